@@ -1,0 +1,66 @@
+package vip
+
+import (
+	"net/netip"
+	"time"
+)
+
+// A Node is what Kubernetes says of a node.
+type Node struct {
+	Name      string
+	UID       string
+	Addresses []netip.Addr   // status.addresses
+	PodCIDRs  []netip.Prefix // spec.podCIDRs
+	Excluded  string         // why it must not carry a VIP (label, taint), or ""
+}
+
+// A Link is a network interface of a node, as its announcer tells it.
+type Link struct {
+	Name     string         `json:"name"`
+	Up       bool           `json:"up"`
+	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // its own addresses with their masks, VIPs left out
+}
+
+// Info is what an announcer tells the others about its node, on its node lease.
+// It changes only when the node does.
+type Info struct {
+	Interface string `json:"interface"`          // the link of VIPs unless a Service says otherwise; "auto" = the one whose subnet has the VIP
+	Default   string `json:"default"`            // the link "auto" falls back to
+	Links     []Link `json:"links"`              // sorted by name
+	Excluded  string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
+}
+
+// A Member is a node on which an announcer runs, or ran.
+type Member struct {
+	Name  string
+	Epoch int64 // which life of the announcer this is
+	Alive bool  // its node lease is renewed, and not fenced
+	// Stalled: it was the one to claim a VIP and has claimed none for a while.
+	// Others then go ahead of it.
+	Stalled bool
+	Info    Info
+}
+
+// A Claim is what a VIP lease says, as far as this node may judge it.
+type Claim struct {
+	Holder  string    // the node, or the stranger, that holds it; "" if free
+	Valid   bool      // false: anybody may take it
+	Foreign bool      // held by a program that is not Herald
+	From    string    // the node it was handed over from, or ""
+	Since   time.Time // since when (spec.acquireTime, the holder's clock)
+	Changes int64     // spec.leaseTransitions
+}
+
+// A Tenure is this node's own right to hold claims.
+type Tenure struct {
+	Epoch int64
+	// Until is the time at which the right ends if the node lease isn't renewed before
+	// (renew deadline, counted from the moment the last good renewal was sent).
+	Until time.Time
+	// Confirmed is false after the process was asleep, until a renewal succeeds.
+	// An unconfirmed node neither refreshes nor adds anything.
+	Confirmed bool
+}
+
+// Holds reports whether claims may be acted on at now.
+func (t Tenure) Holds(now time.Time) bool { return now.Before(t.Until) }

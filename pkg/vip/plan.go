@@ -1,0 +1,102 @@
+package vip
+
+import (
+	"net/netip"
+	"time"
+)
+
+// A Plan is all that this node should be: each slice is the whole of what is
+// wanted of one part of it. What a Plan doesn't hold is taken away.
+type Plan struct {
+	Tenures       []Stake
+	Probes        []Probe
+	Addresses     []Address
+	Announcements []Announcement
+	Statuses      []Status
+	Notes         []Note
+	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key
+}
+
+// A Stake is what is wanted of one VIP lease. A lease this node holds and the
+// Plan has no Stake in is let go of.
+type Stake struct {
+	Lease   Key
+	Service Key    // the Service it stands for
+	UID     string // that Service's; "" if the lease stands for no single one
+	Do      Do
+	To      string // with Give: the successor; "" lets the lease go to whoever wants it
+	Expect  string // with Watch: the node that is to claim it
+}
+
+// Do is what to do about a lease.
+type Do string
+
+// What can be done about a lease.
+const (
+	Take  Do = "take"  // claim it if it is free, keep it if it is held
+	Give  Do = "give"  // write the successor's name into it
+	Watch Do = "watch" // leave it to another node, and notice if that one doesn't claim it
+)
+
+// An Address is a VIP to be bound to a link of this node.
+type Address struct {
+	Addr  netip.Addr
+	Bits  int    // prefix length
+	Link  string // interface name
+	Lease Key    // the claim it stands on
+	// New: no node has carried it before, so the kernel must look for duplicates
+	// (RFC 4862 section 5.4) before it uses an IPv6 one.
+	New bool
+	// Until, if not zero, is when the kernel must have dropped it at the latest.
+	// Zero: as long as the node's Tenure lasts.
+	Until time.Time
+}
+
+// Prefix is the address with its prefix length.
+func (a Address) Prefix() netip.Prefix { return netip.PrefixFrom(a.Addr, a.Bits) }
+
+// An Announcement is a VIP to be told to the link's neighbours.
+type Announcement struct {
+	Addr netip.Addr
+	Link string
+	// Listen: do not announce, only note in World.Heard who else announces it.
+	Listen bool
+}
+
+// A Probe asks kube-proxy's health check node port on this node whether it
+// serves a Service with externalTrafficPolicy Local.
+type Probe struct {
+	Service Key
+	Port    uint16
+}
+
+// A Status is what a Service's status should say. A Status without Ingress
+// clears what an announcer wrote there.
+type Status struct {
+	Service Key
+	Ingress []Ingress
+	Host    string // kube-vip.io/vipHost; "" removes the annotation
+}
+
+// A Note is something the user of a Service must know. It becomes an Event.
+type Note struct {
+	Service Key
+	UID     string
+	Warning bool
+	Reason  Reason
+	Message string
+	// Occasion tells two Notes apart that read the same but are two happenings
+	// (a VIP that came back to the node it had left).
+	Occasion int64
+}
+
+// A Verdict says what becomes of a Service, and why.
+type Verdict struct {
+	Service   Key
+	Addresses []netip.Addr
+	Lease     Key    // the lease that decides who owns it; zero if it isn't ours
+	Owner     string // the node that owns it, or ""
+	Here      bool   // this node announces it
+	Reason    Reason
+	Message   string // in plain words, why it is so
+}

@@ -1,0 +1,55 @@
+package vip
+
+// A Reason is the short name of a verdict or an Event, in the CamelCase that
+// Events use.
+type Reason string
+
+// Reasons of Events on a Service and of verdicts in /debug/plan.
+// The meaning of each is in Reasons.
+const (
+	Announced        Reason = "VIPAnnounced"
+	Moved            Reason = "VIPMoved"
+	Withdrawn        Reason = "VIPWithdrawn"
+	Elsewhere        Reason = "VIPElsewhere"
+	Claiming         Reason = "VIPClaiming"
+	NoAddress        Reason = "NoAddress"
+	AddressRefused   Reason = "AddressRefused"
+	AddressConflict  Reason = "AddressConflict"
+	InvalidField     Reason = "InvalidField"
+	NoEndpoints      Reason = "NoEndpoints"
+	NoEligibleNode   Reason = "NoEligibleNode"
+	LocalNoElection  Reason = "LocalWithoutElection"
+	HeldByStranger   Reason = "HeldByStranger"
+	StrayAddress     Reason = "StrayAddress"
+	NotLoadBalancer  Reason = "NotLoadBalancer"
+	OtherClass       Reason = "OtherClass"
+	Ignored          Reason = "Ignored"
+	AnnouncerStopped Reason = "NodeWithoutTenure"
+)
+
+// Reasons explains every Reason, for the generated reference.
+var Reasons = []struct {
+	Reason  Reason
+	Event   bool // it appears as an Event on the Service
+	Warning bool
+	Meaning string
+}{
+	{Announced, true, false, "A node announces the Service's VIPs; the message says which node, link and addresses."},
+	{Moved, true, false, "The VIPs went from one node to another; the message says why it knows."},
+	{Withdrawn, true, false, "The Service is no longer announced by anybody; the message says why."},
+	{Elsewhere, false, false, "Another node announces the VIPs."},
+	{Claiming, false, false, "The VIP lease is free and a node is about to claim it."},
+	{NoAddress, true, false, "The Service names no address (kube-vip.io/loadbalancerIPs, spec.loadBalancerIP). It waits for one."},
+	{AddressRefused, true, true, "The Service asks for an address it may not take: a node's, the API server's, one of a cluster or pod range, loopback, multicast, link-local, unspecified, or of a family the Service does not have."},
+	{AddressConflict, true, true, "An older Service has the same address with the same port and protocol, and keeps it."},
+	{InvalidField, true, true, "An annotation can't be read; the message names it and says what would be right."},
+	{NoEndpoints, true, false, "No endpoint of the Service is ready, so its VIPs are not announced."},
+	{NoEligibleNode, true, true, "No node may carry the VIPs at present; the message lists why, node by node."},
+	{LocalNoElection, true, true, "externalTrafficPolicy is Local but svc_election is false: one node owns all VIPs, whether it has an endpoint or not, so traffic may be dropped."},
+	{HeldByStranger, true, false, "Another announcer holds the Service's lease and renews it. Herald waits until it stops."},
+	{StrayAddress, true, true, "A node has the VIP on a link although Herald did not put it there and does not own it."},
+	{NotLoadBalancer, false, false, "spec.type is not LoadBalancer."},
+	{OtherClass, false, false, "spec.loadBalancerClass names another implementation."},
+	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},
+	{AnnouncerStopped, false, false, "This node could not renew its node lease in time and holds nothing until it can."},
+}

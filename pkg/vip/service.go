@@ -1,0 +1,138 @@
+package vip
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// A Key names a namespaced object: a Service or a Lease.
+type Key struct {
+	Namespace string
+	Name      string
+}
+
+// String is namespace/name, as kubectl and Events write it.
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return k.Name
+	}
+	return k.Namespace + "/" + k.Name
+}
+
+// MarshalText lets a Key be the key of a JSON object.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// IsZero reports whether k names nothing.
+func (k Key) IsZero() bool { return k == Key{} }
+
+// Compare orders Keys by namespace, then name.
+func (k Key) Compare(o Key) int {
+	if c := strings.Compare(k.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(k.Name, o.Name)
+}
+
+// A Service is what Herald needs to know of a Kubernetes Service.
+type Service struct {
+	Key     Key
+	UID     string
+	Created time.Time // metadata.creationTimestamp, whole seconds; decides who is older
+
+	LoadBalancer bool   // spec.type is LoadBalancer
+	HasClass     bool   // spec.loadBalancerClass is set (it may be set to "")
+	Class        string // spec.loadBalancerClass
+	Ignore       bool   // kube-vip.io/ignore
+
+	Addresses []netip.Addr // the addresses it asks for, in order, unmapped, without repetition
+	Source    string       // the field that named them, for messages; "" if none did
+	Families  []Family     // spec.ipFamilies; a VIP of another family can't reach a backend
+	Interface string       // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
+	Lease     string       // kube-vip.io/leaseName: a Lease's name in the Service's own namespace, or ""
+
+	Local            bool   // externalTrafficPolicy is Local
+	HealthPort       uint16 // spec.healthCheckNodePort; 0 if there is none
+	Ports            []Port // in the order of the spec
+	WithoutEndpoints bool   // kube-vip.io/allow-reconcile-without-endpoints
+	Mode             IPMode // heraldvip.io/ip-mode; "" if not said
+	Endpoints        Endpoints
+
+	Ingress []Ingress // status.loadBalancer.ingress as it stands
+	Host    string    // kube-vip.io/vipHost as it stands: the node that last wrote the status
+	Invalid []string  // what could not be read, each a sentence that names the field
+}
+
+// A Family is an IP version, 4 or 6.
+type Family uint8
+
+// The two families.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// FamilyOf is the family of a.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// String is "IPv4" or "IPv6", as Services spell it.
+func (f Family) String() string {
+	if f == IPv4 {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// A Port is one a Service listens on. Two Services may share an address as
+// long as they share no Port on it.
+type Port struct {
+	Protocol string // TCP, UDP or SCTP
+	Port     uint16
+}
+
+// An IPMode says how packets for the address arrive
+// (KEP-1860, Service .status.loadBalancer.ingress.ipMode).
+type IPMode string
+
+// The modes Kubernetes knows. The empty IPMode stands for an API server that
+// doesn't know the field.
+const (
+	ModeVIP   IPMode = "VIP"   // with the VIP as destination: kube-proxy serves it on every node
+	ModeProxy IPMode = "Proxy" // kube-proxy leaves the address alone
+)
+
+// Endpoints are the backends of a Service: all its EndpointSlices taken as one
+// set. Node names are sorted and not repeated.
+type Endpoints struct {
+	Ready       []string // nodes with a ready endpoint
+	Terminating []string // nodes with a serving, terminating endpoint
+	Elsewhere   bool     // there is a usable endpoint that names no node
+}
+
+// Any reports whether there is an endpoint that gets traffic: a ready one, or,
+// if none is ready anywhere, a serving one that terminates (KEP-1669).
+func (e Endpoints) Any() bool {
+	return len(e.Ready) > 0 || len(e.Terminating) > 0 || e.Elsewhere
+}
+
+// Local is the nodes on which a Service with externalTrafficPolicy Local is
+// served: those with a ready endpoint, else those with a serving, terminating one.
+func (e Endpoints) Local() []string {
+	if len(e.Ready) > 0 {
+		return e.Ready
+	}
+	return e.Terminating
+}
+
+// An Ingress is one entry of a Service's status.loadBalancer.ingress.
+type Ingress struct {
+	Addr     netip.Addr // zero if the entry has a hostname only
+	Hostname string
+	Mode     IPMode
+	Ports    []Port
+}
