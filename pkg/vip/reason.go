@@ -27,13 +27,16 @@ const (
 	AnnouncerStopped Reason = "NodeWithoutTenure"
 )
 
-// Reasons explains every Reason, for the generated reference.
-var Reasons = []struct {
+// A ReasonInfo explains a Reason.
+type ReasonInfo struct {
 	Reason  Reason
 	Event   bool // it appears as an Event on the Service
-	Warning bool
+	Warning bool // the Event is of type Warning
 	Meaning string
-}{
+}
+
+// Reasons explains every Reason; the generated reference comes from it.
+var Reasons = []ReasonInfo{
 	{Announced, true, false, "A node announces the Service's VIPs; the message says which node, link and addresses."},
 	{Moved, true, false, "The VIPs went from one node to another; the message says why it knows."},
 	{Withdrawn, true, false, "The Service is no longer announced by anybody; the message says why."},

@@ -1,0 +1,220 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// filter finds the Services that are ours and may have an address, oldest first.
+func (m *maker) filter() {
+	m.all = make([]*service, 0, len(m.Services))
+	backing := make([]service, len(m.Services))
+	for i := range m.Services {
+		s := &m.Services[i]
+		if !s.LoadBalancer && s.Host == "" {
+			continue
+		}
+		x := &backing[i]
+		x.Service = s
+		x.verdict.Service = s.Key
+		m.all = append(m.all, x)
+		m.admit(x)
+		if !x.settled {
+			m.serving = append(m.serving, x)
+		}
+	}
+	slices.SortFunc(m.serving, older)
+	m.dropConflicts()
+}
+
+// older orders by creation, then name: creationTimestamp has whole seconds only.
+func older(a, b *service) int {
+	return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
+}
+
+// admit settles s unless it is ours and has an address it may take.
+func (m *maker) admit(s *service) {
+	if reason, message := m.foreign(s.Service); reason != "" {
+		m.settle(s, reason, message)
+		return
+	}
+	for _, text := range s.Invalid {
+		m.note(s, vip.InvalidField, text)
+	}
+	if len(s.Addresses) == 0 {
+		if len(s.Invalid) > 0 {
+			// The Event about the unreadable field says it all.
+			s.settled = true
+			s.verdict.Reason, s.verdict.Message = vip.InvalidField, strings.Join(s.Invalid, " ")
+			return
+		}
+		m.settle(s, vip.NoAddress, "it names no address; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator")
+		return
+	}
+	s.lease = m.leaseOf(s.Service)
+	s.verdict.Lease = s.lease
+	s.addrs = make([]vip.Address, 0, len(s.Addresses))
+	var refused []string
+	for _, a := range s.Addresses {
+		if why := m.refuse(s.Service, a); why != "" {
+			refused = append(refused, why)
+			continue
+		}
+		s.addrs = append(s.addrs, vip.Address{Addr: a})
+		s.verdict.Addresses = append(s.verdict.Addresses, a)
+	}
+	switch {
+	case len(s.addrs) == 0:
+		m.settle(s, vip.AddressRefused, strings.Join(refused, "; "))
+	case len(refused) > 0:
+		m.note(s, vip.AddressRefused, strings.Join(refused, "; "))
+	}
+	if !s.settled && !s.Endpoints.Any() && (s.Local || !s.WithoutEndpoints) {
+		m.settle(s, vip.NoEndpoints, "none of its endpoints is ready, so its VIP is not announced")
+	}
+}
+
+// foreign says why s is not ours, or "".
+func (m *maker) foreign(s *vip.Service) (vip.Reason, string) {
+	switch {
+	case !m.Enabled:
+		return vip.Ignored, "svc_enable is false"
+	case !s.LoadBalancer:
+		return vip.NotLoadBalancer, "spec.type is not LoadBalancer"
+	case s.Ignore:
+		return vip.Ignored, `the annotation kube-vip.io/ignore is "true"`
+	case s.HasClass && s.Class != m.Class:
+		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is %q, this Herald serves %q", s.Class, m.Class)
+	case !s.HasClass && m.ClassStrict && m.Class != "":
+		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_legacy_handling is false)", m.Class)
+	case !s.HasClass && !m.ClassStrict && m.ClassOnly:
+		return vip.OtherClass, fmt.Sprintf("spec.loadBalancerClass is not set, this Herald serves only %q (lb_class_only is true)", m.Class)
+	}
+	return "", ""
+}
+
+// leaseOf is the lease of one Service.
+func (m *maker) leaseOf(s *vip.Service) vip.Key {
+	if !m.Election {
+		return m.Lease
+	}
+	if s.Lease != "" {
+		return vip.Key{Namespace: s.Key.Namespace, Name: s.Lease}
+	}
+	return vip.Key{Namespace: s.Key.Namespace, Name: "kubevip-" + s.Key.Name}
+}
+
+// A guard knows the addresses that no Service may take.
+type guard struct {
+	single map[netip.Addr]string
+	ranges []vip.Reserved
+}
+
+func newGuard(w vip.World) guard {
+	g := guard{single: make(map[netip.Addr]string)}
+	for _, m := range w.Members {
+		for _, l := range m.Info.Links {
+			for _, p := range l.Prefixes {
+				g.single[p.Addr()] = fmt.Sprintf("the address of node %s on %s", m.Name, l.Name)
+			}
+		}
+	}
+	for _, n := range w.Nodes {
+		for _, a := range n.Addresses {
+			g.single[a] = "the address of node " + n.Name
+		}
+		for _, p := range n.PodCIDRs {
+			g.ranges = append(g.ranges, vip.Reserved{Prefix: p, What: "the pod range of node " + n.Name})
+		}
+	}
+	for _, r := range w.Reserved {
+		if r.Prefix.IsSingleIP() {
+			g.single[r.Prefix.Addr()] = r.What
+		} else {
+			g.ranges = append(g.ranges, r)
+		}
+	}
+	return g
+}
+
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// refuse says why s may not have a, or "".
+func (m *maker) refuse(s *vip.Service, a netip.Addr) string {
+	switch {
+	case a.IsUnspecified():
+		return fmt.Sprintf("%s asks for an address by DHCP, which this version does not do", a)
+	case a.IsLoopback():
+		return fmt.Sprintf("%s is a loopback address", a)
+	case a.IsMulticast(), a == broadcast:
+		return fmt.Sprintf("%s is a multicast or broadcast address", a)
+	case a.IsLinkLocalUnicast():
+		return fmt.Sprintf("%s is a link-local address", a)
+	case len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(a)):
+		return fmt.Sprintf("%s is an %s address, but spec.ipFamilies has no %s", a, vip.FamilyOf(a), vip.FamilyOf(a))
+	}
+	if what, ok := m.reserved.single[a]; ok {
+		return fmt.Sprintf("%s is %s", a, what)
+	}
+	for _, r := range m.reserved.ranges {
+		if r.Prefix.Contains(a) {
+			return fmt.Sprintf("%s is in %s (%s)", a, r.What, r.Prefix)
+		}
+	}
+	return ""
+}
+
+// dropConflicts takes an address from every Service that shares it, with the
+// same port and protocol, with one that has the better right to it: the one that
+// has it already, else the older.
+func (m *maker) dropConflicts() {
+	type slot struct {
+		addr netip.Addr
+		port vip.Port
+	}
+	order := slices.Clone(m.serving)
+	slices.SortStableFunc(order, func(a, b *service) int { return cmp.Compare(incumbent(b), incumbent(a)) })
+	taken := make(map[slot]*service)
+	for _, s := range order {
+		var why []string
+		s.addrs = slices.DeleteFunc(s.addrs, func(a vip.Address) bool {
+			for _, p := range s.Ports {
+				if by := taken[slot{a.Addr, p}]; by != nil {
+					why = append(why, fmt.Sprintf("%s port %d/%s belongs to Service %s, which had it first", a.Addr, p.Port, p.Protocol, by.Key))
+					return true
+				}
+			}
+			return false
+		})
+		for _, a := range s.addrs {
+			for _, p := range s.Ports {
+				taken[slot{a.Addr, p}] = s
+			}
+		}
+		switch {
+		case len(s.addrs) == 0:
+			m.settle(s, vip.AddressConflict, strings.Join(why, "; "))
+		case len(why) > 0:
+			m.note(s, vip.AddressConflict, strings.Join(why, "; "))
+		}
+	}
+	m.serving = slices.DeleteFunc(m.serving, func(s *service) bool { return s.settled })
+}
+
+// incumbent is 1 if s has one of its addresses in a status that we wrote.
+func incumbent(s *service) int {
+	if s.Host == "" {
+		return 0
+	}
+	for _, a := range s.addrs {
+		if slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a.Addr }) {
+			return 1
+		}
+	}
+	return 0
+}

@@ -1,0 +1,118 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// group makes units of the Services that share an address or a lease.
+func (m *maker) group() {
+	byAddr := make(map[netip.Addr]*unit)
+	byLease := make(map[vip.Key]*unit)
+	merged := make(map[*unit]*unit) // a unit that was swallowed -> the one that has it now
+	find := func(u *unit) *unit {
+		for u != nil && merged[u] != nil {
+			u = merged[u]
+		}
+		return u
+	}
+	for _, s := range m.serving { // oldest first, so the first Service of a unit is its oldest
+		u := find(byLease[s.lease])
+		for _, a := range s.addrs {
+			o := find(byAddr[a.Addr])
+			switch {
+			case o == nil || o == u:
+			case u == nil:
+				u = o
+			default:
+				if older(o.services[0], u.services[0]) < 0 {
+					u, o = o, u
+				}
+				u.services = append(u.services, o.services...)
+				merged[o] = u
+			}
+		}
+		if u == nil {
+			u = &unit{}
+			m.units = append(m.units, u)
+		}
+		u.services = append(u.services, s)
+		byLease[s.lease] = u
+		for _, a := range s.addrs {
+			byAddr[a.Addr] = u
+		}
+	}
+	m.units = slices.DeleteFunc(m.units, func(u *unit) bool { return merged[u] != nil })
+	for _, u := range m.units {
+		m.seal(u)
+	}
+}
+
+// seal gives a unit whose Services are known its lease, claim and links.
+func (m *maker) seal(u *unit) {
+	slices.SortFunc(u.services, older)
+	u.lease = u.services[0].lease
+	u.hash = hash(u.lease.String())
+	u.claim = m.Claims[u.lease]
+	if !u.claim.Valid {
+		u.claim.Holder = "" // it may be taken, whoever's name is still on it
+	}
+	links := make(map[netip.Addr]vip.Address)
+	self := m.members[m.Self]
+	for _, s := range u.services {
+		s.unit = u
+		s.verdict.Owner = u.claim.Holder
+		if s.lease != u.lease && !slices.Contains(u.records, s.lease) {
+			u.records = append(u.records, s.lease)
+		}
+		for i := range s.addrs {
+			a := &s.addrs[i]
+			if first, ok := links[a.Addr]; ok { // one address, one link: the oldest Service says which
+				*a = first
+				continue
+			}
+			a.Lease = u.lease
+			a.New = u.claim.Changes == 0 && s.Host == ""
+			if self != nil {
+				a.Link, a.Bits = m.locate(a.Addr, s.Interface, &self.Info)
+			}
+			links[a.Addr] = *a
+		}
+	}
+}
+
+// locate is the link that carries a on a node, and the prefix length it gets there.
+// The link is "" if the node names none.
+func (m *maker) locate(a netip.Addr, want string, info *vip.Info) (link string, bits int) {
+	if want == "" {
+		want = info.Interface
+	}
+	link = want
+	mask := 0
+	for _, l := range info.Links {
+		if want != "auto" && l.Name != want {
+			continue
+		}
+		for _, p := range l.Prefixes {
+			if p.Contains(a) && p.Bits() > mask {
+				link, mask = l.Name, p.Bits()
+			}
+		}
+	}
+	if link == "auto" {
+		link = info.Default
+	}
+	bits = m.Bits4
+	if a.Is6() {
+		bits = m.Bits6
+	}
+	if bits == 0 {
+		bits = mask
+	}
+	if bits == 0 {
+		bits = a.BitLen()
+	}
+	return link, bits
+}

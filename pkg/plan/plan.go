@@ -1,0 +1,181 @@
+// Package plan decides, from what a node knows, what the node should be. It is
+// pure: a World in, a Plan out, no clock, no I/O, no memory. Every node computes
+// the same placement from the same leases, so nobody has to ask anybody.
+//
+// What becomes of a Service of type LoadBalancer, first row that fits:
+//
+//	ignored, or another class                    not ours; what we wrote there is cleared
+//	no address asked for                         waits (NoAddress)
+//	every address refused or in conflict         Event, nothing else
+//	no endpoint that gets traffic                no VIP (NoEndpoints)
+//	its unit's lease held by a stranger          waits (HeldByStranger)
+//	held by this node, which may carry it        bound, announced, status written
+//	held by this node, which may not             handed to the best other node; without one, let go
+//	held by another node                         nothing here (but see vip.Leaving)
+//	free, this node is first in rank             the lease is claimed; addresses follow once it is held
+//	free, another node is first in rank          watched
+//	no node may carry it                         Event with the reason of every node
+//
+// Services that share an address or a lease are one unit: they live on one node,
+// owned by the lease of the oldest of them.
+package plan
+
+import (
+	"slices"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Rules are the options that placement depends on. They are the same on every
+// node, or nodes would not agree.
+type Rules struct {
+	Enabled     bool       // svc_enable
+	Class       string     // lb_class_name; may be empty
+	ClassOnly   bool       // lb_class_only
+	ClassStrict bool       // lb_class_legacy_handling is false
+	Election    bool       // svc_election: a lease for each unit, else one for all
+	Lease       vip.Key    // the lease for all (svc_leasename)
+	Bits4       int        // prefix length of bound IPv4 addresses; 0: that of the link's subnet
+	Bits6       int        // the same for IPv6
+	Mode        vip.IPMode // of Services that don't say
+}
+
+// Make plans for w.Self. It reads w and keeps nothing of it.
+func Make(r Rules, w vip.World) vip.Plan {
+	if !w.Synced {
+		// Without the caches nothing is known to be unwanted either: whoever calls
+		// must not take the empty Plan for "take everything away".
+		return vip.Plan{}
+	}
+	m := newMaker(r, w)
+	m.filter()
+	m.group()
+	m.place()
+	for _, u := range m.units {
+		m.unit(u)
+	}
+	m.clean()
+	m.strays()
+	return m.finish()
+}
+
+// A maker is one run of Make.
+type maker struct {
+	Rules
+	vip.World
+
+	members  map[string]*member
+	alive    []*member // sorted by name
+	reserved guard
+	serving  []*service // of type LoadBalancer, ours, with a usable address: oldest first
+	all      []*service // every Service of type LoadBalancer, and those with a mark of ours
+	units    []*unit    // oldest first
+	plan     vip.Plan
+}
+
+// A service is a Service on its way through the plan.
+type service struct {
+	*vip.Service
+	addrs   []vip.Address // what it may have; Link and Bits are filled in for this node
+	lease   vip.Key
+	unit    *unit
+	verdict vip.Verdict
+	settled bool // the verdict stands: it is not, or can't be, announced
+}
+
+// A unit is what moves together.
+type unit struct {
+	lease    vip.Key // that of the oldest Service
+	records  []vip.Key
+	services []*service // oldest first
+	hash     uint64
+	claim    vip.Claim
+	target   *member // who is to claim it, or to have it next; nil if nobody may
+}
+
+// A member is a node with an announcer, as placement sees it.
+type member struct {
+	vip.Member
+	excluded string // why it carries nothing, or ""
+	hash     uint64
+	units    int // how many it holds, or is about to
+}
+
+func newMaker(r Rules, w vip.World) *maker {
+	m := &maker{Rules: r, World: w, members: make(map[string]*member, len(w.Members))}
+	excluded := make(map[string]string)
+	for _, n := range w.Nodes {
+		if n.Excluded != "" {
+			excluded[n.Name] = n.Excluded
+		}
+	}
+	for _, x := range w.Members {
+		mb := &member{Member: x, hash: hash(x.Name), excluded: excluded[x.Name]}
+		switch {
+		case x.Info.Excluded != "":
+			mb.excluded = x.Info.Excluded
+		case x.Name == w.Self && w.Stopping:
+			mb.excluded = "its Herald is stopping"
+		}
+		m.members[x.Name] = mb
+		if x.Alive {
+			m.alive = append(m.alive, mb)
+		}
+	}
+	m.reserved = newGuard(w)
+	return m
+}
+
+// settle writes the verdict of a Service that will not be announced, and tells
+// its user if this node has the duty to.
+func (m *maker) settle(s *service, reason vip.Reason, message string) {
+	s.settled = true
+	s.verdict.Reason, s.verdict.Message = reason, message
+	if slices.ContainsFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason && r.Event }) {
+		m.note(s, reason, message)
+	}
+}
+
+// note tells the Service's user, if this node has the duty to.
+func (m *maker) note(s *service, reason vip.Reason, message string) {
+	if m.duty(s) {
+		m.say(s, reason, message, 0)
+	}
+}
+
+// say tells the Service's user.
+func (m *maker) say(s *service, reason vip.Reason, message string, occasion int64) {
+	i := slices.IndexFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason })
+	m.plan.Notes = append(m.plan.Notes, vip.Note{
+		Service: s.Key, UID: s.UID, Warning: vip.Reasons[i].Warning,
+		Reason: reason, Message: message, Occasion: occasion,
+	})
+}
+
+// duty reports whether this node is the one that speaks and tidies up for a
+// Service that nobody owns: the node that last wrote its status, else one that
+// all nodes agree on.
+func (m *maker) duty(s *service) bool {
+	if mb := m.members[s.Host]; mb != nil && mb.Alive {
+		return s.Host == m.Self
+	}
+	var first *member
+	key := hash(s.Key.String())
+	for _, mb := range m.alive {
+		if first == nil || rank(key, mb.hash) > rank(key, first.hash) {
+			first = mb
+		}
+	}
+	return first != nil && first.Name == m.Self
+}
+
+// finish sorts what has no order of its own yet.
+func (m *maker) finish() vip.Plan {
+	for _, s := range m.all {
+		if s.LoadBalancer {
+			m.plan.Verdicts = append(m.plan.Verdicts, s.verdict)
+		}
+	}
+	slices.SortFunc(m.plan.Verdicts, func(a, b vip.Verdict) int { return a.Service.Compare(b.Service) })
+	return m.plan
+}

@@ -1,0 +1,228 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// unit plans what this node does about one unit.
+func (m *maker) unit(u *unit) {
+	switch {
+	case u.claim.Foreign && u.claim.Holder != "":
+		m.each(u, func(s *service) {
+			m.settle(s, vip.HeldByStranger, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, u.claim.Holder))
+		})
+	case u.claim.Holder == "" && u.target == nil:
+		why := m.why(u)
+		m.each(u, func(s *service) { m.settle(s, vip.NoEligibleNode, why) })
+	case u.claim.Holder == "":
+		m.claim(u)
+	case u.claim.Holder == m.Self:
+		m.own(u)
+	default:
+		m.elsewhere(u)
+	}
+}
+
+func (m *maker) each(u *unit, f func(*service)) {
+	for _, s := range u.services {
+		f(s)
+	}
+}
+
+// stakes says the same of all leases of u.
+func (m *maker) stakes(u *unit, do vip.Do, to string) {
+	for _, k := range append([]vip.Key{u.lease}, u.records...) {
+		i := slices.IndexFunc(u.services, func(s *service) bool { return s.lease == k })
+		stake := vip.Stake{Lease: k, Service: u.services[i].Key, Do: do, To: to}
+		if m.Election {
+			stake.UID = u.services[i].UID
+		}
+		m.plan.Tenures = append(m.plan.Tenures, stake)
+	}
+}
+
+// claim plans for a free unit.
+func (m *maker) claim(u *unit) {
+	s := u.services[0]
+	stake := vip.Stake{Lease: u.lease, Service: s.Key, Do: vip.Take}
+	if m.Election {
+		stake.UID = s.UID
+	}
+	if u.target.Name != m.Self {
+		stake.Do, stake.Expect = vip.Watch, u.target.Name
+	}
+	m.plan.Tenures = append(m.plan.Tenures, stake)
+	m.each(u, func(s *service) {
+		s.verdict.Reason, s.verdict.Message = vip.Claiming, "node "+u.target.Name+" is about to claim it"
+	})
+	m.linger(u)
+}
+
+// own plans for a unit that this node holds.
+func (m *maker) own(u *unit) {
+	self := m.members[m.Self]
+	if self == nil || !m.Tenure.Holds(m.Now) {
+		m.stakes(u, vip.Take, "")
+		m.each(u, func(s *service) {
+			s.verdict.Reason = vip.AnnouncerStopped
+			s.verdict.Message = "this node could not renew its node lease in time and announces nothing until it can"
+		})
+		return
+	}
+	switch fault := m.barred(u, self); {
+	case fault == "":
+		m.stakes(u, vip.Take, "")
+	case u.target != nil:
+		m.stakes(u, vip.Give, u.target.Name)
+	case m.Stopping:
+		m.each(u, func(s *service) {
+			s.verdict.Reason, s.verdict.Message = vip.NoEligibleNode, "this Herald is stopping and no other node may carry it"
+		})
+		return
+	default:
+		why := m.why(u)
+		m.each(u, func(s *service) { m.settle(s, vip.NoEligibleNode, why) })
+		return
+	}
+	m.each(u, func(s *service) { m.carry(u, s) })
+}
+
+// carry binds and announces what s has on this node.
+func (m *maker) carry(u *unit, s *service) {
+	if s.Local && !m.Election {
+		m.say(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
+	}
+	ready := true
+	if s.Local && m.Election && s.HealthPort != 0 {
+		m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort})
+		ready = m.Ready[s.Key]
+	}
+	var here []string
+	var ingress []vip.Ingress
+	for _, a := range s.addrs {
+		if fault := linkFault(a.Link, &m.members[m.Self].Info); fault != "" {
+			m.say(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
+			continue
+		}
+		bound := slices.ContainsFunc(m.Bound, func(b vip.Address) bool { return b.Addr == a.Addr && b.Link == a.Link })
+		if !ready && !bound {
+			continue // kube-proxy here would drop what the node attracts
+		}
+		m.want(a, false)
+		if bound {
+			here = append(here, a.Addr.String()+" on "+a.Link)
+			ingress = append(ingress, vip.Ingress{Addr: a.Addr, Mode: m.mode(s), Ports: s.Ports})
+		}
+	}
+	s.verdict.Here = len(here) > 0
+	s.verdict.Reason, s.verdict.Message = vip.Announced, "node "+m.Self+" announces "+strings.Join(here, ", ")
+	if len(ingress) > 0 {
+		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Ingress: ingress})
+	}
+	switch {
+	case len(here) < len(s.addrs):
+		s.verdict.Message = fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(here), len(s.addrs))
+	case u.claim.From != "" && u.claim.From != m.Self:
+		m.say(s, vip.Moved, "moved from node "+u.claim.From+": "+s.verdict.Message, u.claim.Changes)
+	default:
+		m.say(s, vip.Announced, s.verdict.Message, u.claim.Changes)
+	}
+}
+
+func (m *maker) mode(s *service) vip.IPMode {
+	if s.Mode != "" {
+		return s.Mode
+	}
+	return m.Mode
+}
+
+// want adds an address and what to do about it on the wire; an address that
+// several Services share is wanted once.
+func (m *maker) want(a vip.Address, listen bool) {
+	if slices.ContainsFunc(m.plan.Addresses, func(b vip.Address) bool { return b.Addr == a.Addr }) {
+		return
+	}
+	m.plan.Addresses = append(m.plan.Addresses, a)
+	m.plan.Announcements = append(m.plan.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, Listen: listen})
+}
+
+// elsewhere plans for a unit that another node holds.
+func (m *maker) elsewhere(u *unit) {
+	m.each(u, func(s *service) {
+		s.verdict.Reason, s.verdict.Message = vip.Elsewhere, "node "+u.claim.Holder+" announces it"
+	})
+	for _, k := range u.records {
+		if c := m.Claims[k]; c.Valid && c.Holder == m.Self {
+			m.plan.Tenures = append(m.plan.Tenures, vip.Stake{Lease: k, Do: vip.Give, To: u.claim.Holder})
+		}
+	}
+	m.linger(u)
+}
+
+// linger keeps answering for what was handed to another node until that one is
+// heard, or until the deadline: make before break.
+func (m *maker) linger(u *unit) {
+	self := m.members[m.Self]
+	if self == nil || !m.Tenure.Holds(m.Now) {
+		return
+	}
+	for _, k := range append([]vip.Key{u.lease}, u.records...) {
+		l, ok := m.Leaving[k]
+		if !ok || !m.Now.Before(l.Until) {
+			continue
+		}
+		for _, s := range u.services {
+			for _, a := range s.addrs {
+				if m.heard(a.Addr, l) || linkFault(a.Link, &self.Info) != "" || !m.bound(a) {
+					continue
+				}
+				a.Until = l.Until
+				m.want(a, true)
+			}
+		}
+	}
+}
+
+func (m *maker) bound(a vip.Address) bool {
+	return slices.ContainsFunc(m.Bound, func(b vip.Address) bool { return b.Addr == a.Addr && b.Link == a.Link })
+}
+
+func (m *maker) heard(a netip.Addr, l vip.Leaving) bool {
+	s, ok := m.Heard[a]
+	return ok && !s.At.Before(l.Since)
+}
+
+// clean clears the status of every Service that nobody is to announce, if this
+// node has the duty to.
+func (m *maker) clean() {
+	for _, s := range m.all {
+		if !s.settled || s.Host == "" || s.verdict.Reason == vip.HeldByStranger || !m.duty(s) {
+			continue
+		}
+		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})
+		switch s.verdict.Reason {
+		case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:
+			m.say(s, vip.Withdrawn, "no longer announced: "+s.verdict.Message, 0)
+		}
+	}
+}
+
+// strays tells about VIPs that this node answers for although it does not own them.
+func (m *maker) strays() {
+	for _, x := range m.Stray {
+		for _, u := range m.units {
+			for _, s := range u.services {
+				if u.claim.Holder == m.Self || !slices.ContainsFunc(s.addrs, func(a vip.Address) bool { return a.Addr == x.Addr }) {
+					continue
+				}
+				m.say(s, vip.StrayAddress, fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: ip addr del %s dev %s",
+					m.Self, x.Addr, x.Link, m.Self, x.Prefix(), x.Link), 0)
+			}
+		}
+	}
+}
