@@ -1,0 +1,161 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// prefixes begin the names of variables that are meant for an announcer, so
+// that one which isn't known is a misspelling.
+var prefixes = []string{
+	"vip_", "svc_", "cp_", "bgp_", "lb_", "egress_", "herald_",
+	"dhcp_", "mpbgp_", "zebra_", "control_plane_health_check_", "health_check_", "enable_service", "disable_service", "k8s_config_",
+}
+
+// collect reads every source, and keeps of each option the value that wins.
+func collect(src Sources) (map[string]Setting, []string, error) {
+	given := fromFlags(src)
+	environment, warnings := fromEnv(src.Env)
+	path, ok := environment["herald_config"]
+	if !ok {
+		path, ok = given["herald_config"]
+	}
+	var err error
+	if ok {
+		var file map[string]Setting
+		file, err = fromFile(path, src.ReadFile)
+		maps.Copy(given, file)
+	}
+	maps.Copy(given, environment)
+	return given, warnings, err
+}
+
+// keep puts s into m unless its value means "not set". The option's own name
+// wins over another spelling of it.
+func keep(m map[string]Setting, s Setting) {
+	if s.Value == "" && !slices.Contains(s.Option.Empty, s.From) {
+		return
+	}
+	key := s.Option.Env
+	if strings.HasSuffix(key, "*") {
+		key = s.name
+	}
+	if _, ok := m[key]; ok && s.name != key {
+		return
+	}
+	m[key] = s
+}
+
+// lookup finds the option that name stands for, by name, alias or pattern.
+func lookup(name string) (Option, bool) {
+	if o, ok := byName(name); ok {
+		return o, !strings.HasSuffix(name, "*")
+	}
+	i := slices.IndexFunc(Options, func(o Option) bool {
+		prefix, pattern := strings.CutSuffix(o.Env, "*")
+		return pattern && strings.HasPrefix(name, prefix)
+	})
+	if i < 0 {
+		return Option{}, false
+	}
+	return Options[i], true
+}
+
+func fromFlags(src Sources) map[string]Setting {
+	given := map[string]Setting{}
+	if src.Flags == nil {
+		return given
+	}
+	for _, o := range Options {
+		for _, name := range flagNames(o) {
+			if f := src.Flags.Lookup(name); f != nil && f.Changed {
+				keep(given, Setting{Option: o, Value: f.Value.String(), From: FromFlag, name: o.Env, place: "flag --" + name})
+				break
+			}
+		}
+	}
+	return given
+}
+
+func fromEnv(environ []string) (map[string]Setting, []string) {
+	given := map[string]Setting{}
+	var warnings []string
+	for _, e := range environ {
+		name, value, _ := strings.Cut(e, "=")
+		if o, ok := lookup(name); ok {
+			keep(given, Setting{Option: o, Value: value, From: FromEnv, name: name, place: "environment"})
+			continue
+		}
+		if o, ok := byName(strings.ToLower(name)); ok {
+			warnings = append(warnings, fmt.Sprintf("%s (environment) is not known: %s is written in lower case", name, o.Env))
+			continue
+		}
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+			warnings = append(warnings, fmt.Sprintf("%s (environment) is not known%s", name, didYouMean(name, envNames())))
+		}
+	}
+	return given, warnings
+}
+
+// fromFile reads a YAML mapping from names of variables to scalars.
+func fromFile(path Setting, readFile func(string) ([]byte, error)) (map[string]Setting, error) {
+	if readFile == nil {
+		return nil, fmt.Errorf("%v: files can't be read here", path)
+	}
+	text, err := readFile(path.Value)
+	if err != nil {
+		return nil, fmt.Errorf("%v: must be a file that can be read: %w", path, err)
+	}
+	text, err = yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return nil, fmt.Errorf("%v: must be a YAML mapping of names to values: %w", path, err)
+	}
+	var values map[string]any
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber() // 65000 must not become 6.5e+04
+	if err := d.Decode(&values); err != nil {
+		return nil, fmt.Errorf("%v: must be a YAML mapping of names to values: %w", path, err)
+	}
+	given := map[string]Setting{}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		o, ok := lookup(name)
+		switch {
+		case !ok:
+			errs = append(errs, fmt.Errorf("%s (file %s) is not known%s", name, path.Value, didYouMean(name, envNames())))
+			continue
+		case o.Env == "herald_config":
+			errs = append(errs, fmt.Errorf("%s (file %s): a file can't name another", name, path.Value))
+			continue
+		}
+		value, err := scalar(values[name])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s (file %s): %w", name, path.Value, err))
+			continue
+		}
+		if values[name] != nil {
+			keep(given, Setting{Option: o, Value: value, From: FromFile, name: name, place: "file " + path.Value})
+		}
+	}
+	return given, errors.Join(errs...)
+}
+
+// scalar writes a value of the file as it would stand in the environment.
+func scalar(v any) (string, error) {
+	switch v := v.(type) {
+	case nil:
+		return "", nil
+	case string:
+		return v, nil
+	case bool, json.Number:
+		return fmt.Sprint(v), nil
+	}
+	return "", errors.New("must be one value: text, a number, true or false")
+}

@@ -1,0 +1,97 @@
+// Package config turns flags, a file and the environment into one typed value.
+//
+// Options is the one table of all options. The flags, the environment
+// variables, the keys of the file, the reference page and the environment of
+// the generated manifests all come from it.
+package config
+
+import (
+	"log/slog"
+	"time"
+)
+
+// A Config is what an operator asked for, checked. It is never changed after Parse.
+type Config struct {
+	Log      Log
+	Node     Node
+	Link     Link
+	Lease    Lease
+	Services Services
+	Class    Class
+	ARP      ARP
+	Kube     Kube
+	Serve    Serve
+}
+
+// Log says what is logged.
+type Log struct {
+	Level slog.Level // vip_loglevel
+}
+
+// Node says who this process is.
+type Node struct {
+	Name      string // vip_nodename: lower case, an RFC 1123 subdomain
+	Namespace string // the pod's own namespace, or cp_namespace: where the node leases are
+}
+
+// Link says which interfaces carry VIPs, and how.
+type Link struct {
+	Interface string // vip_interface; "" is that of the default route
+	// Services is the interface of Services' VIPs unless a Service says
+	// otherwise: vip_servicesinterface, or Interface if that is not set.
+	// Auto is the one whose subnet has the VIP.
+	Services  string
+	AllowDown bool // vip_allow_interface_not_up
+	Bits4     int  // vip_subnet: prefix length of IPv4 VIPs; AutoBits is that of the matching interface address
+	Bits6     int  // likewise of IPv6 VIPs
+}
+
+// Auto is the value of vip_servicesinterface that leaves the choice to the VIP's address.
+const Auto = "auto"
+
+// AutoBits stands in Link.Bits4 and Link.Bits6 for "as the matching interface address has it".
+const AutoBits = 0
+
+// Lease is the timing of leases: Duration > RenewDeadline > 1.2 x RetryPeriod.
+type Lease struct {
+	Duration      time.Duration // vip_leaseduration: how long others wait for a node that is silent
+	RenewDeadline time.Duration // vip_renewdeadline: how long an owner goes on without a renewal
+	RetryPeriod   time.Duration // vip_retryperiod: how often a node renews
+}
+
+// Services says which Services are looked after, and how.
+type Services struct {
+	Enable         bool   // svc_enable
+	Election       bool   // svc_election: an owner per Service; false: one owner for all
+	Namespace      string // svc_namespace; "" is all of them
+	LeaseNamespace string // where the single lease is when Election is false
+	LeaseName      string // svc_leasename: its name
+	ReadOnly       bool   // disable_service_updates: write nothing to Services
+	IPMode         string // svc_ipmode: "VIP" or "Proxy"
+}
+
+// Class says which load balancer class is ours.
+type Class struct {
+	Name   string // lb_class_name; may be empty
+	Only   bool   // lb_class_only: with Legacy, only Services that carry the class
+	Legacy bool   // lb_class_legacy_handling: Services without a class are ours too
+}
+
+// ARP says how VIPs are announced to the neighbours of a link (ARP and NDP).
+type ARP struct {
+	Enable  bool          // vip_arp
+	Period  time.Duration // vip_arpRate: between repeated announcements
+	SkipDAD bool          // vip_skipdad: never look for duplicates of an IPv6 VIP
+}
+
+// Kube says how to reach the API server.
+type Kube struct {
+	ConfigFile string // k8s_config_file: a kubeconfig; "" leaves the choice to the usual places
+	Server     string // kubernetes_addr: a URL that overrides the API server's address, or ""
+}
+
+// Serve says where HTTP is served.
+type Serve struct {
+	Metrics    string // prometheus_server: host:port; "" is off
+	HealthPort uint16 // health_check_port; 0 is off
+}

@@ -1,0 +1,69 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// AddFlags adds a flag for every option that has one. Their values are
+// checked by Parse, together with those of the other sources. Flags of
+// options this version doesn't support, and other spellings, are understood but not shown.
+func AddFlags(fs *pflag.FlagSet) {
+	for _, o := range Options {
+		for i, name := range flagNames(o) {
+			f := &pflag.Flag{
+				Name:     name,
+				Usage:    usage(o),
+				Value:    &flagValue{text: o.Default, kind: o.Type},
+				DefValue: o.Default,
+				Hidden:   i > 0 || !o.Supported(),
+			}
+			if i == 0 {
+				f.Shorthand = o.Short
+			}
+			if o.Type == Bool {
+				f.NoOptDefVal = "true"
+			}
+			fs.AddFlag(f)
+		}
+	}
+}
+
+// FlagError adds to an error of fs.Parse about an unknown flag the name of
+// the nearest known one. Other errors are returned as they are.
+func FlagError(fs *pflag.FlagSet, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
+		return err
+	}
+	var names []string
+	fs.VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	return fmt.Errorf("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names))
+}
+
+// flagNames are the flag of an option and its other spellings.
+func flagNames(o Option) []string {
+	if o.Flag == "" {
+		return nil
+	}
+	return append([]string{o.Flag}, o.FlagAliases...)
+}
+
+// usage is the first sentence of the meaning, without the marks of the reference, and the variable.
+func usage(o Option) string {
+	text, _, _ := strings.Cut(o.Meaning, ". ")
+	return strings.ReplaceAll(strings.TrimSuffix(text, "."), "`", "'") + " [" + o.Env + "]"
+}
+
+// A flagValue takes any text.
+type flagValue struct {
+	text string
+	kind Type
+}
+
+func (v *flagValue) String() string     { return v.text }
+func (v *flagValue) Set(s string) error { v.text = s; return nil }
+func (v *flagValue) Type() string       { return string(v.kind) }

@@ -1,0 +1,105 @@
+package config
+
+// What this version lacks, as messages name it.
+const (
+	lacksCP      = "a control-plane VIP"
+	lacksBGP     = "BGP"
+	lacksRoutes  = "routing tables"
+	lacksDHCP    = "DHCP"
+	lacksNames   = "names as addresses"
+	lacksUPnP    = "UPnP"
+	lacksEgress  = "egress"
+	lacksLabels  = "node labels"
+	lacksFilter  = "dropping traffic to other ports"
+	lacksMirror  = "mirroring traffic"
+	lacksWG      = "WireGuard"
+	lacksDemand  = "an election per Service on demand"
+	lacksConfig  = "kube-vip's configuration file"
+	lacksGeneric = "this option"
+)
+
+// notYet are the options of kube-vip that this version knows of but doesn't
+// support. A name that ends in * stands for all that begin so.
+var notYet = []Option{
+	// Control-plane VIP.
+	{Env: "cp_enable", Flag: "controlplane", Type: Bool, Default: "false", Group: ControlPlane, When: lacksCP, Effect: Refused, Meaning: "Announce a VIP for the API servers."},
+	{Env: "address", Flag: "address", Type: String, Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The VIP of the control plane."},
+	{Env: "vip_address", Flag: "vip", Type: String, Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The old name of `address`."},
+	{Env: "port", Flag: "port", Type: Port, Default: "6443", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The API servers' port."},
+	{Env: "vip_leaderelection", Flag: "leaderElection", Type: Bool, Default: "false", Group: ControlPlane, When: lacksCP, Effect: Idle, Meaning: "Elect an owner. Herald always does."},
+	{Env: "vip_leasename", Flag: "leaseName", Type: Name, Default: "plndr-cp-lock", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The lease of the control plane's VIP."},
+	{Env: "cp_detect", Flag: "autodetectcp", Type: Bool, Default: "false", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "Find a working API server on the node."},
+	{Env: "lb_enable", Flag: "enableLoadBalancer", Type: Bool, Default: "false", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "Balance over the API servers."},
+	{Env: "lb_port", Flag: "lbPort", Type: Port, Default: "6443", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The port that is balanced."},
+	{Env: "lb_fwdmethod", Flag: "lbForwardingMethod", Type: String, Default: "local", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "How balanced traffic is forwarded."},
+	{Env: "control_plane_health_check_*", Type: String, Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "Health checks of the API servers."},
+	{Env: "backend_health_check_interval", Type: Seconds, Default: "5", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "How often balanced API servers are checked."},
+	{Env: "iptables_backend", Type: String, Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "`nft` or `legacy`."},
+
+	// BGP.
+	{Env: "bgp_enable", Flag: "bgp", Type: Bool, Default: "false", Group: BGP, When: lacksBGP, Effect: Refused, Meaning: "Announce VIPs by BGP."},
+	{Env: "bgp_routerid", Flag: "bgpRouterID", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The router ID."},
+	{Env: "bgp_routerinterface", Type: Interface, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The interface whose address is the router ID."},
+	{Env: "bgp_as", Flag: "localAS", Type: Int, Default: "65000", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The node's AS number."},
+	{Env: "bgp_peeraddress", Flag: "peerAddress", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The address of one peer."},
+	{Env: "bgp_peeras", Flag: "peerAS", Type: Int, Default: "65000", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Its AS number."},
+	{Env: "bgp_peerpass", Flag: "peerPass", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Its MD5 password."},
+	{Env: "bgp_multihop", Flag: "multihop", FlagAliases: []string{"multiHop"}, Type: Bool, Default: "false", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The peer is more than one hop away."},
+	{Env: "bgp_peers", Flag: "bgppeers", Type: List, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The peers, `address:AS:password:multihop`, with commas between."},
+	{Env: "bgp_sourceif", Flag: "sourceIF", FlagAliases: []string{"sourceif"}, Type: Interface, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The interface sessions start from."},
+	{Env: "bgp_sourceip", Flag: "sourceIP", FlagAliases: []string{"sourceip"}, Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The address sessions start from."},
+	{Env: "bgp_hold_time", Flag: "bgpHoldTimer", Type: Seconds, Default: "30", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The hold time."},
+	{Env: "bgp_keepalive_interval", Flag: "bgpKeepAliveInterval", Type: Seconds, Default: "10", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The time between keepalives."},
+	{Env: "mpbgp_nexthop", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The next hop of the other address family."},
+	{Env: "mpbgp_ipv4", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "A fixed IPv4 next hop."},
+	{Env: "mpbgp_ipv6", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "A fixed IPv6 next hop."},
+	{Env: "annotation", Aliases: []string{"annotations"}, Flag: "annotations", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The prefix of Node annotations with BGP settings."},
+	{Env: "zebra_enable", Flag: "zebra", Type: Bool, Default: "false", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Hand routes to FRR's zebra."},
+	{Env: "zebra_url", Flag: "zebraUrl", Type: String, Default: "unix:/var/run/frr/zserv.api", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Where zebra is."},
+	{Env: "zebra_version", Flag: "zebraVersion", Type: Int, Default: "6", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Its protocol's version."},
+	{Env: "zebra_software_name", Flag: "zebraSoftwareName", Type: String, Default: "frr8.3", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Its name and version."},
+
+	// Routing tables.
+	{Env: "vip_routingtable", Flag: "table", Type: Bool, Default: "false", Group: Routing, When: lacksRoutes, Effect: Refused, Meaning: "Put routes to VIPs into a table, for another daemon to export."},
+	{Env: "vip_routingtableid", Flag: "tableID", Type: Int, Default: "198", Group: Routing, When: lacksRoutes, Effect: Unused, Meaning: "The table."},
+	{Env: "vip_routingtabletype", Flag: "tableType", Type: Int, Default: "1", Group: Routing, When: lacksRoutes, Effect: Unused, Meaning: "The type of the routes."},
+	{Env: "vip_routingprotocol", Flag: "routingProtocol", Type: Int, Default: "248", Group: Routing, When: lacksRoutes, Effect: Unused, Meaning: "The protocol number of the routes."},
+	{Env: "vip_cleanroutingtable", Flag: "cleanRoutingTable", Type: Bool, Default: "false", Group: Routing, When: lacksRoutes, Effect: Unused, Meaning: "Remove left-over routes at start."},
+
+	// DHCP, DNS and UPnP.
+	{Env: "dhcp_mode", Type: String, Default: "ipv4", Group: DHCP, When: lacksDHCP, Effect: Unused, Meaning: "The families to ask for: `ipv4`, `ipv6` or `dual`."},
+	{Env: "dhcp_backoff_attempts", Type: Int, Default: "3", Group: DHCP, When: lacksDHCP, Effect: Unused, Meaning: "How often a lease is asked for; 0 is for ever."},
+	{Env: "dns_mode", Flag: "dnsMode", Type: String, Default: "first", Group: DHCP, When: lacksNames, Effect: Unused, Meaning: "Which addresses of a name are used: `first`, `ipv4`, `ipv6` or `dual`."},
+	{Env: "vip_ddns", Flag: "ddns", Type: Bool, Default: "false", Group: DHCP, When: lacksNames, Effect: Unused, Meaning: "Get the control plane's address by DHCP and dynamic DNS."},
+	{Env: "enable_upnp", Aliases: []string{"enableUPNP"}, Flag: "enableUPNP", Type: Bool, Default: "false", Group: DHCP, When: lacksUPnP, Effect: Refused, Meaning: "Map ports on UPnP gateways for Services that ask for it."},
+
+	// Egress.
+	{Env: "egress_podcidr", Type: String, Group: Egress, When: lacksEgress, Effect: Refused, Meaning: "The pods' ranges."},
+	{Env: "egress_servicecidr", Type: String, Group: Egress, When: lacksEgress, Effect: Refused, Meaning: "The Services' ranges."},
+	{Env: "egress_withnftables", Type: Bool, Default: "false", Group: Egress, When: lacksEgress, Effect: Refused, Meaning: "Use nftables."},
+	{Env: "egress_clean", Aliases: []string{"EGRESS_CLEAN"}, Type: Bool, Default: "false", Group: Egress, When: lacksEgress, Effect: Refused, Meaning: "Remove left-over rules at start."},
+	{Env: "egress_*", Type: String, Group: Egress, When: lacksEgress, Effect: Refused, Meaning: "All other options of egress."},
+
+	// Others.
+	{Env: "enable_node_labeling", Flag: "enableNodeLabeling", Type: Bool, Default: "false", Group: Others, When: lacksLabels, Effect: Unused, Meaning: "Label the node that owns a VIP."},
+	{Env: "enable_service_security", Flag: "onlyAllowTrafficServicePorts", Type: Bool, Default: "false", Group: Others, When: lacksFilter, Effect: Refused, Meaning: "Drop traffic to a VIP's other ports. Refused, since who asks for it relies on it."},
+	{Env: "per_service_election_on_demand", Type: Bool, Default: "false", Group: Others, When: lacksDemand, Effect: Refused, Meaning: "An election for those Services that ask for it."},
+	{Env: "vip_wireguard", Flag: "wireguard", Type: Bool, Default: "false", Group: Others, When: lacksWG, Effect: Refused, Meaning: "Announce VIPs over WireGuard."},
+	{Env: "mirror_dest_interface", Flag: "mirrorDestInterface", Type: Interface, Group: Others, When: lacksMirror, Effect: Unused, Meaning: "Copy the VIPs' traffic to this interface."},
+	{Env: "config_file", Flag: "config-file", Type: Path, Group: Others, When: lacksConfig, Effect: Refused, Meaning: "A file in kube-vip's own form. Use `herald_config`, whose keys are the names of the environment variables."},
+	{Env: "vip_preserve_on_leadership_loss", Type: Bool, Default: "false", Group: Others, When: lacksGeneric, Effect: Unused, Meaning: "Keep a VIP bound after losing it. Herald hands VIPs over before it takes them down, and lets the kernel drop those it can't vouch for."},
+	{Env: "vip_loseleadership*", Type: String, Group: Others, When: lacksGeneric, Effect: Idle, Meaning: "Give up VIPs when the link goes down. Herald always does."},
+	{Env: "vip_leaseannotations", Type: String, Group: Others, When: lacksGeneric, Effect: Unused, Meaning: "Annotations of the leases, as JSON."},
+	{Env: "vip_interfaceloglobal", Flag: "loInterfaceGlobalScope", Type: Bool, Default: "false", Group: Others, When: lacksGeneric, Effect: Unused, Meaning: "Global scope for addresses on `lo`."},
+	{Env: "instance_name", Type: String, Group: Others, When: lacksGeneric, Effect: Unused, Meaning: "Tells several announcers on one node apart."},
+	{Env: "debounce_time", Type: String, Group: Others, When: lacksGeneric, Effect: Unused, Meaning: "How long changes are gathered. Herald acts on the first and gathers what comes meanwhile."},
+	{Env: "enable_endpoints", Flag: "enableEndpoints", Type: Bool, Default: "false", Group: Others, When: lacksGeneric, Effect: Unused, Meaning: "Use Endpoints. Herald reads EndpointSlices."},
+
+	// What old manifests still carry.
+	{Env: "vip_cidr", Flag: "cidr", Type: String, Default: "32", Group: Past, When: lacksGeneric, Effect: Unused, Meaning: "The old name of `vip_subnet`."},
+	{Env: "vip_singlenode", Type: Bool, Default: "false", Group: Past, When: lacksGeneric, Effect: Unused, Meaning: "Run without a cluster."},
+	{Env: "vip_startleader", Type: Bool, Default: "false", Group: Past, When: lacksGeneric, Effect: Unused, Meaning: "Start as the owner."},
+	{Env: "vip_configmap", Type: Name, Group: Past, When: lacksGeneric, Effect: Unused, Meaning: "A ConfigMap of Services."},
+	{Env: "vip_packet*", Type: String, Group: Past, When: lacksGeneric, Effect: Unused, Meaning: "Equinix Metal's API."},
+	{Env: "provider_config", Type: Path, Group: Past, When: lacksGeneric, Effect: Unused, Meaning: "Equinix Metal's settings."},
+}

@@ -1,0 +1,107 @@
+package config
+
+import "slices"
+
+// An Option is one row of the table of options.
+type Option struct {
+	Env         string   // the environment variable, and the key in the file
+	Flag        string   // the flag, without dashes; "" if there is none
+	Short       string   // a one-letter flag, or ""
+	Aliases     []string // other spellings of Env that are understood
+	FlagAliases []string // other spellings of Flag that are understood
+	Type        Type
+	Default     string
+	Meaning     string // for the reference, in full sentences
+	Group       Group
+	Since       string   // the release that first understood it
+	When        string   // "" if this version supports it, else what is still missing, in words
+	Effect      Effect   // what a value does while When is not ""
+	Empty       []Origin // where an empty value is a value; elsewhere it means "not set"
+
+	// set checks value and stores it. Its error says only what would be right.
+	set func(c *Config, value string) error
+}
+
+// Supported reports whether this version does what the option says.
+func (o Option) Supported() bool { return o.When == "" }
+
+// A Type is the kind of value an option takes, as the reference and the help name it.
+type Type string
+
+// The types of options.
+const (
+	Bool         Type = "bool"
+	Int          Type = "int"
+	Seconds      Type = "seconds"
+	Milliseconds Type = "milliseconds"
+	String       Type = "string"
+	Name         Type = "name"
+	Interface    Type = "interface"
+	Path         Type = "path"
+	Port         Type = "port"
+	Endpoint     Type = "host:port"
+	URL          Type = "URL"
+	List         Type = "list"
+)
+
+// A Group is a heading of the reference.
+type Group string
+
+// The groups, in the order of the reference.
+const (
+	General      Group = "General"
+	Links        Group = "Interfaces and addresses"
+	Leases       Group = "Leases"
+	ServiceGroup Group = "Services"
+	Classes      Group = "Load balancer class"
+	Announcing   Group = "ARP and NDP"
+	APIServer    Group = "API server"
+	Serving      Group = "Metrics and health"
+	ControlPlane Group = "Control-plane VIP"
+	BGP          Group = "BGP"
+	Routing      Group = "Routing tables"
+	DHCP         Group = "DHCP, DNS and UPnP"
+	Egress       Group = "Egress"
+	Others       Group = "Others"
+	Past         Group = "No longer read by kube-vip"
+)
+
+// An Effect is what becomes of a value that this version does not support.
+type Effect string
+
+// The effects.
+const (
+	// Refused: it would change what is announced, or whose traffic passes.
+	// Any value but the default is an error.
+	Refused Effect = "error"
+	// Unused: any value but the default is one warning.
+	Unused Effect = "warning"
+	// Idle: no value makes a difference to what Herald does.
+	Idle Effect = "no effect"
+)
+
+// An Origin is where a value comes from. A later one wins over an earlier one.
+type Origin int
+
+// The origins, in the order of precedence.
+const (
+	FromDefault Origin = iota
+	FromFlag
+	FromFile
+	FromEnv
+)
+
+// Options is the table of all options: those this version supports, then
+// those it only knows of.
+var Options = slices.Concat(supported, notYet)
+
+// byName finds an option by its environment variable or an alias of it.
+func byName(name string) (Option, bool) {
+	i := slices.IndexFunc(Options, func(o Option) bool {
+		return o.Env == name || slices.Contains(o.Aliases, name)
+	})
+	if i < 0 {
+		return Option{}, false
+	}
+	return Options[i], true
+}

@@ -1,0 +1,165 @@
+package config
+
+import "time"
+
+// first is the release that every option here came with.
+const first = "0.1"
+
+// anywhere: an empty value is a value wherever it is given.
+var anywhere = []Origin{FromFlag, FromFile, FromEnv}
+
+var supported = []Option{
+	// General.
+	{
+		Env: "vip_loglevel", Flag: "log", Type: Int, Default: "0", Group: General, Since: first,
+		Meaning: "What is logged, as a level of Go's slog: -4 debug, 0 info, 4 warnings, 8 errors.",
+		set:     setLogLevel,
+	},
+	{
+		Env: "vip_nodename", Flag: "nodeName", Type: Name, Group: General, Since: first,
+		Meaning: "The name of this node, under which it holds leases. Lower-cased. It must be the name of its Node object. The host's name if not set.",
+		set:     setNodeName,
+	},
+	{
+		Env: "cp_namespace", Flag: "namespace", Short: "n", Type: Name, Default: "kube-system", Group: General, Since: first,
+		Meaning: "The namespace of the announcers and of their leases, used only if the pod's own namespace is not known (a static Pod that has no ServiceAccount).",
+		set:     namespaceTo(func(c *Config) *string { return &c.Node.Namespace }),
+	},
+	{
+		Env: "herald_config", Flag: "config", Type: Path, Group: General, Since: first,
+		Meaning: "A YAML file of options, its keys being the names of the environment variables. The file wins over flags, the environment over both.",
+		set:     func(*Config, string) error { return nil }, // read before the table is
+	},
+
+	// Interfaces and addresses.
+	{
+		Env: "vip_interface", Flag: "interface", Type: Interface, Group: Links, Since: first,
+		Meaning: "The interface that carries VIPs. If not set, that of the default route (IPv4, else IPv6).",
+		set:     setInterface,
+	},
+	{
+		Env: "vip_servicesinterface", Flag: "serviceInterface", Type: Interface, Group: Links, Since: first,
+		Meaning: "The interface that carries the VIPs of Services, if it isn't `vip_interface`. `auto` is the one whose subnet has the VIP. The annotation `kube-vip.io/serviceInterface` on a Service wins over it.",
+		set:     setServicesInterface,
+	},
+	{
+		Env: "vip_subnet", Flag: "vipSubnet", Type: String, Default: "32,128", Group: Links, Since: first,
+		Meaning: "The prefix lengths with which VIPs are bound, IPv4 first: `32,128`, or only one of them (`24`, `/24`, `64`). `auto` is that of the interface's own address whose subnet has the VIP.",
+		set:     setSubnet,
+	},
+	{
+		Env: "vip_allow_interface_not_up", Flag: "allowInterfaceNotUp", Type: Bool, Default: "false", Group: Links, Since: first,
+		Meaning: "Start although the interface is not up, and wait for it. The node carries no VIP before it is.",
+		set:     boolTo(func(c *Config) *bool { return &c.Link.AllowDown }),
+	},
+
+	// Leases.
+	{
+		Env: "vip_leaseduration", Flag: "leaseDuration", Type: Seconds, Default: "15", Group: Leases, Since: first,
+		Meaning: "How long the others wait for a node that no longer renews its lease before they take over its VIPs. More than `vip_renewdeadline`.",
+		set:     secondsTo(func(c *Config) *time.Duration { return &c.Lease.Duration }),
+	},
+	{
+		Env: "vip_renewdeadline", Flag: "leaseRenewDuration", Type: Seconds, Default: "10", Group: Leases, Since: first,
+		Meaning: "How long a node keeps its VIPs without being able to renew its lease. More than 1.2 times `vip_retryperiod`.",
+		set:     secondsTo(func(c *Config) *time.Duration { return &c.Lease.RenewDeadline }),
+	},
+	{
+		Env: "vip_retryperiod", Flag: "leaseRetry", Type: Seconds, Default: "2", Group: Leases, Since: first,
+		Meaning: "How often a node renews its lease.",
+		set:     secondsTo(func(c *Config) *time.Duration { return &c.Lease.RetryPeriod }),
+	},
+
+	// Services.
+	{
+		Env: "svc_enable", Flag: "services", Type: Bool, Default: "false", Group: ServiceGroup, Since: first,
+		Meaning: "Announce the addresses of Services of type LoadBalancer.",
+		set:     boolTo(func(c *Config) *bool { return &c.Services.Enable }),
+	},
+	{
+		Env: "svc_election", Flag: "servicesElection", FlagAliases: []string{"enableServicesElection"}, Type: Bool, Default: "false", Group: ServiceGroup, Since: first,
+		Meaning: "Elect an owner for each Service, which spreads VIPs over the nodes. Otherwise one node owns all VIPs (`svc_leasename`). Services with `externalTrafficPolicy: Local` need it.",
+		set:     boolTo(func(c *Config) *bool { return &c.Services.Election }),
+	},
+	{
+		Env: "svc_namespace", Flag: "serviceNamespace", Type: Name, Group: ServiceGroup, Since: first,
+		Meaning: "Look after the Services of this namespace only; namespaced Roles then suffice. All namespaces if not set.",
+		set:     namespaceTo(func(c *Config) *string { return &c.Services.Namespace }),
+	},
+	{
+		Env: "svc_leasename", Flag: "servicesLeaseName", Type: Name, Default: "plndr-svcs-lock", Group: ServiceGroup, Since: first,
+		Meaning: "The one lease for all Services while `svc_election` is false: `name`, in the announcers' namespace, or `namespace/name`.",
+		set:     setServicesLease,
+	},
+	{
+		Env: "svc_ipmode", Flag: "ipMode", Type: String, Default: "VIP", Group: ServiceGroup, Since: first,
+		Meaning: "The `ipMode` written to a Service's status: `VIP` (packets arrive with the VIP as destination; kube-proxy serves it on every node) or `Proxy` (kube-proxy leaves the address alone). The annotation `heraldvip.io/ip-mode` on a Service wins over it.",
+		set:     setIPMode,
+	},
+	{
+		Env: "disable_service_updates", Flag: "disableServiceUpdates", Type: Bool, Default: "false", Group: ServiceGroup, Since: first,
+		Meaning: "Announce VIPs, but write neither status nor annotations to Services.",
+		set:     boolTo(func(c *Config) *bool { return &c.Services.ReadOnly }),
+	},
+
+	// Load balancer class.
+	{
+		Env: "lb_class_name", Flag: "lbClassName", Aliases: []string{"LoadBalancerClassName"}, FlagAliases: []string{"LoadBalancerClassName"},
+		Type: String, Default: "kube-vip.io/kube-vip-class", Group: Classes, Since: first, Empty: anywhere,
+		Meaning: "The `spec.loadBalancerClass` that is Herald's. May be set to nothing (`lb_class_name=`): then only Services without a class are.",
+		set:     setClass,
+	},
+	{
+		Env: "lb_class_only", Flag: "lbClassOnly", Type: Bool, Default: "false", Group: Classes, Since: first,
+		Meaning: "With legacy handling: only Services that carry the class.",
+		set:     boolTo(func(c *Config) *bool { return &c.Class.Only }),
+	},
+	{
+		Env: "lb_class_legacy_handling", Flag: "lbClassNameLegacyHandling", Aliases: []string{"LoadBalancerClassLegacyHandling"}, FlagAliases: []string{"LoadBalancerClassLegacyHandling"},
+		Type: Bool, Default: "true", Group: Classes, Since: first,
+		Meaning: "`true`: Services that carry the class and Services that carry none. `false`: the class must be equal to `lb_class_name`; Services without one only if that is empty.",
+		set:     boolTo(func(c *Config) *bool { return &c.Class.Legacy }),
+	},
+
+	// ARP and NDP.
+	{
+		Env: "vip_arp", Flag: "arp", Type: Bool, Default: "false", Group: Announcing, Since: first,
+		Meaning: "Announce VIPs to the link's neighbours by ARP (IPv4) and NDP (IPv6). It is the only way this version has, so `svc_enable` without it is an error.",
+		set:     boolTo(func(c *Config) *bool { return &c.ARP.Enable }),
+	},
+	{
+		Env: "vip_arpRate", Flag: "arpRate", Type: Milliseconds, Default: "3000", Group: Announcing, Since: first,
+		Meaning: "The period of repeated announcements. Less than 500 is taken as 3000.",
+		set:     setArpRate,
+	},
+	{
+		Env: "vip_skipdad", Flag: "skipDAD", Type: Bool, Default: "false", Group: Announcing, Since: first,
+		Meaning: "Bind IPv6 VIPs without duplicate address detection even where they are new. A VIP that moves between nodes never waits for it.",
+		set:     boolTo(func(c *Config) *bool { return &c.ARP.SkipDAD }),
+	},
+
+	// API server.
+	{
+		Env: "k8s_config_file", Flag: "k8sConfigPath", Type: Path, Group: APIServer, Since: first,
+		Meaning: "A kubeconfig file. The first of these is used: this file if it exists, the pod's ServiceAccount, `/etc/kubernetes/admin.conf`, `$HOME/.kube/config`.",
+		set:     setKubeConfig,
+	},
+	{
+		Env: "kubernetes_addr", Flag: "kubernetesAddr", Type: URL, Group: APIServer, Since: first,
+		Meaning: "The API server to talk to instead of the one that the kubeconfig or the pod names, such as `https://192.0.2.1:6443`.",
+		set:     setServer,
+	},
+
+	// Metrics and health.
+	{
+		Env: "prometheus_server", Flag: "prometheusHTTPServer", Type: Endpoint, Default: ":2112", Group: Serving, Since: first,
+		Empty:   []Origin{FromFlag, FromFile},
+		Meaning: "Where `/metrics`, `/healthz`, `/readyz` and `/debug/plan` are served. `off`, or an empty flag, is nowhere. An address in use is a warning, and tried again.",
+		set:     setMetrics,
+	},
+	{
+		Env: "health_check_port", Flag: "healthCheckPort", Type: Port, Default: "0", Group: Serving, Since: first,
+		Meaning: "A port on which `/healthz` and `/readyz` are served besides, for probes. 0 is none. Generated manifests set it.",
+		set:     setHealthPort,
+	},
+}
