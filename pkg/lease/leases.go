@@ -1,0 +1,377 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Options of Leases.
+type Options struct {
+	Node      string // this node's name, the holder identity
+	NodeUID   func() string
+	Namespace string // of the node leases
+
+	// Duration > RenewDeadline > RetryPeriod (vip_leaseduration, vip_renewdeadline,
+	// vip_retryperiod). A node lease is renewed each RetryPeriod; without success for
+	// RenewDeadline the node gives up; silent for Duration it may be fenced.
+	Duration, RenewDeadline, RetryPeriod time.Duration
+
+	Info func() vip.Info // what to tell the others about this node; must not block
+	Log  *slog.Logger
+	Poke func() // called when World has changed; must not block
+}
+
+// Constants of time. All but overlap are about courtesy, not safety.
+const (
+	beat     = 250 * time.Millisecond  // how often times are looked at
+	asleep   = 1250 * time.Millisecond // a beat that comes later than this: the process was stopped, or starved
+	patience = 1500 * time.Millisecond // how long the first in rank may take to claim
+	forgive  = 30 * time.Second        // how long a stalled node comes last
+	turn     = 500 * time.Millisecond  // between the nodes that might fence a silent one
+	overlap  = 3 * time.Second         // how long an old owner waits to hear its successor
+	bury     = time.Hour               // a fenced node's lease is deleted after this
+	writes   = 32                      // VIP leases written at a time
+)
+
+// Leases is this node's part in the agreement: it renews the node lease, takes,
+// gives and lets go of VIP leases as its Stakes say, and fences silent nodes.
+type Leases struct {
+	o       Options
+	store   Store
+	wake    chan struct{}
+	results chan func() // what a finished request changes, run by the loop
+	metrics *metrics
+
+	mu        sync.Mutex // guards all below; the loop writes, Observe, Set and Tenure read
+	shelf     shelf
+	peers     map[string]*peer
+	strangers map[vip.Key]time.Time // when a stranger's VIP lease was last seen to change
+	stakes    map[vip.Key]vip.Stake
+	decided   bool // Set has been called: what has no Stake is to be let go
+	busy      map[vip.Key]bool
+	failed    map[vip.Key]failure
+	leaving   map[vip.Key]vip.Leaving
+	own       own
+	lastBeat  time.Time
+	running   int // requests on VIP leases under way
+	signature signature
+}
+
+// own is this node's own node lease.
+type own struct {
+	epoch    int64 // 0 until the first write
+	lease    *coordinationv1.Lease
+	sent     time.Time // when the last good renewal was sent
+	unbroken time.Time // since when renewals have been good without a break
+	confirm  time.Time // the process was asleep until then: renewals sent earlier prove nothing
+	lost     bool      // fenced, or in other hands: epoch is over
+	busy     bool
+	next     time.Time
+	infoText string
+}
+
+// A failure is a write that did not go through.
+type failure struct {
+	count int
+	until time.Time
+}
+
+// New makes Leases on a Store. Run does the work.
+func New(store Store, o Options) *Leases {
+	return &Leases{
+		o: o, store: store,
+		wake:      make(chan struct{}, 1),
+		results:   make(chan func()),
+		metrics:   newMetrics(),
+		shelf:     newShelf(),
+		peers:     make(map[string]*peer),
+		strangers: make(map[vip.Key]time.Time),
+		stakes:    make(map[vip.Key]vip.Stake),
+		busy:      make(map[vip.Key]bool),
+		failed:    make(map[vip.Key]failure),
+		leaving:   make(map[vip.Key]vip.Leaving),
+	}
+}
+
+// String names the task.
+func (l *Leases) String() string { return "leases" }
+
+// Wake tells Leases that the Store or the node's Info has changed.
+func (l *Leases) Wake() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Set stores what is wanted of every VIP lease and returns the Stakes in leases
+// that this node holds. A lease that it holds and has no Stake in is let go of.
+func (l *Leases) Set(_ context.Context, want []vip.Stake) (have []vip.Stake, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.decided = true
+	clear(l.stakes)
+	now := time.Now()
+	for _, s := range want {
+		l.stakes[s.Lease] = s
+		if x := l.shelf.known[s.Lease]; x != nil {
+			if c := l.claim(x, now); c.Valid && c.Holder == l.o.Node {
+				have = append(have, s)
+			}
+		}
+	}
+	l.Wake()
+	return have, nil
+}
+
+// Observe fills in what the leases say.
+func (l *Leases) Observe(w *vip.World) {
+	info := l.o.Info() // before the lock: another room answers
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w.Members = l.members(w.Now, info)
+	w.Tenure = l.tenure()
+	w.Claims = make(map[vip.Key]vip.Claim, len(l.shelf.known))
+	for k, x := range l.shelf.known {
+		if l.nodeOf(k) == "" {
+			w.Claims[k] = l.claim(x, w.Now)
+		}
+	}
+	w.Leaving = make(map[vip.Key]vip.Leaving, len(l.leaving))
+	for k, v := range l.leaving {
+		w.Leaving[k] = v
+	}
+}
+
+// Tenure is this node's right to act on its claims, at this moment. Whoever
+// refreshes or repeats anything asks before each time.
+func (l *Leases) Tenure() vip.Tenure {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now := time.Now(); !l.lastBeat.IsZero() && now.Sub(l.lastBeat) > asleep {
+		l.own.confirm = now
+	}
+	return l.tenure()
+}
+
+func (l *Leases) tenure() vip.Tenure {
+	t := vip.Tenure{Epoch: l.own.epoch, Confirmed: !l.own.sent.Before(l.own.confirm)}
+	if l.own.epoch != 0 && !l.own.lost && !l.own.sent.IsZero() {
+		t.Until = l.own.sent.Add(l.o.RenewDeadline)
+	}
+	return t
+}
+
+// Held is the number of VIP leases this node holds.
+func (l *Leases) Held() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.signature.held
+}
+
+// Ready says why this node can't hold claims at present, or nil.
+func (l *Leases) Ready() error {
+	if t := l.Tenure(); !t.Holds(time.Now()) {
+		return errors.New("the node lease is not renewed: the API server is out of reach, or refuses it")
+	}
+	return nil
+}
+
+// Run works until ctx ends. Then it releases the node lease, so that the others
+// need not wait for it.
+func (l *Leases) Run(ctx context.Context) error {
+	// Requests outlive ctx by as long as it takes to hear their end.
+	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	ticker := time.NewTicker(beat)
+	defer ticker.Stop()
+	for {
+		l.step(requests)
+		select {
+		case <-ctx.Done():
+			cancel()
+			l.drain()
+			return l.release(context.WithoutCancel(ctx))
+		case <-l.wake:
+		case <-ticker.C:
+		case apply := <-l.results:
+			l.locked(apply)
+		}
+	}
+}
+
+func (l *Leases) locked(f func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f()
+}
+
+// drain waits for the requests that are under way.
+func (l *Leases) drain() {
+	for {
+		l.mu.Lock()
+		n := l.running
+		if l.own.busy {
+			n++
+		}
+		l.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		l.locked(<-l.results)
+	}
+}
+
+// step looks at everything once and starts the requests that are due.
+func (l *Leases) step(ctx context.Context) {
+	me := self{info: l.o.Info()} // before the lock: other rooms answer
+	if l.o.NodeUID != nil {
+		me.uid = l.o.NodeUID()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if !l.lastBeat.IsZero() && now.Sub(l.lastBeat) > asleep {
+		l.own.confirm, l.own.next = now, now
+		l.o.Log.Warn("this process was stopped or starved of CPU; it confirms its claims before it goes on", "for", now.Sub(l.lastBeat).Round(time.Millisecond))
+	}
+	l.lastBeat = now
+	if !l.store.Synced() {
+		return
+	}
+	l.read(now)
+	l.renew(ctx, now, me)
+	l.fence(ctx, now)
+	l.write(ctx, now)
+	l.tell(now)
+}
+
+// read takes over what the cache shows.
+func (l *Leases) read(now time.Time) {
+	changed, gone := l.shelf.read(l.store.All())
+	for _, x := range changed {
+		k := keyOf(x)
+		node := l.nodeOf(k)
+		switch {
+		case node == l.o.Node:
+			l.watchOwn(x, now)
+		case node != "":
+			if l.peer(node, now).note(x, node, now) {
+				l.signature.changes++
+			}
+		default:
+			l.noteClaim(x, now)
+			l.signature.changes++
+		}
+	}
+	for _, k := range gone {
+		switch node := l.nodeOf(k); {
+		case node == l.o.Node:
+			l.own.next = now // put it back at once
+		case node != "":
+			l.peer(node, now).gone = true
+			l.signature.changes++
+		default:
+			delete(l.strangers, k)
+			l.signature.changes++
+		}
+	}
+	for node, p := range l.peers {
+		// A stopped node, or one whose name no claim bears any more, is forgotten.
+		if p.gone && (p.released || p.silent(now, 2*l.o.Duration)) {
+			delete(l.peers, node)
+			l.signature.changes++
+		}
+	}
+}
+
+func (l *Leases) peer(node string, now time.Time) *peer {
+	p := l.peers[node]
+	if p == nil {
+		p = &peer{changed: now, gone: true}
+		l.peers[node] = p
+	}
+	return p
+}
+
+// noteClaim notes when a VIP lease changed, as far as that matters later.
+func (l *Leases) noteClaim(x *coordinationv1.Lease, now time.Time) {
+	node, epoch, ours := claimOf(x)
+	if node == "" || node == l.o.Node {
+		return
+	}
+	if !ours {
+		l.strangers[keyOf(x)] = now
+		return
+	}
+	p := l.peer(node, now) // a claim by a node without a node lease: its time runs from now
+	if p.lease == nil {
+		p.epoch = max(p.epoch, epoch)
+	}
+	p.progress, p.stalled = now, time.Time{}
+}
+
+// signature is what the World depends on, beside the Leases themselves: when it
+// changes with time alone, the agent must hear of it.
+type signature struct {
+	changes   int // versions that matter
+	alive     int
+	stalled   int
+	strangers int // whose claim is valid
+	leaving   int
+	held      int
+	holds     bool
+	confirmed bool
+}
+
+// tell pokes if the World has changed since last time.
+func (l *Leases) tell(now time.Time) {
+	s := signature{changes: l.signature.changes}
+	for _, p := range l.peers {
+		if l.alive(p, now) {
+			s.alive++
+		}
+		if !p.stalled.IsZero() {
+			if now.Sub(p.stalled) > forgive {
+				p.stalled, p.expected = time.Time{}, time.Time{}
+			} else {
+				s.stalled++
+			}
+		}
+	}
+	for k := range l.strangers {
+		if x := l.shelf.known[k]; x != nil && l.claim(x, now).Valid {
+			s.strangers++
+		}
+	}
+	for k, v := range l.leaving {
+		if !now.Before(v.Until) {
+			delete(l.leaving, k)
+		}
+	}
+	s.leaving = len(l.leaving)
+	for k, x := range l.shelf.known {
+		if holder(x) == l.o.Node && l.nodeOf(k) == "" && l.claim(x, now).Valid {
+			s.held++
+		}
+	}
+	t := l.tenure()
+	s.holds, s.confirmed = t.Holds(now), t.Confirmed
+	if l.signature.holds && !s.holds {
+		l.o.Log.Warn("the node lease could not be renewed in time: this node gives up its VIPs until it can", "renewdeadline", l.o.RenewDeadline)
+	}
+	if s != l.signature || s.changes != 0 {
+		s.changes = 0
+		l.signature = s
+		l.metrics.held.Set(float64(s.held))
+		l.metrics.members.Set(float64(s.alive))
+		l.o.Poke()
+	}
+}

@@ -1,0 +1,128 @@
+package lease
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A peer is what this node knows of another node's lease. Times are this node's
+// own clock: the clocks of two nodes are never compared.
+type peer struct {
+	lease    *coordinationv1.Lease // as last seen; nil if only a claim names the node
+	changed  time.Time             // when this node saw it change last
+	epoch    int64
+	fenced   bool // epoch is over
+	released bool // the node stopped and said so
+	gone     bool // the node lease does not exist (any more)
+	info     vip.Info
+	infoText string
+
+	expected time.Time // since when it has been expected to claim something; zero: nothing is
+	progress time.Time // when it last took a VIP lease
+	stalled  time.Time // when it was found not to claim what is its; zero: it does
+}
+
+// void reports whether claims of epoch e are.
+func (p *peer) void(e int64) bool {
+	return p.released || p.epoch > e || p.fenced && p.epoch >= e
+}
+
+// silent reports whether the node has not renewed for as long as d.
+func (p *peer) silent(now time.Time, d time.Duration) bool {
+	return now.Sub(p.changed) >= d
+}
+
+// note takes over a version of the node lease. It reports whether anything but
+// the renewal changed.
+func (p *peer) note(l *coordinationv1.Lease, node string, now time.Time) bool {
+	epoch, fenced, released := transitions(l), fencedAt(l) == transitions(l), holder(l) != node
+	text := l.Annotations[NodeAnnotation]
+	same := p.lease != nil && p.epoch == epoch && p.fenced == fenced && p.released == released && p.infoText == text && !p.gone
+	if text != p.infoText {
+		p.infoText, p.info = text, vip.Info{}
+		if json.Unmarshal([]byte(text), &p.info) != nil {
+			p.info = vip.Info{Excluded: "its node lease can't be read"}
+		}
+	}
+	if epoch != p.epoch {
+		p.stalled = time.Time{}
+	}
+	p.lease, p.changed, p.gone = l, now, false
+	p.epoch, p.fenced, p.released = epoch, fenced, released
+	return !same
+}
+
+// nodeOf is the node whose node lease l is, or "".
+func (l *Leases) nodeOf(k vip.Key) string {
+	if k.Namespace != l.o.Namespace {
+		return ""
+	}
+	node, ok := strings.CutPrefix(k.Name, NodePrefix)
+	if !ok {
+		return ""
+	}
+	return node
+}
+
+// alive reports whether p renews its lease.
+func (l *Leases) alive(p *peer, now time.Time) bool {
+	return p.lease != nil && !p.gone && !p.fenced && !p.released && !p.silent(now, l.o.Duration)
+}
+
+// members is World.Members.
+func (l *Leases) members(now time.Time, info vip.Info) []vip.Member {
+	all := make([]vip.Member, 0, len(l.peers)+1)
+	if l.own.epoch != 0 {
+		t := l.tenure()
+		all = append(all, vip.Member{Name: l.o.Node, Epoch: t.Epoch, Alive: t.Holds(now), Info: info})
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.peers)) {
+		p := l.peers[name]
+		if p.lease == nil {
+			continue
+		}
+		all = append(all, vip.Member{
+			Name: name, Epoch: p.epoch, Alive: l.alive(p, now),
+			Stalled: !p.stalled.IsZero(), Info: p.info,
+		})
+	}
+	slices.SortFunc(all, func(a, b vip.Member) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// claim judges a VIP lease.
+func (l *Leases) claim(x *coordinationv1.Lease, now time.Time) vip.Claim {
+	node, epoch, ours := claimOf(x)
+	c := vip.Claim{Holder: node, From: x.Annotations[FromAnnotation], Changes: transitions(x)}
+	if x.Spec.AcquireTime != nil {
+		c.Since = x.Spec.AcquireTime.Time
+	}
+	switch {
+	case node == "":
+	case !ours:
+		// By our own name: an earlier program on this node, which has gone since we
+		// are here. Anybody else's lasts until it isn't renewed for its own duration.
+		c.Foreign = true
+		c.Valid = node != l.o.Node && now.Sub(l.strangers[keyOf(x)]) < foreignDuration(x, l.o.Duration)
+	case node == l.o.Node:
+		c.Valid = epoch == l.own.epoch && !l.own.lost
+	default:
+		p := l.peers[node] // absent: it has stopped, or been silent long after it was fenced
+		c.Valid = p != nil && !p.void(epoch)
+	}
+	return c
+}
+
+func foreignDuration(x *coordinationv1.Lease, otherwise time.Duration) time.Duration {
+	if x.Spec.LeaseDurationSeconds == nil || *x.Spec.LeaseDurationSeconds < 1 {
+		return otherwise
+	}
+	return time.Duration(*x.Spec.LeaseDurationSeconds) * time.Second
+}
