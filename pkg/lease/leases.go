@@ -73,6 +73,7 @@ type own struct {
 	confirm  time.Time // the process was asleep until then: renewals sent earlier prove nothing
 	lost     bool      // fenced, or in other hands: epoch is over
 	busy     bool
+	failing  bool // the last renewal failed, and that was said
 	next     time.Time
 	infoText string
 }

@@ -53,7 +53,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
 		l.o.Log.Error("this node's description can't be written", "err", err)
 		return
 	}
-	if o.busy || now.Before(o.next) && string(info) == o.infoText {
+	if o.busy || now.Before(o.next) && (string(info) == o.infoText || o.unbroken.IsZero()) {
 		return
 	}
 	o.busy = true
@@ -147,6 +147,10 @@ func (l *Leases) renewed(got *coordinationv1.Lease, sent time.Time, err error) {
 		if o.unbroken.IsZero() {
 			o.unbroken = sent
 		}
+		if o.failing {
+			o.failing = false
+			l.o.Log.Info("the node lease is renewed again")
+		}
 		o.lease, o.sent, o.lost = got, sent, false
 		o.infoText = got.Annotations[NodeAnnotation]
 		o.next = sent.Add(l.o.RetryPeriod)
@@ -160,11 +164,10 @@ func (l *Leases) renewed(got *coordinationv1.Lease, sent time.Time, err error) {
 	default:
 		o.next = now.Add(l.o.RetryPeriod / 4)
 		l.metrics.renewals.WithLabelValues("error").Inc()
-		if !o.unbroken.IsZero() || o.sent.IsZero() && o.infoText == "" {
+		if !o.failing {
 			l.o.Log.Warn("the node lease can't be renewed; trying on", "err", err)
-			o.infoText = "-" // say it once
 		}
-		o.unbroken = time.Time{}
+		o.failing, o.unbroken = true, time.Time{}
 	}
 }
 

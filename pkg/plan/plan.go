@@ -21,6 +21,7 @@
 package plan
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -67,10 +68,19 @@ type maker struct {
 	members  map[string]*member
 	alive    []*member // sorted by name
 	reserved guard
-	serving  []*service // of type LoadBalancer, ours, with a usable address: oldest first
-	all      []*service // every Service of type LoadBalancer, and those with a mark of ours
-	units    []*unit    // oldest first
+	hosts    []netip.Addr // this node's own addresses
+	serving  []*service   // of type LoadBalancer, ours, with a usable address: oldest first
+	all      []*service   // every Service of type LoadBalancer, and those with a mark of ours
+	units    []*unit      // oldest first
+	has      map[place]bool
+	wanted   map[netip.Addr]bool
 	plan     vip.Plan
+}
+
+// A place is where an address is bound.
+type place struct {
+	addr netip.Addr
+	link string
 }
 
 // A service is a Service on its way through the plan.
@@ -105,6 +115,9 @@ func newMaker(r Rules, w vip.World) *maker {
 	m := &maker{Rules: r, World: w, members: make(map[string]*member, len(w.Members))}
 	excluded := make(map[string]string)
 	for _, n := range w.Nodes {
+		if n.Name == w.Self {
+			m.hosts = n.Addresses
+		}
 		if n.Excluded != "" {
 			excluded[n.Name] = n.Excluded
 		}
@@ -123,6 +136,11 @@ func newMaker(r Rules, w vip.World) *maker {
 		}
 	}
 	m.reserved = newGuard(w)
+	m.has = make(map[place]bool, len(w.Bound))
+	for _, b := range w.Bound {
+		m.has[place{b.Addr, b.Link}] = true
+	}
+	m.wanted = make(map[netip.Addr]bool, len(w.Bound))
 	return m
 }
 

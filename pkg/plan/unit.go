@@ -99,7 +99,7 @@ func (m *maker) carry(u *unit, s *service) {
 	}
 	ready := true
 	if s.Local && m.Election && s.HealthPort != 0 {
-		m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort})
+		m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort, Hosts: m.hosts})
 		ready = m.Ready[s.Key]
 	}
 	var here []string
@@ -109,7 +109,7 @@ func (m *maker) carry(u *unit, s *service) {
 			m.say(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
 			continue
 		}
-		bound := slices.ContainsFunc(m.Bound, func(b vip.Address) bool { return b.Addr == a.Addr && b.Link == a.Link })
+		bound := m.bound(a)
 		if !ready && !bound {
 			continue // kube-proxy here would drop what the node attracts
 		}
@@ -144,9 +144,10 @@ func (m *maker) mode(s *service) vip.IPMode {
 // want adds an address and what to do about it on the wire; an address that
 // several Services share is wanted once.
 func (m *maker) want(a vip.Address, listen bool) {
-	if slices.ContainsFunc(m.plan.Addresses, func(b vip.Address) bool { return b.Addr == a.Addr }) {
+	if m.wanted[a.Addr] {
 		return
 	}
+	m.wanted[a.Addr] = true
 	m.plan.Addresses = append(m.plan.Addresses, a)
 	m.plan.Announcements = append(m.plan.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, Listen: listen})
 }
@@ -189,7 +190,7 @@ func (m *maker) linger(u *unit) {
 }
 
 func (m *maker) bound(a vip.Address) bool {
-	return slices.ContainsFunc(m.Bound, func(b vip.Address) bool { return b.Addr == a.Addr && b.Link == a.Link })
+	return m.has[place{a.Addr, a.Link}]
 }
 
 func (m *maker) heard(a netip.Addr, l vip.Leaving) bool {

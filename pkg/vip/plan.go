@@ -68,6 +68,7 @@ type Announcement struct {
 type Probe struct {
 	Service Key
 	Port    uint16
+	Hosts   []netip.Addr // this node's addresses: kube-proxy may listen on all or some of them
 }
 
 // A Status is what a Service's status should say. A Status without Ingress

@@ -1,0 +1,252 @@
+// Package agent is the loop of the node: it reads what all rooms have observed
+// into a World, makes a Plan of it, and hands each part the whole of what is
+// wanted of it. It knows interfaces only.
+//
+//	poke -> World -> Plan -> part by part: what is true no more is not said any more,
+//	addresses change, what now holds is said, claims nothing stands on are let go of.
+//
+// There is no other path: a Service that goes, a claim that is lost and a
+// process that stops are a Plan that holds less.
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A Part makes one aspect of the node equal to want. Set is idempotent, adds
+// before it removes, does what it can, goes on after a failure, and returns what
+// then holds. It must not wait for a network.
+type Part[W any] interface {
+	Set(ctx context.Context, want []W) (have []W, err error)
+}
+
+// A Source fills in what it has observed. It answers from memory.
+type Source interface {
+	Observe(w *vip.World)
+}
+
+// Options of an Agent. All parts must be given.
+type Options struct {
+	Self    string
+	Plan    func(vip.World) vip.Plan
+	Sources []Source
+	Log     *slog.Logger
+
+	Addresses     Part[vip.Address]
+	Announcements Part[vip.Announcement]
+	Probes        Part[vip.Probe]
+	Statuses      Part[vip.Status]
+	Notes         Part[vip.Note]
+	Stakes        Part[vip.Stake]
+}
+
+// Times of the loop.
+const (
+	pace   = 2 * time.Millisecond   // the least time between two passes
+	retry  = time.Second            // a part that failed is tried again after this
+	tick   = 100 * time.Millisecond // between passes while stopping
+	leave  = 8 * time.Second        // how long stopping may take to hand everything over
+	hangup = 30 * time.Second       // a pass that takes longer than this hangs
+)
+
+// An Agent is the one owner of the plan.
+type Agent struct {
+	o        Options
+	poke     chan struct{}
+	stopping atomic.Bool
+	last     atomic.Pointer[Pass]
+	began    atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
+	said     map[string]string
+	announce []vip.Announcement // what holds of the announcements
+	metrics  *metrics
+}
+
+// A Pass is what one pass of the loop knew and decided.
+type Pass struct {
+	World vip.World
+	Plan  vip.Plan
+}
+
+// New makes an Agent. Run does the work.
+func New(o Options) *Agent {
+	return &Agent{o: o, poke: make(chan struct{}, 1), said: make(map[string]string), metrics: newMetrics()}
+}
+
+// String names the task.
+func (a *Agent) String() string { return "agent" }
+
+// Poke says that the World may have changed. It never blocks and carries nothing.
+func (a *Agent) Poke() {
+	select {
+	case a.poke <- struct{}{}:
+	default:
+	}
+}
+
+// Stopping reports whether the Agent gives everything away because its Run was
+// asked to end.
+func (a *Agent) Stopping() bool { return a.stopping.Load() }
+
+// Last is the last pass that planned anything, or nil.
+func (a *Agent) Last() *Pass { return a.last.Load() }
+
+// Hangs reports whether a pass has been under way for too long.
+func (a *Agent) Hangs() bool {
+	began := a.began.Load()
+	return began != 0 && time.Since(time.Unix(0, began)) > hangup
+}
+
+// Run makes passes until ctx ends. Then it hands over what it can, takes away
+// the rest, and returns: on return nothing of this node's is bound or announced.
+func (a *Agent) Run(ctx context.Context) error {
+	again := time.NewTimer(0)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			a.stop(context.WithoutCancel(ctx))
+			return nil
+		case <-a.poke:
+		case <-again.C:
+		}
+		began := time.Now()
+		if !a.pass(ctx) {
+			again.Reset(retry)
+		}
+		// A pass may cost as much as the time until the next, whatever the size of the cluster.
+		select {
+		case <-ctx.Done():
+		case <-time.After(max(pace, time.Since(began))):
+		}
+	}
+}
+
+// stop hands everything over, make before break, and then takes away what is left.
+func (a *Agent) stop(ctx context.Context) {
+	a.stopping.Store(true)
+	deadline := time.NewTimer(leave)
+	defer deadline.Stop()
+	for ticker := time.NewTicker(tick); ; {
+		a.pass(ctx)
+		w := a.observe()
+		if !w.Synced || len(w.Bound) == 0 && !holds(w) || !w.Tenure.Holds(w.Now) {
+			break
+		}
+		select {
+		case <-a.poke:
+			continue
+		case <-ticker.C:
+			continue
+		case <-deadline.C:
+			a.o.Log.Warn("not everything could be handed to another node in time; taking it away")
+		}
+		break
+	}
+	a.apply(ctx, vip.Plan{})
+}
+
+// holds reports whether this node holds any claim.
+func holds(w vip.World) bool {
+	for _, c := range w.Claims {
+		if c.Valid && c.Holder == w.Self {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *Agent) observe() vip.World {
+	w := vip.World{Now: time.Now(), Self: a.o.Self, Stopping: a.stopping.Load()}
+	for _, s := range a.o.Sources {
+		s.Observe(&w)
+	}
+	return w
+}
+
+// pass makes one pass. It reports whether all of it worked.
+func (a *Agent) pass(ctx context.Context) bool {
+	began := time.Now()
+	a.began.Store(began.UnixNano())
+	defer a.began.Store(0)
+	w := a.observe()
+	switch {
+	case !w.Synced || w.Tenure.Epoch == 0:
+		// Nothing is known yet. What an earlier process left in the kernel stays: it may
+		// be this node's, and goes by itself if it isn't.
+		return true
+	case w.Tenure.Holds(w.Now) && !w.Tenure.Confirmed:
+		// The process was asleep. Nothing is added until the leases say what has become of it.
+		return true
+	}
+	p := a.o.Plan(w)
+	a.last.Store(&Pass{World: w, Plan: p})
+	ok := a.apply(ctx, p)
+	a.metrics.observe(p, time.Since(began))
+	return ok
+}
+
+// apply hands each part what the plan wants of it. It reports whether all worked.
+func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
+	ok := true
+	failed := func(part string, err error) {
+		if err != nil {
+			ok = false
+			a.metrics.errors.WithLabelValues(part).Inc()
+		}
+		a.complain(part, err)
+	}
+	before := a.last.Load()
+
+	// What is true no more is not said any more.
+	keep := slices.DeleteFunc(slices.Clone(a.announce), func(x vip.Announcement) bool { return !slices.Contains(p.Announcements, x) })
+	if len(keep) != len(a.announce) {
+		_, err := a.o.Announcements.Set(ctx, keep)
+		failed("announcements", err)
+	}
+	have, err := a.o.Addresses.Set(ctx, p.Addresses)
+	failed("addresses", err)
+	bound := make(map[place]bool, len(have))
+	for _, x := range have {
+		bound[place{x.Addr, x.Link}] = true
+	}
+	// What now holds is said.
+	say := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !bound[place{x.Addr, x.Link}] })
+	a.announce, err = a.o.Announcements.Set(ctx, say)
+	failed("announcements", err)
+	_, err = a.o.Probes.Set(ctx, p.Probes)
+	failed("probes", err)
+	_, err = a.o.Statuses.Set(ctx, p.Statuses)
+	failed("statuses", err)
+	_, err = a.o.Notes.Set(ctx, p.Notes)
+	failed("notes", err)
+	_, err = a.o.Stakes.Set(ctx, stand(p, have))
+	failed("stakes", err)
+
+	if before != nil && !same(before.World.Bound, bound) {
+		a.Poke() // status and Events follow what the kernel confirmed
+	}
+	return ok
+}
+
+// complain logs what a part reports, once for as long as it reports the same.
+func (a *Agent) complain(part string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if a.said[part] == text {
+		return
+	}
+	a.said[part] = text
+	if err != nil {
+		a.o.Log.Warn("the node is not as planned; trying again", "part", part, "err", err)
+	} else {
+		a.o.Log.Info("the node is as planned again", "part", part)
+	}
+}

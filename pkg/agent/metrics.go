@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+type metrics struct {
+	passes   prometheus.Histogram
+	errors   *prometheus.CounterVec
+	services *prometheus.GaugeVec
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "herald_pass_duration_seconds", Help: "Time a pass took from reading the World to the last part set.",
+			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 5},
+		}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "herald_part_errors_total", Help: "Passes in which a part of the node could not be made as planned, by part.",
+		}, []string{"part"}),
+		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "herald_services", Help: "Services of type LoadBalancer as this node sees them, by verdict (the reasons of /debug/plan).",
+		}, []string{"verdict"}),
+	}
+}
+
+func (m *metrics) observe(p vip.Plan, took time.Duration) {
+	m.passes.Observe(took.Seconds())
+	m.services.Reset()
+	for _, v := range p.Verdicts {
+		m.services.WithLabelValues(string(v.Reason)).Inc()
+	}
+}
+
+// Collectors are the metrics of this package.
+func (a *Agent) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{a.metrics.passes, a.metrics.errors, a.metrics.services}
+}
