@@ -1,0 +1,84 @@
+package netif
+
+import (
+	"errors"
+	"net/netip"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// kernel is what the room needs of the operating system. The one implementation
+// outside of tests is netlink.
+type kernel interface {
+	// read tells all links, addresses and default routes.
+	read() (*picture, error)
+	// bind adds an address, or renews and takes over the one that is there.
+	bind(binding) error
+	// unbind removes an address. One that isn't there is no error.
+	unbind(place) error
+	// routes tells the default routes.
+	routes() ([]route, error)
+	// subscribe starts to tell changes.
+	subscribe() (feed, error)
+}
+
+// feed is a subscription to the kernel's changes.
+type feed interface {
+	// next waits for changes. It returns errMissed if some were lost.
+	next() ([]change, error)
+	// close ends the subscription, and a call of next with it.
+	close()
+}
+
+// errMissed: the kernel told more than was read. What is known must be read anew.
+var errMissed = errors.New("changes of links and addresses were lost")
+
+// A place is where an address is. IPv4 knows the same address with two prefix
+// lengths on one link as two, IPv6 does not.
+type place struct {
+	link   int // interface index
+	prefix netip.Prefix
+}
+
+// A binding is an address as it is to be.
+type binding struct {
+	place
+	link    string // the link's name
+	seconds uint32 // valid lifetime; the preferred one is always 0
+	detect  bool   // IPv6 only: look for duplicates first
+}
+
+// A link is a network interface as the kernel tells it.
+type link struct {
+	index    int
+	name     string
+	kind     string // what ip link calls it: bridge, veth, vlan...; "" for hardware
+	up       bool   // up, and as far as is known with a carrier
+	loopback bool
+	master   int // the link it belongs to, or 0
+}
+
+// An entry is an address as the kernel tells it.
+type entry struct {
+	place
+	ours      bool // it bears our mark
+	tentative bool // the kernel still looks for duplicates and doesn't answer for it
+	duplicate bool // the kernel found one
+	secondary bool // IPv4: another address of the link with that network came first
+	global    bool // its scope
+}
+
+// A route is a default route.
+type route struct {
+	family vip.Family
+	link   int
+	metric uint32
+}
+
+// A change is one thing the kernel told. Exactly one of link, entry and routes is set.
+type change struct {
+	link   *link
+	entry  *entry
+	routes bool // a default route came or went: read them again
+	gone   bool // link or entry was removed
+}

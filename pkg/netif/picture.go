@@ -1,0 +1,180 @@
+package netif
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A picture is what is known of the kernel.
+type picture struct {
+	links   map[int]link
+	entries map[place]entry
+	routes  []route
+}
+
+func newPicture() *picture {
+	return &picture{links: map[int]link{}, entries: map[place]entry{}}
+}
+
+// apply draws c into the picture and reports whether that changed it. Renewals,
+// which the kernel tells like any other change, don't.
+func (p *picture) apply(c change) bool {
+	switch {
+	case c.link != nil && c.gone:
+		_, had := p.links[c.link.index]
+		delete(p.links, c.link.index)
+		for pl := range p.entries {
+			if pl.link == c.link.index {
+				delete(p.entries, pl)
+			}
+		}
+		return had
+	case c.link != nil:
+		old, had := p.links[c.link.index]
+		p.links[c.link.index] = *c.link
+		return !had || old != *c.link
+	case c.entry != nil && c.gone:
+		_, had := p.entries[c.entry.place]
+		delete(p.entries, c.entry.place)
+		return had
+	case c.entry != nil:
+		old, had := p.entries[c.entry.place]
+		p.entries[c.entry.place] = *c.entry
+		return !had || old != *c.entry
+	}
+	return false
+}
+
+// named finds a link by its name.
+func (p *picture) named(name string) (link, bool) {
+	for _, l := range p.links {
+		if l.name == name {
+			return l, true
+		}
+	}
+	return link{}, false
+}
+
+// index is the index of the link of that name, or 0.
+func (p *picture) index(name string) int {
+	l, _ := p.named(name)
+	return l.index
+}
+
+// names lists all links, for messages.
+func (p *picture) names() string {
+	var names []string
+	for _, l := range p.links {
+		names = append(names, l.name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// port reports whether l is a port of a bridge or a bond, whose addresses are
+// on its master. A link in a VRF has a master too, but stays one of its own.
+func (p *picture) port(l link) bool {
+	m, ok := p.links[l.master]
+	return ok && m.kind != "vrf"
+}
+
+// sorted is the entries in the order of links and addresses.
+func (p *picture) sorted() []entry {
+	all := make([]entry, 0, len(p.entries))
+	for _, e := range p.entries {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b entry) int {
+		return cmp.Or(
+			strings.Compare(p.links[a.link].name, p.links[b.link].name),
+			a.prefix.Addr().Compare(b.prefix.Addr()),
+			cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+	})
+	return all
+}
+
+// others is the entries of the same address on the same link, with another
+// prefix length.
+func (p *picture) others(at place) []entry {
+	var found []entry
+	for pl, e := range p.entries {
+		if pl.link == at.link && pl.prefix.Addr() == at.prefix.Addr() && pl != at {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// defaultLink is the link of the default route with the lowest metric, IPv4
+// before IPv6, or "".
+func (p *picture) defaultLink() string {
+	best, found := route{}, false
+	for _, r := range p.routes {
+		if _, ok := p.links[r.link]; !ok {
+			continue
+		}
+		if !found || cmp.Or(cmp.Compare(r.family, best.family), cmp.Compare(r.metric, best.metric), cmp.Compare(r.link, best.link)) < 0 {
+			best, found = r, true
+		}
+	}
+	return p.links[best.link].name
+}
+
+// ipvsLink is where kube-proxy in ipvs mode puts the address of every Service on
+// every node. Nobody has left those behind.
+const ipvsLink = "kube-ipvs0"
+
+// facts is what a picture means to others.
+type facts struct {
+	bound []vip.Address // all that bears our mark
+	stray []vip.Address // what looks like a VIP but doesn't
+	info  vip.Info
+}
+
+// means works the facts out.
+func (p *picture) means(o Options) facts {
+	f := facts{}
+	own := map[int][]netip.Prefix{}
+	for _, e := range p.sorted() {
+		l := p.links[e.link]
+		a := vip.Address{Addr: e.prefix.Addr(), Bits: e.prefix.Bits(), Link: l.name}
+		switch {
+		case e.ours:
+			f.bound = append(f.bound, a)
+		case l.loopback || !e.global || !e.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
+		case e.prefix.IsSingleIP():
+			f.stray = append(f.stray, a)
+		default:
+			own[l.index] = append(own[l.index], e.prefix)
+		}
+	}
+	byRoute := p.defaultLink()
+	f.info.Default = cmp.Or(o.Interface, byRoute)
+	f.info.Interface = cmp.Or(o.ServicesInterface, o.Interface, byRoute)
+	for _, l := range p.links {
+		chosen := l.name == f.info.Interface || l.name == f.info.Default
+		if chosen || p.listed(l, len(own[l.index]) > 0) {
+			f.info.Links = append(f.info.Links, vip.Link{Name: l.name, Up: l.up, Prefixes: own[l.index]})
+		}
+	}
+	slices.SortFunc(f.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
+	return f
+}
+
+// listed reports whether others should know of l, which is written to the API
+// server: those a VIP may sensibly be on. A pod's end of a veth has no address
+// of a network; hardware and what is stacked on it may carry VIPs without one.
+func (p *picture) listed(l link, addressed bool) bool {
+	if l.loopback || p.port(l) {
+		return false
+	}
+	switch l.kind {
+	case "", "vlan", "bond", "team", "macvlan":
+		return addressed || l.up
+	}
+	return addressed
+}

@@ -1,0 +1,274 @@
+package netif
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"golang.org/x/sys/unix"
+)
+
+// A holding is an address that is renewed.
+type holding struct {
+	want vip.Address
+	due  time.Time // when to renew it
+	ends time.Time // when the kernel drops it if it isn't renewed
+}
+
+// Set binds what is wanted and isn't bound, then removes what bears our mark and
+// isn't wanted. It returns those of want that the kernel has and answers for; an
+// IPv6 address under duplicate address detection is not among them yet, and Poke
+// follows when it is. Every address that is missing has an error that names it.
+func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address, error) {
+	n.op.Lock()
+	defer n.op.Unlock()
+	epoch := n.opts.Tenure().Epoch
+	n.mu.Lock()
+	n.epoch = epoch
+	n.mu.Unlock()
+
+	var errs []error
+	note := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+			n.meters.errors.Inc()
+		}
+	}
+	wanted := map[place]vip.Address{}
+	var order []place
+	for _, w := range want {
+		p, err := n.place(w)
+		note(err)
+		if _, twice := wanted[p]; err == nil && !twice {
+			wanted[p] = w
+			order = append(order, p)
+		}
+	}
+	for _, p := range order {
+		if ctx.Err() != nil {
+			note(fmt.Errorf("not all addresses were looked at: %w", context.Cause(ctx)))
+			break
+		}
+		note(n.hold(p, wanted[p]))
+	}
+	for _, p := range n.unwanted(wanted) {
+		note(n.release(p, "no longer wanted"))
+	}
+	return n.have(order, wanted), errors.Join(errs...)
+}
+
+// place finds the link of w.
+func (n *Interfaces) place(w vip.Address) (place, error) {
+	prefix, err := address(w)
+	if err != nil {
+		return place{}, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l, ok := n.picture.named(w.Link)
+	if !ok {
+		return place{}, fmt.Errorf("address %s: this node has no interface %q; it has %s", prefix, w.Link, n.picture.names())
+	}
+	return place{l.index, prefix}, nil
+}
+
+// hold sees to it that w is bound at p, and renewed from now on.
+func (n *Interfaces) hold(p place, w vip.Address) error {
+	now := time.Now()
+	r := n.right(w, now)
+	n.mu.Lock()
+	h := n.held[p]
+	e, there := n.picture.entries[p]
+	others := n.picture.others(p)
+	found, refused := n.refused[p]
+	if h != nil {
+		h.want = w
+	}
+	n.mu.Unlock()
+
+	switch {
+	case refused:
+		return fmt.Errorf("address %s on %s: another host of that network uses it (duplicate address detection, %s ago): take it off that host or give the Service another address",
+			p.prefix, w.Link, now.Sub(found).Round(time.Second))
+	case r.seconds == 0 && there && e.ours && r.over:
+		return n.release(p, "the right to hold it has ended")
+	case r.seconds == 0 && there && e.ours:
+		return nil // it stays until this node is sure of its right, or the kernel drops it
+	case r.seconds == 0:
+		return fmt.Errorf("address %s on %s: not bound, since this node's right to hold it is not certain", p.prefix, w.Link)
+	case h != nil && there && e.ours && !h.ends.After(r.end):
+		return nil
+	}
+	return n.take(p, w, r, others)
+}
+
+// take binds w at p, where there may be an entry already, ours or not.
+func (n *Interfaces) take(p place, w vip.Address, r right, others []entry) error {
+	n.mu.Lock()
+	e, there := n.picture.entries[p]
+	held := n.held[p] != nil
+	n.mu.Unlock()
+
+	for _, o := range append(others, e) {
+		if o.prefix.IsValid() && !o.ours && !o.leftover() {
+			return fmt.Errorf("address %s on %s: the interface has %s already, which looks like the node's own address: remove it (ip address delete %s dev %s) or give the Service another address",
+				p.prefix, w.Link, o.prefix, o.prefix, w.Link)
+		}
+	}
+	if p.prefix.Addr().Is6() { // one prefix length at a time (inet6_rtm_newaddr)
+		if err := n.clear(others, w.Link); err != nil {
+			return err
+		}
+	}
+	detect := p.prefix.Addr().Is6() && w.New && !n.opts.SkipDAD && (!there || e.tentative)
+	if err := n.bind(p, w, r, detect); err != nil {
+		return err
+	}
+	switch {
+	case !there && detect:
+		n.log.Info("bound an address, looking for duplicates first", "address", p.prefix, "link", w.Link)
+	case !there:
+		n.log.Info("bound an address", "address", p.prefix, "link", w.Link)
+	case !e.ours:
+		n.log.Info("took over an address that another program had bound", "address", p.prefix, "link", w.Link)
+	case !held:
+		n.log.Info("kept an address that an earlier process had bound", "address", p.prefix, "link", w.Link)
+	}
+	if !there {
+		n.meters.bound.Inc()
+	}
+	if p.prefix.Addr().Is4() {
+		return n.clear(others, w.Link)
+	}
+	return nil
+}
+
+// clear takes away what another program left of an address under another prefix
+// length. (Our own goes because it isn't wanted.)
+func (n *Interfaces) clear(others []entry, link string) error {
+	var errs []error
+	for _, o := range others {
+		if o.ours && o.prefix.Addr().Is4() {
+			continue
+		}
+		if err := n.unbind(o.place, link); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		n.log.Info("removed an address that is to have another prefix length", "address", o.prefix, "link", link)
+	}
+	return errors.Join(errs...)
+}
+
+// release removes what is bound at p. If that fails, it is still no longer
+// renewed, so that it lasts for a few seconds only.
+func (n *Interfaces) release(p place, why string) error {
+	n.mu.Lock()
+	name := n.picture.links[p.link].name
+	delete(n.held, p)
+	n.mu.Unlock()
+	if err := n.unbind(p, name); err != nil {
+		return err
+	}
+	n.meters.removed.Inc()
+	n.log.Info("removed an address", "address", p.prefix, "link", name, "why", why)
+	return nil
+}
+
+// bind has the kernel bind or renew w, and takes note of it.
+func (n *Interfaces) bind(p place, w vip.Address, r right, detect bool) error {
+	began := time.Now()
+	err := n.kernel.bind(binding{place: p, link: w.Link, seconds: r.seconds, detect: detect})
+	if err != nil {
+		return fmt.Errorf("address %s on %s: can't bind it: %w%s", p.prefix, w.Link, err, hint(err, p, w.Link))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e, there := n.picture.entries[p]
+	if !there {
+		e = entry{place: p, global: true, tentative: detect}
+	}
+	e.ours = true
+	h := n.held[p]
+	if h == nil {
+		h = &holding{due: began.Add(n.firstDue())}
+		n.held[p] = h
+		n.rouse()
+	}
+	h.want = w
+	h.ends = time.Now().Add(time.Duration(r.seconds) * time.Second)
+	n.draw(change{entry: &e})
+	return nil
+}
+
+// unbind has the kernel remove what is at p, and takes note of it.
+func (n *Interfaces) unbind(p place, link string) error {
+	if err := n.kernel.unbind(p); err != nil {
+		return fmt.Errorf("address %s on %s: can't remove it: %w%s", p.prefix, link, err, hint(err, p, link))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.draw(change{entry: &entry{place: p}, gone: true})
+	return nil
+}
+
+// unwanted is what bears our mark and is not in wanted, in order.
+func (n *Interfaces) unwanted(wanted map[place]vip.Address) []place {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var places []place
+	for p, e := range n.picture.entries {
+		if _, ok := wanted[p]; !ok && e.ours {
+			places = append(places, p)
+		}
+	}
+	for p := range n.held {
+		if _, ok := wanted[p]; !ok {
+			delete(n.held, p) // also what the kernel has lost already
+		}
+	}
+	for p := range n.refused {
+		if _, ok := wanted[p]; !ok {
+			delete(n.refused, p) // who asks anew gets a new try
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.link, b.link), a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+	})
+	return places
+}
+
+// have is those of wanted that the kernel has and answers for.
+func (n *Interfaces) have(order []place, wanted map[place]vip.Address) []vip.Address {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var have []vip.Address
+	for _, p := range order {
+		if e, ok := n.picture.entries[p]; ok && e.ours && !e.tentative && !e.duplicate {
+			have = append(have, wanted[p])
+		}
+	}
+	return have
+}
+
+// leftover reports whether an address that isn't ours may be taken over: it is
+// alone in its network, or was added to a network that the link had. Anything
+// else is how a node gets an address of its own.
+func (e entry) leftover() bool { return e.prefix.IsSingleIP() || e.secondary }
+
+// hint says what to do about a kernel's errno.
+func hint(err error, p place, link string) string {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return " (the process needs the capability NET_ADMIN in the node's network namespace)"
+	case errors.Is(err, unix.EACCES) && p.prefix.Addr().Is6():
+		return fmt.Sprintf(" (IPv6 is switched off there: sysctl net.ipv6.conf.%s.disable_ipv6)", link)
+	case errors.Is(err, unix.ENODEV):
+		return " (the interface is gone)"
+	}
+	return ""
+}
