@@ -1,0 +1,47 @@
+package lab
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+)
+
+// backendName is the name under which the program re-executes itself as the
+// process of a pod.
+const backendName = "herald-lab-backend"
+
+// A program that uses this package is also the backend of its pods: so a pod
+// needs no program that would have to be built and found.
+func init() {
+	if len(os.Args) == 3 && os.Args[0] == backendName {
+		serveBackend(os.Args[1], os.Args[2])
+		os.Exit(0)
+	}
+}
+
+// serveBackend answers every HTTP request on the listeners it has inherited, which
+// are file descriptors 3 and up, with a line "pod node client".
+func serveBackend(pod, node string) {
+	answer := func(w http.ResponseWriter, r *http.Request) {
+		client, _, _ := net.SplitHostPort(r.RemoteAddr)
+		fmt.Fprintf(w, "%s %s %s\n", pod, node, client)
+	}
+	srv := http.Server{Handler: http.HandlerFunc(answer)}
+	srv.SetKeepAlivesEnabled(false) // every request shows what a new connection meets
+	var wg sync.WaitGroup
+	for i := range backendPorts {
+		wg.Go(func() {
+			f := os.NewFile(uintptr(3+i), "listener")
+			ln, err := net.FileListener(f)
+			f.Close()
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "inherited listener:", err)
+				return
+			}
+			fmt.Fprintln(os.Stderr, "serve:", srv.Serve(ln))
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,178 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// part is the path of a built program.
+func (l *Lab) part(name string) string { return filepath.Join(l.opts.Parts, name) }
+
+// startAPI starts etcd and the API server. Awake they are later.
+func (l *Lab) startAPI(context.Context) error {
+	cmd := exec.Command(l.part("etcd"), "--name=lab", "--data-dir="+filepath.Join(l.dir, "etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
+		"--initial-cluster=lab=http://127.0.0.1:2380", "--log-level=warn",
+		"--heartbeat-interval=10", "--election-timeout=100") // one member elects itself, and sooner so
+	cmd.Env = l.environment()
+	if l.opts.Detached {
+		// The lock lives as long as a process has the file open. etcd lives
+		// as long as the lab.
+		cmd.ExtraFiles = []*os.File{l.lock}
+	}
+	if _, err := l.spawn("cp", "etcd", cmd); err != nil {
+		return err
+	}
+	return l.spawnAPI()
+}
+
+func (l *Lab) spawnAPI() error {
+	api, err := l.Start("cp", "kube-apiserver", []string{l.part("kube-apiserver"),
+		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0", "--advertise-address=10.78.0.2", "--secure-port=6443",
+		"--tls-cert-file=" + l.pki("apiserver.crt"), "--tls-private-key-file=" + l.pki("apiserver.key"),
+		"--token-auth-file=" + l.pki("tokens.csv"), "--authorization-mode=RBAC",
+		"--service-account-key-file=" + l.pki("sa.key"), "--service-account-signing-key-file=" + l.pki("sa.key"),
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-cluster-ip-range=" + ServiceCIDRs, "--endpoint-reconciler-type=none",
+		// No controller makes the default ServiceAccounts that Pods would
+		// need, or takes the taint of new Nodes away.
+		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+		"--v=1"})
+	if err != nil {
+		return err
+	}
+	l.api = api
+	return nil
+}
+
+// startControllers starts the controller-manager with the one controller that
+// the lab does not stand in for.
+func (l *Lab) startControllers(ctx context.Context) error {
+	kcm, err := l.Start("cp", "kube-controller-manager", []string{l.part("kube-controller-manager"),
+		"--kubeconfig=" + l.kubeconfig("controllers"), "--leader-elect=false", "--controllers=endpointslice-controller",
+		"--secure-port=10257", "--bind-address=127.0.0.1", "--cert-dir=" + l.pki("controllers"),
+		"--authentication-skip-lookup", "--kube-api-qps=1000", "--kube-api-burst=1000",
+		"--concurrent-service-endpoint-syncs=10", "--v=1"})
+	if err != nil {
+		return err
+	}
+	// Its /healthz wants no token but TLS, with a certificate of its own: that
+	// it listens is enough, since the test of it is the first EndpointSlice.
+	return l.awaitPort(ctx, kcm, "127.0.0.1:10257")
+}
+
+// writeNode creates the Node as its kubelet would.
+func (l *Lab) writeNode(ctx context.Context, h host) error {
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: h.name, Labels: map[string]string{corev1.LabelHostname: h.name, corev1.LabelOSStable: "linux"}},
+		Spec:       corev1.NodeSpec{PodCIDR: h.pods4().String(), PodCIDRs: []string{h.pods4().String(), h.pods6().String()}},
+	}
+	n, err := l.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create node %s: %w", h.name, err)
+	}
+	now := metav1.Now()
+	n.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: h.lan4().String()},
+		{Type: corev1.NodeInternalIP, Address: h.lan6().String()},
+		{Type: corev1.NodeHostName, Address: h.name},
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Lab",
+		LastHeartbeatTime: now, LastTransitionTime: now}}
+	n.Status.NodeInfo.KubeletVersion = "v1.36.3"
+	if _, err := l.client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("write status of node %s: %w", h.name, err)
+	}
+	return nil
+}
+
+// startProxy starts the node's kube-proxy and waits until it has written its rules once.
+func (l *Lab) startProxy(ctx context.Context, h host) error {
+	conf := l.conf("kube-proxy-" + h.name + ".yaml")
+	// The sync periods: the default of a second would be most of what is measured.
+	err := os.WriteFile(conf, fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: %s
+hostnameOverride: %s
+clusterCIDR: %s
+clientConnection: {kubeconfig: %s, qps: 1000, burst: 1000}
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+oomScoreAdj: 0
+healthzBindAddress: 0.0.0.0:10256
+metricsBindAddress: 127.0.0.1:10249
+iptables: {minSyncPeriod: 100ms}
+nftables: {minSyncPeriod: 100ms}
+`, l.opts.ProxyMode, h.name, PodCIDRs, l.kubeconfig("kube-proxy")), 0o644)
+	if err != nil {
+		return err
+	}
+	p, err := l.Start(h.name, "kube-proxy-"+h.name, []string{l.part("kube-proxy"), "--config=" + conf, "--v=1"})
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: l.dialIn(h.name), DisableKeepAlives: true}, Timeout: time.Second}
+	return l.await(ctx, p, func() error {
+		resp, err := client.Get("http://127.0.0.1:10256/healthz")
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("/healthz: %s", resp.Status)
+		}
+		return nil
+	})
+}
+
+func (l *Lab) awaitPort(ctx context.Context, p *Process, addr string) error {
+	dial := l.dialIn(p.Namespace)
+	return l.await(ctx, p, func() error {
+		conn, err := dial(ctx, "tcp", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+}
+
+// await tries fn until it succeeds, the process ends, or ctx does.
+func (l *Lab) await(ctx context.Context, p *Process, fn func() error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := fn()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.ended:
+			return fmt.Errorf("%s ended: %w:\n%s", p.Name, errors.Join(p.err, err), p.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("%s is not ready: %w: %w", p.Name, err, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+}
+
+// dialIn returns a dialer whose connections begin in the namespace ns.
+func (l *Lab) dialIn(ns string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		err = inside(ns, func() error {
+			var d net.Dialer // addr is an IP address: one goroutine, one socket
+			conn, err = d.DialContext(ctx, network, addr)
+			return err
+		})
+		return conn, err
+	}
+}

@@ -1,0 +1,97 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+)
+
+// port runs fn on a host's port of the switch.
+func (l *Lab) port(bridge, name string, fn func(*netlink.Handle, netlink.Link) error) error {
+	err := inNetns("switch", func(nl *netlink.Handle) error {
+		link, err := nl.LinkByName(bridge + "-" + name)
+		if err != nil {
+			return err
+		}
+		return fn(nl, link)
+	})
+	if err != nil {
+		return fmt.Errorf("port %s-%s of the switch: %w", bridge, name, err)
+	}
+	return nil
+}
+
+// Unplug pulls a host's cable from the LAN: it sees eth0 lose its carrier.
+func (l *Lab) Unplug(name string) error {
+	return l.port(lanBridge, name, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetDown(p) })
+}
+
+// Cut cuts a host from the LAN without its noticing: eth0 stays up, and every
+// frame is lost in both directions.
+func (l *Lab) Cut(name string) error {
+	return l.port(lanBridge, name, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
+}
+
+// Reconnect undoes Unplug and Cut.
+func (l *Lab) Reconnect(name string) error { return l.rejoin(lanBridge, name) }
+
+// CutAPI cuts a node from the API server without its noticing: packets are lost
+// in both directions.
+func (l *Lab) CutAPI(node string) error {
+	return l.port(mgmtBridge, node, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
+}
+
+// ConnectAPI undoes CutAPI.
+func (l *Lab) ConnectAPI(node string) error { return l.rejoin(mgmtBridge, node) }
+
+func (l *Lab) rejoin(bridge, name string) error {
+	return l.port(bridge, name, func(nl *netlink.Handle, p netlink.Link) error {
+		br, err := nl.LinkByName(bridge)
+		if err != nil {
+			return err
+		}
+		return errors.Join(nl.LinkSetMaster(p, br), nl.LinkSetUp(p))
+	})
+}
+
+// StopAPI kills the API server. What it was told is kept by etcd.
+func (l *Lab) StopAPI() error {
+	if l.api == nil {
+		return errAttached
+	}
+	l.api.Kill()
+	return nil
+}
+
+// StartAPI starts the API server again and waits until it is ready.
+func (l *Lab) StartAPI(ctx context.Context) error {
+	if l.api == nil {
+		return errAttached
+	}
+	if l.api.Running() {
+		return errors.New("the API server runs already")
+	}
+	if err := l.spawnAPI(); err != nil {
+		return err
+	}
+	return l.awaitAPI(ctx)
+}
+
+// PauseAPI stops the API server in its tracks (SIGSTOP): connections stay
+// open, and nothing answers.
+func (l *Lab) PauseAPI() error { return l.signalAPI(syscall.SIGSTOP) }
+
+// ResumeAPI undoes PauseAPI.
+func (l *Lab) ResumeAPI() error { return l.signalAPI(syscall.SIGCONT) }
+
+func (l *Lab) signalAPI(sig syscall.Signal) error {
+	if l.api == nil {
+		return errAttached
+	}
+	return l.api.Signal(sig)
+}
+
+var errAttached = errors.New("only the process that brought the lab up can stop and start its API server")

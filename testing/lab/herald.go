@@ -1,0 +1,28 @@
+package lab
+
+import (
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+)
+
+// StartHerald runs `herald manager` on a node, as the ServiceAccount
+// kube-system/herald, which has the rights that Options.RBAC gave it. env is
+// added to vip_nodename and k8s_config_file, and wins over them. The log is
+// logs/herald-<node>.log, where a restarted Herald goes on.
+func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) {
+	if !slices.Contains(l.Nodes(), node) {
+		return nil, fmt.Errorf("start herald: there is no node %q for it", node)
+	}
+	if _, err := exec.LookPath(l.opts.Herald); err != nil {
+		return nil, fmt.Errorf("start herald: %w", err)
+	}
+	all := map[string]string{"vip_nodename": node, "k8s_config_file": l.kubeconfig("herald")}
+	maps.Copy(all, env)
+	var list []string
+	for _, k := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, k+"="+all[k])
+	}
+	return l.Start(node, "herald-"+node, []string{l.opts.Herald, "manager"}, list...)
+}

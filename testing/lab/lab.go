@@ -1,0 +1,309 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+// Options say what a lab is made of. The zero value is a lab of three nodes
+// with kube-proxy in nftables mode.
+type Options struct {
+	Nodes     int           // nodes Herald may run on, 1 to 20; 0 means 3
+	ProxyMode string        // kube-proxy's mode, "nftables" or "iptables"; "" means nftables
+	Dir       string        // for logs, keys and etcd's data; "" means a temporary directory that Down removes
+	Parts     string        // where the built programs are; "" means bin/parts in the checkout
+	Herald    string        // the program under test; "" means bin/herald in the checkout
+	RBAC      string        // YAML that is applied before Up returns, such as `herald manifest rbac` prints
+	Log       io.Writer     // gets a line per step; nil means none
+	Wait      time.Duration // how long Up waits for another lab on this machine to end; 0 means that it fails at once
+	Detached  bool          // the lab outlives this process; Attach finds it again
+}
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Nodes == 0 {
+		o.Nodes = 3
+	}
+	if o.Nodes < 1 || o.Nodes > 20 {
+		return o, fmt.Errorf("a lab can have 1 to 20 nodes, not %d", o.Nodes)
+	}
+	if o.ProxyMode == "" {
+		o.ProxyMode = "nftables"
+	}
+	if o.ProxyMode != "nftables" && o.ProxyMode != "iptables" {
+		return o, fmt.Errorf("kube-proxy's mode can be nftables or iptables here, not %q", o.ProxyMode)
+	}
+	if o.Log == nil {
+		o.Log = io.Discard
+	}
+	if o.Parts != "" && o.Herald != "" {
+		return o, nil
+	}
+	root, err := repoRoot()
+	if err != nil {
+		return o, err
+	}
+	if o.Parts == "" {
+		o.Parts = filepath.Join(root, "bin", "parts")
+	}
+	if o.Herald == "" {
+		o.Herald = filepath.Join(root, "bin", "herald")
+	}
+	return o, nil
+}
+
+// Check says what keeps a lab from coming up here: not being root, programs
+// not built, packages not installed. Herald itself may be missing.
+func Check(o Options) error {
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("the lab needs root, to make network namespaces")
+	}
+	var errs []error
+	for _, p := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kubectl"} {
+		if _, err := exec.LookPath(filepath.Join(o.Parts, p)); err != nil {
+			errs = append(errs, fmt.Errorf("%w: run testing/lab/parts/build.sh", err))
+		}
+	}
+	for _, p := range []string{"ip", "nft", "iptables", "ip6tables", "arping", "conntrack"} {
+		if _, err := exec.LookPath(p); err != nil {
+			errs = append(errs, fmt.Errorf("%w: run testing/lab/deps.sh", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A Lab is a cluster that is up.
+type Lab struct {
+	opts  Options
+	dir   string
+	temp  bool     // dir is to be removed
+	lock  *os.File // nil if attached
+	hosts []host
+	ca    []byte
+
+	api    *Process // the API server; nil if attached
+	config *rest.Config
+	client kubernetes.Interface
+	idle   func() // closes the client's connections
+
+	mu   sync.Mutex // guards pods
+	pods map[string]*backend
+
+	began time.Time
+}
+
+// Up brings a lab up. It first removes what a killed one left. On failure
+// nothing is left but the logs, if Options.Dir names a place for them.
+func Up(ctx context.Context, opts Options) (*Lab, error) {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := Check(opts); err != nil {
+		return nil, err
+	}
+	lock, err := acquire(ctx, opts.Wait)
+	if err != nil {
+		return nil, err
+	}
+	if err := sweep(); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes), pods: map[string]*backend{}, began: time.Now()}
+	if err := l.up(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("lab: %w", err), l.Down())
+	}
+	return l, nil
+}
+
+func (l *Lab) up(ctx context.Context) error {
+	if err := l.makeDir(); err != nil {
+		return err
+	}
+	if err := l.writeSecrets(); err != nil {
+		return err
+	}
+	if err := l.buildFirst(); err != nil {
+		return err
+	}
+	if err := l.startAPI(ctx); err != nil {
+		return err
+	}
+	l.progress("etcd and API server started")
+	// While those two wake up, everything else can be plugged in.
+	if err := l.buildRest(); err != nil {
+		return err
+	}
+	l.progress("%d namespaces plugged into the switch", len(l.hosts)+1)
+	if err := l.connect(); err != nil {
+		return err
+	}
+	if err := l.awaitAPI(ctx); err != nil {
+		return err
+	}
+	l.progress("API server ready")
+	if err := l.startCluster(ctx); err != nil {
+		return err
+	}
+	if l.opts.Detached {
+		if err := l.saveState(); err != nil {
+			return err
+		}
+	}
+	l.progress("up: nodes %v, kube-proxy in %s mode, logs in %s", l.Nodes(), l.opts.ProxyMode, filepath.Join(l.dir, "logs"))
+	return nil
+}
+
+// buildFirst makes what the API server needs.
+func (l *Lab) buildFirst() error {
+	if err := buildSwitch(); err != nil {
+		return err
+	}
+	return buildHost(l.host("cp"), l.hosts)
+}
+
+func (l *Lab) buildRest() error {
+	for _, h := range l.hosts {
+		if h.name == "cp" {
+			continue
+		}
+		if err := buildHost(h, l.hosts); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startCluster starts what talks to the API server, and waits until it works.
+func (l *Lab) startCluster(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.startControllers(ctx) })
+	for _, h := range l.hosts {
+		if h.node {
+			g.Go(func() error {
+				if err := l.writeNode(ctx, h); err != nil {
+					return err
+				}
+				return l.startProxy(ctx, h)
+			})
+		}
+	}
+	if l.opts.RBAC != "" {
+		g.Go(func() error { return l.Apply(ctx, l.opts.RBAC) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	l.progress("controller-manager and kube-proxies ready")
+	for _, h := range l.hosts {
+		if h.node { // Herald's own VIPs meet the kernel as it comes
+			if err := inside(h.name, func() error { return setSysctls("net/ipv6/conf/eth0/accept_dad=1") }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Down ends every process of the lab and removes its namespaces and links. A
+// directory given by Options.Dir keeps its logs, a temporary one is removed.
+func (l *Lab) Down() error {
+	if l.idle != nil {
+		l.idle()
+	}
+	err := clearNetns()
+	keep := []string{"logs"}
+	if l.temp {
+		err = errors.Join(err, os.RemoveAll(l.dir))
+	} else if entries, e := os.ReadDir(l.dir); e == nil {
+		for _, e := range entries {
+			if e.Name() != keep[0] {
+				err = errors.Join(err, os.RemoveAll(filepath.Join(l.dir, e.Name())))
+			}
+		}
+	}
+	if l.lock != nil {
+		err = errors.Join(err, l.lock.Close())
+	}
+	if err == nil {
+		l.progress("down")
+	}
+	return err
+}
+
+func (l *Lab) makeDir() error {
+	if l.dir == "" {
+		dir, err := os.MkdirTemp("", tempPattern)
+		if err != nil {
+			return err
+		}
+		l.dir, l.temp = dir, true
+	}
+	dir, err := filepath.Abs(l.dir)
+	if err != nil {
+		return err
+	}
+	l.dir = dir
+	// An old cluster's data would be half a cluster; old logs would mislead.
+	for _, sub := range []string{"etcd", "logs", "pki", "conf"} {
+		if err := os.RemoveAll(filepath.Join(dir, sub)); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Lab) progress(format string, args ...any) {
+	fmt.Fprintf(l.opts.Log, "%6.1fs  %s\n", time.Since(l.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (l *Lab) host(name string) host {
+	for _, h := range l.hosts {
+		if h.name == name {
+			return h
+		}
+	}
+	return host{}
+}
+
+// Dir is the lab's directory, with the logs of everything in logs/.
+func (l *Lab) Dir() string { return l.dir }
+
+// Nodes names the nodes Herald may run on: n1, n2, ...
+func (l *Lab) Nodes() []string {
+	var names []string
+	for _, h := range l.hosts {
+		if h.node && h.name != "w1" {
+			names = append(names, h.name)
+		}
+	}
+	return names
+}
+
+// Addrs returns a host's addresses on the LAN ("n1", "w1", "cl", "rt", "pr").
+func (l *Lab) Addrs(name string) (v4, v6 netip.Addr) {
+	h := l.host(name)
+	return h.lan4(), h.lan6()
+}
+
+// MAC is the hardware address of a host's eth0, as the wire shows it.
+func (l *Lab) MAC(name string) string { return l.host(name).mac(0x77).String() }

@@ -1,0 +1,175 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// prefix marks every network namespace of a lab, so that a sweep finds them.
+	prefix = "hl-"
+	// netnsDir is where ip-netns(8) looks for named namespaces.
+	netnsDir = "/run/netns"
+)
+
+// netnsPath is the file that stands for the namespace ns ("n1", "cl", "switch").
+func netnsPath(ns string) string { return filepath.Join(netnsDir, prefix+ns) }
+
+// Do runs fn on a thread inside the network namespace ns: "n1".., "w1", "cl",
+// "pr", "rt", "cp", "switch", or what PodNamespace returns. Sockets that fn opens
+// stay in that namespace wherever they are used later. fn must start no
+// goroutines that open sockets: they would run outside.
+func (l *Lab) Do(ns string, fn func() error) error { return inside(ns, fn) }
+
+func inside(ns string, fn func() error) error {
+	return onThread(func() error { return within(ns, fn) })
+}
+
+// onThread runs fn on a locked thread. It works on a goroutine of its own, because
+// a thread that can't be brought back from a namespace must never serve other
+// goroutines: it ends with its goroutine.
+func onThread(fn func() error) error {
+	err := errors.New("the function ended its goroutine")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		err = fn()
+		if _, stranded := errors.AsType[*strandedError](err); !stranded {
+			runtime.UnlockOSThread()
+		}
+	}()
+	<-done
+	return err
+}
+
+// strandedError says that a thread could not return to its own namespace.
+type strandedError struct{ err error }
+
+func (e *strandedError) Error() string { return "return from namespace: " + e.err.Error() }
+
+// within runs fn inside ns on the calling thread, which must be locked.
+func within(ns string, fn func() error) error {
+	home, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	to, err := netns.GetFromPath(netnsPath(ns))
+	if err != nil {
+		return fmt.Errorf("namespace %s: %w", ns, err)
+	}
+	defer to.Close()
+	if err := netns.Set(to); err != nil {
+		return fmt.Errorf("enter namespace %s: %w", ns, err)
+	}
+	err = fn()
+	if back := netns.Set(home); back != nil {
+		return &strandedError{errors.Join(back, err)}
+	}
+	return err
+}
+
+// createNetns makes the namespace ns, with its loopback up and the given sysctls
+// set ("net/ipv4/ip_forward=1"); those that this kernel lacks are left out.
+func createNetns(ns string, sysctls ...string) error {
+	if err := onThread(func() error {
+		home, err := netns.Get()
+		if err != nil {
+			return err
+		}
+		defer home.Close()
+		h, err := netns.NewNamed(prefix + ns) // enters it, too
+		if err == nil {
+			h.Close()
+		}
+		if back := netns.Set(home); back != nil {
+			return &strandedError{errors.Join(back, err)}
+		}
+		return err
+	}); err != nil {
+		return fmt.Errorf("make namespace %s: %w", ns, err)
+	}
+	return inside(ns, func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(lo); err != nil {
+			return err
+		}
+		return setSysctls(sysctls...)
+	})
+}
+
+// setSysctls sets "net/...=value" in the namespace of the calling thread.
+func setSysctls(settings ...string) error {
+	var errs []error
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		err := os.WriteFile("/proc/sys/"+name, []byte(value), 0)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteNetns unmounts the namespace's name. The kernel removes the namespace
+// and its links when no process or socket is in it any more.
+func deleteNetns(ns string) error {
+	path := netnsPath(ns)
+	// Not mounted (EINVAL) is what an interrupted creation leaves.
+	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// listNetns returns the lab's namespaces, without the prefix.
+func listNetns() ([]string, error) {
+	entries, err := os.ReadDir(netnsDir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if ns, ok := strings.CutPrefix(e.Name(), prefix); ok {
+			names = append(names, ns)
+		}
+	}
+	return names, nil
+}
+
+// forker returns the one thread that starts this process's children, and lives
+// as long as it: PR_SET_PDEATHSIG fires when the thread that forked a child
+// ends, not when the process does (prctl(2)).
+var forker = sync.OnceValue(func() chan<- func() {
+	work := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for fn := range work {
+			fn()
+		}
+	}()
+	return work
+})
+
+// onForker runs fn on the forker's thread, inside ns.
+func onForker(ns string, fn func() error) error {
+	done := make(chan error)
+	forker() <- func() { done <- within(ns, fn) }
+	return <-done
+}

@@ -1,0 +1,160 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tempPattern names the directories of labs that were given none.
+const tempPattern = "herald-lab-*"
+
+// lockPath is the file whose lock says that a lab is up on this machine.
+func lockPath() string { return filepath.Join(os.TempDir(), "herald-lab.lock") }
+
+// acquire takes the machine's lab lock, waiting for another lab to end for
+// up to wait. Closing the file lets go of it, and so does the end of every
+// process that has it open.
+func acquire(ctx context.Context, wait time.Duration) (*os.File, error) {
+	f, err := os.OpenFile(lockPath(), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	give := time.After(wait)
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		select {
+		case <-give:
+			who, _ := os.ReadFile(lockPath())
+			f.Close()
+			return nil, fmt.Errorf("another lab is up on this machine (%s): end it first, with \"lab down\" if it was started by \"lab up\": %w",
+				strings.TrimSpace(string(who)), err)
+		case <-ctx.Done():
+			f.Close()
+			return nil, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond): // flock(2) can't be waited for with a deadline
+		}
+	}
+	owner := fmt.Sprintf("pid %d: %s\n", os.Getpid(), strings.Join(os.Args, " "))
+	if err := errors.Join(f.Truncate(0), writeAt(f, owner)); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("write %s: %w", lockPath(), err)
+	}
+	return f, nil
+}
+
+func writeAt(f *os.File, s string) error {
+	_, err := f.WriteAt([]byte(s), 0)
+	return err
+}
+
+// Sweep removes what a killed run left: every process inside a lab's
+// namespaces, the namespaces with their links, and temporary directories. It
+// refuses while a lab is up.
+func Sweep() error {
+	lock, err := acquire(context.Background(), 0)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return sweep()
+}
+
+func sweep() error {
+	err := clearNetns()
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPattern)) // the pattern is well-formed
+	for _, d := range dirs {
+		if fi, e := os.Stat(d); e == nil && fi.IsDir() {
+			err = errors.Join(err, os.RemoveAll(d))
+		}
+	}
+	return err
+}
+
+// clearNetns ends every process in the lab's namespaces and removes those.
+func clearNetns() error {
+	names, err := listNetns()
+	if err != nil {
+		return err
+	}
+	if err := killInside(names...); err != nil {
+		return err
+	}
+	var errs []error
+	for _, ns := range names {
+		errs = append(errs, deleteNetns(ns))
+	}
+	return errors.Join(errs...)
+}
+
+// killInside ends every process in the named namespaces, and waits until they are gone.
+func killInside(names ...string) error {
+	inodes := map[string]bool{}
+	for _, ns := range names {
+		var st unix.Stat_t
+		if err := unix.Stat(netnsPath(ns), &st); err == nil {
+			inodes[fmt.Sprintf("net:[%d]", st.Ino)] = true
+		}
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		pids := inhabitants(inodes)
+		if len(pids) == 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes %v in the lab's namespaces survive SIGKILL", pids)
+		}
+		for _, pid := range pids {
+			_ = unix.Kill(pid, unix.SIGKILL) // gone by now is as good
+		}
+		time.Sleep(5 * time.Millisecond) // strangers' children can't be waited for
+	}
+}
+
+// inhabitants lists the processes whose network namespace is one of those given
+// ("net:[inode]").
+func inhabitants(inodes map[string]bool) []int {
+	links, _ := filepath.Glob("/proc/[0-9]*/ns/net") // the pattern is well-formed
+	var pids []int
+	for _, link := range links {
+		if target, err := os.Readlink(link); err != nil || !inodes[target] {
+			continue // zombies have no namespace
+		}
+		if pid, err := strconv.Atoi(strings.Split(link, "/")[2]); err == nil && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// repoRoot is the directory of Herald's go.mod, above the working directory.
+func repoRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for at := dir; ; at = filepath.Dir(at) {
+		b, err := os.ReadFile(filepath.Join(at, "go.mod"))
+		if err == nil && strings.HasPrefix(string(b), "module github.com/heraldvip/herald\n") {
+			return at, nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+		if at == filepath.Dir(at) {
+			return "", fmt.Errorf("%s is not inside a checkout of Herald", dir)
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// The ranges of a lab. All of them lie outside the Service range: kube-proxy's
+// nftables drops packets to Service addresses that no Service has.
+const (
+	ServiceCIDRs = "10.112.0.0/16,fd77:112::/108"
+	PodCIDRs     = "10.240.0.0/16,fd77:240::/32" // node .11 has 10.240.1.0/24, fd77:240:1::/64
+	LAN          = "10.77.0.0/24,fd77::/64"      // VIPs are chosen from here, .50 to .99 and .110 up, fd77::1000 up
+	Management   = "10.78.0.0/24"
+)
+
+const apiAddr = "10.78.0.2:6443"
+
+// Bridges in the switch namespace; a port is called <bridge>-<host>.
+const (
+	lanBridge  = "lan"
+	mgmtBridge = "mgmt"
+)
+
+// A host is a namespace with links to the switch.
+type host struct {
+	name  string
+	octet int  // last part of its addresses
+	lan   bool // has eth0 on the LAN
+	mgmt  bool // has mgmt0 on the management network
+	node  bool // is a Kubernetes node
+}
+
+// hosts lists everything that is plugged into the switch of a lab of n nodes.
+func hosts(n int) []host {
+	hs := []host{
+		{name: "cp", octet: 2, mgmt: true},
+		{name: "rt", octet: 1, lan: true},
+		{name: "cl", octet: 100, lan: true},
+		{name: "pr", octet: 101, lan: true},
+		{name: "w1", octet: 31, lan: true, mgmt: true, node: true},
+	}
+	for i := range n {
+		hs = append(hs, host{name: "n" + strconv.Itoa(i+1), octet: 11 + i, lan: true, mgmt: true, node: true})
+	}
+	return hs
+}
+
+func (h host) lan4() netip.Addr  { return netip.AddrFrom4([4]byte{10, 77, 0, byte(h.octet)}) }
+func (h host) mgmt4() netip.Addr { return netip.AddrFrom4([4]byte{10, 78, 0, byte(h.octet)}) }
+
+// lan6 has the digits of lan4's last part: fd77::11 beside 10.77.0.11.
+func (h host) lan6() netip.Addr { return netip.MustParseAddr("fd77::" + strconv.Itoa(h.octet)) }
+
+// mac is 02:<net>:00:00:00:11 for the host .11, so that a person can read dumps.
+func (h host) mac(net byte) net.HardwareAddr {
+	digits := func(d int) byte { return byte(d/10<<4 | d%10) }
+	return []byte{2, net, 0, 0, digits(h.octet / 100), digits(h.octet % 100)}
+}
+
+func (h host) index() int {
+	if h.name == "w1" {
+		return h.octet
+	}
+	return h.octet - 10
+}
+
+// pods4 and pods6 are the node's pod ranges. Its own address in them is .1 and ::1.
+func (h host) pods4() netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 240, byte(h.index()), 0}), 24)
+}
+
+func (h host) pods6() netip.Prefix {
+	return netip.MustParsePrefix(fmt.Sprintf("fd77:240:%d::/64", h.index()))
+}
+
+// nth is the address number i of p.
+func nth(p netip.Prefix, i int) netip.Addr {
+	b := p.Addr().AsSlice()
+	b[len(b)-2] += byte(i >> 8)
+	b[len(b)-1] += byte(i)
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+var (
+	// Links come up without waiting for duplicate address detection, which
+	// is turned on again for the nodes when everything is up.
+	quietIPv6 = []string{"net/ipv6/conf/default/accept_dad=0", "net/ipv6/conf/all/accept_ra=0", "net/ipv6/conf/default/accept_ra=0"}
+	forwards  = []string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/default/forwarding=1",
+		"net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/default/rp_filter=0"}
+	// Traffic between two pods of one node crosses cni0 only, and must still
+	// meet kube-proxy's rules.
+	filterBridge = []string{"net/bridge/bridge-nf-call-iptables=1", "net/bridge/bridge-nf-call-ip6tables=1"}
+	// A switch has no addresses and no firewall.
+	switching = []string{"net/ipv6/conf/all/disable_ipv6=1", "net/ipv6/conf/default/disable_ipv6=1", "net/bridge/bridge-nf-call-iptables=0",
+		"net/bridge/bridge-nf-call-ip6tables=0", "net/bridge/bridge-nf-call-arptables=0"}
+)
+
+// inNetns runs fn with a netlink socket in the namespace ns.
+func inNetns(ns string, fn func(*netlink.Handle) error) error {
+	h, err := netns.GetFromPath(netnsPath(ns))
+	if err != nil {
+		return fmt.Errorf("namespace %s: %w", ns, err)
+	}
+	defer h.Close()
+	nl, err := netlink.NewHandleAt(h, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("netlink in %s: %w", ns, err)
+	}
+	defer nl.Close()
+	return fn(nl)
+}
+
+// buildSwitch makes the switch with its two bridges.
+func buildSwitch() error {
+	if err := createNetns("switch", switching...); err != nil {
+		return err
+	}
+	return inNetns("switch", func(nl *netlink.Handle) error {
+		for _, name := range []string{lanBridge, mgmtBridge} {
+			snoop := false // nobody here is a querier
+			br := &netlink.Bridge{LinkAttrs: linkAttrs(name), MulticastSnooping: &snoop}
+			if err := nl.LinkAdd(br); err != nil {
+				return fmt.Errorf("add bridge %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// linkAttrs are the attributes of a link that is up from the start.
+func linkAttrs(name string) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name, a.Flags = name, net.FlagUp
+	return a
+}
+
+// buildHost makes the host's namespace and plugs it into the switch.
+func buildHost(h host, all []host) error {
+	sysctls := quietIPv6
+	if h.node {
+		sysctls = append(append(sysctls[:len(sysctls):len(sysctls)], forwards...), filterBridge...)
+	}
+	if err := createNetns(h.name, sysctls...); err != nil {
+		return err
+	}
+	if h.lan {
+		if err := plug(h, lanBridge, "eth0", 0x77, netip.PrefixFrom(h.lan4(), 24), netip.PrefixFrom(h.lan6(), 64)); err != nil {
+			return err
+		}
+	}
+	if h.mgmt {
+		if err := plug(h, mgmtBridge, "mgmt0", 0x78, netip.PrefixFrom(h.mgmt4(), 24)); err != nil {
+			return err
+		}
+	}
+	return inNetns(h.name, func(nl *netlink.Handle) error {
+		if h.node {
+			if err := addPodBridge(nl, h); err != nil {
+				return err
+			}
+		}
+		return addRoutes(nl, h, all)
+	})
+}
+
+// plug joins h to a bridge of the switch by a link with the given addresses.
+func plug(h host, bridge, link string, macNet byte, addrs ...netip.Prefix) error {
+	peer, err := netns.GetFromPath(netnsPath(h.name))
+	if err != nil {
+		return err
+	}
+	defer peer.Close()
+	err = inNetns("switch", func(nl *netlink.Handle) error {
+		br, err := nl.LinkByName(bridge)
+		if err != nil {
+			return err
+		}
+		veth := netlink.NewVeth(linkAttrs(bridge + "-" + h.name))
+		veth.MasterIndex = br.Attrs().Index
+		veth.PeerName, veth.PeerHardwareAddr, veth.PeerNamespace = link, h.mac(macNet), netlink.NsFd(peer)
+		return nl.LinkAdd(veth)
+	})
+	if err != nil {
+		return fmt.Errorf("plug %s into %s: %w", h.name, bridge, err)
+	}
+	return inNetns(h.name, func(nl *netlink.Handle) error { return configure(nl, link, addrs...) })
+}
+
+// configure sets a link up with the addresses, usable at once.
+func configure(nl *netlink.Handle, link string, addrs ...netip.Prefix) error {
+	l, err := nl.LinkByName(link)
+	if err != nil {
+		return fmt.Errorf("link %s: %w", link, err)
+	}
+	if err := nl.LinkSetUp(l); err != nil {
+		return fmt.Errorf("set up %s: %w", link, err)
+	}
+	for _, p := range addrs {
+		a := &netlink.Addr{IPNet: ipNet(p)}
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := nl.AddrAdd(l, a); err != nil {
+			return fmt.Errorf("add %s to %s: %w", p, link, err)
+		}
+	}
+	return nil
+}
+
+func addPodBridge(nl *netlink.Handle, h host) error {
+	if err := nl.LinkAdd(&netlink.Bridge{LinkAttrs: linkAttrs("cni0")}); err != nil {
+		return fmt.Errorf("add bridge cni0: %w", err)
+	}
+	return configure(nl, "cni0", netip.PrefixFrom(nth(h.pods4(), 1), 24), netip.PrefixFrom(nth(h.pods6(), 1), 64))
+}
+
+// addRoutes routes pod ranges by their nodes, and the rest by the router.
+func addRoutes(nl *netlink.Handle, h host, all []host) error {
+	if !h.lan || h.name == "rt" {
+		return nil
+	}
+	eth0, err := nl.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	via := func(dst netip.Prefix, gw netip.Addr) error {
+		r := &netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: gw.AsSlice(), Dst: ipNet(dst)}
+		if err := nl.RouteAdd(r); err != nil {
+			return fmt.Errorf("%s: route %s via %s: %w", h.name, dst, gw, err)
+		}
+		return nil
+	}
+	rt := host{octet: 1}
+	errs := []error{via(netip.MustParsePrefix("0.0.0.0/0"), rt.lan4()), via(netip.MustParsePrefix("::/0"), rt.lan6())}
+	for _, o := range all {
+		if h.node && o.node && o.name != h.name {
+			errs = append(errs, via(o.pods4(), o.lan4()), via(o.pods6(), o.lan6()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
