@@ -93,7 +93,8 @@ func fromEnv(environ []string) (map[string]Setting, []string) {
 			keep(given, Setting{Option: o, Value: value, From: FromEnv, name: name, place: "environment"})
 			continue
 		}
-		if o, ok := byName(strings.ToLower(name)); ok {
+		// Others use names such as PORT too, so only what is plainly meant is told.
+		if o, ok := byName(strings.ToLower(name)); ok && o.Supported() && strings.Contains(name, "_") {
 			warnings = append(warnings, fmt.Sprintf("%s (environment) is not known: %s is written in lower case", name, o.Env))
 			continue
 		}

@@ -202,7 +202,7 @@ func (p *parser) check(src Sources) {
 	if c.Class.Legacy && c.Class.Only && c.Class.Name == "" && !p.bad["lb_class_name"] {
 		p.warn("%v with an empty lb_class_name leaves no Service: none can carry an empty class", by("lb_class_only"))
 	}
-	if port := strconv.Itoa(int(c.Serve.HealthPort)); strings.HasSuffix(c.Serve.Metrics, ":"+port) {
+	if c.Serve.HealthPort != 0 && strings.HasSuffix(c.Serve.Metrics, fmt.Sprintf(":%d", c.Serve.HealthPort)) {
 		p.fail(by("health_check_port"), fmt.Errorf("must be another port than that of %v, where /healthz is served as well", by("prometheus_server")))
 	}
 	if src.Namespace != "" {

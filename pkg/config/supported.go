@@ -22,7 +22,7 @@ var supported = []Option{
 	},
 	{
 		Env: "cp_namespace", Flag: "namespace", Short: "n", Type: Name, Default: "kube-system", Group: General, Since: first,
-		Meaning: "The namespace of the announcers and of their leases, used only if the pod's own namespace is not known (a static Pod that has no ServiceAccount).",
+		Meaning: "The namespace of the announcers and of their leases. Used only if the pod's own namespace is not known, as in a static Pod, which has no ServiceAccount.",
 		set:     namespaceTo(func(c *Config) *string { return &c.Node.Namespace }),
 	},
 	{
@@ -39,12 +39,12 @@ var supported = []Option{
 	},
 	{
 		Env: "vip_servicesinterface", Flag: "serviceInterface", Type: Interface, Group: Links, Since: first,
-		Meaning: "The interface that carries the VIPs of Services, if it isn't `vip_interface`. `auto` is the one whose subnet has the VIP. The annotation `kube-vip.io/serviceInterface` on a Service wins over it.",
+		Meaning: "The interface of Services' VIPs, if it isn't `vip_interface`. `auto` is the one whose subnet has the VIP. The annotation `kube-vip.io/serviceInterface` on a Service wins over it.",
 		set:     setServicesInterface,
 	},
 	{
 		Env: "vip_subnet", Flag: "vipSubnet", Type: String, Default: "32,128", Group: Links, Since: first,
-		Meaning: "The prefix lengths with which VIPs are bound, IPv4 first: `32,128`, or only one of them (`24`, `/24`, `64`). `auto` is that of the interface's own address whose subnet has the VIP.",
+		Meaning: "The prefix lengths with which VIPs are bound, IPv4 first, such as `24,64`. One of them (`24`, `/24`, `64`) leaves the other at its default. `auto` is that of the interface's own address whose subnet has the VIP.",
 		set:     setSubnet,
 	},
 	{
@@ -88,12 +88,12 @@ var supported = []Option{
 	},
 	{
 		Env: "svc_leasename", Flag: "servicesLeaseName", Type: Name, Default: "plndr-svcs-lock", Group: ServiceGroup, Since: first,
-		Meaning: "The one lease for all Services while `svc_election` is false: `name`, in the announcers' namespace, or `namespace/name`.",
+		Meaning: "The one lease for all Services while `svc_election` is false. `name`, in the announcers' namespace, or `namespace/name`.",
 		set:     setServicesLease,
 	},
 	{
 		Env: "svc_ipmode", Flag: "ipMode", Type: String, Default: "VIP", Group: ServiceGroup, Since: first,
-		Meaning: "The `ipMode` written to a Service's status: `VIP` (packets arrive with the VIP as destination; kube-proxy serves it on every node) or `Proxy` (kube-proxy leaves the address alone). The annotation `heraldvip.io/ip-mode` on a Service wins over it.",
+		Meaning: "The `ipMode` written to a Service's status, `VIP` or `Proxy`. `VIP`: packets arrive with the VIP as destination; kube-proxy serves it on every node. `Proxy`: kube-proxy leaves the address alone. The annotation `heraldvip.io/ip-mode` on a Service wins over it.",
 		set:     setIPMode,
 	},
 	{
@@ -117,7 +117,7 @@ var supported = []Option{
 	{
 		Env: "lb_class_legacy_handling", Flag: "lbClassNameLegacyHandling", Aliases: []string{"LoadBalancerClassLegacyHandling"}, FlagAliases: []string{"LoadBalancerClassLegacyHandling"},
 		Type: Bool, Default: "true", Group: Classes, Since: first,
-		Meaning: "`true`: Services that carry the class and Services that carry none. `false`: the class must be equal to `lb_class_name`; Services without one only if that is empty.",
+		Meaning: "Services without a class are Herald's too, besides those that carry the class. `false`: the class must be equal to `lb_class_name`; Services without one only if that is empty.",
 		set:     boolTo(func(c *Config) *bool { return &c.Class.Legacy }),
 	},
 
@@ -146,7 +146,7 @@ var supported = []Option{
 	},
 	{
 		Env: "kubernetes_addr", Flag: "kubernetesAddr", Type: URL, Group: APIServer, Since: first,
-		Meaning: "The API server to talk to instead of the one that the kubeconfig or the pod names, such as `https://192.0.2.1:6443`.",
+		Meaning: "The API server's URL, instead of the one that the kubeconfig or the pod names, such as `https://192.0.2.1:6443`.",
 		set:     setServer,
 	},
 

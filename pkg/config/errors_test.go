@@ -1,0 +1,251 @@
+package config
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// errorCases are wrong values and the one line each is told by.
+var errorCases = []struct {
+	env  string // variables with spaces between
+	want string
+}{
+	{"vip_loglevel=debug", `vip_loglevel="debug" (environment): must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors`},
+	{"vip_loglevel=3000000000", `vip_loglevel="3000000000" (environment): must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors`},
+	{"vip_nodename=node_1", `vip_nodename="node_1" (environment): must be the node's name: letters, digits, dots and dashes (RFC 1123), at most 241 of them`},
+	{"vip_nodename=-a", `vip_nodename="-a" (environment): must be the node's name: letters, digits, dots and dashes (RFC 1123), at most 241 of them`},
+	{"vip_nodename=" + strings.Repeat("a", 242), `vip_nodename="` + strings.Repeat("a", 242) + `" (environment): must be the node's name: letters, digits, dots and dashes (RFC 1123), at most 241 of them`},
+	{"cp_namespace=a/b", `cp_namespace="a/b" (environment): must be one namespace: lower-case letters, digits and dashes, at most 63 of them`},
+	{"herald_config=/etc/herald.yaml", `herald_config="/etc/herald.yaml" (environment): must be a file that can be read: file does not exist`},
+	{"vip_interface=a-much-too-long-name", `vip_interface="a-much-too-long-name" (environment): must be the name of a link: at most 15 bytes, without slash, colon or space`},
+	{"vip_interface=eth0/1", `vip_interface="eth0/1" (environment): must be the name of a link: at most 15 bytes, without slash, colon or space`},
+	{"vip_interface=auto", `vip_interface="auto" (environment): must be the name of a link, or empty for that of the default route; auto is a value of vip_servicesinterface`},
+	{"vip_servicesinterface=eth0:1", `vip_servicesinterface="eth0:1" (environment): must be the name of a link: at most 15 bytes, without slash, colon or space`},
+	{"vip_servicesinterface=..", `vip_servicesinterface=".." (environment): must be the name of a link: at most 15 bytes, without slash, colon or space`},
+	{"vip_subnet=0", `vip_subnet="0" (environment): must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto`},
+	{"vip_subnet=129", `vip_subnet="129" (environment): must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto`},
+	{"vip_subnet=64,24", `vip_subnet="64,24" (environment): must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto`},
+	{"vip_subnet=24,64,1", `vip_subnet="24,64,1" (environment): must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto`},
+	{"vip_subnet=24,", `vip_subnet="24," (environment): must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto`},
+	{"vip_subnet=255.255.255.0", `vip_subnet="255.255.255.0" (environment): must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto`},
+	{"vip_allow_interface_not_up=yes", `vip_allow_interface_not_up="yes" (environment): must be true or false`},
+	{"vip_leaseduration=15s", `vip_leaseduration="15s" (environment): must be a whole number of seconds from 1 to 86400`},
+	{"vip_leaseduration=10", `vip_leaseduration="10" (environment): must be more than vip_renewdeadline="10" (default)`},
+	{"vip_leaseduration=86401", `vip_leaseduration="86401" (environment): must be a whole number of seconds from 1 to 86400`},
+	{"vip_renewdeadline=0", `vip_renewdeadline="0" (environment): must be a whole number of seconds from 1 to 86400`},
+	{"vip_renewdeadline=15", `vip_renewdeadline="15" (environment): must be less than vip_leaseduration="15" (default)`},
+	{"vip_leaseduration=20 vip_renewdeadline=20", `vip_leaseduration="20" (environment): must be more than vip_renewdeadline="20" (environment)`},
+	{"vip_renewdeadline=2", `vip_renewdeadline="2" (environment): must be more than 1.2 times vip_retryperiod="2" (default)`},
+	{"vip_renewdeadline=6 vip_retryperiod=5", `vip_renewdeadline="6" (environment): must be more than 1.2 times vip_retryperiod="5" (environment)`},
+	{"vip_retryperiod=9", `vip_retryperiod="9" (environment): times 1.2 must be less than vip_renewdeadline="10" (default)`},
+	{"vip_retryperiod=1.5", `vip_retryperiod="1.5" (environment): must be a whole number of seconds from 1 to 86400`},
+	{"svc_enable=maybe", `svc_enable="maybe" (environment): must be true or false`},
+	{"svc_election=on", `svc_election="on" (environment): must be true or false`},
+	{"svc_namespace=a,b", `svc_namespace="a,b" (environment): must be one namespace: lower-case letters, digits and dashes, at most 63 of them`},
+	{"svc_leasename=a/b/c", `svc_leasename="a/b/c" (environment): must be the name of a Lease, or namespace/name`},
+	{"svc_leasename=/a", `svc_leasename="/a" (environment): must be the name of a Lease, or namespace/name`},
+	{"svc_leasename=A", `svc_leasename="A" (environment): must be the name of a Lease, or namespace/name`},
+	{"svc_ipmode=DSR", `svc_ipmode="DSR" (environment): must be VIP or Proxy`},
+	{"disable_service_updates=2", `disable_service_updates="2" (environment): must be true or false`},
+	{"lb_class_name=a/b/c", `lb_class_name="a/b/c" (environment): must be a load balancer class such as example.com/internal, or empty`},
+	{"lb_class_name=Example/b", `lb_class_name="Example/b" (environment): must be a load balancer class such as example.com/internal, or empty`},
+	{"lb_class_name=example.com/", `lb_class_name="example.com/" (environment): must be a load balancer class such as example.com/internal, or empty`},
+	{"lb_class_only=x", `lb_class_only="x" (environment): must be true or false`},
+	{"lb_class_legacy_handling=x", `lb_class_legacy_handling="x" (environment): must be true or false`},
+	{"LoadBalancerClassLegacyHandling=x", `LoadBalancerClassLegacyHandling="x" (environment): must be true or false`},
+	{"vip_arp=x", `vip_arp="x" (environment): must be true or false`},
+	{"vip_arp=false svc_enable=true", `vip_arp="false" (environment): must be true with svc_enable: nothing else in this version announces the VIPs of Services`},
+	{"vip_arpRate=3s", `vip_arpRate="3s" (environment): must be a whole number of milliseconds from 500 to 86400000`},
+	{"vip_arpRate=86400001", `vip_arpRate="86400001" (environment): must be a whole number of milliseconds from 500 to 86400000`},
+	{"vip_skipdad=x", `vip_skipdad="x" (environment): must be true or false`},
+	{"k8s_config_file=a\x00b", `k8s_config_file="a\x00b" (environment): must be the path of a kubeconfig file`},
+	{"kubernetes_addr=ftp://192.0.2.1", `kubernetes_addr="ftp://192.0.2.1" (environment): must be the URL of an API server, such as https://192.0.2.1:6443`},
+	{"kubernetes_addr=https://:6443", `kubernetes_addr="https://:6443" (environment): must be the URL of an API server, such as https://192.0.2.1:6443`},
+	{"kubernetes_addr=https://a?b", `kubernetes_addr="https://a?b" (environment): must be the URL of an API server, such as https://192.0.2.1:6443`},
+	{"prometheus_server=2112", `prometheus_server="2112" (environment): must be host:port, :port, or off`},
+	{"prometheus_server=:0", `prometheus_server=":0" (environment): must be host:port, :port, or off`},
+	{"prometheus_server=:http", `prometheus_server=":http" (environment): must be host:port, :port, or off`},
+	{"prometheus_server=::1:2112", `prometheus_server="::1:2112" (environment): must be host:port, :port, or off`},
+	{"health_check_port=65536", `health_check_port="65536" (environment): must be a port from 1 to 65535, or 0 for none`},
+	{"health_check_port=2112", `health_check_port="2112" (environment): must be another port than that of prometheus_server=":2112" (default), where /healthz is served as well`},
+}
+
+func TestErrors(t *testing.T) {
+	seen := map[string]bool{}
+	for _, tt := range errorCases {
+		t.Run(tt.env, func(t *testing.T) {
+			env := append(append([]string{}, on...), strings.Split(tt.env, " ")...)
+			c, _, err := Parse(Sources{Env: env, Hostname: "n1", ReadFile: noFiles})
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if err.Error() != tt.want {
+				t.Errorf("got  %s\nwant %s", err, tt.want)
+			}
+			if c != (Config{}) {
+				t.Errorf("a Config beside an error: %+v", c)
+			}
+		})
+		name, _, _ := strings.Cut(tt.env, "=")
+		seen[name] = true
+	}
+	for _, o := range Options {
+		if o.Supported() && !seen[o.Env] {
+			t.Errorf("no case for %s", o.Env)
+		}
+	}
+}
+
+// TestNoHostname: a host without a name needs vip_nodename.
+func TestNoHostname(t *testing.T) {
+	_, _, err := Parse(Sources{})
+	want := `vip_nodename="" (the host's name): must be the node's name: letters, digits, dots and dashes (RFC 1123), at most 241 of them`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// TestServicesWithoutARP: who turns on Services and forgets how to announce them, is told.
+func TestServicesWithoutARP(t *testing.T) {
+	_, _, err := Parse(Sources{Env: []string{"svc_enable=true"}, Hostname: "n1"})
+	want := `vip_arp="false" (default): must be true with svc_enable: nothing else in this version announces the VIPs of Services`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+// TestAllErrorsAtOnce, from every source, in the order of the table.
+func TestAllErrorsAtOnce(t *testing.T) {
+	_, _, err := Parse(Sources{
+		Flags: parsed(t, "--log=x", "--config", "/etc/herald.yaml", "--leaseRetry=-1", "--enableUPNP"),
+		Env:   []string{"svc_ipmode=x", "enableUPNP=0", "bgp_enable=true", "vip_subnet=x"},
+		ReadFile: func(name string) ([]byte, error) {
+			if name != "/etc/herald.yaml" {
+				return nil, os.ErrNotExist
+			}
+			return []byte("vip_subnet: [32]\nvip_arp: perhaps\nvip_apr: true\nherald_config: /b\negress_podcidr: 10.0.0.0/8\nlb_enable: 1\n"), nil
+		},
+		Hostname: "n1",
+	})
+	want := []string{
+		`herald_config (file /etc/herald.yaml): a file can't name another`,
+		`vip_apr (file /etc/herald.yaml) is not known; did you mean vip_arp?`,
+		`vip_subnet (file /etc/herald.yaml): must be one value: text, a number, true or false`,
+		`vip_loglevel="x" (flag --log): must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors`,
+		`vip_subnet="x" (environment): must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto`,
+		`vip_retryperiod="-1" (flag --leaseRetry): must be a whole number of seconds from 1 to 86400`,
+		`svc_ipmode="x" (environment): must be VIP or Proxy`,
+		`vip_arp="perhaps" (file /etc/herald.yaml): must be true or false`,
+		`bgp_enable="true" (environment): this version of Herald does not support BGP yet; remove it`,
+		`egress_podcidr="10.0.0.0/8" (file /etc/herald.yaml): this version of Herald does not support egress yet; remove it`,
+	}
+	if err == nil {
+		t.Fatal("no error")
+	}
+	if diff := cmp.Diff(want, strings.Split(err.Error(), "\n")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	tests := []struct {
+		env  string
+		want []string
+	}{
+		{"vip_arpRate=100", []string{`vip_arpRate="100" (environment) is less than 500 ms: 3000 ms is used`}},
+		{"vip_arpRate=-1", []string{`vip_arpRate="-1" (environment) is less than 500 ms: 3000 ms is used`}},
+		{"lb_class_only=true lb_class_name=", []string{`lb_class_only="true" (environment) with an empty lb_class_name leaves no Service: none can carry an empty class`}},
+		{"lb_class_only=true lb_class_name= lb_class_legacy_handling=false", nil},
+		{"bgp_peerpass=secret bgp_peers=192.0.2.1:65000:secret:false", []string{
+			`bgp_peerpass (environment) has no effect: this version of Herald does not support BGP`,
+			`bgp_peers (environment) has no effect: this version of Herald does not support BGP`,
+		}},
+		{"address=192.0.2.1 vip_leaderelection=true", []string{`address (environment) has no effect: this version of Herald does not support a control-plane VIP`}},
+		{"zebra_b=1 vip_packetproject=p vip_packet=true vip_loseleadership=true vip_loseleadershiptimeout=4", []string{
+			`zebra_b (environment) is not known`,
+			`vip_packet (environment) has no effect: this version of Herald does not support this option`,
+			`vip_packetproject (environment) has no effect: this version of Herald does not support this option`,
+		}},
+		{"vip_inteface=eth0", []string{`vip_inteface (environment) is not known; did you mean vip_interface?`}},
+		{"svc_elections=true", []string{`svc_elections (environment) is not known; did you mean svc_election?`}},
+		{"lb_classname=a", []string{`lb_classname (environment) is not known; did you mean lb_class_name?`}},
+		{"cp_enabled=a", []string{`cp_enabled (environment) is not known; did you mean cp_enable?`}},
+		{"bgp_sa=1", []string{`bgp_sa (environment) is not known; did you mean bgp_as?`}},
+		{"egres_podcidr=1 vip_something_else_altogether=1", []string{`vip_something_else_altogether (environment) is not known`}},
+		{"VIP_ARP=true", []string{`VIP_ARP (environment) is not known: vip_arp is written in lower case`}},
+		{"VIP_ARPRATE=1 PORT=80 ADDRESS=x HOME=/root vip=1 LB_PORT=tcp://10.96.0.1:80", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.env, func(t *testing.T) {
+			_, got, err := Parse(Sources{Env: append(strings.Fields(tt.env), on...), Hostname: "n1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestMissing tries every option that isn't supported with its default, with
+// a harmless value, and with one that asks for something.
+func TestMissing(t *testing.T) {
+	for _, o := range Options {
+		if o.Supported() {
+			continue
+		}
+		t.Run(o.Env, func(t *testing.T) {
+			name := strings.Replace(o.Env, "*", "thing", 1)
+			for _, value := range []string{o.Default, ""} {
+				if warnings, err := parse(name + "=" + value); err != nil || len(warnings) > 0 {
+					t.Errorf("%s=%s: warnings %q, error %v, want neither", name, value, warnings, err)
+				}
+			}
+			value := "1"
+			if o.Default == "1" {
+				value = "2"
+			}
+			warnings, err := parse(name + "=" + value)
+			switch {
+			case (err != nil) != (o.Effect == Refused):
+				t.Errorf("%s=%s: error %v, effect is %s", name, value, err, o.Effect)
+			case err != nil && err.Error() != name+`="`+value+`" (environment): this version of Herald does not support `+o.When+` yet; remove it`:
+				t.Errorf("%s=%s: error %v", name, value, err)
+			case (len(warnings) == 1) != (o.Effect == Unused):
+				t.Errorf("%s=%s: warnings %q, effect is %s", name, value, warnings, o.Effect)
+			case len(warnings) == 1 && warnings[0] != name+` (environment) has no effect: this version of Herald does not support `+o.When:
+				t.Errorf("%s=%s: warning %q", name, value, warnings[0])
+			}
+			if o.Type == Bool {
+				want := name + `="maybe" (environment): must be true or false`
+				if _, err := parse(name + "=maybe"); err == nil || err.Error() != want {
+					t.Errorf("%s=maybe: error %v, want %s", name, err, want)
+				}
+				if warnings, err := parse(name + "=F"); o.Default == "false" && (err != nil || len(warnings) > 0) {
+					t.Errorf("%s=F: warnings %q, error %v, want neither", name, warnings, err)
+				}
+			}
+		})
+	}
+}
+
+func parse(env ...string) ([]string, error) {
+	_, warnings, err := Parse(Sources{Env: append(env, on...), Hostname: "n1"})
+	return warnings, err
+}
+
+// TestManifestOfKubeVIP: what its own manifests carry for Services by ARP is taken without a word.
+func TestManifestOfKubeVIP(t *testing.T) {
+	warnings, err := parse(strings.Fields(`vip_arp=true port=6443 vip_nodename=n1 vip_interface=ens160 vip_subnet=32 dns_mode=first
+		dhcp_mode=ipv4 svc_enable=true svc_leasename=plndr-svcs-lock vip_leaderelection=true vip_leasename=plndr-cp-lock
+		vip_leaseduration=5 vip_renewdeadline=3 vip_retryperiod=1 vip_address= cp_enable=false lb_enable=false lb_port=6443
+		lb_fwdmethod=local bgp_enable=false vip_cidr=32 vip_ddns=false vip_loseleadership=true vip_loseleadershiptimeoutseconds=45
+		prometheus_server=:2112 vip_preserve_on_leadership_loss=false cp_namespace=kube-system egress_withnftables=false`)...)
+	if err != nil || len(warnings) > 0 {
+		t.Errorf("warnings %q, error %v, want neither", warnings, err)
+	}
+}

@@ -1,0 +1,112 @@
+package config
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+func TestFlags(t *testing.T) {
+	tests := []struct {
+		args string
+		want func(c *Config)
+	}{
+		{"", func(*Config) {}},
+		{"--interface eth0 --leaderElection", func(c *Config) { c.Link.Interface, c.Link.Services = "eth0", "eth0" }},
+		{"--servicesElection", func(c *Config) { c.Services.Election = true }},
+		{"--enableServicesElection=true", func(c *Config) { c.Services.Election = true }},
+		{"--servicesElection --servicesElection=false", func(*Config) {}}, // the last one counts
+		{"--lbClassNameLegacyHandling=false", func(c *Config) { c.Class.Legacy = false }},
+		{"--LoadBalancerClassLegacyHandling=false", func(c *Config) { c.Class.Legacy = false }},
+		{"--lbClassName=", func(c *Config) { c.Class.Name = "" }},
+		{"--lbClassName example.com/a --lbClassOnly", func(c *Config) { c.Class = Class{Name: "example.com/a", Only: true, Legacy: true} }},
+		{"-n lb", func(c *Config) { c.Node.Namespace, c.Services.LeaseNamespace = "lb", "lb" }},
+		{"--prometheusHTTPServer=", func(c *Config) { c.Serve.Metrics = "" }},
+		{"--vipSubnet=", func(*Config) {}},
+		{"--enableUPNP=false --bgp=0 --peerAS 65000", func(*Config) {}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			want := base()
+			tt.want(&want)
+			args := append([]string{"--services", "--arp=true"}, strings.Fields(tt.args)...)
+			got, warnings, err := Parse(Sources{Flags: parsed(t, args...), Hostname: "n1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if len(warnings) > 0 {
+				t.Errorf("warnings %q, want none", warnings)
+			}
+		})
+	}
+}
+
+func TestFlagError(t *testing.T) {
+	tests := []struct{ arg, want string }{
+		{"--serviceElection", "unknown flag: --serviceElection; did you mean --servicesElection?"},
+		{"--service-interface=eth0", "unknown flag: --service-interface; did you mean --serviceInterface?"},
+		{"--ARP", "unknown flag: --ARP; did you mean --arp?"},
+		{"--somethingElseEntirely", "unknown flag: --somethingElseEntirely"},
+		{"-x", "unknown shorthand flag: 'x' in -x"},
+		{"--interface", "flag needs an argument: --interface"},
+	}
+	for _, tt := range tests {
+		fs := pflag.NewFlagSet("herald", pflag.ContinueOnError)
+		fs.SetOutput(io.Discard)
+		AddFlags(fs)
+		err := FlagError(fs, fs.Parse([]string{tt.arg}))
+		if err == nil || err.Error() != tt.want {
+			t.Errorf("%s: got %v, want %s", tt.arg, err, tt.want)
+		}
+	}
+}
+
+// TestHelp shows each supported option once, and no other.
+func TestHelp(t *testing.T) {
+	usages := "\n" + parsed(t).FlagUsages()
+	for _, o := range Options {
+		for i, name := range flagNames(o) {
+			got := strings.Count(usages, " --"+name+" ")
+			want := 0
+			if o.Supported() && i == 0 {
+				want = 1
+			}
+			if got != want {
+				t.Errorf("--%s is shown %d times, want %d", name, got, want)
+			}
+		}
+	}
+	if want := "-n, --namespace name "; !strings.Contains(usages, want) {
+		t.Errorf("no %q in the help", want)
+	}
+	for line := range strings.Lines(usages) {
+		if strings.Contains(line, "`") || len(line) > 180 {
+			t.Errorf("a line for the reference, not for the help: %s", line)
+		}
+	}
+}
+
+func TestDistance(t *testing.T) {
+	tests := []struct {
+		a, b string
+		want int
+	}{
+		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0},
+		{"vip_apr", "vip_arp", 1}, {"abc", "acb", 1}, {"ab", "ba", 1}, {"abcd", "badc", 2},
+		{"kitten", "sitting", 3}, {"arp", "arps", 1}, {"arp", "rp", 1}, {"aaa", "bbb", 3},
+	}
+	for _, tt := range tests {
+		if got := distance(tt.a, tt.b); got != tt.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
+		}
+		if got := distance(tt.b, tt.a); got != tt.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", tt.b, tt.a, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package config
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// noFiles is a machine without files.
+func noFiles(string) ([]byte, error) { return nil, fs.ErrNotExist }
+
+// file is a machine on which every file reads text.
+func file(text string) func(string) ([]byte, error) {
+	return func(string) ([]byte, error) { return []byte(text), nil }
+}
+
+// base is what holds with svc_enable and vip_arp, and nothing else given.
+func base() Config {
+	return Config{
+		Node:  Node{Name: "n1", Namespace: "kube-system"},
+		Link:  Link{Bits4: 32, Bits6: 128},
+		Lease: Lease{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
+		Services: Services{
+			Enable: true, LeaseNamespace: "kube-system", LeaseName: "plndr-svcs-lock", IPMode: "VIP",
+		},
+		Class: Class{Name: "kube-vip.io/kube-vip-class", Legacy: true},
+		ARP:   ARP{Enable: true, Period: 3 * time.Second},
+		Serve: Serve{Metrics: ":2112"},
+	}
+}
+
+// on are the variables of base.
+var on = []string{"svc_enable=true", "vip_arp=true"}
+
+func TestParse(t *testing.T) {
+	tests := []struct {
+		env  string // variables with spaces between
+		want func(c *Config)
+	}{
+		{"", func(*Config) {}},
+		{"vip_loglevel=-4", func(c *Config) { c.Log.Level = slog.LevelDebug }},
+		{"vip_loglevel=8", func(c *Config) { c.Log.Level = slog.LevelError }},
+		{"vip_loglevel=", func(*Config) {}},
+		{"vip_nodename=Worker-1.Example.com", func(c *Config) { c.Node.Name = "worker-1.example.com" }},
+		{"cp_namespace=lb", func(c *Config) { c.Node.Namespace, c.Services.LeaseNamespace = "lb", "lb" }},
+		{"vip_interface=eth0", func(c *Config) { c.Link.Interface, c.Link.Services = "eth0", "eth0" }},
+		{"vip_interface=bond0.100@x", func(c *Config) { c.Link.Interface, c.Link.Services = "bond0.100@x", "bond0.100@x" }},
+		{"vip_interface=abcdefghijklmno", func(c *Config) { c.Link.Interface, c.Link.Services = "abcdefghijklmno", "abcdefghijklmno" }},
+		{"vip_interface=eth0 vip_servicesinterface=auto", func(c *Config) { c.Link.Interface, c.Link.Services = "eth0", Auto }},
+		{"vip_servicesinterface=eth1", func(c *Config) { c.Link.Services = "eth1" }},
+		{"vip_subnet=24,64", func(c *Config) { c.Link.Bits4, c.Link.Bits6 = 24, 64 }},
+		{"vip_subnet=/24,/64", func(c *Config) { c.Link.Bits4, c.Link.Bits6 = 24, 64 }},
+		{"vip_subnet=24", func(c *Config) { c.Link.Bits4 = 24 }},
+		{"vip_subnet=/32", func(*Config) {}},
+		{"vip_subnet=32,32", func(c *Config) { c.Link.Bits6 = 32 }},
+		{"vip_subnet=64", func(c *Config) { c.Link.Bits6 = 64 }},
+		{"vip_subnet=auto", func(c *Config) { c.Link.Bits4, c.Link.Bits6 = AutoBits, AutoBits }},
+		{"vip_subnet=auto,128", func(c *Config) { c.Link.Bits4 = AutoBits }},
+		{"vip_subnet=24,auto", func(c *Config) { c.Link.Bits4, c.Link.Bits6 = 24, AutoBits }},
+		{"vip_allow_interface_not_up=1", func(c *Config) { c.Link.AllowDown = true }},
+		{"vip_leaseduration=5 vip_renewdeadline=3 vip_retryperiod=1", func(c *Config) {
+			c.Lease = Lease{Duration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second}
+		}},
+		{"vip_renewdeadline=3", func(c *Config) { c.Lease.RenewDeadline = 3 * time.Second }}, // 3 > 2.4
+		{"svc_election=T", func(c *Config) { c.Services.Election = true }},
+		{"svc_namespace=web", func(c *Config) { c.Services.Namespace = "web" }},
+		{"svc_leasename=lock", func(c *Config) { c.Services.LeaseName = "lock" }},
+		{"svc_leasename=lb/lock.1", func(c *Config) { c.Services.LeaseNamespace, c.Services.LeaseName = "lb", "lock.1" }},
+		{"svc_ipmode=proxy", func(c *Config) { c.Services.IPMode = "Proxy" }},
+		{"disable_service_updates=true", func(c *Config) { c.Services.ReadOnly = true }},
+		{"lb_class_name=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},
+		{"LoadBalancerClassName=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},
+		{"lb_class_name=", func(c *Config) { c.Class.Name = "" }},
+		{"lb_class_only=true", func(c *Config) { c.Class.Only = true }},
+		{"lb_class_legacy_handling=false", func(c *Config) { c.Class.Legacy = false }},
+		{"LoadBalancerClassLegacyHandling=false", func(c *Config) { c.Class.Legacy = false }},
+		{"LoadBalancerClassLegacyHandling=false lb_class_legacy_handling=true", func(*Config) {}}, // the proper name wins
+		{"lb_class_legacy_handling=true LoadBalancerClassLegacyHandling=false", func(*Config) {}}, // in any order
+		{"vip_arpRate=500", func(c *Config) { c.ARP.Period = 500 * time.Millisecond }},
+		{"vip_skipdad=true", func(c *Config) { c.ARP.SkipDAD = true }},
+		{"k8s_config_file=/etc/k3s.yaml", func(c *Config) { c.Kube.ConfigFile = "/etc/k3s.yaml" }},
+		{"kubernetes_addr=https://[2001:db8::1]:6443", func(c *Config) { c.Kube.Server = "https://[2001:db8::1]:6443" }},
+		{"kubernetes_addr=192.0.2.1:6443", func(c *Config) { c.Kube.Server = "https://192.0.2.1:6443" }},
+		{"prometheus_server=127.0.0.1:9000", func(c *Config) { c.Serve.Metrics = "127.0.0.1:9000" }},
+		{"prometheus_server=", func(*Config) {}}, // empty in the environment is "not set"
+		{"prometheus_server=off", func(c *Config) { c.Serve.Metrics = "" }},
+		{"prometheus_server=off health_check_port=2112", func(c *Config) { c.Serve = Serve{HealthPort: 2112} }},
+		{"prometheus_server=:12112 health_check_port=2112", func(c *Config) { c.Serve = Serve{Metrics: ":12112", HealthPort: 2112} }},
+		{"health_check_port=8080", func(c *Config) { c.Serve.HealthPort = 8080 }},
+		{"vip_leaderelection=true bgp_enable=false cp_enable=0 PATH=/bin", func(*Config) {}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.env, func(t *testing.T) {
+			want := base()
+			tt.want(&want)
+			got, warnings, err := Parse(Sources{Env: append(strings.Fields(tt.env), on...), Hostname: "n1", ReadFile: noFiles})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if len(warnings) > 0 {
+				t.Errorf("warnings %q, want none", warnings)
+			}
+		})
+	}
+}
+
+// TestNothingGiven: Herald starts, and says that it has nothing to do.
+func TestNothingGiven(t *testing.T) {
+	want := base()
+	want.Services.Enable, want.ARP.Enable = false, false
+	got, warnings, err := Parse(Sources{Hostname: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	wantWarnings := []string{`svc_enable="false" (default): no VIP is announced; set svc_enable=true for those of Services`}
+	if diff := cmp.Diff(wantWarnings, warnings); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestPrecedence: flag < file < environment.
+func TestPrecedence(t *testing.T) {
+	const config = "--config=/etc/herald.yaml"
+	tests := []struct {
+		name string
+		src  Sources
+		want string // svc_namespace
+		from Origin
+	}{
+		{"flag", Sources{Flags: parsed(t, "--serviceNamespace=flag")}, "flag", FromFlag},
+		{"file over flag", Sources{Flags: parsed(t, "--serviceNamespace=flag", config), ReadFile: file("svc_namespace: file")}, "file", FromFile},
+		{"an empty value of the file does not count", Sources{Flags: parsed(t, "--serviceNamespace=flag", config), ReadFile: file("svc_namespace: ''")}, "flag", FromFlag},
+		{"nor does null", Sources{Flags: parsed(t, "--serviceNamespace=flag", config), ReadFile: file("svc_namespace:")}, "flag", FromFlag},
+		{"environment over file", Sources{Flags: parsed(t, config), ReadFile: file("svc_namespace: file"), Env: []string{"svc_namespace=env"}}, "env", FromEnv},
+		{"environment over flag", Sources{Flags: parsed(t, "--serviceNamespace=flag"), Env: []string{"svc_namespace=env"}}, "env", FromEnv},
+		{"an empty variable does not count", Sources{Flags: parsed(t, "--serviceNamespace=flag"), Env: []string{"svc_namespace="}}, "flag", FromFlag},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.src.Hostname = "n1"
+			c, _, err := Parse(tt.src)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.Services.Namespace != tt.want {
+				t.Errorf("Namespace = %q, want %q", c.Services.Namespace, tt.want)
+			}
+			given, err := Given(tt.src)
+			if err != nil || len(given) != 1 && len(given) != 2 { // herald_config is one of them
+				t.Fatalf("Given = %v, %v", given, err)
+			}
+			if last := given[len(given)-1]; last.Value != tt.want || last.From != tt.from {
+				t.Errorf("Given = %v from %d, want %q from %d", last, last.From, tt.want, tt.from)
+			}
+		})
+	}
+}
+
+// TestPodNamespace: what the pod knows of itself is right, cp_namespace is a guess.
+func TestPodNamespace(t *testing.T) {
+	c, _, err := Parse(Sources{Env: []string{"cp_namespace=guess"}, Namespace: "pods-own", Hostname: "n1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Node.Namespace != "pods-own" || c.Services.LeaseNamespace != "pods-own" {
+		t.Errorf("Namespace = %q, lease in %q, want pods-own", c.Node.Namespace, c.Services.LeaseNamespace)
+	}
+}
+
+func TestProcess(t *testing.T) {
+	t.Setenv("svc_namespace", "of-the-process")
+	src := Process(parsed(t, "--arp"))
+	c, _, err := Parse(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Services.Namespace != "of-the-process" || !c.ARP.Enable || c.Node.Name != strings.ToLower(src.Hostname) {
+		t.Errorf("got %+v", c)
+	}
+	if _, err := src.ReadFile("/does/not/exist"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("ReadFile: %v, want %v", err, fs.ErrNotExist)
+	}
+}
+
+// TestGiven: only what differs from the default, only what is supported, in the order of the table.
+func TestGiven(t *testing.T) {
+	given, err := Given(Sources{
+		Flags: parsed(t, "--services", "--arp=true", "--leaderElection", "--namespace=kube-system", "--lbClassName=", "--log=0"),
+		Env:   []string{"bgp_as=1", "vip_arpRate=5000", "svc_election=0"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range given {
+		got = append(got, s.Option.Env+"="+s.Value)
+	}
+	want := []string{"svc_enable=true", "lb_class_name=", "vip_arp=true", "vip_arpRate=5000"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
