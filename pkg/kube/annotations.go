@@ -1,0 +1,217 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Keys of the annotations that Herald reads or writes on Services.
+const (
+	addressesKey        = "kube-vip.io/loadbalancerIPs"
+	ignoreKey           = "kube-vip.io/ignore"
+	interfaceKey        = "kube-vip.io/serviceInterface"
+	hostKey             = "kube-vip.io/vipHost"
+	leaseNameKey        = "kube-vip.io/leaseName"
+	withoutEndpointsKey = "kube-vip.io/allow-reconcile-without-endpoints"
+	ipModeKey           = "heraldvip.io/ip-mode"
+	forwardUPNPKey      = "kube-vip.io/forwardUPNP"
+	serviceVLANKey      = "kube-vip.io/serviceVLAN"
+)
+
+// An Annotation is one row of the reference of annotations.
+type Annotation struct {
+	Key     string
+	Value   string // what it may be set to
+	Meaning string
+	Written bool // Herald writes it; setting it has no effect
+	Later   bool // kube-vip has it, this version of Herald does not
+	// Misses is what a Service that carries a Later annotation goes without,
+	// if that changes what is announced; its user is told so.
+	Misses string
+}
+
+// Annotations explains every annotation on a Service, for the generated reference.
+var Annotations = []Annotation{
+	{Key: addressesKey, Value: "IP addresses, separated by commas", Meaning: "The addresses of the Service, IPv4, IPv6 or both. Wins over spec.loadBalancerIP, which wins over the addresses that the status has already. An empty value is as if the annotation were absent."},
+	{Key: ignoreKey, Value: "true or false", Meaning: "Herald leaves the Service alone. Set later it takes the VIP down."},
+	{Key: interfaceKey, Value: "the name of a network interface, or auto", Meaning: "The interface that carries the VIP. auto is the one whose subnet contains it. Wins over vip_servicesinterface."},
+	{Key: leaseNameKey, Value: "name, or namespace/name", Meaning: "The Lease that decides which node owns the VIP, in the Service's own namespace; the default is kubevip-<service>. Services with the same Lease move together."},
+	{Key: withoutEndpointsKey, Value: "true or false", Meaning: "Announce the VIP even while the Service has no ready endpoint. Without effect if externalTrafficPolicy is Local."},
+	{Key: ipModeKey, Value: "VIP or Proxy", Meaning: "The ipMode to write to the status. VIP: packets arrive with the VIP as their destination, and kube-proxy serves it. Proxy: kube-proxy leaves the address alone. Wins over the option."},
+	{Key: hostKey, Value: "a node's name", Meaning: "The node that announces the VIP.", Written: true},
+
+	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Later: true, Misses: "the VIP is announced without a VLAN"},
+	{Key: forwardUPNPKey, Value: "true or false", Meaning: "Have UPnP gateways forward the ports of the Service to the VIP.", Later: true, Misses: "no gateway is asked to forward anything"},
+	{Key: "kube-vip.io/upnp-lease-duration", Value: "a duration", Meaning: "How long a gateway keeps a forwarding.", Later: true},
+	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Later: true},
+	{Key: "kube-vip.io/loadbalancerHostname", Value: "a host name", Meaning: "The host name to give to a DHCP server.", Later: true},
+	{Key: "kube-vip.io/hwaddr", Value: "a MAC address", Meaning: "The MAC address to use for DHCP.", Later: true},
+	{Key: "kube-vip.io/requestedIP", Value: "an IP address", Meaning: "The address to ask a DHCP server for.", Later: true},
+	{Key: "kube-vip.io/macvlanName", Value: "the name of a network interface", Meaning: "The macvlan interface to use for DHCP.", Later: true},
+	{Key: "kube-vip.io/dhcp-broadcast", Value: "true or false", Meaning: "Ask a DHCP server to answer by broadcast.", Later: true},
+	{Key: "kube-vip.io/rp_filter", Value: "0, 1 or 2", Meaning: "The reverse path filter of the macvlan interface.", Later: true},
+	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Later: true},
+	{Key: "kube-vip.io/egress", Value: "true or false", Meaning: "Send what the Service's pods send with the VIP as its source. The same holds for all annotations whose name begins with egress.", Later: true},
+	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false", Meaning: "Elect an owner for this Service alone.", Later: true},
+	{Key: "kube-vip.io/ignore-service-security", Value: "true or false", Meaning: "Do not restrict the VIP to the ports of the Service.", Later: true},
+}
+
+// annotate reads the annotations of a Service into s. What can't be read adds a
+// sentence to s.Invalid that names the annotation and what would be right.
+func annotate(s *vip.Service, annotations map[string]string) {
+	r := reader{s: s, of: annotations}
+	r.addresses()
+	s.Host = annotations[hostKey]
+	s.Ignore = r.truth(ignoreKey)
+	s.WithoutEndpoints = r.truth(withoutEndpointsKey)
+	s.Interface = r.link()
+	s.Lease = r.lease()
+	s.Mode = r.mode()
+	for _, a := range Annotations {
+		v := strings.TrimSpace(annotations[a.Key])
+		if a.Misses == "" || v == "" {
+			continue
+		}
+		if on, err := strconv.ParseBool(v); err == nil && !on {
+			continue
+		}
+		s.Invalid = append(s.Invalid, fmt.Sprintf("%s is not supported by this version of Herald: %s.", a.Key, a.Misses))
+	}
+}
+
+// A reader reads annotations into a Service.
+type reader struct {
+	s  *vip.Service
+	of map[string]string
+}
+
+// wrong says that an annotation can't be read.
+func (r reader) wrong(key, format string, args ...any) {
+	r.s.Invalid = append(r.s.Invalid, fmt.Sprintf("%s is %s: %s.", key, quote(r.of[key]), fmt.Sprintf(format, args...)))
+}
+
+func (r reader) addresses() {
+	value := strings.TrimSpace(r.of[addressesKey])
+	if value == "" {
+		return
+	}
+	r.s.Source = addressesKey
+	for _, text := range strings.Split(value, ",") {
+		a, why := address(text)
+		if why != "" {
+			r.wrong(addressesKey, "%s; write IP addresses separated by commas, such as 192.168.0.10,fd00::10", why)
+			r.s.Addresses = nil // half of what was meant is not what was meant
+			return
+		}
+		r.s.Addresses = appendNew(r.s.Addresses, a)
+	}
+}
+
+// address reads one IP address, or says why it can't.
+func address(text string) (netip.Addr, string) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return netip.Addr{}, "an address is missing"
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return netip.Addr{}, quote(text) + " is not an IP address"
+	}
+	if a.Zone() != "" {
+		return netip.Addr{}, quote(text) + " has a zone, which an address of a Service can't have"
+	}
+	return a.Unmap(), ""
+}
+
+func (r reader) truth(key string) bool {
+	value := strings.TrimSpace(r.of[key])
+	if value == "" {
+		return false
+	}
+	on, err := strconv.ParseBool(value)
+	if err != nil {
+		r.wrong(key, "neither true nor false, so it counts as false")
+	}
+	return on
+}
+
+// link is the interface asked for. A name that no interface can have is kept: a
+// VIP never goes to a link that its user did not ask for.
+func (r reader) link() string {
+	value := strings.TrimSpace(r.of[interfaceKey])
+	// dev_valid_name() in the kernel's net/core/dev.c, IFNAMSIZ is 16.
+	if len(value) > 15 || value == "." || value == ".." || strings.ContainsAny(value, "/: \t\n\v\f\r") {
+		r.wrong(interfaceKey, "no name of a network interface; write one of at most 15 characters, or auto")
+	}
+	return value
+}
+
+func (r reader) lease() string {
+	value := strings.TrimSpace(r.of[leaseNameKey])
+	if value == "" {
+		return ""
+	}
+	namespace, name, both := strings.Cut(value, "/")
+	switch {
+	case !both:
+		name = value
+	case namespace != r.s.Key.Namespace:
+		r.wrong(leaseNameKey, "the Lease must be in the Service's own namespace; write a name, or %s/name. The default is used", r.s.Key.Namespace)
+		return ""
+	}
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		r.wrong(leaseNameKey, "no name that a Lease can have; write lower case letters, digits, - and . only. The default is used")
+		return ""
+	}
+	if strings.HasPrefix(name, nodeLeasePrefix) {
+		r.wrong(leaseNameKey, "names that begin with %s are those of node leases; write another. The default is used", nodeLeasePrefix)
+		return ""
+	}
+	return name
+}
+
+// nodeLeasePrefix begins the names of node leases, which no Service may reach.
+const nodeLeasePrefix = "herald-node-"
+
+func (r reader) mode() vip.IPMode {
+	value := strings.TrimSpace(r.of[ipModeKey])
+	switch {
+	case value == "":
+		return ""
+	case strings.EqualFold(value, string(vip.ModeVIP)):
+		return vip.ModeVIP
+	case strings.EqualFold(value, string(vip.ModeProxy)):
+		return vip.ModeProxy
+	}
+	r.wrong(ipModeKey, "write VIP or Proxy. The default is used")
+	return ""
+}
+
+// quote shows a value that somebody else wrote: it may be of any length.
+func quote(value string) string {
+	const most = 60
+	if len(value) <= most {
+		return strconv.Quote(value)
+	}
+	cut := most
+	for cut > 0 && !utf8.RuneStart(value[cut]) {
+		cut--
+	}
+	return strconv.Quote(value[:cut]) + "..."
+}
+
+func appendNew(list []netip.Addr, a netip.Addr) []netip.Addr {
+	for _, b := range list {
+		if a == b {
+			return list
+		}
+	}
+	return append(list, a)
+}

@@ -1,0 +1,173 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+// Access says how to reach the API server.
+type Access struct {
+	File    string // a kubeconfig to try first (k8s_config_file), or ""
+	Server  string // the URL to use instead of the one found (kubernetes_addr), or ""
+	Version string // Herald's version, for the User-Agent
+}
+
+// How soon a connection that has gone dead is noticed. An announcer that waits
+// for the half minutes of the defaults does not know that its watches are stale.
+const (
+	dialTimeout = 4 * time.Second
+	// userTimeout closes a connection whose data or probes the other side has not
+	// acknowledged for so long (TCP_USER_TIMEOUT in tcp(7), RFC 5482).
+	userTimeout = 5 * time.Second
+	probeIdle   = 2 * time.Second // TCP keep-alive: silence before the first probe
+	probeEvery  = 1 * time.Second
+	// A server whose kernel lives but whose process does not answers no HTTP/2
+	// pings (RFC 9113 section 6.7). Whole seconds; see pingServer.
+	pingAfter = "5"
+	pingWait  = "5"
+)
+
+// Connect finds the API server: by a.File if there is such a file, else by the
+// Pod's service account, else by /etc/kubernetes/admin.conf, else by
+// .kube/config in the home directory. where says which it was. The error, if
+// none will do, names all that were tried.
+//
+// The connection has no client-side rate limit. To have dead HTTP/2 connections
+// noticed, Connect sets environment variables that the Kubernetes libraries read,
+// unless they are set already.
+func Connect(a Access) (cfg *rest.Config, where string, err error) {
+	pingServer()
+	home, _ := os.UserHomeDir()
+	cfg, where, err = find(a.File, rest.InClusterConfig, "/etc/kubernetes/admin.conf", filepath.Join(home, ".kube", "config"))
+	if err != nil {
+		return nil, "", err
+	}
+	if a.Server != "" {
+		cfg.Host = a.Server
+		where += ", but at " + a.Server
+	}
+	if _, _, err := rest.DefaultServerUrlFor(cfg); err != nil {
+		return nil, "", fmt.Errorf("the API server's address %q (from %s) can't be used: %w", cfg.Host, where, err)
+	}
+	cfg.QPS = -1
+	cfg.UserAgent = "herald/" + a.Version
+	cfg.Dial = dial
+	return cfg, where, nil
+}
+
+// Separate is a copy of cfg that shares no TCP connection with it.
+func Separate(cfg *rest.Config) *rest.Config {
+	c := rest.CopyConfig(cfg)
+	// client-go shares a transport among equal configurations, but never one that
+	// has a Dial function.
+	if c.Dial == nil {
+		c.Dial = dial
+	}
+	return c
+}
+
+// find goes through the places in which a configuration may be.
+func find(explicit string, inCluster func() (*rest.Config, error), files ...string) (*rest.Config, string, error) {
+	var tried []error
+	load := func(file string) (*rest.Config, string, error) {
+		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+			tried = append(tried, fmt.Errorf("%s: no such file", file))
+			return nil, "", nil
+		}
+		// A file that is there but wrong is an error, not a reason to go elsewhere: it
+		// would be another cluster.
+		cfg, err := clientcmd.BuildConfigFromFlags("", file)
+		if err != nil {
+			return nil, "", fmt.Errorf("the kubeconfig %s can't be used: %w", file, err)
+		}
+		return cfg, "file " + file, nil
+	}
+	if explicit != "" {
+		if cfg, where, err := load(explicit); cfg != nil || err != nil {
+			return cfg, where, err
+		}
+	}
+	cfg, err := inCluster()
+	if err == nil {
+		return cfg, "the Pod's service account", nil
+	}
+	tried = append(tried, fmt.Errorf("the Pod's service account: %w", err))
+	for _, file := range files {
+		if cfg, where, err := load(file); cfg != nil || err != nil {
+			return cfg, where, err
+		}
+	}
+	return nil, "", fmt.Errorf("no way to the API server found; set k8s_config_file to a kubeconfig. Tried:\n%w", errors.Join(tried...))
+}
+
+// dial opens TCP connections that notice soon when the other side is gone.
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	d := net.Dialer{
+		Timeout:         dialTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeIdle, Interval: probeEvery, Count: 3},
+		Control: func(_, _ string, c syscall.RawConn) error {
+			var err error
+			if e := c.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+			}); e != nil {
+				return e
+			}
+			return err
+		},
+	}
+	return d.DialContext(ctx, network, address)
+}
+
+// pingServer has the HTTP/2 connections of this process pinged when they are
+// silent. The Kubernetes libraries take these times from the environment only.
+func pingServer() {
+	for name, value := range map[string]string{
+		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": pingAfter,
+		"HTTP2_PING_TIMEOUT_SECONDS":      pingWait,
+	} {
+		if _, set := os.LookupEnv(name); !set {
+			os.Setenv(name, value)
+		}
+	}
+}
+
+// LogLibrary sends what the Kubernetes libraries log of their own accord to log,
+// at level Debug: whatever an operator must know of it, this package says itself.
+// It is for the whole process, to be called once, from main.
+func LogLibrary(log *slog.Logger) {
+	klog.SetSlogLogger(slog.New(debugOnly{log.Handler()}))
+}
+
+// debugOnly passes everything on at level Debug.
+type debugOnly struct{ slog.Handler }
+
+// Enabled leaves out the libraries' verbose levels, which are below Info.
+func (d debugOnly) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo && d.Handler.Enabled(ctx, slog.LevelDebug)
+}
+
+func (d debugOnly) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = slog.LevelDebug
+	return d.Handler.Handle(ctx, r)
+}
+
+func (d debugOnly) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return debugOnly{d.Handler.WithAttrs(attrs)}
+}
+
+func (d debugOnly) WithGroup(name string) slog.Handler {
+	return debugOnly{d.Handler.WithGroup(name)}
+}

@@ -1,0 +1,64 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// autoscalerTaint is put on nodes that the cluster autoscaler is about to delete
+// (cluster-autoscaler/utils/taints). The other taint and the label are Kubernetes' own.
+const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
+
+// readNode turns a Node into what is kept of it.
+func readNode(o *corev1.Node) *vip.Node {
+	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: excluded(o)}
+	for _, a := range o.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil { // others are host names
+			n.Addresses = appendNew(n.Addresses, addr.Unmap())
+		}
+	}
+	for _, text := range o.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			n.PodCIDRs = append(n.PodCIDRs, p.Masked())
+		}
+	}
+	return n
+}
+
+// excluded says why no VIP may be on the node, or "". That the node is cordoned
+// (spec.unschedulable) is no reason: what runs there goes on running.
+func excluded(o *corev1.Node) string {
+	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
+		return "it has the label " + corev1.LabelNodeExcludeBalancers
+	}
+	for _, t := range o.Spec.Taints {
+		if t.Key == corev1.TaintNodeOutOfService || t.Key == autoscalerTaint {
+			return "it has the taint " + t.Key
+		}
+	}
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue {
+			if c.Reason != "" {
+				return fmt.Sprintf("its condition %s is True (%s)", c.Type, c.Reason)
+			}
+			return fmt.Sprintf("its condition %s is True", c.Type)
+		}
+	}
+	return ""
+}
+
+// readRange turns a ServiceCIDR into what is kept of it.
+func readRange(o *networkingv1.ServiceCIDR) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range o.Spec.CIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	return out
+}

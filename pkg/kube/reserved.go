@@ -1,0 +1,57 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// reserve is what no VIP may be of. Of the cluster IPs outside the known Service
+// ranges and of the pods' addresses only those are listed that a Service asks
+// for: there may be very many of them.
+//
+// What is made to follow "<address> is " if the Prefix is one address, and
+// "<address> is in " if it is a range.
+func (c *Cluster) reserve() []vip.Reserved {
+	var out []vip.Reserved
+	if c.ranges != nil {
+		for _, prefixes := range c.ranges.values {
+			for _, p := range prefixes {
+				out = append(out, vip.Reserved{Prefix: p, What: "the cluster's Service range"})
+			}
+		}
+	}
+	known := make(map[netip.Addr]bool)
+	single := func(a netip.Addr, what string) {
+		if !known[a] {
+			known[a] = true
+			out = append(out, vip.Reserved{Prefix: netip.PrefixFrom(a, a.BitLen()), What: what})
+		}
+	}
+	for _, s := range c.parts[apiService] {
+		for _, a := range s.addrs {
+			single(a, "the address of an API server")
+		}
+	}
+	if c.host.IsValid() {
+		single(c.host, "the address of the API server")
+	}
+	for i := range c.listed {
+		for _, a := range c.listed[i].Addresses {
+			u := c.uses[a]
+			if u == nil || !c.listed[i].LoadBalancer {
+				continue
+			}
+			if !u.clusterIP.IsZero() {
+				single(a, "the cluster IP of Service "+u.clusterIP.String())
+			}
+			if len(u.endpoints) > 0 {
+				of := slices.MinFunc(u.endpoints, func(a, b *slice) int { return a.service.Compare(b.service) })
+				single(a, "the address of a pod of Service "+of.service.String())
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b vip.Reserved) int { return a.Prefix.Compare(b.Prefix) })
+	return out
+}

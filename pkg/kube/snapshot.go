@@ -1,0 +1,96 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A Snapshot is what can be seen of Herald from outside: what its users see.
+type Snapshot struct {
+	Services []vip.Service // of type LoadBalancer; their Endpoints are not read
+	Leases   []*coordinationv1.Lease
+	Events   []Event // Herald's own about Services, oldest first
+}
+
+// An Event is a Note as the API server keeps it.
+type Event struct {
+	vip.Note
+	At   time.Time
+	Node string // that said it
+}
+
+// TakeSnapshot lists Services, Leases and Events of a namespace, "" for all. It
+// reads what it may: the error says what it could not read.
+func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
+	var s Snapshot
+	a, err := newAPI(cfg, newMetrics(), nil)
+	if err != nil {
+		return s, err
+	}
+	services := list(ctx, a.core, "services", namespace, "", func(l *corev1.ServiceList) {
+		for i := range l.Items {
+			if r := readService(&l.Items[i]); r.LoadBalancer {
+				s.Services = append(s.Services, r.Service)
+			}
+		}
+	})
+	fields := ""
+	if namespace == "" {
+		fields = "metadata.namespace!=" + nodeHeartbeats
+	}
+	leases := list(ctx, a.coordination, "leases", namespace, fields, func(l *coordinationv1.LeaseList) {
+		for i := range l.Items {
+			s.Leases = append(s.Leases, &l.Items[i])
+		}
+	})
+	events := list(ctx, a.core, "events", namespace, "involvedObject.kind=Service,source="+component, func(l *corev1.EventList) {
+		for i := range l.Items {
+			s.Events = append(s.Events, readEvent(&l.Items[i]))
+		}
+	})
+	slices.SortFunc(s.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
+	slices.SortStableFunc(s.Events, func(a, b Event) int { return cmp.Or(a.At.Compare(b.At), a.Service.Compare(b.Service)) })
+	return s, errors.Join(services, leases, events)
+}
+
+// list reads all of one kind, page by page.
+func list[L any, P interface {
+	*L
+	metav1.ListInterface
+	runtime.Object
+}](ctx context.Context, client rest.Interface, resource, namespace, fields string, page func(P)) error {
+	o := metav1.ListOptions{FieldSelector: fields, Limit: 500}
+	for {
+		l := P(new(L))
+		err := client.Get().Namespace(namespace).Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(l)
+		if err != nil {
+			return fmt.Errorf("can't list %s: %w", resource, err)
+		}
+		page(l)
+		if o.Continue = l.GetContinue(); o.Continue == "" {
+			return nil
+		}
+	}
+}
+
+func readEvent(o *corev1.Event) Event {
+	e := Event{At: o.LastTimestamp.Time, Node: o.Source.Host}
+	e.Service = vip.Key{Namespace: o.InvolvedObject.Namespace, Name: o.InvolvedObject.Name}
+	e.UID = string(o.InvolvedObject.UID)
+	e.Warning = o.Type == corev1.EventTypeWarning
+	e.Reason = vip.Reason(o.Reason)
+	e.Message = o.Message
+	return e
+}
