@@ -27,6 +27,7 @@ func (l *Lab) connect() error {
 		TLSClientConfig: rest.TLSClientConfig{CAData: l.ca},
 		Dial:            l.dialIn("cp"),
 		QPS:             -1, // no limit of our own
+		WarningHandler:  rest.NoWarnings{},
 	}
 	client, hc, err := newClient(l.config)
 	if err != nil {

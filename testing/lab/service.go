@@ -60,4 +60,6 @@ func Selecting(app string) func(*corev1.Service) {
 }
 
 // Local sets externalTrafficPolicy: Local.
-func Local(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }
+func Local(s *corev1.Service) {
+	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+}

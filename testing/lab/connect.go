@@ -1,0 +1,209 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// connectTimeout is how long an attempt may take, all in all.
+const connectTimeout = 2 * time.Second
+
+// A Connect is a client that opens a new connection again and again, asks one
+// question over it and reads the whole answer. It lives on the host cl.
+type Connect struct {
+	lab   *Lab
+	addr  string // IP:port
+	path  string
+	every time.Duration
+	began time.Time
+	stop  context.CancelFunc
+	ended time.Time
+	done  sync.WaitGroup
+
+	mu       sync.Mutex
+	attempts []Attempt
+}
+
+// An Attempt is one connection.
+type Attempt struct {
+	Began   time.Time
+	Latency time.Duration // until the answer was read, or it failed
+	Err     error
+	Pod     string     // that answered
+	Node    string     // of the pod
+	Client  netip.Addr // the source address that the pod saw
+}
+
+// Connect begins to open a connection to to, "IP:port" or "http://IP:port/path", once per
+// every, each for itself and with 2 s to succeed, until Stop is called or ctx is done.
+func (l *Lab) Connect(ctx context.Context, every time.Duration, to string) (*Connect, error) {
+	if !strings.Contains(to, "://") {
+		to = "http://" + to + "/"
+	}
+	u, err := url.Parse(to)
+	if err != nil {
+		return nil, err
+	}
+	host, port := u.Hostname(), u.Port()
+	if port == "" {
+		port = "80"
+	}
+	addr, err := netip.ParseAddrPort(net.JoinHostPort(host, port))
+	if err != nil || u.Scheme != "http" {
+		return nil, fmt.Errorf("connect to %s: want IP:port or http://IP:port/path", to)
+	}
+	c := &Connect{lab: l, addr: addr.String(), path: u.RequestURI(), every: every, began: time.Now()}
+	ctx, c.stop = context.WithCancel(ctx)
+	c.done.Go(func() { c.run(ctx) })
+	return c, nil
+}
+
+func (c *Connect) run(ctx context.Context) {
+	tick := time.NewTicker(c.every)
+	defer tick.Stop()
+	for {
+		c.done.Go(func() {
+			a := c.attempt()
+			c.mu.Lock()
+			c.attempts = append(c.attempts, a)
+			c.mu.Unlock()
+		})
+		select {
+		case <-ctx.Done():
+			c.ended = time.Now()
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// attempt makes one connection. It is not ended by Stop: the last one is as good
+// as the first.
+func (c *Connect) attempt() (a Attempt) {
+	a.Began = time.Now()
+	defer func() { a.Latency = time.Since(a.Began) }()
+	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
+	defer cancel()
+	conn, err := c.lab.dialIn("cl")(ctx, "tcp", c.addr)
+	if err != nil {
+		a.Err = err
+		return a
+	}
+	defer conn.Close()
+	// A reset instead of TIME_WAIT: a node that masquerades would find the port's
+	// old connection in its table, and swallow the first packet of a new one.
+	_ = conn.(*net.TCPConn).SetLinger(0)
+	_ = conn.SetDeadline(a.Began.Add(connectTimeout))
+	answer, err := ask(conn, c.addr, c.path)
+	if err != nil {
+		a.Err = err
+		return a
+	}
+	var client string
+	if _, err := fmt.Sscan(answer, &a.Pod, &a.Node, &client); err != nil {
+		a.Err = fmt.Errorf("unexpected answer %q", answer)
+		return a
+	}
+	a.Client, a.Err = netip.ParseAddr(client)
+	a.Client = a.Client.Unmap()
+	return a
+}
+
+// ask sends one HTTP request and returns the body of the answer.
+func ask(conn net.Conn, host, path string) (string, error) {
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", path, host); err != nil {
+		return "", err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
+	}
+	return string(body), err
+}
+
+// Stop ends the attempts, waits for those under way, and reports.
+func (c *Connect) Stop() ConnectReport {
+	c.stop()
+	c.done.Wait()
+	slices.SortFunc(c.attempts, func(a, b Attempt) int { return a.Began.Compare(b.Began) })
+	return summarize(c.addr, c.every, c.began, c.ended, c.attempts)
+}
+
+// A ConnectReport is what a Connect has seen.
+type ConnectReport struct {
+	To            string
+	Every         time.Duration
+	Began, Ended  time.Time
+	Attempts      int
+	Failures      []Attempt
+	P50, P99, Max time.Duration // latency of those that succeeded
+	Outage        time.Duration // the longest time without a success, from end to end of attempts
+	Pods          map[string]int
+	Clients       map[netip.Addr]int // source addresses seen by the pods
+}
+
+func summarize(to string, every time.Duration, began, ended time.Time, attempts []Attempt) ConnectReport {
+	r := ConnectReport{To: to, Every: every, Began: began, Ended: ended, Attempts: len(attempts),
+		Pods: map[string]int{}, Clients: map[netip.Addr]int{}}
+	var latencies []time.Duration
+	var successes []time.Time
+	for _, a := range attempts {
+		if a.Err != nil {
+			r.Failures = append(r.Failures, a)
+			continue
+		}
+		latencies = append(latencies, a.Latency)
+		successes = append(successes, a.Began.Add(a.Latency))
+		r.Pods[a.Pod]++
+		r.Clients[a.Client]++
+	}
+	slices.SortFunc(successes, time.Time.Compare)
+	last := began
+	for _, s := range append(successes, ended) {
+		r.Outage = max(r.Outage, s.Sub(last))
+		last = s
+	}
+	slices.Sort(latencies)
+	if n := len(latencies); n > 0 {
+		r.P50, r.P99, r.Max = latencies[n/2], latencies[n*99/100], latencies[n-1]
+	}
+	return r
+}
+
+// String tells the figures and the first failures.
+func (r ConnectReport) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "connect to %s, every %v for %v: %d attempts, %d failures, p50 %s, p99 %s, max %s, longest without a success %s\n",
+		r.To, r.Every, r.Ended.Sub(r.Began).Round(time.Millisecond), r.Attempts, len(r.Failures), ms(r.P50), ms(r.P99), ms(r.Max), ms(r.Outage))
+	for _, p := range slices.Sorted(maps.Keys(r.Pods)) {
+		fmt.Fprintf(&b, "  %6d answered by %s\n", r.Pods[p], p)
+	}
+	for _, c := range slices.SortedFunc(maps.Keys(r.Clients), netip.Addr.Compare) {
+		fmt.Fprintf(&b, "  %6d seen as %s\n", r.Clients[c], c)
+	}
+	for i, f := range r.Failures {
+		if i == 10 {
+			fmt.Fprintf(&b, "  and %d failures more\n", len(r.Failures)-i)
+			break
+		}
+		fmt.Fprintf(&b, "  %+9.3fs  after %s: %v\n", f.Began.Sub(r.Began).Seconds(), ms(f.Latency), f.Err)
+	}
+	return b.String()
+}

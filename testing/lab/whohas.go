@@ -1,0 +1,260 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/socket"
+	"golang.org/x/sys/unix"
+)
+
+// A WhoHas asks the LAN again and again who has an address, by ARP or Neighbour
+// Solicitation, and notes who answers. It asks from the host pr.
+//
+// Answers count by the time at which the kernel got them, so a busy machine
+// that wakes this process late makes no gap.
+type WhoHas struct {
+	lab   *Lab
+	self  host
+	names map[string]string // hardware address -> host
+	every time.Duration
+	began time.Time
+	stop  context.CancelFunc
+	done  sync.WaitGroup // sender and receivers
+	conns map[uint16]*socket.Conn
+
+	mu      sync.Mutex // guards what follows, and the targets
+	targets []*target
+	byAddr  map[netip.Addr]*target
+	err     error // the first that kept a question from being asked or an answer from being read
+}
+
+// A target is an address that is asked for.
+type target struct {
+	addr     netip.Addr
+	question []byte
+	asked    []time.Time // wall clock
+	answers  []answer
+	news     chan struct{} // closed when something was asked or answered; nil if nobody waits
+}
+
+type answer struct {
+	at  time.Time // wall clock
+	who string    // host, or hardware address of a stranger
+}
+
+// WhoHas begins to ask for each of addrs once per every, until Stop is called or
+// ctx is done. Questions for many addresses are spread over the time.
+func (l *Lab) WhoHas(ctx context.Context, every time.Duration, addrs ...netip.Addr) (*WhoHas, error) {
+	w := &WhoHas{lab: l, self: l.host("pr"), names: map[string]string{}, every: every, began: time.Now().Round(0),
+		conns: map[uint16]*socket.Conn{}, byAddr: map[netip.Addr]*target{}}
+	for _, h := range l.hosts {
+		w.names[h.mac(0x77).String()] = h.name
+	}
+	for _, a := range addrs {
+		q, err := question(w.self, a)
+		if err != nil {
+			return nil, fmt.Errorf("who has %s: %w", a, err)
+		}
+		t := &target{addr: a, question: q}
+		w.targets, w.byAddr[a] = append(w.targets, t), t
+	}
+	for _, etherType := range []uint16{unix.ETH_P_ARP, unix.ETH_P_IPV6} {
+		c, err := listenPackets("pr", etherType)
+		if err != nil {
+			w.close()
+			return nil, fmt.Errorf("who has: %w", err)
+		}
+		w.conns[etherType] = c
+	}
+	ctx, w.stop = context.WithCancel(ctx)
+	for _, c := range w.conns {
+		w.done.Go(func() { w.receive(c) })
+	}
+	w.done.Go(func() {
+		w.send(ctx)
+		// The last questions have their time to be answered, too.
+		time.Sleep(min(every, 100*time.Millisecond))
+		w.close()
+	})
+	return w, nil
+}
+
+func (w *WhoHas) close() {
+	for _, c := range w.conns {
+		c.Close()
+	}
+}
+
+// send asks until ctx is done. A process that was kept from running does not ask
+// twice in one breath: it leaves rounds out.
+func (w *WhoHas) send(ctx context.Context) {
+	if len(w.targets) == 0 {
+		<-ctx.Done()
+		return
+	}
+	step := w.every / time.Duration(len(w.targets))
+	tick := time.NewTicker(max(step, time.Millisecond))
+	defer tick.Stop()
+	began, next := time.Now(), 0
+	for {
+		due := int(time.Since(began) / step)
+		if late := due - next - len(w.targets); late > 0 {
+			next += late / len(w.targets) * len(w.targets) // whole rounds: everybody keeps their turn
+		}
+		for ; next <= due; next++ {
+			w.ask(w.targets[next%len(w.targets)])
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (w *WhoHas) ask(t *target) {
+	etherType := uint16(unix.ETH_P_IPV6)
+	if t.addr.Is4() {
+		etherType = unix.ETH_P_ARP
+	}
+	w.mu.Lock() // so that no answer is seen before its question
+	defer w.mu.Unlock()
+	at := time.Now().Round(0)
+	if _, err := w.conns[etherType].Write(t.question); err != nil {
+		w.fail(fmt.Errorf("ask for %s: %w", t.addr, err))
+		return
+	}
+	t.asked = append(t.asked, at)
+	t.tell()
+}
+
+// fail notes the first error; w.mu is held.
+func (w *WhoHas) fail(err error) {
+	if w.err == nil {
+		w.err = err
+	}
+}
+
+func (w *WhoHas) receive(c *socket.Conn) {
+	buf, oob := make([]byte, 2048), make([]byte, 256)
+	for {
+		frame, at, err := receive(c, buf, oob)
+		if err != nil {
+			return // closed: there is no other error on a packet socket of a link that stays
+		}
+		addr, mac, ok := readAnswer(w.self, frame)
+		if !ok {
+			continue
+		}
+		w.mu.Lock()
+		if t := w.byAddr[addr]; t != nil {
+			t.answers = append(t.answers, answer{at, w.name(mac)})
+			t.tell()
+		}
+		w.mu.Unlock()
+	}
+}
+
+func (w *WhoHas) name(mac string) string {
+	if n, ok := w.names[mac]; ok {
+		return n
+	}
+	return mac
+}
+
+// tell wakes who waits for t; w.mu is held.
+func (t *target) tell() {
+	if t.news != nil {
+		close(t.news)
+		t.news = nil
+	}
+}
+
+// await calls look, with w.mu held, whenever there is news of addr, until it says true.
+func (w *WhoHas) await(ctx context.Context, addr netip.Addr, what string, look func(*target) bool) error {
+	for {
+		w.mu.Lock()
+		t := w.byAddr[addr]
+		if t == nil {
+			w.mu.Unlock()
+			return fmt.Errorf("who has %s: nobody asked", addr)
+		}
+		if look(t) {
+			w.mu.Unlock()
+			return nil
+		}
+		if t.news == nil {
+			t.news = make(chan struct{})
+		}
+		news := t.news
+		w.mu.Unlock()
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return fmt.Errorf("who has %s: waiting for %s, last answered by %q: %w", addr, what, w.Owner(addr), context.Cause(ctx))
+		}
+	}
+}
+
+// Await waits for the first answer for addr by the given node that arrives after
+// the call, and returns when it arrived. With "" any node will do.
+func (w *WhoHas) Await(ctx context.Context, addr netip.Addr, node string) (time.Time, error) {
+	since := time.Now()
+	var at time.Time
+	err := w.await(ctx, addr, "an answer by "+node, func(t *target) bool {
+		for i := len(t.answers) - 1; i >= 0 && t.answers[i].at.After(since); i-- {
+			if node == "" || t.answers[i].who == node {
+				at = t.answers[i].at
+			}
+		}
+		return !at.IsZero()
+	})
+	return at, err
+}
+
+// AwaitSilence waits until nobody has answered for addr for three rounds, and
+// returns when the last answer came: the zero time if none ever did.
+func (w *WhoHas) AwaitSilence(ctx context.Context, addr netip.Addr) (time.Time, error) {
+	var last time.Time
+	err := w.await(ctx, addr, "silence", func(t *target) bool {
+		if len(t.answers) > 0 {
+			last = t.answers[len(t.answers)-1].at
+		}
+		// The latest question may still be answered.
+		return len(t.asked) >= 4 && last.Before(t.asked[len(t.asked)-4])
+	})
+	return last, err
+}
+
+// Owner is the host that answered for addr in the latest round or the one
+// before, or "". Of several it is the last.
+func (w *WhoHas) Owner(addr netip.Addr) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.byAddr[addr]
+	if t == nil || len(t.answers) == 0 {
+		return ""
+	}
+	last := t.answers[len(t.answers)-1]
+	if n := len(t.asked); n > 1 && last.at.Before(t.asked[n-2]) {
+		return ""
+	}
+	return last.who
+}
+
+// Stop ends the asking and reports.
+func (w *WhoHas) Stop() WhoHasReport {
+	w.stop()
+	w.done.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := WhoHasReport{Every: w.every, Began: w.began, Ended: time.Now().Round(0), Err: w.err}
+	for _, t := range w.targets {
+		r.Addrs = append(r.Addrs, t.report(r.Began, r.Ended, w.every))
+	}
+	return r
+}

@@ -1,0 +1,161 @@
+package lab
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A WhoHasReport is what a WhoHas has seen.
+type WhoHasReport struct {
+	Every        time.Duration
+	Began, Ended time.Time
+	Addrs        []AddrReport // in the order they were given
+	Err          error        // something kept it from asking; the report is not to be trusted
+}
+
+// An AddrReport tells who answered for one address.
+type AddrReport struct {
+	Addr       netip.Addr
+	Rounds     int // questions asked
+	Unanswered int // those that nobody answered before the next one was asked
+	First      time.Time
+
+	// Silence is a stretch of unanswered questions: from when the first was
+	// asked until an answer came, or the end.
+	LongestSilence, TotalSilence time.Duration
+	// A double answer is a stretch of rounds that two or more hosts answered.
+	LongestDouble, TotalDouble time.Duration
+
+	Timeline []Span
+}
+
+// A Span is a time during which the same hosts answered every round.
+type Span struct {
+	From, To time.Time
+	Hosts    []string // sorted: names of the lab's hosts, or hardware addresses of strangers; empty: nobody
+}
+
+func (s Span) length() time.Duration { return s.To.Sub(s.From) }
+
+// report makes the report of one address: answers belong to the last question
+// asked before they arrived.
+func (t *target) report(began, ended time.Time, every time.Duration) AddrReport {
+	r := AddrReport{Addr: t.addr, Rounds: len(t.asked)}
+	slices.SortFunc(t.answers, func(a, b answer) int { return a.at.Compare(b.at) })
+	if len(t.answers) > 0 {
+		r.First = t.answers[0].at
+	}
+	if len(t.asked) == 0 {
+		r.LongestSilence = ended.Sub(began)
+		r.TotalSilence = r.LongestSilence
+		return r
+	}
+	next := 0 // answer
+	for i, asked := range t.asked {
+		until := ended
+		if i+1 < len(t.asked) {
+			until = t.asked[i+1]
+		}
+		from, hosts := asked, []string(nil)
+		for ; next < len(t.answers) && t.answers[next].at.Before(until); next++ {
+			if hosts == nil {
+				from = t.answers[next].at
+			}
+			hosts = append(hosts, t.answers[next].who)
+		}
+		slices.Sort(hosts)
+		hosts = slices.Compact(hosts)
+		if len(hosts) == 0 {
+			r.Unanswered++
+		}
+		r.extend(from, hosts)
+	}
+	r.Timeline[len(r.Timeline)-1].To = ended
+	r.measure(every)
+	return r
+}
+
+// extend goes on with the last span, or ends it and begins another.
+func (r *AddrReport) extend(from time.Time, hosts []string) {
+	if n := len(r.Timeline); n > 0 {
+		last := &r.Timeline[n-1]
+		if slices.Equal(last.Hosts, hosts) {
+			return
+		}
+		last.To = from
+	}
+	r.Timeline = append(r.Timeline, Span{From: from, Hosts: hosts})
+}
+
+func (r *AddrReport) measure(every time.Duration) {
+	for _, s := range r.Timeline {
+		switch {
+		case len(s.Hosts) == 0:
+			r.LongestSilence = max(r.LongestSilence, s.length())
+			r.TotalSilence += s.length()
+		case len(s.Hosts) > 1:
+			d := max(s.length(), every) // the last round may be cut short by the end
+			r.LongestDouble = max(r.LongestDouble, d)
+			r.TotalDouble += d
+		}
+	}
+}
+
+// Addr is the report of one address, the zero report if it was not asked for.
+func (r WhoHasReport) Addr(a netip.Addr) AddrReport {
+	for _, x := range r.Addrs {
+		if x.Addr == a {
+			return x
+		}
+	}
+	return AddrReport{}
+}
+
+// Worst is the report of the address with the longest silence.
+func (r WhoHasReport) Worst() AddrReport {
+	if len(r.Addrs) == 0 {
+		return AddrReport{}
+	}
+	return slices.MaxFunc(r.Addrs, func(a, b AddrReport) int { return cmp.Compare(a.LongestSilence, b.LongestSilence) })
+}
+
+// String tells of each address, with its timeline; of more than ten, those with
+// the longest silence.
+func (r WhoHasReport) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "who has, every %v for %v\n", r.Every, r.Ended.Sub(r.Began).Round(time.Millisecond))
+	if r.Err != nil {
+		fmt.Fprintf(&b, "  FAILED: %v\n", r.Err)
+	}
+	list := slices.Clone(r.Addrs)
+	if len(list) > 10 {
+		slices.SortFunc(list, func(a, b AddrReport) int { return cmp.Compare(b.LongestSilence, a.LongestSilence) })
+		fmt.Fprintf(&b, "  the 10 of %d addresses with the longest silence:\n", len(list))
+		list = list[:10]
+	}
+	for _, a := range list {
+		fmt.Fprintf(&b, "  %s: %d rounds, %d unanswered", a.Addr, a.Rounds, a.Unanswered)
+		if a.LongestSilence > 0 {
+			fmt.Fprintf(&b, "; silent %s, longest %s", ms(a.TotalSilence), ms(a.LongestSilence))
+		}
+		if a.LongestDouble > 0 {
+			fmt.Fprintf(&b, "; two answering %s, longest %s", ms(a.TotalDouble), ms(a.LongestDouble))
+		}
+		b.WriteByte('\n')
+		for _, s := range a.Timeline {
+			who := strings.Join(s.Hosts, " and ")
+			if who == "" {
+				who = "nobody"
+			}
+			fmt.Fprintf(&b, "    %+9.3fs  %-9s %s\n", s.From.Sub(r.Began).Seconds(), ms(s.length()), who)
+		}
+	}
+	return b.String()
+}
+
+// ms prints a duration as a person measures it here, in milliseconds.
+func ms(d time.Duration) string { return fmt.Sprintf("%.0fms", float64(d)/float64(time.Millisecond)) }
