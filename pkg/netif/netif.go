@@ -54,9 +54,10 @@ type Interfaces struct {
 	picture *picture   // the kernel, as known from the first reading and every change since
 	facts   facts      // what picture means
 	held    map[place]*holding
-	refused map[place]time.Time // duplicate addresses, and when they were found
-	epoch   int64               // the tenure that the last Set was made under
-	wake    chan struct{}       // capacity 1: held is no longer empty
+	wants   map[place]vip.Address // what was last wanted there
+	refused map[place]time.Time   // duplicate addresses, and when they were found
+	epoch   int64                 // the tenure that the last Set was made under
+	wake    chan struct{}         // capacity 1: held is no longer empty
 }
 
 // New reads the links and addresses. It fails if the interface of VIPs isn't
@@ -76,6 +77,7 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 		kernel:  k,
 		meters:  newMeters(),
 		held:    map[place]*holding{},
+		wants:   map[place]vip.Address{},
 		refused: map[place]time.Time{},
 		wake:    make(chan struct{}, 1),
 	}
@@ -97,17 +99,11 @@ func (n *Interfaces) String() string { return "network interfaces" }
 // Collectors are the room's metrics.
 func (n *Interfaces) Collectors() []prometheus.Collector { return n.meters.collectors() }
 
-// Observe fills in Bound, which is all that bears our mark, used or not yet, and Stray.
+// Observe fills in Bound, which is what Set would return, and Stray.
 func (n *Interfaces) Observe(w *vip.World) {
+	w.Bound = n.have()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	w.Bound = slices.Clone(n.facts.bound)
-	for i := range w.Bound {
-		a := &w.Bound[i]
-		if h := n.held[place{n.picture.index(a.Link), a.Prefix()}]; h != nil {
-			*a = h.want
-		}
-	}
 	w.Stray = slices.Clone(n.facts.stray)
 }
 

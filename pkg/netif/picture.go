@@ -130,7 +130,8 @@ const ipvsLink = "kube-ipvs0"
 
 // facts is what a picture means to others.
 type facts struct {
-	bound []vip.Address // all that bears our mark
+	bound []vip.Address // what bears our mark and the kernel answers for
+	at    []place       // where those are
 	stray []vip.Address // what looks like a VIP but doesn't
 	info  vip.Info
 }
@@ -143,8 +144,9 @@ func (p *picture) means(o Options) facts {
 		l := p.links[e.link]
 		a := vip.Address{Addr: e.prefix.Addr(), Bits: e.prefix.Bits(), Link: l.name}
 		switch {
+		case e.ours && (e.tentative || e.duplicate):
 		case e.ours:
-			f.bound = append(f.bound, a)
+			f.bound, f.at = append(f.bound, a), append(f.at, e.place)
 		case l.loopback || !e.global || !e.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
 		case e.prefix.IsSingleIP():
 			f.stray = append(f.stray, a)

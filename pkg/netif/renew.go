@@ -132,7 +132,7 @@ func (n *Interfaces) due() map[place]vip.Address {
 		if h.due.After(now) {
 			continue
 		}
-		due[p] = h.want
+		due[p] = n.wants[p]
 		if h.due = h.due.Add(period); h.due.Before(now) {
 			h.due = now.Add(period)
 		}

@@ -14,15 +14,15 @@ import (
 
 // A holding is an address that is renewed.
 type holding struct {
-	want vip.Address
 	due  time.Time // when to renew it
 	ends time.Time // when the kernel drops it if it isn't renewed
 }
 
 // Set binds what is wanted and isn't bound, then removes what bears our mark and
-// isn't wanted. It returns those of want that the kernel has and answers for; an
-// IPv6 address under duplicate address detection is not among them yet, and Poke
-// follows when it is. Every address that is missing has an error that names it.
+// isn't wanted. It returns what the kernel then has and answers for, also what it
+// would not let go of. An IPv6 address under duplicate address detection is not
+// among that yet; Poke follows when it is. Every address that is missing, or
+// could not be removed, has an error that names it.
 func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address, error) {
 	n.op.Lock()
 	defer n.op.Unlock()
@@ -58,7 +58,7 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 	for _, p := range n.unwanted(wanted) {
 		note(n.release(p, "no longer wanted"))
 	}
-	return n.have(order, wanted), errors.Join(errs...)
+	return n.have(), errors.Join(errs...)
 }
 
 // place finds the link of w.
@@ -84,16 +84,14 @@ func (n *Interfaces) hold(p place, w vip.Address) error {
 	h := n.held[p]
 	e, there := n.picture.entries[p]
 	others := n.picture.others(p)
-	found, refused := n.refused[p]
-	if h != nil {
-		h.want = w
-	}
+	_, refused := n.refused[p]
+	n.wants[p] = w
 	n.mu.Unlock()
 
 	switch {
 	case refused:
-		return fmt.Errorf("address %s on %s: another host of that network uses it (duplicate address detection, %s ago): take it off that host or give the Service another address",
-			p.prefix, w.Link, now.Sub(found).Round(time.Second))
+		return fmt.Errorf("address %s on %s: another host of that network uses it (found by duplicate address detection): take it off that host or give the Service another address",
+			p.prefix, w.Link)
 	case r.seconds == 0 && there && e.ours && r.over:
 		return n.release(p, "the right to hold it has ended")
 	case r.seconds == 0 && there && e.ours:
@@ -199,7 +197,6 @@ func (n *Interfaces) bind(p place, w vip.Address, r right, detect bool) error {
 		n.held[p] = h
 		n.rouse()
 	}
-	h.want = w
 	h.ends = time.Now().Add(time.Duration(r.seconds) * time.Second)
 	n.draw(change{entry: &e})
 	return nil
@@ -231,6 +228,13 @@ func (n *Interfaces) unwanted(wanted map[place]vip.Address) []place {
 			delete(n.held, p) // also what the kernel has lost already
 		}
 	}
+	for p := range n.wants {
+		if _, bound := n.picture.entries[p]; !bound {
+			if _, ok := wanted[p]; !ok {
+				delete(n.wants, p)
+			}
+		}
+	}
 	for p := range n.refused {
 		if _, ok := wanted[p]; !ok {
 			delete(n.refused, p) // who asks anew gets a new try
@@ -242,14 +246,14 @@ func (n *Interfaces) unwanted(wanted map[place]vip.Address) []place {
 	return places
 }
 
-// have is those of wanted that the kernel has and answers for.
-func (n *Interfaces) have(order []place, wanted map[place]vip.Address) []vip.Address {
+// have is what bears our mark and the kernel answers for.
+func (n *Interfaces) have() []vip.Address {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var have []vip.Address
-	for _, p := range order {
-		if e, ok := n.picture.entries[p]; ok && e.ours && !e.tentative && !e.duplicate {
-			have = append(have, wanted[p])
+	have := slices.Clone(n.facts.bound)
+	for i, p := range n.facts.at {
+		if w, ok := n.wants[p]; ok { // the kernel doesn't know which claim it stands on
+			have[i] = w
 		}
 	}
 	return have

@@ -1,0 +1,40 @@
+package l2
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// meters are the room's metrics.
+type meters struct {
+	sent   *prometheus.CounterVec
+	errors *prometheus.CounterVec
+	heard  prometheus.Counter
+}
+
+func newMeters() meters {
+	byFamily := func(name, help string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"family"})
+		v.WithLabelValues("ipv4")
+		v.WithLabelValues("ipv6")
+		return v
+	}
+	return meters{
+		sent:   byFamily("herald_announcements_sent_total", "Frames that announced a VIP: gratuitous ARP (ipv4) and unsolicited neighbor advertisements (ipv6)."),
+		errors: byFamily("herald_announcement_errors_total", "Announcements of a VIP that could not be sent. Each is tried again after about a second."),
+		heard: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "herald_announcements_heard_total",
+			Help: "Announcements by other hosts of a VIP that this node announces, or has just handed to another node.",
+		}),
+	}
+}
+
+func (m meters) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.sent, m.errors, m.heard}
+}
+
+// family is the label of a's family.
+func family(a netip.Addr) string { return strings.ToLower(vip.FamilyOf(a).String()) }

@@ -1,0 +1,213 @@
+package l2
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	// quick announcements follow the first, gap apart: for neighbours that lost one,
+	// and for Linux, which doesn't let an entry change twice within a second
+	// (locktime). RFC 4861 section 7.2.6 allows three in all.
+	quick = 2
+	gap   = 1100 * time.Millisecond
+	// grain is the least time between two rounds of Run.
+	grain = 20 * time.Millisecond
+)
+
+// Run repeats the announcements and listens to those of others, until ctx ends.
+func (a *Announcer) Run(ctx context.Context) error {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	listening := map[hearing]context.CancelFunc{}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.wake:
+		case <-timer.C:
+		}
+		wait := a.round(time.Now())
+		a.attend(ctx, &tasks, listening)
+		timer.Reset(wait)
+	}
+}
+
+// round says what is due and returns how long until there is something again.
+func (a *Announcer) round(now time.Time) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.speech) == 0 {
+		return time.Hour // Set wakes it
+	}
+	changed := a.links.look(now)
+	a.ears.know(a.links.own())
+	news := false
+	next := now.Add(relook)
+	for _, t := range a.topics() {
+		s := a.speech[t]
+		if s.want.Listen {
+			continue
+		}
+		if changed[t.link] {
+			s.said, s.next = 0, now
+		}
+		if !s.next.After(now) {
+			before := s.err == nil && s.said > 0
+			a.say(s, now)
+			news = news || before != (s.err == nil && s.said > 0)
+		}
+		if s.next.Before(next) {
+			next = s.next
+		}
+	}
+	if news {
+		a.opts.Poke()
+	}
+	return max(next.Sub(now), grain)
+}
+
+// say announces s and decides when to do so again. It keeps silent while the
+// node's right to hold VIPs is not certain: a process that was asleep may have
+// lost them to another.
+func (a *Announcer) say(s *speech, now time.Time) {
+	s.next = now.Add(gap)
+	if t := a.opts.Tenure(); !t.Confirmed || !t.Holds(now) {
+		return
+	}
+	err := a.send(s, now)
+	a.report(s, err)
+	s.err = err
+	if err != nil {
+		s.said = 0
+		return
+	}
+	if s.said++; s.said > quick {
+		// Jitter, or all VIPs of the cluster would speak at once after a move.
+		s.next = now.Add(a.opts.Rate*9/10 + time.Duration(rand.Int64N(int64(a.opts.Rate/5)+1)))
+	}
+}
+
+// send puts s on the wire: in both forms at first, in one form for ever after.
+// That one is the ARP request (RFC 5227 section 3) or the advertisement to all nodes: enough to keep
+// caches and switches from forgetting. Alternating between two forms instead
+// would halve the rate for a neighbour that understands only one.
+func (a *Announcer) send(s *speech, now time.Time) error {
+	name, addr := s.want.Link, s.want.Addr.Unmap().WithZone("")
+	if a.links.all == nil || a.links.open[name] == nil {
+		a.links.look(now)
+		a.ears.know(a.links.own())
+	}
+	st, err := a.links.station(name)
+	if err != nil {
+		return err
+	}
+	frames, err := announcement(addr, st.ifi.HardwareAddr)
+	if err != nil {
+		return err
+	}
+	if s.said > quick {
+		frames = frames[:1]
+	}
+	for _, f := range frames {
+		if err := st.mouth.send(f); err != nil {
+			a.links.shut(name)
+			a.links.looked = time.Time{} // it has changed
+			return err
+		}
+		a.meters.sent.WithLabelValues(family(addr)).Inc()
+	}
+	return nil
+}
+
+// report logs when an announcement begins to fail, or works again.
+func (a *Announcer) report(s *speech, err error) {
+	if err != nil {
+		a.meters.errors.WithLabelValues(family(s.want.Addr.Unmap())).Inc()
+	}
+	switch {
+	case err != nil && s.err == nil && s.said > 0:
+		a.log.Warn("a VIP can no longer be announced", "address", s.want.Addr, "link", s.want.Link, "err", err)
+	case err == nil && s.err != nil:
+		a.log.Info("a VIP can be announced again", "address", s.want.Addr, "link", s.want.Link)
+	}
+}
+
+// A hearing is one ear's job.
+type hearing struct {
+	link   string
+	index  int
+	family vip.Family
+}
+
+// attend has an ear for each link and family in use, and none for others.
+func (a *Announcer) attend(ctx context.Context, tasks *sync.WaitGroup, listening map[hearing]context.CancelFunc) {
+	needed := map[hearing]bool{}
+	a.mu.Lock()
+	for t := range a.speech {
+		if ifi, ok := a.links.all[t.link]; ok {
+			needed[hearing{t.link, ifi.Index, vip.FamilyOf(t.addr)}] = true
+		}
+	}
+	a.mu.Unlock()
+	for h, cancel := range listening {
+		if !needed[h] {
+			cancel()
+			delete(listening, h)
+		}
+	}
+	for h := range needed {
+		if listening[h] == nil {
+			own, cancel := context.WithCancel(ctx)
+			listening[h] = cancel
+			tasks.Go(func() { a.listen(own, h) })
+		}
+	}
+}
+
+// listen hears until ctx ends, with a new ear each second if need be.
+func (a *Announcer) listen(ctx context.Context, h hearing) {
+	complained := false
+	for ctx.Err() == nil {
+		err := a.hear(ctx, h)
+		if ctx.Err() != nil {
+			return
+		}
+		if !complained {
+			a.log.Warn("can't hear who else announces VIPs, trying again every second", "link", h.link, "family", h.family, "err", err)
+			complained = true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(relook):
+		}
+	}
+}
+
+// hear opens an ear and hears with it until that fails.
+func (a *Announcer) hear(ctx context.Context, h hearing) error {
+	a.mu.Lock()
+	ifi := a.links.all[h.link]
+	a.mu.Unlock()
+	e, err := a.lan.listen(ifi, h.family)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	defer context.AfterFunc(ctx, func() { _ = e.close() })()
+	for {
+		w, err := e.next()
+		if err != nil {
+			return err
+		}
+		if a.ears.hear(h.link, w, time.Now()) {
+			a.opts.Poke()
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package l2
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/mdlayher/ndp"
+	"github.com/mdlayher/packet"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+)
+
+// sockets is the node's links by packet(7) and raw ICMPv6 sockets.
+type sockets struct{}
+
+func (sockets) links() ([]net.Interface, error) { return net.Interfaces() }
+
+// patience is how long a frame may wait for room in the link's queue.
+const patience = 200 * time.Millisecond
+
+// speak opens a packet socket for whole frames of both families. It works
+// without an address on the link, which a client of ARP or a raw ICMPv6 socket
+// would need. Protocol 0 receives nothing.
+func (sockets) speak(ifi net.Interface) (mouth, error) {
+	c, err := packet.Listen(&ifi, packet.Raw, 0, nil)
+	if err != nil {
+		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, hint(err))
+	}
+	return packetMouth{c}, nil
+}
+
+type packetMouth struct{ conn *packet.Conn }
+
+func (m packetMouth) close() error { return m.conn.Close() }
+
+func (m packetMouth) send(frame []byte) error {
+	if err := m.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	_, err := m.conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]})
+	return err
+}
+
+func (sockets) listen(ifi net.Interface, family vip.Family) (ear, error) {
+	if family == vip.IPv4 {
+		// The kernel hands over ARP frames only, so that other traffic costs nothing.
+		c, err := packet.Listen(&ifi, packet.Raw, unix.ETH_P_ARP, nil)
+		if err != nil {
+			return nil, fmt.Errorf("can't open a packet socket for ARP: %w%s", err, hint(err))
+		}
+		return &arpEar{conn: c, buf: make([]byte, 128)}, nil
+	}
+	// Bound to no address, so that the link needs none. All are members of ff02::1.
+	c, _, err := ndp.Listen(&ifi, ndp.Unspecified)
+	if err != nil {
+		return nil, fmt.Errorf("can't open an ICMPv6 socket: %w%s", err, hint(err))
+	}
+	var only ipv6.ICMPFilter
+	only.SetAll(true)
+	only.Accept(ipv6.ICMPTypeNeighborAdvertisement)
+	if err := errors.Join(c.SetICMPFilter(&only), c.SetControlMessage(ipv6.FlagInterface|ipv6.FlagHopLimit, true)); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &ndpEar{conn: c, index: ifi.Index}, nil
+}
+
+type arpEar struct {
+	conn *packet.Conn
+	buf  []byte
+}
+
+func (e *arpEar) close() error { return e.conn.Close() }
+
+func (e *arpEar) next() (word, error) {
+	for {
+		n, _, err := e.conn.ReadFrom(e.buf)
+		if err != nil {
+			return word{}, err
+		}
+		if w, ok := parseARP(e.buf[:n]); ok {
+			return w, nil
+		}
+	}
+}
+
+// ndpEar hears the advertisements on all links, and heeds those on its own.
+type ndpEar struct {
+	conn  *ndp.Conn
+	index int
+}
+
+func (e *ndpEar) close() error { return e.conn.Close() }
+
+func (e *ndpEar) next() (word, error) {
+	for {
+		m, cm, _, err := e.conn.ReadFrom()
+		if err != nil {
+			return word{}, err
+		}
+		if cm == nil || cm.IfIndex != e.index || cm.HopLimit != ndp.HopLimit {
+			continue
+		}
+		if w, ok := parseNA(m); ok {
+			return w, nil
+		}
+	}
+}
+
+// hint says what to do about a kernel's errno.
+func hint(err error) string {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return " (the process needs the capability NET_RAW)"
+	}
+	return ""
+}
