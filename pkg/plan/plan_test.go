@@ -1,0 +1,579 @@
+package plan
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func TestUnit(t *testing.T) {
+	tests := []struct {
+		name string
+		r    func(*Rules)
+		w    func() vip.World
+		want string
+	}{
+		{name: "nothing is known yet", w: func() vip.World { w := world(svc("a", "10.77.0.50")); w.Synced = false; return w }},
+		{
+			name: "free, another node is first in rank",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n1")
+				w.Members = w.Members[:2]
+				return w
+			},
+			want: `take kubevip-a
+				watch kubevip-b -> n2
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced
+				b: VIPClaiming`,
+		},
+		{
+			name: "free, this node is first in rank: a claim, no address yet",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n2")
+				w.Members = w.Members[:2]
+				return w
+			},
+			want: `take kubevip-b
+				a: VIPElsewhere
+				b: VIPClaiming`,
+		},
+		{
+			name: "held and bound: announced, status and Event",
+			w: func() vip.World {
+				return bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1"))
+			},
+			want: `take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				bind fd77::50/128 dev eth0
+				status a 10.77.0.50(VIP) fd77::50(VIP)
+				a: VIPAnnounced
+				event a VIPAnnounced`,
+		},
+		{
+			name: "status only for what the kernel confirmed",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1"))
+				w.Bound = w.Bound[:1]
+				return w
+			},
+			want: `take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				bind fd77::50/128 dev eth0
+				status a 10.77.0.50(VIP)
+				a: VIPAnnounced`,
+		},
+		{
+			name: "the Service chooses its ipMode",
+			w: func() vip.World {
+				return bind(rules(), held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Mode = vip.ModeProxy })), "a", "n1"))
+			},
+			want: `take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				status a 10.77.0.50(Proxy)
+				a: VIPAnnounced
+				event a VIPAnnounced`,
+		},
+		{
+			name: "taken from another node: the Event says so",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50")), "a", "n1")
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, From: "n2", Changes: 2}
+				return bind(rules(), w)
+			},
+			want: `take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				status a 10.77.0.50(VIP)
+				a: VIPAnnounced
+				event a VIPMoved`,
+		},
+		{
+			name: "held by a stranger",
+			w: func() vip.World {
+				w := world(svc("a", "10.77.0.50", written("n1")))
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "x", Valid: true, Foreign: true}
+				return w
+			},
+			want: `a: HeldByStranger
+				event a HeldByStranger`,
+		},
+		{
+			name: "an earlier program on this node held it: adopted by this node, not by the least loaded",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51")), "b", "n1")
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Foreign: true}
+				return w
+			},
+			want: `take kubevip-a
+				take kubevip-b
+				bind 10.77.0.51/32 dev eth0
+				a: VIPClaiming
+				b: VIPAnnounced`,
+		},
+		{
+			name: "the lease was deleted by hand: the node that had it is first, whatever it holds",
+			w: func() vip.World {
+				return held(world(svc("a", "10.77.0.50", written("n1")), svc("b", "10.77.0.51")), "b", "n1")
+			},
+			want: `take kubevip-a
+				take kubevip-b
+				bind 10.77.0.51/32 dev eth0
+				a: VIPClaiming
+				b: VIPAnnounced`,
+		},
+		{
+			name: "tenure is over: nothing is bound, the claim is not let go of",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
+				w.Tenure.Until = w.Now
+				return w
+			},
+			want: `take kubevip-a
+				a: NodeWithoutTenure`,
+		},
+		{
+			name: "this node is excluded: hand over, serve until the other is heard",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+				w.Members = w.Members[:2]
+				w.Nodes = []vip.Node{{Name: "n1", Excluded: "it has the label x"}}
+				return w
+			},
+			want: `give kubevip-a -> n2
+				bind 10.77.0.50/32 dev eth0
+				status a 10.77.0.50(VIP)
+				a: VIPAnnounced
+				event a VIPAnnounced`,
+		},
+		{
+			name: "stopping, and nobody else may have it: let go",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+				w.Members = w.Members[:1]
+				w.Stopping = true
+				return w
+			},
+			want: `a: NoEligibleNode`,
+		},
+		{
+			name: "the link is down: hand over, nothing to announce on",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
+				w.Members = w.Members[:2]
+				w.Members[0].Info = info(false)
+				return w
+			},
+			want: `give kubevip-a -> n2
+				a: VIPAnnounced
+				event a NoEligibleNode`,
+		},
+		{
+			name: "no node may carry it: the status is cleared, the user told",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
+				for i := range w.Members {
+					w.Members[i].Info = info(false)
+				}
+				return w
+			},
+			want: `status a
+				a: NoEligibleNode
+				event a NoEligibleNode`,
+		},
+		{
+			name: "handed over and not heard: still bound, with an end",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, From: "n1", Changes: 2}
+				w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+				return w
+			},
+			want: `bind 10.77.0.50/32 dev eth0 lingering
+				a: VIPElsewhere`,
+		},
+		{
+			name: "handed over and heard: gone",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, From: "n1", Changes: 2}
+				w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(time.Second)}
+				w.Heard[addr("10.77.0.50")] = vip.Sound{At: w.Now}
+				return w
+			},
+			want: `a: VIPElsewhere`,
+		},
+		{
+			name: "handed over and past the deadline: gone",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, From: "n1", Changes: 2}
+				w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now.Add(-time.Second), Until: w.Now}
+				return w
+			},
+			want: `a: VIPElsewhere`,
+		},
+		{
+			name: "Local: only where an endpoint is",
+			w:    func() vip.World { return held(world(svc("a", "10.77.0.50", local("n3"))), "a", "n1") },
+			want: `give kubevip-a -> n3
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced`,
+		},
+		{
+			name: "Local: terminating endpoints count if no other is left",
+			w: func() vip.World {
+				return held(world(svc("a", "10.77.0.50", local(), func(s *vip.Service) { s.Endpoints.Terminating = []string{"n1"} })), "a", "n1")
+			},
+			want: `take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced`,
+		},
+		{
+			name: "Local: endpoints only on nodes without Herald",
+			w:    func() vip.World { return world(svc("a", "10.77.0.50", local("w1"), written("n1"))) },
+			want: `status a
+				a: NoEligibleNode
+				event a NoEligibleNode`,
+		},
+		{
+			name: "Local: bound once kube-proxy serves it",
+			w: func() vip.World {
+				return held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthPort = 30000 })), "a", "n1")
+			},
+			want: `take kubevip-a
+				a: VIPAnnounced`,
+		},
+		{
+			name: "Local: kube-proxy serves it",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthPort = 30000 })), "a", "n1")
+				w.Ready[key("a")] = true
+				return w
+			},
+			want: `take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced`,
+		},
+		{
+			name: "no endpoints: no VIP, status cleared, claim let go",
+			w: func() vip.World {
+				return held(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} })), "a", "n1")
+			},
+			want: `status a
+				a: NoEndpoints
+				event a NoEndpoints`,
+		},
+		{
+			name: "no endpoints, announced all the same",
+			w: func() vip.World {
+				return held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Endpoints, s.WithoutEndpoints = vip.Endpoints{}, true })), "a", "n1")
+			},
+			want: `take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced`,
+		},
+		{
+			name: "one address, two Services: one node, one lease each, one address",
+			w: func() vip.World {
+				return bind(rules(), held(world(svc("b", "10.77.0.50"), svc("a", "10.77.0.50", port(81), younger)), "b", "n1"))
+			},
+			want: `take kubevip-b
+				take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				status b 10.77.0.50(VIP)
+				status a 10.77.0.50(VIP)
+				a: VIPAnnounced
+				b: VIPAnnounced
+				event b VIPAnnounced
+				event a VIPAnnounced`,
+		},
+		{
+			name: "the older of two goes: the younger's lease already names the owner",
+			w:    func() vip.World { return held(world(svc("a", "10.77.0.50", port(81))), "a", "n1") },
+			want: `take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced`,
+		},
+		{
+			name: "a Service joins the address of one on another node: its lease follows",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", port(81), younger)), "a", "n2")
+				return held(w, "b", "n1")
+			},
+			want: `give kubevip-b -> n2
+				a: VIPElsewhere
+				b: VIPElsewhere`,
+		},
+		{
+			name: "one address, one port, two Services: the older keeps it",
+			w: func() vip.World {
+				return held(world(svc("b", "10.77.0.50"), svc("a", "10.77.0.50", younger)), "b", "n3")
+			},
+			want: `a: AddressConflict
+				b: VIPElsewhere`,
+		},
+		{
+			name: "one address, one port, two Services: the one that has it keeps it",
+			w: func() vip.World {
+				return held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, written("n1"))), "b", "n1")
+			},
+			want: `take kubevip-b
+				bind 10.77.0.50/32 dev eth0
+				a: AddressConflict
+				b: VIPAnnounced`,
+		},
+		{
+			name: "a lease in common: one unit",
+			w: func() vip.World {
+				w := world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "both" }), svc("b", "10.77.0.51", func(s *vip.Service) { s.Lease = "both" }))
+				w.Claims[key("both")] = vip.Claim{Holder: "n1", Valid: true}
+				return w
+			},
+			want: `take both
+				bind 10.77.0.50/32 dev eth0
+				bind 10.77.0.51/32 dev eth0
+				a: VIPAnnounced
+				b: VIPAnnounced`,
+		},
+		{
+			name: "one owner for all",
+			r:    func(r *Rules) { r.Election = false },
+			w: func() vip.World {
+				w := world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", local("n2")))
+				w.Claims[rules().Lease] = vip.Claim{Holder: "n1", Valid: true}
+				return w
+			},
+			want: `take plndr-svcs-lock
+				bind 10.77.0.50/32 dev eth0
+				bind 10.77.0.51/32 dev eth0
+				a: VIPAnnounced
+				b: VIPAnnounced
+				event b LocalWithoutElection`,
+		},
+		{
+			name: "auto: the link whose subnet has the VIP, else the default",
+			w: func() vip.World {
+				auto := func(s *vip.Service) { s.Interface = "auto" }
+				w := world(svc("a", "10.99.3.4", auto), svc("b", "192.0.2.1", auto, younger))
+				return held(held(w, "a", "n1"), "b", "n1")
+			},
+			want: `take kubevip-a
+				take kubevip-b
+				bind 10.99.3.4/32 dev eth1
+				bind 192.0.2.1/32 dev eth0
+				a: VIPAnnounced
+				b: VIPAnnounced`,
+		},
+		{
+			name: "prefix length of the link's subnet",
+			r:    func(r *Rules) { r.Bits4, r.Bits6 = 0, 0 },
+			w: func() vip.World {
+				return held(world(svc("a", "10.77.0.50,fd77::50"), svc("b", "192.0.2.1")), "a", "n1")
+			},
+			want: `take kubevip-a
+				watch kubevip-b -> n2
+				bind 10.77.0.50/24 dev eth0
+				bind fd77::50/64 dev eth0
+				a: VIPAnnounced
+				b: VIPClaiming`,
+		},
+		{
+			name: "a link this node does not have",
+			w: func() vip.World {
+				return world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "bond9" }))
+			},
+			want: `status a
+				a: NoEligibleNode
+				event a NoEligibleNode`,
+		},
+		{
+			name: "ignored later: VIP, status and claim go",
+			w: func() vip.World {
+				return bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ignore = true })), "a", "n1"))
+			},
+			want: `status a
+				a: Ignored
+				event a VIPWithdrawn`,
+		},
+		{
+			name: "no LoadBalancer any more: what we wrote goes",
+			w: func() vip.World {
+				return world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.LoadBalancer = false }))
+			},
+			want: `status a
+				event a VIPWithdrawn`,
+		},
+		{
+			name: "the status's writer lives: the tidying is its",
+			w: func() vip.World {
+				return world(svc("a", "10.77.0.50", written("n2"), func(s *vip.Service) { s.Ignore = true }))
+			},
+			want: `a: Ignored`,
+		},
+		{
+			name: "no address: waits",
+			w:    func() vip.World { return world(svc("a", "", func(s *vip.Service) { s.Host = "n1" })) },
+			want: `status a
+				a: NoAddress
+				event a NoAddress`,
+		},
+		{
+			name: "a left-over VIP of another program",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50")), "a", "n2")
+				w.Stray = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}, {Addr: addr("10.77.0.99"), Bits: 32, Link: "eth0"}}
+				return w
+			},
+			want: `a: VIPElsewhere
+				event a StrayAddress`,
+		},
+		{
+			name: "a slow node is passed over",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n1")
+				w.Members = w.Members[:2]
+				w.Members[1].Stalled = true
+				return w
+			},
+			want: `take kubevip-a
+				take kubevip-b
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced
+				b: VIPClaiming`,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := rules()
+			if tt.r != nil {
+				tt.r(&r)
+			}
+			diff(t, seen(Make(r, tt.w())), tt.want)
+		})
+	}
+}
+
+func TestLingeringOnlyListens(t *testing.T) {
+	w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
+	w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, From: "n1", Changes: 2}
+	w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+	for _, x := range Make(rules(), w).Announcements {
+		if !x.Listen {
+			t.Errorf("%s is still announced although it was handed over", x.Addr)
+		}
+	}
+}
+
+func TestClass(t *testing.T) {
+	const ours = "kube-vip.io/kube-vip-class"
+	tests := []struct {
+		class, strict string // "-" for strict false
+		only          bool
+		own           string
+		want          bool
+	}{
+		{"unset", "-", false, ours, true},
+		{ours, "-", false, ours, true},
+		{"other", "-", false, ours, false},
+		{"unset", "-", true, ours, false},
+		{ours, "-", true, ours, true},
+		{"unset", "strict", false, ours, false},
+		{ours, "strict", false, ours, true},
+		{"other", "strict", false, ours, false},
+		{"unset", "strict", false, "", true},
+		{ours, "strict", false, "", false},
+		{"unset", "-", false, "mine", true},
+		{"mine", "-", false, "mine", true},
+		{ours, "-", false, "mine", false},
+	}
+	for _, tt := range tests {
+		r := rules()
+		r.Class, r.ClassOnly, r.ClassStrict = tt.own, tt.only, tt.strict == "strict"
+		w := world(svc("a", "10.77.0.50", func(s *vip.Service) {
+			if tt.class != "unset" {
+				s.HasClass, s.Class = true, tt.class
+			}
+		}))
+		got := Make(r, w).Verdicts[0]
+		if (got.Reason != vip.OtherClass) != tt.want {
+			t.Errorf("class %q, own %q, %s, only=%v: %s, want ours=%v", tt.class, tt.own, tt.strict, tt.only, got.Reason, tt.want)
+		}
+		if !tt.want && !strings.Contains(got.Message, "loadBalancerClass") {
+			t.Errorf("the message does not name the field: %q", got.Message)
+		}
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	tests := []struct{ addr, want string }{
+		{"0.0.0.0", "DHCP"}, {"::", "DHCP"},
+		{"127.0.0.1", "loopback"}, {"::1", "loopback"},
+		{"224.0.0.1", "multicast"}, {"ff02::1", "multicast"}, {"255.255.255.255", "broadcast"},
+		{"169.254.1.1", "link-local"}, {"fe80::1", "link-local"},
+		{"10.77.0.12", "the address of node n2 on eth0"},
+		{"10.77.0.31", "the address of node w1"},
+		{"10.240.1.9", "the pod range of node w1"},
+		{"10.112.3.4", "the cluster's Service range"},
+		{"10.78.0.2", "the API server's address"},
+		{"fd77::50", "ipFamilies"},
+		{"10.77.0.50", ""},
+	}
+	for _, tt := range tests {
+		s := svc("a", tt.addr)
+		if !strings.Contains(tt.want, "ipFamilies") {
+			s.Families = nil
+		} else {
+			s.Families = []vip.Family{vip.IPv4}
+		}
+		w := world(s, svc("b", "10.77.0.51"))
+		w.Self = "n2"
+		w.Members = w.Members[1:2] // one node has every duty
+		w.Nodes = []vip.Node{{Name: "w1", Addresses: []netip.Addr{addr("10.77.0.31")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.1.0/24")}}}
+		w.Reserved = []vip.Reserved{
+			{Prefix: netip.MustParsePrefix("10.112.0.0/16"), What: "the cluster's Service range"},
+			{Prefix: netip.MustParsePrefix("10.78.0.2/32"), What: "the API server's address"},
+		}
+		w = held(w, "b", "n2")
+		p := Make(rules(), w)
+		v := p.Verdicts[0]
+		if tt.want == "" {
+			if v.Reason == vip.AddressRefused {
+				t.Errorf("%s: refused: %s", tt.addr, v.Message)
+			}
+			continue
+		}
+		if v.Reason != vip.AddressRefused || !strings.Contains(v.Message, tt.want) || !strings.Contains(v.Message, tt.addr) {
+			t.Errorf("%s: %s %q, want AddressRefused naming it and %q", tt.addr, v.Reason, v.Message, tt.want)
+		}
+		if len(p.Notes) != 1 || p.Notes[0].Reason != vip.AddressRefused || !p.Notes[0].Warning {
+			t.Errorf("%s: Events %v, want one warning", tt.addr, p.Notes)
+		}
+		if len(p.Addresses) != 1 || p.Addresses[0].Addr != addr("10.77.0.51") {
+			t.Errorf("%s: the other Service's VIP was harmed: %v", tt.addr, p.Addresses)
+		}
+	}
+}
+
+func TestOneRefusedOfTwo(t *testing.T) {
+	w := held(world(svc("a", "10.77.0.50,127.0.0.1", written("n1"))), "a", "n1")
+	p := Make(rules(), w)
+	diff(t, seen(p), `take kubevip-a
+		bind 10.77.0.50/32 dev eth0
+		a: VIPAnnounced
+		event a AddressRefused`)
+}
+
+func TestWhyNobody(t *testing.T) {
+	w := world(svc("a", "10.77.0.50", local("n3")))
+	w.Members[0].Info = info(false)
+	w.Nodes = []vip.Node{{Name: "n3", Excluded: "it has the label x"}}
+	got := Make(rules(), w).Verdicts[0].Message
+	for _, want := range []string{"n1: its link eth0 is down", "n2: no ready endpoint there", "n3: it has the label x"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q does not say %q", got, want)
+		}
+	}
+}
