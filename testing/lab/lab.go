@@ -79,7 +79,7 @@ func Check(o Options) error {
 			errs = append(errs, fmt.Errorf("%w: run testing/lab/parts/build.sh", err))
 		}
 	}
-	for _, p := range []string{"ip", "nft", "iptables", "ip6tables", "arping", "conntrack"} {
+	for _, p := range []string{"ip", "nft", "iptables", "ip6tables", "arping"} {
 		if _, err := exec.LookPath(p); err != nil {
 			errs = append(errs, fmt.Errorf("%w: run testing/lab/deps.sh", err))
 		}

@@ -100,16 +100,10 @@ func clearNetns() error {
 
 // killInside ends every process in the named namespaces, and waits until they are gone.
 func killInside(names ...string) error {
-	inodes := map[string]bool{}
-	for _, ns := range names {
-		var st unix.Stat_t
-		if err := unix.Stat(netnsPath(ns), &st); err == nil {
-			inodes[fmt.Sprintf("net:[%d]", st.Ino)] = true
-		}
-	}
+	inside := inodes(names...)
 	deadline := time.Now().Add(10 * time.Second)
 	for {
-		pids := inhabitants(inodes)
+		pids := inhabitants(inside)
 		if len(pids) == 0 {
 			return nil
 		}
@@ -123,8 +117,19 @@ func killInside(names ...string) error {
 	}
 }
 
-// inhabitants lists the processes whose network namespace is one of those given
-// ("net:[inode]").
+// inodes are the namespaces as /proc/<pid>/ns/net shows them, "net:[inode]".
+func inodes(names ...string) map[string]bool {
+	set := map[string]bool{}
+	for _, ns := range names {
+		var st unix.Stat_t
+		if err := unix.Stat(netnsPath(ns), &st); err == nil {
+			set[fmt.Sprintf("net:[%d]", st.Ino)] = true
+		}
+	}
+	return set
+}
+
+// inhabitants lists the processes whose network namespace is one of those given.
 func inhabitants(inodes map[string]bool) []int {
 	links, _ := filepath.Glob("/proc/[0-9]*/ns/net") // the pattern is well-formed
 	var pids []int

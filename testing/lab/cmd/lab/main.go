@@ -1,0 +1,182 @@
+// Command lab brings a cluster up in network namespaces, leaves it up, and gives
+// access to it. Run it without arguments to see how.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+const usage = `lab: a Kubernetes cluster in network namespaces of this machine
+
+  lab up [--nodes N] [--proxy-mode nftables|iptables] [--bare]
+                             bring it up, with a Herald on every node unless --bare
+  lab status                 what is there
+  lab kubectl ARGS...        kubectl, as admin
+  lab exec HOST CMD...       run a command on n1.., w1, cl (client), rt (router), cp, pr or switch
+  lab pod add NAME NODE [LABEL=VALUE...]
+                             a pod whose web server answers on ports 80 and 8080; app=NAME unless labelled
+  lab pod remove NAME [--grace 5s]
+  lab down                   remove everything, and what a killed run left
+
+It needs root. Its directory is .lab in the working directory, or $HERALD_LAB_DIR.
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		fmt.Print(usage)
+		return nil
+	}
+	dir := os.Getenv("HERALD_LAB_DIR")
+	if dir == "" {
+		dir = ".lab"
+	}
+	name, args := args[0], args[1:]
+	switch name {
+	case "help", "-h", "--help":
+		fmt.Print(usage)
+		return nil
+	case "up":
+		return up(ctx, dir, args)
+	case "down":
+		return down(dir)
+	}
+	l, err := lab.Attach(dir)
+	if err != nil {
+		return err
+	}
+	switch {
+	case name == "status":
+		return status(ctx, l)
+	case name == "kubectl":
+		return l.ExecKubectl(args...)
+	case name == "exec" && len(args) > 1:
+		return l.Exec(args[0], args[1:]...)
+	case name == "pod" && len(args) > 1:
+		return pod(ctx, l, args[0], args[1:])
+	}
+	return fmt.Errorf("don't understand %q; \"lab help\" lists the commands", strings.Join(os.Args[1:], " "))
+}
+
+func up(ctx context.Context, dir string, args []string) error {
+	flags := flag.NewFlagSet("lab up", flag.ContinueOnError)
+	nodes := flags.Int("nodes", 3, "nodes Herald may run on")
+	mode := flags.String("proxy-mode", "nftables", "kube-proxy's mode, nftables or iptables")
+	bare := flags.Bool("bare", false, "start no Herald")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	opts := lab.Options{Nodes: *nodes, ProxyMode: *mode, Dir: dir, Herald: "bin/herald", Log: os.Stdout, Detached: true}
+	if !*bare {
+		rbac, err := exec.CommandContext(ctx, opts.Herald, "manifest", "rbac").Output()
+		if err != nil {
+			return fmt.Errorf("%s manifest rbac: %w (build it, or say --bare)", opts.Herald, err)
+		}
+		opts.RBAC = string(rbac)
+	}
+	l, err := lab.Up(ctx, opts)
+	if err != nil {
+		return err
+	}
+	if !*bare {
+		for _, n := range l.Nodes() {
+			if _, err := l.StartHerald(n, map[string]string{"vip_arp": "true", "svc_enable": "true", "svc_election": "true"}); err != nil {
+				return errors.Join(err, l.Down())
+			}
+		}
+	}
+	self := os.Args[0]
+	if strings.HasPrefix(self, os.TempDir()) { // go run
+		self = "go run ./testing/lab/cmd/lab"
+	}
+	fmt.Printf(`
+The lab stays up. VIPs are taken from 10.77.0.0/24 and fd77::/64, for example 10.77.0.50.
+
+  %[1]s kubectl get nodes -o wide
+  %[1]s pod add web w1
+  %[1]s kubectl expose pod web --port=80 --type=LoadBalancer --load-balancer-ip=10.77.0.50
+  %[1]s exec cl curl -s http://10.77.0.50
+  %[1]s exec n1 ip address show eth0
+  tail -f %[2]s/logs/herald-n*.log
+  %[1]s down
+`, self, l.Dir())
+	return nil
+}
+
+func down(dir string) error {
+	l, err := lab.Attach(dir)
+	if err == nil {
+		return l.Down()
+	}
+	if _, e := os.Stat(filepath.Join(dir, "lab.json")); e == nil {
+		fmt.Fprintln(os.Stderr, "lab:", err) // half a lab: sweep it
+	}
+	return lab.Sweep()
+}
+
+func status(ctx context.Context, l *lab.Lab) error {
+	fmt.Printf("up for %v in %s\n\n", time.Since(l.Since()).Round(time.Second), l.Dir())
+	list, err := lab.Residents()
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "HOST\tPID\tPROCESS")
+	for _, r := range list {
+		fmt.Fprintf(w, "%s\t%d\t%s\n", r.Namespace, r.Pid, r.Command)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	out, err := l.Kubectl(ctx, "get", "nodes,pods,services", "--all-namespaces", "--output=wide")
+	fmt.Printf("\n%s", out)
+	return err
+}
+
+func pod(ctx context.Context, l *lab.Lab, verb string, args []string) error {
+	p := lab.Pod{Name: args[0], Labels: map[string]string{}}
+	switch {
+	case verb == "add" && len(args) > 1:
+		p.Node = args[1]
+		for _, kv := range args[2:] {
+			k, v, ok := strings.Cut(kv, "=")
+			if !ok {
+				return fmt.Errorf("label %q: want LABEL=VALUE", kv)
+			}
+			p.Labels[k] = v
+		}
+		if len(p.Labels) == 0 {
+			p.Labels["app"] = p.Name
+		}
+		return l.AddPod(ctx, p)
+	case verb == "remove":
+		flags := flag.NewFlagSet("lab pod remove", flag.ContinueOnError)
+		grace := flags.Duration("grace", 0, "how long it is terminating")
+		if err := flags.Parse(args[1:]); err != nil {
+			return err
+		}
+		return l.DeletePod(ctx, p, *grace)
+	}
+	return errors.New("want: lab pod add NAME NODE [LABEL=VALUE...], or: lab pod remove NAME [--grace 5s]")
+}

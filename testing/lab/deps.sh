@@ -1,0 +1,19 @@
+#!/bin/sh
+# deps.sh: installs what the lab needs of Debian, where it is missing.
+set -eu
+updated=
+
+need() { # PROGRAM PACKAGE
+  command -v "$1" >/dev/null && return
+  if [ -z "$updated" ]; then
+    [ -n "$(find /var/lib/apt/lists -name '*_Packages*' -mtime -7 2>/dev/null | head -n 1)" ] || apt-get -qq update
+    updated=yes
+  fi
+  echo "installing $2"
+  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$2" >/dev/null
+}
+
+need ip iproute2
+need nft nftables
+need iptables iptables
+need arping iputils-arping
