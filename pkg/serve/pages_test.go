@@ -1,0 +1,189 @@
+package serve
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// well is the pages of a node in good health.
+func well() Pages {
+	registry := prometheus.NewRegistry()
+	held := prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_test_held", Help: "VIPs held by the test."})
+	held.Set(3)
+	registry.MustRegister(held)
+	return Pages{
+		Metrics: registry,
+		Healthy: func() error { return nil },
+		Ready:   func() error { return nil },
+		Plan:    func() any { return map[string]int{"a": 1} },
+	}
+}
+
+func ask(h http.Handler, method, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	return w
+}
+
+func TestPages(t *testing.T) {
+	sick := well()
+	sick.Healthy = func() error { return errors.New("no pass for 1m0s") }
+	sick.Ready = func() error { return errors.New("eth0 is down\nsecond line") }
+	tests := []struct {
+		name   string
+		pages  Pages
+		method string
+		path   string
+		code   int
+		kind   string
+		body   string // the whole of it, or if it ends in ..., a part
+	}{
+		{"well", well(), "GET", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
+		{"well", well(), "GET", "/readyz", 200, "text/plain; charset=utf-8", "ok\n"},
+		{"sick", sick, "GET", "/healthz", 503, "text/plain; charset=utf-8", "no pass for 1m0s\n"},
+		{"sick", sick, "GET", "/readyz", 503, "text/plain; charset=utf-8", "eth0 is down\nsecond line\n"},
+		{"well", well(), "HEAD", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
+		{"well", well(), "GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", "\nherald_test_held 3\n..."},
+		{"well", well(), "GET", "/debug/plan", 200, "application/json", "{\n  \"a\": 1\n}\n"},
+		{"well", well(), "GET", "/", 200, "text/html; charset=utf-8", index},
+		{"well", well(), "GET", "/other", 404, "text/plain; charset=utf-8", "404 page not found\n"},
+		{"well", well(), "POST", "/debug/plan", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
+		{"well", well(), "DELETE", "/", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name+" "+tt.method+" "+tt.path, func(t *testing.T) {
+			w := ask(tt.pages.all(slog.New(slog.DiscardHandler)), tt.method, tt.path)
+			if w.Code != tt.code || w.Header().Get("Content-Type") != tt.kind {
+				t.Errorf("got %d %q, want %d %q", w.Code, w.Header().Get("Content-Type"), tt.code, tt.kind)
+			}
+			part, cut := strings.CutSuffix(tt.body, "...")
+			if got := w.Body.String(); got != tt.body && !(cut && strings.Contains(got, part)) {
+				t.Errorf("got %q, want %q", got, tt.body)
+			}
+		})
+	}
+}
+
+// TestHealthAlone: the port for probes tells nothing of the cluster.
+func TestHealthAlone(t *testing.T) {
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 404, "/debug/plan": 404, "/": 404} {
+		if w := ask(well().health(), "GET", path); w.Code != want {
+			t.Errorf("%s: %d, want %d", path, w.Code, want)
+		}
+	}
+}
+
+// TestIndex: every link of the index leads somewhere.
+func TestIndex(t *testing.T) {
+	h := well().all(slog.New(slog.DiscardHandler))
+	links := 0
+	for part := range strings.SplitSeq(index, `href="`) {
+		path, _, ok := strings.Cut(part, `"`)
+		if !ok || !strings.HasPrefix(path, "/") {
+			continue
+		}
+		links++
+		if w := ask(h, "GET", path); w.Code != 200 {
+			t.Errorf("%s: %d", path, w.Code)
+		}
+	}
+	if links != 4 {
+		t.Errorf("%d links, want 4", links)
+	}
+}
+
+// TestPlan: addresses, times and names read as one writes them.
+func TestPlan(t *testing.T) {
+	key := vip.Key{Namespace: "web", Name: "http<1>"}
+	pages := well()
+	pages.Plan = func() any {
+		return struct {
+			World    vip.Address
+			Families []vip.Family
+			Claim    map[vip.Key]vip.Claim
+			Heard    map[netip.Addr]vip.Sound
+		}{
+			vip.Address{Addr: netip.MustParseAddr("2001:db8::1"), Bits: 64, Link: "eth0", Lease: key},
+			[]vip.Family{vip.IPv4, vip.IPv6},
+			map[vip.Key]vip.Claim{key: {Holder: "n1", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}},
+			map[netip.Addr]vip.Sound{netip.MustParseAddr("192.0.2.1"): {MAC: "02:00:00:00:00:01"}},
+		}
+	}
+	want := `{
+  "World": {
+    "Addr": "2001:db8::1",
+    "Bits": 64,
+    "Link": "eth0",
+    "Lease": "web/http<1>",
+    "New": false,
+    "Until": "0001-01-01T00:00:00Z"
+  },
+  "Families": [
+    "IPv4",
+    "IPv6"
+  ],
+  "Claim": {
+    "web/http<1>": {
+      "Holder": "n1",
+      "Valid": false,
+      "Foreign": false,
+      "From": "",
+      "Since": "2026-01-02T03:04:05Z",
+      "Changes": 0
+    }
+  },
+  "Heard": {
+    "192.0.2.1": {
+      "MAC": "02:00:00:00:00:01",
+      "Link": "",
+      "At": "0001-01-01T00:00:00Z"
+    }
+  }
+}
+`
+	w := ask(pages.all(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
+	if diff := cmp.Diff(want, w.Body.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestPlanThatIsNone: what can't be written is an error, not half a page.
+func TestPlanThatIsNone(t *testing.T) {
+	pages := well()
+	pages.Plan = func() any { return []any{1, func() {}} }
+	w := ask(pages.all(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
+	const want = "the plan can't be written as JSON: json: unsupported type: func()\n"
+	if w.Code != 500 || w.Body.String() != want {
+		t.Errorf("got %d %q, want 500 %q", w.Code, w.Body, want)
+	}
+}
+
+// TestBrokenCollector: the other metrics are still served.
+func TestBrokenCollector(t *testing.T) {
+	pages := well()
+	pages.Metrics.(*prometheus.Registry).MustRegister(brokenCollector{})
+	w := ask(pages.all(slog.New(slog.DiscardHandler)), "GET", "/metrics")
+	if w.Code != 200 || !strings.Contains(w.Body.String(), "\nherald_test_held 3\n") {
+		t.Errorf("got %d %q", w.Code, w.Body)
+	}
+}
+
+type brokenCollector struct{}
+
+var brokenDesc = prometheus.NewDesc("herald_test_broken", "A metric that can't be had.", nil, nil)
+
+func (brokenCollector) Describe(c chan<- *prometheus.Desc) { c <- brokenDesc }
+func (brokenCollector) Collect(c chan<- prometheus.Metric) {
+	c <- prometheus.NewInvalidMetric(brokenDesc, errors.New("broken"))
+}

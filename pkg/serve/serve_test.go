@@ -1,0 +1,331 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// start runs s; the returned function stops it, and reports what Run returned.
+func start(t *testing.T, s *Server) (stop func() error) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
+
+// TestRun is the whole of it on real sockets.
+func TestRun(t *testing.T) {
+	var log logs
+	s := New("127.0.0.1:1", 1, well(), log.logger()) // two names for one port
+	listeners := make(chan net.Listener, 2)
+	s.listen = func(ctx context.Context, network, address string) (net.Listener, error) {
+		l, err := new(net.ListenConfig).Listen(ctx, network, "127.0.0.1:0")
+		listeners <- l
+		return l, err
+	}
+	stop := start(t, s)
+	metrics := 0
+	for range 2 {
+		base := "http://" + (<-listeners).Addr().String()
+		for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n"} {
+			if got := body(t, base+path); got != want {
+				t.Errorf("%s: %q, want %q", path, got, want)
+			}
+		}
+		if strings.Contains(body(t, base+"/metrics"), "herald_test_held 3") {
+			metrics++
+		}
+		defer func() {
+			if _, err := http.Get(base + "/healthz"); err == nil {
+				t.Errorf("%s still answers", base)
+			}
+		}()
+	}
+	if metrics != 1 {
+		t.Errorf("%d sites with metrics, want 1", metrics)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if got := log.count("INFO"); got != 2 || len(log.lines) != 2 {
+		t.Errorf("log %q, want two lines of what is served", log.lines)
+	}
+}
+
+func body(t *testing.T, url string) string {
+	t.Helper()
+	r, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestSites(t *testing.T) {
+	tests := []struct {
+		metrics string
+		health  uint16
+		want    []string
+	}{
+		{"", 0, nil},
+		{":2112", 0, []string{"metrics :2112"}},
+		{"", 2113, []string{"health :2113"}},
+		{"[::1]:2112", 2113, []string{"metrics [::1]:2112", "health :2113"}},
+	}
+	for _, tt := range tests {
+		var got []string
+		for _, at := range New(tt.metrics, tt.health, well(), slog.New(slog.DiscardHandler)).sites {
+			got = append(got, at.name+" "+at.address)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%q, %d: -want +got:\n%s", tt.metrics, tt.health, diff)
+		}
+	}
+}
+
+// TestNothingToServe: a task with nothing to do lasts as long as the others.
+func TestNothingToServe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stop := start(t, New("", 0, well(), slog.New(slog.DiscardHandler)))
+		time.Sleep(time.Hour)
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// TestAddressInUse, on a real socket: told once, and the other site is served.
+func TestAddressInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	var log logs
+	s := New(taken.Addr().String(), 1, well(), log.logger())
+	tried, served := make(chan error, 1), make(chan net.Listener, 1)
+	real := s.listen
+	s.listen = func(ctx context.Context, network, address string) (net.Listener, error) {
+		if address == ":1" {
+			l, err := real(ctx, network, "127.0.0.1:0")
+			served <- l
+			return l, err
+		}
+		l, err := real(ctx, network, address)
+		tried <- err
+		return l, err
+	}
+	stop := start(t, s)
+	if err := <-tried; err == nil {
+		t.Error("the address was not in use")
+	}
+	if got := body(t, "http://"+(<-served).Addr().String()+"/healthz"); got != "ok\n" {
+		t.Errorf("/healthz: %q", got)
+	}
+	if err := stop(); err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// TestRetry: longer and longer waits, one warning for one trouble, and a
+// fresh start after it has worked.
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logs
+		s := New(":2112", 0, well(), log.logger())
+		begin, w := time.Now(), newWire()
+		var tries []time.Duration
+		s.listen = func(context.Context, string, string) (net.Listener, error) {
+			tries = append(tries, time.Since(begin))
+			switch n := len(tries); {
+			case n <= 7:
+				return nil, errors.New("address already in use")
+			case n == 9:
+				return nil, errors.New("permission denied")
+			}
+			w = newWire()
+			return w, nil
+		}
+		stop := start(t, s)
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
+		if got, err := w.get("/healthz"); got != "200 ok\n" {
+			t.Errorf("got %q, %v", got, err)
+		}
+		w.broken <- errors.New("interface gone")
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got, err := w.get("/healthz"); got != "200 ok\n" {
+			t.Errorf("got %q, %v", got, err)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		seconds := func(n ...time.Duration) (all []time.Duration) {
+			for _, n := range n {
+				all = append(all, n*time.Second)
+			}
+			return all
+		}
+		// The wire breaks at 100 s; the next try is a first retry again.
+		if diff := cmp.Diff(seconds(0, 1, 3, 7, 15, 31, 61, 91, 101, 103), tries); diff != "" {
+			t.Errorf("tries, -want +got:\n%s", diff)
+		}
+		want := []string{
+			`level=WARN msg="can't serve HTTP, trying again" what=metrics address=:2112 error="address already in use" retry=1s`,
+			`level=WARN msg="can't serve HTTP, trying again" what=metrics address=:2112 error="interface gone" retry=1s`,
+			`level=WARN msg="can't serve HTTP, trying again" what=metrics address=:2112 error="permission denied" retry=2s`,
+			`level=INFO msg="serving HTTP" what=metrics address=192.0.2.1:2112`,
+		}
+		var got []string
+		for _, line := range log.lines {
+			if !strings.HasPrefix(line, "level=DEBUG") && (!strings.HasPrefix(line, "level=INFO") || len(got) == 3) {
+				got = append(got, line)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("log, -want +got:\n%s", diff)
+		}
+		if log.count("DEBUG") != 6 || log.count("INFO") != 2 {
+			t.Errorf("log %q, want 6 of DEBUG and 2 of INFO", log.lines)
+		}
+	})
+}
+
+// TestStopWhileWaiting: the wait for the next try does not hold the process up.
+func TestStopWhileWaiting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(":2112", 0, well(), slog.New(slog.DiscardHandler))
+		s.listen = func(context.Context, string, string) (net.Listener, error) { return nil, errors.New("no") }
+		stop := start(t, s)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		begin := time.Now()
+		if err := stop(); err != nil || time.Since(begin) != 0 {
+			t.Errorf("Run: %v after %v", err, time.Since(begin))
+		}
+	})
+}
+
+// TestSlowClient: one that never ends its request is shown out.
+func TestSlowClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire()
+		s := New(":2112", 0, well(), slog.New(slog.DiscardHandler))
+		s.listen = func(context.Context, string, string) (net.Listener, error) { return w, nil }
+		stop := start(t, s)
+		c, err := w.call()
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: "); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(c); err != nil { // until the server closes
+			t.Errorf("ReadAll: %v", err)
+		}
+		if got := time.Since(begin); got != headerTimeout {
+			t.Errorf("closed after %v, want %v", got, headerTimeout)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// TestManyClients: no more than maxConnections at once.
+func TestManyClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire()
+		s := New(":2112", 0, well(), slog.New(slog.DiscardHandler))
+		s.listen = func(context.Context, string, string) (net.Listener, error) { return w, nil }
+		stop := start(t, s)
+		var open []net.Conn
+		for range maxConnections {
+			c, err := w.call()
+			if err != nil {
+				t.Fatal(err)
+			}
+			open = append(open, c)
+		}
+		synctest.Wait()
+		_, far := net.Pipe()
+		select {
+		case w.calls <- far:
+			t.Error("one connection too many was accepted")
+		default:
+		}
+		open[0].Close()
+		if got, err := w.get("/healthz"); got != "200 ok\n" {
+			t.Errorf("after one has gone: %q, %v", got, err)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// TestStopDuringRequest: a request under way may end, but not for long.
+func TestStopDuringRequest(t *testing.T) {
+	for _, takes := range []time.Duration{shutdownGrace / 2, time.Hour} {
+		t.Run(takes.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				pages, asked := well(), make(chan struct{})
+				pages.Ready = func() error { close(asked); time.Sleep(takes); return nil }
+				w := newWire()
+				s := New(":2112", 0, pages, slog.New(slog.DiscardHandler))
+				s.listen = func(context.Context, string, string) (net.Listener, error) { return w, nil }
+				stop := start(t, s)
+				answer := make(chan string)
+				go func() {
+					got, _ := w.get("/readyz")
+					answer <- got
+				}()
+				<-asked
+				begin := time.Now()
+				if err := stop(); err != nil {
+					t.Errorf("Run: %v", err)
+				}
+				if got := time.Since(begin); got > shutdownGrace {
+					t.Errorf("Run ended after %v, want at most %v", got, shutdownGrace)
+				}
+				want := ""
+				if takes < shutdownGrace {
+					want = "200 ok\n"
+				}
+				if got := <-answer; got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
+				if _, err := w.call(); err == nil {
+					t.Error("still listening")
+				}
+				time.Sleep(takes) // the request itself can't be ended from outside
+			})
+		})
+	}
+}
+
+func TestString(t *testing.T) {
+	if got := New("", 0, well(), slog.New(slog.DiscardHandler)).String(); got != "http" {
+		t.Errorf("String = %q, want http", got)
+	}
+}
