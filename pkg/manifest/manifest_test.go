@@ -1,0 +1,353 @@
+package manifest
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// read reads one YAML document into a type of Kubernetes, strictly.
+func read[T any](t *testing.T, text []byte) T {
+	t.Helper()
+	var v T
+	if err := yaml.UnmarshalStrict(text, &v); err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	return v
+}
+
+func documents(t *testing.T, text []byte) []string {
+	t.Helper()
+	parts := strings.Split(string(text), "---\n")
+	for line := range strings.Lines(parts[0]) {
+		if !strings.HasPrefix(line, "#") {
+			t.Errorf("line of the head that is no comment: %q", line)
+		}
+	}
+	return parts[1:]
+}
+
+func daemonSetOf(t *testing.T, r Request) appsv1.DaemonSet {
+	t.Helper()
+	text, err := DaemonSet(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read[appsv1.DaemonSet](t, []byte(documents(t, text)[0]))
+}
+
+func podOf(t *testing.T, r Request) corev1.Pod {
+	t.Helper()
+	text, err := Pod(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return read[corev1.Pod](t, []byte(documents(t, text)[0]))
+}
+
+// env is the environment of the only container, NAME=value or NAME<-field.
+func env(t *testing.T, spec corev1.PodSpec) []string {
+	t.Helper()
+	if len(spec.Containers) != 1 {
+		t.Fatalf("%d containers, want 1", len(spec.Containers))
+	}
+	var vars []string
+	for _, v := range spec.Containers[0].Env {
+		if v.ValueFrom != nil {
+			vars = append(vars, v.Name+"<-"+v.ValueFrom.FieldRef.FieldPath)
+			continue
+		}
+		vars = append(vars, v.Name+"="+v.Value)
+	}
+	return vars
+}
+
+func TestEnvironment(t *testing.T) {
+	tests := []struct {
+		args string
+		want []string
+	}{
+		{"", []string{"vip_nodename<-spec.nodeName", "health_check_port=2113"}},
+		{"--arp --services --interface eth0 --leaderElection", // as kube-vip's documentation has it
+			[]string{"vip_nodename<-spec.nodeName", "vip_interface=eth0", "svc_enable=true", "vip_arp=true", "health_check_port=2113"}},
+		{"--arp=true --services --leaseDuration 15 --leaseRenewDuration=8 --log -4",
+			[]string{"vip_loglevel=-4", "vip_nodename<-spec.nodeName", "vip_renewdeadline=8", "svc_enable=true", "vip_arp=true", "health_check_port=2113"}},
+		{"--lbClassName= --healthCheckPort 8080", []string{"vip_nodename<-spec.nodeName", "lb_class_name=", "health_check_port=8080"}},
+		{"-n lb", []string{"vip_nodename<-spec.nodeName", "cp_namespace=lb", "health_check_port=2113"}},
+	}
+	for _, tt := range tests {
+		r := request(t, strings.Fields(tt.args)...)
+		if diff := cmp.Diff(tt.want, env(t, daemonSetOf(t, r).Spec.Template.Spec)); diff != "" {
+			t.Errorf("daemonset %s: -want +got:\n%s", tt.args, diff)
+		}
+		if diff := cmp.Diff(tt.want, env(t, podOf(t, r).Spec)); diff != "" {
+			t.Errorf("pod %s: -want +got:\n%s", tt.args, diff)
+		}
+	}
+}
+
+// TestConfined: no more than the least that works, for every kind of workload.
+func TestConfined(t *testing.T) {
+	r := request(t, "--arp", "--services", "--healthCheckPort=9000")
+	for name, spec := range map[string]corev1.PodSpec{"daemonset": daemonSetOf(t, r).Spec.Template.Spec, "pod": podOf(t, r).Spec} {
+		c := spec.Containers[0]
+		sc := c.SecurityContext
+		if diff := cmp.Diff(&corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN", "NET_RAW"}}, sc.Capabilities); diff != "" {
+			t.Errorf("%s: capabilities, -want +got:\n%s", name, diff)
+		}
+		if !*sc.ReadOnlyRootFilesystem || *sc.AllowPrivilegeEscalation || sc.Privileged != nil || *sc.RunAsUser != 0 {
+			t.Errorf("%s: security context %+v", name, sc)
+		}
+		if spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || spec.HostPID || spec.HostIPC || !spec.HostNetwork {
+			t.Errorf("%s: pod %+v", name, spec)
+		}
+		if *spec.TerminationGracePeriodSeconds != 30 || spec.PriorityClassName != "system-node-critical" {
+			t.Errorf("%s: grace %d, priority %s", name, *spec.TerminationGracePeriodSeconds, spec.PriorityClassName)
+		}
+		for _, p := range []struct {
+			probe *corev1.Probe
+			path  string
+		}{{c.LivenessProbe, "/healthz"}, {c.ReadinessProbe, "/readyz"}} {
+			if p.probe.HTTPGet.Path != p.path || p.probe.HTTPGet.Port.IntValue() != 9000 {
+				t.Errorf("%s: probe of %s at %s", name, p.probe.HTTPGet.Path, &p.probe.HTTPGet.Port)
+			}
+		}
+		if diff := cmp.Diff([]string{"manager"}, c.Args); diff != "" || c.Command != nil {
+			t.Errorf("%s: args %q, command %q", name, c.Args, c.Command)
+		}
+	}
+}
+
+func TestDaemonSet(t *testing.T) {
+	r := request(t, "--arp", "--services", "-n", "lb")
+	ds := daemonSetOf(t, r)
+	spec := ds.Spec.Template.Spec
+	if ds.Namespace != "lb" || spec.ServiceAccountName != "herald" || spec.Volumes != nil || spec.Affinity != nil {
+		t.Errorf("got %+v", ds)
+	}
+	if ds.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue() != 1 || ds.Spec.UpdateStrategy.RollingUpdate.MaxSurge != nil {
+		t.Errorf("update strategy %+v, want one node after the other", ds.Spec.UpdateStrategy)
+	}
+	for k, v := range ds.Spec.Selector.MatchLabels {
+		if ds.Spec.Template.Labels[k] != v {
+			t.Errorf("the selector %v does not match %v", ds.Spec.Selector.MatchLabels, ds.Spec.Template.Labels)
+		}
+	}
+	for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+		taint, tolerated := corev1.Taint{Key: "any", Effect: effect}, false
+		for _, tol := range spec.Tolerations {
+			tolerated = tolerated || tol.Key == "" && tol.Operator == corev1.TolerationOpExists && (tol.Effect == "" || tol.Effect == taint.Effect)
+		}
+		if !tolerated {
+			t.Errorf("%s is not tolerated", effect)
+		}
+	}
+
+	r.ControlPlane = true
+	spec = daemonSetOf(t, r).Spec.Template.Spec
+	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	if len(terms) != 2 || terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" { // terms are alternatives
+		t.Errorf("terms %+v", terms)
+	}
+
+	if _, err := DaemonSet(request(t, "--nodeName", "n1")); err == nil || !strings.Contains(err.Error(), `vip_nodename="n1" (flag --nodeName)`) {
+		t.Errorf("one name for all nodes: %v", err)
+	}
+}
+
+func TestPod(t *testing.T) {
+	p := podOf(t, request(t, "--arp", "--services", "--nodeName", "n7"))
+	if p.Spec.ServiceAccountName != "" {
+		t.Errorf("ServiceAccount %q: the kubelet refuses it in a static Pod", p.Spec.ServiceAccountName)
+	}
+	if got := env(t, p.Spec)[0]; got != "vip_nodename=n7" {
+		t.Errorf("first variable %s, want vip_nodename=n7", got)
+	}
+	for path, args := range map[string][]string{
+		"/etc/kubernetes/admin.conf":   nil,
+		"/etc/kubernetes/kubelet.conf": {"--k8sConfigPath", "/etc/kubernetes/kubelet.conf"},
+	} {
+		r := request(t, args...)
+		p := podOf(t, r)
+		v, m := p.Spec.Volumes, p.Spec.Containers[0].VolumeMounts
+		if len(v) != 1 || len(m) != 1 || v[0].Name != m[0].Name || v[0].HostPath.Path != path || m[0].MountPath != path || !m[0].ReadOnly {
+			t.Errorf("%s: volumes %+v, mounts %+v", path, v, m)
+		}
+	}
+	r := request(t)
+	r.InCluster = true
+	if p := podOf(t, r); p.Spec.ServiceAccountName != "herald" || p.Spec.Volumes != nil {
+		t.Errorf("in the cluster: %+v", p.Spec)
+	}
+	spec := daemonSetOf(t, request(t, "--k8sConfigPath", "/etc/k3s.yaml")).Spec.Template.Spec
+	if len(spec.Volumes) != 1 || spec.Volumes[0].HostPath.Path != "/etc/k3s.yaml" {
+		t.Errorf("a DaemonSet with a kubeconfig: volumes %+v", spec.Volumes)
+	}
+}
+
+// TestHead: the head says how to make the file again, and can't be broken out of.
+func TestHead(t *testing.T) {
+	line := func(text []byte, err error) string {
+		if err != nil {
+			t.Fatal(err)
+		}
+		documents(t, text)
+		for line := range strings.Lines(string(text)) {
+			if _, made, ok := strings.Cut(line, "# Made by: "); ok {
+				return strings.TrimSpace(made)
+			}
+		}
+		return ""
+	}
+	r := request(t, "--arp=1", "--services", "--disableServiceUpdates", "--lbClassNameLegacyHandling=false", "-n", "lb", "--k8sConfigPath", "/a b\n---\nkind: Evil")
+	r.InCluster, r.ControlPlane = true, true
+	tests := []struct{ got, want string }{
+		{line(DaemonSet(r)), `herald manifest daemonset --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --taint`},
+		{line(Pod(r)), `herald manifest pod --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --inCluster`},
+		{line(RBAC(r)), `herald manifest rbac --namespace=lb --disableServiceUpdates`},
+	}
+	for _, tt := range tests {
+		if tt.got != tt.want {
+			t.Errorf("got  %s\nwant %s", tt.got, tt.want)
+		}
+	}
+}
+
+func TestImage(t *testing.T) {
+	for version, want := range map[string]string{
+		"v1.2.3": "ghcr.io/heraldvip/herald:v1.2.3", "": "ghcr.io/heraldvip/herald:latest",
+		"devel": "ghcr.io/heraldvip/herald:latest", "v1.2.3-4-gabcdef": "ghcr.io/heraldvip/herald:latest",
+	} {
+		if got := Image(version); got != want {
+			t.Errorf("Image(%q) = %s, want %s", version, got, want)
+		}
+	}
+}
+
+// granted lists what the roles of a manifest allow, "namespace group/resource verb".
+func granted(t *testing.T, args ...string) []string {
+	t.Helper()
+	r := request(t, args...)
+	text, err := RBAC(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	bound := map[string]int{}
+	for _, doc := range documents(t, text) {
+		switch kind := read[struct{ Kind string }](t, []byte(kindOnly(doc))).Kind; kind {
+		case "ServiceAccount":
+			if sa := read[corev1.ServiceAccount](t, []byte(doc)); sa.Name != "herald" || sa.Namespace != r.Config.Node.Namespace {
+				t.Errorf("ServiceAccount %s/%s", sa.Namespace, sa.Name)
+			}
+		case "Role", "ClusterRole":
+			role := read[rbacv1.Role](t, []byte(doc)) // a ClusterRole has the same fields
+			bound[kind+role.Namespace]++
+			for _, p := range role.Rules {
+				for _, verb := range p.Verbs {
+					all = append(all, strings.TrimSpace(role.Namespace+" "+p.APIGroups[0]+"/"+p.Resources[0]+" "+verb))
+				}
+			}
+		case "RoleBinding", "ClusterRoleBinding":
+			b := read[rbacv1.RoleBinding](t, []byte(doc))
+			bound[b.RoleRef.Kind+b.Namespace]++
+			want := []rbacv1.Subject{{Kind: "ServiceAccount", Name: "herald", Namespace: r.Config.Node.Namespace}}
+			if diff := cmp.Diff(want, b.Subjects); diff != "" || b.RoleRef.Name != "herald" || kind != b.RoleRef.Kind+"Binding" {
+				t.Errorf("%s: %+v", kind, b)
+			}
+		default:
+			t.Errorf("kind %q", kind)
+		}
+	}
+	for role, n := range bound {
+		if n != 2 {
+			t.Errorf("%s: %d of a role and its binding", role, n)
+		}
+	}
+	return all
+}
+
+func kindOnly(doc string) string {
+	for line := range strings.Lines(doc) {
+		if strings.HasPrefix(line, "kind:") {
+			return line
+		}
+	}
+	return ""
+}
+
+// each is "prefix verb" for every verb.
+func each(prefix string, verbs ...string) (all []string) {
+	for _, v := range verbs {
+		all = append(all, prefix+" "+v)
+	}
+	return all
+}
+
+func TestRBAC(t *testing.T) {
+	join := func(parts ...[]string) (all []string) {
+		for _, p := range parts {
+			all = append(all, p...)
+		}
+		return all
+	}
+	leases := func(ns string) []string {
+		return each(ns+"coordination.k8s.io/leases", "get", "list", "watch", "create", "update", "delete")
+	}
+	services := func(ns string) []string {
+		return join(each(ns+"/services", "list", "watch"), each(ns+"/services/status", "patch"),
+			each(ns+"discovery.k8s.io/endpointslices", "list", "watch"), leases(ns), each(ns+"/events", "create"))
+	}
+	tests := []struct {
+		args string
+		want []string
+	}{
+		{"", join(services(""), each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch"))},
+		{"--disableServiceUpdates", join(each("/services", "list", "watch"), each("discovery.k8s.io/endpointslices", "list", "watch"),
+			leases(""), each("/events", "create"), each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch"))},
+		{"--serviceNamespace web", join(services("web "), leases("kube-system "))},
+		{"--serviceNamespace web -n lb --servicesElection", join(services("web "), leases("lb "))},
+		{"--serviceNamespace lb -n lb", services("lb ")},
+		{"--serviceNamespace web --servicesLeaseName locks/one", join(services("web "), leases("kube-system "), leases("locks "))},
+		{"--serviceNamespace web --servicesLeaseName web/one", join(services("web "), leases("kube-system "))},
+		{"--servicesLeaseName locks/one", join(services(""), each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch"))},
+	}
+	for _, tt := range tests {
+		if diff := cmp.Diff(tt.want, granted(t, strings.Fields(tt.args)...)); diff != "" {
+			t.Errorf("%q: -want +got:\n%s", tt.args, diff)
+		}
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	var b strings.Builder
+	if err := Markdown(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"\n| (core) | services | list, watch | where the Services are | The Services whose addresses are announced. |\n",
+		"\n| networking.k8s.io | servicecidrs | list, watch | in the whole cluster only | ",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, &b)
+		}
+	}
+	if got := strings.Count(b.String(), "\n| "); got != len(rules)+1 {
+		t.Errorf("%d rows, want %d and a head", got, len(rules))
+	}
+	if err := Markdown(full{}); !errors.Is(err, errFull) {
+		t.Errorf("Markdown: %v, want %v", err, errFull)
+	}
+}
+
+var errFull = errors.New("disk full")
+
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errFull }

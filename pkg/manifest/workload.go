@@ -1,0 +1,189 @@
+package manifest
+
+import (
+	"slices"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/heraldvip/herald/pkg/config"
+)
+
+// The options that are more than a variable here.
+const (
+	nodeName   = "vip_nodename"
+	healthPort = "health_check_port"
+	configFile = "herald_config" // read when the manifest is made, so that it need not be on the nodes
+)
+
+// Where probes ask, and the kubeconfig of a static Pod, unless options say otherwise.
+const (
+	defaultHealthPort = 2113
+	defaultKubeConfig = "/etc/kubernetes/admin.conf"
+)
+
+// grace is how long a stopping node may take to hand its VIPs over, in seconds.
+const grace = 30
+
+var labels = map[string]string{"app.kubernetes.io/name": name}
+
+func daemonSet(r Request) *appsv1.DaemonSet {
+	spec := podSpec(r)
+	spec.ServiceAccountName = name
+	spec.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
+	if r.Config.Kube.ConfigFile != "" {
+		mount(&spec, r.Config.Kube.ConfigFile)
+	}
+	if r.ControlPlane {
+		spec.Affinity = controlPlane()
+	}
+	one := intstr.FromInt32(1)
+	return &appsv1.DaemonSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
+		ObjectMeta: meta(r.Config.Node.Namespace),
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
+			// One after the other, so that there is always a node to hand VIPs to.
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one},
+			},
+		},
+	}
+}
+
+func pod(r Request) *corev1.Pod {
+	spec := podSpec(r)
+	if r.InCluster {
+		spec.ServiceAccountName = name
+	} else { // the kubelet refuses a static Pod that names a ServiceAccount
+		mount(&spec, kubeConfig(r))
+	}
+	return &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: meta(r.Config.Node.Namespace),
+		Spec:       spec,
+	}
+}
+
+func meta(namespace string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels}
+}
+
+// kubeConfig is the kubeconfig of the host that a static Pod uses.
+func kubeConfig(r Request) string {
+	if r.Config.Kube.ConfigFile != "" {
+		return r.Config.Kube.ConfigFile
+	}
+	return defaultKubeConfig
+}
+
+// podSpec is what a DaemonSet and a Pod have in common.
+func podSpec(r Request) corev1.PodSpec {
+	port := int32(r.Config.Serve.HealthPort)
+	if port == 0 {
+		port = defaultHealthPort
+	}
+	seconds := int64(grace)
+	return corev1.PodSpec{
+		HostNetwork:                   true, // VIPs are the node's
+		PriorityClassName:             "system-node-critical",
+		TerminationGracePeriodSeconds: &seconds,
+		SecurityContext:               &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+		Tolerations: []corev1.Toleration{
+			{Effect: corev1.TaintEffectNoSchedule, Operator: corev1.TolerationOpExists},
+			{Effect: corev1.TaintEffectNoExecute, Operator: corev1.TolerationOpExists},
+		},
+		Containers: []corev1.Container{{
+			Name:            name,
+			Image:           r.Image,
+			ImagePullPolicy: corev1.PullIfNotPresent,
+			Args:            []string{"manager"},
+			Env:             environment(r.Given, port),
+			LivenessProbe:   probe("/healthz", port, 10),
+			ReadinessProbe:  probe("/readyz", port, 5),
+			SecurityContext: confined(),
+			// No limits: a throttled announcer renews its lease too late.
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
+				corev1.ResourceCPU:    resource.MustParse("50m"),
+				corev1.ResourceMemory: resource.MustParse("64Mi"),
+			}},
+		}},
+	}
+}
+
+// confined is the least a process must be allowed that binds addresses
+// (NET_ADMIN) and sends ARP (NET_RAW).
+func confined() *corev1.SecurityContext {
+	yes, no, root := true, false, int64(0)
+	return &corev1.SecurityContext{
+		AllowPrivilegeEscalation: &no,
+		ReadOnlyRootFilesystem:   &yes,
+		// Capabilities that are added reach the process of root alone.
+		RunAsUser: &root,
+		Capabilities: &corev1.Capabilities{
+			Drop: []corev1.Capability{"ALL"},
+			Add:  []corev1.Capability{"NET_ADMIN", "NET_RAW"},
+		},
+	}
+}
+
+// environment is what was given and what every installation needs, in the
+// order of the table of options.
+func environment(given []config.Setting, port int32) []corev1.EnvVar {
+	var vars []corev1.EnvVar
+	for _, o := range config.Options {
+		i := slices.IndexFunc(given, func(s config.Setting) bool { return s.Option.Env == o.Env })
+		switch {
+		case o.Env == configFile:
+		case i >= 0:
+			vars = append(vars, corev1.EnvVar{Name: o.Env, Value: given[i].Value})
+		case o.Env == nodeName:
+			vars = append(vars, corev1.EnvVar{Name: o.Env, ValueFrom: &corev1.EnvVarSource{
+				FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "spec.nodeName"},
+			}})
+		case o.Env == healthPort:
+			vars = append(vars, corev1.EnvVar{Name: o.Env, Value: strconv.Itoa(int(port))})
+		}
+	}
+	return vars
+}
+
+func probe(path string, port, period int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:        corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(port)}},
+		InitialDelaySeconds: period,
+		PeriodSeconds:       period,
+		TimeoutSeconds:      5,
+		FailureThreshold:    3,
+	}
+}
+
+// mount shows a file of the host to the container at the same place.
+func mount(spec *corev1.PodSpec, path string) {
+	file := corev1.HostPathFile
+	spec.Volumes = append(spec.Volumes, corev1.Volume{
+		Name:         "kubeconfig",
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &file}},
+	})
+	c := &spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "kubeconfig", MountPath: path, ReadOnly: true})
+}
+
+// controlPlane keeps a Pod to nodes with one of the labels of the control plane.
+func controlPlane() *corev1.Affinity {
+	var terms []corev1.NodeSelectorTerm
+	for _, label := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
+		terms = append(terms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: label, Operator: corev1.NodeSelectorOpExists},
+		}})
+	}
+	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+	}}
+}
