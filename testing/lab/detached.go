@@ -14,6 +14,9 @@ import (
 	"time"
 )
 
+// stateFile is in the directory of a detached lab that is complete.
+const stateFile = "lab.json"
+
 // state is what a detached lab leaves for those who attach to it.
 type state struct {
 	Nodes     int
@@ -31,7 +34,7 @@ func (l *Lab) saveState() error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(l.dir, "lab.json")
+	path := filepath.Join(l.dir, stateFile)
 	if err := os.WriteFile(path+".new", b, 0o644); err != nil {
 		return err
 	}
@@ -45,13 +48,13 @@ func Attach(dir string) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := os.ReadFile(filepath.Join(dir, "lab.json"))
+	b, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if err != nil {
 		return nil, fmt.Errorf("no lab is up here, \"lab up\" makes one: %w", err)
 	}
 	var s state
 	if err := json.Unmarshal(b, &s); err != nil {
-		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "lab.json"), err)
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, stateFile), err)
 	}
 	l := &Lab{dir: dir, hosts: hosts(s.Nodes), pods: s.Pods, began: s.Since}
 	l.opts, err = Options{Nodes: s.Nodes, ProxyMode: s.ProxyMode, Dir: dir, Parts: s.Parts, Herald: s.Herald, Detached: true}.withDefaults()

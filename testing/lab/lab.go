@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,12 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if err := Check(opts); err != nil {
 		return nil, err
 	}
-	lock, err := acquire(ctx, opts.Wait)
+	if opts.Dir != "" {
+		if opts.Dir, err = filepath.Abs(opts.Dir); err != nil {
+			return nil, err
+		}
+	}
+	lock, err := acquire(ctx, cmp.Or(opts.Dir, "-"), opts.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -222,24 +228,23 @@ func (l *Lab) startCluster(ctx context.Context) error {
 }
 
 // Down ends every process of the lab and removes its namespaces and links. A
-// directory given by Options.Dir keeps its logs, a temporary one is removed.
+// directory given by Options.Dir keeps its logs, a temporary one is removed. Once
+// down, a lab can be brought down again.
 func (l *Lab) Down() error {
 	if l.idle != nil {
 		l.idle()
 	}
 	err := clearNetns()
-	keep := []string{"logs"}
 	if l.temp {
 		err = errors.Join(err, os.RemoveAll(l.dir))
-	} else if entries, e := os.ReadDir(l.dir); e == nil {
-		for _, e := range entries {
-			if e.Name() != keep[0] {
-				err = errors.Join(err, os.RemoveAll(filepath.Join(l.dir, e.Name())))
-			}
+	} else {
+		for _, name := range []string{stateFile, "etcd", "pki", "conf"} {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(l.dir, name)))
 		}
 	}
 	if l.lock != nil {
 		err = errors.Join(err, l.lock.Close())
+		l.lock = nil
 	}
 	if err == nil {
 		l.progress("down")
@@ -255,17 +260,12 @@ func (l *Lab) makeDir() error {
 		}
 		l.dir, l.temp = dir, true
 	}
-	dir, err := filepath.Abs(l.dir)
-	if err != nil {
-		return err
-	}
-	l.dir = dir
 	// An old cluster's data would be half a cluster; old logs would mislead.
-	for _, sub := range []string{"etcd", "logs", "pki", "conf"} {
-		if err := os.RemoveAll(filepath.Join(dir, sub)); err != nil {
+	for _, sub := range []string{"etcd", "logs", "pki", "conf/home"} {
+		if err := os.RemoveAll(filepath.Join(l.dir, sub)); err != nil {
 			return err
 		}
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(l.dir, sub), 0o755); err != nil {
 			return err
 		}
 	}

@@ -1,29 +1,56 @@
 package lab
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// rbac is the rights of the lab's Herald in these tests.
+const rbac = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: herald-test}
+rules: [{apiGroups: [""], resources: [services], verbs: [list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: herald-test}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: herald-test}
+subjects: [{kind: ServiceAccount, namespace: kube-system, name: herald}]
+`
 
 // shared is the lab of most tests, brought up by the first that needs it.
 var shared *Lab
 
 func TestMain(m *testing.M) {
+	if os.Getenv("HERALD_LAB_TEST_VICTIM") != "" {
+		victim()
+	}
 	code := m.Run()
-	if shared != nil {
-		if err := shared.Down(); err != nil {
-			fmt.Fprintln(os.Stderr, "lab down:", err)
-			code = 1
-		}
+	if err := sharedDown(); err != nil {
+		fmt.Fprintln(os.Stderr, "lab down:", err)
+		code = 1
 	}
 	os.Exit(code)
+}
+
+func sharedDown() error {
+	if shared == nil {
+		return nil
+	}
+	l := shared
+	shared = nil
+	return l.Down()
 }
 
 // need skips the test where no lab can come up, unless HERALD_LAB=require.
@@ -41,69 +68,261 @@ func theLab(t *testing.T) *Lab {
 	t.Helper()
 	need(t)
 	if shared == nil {
-		var err error
-		if shared, err = Up(t.Context(), Options{Wait: 5 * time.Minute}); err != nil {
-			t.Fatal(err)
-		}
+		shared = up(t, Options{RBAC: rbac})
 	}
 	return shared
 }
 
-func within10s(t *testing.T) context.Context {
+// alone ends the shared lab, so that the test can have one of its own.
+func alone(t *testing.T) {
+	t.Helper()
+	need(t)
+	if err := sharedDown(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func up(t *testing.T, opts Options) *Lab {
+	t.Helper()
+	if opts.Wait == 0 {
+		opts.Wait = 5 * time.Minute // another package's tests may have one up
+	}
+	script, err := filepath.Abs("testdata/herald.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts.Herald = script
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	defer cancel()
+	l, err := Up(ctx, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// soon is a context that ends if what should happen does not.
+func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, errors.New("10 s are over"))
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// bind puts an address on a node's eth0 for the length of the test, and
-// announces it as a careful announcer would.
+func must[T any](v T, err error) func(t *testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// run runs a command line in a namespace and returns what it prints.
+func run(t *testing.T, l *Lab, ns, line string) string {
+	t.Helper()
+	return must(l.Run(soon(t), ns, strings.Fields(line)...))(t)
+}
+
+// bind puts an address on a node's eth0 until the test ends or unbind is called, in the
+// way an announcer does: as no source address.
 func bind(t *testing.T, l *Lab, node string, addr netip.Addr) (unbind func()) {
 	t.Helper()
-	bits := "/32"
+	p := netip.PrefixFrom(addr, addr.BitLen()).String()
+	args := []string{"ip", "address", "add", p, "dev", "eth0"}
 	if addr.Is6() {
-		bits = "/128"
+		args = append(args, "nodad", "preferred_lft", "0")
 	}
-	if _, err := l.Run(t.Context(), node, "ip", "addr", "add", addr.String()+bits, "dev", "eth0", "nodad"); err != nil {
-		t.Fatal(err)
-	}
+	must(l.Run(soon(t), node, args...))(t)
+	bound := true
 	unbind = func() {
-		_, _ = l.Run(context.WithoutCancel(t.Context()), node, "ip", "addr", "del", addr.String()+bits, "dev", "eth0")
+		if bound {
+			bound = false
+			must(l.Run(context.WithoutCancel(t.Context()), node, "ip", "address", "del", p, "dev", "eth0"))(t)
+		}
 	}
 	t.Cleanup(unbind)
 	return unbind
 }
 
-// TestUndisturbed measures the noise: what the probers show of an address that nobody touches.
-func TestUndisturbed(t *testing.T) {
-	l := theLab(t)
-	v4, v6 := netip.MustParseAddr("10.77.0.60"), netip.MustParseAddr("fd77::1060")
-	bind(t, l, "n1", v4)
-	bind(t, l, "n1", v6)
-	p := Pod{Name: "quiet", Node: "w1", Labels: map[string]string{"app": "quiet"}}
-	if err := l.AddPod(t.Context(), p); err != nil {
-		t.Fatal(err)
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	if left := must(Residents())(t); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
-	defer l.RemovePod(context.WithoutCancel(t.Context()), p)
-	svc := Service("default", "quiet", WithVIPs(v4, v6))
-	svc.Spec.ExternalIPs = []string{v4.String(), v6.String()} // instead of a status: kube-proxy serves these, too
-	if _, err := l.Client().CoreV1().Services("default").Create(t.Context(), svc, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
+	if dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPattern)); len(dirs) > 0 {
+		t.Errorf("left behind: %v", dirs)
 	}
-	time.Sleep(500 * time.Millisecond)
-	w, err := l.WhoHas(t.Context(), 20*time.Millisecond, v4, v6)
+}
+
+func TestUpAndDown(t *testing.T) {
+	alone(t)
+	var log strings.Builder
+	dir := t.TempDir()
+	l := up(t, Options{Nodes: 1, Dir: dir, Log: &log, RBAC: rbac})
+	out, err := l.Kubectl(soon(t), "get", "nodes", "-o", "custom-columns=N:.metadata.name,R:.status.conditions[0].status,C:.spec.podCIDRs", "--no-headers")
 	if err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"n1", "w1", "True", "10.240.1.0/24", "fd77:240:1::/64", "10.240.31.0/24"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("nodes lack %s:\n%s", want, out)
+		}
+	}
+	began := time.Now()
+	if _, err := Up(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another lab is up on this machine; end it first, "+
+		`with "lab down" if "lab up" started it: pid %d dir %s `, os.Getpid(), dir)) {
+		t.Errorf("a second lab: got error %v", err)
+	} else if d := time.Since(began); d > time.Second {
+		t.Errorf("the second lab was refused after %v, want at once", d)
+	}
+	if err := Sweep(); err == nil {
+		t.Error("Sweep removed a lab that is up")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := Up(ctx, Options{Wait: time.Minute}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("waiting for the lab to end: got error %v, want deadline exceeded", err)
+	}
+	for range 2 {
+		if err := l.Down(); err != nil {
+			t.Error(err)
+		}
+	}
+	nothingLeft(t)
+	if s := log.String(); !strings.Contains(s, "up: nodes [n1], kube-proxy in nftables mode") || !strings.Contains(s, "down\n") {
+		t.Errorf("progress:\n%s", s)
+	}
+	entries := must(os.ReadDir(dir))(t)
+	if len(entries) != 1 || entries[0].Name() != "logs" {
+		t.Errorf("Down left %v in the given directory, want logs only", entries)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "logs", "kube-proxy-n1.log")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUpFails(t *testing.T) {
+	alone(t)
+	for name, opts := range map[string]Options{
+		"an unready part": {RBAC: "kind: Nonsense\n"},
+		"no parts":        {Parts: t.TempDir()},
+	} {
+		opts.Wait = 5 * time.Minute
+		if l, err := Up(t.Context(), opts); err == nil {
+			t.Errorf("%s: want an error", name)
+			_ = l.Down()
+		}
+		nothingLeft(t)
+	}
+	// A program that ends at once is told of with its last words.
+	parts := t.TempDir()
+	real := must(Options{}.withDefaults())(t).Parts
+	for _, p := range []string{"etcd", "kube-controller-manager", "kube-proxy", "kubectl"} {
+		if err := os.Symlink(filepath.Join(real, p), filepath.Join(parts, p)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(parts, "kube-apiserver"), []byte("#!/bin/sh\necho no memory today\nexit 7\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c, err := l.Connect(t.Context(), 10*time.Millisecond, netip.AddrPortFrom(v4, 80).String())
+	_, err := Up(t.Context(), Options{Parts: parts, Wait: 5 * time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "kube-apiserver ended: exit status 7") || !strings.Contains(err.Error(), "no memory today") {
+		t.Errorf("got error %v", err)
+	}
+	nothingLeft(t)
+}
+
+// victim is another process that brings a lab up, and is killed.
+func victim() {
+	l, err := Up(context.Background(), Options{Nodes: 1, Detached: os.Getenv("HERALD_LAB_TEST_VICTIM") == "detached", Dir: os.Getenv("HERALD_LAB_TEST_DIR"), Log: os.Stdout})
 	if err != nil {
+		fmt.Println("FAILED", err)
+		os.Exit(1)
+	}
+	if err := l.AddPod(context.Background(), Pod{Name: "a", Node: "n1"}); err != nil {
+		fmt.Println("FAILED", err)
+	}
+	fmt.Println("READY")
+	select {}
+}
+
+// startVictim returns the process when it has printed the line.
+func startVictim(t *testing.T, mode, dir, line string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), "HERALD_LAB_TEST_VICTIM="+mode, "HERALD_LAB_TEST_DIR="+dir)
+	out := must(cmd.StdoutPipe())(t)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c6, err := l.Connect(t.Context(), 10*time.Millisecond, netip.AddrPortFrom(v6, 80).String())
-	if err != nil {
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), line) {
+			return cmd
+		}
+		if strings.Contains(lines.Text(), "FAILED") {
+			break
+		}
+	}
+	_ = cmd.Process.Kill()
+	t.Fatalf("the other process printed %q, want %q", lines.Text(), line)
+	return nil
+}
+
+func kill(t *testing.T, cmd *exec.Cmd, sig syscall.Signal) {
+	t.Helper()
+	if err := cmd.Process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(10 * time.Second)
-	t.Log(w.Stop())
-	t.Log(c.Stop())
-	t.Log(c6.Stop())
+	_ = cmd.Wait() // says that it was killed
+}
+
+func TestKilledRun(t *testing.T) {
+	alone(t)
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
+		cmd := startVictim(t, "plain", "", "READY")
+		kill(t, cmd, sig)
+		// Its programs die with it: their end can't be awaited by who isn't their parent.
+		deadline := time.Now().Add(5 * time.Second)
+		for running := true; running; time.Sleep(10 * time.Millisecond) {
+			running = false
+			for _, r := range must(Residents())(t) {
+				running = running || r.Pid != 0
+			}
+			if running && time.Now().After(deadline) {
+				t.Fatalf("5 s after %v of the lab's process: %v", sig, must(Residents())(t))
+			}
+		}
+		if len(must(Residents())(t)) == 0 {
+			t.Error("want namespaces for Sweep to remove")
+		}
+		if err := Sweep(); err != nil {
+			t.Error(err)
+		}
+		nothingLeft(t)
+	}
+}
+
+// A detached lab that was killed before it was complete holds the lock by its
+// etcd, and can't be attached to: it is in nobody's way.
+func TestKilledWhileDetaching(t *testing.T) {
+	alone(t)
+	dir := t.TempDir()
+	kill(t, startVictim(t, "detached", dir, "plugged"), syscall.SIGKILL)
+	running := false
+	for _, r := range must(Residents())(t) {
+		running = running || strings.HasPrefix(r.Command, "etcd")
+	}
+	if !running {
+		t.Fatal("etcd does not run on")
+	}
+	if _, err := Attach(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("attach to half a lab: got error %v", err)
+	}
+	if err := Sweep(); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t)
 }

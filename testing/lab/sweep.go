@@ -20,38 +20,63 @@ const tempPattern = "herald-lab-*"
 // lockPath is the file whose lock says that a lab is up on this machine.
 func lockPath() string { return filepath.Join(os.TempDir(), "herald-lab.lock") }
 
-// acquire takes the machine's lab lock, waiting for another lab to end for
-// up to wait. Closing the file lets go of it, and so does the end of every
-// process that has it open.
-func acquire(ctx context.Context, wait time.Duration) (*os.File, error) {
+// acquire takes the machine's lab lock for a lab in dir, waiting for another lab
+// to end for up to wait. Closing the file lets go of it, and so does the end of
+// every process that has it open.
+func acquire(ctx context.Context, dir string, wait time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(lockPath(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	give := time.After(wait)
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		select {
-		case <-give:
-			who, _ := os.ReadFile(lockPath())
-			f.Close()
-			return nil, fmt.Errorf("another lab is up on this machine (%s): end it first, with \"lab down\" if it was started by \"lab up\": %w",
-				strings.TrimSpace(string(who)), err)
-		case <-ctx.Done():
-			f.Close()
-			return nil, context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond): // flock(2) can't be waited for with a deadline
-		}
+	if err := lock(ctx, f, wait); err != nil {
+		f.Close()
+		return nil, err
 	}
-	owner := fmt.Sprintf("pid %d: %s\n", os.Getpid(), strings.Join(os.Args, " "))
+	owner := fmt.Sprintf("pid %d\ndir %s\n%s\n", os.Getpid(), dir, strings.Join(os.Args, " "))
 	if err := errors.Join(f.Truncate(0), writeAt(f, owner)); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("write %s: %w", lockPath(), err)
 	}
 	return f, nil
+}
+
+func lock(ctx context.Context, f *os.File, wait time.Duration) error {
+	give := time.After(max(wait, 100*time.Millisecond))
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		who, err := os.ReadFile(lockPath())
+		if err != nil {
+			return err
+		}
+		if abandoned(string(who)) {
+			if err := clearNetns(); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-give:
+			return fmt.Errorf("another lab is up on this machine; end it first, with \"lab down\" if \"lab up\" started it: %s",
+				strings.Join(strings.Fields(string(who)), " "))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(20 * time.Millisecond): // flock(2) can't be waited for with a deadline
+		}
+	}
+}
+
+// abandoned reports whether the lock's owner was killed before its detached lab
+// was complete. Nobody can attach to that, but its etcd holds the lock.
+func abandoned(owner string) bool {
+	var pid int
+	var dir string
+	if _, err := fmt.Sscanf(owner, "pid %d\ndir %s\n", &pid, &dir); err != nil || pid == 0 {
+		return false
+	}
+	_, state := os.Stat(filepath.Join(dir, stateFile))
+	return errors.Is(unix.Kill(pid, 0), unix.ESRCH) && errors.Is(state, fs.ErrNotExist)
 }
 
 func writeAt(f *os.File, s string) error {
@@ -63,7 +88,7 @@ func writeAt(f *os.File, s string) error {
 // namespaces, the namespaces with their links, and temporary directories. It
 // refuses while a lab is up.
 func Sweep() error {
-	lock, err := acquire(context.Background(), 0)
+	lock, err := acquire(context.Background(), "-", 0)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -126,13 +125,13 @@ The lab stays up. VIPs are taken from 10.77.0.0/24 and fd77::/64, for example 10
 
 func down(dir string) error {
 	l, err := lab.Attach(dir)
-	if err == nil {
-		return l.Down()
+	if errors.Is(err, os.ErrNotExist) {
+		return lab.Sweep()
 	}
-	if _, e := os.Stat(filepath.Join(dir, "lab.json")); e == nil {
-		fmt.Fprintln(os.Stderr, "lab:", err) // half a lab: sweep it
+	if err != nil {
+		return err
 	}
-	return lab.Sweep()
+	return l.Down()
 }
 
 func status(ctx context.Context, l *lab.Lab) error {

@@ -1,0 +1,254 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+func itoa(i int) string { return strconv.Itoa(i) }
+
+// createService creates it until the end of the test. It is served without a status: by its
+// externalIPs.
+func createService(t *testing.T, l *Lab, s *corev1.Service, addrs ...netip.Addr) {
+	t.Helper()
+	for _, a := range addrs {
+		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, a.String())
+	}
+	services := l.Client().CoreV1().Services(s.Namespace)
+	must(services.Create(soon(t), s, metav1.CreateOptions{}))(t)
+	t.Cleanup(func() {
+		if err := services.Delete(context.WithoutCancel(t.Context()), s.Name, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func addPod(t *testing.T, l *Lab, p Pod) {
+	t.Helper()
+	if err := l.AddPod(soon(t), p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.RemovePod(context.WithoutCancel(t.Context()), p); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// awaitSlices waits until the service's EndpointSlices say, of each address:
+// ready, serving, terminating ("10.240.31.2 rs-").
+func awaitSlices(t *testing.T, l *Lab, service string, want ...string) {
+	t.Helper()
+	ctx := soon(t)
+	slicesOf := l.Client().DiscoveryV1().EndpointSlices("default")
+	opts := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service}
+	watch := must(slicesOf.Watch(ctx, opts))(t)
+	defer watch.Stop()
+	for {
+		var got []string
+		for _, s := range must(slicesOf.List(ctx, opts))(t).Items {
+			for _, e := range s.Endpoints {
+				got = append(got, e.Addresses[0]+" "+mark(e.Conditions.Ready, "r")+mark(e.Conditions.Serving, "s")+mark(e.Conditions.Terminating, "t"))
+			}
+		}
+		if slices.Sort(got); slices.Equal(got, want) {
+			return
+		}
+		select {
+		case <-watch.ResultChan():
+		case <-ctx.Done():
+			t.Fatalf("endpoints of %s: %q, want %q", service, got, want)
+		}
+	}
+}
+
+func mark(b *bool, letter string) string {
+	if b != nil && *b {
+		return letter
+	}
+	return "-"
+}
+
+// answers waits until a connection from cl to the address succeeds, and returns pod, node
+// and client as the pod tells.
+func answers(t *testing.T, l *Lab, addr netip.Addr) string {
+	t.Helper()
+	ctx, to := soon(t), netip.AddrPortFrom(addr, 80).String()
+	for {
+		conn, err := l.dialIn("cl")(ctx, "tcp", to)
+		if err == nil {
+			defer conn.Close()
+			return strings.TrimSpace(must(ask(conn, to, "/"))(t))
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond) // kube-proxy's rules can't be awaited
+	}
+}
+
+func TestPods(t *testing.T) {
+	l := theLab(t)
+	v4, v6 := netip.MustParseAddr("10.77.0.61"), netip.MustParseAddr("fd77::1061")
+	bind(t, l, "n1", v4)
+	bind(t, l, "n1", v6)
+	a := Pod{Name: "a", Node: "n1", Labels: map[string]string{"app": "pods"}}
+	b := Pod{Name: "b", Node: "w1", Labels: a.Labels, NotReady: true}
+	addPod(t, l, a)
+	addPod(t, l, b)
+	createService(t, l, Service("default", "pods", WithVIPs(v4, v6), Local), v4, v6)
+	awaitSlices(t, l, "pods", "10.240.1.2 rs-", "10.240.31.2 ---", "fd77:240:1::2 rs-", "fd77:240:31::2 ---")
+	if got := answers(t, l, v4); got != "a n1 10.77.0.100" {
+		t.Errorf("over IPv4 with externalTrafficPolicy Local: %q, want the client's own address", got)
+	}
+	if got := answers(t, l, v6); got != "a n1 fd77::100" {
+		t.Errorf("over IPv6 with externalTrafficPolicy Local: %q, want the client's own address", got)
+	}
+	if err := l.SetReady(soon(t), b, true); err != nil {
+		t.Fatal(err)
+	}
+	awaitSlices(t, l, "pods", "10.240.1.2 rs-", "10.240.31.2 rs-", "fd77:240:1::2 rs-", "fd77:240:31::2 rs-")
+	if err := l.SetReady(soon(t), b, false); err != nil {
+		t.Fatal(err)
+	}
+	awaitSlices(t, l, "pods", "10.240.1.2 rs-", "10.240.31.2 ---", "fd77:240:1::2 rs-", "fd77:240:31::2 ---")
+
+	if err := l.AddPod(soon(t), a); err == nil || !strings.Contains(err.Error(), "pod default/a is there already") {
+		t.Errorf("the same pod again: got error %v", err)
+	}
+	if err := l.AddPod(soon(t), Pod{Name: "c", Node: "n9"}); err == nil || !strings.Contains(err.Error(), `no node "n9"`) {
+		t.Errorf("a pod on no node: got error %v", err)
+	}
+	if err := l.AddPod(soon(t), Pod{Namespace: "nowhere", Name: "c", Node: "w1"}); err == nil {
+		t.Error("a pod in no namespace: want an error")
+	}
+	for _, r := range must(Residents())(t) {
+		if strings.HasPrefix(r.Namespace, "p-nowhere") {
+			t.Errorf("the pod that could not be added left %v", r)
+		}
+	}
+}
+
+func TestDeletePod(t *testing.T) {
+	l := theLab(t)
+	vip := netip.MustParseAddr("10.77.0.62")
+	bind(t, l, "n1", vip)
+	p := Pod{Name: "leaving", Node: "w1", Labels: map[string]string{"app": "leaving"}}
+	addPod(t, l, p)
+	createService(t, l, Service("default", "leaving"), vip)
+	answers(t, l, vip)
+	c := must(l.Connect(t.Context(), 10*time.Millisecond, vip.String()+":80"))(t)
+	began, deleted := time.Now(), make(chan error)
+	go func() { deleted <- l.DeletePod(t.Context(), p, 1500*time.Millisecond) }()
+	awaitSlices(t, l, "leaving", "10.240.31.2 -st")
+	if err := <-deleted; err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(began); d < 2*time.Second || d > 4*time.Second {
+		t.Errorf("deleted after %v, want the grace, in whole seconds", d)
+	}
+	r := c.Stop()
+	for _, f := range r.Failures {
+		if d := f.Began.Sub(began); d < 1900*time.Millisecond {
+			t.Errorf("%v after the deletion, within the grace: %v", d, f.Err)
+		}
+	}
+	awaitSlices(t, l, "leaving")
+	if out, err := l.Kubectl(soon(t), "get", "pods", "-o", "name"); err != nil || strings.Contains(out, "leaving") {
+		t.Errorf("pods: %s, error %v", out, err)
+	}
+	if err := l.RemovePod(soon(t), p); err != nil {
+		t.Errorf("remove what is not there: %v", err)
+	}
+	if err := l.DeletePod(soon(t), p, time.Second); err == nil {
+		t.Error("delete gracefully what is not there: want an error")
+	}
+	// Its address is free again.
+	addPod(t, l, Pod{Name: "next", Node: "w1", Labels: p.Labels})
+	awaitSlices(t, l, "leaving", "10.240.31.2 rs-")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	addPod(t, l, Pod{Name: "hasty", Node: "w1"})
+	if err := l.DeletePod(ctx, Pod{Name: "hasty"}, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Errorf("a deletion that is broken off: got error %v", err)
+	}
+}
+
+func TestExposeDeployment(t *testing.T) {
+	l := theLab(t)
+	labels := map[string]string{"app": "nginx"}
+	if err := l.AddDeployment(soon(t), "default", "nginx", labels); err != nil {
+		t.Fatal(err)
+	}
+	must(l.Kubectl(soon(t), "expose", "deployment", "nginx", "--port=80", "--type=LoadBalancer", "--load-balancer-ip=10.77.0.63"))(t)
+	addPod(t, l, Pod{Name: "nginx-1", Node: "w1", Labels: labels})
+	awaitSlices(t, l, "nginx", "10.240.31.2 rs-")
+	must(l.Kubectl(soon(t), "delete", "service", "nginx"))(t)
+}
+
+func TestAccounts(t *testing.T) {
+	l := theLab(t)
+	as := func(user, ns string, args ...string) string {
+		path := must(l.Kubeconfig(soon(t), user))(t)
+		out, _ := l.Kubectl(soon(t), append([]string{"--kubeconfig=" + path, "-n", ns, "auth", "can-i"}, args...)...) // "no" is exit status 1
+		return strings.TrimSpace(out)
+	}
+	for _, tt := range []struct{ user, ns, verb, resource, want string }{
+		{"admin", "default", "delete", "nodes", "yes"},
+		{"herald", "default", "list", "services", "yes"}, // by rbac
+		{"herald", "default", "delete", "services", "no"},
+		{"default/other", "default", "list", "services", "no"},
+		{"kube-system/herald", "default", "list", "services", "yes"},
+	} {
+		if got := as(tt.user, tt.ns, tt.verb, tt.resource); got != tt.want {
+			t.Errorf("may %s %s %s: %q, want %q", tt.user, tt.verb, tt.resource, got, tt.want)
+		}
+	}
+	if _, err := l.Kubeconfig(soon(t), "nobody"); err == nil {
+		t.Error("an unknown user: want an error")
+	}
+	who := must(l.Kubectl(soon(t), "--kubeconfig="+must(l.Kubeconfig(soon(t), "herald"))(t), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"))(t)
+	if want := "system:serviceaccount:kube-system:herald"; who != want {
+		t.Errorf("herald is %q, want %q", who, want)
+	}
+	if err := l.Apply(soon(t), "kind: Nonsense"); err == nil {
+		t.Error("YAML of no known kind: want an error")
+	}
+}
+
+// The lab itself must be quiet: what is counted beside Herald's requests is little and known.
+func TestAPIRequests(t *testing.T) {
+	l := theLab(t)
+	before := must(l.APIRequests(soon(t)))(t)
+	if before["POST nodes"] != 4 {
+		t.Errorf("%v nodes were created, want 4 counted", before["POST nodes"])
+	}
+	clients := must(kubernetes.NewForConfig(l.Config()))(t)
+	must(clients.CoreV1().ConfigMaps("default").List(soon(t), metav1.ListOptions{}))(t)
+	const span = 5 * time.Second
+	time.Sleep(span) // the length of the measurement
+	got := Since(must(l.APIRequests(soon(t)))(t), before)
+	t.Logf("in %v: %v", span, got)
+	if got["LIST configmaps"] != 1 {
+		t.Errorf("got %v lists of configmaps, want 1", got["LIST configmaps"])
+	}
+	sum := 0.0
+	for _, n := range got {
+		sum += n
+	}
+	if sum > 10 {
+		t.Errorf("%v requests in %v of an idle cluster: %v", sum, span, got)
+	}
+}

@@ -1,0 +1,145 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestRun(t *testing.T) {
+	l := theLab(t)
+	if got := run(t, l, "n2", "ip -brief -4 address show eth0"); !strings.Contains(got, "10.77.0.12/24") {
+		t.Errorf("n2 has %s", got)
+	}
+	_, err := l.Run(soon(t), "n2", "sh", "-c", "echo to standard output; echo no such thing >&2; exit 4")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 4 || !strings.Contains(err.Error(), "no such thing") || !strings.Contains(err.Error(), "n2: sh -c") {
+		t.Errorf("got error %v", err)
+	}
+	if _, err := l.Run(soon(t), "n99", "true"); err == nil || !strings.Contains(err.Error(), "namespace n99") {
+		t.Errorf("an unknown host: got error %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := l.Run(ctx, "n1", "sleep", "60"); err == nil || time.Since(began) > 5*time.Second {
+		t.Errorf("after %v: got error %v, want one soon", time.Since(began), err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", "10.1.2.3")
+	if got := run(t, l, "n1", "env"); strings.Contains(got, "10.1.2.3") {
+		t.Errorf("the environment of this process reaches the lab's:\n%s", got)
+	}
+}
+
+func TestDo(t *testing.T) {
+	l := theLab(t)
+	here := must(os.Readlink("/proc/thread-self/ns/net"))(t)
+	for range 3 * runtime.GOMAXPROCS(0) { // so that threads are used again
+		var names []string
+		err := l.Do("rt", func() error {
+			ifs, err := net.Interfaces()
+			for _, i := range ifs {
+				names = append(names, i.Name)
+			}
+			return err
+		})
+		if err != nil || strings.Join(names, " ") != "lo eth0" {
+			t.Fatalf("links of rt: %v, error %v", names, err)
+		}
+	}
+	want := errors.New("mine")
+	if err := l.Do("rt", func() error { return want }); err != want {
+		t.Errorf("got error %v, want the function's", err)
+	}
+	if err := l.Do("rt", func() error { runtime.Goexit(); return nil }); err == nil {
+		t.Error("a function that does not return: want an error")
+	}
+	if got := must(os.Readlink("/proc/thread-self/ns/net"))(t); got != here {
+		t.Errorf("the test is now in %s, was in %s", got, here)
+	}
+}
+
+func TestProcess(t *testing.T) {
+	l := theLab(t)
+	p := must(l.Start("n1", "busy", []string{"sh", "-c", `echo hello $A >&2; trap 'echo bye; exit 5' USR1; while :; do :; done`}, "A=b"))(t)
+	defer p.Kill()
+	if err := p.WaitLog(soon(t), "hello b"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("enough"))
+	defer cancel()
+	if err := p.Wait(ctx); err == nil || !strings.Contains(err.Error(), "runs on: enough") || !p.Running() {
+		t.Errorf("wait for a process that runs: got error %v", err)
+	}
+	if err := p.WaitLog(ctx, "bye"); err == nil || !strings.Contains(err.Error(), "hello b") {
+		t.Errorf("wait for what is not printed: got error %v, want one that shows the log", err)
+	}
+	cpu, rss, err := p.Usage()
+	if err != nil || cpu < 50*time.Millisecond || cpu > time.Second || rss < 100<<10 || rss > 100<<20 {
+		t.Errorf("after 200 ms of a busy loop: CPU %v, resident %d bytes, error %v", cpu, rss, err)
+	}
+	if ns := must(os.Readlink("/proc/" + itoa(p.Pid) + "/ns/net"))(t); !inodes("n1")[ns] {
+		t.Errorf("it runs in %s", ns)
+	}
+	if err := p.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.WaitLog(soon(t), "bye"); err != nil {
+		t.Error(err)
+	}
+	var exit *exec.ExitError
+	if err := p.Wait(soon(t)); !errors.As(err, &exit) || exit.ExitCode() != 5 || p.Running() {
+		t.Errorf("got error %v, want exit status 5", err)
+	}
+	p.Kill() // is fine
+	if err := p.Signal(syscall.SIGTERM); err == nil {
+		t.Error("signal to a process that has ended: want an error")
+	}
+	if err := p.WaitLog(soon(t), "never printed"); err == nil || !strings.Contains(err.Error(), "running: false") {
+		t.Errorf("wait for the log of a process that has ended: got error %v", err)
+	}
+	if _, _, err := p.Usage(); err == nil {
+		t.Error("usage of a process that has ended: want an error")
+	}
+	if _, err := l.Start("n1", "none", []string{"/no/such/program"}); err == nil || !strings.Contains(err.Error(), "start none in n1") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestStartHerald(t *testing.T) {
+	l := theLab(t)
+	h := must(l.StartHerald("n2", map[string]string{"vip_arp": "true"}))(t)
+	defer h.Kill()
+	want := "testdata/herald.sh manager as n2 with " + l.Dir() + "/conf/herald.kubeconfig, arp=true, user=\n"
+	if err := h.WaitLog(soon(t), want); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	var exit *exec.ExitError
+	if err := h.Wait(soon(t)); !errors.As(err, &exit) || exit.ExitCode() != 3 {
+		t.Errorf("got error %v, want exit status 3", err)
+	}
+	again := must(l.StartHerald("n2", map[string]string{"vip_nodename": "other", "k8s_config_file": "/tmp/x"}))(t)
+	defer again.Kill()
+	if err := again.WaitLog(soon(t), "manager as other with /tmp/x, arp=,"); err != nil {
+		t.Error(err)
+	}
+	if s := again.Log(); strings.Contains(s, "terminated") {
+		t.Errorf("the log of the second run has lines of the first:\n%s", s)
+	}
+	if b := must(os.ReadFile(again.LogFile))(t); !strings.Contains(string(b), "terminated") {
+		t.Errorf("the file of both runs lost the first:\n%s", b)
+	}
+	if _, err := l.StartHerald("w1", nil); err == nil {
+		t.Error("the worker is to be without Herald: want an error")
+	}
+}
