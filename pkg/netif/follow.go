@@ -10,6 +10,7 @@ import (
 // follow keeps the picture current until ctx ends, and pokes when what it means
 // has changed.
 func (n *Interfaces) follow(ctx context.Context) {
+	said := ""
 	for ctx.Err() == nil {
 		err := n.listen(ctx)
 		if ctx.Err() != nil {
@@ -19,7 +20,10 @@ func (n *Interfaces) follow(ctx context.Context) {
 			n.log.Debug("reading links and addresses anew", "why", err)
 			continue
 		}
-		n.log.Warn("can't follow the kernel's changes of links and addresses, trying again in a second", "err", err)
+		if text := err.Error(); text != said {
+			n.log.Warn("can't follow the kernel's changes of links and addresses, trying again every second", "err", err)
+			said = text
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -36,24 +40,25 @@ func (n *Interfaces) listen(ctx context.Context) error {
 	defer context.AfterFunc(ctx, feed.close)()
 	defer feed.close()
 	changed, err := n.reread()
-	if err != nil {
-		return err
-	}
 	for {
 		if changed {
 			n.opts.Poke()
 		}
-		changes, err := feed.next()
 		if err != nil {
 			return err
 		}
-		changed = n.learn(changes)
+		var changes []change
+		if changes, err = feed.next(); err != nil {
+			return err
+		}
+		changed, err = n.learn(changes)
 	}
 }
 
-// reread reads the kernel anew and reports whether that changed any fact.
+// reread reads the kernel anew and reports whether a fact has changed, or
+// something is lost that was held.
 func (n *Interfaces) reread() (bool, error) {
-	n.op.Lock() // or what Set does meanwhile would be overwritten
+	n.op.Lock() // what is read is older than what Set would do meanwhile
 	defer n.op.Unlock()
 	p, err := n.kernel.read()
 	if err != nil {
@@ -61,53 +66,90 @@ func (n *Interfaces) reread() (bool, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for at, e := range p.entries {
-		e.ours = e.ours || n.held[at] != nil
-		p.entries[at] = e
-	}
-	n.picture = p
+	lost := false
 	for at := range n.held {
-		if _, ok := p.entries[at]; !ok {
+		if e, ok := p.entries[at]; ok {
+			e.ours = true // kernels before 5.18 don't keep the mark
+			p.entries[at] = e
+		} else {
 			delete(n.held, at)
+			lost = true
 		}
 	}
-	return n.conclude(), nil
+	n.picture = p
+	return n.conclude() || lost, nil
 }
 
 // learn draws changes and reports whether they changed any fact.
-func (n *Interfaces) learn(changes []change) bool {
-	drawn, poke := false, false
+func (n *Interfaces) learn(changes []change) (bool, error) {
+	drawn, news, doubt := false, false, false
 	for _, c := range changes {
 		if c.routes {
-			if routes, err := n.kernel.routes(); err == nil {
-				n.mu.Lock()
-				n.picture.routes, drawn = routes, true
-				n.mu.Unlock()
+			routes, err := n.kernel.routes()
+			if err != nil {
+				return news, err
 			}
+			n.mu.Lock()
+			n.picture.routes, drawn = routes, true
+			n.mu.Unlock()
 			continue
 		}
 		n.mu.Lock()
-		if e := c.entry; e != nil {
-			h := n.held[e.place]
-			e.ours = e.ours || h != nil // kernels before 5.18 don't keep the mark
-			if c.gone && h != nil {
-				delete(n.held, e.place)
-				poke = true
-				if e.duplicate {
-					n.refused[e.place] = time.Now()
-					n.meters.duplicates.Inc()
+		switch {
+		case c.link != nil && c.gone:
+			for p := range n.held {
+				if p.link == c.link.index {
+					delete(n.held, p)
 				}
 			}
-			if had, ok := n.picture.entries[e.place]; ok && had.tentative != e.tentative {
-				poke = true
-			}
+			drawn = n.picture.apply(c) || drawn
+		case c.entry != nil && n.stale(c):
+			doubt = true
+		case c.entry != nil && c.gone && c.entry.duplicate:
+			news = n.refuse(c.entry.place) || news
+			fallthrough
+		default:
+			drawn = n.picture.apply(c) || drawn
 		}
-		drawn = n.picture.apply(c) || drawn
 		n.mu.Unlock()
+	}
+	if doubt {
+		changed, err := n.reread()
+		return changed || news, err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return (drawn && n.conclude()) || poke
+	return drawn && n.conclude() || news, nil
+}
+
+// stale reports whether c contradicts what this process did itself. It may be
+// older than that, since a change is heard of later than the answer to a request:
+// then only a new reading tells. n.mu is held.
+func (n *Interfaces) stale(c change) bool {
+	_, there := n.picture.entries[c.entry.place]
+	held := n.held[c.entry.place] != nil
+	if held {
+		c.entry.ours = true // kernels before 5.18 don't keep the mark
+	}
+	switch {
+	case c.gone:
+		return held && !c.entry.duplicate
+	default:
+		return c.entry.ours && !there
+	}
+}
+
+// refuse notes that another host has the address. The kernel has removed it by
+// itself, as it does with all that have a lifetime (addrconf_dad_stop). n.mu is held.
+func (n *Interfaces) refuse(p place) bool {
+	if n.held[p] == nil {
+		return false
+	}
+	delete(n.held, p)
+	n.refused[p] = time.Now()
+	n.meters.duplicates.Inc()
+	n.rouse()
+	return true
 }
 
 // draw is for what Set does itself: nobody needs to be told. n.mu is held.

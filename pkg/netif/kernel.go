@@ -8,7 +8,7 @@ import (
 )
 
 // kernel is what the room needs of the operating system. The one implementation
-// outside of tests is netlink.
+// outside of tests is rtnetlink.
 type kernel interface {
 	// read tells all links, addresses and default routes.
 	read() (*picture, error)

@@ -57,6 +57,7 @@ type Interfaces struct {
 	wants   map[place]vip.Address // what was last wanted there
 	refused map[place]time.Time   // duplicate addresses, and when they were found
 	epoch   int64                 // the tenure that the last Set was made under
+	slot    int                   // of the next address that is bound
 	wake    chan struct{}         // capacity 1: held is no longer empty
 }
 

@@ -25,13 +25,13 @@ const (
 	answerTime = 5 * time.Second
 )
 
-// netlink is the kernel as rtnetlink(7) offers it.
-type netlink struct {
+// rtnetlink is the kernel as rtnetlink(7) offers it.
+type rtnetlink struct {
 	socket map[int]*nl.SocketHandle // one for all requests; it locks itself
 	labels bool                     // the kernel doesn't keep IFA_PROTO
 }
 
-func openNetlink() (*netlink, error) {
+func openNetlink() (*rtnetlink, error) {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE) // to no group: a socket for requests
 	if err != nil {
 		return nil, fmt.Errorf("can't talk to the kernel about network interfaces: %w", err)
@@ -40,7 +40,7 @@ func openNetlink() (*netlink, error) {
 	if err := errors.Join(s.SetSendTimeout(&limit), s.SetReceiveTimeout(&limit)); err != nil {
 		return nil, err
 	}
-	return &netlink{
+	return &rtnetlink{
 		socket: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}},
 		labels: !keepsProto(),
 	}, nil
@@ -59,13 +59,13 @@ func keepsProto() bool {
 	return major > 5 || major == 5 && minor >= 18
 }
 
-func (k *netlink) request(kind, flags int) *nl.NetlinkRequest {
+func (k *rtnetlink) request(kind, flags int) *nl.NetlinkRequest {
 	r := nl.NewNetlinkRequest(kind, flags)
 	r.Sockets = k.socket
 	return r
 }
 
-func (k *netlink) bind(b binding) error {
+func (k *rtnetlink) bind(b binding) error {
 	r := k.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	flags := uint32(unix.IFA_F_NOPREFIXROUTE)
 	if b.prefix.Addr().Is6() && !b.detect {
@@ -83,7 +83,7 @@ func (k *netlink) bind(b binding) error {
 	return err
 }
 
-func (k *netlink) unbind(p place) error {
+func (k *rtnetlink) unbind(p place) error {
 	r := k.request(unix.RTM_DELADDR, unix.NLM_F_ACK)
 	addAddress(r, p)
 	_, err := r.Execute(unix.NETLINK_ROUTE, 0)
@@ -107,7 +107,7 @@ func addAddress(r *nl.NetlinkRequest, p place) {
 	r.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip))
 }
 
-func (k *netlink) read() (*picture, error) {
+func (k *rtnetlink) read() (*picture, error) {
 	p := newPicture()
 	links, err := k.dump(unix.RTM_GETLINK, unix.RTM_NEWLINK, nl.NewIfInfomsg(unix.AF_UNSPEC))
 	if err != nil {
@@ -131,7 +131,7 @@ func (k *netlink) read() (*picture, error) {
 	return p, err
 }
 
-func (k *netlink) routes() ([]route, error) {
+func (k *rtnetlink) routes() ([]route, error) {
 	head := &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_UNSPEC}}
 	messages, err := k.dump(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, head)
 	if err != nil {
@@ -148,7 +148,7 @@ func (k *netlink) routes() ([]route, error) {
 
 // dump asks for all there is. The kernel says when something changed meanwhile,
 // which may leave parts out: then it is asked again.
-func (k *netlink) dump(kind, answer int, head nl.NetlinkRequestData) ([][]byte, error) {
+func (k *rtnetlink) dump(kind, answer int, head nl.NetlinkRequestData) ([][]byte, error) {
 	for range 10 {
 		r := k.request(kind, unix.NLM_F_DUMP)
 		r.AddData(head)
@@ -163,7 +163,7 @@ func (k *netlink) dump(kind, answer int, head nl.NetlinkRequestData) ([][]byte, 
 // netlinkFeed is a subscription to rtnetlink's multicast groups.
 type netlinkFeed struct{ socket *nl.NetlinkSocket }
 
-func (k *netlink) subscribe() (feed, error) {
+func (k *rtnetlink) subscribe() (feed, error) {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE,
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)

@@ -14,7 +14,7 @@ import (
 
 // A holding is an address that is renewed.
 type holding struct {
-	due  time.Time // when to renew it
+	slot int       // in which it is renewed
 	ends time.Time // when the kernel drops it if it isn't renewed
 }
 
@@ -179,7 +179,6 @@ func (n *Interfaces) release(p place, why string) error {
 
 // bind has the kernel bind or renew w, and takes note of it.
 func (n *Interfaces) bind(p place, w vip.Address, r right, detect bool) error {
-	began := time.Now()
 	err := n.kernel.bind(binding{place: p, link: w.Link, seconds: r.seconds, detect: detect})
 	if err != nil {
 		return fmt.Errorf("address %s on %s: can't bind it: %w%s", p.prefix, w.Link, err, hint(err, p, w.Link))
@@ -193,8 +192,9 @@ func (n *Interfaces) bind(p place, w vip.Address, r right, detect bool) error {
 	e.ours = true
 	h := n.held[p]
 	if h == nil {
-		h = &holding{due: began.Add(n.firstDue())}
+		h = &holding{slot: n.slot}
 		n.held[p] = h
+		n.slot = (n.slot + 1) % slots
 		n.rouse()
 	}
 	h.ends = time.Now().Add(time.Duration(r.seconds) * time.Second)

@@ -1,0 +1,36 @@
+package netif
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// BenchmarkRenewal is one renewal of 333 addresses of both families, which a
+// node that carries so many does twice a second.
+func BenchmarkRenewal(b *testing.B) {
+	hardware(b, "eth0", "10.0.0.5/24")
+	logger, _ := log()
+	n, err := New(Options{Log: logger, Poke: func() {}, Tenure: always, Interface: "eth0"})
+	must(b, err)
+	_, err = n.Set(b.Context(), many(333, "eth0"))
+	must(b, err)
+	for b.Loop() {
+		n.renew(func(int) bool { return true })
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/333, "µs/address")
+}
+
+// many is n addresses, IPv4 and IPv6 by turns.
+func many(n int, link string) []vip.Address {
+	list := make([]vip.Address, n)
+	for i := range list {
+		list[i] = addr(fmt.Sprintf("10.1.%d.%d/32", i>>8, i&255), link)
+		if i%2 == 1 {
+			list[i] = addr(netip.MustParsePrefix(fmt.Sprintf("2001:db8::1:%x/128", i)).String(), link)
+		}
+	}
+	return list
+}

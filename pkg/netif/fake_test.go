@@ -1,0 +1,397 @@
+package netif
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// fakeKernel is a small honest kernel: it keeps links and addresses, lets
+// addresses end, detects duplicates and tells its subscribers. It must be used
+// in a synctest bubble.
+type fakeKernel struct {
+	// fault, if set, is asked before each operation ("bind", "unbind", "read",
+	// "routes", "subscribe") and may fail it.
+	fault func(op string, p place) error
+	// lag is how long it takes until a change is heard of.
+	lag time.Duration
+	// foreign is the addresses that other hosts have.
+	foreign map[netip.Addr]bool
+	// old is a kernel before 5.18, which keeps no mark.
+	old bool
+
+	mu       sync.Mutex
+	links    map[int]link
+	addrs    map[place]*fakeAddr
+	defaults []route
+	feeds    map[*fakeFeed]bool
+	checks   map[bool]*time.Timer // for IPv4 (true) and IPv6: the next look for addresses that have ended
+	bindings []binding            // every bind that worked
+	reads    int
+}
+
+type fakeAddr struct {
+	entry
+	lasts   string        // as given
+	valid   time.Duration // 0 is for ever
+	renewed time.Time
+	dad     *time.Timer
+}
+
+// newFake makes a kernel from lines like "link 2 eth0 up" (also: down, bridge,
+// veth, vlan, vrf, loopback, master=3), "eth0 10.0.0.5/24 ours" (also: tentative, secondary, linkscope) and
+// "default 4 eth0 100".
+func newFake(lines string) *fakeKernel {
+	k := &fakeKernel{links: map[int]link{}, addrs: map[place]*fakeAddr{}, checks: map[bool]*time.Timer{}, feeds: map[*fakeFeed]bool{}, foreign: map[netip.Addr]bool{}}
+	for line := range strings.Lines(lines) {
+		if words := strings.Fields(line); len(words) > 0 {
+			k.parse(words)
+		}
+	}
+	return k
+}
+
+func (k *fakeKernel) parse(words []string) {
+	switch words[0] {
+	case "link":
+		l := link{name: words[2], up: true}
+		fmt.Sscan(words[1], &l.index)
+		for _, w := range words[3:] {
+			switch {
+			case w == "up":
+			case w == "down":
+				l.up = false
+			case w == "loopback":
+				l.loopback = true
+			case strings.HasPrefix(w, "master="):
+				fmt.Sscanf(w, "master=%d", &l.master)
+			default:
+				l.kind = w
+			}
+		}
+		k.setLink(l)
+	case "default":
+		r := route{link: k.index(words[2])}
+		fmt.Sscan(words[1], &r.family)
+		if len(words) > 3 {
+			fmt.Sscan(words[3], &r.metric)
+		}
+		k.setDefaults(append(k.defaults, r)...)
+	default:
+		e := entry{place: k.at(words[0], words[1]), global: true}
+		for _, w := range words[2:] {
+			switch w {
+			case "ours":
+				e.ours = true
+			case "tentative":
+				e.tentative = true
+			case "secondary":
+				e.secondary = true
+			case "linkscope":
+				e.global = false
+			default:
+				panic("unknown word " + w)
+			}
+		}
+		k.addrs[e.place] = &fakeAddr{entry: e, lasts: "forever"}
+	}
+}
+
+func (k *fakeKernel) at(link, prefix string) place {
+	return place{k.index(link), netip.MustParsePrefix(prefix)}
+}
+
+func (k *fakeKernel) index(name string) int {
+	for i, l := range k.links {
+		if l.name == name {
+			return i
+		}
+	}
+	panic("no link " + name)
+}
+
+// String is all addresses as lines: "eth0 10.0.0.1/32 ours 3s".
+func (k *fakeKernel) String() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var lines []string
+	for p, a := range k.addrs {
+		line := k.links[p.link].name + " " + p.prefix.String()
+		if a.ours {
+			line += " ours"
+		}
+		if a.tentative {
+			line += " tentative"
+		}
+		lines = append(lines, line+" "+a.lasts)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func (k *fakeKernel) check(op string, p place) error {
+	if k.fault != nil {
+		return k.fault(op, p)
+	}
+	return nil
+}
+
+func (k *fakeKernel) bind(b binding) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.check("bind", b.place); err != nil {
+		return err
+	}
+	if _, ok := k.links[b.place.link]; !ok {
+		return unix.ENODEV
+	}
+	if b.seconds == 0 {
+		return unix.EINVAL
+	}
+	for p := range k.addrs { // inet6_rtm_newaddr
+		if p.link == b.place.link && p != b.place && p.prefix.Addr() == b.prefix.Addr() && p.prefix.Addr().Is6() {
+			return unix.EEXIST
+		}
+	}
+	k.bindings = append(k.bindings, b)
+	a := k.addrs[b.place]
+	if a == nil {
+		a = &fakeAddr{entry: entry{place: b.place, global: true}}
+		k.addrs[b.place] = a
+		if b.detect {
+			a.tentative = true
+			a.dad = time.AfterFunc(1500*time.Millisecond, func() { k.detected(a) })
+		}
+	}
+	a.ours = !k.old
+	a.lasts = fmt.Sprint(b.seconds, "s")
+	a.valid, a.renewed = time.Duration(b.seconds)*time.Second, time.Now()
+	k.tellEntry(*a, false)
+	k.look(b.prefix.Addr().Is4())
+	return nil
+}
+
+// look removes the addresses of a family that have ended, and decides when to
+// look again, as Linux does in check_lifetime and addrconf_verify_rtnl.
+func (k *fakeKernel) look(is4 bool) {
+	const fuzzMinus, fuzz, fuzzMax, timer = 20 * time.Millisecond, time.Second / 4, time.Second, 28 * time.Millisecond
+	now := time.Now()
+	next := now.Add(time.Hour)
+	for p, a := range k.addrs {
+		if a.valid == 0 || p.prefix.Addr().Is4() != is4 {
+			continue
+		}
+		if (now.Sub(a.renewed) + fuzzMinus).Truncate(time.Second) >= a.valid {
+			k.remove(p)
+		} else if end := a.renewed.Add(a.valid); end.Before(next) {
+			next = end
+		}
+	}
+	if whole := next.Add(time.Second - 1).Truncate(time.Second); whole.Before(next.Add(fuzz)) {
+		next = whole
+	}
+	if next.Before(now.Add(fuzzMax)) {
+		next = now.Add(fuzzMax)
+	}
+	if t := k.checks[is4]; t != nil {
+		t.Stop()
+	}
+	k.checks[is4] = time.AfterFunc(next.Sub(now)+timer, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.look(is4)
+	})
+}
+
+// detected ends the search for duplicates.
+func (k *fakeKernel) detected(a *fakeAddr) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.addrs[a.place] != a {
+		return
+	}
+	if k.foreign[a.prefix.Addr()] {
+		a.duplicate = true
+		k.remove(a.place)
+		return
+	}
+	a.tentative = false
+	k.tellEntry(*a, false)
+}
+
+func (k *fakeKernel) unbind(p place) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.check("unbind", p); err != nil {
+		return err
+	}
+	k.remove(p)
+	return nil
+}
+
+// take removes an address as another program would, or the end of its lifetime.
+func (k *fakeKernel) take(p place) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.remove(p)
+}
+
+func (k *fakeKernel) remove(p place) {
+	if a := k.addrs[p]; a != nil {
+		if a.dad != nil {
+			a.dad.Stop()
+		}
+		delete(k.addrs, p)
+		k.tellEntry(*a, true)
+	}
+}
+
+// give adds an address as another program would.
+func (k *fakeKernel) give(link, prefix string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	a := &fakeAddr{entry: entry{place: k.at(link, prefix), global: true}, lasts: "forever"}
+	k.remove(a.place)
+	k.addrs[a.place] = a
+	k.tellEntry(*a, false)
+}
+
+// leave has the other host with that address go.
+func (k *fakeKernel) leave(a netip.Addr) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.foreign, a)
+}
+
+func (k *fakeKernel) setLink(l link) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.links[l.index] = l
+	k.tell(change{link: &l})
+}
+
+func (k *fakeKernel) removeLink(name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.links[k.index(name)]
+	for p := range k.addrs {
+		if p.link == l.index {
+			k.remove(p)
+		}
+	}
+	delete(k.links, l.index)
+	k.tell(change{link: &l, gone: true})
+}
+
+func (k *fakeKernel) setDefaults(routes ...route) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.defaults = routes
+	k.tell(change{routes: true})
+}
+
+func (k *fakeKernel) read() (*picture, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.reads++
+	if err := k.check("read", place{}); err != nil {
+		return nil, err
+	}
+	p := newPicture()
+	for i, l := range k.links {
+		p.links[i] = l
+	}
+	for at, a := range k.addrs {
+		p.entries[at] = a.entry
+	}
+	p.routes = slices.Clone(k.defaults)
+	return p, nil
+}
+
+func (k *fakeKernel) routes() ([]route, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.defaults), k.check("routes", place{})
+}
+
+func (k *fakeKernel) tellEntry(a fakeAddr, gone bool) {
+	e := a.entry
+	k.tell(change{entry: &e, gone: gone})
+}
+
+func (k *fakeKernel) tell(c change) {
+	for f := range k.feeds {
+		f.changes <- c // or the test has deadlocked
+	}
+}
+
+// lose makes all subscribers miss what follows, as if they had been too slow.
+func (k *fakeKernel) lose() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for f := range k.feeds {
+		delete(k.feeds, f)
+		close(f.changes)
+	}
+}
+
+type fakeFeed struct {
+	kernel  *fakeKernel
+	changes chan change
+	ended   chan struct{}
+	once    sync.Once
+}
+
+func (k *fakeKernel) subscribe() (feed, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.check("subscribe", place{}); err != nil {
+		return nil, err
+	}
+	f := &fakeFeed{kernel: k, changes: make(chan change, 100000), ended: make(chan struct{})}
+	k.feeds[f] = true
+	return f, nil
+}
+
+func (f *fakeFeed) close() {
+	f.once.Do(func() {
+		f.kernel.mu.Lock()
+		defer f.kernel.mu.Unlock()
+		delete(f.kernel.feeds, f)
+		close(f.ended)
+	})
+}
+
+func (f *fakeFeed) next() ([]change, error) {
+	select {
+	case <-f.ended:
+		return nil, errors.New("closed")
+	case c, ok := <-f.changes:
+		if !ok {
+			return nil, errMissed
+		}
+		time.Sleep(f.kernel.lag)
+		return []change{c}, nil
+	}
+}
+
+// trace is every binding so far, as lines "10.0.0.1/32 on eth0 for 3s".
+func (k *fakeKernel) trace() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	lines := make([]string, len(k.bindings))
+	for i, b := range k.bindings {
+		lines[i] = fmt.Sprintf("%s on %s for %ds", b.prefix, cmp.Or(b.link, "?"), b.seconds)
+		if b.detect {
+			lines[i] += " detect"
+		}
+	}
+	return strings.Join(lines, "\n")
+}

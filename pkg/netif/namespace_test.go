@@ -1,0 +1,262 @@
+package netif
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// insideEnv tells the test binary that it is the child in its own namespaces.
+const insideEnv = "HERALD_TEST_NAMESPACE"
+
+// TestMain runs all tests in a user and network namespace of their own, which
+// takes no root and can't harm the machine.
+func TestMain(m *testing.M) {
+	if os.Getenv(insideEnv) != "" {
+		os.Exit(m.Run())
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+		Pdeathsig:   syscall.SIGKILL,
+	}
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		os.Exit(exit.ExitCode())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "these tests need user and network namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns):", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// hardware makes a veth pair of which both ends are up, in the test's namespace,
+// and takes it away when the test ends.
+func hardware(t testing.TB, name string, addrs ...string) netlink.Link {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "p"}))
+	for _, n := range []string{name + "p", name} {
+		l, err := netlink.LinkByName(n)
+		must(t, err)
+		must(t, netlink.LinkSetUp(l))
+	}
+	l, err := netlink.LinkByName(name)
+	must(t, err)
+	t.Cleanup(func() { _ = netlink.LinkDel(l) })
+	for _, a := range addrs {
+		give(t, l, a)
+	}
+	waitUp(t, name)
+	return l
+}
+
+// waitUp waits until the link has a carrier and a link-local address that is no
+// longer tentative, so that nothing changes by itself afterwards.
+func waitUp(t testing.TB, name string) {
+	t.Helper()
+	await(t, name+" to be up", func() bool {
+		for _, n := range []string{name, name + "p"} {
+			l, err := netlink.LinkByName(n)
+			if err != nil || l.Attrs().OperState != netlink.OperUp {
+				return false
+			}
+			addrs, err := netlink.AddrList(l, netlink.FAMILY_V6)
+			if err != nil || !slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
+				return a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TENTATIVE == 0
+			}) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// give adds an address as another program would: for ever and without a mark.
+func give(t testing.TB, l netlink.Link, addr string) {
+	t.Helper()
+	a, err := netlink.ParseAddr(addr)
+	must(t, err)
+	a.Flags = unix.IFA_F_NODAD
+	must(t, netlink.AddrAdd(l, a))
+}
+
+func take(t testing.TB, l netlink.Link, addr string) {
+	t.Helper()
+	a, err := netlink.ParseAddr(addr)
+	must(t, err)
+	must(t, netlink.AddrDel(l, a))
+}
+
+// addresses is what the kernel has on the links but link-local ones, as text.
+// It is read by another parser than the package's, apart from the mark.
+func addresses(t testing.TB, links ...string) string {
+	t.Helper()
+	marks := marks(t)
+	var lines []string
+	for _, name := range links {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			continue
+		}
+		list, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		must(t, err)
+		for _, a := range list {
+			if a.IP.IsLinkLocalUnicast() {
+				continue
+			}
+			lines = append(lines, fmt.Sprintf("%s %s%s", name, a.IPNet, describe(a, marks[place{l.Attrs().Index, prefixOf(a.IPNet)}])))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func prefixOf(n *net.IPNet) netip.Prefix {
+	a, _ := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), bits)
+}
+
+func describe(a netlink.Addr, mark byte) string {
+	var b strings.Builder
+	for _, f := range []struct {
+		bit  int
+		name string
+	}{
+		{unix.IFA_F_DEPRECATED, "deprecated"}, {unix.IFA_F_NOPREFIXROUTE, "noprefixroute"},
+		{unix.IFA_F_TENTATIVE, "tentative"}, {unix.IFA_F_DADFAILED, "dadfailed"}, {unix.IFA_F_PERMANENT, "permanent"},
+	} {
+		if a.Flags&f.bit != 0 {
+			b.WriteString(" " + f.name)
+		}
+	}
+	if mark != 0 {
+		fmt.Fprintf(&b, " proto=%c", mark)
+	}
+	if a.Flags&unix.IFA_F_PERMANENT == 0 {
+		fmt.Fprintf(&b, " valid=%d preferred=%d", a.ValidLft, a.PreferedLft)
+	}
+	return b.String()
+}
+
+// marks is the IFA_PROTO of all addresses that have one.
+func marks(t testing.TB) map[place]byte {
+	t.Helper()
+	r := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	r.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	messages, err := r.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
+	must(t, err)
+	found := map[place]byte{}
+	for _, m := range messages {
+		head := nl.DeserializeIfAddrmsg(m)
+		attrs, err := nl.ParseRouteAttrAsMap(m[unix.SizeofIfAddrmsg:])
+		must(t, err)
+		ip, ok := attrs[unix.IFA_LOCAL]
+		if !ok {
+			ip = attrs[unix.IFA_ADDRESS]
+		}
+		a, _ := netip.AddrFromSlice(ip.Value)
+		if p, ok := attrs[11]; ok && p.Value[0] > 3 { // 1 to 3 are the kernel's
+			found[place{int(head.Index), netip.PrefixFrom(a, int(head.Prefixlen))}] = p.Value[0]
+		}
+	}
+	return found
+}
+
+// await waits until ok. Where the kernel tells nothing, it looks again and again.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// log is a logger and what it wrote.
+func log() (*slog.Logger, *buffer) {
+	b := &buffer{}
+	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{
+		Level: slog.LevelDebug,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	})), b
+}
+
+// always is a tenure that never ends.
+func always() vip.Tenure {
+	return vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}
+}
+
+func addr(s, link string) vip.Address {
+	p := netip.MustParsePrefix(s)
+	return vip.Address{Addr: p.Addr(), Bits: p.Bits(), Link: link, Lease: vip.Key{Namespace: "default", Name: "kubevip-" + p.Addr().String()}}
+}
+
+// text is addresses as lines.
+func text(list []vip.Address) string {
+	lines := make([]string, len(list))
+	for i, a := range list {
+		lines[i] = cmp.Or(a.Link, "?") + " " + a.Prefix().String()
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// buffer is a bytes.Buffer for several writers.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String is what was written since the last call of it or of reset.
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer b.b.Reset()
+	return b.b.String()
+}
+
+func (b *buffer) reset() { _ = b.String() }

@@ -1,0 +1,554 @@
+package netif
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sys/unix"
+)
+
+// A process that dies leaves no address after 4 s, and one that starts within
+// 2.5 s finds all: at whatever moment it dies, and whenever the addresses were bound.
+func TestDeath(t *testing.T) {
+	for _, count := range []int{1, 2, 3, 7, 33} {
+		for death := time.Second; death < 2500*time.Millisecond; death += 47 * time.Millisecond {
+			synctest.Test(t, func(t *testing.T) {
+				k := newFake("link 2 eth0 up")
+				r := newRig(t, k)
+				stop := r.run(t)
+				began := time.Now()
+				var want []vip.Address
+				for i, a := range many(count, "eth0") {
+					want = append(want, a)
+					_, err := r.Set(t.Context(), want)
+					must(t, err)
+					time.Sleep(time.Duration(i%4) * 7 * time.Millisecond)
+				}
+				time.Sleep(death - time.Since(began))
+				stop()
+				time.Sleep(2500 * time.Millisecond)
+				if got := strings.Count(k.String(), "ours"); got != count {
+					t.Errorf("%d addresses, death at %v: %d are left after 2.5 s, want all", count, death, got)
+				}
+				time.Sleep(1500 * time.Millisecond)
+				if got := strings.Count(k.String(), "ours"); got != 0 {
+					t.Errorf("%d addresses, death at %v: %d are left after 4 s, want none", count, death, got)
+				}
+			})
+		}
+	}
+}
+
+func TestRenewalIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		k.lag = time.Millisecond
+		r := newRig(t, k)
+		defer r.run(t)()
+		want := many(20, "eth0")
+		_, err := r.Set(t.Context(), want)
+		must(t, err)
+		r.log.reset()
+		before := value(t, r.meters.renewals)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := value(t, r.meters.renewals) - before; got < 20*19 || got > 20*21 {
+			t.Errorf("20 addresses were renewed %v times in 10 s, want 400", got)
+		}
+		if got := r.log.String(); got != "" {
+			t.Errorf("renewing logged %s", got)
+		}
+		if r.pokes.Load() != 0 {
+			t.Errorf("renewing poked %d times", r.pokes.Load())
+		}
+		have, err := r.Set(t.Context(), want)
+		if err != nil || len(have) != 20 {
+			t.Errorf("have %v, error %v", have, err)
+		}
+	})
+}
+
+func TestSlotsDue(t *testing.T) {
+	for _, tt := range []struct {
+		done, now int
+		want      string
+	}{
+		{0, 1, "[1]"},
+		{4, 5, "[0]"},
+		{1, 3, "[2 3]"},
+		{4, 7, "[0 1 2]"},
+		{3, 3, "[]"},
+		{3, 8, "[0 1 2 3 4]"},
+		{3, 900, "[0 1 2 3 4]"},
+	} {
+		got := []int{}
+		for s := range slots {
+			if due(s, tt.done, tt.now) {
+				got = append(got, s)
+			}
+		}
+		if fmt.Sprint(got) != tt.want {
+			t.Errorf("slots due between tick %d and %d: got %v, want %s", tt.done, tt.now, got, tt.want)
+		}
+	}
+}
+
+func TestUnconfirmedLetsTheKernelDecide(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		want := []vip.Address{addr("10.0.0.1/32", "eth0")}
+		_, err := r.Set(t.Context(), want)
+		must(t, err)
+		r.with(func(t *vip.Tenure) { t.Confirmed = false })
+		time.Sleep(time.Second)
+		if got := k.String(); got == "" {
+			t.Error("an unconfirmed process removed an address that may still be its own")
+		}
+		time.Sleep(4 * time.Second)
+		synctest.Wait()
+		if got := k.String(); got != "" {
+			t.Errorf("an unconfirmed process renewed %s", got)
+		}
+		if r.pokes.Load() == 0 {
+			t.Error("no poke for an address that the kernel dropped")
+		}
+		var w vip.World
+		r.Observe(&w)
+		if len(w.Bound) > 0 {
+			t.Errorf("Bound is %v, want none", w.Bound)
+		}
+		// Certain again: what it comes back to is for the next plan to say.
+		r.with(func(t *vip.Tenure) { *t = always() })
+		time.Sleep(time.Second)
+		if got := k.String(); got != "" {
+			t.Errorf("bound without being asked: %s", got)
+		}
+		have, err := r.Set(t.Context(), want)
+		if err != nil || len(have) != 1 {
+			t.Errorf("have %v, error %v", have, err)
+		}
+	})
+}
+
+func TestShortPauseIsHarmless(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")})
+		must(t, err)
+		for range 5 {
+			r.with(func(t *vip.Tenure) { t.Confirmed = false })
+			time.Sleep(2 * time.Second)
+			r.with(func(t *vip.Tenure) { t.Confirmed = true })
+			time.Sleep(time.Second)
+		}
+		if got := k.String(); got == "" || r.pokes.Load() > 0 {
+			t.Errorf("kernel %q after %d pokes, want the address and none", got, r.pokes.Load())
+		}
+	})
+}
+
+func TestEndOfTheRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		began := time.Now()
+		until := began.Add(7300 * time.Millisecond)
+		r.with(func(t *vip.Tenure) { t.Until = until })
+		short, long := addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")
+		short.Until = began.Add(4700 * time.Millisecond)
+		long.Until = began.Add(time.Hour)
+		_, err := r.Set(t.Context(), []vip.Address{short, long})
+		must(t, err)
+		ends := map[string]time.Duration{}
+		for range 1000 {
+			time.Sleep(10 * time.Millisecond)
+			for _, a := range []vip.Address{short, long} {
+				if strings.Contains(k.String(), a.Prefix().String()) {
+					ends[a.Addr.String()] = time.Since(began)
+				}
+			}
+		}
+		for _, c := range []struct {
+			a  vip.Address
+			at time.Duration
+		}{{short, 4700 * time.Millisecond}, {long, 7300 * time.Millisecond}} {
+			if got := ends[c.a.Addr.String()]; got > c.at || got < c.at-1100*time.Millisecond {
+				t.Errorf("%s was there for %v, want until just before %v", c.a.Addr, got, c.at)
+			}
+		}
+		if r.pokes.Load() == 0 {
+			t.Error("no poke when the right had ended")
+		}
+		if got, want := strings.Count(k.trace(), "\n")+1, strings.Count(k.trace(), "for 3s")+strings.Count(k.trace(), "for 2s")+strings.Count(k.trace(), "for 1s"); got != want {
+			t.Errorf("bound for other times than 1, 2 and 3 s:\n%s", k.trace())
+		}
+	})
+}
+
+func TestAnotherEpochHasOtherClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		want := []vip.Address{addr("10.0.0.1/32", "eth0")}
+		_, err := r.Set(t.Context(), want)
+		must(t, err)
+		r.with(func(t *vip.Tenure) { t.Epoch++ })
+		time.Sleep(4100 * time.Millisecond)
+		if got := k.String(); got != "" {
+			t.Errorf("renewed what an earlier epoch had claimed: %s", got)
+		}
+		have, err := r.Set(t.Context(), want)
+		if err != nil || len(have) != 1 {
+			t.Errorf("have %v, error %v", have, err)
+		}
+		time.Sleep(10 * time.Second)
+		if got := k.String(); got == "" {
+			t.Error("not renewed in the new epoch")
+		}
+	})
+}
+
+func TestDeletedByAnother(t *testing.T) {
+	for _, a := range []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFake("link 2 eth0 up")
+			r := newRig(t, k)
+			defer r.run(t)()
+			_, err := r.Set(t.Context(), []vip.Address{a})
+			must(t, err)
+			k.take(place{2, a.Prefix()})
+			synctest.Wait()
+			if r.pokes.Load() != 1 {
+				t.Errorf("%d pokes, want 1", r.pokes.Load())
+			}
+			var w vip.World
+			r.Observe(&w)
+			if len(w.Bound) > 0 {
+				t.Errorf("Bound is %v, want none", w.Bound)
+			}
+			have, err := r.Set(t.Context(), []vip.Address{a})
+			if err != nil || len(have) != 1 || k.String() == "" {
+				t.Errorf("have %v, kernel %v, error %v", have, k, err)
+			}
+		})
+	}
+}
+
+func TestReplacedByAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")})
+		must(t, err)
+		k.give("eth0", "10.0.0.1/32")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got, want := k.String(), "eth0 10.0.0.1/32 ours 3s"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+func TestDuplicateAddressDetection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		a := addr("2001:db8::1/128", "eth0")
+		a.New = true
+		have, err := r.Set(t.Context(), []vip.Address{a})
+		if err != nil || len(have) > 0 {
+			t.Errorf("have %v, error %v: want nothing yet", have, err)
+		}
+		time.Sleep(1400 * time.Millisecond)
+		have, err = r.Set(t.Context(), []vip.Address{a})
+		if err != nil || len(have) > 0 || r.pokes.Load() > 0 {
+			t.Errorf("have %v, error %v, %d pokes: want nothing yet", have, err, r.pokes.Load())
+		}
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		if r.pokes.Load() != 1 {
+			t.Errorf("%d pokes when the kernel was sure, want 1", r.pokes.Load())
+		}
+		have, err = r.Set(t.Context(), []vip.Address{a})
+		if err != nil || len(have) != 1 {
+			t.Errorf("have %v, error %v", have, err)
+		}
+		time.Sleep(10 * time.Second)
+		if all := strings.Split(k.trace(), "\n"); strings.HasSuffix(all[len(all)-1], "detect") {
+			t.Errorf("an address that is in use was renewed with duplicate address detection: %s", all[len(all)-1])
+		}
+	})
+}
+
+func TestDuplicateAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		a := addr("2001:db8::1/128", "eth0")
+		a.New = true
+		k.foreign[a.Addr] = true
+		_, err := r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		const want = "address 2001:db8::1/128 on eth0: another host of that network uses it (found by duplicate address detection): take it off that host or give the Service another address"
+		for range 3 {
+			have, err := r.Set(t.Context(), []vip.Address{a})
+			if fmt.Sprint(err) != want || len(have) > 0 || k.String() != "" {
+				t.Errorf("have %v, kernel %v\n got error %v\nwant error %v", have, k, err, want)
+			}
+			time.Sleep(8 * time.Second)
+		}
+		if r.pokes.Load() != 1 {
+			t.Errorf("%d pokes, want 1", r.pokes.Load())
+		}
+		// After a while it may try again, and the other host has gone.
+		k.leave(a.Addr)
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		if r.pokes.Load() != 2 {
+			t.Errorf("%d pokes, want one more when it is time to try again", r.pokes.Load())
+		}
+		_, err = r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+		time.Sleep(2 * time.Second)
+		if have, err := r.Set(t.Context(), []vip.Address{a}); err != nil || len(have) != 1 {
+			t.Errorf("have %v, error %v", have, err)
+		}
+		if got := value(t, r.meters.duplicates); got != 1 {
+			t.Errorf("herald_address_duplicates_total is %v, want 1", got)
+		}
+	})
+}
+
+func TestDuplicateForgottenWithTheWant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		a := addr("2001:db8::1/128", "eth0")
+		a.New = true
+		k.foreign[a.Addr] = true
+		_, err := r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		_, err = r.Set(t.Context(), nil)
+		must(t, err)
+		k.leave(a.Addr)
+		_, err = r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+	})
+}
+
+func TestRenewalFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0")}
+		_, err := r.Set(t.Context(), want)
+		must(t, err)
+		r.log.reset()
+		k.mu.Lock()
+		k.fault = func(op string, p place) error {
+			if op == "bind" && p.prefix.Addr().String() == "10.0.0.1" {
+				return unix.EPERM
+			}
+			return nil
+		}
+		k.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if got, want := k.String(), "eth0 10.0.0.2/32 ours 3s"; got != want {
+			t.Errorf("kernel %q, want %q", got, want)
+		}
+		if got := strings.Count(r.log.String(), "level=WARN"); got != 1 {
+			t.Errorf("%d warnings, want 1", got)
+		}
+		if r.pokes.Load() < 1 || r.pokes.Load() > 2 {
+			t.Errorf("%d pokes, want one for the failure and one for the end of the address", r.pokes.Load())
+		}
+	})
+}
+
+func TestLinkGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up\n link 3 eth1 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		want := []vip.Address{addr("10.0.0.1/32", "eth1"), addr("2001:db8::1/128", "eth0")}
+		_, err := r.Set(t.Context(), want)
+		must(t, err)
+		r.log.reset()
+		k.removeLink("eth1")
+		synctest.Wait()
+		if r.pokes.Load() == 0 {
+			t.Error("no poke")
+		}
+		have, err := r.Set(t.Context(), want)
+		if got, want := text(have), "eth0 2001:db8::1/128"; got != want {
+			t.Errorf("have %q, want %q", got, want)
+		}
+		if got, want := fmt.Sprint(err), `address 10.0.0.1/32: this node has no interface "eth1"; it has eth0`; got != want {
+			t.Errorf("got error %q, want %q", got, want)
+		}
+		// It comes back as another.
+		k.setLink(link{index: 9, name: "eth1", up: true})
+		synctest.Wait()
+		have, err = r.Set(t.Context(), want)
+		if err != nil || len(have) != 2 {
+			t.Errorf("have %v, error %v", have, err)
+		}
+		time.Sleep(10 * time.Second)
+		if got := r.log.String(); strings.Contains(got, "WARN") {
+			t.Errorf("logged %s", got)
+		}
+	})
+}
+
+func TestMissedChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0")}
+		_, err := r.Set(t.Context(), want)
+		must(t, err)
+		k.lose()
+		synctest.Wait()
+		if r.pokes.Load() != 0 {
+			t.Errorf("%d pokes although nothing had changed", r.pokes.Load())
+		}
+		k.mu.Lock() // nobody is told of this
+		delete(k.addrs, k.at("eth0", "10.0.0.1/32"))
+		k.mu.Unlock()
+		k.lose()
+		synctest.Wait()
+		if r.pokes.Load() != 1 {
+			t.Errorf("%d pokes, want 1", r.pokes.Load())
+		}
+		var w vip.World
+		r.Observe(&w)
+		if got, want := text(w.Bound), "eth0 10.0.0.2/32"; got != want {
+			t.Errorf("Bound %q, want %q", got, want)
+		}
+	})
+}
+
+func TestNoKernelToFollow(t *testing.T) {
+	for _, op := range []string{"subscribe", "read", "routes"} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFake("link 2 eth0 up")
+			r := newRig(t, k)
+			broken := true
+			k.fault = func(o string, _ place) error {
+				if broken && o == op {
+					return errors.New("not now")
+				}
+				return nil
+			}
+			defer r.run(t)()
+			if op == "routes" {
+				k.setDefaults()
+			}
+			time.Sleep(5500 * time.Millisecond)
+			synctest.Wait()
+			if got := strings.Count(r.log.String(), "level=WARN"); op != "routes" && got != 1 {
+				t.Errorf("%s: %d warnings in 5 s, want 1", op, got)
+			}
+			k.mu.Lock()
+			broken = false
+			k.mu.Unlock()
+			time.Sleep(time.Second)
+			k.give("eth0", "10.0.0.77/32")
+			synctest.Wait()
+			var w vip.World
+			r.Observe(&w)
+			if got, want := text(w.Stray), "eth0 10.0.0.77/32"; got != want {
+				t.Errorf("%s: Stray %q after it went again, want %q", op, got, want)
+			}
+			if r.pokes.Load() == 0 {
+				t.Errorf("%s: no poke", op)
+			}
+		})
+	}
+}
+
+// What is heard late contradicts what was done meanwhile. It must not be believed.
+func TestStaleChanges(t *testing.T) {
+	for _, a := range []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFake("link 2 eth0 up")
+			k.lag = 5 * time.Millisecond
+			r := newRig(t, k)
+			defer r.run(t)()
+			for range 50 {
+				for _, want := range [][]vip.Address{{a}, nil, {a}} {
+					have, err := r.Set(t.Context(), want)
+					must(t, err)
+					if len(have) != len(want) {
+						t.Fatalf("have %v, want %v", have, want)
+					}
+					time.Sleep(3 * time.Millisecond)
+				}
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if r.pokes.Load() != 0 {
+				t.Errorf("%d pokes for what Set itself had done", r.pokes.Load())
+			}
+			if got := k.String(); got == "" {
+				t.Error("the address is gone")
+			}
+		})
+	}
+}
+
+func TestOldKernel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		k.old, k.lag = true, time.Millisecond
+		r := newRig(t, k)
+		defer r.run(t)()
+		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")}
+		_, err := r.Set(t.Context(), want)
+		must(t, err)
+		time.Sleep(10 * time.Second)
+		k.lose()
+		synctest.Wait()
+		have, err := r.Set(t.Context(), want)
+		if err != nil || len(have) != 2 || r.pokes.Load() > 0 {
+			t.Errorf("have %v, error %v, %d pokes", have, err, r.pokes.Load())
+		}
+		_, err = r.Set(t.Context(), nil)
+		must(t, err)
+		if got := k.String(); got != "" {
+			t.Errorf("left: %s", got)
+		}
+	})
+}
+
+// value is what a counter or gauge stands at.
+func value(t *testing.T, m prometheus.Metric) float64 {
+	t.Helper()
+	var d dto.Metric
+	must(t, m.Write(&d))
+	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
+}

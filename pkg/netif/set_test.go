@@ -1,0 +1,416 @@
+package netif
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/heraldvip/herald/pkg/vip"
+	"golang.org/x/sys/unix"
+)
+
+// A rig is Interfaces over a fake kernel.
+type rig struct {
+	*Interfaces
+	k     *fakeKernel
+	log   *buffer
+	pokes atomic.Int32
+
+	mu     sync.Mutex
+	tenure vip.Tenure
+}
+
+// with changes the tenure.
+func (r *rig) with(change func(*vip.Tenure)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.tenure)
+}
+
+func newRig(t *testing.T, k *fakeKernel, change ...func(*Options)) *rig {
+	t.Helper()
+	logger, logged := log()
+	r := &rig{k: k, log: logged, tenure: always()}
+	o := Options{Log: logger, Poke: func() { r.pokes.Add(1) }, Interface: "eth0"}
+	o.Tenure = func() vip.Tenure {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.tenure
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	n, err := newInterfaces(o, k)
+	must(t, err)
+	r.Interfaces = n
+	return r
+}
+
+// diff is what differs, want first.
+func diff(want, got any) string {
+	return cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}))
+}
+
+// run runs the task until the test ends.
+func (r *rig) run(t *testing.T) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := r.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	synctest.Wait()
+	return func() { cancel(); <-done }
+}
+
+// lines makes text comparable: indentation is taken away.
+func lines(s string) string {
+	var out []string
+	for l := range strings.Lines(s) {
+		if l = strings.TrimSpace(l); l != "" {
+			out = append(out, l)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestSet(t *testing.T) {
+	const node = `
+		link 1 lo loopback
+		link 2 eth0 up
+		link 3 eth1 up
+		eth0 10.0.0.5/24
+	`
+	moved := addr("2001:db8::9/128", "eth0")
+	fresh := moved
+	fresh.New = true
+	tests := []struct {
+		name   string
+		before string // beside node
+		want   []vip.Address
+		skip   bool
+		after  string // beside node's own
+		have   string
+		err    string
+		log    string
+	}{
+		{name: "nothing"},
+		{
+			name: "new addresses of both families",
+			want: []vip.Address{addr("10.0.0.9/32", "eth0"), moved},
+			after: `eth0 10.0.0.9/32 ours 3s
+				eth0 2001:db8::9/128 ours 3s`,
+			have: `eth0 10.0.0.9/32
+				eth0 2001:db8::9/128`,
+			log: `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0
+				level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0`,
+		},
+		{
+			name:  "two Services on one address are one address",
+			want:  []vip.Address{addr("10.0.0.9/32", "eth0"), addr("10.0.0.9/32", "eth0")},
+			after: "eth0 10.0.0.9/32 ours 3s",
+			have:  "eth0 10.0.0.9/32",
+			log:   `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0`,
+		},
+		{
+			name:   "what an earlier process left is kept or swept",
+			before: "eth0 10.0.0.8/32 ours\n eth0 10.0.0.9/32 ours\n eth1 2001:db8::7/128 ours",
+			want:   []vip.Address{addr("10.0.0.9/32", "eth0")},
+			after:  "eth0 10.0.0.9/32 ours 3s",
+			have:   "eth0 10.0.0.9/32",
+			log: `level=INFO msg="kept an address that an earlier process had bound" address=10.0.0.9/32 link=eth0
+				level=INFO msg="removed an address" address=10.0.0.8/32 link=eth0 why="no longer wanted"
+				level=INFO msg="removed an address" address=2001:db8::7/128 link=eth1 why="no longer wanted"`,
+		},
+		{
+			name:   "what isn't marked is not touched",
+			before: "eth0 10.0.0.8/32\n lo 10.0.0.7/32\n eth1 2001:db8::7/128",
+			after:  "eth0 10.0.0.8/32 forever\n eth1 2001:db8::7/128 forever\n lo 10.0.0.7/32 forever",
+		},
+		{
+			name:   "what another program left is taken over",
+			before: "eth0 10.0.0.9/32\n eth0 2001:db8::9/128",
+			want:   []vip.Address{addr("10.0.0.9/32", "eth0"), moved},
+			after:  "eth0 10.0.0.9/32 ours 3s\n eth0 2001:db8::9/128 ours 3s",
+			have:   "eth0 10.0.0.9/32\n eth0 2001:db8::9/128",
+			log: `level=INFO msg="took over an address that another program had bound" address=10.0.0.9/32 link=eth0
+				level=INFO msg="took over an address that another program had bound" address=2001:db8::9/128 link=eth0`,
+		},
+		{
+			name:   "but not on another link",
+			before: "eth1 10.0.0.9/32",
+			want:   []vip.Address{addr("10.0.0.9/32", "eth0")},
+			after:  "eth0 10.0.0.9/32 ours 3s\n eth1 10.0.0.9/32 forever",
+			have:   "eth0 10.0.0.9/32",
+			log:    `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0`,
+		},
+		{
+			name:   "to another link",
+			before: "eth1 10.0.0.9/32 ours\n eth1 2001:db8::9/128 ours",
+			want:   []vip.Address{addr("10.0.0.9/32", "eth0"), moved},
+			after:  "eth0 10.0.0.9/32 ours 3s\n eth0 2001:db8::9/128 ours 3s",
+			have:   "eth0 10.0.0.9/32\n eth0 2001:db8::9/128",
+			log: `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0
+				level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0
+				level=INFO msg="removed an address" address=10.0.0.9/32 link=eth1 why="no longer wanted"
+				level=INFO msg="removed an address" address=2001:db8::9/128 link=eth1 why="no longer wanted"`,
+		},
+		{
+			name:   "another prefix length of ours",
+			before: "eth0 10.0.0.9/24 ours\n eth0 2001:db8::9/64 ours",
+			want:   []vip.Address{addr("10.0.0.9/32", "eth0"), moved},
+			after:  "eth0 10.0.0.9/32 ours 3s\n eth0 2001:db8::9/128 ours 3s",
+			have:   "eth0 10.0.0.9/32\n eth0 2001:db8::9/128",
+			log: `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0
+				level=INFO msg="removed an address that is to have another prefix length" address=2001:db8::9/64 link=eth0
+				level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0
+				level=INFO msg="removed an address" address=10.0.0.9/24 link=eth0 why="no longer wanted"`,
+		},
+		{
+			name:   "another prefix length of another program's",
+			before: "eth0 10.0.0.9/24 secondary\n eth0 10.0.0.8/32",
+			want:   []vip.Address{addr("10.0.0.9/32", "eth0"), addr("10.0.0.8/24", "eth0")},
+			after:  "eth0 10.0.0.8/24 ours 3s\n eth0 10.0.0.9/32 ours 3s",
+			have:   "eth0 10.0.0.8/24\n eth0 10.0.0.9/32",
+			log: `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0
+				level=INFO msg="removed an address that is to have another prefix length" address=10.0.0.9/24 link=eth0
+				level=INFO msg="bound an address" address=10.0.0.8/24 link=eth0
+				level=INFO msg="removed an address that is to have another prefix length" address=10.0.0.8/32 link=eth0`,
+		},
+		{
+			name:   "the node's own address is not a VIP",
+			before: "eth1 2001:db8:1::5/64",
+			want:   []vip.Address{addr("10.0.0.5/32", "eth0"), addr("10.0.0.5/24", "eth0"), addr("2001:db8:1::5/128", "eth1"), moved},
+			after:  "eth0 2001:db8::9/128 ours 3s\n eth1 2001:db8:1::5/64 forever",
+			have:   "eth0 2001:db8::9/128",
+			err: `address 10.0.0.5/32 on eth0: the interface has 10.0.0.5/24 already, which looks like the node's own address: remove it (ip address delete 10.0.0.5/24 dev eth0) or give the Service another address
+				address 10.0.0.5/24 on eth0: the interface has 10.0.0.5/24 already, which looks like the node's own address: remove it (ip address delete 10.0.0.5/24 dev eth0) or give the Service another address
+				address 2001:db8:1::5/128 on eth1: the interface has 2001:db8:1::5/64 already, which looks like the node's own address: remove it (ip address delete 2001:db8:1::5/64 dev eth1) or give the Service another address`,
+			log: `level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0`,
+		},
+		{
+			name:  "no such link",
+			want:  []vip.Address{addr("10.0.0.9/32", "eth7"), addr("10.0.0.8/32", "eth0")},
+			after: "eth0 10.0.0.8/32 ours 3s",
+			have:  "eth0 10.0.0.8/32",
+			err:   `address 10.0.0.9/32: this node has no interface "eth7"; it has eth0, eth1, lo`,
+			log:   `level=INFO msg="bound an address" address=10.0.0.8/32 link=eth0`,
+		},
+		{
+			name: "no address",
+			want: []vip.Address{{Link: "eth0", Bits: 32}},
+			err:  `invalid IP/32 is no address to bind`,
+		},
+		{
+			name:  "a new IPv6 address is looked for first",
+			want:  []vip.Address{fresh},
+			after: "eth0 2001:db8::9/128 ours tentative 3s",
+			log:   `level=INFO msg="bound an address, looking for duplicates first" address=2001:db8::9/128 link=eth0`,
+		},
+		{
+			name:  "unless that is switched off",
+			want:  []vip.Address{fresh},
+			skip:  true,
+			after: "eth0 2001:db8::9/128 ours 3s",
+			have:  "eth0 2001:db8::9/128",
+			log:   `level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0`,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, newFake(node+tt.before), func(o *Options) { o.SkipDAD = tt.skip })
+				have, err := r.Set(t.Context(), tt.want)
+				after := strings.Replace("\n"+r.k.String(), "\neth0 10.0.0.5/24 forever", "", 1)
+				for _, c := range []struct{ what, got, want string }{
+					{"kernel", after, tt.after},
+					{"have", text(have), tt.have},
+					{"error", fmt.Sprint(errors.Join(err)), tt.err},
+					{"log", r.log.String(), tt.log},
+				} {
+					if c.want == "" && c.got == "<nil>" {
+						continue
+					}
+					if d := diff(lines(c.want), lines(c.got)); d != "" {
+						t.Errorf("%s (-want +got):\n%s", c.what, d)
+					}
+				}
+				// Once more, with the same want: nothing to do, nothing to say.
+				bindings := len(r.k.bindings)
+				again, _ := r.Set(t.Context(), tt.want)
+				if d := diff(have, again); d != "" {
+					t.Errorf("the second Set (-first +second):\n%s", d)
+				}
+				if got := len(r.k.bindings); got != bindings {
+					t.Errorf("the second Set bound %d addresses again", got-bindings)
+				}
+				if got := r.log.String(); got != "" {
+					t.Errorf("the second Set logged %s", got)
+				}
+				if r.pokes.Load() != 0 {
+					t.Errorf("Set poked %d times", r.pokes.Load())
+				}
+				// And what Set says is what the World says.
+				var w vip.World
+				r.Observe(&w)
+				if d := diff(have, w.Bound); d != "" {
+					t.Errorf("Bound (-have +Bound):\n%s", d)
+				}
+			})
+		})
+	}
+}
+
+func TestHaveIsAsWanted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newFake("link 2 eth0 up\n eth0 10.0.0.8/32 ours"))
+		var w vip.World
+		r.Observe(&w)
+		if d := diff([]vip.Address{{Addr: addr("10.0.0.8/32", "").Addr, Bits: 32, Link: "eth0"}}, w.Bound); d != "" {
+			t.Errorf("Bound before the first Set (-want +got):\n%s", d)
+		}
+		a := addr("10.0.0.9/32", "eth0")
+		a.New, a.Until = true, time.Now().Add(time.Minute)
+		have, err := r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+		if d := diff([]vip.Address{a}, have); d != "" {
+			t.Errorf("-want +got:\n%s", d)
+		}
+		a.New, a.Lease.Name = false, "another"
+		have, err = r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+		if d := diff([]vip.Address{a}, have); d != "" {
+			t.Errorf("-want +got:\n%s", d)
+		}
+	})
+}
+
+func TestSetGoesOnAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up\n eth0 10.0.0.7/32 ours\n eth0 10.0.0.8/32 ours")
+		r := newRig(t, k)
+		k.fault = func(op string, p place) error {
+			switch op + " " + p.prefix.String() {
+			case "bind 10.0.0.1/32":
+				return unix.EPERM
+			case "bind 2001:db8::1/128":
+				return unix.EACCES
+			case "unbind 10.0.0.7/32":
+				return unix.EBUSY
+			}
+			return nil
+		}
+		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0"), addr("2001:db8::1/128", "eth0"), addr("2001:db8::2/128", "eth0")}
+		for range 2 {
+			have, err := r.Set(t.Context(), want)
+			if d := diff(lines(`
+				eth0 10.0.0.2/32
+				eth0 10.0.0.7/32
+				eth0 2001:db8::2/128`), text(have)); d != "" {
+				t.Errorf("have (-want +got):\n%s", d)
+			}
+			if d := diff(lines(`
+				address 10.0.0.1/32 on eth0: can't bind it: operation not permitted (the process needs the capability NET_ADMIN in the node's network namespace)
+				address 2001:db8::1/128 on eth0: can't bind it: permission denied (IPv6 is switched off there: sysctl net.ipv6.conf.eth0.disable_ipv6)
+				address 10.0.0.7/32 on eth0: can't remove it: device or resource busy`), err.Error()); d != "" {
+				t.Errorf("error (-want +got):\n%s", d)
+			}
+		}
+		k.fault = nil
+		have, err := r.Set(t.Context(), want)
+		must(t, err)
+		if d := diff(lines(`
+			eth0 10.0.0.1/32
+			eth0 10.0.0.2/32
+			eth0 2001:db8::1/128
+			eth0 2001:db8::2/128`), text(have)); d != "" {
+			t.Errorf("have (-want +got):\n%s", d)
+		}
+	})
+}
+
+func TestSetAddsBeforeItRemoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up\n link 3 eth1 up")
+		r := newRig(t, k)
+		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")})
+		must(t, err)
+		var order []string
+		k.fault = func(op string, p place) error {
+			order = append(order, op+" "+k.links[p.link].name)
+			return nil
+		}
+		_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth1"), addr("2001:db8::1/128", "eth1")})
+		must(t, err)
+		if d := diff([]string{"bind eth1", "bind eth1", "unbind eth0", "unbind eth0"}, order); d != "" {
+			t.Errorf("-want +got:\n%s", d)
+		}
+	})
+}
+
+func TestSetWithEndedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newFake("link 2 eth0 up\n eth0 10.0.0.8/32 ours"))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("enough"))
+		have, err := r.Set(ctx, []vip.Address{addr("10.0.0.9/32", "eth0")})
+		if got, want := fmt.Sprint(err), "not all addresses were looked at: enough"; got != want {
+			t.Errorf("got error %q, want %q", got, want)
+		}
+		if len(have) > 0 || r.k.String() != "" {
+			t.Errorf("have %v, kernel %v: what isn't wanted must go all the same", have, r.k)
+		}
+	})
+}
+
+func TestSetWithoutCertainRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newFake("link 2 eth0 up"))
+		want := []vip.Address{addr("10.0.0.1/32", "eth0")}
+		_, err := r.Set(t.Context(), want)
+		must(t, err)
+		want = append(want, addr("10.0.0.2/32", "eth0"))
+
+		r.with(func(t *vip.Tenure) { t.Confirmed = false })
+		have, err := r.Set(t.Context(), want)
+		if got, want := text(have), "eth0 10.0.0.1/32"; got != want {
+			t.Errorf("unconfirmed: got %q, want %q: what is there stays, nothing is added", got, want)
+		}
+		if got, want := fmt.Sprint(err), "address 10.0.0.2/32 on eth0: not bound, since this node's right to hold it is not certain"; got != want {
+			t.Errorf("unconfirmed: got error %q, want %q", got, want)
+		}
+
+		r.with(func(t *vip.Tenure) { *t = always() })
+		r.with(func(t *vip.Tenure) { t.Until = time.Now().Add(999 * time.Millisecond) })
+		have, err = r.Set(t.Context(), want)
+		if len(have) > 0 || r.k.String() != "" || err == nil {
+			t.Errorf("at the end of the tenure: have %v, kernel %v, error %v", have, r.k, err)
+		}
+	})
+}
+
+func TestSetShortensALifetime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newFake("link 2 eth0 up"))
+		a := addr("10.0.0.1/32", "eth0")
+		_, err := r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+		a.Until = time.Now().Add(1900 * time.Millisecond)
+		_, err = r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+		if got, want := r.k.String(), "eth0 10.0.0.1/32 ours 1s"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
