@@ -15,8 +15,8 @@ import (
 
 // A use is what an address is known to be used for.
 type use struct {
-	asked     int     // how many Services want it as a VIP
-	clusterIP vip.Key // the Service whose cluster IP it is
+	asked     int       // how many Services want it as a VIP
+	clusterIP []vip.Key // the Service whose cluster IP it is; two while it passes on
 	endpoints []*slice
 }
 
@@ -32,7 +32,7 @@ func (c *Cluster) using(a netip.Addr) *use {
 
 // tidy forgets an address that is used for nothing.
 func (c *Cluster) tidy(a netip.Addr) {
-	if u := c.uses[a]; u != nil && u.asked == 0 && u.clusterIP.IsZero() && len(u.endpoints) == 0 {
+	if u := c.uses[a]; u != nil && u.asked == 0 && len(u.clusterIP) == 0 && len(u.endpoints) == 0 {
 		delete(c.uses, a)
 	}
 }
@@ -41,30 +41,28 @@ func (c *Cluster) serviceChanged(k vip.Key, old, new *record) (matters bool) {
 	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) && slices.Equal(old.clusterIPs, new.clusterIPs) {
 		return false
 	}
-	if old != nil {
-		if old.LoadBalancer {
-			for _, a := range old.Addresses {
-				c.using(a).asked--
+	for _, r := range []*record{old, new} {
+		if r == nil {
+			continue
+		}
+		if r.LoadBalancer {
+			for _, a := range r.Addresses {
+				if r == new {
+					c.using(a).asked++
+				} else {
+					c.using(a).asked--
+					defer c.tidy(a)
+				}
+			}
+		}
+		for _, a := range r.clusterIPs {
+			u := c.using(a)
+			if r == new {
+				u.clusterIP = append(u.clusterIP, k)
+			} else {
+				u.clusterIP = slices.DeleteFunc(u.clusterIP, func(x vip.Key) bool { return x == k })
 				defer c.tidy(a)
 			}
-		}
-		for _, a := range old.clusterIPs {
-			if u := c.using(a); u.clusterIP == k {
-				u.clusterIP = vip.Key{}
-				matters = matters || u.asked > 0
-			}
-			defer c.tidy(a)
-		}
-	}
-	if new != nil {
-		if new.LoadBalancer {
-			for _, a := range new.Addresses {
-				c.using(a).asked++
-			}
-		}
-		for _, a := range new.clusterIPs {
-			u := c.using(a)
-			u.clusterIP = k
 			matters = matters || u.asked > 0
 		}
 	}

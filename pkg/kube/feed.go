@@ -51,8 +51,9 @@ type source struct {
 // health is how it goes with a source.
 type health struct {
 	mu       sync.Mutex
-	refusals int  // in a row, because of RBAC or because the server has no such resource
-	said     bool // the operator knows of them
+	failures int  // errors in a row that the API server answered
+	refused  bool // it won't do it: RBAC, or it has no such resource
+	said     bool // the operator knows
 }
 
 // Times of a feed's retries.
@@ -64,9 +65,10 @@ const (
 	refusedFirst = 500 * time.Millisecond
 	refusedMost  = 30 * time.Second
 	absentAgain  = 10 * time.Minute // a server without the resource may be replaced by a newer one
-	// refusalsToSettle is after how many refusals in a row the answer is taken to
-	// be no, and Herald goes on without the resource.
-	refusalsToSettle = 3
+	// failuresToSettle is after how many errors in a row the operator is told; and
+	// if they are refusals, the answer is taken to be no, and Herald goes on without
+	// the resource.
+	failuresToSettle = 3
 )
 
 // String names the feed in errors and logs.
@@ -97,8 +99,12 @@ func (f *feed[V]) Run(ctx context.Context) error {
 		if time.Since(began) > time.Minute {
 			pause = retryFirst
 		}
-		delay, refused := f.judge(err)
-		if !refused {
+		before := f.refused()
+		delay := f.judge(err)
+		if f.refused() != before {
+			f.poke() // Synced has changed, perhaps
+		}
+		if delay == 0 {
 			delay, pause = pause, min(2*pause, retryMost)
 		}
 		sleep(ctx, delay+rand.N(delay/2))
@@ -150,44 +156,56 @@ func (s *source) settle(err error) {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
 	if s.health.said {
-		s.log.Info("the API server allows to watch "+s.describe()+" now", "resource", s.resource)
+		s.log.Info("watching "+s.describe()+" works now", "resource", s.resource)
 	}
-	s.health.refusals, s.health.said = 0, false
+	s.health.failures, s.health.refused, s.health.said = 0, false, false
 }
 
-// judge looks at why a list or a watch ended. If the API server refused, it says
-// so once and returns how long to leave it alone.
-func (s *source) judge(err error) (delay time.Duration, refused bool) {
-	absent := apierrors.IsNotFound(err)
-	if !absent && !apierrors.IsForbidden(err) {
+// judge looks at why a list or a watch ended, and tells the operator of what
+// does not pass by itself. It returns how long to leave the API server alone if
+// that is longer than usual.
+func (s *source) judge(err error) (delay time.Duration) {
+	reason := apierrors.ReasonForError(err)
+	absent := reason == metav1.StatusReasonNotFound
+	refusal := absent || reason == metav1.StatusReasonForbidden
+	switch reason {
+	case metav1.StatusReasonUnknown: // no answer: the line tells of it
 		if err != nil {
 			s.log.Debug("watching "+s.describe()+" failed", "err", err)
 		}
-		return 0, false
+		return 0
+	case metav1.StatusReasonExpired, metav1.StatusReasonGone: // too long without news; listing again helps
+		return 0
 	}
-	s.health.mu.Lock()
-	defer s.health.mu.Unlock()
 	h := &s.health
-	h.refusals++
-	delay = min(refusedFirst<<min(h.refusals-1, 10), refusedMost)
-	if h.refusals < refusalsToSettle {
-		return delay, true
-	}
-	if absent {
-		delay = absentAgain
-	}
-	if !h.said && !absent {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.failures++
+	settled := h.failures >= failuresToSettle
+	h.refused = refusal && settled
+	switch {
+	case !settled || h.said || absent:
+	case refusal:
+		h.said = true
 		s.log.Warn("not allowed to watch "+s.describe()+"; herald manifest rbac prints what is needed", "resource", s.resource, "err", err)
+	default:
+		h.said = true
+		s.log.Warn("the API server does not let us watch "+s.describe()+"; trying on", "resource", s.resource, "err", err)
 	}
-	h.said = h.said || !absent
-	return delay, true
+	switch {
+	case absent && settled:
+		return absentAgain
+	case refusal:
+		return min(refusedFirst<<min(h.failures-1, 10), refusedMost)
+	}
+	return 0
 }
 
 // refused reports whether the API server does not serve the resource to us.
 func (s *source) refused() bool {
 	s.health.mu.Lock()
 	defer s.health.mu.Unlock()
-	return s.health.refusals >= refusalsToSettle
+	return s.health.refused
 }
 
 // synced reports whether the cache has been complete once.

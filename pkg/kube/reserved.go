@@ -43,8 +43,8 @@ func (c *Cluster) reserve() []vip.Reserved {
 			if u == nil || !c.listed[i].LoadBalancer {
 				continue
 			}
-			if !u.clusterIP.IsZero() {
-				single(a, "the cluster IP of Service "+u.clusterIP.String())
+			if len(u.clusterIP) > 0 {
+				single(a, "the cluster IP of Service "+slices.MinFunc(u.clusterIP, vip.Key.Compare).String())
 			}
 			if len(u.endpoints) > 0 {
 				of := slices.MinFunc(u.endpoints, func(a, b *slice) int { return a.service.Compare(b.service) })

@@ -1,0 +1,169 @@
+package kube
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func addrs(list ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, s := range list {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func TestAnnotate(t *testing.T) {
+	long := strings.Repeat("x", 300)
+	tests := []struct {
+		key, value string
+		want       vip.Service
+	}{
+		{addressesKey, "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: addressesKey}},
+		{addressesKey, " 192.168.0.10 ,\tfd00::10 ", vip.Service{Addresses: addrs("192.168.0.10", "fd00::10"), Source: addressesKey}},
+		{addressesKey, "192.168.0.10,192.168.0.10,::ffff:192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: addressesKey}},
+		{addressesKey, "fd00::1,FD00:0::1", vip.Service{Addresses: addrs("fd00::1"), Source: addressesKey}},
+		{addressesKey, "0.0.0.0,::", vip.Service{Addresses: addrs("0.0.0.0", "::"), Source: addressesKey}},
+		{addressesKey, "", vip.Service{}},
+		{addressesKey, "  ", vip.Service{}},
+		{addressesKey, "192.168.0.300", vip.Service{Source: addressesKey, Invalid: []string{
+			`kube-vip.io/loadbalancerIPs is "192.168.0.300": "192.168.0.300" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
+		{addressesKey, "192.168.0.1,oops", vip.Service{Source: addressesKey, Invalid: []string{
+			`kube-vip.io/loadbalancerIPs is "192.168.0.1,oops": "oops" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
+		{addressesKey, "192.168.0.1,", vip.Service{Source: addressesKey, Invalid: []string{
+			`kube-vip.io/loadbalancerIPs is "192.168.0.1,": an address is missing; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
+		{addressesKey, "fe80::1%eth0", vip.Service{Source: addressesKey, Invalid: []string{
+			`kube-vip.io/loadbalancerIPs is "fe80::1%eth0": "fe80::1%eth0" has a zone, which an address of a Service can't have; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
+		{addressesKey, "192.168.0.1/24", vip.Service{Source: addressesKey, Invalid: []string{
+			`kube-vip.io/loadbalancerIPs is "192.168.0.1/24": "192.168.0.1/24" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
+		{ignoreKey, "true", vip.Service{Ignore: true}},
+		{ignoreKey, "T", vip.Service{Ignore: true}},
+		{ignoreKey, " 1 ", vip.Service{Ignore: true}},
+		{ignoreKey, "false", vip.Service{}},
+		{ignoreKey, "", vip.Service{}},
+		{ignoreKey, "yes", vip.Service{Invalid: []string{`kube-vip.io/ignore is "yes": neither true nor false, so it counts as false.`}}},
+		{withoutEndpointsKey, "true", vip.Service{WithoutEndpoints: true}},
+		{withoutEndpointsKey, "no!", vip.Service{Invalid: []string{`kube-vip.io/allow-reconcile-without-endpoints is "no!": neither true nor false, so it counts as false.`}}},
+		{interfaceKey, "eth0.100", vip.Service{Interface: "eth0.100"}},
+		{interfaceKey, "auto", vip.Service{Interface: "auto"}},
+		{interfaceKey, " eth1 ", vip.Service{Interface: "eth1"}},
+		{interfaceKey, "averylongname015", vip.Service{Interface: "averylongname015", Invalid: []string{
+			`kube-vip.io/serviceInterface is "averylongname015": no name of a network interface; write one of at most 15 characters, or auto.`}}},
+		{interfaceKey, "a/b", vip.Service{Interface: "a/b", Invalid: []string{
+			`kube-vip.io/serviceInterface is "a/b": no name of a network interface; write one of at most 15 characters, or auto.`}}},
+		{leaseNameKey, "shared", vip.Service{Lease: "shared"}},
+		{leaseNameKey, "default/shared", vip.Service{Lease: "shared"}},
+		{leaseNameKey, "", vip.Service{}},
+		{leaseNameKey, "kube-system/kube-scheduler", vip.Service{Invalid: []string{
+			`kube-vip.io/leaseName is "kube-system/kube-scheduler": the Lease must be in the Service's own namespace; write a name, or default/name. The default is used.`}}},
+		{leaseNameKey, "/shared", vip.Service{Invalid: []string{
+			`kube-vip.io/leaseName is "/shared": the Lease must be in the Service's own namespace; write a name, or default/name. The default is used.`}}},
+		{leaseNameKey, "Shared", vip.Service{Invalid: []string{
+			`kube-vip.io/leaseName is "Shared": no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
+		{leaseNameKey, "default/a/b", vip.Service{Invalid: []string{
+			`kube-vip.io/leaseName is "default/a/b": no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
+		{leaseNameKey, "herald-node-n1", vip.Service{Invalid: []string{
+			`kube-vip.io/leaseName is "herald-node-n1": names that begin with herald-node- are those of node leases; write another. The default is used.`}}},
+		{leaseNameKey, long, vip.Service{Invalid: []string{
+			`kube-vip.io/leaseName is "` + long[:60] + `"...: no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
+		{ipModeKey, "VIP", vip.Service{Mode: vip.ModeVIP}},
+		{ipModeKey, "proxy", vip.Service{Mode: vip.ModeProxy}},
+		{ipModeKey, "", vip.Service{}},
+		{ipModeKey, "NAT", vip.Service{Invalid: []string{`heraldvip.io/ip-mode is "NAT": write VIP or Proxy. The default is used.`}}},
+		{hostKey, "n1", vip.Service{Host: "n1"}},
+		{serviceVLANKey, "100", vip.Service{Invalid: []string{
+			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN."}}},
+		{serviceVLANKey, "", vip.Service{}},
+		{forwardUPNPKey, "true", vip.Service{Invalid: []string{
+			"kube-vip.io/forwardUPNP is not supported by this version of Herald: no gateway is asked to forward anything."}}},
+		{forwardUPNPKey, "false", vip.Service{}},
+		{"kube-vip.io/hwaddr", "00:00:6C:00:00:01", vip.Service{}},
+		{"example.com/anything", "goes", vip.Service{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.key+"="+tt.value[:min(len(tt.value), 40)], func(t *testing.T) {
+			key := vip.Key{Namespace: "default", Name: "web"}
+			got := vip.Service{Key: key}
+			annotate(&got, map[string]string{tt.key: tt.value})
+			tt.want.Key = key
+			if diff := cmp.Diff(tt.want, got, compareNets); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestAnnotationsTable: every key is in the table once, explained, and what this
+// version reads is not marked as coming later.
+func TestAnnotationsTable(t *testing.T) {
+	rows := make(map[string]Annotation)
+	for _, a := range Annotations {
+		if _, twice := rows[a.Key]; twice {
+			t.Errorf("%s is in the table twice", a.Key)
+		}
+		rows[a.Key] = a
+		if a.Value == "" || !strings.HasSuffix(a.Meaning, ".") {
+			t.Errorf("%s is not explained: value %q, meaning %q", a.Key, a.Value, a.Meaning)
+		}
+		if a.Misses != "" && !a.Later {
+			t.Errorf("%s: Misses is for annotations that come later", a.Key)
+		}
+		if prefix, _, _ := strings.Cut(a.Key, "/"); prefix != "kube-vip.io" && prefix != "heraldvip.io" {
+			t.Errorf("%s has a prefix that is not ours", a.Key)
+		}
+	}
+	for _, key := range []string{addressesKey, ignoreKey, interfaceKey, leaseNameKey, withoutEndpointsKey, ipModeKey, hostKey} {
+		if a, ok := rows[key]; !ok || a.Later {
+			t.Errorf("%s is read, but the table says %+v", key, a)
+		}
+	}
+	if !rows[hostKey].Written {
+		t.Errorf("%s is not marked as written", hostKey)
+	}
+}
+
+// FuzzAnnotate: whatever users write, nothing panics, every complaint names its
+// annotation and is of a bounded length, and what is passed on is sound.
+func FuzzAnnotate(f *testing.F) {
+	f.Add("192.168.0.1,fd00::1", "true", "eth0", "shared", "VIP")
+	f.Add("::ffff:1.2.3.4%x", "wahr", "a b", "other/shared", "Prroxy")
+	f.Add(",", "\x00", strings.Repeat("ü", 99), "/", "\xff")
+	f.Fuzz(func(t *testing.T, addresses, truth, link, lease, mode string) {
+		values := map[string]string{
+			addressesKey: addresses, ignoreKey: truth, withoutEndpointsKey: truth,
+			interfaceKey: link, leaseNameKey: lease, ipModeKey: mode,
+		}
+		s := vip.Service{Key: vip.Key{Namespace: "default", Name: "web"}}
+		annotate(&s, values)
+		for _, text := range s.Invalid {
+			key, _, _ := strings.Cut(text, " ")
+			if _, ok := values[key]; !ok {
+				t.Errorf("%q names no annotation", text)
+			}
+			if len(text) > 1000 {
+				t.Errorf("%q is too long", text)
+			}
+		}
+		seen := make(map[netip.Addr]bool)
+		for _, a := range s.Addresses {
+			if a.Zone() != "" || a.Is4In6() || seen[a] {
+				t.Errorf("address %s of %q", a, addresses)
+			}
+			seen[a] = true
+		}
+		if strings.TrimSpace(addresses) != "" && len(s.Addresses) == 0 && len(s.Invalid) == 0 {
+			t.Errorf("%q: no address and no complaint", addresses)
+		}
+		if strings.Contains(s.Lease, "/") || strings.HasPrefix(s.Lease, nodeLeasePrefix) {
+			t.Errorf("lease %q of %q", s.Lease, lease)
+		}
+		if s.Mode != "" && s.Mode != vip.ModeVIP && s.Mode != vip.ModeProxy {
+			t.Errorf("mode %q of %q", s.Mode, mode)
+		}
+	})
+}

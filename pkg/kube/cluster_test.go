@@ -1,0 +1,345 @@
+package kube
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// deaf is a Cluster that is connected to nothing; pokes counts its Pokes. A test
+// plays the reflector.
+func deaf(t testing.TB, host string) (c *Cluster, pokes func() int) {
+	t.Helper()
+	n := 0
+	c, err := New(&rest.Config{Host: host}, Options{
+		Announcer: "kube-system", Node: "n1", Log: slog.New(slog.DiscardHandler),
+		Poke: func() { n++ }, PokeLeases: func() {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, func() int {
+		defer func() { n = 0 }()
+		return n
+	}
+}
+
+func observe(c *Cluster) vip.World {
+	var w vip.World
+	c.Observe(&w)
+	return w
+}
+
+func lb(name string, addresses string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{addressesKey: addresses}},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+	}
+}
+
+func plain(name string, clusterIPs ...string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIPs: clusterIPs},
+	}
+}
+
+// eps is a slice of a Service with one ready pod.
+func eps(name, service, address, node string) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{address}, NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: "Pod"}}},
+	}
+}
+
+func TestSynced(t *testing.T) {
+	c, pokes := deaf(t, "https://192.0.2.1:6443")
+	fill := []func() error{
+		func() error { return c.services.Replace(nil, "1") },
+		func() error { return c.slices.Replace(nil, "1") },
+		func() error { return c.nodes.Replace(nil, "1") },
+		func() error { return c.ranges.Replace(nil, "1") },
+	}
+	for i, f := range fill {
+		if observe(c).Synced {
+			t.Fatalf("synced with %d of %d caches", i, len(fill))
+		}
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+		if pokes() != 1 {
+			t.Errorf("cache %d was filled without a poke", i)
+		}
+	}
+	if !observe(c).Synced {
+		t.Error("not synced with all caches")
+	}
+	c.services.Replace(nil, "2")
+	if pokes() != 0 {
+		t.Error("a list that changes nothing pokes")
+	}
+}
+
+// TestPokes: what changes the World pokes, once; what does not, does not.
+func TestPokes(t *testing.T) {
+	label := func(o *corev1.Service) *corev1.Service {
+		o.Labels, o.ResourceVersion = map[string]string{"a": "b"}, "2"
+		return o
+	}
+	node := func(change func(*corev1.Node)) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}
+		change(n)
+		return n
+	}
+	ranges := func(cidrs ...string) *networkingv1.ServiceCIDR {
+		return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+	}
+	notReady := eps("web-1", "web", "10.0.0.1", "n1")
+	notReady.Endpoints[0].Conditions.Ready = ptr(false)
+	c, pokes := deaf(t, "https://192.0.2.1:6443")
+	steps := []struct {
+		name string
+		do   func() error
+		want int
+	}{
+		{"a new VIP", func() error { return c.services.Add(lb("web", "192.168.0.1")) }, 1},
+		{"the same again", func() error { return c.services.Update(lb("web", "192.168.0.1")) }, 0},
+		{"a label", func() error { return c.services.Update(label(lb("web", "192.168.0.1"))) }, 0},
+		{"another address", func() error { return c.services.Update(lb("web", "192.168.0.2")) }, 1},
+		{"an endpoint", func() error { return c.slices.Add(eps("web-1", "web", "10.0.0.1", "n1")) }, 1},
+		{"the same endpoint", func() error { return c.slices.Update(eps("web-1", "web", "10.0.0.1", "n1")) }, 0},
+		{"it is not ready", func() error { return c.slices.Update(notReady) }, 1},
+		{"a Service that is no VIP", func() error { return c.services.Add(plain("db", "10.96.0.1")) }, 0},
+		{"its endpoint", func() error { return c.slices.Add(eps("db-1", "db", "10.0.0.2", "n1")) }, 0},
+		{"its endpoint moves", func() error { return c.slices.Update(eps("db-1", "db", "10.0.0.3", "n2")) }, 0},
+		{"its endpoint gets the address of the VIP", func() error { return c.slices.Update(eps("db-1", "db", "192.168.0.2", "n2")) }, 1},
+		{"and lets it go", func() error { return c.slices.Delete(eps("db-1", "db", "192.168.0.2", "n2")) }, 1},
+		{"its cluster IP becomes that of the VIP", func() error { return c.services.Update(plain("db", "192.168.0.2")) }, 1},
+		{"and changes again", func() error { return c.services.Update(plain("db", "10.96.0.2")) }, 1},
+		{"it becomes a VIP", func() error { return c.services.Update(lb("db", "192.168.0.3")) }, 1},
+		{"it goes", func() error { return c.services.Delete(lb("db", "192.168.0.3")) }, 1},
+		{"it goes twice", func() error { return c.services.Delete(lb("db", "192.168.0.3")) }, 0},
+		{"a node", func() error { return c.nodes.Add(node(func(*corev1.Node) {})) }, 1},
+		{"its heartbeat", func() error {
+			return c.nodes.Update(node(func(n *corev1.Node) {
+				n.ResourceVersion = "5"
+				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
+			}))
+		}, 0},
+		{"it is cordoned", func() error { return c.nodes.Update(node(func(n *corev1.Node) { n.Spec.Unschedulable = true })) }, 0},
+		{"it is tainted", func() error {
+			return c.nodes.Update(node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: autoscalerTaint}} }))
+		}, 1},
+		{"a range", func() error { return c.ranges.Add(ranges("10.96.0.0/16")) }, 1},
+		{"the same range", func() error { return c.ranges.Update(ranges("10.96.0.0/16")) }, 0},
+		{"a second", func() error { return c.ranges.Update(ranges("10.96.0.0/16", "fd01::/108")) }, 1},
+		{"all Services at once", func() error {
+			return c.services.Replace([]any{lb("a", "192.168.0.4"), lb("b", "192.168.0.5"), plain("c")}, "9")
+		}, 1},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			t.Fatalf("%s: %v", s.name, err)
+		}
+		if got := pokes(); got != s.want {
+			t.Errorf("%s: %d pokes, want %d", s.name, got, s.want)
+		}
+	}
+}
+
+func TestReserved(t *testing.T) {
+	c, _ := deaf(t, "https://[fd00::99]:6443")
+	prefix := netip.MustParsePrefix
+	reserved := func() []vip.Reserved { return observe(c).Reserved }
+	host := vip.Reserved{Prefix: prefix("fd00::99/128"), What: "the address of the API server"}
+	check := func(when string, want ...vip.Reserved) {
+		t.Helper()
+		if diff := cmp.Diff(append(want, host), reserved(), compareNets); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	c.ranges.Add(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
+	cidr := vip.Reserved{Prefix: prefix("10.96.0.0/16"), What: "the cluster's Service range"}
+	c.services.Add(plain("db", "10.97.0.1"))
+	c.slices.Add(eps("db-1", "db", "10.0.0.2", "n1"))
+	check("addresses that nobody asks for", cidr)
+
+	servers := eps("kubernetes", "kubernetes", "192.168.0.250", "n1")
+	servers.Endpoints[0].TargetRef = nil
+	c.slices.Add(servers)
+	server := vip.Reserved{Prefix: prefix("192.168.0.250/32"), What: "the address of an API server"}
+	check("an API server", cidr, server)
+
+	c.services.Add(lb("web", "10.97.0.1,10.0.0.2"))
+	pod := vip.Reserved{Prefix: prefix("10.0.0.2/32"), What: "the address of a pod of Service default/db"}
+	clusterIP := vip.Reserved{Prefix: prefix("10.97.0.1/32"), What: "the cluster IP of Service default/db"}
+	check("a Service that asks for what others have", pod, cidr, clusterIP, server)
+
+	c.slices.Delete(eps("db-1", "db", "10.0.0.2", "n1"))
+	check("the pod is gone", cidr, clusterIP, server)
+	c.services.Delete(plain("db"))
+	check("the other Service is gone", cidr, server)
+	c.services.Delete(lb("web", ""))
+	c.slices.Delete(servers)
+	check("all are gone", cidr)
+	if len(c.uses) != 0 {
+		t.Errorf("uses that nobody needs are kept: %v", c.uses)
+	}
+}
+
+// TestSlicesAreOneSet: all slices of a Service count together, and one that goes is gone.
+func TestSlicesAreOneSet(t *testing.T) {
+	c, _ := deaf(t, "https://192.0.2.1:6443")
+	c.services.Add(lb("web", "192.168.0.1"))
+	terminating := eps("web-3", "web", "10.0.0.3", "n3")
+	terminating.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)}
+	elsewhere := eps("web-4", "web", "10.0.0.4", "")
+	elsewhere.Endpoints[0].NodeName = nil
+	endpoints := func() vip.Endpoints { return observe(c).Services[0].Endpoints }
+	for _, s := range []struct {
+		do   func() error
+		want vip.Endpoints
+	}{
+		{func() error { return c.slices.Add(eps("web-2", "web", "10.0.0.2", "n2")) }, vip.Endpoints{Ready: []string{"n2"}}},
+		{func() error { return c.slices.Add(eps("web-1", "web", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
+		{func() error { return c.slices.Add(eps("web-v6", "web", "fd00::1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
+		{func() error { return c.slices.Add(terminating) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}}},
+		{func() error { return c.slices.Add(elsewhere) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}, Elsewhere: true}},
+		{func() error { return c.slices.Delete(eps("web-2", "web", "", "")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}, Elsewhere: true}},
+		{func() error { return c.slices.Delete(elsewhere) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
+		{func() error { return c.slices.Update(eps("web-1", "other", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
+		{func() error { return c.slices.Replace(nil, "9") }, vip.Endpoints{}},
+	} {
+		if err := s.do(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(s.want, endpoints()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestWorldIsNotChanged: what a pass was given stays as it was.
+func TestWorldIsNotChanged(t *testing.T) {
+	c, _ := deaf(t, "https://192.0.2.1:6443")
+	c.services.Replace([]any{lb("a", "192.168.0.1"), lb("b", "192.168.0.2")}, "1")
+	before := observe(c).Services
+	want := slices.Clone(before)
+	c.services.Update(lb("a", "192.168.0.9"))
+	c.services.Delete(lb("b", ""))
+	c.services.Add(lb("0", "192.168.0.3"))
+	c.slices.Add(eps("a-1", "a", "10.0.0.1", "n1"))
+	observe(c)
+	if diff := cmp.Diff(want, before, compareNets); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestRandomWalk: whatever order objects come, change and go in, what is observed
+// is what a Cluster observes that is shown only the end.
+func TestRandomWalk(t *testing.T) {
+	anyOrder := cmp.Options{
+		cmp.AllowUnexported(use{}, slice{}), cmpopts.EquateEmpty(),
+		cmpopts.SortSlices(func(a, b vip.Key) bool { return a.Compare(b) < 0 }),
+		cmpopts.SortSlices(func(a, b *slice) bool { return fmt.Sprint(a) < fmt.Sprint(b) }),
+	}
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		walked, _ := deaf(t, "https://192.0.2.1:6443")
+		services := make(map[string]*corev1.Service)
+		parts := make(map[string]*discoveryv1.EndpointSlice)
+		ip := func() string { return fmt.Sprintf("10.0.0.%d", rnd.IntN(8)) }
+		for range 400 {
+			name := fmt.Sprint("s", rnd.IntN(6))
+			if rnd.IntN(2) == 0 {
+				switch rnd.IntN(4) {
+				case 0:
+					delete(services, name)
+					walked.services.Delete(plain(name))
+					continue
+				case 1:
+					services[name] = plain(name, ip())
+				default:
+					services[name] = lb(name, ip()+","+ip())
+				}
+				walked.services.Add(services[name])
+			} else {
+				part := fmt.Sprint("e", rnd.IntN(6))
+				if rnd.IntN(4) == 0 {
+					delete(parts, part)
+					walked.slices.Delete(eps(part, "", "", ""))
+					continue
+				}
+				parts[part] = eps(part, name, ip(), fmt.Sprint("n", rnd.IntN(3)))
+				walked.slices.Update(parts[part])
+			}
+			if rnd.IntN(5) == 0 {
+				observe(walked)
+			}
+		}
+		fresh, _ := deaf(t, "https://192.0.2.1:6443")
+		for _, o := range parts {
+			fresh.slices.Add(o)
+		}
+		for _, o := range services {
+			fresh.services.Add(o)
+		}
+		if diff := cmp.Diff(observe(fresh), observe(walked), compareNets); diff != "" {
+			t.Fatalf("seed %d (-want +got):\n%s", seed, diff)
+		}
+		if diff := cmp.Diff(fresh.uses, walked.uses, compareNets, anyOrder); diff != "" {
+			t.Fatalf("seed %d: uses (-want +got):\n%s", seed, diff)
+		}
+	}
+}
+
+// many is a Cluster with n VIPs, each with an endpoint.
+func many(b *testing.B, n int) *Cluster {
+	c, _ := deaf(b, "https://192.0.2.1:6443")
+	services, slices := make([]any, n), make([]any, n)
+	for i := range n {
+		name := fmt.Sprintf("web-%d", i)
+		o := lb(name, netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String())
+		o.Spec.Ports = []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}}
+		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.1.0.1"}}
+		services[i] = o
+		slices[i] = eps(name+"-1", name, netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}).String(), "n1")
+	}
+	c.services.Replace(services, "1")
+	c.slices.Replace(slices, "1")
+	observe(c)
+	return c
+}
+
+// BenchmarkObserve: a pass over 10 000 Services of which none, or one, changed.
+func BenchmarkObserve(b *testing.B) {
+	for _, changed := range []int{0, 1} {
+		b.Run(fmt.Sprintf("services=10000/changed=%d", changed), func(b *testing.B) {
+			c := many(b, 10000)
+			i := 0
+			for b.Loop() {
+				for range changed {
+					i++
+					c.services.Update(lb("web-7", netip.AddrFrom4([4]byte{10, 3, 0, byte(i)}).String()))
+				}
+				if w := observe(c); len(w.Services) != 10000 {
+					b.Fatal(len(w.Services))
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,40 @@
+package kube
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// compareNets lets go-cmp compare addresses.
+var compareNets = cmp.Options{
+	cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+}
+
+// sum adds up a metric over all its label values that contain label.
+func sum(t testing.TB, from []prometheus.Collector, name, label string) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(from...)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0.0
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if l.GetValue() == label {
+					total += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+				}
+			}
+		}
+	}
+	return total
+}

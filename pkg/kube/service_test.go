@@ -1,0 +1,253 @@
+package kube
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+func TestReadService(t *testing.T) {
+	born := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	o := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "web", UID: "u1", ResourceVersion: "17", CreationTimestamp: metav1.NewTime(born),
+			Annotations: map[string]string{addressesKey: "192.168.0.10,fd00::10", hostKey: "n1", interfaceKey: "eth1"},
+		},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr(""), LoadBalancerIP: "192.168.0.99",
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, ClusterIPs: []string{"10.96.0.7", "fd01::7"},
+			Ports:                 []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 443}, {Protocol: corev1.ProtocolUDP, Port: 53}},
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 31234,
+		},
+		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
+			{IP: "192.168.0.10", IPMode: ptr(corev1.LoadBalancerIPModeVIP), Ports: []corev1.PortStatus{{Port: 443, Protocol: corev1.ProtocolTCP}}},
+			{Hostname: "example.com"},
+		}}},
+	}
+	want := &record{
+		Service: vip.Service{
+			Key: vip.Key{Namespace: "default", Name: "web"}, UID: "u1", Created: born,
+			LoadBalancer: true, HasClass: true, Addresses: addrs("192.168.0.10", "fd00::10"), Source: addressesKey,
+			Families: []vip.Family{vip.IPv4, vip.IPv6}, Interface: "eth1", Local: true, HealthPort: 31234,
+			Ports: []vip.Port{{Protocol: "TCP", Port: 443}, {Protocol: "UDP", Port: 53}},
+			Ingress: []vip.Ingress{
+				{Addr: netip.MustParseAddr("192.168.0.10"), Mode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 443}}},
+				{Hostname: "example.com"},
+			},
+			Host: "n1",
+		},
+		version: "17", hosted: true, clusterIPs: addrs("10.96.0.7", "fd01::7"),
+	}
+	got := readService(o)
+	if diff := cmp.Diff(want, got, compareNets, cmp.AllowUnexported(record{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(o.Status.LoadBalancer.Ingress, writeIngress(got.Ingress)); diff != "" {
+		t.Errorf("the status written back (-want +got):\n%s", diff)
+	}
+}
+
+func TestWhereAddressesComeFrom(t *testing.T) {
+	ingress := func(ips ...string) (out []corev1.LoadBalancerIngress) {
+		for _, ip := range ips {
+			out = append(out, corev1.LoadBalancerIngress{IP: ip})
+		}
+		return out
+	}
+	tests := []struct {
+		name, annotation, spec string
+		status                 []corev1.LoadBalancerIngress
+		want                   []netip.Addr
+		source                 string
+		invalid                int
+	}{
+		{name: "none"},
+		{name: "annotation wins", annotation: "10.0.0.1", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.1"), source: addressesKey},
+		{name: "spec over status", spec: "10.0.0.2", status: ingress("10.0.0.3"), want: addrs("10.0.0.2"), source: "spec.loadBalancerIP"},
+		{name: "empty annotation is absent", annotation: " ", spec: "10.0.0.2", want: addrs("10.0.0.2"), source: "spec.loadBalancerIP"},
+		{name: "status", status: ingress("10.0.0.3", "fd00::3", "10.0.0.3"), want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress"},
+		{name: "status with host names", status: []corev1.LoadBalancerIngress{{Hostname: "a.example"}}},
+		{name: "a wrong annotation is not passed over", annotation: "x", spec: "10.0.0.2", status: ingress("10.0.0.3"), source: addressesKey, invalid: 1},
+		{name: "a wrong spec is not passed over", spec: "x", status: ingress("10.0.0.3"), source: "spec.loadBalancerIP", invalid: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: tt.spec}}
+			if tt.annotation != "" {
+				o.Annotations = map[string]string{addressesKey: tt.annotation}
+			}
+			o.Status.LoadBalancer.Ingress = tt.status
+			got := readService(o)
+			if diff := cmp.Diff(tt.want, got.Addresses, compareNets); diff != "" || got.Source != tt.source || len(got.Invalid) != tt.invalid {
+				t.Errorf("source %q want %q, invalid %q want %d, addresses (-want +got):\n%s", got.Source, tt.source, got.Invalid, tt.invalid, diff)
+			}
+		})
+	}
+}
+
+// TestAStrangersStatusIsSeen: an address that netip does not take (the API takes
+// leading zeros in old objects) must not look like an empty status.
+func TestAStrangersStatusIsSeen(t *testing.T) {
+	got := readIngress([]corev1.LoadBalancerIngress{{IP: "010.0.0.1"}})
+	if diff := cmp.Diff([]vip.Ingress{{Hostname: "010.0.0.1"}}, got, compareNets); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestOnlyLoadBalancersAreComplainedTo: annotations of others are none of our business.
+func TestOnlyLoadBalancersAreComplainedTo(t *testing.T) {
+	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{addressesKey: "x"}}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
+	if got := readService(o); len(got.Invalid) != 0 || got.listed() {
+		t.Errorf("invalid %q, listed %v", got.Invalid, got.listed())
+	}
+	o.Annotations[hostKey] = "n1" // it was one
+	if got := readService(o); !got.listed() {
+		t.Error("a Service that still says vipHost is not listed")
+	}
+}
+
+func TestReadSlice(t *testing.T) {
+	yes, no := ptr(true), ptr(false)
+	conditions := func(ready, serving, terminating *bool) discoveryv1.EndpointConditions {
+		return discoveryv1.EndpointConditions{Ready: ready, Serving: serving, Terminating: terminating}
+	}
+	tests := []struct {
+		name string
+		node *string
+		c    discoveryv1.EndpointConditions
+		want vip.Endpoints
+	}{
+		{"nothing said means ready", ptr("n1"), conditions(nil, nil, nil), vip.Endpoints{Ready: []string{"n1"}}},
+		{"ready", ptr("n1"), conditions(yes, yes, no), vip.Endpoints{Ready: []string{"n1"}}},
+		{"not ready", ptr("n1"), conditions(no, no, no), vip.Endpoints{}},
+		{"serving but not ready nor terminating", ptr("n1"), conditions(no, yes, no), vip.Endpoints{}},
+		{"serving and terminating", ptr("n1"), conditions(no, yes, yes), vip.Endpoints{Terminating: []string{"n1"}}},
+		{"terminating and not serving", ptr("n1"), conditions(no, no, yes), vip.Endpoints{}},
+		{"terminating and serving unknown, not ready", ptr("n1"), conditions(no, nil, yes), vip.Endpoints{}},
+		{"ready although terminating", ptr("n1"), conditions(yes, yes, yes), vip.Endpoints{Ready: []string{"n1"}}},
+		{"ready, node unknown", nil, conditions(yes, nil, nil), vip.Endpoints{Elsewhere: true}},
+		{"terminating, node unknown", ptr(""), conditions(no, yes, yes), vip.Endpoints{Elsewhere: true}},
+		{"not ready, node unknown", nil, conditions(no, nil, nil), vip.Endpoints{}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := readSlice(&discoveryv1.EndpointSlice{
+				ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+				AddressType: discoveryv1.AddressTypeIPv4,
+				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: tt.node, Conditions: tt.c}},
+			})
+			if diff := cmp.Diff(tt.want, got.Endpoints); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSlicesThatDontCount(t *testing.T) {
+	labels := map[string]string{discoveryv1.LabelServiceName: "web"}
+	if got := readSlice(&discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}); got != nil {
+		t.Errorf("a slice of no Service: %+v", got)
+	}
+	if got := readSlice(&discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Labels: labels}, AddressType: discoveryv1.AddressTypeFQDN}); got != nil {
+		t.Errorf("a slice of names: %+v", got)
+	}
+}
+
+// TestWhoseAddresses: only addresses that name their pod are taken for a pod's,
+// or whoever may write Endpoints could take the VIP of somebody else.
+func TestWhoseAddresses(t *testing.T) {
+	pod := &corev1.ObjectReference{Kind: "Pod", Name: "web-1"}
+	tests := []struct {
+		name      string
+		namespace string
+		service   string
+		managedBy string
+		ref       *corev1.ObjectReference
+		want      []netip.Addr
+	}{
+		{"a pod", "default", "web", "endpointslice-controller.k8s.io", pod, addrs("10.0.0.1")},
+		{"written by hand", "default", "web", "", nil, nil},
+		{"a copy of Endpoints", "default", "web", mirrored, pod, nil},
+		{"a node", "default", "web", "", &corev1.ObjectReference{Kind: "Node"}, nil},
+		{"the API servers", "default", "kubernetes", "", nil, addrs("10.0.0.1")},
+		{"a namesake of theirs", "other", "kubernetes", "", nil, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := readSlice(&discoveryv1.EndpointSlice{
+				ObjectMeta: metav1.ObjectMeta{Namespace: tt.namespace, Labels: map[string]string{
+					discoveryv1.LabelServiceName: tt.service, discoveryv1.LabelManagedBy: tt.managedBy}},
+				AddressType: discoveryv1.AddressTypeIPv4,
+				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, TargetRef: tt.ref}},
+			})
+			if diff := cmp.Diff(tt.want, got.addrs, compareNets); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReadNode(t *testing.T) {
+	got := readNode(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"},
+		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.200.1.0/24", "fd01:1::/64", "x"}, Unschedulable: true},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "192.168.0.1"}, {Type: corev1.NodeExternalIP, Address: "fd00::1"},
+			{Type: corev1.NodeExternalIP, Address: "192.168.0.1"}, {Type: corev1.NodeHostName, Address: "n1"},
+		}},
+	})
+	want := &vip.Node{
+		Name: "n1", UID: "u1", Addresses: addrs("192.168.0.1", "fd00::1"),
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24"), netip.MustParsePrefix("fd01:1::/64")},
+	}
+	if diff := cmp.Diff(want, got, compareNets); diff != "" {
+		t.Errorf("a cordoned node (-want +got):\n%s", diff)
+	}
+}
+
+func TestExcluded(t *testing.T) {
+	taint := func(key string) corev1.Node {
+		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key}}}}
+	}
+	condition := func(kind corev1.NodeConditionType, status corev1.ConditionStatus, reason string) corev1.Node {
+		return corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: kind, Status: status, Reason: reason}}}}
+	}
+	tests := []struct {
+		node corev1.Node
+		want string
+	}{
+		{corev1.Node{}, ""},
+		{corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"node.kubernetes.io/exclude-from-external-load-balancers": ""}}},
+			"it has the label node.kubernetes.io/exclude-from-external-load-balancers"},
+		{taint("node.kubernetes.io/out-of-service"), "it has the taint node.kubernetes.io/out-of-service"},
+		{taint("ToBeDeletedByClusterAutoscaler"), "it has the taint ToBeDeletedByClusterAutoscaler"},
+		{taint("node.kubernetes.io/unschedulable"), ""},
+		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, "NoRouteCreated"), "its condition NetworkUnavailable is True (NoRouteCreated)"},
+		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionTrue, ""), "its condition NetworkUnavailable is True"},
+		{condition(corev1.NodeNetworkUnavailable, corev1.ConditionFalse, ""), ""},
+		{condition(corev1.NodeReady, corev1.ConditionFalse, ""), ""},
+	}
+	for _, tt := range tests {
+		if got := excluded(&tt.node); got != tt.want {
+			t.Errorf("%+v: %q, want %q", tt.node, got, tt.want)
+		}
+	}
+}
+
+func TestReadRange(t *testing.T) {
+	got := readRange(&networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12", "fd01::/108", "x"}}})
+	want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd01::/108")}
+	if diff := cmp.Diff(want, got, compareNets); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
