@@ -14,9 +14,17 @@ import (
 
 // prefixes begin the names of variables that are meant for an announcer, so
 // that one which isn't known is a misspelling.
-var prefixes = []string{
-	"vip_", "svc_", "cp_", "bgp_", "lb_", "egress_", "herald_",
-	"dhcp_", "mpbgp_", "zebra_", "control_plane_health_check_", "health_check_", "enable_service", "disable_service", "k8s_config_",
+var prefixes = []string{"vip_", "svc_", "cp_", "bgp_", "lb_", "egress_", "herald_", "dhcp_", "mpbgp_", "zebra_"}
+
+// meant reports whether somebody who set this variable, which isn't known,
+// thought of an option: it begins as one does, or is one but for a slip or two.
+func meant(name string) bool {
+	if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+		return true
+	}
+	return strings.ToUpper(name) != name && slices.ContainsFunc(envNames(), func(known string) bool {
+		return len(known) > 8 && distance(name, known) <= 2
+	})
 }
 
 // collect reads every source, and keeps of each option the value that wins.
@@ -98,7 +106,7 @@ func fromEnv(environ []string) (map[string]Setting, []string) {
 			warnings = append(warnings, fmt.Sprintf("%s (environment) is not known: %s is written in lower case", name, o.Env))
 			continue
 		}
-		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
+		if meant(name) {
 			warnings = append(warnings, fmt.Sprintf("%s (environment) is not known%s", name, didYouMean(name, envNames())))
 		}
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -84,6 +85,9 @@ func TestErrors(t *testing.T) {
 			}
 			if err.Error() != tt.want {
 				t.Errorf("got  %s\nwant %s", err, tt.want)
+			}
+			if !errors.As(err, new(*Error)) {
+				t.Errorf("%T, want an *Error", err)
 			}
 			if c != (Config{}) {
 				t.Errorf("a Config beside an error: %+v", c)
@@ -174,7 +178,15 @@ func TestWarnings(t *testing.T) {
 		{"lb_classname=a", []string{`lb_classname (environment) is not known; did you mean lb_class_name?`}},
 		{"cp_enabled=a", []string{`cp_enabled (environment) is not known; did you mean cp_enable?`}},
 		{"bgp_sa=1", []string{`bgp_sa (environment) is not known; did you mean bgp_as?`}},
-		{"egres_podcidr=1 vip_something_else_altogether=1", []string{`vip_something_else_altogether (environment) is not known`}},
+		{"egres_podcidr=1 http_proxy=a no_proxy=b ports=1 addresses=1 disable_service_update=true", []string{
+			`egres_podcidr (environment) is not known; did you mean egress_podcidr?`,
+			`disable_service_update (environment) is not known; did you mean disable_service_updates?`,
+		}},
+		{"prometeus_server=:1 PROMETEUS_SERVER=:1 k8s_config_fil=x", []string{
+			`prometeus_server (environment) is not known; did you mean prometheus_server?`,
+			`k8s_config_fil (environment) is not known; did you mean k8s_config_file?`,
+		}},
+		{"vip_something_else_altogether=1", []string{`vip_something_else_altogether (environment) is not known`}},
 		{"VIP_ARP=true", []string{`VIP_ARP (environment) is not known: vip_arp is written in lower case`}},
 		{"VIP_ARPRATE=1 PORT=80 ADDRESS=x HOME=/root vip=1 LB_PORT=tcp://10.96.0.1:80", nil},
 	}

@@ -84,7 +84,7 @@ func TestFileThatCannotBeRead(t *testing.T) {
 	if _, _, err := Parse(src); !errors.Is(err, broken) {
 		t.Errorf("Parse: %v, want %v", err, broken)
 	}
-	if _, err := Given(src); !errors.Is(err, broken) {
+	if _, err := Given(src); !errors.Is(err, broken) || !errors.As(err, new(*Error)) {
 		t.Errorf("Given: %v, want %v", err, broken)
 	}
 	src.ReadFile = nil

@@ -32,16 +32,16 @@ func AddFlags(fs *pflag.FlagSet) {
 	}
 }
 
-// FlagError adds to an error of fs.Parse about an unknown flag the name of
-// the nearest known one. Other errors are returned as they are.
+// FlagError makes an *Error of an error of fs.Parse. To one about an unknown
+// flag it adds the name of the nearest known one.
 func FlagError(fs *pflag.FlagSet, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 {
-		return err
+		return &Error{err}
 	}
 	var names []string
 	fs.VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
-	return fmt.Errorf("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names))
+	return &Error{fmt.Errorf("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names))}
 }
 
 // flagNames are the flag of an option and its other spellings.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -63,6 +64,9 @@ func TestFlagError(t *testing.T) {
 		err := FlagError(fs, fs.Parse([]string{tt.arg}))
 		if err == nil || err.Error() != tt.want {
 			t.Errorf("%s: got %v, want %s", tt.arg, err, tt.want)
+		}
+		if !errors.As(err, new(*Error)) {
+			t.Errorf("%s: %T, want an *Error", tt.arg, err)
 		}
 	}
 }

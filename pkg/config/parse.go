@@ -46,10 +46,19 @@ func (s Setting) String() string {
 	return fmt.Sprintf("%s=%q (%s)", s.name, s.Value, s.place)
 }
 
+// An Error is all that is wrong with the options, a line for each. A command
+// ends with status 2 for it.
+type Error struct{ err error }
+
+func (e *Error) Error() string { return e.err.Error() }
+
+// Unwrap is what lies behind it: for a file that can't be read, why.
+func (e *Error) Unwrap() error { return e.err }
+
 // Parse reads all options and checks them. It returns warnings, each a
-// sentence, about what has no effect, and one error for all that is wrong:
-// each part names the variable, where its value is from, the value, and what
-// would be right.
+// sentence, about what has no effect, and one *Error for all that is wrong:
+// each line names the variable, its value, where that is from, and what would
+// be right.
 func Parse(src Sources) (Config, []string, error) {
 	given, warnings, err := collect(src)
 	p := parser{given: given, warnings: warnings, errs: []error{err}, bad: map[string]bool{}}
@@ -58,14 +67,14 @@ func Parse(src Sources) (Config, []string, error) {
 	}
 	p.check(src)
 	if err := errors.Join(p.errs...); err != nil {
-		return Config{}, p.warnings, err
+		return Config{}, p.warnings, &Error{err}
 	}
 	return p.config, p.warnings, nil
 }
 
 // Given returns the settings that differ from the default, of options this
-// version supports, in the order of the table. Its error is that of sources
-// that can't be read; values are for Parse to check.
+// version supports, in the order of the table. Its error is of sources that
+// can't be read; values are for Parse to check.
 func Given(src Sources) ([]Setting, error) {
 	given, _, err := collect(src)
 	var settings []Setting
@@ -74,7 +83,10 @@ func Given(src Sources) ([]Setting, error) {
 			settings = append(settings, s)
 		}
 	}
-	return settings, err
+	if err != nil {
+		return nil, &Error{err}
+	}
+	return settings, nil
 }
 
 // A parser is the state of one Parse.

@@ -73,7 +73,7 @@ var supported = []Option{
 	// Services.
 	{
 		Env: "svc_enable", Flag: "services", Type: Bool, Default: "false", Group: ServiceGroup, Since: first,
-		Meaning: "Announce the addresses of Services of type LoadBalancer.",
+		Meaning: "Announce the addresses of Services of type LoadBalancer. Without it Herald announces nothing, and warns of that.",
 		set:     boolTo(func(c *Config) *bool { return &c.Services.Enable }),
 	},
 	{

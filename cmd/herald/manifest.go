@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/manifest"
+)
+
+// manifestCommand is "herald manifest": options in, YAML out.
+func manifestCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "manifest",
+		Short: "Print the YAML that installs Herald",
+		Long: "Print the YAML that installs Herald. The options are those of the manager, by flag, file or\n" +
+			"environment; what differs from the default goes into the environment of the container.",
+		Args: cobra.NoArgs,
+	}
+	daemonSet := manifestOf("daemonset", "Print a DaemonSet: Herald on every node", manifest.DaemonSet)
+	daemonSet.Flags().Bool("taint", false, "Run on control-plane nodes only")
+	c.AddCommand(
+		daemonSet,
+		manifestOf("pod", "Print a static Pod: Herald on one node", manifest.Pod),
+		manifestOf("rbac", "Print the ServiceAccount and the least it must be allowed", manifest.RBAC),
+	)
+	return c
+}
+
+// manifestOf is the command that prints one kind of manifest.
+func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)) *cobra.Command {
+	c := &cobra.Command{Use: kind, Short: short, Args: cobra.NoArgs, SilenceUsage: true}
+	flags := c.Flags()
+	config.AddFlags(flags)
+	image := flags.String("image", manifest.Image(currentVersion()), "Image of the container")
+	inCluster := flags.Bool("inCluster", false, "Authenticate with the ServiceAccount. A DaemonSet always does; a static Pod can't")
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		src := config.Process(flags)
+		src.Hostname = "localhost" // the manifest has every node name itself
+		src.Namespace = ""         // this process need not run where Herald is to
+		parsed, warnings, err := config.Parse(src)
+		if err != nil {
+			return err
+		}
+		given, err := config.Given(src)
+		if err != nil {
+			return err
+		}
+		if kind != "rbac" { // which is the same whatever is announced
+			for _, w := range warnings {
+				c.PrintErrln("warning: " + w)
+			}
+		}
+		r := manifest.Request{Config: parsed, Given: given, Image: *image, InCluster: *inCluster}
+		r.ControlPlane, _ = flags.GetBool("taint") // the DaemonSet alone has it
+		text, err := write(r)
+		if err != nil {
+			return fmt.Errorf("can't make the manifest: %w", err)
+		}
+		_, err = c.OutOrStdout().Write(text)
+		return err
+	}
+	return c
+}

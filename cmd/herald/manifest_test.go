@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/heraldvip/herald/pkg/config"
+)
+
+// run runs a command as a shell would.
+func run(t *testing.T, c *cobra.Command, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	c.SetOut(&out)
+	c.SetErr(&errs)
+	c.SetArgs(args)
+	c.SilenceErrors = true
+	err = c.Execute()
+	return out.String(), errs.String(), err
+}
+
+// TestManifestFiles runs the command line that each manifest of the
+// repository names, and looks whether that prints the file.
+func TestManifestFiles(t *testing.T) {
+	files, err := filepath.Glob("../../manifests/*.yaml")
+	if err != nil || len(files) < 4 {
+		t.Fatalf("manifests %q, %v", files, err)
+	}
+	for _, f := range files {
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			want, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, rest, _ := strings.Cut(string(want), "# Made by: herald manifest ")
+			line, _, _ := strings.Cut(rest, "\n")
+			got, stderr, err := run(t, manifestCommand(), append(strings.Fields(line), "--image=ghcr.io/heraldvip/herald:latest")...)
+			if err != nil || stderr != "" {
+				t.Fatalf("%v, stderr %q", err, stderr)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestManifest(t *testing.T) {
+	tests := []struct {
+		args   string
+		stdout []string // parts
+		stderr string
+		err    string
+	}{
+		{
+			args:   "pod --interface eth0 --arp --services --leaderElection --address 192.0.2.1",
+			stdout: []string{"kind: Pod\n", "- name: vip_interface\n      value: eth0\n", "/etc/kubernetes/admin.conf\n"},
+			stderr: "warning: address (flag --address) has no effect: this version of Herald does not support a control-plane VIP\n",
+		},
+		{
+			args: "pod --interface eth0 --arp --services --controlplane --address 192.0.2.1",
+			err:  `cp_enable="true" (flag --controlplane): this version of Herald does not support a control-plane VIP yet; remove it`,
+		},
+		{
+			args:   "daemonset --inCluster --taint --arp --services --image example.com/herald:1",
+			stdout: []string{"kind: DaemonSet\n", "image: example.com/herald:1\n", "node-role.kubernetes.io/control-plane\n"},
+		},
+		{
+			args:   "daemonset",
+			stdout: []string{"kind: DaemonSet\n"},
+			stderr: "warning: svc_enable=\"false\" (default): no VIP is announced; set svc_enable=true for those of Services\n",
+		},
+		{args: "rbac --serviceNamespace web --namespace lb", stdout: []string{"kind: Role\n", "  namespace: web\n", "  namespace: lb\n"}},
+		{args: "pod --inCluster --arp --services", stdout: []string{"serviceAccountName: herald\n"}},
+		{args: "daemonset --arp --services --nodeName n1", err: `can't make the manifest: vip_nodename="n1" (flag --nodeName): a DaemonSet has many nodes and names each by itself; remove it`},
+		{args: "daemonset --servces", err: "unknown flag: --servces; did you mean --services?"},
+		{args: "daemonset --imge=x", err: "unknown flag: --imge; did you mean --image?"},
+		{args: "daemonset --arp=x --log=y", err: "vip_loglevel=\"y\" (flag --log): must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors\n" +
+			"vip_arp=\"x\" (flag --arp): must be true or false"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			stdout, stderr, err := run(t, manifestCommand(), strings.Fields(tt.args)...)
+			if got := text(err); got != tt.err {
+				t.Fatalf("error %s\nwant  %s", got, tt.err)
+			}
+			if err != nil && stdout != "" {
+				t.Errorf("output %q beside an error", stdout)
+			}
+			if stderr != tt.stderr {
+				t.Errorf("stderr %q, want %q", stderr, tt.stderr)
+			}
+			for _, part := range tt.stdout {
+				if !strings.Contains(stdout, part) {
+					t.Errorf("no %q in\n%s", part, stdout)
+				}
+			}
+		})
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// TestManifestOptionsAreConfigErrors: what main takes for exit status 2.
+func TestManifestOptionsAreConfigErrors(t *testing.T) {
+	for _, arg := range []string{"--arp=x", "--apr"} {
+		if _, _, err := run(t, manifestCommand(), "pod", arg); !errors.As(err, new(*config.Error)) {
+			t.Errorf("%s: %T %v, want a *config.Error", arg, err, err)
+		}
+	}
+}
+
+// TestManifestOfEnvironment: the environment and a file count as they do for the manager.
+func TestManifestOfEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "herald.yaml")
+	if err := os.WriteFile(file, []byte("svc_enable: true\nvip_arp: true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("herald_config", file)
+	t.Setenv("vip_interface", "eth7")
+	stdout, stderr, err := run(t, manifestCommand(), "daemonset", "--interface=eth0")
+	if err != nil || stderr != "" {
+		t.Fatalf("%v, stderr %q", err, stderr)
+	}
+	for _, want := range []string{"# Made by: herald manifest daemonset --interface=eth7 --services --arp\n", "value: eth7\n", "- name: svc_enable\n"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in\n%s", want, stdout)
+		}
+	}
+	if strings.Contains(stdout, "herald_config") {
+		t.Errorf("a file of this machine in\n%s", stdout)
+	}
+}
+
+func TestManifestAlone(t *testing.T) {
+	stdout, _, err := run(t, manifestCommand())
+	if err != nil || !strings.Contains(stdout, "daemonset") || !strings.Contains(stdout, "rbac") {
+		t.Errorf("%v, %s", err, stdout)
+	}
+}

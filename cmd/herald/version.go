@@ -1,0 +1,61 @@
+package main
+
+import (
+	"fmt"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// version is the release, set when it is linked: -ldflags "-X main.version=v1.2.3".
+var version string
+
+// currentVersion is the release, or what Go knows of an unreleased build, or "devel".
+func currentVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "devel"
+}
+
+// versionCommand is "herald version".
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			info, _ := debug.ReadBuildInfo() // nil if the binary has none
+			_, err := fmt.Fprintln(c.OutOrStdout(), describe(currentVersion(), info))
+			return err
+		},
+	}
+}
+
+// describe is a version with what is known of its build, on one line.
+func describe(version string, info *debug.BuildInfo) string {
+	if info == nil {
+		return "herald " + version
+	}
+	about := map[string]string{}
+	for _, s := range info.Settings {
+		about[s.Key] = s.Value
+	}
+	var parts []string
+	if revision := about["vcs.revision"]; revision != "" {
+		commit := "commit " + revision
+		if about["vcs.modified"] == "true" {
+			commit += " and changes"
+		}
+		parts = append(parts, commit)
+	}
+	if at := about["vcs.time"]; at != "" {
+		parts = append(parts, "of "+at)
+	}
+	parts = append(parts, info.GoVersion, about["GOOS"]+"/"+about["GOARCH"])
+	return fmt.Sprintf("herald %s (%s)", version, strings.Join(parts, ", "))
+}
