@@ -31,7 +31,7 @@ type Process struct {
 }
 
 // Start runs argv in the namespace ns with the given environment and nothing else
-// of this process's but PATH and HOME. Output is appended to logs/<name>.log in the lab's
+// of this process's but PATH. Output is appended to logs/<name>.log in the lab's
 // directory. It dies with this process unless the lab is detached.
 func (l *Lab) Start(ns, name string, argv []string, env ...string) (*Process, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -42,7 +42,7 @@ func (l *Lab) Start(ns, name string, argv []string, env ...string) (*Process, er
 // environment is what the lab's children get: no variable of the user's that
 // could steer them, but PATH.
 func (l *Lab) environment(env ...string) []string {
-	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + l.dir}, env...)
+	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + l.conf("home")}, env...)
 }
 
 func (l *Lab) spawn(ns, name string, cmd *exec.Cmd) (*Process, error) {

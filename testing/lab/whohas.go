@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/socket"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
@@ -214,6 +215,19 @@ func (w *WhoHas) Await(ctx context.Context, addr netip.Addr, node string) (time.
 		return !at.IsZero()
 	})
 	return at, err
+}
+
+// AwaitAll waits until the given node, or any with "", has answered for every
+// address since the call.
+func (w *WhoHas) AwaitAll(ctx context.Context, node string) error {
+	var g errgroup.Group
+	for _, t := range w.targets {
+		g.Go(func() error {
+			_, err := w.Await(ctx, t.addr, node)
+			return err
+		})
+	}
+	return g.Wait()
 }
 
 // AwaitSilence waits until nobody has answered for addr for three rounds, and

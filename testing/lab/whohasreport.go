@@ -138,23 +138,38 @@ func (r WhoHasReport) String() string {
 		list = list[:10]
 	}
 	for _, a := range list {
-		fmt.Fprintf(&b, "  %s: %d rounds, %d unanswered", a.Addr, a.Rounds, a.Unanswered)
-		if a.LongestSilence > 0 {
-			fmt.Fprintf(&b, "; silent %s, longest %s", ms(a.TotalSilence), ms(a.LongestSilence))
-		}
-		if a.LongestDouble > 0 {
-			fmt.Fprintf(&b, "; two answering %s, longest %s", ms(a.TotalDouble), ms(a.LongestDouble))
-		}
-		b.WriteByte('\n')
-		for _, s := range a.Timeline {
-			who := strings.Join(s.Hosts, " and ")
-			if who == "" {
-				who = "nobody"
-			}
-			fmt.Fprintf(&b, "    %+9.3fs  %-9s %s\n", s.From.Sub(r.Began).Seconds(), ms(s.length()), who)
-		}
+		a.write(&b, r.Began)
 	}
 	return b.String()
+}
+
+// String tells who answered when, counted from the first span.
+func (r AddrReport) String() string {
+	var b strings.Builder
+	began := time.Time{}
+	if len(r.Timeline) > 0 {
+		began = r.Timeline[0].From
+	}
+	r.write(&b, began)
+	return b.String()
+}
+
+func (r AddrReport) write(b *strings.Builder, began time.Time) {
+	fmt.Fprintf(b, "  %s: %d rounds, %d unanswered", r.Addr, r.Rounds, r.Unanswered)
+	if r.LongestSilence > 0 {
+		fmt.Fprintf(b, "; silent %s, longest %s", ms(r.TotalSilence), ms(r.LongestSilence))
+	}
+	if r.LongestDouble > 0 {
+		fmt.Fprintf(b, "; two answering %s, longest %s", ms(r.TotalDouble), ms(r.LongestDouble))
+	}
+	b.WriteByte('\n')
+	for _, s := range r.Timeline {
+		who := strings.Join(s.Hosts, " and ")
+		if who == "" {
+			who = "nobody"
+		}
+		fmt.Fprintf(b, "    %+9.3fs  %-9s %s\n", s.From.Sub(began).Seconds(), ms(s.length()), who)
+	}
 }
 
 // ms prints a duration as a person measures it here, in milliseconds.

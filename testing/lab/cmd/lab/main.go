@@ -106,7 +106,7 @@ func up(ctx context.Context, dir string, args []string) error {
 		}
 	}
 	self := os.Args[0]
-	if strings.HasPrefix(self, os.TempDir()) { // go run
+	if strings.Contains(self, "/go-build") { // go run
 		self = "go run ./testing/lab/cmd/lab"
 	}
 	fmt.Printf(`

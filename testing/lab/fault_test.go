@@ -1,0 +1,148 @@
+package lab
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func carrier(t *testing.T, l *Lab, node string) bool {
+	t.Helper()
+	return strings.Contains(run(t, l, node, "ip link show eth0"), "LOWER_UP")
+}
+
+func TestLANFaults(t *testing.T) {
+	l := theLab(t)
+	n2, _ := l.Addrs("n2")
+	w := whoHas(t, l, 20*time.Millisecond, n2)
+	must(w.Await(soon(t), n2, "n2"))(t)
+	for _, f := range []struct {
+		name    string
+		fault   func(string) error
+		carrier bool
+	}{{"unplug", l.Unplug, false}, {"cut", l.Cut, true}} {
+		t.Run(f.name, func(t *testing.T) {
+			if err := f.fault("n2"); err != nil {
+				t.Fatal(err)
+			}
+			defer l.Reconnect("n2")
+			must(w.AwaitSilence(soon(t), n2))(t)
+			// The kernel tells of a lost carrier within a second (linkwatch).
+			for deadline := time.Now().Add(3 * time.Second); carrier(t, l, "n2") != f.carrier; time.Sleep(20 * time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatalf("carrier: %v, want %v", carrier(t, l, "n2"), f.carrier)
+				}
+			}
+			if err := apiReachable(t, l, "n2"); err != nil {
+				t.Errorf("the API server can't be reached, either: %v", err)
+			}
+			if err := l.Reconnect("n2"); err != nil {
+				t.Fatal(err)
+			}
+			must(w.Await(soon(t), n2, "n2"))(t)
+			if !carrier(t, l, "n2") {
+				t.Error("no carrier after Reconnect")
+			}
+		})
+	}
+	if err := l.Cut("n9"); err == nil || !strings.Contains(err.Error(), "lan-n9") {
+		t.Errorf("a host that is not there: got error %v", err)
+	}
+	if err := l.CutAPI("cl"); err == nil || !strings.Contains(err.Error(), "mgmt-cl") {
+		t.Errorf("a host without management link: got error %v", err)
+	}
+}
+
+// apiReachable dials the API server from a node.
+func apiReachable(t *testing.T, l *Lab, node string) error {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	conn, err := l.dialIn(node)(ctx, "tcp", apiAddr)
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
+
+func TestAPIFaults(t *testing.T) {
+	l := theLab(t)
+	n3, _ := l.Addrs("n3")
+	w := whoHas(t, l, 20*time.Millisecond, n3)
+	must(w.Await(soon(t), n3, "n3"))(t)
+	if err := l.CutAPI("n3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := apiReachable(t, l, "n3"); err == nil || !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("n3 is cut from the API server: got error %v, want a timeout", err)
+	}
+	if err := apiReachable(t, l, "n2"); err != nil {
+		t.Errorf("n2 is not cut: %v", err)
+	}
+	must(w.Await(soon(t), n3, "n3"))(t) // and so n3 is not cut from the LAN
+	if err := l.ConnectAPI("n3"); err != nil {
+		t.Fatal(err)
+	}
+	if err := apiReachable(t, l, "n3"); err != nil {
+		t.Errorf("after ConnectAPI: %v", err)
+	}
+}
+
+func TestAPIServerFaults(t *testing.T) {
+	l := theLab(t)
+	list := func(timeout time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
+		defer cancel()
+		_, err := l.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		return err
+	}
+	if err := l.PauseAPI(); err != nil {
+		t.Fatal(err)
+	}
+	if err := list(300 * time.Millisecond); err == nil {
+		t.Error("a paused API server answers")
+	}
+	if err := l.ResumeAPI(); err != nil {
+		t.Fatal(err)
+	}
+	if err := list(10 * time.Second); err != nil {
+		t.Errorf("after ResumeAPI: %v", err)
+	}
+	addPod(t, l, Pod{Name: "kept", Node: "w1"})
+	if err := l.StartAPI(soon(t)); err == nil {
+		t.Error("start an API server that runs: want an error")
+	}
+	if err := l.StopAPI(); err != nil {
+		t.Fatal(err)
+	}
+	if err := list(time.Second); err == nil {
+		t.Error("a stopped API server answers")
+	}
+	if err := l.StartAPI(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Client().CoreV1().Pods("default").Get(soon(t), "kept", metav1.GetOptions{}); err != nil {
+		t.Errorf("the API server forgot a pod: %v", err)
+	}
+}
+
+// A node's kernel looks for duplicates of IPv6 addresses unless told not to.
+func TestDuplicateAddressDetection(t *testing.T) {
+	l := theLab(t)
+	vip := netip.MustParseAddr("fd77::1070")
+	bind(t, l, "n1", vip)
+	run(t, l, "n2", "ip address add "+vip.String()+"/128 dev eth0")
+	defer run(t, l, "n2", "ip address del "+vip.String()+"/128 dev eth0")
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		s := run(t, l, "n2", "ip address show dev eth0 to "+vip.String())
+		if strings.Contains(s, "dadfailed") {
+			break
+		}
+		if !strings.Contains(s, "tentative") || time.Now().After(deadline) {
+			t.Fatalf("n2 uses an address that n1 has:\n%s", s)
+		}
+	}
+}

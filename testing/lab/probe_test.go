@@ -1,0 +1,261 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+func whoHas(t *testing.T, l *Lab, every time.Duration, addrs ...netip.Addr) *WhoHas {
+	t.Helper()
+	w := must(l.WhoHas(t.Context(), every, addrs...))(t)
+	t.Cleanup(func() { w.Stop() })
+	return w
+}
+
+// owners are the hosts of a timeline, in their order: "n1 - n1,n2 n2".
+func owners(r AddrReport) string {
+	var s []string
+	for _, x := range r.Timeline {
+		if who := strings.Join(x.Hosts, ","); who != "" {
+			s = append(s, who)
+		} else {
+			s = append(s, "-")
+		}
+	}
+	return strings.Join(s, " ")
+}
+
+// TestUndisturbed measures the noise: what the probers show of a VIP that
+// nobody touches.
+func TestUndisturbed(t *testing.T) {
+	l := theLab(t)
+	v4, v6 := netip.MustParseAddr("10.77.0.64"), netip.MustParseAddr("fd77::1064")
+	bind(t, l, "n1", v4)
+	bind(t, l, "n1", v6)
+	addPod(t, l, Pod{Name: "quiet", Node: "w1", Labels: map[string]string{"app": "quiet"}})
+	createService(t, l, Service("default", "quiet", WithVIPs(v4, v6)), v4, v6)
+	answers(t, l, v4)
+	answers(t, l, v6)
+	w := whoHas(t, l, 20*time.Millisecond, v4, v6)
+	c4 := must(l.Connect(t.Context(), 10*time.Millisecond, netip.AddrPortFrom(v4, 80).String()))(t)
+	c6 := must(l.Connect(t.Context(), 10*time.Millisecond, "http://["+v6.String()+"]/any"))(t)
+	time.Sleep(10 * time.Second) // the length of the measurement
+	wr, cr := w.Stop(), []ConnectReport{c4.Stop(), c6.Stop()}
+	t.Logf("%v%v%v", wr, cr[0], cr[1])
+	if wr.Err != nil {
+		t.Error(wr.Err)
+	}
+	for _, a := range wr.Addrs {
+		if a.Rounds < 450 || a.LongestSilence > 100*time.Millisecond || a.LongestDouble > 0 || a.First.IsZero() {
+			t.Errorf("%s: %d rounds, longest silence %v, double %v", a.Addr, a.Rounds, a.LongestSilence, a.LongestDouble)
+		}
+	}
+	for i, source := range []string{"10.77.0.11", "fd77::11"} { // the node's, by which it masquerades
+		r := cr[i]
+		if r.Attempts < 900 || len(r.Failures) > 0 || r.Outage > 100*time.Millisecond || r.Pods["quiet"] != r.Attempts {
+			t.Errorf("to %s: %d attempts, %d failures, outage %v, pods %v", r.To, r.Attempts, len(r.Failures), r.Outage, r.Pods)
+		}
+		if r.Clients[netip.MustParseAddr(source)] != r.Attempts {
+			t.Errorf("to %s: seen as %v, want %s only", r.To, r.Clients, source)
+		}
+	}
+}
+
+func TestWhoHasSeesChanges(t *testing.T) {
+	l := theLab(t)
+	for _, addr := range []netip.Addr{netip.MustParseAddr("10.77.0.65"), netip.MustParseAddr("fd77::1065")} {
+		t.Run(addr.String(), func(t *testing.T) {
+			unbind1 := bind(t, l, "n1", addr)
+			w := whoHas(t, l, 20*time.Millisecond, addr)
+			at := must(w.Await(soon(t), addr, "n1"))(t)
+			if since := time.Since(at); since < 0 || since > time.Second {
+				t.Errorf("the first answer came %v ago", since)
+			}
+			if got := w.Owner(addr); got != "n1" {
+				t.Errorf("owner is %q, want n1", got)
+			}
+			// Silence for a while.
+			unbind1()
+			gone := time.Now()
+			last := must(w.AwaitSilence(soon(t), addr))(t)
+			if d := gone.Sub(last); d < 0 || d > time.Second {
+				t.Errorf("the last answer came %v before the address went", d)
+			}
+			if got := w.Owner(addr); got != "" {
+				t.Errorf("owner is %q, want nobody", got)
+			}
+			silent := time.Now()
+			unbind2 := bind(t, l, "n2", addr)
+			must(w.Await(soon(t), addr, ""))(t)
+			back := time.Since(silent)
+			// Two at a time.
+			unbind1 = bind(t, l, "n1", addr)
+			must(w.Await(soon(t), addr, "n1"))(t)
+			double := time.Now()
+			time.Sleep(200 * time.Millisecond) // the length of what is measured
+			took := time.Since(double)
+			unbind2()
+			must(w.Await(soon(t), addr, "n1"))(t)
+			time.Sleep(100 * time.Millisecond)
+			r := w.Stop().Addr(addr)
+			t.Log(r)
+			if got, want := owners(r), "n1 - n2 n1,n2 n1"; got != want {
+				t.Errorf("timeline: %s, want %s", got, want)
+			}
+			if min := silent.Sub(gone); r.LongestSilence < min || r.LongestSilence > min+back+100*time.Millisecond {
+				t.Errorf("silence of %v, want %v and a little", r.LongestSilence, min)
+			}
+			if r.LongestDouble < took-50*time.Millisecond || r.LongestDouble > took+300*time.Millisecond {
+				t.Errorf("double answers for %v, want about %v", r.LongestDouble, took)
+			}
+			if r.TotalDouble != r.LongestDouble || r.TotalSilence != r.LongestSilence {
+				t.Errorf("one silence and one double: got totals %v, %v for %v, %v", r.TotalSilence, r.TotalDouble, r.LongestSilence, r.LongestDouble)
+			}
+		})
+	}
+}
+
+func TestWhoHasNobody(t *testing.T) {
+	l := theLab(t)
+	nobody, other := netip.MustParseAddr("10.77.0.66"), netip.MustParseAddr("10.77.0.67")
+	w := whoHas(t, l, 5*time.Millisecond, nobody)
+	if last := must(w.AwaitSilence(soon(t), nobody))(t); !last.IsZero() {
+		t.Errorf("the last answer came at %v, want none", last)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := w.Await(ctx, nobody, "n1"); err == nil || !strings.Contains(err.Error(), "waiting for an answer by n1") {
+		t.Errorf("got error %v", err)
+	}
+	if _, err := w.Await(ctx, other, ""); err == nil || !strings.Contains(err.Error(), "nobody asked") {
+		t.Errorf("an address that is not asked for: got error %v", err)
+	}
+	r := w.Stop()
+	if a := r.Addr(nobody); a.Unanswered != a.Rounds || a.LongestSilence < 50*time.Millisecond || owners(a) != "-" {
+		t.Errorf("report: %v", r)
+	}
+	if _, err := l.WhoHas(t.Context(), time.Second, netip.Addr{}); err == nil {
+		t.Error("no address: want an error")
+	}
+}
+
+// A host that is not of the lab is named by its hardware address.
+func TestWhoHasStranger(t *testing.T) {
+	l := theLab(t)
+	addr := netip.MustParseAddr("10.77.0.68")
+	run(t, l, "rt", "ip link add stranger link eth0 address 02:00:00:00:aa:01 type macvlan mode bridge")
+	defer run(t, l, "rt", "ip link del stranger")
+	run(t, l, "rt", "sysctl -qw net.ipv4.conf.all.arp_ignore=1")
+	defer run(t, l, "rt", "sysctl -qw net.ipv4.conf.all.arp_ignore=0")
+	run(t, l, "rt", "ip address add "+addr.String()+"/32 dev stranger")
+	run(t, l, "rt", "ip link set stranger up")
+	w := whoHas(t, l, 20*time.Millisecond, addr)
+	if _, err := w.Await(soon(t), addr, "02:00:00:00:aa:01"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhoHasThousand(t *testing.T) {
+	l := theLab(t)
+	var addrs []netip.Addr
+	for i := range 1000 {
+		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 77, byte(1 + i/250), byte(1 + i%250)}))
+	}
+	err := inNetns("n1", func(nl *netlink.Handle) error {
+		eth0, err := nl.LinkByName("eth0")
+		for _, a := range addrs {
+			if err != nil {
+				return err
+			}
+			err = nl.AddrAdd(eth0, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 32)), ValidLft: 60})
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run(t, l, "n1", "ip address flush dev eth0 to 10.77.0.0/21 scope global dynamic")
+	const every = 500 * time.Millisecond
+	w := whoHas(t, l, every, addrs...)
+	if err := w.AwaitAll(soon(t), "n1"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second) // the length of the measurement
+	r := w.Stop()
+	if r.Err != nil {
+		t.Error(r.Err)
+	}
+	for _, a := range r.Addrs {
+		if a.Unanswered > 0 || a.Rounds < 5 || a.Rounds > 10 || owners(a) != "n1" {
+			t.Errorf("%s: %d rounds, %d unanswered, %s", a.Addr, a.Rounds, a.Unanswered, owners(a))
+		}
+	}
+}
+
+func TestConnectSeesOutage(t *testing.T) {
+	l := theLab(t)
+	vip := netip.MustParseAddr("10.77.0.69")
+	bind(t, l, "n1", vip)
+	addPod(t, l, Pod{Name: "web", Node: "w1", Labels: map[string]string{"app": "web"}})
+	createService(t, l, Service("default", "web"), vip)
+	answers(t, l, vip)
+	c := must(l.Connect(t.Context(), 10*time.Millisecond, vip.String()+":80"))(t)
+	time.Sleep(200 * time.Millisecond)
+	cut := time.Now()
+	if err := l.Cut("n1"); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Reconnect("n1")
+	time.Sleep(500 * time.Millisecond)
+	// n2 takes over: address first, then the announcement that turns the client round.
+	bind(t, l, "n2", vip)
+	run(t, l, "n2", fmt.Sprintf("arping -q -U -c 1 -I eth0 %s", vip))
+	outage := time.Since(cut)
+	time.Sleep(500 * time.Millisecond)
+	r := c.Stop()
+	t.Log(r)
+	if r.Outage < 500*time.Millisecond || r.Outage > outage+500*time.Millisecond {
+		t.Errorf("outage of %v, want about %v", r.Outage, outage)
+	}
+	// An attempt that falls into the outage waits for its retransmission, after a second.
+	if r.Max < 500*time.Millisecond && len(r.Failures) == 0 {
+		t.Errorf("no attempt noticed the outage: %v", r)
+	}
+	for _, f := range r.Failures {
+		if f.Began.Add(f.Latency).Before(cut) {
+			t.Errorf("failed %v before the cut: %v", cut.Sub(f.Began), f.Err)
+		}
+	}
+	seen := slices.Sorted(func(yield func(string) bool) {
+		for a := range r.Clients {
+			if !yield(a.String()) {
+				return
+			}
+		}
+	})
+	if want := []string{"10.77.0.11", "10.77.0.12"}; !slices.Equal(seen, want) {
+		t.Errorf("seen as %v, want %v", seen, want)
+	}
+}
+
+func TestConnectRefused(t *testing.T) {
+	l := theLab(t)
+	c := must(l.Connect(t.Context(), 10*time.Millisecond, "10.77.0.1:80"))(t)
+	time.Sleep(100 * time.Millisecond)
+	r := c.Stop()
+	if len(r.Failures) != r.Attempts || r.Attempts == 0 || !strings.Contains(r.Failures[0].Err.Error(), "connection refused") || r.Outage < 90*time.Millisecond {
+		t.Errorf("nobody listens: %v", r)
+	}
+	for _, to := range []string{"web:80", "https://10.77.0.1", "10.77.0.1:http", "::1"} {
+		if _, err := l.Connect(t.Context(), time.Second, to); err == nil {
+			t.Errorf("connect to %q: want an error", to)
+		}
+	}
+}
