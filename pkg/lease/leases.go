@@ -52,7 +52,8 @@ type Leases struct {
 	mu        sync.Mutex // guards all below; the loop writes, Observe, Set and Tenure read
 	shelf     shelf
 	peers     map[string]*peer
-	strangers map[vip.Key]time.Time // when a stranger's VIP lease was last seen to change
+	changed   map[vip.Key]time.Time             // when a VIP lease that no Herald holds was seen to change
+	vanished  map[vip.Key]*coordinationv1.Lease // VIP leases whose holder did not let go of them before they went
 	stakes    map[vip.Key]vip.Stake
 	decided   bool // Set has been called: what has no Stake is to be let go
 	busy      map[vip.Key]bool
@@ -88,16 +89,17 @@ type failure struct {
 func New(store Store, o Options) *Leases {
 	return &Leases{
 		o: o, store: store,
-		wake:      make(chan struct{}, 1),
-		results:   make(chan func()),
-		metrics:   newMetrics(),
-		shelf:     newShelf(),
-		peers:     make(map[string]*peer),
-		strangers: make(map[vip.Key]time.Time),
-		stakes:    make(map[vip.Key]vip.Stake),
-		busy:      make(map[vip.Key]bool),
-		failed:    make(map[vip.Key]failure),
-		leaving:   make(map[vip.Key]vip.Leaving),
+		wake:     make(chan struct{}, 1),
+		results:  make(chan func()),
+		metrics:  newMetrics(),
+		shelf:    newShelf(),
+		peers:    make(map[string]*peer),
+		changed:  make(map[vip.Key]time.Time),
+		vanished: make(map[vip.Key]*coordinationv1.Lease),
+		stakes:   make(map[vip.Key]vip.Stake),
+		busy:     make(map[vip.Key]bool),
+		failed:   make(map[vip.Key]failure),
+		leaving:  make(map[vip.Key]vip.Leaving),
 	}
 }
 
@@ -140,6 +142,9 @@ func (l *Leases) Observe(w *vip.World) {
 	w.Members = l.members(w.Now, info)
 	w.Tenure = l.tenure()
 	w.Claims = make(map[vip.Key]vip.Claim, len(l.shelf.known))
+	for k, x := range l.vanished {
+		w.Claims[k] = l.bereft(x, w.Now)
+	}
 	for k, x := range l.shelf.known {
 		if l.nodeOf(k) == "" {
 			w.Claims[k] = l.claim(x, w.Now)
@@ -272,7 +277,8 @@ func (l *Leases) read(now time.Time) {
 			l.signature.changes++
 		}
 	}
-	for _, k := range gone {
+	for _, x := range gone {
+		k := keyOf(x)
 		switch node := l.nodeOf(k); {
 		case node == l.o.Node:
 			l.own.next = now // put it back at once
@@ -280,7 +286,10 @@ func (l *Leases) read(now time.Time) {
 			l.peer(node, now).gone = true
 			l.signature.changes++
 		default:
-			delete(l.strangers, k)
+			delete(l.changed, k)
+			if _, _, ours := claimOf(x); ours {
+				l.vanished[k], l.changed[k] = x, now
+			}
 			l.signature.changes++
 		}
 	}
@@ -304,12 +313,15 @@ func (l *Leases) peer(node string, now time.Time) *peer {
 
 // noteClaim notes when a VIP lease changed, as far as that matters later.
 func (l *Leases) noteClaim(x *coordinationv1.Lease, now time.Time) {
+	k := keyOf(x)
+	delete(l.vanished, k)
 	node, epoch, ours := claimOf(x)
-	if node == "" || node == l.o.Node {
+	if !ours {
+		l.changed[k] = now
 		return
 	}
-	if !ours {
-		l.strangers[keyOf(x)] = now
+	delete(l.changed, k)
+	if node == l.o.Node {
 		return
 	}
 	p := l.peer(node, now) // a claim by a node without a node lease: its time runs from now
@@ -326,6 +338,7 @@ type signature struct {
 	alive     int
 	stalled   int
 	strangers int // whose claim is valid
+	vanished  int
 	leaving   int
 	held      int
 	holds     bool
@@ -347,11 +360,16 @@ func (l *Leases) tell(now time.Time) {
 			}
 		}
 	}
-	for k := range l.strangers {
+	for k := range l.changed {
 		if x := l.shelf.known[k]; x != nil && l.claim(x, now).Valid {
 			s.strangers++
 		}
+		if x := l.vanished[k]; x != nil && now.Sub(l.changed[k]) >= l.o.Duration {
+			delete(l.vanished, k)
+			delete(l.changed, k)
+		}
 	}
+	s.vanished = len(l.vanished)
 	for k, v := range l.leaving {
 		if !now.Before(v.Until) {
 			delete(l.leaving, k)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,7 +43,11 @@ func (p *peer) silent(now time.Time, d time.Duration) bool {
 // note takes over a version of the node lease. It reports whether anything but
 // the renewal changed.
 func (p *peer) note(l *coordinationv1.Lease, node string, now time.Time) bool {
-	epoch, fenced, released := transitions(l), fencedAt(l) == transitions(l), holder(l) != node
+	epoch := transitions(l)
+	// Only the fence voids claims, its own or another's. A lease that was blanked or
+	// renamed by hand is still this node's: it puts it right as soon as it sees it.
+	fenced := fencedAt(l) != 0 && fencedAt(l) >= epoch
+	released := fenced && holder(l) == ""
 	text := l.Annotations[NodeAnnotation]
 	same := p.lease != nil && p.epoch == epoch && p.fenced == fenced && p.released == released && p.infoText == text && !p.gone
 	if text != p.infoText {
@@ -105,12 +110,14 @@ func (l *Leases) claim(x *coordinationv1.Lease, now time.Time) vip.Claim {
 		c.Since = x.Spec.AcquireTime.Time
 	}
 	switch {
+	case node == "" && x.Annotations[ClaimAnnotation] != "":
+		return l.bereft(x, now)
 	case node == "":
 	case !ours:
 		// By our own name: an earlier program on this node, which has gone since we
 		// are here. Anybody else's lasts until it isn't renewed for its own duration.
 		c.Foreign = true
-		c.Valid = node != l.o.Node && now.Sub(l.strangers[keyOf(x)]) < foreignDuration(x, l.o.Duration)
+		c.Valid = node != l.o.Node && now.Sub(l.changed[keyOf(x)]) < foreignDuration(x, l.o.Duration)
 	case node == l.o.Node:
 		c.Valid = epoch == l.own.epoch && !l.own.lost
 	default:
@@ -118,6 +125,19 @@ func (l *Leases) claim(x *coordinationv1.Lease, now time.Time) vip.Claim {
 		c.Valid = p != nil && !p.void(epoch)
 	}
 	return c
+}
+
+// bereft judges a VIP lease that was blanked or deleted by someone else than its
+// holder. The holder, if it lives, still announces the VIP until it hears of that
+// and claims it anew: nobody else may have it before it could have heard.
+func (l *Leases) bereft(x *coordinationv1.Lease, now time.Time) vip.Claim {
+	node, e, _ := strings.Cut(x.Annotations[ClaimAnnotation], "@")
+	epoch, _ := strconv.ParseInt(e, 10, 64)
+	p := l.peers[node]
+	return vip.Claim{
+		Holder: node, Changes: transitions(x),
+		Valid: node != l.o.Node && p != nil && !p.void(epoch) && now.Sub(l.changed[keyOf(x)]) < l.o.Duration,
+	}
 }
 
 func foreignDuration(x *coordinationv1.Lease, otherwise time.Duration) time.Duration {

@@ -21,7 +21,7 @@ func (l *Leases) watchOwn(x *coordinationv1.Lease, now time.Time) {
 		return
 	}
 	// Somebody else wrote it. Whether that matters, the API server says.
-	if fencedAt(x) == l.own.epoch {
+	if fencedAt(x) >= l.own.epoch {
 		l.lose("it was fenced by another node")
 	}
 	l.own.lease = nil
@@ -105,8 +105,10 @@ func (l *Leases) nextOwn(have *coordinationv1.Lease, epoch int64, info, nodeUID 
 			e = max(epoch+1, firstEpoch(now.Time))
 		}
 		l.mu.Unlock()
-	case holder(have) != l.o.Node || fencedAt(have) == transitions(have):
-		e = max(epoch, transitions(have)) + 1
+	case fencedAt(have) != 0 && fencedAt(have) >= max(epoch, transitions(have)):
+		e = max(epoch, fencedAt(have)) + 1
+	case epoch == 0 && transitions(have) == 0:
+		e = firstEpoch(now.Time)
 	case epoch == 0 || transitions(have) > epoch:
 		// An earlier process of this node, or a second one, lives in that epoch; nobody
 		// has fenced it, so its claims are this node's.

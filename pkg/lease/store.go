@@ -63,8 +63,8 @@ func (s *shelf) forget(k vip.Key) {
 }
 
 // read takes over what the cache shows now. It returns the Leases that are new
-// or changed, and the Keys of those that are gone.
-func (s *shelf) read(all []*coordinationv1.Lease) (changed []*coordinationv1.Lease, gone []vip.Key) {
+// or changed, and the last version of those that are gone.
+func (s *shelf) read(all []*coordinationv1.Lease) (changed, gone []*coordinationv1.Lease) {
 	seen := make(map[vip.Key]bool, len(all))
 	for _, l := range all {
 		k := keyOf(l)
@@ -86,10 +86,10 @@ func (s *shelf) read(all []*coordinationv1.Lease) (changed []*coordinationv1.Lea
 			changed = append(changed, l)
 		}
 	}
-	for k := range s.known {
+	for k, x := range s.known {
 		if _, mine := s.wrote[k]; !seen[k] && !mine {
 			delete(s.known, k)
-			gone = append(gone, k)
+			gone = append(gone, x)
 		}
 	}
 	for k := range s.gone {

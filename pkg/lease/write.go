@@ -122,7 +122,16 @@ func (l *Leases) claimed(a action) *coordinationv1.Lease {
 func (l *Leases) do(ctx context.Context, a action, next *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	switch {
 	case next == nil:
-		return nil, l.store.Delete(ctx, a.key.Namespace, a.key.Name, a.have.ResourceVersion)
+		// First in words, then in deed: a lease that merely vanished might have been
+		// deleted under its holder's feet, and nobody would dare to take it.
+		blank := a.have.DeepCopy()
+		blank.Spec.HolderIdentity = new(string)
+		annotate(blank, ClaimAnnotation, "")
+		got, err := l.store.Update(ctx, blank)
+		if err == nil {
+			err = l.store.Delete(ctx, a.key.Namespace, a.key.Name, got.ResourceVersion)
+		}
+		return got, err
 	case a.have == nil:
 		return l.store.Create(ctx, next)
 	}
@@ -138,7 +147,7 @@ func (l *Leases) done(a action, got *coordinationv1.Lease, err error) {
 		now := time.Now()
 		l.leaving[a.key] = vip.Leaving{To: a.to, Since: now, Until: now.Add(overlap)}
 	case err == nil && a.op == "release":
-		l.shelf.drop(a.have)
+		l.shelf.drop(got)
 	case err == nil:
 	case apierrors.IsNotFound(err):
 		l.shelf.forget(a.key)
@@ -159,6 +168,7 @@ func (l *Leases) wrote(k vip.Key, got *coordinationv1.Lease, err error) {
 	delete(l.busy, k)
 	if err == nil {
 		delete(l.failed, k)
+		delete(l.vanished, k)
 		if got != nil {
 			l.shelf.put(got)
 		}

@@ -1,0 +1,499 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func TestRenewsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		n := start(t, s, "n1")
+		n.want("a", "b", "c")
+		time.Sleep(time.Second)
+		before := s.writes
+		time.Sleep(60 * time.Second)
+		// One write each period, whatever is held.
+		if got := s.writes - before; got < 28 || got > 31 {
+			t.Errorf("%d writes in a minute, want 30: one each %v", got, period)
+		}
+		if !n.serves("a") || n.Held() != 3 {
+			t.Errorf("holds %d, want 3", n.Held())
+		}
+		n.stop()
+		<-n.done
+		if got := s.String(); got != "kubevip-a n1\nkubevip-b n1\nkubevip-c n1\n" {
+			t.Errorf("after the end:\n%swant the node lease gone", got)
+		}
+	})
+}
+
+func TestOneWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		nodes := []*node{start(t, s, "n1"), start(t, s, "n2"), start(t, s, "n3")}
+		never(t, t.Context(), "a", func() []*node { return nodes })
+		time.Sleep(time.Second)
+		for _, n := range nodes {
+			n.want("a")
+		}
+		time.Sleep(time.Second)
+		winners := 0
+		for _, n := range nodes {
+			if n.serves("a") {
+				winners++
+			}
+		}
+		if winners != 1 {
+			t.Errorf("%d nodes serve, want 1\n%s", winners, s)
+		}
+	})
+}
+
+func TestKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a, b := start(t, s, "n1"), start(t, s, "n2")
+		a.want("a")
+		time.Sleep(time.Second)
+		b.want("a")
+		never(t, t.Context(), "a", func() []*node { return []*node{a, b} })
+		time.Sleep(10 * time.Second)
+		if !a.serves("a") {
+			t.Fatalf("n1 does not serve\n%s", s)
+		}
+		a.kill()
+		killed := time.Now()
+		for !b.serves("a") && time.Since(killed) < time.Minute {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if took := time.Since(killed); took < duration-period-time.Second || took > duration+time.Second {
+			t.Errorf("taken over after %v, want about %v", took, duration)
+		}
+		// Back again: another epoch, nothing is taken back.
+		a = start(t, s, "n1")
+		a.want("a")
+		time.Sleep(10 * time.Second)
+		if a.serves("a") || !b.serves("a") {
+			t.Errorf("n1 serves %v, n2 serves %v after n1 came back; want n2\n%s", a.serves("a"), b.serves("a"), s)
+		}
+	})
+}
+
+func TestRestartedQuickly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a, b := start(t, s, "n1"), start(t, s, "n2")
+		a.want("a")
+		time.Sleep(time.Second)
+		b.want("a")
+		time.Sleep(5 * time.Second)
+		a.kill()
+		time.Sleep(time.Second)
+		before := s.writes
+		a = start(t, s, "n1")
+		a.want("a")
+		time.Sleep(100 * time.Millisecond)
+		if !a.serves("a") {
+			t.Errorf("the restarted process does not serve what it held\n%s", s)
+		}
+		if got := s.writes - before; got > 2 {
+			t.Errorf("%d writes; the claim should not have been written again", got)
+		}
+		time.Sleep(time.Minute)
+		if !a.serves("a") || b.serves("a") {
+			t.Error("something moved")
+		}
+	})
+}
+
+// cut takes n's way to the API server away for d and returns how long it went on serving.
+func cut(n *node, d time.Duration) (served time.Duration) {
+	n.set(func(c *client) { c.cut = true })
+	began := time.Now()
+	for time.Since(began) < d {
+		if n.serves("a") {
+			served = time.Since(began)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	n.set(func(c *client) { c.cut = false })
+	return served
+}
+
+func TestCutFromAPI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a, b := start(t, s, "n1"), start(t, s, "n2")
+		a.want("a")
+		time.Sleep(time.Second)
+		b.want("a")
+		never(t, t.Context(), "a", func() []*node { return []*node{a, b} })
+		time.Sleep(4 * time.Second)
+		if served := cut(a, 40*time.Second); served > deadline || served < deadline-period-100*time.Millisecond {
+			t.Errorf("served for %v after the cut, want until the renew deadline (%v)", served, deadline)
+		}
+		if !b.serves("a") {
+			t.Errorf("n2 has not taken over\n%s", s)
+		}
+		time.Sleep(20 * time.Second)
+		if a.serves("a") || !b.serves("a") {
+			t.Error("it moved back")
+		}
+		// Short of the deadline nothing happens at all.
+		if served := cut(b, 7*time.Second); served < 6900*time.Millisecond {
+			t.Errorf("a short cut made the owner let go after %v", served)
+		}
+		time.Sleep(20 * time.Second)
+		if !b.serves("a") {
+			t.Error("it moved after a short cut")
+		}
+	})
+}
+
+// A node whose watch is stuck sees another's lease grow old although it is
+// renewed. It must not take anything: the fence is refused.
+func TestStaleWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a, b := start(t, s, "n1"), start(t, s, "n2")
+		a.want("a")
+		time.Sleep(time.Second)
+		b.want("a")
+		never(t, t.Context(), "a", func() []*node { return []*node{a, b} })
+		time.Sleep(5 * time.Second)
+		b.set(func(c *client) { c.deaf = true })
+		time.Sleep(2 * time.Minute)
+		if !a.serves("a") || b.serves("a") {
+			t.Errorf("n1 serves %v, n2 serves %v; want n1\n%s", a.serves("a"), b.serves("a"), s)
+		}
+	})
+}
+
+// A write whose answer was lost has happened all the same.
+func TestLostAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a := start(t, s, "n1")
+		a.want("a")
+		time.Sleep(time.Second)
+		a.set(func(c *client) { c.lose = true })
+		time.Sleep(5 * time.Second)
+		a.want("a", "b")
+		time.Sleep(time.Second)
+		a.set(func(c *client) { c.lose = false })
+		time.Sleep(5 * time.Second)
+		if !a.serves("a") || !a.serves("b") || a.world().Tenure.Epoch != transitions(s.objects[vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"}]) {
+			t.Errorf("serves a %v, b %v\n%s", a.serves("a"), a.serves("b"), s)
+		}
+	})
+}
+
+func TestGive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a, b := start(t, s, "n1"), start(t, s, "n2")
+		a.want("a")
+		time.Sleep(time.Second)
+		a.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Give, To: "n2"}})
+		time.Sleep(50 * time.Millisecond)
+		w := b.world()
+		if c := w.Claims[lk("a")]; !c.Valid || c.Holder != "n2" || c.From != "n1" || c.Changes != 1 {
+			t.Errorf("claim %+v, want it valid with n2, from n1", c)
+		}
+		if l, ok := a.world().Leaving[lk("a")]; !ok || l.To != "n2" {
+			t.Errorf("leaving %+v, want the successor n2", a.world().Leaving)
+		}
+		time.Sleep(overlap + beat)
+		if len(a.world().Leaving) != 0 {
+			t.Error("the old owner waits for ever")
+		}
+	})
+}
+
+// Nothing is given to a node that is not there.
+func TestGiveToTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a := start(t, s, "n1")
+		a.want("a")
+		time.Sleep(time.Second)
+		a.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Give, To: "n9"}})
+		time.Sleep(time.Second)
+		if !a.serves("a") {
+			t.Error("given to a node without a lease")
+		}
+	})
+}
+
+// Whoever stops lets go at once; what nobody took over is free.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a, b := start(t, s, "n1"), start(t, s, "n2")
+		a.want("a", "b")
+		time.Sleep(time.Second)
+		b.want("a", "b")
+		a.want("b") // a is let go of, b is not
+		time.Sleep(time.Second)
+		if !b.serves("a") {
+			t.Errorf("what was let go of was not taken\n%s", s)
+		}
+		a.stop()
+		<-a.done
+		stopped := time.Now()
+		for !b.serves("b") && time.Since(stopped) < time.Minute {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if took := time.Since(stopped); took > 200*time.Millisecond {
+			t.Errorf("taken over after %v, want at once: the node had said that it stops", took)
+		}
+	})
+}
+
+func TestStranger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		stranger, seconds := "kube-vip-1", int32(5)
+		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &stranger, LeaseDurationSeconds: &seconds}}
+		l, _ = s.put(l)
+		a := start(t, s, "n1")
+		a.want("a")
+		for range 10 { // renewed: respected
+			time.Sleep(4 * time.Second)
+			if c := a.world().Claims[lk("a")]; !c.Valid || !c.Foreign || a.serves("a") {
+				t.Fatalf("a stranger's claim was not respected: %+v", c)
+			}
+			l, _ = s.put(l)
+		}
+		stopped := time.Now()
+		for !a.serves("a") && time.Since(stopped) < time.Minute {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if took := time.Since(stopped); took < 5*time.Second || took > 6*time.Second {
+			t.Errorf("taken over after %v, want after the stranger's own 5 s", took)
+		}
+		// The stranger writes its name over ours: it is respected at once.
+		x := s.objects[lk("a")].DeepCopy()
+		x.Spec.HolderIdentity = &stranger
+		if _, err := s.put(x); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+		if a.serves("a") {
+			t.Error("still serves what a stranger took")
+		}
+	})
+}
+
+// An earlier program on this very node is gone, since we are here.
+func TestOwnNameWithoutEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		self, seconds := "n1", int32(3600)
+		s.put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &self, LeaseDurationSeconds: &seconds}})
+		a := start(t, s, "n1")
+		a.want("a")
+		time.Sleep(time.Second)
+		if !a.serves("a") {
+			t.Errorf("not adopted\n%s", s)
+		}
+	})
+}
+
+func TestMeddling(t *testing.T) {
+	own := vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"}
+	tests := []struct {
+		name   string
+		meddle func(s *server)
+		moves  bool
+	}{
+		{"VIP lease deleted", func(s *server) { s.remove(lk("a"), "") }, false},
+		{"VIP lease blanked", func(s *server) {
+			x := s.objects[lk("a")].DeepCopy()
+			x.Spec = coordinationv1.LeaseSpec{}
+			s.put(x)
+		}, false},
+		{"node lease deleted", func(s *server) { s.remove(own, "") }, false},
+		{"node lease blanked", func(s *server) {
+			x := s.objects[own].DeepCopy()
+			x.Spec = coordinationv1.LeaseSpec{}
+			x.Annotations = nil
+			s.put(x)
+		}, false},
+		{"node lease touched", func(s *server) {
+			x := s.objects[own].DeepCopy()
+			x.Labels = map[string]string{"a": "b"}
+			s.put(x)
+		}, false},
+		{"node lease taken by a stranger", func(s *server) {
+			x, who := s.objects[own].DeepCopy(), "x"
+			x.Spec.HolderIdentity = &who
+			s.put(x)
+		}, false},
+		{"garbage in every annotation", func(s *server) {
+			x := s.objects[own].DeepCopy()
+			x.Annotations = map[string]string{FencedAnnotation: "x", NodeAnnotation: "{"}
+			s.put(x)
+		}, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer()
+				a, b := start(t, s, "n1"), start(t, s, "n2")
+				a.want("a", "b")
+				time.Sleep(time.Second)
+				b.want("b")
+				never(t, t.Context(), "a", func() []*node { return []*node{a, b} })
+				tt.meddle(s)
+				time.Sleep(time.Minute)
+				if !a.serves("a") || !a.serves("b") || !a.world().Tenure.Holds(time.Now()) {
+					t.Errorf("serves a %v, b %v a minute later\n%s", a.serves("a"), a.serves("b"), s)
+				}
+				// What the others see of it is whole again, too.
+				for _, m := range b.world().Members {
+					if m.Name == "n1" && (!m.Alive || m.Info.Excluded != "") {
+						t.Errorf("n2 sees %+v", m)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A process that was stopped confirms its claims before it acts on them.
+func TestAsleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a := start(t, s, "n1")
+		a.want("a")
+		time.Sleep(500 * time.Millisecond)
+		a.locked(func() { a.lastBeat = a.lastBeat.Add(-3 * time.Second) }) // as after SIGSTOP
+		if tenure := a.Tenure(); tenure.Confirmed {
+			t.Error("acts on its claims before they are confirmed")
+		}
+		time.Sleep(beat + 50*time.Millisecond)
+		if tenure := a.Tenure(); !tenure.Confirmed || !tenure.Holds(time.Now()) {
+			t.Errorf("tenure %+v, want it confirmed again", tenure)
+		}
+	})
+}
+
+func TestStalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		a, b := start(t, s, "n1"), start(t, s, "n2")
+		time.Sleep(time.Second)
+		a.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Watch, Expect: "n2"}})
+		stalled := func() bool {
+			for _, m := range a.world().Members {
+				if m.Name == "n2" {
+					return m.Stalled
+				}
+			}
+			t.Fatal("n2 is no member")
+			return false
+		}
+		time.Sleep(patience - beat)
+		if stalled() {
+			t.Error("passed over too early")
+		}
+		time.Sleep(3 * beat)
+		if !stalled() {
+			t.Error("never passed over")
+		}
+		b.want("b") // it claims something: it is back
+		time.Sleep(time.Second)
+		if stalled() {
+			t.Error("still passed over although it claims")
+		}
+	})
+}
+
+// Random faults on three nodes that all want the same VIP: never two at once, and
+// in the end exactly one.
+func TestRandomFaults(t *testing.T) {
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { randomFaults(t, rand.New(rand.NewPCG(seed, 3))) })
+		})
+	}
+}
+
+func randomFaults(t *testing.T, r *rand.Rand) {
+	s := newServer()
+	nodes := make([]*node, 3)
+	for i := range nodes {
+		nodes[i] = start(t, s, fmt.Sprintf("n%d", i+1))
+		nodes[i].want("a")
+	}
+	alive := func() []*node { return nodes }
+	deaf := func() bool {
+		return slices.ContainsFunc(nodes, func(n *node) bool { return n.deaf })
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	never(t, ctx, "a", alive)
+	var deleted time.Time
+	for range 40 {
+		n := nodes[r.IntN(3)]
+		switch r.IntN(8) {
+		case 0, 1:
+			n.set(func(c *client) { c.cut = !c.cut })
+		case 2:
+			n.set(func(c *client) { c.deaf = !c.deaf && time.Since(deleted) > duration })
+		case 3:
+			n.set(func(c *client) { c.lose = !c.lose })
+		case 4:
+			n.set(func(c *client) { c.delay = time.Duration(r.IntN(4000)) * time.Millisecond })
+		case 5:
+			n.set(func(c *client) { c.lag = time.Duration(1+r.IntN(3000)) * time.Millisecond })
+		case 6:
+			// A process that starts can't know of a lease that was deleted by hand under a
+			// holder who has not heard of it: the one case in which two may meet, for as
+			// long as the holder's watch lags.
+			i := r.IntN(3)
+			if time.Since(deleted) < duration {
+				continue
+			}
+			nodes[i].kill()
+			time.Sleep(time.Duration(r.IntN(20)) * time.Second)
+			nodes[i] = start(t, s, nodes[i].name)
+			nodes[i].want("a")
+		case 7:
+			// The watch of whoever holds it must be quicker than the lease duration.
+			if k := lk("a"); !deaf() && r.IntN(2) == 0 {
+				s.remove(k, "")
+				deleted = time.Now()
+			}
+		}
+		time.Sleep(time.Duration(r.IntN(12000)) * time.Millisecond)
+	}
+	for _, n := range nodes { // all well again
+		n.set(func(c *client) {
+			c.cut, c.deaf, c.lose, c.lag, c.delay = false, false, false, 5*time.Millisecond, 3*time.Millisecond
+		})
+	}
+	time.Sleep(time.Minute)
+	served := 0
+	for _, n := range nodes {
+		if n.serves("a") {
+			served++
+		}
+	}
+	if served != 1 {
+		t.Errorf("%d nodes serve in the end, want 1\n%s", served, s)
+	}
+	cancel()
+}
