@@ -33,6 +33,26 @@ type server struct {
 type event struct {
 	key   vip.Key
 	lease *coordinationv1.Lease // nil: deleted
+	at    time.Time
+}
+
+// trace is the last n events that were no mere renewals.
+func (s *server) trace(n int) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var lines []string
+	last := map[vip.Key]string{}
+	for _, e := range s.log {
+		text := "deleted"
+		if e.lease != nil {
+			text = fmt.Sprintf("%s %v epoch %d", holder(e.lease), e.lease.Annotations, transitions(e.lease))
+		}
+		if last[e.key] != text {
+			lines = append(lines, fmt.Sprintf("%s %s %s", e.at.Format("04:05.000"), e.key.Name, text))
+		}
+		last[e.key] = text
+	}
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
@@ -58,7 +78,7 @@ func (s *server) put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	l = l.DeepCopy()
 	l.ResourceVersion = strconv.FormatUint(s.version, 10)
 	s.objects[k] = l
-	s.log = append(s.log, event{k, l})
+	s.log = append(s.log, event{k, l, time.Now()})
 	return l, nil
 }
 
@@ -75,7 +95,7 @@ func (s *server) remove(k vip.Key, version string) error {
 	}
 	s.version++
 	delete(s.objects, k)
-	s.log = append(s.log, event{k, nil})
+	s.log = append(s.log, event{k, nil, time.Now()})
 	return nil
 }
 
@@ -298,10 +318,10 @@ func never(t *testing.T, ctx context.Context, name string, nodes func() []*node)
 				}
 			}
 			if len(who) > 1 {
-				t.Errorf("%s may be announced by %v at once", name, who)
+				t.Errorf("%s may be announced by %v at once at %s\n%s", name, who, time.Now().Format("04:05.000"), nodes()[0].s.trace(12))
 				return
 			}
-			time.Sleep(7 * time.Millisecond)
+			time.Sleep(11 * time.Millisecond)
 		}
 	}()
 }

@@ -60,6 +60,8 @@ func (l *Leases) decide(now time.Time) []action {
 		var c vip.Claim
 		if have != nil {
 			c = l.claim(have, now)
+		} else if x := l.vanished[k]; x != nil {
+			c = l.bereft(x, now)
 		}
 		mine := c.Valid && c.Holder == l.o.Node
 		switch {
