@@ -25,7 +25,7 @@ func (l *Lab) connect() error {
 		Host:            "https://" + apiAddr,
 		BearerToken:     "admin-token",
 		TLSClientConfig: rest.TLSClientConfig{CAData: l.ca},
-		Dial:            l.dialIn("cp"),
+		Dial:            l.DialFrom("cp"),
 		QPS:             -1, // no limit of our own
 		WarningHandler:  rest.NoWarnings{},
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +17,7 @@ import (
 func (l *Lab) part(name string) string { return filepath.Join(l.opts.Parts, name) }
 
 // startAPI starts etcd and the API server. Awake they are later.
-func (l *Lab) startAPI(context.Context) error {
+func (l *Lab) startAPI() error {
 	cmd := exec.Command(l.part("etcd"), "--name=lab", "--data-dir="+filepath.Join(l.dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
@@ -121,22 +119,14 @@ nftables: {minSyncPeriod: 100ms}
 	if err != nil {
 		return err
 	}
-	client := http.Client{Transport: &http.Transport{DialContext: l.dialIn(h.name), DisableKeepAlives: true}, Timeout: time.Second}
 	return l.await(ctx, p, func() error {
-		resp, err := client.Get("http://127.0.0.1:10256/healthz")
-		if err != nil {
-			return err
-		}
-		resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("/healthz: %s", resp.Status)
-		}
-		return nil
+		_, err := l.Get(ctx, h.name, "http://127.0.0.1:10256/healthz")
+		return err
 	})
 }
 
 func (l *Lab) awaitPort(ctx context.Context, p *Process, addr string) error {
-	dial := l.dialIn(p.Namespace)
+	dial := l.DialFrom(p.Namespace)
 	return l.await(ctx, p, func() error {
 		conn, err := dial(ctx, "tcp", addr)
 		if err == nil {
@@ -162,17 +152,5 @@ func (l *Lab) await(ctx context.Context, p *Process, fn func() error) error {
 			return fmt.Errorf("%s is not ready: %w: %w", p.Name, err, context.Cause(ctx))
 		case <-tick.C:
 		}
-	}
-}
-
-// dialIn returns a dialer whose connections begin in the namespace ns.
-func (l *Lab) dialIn(ns string) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	return func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		err = inside(ns, func() error {
-			var d net.Dialer // addr is an IP address: one goroutine, one socket
-			conn, err = d.DialContext(ctx, network, addr)
-			return err
-		})
-		return conn, err
 	}
 }

@@ -86,7 +86,7 @@ func answers(t *testing.T, l *Lab, addr netip.Addr) string {
 	t.Helper()
 	ctx, to := soon(t), netip.AddrPortFrom(addr, 80).String()
 	for {
-		conn, err := l.dialIn("cl")(ctx, "tcp", to)
+		conn, err := l.DialFrom("cl")(ctx, "tcp", to)
 		if err == nil {
 			defer conn.Close()
 			return strings.TrimSpace(must(ask(conn, to, "/"))(t))

@@ -96,7 +96,7 @@ func (c *Connect) attempt() (a Attempt) {
 	defer func() { a.Latency = time.Since(a.Began) }()
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()
-	conn, err := c.lab.dialIn("cl")(ctx, "tcp", c.addr)
+	conn, err := c.lab.DialFrom("cl")(ctx, "tcp", c.addr)
 	if err != nil {
 		a.Err = err
 		return a

@@ -148,7 +148,7 @@ func (l *Lab) up(ctx context.Context) error {
 	if err := l.buildFirst(); err != nil {
 		return err
 	}
-	if err := l.startAPI(ctx); err != nil {
+	if err := l.startAPI(); err != nil {
 		return err
 	}
 	l.progress("etcd and API server started")

@@ -96,7 +96,7 @@ func TestWhoHasSeesChanges(t *testing.T) {
 			must(w.Await(soon(t), addr, ""))(t)
 			back := time.Since(silent)
 			// Two at a time.
-			unbind1 = bind(t, l, "n1", addr)
+			bind(t, l, "n1", addr)
 			must(w.Await(soon(t), addr, "n1"))(t)
 			double := time.Now()
 			time.Sleep(200 * time.Millisecond) // the length of what is measured

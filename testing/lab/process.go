@@ -30,8 +30,8 @@ type Process struct {
 	err   error // how it ended; read it after ended is closed
 }
 
-// Start runs argv in the namespace ns with the given environment and nothing else
-// of this process's but PATH. Output is appended to logs/<name>.log in the lab's
+// Start runs argv in the namespace ns. Of this process's environment it has PATH
+// only, and env. What it prints is appended to logs/<name>.log in the lab's
 // directory. It dies with this process unless the lab is detached.
 func (l *Lab) Start(ns, name string, argv []string, env ...string) (*Process, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)

@@ -66,6 +66,19 @@ func TestDo(t *testing.T) {
 	}
 }
 
+func TestGet(t *testing.T) {
+	l := theLab(t)
+	if got := must(l.Get(soon(t), "n1", "http://127.0.0.1:10249/proxyMode"))(t); got != "nftables" {
+		t.Errorf("kube-proxy of n1 says its mode is %q", got)
+	}
+	if _, err := l.Get(soon(t), "n1", "http://127.0.0.1:10249/nothing"); err == nil || !strings.Contains(err.Error(), "from n1") || !strings.Contains(err.Error(), "404") {
+		t.Errorf("got error %v", err)
+	}
+	if _, err := l.Get(soon(t), "cl", "http://127.0.0.1:10249/proxyMode"); err == nil || !strings.Contains(err.Error(), "from cl") {
+		t.Errorf("a kube-proxy on cl: got error %v", err)
+	}
+}
+
 func TestProcess(t *testing.T) {
 	l := theLab(t)
 	p := must(l.Start("n1", "busy", []string{"sh", "-c", `echo hello $A >&2; trap 'echo bye; exit 5' USR1; while :; do :; done`}, "A=b"))(t)

@@ -1,0 +1,45 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// DialFrom returns a dialer, as http.Transport takes it, whose connections begin in
+// the namespace ns. It dials IP addresses only: there are no names in the lab.
+func (l *Lab) DialFrom(ns string) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		err = inside(ns, func() error {
+			var d net.Dialer // with an IP address: one goroutine, one socket
+			conn, err = d.DialContext(ctx, network, addr)
+			return err
+		})
+		return conn, err
+	}
+}
+
+// Get asks for a URL from the namespace ns and returns the body. It is an error
+// if the status is not 200, or nothing comes for 5 s.
+func (l *Lab) Get(ctx context.Context, ns, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: l.DialFrom(ns), DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("from %s: %w", ns, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("from %s: %s: %s", ns, url, resp.Status)
+	}
+	return string(body), err
+}
