@@ -1,0 +1,48 @@
+// Command herald gives Services of type LoadBalancer their virtual IPs on bare metal.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/heraldvip/herald/pkg/config"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer cancel()
+	if err := root().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "herald:", err)
+		os.Exit(status(err))
+	}
+}
+
+// root is the command line.
+func root() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "herald",
+		Short: "Virtual IPs for Services of type LoadBalancer on bare metal",
+		Long: "Herald runs on every node, gives each Service of type LoadBalancer its virtual IP (VIP),\n" +
+			"agrees with the other nodes on the one that carries it, and announces it there by ARP and NDP.",
+		SilenceErrors: true, // main prints them
+		SilenceUsage:  true,
+	}
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
+	c.AddCommand(managerCommand(), manifestCommand(), statusCommand(), versionCommand(), docsCommand())
+	return c
+}
+
+// status is the exit status: 2 if what was asked for is wrong, 1 if it failed.
+func status(err error) int {
+	var wrong *config.Error
+	if errors.As(err, &wrong) {
+		return 2
+	}
+	return 1
+}

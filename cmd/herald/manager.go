@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/heraldvip/herald/pkg/agent"
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/l2"
+	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/netif"
+	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/probe"
+	"github.com/heraldvip/herald/pkg/serve"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A task is a long-lived part of the process. It ends when ctx does.
+type task interface {
+	Run(ctx context.Context) error
+	String() string
+}
+
+// managerCommand is "herald manager", the program that runs on each node.
+func managerCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "manager",
+		Aliases: []string{"run", "service"},
+		Short:   "Carry VIPs on this node until stopped",
+		Args:    cobra.NoArgs,
+	}
+	config.AddFlags(c.Flags())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, warnings, err := config.Parse(config.Process(c.Flags()))
+		if err != nil {
+			return err
+		}
+		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: cfg.Log.Level}))
+		for _, w := range warnings {
+			log.Warn(w)
+		}
+		n, err := newNode(cfg, log)
+		if err != nil {
+			return err
+		}
+		return n.run(c.Context())
+	}
+	return c
+}
+
+// A node is all rooms of one process, wired.
+type node struct {
+	agent *agent.Agent
+	tasks []task
+	log   *slog.Logger
+}
+
+func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
+	kube.LogLibrary(log)
+	access, where, err := kube.Connect(kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion()})
+	if err != nil {
+		return nil, err
+	}
+	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where)
+
+	// The rooms tell the agent and the leases that something has changed; these two exist last.
+	var a *agent.Agent
+	var leases *lease.Leases
+	poke := func() { a.Poke() }
+	cluster, err := kube.New(access, kube.Options{
+		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
+		Log: log, Poke: poke, PokeLeases: func() { leases.Wake() },
+	})
+	if err != nil {
+		return nil, err
+	}
+	tenure := func() vip.Tenure { return leases.Tenure() }
+	links, err := netif.New(netif.Options{
+		Log: log, Poke: func() { a.Poke(); leases.Wake() }, Tenure: tenure,
+		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown, SkipDAD: cfg.ARP.SkipDAD,
+	})
+	if err != nil {
+		return nil, err
+	}
+	announcer := l2.New(l2.Options{Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period})
+	probes := probe.New(log, poke)
+	leases = lease.New(cluster.Leases(), lease.Options{
+		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace,
+		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
+		Info: func() vip.Info {
+			info := links.Info()
+			if a.Stopping() {
+				info.Excluded = "its Herald is stopping"
+			}
+			return info
+		},
+		Log: log, Poke: poke,
+	})
+	r := rules(cfg)
+	a = agent.New(agent.Options{
+		Self: cfg.Node.Name, Log: log,
+		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
+		Sources:   []agent.Source{cluster, leases, links, announcer, probes},
+		Addresses: links, Announcements: announcer, Probes: probes,
+		Statuses: cluster.Statuses(), Notes: cluster.Notes(), Stakes: leases,
+	})
+
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{a, cluster, leases, links, announcer} {
+		metrics.MustRegister(room.Collectors()...)
+	}
+	pages := serve.Pages{
+		Metrics: metrics,
+		Healthy: func() error {
+			if a.Hangs() {
+				return errors.New("a pass of the agent has been under way for too long")
+			}
+			return nil
+		},
+		Ready: func() error {
+			if !cluster.Synced() {
+				return errors.New("the caches of the API server have not been filled yet")
+			}
+			return leases.Ready()
+		},
+		Plan: func() any { return a.Last() },
+	}
+	return &node{agent: a, log: log, tasks: []task{
+		cluster, cluster.Statuses(), cluster.Notes(), leases, links, announcer, probes,
+		serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, pages, log),
+	}}, nil
+}
+
+// rules is what placement depends on.
+func rules(cfg config.Config) plan.Rules {
+	return plan.Rules{
+		Enabled: cfg.Services.Enable && cfg.ARP.Enable,
+		Class:   cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
+		Election: cfg.Services.Election,
+		Lease:    vip.Key{Namespace: cfg.Services.LeaseNamespace, Name: cfg.Services.LeaseName},
+		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
+		Mode: vip.IPMode(cfg.Services.IPMode),
+	}
+}
+
+// run runs the node until ctx ends. The agent ends first: it needs all the
+// others to hand over what this node carries.
+func (n *node) run(ctx context.Context) error {
+	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, rest := errgroup.WithContext(rest)
+	for _, t := range n.tasks {
+		group.Go(func() error {
+			if err := t.Run(rest); err != nil {
+				return fmt.Errorf("%s: %w", t, err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		defer stop()
+		began := time.Now()
+		// A task that failed ends the agent too.
+		both, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(rest, cancel)()
+		err := n.agent.Run(both)
+		n.log.Info("herald stops: this node carries nothing any more", "ran", time.Since(began).Round(time.Second))
+		return err
+	})
+	return group.Wait()
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// statusCommand is "herald status": who announces what, and what is wrong.
+func statusCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show which node announces which VIP, and what is wrong",
+		Long: "Show every Service of type LoadBalancer with its VIPs, the node that owns them, since when, the\n" +
+			"ipMode its status says, and what is wrong. It reads Services, Leases and Events only, and works\n" +
+			"from any machine with a kubeconfig.",
+		Args: cobra.NoArgs,
+	}
+	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
+	namespace := c.Flags().StringP("namespace", "n", "", "Only Services of this namespace")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		path := *file
+		if path == "" {
+			path = kubeconfig()
+		}
+		access, _, err := kube.Connect(kube.Access{File: path, Version: currentVersion()})
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
+		defer cancel()
+		s, err := kube.TakeSnapshot(ctx, access, *namespace)
+		if err != nil {
+			return err
+		}
+		return table(c.OutOrStdout(), s, time.Now())
+	}
+	return c
+}
+
+// kubeconfig is what kubectl would use, or "" to leave it to kube.Connect.
+func kubeconfig() string {
+	for _, p := range filepath.SplitList(os.Getenv("KUBECONFIG")) {
+		if _, err := os.Stat(p); err == nil {
+			return p
+		}
+	}
+	return ""
+}
+
+// table writes a Snapshot as a person reads it: the Services, then the nodes.
+func table(w io.Writer, s kube.Snapshot, now time.Time) error {
+	view := newView(s, now)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "SERVICE\tVIP\tOWNER\tSINCE\tMODE\tWHAT IS WRONG")
+	for i := range s.Services {
+		fmt.Fprintln(t, view.line(&s.Services[i]))
+	}
+	if len(s.Services) == 0 {
+		fmt.Fprintln(t, "(no Service of type LoadBalancer)")
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\nNODE\tVIPS\tRENEWED\tSTATE")
+	for _, n := range view.nodes {
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", n.Name, view.held[n.Name], ago(n.Renewed, now), n.state(now))
+	}
+	return t.Flush()
+}
+
+// A view is a Snapshot, sorted for questions.
+type view struct {
+	now    time.Time
+	leases map[vip.Key]*coordinationv1.Lease
+	single *coordinationv1.Lease // the lease for all, without an election per Service
+	nodes  []nodeLine
+	held   map[string]int
+	last   map[string]kube.Event // by the Service's UID
+}
+
+// A nodeLine is what a node lease says.
+type nodeLine struct{ lease.NodeLease }
+
+func (n nodeLine) state(now time.Time) string {
+	switch silent := now.Sub(n.Renewed); {
+	case n.Fenced:
+		return "fenced: the others have taken its VIPs"
+	case silent > n.Duration:
+		return "silent for " + duration.HumanDuration(silent)
+	case n.Info.Excluded != "":
+		return "carries no VIP: " + n.Info.Excluded
+	}
+	for _, l := range n.Info.Links {
+		if l.Name == n.Info.Default && !l.Up {
+			return "its link " + l.Name + " is down"
+		}
+	}
+	return "ok"
+}
+
+func newView(s kube.Snapshot, now time.Time) view {
+	v := view{now: now, leases: map[vip.Key]*coordinationv1.Lease{}, held: map[string]int{}, last: map[string]kube.Event{}}
+	for _, l := range s.Leases {
+		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
+		if n, ok := lease.ReadNode(l); ok {
+			v.nodes = append(v.nodes, nodeLine{n})
+		}
+		if l.Name == "plndr-svcs-lock" {
+			v.single = l
+		}
+	}
+	slices.SortFunc(v.nodes, func(a, b nodeLine) int { return strings.Compare(a.Name, b.Name) })
+	for _, e := range s.Events {
+		v.last[e.UID] = e // oldest first: the newest stays
+	}
+	for i := range s.Services {
+		if owner, _ := v.owner(&s.Services[i]); owner != "" {
+			v.held[owner]++
+		}
+	}
+	return v
+}
+
+// owner is who holds the lease of a Service, and since when.
+func (v view) owner(s *vip.Service) (string, time.Time) {
+	name := s.Lease
+	if name == "" {
+		name = "kubevip-" + s.Key.Name
+	}
+	l := v.leases[vip.Key{Namespace: s.Key.Namespace, Name: name}]
+	if l == nil && s.Host != "" {
+		l = v.single
+	}
+	if l == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
+		return "", time.Time{}
+	}
+	var since time.Time
+	if l.Spec.AcquireTime != nil {
+		since = l.Spec.AcquireTime.Time
+	}
+	return *l.Spec.HolderIdentity, since
+}
+
+func (v view) line(s *vip.Service) string {
+	owner, since := v.owner(s)
+	var vips, modes []string
+	for _, i := range s.Ingress {
+		vips = append(vips, i.Addr.String())
+		if !slices.Contains(modes, string(i.Mode)) {
+			modes = append(modes, string(i.Mode))
+		}
+	}
+	if len(vips) == 0 {
+		for _, a := range s.Addresses {
+			vips = append(vips, "("+a.String()+")") // asked for, not announced
+		}
+	}
+	age := "-"
+	if owner != "" {
+		age = ago(since, v.now)
+	}
+	return strings.Join([]string{s.Key.String(), dash(strings.Join(vips, ",")), dash(owner), age, dash(strings.Join(modes, ",")), v.wrong(s, owner)}, "\t")
+}
+
+// wrong says in words what keeps a Service from its VIP, or "".
+func (v view) wrong(s *vip.Service, owner string) string {
+	if i := slices.IndexFunc(v.nodes, func(n nodeLine) bool { return n.Name == owner }); i >= 0 {
+		if state := v.nodes[i].state(v.now); state != "ok" {
+			return "its owner " + owner + ": " + state
+		}
+	}
+	e, said := v.last[s.UID]
+	switch {
+	case s.Ignore:
+		return "ignored (kube-vip.io/ignore)"
+	case said && e.Reason != vip.Announced && e.Reason != vip.Moved && (e.Warning || len(s.Ingress) == 0):
+		return string(e.Reason) + ": " + e.Message
+	case len(s.Ingress) == 0 && len(s.Addresses) == 0:
+		return "it names no address"
+	case len(s.Ingress) == 0:
+		return "not announced, and no Event says why: another class, or Herald does not run"
+	case owner == "":
+		return "its status names a VIP, but no node holds its lease"
+	}
+	return ""
+}
+
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return duration.HumanDuration(now.Sub(t))
+}
+
+func dash(s string) string { return cmp.Or(s, "-") }

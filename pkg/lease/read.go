@@ -1,0 +1,36 @@
+package lease
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A NodeLease is what a node lease says, for whoever only looks on.
+type NodeLease struct {
+	Name     string
+	Renewed  time.Time // by the node's own clock
+	Duration time.Duration
+	Fenced   bool // its epoch is over and it has not begun another
+	Info     vip.Info
+}
+
+// ReadNode reads a node lease. ok is false if l is none.
+func ReadNode(l *coordinationv1.Lease) (n NodeLease, ok bool) {
+	name, ok := strings.CutPrefix(l.Name, NodePrefix)
+	if !ok {
+		return n, false
+	}
+	n = NodeLease{Name: name, Fenced: fencedAt(l) != 0 && fencedAt(l) >= transitions(l), Duration: foreignDuration(l, 15*time.Second)}
+	if l.Spec.RenewTime != nil {
+		n.Renewed = l.Spec.RenewTime.Time
+	}
+	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &n.Info) != nil {
+		n.Info = vip.Info{}
+	}
+	return n, true
+}
