@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -569,5 +571,93 @@ func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 	}
 	if len(s.Services) != 1 {
 		t.Errorf("%d Services, want 1", len(s.Services))
+	}
+}
+
+// TestStatusPreconditions: the API server takes a write only for the version that
+// it was made for.
+func TestStatusPreconditions(t *testing.T) {
+	api := startAPI(t)
+	ns := api.namespace(t)
+	r := newRig(t, "admin", Options{})
+	run(t, r)
+	r.create(t, ns, "web", "192.168.7.110")
+	key := vip.Key{Namespace: ns, Name: "web"}
+	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
+	want := vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.110"), Mode: vip.ModeVIP}}}
+	now := r.current(key)
+	old := *now
+	old.version = "1"
+	if got, err := r.Statuses().write(t.Context(), &old, want); got != conflict {
+		t.Errorf("an old version: outcome %d, %v; want a conflict", got, err)
+	}
+	if got, err := r.Statuses().write(t.Context(), now, want); got != written || err != nil {
+		t.Errorf("outcome %d, %v; want written", got, err)
+	}
+	x := *now
+	x.Key.Name = "nothing"
+	other := want
+	other.Service.Name = "nothing"
+	if got, _ := r.Statuses().write(t.Context(), &x, other); got != gone {
+		t.Errorf("no such Service: outcome %d", got)
+	}
+	bad := want
+	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, Mode: "Nonsense"}}
+	r.bell.until(t, "the status", func() bool { return r.service(key).Host == "n1" })
+	if got, err := r.Statuses().write(t.Context(), r.current(key), bad); got != rejected || err == nil {
+		t.Errorf("an ipMode that does not exist: outcome %d, %v; want rejected", got, err)
+	}
+}
+
+// TestClearedAfterTypeChange: a Service that is no LoadBalancer any more is
+// listed until its last mark is gone.
+func TestClearedAfterTypeChange(t *testing.T) {
+	api := startAPI(t)
+	ns := api.namespace(t)
+	r := newRig(t, "admin", Options{})
+	run(t, r, r.Statuses())
+	r.create(t, ns, "web", "192.168.7.111")
+	key := vip.Key{Namespace: ns, Name: "web"}
+	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
+	r.haveStatus(t, vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.111"), Mode: vip.ModeVIP}}})
+	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"spec":{"type":"ClusterIP"}}`)
+	r.bell.until(t, "the type", func() bool { s := r.service(key); return s != nil && !s.LoadBalancer && s.Host == "n1" })
+	r.haveStatus(t, vip.Status{Service: key})
+	if s := r.service(key); s != nil {
+		t.Errorf("still listed: %+v", s)
+	}
+	if got := api.must(t, "GET", "/api/v1/namespaces/"+ns+"/services/web", ""); strings.Contains(got, "vipHost") || strings.Contains(got, `"ingress":[`) {
+		t.Errorf("still marked: %s", got)
+	}
+}
+
+// TestResourceThatIsAbsent: an older API server has no ServiceCIDRs. That is
+// nothing to warn of, and not asked for again and again.
+func TestResourceThatIsAbsent(t *testing.T) {
+	startAPI(t)
+	r := newRig(t, "admin", Options{})
+	r.ranges.resource = "nosuchthings"
+	run(t, r)
+	r.bell.until(t, "Synced without it", r.Synced)
+	if n := r.log.count("level=WARN"); n != 0 {
+		t.Errorf("%d warnings, want none", n)
+	}
+	if err := fmt.Errorf("failed to list: %w", apierrors.NewGenericServerResponse(http.StatusNotFound, "get", schema.GroupResource{}, "", "", 0, true)); r.ranges.judge(err) != absentAgain {
+		t.Errorf("asked again after %v, want %v", r.ranges.judge(err), absentAgain)
+	}
+}
+
+// TestTokenThatIsWrong: an answer that does not pass by itself is told.
+func TestTokenThatIsWrong(t *testing.T) {
+	startAPI(t)
+	r := newRig(t, "a stranger", Options{})
+	run(t, r)
+	for end := time.Now().Add(20 * time.Second); r.log.count("level=WARN", "services", "Unauthorized") == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing said")
+		}
+	}
+	if r.Synced() {
+		t.Error("synced with nothing")
 	}
 }

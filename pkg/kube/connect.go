@@ -30,8 +30,10 @@ type Access struct {
 const (
 	dialTimeout = 4 * time.Second
 	// userTimeout closes a connection whose data or probes the other side has not
-	// acknowledged for so long (TCP_USER_TIMEOUT in tcp(7), RFC 5482).
-	userTimeout = 5 * time.Second
+	// acknowledged for so long (TCP_USER_TIMEOUT in tcp(7), RFC 5482). It is shorter
+	// than pingAfter: a ping is data on its way, which stops the kernel's own probes
+	// and starts the time anew.
+	userTimeout = 4 * time.Second
 	probeIdle   = 2 * time.Second // TCP keep-alive: silence before the first probe
 	probeEvery  = 1 * time.Second
 	// A server whose kernel lives but whose process does not answers no HTTP/2
@@ -159,7 +161,11 @@ func (d debugOnly) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelInfo && d.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
+// Handle asks once more: errors come without having asked Enabled.
 func (d debugOnly) Handle(ctx context.Context, r slog.Record) error {
+	if !d.Handler.Enabled(ctx, slog.LevelDebug) {
+		return nil
+	}
 	r.Level = slog.LevelDebug
 	return d.Handler.Handle(ctx, r)
 }

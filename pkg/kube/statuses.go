@@ -38,7 +38,7 @@ type Statuses struct {
 
 	mu   sync.Mutex
 	want []vip.Status
-	todo map[vip.Key]vip.Status // what of it does not hold
+	todo []vip.Status // what of it does not hold
 }
 
 func newStatuses(c *Cluster, a *api, o Options) *Statuses {
@@ -60,7 +60,7 @@ func newStatuses(c *Cluster, a *api, o Options) *Statuses {
 // it is. A Service that does not exist has no status: nothing holds, and nothing
 // is written.
 func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status, err error) {
-	todo := make(map[vip.Key]vip.Status)
+	var todo []vip.Status
 	for _, w := range want {
 		r := s.current(w.Service)
 		switch {
@@ -68,7 +68,7 @@ func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status,
 		case s.holds(r, w):
 			have = append(have, w)
 		case !s.off:
-			todo[w.Service] = w
+			todo = append(todo, w)
 		}
 	}
 	s.mu.Lock()
@@ -96,7 +96,7 @@ func (s *Statuses) holds(r *record, w vip.Status) bool {
 // changed meanwhile. The annotation goes with it through the status subresource,
 // so that no permission on Services themselves is needed.
 func body(r *record, w vip.Status) ([]byte, error) {
-	meta := map[string]any{"resourceVersion": r.version, "uid": r.UID}
+	meta := map[string]any{"resourceVersion": r.version}
 	switch {
 	case w.Host != "":
 		meta["annotations"] = map[string]any{hostKey: w.Host}

@@ -58,6 +58,7 @@ func (s *Statuses) Run(ctx context.Context) error {
 type writer struct {
 	s       *Statuses
 	efforts map[vip.Key]*effort
+	reads   uint64    // how often read was called
 	queue   []vip.Key // to be looked at
 	waiting []vip.Key // to be looked at later, each at its effort's next
 	busy    int
@@ -68,8 +69,9 @@ type writer struct {
 	denied   bool // the operator has been told that permissions are missing
 }
 
-// An effort is one Service that is being written, or was not long ago.
+// An effort is one Service that is being written, or was.
 type effort struct {
+	read   uint64 // the last read that found it among what is wanted
 	want   vip.Status
 	wanted bool // want does not hold yet
 	listed bool // in queue or waiting
@@ -100,11 +102,12 @@ func (w *writer) read() {
 	w.s.mu.Lock()
 	todo, want := w.s.todo, w.s.want
 	w.s.mu.Unlock()
-	w.forget(todo, want)
-	for k, want := range todo {
+	w.forget(want)
+	for _, want := range todo {
+		k := want.Service
 		e := w.efforts[k]
 		if e == nil {
-			e = &effort{}
+			e = &effort{read: w.reads}
 			w.efforts[k] = e
 		}
 		if !reflect.DeepEqual(e.want, want) {
@@ -118,25 +121,21 @@ func (w *writer) read() {
 	w.waiting = nil
 }
 
-// forget drops what is remembered of Services that are no longer ours to write,
-// or that have been quiet.
-func (w *writer) forget(todo map[vip.Key]vip.Status, want []vip.Status) {
-	if len(w.efforts) == 0 {
-		return
-	}
-	ours := make(map[vip.Key]bool, len(want))
+// forget drops what is remembered of Services that are no longer ours to write.
+func (w *writer) forget(want []vip.Status) {
+	w.reads++
 	for i := range want {
-		ours[want[i].Service] = true
+		if e := w.efforts[want[i].Service]; e != nil {
+			e.read = w.reads
+		}
 	}
 	for k, e := range w.efforts {
-		if _, ok := todo[k]; ok {
+		e.wanted = false
+		if e.read == w.reads {
 			continue
 		}
-		e.wanted = false
-		if !ours[k] {
-			e.wrote = nil
-		}
-		if !e.busy && !e.listed && (e.wrote == nil || time.Since(e.lastTry) > quarrelOver) {
+		e.wrote = nil
+		if !e.busy && !e.listed {
 			delete(w.efforts, k)
 		}
 	}

@@ -1,0 +1,360 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://192.0.2.7:6443", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: t}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`
+
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for name, text := range map[string]string{"good": kubeconfig, "other": strings.ReplaceAll(kubeconfig, "192.0.2.7", "192.0.2.8"), "broken": "clusters: ["} {
+		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inside := func() (*rest.Config, error) { return &rest.Config{Host: "https://10.96.0.1"}, nil }
+	outside := func() (*rest.Config, error) { return nil, rest.ErrNotInCluster }
+	tests := []struct {
+		name      string
+		explicit  string
+		inCluster func() (*rest.Config, error)
+		files     []string
+		host      string
+		where     string
+		errors    []string
+	}{
+		{name: "explicit file", explicit: at("good"), inCluster: inside, host: "https://192.0.2.7:6443", where: "file " + at("good")},
+		{name: "explicit file that is missing", explicit: at("missing"), inCluster: inside, host: "https://10.96.0.1", where: "the Pod's service account"},
+		{name: "in a Pod", inCluster: inside, files: []string{at("good")}, host: "https://10.96.0.1", where: "the Pod's service account"},
+		{name: "first file", inCluster: outside, files: []string{at("good"), at("other")}, host: "https://192.0.2.7:6443", where: "file " + at("good")},
+		{name: "second file", inCluster: outside, files: []string{at("missing"), at("other")}, host: "https://192.0.2.8:6443", where: "file " + at("other")},
+		{name: "explicit file that is broken", explicit: at("broken"), inCluster: inside, errors: []string{at("broken")}},
+		{name: "a broken file is not passed over", inCluster: outside, files: []string{at("broken"), at("good")}, errors: []string{at("broken")}},
+		{name: "nothing", explicit: at("missing"), inCluster: outside, files: []string{at("a"), at("b")},
+			errors: []string{"k8s_config_file", at("missing") + ": no such file", "service account", at("a") + ": no such file", at("b") + ": no such file"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg, where, err := find(tt.explicit, tt.inCluster, tt.files...)
+			if (err != nil) != (tt.errors != nil) {
+				t.Fatalf("error %v", err)
+			}
+			for _, want := range tt.errors {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not name %q", err, want)
+				}
+			}
+			if err == nil && (cfg.Host != tt.host || where != tt.where) {
+				t.Errorf("%s from %s, want %s from %s", cfg.Host, where, tt.host, tt.where)
+			}
+		})
+	}
+}
+
+func TestConnect(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(file, []byte(kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "") // set: the user's business, even if empty
+	cfg, where, err := Connect(Access{File: file, Server: "https://192.0.2.9:6443", Version: "v1.2.3"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Host != "https://192.0.2.9:6443" || cfg.QPS >= 0 || cfg.UserAgent != "herald/v1.2.3" || cfg.BearerToken != "t" {
+		t.Errorf("%+v", cfg)
+	}
+	if want := "file " + file + ", but at https://192.0.2.9:6443"; where != want {
+		t.Errorf("from %q, want %q", where, want)
+	}
+	if got := os.Getenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS"); got != pingAfter {
+		t.Errorf("HTTP2_READ_IDLE_TIMEOUT_SECONDS is %q, want %q", got, pingAfter)
+	}
+	if got := os.Getenv("HTTP2_PING_TIMEOUT_SECONDS"); got != "" {
+		t.Errorf("HTTP2_PING_TIMEOUT_SECONDS was overridden with %q", got)
+	}
+	if _, _, err := Connect(Access{File: file, Server: "https://bad host"}); err == nil || !strings.Contains(err.Error(), "bad host") {
+		t.Errorf("error %v, want one that names the address", err)
+	}
+}
+
+// TestSeparate: two Clusters' worth of requests share a connection each, never both one.
+func TestSeparate(t *testing.T) {
+	var open atomic.Int32
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
+	s.EnableHTTP2 = true
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			open.Add(1)
+		}
+	}
+	s.StartTLS()
+	defer s.Close()
+	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
+	for i, c := range []*rest.Config{cfg, Separate(cfg)} {
+		a, err := newAPI(c, newMetrics(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			for _, client := range []rest.Interface{a.core, a.coordination} {
+				if err := client.Get().AbsPath("/version").Do(t.Context()).Error(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if got := open.Load(); got != int32(i+1) {
+			t.Errorf("%d connections after api %d", got, i+1)
+		}
+	}
+}
+
+func TestDialOptions(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := dial(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]struct{ level, option, want int }{
+		"TCP_USER_TIMEOUT": {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 4000},
+		"SO_KEEPALIVE":     {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+		"TCP_KEEPIDLE":     {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 2},
+		"TCP_KEEPINTVL":    {unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, 1},
+	} {
+		raw.Control(func(fd uintptr) {
+			if got, err := unix.GetsockoptInt(int(fd), o.level, o.option); err != nil || got != o.want {
+				t.Errorf("%s is %d (%v), want %d", name, got, err, o.want)
+			}
+		})
+	}
+}
+
+// TestDeadConnection: a watch over a connection that swallows everything ends
+// within seconds. It runs in a network namespace of its own, whose loopback
+// device is taken down.
+func TestDeadConnection(t *testing.T) {
+	const inside = "HERALD_TEST_DEAD_CONNECTION"
+	if os.Getenv(inside) == "" {
+		if testing.Short() {
+			t.Skip("takes seconds; left out by -short")
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestDeadConnection$", "-test.v")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		}
+		out, err := cmd.CombinedOutput()
+		if errors.Is(err, syscall.EPERM) {
+			t.Skipf("no user namespaces here: %v", err)
+		}
+		t.Logf("%s", out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	setLoopback(t, true)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	pingServer()
+	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1, Dial: dial}
+	a, err := newAPI(cfg, newMetrics(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := a.core.Get().Resource("services").Watch(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	began := time.Now()
+	setLoopback(t, false)
+	select {
+	case <-w.ResultChan():
+		t.Logf("the watch ended after %v", time.Since(began))
+	case <-time.After(userTimeout + 4*time.Second):
+		t.Errorf("a watch over a dead connection goes on after %v", time.Since(began))
+	}
+}
+
+// setLoopback takes the loopback device of the namespace up or down.
+func setLoopback(t *testing.T, up bool) {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	r, err := unix.NewIfreq("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if up {
+		r.SetUint16(unix.IFF_UP)
+	}
+	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLogLibrary: what the libraries say is for debugging.
+func TestLogLibrary(t *testing.T) {
+	j := &journal{}
+	before := klog.Background()
+	LogLibrary(j.logger().With("component", "kube"))
+	defer klog.SetLogger(before)
+	klog.Background().WithName("x").WithValues("k", "v").Info("Warning: something")
+	klog.Background().Error(errors.New("oops"), "bad")
+	klog.Background().V(4).Info("chatter")
+	if j.count("level=DEBUG", "something", "component=kube", "k=v") != 1 || j.count("level=DEBUG", "oops") != 1 || j.count() != 2 {
+		t.Errorf("log:\n%s", j)
+	}
+	LogLibrary(slog.New(slog.NewTextHandler(j, nil))) // Info and up
+	klog.Background().Error(errors.New("oops"), "again")
+	if j.count("again") != 0 {
+		t.Errorf("log:\n%s", j)
+	}
+}
+
+// A trip answers every request with what it holds.
+type trip struct {
+	resp *http.Response
+	err  error
+}
+
+func (f *trip) RoundTrip(*http.Request) (*http.Response, error) { return f.resp, f.err }
+
+func TestLine(t *testing.T) {
+	j, m, next := &journal{}, newMetrics(), &trip{}
+	l := &line{next: next, metrics: m, log: j.logger()}
+	ask := func(ctx context.Context, resp *http.Response, err error) {
+		next.resp, next.err = resp, err
+		r, _ := http.NewRequestWithContext(ctx, "GET", "https://192.0.2.1:6443/api/v1/services", nil)
+		got, gotErr := l.RoundTrip(r)
+		if got != resp || gotErr != err {
+			t.Fatalf("%v, %v were changed to %v, %v", resp, err, got, gotErr)
+		}
+	}
+	check := func(when string, warns, infos int) {
+		t.Helper()
+		if j.count("level=WARN", "can't be reached") != warns || j.count("level=INFO", "answers again") != infos {
+			t.Errorf("%s, want %d warnings and %d infos:\n%s", when, warns, infos, j)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	ask(ctx, nil, context.Canceled)
+	check("a request was called off", 0, 0)
+	ask(t.Context(), &http.Response{StatusCode: 200}, nil)
+	check("all is well", 0, 0)
+	ask(t.Context(), nil, errors.New("connection refused"))
+	ask(t.Context(), nil, errors.New("connection refused"))
+	ask(ctx, nil, context.Canceled)
+	check("away", 1, 0)
+	ask(t.Context(), &http.Response{StatusCode: 503}, nil)
+	ask(t.Context(), &http.Response{StatusCode: 200}, nil)
+	check("back", 1, 1)
+	ask(t.Context(), nil, errors.New("connection refused"))
+	check("away again", 2, 1)
+	for code, want := range map[string]float64{"200": 2, "503": 1, "error": 5} {
+		if got := sum(t, m.collectors(), "herald_api_requests_total", code); got != want {
+			t.Errorf("herald_api_requests_total{code=%q} is %v, want %v", code, got, want)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	for request, want := range map[string]string{
+		"GET /api/v1/services":                                             "list services",
+		"GET /api/v1/services?watch=true&resourceVersion=7":                "watch services",
+		"GET /api/v1/services?watch=false":                                 "list services",
+		"GET /api/v1/namespaces/default/services":                          "list services",
+		"PATCH /api/v1/namespaces/default/services/web/status":             "patch services/status",
+		"POST /api/v1/namespaces/default/events":                           "create events",
+		"GET /apis/coordination.k8s.io/v1/namespaces/kube-system/leases/a": "get leases",
+		"PUT /apis/coordination.k8s.io/v1/namespaces/kube-system/leases/a": "update leases",
+		"DELETE /apis/coordination.k8s.io/v1/namespaces/default/leases/a":  "delete leases",
+		"GET /k8s/clusters/c-1/apis/discovery.k8s.io/v1/endpointslices":    "list endpointslices",
+		"GET /api/v1/namespaces/api":                                       "get namespaces",
+		"GET /version":                                                     "get other",
+		"GET /apis":                                                        "get other",
+		"GET /api/v1":                                                      "get other",
+	} {
+		method, url, _ := strings.Cut(request, " ")
+		r := httptest.NewRequest(method, url, nil)
+		if verb, resource := describe(r); verb+" "+resource != want {
+			t.Errorf("%s: %s %s, want %s", request, verb, resource, want)
+		}
+	}
+}
+
+// TestBodyIsAMergePatch: what is sent for a status, word for word.
+func TestBodyIsAMergePatch(t *testing.T) {
+	r := &record{version: "17", hosted: true}
+	for _, tt := range []struct {
+		want string
+		host string
+		n    int
+	}{
+		{`{"metadata":{"annotations":{"kube-vip.io/vipHost":"n1"},"resourceVersion":"17"},"status":{"loadBalancer":{"ingress":[{"ip":"10.0.0.0","ipMode":"VIP","ports":[{"port":80,"protocol":"TCP"}]}]}}}`, "n1", 1},
+		{`{"metadata":{"annotations":{"kube-vip.io/vipHost":null},"resourceVersion":"17"},"status":{"loadBalancer":{"ingress":null}}}`, "", 0},
+	} {
+		w := statusOf(0)
+		w.Host, w.Ingress = tt.host, w.Ingress[:tt.n]
+		got, err := body(r, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a, b any
+		if json.Unmarshal(got, &a) != nil || json.Unmarshal([]byte(tt.want), &b) != nil {
+			t.Fatal("no JSON")
+		}
+		x, _ := json.Marshal(a)
+		y, _ := json.Marshal(b)
+		if string(x) != string(y) {
+			t.Errorf("got  %s\nwant %s", x, y)
+		}
+	}
+}
