@@ -152,7 +152,7 @@ func TestDaemonSet(t *testing.T) {
 	r.ControlPlane = true
 	spec = daemonSetOf(t, r).Spec.Template.Spec
 	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	if len(terms) != 2 || terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" { // terms are alternatives
+	if len(terms) != 1 || terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" || terms[0].MatchExpressions[0].Operator != corev1.NodeSelectorOpExists {
 		t.Errorf("terms %+v", terms)
 	}
 

@@ -175,15 +175,13 @@ func mount(spec *corev1.PodSpec, path string) {
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "kubeconfig", MountPath: path, ReadOnly: true})
 }
 
-// controlPlane keeps a Pod to nodes with one of the labels of the control plane.
+// controlPlane keeps a Pod to the nodes of the control plane.
 func controlPlane() *corev1.Affinity {
-	var terms []corev1.NodeSelectorTerm
-	for _, label := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
-		terms = append(terms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
-			{Key: label, Operator: corev1.NodeSelectorOpExists},
-		}})
-	}
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: "node-role.kubernetes.io/control-plane", Operator: corev1.NodeSelectorOpExists},
+			},
+		}}},
 	}}
 }
