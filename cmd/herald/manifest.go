@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -37,9 +38,8 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 	inCluster := flags.Bool("inCluster", false, "Authenticate with the ServiceAccount. A DaemonSet always does; a static Pod can't")
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		src := config.Process(flags)
-		src.Hostname = "localhost" // the manifest has every node name itself
-		src.Namespace = ""         // this process need not run where Herald is to
+		// Neither this host's name nor this pod's namespace, if it is one, are Herald's.
+		src := config.Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile, Hostname: "localhost"}
 		parsed, warnings, err := config.Parse(src)
 		if err != nil {
 			return err

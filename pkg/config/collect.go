@@ -22,7 +22,7 @@ func meant(name string) bool {
 	if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 		return true
 	}
-	return strings.ToUpper(name) != name && slices.ContainsFunc(envNames(), func(known string) bool {
+	return slices.ContainsFunc(envNames(), func(known string) bool {
 		return len(known) > 8 && distance(name, known) <= 2
 	})
 }

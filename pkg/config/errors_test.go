@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -154,6 +155,16 @@ func TestAllErrorsAtOnce(t *testing.T) {
 	}
 }
 
+// TestArpRateTooFast: what is warned of is not what is done.
+func TestArpRateTooFast(t *testing.T) {
+	for _, rate := range []string{"499", "0", "-1"} {
+		c, _, err := Parse(Sources{Env: append([]string{"vip_arpRate=" + rate}, on...), Hostname: "n1"})
+		if err != nil || c.ARP.Period != 3*time.Second {
+			t.Errorf("vip_arpRate=%s: %v, %v, want 3s", rate, c.ARP.Period, err)
+		}
+	}
+}
+
 func TestWarnings(t *testing.T) {
 	tests := []struct {
 		env  string
@@ -173,6 +184,7 @@ func TestWarnings(t *testing.T) {
 			`vip_packet (environment) has no effect: this version of Herald does not support this option`,
 			`vip_packetproject (environment) has no effect: this version of Herald does not support this option`,
 		}},
+		{"egress_thing=false egress_other= control_plane_health_check_thing=false", nil},
 		{"vip_inteface=eth0", []string{`vip_inteface (environment) is not known; did you mean vip_interface?`}},
 		{"svc_elections=true", []string{`svc_elections (environment) is not known; did you mean svc_election?`}},
 		{"lb_classname=a", []string{`lb_classname (environment) is not known; did you mean lb_class_name?`}},

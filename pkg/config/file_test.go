@@ -93,6 +93,18 @@ func TestFileThatCannotBeRead(t *testing.T) {
 	}
 }
 
+// TestFileNull: a key without a value is not set, even where an empty value is one.
+func TestFileNull(t *testing.T) {
+	src := Sources{Env: append([]string{"herald_config=/x"}, on...), Hostname: "n1", ReadFile: file("lb_class_name:\nprometheus_server: null\n")}
+	got, _, err := Parse(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(base(), got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // TestEmptyFile is a file with nothing in it: not an error.
 func TestEmptyFile(t *testing.T) {
 	for _, text := range []string{"", "# only a comment\n", "{}"} {

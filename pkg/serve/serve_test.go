@@ -104,10 +104,12 @@ func TestSites(t *testing.T) {
 // TestNothingToServe: a task with nothing to do lasts as long as the others.
 func TestNothingToServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		stop := start(t, New("", 0, well(), slog.New(slog.DiscardHandler)))
-		time.Sleep(time.Hour)
-		if err := stop(); err != nil {
-			t.Errorf("Run: %v", err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		begin := time.Now()
+		err := New("", 0, well(), slog.New(slog.DiscardHandler)).Run(ctx)
+		if got := time.Since(begin); err != nil || got != time.Hour {
+			t.Errorf("Run: %v after %v, want nil after an hour", err, got)
 		}
 	})
 }
