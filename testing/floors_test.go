@@ -1,0 +1,294 @@
+// Package testing_test holds the tree to its plan (docs/architecture.md): which
+// room may know which, and where the types of each outside world end.
+package testing_test
+
+import (
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	module = "github.com/heraldvip/herald/"
+	root   = ".."
+)
+
+// floors is the plan of the house. Imports go down, never up and never
+// sideways, but for the one exception of sideways. A room that is not built yet
+// has its floor already.
+var floors = map[string]int{
+	"cmd/herald": 3,
+
+	"pkg/agent":    2,
+	"pkg/manifest": 2,
+
+	"pkg/plan":  1,
+	"pkg/pool":  1,
+	"pkg/kube":  1,
+	"pkg/lease": 1,
+	"pkg/peers": 1,
+	"pkg/netif": 1,
+	"pkg/l2":    1,
+	"pkg/bgp":   1,
+	"pkg/dhcp":  1,
+	"pkg/upnp":  1,
+	"pkg/probe": 1,
+	"pkg/serve": 1,
+
+	"pkg/vip":    0,
+	"pkg/config": 0,
+}
+
+// sideways is what may be imported on the same floor.
+var sideways = map[string]string{"pkg/plan": "pkg/pool"}
+
+// worlds says which files may import what: where a type of the outside ends. A
+// package that begins with several prefixes belongs to the longest. "pkg/x"
+// stands for all files of the room.
+var worlds = map[string][]string{
+	"k8s.io/":                               {"pkg/kube"},
+	"k8s.io/api/":                           {"pkg/kube", "pkg/manifest"},
+	"k8s.io/apimachinery/":                  {"pkg/kube", "pkg/lease", "pkg/manifest"},
+	"k8s.io/api/coordination/":              {"pkg/kube", "pkg/lease", "cmd/herald/status.go"},
+	"k8s.io/apimachinery/pkg/util/duration": {"cmd/herald/status.go"},
+	"sigs.k8s.io/":                          {},
+	"sigs.k8s.io/yaml":                      {"pkg/config", "pkg/manifest"},
+	"github.com/vishvananda/":               {"pkg/netif"},
+	"github.com/mdlayher/":                  {"pkg/l2"},
+}
+
+// outside is what a room that does no I/O does not import.
+var outside = []string{"context", "io", "log", "log/slog", "net", "net/http", "os", "os/exec", "syscall", "golang.org/x/sys/unix"}
+
+// A source is one Go file, by its path from the root.
+type source struct {
+	file    string
+	imports []string
+}
+
+func (s source) room() string { return path.Dir(s.file) }
+
+// sources reads the imports of every Go file of the module that is no test.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			_, nested := os.Stat(filepath.Join(file, "go.mod"))
+			if file != root && (nested == nil || strings.HasPrefix(d.Name(), ".") || d.Name() == "bin") {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
+			return nil
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, file)
+		s := source{file: filepath.ToSlash(rel)}
+		for _, i := range parsed.Imports {
+			name, unquote := strconv.Unquote(i.Path.Value)
+			if unquote != nil {
+				return unquote
+			}
+			s.imports = append(s.imports, name)
+		}
+		all = append(all, s)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 50 {
+		t.Fatalf("only %d files found: the walk is broken", len(all))
+	}
+	return all
+}
+
+// against says what is wrong with a file, according to all tables above.
+func against(s source) []string {
+	var wrong []string
+	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	room := s.room()
+	above := strings.HasPrefix(room, "testing/") // it may look at everything
+	floor, known := floors[room]
+	if !known && !above {
+		complain("%s has no floor: add it to the table", room)
+	}
+	for _, i := range s.imports {
+		if in, ours := strings.CutPrefix(i, module); ours {
+			below, known := floors[in]
+			switch {
+			case above:
+			case !known:
+				complain("imports %s, which no room may", in)
+			case below < floor, below == floor && sideways[room] == in:
+			default:
+				complain("imports %s (floor %d) from floor %d", in, below, floor)
+			}
+			continue
+		}
+		switch {
+		case above:
+		case room == "pkg/vip" && strings.Contains(strings.Split(i, "/")[0], "."):
+			complain("imports %s; the vocabulary knows the standard library only", i)
+		case (room == "pkg/plan" || room == "pkg/pool" || room == "pkg/vip") && slices.Contains(outside, i):
+			complain("imports %s; the room does no I/O", i)
+		case !mayKnow(s, i):
+			complain("imports %s, whose types end in another room", i)
+		}
+	}
+	return wrong
+}
+
+// mayKnow reports whether a file may import a package of the outside.
+func mayKnow(s source, name string) bool {
+	longest := ""
+	for prefix := range maps.Keys(worlds) {
+		if strings.HasPrefix(name, prefix) && len(prefix) > len(longest) {
+			longest = prefix
+		}
+	}
+	return longest == "" || slices.Contains(worlds[longest], s.room()) || slices.Contains(worlds[longest], s.file)
+}
+
+func TestFloors(t *testing.T) {
+	rooms := map[string]bool{}
+	for _, s := range sources(t) {
+		rooms[s.room()] = true
+		for _, wrong := range against(s) {
+			t.Errorf("%s %s", s.file, wrong)
+		}
+	}
+	for _, room := range []string{"cmd/herald", "pkg/agent", "pkg/plan", "pkg/vip"} {
+		if !rooms[room] {
+			t.Errorf("%s was not looked at", room)
+		}
+	}
+}
+
+// TestAgainst: the rules find what they are for.
+func TestAgainst(t *testing.T) {
+	const corev1, lease = "k8s.io/api/core/v1", "k8s.io/api/coordination/v1"
+	tests := []struct {
+		file, imports string
+		want          string // part of the complaint, or "" for none
+	}{
+		{"cmd/herald/main.go", module + "pkg/agent", ""},
+		{"pkg/agent/agent.go", module + "pkg/vip", ""},
+		{"pkg/plan/plan.go", module + "pkg/pool", ""},
+		{"pkg/pool/pool.go", module + "pkg/plan", "floor 1) from floor 1"},
+		{"pkg/kube/api.go", module + "pkg/lease", "floor 1) from floor 1"},
+		{"pkg/vip/plan.go", module + "pkg/config", "floor 0) from floor 0"},
+		{"pkg/l2/l2.go", module + "pkg/agent", "floor 2) from floor 1"},
+		{"pkg/agent/agent.go", module + "testing/lab", "which no room may"},
+		{"cmd/herald/main.go", module + "testing/lab", "which no room may"},
+		{"pkg/attic/attic.go", "fmt", "has no floor"},
+		{"testing/e2e/e2e.go", module + "cmd/herald", ""},
+		{"testing/lab/lab.go", corev1, ""},
+
+		{"pkg/kube/api.go", corev1, ""},
+		{"pkg/kube/api.go", "k8s.io/client-go/rest", ""},
+		{"pkg/manifest/rbac.go", "k8s.io/api/rbac/v1", ""},
+		{"pkg/manifest/rbac.go", "k8s.io/client-go/rest", "types end in another room"},
+		{"pkg/lease/lease.go", lease, ""},
+		{"pkg/lease/lease.go", corev1, "types end in another room"},
+		{"pkg/agent/agent.go", lease, "types end in another room"},
+		{"cmd/herald/status.go", lease, ""},
+		{"cmd/herald/manager.go", lease, "types end in another room"},
+		{"pkg/netif/netlink.go", "github.com/vishvananda/netlink/nl", ""},
+		{"pkg/l2/l2.go", "github.com/vishvananda/netlink/nl", "types end in another room"},
+		{"pkg/netif/netlink.go", "github.com/mdlayher/arp", "types end in another room"},
+		{"pkg/config/file.go", "sigs.k8s.io/yaml", ""},
+		{"pkg/serve/serve.go", "sigs.k8s.io/yaml", "types end in another room"},
+		{"pkg/vip/vip.go", "net/netip", ""},
+		{"pkg/vip/vip.go", "golang.org/x/sync/errgroup", "standard library only"},
+		{"pkg/vip/vip.go", "os", "does no I/O"},
+		{"pkg/plan/plan.go", "net/netip", ""},
+		{"pkg/plan/plan.go", "net", "does no I/O"},
+	}
+	for _, tt := range tests {
+		got := strings.Join(against(source{tt.file, []string{tt.imports}}), "; ")
+		if tt.want == "" && got != "" || !strings.Contains(got, tt.want) {
+			t.Errorf("%s importing %s: got %q, want %q", tt.file, tt.imports, got, tt.want)
+		}
+	}
+}
+
+// machine is a path that exists only where somebody wrote this. The classes of
+// one letter keep this file from containing one.
+var machine = regexp.MustCompile(`(^|[^\w.\-])/([w]ork|[t]mp/brief|[t]mp/bash_jobs)/|\.\./[s]hared\b|/[r]oot/go\b`)
+
+// TestNoPathsOfAMachine: nothing here depends on, or tells of, a machine it was
+// written on.
+func TestNoPathsOfAMachine(t *testing.T) {
+	looked := 0
+	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if d.Name() == ".git" || d.Name() == ".lab" || d.Name() == "bin" {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() || slices.Contains([]string{".sum", ".test", ".prof"}, filepath.Ext(file)) {
+			return nil
+		}
+		text, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // some other test's
+		}
+		if err != nil {
+			return err
+		}
+		looked++
+		for n, line := range strings.Split(string(text), "\n") {
+			if found := machine.FindString(line); found != "" {
+				t.Errorf("%s:%d names a path of somebody's machine: %q", file, n+1, strings.TrimSpace(found))
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if looked < 100 {
+		t.Errorf("only %d files were looked at", looked)
+	}
+}
+
+func TestMachine(t *testing.T) {
+	const w, s = "/wo" + "rk/", "../sha" + "red"
+	for text, want := range map[string]bool{
+		"cd " + w + "main":          true,
+		`"` + w + `x"`:              true,
+		"see " + s + "/tools":       true,
+		"docs" + w + "x":            false,
+		"a.b" + w:                   false,
+		"https://example.com" + w:   false,
+		"sharedDown ../sharedthing": false,
+	} {
+		if got := machine.MatchString(text); got != want {
+			t.Errorf("%q: got %v, want %v", text, got, want)
+		}
+	}
+}
