@@ -64,6 +64,7 @@ type Agent struct {
 	began    atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
 	said     map[string]string
 	announce []vip.Announcement // what holds of the announcements
+	untold   int                // statuses that are not as planned yet
 	metrics  *metrics
 }
 
@@ -135,7 +136,7 @@ func (a *Agent) stop(ctx context.Context) {
 	for ticker := time.NewTicker(tick); ; {
 		a.pass(ctx)
 		w := a.observe()
-		if !w.Synced || len(w.Bound) == 0 && !holds(w) || !w.Tenure.Holds(w.Now) {
+		if !w.Synced || len(w.Bound) == 0 && !holds(w) && a.untold == 0 || !w.Tenure.Holds(w.Now) {
 			break
 		}
 		select {
@@ -221,7 +222,8 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	failed("announcements", err)
 	_, err = a.o.Probes.Set(ctx, p.Probes)
 	failed("probes", err)
-	_, err = a.o.Statuses.Set(ctx, p.Statuses)
+	told, err := a.o.Statuses.Set(ctx, p.Statuses)
+	a.untold = len(p.Statuses) - len(told)
 	failed("statuses", err)
 	_, err = a.o.Notes.Set(ctx, p.Notes)
 	failed("notes", err)

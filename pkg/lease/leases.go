@@ -38,6 +38,7 @@ const (
 	overlap  = 3 * time.Second         // how long an old owner waits to hear its successor
 	bury     = time.Hour               // a fenced node's lease is deleted after this
 	writes   = 32                      // VIP leases written at a time
+	farewell = 3 * time.Second         // how long Run may take to end
 )
 
 // Leases is this node's part in the agreement: it renews the node lease, takes,
@@ -202,9 +203,9 @@ func (l *Leases) Run(ctx context.Context) error {
 		l.step(requests)
 		select {
 		case <-ctx.Done():
-			cancel()
-			l.drain()
-			return l.release(context.WithoutCancel(ctx))
+			defer time.AfterFunc(farewell, cancel).Stop()
+			l.quit(requests)
+			return l.release(requests)
 		case <-l.wake:
 		case <-ticker.C:
 		case apply := <-l.results:
@@ -219,16 +220,22 @@ func (l *Leases) locked(f func()) {
 	f()
 }
 
-// drain waits for the requests that are under way.
-func (l *Leases) drain() {
+// quit lets go of every VIP lease that is left: another node that stops as well
+// may have given it to us only now. It hears the end of what is under way, which
+// may have been done already.
+func (l *Leases) quit(ctx context.Context) {
+	l.Set(ctx, nil)
 	for {
+		if ctx.Err() == nil {
+			l.step(ctx)
+		}
 		l.mu.Lock()
-		n := l.running
+		under := l.running
 		if l.own.busy {
-			n++
+			under++
 		}
 		l.mu.Unlock()
-		if n == 0 {
+		if under == 0 {
 			return
 		}
 		l.locked(<-l.results)

@@ -3,7 +3,7 @@ package lease
 import (
 	"context"
 	"encoding/json"
-	"errors"
+	"fmt"
 	"maps"
 	"strconv"
 	"time"
@@ -176,22 +176,33 @@ func (l *Leases) renewed(got *coordinationv1.Lease, sent time.Time, err error) {
 // release tells the others that this node has stopped: the node lease is blanked,
 // which voids its epoch, and deleted.
 func (l *Leases) release(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	if l.own.lease == nil {
+	if l.own.epoch == 0 {
 		return nil
 	}
-	x := l.own.lease.DeepCopy()
-	x.Spec.HolderIdentity = new(string)
-	annotate(x, FencedAnnotation, strconv.FormatInt(l.own.epoch, 10))
-	got, err := l.store.Update(ctx, x)
-	if err == nil {
-		err = l.store.Delete(ctx, got.Namespace, got.Name, got.ResourceVersion)
+	var err error
+	for range 3 { // it may be written by others, or by a renewal whose answer was lost
+		var x *coordinationv1.Lease
+		x, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			break
+		}
+		x = x.DeepCopy()
+		x.Spec.HolderIdentity = new(string)
+		annotate(x, FencedAnnotation, strconv.FormatInt(max(l.own.epoch, transitions(x)), 10))
+		if x, err = l.store.Update(ctx, x); err == nil {
+			err = l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
+		}
+		if err == nil || apierrors.IsNotFound(err) {
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			break
+		}
 	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return errors.Join(errors.New("the node lease was not released; the others wait until it is old enough"), err)
-	}
-	return nil
+	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.Duration, err)
 }
 
 // fence marks the epoch of a silent node as over, if it is this node's turn.

@@ -149,14 +149,16 @@ func TestUnit(t *testing.T) {
 				event a VIPAnnounced`,
 		},
 		{
-			name: "stopping, and nobody else may have it: let go",
+			name: "stopping, and nobody else may have it: let go, and the status says so",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
 				w.Members = w.Members[:1]
 				w.Stopping = true
 				return w
 			},
-			want: `a: NoEligibleNode`,
+			want: `status a
+				a: NoEligibleNode
+				event a NoEligibleNode`,
 		},
 		{
 			name: "the link is down: hand over, nothing to announce on",

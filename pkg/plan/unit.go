@@ -79,11 +79,6 @@ func (m *maker) own(u *unit) {
 		m.stakes(u, vip.Take, "")
 	case u.target != nil:
 		m.stakes(u, vip.Give, u.target.Name)
-	case m.Stopping:
-		m.each(u, func(s *service) {
-			s.verdict.Reason, s.verdict.Message = vip.NoEligibleNode, "this Herald is stopping and no other node may carry it"
-		})
-		return
 	default:
 		why := m.why(u)
 		m.each(u, func(s *service) { m.settle(s, vip.NoEligibleNode, why) })

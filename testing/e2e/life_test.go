@@ -1,0 +1,241 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// A Service gets its VIP within a second, and loses it within a second by
+// whatever makes it not ours.
+func TestCreatedAndTakenAway(t *testing.T) {
+	start(t, env())
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
+	const other = `{"spec":{"loadBalancerClass":"example.com/other","type":"LoadBalancer"}}`
+	tests := []struct {
+		name string
+		away func(t *testing.T)
+	}{
+		{"deleted", func(t *testing.T) {
+			if err := cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"ignored", func(t *testing.T) { patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`) }},
+		{"type changed", func(t *testing.T) { patch(t, "a", `{"spec":{"type":"ClusterIP"}}`) }},
+		{"re-classed", func(t *testing.T) {
+			// Kubernetes lets the class be set only together with the type.
+			patch(t, "a", `{"spec":{"type":"ClusterIP"}}`)
+			patch(t, "a", other)
+		}},
+		{"without endpoints", func(t *testing.T) { patch(t, "a", `{"spec":{"selector":{"app":"nobody"}}}`) }},
+		{"address removed", func(t *testing.T) { patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.51"}}}`) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			silent(t, w, "10.77.0.50", time.Second)
+			began := time.Now()
+			create(t, web("a", "10.77.0.50"))
+			answered(t, w, "10.77.0.50", time.Second)
+			status(t, "a", "10.77.0.50(VIP)", time.Second)
+			t.Logf("announced and shown after %v", time.Since(began).Round(time.Millisecond))
+			out, err := cluster.Kubectl(t.Context(), "get", "service", "a")
+			if err != nil || !strings.Contains(out, "10.77.0.50") {
+				t.Errorf("kubectl get service: %v\n%s", err, out)
+			}
+			reach(t, "http://10.77.0.50/")
+			t.Logf("reached after %v", time.Since(began).Round(time.Millisecond))
+			tt.away(t)
+			gone := time.Now()
+			silent(t, w, "10.77.0.50", time.Second)
+			t.Logf("gone after %v", time.Since(gone).Round(time.Millisecond))
+			if tt.name == "deleted" {
+				return
+			}
+			want := ""
+			if tt.name == "address removed" {
+				want = "10.77.0.51(VIP)"
+			}
+			status(t, "a", want, time.Second)
+			if host, ok := get(t, "a").Annotations["kube-vip.io/vipHost"]; ok && want == "" {
+				t.Errorf("kube-vip.io/vipHost is still %q", host)
+			}
+			cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{})
+		})
+	}
+}
+
+// Ignored and back: un-ignoring brings the VIP back at once, on whatever node.
+func TestIgnoreAndBack(t *testing.T) {
+	start(t, env())
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
+	create(t, web("a", "10.77.0.50"))
+	for range 3 {
+		answered(t, w, "10.77.0.50", time.Second)
+		status(t, "a", "10.77.0.50(VIP)", time.Second)
+		patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`)
+		silent(t, w, "10.77.0.50", time.Second)
+		event(t, "a", "VIPWithdrawn", "kube-vip.io/ignore")
+		patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":null}}}`)
+	}
+	answered(t, w, "10.77.0.50", time.Second)
+	status(t, "a", "10.77.0.50(VIP)", time.Second)
+}
+
+// A status that someone else changes is put right.
+func TestStatusCorrected(t *testing.T) {
+	start(t, env())
+	create(t, web("a", "10.77.0.50"))
+	status(t, "a", "10.77.0.50(VIP)", 2*time.Second)
+	s := get(t, "a")
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	if _, err := cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	status(t, "a", "10.77.0.50(VIP)", time.Second)
+	if got := get(t, "a").Status.LoadBalancer.Ingress[0].Ports; len(got) != 1 || got[0].Port != 80 || got[0].Protocol != corev1.ProtocolTCP {
+		t.Errorf("ports %v, want 80/TCP", got)
+	}
+}
+
+// A Service without an address waits, says so once, and goes on when it gets one:
+// by annotation, by spec.loadBalancerIP, or by the status it already has.
+func TestAddressSources(t *testing.T) {
+	start(t, env())
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.50", "10.77.0.51", "10.77.0.52")
+	create(t, web("a", ""))
+	event(t, "a", "NoAddress", "kube-vip.io/loadbalancerIPs")
+	s := get(t, "a")
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.77.0.50"}}
+	if _, err := cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	answered(t, w, "10.77.0.50", time.Second)
+	patch(t, "a", `{"spec":{"loadBalancerIP":"10.77.0.51"}}`)
+	answered(t, w, "10.77.0.51", time.Second)
+	silent(t, w, "10.77.0.50", time.Second)
+	patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.52"}}}`)
+	answered(t, w, "10.77.0.52", time.Second)
+	silent(t, w, "10.77.0.51", time.Second)
+	status(t, "a", "10.77.0.52(VIP)", time.Second)
+	patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":""}}}`) // as if it were absent
+	answered(t, w, "10.77.0.51", time.Second)
+}
+
+// The examples of the page on Services, as they are written there.
+func TestKubectlExpose(t *testing.T) {
+	start(t, env())
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.220")
+	if err := cluster.AddDeployment(t.Context(), "default", "test-deploy", map[string]string{"app": "web"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.Client().AppsV1().Deployments("default").Delete(t.Context(), "test-deploy", metav1.DeleteOptions{}) })
+	expose := func(name, port string) {
+		t.Helper()
+		if out, err := cluster.Kubectl(t.Context(), "expose", "deployment", "test-deploy", "--port="+port, "--target-port=80", "--type=LoadBalancer", "--name", name, "--load-balancer-ip=10.77.0.220"); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	expose("http1", "80")
+	first := answered(t, w, "10.77.0.220", time.Second)
+	expose("http2", "81")
+	status(t, "http1", "10.77.0.220(VIP)", 2*time.Second)
+	status(t, "http2", "10.77.0.220(VIP)", 2*time.Second)
+	for _, url := range []string{"http://10.77.0.220:80/", "http://10.77.0.220:81/"} {
+		reach(t, url)
+	}
+	for _, name := range []string{"http1", "http2"} {
+		if host := get(t, name).Annotations["kube-vip.io/vipHost"]; host != first {
+			t.Errorf("%s is on %s, want both on %s", name, host, first)
+		}
+	}
+	// Taken down only with the last; until then not a moment without an answer.
+	cluster.Client().CoreV1().Services("default").Delete(t.Context(), "http1", metav1.DeleteOptions{})
+	time.Sleep(500 * time.Millisecond) // the time in which a mistake would show
+	if got := w.Owner(w.Stop().Addrs[0].Addr); got != first {
+		t.Errorf("after the first Service went %q answers, want %s", got, first)
+	}
+	w = whoHas(t, 20*time.Millisecond, "10.77.0.220")
+	cluster.Client().CoreV1().Services("default").Delete(t.Context(), "http2", metav1.DeleteOptions{})
+	silent(t, w, "10.77.0.220", time.Second)
+}
+
+// One address, one port, two Services: the older keeps it.
+func TestSamePort(t *testing.T) {
+	start(t, env())
+	create(t, web("old", "10.77.0.50"))
+	node := owner(t, "old")
+	create(t, web("new", "10.77.0.50"))
+	event(t, "new", "AddressConflict", "default/old")
+	status(t, "new", "", time.Second)
+	if got := owner(t, "old"); got != node {
+		t.Errorf("the older moved from %s to %s", node, got)
+	}
+	cluster.Client().CoreV1().Services("default").Delete(t.Context(), "old", metav1.DeleteOptions{})
+	status(t, "new", "10.77.0.50(VIP)", 2*time.Second)
+}
+
+func TestClasses(t *testing.T) {
+	const own = "kube-vip.io/kube-vip-class"
+	services := map[string]string{"10.77.0.50": "", "10.77.0.51": own, "10.77.0.52": "example.com/mine"}
+	tests := []struct {
+		name string
+		env  []string
+		want string // those that are announced
+	}{
+		{"default", nil, "10.77.0.50 10.77.0.51"},
+		{"only the class", []string{"lb_class_only", "true"}, "10.77.0.51"},
+		{"strict", []string{"lb_class_legacy_handling", "false"}, "10.77.0.51"},
+		{"strict by the documented name", []string{"LoadBalancerClassLegacyHandling", "false"}, "10.77.0.51"},
+		{"own class", []string{"lb_class_name", "example.com/mine"}, "10.77.0.50 10.77.0.52"},
+		{"own class, strict", []string{"lb_class_name", "example.com/mine", "lb_class_legacy_handling", "false"}, "10.77.0.52"},
+		{"no class, strict", []string{"lb_class_name", "", "lb_class_legacy_handling", "false"}, "10.77.0.50"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			start(t, env(tt.env...))
+			for vip, class := range services {
+				create(t, web("s"+vip[len(vip)-2:], vip, func(s *corev1.Service) {
+					if class != "" {
+						s.Spec.LoadBalancerClass = &class
+					}
+				}))
+			}
+			for vip := range services {
+				name := "s" + vip[len(vip)-2:]
+				if strings.Contains(tt.want, vip) {
+					status(t, name, vip+"(VIP)", 2*time.Second)
+				}
+			}
+			for vip := range services { // after those that are ours are there
+				if !strings.Contains(tt.want, vip) {
+					status(t, "s"+vip[len(vip)-2:], "", time.Second)
+				}
+			}
+		})
+	}
+}
+
+// Both families, announced and answered, the status with both.
+func TestDualStack(t *testing.T) {
+	start(t, env())
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.50", "fd77::1050")
+	create(t, web("a", "10.77.0.50,fd77::1050"))
+	n4 := answered(t, w, "10.77.0.50", time.Second)
+	n6 := answered(t, w, "fd77::1050", 4*time.Second) // duplicate address detection takes 1 to 2 s (RFC 4862)
+	if n4 != n6 {
+		t.Errorf("IPv4 on %s, IPv6 on %s, want one node", n4, n6)
+	}
+	status(t, "a", "10.77.0.50(VIP),fd77::1050(VIP)", 2*time.Second)
+	reach(t, "http://[fd77::1050]/")
+	event(t, "a", "VIPAnnounced", "fd77::1050")
+	// A Service of one family does not take an address of the other.
+	create(t, web("b", "10.77.0.51", lab.Annotated("kube-vip.io/loadbalancerIPs", "10.77.0.51,fd77::1051")))
+	event(t, "b", "AddressRefused", "fd77::1051")
+	status(t, "b", "10.77.0.51(VIP)", 2*time.Second)
+}

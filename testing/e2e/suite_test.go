@@ -1,0 +1,411 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+var (
+	cluster *lab.Lab
+	herald  = "../../bin/herald"
+)
+
+// TestMain brings one lab up for all tests. Each test starts its own Heralds in it.
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	herald, _ = filepath.Abs(herald)
+	err := lab.Check(lab.Options{})
+	if err == nil {
+		_, err = os.Stat(herald)
+	}
+	if err != nil {
+		if os.Getenv("HERALD_LAB") == "require" {
+			fmt.Fprintln(os.Stderr, "the lab can't come up:", err)
+			return 1
+		}
+		fmt.Println("skipped: the lab can't come up:", err)
+		return 0
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	rbac, err := exec.Command(herald, "manifest", "rbac").Output()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "herald manifest rbac:", err)
+		return 1
+	}
+	cluster, err = lab.Up(ctx, lab.Options{Herald: herald, RBAC: string(rbac), Wait: 5 * time.Minute, ProxyMode: os.Getenv("HERALD_PROXY_MODE"), Log: os.Stdout})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if err := cluster.Down(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	go func() {
+		<-ctx.Done()
+		if context.Cause(ctx) != nil && ctx.Err() != nil {
+			cluster.Down() // Ctrl-C: the tests that run will fail, and nothing stays
+		}
+	}()
+	defer cancel()
+	for _, p := range webPods {
+		if err := cluster.AddPod(ctx, p); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return m.Run()
+}
+
+// webPods carry what most Services send to. They are on the worker, so that no
+// fault of a node is a fault of the backend.
+var webPods = []lab.Pod{
+	{Name: "web-1", Node: "w1", Labels: map[string]string{"app": "web"}},
+	{Name: "web-2", Node: "w1", Labels: map[string]string{"app": "web"}},
+}
+
+// A fleet is the Heralds of one test.
+type fleet struct {
+	t    *testing.T
+	env  map[string]string
+	node map[string]*lab.Process
+
+	killed bool // one of them never got to tidy up
+}
+
+// env is what an operator sets for an owner per Service.
+func env(more ...string) map[string]string {
+	e := map[string]string{"svc_enable": "true", "svc_election": "true", "vip_arp": "true"}
+	for i := 0; i < len(more); i += 2 {
+		e[more[i]] = more[i+1]
+	}
+	return e
+}
+
+// start runs Herald on all nodes. When the test ends they are stopped, and
+// nothing of them may be left: no address, no lease.
+func start(t *testing.T, env map[string]string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, env: env, node: make(map[string]*lab.Process)}
+	t.Cleanup(f.end)
+	for _, n := range cluster.Nodes() {
+		f.run(n)
+	}
+	for _, n := range cluster.Nodes() {
+		f.ready(n)
+	}
+	return f
+}
+
+func (f *fleet) run(node string) {
+	f.t.Helper()
+	p, err := cluster.StartHerald(node, f.env)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.node[node] = p
+}
+
+// ready waits until the node's Herald says that it can carry VIPs.
+func (f *fleet) ready(node string) {
+	f.t.Helper()
+	until(f.t, 10*time.Second, "the Herald on "+node+" is not ready", func(ctx context.Context) error {
+		_, err := cluster.Get(ctx, node, "http://127.0.0.1:2112/readyz")
+		return err
+	})
+}
+
+// end stops what runs, and looks for left-overs.
+func (f *fleet) end() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if f.t.Failed() {
+		for _, n := range slices.Sorted(maps.Keys(f.node)) {
+			f.t.Logf("--- herald on %s\n%s", n, tail(f.node[n].Log(), 40))
+		}
+	}
+	list, err := cluster.Client().CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	for _, s := range list.Items {
+		if s.Name != "kubernetes" {
+			cluster.Client().CoreV1().Services(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{})
+		}
+	}
+	// While they live, the Heralds let go of what goes.
+	for !f.killed && ctx.Err() == nil {
+		l, err := cluster.Client().CoordinationV1().Leases("default").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=herald"})
+		if err != nil || len(l.Items) == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, p := range f.node {
+		if p.Running() {
+			p.Signal(syscall.SIGCONT)
+			p.Signal(syscall.SIGTERM)
+		}
+	}
+	for n, p := range f.node {
+		if err := p.Wait(ctx); err != nil && !strings.Contains(err.Error(), "signal: killed") {
+			f.t.Errorf("the Herald on %s: %v\n%s", n, err, tail(p.Log(), 20))
+		}
+	}
+	for _, n := range cluster.Nodes() {
+		if left := vips(f.t, n); len(left) > 0 && !f.killed {
+			f.t.Errorf("left on %s: %v", n, left)
+		}
+	}
+	leases, err := cluster.Client().CoordinationV1().Leases("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=herald"})
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	for _, l := range leases.Items {
+		if !f.killed {
+			f.t.Errorf("left: lease %s/%s", l.Namespace, l.Name)
+		}
+		cluster.Client().CoordinationV1().Leases(l.Namespace).Delete(ctx, l.Name, metav1.DeleteOptions{})
+	}
+	events := metav1.DeleteOptions{}
+	cluster.Client().CoreV1().Events("default").DeleteCollection(ctx, events, metav1.ListOptions{})
+}
+
+func tail(s string, n int) string {
+	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// until polls a condition that has no event to wait for, and fails the test
+// with its last error.
+func until(t *testing.T, patience time.Duration, what string, check func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s after %v: %v", what, patience, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// ctx bounds one wait.
+func bound(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// vips lists the addresses a node has beside its own.
+func vips(t *testing.T, node string) []netip.Addr {
+	t.Helper()
+	out, err := cluster.Run(context.Background(), node, "ip", "-o", "addr", "show", "dev", "eth0")
+	if err != nil {
+		t.Error(err)
+	}
+	v4, v6 := cluster.Addrs(node)
+	var have []netip.Addr
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) < 4 {
+			continue
+		}
+		p, err := netip.ParsePrefix(f[3])
+		if err != nil || p.Addr() == v4 || p.Addr() == v6 || p.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		have = append(have, p.Addr())
+	}
+	return have
+}
+
+// create creates a Service.
+func create(t *testing.T, s *corev1.Service) *corev1.Service {
+	t.Helper()
+	s, err := cluster.Client().CoreV1().Services(s.Namespace).Create(t.Context(), s, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// web is a Service before the web pods.
+func web(name string, vip string, opts ...func(*corev1.Service)) *corev1.Service {
+	var addrs []netip.Addr
+	for a := range strings.SplitSeq(vip, ",") {
+		if a != "" {
+			addrs = append(addrs, netip.MustParseAddr(a))
+		}
+	}
+	o := []func(*corev1.Service){lab.Selecting("web")}
+	if len(addrs) > 0 {
+		o = append(o, lab.WithVIPs(addrs...))
+	}
+	return lab.Service("default", name, append(o, opts...)...)
+}
+
+func get(t *testing.T, name string) *corev1.Service {
+	t.Helper()
+	s, err := cluster.Client().CoreV1().Services("default").Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// patch merges JSON into a Service.
+func patch(t *testing.T, name, json string) {
+	t.Helper()
+	if _, err := cluster.Client().CoreV1().Services("default").Patch(t.Context(), name, types.MergePatchType, []byte(json), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// whoHas asks for VIPs until the test ends.
+func whoHas(t *testing.T, every time.Duration, vip ...string) *lab.WhoHas {
+	t.Helper()
+	var addrs []netip.Addr
+	for _, v := range vip {
+		addrs = append(addrs, netip.MustParseAddr(v))
+	}
+	w, err := cluster.WhoHas(t.Context(), every, addrs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// connect opens a connection to a VIP every 10 ms until the test ends.
+func connect(t *testing.T, to string) *lab.Connect {
+	t.Helper()
+	c, err := cluster.Connect(t.Context(), 10*time.Millisecond, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// answered waits until somebody answers for a VIP and returns who.
+func answered(t *testing.T, w *lab.WhoHas, vip string, within time.Duration) string {
+	t.Helper()
+	a := netip.MustParseAddr(vip)
+	if _, err := w.Await(bound(t, within), a, ""); err != nil {
+		t.Fatalf("nobody answers for %s within %v: %v", vip, within, err)
+	}
+	return w.Owner(a)
+}
+
+func silent(t *testing.T, w *lab.WhoHas, vip string, within time.Duration) {
+	t.Helper()
+	if _, err := w.AwaitSilence(bound(t, within), netip.MustParseAddr(vip)); err != nil {
+		t.Fatalf("%s is still answered after %v, by %q", vip, within, w.Owner(netip.MustParseAddr(vip)))
+	}
+}
+
+// ingress is the status of a Service as kubectl shows it: EXTERNAL-IP.
+func ingress(s *corev1.Service) string {
+	var b bytes.Buffer
+	for i, in := range s.Status.LoadBalancer.Ingress {
+		if i > 0 {
+			b.WriteString(",")
+		}
+		b.WriteString(in.IP)
+		if in.IPMode != nil {
+			fmt.Fprintf(&b, "(%s)", *in.IPMode)
+		}
+	}
+	return b.String()
+}
+
+func status(t *testing.T, name, want string, within time.Duration) {
+	t.Helper()
+	until(t, within, "the status of "+name+" is not "+want, func(context.Context) error {
+		if got := ingress(get(t, name)); got != want {
+			return fmt.Errorf("it is %q", got)
+		}
+		return nil
+	})
+}
+
+// event waits for an Event on a Service whose message contains the words.
+func event(t *testing.T, name, reason, words string) {
+	t.Helper()
+	until(t, 5*time.Second, "no Event "+reason+" on "+name, func(ctx context.Context) error {
+		list, err := cluster.Client().CoreV1().Events("default").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		var said []string
+		for _, e := range list.Items {
+			if e.InvolvedObject.Name != name {
+				continue
+			}
+			said = append(said, e.Reason+": "+e.Message)
+			if e.Reason == reason && strings.Contains(e.Message, words) {
+				return nil
+			}
+		}
+		return fmt.Errorf("there are only %q", said)
+	})
+}
+
+// owner waits until a node owns the Service, and returns it.
+func owner(t *testing.T, name string) string {
+	t.Helper()
+	var node string
+	until(t, 5*time.Second, "nobody announces "+name, func(context.Context) error {
+		s := get(t, name)
+		if node = s.Annotations["kube-vip.io/vipHost"]; node == "" || len(s.Status.LoadBalancer.Ingress) == 0 {
+			return fmt.Errorf("vipHost %q, status %q", node, ingress(s))
+		}
+		return nil
+	})
+	return node
+}
+
+// reach has the client fetch a page from a backend within a second: kube-proxy
+// serves a VIP a moment after the status names it.
+func reach(t *testing.T, url string) {
+	t.Helper()
+	until(t, time.Second, "the client does not reach "+url, func(ctx context.Context) error {
+		body, err := cluster.Get(ctx, "cl", url)
+		if err == nil && !strings.HasPrefix(body, "web-") {
+			err = fmt.Errorf("it got %q", body)
+		}
+		return err
+	})
+}
+
+func others(node string) []string {
+	return slices.DeleteFunc(slices.Clone(cluster.Nodes()), func(n string) bool { return n == node })
+}
