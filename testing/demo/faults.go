@@ -1,0 +1,333 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// A watch is the two who look on: one asks who has the VIP, the other connects to it.
+type watch struct {
+	who    *lab.WhoHas
+	client *lab.Connect
+}
+
+func (d *demo) watch(ctx context.Context) (*watch, error) {
+	who, err := d.lab.WhoHas(ctx, 20*time.Millisecond, vip)
+	if err != nil {
+		return nil, err
+	}
+	client, err := d.lab.Connect(ctx, 10*time.Millisecond, vip.String()+":80")
+	if err != nil {
+		who.Stop()
+		return nil, err
+	}
+	return &watch{who, client}, nil
+}
+
+// stop ends the watch. It may be called again.
+func (w *watch) stop() {
+	w.who.Stop()
+	w.client.Stop()
+}
+
+func (d *demo) handOver(ctx context.Context) error {
+	old, err := d.owner()
+	if err != nil {
+		return err
+	}
+	p := d.heralds[old]
+	d.say("%s announces %s. Its Herald is asked to stop, as in a drain or an upgrade. Meanwhile one host asks `who has` every 20 ms, "+
+		"and the client opens a new connection every 10 ms.", old, vip)
+	w, err := d.watch(ctx)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	time.Sleep(500 * time.Millisecond)
+	d.command(fmt.Sprintf("kill -TERM %d   # herald manager on %s", p.Pid, old))
+	d.line("")
+	began := time.Now()
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	soon, cancel := context.WithTimeout(ctx, 12*time.Second)
+	defer cancel()
+	var next string
+	var at time.Time
+	err = d.during("handing over", func() error {
+		var err error
+		next, at, err = another(soon, w.who, d.lab.Nodes(), old)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.at(at.Sub(began), plain, "%s answers: it was named in the Lease by %s, bound the address and announced it", next, old)
+	err = d.during("waiting for the process to end", func() error { return p.Wait(soon) })
+	if err != nil {
+		return fmt.Errorf("herald on %s: %w", old, err)
+	}
+	d.at(time.Since(began), plain, "%s has heard that, let go of the rest, and its process has ended with status 0", old)
+	time.Sleep(700 * time.Millisecond)
+	connects, report := w.client.Stop(), w.who.Stop()
+	r := report.Addr(vip)
+	from := at.Add(-time.Second)
+	d.timeline(r, from, from.Add(2*time.Second))
+	return d.judgeHandOver(connects, report)
+}
+
+func (d *demo) judgeHandOver(connects lab.ConnectReport, report lab.WhoHasReport) error {
+	r := report.Addr(vip)
+	switch {
+	case report.Err != nil:
+		return report.Err
+	case len(connects.Failures) > 0:
+		return fmt.Errorf("connections failed during the hand-over:\n%s%s", connects, r)
+	case r.LongestSilence > mostSilence:
+		return fmt.Errorf("the address went unanswered for %v:\n%s", r.LongestSilence, r)
+	}
+	d.well("%d connections, none failed, the slowest took %d ms.", connects.Attempts, connects.Max.Milliseconds())
+	silence := "No question went unanswered"
+	if r.Unanswered > 0 {
+		silence = fmt.Sprintf("The longest time without an answer was %d ms", r.LongestSilence.Milliseconds())
+	}
+	d.well("%s. Both nodes answered for %d ms: make before break.", silence, r.LongestDouble.Milliseconds())
+	return nil
+}
+
+func (d *demo) kill(ctx context.Context) error {
+	if err := d.restartAll(ctx); err != nil {
+		return err
+	}
+	old, err := d.owner()
+	if err != nil {
+		return err
+	}
+	d.say("The same with SIGKILL, on %s: the process gets no chance to say anything.", old)
+	w, err := d.watch(ctx)
+	if err != nil {
+		return err
+	}
+	defer w.stop()
+	time.Sleep(500 * time.Millisecond)
+	p := d.heralds[old]
+	d.command(fmt.Sprintf("kill -KILL %d   # herald manager on %s", p.Pid, old))
+	d.line("")
+	began := time.Now()
+	p.Kill()
+	if err := d.failover(ctx, w, old, began); err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	connects, report := w.client.Stop(), w.who.Stop()
+	if report.Err != nil {
+		return report.Err
+	}
+	d.timeline(report.Addr(vip), began.Add(-time.Second), report.Ended)
+	r := report.Addr(vip)
+	if r.LongestDouble > 0 {
+		return fmt.Errorf("two nodes answered at the same time:\n%s", r)
+	}
+	d.well("Never did two nodes answer at the same time.")
+	d.say("The client opened %d connections; %d failed. It had the dead owner's hardware address in its neighbour table, and kube-proxy "+
+		"there went on forwarding: only who asked anew found nobody.", connects.Attempts, len(connects.Failures))
+	return d.events(ctx, "moved from node "+old)
+}
+
+// A mark is something that happened during the failover.
+type mark struct {
+	at   time.Time
+	text string
+	last bool
+	err  error
+}
+
+// failover tells what happens between a death and a new owner, as it happens.
+func (d *demo) failover(ctx context.Context, w *watch, old string, began time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, 25*time.Second)
+	defer cancel()
+	d.at(0, red, "killed; %s's kernel still has the address, and answers", old)
+	marks := make(chan mark, 3)
+	go func() { marks <- d.dropped(ctx, old, began) }()
+	go func() { marks <- d.voided(ctx, old) }()
+	go func() {
+		next, at, err := another(ctx, w.who, d.lab.Nodes(), old)
+		if took := at.Sub(began); err == nil && took > leaseAfter {
+			err = fmt.Errorf("%s took over after %v, not within %v", next, took, leaseAfter)
+		}
+		marks <- mark{at, next + " claims the VIP, binds it and announces it: answered again", true, err}
+	}()
+	var line []string
+	stop := d.spin(func(since time.Duration, m string) string {
+		for len(line) < int(since/(250*time.Millisecond)) && len(line) < 76 {
+			var hosts []string
+			if o := w.who.Owner(vip); o != "" {
+				hosts = []string{o}
+			}
+			line = append(line, cell(hosts))
+		}
+		return fmt.Sprintf("  %s %4.1f s %s", d.paint(yellow, m), time.Since(began).Seconds(), d.shine(strings.Join(line, "")))
+	})
+	defer stop()
+	for {
+		m := <-marks
+		if m.err != nil {
+			return m.err
+		}
+		d.at(m.at.Sub(began), plain, "%s", m.text)
+		if m.last {
+			return nil
+		}
+	}
+}
+
+// dropped waits for the dead node's kernel to drop the VIP.
+func (d *demo) dropped(ctx context.Context, old string, began time.Time) mark {
+	for {
+		have, err := d.bound(old)
+		now := time.Now()
+		switch {
+		case err != nil:
+			return mark{err: err}
+		case !slices.Contains(have, vip):
+			if took := now.Sub(began); took > kernelAfter {
+				return mark{err: fmt.Errorf("%s's kernel dropped %s after %v, not within %v", old, vip, took, kernelAfter)}
+			}
+			return mark{at: now, text: fmt.Sprintf("%s's kernel dropped the address by itself: it was given for 4 s at a time. "+
+				"Nobody answers now. The others wait: it may be that %s lives, and only they don't hear of it", old, old)}
+		case ctx.Err() != nil:
+			return mark{err: errors.New("the dead node's kernel keeps the VIP")}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// voided waits for another node to say that the dead one's claims are void.
+func (d *demo) voided(ctx context.Context, old string) mark {
+	said := make(chan error, len(d.heralds))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for n, p := range d.heralds {
+		if n != old {
+			go func() { said <- p.WaitLog(ctx, "its claims are voided\" node="+old) }()
+		}
+	}
+	err := <-said
+	return mark{at: time.Now(), text: fmt.Sprintf("%s's Lease has been silent for 15 s (vip_leaseduration): its claims are voided, by one write", old), err: err}
+}
+
+// restartAll starts Herald again where it was stopped.
+func (d *demo) restartAll(ctx context.Context) error {
+	for _, n := range d.lab.Nodes() {
+		if p := d.heralds[n]; !p.Running() {
+			d.say("Herald on %s is started again.", n)
+			if err := d.startHerald(ctx, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (d *demo) back(ctx context.Context) error {
+	before, err := d.owners()
+	if err != nil {
+		return err
+	}
+	if err := d.restartAll(ctx); err != nil {
+		return err
+	}
+	err = d.during("looking for three seconds whether anything moves", func() error {
+		for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+			now, err := d.owners()
+			if err != nil {
+				return err
+			}
+			for name, n := range before {
+				if now[name] != n {
+					return fmt.Errorf("%s moved from %s to %q", name, n, now[name])
+				}
+			}
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return err
+	}
+	d.well("Nothing moved: a node that comes back takes nothing from anybody, for that would cut connections.")
+	_, err = d.status(ctx)
+	return err
+}
+
+func (d *demo) end(ctx context.Context) error {
+	d.say("A Service that is told to be left alone, and two that go:")
+	if _, err := d.kubectl(ctx, "annotate", "service", "mail", "kube-vip.io/ignore=true"); err != nil {
+		return err
+	}
+	if _, err := d.kubectl(ctx, "delete", "service", "web", "api"); err != nil {
+		return err
+	}
+	began := time.Now()
+	err := d.until(ctx, 3*time.Second, "waiting for the VIPs to go", func() error {
+		owners, err := d.owners()
+		if err == nil && len(owners) > 0 {
+			err = fmt.Errorf("still on the nodes: %v", owners)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.well("No node has a VIP any more, %d ms after kubectl returned.", time.Since(began).Milliseconds())
+	var out string
+	err = d.until(ctx, 3*time.Second, "waiting for the status to be cleared", func() error {
+		out, err := d.lab.Kubectl(ctx, "get", "service", "mail", "--output=jsonpath={.status.loadBalancer}{.metadata.annotations}")
+		if err == nil && strings.Contains(out, vips["mail"].String()) {
+			err = fmt.Errorf("it is %s", out)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := d.kubectl(ctx, "get", "services"); err != nil {
+		return err
+	}
+	d.say("Then Herald is stopped on all nodes.")
+	for _, n := range d.lab.Nodes() {
+		if err := d.heralds[n].Signal(syscall.SIGTERM); err != nil {
+			return err
+		}
+	}
+	for _, n := range d.lab.Nodes() {
+		soon, cancel := context.WithTimeout(ctx, 12*time.Second)
+		err := d.heralds[n].Wait(soon)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("herald on %s: %w", n, err)
+		}
+	}
+	err = d.until(ctx, 3*time.Second, "looking for Leases", func() (err error) {
+		out, err = d.lab.Kubectl(ctx, "get", "leases", "--all-namespaces", "--selector=app.kubernetes.io/managed-by=herald", "--output=name")
+		if err == nil && strings.TrimSpace(out) != "" {
+			err = fmt.Errorf("these are left:\n%s", out)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := d.kubectl(ctx, "get", "leases", "--all-namespaces", "--selector=app.kubernetes.io/managed-by=herald"); err != nil {
+		return err
+	}
+	d.well("No address, no Lease, no status is left.")
+	d.say("")
+	return nil
+}

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// width is how wide anything is that this program writes.
+const width = 98
+
+// A style is an SGR sequence (ECMA-48), without which text is plain.
+type style string
+
+const (
+	plain  style = ""
+	bold   style = "1"
+	dim    style = "2"
+	red    style = "31"
+	green  style = "32"
+	yellow style = "33"
+	title  style = "1;36"
+)
+
+// A screen is where the story is told: a terminal, with colour and a line that
+// moves while something is waited for, or a file, with plain lines.
+type screen struct {
+	colour bool
+	moving bool          // the last line may be written again
+	fast   bool          // no time to read
+	over   chan struct{} // closed: there is nobody to read any more
+	once   sync.Once
+
+	mu   sync.Mutex // guards out, and that the moving line is its last
+	out  io.Writer
+	live string // the moving line, or ""
+}
+
+// newScreen looks at what f is. NO_COLOR is as no-color.org has it.
+func newScreen(f *os.File, fast bool) *screen {
+	tty := term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
+	return &screen{out: f, moving: tty, colour: tty && os.Getenv("NO_COLOR") == "", fast: fast || !tty, over: make(chan struct{})}
+}
+
+func (s *screen) paint(st style, text string) string {
+	if !s.colour || st == plain || text == "" {
+		return text
+	}
+	return "\x1b[" + string(st) + "m" + text + "\x1b[0m"
+}
+
+// line writes one line above the moving one.
+func (s *screen) line(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wipe()
+	fmt.Fprintln(s.out, text)
+	s.draw()
+}
+
+func (s *screen) wipe() {
+	if s.live != "" {
+		fmt.Fprint(s.out, "\r\x1b[K")
+	}
+}
+
+func (s *screen) draw() {
+	if s.live != "" {
+		fmt.Fprint(s.out, s.live)
+	}
+}
+
+// move writes the moving line anew; "" ends it. Without a terminal there is none.
+func (s *screen) move(text string) {
+	if !s.moving {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wipe()
+	s.live = text
+	s.draw()
+}
+
+// act begins a chapter.
+func (s *screen) act(n int, name string) {
+	s.line("")
+	head := fmt.Sprintf("── %d  %s ", n, name)
+	s.line(s.paint(title, head+strings.Repeat("─", max(0, 72-utf8.RuneCountInString(head)))))
+	s.line("")
+}
+
+// say tells something in words.
+func (s *screen) say(format string, args ...any) {
+	for _, l := range wrap(fmt.Sprintf(format, args...), 76) {
+		s.line("  " + l)
+	}
+	s.pause(700 * time.Millisecond)
+}
+
+// command shows what is about to be run.
+func (s *screen) command(text string) {
+	s.line("")
+	text, note, _ := strings.Cut(text, "   #") // a remark keeps its distance
+	lines := wrap(text, width-8)
+	if note != "" {
+		lines[len(lines)-1] += "   #" + note
+	}
+	for i, l := range lines {
+		mark := "    "
+		if i == 0 {
+			mark = "  $ "
+		}
+		if i < len(lines)-1 {
+			l += ` \`
+		}
+		s.line(s.paint(dim, mark) + s.paint(bold, l))
+	}
+	s.pause(400 * time.Millisecond)
+}
+
+// output shows what a program has printed.
+func (s *screen) output(text string) {
+	for l := range strings.Lines(strings.TrimRight(text, "\n ")) {
+		for _, l := range fold(strings.TrimRight(l, "\n "), width-4) {
+			s.line("    " + l)
+		}
+	}
+	s.line("")
+	s.pause(900 * time.Millisecond)
+}
+
+// well tells what has been checked.
+func (s *screen) well(format string, args ...any) {
+	for i, l := range wrap(fmt.Sprintf(format, args...), 76) {
+		mark := "    "
+		if i == 0 {
+			mark = "  " + s.paint(green, "✓") + " "
+		}
+		s.line(mark + l)
+	}
+	s.pause(700 * time.Millisecond)
+}
+
+// at tells what happened at a time, counted from the beginning of what is being watched.
+func (s *screen) at(since time.Duration, st style, format string, args ...any) {
+	for i, l := range wrap(fmt.Sprintf(format, args...), 76) {
+		mark := strings.Repeat(" ", 12)
+		if i == 0 {
+			mark = fmt.Sprintf("  %s  ", s.paint(st, fmt.Sprintf("%6.1f s", since.Seconds())))
+		}
+		s.line(mark + l)
+	}
+}
+
+// pause gives time to read.
+func (s *screen) pause(d time.Duration) {
+	if s.fast {
+		return
+	}
+	select {
+	case <-time.After(d):
+	case <-s.over:
+	}
+}
+
+// hurry ends all pauses.
+func (s *screen) hurry() { s.once.Do(func() { close(s.over) }) }
+
+// during runs fn and shows that something is going on.
+func (s *screen) during(what string, fn func() error) error {
+	stop := s.spin(func(since time.Duration, mark string) string {
+		return fmt.Sprintf("  %s %s %s", s.paint(yellow, mark), what, s.paint(dim, fmt.Sprintf("%.1f s", since.Seconds())))
+	})
+	defer stop()
+	return fn()
+}
+
+var marks = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
+
+// spin keeps the moving line moving until the function it returns is called.
+func (s *screen) spin(text func(since time.Duration, mark string) string) (stop func()) {
+	if !s.moving {
+		return func() {}
+	}
+	began, over := time.Now(), make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() {
+		tick := time.NewTicker(80 * time.Millisecond)
+		defer tick.Stop()
+		for n := 0; ; n++ {
+			s.move(text(time.Since(began), marks[n%len(marks)]))
+			select {
+			case <-over:
+				s.move("")
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return func() { close(over); done.Wait() }
+}
+
+// Write makes a screen take the lines of a program's log, with the last one moving.
+func (s *screen) Write(p []byte) (int, error) {
+	for l := range strings.Lines(string(p)) {
+		s.line(s.paint(dim, "    "+strings.TrimRight(l, "\n")))
+	}
+	return len(p), nil
+}
+
+// wrap breaks text at spaces into lines of at most n characters.
+func wrap(text string, n int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > n {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
+}
+
+// fold breaks a line of a table that is too wide; the rest stands under the
+// beginning of the last column.
+func fold(line string, n int) []string {
+	if utf8.RuneCountInString(line) <= n {
+		return []string{line}
+	}
+	column := 4
+	if i := strings.LastIndex(line, "  "); i > 0 && i < n*2/3 {
+		column = utf8.RuneCountInString(line[:i]) + 2
+	}
+	head, text := string([]rune(line)[:column]), string([]rune(line)[column:])
+	lines := wrap(text, n-column)
+	for i, l := range lines {
+		if i == 0 {
+			lines[i] = head + l
+		} else {
+			lines[i] = strings.Repeat(" ", column) + l
+		}
+	}
+	return lines
+}

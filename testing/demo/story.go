@@ -1,0 +1,340 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// What the story is about.
+var (
+	vip  = netip.MustParseAddr("10.77.0.50")
+	vips = map[string]netip.Addr{"web": vip, "api": netip.MustParseAddr("10.77.0.51"), "mail": netip.MustParseAddr("10.77.0.52")}
+)
+
+// What is promised, and checked.
+const (
+	mostSilence = 100 * time.Millisecond // unanswered during a hand-over
+	kernelAfter = 4 * time.Second        // a dead owner's addresses are gone
+	leaseAfter  = 16 * time.Second       // a dead owner's VIPs are taken over: vip_leaseduration and a second
+)
+
+// A demo is the story under way.
+type demo struct {
+	*screen
+	lab     *lab.Lab
+	path    string // of herald
+	heralds map[string]*lab.Process
+}
+
+func (d *demo) tell(ctx context.Context) error {
+	for i, a := range []struct {
+		name string
+		tell func(context.Context) error
+	}{
+		{"Herald on every node", d.start},
+		{"A Service gets its VIP", d.expose},
+		{"What a user sees", d.look},
+		{"The owner is stopped: nothing is lost", d.handOver},
+		{"The owner is killed", d.kill},
+		{"It comes back", d.back},
+		{"Nothing is left", d.end},
+	} {
+		d.act(i+2, a.name)
+		if err := a.tell(ctx); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// kubectl shows and runs kubectl, and shows what it prints.
+func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
+	d.command("kubectl " + strings.Join(args, " "))
+	out, err := d.lab.Kubectl(ctx, args...)
+	if err == nil {
+		d.output(out)
+	}
+	return out, err
+}
+
+// status shows and runs herald status, and shows what it prints.
+func (d *demo) status(ctx context.Context) (string, error) {
+	d.command("herald status")
+	out, err := d.lab.Run(ctx, "cp", d.path, "status")
+	if err == nil {
+		d.output(out)
+	}
+	return out, err
+}
+
+// until tries fn until it says nothing is wrong, for so long at most.
+func (d *demo) until(ctx context.Context, atMost time.Duration, what string, fn func() error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, atMost, fmt.Errorf("not within %v", atMost))
+	defer cancel()
+	return d.during(what, func() error {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			err := fn()
+			if err == nil {
+				return nil
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return fmt.Errorf("%s: %w: %w", what, err, context.Cause(ctx))
+			}
+		}
+	})
+}
+
+// bound lists the VIPs on a node's eth0, as its kernel has them.
+func (d *demo) bound(node string) (list []netip.Addr, err error) {
+	err = d.lab.Do(node, func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		addrs, err := eth0.Addrs()
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && slices.Contains(slices.Collect(maps.Values(vips)), p.Addr()) {
+				list = append(list, p.Addr())
+			}
+		}
+		return err
+	})
+	return list, err
+}
+
+func (d *demo) startHerald(ctx context.Context, node string) error {
+	p, err := d.lab.StartHerald(node, map[string]string{"svc_enable": "true", "svc_election": "true", "vip_arp": "true"})
+	if err != nil {
+		return err
+	}
+	d.heralds[node] = p
+	return d.until(ctx, 15*time.Second, "Herald on "+node+" gets ready", func() error {
+		if !p.Running() {
+			return errors.New("it ended")
+		}
+		_, err := d.lab.Get(ctx, node, "http://127.0.0.1:2112/readyz")
+		return err
+	})
+}
+
+func (d *demo) start(ctx context.Context) error {
+	d.say("One process per node, with the rights of `herald manifest rbac` and no more.")
+	d.command("svc_enable=true svc_election=true vip_arp=true herald manager   # n1, n2, n3")
+	d.line("")
+	for _, n := range d.lab.Nodes() {
+		if err := d.startHerald(ctx, n); err != nil {
+			return err
+		}
+	}
+	d.well("Herald is ready on %s.", strings.Join(d.lab.Nodes(), ", "))
+	d.say("Each node renews one Lease of its own, however many Services there are.")
+	_, err := d.kubectl(ctx, "get", "leases", "--namespace=kube-system", "--selector=app.kubernetes.io/managed-by=herald")
+	return err
+}
+
+func (d *demo) expose(ctx context.Context) error {
+	for i := range 3 {
+		p := lab.Pod{Name: fmt.Sprintf("web-%d", i), Node: "w1", Labels: map[string]string{"app": "web"}}
+		if err := d.lab.AddPod(ctx, p); err != nil {
+			return err
+		}
+	}
+	if err := d.lab.AddDeployment(ctx, "default", "web", map[string]string{"app": "web"}); err != nil {
+		return err
+	}
+	d.say("A Deployment `web` runs three pods on the worker. One command gives it an address:")
+	who, err := d.lab.WhoHas(ctx, 10*time.Millisecond, vip)
+	if err != nil {
+		return err
+	}
+	defer who.Stop()
+	began := time.Now()
+	if _, err := d.kubectl(ctx, "expose", "deployment", "web", "--port=80", "--type=LoadBalancer", "--load-balancer-ip="+vip.String()); err != nil {
+		return err
+	}
+	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, err := who.Await(soon, vip, ""); err != nil {
+		return err
+	}
+	first := who.Stop().Addr(vip).First
+	err = d.until(ctx, 5*time.Second, "waiting for EXTERNAL-IP", func() error {
+		ip, err := d.lab.Kubectl(ctx, "get", "service", "web", "--output=jsonpath={.status.loadBalancer.ingress[0].ip}")
+		if err == nil && ip != vip.String() {
+			err = fmt.Errorf("it is %q", ip)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := d.kubectl(ctx, "get", "services"); err != nil {
+		return err
+	}
+	d.well("%s answered on the LAN %.0f ms after the command was started.", vip, first.Sub(began).Seconds()*1000)
+	d.say("The client, which knows nothing of Kubernetes:")
+	return d.reach(ctx)
+}
+
+// reach asks the VIP from the client.
+func (d *demo) reach(ctx context.Context) error {
+	url := "http://" + vip.String() + "/"
+	d.command("curl " + url + "   # on the client, 10.77.0.100")
+	var out string
+	var err error
+	if _, missing := exec.LookPath("curl"); missing == nil {
+		out, err = d.lab.Run(ctx, "cl", "curl", "--silent", "--show-error", "--max-time", "5", url)
+	} else {
+		out, err = d.lab.Get(ctx, "cl", url)
+	}
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(out, "web-") {
+		return fmt.Errorf("the VIP was answered by %q, not by a pod of web", out)
+	}
+	d.output(out)
+	pod, _, _ := strings.Cut(out, " ")
+	d.well("Pod %s answered.", pod)
+	return nil
+}
+
+func (d *demo) look(ctx context.Context) error {
+	d.say("Two Services more, so that every node has something to do.")
+	for _, name := range []string{"api", "mail"} {
+		_, err := d.kubectl(ctx, "expose", "deployment", "web", "--name="+name, "--port=80", "--type=LoadBalancer", "--load-balancer-ip="+vips[name].String())
+		if err != nil {
+			return err
+		}
+	}
+	owners := map[string]string{}
+	err := d.until(ctx, 5*time.Second, "waiting for their VIPs", func() (err error) {
+		owners, err = d.owners()
+		if err == nil && len(owners) != len(vips) {
+			err = fmt.Errorf("the nodes have %d of %d VIPs", len(owners), len(vips))
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	time.Sleep(300 * time.Millisecond) // the statuses and Events are on their way
+	d.say("Who announces what, as of the cluster's own objects, from any machine with a kubeconfig:")
+	if _, err := d.status(ctx); err != nil {
+		return err
+	}
+	nodes := slices.Sorted(maps.Values(owners))
+	if n := len(slices.Compact(nodes)); n != 3 {
+		return fmt.Errorf("three VIPs are on %d nodes: %v", n, owners)
+	}
+	d.well("Three VIPs, three nodes.")
+	d.say("The switch sees the same. Another host asks who has the address:")
+	d.command("arping -c 1 -I eth0 " + vip.String())
+	out, err := d.lab.Run(ctx, "pr", "arping", "-c", "1", "-I", "eth0", vip.String())
+	if err != nil {
+		return err
+	}
+	d.output(out)
+	if mac := d.lab.MAC(owners["web"]); !strings.Contains(strings.ToLower(out), mac) {
+		return fmt.Errorf("%s did not answer with %s's hardware address, %s", vip, owners["web"], mac)
+	}
+	d.well("That is %s.", owners["web"])
+	d.say("And the Service itself tells its story:")
+	return d.events(ctx, "announces")
+}
+
+// owners says which node's kernel has the VIP of each Service.
+func (d *demo) owners() (map[string]string, error) {
+	owners := map[string]string{}
+	for _, n := range d.lab.Nodes() {
+		have, err := d.bound(n)
+		if err != nil {
+			return nil, err
+		}
+		for name, a := range vips {
+			if slices.Contains(have, a) {
+				if owners[name] != "" {
+					return nil, fmt.Errorf("%s is on %s and on %s", a, owners[name], n)
+				}
+				owners[name] = n
+			}
+		}
+	}
+	return owners, nil
+}
+
+// events shows the Events of the Service web, in which word must appear.
+func (d *demo) events(ctx context.Context, word string) error {
+	d.command("kubectl describe service web | sed -n '/^Events/,$p'")
+	var tail string
+	err := d.until(ctx, 5*time.Second, "waiting for the Event", func() error {
+		out, err := d.lab.Kubectl(ctx, "describe", "service", "web")
+		if err != nil {
+			return err
+		}
+		_, tail, _ = strings.Cut(out, "\nEvents:")
+		if !strings.Contains(tail, word) {
+			return fmt.Errorf("no Event says %q:%s", word, tail)
+		}
+		return nil
+	})
+	d.output("Events:" + tail)
+	return err
+}
+
+// another waits for a node other than the old one to answer for the VIP.
+func another(ctx context.Context, who *lab.WhoHas, nodes []string, old string) (string, time.Time, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		node string
+		at   time.Time
+		err  error
+	}
+	first := make(chan answer, len(nodes))
+	n := 0
+	for _, node := range nodes {
+		if node != old {
+			n++
+			go func() {
+				at, err := who.Await(ctx, vip, node)
+				first <- answer{node, at, err}
+			}()
+		}
+	}
+	var err error
+	for range n {
+		a := <-first
+		if a.err == nil {
+			return a.node, a.at, nil
+		}
+		err = a.err
+	}
+	return "", time.Time{}, err
+}
+
+// owner is the node that has the VIP of web.
+func (d *demo) owner() (string, error) {
+	owners, err := d.owners()
+	if err == nil && owners["web"] == "" {
+		err = fmt.Errorf("no node has %s", vip)
+	}
+	return owners["web"], err
+}
