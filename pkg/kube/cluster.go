@@ -22,7 +22,8 @@ import (
 // Options of a Cluster.
 type Options struct {
 	Namespace string // watch the Services of this namespace only (svc_namespace); "" for all
-	Announcer string // the namespace of node leases and of the lease for all
+	Announcer string // the namespace of node leases
+	Locks     string // the namespace of the lease for all Services (svc_leasename); "" if it is one of the two above
 	Node      string // this node's name, for Events
 	NoUpdates bool   // write nothing to Services (disable_service_updates)
 
@@ -32,8 +33,8 @@ type Options struct {
 }
 
 // A Cluster is what the API server knows: caches of it, and the parts that write
-// to it. With Options.Namespace set it needs no permission outside that namespace
-// and the announcer's, and knows neither Nodes nor the Service ranges.
+// to it. With Options.Namespace set it needs no permission outside the namespaces
+// that Options names, and knows neither Nodes nor the Service ranges.
 type Cluster struct {
 	metrics  *metrics
 	host     netip.Addr // the API server's address as configured, if it is one

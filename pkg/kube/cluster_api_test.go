@@ -2,20 +2,15 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/netip"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -143,17 +138,6 @@ func TestExactPermissions(t *testing.T) {
 }
 
 // haveStatus has a status written and waits until the cache says so.
-func (r *rig) haveStatus(t testing.TB, want vip.Status) {
-	t.Helper()
-	r.bell.until(t, fmt.Sprintf("status %+v", want), func() bool {
-		have, err := r.Statuses().Set(t.Context(), []vip.Status{want})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(have) == 1
-	})
-}
-
 // useLeases does with Leases what package lease does.
 func (r *rig) useLeases(t testing.TB, ns string) {
 	t.Helper()
@@ -215,6 +199,11 @@ func TestHeartbeatsOfKubeletsAreLeftOut(t *testing.T) {
 	r := newRig(t, "admin", Options{})
 	run(t, r)
 	r.leases.until(t, "the leases", r.Leases().Synced)
+	r.bell.until(t, "Synced", r.Synced)
+	select {
+	case <-r.bell:
+	default:
+	}
 	api.must(t, "POST", beat, `{"metadata":{"name":"after"}}`)
 	api.must(t, "POST", "/apis/coordination.k8s.io/v1/namespaces/"+ns+"/leases", `{"metadata":{"name":"last"}}`)
 	r.leases.until(t, "the last Lease", func() bool {
@@ -228,15 +217,21 @@ func TestHeartbeatsOfKubeletsAreLeftOut(t *testing.T) {
 		}
 		return false
 	})
+	select {
+	case <-r.bell:
+		t.Error("a Lease woke the agent")
+	default:
+	}
 }
 
-// TestOneNamespace: a Role in each of the two namespaces is enough.
+// TestOneNamespace: a Role in each of the namespaces named is enough.
 func TestOneNamespace(t *testing.T) {
 	api := startAPI(t)
-	ns, own, foreign := api.namespace(t), api.namespace(t), api.namespace(t)
+	ns, own, locks, foreign := api.namespace(t), api.namespace(t), api.namespace(t), api.namespace(t)
 	api.allow(t, "narrow", ns, narrowRules)
 	api.allow(t, "narrow", own, leaseRules)
-	r := newRig(t, "narrow", Options{Namespace: ns, Announcer: own})
+	api.allow(t, "narrow", locks, leaseRules)
+	r := newRig(t, "narrow", Options{Namespace: ns, Announcer: own, Locks: locks})
 	run(t, r, r.Statuses(), r.Notes())
 	r.create(t, ns, "web", "192.168.7.101")
 	r.create(t, foreign, "web", "192.168.7.102")
@@ -248,6 +243,7 @@ func TestOneNamespace(t *testing.T) {
 	r.haveStatus(t, vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.101"), Mode: vip.ModeVIP}}})
 	r.useLeases(t, ns)
 	r.useLeases(t, own)
+	r.useLeases(t, locks)
 	note := vip.Note{Service: key, UID: r.service(key).UID, Reason: vip.Announced, Message: "node n1 announces 192.168.7.101 on eth0"}
 	r.haveNotes(t, note)
 	if n := r.log.count("level=WARN"); n != 0 {
@@ -256,22 +252,6 @@ func TestOneNamespace(t *testing.T) {
 }
 
 // haveNotes has Notes told and waits until they are.
-func (r *rig) haveNotes(t testing.TB, want ...vip.Note) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		have, err := r.Notes().Set(t.Context(), want)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(have) == len(want) {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d of %d notes said", len(have), len(want))
-		}
-	}
-}
-
 // TestWithoutPermissions: what is missing is named once each, and what can be
 // gone without is gone without.
 func TestWithoutPermissions(t *testing.T) {
@@ -408,229 +388,12 @@ func TestRunEnds(t *testing.T) {
 }
 
 // TestStatusIsCorrected: what somebody else writes is put right, and said.
-func TestStatusIsCorrected(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{})
-	run(t, r, r.Statuses())
-	r.create(t, ns, "web", "192.168.7.106")
-	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
-	want := vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.106"), Mode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
-	r.haveStatus(t, want)
-	for _, patch := range []string{
-		`{"status":{"loadBalancer":{"ingress":[{"ip":"192.168.7.66"}]}}}`,
-		`{"status":{"loadBalancer":{"ingress":null}}}`,
-		`{"metadata":{"annotations":{"kube-vip.io/vipHost":"elsewhere"}}}`,
-	} {
-		api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web/status", patch)
-		r.bell.until(t, "the foreign status", func() bool { have, _ := r.Statuses().Set(t.Context(), []vip.Status{want}); return len(have) == 0 })
-		r.haveStatus(t, want)
-	}
-	if n := r.log.count("level=WARN", "somebody else changed the status"); n != 1 {
-		t.Errorf("said %d times, want once", n)
-	}
-}
-
 // TestRequestsOfAStatus: a status costs one request, and none when it holds.
-func TestRequestsOfAStatus(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{})
-	run(t, r, r.Statuses())
-	r.bell.until(t, "Synced", r.Synced)
-	const n = 50
-	var want []vip.Status
-	for i := range n {
-		name := fmt.Sprintf("web-%d", i)
-		a := netip.AddrFrom4([4]byte{192, 168, 8, byte(i)})
-		r.create(t, ns, name, a.String())
-		want = append(want, vip.Status{Service: vip.Key{Namespace: ns, Name: name}, Host: "n1", Ingress: []vip.Ingress{{Addr: a, Mode: vip.ModeVIP}}})
-	}
-	all := func() bool {
-		have, _ := r.Statuses().Set(t.Context(), want)
-		return len(have) == n
-	}
-	r.bell.until(t, "all statuses", all)
-	for range 20 {
-		if !all() {
-			t.Fatal("a status got lost")
-		}
-	}
-	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != n {
-		t.Errorf("%v requests for %d statuses", got, n)
-	}
-	if got := sum(t, r.Collectors(), "herald_status_writes_total", "written"); got != n {
-		t.Errorf("herald_status_writes_total{written} is %v, want %d", got, n)
-	}
-}
-
-func TestNoUpdates(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{NoUpdates: true})
-	run(t, r, r.Statuses())
-	r.create(t, ns, "web", "192.168.7.107")
-	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
-	want := []vip.Status{{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.107"), Mode: vip.ModeVIP}}}}
-	if have, err := r.Statuses().Set(t.Context(), want); len(have) != 0 || err != nil {
-		t.Errorf("Set: %v, %v", have, err)
-	}
-	// What comes later in the same cache shows that nothing came before it.
-	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"Proxy"}}}`)
-	r.bell.until(t, "the change", func() bool { return r.service(key).Mode == vip.ModeProxy })
-	if s := r.service(key); s.Host != "" || len(s.Ingress) != 0 {
-		t.Errorf("host %q, ingress %v were written", s.Host, s.Ingress)
-	}
-	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != 0 {
-		t.Errorf("%v requests were sent", got)
-	}
-}
-
-func TestEvents(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	first := newRig(t, "admin", Options{})
-	run(t, first, first.Notes())
-	first.create(t, ns, "web", "192.168.7.108")
-	key := vip.Key{Namespace: ns, Name: "web"}
-	first.bell.until(t, "the Service", func() bool { return first.service(key) != nil })
-	id := first.service(key).UID
-	announced := vip.Note{Service: key, UID: id, Reason: vip.Announced, Message: "node n1 announces 192.168.7.108 on eth0", Occasion: 1}
-	refused := vip.Note{Service: key, UID: id, Warning: true, Reason: vip.AddressRefused, Message: strings.Repeat("ä", 2000)}
-	first.haveNotes(t, announced, refused)
-	first.haveNotes(t, announced, refused)
-
-	// After a restart, or on another node: the same is not said again.
-	second := newRig(t, "admin", Options{Node: "n2"})
-	run(t, second.Notes())
-	second.haveNotes(t, announced)
-	if got := sum(t, second.Collectors(), "herald_events_total", "known"); got != 1 {
-		t.Errorf("herald_events_total{known} is %v, want 1", got)
-	}
-
-	var list corev1.EventList
-	if err := json.Unmarshal([]byte(api.must(t, "GET", "/api/v1/namespaces/"+ns+"/events", "")), &list); err != nil {
-		t.Fatal(err)
-	}
-	if len(list.Items) != 2 {
-		t.Fatalf("%d Events, want 2", len(list.Items))
-	}
-
-	// It ceases to hold, and holds again.
-	first.haveNotes(t)
-	first.haveNotes(t, announced)
-	s, err := TakeSnapshot(t.Context(), api.as("admin"), ns)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []vip.Note
-	for _, e := range s.Events {
-		if e.Node != "n1" || time.Since(e.At) > time.Minute {
-			t.Errorf("Event by %q at %v", e.Node, e.At)
-		}
-		e.Occasion = 0 // is not kept
-		got = append(got, e.Note)
-	}
-	announced.Occasion = 0
-	refused.Message = strings.Repeat("ä", 510) + "..."
-	if diff := cmp.Diff([]vip.Note{announced, announced, refused}, got, cmpopts.SortSlices(func(a, b vip.Note) bool { return a.Reason > b.Reason })); diff != "" {
-		t.Errorf("Events (-want +got):\n%s", diff)
-	}
-	if len(s.Services) != 1 || s.Services[0].Key != key {
-		t.Errorf("Services: %v", s.Services)
-	}
-	describeByKubectl(t, api, ns)
-}
-
 // describeByKubectl: kubectl shows the Events of a Service.
-func describeByKubectl(t testing.TB, api *apiServer, ns string) {
-	t.Helper()
-	kubectl := filepath.Join(api.bin, "kubectl")
-	out, err := exec.Command(kubectl, "--server", api.as("").Host, "--token", "admin", "--insecure-skip-tls-verify", "-n", ns, "describe", "service", "web").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for _, want := range []string{"VIPAnnounced", "AddressRefused", "herald", "node n1 announces 192.168.7.108 on eth0"} {
-		if !strings.Contains(string(out), want) {
-			t.Errorf("kubectl describe does not show %q:\n%s", want, out)
-		}
-	}
-}
-
-func TestSnapshotOfWhatMayBeRead(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	api.allow(t, "nobody", ns, `[{"apiGroups":[""],"resources":["services"],"verbs":["list"]}]`)
-	r := newRig(t, "admin", Options{})
-	r.create(t, ns, "web", "192.168.7.109")
-	s, err := TakeSnapshot(t.Context(), api.as("nobody"), ns)
-	if err == nil || !strings.Contains(err.Error(), "leases") || !strings.Contains(err.Error(), "events") || strings.Contains(err.Error(), "list services") {
-		t.Errorf("error %v, want one that names leases and events", err)
-	}
-	if len(s.Services) != 1 {
-		t.Errorf("%d Services, want 1", len(s.Services))
-	}
-}
-
 // TestStatusPreconditions: the API server takes a write only for the version that
 // it was made for.
-func TestStatusPreconditions(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{})
-	run(t, r)
-	r.create(t, ns, "web", "192.168.7.110")
-	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
-	want := vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.110"), Mode: vip.ModeVIP}}}
-	now := r.current(key)
-	old := *now
-	old.version = "1"
-	if got, err := r.Statuses().write(t.Context(), &old, want); got != conflict {
-		t.Errorf("an old version: outcome %d, %v; want a conflict", got, err)
-	}
-	if got, err := r.Statuses().write(t.Context(), now, want); got != written || err != nil {
-		t.Errorf("outcome %d, %v; want written", got, err)
-	}
-	x := *now
-	x.Key.Name = "nothing"
-	other := want
-	other.Service.Name = "nothing"
-	if got, _ := r.Statuses().write(t.Context(), &x, other); got != gone {
-		t.Errorf("no such Service: outcome %d", got)
-	}
-	bad := want
-	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, Mode: "Nonsense"}}
-	r.bell.until(t, "the status", func() bool { return r.service(key).Host == "n1" })
-	if got, err := r.Statuses().write(t.Context(), r.current(key), bad); got != rejected || err == nil {
-		t.Errorf("an ipMode that does not exist: outcome %d, %v; want rejected", got, err)
-	}
-}
-
 // TestClearedAfterTypeChange: a Service that is no LoadBalancer any more is
 // listed until its last mark is gone.
-func TestClearedAfterTypeChange(t *testing.T) {
-	api := startAPI(t)
-	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{})
-	run(t, r, r.Statuses())
-	r.create(t, ns, "web", "192.168.7.111")
-	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
-	r.haveStatus(t, vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.111"), Mode: vip.ModeVIP}}})
-	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"spec":{"type":"ClusterIP"}}`)
-	r.bell.until(t, "the type", func() bool { s := r.service(key); return s != nil && !s.LoadBalancer && s.Host == "n1" })
-	r.haveStatus(t, vip.Status{Service: key})
-	if s := r.service(key); s != nil {
-		t.Errorf("still listed: %+v", s)
-	}
-	if got := api.must(t, "GET", "/api/v1/namespaces/"+ns+"/services/web", ""); strings.Contains(got, "vipHost") || strings.Contains(got, `"ingress":[`) {
-		t.Errorf("still marked: %s", got)
-	}
-}
-
 // TestResourceThatIsAbsent: an older API server has no ServiceCIDRs. That is
 // nothing to warn of, and not asked for again and again.
 func TestResourceThatIsAbsent(t *testing.T) {

@@ -1,7 +1,9 @@
 package kube
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -33,15 +35,15 @@ func newLeases(write, watch *api, o Options) *Leases {
 			read: readLease, changed: l.changed, poke: o.PokeLeases,
 		})
 	}
-	switch {
-	case o.Namespace == "":
+	if o.Namespace == "" {
 		// Each kubelet renews a Lease there, each ten seconds.
 		from("", "metadata.namespace!="+nodeHeartbeats)
-	case o.Namespace == o.Announcer:
-		from(o.Namespace, "")
-	default:
-		from(o.Namespace, "")
-		from(o.Announcer, "")
+		return l
+	}
+	spaces := []string{o.Namespace, o.Announcer, cmp.Or(o.Locks, o.Announcer)}
+	slices.Sort(spaces)
+	for _, namespace := range slices.Compact(spaces) {
+		from(namespace, "")
 	}
 	return l
 }
@@ -70,8 +72,8 @@ func (l *Leases) Synced() bool {
 	return true
 }
 
-// All is the Leases of all namespaces (of the two that matter, if Services of
-// one namespace only are watched) but those of the kubelets, in no order. Neither
+// All is the Leases of all namespaces (of those that matter, if Services of one
+// namespace only are watched) but those of the kubelets, in no order. Neither
 // the slice nor the Leases may be changed.
 func (l *Leases) All() []*coordinationv1.Lease {
 	l.mu.Lock()

@@ -27,7 +27,7 @@ func readService(o *corev1.Service) *record {
 	r := &record{version: o.ResourceVersion}
 	r.Key = vip.Key{Namespace: o.Namespace, Name: o.Name}
 	r.UID = string(o.UID)
-	r.Created = o.CreationTimestamp.Time
+	r.Created = o.CreationTimestamp.UTC()
 	r.LoadBalancer = o.Spec.Type == corev1.ServiceTypeLoadBalancer
 	_, r.hosted = o.Annotations[hostKey]
 	if o.Spec.LoadBalancerClass != nil {

@@ -86,7 +86,7 @@ func list[L any, P interface {
 }
 
 func readEvent(o *corev1.Event) Event {
-	e := Event{At: o.LastTimestamp.Time, Node: o.Source.Host}
+	e := Event{At: o.LastTimestamp.UTC(), Node: o.Source.Host}
 	e.Service = vip.Key{Namespace: o.InvolvedObject.Namespace, Name: o.InvolvedObject.Name}
 	e.UID = string(o.InvolvedObject.UID)
 	e.Warning = o.Type == corev1.EventTypeWarning

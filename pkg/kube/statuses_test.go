@@ -2,11 +2,9 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -18,177 +16,6 @@ import (
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
-
-// A paperAPI keeps Services on paper: versions, conditional writes, and a cache
-// that is behind by lag. It stands for the API server in bubbles of synctest.
-type paperAPI struct {
-	mu       sync.Mutex
-	version  int
-	services map[vip.Key]*corev1.Service
-	shown    map[vip.Key]*record // the cache
-	changed  func()              // called when the cache has changed
-
-	latency, lag time.Duration
-	dropsMode    bool                                // drops ipMode
-	refuse       func(k vip.Key) error               // fails a patch
-	after        func(k vip.Key)                     // runs after a patch
-	mutate       func(s *corev1.Service) (stay bool) // a webhook
-
-	patches  map[vip.Key]int
-	busy     int
-	busiest  int
-	attempts int
-}
-
-func newPaperAPI() *paperAPI {
-	return &paperAPI{
-		services: make(map[vip.Key]*corev1.Service), shown: make(map[vip.Key]*record),
-		patches: make(map[vip.Key]int), changed: func() {}, latency: 10 * time.Millisecond, lag: 50 * time.Millisecond,
-	}
-}
-
-// edit changes a Service, or creates it, as somebody else.
-func (p *paperAPI) edit(k vip.Key, f func(*corev1.Service)) {
-	p.mu.Lock()
-	s := &corev1.Service{}
-	if old := p.services[k]; old != nil {
-		s = old.DeepCopy()
-	}
-	s.Namespace, s.Name, s.UID = k.Namespace, k.Name, "uid"
-	f(s)
-	p.store(s)
-	p.mu.Unlock()
-}
-
-// set changes how the API server behaves.
-func (p *paperAPI) set(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f()
-}
-
-// tried is how many patches were sent.
-func (p *paperAPI) tried() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.attempts
-}
-
-// writes is how many patches of a Service took effect.
-func (p *paperAPI) writes(k vip.Key) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.patches[k]
-}
-
-// at is a Service as the API server has it.
-func (p *paperAPI) at(k vip.Key) *corev1.Service {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.services[k]
-}
-
-func (p *paperAPI) store(s *corev1.Service) {
-	k := vip.Key{Namespace: s.Namespace, Name: s.Name}
-	p.version++
-	s.ResourceVersion = strconv.Itoa(p.version)
-	p.services[k] = s
-	time.AfterFunc(p.lag, func() {
-		p.mu.Lock()
-		if r := p.shown[k]; r == nil || number(r.version) < number(s.ResourceVersion) {
-			p.shown[k] = readService(s)
-		}
-		p.mu.Unlock()
-		p.changed()
-	})
-}
-
-func number(version string) int {
-	n, _ := strconv.Atoi(version)
-	return n
-}
-
-func (p *paperAPI) current(k vip.Key) *record {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.shown[k]
-}
-
-func (p *paperAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
-	p.mu.Lock()
-	p.busy++
-	p.attempts++
-	p.busiest = max(p.busiest, p.busy)
-	p.mu.Unlock()
-	wait := time.NewTimer(p.latency)
-	defer wait.Stop()
-	select {
-	case <-ctx.Done():
-	case <-wait.C:
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.busy--
-	if ctx.Err() != nil {
-		return nil, ctx.Err()
-	}
-	if p.refuse != nil {
-		if err := p.refuse(k); err != nil {
-			return nil, err
-		}
-	}
-	var m struct {
-		Metadata struct {
-			ResourceVersion string
-			UID             string
-			Annotations     map[string]*string
-		}
-		Status corev1.ServiceStatus
-	}
-	if err := json.Unmarshal(body, &m); err != nil {
-		return nil, apierrors.NewBadRequest(err.Error())
-	}
-	old := p.services[k]
-	services := schema.GroupResource{Resource: "services"}
-	switch {
-	case old == nil:
-		return nil, apierrors.NewNotFound(services, k.Name)
-	case m.Metadata.ResourceVersion != old.ResourceVersion:
-		return nil, apierrors.NewConflict(services, k.Name, errors.New("it has changed"))
-	}
-	s := old.DeepCopy()
-	for key, v := range m.Metadata.Annotations {
-		if v == nil {
-			delete(s.Annotations, key)
-			continue
-		}
-		if s.Annotations == nil {
-			s.Annotations = make(map[string]string)
-		}
-		s.Annotations[key] = *v
-	}
-	s.Status.LoadBalancer.Ingress = m.Status.LoadBalancer.Ingress
-	if p.dropsMode {
-		for i := range s.Status.LoadBalancer.Ingress {
-			s.Status.LoadBalancer.Ingress[i].IPMode = nil
-		}
-	}
-	if p.mutate != nil && !p.mutate(s) {
-		return old, nil
-	}
-	p.patches[k]++
-	p.store(s)
-	if f := p.after; f != nil {
-		time.AfterFunc(20*time.Millisecond, func() { f(k) })
-	}
-	return s, nil
-}
-
-// idle lets time pass in a bubble, until nothing is left to do.
-func idle(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
-}
 
 // A desk is Statuses at work on paper, with an agent that calls Set whenever the
 // cache changes.
@@ -407,21 +234,39 @@ func TestStatusServerAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newDesk(t)
 		defer stop()
-		want := d.fill(100)
+		const n = 500
+		want := d.fill(n)
 		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
 		d.ask(want...)
 		idle(10 * time.Minute)
 		if d.tried() < 100 || d.tried() > 300 {
-			t.Errorf("%d requests in 10 minutes for 100 statuses of a server that is away", d.tried())
+			t.Errorf("%d requests in 10 minutes for statuses of a server that is away", d.tried())
 		}
 		before := d.tried()
 		d.set(func() { d.refuse = nil })
 		idle(awayMost + time.Second)
-		if d.held() != 100 {
-			t.Errorf("%d statuses %v after the server came back, want all", d.held(), awayMost+time.Second)
+		if d.held() != n {
+			t.Errorf("%d statuses %v after the server came back, want %d", d.held(), awayMost+time.Second, n)
 		}
-		if got := d.tried() - before; got != 100 {
-			t.Errorf("%d requests for 100 statuses", got)
+		if got := d.tried() - before; got != n {
+			t.Errorf("%d requests for %d statuses", got, n)
+		}
+	})
+}
+
+// TestStatusServerHiccup: many failures at once are one failure.
+func TestStatusServerHiccup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := newDesk(t)
+		defer stop()
+		want := d.fill(100)
+		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
+		d.ask(want...)
+		idle(2 * d.latency)
+		d.set(func() { d.refuse = nil })
+		idle(awayFirst + time.Second)
+		if d.held() != 100 {
+			t.Errorf("%d of 100 statuses a second after a short failure", d.held())
 		}
 	})
 }
@@ -501,9 +346,11 @@ func TestStatusRejected(t *testing.T) {
 			t.Errorf("said %d times, want once", n)
 		}
 		d.set(func() { d.refuse = nil })
-		idle(2 * time.Minute)
+		want[3].Host = "n2" // another want is another matter
+		d.ask(want...)
+		idle(time.Second)
 		if d.held() != 20 {
-			t.Error("not written when it would have been taken")
+			t.Error("another want waits for the one that was rejected")
 		}
 	})
 }
@@ -572,6 +419,50 @@ func TestStatusWantIsTheLast(t *testing.T) {
 			t.Errorf("host %q, want that of the last want", got)
 		}
 	})
+}
+
+// TestHolds: what counts as being what is wanted.
+func TestHolds(t *testing.T) {
+	have := func(change func(*record)) *record {
+		w := statusOf(1)
+		r := &record{hosted: true}
+		r.Host, r.Ingress = w.Host, w.Ingress
+		change(r)
+		return r
+	}
+	ingress := func(f func(*vip.Ingress)) func(*record) {
+		return func(r *record) {
+			r.Ingress = []vip.Ingress{r.Ingress[0]}
+			f(&r.Ingress[0])
+		}
+	}
+	blank := statusOf(1)
+	blank.Ingress[0].Mode = ""
+	tests := []struct {
+		name string
+		have *record
+		want vip.Status
+		is   bool
+	}{
+		{"the same", have(func(*record) {}), statusOf(1), true},
+		{"another host", have(func(r *record) { r.Host = "n2" }), statusOf(1), false},
+		{"no ingress", have(func(r *record) { r.Ingress = nil }), statusOf(1), false},
+		{"another address", have(ingress(func(i *vip.Ingress) { i.Addr = i.Addr.Next() })), statusOf(1), false},
+		{"a host name besides", have(ingress(func(i *vip.Ingress) { i.Hostname = "x" })), statusOf(1), false},
+		{"another mode", have(ingress(func(i *vip.Ingress) { i.Mode = vip.ModeProxy })), statusOf(1), false},
+		{"no mode", have(ingress(func(i *vip.Ingress) { i.Mode = "" })), statusOf(1), false},
+		{"any mode, none wanted", have(func(*record) {}), blank, true},
+		{"other ports", have(ingress(func(i *vip.Ingress) { i.Ports = nil })), statusOf(1), false},
+		{"one more", have(func(r *record) { r.Ingress = append(r.Ingress, vip.Ingress{Hostname: "x"}) }), statusOf(1), false},
+		{"nothing, nothing wanted", &record{}, vip.Status{}, true},
+		{"an empty annotation, nothing wanted", &record{hosted: true}, vip.Status{}, false},
+	}
+	s := &Statuses{}
+	for _, tt := range tests {
+		if got := s.holds(tt.have, tt.want); got != tt.is {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.is)
+		}
+	}
 }
 
 func TestStatusesEnd(t *testing.T) {

@@ -1,0 +1,188 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A paperAPI keeps Services on paper: versions, conditional writes, and a cache
+// that is behind by lag. It stands for the API server in bubbles of synctest.
+type paperAPI struct {
+	mu       sync.Mutex
+	version  int
+	services map[vip.Key]*corev1.Service
+	shown    map[vip.Key]*record // the cache
+	changed  func()              // called when the cache has changed
+
+	latency, lag time.Duration
+	dropsMode    bool                                // drops ipMode
+	refuse       func(k vip.Key) error               // fails a patch
+	after        func(k vip.Key)                     // runs after a patch
+	mutate       func(s *corev1.Service) (stay bool) // a webhook
+
+	patches  map[vip.Key]int
+	busy     int
+	busiest  int
+	attempts int
+}
+
+func newPaperAPI() *paperAPI {
+	return &paperAPI{
+		services: make(map[vip.Key]*corev1.Service), shown: make(map[vip.Key]*record),
+		patches: make(map[vip.Key]int), changed: func() {}, latency: 10 * time.Millisecond, lag: 50 * time.Millisecond,
+	}
+}
+
+// edit changes a Service, or creates it, as somebody else.
+func (p *paperAPI) edit(k vip.Key, f func(*corev1.Service)) {
+	p.mu.Lock()
+	s := &corev1.Service{}
+	if old := p.services[k]; old != nil {
+		s = old.DeepCopy()
+	}
+	s.Namespace, s.Name, s.UID = k.Namespace, k.Name, "uid"
+	f(s)
+	p.store(s)
+	p.mu.Unlock()
+}
+
+// set changes how the API server behaves.
+func (p *paperAPI) set(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+}
+
+// tried is how many patches were sent.
+func (p *paperAPI) tried() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.attempts
+}
+
+// writes is how many patches of a Service took effect.
+func (p *paperAPI) writes(k vip.Key) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.patches[k]
+}
+
+// at is a Service as the API server has it.
+func (p *paperAPI) at(k vip.Key) *corev1.Service {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.services[k]
+}
+
+func (p *paperAPI) store(s *corev1.Service) {
+	k := vip.Key{Namespace: s.Namespace, Name: s.Name}
+	p.version++
+	s.ResourceVersion = strconv.Itoa(p.version)
+	p.services[k] = s
+	time.AfterFunc(p.lag, func() {
+		p.mu.Lock()
+		if r := p.shown[k]; r == nil || number(r.version) < number(s.ResourceVersion) {
+			p.shown[k] = readService(s)
+		}
+		p.mu.Unlock()
+		p.changed()
+	})
+}
+
+func number(version string) int {
+	n, _ := strconv.Atoi(version)
+	return n
+}
+
+func (p *paperAPI) current(k vip.Key) *record {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.shown[k]
+}
+
+func (p *paperAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
+	p.mu.Lock()
+	p.busy++
+	p.attempts++
+	p.busiest = max(p.busiest, p.busy)
+	p.mu.Unlock()
+	wait := time.NewTimer(p.latency)
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+	case <-wait.C:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy--
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if p.refuse != nil {
+		if err := p.refuse(k); err != nil {
+			return nil, err
+		}
+	}
+	var m struct {
+		Metadata struct {
+			ResourceVersion string
+			UID             string
+			Annotations     map[string]*string
+		}
+		Status corev1.ServiceStatus
+	}
+	if err := json.Unmarshal(body, &m); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	old := p.services[k]
+	services := schema.GroupResource{Resource: "services"}
+	switch {
+	case old == nil:
+		return nil, apierrors.NewNotFound(services, k.Name)
+	case m.Metadata.ResourceVersion != old.ResourceVersion:
+		return nil, apierrors.NewConflict(services, k.Name, errors.New("it has changed"))
+	}
+	s := old.DeepCopy()
+	for key, v := range m.Metadata.Annotations {
+		if v == nil {
+			delete(s.Annotations, key)
+			continue
+		}
+		if s.Annotations == nil {
+			s.Annotations = make(map[string]string)
+		}
+		s.Annotations[key] = *v
+	}
+	s.Status.LoadBalancer.Ingress = m.Status.LoadBalancer.Ingress
+	if p.dropsMode {
+		for i := range s.Status.LoadBalancer.Ingress {
+			s.Status.LoadBalancer.Ingress[i].IPMode = nil
+		}
+	}
+	if p.mutate != nil && !p.mutate(s) {
+		return old, nil
+	}
+	p.patches[k]++
+	p.store(s)
+	if f := p.after; f != nil {
+		time.AfterFunc(20*time.Millisecond, func() { f(k) })
+	}
+	return s, nil
+}
+
+// idle lets time pass in a bubble, until nothing is left to do.
+func idle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
