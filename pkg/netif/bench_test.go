@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"golang.org/x/sys/unix"
 )
 
 // BenchmarkRenewal is one renewal of 333 addresses of both families, which a
@@ -18,7 +20,7 @@ func BenchmarkRenewal(b *testing.B) {
 	_, err = n.Set(b.Context(), many(333, "eth0"))
 	must(b, err)
 	for b.Loop() {
-		n.renew(func(int) bool { return true })
+		n.renew()
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/333, "µs/address")
 }
@@ -33,4 +35,25 @@ func many(n int, link string) []vip.Address {
 		}
 	}
 	return list
+}
+
+// BenchmarkSecond is the processor time that 333 addresses cost in a second, of
+// this process, which also hears of its own renewals.
+func BenchmarkSecond(b *testing.B) {
+	hardware(b, "eth0", "10.0.0.5/24")
+	r, stop := kernelRig(b)
+	defer stop()
+	_, err := r.Set(b.Context(), many(333, "eth0"))
+	must(b, err)
+	time.Sleep(time.Second)
+	used := func() int64 {
+		var u unix.Rusage
+		must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return u.Utime.Nano() + u.Stime.Nano()
+	}
+	before := used()
+	for b.Loop() {
+		time.Sleep(time.Second)
+	}
+	b.ReportMetric(float64(used()-before)/1e6/float64(b.N), "cpu-ms/s")
 }

@@ -22,6 +22,8 @@ type fakeKernel struct {
 	fault func(op string, p place) error
 	// lag is how long it takes until a change is heard of.
 	lag time.Duration
+	// detection is how long the kernel looks for duplicates.
+	detection time.Duration
 	// foreign is the addresses that other hosts have.
 	foreign map[netip.Addr]bool
 	// old is a kernel before 5.18, which keeps no mark.
@@ -49,7 +51,7 @@ type fakeAddr struct {
 // veth, vlan, vrf, loopback, master=3), "eth0 10.0.0.5/24 ours" (also: tentative, secondary, linkscope) and
 // "default 4 eth0 100".
 func newFake(lines string) *fakeKernel {
-	k := &fakeKernel{links: map[int]link{}, addrs: map[place]*fakeAddr{}, checks: map[bool]*time.Timer{}, feeds: map[*fakeFeed]bool{}, foreign: map[netip.Addr]bool{}}
+	k := &fakeKernel{detection: 1490 * time.Millisecond, links: map[int]link{}, addrs: map[place]*fakeAddr{}, checks: map[bool]*time.Timer{}, feeds: map[*fakeFeed]bool{}, foreign: map[netip.Addr]bool{}}
 	for line := range strings.Lines(lines) {
 		if words := strings.Fields(line); len(words) > 0 {
 			k.parse(words)
@@ -136,6 +138,8 @@ func (k *fakeKernel) String() string {
 	return strings.Join(lines, "\n")
 }
 
+func (k *fakeKernel) marks() bool { return !k.old }
+
 func (k *fakeKernel) check(op string, p place) error {
 	if k.fault != nil {
 		return k.fault(op, p)
@@ -167,7 +171,7 @@ func (k *fakeKernel) bind(b binding) error {
 		k.addrs[b.place] = a
 		if b.detect {
 			a.tentative = true
-			a.dad = time.AfterFunc(1500*time.Millisecond, func() { k.detected(a) })
+			a.dad = time.AfterFunc(k.detection, func() { k.detected(a) })
 		}
 	}
 	a.ours = !k.old
@@ -181,7 +185,7 @@ func (k *fakeKernel) bind(b binding) error {
 // look removes the addresses of a family that have ended, and decides when to
 // look again, as Linux does in check_lifetime and addrconf_verify_rtnl.
 func (k *fakeKernel) look(is4 bool) {
-	const fuzzMinus, fuzz, fuzzMax, timer = 20 * time.Millisecond, time.Second / 4, time.Second, 28 * time.Millisecond
+	const fuzzMinus, fuzz, fuzzMax, timer = 20 * time.Millisecond, time.Second / 4, time.Second, 80 * time.Millisecond
 	now := time.Now()
 	next := now.Add(time.Hour)
 	for p, a := range k.addrs {
@@ -261,6 +265,13 @@ func (k *fakeKernel) give(link, prefix string) {
 	k.remove(a.place)
 	k.addrs[a.place] = a
 	k.tellEntry(*a, false)
+}
+
+// set changes what fails.
+func (k *fakeKernel) set(fault func(op string, p place) error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.fault = fault
 }
 
 // leave has the other host with that address go.

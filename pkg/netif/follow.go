@@ -3,7 +3,9 @@ package netif
 import (
 	"context"
 	"errors"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 )
 
@@ -68,12 +70,14 @@ func (n *Interfaces) reread() (bool, error) {
 	defer n.mu.Unlock()
 	lost := false
 	for at := range n.held {
-		if e, ok := p.entries[at]; ok {
-			e.ours = true // kernels before 5.18 don't keep the mark
-			p.entries[at] = e
-		} else {
+		e, ok := p.entries[at]
+		switch {
+		case !ok:
 			delete(n.held, at)
 			lost = true
+		case !n.kernel.marks():
+			e.ours = true
+			p.entries[at] = e
 		}
 	}
 	n.picture = p
@@ -82,61 +86,53 @@ func (n *Interfaces) reread() (bool, error) {
 
 // learn draws changes and reports whether they changed any fact.
 func (n *Interfaces) learn(changes []change) (bool, error) {
-	drawn, news, doubt := false, false, false
-	for _, c := range changes {
-		if c.routes {
-			routes, err := n.kernel.routes()
-			if err != nil {
-				return news, err
-			}
-			n.mu.Lock()
-			n.picture.routes, drawn = routes, true
-			n.mu.Unlock()
-			continue
+	var routes []route
+	moved := slices.ContainsFunc(changes, func(c change) bool { return c.routes })
+	if moved {
+		var err error
+		if routes, err = n.kernel.routes(); err != nil {
+			return false, err
 		}
-		n.mu.Lock()
-		switch {
-		case c.link != nil && c.gone:
-			for p := range n.held {
-				if p.link == c.link.index {
-					delete(n.held, p)
-				}
-			}
-			drawn = n.picture.apply(c) || drawn
-		case c.entry != nil && n.stale(c):
-			doubt = true
-		case c.entry != nil && c.gone && c.entry.duplicate:
-			news = n.refuse(c.entry.place) || news
-			fallthrough
-		default:
-			drawn = n.picture.apply(c) || drawn
-		}
-		n.mu.Unlock()
-	}
-	if doubt {
-		changed, err := n.reread()
-		return changed || news, err
 	}
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	return drawn && n.conclude() || news, nil
+	if moved {
+		n.picture.routes = routes
+	}
+	drawn, news, doubt := moved, false, false
+	for _, c := range changes {
+		switch {
+		case c.entry != nil && n.stale(c):
+			doubt = true
+			continue
+		case c.entry != nil && c.gone && c.entry.duplicate:
+			news = n.refuse(c.entry.place) || news
+		case c.link != nil && c.gone:
+			maps.DeleteFunc(n.held, func(p place, _ *holding) bool { return p.link == c.link.index })
+		}
+		drawn = n.picture.apply(c) || drawn
+	}
+	changed := drawn && n.conclude() || news
+	n.mu.Unlock()
+	if !doubt {
+		return changed, nil
+	}
+	reread, err := n.reread()
+	return changed || reread, err
 }
 
-// stale reports whether c contradicts what this process did itself. It may be
-// older than that, since a change is heard of later than the answer to a request:
-// then only a new reading tells. n.mu is held.
+// stale reports whether c contradicts what this process knows of an address that
+// it holds, or of one that it has just removed. It may be older than that, since a
+// change is heard of later than the answer to a request: then only a new reading
+// tells. n.mu is held.
 func (n *Interfaces) stale(c change) bool {
-	_, there := n.picture.entries[c.entry.place]
-	held := n.held[c.entry.place] != nil
-	if held {
-		c.entry.ours = true // kernels before 5.18 don't keep the mark
+	known, there := n.picture.entries[c.entry.place]
+	if n.held[c.entry.place] == nil {
+		return !c.gone && c.entry.ours && !(there && known.ours)
 	}
-	switch {
-	case c.gone:
-		return held && !c.entry.duplicate
-	default:
-		return c.entry.ours && !there
+	if !n.kernel.marks() {
+		c.entry.ours = true
 	}
+	return c.gone && !c.entry.duplicate || !c.gone && *c.entry != known
 }
 
 // refuse notes that another host has the address. The kernel has removed it by

@@ -18,6 +18,8 @@ type kernel interface {
 	unbind(place) error
 	// routes tells the default routes.
 	routes() ([]route, error)
+	// marks reports whether the kernel keeps the mark of an address.
+	marks() bool
 	// subscribe starts to tell changes.
 	subscribe() (feed, error)
 }

@@ -1,55 +1,343 @@
 package netif
 
 import (
+	"context"
 	"fmt"
-	"net/netip"
-	"os"
-	"strconv"
+	"net"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/vishvananda/netlink"
 )
 
-func TestMeasureExpiry(t *testing.T) {
-	if os.Getenv("MEASURE") == "" {
-		t.Skip()
+// A kRig is Interfaces over the real kernel, running.
+type kRig struct {
+	*Interfaces
+	log   *buffer
+	poked chan struct{}
+	pokes atomic.Int32
+}
+
+func kernelRig(t testing.TB, change ...func(*Options)) (*kRig, func()) {
+	t.Helper()
+	logger, logged := log()
+	r := &kRig{log: logged, poked: make(chan struct{}, 1)}
+	o := Options{Log: logger, Tenure: always, Interface: "eth0"}
+	o.Poke = func() {
+		r.pokes.Add(1)
+		select {
+		case r.poked <- struct{}{}:
+		default:
+		}
 	}
-	hardware(t, "eth0", "10.0.0.5/24")
+	for _, c := range change {
+		c(&o)
+	}
+	n, err := New(o)
+	must(t, err)
+	r.Interfaces = n
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = n.Run(ctx) }()
+	return r, func() { cancel(); <-done }
+}
+
+// await waits for pokes until ok.
+func (r *kRig) await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for !ok() {
+		select {
+		case <-r.poked:
+		case <-time.After(5 * time.Millisecond): // not everything is worth a poke
+		case <-deadline:
+			t.Fatalf("waited in vain for %s; log:\n%s", what, r.log)
+		}
+	}
+}
+
+// knows reports whether the room has heard of an address that isn't ours.
+func (r *kRig) knows(a vip.Address) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, ok := r.picture.entries[place{r.picture.index(a.Link), a.Prefix()}]
+	return ok && !e.ours
+}
+
+func TestKernelBinds(t *testing.T) {
+	eth0 := hardware(t, "eth0", "10.0.0.5/24", "2001:db8:1::5/64")
+	r, stop := kernelRig(t)
+	defer stop()
+	give(t, eth0, "10.0.0.8/32")
+	give(t, eth0, "2001:db8::8/128")
+	r.await(t, "the strays", func() bool {
+		var w vip.World
+		r.Observe(&w)
+		return len(w.Stray) == 2
+	})
+	want := []vip.Address{
+		addr("10.0.0.9/32", "eth0"), addr("10.0.0.10/24", "eth0"), addr("2001:db8::9/128", "eth0"),
+		addr("10.0.0.8/32", "eth0"), addr("2001:db8::8/128", "eth0"),
+	}
+	have, err := r.Set(t.Context(), want)
+	must(t, err)
+	if d := diff(text(want), text(have)); d != "" {
+		t.Errorf("have (-want +got):\n%s", d)
+	}
+	const after = `
+		eth0 10.0.0.10/24 deprecated noprefixroute proto=v valid=3 preferred=0
+		eth0 10.0.0.5/24 permanent
+		eth0 10.0.0.8/32 deprecated proto=v valid=3 preferred=0
+		eth0 10.0.0.9/32 deprecated noprefixroute proto=v valid=3 preferred=0
+		eth0 2001:db8:1::5/64 permanent
+		eth0 2001:db8::8/128 deprecated noprefixroute proto=v valid=3 preferred=0
+		eth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=3 preferred=0`
+	if d := diff(lines(after), addresses(t, "eth0")); d != "" {
+		t.Errorf("kernel (-want +got):\n%s", d)
+	}
+	if routes := addedRoutes(t, eth0); routes != "" {
+		t.Errorf("binding made routes:\n%s", routes)
+	}
+	_, err = r.Set(t.Context(), nil)
+	must(t, err)
+	if d := diff("eth0 10.0.0.5/24 permanent\neth0 2001:db8:1::5/64 permanent", addresses(t, "eth0")); d != "" {
+		t.Errorf("kernel after Set(nothing) (-want +got):\n%s", d)
+	}
+}
+
+// addedRoutes is the routes of the main table other than those of the node's own subnets.
+func addedRoutes(t *testing.T, l netlink.Link) string {
+	t.Helper()
+	routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
+	must(t, err)
+	var found []string
+	for _, r := range routes {
+		if d := r.Dst.String(); d != "10.0.0.0/24" && d != "2001:db8:1::/64" && d != "fe80::/64" {
+			found = append(found, d)
+		}
+	}
+	return strings.Join(found, "\n")
+}
+
+// The kernel keeps the addresses while they are renewed, is silent about it, and
+// drops them within 4 s after the process died.
+func TestKernelLifetime(t *testing.T) {
+	hardware(t, "eth0")
+	r, stop := kernelRig(t)
+	want := many(40, "eth0")
+	_, err := r.Set(t.Context(), want)
+	must(t, err)
+	before := r.pokes.Load()
+	time.Sleep(4 * time.Second) // longer than any of them would live
+	if got := strings.Count(addresses(t, "eth0"), "proto=v"); got != len(want) {
+		t.Errorf("%d addresses after 4 s, want %d", got, len(want))
+	}
+	if got := r.pokes.Load() - before; got != 0 {
+		t.Errorf("%d pokes by renewals", got)
+	}
+	stop()
+	dead := time.Now()
+	time.Sleep(2400 * time.Millisecond)
+	if got := strings.Count(addresses(t, "eth0"), "proto=v"); got != len(want) {
+		t.Errorf("%d addresses %v after the process died, want %d", got, time.Since(dead), len(want))
+	}
+	await(t, "the kernel to drop the addresses", func() bool { return addresses(t, "eth0") == "" })
+	if took := time.Since(dead); took > 4*time.Second {
+		t.Errorf("the last address was gone after %v, want at most 4 s", took)
+	}
+}
+
+// A process that starts finds what another one left, and carries on with it.
+func TestKernelRestart(t *testing.T) {
+	hardware(t, "eth0")
+	r, stop := kernelRig(t)
+	a, b := addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")
+	_, err := r.Set(t.Context(), []vip.Address{a, b, addr("10.0.0.10/32", "eth0")})
+	must(t, err)
+	stop()
+	r, stop = kernelRig(t)
+	defer stop()
+	var w vip.World
+	r.Observe(&w)
+	if got, want := text(w.Bound), "eth0 10.0.0.10/32\neth0 10.0.0.9/32\neth0 2001:db8::9/128"; got != want {
+		t.Errorf("Bound:\n%s\nwant:\n%s", got, want)
+	}
+	_, err = r.Set(t.Context(), []vip.Address{a, b})
+	must(t, err)
+	if got, want := strings.Count(r.log.String(), "kept an address"), 2; got != want {
+		t.Errorf("%d addresses kept, want %d", got, want)
+	}
+	if got, want := addresses(t, "eth0"), "eth0 10.0.0.9/32 deprecated noprefixroute proto=v valid=3 preferred=0\neth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=3 preferred=0"; got != want {
+		t.Errorf("kernel:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+func TestKernelOthersInterfere(t *testing.T) {
+	eth0 := hardware(t, "eth0")
+	r, stop := kernelRig(t)
+	defer stop()
+	want := []vip.Address{addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")}
+	_, err := r.Set(t.Context(), want)
+	must(t, err)
+	for _, a := range want {
+		take(t, eth0, a.Prefix().String())
+		r.await(t, "the room to notice that "+a.Addr.String()+" is gone", func() bool {
+			var w vip.World
+			r.Observe(&w)
+			return len(w.Bound) == 1
+		})
+		have, err := r.Set(t.Context(), want)
+		if err != nil || len(have) != 2 {
+			t.Errorf("have %v, error %v", have, err)
+		}
+	}
+	// A link that goes down takes its IPv6 addresses along, and IPv4 ones stay.
+	must(t, netlink.LinkSetDown(eth0))
+	r.await(t, "the link to be down", func() bool { return !r.Info().Links[0].Up })
+	must(t, netlink.LinkSetUp(eth0))
+	r.await(t, "the link to be up", func() bool { return r.Info().Links[0].Up })
+	r.await(t, "the addresses", func() bool {
+		have, err := r.Set(t.Context(), want)
+		return err == nil && len(have) == 2
+	})
+	// A link that is deleted takes all along.
+	must(t, netlink.LinkDel(eth0))
+	r.await(t, "the link to be gone", func() bool { return r.Info().Links == nil })
+	have, err := r.Set(t.Context(), want)
+	if len(have) > 0 || err == nil || !strings.Contains(err.Error(), `this node has no interface "eth0"`) {
+		t.Errorf("have %v, error %v", have, err)
+	}
+	hardware(t, "eth0")
+	r.await(t, "the addresses on the new link", func() bool {
+		have, err := r.Set(t.Context(), want)
+		return err == nil && len(have) == 2
+	})
+}
+
+func TestKernelDuplicateAddressDetection(t *testing.T) {
+	hardware(t, "eth0")
+	sysctl(t, "net/ipv6/conf/eth0/accept_dad", "1")
+	peer, err := netlink.LinkByName("eth0p")
+	must(t, err)
+	give(t, peer, "2001:db8::66/128") // the other host, on the other end of the cable
+	r, stop := kernelRig(t)
+	defer stop()
+	free, used := addr("2001:db8::9/128", "eth0"), addr("2001:db8::66/128", "eth0")
+	free.New, used.New = true, true
+	want := []vip.Address{free, used}
+	have, err := r.Set(t.Context(), want)
+	if err != nil || len(have) > 0 {
+		t.Errorf("have %v, error %v: want nothing yet", have, err)
+	}
+	r.await(t, "both to be decided", func() bool {
+		have, err = r.Set(t.Context(), want)
+		return len(have) == 1 && err != nil
+	})
+	if got, want := fmt.Sprint(err), "address 2001:db8::66/128 on eth0: another host of that network uses it (found by duplicate address detection): take it off that host or give the Service another address"; got != want {
+		t.Errorf(" got %s\nwant %s", got, want)
+	}
+	if got, want := addresses(t, "eth0"), "eth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=3 preferred=0"; got != want {
+		t.Errorf("kernel: got %q, want %q", got, want)
+	}
+}
+
+func TestKernelIPv6SwitchedOff(t *testing.T) {
+	hardware(t, "eth0")
+	sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1")
+	r, stop := kernelRig(t)
+	defer stop()
+	have, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")})
+	if got, want := fmt.Sprint(err), "address 2001:db8::9/128 on eth0: can't bind it: permission denied (IPv6 is switched off there: sysctl net.ipv6.conf.eth0.disable_ipv6)"; got != want {
+		t.Errorf(" got %s\nwant %s", got, want)
+	}
+	if got, want := text(have), "eth0 10.0.0.9/32"; got != want {
+		t.Errorf("have %q, want %q", got, want)
+	}
+}
+
+// The kernel's changes come faster than they are read.
+func TestKernelMissedChanges(t *testing.T) {
+	eth0 := hardware(t, "eth0")
 	k, err := openNetlink()
 	must(t, err)
-	pic, err := k.read()
-	must(t, err)
-	idx := pic.index("eth0")
-	n, _ := strconv.Atoi(os.Getenv("MEASURE"))
-	spread, _ := time.ParseDuration(os.Getenv("SPREAD"))
-	v6 := os.Getenv("V6") != ""
 	f, err := k.subscribe()
 	must(t, err)
-	last := map[place]time.Time{}
-	for i := range n {
-		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32)
-		if v6 {
-			a := netip.MustParseAddr("2001:db8::").As16()
-			a[14], a[15] = byte((i+1)>>8), byte(i+1)
-			p = netip.PrefixFrom(netip.AddrFrom16(a), 128)
-		}
-		pl := place{idx, p}
-		must(t, k.bind(binding{place: pl, link: "eth0", seconds: 3}))
-		last[pl] = time.Now()
-		time.Sleep(spread / time.Duration(n))
+	defer f.close()
+	must(t, f.(*netlinkFeed).socket.SetReceiveBufferSize(4096, false))
+	for i := range 100 {
+		give(t, eth0, fmt.Sprintf("10.3.0.%d/32", i))
 	}
-	var mn, mx time.Duration = time.Hour, 0
-	for gone := 0; gone < n; {
-		cs, err := f.next()
+	for {
+		_, err := f.next()
+		if err == errMissed {
+			return
+		}
 		must(t, err)
-		for _, c := range cs {
-			if c.gone && c.entry != nil {
-				if l, ok := last[c.entry.place]; ok {
-					d := time.Since(l)
-					mn, mx = min(mn, d), max(mx, d)
-					gone++
-				}
-			}
-		}
 	}
-	fmt.Println("expiry min", mn, "max", mx)
+}
+
+func TestKernelDefaultRoute(t *testing.T) {
+	eth0 := hardware(t, "eth0", "10.0.0.5/24")
+	eth1 := hardware(t, "eth1", "10.1.0.5/24", "2001:db8:1::5/64")
+	r, stop := kernelRig(t, func(o *Options) { o.Interface, o.AllowNotUp = "", true })
+	defer stop()
+	if got := r.Info().Interface; got != "" {
+		t.Errorf("interface %q without a default route", got)
+	}
+	route := func(l netlink.Link, gw string, metric int) *netlink.Route {
+		a, err := netlink.ParseAddr(gw + "/128")
+		if !strings.Contains(gw, ":") {
+			a, err = netlink.ParseAddr(gw + "/32")
+		}
+		must(t, err)
+		return &netlink.Route{LinkIndex: l.Attrs().Index, Gw: a.IP, Priority: metric}
+	}
+	for _, step := range []struct {
+		route *netlink.Route
+		want  string
+	}{
+		{route(eth1, "2001:db8:1::1", 100), "eth1"},
+		{route(eth0, "10.0.0.1", 200), "eth0"},
+		{route(eth1, "10.1.0.1", 50), "eth1"},
+	} {
+		must(t, netlink.RouteAdd(step.route))
+		r.await(t, "the interface "+step.want, func() bool { return r.Info().Interface == step.want && r.Info().Default == step.want })
+	}
+	must(t, netlink.LinkSetDown(eth1)) // which takes its routes along
+	r.await(t, "the interface eth0", func() bool { return r.Info().Interface == "eth0" })
+	// A multipath route.
+	must(t, netlink.LinkSetUp(eth1))
+	must(t, netlink.RouteReplace(&netlink.Route{Priority: 10, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: make(net.IPMask, 4)}, MultiPath: []*netlink.NexthopInfo{
+		{LinkIndex: eth1.Attrs().Index, Gw: []byte{10, 1, 0, 1}}, {LinkIndex: eth0.Attrs().Index, Gw: []byte{10, 0, 0, 1}},
+	}}))
+	r.await(t, "the interface eth1", func() bool { return r.Info().Interface == "eth1" })
+}
+
+// Ports of a bridge are told in messages of the bridge's own, which are not
+// about the link as such.
+func TestKernelBridgePort(t *testing.T) {
+	eth0 := hardware(t, "eth0")
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "br0"
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	br, err := netlink.LinkByName("br0")
+	must(t, err)
+	t.Cleanup(func() { _ = netlink.LinkDel(br) })
+	must(t, netlink.LinkSetUp(br))
+	give(t, br, "10.0.0.5/24")
+	r, stop := kernelRig(t, func(o *Options) { o.Interface = "br0"; o.AllowNotUp = true })
+	defer stop()
+	listed := func(name string) bool { return strings.Contains(tell(r.Info()), "\n"+name+" ") }
+	give(t, eth0, "10.7.0.5/24")
+	r.await(t, "eth0 to be listed", func() bool { return listed("eth0") })
+	must(t, netlink.LinkSetMaster(eth0, br))
+	r.await(t, "eth0 to be a port", func() bool { return !listed("eth0") && listed("br0") })
+	must(t, netlink.LinkSetNoMaster(eth0))
+	r.await(t, "eth0 to be listed again", func() bool { return listed("eth0") })
+	if _, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0")}); err != nil {
+		t.Error(err)
+	}
 }

@@ -30,6 +30,10 @@ const insideEnv = "HERALD_TEST_NAMESPACE"
 // takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
 	if os.Getenv(insideEnv) != "" {
+		// Links get their own link-local addresses at once.
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
 		os.Exit(m.Run())
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -102,6 +106,11 @@ func give(t testing.TB, l netlink.Link, addr string) {
 	must(t, err)
 	a.Flags = unix.IFA_F_NODAD
 	must(t, netlink.AddrAdd(l, a))
+}
+
+func sysctl(t testing.TB, name, value string) {
+	t.Helper()
+	must(t, os.WriteFile("/proc/sys/"+name, []byte(value), 0o644))
 }
 
 func take(t testing.TB, l netlink.Link, addr string) {

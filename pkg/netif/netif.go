@@ -57,7 +57,6 @@ type Interfaces struct {
 	wants   map[place]vip.Address // what was last wanted there
 	refused map[place]time.Time   // duplicate addresses, and when they were found
 	epoch   int64                 // the tenure that the last Set was made under
-	slot    int                   // of the next address that is bound
 	wake    chan struct{}         // capacity 1: held is no longer empty
 }
 
@@ -146,8 +145,8 @@ func (n *Interfaces) check() error {
 	if s := n.opts.ServicesInterface; s != "" && s != "auto" && s != n.opts.Interface {
 		named("vip_servicesinterface", s)
 	}
-	if n.opts.Interface == "" && n.facts.info.Interface == "" {
-		errs = append(errs, errors.New("vip_interface is not set and this node has no default route to choose an interface by: set vip_interface"))
+	if s := n.opts.ServicesInterface; (s == "" || s == "auto") && n.facts.info.Default == "" {
+		errs = append(errs, errors.New("vip_interface is not set, and this node has no default route to choose an interface by: set vip_interface"))
 	}
 	return errors.Join(errs...)
 }

@@ -28,7 +28,7 @@ const (
 // rtnetlink is the kernel as rtnetlink(7) offers it.
 type rtnetlink struct {
 	socket map[int]*nl.SocketHandle // one for all requests; it locks itself
-	labels bool                     // the kernel doesn't keep IFA_PROTO
+	proto  bool                     // the kernel keeps IFA_PROTO
 }
 
 func openNetlink() (*rtnetlink, error) {
@@ -42,7 +42,7 @@ func openNetlink() (*rtnetlink, error) {
 	}
 	return &rtnetlink{
 		socket: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}},
-		labels: !keepsProto(),
+		proto:  keepsProto(),
 	}, nil
 }
 
@@ -58,6 +58,8 @@ func keepsProto() bool {
 	}
 	return major > 5 || major == 5 && minor >= 18
 }
+
+func (k *rtnetlink) marks() bool { return k.proto }
 
 func (k *rtnetlink) request(kind, flags int) *nl.NetlinkRequest {
 	r := nl.NewNetlinkRequest(kind, flags)
@@ -76,7 +78,7 @@ func (k *rtnetlink) bind(b binding) error {
 	r.AddData(nl.NewRtAttr(ifaProto, []byte{mark}))
 	life := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Valid: b.seconds}}
 	r.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, life.Serialize()))
-	if label := b.link + labelSuffix; k.labels && b.prefix.Addr().Is4() && len(label) < unix.IFNAMSIZ {
+	if label := b.link + labelSuffix; !k.proto && b.prefix.Addr().Is4() && len(label) < unix.IFNAMSIZ {
 		r.AddData(nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(label)))
 	}
 	_, err := r.Execute(unix.NETLINK_ROUTE, 0)

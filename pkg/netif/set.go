@@ -14,8 +14,8 @@ import (
 
 // A holding is an address that is renewed.
 type holding struct {
-	slot int       // in which it is renewed
-	ends time.Time // when the kernel drops it if it isn't renewed
+	ends   time.Time // when the kernel drops it if it isn't renewed
+	failed bool      // the last renewal did
 }
 
 // Set binds what is wanted and isn't bound, then removes what bears our mark and
@@ -83,13 +83,18 @@ func (n *Interfaces) hold(p place, w vip.Address) error {
 	n.mu.Lock()
 	h := n.held[p]
 	e, there := n.picture.entries[p]
-	others := n.picture.others(p)
 	_, refused := n.refused[p]
+	_, known := n.wants[p]
 	n.wants[p] = w
 	n.mu.Unlock()
 
 	switch {
 	case refused:
+		if there && e.ours { // a renewal was faster than the news
+			if err := n.unbind(p, w.Link); err != nil {
+				return err
+			}
+		}
 		return fmt.Errorf("address %s on %s: another host of that network uses it (found by duplicate address detection): take it off that host or give the Service another address",
 			p.prefix, w.Link)
 	case r.seconds == 0 && there && e.ours && r.over:
@@ -101,14 +106,15 @@ func (n *Interfaces) hold(p place, w vip.Address) error {
 	case h != nil && there && e.ours && !h.ends.After(r.end):
 		return nil
 	}
-	return n.take(p, w, r, others)
+	return n.take(p, w, r, known)
 }
 
-// take binds w at p, where there may be an entry already, ours or not.
-func (n *Interfaces) take(p place, w vip.Address, r right, others []entry) error {
+// take binds w at p, where there may be an entry already, ours or not. If it is
+// known, this process has wanted it before.
+func (n *Interfaces) take(p place, w vip.Address, r right, known bool) error {
 	n.mu.Lock()
 	e, there := n.picture.entries[p]
-	held := n.held[p] != nil
+	others := n.picture.others(p)
 	n.mu.Unlock()
 
 	for _, o := range append(others, e) {
@@ -133,7 +139,7 @@ func (n *Interfaces) take(p place, w vip.Address, r right, others []entry) error
 		n.log.Info("bound an address", "address", p.prefix, "link", w.Link)
 	case !e.ours:
 		n.log.Info("took over an address that another program had bound", "address", p.prefix, "link", w.Link)
-	case !held:
+	case !known:
 		n.log.Info("kept an address that an earlier process had bound", "address", p.prefix, "link", w.Link)
 	}
 	if !there {
@@ -167,7 +173,6 @@ func (n *Interfaces) clear(others []entry, link string) error {
 func (n *Interfaces) release(p place, why string) error {
 	n.mu.Lock()
 	name := n.picture.links[p.link].name
-	delete(n.held, p)
 	n.mu.Unlock()
 	if err := n.unbind(p, name); err != nil {
 		return err
@@ -192,9 +197,8 @@ func (n *Interfaces) bind(p place, w vip.Address, r right, detect bool) error {
 	e.ours = true
 	h := n.held[p]
 	if h == nil {
-		h = &holding{slot: n.slot}
+		h = &holding{}
 		n.held[p] = h
-		n.slot = (n.slot + 1) % slots
 		n.rouse()
 	}
 	h.ends = time.Now().Add(time.Duration(r.seconds) * time.Second)
@@ -204,13 +208,41 @@ func (n *Interfaces) bind(p place, w vip.Address, r right, detect bool) error {
 
 // unbind has the kernel remove what is at p, and takes note of it.
 func (n *Interfaces) unbind(p place, link string) error {
-	if err := n.kernel.unbind(p); err != nil {
+	err := n.kernel.unbind(p)
+	n.mu.Lock()
+	delete(n.held, p)
+	if err == nil {
+		n.draw(change{entry: &entry{place: p}, gone: true})
+	}
+	n.mu.Unlock()
+	if err != nil {
 		return fmt.Errorf("address %s on %s: can't remove it: %w%s", p.prefix, link, err, hint(err, p, link))
 	}
+	return n.rebind(p)
+}
+
+// rebind binds again what the kernel may have removed together with p: an IPv4
+// address takes those of the same network along that were added after it, unless
+// the sysctl promote_secondaries is set.
+func (n *Interfaces) rebind(p place) error {
+	if p.prefix.Addr().Is6() || p.prefix.IsSingleIP() {
+		return nil
+	}
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.draw(change{entry: &entry{place: p}, gone: true})
-	return nil
+	again := map[place]vip.Address{}
+	for q := range n.held {
+		if q.link == p.link && q.prefix.Masked() == p.prefix.Masked() {
+			again[q] = n.wants[q]
+		}
+	}
+	n.mu.Unlock()
+	var errs []error
+	for q, w := range again {
+		if r := n.right(w, time.Now()); r.seconds > 0 {
+			errs = append(errs, n.bind(q, w, r, false))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // unwanted is what bears our mark and is not in wanted, in order.
@@ -223,16 +255,10 @@ func (n *Interfaces) unwanted(wanted map[place]vip.Address) []place {
 			places = append(places, p)
 		}
 	}
-	for p := range n.held {
-		if _, ok := wanted[p]; !ok {
-			delete(n.held, p) // also what the kernel has lost already
-		}
-	}
 	for p := range n.wants {
-		if _, bound := n.picture.entries[p]; !bound {
-			if _, ok := wanted[p]; !ok {
-				delete(n.wants, p)
-			}
+		_, bound := n.picture.entries[p]
+		if _, ok := wanted[p]; !ok && !bound {
+			delete(n.wants, p)
 		}
 	}
 	for p := range n.refused {

@@ -1,0 +1,222 @@
+package netif
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// tell is an Info as text.
+func tell(i vip.Info) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "interface %s default %s\n", i.Interface, i.Default)
+	for _, l := range i.Links {
+		state := "down"
+		if l.Up {
+			state = "up"
+		}
+		fmt.Fprintf(&b, "%s %s %v\n", l.Name, state, l.Prefixes)
+	}
+	return b.String()
+}
+
+func TestInfo(t *testing.T) {
+	tests := []struct {
+		name     string
+		kernel   string
+		vip, svc string // vip_interface, vip_servicesinterface
+		want     string
+		stray    string
+	}{
+		{
+			name: "a node",
+			kernel: `
+				link 1 lo loopback
+				link 2 eth0 up
+				link 3 eth1 up
+				link 4 eth2 down
+				link 5 cni0 up bridge
+				link 6 vetha up veth master=5
+				link 7 vethb up veth
+				link 8 kube-ipvs0 down dummy
+				lo 127.0.0.1/8
+				lo ::1/128
+				lo 10.0.0.77/32
+				eth0 10.0.0.5/24
+				eth0 10.0.0.9/32 ours
+				eth0 10.0.0.10/32
+				eth0 10.9.0.10/32 linkscope
+				eth0 2001:db8::5/64
+				eth0 fd00::5/64
+				eth0 fe80::5/64 linkscope
+				eth0 169.254.3.5/16 linkscope
+				eth1 2001:db8::77/128
+				cni0 10.244.0.1/24
+				vetha fe80::6/64 linkscope
+				vethb fe80::7/64 linkscope
+				vethb 10.244.0.1/32
+				kube-ipvs0 10.0.0.10/32
+				kube-ipvs0 10.96.0.1/32
+				default 4 eth0 100
+				default 6 eth1 100`,
+			want: `
+				interface eth0 default eth0
+				cni0 up [10.244.0.1/24]
+				eth0 up [10.0.0.5/24 2001:db8::5/64 fd00::5/64]
+				eth1 up []`,
+			stray: `
+				eth0 10.0.0.10/32
+				eth1 2001:db8::77/128
+				vethb 10.244.0.1/32`,
+		},
+		{
+			name: "the default route of IPv4 goes before that of IPv6, a low metric before a high one",
+			kernel: `
+				link 2 a up
+				link 3 b up
+				link 4 c up
+				default 6 a 1
+				default 4 b 200
+				default 4 c 100`,
+			want: "interface c default c\n a up []\n b up []\n c up []",
+		},
+		{
+			name:   "IPv6 only",
+			kernel: "link 2 a up\n default 6 a 1024",
+			want:   "interface a default a\n a up []",
+		},
+		{
+			name:   "named",
+			kernel: "link 2 a up\n link 3 b up veth\n default 4 a",
+			vip:    "b",
+			want:   "interface b default b\n a up []\n b up []",
+		},
+		{
+			name:   "named for Services",
+			kernel: "link 2 a up\n link 3 b up\n link 4 c down veth\n default 4 a",
+			vip:    "b", svc: "c",
+			want: "interface c default b\n a up []\n b up []\n c down []",
+		},
+		{
+			name:   "auto",
+			kernel: "link 2 a up\n link 3 b up veth\n default 4 a",
+			svc:    "auto",
+			want:   "interface auto default a\n a up []",
+		},
+		{
+			name: "ports have no addresses of their own, a VRF's links do",
+			kernel: `
+				link 2 eth0 up master=4
+				link 3 eth1 up master=5
+				link 4 bond0 up bond
+				link 5 red up vrf
+				bond0 10.0.0.5/24
+				eth1 10.1.0.5/24
+				default 4 bond0`,
+			want: "interface bond0 default bond0\n bond0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]",
+		},
+		{
+			name:   "hardware without an address only while it is up",
+			kernel: "link 2 eth0 up\n link 3 eth1 down\n link 4 eth2 up\n link 5 eth2.7 up vlan\n link 6 tun0 up tun\n default 4 eth0",
+			want:   "interface eth0 default eth0\n eth0 up []\n eth2 up []\n eth2.7 up []",
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, newFake(tt.kernel), func(o *Options) {
+					o.Interface, o.ServicesInterface, o.AllowNotUp = tt.vip, tt.svc, true
+				})
+				if d := diff(lines(tt.want), lines(tell(r.Info()))); d != "" {
+					t.Errorf("Info (-want +got):\n%s", d)
+				}
+				var w vip.World
+				r.Observe(&w)
+				if d := diff(lines(tt.stray), text(w.Stray)); d != "" {
+					t.Errorf("Stray (-want +got):\n%s", d)
+				}
+			})
+		})
+	}
+}
+
+func TestInfoFollowsTheKernel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up\n link 3 eth1 up\n link 7 vetha up veth\n eth0 10.0.0.5/24\n eth1 10.1.0.5/24\n default 4 eth0")
+		r := newRig(t, k, func(o *Options) { o.Interface = "" })
+		defer r.run(t)()
+		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0")})
+		must(t, err)
+		for _, step := range []struct {
+			name   string
+			change func()
+			poke   bool
+			want   string
+		}{
+			{"nothing", func() {}, false, "interface eth0 default eth0\n eth0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
+			{"the link goes down", func() { k.setLink(link{index: 2, name: "eth0"}) }, true, "interface eth0 default eth0\n eth0 down [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
+			{"and up", func() { k.setLink(link{index: 2, name: "eth0", up: true}) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
+			{"a pod comes", func() { k.setLink(link{index: 8, name: "vethb", kind: "veth", up: true}) }, false, "interface eth0 default eth0\n eth0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
+			{"a pod goes", func() { k.removeLink("vetha") }, false, "interface eth0 default eth0\n eth0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
+			{"another address", func() { k.give("eth0", "2001:db8::5/64") }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up [10.1.0.5/24]"},
+			{"an address goes", func() { k.take(k.at("eth1", "10.1.0.5/24")) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
+			{"another default route", func() { k.setDefaults(route{vip.IPv4, 3, 0}) }, true, "interface eth1 default eth1\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
+			{"none", func() { k.setDefaults() }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
+			{"a link is renamed", func() { k.setLink(link{index: 3, name: "lan", up: true}) }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n lan up []"},
+			{"a link goes", func() { k.removeLink("lan") }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]"},
+		} {
+			before := r.pokes.Load()
+			step.change()
+			synctest.Wait()
+			if got := r.pokes.Load() > before; got != step.poke {
+				t.Errorf("%s: poked %v, want %v", step.name, got, step.poke)
+			}
+			if d := diff(lines(step.want), lines(tell(r.Info()))); d != "" {
+				t.Errorf("%s (-want +got):\n%s", step.name, d)
+			}
+		}
+	})
+}
+
+func TestNewChecksTheInterface(t *testing.T) {
+	const kernel = "link 1 lo loopback\n link 2 eth0 up\n link 3 eth1 down\n default 4 eth0"
+	for _, tt := range []struct {
+		vip, svc string
+		without  bool // a default route
+		want     string
+	}{
+		{"", "", false, "<nil>"},
+		{"", "auto", false, "<nil>"},
+		{"eth0", "eth0", true, "<nil>"},
+		{"eth7", "", false, "vip_interface=eth7: this node has no such interface; it has eth0, eth1, lo"},
+		{"eth0", "eth7", false, "vip_servicesinterface=eth7: this node has no such interface; it has eth0, eth1, lo"},
+		{"eth1", "", false, "vip_interface=eth1: the interface is not up (vip_allow_interface_not_up=true starts regardless)"},
+		{"eth1", "eth1", false, "vip_interface=eth1: the interface is not up (vip_allow_interface_not_up=true starts regardless)"},
+		{"eth1", "eth7", false, `vip_interface=eth1: the interface is not up (vip_allow_interface_not_up=true starts regardless)
+			vip_servicesinterface=eth7: this node has no such interface; it has eth0, eth1, lo`},
+		{"", "", true, "vip_interface is not set, and this node has no default route to choose an interface by: set vip_interface"},
+		{"", "auto", true, "vip_interface is not set, and this node has no default route to choose an interface by: set vip_interface"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFake(kernel)
+			if tt.without {
+				k.setDefaults()
+			}
+			logger, logged := log()
+			o := Options{Log: logger, Poke: func() {}, Tenure: always, Interface: tt.vip, ServicesInterface: tt.svc}
+			_, err := newInterfaces(o, k)
+			if d := diff(lines(tt.want), lines(fmt.Sprint(err))); d != "" {
+				t.Errorf("%q %q (-want +got):\n%s", tt.vip, tt.svc, d)
+			}
+			o.AllowNotUp = true
+			_, err = newInterfaces(o, k)
+			must(t, err)
+			if got, want := strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>"; got != want {
+				t.Errorf("%q %q: warned %v, want %v", tt.vip, tt.svc, got, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,181 @@
+package netif
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// pool is the addresses of a walk: of both families, on two links, some with a
+// wider prefix.
+func pool() []vip.Address {
+	var all []vip.Address
+	for i := range 6 {
+		for _, l := range []string{"eth0", "eth1"} {
+			all = append(all, addr(fmt.Sprintf("10.1.0.%d/32", i), l), addr(fmt.Sprintf("2001:db8::%x/128", i+1), l))
+			if i < 2 {
+				all = append(all, addr(fmt.Sprintf("10.1.0.%d/24", i), l), addr(fmt.Sprintf("2001:db8::%x/64", i+1), l))
+			}
+		}
+	}
+	return all
+}
+
+// some is a random part of the pool, with one prefix length per address and link.
+func some(rng *rand.Rand, all []vip.Address) []vip.Address {
+	var want []vip.Address
+	share := rng.Float64()
+	for _, i := range rng.Perm(len(all)) {
+		a := all[i]
+		if rng.Float64() < share && !slices.ContainsFunc(want, func(b vip.Address) bool { return a.Addr == b.Addr && a.Link == b.Link }) {
+			want = append(want, a)
+		}
+	}
+	return want
+}
+
+// A walk between wanted states, over failures, other programs and time. After
+// each step that may succeed, the kernel has of ours what is wanted, Set says
+// so, and nobody else's addresses were touched.
+func TestWalk(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) { walk(t, rand.New(rand.NewPCG(seed, 1))) })
+	}
+}
+
+func walk(t *testing.T, rng *rand.Rand) {
+	const foreign = "eth0 10.0.0.5/24 forever\neth1 10.9.9.9/32 forever\neth1 2001:db8::99/128 forever"
+	k := newFake("link 2 eth0 up\n link 3 eth1 up\n eth0 10.0.0.5/24\n eth1 10.9.9.9/32\n eth1 2001:db8::99/128")
+	k.lag = time.Duration(rng.IntN(4)) * time.Millisecond
+	r := newRig(t, k)
+	defer r.run(t)()
+	all := pool()
+	var want []vip.Address
+	for step := range 200 {
+		trouble := rng.IntN(4) == 0
+		k.set(nil)
+		if trouble {
+			luck := rand.New(rand.NewPCG(rng.Uint64(), 2)) // asked by several goroutines, one at a time
+			k.set(func(op string, _ place) error {
+				if luck.IntN(3) == 0 {
+					return unix.EBUSY
+				}
+				return nil
+			})
+		}
+		same := rng.IntN(3) == 0
+		switch rng.IntN(5) {
+		case 0: // another program takes something away
+			if len(want) > 0 {
+				a := want[rng.IntN(len(want))]
+				k.take(k.at(a.Link, a.Prefix().String()))
+			}
+		case 1: // or replaces it
+			if len(want) > 0 {
+				a := want[rng.IntN(len(want))]
+				if a.Prefix().IsSingleIP() {
+					k.give(a.Link, a.Prefix().String())
+					same, trouble = true, false
+					k.set(nil)
+				}
+			}
+		case 2:
+			k.lose()
+		}
+		if !same {
+			want = some(rng, all)
+		}
+		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
+		if rng.IntN(10) == 0 {
+			time.Sleep(5 * time.Second)
+		}
+		_, _ = r.Set(t.Context(), want)
+		if trouble {
+			continue
+		}
+		// The room may not have heard yet what others did, and while there was
+		// trouble it listens again only after a second.
+		time.Sleep(1100 * time.Millisecond)
+		synctest.Wait()
+		have, err := r.Set(t.Context(), want)
+		if err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		if d := diff(text(want), text(have)); d != "" {
+			t.Fatalf("step %d: have (-want +got):\n%s", step, d)
+		}
+		var ours, others []string
+		for line := range strings.Lines(k.String()) {
+			if line = strings.TrimSpace(line); strings.Contains(line, " ours ") {
+				ours = append(ours, line[:strings.Index(line, " ours ")])
+			} else {
+				others = append(others, line)
+			}
+		}
+		if d := diff(text(want), strings.Join(ours, "\n")); d != "" {
+			t.Fatalf("step %d: kernel (-want +got):\n%s\n%s\n%s", step, d, k, r.log)
+		}
+		if d := diff(foreign, strings.Join(others, "\n")); d != "" {
+			t.Fatalf("step %d: addresses of others (-want +got):\n%s", step, d)
+		}
+	}
+}
+
+// renewed is an address of ours, which is 0 to 1 s old.
+var renewed = regexp.MustCompile(` deprecated .*proto=v valid=[23] preferred=0$`)
+
+// The same on the real kernel, without the failures.
+func TestKernelWalk(t *testing.T) {
+	hardware(t, "eth0", "10.0.0.5/24")
+	hardware(t, "eth1", "10.9.9.9/32", "2001:db8::99/128")
+	r, stop := kernelRig(t)
+	defer stop()
+	rng := rand.New(rand.NewPCG(7, 7))
+	all := pool()
+	for step := range 300 {
+		want := some(rng, all)
+		if rng.IntN(4) == 0 && len(want) > 0 {
+			// Another program was first.
+			if a := want[0]; a.Prefix().IsSingleIP() && !strings.Contains(addresses(t, a.Link), a.Addr.String()+"/") {
+				l, err := netlink.LinkByName(a.Link)
+				must(t, err)
+				parsed, err := netlink.ParseAddr(a.Prefix().String())
+				must(t, err)
+				parsed.Flags = unix.IFA_F_NODAD
+				must(t, netlink.AddrReplace(l, parsed))
+				r.await(t, "the news", func() bool { return r.knows(a) })
+			}
+		}
+		have, err := r.Set(t.Context(), want)
+		if err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+		if d := diff(text(want), text(have)); d != "" {
+			t.Fatalf("step %d: have (-want +got):\n%s", step, d)
+		}
+		var ours, others []string
+		for line := range strings.Lines(addresses(t, "eth0", "eth1")) {
+			words := strings.Fields(line)
+			if renewed.MatchString(strings.TrimSpace(line)) {
+				ours = append(ours, words[0]+" "+words[1])
+			} else {
+				others = append(others, words[0]+" "+words[1])
+			}
+		}
+		if d := diff(text(want), strings.Join(ours, "\n")); d != "" {
+			t.Fatalf("step %d: kernel (-want +got):\n%s", step, d)
+		}
+		if d := diff("eth0 10.0.0.5/24\neth1 10.9.9.9/32\neth1 2001:db8::99/128", strings.Join(others, "\n")); d != "" {
+			t.Fatalf("step %d: addresses of others (-want +got):\n%s", step, d)
+		}
+	}
+}
