@@ -19,6 +19,9 @@ var pages = []struct {
 	write func(io.Writer) error
 }{
 	{"options.md", config.Markdown},
+	{"annotations.md", annotationsPage},
+	{"events.md", eventsPage},
+	{"metrics.md", metricsPage},
 	{"rbac.md", manifest.Markdown},
 }
 

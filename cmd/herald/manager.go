@@ -63,6 +63,8 @@ type node struct {
 	agent *agent.Agent
 	tasks []task
 	log   *slog.Logger
+
+	metrics []prometheus.Collector // of all rooms
 }
 
 func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
@@ -115,11 +117,13 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Statuses: cluster.Statuses(), Notes: cluster.Notes(), Stakes: leases,
 	})
 
+	var own []prometheus.Collector
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{a, cluster, leases, links, announcer} {
+		own = append(own, room.Collectors()...)
+	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{a, cluster, leases, links, announcer} {
-		metrics.MustRegister(room.Collectors()...)
-	}
+	metrics.MustRegister(own...)
 	pages := serve.Pages{
 		Metrics: metrics,
 		Healthy: func() error {
@@ -136,7 +140,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		},
 		Plan: func() any { return a.Last() },
 	}
-	return &node{agent: a, log: log, tasks: []task{
+	return &node{agent: a, log: log, metrics: own, tasks: []task{
 		cluster, cluster.Statuses(), cluster.Notes(), leases, links, announcer, probes,
 		serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, pages, log),
 	}}, nil

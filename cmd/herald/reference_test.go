@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func TestDescribeMetrics(t *testing.T) {
+	tests := []struct {
+		collector prometheus.Collector
+		want      metric
+	}{
+		{
+			prometheus.NewCounter(prometheus.CounterOpts{Name: "a_total", Help: "Says \"a\", {b} and c|d."}),
+			metric{name: "a_total", kind: "counter", help: "Says \"a\", {b} and c|d."},
+		},
+		{
+			prometheus.NewGauge(prometheus.GaugeOpts{Name: "b", Help: "B."}),
+			metric{name: "b", kind: "gauge", help: "B."},
+		},
+		{
+			prometheus.NewHistogram(prometheus.HistogramOpts{Name: "c_seconds", Help: "C."}),
+			metric{name: "c_seconds", kind: "histogram", help: "C."},
+		},
+		{
+			prometheus.NewCounterVec(prometheus.CounterOpts{Name: "d_total", Help: "D.", ConstLabels: prometheus.Labels{"x": "y"}}, []string{"one", "two"}),
+			metric{name: "d_total", kind: "counter", help: "D.", labels: []string{"one", "two"}},
+		},
+		{
+			prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "e", Help: "E."}, []string{"one"}),
+			metric{name: "e", kind: "gauge", help: "E.", labels: []string{"one"}},
+		},
+		{
+			prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "f", Help: "F."}, []string{"one"}),
+			metric{name: "f", kind: "histogram", help: "F.", labels: []string{"one"}},
+		},
+	}
+	for _, tt := range tests {
+		got, err := describeMetrics(tt.collector)
+		if err != nil {
+			t.Errorf("%s: %v", tt.want.name, err)
+		}
+		if diff := cmp.Diff([]metric{tt.want}, got, cmp.AllowUnexported(metric{})); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+	if got, err := describeMetrics(collectors.NewBuildInfoCollector()); err == nil {
+		t.Errorf("a type the page does not know became %v", got)
+	}
+}
+
+// TestReferenceIsWhole: each page has a row for whatever its room has.
+func TestReferenceIsWhole(t *testing.T) {
+	rows := func(write func(io.Writer) error) map[string]string {
+		var b bytes.Buffer
+		if err := write(&b); err != nil {
+			t.Fatal(err)
+		}
+		rows := map[string]string{}
+		for line := range strings.Lines(b.String()) {
+			if _, rest, ok := strings.Cut(line, "| `"); ok {
+				name, rest, _ := strings.Cut(rest, "` |")
+				rows[name] = rest
+			}
+		}
+		return rows
+	}
+	missing := func(page string, rows map[string]string, name string) {
+		t.Helper()
+		if rows[name] == "" {
+			t.Errorf("%s has no row for %s", page, name)
+		}
+	}
+
+	annotations := rows(annotationsPage)
+	for _, a := range kube.Annotations {
+		missing("annotations.md", annotations, a.Key)
+	}
+	events := rows(eventsPage)
+	for _, r := range vip.Reasons {
+		missing("events.md", events, string(r.Reason))
+		if warns := strings.HasPrefix(events[string(r.Reason)], " Warning | "); warns != (r.Event && r.Warning) {
+			t.Errorf("events.md: %s is%s", r.Reason, events[string(r.Reason)])
+		}
+	}
+	metrics := rows(metricsPage)
+	for _, name := range []string{"herald_claims_held", "herald_pass_duration_seconds", "herald_addresses", "herald_announcements_sent_total", "herald_api_requests_total"} {
+		missing("metrics.md", metrics, name) // one of each room
+	}
+	if got := metrics["herald_vip_lease_writes_total"]; !strings.HasPrefix(got, " counter | `op`, `result` | ") {
+		t.Errorf("metrics.md: herald_vip_lease_writes_total is%s", got)
+	}
+}
+
+// TestMetricNames: names are of one kind, and each metric explains itself.
+func TestMetricNames(t *testing.T) {
+	n, err := idleNode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range n.metrics {
+		all, err := describeMetrics(c)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, m := range all {
+			if !strings.HasPrefix(m.name, "herald_") || (m.kind == "counter") != strings.HasSuffix(m.name, "_total") {
+				t.Errorf("%s is no name for a %s", m.name, m.kind)
+			}
+			if !strings.HasSuffix(m.help, ".") {
+				t.Errorf("%s: help %q is no full sentence", m.name, m.help)
+			}
+		}
+	}
+}
+
+func TestPage(t *testing.T) {
+	var b bytes.Buffer
+	p := page{w: &b}
+	p.text("# T\n")
+	p.table([]string{"a", "b"}, [][]string{{code("x", "y"), "1|2\n3"}, {"<p>", ""}})
+	const want = "# T\n| a | b |\n|---|---|\n| `x`, `y` | 1\\|2 3 |\n| &lt;p> |  |\n"
+	if p.err != nil || b.String() != want {
+		t.Errorf("%v\ngot  %q\nwant %q", p.err, b.String(), want)
+	}
+	for name, write := range map[string]func(io.Writer) error{"annotations": annotationsPage, "events": eventsPage, "metrics": metricsPage} {
+		full := errors.New("no space left")
+		if err := write(broken{full}); !errors.Is(err, full) {
+			t.Errorf("%s: %v, want the error of the writer", name, err)
+		}
+	}
+}
+
+// broken is a writer that takes nothing.
+type broken struct{ err error }
+
+func (b broken) Write([]byte) (int, error) { return 0, b.err }
