@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -89,6 +90,7 @@ func answers(t *testing.T, l *Lab, addr netip.Addr) string {
 		conn, err := l.DialFrom("cl")(ctx, "tcp", to)
 		if err == nil {
 			defer conn.Close()
+			_ = conn.(*net.TCPConn).SetLinger(0) // as Connect does
 			return strings.TrimSpace(must(ask(conn, to, "/"))(t))
 		}
 		if ctx.Err() != nil {
@@ -136,6 +138,33 @@ func TestPods(t *testing.T) {
 	for _, r := range must(Residents())(t) {
 		if strings.HasPrefix(r.Namespace, "p-nowhere") {
 			t.Errorf("the pod that could not be added left %v", r)
+		}
+	}
+}
+
+// A Service's own address works from pods, also where traffic crosses nothing but the
+// node's pod bridge.
+func TestPodToService(t *testing.T) {
+	l := theLab(t)
+	server := Pod{Name: "server", Node: "n2", Labels: map[string]string{"app": "inner"}}
+	near, far := Pod{Name: "near", Node: "n2"}, Pod{Name: "far", Node: "w1"}
+	for _, p := range []Pod{server, near, far} {
+		addPod(t, l, p)
+	}
+	svc := Service("default", "inner", WithVIPs(netip.MustParseAddr("10.77.0.71"), netip.MustParseAddr("fd77::1071")))
+	createService(t, l, svc)
+	svc = must(l.Client().CoreV1().Services("default").Get(soon(t), "inner", metav1.GetOptions{}))(t)
+	for _, ip := range svc.Spec.ClusterIPs {
+		url := "http://" + net.JoinHostPort(ip, "80")
+		for _, from := range []Pod{far, near, server} {
+			got, err := l.Get(soon(t), PodNamespace(from), url)
+			for deadline := time.Now().Add(5 * time.Second); err != nil && time.Now().Before(deadline); {
+				time.Sleep(20 * time.Millisecond) // kube-proxy's rules can't be awaited
+				got, err = l.Get(soon(t), PodNamespace(from), url)
+			}
+			if err != nil || !strings.HasPrefix(got, "server n2 ") {
+				t.Errorf("from %s to %s: %q, error %v", from.Name, ip, got, err)
+			}
 		}
 	}
 }

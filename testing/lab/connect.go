@@ -29,8 +29,10 @@ type Connect struct {
 	every time.Duration
 	began time.Time
 	stop  context.CancelFunc
-	ended time.Time
 	done  sync.WaitGroup
+	// Written by run, read after done.
+	ended  time.Time
+	stalls []stall
 
 	mu       sync.Mutex
 	attempts []Attempt
@@ -70,7 +72,12 @@ func (l *Lab) Connect(ctx context.Context, every time.Duration, to string) (*Con
 	return c, nil
 }
 
+// A stall is a time in which this process should have run and did not: the
+// machine was busy. It says nothing of what it watches.
+type stall struct{ from, to time.Time }
+
 func (c *Connect) run(ctx context.Context) {
+	due := c.began
 	tick := time.NewTicker(c.every)
 	defer tick.Stop()
 	for {
@@ -85,6 +92,11 @@ func (c *Connect) run(ctx context.Context) {
 			c.ended = time.Now()
 			return
 		case <-tick.C:
+		}
+		due = due.Add(c.every)
+		if now := time.Now(); now.Sub(due) > 5*time.Millisecond {
+			c.stalls = append(c.stalls, stall{due, now})
+			due = now
 		}
 	}
 }
@@ -143,7 +155,9 @@ func (c *Connect) Stop() ConnectReport {
 	c.stop()
 	c.done.Wait()
 	slices.SortFunc(c.attempts, func(a, b Attempt) int { return a.Began.Compare(b.Began) })
-	return summarize(c.addr, c.every, c.began, c.ended, c.attempts)
+	r := ConnectReport{To: c.addr, Every: c.every, Began: c.began, Ended: c.ended}
+	r.summarize(c.attempts, c.stalls)
+	return r
 }
 
 // A ConnectReport is what a Connect has seen.
@@ -154,14 +168,16 @@ type ConnectReport struct {
 	Attempts      int
 	Failures      []Attempt
 	P50, P99, Max time.Duration // latency of those that succeeded
-	Outage        time.Duration // the longest time without a success, from end to end of attempts
-	Pods          map[string]int
-	Clients       map[netip.Addr]int // source addresses seen by the pods
+	// Outage is the longest time without a success, from end to end of attempts, less what
+	// of it this process was kept from running itself.
+	Outage  time.Duration
+	Stalled time.Duration // how long it was kept from running, in all
+	Pods    map[string]int
+	Clients map[netip.Addr]int // source addresses seen by the pods
 }
 
-func summarize(to string, every time.Duration, began, ended time.Time, attempts []Attempt) ConnectReport {
-	r := ConnectReport{To: to, Every: every, Began: began, Ended: ended, Attempts: len(attempts),
-		Pods: map[string]int{}, Clients: map[netip.Addr]int{}}
+func (r *ConnectReport) summarize(attempts []Attempt, stalls []stall) {
+	r.Attempts, r.Pods, r.Clients = len(attempts), map[string]int{}, map[netip.Addr]int{}
 	var latencies []time.Duration
 	var successes []time.Time
 	for _, a := range attempts {
@@ -175,16 +191,31 @@ func summarize(to string, every time.Duration, began, ended time.Time, attempts 
 		r.Clients[a.Client]++
 	}
 	slices.SortFunc(successes, time.Time.Compare)
-	last := began
-	for _, s := range append(successes, ended) {
-		r.Outage = max(r.Outage, s.Sub(last))
+	last := r.Began
+	for _, s := range append(successes, r.Ended) {
+		r.Outage = max(r.Outage, s.Sub(last)-overlap(stalls, last, s))
 		last = s
 	}
+	r.Stalled = overlap(stalls, r.Began, r.Ended)
 	slices.Sort(latencies)
 	if n := len(latencies); n > 0 {
 		r.P50, r.P99, r.Max = latencies[n/2], latencies[n*99/100], latencies[n-1]
 	}
-	return r
+}
+
+// overlap is how much of the time from from to to was stalled.
+func overlap(stalls []stall, from, to time.Time) time.Duration {
+	var sum time.Duration
+	for _, s := range stalls {
+		if s.from.Before(from) {
+			s.from = from
+		}
+		if s.to.After(to) {
+			s.to = to
+		}
+		sum += max(0, s.to.Sub(s.from))
+	}
+	return sum
 }
 
 // String tells the figures and the first failures.
@@ -192,6 +223,9 @@ func (r ConnectReport) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "connect to %s, every %v for %v: %d attempts, %d failures, p50 %s, p99 %s, max %s, longest without a success %s\n",
 		r.To, r.Every, r.Ended.Sub(r.Began).Round(time.Millisecond), r.Attempts, len(r.Failures), ms(r.P50), ms(r.P99), ms(r.Max), ms(r.Outage))
+	if r.Stalled > 0 {
+		fmt.Fprintf(&b, "  (this process was kept from running for %s of the time)\n", ms(r.Stalled))
+	}
 	for _, p := range slices.Sorted(maps.Keys(r.Pods)) {
 		fmt.Fprintf(&b, "  %6d answered by %s\n", r.Pods[p], p)
 	}

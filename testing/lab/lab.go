@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +37,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Nodes < 1 || o.Nodes > 20 {
 		return o, fmt.Errorf("a lab can have 1 to 20 nodes, not %d", o.Nodes)
+	}
+	if o.Detached && o.Dir == "" {
+		return o, errors.New("a detached lab needs a directory to be found by")
 	}
 	if o.ProxyMode == "" {
 		o.ProxyMode = "nftables"
@@ -123,7 +125,11 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 			return nil, err
 		}
 	}
-	lock, err := acquire(ctx, cmp.Or(opts.Dir, "-"), opts.Wait)
+	what := "attached" // to this process
+	if opts.Detached {
+		what = "detached " + opts.Dir
+	}
+	lock, err := acquire(ctx, what, opts.Wait)
 	if err != nil {
 		return nil, err
 	}

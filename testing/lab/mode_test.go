@@ -33,52 +33,64 @@ func TestIptables(t *testing.T) {
 	}
 }
 
-// TestCommand walks through what the command offers, with the lab in between outliving each.
-func TestCommand(t *testing.T) {
-	alone(t)
-	root := must(repoRoot())(t)
-	lab := filepath.Join(t.TempDir(), "lab")
-	build := exec.Command("go", "build", "-o", lab, "./testing/lab/cmd/lab")
-	build.Dir = root
+// command is the built command, with a directory for its lab.
+type command struct{ path, dir, root string }
+
+func buildCommand(t *testing.T) command {
+	t.Helper()
+	c := command{filepath.Join(t.TempDir(), "lab"), t.TempDir(), must(repoRoot())(t)}
+	build := exec.Command("go", "build", "-o", c.path, "./testing/lab/cmd/lab")
+	build.Dir = c.root
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	dir := t.TempDir()
-	try := func(args ...string) (string, error) {
-		cmd := exec.Command(lab, args...)
-		cmd.Dir, cmd.Env = root, append(os.Environ(), "HERALD_LAB_DIR="+dir)
-		out, err := cmd.CombinedOutput()
-		return string(out), err
+	return c
+}
+
+func (c command) try(args ...string) (string, error) {
+	cmd := exec.Command(c.path, args...)
+	cmd.Dir, cmd.Env = c.root, append(os.Environ(), "HERALD_LAB_DIR="+c.dir)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (c command) do(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := c.try(args...)
+	if err != nil {
+		t.Fatalf("lab %s: %v: %s", strings.Join(args, " "), err, out)
 	}
-	do := func(args ...string) string {
-		t.Helper()
-		out, err := try(args...)
-		if err != nil {
-			t.Fatalf("lab %s: %v: %s", strings.Join(args, " "), err, out)
-		}
-		return out
+	return out
+}
+
+func (c command) fail(t *testing.T, want string, args ...string) {
+	t.Helper()
+	if out, err := c.try(args...); err == nil || !strings.Contains(out, want) {
+		t.Errorf("lab %s: error %v, %s; want it to fail and say %q", strings.Join(args, " "), err, out, want)
 	}
-	if out, err := try("status"); err == nil || !strings.Contains(out, `"lab up" makes one`) {
-		t.Errorf("status without a lab: %v: %s", err, out)
-	}
-	if out := do(); !strings.Contains(out, "lab pod add NAME NODE") {
+}
+
+// TestCommand walks through what the command offers. The lab outlives each step.
+func TestCommand(t *testing.T) {
+	alone(t)
+	c := buildCommand(t)
+	if out := c.do(t); !strings.Contains(out, "lab pod add NAME NODE") {
 		t.Errorf("usage: %s", out)
 	}
-	defer do("down")
-	if out := do("up", "--bare", "--nodes", "1"); !strings.Contains(out, "up: nodes [n1]") || !strings.Contains(out, lab+" kubectl get nodes") {
+	c.fail(t, `"lab up" makes one`, "status")
+	defer c.do(t, "down")
+	if out := c.do(t, "up", "--bare", "--nodes", "1"); !strings.Contains(out, "up: nodes [n1]") || !strings.Contains(out, c.path+" kubectl get nodes") {
 		t.Errorf("up: %s", out)
 	}
-	if out, err := try("up", "--bare"); err == nil || !strings.Contains(out, "another lab is up") {
-		t.Errorf("up twice: %v: %s", err, out)
-	}
+	c.fail(t, "another lab is up", "up", "--bare")
 	if err := Sweep(); err == nil {
 		t.Error("Sweep removes a detached lab")
 	}
-	do("pod", "add", "web", "w1")
-	do("pod", "add", "web2", "n1", "app=web", "tier=front")
-	do("kubectl", "expose", "pod", "web", "--port=80", "--type=LoadBalancer", "--external-ip=10.77.0.50")
-	do("exec", "n1", "ip", "address", "add", "10.77.0.50/32", "dev", "eth0")
-	l := must(Attach(dir))(t)
+	c.do(t, "pod", "add", "web", "w1")
+	c.do(t, "pod", "add", "web2", "n1", "app=web", "tier=front")
+	c.do(t, "kubectl", "expose", "pod", "web", "--port=80", "--type=LoadBalancer", "--external-ip=10.77.0.50")
+	c.do(t, "exec", "n1", "ip", "address", "add", "10.77.0.50/32", "dev", "eth0")
+	l := must(Attach(c.dir))(t)
 	if got := answers(t, l, netip.MustParseAddr("10.77.0.50")); !strings.HasPrefix(got, "web") {
 		t.Errorf("got %q, want an answer by web or web2", got)
 	}
@@ -86,26 +98,23 @@ func TestCommand(t *testing.T) {
 		t.Error("stop the API server of another process's lab: want an error")
 	}
 	l.idle()
-	out := do("status")
+	out := c.do(t, "status")
 	for _, want := range []string{"HOST", "etcd --name=lab", "p-default-web2", "herald-lab-backend web w1", "service/web", "pod/web2", "10.77.0.50"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status lacks %q:\n%s", want, out)
 		}
 	}
-	do("pod", "remove", "web2", "--grace", "1s")
-	if out := do("kubectl", "get", "pods", "-o", "name"); strings.TrimSpace(out) != "pod/web" {
+	c.do(t, "pod", "remove", "web2", "--grace", "1s")
+	if out := c.do(t, "kubectl", "get", "pods", "-o", "name"); strings.TrimSpace(out) != "pod/web" {
 		t.Errorf("pods: %s", out)
 	}
-	for _, args := range [][]string{{"frobnicate"}, {"exec"}, {"exec", "n9", "true"}, {"pod", "add", "x"}, {"pod", "add", "x", "n1", "y"}, {"up", "--nodes"}} {
-		if out, err := try(args...); err == nil || !strings.Contains(out, "lab: ") && !strings.Contains(out, "flag") {
-			t.Errorf("lab %s: %v: %s", strings.Join(args, " "), err, out)
-		}
+	for _, args := range []string{"frobnicate", "exec", "exec n9 true", "pod add x", "pod add x n1 y", "pod add x n9", "up --nodes"} {
+		c.fail(t, "lab: ", strings.Fields(args)...)
 	}
-	do("down")
+	c.do(t, "down")
 	nothingLeft(t)
-	do("down") // nothing to do is fine
-	attached := must(os.ReadDir(dir))(t)
-	if len(attached) != 1 || attached[0].Name() != "logs" {
-		t.Errorf("down left %v, want logs only", attached)
+	c.do(t, "down") // nothing to do is fine
+	if left := must(os.ReadDir(c.dir))(t); len(left) != 1 || left[0].Name() != "logs" {
+		t.Errorf("down left %v, want logs only", left)
 	}
 }

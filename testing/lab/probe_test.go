@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 func whoHas(t *testing.T, l *Lab, every time.Duration, addrs ...netip.Addr) *WhoHas {
@@ -39,7 +40,8 @@ func TestUndisturbed(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("10.77.0.64"), netip.MustParseAddr("fd77::1064")
 	bind(t, l, "n1", v4)
 	bind(t, l, "n1", v6)
-	addPod(t, l, Pod{Name: "quiet", Node: "w1", Labels: map[string]string{"app": "quiet"}})
+	quiet := Pod{Name: "quiet", Node: "w1", Labels: map[string]string{"app": "quiet"}}
+	addPod(t, l, quiet)
 	createService(t, l, Service("default", "quiet", WithVIPs(v4, v6)), v4, v6)
 	answers(t, l, v4)
 	answers(t, l, v6)
@@ -57,6 +59,9 @@ func TestUndisturbed(t *testing.T) {
 			t.Errorf("%s: %d rounds, longest silence %v, double %v", a.Addr, a.Rounds, a.LongestSilence, a.LongestDouble)
 		}
 	}
+	if s := run(t, l, PodNamespace(quiet), "ss -Htan state time-wait"); s != "" {
+		t.Errorf("connections linger where a reused port would meet them:\n%s", s)
+	}
 	for i, source := range []string{"10.77.0.11", "fd77::11"} { // the node's, by which it masquerades
 		r := cr[i]
 		if r.Attempts < 900 || len(r.Failures) > 0 || r.Outage > 100*time.Millisecond || r.Pods["quiet"] != r.Attempts {
@@ -64,6 +69,31 @@ func TestUndisturbed(t *testing.T) {
 		}
 		if r.Clients[netip.MustParseAddr(source)] != r.Attempts {
 			t.Errorf("to %s: seen as %v, want %s only", r.To, r.Clients, source)
+		}
+	}
+}
+
+// A process that reads late sees when a frame came, not when it was read.
+func TestReceiveTime(t *testing.T) {
+	l := theLab(t)
+	n1, n1v6 := l.Addrs("n1")
+	for etherType, addr := range map[uint16]netip.Addr{unix.ETH_P_ARP: n1, unix.ETH_P_IPV6: n1v6} {
+		conn := must(listenPackets("pr", etherType))(t)
+		defer conn.Close()
+		asked := time.Now()
+		must(conn.Write(must(question(l.host("pr"), addr))(t)))(t)
+		time.Sleep(200 * time.Millisecond) // the lateness
+		for {
+			frame, at, err := receive(conn, make([]byte, 2048), make([]byte, 256))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, mac, ok := readAnswer(l.host("pr"), frame); ok && got == addr {
+				if late := at.Sub(asked); late < -time.Millisecond || late > 100*time.Millisecond || mac != l.MAC("n1") {
+					t.Errorf("%s: answered by %s after %v, want by n1 at once", addr, mac, late)
+				}
+				break
+			}
 		}
 	}
 }
@@ -221,7 +251,7 @@ func TestConnectSeesOutage(t *testing.T) {
 	time.Sleep(500 * time.Millisecond)
 	r := c.Stop()
 	t.Log(r)
-	if r.Outage < 500*time.Millisecond || r.Outage > outage+500*time.Millisecond {
+	if r.Outage+r.Stalled < 500*time.Millisecond || r.Outage > outage+500*time.Millisecond {
 		t.Errorf("outage of %v, want about %v", r.Outage, outage)
 	}
 	// An attempt that falls into the outage waits for its retransmission, after a second.

@@ -136,7 +136,9 @@ func TestSummarize(t *testing.T) {
 		}
 		attempts = append(attempts, a)
 	}
-	got := summarize("10.77.0.50:80", 10*time.Millisecond, epoch, epoch.Add(time.Second), attempts)
+	got := ConnectReport{To: "10.77.0.50:80", Every: 10 * time.Millisecond, Began: epoch, Ended: epoch.Add(time.Second)}
+	none, stalled := got, got
+	got.summarize(attempts, nil)
 	if got.Attempts != 100 || len(got.Failures) != 20 || got.Pods["web"] != 80 || got.Clients[client] != 80 {
 		t.Errorf("got %d attempts, %d failures, pods %v, clients %v", got.Attempts, len(got.Failures), got.Pods, got.Clients)
 	}
@@ -154,8 +156,14 @@ func TestSummarize(t *testing.T) {
 			t.Errorf("the report lacks %q:\n%s", want, s)
 		}
 	}
-	none := summarize("10.77.0.50:80", 10*time.Millisecond, epoch, epoch.Add(time.Second), attempts[40:60])
+	none.summarize(attempts[40:60], nil)
 	if none.Outage != time.Second || none.P50 != 0 {
 		t.Errorf("without a success: outage %v, p50 %v; want 1s, 0", none.Outage, none.P50)
+	}
+	// Of the outage this process slept through 30 ms (20 ms of the second stall, and the third).
+	at := func(ms int) time.Time { return epoch.Add(time.Duration(ms) * time.Millisecond) }
+	stalled.summarize(attempts, []stall{{at(100), at(110)}, {at(420), at(450)}, {at(651), at(661)}})
+	if stalled.Outage != 201*time.Millisecond || stalled.Stalled != 50*time.Millisecond {
+		t.Errorf("outage %v, stalled %v; want 201ms, 50ms", stalled.Outage, stalled.Stalled)
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,10 +22,10 @@ const tempPattern = "herald-lab-*"
 // lockPath is the file whose lock says that a lab is up on this machine.
 func lockPath() string { return filepath.Join(os.TempDir(), "herald-lab.lock") }
 
-// acquire takes the machine's lab lock for a lab in dir, waiting for another lab
-// to end for up to wait. Closing the file lets go of it, and so does the end of
+// acquire takes the machine's lab lock, waiting for another lab to end for up to
+// wait. what is told to others. Closing the file lets go of it, and so does the end of
 // every process that has it open.
-func acquire(ctx context.Context, dir string, wait time.Duration) (*os.File, error) {
+func acquire(ctx context.Context, what string, wait time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(lockPath(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
@@ -32,7 +34,7 @@ func acquire(ctx context.Context, dir string, wait time.Duration) (*os.File, err
 		f.Close()
 		return nil, err
 	}
-	owner := fmt.Sprintf("pid %d\ndir %s\n%s\n", os.Getpid(), dir, strings.Join(os.Args, " "))
+	owner := fmt.Sprintf("pid %d\n%s\n%s\n", os.Getpid(), what, strings.Join(os.Args, " "))
 	if err := errors.Join(f.Truncate(0), writeAt(f, owner)); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("write %s: %w", lockPath(), err)
@@ -41,8 +43,10 @@ func acquire(ctx context.Context, dir string, wait time.Duration) (*os.File, err
 }
 
 func lock(ctx context.Context, f *os.File, wait time.Duration) error {
-	give := time.After(max(wait, 100*time.Millisecond))
-	for {
+	give := time.After(max(wait, 500*time.Millisecond))
+	tick := time.NewTicker(20 * time.Millisecond) // flock(2) can't be waited for with a deadline
+	defer tick.Stop()
+	for orphaned := 0; ; {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return nil
@@ -51,7 +55,11 @@ func lock(ctx context.Context, f *os.File, wait time.Duration) error {
 		if err != nil {
 			return err
 		}
-		if abandoned(string(who)) {
+		// Once is not enough: a new owner takes the lock first, and then writes who it is.
+		if orphaned++; !abandoned(string(who)) {
+			orphaned = 0
+		}
+		if orphaned == 10 {
 			if err := clearNetns(); err != nil {
 				return err
 			}
@@ -62,7 +70,7 @@ func lock(ctx context.Context, f *os.File, wait time.Duration) error {
 				strings.Join(strings.Fields(string(who)), " "))
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond): // flock(2) can't be waited for with a deadline
+		case <-tick.C:
 		}
 	}
 }
@@ -72,7 +80,7 @@ func lock(ctx context.Context, f *os.File, wait time.Duration) error {
 func abandoned(owner string) bool {
 	var pid int
 	var dir string
-	if _, err := fmt.Sscanf(owner, "pid %d\ndir %s\n", &pid, &dir); err != nil || pid == 0 {
+	if _, err := fmt.Sscanf(owner, "pid %d\ndetached %s\n", &pid, &dir); err != nil || pid == 0 {
 		return false
 	}
 	_, state := os.Stat(filepath.Join(dir, stateFile))
@@ -88,7 +96,7 @@ func writeAt(f *os.File, s string) error {
 // namespaces, the namespaces with their links, and temporary directories. It
 // refuses while a lab is up.
 func Sweep() error {
-	lock, err := acquire(context.Background(), "-", 0)
+	lock, err := acquire(context.Background(), "sweeping", 0)
 	if err != nil {
 		return err
 	}
@@ -127,19 +135,32 @@ func clearNetns() error {
 func killInside(names ...string) error {
 	inside := inodes(names...)
 	deadline := time.Now().Add(10 * time.Second)
+	killed := map[int]bool{}
 	for {
-		pids := inhabitants(inside)
-		if len(pids) == 0 {
+		for _, pid := range inhabitants(inside) {
+			_ = unix.Kill(pid, unix.SIGKILL) // gone by now is as good
+			killed[pid] = true
+		}
+		maps.DeleteFunc(killed, func(pid int, _ bool) bool { return dead(pid) })
+		if len(killed) == 0 {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("processes %v in the lab's namespaces survive SIGKILL", pids)
-		}
-		for _, pid := range pids {
-			_ = unix.Kill(pid, unix.SIGKILL) // gone by now is as good
+			return fmt.Errorf("processes %v in the lab's namespaces survive SIGKILL", slices.Sorted(maps.Keys(killed)))
 		}
 		time.Sleep(5 * time.Millisecond) // strangers' children can't be waited for
 	}
+}
+
+// dead reports whether nothing is left of a process but, perhaps, its exit
+// status for its parent. Its files are closed only when its last thread ends.
+func dead(pid int) bool {
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return true
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || len(threads) <= 1 && strings.Contains(string(stat), ") Z ")
 }
 
 // inodes are the namespaces as /proc/<pid>/ns/net shows them, "net:[inode]".
