@@ -84,6 +84,10 @@ type own struct {
 type failure struct {
 	count int
 	until time.Time
+	// What was to be replaced, if another writer was faster: as soon as something
+	// else is known to be there, the write may be tried again.
+	raced bool
+	over  uint64
 }
 
 // New makes Leases on a Store. Run does the work.

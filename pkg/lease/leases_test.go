@@ -440,8 +440,8 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 		nodes[i].want("a")
 	}
 	alive := func() []*node { return nodes }
-	deaf := func() bool {
-		return slices.ContainsFunc(nodes, func(n *node) bool { return n.deaf })
+	blind := func() bool {
+		return slices.ContainsFunc(nodes, func(n *node) bool { return n.deaf || n.cut })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	never(t, ctx, "a", alive)
@@ -451,7 +451,7 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 		t.Log(time.Now().Format("04:05.000"), n.name, "fault", fault)
 		switch fault {
 		case 0, 1:
-			n.set(func(c *client) { c.cut = !c.cut })
+			n.set(func(c *client) { c.cut = !c.cut && time.Since(deleted) > duration })
 		case 2:
 			n.set(func(c *client) { c.deaf = !c.deaf && time.Since(deleted) > duration })
 		case 3:
@@ -474,7 +474,7 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 			nodes[i].want("a")
 		case 7:
 			// The watch of whoever holds it must be quicker than the lease duration.
-			if k := lk("a"); !deaf() && r.IntN(2) == 0 {
+			if k := lk("a"); !blind() && r.IntN(2) == 0 {
 				s.remove(k, "")
 				deleted = time.Now()
 			}

@@ -40,6 +40,14 @@ func newShelf() shelf {
 	}
 }
 
+// at is the version known of a Lease, 0 if there is none.
+func (s *shelf) at(k vip.Key) uint64 {
+	if x := s.known[k]; x != nil {
+		return version(x)
+	}
+	return 0
+}
+
 // put notes what a write returned.
 func (s *shelf) put(l *coordinationv1.Lease) {
 	k := keyOf(l)

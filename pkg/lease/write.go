@@ -51,7 +51,10 @@ func (l *Leases) write(ctx context.Context, now time.Time) {
 // first: somebody waits for them.
 func (l *Leases) decide(now time.Time) []action {
 	var give, take, release []action
-	idle := func(k vip.Key) bool { return !l.busy[k] && !now.Before(l.failed[k].until) }
+	idle := func(k vip.Key) bool {
+		f := l.failed[k]
+		return !l.busy[k] && (!now.Before(f.until) || f.raced && f.over != l.shelf.at(k))
+	}
 	for k, s := range l.stakes {
 		if s.Do == vip.Watch || !idle(k) {
 			continue
@@ -153,9 +156,16 @@ func (l *Leases) done(a action, got *coordinationv1.Lease, err error) {
 	case err == nil:
 	case apierrors.IsNotFound(err):
 		l.shelf.forget(a.key)
+		delete(l.failed, a.key) // what is there now is known: nothing
 		result = "conflict"
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		result = "conflict" // another node was faster
+		f := l.failed[a.key]
+		f.raced, f.over = true, 0
+		if a.have != nil {
+			f.over = version(a.have)
+		}
+		l.failed[a.key] = f
 	default:
 		result = "error"
 		l.o.Log.Warn("a VIP lease can't be written; trying again", "lease", a.key, "to", a.op, "err", err)
