@@ -56,9 +56,10 @@ type topic struct {
 // A speech is an announcement and how far it has come.
 type speech struct {
 	want vip.Announcement
-	said int       // how often since it was new
+	said int       // how often since it, or its link, was new
 	next time.Time // when to say it again
-	err  error     // why it can't be said, as of the last try
+	ok   bool      // the last try worked
+	err  error     // why it didn't
 }
 
 // New makes an Announcer. It touches the network only once something is wanted.
@@ -145,7 +146,7 @@ func (a *Announcer) state() ([]vip.Announcement, error) {
 		switch {
 		case s.err != nil:
 			errs = append(errs, fmt.Errorf("%s can't be announced on %s: %w", t.addr, t.link, s.err))
-		case s.want.Listen || s.said > 0:
+		case s.want.Listen || s.ok:
 			have = append(have, s.want)
 		default:
 			errs = append(errs, fmt.Errorf("%s is not announced on %s, since this node's right to hold it is not certain", t.addr, t.link))

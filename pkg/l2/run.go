@@ -59,9 +59,9 @@ func (a *Announcer) round(now time.Time) time.Duration {
 			s.said, s.next = 0, now
 		}
 		if !s.next.After(now) {
-			before := s.err == nil && s.said > 0
+			before := s.ok
 			a.say(s, now)
-			news = news || before != (s.err == nil && s.said > 0)
+			news = news || s.ok != before
 		}
 		if s.next.Before(next) {
 			next = s.next
@@ -83,8 +83,7 @@ func (a *Announcer) say(s *speech, now time.Time) {
 	}
 	err := a.send(s, now)
 	a.report(s, err)
-	s.err = err
-	if err != nil {
+	if s.ok, s.err = err == nil, err; err != nil {
 		s.said = 0
 		return
 	}
@@ -132,7 +131,7 @@ func (a *Announcer) report(s *speech, err error) {
 		a.meters.errors.WithLabelValues(family(s.want.Addr.Unmap())).Inc()
 	}
 	switch {
-	case err != nil && s.err == nil && s.said > 0:
+	case err != nil && s.ok:
 		a.log.Warn("a VIP can no longer be announced", "address", s.want.Addr, "link", s.want.Link, "err", err)
 	case err == nil && s.err != nil:
 		a.log.Info("a VIP can be announced again", "address", s.want.Addr, "link", s.want.Link)
@@ -173,15 +172,13 @@ func (a *Announcer) attend(ctx context.Context, tasks *sync.WaitGroup, listening
 
 // listen hears until ctx ends, with a new ear each second if need be.
 func (a *Announcer) listen(ctx context.Context, h hearing) {
-	complained := false
-	for ctx.Err() == nil {
+	for failures := 1; ctx.Err() == nil; failures++ {
 		err := a.hear(ctx, h)
 		if ctx.Err() != nil {
 			return
 		}
-		if !complained {
+		if failures == 2 { // the first may be no more than the link going down or away
 			a.log.Warn("can't hear who else announces VIPs, trying again every second", "link", h.link, "family", h.family, "err", err)
-			complained = true
 		}
 		select {
 		case <-ctx.Done():

@@ -1,0 +1,155 @@
+package l2
+
+import (
+	"encoding/hex"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/ndp"
+)
+
+var mac = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x0a}
+
+// bytesOf reads hex with spaces and comments.
+func bytesOf(t *testing.T, text string) []byte {
+	t.Helper()
+	var digits strings.Builder
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		digits.WriteString(strings.Join(strings.Fields(line), ""))
+	}
+	b, err := hex.DecodeString(digits.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// The bytes are written down from the RFCs, not from what the code made.
+func TestFrames(t *testing.T) {
+	for _, tt := range []struct {
+		addr   string
+		frames []string
+	}{
+		{"10.0.0.9", []string{
+			`ffffffffffff 02000000000a 0806 # to everybody
+			0001 0800 06 04 0001            # RFC 826: Ethernet, IPv4, request
+			02000000000a 0a000009           # sender: the announcer, the VIP
+			000000000000 0a000009           # target: nobody's address, the VIP (RFC 5227 section 2.3)
+			000000000000000000000000000000000000 # up to 60 bytes`,
+			`ffffffffffff 02000000000a 0806
+			0001 0800 06 04 0002            # reply
+			02000000000a 0a000009
+			02000000000a 0a000009           # target = sender: what Linux takes for gratuitous
+			000000000000000000000000000000000000`,
+		}},
+		{"2001:db8::9", []string{
+			`333300000001 02000000000a 86dd # RFC 2464 section 7: 33:33 and the end of the group
+			60000000 0020 3a ff             # 32 bytes of ICMPv6, hop limit 255
+			20010db8000000000000000000000009 # from the VIP
+			ff020000000000000000000000000001 # to all nodes
+			88 00 f911 20000000             # neighbor advertisement, checksum (RFC 8200 section 8.1), only Override is set
+			20010db8000000000000000000000009 # target
+			02 01 02000000000a              # target link-layer address`,
+			`333300000002 02000000000a 86dd
+			60000000 0020 3a ff
+			20010db8000000000000000000000009
+			ff020000000000000000000000000002 # to all routers (RFC 9131)
+			88 00 f910 20000000
+			20010db8000000000000000000000009
+			02 01 02000000000a`,
+		}},
+	} {
+		got, err := announcement(netip.MustParseAddr(tt.addr), mac)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		for _, f := range tt.frames {
+			want = append(want, hex.EncodeToString(bytesOf(t, f)))
+		}
+		var have []string
+		for _, f := range got {
+			have = append(have, hex.EncodeToString(f))
+		}
+		if d := cmp.Diff(want, have); d != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.addr, d)
+		}
+	}
+}
+
+func TestNoEthernetAddress(t *testing.T) {
+	for _, a := range []string{"10.0.0.9", "2001:db8::9"} {
+		for _, m := range []net.HardwareAddr{nil, make(net.HardwareAddr, 20)} {
+			if _, err := announcement(netip.MustParseAddr(a), m); err == nil {
+				t.Errorf("%s from %q: no error", a, m)
+			}
+		}
+	}
+}
+
+func TestParseARP(t *testing.T) {
+	const head = "ffffffffffff 02000000000b 0806"
+	for _, tt := range []struct {
+		name, frame string
+		want        word
+		ok          bool
+	}{
+		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{netip.MustParseAddr("10.0.0.9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
+		{"reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", word{netip.MustParseAddr("10.0.0.9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
+		{"sender in ARP, not in Ethernet", "ffffffffffff 02000000000d 0806 0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", word{netip.MustParseAddr("10.0.0.9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
+		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", word{}, false},
+		{"not ARP", "ffffffffffff 02000000000b 0800 0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
+		{"not Ethernet", head + "0006 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
+		{"not IPv4", head + "0001 86dd 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
+		{"long addresses", head + "0001 0800 08 04 0001 02000000000b0a000009000000000000 0a000001 0000", word{}, false},
+		{"short", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a0000", word{}, false},
+		{"empty", "", word{}, false},
+	} {
+		got, ok := parseARP(bytesOf(t, tt.frame))
+		if ok != tt.ok || ok && got != tt.want {
+			t.Errorf("%s: got %v, %v, want %v, %v", tt.name, got, ok, tt.want, tt.ok)
+		}
+	}
+}
+
+func TestParseNA(t *testing.T) {
+	const target = "20010db8000000000000000000000009"
+	for _, tt := range []struct {
+		name, message string
+		want          word
+		ok            bool
+	}{
+		{"unsolicited", "8800 0000 20000000" + target + "0201 02000000000b", word{netip.MustParseAddr("2001:db8::9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
+		{"solicited", "8800 0000 60000000" + target + "0201 02000000000b", word{netip.MustParseAddr("2001:db8::9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
+		{"without an address", "8800 0000 60000000" + target, word{}, false},
+		{"a source's address", "8800 0000 60000000" + target + "0101 02000000000b", word{}, false},
+		{"a solicitation", "8700 0000 00000000" + target + "0101 02000000000b", word{}, false},
+	} {
+		m, err := ndp.ParseMessage(bytesOf(t, tt.message))
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		got, ok := parseNA(m)
+		if ok != tt.ok || ok && got != tt.want {
+			t.Errorf("%s: got %v, %v, want %v, %v", tt.name, got, ok, tt.want, tt.ok)
+		}
+	}
+}
+
+func FuzzParseARP(f *testing.F) {
+	f.Add([]byte{})
+	frames, _ := announcement(netip.MustParseAddr("10.0.0.9"), mac)
+	for _, x := range frames {
+		f.Add(x)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if w, ok := parseARP(b); ok && !w.addr.Is4() {
+			t.Errorf("%x: %v", b, w)
+		}
+	})
+}

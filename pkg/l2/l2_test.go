@@ -1,0 +1,497 @@
+package l2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sys/unix"
+)
+
+// start runs the task until the returned function is called.
+func start(t testing.TB, a *Announcer) func() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+const both = `
+	0.0s eth0 arp request 10.0.0.9 02:00:00:00:00:0a
+	0.0s eth0 arp reply 10.0.0.9 02:00:00:00:00:0a`
+
+func TestSetAnnouncesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0", "eth1")) // Run isn't needed for that
+		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", say("eth0", "10.0.0.9"), say("eth1", "2001:db8::9"))
+		frames := lines(r.lan.take())
+		for _, want := range []string{
+			"0.0s eth0 arp request 10.0.0.9 02:00:00:00:00:0a\n0.0s eth0 arp reply 10.0.0.9 02:00:00:00:00:0a",
+			"0.0s eth1 na ff02::1 2001:db8::9 02:00:00:00:00:0b\n0.0s eth1 na ff02::2 2001:db8::9 02:00:00:00:00:0b",
+		} {
+			if !strings.Contains(frames, want) {
+				t.Errorf("frames\n%s\nwant among them\n%s", frames, want)
+			}
+		}
+		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", say("eth0", "10.0.0.9"), say("eth1", "2001:db8::9"))
+		r.said(t, "the same again", "")
+		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		r.said(t, "one less", "")
+		if got := r.poked(); got != 0 {
+			t.Errorf("Set poked %d times", got)
+		}
+		r.set(t, "", "")
+		if got := r.lan.open(); got != 0 {
+			t.Errorf("%d sockets are open with nothing wanted", got)
+		}
+	})
+}
+
+// At first quickly and in both forms, then slowly for ever in one.
+func TestSchedule(t *testing.T) {
+	for _, tt := range []struct{ addr, first, second string }{
+		{"10.0.0.9", "arp request 10.0.0.9 02:00:00:00:00:0a", "arp reply 10.0.0.9 02:00:00:00:00:0a"},
+		{"2001:db8::9", "na ff02::1 2001:db8::9 02:00:00:00:00:0a", "na ff02::2 2001:db8::9 02:00:00:00:00:0a"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, newLAN("eth0"))
+			defer r.run(t)()
+			r.set(t, "eth0 "+tt.addr, "", say("eth0", tt.addr))
+			time.Sleep(4 * time.Second)
+			r.said(t, "the first seconds", strings.NewReplacer("FIRST", "eth0 "+tt.first, "SECOND", "eth0 "+tt.second).Replace(`
+				0.0s FIRST
+				0.0s SECOND
+				1.1s FIRST
+				1.1s SECOND
+				2.2s FIRST
+				2.2s SECOND`))
+			time.Sleep(300 * time.Second)
+			var last, total float64
+			last = 2.2
+			gaps := map[string]bool{}
+			for line := range strings.Lines(r.lan.take()) {
+				at, what, _ := strings.Cut(strings.TrimSpace(line), "s ")
+				if what != "eth0 "+tt.first {
+					t.Fatalf("a late repetition is %q, want only %q", what, tt.first)
+				}
+				var now float64
+				fmt.Sscan(at, &now)
+				if gap := now - last; gap < 2.6 || gap > 3.4 {
+					t.Errorf("%.1fs passed between two repetitions, want 2.7 to 3.3", gap)
+				}
+				gaps[fmt.Sprintf("%.1f", now-last)] = true
+				last = now
+				total++
+			}
+			if total < 95 || total > 105 {
+				t.Errorf("%v repetitions in 300 s, want 100", total)
+			}
+			if len(gaps) < 4 {
+				t.Errorf("no jitter: gaps are %v", gaps)
+			}
+			if got := r.poked(); got != 0 {
+				t.Errorf("repeating poked %d times", got)
+			}
+			r.set(t, "", "")
+			r.lan.take()
+			time.Sleep(10 * time.Second)
+			r.said(t, "no longer wanted", "")
+			if got := r.log.String(); got != "" {
+				t.Errorf("logged %s", got)
+			}
+		})
+	}
+}
+
+func TestNeighboursLearn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0")
+		lan.knows("eth0", "10.0.0.9", "02:00:00:00:00:ff")
+		lan.knows("eth0", "2001:db8::9", "02:00:00:00:00:ff")
+		r := newRig(t, lan)
+		_, err := r.Set(t.Context(), []vip.Announcement{say("eth0", "10.0.0.9"), say("eth0", "10.0.0.8"), say("eth0", "2001:db8::9"), say("eth0", "2001:db8::8")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := diff(lines(`
+			eth0 10.0.0.9 02:00:00:00:00:0a
+			eth0 2001:db8::8 02:00:00:00:00:0a
+			eth0 2001:db8::9 02:00:00:00:00:0a`), lan.String()); d != "" {
+			t.Errorf("caches (-want +got):\n%s", d)
+		}
+	})
+}
+
+func TestUncertainRight(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		take, give func(*vip.Tenure)
+	}{
+		{"unconfirmed", func(t *vip.Tenure) { t.Confirmed = false }, func(t *vip.Tenure) { t.Confirmed = true }},
+		{"ended", func(t *vip.Tenure) { t.Until = time.Now() }, func(t *vip.Tenure) { t.Until = time.Now().Add(time.Hour) }},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, newLAN("eth0"))
+			defer r.run(t)()
+			r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+			time.Sleep(10 * time.Second)
+			r.lan.take()
+			r.with(tt.take)
+			r.set(t, "eth0 10.0.0.9", "10.0.0.8 is not announced on eth0, since this node's right to hold it is not certain",
+				say("eth0", "10.0.0.9"), say("eth0", "10.0.0.8"))
+			time.Sleep(30 * time.Second)
+			r.said(t, tt.name, "")
+			if got := r.poked(); got != 0 {
+				t.Errorf("%s: poked %d times", tt.name, got)
+			}
+			r.with(tt.give)
+			time.Sleep(1200 * time.Millisecond)
+			frames := r.lan.take()
+			for want, n := range map[string]int{"arp request 10.0.0.9": 1, "arp reply 10.0.0.9": 0, "arp request 10.0.0.8": 1, "arp reply 10.0.0.8": 1} {
+				if got := strings.Count(frames, want); got != n && !(got == 2*n && want == "arp request 10.0.0.8") {
+					t.Errorf("%s, then certain again: %d times %q, want %d, in\n%s", tt.name, got, want, n, frames)
+				}
+			}
+			if got := r.poked(); got != 1 {
+				t.Errorf("%s, then certain again: poked %d times, want once for the address that is new", tt.name, got)
+			}
+			r.set(t, "eth0 10.0.0.8\n eth0 10.0.0.9", "", say("eth0", "10.0.0.9"), say("eth0", "10.0.0.8"))
+		})
+	}
+}
+
+func TestLinksThatCannotBeUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0", "down0", "ppp0", "lo", "ib0", "bad0")
+		lan.change("down0", func(i *net.Interface) { i.Flags = net.FlagBroadcast })
+		lan.change("ppp0", func(i *net.Interface) { i.Flags |= net.FlagPointToPoint; i.HardwareAddr = nil })
+		lan.change("lo", func(i *net.Interface) { i.Flags |= net.FlagLoopback })
+		lan.change("ib0", func(i *net.Interface) { i.HardwareAddr = make(net.HardwareAddr, 20) })
+		lan.fail("speak bad0", unix.EPERM)
+		r := newRig(t, lan)
+		var want []vip.Announcement
+		for _, l := range []string{"eth7", "down0", "ppp0", "lo", "ib0", "bad0", "eth0"} {
+			want = append(want, say(l, "10.0.0.9"))
+		}
+		r.set(t, "eth0 10.0.0.9", `
+			10.0.0.9 can't be announced on bad0: operation not permitted
+			10.0.0.9 can't be announced on down0: the link is down
+			10.0.0.9 can't be announced on eth7: this node has no such link
+			10.0.0.9 can't be announced on ib0: the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)
+			10.0.0.9 can't be announced on lo: the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)
+			10.0.0.9 can't be announced on ppp0: the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)`, want...)
+		r.said(t, "the one that works", both)
+	})
+}
+
+func TestLinksCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0")
+		lan.fail("links", errors.New("no buffer"))
+		r := newRig(t, lan)
+		defer r.run(t)()
+		r.set(t, "", "10.0.0.9 can't be announced on eth0: can't look at the links: no buffer", say("eth0", "10.0.0.9"))
+		lan.fail("links", nil)
+		time.Sleep(1200 * time.Millisecond)
+		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		if got := r.poked(); got != 1 {
+			t.Errorf("poked %d times, want 1", got)
+		}
+	})
+}
+
+// A link comes late, goes down, comes back, is replaced, gets another hardware
+// address, and loses its carrier for a while. Each time the VIP is announced
+// anew, within a second or two.
+func TestLinkChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0", "eth1")
+		lan.remove("eth0")
+		r := newRig(t, lan)
+		defer r.run(t)()
+		eth0 := net.Interface{Index: 12, Name: "eth0", Flags: net.FlagUp | net.FlagRunning, HardwareAddr: mac}
+		other := say("eth1", "10.0.0.1")
+		want := say("eth0", "10.0.0.9")
+		r.set(t, "eth1 10.0.0.1", "10.0.0.9 can't be announced on eth0: this node has no such link", want, other)
+		for _, step := range []struct {
+			name   string
+			change func()
+			works  bool
+			mac    string
+			pokes  int
+			log    string
+		}{
+			{"it comes", func() { lan.set(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it goes down", func() { lan.change("eth0", func(i *net.Interface) { i.Flags = 0 }) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
+			{"it comes up", func() { lan.set(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"another hardware address", func() {
+				lan.change("eth0", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0xaa} })
+			}, true, "02:00:00:00:00:aa", 0, ""},
+			{"no carrier", func() { lan.change("eth0", func(i *net.Interface) { i.Flags &^= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
+			{"a carrier", func() { lan.change("eth0", func(i *net.Interface) { i.Flags |= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
+			{"it is deleted", func() { lan.remove("eth0") }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
+			{"it is made anew", func() { eth0.Index = 13; lan.set(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it can't send", func() { lan.fail("send eth0", unix.ENOBUFS) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
+			{"it can send", func() { lan.fail("send eth0", nil) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+		} {
+			time.Sleep(20 * time.Second) // the announcements are slow again
+			r.lan.take()
+			r.log.reset()
+			step.change()
+			if step.name == "it can't send" {
+				time.Sleep(2 * time.Second) // that shows at the next repetition
+			}
+			time.Sleep(2300 * time.Millisecond)
+			frames := r.lan.take()
+			if got := strings.Contains(frames, "arp reply 10.0.0.9 "+step.mac); got != step.works {
+				t.Errorf("%s: announced anew %v, want %v, in\n%s", step.name, got, step.works, frames)
+			}
+			if strings.Contains(frames, "reply 10.0.0.1") {
+				t.Errorf("%s: the other link's address was announced anew", step.name)
+			}
+			if got := r.poked(); got != step.pokes {
+				t.Errorf("%s: poked %d times, want %d", step.name, got, step.pokes)
+			}
+			if step.works {
+				r.set(t, "eth0 10.0.0.9\n eth1 10.0.0.1", "", want, other)
+			} else if have, err := r.Set(t.Context(), []vip.Announcement{want, other}); len(have) != 1 || err == nil {
+				t.Errorf("%s: have %v, error %v", step.name, have, err)
+			}
+			got := r.log.String()
+			if n := strings.Count(got, "\n"); step.log == "" && n > 0 || step.log != "" && n != 1 || !strings.Contains(got, step.log) {
+				t.Errorf("%s: logged %q, want one line with %q", step.name, got, step.log)
+			}
+		}
+	})
+}
+
+func TestHearing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0", "eth1"))
+		defer r.run(t)()
+		want := []vip.Announcement{listen("eth0", "10.0.0.9"), say("eth0", "10.0.0.8"), listen("eth0", "2001:db8::9")}
+		r.set(t, "eth0 10.0.0.8\n eth0 10.0.0.9 listen\n eth0 2001:db8::9 listen", "", want...)
+		synctest.Wait()
+		for _, step := range []struct {
+			link, addr string
+			mac        byte
+			pokes      int
+			want       string
+		}{
+			{"eth0", "10.0.0.7", 0xff, 0, ""}, // nobody asked
+			{"eth1", "10.0.0.9", 0xff, 0, ""}, // on another link
+			{"eth0", "10.0.0.9", 0x0a, 0, ""}, // ourselves
+			{"eth0", "10.0.0.9", 0x0b, 0, ""}, // ourselves, by another link into the same LAN
+			{"eth0", "10.0.0.9", 0xff, 1, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago"},
+			{"eth0", "10.0.0.9", 0xff, 0, "10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago"},
+			{"eth0", "10.0.0.9", 0xfe, 0, "10.0.0.9 eth0 02:00:00:00:00:fe 0.0s ago"},
+			{"eth0", "10.0.0.8", 0xff, 1, "10.0.0.8 eth0 02:00:00:00:00:ff 0.0s ago\n 10.0.0.9 eth0 02:00:00:00:00:fe 0.0s ago"},
+			{"eth0", "2001:db8::9", 0xff, 1, "10.0.0.8 eth0 02:00:00:00:00:ff 0.0s ago\n 10.0.0.9 eth0 02:00:00:00:00:fe 0.0s ago\n 2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago"},
+		} {
+			r.lan.say(step.link, step.addr, step.mac)
+			if got := r.poked(); got != step.pokes {
+				t.Errorf("%s on %s: poked %d times, want %d", step.addr, step.link, got, step.pokes)
+			}
+			if d := diff(lines(step.want), r.sounds()); d != "" {
+				t.Errorf("%s on %s: Heard (-want +got):\n%s", step.addr, step.link, d)
+			}
+		}
+		if got := strings.Contains(r.lan.take(), "10.0.0.9"); got {
+			t.Error("announced what was only to be listened for")
+		}
+		if got := value(t, r.meters.heard); got != 5 {
+			t.Errorf("herald_announcements_heard_total is %v, want 5", got)
+		}
+	})
+}
+
+// The successor may be heard before this node is told to listen for it.
+func TestHandOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		r.lan.say("eth0", "10.0.0.9", 0xff)
+		if got := r.poked(); got != 1 {
+			t.Errorf("poked %d times, want 1", got)
+		}
+		time.Sleep(100 * time.Millisecond)
+		r.set(t, "", "") // the agent takes it away and adds it again in one pass
+		r.lan.take()
+		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
+		r.said(t, "listening", "")
+		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.1s ago", r.sounds()); d != "" {
+			t.Errorf("Heard (-want +got):\n%s", d)
+		}
+		time.Sleep(time.Second)
+		r.lan.say("eth0", "10.0.0.9", 0xff)
+		if got := r.poked(); got != 1 {
+			t.Errorf("poked %d times for the first sound in the new role, want 1", got)
+		}
+		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.sounds()); d != "" {
+			t.Errorf("Heard (-want +got):\n%s", d)
+		}
+		// Long after, everything is new.
+		r.set(t, "", "")
+		if got := r.sounds(); got != "" {
+			t.Errorf("Heard %s of what isn't wanted", got)
+		}
+		time.Sleep(3 * time.Second)
+		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		if got := r.sounds(); got != "" {
+			t.Errorf("Heard %s of long ago", got)
+		}
+		r.said(t, "announced again", strings.ReplaceAll(both, "0.0s", "64.1s"))
+	})
+}
+
+// Who listened and now announces does so at once.
+func TestTakeBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		r.said(t, "announced", both)
+	})
+}
+
+func TestEarsFollowTheLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0")
+		r := newRig(t, lan)
+		defer r.run(t)()
+		r.set(t, "eth0 10.0.0.9 listen\n eth0 2001:db8::9 listen", "", listen("eth0", "10.0.0.9"), listen("eth0", "2001:db8::9"))
+		synctest.Wait()
+		lan.remove("eth0")
+		time.Sleep(5 * time.Second)
+		r.log.reset()
+		lan.set(net.Interface{Index: 99, Name: "eth0", Flags: net.FlagUp, HardwareAddr: mac})
+		time.Sleep(2500 * time.Millisecond)
+		lan.say("eth0", "10.0.0.9", 0xff)
+		lan.say("eth0", "2001:db8::9", 0xff)
+		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago\n2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago", r.sounds()); d != "" {
+			t.Errorf("Heard on the new link (-want +got):\n%s", d)
+		}
+		if got := lan.open(); got != 2 {
+			t.Errorf("%d sockets are open, want 2", got)
+		}
+		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
+		synctest.Wait()
+		if got := lan.open(); got != 1 {
+			t.Errorf("%d sockets are open for one family, want 1", got)
+		}
+	})
+}
+
+func TestEarsThatFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0")
+		lan.fail("listen eth0", unix.EPERM)
+		r := newRig(t, lan)
+		defer r.run(t)()
+		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		time.Sleep(10 * time.Second)
+		want := regexp.MustCompile(`^level=WARN msg="can't hear who else announces VIPs, trying again every second" link=eth0 family=IPv4 err="operation not permitted"\n$`)
+		if got := r.log.String(); !want.MatchString(got) {
+			t.Errorf("logged %q, want one warning", got)
+		}
+		lan.fail("listen eth0", nil)
+		time.Sleep(1100 * time.Millisecond)
+		lan.say("eth0", "10.0.0.9", 0xff)
+		if got := r.sounds(); got == "" {
+			t.Error("hears nothing")
+		}
+	})
+}
+
+func TestRunLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0", "eth1")
+		r := newRig(t, lan)
+		stop := r.run(t)
+		_, err := r.Set(t.Context(), []vip.Announcement{say("eth0", "10.0.0.9"), say("eth1", "2001:db8::9"), listen("eth1", "10.0.0.8")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if got := lan.open(); got != 5 {
+			t.Errorf("%d sockets are open, want 2 to speak and 3 to hear", got)
+		}
+		r.set(t, "", "")
+		synctest.Wait()
+		if got := lan.open(); got != 0 {
+			t.Errorf("%d sockets are open with nothing wanted", got)
+		}
+		stop() // and synctest fails if a goroutine is left
+	})
+}
+
+func TestSetWithEndedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		have, err := r.Set(ctx, []vip.Announcement{say("eth0", "10.0.0.9")})
+		if len(have) > 0 || err == nil {
+			t.Errorf("have %v, error %v", have, err)
+		}
+	})
+}
+
+func TestMeters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0")
+		r := newRig(t, lan)
+		_, _ = r.Set(t.Context(), []vip.Announcement{say("eth0", "10.0.0.9"), say("eth0", "2001:db8::9"), say("eth0", "2001:db8::8"), say("eth7", "10.0.0.8")})
+		for _, c := range []struct {
+			name string
+			m    prometheus.Metric
+			want float64
+		}{
+			{"sent ipv4", r.meters.sent.WithLabelValues("ipv4"), 2},
+			{"sent ipv6", r.meters.sent.WithLabelValues("ipv6"), 4},
+			{"errors ipv4", r.meters.errors.WithLabelValues("ipv4"), 1},
+			{"errors ipv6", r.meters.errors.WithLabelValues("ipv6"), 0},
+		} {
+			if got := value(t, c.m); got != c.want {
+				t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+			}
+		}
+		reg := prometheus.NewPedanticRegistry()
+		for _, c := range r.Collectors() {
+			if err := reg.Register(c); err != nil {
+				t.Error(err)
+			}
+		}
+		families, err := reg.Gather()
+		if err != nil || len(families) != 3 {
+			t.Errorf("gathered %d metrics, error %v", len(families), err)
+		}
+	})
+}
+
+// value is what a counter stands at.
+func value(t *testing.T, m prometheus.Metric) float64 {
+	t.Helper()
+	var d dto.Metric
+	if err := m.Write(&d); err != nil {
+		t.Fatal(err)
+	}
+	return d.GetCounter().GetValue()
+}
