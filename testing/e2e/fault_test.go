@@ -1,0 +1,354 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// lifetime is what Herald gives an address that it doesn't refresh any more.
+const lifetime = 4 * time.Second
+
+// spot is one VIP under observation: who answers for it, and what a client sees.
+type spot struct {
+	t     *testing.T
+	addr  netip.Addr
+	owner string
+	who   *lab.WhoHas
+	conn  *lab.Connect
+}
+
+// watch creates a Service and observes it once all is quiet.
+func watch(t *testing.T, name, vip string) *spot {
+	t.Helper()
+	create(t, web(name, vip))
+	node := owner(t, name)
+	reach(t, "http://"+vip+"/")
+	s := &spot{t: t, addr: netip.MustParseAddr(vip), owner: node}
+	s.who, s.conn = whoHas(t, 20*time.Millisecond, vip), connect(t, vip+":80")
+	if _, err := s.who.Await(bound(t, 2*time.Second), s.addr, node); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// moved waits until a node other than the first owner answers, and returns it.
+func (s *spot) moved(within time.Duration) string {
+	s.t.Helper()
+	ctx := bound(s.t, within)
+	for ctx.Err() == nil {
+		if now := s.who.Owner(s.addr); now != "" && now != s.owner {
+			return now
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	s.t.Fatalf("nobody else than %s answers for %s within %v\n%s", s.owner, s.addr, within, s.who.Stop())
+	return ""
+}
+
+// report ends the observation.
+func (s *spot) report() (lab.AddrReport, lab.ConnectReport) {
+	s.t.Helper()
+	w, c := s.who.Stop(), s.conn.Stop()
+	if w.Err != nil {
+		s.t.Error(w.Err)
+	}
+	s.t.Logf("%s\n%s", w, c)
+	return w.Addrs[0], c
+}
+
+// SIGTERM of the owner: make before break.
+func TestTerminated(t *testing.T) {
+	f := start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	began := time.Now()
+	f.node[s.owner].Signal(syscall.SIGTERM)
+	to := s.moved(2 * time.Second)
+	if err := f.node[s.owner].Wait(bound(t, 5*time.Second)); err != nil {
+		t.Errorf("exit: %v", err)
+	}
+	t.Logf("stopped after %v", time.Since(began).Round(time.Millisecond))
+	time.Sleep(time.Second) // the repeated announcements are part of it
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond {
+		t.Errorf("unanswered for %v, want at most 100 ms", w.LongestSilence)
+	}
+	if len(c.Failures) > 0 {
+		t.Errorf("%d of %d connections failed", len(c.Failures), c.Attempts)
+	}
+	event(t, "a", "VIPMoved", "from node "+s.owner)
+	if got := owner(t, "a"); got != to {
+		t.Errorf("vipHost %s, but %s answers", got, to)
+	}
+}
+
+// One Herald after another is restarted, as an upgrade does: no connection fails.
+func TestRollingRestart(t *testing.T) {
+	f := start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	for _, n := range cluster.Nodes() {
+		f.node[n].Signal(syscall.SIGTERM)
+		if err := f.node[n].Wait(bound(t, 10*time.Second)); err != nil {
+			t.Errorf("exit: %v", err)
+		}
+		f.run(n)
+		f.ready(n)
+	}
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 {
+		t.Errorf("unanswered for %v, %d of %d connections failed", w.LongestSilence, len(c.Failures), c.Attempts)
+	}
+}
+
+// SIGKILL of the owner: its kernel drops the VIP, another takes over when the
+// node lease is too old, and the two never overlap.
+func TestKilled(t *testing.T) {
+	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
+	f.killed = true
+	s := watch(t, "a", "10.77.0.50")
+	killed := time.Now()
+	f.node[s.owner].Kill()
+	until(t, lifetime, "the VIP stays in the kernel of the killed", func(context.Context) error {
+		if left := vips(t, s.owner); len(left) > 0 {
+			return fmt.Errorf("%v", left)
+		}
+		return nil
+	})
+	t.Logf("gone from the kernel after %v", time.Since(killed).Round(time.Millisecond))
+	to := s.moved(8 * time.Second)
+	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
+	if took := time.Since(killed); took > 7*time.Second {
+		t.Errorf("taken over after %v, want the lease duration (6 s) and at most 1 s", took)
+	}
+	w, _ := s.report()
+	if w.LongestDouble > lifetime {
+		t.Errorf("two nodes answered for %v", w.LongestDouble)
+	}
+	event(t, "a", "VIPMoved", s.owner)
+	// Back again: nothing moves, and what it left is not there.
+	f.run(s.owner)
+	f.ready(s.owner)
+	time.Sleep(time.Second)
+	if now := owner(t, "a"); now != to {
+		t.Errorf("it moved back to %s", now)
+	}
+}
+
+// Killed and restarted within a second: nothing moves, nothing goes unanswered.
+func TestKilledAndBack(t *testing.T) {
+	f := start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	f.node[s.owner].Kill()
+	time.Sleep(800 * time.Millisecond)
+	f.run(s.owner)
+	f.ready(s.owner)
+	time.Sleep(lifetime + time.Second)
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 {
+		t.Errorf("unanswered for %v, %d of %d connections failed", w.LongestSilence, len(c.Failures), c.Attempts)
+	}
+	if len(w.Timeline) != 1 {
+		t.Errorf("it moved: %v", w.Timeline)
+	}
+}
+
+// SIGSTOP of the owner: the kernel takes the VIP away; woken, the process finds
+// that it lost its claims and announces nothing.
+func TestStoppedAndWoken(t *testing.T) {
+	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
+	s := watch(t, "a", "10.77.0.50")
+	f.node[s.owner].Signal(syscall.SIGSTOP)
+	to := s.moved(8 * time.Second)
+	time.Sleep(time.Second)
+	f.node[s.owner].Signal(syscall.SIGCONT)
+	if err := f.node[s.owner].WaitLog(bound(t, 5*time.Second), "the node lease is lost"); err != nil {
+		t.Error(err)
+	}
+	time.Sleep(4 * time.Second) // longer than any repeated announcement
+	w, _ := s.report()
+	if w.TotalDouble > 0 {
+		t.Errorf("two nodes answered for %v", w.TotalDouble)
+	}
+	if got := owner(t, "a"); got != to {
+		t.Errorf("%s has it now, want %s", got, to)
+	}
+	if left := vips(t, s.owner); len(left) > 0 {
+		t.Errorf("%s has %v", s.owner, left)
+	}
+}
+
+// A short stop, as a busy machine makes them, is not worth a failover.
+func TestBrieflyStopped(t *testing.T) {
+	f := start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	f.node[s.owner].Signal(syscall.SIGSTOP)
+	time.Sleep(2 * time.Second)
+	f.node[s.owner].Signal(syscall.SIGCONT)
+	time.Sleep(lifetime + time.Second)
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
+		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
+	}
+}
+
+// A node cut from the API server withdraws by the renew deadline, before anyone
+// takes over.
+func TestCutFromAPI(t *testing.T) {
+	f := start(t, env("vip_leaseduration", "8", "vip_renewdeadline", "5", "vip_retryperiod", "1"))
+	s := watch(t, "a", "10.77.0.50")
+	if err := cluster.CutAPI(s.owner); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.ConnectAPI(s.owner) })
+	cut := time.Now()
+	until(t, 5500*time.Millisecond, "the VIP is still bound", func(context.Context) error {
+		if left := vips(t, s.owner); len(left) > 0 {
+			return fmt.Errorf("%v", left)
+		}
+		return nil
+	})
+	t.Logf("withdrawn after %v", time.Since(cut).Round(time.Millisecond))
+	to := s.moved(6 * time.Second)
+	cluster.ConnectAPI(s.owner)
+	f.ready(s.owner)
+	time.Sleep(2 * time.Second)
+	w, _ := s.report()
+	if w.TotalDouble > 0 {
+		t.Errorf("two nodes answered for %v", w.TotalDouble)
+	}
+	if got := owner(t, "a"); got != to {
+		t.Errorf("it moved on to %s", got)
+	}
+}
+
+// The link of the VIP goes down: handed over at once.
+func TestUnplugged(t *testing.T) {
+	start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	began := time.Now()
+	if err := cluster.Unplug(s.owner); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.Reconnect(s.owner) })
+	to := s.moved(2 * time.Second)
+	t.Logf("%s answers after %v", to, time.Since(began).Round(time.Millisecond))
+	time.Sleep(500 * time.Millisecond)
+	cluster.Reconnect(s.owner)
+	time.Sleep(time.Second)
+	w, _ := s.report()
+	if w.LongestSilence > time.Second {
+		t.Errorf("unanswered for %v", w.LongestSilence)
+	}
+	if w.TotalDouble > 0 {
+		t.Errorf("two nodes answered for %v", w.TotalDouble)
+	}
+	if got := owner(t, "a"); got != to {
+		t.Errorf("it moved on to %s when the link came back", got)
+	}
+}
+
+// The API server dies for longer than a retry, and comes back: nothing moves.
+func TestAPIServerRestarts(t *testing.T) {
+	start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	if err := cluster.StopAPI(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	if err := cluster.StartAPI(bound(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	create(t, web("b", "10.77.0.51"))
+	w2 := whoHas(t, 20*time.Millisecond, "10.77.0.51")
+	answered(t, w2, "10.77.0.51", 40*time.Second) // watches come back with the library's back-off
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
+		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
+	}
+}
+
+// A node that may not carry VIPs hands them over without a gap.
+func TestExcluded(t *testing.T) {
+	start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	label := func(value string) {
+		t.Helper()
+		if out, err := cluster.Kubectl(context.Background(), "label", "node", s.owner, "node.kubernetes.io/exclude-from-external-load-balancers"+value); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	label("=")
+	t.Cleanup(func() {
+		cluster.Kubectl(context.Background(), "label", "node", s.owner, "node.kubernetes.io/exclude-from-external-load-balancers-")
+	})
+	to := s.moved(2 * time.Second)
+	label("-")
+	time.Sleep(time.Second)
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 {
+		t.Errorf("unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))
+	}
+	if got := owner(t, "a"); got != to || !slices.Contains(others(s.owner), got) {
+		t.Errorf("%s has it, want %s", got, to)
+	}
+}
+
+// Without an election per Service one node has all, by the one lease.
+func TestOneOwner(t *testing.T) {
+	f := start(t, env("svc_election", "false"))
+	create(t, web("b", "10.77.0.51"))
+	s := watch(t, "a", "10.77.0.50")
+	if other := owner(t, "b"); other != s.owner {
+		t.Errorf("a is on %s, b on %s", s.owner, other)
+	}
+	out, err := cluster.Kubectl(t.Context(), "-n", "kube-system", "get", "lease", "plndr-svcs-lock", "-o", "jsonpath={.spec.holderIdentity}")
+	if err != nil || out != s.owner {
+		t.Errorf("plndr-svcs-lock is held by %q (%v), want %s", out, err, s.owner)
+	}
+	create(t, web("c", "10.77.0.52", lab.Local))
+	event(t, "c", "LocalWithoutElection", "svc_election")
+	f.node[s.owner].Signal(syscall.SIGTERM)
+	to := s.moved(2 * time.Second)
+	if err := f.node[s.owner].Wait(bound(t, 5*time.Second)); err != nil {
+		t.Error(err)
+	}
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 {
+		t.Errorf("unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))
+	}
+	if other := owner(t, "b"); other != to {
+		t.Errorf("a is on %s, b on %s", to, other)
+	}
+}
+
+// All Heralds stop at once, as when the DaemonSet is deleted: nothing is left,
+// neither in the kernels nor in the API.
+func TestUninstalled(t *testing.T) {
+	f := start(t, env())
+	for i := range 6 {
+		create(t, web(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 60+i)))
+	}
+	for i := range 6 {
+		owner(t, fmt.Sprint("s", i))
+	}
+	for _, n := range cluster.Nodes() {
+		f.node[n].Signal(syscall.SIGTERM)
+	}
+	for _, n := range cluster.Nodes() {
+		if err := f.node[n].Wait(bound(t, 15*time.Second)); err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range 6 {
+		if s := get(t, fmt.Sprint("s", i)); ingress(s) != "" || s.Annotations["kube-vip.io/vipHost"] != "" {
+			t.Errorf("%s: status %q, annotations %v", s.Name, ingress(s), s.Annotations)
+		}
+	}
+	// Leases and addresses are looked for when the test ends.
+}
