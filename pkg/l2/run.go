@@ -172,12 +172,18 @@ func (a *Announcer) attend(ctx context.Context, tasks *sync.WaitGroup, listening
 
 // listen hears until ctx ends, with a new ear each second if need be.
 func (a *Announcer) listen(ctx context.Context, h hearing) {
-	for failures := 1; ctx.Err() == nil; failures++ {
+	failures := 0
+	for ctx.Err() == nil {
+		began := time.Now()
 		err := a.hear(ctx, h)
 		if ctx.Err() != nil {
 			return
 		}
-		if failures == 2 { // the first may be no more than the link going down or away
+		if time.Since(began) > relook { // it worked for a while
+			failures = 0
+		}
+		// The first ones may be no more than the link going down or away.
+		if failures++; failures == 3 {
 			a.log.Warn("can't hear who else announces VIPs, trying again every second", "link", h.link, "family", h.family, "err", err)
 		}
 		select {
