@@ -1,0 +1,48 @@
+# make help lists the targets.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LAB     := bin/lab
+
+.DEFAULT_GOAL := build
+.PHONY: build test lint unit parts demo lab bench docs manifests clean help
+
+build: ## bin/herald, a static binary (the default)
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/herald ./cmd/herald
+
+test: ## all that must hold: lint, tests, tests in the lab (root; installs what it needs)
+	@testing/test.sh all
+
+lint: ## what reads the code: gofmt, go vet, staticcheck, shellcheck, govulncheck
+	@testing/test.sh lint
+
+unit: ## the tests that need neither root nor a lab
+	@testing/test.sh unit
+
+parts: ## what the lab is made of: Debian packages, and etcd, API server, kube-proxy... in bin/parts
+	@testing/lab/deps.sh
+	@testing/lab/parts/build.sh
+
+demo: build parts ## shows what Herald does, on a cluster that it brings up and removes (root)
+	go run ./testing/demo
+
+lab: build parts ## brings a cluster up, leaves it up and says how to use it (root)
+	go build -o $(LAB) ./testing/lab/cmd/lab
+	$(LAB) up
+
+bench: build parts ## measures Herald with 10, 100 and 1000 Services (root)
+	go run ./testing/bench
+
+docs: ## docs/reference and the README's table of options, from the code
+	go run ./cmd/herald docs
+
+manifests: ## manifests/, each by the command line it names
+	@for file in manifests/*.yaml; do \
+		sed -n 's/^# Made by: herald //p' "$$file" | xargs go run ./cmd/herald > "$$file.new" && mv "$$file.new" "$$file" && echo "$$file" || exit 1; \
+	done
+
+clean: ## removes bin/ and what a killed lab left (that needs root)
+	@if [ -d .lab ]; then go run ./testing/lab/cmd/lab down; fi
+	rm -rf bin .lab
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1 /p' Makefile | while read -r name about; do printf '  make %-10s %s\n' "$$name" "$$about"; done

@@ -1,0 +1,206 @@
+// Command tally reads what "go test -json" prints and tells it in short: a line
+// per package, the whole output of what failed, and, to a file, what was skipped
+// and why. Its exit status is 1 if anything failed.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+func main() {
+	each := flag.Bool("each", false, "a line per test, too: for packages that take minutes")
+	skips := flag.String("skips", "", "file to append a line to for every test that was skipped")
+	flag.Parse()
+	t := newTally(os.Stdout, *each)
+	err := t.read(os.Stdin)
+	if err == nil && *skips != "" {
+		err = appendLines(*skips, t.skipped)
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "tally:", err)
+		os.Exit(2)
+	case !t.passed():
+		os.Exit(1)
+	}
+}
+
+// An event is a line of "go test -json" (see go doc test2json).
+type event struct {
+	Action     string
+	Package    string
+	ImportPath string // of what does not build
+	Test       string
+	Output     string
+	Elapsed    float64 // seconds
+}
+
+// A tally is what has been read so far.
+type tally struct {
+	out  io.Writer
+	each bool
+
+	output  map[string][]string // by package and test: its lines
+	count   map[string]*count   // by package
+	skipped []string            // "package Test: reason"
+	ended   int                 // packages with a result
+	failed  bool
+}
+
+// A count is how many tests of a package have ended how.
+type count struct{ run, skipped int }
+
+func newTally(out io.Writer, each bool) *tally {
+	return &tally{out: out, each: each, output: map[string][]string{}, count: map[string]*count{}}
+}
+
+// passed reports whether there were packages, and none failed.
+func (t *tally) passed() bool { return t.ended > 0 && !t.failed }
+
+func (t *tally) read(r io.Reader) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if line := lines.Bytes(); !bytes.HasPrefix(line, []byte("{")) || json.Unmarshal(line, &e) != nil {
+			fmt.Fprintf(t.out, "%s\n", line) // from the go command itself
+			continue
+		}
+		t.note(e)
+	}
+	return lines.Err()
+}
+
+// note takes over one event.
+func (t *tally) note(e event) {
+	id := e.Package + "\x00" + e.Test
+	switch e.Action {
+	case "output":
+		t.output[id] = append(t.output[id], e.Output)
+	case "build-output":
+		fmt.Fprint(t.out, e.Output)
+	case "build-fail":
+		t.failed = true
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			t.endPackage(e)
+		} else {
+			t.endTest(e)
+		}
+		delete(t.output, id)
+	}
+}
+
+func (t *tally) endTest(e event) {
+	c := t.of(e.Package)
+	c.run++
+	if e.Action == "skip" {
+		c.skipped++
+		t.skipped = append(t.skipped, fmt.Sprintf("%s %s: %s", short(e.Package), e.Test, reason(t.output[e.Package+"\x00"+e.Test])))
+	}
+	if t.each && !strings.Contains(e.Test, "/") {
+		fmt.Fprintf(t.out, "    %-4s %7.1fs  %s\n", word(e.Action), e.Elapsed, e.Test)
+	}
+	if e.Action == "fail" {
+		t.show(t.output[e.Package+"\x00"+e.Test])
+	}
+}
+
+func (t *tally) endPackage(e event) {
+	t.ended++
+	c := t.of(e.Package)
+	if e.Action == "fail" {
+		t.failed = true
+		// What died with its package never got a result of its own.
+		for _, id := range t.unended(e.Package) {
+			t.show(t.output[id])
+			delete(t.output, id)
+		}
+		t.show(t.output[e.Package+"\x00"])
+	}
+	if c.run == 0 && e.Action != "fail" {
+		return // no tests
+	}
+	about := fmt.Sprintf("%d tests", c.run)
+	if c.skipped > 0 {
+		about += fmt.Sprintf(", %d skipped", c.skipped)
+	}
+	fmt.Fprintf(t.out, "  %-4s %7.1fs  %s (%s)\n", word(e.Action), e.Elapsed, short(e.Package), about)
+}
+
+// unended is the tests of a package that have output but no result, in order.
+func (t *tally) unended(pkg string) []string {
+	var ids []string
+	for id := range t.output {
+		if strings.HasPrefix(id, pkg+"\x00") && id != pkg+"\x00" {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func (t *tally) of(pkg string) *count {
+	if t.count[pkg] == nil {
+		t.count[pkg] = &count{}
+	}
+	return t.count[pkg]
+}
+
+// show prints lines of a test that failed.
+func (t *tally) show(lines []string) {
+	for _, l := range lines {
+		if !strings.HasPrefix(l, "=== ") {
+			fmt.Fprint(t.out, "      "+l)
+		}
+	}
+}
+
+// place is where a message was logged.
+var place = regexp.MustCompile(`^\s*\w+\.go:\d+: `)
+
+// reason is what a test said last.
+func reason(lines []string) string {
+	for _, l := range slices.Backward(lines) {
+		if at := place.FindString(l); at != "" {
+			return strings.TrimSpace(l[len(at):])
+		}
+	}
+	return "no reason given"
+}
+
+// word is how an action ends a line.
+func word(action string) string {
+	switch action {
+	case "pass":
+		return "ok"
+	case "fail":
+		return "FAIL"
+	}
+	return action
+}
+
+func short(pkg string) string { return strings.TrimPrefix(pkg, "github.com/heraldvip/herald/") }
+
+func appendLines(file string, lines []string) error {
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintln(f, l); err != nil {
+			_ = f.Close()
+			return err
+		}
+	}
+	return f.Close()
+}

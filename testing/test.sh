@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# test.sh: everything that must hold, phase by phase, a line for each.
+#
+#   test.sh lint   what reads the code: gofmt, go vet, staticcheck, shellcheck, govulncheck
+#   test.sh unit   the tests that need no lab, with the race detector
+#   test.sh lab    the tests in network namespaces (root)
+#   test.sh all    all of that, after installing and building what it needs (root)
+#
+# A phase that fails does not keep the next from running. The exit status is 1 if
+# any failed.
+# shellcheck disable=SC2317 # the phases are called by way of quiet, loud and needed
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Pinned, so that a new release does not find fault with an old commit.
+staticcheck=honnef.co/go/tools/cmd/staticcheck@v0.8.2
+govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.8.0
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+touch "$work/skips"
+failed=()
+
+# line NAME RESULT SECONDS [WHY]
+line() { printf '%-34s %-7s %5ds  %s\n' "$1" "$2" "$3" "${4-}"; }
+
+# quiet NAME COMMAND...: runs a phase, and shows its output only if it fails.
+quiet() {
+  local name=$1 begin=$SECONDS
+  shift
+  if "$@" >"$work/log" 2>&1 </dev/null; then
+    line "$name" ok $((SECONDS - begin))
+  else
+    cat "$work/log"
+    line "$name" FAILED $((SECONDS - begin))
+    failed+=("$name")
+  fi
+}
+
+# loud NAME COMMAND...: runs a phase that takes minutes, and shows how it goes.
+loud() {
+  local name=$1 begin=$SECONDS
+  shift
+  echo "$name:"
+  if "$@" </dev/null; then
+    line "$name" ok $((SECONDS - begin))
+  else
+    line "$name" FAILED $((SECONDS - begin))
+    failed+=("$name")
+  fi
+}
+
+# needed NAME COMMAND...: a loud phase without which nothing else makes sense.
+needed() {
+  loud "$@"
+  if [ ${#failed[@]} -gt 0 ]; then
+    summary
+  fi
+}
+
+skip() { # NAME WHY
+  line "$1" skipped 0 "$2"
+  echo "$1: $2" >>"$work/skips"
+}
+
+formatted() {
+  local files
+  files=$(find cmd pkg testing -name '*.go' -exec gofmt -l {} +)
+  [ -z "$files" ] || { echo "not formatted (gofmt -w):" && echo "$files" && return 1; }
+}
+
+scripts() { find testing -name '*.sh' -exec shellcheck .ci/run {} +; }
+
+# vulnerabilities: the database is on the network, which a test may not have.
+vulnerabilities() {
+  local name="govulncheck" begin=$SECONDS
+  if ! GOBIN=$work go install "$govulncheck" >"$work/log" 2>&1; then
+    skip "$name" "$govulncheck can't be had: $(tail -n 1 "$work/log")"
+  elif timeout 300 "$work/govulncheck" ./... >"$work/log" 2>&1 </dev/null; then
+    line "$name" ok $((SECONDS - begin))
+  elif grep -q 'fetching vulnerabilities' "$work/log"; then
+    skip "$name" "the database can't be reached: $(grep 'fetching vulnerabilities' "$work/log" | tail -n 1)"
+  else
+    cat "$work/log"
+    line "$name" FAILED $((SECONDS - begin))
+    failed+=("$name")
+  fi
+}
+
+lint() {
+  quiet "gofmt" formatted
+  quiet "go vet" go vet ./...
+  quiet "staticcheck" go run "$staticcheck" -checks all,-ST1000 ./...
+  if command -v shellcheck >/dev/null; then
+    quiet "shellcheck" scripts
+  else
+    skip "shellcheck" "it is not installed (apt-get install shellcheck)"
+  fi
+  vulnerabilities
+}
+
+# tests FLAGS... PACKAGES...: go test, told in short by testing/tally. The first
+# word may be -each, which is tally's.
+tests() {
+  local each=()
+  if [ "$1" = -each ]; then
+    each=(-each)
+    shift
+  fi
+  [ -x "$work/tally" ] || go build -o "$work/tally" ./testing/tally
+  go test -json "$@" 2>&1 | "$work/tally" ${each[@]+"${each[@]}"} -skips "$work/skips"
+}
+
+# inLab: the packages whose code or tests use the lab.
+inLab() {
+  go list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./testing/... |
+    awk '/herald\/testing\/lab/ { print $1 }'
+}
+
+unit() {
+  local packages
+  mapfile -t packages < <(go list ./... | grep -vxF "$(inLab)")
+  loud "tests without a lab" tests -race -timeout 10m "${packages[@]}"
+}
+
+# lab: one package after the other, since there is one lab on a machine.
+lab() {
+  local packages
+  mapfile -t packages < <(inLab)
+  loud "tests in the lab" tests -each -count=1 -p 1 -timeout 25m "${packages[@]}"
+}
+
+root() {
+  [ "$(id -u)" = 0 ] || {
+    echo "This needs root: the lab is made of network namespaces. \"make lint unit\" does without." >&2
+    exit 1
+  }
+}
+
+packages() { # what Debian has, where it is missing
+  local missing=()
+  command -v shellcheck >/dev/null || missing+=(shellcheck)
+  command -v gcc >/dev/null || missing+=(gcc libc6-dev) # the race detector links with it
+  if [ ${#missing[@]} -gt 0 ]; then
+    apt-get -qq update &&
+      DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null || return
+  fi
+  testing/lab/deps.sh
+}
+
+summary() {
+  echo
+  if [ -s "$work/skips" ]; then
+    echo "Skipped:"
+    sort -u "$work/skips" | sed 's/^/  /'
+  else
+    echo "Nothing was skipped."
+  fi
+  if [ ${#failed[@]} -gt 0 ]; then
+    echo "FAILED after $((SECONDS / 60)) min $((SECONDS % 60)) s:$(printf ' %s;' "${failed[@]}")"
+    exit 1
+  fi
+  echo "All is well after $((SECONDS / 60)) min $((SECONDS % 60)) s."
+  exit 0
+}
+
+case ${1-} in
+lint) lint ;;
+unit) unit ;;
+lab)
+  root
+  export HERALD_LAB=require
+  lab
+  ;;
+all)
+  root
+  export HERALD_LAB=require
+  needed "packages" packages
+  needed "programs of the lab" testing/lab/parts/build.sh
+  needed "bin/herald" make build
+  lint
+  unit
+  lab
+  ;;
+*)
+  sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
+  exit 2
+  ;;
+esac
+summary
