@@ -1,0 +1,263 @@
+package l2
+
+import (
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/mdlayher/packet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+var stranger = net.HardwareAddr{2, 0, 0, 0, 0, 0xff}
+
+// kernelRig is an Announcer on the real links, running.
+func kernelRig(t *testing.T) (a *Announcer, log *buffer, poked chan struct{}) {
+	t.Helper()
+	log = &buffer{}
+	poked = make(chan struct{}, 1)
+	a = New(Options{
+		Log:    slog.New(slog.NewTextHandler(log, nil)),
+		Rate:   3 * time.Second,
+		Tenure: func() vip.Tenure { return vip.Tenure{Confirmed: true, Until: time.Now().Add(time.Hour)} },
+		Poke: func() {
+			select {
+			case poked <- struct{}{}:
+			default:
+			}
+		},
+	})
+	t.Cleanup(start(t, a))
+	return a, log, poked
+}
+
+// The neighbour's end of the cable sees exactly the frames that TestFrames
+// writes down, and none before they are wanted.
+func TestKernelFrames(t *testing.T) {
+	n := cable(t)
+	a, _, _ := kernelRig(t)
+	arp, v6 := n.tap(t, unix.ETH_P_ARP), n.tap(t, unix.ETH_P_IPV6)
+	_, err := a.Set(t.Context(), []vip.Announcement{say("eth0", "10.0.0.9"), say("eth0", "2001:db8::9")})
+	must(t, err)
+	for _, c := range []struct {
+		tap  *packet.Conn
+		addr string
+	}{{arp, "10.0.0.9"}, {v6, "2001:db8::9"}} {
+		frames, err := announcement(netip.MustParseAddr(c.addr), mac)
+		must(t, err)
+		for _, f := range append(frames, frames...) { // at once, and again
+			must(t, c.tap.SetReadDeadline(time.Now().Add(5*time.Second)))
+			if want, got := hex.EncodeToString(f), next(t, c.tap); want != got {
+				t.Errorf("%s:\n got %s\nwant %s", c.addr, got, want)
+			}
+		}
+	}
+}
+
+// next is the next frame from here.
+func next(t *testing.T, tap *packet.Conn) string {
+	t.Helper()
+	buf := make([]byte, 2000)
+	for {
+		k, _, err := tap.ReadFrom(buf)
+		must(t, err)
+		if net.HardwareAddr(buf[6:12]).String() == mac.String() && !strings.HasPrefix(hex.EncodeToString(buf), "333300000016") { // not the kernel's MLD reports
+			return hex.EncodeToString(buf[:k])
+		}
+	}
+}
+
+// Linux at the other end believes it, at once.
+func TestKernelNeighbourTable(t *testing.T) {
+	n := cable(t)
+	a, _, _ := kernelRig(t)
+	addrs := []string{"10.0.0.9", "2001:db8::9"}
+	var want []vip.Announcement
+	for _, x := range addrs {
+		n.learn(t, x, stranger)
+		want = append(want, say("eth0", x))
+	}
+	want = append(want, say("eth0", "10.0.0.8"))
+	_, err := a.Set(t.Context(), want)
+	must(t, err)
+	for _, x := range addrs {
+		await(t, x+" to be known at "+mac.String(), func() bool { return n.table(t, x) == mac.String() })
+	}
+	// Within a second of its last change (locktime), too.
+	for _, x := range addrs {
+		n.learn(t, x, stranger)
+	}
+	began := time.Now()
+	_, err = a.Set(t.Context(), nil)
+	must(t, err)
+	_, err = a.Set(t.Context(), want)
+	must(t, err)
+	for _, x := range addrs {
+		await(t, x+" to be known at "+mac.String(), func() bool { return n.table(t, x) == mac.String() })
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("it took %v, which is a repetition", took)
+	}
+	if got := n.table(t, "10.0.0.8"); got != "" {
+		t.Errorf("an entry for 10.0.0.8 was made (%s): arp_accept is 0", got)
+	}
+}
+
+// The kernel joins the solicited-node group of an address it has bound, with or
+// without duplicate address detection, so that the room needn't.
+func TestKernelSolicitedNodeGroup(t *testing.T) {
+	cable(t)
+	eth0, err := netlink.LinkByName("eth0")
+	must(t, err)
+	addr, err := netlink.ParseAddr("2001:db8::12:3456/128")
+	must(t, err)
+	addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
+	addr.ValidLft = 10
+	must(t, netlink.AddrAdd(eth0, addr))
+	await(t, "the group to be joined, which the kernel does a moment later", func() bool {
+		groups, err := os.ReadFile("/proc/thread-self/net/igmp6")
+		must(t, err)
+		return strings.Contains(string(groups), "ff0200000000000000000001ff123456")
+	})
+}
+
+func TestKernelHearing(t *testing.T) {
+	n := cable(t)
+	a, log, poked := kernelRig(t)
+	tap := n.tap(t, 0)
+	want := []vip.Announcement{listen("eth0", "10.0.0.9"), listen("eth0", "2001:db8::9")}
+	have, err := a.Set(t.Context(), want)
+	must(t, err)
+	if len(have) != 2 {
+		t.Errorf("have %v", have)
+	}
+	heard := func(addr string) string {
+		var w vip.World
+		a.Observe(&w)
+		s := w.Heard[netip.MustParseAddr(addr)]
+		return s.Link + " " + s.MAC
+	}
+	for _, x := range []string{"10.0.0.9", "2001:db8::9"} {
+		var other, own [][]byte
+		other, err = announcement(netip.MustParseAddr(x), stranger)
+		must(t, err)
+		own, err = announcement(netip.MustParseAddr(x), mac)
+		must(t, err)
+		deadline := time.Now().Add(5 * time.Second)
+		for heard(x) == " " { // the ears open soon after Set
+			if time.Now().After(deadline) {
+				t.Fatalf("%s is not heard; log:\n%s", x, log)
+			}
+			for _, f := range append(own, other...) {
+				_, err := tap.WriteTo(f, &packet.Addr{HardwareAddr: f[:6]})
+				must(t, err)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		if got, want := heard(x), "eth0 "+stranger.String(); got != want {
+			t.Errorf("heard %q, want %q", got, want)
+		}
+		select {
+		case <-poked:
+		case <-time.After(5 * time.Second):
+			t.Errorf("%s: no poke", x)
+		}
+	}
+}
+
+// Linux at the other end takes the address, and says so in its own way.
+func TestKernelHearsLinux(t *testing.T) {
+	n := cable(t)
+	a, log, _ := kernelRig(t)
+	n.do(t, func() {
+		for name, value := range map[string]string{"ipv4/conf/peer0/arp_notify": "1", "ipv6/conf/peer0/ndisc_notify": "1"} {
+			if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	_, err := a.Set(t.Context(), []vip.Announcement{listen("eth0", "10.0.0.9"), listen("eth0", "2001:db8::9")})
+	must(t, err)
+	for _, x := range []string{"10.0.0.9/32", "2001:db8::9/128"} {
+		addr, err := netlink.ParseAddr(x)
+		must(t, err)
+		addr.Flags = unix.IFA_F_NODAD
+		must(t, n.handle.AddrAdd(n.link, addr))
+	}
+	deadline, last := time.Now().Add(10*time.Second), byte(0xec)
+	for {
+		var w vip.World
+		a.Observe(&w)
+		if len(w.Heard) == 2 {
+			for x, s := range w.Heard {
+				if s.MAC != "02:00:00:00:00:ec" && s.MAC != "02:00:00:00:00:ed" {
+					t.Errorf("%s heard from %s", x, s.MAC)
+				}
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("heard %v; log:\n%s", w.Heard, log)
+		}
+		// Linux announces its addresses when their hardware address changes.
+		last ^= 1
+		must(t, n.handle.LinkSetHardwareAddr(n.link, net.HardwareAddr{2, 0, 0, 0, 0, last}))
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func TestKernelLinkChanges(t *testing.T) {
+	n := cable(t)
+	a, log, poked := kernelRig(t)
+	want := []vip.Announcement{say("eth0", "10.0.0.9"), say("eth0", "2001:db8::9")}
+	state := func() string {
+		have, err := a.Set(t.Context(), want)
+		return fmt.Sprintf("%d announced, error %v", len(have), err)
+	}
+	if got, want := state(), "2 announced, error <nil>"; got != want {
+		t.Fatalf("got %s, want %s", got, want)
+	}
+	becomes := func(what, want string) {
+		t.Helper()
+		deadline := time.After(10 * time.Second)
+		for got := state(); got != want; got = state() {
+			select {
+			case <-poked:
+			case <-deadline:
+				t.Fatalf("%s:\n got %s\nwant %s; log:\n%s", what, got, want, log)
+			}
+		}
+	}
+	eth0, err := netlink.LinkByName("eth0")
+	must(t, err)
+	must(t, netlink.LinkSetDown(eth0))
+	becomes("down", "0 announced, error 10.0.0.9 can't be announced on eth0: the link is down\n2001:db8::9 can't be announced on eth0: the link is down")
+	must(t, netlink.LinkSetUp(eth0))
+	becomes("up", "2 announced, error <nil>")
+	must(t, netlink.LinkDel(eth0))
+	becomes("gone", "0 announced, error 10.0.0.9 can't be announced on eth0: this node has no such link\n2001:db8::9 can't be announced on eth0: this node has no such link")
+	n.plug(t)
+	n.learn(t, "10.0.0.9", stranger)
+	n.learn(t, "2001:db8::9", stranger)
+	becomes("back", "2 announced, error <nil>")
+	for _, x := range []string{"10.0.0.9", "2001:db8::9"} {
+		await(t, x+" to be known at "+mac.String(), func() bool { return n.table(t, x) == mac.String() })
+	}
+}
+
+func TestKernelWithoutCapability(t *testing.T) {
+	if got := hint(unix.EPERM); got != " (the process needs the capability NET_RAW)" {
+		t.Errorf("hint is %q", got)
+	}
+	if got := hint(unix.ENODEV); got != "" {
+		t.Errorf("hint is %q", got)
+	}
+}

@@ -1,0 +1,183 @@
+package l2
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// insideEnv tells the test binary that it is the child in its own namespaces.
+const insideEnv = "HERALD_TEST_NAMESPACE"
+
+// TestMain runs all tests in a user and network namespace of their own, which
+// takes no root and can't harm the machine.
+func TestMain(m *testing.M) {
+	if os.Getenv(insideEnv) != "" {
+		os.Exit(m.Run())
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+		Pdeathsig:   syscall.SIGKILL,
+	}
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		os.Exit(exit.ExitCode())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "these tests need user and network namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns):", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// A neighbour is another host, at the other end of a cable.
+type neighbour struct {
+	ns     netns.NsHandle
+	handle *netlink.Handle
+	link   netlink.Link
+}
+
+// cable makes the link eth0 here and a neighbour at its other end, which has
+// 10.0.0.1 and 2001:db8::1. The end here has no address at all, not even a link-local one.
+func cable(t *testing.T) *neighbour {
+	t.Helper()
+	n := &neighbour{}
+	n.do(t, func() {}) // makes the namespace
+	t.Cleanup(func() { n.handle.Close(); _ = n.ns.Close() })
+	n.plug(t)
+	return n
+}
+
+// plug puts in the cable.
+func (n *neighbour) plug(t *testing.T) {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = "eth0", mac
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer0", PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 0xee}}))
+	t.Cleanup(unplug)
+	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/eth0/addr_gen_mode", []byte("1"), 0o644))
+	peer, err := netlink.LinkByName("peer0")
+	must(t, err)
+	must(t, netlink.LinkSetNsFd(peer, int(n.ns)))
+	n.link, err = n.handle.LinkByName("peer0")
+	must(t, err)
+	for _, a := range []string{"10.0.0.1/24", "2001:db8::1/64"} {
+		addr, err := netlink.ParseAddr(a)
+		must(t, err)
+		addr.Flags = unix.IFA_F_NODAD
+		must(t, n.handle.AddrAdd(n.link, addr))
+	}
+	must(t, n.handle.LinkSetUp(n.link))
+	eth0, err := netlink.LinkByName("eth0")
+	must(t, err)
+	must(t, netlink.LinkSetUp(eth0))
+	await(t, "eth0 to be up", func() bool {
+		l, err := netlink.LinkByName("eth0")
+		return err == nil && l.Attrs().OperState == netlink.OperUp
+	})
+}
+
+func unplug() {
+	if l, err := netlink.LinkByName("eth0"); err == nil {
+		_ = netlink.LinkDel(l)
+	}
+}
+
+// do runs f in the neighbour's namespace.
+func (n *neighbour) do(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if n.handle != nil {
+			if err := netns.Set(n.ns); err != nil {
+				done <- err
+				return
+			}
+			f()
+			done <- nil
+			return
+		}
+		var err error
+		if n.ns, err = netns.New(); err == nil {
+			n.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		}
+		done <- err
+	}()
+	must(t, <-done)
+}
+
+// tap opens the neighbour's end for whole frames of a protocol.
+func (n *neighbour) tap(t *testing.T, protocol int) *packet.Conn {
+	t.Helper()
+	var c *packet.Conn
+	n.do(t, func() {
+		ifi, err := net.InterfaceByName("peer0")
+		if err == nil {
+			c, err = packet.Listen(ifi, packet.Raw, protocol, nil)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if c == nil {
+		t.FailNow()
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// learn puts an entry into the neighbour's table.
+func (n *neighbour) learn(t *testing.T, addr string, at net.HardwareAddr) {
+	t.Helper()
+	must(t, n.handle.NeighSet(&netlink.Neigh{LinkIndex: n.link.Attrs().Index, IP: net.ParseIP(addr), HardwareAddr: at, State: netlink.NUD_STALE}))
+}
+
+// table is where the neighbour thinks an address is, or "".
+func (n *neighbour) table(t *testing.T, addr string) string {
+	t.Helper()
+	list, err := n.handle.NeighList(n.link.Attrs().Index, netlink.FAMILY_ALL)
+	must(t, err)
+	i := slices.IndexFunc(list, func(e netlink.Neigh) bool {
+		return e.IP.Equal(net.ParseIP(addr)) && e.State&(netlink.NUD_NOARP|netlink.NUD_FAILED) == 0
+	})
+	if i < 0 {
+		return ""
+	}
+	return list[i].HardwareAddr.String()
+}
+
+// await waits until ok. Where the kernel tells nothing, it looks again and again.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
