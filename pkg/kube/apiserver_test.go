@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -293,15 +294,20 @@ func (p *process) tail() string {
 	return strings.Join(lines[max(0, len(lines)-10):], "\n")
 }
 
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+// freePorts finds ports below those that the kernel gives to clients (32768 and
+// up), or one could be taken while the server that has it is being restarted.
+func freePorts(n int) (ports []int, err error) {
+	for try := 0; len(ports) < n; try++ {
+		port := 20000 + mathrand.IntN(10000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
-			return nil, err
+			if try > 100 {
+				return nil, err
+			}
+			continue
 		}
 		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

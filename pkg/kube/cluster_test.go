@@ -150,6 +150,8 @@ func TestPokes(t *testing.T) {
 		{"all Services at once", func() error {
 			return c.services.Replace([]any{lb("a", "192.168.0.4"), lb("b", "192.168.0.5"), plain("c")}, "9")
 		}, 1},
+		{"all Services but one", func() error { return c.services.Replace([]any{lb("a", "192.168.0.4"), plain("c")}, "10") }, 1},
+		{"all but one that is no VIP", func() error { return c.services.Replace([]any{lb("a", "192.168.0.4")}, "11") }, 0},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {

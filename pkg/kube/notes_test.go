@@ -163,8 +163,22 @@ func TestNotesComeBack(t *testing.T) {
 		if have, _ := n.Set(t.Context(), []vip.Note{a}); len(have) != 1 {
 			t.Error("a Note that was said often enough is not held to be said")
 		}
+		for range 5 * 360 { // five hours, a second in each ten
+			tell(t, n, a)
+			tell(t, n)
+			idle(8 * time.Second)
+		}
+		if got := len(b.said()); got < 4*repeatMost || got > 6*repeatMost {
+			t.Errorf("%d Events in five hours for a Note that flaps, want about %d", got, 5*repeatMost)
+		}
 		idle(2 * time.Hour)
-		tell(t, n)
+		tell(t, n, noteOf(2, "b"))
+		n.mu.Lock()
+		if n.notes[a] != nil {
+			t.Error("a Note that ceased to hold hours ago is still remembered")
+		}
+		n.mu.Unlock()
+		b.said()
 		tell(t, n, a)
 		if got := len(b.said()); got != 1 {
 			t.Errorf("hours later: %d Events, want 1", got)

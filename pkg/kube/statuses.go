@@ -58,8 +58,12 @@ func newStatuses(c *Cluster, a *api, o Options) *Statuses {
 // Set has Run write every Status of want that does not hold, and returns those
 // that do, according to the cache. A Service that want does not name is left as
 // it is. A Service that does not exist has no status: nothing holds, and nothing
-// is written.
+// is written. With Options.NoUpdates there is nothing to be done, and nobody has
+// to wait for it: all counts as held.
 func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status, err error) {
+	if s.off {
+		return want, nil
+	}
 	var todo []vip.Status
 	for _, w := range want {
 		r := s.current(w.Service)
@@ -67,7 +71,7 @@ func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status,
 		case r == nil:
 		case s.holds(r, w):
 			have = append(have, w)
-		case !s.off:
+		default:
 			todo = append(todo, w)
 		}
 	}

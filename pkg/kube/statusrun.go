@@ -131,11 +131,7 @@ func (w *writer) forget(want []vip.Status) {
 	}
 	for k, e := range w.efforts {
 		e.wanted = false
-		if e.read == w.reads {
-			continue
-		}
-		e.wrote = nil
-		if !e.busy && !e.listed {
+		if e.read != w.reads && !e.busy && !e.listed {
 			delete(w.efforts, k)
 		}
 	}
