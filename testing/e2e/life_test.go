@@ -34,7 +34,9 @@ func TestCreatedAndTakenAway(t *testing.T) {
 			patch(t, "a", other)
 		}},
 		{"without endpoints", func(t *testing.T) { patch(t, "a", `{"spec":{"selector":{"app":"nobody"}}}`) }},
-		{"address removed", func(t *testing.T) { patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.51"}}}`) }},
+		{"address removed", func(t *testing.T) {
+			patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.51"}}}`)
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -134,7 +136,9 @@ func TestKubectlExpose(t *testing.T) {
 	if err := cluster.AddDeployment(t.Context(), "default", "test-deploy", map[string]string{"app": "web"}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cluster.Client().AppsV1().Deployments("default").Delete(t.Context(), "test-deploy", metav1.DeleteOptions{}) })
+	t.Cleanup(func() {
+		cluster.Client().AppsV1().Deployments("default").Delete(t.Context(), "test-deploy", metav1.DeleteOptions{})
+	})
 	expose := func(name, port string) {
 		t.Helper()
 		if out, err := cluster.Kubectl(t.Context(), "expose", "deployment", "test-deploy", "--port="+port, "--target-port=80", "--type=LoadBalancer", "--name", name, "--load-balancer-ip=10.77.0.220"); err != nil {

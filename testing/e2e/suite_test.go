@@ -190,8 +190,7 @@ func (f *fleet) end() {
 		}
 		cluster.Client().CoordinationV1().Leases(l.Namespace).Delete(ctx, l.Name, metav1.DeleteOptions{})
 	}
-	events := metav1.DeleteOptions{}
-	cluster.Client().CoreV1().Events("default").DeleteCollection(ctx, events, metav1.ListOptions{})
+	cluster.Client().CoreV1().Events("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 }
 
 func tail(s string, n int) string {

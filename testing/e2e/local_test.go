@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// Every test here has a Service name of its own: the lab has no garbage
+// collector, and the EndpointSlices of a Service outlive it.
+
+// pod adds a pod for the test.
+func pod(t *testing.T, name, node string) lab.Pod {
+	t.Helper()
+	p := lab.Pod{Name: name, Node: node, Labels: map[string]string{"app": "local"}}
+	if err := cluster.AddPod(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.RemovePod(context.Background(), p) })
+	return p
+}
+
+func local(name, vip string) *corev1.Service {
+	return lab.Service("default", name, lab.Selecting("local"), lab.WithVIPs(netip.MustParseAddr(vip)), lab.Local)
+}
+
+// externalTrafficPolicy Local: the VIP is where a pod is, it follows the pod, and
+// the pod sees the client's address.
+func TestLocal(t *testing.T) {
+	start(t, env())
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
+	create(t, local("follow", "10.77.0.50"))
+	event(t, "follow", "NoEndpoints", "")
+	addr := netip.MustParseAddr("10.77.0.50")
+	if got := w.Owner(addr); got != "" {
+		t.Errorf("%s answers although there is no endpoint", got)
+	}
+	p := pod(t, "local-1", "n2")
+	if _, err := w.Await(bound(t, 3*time.Second), addr, "n2"); err != nil {
+		t.Fatal(err)
+	}
+	client, _ := cluster.Addrs("cl")
+	until(t, 2*time.Second, "the pod does not see the client's address", func(ctx ctx) error {
+		body, err := cluster.Get(ctx, "cl", "http://10.77.0.50/")
+		if want := fmt.Sprintf("local-1 n2 %s", client); err == nil && firstLine(body) != want {
+			err = fmt.Errorf("the page says %q, want %q", body, want)
+		}
+		return err
+	})
+	// A pod on a worker without Herald makes no node eligible.
+	cluster.RemovePod(t.Context(), p)
+	silent(t, w, "10.77.0.50", 3*time.Second)
+	status(t, "follow", "", time.Second)
+	pod(t, "local-w", "w1")
+	event(t, "follow", "NoEligibleNode", "externalTrafficPolicy Local")
+	pod(t, "local-3", "n3")
+	if _, err := w.Await(bound(t, 3*time.Second), addr, "n3"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A rolling update of the pods from n1 to n2 to n3: the VIP follows, and no
+// connection fails.
+func TestLocalRollingUpdate(t *testing.T) {
+	start(t, env())
+	old := pod(t, "local-0", "n1")
+	create(t, local("rolling", "10.77.0.50"))
+	if got := owner(t, "rolling"); got != "n1" {
+		t.Fatalf("on %s, want n1", got)
+	}
+	until(t, 2*time.Second, "the pod is not reached", func(ctx ctx) error {
+		_, err := cluster.Get(ctx, "cl", "http://10.77.0.50/")
+		return err
+	})
+	w, c := whoHas(t, 20*time.Millisecond, "10.77.0.50"), connect(t, "10.77.0.50:80")
+	for i, node := range []string{"n2", "n3", "n1"} {
+		next := pod(t, fmt.Sprint("local-", i+1), node)
+		// The old pod goes as a Deployment lets it go: it is deleted once the new one is
+		// ready, and serves on while it terminates.
+		if err := cluster.DeletePod(t.Context(), old, 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if got := owner(t, "rolling"); got != node {
+			t.Errorf("step %d: on %s, want %s", i, got, node)
+		}
+		old = next
+	}
+	r, rc := w.Stop(), c.Stop()
+	t.Logf("%s\n%s", r, rc)
+	if len(rc.Failures) > 0 {
+		t.Errorf("%d of %d connections failed", len(rc.Failures), rc.Attempts)
+	}
+	client, _ := cluster.Addrs("cl")
+	if len(rc.Clients) != 1 || rc.Clients[client] == 0 {
+		t.Errorf("pods saw %v, want the client %s alone", rc.Clients, client)
+	}
+	if r.Addrs[0].LongestSilence > 100*time.Millisecond {
+		t.Errorf("unanswered for %v", r.Addrs[0].LongestSilence)
+	}
+}
+
+// If only endpoints are left that serve while they terminate, they count.
+func TestLocalTerminatingOnly(t *testing.T) {
+	start(t, env())
+	p := pod(t, "local-1", "n2")
+	create(t, local("ending", "10.77.0.50"))
+	if got := owner(t, "ending"); got != "n2" {
+		t.Fatalf("on %s, want n2", got)
+	}
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
+	answered(t, w, "10.77.0.50", time.Second)
+	deleted := time.Now()
+	if err := cluster.DeletePod(t.Context(), p, 2*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	silent(t, w, "10.77.0.50", time.Second)
+	r := w.Stop().Addrs[0]
+	for _, s := range r.Timeline {
+		if len(s.Hosts) == 0 && s.From.Before(deleted.Add(1800*time.Millisecond)) && s.To.Sub(s.From) > 100*time.Millisecond {
+			t.Errorf("withdrawn %v after the delete, while the pod still served for 2 s", s.From.Sub(deleted))
+		}
+	}
+	event(t, "ending", "NoEndpoints", "")
+}
+
+// Several EndpointSlices of a Service are one set; a slice that goes is gone.
+func TestSlices(t *testing.T) {
+	start(t, env())
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
+	addr := netip.MustParseAddr("10.77.0.50")
+	create(t, lab.Service("default", "slices", lab.WithVIPs(addr), lab.Local, func(s *corev1.Service) { s.Spec.Selector = nil }))
+	slice := func(name, node, ip string, ready bool) {
+		t.Helper()
+		port, tcp := int32(80), corev1.ProtocolTCP
+		s := &discoveryv1.EndpointSlice{
+			ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/service-name": "slices"}},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ip}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+			Ports:       []discoveryv1.EndpointPort{{Port: &port, Protocol: &tcp}},
+		}
+		if _, err := cluster.Client().DiscoveryV1().EndpointSlices("default").Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(context.Background(), name, metav1.DeleteOptions{})
+		})
+	}
+	slice("slices-1", "n1", "10.240.1.200", true)
+	if _, err := w.Await(bound(t, 4*time.Second), addr, "n1"); err != nil {
+		t.Fatal(err)
+	}
+	slice("slices-2", "n3", "10.240.3.200", true)
+	slice("slices-3", "n2", "10.240.2.200", false)
+	time.Sleep(300 * time.Millisecond) // more endpoints move nothing
+	if got := w.Owner(addr); got != "n1" {
+		t.Errorf("on %s, want n1 still", got)
+	}
+	cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "slices-1", metav1.DeleteOptions{})
+	if _, err := w.Await(bound(t, 4*time.Second), addr, "n3"); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "slices-2", metav1.DeleteOptions{})
+	silent(t, w, "10.77.0.50", 2*time.Second) // n2's endpoint is not ready
+}

@@ -1,0 +1,380 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+type ctx = context.Context
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// proxyRules is what kube-proxy has told the kernel of a node.
+func proxyRules(t *testing.T, node string) string {
+	t.Helper()
+	out, err := cluster.Run(t.Context(), node, "nft", "list", "ruleset")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := cluster.Run(t.Context(), node, "iptables-save")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out + old
+}
+
+// ipMode as kube-proxy understands it: with VIP its rules have the address, with
+// Proxy they don't.
+func TestIPMode(t *testing.T) {
+	start(t, env())
+	has := func(vip string, want bool) {
+		t.Helper()
+		until(t, 3*time.Second, fmt.Sprintf("kube-proxy's rules name %s: want %v", vip, want), func(ctx) error {
+			if strings.Contains(proxyRules(t, "n1"), vip) != want {
+				return fmt.Errorf("want %v", want)
+			}
+			return nil
+		})
+	}
+	create(t, web("a", "10.77.0.50"))
+	create(t, web("b", "10.77.0.51", lab.Annotated("heraldvip.io/ip-mode", "Proxy")))
+	status(t, "a", "10.77.0.50(VIP)", 2*time.Second)
+	status(t, "b", "10.77.0.51(Proxy)", 2*time.Second)
+	has("10.77.0.50", true)
+	has("10.77.0.51", false)
+	patch(t, "b", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"VIP"}}}`)
+	status(t, "b", "10.77.0.51(VIP)", 2*time.Second)
+	has("10.77.0.51", true)
+}
+
+func TestIPModeByOption(t *testing.T) {
+	start(t, env("svc_ipmode", "Proxy"))
+	create(t, web("a", "10.77.0.50"))
+	status(t, "a", "10.77.0.50(Proxy)", 2*time.Second)
+}
+
+// 100 Services on 3 nodes: spread evenly, and quiet once they are there.
+func TestHundred(t *testing.T) {
+	start(t, env())
+	began := time.Now()
+	for i := range 100 {
+		create(t, web(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 120+i)))
+	}
+	var counts map[string]int
+	until(t, 20*time.Second, "not all have a VIP", func(c ctx) error {
+		list, err := cluster.Client().CoreV1().Services("default").List(c, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		counts = map[string]int{}
+		for _, s := range list.Items {
+			if len(s.Status.LoadBalancer.Ingress) == 1 {
+				counts[s.Annotations["kube-vip.io/vipHost"]]++
+			}
+		}
+		if n := counts["n1"] + counts["n2"] + counts["n3"]; n != 100 {
+			return fmt.Errorf("%d have", n)
+		}
+		return nil
+	})
+	t.Logf("all after %v: %v", time.Since(began).Round(time.Millisecond), counts)
+	for _, n := range cluster.Nodes() {
+		if counts[n] < 32 || counts[n] > 34 {
+			t.Errorf("%s has %d, want 33 +-1 (%v)", n, counts[n], counts)
+		}
+	}
+	time.Sleep(3 * time.Second) // Events and endpoint slices settle
+	const window = 20 * time.Second
+	before, err := cluster.APIRequests(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(window)
+	after, err := cluster.APIRequests(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum float64
+	since := lab.Since(after, before)
+	for _, n := range since {
+		sum += n
+	}
+	t.Logf("%.2f requests/s: %v", sum/window.Seconds(), since)
+	if rate := sum / window.Seconds(); rate > 2.5 {
+		t.Errorf("%.2f requests/s in the steady state, want at most 2.5", rate)
+	}
+}
+
+// Bad input gets a clear word and harms nobody else.
+func TestBadInput(t *testing.T) {
+	start(t, env())
+	good := watch(t, "good", "10.77.0.50")
+	node, _ := cluster.Addrs("n2")
+	refused := map[string]string{
+		node.String(): "node n2", "10.112.0.1": "cluster IP of Service default/kubernetes", "10.112.77.1": "Service range", "10.240.1.7": "pod range", "127.0.0.1": "loopback",
+		"224.0.0.1": "multicast", "169.254.0.9": "link-local", "0.0.0.0": "DHCP", "10.78.0.2": "API server",
+	}
+	i := 0
+	for addr, words := range refused {
+		name := fmt.Sprint("bad", i)
+		create(t, lab.Service("default", name, lab.Selecting("web"), lab.Annotated("kube-vip.io/loadbalancerIPs", addr)))
+		event(t, name, "AddressRefused", words)
+		i++
+	}
+	garbage := []string{"loadbalancerIPs", "ignore", "serviceInterface", "leaseName", "allow-reconcile-without-endpoints", "vipHost"}
+	for _, g := range garbage {
+		name := "garbage-" + strings.ToLower(g)
+		create(t, web(name, "10.77.0.60", func(s *corev1.Service) {
+			s.Spec.Ports[0].Port = int32(8000 + i)
+			s.Annotations["kube-vip.io/"+g] = "\x7f,;{ \"$(reboot)\n../../etc"
+		}))
+		if g != "vipHost" {
+			event(t, name, "InvalidField", "kube-vip.io/"+g)
+		}
+		i++
+	}
+	create(t, web("mode", "10.77.0.61", lab.Annotated("heraldvip.io/ip-mode", "Teleport")))
+	event(t, "mode", "InvalidField", "heraldvip.io/ip-mode")
+	status(t, "mode", "10.77.0.61(VIP)", 2*time.Second) // the default
+	for j := range i {
+		if n := fmt.Sprint("bad", j); j < len(refused) && ingress(get(t, n)) != "" {
+			t.Errorf("%s has %s", n, ingress(get(t, n)))
+		}
+	}
+	w, c := good.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
+		t.Errorf("another Service was harmed: unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))
+	}
+	out, err := exec.Command(herald, "version").Output()
+	if err != nil || !strings.HasPrefix(string(out), "herald ") {
+		t.Errorf("herald version: %q, %v", out, err)
+	}
+}
+
+// A Lease deleted, blanked or taken by a stranger: the VIP comes back, or waits,
+// and no other is touched.
+func TestMeddledLeases(t *testing.T) {
+	start(t, env())
+	good := watch(t, "good", "10.77.0.50")
+	create(t, web("a", "10.77.0.51"))
+	node := owner(t, "a")
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.51")
+	answered(t, w, "10.77.0.51", time.Second)
+	leases := cluster.Client().CoordinationV1().Leases("default")
+	holder := func(want string) {
+		t.Helper()
+		until(t, 3*time.Second, "the lease is not held by "+want, func(c ctx) error {
+			l, err := leases.Get(c, "kubevip-a", metav1.GetOptions{})
+			if err == nil && (l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != want) {
+				err = fmt.Errorf("by %v", l.Spec.HolderIdentity)
+			}
+			return err
+		})
+	}
+	if err := leases.Delete(t.Context(), "kubevip-a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	holder(node)
+	if _, err := leases.Patch(t.Context(), "kubevip-a", types.MergePatchType, []byte(`{"spec":null}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	holder(node)
+	if err := cluster.Client().CoordinationV1().Leases("kube-system").Delete(t.Context(), "herald-node-"+node, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, 3*time.Second, "the node lease is not back", func(c ctx) error {
+		_, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(c, "herald-node-"+node, metav1.GetOptions{})
+		return err
+	})
+	holder(node)
+	if r := w.Stop().Addrs[0]; r.LongestSilence > 300*time.Millisecond || len(r.Timeline) > 5 {
+		t.Errorf("unanswered for %v, %v", r.LongestSilence, r.Timeline)
+	}
+	// A stranger takes it, renews it for a while, and goes.
+	w = whoHas(t, 20*time.Millisecond, "10.77.0.51")
+	answered(t, w, "10.77.0.51", time.Second)
+	for range 4 {
+		now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
+		if _, err := leases.Patch(t.Context(), "kubevip-a", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"holderIdentity":"stranger","leaseDurationSeconds":2,"renewTime":%q}}`, now), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		silent(t, w, "10.77.0.51", time.Second)
+		time.Sleep(800 * time.Millisecond)
+	}
+	event(t, "a", "HeldByStranger", "stranger")
+	answered(t, w, "10.77.0.51", 4*time.Second)
+	g, c := good.report()
+	if g.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(g.Timeline) != 1 {
+		t.Errorf("another Service was harmed: unanswered for %v, %d connections failed", g.LongestSilence, len(c.Failures))
+	}
+}
+
+// Another announcer's lease, renewed, is respected from the start; expired, it is taken over.
+func TestForeignLease(t *testing.T) {
+	start(t, env())
+	leases := cluster.Client().CoordinationV1().Leases("default")
+	who, seconds, now := "kube-vip-7", int32(3), metav1.NowMicro()
+	l, err := leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &who, LeaseDurationSeconds: &seconds, RenewTime: &now}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create(t, web("a", "10.77.0.50"))
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
+	for range 4 {
+		time.Sleep(time.Second)
+		now := metav1.NowMicro()
+		l.Spec.RenewTime = &now
+		if l, err = leases.Update(t.Context(), l, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := ingress(get(t, "a")); got != "" {
+			t.Fatalf("announced as %s against a stranger's renewed lease", got)
+		}
+	}
+	event(t, "a", "HeldByStranger", who)
+	last := time.Now()
+	answered(t, w, "10.77.0.50", 6*time.Second)
+	if took := time.Since(last); took < 2500*time.Millisecond {
+		t.Errorf("taken over after %v, before the stranger's 3 s", took)
+	}
+	status(t, "a", "10.77.0.50(VIP)", time.Second)
+}
+
+// What an operator looks at: herald status, /metrics, /debug/plan.
+func TestSeen(t *testing.T) {
+	start(t, env())
+	create(t, web("a", "10.77.0.50"))
+	create(t, web("b", ""))
+	node := owner(t, "a")
+	event(t, "b", "NoAddress", "")
+	file, err := cluster.Kubeconfig(t.Context(), "admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cluster.Run(t.Context(), "cp", herald, "status", "--kubeconfig", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log("\n" + out)
+	for _, want := range []string{`default/a +10\.77\.0\.50 +` + node + ` .*VIP`, `default/b .*NoAddress`, node + ` +1 .*ok`} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("herald status does not show %s:\n%s", want, out)
+		}
+	}
+	metrics, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"herald_claims_held 1", "herald_pass_duration_seconds_count", "herald_announcements_sent_total", "herald_api_requests_total"} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics has no %q", want)
+		}
+	}
+	text, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/debug/plan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pass struct {
+		Plan struct {
+			Verdicts []struct{ Service, Reason, Message string }
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &pass); err != nil {
+		t.Fatalf("/debug/plan: %v\n%s", err, text)
+	}
+	i := slices.IndexFunc(pass.Plan.Verdicts, func(v struct{ Service, Reason, Message string }) bool { return v.Service == "default/b" })
+	if i < 0 || pass.Plan.Verdicts[i].Reason != "NoAddress" || pass.Plan.Verdicts[i].Message == "" {
+		t.Errorf("/debug/plan says of b: %+v", pass.Plan.Verdicts)
+	}
+	if _, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/healthz"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Options that are wrong: all at once, each by name, exit status 2.
+func TestBadOptions(t *testing.T) {
+	cmd := exec.Command(herald, "manager", "--leaseDuration=5", "--arp=perhaps")
+	cmd.Env = []string{"svc_enable=maybe", "vip_interface=a/b", "vip_subnet=999", "cp_enable=true", "vip_interfce=eth0"}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != 2 {
+		t.Errorf("exit status %d (%v), want 2", cmd.ProcessState.ExitCode(), err)
+	}
+	cmd2 := exec.Command(herald, "manager")
+	cmd2.Env = []string{"svc_enable=maybe", "vip_interface=a/b", "vip_subnet=999", "cp_enable=true", "vip_leaseduration=5"}
+	out2, _ := cmd2.CombinedOutput()
+	for _, want := range []string{"svc_enable", "maybe", "vip_interface", "a/b", "vip_subnet", "999", "cp_enable", "vip_leaseduration"} {
+		if !strings.Contains(string(out)+string(out2), want) {
+			t.Errorf("nothing is said of %s:\n%s%s", want, out, out2)
+		}
+	}
+}
+
+// With svc_namespace a Role in two namespaces is all that Herald needs.
+func TestNamespaced(t *testing.T) {
+	const ns = "tenant"
+	ctx := t.Context()
+	if _, err := cluster.Client().CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cluster.Client().CoreV1().Namespaces().Delete(context.Background(), ns, metav1.DeleteOptions{})
+	})
+	cmd := exec.Command(herald, "manifest", "rbac", "--namespace", "heralds")
+	cmd.Env = []string{"svc_namespace=" + ns, "cp_namespace=heralds"}
+	rbac, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.Client().CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "heralds"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cluster.Client().CoreV1().Namespaces().Delete(context.Background(), "heralds", metav1.DeleteOptions{})
+	})
+	if err := cluster.Apply(ctx, string(rbac)); err != nil {
+		t.Fatal(err)
+	}
+	file, err := cluster.Kubeconfig(ctx, "heralds/herald")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := lab.Pod{Namespace: ns, Name: "tenant-web", Node: "w1", Labels: map[string]string{"app": "web"}}
+	if err := cluster.AddPod(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.RemovePod(context.Background(), p) })
+	start(t, env("svc_namespace", ns, "cp_namespace", "heralds", "k8s_config_file", file))
+	s := web("a", "10.77.0.50")
+	s.Namespace = ns
+	create(t, s)
+	create(t, web("b", "10.77.0.51")) // of another namespace: not ours
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.50", "10.77.0.51")
+	node := answered(t, w, "10.77.0.50", 2*time.Second)
+	until(t, 2*time.Second, "no status", func(c context.Context) error {
+		got, err := cluster.Client().CoreV1().Services(ns).Get(c, "a", metav1.GetOptions{})
+		if err == nil && (ingress(got) != "10.77.0.50(VIP)" || got.Annotations["kube-vip.io/vipHost"] != node) {
+			err = fmt.Errorf("%q", ingress(got))
+		}
+		return err
+	})
+	if got := ingress(get(t, "b")); got != "" {
+		t.Errorf("the Service of another namespace has %s", got)
+	}
+}
