@@ -1,0 +1,320 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A machine is a node whose parts write down what they are told, in order.
+type machine struct {
+	mu    sync.Mutex
+	world vip.World
+	plan  vip.Plan
+	log   []string
+	bound []vip.Address
+	stuck bool // addresses can't be removed
+	fails error
+	told  bool // statuses are true as soon as they are wanted
+}
+
+func (m *machine) note(format string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.log = append(m.log, fmt.Sprintf(format, args...))
+}
+
+// take returns what has been written down since the last take.
+func (m *machine) take() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := strings.Join(m.log, "\n")
+	m.log = nil
+	return s
+}
+
+func (m *machine) Observe(w *vip.World) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, self, stopping := w.Now, w.Self, w.Stopping
+	*w = m.world
+	w.Now, w.Self, w.Stopping = now, self, stopping
+	w.Bound = slices.Clone(m.bound)
+}
+
+// A part of the machine.
+type part[W any] func(want []W) ([]W, error)
+
+func (p part[W]) Set(_ context.Context, want []W) ([]W, error) { return p(want) }
+
+func (m *machine) addresses(want []vip.Address) ([]vip.Address, error) {
+	var names []string
+	for _, a := range want {
+		names = append(names, a.Addr.String())
+	}
+	m.note("bind %v", names)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.stuck {
+		for _, b := range m.bound {
+			if !slices.ContainsFunc(want, func(a vip.Address) bool { return a.Addr == b.Addr }) {
+				want = append(slices.Clone(want), b)
+			}
+		}
+	}
+	m.bound = slices.Clone(want)
+	return m.bound, m.fails
+}
+
+func (m *machine) announcements(want []vip.Announcement) ([]vip.Announcement, error) {
+	var names []string
+	for _, a := range want {
+		names = append(names, a.Addr.String())
+	}
+	m.note("announce %v", names)
+	return want, nil
+}
+
+func (m *machine) stakes(want []vip.Stake) ([]vip.Stake, error) {
+	var names []string
+	for _, s := range want {
+		names = append(names, string(s.Do)+" "+s.Lease.Name)
+	}
+	m.note("stakes %v", names)
+	return want, nil
+}
+
+func (m *machine) statuses(want []vip.Status) ([]vip.Status, error) {
+	if len(want) > 0 {
+		m.note("statuses %d", len(want))
+	}
+	if !m.told {
+		return nil, nil
+	}
+	return want, nil
+}
+
+func quiet[W any](want []W) ([]W, error) { return want, nil }
+
+func newAgent(m *machine, plan func(vip.World) vip.Plan) *Agent {
+	if plan == nil {
+		plan = func(vip.World) vip.Plan {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.plan
+		}
+	}
+	return New(Options{
+		Self: "n1", Plan: plan, Sources: []Source{m}, Log: slog.New(slog.DiscardHandler),
+		Addresses: part[vip.Address](m.addresses), Announcements: part[vip.Announcement](m.announcements),
+		Stakes: part[vip.Stake](m.stakes), Statuses: part[vip.Status](m.statuses),
+		Probes: part[vip.Probe](quiet[vip.Probe]), Notes: part[vip.Note](quiet[vip.Note]),
+	})
+}
+
+// wanted is a plan of these addresses; the lease of each has its name.
+func wanted(addrs ...string) vip.Plan {
+	var p vip.Plan
+	for _, s := range addrs {
+		a := netip.MustParseAddr(s)
+		p.Tenures = append(p.Tenures, vip.Stake{Lease: vip.Key{Name: s}, Do: vip.Take})
+		p.Addresses = append(p.Addresses, vip.Address{Addr: a, Bits: 32, Link: "eth0", Lease: vip.Key{Name: s}})
+		p.Announcements = append(p.Announcements, vip.Announcement{Addr: a, Link: "eth0"})
+	}
+	return p
+}
+
+// known is a World in which the agent may act.
+func known() vip.World {
+	return vip.World{Synced: true, Tenure: vip.Tenure{Epoch: 1, Until: time.Now().Add(time.Hour), Confirmed: true}}
+}
+
+func same0(t *testing.T, got string, want ...string) {
+	t.Helper()
+	if d := cmp.Diff(want, strings.Split(got, "\n")); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
+
+// Stop saying what is no longer true, change addresses, say what now holds, let go of claims last.
+func TestOrder(t *testing.T) {
+	m := &machine{world: known(), plan: wanted("10.0.0.1", "10.0.0.2")}
+	a := newAgent(m, nil)
+	a.pass(t.Context())
+	same0(t, m.take(), "bind [10.0.0.1 10.0.0.2]", "announce [10.0.0.1 10.0.0.2]", "stakes [take 10.0.0.1 take 10.0.0.2]")
+	m.plan = wanted("10.0.0.2", "10.0.0.3")
+	a.pass(t.Context())
+	same0(t, m.take(), "announce [10.0.0.2]", "bind [10.0.0.2 10.0.0.3]", "announce [10.0.0.2 10.0.0.3]", "stakes [take 10.0.0.2 take 10.0.0.3]")
+}
+
+// What the kernel does not have is not announced.
+func TestAnnouncesWhatHolds(t *testing.T) {
+	m := &machine{world: known(), plan: wanted("10.0.0.1", "10.0.0.2")}
+	a := newAgent(m, nil)
+	a.o.Addresses = part[vip.Address](func(want []vip.Address) ([]vip.Address, error) { return want[:1], errors.New("no") })
+	if a.pass(t.Context()) {
+		t.Error("a pass in which a part failed counts as good: nobody would try again")
+	}
+	same0(t, m.take(), "announce [10.0.0.1]", "stakes [take 10.0.0.1 take 10.0.0.2]")
+}
+
+// A claim is not let go of while an address stands on it.
+func TestStandsOnItsClaim(t *testing.T) {
+	m := &machine{world: known(), plan: wanted("10.0.0.1"), stuck: true}
+	a := newAgent(m, nil)
+	a.pass(t.Context())
+	m.plan = vip.Plan{}
+	m.take()
+	a.pass(t.Context())
+	same0(t, m.take(), "announce []", "bind []", "announce []", "stakes [watch 10.0.0.1]")
+	m.stuck = false
+	a.pass(t.Context())
+	same0(t, m.take(), "bind []", "announce []", "stakes []")
+}
+
+// Before anything is known, and after a sleep, nothing is touched.
+func TestDoesNothing(t *testing.T) {
+	for name, change := range map[string]func(*vip.World){
+		"caches not filled":     func(w *vip.World) { w.Synced = false },
+		"no node lease yet":     func(w *vip.World) { w.Tenure = vip.Tenure{} },
+		"asleep, not confirmed": func(w *vip.World) { w.Tenure.Confirmed = false },
+	} {
+		m := &machine{world: known(), plan: wanted("10.0.0.1")}
+		change(&m.world)
+		if a := newAgent(m, nil); !a.pass(t.Context()) || m.take() != "" || a.Last() != nil {
+			t.Errorf("%s: something was done", name)
+		}
+	}
+	// Asleep for longer than the tenure: that is known, and acted on.
+	m := &machine{world: known(), plan: vip.Plan{}}
+	m.world.Tenure = vip.Tenure{Epoch: 1, Until: time.Now().Add(-time.Second)}
+	newAgent(m, nil).pass(t.Context())
+	if m.take() == "" {
+		t.Error("a node without tenure keeps what it has")
+	}
+}
+
+func TestRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{world: known(), plan: wanted("10.0.0.1"), told: true}
+		a := newAgent(m, func(w vip.World) vip.Plan {
+			if w.Stopping {
+				return vip.Plan{}
+			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.plan
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.Run(ctx) }()
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		m.take()
+		time.Sleep(time.Hour) // nothing happens: not a single pass
+		if got := m.take(); got != "" {
+			t.Errorf("an idle agent did\n%s", got)
+		}
+		m.mu.Lock()
+		m.plan = wanted("10.0.0.1", "10.0.0.2")
+		m.mu.Unlock()
+		for range 100 { // many pokes, few passes
+			a.Poke()
+		}
+		time.Sleep(time.Second)
+		if got := strings.Count(m.take(), "bind"); got < 1 || got > 4 {
+			t.Errorf("%d passes for 100 pokes at once", got)
+		}
+		// A failing part is tried again, without a poke.
+		m.mu.Lock()
+		m.fails = errors.New("no")
+		m.mu.Unlock()
+		a.Poke()
+		time.Sleep(10*retry + retry/2)
+		if got := strings.Count(m.take(), "bind"); got < 9 || got > 12 {
+			t.Errorf("%d tries in 10 s, want about one each %v", got, retry)
+		}
+		m.mu.Lock()
+		m.fails = nil
+		m.mu.Unlock()
+		cancel()
+		if err := <-done; err != nil || len(m.bound) != 0 {
+			t.Errorf("after the end: %v, bound %v", err, m.bound)
+		}
+	})
+}
+
+// Stopping waits for the hand-over, but not for ever.
+func TestStop(t *testing.T) {
+	for _, handed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &machine{world: known(), told: true}
+			m.world.Claims = map[vip.Key]vip.Claim{{Name: "10.0.0.1"}: {Holder: "n1", Valid: true}}
+			a := newAgent(m, func(w vip.World) vip.Plan {
+				if len(w.Claims) == 0 {
+					return vip.Plan{}
+				}
+				return wanted("10.0.0.1")
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- a.Run(ctx) }()
+			synctest.Wait()
+			cancel()
+			began := time.Now()
+			if handed {
+				time.Sleep(300 * time.Millisecond)
+				m.mu.Lock()
+				m.world.Claims = nil
+				m.mu.Unlock()
+				a.Poke()
+			}
+			<-done
+			took := time.Since(began)
+			if handed && took > time.Second || !handed && (took < leave || took > leave+time.Second) {
+				t.Errorf("handed over: %v: stopped after %v", handed, took)
+			}
+			if len(m.bound) != 0 {
+				t.Errorf("left behind: %v", m.bound)
+			}
+			if !a.Stopping() {
+				t.Error("nobody was told that it stops")
+			}
+		})
+	}
+}
+
+func TestHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{world: known()}
+		a := newAgent(m, nil)
+		gate := make(chan struct{})
+		a.o.Addresses = part[vip.Address](func(want []vip.Address) ([]vip.Address, error) { <-gate; return nil, nil })
+		go a.pass(t.Context())
+		time.Sleep(hangup / 2)
+		if a.Hangs() {
+			t.Error("a pass of half the time hangs")
+		}
+		time.Sleep(hangup)
+		if !a.Hangs() {
+			t.Error("a pass that never ends does not hang")
+		}
+		close(gate)
+		synctest.Wait()
+		if a.Hangs() {
+			t.Error("hangs after its end")
+		}
+	})
+}
