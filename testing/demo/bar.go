@@ -27,10 +27,9 @@ func cell(hosts []string) string {
 // its time: two answering over nobody, and nobody over a single one.
 func bar(spans []lab.Span, began, ended time.Time) string {
 	var b strings.Builder
-	step := ended.Sub(began) / cells
+	edge := func(i int) time.Time { return began.Add(ended.Sub(began) * time.Duration(i) / cells) }
 	for i := range cells {
-		from := began.Add(time.Duration(i) * step)
-		to := from.Add(step)
+		from, to := edge(i), edge(i+1)
 		sign := " "
 		for _, s := range spans {
 			if !s.From.Before(to) || !s.To.After(from) {
@@ -57,8 +56,7 @@ func axis(length time.Duration) string {
 	line := []rune(strings.Repeat(" ", cells+8))
 	for t := time.Duration(0); t <= length; t += unit {
 		at := int(int64(t) * cells / int64(length))
-		for i, r := range fmt.Sprintf("│%g s", t.Seconds()) {
-			_ = i
+		for _, r := range fmt.Sprintf("│%g s", t.Seconds()) {
 			if at < len(line) {
 				line[at] = r
 				at++

@@ -6,18 +6,24 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// A watch is the two who look on: one asks who has the VIP, the other connects to it.
+// A watch is those who look on: one asks who has the VIP, the other connects to it.
 type watch struct {
 	who    *lab.WhoHas
 	client *lab.Connect
+	forget func()
 }
 
+// watch begins to look on. So that its connections tell of the VIP and not of
+// what it once heard, the client forgets its neighbours twice a second: a real
+// one would go on using the old owner's hardware address for a while, and
+// kube-proxy there would serve it.
 func (d *demo) watch(ctx context.Context) (*watch, error) {
 	who, err := d.lab.WhoHas(ctx, 20*time.Millisecond, vip)
 	if err != nil {
@@ -28,13 +34,27 @@ func (d *demo) watch(ctx context.Context) (*watch, error) {
 		who.Stop()
 		return nil, err
 	}
-	return &watch{who, client}, nil
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		tick := time.NewTicker(500 * time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			_, _ = d.lab.Run(ctx, "cl", "ip", "neighbour", "flush", "dev", "eth0")
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+		}
+	})
+	return &watch{who, client, func() { cancel(); done.Wait() }}, nil
 }
 
-// stop ends the watch. It may be called again.
-func (w *watch) stop() {
-	w.who.Stop()
-	w.client.Stop()
+// stop ends the watch and reports. It may be called again.
+func (w *watch) stop() (lab.ConnectReport, lab.WhoHasReport) {
+	connects, answers := w.client.Stop(), w.who.Stop()
+	w.forget()
+	return connects, answers
 }
 
 func (d *demo) handOver(ctx context.Context) error {
@@ -44,7 +64,7 @@ func (d *demo) handOver(ctx context.Context) error {
 	}
 	p := d.heralds[old]
 	d.say("%s announces %s. Its Herald is asked to stop, as in a drain or an upgrade. Meanwhile one host asks `who has` every 20 ms, "+
-		"and the client opens a new connection every 10 ms.", old, vip)
+		"and the client opens a new connection every 10 ms. It forgets its neighbours twice a second, as if it were new each time.", old, vip)
 	w, err := d.watch(ctx)
 	if err != nil {
 		return err
@@ -76,10 +96,9 @@ func (d *demo) handOver(ctx context.Context) error {
 	}
 	d.at(time.Since(began), plain, "%s has heard that, let go of the rest, and its process has ended with status 0", old)
 	time.Sleep(700 * time.Millisecond)
-	connects, report := w.client.Stop(), w.who.Stop()
-	r := report.Addr(vip)
-	from := at.Add(-time.Second)
-	d.timeline(r, from, from.Add(2*time.Second))
+	connects, report := w.stop()
+	from := at.Add(-600 * time.Millisecond)
+	d.timeline(report.Addr(vip), from, from.Add(1200*time.Millisecond))
 	return d.judgeHandOver(connects, report)
 }
 
@@ -94,11 +113,14 @@ func (d *demo) judgeHandOver(connects lab.ConnectReport, report lab.WhoHasReport
 		return fmt.Errorf("the address went unanswered for %v:\n%s", r.LongestSilence, r)
 	}
 	d.well("%d connections, none failed, the slowest took %d ms.", connects.Attempts, connects.Max.Milliseconds())
-	silence := "No question went unanswered"
+	silence, both := "No question went unanswered", "both nodes answered for less than the 20 ms between two questions"
 	if r.Unanswered > 0 {
-		silence = fmt.Sprintf("The longest time without an answer was %d ms", r.LongestSilence.Milliseconds())
+		silence = "The longest time without an answer was " + short(r.LongestSilence)
 	}
-	d.well("%s. Both nodes answered for %d ms: make before break.", silence, r.LongestDouble.Milliseconds())
+	if r.LongestDouble > 0 {
+		both = "both nodes answered for " + short(r.LongestDouble)
+	}
+	d.well("%s. Make before break: %s.", silence, both)
 	return nil
 }
 
@@ -126,18 +148,18 @@ func (d *demo) kill(ctx context.Context) error {
 		return err
 	}
 	time.Sleep(time.Second)
-	connects, report := w.client.Stop(), w.who.Stop()
+	connects, report := w.stop()
 	if report.Err != nil {
 		return report.Err
 	}
-	d.timeline(report.Addr(vip), began.Add(-time.Second), report.Ended)
 	r := report.Addr(vip)
+	d.timeline(r, began.Add(-500*time.Millisecond), report.Ended)
 	if r.LongestDouble > 0 {
 		return fmt.Errorf("two nodes answered at the same time:\n%s", r)
 	}
-	d.well("Never did two nodes answer at the same time.")
-	d.say("The client opened %d connections; %d failed. It had the dead owner's hardware address in its neighbour table, and kube-proxy "+
-		"there went on forwarding: only who asked anew found nobody.", connects.Attempts, len(connects.Failures))
+	d.well("Never did two nodes answer at the same time. Nobody answered for %s.", short(r.LongestSilence))
+	d.say("Of %d connections %d failed. That is the price of a death without a word: the Lease alone can tell a dead node from one "+
+		"that is merely out of sight, and it takes vip_leaseduration to do so.", connects.Attempts, len(connects.Failures))
 	return d.events(ctx, "moved from node "+old)
 }
 
@@ -176,16 +198,20 @@ func (d *demo) failover(ctx context.Context, w *watch, old string, began time.Ti
 		return fmt.Sprintf("  %s %4.1f s %s", d.paint(yellow, m), time.Since(began).Seconds(), d.shine(strings.Join(line, "")))
 	})
 	defer stop()
-	for {
+	var answered *mark
+	for range cap(marks) {
 		m := <-marks
-		if m.err != nil {
+		switch {
+		case m.err != nil:
 			return m.err
-		}
-		d.at(m.at.Sub(began), plain, "%s", m.text)
-		if m.last {
-			return nil
+		case m.last:
+			answered = &m // told last, though a log may be read later than a packet
+		default:
+			d.at(m.at.Sub(began), plain, "%s", m.text)
 		}
 	}
+	d.at(answered.at.Sub(began), plain, "%s", answered.text)
+	return nil
 }
 
 // dropped waits for the dead node's kernel to drop the VIP.
@@ -220,6 +246,9 @@ func (d *demo) voided(ctx context.Context, old string) mark {
 		}
 	}
 	err := <-said
+	if err != nil {
+		err = <-said // that one only was not its turn
+	}
 	return mark{at: time.Now(), text: fmt.Sprintf("%s's Lease has been silent for 15 s (vip_leaseduration): its claims are voided, by one write", old), err: err}
 }
 
@@ -271,11 +300,23 @@ func (d *demo) end(ctx context.Context) error {
 	if _, err := d.kubectl(ctx, "annotate", "service", "mail", "kube-vip.io/ignore=true"); err != nil {
 		return err
 	}
+	// One who asks tells when: by the time that kubectl's words are read, all is over.
+	who, err := d.lab.WhoHas(ctx, 10*time.Millisecond, vip)
+	if err != nil {
+		return err
+	}
+	defer who.Stop()
 	if _, err := d.kubectl(ctx, "delete", "service", "web", "api"); err != nil {
 		return err
 	}
-	began := time.Now()
-	err := d.until(ctx, 3*time.Second, "waiting for the VIPs to go", func() error {
+	soon, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	last, err := who.AwaitSilence(soon, vip)
+	if err != nil {
+		return err
+	}
+	took := last.Sub(d.began)
+	err = d.until(ctx, 3*time.Second, "waiting for the VIPs to go", func() error {
 		owners, err := d.owners()
 		if err == nil && len(owners) > 0 {
 			err = fmt.Errorf("still on the nodes: %v", owners)
@@ -285,7 +326,7 @@ func (d *demo) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.well("No node has a VIP any more, %d ms after kubectl returned.", time.Since(began).Milliseconds())
+	d.well("No node has a VIP any more. The last answer for %s came %s after kubectl was started.", vip, short(took))
 	var out string
 	err = d.until(ctx, 3*time.Second, "waiting for the status to be cleared", func() error {
 		out, err := d.lab.Kubectl(ctx, "get", "service", "mail", "--output=jsonpath={.status.loadBalancer}{.metadata.annotations}")
@@ -328,6 +369,6 @@ func (d *demo) end(ctx context.Context) error {
 		return err
 	}
 	d.well("No address, no Lease, no status is left.")
-	d.say("")
+	d.line("")
 	return nil
 }

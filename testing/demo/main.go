@@ -41,7 +41,7 @@ func main() {
 	err := run(ctx, s, *herald, *logs)
 	switch {
 	case err == nil:
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && !errors.As(err, new(leftError)):
 		s.line("")
 		s.line("  " + s.paint(yellow, "Interrupted.") + " Everything that was brought up is gone again.")
 		os.Exit(130)
@@ -52,6 +52,9 @@ func main() {
 		os.Exit(1)
 	}
 }
+
+// A leftError says that the cluster could not be removed.
+type leftError struct{ error }
 
 // run brings a cluster up, tells the story, and brings it down, whatever happens.
 func run(ctx context.Context, s *screen, herald, logs string) (err error) {
@@ -72,7 +75,6 @@ func run(ctx context.Context, s *screen, herald, logs string) (err error) {
 	}
 	opts.RBAC = string(rbac)
 
-	began := time.Now()
 	s.line("")
 	s.line(s.paint(title, "  Herald: virtual IPs for Services of type LoadBalancer, on bare metal"))
 	s.act(1, "A cluster")
@@ -91,10 +93,11 @@ func run(ctx context.Context, s *screen, herald, logs string) (err error) {
 		if err != nil && ctx.Err() == nil {
 			err = errors.Join(err, errors.New(d.lastWords()))
 		}
-		down := s.during("removing it", d.lab.Down)
-		err = errors.Join(err, down)
+		if down := s.during("removing it", d.lab.Down); down != nil {
+			err = errors.Join(err, leftError{fmt.Errorf("something may be left of the cluster: %w", down)})
+		}
 		if err == nil {
-			s.line(s.paint(dim, fmt.Sprintf("  The whole story took %.0f s.", time.Since(began).Seconds())))
+			s.line(s.paint(dim, fmt.Sprintf("  The whole story took %.0f s.", time.Since(d.lab.Since()).Seconds())))
 			s.line("")
 		}
 	}()

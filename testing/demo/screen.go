@@ -40,6 +40,7 @@ type screen struct {
 	mu   sync.Mutex // guards out, and that the moving line is its last
 	out  io.Writer
 	live string // the moving line, or ""
+	gap  bool   // the last line was an empty one
 }
 
 // newScreen looks at what f is. NO_COLOR is as no-color.org has it.
@@ -59,6 +60,10 @@ func (s *screen) paint(st style, text string) string {
 func (s *screen) line(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if text == "" && s.gap {
+		return // one empty line is enough
+	}
+	s.gap = text == ""
 	s.wipe()
 	fmt.Fprintln(s.out, text)
 	s.draw()
@@ -150,13 +155,24 @@ func (s *screen) well(format string, args ...any) {
 
 // at tells what happened at a time, counted from the beginning of what is being watched.
 func (s *screen) at(since time.Duration, st style, format string, args ...any) {
-	for i, l := range wrap(fmt.Sprintf(format, args...), 76) {
-		mark := strings.Repeat(" ", 12)
+	for i, l := range wrap(fmt.Sprintf(format, args...), 72) {
+		mark := strings.Repeat(" ", 13)
 		if i == 0 {
-			mark = fmt.Sprintf("  %s  ", s.paint(st, fmt.Sprintf("%6.1f s", since.Seconds())))
+			mark = fmt.Sprintf("  %s  ", s.paint(st, fmt.Sprintf("%9s", short(since))))
 		}
 		s.line(mark + l)
 	}
+}
+
+// short is a duration as one says it.
+func short(d time.Duration) string {
+	switch {
+	case d == 0:
+		return "0 s"
+	case d < time.Second:
+		return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
 // pause gives time to read.

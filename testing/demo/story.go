@@ -23,9 +23,9 @@ var (
 
 // What is promised, and checked.
 const (
-	mostSilence = 100 * time.Millisecond // unanswered during a hand-over
-	kernelAfter = 4 * time.Second        // a dead owner's addresses are gone
-	leaseAfter  = 16 * time.Second       // a dead owner's VIPs are taken over: vip_leaseduration and a second
+	mostSilence = 100 * time.Millisecond  // unanswered during a hand-over
+	kernelAfter = 4500 * time.Millisecond // a dead owner's addresses are gone: their lifetime is 4 s
+	leaseAfter  = 16 * time.Second        // a dead owner's VIPs are taken over: vip_leaseduration and a second
 )
 
 // A demo is the story under way.
@@ -34,6 +34,8 @@ type demo struct {
 	lab     *lab.Lab
 	path    string // of herald
 	heralds map[string]*lab.Process
+
+	began time.Time // when the latest kubectl was started
 }
 
 func (d *demo) tell(ctx context.Context) error {
@@ -63,7 +65,11 @@ func (d *demo) tell(ctx context.Context) error {
 // kubectl shows and runs kubectl, and shows what it prints.
 func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
 	d.command("kubectl " + strings.Join(args, " "))
+	d.began = time.Now()
 	out, err := d.lab.Kubectl(ctx, args...)
+	if err == nil && strings.TrimSpace(out) == "" {
+		out = "No resources found" // it says so on standard error
+	}
 	if err == nil {
 		d.output(out)
 	}
@@ -165,7 +171,6 @@ func (d *demo) expose(ctx context.Context) error {
 		return err
 	}
 	defer who.Stop()
-	began := time.Now()
 	if _, err := d.kubectl(ctx, "expose", "deployment", "web", "--port=80", "--type=LoadBalancer", "--load-balancer-ip="+vip.String()); err != nil {
 		return err
 	}
@@ -174,7 +179,7 @@ func (d *demo) expose(ctx context.Context) error {
 	if _, err := who.Await(soon, vip, ""); err != nil {
 		return err
 	}
-	first := who.Stop().Addr(vip).First
+	took := who.Stop().Addr(vip).First.Sub(d.began)
 	err = d.until(ctx, 5*time.Second, "waiting for EXTERNAL-IP", func() error {
 		ip, err := d.lab.Kubectl(ctx, "get", "service", "web", "--output=jsonpath={.status.loadBalancer.ingress[0].ip}")
 		if err == nil && ip != vip.String() {
@@ -188,7 +193,7 @@ func (d *demo) expose(ctx context.Context) error {
 	if _, err := d.kubectl(ctx, "get", "services"); err != nil {
 		return err
 	}
-	d.well("%s answered on the LAN %.0f ms after the command was started.", vip, first.Sub(began).Seconds()*1000)
+	d.well("%s was answered on the LAN %s after kubectl was started.", vip, short(took))
 	d.say("The client, which knows nothing of Kubernetes:")
 	return d.reach(ctx)
 }
