@@ -37,6 +37,20 @@ func many(n int, link string) []vip.Address {
 	return list
 }
 
+// BenchmarkTakeOver binds 333 addresses at once, and removes them.
+func BenchmarkTakeOver(b *testing.B) {
+	hardware(b, "eth0", "10.0.0.5/24")
+	r, stop := kernelRig(b)
+	defer stop()
+	want := many(333, "eth0")
+	for b.Loop() {
+		_, err := r.Set(b.Context(), want)
+		must(b, err)
+		_, err = r.Set(b.Context(), nil)
+		must(b, err)
+	}
+}
+
 // BenchmarkSecond is the processor time that 333 addresses cost in a second, of
 // this process, which also hears of its own renewals.
 func BenchmarkSecond(b *testing.B) {

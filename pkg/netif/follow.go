@@ -148,16 +148,16 @@ func (n *Interfaces) refuse(p place) bool {
 	return true
 }
 
-// draw is for what Set does itself: nobody needs to be told. n.mu is held.
+// draw is for what Set does itself: nobody needs to be told, and what it means is
+// worked out when somebody asks. n.mu is held.
 func (n *Interfaces) draw(c change) {
-	if n.picture.apply(c) {
-		n.conclude()
-	}
+	n.drawn = n.picture.apply(c) || n.drawn
 }
 
 // conclude works out what the picture means and reports whether that is news.
 // n.mu is held.
 func (n *Interfaces) conclude() bool {
+	n.drawn = false
 	f := n.picture.means(n.opts)
 	if reflect.DeepEqual(f, n.facts) {
 		return false
@@ -165,4 +165,12 @@ func (n *Interfaces) conclude() bool {
 	n.facts = f
 	n.meters.addresses.Set(float64(len(f.bound)))
 	return true
+}
+
+// known is what the picture means. n.mu is held.
+func (n *Interfaces) known() facts {
+	if n.drawn {
+		n.conclude()
+	}
+	return n.facts
 }

@@ -341,3 +341,25 @@ func TestKernelBridgePort(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Where the kernel doesn't keep IFA_PROTO, the label tells, if it fits.
+func TestKernelLabel(t *testing.T) {
+	hardware(t, "eth0")
+	hardware(t, "longerlink0")
+	k, err := openNetlink()
+	must(t, err)
+	k.proto = false
+	p, err := k.read()
+	must(t, err)
+	for link, want := range map[string]string{"eth0": "eth0:herald", "longerlink0": "longerlink0"} {
+		must(t, k.bind(binding{place: place{p.index(link), addr("10.0.0.9/32", link).Prefix()}, link: link, seconds: 3}))
+		l, err := netlink.LinkByName(link)
+		must(t, err)
+		list, err := netlink.AddrList(l, netlink.FAMILY_V4)
+		must(t, err)
+		if len(list) != 1 || list[0].Label != want {
+			t.Errorf("%s: got %v, want the label %s", link, list, want)
+		}
+	}
+	must(t, k.bind(binding{place: place{p.index("eth0"), addr("2001:db8::9/128", "eth0").Prefix()}, link: "eth0", seconds: 3}))
+}

@@ -52,6 +52,7 @@ type Interfaces struct {
 
 	mu      sync.Mutex // guards what follows; never held over a system call
 	picture *picture   // the kernel, as known from the first reading and every change since
+	drawn   bool       // facts is older than picture
 	facts   facts      // what picture means
 	held    map[place]*holding
 	wants   map[place]vip.Address // what was last wanted there
@@ -104,14 +105,14 @@ func (n *Interfaces) Observe(w *vip.World) {
 	w.Bound = n.have()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	w.Stray = slices.Clone(n.facts.stray)
+	w.Stray = slices.Clone(n.known().stray)
 }
 
 // Info is what the other nodes may know of this one's links.
 func (n *Interfaces) Info() vip.Info {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.facts.info // replaced as a whole, never changed
+	return n.known().info // replaced as a whole, never changed
 }
 
 // Run renews the bound VIPs and follows what the kernel tells of its links and

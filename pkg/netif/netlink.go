@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"syscall"
 	"time"
 
@@ -205,7 +206,8 @@ func (f *netlinkFeed) next() ([]change, error) {
 	}
 }
 
-// parseChange reads a message of the feed.
+// parseChange reads a message of the feed. It and the parsers below trust the
+// kernel, which is the only one that can have sent it.
 func parseChange(m syscall.NetlinkMessage) (change, bool) {
 	switch m.Header.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
@@ -284,7 +286,7 @@ func parseEntry(m []byte) (entry, bool) {
 			e.ours = e.ours || a.Value[0] == mark
 		case unix.IFA_LABEL:
 			label := unix.ByteSliceToString(a.Value)
-			e.ours = e.ours || len(label) > len(labelSuffix) && label[len(label)-len(labelSuffix):] == labelSuffix
+			e.ours = e.ours || strings.HasSuffix(label, labelSuffix)
 		}
 	}
 	if !local.IsValid() { // IPv6 has IFA_LOCAL only beside a peer's address

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -39,12 +40,19 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 		}
 	}
 	wanted := map[place]vip.Address{}
+	bits := map[place]int{} // by address
 	var order []place
 	for _, w := range want {
 		p, err := n.place(w)
-		note(err)
-		if _, twice := wanted[p]; err == nil && !twice {
-			wanted[p] = w
+		whole := place{p.link, netip.PrefixFrom(p.prefix.Addr(), p.prefix.Addr().BitLen())}
+		_, twice := wanted[p]
+		switch {
+		case err != nil:
+			note(err)
+		case !twice && bits[whole] != 0: // IPv6 can't do that (inet6_rtm_newaddr)
+			note(fmt.Errorf("address %s on %s: it is wanted with the prefix length %d, too, which goes first", p.prefix, w.Link, bits[whole]))
+		case !twice:
+			wanted[p], bits[whole] = w, p.prefix.Bits()
 			order = append(order, p)
 		}
 	}
@@ -276,8 +284,9 @@ func (n *Interfaces) unwanted(wanted map[place]vip.Address) []place {
 func (n *Interfaces) have() []vip.Address {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	have := slices.Clone(n.facts.bound)
-	for i, p := range n.facts.at {
+	f := n.known()
+	have := slices.Clone(f.bound)
+	for i, p := range f.at {
 		if w, ok := n.wants[p]; ok { // the kernel doesn't know which claim it stands on
 			have[i] = w
 		}

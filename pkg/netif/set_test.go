@@ -190,12 +190,12 @@ func TestSet(t *testing.T) {
 		},
 		{
 			name:   "the node's own address is not a VIP",
-			before: "eth1 2001:db8:1::5/64",
-			want:   []vip.Address{addr("10.0.0.5/32", "eth0"), addr("10.0.0.5/24", "eth0"), addr("2001:db8:1::5/128", "eth1"), moved},
-			after:  "eth0 2001:db8::9/128 ours 3s\n eth1 2001:db8:1::5/64 forever",
+			before: "eth1 2001:db8:1::5/64\n eth1 10.1.0.5/24",
+			want:   []vip.Address{addr("10.0.0.5/24", "eth0"), addr("10.1.0.5/32", "eth1"), addr("2001:db8:1::5/128", "eth1"), moved},
+			after:  "eth0 2001:db8::9/128 ours 3s\n eth1 10.1.0.5/24 forever\n eth1 2001:db8:1::5/64 forever",
 			have:   "eth0 2001:db8::9/128",
-			err: `address 10.0.0.5/32 on eth0: the interface has 10.0.0.5/24 already, which looks like the node's own address: remove it (ip address delete 10.0.0.5/24 dev eth0) or give the Service another address
-				address 10.0.0.5/24 on eth0: the interface has 10.0.0.5/24 already, which looks like the node's own address: remove it (ip address delete 10.0.0.5/24 dev eth0) or give the Service another address
+			err: `address 10.0.0.5/24 on eth0: the interface has 10.0.0.5/24 already, which looks like the node's own address: remove it (ip address delete 10.0.0.5/24 dev eth0) or give the Service another address
+				address 10.1.0.5/32 on eth1: the interface has 10.1.0.5/24 already, which looks like the node's own address: remove it (ip address delete 10.1.0.5/24 dev eth1) or give the Service another address
 				address 2001:db8:1::5/128 on eth1: the interface has 2001:db8:1::5/64 already, which looks like the node's own address: remove it (ip address delete 2001:db8:1::5/64 dev eth1) or give the Service another address`,
 			log: `level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0`,
 		},
@@ -206,6 +206,15 @@ func TestSet(t *testing.T) {
 			have:  "eth0 10.0.0.8/32",
 			err:   `address 10.0.0.9/32: this node has no interface "eth7"; it has eth0, eth1, lo`,
 			log:   `level=INFO msg="bound an address" address=10.0.0.8/32 link=eth0`,
+		},
+		{
+			name:  "with two prefix lengths",
+			want:  []vip.Address{moved, addr("2001:db8::9/64", "eth0"), addr("2001:db8::9/64", "eth1")},
+			after: "eth0 2001:db8::9/128 ours 3s\n eth1 2001:db8::9/64 ours 3s",
+			have:  "eth0 2001:db8::9/128\n eth1 2001:db8::9/64",
+			err:   `address 2001:db8::9/64 on eth0: it is wanted with the prefix length 128, too, which goes first`,
+			log: `level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0
+				level=INFO msg="bound an address" address=2001:db8::9/64 link=eth1`,
 		},
 		{
 			name: "no address",
