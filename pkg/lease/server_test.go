@@ -99,6 +99,20 @@ func (s *server) remove(k vip.Key, version string) error {
 	return nil
 }
 
+// at is what is there; it must not be changed.
+func (s *server) at(k vip.Key) *coordinationv1.Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.objects[k]
+}
+
+// count is how many writes have been asked for.
+func (s *server) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes
+}
+
 // String is the leases as a person reads them.
 func (s *server) String() string {
 	s.mu.Lock()
@@ -303,25 +317,46 @@ func (n *node) serves(name string) bool {
 	return c.Valid && c.Holder == n.name && w.Tenure.Holds(w.Now) && w.Tenure.Confirmed
 }
 
-// never fails the test if two of the nodes may announce the Service at once, at
+// A crew is the nodes of a test, some of which are replaced while others look on.
+type crew struct {
+	mu    sync.Mutex
+	nodes []*node
+}
+
+func newCrew(nodes ...*node) *crew { return &crew{nodes: nodes} }
+
+func (c *crew) all() []*node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.nodes)
+}
+
+func (c *crew) replace(i int, n *node) *node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes[i] = n
+	return n
+}
+
+// never fails the test if two of the crew may announce the Service at once, at
 // any time while it runs.
-func never(t *testing.T, ctx context.Context, name string, nodes func() []*node) {
+func never(t *testing.T, ctx context.Context, name string, c *crew) {
 	done := make(chan struct{})
 	t.Cleanup(func() { <-done })
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
 			var who []string
-			for _, n := range nodes() {
+			for _, n := range c.all() {
 				if n.serves(name) {
 					who = append(who, n.name)
 				}
 			}
 			if len(who) > 1 {
-				t.Errorf("%s may be announced by %v at once at %s\n%s", name, who, time.Now().Format("04:05.000"), nodes()[0].s.trace(12))
+				t.Errorf("%s may be announced by %v at once at %s\n%s", name, who, time.Now().Format("04:05.000"), c.all()[0].s.trace(12))
 				return
 			}
-			time.Sleep(11 * time.Millisecond)
+			time.Sleep(25 * time.Millisecond)
 		}
 	}()
 }
