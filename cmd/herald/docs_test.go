@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -46,9 +47,6 @@ func TestReference(t *testing.T) {
 // TestReadme: the README's table of options is current.
 func TestReadme(t *testing.T) {
 	have, err := os.ReadFile("../../README.md")
-	if errors.Is(err, fs.ErrNotExist) {
-		t.Skip("there is no README")
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,5 +106,28 @@ func TestDocsErrors(t *testing.T) {
 		if got, err := os.ReadFile(readme); err != nil || string(got) != content {
 			t.Errorf("README became %q, %v", got, err)
 		}
+	}
+}
+
+// TestDocumentedManifests: the commands that the documents tell to run work, and
+// have nothing to warn of.
+func TestDocumentedManifests(t *testing.T) {
+	command := regexp.MustCompile(`(?m)^\s*herald manifest ((?:[^|>\n\\]|\\\n)+)`)
+	seen := 0
+	for _, file := range []string{"../../README.md", "../../docs/operations.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range command.FindAllStringSubmatch(string(text), -1) {
+			seen++
+			args := strings.Fields(strings.ReplaceAll(m[1], "\\\n", " "))
+			if stdout, stderr, err := run(t, manifestCommand(), args...); err != nil || stderr != "" || stdout == "" {
+				t.Errorf("%s: herald manifest %q: %v, stderr %q", file, args, err, stderr)
+			}
+		}
+	}
+	if seen < 6 {
+		t.Errorf("only %d commands found", seen)
 	}
 }

@@ -1,0 +1,109 @@
+package testing_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// pages is all Markdown files, by path from the root.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, err := filepath.Rel(root, file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[filepath.ToSlash(name)] = string(text)
+		}
+	}
+	if len(texts) < 20 {
+		t.Fatalf("only %d pages found", len(texts))
+	}
+	return texts
+}
+
+var (
+	fence   = regexp.MustCompile("(?ms)^```.*?^```$")
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	unnamed = regexp.MustCompile(`[^a-z0-9 _-]`)
+)
+
+// anchors is what links may name in a page, made as GitHub does.
+func anchors(text string) []string {
+	var names []string
+	for _, h := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+		names = append(names, strings.ReplaceAll(unnamed.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-"))
+	}
+	return names
+}
+
+// TestLinks: links between pages lead somewhere.
+func TestLinks(t *testing.T) {
+	texts := pages(t)
+	checked := 0
+	for name, text := range texts {
+		for _, l := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			if strings.Contains(l[1], "://") {
+				continue
+			}
+			checked++
+			file, anchor, _ := strings.Cut(l[1], "#")
+			to := name
+			if file != "" {
+				to = filepath.ToSlash(filepath.Join(filepath.Dir(name), file))
+			}
+			if _, err := os.Stat(filepath.Join(root, to)); err != nil {
+				t.Errorf("%s links to %s: %v", name, l[1], err)
+			} else if anchor != "" && !slices.Contains(anchors(texts[to]), anchor) {
+				t.Errorf("%s links to %s: %s has no such heading", name, l[1], to)
+			}
+		}
+	}
+	if checked < 20 {
+		t.Errorf("only %d links were looked at", checked)
+	}
+}
+
+// TestDecisions: numbered without a gap, and of one form.
+func TestDecisions(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, "docs/decisions/*.md"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	form := regexp.MustCompile(`(?s)^# (\d{4})\. [^\n]+\n\nStatus: (Accepted|Superseded by \d{4})\n\n## Context\n\n.+\n\n## Decision\n\n.+\n\n## Consequence\n\n.+\n$`)
+	for i, file := range files { // sorted
+		number := fmt.Sprintf("%04d", i+1)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := form.FindStringSubmatch(string(text))
+		if m == nil || m[1] != number || !strings.HasPrefix(filepath.Base(file), number+"-") {
+			t.Errorf("%s is not number %s, or not of the form of the others", file, number)
+		}
+	}
+}
+
+// TestAnchors: as GitHub makes them.
+func TestAnchors(t *testing.T) {
+	got := anchors("# A `b` c, (d)\ntext\n```\n# not one\n```\n## E-f  g!\n")
+	if want := []string{"a-b-c-d", "e-f--g"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
