@@ -95,7 +95,7 @@ func TestProcess(t *testing.T) {
 		t.Errorf("wait for what is not printed: got error %v, want one that shows the log", err)
 	}
 	cpu, rss, err := p.Usage()
-	if err != nil || cpu < 50*time.Millisecond || cpu > time.Second || rss < 100<<10 || rss > 100<<20 {
+	if err != nil || cpu < 20*time.Millisecond || cpu > time.Second || rss < 100<<10 || rss > 100<<20 {
 		t.Errorf("after 200 ms of a busy loop: CPU %v, resident %d bytes, error %v", cpu, rss, err)
 	}
 	if ns := must(os.Readlink("/proc/" + itoa(p.Pid) + "/ns/net"))(t); !inodes("n1")[ns] {
