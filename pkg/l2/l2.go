@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -73,7 +74,7 @@ func newAnnouncer(o Options, l lan) *Announcer {
 		meters: newMeters(),
 		wake:   make(chan struct{}, 1),
 		speech: map[topic]*speech{},
-		links:  links{lan: l, open: map[string]*station{}},
+		links:  links{lan: l, open: map[string]*station{}, seen: map[string]net.Interface{}, changed: map[string]bool{}},
 	}
 	a.ears.init(a.meters.heard)
 	return a

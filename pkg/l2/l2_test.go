@@ -279,6 +279,35 @@ func TestLinkChanges(t *testing.T) {
 	})
 }
 
+// What one address learns of its link holds for the others there, too.
+func TestLinkChangeConcernsAllItsAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0")
+		r := newRig(t, lan)
+		defer r.run(t)()
+		a, b := say("eth0", "10.0.0.9"), say("eth0", "2001:db8::9")
+		r.set(t, "eth0 10.0.0.9", "", a)
+		time.Sleep(1500 * time.Millisecond) // so that they are due at different times
+		r.set(t, "eth0 10.0.0.9\n eth0 2001:db8::9", "", a, b)
+		for range 10 {
+			time.Sleep(20 * time.Second)
+			lan.take()
+			lan.change("eth0", func(i *net.Interface) { i.Flags &^= net.FlagUp })
+			time.Sleep(300 * time.Millisecond)
+			_, _ = r.Set(t.Context(), []vip.Announcement{a, b, say("eth0", "10.0.0.77")}) // which looks, too
+			lan.change("eth0", func(i *net.Interface) { i.Flags |= net.FlagUp })
+			time.Sleep(1700 * time.Millisecond)
+			frames := lan.take()
+			for _, want := range []string{"arp reply 10.0.0.9", "na ff02::2 2001:db8::9"} {
+				if !strings.Contains(frames, want) {
+					t.Errorf("no %q in\n%s", want, frames)
+				}
+			}
+			r.set(t, "eth0 10.0.0.9\n eth0 2001:db8::9", "", a, b)
+		}
+	})
+}
+
 func TestHearing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newLAN("eth0", "eth1"))

@@ -3,10 +3,13 @@ package l2
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"os"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"golang.org/x/sys/unix"
 )
 
 // lan is what the room needs of the node's links. The one implementation outside
@@ -40,52 +43,54 @@ const relook = time.Second
 
 // links is the links in use.
 type links struct {
-	lan    lan
-	looked time.Time
-	all    map[string]net.Interface
-	err    error // why all is not known
-	open   map[string]*station
+	lan     lan
+	looked  time.Time
+	all     map[string]net.Interface
+	err     error // why all is not known
+	open    map[string]*station
+	seen    map[string]net.Interface // what the links in use were at the last look
+	changed map[string]bool          // those in use that were something else before
 }
 
-// A station is one link in use.
+// A station is one link that is open.
 type station struct {
 	ifi   net.Interface
 	mouth mouth
 }
 
-// keep closes the links that are no longer used.
+// keep closes and forgets the links that are no longer used.
 func (l *links) keep(used map[string]bool) {
-	for name, s := range l.open {
+	for name := range l.open {
 		if !used[name] {
-			_ = s.mouth.close()
-			delete(l.open, name)
+			l.shut(name)
 		}
 	}
+	maps.DeleteFunc(l.seen, func(name string, _ net.Interface) bool { return !used[name] })
+	maps.DeleteFunc(l.changed, func(name string, _ bool) bool { return !used[name] })
 }
 
 // look looks at the links again if the last look is too old, and closes those
-// that have changed. It returns the names of those.
-func (l *links) look(now time.Time) map[string]bool {
+// that have changed.
+func (l *links) look(now time.Time) {
 	if now.Sub(l.looked) < relook {
-		return nil
+		return
 	}
 	l.looked = now
 	all, err := l.lan.links()
 	if l.err = err; err != nil {
-		return nil
+		return
 	}
 	l.all = make(map[string]net.Interface, len(all))
 	for _, ifi := range all {
 		l.all[ifi.Name] = ifi
 	}
-	changed := map[string]bool{}
-	for name, s := range l.open {
-		if !same(s.ifi, l.all[name]) {
-			changed[name] = true
+	for name, before := range l.seen {
+		if !same(before, l.all[name]) {
+			l.seen[name] = l.all[name]
+			l.changed[name] = true
 			l.shut(name)
 		}
 	}
-	return changed
 }
 
 // same reports whether what was sent on a is as good as sent on b. A carrier
@@ -101,6 +106,17 @@ func (l *links) shut(name string) {
 		_ = s.mouth.close()
 		delete(l.open, name)
 	}
+}
+
+// failed notes that a frame could not be sent. Unless the queue was full, the
+// link has gone or is down, even if it is back at the next look.
+func (l *links) failed(name string, err error) {
+	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, os.ErrDeadlineExceeded) {
+		return
+	}
+	l.shut(name)
+	l.seen[name] = net.Interface{}
+	l.looked = time.Time{}
 }
 
 // station opens a link if it isn't open.
@@ -126,6 +142,9 @@ func (l *links) station(name string) (*station, error) {
 	}
 	s := &station{ifi: ifi, mouth: m}
 	l.open[name] = s
+	if _, ok := l.seen[name]; !ok {
+		l.seen[name] = ifi
+	}
 	return s, nil
 }
 

@@ -46,7 +46,7 @@ func (a *Announcer) round(now time.Time) time.Duration {
 	if len(a.speech) == 0 {
 		return time.Hour // Set wakes it
 	}
-	changed := a.links.look(now)
+	a.links.look(now)
 	a.ears.know(a.links.own())
 	news := false
 	next := now.Add(relook)
@@ -55,7 +55,7 @@ func (a *Announcer) round(now time.Time) time.Duration {
 		if s.want.Listen {
 			continue
 		}
-		if changed[t.link] {
+		if a.links.changed[t.link] {
 			s.said, s.next = 0, now
 		}
 		if !s.next.After(now) {
@@ -67,6 +67,7 @@ func (a *Announcer) round(now time.Time) time.Duration {
 			next = s.next
 		}
 	}
+	clear(a.links.changed)
 	if news {
 		a.opts.Poke()
 	}
@@ -116,8 +117,7 @@ func (a *Announcer) send(s *speech, now time.Time) error {
 	}
 	for _, f := range frames {
 		if err := st.mouth.send(f); err != nil {
-			a.links.shut(name)
-			a.links.looked = time.Time{} // it has changed
+			a.links.failed(name, err)
 			return err
 		}
 		a.meters.sent.WithLabelValues(family(addr)).Inc()
