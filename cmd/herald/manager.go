@@ -79,8 +79,12 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	var a *agent.Agent
 	var leases *lease.Leases
 	poke := func() { a.Poke() }
+	locks := ""
+	if !cfg.Services.Election {
+		locks = cfg.Services.LeaseNamespace
+	}
 	cluster, err := kube.New(access, kube.Options{
-		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
+		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Locks: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
 		Log: log, Poke: poke, PokeLeases: func() { leases.Wake() },
 	})
 	if err != nil {
@@ -97,7 +101,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	announcer := l2.New(l2.Options{Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period})
 	probes := probe.New(log, poke)
 	leases = lease.New(cluster.Leases(), lease.Options{
-		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace,
+		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return cluster.NodeUID(cfg.Node.Name) },
 		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 		Info: func() vip.Info {
 			info := links.Info()
@@ -154,7 +158,7 @@ func rules(cfg config.Config) plan.Rules {
 		Election: cfg.Services.Election,
 		Lease:    vip.Key{Namespace: cfg.Services.LeaseNamespace, Name: cfg.Services.LeaseName},
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
-		Mode: vip.IPMode(cfg.Services.IPMode),
+		Mode: vip.IPMode(cfg.Services.IPMode), Mark: cfg.Node.Namespace,
 	}
 }
 

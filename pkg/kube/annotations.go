@@ -21,6 +21,7 @@ const (
 	leaseNameKey        = "kube-vip.io/leaseName"
 	withoutEndpointsKey = "kube-vip.io/allow-reconcile-without-endpoints"
 	ipModeKey           = "heraldvip.io/ip-mode"
+	markKey             = "heraldvip.io/announcer"
 	forwardUPNPKey      = "kube-vip.io/forwardUPNP"
 	serviceVLANKey      = "kube-vip.io/serviceVLAN"
 )
@@ -46,6 +47,7 @@ var Annotations = []Annotation{
 	{Key: withoutEndpointsKey, Value: "true or false", Meaning: "Announce the VIP even while the Service has no ready endpoint. Without effect if externalTrafficPolicy is Local."},
 	{Key: ipModeKey, Value: "VIP or Proxy", Meaning: "The ipMode to write to the status. VIP: packets arrive with the VIP as their destination, and kube-proxy serves it. Proxy: kube-proxy leaves the address alone. Wins over the option."},
 	{Key: hostKey, Value: "a node's name", Meaning: "The node that announces the VIP.", Written: true},
+	{Key: markKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
 	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Later: true, Misses: "the VIP is announced without a VLAN"},
 	{Key: forwardUPNPKey, Value: "true or false", Meaning: "Have UPnP gateways forward the ports of the Service to the VIP.", Later: true, Misses: "no gateway is asked to forward anything"},
@@ -68,7 +70,7 @@ var Annotations = []Annotation{
 func annotate(s *vip.Service, annotations map[string]string) {
 	r := reader{s: s, of: annotations}
 	r.addresses()
-	s.Host = annotations[hostKey]
+	s.Host, s.Mark = annotations[hostKey], annotations[markKey]
 	s.Ignore = r.truth(ignoreKey)
 	s.WithoutEndpoints = r.truth(withoutEndpointsKey)
 	s.Interface = r.link()

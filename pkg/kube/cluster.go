@@ -133,6 +133,17 @@ func (c *Cluster) watch(a *api, o Options) {
 	c.feeds = append(c.feeds, c.nodes, c.ranges)
 }
 
+// NodeUID is the UID of a Node, for owner references; "" if Nodes are not
+// watched or it is not known.
+func (c *Cluster) NodeUID(name string) string {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.nodes == nil || c.nodes.values[vip.Key{Name: name}] == nil {
+		return ""
+	}
+	return c.nodes.values[vip.Key{Name: name}].UID
+}
+
 // String names the task.
 func (c *Cluster) String() string { return "kube: caches" }
 

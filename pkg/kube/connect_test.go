@@ -87,7 +87,7 @@ func TestConnect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.Host != "https://192.0.2.9:6443" || cfg.QPS >= 0 || cfg.UserAgent != "herald/v1.2.3" || cfg.BearerToken != "t" {
+	if cfg.Host != "https://192.0.2.9:6443" || cfg.QPS >= 0 || cfg.UserAgent != "herald/v1.2.3" || cfg.BearerToken != "t" || cfg.Dial == nil {
 		t.Errorf("%+v", cfg)
 	}
 	if want := "file " + file + ", but at https://192.0.2.9:6443"; where != want {
@@ -333,16 +333,20 @@ func TestDescribe(t *testing.T) {
 // TestBodyIsAMergePatch: what is sent for a status, word for word.
 func TestBodyIsAMergePatch(t *testing.T) {
 	r := &record{version: "17", hosted: true}
+	r.Mark = "old"
 	for _, tt := range []struct {
 		want string
 		host string
 		n    int
 	}{
-		{`{"metadata":{"annotations":{"kube-vip.io/vipHost":"n1"},"resourceVersion":"17"},"status":{"loadBalancer":{"ingress":[{"ip":"10.0.0.0","ipMode":"VIP","ports":[{"port":80,"protocol":"TCP"}]}]}}}`, "n1", 1},
-		{`{"metadata":{"annotations":{"kube-vip.io/vipHost":null},"resourceVersion":"17"},"status":{"loadBalancer":{"ingress":null}}}`, "", 0},
+		{`{"metadata":{"annotations":{"heraldvip.io/announcer":"kube-system","kube-vip.io/vipHost":"n1"},"resourceVersion":"17"},"status":{"loadBalancer":{"ingress":[{"ip":"10.0.0.0","ipMode":"VIP","ports":[{"port":80,"protocol":"TCP"}]}]}}}`, "n1", 1},
+		{`{"metadata":{"annotations":{"heraldvip.io/announcer":null,"kube-vip.io/vipHost":null},"resourceVersion":"17"},"status":{"loadBalancer":{"ingress":null}}}`, "", 0},
 	} {
 		w := statusOf(0)
 		w.Host, w.Ingress = tt.host, w.Ingress[:tt.n]
+		if tt.host != "" {
+			w.Mark = "kube-system"
+		}
 		got, err := body(r, w)
 		if err != nil {
 			t.Fatal(err)

@@ -64,6 +64,7 @@ func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status,
 	if s.off {
 		return want, nil
 	}
+	have = make([]vip.Status, 0, len(want))
 	var todo []vip.Status
 	for _, w := range want {
 		r := s.current(w.Service)
@@ -87,7 +88,7 @@ func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status,
 
 // holds reports whether r's status says w already.
 func (s *Statuses) holds(r *record, w vip.Status) bool {
-	if r.Host != w.Host || r.hosted != (w.Host != "") {
+	if r.Host != w.Host || r.Mark != w.Mark || r.hosted != (w.Host != "") {
 		return false
 	}
 	return slices.EqualFunc(r.Ingress, w.Ingress, func(have, want vip.Ingress) bool {
@@ -97,15 +98,21 @@ func (s *Statuses) holds(r *record, w vip.Status) bool {
 }
 
 // body is the JSON merge patch (RFC 7386) that makes r's status w, if r has not
-// changed meanwhile. The annotation goes with it through the status subresource,
+// changed meanwhile. The annotations go with it through the status subresource,
 // so that no permission on Services themselves is needed.
 func body(r *record, w vip.Status) ([]byte, error) {
 	meta := map[string]any{"resourceVersion": r.version}
-	switch {
-	case w.Host != "":
-		meta["annotations"] = map[string]any{hostKey: w.Host}
-	case r.hosted:
-		meta["annotations"] = map[string]any{hostKey: nil}
+	annotations := map[string]any{}
+	for key, value := range map[string]string{hostKey: w.Host, markKey: w.Mark} {
+		switch {
+		case value != "":
+			annotations[key] = value
+		case key == hostKey && r.hosted, key == markKey && r.Mark != "":
+			annotations[key] = nil // null removes it
+		}
+	}
+	if len(annotations) > 0 {
+		meta["annotations"] = annotations
 	}
 	var ingress any // null removes the field
 	if len(w.Ingress) > 0 {

@@ -16,11 +16,14 @@ func (m *maker) filter() {
 	backing := make([]service, len(m.Services))
 	for i := range m.Services {
 		s := &m.Services[i]
-		if !s.LoadBalancer && s.Host == "" {
-			continue
-		}
 		x := &backing[i]
 		x.Service = s
+		if s.Mark == m.Mark {
+			x.host = s.Host
+		}
+		if !s.LoadBalancer && x.host == "" {
+			continue
+		}
 		x.verdict.Service = s.Key
 		m.all = append(m.all, x)
 		m.admit(x)
@@ -208,7 +211,7 @@ func (m *maker) dropConflicts() {
 
 // incumbent is 1 if s has one of its addresses in a status that we wrote.
 func incumbent(s *service) int {
-	if s.Host == "" {
+	if s.host == "" {
 		return 0
 	}
 	for _, a := range s.addrs {

@@ -74,7 +74,7 @@ func (m *maker) seal(u *unit) {
 				continue
 			}
 			a.Lease = u.lease
-			a.New = u.claim.Changes == 0 && s.Host == ""
+			a.New = u.claim.Changes == 0 && s.host == ""
 			if self != nil {
 				a.Link, a.Bits = m.locate(a.Addr, s.Interface, &self.Info)
 			}

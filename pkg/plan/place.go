@@ -63,7 +63,7 @@ func (m *maker) former(u *unit) *member {
 		}
 	}
 	for _, s := range u.services {
-		if mb := may(s.Host); mb != nil {
+		if mb := may(s.host); mb != nil {
 			return mb
 		}
 	}

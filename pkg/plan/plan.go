@@ -39,6 +39,7 @@ type Rules struct {
 	Bits4       int        // prefix length of bound IPv4 addresses; 0: that of the link's subnet
 	Bits6       int        // the same for IPv6
 	Mode        vip.IPMode // of Services that don't say
+	Mark        string     // which installation of Herald this is: a status with another mark is not ours to clear
 }
 
 // Make plans for w.Self. It reads w and keeps nothing of it.
@@ -86,6 +87,7 @@ type place struct {
 // A service is a Service on its way through the plan.
 type service struct {
 	*vip.Service
+	host    string        // the node that wrote its status, if it is one of ours
 	addrs   []vip.Address // what it may have; Link and Bits are filled in for this node
 	lease   vip.Key
 	unit    *unit
@@ -174,8 +176,8 @@ func (m *maker) say(s *service, reason vip.Reason, message string, occasion int6
 // Service that nobody owns: the node that last wrote its status, else one that
 // all nodes agree on.
 func (m *maker) duty(s *service) bool {
-	if mb := m.members[s.Host]; mb != nil && mb.Alive {
-		return s.Host == m.Self
+	if mb := m.members[s.host]; mb != nil && mb.Alive {
+		return s.host == m.Self
 	}
 	var first *member
 	key := hash(s.Key.String())

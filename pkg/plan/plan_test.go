@@ -409,6 +409,14 @@ func TestUnit(t *testing.T) {
 				event a VIPWithdrawn`,
 		},
 		{
+			name: "another announcer's status is not ours to clear",
+			r:    func(r *Rules) { r.Mark = "kube-system" },
+			w: func() vip.World {
+				return world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))
+			},
+			want: `a: OtherClass`,
+		},
+		{
 			name: "the status's writer lives: the tidying is its",
 			w: func() vip.World {
 				return world(svc("a", "10.77.0.50", written("n2"), func(s *vip.Service) { s.Ignore = true }))

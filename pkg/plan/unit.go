@@ -117,7 +117,7 @@ func (m *maker) carry(u *unit, s *service) {
 	s.verdict.Here = len(here) > 0
 	s.verdict.Reason, s.verdict.Message = vip.Announced, "node "+m.Self+" announces "+strings.Join(here, ", ")
 	if len(ingress) > 0 {
-		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Ingress: ingress})
+		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress})
 	}
 	switch {
 	case len(here) < len(s.addrs):
@@ -197,7 +197,7 @@ func (m *maker) heard(a netip.Addr, l vip.Leaving) bool {
 // node has the duty to.
 func (m *maker) clean() {
 	for _, s := range m.all {
-		if !s.settled || s.Host == "" || s.verdict.Reason == vip.HeldByStranger || !m.duty(s) {
+		if !s.settled || s.host == "" || s.verdict.Reason == vip.HeldByStranger || !m.duty(s) {
 			continue
 		}
 		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})

@@ -77,6 +77,7 @@ type Status struct {
 	Service Key
 	Ingress []Ingress
 	Host    string // kube-vip.io/vipHost; "" removes the annotation
+	Mark    string // heraldvip.io/announcer; "" removes the annotation
 }
 
 // A Note is something the user of a Service must know. It becomes an Event.

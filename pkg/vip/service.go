@@ -60,6 +60,7 @@ type Service struct {
 
 	Ingress []Ingress // status.loadBalancer.ingress as it stands
 	Host    string    // kube-vip.io/vipHost as it stands: the node that last wrote the status
+	Mark    string    // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
 	Invalid []string  // what could not be read, each a sentence that names the field
 }
 

@@ -346,7 +346,7 @@ func TestUninstalled(t *testing.T) {
 		}
 	}
 	for i := range 6 {
-		if s := get(t, fmt.Sprint("s", i)); ingress(s) != "" || s.Annotations["kube-vip.io/vipHost"] != "" {
+		if s := get(t, fmt.Sprint("s", i)); ingress(s) != "" || s.Annotations["kube-vip.io/vipHost"] != "" || s.Annotations["heraldvip.io/announcer"] != "" {
 			t.Errorf("%s: status %q, annotations %v", s.Name, ingress(s), s.Annotations)
 		}
 	}
