@@ -128,6 +128,9 @@ lab() {
   local packages
   mapfile -t packages < <(inLab)
   loud "tests in the lab" tests -each -count=1 -p 1 -timeout 25m "${packages[@]}"
+  # What depends on kube-proxy, once more with its other mode.
+  HERALD_PROXY_MODE=iptables loud "again, with kube-proxy in iptables mode" tests -each -count=1 -timeout 10m \
+    -run '^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose)$' ./testing/e2e
 }
 
 root() {

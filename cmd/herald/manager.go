@@ -60,11 +60,14 @@ func managerCommand() *cobra.Command {
 
 // A node is all rooms of one process, wired.
 type node struct {
-	agent *agent.Agent
-	tasks []task
-	log   *slog.Logger
-
-	metrics []prometheus.Collector // of all rooms
+	cluster   *kube.Cluster
+	leases    *lease.Leases
+	links     *netif.Interfaces
+	announcer *l2.Announcer
+	probes    *probe.Probes
+	agent     *agent.Agent
+	server    *serve.Server
+	log       *slog.Logger
 }
 
 func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
@@ -74,80 +77,86 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		return nil, err
 	}
 	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where)
-
-	// The rooms tell the agent and the leases that something has changed; these two exist last.
-	var a *agent.Agent
-	var leases *lease.Leases
-	poke := func() { a.Poke() }
+	n := &node{log: log}
+	// Rooms tell the agent and the leases of changes; both exist before any room runs.
+	poke := func() { n.agent.Poke() }
+	tenure := func() vip.Tenure { return n.leases.Tenure() }
 	locks := ""
 	if !cfg.Services.Election {
 		locks = cfg.Services.LeaseNamespace
 	}
-	cluster, err := kube.New(access, kube.Options{
+	n.cluster, err = kube.New(access, kube.Options{
 		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Locks: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
-		Log: log, Poke: poke, PokeLeases: func() { leases.Wake() },
+		Log: log, Poke: poke, PokeLeases: func() { n.leases.Wake() },
 	})
 	if err != nil {
 		return nil, err
 	}
-	tenure := func() vip.Tenure { return leases.Tenure() }
-	links, err := netif.New(netif.Options{
-		Log: log, Poke: func() { a.Poke(); leases.Wake() }, Tenure: tenure,
+	n.links, err = netif.New(netif.Options{
+		Log: log, Poke: func() { n.agent.Poke(); n.leases.Wake() }, Tenure: tenure,
 		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown, SkipDAD: cfg.ARP.SkipDAD,
 	})
 	if err != nil {
 		return nil, err
 	}
-	announcer := l2.New(l2.Options{Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period})
-	probes := probe.New(log, poke)
-	leases = lease.New(cluster.Leases(), lease.Options{
-		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return cluster.NodeUID(cfg.Node.Name) },
+	n.announcer = l2.New(l2.Options{Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period})
+	n.probes = probe.New(log, poke)
+	n.leases = lease.New(n.cluster.Leases(), lease.Options{
+		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },
 		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
-		Info: func() vip.Info {
-			info := links.Info()
-			if a.Stopping() {
-				info.Excluded = "its Herald is stopping"
-			}
-			return info
-		},
-		Log: log, Poke: poke,
+		Info: n.info, Log: log, Poke: poke,
 	})
 	r := rules(cfg)
-	a = agent.New(agent.Options{
+	n.agent = agent.New(agent.Options{
 		Self: cfg.Node.Name, Log: log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Sources:   []agent.Source{cluster, leases, links, announcer, probes},
-		Addresses: links, Announcements: announcer, Probes: probes,
-		Statuses: cluster.Statuses(), Notes: cluster.Notes(), Stakes: leases,
+		Sources:   []agent.Source{n.cluster, n.leases, n.links, n.announcer, n.probes},
+		Addresses: n.links, Announcements: n.announcer, Probes: n.probes,
+		Statuses: n.cluster.Statuses(), Notes: n.cluster.Notes(), Stakes: n.leases,
 	})
+	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)
+	return n, nil
+}
 
-	var own []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{a, cluster, leases, links, announcer} {
-		own = append(own, room.Collectors()...)
+// info is what the others may know of this node.
+func (n *node) info() vip.Info {
+	info := n.links.Info()
+	if n.agent.Stopping() {
+		info.Excluded = "its Herald is stopping"
 	}
+	return info
+}
+
+// collectors are the metrics of all rooms.
+func (n *node) collectors() []prometheus.Collector {
+	var all []prometheus.Collector
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer} {
+		all = append(all, room.Collectors()...)
+	}
+	return all
+}
+
+// pages is what is served over HTTP.
+func (n *node) pages() serve.Pages {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	metrics.MustRegister(own...)
-	pages := serve.Pages{
+	metrics.MustRegister(n.collectors()...)
+	return serve.Pages{
 		Metrics: metrics,
 		Healthy: func() error {
-			if a.Hangs() {
+			if n.agent.Hangs() {
 				return errors.New("a pass of the agent has been under way for too long")
 			}
 			return nil
 		},
 		Ready: func() error {
-			if !cluster.Synced() {
+			if !n.cluster.Synced() {
 				return errors.New("the caches of the API server have not been filled yet")
 			}
-			return leases.Ready()
+			return n.leases.Ready()
 		},
-		Plan: func() any { return a.Last() },
+		Plan: func() any { return n.agent.Last() },
 	}
-	return &node{agent: a, log: log, metrics: own, tasks: []task{
-		cluster, cluster.Statuses(), cluster.Notes(), leases, links, announcer, probes,
-		serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, pages, log),
-	}}, nil
 }
 
 // rules is what placement depends on.
@@ -168,7 +177,7 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	for _, t := range n.tasks {
+	for _, t := range []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.server} {
 		group.Go(func() error {
 			if err := t.Run(rest); err != nil {
 				return fmt.Errorf("%s: %w", t, err)

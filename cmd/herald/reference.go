@@ -104,7 +104,7 @@ func metricsPage(w io.Writer) error {
 	}
 	var metrics []metric
 	var errs []error
-	for _, c := range n.metrics {
+	for _, c := range n.collectors() {
 		described, err := describeMetrics(c)
 		metrics, errs = append(metrics, described...), append(errs, err)
 	}

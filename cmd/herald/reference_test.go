@@ -108,7 +108,7 @@ func TestMetricNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range n.metrics {
+	for _, c := range n.collectors() {
 		all, err := describeMetrics(c)
 		if err != nil {
 			t.Error(err)
