@@ -108,6 +108,9 @@ type Lab struct {
 	pods map[string]*backend
 
 	began time.Time
+
+	once    sync.Once // guards the way down
+	downErr error
 }
 
 // Up brings a lab up. It first removes what a killed one left. On failure
@@ -234,9 +237,15 @@ func (l *Lab) startCluster(ctx context.Context) error {
 }
 
 // Down ends every process of the lab and removes its namespaces and links. A
-// directory given by Options.Dir keeps its logs, a temporary one is removed. Once
-// down, a lab can be brought down again.
+// directory given by Options.Dir keeps its logs, a temporary one is removed. Only
+// the first call does it, since afterwards the namespaces may be another lab's;
+// others wait for it.
 func (l *Lab) Down() error {
+	l.once.Do(func() { l.downErr = l.takeDown() })
+	return l.downErr
+}
+
+func (l *Lab) takeDown() error {
 	if l.idle != nil {
 		l.idle()
 	}
@@ -248,12 +257,11 @@ func (l *Lab) Down() error {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(l.dir, name)))
 		}
 	}
-	if l.lock != nil {
-		err = errors.Join(err, l.lock.Close())
-		l.lock = nil
-	}
 	if err == nil {
 		l.progress("down")
+	}
+	if l.lock != nil {
+		err = errors.Join(err, l.lock.Close())
 	}
 	return err
 }

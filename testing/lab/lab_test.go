@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -206,10 +207,23 @@ func TestUpAndDown(t *testing.T) {
 	if _, err := Up(ctx, Options{Wait: time.Minute}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("waiting for the lab to end: got error %v, want deadline exceeded", err)
 	}
-	for range 2 {
-		if err := l.Down(); err != nil {
-			t.Error(err)
-		}
+	var wg sync.WaitGroup
+	for range 2 { // a test's end and Ctrl-C may come together
+		wg.Go(func() {
+			if err := l.Down(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	// Down again does no harm to the next lab.
+	next := up(t, Options{Nodes: 1})
+	if err := l.Down(); err != nil {
+		t.Error(err)
+	}
+	run(t, next, "n1", "true")
+	if err := next.Down(); err != nil {
+		t.Error(err)
 	}
 	nothingLeft(t)
 	if s := log.String(); !strings.Contains(s, "up: nodes [n1], kube-proxy in nftables mode") || !strings.Contains(s, "down\n") {
