@@ -44,7 +44,7 @@ func kernelRig(t *testing.T) (a *Announcer, log *buffer, poked chan struct{}) {
 func TestKernelFrames(t *testing.T) {
 	n := cable(t)
 	a, _, _ := kernelRig(t)
-	arp, v6 := n.tap(t, unix.ETH_P_ARP), n.tap(t, unix.ETH_P_IPV6)
+	arp, v6 := n.tap(t, "peer0", unix.ETH_P_ARP), n.tap(t, "peer0", unix.ETH_P_IPV6)
 	_, err := a.Set(t.Context(), []vip.Announcement{say("eth0", "10.0.0.9"), say("eth0", "2001:db8::9")})
 	must(t, err)
 	for _, c := range []struct {
@@ -131,44 +131,58 @@ func TestKernelSolicitedNodeGroup(t *testing.T) {
 
 func TestKernelHearing(t *testing.T) {
 	n := cable(t)
+	n.plug(t, "1", net.HardwareAddr{2, 0, 0, 0, 0, 0x0b})
 	a, log, poked := kernelRig(t)
-	tap := n.tap(t, 0)
-	want := []vip.Announcement{listen("eth0", "10.0.0.9"), listen("eth0", "2001:db8::9")}
+	want := []vip.Announcement{listen("eth0", "10.0.0.9"), listen("eth0", "2001:db8::9"), listen("eth1", "10.0.0.7"), listen("eth1", "2001:db8::7")}
 	have, err := a.Set(t.Context(), want)
 	must(t, err)
-	if len(have) != 2 {
+	if len(have) != len(want) {
 		t.Errorf("have %v", have)
 	}
+	taps := map[string]*packet.Conn{"eth0": n.tap(t, "peer0", 0), "eth1": n.tap(t, "peer1", 0)}
+	say := func(link, addr string, at net.HardwareAddr, change func(frame []byte)) {
+		t.Helper()
+		frames, err := announcement(netip.MustParseAddr(addr), at)
+		must(t, err)
+		change(frames[0])
+		_, err = taps[link].WriteTo(frames[0], &packet.Addr{HardwareAddr: frames[0][:6]})
+		must(t, err)
+	}
+	asIs := func([]byte) {}
 	heard := func(addr string) string {
 		var w vip.World
 		a.Observe(&w)
 		s := w.Heard[netip.MustParseAddr(addr)]
 		return s.Link + " " + s.MAC
 	}
-	for _, x := range []string{"10.0.0.9", "2001:db8::9"} {
-		var other, own [][]byte
-		other, err = announcement(netip.MustParseAddr(x), stranger)
-		must(t, err)
-		own, err = announcement(netip.MustParseAddr(x), mac)
-		must(t, err)
+	for _, c := range []struct{ link, addr string }{{"eth0", "10.0.0.9"}, {"eth0", "2001:db8::9"}, {"eth1", "10.0.0.7"}, {"eth1", "2001:db8::7"}} {
 		deadline := time.Now().Add(5 * time.Second)
-		for heard(x) == " " { // the ears open soon after Set
+		for heard(c.addr) != c.link+" "+stranger.String() { // the ears open soon after Set
 			if time.Now().After(deadline) {
-				t.Fatalf("%s is not heard; log:\n%s", x, log)
+				t.Fatalf("%s is not heard; log:\n%s", c.addr, log)
 			}
-			for _, f := range append(own, other...) {
-				_, err := tap.WriteTo(f, &packet.Addr{HardwareAddr: f[:6]})
-				must(t, err)
-			}
+			say(c.link, c.addr, stranger, asIs)
 			time.Sleep(5 * time.Millisecond)
-		}
-		if got, want := heard(x), "eth0 "+stranger.String(); got != want {
-			t.Errorf("heard %q, want %q", got, want)
 		}
 		select {
 		case <-poked:
 		case <-time.After(5 * time.Second):
-			t.Errorf("%s: no poke", x)
+			t.Errorf("%s: no poke", c.addr)
+		}
+		// What follows is heard in order: of all that comes before the last, nothing counts.
+		say(c.link, c.addr, net.HardwareAddr{2, 0, 0, 0, 0, 0xf1}, asIs)
+		await(t, "the first mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f1" })
+		before := value(t, a.meters.heard)
+		say(c.link, c.addr, mac, asIs)                                                         // ourselves
+		say(c.link, "10.0.0.77", stranger, asIs)                                               // nobody asked
+		say(map[string]string{"eth0": "eth1", "eth1": "eth0"}[c.link], c.addr, stranger, asIs) // on another link
+		if netip.MustParseAddr(c.addr).Is6() {
+			say(c.link, c.addr, stranger, func(f []byte) { f[21] = 64 }) // from behind a router, which is not possible
+		}
+		say(c.link, c.addr, net.HardwareAddr{2, 0, 0, 0, 0, 0xf2}, asIs)
+		await(t, "the second mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f2" })
+		if got := value(t, a.meters.heard) - before; got != 1 {
+			t.Errorf("%s on %s: heard %v words, want the last alone", c.addr, c.link, got)
 		}
 	}
 }
@@ -244,7 +258,7 @@ func TestKernelLinkChanges(t *testing.T) {
 	becomes("up", "2 announced, error <nil>")
 	must(t, netlink.LinkDel(eth0))
 	becomes("gone", "0 announced, error 10.0.0.9 can't be announced on eth0: this node has no such link\n2001:db8::9 can't be announced on eth0: this node has no such link")
-	n.plug(t)
+	n.link = n.plug(t, "0", mac)
 	n.learn(t, "10.0.0.9", stranger)
 	n.learn(t, "2001:db8::9", stranger)
 	becomes("back", "2 announced, error <nil>")

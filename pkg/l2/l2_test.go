@@ -245,6 +245,7 @@ func TestLinkChanges(t *testing.T) {
 			{"a carrier", func() { lan.change("eth0", func(i *net.Interface) { i.Flags |= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
 			{"it is deleted", func() { lan.remove("eth0") }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
 			{"it is made anew", func() { eth0.Index = 13; lan.set(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it is replaced", func() { eth0.Index = 14; lan.set(eth0) }, true, "02:00:00:00:00:0a", 0, ""},
 			{"it can't send", func() { lan.fail("send eth0", unix.ENOBUFS) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
 			{"it can send", func() { lan.fail("send eth0", nil) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
 		} {
@@ -312,8 +313,8 @@ func TestHearing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newLAN("eth0", "eth1"))
 		defer r.run(t)()
-		want := []vip.Announcement{listen("eth0", "10.0.0.9"), say("eth0", "10.0.0.8"), listen("eth0", "2001:db8::9")}
-		r.set(t, "eth0 10.0.0.8\n eth0 10.0.0.9 listen\n eth0 2001:db8::9 listen", "", want...)
+		want := []vip.Announcement{listen("eth0", "::ffff:10.0.0.9"), say("eth0", "10.0.0.8"), listen("eth0", "2001:db8::9"), listen("eth1", "10.0.0.6")}
+		r.set(t, "eth0 10.0.0.8\n eth0 2001:db8::9 listen\n eth0 ::ffff:10.0.0.9 listen\n eth1 10.0.0.6 listen", "", want...)
 		synctest.Wait()
 		for _, step := range []struct {
 			link, addr string
@@ -338,6 +339,13 @@ func TestHearing(t *testing.T) {
 			if d := diff(lines(step.want), r.sounds()); d != "" {
 				t.Errorf("%s on %s: Heard (-want +got):\n%s", step.addr, step.link, d)
 			}
+		}
+		// Another link of this node gets another hardware address.
+		r.lan.change("eth1", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0x0c} })
+		time.Sleep(1100 * time.Millisecond)
+		r.lan.say("eth0", "10.0.0.9", 0x0c)
+		if got := r.sounds(); strings.Contains(got, ":0c") {
+			t.Errorf("heard itself: %s", got)
 		}
 		if got := strings.Contains(r.lan.take(), "10.0.0.9"); got {
 			t.Error("announced what was only to be listened for")
@@ -378,7 +386,8 @@ func TestHandOver(t *testing.T) {
 		}
 		// Long after, everything is new.
 		r.set(t, "", "")
-		if got := r.sounds(); got != "" {
+		r.lan.say("eth0", "10.0.0.9", 0xff)
+		if got := r.sounds(); got != "" || r.poked() > 0 {
 			t.Errorf("Heard %s of what isn't wanted", got)
 		}
 		time.Sleep(3 * time.Second)
@@ -387,6 +396,41 @@ func TestHandOver(t *testing.T) {
 			t.Errorf("Heard %s of long ago", got)
 		}
 		r.said(t, "announced again", strings.ReplaceAll(both, "0.0s", "64.1s"))
+	})
+}
+
+// What is no longer wanted is remembered for a moment, but nobody is told.
+func TestAfterglow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		defer r.run(t)()
+		keep, drop := listen("eth0", "10.0.0.8"), listen("eth0", "10.0.0.9")
+		r.set(t, "eth0 10.0.0.8 listen\n eth0 10.0.0.9 listen", "", keep, drop)
+		synctest.Wait()
+		r.set(t, "eth0 10.0.0.8 listen", "", keep)
+		r.lan.say("eth0", "10.0.0.9", 0xff)
+		if got := r.poked(); got != 0 || r.sounds() != "" {
+			t.Errorf("poked %d times, Heard %s", got, r.sounds())
+		}
+		r.set(t, "eth0 10.0.0.8 listen\n eth0 10.0.0.9 listen", "", keep, drop)
+		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.sounds()); d != "" {
+			t.Errorf("Heard (-want +got):\n%s", d)
+		}
+		r.lan.say("eth0", "10.0.0.9", 0xff)
+		if got := r.poked(); got != 1 {
+			t.Errorf("poked %d times, want 1", got)
+		}
+	})
+}
+
+// Listening needs no link that can speak.
+func TestListenAfterAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0")
+		lan.fail("speak eth0", unix.EPERM)
+		r := newRig(t, lan)
+		r.set(t, "", "10.0.0.9 can't be announced on eth0: operation not permitted", say("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
 	})
 }
 

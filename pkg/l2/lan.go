@@ -116,7 +116,6 @@ func (l *links) failed(name string, err error) {
 	}
 	l.shut(name)
 	l.seen[name] = net.Interface{}
-	l.looked = time.Time{}
 }
 
 // station opens a link if it isn't open.

@@ -80,9 +80,12 @@ func (m *memory) hear(link string, w word, now time.Time) bool {
 	}
 	m.count.Inc()
 	e.sound = vip.Sound{MAC: net.HardwareAddr(w.mac[:]).String(), Link: link, At: now}
+	if !e.gone.IsZero() {
+		return false
+	}
 	news := e.news
 	e.news = false
-	return news && e.gone.IsZero()
+	return news
 }
 
 // heard is the last sound of every wanted address that had one.

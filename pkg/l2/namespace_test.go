@@ -61,43 +61,42 @@ func cable(t *testing.T) *neighbour {
 	n := &neighbour{}
 	n.do(t, func() {}) // makes the namespace
 	t.Cleanup(func() { n.handle.Close(); _ = n.ns.Close() })
-	n.plug(t)
-	return n
-}
-
-// plug puts in the cable.
-func (n *neighbour) plug(t *testing.T) {
-	t.Helper()
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.HardwareAddr = "eth0", mac
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer0", PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 0xee}}))
-	t.Cleanup(unplug)
-	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/eth0/addr_gen_mode", []byte("1"), 0o644))
-	peer, err := netlink.LinkByName("peer0")
-	must(t, err)
-	must(t, netlink.LinkSetNsFd(peer, int(n.ns)))
-	n.link, err = n.handle.LinkByName("peer0")
-	must(t, err)
+	n.link = n.plug(t, "0", mac)
 	for _, a := range []string{"10.0.0.1/24", "2001:db8::1/64"} {
 		addr, err := netlink.ParseAddr(a)
 		must(t, err)
 		addr.Flags = unix.IFA_F_NODAD
 		must(t, n.handle.AddrAdd(n.link, addr))
 	}
-	must(t, n.handle.LinkSetUp(n.link))
-	eth0, err := netlink.LinkByName("eth0")
-	must(t, err)
-	must(t, netlink.LinkSetUp(eth0))
-	await(t, "eth0 to be up", func() bool {
-		l, err := netlink.LinkByName("eth0")
-		return err == nil && l.Attrs().OperState == netlink.OperUp
-	})
+	return n
 }
 
-func unplug() {
-	if l, err := netlink.LinkByName("eth0"); err == nil {
-		_ = netlink.LinkDel(l)
-	}
+// plug puts a cable between eth and peer of that number. It returns the neighbour's end.
+func (n *neighbour) plug(t *testing.T, number string, at net.HardwareAddr) netlink.Link {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = "eth"+number, at
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer" + number, PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 0xee}}))
+	t.Cleanup(func() {
+		if l, err := netlink.LinkByName(attrs.Name); err == nil {
+			_ = netlink.LinkDel(l)
+		}
+	})
+	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+attrs.Name+"/addr_gen_mode", []byte("1"), 0o644))
+	peer, err := netlink.LinkByName("peer" + number)
+	must(t, err)
+	must(t, netlink.LinkSetNsFd(peer, int(n.ns)))
+	peer, err = n.handle.LinkByName("peer" + number)
+	must(t, err)
+	must(t, n.handle.LinkSetUp(peer))
+	here, err := netlink.LinkByName(attrs.Name)
+	must(t, err)
+	must(t, netlink.LinkSetUp(here))
+	await(t, attrs.Name+" to be up", func() bool {
+		l, err := netlink.LinkByName(attrs.Name)
+		return err == nil && l.Attrs().OperState == netlink.OperUp
+	})
+	return peer
 }
 
 // do runs f in the neighbour's namespace.
@@ -124,12 +123,12 @@ func (n *neighbour) do(t *testing.T, f func()) {
 	must(t, <-done)
 }
 
-// tap opens the neighbour's end for whole frames of a protocol.
-func (n *neighbour) tap(t *testing.T, protocol int) *packet.Conn {
+// tap opens the neighbour's end of a cable for whole frames of a protocol.
+func (n *neighbour) tap(t *testing.T, name string, protocol int) *packet.Conn {
 	t.Helper()
 	var c *packet.Conn
 	n.do(t, func() {
-		ifi, err := net.InterfaceByName("peer0")
+		ifi, err := net.InterfaceByName(name)
 		if err == nil {
 			c, err = packet.Listen(ifi, packet.Raw, protocol, nil)
 		}
