@@ -69,7 +69,8 @@ formatted() {
   [ -z "$files" ] || { echo "not formatted (gofmt -w):" && echo "$files" && return 1; }
 }
 
-scripts() { find testing -name '*.sh' -exec shellcheck .ci/run {} +; }
+# scripts: those for sh run on Debian, whose sh has -nt (SC3013).
+scripts() { find testing -name '*.sh' -not -path '*/testdata/*' -exec shellcheck -e SC3013 .ci/run {} +; }
 
 # vulnerabilities: the database is on the network, which a test may not have.
 vulnerabilities() {
