@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -50,20 +51,25 @@ type Leases struct {
 	results chan func() // what a finished request changes, run by the loop
 	metrics *metrics
 
-	mu        sync.Mutex // guards all below; the loop writes, Observe, Set and Tenure read
-	shelf     shelf
-	peers     map[string]*peer
-	changed   map[vip.Key]time.Time             // when a VIP lease that no Herald holds was seen to change
-	vanished  map[vip.Key]*coordinationv1.Lease // VIP leases whose holder did not let go of them before they went
-	stakes    map[vip.Key]vip.Stake
-	decided   bool // Set has been called: what has no Stake is to be let go
-	busy      map[vip.Key]bool
-	failed    map[vip.Key]failure
-	leaving   map[vip.Key]vip.Leaving
-	own       own
-	lastBeat  time.Time
-	running   int // requests on VIP leases under way
-	signature signature
+	mu       sync.Mutex // guards all below; the loop writes, Observe, Set and Tenure read
+	shelf    shelf
+	peers    map[string]*peer
+	changed  map[vip.Key]time.Time             // when a VIP lease that no Herald holds was seen to change
+	vanished map[vip.Key]*coordinationv1.Lease // VIP leases whose holder did not let go of them before they went
+	stakes   map[vip.Key]vip.Stake
+	decided  bool // Set has been called
+	// The versions of the VIP leases that name this node, as last observed, and of
+	// those the ones that the plan then had no Stake in. A lease that was given to
+	// this node since then is not unwanted: nobody has planned with it yet.
+	observed, unwanted map[vip.Key]uint64
+	outdated           map[vip.Key]uint64 // versions that a refused write has shown to be old, though the cache shows no newer one
+	busy               map[vip.Key]bool
+	failed             map[vip.Key]failure
+	leaving            map[vip.Key]vip.Leaving
+	own                own
+	lastBeat           time.Time
+	running            int // requests on VIP leases under way
+	signature          signature
 }
 
 // own is this node's own node lease.
@@ -102,6 +108,7 @@ func New(store Store, o Options) *Leases {
 		changed:  make(map[vip.Key]time.Time),
 		vanished: make(map[vip.Key]*coordinationv1.Lease),
 		stakes:   make(map[vip.Key]vip.Stake),
+		outdated: make(map[vip.Key]uint64),
 		busy:     make(map[vip.Key]bool),
 		failed:   make(map[vip.Key]failure),
 		leaving:  make(map[vip.Key]vip.Leaving),
@@ -120,15 +127,18 @@ func (l *Leases) Wake() {
 }
 
 // Set stores what is wanted of every VIP lease and returns the Stakes in leases
-// that this node holds. A lease that it holds and has no Stake in is let go of.
+// that this node holds. A lease that it held when it was observed last, and that
+// has no Stake in it, is let go of.
 func (l *Leases) Set(_ context.Context, want []vip.Stake) (have []vip.Stake, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.decided = true
 	clear(l.stakes)
+	l.unwanted = maps.Clone(l.observed)
 	now := time.Now()
 	for _, s := range want {
 		l.stakes[s.Lease] = s
+		delete(l.unwanted, s.Lease)
 		if x := l.shelf.known[s.Lease]; x != nil {
 			if c := l.claim(x, now); c.Valid && c.Holder == l.o.Node {
 				have = append(have, s)
@@ -150,9 +160,14 @@ func (l *Leases) Observe(w *vip.World) {
 	for k, x := range l.vanished {
 		w.Claims[k] = l.bereft(x, w.Now)
 	}
+	l.observed = make(map[vip.Key]uint64)
 	for k, x := range l.shelf.known {
-		if l.nodeOf(k) == "" {
-			w.Claims[k] = l.claim(x, w.Now)
+		if l.nodeOf(k) != "" {
+			continue
+		}
+		w.Claims[k] = l.claim(x, w.Now)
+		if holder(x) == l.o.Node {
+			l.observed[k] = version(x)
 		}
 	}
 	w.Leaving = make(map[vip.Key]vip.Leaving, len(l.leaving))
@@ -228,8 +243,10 @@ func (l *Leases) locked(f func()) {
 // may have given it to us only now. It hears the end of what is under way, which
 // may have been done already.
 func (l *Leases) quit(ctx context.Context) {
-	l.Set(ctx, nil)
 	for {
+		l.Observe(&vip.World{Now: time.Now()})
+		l.Set(ctx, nil)
+
 		if ctx.Err() == nil {
 			l.step(ctx)
 		}
@@ -326,6 +343,7 @@ func (l *Leases) peer(node string, now time.Time) *peer {
 func (l *Leases) noteClaim(x *coordinationv1.Lease, now time.Time) {
 	k := keyOf(x)
 	delete(l.vanished, k)
+	delete(l.outdated, k)
 	node, epoch, ours := claimOf(x)
 	if !ours {
 		l.changed[k] = now

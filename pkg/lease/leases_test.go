@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,19 +13,20 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 func TestRenewsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		n := start(t, s, "n1")
 		n.want("a", "b", "c")
 		time.Sleep(time.Second)
-		before := s.count()
+		before := s.Count()
 		time.Sleep(60 * time.Second)
 		// One write each period, whatever is held.
-		if got := s.count() - before; got < 28 || got > 31 {
+		if got := s.Count() - before; got < 28 || got > 31 {
 			t.Errorf("%d writes in a minute, want 30: one each %v", got, period)
 		}
 		if !n.serves("a") || n.Held() != 3 {
@@ -40,7 +42,7 @@ func TestRenewsOnce(t *testing.T) {
 
 func TestOneWins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		nodes := []*node{start(t, s, "n1"), start(t, s, "n2"), start(t, s, "n3")}
 		never(t, t.Context(), "a", newCrew(nodes...))
 		time.Sleep(time.Second)
@@ -62,7 +64,7 @@ func TestOneWins(t *testing.T) {
 
 func TestKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		a.want("a")
 		time.Sleep(time.Second)
@@ -93,7 +95,7 @@ func TestKilled(t *testing.T) {
 
 func TestRestartedQuickly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		a.want("a")
 		time.Sleep(time.Second)
@@ -101,14 +103,14 @@ func TestRestartedQuickly(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		a.kill()
 		time.Sleep(time.Second)
-		before := s.count()
+		before := s.Count()
 		a = start(t, s, "n1")
 		a.want("a")
 		time.Sleep(100 * time.Millisecond)
 		if !a.serves("a") {
 			t.Errorf("the restarted process does not serve what it held\n%s", s)
 		}
-		if got := s.count() - before; got > 2 {
+		if got := s.Count() - before; got > 2 {
 			t.Errorf("%d writes; the claim should not have been written again", got)
 		}
 		time.Sleep(time.Minute)
@@ -120,7 +122,7 @@ func TestRestartedQuickly(t *testing.T) {
 
 // cut takes n's way to the API server away for d and returns how long it went on serving.
 func cut(n *node, d time.Duration) (served time.Duration) {
-	n.set(func(c *client) { c.cut = true })
+	n.way.Set(func(c *leasetest.Faults) { c.Cut = true })
 	began := time.Now()
 	for time.Since(began) < d {
 		if n.serves("a") {
@@ -128,13 +130,13 @@ func cut(n *node, d time.Duration) (served time.Duration) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	n.set(func(c *client) { c.cut = false })
+	n.way.Set(func(c *leasetest.Faults) { c.Cut = false })
 	return served
 }
 
 func TestCutFromAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		a.want("a")
 		time.Sleep(time.Second)
@@ -167,7 +169,7 @@ func TestCutFromAPI(t *testing.T) {
 // renewed. It must not take anything: the fence is refused.
 func TestStaleWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		a.want("a")
 		time.Sleep(time.Second)
@@ -175,7 +177,7 @@ func TestStaleWatch(t *testing.T) {
 		both := newCrew(a, b)
 		never(t, t.Context(), "a", both)
 		time.Sleep(5 * time.Second)
-		b.set(func(c *client) { c.deaf = true })
+		b.way.Set(func(c *leasetest.Faults) { c.Deaf = true })
 		time.Sleep(2 * time.Minute)
 		if !a.serves("a") || b.serves("a") {
 			t.Errorf("n1 serves %v, n2 serves %v; want n1\n%s", a.serves("a"), b.serves("a"), s)
@@ -186,17 +188,17 @@ func TestStaleWatch(t *testing.T) {
 // A write whose answer was lost has happened all the same.
 func TestLostAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a := start(t, s, "n1")
 		a.want("a")
 		time.Sleep(time.Second)
-		a.set(func(c *client) { c.lose = true })
+		a.way.Set(func(c *leasetest.Faults) { c.Lose = true })
 		time.Sleep(5 * time.Second)
 		a.want("a", "b")
 		time.Sleep(time.Second)
-		a.set(func(c *client) { c.lose = false })
+		a.way.Set(func(c *leasetest.Faults) { c.Lose = false })
 		time.Sleep(5 * time.Second)
-		if !a.serves("a") || !a.serves("b") || a.world().Tenure.Epoch != transitions(s.at(vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"})) {
+		if !a.serves("a") || !a.serves("b") || a.world().Tenure.Epoch != transitions(s.At(vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"})) {
 			t.Errorf("serves a %v, b %v\n%s", a.serves("a"), a.serves("b"), s)
 		}
 	})
@@ -204,7 +206,7 @@ func TestLostAnswers(t *testing.T) {
 
 func TestGive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		a.want("a")
 		time.Sleep(time.Second)
@@ -224,10 +226,32 @@ func TestGive(t *testing.T) {
 	})
 }
 
+// What is given to a node stays with it until its plan has come to know of it.
+func TestGivenBeforePlanned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a, b := start(t, s, "n1"), start(t, s, "n2")
+		a.want("a")
+		b.want("b")
+		time.Sleep(time.Second)
+		a.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Give, To: "n2"}})
+		time.Sleep(time.Second)
+		if got := s.String(); !strings.Contains(got, "kubevip-a n2\n") {
+			t.Errorf("n2 let go of what it was given:\n%s", got)
+		}
+		b.world() // now it knows
+		b.want("b")
+		time.Sleep(time.Second)
+		if got := s.String(); strings.Contains(got, "kubevip-a") {
+			t.Errorf("n2 keeps what it does not want:\n%s", got)
+		}
+	})
+}
+
 // Nothing is given to a node that is not there.
 func TestGiveToTheDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a := start(t, s, "n1")
 		a.want("a")
 		time.Sleep(time.Second)
@@ -242,7 +266,7 @@ func TestGiveToTheDead(t *testing.T) {
 // Whoever stops lets go at once; what nobody took over is free.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		a.want("a", "b")
 		time.Sleep(time.Second)
@@ -266,10 +290,10 @@ func TestStop(t *testing.T) {
 
 func TestStranger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		stranger, seconds := "kube-vip-1", int32(5)
 		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &stranger, LeaseDurationSeconds: &seconds}}
-		l, _ = s.put(l)
+		l, _ = s.Put(l)
 		a := start(t, s, "n1")
 		a.want("a")
 		for range 10 { // renewed: respected
@@ -277,7 +301,7 @@ func TestStranger(t *testing.T) {
 			if c := a.world().Claims[lk("a")]; !c.Valid || !c.Foreign || a.serves("a") {
 				t.Fatalf("a stranger's claim was not respected: %+v", c)
 			}
-			l, _ = s.put(l)
+			l, _ = s.Put(l)
 		}
 		stopped := time.Now()
 		for !a.serves("a") && time.Since(stopped) < time.Minute {
@@ -287,9 +311,9 @@ func TestStranger(t *testing.T) {
 			t.Errorf("taken over after %v, want after the stranger's own 5 s", took)
 		}
 		// The stranger writes its name over ours: it is respected at once.
-		x := s.at(lk("a")).DeepCopy()
+		x := s.At(lk("a")).DeepCopy()
 		x.Spec.HolderIdentity = &stranger
-		if _, err := s.put(x); err != nil {
+		if _, err := s.Put(x); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -302,9 +326,9 @@ func TestStranger(t *testing.T) {
 // An earlier program on this very node is gone, since we are here.
 func TestOwnNameWithoutEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		self, seconds := "n1", int32(3600)
-		s.put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &self, LeaseDurationSeconds: &seconds}})
+		s.Put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &self, LeaseDurationSeconds: &seconds}})
 		a := start(t, s, "n1")
 		a.want("a")
 		time.Sleep(time.Second)
@@ -318,42 +342,42 @@ func TestMeddling(t *testing.T) {
 	own := vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"}
 	tests := []struct {
 		name   string
-		meddle func(s *server)
+		meddle func(s *leasetest.Server)
 		moves  bool
 	}{
-		{"VIP lease deleted", func(s *server) { s.remove(lk("a"), "") }, false},
-		{"VIP lease blanked", func(s *server) {
-			x := s.at(lk("a")).DeepCopy()
+		{"VIP lease deleted", func(s *leasetest.Server) { s.Remove(lk("a"), "") }, false},
+		{"VIP lease blanked", func(s *leasetest.Server) {
+			x := s.At(lk("a")).DeepCopy()
 			x.Spec = coordinationv1.LeaseSpec{}
-			s.put(x)
+			s.Put(x)
 		}, false},
-		{"node lease deleted", func(s *server) { s.remove(own, "") }, false},
-		{"node lease blanked", func(s *server) {
-			x := s.at(own).DeepCopy()
+		{"node lease deleted", func(s *leasetest.Server) { s.Remove(own, "") }, false},
+		{"node lease blanked", func(s *leasetest.Server) {
+			x := s.At(own).DeepCopy()
 			x.Spec = coordinationv1.LeaseSpec{}
 			x.Annotations = nil
-			s.put(x)
+			s.Put(x)
 		}, false},
-		{"node lease touched", func(s *server) {
-			x := s.at(own).DeepCopy()
+		{"node lease touched", func(s *leasetest.Server) {
+			x := s.At(own).DeepCopy()
 			x.Labels = map[string]string{"a": "b"}
-			s.put(x)
+			s.Put(x)
 		}, false},
-		{"node lease taken by a stranger", func(s *server) {
-			x, who := s.at(own).DeepCopy(), "x"
+		{"node lease taken by a stranger", func(s *leasetest.Server) {
+			x, who := s.At(own).DeepCopy(), "x"
 			x.Spec.HolderIdentity = &who
-			s.put(x)
+			s.Put(x)
 		}, false},
-		{"garbage in every annotation", func(s *server) {
-			x := s.at(own).DeepCopy()
+		{"garbage in every annotation", func(s *leasetest.Server) {
+			x := s.At(own).DeepCopy()
 			x.Annotations = map[string]string{FencedAnnotation: "x", NodeAnnotation: "{"}
-			s.put(x)
+			s.Put(x)
 		}, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newServer()
+				s := leasetest.NewServer()
 				a, b := start(t, s, "n1"), start(t, s, "n2")
 				a.want("a", "b")
 				time.Sleep(time.Second)
@@ -379,7 +403,7 @@ func TestMeddling(t *testing.T) {
 // A process that was stopped confirms its claims before it acts on them.
 func TestAsleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a := start(t, s, "n1")
 		a.want("a")
 		time.Sleep(500 * time.Millisecond)
@@ -396,7 +420,7 @@ func TestAsleep(t *testing.T) {
 
 func TestStalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
+		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		time.Sleep(time.Second)
 		a.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Watch, Expect: "n2"}})
@@ -437,7 +461,7 @@ func TestRandomFaults(t *testing.T) {
 }
 
 func randomFaults(t *testing.T, r *rand.Rand) {
-	s := newServer()
+	s := leasetest.NewServer()
 	nodes := make([]*node, 3)
 	for i := range nodes {
 		nodes[i] = start(t, s, fmt.Sprintf("n%d", i+1))
@@ -446,7 +470,7 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 	all := newCrew(nodes...)
 	nodes = all.all() // this goroutine's own
 	blind := func() bool {
-		return slices.ContainsFunc(nodes, func(n *node) bool { return n.deaf || n.cut })
+		return slices.ContainsFunc(nodes, func(n *node) bool { return n.way.Faults().Deaf || n.way.Faults().Cut })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	never(t, ctx, "a", all)
@@ -456,15 +480,15 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 		t.Log(time.Now().Format("04:05.000"), n.name, "fault", fault)
 		switch fault {
 		case 0, 1:
-			n.set(func(c *client) { c.cut = !c.cut && time.Since(deleted) > duration })
+			n.way.Set(func(c *leasetest.Faults) { c.Cut = !c.Cut && time.Since(deleted) > duration })
 		case 2:
-			n.set(func(c *client) { c.deaf = !c.deaf && time.Since(deleted) > duration })
+			n.way.Set(func(c *leasetest.Faults) { c.Deaf = !c.Deaf && time.Since(deleted) > duration })
 		case 3:
-			n.set(func(c *client) { c.lose = !c.lose })
+			n.way.Set(func(c *leasetest.Faults) { c.Lose = !c.Lose })
 		case 4:
-			n.set(func(c *client) { c.delay = time.Duration(r.IntN(4000)) * time.Millisecond })
+			n.way.Set(func(c *leasetest.Faults) { c.Delay = time.Duration(r.IntN(4000)) * time.Millisecond })
 		case 5:
-			n.set(func(c *client) { c.lag = time.Duration(1+r.IntN(3000)) * time.Millisecond })
+			n.way.Set(func(c *leasetest.Faults) { c.Lag = time.Duration(1+r.IntN(3000)) * time.Millisecond })
 		case 6:
 			// A process that starts can't know of a lease that was deleted by hand under a
 			// holder who has not heard of it: the one case in which two may meet, for as
@@ -480,16 +504,14 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 		case 7:
 			// The watch of whoever holds it must be quicker than the lease duration.
 			if k := lk("a"); !blind() && r.IntN(2) == 0 {
-				s.remove(k, "")
+				s.Remove(k, "")
 				deleted = time.Now()
 			}
 		}
 		time.Sleep(time.Duration(r.IntN(12000)) * time.Millisecond)
 	}
 	for _, n := range nodes { // all well again
-		n.set(func(c *client) {
-			c.cut, c.deaf, c.lose, c.lag, c.delay = false, false, false, 5*time.Millisecond, 3*time.Millisecond
-		})
+		n.way.Set(func(f *leasetest.Faults) { *f = leasetest.Well })
 	}
 	time.Sleep(time.Minute)
 	served := 0

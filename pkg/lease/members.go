@@ -119,7 +119,7 @@ func (l *Leases) claim(x *coordinationv1.Lease, now time.Time) vip.Claim {
 		c.Foreign = true
 		c.Valid = node != l.o.Node && now.Sub(l.changed[keyOf(x)]) < foreignDuration(x, l.o.Duration)
 	case node == l.o.Node:
-		c.Valid = epoch == l.own.epoch && !l.own.lost
+		c.Valid = epoch == l.own.epoch && !l.own.lost && l.outdated[keyOf(x)] != version(x)
 	default:
 		p := l.peers[node] // absent: it has stopped, or been silent long after it was fenced
 		c.Valid = p != nil && !p.void(epoch)

@@ -77,7 +77,7 @@ func (l *Leases) decide(now time.Time) []action {
 		}
 	}
 	for k, x := range l.shelf.known {
-		if _, wanted := l.stakes[k]; wanted || l.nodeOf(k) != "" || holder(x) != l.o.Node || !idle(k) {
+		if holder(x) != l.o.Node || l.unwanted[k] != version(x) || !idle(k) {
 			continue
 		}
 		if _, _, ours := claimOf(x); ours {
@@ -164,6 +164,7 @@ func (l *Leases) done(a action, got *coordinationv1.Lease, err error) {
 		f.raced, f.over = true, 0
 		if a.have != nil {
 			f.over = version(a.have)
+			l.outdated[a.key] = f.over
 		}
 		l.failed[a.key] = f
 	default:
@@ -178,12 +179,12 @@ func (l *Leases) done(a action, got *coordinationv1.Lease, err error) {
 func (l *Leases) wrote(k vip.Key, got *coordinationv1.Lease, err error) {
 	l.running--
 	delete(l.busy, k)
+	if got != nil { // also of a write that went half through
+		l.shelf.put(got)
+	}
 	if err == nil {
 		delete(l.failed, k)
 		delete(l.vanished, k)
-		if got != nil {
-			l.shelf.put(got)
-		}
 		return
 	}
 	f := l.failed[k]

@@ -1,0 +1,294 @@
+// Package leasetest has an API server for Leases, small and honest, on which the
+// agreement of nodes can be tested with faults at the worst moment.
+package leasetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A Server is an API server for Leases: objects with versions, compare-and-swap,
+// and a log of all that happened, which each client's watch reads at its own pace.
+type Server struct {
+	mu      sync.Mutex
+	version uint64
+	objects map[vip.Key]*coordinationv1.Lease
+	events  []event
+	writes  int
+}
+
+type event struct {
+	key   vip.Key
+	lease *coordinationv1.Lease // nil: deleted
+	at    time.Time
+}
+
+// Trace is the last n events that were no mere renewals.
+func (s *Server) Trace(n int) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var lines []string
+	last := map[vip.Key]string{}
+	for _, e := range s.events {
+		text := "deleted"
+		if e.lease != nil {
+			text = fmt.Sprintf("%s claim %s, fenced %s, changes %d", holder(e.lease), e.lease.Annotations["heraldvip.io/claim"], e.lease.Annotations["heraldvip.io/fenced"], transitions(e.lease))
+		}
+		if last[e.key] != text {
+			lines = append(lines, fmt.Sprintf("%s %s %s", e.at.Format("04:05.000"), e.key.Name, text))
+		}
+		last[e.key] = text
+	}
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+// NewServer makes an empty one.
+func NewServer() *Server { return &Server{objects: make(map[vip.Key]*coordinationv1.Lease)} }
+
+// Put writes l if its resourceVersion is that of what is there ("" = nothing is).
+func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes++
+	k := keyOf(l)
+	have := s.objects[k]
+	switch {
+	case have != nil && l.ResourceVersion == "":
+		return nil, apierrors.NewAlreadyExists(leases, l.Name)
+	case have == nil && l.ResourceVersion != "":
+		return nil, apierrors.NewNotFound(leases, l.Name)
+	case have != nil && have.ResourceVersion != l.ResourceVersion:
+		return nil, apierrors.NewConflict(leases, l.Name, errors.New("the object has been modified"))
+	}
+	s.version++
+	l = l.DeepCopy()
+	l.ResourceVersion = strconv.FormatUint(s.version, 10)
+	s.objects[k] = l
+	s.events = append(s.events, event{k, l, time.Now()})
+	return l, nil
+}
+
+// Remove deletes a Lease; a version other than "" must be that of what is there.
+func (s *Server) Remove(k vip.Key, version string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes++
+	have := s.objects[k]
+	if have == nil {
+		return apierrors.NewNotFound(leases, k.Name)
+	}
+	if version != "" && have.ResourceVersion != version {
+		return apierrors.NewConflict(leases, k.Name, errors.New("the object has been modified"))
+	}
+	s.version++
+	delete(s.objects, k)
+	s.events = append(s.events, event{k, nil, time.Now()})
+	return nil
+}
+
+// At is what is there; it must not be changed.
+func (s *Server) At(k vip.Key) *coordinationv1.Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.objects[k]
+}
+
+// Count is how many writes have been asked for.
+func (s *Server) Count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.writes
+}
+
+// String is the leases as a person reads them.
+func (s *Server) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var b strings.Builder
+	for _, k := range slices.SortedFunc(maps.Keys(s.objects), vip.Key.Compare) {
+		x := s.objects[k]
+		fmt.Fprintf(&b, "%s %s", k.Name, holder(x))
+		if x.Annotations["heraldvip.io/fenced"] != "" {
+			b.WriteString(" fenced")
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// Faults are what is wrong with a Client's way to the Server.
+type Faults struct {
+	Lag   time.Duration // between an event and the cache showing it
+	Delay time.Duration // of a request
+	Cut   bool          // nothing goes through
+	Deaf  bool          // only the watch is cut
+	Lose  bool          // writes take effect, but their answers are lost
+}
+
+// Well is a way on which nothing is wrong.
+var Well = Faults{Lag: 5 * time.Millisecond, Delay: 3 * time.Millisecond}
+
+// A Client is one node's way to the server. Its cache lags; its way can be cut.
+type Client struct {
+	s     *Server
+	wake  func()
+	mu    sync.Mutex
+	cache map[vip.Key]*coordinationv1.Lease
+	next  int // the next event of the log to be shown
+	fault Faults
+}
+
+// NewClient makes a way to s on which nothing is wrong. wake is called when the
+// cache has changed. Watch keeps the cache.
+func NewClient(s *Server, wake func()) *Client {
+	return &Client{s: s, wake: wake, cache: map[vip.Key]*coordinationv1.Lease{}, fault: Well}
+}
+
+// Watch shows the cache what has happened, a little later, until ctx ends.
+func (c *Client) Watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		c.mu.Lock()
+		lag, blind := c.fault.Lag, c.fault.Cut || c.fault.Deaf
+		c.mu.Unlock()
+		time.Sleep(lag)
+		if blind {
+			continue
+		}
+		c.s.mu.Lock()
+		events := c.s.events[c.next:]
+		c.s.mu.Unlock()
+		c.mu.Lock()
+		for _, e := range events {
+			if e.lease == nil {
+				delete(c.cache, e.key)
+			} else {
+				c.cache[e.key] = e.lease
+			}
+		}
+		c.next += len(events)
+		c.mu.Unlock()
+		if len(events) > 0 {
+			c.wake()
+		}
+	}
+}
+
+// reach waits as long as a request takes to arrive.
+func (c *Client) reach(ctx context.Context) error {
+	c.mu.Lock()
+	delay, cut := c.fault.Delay, c.fault.Cut
+	c.mu.Unlock()
+	if cut {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(delay):
+		return nil
+	}
+}
+
+func (c *Client) answer(l *coordinationv1.Lease, err error) (*coordinationv1.Lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fault.Lose {
+		return nil, errors.New("the connection broke")
+	}
+	return l, err
+}
+
+// Synced is always true: an empty cache is one.
+func (c *Client) Synced() bool { return true }
+
+// All is the cache.
+func (c *Client) All() []*coordinationv1.Lease {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.cache))
+}
+
+// Get reads past the cache.
+func (c *Client) Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error) {
+	if err := c.reach(ctx); err != nil {
+		return nil, err
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	if l := c.s.objects[vip.Key{Namespace: namespace, Name: name}]; l != nil {
+		return l, nil
+	}
+	return nil, apierrors.NewNotFound(leases, name)
+}
+
+// Create writes a Lease that must not exist.
+func (c *Client) Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	return c.Update(ctx, l)
+}
+
+// Update writes a Lease over the version it names.
+func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	if err := c.reach(ctx); err != nil {
+		return nil, err
+	}
+	return c.answer(c.s.Put(l))
+}
+
+// Delete removes a Lease of the version named.
+func (c *Client) Delete(ctx context.Context, namespace, name, version string) error {
+	if err := c.reach(ctx); err != nil {
+		return err
+	}
+	return c.s.Remove(vip.Key{Namespace: namespace, Name: name}, version)
+}
+
+// Set changes what is wrong with the way.
+func (c *Client) Set(change func(*Faults)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.fault)
+}
+
+// Faults is what is wrong with the way.
+func (c *Client) Faults() Faults {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.fault
+}
+
+func keyOf(l *coordinationv1.Lease) vip.Key {
+	return vip.Key{Namespace: l.Namespace, Name: l.Name}
+}
+
+func holder(l *coordinationv1.Lease) string {
+	if l.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.Spec.HolderIdentity
+}
+
+func transitions(l *coordinationv1.Lease) int32 {
+	if l.Spec.LeaseTransitions == nil {
+		return 0
+	}
+	return *l.Spec.LeaseTransitions
+}
+
+// Trace is what the Server has seen.
+func (c *Client) Trace(n int) string { return c.s.Trace(n) }
