@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,18 +51,23 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	if o.Parts != "" && o.Herald != "" {
-		return o, nil
+	if o.Parts == "" || o.Herald == "" {
+		root, err := repoRoot()
+		if err != nil {
+			return o, err
+		}
+		o.Parts = cmp.Or(o.Parts, filepath.Join(root, "bin", "parts"))
+		o.Herald = cmp.Or(o.Herald, filepath.Join(root, "bin", "herald"))
 	}
-	root, err := repoRoot()
-	if err != nil {
-		return o, err
-	}
-	if o.Parts == "" {
-		o.Parts = filepath.Join(root, "bin", "parts")
-	}
-	if o.Herald == "" {
-		o.Herald = filepath.Join(root, "bin", "herald")
+	// A detached lab is met again from another working directory.
+	for _, path := range []*string{&o.Parts, &o.Herald, &o.Dir} {
+		if *path == "" {
+			continue
+		}
+		var err error
+		if *path, err = filepath.Abs(*path); err != nil {
+			return o, err
+		}
 	}
 	return o, nil
 }
@@ -123,12 +129,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if err := Check(opts); err != nil {
 		return nil, err
 	}
-	if opts.Dir != "" {
-		if opts.Dir, err = filepath.Abs(opts.Dir); err != nil {
-			return nil, err
-		}
-	}
-	what := "attached" // to this process
+	what := "as long as it runs:"
 	if opts.Detached {
 		what = "detached " + opts.Dir
 	}

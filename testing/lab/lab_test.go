@@ -194,7 +194,7 @@ func TestUpAndDown(t *testing.T) {
 	}
 	began := time.Now()
 	if _, err := Up(t.Context(), Options{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("another lab is up on this machine; end it first, "+
-		`with "lab down" if "lab up" started it: pid %d attached `, os.Getpid())) {
+		`with "lab down" if "lab up" started it: pid %d as long as it runs: `, os.Getpid())) {
 		t.Errorf("a second lab: got error %v", err)
 	} else if d := time.Since(began); d > time.Second {
 		t.Errorf("the second lab was refused after %v, want at once", d)

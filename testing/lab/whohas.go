@@ -18,7 +18,6 @@ import (
 // Answers count by the time at which the kernel got them, so a busy machine
 // that wakes this process late makes no gap.
 type WhoHas struct {
-	lab   *Lab
 	self  host
 	names map[string]string // hardware address -> host
 	every time.Duration
@@ -50,7 +49,7 @@ type answer struct {
 // WhoHas begins to ask for each of addrs once per every, until Stop is called or
 // ctx is done. Questions for many addresses are spread over the time.
 func (l *Lab) WhoHas(ctx context.Context, every time.Duration, addrs ...netip.Addr) (*WhoHas, error) {
-	w := &WhoHas{lab: l, self: l.host("pr"), names: map[string]string{}, every: every, began: time.Now().Round(0),
+	w := &WhoHas{self: l.host("pr"), names: map[string]string{}, every: every, began: time.Now().Round(0),
 		conns: map[uint16]*socket.Conn{}, byAddr: map[netip.Addr]*target{}}
 	for _, h := range l.hosts {
 		w.names[h.mac(0x77).String()] = h.name

@@ -151,9 +151,13 @@ func TestOptions(t *testing.T) {
 	if o.Nodes != 3 || o.ProxyMode != "nftables" || !strings.HasSuffix(o.Parts, "/bin/parts") || !strings.HasSuffix(o.Herald, "/bin/herald") {
 		t.Errorf("defaults: %+v", o)
 	}
-	o, err = Options{Parts: "/nowhere"}.withDefaults()
-	if err != nil || o.Parts != "/nowhere" {
-		t.Errorf("got parts %q, error %v", o.Parts, err)
+	t.Chdir("/tmp")
+	if _, err := (Options{}).withDefaults(); err == nil {
+		t.Error("outside a checkout: want an error")
+	}
+	o, err = Options{Parts: "/nowhere", Herald: "bin/herald", Dir: "x"}.withDefaults()
+	if err != nil || o.Parts != "/nowhere" || o.Herald != "/tmp/bin/herald" || o.Dir != "/tmp/x" {
+		t.Errorf("got %+v, error %v", o, err)
 	}
 }
 
