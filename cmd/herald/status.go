@@ -89,7 +89,7 @@ func table(w io.Writer, s kube.Snapshot, now time.Time) error {
 type view struct {
 	now    time.Time
 	leases map[vip.Key]*coordinationv1.Lease
-	single *coordinationv1.Lease // the lease for all, without an election per Service
+	since  map[string]time.Time // since when a node holds a lease that is no single Service's
 	nodes  []nodeLine
 	held   map[string]int
 	last   map[string]kube.Event // by the Service's UID
@@ -116,14 +116,14 @@ func (n nodeLine) state(now time.Time) string {
 }
 
 func newView(s kube.Snapshot, now time.Time) view {
-	v := view{now: now, leases: map[vip.Key]*coordinationv1.Lease{}, held: map[string]int{}, last: map[string]kube.Event{}}
+	v := view{now: now, leases: map[vip.Key]*coordinationv1.Lease{}, held: map[string]int{}, since: map[string]time.Time{}, last: map[string]kube.Event{}}
 	for _, l := range s.Leases {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
 		if n, ok := lease.ReadNode(l); ok {
 			v.nodes = append(v.nodes, nodeLine{n})
 		}
-		if l.Name == "plndr-svcs-lock" {
-			v.single = l
+		if who := l.Spec.HolderIdentity; who != nil && l.Spec.AcquireTime != nil && l.Annotations[lease.ClaimAnnotation] != "" && !strings.HasPrefix(l.Name, "kubevip-") {
+			v.since[*who] = l.Spec.AcquireTime.Time
 		}
 	}
 	slices.SortFunc(v.nodes, func(a, b nodeLine) int { return strings.Compare(a.Name, b.Name) })
@@ -146,7 +146,7 @@ func (v view) owner(s *vip.Service) (string, time.Time) {
 	}
 	l := v.leases[vip.Key{Namespace: s.Key.Namespace, Name: name}]
 	if l == nil && s.Host != "" {
-		l = v.single
+		return s.Host, v.since[s.Host] // there is one lease for all
 	}
 	if l == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
 		return "", time.Time{}

@@ -62,6 +62,7 @@ type Agent struct {
 	stopping atomic.Bool
 	last     atomic.Pointer[Pass]
 	began    atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
+	again    *time.Timer  // when to pass without a poke
 	said     map[string]string
 	announce []vip.Announcement // what holds of the announcements
 	untold   int                // statuses that are not as planned yet
@@ -76,7 +77,7 @@ type Pass struct {
 
 // New makes an Agent. Run does the work.
 func New(o Options) *Agent {
-	return &Agent{o: o, poke: make(chan struct{}, 1), said: make(map[string]string), metrics: newMetrics()}
+	return &Agent{o: o, poke: make(chan struct{}, 1), again: time.NewTimer(0), said: make(map[string]string), metrics: newMetrics()}
 }
 
 // String names the task.
@@ -106,20 +107,17 @@ func (a *Agent) Hangs() bool {
 // Run makes passes until ctx ends. Then it hands over what it can, takes away
 // the rest, and returns: on return nothing of this node's is bound or announced.
 func (a *Agent) Run(ctx context.Context) error {
-	again := time.NewTimer(0)
-	defer again.Stop()
+	defer a.again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			a.stop(context.WithoutCancel(ctx))
 			return nil
 		case <-a.poke:
-		case <-again.C:
+		case <-a.again.C:
 		}
 		began := time.Now()
-		if !a.pass(ctx) {
-			again.Reset(retry)
-		}
+		a.pass(ctx)
 		// A pass may cost as much as the time until the next, whatever the size of the cluster.
 		select {
 		case <-ctx.Done():
@@ -189,6 +187,12 @@ func (a *Agent) pass(ctx context.Context) bool {
 	a.last.Store(&Pass{World: w, Plan: p})
 	ok := a.apply(ctx, p)
 	a.metrics.observe(p, time.Since(began))
+	if p.Again > 0 {
+		a.again.Reset(p.Again)
+	}
+	if !ok {
+		a.again.Reset(retry)
+	}
 	return ok
 }
 

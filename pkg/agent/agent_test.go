@@ -256,6 +256,33 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// A plan that would be another after a while is made again then, once.
+func TestAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{world: known()}
+		first := true
+		a := newAgent(m, func(vip.World) vip.Plan {
+			p := vip.Plan{}
+			if first {
+				p.Again = 3 * time.Second
+			}
+			first = false
+			return p
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(2 * time.Second)
+		m.take()
+		time.Sleep(time.Minute)
+		if got := strings.Count(m.take(), "bind"); got != 1 {
+			t.Errorf("%d more passes, want 1", got)
+		}
+		cancel()
+		<-done
+	})
+}
+
 // Stopping waits for the hand-over, but not for ever.
 func TestStop(t *testing.T) {
 	for _, handed := range []bool{true, false} {

@@ -242,9 +242,8 @@ func setLoopback(t *testing.T, up bool) {
 // TestLogLibrary: what the libraries say is for debugging.
 func TestLogLibrary(t *testing.T) {
 	j := &journal{}
-	before := klog.Background()
 	LogLibrary(j.logger().With("component", "kube"))
-	defer klog.SetLogger(before)
+	defer klog.ClearLogger() // what Background returns now would log to itself
 	klog.Background().WithName("x").WithValues("k", "v").Info("Warning: something")
 	klog.Background().Error(errors.New("oops"), "bad")
 	klog.Background().V(4).Info("chatter")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -29,6 +30,8 @@ type Event struct {
 	vip.Note
 	At   time.Time
 	Node string // that said it
+
+	order uint64 // tells apart what was said in the same second
 }
 
 // TakeSnapshot lists Services, Leases and Events of a namespace, "" for all. It
@@ -61,7 +64,7 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 		}
 	})
 	slices.SortFunc(s.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
-	slices.SortStableFunc(s.Events, func(a, b Event) int { return cmp.Or(a.At.Compare(b.At), a.Service.Compare(b.Service)) })
+	slices.SortStableFunc(s.Events, func(a, b Event) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order, b.order), a.Service.Compare(b.Service)) })
 	return s, errors.Join(services, leases, events)
 }
 
@@ -87,6 +90,7 @@ func list[L any, P interface {
 
 func readEvent(o *corev1.Event) Event {
 	e := Event{At: o.LastTimestamp.UTC(), Node: o.Source.Host}
+	e.order, _ = strconv.ParseUint(o.ResourceVersion, 10, 64)
 	e.Service = vip.Key{Namespace: o.InvolvedObject.Namespace, Name: o.InvolvedObject.Name}
 	e.UID = string(o.InvolvedObject.UID)
 	e.Warning = o.Type == corev1.EventTypeWarning

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -78,7 +79,30 @@ func (m *maker) admit(s *service) {
 		m.note(s, vip.AddressRefused, strings.Join(refused, "; "))
 	}
 	if !s.settled && !s.Endpoints.Any() && (s.Local || !s.WithoutEndpoints) {
-		m.settle(s, vip.NoEndpoints, "none of its endpoints is ready, so its VIP is not announced")
+		m.idle(s)
+	}
+}
+
+// idle settles a Service without endpoints. A new one gets its first EndpointSlice
+// a moment after it was created: that is no news.
+func (m *maker) idle(s *service) {
+	const reason, message = vip.NoEndpoints, "none of its endpoints is ready, so its VIP is not announced"
+	if age := m.Now.Sub(s.Created); s.host == "" && age >= 0 && age < fresh {
+		s.settled = true
+		s.verdict.Reason, s.verdict.Message = reason, message
+		m.again(fresh - age)
+		return
+	}
+	m.settle(s, reason, message)
+}
+
+// fresh is how long a Service is new.
+const fresh = 3 * time.Second
+
+// again asks for another plan after d, should nothing change before.
+func (m *maker) again(d time.Duration) {
+	if m.plan.Again == 0 || d < m.plan.Again {
+		m.plan.Again = d
 	}
 }
 

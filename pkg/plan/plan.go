@@ -173,9 +173,12 @@ func (m *maker) say(s *service, reason vip.Reason, message string, occasion int6
 }
 
 // duty reports whether this node is the one that speaks and tidies up for a
-// Service that nobody owns: the node that last wrote its status, else one that
-// all nodes agree on.
+// Service that is not announced: the node that holds its claim, else the one that
+// last wrote its status, else one that all nodes agree on.
 func (m *maker) duty(s *service) bool {
+	if s.unit != nil && m.members[s.unit.claim.Holder] != nil {
+		return s.unit.claim.Holder == m.Self
+	}
 	if mb := m.members[s.host]; mb != nil && mb.Alive {
 		return s.host == m.Self
 	}

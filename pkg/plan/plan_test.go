@@ -269,6 +269,28 @@ func TestUnit(t *testing.T) {
 				event a NoEndpoints`,
 		},
 		{
+			name: "a new Service has no endpoints yet: that is no news",
+			w: func() vip.World {
+				return world(svc("a", "10.77.0.50", func(s *vip.Service) {
+					s.Endpoints, s.Created = vip.Endpoints{}, epoch.Add(time.Hour-time.Second)
+				}))
+			},
+			want: `a: NoEndpoints`,
+		},
+		{
+			name: "all stop at once: who was given the claim clears the status",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50", written("n3"))), "a", "n1")
+				for i := range w.Members {
+					w.Members[i].Info.Excluded = "it is stopping"
+				}
+				return w
+			},
+			want: `status a
+				a: NoEligibleNode
+				event a NoEligibleNode`,
+		},
+		{
 			name: "no endpoints, announced all the same",
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Endpoints, s.WithoutEndpoints = vip.Endpoints{}, true })), "a", "n1")

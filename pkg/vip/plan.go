@@ -15,6 +15,10 @@ type Plan struct {
 	Statuses      []Status
 	Notes         []Note
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key
+
+	// Again, if not zero, is after what time the plan would be another although
+	// nothing changed.
+	Again time.Duration
 }
 
 // A Stake is what is wanted of one VIP lease. A lease this node holds and the

@@ -156,7 +156,7 @@ func (f *fleet) end() {
 		}
 	}
 	// While they live, the Heralds let go of what goes.
-	for !f.killed && ctx.Err() == nil {
+	for began := time.Now(); !f.killed && time.Since(began) < 5*time.Second; {
 		l, err := cluster.Client().CoordinationV1().Leases("default").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=herald"})
 		if err != nil || len(l.Items) == 0 {
 			break
