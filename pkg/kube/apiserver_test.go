@@ -53,7 +53,11 @@ var shared struct {
 	err    error
 }
 
+// libraryLog is what the Kubernetes libraries say.
+var libraryLog = &journal{}
+
 func TestMain(m *testing.M) {
+	LogLibrary(libraryLog.logger())
 	code := m.Run()
 	if shared.server != nil {
 		shared.server.close()

@@ -64,7 +64,9 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 		}
 	})
 	slices.SortFunc(s.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
-	slices.SortStableFunc(s.Events, func(a, b Event) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order, b.order), a.Service.Compare(b.Service)) })
+	slices.SortStableFunc(s.Events, func(a, b Event) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order, b.order), a.Service.Compare(b.Service))
+	})
 	return s, errors.Join(services, leases, events)
 }
 
