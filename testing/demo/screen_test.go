@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -224,7 +225,9 @@ func TestTimeline(t *testing.T) {
 
 // What the story says about a hand-over depends on what was seen, and fails where it isn't as told.
 func TestJudgeHandOver(t *testing.T) {
-	began := time.Now()
+	moved := time.Now()
+	began := moved.Add(-time.Second)
+	reset := lab.Attempt{Began: moved.Add(-4 * time.Millisecond), Latency: 6 * time.Millisecond, Err: &os.SyscallError{Syscall: "read", Err: syscall.ECONNRESET}}
 	good := func() (lab.ConnectReport, lab.WhoHasReport) {
 		return lab.ConnectReport{Attempts: 100, Max: 3 * time.Millisecond},
 			lab.WhoHasReport{Addrs: []lab.AddrReport{{Addr: vip, Rounds: 50, LongestDouble: 20 * time.Millisecond, Timeline: spans(began, "1=2")}}}
@@ -241,13 +244,22 @@ func TestJudgeHandOver(t *testing.T) {
 			w.Addrs[0].Unanswered, w.Addrs[0].LongestSilence = 2, 40*time.Millisecond
 		}, "longest time without an answer was 40 ms", false},
 		{"a long silence", func(_ *lab.ConnectReport, w *lab.WhoHasReport) { w.Addrs[0].LongestSilence = 101 * time.Millisecond }, "unanswered for 101ms", true},
-		{"a failure", func(c *lab.ConnectReport, _ *lab.WhoHasReport) { c.Failures = make([]lab.Attempt, 1) }, "connections failed", true},
+		{"caught in the move", func(c *lab.ConnectReport, _ *lab.WhoHasReport) { c.Failures = []lab.Attempt{reset} }, "1 was half open when the address moved", false},
+		{"reset before", func(c *lab.ConnectReport, _ *lab.WhoHasReport) {
+			c.Failures = []lab.Attempt{{Began: moved.Add(-100 * time.Millisecond), Latency: time.Millisecond, Err: reset.Err}}
+		}, "connections failed", true},
+		{"reset after", func(c *lab.ConnectReport, _ *lab.WhoHasReport) {
+			c.Failures = []lab.Attempt{{Began: moved.Add(100 * time.Millisecond), Latency: time.Millisecond, Err: reset.Err}}
+		}, "connections failed", true},
+		{"no answer in the move", func(c *lab.ConnectReport, _ *lab.WhoHasReport) {
+			c.Failures = []lab.Attempt{{Began: reset.Began, Latency: 2 * time.Second, Err: os.ErrDeadlineExceeded}}
+		}, "connections failed", true},
 		{"a broken prober", func(_ *lab.ConnectReport, w *lab.WhoHasReport) { w.Err = fmt.Errorf("broken") }, "broken", true},
 	} {
 		s, b := paper()
 		connects, report := good()
 		c.change(&connects, &report)
-		err := (&demo{screen: s}).judgeHandOver(connects, report)
+		err := (&demo{screen: s}).judgeHandOver(connects, report, moved)
 		got := strings.Join(strings.Fields(b.String()), " ")
 		if err != nil {
 			got = err.Error()

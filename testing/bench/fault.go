@@ -1,0 +1,194 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// A victim is the owner that something is done to, and those who look on.
+type victim struct {
+	node   string
+	owned  []netip.Addr
+	who    *lab.WhoHas
+	client *lab.Connect
+}
+
+// pick chooses the node with the most VIPs and begins to look on.
+func (b *bench) pick(ctx context.Context) (*victim, error) {
+	v := &victim{}
+	for _, n := range b.lab.Nodes() {
+		have, err := b.bound(n)
+		if err != nil {
+			return nil, err
+		}
+		if len(have) > len(v.owned) {
+			v.node, v.owned = n, have
+		}
+	}
+	some := v.owned
+	if len(some) > sample {
+		// Evenly, since the order of the VIPs may be the order in which they move.
+		some = nil
+		for i := range sample {
+			some = append(some, v.owned[i*len(v.owned)/sample])
+		}
+	}
+	var err error
+	if v.who, err = b.lab.WhoHas(ctx, quick, some...); err != nil {
+		return nil, err
+	}
+	if v.client, err = b.lab.Connect(ctx, 10*time.Millisecond, some[len(some)/2].String()+":80"); err != nil {
+		v.who.Stop()
+		return nil, err
+	}
+	sleep(ctx, time.Second)
+	return v, nil
+}
+
+// stop ends the looking on and takes over what was seen.
+func (v *victim) stop(f *Fault) (lab.WhoHasReport, error) {
+	report, connects := v.who.Stop(), v.client.Stop()
+	f.Owned = len(v.owned)
+	f.note(report, connects)
+	return report, report.Err
+}
+
+// noFault looks on while nothing is done.
+func (b *bench) noFault(ctx context.Context) error {
+	b.say("looking on without a fault")
+	v, err := b.pick(ctx)
+	if err != nil {
+		return err
+	}
+	sleep(ctx, 10*time.Second)
+	_, err = v.stop(&b.result.NoFault)
+	return err
+}
+
+// stopOne stops an owner by SIGTERM.
+func (b *bench) stopOne(ctx context.Context) error {
+	v, err := b.pick(ctx)
+	if err != nil {
+		return err
+	}
+	f := &b.result.Stopped
+	b.say("SIGTERM of %s, which has %d VIPs", v.node, len(v.owned))
+	p := b.heralds[v.node]
+	began := time.Now()
+	err = p.Signal(syscall.SIGTERM)
+	if err == nil {
+		err = b.awaitMoved(ctx, v, f, began)
+	}
+	if err == nil {
+		err = p.Wait(ctx)
+		f.Ended = millis(time.Since(began))
+	}
+	sleep(ctx, time.Second)
+	if _, stopped := v.stop(f); err == nil {
+		err = stopped
+	}
+	if err != nil {
+		return err
+	}
+	for _, x := range f.Failures {
+		b.say("  failed %s", x)
+	}
+	b.say("all moved after %.0f ms, longest unanswered %.0f ms, %d of %d connections failed", f.AllMoved, f.LongestSilence, f.Failed, f.Connections)
+	return b.startHerald(ctx, v.node)
+}
+
+// killOne kills an owner.
+func (b *bench) killOne(ctx context.Context) error {
+	sleep(ctx, 3*time.Second)
+	v, err := b.pick(ctx)
+	if err != nil {
+		return err
+	}
+	f := &b.result.Killed
+	b.say("SIGKILL of %s, which has %d VIPs", v.node, len(v.owned))
+	began := time.Now()
+	b.heralds[v.node].Kill()
+	err = b.awaitMoved(ctx, v, f, began)
+	sleep(ctx, time.Second)
+	report, stopped := v.stop(f)
+	if err == nil {
+		err = stopped
+	}
+	f.TakenOver = takenOver(report, v.node, began)
+	b.say("left the kernel after %.0f ms, taken over after %.0f to %.0f ms", f.KernelDropped, f.TakenOver.P50, f.AllMoved)
+	return err
+}
+
+// awaitMoved waits until the other nodes' kernels have all VIPs of the victim, and
+// its own has none.
+func (b *bench) awaitMoved(ctx context.Context, v *victim, f *Fault, began time.Time) error {
+	return b.until(ctx, settling, func() error {
+		if f.KernelDropped == 0 {
+			have, err := b.bound(v.node)
+			if err != nil {
+				return err
+			}
+			if len(have) == 0 {
+				f.KernelDropped = millis(time.Since(began))
+			}
+		}
+		if f.AllMoved == 0 {
+			missing, err := b.missing(v)
+			if err != nil {
+				return err
+			}
+			if missing > 0 {
+				return fmt.Errorf("%d of %s's %d VIPs are on no other node", missing, v.node, len(v.owned))
+			}
+			f.AllMoved = millis(time.Since(began))
+		}
+		if f.KernelDropped == 0 {
+			return fmt.Errorf("%s still has VIPs", v.node)
+		}
+		return nil
+	})
+}
+
+// missing counts the victim's VIPs that no other node has.
+func (b *bench) missing(v *victim) (int, error) {
+	elsewhere := map[netip.Addr]bool{}
+	for _, n := range b.lab.Nodes() {
+		if n == v.node {
+			continue
+		}
+		have, err := b.bound(n)
+		if err != nil {
+			return 0, err
+		}
+		for _, a := range have {
+			elsewhere[a] = true
+		}
+	}
+	n := 0
+	for _, a := range v.owned {
+		if !elsewhere[a] {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// takenOver is when each VIP was first answered by a node other than the old one.
+func takenOver(report lab.WhoHasReport, old string, began time.Time) Quantiles {
+	var all []time.Duration
+	for _, a := range report.Addrs {
+		for _, s := range a.Timeline {
+			if s.From.After(began) && slices.ContainsFunc(s.Hosts, func(h string) bool { return h != old }) {
+				all = append(all, s.From.Sub(began))
+				break
+			}
+		}
+	}
+	return quantiles(all)
+}

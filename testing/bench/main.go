@@ -1,0 +1,144 @@
+// Command bench measures Herald on a real cluster in network namespaces of this
+// machine: how soon a Service's VIP is answered, what Herald costs when nothing
+// happens, and what a stopped and a killed owner mean to those who connect. It
+// prints a table and writes bench-<date>.json.
+//
+// It needs root, the programs that testing/lab/parts/build.sh builds, the
+// packages that testing/lab/deps.sh installs, and bin/herald; "make bench" sees
+// to all of that. Whatever the run without any fault shows is the bench's own,
+// not Herald's.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// A setup is what is measured, and how.
+type setup struct {
+	herald string
+	logs   string
+	rbac   string
+	steady time.Duration // how long what happens without cause is counted
+	say    func(format string, args ...any)
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	services := flags.String("services", "10,100,1000", "how many Services, one run for each")
+	repeat := flags.Int("repeat", 1, "how often each is run; the table then has medians and ranges")
+	out := flags.String("out", ".", "the directory bench-<date>.json is written to")
+	s := setup{say: progress(time.Now())}
+	flags.StringVar(&s.herald, "herald", "bin/herald", "the program to measure")
+	flags.StringVar(&s.logs, "logs", "", "keep the logs of the last run in this directory")
+	flags.DurationVar(&s.steady, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	sizes, err := parseSizes(*services)
+	if err != nil {
+		return err
+	}
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	report := Report{Began: time.Now().Round(time.Second), Machine: machine(), Version: s.version(ctx)}
+	for _, n := range sizes {
+		for i := range *repeat {
+			s.say("%d Services, run %d of %d", n, i+1, *repeat)
+			r, err := s.measure(ctx, n)
+			if err != nil {
+				return fmt.Errorf("%d Services: %w", n, err)
+			}
+			report.Results = append(report.Results, r)
+		}
+	}
+	fmt.Printf("\n%s", report.Table())
+	path := filepath.Join(*out, "bench-"+report.Began.Format("2006-01-02T150405")+".json")
+	text, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nwritten to %s\n", path)
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// progress tells on standard error what is going on, and when.
+func progress(began time.Time) func(string, ...any) {
+	return func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, "%7.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+	}
+}
+
+func parseSizes(text string) ([]int, error) {
+	var sizes []int
+	for _, t := range strings.Split(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(t))
+		if err != nil || n < 3 || n > most {
+			return nil, fmt.Errorf("--services: %q: want numbers from 3 to %d, separated by commas", t, most)
+		}
+		sizes = append(sizes, n)
+	}
+	return sizes, nil
+}
+
+// prepare looks for what is needed.
+func (s *setup) prepare(ctx context.Context) (err error) {
+	if s.herald, err = filepath.Abs(s.herald); err != nil {
+		return err
+	}
+	if _, err := exec.LookPath(s.herald); err != nil {
+		return fmt.Errorf("%w: build it first (make build)", err)
+	}
+	if err := lab.Check(lab.Options{Herald: s.herald}); err != nil {
+		return err
+	}
+	rbac, err := exec.CommandContext(ctx, s.herald, "manifest", "rbac").Output()
+	if err != nil {
+		return fmt.Errorf("herald manifest rbac: %w", err)
+	}
+	s.rbac = string(rbac)
+	return nil
+}
+
+func (s *setup) version(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, s.herald, "version").Output()
+	if err != nil {
+		return "unknown"
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line
+}
+
+// machine is what the figures were taken on.
+func machine() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return fmt.Sprintf("%d cores", runtime.NumCPU())
+	}
+	return fmt.Sprintf("%d cores, Linux %s", runtime.NumCPU(), unix.ByteSliceToString(u.Release[:]))
+}

@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// most is how many Services a run can have: as many as there are addresses in vips.
+const most = 4000
+
+// vips is where VIPs come from. The LAN's own range has too few, so these are
+// on-link for the client alone; to ARP that is all the same.
+var vips = netip.MustParsePrefix("10.77.16.0/20")
+
+const (
+	clients  = 16 // Services that are created at a time
+	sample   = 50 // VIPs that are asked for quickly while something is done to their owner
+	quick    = 20 * time.Millisecond
+	settling = 2 * time.Minute
+)
+
+// A bench is one run.
+type bench struct {
+	setup
+	lab     *lab.Lab
+	addrs   []netip.Addr // by Service
+	heralds map[string]*lab.Process
+	result  Result
+}
+
+// measure makes one run on a cluster of its own.
+func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
+	l, err := lab.Up(ctx, lab.Options{Herald: s.herald, Dir: s.logs, RBAC: s.rbac, Wait: time.Hour})
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, l.Down()) }()
+	b := &bench{setup: s, lab: l, heralds: map[string]*lab.Process{}, result: Result{Services: n}}
+	for a := vips.Addr().Next(); len(b.addrs) < n; a = a.Next() {
+		b.addrs = append(b.addrs, a)
+	}
+	if _, err := l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0"); err != nil {
+		return r, err
+	}
+	for i, step := range []func(context.Context) error{b.baseline, b.start, b.create, b.steady, b.noFault, b.stopOne, b.killOne} {
+		if err := step(ctx); err != nil {
+			return b.result, fmt.Errorf("step %d: %w", i+1, err)
+		}
+	}
+	return b.result, nil
+}
+
+// baseline counts the requests without Herald.
+func (b *bench) baseline(ctx context.Context) error {
+	b.say("counting requests without Herald for %v", b.setup.steady)
+	sleep(ctx, 2*time.Second) // the lab's own start
+	got, err := b.count(ctx, b.setup.steady)
+	b.result.Steady.Baseline = got
+	return err
+}
+
+// count is the API requests per second during d.
+func (b *bench) count(ctx context.Context, d time.Duration) (map[string]float64, error) {
+	before, err := b.lab.APIRequests(ctx)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	sleep(ctx, d)
+	now, err := b.lab.APIRequests(ctx)
+	return rates(lab.Since(now, before), time.Since(began)), err
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+func (b *bench) start(ctx context.Context) error {
+	g, all := errgroup.WithContext(ctx)
+	for i := range 3 {
+		g.Go(func() error {
+			return b.lab.AddPod(all, lab.Pod{Name: fmt.Sprintf("web-%d", i), Node: "w1", Labels: map[string]string{"app": "web"}})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, n := range b.lab.Nodes() {
+		if err := b.startHerald(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) startHerald(ctx context.Context, node string) error {
+	p, err := b.lab.StartHerald(node, map[string]string{"svc_enable": "true", "svc_election": "true", "vip_arp": "true"})
+	if err != nil {
+		return err
+	}
+	b.heralds[node] = p
+	return b.until(ctx, settling, func() error {
+		_, err := b.lab.Get(ctx, node, "http://127.0.0.1:2112/readyz")
+		return err
+	})
+}
+
+// until tries fn until it returns nil.
+func (b *bench) until(ctx context.Context, atMost time.Duration, fn func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	for {
+		err := fn()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("not within %v: %w", atMost, err)
+		}
+		sleep(ctx, 20*time.Millisecond)
+	}
+}
+
+// create creates all Services and waits until they are answered and written.
+func (b *bench) create(ctx context.Context) error {
+	// A question is heard by every host of the LAN: 4000 of them a second are enough.
+	every := max(quick, time.Duration(len(b.addrs))*250*time.Microsecond)
+	b.say("creating; each VIP is asked for every %v", every)
+	who, err := b.lab.WhoHas(ctx, every, b.addrs...)
+	if err != nil {
+		return err
+	}
+	defer who.Stop()
+	ready, err := b.watchEndpoints(ctx)
+	if err != nil {
+		return err
+	}
+	sent := make([]time.Time, len(b.addrs))
+	began := time.Now()
+	if err := b.createAll(ctx, sent); err != nil {
+		return err
+	}
+	b.result.CreatedAll = millis(time.Since(began))
+	soon, cancel := context.WithTimeout(ctx, settling)
+	defer cancel()
+	if err := who.AwaitAll(soon, ""); err != nil {
+		return err
+	}
+	report := who.Stop()
+	if report.Err != nil {
+		return report.Err
+	}
+	b.result.AskedEvery = millis(every)
+	b.noteAnswers(report, began, sent, ready())
+	if err := b.until(ctx, settling, func() error { return b.written(ctx) }); err != nil {
+		return err
+	}
+	b.result.StatusAll = millis(time.Since(began))
+	b.say("all answered after %.0f ms", b.result.AnsweredAll)
+	if err := b.quiet(ctx, began); err != nil {
+		return err
+	}
+	return b.notePasses(ctx)
+}
+
+func name(i int) string { return fmt.Sprintf("web-%04d", i) }
+
+func (b *bench) createAll(ctx context.Context, sent []time.Time) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(clients)
+	for i, a := range b.addrs {
+		g.Go(func() error {
+			sent[i] = time.Now()
+			s := lab.Service("default", name(i), lab.WithVIPs(a), lab.Selecting("web"))
+			_, err := b.lab.Client().CoreV1().Services("default").Create(ctx, s, metav1.CreateOptions{})
+			return err
+		})
+	}
+	return g.Wait()
+}
+
+// noteAnswers takes over when each VIP was answered first.
+func (b *bench) noteAnswers(report lab.WhoHasReport, began time.Time, sent []time.Time, ready map[string]time.Time) {
+	var whole, part []time.Duration
+	for i, a := range report.Addrs {
+		whole = append(whole, a.First.Sub(sent[i]))
+		if at, ok := ready[name(i)]; ok {
+			part = append(part, max(0, a.First.Sub(at)))
+		}
+		b.result.AnsweredAll = max(b.result.AnsweredAll, millis(a.First.Sub(began)))
+	}
+	b.result.Answered, b.result.AfterEndpoints = quantiles(whole), quantiles(part)
+}
+
+// watchEndpoints notes when each Service has had an endpoint first. The function
+// it returns ends that and tells.
+func (b *bench) watchEndpoints(ctx context.Context) (func() map[string]time.Time, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	w, err := b.lab.Client().DiscoveryV1().EndpointSlices("default").Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	ready := map[string]time.Time{}
+	var done sync.WaitGroup
+	done.Go(func() {
+		for e := range w.ResultChan() {
+			slice, ok := e.Object.(*discoveryv1.EndpointSlice)
+			if !ok || len(slice.Endpoints) == 0 {
+				continue
+			}
+			if s := slice.Labels[discoveryv1.LabelServiceName]; ready[s].IsZero() {
+				ready[s] = time.Now()
+			}
+		}
+	})
+	return func() map[string]time.Time {
+		cancel()
+		w.Stop()
+		done.Wait()
+		return ready
+	}, nil
+}
+
+// written reports whether every Service has its VIP in its status.
+func (b *bench) written(ctx context.Context) error {
+	list, err := b.lab.Client().CoreV1().Services("default").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return err
+	}
+	n := 0
+	for _, s := range list.Items {
+		if s.Spec.Type == corev1.ServiceTypeLoadBalancer && len(s.Status.LoadBalancer.Ingress) == 1 {
+			n++
+		}
+	}
+	if n != len(b.addrs) {
+		return fmt.Errorf("%d of %d Services have their status", n, len(b.addrs))
+	}
+	return nil
+}
+
+// quiet waits until nobody writes any more but what is written for ever.
+func (b *bench) quiet(ctx context.Context, began time.Time) error {
+	for end := time.Now().Add(settling); ; {
+		now := time.Since(began)
+		got, err := b.count(ctx, 2*time.Second)
+		if err != nil {
+			return err
+		}
+		rate := total(got)
+		if rate < 5 {
+			b.result.QuietAfter = millis(now)
+			return b.spread()
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%v after creation there still are %.0f requests per second: %v", settling, rate, got)
+		}
+	}
+}
+
+// spread counts the VIPs that each node's kernel has.
+func (b *bench) spread() error {
+	b.result.Spread = map[string]int{}
+	sum := 0
+	for _, n := range b.lab.Nodes() {
+		have, err := b.bound(n)
+		if err != nil {
+			return err
+		}
+		b.result.Spread[n] = len(have)
+		sum += len(have)
+	}
+	if sum != len(b.addrs) {
+		return fmt.Errorf("the nodes have %d VIPs, not %d: %v", sum, len(b.addrs), b.result.Spread)
+	}
+	b.say("spread: %v", b.result.Spread)
+	return nil
+}
+
+// bound lists the VIPs on a node's eth0, as its kernel has them.
+func (b *bench) bound(node string) (list []netip.Addr, err error) {
+	err = b.lab.Do(node, func() error {
+		eth0, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		addrs, err := eth0.Addrs()
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && vips.Contains(p.Addr()) {
+				list = append(list, p.Addr())
+			}
+		}
+		return err
+	})
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list, err
+}

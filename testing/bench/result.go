@@ -1,0 +1,247 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// A Report is all that was measured.
+type Report struct {
+	Began   time.Time
+	Machine string
+	Version string
+	Results []Result
+}
+
+// A Result is one run. Times are in milliseconds.
+type Result struct {
+	Services int
+
+	// From the moment the client sent the Service to the API server until
+	// somebody answered for its VIP, and the part of it after the Service's
+	// endpoints were ready, which Herald waits for.
+	Answered, AfterEndpoints Quantiles
+	AskedEvery               float64 // the most by which the times above are too long
+	CreatedAll, AnsweredAll  float64 // since the first was sent
+	StatusAll                float64
+	QuietAfter               float64 // until the last write of all this
+
+	Spread map[string]int // VIPs by node
+
+	Steady   Steady
+	NoFault  Fault
+	Stopped  Fault
+	Killed   Fault
+	PassMean map[string]float64 // by node: how long a pass of the agent took while all this came up
+}
+
+// Quantiles of some durations, in milliseconds.
+type Quantiles struct{ P50, P99, Max float64 }
+
+// Steady is what happens while nothing happens.
+type Steady struct {
+	Seconds  float64
+	Requests map[string]float64 // per second, by "VERB resource"
+	Baseline map[string]float64 // the same, before Herald was started
+	CPU      map[string]float64 // by node, per cent of a core
+	RSS      map[string]float64 // by node, MiB
+	Passes   map[string]float64 // by node, per second
+}
+
+// A Fault is what was seen of some of the VIPs of one owner.
+type Fault struct {
+	Owned          int // VIPs of that owner
+	Watched        int // that were asked for
+	AskedEvery     float64
+	LongestSilence float64
+	LongestDouble  float64
+	Connections    int
+	Failed         int
+	SlowestSuccess float64
+	AllMoved       float64   // until other nodes' kernels had all of its VIPs
+	KernelDropped  float64   // until its own kernel had none
+	Ended          float64   // until the process had
+	TakenOver      Quantiles // by VIP: until another node answered
+	Failures       []string  `json:",omitempty"` // the first few, with the time since the looking on began
+}
+
+// quantiles of durations; none make zeros.
+func quantiles(ds []time.Duration) Quantiles {
+	if len(ds) == 0 {
+		return Quantiles{}
+	}
+	ds = slices.Sorted(slices.Values(ds))
+	// Nearest rank: the least value that is at least as great as q of them all.
+	at := func(q int) float64 { return millis(ds[(len(ds)*q+99)/100-1]) }
+	return Quantiles{P50: at(50), P99: at(99), Max: millis(ds[len(ds)-1])}
+}
+
+func millis(d time.Duration) float64 {
+	return float64(d.Round(100*time.Microsecond)) / float64(time.Millisecond)
+}
+
+// rates is what was counted per second.
+func rates(counts map[string]float64, over time.Duration) map[string]float64 {
+	r := make(map[string]float64, len(counts))
+	for k, n := range counts {
+		r[k] = n / over.Seconds()
+	}
+	return r
+}
+
+// byName prints figures by node.
+func byName(m map[string]float64) string {
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		all = append(all, fmt.Sprintf("%s %.2f", k, m[k]))
+	}
+	return strings.Join(all, ", ")
+}
+
+func total(m map[string]float64) float64 {
+	sum := 0.0
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		sum += m[k]
+	}
+	return sum
+}
+
+// note takes over what the probers saw.
+func (f *Fault) note(w lab.WhoHasReport, c lab.ConnectReport) {
+	f.Watched, f.AskedEvery = len(w.Addrs), millis(w.Every)
+	for _, a := range w.Addrs {
+		f.LongestSilence = max(f.LongestSilence, millis(a.LongestSilence))
+		f.LongestDouble = max(f.LongestDouble, millis(a.LongestDouble))
+	}
+	f.Connections, f.Failed, f.SlowestSuccess = c.Attempts, len(c.Failures), millis(c.Max)
+	for _, x := range c.Failures[:min(5, len(c.Failures))] {
+		f.Failures = append(f.Failures, fmt.Sprintf("at %.3f s, after %.0f ms: %v", x.Began.Sub(c.Began).Seconds(), millis(x.Latency), x.Err))
+	}
+}
+
+// A row of the table: what it says of a result.
+type row struct {
+	label string
+	value func(Result) float64
+	form  string // of fmt, for one value
+}
+
+var rows = []row{
+	{"created until answered, p50 (ms)", func(r Result) float64 { return r.Answered.P50 }, "%.0f"},
+	{"                        p99", func(r Result) float64 { return r.Answered.P99 }, "%.0f"},
+	{"                        max", func(r Result) float64 { return r.Answered.Max }, "%.0f"},
+	{"  of that after its endpoints were ready, p50", func(r Result) float64 { return r.AfterEndpoints.P50 }, "%.0f"},
+	{"                                          p99", func(r Result) float64 { return r.AfterEndpoints.P99 }, "%.0f"},
+	{"                                          max", func(r Result) float64 { return r.AfterEndpoints.Max }, "%.0f"},
+	{"  each asked for every", func(r Result) float64 { return r.AskedEvery }, "%.0f"},
+	{"all created after (ms)", func(r Result) float64 { return r.CreatedAll }, "%.0f"},
+	{"all answered after", func(r Result) float64 { return r.AnsweredAll }, "%.0f"},
+	{"all statuses written after", func(r Result) float64 { return r.StatusAll }, "%.0f"},
+	{"last write after (Events)", func(r Result) float64 { return r.QuietAfter }, "%.0f"},
+	{"VIPs per node, most", func(r Result) float64 { return float64(slices.Max(values(r.Spread))) }, "%.0f"},
+	{"               least", func(r Result) float64 { return float64(slices.Min(values(r.Spread))) }, "%.0f"},
+	{"", nil, ""},
+	{"steady: API requests/s", func(r Result) float64 { return total(r.Steady.Requests) }, "%.2f"},
+	{"  without Herald", func(r Result) float64 { return total(r.Steady.Baseline) }, "%.2f"},
+	{"  CPU per node, most (% of a core)", func(r Result) float64 { return slices.Max(values(r.Steady.CPU)) }, "%.2f"},
+	{"  RSS per node, most (MiB)", func(r Result) float64 { return slices.Max(values(r.Steady.RSS)) }, "%.0f"},
+	{"  passes per second and node, most", func(r Result) float64 { return slices.Max(values(r.Steady.Passes)) }, "%.2f"},
+	{"", nil, ""},
+	{"no fault: longest unanswered (ms)", func(r Result) float64 { return r.NoFault.LongestSilence }, "%.0f"},
+	{"  connections failed", func(r Result) float64 { return float64(r.NoFault.Failed) }, "%.0f"},
+	{"  slowest connection (ms)", func(r Result) float64 { return r.NoFault.SlowestSuccess }, "%.0f"},
+	{"", nil, ""},
+	{"SIGTERM of an owner: its VIPs", func(r Result) float64 { return float64(r.Stopped.Owned) }, "%.0f"},
+	{"  all moved after (ms)", func(r Result) float64 { return r.Stopped.AllMoved }, "%.0f"},
+	{"  process ended after", func(r Result) float64 { return r.Stopped.Ended }, "%.0f"},
+	{"  longest unanswered", func(r Result) float64 { return r.Stopped.LongestSilence }, "%.0f"},
+	{"  longest answered by two", func(r Result) float64 { return r.Stopped.LongestDouble }, "%.0f"},
+	{"  connections failed", func(r Result) float64 { return float64(r.Stopped.Failed) }, "%.0f"},
+	{"  slowest connection", func(r Result) float64 { return r.Stopped.SlowestSuccess }, "%.0f"},
+	{"", nil, ""},
+	{"SIGKILL of an owner: its VIPs", func(r Result) float64 { return float64(r.Killed.Owned) }, "%.0f"},
+	{"  gone from its kernel after (ms)", func(r Result) float64 { return r.Killed.KernelDropped }, "%.0f"},
+	{"  taken over after, p50", func(r Result) float64 { return r.Killed.TakenOver.P50 }, "%.0f"},
+	{"                    max", func(r Result) float64 { return r.Killed.TakenOver.Max }, "%.0f"},
+	{"  longest answered by two", func(r Result) float64 { return r.Killed.LongestDouble }, "%.0f"},
+}
+
+func values[V any](m map[string]V) []V {
+	return slices.Collect(maps.Values(m))
+}
+
+// cell is the value of the runs of one size: of several the median, and the range.
+func (x row) cell(runs []Result) string {
+	var all []float64
+	for _, r := range runs {
+		all = append(all, x.value(r))
+	}
+	slices.Sort(all)
+	text := fmt.Sprintf(x.form, all[(len(all)-1)/2])
+	if len(all) > 1 {
+		text += fmt.Sprintf(" ("+x.form+"-"+x.form+")", all[0], all[len(all)-1])
+	}
+	return text
+}
+
+// Table is the report as a person reads it.
+func (r Report) Table() string {
+	var sizes []int
+	runs := map[int][]Result{}
+	for _, x := range r.Results {
+		if runs[x.Services] == nil {
+			sizes = append(sizes, x.Services)
+		}
+		runs[x.Services] = append(runs[x.Services], x)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, 3 nodes on %s, %s\n\n", r.Version, r.Machine, r.Began.Format("2006-01-02"))
+	line := func(label string, cell func(n int) string) {
+		fmt.Fprintf(&b, "%-46s", label)
+		for _, n := range sizes {
+			fmt.Fprintf(&b, "  %16s", cell(n))
+		}
+		b.WriteByte('\n')
+	}
+	line("Services", func(n int) string { return fmt.Sprint(n) })
+	for _, x := range rows {
+		if x.value == nil {
+			b.WriteByte('\n')
+			continue
+		}
+		line(x.label, func(n int) string { return x.cell(runs[n]) })
+		if x.label == "  without Herald" {
+			for _, verb := range verbs(r.Results) {
+				line("    "+verb, func(n int) string {
+					last := runs[n][len(runs[n])-1].Steady
+					return fmt.Sprintf("%.2f (%.2f)", last.Requests[verb], last.Baseline[verb])
+				})
+			}
+		}
+	}
+	return b.String()
+}
+
+// verbs are the requests of which there were any, the most first.
+func verbs(results []Result) []string {
+	sum := map[string]float64{}
+	for _, r := range results {
+		for k, v := range r.Steady.Requests {
+			sum[k] += v
+		}
+	}
+	return slices.SortedFunc(maps.Keys(sum), func(a, b string) int {
+		switch {
+		case sum[a] > sum[b]:
+			return -1
+		case sum[a] < sum[b]:
+			return 1
+		}
+		return strings.Compare(a, b)
+	})
+}

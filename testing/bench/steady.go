@@ -1,0 +1,87 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// steady measures what Herald costs while nothing happens.
+func (b *bench) steady(ctx context.Context) error {
+	b.say("counting for %v while nothing happens", b.setup.steady)
+	sleep(ctx, 2*time.Second)
+	cpu, passes := map[string]time.Duration{}, map[string]float64{}
+	s := &b.result.Steady
+	s.CPU, s.RSS, s.Passes = map[string]float64{}, map[string]float64{}, map[string]float64{}
+	for n, p := range b.heralds {
+		used, _, err := p.Usage()
+		if err != nil {
+			return err
+		}
+		cpu[n] = used
+		if _, passes[n], err = b.passes(ctx, n); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	requests, err := b.count(ctx, b.setup.steady)
+	if err != nil {
+		return err
+	}
+	s.Seconds, s.Requests = time.Since(began).Seconds(), requests
+	for n, p := range b.heralds {
+		used, rss, err := p.Usage()
+		if err != nil {
+			return err
+		}
+		_, count, err := b.passes(ctx, n)
+		if err != nil {
+			return err
+		}
+		s.CPU[n] = 100 * (used - cpu[n]).Seconds() / s.Seconds
+		s.RSS[n] = float64(rss) / (1 << 20)
+		s.Passes[n] = (count - passes[n]) / s.Seconds
+	}
+	b.say("%.2f requests/s; CPU, %% of a core: %s", total(requests), byName(s.CPU))
+	return nil
+}
+
+// notePasses takes over how long passes have taken so far.
+func (b *bench) notePasses(ctx context.Context) error {
+	b.result.PassMean = map[string]float64{}
+	for n := range b.heralds {
+		sum, count, err := b.passes(ctx, n)
+		if err != nil {
+			return err
+		}
+		b.result.PassMean[n] = 1000 * sum / max(1, count)
+	}
+	b.say("mean time of a pass, ms: %s", byName(b.result.PassMean))
+	return nil
+}
+
+// passes is how many passes a node's agent has made, and how long all of them took, in seconds.
+func (b *bench) passes(ctx context.Context, node string) (sum, count float64, err error) {
+	text, err := b.lab.Get(ctx, node, "http://127.0.0.1:2112/metrics")
+	if err != nil {
+		return 0, 0, err
+	}
+	if sum, err = metric(text, "herald_pass_duration_seconds_sum"); err != nil {
+		return 0, 0, err
+	}
+	count, err = metric(text, "herald_pass_duration_seconds_count")
+	return sum, count, err
+}
+
+// metric reads the value of a metric without labels.
+func metric(text, name string) (float64, error) {
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
+		if v, ok := strings.CutPrefix(lines.Text(), name+" "); ok {
+			return strconv.ParseFloat(v, 64)
+		}
+	}
+	return 0, fmt.Errorf("there is no metric %s", name)
+}

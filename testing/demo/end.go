@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// end takes everything away and looks for what is left.
+func (d *demo) end(ctx context.Context) error {
+	d.say("A Service that is told to be left alone, and two that go:")
+	if _, err := d.kubectl(ctx, "annotate", "service", "mail", "kube-vip.io/ignore=true"); err != nil {
+		return err
+	}
+	if err := d.withdraw(ctx); err != nil {
+		return err
+	}
+	if _, err := d.kubectl(ctx, "get", "services"); err != nil {
+		return err
+	}
+	d.say("Then Herald is stopped on all nodes.")
+	if err := d.stopAll(ctx); err != nil {
+		return err
+	}
+	mine := []string{"get", "leases", "--all-namespaces", "--selector=app.kubernetes.io/managed-by=herald"}
+	err := d.until(ctx, 3*time.Second, "looking for Leases", func() error {
+		out, err := d.lab.Kubectl(ctx, append(mine, "--output=name")...)
+		if err == nil && strings.TrimSpace(out) != "" {
+			err = fmt.Errorf("these are left:\n%s", out)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := d.kubectl(ctx, mine...); err != nil {
+		return err
+	}
+	d.well("No address, no Lease, no status is left.")
+	d.line("")
+	return nil
+}
+
+// withdraw deletes Services and waits until nothing tells of VIPs any more.
+func (d *demo) withdraw(ctx context.Context) error {
+	// One who asks tells when: by the time that kubectl's words are read, all is over.
+	who, err := d.lab.WhoHas(ctx, 10*time.Millisecond, vip)
+	if err != nil {
+		return err
+	}
+	defer who.Stop()
+	if _, err := d.kubectl(ctx, "delete", "service", "web", "api"); err != nil {
+		return err
+	}
+	soon, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	last, err := who.AwaitSilence(soon, vip)
+	if err != nil {
+		return err
+	}
+	took := last.Sub(d.began)
+	err = d.until(ctx, 3*time.Second, "waiting for the VIPs to go", func() error {
+		owners, err := d.owners()
+		if err == nil && len(owners) > 0 {
+			err = fmt.Errorf("still on the nodes: %v", owners)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	d.well("No node has a VIP any more. The last answer for %s came %s after kubectl was started.", vip, short(took))
+	return d.until(ctx, 3*time.Second, "waiting for the status to be cleared", func() error {
+		out, err := d.lab.Kubectl(ctx, "get", "service", "mail", "--output=jsonpath={.status.loadBalancer}{.metadata.annotations.kube-vip\\.io/vipHost}")
+		if err == nil && strings.Trim(out, "{}") != "" {
+			err = fmt.Errorf("it is %s", out)
+		}
+		return err
+	})
+}
+
+func (d *demo) stopAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 12*time.Second)
+	defer cancel()
+	var errs []error
+	for _, n := range d.lab.Nodes() {
+		errs = append(errs, d.heralds[n].Signal(syscall.SIGTERM))
+	}
+	for _, n := range d.lab.Nodes() {
+		if err := d.heralds[n].Wait(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("herald on %s: %w", n, err))
+		}
+	}
+	return errors.Join(errs...)
+}
