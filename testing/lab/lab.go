@@ -119,6 +119,10 @@ type Lab struct {
 	downErr error
 }
 
+// patience is how long a lab may take to come up. It takes 3 seconds on an idle
+// machine of two cores.
+const patience = 2 * time.Minute
+
 // Up brings a lab up. It first removes what a killed one left. On failure
 // nothing is left but the logs, if Options.Dir names a place for them.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
@@ -142,6 +146,8 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		return nil, err
 	}
 	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes), pods: map[string]*backend{}, began: time.Now()}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not up after %v", patience))
+	defer cancel()
 	if err := l.up(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("lab: %w", err), l.Down())
 	}
