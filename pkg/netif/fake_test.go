@@ -316,8 +316,8 @@ func (k *fakeKernel) read() (*picture, error) {
 		return nil, err
 	}
 	p := newPicture()
-	for i, l := range k.links {
-		p.links[i] = l
+	for _, l := range k.links {
+		p.add(l)
 	}
 	for at, a := range k.addrs {
 		p.entries[at] = a.entry

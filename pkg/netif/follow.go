@@ -3,7 +3,6 @@ package netif
 import (
 	"context"
 	"errors"
-	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -106,8 +105,6 @@ func (n *Interfaces) learn(changes []change) (bool, error) {
 			continue
 		case c.entry != nil && c.gone && c.entry.duplicate:
 			news = n.refuse(c.entry.place) || news
-		case c.link != nil && c.gone:
-			maps.DeleteFunc(n.held, func(p place, _ *holding) bool { return p.link == c.link.index })
 		}
 		drawn = n.picture.apply(c) || drawn
 	}
@@ -144,7 +141,6 @@ func (n *Interfaces) refuse(p place) bool {
 	delete(n.held, p)
 	n.refused[p] = time.Now()
 	n.meters.duplicates.Inc()
-	n.rouse()
 	return true
 }
 

@@ -164,8 +164,17 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			{"another address", func() { k.give("eth0", "2001:db8::5/64") }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up [10.1.0.5/24]"},
 			{"an address goes", func() { k.take(k.at("eth1", "10.1.0.5/24")) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"another default route", func() { k.setDefaults(route{vip.IPv4, 3, 0}) }, true, "interface eth1 default eth1\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
+			{"one of a link that nobody knows", func() { k.setDefaults(route{vip.IPv4, 99, 0}, route{vip.IPv4, 2, 7}) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"none", func() { k.setDefaults() }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"a link is renamed", func() { k.setLink(link{index: 3, name: "lan", up: true}) }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n lan up []"},
+			{"two links swap names", func() {
+				k.setLink(link{index: 2, name: "lan", up: true})
+				k.setLink(link{index: 3, name: "eth0", up: true})
+			}, true, "interface  default \n eth0 up []\n lan up [10.0.0.5/24 2001:db8::5/64]"},
+			{"and back", func() {
+				k.setLink(link{index: 3, name: "lan", up: true})
+				k.setLink(link{index: 2, name: "eth0", up: true})
+			}, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n lan up []"},
 			{"a link goes", func() { k.removeLink("lan") }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]"},
 		} {
 			before := r.pokes.Load()
@@ -176,6 +185,11 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			}
 			if d := diff(lines(step.want), lines(tell(r.Info()))); d != "" {
 				t.Errorf("%s (-want +got):\n%s", step.name, d)
+			}
+			for _, l := range r.Info().Links {
+				if _, err := r.place(addr("10.0.0.9/32", l.Name)); err != nil {
+					t.Errorf("%s: %v", step.name, err)
+				}
 			}
 		}
 	})

@@ -63,7 +63,7 @@ func (r *kRig) await(t testing.TB, what string, ok func() bool) {
 func (r *kRig) knows(a vip.Address) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e, ok := r.picture.entries[place{r.picture.index(a.Link), a.Prefix()}]
+	e, ok := r.picture.entries[place{r.picture.index[a.Link], a.Prefix()}]
 	return ok && !e.ours
 }
 
@@ -71,6 +71,10 @@ func TestKernelBinds(t *testing.T) {
 	eth0 := hardware(t, "eth0", "10.0.0.5/24", "2001:db8:1::5/64")
 	r, stop := kernelRig(t)
 	defer stop()
+	var w vip.World
+	if r.Observe(&w); len(w.Bound) > 0 {
+		t.Errorf("Bound is %v before anything was", w.Bound)
+	}
 	give(t, eth0, "10.0.0.8/32")
 	give(t, eth0, "2001:db8::8/128")
 	r.await(t, "the strays", func() bool {
@@ -303,6 +307,9 @@ func TestKernelDefaultRoute(t *testing.T) {
 		{route(eth0, "10.0.0.1", 200), "eth0"},
 		{route(eth1, "10.1.0.1", 50), "eth1"},
 	} {
+		other := route(eth0, "10.0.0.1", 1)
+		other.Table = 100 + step.route.Priority
+		must(t, netlink.RouteAdd(other)) // which is for some other purpose
 		must(t, netlink.RouteAdd(step.route))
 		r.await(t, "the interface "+step.want, func() bool { return r.Info().Interface == step.want && r.Info().Default == step.want })
 	}
@@ -352,7 +359,7 @@ func TestKernelLabel(t *testing.T) {
 	p, err := k.read()
 	must(t, err)
 	for link, want := range map[string]string{"eth0": "eth0:herald", "longerlink0": "longerlink0"} {
-		must(t, k.bind(binding{place: place{p.index(link), addr("10.0.0.9/32", link).Prefix()}, link: link, seconds: 3}))
+		must(t, k.bind(binding{place: place{p.index[link], addr("10.0.0.9/32", link).Prefix()}, link: link, seconds: 3}))
 		l, err := netlink.LinkByName(link)
 		must(t, err)
 		list, err := netlink.AddrList(l, netlink.FAMILY_V4)
@@ -361,5 +368,43 @@ func TestKernelLabel(t *testing.T) {
 			t.Errorf("%s: got %v, want the label %s", link, list, want)
 		}
 	}
-	must(t, k.bind(binding{place: place{p.index("eth0"), addr("2001:db8::9/128", "eth0").Prefix()}, link: "eth0", seconds: 3}))
+	must(t, k.bind(binding{place: place{p.index["eth0"], addr("2001:db8::9/128", "eth0").Prefix()}, link: "eth0", seconds: 3}))
+}
+
+// What is to be removed may be gone, and its link, too.
+func TestKernelUnbindsWhatIsGone(t *testing.T) {
+	hardware(t, "eth0")
+	k, err := openNetlink()
+	must(t, err)
+	p, err := k.read()
+	must(t, err)
+	for _, a := range []string{"10.0.0.9/32", "2001:db8::9/128"} {
+		must(t, k.unbind(place{p.index["eth0"], addr(a, "eth0").Prefix()}))
+		must(t, k.unbind(place{99999, addr(a, "eth0").Prefix()}))
+	}
+}
+
+func TestKernelLinkState(t *testing.T) {
+	hardware(t, "eth0")
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "br0"
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	br, err := netlink.LinkByName("br0")
+	must(t, err)
+	t.Cleanup(func() { _ = netlink.LinkDel(br) })
+	k, err := openNetlink()
+	must(t, err)
+	up := func(name string) bool {
+		p, err := k.read()
+		must(t, err)
+		l, ok := p.named(name)
+		return ok && l.up
+	}
+	if !up("eth0") || up("br0") {
+		t.Errorf("eth0 is up: %v, br0 is up: %v, want only eth0", up("eth0"), up("br0"))
+	}
+	peer, err := netlink.LinkByName("eth0p")
+	must(t, err)
+	must(t, netlink.LinkSetDown(peer))
+	await(t, "eth0 to have lost its carrier", func() bool { return !up("eth0") })
 }

@@ -163,6 +163,9 @@ func describe(a netlink.Addr, mark byte) string {
 			b.WriteString(" " + f.name)
 		}
 	}
+	if a.Label != "" && strings.Contains(a.Label, ":") {
+		b.WriteString(" label=" + a.Label)
+	}
 	if mark != 0 {
 		fmt.Fprintf(&b, " proto=%c", mark)
 	}

@@ -118,7 +118,7 @@ func (k *rtnetlink) read() (*picture, error) {
 	}
 	for _, m := range links {
 		if l, ok := parseLink(m); ok {
-			p.links[l.index] = l
+			p.add(l)
 		}
 	}
 	addresses, err := k.dump(unix.RTM_GETADDR, unix.RTM_NEWADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC))
@@ -257,7 +257,7 @@ func parseLink(m []byte) (link, bool) {
 			}
 		}
 	}
-	l.up = head.Flags&unix.IFF_UP != 0 && (state == operUp || state == operUnknown)
+	l.up = state == operUp || state == operUnknown // it is neither without IFF_UP
 	return l, l.name != ""
 }
 

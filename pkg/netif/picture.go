@@ -12,12 +12,27 @@ import (
 // A picture is what is known of the kernel.
 type picture struct {
 	links   map[int]link
+	index   map[string]int // of links, by name
 	entries map[place]entry
 	routes  []route
 }
 
 func newPicture() *picture {
-	return &picture{links: map[int]link{}, entries: map[place]entry{}}
+	return &picture{links: map[int]link{}, index: map[string]int{}, entries: map[place]entry{}}
+}
+
+// add draws a link, which may have had another name before.
+func (p *picture) add(l link) {
+	p.remove(l.index)
+	p.links[l.index], p.index[l.name] = l, l.index
+}
+
+// remove takes a link out. Its addresses have gone before it: the kernel tells so.
+func (p *picture) remove(index int) {
+	if name := p.links[index].name; p.index[name] == index { // or another has that name by now
+		delete(p.index, name)
+	}
+	delete(p.links, index)
 }
 
 // apply draws c into the picture and reports whether that changed it. Renewals,
@@ -26,16 +41,11 @@ func (p *picture) apply(c change) bool {
 	switch {
 	case c.link != nil && c.gone:
 		_, had := p.links[c.link.index]
-		delete(p.links, c.link.index)
-		for pl := range p.entries {
-			if pl.link == c.link.index {
-				delete(p.entries, pl)
-			}
-		}
+		p.remove(c.link.index)
 		return had
 	case c.link != nil:
 		old, had := p.links[c.link.index]
-		p.links[c.link.index] = *c.link
+		p.add(*c.link)
 		return !had || old != *c.link
 	case c.entry != nil && c.gone:
 		_, had := p.entries[c.entry.place]
@@ -51,18 +61,8 @@ func (p *picture) apply(c change) bool {
 
 // named finds a link by its name.
 func (p *picture) named(name string) (link, bool) {
-	for _, l := range p.links {
-		if l.name == name {
-			return l, true
-		}
-	}
-	return link{}, false
-}
-
-// index is the index of the link of that name, or 0.
-func (p *picture) index(name string) int {
-	l, _ := p.named(name)
-	return l.index
+	l, ok := p.links[p.index[name]]
+	return l, ok
 }
 
 // names lists all links, for messages.

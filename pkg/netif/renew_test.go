@@ -543,6 +543,7 @@ func TestStaleChangesOfOthers(t *testing.T) {
 	})
 }
 
+// An old kernel keeps no mark, so that only this process knows what is its own.
 func TestOldKernel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFake("link 2 eth0 up")
@@ -552,17 +553,122 @@ func TestOldKernel(t *testing.T) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")}
 		_, err := r.Set(t.Context(), want)
 		must(t, err)
+		r.log.reset()
 		time.Sleep(10 * time.Second)
+		r.isBound(t, "after renewals", want)
 		k.lose()
-		synctest.Wait()
-		have, err := r.Set(t.Context(), want)
-		if err != nil || len(have) != 2 || r.pokes.Load() > 0 {
-			t.Errorf("have %v, error %v, %d pokes", have, err, r.pokes.Load())
+		time.Sleep(time.Second)
+		r.isBound(t, "after missed changes", want)
+		if got := r.log.String(); strings.Contains(got, "INFO") || r.pokes.Load() > 0 {
+			t.Errorf("%d pokes, logged %s", r.pokes.Load(), got)
 		}
 		_, err = r.Set(t.Context(), nil)
 		must(t, err)
 		if got := k.String(); got != "" {
 			t.Errorf("left: %s", got)
+		}
+	})
+}
+
+// isBound compares the World's Bound.
+func (r *rig) isBound(t *testing.T, what string, want []vip.Address) {
+	t.Helper()
+	synctest.Wait()
+	var w vip.World
+	r.Observe(&w)
+	if d := diff(text(want), text(w.Bound)); d != "" {
+		t.Errorf("%s: Bound (-want +got):\n%s", what, d)
+	}
+}
+
+// News that come late, one by one.
+func TestLateNews(t *testing.T) {
+	a := addr("2001:db8::1/128", "eth0")
+	at := place{2, a.Prefix()}
+	unmarked := change{entry: &entry{place: at, global: true}}
+	marked := change{entry: &entry{place: at, global: true, ours: true}}
+	removed := change{entry: &entry{place: at, global: true, ours: true}, gone: true}
+	duplicate := change{entry: &entry{place: at, global: true, duplicate: true}, gone: true}
+	for _, tt := range []struct {
+		name  string
+		want  []vip.Address
+		heard []change
+		reads int
+		news  bool
+	}{
+		{"bound, heard as done", []vip.Address{a}, []change{marked}, 0, false},
+		{"bound, an earlier removal", []vip.Address{a}, []change{removed}, 1, false},
+		{"bound, an earlier stranger", []vip.Address{a}, []change{unmarked}, 1, false},
+		{"removed, heard as done", nil, []change{removed}, 0, false},
+		{"removed, an earlier binding", nil, []change{marked}, 1, false},
+		{"removed, an earlier binding of an earlier stranger's", nil, []change{unmarked, marked}, 1, true}, // for a moment it is a stray
+		{"removed, an earlier duplicate", nil, []change{duplicate}, 0, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newFake("link 2 eth0 up")
+			r := newRig(t, k)
+			for _, want := range [][]vip.Address{{a}, tt.want} {
+				_, err := r.Set(t.Context(), want)
+				must(t, err)
+			}
+			before := k.reads
+			news, err := r.learn(tt.heard)
+			must(t, err)
+			if news != tt.news {
+				t.Errorf("%s: it is news: %v, want %v", tt.name, news, tt.news)
+			}
+			if got := k.reads - before; got != tt.reads {
+				t.Errorf("%s: read anew %d times, want %d", tt.name, got, tt.reads)
+			}
+			r.isBound(t, tt.name, tt.want)
+			if have, err := r.Set(t.Context(), tt.want); err != nil || len(have) != len(tt.want) {
+				t.Errorf("%s: have %v, error %v", tt.name, have, err)
+			}
+		})
+	}
+}
+
+// An address is taken away while the kernel still looks for duplicates: nobody
+// had it yet, and still it is missing.
+func TestDeletedWhileTentative(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up")
+		r := newRig(t, k)
+		defer r.run(t)()
+		a := addr("2001:db8::1/128", "eth0")
+		a.New = true
+		_, err := r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+		k.take(place{2, a.Prefix()})
+		synctest.Wait()
+		if got := r.pokes.Load(); got != 1 {
+			t.Errorf("%d pokes, want 1", got)
+		}
+		_, err = r.Set(t.Context(), []vip.Address{a})
+		must(t, err)
+		if got, want := k.String(), "eth0 2001:db8::1/128 ours tentative 3s"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+// Whether an address is looked for is decided when it is bound.
+func TestDetection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake("link 2 eth0 up\n eth0 2001:db8::2/128 ours")
+		r := newRig(t, k)
+		a, b := addr("2001:db8::1/128", "eth0"), addr("2001:db8::2/128", "eth0")
+		a.New, b.New = true, true
+		_, err := r.Set(t.Context(), []vip.Address{a, b})
+		must(t, err)
+		a.Until = time.Now().Add(2 * time.Second)
+		_, err = r.Set(t.Context(), []vip.Address{a, b})
+		must(t, err)
+		if d := diff(lines(`
+			2001:db8::1/128 on eth0 for 3s detect
+			2001:db8::2/128 on eth0 for 3s
+			2001:db8::1/128 on eth0 for 2s detect`), k.trace()); d != "" {
+			t.Errorf("bindings (-want +got):\n%s", d)
 		}
 	})
 }
