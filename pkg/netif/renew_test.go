@@ -554,8 +554,12 @@ func TestOldKernel(t *testing.T) {
 		_, err := r.Set(t.Context(), want)
 		must(t, err)
 		r.log.reset()
+		before := k.reads
 		time.Sleep(10 * time.Second)
 		r.isBound(t, "after renewals", want)
+		if got := k.reads - before; got != 0 {
+			t.Errorf("read anew %d times for the sake of renewals", got)
+		}
 		k.lose()
 		time.Sleep(time.Second)
 		r.isBound(t, "after missed changes", want)
