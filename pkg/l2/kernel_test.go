@@ -20,7 +20,7 @@ import (
 var stranger = net.HardwareAddr{2, 0, 0, 0, 0, 0xff}
 
 // kernelRig is an Announcer on the real links, running.
-func kernelRig(t *testing.T) (a *Announcer, log *buffer, poked chan struct{}) {
+func kernelRig(t testing.TB) (a *Announcer, log *buffer, poked chan struct{}) {
 	t.Helper()
 	log = &buffer{}
 	poked = make(chan struct{}, 1)

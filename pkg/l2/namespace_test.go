@@ -56,7 +56,7 @@ type neighbour struct {
 
 // cable makes the link eth0 here and a neighbour at its other end, which has
 // 10.0.0.1 and 2001:db8::1. The end here has no address at all, not even a link-local one.
-func cable(t *testing.T) *neighbour {
+func cable(t testing.TB) *neighbour {
 	t.Helper()
 	n := &neighbour{}
 	n.do(t, func() {}) // makes the namespace
@@ -72,7 +72,7 @@ func cable(t *testing.T) *neighbour {
 }
 
 // plug puts a cable between eth and peer of that number. It returns the neighbour's end.
-func (n *neighbour) plug(t *testing.T, number string, at net.HardwareAddr) netlink.Link {
+func (n *neighbour) plug(t testing.TB, number string, at net.HardwareAddr) netlink.Link {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = "eth"+number, at
@@ -100,7 +100,7 @@ func (n *neighbour) plug(t *testing.T, number string, at net.HardwareAddr) netli
 }
 
 // do runs f in the neighbour's namespace.
-func (n *neighbour) do(t *testing.T, f func()) {
+func (n *neighbour) do(t testing.TB, f func()) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
@@ -124,7 +124,7 @@ func (n *neighbour) do(t *testing.T, f func()) {
 }
 
 // tap opens the neighbour's end of a cable for whole frames of a protocol.
-func (n *neighbour) tap(t *testing.T, name string, protocol int) *packet.Conn {
+func (n *neighbour) tap(t testing.TB, name string, protocol int) *packet.Conn {
 	t.Helper()
 	var c *packet.Conn
 	n.do(t, func() {
@@ -144,13 +144,13 @@ func (n *neighbour) tap(t *testing.T, name string, protocol int) *packet.Conn {
 }
 
 // learn puts an entry into the neighbour's table.
-func (n *neighbour) learn(t *testing.T, addr string, at net.HardwareAddr) {
+func (n *neighbour) learn(t testing.TB, addr string, at net.HardwareAddr) {
 	t.Helper()
 	must(t, n.handle.NeighSet(&netlink.Neigh{LinkIndex: n.link.Attrs().Index, IP: net.ParseIP(addr), HardwareAddr: at, State: netlink.NUD_STALE}))
 }
 
 // table is where the neighbour thinks an address is, or "".
-func (n *neighbour) table(t *testing.T, addr string) string {
+func (n *neighbour) table(t testing.TB, addr string) string {
 	t.Helper()
 	list, err := n.handle.NeighList(n.link.Attrs().Index, netlink.FAMILY_ALL)
 	must(t, err)

@@ -20,6 +20,7 @@ const (
 )
 
 // Run repeats the announcements and listens to those of others, until ctx ends.
+// For 333 VIPs that costs half a hundredth of a core (see BenchmarkSecond).
 func (a *Announcer) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
