@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LAB     := bin/lab
 
 .DEFAULT_GOAL := build
-.PHONY: build test lint unit parts demo lab bench docs manifests clean help
+.PHONY: build test lint unit parts simulate demo lab bench docs manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/herald ./cmd/herald
@@ -21,6 +21,9 @@ unit: ## the tests that need neither root nor a lab
 parts: ## what the lab is made of: Debian packages, and etcd, API server, kube-proxy... in bin/parts
 	@testing/lab/deps.sh
 	@testing/lab/parts/build.sh
+
+simulate: ## the simulation with random faults, for longer (HERALD_SEEDS=2000)
+	HERALD_SEEDS=$${HERALD_SEEDS:-2000} go test -count=1 -timeout 0 ./testing/simulation
 
 demo: build parts ## shows what Herald does, on a cluster that it brings up and removes (root)
 	go run ./testing/demo

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
+	"os"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,12 +23,25 @@ const grace = 100 * time.Millisecond
 // hand-over, and once all is well every VIP is answered by exactly one and its
 // status says so.
 func TestFaults(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) { faults(t, rand.New(rand.NewPCG(seed, 4))) })
 		})
 	}
+}
+
+// seeds is how many there are to try: HERALD_SEEDS, or a few.
+func seeds(t *testing.T) uint64 {
+	text := os.Getenv("HERALD_SEEDS")
+	if text == "" {
+		return 20
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("HERALD_SEEDS=%q: must be a number", text)
+	}
+	return n
 }
 
 func faults(t *testing.T, r *rand.Rand) {
@@ -108,7 +124,7 @@ func (c *cluster) fault(r *rand.Rand) {
 				s.Addresses = c.services[i-1].Addresses
 				s.Ports = []vip.Port{{Protocol: "TCP", Port: uint16(1000 + i)}}
 			} else {
-				s.Addresses[0] = s.Addresses[0].Next()
+				s.Addresses = []netip.Addr{s.Addresses[0].Next()} // views share the old slice
 			}
 		})
 	}
