@@ -51,7 +51,7 @@ const (
 	pace   = 2 * time.Millisecond   // the least time between two passes
 	retry  = time.Second            // a part that failed is tried again after this
 	tick   = 100 * time.Millisecond // between passes while stopping
-	leave  = 8 * time.Second        // how long stopping may take to hand everything over
+	leave  = 20 * time.Second       // how long stopping may take to hand everything over; the Pod's grace period is 30 s
 	hangup = 30 * time.Second       // a pass that takes longer than this hangs
 )
 

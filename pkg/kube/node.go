@@ -17,6 +17,9 @@ const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 // readNode turns a Node into what is kept of it.
 func readNode(o *corev1.Node) *vip.Node {
 	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: excluded(o)}
+	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
+		n.Label = corev1.LabelNodeExcludeBalancers
+	}
 	for _, a := range o.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil { // others are host names
 			n.Addresses = appendNew(n.Addresses, addr.Unmap())
@@ -33,9 +36,6 @@ func readNode(o *corev1.Node) *vip.Node {
 // excluded says why no VIP may be on the node, or "". That the node is cordoned
 // (spec.unschedulable) is no reason: what runs there goes on running.
 func excluded(o *corev1.Node) string {
-	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
-		return "it has the label " + corev1.LabelNodeExcludeBalancers
-	}
 	for _, t := range o.Spec.Taints {
 		if t.Key == corev1.TaintNodeOutOfService || t.Key == autoscalerTaint {
 			return "it has the taint " + t.Key

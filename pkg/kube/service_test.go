@@ -228,7 +228,7 @@ func TestExcluded(t *testing.T) {
 	}{
 		{corev1.Node{}, ""},
 		{corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"node.kubernetes.io/exclude-from-external-load-balancers": ""}}},
-			"it has the label node.kubernetes.io/exclude-from-external-load-balancers"},
+			""}, // whether that counts, the plan decides
 		{taint("node.kubernetes.io/out-of-service"), "it has the taint node.kubernetes.io/out-of-service"},
 		{taint("ToBeDeletedByClusterAutoscaler"), "it has the taint ToBeDeletedByClusterAutoscaler"},
 		{taint("node.kubernetes.io/unschedulable"), ""},
@@ -240,6 +240,16 @@ func TestExcluded(t *testing.T) {
 	for _, tt := range tests {
 		if got := excluded(&tt.node); got != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.node, got, tt.want)
+		}
+	}
+}
+
+func TestLabelled(t *testing.T) {
+	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
+	for _, have := range []map[string]string{nil, {label: ""}, {label: "false"}} { // its value means nothing
+		n := readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have}})
+		if want := map[bool]string{true: label}[have != nil]; n.Label != want {
+			t.Errorf("%v: %q, want %q", have, n.Label, want)
 		}
 	}
 }

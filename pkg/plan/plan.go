@@ -116,12 +116,16 @@ type member struct {
 func newMaker(r Rules, w vip.World) *maker {
 	m := &maker{Rules: r, World: w, members: make(map[string]*member, len(w.Members))}
 	excluded := make(map[string]string)
+	labelled := labels(w)
 	for _, n := range w.Nodes {
 		if n.Name == w.Self {
 			m.hosts = n.Addresses
 		}
-		if n.Excluded != "" {
+		switch {
+		case n.Excluded != "":
 			excluded[n.Name] = n.Excluded
+		case labelled && n.Label != "":
+			excluded[n.Name] = "it has the label " + n.Label
 		}
 	}
 	for _, x := range w.Members {
@@ -144,6 +148,23 @@ func newMaker(r Rules, w vip.World) *maker {
 	}
 	m.wanted = make(map[netip.Addr]bool, len(w.Bound))
 	return m
+}
+
+// labels reports whether the label that keeps VIPs off a node counts. kubeadm puts
+// it on every control-plane node. Where Herald runs on such nodes only, it can't
+// be meant: there would be no VIP at all. Nodes that are down count as well, so
+// that their failing does not change what the label means.
+func labels(w vip.World) bool {
+	label := make(map[string]bool)
+	for _, n := range w.Nodes {
+		label[n.Name] = n.Label != ""
+	}
+	for _, x := range w.Members {
+		if !label[x.Name] {
+			return true
+		}
+	}
+	return false
 }
 
 // settle writes the verdict of a Service that will not be announced, and tells

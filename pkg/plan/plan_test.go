@@ -149,6 +149,29 @@ func TestUnit(t *testing.T) {
 				event a VIPAnnounced`,
 		},
 		{
+			name: "labelled nodes carry nothing while there are others, be they down",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
+				w.Members[2].Alive = false
+				w.Nodes = []vip.Node{{Name: "n1", Label: "x"}, {Name: "n2", Label: "x"}, {Name: "n3"}}
+				return w
+			},
+			want: `status a
+				a: NoEligibleNode
+				event a NoEligibleNode`,
+		},
+		{
+			name: "Herald runs on labelled nodes only: they may",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50")), "a", "n1")
+				w.Nodes = []vip.Node{{Name: "n1", Label: "x"}, {Name: "n2", Label: "x"}, {Name: "n3", Label: "x"}, {Name: "w1"}}
+				return w
+			},
+			want: `take kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced`,
+		},
+		{
 			name: "stopping, and nobody else may have it: let go, and the status says so",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))

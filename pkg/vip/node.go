@@ -11,7 +11,8 @@ type Node struct {
 	UID       string
 	Addresses []netip.Addr   // status.addresses
 	PodCIDRs  []netip.Prefix // spec.podCIDRs
-	Excluded  string         // why it must not carry a VIP (label, taint), or ""
+	Excluded  string         // why it must not carry a VIP (taint, condition), or ""
+	Label     string         // the label that keeps VIPs off it as long as there are nodes without, or ""
 }
 
 // A Link is a network interface of a node, as its announcer tells it.
