@@ -102,6 +102,9 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 	var fresh []*speech
 	for _, w := range want {
 		t := topic{w.Addr.Unmap().WithZone(""), w.Link}
+		if wanted[t] && w.Listen { // who announces listens, too
+			continue
+		}
 		wanted[t] = true
 		s := a.speech[t]
 		if s == nil || s.want.Listen && !w.Listen {

@@ -437,6 +437,21 @@ func TestListenAfterAFailure(t *testing.T) {
 	})
 }
 
+// An address may be wanted twice, by Services of which one is handed over.
+func TestTwice(t *testing.T) {
+	for _, want := range [][]vip.Announcement{
+		{say("eth0", "10.0.0.9"), listen("eth0", "10.0.0.9")},
+		{listen("eth0", "10.0.0.9"), say("eth0", "10.0.0.9")},
+		{say("eth0", "10.0.0.9"), say("eth0", "10.0.0.9")},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, newLAN("eth0"))
+			r.set(t, "eth0 10.0.0.9", "", want...)
+			r.said(t, "wanted twice", both)
+		})
+	}
+}
+
 // Who listened and now announces does so at once.
 func TestTakeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

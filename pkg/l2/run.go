@@ -96,9 +96,9 @@ func (a *Announcer) say(s *speech, now time.Time) {
 }
 
 // send puts s on the wire: in both forms at first, in one form for ever after.
-// That one is the ARP request (RFC 5227 section 3) or the advertisement to all nodes: enough to keep
-// caches and switches from forgetting. Alternating between two forms instead
-// would halve the rate for a neighbour that understands only one.
+// That one is the ARP request (RFC 5227 section 3) or the advertisement to all
+// nodes: enough to keep caches and switches from forgetting. To alternate between
+// the forms instead would halve the rate for a neighbour that heeds only one.
 func (a *Announcer) send(s *speech, now time.Time) error {
 	name, addr := s.want.Link, s.want.Addr.Unmap().WithZone("")
 	if a.links.all == nil || a.links.open[name] == nil {

@@ -48,7 +48,7 @@ type fakeAddr struct {
 }
 
 // newFake makes a kernel from lines like "link 2 eth0 up" (also: down, bridge,
-// veth, vlan, vrf, loopback, master=3), "eth0 10.0.0.5/24 ours" (also: tentative, secondary, linkscope) and
+// veth, vlan, vrf, loopback, master=3), "eth0 10.0.0.5/24 ours" (also: tentative, temporary, secondary, linkscope) and
 // "default 4 eth0 100".
 func newFake(lines string) *fakeKernel {
 	k := &fakeKernel{detection: 1490 * time.Millisecond, links: map[int]link{}, addrs: map[place]*fakeAddr{}, checks: map[bool]*time.Timer{}, feeds: map[*fakeFeed]bool{}, foreign: map[netip.Addr]bool{}}
@@ -94,6 +94,8 @@ func (k *fakeKernel) parse(words []string) {
 				e.ours = true
 			case "tentative":
 				e.tentative = true
+			case "temporary":
+				e.temporary = true
 			case "secondary":
 				e.secondary = true
 			case "linkscope":

@@ -51,6 +51,7 @@ func TestInfo(t *testing.T) {
 				eth0 10.9.0.10/32 linkscope
 				eth0 2001:db8::5/64
 				eth0 fd00::5/64
+				eth0 2001:db8::1234/64 temporary
 				eth0 fe80::5/64 linkscope
 				eth0 169.254.3.5/16 linkscope
 				eth1 2001:db8::77/128

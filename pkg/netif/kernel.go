@@ -66,6 +66,7 @@ type entry struct {
 	ours      bool // it bears our mark
 	tentative bool // the kernel still looks for duplicates and doesn't answer for it
 	duplicate bool // the kernel found one
+	temporary bool // IPv6: made up for privacy, and replaced every day (RFC 8981)
 	secondary bool // IPv4: another address of the link with that network came first
 	global    bool // its scope
 }

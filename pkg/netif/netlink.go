@@ -295,7 +295,9 @@ func parseEntry(m []byte) (entry, bool) {
 	e.place = place{int(head.Index), netip.PrefixFrom(local, int(head.Prefixlen))}
 	e.tentative = flags&unix.IFA_F_TENTATIVE != 0
 	e.duplicate = flags&unix.IFA_F_DADFAILED != 0
+	// The two families use one flag for two things.
 	e.secondary = head.Family == unix.AF_INET && flags&unix.IFA_F_SECONDARY != 0
+	e.temporary = head.Family == unix.AF_INET6 && flags&unix.IFA_F_TEMPORARY != 0
 	return e, e.prefix.IsValid()
 }
 

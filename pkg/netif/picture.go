@@ -147,7 +147,7 @@ func (p *picture) means(o Options) facts {
 		case e.ours && (e.tentative || e.duplicate):
 		case e.ours:
 			f.bound, f.at = append(f.bound, a), append(f.at, e.place)
-		case l.loopback || !e.global || !e.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
+		case l.loopback || !e.global || e.temporary || !e.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
 		case e.prefix.IsSingleIP():
 			f.stray = append(f.stray, a)
 		default:

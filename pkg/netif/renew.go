@@ -8,16 +8,16 @@ import (
 )
 
 // The kernel counts lifetimes in whole seconds. It looks for addresses that have
-// ended when the first of them has (up to a third of a second late, by the
-// grain of its timers), and then, or after any other change of an address, not
-// again for a second (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and
+// ended when the first of them has (up to a third of a second late, by the grain
+// of its timers), and after each look, whatever was the reason for it, not again
+// for a second (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and
 // addrconf_verify_rtnl). So addresses that were renewed together, within
-// ADDRCONF_TIMER_FUZZ_MINUS (20 ms), go together, 3.0 to 3.4 s after that. An address that was renewed
-// at another time, or a stranger's that changes in just that last second, may
-// make it 4.1 s. A process that starts 2.5 s after another was killed still finds all.
+// ADDRCONF_TIMER_FUZZ_MINUS (20 ms), go together, 3.0 to 3.4 s after that; a
+// change of any other address within the last of these seconds may make it 4.1 s.
+// A process that starts 2.5 s after another was killed still finds all.
 //
-// A renewal of 333 addresses takes 9 ms (see BenchmarkRenewal), so that they cost
-// 2 to 3 hundredths of a core.
+// 333 addresses take 9 ms to renew (see BenchmarkRenewal), and so 2 hundredths of
+// a core (BenchmarkSecond).
 const (
 	lifetime = 3 // seconds
 	period   = 500 * time.Millisecond
