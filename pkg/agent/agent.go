@@ -51,6 +51,7 @@ const (
 	pace   = 2 * time.Millisecond   // the least time between two passes
 	retry  = time.Second            // a part that failed is tried again after this
 	tick   = 100 * time.Millisecond // between passes while stopping
+	notice = 150 * time.Millisecond // between telling the others that this node stops and handing over
 	leave  = 20 * time.Second       // how long stopping may take to hand everything over; the Pod's grace period is 30 s
 	hangup = 30 * time.Second       // a pass that takes longer than this hangs
 )
@@ -59,7 +60,8 @@ const (
 type Agent struct {
 	o        Options
 	poke     chan struct{}
-	stopping atomic.Bool
+	stopping atomic.Bool // the others are told
+	leaving  bool        // everything is given away
 	last     atomic.Pointer[Pass]
 	began    atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
 	again    *time.Timer  // when to pass without a poke
@@ -127,8 +129,18 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // stop hands everything over, make before break, and then takes away what is left.
+// First the others are told: of several nodes that stop at once none shall choose
+// another as its successor.
 func (a *Agent) stop(ctx context.Context) {
 	a.stopping.Store(true)
+	for told := time.After(notice); !a.leaving; {
+		a.pass(ctx)
+		select {
+		case <-a.poke:
+		case <-told:
+			a.leaving = true
+		}
+	}
 	deadline := time.NewTimer(leave)
 	defer deadline.Stop()
 	for ticker := time.NewTicker(tick); ; {
@@ -161,7 +173,7 @@ func holds(w vip.World) bool {
 }
 
 func (a *Agent) observe() vip.World {
-	w := vip.World{Now: time.Now(), Self: a.o.Self, Stopping: a.stopping.Load()}
+	w := vip.World{Now: time.Now(), Self: a.o.Self, Stopping: a.leaving}
 	for _, s := range a.o.Sources {
 		s.Observe(&w)
 	}

@@ -38,6 +38,10 @@ func (l *Leases) write(ctx context.Context, now time.Time) {
 			return // a result brings us back here
 		}
 		next := l.claimed(a)
+		if a.op == "give" {
+			// From now on, not from the answer on: the watch may show the successor's name first.
+			l.leaving[a.key] = vip.Leaving{To: a.to, Since: now, Until: now.Add(overlap)}
+		}
 		l.busy[a.key] = true
 		l.running++
 		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
@@ -148,9 +152,6 @@ func (l *Leases) done(a action, got *coordinationv1.Lease, err error) {
 	l.wrote(a.key, got, err)
 	result := "ok"
 	switch {
-	case err == nil && a.op == "give":
-		now := time.Now()
-		l.leaving[a.key] = vip.Leaving{To: a.to, Since: now, Until: now.Add(overlap)}
 	case err == nil && a.op == "release":
 		l.shelf.drop(got)
 	case err == nil:
@@ -170,6 +171,9 @@ func (l *Leases) done(a action, got *coordinationv1.Lease, err error) {
 	default:
 		result = "error"
 		l.o.Log.Warn("a VIP lease can't be written; trying again", "lease", a.key, "to", a.op, "err", err)
+	}
+	if result == "conflict" && a.op == "give" {
+		delete(l.leaving, a.key)
 	}
 	l.signature.changes++
 	l.metrics.writes.WithLabelValues(a.op, result).Inc()

@@ -130,11 +130,12 @@ func newMaker(r Rules, w vip.World) *maker {
 	}
 	for _, x := range w.Members {
 		mb := &member{Member: x, hash: hash(x.Name), excluded: excluded[x.Name]}
+		// A node tells the others that it stops before it acts on it.
 		switch {
-		case x.Info.Excluded != "":
-			mb.excluded = x.Info.Excluded
 		case x.Name == w.Self && w.Stopping:
 			mb.excluded = "its Herald is stopping"
+		case x.Name != w.Self && x.Info.Excluded != "":
+			mb.excluded = x.Info.Excluded
 		}
 		m.members[x.Name] = mb
 		if x.Alive {

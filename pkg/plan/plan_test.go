@@ -307,6 +307,7 @@ func TestUnit(t *testing.T) {
 				for i := range w.Members {
 					w.Members[i].Info.Excluded = "it is stopping"
 				}
+				w.Stopping = true
 				return w
 			},
 			want: `status a
