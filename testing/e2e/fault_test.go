@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -63,6 +64,20 @@ func (s *spot) report() (lab.AddrReport, lab.ConnectReport) {
 	return w.Addrs[0], c
 }
 
+// intact fails the test if a connection failed, but for one per move that was
+// half-open when the client learned the new MAC: its next packet reaches a node
+// whose kernel has never heard of it, and is answered by a reset. Nothing that
+// moves an address between machines can save that one.
+func intact(t *testing.T, c lab.ConnectReport, moves int) {
+	t.Helper()
+	for _, a := range c.Failures {
+		if moves--; moves < 0 || !errors.Is(a.Err, syscall.ECONNRESET) {
+			t.Errorf("of %d connections %d failed: %v", c.Attempts, len(c.Failures), a.Err)
+			return
+		}
+	}
+}
+
 // SIGTERM of the owner: make before break.
 func TestTerminated(t *testing.T) {
 	f := start(t, env())
@@ -79,9 +94,7 @@ func TestTerminated(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v, want at most 100 ms", w.LongestSilence)
 	}
-	if len(c.Failures) > 0 {
-		t.Errorf("%d of %d connections failed", len(c.Failures), c.Attempts)
-	}
+	intact(t, c, 1)
 	event(t, "a", "VIPMoved", "from node "+s.owner)
 	if got := owner(t, "a"); got != to {
 		t.Errorf("vipHost %s, but %s answers", got, to)
@@ -101,9 +114,10 @@ func TestRollingRestart(t *testing.T) {
 		f.ready(n)
 	}
 	w, c := s.report()
-	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 {
-		t.Errorf("unanswered for %v, %d of %d connections failed", w.LongestSilence, len(c.Failures), c.Attempts)
+	if w.LongestSilence > 100*time.Millisecond {
+		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
+	intact(t, c, len(cluster.Nodes()))
 }
 
 // SIGKILL of the owner: its kernel drops the VIP, another takes over when the
@@ -291,9 +305,10 @@ func TestExcluded(t *testing.T) {
 	label("-")
 	time.Sleep(time.Second)
 	w, c := s.report()
-	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 {
-		t.Errorf("unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))
+	if w.LongestSilence > 100*time.Millisecond {
+		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
+	intact(t, c, 1)
 	if got := owner(t, "a"); got != to || !slices.Contains(others(s.owner), got) {
 		t.Errorf("%s has it, want %s", got, to)
 	}
@@ -319,9 +334,10 @@ func TestOneOwner(t *testing.T) {
 		t.Error(err)
 	}
 	w, c := s.report()
-	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 {
-		t.Errorf("unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))
+	if w.LongestSilence > 100*time.Millisecond {
+		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
+	intact(t, c, 1)
 	if other := owner(t, "b"); other != to {
 		t.Errorf("a is on %s, b on %s", to, other)
 	}
