@@ -33,10 +33,13 @@ func main() {
 		fmt.Fprintf(os.Stderr, "demo: don't understand %q\n", flag.Args())
 		os.Exit(2)
 	}
-	// SIGPIPE, too: "demo | head" must not leave a cluster behind.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	// "demo | head" must not leave a cluster behind: without a reader it ends as if interrupted.
+	// (To be notified of SIGPIPE would be wrong: that tells of any socket.)
+	signal.Ignore(syscall.SIGPIPE)
 	s := newScreen(os.Stdout, *fast)
+	s.unread = stop
 	context.AfterFunc(ctx, s.hurry)
 	err := run(ctx, s, *herald, *logs)
 	switch {

@@ -35,6 +35,7 @@ type screen struct {
 	moving bool          // the last line may be written again
 	fast   bool          // no time to read
 	over   chan struct{} // closed: there is nobody to read any more
+	unread func()        // called when nothing can be written any more; nil: nobody cares
 	once   sync.Once
 
 	mu   sync.Mutex // guards out, and that the moving line is its last
@@ -65,7 +66,9 @@ func (s *screen) line(text string) {
 	}
 	s.gap = text == ""
 	s.wipe()
-	fmt.Fprintln(s.out, text)
+	if _, err := fmt.Fprintln(s.out, text); err != nil && s.unread != nil {
+		s.unread()
+	}
 	s.draw()
 }
 

@@ -105,6 +105,20 @@ func TestHurry(t *testing.T) {
 	}
 }
 
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+// Without a reader there is no point in going on.
+func TestUnread(t *testing.T) {
+	n := 0
+	s := &screen{out: full{}, fast: true, unread: func() { n++ }}
+	s.line("x")
+	if n != 1 {
+		t.Errorf("told %d times that nobody reads, want once", n)
+	}
+}
+
 func TestWrap(t *testing.T) {
 	for _, c := range []struct {
 		text string
