@@ -20,8 +20,8 @@ import (
 
 const usage = `lab: a Kubernetes cluster in network namespaces of this machine
 
-  lab up [--nodes N] [--proxy-mode nftables|iptables] [--bare]
-                             bring it up, with a Herald on every node unless --bare
+  lab up [--nodes N] [--proxy-mode nftables|iptables] [--bare] [--wait 5m]
+                             bring it up, with a Herald on every node unless --bare; wait for another lab
   lab status                 what is there
   lab kubectl ARGS...        kubectl, as admin
   lab exec HOST CMD...       run a command on n1.., w1, cl (client), rt (router), cp, pr or switch
@@ -83,10 +83,11 @@ func up(ctx context.Context, dir string, args []string) error {
 	nodes := flags.Int("nodes", 3, "nodes Herald may run on")
 	mode := flags.String("proxy-mode", "nftables", "kube-proxy's mode, nftables or iptables")
 	bare := flags.Bool("bare", false, "start no Herald")
+	wait := flags.Duration("wait", 0, "how long to wait for another lab on this machine to end")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	opts := lab.Options{Nodes: *nodes, ProxyMode: *mode, Dir: dir, Herald: "bin/herald", Log: os.Stdout, Detached: true}
+	opts := lab.Options{Nodes: *nodes, ProxyMode: *mode, Wait: *wait, Dir: dir, Herald: "bin/herald", Log: os.Stdout, Detached: true}
 	if !*bare {
 		rbac, err := exec.CommandContext(ctx, opts.Herald, "manifest", "rbac").Output()
 		if err != nil {
