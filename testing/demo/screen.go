@@ -66,7 +66,7 @@ func (s *screen) line(text string) {
 	}
 	s.gap = text == ""
 	s.wipe()
-	if _, err := fmt.Fprintln(s.out, text); err != nil && s.unread != nil {
+	if _, err := fmt.Fprintln(s.out, strings.ReplaceAll(text, nbsp, " ")); err != nil && s.unread != nil {
 		s.unread()
 	}
 	s.draw()
@@ -167,15 +167,18 @@ func (s *screen) at(since time.Duration, st style, format string, args ...any) {
 	}
 }
 
+// nbsp keeps a number and its unit on one line. What is written has spaces.
+const nbsp = "\u00a0"
+
 // short is a duration as one says it.
 func short(d time.Duration) string {
 	switch {
 	case d == 0:
-		return "0 s"
+		return "0" + nbsp + "s"
 	case d < time.Second:
-		return fmt.Sprintf("%.0f ms", float64(d)/float64(time.Millisecond))
+		return fmt.Sprintf("%.0f"+nbsp+"ms", float64(d)/float64(time.Millisecond))
 	}
-	return fmt.Sprintf("%.1f s", d.Seconds())
+	return fmt.Sprintf("%.1f"+nbsp+"s", d.Seconds())
 }
 
 // pause gives time to read.
@@ -238,7 +241,7 @@ func (s *screen) Write(p []byte) (int, error) {
 func wrap(text string, n int) []string {
 	var lines []string
 	line := ""
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ' ' || r == '\n' }) {
 		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > n {
 			lines = append(lines, line)
 			line = ""

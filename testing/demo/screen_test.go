@@ -130,6 +130,7 @@ func TestWrap(t *testing.T) {
 		{"one two three", 7, []string{"one two", "three"}},
 		{"one two three", 3, []string{"one", "two", "three"}},
 		{"incomprehensibilities are long", 10, []string{"incomprehensibilities", "are long"}},
+		{"takes 20" + nbsp + "ms", 9, []string{"takes", "20" + nbsp + "ms"}},
 		{"ää öö üü", 5, []string{"ää öö", "üü"}},
 	} {
 		if d := cmp.Diff(c.want, wrap(c.text, c.n)); d != "" {
@@ -157,7 +158,7 @@ func TestFold(t *testing.T) {
 
 func TestShort(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0 s", 23400 * time.Microsecond: "23 ms", time.Second: "1.0 s", 13750 * time.Millisecond: "13.8 s"} {
-		if got := short(d); got != want {
+		if got := strings.ReplaceAll(short(d), nbsp, " "); got != want {
 			t.Errorf("short(%v) = %q, want %q", d, got, want)
 		}
 	}
