@@ -62,7 +62,10 @@ func walk(t *testing.T, rng *rand.Rand) {
 	var want []vip.Address
 	wait := 100 * time.Millisecond
 	for step := range 200 {
-		trouble := rng.IntN(4) == 0
+		action, trouble, same := rng.IntN(5), rng.IntN(4) == 0, rng.IntN(3) == 0
+		if action == 1 { // what another program replaces must be taken over, or it stays that program's
+			trouble, same = false, true
+		}
 		k.set(nil)
 		if trouble {
 			luck := rand.New(rand.NewPCG(rng.Uint64(), 2)) // asked by several goroutines, one at a time
@@ -73,8 +76,7 @@ func walk(t *testing.T, rng *rand.Rand) {
 				return nil
 			})
 		}
-		same := rng.IntN(3) == 0
-		switch rng.IntN(5) {
+		switch action {
 		case 0: // another program takes something away
 			if len(want) > 0 {
 				a := want[rng.IntN(len(want))]
@@ -85,8 +87,6 @@ func walk(t *testing.T, rng *rand.Rand) {
 				a := want[rng.IntN(len(want))]
 				if a.Prefix().IsSingleIP() {
 					k.give(a.Link, a.Prefix().String())
-					same, trouble = true, false
-					k.set(nil)
 				}
 			}
 		case 2:
