@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,6 +18,7 @@ type victim struct {
 	owned  []netip.Addr
 	who    *lab.WhoHas
 	client *lab.Connect
+	before map[string]float64 // API requests
 }
 
 // pick chooses the node with the most VIPs and begins to look on.
@@ -48,15 +50,19 @@ func (b *bench) pick(ctx context.Context) (*victim, error) {
 		return nil, err
 	}
 	sleep(ctx, time.Second)
-	return v, nil
+	v.before, err = b.lab.APIRequests(ctx)
+	return v, err
 }
 
-// stop ends the looking on and takes over what was seen.
-func (v *victim) stop(f *Fault) (lab.WhoHasReport, error) {
+// stop ends the looking on, a moment later, and takes over what was seen.
+func (b *bench) stop(ctx context.Context, v *victim, f *Fault) (lab.WhoHasReport, error) {
+	sleep(ctx, time.Second)
 	report, connects := v.who.Stop(), v.client.Stop()
 	f.Owned = len(v.owned)
 	f.note(report, connects)
-	return report, report.Err
+	now, err := b.lab.APIRequests(ctx)
+	f.Requests = lab.Since(now, v.before)
+	return report, errors.Join(err, report.Err)
 }
 
 // noFault looks on while nothing is done.
@@ -67,7 +73,7 @@ func (b *bench) noFault(ctx context.Context) error {
 		return err
 	}
 	sleep(ctx, 10*time.Second)
-	_, err = v.stop(&b.result.NoFault)
+	_, err = b.stop(ctx, v, &b.result.NoFault)
 	return err
 }
 
@@ -89,8 +95,7 @@ func (b *bench) stopOne(ctx context.Context) error {
 		err = p.Wait(ctx)
 		f.Ended = millis(time.Since(began))
 	}
-	sleep(ctx, time.Second)
-	if _, stopped := v.stop(f); err == nil {
+	if _, stopped := b.stop(ctx, v, f); err == nil {
 		err = stopped
 	}
 	if err != nil {
@@ -115,8 +120,7 @@ func (b *bench) killOne(ctx context.Context) error {
 	began := time.Now()
 	b.heralds[v.node].Kill()
 	err = b.awaitMoved(ctx, v, f, began)
-	sleep(ctx, time.Second)
-	report, stopped := v.stop(f)
+	report, stopped := b.stop(ctx, v, f)
 	if err == nil {
 		err = stopped
 	}

@@ -63,11 +63,12 @@ type Fault struct {
 	Connections    int
 	Failed         int
 	SlowestSuccess float64
-	AllMoved       float64   // until other nodes' kernels had all of its VIPs
-	KernelDropped  float64   // until its own kernel had none
-	Ended          float64   // until the process had
-	TakenOver      Quantiles // by VIP: until another node answered
-	Failures       []string  `json:",omitempty"` // the first few, with the time since the looking on began
+	AllMoved       float64            // until other nodes' kernels had all of its VIPs
+	KernelDropped  float64            // until its own kernel had none
+	Ended          float64            // until the process had
+	TakenOver      Quantiles          // by VIP: until another node answered
+	Requests       map[string]float64 // that the API server answered meanwhile, by "VERB resource"
+	Failures       []string           `json:",omitempty"` // the first few, with the time since the looking on began
 }
 
 // quantiles of durations; none make zeros.
@@ -158,6 +159,7 @@ var rows = []row{
 	{"", nil, ""},
 	{"SIGTERM of an owner: its VIPs", func(r Result) float64 { return float64(r.Stopped.Owned) }, "%.0f"},
 	{"  all moved after (ms)", func(r Result) float64 { return r.Stopped.AllMoved }, "%.0f"},
+	{"  API requests per VIP", func(r Result) float64 { return perVIP(r.Stopped) }, "%.1f"},
 	{"  process ended after", func(r Result) float64 { return r.Stopped.Ended }, "%.0f"},
 	{"  longest unanswered", func(r Result) float64 { return r.Stopped.LongestSilence }, "%.0f"},
 	{"  longest answered by two", func(r Result) float64 { return r.Stopped.LongestDouble }, "%.0f"},
@@ -168,8 +170,12 @@ var rows = []row{
 	{"  gone from its kernel after (ms)", func(r Result) float64 { return r.Killed.KernelDropped }, "%.0f"},
 	{"  taken over after, p50", func(r Result) float64 { return r.Killed.TakenOver.P50 }, "%.0f"},
 	{"                    max", func(r Result) float64 { return r.Killed.TakenOver.Max }, "%.0f"},
+	{"  API requests per VIP", func(r Result) float64 { return perVIP(r.Killed) }, "%.1f"},
 	{"  longest answered by two", func(r Result) float64 { return r.Killed.LongestDouble }, "%.0f"},
 }
+
+// perVIP is how many requests it takes to move one VIP.
+func perVIP(f Fault) float64 { return total(f.Requests) / float64(max(1, f.Owned)) }
 
 func values[V any](m map[string]V) []V {
 	return slices.Collect(maps.Values(m))

@@ -24,7 +24,7 @@ var (
 // What is promised, and checked.
 const (
 	mostSilence = 100 * time.Millisecond  // unanswered during a hand-over
-	kernelAfter = 4500 * time.Millisecond // a dead owner's addresses are gone: their lifetime is 4 s
+	kernelAfter = 4500 * time.Millisecond // a dead owner's addresses are gone: their lifetime is 3 s
 	leaseAfter  = 16 * time.Second        // a dead owner's VIPs are taken over: vip_leaseduration and a second
 )
 
