@@ -43,6 +43,9 @@ func managerCommand() *cobra.Command {
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, warnings, err := config.Parse(config.Process(c.Flags()))
 		if err != nil {
+			for _, w := range warnings { // a misspelt name may be the reason
+				c.PrintErrln("warning: " + w)
+			}
 			return err
 		}
 		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: cfg.Log.Level}))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -17,7 +18,11 @@ func manifestCommand() *cobra.Command {
 		Short: "Print the YAML that installs Herald",
 		Long: "Print the YAML that installs Herald. The options are those of the manager, by flag, file or\n" +
 			"environment; what differs from the default goes into the environment of the container.",
-		Args: cobra.NoArgs,
+		Args:         cobra.NoArgs,
+		SilenceUsage: true,
+		RunE: func(*cobra.Command, []string) error { // its output goes to kubectl: no help there
+			return errors.New(`name what to print: "herald manifest daemonset", "pod" or "rbac"`)
+		},
 	}
 	daemonSet := manifestOf("daemonset", "Print a DaemonSet: Herald on every node", manifest.DaemonSet)
 	daemonSet.Flags().Bool("taint", false, "Run on control-plane nodes only")

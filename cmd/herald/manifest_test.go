@@ -145,8 +145,10 @@ func TestManifestOfEnvironment(t *testing.T) {
 }
 
 func TestManifestAlone(t *testing.T) {
-	stdout, _, err := run(t, manifestCommand())
-	if err != nil || !strings.Contains(stdout, "daemonset") || !strings.Contains(stdout, "rbac") {
-		t.Errorf("%v, %s", err, stdout)
+	for _, args := range [][]string{nil, {"foo"}} {
+		out, _, err := run(t, manifestCommand(), args...)
+		if err == nil || out != "" {
+			t.Errorf("%v: %v, and on standard output, where kubectl reads: %q", args, err, out)
+		}
 	}
 }

@@ -40,7 +40,7 @@ func statusCommand() *cobra.Command {
 		}
 		access, _, err := kube.Connect(kube.Access{File: path, Version: currentVersion()})
 		if err != nil {
-			return err
+			return fmt.Errorf("%w; here a kubeconfig may be named by --kubeconfig or KUBECONFIG, too", err)
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
 		defer cancel()
@@ -55,7 +55,7 @@ func statusCommand() *cobra.Command {
 
 // kubeconfig is what kubectl would use, or "" to leave it to kube.Connect.
 func kubeconfig() string {
-	for _, p := range filepath.SplitList(os.Getenv("KUBECONFIG")) {
+	for _, p := range append(filepath.SplitList(os.Getenv("KUBECONFIG")), os.Getenv("k8s_config_file")) {
 		if _, err := os.Stat(p); err == nil {
 			return p
 		}
@@ -79,6 +79,9 @@ func table(w io.Writer, s kube.Snapshot, now time.Time) error {
 	}
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "\nNODE\tVIPS\tRENEWED\tSTATE")
+	if len(view.nodes) == 0 {
+		fmt.Fprintln(t, "(no node lease in sight: no Herald runs, or in another namespace)")
+	}
 	for _, n := range view.nodes {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", n.Name, view.held[n.Name], ago(n.Renewed, now), n.state(now))
 	}
@@ -93,6 +96,7 @@ type view struct {
 	nodes  []nodeLine
 	held   map[string]int
 	last   map[string]kube.Event // by the Service's UID
+	events []kube.Event          // oldest first
 }
 
 // A nodeLine is what a node lease says.
@@ -107,16 +111,24 @@ func (n nodeLine) state(now time.Time) string {
 	case n.Info.Excluded != "":
 		return "carries no VIP: " + n.Info.Excluded
 	}
-	for _, l := range n.Info.Links {
-		if l.Name == n.Info.Default && !l.Up {
-			return "its link " + l.Name + " is down"
-		}
+	link := n.Info.Interface
+	if link == "auto" {
+		link = n.Info.Default
+	}
+	i := slices.IndexFunc(n.Info.Links, func(l vip.Link) bool { return l.Name == link })
+	switch {
+	case link == "":
+		return "carries no VIP: it has no default route, so no link for VIPs"
+	case i < 0:
+		return "carries no VIP: it has no link " + link
+	case !n.Info.Links[i].Up:
+		return "carries no VIP: its link " + link + " is down"
 	}
 	return "ok"
 }
 
 func newView(s kube.Snapshot, now time.Time) view {
-	v := view{now: now, leases: map[vip.Key]*coordinationv1.Lease{}, held: map[string]int{}, since: map[string]time.Time{}, last: map[string]kube.Event{}}
+	v := view{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, held: map[string]int{}, since: map[string]time.Time{}, last: map[string]kube.Event{}}
 	for _, l := range s.Leases {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
 		if n, ok := lease.ReadNode(l); ok {
@@ -190,6 +202,10 @@ func (v view) wrong(s *vip.Service, owner string) string {
 	switch {
 	case s.Ignore:
 		return "ignored (kube-vip.io/ignore)"
+	case len(s.Invalid) > 0:
+		return strings.Join(s.Invalid, " ")
+	case len(s.Ingress) > 0 && len(missing(s)) > 0:
+		return "not announced: " + strings.Join(missing(s), ", ") + v.refusal(s)
 	case said && e.Reason != vip.Announced && e.Reason != vip.Moved && (e.Warning || len(s.Ingress) == 0):
 		return string(e.Reason) + ": " + e.Message
 	case len(s.Ingress) == 0 && len(s.Addresses) == 0:
@@ -198,6 +214,27 @@ func (v view) wrong(s *vip.Service, owner string) string {
 		return "not announced, and no Event says why: another class, or Herald does not run"
 	case owner == "":
 		return "its status names a VIP, but no node holds its lease"
+	}
+	return ""
+}
+
+// missing is the addresses that a Service asks for and its status does not name.
+func missing(s *vip.Service) []string {
+	var all []string
+	for _, a := range s.Addresses {
+		if !slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a }) {
+			all = append(all, a.String())
+		}
+	}
+	return all
+}
+
+// refusal is why, if an Event says it.
+func (v view) refusal(s *vip.Service) string {
+	for _, e := range slices.Backward(v.events) {
+		if e.UID == s.UID && (e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict) {
+			return " (" + e.Message + ")"
+		}
 	}
 	return ""
 }

@@ -159,7 +159,11 @@ func (a *Agent) stop(ctx context.Context) {
 		}
 		break
 	}
-	a.apply(ctx, vip.Plan{})
+	if a.last.Load() != nil {
+		a.apply(ctx, vip.Plan{})
+	}
+	// Else this process has never planned: what bears the mark in the kernel is not its
+	// own, and the kernel drops it unless another process looks after it.
 }
 
 // holds reports whether this node holds any claim.

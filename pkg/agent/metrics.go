@@ -15,7 +15,7 @@ type metrics struct {
 }
 
 func newMetrics() *metrics {
-	return &metrics{
+	m := &metrics{
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "herald_pass_duration_seconds", Help: "Time a pass took from reading the World to the last part set.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 5},
@@ -27,6 +27,10 @@ func newMetrics() *metrics {
 			Name: "herald_services", Help: "Services of type LoadBalancer as this node sees them, by verdict (the reasons of /debug/plan).",
 		}, []string{"verdict"}),
 	}
+	for _, part := range []string{"announcements", "addresses", "probes", "statuses", "notes", "stakes"} {
+		m.errors.WithLabelValues(part) // a series that begins with its first error hides it from rate()
+	}
+	return m
 }
 
 func (m *metrics) observe(p vip.Plan, took time.Duration) {

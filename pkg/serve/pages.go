@@ -31,7 +31,7 @@ const index = `<!DOCTYPE html>
 <ul>
 <li><a href="/metrics">/metrics</a>: for Prometheus
 <li><a href="/healthz">/healthz</a>: whether the process does its work
-<li><a href="/readyz">/readyz</a>: whether this node can carry VIPs
+<li><a href="/readyz">/readyz</a>: whether this node can hold claims on VIPs (its node lease is renewed, its caches are filled)
 <li><a href="/debug/plan">/debug/plan</a>: what it sees and wants, and why a Service is not announced
 </ul>
 </html>

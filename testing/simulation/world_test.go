@@ -338,7 +338,9 @@ func (c *cluster) answers(a netip.Addr) (who []string, handOver bool) {
 		n.expire(time.Now())
 		if _, bound := n.kernel[a]; bound && n.cable {
 			who = append(who, n.name)
-			handOver = handOver || n.linger[a]
+			// Whoever hands over and does not hear that it was written serves on until
+			// its watch shows it.
+			handOver = handOver || n.linger[a] || n.way.Faults().Lose
 		}
 		n.mu.Unlock()
 	}
