@@ -1,0 +1,94 @@
+package main
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// nodeLease is the lease of a node that was renewed so long before noon.
+func nodeLease(node string, silent time.Duration, info string) *coordinationv1.Lease {
+	renewed, seconds, epoch := metav1.NewMicroTime(noon.Add(-silent)), int32(15), int32(7)
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: lease.NodePrefix + node, Annotations: map[string]string{lease.NodeAnnotation: info}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &node, RenewTime: &renewed, LeaseDurationSeconds: &seconds, LeaseTransitions: &epoch},
+	}
+}
+
+func vipLease(service, node string) *coordinationv1.Lease {
+	since := metav1.NewMicroTime(noon.Add(-time.Minute))
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-" + service},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &node, AcquireTime: &since},
+	}
+}
+
+// shown is a Service that asks for the first addresses and shows the others.
+func shown(name, asked, has string) vip.Service {
+	s := vip.Service{Key: vip.Key{Namespace: "default", Name: name}, UID: name, LoadBalancer: true}
+	for a := range strings.FieldsSeq(asked) {
+		s.Addresses = append(s.Addresses, netip.MustParseAddr(a))
+	}
+	for a := range strings.FieldsSeq(has) {
+		s.Ingress = append(s.Ingress, vip.Ingress{Addr: netip.MustParseAddr(a), Mode: vip.ModeVIP})
+	}
+	return s
+}
+
+func said(service string, reason vip.Reason, warning bool, message string) kube.Event {
+	return kube.Event{Note: vip.Note{UID: service, Reason: reason, Warning: warning, Message: message}}
+}
+
+func TestStatusTable(t *testing.T) {
+	const up, down, none = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false}]}`, `{"interface":"","links":[]}`
+	bad := shown("bad", "10.0.0.4", "10.0.0.4")
+	bad.Invalid = []string{"kube-vip.io/ignore is wrong."}
+	s := kube.Snapshot{
+		Services: []vip.Service{
+			shown("good", "10.0.0.1", "10.0.0.1"), shown("half", "10.0.0.2 fd00::2", "10.0.0.2"), shown("none", "10.0.0.3", ""), bad,
+			shown("sad", "10.0.0.5", "10.0.0.5"),
+		},
+		Leases: []*coordinationv1.Lease{
+			nodeLease("n1", time.Second, up), nodeLease("n2", time.Second, down), nodeLease("n3", time.Second, none), nodeLease("n4", time.Minute, up),
+			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"),
+		},
+		Events: []kube.Event{
+			said("half", vip.AddressRefused, true, "no IPv6"), said("half", vip.Announced, false, "n1 announces it"),
+			said("none", vip.NoEndpoints, false, "not ready"), said("good", vip.Announced, false, "n1 announces it"),
+		},
+	}
+	var b strings.Builder
+	if err := table(&b, s, noon); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`,
+		`default/half .*not announced: fd00::2 \(no IPv6\)`,
+		`default/none +\(10\.0\.0\.3\) +- .*NoEndpoints: not ready`,
+		`default/bad .*kube-vip.io/ignore is wrong`,
+		`default/sad .*n4.*silent for 60s`,
+		`n1 +3 +1s +ok`,
+		`n2 .*its link eth0 is down`,
+		`n3 .*no default route`,
+		`n4 +1 +60s +silent`,
+	} {
+		if !regexp.MustCompile(want).MatchString(b.String()) {
+			t.Errorf("no %s in\n%s", want, b.String())
+		}
+	}
+	b.Reset()
+	if err := table(&b, kube.Snapshot{}, noon); err != nil || !strings.Contains(b.String(), "no Herald runs") || !strings.Contains(b.String(), "no Service of type LoadBalancer") {
+		t.Errorf("%v:\n%s", err, b.String())
+	}
+}
