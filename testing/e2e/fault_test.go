@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -32,6 +33,15 @@ func watch(t *testing.T, name, vip string) *spot {
 	create(t, web(name, vip))
 	node := owner(t, name)
 	reach(t, "http://"+vip+"/")
+	// A VIP that moves to a node whose kube-proxy has not heard of it yet is refused there.
+	for _, n := range cluster.Nodes() {
+		until(t, 5*time.Second, "kube-proxy on "+n+" does not serve "+vip, func(context.Context) error {
+			if !strings.Contains(proxyRules(t, n), vip) {
+				return errors.New("its rules don't name it")
+			}
+			return nil
+		})
+	}
 	s := &spot{t: t, addr: netip.MustParseAddr(vip), owner: node}
 	s.who, s.conn = whoHas(t, 20*time.Millisecond, vip), connect(t, vip+":80")
 	if _, err := s.who.Await(bound(t, 2*time.Second), s.addr, node); err != nil {
