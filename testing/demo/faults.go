@@ -240,7 +240,7 @@ func (d *demo) dropped(ctx context.Context, old string, began time.Time) mark {
 			if took := now.Sub(began); took > kernelAfter {
 				return mark{err: fmt.Errorf("%s's kernel dropped %s after %v, not within %v", old, vip, took, kernelAfter)}
 			}
-			return mark{at: now, text: fmt.Sprintf("%s's kernel dropped the address by itself: it was given for 3 s at a time. "+
+			return mark{at: now, text: fmt.Sprintf("%s's kernel dropped the address by itself: it was given for 3 s at a time, in the whole seconds that a kernel counts. "+
 				"Nobody answers now. The others wait: it may be that %s lives, and only they don't hear of it", old, old)}
 		case ctx.Err() != nil:
 			return mark{err: errors.New("the dead node's kernel keeps the VIP")}
