@@ -172,6 +172,20 @@ func TestUnit(t *testing.T) {
 				a: VIPAnnounced`,
 		},
 		{
+			name: "being given away: the status is the successor's to write",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n2"))), "a", "n1"))
+				w.Members = w.Members[:2]
+				w.Stopping = true
+				w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+				return w
+			},
+			want: `give kubevip-a -> n2
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced
+				event a VIPAnnounced`,
+		},
+		{
 			name: "stopping, and nobody else may have it: let go, and the status says so",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))

@@ -116,7 +116,8 @@ func (m *maker) carry(u *unit, s *service) {
 	}
 	s.verdict.Here = len(here) > 0
 	s.verdict.Reason, s.verdict.Message = vip.Announced, "node "+m.Self+" announces "+strings.Join(here, ", ")
-	if len(ingress) > 0 {
+	// Once it is being given away, the status is the successor's to write.
+	if _, giving := m.Leaving[u.lease]; len(ingress) > 0 && !giving {
 		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress})
 	}
 	switch {
