@@ -41,21 +41,24 @@ A name that ends in ` + "`*`" + ` stands for all that begin so.
 func Markdown(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(optionsHead)
-	missing := false
-	for _, g := range groups {
-		rows := inGroup(g)
-		if !missing && !rows[0].Supported() {
-			missing = true
+	for _, supported := range []bool{true, false} {
+		if !supported {
 			b.WriteString(optionsMissing)
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n", g)
-		if missing {
-			b.WriteString("| variable | flag | default | meaning | if set |\n|---|---|---|---|---|\n")
-		} else {
-			b.WriteString("| variable | flag | type | default | meaning | since |\n|---|---|---|---|---|---|\n")
-		}
-		for _, o := range rows {
-			b.WriteString(row(o))
+		for _, g := range groups {
+			rows := slices.DeleteFunc(inGroup(g), func(o Option) bool { return o.Supported() != supported })
+			if len(rows) == 0 {
+				continue
+			}
+			fmt.Fprintf(&b, "\n## %s\n\n", heading(g, supported))
+			if supported {
+				b.WriteString("| variable | flag | type | default | meaning | since |\n|---|---|---|---|---|---|\n")
+			} else {
+				b.WriteString("| variable | flag | default | meaning | if set |\n|---|---|---|---|---|\n")
+			}
+			for _, o := range rows {
+				b.WriteString(row(o))
+			}
 		}
 	}
 	_, err := io.WriteString(w, b.String())
@@ -84,6 +87,14 @@ func Summary(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// heading tells the two halves of a group apart.
+func heading(g Group, supported bool) string {
+	if !supported && slices.ContainsFunc(inGroup(g), Option.Supported) {
+		return string(g) + " (missing)"
+	}
+	return string(g)
 }
 
 func inGroup(g Group) []Option {
