@@ -12,6 +12,8 @@ type Plan struct {
 	Probes        []Probe
 	Addresses     []Address
 	Announcements []Announcement
+	Macvlans      []Macvlan
+	Hires         []Hire
 	Statuses      []Status
 	Notes         []Note
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key
@@ -82,6 +84,10 @@ type Status struct {
 	Ingress []Ingress
 	Host    string // kube-vip.io/vipHost; "" removes the annotation
 	Mark    string // heraldvip.io/announcer; "" removes the annotation
+	// Leases is what DHCP servers have leased for it (heraldvip.io/dhcp-lease, and their
+	// addresses in kube-vip.io/requestedIP). None removes the first of these
+	// annotations and leaves the second, so that the same address is asked for next time.
+	Leases []Contract
 }
 
 // A Note is something the user of a Service must know. It becomes an Event.

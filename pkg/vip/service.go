@@ -51,6 +51,8 @@ type Service struct {
 	Interface string       // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
 	Lease     string       // kube-vip.io/leaseName: a Lease's name in the Service's own namespace, or ""
 
+	DHCP DHCP // how an address is asked for if one is 0.0.0.0 or ::
+
 	Local            bool   // externalTrafficPolicy is Local
 	HealthPort       uint16 // spec.healthCheckNodePort; 0 if there is none
 	Ports            []Port // in the order of the spec
@@ -62,6 +64,17 @@ type Service struct {
 	Host    string    // kube-vip.io/vipHost as it stands: the node that last wrote the status
 	Mark    string    // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
 	Invalid []string  // what could not be read, each a sentence that names the field
+}
+
+// DHCP is what the annotations of a Service say about asking a DHCP server.
+type DHCP struct {
+	Hostname  string       // kube-vip.io/loadbalancerHostname
+	MAC       string       // kube-vip.io/hwaddr, as net.HardwareAddr writes it
+	Requested []netip.Addr // kube-vip.io/requestedIP: one of a family at most
+	Macvlan   string       // kube-vip.io/macvlanName
+	Broadcast bool         // kube-vip.io/dhcp-broadcast
+	RPFilter  string       // kube-vip.io/rp_filter: "0", "1", "2", or "" if not said
+	Leases    []Contract   // heraldvip.io/dhcp-lease: what was leased when the status was written last
 }
 
 // A Family is an IP version, 4 or 6.

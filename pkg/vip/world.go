@@ -29,6 +29,10 @@ type World struct {
 	Stray []Address            // VIPs that the kernel has on a link but nobody of ours put there
 	Heard map[netip.Addr]Sound // who else was heard announcing an address
 	Ready map[Key]bool         // by Service: kube-proxy on this node says that it serves it (Local only)
+
+	// From DHCP.
+	Macvlans []Macvlan // links of ours that are as they should be
+	Hired    []Hired   // what this node asks DHCP servers for
 }
 
 // Reserved is a range of addresses that belongs to something else.

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"encoding/binary"
 	"net"
 	"net/netip"
@@ -123,7 +124,7 @@ func listenPackets(ns string, etherType uint16) (*socket.Conn, error) {
 
 // receive reads a frame and when the kernel got it, on the wall clock.
 func receive(c *socket.Conn, buf, oob []byte) (frame []byte, at time.Time, err error) {
-	n, oobn, _, _, err := c.Recvmsg(buf, oob, 0)
+	n, oobn, _, _, err := c.Recvmsg(context.Background(), buf, oob, 0)
 	if err != nil {
 		return nil, at, err
 	}
