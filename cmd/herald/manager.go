@@ -102,7 +102,10 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.announcer = l2.New(l2.Options{Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period})
+	n.announcer = l2.New(l2.Options{
+		Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period,
+		Links: func() []vip.Link { return n.links.Info().Links },
+	})
 	n.probes = probe.New(log, poke)
 	n.leases = lease.New(n.cluster.Leases(), lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },

@@ -34,12 +34,13 @@ type fakeLAN struct {
 	heard  []string // every frame: "1.1s eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
 	mouths int      // open
 	ears   map[*fakeEar]bool
+	hosts  map[string]func(word) // by "eth0 10.0.0.9": who else has the address, and is asked for it
 }
 
 func newLAN(names ...string) *fakeLAN {
 	l := &fakeLAN{
 		began: time.Now(), ifis: map[string]net.Interface{}, fault: map[string]error{},
-		caches: map[string]map[netip.Addr]string{}, ears: map[*fakeEar]bool{},
+		caches: map[string]map[netip.Addr]string{}, ears: map[*fakeEar]bool{}, hosts: map[string]func(word){},
 	}
 	for i, n := range names {
 		l.set(net.Interface{Index: i + 2, Name: n, Flags: net.FlagUp | net.FlagRunning | net.FlagBroadcast, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(0x0a + i)}})
@@ -133,11 +134,21 @@ func (l *fakeLAN) receive(link string, f []byte) {
 		addr := netip.AddrFrom4([4]byte(f[28:32]))
 		mac := net.HardwareAddr(f[22:28]).String()
 		text = fmt.Sprintf("arp %s %s %s", map[byte]string{1: "request", 2: "reply"}[f[21]], addr, mac)
+		if target := netip.AddrFrom4([4]byte(f[38:42])); target != addr {
+			text = fmt.Sprintf("arp who has %s tell %s", target, addr)
+			l.asks(link, target, f)
+		}
 		if cache[addr] != "" {
 			cache[addr] = mac
 		}
 	case 0x86dd: // RFC 4861 section 7.2.5; RFC 9131 for what is sent to the routers
 		group := netip.AddrFrom16([16]byte(f[38:54]))
+		if f[54] == 135 {
+			target := netip.AddrFrom16([16]byte(f[62:78]))
+			text = fmt.Sprintf("ns who has %s tell %s", target, netip.AddrFrom16([16]byte(f[22:38])))
+			l.asks(link, target, f)
+			break
+		}
 		addr := netip.AddrFrom16([16]byte(f[62:78]))
 		mac := net.HardwareAddr(f[80:86]).String()
 		text = fmt.Sprintf("na %s %s %s", group, addr, mac)
@@ -146,6 +157,33 @@ func (l *fakeLAN) receive(link string, f []byte) {
 		}
 	}
 	l.heard = append(l.heard, fmt.Sprintf("%.1fs %s %s", time.Since(l.began).Seconds(), link, text))
+}
+
+// asks asks the hosts who has an address.
+func (l *fakeLAN) asks(link string, target netip.Addr, frame []byte) {
+	if answer := l.hosts[link+" "+target.String()]; answer != nil {
+		answer(word{addr: target, mac: [6]byte(frame[6:12])})
+	}
+}
+
+// host has other hosts on a link answer for an address, until it is called again.
+func (l *fakeLAN) host(link, addr string, macs ...byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hosts[link+" "+addr] = func(word) {
+		for _, m := range macs {
+			l.tell(link, said(addr, m))
+		}
+	}
+}
+
+// tell has a link's ears hear a word. l.mu is held.
+func (l *fakeLAN) tell(link string, w word) {
+	for e := range l.ears {
+		if e.ifi.Name == link && e.ifi.Index == l.ifis[link].Index && e.family == vip.FamilyOf(w.addr) {
+			e.words <- w
+		}
+	}
 }
 
 // String is what the neighbours believe: "eth0 10.0.0.9 02:00:00:00:00:0a".
@@ -236,12 +274,7 @@ func (e *fakeEar) close() error {
 // say has another host on a link announce an address.
 func (l *fakeLAN) say(link, addr string, mac byte) {
 	l.mu.Lock()
-	a := netip.MustParseAddr(addr)
-	for e := range l.ears {
-		if e.ifi.Name == link && e.ifi.Index == l.ifis[link].Index && e.family == vip.FamilyOf(a) {
-			e.words <- word{a, [6]byte{2, 0, 0, 0, 0, mac}}
-		}
-	}
+	l.tell(link, said(addr, mac))
 	l.mu.Unlock()
 	synctest.Wait()
 }
@@ -272,6 +305,9 @@ func newRig(t *testing.T, l *fakeLAN) *rig {
 	r.Announcer = newAnnouncer(Options{
 		Log:  logger,
 		Rate: 3 * time.Second,
+		Links: func() []vip.Link {
+			return []vip.Link{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("2001:db8::2/64")}}}
+		},
 		Poke: func() {
 			r.lock.Lock()
 			defer r.lock.Unlock()

@@ -58,6 +58,10 @@ func arpFrame(op arp.Operation, addr netip.Addr, mac, target net.HardwareAddr) (
 	if err != nil {
 		return nil, err
 	}
+	return arpBroadcast(p, mac)
+}
+
+func arpBroadcast(p *arp.Packet, mac net.HardwareAddr) ([]byte, error) {
 	payload, err := p.MarshalBinary()
 	if err != nil {
 		return nil, err
@@ -79,11 +83,16 @@ func advertisement(addr netip.Addr, mac net.HardwareAddr, group netip.Addr) ([]b
 	if err != nil {
 		return nil, err
 	}
-	const icmp6, hopLimit = 58, 255 // 255: it can't have passed a router (RFC 4861 section 7.1.2)
+	return icmpFrame(message, mac, addr, group)
+}
+
+// icmpFrame is an ICMPv6 message to a multicast group.
+func icmpFrame(message []byte, mac net.HardwareAddr, from, group netip.Addr) ([]byte, error) {
+	const icmp6, hopLimit = 58, 255 // 255: it can't have passed a router (RFC 4861 section 7.1)
 	packet := binary.BigEndian.AppendUint32(nil, 6<<28)
 	packet = binary.BigEndian.AppendUint16(packet, uint16(len(message)))
 	packet = append(packet, icmp6, hopLimit)
-	packet = append(packet, addr.AsSlice()...)
+	packet = append(packet, from.AsSlice()...)
 	packet = append(packet, group.AsSlice()...)
 	packet = append(packet, message...)
 	g := group.As16()
@@ -96,14 +105,43 @@ func advertisement(addr netip.Addr, mac net.HardwareAddr, group netip.Addr) ([]b
 	return f.MarshalBinary()
 }
 
+// question is the frame that asks who has addr. If from is 0.0.0.0 or ::, it is a
+// probe: nobody learns anything from it.
+func question(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
+	if len(mac) != 6 {
+		return nil, fmt.Errorf("the link has no Ethernet address (%q)", mac)
+	}
+	if addr.Is4() {
+		p, err := arp.NewPacket(arp.OperationRequest, mac, from, make(net.HardwareAddr, 6), addr)
+		if err != nil {
+			return nil, err
+		}
+		return arpBroadcast(p, mac)
+	}
+	group, err := ndp.SolicitedNodeMulticast(addr)
+	if err != nil {
+		return nil, err
+	}
+	ns := &ndp.NeighborSolicitation{TargetAddress: addr}
+	if !from.IsUnspecified() { // RFC 4861 section 4.3: not in a probe
+		ns.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: mac}}
+	}
+	message, err := ndp.MarshalMessageChecksum(ns, from, group)
+	if err != nil {
+		return nil, err
+	}
+	return icmpFrame(message, mac, from, group)
+}
+
 // A word is what a neighbour said: addr is at mac.
 type word struct {
-	addr netip.Addr
-	mac  [6]byte
+	addr  netip.Addr
+	mac   [6]byte
+	probe bool // it is not: mac's host asks before it uses addr (RFC 5227 section 2.1.1)
 }
 
 // parseARP reads an Ethernet frame. Request or reply, the sender fields say who
-// has the address (RFC 826). A probe, whose sender is 0.0.0.0, says nothing.
+// has the address (RFC 826). In a probe the sender is 0.0.0.0.
 func parseARP(frame []byte) (word, bool) {
 	const head = 14
 	if len(frame) < head+28 || binary.BigEndian.Uint16(frame[12:]) != 0x0806 {
@@ -114,6 +152,9 @@ func parseARP(frame []byte) (word, bool) {
 		return word{}, false
 	}
 	w := word{addr: netip.AddrFrom4([4]byte(b[14:18])), mac: [6]byte(b[8:14])}
+	if w.addr.IsUnspecified() && b[7] == byte(arp.OperationRequest) {
+		w.addr, w.probe = netip.AddrFrom4([4]byte(b[24:28])), true
+	}
 	return w, !w.addr.IsUnspecified()
 }
 

@@ -87,6 +87,50 @@ func TestNoEthernetAddress(t *testing.T) {
 			if _, err := announcement(netip.MustParseAddr(a), m); err == nil {
 				t.Errorf("%s from %q: no error", a, m)
 			}
+			if _, err := question(netip.MustParseAddr(a), netip.MustParseAddr(a), m); err == nil {
+				t.Errorf("%s asked for from %q: no error", a, m)
+			}
+		}
+	}
+}
+
+// said is a word by the host 02:00:00:00:00:mac.
+func said(addr string, mac byte) word {
+	return word{addr: netip.MustParseAddr(addr), mac: [6]byte{2, 0, 0, 0, 0, mac}}
+}
+
+func TestQuestions(t *testing.T) {
+	for _, tt := range []struct{ addr, from, frame string }{
+		{"10.0.0.9", "10.0.0.2", `ffffffffffff 02000000000a 0806
+			0001 0800 06 04 0001    # request
+			02000000000a 0a000002   # sender: this node, by an address of its own
+			000000000000 0a000009   # target
+			000000000000000000000000000000000000`},
+		{"10.0.0.9", "0.0.0.0", `ffffffffffff 02000000000a 0806
+			0001 0800 06 04 0001
+			02000000000a 00000000   # RFC 5227 section 2.1.1: the sender address of a probe is 0
+			000000000000 0a000009
+			000000000000000000000000000000000000`},
+		{"2001:db8::12:3456", "2001:db8::2", `3333ff123456 02000000000a 86dd # RFC 4291 section 2.7.1: the solicited-node group
+			60000000 0020 3a ff
+			20010db8000000000000000000000002
+			ff0200000000000000000001ff123456
+			87 00 b350 00000000             # neighbor solicitation
+			20010db8000000000000000000123456
+			01 01 02000000000a              # source link-layer address`},
+		{"2001:db8::12:3456", "::", `3333ff123456 02000000000a 86dd
+			60000000 0018 3a ff
+			00000000000000000000000000000000
+			ff0200000000000000000001ff123456
+			87 00 e41e 00000000
+			20010db8000000000000000000123456 # and no option (RFC 4861 section 4.3)`},
+	} {
+		got, err := question(netip.MustParseAddr(tt.addr), netip.MustParseAddr(tt.from), mac)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(hex.EncodeToString(bytesOf(t, tt.frame)), hex.EncodeToString(got)); d != "" {
+			t.Errorf("%s from %s (-want +got):\n%s", tt.addr, tt.from, d)
 		}
 	}
 }
@@ -98,10 +142,12 @@ func TestParseARP(t *testing.T) {
 		want        word
 		ok          bool
 	}{
-		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{netip.MustParseAddr("10.0.0.9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
-		{"reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", word{netip.MustParseAddr("10.0.0.9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
-		{"sender in ARP, not in Ethernet", "ffffffffffff 02000000000d 0806 0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", word{netip.MustParseAddr("10.0.0.9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
-		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", word{}, false},
+		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", said("10.0.0.9", 0x0b), true},
+		{"reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", said("10.0.0.9", 0x0b), true},
+		{"sender in ARP, not in Ethernet", "ffffffffffff 02000000000d 0806 0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", said("10.0.0.9", 0x0b), true},
+		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", word{netip.MustParseAddr("10.0.0.9"), [6]byte{2, 0, 0, 0, 0, 0x0b}, true}, true},
+		{"reply from nobody", head + "0001 0800 06 04 0002 02000000000b 00000000 000000000000 0a000009", word{}, false},
+		{"probe for nothing", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 00000000", word{}, false},
 		{"not ARP", "ffffffffffff 02000000000b 0800 0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
 		{"not Ethernet", head + "0006 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
 		{"not IPv4", head + "0001 86dd 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
@@ -123,8 +169,8 @@ func TestParseNA(t *testing.T) {
 		want          word
 		ok            bool
 	}{
-		{"unsolicited", "8800 0000 20000000" + target + "0201 02000000000b", word{netip.MustParseAddr("2001:db8::9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
-		{"solicited", "8800 0000 60000000" + target + "0201 02000000000b", word{netip.MustParseAddr("2001:db8::9"), [6]byte{2, 0, 0, 0, 0, 0x0b}}, true},
+		{"unsolicited", "8800 0000 20000000" + target + "0201 02000000000b", said("2001:db8::9", 0x0b), true},
+		{"solicited", "8800 0000 60000000" + target + "0201 02000000000b", said("2001:db8::9", 0x0b), true},
 		{"without an address", "8800 0000 60000000" + target, word{}, false},
 		{"a source's address", "8800 0000 60000000" + target + "0101 02000000000b", word{}, false},
 		{"a solicitation", "8700 0000 00000000" + target + "0101 02000000000b", word{}, false},

@@ -27,6 +27,7 @@ func kernelRig(t testing.TB) (a *Announcer, log *buffer, poked chan struct{}) {
 	a = New(Options{
 		Log:    slog.New(slog.NewTextHandler(log, nil)),
 		Rate:   3 * time.Second,
+		Links:  func() []vip.Link { return nil },
 		Tenure: func() vip.Tenure { return vip.Tenure{Confirmed: true, Until: time.Now().Add(time.Hour)} },
 		Poke: func() {
 			select {

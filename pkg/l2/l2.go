@@ -4,7 +4,7 @@
 //
 // It answers nothing: the kernel answers for the addresses that are bound. It
 // speaks so that caches and switches which knew another owner learn of the new
-// one, and go on knowing it.
+// one, and go on knowing it. And it asks: whether others answer as they should.
 package l2
 
 import (
@@ -32,6 +32,8 @@ type Options struct {
 	Tenure func() vip.Tenure
 	// Rate is the time between two announcements of a VIP once it is known (vip_arpRate).
 	Rate time.Duration
+	// Links is the node's links with its own addresses: those to ask from.
+	Links func() []vip.Link
 }
 
 // An Announcer is the part of the node that announces VIPs.
@@ -43,9 +45,14 @@ type Announcer struct {
 	ears   memory
 	wake   chan struct{} // capacity 1: what is wanted has changed
 
+	questions questions
+
 	mu     sync.Mutex // guards what follows
 	speech map[topic]*speech
 	links  links
+	asked  map[sense]time.Time // where questions are asked, and when last
+	open   map[sense]int       // how many ears are open
+	opened chan struct{}       // closed, and replaced, when open has changed
 }
 
 // A topic is what one announcement is about.
@@ -74,6 +81,9 @@ func newAnnouncer(o Options, l lan) *Announcer {
 		meters: newMeters(),
 		wake:   make(chan struct{}, 1),
 		speech: map[topic]*speech{},
+		asked:  map[sense]time.Time{},
+		open:   map[sense]int{},
+		opened: make(chan struct{}),
 		links:  links{lan: l, open: map[string]*station{}, seen: map[string]net.Interface{}, changed: map[string]bool{}},
 	}
 	a.ears.init(a.meters.heard)
@@ -137,6 +147,9 @@ func (a *Announcer) used() map[string]bool {
 	used := map[string]bool{}
 	for t := range a.speech {
 		used[t.link] = true
+	}
+	for k := range a.asked {
+		used[k.link] = true
 	}
 	return used
 }

@@ -571,7 +571,7 @@ func TestMeters(t *testing.T) {
 			}
 		}
 		families, err := reg.Gather()
-		if err != nil || len(families) != 3 {
+		if err != nil || len(families) != 4 {
 			t.Errorf("gathered %d metrics, error %v", len(families), err)
 		}
 	})

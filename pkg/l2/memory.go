@@ -70,12 +70,19 @@ func (m *memory) know(own map[[6]byte]bool) {
 	m.own = own
 }
 
-// hear notes a word heard on a link and reports whether it is worth a poke.
+// isOwn reports whether a hardware address is this node's.
+func (m *memory) isOwn(mac [6]byte) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.own[mac]
+}
+
+// hear notes a word of another host heard on a link and reports whether it is worth a poke.
 func (m *memory) hear(link string, w word, now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	e := m.expected[topic{w.addr, link}]
-	if e == nil || m.own[w.mac] {
+	if e == nil {
 		return false
 	}
 	m.count.Inc()

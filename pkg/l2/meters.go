@@ -13,6 +13,7 @@ type meters struct {
 	sent   *prometheus.CounterVec
 	errors *prometheus.CounterVec
 	heard  prometheus.Counter
+	asked  *prometheus.CounterVec
 }
 
 func newMeters() meters {
@@ -25,6 +26,7 @@ func newMeters() meters {
 	return meters{
 		sent:   byFamily("herald_announcements_sent_total", "Frames that announced a VIP: gratuitous ARP (ipv4) and unsolicited neighbor advertisements (ipv6)."),
 		errors: byFamily("herald_announcement_errors_total", "Announcements of a VIP that could not be sent. Each is tried again after about a second."),
+		asked:  byFamily("herald_questions_sent_total", "ARP requests and neighbor solicitations that asked for an address: of other nodes, of VIPs that other nodes own, and of VIPs before they are used for the first time."),
 		heard: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "herald_announcements_heard_total",
 			Help: "Announcements by other hosts of a VIP that this node announces, or has just handed to another node.",
@@ -33,7 +35,7 @@ func newMeters() meters {
 }
 
 func (m meters) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.sent, m.errors, m.heard}
+	return []prometheus.Collector{m.sent, m.errors, m.heard, m.asked}
 }
 
 // family is the label of a's family.

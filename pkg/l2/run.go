@@ -44,8 +44,14 @@ func (a *Announcer) Run(ctx context.Context) error {
 func (a *Announcer) round(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.speech) == 0 {
-		return time.Hour // Set wakes it
+	for k, last := range a.asked {
+		if now.Sub(last) > attention {
+			delete(a.asked, k)
+		}
+	}
+	if len(a.speech)+len(a.asked) == 0 {
+		a.links.keep(nil)
+		return time.Hour // Set wakes it, and so does a question
 	}
 	a.links.look(now)
 	a.ears.know(a.links.own())
@@ -101,11 +107,7 @@ func (a *Announcer) say(s *speech, now time.Time) {
 // the forms instead would halve the rate for a neighbour that heeds only one.
 func (a *Announcer) send(s *speech, now time.Time) error {
 	name, addr := s.want.Link, s.want.Addr.Unmap().WithZone("")
-	if a.links.all == nil || a.links.open[name] == nil {
-		a.links.look(now)
-		a.ears.know(a.links.own())
-	}
-	st, err := a.links.station(name)
+	st, err := a.reach(name, now)
 	if err != nil {
 		return err
 	}
@@ -124,6 +126,15 @@ func (a *Announcer) send(s *speech, now time.Time) error {
 		a.meters.sent.WithLabelValues(family(addr)).Inc()
 	}
 	return nil
+}
+
+// reach opens a link if it isn't open. a.mu is held.
+func (a *Announcer) reach(link string, now time.Time) (*station, error) {
+	if a.links.all == nil || a.links.open[link] == nil {
+		a.links.look(now)
+		a.ears.know(a.links.own())
+	}
+	return a.links.station(link)
 }
 
 // report logs when an announcement begins to fail, or works again.
@@ -153,6 +164,11 @@ func (a *Announcer) attend(ctx context.Context, tasks *sync.WaitGroup, listening
 	for t := range a.speech {
 		if ifi, ok := a.links.all[t.link]; ok {
 			needed[hearing{t.link, ifi.Index, vip.FamilyOf(t.addr)}] = true
+		}
+	}
+	for k := range a.asked {
+		if ifi, ok := a.links.all[k.link]; ok {
+			needed[hearing{k.link, ifi.Index, k.family}] = true
 		}
 	}
 	a.mu.Unlock()
@@ -205,13 +221,19 @@ func (a *Announcer) hear(ctx context.Context, h hearing) error {
 	}
 	defer e.close()
 	defer context.AfterFunc(ctx, func() { _ = e.close() })()
+	a.ear(h, 1)
+	defer a.ear(h, -1)
 	for {
 		w, err := e.next()
 		if err != nil {
 			return err
 		}
-		if a.ears.hear(h.link, w, time.Now()) {
+		if a.ears.isOwn(w.mac) {
+			continue
+		}
+		if !w.probe && a.ears.hear(h.link, w, time.Now()) {
 			a.opts.Poke()
 		}
+		a.questions.hear(h.link, w)
 	}
 }
