@@ -51,7 +51,7 @@ var floors = map[string]int{
 }
 
 // sideways is what may be imported on the same floor.
-var sideways = map[string]string{"pkg/plan": "pkg/pool"}
+var sideways = map[string]string{"pkg/plan": "pkg/pool", "pkg/config": "pkg/vip"}
 
 // worlds says which files may import what: where a type of the outside ends. A
 // package that begins with several prefixes belongs to the longest. "pkg/x"
@@ -66,6 +66,7 @@ var worlds = map[string][]string{
 	"sigs.k8s.io/yaml":                      {"pkg/config", "pkg/manifest"},
 	"github.com/vishvananda/":               {"pkg/netif"},
 	"github.com/mdlayher/":                  {"pkg/l2"},
+	"github.com/osrg/gobgp/":                {"pkg/bgp"},
 }
 
 // outside is what a room that does no I/O does not import.

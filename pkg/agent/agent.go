@@ -44,6 +44,7 @@ type Options struct {
 	Statuses      Part[vip.Status]
 	Notes         Part[vip.Note]
 	Stakes        Part[vip.Stake]
+	Routes        Part[vip.Route] // may be nil: nothing is told to routers
 }
 
 // Times of the loop.
@@ -146,7 +147,7 @@ func (a *Agent) stop(ctx context.Context) {
 	for ticker := time.NewTicker(tick); ; {
 		a.pass(ctx)
 		w := a.observe()
-		if !w.Synced || len(w.Bound) == 0 && !holds(w) && a.untold == 0 || !w.Tenure.Holds(w.Now) {
+		if !w.Synced || len(w.Bound) == 0 && !holds(w) && a.untold == 0 && !w.Draining || !w.Tenure.Holds(w.Now) {
 			break
 		}
 		select {
@@ -240,6 +241,10 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	say := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !bound[place{x.Addr, x.Link}] })
 	a.announce, err = a.o.Announcements.Set(ctx, say)
 	failed("announcements", err)
+	if a.o.Routes != nil {
+		_, err = a.o.Routes.Set(ctx, p.Routes)
+		failed("routes", err)
+	}
 	_, err = a.o.Probes.Set(ctx, p.Probes)
 	failed("probes", err)
 	told, err := a.o.Statuses.Set(ctx, p.Statuses)

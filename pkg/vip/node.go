@@ -13,6 +13,8 @@ type Node struct {
 	PodCIDRs  []netip.Prefix // spec.podCIDRs
 	Excluded  string         // why it must not carry a VIP (taint, condition), or ""
 	Label     string         // the label that keeps VIPs off it as long as there are nodes without, or ""
+
+	Annotations map[string]string // those below the prefix that Herald was told (annotation), without it
 }
 
 // A Link is a network interface of a node, as its announcer tells it.
@@ -29,6 +31,8 @@ type Info struct {
 	Default   string `json:"default"`            // the link "auto" falls back to
 	Links     []Link `json:"links"`              // sorted by name
 	Excluded  string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
+
+	Sessions []Session `json:"bgp,omitempty"` // its BGP sessions
 }
 
 // A Member is a node on which an announcer runs, or ran.

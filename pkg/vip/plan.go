@@ -14,6 +14,7 @@ type Plan struct {
 	Announcements []Announcement
 	Macvlans      []Macvlan
 	Hires         []Hire
+	Routes        []Route // sorted by prefix
 	Statuses      []Status
 	Notes         []Note
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key

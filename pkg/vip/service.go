@@ -59,6 +59,8 @@ type Service struct {
 	WithoutEndpoints bool   // kube-vip.io/allow-reconcile-without-endpoints
 	Mode             IPMode // heraldvip.io/ip-mode; "" if not said
 	Endpoints        Endpoints
+	Announce         []Method   // heraldvip.io/announce: the ways it wants; nil is all that are enabled
+	Attributes       Attributes // heraldvip.io/bgp-*: what it says of its routes
 
 	Ingress []Ingress // status.loadBalancer.ingress as it stands
 	Host    string    // kube-vip.io/vipHost as it stands: the node that last wrote the status

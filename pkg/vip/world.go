@@ -33,6 +33,10 @@ type World struct {
 	// From DHCP.
 	Macvlans []Macvlan // links of ours that are as they should be
 	Hired    []Hired   // what this node asks DHCP servers for
+
+	// From this node's BGP speaker.
+	Sessions []Session // one per peer, in the order of the options
+	Draining bool      // routes that are about to go are shown as such, and routers have not had the time to turn away yet
 }
 
 // Reserved is a range of addresses that belongs to something else.

@@ -1,0 +1,85 @@
+package bgp
+
+import (
+	"net/netip"
+
+	api "github.com/osrg/gobgp/v3/api"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+var (
+	ipv4Unicast = &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	ipv6Unicast = &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
+)
+
+func familyOf(a netip.Addr) *api.Family {
+	if a.Is4() {
+		return ipv4Unicast
+	}
+	return ipv6Unicast
+}
+
+// An advert is a Route as one peer is told of it.
+type advert struct {
+	vip.Route
+	hop netip.Addr // unspecified (of either family) leaves it to the session's own address
+}
+
+func (a advert) equal(b advert) bool { return a.hop == b.hop && a.Route.Equal(b.Route) }
+
+// path is a as gobgp takes it. repeat is the AS number to prepend; 0 on an iBGP
+// session, where our own number in a path would be taken for a loop.
+func (a advert) path(repeat uint32) *api.Path {
+	nlri := pack(&api.IPAddressPrefix{Prefix: a.Prefix.Addr().String(), PrefixLen: uint32(a.Prefix.Bits())})
+	family := familyOf(a.Prefix.Addr())
+	attrs := []*anypb.Any{
+		pack(&api.OriginAttribute{Origin: 0}), // IGP: it is ours
+		pack(&api.MpReachNLRIAttribute{Family: family, NextHops: []string{a.hop.String()}, Nlris: []*anypb.Any{nlri}}),
+	}
+	if n := a.Attributes.Prepend; n != nil && *n > 0 && repeat != 0 {
+		numbers := make([]uint32, *n)
+		for i := range numbers {
+			numbers[i] = repeat
+		}
+		attrs = append(attrs, pack(&api.AsPathAttribute{Segments: []*api.AsSegment{{Type: api.AsSegment_AS_SEQUENCE, Numbers: numbers}}}))
+	}
+	if m := a.Attributes.MED; m != nil {
+		attrs = append(attrs, pack(&api.MultiExitDiscAttribute{Med: *m}))
+	}
+	pref := a.Attributes.LocalPref
+	if a.Drain {
+		pref = new(uint32) // RFC 8326 section 4.1: towards iBGP peers, which don't act on the community
+	}
+	if pref != nil {
+		attrs = append(attrs, pack(&api.LocalPrefAttribute{LocalPref: *pref})) // gobgp leaves it out towards eBGP peers
+	}
+	var small []uint32
+	if a.Drain {
+		small = append(small, uint32(vip.GracefulShutdown))
+	}
+	for _, c := range a.Attributes.Communities {
+		if !a.Drain || c != vip.GracefulShutdown {
+			small = append(small, uint32(c))
+		}
+	}
+	if len(small) > 0 {
+		attrs = append(attrs, pack(&api.CommunitiesAttribute{Communities: small}))
+	}
+	if len(a.Attributes.Large) > 0 {
+		large := &api.LargeCommunitiesAttribute{}
+		for _, c := range a.Attributes.Large {
+			large.Communities = append(large.Communities, &api.LargeCommunity{GlobalAdmin: c[0], LocalData1: c[1], LocalData2: c[2]})
+		}
+		attrs = append(attrs, pack(large))
+	}
+	return &api.Path{Family: family, Nlri: nlri, Pattrs: attrs}
+}
+
+// pack can't fail: the messages are gobgp's own and hold plain numbers and text.
+func pack(m proto.Message) *anypb.Any {
+	a, _ := anypb.New(m)
+	return a
+}
