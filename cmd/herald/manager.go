@@ -68,6 +68,7 @@ type node struct {
 	links     *netif.Interfaces
 	announcer *l2.Announcer
 	probes    *probe.Probes
+	control   *controlPlane // nil without cp_enable
 	agent     *agent.Agent
 	server    *serve.Server
 	log       *slog.Logger
@@ -75,22 +76,34 @@ type node struct {
 
 func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
-	access, where, err := kube.Connect(kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion()})
+	n := &node{log: log}
+	var servers *kube.Servers
+	if cfg.Control.Enable {
+		servers = kube.NewServers(cfg.Control.Port, n.hosts)
+	}
+	access, where, err := kube.Connect(kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion(), Servers: servers})
 	if err != nil {
 		return nil, err
 	}
 	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where)
-	n := &node{log: log}
+	if servers != nil {
+		if n.control, err = newControlPlane(n, cfg.Control, servers); err != nil {
+			return nil, err
+		}
+	}
 	// Rooms tell the agent and the leases of changes; both exist before any room runs.
 	poke := func() { n.agent.Poke() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
-	locks := ""
+	var locks []string
 	if !cfg.Services.Election {
-		locks = cfg.Services.LeaseNamespace
+		locks = append(locks, cfg.Services.LeaseNamespace)
+	}
+	if cfg.Control.Enable {
+		locks = append(locks, cfg.Control.LeaseNamespace)
 	}
 	n.cluster, err = kube.New(access, kube.Options{
 		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Locks: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
-		Log: log, Poke: poke, PokeLeases: func() { n.leases.Wake() },
+		Servers: servers, Log: log, Poke: poke, PokeLeases: func() { n.leases.Wake() },
 	})
 	if err != nil {
 		return nil, err
@@ -127,6 +140,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 // info is what the others may know of this node.
 func (n *node) info() vip.Info {
 	info := n.links.Info()
+	info.APIServer = n.control != nil && n.control.Ready()
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"
 	}
@@ -167,7 +181,7 @@ func (n *node) pages() serve.Pages {
 
 // rules is what placement depends on.
 func rules(cfg config.Config) plan.Rules {
-	return plan.Rules{
+	r := plan.Rules{
 		Enabled: cfg.Services.Enable && cfg.ARP.Enable,
 		Class:   cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
 		Election: cfg.Services.Election,
@@ -175,6 +189,10 @@ func rules(cfg config.Config) plan.Rules {
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		Mode: vip.IPMode(cfg.Services.IPMode), Mark: cfg.Node.Namespace,
 	}
+	if cfg.Control.Enable {
+		r.ControlPlane = controlPlaneRule(cfg)
+	}
+	return r
 }
 
 // run runs the node until ctx ends. The agent ends first: it needs all the
@@ -183,7 +201,11 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	for _, t := range []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.server} {
+	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.server}
+	if n.control != nil {
+		tasks = append(tasks, n.control)
+	}
+	for _, t := range tasks {
 		group.Go(func() error {
 			if err := t.Run(rest); err != nil {
 				return fmt.Errorf("%s: %w", t, err)

@@ -62,11 +62,11 @@ func TestManifest(t *testing.T) {
 		{
 			args:   "pod --interface eth0 --arp --services --leaderElection --address 192.0.2.1",
 			stdout: []string{"kind: Pod\n", "- name: vip_interface\n      value: eth0\n", "/etc/kubernetes/admin.conf\n"},
-			stderr: "warning: address (flag --address) has no effect: this version of Herald does not support a control-plane VIP\n",
+			stderr: "warning: address=\"192.0.2.1\" (flag --address) has no effect without cp_enable=true\n",
 		},
 		{
-			args: "pod --interface eth0 --arp --services --controlplane --address 192.0.2.1",
-			err:  `cp_enable="true" (flag --controlplane): this version of Herald does not support a control-plane VIP yet; remove it`,
+			args: "pod --interface eth0 --arp --controlplane --address 192.0.2.1 --enableLoadBalancer",
+			err:  `lb_enable="true" (flag --enableLoadBalancer): this version of Herald does not support balancing over the API servers in the kernel yet; remove it`,
 		},
 		{
 			args:   "daemonset --inCluster --taint --arp --services --image example.com/herald:1",
@@ -75,7 +75,7 @@ func TestManifest(t *testing.T) {
 		{
 			args:   "daemonset",
 			stdout: []string{"kind: DaemonSet\n"},
-			stderr: "warning: svc_enable=\"false\" (default): no VIP is announced; set svc_enable=true for those of Services\n",
+			stderr: "warning: svc_enable=\"false\" (default): no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's\n",
 		},
 		{args: "rbac --serviceNamespace web --namespace lb", stdout: []string{"kind: Role\n", "  namespace: web\n", "  namespace: lb\n"}},
 		{args: "pod --inCluster --arp --services", stdout: []string{"serviceAccountName: herald\n"}},

@@ -7,6 +7,7 @@ package config
 
 import (
 	"log/slog"
+	"net/netip"
 	"time"
 )
 
@@ -21,6 +22,7 @@ type Config struct {
 	ARP      ARP
 	Kube     Kube
 	Serve    Serve
+	Control  Control
 }
 
 // Log says what is logged.
@@ -94,4 +96,18 @@ type Kube struct {
 type Serve struct {
 	Metrics    string // prometheus_server: host:port; "" is off
 	HealthPort uint16 // health_check_port; 0 is off
+}
+
+// Control says whether the API servers get a VIP.
+type Control struct {
+	Enable         bool         // cp_enable
+	Addresses      []netip.Addr // address: at most one of each family
+	Port           uint16       // port of the API servers
+	LeaseNamespace string       // where the VIP's lease is
+	LeaseName      string       // vip_leasename: its name
+
+	CheckURL     string        // control_plane_health_check_address; "" leaves it to Port
+	CheckPeriod  time.Duration // between two questions
+	CheckTimeout time.Duration // for one answer
+	CheckMost    int           // failures in a row that make it count as not ready
 }

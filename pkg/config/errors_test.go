@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +72,19 @@ var errorCases = []struct {
 	{"prometheus_server=:0", `prometheus_server=":0" (environment): must be host:port, :port, or off`},
 	{"prometheus_server=:http", `prometheus_server=":http" (environment): must be host:port, :port, or off`},
 	{"prometheus_server=::1:2112", `prometheus_server="::1:2112" (environment): must be host:port, :port, or off`},
+	{"cp_enable=perhaps", `cp_enable="perhaps" (environment): must be true or false`},
+	{"address=vip.example.com cp_enable=true", `address="vip.example.com" (environment): must be an IP address, or one of each family with a comma between; names are not supported`},
+	{"address=192.0.2.1,192.0.2.2", `address="192.0.2.1,192.0.2.2" (environment): must be an IP address, or one of each family with a comma between; names are not supported`},
+	{"address=fe80::1%eth0", `address="fe80::1%eth0" (environment): must be an IP address, or one of each family with a comma between; names are not supported`},
+	{"address=127.0.0.1", `address="127.0.0.1" (environment): must be a unicast address, neither loopback nor link-local`},
+	{"address= cp_enable=true", `address="" (default): must name the VIP of the control plane, since cp_enable is true`},
+	{"port=0", `port="0" (environment): must be a port from 1 to 65535`},
+	{"vip_leasename=a/b/c", `vip_leasename="a/b/c" (environment): must be the name of a Lease, or namespace/name`},
+	{"vip_leasename=plndr-svcs-lock cp_enable=true address=192.0.2.1", `vip_leasename="plndr-svcs-lock" (environment): must be another lease than svc_leasename="plndr-svcs-lock" (default)`},
+	{"control_plane_health_check_address=localhost:6443", `control_plane_health_check_address="localhost:6443" (environment): must be a URL such as https://127.0.0.1:6443/readyz`},
+	{"control_plane_health_check_period_seconds=0", `control_plane_health_check_period_seconds="0" (environment): must be a whole number of seconds from 1 to 86400`},
+	{"control_plane_health_check_timeout_seconds=0", `control_plane_health_check_timeout_seconds="0" (environment): must be a whole number of seconds from 1 to 86400`},
+	{"control_plane_health_check_failure_threshold=0", `control_plane_health_check_failure_threshold="0" (environment): must be a whole number from 1 to 100`},
 	{"health_check_port=65536", `health_check_port="65536" (environment): must be a port from 1 to 65535, or 0 for none`},
 	{"health_check_port=2112", `health_check_port="2112" (environment): must be another port than that of prometheus_server=":2112" (default), where /healthz is served as well`},
 }
@@ -90,7 +104,7 @@ func TestErrors(t *testing.T) {
 			if !errors.As(err, new(*Error)) {
 				t.Errorf("%T, want an *Error", err)
 			}
-			if c != (Config{}) {
+			if !reflect.DeepEqual(c, Config{}) {
 				t.Errorf("a Config beside an error: %+v", c)
 			}
 		})
@@ -122,6 +136,15 @@ func TestServicesWithoutARP(t *testing.T) {
 	}
 }
 
+// TestControlPlaneWithoutARP: the same for the VIP of the control plane.
+func TestControlPlaneWithoutARP(t *testing.T) {
+	_, _, err := Parse(Sources{Env: []string{"cp_enable=true", "address=192.0.2.1"}, Hostname: "n1"})
+	want := `vip_arp="false" (default): must be true with cp_enable: nothing else in this version announces its VIP`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
 // TestAllErrorsAtOnce, from every source, in the order of the table.
 func TestAllErrorsAtOnce(t *testing.T) {
 	_, _, err := Parse(Sources{
@@ -144,6 +167,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 		`vip_retryperiod="-1" (flag --leaseRetry): must be a whole number of seconds from 1 to 86400`,
 		`svc_ipmode="x" (environment): must be VIP or Proxy`,
 		`vip_arp="perhaps" (file /etc/herald.yaml): must be true or false`,
+		`lb_enable="1" (file /etc/herald.yaml): this version of Herald does not support balancing over the API servers in the kernel yet; remove it`,
 		`bgp_enable="true" (environment): this version of Herald does not support BGP yet; remove it`,
 		`egress_podcidr="10.0.0.0/8" (file /etc/herald.yaml): this version of Herald does not support egress yet; remove it`,
 	}
@@ -178,7 +202,8 @@ func TestWarnings(t *testing.T) {
 			`bgp_peerpass (environment) has no effect: this version of Herald does not support BGP`,
 			`bgp_peers (environment) has no effect: this version of Herald does not support BGP`,
 		}},
-		{"address=192.0.2.1 vip_leaderelection=true", []string{`address (environment) has no effect: this version of Herald does not support a control-plane VIP`}},
+		{"address=192.0.2.1 vip_leaderelection=true", []string{`address="192.0.2.1" (environment) has no effect without cp_enable=true`}},
+		{"cp_enable=false vip_address=192.0.2.1", []string{`vip_address="192.0.2.1" (environment) has no effect without cp_enable=true`}},
 		{"zebra_b=1 vip_packetproject=p vip_packet=true vip_loseleadership=true vip_loseleadershiptimeout=4", []string{
 			`zebra_b (environment) is not known`,
 			`vip_packet (environment) has no effect: this version of Herald does not support this option`,

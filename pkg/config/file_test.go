@@ -43,7 +43,7 @@ bgp_as: 65000   # the default, and no 6.5e+04
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
+		if diff := cmp.Diff(want, got, addresses); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		if len(warnings) > 0 {

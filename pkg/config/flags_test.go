@@ -38,7 +38,7 @@ func TestFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(want, got, addresses); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			if len(warnings) > 0 {

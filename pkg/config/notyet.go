@@ -2,39 +2,35 @@ package config
 
 // What this version lacks, as messages name it.
 const (
-	lacksCP      = "a control-plane VIP"
-	lacksBGP     = "BGP"
-	lacksRoutes  = "routing tables"
-	lacksDHCP    = "DHCP"
-	lacksNames   = "names as addresses"
-	lacksUPnP    = "UPnP"
-	lacksEgress  = "egress"
-	lacksLabels  = "node labels"
-	lacksFilter  = "dropping traffic to other ports"
-	lacksMirror  = "mirroring traffic"
-	lacksWG      = "WireGuard"
-	lacksDemand  = "an election per Service on demand"
-	lacksConfig  = "kube-vip's configuration file"
-	lacksGeneric = "this option"
+	lacksElection = "running without an election"
+	lacksBalancer = "balancing over the API servers in the kernel"
+	lacksBGP      = "BGP"
+	lacksRoutes   = "routing tables"
+	lacksDHCP     = "DHCP"
+	lacksNames    = "names as addresses"
+	lacksUPnP     = "UPnP"
+	lacksEgress   = "egress"
+	lacksLabels   = "node labels"
+	lacksFilter   = "dropping traffic to other ports"
+	lacksMirror   = "mirroring traffic"
+	lacksWG       = "WireGuard"
+	lacksDemand   = "an election per Service on demand"
+	lacksConfig   = "kube-vip's configuration file"
+	lacksGeneric  = "this option"
 )
 
 // notYet are the options of kube-vip that this version knows of but doesn't
 // support. A name that ends in * stands for all that begin so.
 var notYet = []Option{
 	// Control-plane VIP.
-	{Env: "cp_enable", Flag: "controlplane", Type: Bool, Default: "false", Group: ControlPlane, When: lacksCP, Effect: Refused, Meaning: "Announce a VIP for the API servers."},
-	{Env: "address", Flag: "address", Type: String, Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The VIP of the control plane."},
-	{Env: "vip_address", Flag: "vip", Type: String, Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The old name of `address`."},
-	{Env: "port", Flag: "port", Type: Port, Default: "6443", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The API servers' port."},
-	{Env: "vip_leaderelection", Flag: "leaderElection", Type: Bool, Default: "false", Group: ControlPlane, When: lacksCP, Effect: Idle, Meaning: "Elect an owner. Herald always does."},
-	{Env: "vip_leasename", Flag: "leaseName", Type: Name, Default: "plndr-cp-lock", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The lease of the control plane's VIP."},
-	{Env: "cp_detect", Flag: "autodetectcp", Type: Bool, Default: "false", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "Find a working API server on the node."},
-	{Env: "lb_enable", Flag: "enableLoadBalancer", Type: Bool, Default: "false", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "Balance over the API servers."},
-	{Env: "lb_port", Flag: "lbPort", Type: Port, Default: "6443", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "The port that is balanced."},
-	{Env: "lb_fwdmethod", Flag: "lbForwardingMethod", Type: String, Default: "local", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "How balanced traffic is forwarded."},
-	{Env: "control_plane_health_check_*", Type: String, Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "Health checks of the API servers."},
-	{Env: "backend_health_check_interval", Type: Seconds, Default: "5", Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "How often balanced API servers are checked."},
-	{Env: "iptables_backend", Type: String, Group: ControlPlane, When: lacksCP, Effect: Unused, Meaning: "`nft` or `legacy`."},
+	{Env: "vip_leaderelection", Flag: "leaderElection", Type: Bool, Default: "false", Group: ControlPlane, When: lacksElection, Effect: Idle, Meaning: "Elect an owner. Herald always does."},
+	{Env: "cp_detect", Flag: "autodetectcp", Type: Bool, Default: "false", Group: ControlPlane, When: lacksElection, Effect: Idle, Meaning: "Find a working API server on the node. Herald always does."},
+	{Env: "lb_enable", Flag: "enableLoadBalancer", Type: Bool, Default: "false", Group: ControlPlane, When: lacksBalancer, Effect: Refused, Meaning: "Balance over the API servers in the kernel (ip_vs). Refused, since who asks for it counts on all API servers being used; see [0052](../decisions/0052-no-balancing-of-api-servers-in-the-kernel.md)."},
+	{Env: "lb_port", Flag: "lbPort", Type: Port, Default: "6443", Group: ControlPlane, When: lacksBalancer, Effect: Unused, Meaning: "The port that is balanced."},
+	{Env: "lb_fwdmethod", Flag: "lbForwardingMethod", Type: String, Default: "local", Group: ControlPlane, When: lacksBalancer, Effect: Unused, Meaning: "How balanced traffic is forwarded."},
+	{Env: "control_plane_health_check_*", Type: String, Group: ControlPlane, When: lacksGeneric, Effect: Unused, Meaning: "All other options of the health check."},
+	{Env: "backend_health_check_interval", Type: Seconds, Default: "5", Group: ControlPlane, When: lacksBalancer, Effect: Unused, Meaning: "How often balanced API servers are checked."},
+	{Env: "iptables_backend", Type: String, Group: ControlPlane, When: lacksBalancer, Effect: Unused, Meaning: "`nft` or `legacy`."},
 
 	// BGP.
 	{Env: "bgp_enable", Flag: "bgp", Type: Bool, Default: "false", Group: BGP, When: lacksBGP, Effect: Refused, Meaning: "Announce VIPs by BGP."},

@@ -208,8 +208,8 @@ func (p *parser) check(src Sources) {
 	if arp := by("vip_arp"); c.Services.Enable && !c.ARP.Enable && !p.bad["vip_arp"] {
 		p.fail(arp, fmt.Errorf("must be true with svc_enable: nothing else in this version announces the VIPs of Services"))
 	}
-	if !c.Services.Enable && !p.bad["svc_enable"] {
-		p.warn("%v: no VIP is announced; set svc_enable=true for those of Services", by("svc_enable"))
+	if !c.Services.Enable && !c.Control.Enable && !p.bad["svc_enable"] && !p.bad["cp_enable"] {
+		p.warn("%v: no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's", by("svc_enable"))
 	}
 	if c.Class.Legacy && c.Class.Only && c.Class.Name == "" && !p.bad["lb_class_name"] {
 		p.warn("%v with an empty lb_class_name leaves no Service: none can carry an empty class", by("lb_class_only"))
@@ -226,4 +226,5 @@ func (p *parser) check(src Sources) {
 	if c.Services.LeaseNamespace == "" {
 		c.Services.LeaseNamespace = c.Node.Namespace
 	}
+	p.controlPlane(by)
 }

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // noFiles is a machine without files.
@@ -31,8 +33,15 @@ func base() Config {
 		Class: Class{Name: "kube-vip.io/kube-vip-class", Legacy: true},
 		ARP:   ARP{Enable: true, Period: 3 * time.Second},
 		Serve: Serve{Metrics: ":2112"},
+		Control: Control{
+			Port: 6443, LeaseNamespace: "kube-system", LeaseName: "plndr-cp-lock",
+			CheckPeriod: time.Second, CheckTimeout: 2 * time.Second, CheckMost: 3,
+		},
 	}
 }
+
+// addresses has go-cmp compare them by value.
+var addresses = cmpopts.EquateComparable(netip.Addr{})
 
 // on are the variables of base.
 var on = []string{"svc_enable=true", "vip_arp=true"}
@@ -47,7 +56,9 @@ func TestParse(t *testing.T) {
 		{"vip_loglevel=8", func(c *Config) { c.Log.Level = slog.LevelError }},
 		{"vip_loglevel=", func(*Config) {}},
 		{"vip_nodename=Worker-1.Example.com", func(c *Config) { c.Node.Name = "worker-1.example.com" }},
-		{"cp_namespace=lb", func(c *Config) { c.Node.Namespace, c.Services.LeaseNamespace = "lb", "lb" }},
+		{"cp_namespace=lb", func(c *Config) {
+			c.Node.Namespace, c.Services.LeaseNamespace, c.Control.LeaseNamespace = "lb", "lb", "lb"
+		}},
 		{"vip_interface=eth0", func(c *Config) { c.Link.Interface, c.Link.Services = "eth0", "eth0" }},
 		{"vip_interface=bond0.100@x", func(c *Config) { c.Link.Interface, c.Link.Services = "bond0.100@x", "bond0.100@x" }},
 		{"vip_interface=abcdefghijklmno", func(c *Config) { c.Link.Interface, c.Link.Services = "abcdefghijklmno", "abcdefghijklmno" }},
@@ -92,6 +103,19 @@ func TestParse(t *testing.T) {
 		{"prometheus_server=off health_check_port=2112", func(c *Config) { c.Serve = Serve{HealthPort: 2112} }},
 		{"prometheus_server=:12112 health_check_port=2112", func(c *Config) { c.Serve = Serve{Metrics: ":12112", HealthPort: 2112} }},
 		{"health_check_port=8080", func(c *Config) { c.Serve.HealthPort = 8080 }},
+		{"cp_enable=true address=192.0.2.1", func(c *Config) {
+			c.Control.Enable, c.Control.Addresses = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+		}},
+		{"cp_enable=true vip_address=2001:db8::1,192.0.2.1 address=192.0.2.1,2001:db8::1 port=443", func(c *Config) {
+			c.Control.Enable, c.Control.Port = true, 443
+			c.Control.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+		}},
+		{"vip_leasename=lb/lock", func(c *Config) { c.Control.LeaseNamespace, c.Control.LeaseName = "lb", "lock" }},
+		{"control_plane_health_check_address=https://localhost:6443/livez", func(c *Config) { c.Control.CheckURL = "https://localhost:6443/livez" }},
+		{"control_plane_health_check_period_seconds=5 control_plane_health_check_timeout_seconds=3", func(c *Config) {
+			c.Control.CheckPeriod, c.Control.CheckTimeout = 5*time.Second, 3*time.Second
+		}},
+		{"control_plane_health_check_failure_threshold=1", func(c *Config) { c.Control.CheckMost = 1 }},
 		{"vip_leaderelection=true bgp_enable=false cp_enable=0 PATH=/bin", func(*Config) {}},
 	}
 	for _, tt := range tests {
@@ -102,7 +126,7 @@ func TestParse(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
+			if diff := cmp.Diff(want, got, addresses); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			if len(warnings) > 0 {
@@ -120,7 +144,7 @@ func TestNothingGiven(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, addresses); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	wantWarnings := []string{`svc_enable="false" (default): no VIP is announced; set svc_enable=true for those of Services`}
@@ -207,7 +231,7 @@ func TestGiven(t *testing.T) {
 		got = append(got, s.Option.Env+"="+s.Value)
 	}
 	want := []string{"svc_enable=true", "lb_class_name=", "vip_arp=true", "vip_arpRate=5000"}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, addresses); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -2,8 +2,11 @@ package config
 
 import "time"
 
-// first is the release that every option here came with.
+// first is the release that most options here came with.
 const first = "0.1"
+
+// second is the release after that.
+const second = "0.2"
 
 // anywhere: an empty value is a value wherever it is given.
 var anywhere = []Origin{FromFlag, FromFile, FromEnv}
@@ -161,5 +164,47 @@ var supported = []Option{
 		Env: "health_check_port", Flag: "healthCheckPort", Type: Port, Default: "0", Group: Serving, Since: first,
 		Meaning: "A port on which `/healthz` and `/readyz` are served besides, for probes. 0 is none. Generated manifests set it.",
 		set:     setHealthPort,
+	},
+
+	// Control-plane VIP.
+	{
+		Env: "cp_enable", Flag: "controlplane", Type: Bool, Default: "false", Group: ControlPlane, Since: second,
+		Meaning: "Announce a VIP for the API servers, `address`, on a node whose own API server is ready.",
+		set:     boolTo(func(c *Config) *bool { return &c.Control.Enable }),
+	},
+	{
+		Env: "address", Aliases: []string{"vip_address"}, Flag: "address", FlagAliases: []string{"vip"}, Type: List, Group: ControlPlane, Since: second,
+		Meaning: "The VIP of the control plane: an IP address, or one of each family with a comma between.",
+		set:     setAddress,
+	},
+	{
+		Env: "port", Flag: "port", Type: Port, Default: "6443", Group: ControlPlane, Since: second,
+		Meaning: "The port of the API servers.",
+		set:     setAPIPort,
+	},
+	{
+		Env: "vip_leasename", Flag: "leaseName", Type: Name, Default: "plndr-cp-lock", Group: ControlPlane, Since: second,
+		Meaning: "The lease of the control plane's VIP. `name`, in the announcers' namespace, or `namespace/name`.",
+		set:     setControlPlaneLease,
+	},
+	{
+		Env: "control_plane_health_check_address", Flag: "controlPlaneHealthCheckAddress", Type: URL, Group: ControlPlane, Since: second,
+		Meaning: "What is asked whether the API server of this node is ready; any answer but 200 is no. If not set, `/readyz` at `port` of 127.0.0.1, or of the node's own addresses if nothing listens there.",
+		set:     setHealthCheck,
+	},
+	{
+		Env: "control_plane_health_check_period_seconds", Flag: "controlPlaneHealthCheckPeriod", Type: Seconds, Default: "1", Group: ControlPlane, Since: second,
+		Meaning: "How often it is asked.",
+		set:     secondsTo(func(c *Config) *time.Duration { return &c.Control.CheckPeriod }),
+	},
+	{
+		Env: "control_plane_health_check_timeout_seconds", Flag: "controlPlaneHealthCheckTimeout", Type: Seconds, Default: "2", Group: ControlPlane, Since: second,
+		Meaning: "How long an answer may take.",
+		set:     secondsTo(func(c *Config) *time.Duration { return &c.Control.CheckTimeout }),
+	},
+	{
+		Env: "control_plane_health_check_failure_threshold", Flag: "controlPlaneHealthCheckFailures", Type: Int, Default: "3", Group: ControlPlane, Since: second,
+		Meaning: "After how many failures in a row the API server counts as not ready, and the VIP goes to a node with one that is. One good answer makes it ready again.",
+		set:     setFailures,
 	},
 }

@@ -162,16 +162,20 @@ func namespaceTo(at func(*Config) *string) func(*Config, string) error {
 	}
 }
 
-func setServicesLease(c *Config, v string) error {
-	ns, name, found := strings.Cut(v, "/")
+func setServicesLease(c *Config, v string) (err error) {
+	c.Services.LeaseNamespace, c.Services.LeaseName, err = leaseName(v)
+	return err
+}
+
+func leaseName(v string) (namespace, name string, err error) {
+	namespace, name, found := strings.Cut(v, "/")
 	if !found {
-		ns, name = "", v
+		namespace, name = "", v
 	}
-	if found && !isLabel(ns) || !isSubdomain(name) {
-		return errors.New("must be the name of a Lease, or namespace/name")
+	if found && !isLabel(namespace) || !isSubdomain(name) {
+		return "", "", errors.New("must be the name of a Lease, or namespace/name")
 	}
-	c.Services.LeaseNamespace, c.Services.LeaseName = ns, name
-	return nil
+	return namespace, name, nil
 }
 
 func setIPMode(c *Config, v string) error {

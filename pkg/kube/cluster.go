@@ -21,11 +21,13 @@ import (
 
 // Options of a Cluster.
 type Options struct {
-	Namespace string // watch the Services of this namespace only (svc_namespace); "" for all
-	Announcer string // the namespace of node leases
-	Locks     string // the namespace of the lease for all Services (svc_leasename); "" if it is one of the two above
-	Node      string // this node's name, for Events
-	NoUpdates bool   // write nothing to Services (disable_service_updates)
+	Namespace string   // watch the Services of this namespace only (svc_namespace); "" for all
+	Announcer string   // the namespace of node leases
+	Locks     []string // the namespaces of other leases: for all Services (svc_leasename), of the control plane (vip_leasename)
+	Node      string   // this node's name, for Events
+	NoUpdates bool     // write nothing to Services (disable_service_updates)
+
+	Servers *Servers // to be told the addresses of the API servers, or nil
 
 	Log        *slog.Logger
 	Poke       func() // called when the World has changed; must not block
@@ -38,6 +40,7 @@ type Options struct {
 type Cluster struct {
 	metrics  *metrics
 	host     netip.Addr // the API server's address as configured, if it is one
+	servers  *Servers   // or nil
 	feeds    []task
 	leases   *Leases
 	statuses *Statuses
@@ -79,10 +82,10 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{
-		metrics: m,
-		parts:   make(map[vip.Key]map[vip.Key]*slice),
-		uses:    make(map[netip.Addr]*use),
-		dirty:   make(map[vip.Key]bool),
+		metrics: m, servers: o.Servers,
+		parts: make(map[vip.Key]map[vip.Key]*slice),
+		uses:  make(map[netip.Addr]*use),
+		dirty: make(map[vip.Key]bool),
 	}
 	if u, _, err := rest.DefaultServerUrlFor(cfg); err == nil {
 		c.host, _ = netip.ParseAddr(u.Hostname())
@@ -203,6 +206,9 @@ func (c *Cluster) refresh() {
 		return
 	}
 	c.stale = false
+	if c.servers != nil {
+		c.servers.know(c.apiServers())
+	}
 	c.nodeList = nil
 	if c.nodes != nil {
 		for _, n := range c.nodes.values {
@@ -211,6 +217,16 @@ func (c *Cluster) refresh() {
 		slices.SortFunc(c.nodeList, func(a, b vip.Node) int { return cmp.Compare(a.Name, b.Name) })
 	}
 	c.reserved = c.reserve()
+}
+
+// apiServers is the addresses of all API servers.
+func (c *Cluster) apiServers() []netip.Addr {
+	var all []netip.Addr
+	for _, s := range c.parts[apiService] {
+		all = append(all, s.addrs...)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
 }
 
 // merge is listed with the dirty Services replaced, added or left out.

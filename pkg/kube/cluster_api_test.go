@@ -228,7 +228,7 @@ func TestOneNamespace(t *testing.T) {
 	api.allow(t, "narrow", ns, narrowRules)
 	api.allow(t, "narrow", own, leaseRules)
 	api.allow(t, "narrow", locks, leaseRules)
-	r := newRig(t, "narrow", Options{Namespace: ns, Announcer: own, Locks: locks})
+	r := newRig(t, "narrow", Options{Namespace: ns, Announcer: own, Locks: []string{locks}})
 	run(t, r, r.Statuses(), r.Notes())
 	r.create(t, ns, "web", "192.168.7.101")
 	r.create(t, foreign, "web", "192.168.7.102")

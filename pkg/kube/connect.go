@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,9 @@ type Access struct {
 	File    string // a kubeconfig to try first (k8s_config_file), or ""
 	Server  string // the URL to use instead of the one found (kubernetes_addr), or ""
 	Version string // Herald's version, for the User-Agent
+
+	// Servers, if not nil, is where to look for an API server before the one found.
+	Servers *Servers
 }
 
 // How soon a connection that has gone dead is noticed. An announcer that waits
@@ -61,12 +65,21 @@ func Connect(a Access) (cfg *rest.Config, where string, err error) {
 		cfg.Host = a.Server
 		where += ", but at " + a.Server
 	}
-	if _, _, err := rest.DefaultServerUrlFor(cfg); err != nil {
+	u, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
 		return nil, "", fmt.Errorf("the API server's address %q (from %s) can't be used: %w", cfg.Host, where, err)
 	}
 	cfg.QPS = -1
 	cfg.UserAgent = "herald/" + a.Version
 	cfg.Dial = dial
+	if a.Servers != nil {
+		first := ""
+		if a.Server != "" { // who names one wants that one
+			first = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
+		}
+		a.Servers.use(cfg, first)
+		where += ", this node's own API server first"
+	}
 	return cfg, where, nil
 }
 

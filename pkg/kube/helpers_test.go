@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"encoding/base64"
 	"net/netip"
 	"testing"
 
@@ -38,3 +39,5 @@ func sum(t testing.TB, from []prometheus.Collector, name, label string) float64 
 	}
 	return total
 }
+
+func base64Of(b []byte) string { return base64.StdEncoding.EncodeToString(b) }

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -40,7 +39,7 @@ func newLeases(write, watch *api, o Options) *Leases {
 		from("", "metadata.namespace!="+nodeHeartbeats)
 		return l
 	}
-	spaces := []string{o.Namespace, o.Announcer, cmp.Or(o.Locks, o.Announcer)}
+	spaces := append([]string{o.Namespace, o.Announcer}, o.Locks...)
 	slices.Sort(spaces)
 	for _, namespace := range slices.Compact(spaces) {
 		from(namespace, "")

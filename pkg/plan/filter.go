@@ -19,6 +19,7 @@ func (m *maker) filter() {
 		s := &m.Services[i]
 		x := &backing[i]
 		x.Service = s
+		x.control = i == 0 && m.ControlPlane != nil
 		if s.Mark == m.Mark {
 			x.host = s.Host
 		}
@@ -43,7 +44,7 @@ func older(a, b *service) int {
 
 // admit settles s unless it is ours and has an address it may take.
 func (m *maker) admit(s *service) {
-	if reason, message := m.foreign(s.Service); reason != "" {
+	if reason, message := m.foreign(s.Service); reason != "" && !s.control {
 		m.settle(s, reason, message)
 		return
 	}
@@ -60,12 +61,12 @@ func (m *maker) admit(s *service) {
 		m.settle(s, vip.NoAddress, "it names no address; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator")
 		return
 	}
-	s.lease = m.leaseOf(s.Service)
+	s.lease = m.leaseOf(s)
 	s.verdict.Lease = s.lease
 	s.addrs = make([]vip.Address, 0, len(s.Addresses))
 	var refused []string
 	for _, a := range s.Addresses {
-		if why := m.refuse(s.Service, a); why != "" {
+		if why := m.refuse(s, a); why != "" {
 			refused = append(refused, why)
 			continue
 		}
@@ -78,7 +79,11 @@ func (m *maker) admit(s *service) {
 	case len(refused) > 0:
 		m.note(s, vip.AddressRefused, strings.Join(refused, "; "))
 	}
-	if !s.settled && !s.Endpoints.Any() && (s.Local || !s.WithoutEndpoints) {
+	switch {
+	case s.settled || s.Endpoints.Any() || s.WithoutEndpoints && !s.Local:
+	case s.control:
+		m.settle(s, vip.NoEndpoints, "no node's own API server is ready")
+	default:
 		m.idle(s)
 	}
 }
@@ -126,7 +131,10 @@ func (m *maker) foreign(s *vip.Service) (vip.Reason, string) {
 }
 
 // leaseOf is the lease of one Service.
-func (m *maker) leaseOf(s *vip.Service) vip.Key {
+func (m *maker) leaseOf(s *service) vip.Key {
+	if s.control {
+		return m.ControlPlane.Lease
+	}
 	if !m.Election {
 		return m.Lease
 	}
@@ -138,25 +146,33 @@ func (m *maker) leaseOf(s *vip.Service) vip.Key {
 
 // A guard knows the addresses that no Service may take.
 type guard struct {
+	nodes  map[netip.Addr]string // those of nodes, which the control plane may not take either
 	single map[netip.Addr]string
 	ranges []vip.Reserved
 }
 
-func newGuard(w vip.World) guard {
-	g := guard{single: make(map[netip.Addr]string)}
+func newGuard(w vip.World, cp *ControlPlane) guard {
+	g := guard{nodes: make(map[netip.Addr]string), single: make(map[netip.Addr]string)}
 	for _, m := range w.Members {
 		for _, l := range m.Info.Links {
 			for _, p := range l.Prefixes {
-				g.single[p.Addr()] = fmt.Sprintf("the address of node %s on %s", m.Name, l.Name)
+				g.nodes[p.Addr()] = fmt.Sprintf("the address of node %s on %s", m.Name, l.Name)
 			}
 		}
 	}
 	for _, n := range w.Nodes {
 		for _, a := range n.Addresses {
-			g.single[a] = "the address of node " + n.Name
+			if cp == nil || !slices.Contains(cp.Addresses, a) { // which kubelet may have taken for the node's
+				g.nodes[a] = "the address of node " + n.Name
+			}
 		}
 		for _, p := range n.PodCIDRs {
 			g.ranges = append(g.ranges, vip.Reserved{Prefix: p, What: "the pod range of node " + n.Name})
+		}
+	}
+	if cp != nil {
+		for _, a := range cp.Addresses {
+			g.single[a] = "the VIP of the control plane"
 		}
 	}
 	for _, r := range w.Reserved {
@@ -172,7 +188,7 @@ func newGuard(w vip.World) guard {
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // refuse says why s may not have a, or "".
-func (m *maker) refuse(s *vip.Service, a netip.Addr) string {
+func (m *maker) refuse(s *service, a netip.Addr) string {
 	switch {
 	case a.IsUnspecified():
 		return fmt.Sprintf("%s asks for an address by DHCP, which this version does not do", a)
@@ -184,6 +200,12 @@ func (m *maker) refuse(s *vip.Service, a netip.Addr) string {
 		return fmt.Sprintf("%s is a link-local address", a)
 	case len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(a)):
 		return fmt.Sprintf("%s is an %s address, but spec.ipFamilies has no %s", a, vip.FamilyOf(a), vip.FamilyOf(a))
+	}
+	if what, ok := m.reserved.nodes[a]; ok {
+		return fmt.Sprintf("%s is %s", a, what)
+	}
+	if s.control {
+		return "" // what else is reserved, is so because it is the API servers'
 	}
 	if what, ok := m.reserved.single[a]; ok {
 		return fmt.Sprintf("%s is %s", a, what)

@@ -53,7 +53,7 @@ func (m *maker) group() {
 // seal gives a unit whose Services are known its lease, claim and links.
 func (m *maker) seal(u *unit) {
 	slices.SortFunc(u.services, older)
-	u.lease = u.services[0].lease
+	u.lease, u.control = u.services[0].lease, u.services[0].control
 	u.hash = hash(u.lease.String())
 	u.claim = m.Claims[u.lease]
 	if !u.claim.Valid {

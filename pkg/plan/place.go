@@ -92,10 +92,14 @@ func (m *maker) best(u *unit) *member {
 
 // barred says why mb may not carry u, or "".
 func (m *maker) barred(u *unit, mb *member) string {
-	if mb.excluded != "" {
+	switch {
+	case u.control && mb.refuses != "":
+		return mb.refuses
+	case u.control:
+		// What Kubernetes says of the node (taints, labels, conditions) is about Services.
+	case mb.excluded != "":
 		return mb.excluded
-	}
-	if !m.Election {
+	case !m.Election:
 		// One owner for all: a single Service's link or endpoints must not decide for the others.
 		link := mb.Info.Interface
 		if link == "auto" {
@@ -117,7 +121,11 @@ func (m *maker) barred(u *unit, mb *member) string {
 			}
 		}
 	}
-	if nodes, local := m.local(u); local && !slices.Contains(nodes, mb.Name) {
+	switch nodes, local := m.local(u); {
+	case !local || slices.Contains(nodes, mb.Name):
+	case u.control:
+		return "its own API server is not ready"
+	default:
 		return "no ready endpoint there (externalTrafficPolicy Local)"
 	}
 	return ""

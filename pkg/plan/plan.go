@@ -40,6 +40,8 @@ type Rules struct {
 	Bits6       int        // the same for IPv6
 	Mode        vip.IPMode // of Services that don't say
 	Mark        string     // which installation of Herald this is: a status with another mark is not ours to clear
+
+	ControlPlane *ControlPlane // nil: the API servers have no VIP
 }
 
 // Make plans for w.Self. It reads w and keeps nothing of it.
@@ -48,6 +50,9 @@ func Make(r Rules, w vip.World) vip.Plan {
 		// Without the caches nothing is known to be unwanted either: whoever calls
 		// must not take the empty Plan for "take everything away".
 		return vip.Plan{}
+	}
+	if r.ControlPlane != nil {
+		w.Services = append([]vip.Service{r.ControlPlane.service(w)}, w.Services...)
 	}
 	m := newMaker(r, w)
 	m.filter()
@@ -87,6 +92,7 @@ type place struct {
 // A service is a Service on its way through the plan.
 type service struct {
 	*vip.Service
+	control bool          // it stands for the API servers
 	host    string        // the node that wrote its status, if it is one of ours
 	addrs   []vip.Address // what it may have; Link and Bits are filled in for this node
 	lease   vip.Key
@@ -100,6 +106,7 @@ type unit struct {
 	lease    vip.Key // that of the oldest Service
 	records  []vip.Key
 	services []*service // oldest first
+	control  bool       // it is that of the control plane, which is the only Service in it
 	hash     uint64
 	claim    vip.Claim
 	target   *member // who is to claim it, or to have it next; nil if nobody may
@@ -109,6 +116,7 @@ type unit struct {
 type member struct {
 	vip.Member
 	excluded string // why it carries nothing, or ""
+	refuses  string // why its Herald itself carries nothing, or ""
 	hash     uint64
 	units    int // how many it holds, or is about to
 }
@@ -133,16 +141,19 @@ func newMaker(r Rules, w vip.World) *maker {
 		// A node tells the others that it stops before it acts on it.
 		switch {
 		case x.Name == w.Self && w.Stopping:
-			mb.excluded = "its Herald is stopping"
+			mb.refuses = "its Herald is stopping"
 		case x.Name != w.Self && x.Info.Excluded != "":
-			mb.excluded = x.Info.Excluded
+			mb.refuses = x.Info.Excluded
+		}
+		if mb.refuses != "" {
+			mb.excluded = mb.refuses
 		}
 		m.members[x.Name] = mb
 		if x.Alive {
 			m.alive = append(m.alive, mb)
 		}
 	}
-	m.reserved = newGuard(w)
+	m.reserved = newGuard(w, r.ControlPlane)
 	m.has = make(map[place]bool, len(w.Bound))
 	for _, b := range w.Bound {
 		m.has[place{b.Addr, b.Link}] = true

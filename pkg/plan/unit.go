@@ -51,7 +51,7 @@ func (m *maker) claim(u *unit) {
 	s := u.services[0]
 	stake := vip.Stake{Lease: u.lease, Service: s.Key, Do: vip.Take}
 	if m.Election {
-		stake.UID = s.UID
+		stake.UID = s.UID // the control plane has none
 	}
 	if u.target.Name != m.Self {
 		stake.Do, stake.Expect = vip.Watch, u.target.Name
@@ -79,6 +79,8 @@ func (m *maker) own(u *unit) {
 		m.stakes(u, vip.Take, "")
 	case u.target != nil:
 		m.stakes(u, vip.Give, u.target.Name)
+	case u.control && self.refuses == "":
+		m.stakes(u, vip.Take, "") // there is nothing better
 	default:
 		why := m.why(u)
 		m.each(u, func(s *service) { m.settle(s, vip.NoEligibleNode, why) })
@@ -89,7 +91,7 @@ func (m *maker) own(u *unit) {
 
 // carry binds and announces what s has on this node.
 func (m *maker) carry(u *unit, s *service) {
-	if s.Local && !m.Election {
+	if s.Local && !m.Election && !s.control {
 		m.say(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
 	}
 	ready := true
@@ -117,7 +119,7 @@ func (m *maker) carry(u *unit, s *service) {
 	s.verdict.Here = len(here) > 0
 	s.verdict.Reason, s.verdict.Message = vip.Announced, "node "+m.Self+" announces "+strings.Join(here, ", ")
 	// Once it is being given away, the status is the successor's to write.
-	if _, giving := m.Leaving[u.lease]; len(ingress) > 0 && !giving {
+	if _, giving := m.Leaving[u.lease]; len(ingress) > 0 && !giving && !s.control {
 		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress})
 	}
 	switch {

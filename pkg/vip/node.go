@@ -33,6 +33,9 @@ type Info struct {
 	Excluded  string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
 
 	Sessions []Session `json:"bgp,omitempty"` // its BGP sessions
+	// APIServer: the node's own API server answers that it is ready, so that the node
+	// may carry the VIP of the control plane.
+	APIServer bool `json:"apiServer,omitempty"`
 }
 
 // A Member is a node on which an announcer runs, or ran.

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"cmp"
+	"net/netip"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/probe"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A controlPlane is what a node has more if it may carry the VIP of the API servers.
+type controlPlane struct{ *probe.APIServer }
+
+func newControlPlane(n *node, c config.Control, servers *kube.Servers) (*controlPlane, error) {
+	ask, err := servers.Question(c.CheckURL)
+	if err != nil {
+		return nil, err
+	}
+	return &controlPlane{probe.NewAPIServer(probe.APIServerOptions{
+		Ask: ask, Every: c.CheckPeriod, Timeout: c.CheckTimeout, Failures: c.CheckMost, Log: n.log,
+		Changed: func(ready bool) {
+			servers.Prefer(ready)
+			n.leases.Wake() // the others must know
+			n.agent.Poke()
+		},
+	})}, nil
+}
+
+// controlPlaneRule is what the plan must know of it.
+func controlPlaneRule(cfg config.Config) *plan.ControlPlane {
+	return &plan.ControlPlane{
+		Addresses: cfg.Control.Addresses, Port: cfg.Control.Port,
+		Lease:     vip.Key{Namespace: cfg.Control.LeaseNamespace, Name: cfg.Control.LeaseName},
+		Interface: cmp.Or(cfg.Link.Interface, config.Auto),
+	}
+}
+
+// hosts is this node's own addresses, VIPs left out.
+func (n *node) hosts() []netip.Addr {
+	if n.links == nil {
+		return nil
+	}
+	var all []netip.Addr
+	for _, l := range n.links.Info().Links {
+		for _, p := range l.Prefixes {
+			all = append(all, p.Addr())
+		}
+	}
+	return all
+}

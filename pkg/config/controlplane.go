@@ -1,0 +1,99 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+var errAddress = errors.New("must be an IP address, or one of each family with a comma between; names are not supported")
+
+// setAddress understands "192.0.2.10" and "192.0.2.10,2001:db8::10".
+func setAddress(c *Config, v string) error {
+	c.Control.Addresses = nil
+	if v == "" {
+		return nil
+	}
+	for part := range strings.SplitSeq(v, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(part))
+		if err != nil || a.Zone() != "" {
+			return errAddress
+		}
+		a = a.Unmap()
+		for _, other := range c.Control.Addresses {
+			if other.Is4() == a.Is4() {
+				return errAddress
+			}
+		}
+		if !a.IsGlobalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+			return errors.New("must be a unicast address, neither loopback nor link-local")
+		}
+		c.Control.Addresses = append(c.Control.Addresses, a)
+	}
+	return nil
+}
+
+func setAPIPort(c *Config, v string) error {
+	n, err := strconv.ParseUint(v, 10, 16)
+	if err != nil || n == 0 {
+		return errors.New("must be a port from 1 to 65535")
+	}
+	c.Control.Port = uint16(n)
+	return nil
+}
+
+func setControlPlaneLease(c *Config, v string) (err error) {
+	c.Control.LeaseNamespace, c.Control.LeaseName, err = leaseName(v)
+	return err
+}
+
+func setHealthCheck(c *Config, v string) error {
+	if v == "" {
+		c.Control.CheckURL = ""
+		return nil
+	}
+	u, err := url.Parse(v)
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil {
+		return errors.New("must be a URL such as https://127.0.0.1:6443/readyz")
+	}
+	c.Control.CheckURL = v
+	return nil
+}
+
+const maxFailures = 100
+
+func setFailures(c *Config, v string) error {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > maxFailures {
+		return fmt.Errorf("must be a whole number from 1 to %d", maxFailures)
+	}
+	c.Control.CheckMost = n
+	return nil
+}
+
+// controlPlane is what the options of the control-plane VIP say with others.
+func (p *parser) controlPlane(by func(string) Setting) {
+	c := &p.config
+	address := by("address")
+	switch {
+	case c.Control.Enable && len(c.Control.Addresses) == 0 && !p.bad["address"]:
+		p.fail(address, errors.New("must name the VIP of the control plane, since cp_enable is true"))
+	case !c.Control.Enable && address.From != FromDefault && !p.bad["cp_enable"]:
+		p.warn("%v has no effect without cp_enable=true", address)
+	}
+	if c.Control.Enable && !c.announces() && !p.bad["vip_arp"] {
+		p.fail(by("vip_arp"), errors.New("must be true with cp_enable: nothing else in this version announces its VIP"))
+	}
+	if c.Control.LeaseNamespace == "" {
+		c.Control.LeaseNamespace = c.Node.Namespace
+	}
+	if c.Control.Enable && c.Control.LeaseName == c.Services.LeaseName && c.Control.LeaseNamespace == c.Services.LeaseNamespace && !p.bad["vip_leasename"] {
+		p.fail(by("vip_leasename"), fmt.Errorf("must be another lease than %v", by("svc_leasename")))
+	}
+}
+
+// announces reports whether there is a way to announce VIPs.
+func (c *Config) announces() bool { return c.ARP.Enable }

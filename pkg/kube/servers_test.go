@@ -1,0 +1,286 @@
+package kube
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
+)
+
+// A front is an HTTPS server that shows the certificate of an API server.
+type front struct {
+	name   string
+	server *http.Server
+	status atomic.Int32
+	auth   atomic.Value // what Authorization said last
+}
+
+// identity is a certificate for the name kubernetes only, and itself as its CA.
+func identity(t *testing.T) (tls.Certificate, []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, DNSNames: []string{serverName},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// listen starts a front at host:port.
+func listen(t *testing.T, name, at string, id tls.Certificate) *front {
+	t.Helper()
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &front{name: name}
+	f.status.Store(http.StatusOK)
+	f.auth.Store("")
+	f.server = &http.Server{
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{id}}, ErrorLog: log.New(os.Stderr, "", 0),
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			f.auth.Store(r.Header.Get("Authorization"))
+			w.WriteHeader(int(f.status.Load()))
+			fmt.Fprint(w, name)
+		}),
+	}
+	go f.server.ServeTLS(l, "", "")
+	t.Cleanup(func() { f.server.Close() })
+	return f
+}
+
+// freePort is a port that nobody listens on, on any of the loopback's addresses.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return uint16(l.Addr().(*net.TCPAddr).Port)
+}
+
+// reach connects as Herald does: the kubeconfig names nobody who listens.
+func reach(t *testing.T, ca []byte, s *Servers) *rest.Config {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "admin.conf")
+	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x","user":"x"}}],
+		"clusters":[{"name":"x","cluster":{"server":"https://127.0.0.99:%d","certificate-authority-data":%q}}],"users":[{"name":"x","user":{"token":"secret"}}]}`,
+		s.port, base64Of(ca))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, where, err := Connect(Access{File: file, Version: "test", Servers: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(where, "this node's own API server first") {
+		t.Errorf("where %q", where)
+	}
+	return cfg
+}
+
+// ask is who answers a request by way of cfg.
+func ask(t *testing.T, cfg *rest.Config) string {
+	t.Helper()
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return asked(t, client, cfg.Host)
+}
+
+func asked(t *testing.T, client *http.Client, host string) string {
+	t.Helper()
+	answer, err := client.Get(host + "/version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text := make([]byte, 20)
+	n, _ := answer.Body.Read(text)
+	return string(text[:n])
+}
+
+// TestServers: who is asked, as API servers come and go. 127.0.0.1 is this node,
+// 127.0.0.2 another one.
+func TestServers(t *testing.T) {
+	id, ca := identity(t)
+	port := freePort(t)
+	s := NewServers(port, func() []netip.Addr { return nil })
+	cfg := reach(t, ca, s)
+	client, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Nobody is there. As soon as somebody is, the request goes through.
+	came := time.AfterFunc(300*time.Millisecond, func() { listen(t, "own", at("127.0.0.1", port), id) })
+	defer came.Stop()
+	began := time.Now()
+	if got := asked(t, client, cfg.Host); got != "own" {
+		t.Errorf("asked %s, want own", got)
+	}
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	listen(t, "other", at("127.0.0.2", port), id)
+	s.know([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")})
+
+	// Ready: this node's own. Not ready: the other, on the old client too, whose
+	// connection would otherwise live on.
+	s.Prefer(true)
+	if got := ask(t, cfg); got != "own" {
+		t.Errorf("asked %s, want own", got)
+	}
+	s.Prefer(false)
+	for name, got := range map[string]string{"a new connection": ask(t, cfg), "an old one": asked(t, client, cfg.Host)} {
+		if got != "other" {
+			t.Errorf("%s: asked %s, want the other", name, got)
+		}
+	}
+	// A list that runs empty is no news.
+	s.know(nil)
+	if got := ask(t, cfg); got != "other" {
+		t.Errorf("asked %s, want the other", got)
+	}
+}
+
+// TestServersOfANodeThatDied: an address that swallows packets costs a moment only.
+func TestServersOfANodeThatDied(t *testing.T) {
+	id, ca := identity(t)
+	port := freePort(t)
+	full, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3), Port: int(port)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	block(t, full)
+	s := NewServers(port, func() []netip.Addr { return nil })
+	s.know([]netip.Addr{netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("127.0.0.4")})
+	listen(t, "other", at("127.0.0.4", port), id)
+	began := time.Now()
+	if got := ask(t, reach(t, ca, s)); got != "other" {
+		t.Errorf("asked %s, want the other", got)
+	}
+	if took := time.Since(began); took < stagger || took > 2*time.Second {
+		t.Errorf("it took %v, want a little more than %v", took, stagger)
+	}
+}
+
+// TestServersNamed: who sets kubernetes_addr gets it, while it answers.
+func TestServersNamed(t *testing.T) {
+	id, ca := identity(t)
+	port := freePort(t)
+	listen(t, "own", at("127.0.0.1", port), id)
+	named := listen(t, "named", at("127.0.0.5", port), id)
+	s := NewServers(port, func() []netip.Addr { return nil })
+	cfg := reach(t, ca, s)
+	s.use(cfg, at("127.0.0.5", port))
+	s.Prefer(true)
+	if got := ask(t, cfg); got != "named" {
+		t.Errorf("asked %s, want named", got)
+	}
+	named.server.Close()
+	if got := ask(t, cfg); got != "own" {
+		t.Errorf("asked %s, want own", got)
+	}
+}
+
+// TestQuestion: what is asked of this node's own API server, where, and as whom.
+func TestQuestion(t *testing.T) {
+	id, ca := identity(t)
+	port := freePort(t)
+	s := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.6")} })
+	reach(t, ca, s)
+	question := func(address string) error {
+		t.Helper()
+		ask, err := s.Question(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		return ask(ctx)
+	}
+	if err := question(""); err == nil {
+		t.Error("yes, and nobody is there")
+	}
+	own := listen(t, "own", at("127.0.0.6", port), id) // it does not listen on 127.0.0.1
+	if err := question(""); err != nil {
+		t.Error(err)
+	}
+	if got := own.auth.Load(); got != "Bearer secret" {
+		t.Errorf("Authorization %q", got)
+	}
+	own.status.Store(http.StatusInternalServerError)
+	if err := question(""); err == nil || !strings.Contains(err.Error(), "500") {
+		t.Errorf("%v, want what the API server says", err)
+	}
+	// An address that was set, on this host: the certificate is that of an API server,
+	// and the credentials stay here.
+	local := listen(t, "local", at("127.0.0.1", port), id)
+	if err := question("https://" + at("127.0.0.1", port) + "/livez"); err != nil {
+		t.Error(err)
+	}
+	if got := local.auth.Load(); got != "" {
+		t.Errorf("Authorization %q, want none", got)
+	}
+	if err := question("https://" + at("127.0.0.6", 1) + "/livez"); err == nil {
+		t.Error("yes, and nobody is there")
+	}
+	stranger, _ := identity(t)
+	listen(t, "stranger", at("127.0.0.7", port), stranger)
+	if err := question("https://" + at("127.0.0.7", port) + "/livez"); err == nil {
+		t.Error("a stranger's certificate was taken")
+	}
+}
+
+// block fills the queue of a listener that nobody accepts from, so that further
+// packets to it are dropped, as by a node that has died.
+func block(t *testing.T, l *net.TCPListener) {
+	t.Helper()
+	raw, err := l.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) { unix.Listen(int(fd), 0) })
+	for range 3 {
+		d := net.Dialer{Timeout: 100 * time.Millisecond}
+		c, err := d.Dial("tcp", l.Addr().String())
+		if err != nil {
+			return // it is full
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	t.Fatal("the queue takes any number of connections")
+}
+
+func at(host string, port uint16) string { return net.JoinHostPort(host, fmt.Sprint(port)) }

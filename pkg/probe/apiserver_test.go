@@ -1,0 +1,60 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAPIServer walks through the life of an API server: what is told, and when.
+func TestAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		within := func(from, to float64) bool {
+			s := time.Since(start).Seconds()
+			return s >= from && s < to
+		}
+		var told []string
+		a := NewAPIServer(APIServerOptions{
+			Every: time.Second, Timeout: 2 * time.Second, Failures: 3,
+			Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+			Ask: func(ctx context.Context) error {
+				switch {
+				case within(0, 10), within(20.5, 22), within(30.5, 40):
+					return errors.New("refused")
+				case within(50.5, 70): // hangs
+					<-ctx.Done()
+					return context.Cause(ctx)
+				}
+				return nil
+			},
+			Changed: func(ready bool) {
+				text := "not ready"
+				if ready {
+					text = "ready"
+				}
+				told = append(told, text+" at "+time.Since(start).String())
+			},
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 80*time.Second)
+		defer cancel()
+		if err := a.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{
+			"ready at 10s",     // noticed at the next quarter of a second
+			"not ready at 33s", // the third failure; two at 21 s and 22 s were too few
+			"ready at 40s",     //
+			"not ready at 57s", // three questions that got no answer in 2 s each
+			"ready at 1m11s",   // the one under way at 70 s gets none either
+		}
+		if !slices.Equal(told, want) {
+			t.Errorf("told %q\nwant %q", told, want)
+		}
+	})
+}
