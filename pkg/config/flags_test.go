@@ -24,7 +24,9 @@ func TestFlags(t *testing.T) {
 		{"--LoadBalancerClassLegacyHandling=false", func(c *Config) { c.Class.Legacy = false }},
 		{"--lbClassName=", func(c *Config) { c.Class.Name = "" }},
 		{"--lbClassName example.com/a --lbClassOnly", func(c *Config) { c.Class = Class{Name: "example.com/a", Only: true, Legacy: true} }},
-		{"-n lb", func(c *Config) { c.Node.Namespace, c.Services.LeaseNamespace = "lb", "lb" }},
+		{"-n lb", func(c *Config) {
+			c.Node.Namespace, c.Services.LeaseNamespace, c.Control.LeaseNamespace = "lb", "lb", "lb"
+		}},
 		{"--prometheusHTTPServer=", func(c *Config) { c.Serve.Metrics = "" }},
 		{"--vipSubnet=", func(*Config) {}},
 		{"--enableUPNP=false --bgp=0 --peerAS 65000", func(*Config) {}},

@@ -147,7 +147,7 @@ func TestNothingGiven(t *testing.T) {
 	if diff := cmp.Diff(want, got, addresses); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	wantWarnings := []string{`svc_enable="false" (default): no VIP is announced; set svc_enable=true for those of Services`}
+	wantWarnings := []string{`svc_enable="false" (default): no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's`}
 	if diff := cmp.Diff(wantWarnings, warnings); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

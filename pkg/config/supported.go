@@ -188,23 +188,23 @@ var supported = []Option{
 		set:     setControlPlaneLease,
 	},
 	{
-		Env: "control_plane_health_check_address", Flag: "controlPlaneHealthCheckAddress", Type: URL, Group: ControlPlane, Since: second,
+		Env: "control_plane_health_check_address", Flag: "cpCheckAddress", FlagAliases: []string{"controlPlaneHealthCheckAddress"}, Type: URL, Group: ControlPlane, Since: second,
 		Meaning: "What is asked whether the API server of this node is ready; any answer but 200 is no. If not set, `/readyz` at `port` of 127.0.0.1, or of the node's own addresses if nothing listens there.",
 		set:     setHealthCheck,
 	},
 	{
-		Env: "control_plane_health_check_period_seconds", Flag: "controlPlaneHealthCheckPeriod", Type: Seconds, Default: "1", Group: ControlPlane, Since: second,
+		Env: "control_plane_health_check_period_seconds", Flag: "cpCheckPeriod", Type: Seconds, Default: "1", Group: ControlPlane, Since: second,
 		Meaning: "How often it is asked.",
 		set:     secondsTo(func(c *Config) *time.Duration { return &c.Control.CheckPeriod }),
 	},
 	{
-		Env: "control_plane_health_check_timeout_seconds", Flag: "controlPlaneHealthCheckTimeout", Type: Seconds, Default: "2", Group: ControlPlane, Since: second,
+		Env: "control_plane_health_check_timeout_seconds", Flag: "cpCheckTimeout", Type: Seconds, Default: "2", Group: ControlPlane, Since: second,
 		Meaning: "How long an answer may take.",
 		set:     secondsTo(func(c *Config) *time.Duration { return &c.Control.CheckTimeout }),
 	},
 	{
-		Env: "control_plane_health_check_failure_threshold", Flag: "controlPlaneHealthCheckFailures", Type: Int, Default: "3", Group: ControlPlane, Since: second,
-		Meaning: "After how many failures in a row the API server counts as not ready, and the VIP goes to a node with one that is. One good answer makes it ready again.",
+		Env: "control_plane_health_check_failure_threshold", Flag: "cpCheckFailures", Type: Int, Default: "3", Group: ControlPlane, Since: second,
+		Meaning: "After how many failures in a row it counts as not ready. The VIP then goes to a node with one that is. One good answer makes it ready again.",
 		set:     setFailures,
 	},
 }
