@@ -1,0 +1,179 @@
+package peers
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// look judges all nodes. It returns those that are to be asked after now (their
+// address; and their port, unless they are alive), and reports whether somebody has just fallen silent.
+func (t *table) look(now time.Time) (ask []*peer, silence bool) {
+	for _, p := range t.peers {
+		t.judge(p, now)
+		if p.state == vip.Alive && !p.silent && !p.hears(now) {
+			p.silent, silence, p.askAt = true, true, now
+		}
+		if t.wantsAsking(p, now) {
+			p.asking = true
+			ask = append(ask, p)
+		}
+	}
+	return ask, silence
+}
+
+// wantsAsking reports whether somebody is to go and ask after p.
+func (t *table) wantsAsking(p *peer, now time.Time) bool {
+	if p.asking || !p.addr.IsValid() || now.Before(p.askAt) {
+		return false
+	}
+	if p.hears(now) {
+		return p.state == vip.Alive && !p.answered
+	}
+	if p.state == vip.Dead || t.starved(p, now) {
+		return false
+	}
+	return p.met || now.Sub(p.first) >= meetTime && now.Sub(t.began) >= meetTime
+}
+
+// asked takes over what was found by asking after p since began.
+func (t *table) asked(p *peer, found outcome, began, now time.Time) {
+	p.asking = false
+	switch {
+	case p.hears(now):
+		p.answered = p.answered || found.answers
+		p.askAt = now.Add(meetTime)
+		return
+	case p.heard.After(began) || t.began.After(began):
+		return // it was heard meanwhile, or nobody may have listened to the answers
+	}
+	p.found, p.told = found, now
+	switch {
+	case p.state == vip.Mute:
+		p.askAt = now.Add(muteAfter)
+	case !p.met:
+		p.askAt = now.Add(meetTime)
+	default:
+		p.askAt = now.Add(50 * time.Millisecond)
+	}
+	t.judge(p, now)
+}
+
+// judge says how p looks.
+func (t *table) judge(p *peer, now time.Time) {
+	switch {
+	case t.began.IsZero():
+		t.set(p, vip.Unknown, "this node does not listen", now)
+	case p.left:
+		t.set(p, vip.Dead, "it has stopped", now)
+	case p.hears(now):
+		switch {
+		case t.mutual(p, now):
+			t.set(p, vip.Alive, "", now)
+		case !t.starved(p, now) && now.Sub(latest(p.echoed, p.first, t.began)) >= t.patience(p):
+			t.set(p, vip.Mute, "it is heard, but does not hear this node", now)
+		}
+	case p.state == vip.Dead || t.starved(p, now):
+	default:
+		t.judgeSilent(p, now)
+	}
+}
+
+// judgeSilent says how p looks, which is not heard and was asked after.
+func (t *table) judgeSilent(p *peer, now time.Time) {
+	found := p.found
+	known := !p.told.IsZero() && (now.Sub(p.told) < believe || p.state != vip.Alive)
+	switch {
+	case !known:
+	case p.met && found.refused:
+		t.set(p, vip.Dead, "its node says that nothing listens on its port", now)
+	case p.met && p.answered && !found.answers && !found.connected && !t.heardByOthers(p, now):
+		t.set(p, vip.Dead, "nobody answers for its address", now)
+	case now.Sub(latest(p.heard, p.first, t.began)) < t.patience(p):
+	case now.Sub(p.foreign) < forget:
+		t.set(p, vip.Mute, "its packets can't be opened: it has another key, or another version", now)
+	case found.refused:
+		t.set(p, vip.Unknown, "nothing listens on its port: its Herald has no herald_peers_port, or another", now)
+	case found.connected:
+		t.set(p, vip.Mute, "it takes TCP connections but sends nothing: its UDP port is blocked, or its process hangs", now)
+	case found.answers:
+		t.set(p, vip.Mute, "its address is answered for, but its port is not: it is blocked", now)
+	case p.met:
+		t.set(p, vip.Mute, "it is silent, and its address can't be asked for or other nodes hear it", now)
+	default:
+		t.set(p, vip.Unknown, "nobody answers for its address, and it was never met", now)
+	}
+}
+
+// patience is how long p may be silent before it is anything but Dead.
+func (t *table) patience(p *peer) time.Duration {
+	if !p.met {
+		return meetTime
+	}
+	return max(muteAfter, 2*(p.period+t.period)*5/2)
+}
+
+// heardByOthers reports whether a node that is alive says that it hears p: then
+// only the way between p and this node is broken.
+func (t *table) heardByOthers(p *peer, now time.Time) bool {
+	for _, q := range t.peers {
+		if q == p || q.state != vip.Alive || !q.hears(now) {
+			continue
+		}
+		for _, e := range q.echoes {
+			if e.node == p.id && e.hears {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// reconsider judges again those that are silent, since q may have said that it
+// does not hear them either.
+func (t *table) reconsider(q *peer, now time.Time) {
+	for _, p := range t.peers {
+		if p != q && !p.told.IsZero() && p.state != vip.Dead {
+			t.judge(p, now)
+		}
+	}
+}
+
+// set notes how p looks.
+func (t *table) set(p *peer, state vip.Seen, why string, now time.Time) {
+	if p.state == state {
+		p.why = why
+		return
+	}
+	n := news{node: p.name, was: p.state, is: state, why: why, left: p.left}
+	if !p.heard.IsZero() {
+		n.silent = now.Sub(p.heard)
+	}
+	t.news = append(t.news, n)
+	p.state, p.since, p.why = state, now, why
+	switch state {
+	case vip.Alive:
+		// Not all at once: everybody has just met everybody.
+		p.met, p.askAt = true, now.Add(time.Duration(p.id[0]^t.id[0])*t.period/40)
+	case vip.Unknown, vip.Dead:
+		// What comes back may be on another link, or behind another switch.
+		p.answered = p.answered && state == vip.Dead
+	}
+}
+
+// latest is the latest of times.
+func latest(times ...time.Time) time.Time {
+	var last time.Time
+	for _, t := range times {
+		if t.After(last) {
+			last = t
+		}
+	}
+	return last
+}
+
+// String is the outcome in words, for the log.
+func (o outcome) String() string {
+	return fmt.Sprintf("address answered %t, port open %t, port refused %t", o.answers, o.connected, o.refused)
+}

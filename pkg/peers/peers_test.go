@@ -1,0 +1,340 @@
+package peers_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/peers"
+	"github.com/heraldvip/herald/pkg/peers/peerstest"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const port = 7947
+
+// A cluster is nodes n0, n1... on one simulated link.
+type cluster struct {
+	t     *testing.T
+	net   *peerstest.Net
+	all   map[string]netip.AddrPort
+	nodes []*node
+}
+
+type node struct {
+	*peers.Peers
+	name string
+	addr netip.Addr
+	stop context.CancelFunc
+	done chan struct{}
+	log  *safe
+
+	mu   sync.Mutex
+	keys [][]byte
+}
+
+func (n *node) setKeys(keys ...[]byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.keys = keys
+}
+
+// safe is a buffer for logs of several goroutines.
+type safe struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safe) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safe) count(text string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Count(s.b.String(), text)
+}
+
+var keyA, keyB = bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
+
+// newCluster starts n nodes, and waits until they see each other.
+func newCluster(t *testing.T, n int) *cluster {
+	t.Helper()
+	c := &cluster{t: t, net: peerstest.NewNet(1), all: make(map[string]netip.AddrPort)}
+	for i := range n {
+		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		c.all[fmt.Sprintf("n%d", i)] = netip.AddrPortFrom(addr, port)
+		c.nodes = append(c.nodes, &node{name: fmt.Sprintf("n%d", i), addr: addr, keys: [][]byte{keyA}})
+	}
+	for _, n := range c.nodes {
+		c.start(n)
+	}
+	c.await("all to see all", 5*time.Second, func() bool {
+		return !slices.ContainsFunc(c.nodes, func(n *node) bool { return c.count(n, vip.Alive) != len(c.nodes)-1 })
+	})
+	time.Sleep(2 * time.Second) // until each has asked for the others' addresses once
+	return c
+}
+
+// start starts the process of a node.
+func (c *cluster) start(n *node) {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	n.log = &safe{}
+	n.Peers = peers.New(peers.Options{
+		Node: n.name, Port: port, Log: slog.New(slog.NewTextHandler(n.log, nil)),
+		Key:     func() [][]byte { n.mu.Lock(); defer n.mu.Unlock(); return n.keys },
+		Address: func() netip.Addr { return n.addr },
+		Nodes:   peerstest.Nodes(n.name, c.all),
+		Answers: c.net.Answers(n.addr), Wire: c.net,
+	})
+	n.stop, n.done = cancel, make(chan struct{})
+	p, done := n.Peers, n.done
+	go func() {
+		defer close(done)
+		if err := p.Run(ctx); err != nil {
+			c.t.Error(err)
+		}
+	}()
+}
+
+// end stops all, so that the bubble can end.
+func (c *cluster) end() {
+	for _, n := range c.nodes {
+		n.stop()
+		<-n.done
+	}
+}
+
+// count is how many others n sees so.
+func (c *cluster) count(n *node, state vip.Seen) int {
+	k := 0
+	for _, s := range n.Sights() {
+		if s.State == state {
+			k++
+		}
+	}
+	return k
+}
+
+func (c *cluster) state(of, by int) vip.Seen {
+	return c.nodes[by].Sights()[c.nodes[of].name].State
+}
+
+// await waits until ok, and returns how long that took.
+func (c *cluster) await(what string, within time.Duration, ok func() bool) time.Duration {
+	c.t.Helper()
+	began := time.Now()
+	for !ok() {
+		if time.Since(began) > within {
+			for _, n := range c.nodes {
+				for name, s := range n.Sights() {
+					c.t.Logf("%s sees %s %s (%s)", n.name, name, s.State, n.Why(name))
+				}
+			}
+			c.t.Fatalf("waited in vain for %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// others reports whether all nodes but some see that one so.
+func (c *cluster) others(of int, state vip.Seen, but ...int) bool {
+	for by := range c.nodes {
+		if by != of && !slices.Contains(but, by) && c.state(of, by) != state {
+			return false
+		}
+	}
+	return true
+}
+
+// bubble runs f with n nodes in a synctest bubble.
+func bubble(t *testing.T, n int, f func(*cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, n)
+		defer c.end()
+		f(c)
+	})
+}
+
+func TestCutNodeIsDead(t *testing.T) {
+	for n, limit := range map[int]time.Duration{3: 500 * time.Millisecond, 10: 500 * time.Millisecond, 100: 1500 * time.Millisecond} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			bubble(t, n, func(c *cluster) {
+				c.net.Cut(c.nodes[1].addr, true)
+				took := c.await("the cut node to be dead", 5*time.Second, func() bool { return c.others(1, vip.Dead) })
+				if took > limit {
+					t.Errorf("it took %v", took)
+				}
+				t.Logf("dead for all after %v", took)
+				c.await("the cut node to see nobody", 5*time.Second, func() bool { return c.count(c.nodes[1], vip.Dead) == n-1 })
+				c.net.Heal()
+				c.await("it to be back", time.Second, func() bool { return c.others(1, vip.Alive) && c.count(c.nodes[1], vip.Alive) == n-1 })
+			})
+		})
+	}
+}
+
+func TestStoppedNodeIsDeadAtOnce(t *testing.T) {
+	bubble(t, 3, func(c *cluster) {
+		c.nodes[1].stop()
+		if took := c.await("it to be dead", time.Second, func() bool { return c.others(1, vip.Dead) }); took > 20*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		if got := c.nodes[0].Why("n1"); got != "it has stopped" {
+			t.Errorf("got %q", got)
+		}
+		<-c.nodes[1].done
+		c.start(c.nodes[1])
+		c.await("it to be back", time.Second, func() bool { return c.others(1, vip.Alive) && c.count(c.nodes[1], vip.Alive) == 2 })
+	})
+}
+
+func TestBlockedPortIsMute(t *testing.T) {
+	bubble(t, 3, func(c *cluster) {
+		c.net.Block(c.nodes[1].addr, true)
+		for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
+			if c.count(c.nodes[0], vip.Dead)+c.count(c.nodes[1], vip.Dead)+c.count(c.nodes[2], vip.Dead) > 0 {
+				t.Fatal("a node whose port is blocked was declared dead")
+			}
+		}
+		if !c.others(1, vip.Mute) || c.count(c.nodes[1], vip.Mute) != 2 {
+			t.Error("the blocked port was not noticed")
+		}
+		if c.state(2, 0) != vip.Alive || c.state(0, 2) != vip.Alive {
+			t.Error("the other two don't see each other")
+		}
+		if got := c.nodes[0].log.count("level=WARN"); got != 1 {
+			t.Errorf("%d warnings, want 1", got)
+		}
+		c.net.Cut(c.nodes[1].addr, true)
+		c.await("a mute node that is gone to be dead", 5*time.Second, func() bool { return c.others(1, vip.Dead) })
+	})
+}
+
+// TestBrokenPath: the way between two nodes is broken, and others see both.
+// Neither may be dead for anybody.
+func TestBrokenPath(t *testing.T) {
+	for name, both := range map[string]bool{"one way": false, "both ways": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 3, func(c *cluster) {
+				c.net.Break(c.nodes[0].addr, c.nodes[1].addr, true)
+				c.net.Break(c.nodes[1].addr, c.nodes[0].addr, both)
+				for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
+					for _, n := range c.nodes {
+						if c.count(n, vip.Dead) > 0 {
+							t.Fatalf("%s declared a node dead", n.name)
+						}
+					}
+				}
+				if c.state(0, 1) != vip.Mute || c.state(1, 0) != vip.Mute || c.count(c.nodes[2], vip.Alive) != 2 {
+					t.Errorf("n0 sees n1 %v, n1 sees n0 %v", c.state(1, 0), c.state(0, 1))
+				}
+			})
+		})
+	}
+}
+
+func TestPartition(t *testing.T) {
+	bubble(t, 5, func(c *cluster) {
+		for _, a := range c.nodes[:2] {
+			for _, b := range c.nodes[2:] {
+				c.net.Break(a.addr, b.addr, true)
+				c.net.Break(b.addr, a.addr, true)
+			}
+		}
+		c.await("both sides to see the other dead", time.Second, func() bool {
+			return c.count(c.nodes[0], vip.Dead) == 3 && c.count(c.nodes[1], vip.Dead) == 3 &&
+				c.count(c.nodes[2], vip.Dead) == 2 && c.count(c.nodes[4], vip.Dead) == 2
+		})
+		if c.count(c.nodes[0], vip.Alive) != 1 || c.count(c.nodes[4], vip.Alive) != 2 {
+			t.Error("one side does not see itself")
+		}
+	})
+}
+
+func TestLossIsNoDeath(t *testing.T) {
+	bubble(t, 10, func(c *cluster) {
+		c.net.Lose(0.2)
+		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
+			for _, n := range c.nodes {
+				if c.count(n, vip.Alive) != 9 {
+					t.Fatalf("%s sees only %d alive", n.name, c.count(n, vip.Alive))
+				}
+			}
+		}
+	})
+}
+
+func TestCardsSpread(t *testing.T) {
+	bubble(t, 10, func(c *cluster) {
+		card := vip.Card{Epoch: 7, API: true, Holds: true, View: 1 << 63, Next: 3}
+		c.nodes[3].Tell(card)
+		took := c.await("the card to arrive", time.Second, func() bool {
+			for _, n := range c.nodes {
+				if n != c.nodes[3] && n.Sights()["n3"].Card != card {
+					return false
+				}
+			}
+			return true
+		})
+		if took > 10*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+func TestKeys(t *testing.T) {
+	bubble(t, 3, func(c *cluster) {
+		all := func() bool { return c.count(c.nodes[0], vip.Alive) == 2 && c.others(0, vip.Alive) }
+		steady := func(d time.Duration) {
+			t.Helper()
+			for began := time.Now(); time.Since(began) < d; time.Sleep(10 * time.Millisecond) {
+				if !all() {
+					t.Fatal("a node was lost during the rotation")
+				}
+			}
+		}
+		for _, keys := range [][][]byte{{keyB, keyA}, {keyB}} {
+			for _, n := range c.nodes { // they read it one after the other
+				n.setKeys(keys...)
+				steady(20 * time.Second)
+			}
+		}
+		c.nodes[0].setKeys(keyA)
+		c.await("the wrong key to be noticed", 5*time.Second, func() bool { return c.others(0, vip.Mute) })
+		if why := c.nodes[1].Why("n0"); !strings.Contains(why, "another key") {
+			t.Errorf("got %q", why)
+		}
+		c.nodes[0].setKeys()
+		c.await("n0 to watch nobody", time.Second, func() bool { return c.count(c.nodes[0], vip.Unknown) == 2 && c.nodes[0].Off() != "" })
+		c.nodes[0].setKeys(keyB)
+		c.await("it to be back", 2*time.Second, all)
+	})
+}
+
+// TestStartedLater: a node that no lease names yet is met by its packets, and one that
+// starts after the death of another leaves that to the lease.
+func TestStartedLater(t *testing.T) {
+	bubble(t, 3, func(c *cluster) {
+		c.nodes[2].stop()
+		<-c.nodes[2].done
+		c.net.Cut(c.nodes[1].addr, true)
+		c.await("n1 to be dead", time.Second, func() bool { return c.state(1, 0) == vip.Dead })
+		c.start(c.nodes[2])
+		time.Sleep(10 * time.Second)
+		if got := c.state(1, 2); got != vip.Unknown {
+			t.Errorf("a node that was never met is %v", got)
+		}
+	})
+}
