@@ -17,6 +17,7 @@ type Config struct {
 	Node     Node
 	Link     Link
 	Lease    Lease
+	Peers    Peers
 	Services Services
 	Class    Class
 	ARP      ARP
@@ -59,6 +60,12 @@ type Lease struct {
 	Duration      time.Duration // vip_leaseduration: how long others wait for a node that is silent
 	RenewDeadline time.Duration // vip_renewdeadline: how long an owner goes on without a renewal
 	RetryPeriod   time.Duration // vip_retryperiod: how often a node renews
+}
+
+// Peers says how nodes watch each other on the wire.
+type Peers struct {
+	Port    uint16 // herald_peers_port: UDP and TCP; 0 is off
+	KeyFile string // herald_peers_key: a file of keys; "" is the Secret that Herald makes itself
 }
 
 // Services says which Services are looked after, and how.

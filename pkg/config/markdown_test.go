@@ -50,7 +50,7 @@ func TestSummary(t *testing.T) {
 	if err := Summary(&b); err != nil {
 		t.Fatal(err)
 	}
-	const want = "\n| Leases | `vip_leaseduration` (15), `vip_renewdeadline` (10), `vip_retryperiod` (2) |\n"
+	const want = "\n| Leases | `vip_leaseduration` (15), `vip_renewdeadline` (10), `vip_retryperiod` (2), `herald_peers_port` (7947), `herald_peers_key` |\n"
 	if !strings.Contains(b.String(), want) {
 		t.Errorf("no %q in\n%s", want, &b)
 	}

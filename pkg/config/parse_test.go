@@ -27,6 +27,7 @@ func base() Config {
 		Node:  Node{Name: "n1", Namespace: "kube-system"},
 		Link:  Link{Bits4: 32, Bits6: 128},
 		Lease: Lease{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
+		Peers: Peers{Port: 7947},
 		Services: Services{
 			Enable: true, LeaseNamespace: "kube-system", LeaseName: "plndr-svcs-lock", IPMode: "VIP",
 		},

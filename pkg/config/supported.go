@@ -72,6 +72,16 @@ var supported = []Option{
 		Meaning: "How often a node renews its lease.",
 		set:     secondsTo(func(c *Config) *time.Duration { return &c.Lease.RetryPeriod }),
 	},
+	{
+		Env: "herald_peers_port", Flag: "peersPort", Type: Port, Default: "7947", Group: Leases, Since: first,
+		Meaning: "The port by which the nodes watch each other on the link of VIPs. UDP and TCP; the same on all nodes, and open between them. So the VIPs of a dead node move in less than a second. 0 is off: they move after `vip_leaseduration`.",
+		set:     setPeersPort,
+	},
+	{
+		Env: "herald_peers_key", Flag: "peersKey", Type: Path, Group: Leases, Since: first,
+		Meaning: "A file with the key by which the nodes seal what they tell each other. One per line, in base64, the newest first. It is read again each minute. If not set, Herald makes a key itself and keeps it in the Secret `herald-peers` in the announcers' namespace.",
+		set:     setPeersKey,
+	},
 
 	// Services.
 	{

@@ -209,6 +209,23 @@ func setKubeConfig(c *Config, v string) error {
 	return nil
 }
 
+func setPeersKey(c *Config, v string) error {
+	if strings.ContainsRune(v, 0) {
+		return errors.New("must be the path of a file with a key")
+	}
+	c.Peers.KeyFile = v
+	return nil
+}
+
+func setPeersPort(c *Config, v string) error {
+	n, err := strconv.ParseUint(v, 10, 16)
+	if err != nil {
+		return errors.New("must be a port from 1 to 65535, or 0 for none")
+	}
+	c.Peers.Port = uint16(n)
+	return nil
+}
+
 func setServer(c *Config, v string) error {
 	if v == "" {
 		return nil

@@ -45,6 +45,8 @@ type Cluster struct {
 	leases   *Leases
 	statuses *Statuses
 	notes    *Notes
+	home     string         // the announcers' namespace
+	secrets  rest.Interface // for one Secret in it
 
 	mu       sync.RWMutex // guards the values of the feeds and all below
 	services *feed[*record]
@@ -83,9 +85,11 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	}
 	c := &Cluster{
 		metrics: m, servers: o.Servers,
-		parts: make(map[vip.Key]map[vip.Key]*slice),
-		uses:  make(map[netip.Addr]*use),
-		dirty: make(map[vip.Key]bool),
+		home:    o.Announcer,
+		secrets: a.core,
+		parts:   make(map[vip.Key]map[vip.Key]*slice),
+		uses:    make(map[netip.Addr]*use),
+		dirty:   make(map[vip.Key]bool),
 	}
 	if u, _, err := rest.DefaultServerUrlFor(cfg); err == nil {
 		c.host, _ = netip.ParseAddr(u.Hostname())

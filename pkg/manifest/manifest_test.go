@@ -230,7 +230,7 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// granted lists what the roles of a manifest allow, "namespace group/resource verb".
+// granted lists what the roles of a manifest allow, "namespace group/resource name verb".
 func granted(t *testing.T, args ...string) []string {
 	t.Helper()
 	r := request(t, args...)
@@ -251,7 +251,7 @@ func granted(t *testing.T, args ...string) []string {
 			bound[kind+role.Namespace]++
 			for _, p := range role.Rules {
 				for _, verb := range p.Verbs {
-					all = append(all, strings.TrimSpace(role.Namespace+" "+p.APIGroups[0]+"/"+p.Resources[0]+" "+verb))
+					all = append(all, strings.TrimSpace(role.Namespace+" "+p.APIGroups[0]+"/"+strings.Join(append(p.Resources, p.ResourceNames...), " ")+" "+verb))
 				}
 			}
 		case "RoleBinding", "ClusterRoleBinding":
@@ -304,19 +304,23 @@ func TestRBAC(t *testing.T) {
 		return join(each(ns+"/services", "list", "watch"), each(ns+"/services/status", "patch"),
 			each(ns+"discovery.k8s.io/endpointslices", "list", "watch"), leases(ns), each(ns+"/events", "create"))
 	}
+	cluster := join(each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch"))
+	secret := func(ns string) []string { return join(each(ns+"/secrets herald-peers", "get"), each(ns+"/secrets", "create")) }
 	tests := []struct {
 		args string
 		want []string
 	}{
-		{"", join(services(""), each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch"))},
+		{"", join(services(""), cluster, secret("kube-system "))},
+		{"--peersPort 0", join(services(""), cluster)},
+		{"--peersKey /etc/herald/key", join(services(""), cluster)},
 		{"--disableServiceUpdates", join(each("/services", "list", "watch"), each("discovery.k8s.io/endpointslices", "list", "watch"),
-			leases(""), each("/events", "create"), each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch"))},
-		{"--serviceNamespace web", join(services("web "), leases("kube-system "))},
-		{"--serviceNamespace web -n lb --servicesElection", join(services("web "), leases("lb "))},
-		{"--serviceNamespace lb -n lb", services("lb ")},
-		{"--serviceNamespace web --servicesLeaseName locks/one", join(services("web "), leases("kube-system "), leases("locks "))},
-		{"--serviceNamespace web --servicesLeaseName web/one", join(services("web "), leases("kube-system "))},
-		{"--servicesLeaseName locks/one", join(services(""), each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch"))},
+			leases(""), each("/events", "create"), cluster, secret("kube-system "))},
+		{"--serviceNamespace web", join(services("web "), leases("kube-system "), secret("kube-system "))},
+		{"--serviceNamespace web -n lb --servicesElection", join(services("web "), leases("lb "), secret("lb "))},
+		{"--serviceNamespace lb -n lb", join(services("lb "), secret("lb "))},
+		{"--serviceNamespace web --servicesLeaseName locks/one", join(services("web "), leases("kube-system "), secret("kube-system "), leases("locks "))},
+		{"--serviceNamespace web --servicesLeaseName web/one", join(services("web "), leases("kube-system "), secret("kube-system "))},
+		{"--servicesLeaseName locks/one", join(services(""), cluster, secret("kube-system "))},
 	}
 	for _, tt := range tests {
 		if diff := cmp.Diff(tt.want, granted(t, strings.Fields(tt.args)...)); diff != "" {

@@ -16,9 +16,10 @@ import (
 // A rule is one row of the table of permissions.
 type rule struct {
 	group, resource string
+	names           []string // of the objects; none: all
 	verbs           []string
 	where           place
-	write           bool // only if Services may be written to
+	when            func(config.Config) bool // only then; nil: always
 	why             string
 }
 
@@ -28,6 +29,7 @@ type place string
 const (
 	withServices  place = "where the Services are"
 	withAnnouncer place = "where the announcers are"
+	onlyAnnouncer place = "where the announcers are, and nowhere else"
 	everywhere    place = "in the whole cluster only" // what can't be had in a namespace is done without
 )
 
@@ -36,29 +38,35 @@ var (
 	ownings = []string{"get", "list", "watch", "create", "update", "delete"}
 )
 
+// writes and keeps are conditions: Services are written to; Herald keeps its key in a Secret.
+func writes(c config.Config) bool { return !c.Services.ReadOnly }
+func keeps(c config.Config) bool  { return c.Peers.Port != 0 && c.Peers.KeyFile == "" }
+
 // rules is the table of permissions.
 var rules = []rule{
-	{"", "services", watch, withServices, false, "The Services whose addresses are announced."},
-	{"", "services/status", []string{"patch"}, withServices, true, "Write `status.loadBalancer` and the annotation `kube-vip.io/vipHost`. Not needed with `disable_service_updates`."},
-	{"discovery.k8s.io", "endpointslices", watch, withServices, false, "Where a Service has ready endpoints."},
-	{"coordination.k8s.io", "leases", ownings, withServices, false, "The VIP leases: who owns which VIP."},
-	{"coordination.k8s.io", "leases", ownings, withAnnouncer, false, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
-	{"", "events", []string{"create"}, withServices, false, "Tell a Service's user what happens to its VIPs."},
-	{"", "nodes", watch, everywhere, false, "Which nodes must not carry VIPs, and whose addresses and pod ranges no Service may take."},
-	{"networking.k8s.io", "servicecidrs", watch, everywhere, false, "The cluster's own ranges, which no Service may take."},
+	{"", "services", nil, watch, withServices, nil, "The Services whose addresses are announced."},
+	{"", "services/status", nil, []string{"patch"}, withServices, writes, "Write `status.loadBalancer` and the annotation `kube-vip.io/vipHost`. Not needed with `disable_service_updates`."},
+	{"discovery.k8s.io", "endpointslices", nil, watch, withServices, nil, "Where a Service has ready endpoints."},
+	{"coordination.k8s.io", "leases", nil, ownings, withServices, nil, "The VIP leases: who owns which VIP."},
+	{"coordination.k8s.io", "leases", nil, ownings, withAnnouncer, nil, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
+	{"", "events", nil, []string{"create"}, withServices, nil, "Tell a Service's user what happens to its VIPs."},
+	{"", "secrets", []string{"herald-peers"}, []string{"get"}, onlyAnnouncer, keeps, "The key by which the nodes watch each other on the wire. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
+	{"", "secrets", nil, []string{"create"}, onlyAnnouncer, keeps, "Make that key, once. Not needed if the Secret is made by hand."},
+	{"", "nodes", nil, watch, everywhere, nil, "Which nodes must not carry VIPs, and whose addresses and pod ranges no Service may take."},
+	{"networking.k8s.io", "servicecidrs", nil, watch, everywhere, nil, "The cluster's own ranges, which no Service may take."},
 }
 
 // ofRBAC are the options that make a difference to the permissions.
-var ofRBAC = []string{"cp_namespace", "svc_namespace", "svc_leasename", "disable_service_updates"}
+var ofRBAC = []string{"cp_namespace", "svc_namespace", "svc_leasename", "disable_service_updates", "herald_peers_port", "herald_peers_key"}
 
 // at is the part of the table that holds at any of places, each permission once.
 func at(c config.Config, places ...place) []rbacv1.PolicyRule {
 	var policy []rbacv1.PolicyRule
 	for _, r := range rules {
-		if !slices.Contains(places, r.where) || r.write && c.Services.ReadOnly {
+		if !slices.Contains(places, r.where) || r.when != nil && !r.when(c) {
 			continue
 		}
-		p := rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: r.verbs}
+		p := rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, ResourceNames: r.names, Verbs: r.verbs}
 		if !slices.ContainsFunc(policy, func(o rbacv1.PolicyRule) bool { return o.String() == p.String() }) {
 			policy = append(policy, p)
 		}
@@ -74,11 +82,15 @@ func rbac(c config.Config) []any {
 		ObjectMeta: meta(home),
 	}}
 	if c.Services.Namespace == "" {
-		return append(objects, bind("", home, at(c, withServices, withAnnouncer, everywhere))...)
+		objects = append(objects, bind("", home, at(c, withServices, withAnnouncer, everywhere))...)
+		if policy := at(c, onlyAnnouncer); len(policy) > 0 {
+			objects = append(objects, bind(home, home, policy)...)
+		}
+		return objects
 	}
 	places := map[string][]place{}
 	places[c.Services.Namespace] = append(places[c.Services.Namespace], withServices)
-	places[home] = append(places[home], withAnnouncer)
+	places[home] = append(places[home], withAnnouncer, onlyAnnouncer)
 	order := []string{c.Services.Namespace, home}
 	if lease := c.Services.LeaseNamespace; places[lease] == nil {
 		places[lease] = []place{withAnnouncer}
@@ -115,7 +127,7 @@ const rbacHead = `# RBAC
 <!-- Written by "herald docs" from the table in pkg/manifest. Do not edit. -->
 
 What Herald's ServiceAccount must be allowed. ` + "`herald manifest rbac`" + ` prints it as a
-ClusterRole; with ` + "`svc_namespace`" + ` as a Role where the Services are and a Role where the announcers
+ClusterRole, and a Role where the announcers are; with ` + "`svc_namespace`" + ` as a Role where the Services are and a Role where the announcers
 are, and without what exists in the whole cluster only: Herald then knows neither nodes nor Service ranges, so that
 it can't refuse their addresses to a Service, and no label or taint keeps a node from VIPs.
 
@@ -132,7 +144,11 @@ func Markdown(w io.Writer) error {
 		if group == "" {
 			group = "(core)"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", group, r.resource, strings.Join(r.verbs, ", "), r.where, r.why)
+		resource := r.resource
+		if r.names != nil {
+			resource += " `" + strings.Join(r.names, "`, `") + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", group, resource, strings.Join(r.verbs, ", "), r.where, r.why)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
