@@ -305,7 +305,9 @@ func TestRBAC(t *testing.T) {
 			each(ns+"discovery.k8s.io/endpointslices", "list", "watch"), leases(ns), each(ns+"/events", "create"))
 	}
 	cluster := join(each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch"))
-	secret := func(ns string) []string { return join(each(ns+"/secrets herald-peers", "get"), each(ns+"/secrets", "create")) }
+	secret := func(ns string) []string {
+		return join(each(ns+"/secrets herald-peers", "get"), each(ns+"/secrets", "create"))
+	}
 	tests := []struct {
 		args string
 		want []string
