@@ -4,10 +4,13 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LAB     := bin/lab
 
 .DEFAULT_GOAL := build
-.PHONY: build test lint unit parts simulate demo lab bench docs manifests clean help
+.PHONY: build image test lint unit parts simulate demo lab bench docs manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/herald ./cmd/herald
+
+image: ## bin/herald.oci.tar, the container image for amd64 and arm64 (no docker, no registry)
+	go -C image run . -source .. -o ../bin/herald.oci.tar -version $(VERSION)
 
 test: ## all that must hold: lint, tests, tests in the lab (root; installs what it needs)
 	@testing/test.sh all

@@ -65,7 +65,7 @@ skip() { # NAME WHY
 
 formatted() {
   local files
-  files=$(find cmd pkg testing -name '*.go' -exec gofmt -l {} +)
+  files=$(find cmd image pkg testing -name '*.go' -exec gofmt -l {} +)
   [ -z "$files" ] || { echo "not formatted (gofmt -w):" && echo "$files" && return 1; }
 }
 
@@ -91,6 +91,7 @@ vulnerabilities() {
 lint() {
   quiet "gofmt" formatted
   quiet "go vet" go vet ./...
+  quiet "go vet, of the image's builder" go -C image vet ./...
   quiet "staticcheck" go run "$staticcheck" -checks all,-ST1000 ./...
   if command -v shellcheck >/dev/null; then
     quiet "shellcheck" scripts
@@ -122,6 +123,7 @@ unit() {
   local packages
   mapfile -t packages < <(go list ./... | grep -vxF "$(inLab)")
   loud "tests without a lab" tests -race -timeout 10m "${packages[@]}"
+  quiet "the image, twice the same" go -C image test -timeout 5m ./...
 }
 
 # lab: one package after the other, since there is one lab on a machine.

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// root is Herald's repository.
+const root = ".."
+
+// build builds the image for this machine, and returns the archive and the digest.
+func build(t *testing.T) (archive, digest string) {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "herald.oci.tar")
+	d, err := run(root, out, "v9.9.9", []string{"example.com/herald:v9.9.9", "example.com/herald:latest"}, []string{"linux/" + runtime.GOARCH})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out, d
+}
+
+// read is the files of a tar archive.
+func read(t *testing.T, r io.Reader) map[string][]byte {
+	t.Helper()
+	files := map[string][]byte{}
+	for a := tar.NewReader(r); ; {
+		h, err := a.Next()
+		if err == io.EOF {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.ModTime.IsZero() {
+			t.Errorf("%s is of %d:%d (%s), %v", h.Name, h.Uid, h.Gid, h.Uname, h.ModTime)
+		}
+		text, err := io.ReadAll(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[h.Name] = text
+	}
+}
+
+// TestSameTwice: two builds, as different as one machine allows, are the same file.
+func TestSameTwice(t *testing.T) {
+	first, d1 := build(t)
+	old := syscall.Umask(0o077)
+	defer syscall.Umask(old)
+	t.Setenv("TZ", "Asia/Tokyo")
+	t.Setenv("HOSTNAME", "elsewhere")
+	second, d2 := build(t)
+	if d1 != d2 {
+		t.Errorf("digests %s and %s", d1, d2)
+	}
+	a, err := os.ReadFile(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a, b) {
+		t.Error("the archives differ")
+	}
+}
+
+// TestLayout follows every pointer of the archive, as an importer does.
+func TestLayout(t *testing.T) {
+	out, d := build(t)
+	f, err := os.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	files := read(t, f)
+	follow := func(d descriptor, into any) []byte {
+		t.Helper()
+		text, ok := files["blobs/"+strings.Replace(d.Digest, ":", "/", 1)]
+		if !ok || len(text) != d.Size || digest(text) != d.Digest {
+			t.Fatalf("%s: there %v, %d bytes, want %d", d.Digest, ok, len(text), d.Size)
+		}
+		if into != nil {
+			if err := json.Unmarshal(text, into); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return text
+	}
+	var top, all index
+	if err := json.Unmarshal(files["index.json"], &top); err != nil {
+		t.Fatal(err)
+	}
+	if string(files["oci-layout"]) != `{"imageLayoutVersion":"1.0.0"}` || len(top.Manifests) != 2 {
+		t.Fatalf("layout %s, %d names", files["oci-layout"], len(top.Manifests))
+	}
+	for i, want := range []string{"example.com/herald:v9.9.9", "example.com/herald:latest"} {
+		if got := top.Manifests[i]; got.Digest != d || got.Annotations["io.containerd.image.name"] != want {
+			t.Errorf("name %v of %s, want %s of %s", got.Annotations, got.Digest, want, d)
+		}
+	}
+	follow(top.Manifests[0], &all)
+	var m manifest
+	follow(all.Manifests[0], &m)
+	var c image
+	follow(m.Config, &c)
+	if len(m.Layers) != 2 || len(c.RootFS.DiffIDs) != 2 || c.Architecture != runtime.GOARCH || c.Config.Labels["org.opencontainers.image.version"] != "v9.9.9" {
+		t.Errorf("%d layers, configuration %+v", len(m.Layers), c)
+	}
+	content := map[string][]byte{}
+	for i, l := range m.Layers {
+		z, err := gzip.NewReader(bytes.NewReader(follow(l, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := io.ReadAll(z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if digest(raw) != c.RootFS.DiffIDs[i] {
+			t.Errorf("layer %d is %s, the configuration says %s", i, digest(raw), c.RootFS.DiffIDs[i])
+		}
+		for name, text := range read(t, bytes.NewReader(raw)) {
+			content[name] = text
+		}
+	}
+	for _, want := range []string{"herald", "etc/passwd", "etc/group", "etc/ssl/certs/ca-certificates.crt", "licenses/LICENSE", "sbom.spdx.json"} {
+		if len(content[want]) == 0 {
+			t.Errorf("the image has no %s", want)
+		}
+	}
+	here, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(content["herald"], []byte(here+"/")) {
+		t.Errorf("the program names the path it was built in, %s", here)
+	}
+	authoritiesAre(t, content["etc/ssl/certs/ca-certificates.crt"])
+	madeOf(t, content["sbom.spdx.json"])
+}
+
+// authoritiesAre looks whether Go can read the list of CAs.
+func authoritiesAre(t *testing.T, text []byte) {
+	t.Helper()
+	n := 0
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			t.Error(err)
+		}
+		n++
+	}
+	if n < 80 {
+		t.Errorf("%d CAs", n)
+	}
+}
+
+// madeOf compares the SBOM with go.mod.
+func madeOf(t *testing.T, text []byte) {
+	t.Helper()
+	var d spdx
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]bool{}
+	versions := map[string]string{}
+	for _, p := range d.Packages {
+		if ids[p.ID] {
+			t.Errorf("two are %s", p.ID)
+		}
+		ids[p.ID] = true
+		versions[p.Name] = p.Version
+	}
+	for _, r := range d.Relationships {
+		if r.To == "" || !ids[r.To] {
+			t.Errorf("%+v points nowhere", r)
+		}
+	}
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"k8s.io/client-go", "github.com/prometheus/client_golang"} {
+		if v := versions[want]; v == "" || !strings.Contains(string(mod), want+" "+v+"\n") {
+			t.Errorf("%s %q, and go.mod has another", want, v)
+		}
+	}
+	if versions["github.com/heraldvip/herald"] != "v9.9.9" || versions["stdlib"] == "" {
+		t.Errorf("Herald %q, Go %q", versions["github.com/heraldvip/herald"], versions["stdlib"])
+	}
+}
+
+// TestWrongPlatform: what can't be built is said.
+func TestWrongPlatform(t *testing.T) {
+	for _, p := range []string{"amd64", "windows/amd64", "linux/vax"} {
+		if _, err := run(root, filepath.Join(t.TempDir(), "x"), "v1", []string{"x:y"}, []string{p}); err == nil {
+			t.Errorf("an image for %s", p)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+// Command image writes Herald's container image as an OCI archive, without a
+// daemon, a registry or a base image: the static binary, the certificates of public
+// CAs, a list of users, the license, and a list of what it is made of (SBOM).
+//
+// The same commit gives the same digest, as long as the Go version is the same: every time stamp is
+// that of the commit, and nothing is taken from the machine.
+//
+// It is a module of its own, since nothing but the image needs the CAs.
+package main
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// repository is where released images are.
+const repository = "ghcr.io/heraldvip/herald"
+
+func main() {
+	out := flag.String("o", "bin/herald.oci.tar", "file to write; the SBOMs are written beside it")
+	version := flag.String("version", "devel", "version of Herald")
+	names := flag.String("name", "", "names of the image, with commas between; without it "+repository+":VERSION and :latest")
+	platforms := flag.String("platform", "linux/amd64,linux/arm64", "platforms, with commas between")
+	root := flag.String("source", ".", "Herald's repository")
+	flag.Parse()
+	if *names == "" {
+		*names = repository + ":" + strings.NewReplacer("+", "-", "/", "-").Replace(*version) + "," + repository + ":latest"
+	}
+	d, err := run(*root, *out, *version, strings.Split(*names, ","), strings.Split(*platforms, ","))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		os.Exit(1)
+	}
+	fmt.Printf("%s\n%s\n", *out, d)
+}
+
+// run builds the image of the repository at root into the file out, and returns its digest.
+func run(root, out, version string, names, platforms []string) (string, error) {
+	work, err := os.MkdirTemp("", "herald-image-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	revision, when, err := commit(root)
+	if err != nil {
+		return "", err
+	}
+	l := newLayout(when)
+	about := about(version, revision, when)
+	var manifests []descriptor
+	for _, p := range platforms {
+		system, arch, ok := strings.Cut(p, "/")
+		if !ok || system != "linux" {
+			return "", fmt.Errorf("platform %q: must be linux/amd64 or the like", p)
+		}
+		binary := filepath.Join(work, "herald-"+arch)
+		if err := compile(root, binary, arch, version); err != nil {
+			return "", err
+		}
+		parts, err := sbom(binary, version, revision, when)
+		if err != nil {
+			return "", err
+		}
+		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(strings.TrimSuffix(out, ".tar")+"."+arch+".spdx.json", parts, 0o644); err != nil {
+			return "", err
+		}
+		license, err := os.ReadFile(filepath.Join(root, "LICENSE"))
+		if err != nil {
+			return "", err
+		}
+		text, err := os.ReadFile(binary)
+		if err != nil {
+			return "", err
+		}
+		m, err := l.image(arch, about, base(license, parts), []file{{"herald", text, 0o755}})
+		if err != nil {
+			return "", err
+		}
+		manifests = append(manifests, m)
+	}
+	d, err := l.index(manifests, names, about)
+	if err != nil {
+		return "", err
+	}
+	return d, l.write(out)
+}
+
+// compile builds the program for arch.
+func compile(root, binary, arch, version string) error {
+	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+version, "-o", binary, "./cmd/herald")
+	c.Dir = root
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=", "GOWORK=off")
+	if text, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build for %s: %w\n%s", arch, err, text)
+	}
+	return nil
+}
+
+// commit is the commit that root is at and its time; of what is no repository,
+// SOURCE_DATE_EPOCH (reproducible-builds.org) or the beginning of time.
+func commit(root string) (revision string, when time.Time, err error) {
+	if text, err := exec.Command("git", "-C", root, "log", "-1", "--format=%H %ct").Output(); err == nil {
+		hash, seconds, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+		n, err := strconv.ParseInt(seconds, 10, 64)
+		if err != nil {
+			return "", time.Time{}, fmt.Errorf("git log: %w", err)
+		}
+		return hash, time.Unix(n, 0).UTC(), nil
+	}
+	n, err := strconv.ParseInt(cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), "0"), 10, 64)
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
+	}
+	return "", time.Unix(n, 0).UTC(), nil
+}
+
+// about is the labels of the image (OCI image-spec, annotations.md).
+func about(version, revision string, when time.Time) map[string]string {
+	const prefix = "org.opencontainers.image."
+	return map[string]string{
+		prefix + "title":       "herald",
+		prefix + "description": "Virtual IPs for Kubernetes on bare metal",
+		prefix + "source":      "https://github.com/heraldvip/herald",
+		prefix + "licenses":    "Apache-2.0",
+		prefix + "version":     version,
+		prefix + "revision":    revision,
+		prefix + "created":     when.Format(time.RFC3339),
+	}
+}
