@@ -4,6 +4,7 @@ package peerstest
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"maps"
 	"math/rand/v2"
@@ -177,4 +178,13 @@ func (s *socket) Close() error {
 		close(s.closed)
 	})
 	return nil
+}
+
+// KeyText is keys as peers.ParseKeys reads them.
+func KeyText(keys ...[]byte) []byte {
+	var text []byte
+	for _, k := range keys {
+		text = append(base64.StdEncoding.AppendEncode(text, k), '\n')
+	}
+	return text
 }

@@ -1,0 +1,198 @@
+package peers_test
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// These tests run real processes in namespaces: the packets, ARP, NDP and
+// connection refusals are the kernel's.
+
+const four, six = "10.11.0.0", "fd00::10:0"
+
+func TestKernelCut(t *testing.T) {
+	for name, base := range map[string]string{"IPv4": four, "IPv6": six} {
+		t.Run(name, func(t *testing.T) {
+			l := newLAN(t, 3, base)
+			began := time.Now()
+			l.cut(l.nodes[1], true)
+			took := l.await(1, "dead").Sub(began)
+			t.Logf("dead after %v", took)
+			if took > time.Second { // half of it on an idle machine, see TestMeasure
+				t.Error("too slow")
+			}
+			if why := l.nodes[0].sight("n1").Why; !strings.Contains(why, "nobody answers") {
+				t.Errorf("got %q", why)
+			}
+			l.await(0, "dead", 2)
+			l.await(2, "dead", 0)
+			l.cut(l.nodes[1], false)
+			for i := range l.nodes {
+				l.await(i, "alive")
+			}
+		})
+	}
+}
+
+// TestKernelKilled: the kernel of a killed process refuses, which is as good as an
+// answer. Its successor is met at once, and a process that ends in order says so.
+func TestKernelKilled(t *testing.T) {
+	l := newLAN(t, 3, four)
+	began := time.Now()
+	must(t, l.nodes[1].cmd.Process.Kill())
+	took := l.await(1, "dead").Sub(began)
+	t.Logf("dead after %v", took)
+	if took > time.Second {
+		t.Error("too slow")
+	}
+	if why := l.nodes[0].sight("n1").Why; !strings.Contains(why, "nothing listens") {
+		t.Errorf("got %q", why)
+	}
+	<-l.nodes[1].ended
+	l.start(l.nodes[1])
+	l.settle()
+	began = time.Now()
+	must(t, l.nodes[1].cmd.Process.Signal(syscall.SIGTERM))
+	if took := l.await(1, "dead").Sub(began); took > 300*time.Millisecond {
+		t.Errorf("it left, and that took %v", took)
+	}
+	if why := l.nodes[0].sight("n1").Why; why != "it has stopped" {
+		t.Errorf("got %q", why)
+	}
+}
+
+// TestKernelBlocked: a firewall in front of the port, in both directions or in one.
+func TestKernelBlocked(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("needs nft")
+	}
+	const table = "table inet block"
+	rules := map[string]string{
+		"in":     "chain in { type filter hook input priority 0; udp dport 7947 drop; tcp dport 7947 drop; }",
+		"in UDP": "chain in { type filter hook input priority 0; udp dport 7947 drop; }",
+		"out":    "chain out { type filter hook output priority 0; udp dport 7947 drop; tcp dport 7947 drop; tcp sport 7947 drop; }",
+		"both":   "chain in { type filter hook input priority 0; udp dport 7947 drop; tcp dport 7947 drop; }\nchain out { type filter hook output priority 0; udp dport 7947 drop; tcp sport 7947 drop; tcp dport 7947 drop; }",
+	}
+	l := newLAN(t, 3, four)
+	for name, rule := range rules {
+		t.Run(name, func(t *testing.T) {
+			l.t = t
+			l.nft(l.nodes[1], table+" {\n"+rule+"\n}")
+			l.await(1, "mute")
+			l.await(0, "mute", 2)
+			time.Sleep(2 * time.Second)
+			for _, b := range l.nodes {
+				for _, said := range b.telling() {
+					if said.State == "dead" {
+						t.Errorf("%s saw %s dead: %s", b.name, said.Node, said.Why)
+					}
+				}
+			}
+			l.nft(l.nodes[1], "delete "+table)
+			l.settle()
+		})
+	}
+}
+
+// TestKernelStopped: a process that is stopped is mute, not dead, and does not
+// take the others for dead when it goes on.
+func TestKernelStopped(t *testing.T) {
+	l := newLAN(t, 3, four)
+	must(t, l.nodes[1].cmd.Process.Signal(syscall.SIGSTOP))
+	l.await(1, "mute")
+	time.Sleep(time.Second)
+	must(t, l.nodes[1].cmd.Process.Signal(syscall.SIGCONT))
+	l.await(1, "alive")
+	time.Sleep(time.Second)
+	for _, b := range l.nodes {
+		for _, said := range b.telling() {
+			if said.State == "dead" || b == l.nodes[1] {
+				t.Errorf("%s saw %s %s (%s)", b.name, said.Node, said.State, said.Why)
+			}
+		}
+	}
+}
+
+func TestKernelKeys(t *testing.T) {
+	l := newLAN(t, 3, four)
+	for _, keys := range [][][]byte{{keyB, keyA}, {keyB}} {
+		for _, b := range l.nodes {
+			l.keys(b, keys...)
+			time.Sleep(700 * time.Millisecond)
+		}
+	}
+	l.calm("rotation")
+	l.keys(l.nodes[1], keyA)
+	l.await(1, "mute")
+	if why := l.nodes[0].sight("n1").Why; !strings.Contains(why, "another key") {
+		t.Errorf("got %q", why)
+	}
+}
+
+// TestKernelBusy: all cores are busy with something else, and nobody is declared dead or
+// mute. HERALD_BUSY=60s does it for so long.
+func TestKernelBusy(t *testing.T) {
+	for name, n := range map[string]int{"3": 3, "10": 10} {
+		t.Run(name, func(t *testing.T) {
+			l := newLAN(t, n, four)
+			l.busy()
+			time.Sleep(busyTime(t))
+			l.calm("busy")
+		})
+	}
+}
+
+func busyTime(t *testing.T) time.Duration {
+	text := os.Getenv("HERALD_BUSY")
+	if text == "" {
+		return 5 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	must(t, err)
+	return d
+}
+
+// TestMeasure measures how long it takes until all others see a node dead that was cut
+// off, or killed: HERALD_MEASURE=1, on a machine that does nothing else.
+func TestMeasure(t *testing.T) {
+	if os.Getenv("HERALD_MEASURE") == "" {
+		t.Skip("HERALD_MEASURE is not set")
+	}
+	const times = 25
+	for _, n := range []int{3, 10} {
+		l := newLAN(t, n, four)
+		var cut, killed []time.Duration
+		for i := range times {
+			b := l.nodes[i%n]
+			began := time.Now()
+			l.cut(b, true)
+			cut = append(cut, l.await(i%n, "dead").Sub(began))
+			l.cut(b, false)
+			l.settle()
+			time.Sleep(time.Duration(i) * 7 * time.Millisecond) // at another moment of the period
+		}
+		for i := range times {
+			b := l.nodes[i%n]
+			began := time.Now()
+			must(t, b.cmd.Process.Kill())
+			killed = append(killed, l.await(i%n, "dead").Sub(began))
+			<-b.ended
+			l.start(b)
+			l.settle()
+		}
+		for what, took := range map[string][]time.Duration{"cut": cut, "killed": killed} {
+			slices.Sort(took)
+			t.Logf("%3d nodes, %-6s: median %v, worst of %d %v", n, what, took[len(took)/2].Round(time.Millisecond), len(took), took[len(took)-1].Round(time.Millisecond))
+		}
+		for _, b := range l.nodes {
+			_ = b.cmd.Process.Kill()
+			<-b.ended
+		}
+		_ = exec.Command("ip", "link", "del", "br0").Run()
+	}
+}
