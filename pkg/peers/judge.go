@@ -10,9 +10,13 @@ import (
 // look judges all nodes. It returns those that are to be asked after now (their
 // address; and their port, unless they are alive), and reports whether somebody has just fallen silent.
 func (t *table) look(now time.Time) (ask []*peer, silence bool) {
+	if t.held(now) && !t.began.IsZero() {
+		t.late(now)
+	}
+	t.looked = now
 	for _, p := range t.peers {
 		t.judge(p, now)
-		if p.state == vip.Alive && !p.silent && !p.hears(now) {
+		if p.state == vip.Alive && !p.silent && !p.hears(now) && !t.starved(p, now) {
 			p.silent, silence, p.askAt = true, true, now
 		}
 		if t.wantsAsking(p, now) {
@@ -45,7 +49,7 @@ func (t *table) asked(p *peer, found outcome, began, now time.Time) {
 		p.answered = p.answered || found.answers
 		p.askAt = now.Add(meetTime)
 		return
-	case p.heard.After(began) || t.began.After(began):
+	case p.heard.After(began) || t.began.After(began) || t.held(now):
 		return // it was heard meanwhile, or nobody may have listened to the answers
 	}
 	p.found, p.told = found, now

@@ -43,10 +43,12 @@ const (
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(busyEnv) != "":
+		go orphan()
 		for i := 0; ; i++ {
 			_ = i * i
 		}
 	case os.Getenv(nodeEnv) != "":
+		go orphan()
 		if err := runNode(os.Getenv(nodeEnv)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -76,6 +78,12 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// orphan ends the process when the test that started it is gone.
+func orphan() {
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	os.Exit(1)
 }
 
 // A place is what a node's process is told.
@@ -278,6 +286,8 @@ func (l *lan) start(b *box) {
 	b.cmd.Env = append(os.Environ(), nodeEnv+"="+string(text))
 	b.log = &safe{}
 	b.cmd.Stderr = b.log
+	_, err = b.cmd.StdinPipe() // see orphan
+	must(t, err)
 	out, err := b.cmd.StdoutPipe()
 	must(t, err)
 	b.mu.Lock()
@@ -419,6 +429,8 @@ func (l *lan) busy() {
 	for range runtime.NumCPU() {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), busyEnv+"=1")
+		_, err := cmd.StdinPipe() // see orphan
+		must(l.t, err)
 		must(l.t, cmd.Start())
 		l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}

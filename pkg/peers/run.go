@@ -56,7 +56,8 @@ func (p *Peers) Run(ctx context.Context) error {
 		}
 		now := time.Now()
 		if !last.IsZero() && now.Sub(last) > tick+lapse {
-			p.lapsed(now, now.Sub(last))
+			p.meters.lapses.Inc()
+			p.log.Debug("this process was held up; no verdict on other nodes for a while", "for", now.Sub(last).Round(time.Millisecond))
 		}
 		last = now
 		if now.Sub(read) >= reread {
@@ -81,17 +82,6 @@ func (p *Peers) pause(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
-}
-
-// lapsed: this process did not run for d.
-func (p *Peers) lapsed(now time.Time, d time.Duration) {
-	p.mu.Lock()
-	if p.socket != nil {
-		p.table.late(now)
-	}
-	p.mu.Unlock()
-	p.meters.lapses.Inc()
-	p.log.Debug("this process was held up; no verdict on other nodes for a while", "for", d.Round(time.Millisecond))
 }
 
 // read takes over keys, addresses and nodes, and sees to the socket.

@@ -19,7 +19,7 @@ const (
 const (
 	// muteAfter is how long a node is silent, though its address is answered,
 	// before that is called Mute. Nothing waits for it.
-	muteAfter = time.Second
+	muteAfter = 3 * time.Second
 	// meetTime is how long a node may take to be met before anybody asks why.
 	meetTime = 3 * time.Second
 	// forget is how long a node is remembered that no node lease names and nobody hears.
@@ -39,6 +39,7 @@ type table struct {
 	peers  map[string]*peer
 	period time.Duration // of this node
 	began  time.Time     // since when this node has been listening without a break; zero: it is not
+	looked time.Time     // when look was called last: it should be each tick
 	sent   [64]sending   // the last tokens, a ring
 	next   int           // where in sent the next one goes
 	news   []news        // what has changed and was not yet told
@@ -154,12 +155,15 @@ func (t *table) mutual(p *peer, now time.Time) bool {
 }
 
 // late is to be called when this node was not able to listen, or has begun to.
-func (t *table) late(now time.Time) { t.began = now }
+func (t *table) late(now time.Time) { t.began, t.looked = now, now }
+
+// held reports whether this process has not run as it should until now.
+func (t *table) held(now time.Time) bool { return now.Sub(t.looked) > tick+lapse }
 
 // starved reports whether this node can't judge the silence of p: it has not
 // listened for long enough without a break.
 func (t *table) starved(p *peer, now time.Time) bool {
-	return t.began.IsZero() || now.Sub(t.began) < (p.period+t.period)*5/2
+	return t.began.IsZero() || t.held(now) || now.Sub(t.began) < (p.period+t.period)*5/2
 }
 
 // message is what this node has to say now, with a new token.
@@ -169,7 +173,9 @@ func (t *table) message(token uint32, leaving bool, now time.Time) *message {
 	m := &message{from: t.self, token: token, period: t.period, leaving: leaving, card: t.card}
 	for _, p := range t.peers {
 		if !p.heard.IsZero() {
-			m.echoes = append(m.echoes, echo{node: p.id, hears: p.hears(now), alive: p.state == vip.Alive, token: p.token})
+			// Who can't judge speaks for the others, not against them.
+			hears := p.hears(now) || p.state == vip.Alive && t.starved(p, now)
+			m.echoes = append(m.echoes, echo{node: p.id, hears: hears, alive: p.state == vip.Alive, token: p.token})
 		}
 	}
 	return m

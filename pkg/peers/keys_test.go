@@ -1,0 +1,99 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestParseKeys(t *testing.T) {
+	long, short := "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", "AAECAwQFBgcICQoLDA0ODw=="
+	tests := []struct {
+		text string
+		want string // the lengths, or part of the error
+		n    []int
+	}{
+		{text: long, n: []int{32}},
+		{text: "# new\n" + long + "\r\n\n  " + short + "  \n", n: []int{32, 16}},
+		{text: "", want: "no key"},
+		{text: "# nothing\n", want: "no key"},
+		{text: long + "\nsecret\n", want: "line 2 is no key"},
+		{text: "AAECAw==", want: "at least 16 bytes"},
+		{text: strings.Repeat(long+"\n", 9), want: "more than 8"},
+	}
+	for _, tt := range tests {
+		keys, err := ParseKeys([]byte(tt.text))
+		if tt.want != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("%q: got %v, want %q", tt.text, err, tt.want)
+			}
+			continue
+		}
+		if err != nil || len(keys) != len(tt.n) {
+			t.Errorf("%q: got %d keys, %v", tt.text, len(keys), err)
+			continue
+		}
+		for i, n := range tt.n {
+			if len(keys[i]) != n {
+				t.Errorf("%q: key %d has %d bytes, want %d", tt.text, i, len(keys[i]), n)
+			}
+		}
+	}
+	if keys, err := ParseKeys(NewKey()); err != nil || len(keys) != 1 || len(keys[0]) != 32 {
+		t.Errorf("a new key: %v, %v", keys, err)
+	}
+	if bytes.Equal(NewKey(), NewKey()) {
+		t.Error("two new keys are the same")
+	}
+}
+
+// TestKeysFollow: what can't be read is said once, the last good keys stay, and new ones are taken over.
+func TestKeysFollow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var text []byte
+		err := errors.New("not allowed")
+		reads := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		k := NewKeys(slog.New(slog.NewTextHandler(&log, nil)), "a file", func(context.Context) ([]byte, error) {
+			reads++
+			return text, err
+		})
+		done := make(chan error)
+		go func() { done <- k.Run(ctx) }()
+		pass := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+		pass(10 * time.Minute)
+		if k.Get() != nil || strings.Count(log.String(), "not allowed") != 1 {
+			t.Errorf("got %v; log:\n%s", k.Get(), &log)
+		}
+		if reads < 10 || reads > 20 {
+			t.Errorf("%d reads in ten minutes", reads)
+		}
+		text, err = NewKey(), nil
+		pass(rereadKeys)
+		first := k.Get()
+		if len(first) != 1 {
+			t.Fatalf("got %v", first)
+		}
+		text = append(NewKey(), text...)
+		pass(rereadKeys)
+		if got := k.Get(); len(got) != 2 || !bytes.Equal(got[1], first[0]) {
+			t.Errorf("after a rotation: %d keys", len(got))
+		}
+		text = []byte("nonsense")
+		pass(2 * rereadKeys)
+		if got := k.Get(); len(got) != 2 || strings.Count(log.String(), "is no key") != 1 {
+			t.Errorf("after nonsense: %d keys; log:\n%s", len(got), &log)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

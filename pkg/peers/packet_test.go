@@ -1,0 +1,131 @@
+package peers
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func full() *message {
+	return &message{
+		from: "n1", token: 1 << 31, period: 250 * time.Millisecond, leaving: true,
+		card:   vip.Card{Epoch: 1 << 40, API: true, Holds: true, View: 1<<64 - 1, Next: 7},
+		keys:   []keyID{{1, 2, 3, 4}, {5, 6, 7, 8}},
+		echoes: []echo{{node: idOf("n2"), hears: true, alive: true, token: 9}, {node: idOf("n3"), hears: true}, {node: idOf("n4")}},
+	}
+}
+
+func compare(t *testing.T, want, got *message) {
+	t.Helper()
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(message{}, echo{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestMessage(t *testing.T) {
+	want := full()
+	text := want.append(nil)
+	got, err := parseMessage(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, want, got)
+	got, err = parseMessage(append(text, "of a later version"...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, want, got)
+	for n := range text {
+		if m, err := parseMessage(text[:n]); err == nil {
+			t.Errorf("%d bytes of %d: got %+v", n, len(text), m)
+		}
+	}
+}
+
+// TestMessageFits: with 100 nodes a packet is no longer than an Ethernet frame
+// of IPv6 can carry.
+func TestMessageFits(t *testing.T) {
+	m := full()
+	m.from = strings.Repeat("a", 63)
+	m.echoes = make([]echo, 99)
+	if n := headLen + len(m.append(nil)) + tagLen; n > 1500-40-8 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
+func FuzzMessage(f *testing.F) {
+	f.Add(full().append(nil))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := parseMessage(text)
+		if err != nil {
+			return
+		}
+		again, err := parseMessage(m.append(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(m.echoes) <= maxEchoes {
+			compare(t, m, again)
+		}
+	})
+}
+
+func TestSeal(t *testing.T) {
+	keyA, keyB := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
+	sender, receiver := newSealer(bootID{1}), newSealer(bootID{2})
+	sender.use([][]byte{keyA, keyB})
+	receiver.use([][]byte{keyB})
+	text := []byte("hello")
+
+	packet := sender.seal(text, 1)
+	for range 2 { // the second time with what was kept of the first
+		boot, number, got, err := receiver.open(packet)
+		if err != nil || boot != (bootID{1}) || number != 1 || !bytes.Equal(got, text) {
+			t.Fatalf("got %v %d %q, %v", boot, number, got, err)
+		}
+	}
+	if bytes.Contains(packet, text) {
+		t.Error("it can be read")
+	}
+	if bytes.Equal(sender.seal(text, 1)[headLen:], packet[headLen:]) {
+		t.Error("the same twice looks the same")
+	}
+	if _, _, _, err := receiver.open(sender.seal(text, 0)); !errors.Is(err, errKey) {
+		t.Errorf("another key: got %v", err)
+	}
+	for i := range packet {
+		forged := bytes.Clone(packet)
+		forged[i] ^= 1
+		if _, _, _, err := receiver.open(forged); err == nil && i != 3 {
+			t.Errorf("byte %d changed: nobody noticed", i)
+		}
+		if _, _, _, err := receiver.open(packet[:i]); err == nil {
+			t.Errorf("cut after %d bytes: nobody noticed", i)
+		}
+	}
+	receiver.use([][]byte{keyA})
+	if _, _, _, err := receiver.open(packet); !errors.Is(err, errKey) {
+		t.Errorf("a key that was taken away: got %v", err)
+	}
+	if got := sender.seal(text, 2); got != nil {
+		t.Errorf("a key that there is not: got %x", got)
+	}
+}
+
+func FuzzOpen(f *testing.F) {
+	s := newSealer(bootID{1})
+	s.use([][]byte{bytes.Repeat([]byte{1}, 32)})
+	f.Add(s.seal([]byte("x"), 0))
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		if _, _, text, err := s.open(packet); err == nil && string(text) != "x" {
+			t.Errorf("forged: %q", text)
+		}
+	})
+}
