@@ -23,7 +23,7 @@ type Hire struct {
 
 	Link      string // the Macvlan to ask on
 	MAC       string
-	DUID      string // the client's identifier in DHCPv6 (RFC 8415 section 11), its bytes
+	DUID      string // the client's identifier in DHCPv6 (RFC 8415 section 11), in hexadecimal
 	IAID      uint32 // RFC 8415 section 12
 	Hostname  string // option 12, or the FQDN option of DHCPv6; may be empty
 	Broadcast bool   // ask for answers by broadcast (RFC 2131 section 4.1)
@@ -55,8 +55,7 @@ func (c Contract) Valid(now time.Time) bool {
 
 // A Hired is how far a Hire has come.
 type Hired struct {
-	ID       string
-	Family   Family
+	Hire     Hire
 	State    string   // as RFC 2131 section 4.4 names them, in lower case
 	Contract Contract // its Addr is zero while nothing is leased
 	// Lost: there was a lease and it has ended (expired, refused, address in use), or

@@ -17,3 +17,6 @@ need ip iproute2
 need nft nftables
 need iptables iptables
 need arping iputils-arping
+need dnsmasq dnsmasq-base
+need kea-dhcp4 kea-dhcp4-server
+need kea-dhcp6 kea-dhcp6-server

@@ -1,0 +1,410 @@
+package dhcp
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/iana"
+)
+
+// What is sent: identifiers, host name, and to whom.
+func TestMessages(t *testing.T) {
+	w := &wire{answer: honest4("10.0.0.50", 3600)}
+	bubble(t, 0, w, func(c *Clients) {
+		h := hire4
+		h.Ask, h.Broadcast = netip.MustParseAddr("10.0.0.50"), true
+		got := set(t, c, h)
+		if got.State != bound || got.Contract.Addr != h.Ask || got.Contract.Bits != 24 || got.Contract.Server != "10.0.0.1" {
+			t.Fatalf("%+v", got)
+		}
+		if left := time.Until(got.Contract.Renews); left != 30*time.Minute {
+			t.Errorf("renews in %v, want half of the lease", left)
+		}
+		after(c, 31*time.Minute)
+		asks := w.asks()
+		if diff := cmp.Diff([]string{"DISCOVER", "REQUEST", "REQUEST"}, w.kinds()); diff != "" {
+			t.Fatal(diff)
+		}
+		discover, _ := dhcpv4.FromBytes(asks[0].b)
+		if got := discover.GetOneOption(dhcpv4.OptionClientIdentifier); !slices.Equal(got, []byte{1, 2, 0, 0, 0, 0, 0xaa}) {
+			t.Errorf("client identifier %x", got)
+		}
+		if discover.HostName() != "host" || !discover.IsBroadcast() || discover.RequestedIPAddress().String() != "10.0.0.50" || discover.ServerIdentifier() != nil {
+			t.Errorf("DISCOVER: %s", discover.Summary())
+		}
+		request, _ := dhcpv4.FromBytes(asks[1].b)
+		if request.ServerIdentifier().String() != "10.0.0.1" || !request.ClientIPAddr.IsUnspecified() || request.RequestedIPAddress().String() != "10.0.0.50" {
+			t.Errorf("REQUEST: %s", request.Summary())
+		}
+		// RFC 2131 section 4.3.2, RENEWING: unicast, ciaddr, neither server nor requested address.
+		renew, _ := dhcpv4.FromBytes(asks[2].b)
+		if renew.ServerIdentifier() != nil || renew.RequestedIPAddress() != nil || renew.ClientIPAddr.String() != "10.0.0.50" || renew.IsBroadcast() {
+			t.Errorf("renewal: %s", renew.Summary())
+		}
+		if to := asks[2].to; to.Dst.String() != "10.0.0.1" || to.Src.String() != "10.0.0.50" || to.MAC.String() != "02:00:00:00:00:01" {
+			t.Errorf("renewal went %s", to.String())
+		}
+	})
+}
+
+// What is recorded is asked for, without a server's name (INIT-REBOOT).
+func TestRemembers(t *testing.T) {
+	known := vip.Contract{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 24, MAC: hire4.MAC, Server: "10.0.0.1"}
+	run := func(expires time.Duration, answer func([]byte, *Peer) [][]byte, test func(*Clients, *wire, vip.Hired)) {
+		w := &wire{answer: answer}
+		bubble(t, 0, w, func(c *Clients) {
+			h := hire4
+			h.Known = known
+			h.Known.Expires = time.Now().Add(expires)
+			test(c, w, set(t, c, h))
+		})
+	}
+	run(time.Hour, nil, func(c *Clients, w *wire, got vip.Hired) {
+		if got.State != rebooting || got.Contract.Addr != known.Addr {
+			t.Errorf("at once: %+v", got)
+		}
+		m, _ := dhcpv4.FromBytes(w.asks()[0].b)
+		if m.ServerIdentifier() != nil || !m.ClientIPAddr.IsUnspecified() || m.RequestedIPAddress().String() != "10.0.0.50" {
+			t.Errorf("INIT-REBOOT: %s", m.Summary())
+		}
+		if got := after(c, time.Minute); got.State != rebinding || got.Contract.Addr != known.Addr {
+			t.Errorf("no server: %+v", got)
+		}
+		if got := after(c, time.Hour); got.Contract.Addr.IsValid() || !got.Lost {
+			t.Errorf("after its end: %+v", got)
+		}
+	})
+	run(-time.Hour, nil, func(c *Clients, _ *wire, got vip.Hired) {
+		if got.State != rebooting || got.Contract.Addr.IsValid() {
+			t.Errorf("over, at once: %+v", got)
+		}
+		if got := after(c, time.Minute); got.State != selecting || !got.Lost {
+			t.Errorf("over, no server: %+v", got)
+		}
+	})
+	nak := func(b []byte, _ *Peer) [][]byte {
+		if kind(b) != "REQUEST" {
+			return nil
+		}
+		return [][]byte{reply4(b, dhcpv4.MessageTypeNak, "0.0.0.0", dhcpv4.WithOption(dhcpv4.OptMessage("wrong \x1b[31mnetwork\n")))}
+	}
+	run(time.Hour, nak, func(_ *Clients, _ *wire, got vip.Hired) {
+		if got.Contract.Addr.IsValid() || !got.Lost || !strings.Contains(got.Problem, "DHCPNAK") || strings.ContainsAny(got.Problem, "\x1b\n") {
+			t.Errorf("refused: %+v", got)
+		}
+	})
+	// Somebody else's lease is nobody's.
+	w := &wire{}
+	bubble(t, 0, w, func(c *Clients) {
+		h := hire4
+		h.Known = known
+		h.Known.MAC, h.Known.Expires = "02:00:00:00:00:bb", time.Now().Add(time.Hour)
+		if got := set(t, c, h); got.Contract.Addr.IsValid() || w.kinds()[0] != "DISCOVER" {
+			t.Errorf("another client's: %+v, %v", got, w.kinds())
+		}
+	})
+}
+
+// A server that lies is not believed, and what it said is told.
+func TestLies4(t *testing.T) {
+	offer := func(addr string, o ...dhcpv4.Modifier) func([]byte, *Peer) [][]byte {
+		return func(b []byte, _ *Peer) [][]byte {
+			k := dhcpv4.MessageTypeOffer
+			if kind(b) == "REQUEST" {
+				k = dhcpv4.MessageTypeAck
+			}
+			return [][]byte{reply4(b, k, addr, append([]dhcpv4.Modifier{dhcpv4.WithLeaseTime(3600)}, o...)...)}
+		}
+	}
+	generic := func(code dhcpv4.OptionCode, b ...byte) dhcpv4.Modifier { return dhcpv4.WithGeneric(code, b) }
+	cases := map[string]struct {
+		answer func([]byte, *Peer) [][]byte
+		words  string // "": not worth a word
+	}{
+		"no address":       {offer("0.0.0.0"), "no host can have"},
+		"loopback":         {offer("127.0.0.1"), "no host can have"},
+		"multicast":        {offer("224.0.0.1"), "no host can have"},
+		"broadcast":        {offer("255.255.255.255"), "no host can have"},
+		"link-local":       {offer("169.254.1.1"), "no host can have"},
+		"reserved":         {offer("240.0.0.1"), "no host can have"},
+		"network":          {offer("10.0.0.0"), "the network"},
+		"net broadcast":    {offer("10.0.0.255"), "the network"},
+		"its own":          {offer("10.0.0.1"), "its own address"},
+		"router's":         {offer("10.0.0.9", dhcpv4.WithOption(dhcpv4.OptRouter(net.IPv4(10, 0, 0, 9)))), "the router's"},
+		"no time":          {offer("10.0.0.50", dhcpv4.WithLeaseTime(0)), "for 0s"},
+		"a second":         {offer("10.0.0.50", dhcpv4.WithLeaseTime(1)), "for 1s"},
+		"no lease time":    {offer("10.0.0.50", dhcpv4.WithoutOption(dhcpv4.OptionIPAddressLeaseTime)), "for 0s"},
+		"short lease time": {offer("10.0.0.50", generic(dhcpv4.OptionIPAddressLeaseTime, 1)), "for 0s"},
+		"holes in mask":    {offer("10.0.0.50", generic(dhcpv4.OptionSubnetMask, 255, 0, 255, 0)), "subnet mask"},
+		"odd mask":         {offer("10.0.0.50", generic(dhcpv4.OptionSubnetMask, 255, 0)), "2 bytes"},
+		"no server":        {offer("10.0.0.50", dhcpv4.WithoutOption(dhcpv4.OptionServerIdentifier)), "no server"},
+		"zero server":      {offer("10.0.0.50", generic(dhcpv4.OptionServerIdentifier, 0, 0, 0, 0)), "no server"},
+		"another client's": {offer("10.0.0.50", dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 9})), ""},
+		"another id":       {offer("10.0.0.50", generic(dhcpv4.OptionClientIdentifier, 1, 2, 3)), ""},
+		"another exchange": {offer("10.0.0.50", dhcpv4.WithTransactionID(dhcpv4.TransactionID{1, 2, 3, 4})), ""},
+		"garbage":          {func([]byte, *Peer) [][]byte { return [][]byte{{1, 2, 3}, make([]byte, 300), {}} }, ""},
+	}
+	for name, x := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := &wire{answer: x.answer}
+			bubble(t, 0, w, func(c *Clients) {
+				set(t, c, hire4)
+				got := after(c, time.Minute)
+				if got.Contract.Addr.IsValid() {
+					t.Errorf("leased %s", got.Contract.Addr)
+				}
+				if !strings.Contains(got.Problem, x.words) || !strings.Contains(got.Problem, "mv") {
+					t.Errorf("problem %q, want %q", got.Problem, x.words)
+				}
+				w.mu.Lock()
+				w.answer = honest4("10.0.0.50", 3600)
+				w.mu.Unlock()
+				if got := after(c, 2*time.Minute); got.State != bound || got.Problem != "" {
+					t.Errorf("with an honest server: %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// The same for DHCPv6.
+func TestLies6(t *testing.T) {
+	say := func(addr string, lease time.Duration, o ...dhcpv6.Option) func([]byte, *Peer) [][]byte {
+		return func(b []byte, _ *Peer) [][]byte {
+			k := dhcpv6.MessageTypeAdvertise
+			if kind(b) != "SOLICIT" {
+				k = dhcpv6.MessageTypeReply
+			}
+			return [][]byte{reply6(b, k, addr, lease, o...)}
+		}
+	}
+	ia := func(id byte, t1, t2, preferred, valid time.Duration) dhcpv6.Option {
+		o := &dhcpv6.OptIANA{IaId: [4]byte{0, 0, 0, id}, T1: t1, T2: t2}
+		o.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP("fd00::50"), PreferredLifetime: preferred, ValidLifetime: valid})
+		return o
+	}
+	cases := map[string]struct {
+		answer func([]byte, *Peer) [][]byte
+		words  string
+	}{
+		"loopback":        {say("::1", time.Hour), "no host can have"},
+		"multicast":       {say("ff02::1", time.Hour), "no host can have"},
+		"link-local":      {say("fe80::1", time.Hour), "no host can have"},
+		"mapped":          {say("::ffff:10.0.0.1", time.Hour), "no host can have"},
+		"no time":         {say("fd00::50", 0), "is over"},
+		"a second":        {say("fd00::50", time.Second), "for 1s"},
+		"another's":       {say("", 0, ia(9, 0, 0, time.Hour, time.Hour)), ""},
+		"preferred":       {say("", 0, ia(7, 0, 0, 2*time.Hour, time.Hour)), "preferred for longer"},
+		"T1 after T2":     {say("", 0, ia(7, 50*time.Minute, 40*time.Minute, time.Hour, time.Hour)), "later than rebinding"},
+		"exhausted":       {say("", 0, &dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail, StatusMessage: "none\nleft"}), "NoAddrsAvail noneleft"},
+		"nothing":         {say("", 0), ""},
+		"garbage":         {func([]byte, *Peer) [][]byte { return [][]byte{{2, 2, 3}, make([]byte, 300), {}} }, ""},
+		"unlike a client": {say("fd00::50", time.Hour, dhcpv6.OptClientID(&dhcpv6.DUIDEN{EnterpriseIdentifier: []byte{1}})), ""},
+	}
+	for name, x := range cases {
+		t.Run(name, func(t *testing.T) {
+			if name == "unlike a client" { // the first of two identifiers counts
+				honest := x.answer
+				x.answer = func(b []byte, to *Peer) [][]byte {
+					r := honest(b, to)
+					r[0][4+4] ^= 0xff // within the DUID
+					return r
+				}
+			}
+			w := &wire{answer: x.answer}
+			bubble(t, 0, w, func(c *Clients) {
+				set(t, c, hire6)
+				got := after(c, time.Minute)
+				if got.Contract.Addr.IsValid() {
+					t.Errorf("leased %s", got.Contract.Addr)
+				}
+				if !strings.Contains(got.Problem, x.words) {
+					t.Errorf("problem %q, want %q", got.Problem, x.words)
+				}
+				w.mu.Lock()
+				w.answer = say("fd00::50", time.Hour)
+				w.mu.Unlock()
+				if got := after(c, 2*time.Minute); got.State != bound || got.Problem != "" {
+					t.Errorf("with an honest server: %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// Of several servers the one with the highest preference is asked.
+func TestPreference(t *testing.T) {
+	w := &wire{answer: func(b []byte, _ *Peer) [][]byte {
+		if kind(b) == "SOLICIT" {
+			return [][]byte{
+				reply6(b, dhcpv6.MessageTypeAdvertise, "fd00::50", time.Hour),
+				reply6(b, dhcpv6.MessageTypeAdvertise, "fd00::51", time.Hour, dhcpv6.OptPreference(9)),
+			}
+		}
+		m, _ := dhcpv6.MessageFromBytes(b)
+		return [][]byte{reply6(b, dhcpv6.MessageTypeReply, m.Options.OneIANA().Options.OneAddress().IPv6Addr.String(), time.Hour)}
+	}}
+	bubble(t, 0, w, func(c *Clients) {
+		set(t, c, hire6)
+		if got := after(c, 2*time.Second); got.Contract.Addr.String() != "fd00::51" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A lease for ever is never renewed.
+func TestInfinite(t *testing.T) {
+	w := &wire{answer: honest4("10.0.0.50", 0xffffffff)}
+	bubble(t, 0, w, func(c *Clients) {
+		set(t, c, hire4)
+		got := after(c, 1000*time.Hour)
+		if got.State != bound || !got.Contract.Expires.IsZero() || len(w.asks()) != 2 {
+			t.Errorf("%+v after %v", got, w.kinds())
+		}
+	})
+}
+
+// While nobody answers the client asks ever more seldom, and says so.
+func TestBackOff(t *testing.T) {
+	for _, h := range []vip.Hire{hire4, hire6} {
+		w := &wire{}
+		bubble(t, 0, w, func(c *Clients) {
+			if got := set(t, c, h); got.Problem != "" {
+				t.Errorf("at once: %q", got.Problem)
+			}
+			got := after(c, 20*time.Second)
+			if !strings.Contains(got.Problem, "no DHCP server answered on mv (tried ") || got.Lost {
+				t.Errorf("%+v", got)
+			}
+			after(c, time.Hour)
+			asks := w.asks()
+			if n := len(asks); n < 30 || n > 80 {
+				t.Errorf("%d messages in an hour", n)
+			}
+			for i := 1; i < len(asks); i++ {
+				if gap := asks[i].at.Sub(asks[i-1].at); gap < 800*time.Millisecond || gap > 140*time.Second {
+					t.Errorf("message %d came %v after the one before", i, gap)
+				}
+			}
+		})
+		w = &wire{}
+		bubble(t, 3, w, func(c *Clients) {
+			set(t, c, h)
+			after(c, 30*time.Second)
+			if n := len(w.asks()); n != 3 {
+				t.Errorf("%d messages with dhcp_backoff_attempts=3", n)
+			}
+			after(c, 90*time.Second)
+			if n := len(w.asks()); n < 4 {
+				t.Error("it never asked again")
+			}
+		})
+	}
+}
+
+// A thousand changes of mind leave no goroutine and no socket, and one client.
+func TestChurn(t *testing.T) {
+	before := runtime.NumGoroutine()
+	w := &wire{answer: honest4("10.0.0.50", 3600)}
+	bubble(t, 0, w, func(c *Clients) {
+		for i := range 1000 {
+			h := hire4
+			h.Hostname = fmt.Sprint("host", i%3)
+			switch i % 7 {
+			case 0:
+				set(t, c)
+				continue
+			case 1:
+				h.Release = true
+			}
+			set(t, c, h)
+		}
+		h := hire4
+		h.Hostname = "last"
+		set(t, c, h)
+		if got := after(c, time.Second); got.State != bound || got.Hire.Hostname != "last" {
+			t.Errorf("%+v", got)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.all) != 1 {
+			t.Errorf("%d clients", len(c.all))
+		}
+	})
+	for range 100 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+}
+
+// A Service that is wanted again after its lease was given back gets a new one.
+func TestReleasedAndBack(t *testing.T) {
+	w := &wire{answer: honest4("10.0.0.50", 3600)}
+	bubble(t, 0, w, func(c *Clients) {
+		set(t, c, hire4)
+		h := hire4
+		h.Release = true
+		if got := set(t, c, h); got.Hire.ID != "" && got.State != releasing {
+			t.Errorf("released: %+v", got)
+		}
+		after(c, time.Second)
+		if k := w.kinds(); k[len(k)-1] != "RELEASE" {
+			t.Errorf("%v", k)
+		}
+		set(t, c, hire4)
+		if got := after(c, time.Second); got.State != bound {
+			t.Errorf("wanted again: %+v", got)
+		}
+	})
+}
+
+// Renewals happen at T1, by halves until T2, then to all, and stop at the end.
+func TestScheduleWithoutAnswer(t *testing.T) {
+	w := &wire{answer: honest4("10.0.0.50", 1000)}
+	bubble(t, 0, w, func(c *Clients) {
+		got := set(t, c, hire4)
+		w.mu.Lock()
+		w.answer = nil
+		w.mu.Unlock()
+		began := got.Contract.Expires.Add(-1000 * time.Second)
+		after(c, 998*time.Second)
+		unicast, broadcast := 0, 0
+		for _, a := range w.asks()[2:] {
+			at := a.at.Sub(began)
+			switch {
+			case a.to.MAC != nil:
+				unicast++
+				if at < 500*time.Second || at > 875*time.Second {
+					t.Errorf("asked its server after %v", at)
+				}
+			default:
+				broadcast++
+				if at < 875*time.Second {
+					t.Errorf("asked all servers after %v", at)
+				}
+			}
+		}
+		if unicast < 5 || unicast > 15 || broadcast < 3 || broadcast > 12 {
+			t.Errorf("%d and %d messages", unicast, broadcast)
+		}
+		if got := after(c, time.Second); !got.Contract.Addr.IsValid() {
+			t.Error("dropped before its end")
+		}
+		if got := after(c, time.Second); got.Contract.Addr.IsValid() || !got.Lost {
+			t.Errorf("after its end: %+v", got)
+		}
+	})
+}

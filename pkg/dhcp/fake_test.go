@@ -1,0 +1,258 @@
+package dhcp
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv6"
+)
+
+// A wire is a link with a server behind it that says what no real one would.
+type wire struct {
+	mu     sync.Mutex
+	asked  []ask
+	answer func(b []byte, to *Peer) [][]byte // what is said to a message
+	open   int                               // sockets
+	used   map[netip.Addr]string
+}
+
+// An ask is a message that was sent.
+type ask struct {
+	at time.Time
+	to Peer
+	b  []byte
+}
+
+func (w *wire) asks() []ask {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]ask(nil), w.asked...)
+}
+
+// kinds is the types of the messages that were sent.
+func (w *wire) kinds() []string {
+	var kinds []string
+	for _, a := range w.asks() {
+		kinds = append(kinds, kind(a.b))
+	}
+	return kinds
+}
+
+func kind(b []byte) string {
+	if m, err := dhcpv4.FromBytes(b); err == nil {
+		return m.MessageType().String()
+	}
+	if m, err := dhcpv6.MessageFromBytes(b); err == nil {
+		return m.MessageType.String()
+	}
+	return "?"
+}
+
+type socket struct {
+	w        *wire
+	in       chan []byte
+	closed   chan struct{}
+	mu       sync.Mutex
+	deadline chan struct{}
+	timer    *time.Timer
+}
+
+func (w *wire) dial(vip.Hire) (net.PacketConn, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open++
+	return &socket{w: w, in: make(chan []byte, 100), closed: make(chan struct{}), deadline: make(chan struct{})}, nil
+}
+
+func (s *socket) WriteTo(b []byte, to net.Addr) (int, error) {
+	p := to.(*Peer)
+	s.w.mu.Lock()
+	s.w.asked = append(s.w.asked, ask{time.Now(), *p, append([]byte(nil), b...)})
+	answer := s.w.answer
+	s.w.mu.Unlock()
+	if answer != nil {
+		for _, a := range answer(b, p) {
+			s.in <- a
+		}
+	}
+	return len(b), nil
+}
+
+func (s *socket) ReadFrom(b []byte) (int, net.Addr, error) {
+	for {
+		s.mu.Lock()
+		deadline := s.deadline
+		s.mu.Unlock()
+		select {
+		case <-deadline:
+			return 0, nil, os.ErrDeadlineExceeded
+		default:
+		}
+		select {
+		case m := <-s.in:
+			return copy(b, m), &Peer{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}, nil
+		case <-deadline:
+			return 0, nil, os.ErrDeadlineExceeded
+		case <-s.closed:
+			return 0, nil, net.ErrClosed
+		}
+	}
+}
+
+// SetReadDeadline wakes a reader whose deadline has passed.
+func (s *socket) SetReadDeadline(t time.Time) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.timer != nil && !s.timer.Stop() {
+		select {
+		case <-s.deadline:
+			s.deadline = make(chan struct{})
+		default:
+		}
+	}
+	select {
+	case <-s.deadline:
+		s.deadline = make(chan struct{})
+	default:
+	}
+	d := s.deadline
+	if wait := time.Until(t); wait > 0 {
+		s.timer = time.AfterFunc(wait, func() { close(d) })
+	} else {
+		s.timer = nil
+		close(d)
+	}
+	return nil
+}
+
+func (s *socket) Close() error {
+	close(s.closed)
+	s.mu.Lock()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	s.mu.Unlock()
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.w.open--
+	return nil
+}
+
+func (s *socket) LocalAddr() net.Addr              { return &Peer{} }
+func (s *socket) SetDeadline(time.Time) error      { return nil }
+func (s *socket) SetWriteDeadline(time.Time) error { return nil }
+
+// hire4 and hire6 are clients on a wire.
+var (
+	hire4 = vip.Hire{ID: "a", Family: vip.IPv4, Link: "mv", MAC: "02:00:00:00:00:aa", Hostname: "host"}
+	hire6 = vip.Hire{ID: "a", Family: vip.IPv6, Link: "mv", MAC: "02:00:00:00:00:aa", DUID: "000400112233445566778899aabbccddeeff", IAID: 7}
+)
+
+// bubble runs Clients on a wire, by a clock of its own.
+func bubble(t *testing.T, attempts int, w *wire, test func(*Clients)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := New(Options{
+			Log: slog.New(slog.DiscardHandler), Poke: func() {}, Attempts: attempts, Open: w.dial,
+			Tenure: func() vip.Tenure {
+				return vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}
+			},
+			InUse: func(_ context.Context, _ string, a netip.Addr) (string, bool) {
+				mac, ok := w.used[a]
+				return mac, ok
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			if err := c.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		test(c)
+		cancel()
+		<-over
+		if w.open != 0 {
+			t.Errorf("%d sockets left open", w.open)
+		}
+	})
+}
+
+// set wants one Hire, and lets it go as far as it can at once.
+func set(t *testing.T, c *Clients, want ...vip.Hire) vip.Hired {
+	t.Helper()
+	if _, err := c.Set(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	return after(c, 0)
+}
+
+// after is what has become of the only Hire a while later.
+func after(c *Clients, d time.Duration) vip.Hired {
+	time.Sleep(d)
+	synctest.Wait()
+	var w vip.World
+	c.Observe(&w)
+	if len(w.Hired) != 1 {
+		return vip.Hired{}
+	}
+	return w.Hired[0]
+}
+
+// reply4 answers a message with the options.
+func reply4(b []byte, kind dhcpv4.MessageType, addr string, options ...dhcpv4.Modifier) []byte {
+	m, err := dhcpv4.FromBytes(b)
+	if err != nil {
+		panic(err)
+	}
+	r, err := dhcpv4.NewReplyFromRequest(m, append([]dhcpv4.Modifier{dhcpv4.WithMessageType(kind),
+		dhcpv4.WithYourIP(net.ParseIP(addr)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 0, 0, 1)))}, options...)...)
+	if err != nil {
+		panic(err)
+	}
+	return r.ToBytes()
+}
+
+// honest4 is a server that leases one address.
+func honest4(addr string, lease uint32) func([]byte, *Peer) [][]byte {
+	return func(b []byte, _ *Peer) [][]byte {
+		switch kind(b) {
+		case "DISCOVER":
+			return [][]byte{reply4(b, dhcpv4.MessageTypeOffer, addr, dhcpv4.WithLeaseTime(lease))}
+		case "REQUEST":
+			return [][]byte{reply4(b, dhcpv4.MessageTypeAck, addr, dhcpv4.WithLeaseTime(lease))}
+		}
+		return nil
+	}
+}
+
+// reply6 answers a message with an address.
+func reply6(b []byte, kind dhcpv6.MessageType, addr string, lease time.Duration, options ...dhcpv6.Option) []byte {
+	m, err := dhcpv6.MessageFromBytes(b)
+	if err != nil {
+		panic(err)
+	}
+	r := &dhcpv6.Message{MessageType: kind, TransactionID: m.TransactionID}
+	r.AddOption(dhcpv6.OptClientID(m.Options.ClientID()))
+	r.AddOption(dhcpv6.OptServerID(&dhcpv6.DUIDEN{EnterpriseNumber: 1, EnterpriseIdentifier: []byte{1, 2, 3, 4}}))
+	if addr != "" {
+		ia := &dhcpv6.OptIANA{IaId: m.Options.OneIANA().IaId}
+		ia.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP(addr), PreferredLifetime: lease, ValidLifetime: lease})
+		r.AddOption(ia)
+	}
+	for _, o := range options {
+		r.AddOption(o)
+	}
+	return r.ToBytes()
+}

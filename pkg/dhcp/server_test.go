@@ -1,0 +1,294 @@
+package dhcp
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/vishvananda/netlink"
+)
+
+// long is a lease that does not end while a test runs.
+var long = terms{lease: 3600, t1: 1800, t2: 3000}
+
+// servers is every real server that a lease can come from.
+var servers = []struct {
+	name   string
+	family vip.Family
+	run    func(*network) *process
+	file   string
+}{
+	{"dnsmasq", vip.IPv4, func(l *network) *process { return l.dnsmasq() }, "dnsmasq.leases"},
+	{"dnsmasq", vip.IPv6, func(l *network) *process { return l.dnsmasq() }, "dnsmasq.leases"},
+	{"kea", vip.IPv4, func(l *network) *process { return l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.110", l.n, l.n)) }, "kea4.csv"},
+	{"kea", vip.IPv6, func(l *network) *process { return l.kea6(long, fmt.Sprintf("fd09:%d::100 - fd09:%d::110", l.n, l.n)) }, "kea6.csv"},
+}
+
+// A lease is found, moves to another node with its address, and is given back.
+func TestLease(t *testing.T) {
+	t.Parallel()
+	for _, s := range servers {
+		t.Run(s.name+"/"+s.family.String(), func(t *testing.T) {
+			t.Parallel()
+			l := lan(t)
+			s.run(l)
+			h := l.hire(s.family)
+			began := time.Now()
+			first := start(t, nil)
+			first.set(h)
+			got := first.await(10*time.Second, "a lease", leased)
+			t.Logf("%s after %v, from %s, expires in %v", got.Contract.Addr, time.Since(began).Round(time.Millisecond), got.Contract.Server, time.Until(got.Contract.Expires).Round(time.Second))
+			if got.Problem != "" || got.Lost {
+				t.Errorf("problem %q, lost %v", got.Problem, got.Lost)
+			}
+			lo, hi := l.addr4(100), l.addr4(110)
+			if s.family == vip.IPv6 {
+				lo, hi = l.addr6(0x100), l.addr6(0x110)
+			}
+			if a := got.Contract.Addr; a.Less(lo) || hi.Less(a) {
+				t.Errorf("%s is not in the pool", a)
+			}
+			if text := l.file(s.file); !strings.Contains(text, "host-"+h.Link) {
+				t.Errorf("the lease file does not name the host:\n%s", text)
+			}
+
+			// Another node goes on with it: what is recorded holds at once.
+			first.stop()
+			h.Known = got.Contract
+			second := start(t, nil)
+			second.set(h)
+			held := second.await(time.Second, "what is recorded", func(x vip.Hired) bool { return x.Contract.Addr == got.Contract.Addr })
+			if held.Lost {
+				t.Error("it counts as lost")
+			}
+			if now := second.await(5*time.Second, "an answer", leased); now.Contract.Addr != got.Contract.Addr {
+				t.Errorf("moved: got %s, want %s", now.Contract.Addr, got.Contract.Addr)
+			}
+			// A third, by whose clock it is over, asks first.
+			second.stop()
+			h.Known.Expires = time.Now().Add(-time.Minute)
+			third := start(t, nil)
+			third.set(h)
+			if now := third.await(5*time.Second, "an answer", leased); now.Contract.Addr != got.Contract.Addr {
+				t.Errorf("moved: got %s, want %s", now.Contract.Addr, got.Contract.Addr)
+			}
+			if n := leases(l.file(s.file), s.name); n != 1 {
+				t.Errorf("%d leases, want one:\n%s", n, l.file(s.file))
+			}
+			h.Release = true
+			third.set(h)
+			await(t, 5*time.Second, "the client to end", func() bool { return len(third.hired()) == 0 })
+			await(t, 2*time.Second, "the lease to be given back", func() bool { return leases(l.file(s.file), s.name) == 0 })
+		})
+	}
+}
+
+// leases counts the leases of a lease file. Kea's is a journal: the last line of an
+// address counts, and one with a lifetime of 0 is over.
+func leases(text, server string) int {
+	now := map[string]bool{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if server == "dnsmasq" {
+			if line != "" && !strings.HasPrefix(line, "duid") {
+				now[line] = true
+			}
+			continue
+		}
+		f := strings.Split(line, ",")
+		if len(f) < 5 || f[0] == "address" {
+			continue
+		}
+		now[f[0]] = f[3] != "0" && f[2] != "0" || strings.Contains(f[0], ":") && f[2] != "0"
+		if !now[f[0]] {
+			delete(now, f[0])
+		}
+	}
+	return len(now)
+}
+
+// short leases, whose life is watched from the first moment to the last.
+var short = terms{lease: 8, t1: 3, t2: 6}
+
+func shortServers() []struct {
+	name   string
+	family vip.Family
+	run    func(*network, terms, int) *process
+} {
+	return []struct {
+		name   string
+		family vip.Family
+		run    func(*network, terms, int) *process
+	}{
+		{"IPv4", vip.IPv4, func(l *network, t terms, host int) *process {
+			return l.kea4(t, fmt.Sprintf("10.9.%d.%d - 10.9.%d.%d", l.n, host, l.n, host))
+		}},
+		{"IPv6", vip.IPv6, func(l *network, t terms, host int) *process {
+			return l.kea6(t, fmt.Sprintf("fd09:%d::%x - fd09:%d::%x", l.n, host, l.n, host))
+		}},
+	}
+}
+
+// Renewed at T1; by any server after T2; gone when it expires; found again.
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	for _, s := range shortServers() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			l := lan(t)
+			server := s.run(l, short, 100)
+			h := l.hire(s.family)
+			d := start(t, nil)
+			d.set(h)
+			first := d.await(5*time.Second, "a lease", leased)
+			asked := d.await(4*time.Second, "a renewal", func(x vip.Hired) bool { return x.State == renewing })
+			if at := time.Until(asked.Contract.Renews).Abs(); at > 300*time.Millisecond {
+				t.Errorf("renewal began %v off T1", at)
+			}
+			second := d.await(time.Second, "its answer", func(x vip.Hired) bool { return leased(x) && x.Contract.Expires.After(first.Contract.Expires) })
+
+			server.kill() // down at T1, back before T2
+			d.await(4*time.Second, "a renewal", func(x vip.Hired) bool { return x.State == renewing })
+			server = s.run(l, short, 100)
+			third := d.await(4*time.Second, "its answer", func(x vip.Hired) bool { return leased(x) && x.Contract.Expires.After(second.Contract.Expires) })
+			if third.Lost || third.Problem != "" || third.Contract.Addr != first.Contract.Addr {
+				t.Errorf("after a short absence: %+v", third)
+			}
+
+			server.kill() // down for good
+			d.await(8*time.Second, "rebinding", func(x vip.Hired) bool { return x.State == rebinding && x.Problem != "" })
+			lost := d.await(5*time.Second, "the end", func(x vip.Hired) bool { return !x.Contract.Addr.IsValid() })
+			if !lost.Lost || !strings.Contains(lost.Problem, "expired") {
+				t.Errorf("after the end: %+v", lost)
+			}
+			if late := time.Since(third.Contract.Expires); late > 200*time.Millisecond || late < -50*time.Millisecond {
+				t.Errorf("dropped %v after it expired", late)
+			}
+			s.run(l, short, 100)
+			if again := d.await(15*time.Second, "a lease", leased); again.Lost || again.Problem != "" {
+				t.Errorf("found again: %+v", again)
+			}
+		})
+	}
+}
+
+// The server's pool is another one when it is asked again.
+func TestChangedByServer(t *testing.T) {
+	t.Parallel()
+	for _, s := range shortServers() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			l := lan(t)
+			server := s.run(l, short, 100)
+			d := start(t, nil)
+			d.set(l.hire(s.family))
+			d.await(5*time.Second, "a lease", leased)
+			server.kill()
+			must(t, removeAll(l.dir, "kea*.csv*"))
+			s.run(l, short, 107)
+			want := l.addr4(107)
+			if s.family == vip.IPv6 {
+				want = l.addr6(107)
+			}
+			d.await(15*time.Second, "the new address", func(x vip.Hired) bool { return leased(x) && x.Contract.Addr == want })
+		})
+	}
+}
+
+// One address for two: the second is told, and gets it when the first gives it back.
+func TestExhausted(t *testing.T) {
+	t.Parallel()
+	for _, s := range shortServers() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			l := lan(t)
+			s.run(l, long, 100)
+			a, b := start(t, nil), start(t, nil)
+			first := l.hire(s.family)
+			a.set(first)
+			a.await(5*time.Second, "a lease", leased)
+			b.set(l.hire(s.family))
+			b.await(15*time.Second, "a complaint", func(x vip.Hired) bool { return x.Problem != "" })
+			first.Release = true
+			a.set(first)
+			b.await(30*time.Second, "the address", leased)
+		})
+	}
+}
+
+// An address that somebody uses is declined, and another one is leased.
+func TestDeclined(t *testing.T) {
+	t.Parallel()
+	for _, s := range shortServers() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			l := lan(t)
+			text := fmt.Sprintf("10.9.%d.100/24", l.n)
+			if s.family == vip.IPv6 {
+				text = fmt.Sprintf("fd09:%d::100/64", l.n)
+			}
+			l.inside(func() { // a host that knows nothing of DHCP
+				link, err := netlink.LinkByName(fmt.Sprint("srv", l.n))
+				must(t, err)
+				a, err := netlink.ParseAddr(text)
+				must(t, err)
+				a.Flags = 2 // IFA_F_NODAD
+				must(t, netlink.AddrAdd(link, a))
+			})
+			if s.family == vip.IPv4 {
+				l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.101", l.n, l.n))
+			} else {
+				l.kea6(long, fmt.Sprintf("fd09:%d::100 - fd09:%d::101", l.n, l.n))
+			}
+			d := start(t, nil)
+			h := l.hire(s.family)
+			used := netip.MustParsePrefix(text).Addr()
+			h.Ask = used
+			d.set(h)
+			d.await(5*time.Second, "it to be declined", func(x vip.Hired) bool { return strings.Contains(x.Problem, "in use by") })
+			got := d.await(20*time.Second, "another address", leased)
+			if got.Contract.Addr == used {
+				t.Errorf("leased %s, which is in use", used)
+			}
+			// What the plan can't have is declined as well.
+			h.Decline, h.Why = got.Contract.Addr, "it is the address of another Service"
+			d.set(h)
+			d.await(3*time.Second, "it to be declined", func(x vip.Hired) bool { return x.Lost && strings.Contains(x.Problem, h.Why) })
+		})
+	}
+}
+
+// Without the right to hold VIPs nothing is sent: another node may be asking.
+func TestSilentWithoutTenure(t *testing.T) {
+	t.Parallel()
+	l := lan(t)
+	server := l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.110", l.n, l.n))
+	d := start(t, nil)
+	d.tenure.Store(false)
+	d.set(l.hire(vip.IPv4))
+	time.Sleep(1500 * time.Millisecond) // long enough for a second message
+	if strings.Contains(server.out.String(), "DHCPDISCOVER") {
+		t.Error("it asked")
+	}
+	d.tenure.Store(true)
+	d.await(10*time.Second, "a lease", leased)
+}
+
+// Links come and go, and a lease is found all the same.
+func TestLinkComesLate(t *testing.T) {
+	t.Parallel()
+	l := lan(t)
+	l.dnsmasq()
+	h := l.hire(vip.IPv4)
+	link, err := netlink.LinkByName(h.Link)
+	must(t, err)
+	must(t, netlink.LinkSetName(link, "elsewhere"))
+	d := start(t, nil)
+	d.set(h)
+	d.await(3*time.Second, "a complaint", func(x vip.Hired) bool { return strings.Contains(x.Problem, h.Link) })
+	must(t, netlink.LinkSetName(link, h.Link))
+	d.await(5*time.Second, "a lease", leased)
+}

@@ -1,0 +1,217 @@
+package dhcp
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	clientPort4, serverPort4 = 68, 67
+	clientPort6, serverPort6 = 546, 547
+)
+
+// Open opens the link of h: for DHCPv4 a packet socket, which works without an
+// address and beside another DHCP client of the node, and gets no packet of the
+// VIP's traffic; for DHCPv6 a UDP socket on the link's link-local address.
+func Open(h vip.Hire) (net.PacketConn, error) {
+	ifi, err := net.InterfaceByName(h.Link)
+	if err != nil {
+		return nil, fmt.Errorf("the node has no such link: %w", err)
+	}
+	if h.Family == vip.IPv6 {
+		return open6(ifi)
+	}
+	c, err := packet.Listen(ifi, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: only68})
+	if err != nil {
+		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, hint(err))
+	}
+	return conn4{c}, nil
+}
+
+// only68 passes whole UDP packets to the client's port (packet(7), without the
+// link's header).
+var only68 = func() []bpf.RawInstruction {
+	raw, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: 9, Size: 1},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_UDP, SkipTrue: 6},
+		bpf.LoadAbsolute{Off: 6, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x3fff, SkipTrue: 4}, // a fragment
+		bpf.LoadMemShift{Off: 0},
+		bpf.LoadIndirect{Off: 2, Size: 2},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: clientPort4, SkipTrue: 1},
+		bpf.RetConstant{Val: 1 << 16},
+		bpf.RetConstant{Val: 0},
+	})
+	if err != nil {
+		panic(err) // the program is constant
+	}
+	return raw
+}()
+
+// conn4 puts messages into IPv4 and UDP.
+type conn4 struct{ *packet.Conn }
+
+func (c conn4) WriteTo(b []byte, to net.Addr) (int, error) {
+	p, ok := to.(*Peer)
+	if !ok {
+		return 0, fmt.Errorf("no peer: %v", to)
+	}
+	mac := p.MAC
+	if len(mac) != 6 {
+		mac = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	}
+	if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		return 0, err
+	}
+	_, err := c.Conn.WriteTo(datagram(b, p.Src, p.Dst), &packet.Addr{HardwareAddr: mac})
+	return len(b), err
+}
+
+func (c conn4) ReadFrom(b []byte) (int, net.Addr, error) {
+	buf := make([]byte, len(b)+60+8)
+	for {
+		n, from, err := c.Conn.ReadFrom(buf)
+		if err != nil {
+			return 0, nil, err
+		}
+		payload, p := undatagram(buf[:n])
+		if p == nil {
+			continue
+		}
+		if a, ok := from.(*packet.Addr); ok {
+			p.MAC = a.HardwareAddr
+		}
+		return copy(b, payload), p, nil
+	}
+}
+
+// datagram is b in UDP and IPv4, from the client's to the server's port.
+func datagram(b []byte, src, dst netip.Addr) []byte {
+	const ip, udp = 20, 8
+	d := make([]byte, ip+udp, ip+udp+len(b))
+	s4, d4 := src.As4(), dst.As4()
+	d[0], d[8], d[9] = 0x45, 64, unix.IPPROTO_UDP
+	binary.BigEndian.PutUint16(d[2:], uint16(ip+udp+len(b)))
+	copy(d[12:], s4[:])
+	copy(d[16:], d4[:])
+	binary.BigEndian.PutUint16(d[10:], checksum(0, d[:ip]))
+	binary.BigEndian.PutUint16(d[ip:], clientPort4)
+	binary.BigEndian.PutUint16(d[ip+2:], serverPort4)
+	binary.BigEndian.PutUint16(d[ip+4:], uint16(udp+len(b)))
+	d = append(d, b...)
+	sum := checksum(uint32(unix.IPPROTO_UDP)+uint32(udp+len(b)), d[12:]) // the addresses are next to UDP: a pseudo-header
+	if sum == 0 {
+		sum = 0xffff
+	}
+	binary.BigEndian.PutUint16(d[ip+6:], sum)
+	return d
+}
+
+// checksum is that of RFC 1071.
+func checksum(sum uint32, b []byte) uint16 {
+	for ; len(b) > 1; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	if len(b) == 1 {
+		sum += uint32(b[0]) << 8
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// undatagram is what is in a packet to the client's port, or no Peer if it is none.
+// The checksum is not looked at: that of a packet which never left the machine may
+// not have been worked out, and what is in it is checked anyway.
+func undatagram(d []byte) ([]byte, *Peer) {
+	if len(d) < 20 || d[0]>>4 != 4 {
+		return nil, nil
+	}
+	ip, total := int(d[0]&15)*4, int(binary.BigEndian.Uint16(d[2:]))
+	if ip < 20 || total > len(d) || total < ip+8 || d[9] != unix.IPPROTO_UDP || binary.BigEndian.Uint16(d[6:])&0x3fff != 0 {
+		return nil, nil
+	}
+	u := d[ip:total]
+	length := int(binary.BigEndian.Uint16(u[4:]))
+	if binary.BigEndian.Uint16(u) != serverPort4 || binary.BigEndian.Uint16(u[2:]) != clientPort4 || length < 8 || length > len(u) {
+		return nil, nil
+	}
+	return u[8:length], &Peer{Src: netip.AddrFrom4([4]byte(d[12:16])), Dst: netip.AddrFrom4([4]byte(d[16:20]))}
+}
+
+// open6 opens the link's link-local address.
+func open6(ifi *net.Interface) (net.PacketConn, error) {
+	addrs, err := ifi.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range addrs {
+		n, ok := a.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		local, ok := netip.AddrFromSlice(n.IP)
+		if !ok || !local.Is6() || local.Is4In6() || !local.IsLinkLocalUnicast() {
+			continue
+		}
+		own := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+			var err error
+			return errors.Join(c.Control(func(fd uintptr) {
+				err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+					unix.BindToDevice(int(fd), ifi.Name))
+			}), err)
+		}}
+		at := netip.AddrPortFrom(local.WithZone(ifi.Name), clientPort6)
+		c, err := own.ListenPacket(context.Background(), "udp6", at.String())
+		if err != nil {
+			return nil, fmt.Errorf("can't listen on %s: %w%s", at, err, hint(err))
+		}
+		return conn6{c, ifi.Name}, nil
+	}
+	return nil, errors.New("the link has no link-local address")
+}
+
+type conn6 struct {
+	net.PacketConn
+	link string
+}
+
+func (c conn6) WriteTo(b []byte, to net.Addr) (int, error) {
+	p, ok := to.(*Peer)
+	if !ok {
+		return 0, fmt.Errorf("no peer: %v", to)
+	}
+	return c.PacketConn.WriteTo(b, net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Dst.WithZone(c.link), serverPort6)))
+}
+
+func (c conn6) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, from, err := c.PacketConn.ReadFrom(b)
+	if err != nil {
+		return n, nil, err
+	}
+	p := &Peer{}
+	if u, ok := from.(*net.UDPAddr); ok {
+		p.Src = u.AddrPort().Addr()
+	}
+	return n, p, nil
+}
+
+// hint says what to do about a kernel's errno.
+func hint(err error) string {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return " (the process needs the capability NET_RAW)"
+	}
+	return ""
+}
