@@ -121,10 +121,10 @@ func (a *answer4) terms(m *dhcpv4.DHCPv4) error {
 // times is T1 and T2, or what RFC 2131 section 4.4.5 takes for them, if they are not sensible.
 func times(lease, t1, t2 time.Duration) (time.Duration, time.Duration) {
 	if t2 < time.Second || t2 >= lease {
-		t2 = lease * 7 / 8
+		t2 = lease / 8 * 7 // in this order: nanoseconds overflow
 	}
 	if t1 < time.Second || t1 >= t2 {
-		t1 = min(lease/2, t2*4/7)
+		t1 = min(lease/2, t2/7*4)
 	}
 	return t1, t2
 }

@@ -117,10 +117,10 @@ func (a *answer6) terms(o *dhcpv6.OptIANA) error {
 	}
 	a.t1, a.t2 = o.T1, o.T2
 	if a.t2 < time.Second || a.t2 >= a.lease {
-		a.t2 = a.lease * 4 / 5
+		a.t2 = a.lease / 5 * 4 // in this order: nanoseconds overflow
 	}
 	if a.t1 < time.Second || a.t1 >= a.t2 {
-		a.t1 = min(a.lease/2, a.t2*5/8)
+		a.t1 = min(a.lease/2, a.t2/8*5)
 	}
 	return nil
 }
