@@ -21,6 +21,8 @@ const (
 	LocalNoElection  Reason = "LocalWithoutElection"
 	HeldByStranger   Reason = "HeldByStranger"
 	StrayAddress     Reason = "StrayAddress"
+	PortMapped       Reason = "PortMapped"
+	PortNotMapped    Reason = "PortNotMapped"
 	NotLoadBalancer  Reason = "NotLoadBalancer"
 	OtherClass       Reason = "OtherClass"
 	Ignored          Reason = "Ignored"
@@ -51,6 +53,8 @@ var Reasons = []ReasonInfo{
 	{LocalNoElection, true, true, "externalTrafficPolicy is Local but svc_election is false: one node owns all VIPs, whether it has an endpoint or not, so traffic may be dropped."},
 	{HeldByStranger, true, false, "Another announcer holds the Service's lease and renews it. Herald waits until it stops."},
 	{StrayAddress, true, true, "A node has the VIP on a link although Herald did not put it there and does not own it."},
+	{PortMapped, true, false, "Gateways forward ports to the VIP (UPnP); the message says which, from which external address, and how long each mapping is asked for at a time."},
+	{PortNotMapped, true, true, "A port that should be open on a gateway (UPnP) is not; the message says why, and what to change."},
 	{NotLoadBalancer, false, false, "spec.type is not LoadBalancer."},
 	{OtherClass, false, false, "spec.loadBalancerClass names another implementation."},
 	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},

@@ -61,6 +61,7 @@ type Service struct {
 	Endpoints        Endpoints
 	Announce         []Method   // heraldvip.io/announce: the ways it wants; nil is all that are enabled
 	Attributes       Attributes // heraldvip.io/bgp-*: what it says of its routes
+	Forward          *Forward   // kube-vip.io/forwardUPNP: what gateways are asked for; nil for nothing
 
 	Ingress []Ingress // status.loadBalancer.ingress as it stands
 	Host    string    // kube-vip.io/vipHost as it stands: the node that last wrote the status

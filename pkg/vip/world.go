@@ -24,6 +24,9 @@ type World struct {
 	Tenure  Tenure
 	Leaving map[Key]Leaving // VIP leases this node has given away and still stands on
 
+	// From the gateways of this node's links (UPnP).
+	Mapped []Mapped // sorted by VIP, port, protocol and gateway
+
 	// From this node's kernel and wire.
 	Bound []Address            // VIPs of ours that the kernel has
 	Stray []Address            // VIPs that the kernel has on a link but nobody of ours put there

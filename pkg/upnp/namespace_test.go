@@ -1,0 +1,333 @@
+package upnp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// insideEnv tells the test binary that it is the child in its own namespaces.
+const insideEnv = "HERALD_TEST_NAMESPACE"
+
+// TestMain runs all tests in a user and network namespace of their own, which
+// takes no root and can't harm the machine.
+func TestMain(m *testing.M) {
+	if os.Getenv(insideEnv) != "" {
+		os.Exit(m.Run())
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
+		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
+		Pdeathsig:   syscall.SIGKILL,
+	}
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		os.Exit(exit.ExitCode())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "these tests need user and network namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns):", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Addresses of the tests. The far side's must be public ones, or gateways take
+// themselves to be behind another.
+const (
+	routerAddr = "10.0.0.1"
+	router6    = "fd00::1"
+	nodeAddr   = "10.0.0.10"
+	node6      = "fd00::10"
+	vip4       = "10.0.0.50"
+	vip6       = "fd00::50"
+	publicAddr = "11.22.33.1"
+)
+
+// A router is a host at the other end of the cable eth0, with a far side of its own.
+type router struct {
+	work chan func()
+	ns   netns.NsHandle
+	nl   *netlink.Handle
+}
+
+// newRouter makes eth0 here, with the node's addresses and the VIPs, and a router
+// at its other end.
+func newRouter(t testing.TB) *router {
+	t.Helper()
+	r := &router{work: make(chan func())}
+	made := make(chan error)
+	go func() { // a thread of its own: a child with Pdeathsig dies with the thread that made it
+		runtime.LockOSThread()
+		var err error
+		if r.ns, err = netns.New(); err == nil {
+			r.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		}
+		made <- err
+		for f := range r.work {
+			f()
+		}
+	}()
+	must(t, <-made)
+	t.Cleanup(func() { close(r.work); r.nl.Close(); _ = r.ns.Close() })
+
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "eth0"
+	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "lan", PeerNamespace: netlink.NsFd(int(r.ns))}))
+	eth0, err := netlink.LinkByName("eth0")
+	must(t, err)
+	t.Cleanup(func() { _ = netlink.LinkDel(eth0) })
+	for _, a := range []string{nodeAddr + "/24", node6 + "/64", vip4 + "/32", vip6 + "/128"} {
+		must(t, netlink.AddrAdd(eth0, addr(t, a)))
+	}
+	must(t, netlink.LinkSetUp(eth0))
+	lan, err := r.nl.LinkByName("lan")
+	must(t, err)
+	for _, a := range []string{routerAddr + "/24", router6 + "/64"} {
+		must(t, r.nl.AddrAdd(lan, addr(t, a)))
+	}
+	must(t, r.nl.LinkSetUp(lan))
+	attrs.Name = "wan"
+	must(t, r.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "far"}))
+	for name, a := range map[string]string{"wan": publicAddr + "/24", "far": "11.22.33.2/24"} {
+		l, err := r.nl.LinkByName(name)
+		must(t, err)
+		if name == "wan" {
+			must(t, r.nl.AddrAdd(l, addr(t, a)))
+		}
+		must(t, r.nl.LinkSetUp(l))
+	}
+	lo, err := r.nl.LinkByName("lo")
+	must(t, err)
+	must(t, r.nl.LinkSetUp(lo))
+	await(t, "the cable to be up", func() bool {
+		l, err := netlink.LinkByName("eth0")
+		list, _ := netlink.AddrList(eth0, netlink.FAMILY_V6)
+		for _, a := range list {
+			if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+				return false
+			}
+		}
+		return err == nil && l.Attrs().OperState == netlink.OperUp && len(list) == 3
+	})
+	return r
+}
+
+func addr(t testing.TB, text string) *netlink.Addr {
+	t.Helper()
+	a, err := netlink.ParseAddr(text)
+	must(t, err)
+	if a.IP.To4() == nil {
+		a.Flags = unix.IFA_F_NODAD
+	}
+	return a
+}
+
+// do runs f in the router's namespace. Sockets that f opens stay there.
+func (r *router) do(f func()) {
+	done := make(chan struct{})
+	r.work <- func() { defer close(done); f() }
+	<-done
+}
+
+// run runs a program in the router's namespace.
+func (r *router) run(t testing.TB, argv ...string) string {
+	t.Helper()
+	var out []byte
+	var err error
+	r.do(func() { out, err = exec.Command(argv[0], argv[1:]...).CombinedOutput() })
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", argv, err, out)
+	}
+	return string(out)
+}
+
+// chains are what miniupnpd wants of nftables.
+const chains = `flush ruleset
+table inet filter {
+	chain forward { type filter hook forward priority 0; policy drop; jump miniupnpd; }
+	chain miniupnpd { }
+	chain prerouting_miniupnpd { type nat hook prerouting priority -100; }
+	chain postrouting_miniupnpd { type nat hook postrouting priority 100; }
+}`
+
+// A daemon is a real gateway: miniupnpd.
+type daemon struct {
+	t   testing.TB
+	r   *router
+	cmd *exec.Cmd
+	log string
+}
+
+// miniupnpd starts a gateway on the router that has forgotten everything.
+func (r *router) miniupnpd(t testing.TB, more ...string) *daemon {
+	t.Helper()
+	if _, err := exec.LookPath("/usr/sbin/miniupnpd"); err != nil {
+		t.Skip("there is no miniupnpd; testing/lab/deps.sh installs it")
+	}
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "nft"), []byte(chains), 0o600))
+	r.run(t, "nft", "-f", filepath.Join(dir, "nft"))
+	conf := append([]string{
+		"ext_ifname=wan", "ext_ifname6=wan", "listening_ip=lan", "http_port=0", "uuid=00000000-0000-0000-0000-000000000001", "serial=1",
+		"system_uptime=no", "notify_interval=60", "friendly_name=test router", "allow 0-65535 10.0.0.0/24 0-65535", "deny 0-65535 0.0.0.0/0 0-65535",
+	}, more...)
+	must(t, os.WriteFile(filepath.Join(dir, "conf"), []byte(strings.Join(conf, "\n")+"\n"), 0o600))
+	d := &daemon{t: t, r: r, log: filepath.Join(dir, "log")}
+	out, err := os.Create(d.log)
+	must(t, err)
+	d.cmd = exec.Command("/usr/sbin/miniupnpd", "-d", "-f", filepath.Join(dir, "conf"), "-P", filepath.Join(dir, "pid"))
+	d.cmd.Stdout, d.cmd.Stderr = out, out
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	r.do(func() { err = d.cmd.Start() })
+	must(t, err)
+	must(t, out.Close())
+	t.Cleanup(func() { d.stop(syscall.SIGKILL) })
+	return d
+}
+
+func (d *daemon) stop(sig syscall.Signal) {
+	_ = d.cmd.Process.Signal(sig)
+	_ = d.cmd.Wait() // a second one returns at once
+	if d.t.Failed() {
+		text, _ := os.ReadFile(d.log)
+		d.t.Logf("miniupnpd: %s", text[max(0, len(text)-3000):])
+	}
+}
+
+// has reports whether the router forwards a port, as "TCP 80", to a place.
+func (r *router) has(t testing.TB, port, to string) bool {
+	t.Helper()
+	protocol, number, _ := strings.Cut(port, " ")
+	rule := fmt.Sprintf("0x%x th dport %s dnat ip to %s\n", map[string]int{"TCP": 6, "UDP": 17}[protocol], number, to)
+	return strings.Contains(r.run(t, "nft", "list", "chain", "inet", "filter", "prerouting_miniupnpd"), rule)
+}
+
+// forwards reports whether the router forwards anything at all.
+func (r *router) forwards(t testing.TB) bool {
+	t.Helper()
+	return strings.Contains(r.run(t, "nft", "list", "ruleset"), "dnat")
+}
+
+// A node is a Mapper with what its agent would do.
+type node struct {
+	*Mapper
+	t     testing.TB
+	pokes chan struct{}
+	stop  func()
+}
+
+// lively is a pace for tests.
+var lively = pace{
+	answers: 1500 * time.Millisecond, quick: time.Second, slow: 10 * time.Second, apart: 200 * time.Millisecond,
+	check: 300 * time.Millisecond, backoff: 100 * time.Millisecond, most: 500 * time.Millisecond, last: 3 * time.Second,
+}
+
+// newNode runs a Mapper until the test ends.
+func newNode(t testing.TB, change ...func(*Mapper)) *node {
+	t.Helper()
+	n := &node{t: t, pokes: make(chan struct{}, 1)}
+	n.Mapper = New(Options{
+		Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})), Poke: func() { poke(n.pokes) },
+		Links: func() []vip.Link {
+			return []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix(nodeAddr + "/24"), netip.MustParsePrefix(node6 + "/64")}}}
+		},
+	})
+	n.pace = lively
+	for _, f := range change {
+		f(n.Mapper)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- n.Run(ctx) }()
+	n.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(n.stop)
+	return n
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// mapped waits until the World has a mapping of which ok is true.
+func (n *node) mapped(what string, ok func(vip.Mapped) bool) vip.Mapped {
+	n.t.Helper()
+	var w vip.World
+	for deadline := time.After(10 * time.Second); ; {
+		w = vip.World{}
+		n.Observe(&w)
+		for _, x := range w.Mapped {
+			if ok(x) {
+				return x
+			}
+		}
+		select {
+		case <-n.pokes:
+		case <-deadline:
+			n.t.Fatalf("waited in vain for a mapping %s; there are %+v", what, w.Mapped)
+		}
+	}
+}
+
+func made(x vip.Mapped) bool { return x.Made && x.Problem == "" && x.External.Addr().IsValid() }
+
+// want is the mapping of a Service's port.
+func want(protocol string, port uint16) vip.Mapping {
+	return vip.Mapping{
+		Service: vip.Key{Namespace: "default", Name: "web"}, UID: "0a1b2c3d-1111", Addr: netip.MustParseAddr(vip4), Link: "eth0",
+		Protocol: protocol, Port: port, External: port, Lease: time.Hour, Here: true,
+	}
+}
+
+func (n *node) set(want ...vip.Mapping) {
+	n.t.Helper()
+	if _, err := n.Set(context.Background(), want); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// await waits until ok. Where nobody tells, it looks again and again.
+func await(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain for %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
