@@ -23,6 +23,7 @@ type Config struct {
 	ARP      ARP
 	Kube     Kube
 	Serve    Serve
+	UPnP     UPnP
 	Control  Control
 }
 

@@ -88,6 +88,12 @@ var errorCases = []struct {
 	{"control_plane_health_check_period_seconds=0", `control_plane_health_check_period_seconds="0" (environment): must be a whole number of seconds from 1 to 86400`},
 	{"control_plane_health_check_timeout_seconds=0", `control_plane_health_check_timeout_seconds="0" (environment): must be a whole number of seconds from 1 to 86400`},
 	{"control_plane_health_check_failure_threshold=0", `control_plane_health_check_failure_threshold="0" (environment): must be a whole number from 1 to 100`},
+	{"enable_upnp=x", `enable_upnp="x" (environment): must be true or false`},
+	{"upnp_status=x", `upnp_status="x" (environment): must be true or false`},
+	{"upnp_namespaces=a,,b", `upnp_namespaces="a,,b" (environment): must be namespaces with commas between: lower-case letters, digits and dashes, at most 63 of them`},
+	{"upnp_ports=80,443-80", `upnp_ports="80,443-80" (environment): must be ports and ranges of ports with commas between, such as 80,443,30000-32767`},
+	{"upnp_ports=0", `upnp_ports="0" (environment): must be ports and ranges of ports with commas between, such as 80,443,30000-32767`},
+	{"upnp_gateways=router.lan", `upnp_gateways="router.lan" (environment): must be IP addresses with commas between, such as 192.168.1.1,fd00::1`},
 	{"health_check_port=65536", `health_check_port="65536" (environment): must be a port from 1 to 65535, or 0 for none`},
 	{"health_check_port=2112", `health_check_port="2112" (environment): must be another port than that of prometheus_server=":2112" (default), where /healthz is served as well`},
 }

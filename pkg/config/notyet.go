@@ -8,7 +8,6 @@ const (
 	lacksRoutes   = "routing tables"
 	lacksDHCP     = "DHCP"
 	lacksNames    = "names as addresses"
-	lacksUPnP     = "UPnP"
 	lacksEgress   = "egress"
 	lacksLabels   = "node labels"
 	lacksFilter   = "dropping traffic to other ports"
@@ -67,7 +66,6 @@ var notYet = []Option{
 	{Env: "dhcp_backoff_attempts", Type: Int, Default: "3", Group: DHCP, When: lacksDHCP, Effect: Unused, Meaning: "How often a lease is asked for; 0 is for ever."},
 	{Env: "dns_mode", Flag: "dnsMode", Type: String, Default: "first", Group: DHCP, When: lacksNames, Effect: Unused, Meaning: "Which addresses of a name are used: `first`, `ipv4`, `ipv6` or `dual`."},
 	{Env: "vip_ddns", Flag: "ddns", Type: Bool, Default: "false", Group: DHCP, When: lacksNames, Effect: Unused, Meaning: "Get the control plane's address by DHCP and dynamic DNS."},
-	{Env: "enable_upnp", Aliases: []string{"enableUPNP"}, Flag: "enableUPNP", Type: Bool, Default: "false", Group: DHCP, When: lacksUPnP, Effect: Refused, Meaning: "Map ports on UPnP gateways for Services that ask for it."},
 
 	// Egress.
 	{Env: "egress_podcidr", Type: String, Group: Egress, When: lacksEgress, Effect: Refused, Meaning: "The pods' ranges."},

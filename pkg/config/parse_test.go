@@ -34,6 +34,7 @@ func base() Config {
 		Class: Class{Name: "kube-vip.io/kube-vip-class", Legacy: true},
 		ARP:   ARP{Enable: true, Period: 3 * time.Second},
 		Serve: Serve{Metrics: ":2112"},
+		UPnP:  UPnP{Status: true},
 		Control: Control{
 			Port: 6443, LeaseNamespace: "kube-system", LeaseName: "plndr-cp-lock",
 			CheckPeriod: time.Second, CheckTimeout: 2 * time.Second, CheckMost: 3,
