@@ -22,7 +22,6 @@ const (
 	withoutEndpointsKey = "kube-vip.io/allow-reconcile-without-endpoints"
 	ipModeKey           = "heraldvip.io/ip-mode"
 	markKey             = "heraldvip.io/announcer"
-	forwardUPNPKey      = "kube-vip.io/forwardUPNP"
 	serviceVLANKey      = "kube-vip.io/serviceVLAN"
 )
 
@@ -46,12 +45,13 @@ var Annotations = []Annotation{
 	{Key: leaseNameKey, Value: "name, or namespace/name", Meaning: "The Lease that decides which node owns the VIP, in the Service's own namespace; the default is kubevip-<service>. Services with the same Lease move together."},
 	{Key: withoutEndpointsKey, Value: "true or false", Meaning: "Announce the VIP even while the Service has no ready endpoint. Without effect if externalTrafficPolicy is Local."},
 	{Key: ipModeKey, Value: "VIP or Proxy", Meaning: "The ipMode to write to the status. VIP: packets arrive with the VIP as their destination, and kube-proxy serves it. Proxy: kube-proxy leaves the address alone. Wins over the option."},
+	{Key: forwardKey, Value: "true or false", Meaning: "Have the UPnP gateways of the VIP's link forward the Service's ports to it. Needs enable_upnp. See upnp.md."},
+	{Key: forwardLeaseKey, Value: "a duration such as 1h, or 0", Meaning: "How long a gateway is to keep a mapping that is not renewed; Herald renews at half of it. The default is 1h; 0 is for ever."},
+	{Key: externalPortKey, Value: "a port, pairs of Service port and external port such as 80=8080,443=8443, or any", Meaning: "The external ports, where they are not those of the Service. any: where that one is taken, another will do."},
 	{Key: hostKey, Value: "a node's name", Meaning: "The node that announces the VIP.", Written: true},
 	{Key: markKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
 	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Later: true, Misses: "the VIP is announced without a VLAN"},
-	{Key: forwardUPNPKey, Value: "true or false", Meaning: "Have UPnP gateways forward the ports of the Service to the VIP.", Later: true, Misses: "no gateway is asked to forward anything"},
-	{Key: "kube-vip.io/upnp-lease-duration", Value: "a duration", Meaning: "How long a gateway keeps a forwarding.", Later: true},
 	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Later: true},
 	{Key: "kube-vip.io/loadbalancerHostname", Value: "a host name", Meaning: "The host name to give to a DHCP server.", Later: true},
 	{Key: "kube-vip.io/hwaddr", Value: "a MAC address", Meaning: "The MAC address to use for DHCP.", Later: true},
@@ -76,6 +76,7 @@ func annotate(s *vip.Service, annotations map[string]string) {
 	s.Interface = r.link()
 	s.Lease = r.lease()
 	s.Mode = r.mode()
+	s.Forward = r.forward()
 	for _, a := range Annotations {
 		v := strings.TrimSpace(annotations[a.Key])
 		if a.Misses == "" || v == "" {

@@ -79,9 +79,6 @@ func TestAnnotate(t *testing.T) {
 		{serviceVLANKey, "100", vip.Service{Invalid: []string{
 			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN."}}},
 		{serviceVLANKey, "", vip.Service{}},
-		{forwardUPNPKey, "true", vip.Service{Invalid: []string{
-			"kube-vip.io/forwardUPNP is not supported by this version of Herald: no gateway is asked to forward anything."}}},
-		{forwardUPNPKey, "false", vip.Service{}},
 		{"kube-vip.io/hwaddr", "00:00:6C:00:00:01", vip.Service{}},
 		{"example.com/anything", "goes", vip.Service{}},
 	}

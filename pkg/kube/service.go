@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -75,7 +76,11 @@ func (r *record) fallBack(loadBalancerIP string) {
 		r.Addresses = []netip.Addr{a}
 		return
 	}
+	vips := slices.ContainsFunc(r.Ingress, func(i vip.Ingress) bool { return i.Mode != vip.ModeProxy })
 	for _, i := range r.Ingress {
+		if vips && i.Mode == vip.ModeProxy {
+			continue // a gateway's external address, which stands behind the VIPs
+		}
 		if i.Addr.IsValid() {
 			r.Source = "status.loadBalancer.ingress"
 			r.Addresses = appendNew(r.Addresses, i.Addr)

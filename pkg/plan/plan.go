@@ -30,16 +30,17 @@ import (
 // Rules are the options that placement depends on. They are the same on every
 // node, or nodes would not agree.
 type Rules struct {
-	Enabled     bool       // svc_enable
-	Class       string     // lb_class_name; may be empty
-	ClassOnly   bool       // lb_class_only
-	ClassStrict bool       // lb_class_legacy_handling is false
-	Election    bool       // svc_election: a lease for each unit, else one for all
-	Lease       vip.Key    // the lease for all (svc_leasename)
-	Bits4       int        // prefix length of bound IPv4 addresses; 0: that of the link's subnet
-	Bits6       int        // the same for IPv6
-	Mode        vip.IPMode // of Services that don't say
-	Mark        string     // which installation of Herald this is: a status with another mark is not ours to clear
+	Enabled     bool        // svc_enable
+	Class       string      // lb_class_name; may be empty
+	ClassOnly   bool        // lb_class_only
+	ClassStrict bool        // lb_class_legacy_handling is false
+	Election    bool        // svc_election: a lease for each unit, else one for all
+	Lease       vip.Key     // the lease for all (svc_leasename)
+	Bits4       int         // prefix length of bound IPv4 addresses; 0: that of the link's subnet
+	Bits6       int         // the same for IPv6
+	Mode        vip.IPMode  // of Services that don't say
+	Mark        string      // which installation of Herald this is: a status with another mark is not ours to clear
+	Forwarding  *Forwarding // enable_upnp; nil: no gateway is asked for anything
 
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 }
@@ -63,6 +64,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	}
 	m.clean()
 	m.strays()
+	m.closePorts()
 	return m.finish()
 }
 
@@ -80,6 +82,7 @@ type maker struct {
 	units    []*unit      // oldest first
 	has      map[place]bool
 	wanted   map[netip.Addr]bool
+	mapped   map[vip.Key][]*vip.Mapped // by Service
 	plan     vip.Plan
 }
 
@@ -154,6 +157,11 @@ func newMaker(r Rules, w vip.World) *maker {
 		}
 	}
 	m.reserved = newGuard(w, r.ControlPlane)
+	m.mapped = make(map[vip.Key][]*vip.Mapped)
+	for i := range w.Mapped {
+		x := &w.Mapped[i]
+		m.mapped[x.Service] = append(m.mapped[x.Service], x)
+	}
 	m.has = make(map[place]bool, len(w.Bound))
 	for _, b := range w.Bound {
 		m.has[place{b.Addr, b.Link}] = true

@@ -14,6 +14,7 @@ func (m *maker) unit(u *unit) {
 	switch {
 	case u.claim.Foreign && u.claim.Holder != "":
 		m.each(u, func(s *service) {
+			m.forward(s, nowhere)
 			m.settle(s, vip.HeldByStranger, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, u.claim.Holder))
 		})
 	case u.claim.Holder == "" && u.target == nil:
@@ -58,6 +59,7 @@ func (m *maker) claim(u *unit) {
 	}
 	m.plan.Tenures = append(m.plan.Tenures, stake)
 	m.each(u, func(s *service) {
+		m.forward(s, nowhere)
 		s.verdict.Reason, s.verdict.Message = vip.Claiming, "node "+u.target.Name+" is about to claim it"
 	})
 	m.linger(u)
@@ -69,6 +71,7 @@ func (m *maker) own(u *unit) {
 	if self == nil || !m.Tenure.Holds(m.Now) {
 		m.stakes(u, vip.Take, "")
 		m.each(u, func(s *service) {
+			m.forward(s, nowhere)
 			s.verdict.Reason = vip.AnnouncerStopped
 			s.verdict.Message = "this node could not renew its node lease in time and announces nothing until it can"
 		})
@@ -118,8 +121,14 @@ func (m *maker) carry(u *unit, s *service) {
 	}
 	s.verdict.Here = len(here) > 0
 	s.verdict.Reason, s.verdict.Message = vip.Announced, "node "+m.Self+" announces "+strings.Join(here, ", ")
-	// Once it is being given away, the status is the successor's to write.
-	if _, giving := m.Leaving[u.lease]; len(ingress) > 0 && !giving && !s.control {
+	// Once it is being given away, the status is the successor's to write, and ports its to keep open.
+	_, giving := m.Leaving[u.lease]
+	m.forward(s, func(a vip.Address) bool { return m.bound(a) && !giving })
+	if len(here) > 0 && !giving {
+		m.tellForward(s)
+		ingress = append(ingress, m.external(s)...)
+	}
+	if len(ingress) > 0 && !giving && !s.control {
 		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress})
 	}
 	switch {
@@ -153,6 +162,7 @@ func (m *maker) want(a vip.Address, listen bool) {
 // elsewhere plans for a unit that another node holds.
 func (m *maker) elsewhere(u *unit) {
 	m.each(u, func(s *service) {
+		m.forward(s, nowhere)
 		s.verdict.Reason, s.verdict.Message = vip.Elsewhere, "node "+u.claim.Holder+" announces it"
 	})
 	for _, k := range u.records {

@@ -14,7 +14,8 @@ type Plan struct {
 	Announcements []Announcement
 	Macvlans      []Macvlan
 	Hires         []Hire
-	Routes        []Route // sorted by prefix
+	Routes        []Route   // sorted by prefix
+	Mappings      []Mapping // of all nodes: see Mapping.Here
 	Statuses      []Status
 	Notes         []Note
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key

@@ -1,0 +1,81 @@
+package kube
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func TestForward(t *testing.T) {
+	one := []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}}
+	two := []vip.Port{{Protocol: "TCP", Port: 80}, {Protocol: "TCP", Port: 443}}
+	hour := func(change ...func(*vip.Forward)) *vip.Forward {
+		f := &vip.Forward{Lease: time.Hour}
+		for _, c := range change {
+			c(f)
+		}
+		return f
+	}
+	to := func(ports map[uint16]uint16) func(*vip.Forward) { return func(f *vip.Forward) { f.External = ports } }
+	tests := []struct {
+		on, lease, external string
+		ports               []vip.Port
+		want                *vip.Forward
+		wrong               string // part of what is said
+	}{
+		{"", "5m", "any", one, nil, ""},
+		{"false", "5m", "rubbish", one, nil, ""},
+		{"yes", "", "", one, nil, "neither true nor false"},
+		{"true", "", "", one, hour(), ""},
+		{"TRUE", " 5m ", "", one, hour(func(f *vip.Forward) { f.Lease = 5 * time.Minute }), ""},
+		{"true", "0", "", one, hour(func(f *vip.Forward) { f.Lease = 0 }), ""},
+		{"true", "7200", "", one, hour(func(f *vip.Forward) { f.Lease = 2 * time.Hour }), ""},
+		{"true", "1s", "", one, hour(), "30s to 168h0m0s"},
+		{"true", "-1h", "", one, hour(), "The default, 1h0m0s, is used"},
+		{"true", "99999999999999999999h", "", one, hour(), "upnp-lease-duration"},
+		{"true", "", "Any", one, hour(func(f *vip.Forward) { f.Any = true }), ""},
+		{"true", "", "5353", one, hour(to(map[uint16]uint16{53: 5353})), ""},
+		{"true", "", "5353", two, nil, "80=8080"},
+		{"true", "", "80=8080, 443 = 8443", two, hour(to(map[uint16]uint16{80: 8080, 443: 8443})), ""},
+		{"true", "", "80=8080", two, hour(to(map[uint16]uint16{80: 8080})), ""},
+		{"true", "", "80=8080,80=8081", two, nil, "No gateway is asked"},
+		{"true", "", "22=8080", two, nil, "No gateway is asked"},
+		{"true", "", "80=0", two, nil, "No gateway is asked"},
+		{"true", "", "80=65536", two, nil, "No gateway is asked"},
+		{"true", "", "5353,5354", one, nil, "No gateway is asked"},
+		{"true", "", "\x7f;$(reboot)", one, nil, "No gateway is asked"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.on+" "+tt.lease+" "+tt.external, func(t *testing.T) {
+			s := vip.Service{Ports: tt.ports}
+			annotate(&s, map[string]string{forwardKey: tt.on, forwardLeaseKey: tt.lease, externalPortKey: tt.external})
+			if d := cmp.Diff(tt.want, s.Forward); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+			said := strings.Join(s.Invalid, " ")
+			if tt.wrong == "" && said != "" || !strings.Contains(said, tt.wrong) {
+				t.Errorf("said %q, want %q", said, tt.wrong)
+			}
+		})
+	}
+}
+
+// TestExternalIsNoVIP: what a gateway has on its far side is no address to announce.
+func TestExternalIsNoVIP(t *testing.T) {
+	r := &record{}
+	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], Mode: vip.ModeVIP}, {Addr: addrs("11.22.33.1")[0], Mode: vip.ModeProxy}}
+	r.fallBack("")
+	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	r = &record{}
+	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], Mode: vip.ModeProxy}}
+	r.fallBack("")
+	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+}
