@@ -22,6 +22,7 @@ import (
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/probe"
 	"github.com/heraldvip/herald/pkg/serve"
+	"github.com/heraldvip/herald/pkg/upnp"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -69,6 +70,8 @@ type node struct {
 	announcer *l2.Announcer
 	probes    *probe.Probes
 	control   *controlPlane // nil without cp_enable
+	mapper    *upnp.Mapper
+	forwards  bool // enable_upnp: mapper is run
 	agent     *agent.Agent
 	server    *serve.Server
 	log       *slog.Logger
@@ -125,14 +128,19 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 		Info: n.info, Log: log, Poke: poke,
 	})
+	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
 	r := rules(cfg)
-	n.agent = agent.New(agent.Options{
+	o := agent.Options{
 		Self: cfg.Node.Name, Log: log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Sources:   []agent.Source{n.cluster, n.leases, n.links, n.announcer, n.probes},
 		Addresses: n.links, Announcements: n.announcer, Probes: n.probes,
 		Statuses: n.cluster.Statuses(), Notes: n.cluster.Notes(), Stakes: n.leases,
-	})
+	}
+	if n.forwards {
+		o.Sources, o.Mappings = append(o.Sources, n.mapper), n.mapper
+	}
+	n.agent = agent.New(o)
 	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)
 	return n, nil
 }
@@ -150,7 +158,7 @@ func (n *node) info() vip.Info {
 // collectors are the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.mapper} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -188,6 +196,7 @@ func rules(cfg config.Config) plan.Rules {
 		Lease:    vip.Key{Namespace: cfg.Services.LeaseNamespace, Name: cfg.Services.LeaseName},
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		Mode: vip.IPMode(cfg.Services.IPMode), Mark: cfg.Node.Namespace,
+		Forwarding: forwardingRule(cfg.UPnP),
 	}
 	if cfg.Control.Enable {
 		r.ControlPlane = controlPlaneRule(cfg)
@@ -204,6 +213,9 @@ func (n *node) run(ctx context.Context) error {
 	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.server}
 	if n.control != nil {
 		tasks = append(tasks, n.control)
+	}
+	if n.forwards {
+		tasks = append(tasks, n.mapper)
 	}
 	for _, t := range tasks {
 		group.Go(func() error {

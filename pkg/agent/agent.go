@@ -44,7 +44,8 @@ type Options struct {
 	Statuses      Part[vip.Status]
 	Notes         Part[vip.Note]
 	Stakes        Part[vip.Stake]
-	Routes        Part[vip.Route] // may be nil: nothing is told to routers
+	Routes        Part[vip.Route]   // may be nil: nothing is told to routers
+	Mappings      Part[vip.Mapping] // may be nil: nothing is asked of gateways
 }
 
 // Times of the loop.
@@ -244,6 +245,10 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	if a.o.Routes != nil {
 		_, err = a.o.Routes.Set(ctx, p.Routes)
 		failed("routes", err)
+	}
+	if a.o.Mappings != nil {
+		_, err = a.o.Mappings.Set(ctx, p.Mappings)
+		failed("mappings", err)
 	}
 	_, err = a.o.Probes.Set(ctx, p.Probes)
 	failed("probes", err)

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"log/slog"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/upnp"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// newMapper makes what asks gateways to forward ports. Without enable_upnp it is
+// never run.
+func newMapper(n *node, cfg config.UPnP, log *slog.Logger) *upnp.Mapper {
+	o := upnp.Options{
+		Log: log, Poke: func() { n.agent.Poke() }, Links: func() []vip.Link { return n.links.Info().Links },
+		Gateways: cfg.Gateways,
+	}
+	if f := forwardingRule(cfg); f != nil {
+		o.Ports = f.Allows
+	}
+	return upnp.New(o)
+}
+
+// forwardingRule is what the plan may want of gateways; nil without enable_upnp.
+func forwardingRule(cfg config.UPnP) *plan.Forwarding {
+	if !cfg.Enable {
+		return nil
+	}
+	f := &plan.Forwarding{Namespaces: cfg.Namespaces, Status: cfg.Status}
+	for _, r := range cfg.Ports {
+		f.Ports = append(f.Ports, [2]uint16{r.First, r.Last})
+	}
+	return f
+}
