@@ -3,6 +3,7 @@ package netif
 import (
 	"errors"
 	"net/netip"
+	"strings"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -58,7 +59,16 @@ type link struct {
 	up       bool   // up, and as far as is known with a carrier
 	loopback bool
 	master   int // the link it belongs to, or 0
+
+	// Of a macvlan of ours:
+	parent int    // the link it sits on
+	mac    string // as net.HardwareAddr writes it
+	alias  string // what somebody wrote on it (ip link set alias); a mark of ours, see macvlan.go
+	admin  bool   // it was set up; its parent may lack a carrier all the same
 }
+
+// ours reports whether this process, or an earlier one, made the link.
+func (l link) ours() bool { return l.kind == "macvlan" && strings.HasPrefix(l.alias, aliasMark) }
 
 // An entry is an address as the kernel tells it.
 type entry struct {

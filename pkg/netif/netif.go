@@ -59,6 +59,8 @@ type Interfaces struct {
 	refused map[place]time.Time   // duplicate addresses, and when they were found
 	epoch   int64                 // the tenure that the last Set was made under
 	wake    chan struct{}         // capacity 1: held is no longer empty
+
+	macvlans macvlans
 }
 
 // New reads the links and addresses. It fails if the interface of VIPs isn't
@@ -68,7 +70,11 @@ func New(o Options) (*Interfaces, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newInterfaces(o, k)
+	n, err := newInterfaces(o, k)
+	if err == nil {
+		n.macvlans.kernel = k
+	}
+	return n, err
 }
 
 func newInterfaces(o Options, k kernel) (*Interfaces, error) {
@@ -106,6 +112,7 @@ func (n *Interfaces) Observe(w *vip.World) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	w.Stray = slices.Clone(n.known().stray)
+	n.macvlans.observe(n, w)
 }
 
 // Info is what the other nodes may know of this one's links.
@@ -121,6 +128,7 @@ func (n *Interfaces) Info() vip.Info {
 func (n *Interfaces) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { n.follow(ctx) })
+	tasks.Go(func() { n.macvlans.watch(ctx, n) })
 	n.renewals(ctx)
 	tasks.Wait()
 	return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"syscall"
@@ -237,12 +238,19 @@ func parseLink(m []byte) (link, bool) {
 	const operUnknown, operUp = 0, 6 // RFC 2863 states, IF_OPER_ of linux/if.h
 	l := link{index: int(head.Index), loopback: head.Flags&unix.IFF_LOOPBACK != 0}
 	state := byte(operUnknown)
+	alias, parent, mac := "", 0, ""
 	for _, a := range attrs {
 		switch a.Attr.Type {
 		case unix.IFLA_IFNAME:
 			l.name = unix.ByteSliceToString(a.Value)
 		case unix.IFLA_OPERSTATE:
 			state = a.Value[0]
+		case unix.IFLA_IFALIAS:
+			alias = unix.ByteSliceToString(a.Value)
+		case unix.IFLA_LINK:
+			parent = int(binary.NativeEndian.Uint32(a.Value))
+		case unix.IFLA_ADDRESS:
+			mac = net.HardwareAddr(a.Value).String()
 		case unix.IFLA_MASTER:
 			l.master = int(binary.NativeEndian.Uint32(a.Value))
 		case unix.IFLA_LINKINFO:
@@ -258,6 +266,9 @@ func parseLink(m []byte) (link, bool) {
 		}
 	}
 	l.up = state == operUp || state == operUnknown // it is neither without IFF_UP
+	if l.kind == "macvlan" {
+		l.parent, l.mac, l.alias, l.admin = parent, mac, alias, head.Flags&unix.IFF_UP != 0
+	}
 	return l, l.name != ""
 }
 

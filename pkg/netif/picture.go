@@ -134,6 +134,7 @@ type facts struct {
 	at    []place       // where those are
 	stray []vip.Address // what looks like a VIP but doesn't
 	info  vip.Info
+	ours  []link // macvlans of ours, by name
 }
 
 // means works the facts out.
@@ -158,12 +159,17 @@ func (p *picture) means(o Options) facts {
 	f.info.Default = cmp.Or(o.Interface, byRoute)
 	f.info.Interface = cmp.Or(o.ServicesInterface, o.Interface, byRoute)
 	for _, l := range p.links {
+		if l.ours() {
+			f.ours = append(f.ours, l) // a VIP's own affair, and no link for others to choose
+			continue
+		}
 		chosen := l.name == f.info.Interface || l.name == f.info.Default
 		if chosen || p.listed(l, len(own[l.index]) > 0) {
 			f.info.Links = append(f.info.Links, vip.Link{Name: l.name, Up: l.up, Prefixes: own[l.index]})
 		}
 	}
 	slices.SortFunc(f.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(f.ours, func(a, b link) int { return strings.Compare(a.name, b.name) })
 	return f
 }
 

@@ -34,8 +34,10 @@ type World struct {
 	Ready map[Key]bool         // by Service: kube-proxy on this node says that it serves it (Local only)
 
 	// From DHCP.
-	Macvlans []Macvlan // links of ours that are as they should be
-	Hired    []Hired   // what this node asks DHCP servers for
+	Macvlans []Macvlan         // links of ours that are as they should be
+	NoLink   map[string]string // by name: why a Macvlan is not there
+	Strict   bool              // net.ipv4.conf.all.rp_filter is 1, which wins over a link's 0
+	Hired    []Hired           // what this node asks DHCP servers for
 
 	// From this node's BGP speaker.
 	Sessions []Session // one per peer, in the order of the options

@@ -1,0 +1,281 @@
+package netif
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/mdlayher/packet"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+var mv1 = vip.Macvlan{Name: "herald-1", Parent: "eth0", MAC: "02:00:00:00:00:a1", RPFilter: 2, IPv6: true}
+var mv2 = vip.Macvlan{Name: "herald-2", Parent: "eth0", MAC: "02:00:00:00:00:a2"}
+
+// sweep removes what a test has left.
+func sweep(t *testing.T, names ...string) {
+	t.Cleanup(func() {
+		for _, n := range names {
+			if l, err := netlink.LinkByName(n); err == nil {
+				_ = netlink.LinkDel(l)
+			}
+		}
+	})
+}
+
+// setting reads net.ipv4.conf, or another family's.
+func setting(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/sys/net/" + name)
+	must(t, err)
+	return strings.TrimSpace(string(b))
+}
+
+// answers sends an ARP request for addr to the node by its link's other end, and
+// returns who answered within a moment.
+func answers(t *testing.T, link string, addr netip.Addr) []string {
+	t.Helper()
+	ifi, err := net.InterfaceByName(link + "p")
+	must(t, err)
+	c, err := packet.Listen(ifi, packet.Datagram, unix.ETH_P_ARP, nil)
+	must(t, err)
+	defer c.Close()
+	b := make([]byte, 28)
+	copy(b, []byte{0, 1, 8, 0, 6, 4, 0, 1})
+	copy(b[8:], ifi.HardwareAddr)
+	copy(b[14:], []byte{10, 0, 0, 77})
+	copy(b[24:], addr.AsSlice())
+	_, err = c.WriteTo(b, &packet.Addr{HardwareAddr: net.HardwareAddr{255, 255, 255, 255, 255, 255}})
+	must(t, err)
+	must(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+	var who []string
+	for {
+		n, _, err := c.ReadFrom(b)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return who
+		}
+		must(t, err)
+		if n >= 28 && b[7] == 2 && bytes.Equal(b[14:18], addr.AsSlice()) {
+			who = append(who, net.HardwareAddr(b[8:14]).String())
+		}
+	}
+}
+
+func macvlansOf(n *Interfaces) []vip.Macvlan {
+	var w vip.World
+	n.Observe(&w)
+	slices.SortFunc(w.Macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
+	return w.Macvlans
+}
+
+func TestMacvlan(t *testing.T) {
+	eth0 := hardware(t, "eth0", "10.0.0.5/24")
+	sweep(t, "herald-1", "herald-2")
+	sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
+	sysctl(t, "net/ipv4/conf/eth0/arp_announce", "1")
+	r, stop := kernelRig(t)
+	defer stop()
+	links := r.Macvlans()
+	_, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
+	must(t, err)
+	if diff := cmp.Diff([]vip.Macvlan{mv1, mv2}, macvlansOf(r.Interfaces)); diff != "" {
+		t.Fatal(diff)
+	}
+	for name, want := range map[string]string{
+		"ipv4/conf/herald-1/arp_ignore": "1", "ipv4/conf/herald-1/arp_announce": "2", "ipv4/conf/herald-1/rp_filter": "2",
+		"ipv4/conf/herald-2/rp_filter": "0", "ipv6/conf/herald-1/autoconf": "0", "ipv6/conf/herald-1/accept_ra": "0",
+		"ipv6/conf/herald-1/addr_gen_mode": "1", "ipv4/conf/eth0/arp_ignore": "1", "ipv4/conf/eth0/arp_announce": "2",
+	} {
+		if got := setting(t, name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	l, err := netlink.LinkByName("herald-1")
+	must(t, err)
+	m, ok := l.(*netlink.Macvlan)
+	if !ok || m.Mode != netlink.MACVLAN_MODE_BRIDGE || m.HardwareAddr.String() != mv1.MAC || m.ParentIndex != eth0.Attrs().Index || m.Flags&net.FlagUp == 0 {
+		t.Errorf("%+v", l)
+	}
+	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	must(t, err)
+	if len(addrs) != 1 || addrs[0].IP.String() != "fe80::ff:fe00:a1" {
+		t.Errorf("it has %v, want its link-local address only", addrs)
+	}
+	if info := r.Info(); slices.ContainsFunc(info.Links, func(l vip.Link) bool { return strings.HasPrefix(l.Name, "herald-") }) {
+		t.Errorf("others are told of it: %v", info.Links)
+	}
+
+	// It answers for its address, with its hardware address; its parent doesn't.
+	at := netip.MustParseAddr("10.0.0.50")
+	_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")})
+	must(t, err)
+	if diff := cmp.Diff([]string{mv1.MAC}, answers(t, "eth0", at)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{eth0.Attrs().HardwareAddr.String()}, answers(t, "eth0", netip.MustParseAddr("10.0.0.5"))); diff != "" {
+		t.Error(diff)
+	}
+	// Set down, changed or removed behind our back.
+	must(t, netlink.LinkSetDown(l))
+	r.await(t, "the news", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
+	sysctl(t, "net/ipv4/conf/herald-1/arp_ignore", "0")
+	_, err = links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
+	must(t, err)
+	if len(macvlansOf(r.Interfaces)) != 2 || setting(t, "ipv4/conf/herald-1/arp_ignore") != "1" {
+		t.Error("not put right")
+	}
+	if a, err := netlink.AddrList(l, netlink.FAMILY_V6); err != nil || len(a) != 1 {
+		t.Errorf("it has %v, %v after it was down", a, err)
+	}
+	must(t, netlink.LinkDel(l))
+	r.await(t, "the news", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
+	if got, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2}); err != nil || len(got) != 2 {
+		t.Errorf("made again: %v, %v", got, err)
+	}
+	// A renewal must not take its address for bound.
+	r.await(t, "the address to be missed", func() bool { var w vip.World; r.Observe(&w); return len(w.Bound) == 0 })
+
+	// With the last one the parent gets back what it had.
+	_, err = links.Set(t.Context(), []vip.Macvlan{mv2})
+	must(t, err)
+	if got := setting(t, "ipv4/conf/eth0/arp_ignore"); got != "1" {
+		t.Errorf("arp_ignore of the parent is %s while a macvlan is there", got)
+	}
+	_, err = links.Set(t.Context(), nil)
+	must(t, err)
+	if a, b := setting(t, "ipv4/conf/eth0/arp_ignore"), setting(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
+		t.Errorf("the parent is left with arp_ignore=%s arp_announce=%s", a, b)
+	}
+	if got := macvlansOf(r.Interfaces); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// What an earlier process left is taken over, or swept; the parent's settings are
+// known from it. It answers for nothing once its address has ended.
+func TestMacvlanLeftOver(t *testing.T) {
+	hardware(t, "eth0", "10.0.0.5/24")
+	sweep(t, "herald-1", "herald-2")
+	sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
+	r, stop := kernelRig(t)
+	_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1, mv2})
+	must(t, err)
+	_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")})
+	must(t, err)
+	stop() // as if killed
+	before, err := netlink.LinkByName("herald-1")
+	must(t, err)
+
+	next, stop := kernelRig(t)
+	defer stop()
+	await(t, "the address to end", func() bool { return addresses(t, "herald-1") == "" })
+	if got := answers(t, "eth0", netip.MustParseAddr("10.0.0.50")); len(got) != 0 {
+		t.Errorf("%v still answers", got)
+	}
+	_, err = next.Macvlans().Set(t.Context(), []vip.Macvlan{mv1})
+	must(t, err)
+	after, err := netlink.LinkByName("herald-1")
+	must(t, err)
+	if before.Attrs().Index != after.Attrs().Index {
+		t.Error("it was made anew")
+	}
+	if _, err := netlink.LinkByName("herald-2"); err == nil {
+		t.Error("what nobody wants is still there")
+	}
+	changed := mv1
+	changed.MAC = "02:00:00:00:00:b1"
+	_, err = next.Macvlans().Set(t.Context(), []vip.Macvlan{changed})
+	must(t, err)
+	if l, err := netlink.LinkByName("herald-1"); err != nil || l.Attrs().HardwareAddr.String() != changed.MAC {
+		t.Errorf("with another hardware address: %v, %v", l, err)
+	}
+	_, err = next.Macvlans().Set(t.Context(), nil)
+	must(t, err)
+	if got := setting(t, "ipv4/conf/eth0/arp_ignore"); got != "0" {
+		t.Errorf("arp_ignore of the parent is %s, want what it was before the first process", got)
+	}
+}
+
+// Links that are not ours are not touched, whatever is wanted.
+func TestMacvlanStrangers(t *testing.T) {
+	eth0 := hardware(t, "eth0", "10.0.0.5/24")
+	sweep(t, "bridge0", "other", "herald-1")
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "bridge0"
+	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	attrs = netlink.NewLinkAttrs()
+	attrs.Name, attrs.ParentIndex = "other", eth0.Attrs().Index
+	must(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
+	r, stop := kernelRig(t)
+	defer stop()
+	links := r.Macvlans()
+	for _, name := range []string{"bridge0", "other", "eth0", "lo"} {
+		w := mv1
+		w.Name = name
+		got, err := links.Set(t.Context(), []vip.Macvlan{w, mv2})
+		if len(got) != 1 || err == nil || !strings.Contains(err.Error(), "not Herald's") {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+		var world vip.World
+		if r.Observe(&world); world.NoLink[name] == "" {
+			t.Errorf("%s: nobody is told", name)
+		}
+	}
+	for what, w := range map[string]vip.Macvlan{
+		"no interface": {Name: "herald-1", Parent: "eth9", MAC: mv1.MAC}, "no Ethernet": {Name: "herald-1", Parent: "eth0", MAC: "x"},
+		"same hardware": {Name: "herald-1", Parent: "eth0", MAC: mv2.MAC},
+	} {
+		if _, err := links.Set(t.Context(), []vip.Macvlan{mv2, w}); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	_, err := links.Set(context.Background(), nil)
+	must(t, err)
+	for _, name := range []string{"bridge0", "other", "eth0"} {
+		if _, err := netlink.LinkByName(name); err != nil {
+			t.Errorf("%s is gone", name)
+		}
+	}
+}
+
+// A hundred of them come and go within a pass or two.
+func TestMacvlanHundred(t *testing.T) {
+	hardware(t, "eth0", "10.0.0.5/24")
+	r, stop := kernelRig(t)
+	defer stop()
+	var want []vip.Macvlan
+	for i := range 100 {
+		want = append(want, vip.Macvlan{Name: "herald-" + string(rune('a'+i/26)) + string(rune('a'+i%26)), Parent: "eth0", MAC: net.HardwareAddr{2, 0, 0, 0, 1, byte(i)}.String(), RPFilter: 2})
+	}
+	began := time.Now()
+	if got, err := r.Macvlans().Set(t.Context(), want); err != nil || len(got) != 100 {
+		t.Fatalf("%d, %v", len(got), err)
+	}
+	made := time.Since(began)
+	began = time.Now()
+	_, err := r.Macvlans().Set(t.Context(), want)
+	must(t, err)
+	again := time.Since(began)
+	began = time.Now()
+	passes, longest := 0, time.Duration(0)
+	for ; len(r.ours()) > 0 && passes < 100; passes++ {
+		at := time.Now()
+		_, err = r.Macvlans().Set(t.Context(), nil)
+		must(t, err)
+		longest = max(longest, time.Since(at))
+	}
+	if longest > lifetime*time.Second/2 {
+		t.Errorf("a pass took %v: addresses would end", longest)
+	}
+	t.Logf("made in %v, looked at in %v, removed in %v", made.Round(time.Millisecond), again.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
+}
