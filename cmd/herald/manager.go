@@ -113,7 +113,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	}
 	n.links, err = netif.New(netif.Options{
 		Log: log, Poke: func() { n.agent.Poke(); n.leases.Wake() }, Tenure: tenure,
-		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown, SkipDAD: cfg.ARP.SkipDAD,
+		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {
 		return nil, err
@@ -134,7 +134,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Self: cfg.Node.Name, Log: log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Sources:   []agent.Source{n.cluster, n.leases, n.links, n.announcer, n.probes},
-		Addresses: n.links, Announcements: n.announcer, Probes: n.probes,
+		Addresses: n.links, Announcements: n.announcer, Probes: n.probes, Inquiries: n.announcer.Inquiries(),
 		Statuses: n.cluster.Statuses(), Notes: n.cluster.Notes(), Stakes: n.leases,
 	}
 	if n.forwards {
@@ -197,6 +197,7 @@ func rules(cfg config.Config) plan.Rules {
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		Mode: vip.IPMode(cfg.Services.IPMode), Mark: cfg.Node.Namespace,
 		Forwarding: forwardingRule(cfg.UPnP),
+		Inquire:    !cfg.ARP.SkipDAD,
 	}
 	if cfg.Control.Enable {
 		r.ControlPlane = controlPlaneRule(cfg)

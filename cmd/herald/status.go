@@ -232,7 +232,7 @@ func missing(s *vip.Service) []string {
 // refusal is why, if an Event says it.
 func (v view) refusal(s *vip.Service) string {
 	for _, e := range slices.Backward(v.events) {
-		if e.UID == s.UID && (e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict) {
+		if e.UID == s.UID && (e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict || e.Reason == vip.AddressInUse) {
 			return " (" + e.Message + ")"
 		}
 	}

@@ -46,6 +46,7 @@ type Options struct {
 	Stakes        Part[vip.Stake]
 	Routes        Part[vip.Route]   // may be nil: nothing is told to routers
 	Mappings      Part[vip.Mapping] // may be nil: nothing is asked of gateways
+	Inquiries     Part[vip.Inquiry] // may be nil: nothing is asked
 }
 
 // Times of the loop.
@@ -252,6 +253,10 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	}
 	_, err = a.o.Probes.Set(ctx, p.Probes)
 	failed("probes", err)
+	if a.o.Inquiries != nil {
+		_, err = a.o.Inquiries.Set(ctx, p.Inquiries)
+		failed("inquiries", err)
+	}
 	told, err := a.o.Statuses.Set(ctx, p.Statuses)
 	a.untold = len(p.Statuses) - len(told)
 	failed("statuses", err)

@@ -120,7 +120,7 @@ func newAgent(m *machine, plan func(vip.World) vip.Plan) *Agent {
 		Self: "n1", Plan: plan, Sources: []Source{m}, Log: slog.New(slog.DiscardHandler),
 		Addresses: part[vip.Address](m.addresses), Announcements: part[vip.Announcement](m.announcements),
 		Stakes: part[vip.Stake](m.stakes), Statuses: part[vip.Status](m.statuses),
-		Probes: part[vip.Probe](quiet[vip.Probe]), Notes: part[vip.Note](quiet[vip.Note]),
+		Probes: part[vip.Probe](quiet[vip.Probe]), Inquiries: part[vip.Inquiry](quiet[vip.Inquiry]), Notes: part[vip.Note](quiet[vip.Note]),
 	})
 }
 

@@ -91,7 +91,7 @@ type Class struct {
 type ARP struct {
 	Enable  bool          // vip_arp
 	Period  time.Duration // vip_arpRate: between repeated announcements
-	SkipDAD bool          // vip_skipdad: never look for duplicates of an IPv6 VIP
+	SkipDAD bool          // vip_skipdad: do not ask whether a new VIP is free
 }
 
 // Kube says how to reach the API server.

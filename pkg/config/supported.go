@@ -147,7 +147,7 @@ var supported = []Option{
 	},
 	{
 		Env: "vip_skipdad", Flag: "skipDAD", Type: Bool, Default: "false", Group: Announcing, Since: first,
-		Meaning: "Bind IPv6 VIPs without duplicate address detection even where they are new. A VIP that moves between nodes never waits for it.",
+		Meaning: "Do not ask the network, for 0.15 s, whether another host has the address before a VIP is used for the first time. A VIP that moves between nodes never waits for that.",
 		set:     boolTo(func(c *Config) *bool { return &c.ARP.SkipDAD }),
 	},
 

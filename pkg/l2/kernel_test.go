@@ -276,3 +276,153 @@ func TestKernelWithoutCapability(t *testing.T) {
 		t.Errorf("hint is %q", got)
 	}
 }
+
+// finding waits for what comes of an Inquiry.
+func finding(t *testing.T, a *Announcer, w vip.Inquiry) vip.Finding {
+	t.Helper()
+	if _, err := a.Inquiries().Set(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Inquiries().Set(t.Context(), []vip.Inquiry{w}); err != nil {
+		t.Fatal(err)
+	}
+	var f vip.Finding
+	await(t, "a finding", func() bool {
+		var world vip.World
+		a.Observe(&world)
+		f = world.Findings[w.Addr]
+		return !f.At.IsZero()
+	})
+	return f
+}
+
+// Another host has the address, as Linux has it, or takes it at this moment.
+func TestKernelVacant(t *testing.T) {
+	n := cable(t)
+	a, log, _ := kernelRig(t)
+	peer := n.link.Attrs().HardwareAddr.String()
+	for _, x := range []struct{ ip, bits string }{{"10.0.0.9", "/32"}, {"2001:db8::9", "/128"}} {
+		began := time.Now()
+		if f := finding(t, a, vacant("eth0", x.ip)); !f.Well() || f.Unasked != "" {
+			t.Errorf("%s, which nobody has: %+v; log:\n%s", x.ip, f, log)
+		}
+		if took := time.Since(began); took < 150*time.Millisecond || took > time.Second {
+			t.Errorf("%s: it took %v", x.ip, took)
+		}
+		addr, err := netlink.ParseAddr(x.ip + x.bits)
+		must(t, err)
+		addr.Flags = unix.IFA_F_NODAD
+		must(t, n.handle.AddrAdd(n.link, addr))
+		if f := finding(t, a, vacant("eth0", x.ip)); len(f.Wrong) != 1 || f.Wrong[0] != peer {
+			t.Errorf("%s, which the neighbour has: %+v; log:\n%s", x.ip, f, log)
+		}
+		right := vacant("eth0", x.ip)
+		right.Right += " " + peer
+		if f := finding(t, a, right); !f.Well() {
+			t.Errorf("%s, which another node has: %+v", x.ip, f)
+		}
+		if got := n.table(t, x.ip); got != "" {
+			t.Errorf("the neighbour has learnt %s: %s", x.ip, got)
+		}
+	}
+	// Linux looks for duplicates (RFC 4862) of an address that we ask for meanwhile: it
+	// must see that, and neither may take the address for free.
+	tentative, err := netlink.ParseAddr("2001:db8::a/128")
+	must(t, err)
+	n.do(t, func() {
+		_ = os.WriteFile("/proc/sys/net/ipv6/conf/peer0/accept_dad", []byte("1"), 0o644)
+	})
+	must(t, n.handle.AddrAdd(n.link, tentative))
+	finding(t, a, vacant("eth0", "2001:db8::a"))
+	await(t, "Linux to give way", func() bool {
+		list, err := n.handle.AddrList(n.link, netlink.FAMILY_V6)
+		must(t, err)
+		for _, x := range list {
+			if x.IP.Equal(tentative.IP) {
+				return x.Flags&unix.IFA_F_DADFAILED != 0
+			}
+		}
+		return true
+	})
+}
+
+// A host that answers every third question only.
+func TestKernelAnswersSometimes(t *testing.T) {
+	n := cable(t)
+	a, log, _ := kernelRig(t)
+	tap := n.tap(t, "peer0", unix.ETH_P_ARP)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 200)
+		for asked := 1; ; asked++ {
+			k, _, err := tap.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			w, ok := parseARP(buf[:k])
+			if !ok || !w.probe || asked%3 != 0 {
+				continue
+			}
+			f, err := arpReply(w.addr, stranger)
+			if err == nil {
+				_, err = tap.WriteTo(f, &packet.Addr{HardwareAddr: f[:6]})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	if f := finding(t, a, vacant("eth0", "10.0.0.9")); len(f.Wrong) != 1 || f.Wrong[0] != stranger.String() {
+		t.Errorf("%+v; log:\n%s", f, log)
+	}
+	must(t, tap.Close())
+	<-done
+}
+
+// A host announces an address that this node has: Linux neighbours that believed
+// it believe us again at once.
+func TestKernelDefence(t *testing.T) {
+	n := cable(t)
+	a, log, poked := kernelRig(t)
+	addrs := []string{"10.0.0.9", "2001:db8::9"}
+	var want []vip.Announcement
+	var asks []vip.Inquiry
+	for _, x := range addrs {
+		n.learn(t, x, mac)
+		want = append(want, say("eth0", x))
+		asks = append(asks, mine(x))
+	}
+	_, err := a.Set(t.Context(), want)
+	must(t, err)
+	eth0 := sense{"eth0", vip.IPv6}
+	await(t, "an ear", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.open[eth0] > 0 })
+	time.Sleep(2300 * time.Millisecond) // the first announcements are over
+	tap := n.tap(t, "peer0", 0)
+	for _, x := range addrs {
+		n.learn(t, x, stranger) // what the stranger's announcement does to it
+		frames, err := announcement(netip.MustParseAddr(x), stranger)
+		must(t, err)
+		_, err = tap.WriteTo(frames[0], &packet.Addr{HardwareAddr: frames[0][:6]})
+		must(t, err)
+	}
+	await(t, "both claims to be heard", func() bool {
+		var w vip.World
+		a.Observe(&w)
+		return len(w.Heard) == 2
+	})
+	select {
+	case <-poked:
+	default:
+		t.Error("no poke")
+	}
+	began := time.Now()
+	_, err = a.Inquiries().Set(t.Context(), asks)
+	must(t, err)
+	for _, x := range addrs {
+		await(t, x+" to be known at "+mac.String(), func() bool { return n.table(t, x) == mac.String() })
+	}
+	if took := time.Since(began); took > 500*time.Millisecond {
+		t.Errorf("it took %v, which is a usual repetition; log:\n%s", took, log)
+	}
+}

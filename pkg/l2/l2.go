@@ -46,6 +46,7 @@ type Announcer struct {
 	wake   chan struct{} // capacity 1: what is wanted has changed
 
 	questions questions
+	inquiries *Inquiries
 
 	mu     sync.Mutex // guards what follows
 	speech map[topic]*speech
@@ -87,6 +88,7 @@ func newAnnouncer(o Options, l lan) *Announcer {
 		links:  links{lan: l, open: map[string]*station{}, seen: map[string]net.Interface{}, changed: map[string]bool{}},
 	}
 	a.ears.init(a.meters.heard)
+	a.inquiries = newInquiries(a)
 	return a
 }
 
@@ -97,8 +99,11 @@ func (a *Announcer) String() string { return "layer 2 announcements" }
 func (a *Announcer) Collectors() []prometheus.Collector { return a.meters.collectors() }
 
 // Observe fills in Heard: for each wanted address who else was heard announcing
-// it on its link, and when last.
-func (a *Announcer) Observe(w *vip.World) { w.Heard = a.ears.heard() }
+// it on its link, and when last; and Findings.
+func (a *Announcer) Observe(w *vip.World) {
+	w.Heard = a.ears.heard()
+	a.inquiries.Observe(w)
+}
 
 // Set announces at once what is newly wanted, and falls silent at once about
 // what isn't wanted any more. What it returns was announced without an error, or

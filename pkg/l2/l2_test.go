@@ -571,7 +571,7 @@ func TestMeters(t *testing.T) {
 			}
 		}
 		families, err := reg.Gather()
-		if err != nil || len(families) != 4 {
+		if err != nil || len(families) != 5 {
 			t.Errorf("gathered %d metrics, error %v", len(families), err)
 		}
 	})
@@ -585,4 +585,14 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 		t.Fatal(err)
 	}
 	return d.GetCounter().GetValue()
+}
+
+// gauge is what a gauge stands at.
+func gauge(t *testing.T, m prometheus.Metric) float64 {
+	t.Helper()
+	var d dto.Metric
+	if err := m.Write(&d); err != nil {
+		t.Fatal(err)
+	}
+	return d.GetGauge().GetValue()
 }

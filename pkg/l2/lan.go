@@ -118,6 +118,8 @@ func (l *links) failed(name string, err error) {
 	l.seen[name] = net.Interface{}
 }
 
+var errNoNeighbours = errors.New("the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)")
+
 // station opens a link if it isn't open.
 func (l *links) station(name string) (*station, error) {
 	if s := l.open[name]; s != nil {
@@ -133,7 +135,7 @@ func (l *links) station(name string) (*station, error) {
 	case ifi.Flags&net.FlagUp == 0:
 		return nil, errors.New("the link is down")
 	case ifi.Flags&(net.FlagLoopback|net.FlagPointToPoint) != 0 || len(ifi.HardwareAddr) != 6:
-		return nil, errors.New("the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)")
+		return nil, errNoNeighbours
 	}
 	m, err := l.lan.speak(ifi)
 	if err != nil {

@@ -22,12 +22,14 @@ type memory struct {
 	mu       sync.Mutex
 	own      map[[6]byte]bool // the hardware addresses of this node
 	expected map[topic]*expectation
+	noises   map[string]time.Time // when another host was last heard on a link
 }
 
 // An expectation is an address that is listened for.
 type expectation struct {
 	listen bool      // it is not announced by this node
 	news   bool      // the next sound is worth a poke
+	poked  time.Time // when one last was
 	gone   time.Time // since when it isn't wanted, or zero
 	sound  vip.Sound // the last one, or zero
 }
@@ -35,6 +37,22 @@ type expectation struct {
 func (m *memory) init(count prometheus.Counter) {
 	m.count = count
 	m.expected = map[topic]*expectation{}
+	m.noises = map[string]time.Time{}
+}
+
+// noise notes that another host was heard on a link.
+func (m *memory) noise(link string, now time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.noises[link] = now
+}
+
+// quiet reports whether no other host was heard on a link for so long that it
+// must be this node that is cut off.
+func (m *memory) quiet(link string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return now.Sub(m.noises[link]) > quietLink
 }
 
 // expect listens for what is in wanted.
@@ -86,12 +104,19 @@ func (m *memory) hear(link string, w word, now time.Time) bool {
 		return false
 	}
 	m.count.Inc()
-	e.sound = vip.Sound{MAC: net.HardwareAddr(w.mac[:]).String(), Link: link, At: now}
+	// Who claims what this node announces is news whenever it is another one, or after
+	// the time in which an address is not defended again anyway.
+	since := now.Sub(e.poked)
+	mac := net.HardwareAddr(w.mac[:]).String()
+	e.news = e.news || since >= defendInterval || since >= time.Second && mac != e.sound.MAC
+	e.sound = vip.Sound{MAC: mac, Link: link, At: now}
 	if !e.gone.IsZero() {
 		return false
 	}
 	news := e.news
-	e.news = false
+	if e.news = false; news {
+		e.poked = now
+	}
 	return news
 }
 

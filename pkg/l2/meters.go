@@ -14,7 +14,11 @@ type meters struct {
 	errors *prometheus.CounterVec
 	heard  prometheus.Counter
 	asked  *prometheus.CounterVec
+	wrong  *prometheus.GaugeVec
 }
+
+// wrongs is what may be wrong with a VIP on the wire.
+var wrongs = []string{"in_use", "contested", "unanswered", "foreign"}
 
 func newMeters() meters {
 	byFamily := func(name, help string) *prometheus.CounterVec {
@@ -23,7 +27,15 @@ func newMeters() meters {
 		v.WithLabelValues("ipv6")
 		return v
 	}
+	wrong := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "herald_vips_wrong",
+		Help: "VIPs that this node finds wrong on the wire: in_use (another host has an address that is to be used for the first time), contested (this node has it, and another host says so, too), unanswered (its owner, another node, does not answer for it), foreign (somebody beside its owner, another node, answers for it).",
+	}, []string{"what"})
+	for _, what := range wrongs {
+		wrong.WithLabelValues(what)
+	}
 	return meters{
+		wrong:  wrong,
 		sent:   byFamily("herald_announcements_sent_total", "Frames that announced a VIP: gratuitous ARP (ipv4) and unsolicited neighbor advertisements (ipv6)."),
 		errors: byFamily("herald_announcement_errors_total", "Announcements of a VIP that could not be sent. Each is tried again after about a second."),
 		asked:  byFamily("herald_questions_sent_total", "ARP requests and neighbor solicitations that asked for an address: of other nodes, of VIPs that other nodes own, and of VIPs before they are used for the first time."),
@@ -35,7 +47,7 @@ func newMeters() meters {
 }
 
 func (m meters) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.sent, m.errors, m.heard, m.asked}
+	return []prometheus.Collector{m.sent, m.errors, m.heard, m.asked, m.wrong}
 }
 
 // family is the label of a's family.

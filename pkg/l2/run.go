@@ -23,7 +23,9 @@ const (
 // For 333 VIPs that costs half a hundredth of a core (see BenchmarkSecond).
 func (a *Announcer) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
+	defer a.hangUp()
 	defer tasks.Wait()
+	tasks.Go(func() { a.inquiries.run(ctx) })
 	listening := map[hearing]context.CancelFunc{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -38,6 +40,14 @@ func (a *Announcer) Run(ctx context.Context) error {
 		a.attend(ctx, &tasks, listening)
 		timer.Reset(wait)
 	}
+}
+
+// hangUp closes the links that were asked on only.
+func (a *Announcer) hangUp() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	clear(a.asked)
+	a.links.keep(a.used())
 }
 
 // round says what is due and returns how long until there is something again.
@@ -137,6 +147,24 @@ func (a *Announcer) reach(link string, now time.Time) (*station, error) {
 	return a.links.station(link)
 }
 
+// reachable says why a link can't be used, or nil.
+func (a *Announcer) reachable(link string, now time.Time) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, err := a.reach(link, now)
+	return err
+}
+
+// insist announces what this node has once more, at once: that repairs the caches
+// of those who heard another claim it. What follows is the usual repetition.
+func (a *Announcer) insist(t topic, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.speech[t]; s != nil && !s.want.Listen {
+		a.say(s, now)
+	}
+}
+
 // report logs when an announcement begins to fail, or works again.
 func (a *Announcer) report(s *speech, err error) {
 	if err != nil {
@@ -231,6 +259,7 @@ func (a *Announcer) hear(ctx context.Context, h hearing) error {
 		if a.ears.isOwn(w.mac) {
 			continue
 		}
+		a.ears.noise(h.link, time.Now())
 		if !w.probe && a.ears.hear(h.link, w, time.Now()) {
 			a.opts.Poke()
 		}

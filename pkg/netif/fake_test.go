@@ -14,7 +14,7 @@ import (
 )
 
 // fakeKernel is a small honest kernel: it keeps links and addresses, lets
-// addresses end, detects duplicates and tells its subscribers. It must be used
+// addresses end, and tells its subscribers. It must be used
 // in a synctest bubble.
 type fakeKernel struct {
 	// fault, if set, is asked before each operation ("bind", "unbind", "read",
@@ -22,10 +22,6 @@ type fakeKernel struct {
 	fault func(op string, p place) error
 	// lag is how long it takes until a change is heard of.
 	lag time.Duration
-	// detection is how long the kernel looks for duplicates.
-	detection time.Duration
-	// foreign is the addresses that other hosts have.
-	foreign map[netip.Addr]bool
 	// old is a kernel before 5.18, which keeps no mark.
 	old bool
 
@@ -44,14 +40,13 @@ type fakeAddr struct {
 	lasts   string        // as given
 	valid   time.Duration // 0 is for ever
 	renewed time.Time
-	dad     *time.Timer
 }
 
 // newFake makes a kernel from lines like "link 2 eth0 up" (also: down, bridge,
-// veth, vlan, vrf, loopback, master=3), "eth0 10.0.0.5/24 ours" (also: tentative, temporary, secondary, linkscope) and
+// veth, vlan, vrf, loopback, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 ours" (also: tentative, temporary, secondary, linkscope) and
 // "default 4 eth0 100".
 func newFake(lines string) *fakeKernel {
-	k := &fakeKernel{detection: 1490 * time.Millisecond, links: map[int]link{}, addrs: map[place]*fakeAddr{}, checks: map[bool]*time.Timer{}, feeds: map[*fakeFeed]bool{}, foreign: map[netip.Addr]bool{}}
+	k := &fakeKernel{links: map[int]link{}, addrs: map[place]*fakeAddr{}, checks: map[bool]*time.Timer{}, feeds: map[*fakeFeed]bool{}}
 	for line := range strings.Lines(lines) {
 		if words := strings.Fields(line); len(words) > 0 {
 			k.parse(words)
@@ -72,6 +67,8 @@ func (k *fakeKernel) parse(words []string) {
 				l.up = false
 			case w == "loopback":
 				l.loopback = true
+			case strings.HasPrefix(w, "mac="):
+				l.mac = w[len("mac="):]
 			case strings.HasPrefix(w, "master="):
 				fmt.Sscanf(w, "master=%d", &l.master)
 			default:
@@ -171,10 +168,6 @@ func (k *fakeKernel) bind(b binding) error {
 	if a == nil {
 		a = &fakeAddr{entry: entry{place: b.place, global: true}}
 		k.addrs[b.place] = a
-		if b.detect {
-			a.tentative = true
-			a.dad = time.AfterFunc(k.detection, func() { k.detected(a) })
-		}
 	}
 	a.ours = !k.old
 	a.lasts = fmt.Sprint(b.seconds, "s")
@@ -216,22 +209,6 @@ func (k *fakeKernel) look(is4 bool) {
 	})
 }
 
-// detected ends the search for duplicates.
-func (k *fakeKernel) detected(a *fakeAddr) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.addrs[a.place] != a {
-		return
-	}
-	if k.foreign[a.prefix.Addr()] {
-		a.duplicate = true
-		k.remove(a.place)
-		return
-	}
-	a.tentative = false
-	k.tellEntry(*a, false)
-}
-
 func (k *fakeKernel) unbind(p place) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -251,9 +228,6 @@ func (k *fakeKernel) take(p place) {
 
 func (k *fakeKernel) remove(p place) {
 	if a := k.addrs[p]; a != nil {
-		if a.dad != nil {
-			a.dad.Stop()
-		}
 		delete(k.addrs, p)
 		k.tellEntry(*a, true)
 	}
@@ -274,13 +248,6 @@ func (k *fakeKernel) set(fault func(op string, p place) error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.fault = fault
-}
-
-// leave has the other host with that address go.
-func (k *fakeKernel) leave(a netip.Addr) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.foreign, a)
 }
 
 func (k *fakeKernel) setLink(l link) {
@@ -402,9 +369,6 @@ func (k *fakeKernel) trace() string {
 	lines := make([]string, len(k.bindings))
 	for i, b := range k.bindings {
 		lines[i] = fmt.Sprintf("%s on %s for %ds", b.prefix, cmp.Or(b.link, "?"), b.seconds)
-		if b.detect {
-			lines[i] += " detect"
-		}
 	}
 	return strings.Join(lines, "\n")
 }

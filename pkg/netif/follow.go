@@ -97,18 +97,15 @@ func (n *Interfaces) learn(changes []change) (bool, error) {
 	if moved {
 		n.picture.routes = routes
 	}
-	drawn, news, doubt := moved, false, false
+	drawn, doubt := moved, false
 	for _, c := range changes {
-		switch {
-		case c.entry != nil && n.stale(c):
+		if c.entry != nil && n.stale(c) {
 			doubt = true
 			continue
-		case c.entry != nil && c.gone && c.entry.duplicate:
-			news = n.refuse(c.entry.place) || news
 		}
 		drawn = n.picture.apply(c) || drawn
 	}
-	changed := drawn && n.conclude() || news
+	changed := drawn && n.conclude()
 	n.mu.Unlock()
 	if !doubt {
 		return changed, nil
@@ -129,19 +126,7 @@ func (n *Interfaces) stale(c change) bool {
 	if !n.kernel.marks() {
 		c.entry.ours = true
 	}
-	return c.gone && !c.entry.duplicate || !c.gone && *c.entry != known
-}
-
-// refuse notes that another host has the address. The kernel has removed it by
-// itself, as it does with all that have a lifetime (addrconf_dad_stop). n.mu is held.
-func (n *Interfaces) refuse(p place) bool {
-	if n.held[p] == nil {
-		return false
-	}
-	delete(n.held, p)
-	n.refused[p] = time.Now()
-	n.meters.duplicates.Inc()
-	return true
+	return c.gone || *c.entry != known
 }
 
 // draw is for what Set does itself: nobody needs to be told, and what it means is

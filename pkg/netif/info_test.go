@@ -18,6 +18,9 @@ func tell(i vip.Info) string {
 		if l.Up {
 			state = "up"
 		}
+		if l.MAC != "" {
+			state += " " + l.MAC
+		}
 		fmt.Fprintf(&b, "%s %s %v\n", l.Name, state, l.Prefixes)
 	}
 	return b.String()
@@ -35,7 +38,7 @@ func TestInfo(t *testing.T) {
 			name: "a node",
 			kernel: `
 				link 1 lo loopback
-				link 2 eth0 up
+				link 2 eth0 up mac=02:00:00:00:00:0a
 				link 3 eth1 up
 				link 4 eth2 down
 				link 5 cni0 up bridge
@@ -66,7 +69,7 @@ func TestInfo(t *testing.T) {
 			want: `
 				interface eth0 default eth0
 				cni0 up [10.244.0.1/24]
-				eth0 up [10.0.0.5/24 2001:db8::5/64 fd00::5/64]
+				eth0 up 02:00:00:00:00:0a [10.0.0.5/24 2001:db8::5/64 fd00::5/64]
 				eth1 up []`,
 			stray: `
 				eth0 10.0.0.10/32

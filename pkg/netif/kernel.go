@@ -48,7 +48,6 @@ type binding struct {
 	place
 	link    string // the link's name
 	seconds uint32 // valid lifetime; the preferred one is always 0
-	detect  bool   // IPv6 only: look for duplicates first
 }
 
 // A link is a network interface as the kernel tells it.
@@ -58,11 +57,11 @@ type link struct {
 	kind     string // what ip link calls it: bridge, veth, vlan...; "" for hardware
 	up       bool   // up, and as far as is known with a carrier
 	loopback bool
-	master   int // the link it belongs to, or 0
+	master   int    // the link it belongs to, or 0
+	mac      string // its Ethernet address as net.HardwareAddr writes it, or ""
 
 	// Of a macvlan of ours:
 	parent int    // the link it sits on
-	mac    string // as net.HardwareAddr writes it
 	alias  string // what somebody wrote on it (ip link set alias); a mark of ours, see macvlan.go
 	admin  bool   // it was set up; its parent may lack a carrier all the same
 }
@@ -74,8 +73,7 @@ func (l link) ours() bool { return l.kind == "macvlan" && strings.HasPrefix(l.al
 type entry struct {
 	place
 	ours      bool // it bears our mark
-	tentative bool // the kernel still looks for duplicates and doesn't answer for it
-	duplicate bool // the kernel found one
+	tentative bool // another program had the kernel look for duplicates, and it doesn't answer for it yet
 	temporary bool // IPv6: made up for privacy, and replaced every day (RFC 8981)
 	secondary bool // IPv4: another address of the link with that network came first
 	global    bool // its scope

@@ -71,6 +71,11 @@ func TestKernelBinds(t *testing.T) {
 	eth0 := hardware(t, "eth0", "10.0.0.5/24", "2001:db8:1::5/64")
 	r, stop := kernelRig(t)
 	defer stop()
+	l, err := netlink.LinkByName("eth0")
+	must(t, err)
+	if want, got := l.Attrs().HardwareAddr.String(), r.Info().Links[0].MAC; got != want {
+		t.Errorf("MAC is %q, want %q", got, want)
+	}
 	var w vip.World
 	if r.Observe(&w); len(w.Bound) > 0 {
 		t.Errorf("Bound is %v before anything was", w.Bound)
@@ -228,33 +233,6 @@ func TestKernelOthersInterfere(t *testing.T) {
 		have, err := r.Set(t.Context(), want)
 		return err == nil && len(have) == 2
 	})
-}
-
-func TestKernelDuplicateAddressDetection(t *testing.T) {
-	hardware(t, "eth0")
-	sysctl(t, "net/ipv6/conf/eth0/accept_dad", "1")
-	peer, err := netlink.LinkByName("eth0p")
-	must(t, err)
-	give(t, peer, "2001:db8::66/128") // the other host, on the other end of the cable
-	r, stop := kernelRig(t)
-	defer stop()
-	free, used := addr("2001:db8::9/128", "eth0"), addr("2001:db8::66/128", "eth0")
-	free.New, used.New = true, true
-	want := []vip.Address{free, used}
-	have, err := r.Set(t.Context(), want)
-	if err != nil || len(have) > 0 {
-		t.Errorf("have %v, error %v: want nothing yet", have, err)
-	}
-	r.await(t, "both to be decided", func() bool {
-		have, err = r.Set(t.Context(), want)
-		return len(have) == 1 && err != nil
-	})
-	if got, want := fmt.Sprint(err), "address 2001:db8::66/128 on eth0: another host of that network uses it (found by duplicate address detection): take it off that host or give the Service another address"; got != want {
-		t.Errorf(" got %s\nwant %s", got, want)
-	}
-	if got, want := addresses(t, "eth0"), "eth0 2001:db8::9/128 deprecated noprefixroute proto=v valid=3 preferred=0"; got != want {
-		t.Errorf("kernel: got %q, want %q", got, want)
-	}
 }
 
 func TestKernelIPv6SwitchedOff(t *testing.T) {

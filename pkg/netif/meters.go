@@ -4,12 +4,11 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // meters are the room's metrics.
 type meters struct {
-	addresses  prometheus.Gauge
-	bound      prometheus.Counter
-	removed    prometheus.Counter
-	renewals   prometheus.Counter
-	errors     prometheus.Counter
-	duplicates prometheus.Counter
+	addresses prometheus.Gauge
+	bound     prometheus.Counter
+	removed   prometheus.Counter
+	renewals  prometheus.Counter
+	errors    prometheus.Counter
 }
 
 func newMeters() meters {
@@ -21,14 +20,13 @@ func newMeters() meters {
 			Name: "herald_addresses",
 			Help: "VIPs that the kernel of this node has bound for Herald.",
 		}),
-		bound:      counter("herald_addresses_bound_total", "VIPs that were bound to an interface of this node."),
-		removed:    counter("herald_addresses_removed_total", "VIPs that were removed from an interface of this node."),
-		renewals:   counter("herald_address_renewals_total", "Renewals of the lifetime of a bound VIP. Each VIP is renewed twice a second."),
-		errors:     counter("herald_address_errors_total", "Failures to bind, renew or remove a VIP."),
-		duplicates: counter("herald_address_duplicates_total", "IPv6 VIPs that duplicate address detection found in use by another host."),
+		bound:    counter("herald_addresses_bound_total", "VIPs that were bound to an interface of this node."),
+		removed:  counter("herald_addresses_removed_total", "VIPs that were removed from an interface of this node."),
+		renewals: counter("herald_address_renewals_total", "Renewals of the lifetime of a bound VIP. Each VIP is renewed twice a second."),
+		errors:   counter("herald_address_errors_total", "Failures to bind, renew or remove a VIP."),
 	}
 }
 
 func (m meters) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.addresses, m.bound, m.removed, m.renewals, m.errors, m.duplicates}
+	return []prometheus.Collector{m.addresses, m.bound, m.removed, m.renewals, m.errors}
 }

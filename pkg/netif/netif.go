@@ -17,14 +17,13 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Options is what Interfaces needs to know. All fields but the names of links
-// and the two switches are required.
+// and the switch are required.
 type Options struct {
 	Log *slog.Logger
 	// Poke is called when the next World will differ. It must not block.
@@ -35,7 +34,6 @@ type Options struct {
 	Interface         string // vip_interface; "" is the link of the default route
 	ServicesInterface string // vip_servicesinterface: a link's name, "auto", or "" for Interface
 	AllowNotUp        bool   // vip_allow_interface_not_up
-	SkipDAD           bool   // vip_skipdad: no duplicate address detection, even for a new IPv6 VIP
 }
 
 // Interfaces is this node's network interfaces: the part of it that binds VIPs,
@@ -56,7 +54,6 @@ type Interfaces struct {
 	facts   facts      // what picture means
 	held    map[place]*holding
 	wants   map[place]vip.Address // what was last wanted there
-	refused map[place]time.Time   // duplicate addresses, and when they were found
 	epoch   int64                 // the tenure that the last Set was made under
 	wake    chan struct{}         // capacity 1: held is no longer empty
 
@@ -79,14 +76,13 @@ func New(o Options) (*Interfaces, error) {
 
 func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 	n := &Interfaces{
-		opts:    o,
-		log:     o.Log,
-		kernel:  k,
-		meters:  newMeters(),
-		held:    map[place]*holding{},
-		wants:   map[place]vip.Address{},
-		refused: map[place]time.Time{},
-		wake:    make(chan struct{}, 1),
+		opts:   o,
+		log:    o.Log,
+		kernel: k,
+		meters: newMeters(),
+		held:   map[place]*holding{},
+		wants:  map[place]vip.Address{},
+		wake:   make(chan struct{}, 1),
 	}
 	if _, err := n.reread(); err != nil {
 		return nil, err

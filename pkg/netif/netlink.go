@@ -72,7 +72,7 @@ func (k *rtnetlink) request(kind, flags int) *nl.NetlinkRequest {
 func (k *rtnetlink) bind(b binding) error {
 	r := k.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
 	flags := uint32(unix.IFA_F_NOPREFIXROUTE)
-	if b.prefix.Addr().Is6() && !b.detect {
+	if b.prefix.Addr().Is6() { // whether it is free was asked before, if it had to be
 		flags |= unix.IFA_F_NODAD
 	}
 	addAddress(r, b.place)
@@ -238,7 +238,7 @@ func parseLink(m []byte) (link, bool) {
 	const operUnknown, operUp = 0, 6 // RFC 2863 states, IF_OPER_ of linux/if.h
 	l := link{index: int(head.Index), loopback: head.Flags&unix.IFF_LOOPBACK != 0}
 	state := byte(operUnknown)
-	alias, parent, mac := "", 0, ""
+	alias, parent := "", 0
 	for _, a := range attrs {
 		switch a.Attr.Type {
 		case unix.IFLA_IFNAME:
@@ -250,7 +250,9 @@ func parseLink(m []byte) (link, bool) {
 		case unix.IFLA_LINK:
 			parent = int(binary.NativeEndian.Uint32(a.Value))
 		case unix.IFLA_ADDRESS:
-			mac = net.HardwareAddr(a.Value).String()
+			if len(a.Value) == 6 && !l.loopback {
+				l.mac = net.HardwareAddr(a.Value).String()
+			}
 		case unix.IFLA_MASTER:
 			l.master = int(binary.NativeEndian.Uint32(a.Value))
 		case unix.IFLA_LINKINFO:
@@ -267,7 +269,7 @@ func parseLink(m []byte) (link, bool) {
 	}
 	l.up = state == operUp || state == operUnknown // it is neither without IFF_UP
 	if l.kind == "macvlan" {
-		l.parent, l.mac, l.alias, l.admin = parent, mac, alias, head.Flags&unix.IFF_UP != 0
+		l.parent, l.alias, l.admin = parent, alias, head.Flags&unix.IFF_UP != 0
 	}
 	return l, l.name != ""
 }
@@ -304,8 +306,7 @@ func parseEntry(m []byte) (entry, bool) {
 		local = peer
 	}
 	e.place = place{int(head.Index), netip.PrefixFrom(local, int(head.Prefixlen))}
-	e.tentative = flags&unix.IFA_F_TENTATIVE != 0
-	e.duplicate = flags&unix.IFA_F_DADFAILED != 0
+	e.tentative = flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
 	// The two families use one flag for two things.
 	e.secondary = head.Family == unix.AF_INET && flags&unix.IFA_F_SECONDARY != 0
 	e.temporary = head.Family == unix.AF_INET6 && flags&unix.IFA_F_TEMPORARY != 0

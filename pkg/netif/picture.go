@@ -145,7 +145,7 @@ func (p *picture) means(o Options) facts {
 		l := p.links[e.link]
 		a := vip.Address{Addr: e.prefix.Addr(), Bits: e.prefix.Bits(), Link: l.name}
 		switch {
-		case e.ours && (e.tentative || e.duplicate):
+		case e.ours && e.tentative:
 		case e.ours:
 			f.bound, f.at = append(f.bound, a), append(f.at, e.place)
 		case l.loopback || !e.global || e.temporary || !e.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
@@ -165,7 +165,7 @@ func (p *picture) means(o Options) facts {
 		}
 		chosen := l.name == f.info.Interface || l.name == f.info.Default
 		if chosen || p.listed(l, len(own[l.index]) > 0) {
-			f.info.Links = append(f.info.Links, vip.Link{Name: l.name, Up: l.up, Prefixes: own[l.index]})
+			f.info.Links = append(f.info.Links, vip.Link{Name: l.name, Up: l.up, MAC: l.mac, Prefixes: own[l.index]})
 		}
 	}
 	slices.SortFunc(f.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })

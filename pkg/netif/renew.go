@@ -2,6 +2,8 @@ package netif
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -22,9 +24,6 @@ const (
 	lifetime = 3 // seconds
 	period   = 500 * time.Millisecond
 )
-
-// retryDuplicate is how long an address that another host uses is left alone.
-const retryDuplicate = 30 * time.Second
 
 // A right is for how long an address may be held.
 type right struct {
@@ -81,25 +80,22 @@ func (n *Interfaces) renewals(ctx context.Context) {
 	}
 }
 
-// idle reports whether there is nothing to renew or to retry.
+// idle reports whether there is nothing to renew.
 func (n *Interfaces) idle() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.held) == 0 && len(n.refused) == 0
+	return len(n.held) == 0
 }
 
 // renew renews what is held, and removes what must go.
 func (n *Interfaces) renew() {
 	n.op.Lock()
 	defer n.op.Unlock()
-	news := n.forgive()
+	news := false
 	n.mu.Lock()
-	held := make(map[place]entry, len(n.held))
-	for p := range n.held {
-		held[p] = n.picture.entries[p]
-	}
+	held := slices.Collect(maps.Keys(n.held))
 	n.mu.Unlock()
-	for p, e := range held {
+	for _, p := range held {
 		n.mu.Lock()
 		w := n.wants[p]
 		n.mu.Unlock()
@@ -110,7 +106,7 @@ func (n *Interfaces) renew() {
 			news = true
 			err = n.release(p, "the right to hold it has ended")
 		case r.seconds > 0:
-			err = n.bind(p, w, r, e.tentative)
+			err = n.bind(p, w, r)
 			n.meters.renewals.Inc()
 		}
 		n.complain(p, err)
@@ -136,19 +132,4 @@ func (n *Interfaces) complain(p place, err error) {
 	if first {
 		n.log.Warn("an address can't be renewed", "err", err)
 	}
-}
-
-// forgive lets addresses that another host used be tried again, and reports
-// whether there were any.
-func (n *Interfaces) forgive() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	any := false
-	for p, found := range n.refused {
-		if time.Since(found) >= retryDuplicate {
-			delete(n.refused, p)
-			any = true
-		}
-	}
-	return any
 }

@@ -238,124 +238,6 @@ func TestReplacedByAnother(t *testing.T) {
 	})
 }
 
-func TestDuplicateAddressDetection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
-		a := addr("2001:db8::1/128", "eth0")
-		a.New = true
-		have, err := r.Set(t.Context(), []vip.Address{a})
-		if err != nil || len(have) > 0 {
-			t.Errorf("have %v, error %v: want nothing yet", have, err)
-		}
-		time.Sleep(1400 * time.Millisecond)
-		have, err = r.Set(t.Context(), []vip.Address{a})
-		if err != nil || len(have) > 0 || r.pokes.Load() > 0 {
-			t.Errorf("have %v, error %v, %d pokes: want nothing yet", have, err, r.pokes.Load())
-		}
-		time.Sleep(200 * time.Millisecond)
-		synctest.Wait()
-		if r.pokes.Load() != 1 {
-			t.Errorf("%d pokes when the kernel was sure, want 1", r.pokes.Load())
-		}
-		have, err = r.Set(t.Context(), []vip.Address{a})
-		if err != nil || len(have) != 1 {
-			t.Errorf("have %v, error %v", have, err)
-		}
-		time.Sleep(10 * time.Second)
-		if all := strings.Split(k.trace(), "\n"); strings.HasSuffix(all[len(all)-1], "detect") {
-			t.Errorf("an address that is in use was renewed with duplicate address detection: %s", all[len(all)-1])
-		}
-	})
-}
-
-func TestDuplicateAddress(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
-		a := addr("2001:db8::1/128", "eth0")
-		a.New = true
-		k.foreign[a.Addr] = true
-		_, err := r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		const want = "address 2001:db8::1/128 on eth0: another host of that network uses it (found by duplicate address detection): take it off that host or give the Service another address"
-		for range 3 {
-			have, err := r.Set(t.Context(), []vip.Address{a})
-			if fmt.Sprint(err) != want || len(have) > 0 || k.String() != "" {
-				t.Errorf("have %v, kernel %v\n got error %v\nwant error %v", have, k, err, want)
-			}
-			time.Sleep(8 * time.Second)
-		}
-		if r.pokes.Load() != 1 {
-			t.Errorf("%d pokes, want 1", r.pokes.Load())
-		}
-		// After a while it may try again, and the other host has gone.
-		k.leave(a.Addr)
-		time.Sleep(6 * time.Second)
-		synctest.Wait()
-		if r.pokes.Load() != 2 {
-			t.Errorf("%d pokes, want one more when it is time to try again", r.pokes.Load())
-		}
-		_, err = r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
-		time.Sleep(2 * time.Second)
-		if have, err := r.Set(t.Context(), []vip.Address{a}); err != nil || len(have) != 1 {
-			t.Errorf("have %v, error %v", have, err)
-		}
-		if got := value(t, r.meters.duplicates); got != 1 {
-			t.Errorf("herald_address_duplicates_total is %v, want 1", got)
-		}
-	})
-}
-
-// The kernel removes a duplicate at the moment in which it is renewed.
-func TestDuplicateRenewed(t *testing.T) {
-	for range 20 {
-		synctest.Test(t, func(t *testing.T) {
-			k := newFake("link 2 eth0 up")
-			k.detection = 1500 * time.Millisecond
-			k.lag = time.Millisecond
-			r := newRig(t, k)
-			defer r.run(t)()
-			a := addr("2001:db8::1/128", "eth0")
-			a.New = true
-			k.foreign[a.Addr] = true
-			_, err := r.Set(t.Context(), []vip.Address{a})
-			must(t, err)
-			time.Sleep(1510 * time.Millisecond)
-			synctest.Wait()
-			have, err := r.Set(t.Context(), []vip.Address{a})
-			if err == nil || len(have) > 0 || k.String() != "" {
-				t.Errorf("have %v, kernel %v, error %v", have, k, err)
-			}
-		})
-	}
-}
-
-func TestDuplicateForgottenWithTheWant(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
-		a := addr("2001:db8::1/128", "eth0")
-		a.New = true
-		k.foreign[a.Addr] = true
-		_, err := r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		_, err = r.Set(t.Context(), nil)
-		must(t, err)
-		k.leave(a.Addr)
-		_, err = r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
-	})
-}
-
 func TestRenewalFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFake("link 2 eth0 up")
@@ -592,7 +474,6 @@ func TestLateNews(t *testing.T) {
 	unmarked := change{entry: &entry{place: at, global: true}}
 	marked := change{entry: &entry{place: at, global: true, ours: true}}
 	removed := change{entry: &entry{place: at, global: true, ours: true}, gone: true}
-	duplicate := change{entry: &entry{place: at, global: true, duplicate: true}, gone: true}
 	for _, tt := range []struct {
 		name  string
 		want  []vip.Address
@@ -606,7 +487,6 @@ func TestLateNews(t *testing.T) {
 		{"removed, heard as done", nil, []change{removed}, 0, false},
 		{"removed, an earlier binding", nil, []change{marked}, 1, false},
 		{"removed, an earlier binding of an earlier stranger's", nil, []change{unmarked, marked}, 1, true}, // for a moment it is a stray
-		{"removed, an earlier duplicate", nil, []change{duplicate}, 0, false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newFake("link 2 eth0 up")
@@ -630,51 +510,6 @@ func TestLateNews(t *testing.T) {
 			}
 		})
 	}
-}
-
-// An address is taken away while the kernel still looks for duplicates: nobody
-// had it yet, and still it is missing.
-func TestDeletedWhileTentative(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up")
-		r := newRig(t, k)
-		defer r.run(t)()
-		a := addr("2001:db8::1/128", "eth0")
-		a.New = true
-		_, err := r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
-		k.take(place{2, a.Prefix()})
-		synctest.Wait()
-		if got := r.pokes.Load(); got != 1 {
-			t.Errorf("%d pokes, want 1", got)
-		}
-		_, err = r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
-		if got, want := k.String(), "eth0 2001:db8::1/128 ours tentative 3s"; got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	})
-}
-
-// Whether an address is looked for is decided when it is bound.
-func TestDetection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := newFake("link 2 eth0 up\n eth0 2001:db8::2/128 ours")
-		r := newRig(t, k)
-		a, b := addr("2001:db8::1/128", "eth0"), addr("2001:db8::2/128", "eth0")
-		a.New, b.New = true, true
-		_, err := r.Set(t.Context(), []vip.Address{a, b})
-		must(t, err)
-		a.Until = time.Now().Add(2 * time.Second)
-		_, err = r.Set(t.Context(), []vip.Address{a, b})
-		must(t, err)
-		if d := diff(lines(`
-			2001:db8::1/128 on eth0 for 3s detect
-			2001:db8::2/128 on eth0 for 3s
-			2001:db8::1/128 on eth0 for 2s detect`), k.trace()); d != "" {
-			t.Errorf("bindings (-want +got):\n%s", d)
-		}
-	})
 }
 
 // value is what a counter or gauge stands at.

@@ -21,8 +21,7 @@ type holding struct {
 
 // Set binds what is wanted and isn't bound, then removes what bears our mark and
 // isn't wanted. It returns what the kernel then has and answers for, also what it
-// would not let go of. An IPv6 address under duplicate address detection is not
-// among that yet; Poke follows when it is. Every address that is missing, or
+// would not let go of. Every address that is missing, or
 // could not be removed, has an error that names it.
 func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address, error) {
 	n.op.Lock()
@@ -91,20 +90,11 @@ func (n *Interfaces) hold(p place, w vip.Address) error {
 	n.mu.Lock()
 	h := n.held[p]
 	e, there := n.picture.entries[p]
-	_, refused := n.refused[p]
 	_, known := n.wants[p]
 	n.wants[p] = w
 	n.mu.Unlock()
 
 	switch {
-	case refused:
-		if there && e.ours { // a renewal was faster than the news
-			if err := n.unbind(p, w.Link); err != nil {
-				return err
-			}
-		}
-		return fmt.Errorf("address %s on %s: another host of that network uses it (found by duplicate address detection): take it off that host or give the Service another address",
-			p.prefix, w.Link)
 	case r.seconds == 0 && there && e.ours && r.over:
 		return n.release(p, "the right to hold it has ended")
 	case r.seconds == 0 && there && e.ours:
@@ -136,13 +126,10 @@ func (n *Interfaces) take(p place, w vip.Address, r right, known bool) error {
 			return err
 		}
 	}
-	detect := p.prefix.Addr().Is6() && w.New && !n.opts.SkipDAD && (!there || e.tentative)
-	if err := n.bind(p, w, r, detect); err != nil {
+	if err := n.bind(p, w, r); err != nil {
 		return err
 	}
 	switch {
-	case !there && detect:
-		n.log.Info("bound an address, looking for duplicates first", "address", p.prefix, "link", w.Link)
 	case !there:
 		n.log.Info("bound an address", "address", p.prefix, "link", w.Link)
 	case !e.ours:
@@ -191,8 +178,8 @@ func (n *Interfaces) release(p place, why string) error {
 }
 
 // bind has the kernel bind or renew w, and takes note of it.
-func (n *Interfaces) bind(p place, w vip.Address, r right, detect bool) error {
-	err := n.kernel.bind(binding{place: p, link: w.Link, seconds: r.seconds, detect: detect})
+func (n *Interfaces) bind(p place, w vip.Address, r right) error {
+	err := n.kernel.bind(binding{place: p, link: w.Link, seconds: r.seconds})
 	if err != nil {
 		return fmt.Errorf("address %s on %s: can't bind it: %w%s", p.prefix, w.Link, err, hint(err, p, w.Link))
 	}
@@ -200,7 +187,7 @@ func (n *Interfaces) bind(p place, w vip.Address, r right, detect bool) error {
 	defer n.mu.Unlock()
 	e, there := n.picture.entries[p]
 	if !there {
-		e = entry{place: p, global: true, tentative: detect}
+		e = entry{place: p, global: true}
 	}
 	e.ours = true
 	h := n.held[p]
@@ -247,7 +234,7 @@ func (n *Interfaces) rebind(p place) error {
 	var errs []error
 	for q, w := range again {
 		if r := n.right(w, time.Now()); r.seconds > 0 {
-			errs = append(errs, n.bind(q, w, r, false))
+			errs = append(errs, n.bind(q, w, r))
 		}
 	}
 	return errors.Join(errs...)
@@ -267,11 +254,6 @@ func (n *Interfaces) unwanted(wanted map[place]vip.Address) []place {
 		_, bound := n.picture.entries[p]
 		if _, ok := wanted[p]; !ok && !bound {
 			delete(n.wants, p)
-		}
-	}
-	for p := range n.refused {
-		if _, ok := wanted[p]; !ok {
-			delete(n.refused, p) // who asks anew gets a new try
 		}
 	}
 	slices.SortFunc(places, func(a, b place) int {

@@ -93,13 +93,10 @@ func TestSet(t *testing.T) {
 		eth0 10.0.0.5/24
 	`
 	moved := addr("2001:db8::9/128", "eth0")
-	fresh := moved
-	fresh.New = true
 	tests := []struct {
 		name   string
 		before string // beside node
 		want   []vip.Address
-		skip   bool
 		after  string // beside node's own
 		have   string
 		err    string
@@ -221,25 +218,11 @@ func TestSet(t *testing.T) {
 			want: []vip.Address{{Link: "eth0", Bits: 32}},
 			err:  `invalid IP/32 is no address to bind`,
 		},
-		{
-			name:  "a new IPv6 address is looked for first",
-			want:  []vip.Address{fresh},
-			after: "eth0 2001:db8::9/128 ours tentative 3s",
-			log:   `level=INFO msg="bound an address, looking for duplicates first" address=2001:db8::9/128 link=eth0`,
-		},
-		{
-			name:  "unless that is switched off",
-			want:  []vip.Address{fresh},
-			skip:  true,
-			after: "eth0 2001:db8::9/128 ours 3s",
-			have:  "eth0 2001:db8::9/128",
-			log:   `level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0`,
-		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, newFake(node+tt.before), func(o *Options) { o.SkipDAD = tt.skip })
+				r := newRig(t, newFake(node+tt.before))
 				have, err := r.Set(t.Context(), tt.want)
 				after := strings.Replace("\n"+r.k.String(), "\neth0 10.0.0.5/24 forever", "", 1)
 				for _, c := range []struct{ what, got, want string }{

@@ -74,7 +74,8 @@ func (m *maker) seal(u *unit) {
 				continue
 			}
 			a.Lease = u.lease
-			a.New = u.claim.Changes == 0 && s.host == ""
+			// The changes of a lease that stands for several Services say nothing about one.
+			a.New = s.host == "" && (u.claim.Changes == 0 || !m.Election || s.Lease != "")
 			if self != nil {
 				a.Link, a.Bits = m.locate(a.Addr, s.Interface, &self.Info)
 			}

@@ -9,7 +9,8 @@
 //	every address refused or in conflict         Event, nothing else
 //	no endpoint that gets traffic                no VIP (NoEndpoints)
 //	its unit's lease held by a stranger          waits (HeldByStranger)
-//	held by this node, which may carry it        bound, announced, status written
+//	held by this node, which may carry it        bound, announced, status written; first, if it is
+//	                                             new, the network is asked whether it is free
 //	held by this node, which may not             handed to the best other node; without one, let go
 //	held by another node                         nothing here (but see vip.Leaving)
 //	free, this node is first in rank             the lease is claimed; addresses follow once it is held
@@ -41,6 +42,7 @@ type Rules struct {
 	Mode        vip.IPMode  // of Services that don't say
 	Mark        string      // which installation of Herald this is: a status with another mark is not ours to clear
 	Forwarding  *Forwarding // enable_upnp; nil: no gateway is asked for anything
+	Inquire     bool        // ask whether an address is free before it is used for the first time (vip_skipdad is false)
 
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 }
@@ -83,6 +85,7 @@ type maker struct {
 	has      map[place]bool
 	wanted   map[netip.Addr]bool
 	mapped   map[vip.Key][]*vip.Mapped // by Service
+	wire     wire
 	plan     vip.Plan
 }
 
@@ -167,6 +170,7 @@ func newMaker(r Rules, w vip.World) *maker {
 		m.has[place{b.Addr, b.Link}] = true
 	}
 	m.wanted = make(map[netip.Addr]bool, len(w.Bound))
+	m.wire = newWire(w)
 	return m
 }
 

@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -56,6 +55,8 @@ func (m *maker) claim(u *unit) {
 	}
 	if u.target.Name != m.Self {
 		stake.Do, stake.Expect = vip.Watch, u.target.Name
+	} else {
+		m.ahead(u)
 	}
 	m.plan.Tenures = append(m.plan.Tenures, stake)
 	m.each(u, func(s *service) {
@@ -102,7 +103,7 @@ func (m *maker) carry(u *unit, s *service) {
 		m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort, Hosts: m.hosts})
 		ready = m.Ready[s.Key]
 	}
-	var here []string
+	var here, taken []string
 	var ingress []vip.Ingress
 	for _, a := range s.addrs {
 		if fault := linkFault(a.Link, &m.members[m.Self].Info); fault != "" {
@@ -112,6 +113,14 @@ func (m *maker) carry(u *unit, s *service) {
 		bound := m.bound(a)
 		if !ready && !bound {
 			continue // kube-proxy here would drop what the node attracts
+		}
+		if a.New && m.Inquire && !bound {
+			if free, by := m.vacant(a); !free {
+				if len(by) > 0 {
+					taken = append(taken, inUse(a, by))
+				}
+				continue
+			}
 		}
 		m.want(a, false)
 		if bound {
@@ -132,12 +141,20 @@ func (m *maker) carry(u *unit, s *service) {
 		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress})
 	}
 	switch {
+	case len(taken) > 0:
+		s.verdict.Reason, s.verdict.Message = vip.AddressInUse, strings.Join(taken, "; ")
+		m.say(s, vip.AddressInUse, s.verdict.Message, 0)
 	case len(here) < len(s.addrs):
 		s.verdict.Message = fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(here), len(s.addrs))
 	case u.claim.From != "" && u.claim.From != m.Self:
 		m.say(s, vip.Moved, "moved from node "+u.claim.From+": "+s.verdict.Message, u.claim.Changes)
 	default:
 		m.say(s, vip.Announced, s.verdict.Message, u.claim.Changes)
+	}
+	for _, a := range s.addrs {
+		if m.bound(a) {
+			m.contested(s, a)
+		}
 	}
 }
 
@@ -171,6 +188,7 @@ func (m *maker) elsewhere(u *unit) {
 		}
 	}
 	m.linger(u)
+	m.each(u, func(s *service) { m.verify(u, s) })
 }
 
 // linger keeps answering for what was handed to another node until that one is
@@ -187,7 +205,7 @@ func (m *maker) linger(u *unit) {
 		}
 		for _, s := range u.services {
 			for _, a := range s.addrs {
-				if m.heard(a.Addr, l) || linkFault(a.Link, &self.Info) != "" || !m.bound(a) {
+				if m.heard(a, l) || linkFault(a.Link, &self.Info) != "" || !m.bound(a) {
 					continue
 				}
 				a.Until = l.Until
@@ -201,9 +219,10 @@ func (m *maker) bound(a vip.Address) bool {
 	return m.has[place{a.Addr, a.Link}]
 }
 
-func (m *maker) heard(a netip.Addr, l vip.Leaving) bool {
-	s, ok := m.Heard[a]
-	return ok && !s.At.Before(l.Since)
+// heard reports whether the successor was heard: another node, not any host.
+func (m *maker) heard(a vip.Address, l vip.Leaving) bool {
+	s, ok := m.Heard[a.Addr]
+	return ok && !s.At.Before(l.Since) && (!m.wire.whole || m.wire.nodes[s.MAC] != "")
 }
 
 // clean clears the status of every Service that nobody is to announce, if this

@@ -21,6 +21,7 @@ type Node struct {
 type Link struct {
 	Name     string         `json:"name"`
 	Up       bool           `json:"up"`
+	MAC      string         `json:"mac,omitempty"`      // its Ethernet address, as 02:00:00:00:00:0a; "" if it has none
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // its own addresses with their masks, VIPs left out
 }
 

@@ -10,6 +10,7 @@ import (
 type Plan struct {
 	Tenures       []Stake
 	Probes        []Probe
+	Inquiries     []Inquiry // one per address
 	Addresses     []Address
 	Announcements []Announcement
 	Macvlans      []Macvlan
@@ -52,8 +53,7 @@ type Address struct {
 	Bits  int    // prefix length
 	Link  string // interface name
 	Lease Key    // the claim it stands on
-	// New: no node has carried it before, so the kernel must look for duplicates
-	// (RFC 4862 section 5.4) before it uses an IPv6 one.
+	// New: no node has carried it before, so that another host may have it.
 	New bool
 	// Until, if not zero, is when the kernel must have dropped it at the latest.
 	// Zero: as long as the node's Tenure lasts.

@@ -23,6 +23,10 @@ const (
 	StrayAddress     Reason = "StrayAddress"
 	PortMapped       Reason = "PortMapped"
 	PortNotMapped    Reason = "PortNotMapped"
+	AddressInUse     Reason = "AddressInUse"
+	Unanswered       Reason = "VIPUnanswered"
+	ForeignMAC       Reason = "VIPForeignMAC"
+	Answered         Reason = "VIPAnswered"
 	NotLoadBalancer  Reason = "NotLoadBalancer"
 	OtherClass       Reason = "OtherClass"
 	Ignored          Reason = "Ignored"
@@ -55,6 +59,10 @@ var Reasons = []ReasonInfo{
 	{StrayAddress, true, true, "A node has the VIP on a link although Herald did not put it there and does not own it."},
 	{PortMapped, true, false, "Gateways forward ports to the VIP (UPnP); the message says which, from which external address, and how long each mapping is asked for at a time."},
 	{PortNotMapped, true, true, "A port that should be open on a gateway (UPnP) is not; the message says why, and what to change."},
+	{AddressInUse, true, true, "Another host has the address already, so the VIP is not announced; the message says which MAC answers for it. It is asked again, and the VIP announced once it is free."},
+	{Unanswered, true, true, "A node owns the VIP, but does not answer for it: another node asked the network."},
+	{ForeignMAC, true, true, "Somebody answers for the VIP, or announces it, who does not own it; the message says which MAC. Some clients may be sent there."},
+	{Answered, true, false, "The VIP is answered as it should be again, by its owner alone."},
 	{NotLoadBalancer, false, false, "spec.type is not LoadBalancer."},
 	{OtherClass, false, false, "spec.loadBalancerClass names another implementation."},
 	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},

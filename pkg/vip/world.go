@@ -33,6 +33,8 @@ type World struct {
 	Heard map[netip.Addr]Sound // who else was heard announcing an address
 	Ready map[Key]bool         // by Service: kube-proxy on this node says that it serves it (Local only)
 
+	Findings map[netip.Addr]Finding // what the neighbours said to Inquiries, as far as it is known
+
 	// From DHCP.
 	Macvlans []Macvlan         // links of ours that are as they should be
 	NoLink   map[string]string // by name: why a Macvlan is not there

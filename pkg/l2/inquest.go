@@ -1,0 +1,293 @@
+package l2
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// An inquest is an Inquiry and how far it has come.
+type inquest struct {
+	want  vip.Inquiry
+	topic topic
+	stop  func() // stops listening
+
+	began  time.Time // when the round did, or zero
+	next   time.Time // when to go on
+	sent   int       // probes in this round
+	asking bool      // a check was sent and its time isn't over
+	right  bool      // whoever should has answered it
+	missed int       // checks in a row that nobody answered
+	pause  time.Duration
+	defend bool // it is to be announced at once
+
+	rivals  map[string]*rival // by MAC: who should not have it and says so
+	finding vip.Finding       // At is zero as long as nothing is known
+}
+
+// A rival is one who answers and should not.
+type rival struct {
+	heard  int  // in how many rounds
+	now    bool // in this one
+	missed int  // rounds in a row since
+}
+
+// enough is in how many rounds a rival must be heard before it counts. The new
+// owner of a VIP that moves may be heard before the claim is seen to change.
+func (x *inquest) enough() int {
+	if x.want.Kind == vip.Theirs {
+		return 2
+	}
+	return 1
+}
+
+// forgotten is after how many rounds without a word a rival has gone: a host may
+// answer only at times.
+func (x *inquest) forgotten() int {
+	if x.want.Kind == vip.Vacant {
+		return 1
+	}
+	return 3
+}
+
+// allows reports whether mac may answer.
+func (x *inquest) allows(mac string) bool {
+	return x.want.Kind == vip.Theirs && x.want.Right == "" || strings.Contains(x.want.Right, mac)
+}
+
+// allow takes over who may answer w, which is the same question, and reports
+// whether that is news.
+func (x *inquest) allow(w vip.Inquiry) bool {
+	if x.want.Right == w.Right {
+		return false
+	}
+	x.want = w
+	for mac := range x.rivals {
+		if x.allows(mac) {
+			delete(x.rivals, mac)
+		}
+	}
+	return !x.finding.At.IsZero() && x.conclude(x.finding.Silent, time.Now())
+}
+
+// hear takes a word, and reports whether it is news.
+func (x *inquest) hear(w word, now time.Time) bool {
+	mac := net.HardwareAddr(w.mac[:]).String()
+	switch {
+	case w.probe && x.want.Kind != vip.Vacant: // the kernel answers it
+		return false
+	case x.want.Kind == vip.Theirs && !x.asking: // its owner hears it, too
+		return false
+	case x.allows(mac):
+		x.right = true
+		return false
+	}
+	r := x.rivals[mac]
+	if r == nil {
+		const most = 4
+		if len(x.rivals) == most {
+			return false
+		}
+		r = &rival{}
+		x.rivals[mac] = r
+	}
+	if !r.now {
+		r.now, r.missed = true, 0
+		r.heard++
+	}
+	x.defend = x.want.Kind == vip.Mine
+	if x.want.Kind == vip.Theirs {
+		return false // when the time for answers is over
+	}
+	if x.sent == 0 && x.next.Sub(now) > x.rest() { // all was well: now it is asked again
+		x.next = now.Add(x.rest())
+	}
+	return x.conclude(false, now)
+}
+
+// rest is how long to wait before the next round about an address that somebody has.
+func (x *inquest) rest() time.Duration {
+	if x.want.Kind == vip.Mine {
+		return defendInterval
+	}
+	return max(x.pause, firstPause)
+}
+
+// conclude makes a Finding of what is known, and reports whether it is another.
+func (x *inquest) conclude(silent bool, now time.Time) bool {
+	before := x.finding
+	f := vip.Finding{Inquiry: x.want, At: now, Silent: silent, Cleared: before.Cleared}
+	for mac, r := range x.rivals {
+		if r.heard >= x.enough() {
+			f.Wrong = append(f.Wrong, mac)
+		}
+	}
+	slices.Sort(f.Wrong)
+	switch {
+	case !f.Well():
+		f.Cleared = time.Time{}
+	case !before.Well():
+		f.Cleared = now
+	}
+	x.finding = f
+	first := before.At.IsZero() && x.want.Kind != vip.Theirs
+	return first || before.Silent != f.Silent || !slices.Equal(before.Wrong, f.Wrong) || before.Unasked != ""
+}
+
+// afresh begins a round: what was heard before it says nothing.
+func (x *inquest) afresh() {
+	x.right = false
+	for _, r := range x.rivals {
+		r.now = false
+	}
+}
+
+// round ends a round: who was not heard in it is on the way to be forgotten.
+func (x *inquest) round() {
+	for mac, r := range x.rivals {
+		if !r.now {
+			r.missed++
+		}
+		if r.missed >= x.forgotten() {
+			delete(x.rivals, mac)
+		}
+	}
+}
+
+// probe goes on with a round of probes, and reports whether there is news.
+func (q *Inquiries) probe(x *inquest, now time.Time) bool {
+	if x.began.IsZero() {
+		x.began = now
+	}
+	if x.sent == probes {
+		return x.finish(now)
+	}
+	err := q.question(x, now, unspecified(x.topic.addr))
+	switch {
+	case err == nil:
+		if x.sent++; x.sent == 1 {
+			x.afresh()
+		}
+		x.next = now.Add(probeGap)
+		return false
+	case !errors.Is(err, errNoNeighbours) && now.Sub(x.began) < unaskable:
+		x.next = now.Add(askAgain)
+		return false
+	}
+	// To wait for what can't be known would keep the VIP from being served.
+	news := x.finding.Unasked == ""
+	if news && !errors.Is(err, errNoNeighbours) {
+		q.a.log.Warn("can't ask whether another host has an address", "address", x.topic.addr, "link", x.topic.link, "err", err)
+	}
+	x.conclude(false, now)
+	x.finding.Unasked = err.Error()
+	x.sent, x.began, x.next = 0, time.Time{}, now.Add(lastPause)
+	return news
+}
+
+// finish ends a round of probes, and reports whether there is news.
+func (x *inquest) finish(now time.Time) bool {
+	x.round()
+	x.sent, x.began = 0, time.Time{}
+	news := x.conclude(false, now)
+	if x.finding.Well() {
+		x.pause, x.next = 0, now.Add(never)
+		return news
+	}
+	x.next = now.Add(x.rest())
+	x.pause = min(2*x.rest(), lastPause)
+	return news
+}
+
+// errDeaf: answers would not be heard yet.
+var errDeaf = errors.New("nothing can be heard on the link")
+
+// question asks about x, once answers can be heard.
+func (q *Inquiries) question(x *inquest, now time.Time, from netip.Addr) error {
+	open, _ := q.a.attends(x.topic, now)
+	if !open {
+		if err := q.a.reachable(x.topic.link, now); err != nil {
+			return err
+		}
+		return errDeaf
+	}
+	return q.a.ask(x.topic, from)
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// check asks for the VIP of another node whose turn it is. Those whose last check
+// raised a doubt go first every other time.
+func (q *Inquiries) check(now time.Time) {
+	var first *inquest
+	for _, x := range q.cases {
+		if x.want.Kind != vip.Theirs || x.asking || x.next.After(now) {
+			continue
+		}
+		if first == nil || q.odd && x.doubted() != first.doubted() && x.doubted() ||
+			(!q.odd || x.doubted() == first.doubted()) && x.next.Before(first.next) {
+			first = x
+		}
+	}
+	if first == nil {
+		return
+	}
+	q.odd = !q.odd
+	if err := q.question(first, now, q.a.source(first.topic)); err != nil {
+		first.next = now.Add(checkAgain) // this node's own trouble
+		if errors.Is(err, errDeaf) {
+			first.next = now.Add(checkGap)
+		}
+		return
+	}
+	q.turn = now.Add(checkGap)
+	first.afresh()
+	first.asking, first.next = true, now.Add(checkWait)
+}
+
+// doubted reports whether the last check was not as it should be, and it isn't sure yet.
+func (x *inquest) doubted() bool {
+	if x.missed > 0 && x.missed < misses {
+		return true
+	}
+	for _, r := range x.rivals {
+		if r.heard < x.enough() {
+			return true
+		}
+	}
+	return false
+}
+
+// judge ends a check, and reports whether there is news.
+func (q *Inquiries) judge(x *inquest, now time.Time) bool {
+	x.asking = false
+	answered := x.right
+	for _, r := range x.rivals {
+		answered = answered || r.now
+	}
+	switch {
+	case answered:
+		x.missed = 0
+	case q.a.ears.quiet(x.topic.link, now): // it is this node that is cut off
+	default:
+		x.missed = min(x.missed+1, misses)
+	}
+	x.round()
+	news := x.conclude(x.missed == misses, now)
+	x.next = now.Add(checkRest + rand.N(checkRest/5) - checkWait)
+	if x.doubted() {
+		x.next = now.Add(checkAgain - checkWait)
+	}
+	return news
+}

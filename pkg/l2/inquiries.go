@@ -1,0 +1,256 @@
+package l2
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Times of inquiries.
+const (
+	// As many probes, so far apart, are sent before an address is used, and an answer
+	// to the last is waited for as long: 150 ms in all. RFC 5227 section 2.1.1 takes
+	// some seconds, and section 2.2 allows less where the network does: one in which
+	// VIPs move within a second has no ports that take seconds to come up.
+	probes   = 3
+	probeGap = 50 * time.Millisecond
+	// unaskable is how long it is tried to ask before the answer is that nobody can be.
+	unaskable = time.Second
+	askAgain  = 2 * time.Millisecond
+	// An address that another host has is asked for again after firstPause, and each
+	// time after twice as long, up to lastPause (RATE_LIMIT_INTERVAL of RFC 5227 section 1.1).
+	firstPause = 5 * time.Second
+	lastPause  = time.Minute
+	// defendInterval is the least time between two defences of an address, and between
+	// two rounds of questions about it (DEFEND_INTERVAL of RFC 5227 section 1.1).
+	defendInterval = 10 * time.Second
+
+	// A node sends one check of another's VIP per checkGap, however many VIPs there
+	// are, and checks no VIP more often than every checkRest. A VIP that has just moved
+	// is left alone for as long.
+	checkGap  = 100 * time.Millisecond
+	checkRest = 5 * time.Second
+	// checkWait is how long an answer may take. Who does not answer is asked again
+	// after checkAgain, and so misses times before it counts.
+	checkWait  = 500 * time.Millisecond
+	checkAgain = time.Second
+	misses     = 4
+	// quietLink is how long nobody at all may have been heard on a link before it is
+	// this node that is cut off.
+	quietLink = 10 * time.Second
+	// never is far away.
+	never = 1000 * time.Hour
+)
+
+// Inquiries is the part of the node that asks its neighbours about VIPs: whether
+// a new one is free, whether others claim those it has, and whether other nodes
+// answer for theirs. Announcer.Run does the asking.
+type Inquiries struct {
+	a    *Announcer
+	wake chan struct{} // capacity 1
+
+	inbox struct {
+		sync.Mutex
+		words []letter
+	}
+
+	mu       sync.Mutex // guards what follows
+	last     []vip.Inquiry
+	cases    map[netip.Addr]*inquest
+	defended map[topic]time.Time
+	turn     time.Time // when the next check may be sent
+	odd      bool      // checks that follow others go first at every other turn
+}
+
+// A letter is a word and where it was heard.
+type letter struct {
+	link string
+	word word
+}
+
+func newInquiries(a *Announcer) *Inquiries {
+	return &Inquiries{a: a, wake: make(chan struct{}, 1), cases: map[netip.Addr]*inquest{}, defended: map[topic]time.Time{}}
+}
+
+// Inquiries is the part that asks.
+func (a *Announcer) Inquiries() *Inquiries { return a.inquiries }
+
+// Set asks what is newly wanted and forgets about the rest. It never fails: what
+// can't be asked is a Finding that says so.
+func (q *Inquiries) Set(_ context.Context, want []vip.Inquiry) ([]vip.Inquiry, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if slices.Equal(want, q.last) {
+		return q.last, nil
+	}
+	q.last = slices.Clone(want)
+	now := time.Now()
+	news := false
+	wanted := make(map[netip.Addr]bool, len(want))
+	for _, w := range q.last {
+		key := w.Addr.Unmap().WithZone("")
+		wanted[key] = true
+		switch x := q.cases[key]; {
+		case x == nil:
+			q.cases[key] = q.open(w, now)
+		case !x.want.Same(w):
+			x.stop()
+			q.cases[key] = q.open(w, now)
+		case x.allow(w):
+			news = true
+		}
+	}
+	for key, x := range q.cases {
+		if !wanted[key] {
+			x.stop()
+			delete(q.cases, key)
+		}
+	}
+	q.count()
+	q.rouse()
+	if news {
+		q.a.opts.Poke()
+	}
+	return q.last, nil
+}
+
+// open begins to ask w.
+func (q *Inquiries) open(w vip.Inquiry, now time.Time) *inquest {
+	t := topic{w.Addr.Unmap().WithZone(""), w.Link}
+	x := &inquest{want: w, topic: t, next: now, rivals: map[string]*rival{}}
+	if w.Kind == vip.Theirs { // spread, or all of a node's VIPs would be due at once
+		x.next = now.Add(checkRest + rand.N(checkRest))
+	}
+	x.defend = w.Kind == vip.Mine
+	x.stop = q.a.questions.listen(t, func(heard word) { q.post(letter{w.Link, heard}) })
+	return x
+}
+
+// post keeps a word for the loop. It never waits for that.
+func (q *Inquiries) post(l letter) {
+	const most = 10000 // who floods the link with claims need not be heard in full
+	q.inbox.Lock()
+	if len(q.inbox.words) < most {
+		q.inbox.words = append(q.inbox.words, l)
+	}
+	q.inbox.Unlock()
+	q.rouse()
+}
+
+func (q *Inquiries) rouse() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Observe fills in Findings. What is as it should be is left out, but for the
+// addresses of this node.
+func (q *Inquiries) Observe(w *vip.World) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w.Findings = map[netip.Addr]vip.Finding{}
+	for key, x := range q.cases {
+		if f := x.finding; !f.At.IsZero() && (x.want.Kind != vip.Theirs || !f.Well() || !f.Cleared.IsZero()) {
+			w.Findings[key] = f
+		}
+	}
+}
+
+// run asks until ctx ends.
+func (q *Inquiries) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-q.wake:
+		case <-timer.C:
+		}
+		timer.Reset(q.step(time.Now()))
+	}
+}
+
+// step does what is due, and returns how long until there is something again.
+func (q *Inquiries) step(now time.Time) time.Duration {
+	q.inbox.Lock()
+	words := q.inbox.words
+	q.inbox.words = nil
+	q.inbox.Unlock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	news := false
+	for _, l := range words {
+		if x := q.cases[l.word.addr]; x != nil && x.topic.link == l.link {
+			news = x.hear(l.word, now) || news
+		}
+	}
+	next := now.Add(never)
+	for _, x := range q.cases {
+		if x.defend {
+			x.defend = false
+			q.defence(x.topic, now)
+		}
+		if x.want.Kind == vip.Theirs {
+			if x.asking && !x.next.After(now) {
+				news = q.judge(x, now) || news
+			}
+		} else if !x.next.After(now) {
+			news = q.probe(x, now) || news
+		}
+	}
+	if !q.turn.After(now) {
+		q.check(now)
+	}
+	for _, x := range q.cases {
+		at := x.next
+		if x.want.Kind == vip.Theirs && !x.asking && at.Before(q.turn) {
+			at = q.turn
+		}
+		if at.Before(next) {
+			next = at
+		}
+	}
+	if news {
+		q.count()
+		q.a.opts.Poke()
+	}
+	return max(next.Sub(now), time.Millisecond)
+}
+
+// defence announces an address of this node at once, but not twice within
+// defendInterval (RFC 5227 section 2.4 (c)).
+func (q *Inquiries) defence(t topic, now time.Time) {
+	for t, at := range q.defended {
+		if now.Sub(at) >= defendInterval {
+			delete(q.defended, t)
+		}
+	}
+	if _, lately := q.defended[t]; lately {
+		return
+	}
+	q.defended[t] = now
+	q.a.insist(t, now)
+}
+
+// count sets the gauges.
+func (q *Inquiries) count() {
+	counts := map[string]float64{}
+	for _, x := range q.cases {
+		if x.finding.Silent {
+			counts["unanswered"]++
+		}
+		if len(x.finding.Wrong) > 0 {
+			counts[map[vip.Asks]string{vip.Vacant: "in_use", vip.Mine: "contested", vip.Theirs: "foreign"}[x.want.Kind]]++
+		}
+	}
+	for _, what := range wrongs {
+		q.a.meters.wrong.WithLabelValues(what).Set(counts[what])
+	}
+}

@@ -1,0 +1,553 @@
+package l2
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/heraldvip/herald/pkg/vip"
+	"golang.org/x/sys/unix"
+)
+
+// Nodes of the cluster: this one, and two more.
+const nodes = "02:00:00:00:00:0a 02:00:00:00:00:11 02:00:00:00:00:12"
+
+func vacant(link, addr string) vip.Inquiry {
+	return vip.Inquiry{Addr: netip.MustParseAddr(addr), Link: link, Kind: vip.Vacant, Right: nodes}
+}
+
+func mine(addr string) vip.Inquiry {
+	return vip.Inquiry{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.Mine, Right: nodes}
+}
+
+func theirs(addr string) vip.Inquiry {
+	return vip.Inquiry{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.Theirs, Owner: "n2", Right: "02:00:00:00:00:11"}
+}
+
+// asks hands over what is to be asked.
+func (r *rig) asks(t *testing.T, want ...vip.Inquiry) {
+	t.Helper()
+	have, err := r.Inquiries().Set(t.Context(), want)
+	if err != nil || !slices.Equal(have, want) {
+		t.Errorf("have %v, error %v", have, err)
+	}
+	synctest.Wait()
+}
+
+// findings is World.Findings in words.
+func (r *rig) findings() string {
+	synctest.Wait()
+	var w vip.World
+	r.Observe(&w)
+	var out []string
+	for _, f := range w.Findings {
+		text := fmt.Sprintf("%s %s %.2fs ago:", f.Addr, f.Kind, time.Since(f.At).Seconds())
+		if f.Well() {
+			text += " well"
+		}
+		if f.Silent {
+			text += " silent"
+		}
+		for _, mac := range f.Wrong {
+			text += " " + mac
+		}
+		if !f.Cleared.IsZero() {
+			text += fmt.Sprintf(", cleared %.2fs ago", time.Since(f.Cleared).Seconds())
+		}
+		if f.Unasked != "" {
+			text += ", unasked: " + f.Unasked
+		}
+		out = append(out, text)
+	}
+	slices.Sort(out)
+	return strings.Join(out, "\n")
+}
+
+func (r *rig) found(t *testing.T, what, want string) {
+	t.Helper()
+	if d := diff(lines(want), r.findings()); d != "" {
+		t.Errorf("%s: findings (-want +got):\n%s", what, d)
+	}
+}
+
+// wrong is the gauge herald_vips_wrong.
+func (r *rig) wrong(t *testing.T) string {
+	t.Helper()
+	var out []string
+	for _, what := range wrongs {
+		if n := gauge(t, r.meters.wrong.WithLabelValues(what)); n > 0 {
+			out = append(out, fmt.Sprintf("%s %v", what, n))
+		}
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestVacant(t *testing.T) {
+	for _, tt := range []struct{ addr, probe string }{
+		{"10.0.0.9", "arp who has 10.0.0.9 tell 0.0.0.0"},
+		{"2001:db8::9", "ns who has 2001:db8::9 tell ::"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, newLAN("eth0"))
+			defer r.run(t)()
+			r.lan.host("eth0", tt.addr, 0x11) // another node of the cluster has it: no stranger
+			r.asks(t, vacant("eth0", tt.addr))
+			time.Sleep(149 * time.Millisecond)
+			r.found(t, "before the time is over", "")
+			time.Sleep(5 * time.Millisecond) // the ear had to be opened
+			r.found(t, "then", tt.addr+" vacant 0.00s ago: well")
+			if got := r.poked(); got != 1 {
+				t.Errorf("poked %d times", got)
+			}
+			r.said(t, "probes", strings.ReplaceAll("0.0s eth0 P\n 0.1s eth0 P\n 0.1s eth0 P", "P", tt.probe))
+			time.Sleep(time.Hour)
+			r.said(t, "an hour later", "")
+			r.asks(t)
+			r.found(t, "no longer wanted", "")
+			if got := r.poked(); got != 0 {
+				t.Errorf("poked %d times", got)
+			}
+			time.Sleep(attention + 2*time.Second)
+			synctest.Wait()
+			if got := r.lan.open(); got != 0 {
+				t.Errorf("%d sockets are open", got)
+			}
+		})
+	}
+}
+
+func TestInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.lan.host("eth0", "10.0.0.9", 0xff, 0x11, 0xfe)
+		r.asks(t, vacant("eth0", "10.0.0.9"))
+		time.Sleep(10 * time.Millisecond)
+		r.found(t, "at once", "10.0.0.9 vacant 0.01s ago: 02:00:00:00:00:fe 02:00:00:00:00:ff")
+		if got := r.poked(); got < 1 || got > 2 {
+			t.Errorf("poked %d times", got)
+		}
+		if got := r.wrong(t); got != "in_use 1" {
+			t.Errorf("herald_vips_wrong: %s", got)
+		}
+		// It is asked again, less and less often, and known as soon as it is free.
+		time.Sleep(5 * time.Minute)
+		var rounds []string
+		for line := range strings.Lines(r.lan.take()) {
+			at, _, _ := strings.Cut(line, " ")
+			rounds = append(rounds, at[:strings.Index(at, ".")])
+		}
+		if want := []string{"0", "5", "15", "35", "75", "135", "195", "196", "256"}; !slices.Equal(slices.Compact(rounds), want) {
+			t.Errorf("asked at %v s, want %v", slices.Compact(rounds), want)
+		}
+		if got := r.poked(); got != 0 {
+			t.Errorf("poked %d times though nothing changed", got)
+		}
+		r.lan.host("eth0", "10.0.0.9")
+		time.Sleep(time.Minute)
+		r.found(t, "free", "10.0.0.9 vacant 43.66s ago: well, cleared 43.66s ago")
+		if got := r.poked(); got != 1 || r.wrong(t) != "" {
+			t.Errorf("poked %d times; %s", got, r.wrong(t))
+		}
+		// Somebody takes it before it was used.
+		r.lan.say("eth0", "10.0.0.9", 0xfd)
+		r.found(t, "taken again", "10.0.0.9 vacant 0.00s ago: 02:00:00:00:00:fd")
+		time.Sleep(6 * time.Second)
+		r.found(t, "and left", "10.0.0.9 vacant 0.85s ago: well, cleared 0.85s ago")
+	})
+}
+
+// A host that probes for the same address at the same time has it as good as we
+// (RFC 5227 section 2.1.1), unless it is a node.
+func TestSimultaneousProbe(t *testing.T) {
+	for mac, want := range map[byte]string{0x12: "10.0.0.9 vacant 0.10s ago: well", 0xff: "10.0.0.9 vacant 0.10s ago: 02:00:00:00:00:ff"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, newLAN("eth0"))
+			defer r.run(t)()
+			r.lan.mu.Lock()
+			r.lan.hosts["eth0 10.0.0.9"] = func(w word) { r.lan.tell("eth0", word{w.addr, [6]byte{2, 0, 0, 0, 0, mac}, true}) }
+			r.lan.mu.Unlock()
+			r.asks(t, vacant("eth0", "10.0.0.9"))
+			time.Sleep(250 * time.Millisecond)
+			r.found(t, fmt.Sprintf("%x", mac), want)
+		})
+	}
+}
+
+// What can't be asked does not keep a VIP from being served.
+func TestUnaskable(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		spoil func(*fakeLAN)
+		after time.Duration
+		want  string
+		log   bool
+	}{
+		{"no Ethernet", func(l *fakeLAN) { l.change("eth0", func(i *net.Interface) { i.HardwareAddr = nil }) }, 0, errNoNeighbours.Error(), false},
+		{"gone", func(l *fakeLAN) { l.remove("eth0") }, unaskable, "this node has no such link", true},
+		{"no right", func(l *fakeLAN) { l.fail("listen eth0", unix.EPERM) }, unaskable, errDeaf.Error(), true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			lan := newLAN("eth0")
+			tt.spoil(lan)
+			r := newRig(t, lan)
+			defer r.run(t)()
+			r.asks(t, vacant("eth0", "10.0.0.9"))
+			if tt.after > 0 {
+				time.Sleep(tt.after - 10*time.Millisecond)
+				r.found(t, tt.name+", before", "")
+			}
+			time.Sleep(20 * time.Millisecond)
+			got := r.findings()
+			if _, why, _ := strings.Cut(got, ", unasked: "); !strings.Contains(got, "well") || why != tt.want || r.poked() != 1 {
+				t.Errorf("%s: %s", tt.name, got)
+			}
+			time.Sleep(90 * time.Second)
+			if got := r.poked(); got != 0 {
+				t.Errorf("%s: poked %d times", tt.name, got)
+			}
+			if got := strings.Count(r.log.String(), "can't ask whether"); got == 1 != tt.log || got > 1 {
+				t.Errorf("%s: logged %d times", tt.name, got)
+			}
+		})
+	}
+}
+
+func TestMine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		time.Sleep(10 * time.Second)
+		r.lan.take()
+		r.poked()
+		r.lan.host("eth0", "10.0.0.9", 0xff)
+		r.lan.say("eth0", "10.0.0.9", 0xff)
+		if got := r.poked(); got != 1 {
+			t.Errorf("a claim poked %d times", got)
+		}
+		r.asks(t, mine("10.0.0.9"))
+		const defence = "eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
+		if got := r.lan.take(); !strings.Contains(got, "10.0s "+defence) {
+			t.Errorf("no defence at once:\n%s", got)
+		}
+		time.Sleep(10 * time.Millisecond)
+		r.found(t, "at once", "10.0.0.9 mine 0.01s ago: 02:00:00:00:00:ff")
+		if got := r.wrong(t); got != "contested 1" {
+			t.Errorf("herald_vips_wrong: %s", got)
+		}
+		// The other host shouts. The usual repetition is each 3 s; on top of it not more
+		// than one frame in 10 s.
+		r.lan.take()
+		before := value(t, r.meters.sent.WithLabelValues("ipv4"))
+		for range 600 {
+			time.Sleep(100 * time.Millisecond)
+			r.lan.say("eth0", "10.0.0.9", 0xff)
+		}
+		if got := value(t, r.meters.sent.WithLabelValues("ipv4")) - before; got < 20 || got > 26 {
+			t.Errorf("%v announcements in a minute of conflict, want 20 and 6 at most", got)
+		}
+		if got := r.poked(); got > 8 {
+			t.Errorf("poked %d times in a minute", got)
+		}
+		// It goes. Three rounds of probes have to say so: a host may answer at times only.
+		r.lan.host("eth0", "10.0.0.9")
+		time.Sleep(19 * time.Second)
+		if got := r.findings(); strings.Contains(got, "well") {
+			t.Errorf("too early: %s", got)
+		}
+		time.Sleep(15 * time.Second)
+		if got := r.findings(); !strings.Contains(got, "well, cleared") || r.poked() != 1 {
+			t.Errorf("gone: %s", got)
+		}
+		r.lan.take()
+		time.Sleep(time.Minute)
+		if got := r.lan.take(); strings.Contains(got, "who has") {
+			t.Errorf("asked though nobody claims it:\n%s", got)
+		}
+		// It is back.
+		r.lan.say("eth0", "10.0.0.9", 0xff)
+		r.found(t, "back", "10.0.0.9 mine 0.00s ago: 02:00:00:00:00:ff")
+		if got := r.lan.take(); !strings.Contains(got, defence) {
+			t.Errorf("no defence:\n%s", got)
+		}
+		// It turns out to be a node that has joined meanwhile.
+		i := mine("10.0.0.9")
+		i.Right += " 02:00:00:00:00:ff"
+		r.poked()
+		r.asks(t, i)
+		r.found(t, "a node", "10.0.0.9 mine 0.00s ago: well, cleared 0.00s ago")
+		if got := r.poked(); got != 1 {
+			t.Errorf("poked %d times", got)
+		}
+	})
+}
+
+// What another node has, and what is only listened for, is not defended.
+func TestNoDefenceOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
+		r.asks(t, mine("10.0.0.9"), mine("10.0.0.8"))
+		r.lan.say("eth0", "10.0.0.9", 0xff)
+		r.lan.say("eth0", "10.0.0.8", 0xff)
+		time.Sleep(30 * time.Second)
+		if got := r.lan.take(); strings.Contains(got, "request") {
+			t.Errorf("announced:\n%s", got)
+		}
+	})
+}
+
+// quietly has a host that is nobody's business speak now and then.
+func (r *rig) alive(t *testing.T) func() {
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(3 * time.Second):
+				r.lan.mu.Lock()
+				r.lan.tell("eth0", said("10.0.0.77", 0x77))
+				r.lan.tell("eth0", said("2001:db8::77", 0x77))
+				r.lan.mu.Unlock()
+			}
+		}
+	}()
+	return func() { close(done); synctest.Wait() }
+}
+
+func TestTheirs(t *testing.T) {
+	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, newLAN("eth0"))
+			defer r.run(t)()
+			defer r.alive(t)()
+			r.lan.host("eth0", addr, 0x11)
+			r.asks(t, theirs(addr))
+			time.Sleep(checkRest - time.Millisecond)
+			r.said(t, "it may just have moved", "")
+			time.Sleep(time.Minute)
+			r.found(t, "answered", "")
+			if got := strings.Count(r.lan.take(), "who has "+addr+" tell "+map[bool]string{true: "10.0.0.2", false: "2001:db8::2"}[addr == "10.0.0.9"]); got < 9 || got > 13 {
+				t.Errorf("asked %d times in a minute", got)
+			}
+			if got := r.poked(); got != 0 {
+				t.Errorf("poked %d times", got)
+			}
+			r.lan.host("eth0", addr)
+			time.Sleep(3 * time.Second)
+			r.found(t, "not answered yet", "")
+			time.Sleep(7 * time.Second)
+			if got := r.findings(); !strings.Contains(got, "silent") || r.poked() != 1 || r.wrong(t) != "unanswered 1" {
+				t.Errorf("silent: %s; %s", got, r.wrong(t))
+			}
+			time.Sleep(time.Minute)
+			r.lan.host("eth0", addr, 0x11)
+			time.Sleep(7 * time.Second)
+			if got := r.findings(); !strings.Contains(got, "well, cleared") || r.poked() != 1 || r.wrong(t) != "" {
+				t.Errorf("answered again: %s", got)
+			}
+			// The owner's MAC, and another.
+			r.lan.host("eth0", addr, 0x11, 0xff)
+			time.Sleep(9 * time.Second)
+			if got := r.findings(); !strings.Contains(got, " 02:00:00:00:00:ff") || strings.Contains(got, ":11") || r.poked() != 1 || r.wrong(t) != "foreign 1" {
+				t.Errorf("two answer: %s", got)
+			}
+			r.lan.host("eth0", addr, 0x11)
+			time.Sleep(30 * time.Second)
+			if got := r.findings(); !strings.Contains(got, "well, cleared") || r.poked() != 1 {
+				t.Errorf("one answers: %s", got)
+			}
+			// Another owner: everything begins anew.
+			i := theirs(addr)
+			i.Owner, i.Right, i.Occasion = "n3", "02:00:00:00:00:12", 7
+			r.asks(t, i)
+			r.found(t, "moved", "")
+			r.lan.host("eth0", addr, 0x12)
+			time.Sleep(time.Minute)
+			r.found(t, "moved, and answered", "")
+			if got := r.poked(); got != 0 {
+				t.Errorf("poked %d times", got)
+			}
+		})
+	}
+}
+
+// One lost answer, one odd answer, announcements by others, and a network in
+// which nobody at all is heard say nothing about the owner.
+func TestTheirsWithoutAlarm(t *testing.T) {
+	for name, f := range map[string]func(r *rig, asked int){
+		"two of three are lost": func(r *rig, asked int) {
+			if asked%3 == 0 {
+				r.lan.tell("eth0", said("10.0.0.9", 0x11))
+			}
+		},
+		"now and then another answers": func(r *rig, asked int) {
+			r.lan.tell("eth0", said("10.0.0.9", 0x11))
+			if asked%20 == 0 {
+				r.lan.tell("eth0", said("10.0.0.9", 0xff))
+			}
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, newLAN("eth0"))
+			defer r.run(t)()
+			defer r.alive(t)()
+			asked := 0
+			r.lan.mu.Lock()
+			r.lan.hosts["eth0 10.0.0.9"] = func(word) { asked++; f(r, asked) }
+			r.lan.mu.Unlock()
+			r.asks(t, theirs("10.0.0.9"))
+			for range 200 {
+				time.Sleep(time.Second)
+				if got := r.findings(); got != "" {
+					t.Fatalf("%s: %s", name, got)
+				}
+			}
+			r.lan.mu.Lock()
+			defer r.lan.mu.Unlock()
+			if asked < 30 {
+				t.Errorf("%s: asked %d times", name, asked)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.asks(t, theirs("10.0.0.9"))
+		time.Sleep(time.Minute)
+		r.found(t, "nobody is heard", "")
+		stop := r.alive(t)
+		time.Sleep(15 * time.Second)
+		if got := r.findings(); !strings.Contains(got, "silent") {
+			t.Errorf("others are heard: %q", got)
+		}
+		stop()
+		r.lan.fail("send eth0", unix.ENETDOWN)
+		before := r.findings()
+		time.Sleep(time.Minute)
+		if got := r.findings(); strings.Count(got, "silent") != strings.Count(before, "silent") {
+			t.Errorf("can't ask: %s", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // an owner that tells no MAC
+		r := newRig(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.lan.host("eth0", "10.0.0.9", 0xff)
+		i := theirs("10.0.0.9")
+		i.Right = ""
+		r.asks(t, i)
+		time.Sleep(time.Minute)
+		r.found(t, "anybody may answer", "")
+	})
+}
+
+// However many VIPs there are, ten questions a second are asked, and each VIP has
+// its turn.
+func TestFlatRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		defer r.run(t)()
+		defer r.alive(t)()
+		const n = 500
+		var want []vip.Inquiry
+		for i := range n {
+			a := fmt.Sprintf("10.0.%d.%d", 1+i/250, 1+i%250)
+			if i%100 != 0 { // a hundredth is dead
+				r.lan.host("eth0", a, 0x11)
+			}
+			want = append(want, theirs(a))
+		}
+		r.asks(t, want...)
+		time.Sleep(100 * time.Second)
+		counts := map[string]int{}
+		for line := range strings.Lines(r.lan.take()) {
+			counts[strings.TrimSpace(line[strings.Index(line, "eth0"):])]++
+		}
+		total := 0
+		for _, c := range counts {
+			total += c
+		}
+		if total < 900 || total > 1001 {
+			t.Errorf("%d questions in 100 s", total)
+		}
+		if len(counts) != n {
+			t.Errorf("%d of %d VIPs had their turn", len(counts), n)
+		}
+		if got := r.wrong(t); got != "unanswered 5" {
+			t.Errorf("herald_vips_wrong: %s", got)
+		}
+		for _, k := range slices.Sorted(maps.Keys(counts)) {
+			if counts[k] > 12 {
+				t.Errorf("%s: %d times", k, counts[k])
+			}
+		}
+	})
+}
+
+// A burst of new addresses is asked for in parallel.
+func TestManyVacant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0"))
+		defer r.run(t)()
+		var want []vip.Inquiry
+		for i := range 1000 {
+			want = append(want, vacant("eth0", fmt.Sprintf("10.1.%d.%d", i>>8, i&255)))
+		}
+		r.asks(t, want...)
+		time.Sleep(160 * time.Millisecond)
+		var w vip.World
+		r.Observe(&w)
+		if len(w.Findings) != 1000 {
+			t.Errorf("%d are known", len(w.Findings))
+		}
+		if got := value(t, r.meters.asked.WithLabelValues("ipv4")); got != 3000 {
+			t.Errorf("%v questions", got)
+		}
+		if got := r.poked(); got > 5 {
+			t.Errorf("poked %d times", got)
+		}
+	})
+}
+
+// The same again does nothing, and nothing is left behind.
+func TestInquiriesSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, newLAN("eth0", "eth1"))
+		stop := r.run(t)
+		r.asks(t, vacant("eth0", "10.0.0.9"), vacant("eth1", "10.0.0.8"))
+		r.asks(t, vacant("eth0", "10.0.0.9"), vacant("eth1", "10.0.0.8"))
+		time.Sleep(time.Second)
+		if got := strings.Count(r.lan.take(), "who has"); got != 6 {
+			t.Errorf("%d questions", got)
+		}
+		r.asks(t, mine("10.0.0.9"), vacant("eth1", "10.0.0.8")) // another question about the same
+		time.Sleep(time.Second)
+		if got := strings.Count(r.lan.take(), "who has 10.0.0.9"); got != 3 {
+			t.Errorf("%d questions", got)
+		}
+		r.asks(t)
+		q := r.Inquiries()
+		r.Announcer.questions.mu.Lock()
+		if got := len(r.Announcer.questions.waiting); got != 0 {
+			t.Errorf("%d addresses are still listened for", got)
+		}
+		r.Announcer.questions.mu.Unlock()
+		if d := cmp.Diff(0, len(q.cases)); d != "" {
+			t.Error(d)
+		}
+		stop()
+		if got := r.lan.open(); got != 0 {
+			t.Errorf("%d sockets are open", got)
+		}
+	})
+}

@@ -1,0 +1,362 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const foe = "02:00:00:00:00:ff"
+
+// onWire is world with nodes n1, n2 and n3 that tell their MACs, 02::01, 02::02
+// and 02::03 on eth0.
+func onWire(services ...vip.Service) vip.World {
+	w := world(services...)
+	w.Findings = map[netip.Addr]vip.Finding{}
+	for i := range w.Members {
+		w.Members[i].Info.Links[0].MAC = fmt.Sprintf("02:00:00:00:00:0%d", i+1)
+	}
+	return w
+}
+
+func inquiring() Rules {
+	r := rules()
+	r.Inquire = true
+	return r
+}
+
+// asks is what a plan asks, in few words, then what seen says, with the messages
+// of what is about the wire.
+func asks(p vip.Plan) string {
+	var b strings.Builder
+	for _, i := range p.Inquiries {
+		fmt.Fprintf(&b, "ask %s on %s %s", i.Addr, i.Link, i.Kind)
+		if i.Kind == vip.Theirs {
+			fmt.Fprintf(&b, " of %s #%d: %s", i.Owner, i.Occasion, i.Right)
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString(seen(p))
+	for _, n := range p.Notes {
+		switch n.Reason {
+		case vip.AddressInUse, vip.ForeignMAC, vip.Unanswered, vip.Answered:
+			fmt.Fprintf(&b, "%s\n", n.Message)
+		}
+	}
+	return b.String()
+}
+
+// finds puts what came of every Inquiry of the plan into the World.
+func finds(w vip.World, r Rules, change func(*vip.Finding)) vip.World {
+	w.Findings = maps.Clone(w.Findings)
+	for _, i := range Make(r, w).Inquiries {
+		f := vip.Finding{Inquiry: i, At: w.Now}
+		change(&f)
+		w.Findings[i.Addr] = f
+	}
+	return w
+}
+
+func clean(*vip.Finding) {}
+
+func wrong(macs ...string) func(*vip.Finding) {
+	return func(f *vip.Finding) { f.Wrong = macs }
+}
+
+// first says that n1 holds the lease as the first node ever.
+func first(w vip.World, name string) vip.World {
+	w.Claims[key("kubevip-"+name)] = vip.Claim{Holder: "n1", Valid: true}
+	return w
+}
+
+func TestVacant(t *testing.T) {
+	a := func() vip.World { return onWire(svc("a", "10.77.0.50,fd77::50")) }
+	const taken = `take kubevip-a
+		a: AddressInUse
+		event a AddressInUse
+		10.77.0.50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free; ` +
+		`fd77::50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`
+	const asking = `ask 10.77.0.50 on eth0 vacant
+		ask fd77::50 on eth0 vacant
+		`
+	const bound = `take kubevip-a
+		bind 10.77.0.50/32 dev eth0
+		bind fd77::50/128 dev eth0
+		a: VIPAnnounced`
+	tests := []struct {
+		name string
+		w    func() vip.World
+		want string
+	}{
+		{"claimed by this node: asked ahead", func() vip.World {
+			w := a()
+			w.Members = w.Members[:1]
+			return w
+		}, asking + "take kubevip-a\na: VIPClaiming"},
+		{"held for the first time: asked, nothing bound", func() vip.World { return first(a(), "a") },
+			asking + "take kubevip-a\na: VIPAnnounced"},
+		{"free: bound, and asked until it is", func() vip.World { return finds(first(a(), "a"), inquiring(), clean) }, asking + bound},
+		{"bound: no more questions", func() vip.World {
+			w := finds(first(a(), "a"), inquiring(), clean)
+			w.Bound = Make(inquiring(), w).Addresses
+			w.Findings = nil
+			return w
+		}, `take kubevip-a
+			bind 10.77.0.50/32 dev eth0
+			bind fd77::50/128 dev eth0
+			status a 10.77.0.50(VIP) fd77::50(VIP)
+			a: VIPAnnounced
+			event a VIPAnnounced`},
+		{"another host has it", func() vip.World { return finds(first(a(), "a"), inquiring(), wrong(foe)) }, asking + taken},
+		{"one of two", func() vip.World {
+			w := finds(first(a(), "a"), inquiring(), clean)
+			f := w.Findings[addr("fd77::50")]
+			f.Wrong = []string{foe}
+			w.Findings[f.Addr] = f
+			w.Bound = Make(inquiring(), w).Addresses
+			return w
+		}, `ask fd77::50 on eth0 vacant
+			take kubevip-a
+			bind 10.77.0.50/32 dev eth0
+			status a 10.77.0.50(VIP)
+			a: AddressInUse
+			event a AddressInUse
+			fd77::50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`},
+		{"an answer to another question does not count", func() vip.World {
+			w := finds(first(a(), "a"), inquiring(), clean)
+			for x, f := range w.Findings {
+				f.Kind = vip.Mine
+				w.Findings[x] = f
+			}
+			return w
+		}, asking + "take kubevip-a\na: VIPAnnounced"},
+		{"moved from another node: never asked", func() vip.World { return held(a(), "a", "n1") }, bound},
+		{"the status says it was announced: never asked", func() vip.World {
+			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a")
+		}, bound},
+		{"a lease of several Services was changed before this one came", func() vip.World {
+			w := onWire(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "kubevip-a" }))
+			return held(w, "a", "n1")
+		}, "ask 10.77.0.50 on eth0 vacant\ntake kubevip-a\na: VIPAnnounced"},
+		{"kube-proxy is not ready: later", func() vip.World {
+			return first(onWire(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthPort = 30000 })), "a")
+		}, "take kubevip-a\na: VIPAnnounced"},
+		{"one address of two Services is asked for once", func() vip.World {
+			return first(onWire(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81))), "a")
+		}, "ask 10.77.0.50 on eth0 vacant\ntake kubevip-a\ntake kubevip-b\na: VIPAnnounced\nb: VIPAnnounced"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := Make(inquiring(), tt.w())
+			diff(t, asks(p), tt.want)
+			for _, i := range p.Inquiries {
+				if want := "02:00:00:00:00:01 02:00:00:00:00:02 02:00:00:00:00:03"; len(tt.w().Members) == 3 && i.Right != want {
+					t.Errorf("%s may be answered by %q, want %q", i.Addr, i.Right, want)
+				}
+			}
+		})
+	}
+	t.Run("switched off", func(t *testing.T) { diff(t, asks(Make(rules(), first(a(), "a"))), bound) })
+}
+
+// hears has somebody claim 10.77.0.50 some time ago.
+func hears(w vip.World, mac string, ago time.Duration) vip.World {
+	w.Heard = map[netip.Addr]vip.Sound{addr("10.77.0.50"): {MAC: mac, Link: "eth0", At: w.Now.Add(-ago)}}
+	return w
+}
+
+func TestContested(t *testing.T) {
+	mine := func() vip.World { return bind(rules(), held(onWire(svc("a", "10.77.0.50", written("n1"))), "a", "n1")) }
+	const well = `take kubevip-a
+		bind 10.77.0.50/32 dev eth0
+		status a 10.77.0.50(VIP)
+		a: VIPAnnounced
+		event a VIPAnnounced
+		`
+	const ill = `ask 10.77.0.50 on eth0 mine
+		take kubevip-a
+		bind 10.77.0.50/32 dev eth0
+		status a 10.77.0.50(VIP)
+		a: VIPForeignMAC
+		event a VIPAnnounced
+		event a VIPForeignMAC
+		another host on eth0 claims 10.77.0.50 (MAC %s): some clients may reach that host instead; take the address off it. Node n1 goes on announcing the VIP`
+	const over = "ask 10.77.0.50 on eth0 mine\n" + well + `event a VIPAnswered
+		no other host on eth0 claims 10.77.0.50 any more`
+	tests := []struct {
+		name  string
+		w     func() vip.World
+		again time.Duration
+		want  string
+	}{
+		{"a foreign host", func() vip.World { return hears(mine(), foe, time.Second) }, 29 * time.Second, fmt.Sprintf(ill, foe)},
+		{"it answers no question", func() vip.World { return finds(hears(mine(), foe, time.Second), rules(), clean) }, 29 * time.Second, fmt.Sprintf(ill, foe)},
+		{"it answers no question, and was not heard for a while", func() vip.World {
+			return finds(hears(mine(), foe, 31*time.Second), rules(), clean)
+		}, 0, over},
+		{"heard a while ago, and still there", func() vip.World {
+			return finds(hears(mine(), foe, time.Minute), rules(), wrong(foe))
+		}, 0, fmt.Sprintf(ill, foe)},
+		{"two of them", func() vip.World {
+			return finds(hears(mine(), foe, time.Second), rules(), wrong("02:00:00:00:00:fe"))
+		}, 29 * time.Second, fmt.Sprintf(ill, "02:00:00:00:00:fe, "+foe)},
+		{"long ago", func() vip.World { return hears(mine(), foe, time.Hour) }, 0, well},
+		{"long ago, but still there", func() vip.World {
+			w := finds(hears(mine(), foe, time.Second), rules(), wrong(foe))
+			w.Heard = nil
+			return w
+		}, 0, fmt.Sprintf(ill, foe)},
+		{"long ago, and just gone", func() vip.World {
+			w := finds(hears(mine(), foe, time.Second), rules(), func(f *vip.Finding) { f.Cleared = f.At })
+			w.Heard = nil
+			return w
+		}, 0, over},
+		{"the node that had it", func() vip.World { return hears(mine(), "02:00:00:00:00:02", time.Second) }, 0, well},
+		{"a node with an older Herald may be anybody", func() vip.World {
+			w := hears(mine(), foe, time.Second)
+			w.Members[2].Info.Links[0].MAC = ""
+			return w
+		}, 0, well},
+		{"on another link", func() vip.World {
+			w := hears(mine(), foe, time.Second)
+			s := w.Heard[addr("10.77.0.50")]
+			s.Link = "eth1"
+			w.Heard[addr("10.77.0.50")] = s
+			return w
+		}, 0, well},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := Make(rules(), tt.w())
+			diff(t, asks(p), tt.want)
+			if p.Again != tt.again {
+				t.Errorf("again after %v, want %v", p.Again, tt.again)
+			}
+		})
+	}
+}
+
+// What a host that is no node announces does not end a hand-over.
+func TestLingerHeedsNodesOnly(t *testing.T) {
+	w := held(onWire(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
+	w = held(bind(rules(), w), "a", "n2")
+	w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(2 * time.Second)}
+	for mac, want := range map[string]int{foe: 1, "02:00:00:00:00:02": 0} {
+		if got := len(Make(rules(), hears(w, mac, 0)).Addresses); got != want {
+			t.Errorf("after an announcement by %s %d addresses are wanted, want %d", mac, got, want)
+		}
+	}
+}
+
+func TestVerify(t *testing.T) {
+	// n2 owns it; of n1 and n3 the first in rank asks.
+	theirs := func(change ...func(*vip.Service)) vip.World {
+		w := held(onWire(svc("a", "10.77.0.50", written("n2"))), "a", "n2")
+		w.Self = witnesses(w)[0]
+		for _, f := range change {
+			f(&w.Services[0])
+		}
+		return w
+	}
+	const ask = "ask 10.77.0.50 on eth0 theirs of n2 #1: 02:00:00:00:00:02\n"
+	tests := []struct {
+		name string
+		w    func() vip.World
+		want string
+	}{
+		{"asked, and well", func() vip.World { return finds(theirs(), rules(), clean) }, ask + "a: VIPElsewhere"},
+		{"silent", func() vip.World { return finds(theirs(), rules(), func(f *vip.Finding) { f.Silent = true }) },
+			ask + `a: VIPUnanswered
+			event a VIPUnanswered
+			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two`},
+		{"others answer", func() vip.World {
+			return finds(theirs(), rules(), wrong("02:00:00:00:00:03", foe))
+		}, ask + `a: VIPForeignMAC
+			event a VIPForeignMAC
+			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but somebody else answers (MAC 02:00:00:00:00:03, node n3; MAC 02:00:00:00:00:ff)`},
+		{"again well", func() vip.World { return finds(theirs(), rules(), func(f *vip.Finding) { f.Cleared = f.At }) },
+			ask + `a: VIPElsewhere
+			event a VIPAnswered
+			node n2, which owns 10.77.0.50, answers for it again, and nobody else does`},
+		{"found of an earlier owner", func() vip.World {
+			w := finds(theirs(), rules(), func(f *vip.Finding) { f.Silent = true })
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, Changes: 3}
+			return w
+		}, "ask 10.77.0.50 on eth0 theirs of n2 #3: 02:00:00:00:00:02\na: VIPElsewhere"},
+		{"the owner has not bound it yet", func() vip.World { return theirs(func(s *vip.Service) { s.Ingress = nil }) }, "a: VIPElsewhere"},
+		{"the owner has not written the status", func() vip.World { return theirs(written("n1")) }, "a: VIPElsewhere"},
+		{"the owner does not renew", func() vip.World {
+			w := theirs()
+			w.Members[1].Alive = false
+			return w
+		}, "a: VIPElsewhere"},
+		{"the owner is in another network", func() vip.World {
+			w := theirs()
+			w.Members[1].Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.88.0.1/24")}
+			return w
+		}, "a: VIPElsewhere"},
+		{"an older Herald tells no MAC: whoever answers", func() vip.World {
+			w := theirs()
+			w.Members[1].Info.Links[0].MAC = ""
+			return w
+		}, "ask 10.77.0.50 on eth0 theirs of n2 #1: \na: VIPElsewhere"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := tt.w()
+			diff(t, asks(Make(rules(), w)), strings.ReplaceAll(tt.want, "SELF", w.Self))
+		})
+	}
+}
+
+// witnesses is the nodes that ask for a VIP of another.
+func witnesses(w vip.World) []string {
+	var who []string
+	for _, x := range w.Members {
+		w.Self = x.Name
+		if len(Make(rules(), w).Inquiries) > 0 {
+			who = append(who, x.Name)
+		}
+	}
+	return who
+}
+
+// Of all nodes that can, one asks; if it can't, another does.
+func TestOneWitness(t *testing.T) {
+	count := map[string]int{}
+	for n := range 100 {
+		w := held(onWire(svc("a", fmt.Sprintf("10.77.0.%d", 50+n), written("n2"))), "a", "n2")
+		w.Services[0].Key.Name = fmt.Sprint("a", n)
+		w.Claims = map[vip.Key]vip.Claim{key(fmt.Sprint("kubevip-a", n)): {Holder: "n2", Valid: true}}
+		who := witnesses(w)
+		if len(who) != 1 || who[0] == "n2" {
+			t.Fatalf("%v ask", who)
+		}
+		count[who[0]]++
+		i := slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == who[0] })
+		for what, spoil := range map[string]func(*vip.Member){
+			"dead":      func(m *vip.Member) { m.Alive = false },
+			"link down": func(m *vip.Member) { m.Info.Links = slices.Clone(m.Info.Links); m.Info.Links[0].Up = false },
+			"in another network": func(m *vip.Member) {
+				m.Info.Links = slices.Clone(m.Info.Links)
+				m.Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.88.0.1/24")}
+			},
+		} {
+			x := w
+			x.Members = slices.Clone(w.Members)
+			spoil(&x.Members[i])
+			if other := witnesses(x); len(other) != 1 || other[0] == who[0] {
+				t.Errorf("%s is %s: %v ask", who[0], what, other)
+			}
+		}
+	}
+	if count["n1"] < 30 || count["n3"] < 30 {
+		t.Errorf("the work is not shared: %v", count)
+	}
+}
