@@ -7,8 +7,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// look judges all nodes. It returns those that are to be asked after now (their
-// address; and their port, unless they are alive), and reports whether somebody has just fallen silent.
+// look judges all nodes. It returns those that are to be asked after now, and
+// reports whether somebody has just fallen silent.
 func (t *table) look(now time.Time) (ask []*peer, silence bool) {
 	if t.held(now) && !t.began.IsZero() {
 		t.late(now)
@@ -16,7 +16,7 @@ func (t *table) look(now time.Time) (ask []*peer, silence bool) {
 	t.looked = now
 	for _, p := range t.peers {
 		t.judge(p, now)
-		if p.state == vip.Alive && !p.silent && !p.hears(now) && !t.starved(p, now) {
+		if p.proven && !p.silent && !p.hears(now) && !t.starved(p, now) {
 			p.silent, silence, p.askAt = true, true, now
 		}
 		if t.wantsAsking(p, now) {
@@ -33,7 +33,7 @@ func (t *table) wantsAsking(p *peer, now time.Time) bool {
 		return false
 	}
 	if p.hears(now) {
-		return p.state == vip.Alive && !p.answered
+		return p.state == vip.Alive && !(p.answered && p.open)
 	}
 	if p.state == vip.Dead || t.starved(p, now) {
 		return false
@@ -46,8 +46,7 @@ func (t *table) asked(p *peer, found outcome, began, now time.Time) {
 	p.asking = false
 	switch {
 	case p.hears(now):
-		p.answered = p.answered || found.answers
-		p.askAt = now.Add(meetTime)
+		t.askedAlive(p, found, now)
 		return
 	case p.heard.After(began) || t.began.After(began) || t.held(now):
 		return // it was heard meanwhile, or nobody may have listened to the answers
@@ -64,6 +63,21 @@ func (t *table) asked(p *peer, found outcome, began, now time.Time) {
 	t.judge(p, now)
 }
 
+// askedAlive takes over what was found by asking after p, which is well: whether that will
+// tell anything once it is not.
+func (t *table) askedAlive(p *peer, found outcome, now time.Time) {
+	p.answered, p.open = p.answered || found.answers, p.open || found.connected
+	p.askAt = now.Add(forget)
+	switch {
+	case p.state != vip.Alive || t.starved(p, now):
+	case p.open:
+		p.why = ""
+	case p.why == "":
+		p.why = "its TCP port can't be reached: should its process die, that is noticed only by its lease"
+		t.news = append(t.news, news{node: p.name, was: p.state, is: p.state, why: p.why, closed: true})
+	}
+}
+
 // judge says how p looks.
 func (t *table) judge(p *peer, now time.Time) {
 	switch {
@@ -74,7 +88,9 @@ func (t *table) judge(p *peer, now time.Time) {
 	case p.hears(now):
 		switch {
 		case t.mutual(p, now):
-			t.set(p, vip.Alive, "", now)
+			if p.state != vip.Alive {
+				t.set(p, vip.Alive, "", now)
+			}
 		case !t.starved(p, now) && now.Sub(latest(p.echoed, p.first, t.began)) >= t.patience(p):
 			t.set(p, vip.Mute, "it is heard, but does not hear this node", now)
 		}
@@ -90,14 +106,14 @@ func (t *table) judgeSilent(p *peer, now time.Time) {
 	known := !p.told.IsZero() && (now.Sub(p.told) < believe || p.state != vip.Alive)
 	switch {
 	case !known:
-	case p.met && found.refused:
+	case p.met && found.refused && !t.heardByOthers(p, now):
 		t.set(p, vip.Dead, "its node says that nothing listens on its port", now)
 	case p.met && p.answered && !found.answers && !found.connected && !t.heardByOthers(p, now):
 		t.set(p, vip.Dead, "nobody answers for its address", now)
 	case now.Sub(latest(p.heard, p.first, t.began)) < t.patience(p):
 	case now.Sub(p.foreign) < forget:
 		t.set(p, vip.Mute, "its packets can't be opened: it has another key, or another version", now)
-	case found.refused:
+	case found.refused && !p.met:
 		t.set(p, vip.Unknown, "nothing listens on its port: its Herald has no herald_peers_port, or another", now)
 	case found.connected:
 		t.set(p, vip.Mute, "it takes TCP connections but sends nothing: its UDP port is blocked, or its process hangs", now)
@@ -160,9 +176,9 @@ func (t *table) set(p *peer, state vip.Seen, why string, now time.Time) {
 	case vip.Alive:
 		// Not all at once: everybody has just met everybody.
 		p.met, p.askAt = true, now.Add(time.Duration(p.id[0]^t.id[0])*t.period/40)
-	case vip.Unknown, vip.Dead:
+	case vip.Unknown, vip.Dead, vip.Mute:
 		// What comes back may be on another link, or behind another switch.
-		p.answered = p.answered && state == vip.Dead
+		p.answered, p.open = p.answered && state != vip.Unknown, false
 	}
 }
 

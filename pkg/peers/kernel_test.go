@@ -163,36 +163,40 @@ func TestMeasure(t *testing.T) {
 	if os.Getenv("HERALD_MEASURE") == "" {
 		t.Skip("HERALD_MEASURE is not set")
 	}
-	const times = 25
-	for _, n := range []int{3, 10} {
-		l := newLAN(t, n, four)
-		var cut, killed []time.Duration
-		for i := range times {
-			b := l.nodes[i%n]
-			began := time.Now()
-			l.cut(b, true)
-			cut = append(cut, l.await(i%n, "dead").Sub(began))
-			l.cut(b, false)
-			l.settle()
-			time.Sleep(time.Duration(i) * 7 * time.Millisecond) // at another moment of the period
-		}
-		for i := range times {
-			b := l.nodes[i%n]
-			began := time.Now()
-			must(t, b.cmd.Process.Kill())
-			killed = append(killed, l.await(i%n, "dead").Sub(began))
-			<-b.ended
-			l.start(b)
-			l.settle()
-		}
-		for what, took := range map[string][]time.Duration{"cut": cut, "killed": killed} {
-			slices.Sort(took)
-			t.Logf("%3d nodes, %-6s: median %v, worst of %d %v", n, what, took[len(took)/2].Round(time.Millisecond), len(took), took[len(took)-1].Round(time.Millisecond))
-		}
-		for _, b := range l.nodes {
-			_ = b.cmd.Process.Kill()
-			<-b.ended
-		}
-		_ = exec.Command("ip", "link", "del", "br0").Run()
+	for name, n := range map[string]int{"3": 3, "10": 10} {
+		t.Run(name, func(t *testing.T) { measure(t, n) })
 	}
+}
+
+func measure(t *testing.T, n int) {
+	const times = 25
+	l := newLAN(t, n, four)
+	var cut, killed []time.Duration
+	for i := range times {
+		b := l.nodes[i%n]
+		began := time.Now()
+		l.cut(b, true)
+		cut = append(cut, l.await(i%n, "dead").Sub(began))
+		l.cut(b, false)
+		l.settle()
+		time.Sleep(time.Duration(i) * 7 * time.Millisecond) // at another moment of the period
+	}
+	for i := range times {
+		b := l.nodes[i%n]
+		began := time.Now()
+		must(t, b.cmd.Process.Kill())
+		killed = append(killed, l.await(i%n, "dead").Sub(began))
+		<-b.ended
+		l.start(b)
+		l.settle()
+	}
+	report(t, "cut", cut)
+	report(t, "killed", killed)
+}
+
+// report logs median and worst.
+func report(t *testing.T, what string, took []time.Duration) {
+	t.Helper()
+	slices.Sort(took)
+	t.Logf("%-6s: median %v, worst of %d %v", what, took[len(took)/2].Round(time.Millisecond), len(took), took[len(took)-1].Round(time.Millisecond))
 }

@@ -338,3 +338,62 @@ func TestStartedLater(t *testing.T) {
 		}
 	})
 }
+
+// TestNobodyNamed: a node that starts while the API server is away knows of nobody, and
+// meets those that know of it.
+func TestNobodyNamed(t *testing.T) {
+	bubble(t, 3, func(c *cluster) {
+		n := c.nodes[1]
+		n.stop()
+		<-n.done
+		time.Sleep(2 * time.Minute)
+		all := c.all
+		c.all = nil
+		c.start(n)
+		c.all = all
+		c.await("all to see all", time.Second, func() bool { return c.others(1, vip.Alive) && c.count(n, vip.Alive) == 2 })
+	})
+}
+
+// TestNoTCP: a port that is open for UDP only is told of once, and is no reason to
+// see a node otherwise.
+func TestNoTCP(t *testing.T) {
+	bubble(t, 3, func(c *cluster) {
+		c.net.Refuse(c.nodes[1].addr, true)
+		c.net.Cut(c.nodes[1].addr, true)
+		c.await("n1 to be dead", time.Second, func() bool { return c.others(1, vip.Dead) })
+		c.net.Cut(c.nodes[1].addr, false)
+		c.await("n1 to be back", time.Second, func() bool { return c.others(1, vip.Alive) })
+		time.Sleep(5 * time.Minute)
+		if got := c.nodes[0].log.count("for TCP as well"); got != 1 {
+			t.Errorf("told %d times", got)
+		}
+		if why := c.nodes[0].Why("n1"); !strings.Contains(why, "TCP") {
+			t.Errorf("got %q", why)
+		}
+		c.net.Refuse(c.nodes[1].addr, false)
+		time.Sleep(2 * time.Minute)
+		if why := c.nodes[0].Why("n1"); why != "" || !c.others(1, vip.Alive) {
+			t.Errorf("got %q", why)
+		}
+	})
+}
+
+// TestNoiseIsDropped: packets that Herald did not send change nothing.
+func TestNoiseIsDropped(t *testing.T) {
+	bubble(t, 3, func(c *cluster) {
+		s, err := c.net.Listen(netip.MustParseAddrPort("10.0.9.9:7947"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		for i := range 200 {
+			_ = s.WriteTo(bytes.Repeat([]byte{byte(i)}, i*10), c.all["n0"])
+			_ = s.WriteTo(append([]byte("HP\x01\x00"), bytes.Repeat([]byte{byte(i)}, i)...), c.all["n0"])
+		}
+		time.Sleep(time.Second)
+		if c.count(c.nodes[0], vip.Alive) != 2 || len(c.nodes[0].Sights()) != 2 {
+			t.Errorf("got %v", c.nodes[0].Sights())
+		}
+	})
+}

@@ -203,7 +203,7 @@ func (p *Peers) watch(ctx context.Context, now time.Time) (silence bool) {
 	for _, o := range ask {
 		addr, alive := o.addr, o.hears(now)
 		p.tasks.Go(func() {
-			found := p.ask(ctx, here, addr, alive)
+			found := p.ask(ctx, here, addr)
 			p.mu.Lock()
 			p.table.asked(o, found, now, time.Now())
 			changed := p.table.take()
@@ -220,19 +220,14 @@ func (p *Peers) watch(ctx context.Context, now time.Time) (silence bool) {
 	return silence
 }
 
-// ask finds out whether anybody is at an address; unless a node is alive, whether its port is open too.
-func (p *Peers) ask(ctx context.Context, from netip.Addr, to netip.AddrPort, alive bool) (found outcome) {
+// ask finds out whether anybody is at an address, and whether the port is open.
+func (p *Peers) ask(ctx context.Context, from netip.Addr, to netip.AddrPort) (found outcome) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	answers := make(chan bool, 1)
 	p.tasks.Go(func() { answers <- p.o.Answers != nil && p.o.Answers(ctx, to.Addr()) })
-	if !alive {
-		err := p.wire.Dial(ctx, from, to)
-		found.connected, found.refused = err == nil, errors.Is(err, syscall.ECONNREFUSED)
-		if found.connected || found.refused {
-			cancel() // that is all there is to know
-		}
-	}
+	err := p.wire.Dial(ctx, from, to)
+	found.connected, found.refused = err == nil, errors.Is(err, syscall.ECONNREFUSED)
 	found.answers = <-answers
 	return found
 }
@@ -303,7 +298,7 @@ func (p *Peers) tell(changed []news) {
 			continue
 		}
 		p.meters.show(n.node, n.is)
-		if n.was != n.is {
+		if n.was != n.is || n.closed {
 			p.say(n)
 		}
 	}
@@ -320,6 +315,8 @@ func (p *Peers) say(n news) {
 	}
 	silent := n.silent.Round(time.Millisecond)
 	switch {
+	case n.closed:
+		log.Warn("another node is seen on the wire by UDP only; open the port between the nodes for TCP as well", "port", p.o.Port)
 	case n.is == vip.Alive:
 		log.Info("another node is seen on the wire", "was", n.was)
 	case n.is == vip.Mute:

@@ -58,6 +58,7 @@ type news struct {
 	why       string
 	silent    time.Duration // since it was last heard; 0: never
 	left      bool          // it said so
+	closed    bool          // it is alive, but its TCP port is not to be had
 	forgotten bool
 }
 
@@ -89,6 +90,7 @@ type peer struct {
 	why      string
 	met      bool // it was alive once
 	answered bool // its address was answered for while it was alive: so it can be asked
+	open     bool // and its port took a TCP connection
 
 	asking bool
 	askAt  time.Time // when it may be asked after again
@@ -211,8 +213,8 @@ func (t *table) heard(m *message, boot bootID, number uint64, addr netip.AddrPor
 	}
 	p.period = min(max(m.period, minPeriod/2), 2*maxPeriod)
 	p.keys, p.echoes, p.left = m.keys, m.echoes, p.proven && m.leaving
-	if addr.IsValid() && p.proven {
-		p.addr = addr
+	if addr.IsValid() && (p.proven || !p.addr.IsValid()) {
+		p.addr = addr // of a node that no lease names it is all there is
 	}
 	if p.card != m.card && p.proven {
 		p.card = m.card

@@ -27,6 +27,7 @@ type Net struct {
 	sockets map[netip.AddrPort]*socket
 	down    map[netip.Addr]bool    // gone from the link, as if its cable were pulled
 	blocked map[netip.Addr]bool    // its kernel answers, but its port drops what comes in
+	refuses map[netip.Addr]bool    // its TCP port is closed, whatever listens on UDP
 	broken  map[[2]netip.Addr]bool // from the first to the second nothing passes
 }
 
@@ -35,7 +36,7 @@ func NewNet(seed uint64) *Net {
 	return &Net{
 		random: rand.New(rand.NewPCG(seed, 0)), delay: 500 * time.Microsecond,
 		sockets: make(map[netip.AddrPort]*socket), down: make(map[netip.Addr]bool),
-		blocked: make(map[netip.Addr]bool), broken: make(map[[2]netip.Addr]bool),
+		blocked: make(map[netip.Addr]bool), refuses: make(map[netip.Addr]bool), broken: make(map[[2]netip.Addr]bool),
 	}
 }
 
@@ -48,6 +49,9 @@ func (n *Net) Cut(node netip.Addr, cut bool) { n.with(func() { n.down[node] = cu
 // Block has a node drop what comes in for its port, or not.
 func (n *Net) Block(node netip.Addr, block bool) { n.with(func() { n.blocked[node] = block }) }
 
+// Refuse has a node refuse TCP connections, or not.
+func (n *Net) Refuse(node netip.Addr, refuse bool) { n.with(func() { n.refuses[node] = refuse }) }
+
 // Break stops what goes from one node to another, or lets it pass.
 func (n *Net) Break(from, to netip.Addr, broken bool) {
 	n.with(func() { n.broken[[2]netip.Addr{from, to}] = broken })
@@ -55,7 +59,7 @@ func (n *Net) Break(from, to netip.Addr, broken bool) {
 
 // Heal ends all faults.
 func (n *Net) Heal() {
-	n.with(func() { n.loss = 0; clear(n.down); clear(n.blocked); clear(n.broken) })
+	n.with(func() { n.loss = 0; clear(n.down); clear(n.blocked); clear(n.refuses); clear(n.broken) })
 }
 
 func (n *Net) with(f func()) {
@@ -106,10 +110,15 @@ func (n *Net) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) erro
 	case !passes:
 		<-ctx.Done()
 		return ctx.Err()
-	case !open:
+	case !open, n.refusing(to.Addr()):
 		return syscall.ECONNREFUSED
 	}
 	return nil
+}
+
+func (n *Net) refusing(a netip.Addr) (refuses bool) {
+	n.with(func() { refuses = n.refuses[a] })
+	return refuses
 }
 
 // Nodes is peers.Options.Nodes for a node among all.
