@@ -13,6 +13,9 @@ func (t *table) look(now time.Time) (ask []*peer, silence bool) {
 	if t.held(now) && !t.began.IsZero() {
 		t.late(now)
 	}
+	if now.Sub(t.looked) > tick+hitch {
+		t.hitch = now
+	}
 	t.looked = now
 	for _, p := range t.peers {
 		t.judge(p, now)
@@ -48,7 +51,7 @@ func (t *table) asked(p *peer, found outcome, began, now time.Time) {
 	case p.hears(now):
 		t.askedAlive(p, found, now)
 		return
-	case p.heard.After(began) || t.began.After(began) || t.held(now):
+	case p.heard.After(began) || t.began.After(began) || t.hitch.After(began) || now.Sub(t.looked) > tick+hitch:
 		return // it was heard meanwhile, or nobody may have listened to the answers
 	}
 	p.found, p.told = found, now
@@ -91,7 +94,7 @@ func (t *table) judge(p *peer, now time.Time) {
 			if p.state != vip.Alive {
 				t.set(p, vip.Alive, "", now)
 			}
-		case !t.starved(p, now) && now.Sub(latest(p.echoed, p.first, t.began)) >= t.patience(p):
+		case !t.unheard(p, now) && now.Sub(latest(p.echoed, p.first, t.began)) >= t.patience(p):
 			t.set(p, vip.Mute, "it is heard, but does not hear this node", now)
 		}
 	case p.state == vip.Dead || t.starved(p, now):

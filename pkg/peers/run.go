@@ -19,6 +19,8 @@ const (
 	// lapse is how late a tick may be. If it is later the process did not run, and
 	// what it did not hear proves nothing.
 	lapse = 100 * time.Millisecond
+	// hitch is how late a tick may be while others are asked after: answers have 120 ms to come.
+	hitch = 50 * time.Millisecond
 	// reread is how often addresses and keys are looked at.
 	reread = 250 * time.Millisecond
 	// askTime is how long asking after a node may take.

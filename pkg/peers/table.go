@@ -40,6 +40,7 @@ type table struct {
 	period time.Duration // of this node
 	began  time.Time     // since when this node has been listening without a break; zero: it is not
 	looked time.Time     // when look was called last: it should be each tick
+	hitch  time.Time     // when it came a little late last
 	sent   [64]sending   // the last tokens, a ring
 	next   int           // where in sent the next one goes
 	news   []news        // what has changed and was not yet told
@@ -162,10 +163,17 @@ func (t *table) late(now time.Time) { t.began, t.looked = now, now }
 // held reports whether this process has not run as it should until now.
 func (t *table) held(now time.Time) bool { return now.Sub(t.looked) > tick+lapse }
 
-// starved reports whether this node can't judge the silence of p: it has not
-// listened for long enough without a break.
+// starved reports whether this node can't judge the silence of p: p may have sent
+// nothing since this node listens again. What came meanwhile the kernel has kept,
+// unless the whole machine stood still.
 func (t *table) starved(p *peer, now time.Time) bool {
-	return t.began.IsZero() || t.held(now) || now.Sub(t.began) < (p.period+t.period)*5/2
+	return t.began.IsZero() || t.held(now) || now.Sub(t.began) < p.period*3/2
+}
+
+// unheard reports whether this node can't judge whether p hears it: p may not have
+// heard anything since this node runs again.
+func (t *table) unheard(p *peer, now time.Time) bool {
+	return t.starved(p, now) || now.Sub(t.began) < (p.period+t.period)*5/2
 }
 
 // message is what this node has to say now, with a new token.
@@ -175,8 +183,8 @@ func (t *table) message(token uint32, leaving bool, now time.Time) *message {
 	m := &message{from: t.self, token: token, period: t.period, leaving: leaving, card: t.card}
 	for _, p := range t.peers {
 		if !p.heard.IsZero() {
-			// Who can't judge speaks for the others, not against them.
-			hears := p.hears(now) || p.state == vip.Alive && t.starved(p, now)
+			// Who has just been held up speaks for the others, not against them.
+			hears := p.hears(now) || p.state == vip.Alive && now.Sub(t.began) < lapse
 			m.echoes = append(m.echoes, echo{node: p.id, hears: hears, alive: p.state == vip.Alive, token: p.token})
 		}
 	}
