@@ -74,14 +74,25 @@ func (m *maker) seal(u *unit) {
 				continue
 			}
 			a.Lease = u.lease
-			// The changes of a lease that stands for several Services say nothing about one.
-			a.New = s.host == "" && (u.claim.Changes == 0 || !m.Election || s.Lease != "")
+			a.New = m.isNew(u, s, a.Addr)
 			if self != nil {
 				a.Link, a.Bits = m.locate(a.Addr, s.Interface, &self.Info)
 			}
 			links[a.Addr] = *a
 		}
 	}
+}
+
+// isNew reports whether no node has carried a for s yet, so that another host may
+// have it: no status names it, and none was lost with a node that had the claim
+// before. The changes of a lease that stands for several Services say nothing about one.
+func (m *maker) isNew(u *unit, s *service, a netip.Addr) bool {
+	for _, o := range u.services {
+		if slices.ContainsFunc(o.Ingress, func(i vip.Ingress) bool { return i.Addr == a }) {
+			return false
+		}
+	}
+	return s.host != "" || u.claim.Changes == 0 || !m.Election || s.Lease != ""
 }
 
 // locate is the link that carries a on a node, and the prefix length it gets there.

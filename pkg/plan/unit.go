@@ -142,6 +142,9 @@ func (m *maker) carry(u *unit, s *service) {
 	}
 	switch {
 	case len(taken) > 0:
+		if len(ingress) == 0 && s.host == m.Self { // it asked for other addresses before
+			m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})
+		}
 		s.verdict.Reason, s.verdict.Message = vip.AddressInUse, strings.Join(taken, "; ")
 		m.say(s, vip.AddressInUse, s.verdict.Message, 0)
 	case len(here) < len(s.addrs):

@@ -140,6 +140,24 @@ func TestVacant(t *testing.T) {
 		{"the status says it was announced: never asked", func() vip.World {
 			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a")
 		}, bound},
+		{"another program's status names it: never asked", func() vip.World {
+			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("kube-vip"), func(s *vip.Service) { s.Host = "" })), "a")
+		}, bound},
+		{"the Service asks for another address than before: asked", func() vip.World {
+			return held(onWire(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
+		}, "ask 10.77.0.50 on eth0 vacant\ntake kubevip-a\na: VIPAnnounced"},
+		{"the Service asks for another address, which is in use: the status is cleared", func() vip.World {
+			w := held(onWire(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
+			return finds(w, inquiring(), wrong(foe))
+		}, `ask 10.77.0.50 on eth0 vacant
+			take kubevip-a
+			status a
+			a: AddressInUse
+			event a AddressInUse
+			10.77.0.50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`},
+		{"of two Services with one address one has a status: never asked", func() vip.World {
+			return first(onWire(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81), written("n2"))), "a")
+		}, "take kubevip-a\ntake kubevip-b\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},
 		{"a lease of several Services was changed before this one came", func() vip.World {
 			w := onWire(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "kubevip-a" }))
 			return held(w, "a", "n1")
