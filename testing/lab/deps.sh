@@ -20,3 +20,10 @@ need arping iputils-arping
 need dnsmasq dnsmasq-base
 need kea-dhcp4 kea-dhcp4-server
 need kea-dhcp6 kea-dhcp6-server
+
+# A router with UPnP, and a program to ask it. Debian would run it as a service.
+if ! command -v /usr/sbin/miniupnpd >/dev/null; then
+  need /usr/sbin/miniupnpd miniupnpd-nftables
+  if [ -d /run/systemd/system ]; then systemctl -q disable --now miniupnpd || true; fi
+fi
+need upnpc miniupnpc

@@ -1,0 +1,386 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// What miniupnpd wants of nftables.
+const upnpChains = `table inet filter
+delete table inet filter
+table inet filter {
+	chain forward { type filter hook forward priority 0; ct state established,related accept; iifname "wan0" jump miniupnpd; iifname "wan0" drop; }
+	chain miniupnpd { }
+	chain prerouting_miniupnpd { type nat hook prerouting priority -100; }
+	chain postrouting_miniupnpd { type nat hook postrouting priority 100; }
+}
+`
+
+// External addresses of the gateways. They must be public ones.
+const (
+	public1 = "11.22.33.1"
+	public2 = "11.22.44.1"
+)
+
+// A gateway is a home router: a host of the LAN with a far side, and miniupnpd on it.
+type gateway struct {
+	t      *testing.T
+	host   string
+	daemon *lab.Process
+}
+
+// newGateway makes a host a router, without UPnP yet.
+func newGateway(t *testing.T, host, public string) *gateway {
+	t.Helper()
+	if _, err := exec.LookPath("/usr/sbin/miniupnpd"); err != nil {
+		t.Fatal("no miniupnpd; testing/lab/deps.sh installs it")
+	}
+	undo, err := cluster.FarSide(host, netip.PrefixFrom(netip.MustParseAddr(public), 24))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gateway{t: t, host: host}
+	t.Cleanup(func() {
+		g.stop(syscall.SIGKILL)
+		_, err := cluster.Run(context.Background(), host, "nft", "delete", "table", "inet", "filter")
+		if err := errors.Join(err, undo()); err != nil {
+			t.Error(err)
+		}
+	})
+	return g
+}
+
+// start starts miniupnpd, which has forgotten everything.
+func (g *gateway) start(more ...string) {
+	g.t.Helper()
+	dir := g.t.TempDir()
+	conf := append([]string{
+		"ext_ifname=wan0", "listening_ip=eth0", "http_port=0", fmt.Sprintf("uuid=00000000-0000-0000-0000-%012x", g.host), "serial=1",
+		"system_uptime=no", "notify_interval=60", "friendly_name=lab " + g.host,
+	}, more...)
+	conf = append(conf, "allow 0-65535 10.77.0.0/24 0-65535", "deny 0-65535 0.0.0.0/0 0-65535")
+	for name, text := range map[string]string{"nft": upnpChains, "conf": strings.Join(conf, "\n") + "\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	if _, err := cluster.Run(g.t.Context(), g.host, "nft", "-f", filepath.Join(dir, "nft")); err != nil {
+		g.t.Fatal(err)
+	}
+	var err error
+	g.daemon, err = cluster.Start(g.host, "miniupnpd-"+g.host, []string{"/usr/sbin/miniupnpd", "-d", "-f", filepath.Join(dir, "conf"), "-P", filepath.Join(dir, "pid")})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+func (g *gateway) stop(sig syscall.Signal) {
+	if g.daemon != nil && g.daemon.Running() {
+		g.daemon.Signal(sig)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		g.daemon.Wait(ctx)
+	}
+}
+
+// list is what another program sees of the gateway's mappings.
+func list(t *testing.T) string {
+	t.Helper()
+	out, _ := cluster.Run(t.Context(), "cl", "upnpc", "-m", "eth0", "-l") // its status says nothing
+	return out
+}
+
+// mappings is what the gateway does in its kernel.
+func (g *gateway) mappings() string {
+	g.t.Helper()
+	out, err := cluster.Run(g.t.Context(), g.host, "nft", "list", "chain", "inet", "filter", "prerouting_miniupnpd")
+	if err != nil {
+		g.t.Error(err)
+	}
+	return out
+}
+
+// open waits until the gateway maps a port to a place.
+func (g *gateway) open(port int, to string, within time.Duration) {
+	g.t.Helper()
+	until(g.t, within, fmt.Sprintf("%s does not map %d to %s", g.host, port, to), func(ctx) error {
+		if have := g.mappings(); !strings.Contains(have, fmt.Sprintf("dport %d dnat ip to %s\n", port, to)) {
+			return errors.New(have)
+		}
+		return nil
+	})
+}
+
+// closed waits until the gateway maps nothing.
+func (g *gateway) closed(within time.Duration) {
+	g.t.Helper()
+	until(g.t, within, g.host+" maps something", func(ctx) error {
+		if have := g.mappings(); strings.Contains(have, "dnat") {
+			return errors.New(have)
+		}
+		return nil
+	})
+}
+
+// page has the client on the far side fetch a page.
+func (g *gateway) page(url string, within time.Duration) {
+	g.t.Helper()
+	until(g.t, within, "the far side does not reach "+url, func(c ctx) error {
+		c, cancel := context.WithTimeout(c, time.Second)
+		defer cancel()
+		body, err := cluster.Get(c, "far-"+g.host, url)
+		if err == nil && !strings.HasPrefix(body, "web-") {
+			err = fmt.Errorf("it got %q", body)
+		}
+		return err
+	})
+}
+
+// forwarded is the seeds' example: a Service on port 32380, to be opened.
+func forwarded(name, vip string, opts ...func(*corev1.Service)) *corev1.Service {
+	port := func(s *corev1.Service) { s.Spec.Ports[0].Port = 32380 }
+	return web(name, vip, append([]func(*corev1.Service){port, lab.Annotated("kube-vip.io/forwardUPNP", "true")}, opts...)...)
+}
+
+// echo answers datagrams in the pods of the Service.
+func echo(t *testing.T, port int) {
+	t.Helper()
+	for _, p := range webPods {
+		err := cluster.Do(lab.PodNamespace(p), func() error {
+			c, err := net.ListenPacket("udp4", fmt.Sprint(":", port))
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { c.Close() })
+			go func() {
+				buf := make([]byte, 100)
+				for {
+					n, from, err := c.ReadFrom(buf)
+					if err != nil {
+						return
+					}
+					c.WriteTo(append([]byte("echo "), buf[:n]...), from)
+				}
+			}()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The example of kube-vip's documentation, with TCP and UDP, and all ways of the end.
+func TestUPnP(t *testing.T) {
+	g := newGateway(t, "rt", public1)
+	g.start()
+	start(t, env("enableUPNP", "true"))
+	echo(t, 5353)
+	udp := func(s *corev1.Service) {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Port: 5300, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(5353)})
+	}
+	began := time.Now()
+	create(t, forwarded("plunder-nginx", "10.77.0.50", udp))
+	g.page("http://"+public1+":32380/", 10*time.Second)
+	t.Logf("the far side got the page after %v", time.Since(began).Round(time.Millisecond))
+	until(t, 10*time.Second, "no answer to a datagram", func(c ctx) error {
+		conn, err := cluster.DialFrom("far-rt")(c, "udp", public1+":5300")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(500 * time.Millisecond))
+		fmt.Fprint(conn, "hello")
+		buf := make([]byte, 100)
+		n, err := conn.Read(buf)
+		if err == nil && string(buf[:n]) != "echo hello" {
+			err = fmt.Errorf("it is %q", buf[:n])
+		}
+		return err
+	})
+	event(t, "plunder-nginx", "PortMapped", "TCP "+public1+":32380 -> 10.77.0.50:32380 by gateway 10.77.0.1 (lab rt)")
+	status(t, "plunder-nginx", "10.77.0.50(VIP),"+public1+"(Proxy)", 2*time.Second)
+	uid := string(get(t, "plunder-nginx").UID)[:8]
+	seen := list(t)
+	t.Log("\n" + seen)
+	for _, want := range []string{"TCP 32380->10.77.0.50:32380 'herald default/plunder-nginx (" + uid + ")'", "UDP  5300->10.77.0.50:5300 ", " 35"} {
+		if !strings.Contains(seen, want) {
+			t.Errorf("upnpc -l does not show %q", want)
+		}
+	}
+
+	// Every way in which it is wanted no more.
+	tests := []struct {
+		name       string
+		away, back func()
+	}{
+		{"un-annotated",
+			func() { patch(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/forwardUPNP":null}}}`) },
+			func() { patch(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/forwardUPNP":"true"}}}`) }},
+		{"ignored",
+			func() { patch(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`) },
+			func() { patch(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/ignore":null}}}`) }},
+		{"deleted",
+			func() {
+				cluster.Client().CoreV1().Services("default").Delete(t.Context(), "plunder-nginx", metav1.DeleteOptions{})
+			},
+			func() { create(t, forwarded("plunder-nginx", "10.77.0.50", udp)) }},
+	}
+	for _, tt := range tests {
+		tt.away()
+		gone := time.Now()
+		g.closed(3 * time.Second)
+		t.Logf("%s: closed after %v", tt.name, time.Since(gone).Round(time.Millisecond))
+		if tt.name == "un-annotated" {
+			status(t, "plunder-nginx", "10.77.0.50(VIP)", 2*time.Second)
+		}
+		tt.back()
+		g.open(32380, "10.77.0.50:32380", 10*time.Second)
+	}
+	// Another external port.
+	patch(t, "plunder-nginx", `{"metadata":{"annotations":{"heraldvip.io/upnp-external-port":"32380=8080"}}}`)
+	g.open(8080, "10.77.0.50:32380", 3*time.Second)
+	g.page("http://"+public1+":8080/", 3*time.Second)
+	until(t, 3*time.Second, "the port before is still open", func(ctx) error {
+		if strings.Contains(g.mappings(), "dport 32380") {
+			return errors.New(g.mappings())
+		}
+		return nil
+	})
+}
+
+// The mapping outlives its owner: drained, killed, cut off; and ends with the last one.
+func TestUPnPFailover(t *testing.T) {
+	g := newGateway(t, "rt", public1)
+	g.start("secure_mode=yes") // each host for itself: the VIP asks
+	f := start(t, env("enable_upnp", "true", "vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
+	create(t, forwarded("a", "10.77.0.50"))
+	g.page("http://"+public1+":32380/", 10*time.Second)
+
+	drained := owner(t, "a")
+	f.node[drained].Signal(syscall.SIGTERM)
+	f.node[drained].Wait(bound(t, 20*time.Second))
+	g.open(32380, "10.77.0.50:32380", time.Second) // it was not closed
+	g.page("http://"+public1+":32380/", 2*time.Second)
+	until(t, 5*time.Second, "no other owner", func(ctx) error {
+		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == drained || host == "" {
+			return errors.New(host)
+		}
+		return nil
+	})
+	status(t, "a", "10.77.0.50(VIP),"+public1+"(Proxy)", 10*time.Second)
+	f.run(drained)
+	f.ready(drained)
+
+	killed := owner(t, "a")
+	f.killed = true
+	f.node[killed].Signal(syscall.SIGKILL)
+	until(t, 20*time.Second, "no other owner", func(ctx) error {
+		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == killed || host == "" {
+			return errors.New(host)
+		}
+		return nil
+	})
+	g.page("http://"+public1+":32380/", 5*time.Second)
+	f.run(killed)
+	f.ready(killed)
+
+	cut := owner(t, "a")
+	if err := cluster.CutAPI(cut); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.ConnectAPI(cut) })
+	until(t, 20*time.Second, "no other owner", func(ctx) error {
+		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == cut || host == "" {
+			return errors.New(host)
+		}
+		return nil
+	})
+	g.page("http://"+public1+":32380/", 5*time.Second)
+	if err := cluster.ConnectAPI(cut); err != nil {
+		t.Fatal(err)
+	}
+	f.ready(cut)
+
+	// Herald is uninstalled: all stop at once.
+	status(t, "a", "10.77.0.50(VIP),"+public1+"(Proxy)", 10*time.Second)
+	for _, p := range f.node {
+		p.Signal(syscall.SIGTERM)
+	}
+	for _, p := range f.node {
+		p.Wait(bound(t, 30*time.Second))
+	}
+	if have := g.mappings(); strings.Contains(have, "dnat") {
+		t.Errorf("left behind:\n%s", have)
+	}
+}
+
+// Gateways that forget, move, come late, and two of them.
+func TestUPnPGateways(t *testing.T) {
+	g := newGateway(t, "rt", public1)
+	start(t, env("enable_upnp", "true"))
+	create(t, forwarded("a", "10.77.0.50"))
+	event(t, "a", "PortNotMapped", "no UPnP gateway answers on eth0")
+	g.start()
+	g.page("http://"+public1+":32380/", 20*time.Second)
+	// Power off, power on: it has forgotten everything.
+	g.stop(syscall.SIGKILL)
+	g.start()
+	g.page("http://"+public1+":32380/", 45*time.Second)
+	// The provider gives it another address.
+	for _, change := range [][]string{{"addr", "del", public1 + "/24", "dev", "wan0"}, {"addr", "add", "11.22.33.9/24", "dev", "wan0"}} {
+		if _, err := cluster.Run(t.Context(), "rt", append([]string{"ip"}, change...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A second gateway.
+	g2 := newGateway(t, "pr", public2)
+	g2.start()
+	status(t, "a", "10.77.0.50(VIP),11.22.33.9(Proxy),"+public2+"(Proxy)", 60*time.Second)
+	g.page("http://11.22.33.9:32380/", 2*time.Second)
+	g2.open(32380, "10.77.0.50:32380", time.Second)
+}
+
+// What a gateway refuses is told, and harms nobody.
+func TestUPnPRefused(t *testing.T) {
+	g := newGateway(t, "rt", public1)
+	g.start("deny 8081 10.77.0.0/24 0-65535")
+	start(t, env("enable_upnp", "true", "upnp_namespaces", "default", "upnp_ports", "8000-40000"))
+	good := watch(t, "good", "10.77.0.60")
+	if out, err := cluster.Run(t.Context(), "cl", "upnpc", "-m", "eth0", "-e", "a game", "-a", "10.77.0.100", "32380", "32380", "TCP", "3600"); err != nil {
+		t.Fatal(err, out)
+	}
+	create(t, forwarded("a", "10.77.0.50"))
+	event(t, "a", "PortNotMapped", `its port 32380/TCP belongs to 10.77.0.100 port 32380 ("a game")`)
+	if have := g.mappings(); !strings.Contains(have, "dport 32380 dnat ip to 10.77.0.100:32380\n") {
+		t.Errorf("it was overwritten:\n%s", have)
+	}
+	patch(t, "a", `{"metadata":{"annotations":{"heraldvip.io/upnp-external-port":"any"}}}`)
+	event(t, "a", "PortMapped", "-> 10.77.0.50:32380")
+	create(t, forwarded("b", "10.77.0.51", lab.Annotated("heraldvip.io/upnp-external-port", "8081")))
+	event(t, "b", "PortNotMapped", "turn secure mode off on the router")
+	create(t, forwarded("c", "10.77.0.52", lab.Annotated("heraldvip.io/upnp-external-port", "22")))
+	event(t, "c", "PortNotMapped", "none of upnp_ports")
+	create(t, forwarded("d", "10.77.0.53", lab.Annotated("heraldvip.io/upnp-external-port", "all of them")))
+	event(t, "d", "InvalidField", "heraldvip.io/upnp-external-port")
+	w, c := good.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
+		t.Errorf("another Service was harmed: unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))
+	}
+}
