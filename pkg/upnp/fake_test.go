@@ -21,6 +21,8 @@ type fake struct {
 	port int
 	boot string
 
+	elsewhere string // where /redirect leads
+
 	mu       sync.Mutex
 	location string // what it answers to searches; "" is the truth
 	describe http.HandlerFunc
@@ -61,6 +63,9 @@ func newFake(t testing.TB, r *router, at string) *fake {
 		io.WriteString(w, description("/ctl"))
 	})
 	mux.HandleFunc("/ctl", f.serve)
+	mux.HandleFunc("/redirect", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://"+f.elsewhere+"/", http.StatusFound)
+	})
 	server := &http.Server{Handler: mux}
 	done := make(chan struct{}, 2)
 	go func() { _ = server.Serve(ln); done <- struct{}{} }()

@@ -1,0 +1,336 @@
+package upnp
+
+import (
+	"io"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// quick is lively with less patience for a search.
+func quick(m *Mapper) { m.pace.answers = 300 * time.Millisecond; m.pace.quick = 200 * time.Millisecond }
+
+func problem(words string) func(vip.Mapped) bool {
+	return func(x vip.Mapped) bool { return strings.Contains(x.Problem, words) }
+}
+
+// Each refusal is told in words that say what to change, and ends when the reason does.
+func TestRefusals(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	n := newNode(t, quick)
+	n.set(want("TCP", 80))
+	n.mapped("made", made)
+	tests := []struct {
+		name    string
+		control func(action, body string) (int, string)
+		words   []string
+	}{
+		{"secure mode", refuse("AddPortMapping", 718), []string{"718", "secure mode"}},
+		{"not authorized", refuse("AddPortMapping", 606), []string{"606", "secure mode", "1024"}},
+		{"invalid arguments", refuse("AddPortMapping", 402), []string{"402", leaseKey}},
+		{"only equal ports", refuse("AddPortMapping", 724), []string{"724", portKey}},
+		{"full", refuse("AddPortMapping", 728), []string{"728", "no room"}},
+		{"in use by the router", refuse("AddPortMapping", 729), []string{"729", portKey}},
+		{"an unknown code", refuse("AddPortMapping", 9999), []string{"UPnP error 9999"}},
+		{"a fault without a code", func(a, _ string) (int, string) {
+			return 500, envelope("<s:Fault><faultcode>x</faultcode></s:Fault>")
+		}, []string{"501"}},
+		{"malformed XML", func(a, _ string) (int, string) { return 200, "<s:Envelope><s:Body><u:Add" }, []string{"not to be understood"}},
+		{"no XML", func(a, _ string) (int, string) { return 200, "\x00\xff\x1b[2Jhello" }, []string{"not to be understood"}},
+		{"another document", func(a, _ string) (int, string) { return 200, "<html><body/></html>" }, []string{"not to be understood"}},
+		{"a web page", func(a, _ string) (int, string) { return 404, "" }, []string{"not to be understood"}},
+		{"a huge answer", func(a, _ string) (int, string) { return 200, envelope(strings.Repeat("<x>", replyMost)) }, []string{"not to be understood"}},
+		{"it forgets at once", func(a, _ string) (int, string) {
+			if a == "GetSpecificPortMappingEntry" {
+				return 500, fault(codeNoMapping)
+			}
+			return 0, ""
+		}, []string{"does not have it", leaseKey}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			f.set(func() { f.control = tt.control; clear(f.mapped) })
+			for _, w := range tt.words {
+				n.mapped("with "+w, problem(w))
+			}
+			x := n.mapped("with a problem", problem(tt.words[0]))
+			if i := strings.IndexFunc(x.Problem, func(r rune) bool { return r < ' ' || r > '~' }); i >= 0 || len(x.Problem) > 400 {
+				t.Errorf("a stranger's text goes through: %q", x.Problem)
+			}
+			f.set(func() { f.control = nil })
+			n.mapped("made", made)
+		})
+	}
+}
+
+// A gateway that takes no leases is given mappings for ever, which are removed all the same.
+func TestOnlyPermanent(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	f.set(func() {
+		f.control = func(action, body string) (int, string) {
+			if action == "AddPortMapping" && !strings.Contains(body, "<NewLeaseDuration>0<") {
+				return 500, fault(codeOnlyPermanentLease)
+			}
+			return 0, ""
+		}
+	})
+	n := newNode(t, quick)
+	n.set(want("TCP", 80))
+	if x := n.mapped("made", made); !x.Until.IsZero() {
+		t.Errorf("it ends at %v", x.Until)
+	}
+	time.Sleep(3 * lively.check) // nothing must be made again
+	if got := f.count("AddPortMapping"); got != 2 {
+		t.Errorf("asked for %d times, want 2", got)
+	}
+	n.set()
+	await(t, "the mapping to be removed", func() bool { return f.count("DeletePortMapping") == 1 })
+}
+
+// Leases are renewed at half of their time, and not earlier.
+func TestRenewal(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	n := newNode(t, quick)
+	short := want("TCP", 80)
+	short.Lease = 2 * time.Second
+	n.set(short)
+	n.mapped("made", made)
+	began := time.Now()
+	await(t, "a renewal", func() bool { return f.count("AddPortMapping") == 2 })
+	if took := time.Since(began); took < 800*time.Millisecond || took > 1900*time.Millisecond {
+		t.Errorf("renewed after %v, want half of %v", took, short.Lease)
+	}
+	short.Lease = time.Hour
+	n.set(short)
+	await(t, "the new lease to be asked for", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return strings.Contains(f.mapped["TCP 80"], ">3600<")
+	})
+}
+
+// One gateway hangs; the other is not disturbed, nor is Set.
+func TestHangs(t *testing.T) {
+	r := newRouter(t)
+	lan, err := r.nl.LinkByName("lan")
+	must(t, err)
+	must(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
+	gate := make(chan struct{})
+	bad, good := newFake(t, r, routerAddr), newFake(t, r, "10.0.0.2")
+	t.Cleanup(func() { close(gate) })
+	bad.set(func() {
+		bad.control = func(string, string) (int, string) { <-gate; return 500, "" }
+	})
+	n := newNode(t, quick)
+	n.set(want("TCP", 80))
+	n.mapped("made by the other", func(x vip.Mapped) bool { return made(x) && x.Gateway == "10.0.0.2 (fake)" })
+	began := time.Now()
+	n.set(want("TCP", 80), want("TCP", 443))
+	if took := time.Since(began); took > 100*time.Millisecond {
+		t.Errorf("Set took %v", took)
+	}
+	n.mapped("the second", func(x vip.Mapped) bool { return made(x) && x.Port == 443 })
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the good gateway took %v", took)
+	}
+	n.mapped("that hangs", func(x vip.Mapped) bool {
+		return x.Gateway == "10.0.0.1 (fake)" && strings.Contains(x.Problem, "does not answer within")
+	})
+	if got := good.count("AddPortMapping"); got != 2 {
+		t.Errorf("%d mappings, want 2", got)
+	}
+	// Stopping does not wait for it for long.
+	n.set()
+	began = time.Now()
+	n.stop()
+	if took := time.Since(began); took > lively.last+time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+}
+
+// Whatever a gateway says, no request goes anywhere but to the gateway.
+func TestNowhereElse(t *testing.T) {
+	r := newRouter(t)
+	lan, err := r.nl.LinkByName("lan")
+	must(t, err)
+	must(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
+	must(t, netlink.RouteAdd(&netlink.Route{Gw: netip.MustParseAddr(routerAddr).AsSlice()})) // there is a way
+	outside, inside := trap(t, r, publicAddr), trap(t, r, "10.0.0.2")
+	for name, change := range map[string]func(*fake){
+		"a location outside":  func(f *fake) { f.location = "http://" + outside + "/desc.xml" },
+		"another host's":      func(f *fake) { f.location = "http://" + inside + "/desc.xml" },
+		"loopback":            func(f *fake) { f.location = "http://127.0.0.1:6443/" },
+		"a name":              func(f *fake) { f.location = "http://localhost:6443/" },
+		"https":               func(f *fake) { f.location = "https://" + routerAddr + ":1/" },
+		"a file":              func(f *fake) { f.location = "file:///etc/passwd" },
+		"redirected outside":  func(f *fake) { f.describe = redirect("http://" + outside + "/") },
+		"redirected inside":   func(f *fake) { f.describe = redirect("http://" + inside + "/") },
+		"control outside":     func(f *fake) { f.describe = says(description("http://" + outside + "/ctl")) },
+		"control inside":      func(f *fake) { f.describe = says(description("http://" + inside + "/ctl")) },
+		"a base outside":      func(f *fake) { f.describe = says(based("http://" + outside + "/")) },
+		"control with a user": func(f *fake) { f.describe = says(description("http://x@" + outside + "/ctl")) },
+		"an endless description": func(f *fake) {
+			f.describe = func(w http.ResponseWriter, _ *http.Request) {
+				io.WriteString(w, "<?xml version='1.0'?><root>")
+				for range 2 * descriptionMost / 10 {
+					if _, err := io.WriteString(w, "<a></a><b>"); err != nil {
+						return
+					}
+				}
+			}
+		},
+		"an entity": func(f *fake) {
+			f.describe = says(`<?xml version="1.0"?><!DOCTYPE root [<!ENTITY x SYSTEM "http://` + outside + `/">]>` + description("&x;"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t, r, routerAddr)
+			f.set(func() { change(f) })
+			n := newNode(t, quick)
+			n.set(want("TCP", 80))
+			n.mapped("with a problem", func(x vip.Mapped) bool { return x.Problem != "" })
+			time.Sleep(patience)
+			if got := f.count("AddPortMapping"); got != 0 {
+				t.Errorf("asked for %d mappings", got)
+			}
+		})
+	}
+	// One request later.
+	f := newFake(t, r, routerAddr)
+	f.elsewhere = outside
+	f.set(func() { f.describe = says(description("/redirect")) })
+	n := newNode(t, quick)
+	n.set(want("TCP", 80))
+	n.mapped("refused", problem("that is refused"))
+}
+
+func redirect(to string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusTemporaryRedirect) }
+}
+
+func says(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, text) }
+}
+
+func based(url string) string {
+	return strings.Replace(description("ctl"), "<specVersion>", "<URLBase>"+url+"</URLBase><specVersion>", 1)
+}
+
+// Only the gateways that were named are asked.
+func TestNamedGateways(t *testing.T) {
+	r := newRouter(t)
+	lan, err := r.nl.LinkByName("lan")
+	must(t, err)
+	must(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
+	bad, good := newFake(t, r, routerAddr), newFake(t, r, "10.0.0.2")
+	n := newNode(t, quick, func(m *Mapper) { m.o.Gateways = []netip.Addr{netip.MustParseAddr("10.0.0.2")} })
+	n.set(want("TCP", 80))
+	n.mapped("made", made)
+	time.Sleep(patience)
+	bad.mu.Lock()
+	defer bad.mu.Unlock()
+	if len(bad.asked) > 0 || good.count("AddPortMapping") != 1 {
+		t.Errorf("the other gateway was asked: %v", bad.asked)
+	}
+}
+
+// Nothing is sent unless something is wanted here, or is still to be removed.
+func TestQuiet(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	n := newNode(t, quick)
+	n.set(here(want("TCP", 80), false))
+	time.Sleep(patience)
+	n.Mapper.mu.Lock()
+	if len(n.seekers) > 0 || len(n.gateways) > 0 {
+		t.Error("searched for what is another node's to ask")
+	}
+	n.Mapper.mu.Unlock()
+	n.set(want("TCP", 80))
+	n.mapped("made", made)
+	n.set()
+	await(t, "the mapping to be removed", func() bool { return f.count("DeletePortMapping") == 1 })
+	await(t, "the end of requests", func() bool {
+		f.mu.Lock()
+		before := len(f.asked)
+		f.mu.Unlock()
+		time.Sleep(3 * lively.check)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.asked) == before
+	})
+}
+
+// A gateway of which a mapping can't be removed is tried again, and let go of when the lease is over.
+func TestStubborn(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	n := newNode(t, quick)
+	short := want("TCP", 80)
+	short.Lease = 2 * time.Second
+	n.set(short)
+	n.mapped("made", made)
+	f.set(func() {
+		f.control = func(action, _ string) (int, string) {
+			if action == "DeletePortMapping" { // and says that it did
+				return 200, envelope(`<u:DeletePortMappingResponse xmlns:u="urn:schemas-upnp-org:service:WANIPConnection:1"/>`)
+			}
+			return 0, ""
+		}
+	})
+	n.set()
+	x := n.mapped("that stays", problem("still has it"))
+	if x.Gone.IsZero() {
+		t.Error("nobody is told that it is to be removed")
+	}
+	await(t, "more tries", func() bool { return f.count("DeletePortMapping") > 2 })
+	await(t, "it to be forgotten", func() bool {
+		var w vip.World
+		n.Observe(&w)
+		return len(w.Mapped) == 0
+	})
+}
+
+// The description that a stranger gave a mapping is shown, without what a terminal obeys.
+func TestStrangersWords(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	f.set(func() {
+		f.mapped["TCP 80"] = "<NewInternalPort>80</NewInternalPort><NewInternalClient>not an address</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>&#xe9;\"\t" + strings.Repeat("long ", 100) + "</NewPortMappingDescription><NewLeaseDuration>0</NewLeaseDuration>"
+	})
+	n := newNode(t, quick)
+	n.set(want("TCP", 80))
+	x := n.mapped("refused", problem("belongs to another host"))
+	if strings.ContainsFunc(x.Problem, func(r rune) bool { return r < ' ' || r > '~' }) || len(x.Problem) > 300 {
+		t.Errorf("%q", x.Problem)
+	}
+	if got := f.count("AddPortMapping"); got != 0 {
+		t.Error("it was overwritten")
+	}
+}
+
+// The ports tried are the same each time, and none that is not allowed.
+func TestCandidates(t *testing.T) {
+	g := &gateway{m: New(Options{Ports: func(p uint16) bool { return p >= 1024 && p%2 == 0 }})}
+	w := want("TCP", 80)
+	w.Any = true
+	a, b := g.candidates(w), g.candidates(w)
+	if !slices.Equal(a, b) || len(a) == 0 {
+		t.Errorf("%v, then %v", a, b)
+	}
+	for _, p := range a {
+		if p < 1024 || p%2 != 0 {
+			t.Errorf("%d is not allowed", p)
+		}
+	}
+}
