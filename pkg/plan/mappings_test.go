@@ -1,0 +1,286 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// opened asks for the ports of s to be opened.
+func opened(change ...func(*vip.Forward)) func(*vip.Service) {
+	return func(s *vip.Service) {
+		s.Forward = &vip.Forward{Lease: time.Hour}
+		for _, f := range change {
+			f(s.Forward)
+		}
+	}
+}
+
+// opening are rules with UPnP.
+func opening(change ...func(*Forwarding)) Rules {
+	r := rules()
+	r.Forwarding = &Forwarding{Status: true}
+	for _, f := range change {
+		f(r.Forwarding)
+	}
+	return r
+}
+
+// ports is what a plan wants of gateways, in few words.
+func ports(p vip.Plan) string {
+	var lines []string
+	for _, x := range p.Mappings {
+		where := "elsewhere"
+		if x.Here {
+			where = "here"
+		}
+		lines = append(lines, fmt.Sprintf("%s %s %d -> %s:%d on %s for %s, %s", x.Service.Name, x.Protocol, x.External, x.Addr, x.Port, x.Link, x.Claim.Name, where))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// messages are the Notes of a reason.
+func messages(p vip.Plan, reason vip.Reason) []string {
+	var all []string
+	for _, n := range p.Notes {
+		if n.Reason == reason {
+			all = append(all, n.Message)
+		}
+	}
+	return all
+}
+
+// made says that the gateways have what the plan wants of them.
+func mapped(w vip.World, p vip.Plan, external string) vip.World {
+	for _, x := range p.Mappings {
+		if x.Here {
+			w.Mapped = append(w.Mapped, vip.Mapped{Mapping: x, Gateway: "10.77.0.1 (box)", Made: true, External: netip.AddrPortFrom(addr(external), x.External), Until: w.Now.Add(time.Hour)})
+		}
+	}
+	return w
+}
+
+func TestMappings(t *testing.T) {
+	const a = "a TCP 80 -> 10.77.0.50:80 on eth0 for kubevip-a, "
+	web := func(change ...func(*vip.Service)) vip.World {
+		return world(svc("a", "10.77.0.50", append([]func(*vip.Service){opened()}, change...)...))
+	}
+	tests := []struct {
+		name string
+		r    Rules
+		w    vip.World
+		want string
+	}{
+		{"bound here", opening(), held(web(), "a", "n1"), a + "here"},
+		{"another node's", opening(), held(web(), "a", "n2"), a + "elsewhere"},
+		{"free", opening(), web(), a + "elsewhere"},
+		{"not asked for", opening(), held(web(func(s *vip.Service) { s.Forward = nil }), "a", "n1"), ""},
+		{"off", rules(), held(web(), "a", "n1"), ""},
+		{"without endpoints", opening(), held(web(func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }), "a", "n1"), ""},
+		{"ignored", opening(), held(web(func(s *vip.Service) { s.Ignore = true }), "a", "n1"), ""},
+		{"a stranger's", opening(), func() vip.World {
+			w := web()
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "kube-vip", Valid: true, Foreign: true}
+			return w
+		}(), a + "elsewhere"},
+		{"without tenure", opening(), func() vip.World {
+			w := held(web(), "a", "n1")
+			w.Tenure.Until = w.Now.Add(-time.Second)
+			return w
+		}(), a + "elsewhere"},
+		{"being given away", opening(), func() vip.World {
+			w := held(web(), "a", "n1")
+			w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+			return w
+		}(), a + "elsewhere"},
+		{"stopping, with a successor", opening(), func() vip.World {
+			w := held(web(), "a", "n1")
+			w.Stopping = true
+			return w
+		}(), a + "here"}, // until it is given
+		{"the last one stops", opening(), func() vip.World {
+			w := held(web(), "a", "n1")
+			w.Stopping, w.Members = true, w.Members[:1]
+			return w
+		}(), ""},
+		{"both protocols, both families, another port", opening(),
+			held(world(svc("a", "10.77.0.50,fd77::50", opened(func(f *vip.Forward) { f.External = map[uint16]uint16{53: 5353} }), func(s *vip.Service) {
+				s.Ports = []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}}
+			})), "a", "n1"),
+			`a TCP 5353 -> 10.77.0.50:53 on eth0 for kubevip-a, here
+			a UDP 5353 -> 10.77.0.50:53 on eth0 for kubevip-a, here
+			a TCP 53 -> fd77::50:53 on eth0 for kubevip-a, here
+			a UDP 53 -> fd77::50:53 on eth0 for kubevip-a, here`},
+		{"of an allowed namespace", opening(func(f *Forwarding) { f.Namespaces = []string{"default"} }), held(web(), "a", "n1"), a + "here"},
+		{"of another namespace", opening(func(f *Forwarding) { f.Namespaces = []string{"web"} }), held(web(), "a", "n1"), ""},
+		{"an allowed port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{443, 443}, {80, 90}} }), held(web(), "a", "n1"), a + "here"},
+		{"another port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(), "a", "n1"), ""},
+		{"any allowed port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(opened(func(f *vip.Forward) { f.Any = true })), "a", "n1"), a + "here"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			diff(t, ports(Make(tt.r, bind(tt.r, tt.w))), tt.want)
+		})
+	}
+}
+
+// What is not bound yet is nobody's to open, and not to be closed either.
+func TestMappingBeforeItsAddress(t *testing.T) {
+	w := held(world(svc("a", "10.77.0.50", opened())), "a", "n1")
+	if got := ports(Make(opening(), w)); !strings.HasSuffix(got, "elsewhere") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// A VIP whose end has come stays while its ports are being closed, and no longer
+// than two seconds; nobody is told of it any more.
+func TestClosing(t *testing.T) {
+	r := opening()
+	w := bind(r, held(world(svc("a", "10.77.0.50", opened())), "a", "n1"))
+	w = mapped(w, Make(r, w), "11.22.33.1")
+	gone := func(since time.Duration) vip.World {
+		w := w
+		w.Services, w.Mapped = nil, slices.Clone(w.Mapped)
+		if since >= 0 {
+			w.Mapped[0].Gone = w.Now.Add(-since)
+		}
+		return w
+	}
+	other := gone(0)
+	other.Services = []vip.Service{svc("b", "10.77.0.50", port(81))}
+	other = held(other, "b", "n2")
+	noMore := gone(0)
+	noMore.Mapped = nil
+	late := gone(0)
+	late.Tenure.Until = late.Now.Add(-time.Second)
+	refused := gone(0)
+	refused.Mapped[0].Made = false
+	un := w
+	un.Services = []vip.Service{svc("a", "10.77.0.50")}
+	tests := []struct {
+		name  string
+		w     vip.World
+		want  string
+		again time.Duration
+	}{
+		{"the pass that sees it go", gone(-1), "bind 10.77.0.50/32 dev eth0 lingering", 2 * time.Second},
+		{"while it is being removed", gone(500 * time.Millisecond), "bind 10.77.0.50/32 dev eth0 lingering", 1500 * time.Millisecond},
+		{"the gateway hangs", gone(2 * time.Second), "", 0},
+		{"removed", noMore, "", 0},
+		{"was never made", refused, "", 0},
+		{"another node has the address by now", other, "b: VIPElsewhere", 0},
+		{"without tenure", late, "", 0},
+		{"not asked for any more", un, "take kubevip-a\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced\nevent a VIPAnnounced", 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := Make(r, tt.w)
+			diff(t, seen(p), tt.want)
+			if p.Again != tt.again {
+				t.Errorf("again after %v, want %v", p.Again, tt.again)
+			}
+			for _, a := range p.Addresses {
+				if !a.Until.IsZero() && (a.Lease != key("kubevip-a") || len(p.Announcements) > 0) {
+					t.Errorf("%+v, announced %v", a, p.Announcements)
+				}
+			}
+		})
+	}
+}
+
+// What gateways confirmed is in the status, behind the VIPs.
+func TestExternalAddress(t *testing.T) {
+	tests := []struct {
+		name   string
+		r      Rules
+		s      vip.Service
+		public string
+		change func(*vip.World)
+		want   string
+	}{
+		{"confirmed", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", nil, " 11.22.33.1(Proxy)"},
+		{"turned off", opening(func(f *Forwarding) { f.Status = false }), svc("a", "10.77.0.50", opened()), "11.22.33.1", nil, ""},
+		{"refused", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) { w.Mapped[0].Made = false }, ""},
+		{"going", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) { w.Mapped[0].Gone = w.Now }, ""},
+		{"behind another gateway", opening(), svc("a", "10.77.0.50", opened()), "192.168.1.2", nil, ""},
+		{"behind a provider's", opening(), svc("a", "10.77.0.50", opened()), "100.64.3.4", nil, ""},
+		{"a loopback address", opening(), svc("a", "10.77.0.50", opened()), "127.0.0.1", nil, ""},
+		{"one of the cluster's", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) {
+			w.Reserved = []vip.Reserved{{Prefix: netip.MustParsePrefix("11.22.0.0/16"), What: "the cluster's Service range"}}
+		}, ""},
+		{"the status alone names the VIP", opening(), svc("a", "10.77.0.50", opened(), func(s *vip.Service) { s.Source = "status.loadBalancer.ingress" }), "11.22.33.1", nil, ""},
+		{"two gateways", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) {
+			x := w.Mapped[0]
+			x.Gateway, x.External = "10.77.0.2", netip.MustParseAddrPort("11.22.3.1:8080")
+			w.Mapped = append(w.Mapped, x, x)
+		}, " 11.22.3.1(Proxy) 11.22.33.1(Proxy)"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := bind(tt.r, held(world(tt.s), "a", "n1"))
+			w = mapped(w, Make(tt.r, w), tt.public)
+			if tt.change != nil {
+				tt.change(&w)
+			}
+			p := Make(tt.r, w)
+			p.Notes, p.Tenures, p.Addresses = nil, nil, nil
+			diff(t, seen(p), "status a 10.77.0.50(VIP)"+tt.want+"\na: VIPAnnounced")
+			for _, i := range p.Statuses[0].Ingress[1:] {
+				if len(i.Ports) != 1 || i.Ports[0].Protocol != "TCP" {
+					t.Errorf("ports of %s: %v", i.Addr, i.Ports)
+				}
+			}
+		})
+	}
+}
+
+func TestMappingNotes(t *testing.T) {
+	tests := []struct {
+		name        string
+		r           Rules
+		change      func(w *vip.World)
+		open, wrong []string
+	}{
+		{"confirmed", opening(), nil, []string{"open: TCP 11.22.33.1:80 -> 10.77.0.50:80 by gateway 10.77.0.1 (box); asked for 1h0m0s at a time"}, nil},
+		{"not yet", opening(), func(w *vip.World) {
+			w.Mapped = append(w.Mapped, vip.Mapped{Mapping: w.Mapped[0].Mapping, Gateway: "10.77.0.2"})
+		}, nil, nil},
+		{"refused", opening(), func(w *vip.World) { w.Mapped[0].Made, w.Mapped[0].Problem = false, "it refuses" }, nil,
+			[]string{"port 80/TCP of 10.77.0.50: gateway 10.77.0.1 (box): it refuses"}},
+		{"no gateway", opening(), func(w *vip.World) {
+			w.Mapped[0] = vip.Mapped{Mapping: w.Mapped[0].Mapping, Problem: "no gateway"}
+		}, nil, []string{"port 80/TCP of 10.77.0.50: no gateway"}},
+		{"behind another", opening(), func(w *vip.World) { w.Mapped[0].External = netip.MustParseAddrPort("192.168.1.2:80") },
+			[]string{"open: TCP 192.168.1.2:80 -> 10.77.0.50:80 by gateway 10.77.0.1 (box); asked for 1h0m0s at a time"},
+			[]string{"gateway 10.77.0.1 (box) is itself behind another: its external address, 192.168.1.2, is not a public one; forward the ports to it on the other"}},
+		{"off", rules(), func(w *vip.World) { w.Mapped = nil }, nil, []string{"this Herald asks no gateway for anything: enable_upnp is false"}},
+		{"another namespace", opening(func(f *Forwarding) { f.Namespaces = []string{"x", "y"} }), func(w *vip.World) { w.Mapped = nil }, nil,
+			[]string{"the namespace default is none of upnp_namespaces (x,y)"}},
+		{"another port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{1, 79}} }), func(w *vip.World) { w.Mapped = nil }, nil,
+			[]string{"the external port 80 is none of upnp_ports"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := bind(tt.r, held(world(svc("a", "10.77.0.50", opened())), "a", "n1"))
+			w = mapped(w, Make(opening(), w), "11.22.33.1")
+			if tt.change != nil {
+				tt.change(&w)
+			}
+			p := Make(tt.r, w)
+			if d := cmp.Diff(tt.open, messages(p, vip.PortMapped), cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("open: -want +got:\n%s", d)
+			}
+			if d := cmp.Diff(tt.wrong, messages(p, vip.PortNotMapped), cmpopts.EquateEmpty()); d != "" {
+				t.Errorf("wrong: -want +got:\n%s", d)
+			}
+		})
+	}
+}
