@@ -3,6 +3,18 @@
 set -eu
 updated=
 
+# What a package starts when it is installed is not wanted: the lab has its own.
+quietly() {
+  if [ -e /usr/sbin/policy-rc.d ]; then
+    "$@"
+    return
+  fi
+  printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+  chmod +x /usr/sbin/policy-rc.d
+  "$@" || { rm -f /usr/sbin/policy-rc.d; return 1; }
+  rm -f /usr/sbin/policy-rc.d
+}
+
 need() { # PROGRAM PACKAGE
   command -v "$1" >/dev/null && return
   if [ -z "$updated" ]; then
@@ -10,7 +22,7 @@ need() { # PROGRAM PACKAGE
     updated=yes
   fi
   echo "installing $2"
-  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$2" >/dev/null
+  quietly env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$2" >/dev/null
 }
 
 need ip iproute2
@@ -27,3 +39,8 @@ if ! command -v /usr/sbin/miniupnpd >/dev/null; then
   if [ -d /run/systemd/system ]; then systemctl -q disable --now miniupnpd || true; fi
 fi
 need upnpc miniupnpc
+# Real nodes.
+need containerd containerd
+need runc runc
+need /usr/lib/cni/bridge containernetworking-plugins
+need unshare util-linux

@@ -1,0 +1,156 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// dialPatience is how long a node that does not answer is waited for.
+const dialPatience = 500 * time.Millisecond
+
+// writeNodeFiles writes what a node has on its disk before its first start.
+func (k *Kubelets) writeNodeFiles(h host) error {
+	for path, text := range map[string]string{
+		"etc/containerd/config.toml":    containerdConfig,
+		"etc/cni/net.d/10-lab.conflist": fmt.Sprintf(cniConfig, h.pods4(), h.pods6()),
+	} {
+		file := k.File(h.name, path)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dialAny connects to the first API server that answers. Those that are avoided come last.
+func (k *Kubelets) dialAny(ctx context.Context, network, _ string) (net.Conn, error) {
+	var errs []error
+	nodes := k.Nodes()
+	avoid, _ := k.avoid.Load().(string)
+	if i := slices.Index(nodes, avoid); i >= 0 {
+		nodes = append(slices.Delete(nodes, i, i+1), avoid)
+	}
+	for _, n := range nodes {
+		one, cancel := context.WithTimeout(ctx, dialPatience)
+		c, err := k.DialFrom("cp")(one, network, net.JoinHostPort(k.host(n).mgmt4().String(), "6443"))
+		cancel()
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// Avoid has the admin's clients of this process ask the API servers of other nodes than this.
+func (k *Kubelets) Avoid(node string) {
+	k.avoid.Store(node)
+	k.idle() // connections to it included; those in use end by themselves
+}
+
+func (k *Kubelets) endpoint() string { return net.JoinHostPort(k.vip.String(), "6443") }
+
+func (k *Kubelets) initConfig(h host) string {
+	return fmt.Sprintf(initConfig, token, certificateKey, h.mgmt4(), h.name, k.endpoint(), kubeVersion)
+}
+
+func (k *Kubelets) joinConfig(h host) string {
+	return fmt.Sprintf(joinConfig, k.endpoint(), token, h.mgmt4(), certificateKey, h.name)
+}
+
+// containerd 1.6, as Debian 12 has it. This machine may lack CAP_SYS_RESOURCE, so
+// that no process can get a lower oom_score_adj than its parent.
+const containerdConfig = `version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + ToolImage + `"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+`
+
+const cniConfig = `{"cniVersion": "0.4.0", "name": "lab", "plugins": [
+ {"type": "bridge", "bridge": "cni0", "isGateway": true, "isDefaultGateway": true, "hairpinMode": true,
+  "ipam": {"type": "host-local", "dataDir": "/run/cni", "ranges": [[{"subnet": "%s"}], [{"subnet": "%s"}]]}},
+ {"type": "portmap", "capabilities": {"portMappings": true}}]}
+`
+
+const initConfig = `apiVersion: kubeadm.k8s.io/v1beta4
+kind: InitConfiguration
+bootstrapTokens: [{token: %[1]s, ttl: 1h0m0s}]
+certificateKey: %[2]s
+localAPIEndpoint: {advertiseAddress: %[3]s}
+skipPhases: [addon/coredns, addon/kube-proxy]
+nodeRegistration:
+  name: %[4]s
+  criSocket: unix:///run/containerd/containerd.sock
+  taints: []
+  imagePullPolicy: Never
+  kubeletExtraArgs:
+  - {name: cgroup-root, value: /` + prefix + `%[4]s}
+  - {name: node-ip, value: %[3]s}
+---
+apiVersion: kubeadm.k8s.io/v1beta4
+kind: ClusterConfiguration
+controlPlaneEndpoint: "%[5]s"
+kubernetesVersion: %[6]s
+encryptionAlgorithm: ECDSA-P256
+networking: {serviceSubnet: "` + ServiceCIDRs + `"}
+etcd:
+  local:
+    extraArgs: [{name: unsafe-no-fsync, value: "true"}]
+---
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+failCgroupV1: false
+cgroupDriver: cgroupfs
+failSwapOn: false
+resolvConf: ""
+imageGCHighThresholdPercent: 100
+evictionHard: {memory.available: "100Mi", nodefs.available: "0%%", nodefs.inodesFree: "0%%", imagefs.available: "0%%"}
+serializeImagePulls: false
+oomScoreAdj: 0
+maxOpenFiles: 20000
+nodeStatusUpdateFrequency: 2s
+`
+
+const joinConfig = `apiVersion: kubeadm.k8s.io/v1beta4
+kind: JoinConfiguration
+discovery:
+  bootstrapToken: {apiServerEndpoint: "%[1]s", token: %[2]s, unsafeSkipCAVerification: true}
+controlPlane:
+  localAPIEndpoint: {advertiseAddress: %[3]s}
+  certificateKey: %[4]s
+nodeRegistration:
+  name: %[5]s
+  criSocket: unix:///run/containerd/containerd.sock
+  taints: []
+  imagePullPolicy: Never
+  kubeletExtraArgs:
+  - {name: cgroup-root, value: /` + prefix + `%[5]s}
+  - {name: node-ip, value: %[3]s}
+`
+
+const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: %s
+hostnameOverride: %s
+clusterCIDR: %s
+clientConnection: {kubeconfig: %s, qps: 1000, burst: 1000}
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+oomScoreAdj: 0
+healthzBindAddress: 0.0.0.0:10256
+metricsBindAddress: 127.0.0.1:10249
+iptables: {minSyncPeriod: 100ms}
+nftables: {minSyncPeriod: 100ms}
+`

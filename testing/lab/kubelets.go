@@ -1,0 +1,432 @@
+package lab
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Kubelets is a lab of real nodes: each is containerd, kubelet and what they start,
+// in namespaces that look like a machine. kubeadm makes a cluster of them,
+// with a control plane on every node:
+//
+//	            switch: bridge "lan" 10.77.0.0/24: VIPs, pods, clients
+//	 ┌─────┬───┴─┬─────┬─────┬─────┐
+//	n1    n2    n3    rt    cl    pr
+//	 └─────┴─────┴─────┬───── cp (kubectl)
+//	            switch: bridge "mgmt" 10.78.0.0/24: etcd and API servers
+//
+// Beside what Lab needs, it takes the programs that
+// testing/lab/nodes/parts/build.sh builds, and containerd, runc and the CNI plugins, which
+// testing/lab/deps.sh installs.
+type Kubelets struct {
+	*Lab
+	vip   netip.Addr
+	inits map[string]*Process // by node: what started its PID 1
+	avoid atomic.Value        // a node whose API server is asked last
+
+	away    sync.Once
+	awayErr error
+}
+
+// KubeletOptions say what a lab of real nodes is made of.
+type KubeletOptions struct {
+	Options
+	VIP    netip.Addr // of the control plane
+	Images []string   // image archives that every node gets, beside those of Kubernetes
+}
+
+// The names of what the lab's own images have.
+const (
+	ToolImage = "lab.local/tool:1" // pause, web
+	token     = "herald.0123456789abcdef"
+	// certificateKey encrypts the keys that kubeadm hands to the other nodes.
+	certificateKey = "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0"
+)
+
+// podImages are the images that kubeadm's static Pods are of, by the program in them.
+func podImages(version string) map[string]string {
+	images := map[string]string{"etcd": "registry.k8s.io/etcd:3.6.8-0"}
+	for _, p := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		images[p] = "registry.k8s.io/" + p + ":" + version
+	}
+	return images
+}
+
+// CheckKubelets says what keeps a lab of real nodes from coming up here.
+func CheckKubelets(o Options) error {
+	err := Check(o)
+	o, e := o.withDefaults()
+	if e != nil {
+		return e
+	}
+	errs := []error{err}
+	for _, p := range []string{"kubelet", "kubeadm", "kube-scheduler"} {
+		if _, err := exec.LookPath(filepath.Join(o.Parts, p)); err != nil {
+			errs = append(errs, fmt.Errorf("%w: run testing/lab/nodes/parts/build.sh", err))
+		}
+	}
+	for _, p := range []string{"containerd", "ctr", "runc", "unshare", "nsenter", "/usr/lib/cni/bridge"} {
+		if _, err := exec.LookPath(p); err != nil {
+			errs = append(errs, fmt.Errorf("%w: run testing/lab/deps.sh", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// UpKubelets brings up real nodes that run containerd, and no cluster yet.
+func UpKubelets(ctx context.Context, o KubeletOptions) (*Kubelets, error) {
+	var err error
+	if o.Options, err = o.Options.withDefaults(); err != nil {
+		return nil, err
+	}
+	if err := CheckKubelets(o.Options); err != nil {
+		return nil, err
+	}
+	lock, err := acquire(ctx, "as long as it runs:", o.Wait)
+	if err != nil {
+		return nil, err
+	}
+	if err := sweep(); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	all := slices.DeleteFunc(hosts(o.Nodes), func(h host) bool { return h.name == "w1" })
+	k := &Kubelets{
+		Lab: &Lab{opts: o.Options, dir: o.Dir, lock: lock, hosts: all, pods: map[string]*backend{}, began: time.Now()},
+		vip: o.VIP, inits: map[string]*Process{},
+	}
+	if err := k.up(ctx, o); err != nil {
+		return nil, errors.Join(fmt.Errorf("lab: %w", err), k.Down())
+	}
+	return k, nil
+}
+
+func (k *Kubelets) up(ctx context.Context, o KubeletOptions) error {
+	if err := errors.Join(k.makeDir(), os.RemoveAll(filepath.Join(k.dir, "nodes"))); err != nil {
+		return err
+	}
+	if err := buildSwitch(); err != nil {
+		return err
+	}
+	for _, h := range k.hosts {
+		if err := buildHost(h, k.hosts); err != nil {
+			return err
+		}
+	}
+	k.progress("%d namespaces plugged into the switch", len(k.hosts)+1)
+	if err := k.writeImages(ctx, o.Images); err != nil {
+		return err
+	}
+	k.progress("images written")
+	for _, n := range k.Nodes() {
+		if err := k.PowerOn(n); err != nil {
+			return err
+		}
+	}
+	for _, n := range k.Nodes() {
+		if err := k.awaitFile(ctx, n, "images-done"); err != nil {
+			return err
+		}
+	}
+	k.progress("nodes %v run containerd and have their images", k.Nodes())
+	return nil
+}
+
+// Down ends every node, and removes all of it.
+func (k *Kubelets) Down() error {
+	k.away.Do(func() {
+		err := clearNetns()
+		if !k.temp { // a disk is gigabytes
+			err = errors.Join(err, os.RemoveAll(filepath.Join(k.dir, "nodes")), os.RemoveAll(filepath.Join(k.dir, "images")))
+		}
+		k.awayErr = errors.Join(err, removeCgroups(), k.Lab.Down())
+	})
+	return k.awayErr
+}
+
+// writeImages writes the images of Kubernetes and of the lab to where nodes look for them.
+func (k *Kubelets) writeImages(ctx context.Context, more []string) error {
+	dir := filepath.Join(k.dir, "images")
+	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
+		return err
+	}
+	root, err := repoRoot()
+	if err != nil {
+		return err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", filepath.Join(dir, "tool"), "./testing/lab/nodes/tool")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the tool: %w: %s", err, text)
+	}
+	var g errgroup.Group
+	g.Go(func() error {
+		return writeImage(filepath.Join(dir, "tool.tar"), filepath.Join(dir, "tool"), nil, ToolImage)
+	})
+	for program, name := range podImages(kubeVersion) {
+		g.Go(func() error { return writeImage(filepath.Join(dir, program+".tar"), k.part(program), nil, name) })
+	}
+	for _, archive := range more {
+		g.Go(func() error { return os.Link(archive, filepath.Join(dir, filepath.Base(archive))) })
+	}
+	return g.Wait()
+}
+
+// kubeVersion is the version of testing/lab/parts.
+const kubeVersion = "v1.36.3"
+
+// home is the directory of what a node writes.
+func (k *Kubelets) home(node string) string { return filepath.Join(k.dir, "nodes", node) }
+
+// File is a file of a node's own directories (etc/kubernetes, var/lib/kubelet...),
+// as this process sees it.
+func (k *Kubelets) File(node, path string) string { return filepath.Join(k.home(node), "own", path) }
+
+// PowerOn starts a node, with the disk it had.
+func (k *Kubelets) PowerOn(node string) error {
+	h := k.host(node)
+	if err := k.writeNodeFiles(h); err != nil {
+		return err
+	}
+	root, err := repoRoot()
+	if err != nil {
+		return err
+	}
+	p, err := k.Start(node, "node-"+node, []string{"unshare", "-m", "-u", "-i", "-p", "-f", "--kill-child=SIGKILL",
+		filepath.Join(root, "testing/lab/nodes/node.sh"), node, k.home(node), k.opts.Parts})
+	if err != nil {
+		return err
+	}
+	k.inits[node] = p
+	return nil
+}
+
+// PowerOff cuts a node's power: it is silent on the wire at once, and nothing on it
+// gets to do anything. Its disk stays.
+func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
+	err := errors.Join(k.Cut(node), k.CutAPI(node))
+	if p := k.inits[node]; p != nil {
+		p.Kill()
+	}
+	// Whoever is in the network namespace is of the node; its pods end with its PID 1.
+	err = errors.Join(err, killInside(node))
+	// What a kernel forgets with its power: addresses, rules, connections.
+	if e := deleteNetns(node); e != nil {
+		return errors.Join(err, e)
+	}
+	for _, bridge := range []string{lanBridge, mgmtBridge} {
+		err = errors.Join(err, k.unplugged(ctx, bridge, node))
+	}
+	return errors.Join(err, buildHost(k.host(node), k.hosts), k.Cut(node), k.CutAPI(node))
+}
+
+// Boot gives a node its power back.
+func (k *Kubelets) Boot(node string) error {
+	return errors.Join(k.PowerOn(node), k.Reconnect(node), k.ConnectAPI(node))
+}
+
+// unplugged waits until the port of a node that was removed has gone.
+func (k *Kubelets) unplugged(ctx context.Context, bridge, node string) error {
+	for {
+		if _, err := k.Run(ctx, "switch", "ip", "link", "show", bridge+"-"+node); err != nil {
+			return ctx.Err()
+		}
+		if _, err := k.Run(ctx, "switch", "ip", "link", "del", bridge+"-"+node); err != nil {
+			return nil // gone meanwhile
+		}
+	}
+}
+
+// In runs a program in all namespaces of a node, and returns what it prints.
+func (k *Kubelets) In(ctx context.Context, node string, argv ...string) (string, error) {
+	pid, err := k.pid1(node)
+	if err != nil {
+		return "", err
+	}
+	return k.Run(ctx, node, append([]string{"nsenter", "-t", strconv.Itoa(pid), "-m", "-u", "-i", "-p", "--"}, argv...)...)
+}
+
+// pid1 is a node's PID 1, as this process sees it.
+func (k *Kubelets) pid1(node string) (int, error) {
+	p := k.inits[node]
+	if p == nil || !p.Running() {
+		return 0, fmt.Errorf("node %s has no power", node)
+	}
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.Pid))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
+// awaitFile waits until a node has written a file into its directory.
+func (k *Kubelets) awaitFile(ctx context.Context, node, name string) error {
+	p := k.inits[node]
+	return k.await(ctx, p, func() error {
+		_, err := os.Stat(filepath.Join(k.home(node), name))
+		return err
+	})
+}
+
+// Init makes a cluster of its first node by kubeadm, and Join adds another node
+// to it, as one more of its control plane. Both return what kubeadm said.
+func (k *Kubelets) Init(ctx context.Context) (string, error) {
+	if err := k.writeFile(k.Nodes()[0], "etc/kubernetes/kubeadm.yaml", k.initConfig(k.host(k.Nodes()[0]))); err != nil {
+		return "", err
+	}
+	said, err := k.kubeadm(ctx, k.Nodes()[0], "init", "--upload-certs")
+	if err != nil {
+		return said, err
+	}
+	return said, k.connectKubelets()
+}
+
+// Join adds a node to the cluster that Init has made.
+func (k *Kubelets) Join(ctx context.Context, node string) (string, error) {
+	if err := k.writeFile(node, "etc/kubernetes/kubeadm.yaml", k.joinConfig(k.host(node))); err != nil {
+		return "", err
+	}
+	return k.kubeadm(ctx, node, "join")
+}
+
+func (k *Kubelets) kubeadm(ctx context.Context, node, what string, args ...string) (string, error) {
+	pid, err := k.pid1(node)
+	if err != nil {
+		return "", err
+	}
+	argv := append([]string{"nsenter", "-t", strconv.Itoa(pid), "-m", "-u", "-i", "-p", "--",
+		k.part("kubeadm"), what, "--config=/etc/kubernetes/kubeadm.yaml", "--ignore-preflight-errors=all"}, args...)
+	p, err := k.Start(node, "kubeadm-"+what+"-"+node, argv)
+	if err != nil {
+		return "", err
+	}
+	if err := p.Wait(ctx); err != nil {
+		return p.Log(), fmt.Errorf("kubeadm %s on %s: %w:\n%s", what, node, err, p.tail())
+	}
+	return p.Log(), nil
+}
+
+// connectKubelets makes the admin's client, from what kubeadm has written. It asks any
+// API server that answers, never by way of the VIP.
+func (k *Kubelets) connectKubelets() error {
+	config, err := clientcmd.BuildConfigFromFlags("", k.File(k.Nodes()[0], "etc/kubernetes/admin.conf"))
+	if err != nil {
+		return err
+	}
+	config.TLSClientConfig.ServerName, config.QPS, config.Dial = "kubernetes", -1, k.dialAny
+	k.config = config
+	if k.client, k.idle, err = newClient(config); err != nil {
+		return err
+	}
+	return k.writeAdmin(k.Nodes()[0])
+}
+
+// writeAdmin makes kubectl ask the API server of a node.
+func (k *Kubelets) writeAdmin(node string) error {
+	c, err := clientcmd.LoadFromFile(k.File(k.Nodes()[0], "etc/kubernetes/admin.conf"))
+	if err != nil {
+		return err
+	}
+	for _, cluster := range c.Clusters {
+		cluster.Server, cluster.TLSServerName = "https://"+k.host(node).mgmt4().String()+":6443", "kubernetes"
+	}
+	return clientcmd.WriteToFile(*c, k.kubeconfig("admin"))
+}
+
+// UseAPI has kubectl ask the API server of a node from now on.
+func (k *Kubelets) UseAPI(node string) error { return k.writeAdmin(node) }
+
+func (k *Kubelets) writeFile(node, path, text string) error {
+	file := k.File(node, path)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	// kubelet reads a directory's files as soon as they appear: never half of one.
+	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+// StaticPod puts a manifest where the node's kubelet looks for static Pods; ""
+// removes it.
+func (k *Kubelets) StaticPod(node, name, yaml string) error {
+	path := filepath.Join("etc/kubernetes/manifests", name+".yaml")
+	if yaml == "" {
+		return os.Remove(k.File(node, path))
+	}
+	dir := filepath.Dir(k.File(node, path))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// A name that begins with a dot is not read.
+	temporary := filepath.Join(dir, "."+name)
+	return errors.Join(os.WriteFile(temporary, []byte(yaml), 0o600), os.Rename(temporary, filepath.Join(dir, name+".yaml")))
+}
+
+// removeCgroups removes the cgroups of nodes that are gone.
+func removeCgroups() error {
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + prefix + "*") // the pattern is well-formed
+	var errs []error
+	for _, dir := range dirs {
+		var all []string
+		filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+			if err == nil && d.IsDir() {
+				all = append(all, path)
+			}
+			return nil
+		})
+		for _, d := range slices.Backward(all) { // children first
+			if err := unix.Rmdir(d); err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("remove cgroup %s: %w", d, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// StartProxies starts a kube-proxy on every node, which asks the API by way of the VIP.
+func (k *Kubelets) StartProxies(ctx context.Context) error {
+	for _, n := range k.Nodes() {
+		if err := k.StartProxy(n); err != nil {
+			return err
+		}
+	}
+	for _, n := range k.Nodes() {
+		p := k.inits[n]
+		if err := k.await(ctx, p, func() error {
+			_, err := k.Get(ctx, n, "http://127.0.0.1:10256/healthz")
+			return err
+		}); err != nil {
+			return fmt.Errorf("kube-proxy on %s: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// StartProxy starts a kube-proxy on a node.
+func (k *Kubelets) StartProxy(node string) error {
+	conf := k.conf("kube-proxy-" + node + ".yaml")
+	text := fmt.Sprintf(proxyConfig, cmp.Or(k.opts.ProxyMode, "nftables"), node, PodCIDRs, k.File(k.Nodes()[0], "etc/kubernetes/admin.conf"))
+	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
+		return err
+	}
+	_, err := k.Start(node, "kube-proxy-"+node, []string{k.part("kube-proxy"), "--config=" + conf, "--v=1"})
+	return err
+}

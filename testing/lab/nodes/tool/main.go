@@ -1,0 +1,70 @@
+// Command tool is the one program in the pods of the lab's real nodes:
+//
+//	tool pause   what holds a pod's namespaces: it reaps orphans, and ends when told to
+//	tool web     answers HTTP on :8080 with "pod node client", ready or not
+//
+// web goes on answering for a while after SIGTERM, as a backend should whose
+// endpoint is still known to kube-proxies.
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	what := "pause"
+	if len(os.Args) > 1 {
+		what = os.Args[1]
+	}
+	switch what {
+	case "pause":
+		pause()
+	case "web":
+		web()
+	default:
+		fmt.Fprintln(os.Stderr, "tool pause | tool web")
+		os.Exit(2)
+	}
+}
+
+func pause() {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
+	for s := range signals {
+		if s != syscall.SIGCHLD {
+			return
+		}
+		for {
+			if pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); pid <= 0 || err != nil {
+				break
+			}
+		}
+	}
+}
+
+func web() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	name, _ := os.Hostname()
+	srv := &http.Server{Addr: ":8080", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		client, _, _ := net.SplitHostPort(r.RemoteAddr)
+		fmt.Fprintf(w, "%s %s %s\n", name, os.Getenv("NODE"), client)
+	})}
+	srv.SetKeepAlivesEnabled(false) // every request shows what a new connection meets
+	go func() {
+		<-ctx.Done()
+		time.Sleep(5 * time.Second)
+		srv.Close()
+	}()
+	if err := srv.ListenAndServe(); err != http.ErrServerClosed {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

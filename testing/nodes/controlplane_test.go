@@ -1,0 +1,167 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// bringing is what was seen while the cluster came up.
+var bringing struct {
+	api, vip time.Time // the first good answer of the first API server, and by way of the VIP
+}
+
+// How long the VIP of the control plane may be away.
+const (
+	tookOver  = 1500 * time.Millisecond // after what is noticed at once
+	threshold = 3 * time.Second         // until an API server that died counts as not ready
+)
+
+// TestControlPlaneFromNothing: Herald's static Pod was there before any API server.
+func TestControlPlaneFromNothing(t *testing.T) {
+	t.Logf("kubeadm: nodes with containerd after %v, init after %v, all joined after %v", took["nodes with containerd"], took["kubeadm init"], took["kubeadm join on n3"])
+	late := bringing.vip.Sub(bringing.api)
+	t.Logf("the VIP answered %v after the first API server was ready", late.Round(time.Millisecond))
+	if late > 3*time.Second {
+		t.Errorf("the VIP answered %v after the first API server was ready, want 3s at most", late)
+	}
+	// kubeadm's own kubeconfig names the VIP. Herald goes by it, and not by way of it.
+	text, err := os.ReadFile(cluster.File("n1", "etc/kubernetes/admin.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "https://" + netip.AddrPortFrom(cpVIP, 6443).String(); !strings.Contains(string(text), want) {
+		t.Errorf("admin.conf does not name %s", want)
+	}
+}
+
+// A fault is something that happens to the owner of the VIP.
+type fault struct {
+	name  string
+	do    func(t *testing.T, node string)
+	undo  func(t *testing.T, node string)
+	moves bool
+	most  time.Duration // that the VIP may be away
+}
+
+var faults = []fault{
+	{
+		name: "its link dies", moves: true, most: tookOver,
+		do:   func(t *testing.T, node string) { must(t, cluster.Unplug(node)) },
+		undo: func(t *testing.T, node string) { must(t, cluster.Reconnect(node)) },
+	},
+	{
+		name: "its API server dies", moves: true, most: threshold + tookOver,
+		do: func(t *testing.T, node string) {
+			must(t, os.Rename(cluster.File(node, apiManifest), cluster.File(node, "etc/kubernetes/kube-apiserver.yaml")))
+			in(t, node, "pkill", "-KILL", "-x", "kube-apiserver")
+		},
+		undo: func(t *testing.T, node string) {
+			must(t, os.Rename(cluster.File(node, "etc/kubernetes/kube-apiserver.yaml"), cluster.File(node, apiManifest)))
+		},
+	},
+	{
+		name: "its API server hangs", moves: true, most: 3*2*time.Second + time.Second + tookOver,
+		do: func(t *testing.T, node string) {
+			cluster.Avoid(node)
+			in(t, node, "pkill", "-STOP", "-x", "kube-apiserver")
+		},
+		undo: func(t *testing.T, node string) { in(t, node, "pkill", "-CONT", "-x", "kube-apiserver") },
+	},
+	{
+		name: "its Herald is killed", moves: false, most: tookOver,
+		do:   func(t *testing.T, node string) { in(t, node, "pkill", "-KILL", "-x", "herald") },
+		undo: func(*testing.T, string) {},
+	},
+	{
+		name: "its power is cut", moves: true, most: 25 * time.Second, // the lease duration, and etcd's election
+		do: func(t *testing.T, node string) { must(t, cluster.PowerOff(t.Context(), node)) },
+		undo: func(t *testing.T, node string) {
+			must(t, cluster.Boot(node))
+			must(t, cluster.StartProxy(node))
+		},
+	},
+}
+
+const apiManifest = "etc/kubernetes/manifests/kube-apiserver.yaml"
+
+// TestControlPlaneFailover: whatever happens to the owner, the VIP is away for no
+// longer than it must, is answered by one node at a time, and does not move back.
+func TestControlPlaneFailover(t *testing.T) {
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			settled(t)
+			was := cpOwner(t)
+			asking, err := cluster.WhoHas(t.Context(), 20*time.Millisecond, cpVIP)
+			must(t, err)
+			w := watchAPI(t.Context(), "cl", cpVIP)
+			w.goodAfter(t, time.Now())
+			happened := time.Now()
+			f.do(t, was)
+			if f.moves {
+				await(t, time.Minute, "another owner", func() error {
+					if now := cpOwner(t); now == was {
+						return fmt.Errorf("still %s", now)
+					}
+					return nil
+				})
+			} else {
+				time.Sleep(8 * time.Second) // what is not to happen has had its time
+			}
+			w.goodAfter(t, time.Now())
+			now := cpOwner(t)
+			f.undo(t, was)
+			settled(t)
+			outage, bad := w.end()
+			report := asking.Stop()
+			t.Logf("%s: from %s to %s, %d failed, away for %v (%v since it happened)", f.name, was, now, bad, outage.Round(time.Millisecond), time.Since(happened).Round(time.Second))
+			if outage > f.most {
+				t.Errorf("away for %v, want %v at most", outage, f.most)
+			}
+			if (was != now) != f.moves {
+				t.Errorf("from %s to %s", was, now)
+			}
+			if back := cpOwner(t); back != now {
+				t.Errorf("it went on to %s when %s was well again", back, was)
+			}
+			if d := report.Addrs[0].LongestDouble; d > handOver {
+				t.Errorf("two nodes answered for %v, want %v at most:\n%s", d, handOver, report)
+			}
+		})
+	}
+}
+
+// handOver is how long both nodes may answer in a hand-over (docs/ownership.md).
+const handOver = 3200 * time.Millisecond
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// in runs a program on a node.
+func in(t *testing.T, node string, argv ...string) string {
+	t.Helper()
+	out, err := cluster.In(t.Context(), node, argv...)
+	must(t, err)
+	return out
+}
+
+// watchBringing notes when the first API server, and the VIP, first answer.
+func watchBringing(ctx context.Context) func() {
+	ctx, cancel := context.WithCancel(ctx)
+	api := watchAPI(ctx, "cp", netip.AddrFrom4([4]byte{10, 78, 0, 11}))
+	vip := watchAPI(ctx, "cl", cpVIP)
+	return func() {
+		cancel()
+		api.end()
+		vip.end()
+		bringing.api, bringing.vip = api.first(), vip.first()
+	}
+}

@@ -1,0 +1,176 @@
+package nodes
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A watch asks an API server at an address again and again, each time on a new
+// connection from the client's host, whether it is ready.
+type watch struct {
+	stop context.CancelFunc
+	done sync.WaitGroup
+	mu   sync.Mutex
+	good []time.Time // when a good answer came
+	bad  []string
+}
+
+const askEvery = 50 * time.Millisecond
+
+// watchAPI begins to ask https://addr:6443/readyz from the host ns.
+func watchAPI(ctx context.Context, ns string, addr netip.Addr) *watch {
+	ctx, stop := context.WithCancel(ctx)
+	w := &watch{stop: stop}
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{
+		DialContext: cluster.DialFrom(ns), DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	}}
+	url := "https://" + netip.AddrPortFrom(addr, 6443).String() + "/readyz"
+	w.done.Go(func() {
+		tick := time.NewTicker(askEvery)
+		defer tick.Stop()
+		for {
+			w.done.Go(func() { w.ask(client, url) })
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	})
+	return w
+}
+
+func (w *watch) ask(client *http.Client, url string) {
+	began := time.Now()
+	answer, err := client.Get(url)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case err != nil:
+		w.bad = append(w.bad, fmt.Sprintf("%s: %v", began.Format("05.000"), err))
+	case answer.StatusCode != http.StatusOK:
+		w.bad = append(w.bad, fmt.Sprintf("%s: %s", began.Format("05.000"), answer.Status))
+	default:
+		w.good = append(w.good, time.Now())
+	}
+	if err == nil {
+		answer.Body.Close()
+	}
+}
+
+// first is when the first good answer came, or zero.
+func (w *watch) first() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.good) == 0 {
+		return time.Time{}
+	}
+	return slices.MinFunc(w.good, time.Time.Compare)
+}
+
+// goodAfter waits for a good answer that came after at.
+func (w *watch) goodAfter(t *testing.T, at time.Time) {
+	t.Helper()
+	await(t, time.Minute, "the VIP to answer again", func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !slices.ContainsFunc(w.good, func(g time.Time) bool { return g.After(at) }) {
+			return fmt.Errorf("no good answer since %v; the last bad ones: %v", at, w.bad[max(0, len(w.bad)-3):])
+		}
+		return nil
+	})
+}
+
+// end stops asking. It returns the longest time without a good answer, and how many were bad.
+func (w *watch) end() (outage time.Duration, bad int) {
+	w.stop()
+	w.done.Wait()
+	slices.SortFunc(w.good, time.Time.Compare)
+	for i := 1; i < len(w.good); i++ {
+		outage = max(outage, w.good[i].Sub(w.good[i-1]))
+	}
+	return outage, len(w.bad)
+}
+
+// await tries look until it returns nil.
+func await(t *testing.T, most time.Duration, what string, look func() error) {
+	t.Helper()
+	deadline := time.Now().Add(most)
+	for {
+		err := look()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waiting for %s: %v", what, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// owner is the node that holds a lease of kube-system.
+func owner(ctx context.Context, lease string) (string, error) {
+	l, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(ctx, lease, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
+		return "", fmt.Errorf("nobody holds %s", lease)
+	}
+	return *l.Spec.HolderIdentity, nil
+}
+
+// cpOwner is the node that holds the VIP of the control plane.
+func cpOwner(t *testing.T) string {
+	t.Helper()
+	var node string
+	await(t, time.Minute, "an owner of the control plane's VIP", func() (err error) {
+		node, err = owner(t.Context(), "plndr-cp-lock")
+		return err
+	})
+	return node
+}
+
+// settled waits until every node is Ready, every API server answers, and every
+// Herald says that its own is.
+func settled(t *testing.T) {
+	t.Helper()
+	await(t, 3*time.Minute, "all nodes to be well", func() error {
+		list, err := cluster.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		if len(list.Items) != len(cluster.Nodes()) {
+			return fmt.Errorf("%d nodes", len(list.Items))
+		}
+		for _, n := range list.Items {
+			for _, c := range n.Status.Conditions {
+				if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+					return fmt.Errorf("%s is not Ready: %s", n.Name, c.Message)
+				}
+			}
+			l, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(t.Context(), "herald-node-"+n.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if !strings.Contains(l.Annotations["heraldvip.io/node"], `"apiServer":true`) || l.Annotations["heraldvip.io/fenced"] != "" {
+				return fmt.Errorf("%s: %v", l.Name, l.Annotations)
+			}
+			if age := time.Since(l.Spec.RenewTime.Time); age > 5*time.Second {
+				return fmt.Errorf("%s was renewed %v ago", l.Name, age)
+			}
+		}
+		return nil
+	})
+}
