@@ -46,6 +46,8 @@ var floors = map[string]int{
 	"pkg/probe": 1,
 	"pkg/serve": 1,
 
+	"pkg/preflight": 1,
+
 	"pkg/vip":    0,
 	"pkg/config": 0,
 }

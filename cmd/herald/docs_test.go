@@ -44,6 +44,24 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// TestDerived: so are the files of manifests/ that follow from what "herald manifest" prints.
+func TestDerived(t *testing.T) {
+	for _, d := range derived {
+		have, err := os.ReadFile(filepath.Join("../../manifests", d.file))
+		if err != nil {
+			t.Errorf("%v (herald docs writes it)", err)
+			continue
+		}
+		want, err := d.write(have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(have), string(want)); diff != "" {
+			t.Errorf("%s is not current (herald docs), -have +now:\n%s", d.file, diff)
+		}
+	}
+}
+
 // TestReadme: the README's table of options is current.
 func TestReadme(t *testing.T) {
 	have, err := os.ReadFile("../../README.md")
@@ -67,7 +85,7 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 { // the second time changes nothing
-		if _, _, err := run(t, docsCommand(), "--dir", dir, "--readme", readme); err != nil {
+		if _, _, err := run(t, docsCommand(), "--dir", dir, "--manifests=", "--readme", readme); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(readme)
@@ -89,18 +107,18 @@ func TestDocs(t *testing.T) {
 
 func TestDocsErrors(t *testing.T) {
 	dir := t.TempDir()
-	if _, _, err := run(t, docsCommand(), "--dir", filepath.Join(dir, "none"), "--readme="); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := run(t, docsCommand(), "--dir", filepath.Join(dir, "none"), "--manifests=", "--readme="); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
 	}
 	readme := filepath.Join(dir, "README.md")
-	if _, _, err := run(t, docsCommand(), "--dir", dir, "--readme", readme); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := run(t, docsCommand(), "--dir", dir, "--manifests=", "--readme", readme); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no README: %v", err)
 	}
 	for _, content := range []string{"", summaryBegin, summaryEnd + summaryBegin} {
 		if err := os.WriteFile(readme, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := run(t, docsCommand(), "--dir", dir, "--readme", readme); err == nil || !strings.Contains(err.Error(), "has no place for the table of options") {
+		if _, _, err := run(t, docsCommand(), "--dir", dir, "--manifests=", "--readme", readme); err == nil || !strings.Contains(err.Error(), "has no place for the table of options") {
 			t.Errorf("README %q: %v", content, err)
 		}
 		if got, err := os.ReadFile(readme); err != nil || string(got) != content {
@@ -114,7 +132,7 @@ func TestDocsErrors(t *testing.T) {
 func TestDocumentedManifests(t *testing.T) {
 	command := regexp.MustCompile(`(?m)^\s*herald manifest ((?:[^|>\n\\]|\\\n)+)`)
 	seen := 0
-	for _, file := range []string{"../../README.md", "../../docs/operations.md"} {
+	for _, file := range []string{"../../README.md", "../../docs/operations.md", "../../docs/control-plane.md", "../../docs/installation.md"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
