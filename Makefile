@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LAB     := bin/lab
 
 .DEFAULT_GOAL := build
-.PHONY: build image test lint unit parts simulate demo lab bench docs manifests clean help
+.PHONY: build image test test-nodes lint unit parts simulate demo lab bench docs manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/herald ./cmd/herald
@@ -24,12 +24,16 @@ unit: ## the tests that need neither root nor a lab
 parts: ## what the lab is made of: Debian packages, and etcd, API server, kube-proxy... in bin/parts
 	@testing/lab/deps.sh
 	@testing/lab/parts/build.sh
+	@testing/lab/nodes/parts/build.sh
 
 simulate: ## the simulation with random faults, for longer (HERALD_SEEDS=2000)
 	HERALD_SEEDS=$${HERALD_SEEDS:-2000} go test -count=1 -timeout 0 ./testing/simulation
 
 demo: build parts ## shows what Herald does, on a cluster that it brings up and removes (root)
 	go run ./testing/demo
+
+test-nodes: build parts ## only the tests on real nodes: kubelet, containerd, kubeadm (root)
+	HERALD_LAB=require go test -count=1 -timeout 25m -v ./testing/nodes
 
 lab: build parts ## brings a cluster up, leaves it up and says how to use it (root)
 	go build -o $(LAB) ./testing/lab/cmd/lab
@@ -51,4 +55,4 @@ clean: ## removes bin/ and what a killed lab left (that needs root)
 	rm -rf bin .lab
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /\1 /p' Makefile | while read -r name about; do printf '  make %-10s %s\n' "$$name" "$$about"; done
+	@sed -n 's/^\([-a-z]*\):.*## /\1 /p' Makefile | while read -r name about; do printf '  make %-10s %s\n' "$$name" "$$about"; done

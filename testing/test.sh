@@ -183,6 +183,7 @@ all)
   export HERALD_LAB=require
   needed "packages" packages
   needed "programs of the lab" testing/lab/parts/build.sh
+  needed "programs of real nodes" testing/lab/nodes/parts/build.sh
   needed "bin/herald" make build
   lint
   unit

@@ -39,6 +39,7 @@ if ! command -v /usr/sbin/miniupnpd >/dev/null; then
   if [ -d /run/systemd/system ]; then systemctl -q disable --now miniupnpd || true; fi
 fi
 need upnpc miniupnpc
+
 # Real nodes.
 need containerd containerd
 need runc runc
