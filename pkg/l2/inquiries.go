@@ -43,6 +43,8 @@ const (
 	// quietLink is how long nobody at all may have been heard on a link before it is
 	// this node that is cut off.
 	quietLink = 10 * time.Second
+	// stepGap is the least time between two steps.
+	stepGap = time.Millisecond
 	// never is far away.
 	never = 1000 * time.Hour
 )
@@ -166,14 +168,20 @@ func (q *Inquiries) Observe(w *vip.World) {
 func (q *Inquiries) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var last time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-q.wake:
+			if wait := stepGap - time.Since(last); wait > 0 { // a flood of claims is read in heaps
+				timer.Reset(wait)
+				continue
+			}
 		case <-timer.C:
 		}
-		timer.Reset(q.step(time.Now()))
+		last = time.Now()
+		timer.Reset(q.step(last))
 	}
 }
 
@@ -221,7 +229,7 @@ func (q *Inquiries) step(now time.Time) time.Duration {
 		q.count()
 		q.a.opts.Poke()
 	}
-	return max(next.Sub(now), time.Millisecond)
+	return max(next.Sub(now), stepGap)
 }
 
 // defence announces an address of this node at once, but not twice within

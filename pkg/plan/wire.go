@@ -113,15 +113,14 @@ func (m *maker) contested(s *service, a vip.Address) {
 	m.inquire(i)
 	var by []string
 	if known {
-		by = slices.Clone(f.Wrong)
+		by = f.Wrong
 	}
 	if heard && age < echo {
 		m.again(echo - age)
-		if !slices.Contains(by, sound.MAC) {
-			by = append(by, sound.MAC)
+		if len(by) == 0 { // else the finding names it, or has named enough
+			by = []string{sound.MAC}
 		}
 	}
-	slices.Sort(by)
 	if len(by) == 0 {
 		if since := f.Cleared; known {
 			if since.IsZero() { // that host answers no question

@@ -222,8 +222,11 @@ func TestContested(t *testing.T) {
 			return finds(hears(mine(), foe, time.Minute), rules(), wrong(foe))
 		}, 0, fmt.Sprintf(ill, foe)},
 		{"two of them", func() vip.World {
-			return finds(hears(mine(), foe, time.Second), rules(), wrong("02:00:00:00:00:fe"))
+			return finds(hears(mine(), foe, time.Second), rules(), wrong("02:00:00:00:00:fe", foe))
 		}, 29 * time.Second, fmt.Sprintf(ill, "02:00:00:00:00:fe, "+foe)},
+		{"one of so many that not all are kept: no Event for each", func() vip.World {
+			return finds(hears(mine(), foe, time.Second), rules(), wrong("02:00:00:00:00:fe"))
+		}, 29 * time.Second, fmt.Sprintf(ill, "02:00:00:00:00:fe")},
 		{"long ago", func() vip.World { return hears(mine(), foe, time.Hour) }, 0, well},
 		{"long ago, but still there", func() vip.World {
 			w := finds(hears(mine(), foe, time.Second), rules(), wrong(foe))
