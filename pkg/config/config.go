@@ -24,6 +24,7 @@ type Config struct {
 	Kube     Kube
 	Serve    Serve
 	UPnP     UPnP
+	DHCP     Leasing
 	Control  Control
 }
 

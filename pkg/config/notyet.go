@@ -6,7 +6,6 @@ const (
 	lacksBalancer = "balancing over the API servers in the kernel"
 	lacksBGP      = "BGP"
 	lacksRoutes   = "routing tables"
-	lacksDHCP     = "DHCP"
 	lacksNames    = "names as addresses"
 	lacksEgress   = "egress"
 	lacksLabels   = "node labels"
@@ -62,8 +61,6 @@ var notYet = []Option{
 	{Env: "vip_cleanroutingtable", Flag: "cleanRoutingTable", Type: Bool, Default: "false", Group: Routing, When: lacksRoutes, Effect: Unused, Meaning: "Remove left-over routes at start."},
 
 	// DHCP, DNS and UPnP.
-	{Env: "dhcp_mode", Type: String, Default: "ipv4", Group: DHCP, When: lacksDHCP, Effect: Unused, Meaning: "The families to ask for: `ipv4`, `ipv6` or `dual`."},
-	{Env: "dhcp_backoff_attempts", Type: Int, Default: "3", Group: DHCP, When: lacksDHCP, Effect: Unused, Meaning: "How often a lease is asked for; 0 is for ever."},
 	{Env: "dns_mode", Flag: "dnsMode", Type: String, Default: "first", Group: DHCP, When: lacksNames, Effect: Unused, Meaning: "Which addresses of a name are used: `first`, `ipv4`, `ipv6` or `dual`."},
 	{Env: "vip_ddns", Flag: "ddns", Type: Bool, Default: "false", Group: DHCP, When: lacksNames, Effect: Unused, Meaning: "Get the control plane's address by DHCP and dynamic DNS."},
 

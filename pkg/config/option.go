@@ -93,7 +93,7 @@ const (
 
 // Options is the table of all options: those this version supports, then
 // those it only knows of.
-var Options = slices.Concat(supported, forwarding, notYet)
+var Options = slices.Concat(supported, forwarding, leasing, notYet)
 
 // byName finds an option by its environment variable or an alias of it.
 func byName(name string) (Option, bool) {

@@ -35,6 +35,7 @@ func base() Config {
 		ARP:   ARP{Enable: true, Period: 3 * time.Second},
 		Serve: Serve{Metrics: ":2112"},
 		UPnP:  UPnP{Status: true},
+		DHCP:  Leasing{Attempts: 3, Mode: "ipv4"},
 		Control: Control{
 			Port: 6443, LeaseNamespace: "kube-system", LeaseName: "plndr-cp-lock",
 			CheckPeriod: time.Second, CheckTimeout: 2 * time.Second, CheckMost: 3,
@@ -95,6 +96,8 @@ func TestParse(t *testing.T) {
 		{"LoadBalancerClassLegacyHandling=false lb_class_legacy_handling=true", func(*Config) {}}, // the proper name wins
 		{"lb_class_legacy_handling=true LoadBalancerClassLegacyHandling=false", func(*Config) {}}, // in any order
 		{"vip_arpRate=500", func(c *Config) { c.ARP.Period = 500 * time.Millisecond }},
+		{"dhcp_backoff_attempts=0", func(c *Config) { c.DHCP.Attempts = 0 }},
+		{"dhcp_mode=dual", func(c *Config) { c.DHCP.Mode = "dual" }},
 		{"vip_skipdad=true", func(c *Config) { c.ARP.SkipDAD = true }},
 		{"k8s_config_file=/etc/k3s.yaml", func(c *Config) { c.Kube.ConfigFile = "/etc/k3s.yaml" }},
 		{"kubernetes_addr=https://[2001:db8::1]:6443", func(c *Config) { c.Kube.Server = "https://[2001:db8::1]:6443" }},

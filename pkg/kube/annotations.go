@@ -48,17 +48,18 @@ var Annotations = []Annotation{
 	{Key: forwardKey, Value: "true or false", Meaning: "Have the UPnP gateways of the VIP's link forward the Service's ports to it. Needs enable_upnp. See upnp.md."},
 	{Key: forwardLeaseKey, Value: "a duration such as 1h, or 0", Meaning: "How long a gateway is to keep a mapping that is not renewed; Herald renews at half of it. The default is 1h; 0 is for ever."},
 	{Key: externalPortKey, Value: "a port, pairs of Service port and external port such as 80=8080,443=8443, or any", Meaning: "The external ports, where they are not those of the Service. any: where that one is taken, another will do."},
+	{Key: hostnameKey, Value: "a host name", Meaning: "The name to give to the DHCP server: option 12, and the FQDN option of DHCPv6."},
+	{Key: hwaddrKey, Value: "a MAC address", Meaning: "The MAC address of the VIP leased by DHCP, for servers that have an address reserved for it. The default is made of the Service's UID. It is the client identifier, too, and with it given, of DHCPv6."},
+	{Key: requestedKey, Value: "an IP address, or one of each family", Meaning: "The address to ask the DHCP server for. Herald writes the one that was leased."},
+	{Key: macvlanKey, Value: "the name of a network interface", Meaning: "The name of the interface that Herald makes for the VIP leased by DHCP. Services of a namespace that name the same one share one lease and one VIP. An interface of that name that is not Herald's is left alone, and the Service gets no VIP."},
+	{Key: broadcastKey, Value: "true or false", Meaning: "Have the DHCP server answer by broadcast, where something on the way or the node swallows answers to an address it does not know yet."},
+	{Key: filterKey, Value: "0, 1 or 2", Meaning: "The reverse path filter of the interface that Herald makes. The default is 2 (loose). 1 (strict) drops what clients send, since answers leave by the interface below."},
+	{Key: leasesKey, Value: "JSON", Meaning: "What a DHCP server has leased: address, server, when it expires. Another node goes on with it.", Written: true},
 	{Key: hostKey, Value: "a node's name", Meaning: "The node that announces the VIP.", Written: true},
 	{Key: markKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
 	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Later: true, Misses: "the VIP is announced without a VLAN"},
 	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Later: true},
-	{Key: "kube-vip.io/loadbalancerHostname", Value: "a host name", Meaning: "The host name to give to a DHCP server.", Later: true},
-	{Key: "kube-vip.io/hwaddr", Value: "a MAC address", Meaning: "The MAC address to use for DHCP.", Later: true},
-	{Key: "kube-vip.io/requestedIP", Value: "an IP address", Meaning: "The address to ask a DHCP server for.", Later: true},
-	{Key: "kube-vip.io/macvlanName", Value: "the name of a network interface", Meaning: "The macvlan interface to use for DHCP.", Later: true},
-	{Key: "kube-vip.io/dhcp-broadcast", Value: "true or false", Meaning: "Ask a DHCP server to answer by broadcast.", Later: true},
-	{Key: "kube-vip.io/rp_filter", Value: "0, 1 or 2", Meaning: "The reverse path filter of the macvlan interface.", Later: true},
 	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Later: true},
 	{Key: "kube-vip.io/egress", Value: "true or false", Meaning: "Send what the Service's pods send with the VIP as its source. The same holds for all annotations whose name begins with egress.", Later: true},
 	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false", Meaning: "Elect an owner for this Service alone.", Later: true},
@@ -77,6 +78,7 @@ func annotate(s *vip.Service, annotations map[string]string) {
 	s.Lease = r.lease()
 	s.Mode = r.mode()
 	s.Forward = r.forward()
+	s.DHCP = r.dhcp()
 	for _, a := range Annotations {
 		v := strings.TrimSpace(annotations[a.Key])
 		if a.Misses == "" || v == "" {

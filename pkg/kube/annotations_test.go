@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -79,7 +80,35 @@ func TestAnnotate(t *testing.T) {
 		{serviceVLANKey, "100", vip.Service{Invalid: []string{
 			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN."}}},
 		{serviceVLANKey, "", vip.Service{}},
-		{"kube-vip.io/hwaddr", "00:00:6C:00:00:01", vip.Service{}},
+		{hwaddrKey, "00:00:6C:00:00:01", vip.Service{DHCP: vip.DHCP{MAC: "00:00:6c:00:00:01"}}},
+		{hwaddrKey, "01:00:5e:00:00:01", vip.Service{Invalid: []string{
+			`kube-vip.io/hwaddr is "01:00:5e:00:00:01": no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used.`}}},
+		{hwaddrKey, "00:00:00:00:00:00", vip.Service{Invalid: []string{
+			`kube-vip.io/hwaddr is "00:00:00:00:00:00": no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used.`}}},
+		{hwaddrKey, "00-00", vip.Service{Invalid: []string{
+			`kube-vip.io/hwaddr is "00-00": no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used.`}}},
+		{hostnameKey, "mydhcp-test", vip.Service{DHCP: vip.DHCP{Hostname: "mydhcp-test"}}},
+		{hostnameKey, "Web.Example.COM", vip.Service{DHCP: vip.DHCP{Hostname: "Web.Example.COM"}}},
+		{hostnameKey, "a b", vip.Service{Invalid: []string{
+			`kube-vip.io/loadbalancerHostname is "a b": no host name; write letters, digits, dashes and dots, at most 63 between two dots. No name is given.`}}},
+		{requestedKey, "10.0.0.5,fd00::5", vip.Service{DHCP: vip.DHCP{Requested: addrs("10.0.0.5", "fd00::5")}}},
+		{requestedKey, "10.0.0.5,10.0.0.6", vip.Service{Invalid: []string{
+			`kube-vip.io/requestedIP is "10.0.0.5,10.0.0.6": two addresses of one family; write one IP address, or one of each family. No address is asked for.`}}},
+		{requestedKey, "x", vip.Service{Invalid: []string{
+			`kube-vip.io/requestedIP is "x": "x" is not an IP address; write one IP address, or one of each family. No address is asked for.`}}},
+		{requestedKey, "0.0.0.0", vip.Service{}},
+		{macvlanKey, "shared", vip.Service{DHCP: vip.DHCP{Macvlan: "shared"}}},
+		{macvlanKey, "../eth0", vip.Service{Invalid: []string{
+			`kube-vip.io/macvlanName is "../eth0": no name of a network interface; write one of at most 15 characters. The default is used.`}}},
+		{broadcastKey, "true", vip.Service{DHCP: vip.DHCP{Broadcast: true}}},
+		{filterKey, "1", vip.Service{DHCP: vip.DHCP{RPFilter: "1"}}},
+		{filterKey, "3", vip.Service{Invalid: []string{`kube-vip.io/rp_filter is "3": write 0, 1 or 2. The default is used.`}}},
+		{leasesKey, `[{"address":"10.0.0.5","bits":24,"mac":"02:00:00:00:00:01","server":"10.0.0.1","expires":"2026-01-01T00:00:00Z"},{"address":"fd00::5","bits":128,"mac":"02:00:00:00:00:01"}]`,
+			vip.Service{DHCP: vip.DHCP{Leases: []vip.Contract{
+				{Addr: addrs("10.0.0.5")[0], Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)},
+				{Addr: addrs("fd00::5")[0], Bits: 128, MAC: "02:00:00:00:00:01"}}}}},
+		{leasesKey, `[{"address":"10.0.0.5","bits":99,"mac":"02:00:00:00:00:01"},{"address":"127.0.0.1","bits":8},{"bits":8},{"address":"fe80::1%eth0","bits":128}]`, vip.Service{}},
+		{leasesKey, `{`, vip.Service{}},
 		{"example.com/anything", "goes", vip.Service{}},
 	}
 	for _, tt := range tests {
@@ -130,8 +159,10 @@ func FuzzAnnotate(f *testing.F) {
 	f.Add("192.168.0.1,fd00::1", "true", "eth0", "shared", "VIP")
 	f.Add("::ffff:1.2.3.4%x", "wahr", "a b", "other/shared", "Prroxy")
 	f.Add(",", "\x00", strings.Repeat("ü", 99), "/", "\xff")
+	f.Add("0.0.0.0", "1", "02:00:00:00:00:01", "[{\"address\":\"10.0.0.1\",\"bits\":24}]", "2")
 	f.Fuzz(func(t *testing.T, addresses, truth, link, lease, mode string) {
 		values := map[string]string{
+			hostnameKey: lease, hwaddrKey: link, requestedKey: addresses, macvlanKey: link, broadcastKey: truth, filterKey: mode, leasesKey: lease,
 			addressesKey: addresses, ignoreKey: truth, withoutEndpointsKey: truth,
 			interfaceKey: link, leaseNameKey: lease, ipModeKey: mode,
 		}
@@ -158,6 +189,9 @@ func FuzzAnnotate(f *testing.F) {
 		}
 		if strings.Contains(s.Lease, "/") || strings.HasPrefix(s.Lease, nodeLeasePrefix) {
 			t.Errorf("lease %q of %q", s.Lease, lease)
+		}
+		if d := s.DHCP; len(d.Macvlan) > 15 || strings.Contains(d.Macvlan, "/") || len(d.Requested) > 2 || len(d.MAC) != 0 && len(d.MAC) != 17 || len(d.Hostname) > 253 {
+			t.Errorf("DHCP %+v", d)
 		}
 		if s.Mode != "" && s.Mode != vip.ModeVIP && s.Mode != vip.ModeProxy {
 			t.Errorf("mode %q of %q", s.Mode, mode)

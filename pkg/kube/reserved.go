@@ -38,7 +38,7 @@ func (c *Cluster) reserve() []vip.Reserved {
 		single(c.host, "the address of the API server")
 	}
 	for i := range c.listed {
-		for _, a := range c.listed[i].Addresses {
+		for _, a := range asked(&c.listed[i]) {
 			u := c.uses[a]
 			if u == nil || !c.listed[i].LoadBalancer {
 				continue
@@ -54,4 +54,12 @@ func (c *Cluster) reserve() []vip.Reserved {
 	}
 	slices.SortFunc(out, func(a, b vip.Reserved) int { return a.Prefix.Compare(b.Prefix) })
 	return out
+}
+
+// asked is the addresses that s asks for, and those that DHCP servers have leased for it.
+func asked(s *vip.Service) []netip.Addr {
+	if len(s.DHCP.Leases) == 0 {
+		return s.Addresses
+	}
+	return append(slices.Clone(s.Addresses), leasedAddrs(s.DHCP.Leases)...)
 }

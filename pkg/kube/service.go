@@ -15,6 +15,7 @@ type record struct {
 	vip.Service
 	version    string // metadata.resourceVersion
 	hosted     bool   // it has the annotation kube-vip.io/vipHost, be it empty
+	leasing    bool   // it has the annotation heraldvip.io/dhcp-lease, be it unreadable
 	clusterIPs []netip.Addr
 }
 
@@ -31,6 +32,7 @@ func readService(o *corev1.Service) *record {
 	r.Created = o.CreationTimestamp.UTC()
 	r.LoadBalancer = o.Spec.Type == corev1.ServiceTypeLoadBalancer
 	_, r.hosted = o.Annotations[hostKey]
+	_, r.leasing = o.Annotations[leasesKey]
 	if o.Spec.LoadBalancerClass != nil {
 		r.HasClass, r.Class = true, *o.Spec.LoadBalancerClass
 	}

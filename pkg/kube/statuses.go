@@ -91,6 +91,9 @@ func (s *Statuses) holds(r *record, w vip.Status) bool {
 	if r.Host != w.Host || r.Mark != w.Mark || r.hosted != (w.Host != "") {
 		return false
 	}
+	if !sameLeases(r.DHCP.Leases, w.Leases) || r.leasing != (len(w.Leases) > 0) || len(w.Leases) > 0 && !slices.Equal(r.DHCP.Requested, leasedAddrs(w.Leases)) {
+		return false
+	}
 	return slices.EqualFunc(r.Ingress, w.Ingress, func(have, want vip.Ingress) bool {
 		return have.Addr == want.Addr && have.Hostname == want.Hostname && slices.Equal(have.Ports, want.Ports) &&
 			(have.Mode == want.Mode || want.Mode == "" || s.modeless.Load())
@@ -110,6 +113,9 @@ func body(r *record, w vip.Status) ([]byte, error) {
 		case key == hostKey && r.hosted, key == markKey && r.Mark != "":
 			annotations[key] = nil // null removes it
 		}
+	}
+	if err := leaseAnnotations(annotations, r, w); err != nil {
+		return nil, err
 	}
 	if len(annotations) > 0 {
 		meta["annotations"] = annotations

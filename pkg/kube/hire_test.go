@@ -1,0 +1,58 @@
+package kube
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A lease is written beside the status, and what is written is what is read. When it
+// is gone the address stays as the one to ask for.
+func TestStatusOfALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := newDesk(t)
+		defer stop()
+		d.edit(web(0), func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.LoadBalancerIP = corev1.ServiceTypeLoadBalancer, "0.0.0.0"
+			s.Annotations = map[string]string{requestedKey: "10.0.0.99", "example.com/theirs": "stays"}
+		})
+		idle(time.Second)
+		want := statusOf(0)
+		want.Leases = []vip.Contract{{Addr: want.Ingress[0].Addr, Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1",
+			Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second)}, {Addr: netip.MustParseAddr("fd00::5"), Bits: 128, MAC: "02:00:00:00:00:01"}}
+		d.ask(want)
+		idle(time.Minute)
+		if d.writes(web(0)) != 1 || d.held() != 1 {
+			t.Fatalf("%d writes, %d hold", d.writes(web(0)), d.held())
+		}
+		if got := d.at(web(0)).Annotations[requestedKey]; got != "10.0.0.0,fd00::5" {
+			t.Errorf("requestedIP %q", got)
+		}
+		if diff := cmp.Diff(want.Leases, readService(d.at(web(0))).DHCP.Leases, compareNets); diff != "" {
+			t.Error(diff)
+		}
+		want.Leases[0].Expires = want.Leases[0].Expires.Add(time.Hour)
+		d.ask(want)
+		idle(time.Minute)
+		if d.writes(web(0)) != 2 {
+			t.Errorf("%d writes after a renewal", d.writes(web(0)))
+		}
+		d.edit(web(0), func(s *corev1.Service) { s.Annotations[leasesKey] = "spoilt" })
+		idle(time.Minute)
+		if diff := cmp.Diff(want.Leases, readService(d.at(web(0))).DHCP.Leases, compareNets); diff != "" {
+			t.Error(diff)
+		}
+		d.ask(vip.Status{Service: web(0)})
+		idle(time.Minute)
+		got := d.at(web(0))
+		if diff := cmp.Diff(map[string]string{requestedKey: "10.0.0.0,fd00::5", "example.com/theirs": "stays"}, got.Annotations); diff != "" || len(got.Status.LoadBalancer.Ingress) > 0 {
+			t.Errorf("status %v, annotations %s", got.Status, diff)
+		}
+	})
+}
