@@ -46,7 +46,7 @@ func (c *Cluster) serviceChanged(k vip.Key, old, new *record) (matters bool) {
 			continue
 		}
 		if r.LoadBalancer {
-			for _, a := range asked(&r.Service) {
+			for _, a := range sought(&r.Service) {
 				if r == new {
 					c.using(a).asked++
 				} else {

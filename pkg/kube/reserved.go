@@ -38,7 +38,7 @@ func (c *Cluster) reserve() []vip.Reserved {
 		single(c.host, "the address of the API server")
 	}
 	for i := range c.listed {
-		for _, a := range asked(&c.listed[i]) {
+		for _, a := range sought(&c.listed[i]) {
 			u := c.uses[a]
 			if u == nil || !c.listed[i].LoadBalancer {
 				continue
@@ -56,8 +56,8 @@ func (c *Cluster) reserve() []vip.Reserved {
 	return out
 }
 
-// asked is the addresses that s asks for, and those that DHCP servers have leased for it.
-func asked(s *vip.Service) []netip.Addr {
+// sought is the addresses that s asks for, and those that DHCP servers have leased for it.
+func sought(s *vip.Service) []netip.Addr {
 	if len(s.DHCP.Leases) == 0 {
 		return s.Addresses
 	}
