@@ -34,6 +34,7 @@ func (m *maker) filter() {
 		}
 	}
 	slices.SortFunc(m.serving, older)
+	m.lodge()
 	m.dropConflicts()
 }
 
@@ -65,7 +66,13 @@ func (m *maker) admit(s *service) {
 	s.verdict.Lease = s.lease
 	s.addrs = make([]vip.Address, 0, len(s.Addresses))
 	var refused []string
-	for _, a := range s.Addresses {
+	for _, a := range m.asks(s.Service) {
+		if a.IsUnspecified() {
+			if why := m.admitHire(s, a); why != "" {
+				refused = append(refused, why)
+			}
+			continue
+		}
 		if why := m.refuse(s, a); why != "" {
 			refused = append(refused, why)
 			continue
@@ -74,7 +81,7 @@ func (m *maker) admit(s *service) {
 		s.verdict.Addresses = append(s.verdict.Addresses, a)
 	}
 	switch {
-	case len(s.addrs) == 0:
+	case len(s.addrs)+len(s.hires) == 0:
 		m.settle(s, vip.AddressRefused, strings.Join(refused, "; "))
 	case len(refused) > 0:
 		m.note(s, vip.AddressRefused, strings.Join(refused, "; "))
@@ -190,8 +197,6 @@ var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 // refuse says why s may not have a, or "".
 func (m *maker) refuse(s *service, a netip.Addr) string {
 	switch {
-	case a.IsUnspecified():
-		return fmt.Sprintf("%s asks for an address by DHCP, which this version does not do", a)
 	case a.IsLoopback():
 		return fmt.Sprintf("%s is a loopback address", a)
 	case a.IsMulticast(), a == broadcast:
@@ -220,7 +225,8 @@ func (m *maker) refuse(s *service, a netip.Addr) string {
 
 // dropConflicts takes an address from every Service that shares it, with the
 // same port and protocol, with one that has the better right to it: the one that
-// has it already, else the older.
+// has it already, else the older. One that is leased by DHCP is not shared at all,
+// but among those whose lease it is.
 func (m *maker) dropConflicts() {
 	type slot struct {
 		addr netip.Addr
@@ -229,9 +235,19 @@ func (m *maker) dropConflicts() {
 	order := slices.Clone(m.serving)
 	slices.SortStableFunc(order, func(a, b *service) int { return cmp.Compare(incumbent(b), incumbent(a)) })
 	taken := make(map[slot]*service)
+	first := make(map[netip.Addr]*service)
 	for _, s := range order {
 		var why []string
 		s.addrs = slices.DeleteFunc(s.addrs, func(a vip.Address) bool {
+			if by := first[a.Addr]; by != nil && by.lets(a.Addr) != s.lets(a.Addr) {
+				text := fmt.Sprintf("%s belongs to Service %s, which had it first, and is leased by DHCP", a.Addr, by.Key)
+				if s.leased(a.Addr) {
+					text = fmt.Sprintf("%s, which a DHCP server has leased, belongs to Service %s, which had it first", a.Addr, by.Key)
+					s.tenant.declined[vip.FamilyOf(a.Addr)] = text
+				}
+				why = append(why, text)
+				return true
+			}
 			for _, p := range s.Ports {
 				if by := taken[slot{a.Addr, p}]; by != nil {
 					why = append(why, fmt.Sprintf("%s port %d/%s belongs to Service %s, which had it first", a.Addr, p.Port, p.Protocol, by.Key))
@@ -241,12 +257,15 @@ func (m *maker) dropConflicts() {
 			return false
 		})
 		for _, a := range s.addrs {
+			if first[a.Addr] == nil {
+				first[a.Addr] = s
+			}
 			for _, p := range s.Ports {
 				taken[slot{a.Addr, p}] = s
 			}
 		}
 		switch {
-		case len(s.addrs) == 0:
+		case len(s.addrs) == 0 && len(why) > 0 && !slices.ContainsFunc(s.hires, func(f vip.Family) bool { return s.tenant.declined[f] != "" }):
 			m.settle(s, vip.AddressConflict, strings.Join(why, "; "))
 		case len(why) > 0:
 			m.note(s, vip.AddressConflict, strings.Join(why, "; "))

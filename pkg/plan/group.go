@@ -7,8 +7,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// group makes units of the Services that share an address or a lease.
+// group makes units of the Services that share an address, a lease, or what a DHCP
+// server has leased.
 func (m *maker) group() {
+	byTenant := make(map[*tenant]*unit)
 	byAddr := make(map[netip.Addr]*unit)
 	byLease := make(map[vip.Key]*unit)
 	merged := make(map[*unit]*unit) // a unit that was swallowed -> the one that has it now
@@ -20,8 +22,7 @@ func (m *maker) group() {
 	}
 	for _, s := range m.serving { // oldest first, so the first Service of a unit is its oldest
 		u := find(byLease[s.lease])
-		for _, a := range s.addrs {
-			o := find(byAddr[a.Addr])
+		join := func(o *unit) {
 			switch {
 			case o == nil || o == u:
 			case u == nil:
@@ -34,12 +35,21 @@ func (m *maker) group() {
 				merged[o] = u
 			}
 		}
+		for _, a := range s.addrs {
+			join(find(byAddr[a.Addr]))
+		}
+		if s.tenant != nil {
+			join(find(byTenant[s.tenant]))
+		}
 		if u == nil {
 			u = &unit{}
 			m.units = append(m.units, u)
 		}
 		u.services = append(u.services, s)
 		byLease[s.lease] = u
+		if s.tenant != nil {
+			byTenant[s.tenant] = u
+		}
 		for _, a := range s.addrs {
 			byAddr[a.Addr] = u
 		}
@@ -75,7 +85,13 @@ func (m *maker) seal(u *unit) {
 			}
 			a.Lease = u.lease
 			a.New = m.isNew(u, s, a.Addr)
-			if self != nil {
+			switch leased := s.leased(a.Addr); {
+			case self == nil:
+			case leased && u.claim.Holder == m.Self:
+				a.Link, a.Bits, a.New = s.tenant.link, m.leasedBits(a.Addr, a.Bits), false // the client has asked
+			case leased: // as others see it
+				a.Link, a.Bits, a.New = parent(s, &self.Info), a.Addr.BitLen(), false
+			default:
 				a.Link, a.Bits = m.locate(a.Addr, s.Interface, &self.Info)
 			}
 			links[a.Addr] = *a
@@ -93,6 +109,19 @@ func (m *maker) isNew(u *unit, s *service, a netip.Addr) bool {
 		}
 	}
 	return s.host != "" || u.claim.Changes == 0 || !m.Election || s.Lease != ""
+}
+
+// leasedBits is the prefix length of a leased address: that of the server's subnet
+// only if the options leave it to the link's.
+func (m *maker) leasedBits(a netip.Addr, subnet int) int {
+	bits := m.Bits4
+	if a.Is6() {
+		bits = m.Bits6
+	}
+	if bits == 0 {
+		return subnet
+	}
+	return bits
 }
 
 // locate is the link that carries a on a node, and the prefix length it gets there.

@@ -108,7 +108,15 @@ func (m *maker) barred(u *unit, mb *member) string {
 		return linkFault(link, &mb.Info)
 	}
 	for _, s := range u.services {
+		if len(s.hires) > 0 {
+			if fault := linkFault(parent(s, &mb.Info), &mb.Info); fault != "" {
+				return fault
+			}
+		}
 		for _, a := range s.addrs {
+			if s.leased(a.Addr) {
+				continue
+			}
 			link := s.Interface
 			if link == "" {
 				link = mb.Info.Interface

@@ -9,6 +9,7 @@
 //	every address refused or in conflict         Event, nothing else
 //	no endpoint that gets traffic                no VIP (NoEndpoints)
 //	its unit's lease held by a stranger          waits (HeldByStranger)
+//	... and asks for an address by DHCP          a link and a client of its own, and once it is leased:
 //	held by this node, which may carry it        bound, announced, status written; first, if it is
 //	                                             new, the network is asked whether it is free
 //	held by this node, which may not             handed to the best other node; without one, let go
@@ -44,6 +45,8 @@ type Rules struct {
 	Forwarding  *Forwarding // enable_upnp; nil: no gateway is asked for anything
 	Inquire     bool        // ask whether an address is free before it is used for the first time (vip_skipdad is false)
 
+	DHCPMode string // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
+
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 }
 
@@ -67,6 +70,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	m.clean()
 	m.strays()
 	m.closePorts()
+	m.giveBack()
 	return m.finish()
 }
 
@@ -86,6 +90,7 @@ type maker struct {
 	wanted   map[netip.Addr]bool
 	mapped   map[vip.Key][]*vip.Mapped // by Service
 	wire     wire
+	tenants  map[string]*tenant // by ID: who leases addresses by DHCP
 	plan     vip.Plan
 }
 
@@ -101,6 +106,8 @@ type service struct {
 	control bool          // it stands for the API servers
 	host    string        // the node that wrote its status, if it is one of ours
 	addrs   []vip.Address // what it may have; Link and Bits are filled in for this node
+	hires   []vip.Family  // what it leases by DHCP; the address is in addrs once it is known
+	tenant  *tenant       // as whom; nil if it doesn't
 	lease   vip.Key
 	unit    *unit
 	verdict vip.Verdict

@@ -579,7 +579,6 @@ func TestClass(t *testing.T) {
 
 func TestRefuse(t *testing.T) {
 	tests := []struct{ addr, want string }{
-		{"0.0.0.0", "DHCP"}, {"::", "DHCP"},
 		{"127.0.0.1", "loopback"}, {"::1", "loopback"},
 		{"224.0.0.1", "multicast"}, {"ff02::1", "multicast"}, {"255.255.255.255", "broadcast"},
 		{"169.254.1.1", "link-local"}, {"fe80::1", "link-local"},

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -90,6 +91,7 @@ func (m *maker) own(u *unit) {
 		m.each(u, func(s *service) { m.settle(s, vip.NoEligibleNode, why) })
 		return
 	}
+	m.hire(u)
 	m.each(u, func(s *service) { m.carry(u, s) })
 }
 
@@ -106,9 +108,18 @@ func (m *maker) carry(u *unit, s *service) {
 	var here, taken []string
 	var ingress []vip.Ingress
 	for _, a := range s.addrs {
-		if fault := linkFault(a.Link, &m.members[m.Self].Info); fault != "" {
+		on := a.Link
+		if s.leased(a.Addr) {
+			on = parent(s, &m.members[m.Self].Info)
+		}
+		if fault := linkFault(on, &m.members[m.Self].Info); fault != "" {
 			m.say(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
 			continue
+		}
+		if s.leased(a.Addr) {
+			if _, holds := m.contract(s, vip.FamilyOf(a.Addr)); !holds || !m.stands(s.tenant) {
+				continue
+			}
 		}
 		bound := m.bound(a)
 		if !ready && !bound {
@@ -137,8 +148,20 @@ func (m *maker) carry(u *unit, s *service) {
 		m.tellForward(s)
 		ingress = append(ingress, m.external(s)...)
 	}
-	if len(ingress) > 0 && !giving && !s.control {
-		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress})
+	missing, wrong, open := m.leasing(s)
+	switch {
+	case giving || s.control || open && len(s.Ingress) > 0 && s.host != "":
+		// With a lease in question the status stays as it is, for the moment that takes.
+	case len(ingress) > 0:
+		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress,
+			Leases: m.record(s, func(x netip.Addr) bool {
+				return slices.ContainsFunc(ingress, func(i vip.Ingress) bool { return i.Addr == x })
+			})})
+	case missing > 0 && missing == len(s.hires) && len(s.addrs) == 0 && s.host != "":
+		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})
+	}
+	if len(wrong) > 0 {
+		m.say(s, vip.DHCPFailed, fmt.Sprintf("node %s: %s", m.Self, strings.Join(wrong, "; ")), 0)
 	}
 	switch {
 	case len(taken) > 0:
@@ -147,6 +170,10 @@ func (m *maker) carry(u *unit, s *service) {
 		}
 		s.verdict.Reason, s.verdict.Message = vip.AddressInUse, strings.Join(taken, "; ")
 		m.say(s, vip.AddressInUse, s.verdict.Message, 0)
+	case missing > 0 && len(wrong) > 0:
+		s.verdict.Reason, s.verdict.Message = vip.DHCPFailed, fmt.Sprintf("node %s: %s", m.Self, strings.Join(wrong, "; "))
+	case missing > 0:
+		s.verdict.Reason, s.verdict.Message = vip.Leasing, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.tenant.link)
 	case len(here) < len(s.addrs):
 		s.verdict.Message = fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(here), len(s.addrs))
 	case u.claim.From != "" && u.claim.From != m.Self:

@@ -153,6 +153,9 @@ func (m *maker) verify(u *unit, s *service) {
 			Addr: a.Addr, Link: a.Link, Kind: vip.Theirs, Owner: owner.Name, Occasion: u.claim.Changes,
 			Right: strings.Join(macs(owner.Info), " "),
 		}
+		if s.leased(a.Addr) {
+			i.Right = strings.TrimSpace(i.Right + " " + s.tenant.mac)
+		}
 		m.inquire(i)
 		if f, known := m.found(i); known {
 			m.tell(s, f)

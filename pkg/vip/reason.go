@@ -27,6 +27,8 @@ const (
 	Unanswered       Reason = "VIPUnanswered"
 	ForeignMAC       Reason = "VIPForeignMAC"
 	Answered         Reason = "VIPAnswered"
+	Leasing          Reason = "VIPLeasing"
+	DHCPFailed       Reason = "DHCPFailed"
 	NotLoadBalancer  Reason = "NotLoadBalancer"
 	OtherClass       Reason = "OtherClass"
 	Ignored          Reason = "Ignored"
@@ -63,6 +65,8 @@ var Reasons = []ReasonInfo{
 	{Unanswered, true, true, "A node owns the VIP, but does not answer for it: another node asked the network."},
 	{ForeignMAC, true, true, "Somebody answers for the VIP, or announces it, who does not own it; the message says which MAC. Some clients may be sent there."},
 	{Answered, true, false, "The VIP is answered as it should be again, by its owner alone."},
+	{Leasing, false, false, "The node that owns the Service asks a DHCP server for its address."},
+	{DHCPFailed, true, true, "No DHCP server leases an address, or a lease has ended; or the interface for it can't be had. The message says what was tried and what was answered. It is tried again."},
 	{NotLoadBalancer, false, false, "spec.type is not LoadBalancer."},
 	{OtherClass, false, false, "spec.loadBalancerClass names another implementation."},
 	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},

@@ -129,7 +129,7 @@ func TestBadInput(t *testing.T) {
 	node, _ := cluster.Addrs("n2")
 	refused := map[string]string{
 		node.String(): "node n2", "10.112.0.1": "cluster IP of Service default/kubernetes", "10.112.77.1": "Service range", "10.240.1.7": "pod range", "127.0.0.1": "loopback",
-		"224.0.0.1": "multicast", "169.254.0.9": "link-local", "0.0.0.0": "DHCP", "10.78.0.2": "API server",
+		"224.0.0.1": "multicast", "169.254.0.9": "link-local", "10.78.0.2": "API server",
 	}
 	i := 0
 	for addr, words := range refused {

@@ -1,0 +1,390 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// lease is what a DHCP server has leased to the client of a Service.
+func lease(w vip.World, name, a string) vip.Contract {
+	p := Make(rules(), w)
+	i := slices.IndexFunc(p.Macvlans, func(vip.Macvlan) bool { return true })
+	mac := ""
+	if i >= 0 {
+		mac = p.Macvlans[i].MAC
+	}
+	return vip.Contract{Addr: addr(a), Bits: 24, MAC: mac, Server: "10.77.0.1", Expires: w.Now.Add(time.Hour)}
+}
+
+// connected says that the links that the plan wants are there.
+func connected(w vip.World) vip.World {
+	w.Macvlans = Make(rules(), w).Macvlans
+	return w
+}
+
+// answered says what has become of the Hires that the plan wants.
+func answered(w vip.World, answers ...vip.Hired) vip.World {
+	p := Make(rules(), w)
+	w.Hired = nil
+	for i, h := range p.Hires {
+		x := vip.Hired{State: "selecting"}
+		if i < len(answers) {
+			x = answers[i]
+		}
+		x.Hire = h
+		if x.Contract.Addr.IsValid() {
+			x.Contract.MAC = h.MAC
+		}
+		w.Hired = append(w.Hired, x)
+	}
+	return w
+}
+
+func got(a string, w vip.World) vip.Hired {
+	bits := 24
+	if addr(a).Is6() {
+		bits = 128
+	}
+	return vip.Hired{State: "bound", Contract: vip.Contract{Addr: addr(a), Bits: bits, Server: "10.77.0.1", Expires: w.Now.Add(time.Hour)}}
+}
+
+// hireSeen adds links and clients to seen.
+func hireSeen(p vip.Plan) string {
+	var b strings.Builder
+	for _, l := range p.Macvlans {
+		b.WriteString("link on " + l.Parent + "\n")
+	}
+	for _, h := range p.Hires {
+		b.WriteString("hire " + h.Family.String())
+		if h.Known.Addr.IsValid() {
+			b.WriteString(" known " + h.Known.Addr.String())
+		}
+		if h.Ask.IsValid() {
+			b.WriteString(" ask " + h.Ask.String())
+		}
+		if h.Decline.IsValid() {
+			b.WriteString(" decline " + h.Decline.String())
+		}
+		if h.Release {
+			b.WriteString(" release")
+		}
+		b.WriteString("\n")
+	}
+	text := seen(p)
+	for _, l := range p.Macvlans { // a hash
+		text = strings.ReplaceAll(text, l.Name, "macvlan")
+	}
+	return b.String() + text
+}
+
+// One Service from its creation to its end.
+func TestHire(t *testing.T) {
+	s := svc("a", "0.0.0.0")
+	r := rules()
+	w := world(s)
+	w.Members = w.Members[:1]
+	diff(t, hireSeen(Make(r, w)), "take kubevip-a\na: VIPClaiming")
+	w = held(w, "a", "n1")
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\ntake kubevip-a\na: VIPLeasing")
+	if m := Make(r, w).Macvlans[0]; m.RPFilter != 2 || m.IPv6 || len(m.Name) != 15 {
+		t.Errorf("%+v", m)
+	}
+	w = answered(connected(w))
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\ntake kubevip-a\na: VIPLeasing")
+	w = answered(w, got("10.77.0.155", w))
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
+	w = bind(r, w)
+	p := Make(r, w)
+	diff(t, hireSeen(p), "link on eth0\nhire IPv4\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	if p.Announcements[0].Link != p.Macvlans[0].Name || p.Addresses[0].New {
+		t.Errorf("%+v, %+v", p.Announcements, p.Addresses)
+	}
+	written := p.Statuses[0]
+	if len(written.Leases) != 1 || written.Leases[0].Server != "10.77.0.1" || written.Leases[0].MAC != p.Hires[0].MAC {
+		t.Errorf("recorded: %+v", written.Leases)
+	}
+	// As recorded.
+	w.Services[0].Host, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", written.Ingress, written.Leases
+	w.Services[0].DHCP.Requested = []netip.Addr{addr("10.77.0.155")}
+	w.Hired[0].Contract.Expires = w.Hired[0].Contract.Expires.Add(30 * time.Second)
+	if diff := cmp.Diff(written, Make(r, w).Statuses[0], netips); diff != "" {
+		t.Errorf("a short renewal is written: %s", diff)
+	}
+	w.Hired[0].Contract.Expires = w.Hired[0].Contract.Expires.Add(time.Hour)
+	if Make(r, w).Statuses[0].Leases[0].Expires.Equal(written.Leases[0].Expires) {
+		t.Error("a long one is not")
+	}
+
+	t.Run("another process", func(t *testing.T) { // knows of it by the status
+		w := w
+		w.Hired = nil
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		w.Now = w.Now.Add(2 * time.Hour) // it is over
+		w.Tenure.Until = w.Now.Add(time.Hour)
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\na: VIPLeasing")
+	})
+	t.Run("expired", func(t *testing.T) {
+		w := w
+		w.Hired = []vip.Hired{{Hire: w.Hired[0].Hire, State: "selecting", Lost: true, Problem: "it has expired"}}
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nstatus a\na: DHCPFailed\nevent a DHCPFailed")
+	})
+	t.Run("another address", func(t *testing.T) {
+		w := w
+		w.Hired = slices.Clone(w.Hired)
+		w.Hired[0].Contract.Addr = addr("10.77.0.156")
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.156/32 dev macvlan\na: VIPAnnounced")
+		w = bind(r, w)
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.156/32 dev macvlan\nstatus a 10.77.0.156(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	})
+	t.Run("given away", func(t *testing.T) { // at once: two nodes can't have one hardware address
+		w := w
+		w.Claims = map[vip.Key]vip.Claim{key("kubevip-a"): {Holder: "n2", Valid: true, From: "n1", Changes: 2}}
+		w.Members = world().Members
+		w.Leaving = map[vip.Key]vip.Leaving{key("kubevip-a"): {To: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}}
+		diff(t, hireSeen(Make(r, w)), "a: VIPElsewhere")
+	})
+	t.Run("no endpoints", func(t *testing.T) { // the lease is kept in case they come back
+		w := w
+		w.Services = slices.Clone(w.Services)
+		w.Services[0].Endpoints = vip.Endpoints{}
+		diff(t, hireSeen(Make(r, w)), "status a\na: NoEndpoints\nevent a NoEndpoints")
+	})
+	t.Run("deleted", func(t *testing.T) {
+		w := w
+		w.Services = nil
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 release")
+	})
+	t.Run("ignored", func(t *testing.T) {
+		w := w
+		w.Services = slices.Clone(w.Services)
+		w.Services[0].Ignore = true
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 release\nstatus a\na: ServiceIgnored\nevent a VIPWithdrawn")
+	})
+	t.Run("only the status names it", func(t *testing.T) { // the lease goes on
+		w := w
+		w.Services = slices.Clone(w.Services)
+		w.Services[0].Addresses, w.Services[0].Source = []netip.Addr{addr("10.77.0.155")}, fromStatus
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	})
+}
+
+var netips = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+
+// Both families, by name and by dhcp_mode.
+func TestHireDual(t *testing.T) {
+	r := rules()
+	dual := func(s *vip.Service) { s.Families = []vip.Family{vip.IPv4, vip.IPv6} }
+	w := held(world(svc("a", "0.0.0.0,::", dual)), "a", "n1")
+	w = connected(w)
+	w = answered(w, got("10.77.0.155", w))
+	w = bind(r, w)
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nhire IPv6\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPLeasing")
+	w = answered(w, got("10.77.0.155", w), got("fd77::5", w))
+	w = bind(r, w)
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nhire IPv6\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nbind fd77::5/128 dev macvlan\nstatus a 10.77.0.155(VIP) fd77::5(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	if !Make(r, w).Macvlans[0].IPv6 {
+		t.Error("the link has no IPv6")
+	}
+	for _, x := range []struct {
+		mode, addrs, want string
+		families          []vip.Family
+	}{
+		{"ipv4", "0.0.0.0", "IPv4", nil},
+		{"ipv6", "0.0.0.0", "IPv6", nil},
+		{"dual", "0.0.0.0", "IPv4 IPv6", nil},
+		{"dual", "0.0.0.0", "IPv4 IPv6", []vip.Family{vip.IPv6, vip.IPv4}},
+		{"dual", "0.0.0.0", "IPv4", []vip.Family{vip.IPv4}},
+		{"dual", "0.0.0.0", "IPv6", []vip.Family{vip.IPv6}},
+		{"dual", "::", "IPv6", nil},
+		{"ipv6", "0.0.0.0,::", "IPv4 IPv6", nil},
+		{"ipv4", "::", "", []vip.Family{vip.IPv4}},
+	} {
+		r.DHCPMode = x.mode
+		w := held(world(svc("a", x.addrs, func(s *vip.Service) { s.Families = x.families })), "a", "n1")
+		var asked []string
+		for _, h := range Make(r, w).Hires {
+			asked = append(asked, h.Family.String())
+		}
+		if got := strings.Join(asked, " "); got != x.want {
+			t.Errorf("dhcp_mode=%s, %s, families %v: asks for %q, want %q", x.mode, x.addrs, x.families, got, x.want)
+		}
+	}
+}
+
+// The identity is a function of the Service alone.
+func TestHireIdentity(t *testing.T) {
+	uid := func(s *vip.Service) { s.UID = "3F2504E0-4F89-11D3-9A0C-0305E82C3301" }
+	one := func(node string, change ...func(*vip.Service)) (vip.Hire, vip.Macvlan) {
+		t.Helper()
+		w := held(world(svc("a", "::", append(change, uid)...)), "a", node)
+		w.Self = node
+		p := Make(rules(), w)
+		if len(p.Hires) != 1 || len(p.Macvlans) != 1 {
+			t.Fatalf("%+v", p)
+		}
+		return p.Hires[0], p.Macvlans[0]
+	}
+	h, l := one("n1")
+	if h2, l2 := one("n2"); h2 != h || l2 != l {
+		t.Errorf("another on another node: %+v %+v, %+v %+v", h, l, h2, l2)
+	}
+	if h.DUID != "00043f2504e04f8911d39a0c0305e82c3301" {
+		t.Errorf("DUID %s, want the UID (type 4)", h.DUID)
+	}
+	if !strings.HasPrefix(l.Name, "herald-") || len(l.Name) > 15 || h.MAC[1] != '2' && h.MAC[1] != '6' && h.MAC[1] != 'a' && h.MAC[1] != 'e' {
+		t.Errorf("link %s, MAC %s", l.Name, h.MAC)
+	}
+	h, l = one("n1", func(s *vip.Service) {
+		s.DHCP = vip.DHCP{MAC: "02:00:5e:00:00:01", Hostname: "web", Broadcast: true, Macvlan: "web0", RPFilter: "0", Requested: []netip.Addr{addr("fd77::9"), addr("10.0.0.9")}}
+	})
+	if h.MAC != "02:00:5e:00:00:01" || h.DUID != "0003000102005e000001" || h.Hostname != "web" || !h.Broadcast || h.Link != "web0" || l.Name != "web0" || l.RPFilter != 0 || h.Ask != addr("fd77::9") {
+		t.Errorf("as annotated: %+v %+v", h, l)
+	}
+}
+
+// Services of a namespace that name the same macvlan share a lease.
+func TestHireShared(t *testing.T) {
+	shared := func(s *vip.Service) { s.DHCP.Macvlan = "web0" }
+	other := func(s *vip.Service) { s.Key.Namespace = "other" }
+	r := rules()
+	w := world(svc("a", "0.0.0.0", shared), svc("b", "0.0.0.0", shared, port(443), younger), svc("c", "0.0.0.0", shared, other, younger), svc("d", "0.0.0.0", shared, younger, younger))
+	w = held(w, "a", "n1")
+	w = connected(w)
+	w = answered(w, got("10.77.0.155", w))
+	w = bind(r, w)
+	p := Make(r, w)
+	diff(t, hireSeen(p), `link on eth0
+		hire IPv4
+		take kubevip-a
+		take kubevip-b
+		take kubevip-d
+		bind 10.77.0.155/32 dev macvlan
+		status a 10.77.0.155(VIP)
+		status b 10.77.0.155(VIP)
+		a: VIPAnnounced
+		b: VIPAnnounced
+		d: AddressConflict
+		c: DHCPFailed
+		event c DHCPFailed
+		event d AddressConflict
+		event a VIPAnnounced
+		event b VIPAnnounced`)
+}
+
+// What is leased belongs to one Service, and is none of the cluster's addresses.
+func TestHireConflicts(t *testing.T) {
+	r := rules()
+	base := func(more ...vip.Service) vip.World {
+		w := world(append(more, svc("z", "0.0.0.0", younger))...)
+		return connected(held(w, "z", "n1"))
+	}
+	reason := func(w vip.World, name string) vip.Reason {
+		for _, v := range Make(r, w).Verdicts {
+			if v.Service == key(name) {
+				return v.Reason
+			}
+		}
+		return ""
+	}
+	for _, a := range []string{"10.77.0.12", "10.96.0.1"} {
+		w := base()
+		w.Reserved = []vip.Reserved{{Prefix: netip.MustParsePrefix("10.96.0.0/16"), What: "the cluster's Service range"}}
+		w = answered(w, got(a, w))
+		p := Make(r, w)
+		if len(p.Hires) != 1 || p.Hires[0].Decline != addr(a) || len(p.Addresses) > 0 {
+			t.Errorf("%s: %s", a, hireSeen(p))
+		}
+	}
+	// One that has it already keeps it; the lease is declined.
+	w := base(svc("a", "10.77.0.50", port(443), written("n2")))
+	w = answered(held(w, "a", "n2"), got("10.77.0.50", w))
+	p := Make(r, w)
+	if len(p.Hires) != 1 || p.Hires[0].Decline != addr("10.77.0.50") || len(p.Addresses) > 0 || reason(w, "a") != vip.Elsewhere {
+		t.Errorf("%s", hireSeen(p))
+	}
+	// One that comes later does not get what is leased, be its port another.
+	w = base()
+	w = answered(w, got("10.77.0.50", w))
+	w = bind(r, w)
+	p = Make(r, w)
+	w.Services[0].Host, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", p.Statuses[0].Ingress, p.Statuses[0].Leases
+	w.Services = append(w.Services, svc("a", "10.77.0.50", port(443)))
+	if got := reason(w, "a"); got != vip.AddressConflict {
+		t.Errorf("a static one: %s", got)
+	}
+	if got := reason(w, "z"); got != vip.Announced {
+		t.Errorf("the leased one: %s", got)
+	}
+	// Others know it by the status.
+	w.Self, w.Hired, w.Macvlans, w.Bound = "n2", nil, nil, nil
+	if got := reason(w, "a"); got != vip.AddressConflict {
+		t.Errorf("a static one, seen from another node: %s", got)
+	}
+	// One hardware address for two.
+	mac := func(s *vip.Service) { s.DHCP.MAC = "02:00:5e:00:00:01" }
+	w = held(held(world(svc("a", "0.0.0.0", mac), svc("b", "0.0.0.0", mac, younger)), "a", "n1"), "b", "n1")
+	if p := Make(r, w); reason(w, "b") != vip.DHCPFailed || len(p.Macvlans) != 1 {
+		t.Errorf("%s", hireSeen(p))
+	}
+}
+
+// A record that is another client's, or that no status stands for, is not believed.
+func TestHireForged(t *testing.T) {
+	r := rules()
+	s := svc("a", "0.0.0.0")
+	w := connected(held(world(s), "a", "n1"))
+	mac := w.Macvlans[0].MAC
+	k := vip.Contract{Addr: addr("10.77.0.99"), Bits: 24, MAC: mac, Expires: w.Now.Add(time.Hour)}
+	try := func(change func(*vip.Service)) bool {
+		w := w
+		w.Services = slices.Clone(w.Services)
+		w.Services[0].Host, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", []vip.Ingress{{Addr: k.Addr}}, []vip.Contract{k}
+		change(&w.Services[0])
+		p := Make(r, w)
+		return len(p.Addresses) > 0 || p.Hires[0].Known.Addr.IsValid()
+	}
+	if !try(func(*vip.Service) {}) {
+		t.Error("what was written is not believed")
+	}
+	for what, change := range map[string]func(*vip.Service){
+		"without a status":     func(s *vip.Service) { s.Ingress = nil },
+		"with another address": func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.98") },
+		"by a stranger":        func(s *vip.Service) { s.Mark = "elsewhere" },
+		"of another client":    func(s *vip.Service) { s.DHCP.Leases[0].MAC = "02:00:00:00:00:99" },
+	} {
+		if try(change) {
+			t.Errorf("a record %s is believed", what)
+		}
+	}
+}
+
+// The link can't be had, is down, or would drop what clients send.
+func TestHireLinks(t *testing.T) {
+	r := rules()
+	w := connected(held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.DHCP.RPFilter = "0" })), "a", "n1"))
+	w.Strict = true
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\ntake kubevip-a\na: VIPLeasing\nevent a InvalidField")
+	w.Strict = false
+	name := w.Macvlans[0].Name
+	w = answered(w, got("10.77.0.155", w))
+	w.Macvlans, w.NoLink = nil, map[string]string{name: "an interface of that name is there already"}
+	diff(t, hireSeen(Make(r, w)), "link on eth0\ntake kubevip-a\na: VIPAnnounced\nevent a DHCPFailed")
+	w.Members[0].Info.Links[0].Up = false
+	if p := Make(r, w); p.Tenures[0].Do != vip.Give {
+		t.Errorf("with its parent down: %s", hireSeen(p))
+	}
+	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "eth9" })), "a", "n1")
+	if p := Make(r, w); len(p.Hires) > 0 || p.Verdicts[0].Reason != vip.NoEligibleNode {
+		t.Errorf("on a link that is not there: %s", hireSeen(p))
+	}
+	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "auto" })), "a", "n1")
+	if p := Make(r, w); len(p.Macvlans) != 1 || p.Macvlans[0].Parent != "eth0" {
+		t.Errorf("auto: %s", hireSeen(p))
+	}
+}
