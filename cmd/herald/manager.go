@@ -15,6 +15,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/agent"
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/dhcp"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/l2"
 	"github.com/heraldvip/herald/pkg/lease"
@@ -69,6 +70,7 @@ type node struct {
 	links     *netif.Interfaces
 	announcer *l2.Announcer
 	probes    *probe.Probes
+	hirer     *dhcp.Clients
 	control   *controlPlane // nil without cp_enable
 	mapper    *upnp.Mapper
 	forwards  bool // enable_upnp: mapper is run
@@ -123,6 +125,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Links: func() []vip.Link { return n.links.Info().Links },
 	})
 	n.probes = probe.New(log, poke)
+	n.hirer = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: dhcp.InUse})
 	n.leases = lease.New(n.cluster.Leases(), lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },
 		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
@@ -133,8 +136,9 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	o := agent.Options{
 		Self: cfg.Node.Name, Log: log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Sources:   []agent.Source{n.cluster, n.leases, n.links, n.announcer, n.probes},
+		Sources:   []agent.Source{n.cluster, n.leases, n.links, n.announcer, n.probes, n.hirer},
 		Addresses: n.links, Announcements: n.announcer, Probes: n.probes, Inquiries: n.announcer.Inquiries(),
+		Macvlans: n.links.Macvlans(), Hires: n.hirer,
 		Statuses: n.cluster.Statuses(), Notes: n.cluster.Notes(), Stakes: n.leases,
 	}
 	if n.forwards {
@@ -158,7 +162,7 @@ func (n *node) info() vip.Info {
 // collectors are the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.mapper} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.hirer, n.mapper} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -198,6 +202,7 @@ func rules(cfg config.Config) plan.Rules {
 		Mode: vip.IPMode(cfg.Services.IPMode), Mark: cfg.Node.Namespace,
 		Forwarding: forwardingRule(cfg.UPnP),
 		Inquire:    !cfg.ARP.SkipDAD,
+		DHCPMode:   cfg.DHCP.Mode,
 	}
 	if cfg.Control.Enable {
 		r.ControlPlane = controlPlaneRule(cfg)
@@ -211,7 +216,7 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.server}
+	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.hirer, n.server}
 	if n.control != nil {
 		tasks = append(tasks, n.control)
 	}

@@ -47,6 +47,8 @@ type Options struct {
 	Routes        Part[vip.Route]   // may be nil: nothing is told to routers
 	Mappings      Part[vip.Mapping] // may be nil: nothing is asked of gateways
 	Inquiries     Part[vip.Inquiry] // may be nil: nothing is asked
+	Macvlans      Part[vip.Macvlan] // may be nil, with Hires: nothing is asked of DHCP servers
+	Hires         Part[vip.Hire]
 }
 
 // Times of the loop.
@@ -71,6 +73,7 @@ type Agent struct {
 	said     map[string]string
 	announce []vip.Announcement // what holds of the announcements
 	untold   int                // statuses that are not as planned yet
+	links    int                // links of ours that are there
 	metrics  *metrics
 }
 
@@ -163,7 +166,12 @@ func (a *Agent) stop(ctx context.Context) {
 		break
 	}
 	if a.last.Load() != nil {
-		a.apply(ctx, vip.Plan{})
+		for a.apply(ctx, vip.Plan{}); a.links > 0; { // few go at a time
+			before := a.links
+			if a.apply(ctx, vip.Plan{}); a.links == before {
+				break
+			}
+		}
 	}
 	// Else this process has never planned: what bears the mark in the kernel is not its
 	// own, and the kernel drops it unless another process looks after it.
@@ -243,6 +251,14 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	say := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !bound[place{x.Addr, x.Link}] })
 	a.announce, err = a.o.Announcements.Set(ctx, say)
 	failed("announcements", err)
+	// A link comes before there is an address for it, and goes once it has none.
+	if a.o.Macvlans != nil {
+		left, err := a.o.Macvlans.Set(ctx, p.Macvlans)
+		a.links = len(left)
+		failed("links", err)
+		_, err = a.o.Hires.Set(ctx, p.Hires)
+		failed("hires", err)
+	}
 	if a.o.Routes != nil {
 		_, err = a.o.Routes.Set(ctx, p.Routes)
 		failed("routes", err)

@@ -31,8 +31,8 @@ type Macvlans struct{ n *Interfaces }
 func (n *Interfaces) Macvlans() Macvlans { return Macvlans{n} }
 
 // Set makes what is wanted and isn't there, puts right what is, and removes links of
-// ours that aren't wanted. It touches no other link. It returns those that are as
-// they should be.
+// ours that aren't wanted, a few at a time. It touches no other link. It returns
+// those that are as they should be, and those that are still there (by their names).
 func (m Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, error) {
 	m.n.op.Lock()
 	defer m.n.op.Unlock()
@@ -122,7 +122,13 @@ func (x *macvlans) set(n *Interfaces, want []vip.Macvlan) ([]vip.Macvlan, error)
 	if !maps.Equal(before, fine) || !maps.Equal(was, faults) {
 		n.opts.Poke()
 	}
-	return slices.Collect(maps.Values(fine)), errors.Join(errs...)
+	have := slices.Collect(maps.Values(fine))
+	for _, l := range n.ours() {
+		if _, ok := fine[l.name]; !ok {
+			have = append(have, vip.Macvlan{Name: l.name, MAC: l.mac})
+		}
+	}
+	return have, errors.Join(errs...)
 }
 
 // observe fills in what links are there.

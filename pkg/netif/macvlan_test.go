@@ -223,7 +223,7 @@ func TestMacvlanStrangers(t *testing.T) {
 		w := mv1
 		w.Name = name
 		got, err := links.Set(t.Context(), []vip.Macvlan{w, mv2})
-		if len(got) != 1 || err == nil || !strings.Contains(err.Error(), "not Herald's") {
+		if len(got) != 1 || got[0] != mv2 || err == nil || !strings.Contains(err.Error(), "not Herald's") {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 		var world vip.World

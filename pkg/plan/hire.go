@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -148,7 +147,7 @@ func newTenant(id string, s *service) *tenant {
 	if t.mac == "" {
 		mac := slices.Clone(sum[4:10])
 		mac[0] = mac[0]&0xfc | 2 // one interface's, locally administered
-		t.mac = net.HardwareAddr(mac).String()
+		t.mac = fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
 	}
 	return t
 }
