@@ -59,7 +59,7 @@ func (t *table) asked(p *peer, found outcome, began, now time.Time) {
 	case p.state == vip.Mute:
 		p.askAt = now.Add(muteAfter)
 	case !p.met:
-		p.askAt = now.Add(meetTime)
+		p.askAt = now.Add(giveUp)
 	default:
 		p.askAt = now.Add(50 * time.Millisecond)
 	}
@@ -108,6 +108,8 @@ func (t *table) judgeSilent(p *peer, now time.Time) {
 	found := p.found
 	known := !p.told.IsZero() && (now.Sub(p.told) < believe || p.state != vip.Alive)
 	switch {
+	case !known && p.state == vip.Alive && now.Sub(latest(p.heard, t.began)) >= giveUp:
+		t.set(p, vip.Mute, "it is silent, and this node does not get to ask after it", now)
 	case !known:
 	case p.met && found.refused && !t.heardByOthers(p, now):
 		t.set(p, vip.Dead, "its node says that nothing listens on its port", now)

@@ -22,6 +22,9 @@ const (
 	muteAfter = 3 * time.Second
 	// meetTime is how long a node may take to be met before anybody asks why.
 	meetTime = 3 * time.Second
+	// giveUp is how long a silent node is held for alive that can't be asked after, and how
+	// often somebody asks after one that was never met.
+	giveUp = 10 * time.Second
 	// forget is how long a node is remembered that no node lease names and nobody hears.
 	forget = time.Minute
 	// tokenTime is how old a token may be to prove that its echo is not replayed.
