@@ -71,6 +71,9 @@ func (t *table) asked(p *peer, found outcome, began, now time.Time) {
 func (t *table) askedAlive(p *peer, found outcome, now time.Time) {
 	p.answered, p.open = p.answered || found.answers, p.open || found.connected
 	p.askAt = now.Add(forget)
+	if now.Sub(p.since) < forget/2 {
+		p.askAt = now.Add(meetTime) // it may not have been ready
+	}
 	switch {
 	case p.state != vip.Alive || t.starved(p, now):
 	case p.open:

@@ -177,6 +177,7 @@ func measure(t *testing.T, n int) {
 		began := time.Now()
 		l.cut(b, true)
 		cut = append(cut, l.await(i%n, "dead").Sub(began))
+		l.explain(i%n, began)
 		l.cut(b, false)
 		l.settle()
 		time.Sleep(time.Duration(i) * 7 * time.Millisecond) // at another moment of the period
@@ -192,6 +193,16 @@ func measure(t *testing.T, n int) {
 	}
 	report(t, "cut", cut)
 	report(t, "killed", killed)
+}
+
+// explain shows what those did who took long to see a node dead.
+func (l *lan) explain(of int, began time.Time) {
+	for i, b := range l.nodes {
+		if took := b.sight(l.nodes[of].name).At.Sub(began); i != of && took > time.Second {
+			lines := strings.Split(b.log.text(), "\n")
+			l.t.Logf("%s took %v:\n%s", b.name, took, strings.Join(lines[max(0, len(lines)-20):], "\n"))
+		}
+	}
 }
 
 // report logs median and worst.
