@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,11 +57,15 @@ func TestParseKeys(t *testing.T) {
 func TestKeysFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
+		var mu sync.Mutex // guards text, err and reads
 		var text []byte
 		err := errors.New("not allowed")
 		reads := 0
+		put := func(t []byte, e error) { mu.Lock(); defer mu.Unlock(); text, err = t, e }
 		ctx, cancel := context.WithCancel(t.Context())
 		k := NewKeys(slog.New(slog.NewTextHandler(&log, nil)), "a file", func(context.Context) ([]byte, error) {
+			mu.Lock()
+			defer mu.Unlock()
 			reads++
 			return text, err
 		})
@@ -75,18 +80,19 @@ func TestKeysFollow(t *testing.T) {
 		if reads < 10 || reads > 20 {
 			t.Errorf("%d reads in ten minutes", reads)
 		}
-		text, err = NewKey(), nil
+		key := NewKey()
+		put(key, nil)
 		pass(rereadKeys)
 		first := k.Get()
 		if len(first) != 1 {
 			t.Fatalf("got %v", first)
 		}
-		text = append(NewKey(), text...)
+		put(append(NewKey(), key...), nil)
 		pass(rereadKeys)
 		if got := k.Get(); len(got) != 2 || !bytes.Equal(got[1], first[0]) {
 			t.Errorf("after a rotation: %d keys", len(got))
 		}
-		text = []byte("nonsense")
+		put([]byte("nonsense"), nil)
 		pass(2 * rereadKeys)
 		if got := k.Get(); len(got) != 2 || strings.Count(log.String(), "is no key") != 1 {
 			t.Errorf("after nonsense: %d keys; log:\n%s", len(got), &log)

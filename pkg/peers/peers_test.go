@@ -142,7 +142,7 @@ func (c *cluster) await(what string, within time.Duration, ok func() bool) time.
 			}
 			c.t.Fatalf("waited in vain for %s", what)
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(max(5*time.Millisecond, time.Duration(len(c.nodes))*time.Millisecond/4))
 	}
 	return time.Since(began)
 }
