@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/peers/peerstest"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -31,13 +33,29 @@ type cluster struct {
 type node struct {
 	*peers.Peers
 	name string
-	addr netip.Addr
+	addr netip.Addr // at first
 	stop context.CancelFunc
 	done chan struct{}
 	log  *safe
 
-	mu   sync.Mutex
-	keys [][]byte
+	mu    sync.Mutex
+	keys  [][]byte
+	moved *netip.Addr // its address now, if it has changed
+}
+
+func (n *node) address() netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.moved != nil {
+		return *n.moved
+	}
+	return n.addr
+}
+
+func (n *node) setAddr(a netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.moved = &a
 }
 
 func (n *node) setKeys(keys ...[]byte) {
@@ -92,9 +110,10 @@ func (c *cluster) start(n *node) {
 	n.Peers = peers.New(peers.Options{
 		Node: n.name, Port: port, Log: slog.New(slog.NewTextHandler(n.log, nil)),
 		Key:     func() [][]byte { n.mu.Lock(); defer n.mu.Unlock(); return n.keys },
-		Address: func() netip.Addr { return n.addr },
+		Address: n.address,
 		Nodes:   peerstest.Nodes(n.name, c.all),
-		Answers: c.net.Answers(n.addr), Wire: c.net,
+		Answers: func(ctx context.Context, a netip.Addr) bool { return c.net.Answers(n.address())(ctx, a) },
+		Wire:    c.net,
 	})
 	n.stop, n.done = cancel, make(chan struct{})
 	p, done := n.Peers, n.done
@@ -394,6 +413,100 @@ func TestNoiseIsDropped(t *testing.T) {
 		time.Sleep(time.Second)
 		if c.count(c.nodes[0], vip.Alive) != 2 || len(c.nodes[0].Sights()) != 2 {
 			t.Errorf("got %v", c.nodes[0].Sights())
+		}
+	})
+}
+
+// TestMoves: a node whose address changes is followed by its packets, whatever its lease still says.
+func TestMoves(t *testing.T) {
+	bubble(t, 3, func(c *cluster) {
+		n := c.nodes[1]
+		n.setAddr(netip.MustParseAddr("10.0.5.5"))
+		c.await("all to see it there", 2*time.Second, func() bool {
+			return n.Off() == "" && c.others(1, vip.Alive) && c.count(n, vip.Alive) == 2
+		})
+		c.net.Cut(n.address(), true)
+		time.Sleep(5 * time.Second)
+		if !c.others(1, vip.Dead) {
+			t.Error("it was cut off at its new address, and is not dead")
+		}
+		c.net.Heal()
+		n.setAddr(netip.Addr{})
+		c.await("it to watch nobody", time.Second, func() bool { return c.count(n, vip.Unknown) == 2 && strings.Contains(n.Off(), "no address") })
+	})
+}
+
+// TestPortInUse: a port that another program has is waited for.
+func TestPortInUse(t *testing.T) {
+	bubble(t, 2, func(c *cluster) {
+		n := c.nodes[1]
+		n.stop()
+		<-n.done
+		s, err := c.net.Listen(c.all["n1"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.start(n)
+		time.Sleep(10 * time.Second)
+		if off := n.Off(); !strings.Contains(off, "address already in use") || n.log.count("not watched on the wire for now") != 1 {
+			t.Errorf("got %q", off)
+		}
+		_ = s.Close()
+		c.await("all to see all", 3*time.Second, func() bool { return c.others(0, vip.Alive) && c.others(1, vip.Alive) })
+	})
+}
+
+// TestOff: port 0 does nothing, and says so.
+func TestOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := peers.New(peers.Options{Node: "n0"})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Run(ctx) }()
+		synctest.Wait()
+		p.Tell(vip.Card{Epoch: 1})
+		if len(p.Sights()) != 0 || !strings.Contains(p.Off(), "herald_peers_port") {
+			t.Errorf("got %v, %q", p.Sights(), p.Off())
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestMetrics: how others look is a metric, as long as they are known.
+func TestMetrics(t *testing.T) {
+	bubble(t, 3, func(c *cluster) {
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(c.nodes[0].Collectors()...)
+		state := func() string {
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var on []string
+			for _, f := range families {
+				for _, m := range f.GetMetric() {
+					if f.GetName() == "herald_peers_state" && m.GetGauge().GetValue() == 1 {
+						on = append(on, m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue())
+					}
+				}
+			}
+			return strings.Join(on, ", ")
+		}
+		if got := state(); got != "n1 alive, n2 alive" {
+			t.Errorf("got %q", got)
+		}
+		c.net.Cut(c.nodes[2].addr, true)
+		time.Sleep(time.Second)
+		if got := state(); got != "n1 alive, n2 dead" {
+			t.Errorf("got %q", got)
+		}
+		delete(c.all, "n2") // its node lease is deleted
+		time.Sleep(2 * time.Minute)
+		if got := state(); got != "n1 alive" || len(c.nodes[0].Sights()) != 1 {
+			t.Errorf("got %q", got)
 		}
 	})
 }

@@ -73,6 +73,9 @@ func (kernelWire) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) 
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), KeepAlive: -1}
 	d.SetMultipathTCP(false)
 	conn, err := d.DialContext(ctx, "tcp", to.String())
+	if errors.Is(err, syscall.ECONNRESET) {
+		return nil // it was there, and is gone already
+	}
 	if err != nil {
 		return err
 	}
@@ -98,7 +101,6 @@ func (s *kernelSocket) accept() {
 			time.Sleep(minPeriod) // out of files: whoever asks finds the port open nevertheless
 			continue
 		}
-		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
 	}
 }
