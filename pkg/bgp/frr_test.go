@@ -1,0 +1,188 @@
+package bgp
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func ptr[T any](v T) *T { return &v }
+
+// has waits until FRR's table of a family is exactly want.
+func (r *router) has(family string, want map[string]string) time.Duration {
+	r.t.Helper()
+	return await(r.t, 10*time.Second, r.name+"'s "+family+" table", func() error {
+		if diff := cmp.Diff(want, r.prefixes(family)); diff != "" {
+			return fmt.Errorf("(-want +got)\n%s", diff)
+		}
+		return nil
+	})
+}
+
+const frrHead = `router bgp 65001
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ bgp router-id 192.0.2.1
+ neighbor %[1]s remote-as %[2]s
+ neighbor %[1]s passive
+ neighbor %[1]s timers 10 30
+%[3]s
+ address-family ipv4 unicast
+  neighbor %[1]s activate
+  neighbor %[1]s soft-reconfiguration inbound
+ exit-address-family
+ address-family ipv6 unicast
+  neighbor %[1]s activate
+ exit-address-family
+`
+
+// Over IPv4 to another AS: both families, every attribute, one UPDATE per change;
+// what drains is shown as such, and the end is explained.
+func TestFRR(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 11)
+	r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", ""))
+	s := speak(t, nil, vip.Peer{Address: r.v4(), AS: 65001})
+	all := routes("198.51.100.7/32", "198.51.100.8/32", "2001:db8::7/128")
+	all[0].Attributes = vip.Attributes{
+		Communities: []vip.Community{65000<<16 | 100, 0xffffff01}, Large: []vip.LargeCommunity{{65000, 1, 4000000000}},
+		MED: ptr(uint32(42)), LocalPref: ptr(uint32(300)), Prepend: ptr(2),
+	}
+	all[2].Attributes.MED = ptr(uint32(7))
+	s.set(all...)
+	s.up()
+	r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4(), "198.51.100.8/32": r.here4()})
+	r.has("ipv6", map[string]string{"2001:db8::7/128": r.here6()})
+
+	p := r.path("ipv4", "198.51.100.7/32")
+	got := map[string]any{"aspath": p["aspath"].(map[string]any)["string"], "med": p["metric"], "origin": p["origin"],
+		"communities": p["community"].(map[string]any)["string"], "large": p["largeCommunity"].(map[string]any)["string"], "pref": p["locPrf"]}
+	want := map[string]any{"aspath": "65000 65000 65000", "med": 42.0, "origin": "IGP", "communities": "65000:100 no-export", "large": "65000:1:4000000000", "pref": nil}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("attributes (-want +got)\n%s", diff)
+	}
+
+	// One Service's change is one UPDATE, whatever else is advertised.
+	before := r.updates(r.here4())
+	all[1].Attributes.MED = ptr(uint32(5))
+	s.set(all...)
+	await(t, 5*time.Second, "the change", func() error {
+		if got := r.path("ipv4", "198.51.100.8/32")["metric"]; got != 5.0 {
+			return fmt.Errorf("MED %v", got)
+		}
+		return nil
+	})
+	s.set(all...)
+	if n := r.updates(r.here4()) - before; n != 1 {
+		t.Errorf("one change took %v UPDATE messages", n)
+	}
+
+	// Draining: told as such, kept, and bounded in time.
+	for i := range all {
+		all[i].Drain = true
+	}
+	s.set(all...)
+	w := vip.World{Now: time.Now()}
+	if s.Observe(&w); !w.Draining {
+		t.Error("nothing drains")
+	}
+	await(t, 5*time.Second, "graceful shutdown", func() error {
+		p := r.path("ipv4", "198.51.100.7/32")
+		if c := p["community"].(map[string]any)["string"].(string); !strings.Contains(c, "graceful-shutdown") {
+			return fmt.Errorf("communities %s", c)
+		}
+		if got := p["locPrf"]; got != 0.0 {
+			return fmt.Errorf("FRR prefers it with %v", got)
+		}
+		return nil
+	})
+	w.Now = w.Now.Add(time.Second)
+	if s.Observe(&w); w.Draining {
+		t.Error("it drains for longer than Options.Drain")
+	}
+	s.set()
+	r.has("ipv4", map[string]string{})
+	r.has("ipv6", map[string]string{})
+	s.stop()
+	await(t, 5*time.Second, "the shutdown text", func() error {
+		n := r.neighbor(r.here4())
+		if got := fmt.Sprint(n["lastErrorCodeSubcode"], n["lastNotificationReason"], n["lastShutdownDescription"]); !strings.Contains(got, "0602") || !strings.Contains(got, "Herald on node n1 stops") {
+			return fmt.Errorf("%v %v", got, n["bgpState"])
+		}
+		return nil
+	})
+}
+
+func (r *router) neighbor(addr string) map[string]any {
+	r.t.Helper()
+	n, _ := r.show("show bgp neighbors " + addr)[addr].(map[string]any)
+	return n
+}
+
+// updates is how many UPDATE messages FRR got from a neighbour.
+func (r *router) updates(addr string) float64 {
+	r.t.Helper()
+	return r.neighbor(addr)["messageStats"].(map[string]any)["updatesRecv"].(float64)
+}
+
+// Within one AS, over IPv6: local preference, the default of 100, no prepending,
+// and an IPv4 next hop for IPv4 prefixes.
+func TestIBGP(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 12)
+	r.frr(fmt.Sprintf(frrHead, r.here6(), "65001", ""))
+	s := speak(t, nil, vip.Peer{Address: r.v6(), AS: 65001, LocalAS: 65001})
+	all := routes("198.51.100.7/32", "2001:db8::7/128")
+	all[1].Attributes = vip.Attributes{LocalPref: ptr(uint32(300)), Prepend: ptr(2)}
+	s.set(all...)
+	s.up()
+	r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
+	r.has("ipv6", map[string]string{"2001:db8::7/128": r.here6()})
+	if p := r.path("ipv4", "198.51.100.7/32"); p["locPrf"] != 100.0 {
+		t.Errorf("local preference %v, want 100", p["locPrf"])
+	}
+	if p := r.path("ipv6", "2001:db8::7/128"); p["locPrf"] != 300.0 || p["aspath"].(map[string]any)["string"] != "Local" {
+		t.Errorf("local preference %v, path %v", p["locPrf"], p["aspath"])
+	}
+}
+
+// Where nobody has an address: the router is found by its advertisements, and IPv4
+// prefixes get an IPv6 next hop.
+func TestUnnumbered(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 13)
+	sh(t, "ip addr flush dev r13 scope global\nip -n r13 addr flush dev eth0 scope global")
+	r.frr(`interface eth0
+ ipv6 nd ra-interval 1
+exit
+router bgp 65001
+ no bgp ebgp-requires-policy
+ bgp router-id 192.0.2.1
+ neighbor eth0 interface remote-as external
+ address-family ipv6 unicast
+  neighbor eth0 activate
+ exit-address-family
+`)
+	s := speak(t, nil, vip.Peer{Interface: "r13"})
+	s.say("198.51.100.7/32", "2001:db8::7/128")
+	s.up()
+	link := addressesOf(t, "r13")
+	r.has("ipv4", map[string]string{"198.51.100.7/32": link})
+	r.has("ipv6", map[string]string{"2001:db8::7/128": link})
+}
+
+func addressesOf(t testing.TB, link string) string {
+	t.Helper()
+	for _, a := range addresses(*linkNamed(t, link)) {
+		if a.IsLinkLocalUnicast() {
+			return a.String()
+		}
+	}
+	t.Fatalf("%s has no link-local address", link)
+	return ""
+}

@@ -1,0 +1,340 @@
+package bgp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// insideEnv tells the test binary that it is the child in its own namespaces.
+const insideEnv = "HERALD_TEST_NAMESPACE"
+
+// TestMain runs all tests in network and mount namespaces of their own: this
+// process is the node, and each router has a namespace beside it.
+func TestMain(m *testing.M) {
+	if os.Getenv(insideEnv) != "" {
+		for _, c := range []string{"mount --make-rprivate /", "mkdir -p /run/netns", "mount -t tmpfs tmpfs /run/netns", "ip link set lo up"} {
+			if out, err := exec.Command("sh", "-c", c).CombinedOutput(); err != nil {
+				fmt.Fprintf(os.Stderr, "%s: %v\n%s", c, err, out)
+				os.Exit(1)
+			}
+		}
+		os.Exit(m.Run())
+	}
+	if os.Getuid() != 0 {
+		fmt.Println("skipped: routers in namespaces need root")
+		os.Exit(0)
+	}
+	for _, p := range []string{frrDir + "/bgpd", "bird"} {
+		if _, err := exec.LookPath(p); err != nil {
+			if os.Getenv("HERALD_LAB") == "require" {
+				fmt.Fprintln(os.Stderr, "the routers can't run:", err)
+				os.Exit(1)
+			}
+			fmt.Println("skipped: there is no router to speak to (packages frr and bird2):", err)
+			os.Exit(0)
+		}
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		os.Exit(exit.ExitCode())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+const frrDir = "/usr/lib/frr"
+
+// sh runs shell commands, one per line, each of which must work.
+func sh(t testing.TB, lines string) {
+	t.Helper()
+	for l := range strings.Lines(lines) {
+		if out, err := exec.Command("sh", "-c", l).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", strings.TrimSpace(l), err, out)
+		}
+	}
+}
+
+// A router is a namespace at the other end of a cable: link <name> here, eth0
+// there. Here are 10.<n>.0.2 and fd<n>::2, there 10.<n>.0.1 and fd<n>::1.
+type router struct {
+	t    testing.TB
+	name string
+	n    int
+	dir  string
+	proc map[string]*exec.Cmd
+}
+
+func newRouter(t testing.TB, n int) *router {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "herald-router-") // FRR runs as a user of its own, who can't enter t.TempDir
+	must(t, err)
+	must(t, os.Chmod(dir, 0o777))
+	r := &router{t: t, name: fmt.Sprintf("r%d", n), n: n, dir: dir, proc: make(map[string]*exec.Cmd)}
+	sh(t, fmt.Sprintf(`ip netns add r%[1]d
+ip link add r%[1]d type veth peer name eth0 netns r%[1]d
+ip link set r%[1]d up
+ip addr add 10.%[1]d.0.2/24 dev r%[1]d
+ip addr add fd%02[1]d::2/64 dev r%[1]d nodad
+ip -n r%[1]d link set lo up
+ip -n r%[1]d link set eth0 up
+ip -n r%[1]d addr add 10.%[1]d.0.1/24 dev eth0
+ip -n r%[1]d addr add fd%02[1]d::1/64 dev eth0 nodad`, n))
+	t.Cleanup(func() {
+		for name := range r.proc {
+			r.kill(name)
+			if out, err := os.ReadFile(filepath.Join(dir, name+".out")); t.Failed() && err == nil && len(out) > 0 {
+				t.Logf("--- %s of %s\n%s", name, r.name, out[max(0, len(out)-2000):])
+			}
+		}
+		exec.Command("ip", "link", "del", r.name).Run()
+		exec.Command("ip", "netns", "del", r.name).Run()
+		os.RemoveAll(dir)
+	})
+	return r
+}
+
+func (r *router) v4() netip.Addr { return netip.MustParseAddr(fmt.Sprintf("10.%d.0.1", r.n)) }
+func (r *router) v6() netip.Addr { return netip.MustParseAddr(fmt.Sprintf("fd%02d::1", r.n)) }
+func (r *router) here4() string  { return fmt.Sprintf("10.%d.0.2", r.n) }
+func (r *router) here6() string  { return fmt.Sprintf("fd%02d::2", r.n) }
+
+// run starts a daemon in the router's namespace.
+func (r *router) run(name string, argv ...string) {
+	r.t.Helper()
+	log, err := os.Create(filepath.Join(r.dir, name+".out"))
+	must(r.t, err)
+	defer log.Close()
+	cmd := exec.Command("ip", append([]string{"netns", "exec", r.name}, argv...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	must(r.t, cmd.Start())
+	r.proc[name] = cmd
+}
+
+func (r *router) kill(name string) {
+	if p := r.proc[name]; p != nil {
+		p.Process.Kill()
+		p.Wait()
+		delete(r.proc, name)
+	}
+}
+
+// frr runs FRR's zebra and bgpd with the given configuration of bgpd.
+func (r *router) frr(conf string) {
+	r.t.Helper()
+	must(r.t, os.WriteFile(filepath.Join(r.dir, "zebra.conf"), []byte("hostname "+r.name+"\n"), 0o644))
+	must(r.t, os.WriteFile(filepath.Join(r.dir, "bgpd.conf"), []byte(conf), 0o644))
+	r.daemon("zebra")
+	r.await("zebra", func() error { _, err := os.Stat(filepath.Join(r.dir, "zserv.api")); return err })
+	r.daemon("bgpd")
+	r.await("bgpd", func() error { _, err := r.vtysh("show version"); return err })
+}
+
+func (r *router) daemon(name string) {
+	r.t.Helper()
+	r.run(name, frrDir+"/"+name, "-f", r.dir+"/"+name+".conf", "-i", r.dir+"/"+name+".pid", "-z", r.dir+"/zserv.api",
+		"--vty_socket", r.dir, "-P", "0")
+}
+
+func (r *router) vtysh(command ...string) (string, error) {
+	args := []string{"--vty_socket", r.dir}
+	for _, c := range command {
+		args = append(args, "-c", c)
+	}
+	out, err := exec.Command("vtysh", args...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("vtysh %v: %w\n%s", command, err, out)
+	}
+	return string(out), nil
+}
+
+// show is FRR's answer to a show command, in the words of encoding/json.
+func (r *router) show(command string) map[string]any {
+	r.t.Helper()
+	out, err := r.vtysh(command + " json")
+	must(r.t, err)
+	var v map[string]any
+	if err := json.Unmarshal([]byte(out), &v); err != nil {
+		r.t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return v
+}
+
+// prefixes are those in FRR's table, with their next hops.
+func (r *router) prefixes(family string) map[string]string {
+	r.t.Helper()
+	routes, _ := r.show("show bgp " + family + " unicast")["routes"].(map[string]any)
+	have := make(map[string]string)
+	for p, paths := range routes {
+		path := paths.([]any)[0].(map[string]any)
+		hop := path["nexthops"].([]any)[0].(map[string]any)
+		have[p] = hop["ip"].(string)
+		if v, _ := path["valid"].(bool); !v {
+			have[p] += " invalid"
+		}
+	}
+	return have
+}
+
+// path is what FRR knows of a prefix.
+func (r *router) path(family, prefix string) map[string]any {
+	r.t.Helper()
+	paths, _ := r.show("show bgp " + family + " unicast " + prefix)["paths"].([]any)
+	if len(paths) != 1 {
+		r.t.Fatalf("%s has %d paths to %s, want 1", r.name, len(paths), prefix)
+	}
+	return paths[0].(map[string]any)
+}
+
+// bird runs BIRD with the given configuration.
+func (r *router) bird(conf string) {
+	r.t.Helper()
+	must(r.t, os.WriteFile(filepath.Join(r.dir, "bird.conf"), []byte(conf), 0o644))
+	r.run("bird", "bird", "-f", "-c", r.dir+"/bird.conf", "-s", r.dir+"/bird.ctl", "-P", r.dir+"/bird.pid")
+	r.await("bird", func() error { _, err := r.birdc("show status"); return err })
+}
+
+func (r *router) birdc(command string) (string, error) {
+	out, err := exec.Command("birdc", append([]string{"-s", r.dir + "/bird.ctl"}, strings.Fields(command)...)...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("birdc %s: %w\n%s", command, err, out)
+	}
+	return string(out), nil
+}
+
+// await polls what has no event to wait for.
+func (r *router) await(what string, check func() error) {
+	r.t.Helper()
+	await(r.t, 30*time.Second, r.name+": "+what, check)
+}
+
+func await(t testing.TB, patience time.Duration, what string, check func() error) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for {
+		err := check()
+		if err == nil {
+			return time.Since(began)
+		}
+		if time.Since(began) > patience {
+			t.Fatalf("%s: not within %v: %v", what, patience, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// A speaking is a Speaker that runs.
+type speaking struct {
+	*Speaker
+	t    testing.TB
+	stop func()
+}
+
+// speak runs a Speaker as AS 65000 towards the peers until the test ends.
+func speak(t testing.TB, change func(*Options), peers ...vip.Peer) *speaking {
+	t.Helper()
+	for i := range peers {
+		p := &peers[i]
+		if p.LocalAS == 0 {
+			p.LocalAS = 65000
+		}
+		if p.Port == 0 {
+			p.Port = 179
+		}
+	}
+	level := slog.LevelInfo
+	if os.Getenv("HERALD_TEST_DEBUG") != "" {
+		level = slog.LevelDebug
+	}
+	o := Options{
+		Node: "n1", Peers: func() []vip.Peer { return peers }, Hold: 30 * time.Second, Keepalive: 10 * time.Second, Drain: time.Second,
+		Poke: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
+	}
+	if change != nil {
+		change(&o)
+	}
+	s := &speaking{Speaker: New(o), t: t}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	var stopped bool
+	s.stop = func() {
+		if !stopped {
+			stopped = true
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(s.stop)
+	return s
+}
+
+// say sets routes to prefixes.
+func (s *speaking) say(prefixes ...string) {
+	s.t.Helper()
+	s.set(routes(prefixes...)...)
+}
+
+func (s *speaking) set(routes ...vip.Route) {
+	s.t.Helper()
+	if _, err := s.Set(context.Background(), routes); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func routes(prefixes ...string) []vip.Route {
+	var all []vip.Route
+	for _, p := range prefixes {
+		all = append(all, vip.Route{Prefix: netip.MustParsePrefix(p)})
+	}
+	return all
+}
+
+// up waits until all sessions are established.
+func (s *speaking) up() {
+	s.t.Helper()
+	await(s.t, 30*time.Second, "sessions", func() error {
+		for _, x := range s.Sessions() {
+			if !x.Up() {
+				return fmt.Errorf("%+v", x)
+			}
+		}
+		return nil
+	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func linkNamed(t testing.TB, name string) *net.Interface {
+	t.Helper()
+	l, err := net.InterfaceByName(name)
+	must(t, err)
+	return l
+}
