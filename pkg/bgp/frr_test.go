@@ -157,10 +157,7 @@ func TestUnnumbered(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 13)
 	sh(t, "ip addr flush dev r13 scope global\nip -n r13 addr flush dev eth0 scope global")
-	r.frr(`interface eth0
- ipv6 nd ra-interval 1
-exit
-router bgp 65001
+	r.frr(`router bgp 65001
  no bgp ebgp-requires-policy
  bgp router-id 192.0.2.1
  neighbor eth0 interface remote-as external

@@ -51,6 +51,15 @@ func explain(msg string, f log.Fields) string {
 		if err, ok := f["Error"].(error); ok {
 			return connectError(err)
 		}
+	case "state changed":
+		// Before the session stood; afterwards it is "Peer Down" that tells.
+		if fmt.Sprint(f["new"]) == "BGP_FSM_IDLE" && fmt.Sprint(f["reason"]) == "read-failed" {
+			return "the peer accepts the connection and closes it: it does not know this node, or has another AS number for it"
+		}
+	case "Peer Down":
+		if r := fmt.Sprint(f["Reason"]); r == "read-failed" || r == "write-failed" {
+			return "the connection was closed or broke"
+		}
 	case "received notification":
 		text := "the peer sent " + notification(f)
 		if words, _ := f["Communicated-Reason"].(string); words != "" {

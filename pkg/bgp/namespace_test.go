@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -25,6 +26,9 @@ const insideEnv = "HERALD_TEST_NAMESPACE"
 // TestMain runs all tests in network and mount namespaces of their own: this
 // process is the node, and each router has a namespace beside it.
 func TestMain(m *testing.M) {
+	if words := os.Getenv(speakEnv); words != "" {
+		os.Exit(speakAlone(strings.Fields(words)))
+	}
 	if os.Getenv(insideEnv) != "" {
 		for _, c := range []string{"mount --make-rprivate /", "mkdir -p /run/netns", "mount -t tmpfs tmpfs /run/netns", "ip link set lo up"} {
 			if out, err := exec.Command("sh", "-c", c).CombinedOutput(); err != nil {
@@ -32,6 +36,8 @@ func TestMain(m *testing.M) {
 				os.Exit(1)
 			}
 		}
+		flag.Parse()
+		_ = flag.Set("test.parallel", "8") // they wait for timers more than for a processor
 		os.Exit(m.Run())
 	}
 	if os.Getuid() != 0 {

@@ -15,31 +15,51 @@ import (
 
 // A neighbour finds the router at the other end of a link by its router
 // advertisements (RFC 4861 section 6): where no peer has an address there is no
-// other name for it. It asks for one until one came.
+// other name for it. It asks for one until one came. Routers find this node in the
+// same way, so it advertises itself too, as one that is no default router.
 type neighbour struct {
 	conn *net.IPConn
+	said time.Time // when this node last advertised itself
+
+	use netip.Addr // the one in use, with its zone
 
 	mu   sync.Mutex
-	addr netip.Addr // the last router heard, with its zone
+	last netip.Addr // the last one heard
 }
+
+// introduce is how often this node advertises itself. Routers forget it after some
+// minutes at the earliest.
+const introduce = 4 * time.Second
 
 const (
 	icmpRouterSolicitation  = 133
 	icmpRouterAdvertisement = 134
 )
 
-// on is the router on a link, or an error until one was heard.
-func (n *neighbour) on(link string) (netip.Addr, error) {
-	n.mu.Lock()
-	addr := n.addr
-	n.mu.Unlock()
+// on is the router on a link, or an error until one was heard. With keep it is the
+// one in use, whoever else was heard.
+func (n *neighbour) on(link string, keep bool) (netip.Addr, error) {
+	if !keep || !n.use.IsValid() {
+		n.mu.Lock()
+		n.use = n.last
+		n.mu.Unlock()
+	}
 	if n.conn == nil {
 		if err := n.open(link); err != nil {
 			return netip.Addr{}, fmt.Errorf("can't listen for router advertisements on %s: %w", link, err)
 		}
 	}
-	if addr.IsValid() {
-		return addr, nil
+	if time.Since(n.said) > introduce {
+		n.said = time.Now()
+		// RFC 4861 section 4.2: type, code, checksum (the kernel's), hop limit (unspecified),
+		// flags, router lifetime 0, reachable time and retransmission timer (unspecified).
+		advert := []byte{icmpRouterAdvertisement, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+		if _, err := n.conn.WriteToIP(advert, &net.IPAddr{IP: net.IPv6linklocalallnodes, Zone: link}); err != nil {
+			return netip.Addr{}, fmt.Errorf("can't send on %s: %w", link, err)
+		}
+	}
+	if n.use.IsValid() {
+		return n.use, nil
 	}
 	// RFC 4861 section 4.1: type, code, checksum (the kernel's), reserved.
 	_, err := n.conn.WriteToIP([]byte{icmpRouterSolicitation, 0, 0, 0, 0, 0, 0, 0}, &net.IPAddr{IP: net.IPv6linklocalallrouters, Zone: link})
@@ -62,6 +82,7 @@ func (n *neighbour) open(link string) error {
 		err = errors.Join(raw.Control(func(fd uintptr) {
 			err = errors.Join(
 				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255),
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP, 0), // or we hear ourselves
 				unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1),
 				unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, link),
 			)
@@ -96,7 +117,7 @@ func (n *neighbour) listen(link string, c *net.IPConn) {
 			continue
 		}
 		n.mu.Lock()
-		n.addr = addr.WithZone(link)
+		n.last = addr.WithZone(link)
 		n.mu.Unlock()
 	}
 }

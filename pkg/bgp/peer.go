@@ -209,7 +209,7 @@ func (p *peer) call(at seat) {
 	}
 	p.at = at
 	p.mu.Lock()
-	p.remote = remote{p.server, at.remote}
+	p.remote, p.reason = remote{p.server, at.remote}, ""
 	p.mu.Unlock()
 }
 

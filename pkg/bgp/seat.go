@@ -34,7 +34,7 @@ func (p *peer) sit() (seat, error) {
 	c := p.config
 	at := seat{remote: c.Address.String(), source: c.Source, id: p.at.id}
 	if c.Interface != "" {
-		router, err := p.router.on(c.Interface)
+		router, err := p.router.on(c.Interface, p.up())
 		if err != nil {
 			return seat{}, err
 		}
@@ -85,14 +85,18 @@ func hops(c vip.Peer, local netip.Addr) (hop4, hop6 netip.Addr) {
 		}
 		return netip.IPv4Unspecified(), hop6
 	}
+	hop6 = netip.IPv6Unspecified()
+	if local.IsLinkLocalUnicast() {
+		hop6 = local // gobgp can't tell its own address on a link-local session
+	}
 	hop4 = c.NextHop4
 	if !hop4.IsValid() && (c.Interface == "" || c.NextHopInterface != "") {
 		hop4 = addressOf(link, vip.IPv4)
 	}
 	if !hop4.IsValid() {
-		hop4 = netip.IPv6Unspecified() // an IPv6 next hop for IPv4 prefixes (RFC 8950)
+		hop4 = hop6 // an IPv6 next hop for IPv4 prefixes (RFC 8950)
 	}
-	return hop4, netip.IPv6Unspecified()
+	return hop4, hop6
 }
 
 // identifier is our BGP identifier: the one configured, the address of the link

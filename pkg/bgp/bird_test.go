@@ -1,0 +1,318 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	api "github.com/osrg/gobgp/v3/api"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const birdHead = `router id 192.0.2.2;
+protocol device {}
+protocol bgp herald {
+ local %[1]s as 65001;
+ neighbor %[2]s as 65000;
+ passive;
+ error wait time 1, 2;
+ %[3]s
+ ipv4 { import all; export %[4]s; };
+ ipv6 { import all; export none; };
+}
+`
+
+var (
+	birdRoute = regexp.MustCompile(`(?m)^(\S+)\s+unicast \[herald`)
+	birdAttr  = regexp.MustCompile(`(?m)^\s+BGP\.(\w+): (.*)$`)
+)
+
+// routes is BIRD's table, in order.
+func (r *router) routes() []string {
+	r.t.Helper()
+	out, err := r.birdc("show route protocol herald")
+	must(r.t, err)
+	var have []string
+	for _, m := range birdRoute.FindAllStringSubmatch(out, -1) {
+		have = append(have, m[1])
+	}
+	slices.Sort(have)
+	return have
+}
+
+// knows waits until BIRD's table is exactly want.
+func (r *router) knows(want ...string) {
+	r.t.Helper()
+	await(r.t, 10*time.Second, r.name+"'s table", func() error {
+		if diff := cmp.Diff(want, r.routes()); diff != "" {
+			return fmt.Errorf("(-want +got)\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// BIRD, with a password, and beside it a peer whose password is another and one
+// that refuses: they say so, and disturb nobody.
+func TestPasswords(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 21)
+	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), `password "s3cret";`, "none"))
+	wrong := newRouter(t, 22)
+	wrong.bird(fmt.Sprintf(birdHead, wrong.v4(), wrong.here4(), `password "s3cret";`, "none"))
+	refusing := newRouter(t, 23)
+	s := speak(t, nil, vip.Peer{Address: r.v4(), AS: 65001, Password: "s3cret"}, vip.Peer{Address: wrong.v4(), AS: 65001, Password: "other"},
+		vip.Peer{Address: refusing.v4(), AS: 65001})
+	all := routes("198.51.100.7/32", "2001:db8::7/128")
+	all[0].Attributes = vip.Attributes{Communities: []vip.Community{65000<<16 | 100}, Large: []vip.LargeCommunity{{65000, 1, 2}}, MED: ptr(uint32(42))}
+	s.set(all...)
+	r.knows("198.51.100.7/32", "2001:db8::7/128")
+	out, err := r.birdc("show route all 198.51.100.7/32")
+	must(t, err)
+	got := make(map[string]string)
+	for _, m := range birdAttr.FindAllStringSubmatch(out, -1) {
+		got[m[1]] = m[2]
+	}
+	delete(got, "local_pref") // BIRD's own
+	want := map[string]string{"origin": "IGP", "as_path": "65000", "next_hop": r.here4(), "med": "42", "community": "(65000,100)", "large_community": "(65000, 1, 2)"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("attributes (-want +got)\n%s", diff)
+	}
+	await(t, 10*time.Second, "reasons", func() error {
+		x := s.Sessions()
+		if !x[0].Up() || x[0].Prefixes != 2 || !strings.Contains(x[1].Reason, "MD5") || !strings.Contains(x[2].Reason, "refuses") {
+			return fmt.Errorf("%+v", x)
+		}
+		return nil
+	})
+	if text := fmt.Sprintf("%v %+v %#v", s.o.Peers(), s.o.Peers(), s.o.Peers()); strings.Contains(text, "s3cret") || strings.Contains(text, "other") {
+		t.Errorf("passwords are shown: %s", text)
+	}
+}
+
+// A router behind another one, on another port, asked from an address of ours that
+// the router expects.
+func TestMultihop(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 24)
+	sh(t, `ip netns add far
+ip -n r24 link add far type veth peer name eth0 netns far
+ip -n r24 link set far up
+ip -n r24 addr add 10.124.0.1/24 dev far
+ip -n far link set eth0 up
+ip -n far addr add 10.124.0.2/24 dev eth0
+ip -n far route add default via 10.124.0.1
+ip netns exec r24 sysctl -qw net.ipv4.ip_forward=1
+ip route add 10.124.0.0/24 via 10.24.0.1
+ip addr add 192.0.2.99/32 dev lo
+ip -n r24 route add 192.0.2.99/32 via 10.24.0.2`)
+	t.Cleanup(func() { sh(t, "ip netns del far\nip addr del 192.0.2.99/32 dev lo") })
+	near := r.name
+	r.name = "far"
+	r.bird(fmt.Sprintf(birdHead, "10.124.0.2 port 1179", "192.0.2.99", "multihop;", "none") +
+		"protocol static { ipv4; route 192.0.2.99/32 via 10.124.0.1; }\n") // to resolve the next hop by
+	defer func() { r.kill("bird"); r.name = near }()
+	s := speak(t, nil, vip.Peer{Address: netip.MustParseAddr("10.124.0.2"), AS: 65001, Port: 1179, Multihop: true, SourceInterface: "lo"})
+	s.say("198.51.100.7/32")
+	r.knows("198.51.100.7/32")
+}
+
+// A router that sends the table of the Internet: nothing of it gets into ours, and
+// what it costs is measured. Another peer's route is as quick as ever meanwhile.
+func TestFullTable(t *testing.T) {
+	const size = 100_000
+	r, quiet := newRouter(t, 25), newRouter(t, 26)
+	var b strings.Builder
+	fmt.Fprintf(&b, birdHead, r.v4(), r.here4(), "", "all")
+	b.WriteString("protocol static { ipv4;\n")
+	for i := range size {
+		fmt.Fprintf(&b, "route %d.%d.%d.0/24 blackhole { bgp_med = %d; };\n", 20+i>>16, i>>8&255, i&255, i%500)
+	}
+	b.WriteString("}\n")
+	r.bird(b.String())
+	quiet.bird(fmt.Sprintf(birdHead, quiet.v4(), quiet.here4(), "", "none"))
+	before := heap()
+	s := speak(t, nil, vip.Peer{Address: r.v4(), AS: 65001}, vip.Peer{Address: quiet.v4(), AS: 65001})
+	s.say("198.51.100.7/32")
+	quiet.knows("198.51.100.7/32")
+	r.knows("198.51.100.7/32")
+	began := time.Now()
+	s.say("198.51.100.7/32", "198.51.100.8/32")
+	quiet.knows("198.51.100.7/32", "198.51.100.8/32")
+	meanwhile := time.Since(began)
+	p := s.peers[r.v4().String()]
+	await(t, 30*time.Second, "the full table", func() error {
+		_, n := p.remote.updates()
+		if have := received(p); have < size {
+			return fmt.Errorf("%d routes in %d UPDATE messages", have, n)
+		}
+		return nil
+	})
+	t.Logf("%d routes of a router: %d MB of heap; a change took %v meanwhile", size, (heap()-before)>>20, meanwhile.Round(time.Millisecond))
+	if meanwhile > time.Second {
+		t.Errorf("a change took %v to reach the other peer", meanwhile)
+	}
+	if n := table(t, p); n != 2 {
+		t.Errorf("our table has %d prefixes, want our own 2", n)
+	}
+	if out, err := os.ReadFile("/proc/net/route"); err != nil || strings.Count(string(out), "\n") > 20 {
+		t.Errorf("routes were installed: %v\n%.500s", err, out)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// A router that does not answer, is killed, comes back, and resets sessions: the
+// hold time ends the session, and it comes back by itself.
+func TestRouterFails(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 27)
+	conf := fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "none")
+	r.bird(conf)
+	s := speak(t, func(o *Options) { o.Hold, o.Keepalive = 3*time.Second, time.Second }, vip.Peer{Address: r.v4(), AS: 65001})
+	s.say("198.51.100.7/32")
+	s.up()
+	down := func(words string, within time.Duration) {
+		t.Helper()
+		took := await(t, within, "the session's end", func() error {
+			if x := s.Sessions()[0]; x.Up() || !strings.Contains(x.Reason, words) {
+				return fmt.Errorf("%+v", x)
+			}
+			return nil
+		})
+		t.Logf("down after %v: %s", took.Round(10*time.Millisecond), s.Sessions()[0].Reason)
+	}
+	bird := r.proc["bird"].Process.Pid // ip netns exec becomes what it runs
+	must(t, syscall.Kill(bird, syscall.SIGSTOP))
+	down("hold time", 4*time.Second)
+	must(t, syscall.Kill(bird, syscall.SIGCONT))
+	s.up()
+	r.knows("198.51.100.7/32")
+	for range 2 {
+		_, err := r.birdc("restart herald")
+		must(t, err)
+		down("Cease", 2*time.Second)
+		s.up()
+	}
+	r.kill("bird")
+	down("", 2*time.Second)
+	s.say("198.51.100.8/32") // what changed meanwhile is told, too
+	r.bird(conf)
+	s.up()
+	r.knows("198.51.100.8/32")
+	if n := s.peers[r.v4().String()].flaps; n != 4 {
+		t.Errorf("%d sessions ended, want 4", n)
+	}
+}
+
+// A peer that is added, and one that is not wanted any more, are followed.
+func TestPeersChange(t *testing.T) {
+	t.Parallel()
+	a, b := newRouter(t, 28), newRouter(t, 29)
+	a.bird(fmt.Sprintf(birdHead, a.v4(), a.here4(), "", "none"))
+	b.bird(fmt.Sprintf(birdHead, b.v6(), b.here6(), "", "none"))
+	to := func(r netip.Addr) vip.Peer { return vip.Peer{Address: r, AS: 65001, LocalAS: 65000, Port: 179} }
+	peers := []vip.Peer{to(a.v4()), to(b.v6())} // gobgp keeps variables of its package, which a later start would write
+	s := speak(t, func(o *Options) { o.Peers = func() []vip.Peer { return peers } })
+	all := routes("198.51.100.7/32", "198.51.100.8/32")
+	all[1].Attributes.Peers = []string{b.v6().String()}
+	s.set(all...)
+	s.up()
+	a.knows("198.51.100.7/32")
+	b.knows("198.51.100.7/32", "198.51.100.8/32")
+	s.mu.Lock()
+	peers = peers[1:]
+	s.mu.Unlock()
+	s.set(all...)
+	a.knows()
+	if out, err := a.birdc("show protocols all herald"); err != nil || !strings.Contains(out, "not configured any more") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if got := len(s.Sessions()); got != 1 {
+		t.Errorf("%d sessions, want 1", got)
+	}
+}
+
+// With graceful restart a process that is replaced leaves its routes with the
+// router, and the next one takes them over without a gap.
+func TestGracefulRestart(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 30)
+	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "graceful restart on;", "none"))
+	run := func(prefixes string) *exec.Cmd {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), speakEnv+"="+r.v4().String()+" "+prefixes)
+		cmd.Stderr = t.Output()
+		must(t, cmd.Start())
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		return cmd
+	}
+	first := run("198.51.100.7/32 198.51.100.8/32")
+	r.knows("198.51.100.7/32", "198.51.100.8/32")
+	must(t, first.Process.Signal(syscall.SIGTERM))
+	must(t, first.Wait())
+	run("198.51.100.7/32")
+	began := time.Now()
+	for len(r.routes()) == 2 {
+		if time.Since(began) > 10*time.Second {
+			t.Fatal("what the new process does not have stays")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("withdrawn after %v, before the new process can have spoken", took)
+	}
+	r.knows("198.51.100.7/32")
+}
+
+// speakEnv makes the test binary a process that speaks to one peer: "address prefix...".
+const speakEnv = "HERALD_TEST_SPEAK"
+
+func speakAlone(words []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	peer := vip.Peer{Address: netip.MustParseAddr(words[0]), AS: 65001, LocalAS: 65000, Port: 179}
+	s := New(Options{Node: "n1", Peers: func() []vip.Peer { return []vip.Peer{peer} }, Hold: 30 * time.Second, Keepalive: 10 * time.Second,
+		Restart: 30 * time.Second, Poke: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if _, err := s.Set(ctx, routes(words[1:]...)); err != nil {
+		return 1
+	}
+	if err := s.Run(ctx); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// received is how many routes gobgp keeps of a peer.
+func received(p *peer) int {
+	r, err := p.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_ADJ_IN, Family: ipv4Unicast, Name: p.at.remote})
+	if err != nil {
+		return 0
+	}
+	return int(r.NumPath)
+}
+
+// table is how many prefixes are in the table of a peer's speaker.
+func table(t testing.TB, p *peer) int {
+	t.Helper()
+	r, err := p.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_GLOBAL, Family: ipv4Unicast})
+	must(t, err)
+	return int(r.NumDestination)
+}
