@@ -21,6 +21,7 @@ type Config struct {
 	Services Services
 	Class    Class
 	ARP      ARP
+	BGP      BGP
 	Kube     Kube
 	Serve    Serve
 	UPnP     UPnP

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,7 +64,7 @@ var errorCases = []struct {
 	{"lb_class_legacy_handling=x", `lb_class_legacy_handling="x" (environment): must be true or false`},
 	{"LoadBalancerClassLegacyHandling=x", `LoadBalancerClassLegacyHandling="x" (environment): must be true or false`},
 	{"vip_arp=x", `vip_arp="x" (environment): must be true or false`},
-	{"vip_arp=false svc_enable=true", `vip_arp="false" (environment): must be true with svc_enable: nothing else in this version announces the VIPs of Services`},
+	{"vip_arp=false svc_enable=true", `vip_arp="false" (environment): must be true with svc_enable, unless bgp_enable is: else nothing announces the VIPs of Services`},
 	{"vip_arpRate=3s", `vip_arpRate="3s" (environment): must be a whole number of milliseconds from 500 to 86400000`},
 	{"vip_arpRate=86400001", `vip_arpRate="86400001" (environment): must be a whole number of milliseconds from 500 to 86400000`},
 	{"vip_skipdad=x", `vip_skipdad="x" (environment): must be true or false`},
@@ -102,7 +103,7 @@ var errorCases = []struct {
 
 func TestErrors(t *testing.T) {
 	seen := map[string]bool{}
-	for _, tt := range errorCases {
+	for _, tt := range slices.Concat(errorCases, bgpErrorCases) {
 		t.Run(tt.env, func(t *testing.T) {
 			env := append(append([]string{}, on...), strings.Split(tt.env, " ")...)
 			c, _, err := Parse(Sources{Env: env, Hostname: "n1", ReadFile: noFiles})
@@ -141,7 +142,7 @@ func TestNoHostname(t *testing.T) {
 // TestServicesWithoutARP: who turns on Services and forgets how to announce them, is told.
 func TestServicesWithoutARP(t *testing.T) {
 	_, _, err := Parse(Sources{Env: []string{"svc_enable=true"}, Hostname: "n1"})
-	want := `vip_arp="false" (default): must be true with svc_enable: nothing else in this version announces the VIPs of Services`
+	want := `vip_arp="false" (default): must be true with svc_enable, unless bgp_enable is: else nothing announces the VIPs of Services`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -160,7 +161,7 @@ func TestControlPlaneWithoutARP(t *testing.T) {
 func TestAllErrorsAtOnce(t *testing.T) {
 	_, _, err := Parse(Sources{
 		Flags: parsed(t, "--log=x", "--config", "/etc/herald.yaml", "--leaseRetry=-1", "--enableUPNP"),
-		Env:   []string{"svc_ipmode=x", "enableUPNP=0", "bgp_enable=true", "vip_subnet=x"},
+		Env:   []string{"svc_ipmode=x", "enableUPNP=0", "bgp_as=0", "vip_subnet=x"},
 		ReadFile: func(name string) ([]byte, error) {
 			if name != "/etc/herald.yaml" {
 				return nil, os.ErrNotExist
@@ -178,8 +179,8 @@ func TestAllErrorsAtOnce(t *testing.T) {
 		`vip_retryperiod="-1" (flag --leaseRetry): must be a whole number of seconds from 1 to 86400`,
 		`svc_ipmode="x" (environment): must be VIP or Proxy`,
 		`vip_arp="perhaps" (file /etc/herald.yaml): must be true or false`,
+		`bgp_as="0" (environment): must be an AS number: a whole number from 1 to 4294967294, not 23456`,
 		`lb_enable="1" (file /etc/herald.yaml): this version of Herald does not support balancing over the API servers in the kernel yet; remove it`,
-		`bgp_enable="true" (environment): this version of Herald does not support BGP yet; remove it`,
 		`egress_podcidr="10.0.0.0/8" (file /etc/herald.yaml): this version of Herald does not support egress yet; remove it`,
 	}
 	if err == nil {
@@ -210,8 +211,8 @@ func TestWarnings(t *testing.T) {
 		{"lb_class_only=true lb_class_name=", []string{`lb_class_only="true" (environment) with an empty lb_class_name leaves no Service: none can carry an empty class`}},
 		{"lb_class_only=true lb_class_name= lb_class_legacy_handling=false", nil},
 		{"bgp_peerpass=secret bgp_peers=192.0.2.1:65000:secret:false", []string{
-			`bgp_peerpass (environment) has no effect: this version of Herald does not support BGP`,
-			`bgp_peers (environment) has no effect: this version of Herald does not support BGP`,
+			`bgp_peers (environment) has no effect without bgp_enable=true`,
+			`bgp_peerpass (environment) has no effect without bgp_enable=true`,
 		}},
 		{"address=192.0.2.1 vip_leaderelection=true", []string{`address="192.0.2.1" (environment) has no effect without cp_enable=true`}},
 		{"cp_enable=false vip_address=192.0.2.1", []string{`vip_address="192.0.2.1" (environment) has no effect without cp_enable=true`}},

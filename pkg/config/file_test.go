@@ -100,7 +100,7 @@ func TestFileNull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(base(), got); diff != "" {
+	if diff := cmp.Diff(base(), got, addresses); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -113,7 +113,7 @@ func TestEmptyFile(t *testing.T) {
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
-		if diff := cmp.Diff(base(), got); err == nil && diff != "" {
+		if diff := cmp.Diff(base(), got, addresses); err == nil && diff != "" {
 			t.Errorf("%q: -want +got:\n%s", text, diff)
 		}
 	}

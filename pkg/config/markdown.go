@@ -10,7 +10,7 @@ import (
 // groups are the headings of the reference, in its order.
 var groups = []Group{
 	General, Links, Leases, ServiceGroup, Classes, Announcing, APIServer, Serving,
-	ControlPlane, BGP, Routing, DHCP, Egress, Others, Past,
+	ControlPlane, BGPGroup, Routing, DHCP, Egress, Others, Past,
 }
 
 const optionsHead = `# Options

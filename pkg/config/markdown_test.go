@@ -33,14 +33,14 @@ func TestMarkdown(t *testing.T) {
 		"\n## Interfaces and addresses\n",
 		"\n# Options of kube-vip that are not supported yet\n",
 		"\n| `lb_class_legacy_handling`, `LoadBalancerClassLegacyHandling` | `--lbClassNameLegacyHandling`, `--LoadBalancerClassLegacyHandling` | bool | `true` | ",
-		"\n| `bgp_enable` | `--bgp` | `false` | Announce VIPs by BGP. | error |\n",
+		"\n| `zebra_enable` | `--zebra` | `false` | Hand routes to FRR's zebra. | warning |\n",
 		"\n| `cp_namespace` | `--namespace`, `-n` | name | `kube-system` | ",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q on the page", want)
 		}
 	}
-	if supported, missing, _ := strings.Cut(page, "not supported yet"); strings.Contains(supported, "`bgp_") || strings.Contains(missing, "`vip_arp`") {
+	if supported, missing, _ := strings.Cut(page, "not supported yet"); strings.Contains(supported, "`egress_") || strings.Contains(missing, "`vip_arp`") {
 		t.Error("an option is on the wrong side of the page")
 	}
 }
@@ -54,7 +54,7 @@ func TestSummary(t *testing.T) {
 	if !strings.Contains(b.String(), want) {
 		t.Errorf("no %q in\n%s", want, &b)
 	}
-	if strings.Contains(b.String(), "BGP") {
+	if strings.Contains(b.String(), "Egress") {
 		t.Errorf("a group that is not supported in\n%s", &b)
 	}
 }

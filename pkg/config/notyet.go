@@ -4,7 +4,7 @@ package config
 const (
 	lacksElection = "running without an election"
 	lacksBalancer = "balancing over the API servers in the kernel"
-	lacksBGP      = "BGP"
+	lacksZebra    = "handing routes to zebra"
 	lacksRoutes   = "routing tables"
 	lacksNames    = "names as addresses"
 	lacksEgress   = "egress"
@@ -31,27 +31,10 @@ var notYet = []Option{
 	{Env: "iptables_backend", Type: String, Group: ControlPlane, When: lacksBalancer, Effect: Unused, Meaning: "`nft` or `legacy`."},
 
 	// BGP.
-	{Env: "bgp_enable", Flag: "bgp", Type: Bool, Default: "false", Group: BGP, When: lacksBGP, Effect: Refused, Meaning: "Announce VIPs by BGP."},
-	{Env: "bgp_routerid", Flag: "bgpRouterID", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The router ID."},
-	{Env: "bgp_routerinterface", Type: Interface, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The interface whose address is the router ID."},
-	{Env: "bgp_as", Flag: "localAS", Type: Int, Default: "65000", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The node's AS number."},
-	{Env: "bgp_peeraddress", Flag: "peerAddress", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The address of one peer."},
-	{Env: "bgp_peeras", Flag: "peerAS", Type: Int, Default: "65000", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Its AS number."},
-	{Env: "bgp_peerpass", Flag: "peerPass", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Its MD5 password."},
-	{Env: "bgp_multihop", Flag: "multihop", FlagAliases: []string{"multiHop"}, Type: Bool, Default: "false", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The peer is more than one hop away."},
-	{Env: "bgp_peers", Flag: "bgppeers", Type: List, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The peers, `address:AS:password:multihop`, with commas between."},
-	{Env: "bgp_sourceif", Flag: "sourceIF", FlagAliases: []string{"sourceif"}, Type: Interface, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The interface sessions start from."},
-	{Env: "bgp_sourceip", Flag: "sourceIP", FlagAliases: []string{"sourceip"}, Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The address sessions start from."},
-	{Env: "bgp_hold_time", Flag: "bgpHoldTimer", Type: Seconds, Default: "30", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The hold time."},
-	{Env: "bgp_keepalive_interval", Flag: "bgpKeepAliveInterval", Type: Seconds, Default: "10", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The time between keepalives."},
-	{Env: "mpbgp_nexthop", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The next hop of the other address family."},
-	{Env: "mpbgp_ipv4", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "A fixed IPv4 next hop."},
-	{Env: "mpbgp_ipv6", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "A fixed IPv6 next hop."},
-	{Env: "annotation", Aliases: []string{"annotations"}, Flag: "annotations", Type: String, Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "The prefix of Node annotations with BGP settings."},
-	{Env: "zebra_enable", Flag: "zebra", Type: Bool, Default: "false", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Hand routes to FRR's zebra."},
-	{Env: "zebra_url", Flag: "zebraUrl", Type: String, Default: "unix:/var/run/frr/zserv.api", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Where zebra is."},
-	{Env: "zebra_version", Flag: "zebraVersion", Type: Int, Default: "6", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Its protocol's version."},
-	{Env: "zebra_software_name", Flag: "zebraSoftwareName", Type: String, Default: "frr8.3", Group: BGP, When: lacksBGP, Effect: Unused, Meaning: "Its name and version."},
+	{Env: "zebra_enable", Flag: "zebra", Type: Bool, Default: "false", Group: BGPGroup, When: lacksZebra, Effect: Unused, Meaning: "Hand routes to FRR's zebra."},
+	{Env: "zebra_url", Flag: "zebraUrl", Type: String, Default: "unix:/var/run/frr/zserv.api", Group: BGPGroup, When: lacksZebra, Effect: Unused, Meaning: "Where zebra is."},
+	{Env: "zebra_version", Flag: "zebraVersion", Type: Int, Default: "6", Group: BGPGroup, When: lacksZebra, Effect: Unused, Meaning: "Its protocol's version."},
+	{Env: "zebra_software_name", Flag: "zebraSoftwareName", Type: String, Default: "frr8.3", Group: BGPGroup, When: lacksZebra, Effect: Unused, Meaning: "Its name and version."},
 
 	// Routing tables.
 	{Env: "vip_routingtable", Flag: "table", Type: Bool, Default: "false", Group: Routing, When: lacksRoutes, Effect: Refused, Meaning: "Put routes to VIPs into a table, for another daemon to export."},

@@ -15,6 +15,7 @@ type Option struct {
 	Group       Group
 	Since       string   // the release that first understood it
 	When        string   // "" if this version supports it, else what is still missing, in words
+	Secret      bool     // messages do not repeat its value
 	Effect      Effect   // what a value does while When is not ""
 	Empty       []Origin // where an empty value is a value; elsewhere it means "not set"
 
@@ -58,7 +59,7 @@ const (
 	APIServer    Group = "API server"
 	Serving      Group = "Metrics and health"
 	ControlPlane Group = "Control-plane VIP"
-	BGP          Group = "BGP"
+	BGPGroup     Group = "BGP"
 	Routing      Group = "Routing tables"
 	DHCP         Group = "DHCP, DNS and UPnP"
 	Egress       Group = "Egress"
@@ -93,7 +94,7 @@ const (
 
 // Options is the table of all options: those this version supports, then
 // those it only knows of.
-var Options = slices.Concat(supported, forwarding, leasing, notYet)
+var Options = slices.Concat(supported, forwarding, leasing, ofBGP, notYet)
 
 // byName finds an option by its environment variable or an alias of it.
 func byName(name string) (Option, bool) {

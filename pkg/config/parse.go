@@ -43,6 +43,9 @@ type Setting struct {
 }
 
 func (s Setting) String() string {
+	if s.Option.Secret {
+		return fmt.Sprintf("%s (%s)", s.name, s.place)
+	}
 	return fmt.Sprintf("%s=%q (%s)", s.name, s.Value, s.place)
 }
 
@@ -205,8 +208,8 @@ func (p *parser) check(src Sources) {
 			p.warn("%v is less than %d ms: %d ms is used", rate, minArpRate, defaultArpRate)
 		}
 	}
-	if arp := by("vip_arp"); c.Services.Enable && !c.ARP.Enable && !p.bad["vip_arp"] {
-		p.fail(arp, fmt.Errorf("must be true with svc_enable: nothing else in this version announces the VIPs of Services"))
+	if arp := by("vip_arp"); c.Services.Enable && !c.ARP.Enable && !c.BGP.Enable && !p.bad["vip_arp"] && !p.bad["bgp_enable"] {
+		p.fail(arp, errors.New("must be true with svc_enable, unless bgp_enable is: else nothing announces the VIPs of Services"))
 	}
 	if !c.Services.Enable && !c.Control.Enable && !p.bad["svc_enable"] && !p.bad["cp_enable"] {
 		p.warn("%v: no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's", by("svc_enable"))
@@ -227,4 +230,5 @@ func (p *parser) check(src Sources) {
 		c.Services.LeaseNamespace = c.Node.Namespace
 	}
 	p.controlPlane(by)
+	p.bgp(by, src)
 }

@@ -43,8 +43,8 @@ func base() Config {
 	}
 }
 
-// addresses has go-cmp compare them by value.
-var addresses = cmpopts.EquateComparable(netip.Addr{})
+// addresses has go-cmp compare them by value, and leave out what BGP is made of.
+var addresses = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.IgnoreUnexported(BGP{})}
 
 // on are the variables of base.
 var on = []string{"svc_enable=true", "vip_arp=true"}
@@ -226,7 +226,7 @@ func TestProcess(t *testing.T) {
 func TestGiven(t *testing.T) {
 	given, err := Given(Sources{
 		Flags: parsed(t, "--services", "--arp=true", "--leaderElection", "--namespace=kube-system", "--lbClassName=", "--log=0"),
-		Env:   []string{"bgp_as=1", "vip_arpRate=5000", "svc_election=0"},
+		Env:   []string{"zebra_version=5", "vip_arpRate=5000", "svc_election=0"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -21,6 +21,12 @@ const (
 	leaseNameKey        = "kube-vip.io/leaseName"
 	withoutEndpointsKey = "kube-vip.io/allow-reconcile-without-endpoints"
 	ipModeKey           = "heraldvip.io/ip-mode"
+	announceKey         = "heraldvip.io/announce"
+	communitiesKey      = "heraldvip.io/bgp-communities"
+	localPrefKey        = "heraldvip.io/bgp-local-pref"
+	medKey              = "heraldvip.io/bgp-med"
+	prependKey          = "heraldvip.io/bgp-prepend"
+	peersKey            = "heraldvip.io/bgp-peers"
 	markKey             = "heraldvip.io/announcer"
 	serviceVLANKey      = "kube-vip.io/serviceVLAN"
 )
@@ -55,7 +61,13 @@ var Annotations = []Annotation{
 	{Key: broadcastKey, Value: "true or false", Meaning: "Have the DHCP server answer by broadcast, where something on the way or the node swallows answers to an address it does not know yet."},
 	{Key: filterKey, Value: "0, 1 or 2", Meaning: "The reverse path filter of the interface that Herald makes. The default is 2 (loose). 1 (strict) drops what clients send, since answers leave by the interface below."},
 	{Key: leasesKey, Value: "JSON", Meaning: "What a DHCP server has leased: address, server, when it expires. Another node goes on with it.", Written: true},
-	{Key: hostKey, Value: "a node's name", Meaning: "The node that announces the VIP.", Written: true},
+	{Key: announceKey, Value: "arp, bgp, or both with a comma between", Meaning: "How the VIP is announced. The default is every way that is enabled."},
+	{Key: communitiesKey, Value: "communities, separated by commas", Meaning: "Communities of the VIP's routes: 65000:100, large ones 65000:1:100, names such as no-export, or none. Wins over the option."},
+	{Key: localPrefKey, Value: "0 to 4294967295", Meaning: "The local preference told to BGP peers of the same AS. Wins over the option."},
+	{Key: medKey, Value: "0 to 4294967295", Meaning: "The MED of the VIP's routes. Wins over the option."},
+	{Key: prependKey, Value: "0 to 16", Meaning: "How often the AS number is repeated towards BGP peers of another AS. Wins over the option."},
+	{Key: peersKey, Value: "addresses or interfaces of peers, separated by commas", Meaning: "The BGP peers that are told of the VIP, as the options name them. The default is all of them. If it can't be read, no peer is."},
+	{Key: hostKey, Value: "a node's name", Meaning: "The node that announces the VIP. By BGP several may; this is the one that wrote the status.", Written: true},
 	{Key: markKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
 	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Later: true, Misses: "the VIP is announced without a VLAN"},
@@ -79,6 +91,8 @@ func annotate(s *vip.Service, annotations map[string]string) {
 	s.Mode = r.mode()
 	s.Forward = r.forward()
 	s.DHCP = r.dhcp()
+	s.Announce = r.announce()
+	s.Attributes = r.attributes()
 	for _, a := range Annotations {
 		v := strings.TrimSpace(annotations[a.Key])
 		if a.Misses == "" || v == "" {

@@ -42,6 +42,21 @@ func TestAnnotate(t *testing.T) {
 			`kube-vip.io/loadbalancerIPs is "fe80::1%eth0": "fe80::1%eth0" has a zone, which an address of a Service can't have; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
 		{addressesKey, "192.168.0.1/24", vip.Service{Source: addressesKey, Invalid: []string{
 			`kube-vip.io/loadbalancerIPs is "192.168.0.1/24": "192.168.0.1/24" is not an IP address; write IP addresses separated by commas, such as 192.168.0.10,fd00::10.`}}},
+		{announceKey, "bgp", vip.Service{Announce: []vip.Method{vip.ByBGP}}},
+		{announceKey, " ARP, bgp,arp", vip.Service{Announce: []vip.Method{vip.ByARP, vip.ByBGP}}},
+		{announceKey, "", vip.Service{}},
+		{announceKey, "bgp,ospf", vip.Service{Announce: []vip.Method{}, Invalid: []string{
+			`heraldvip.io/announce is "bgp,ospf": write arp, bgp, or both with a comma between. The VIP is not announced.`}}},
+		{communitiesKey, "65000:100, 65000:1:100,no-export", vip.Service{Attributes: vip.Attributes{Communities: []vip.Community{65000<<16 | 100, 0xffffff01}, Large: []vip.LargeCommunity{{65000, 1, 100}}}}},
+		{communitiesKey, "none", vip.Service{Attributes: vip.Attributes{Communities: []vip.Community{}}}},
+		{communitiesKey, "1:2,x", vip.Service{Invalid: []string{
+			`heraldvip.io/bgp-communities is "1:2,x": community 2, "x", is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor a well-known name. The default is used.`}}},
+		{localPrefKey, "0", vip.Service{Attributes: vip.Attributes{LocalPref: new(uint32)}}},
+		{medKey, "4294967296", vip.Service{Invalid: []string{`heraldvip.io/bgp-med is "4294967296": write a whole number from 0 to 4294967295. The default is used.`}}},
+		{prependKey, "17", vip.Service{Invalid: []string{`heraldvip.io/bgp-prepend is "17": write a whole number from 0 to 16. The default is used.`}}},
+		{peersKey, "192.0.2.1, FD00:0::1,eth0", vip.Service{Attributes: vip.Attributes{Peers: []string{"192.0.2.1", "fd00::1", "eth0"}}}},
+		{peersKey, "192.0.2.1,", vip.Service{Attributes: vip.Attributes{Peers: []string{}}, Invalid: []string{
+			`heraldvip.io/bgp-peers is "192.0.2.1,": write the addresses or interfaces of peers with commas between. No peer is told of the VIP.`}}},
 		{ignoreKey, "true", vip.Service{Ignore: true}},
 		{ignoreKey, "T", vip.Service{Ignore: true}},
 		{ignoreKey, " 1 ", vip.Service{Ignore: true}},

@@ -26,6 +26,9 @@ type Options struct {
 	Locks     []string // the namespaces of other leases: for all Services (svc_leasename), of the control plane (vip_leasename)
 	Node      string   // this node's name, for Events
 	NoUpdates bool     // write nothing to Services (disable_service_updates)
+	// Annotations is the prefix of annotations of this node's own Node object that are
+	// kept; "" keeps none (annotation).
+	Annotations string
 
 	Servers *Servers // to be told the addresses of the API servers, or nil
 
@@ -129,7 +132,13 @@ func (c *Cluster) watch(a *api, o Options) {
 	}
 	c.nodes = &feed[*vip.Node]{
 		source: from(a.core, "nodes", &corev1.Node{}), mu: &c.mu, values: make(map[vip.Key]*vip.Node),
-		read:    func(o runtime.Object) (*vip.Node, bool) { return readNode(o.(*corev1.Node)), true },
+		read: func(x runtime.Object) (*vip.Node, bool) {
+			n, prefix := x.(*corev1.Node), ""
+			if n.Name == o.Node {
+				prefix = o.Annotations
+			}
+			return readNode(n, prefix), true
+		},
 		changed: c.nodeChanged, poke: o.Poke,
 	}
 	c.ranges = &feed[[]netip.Prefix]{
@@ -138,6 +147,19 @@ func (c *Cluster) watch(a *api, o Options) {
 		changed: c.rangeChanged, poke: o.Poke,
 	}
 	c.feeds = append(c.feeds, c.nodes, c.ranges)
+}
+
+// Annotations are those of a Node object below Options.Annotations.
+func (c *Cluster) Annotations(name string) map[string]vip.Secret {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.nodes == nil {
+		return nil
+	}
+	if n := c.nodes.values[vip.Key{Name: name}]; n != nil {
+		return n.Annotations // replaced as a whole, never changed
+	}
+	return nil
 }
 
 // NodeUID is the UID of a Node, for owner references; "" if Nodes are not

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -14,8 +15,9 @@ import (
 // (cluster-autoscaler/utils/taints). The other taint and the label are Kubernetes' own.
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
-// readNode turns a Node into what is kept of it.
-func readNode(o *corev1.Node) *vip.Node {
+// readNode turns a Node into what is kept of it. Of its annotations those are kept
+// that begin with prefix and a slash; "" keeps none.
+func readNode(o *corev1.Node, prefix string) *vip.Node {
 	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: excluded(o)}
 	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
 		n.Label = corev1.LabelNodeExcludeBalancers
@@ -28,6 +30,14 @@ func readNode(o *corev1.Node) *vip.Node {
 	for _, text := range o.Spec.PodCIDRs {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			n.PodCIDRs = append(n.PodCIDRs, p.Masked())
+		}
+	}
+	for k, v := range o.Annotations {
+		if name, ok := strings.CutPrefix(k, prefix+"/"); ok && prefix != "" {
+			if n.Annotations == nil {
+				n.Annotations = make(map[string]vip.Secret)
+			}
+			n.Annotations[name] = vip.Secret(v)
 		}
 	}
 	return n

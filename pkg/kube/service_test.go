@@ -199,16 +199,18 @@ func TestWhoseAddresses(t *testing.T) {
 
 func TestReadNode(t *testing.T) {
 	got := readNode(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1"},
+		ObjectMeta: metav1.ObjectMeta{Name: "n1", UID: "u1", Annotations: map[string]string{"example.com/bgp-peers-0-peer-ip": "192.0.2.1", "other.com/x": "y"}},
 		Spec:       corev1.NodeSpec{PodCIDRs: []string{"10.200.1.0/24", "fd01:1::/64", "x"}, Unschedulable: true},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 			{Type: corev1.NodeInternalIP, Address: "192.168.0.1"}, {Type: corev1.NodeExternalIP, Address: "fd00::1"},
 			{Type: corev1.NodeExternalIP, Address: "192.168.0.1"}, {Type: corev1.NodeHostName, Address: "n1"},
 		}},
-	})
+	}, "example.com")
 	want := &vip.Node{
 		Name: "n1", UID: "u1", Addresses: addrs("192.168.0.1", "fd00::1"),
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24"), netip.MustParsePrefix("fd01:1::/64")},
+
+		Annotations: map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1"},
 	}
 	if diff := cmp.Diff(want, got, compareNets); diff != "" {
 		t.Errorf("a cordoned node (-want +got):\n%s", diff)
@@ -247,7 +249,7 @@ func TestExcluded(t *testing.T) {
 func TestLabelled(t *testing.T) {
 	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
 	for _, have := range []map[string]string{nil, {label: ""}, {label: "false"}} { // its value means nothing
-		n := readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have}})
+		n := readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have}}, "")
 		if want := map[bool]string{true: label}[have != nil]; n.Label != want {
 			t.Errorf("%v: %q, want %q", have, n.Label, want)
 		}

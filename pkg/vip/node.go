@@ -14,7 +14,9 @@ type Node struct {
 	Excluded  string         // why it must not carry a VIP (taint, condition), or ""
 	Label     string         // the label that keeps VIPs off it as long as there are nodes without, or ""
 
-	Annotations map[string]string // those below the prefix that Herald was told (annotation), without it
+	// Annotations are those of this process's own node whose prefix Herald was told
+	// (annotation), without it. There may be passwords among them.
+	Annotations map[string]Secret
 }
 
 // A Link is a network interface of a node, as its announcer tells it.

@@ -1,0 +1,186 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const wantAS = "must be an AS number: a whole number from 1 to 4294967294, not 23456"
+
+var bgpErrorCases = []struct{ env, want string }{
+	{"bgp_enable=x", `bgp_enable="x" (environment): must be true or false`},
+	{"bgp_enable=true", `bgp_enable="true" (environment): needs a peer: set bgp_peers, bgp_peeraddress or annotation`},
+	{"bgp_as=0", `bgp_as="0" (environment): ` + wantAS},
+	{"bgp_as=4294967296", `bgp_as="4294967296" (environment): ` + wantAS},
+	{"bgp_as=23456", `bgp_as="23456" (environment): ` + wantAS},
+	{"bgp_peeras=-1", `bgp_peeras="-1" (environment): ` + wantAS},
+	{"bgp_peeraddress=router", `bgp_peeraddress="router" (environment): must be an IP address`},
+	{"bgp_peeraddress=fe80::1%eth0", `bgp_peeraddress="fe80::1%eth0" (environment): must be an IP address`},
+	{"bgp_peeraddress=224.0.0.5", `bgp_peeraddress="224.0.0.5" (environment): must be an address of one host`},
+	{"bgp_peerpass=" + strings.Repeat("x", 81), `bgp_peerpass (environment): must be at most 80 bytes`},
+	{"bgp_multihop=x", `bgp_multihop="x" (environment): must be true or false`},
+	{"bgp_routerid=fd00::1", `bgp_routerid="fd00::1" (environment): must be an IPv4 address`},
+	{"bgp_routerinterface=a/b", `bgp_routerinterface="a/b" (environment): must be the name of a link: at most 15 bytes, without slash, colon or space`},
+	{"bgp_sourceif=a/b", `bgp_sourceif="a/b" (environment): must be the name of a link: at most 15 bytes, without slash, colon or space`},
+	{"bgp_sourceip=10", `bgp_sourceip="10" (environment): must be an IP address`},
+	{"bgp_hold_time=2", `bgp_hold_time="2" (environment): must be a whole number of seconds from 3 to 65535`},
+	{"bgp_hold_time=65536", `bgp_hold_time="65536" (environment): must be a whole number of seconds from 3 to 65535`},
+	{"bgp_keepalive_interval=0", `bgp_keepalive_interval="0" (environment): must be a whole number of seconds from 1 to 65535`},
+	{"bgp_enable=true bgp_peeraddress=192.0.2.1 bgp_keepalive_interval=30", `bgp_keepalive_interval="30" (environment): must be less than bgp_hold_time="30" (default)`},
+	{"mpbgp_nexthop=self", `mpbgp_nexthop="self" (environment): must be fixed, auto_sourceif or auto_sourceip`},
+	{"bgp_enable=true annotation=example.com mpbgp_nexthop=fixed", `mpbgp_nexthop="fixed" (environment): fixed needs mpbgp_ipv4 or mpbgp_ipv6`},
+	{"mpbgp_ipv4=fd00::1", `mpbgp_ipv4="fd00::1" (environment): must be an IPv4 address`},
+	{"mpbgp_ipv6=192.0.2.1", `mpbgp_ipv6="192.0.2.1" (environment): must be an IPv6 address`},
+	{"annotation=a_b", `annotation="a_b" (environment): must be the prefix of annotations, such as example.com`},
+	{"herald_bgp_communities=1:2,65536:1", `herald_bgp_communities="1:2,65536:1" (environment): community 2, "65536:1", is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor a well-known name`},
+	{"herald_bgp_localpref=x", `herald_bgp_localpref="x" (environment): must be a whole number from 0 to 4294967295`},
+	{"herald_bgp_med=-1", `herald_bgp_med="-1" (environment): must be a whole number from 0 to 4294967295`},
+	{"herald_bgp_prepend=17", `herald_bgp_prepend="17" (environment): must be a whole number from 0 to 16`},
+	{"herald_bgp_aggregates=192.0.2.1/24", `herald_bgp_aggregates="192.0.2.1/24" (environment): must be prefixes with commas between, such as 192.0.2.0/24,2001:db8::/64; number 1, "192.0.2.1/24", is none, or has host bits`},
+	{"herald_bgp_restart_time=4096", `herald_bgp_restart_time="4096" (environment): must be a whole number from 0 to 4095`},
+	{"herald_bgp_drain_time=16", `herald_bgp_drain_time="16" (environment): must be a whole number from 0 to 15`},
+	{"herald_bgp_ready=x", `herald_bgp_ready="x" (environment): must be true or false`},
+
+	// Peers: every wrong one and every wrong field, and no password.
+	{"bgp_peers=router:65000", `bgp_peers (environment): peer 1: field 1 (address) must be an IPv4 address, an IPv6 address in brackets, or unnumbered:<interface>`},
+	{"bgp_peers=fd00::1:65000", `bgp_peers (environment): peer 1: field 1 (address) must be an IPv4 address, an IPv6 address in brackets, or unnumbered:<interface>`},
+	{"bgp_peers=[fd00::1:65000", `bgp_peers (environment): peer 1: field 1 (address) lacks the closing bracket`},
+	{"bgp_peers=[fe80::1]:65000", `bgp_peers (environment): peer 1: field 1 (address) must be an address of one router; where there is only a link-local one write unnumbered:<interface>`},
+	{"bgp_peers=unnumbered::65000", `bgp_peers (environment): peer 1: field 1 (address) must be unnumbered:<interface> with the name of a link`},
+	{"bgp_peers=192.0.2.1", `bgp_peers (environment): peer 1: field 2 (AS number) ` + wantAS},
+	{"bgp_peers=192.0.2.1:65000,192.0.2.2:0:s3cret:maybe:99999,192.0.2.3:1:::0:mpbgp_x=1:true", "bgp_peers (environment): peer 2: field 2 (AS number) " + wantAS +
+		"\nfield 4 (multihop) must be true or false\nfield 5 (port) must be a port from 1 to 65535" +
+		"\npeer 3: field 5 (port) must be a port from 1 to 65535\nfield 6 (mpbgp options) must be mpbgp_nexthop, mpbgp_ipv4 and mpbgp_ipv6, each with a value"},
+	{"bgp_peers=192.0.2.1:65000:pass:word", `bgp_peers (environment): peer 1: field 4 (multihop) must be true or false`},
+	{"bgp_enable=true bgp_peers=192.0.2.1:65000,192.0.2.1:65001", `bgp_peers (environment): peer 2: 192.0.2.1 is named twice`},
+	{"bgp_enable=true bgp_peers=192.0.2.1:65000:@/run/pass", `bgp_peers (environment): peer 1: the password can't be read: file does not exist`},
+	{"bgp_enable=true bgp_peers=unnumbered:eth0:65000:s3cret", `bgp_peers (environment): peer 1: a session without addresses can't have a password: gobgp does not sign link-local ones`},
+	{"bgp_enable=true bgp_peers=192.0.2.1:65000::::mpbgp_nexthop=auto_sourceif", `bgp_peers (environment): peer 1: mpbgp_nexthop: auto_sourceif needs bgp_sourceif`},
+}
+
+// TestPeers tries what may stand in bgp_peers.
+func TestPeers(t *testing.T) {
+	ip := netip.MustParseAddr
+	peer := func(a string, change func(*vip.Peer)) vip.Peer {
+		p := vip.Peer{AS: 65001, LocalAS: 65000, Port: 179}
+		if a != "" {
+			p.Address = ip(a)
+		}
+		if change != nil {
+			change(&p)
+		}
+		return p
+	}
+	tests := []struct {
+		env  string
+		want []vip.Peer
+	}{
+		{"bgp_peers=192.0.2.1:65001", []vip.Peer{peer("192.0.2.1", nil)}},
+		{"bgp_peers=192.0.2.1:65001::false,192.0.2.2:65001::false,", []vip.Peer{peer("192.0.2.1", nil), peer("192.0.2.2", nil)}},
+		{"bgp_peers=192.0.2.1:65001:a/b;c:true:1179", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.Password, p.Multihop, p.Port = "a/b;c", true, 1179 })}},
+		{"bgp_peers=[2001:db8::1]:65001::false", []vip.Peer{peer("2001:db8::1", nil)}},
+		{"bgp_peers=[::ffff:192.0.2.1]:65001", []vip.Peer{peer("192.0.2.1", nil)}},
+		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=2001:db8::2:true;300;300;3", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.NextHop6 = ip("2001:db8::2") })}},
+		{"bgp_peers=192.0.2.1:65001::false:::true;300;300;3", []vip.Peer{peer("192.0.2.1", nil)}},
+		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=fd00::", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.NextHop6 = ip("fd00::") })}},
+		{"bgp_peers=192.0.2.1:65001::false/mpbgp_nexthop=auto_sourceif bgp_sourceif=eth0", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.NextHopInterface, p.SourceInterface = "eth0", "eth0" })}},
+		{"bgp_peers=unnumbered:eth0,unnumbered:eth1:65001::true/mpbgp_nexthop=auto_sourceip bgp_sourceip=192.0.2.9", []vip.Peer{
+			peer("", func(p *vip.Peer) { p.Interface, p.AS = "eth0", 0 }), peer("", func(p *vip.Peer) { p.Interface, p.Multihop = "eth1", true })}},
+		{"bgp_as=65009 bgp_sourceip=192.0.2.9 bgp_peers=192.0.2.1:65001,[2001:db8::1]:65001", []vip.Peer{
+			peer("192.0.2.1", func(p *vip.Peer) { p.LocalAS, p.Source = 65009, ip("192.0.2.9") }), peer("2001:db8::1", func(p *vip.Peer) { p.LocalAS = 65009 })}},
+		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peerpass=x bgp_multihop=true", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.Password, p.Multihop = "x", true })}},
+		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peers=192.0.2.2:65001", []vip.Peer{peer("192.0.2.2", nil), peer("192.0.2.1", nil)}},
+		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65002 bgp_peers=192.0.2.1:65001", []vip.Peer{peer("192.0.2.1", nil)}},
+		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peerpass=@/run/secret", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.Password = "from a file" })}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.env, func(t *testing.T) {
+			c, _, err := Parse(Sources{Env: append(strings.Fields(tt.env), "bgp_enable=true", "svc_enable=true"), Hostname: "n1", ReadFile: file("from a file\n")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, c.BGP.Peers, addresses); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestBGPOptions(t *testing.T) {
+	c, warnings, err := Parse(Sources{Hostname: "n1", Env: strings.Fields("svc_enable=true bgp_enable=true bgp_peers=192.0.2.1:1:::::true " +
+		"bgp_hold_time=9 bgp_routerid=192.0.2.7 bgp_routerinterface=lo annotation=example.com/ herald_bgp_communities=1:2,1:2:3,no-export " +
+		"herald_bgp_localpref=0 herald_bgp_med=7 herald_bgp_prepend=3 herald_bgp_aggregates=192.0.2.0/24,2001:db8::/64 herald_bgp_restart_time=60 herald_bgp_ready=true")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"bgp_peers (environment), peer 1 (192.0.2.1): there is no BFD in this version; a short bgp_hold_time takes its place"}; cmp.Diff(want, warnings) != "" {
+		t.Errorf("warnings %q", warnings)
+	}
+	pref, med, prepend := uint32(0), uint32(7), 3
+	want := vip.Attributes{Communities: []vip.Community{1<<16 | 2, 0xffffff01}, Large: []vip.LargeCommunity{{1, 2, 3}}, LocalPref: &pref, MED: &med, Prepend: &prepend}
+	b := c.BGP
+	if diff := cmp.Diff(want, b.Attributes); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	got := fmt.Sprintln(b.Hold, b.Keepalive, b.RouterID, b.RouterInterface, b.Annotations, b.Aggregates, b.Restart, b.Drain, b.Ready)
+	if want := fmt.Sprintln(9*time.Second, 3*time.Second, "192.0.2.7", "lo", "example.com", "[192.0.2.0/24 2001:db8::/64]", time.Minute, 2*time.Second, true); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestAnnotatedPeers(t *testing.T) {
+	c, _, err := Parse(Sources{Hostname: "n1", Env: []string{"svc_enable=true", "bgp_enable=true", "annotation=example.com", "bgp_multihop=true"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.BGP.AnnotatedPeers(map[string]vip.Secret{
+		"bgp-peers-0-peer-ip": "192.0.2.1, 192.0.2.2", "bgp-peers-0-peer-asn": "65001", "bgp-peers-0-node-asn": "65009",
+		"bgp-peers-0-src-ip": "192.0.2.9", "bgp-peers-0-bgp-pass": "cGFzc3dvcmQ=", "bgp-peers-1-peer-ip": "2001:db8::1", "bgp-peers-1-peer-asn": "65002",
+		"bgp-peers-1-peer-port": "1179", "bgp-peers-3-peer-ip": "x",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ip := netip.MustParseAddr
+	first := vip.Peer{Address: ip("192.0.2.1"), AS: 65001, LocalAS: 65009, Password: "password", Port: 179, Source: ip("192.0.2.9"), RouterID: ip("192.0.2.9"), Multihop: true}
+	second := first
+	second.Address = ip("192.0.2.2")
+	want := []vip.Peer{first, second, {Address: ip("2001:db8::1"), AS: 65002, LocalAS: 65000, Port: 1179, Multihop: true}}
+	if diff := cmp.Diff(want, got, addresses); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	_, err = c.BGP.AnnotatedPeers(map[string]vip.Secret{"bgp-peers-0-peer-ip": "192.0.2.1,router", "bgp-peers-0-peer-asn": "0", "bgp-peers-0-bgp-pass": "s3cret!"})
+	wantErr := "annotation example.com/bgp-peers-0-peer-asn " + wantAS + "\nannotation example.com/bgp-peers-0-bgp-pass must be in base64" +
+		"\nannotation example.com/bgp-peers-0-peer-ip must be IP addresses with commas between"
+	if err == nil || err.Error() != wantErr {
+		t.Errorf("got  %v\nwant %s", err, wantErr)
+	}
+}
+
+// FuzzPeers: whatever stands there, it is read or refused.
+func FuzzPeers(f *testing.F) {
+	for _, tt := range bgpErrorCases {
+		if v, ok := strings.CutPrefix(tt.env, "bgp_peers="); ok {
+			f.Add(v)
+		}
+	}
+	f.Add("unnumbered:eth0/,[::1]:1::::mpbgp_ipv6=::1:true")
+	f.Fuzz(func(t *testing.T, text string) {
+		var c Config
+		if err := setPeers(&c, text); err != nil {
+			return
+		}
+		for _, p := range c.BGP.listed {
+			if p.peer.Name() == "invalid IP" || p.peer.AS == 0 && p.peer.Interface == "" {
+				t.Errorf("%q is taken for %+v", text, p)
+			}
+		}
+	})
+}
