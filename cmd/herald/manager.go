@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/heraldvip/herald/pkg/agent"
+	"github.com/heraldvip/herald/pkg/bgp"
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/dhcp"
 	"github.com/heraldvip/herald/pkg/kube"
@@ -74,6 +75,9 @@ type node struct {
 	control   *controlPlane // nil without cp_enable
 	mapper    *upnp.Mapper
 	forwards  bool // enable_upnp: mapper is run
+	speaker   *bgp.Speaker
+	routes    bool // bgp_enable: speaker is run
+	needsPeer bool // herald_bgp_ready
 	agent     *agent.Agent
 	server    *serve.Server
 	log       *slog.Logger
@@ -108,7 +112,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	}
 	n.cluster, err = kube.New(access, kube.Options{
 		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Locks: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
-		Servers: servers, Log: log, Poke: poke, PokeLeases: func() { n.leases.Wake() },
+		Annotations: cfg.BGP.Annotations, Servers: servers, Log: log, Poke: poke, PokeLeases: func() { n.leases.Wake() },
 	})
 	if err != nil {
 		return nil, err
@@ -132,6 +136,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Info: n.info, Log: log, Poke: poke,
 	})
 	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
+	n.speaker, n.routes, n.needsPeer = newSpeaker(n, cfg, log), cfg.BGP.Enable, cfg.BGP.Ready
 	r := rules(cfg)
 	o := agent.Options{
 		Self: cfg.Node.Name, Log: log,
@@ -144,6 +149,9 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	if n.forwards {
 		o.Sources, o.Mappings = append(o.Sources, n.mapper), n.mapper
 	}
+	if n.routes {
+		o.Sources, o.Routes = append(o.Sources, n.speaker), n.speaker
+	}
 	n.agent = agent.New(o)
 	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)
 	return n, nil
@@ -153,6 +161,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 func (n *node) info() vip.Info {
 	info := n.links.Info()
 	info.APIServer = n.control != nil && n.control.Ready()
+	info.Sessions = n.speaker.Sessions()
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"
 	}
@@ -162,7 +171,7 @@ func (n *node) info() vip.Info {
 // collectors are the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.hirer, n.mapper} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.hirer, n.mapper, n.speaker} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -185,7 +194,10 @@ func (n *node) pages() serve.Pages {
 			if !n.cluster.Synced() {
 				return errors.New("the caches of the API server have not been filled yet")
 			}
-			return n.leases.Ready()
+			if err := n.leases.Ready(); err != nil {
+				return err
+			}
+			return n.routersReady()
 		},
 		Plan: func() any { return n.agent.Last() },
 	}
@@ -194,8 +206,8 @@ func (n *node) pages() serve.Pages {
 // rules is what placement depends on.
 func rules(cfg config.Config) plan.Rules {
 	r := plan.Rules{
-		Enabled: cfg.Services.Enable && cfg.ARP.Enable,
-		Class:   cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
+		Enabled: cfg.Services.Enable, ARP: cfg.ARP.Enable,
+		Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
 		Election: cfg.Services.Election,
 		Lease:    vip.Key{Namespace: cfg.Services.LeaseNamespace, Name: cfg.Services.LeaseName},
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
@@ -203,6 +215,7 @@ func rules(cfg config.Config) plan.Rules {
 		Forwarding: forwardingRule(cfg.UPnP),
 		Inquire:    !cfg.ARP.SkipDAD,
 		DHCPMode:   cfg.DHCP.Mode,
+		BGP:        routingRule(cfg.BGP),
 	}
 	if cfg.Control.Enable {
 		r.ControlPlane = controlPlaneRule(cfg)
@@ -222,6 +235,9 @@ func (n *node) run(ctx context.Context) error {
 	}
 	if n.forwards {
 		tasks = append(tasks, n.mapper)
+	}
+	if n.routes {
+		tasks = append(tasks, n.speaker)
 	}
 	for _, t := range tasks {
 		group.Go(func() error {

@@ -56,7 +56,7 @@ type Speaker struct {
 // New makes a Speaker. Run does the work.
 func New(o Options) *Speaker {
 	s := &Speaker{o: o, peers: make(map[string]*peer), changed: make(chan struct{}, 1)}
-	s.metrics = newMetrics(s)
+	s.metrics = newMetrics()
 	return s
 }
 
@@ -156,7 +156,7 @@ func (s *Speaker) adopt(ctx context.Context, group *errgroup.Group) {
 			}
 			p.stop("the configuration of this session changed")
 		}
-		p := newPeer(c, s.o)
+		p := newPeer(c, s.o, s.metrics)
 		p.set(s.want)
 		s.peers[name] = p
 		group.Go(func() error { p.run(ctx); return nil })

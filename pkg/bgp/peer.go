@@ -25,23 +25,20 @@ const (
 	rejoin  = 5 * time.Second // gobgp's pause after a session ended
 )
 
-// A remote is a session that gobgp knows of.
-type remote struct {
-	server  *server.BgpServer
-	address string
-}
-
 // A peer is the speaker for one peer. run owns what has no lock.
 type peer struct {
-	config vip.Peer
-	o      Options
-	log    *slog.Logger
-	listen *listener
-	server *server.BgpServer // nil until the session can be tried
-	at     seat              // what the session was set up with
-	told   map[netip.Prefix]advert
-	unsaid string // what could not be advertised, once told
-	router neighbour
+	config  vip.Peer
+	o       Options
+	metrics *metrics
+	log     *slog.Logger
+	listen  *listener
+	server  *server.BgpServer // nil until the session can be tried
+	at      seat              // what the session was set up with
+	told    map[netip.Prefix]advert
+	unsaid  string // what could not be advertised, once told
+	router  neighbour
+
+	sent, received uint64 // UPDATE messages, as far as the metrics know
 
 	wake  chan struct{} // cap 1
 	gone  chan struct{} // closed by stop
@@ -55,13 +52,12 @@ type peer struct {
 	count  int    // prefixes told
 	flaps  uint64 // sessions that ended
 	bye    string
-	remote remote
 	turned chan struct{} // cap 1: the state changed
 }
 
-func newPeer(c vip.Peer, o Options) *peer {
+func newPeer(c vip.Peer, o Options, m *metrics) *peer {
 	p := &peer{
-		config: c, o: o, log: o.Log.With("peer", c.Name()), told: make(map[netip.Prefix]advert),
+		config: c, o: o, metrics: m, log: o.Log.With("peer", c.Name()), told: make(map[netip.Prefix]advert),
 		wake: make(chan struct{}, 1), gone: make(chan struct{}), ended: make(chan struct{}), turned: make(chan struct{}, 1),
 		state: waiting, since: time.Now(),
 	}
@@ -113,10 +109,12 @@ func (p *peer) learn(reason string) {
 func (p *peer) run(ctx context.Context) {
 	defer close(p.ended)
 	defer p.router.close()
+	defer p.metrics.forget(p.config)
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
 	for {
 		p.keep()
+		p.show()
 		select {
 		case <-ctx.Done():
 			if p.o.Restart == 0 {
@@ -208,9 +206,7 @@ func (p *peer) call(at seat) {
 		return
 	}
 	p.at = at
-	p.mu.Lock()
-	p.remote, p.reason = remote{p.server, at.remote}, ""
-	p.mu.Unlock()
+	p.learn("")
 }
 
 // neighbor is the peer as gobgp takes it.
@@ -315,6 +311,7 @@ func (p *peer) hear(e *api.WatchEventResponse) {
 	}
 	if was == vip.Established && !up {
 		p.flaps++
+		p.metrics.flaps.WithLabelValues(labelsOf(p.config)...).Inc()
 	}
 	if up {
 		p.reason = ""
@@ -323,6 +320,7 @@ func (p *peer) hear(e *api.WatchEventResponse) {
 	p.mu.Unlock()
 	p.listen.connecting.Store(!up)
 	nudge(p.turned)
+	nudge(p.wake)
 	switch {
 	case up && was != vip.Established:
 		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", count)

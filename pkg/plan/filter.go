@@ -62,11 +62,18 @@ func (m *maker) admit(s *service) {
 		m.settle(s, vip.NoAddress, "it names no address; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator")
 		return
 	}
+	if !m.methods(s) {
+		return
+	}
 	s.lease = m.leaseOf(s)
 	s.verdict.Lease = s.lease
 	s.addrs = make([]vip.Address, 0, len(s.Addresses))
 	var refused []string
 	for _, a := range m.asks(s.Service) {
+		if a.IsUnspecified() && !s.arp {
+			refused = append(refused, a.String()+" asks for an address by DHCP, which needs vip_arp: the lease is its link's")
+			continue
+		}
 		if a.IsUnspecified() {
 			if why := m.admitHire(s, a); why != "" {
 				refused = append(refused, why)

@@ -21,6 +21,10 @@ func (m *maker) group() {
 		return u
 	}
 	for _, s := range m.serving { // oldest first, so the first Service of a unit is its oldest
+		if m.free(s) {
+			s.verdict.Lease = vip.Key{}
+			continue
+		}
 		u := find(byLease[s.lease])
 		join := func(o *unit) {
 			switch {

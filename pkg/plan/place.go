@@ -114,7 +114,7 @@ func (m *maker) barred(u *unit, mb *member) string {
 			}
 		}
 		for _, a := range s.addrs {
-			if s.leased(a.Addr) {
+			if s.leased(a.Addr) || !s.arp { // a route leads to the node, not to one of its links
 				continue
 			}
 			link := s.Interface
@@ -185,10 +185,15 @@ func (m *maker) local(u *unit) (nodes []string, local bool) {
 
 // why lists what keeps every node from u, a few of them by name.
 func (m *maker) why(u *unit) string {
+	return m.reasons(func(mb *member) string { return m.barred(u, mb) })
+}
+
+// reasons lists what keeps every node that lives from something.
+func (m *maker) reasons(against func(*member) string) string {
 	const most = 5
 	var all []string
 	for _, mb := range m.alive {
-		if fault := m.barred(u, mb); fault != "" {
+		if fault := against(mb); fault != "" {
 			all = append(all, mb.Name+": "+fault)
 		}
 	}

@@ -46,6 +46,8 @@ type Rules struct {
 	Inquire     bool        // ask whether an address is free before it is used for the first time (vip_skipdad is false)
 
 	DHCPMode string // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
+	ARP bool     // vip_arp: VIPs are bound and announced on links
+	BGP *Routing // bgp_enable; nil: no router is told of anything
 
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 }
@@ -67,6 +69,8 @@ func Make(r Rules, w vip.World) vip.Plan {
 	for _, u := range m.units {
 		m.unit(u)
 	}
+	m.advertise()
+	m.aggregate()
 	m.clean()
 	m.strays()
 	m.closePorts()
@@ -88,6 +92,7 @@ type maker struct {
 	units    []*unit      // oldest first
 	has      map[place]bool
 	wanted   map[netip.Addr]bool
+	routed   map[netip.Prefix]bool
 	mapped   map[vip.Key][]*vip.Mapped // by Service
 	wire     wire
 	tenants  map[string]*tenant // by ID: who leases addresses by DHCP
@@ -104,6 +109,8 @@ type place struct {
 type service struct {
 	*vip.Service
 	control bool          // it stands for the API servers
+	arp     bool          // it is announced on a link
+	bgp     bool          // it is told to routers
 	host    string        // the node that wrote its status, if it is one of ours
 	addrs   []vip.Address // what it may have; Link and Bits are filled in for this node
 	hires   []vip.Family  // what it leases by DHCP; the address is in addrs once it is known
@@ -130,6 +137,7 @@ type member struct {
 	vip.Member
 	excluded string // why it carries nothing, or ""
 	refuses  string // why its Herald itself carries nothing, or ""
+	kept     string // why Kubernetes keeps VIPs off it, or ""
 	hash     uint64
 	units    int // how many it holds, or is about to
 }
@@ -150,7 +158,7 @@ func newMaker(r Rules, w vip.World) *maker {
 		}
 	}
 	for _, x := range w.Members {
-		mb := &member{Member: x, hash: hash(x.Name), excluded: excluded[x.Name]}
+		mb := &member{Member: x, hash: hash(x.Name), excluded: excluded[x.Name], kept: excluded[x.Name]}
 		// A node tells the others that it stops before it acts on it.
 		switch {
 		case x.Name == w.Self && w.Stopping:
@@ -177,6 +185,7 @@ func newMaker(r Rules, w vip.World) *maker {
 		m.has[place{b.Addr, b.Link}] = true
 	}
 	m.wanted = make(map[netip.Addr]bool, len(w.Bound))
+	m.routed = make(map[netip.Prefix]bool)
 	m.wire = newWire(w)
 	return m
 }

@@ -97,6 +97,11 @@ func (m *maker) own(u *unit) {
 
 // carry binds and announces what s has on this node.
 func (m *maker) carry(u *unit, s *service) {
+	if !s.arp {
+		m.forward(s, nowhere)
+		m.tellRouters(u, s)
+		return
+	}
 	if s.Local && !m.Election && !s.control {
 		m.say(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
 	}
@@ -134,6 +139,9 @@ func (m *maker) carry(u *unit, s *service) {
 			}
 		}
 		m.want(a, false)
+		if bound && s.bgp && m.Election {
+			m.route(s, a.Addr, false)
+		}
 		if bound {
 			here = append(here, a.Addr.String()+" on "+a.Link)
 			ingress = append(ingress, vip.Ingress{Addr: a.Addr, Mode: m.mode(s), Ports: s.Ports})
@@ -235,7 +243,11 @@ func (m *maker) linger(u *unit) {
 		}
 		for _, s := range u.services {
 			for _, a := range s.addrs {
-				if m.heard(a, l) || linkFault(a.Link, &self.Info) != "" || !m.bound(a) {
+				if s.bgp && m.Election {
+					m.route(s, a.Addr, true) // nothing says when routers have heard of the successor
+					m.again(l.Until.Sub(m.Now))
+				}
+				if !s.arp || m.heard(a, l) || linkFault(a.Link, &self.Info) != "" || !m.bound(a) {
 					continue
 				}
 				a.Until = l.Until

@@ -86,7 +86,7 @@ func (m *maker) vacant(a vip.Address) (free bool, by []string) {
 func (m *maker) ahead(u *unit) {
 	m.each(u, func(s *service) {
 		for _, a := range s.addrs {
-			if m.Inquire && a.New && !m.bound(a) && linkFault(a.Link, &m.members[m.Self].Info) == "" {
+			if s.arp && m.Inquire && a.New && !m.bound(a) && linkFault(a.Link, &m.members[m.Self].Info) == "" {
 				m.vacant(a)
 			}
 		}
@@ -141,7 +141,7 @@ func (m *maker) contested(s *service, a vip.Address) {
 // wrote into the status.
 func (m *maker) verify(u *unit, s *service) {
 	owner := m.members[u.claim.Holder]
-	if owner == nil || !owner.Alive || s.host != owner.Name {
+	if owner == nil || !owner.Alive || s.host != owner.Name || !s.arp {
 		return
 	}
 	for _, a := range s.addrs {

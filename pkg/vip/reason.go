@@ -18,6 +18,7 @@ const (
 	InvalidField     Reason = "InvalidField"
 	NoEndpoints      Reason = "NoEndpoints"
 	NoEligibleNode   Reason = "NoEligibleNode"
+	NoSession        Reason = "NoBGPSession"
 	LocalNoElection  Reason = "LocalWithoutElection"
 	HeldByStranger   Reason = "HeldByStranger"
 	StrayAddress     Reason = "StrayAddress"
@@ -56,6 +57,7 @@ var Reasons = []ReasonInfo{
 	{InvalidField, true, true, "An annotation can't be read; the message names it and says what would be right."},
 	{NoEndpoints, true, false, "No endpoint of the Service is ready, so its VIPs are not announced."},
 	{NoEligibleNode, true, true, "No node may carry the VIPs at present; the message lists why, node by node."},
+	{NoSession, true, true, "The node that is to advertise the VIPs has no BGP session, so no router knows of them; the message lists why, peer by peer."},
 	{LocalNoElection, true, true, "externalTrafficPolicy is Local but svc_election is false: one node owns all VIPs, whether it has an endpoint or not, so traffic may be dropped."},
 	{HeldByStranger, true, false, "Another announcer holds the Service's lease and renews it. Herald waits until it stops."},
 	{StrayAddress, true, true, "A node has the VIP on a link although Herald did not put it there and does not own it."},

@@ -132,7 +132,7 @@ func (n *node) start() {
 		},
 		Log: slog.New(slog.DiscardHandler), Poke: poke,
 	})
-	rules := plan.Rules{Enabled: true, Election: true, Bits4: 32, Bits6: 128, Mode: vip.ModeVIP}
+	rules := plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, Mode: vip.ModeVIP}
 	a = agent.New(agent.Options{
 		Self: n.name, Log: slog.New(slog.DiscardHandler),
 		Plan:          func(w vip.World) vip.Plan { return plan.Make(rules, w) },

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/heraldvip/herald/pkg/bgp"
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// newSpeaker is the node's BGP speaker. Without bgp_enable it has no peers, and is not run.
+func newSpeaker(n *node, cfg config.Config, log *slog.Logger) *bgp.Speaker {
+	b := cfg.BGP
+	return bgp.New(bgp.Options{
+		Node: cfg.Node.Name, Peers: (&peers{node: n, cfg: cfg, log: log}).now,
+		RouterID: b.RouterID, RouterInterface: b.RouterInterface, Hold: b.Hold, Keepalive: b.Keepalive, Restart: b.Restart, Drain: b.Drain,
+		Log: log, Poke: func() { n.agent.Poke() },
+	})
+}
+
+// peers are those of the options and those that the Node's annotations name.
+type peers struct {
+	node *node
+	cfg  config.Config
+	log  *slog.Logger
+
+	mu   sync.Mutex
+	said string // what is wrong with the annotations, once told
+	good []vip.Peer
+}
+
+// now is the peers at this moment. Annotations that can't be read change nothing.
+func (p *peers) now() []vip.Peer {
+	all := p.cfg.BGP.Peers
+	if p.cfg.BGP.Annotations == "" {
+		return all
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	named, err := p.cfg.BGP.AnnotatedPeers(p.node.cluster.Annotations(p.cfg.Node.Name))
+	text := ""
+	if err == nil {
+		p.good = named
+	} else if text = err.Error(); text != p.said {
+		p.log.Warn("the BGP peers in the Node's annotations can't be read; those known before stay", "err", err)
+	}
+	p.said = text
+	all = slices.Clone(all)
+	for _, x := range p.good {
+		if !slices.ContainsFunc(all, func(y vip.Peer) bool { return y.Name() == x.Name() }) {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// routingRule is what the plan must know of BGP; nil without bgp_enable.
+func routingRule(b config.BGP) *plan.Routing {
+	if !b.Enable {
+		return nil
+	}
+	return &plan.Routing{Attributes: b.Attributes, Aggregates: b.Aggregates}
+}
+
+// errNoSession is why a node is not ready with herald_bgp_ready.
+var errNoSession = errors.New("no BGP session is established")
+
+// routersReady says why not.
+func (n *node) routersReady() error {
+	if n.needsPeer && !slices.ContainsFunc(n.speaker.Sessions(), vip.Session.Up) {
+		return errNoSession
+	}
+	return nil
+}
