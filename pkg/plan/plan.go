@@ -45,9 +45,9 @@ type Rules struct {
 	Forwarding  *Forwarding // enable_upnp; nil: no gateway is asked for anything
 	Inquire     bool        // ask whether an address is free before it is used for the first time (vip_skipdad is false)
 
-	DHCPMode string // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
-	ARP bool     // vip_arp: VIPs are bound and announced on links
-	BGP *Routing // bgp_enable; nil: no router is told of anything
+	DHCPMode string   // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
+	ARP      bool     // vip_arp: VIPs are bound and announced on links
+	BGP      *Routing // bgp_enable; nil: no router is told of anything
 
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 }
