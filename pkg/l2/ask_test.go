@@ -55,7 +55,7 @@ func TestAnswers(t *testing.T) {
 		}
 		// A probe by another host is no answer. The context bounds the time.
 		lan.mu.Lock()
-		lan.hosts["eth0 10.0.0.5"] = func(w word) { lan.tell("eth0", word{w.addr, [6]byte{2, 0, 0, 0, 0, 0x15}, true}) }
+		lan.hosts["eth0 10.0.0.5"] = func(w word) { lan.tell("eth0", word{addr: w.addr, mac: [6]byte{2, 0, 0, 0, 0, 0x15}, probe: true}) }
 		lan.mu.Unlock()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -93,7 +93,7 @@ func TestAnswersLate(t *testing.T) {
 		lan.mu.Lock()
 		lan.hosts["eth0 10.0.0.7"] = func(w word) {
 			if asked++; asked == 3 {
-				lan.tell("eth0", said("10.0.0.7", 0x17))
+				lan.tell("eth0", told("10.0.0.7", 0x17))
 			}
 		}
 		lan.mu.Unlock()

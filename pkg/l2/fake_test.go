@@ -172,7 +172,7 @@ func (l *fakeLAN) host(link, addr string, macs ...byte) {
 	defer l.mu.Unlock()
 	l.hosts[link+" "+addr] = func(word) {
 		for _, m := range macs {
-			l.tell(link, said(addr, m))
+			l.tell(link, told(addr, m))
 		}
 	}
 }

@@ -135,9 +135,10 @@ func question(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 
 // A word is what a neighbour said: addr is at mac.
 type word struct {
-	addr  netip.Addr
-	mac   [6]byte
-	probe bool // it is not: mac's host asks before it uses addr (RFC 5227 section 2.1.1)
+	addr   netip.Addr
+	mac    [6]byte
+	probe  bool // it is not: mac's host asks before it uses addr (RFC 5227 section 2.1.1)
+	answer bool // it answers a question, and is no announcement
 }
 
 // parseARP reads an Ethernet frame. Request or reply, the sender fields say who
@@ -155,6 +156,7 @@ func parseARP(frame []byte) (word, bool) {
 	if w.addr.IsUnspecified() && b[7] == byte(arp.OperationRequest) {
 		w.addr, w.probe = netip.AddrFrom4([4]byte(b[24:28])), true
 	}
+	w.answer = b[7] == byte(arp.OperationReply) && [4]byte(b[24:28]) != w.addr.As4()
 	return w, !w.addr.IsUnspecified()
 }
 
@@ -167,7 +169,7 @@ func parseNA(m ndp.Message) (word, bool) {
 	}
 	for _, o := range na.Options {
 		if l, ok := o.(*ndp.LinkLayerAddress); ok && l.Direction == ndp.Target && len(l.Addr) == 6 {
-			return word{addr: na.TargetAddress, mac: [6]byte(l.Addr)}, true
+			return word{addr: na.TargetAddress, mac: [6]byte(l.Addr), answer: na.Solicited}, true
 		}
 	}
 	return word{}, false

@@ -99,6 +99,13 @@ func said(addr string, mac byte) word {
 	return word{addr: netip.MustParseAddr(addr), mac: [6]byte{2, 0, 0, 0, 0, mac}}
 }
 
+// told is the same as an answer to a question.
+func told(addr string, mac byte) word {
+	w := said(addr, mac)
+	w.answer = true
+	return w
+}
+
 func TestQuestions(t *testing.T) {
 	for _, tt := range []struct{ addr, from, frame string }{
 		{"10.0.0.9", "10.0.0.2", `ffffffffffff 02000000000a 0806
@@ -143,9 +150,10 @@ func TestParseARP(t *testing.T) {
 		ok          bool
 	}{
 		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", said("10.0.0.9", 0x0b), true},
-		{"reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", said("10.0.0.9", 0x0b), true},
-		{"sender in ARP, not in Ethernet", "ffffffffffff 02000000000d 0806 0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", said("10.0.0.9", 0x0b), true},
-		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", word{netip.MustParseAddr("10.0.0.9"), [6]byte{2, 0, 0, 0, 0, 0x0b}, true}, true},
+		{"gratuitous reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000b 0a000009", said("10.0.0.9", 0x0b), true},
+		{"reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", told("10.0.0.9", 0x0b), true},
+		{"sender in ARP, not in Ethernet", "ffffffffffff 02000000000d 0806 0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", told("10.0.0.9", 0x0b), true},
+		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", word{addr: netip.MustParseAddr("10.0.0.9"), mac: [6]byte{2, 0, 0, 0, 0, 0x0b}, probe: true}, true},
 		{"reply from nobody", head + "0001 0800 06 04 0002 02000000000b 00000000 000000000000 0a000009", word{}, false},
 		{"probe for nothing", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 00000000", word{}, false},
 		{"not ARP", "ffffffffffff 02000000000b 0800 0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
@@ -170,7 +178,7 @@ func TestParseNA(t *testing.T) {
 		ok            bool
 	}{
 		{"unsolicited", "8800 0000 20000000" + target + "0201 02000000000b", said("2001:db8::9", 0x0b), true},
-		{"solicited", "8800 0000 60000000" + target + "0201 02000000000b", said("2001:db8::9", 0x0b), true},
+		{"solicited", "8800 0000 60000000" + target + "0201 02000000000b", told("2001:db8::9", 0x0b), true},
 		{"without an address", "8800 0000 60000000" + target, word{}, false},
 		{"a source's address", "8800 0000 60000000" + target + "0101 02000000000b", word{}, false},
 		{"a solicitation", "8700 0000 00000000" + target + "0101 02000000000b", word{}, false},

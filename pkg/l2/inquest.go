@@ -23,6 +23,7 @@ type inquest struct {
 	sent   int       // probes in this round
 	asking bool      // a check was sent and its time isn't over
 	right  bool      // whoever should has answered it
+	blind  bool      // it was a probe by NDP, whose answer looks like an announcement
 	missed int       // checks in a row that nobody answered
 	pause  time.Duration
 	defend bool // it is to be announced at once
@@ -85,7 +86,7 @@ func (x *inquest) hear(w word, now time.Time) bool {
 	case x.want.Kind == vip.Theirs && !x.asking: // its owner hears it, too
 		return false
 	case x.allows(mac):
-		x.right = true
+		x.right = x.right || w.answer || x.blind
 		return false
 	}
 	r := x.rivals[mac]
@@ -244,7 +245,8 @@ func (q *Inquiries) check(now time.Time) {
 		return
 	}
 	q.odd = !q.odd
-	if err := q.question(first, now, q.a.source(first.topic)); err != nil {
+	from := q.a.source(first.topic)
+	if err := q.question(first, now, from); err != nil {
 		first.next = now.Add(checkAgain) // this node's own trouble
 		if errors.Is(err, errDeaf) {
 			first.next = now.Add(checkGap)
@@ -254,6 +256,7 @@ func (q *Inquiries) check(now time.Time) {
 	q.turn = now.Add(checkGap)
 	first.afresh()
 	first.asking, first.next = true, now.Add(checkWait)
+	first.blind = from.Is6() && from.IsUnspecified()
 }
 
 // doubted reports whether the last check was not as it should be, and it isn't sure yet.

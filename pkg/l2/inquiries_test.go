@@ -172,7 +172,7 @@ func TestSimultaneousProbe(t *testing.T) {
 			r := newRig(t, newLAN("eth0"))
 			defer r.run(t)()
 			r.lan.mu.Lock()
-			r.lan.hosts["eth0 10.0.0.9"] = func(w word) { r.lan.tell("eth0", word{w.addr, [6]byte{2, 0, 0, 0, 0, mac}, true}) }
+			r.lan.hosts["eth0 10.0.0.9"] = func(w word) { r.lan.tell("eth0", word{addr: w.addr, mac: [6]byte{2, 0, 0, 0, 0, mac}, probe: true}) }
 			r.lan.mu.Unlock()
 			r.asks(t, vacant("eth0", "10.0.0.9"))
 			time.Sleep(250 * time.Millisecond)
@@ -382,19 +382,37 @@ func TestTheirs(t *testing.T) {
 	}
 }
 
+// An owner that announces its VIP and answers no question is silent.
+func TestTheirsAnnouncedOnly(t *testing.T) {
+	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, newLAN("eth0"))
+			defer r.run(t)()
+			r.asks(t, theirs(addr))
+			for range 70 {
+				time.Sleep(200 * time.Millisecond)
+				r.lan.say("eth0", addr, 0x11)
+			}
+			if got := r.findings(); !strings.Contains(got, "silent") {
+				t.Errorf("found %q", got)
+			}
+		})
+	}
+}
+
 // One lost answer, one odd answer, announcements by others, and a network in
 // which nobody at all is heard say nothing about the owner.
 func TestTheirsWithoutAlarm(t *testing.T) {
 	for name, f := range map[string]func(r *rig, asked int){
 		"two of three are lost": func(r *rig, asked int) {
 			if asked%3 == 0 {
-				r.lan.tell("eth0", said("10.0.0.9", 0x11))
+				r.lan.tell("eth0", told("10.0.0.9", 0x11))
 			}
 		},
 		"now and then another answers": func(r *rig, asked int) {
-			r.lan.tell("eth0", said("10.0.0.9", 0x11))
+			r.lan.tell("eth0", told("10.0.0.9", 0x11))
 			if asked%20 == 0 {
-				r.lan.tell("eth0", said("10.0.0.9", 0xff))
+				r.lan.tell("eth0", told("10.0.0.9", 0xff))
 			}
 		},
 	} {
