@@ -139,7 +139,7 @@ func TestForeignHosts(t *testing.T) {
 			return err
 		})
 	}
-	await("c", "VIPUnanswered", "node "+mute+" owns it, but does not answer", 20*time.Second)
+	await("c", "VIPUnanswered", "node "+mute+" owns it, but does not answer", 15*time.Second)
 	t.Logf("told %v after it ceased to answer", time.Since(silenced).Round(100*time.Millisecond))
 	shows(t, `default/c +10\.77\.0\.52 +`+mute+` .*VIPUnanswered`, time.Second)
 
