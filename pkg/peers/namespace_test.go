@@ -110,6 +110,10 @@ func runNode(text string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	addr := p.Nodes[p.Name].Addr()
+	here := addr
+	if addr.Is6() && addr.IsLinkLocalUnicast() {
+		here = addr.WithZone("eth0")
+	}
 	poke := make(chan struct{}, 1)
 	announcer := l2.New(l2.Options{
 		Log: slog.New(slog.DiscardHandler), Poke: func() {}, Tenure: func() vip.Tenure { return vip.Tenure{} }, Rate: time.Second,
@@ -130,7 +134,7 @@ func runNode(text string) error {
 			keys, _ := peers.ParseKeys(text)
 			return keys
 		},
-		Address: func() netip.Addr { return addr },
+		Address: func() netip.Addr { return here },
 		Nodes:   peerstest.Nodes(p.Name, p.Nodes),
 		Answers: func(ctx context.Context, a netip.Addr) bool { _, ok := announcer.Answers(ctx, "eth0", a); return ok },
 	})

@@ -46,7 +46,8 @@ type Options struct {
 	// Address is this node's own on the VIPs' link; zero: it has none, or not yet.
 	// A link-local one needs its zone.
 	Address func() netip.Addr
-	// Nodes is where the other nodes are, as far as their node leases tell.
+	// Nodes is where the other nodes are, as far as their node leases tell. The map
+	// is Peers' own then.
 	Nodes func() map[string]netip.AddrPort
 	// Answers asks the VIPs' link who has an address (ARP, NDP), and reports whether
 	// anybody answers. It takes 150 ms at most.

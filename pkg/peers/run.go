@@ -89,6 +89,11 @@ func (p *Peers) pause(ctx context.Context, d time.Duration) {
 // read takes over keys, addresses and nodes, and sees to the socket.
 func (p *Peers) read(ctx context.Context, now time.Time) {
 	nodes, address, keys := p.o.Nodes(), p.o.Address(), p.o.Key()
+	for name, at := range nodes {
+		if a := at.Addr(); a.Is6() && a.IsLinkLocalUnicast() { // by which link it is reached, no lease can tell
+			nodes[name] = netip.AddrPortFrom(a.WithZone(address.Zone()), at.Port())
+		}
+	}
 	p.seal.use(keys)
 	p.mu.Lock()
 	p.table.know(nodes, now)
