@@ -36,7 +36,7 @@ func (m *maker) forward(s *service, here func(vip.Address) bool) {
 	for _, a := range s.addrs {
 		for _, p := range s.Ports {
 			x := vip.Mapping{
-				Service: s.Key, UID: s.UID, Claim: s.unit.lease, Addr: a.Addr, Link: a.Link, Protocol: p.Protocol, Port: p.Port,
+				Service: s.Key, UID: s.UID, Claim: s.unit.lease, Addr: a.Addr, Link: m.wayOut(a), Protocol: p.Protocol, Port: p.Port,
 				External: p.Port, Any: s.Forward.Any, Lease: s.Forward.Lease, Here: here(a),
 			}
 			if to := s.Forward.External[p.Port]; to != 0 && a.Addr.Is4() { // a hole in an IPv6 firewall changes no port
@@ -47,6 +47,28 @@ func (m *maker) forward(s *service, here func(vip.Address) bool) {
 			}
 		}
 	}
+}
+
+// wayOut is the link on which the gateways of a VIP are: its own, or, if this node
+// has no address there to ask from (a macvlan, lo), the one whose subnet has the
+// VIP, else the default.
+func (m *maker) wayOut(a vip.Address) string {
+	self := m.members[m.Self]
+	if self == nil {
+		return a.Link
+	}
+	way := self.Info.Default
+	for _, l := range self.Info.Links {
+		for _, p := range l.Prefixes {
+			switch {
+			case l.Name == a.Link && p.Addr().Is4() == a.Addr.Is4() && !p.Addr().IsLoopback():
+				return a.Link
+			case p.Contains(a.Addr):
+				way = l.Name
+			}
+		}
+	}
+	return cmp.Or(way, a.Link)
 }
 
 // nowhere is the here of a VIP that is not on this node.
@@ -187,7 +209,7 @@ func (m *maker) closePorts() {
 		if !x.Gone.IsZero() {
 			until = x.Gone.Add(closing)
 		}
-		i := slices.IndexFunc(m.Bound, func(b vip.Address) bool { return b.Addr == x.Addr && b.Link == x.Link })
+		i := slices.IndexFunc(m.Bound, func(b vip.Address) bool { return b.Addr == x.Addr })
 		if i < 0 || !m.Now.Before(until) {
 			continue
 		}

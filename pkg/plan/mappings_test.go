@@ -284,3 +284,25 @@ func TestMappingNotes(t *testing.T) {
 		})
 	}
 }
+
+// Gateways are asked on a link where this node has an address of its own.
+func TestWayOut(t *testing.T) {
+	w := world()
+	w.Members[0].Info.Links = append(w.Members[0].Info.Links, vip.Link{Name: "hm-1", Up: true},
+		vip.Link{Name: "lo", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128")}})
+	m := newMaker(opening(), w)
+	for _, tt := range []struct{ addr, link, want string }{
+		{"10.77.0.50", "eth0", "eth0"},
+		{"10.99.0.50", "eth0", "eth0"},    // where it is bound
+		{"10.99.0.50", "hm-1", "eth1"},    // a macvlan has no other address
+		{"10.77.0.50", "lo", "eth0"},      // by its subnet
+		{"198.51.100.1", "lo", "eth0"},    // the default
+		{"2001:db8::1", "eth1", "eth0"},   // eth1 has no IPv6
+		{"fd77::50", "nowhere", "eth0"},   // by its subnet
+		{"10.99.0.50", "nowhere", "eth1"}, // by its subnet
+	} {
+		if got := m.wayOut(vip.Address{Addr: addr(tt.addr), Link: tt.link}); got != tt.want {
+			t.Errorf("%s on %s: got %s, want %s", tt.addr, tt.link, got, tt.want)
+		}
+	}
+}

@@ -334,3 +334,54 @@ func TestCandidates(t *testing.T) {
 		}
 	}
 }
+
+// A gateway that forgets mappings before their time is told of: some do with any lease.
+func TestForgetful(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	asked := 0
+	f.set(func() {
+		f.control = func(action, _ string) (int, string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			switch action {
+			case "AddPortMapping":
+				asked = 0
+			case "GetSpecificPortMappingEntry":
+				if asked++; asked == 2 { // the first one is to see whether it is there
+					clear(f.mapped)
+				}
+			}
+			return 0, ""
+		}
+	})
+	n := newNode(t, quick)
+	n.set(want("TCP", 80))
+	n.mapped("that is forgotten", func(x vip.Mapped) bool { return x.Made && strings.Contains(x.Problem, leaseKey) })
+	f.set(func() { f.control = nil })
+	n.mapped("that stays", made)
+}
+
+// A box with two descriptions is not restarted each time the other one answers first;
+// one that is out of reach where it was, is asked where it says to be now.
+func TestMoves(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	f.set(func() { f.boot = "" })
+	n := newNode(t, quick, func(m *Mapper) { m.pace.slow = 200 * time.Millisecond })
+	n.set(want("TCP", 80))
+	n.mapped("made", made)
+	f.set(func() { f.location = "http://" + routerAddr + ":1/desc.xml" })
+	time.Sleep(patience)
+	n.Mapper.mu.Lock()
+	for _, g := range n.gateways {
+		if g.met != 1 || g.ailing {
+			t.Errorf("met %d times, ailing: %v", g.met, g.ailing)
+		}
+	}
+	n.Mapper.mu.Unlock()
+	f.set(func() { f.location, f.boot = "", "2" }) // restarted: all is looked at again
+	asked := f.count("GetSpecificPortMappingEntry")
+	await(t, "it to be asked", func() bool { return f.count("GetSpecificPortMappingEntry") > asked })
+	n.mapped("made", made)
+}

@@ -27,6 +27,7 @@ type gateway struct {
 	met      int        // how often it has told another location or boot id
 	name     string     // its address, and what it calls itself
 	problem  string     // why nothing can be asked of it, or ""
+	ailing   bool       // the last request came to nothing
 	public   netip.Addr // its address on its far side
 
 	// Of its goroutine.
@@ -53,6 +54,7 @@ type state struct {
 	until    time.Time
 	renew    time.Time // when to renew; zero: never
 	check    time.Time // when to look whether it is still there
+	lost     int       // how many times in a row it was not
 	problem  string
 	fails    int
 	next     time.Time // not to be tried before
@@ -68,8 +70,11 @@ func newGateway(m *Mapper, at place) *gateway {
 // meet takes over an answer. m.mu is held.
 func (g *gateway) meet(a answer, now time.Time) {
 	g.seen = now
-	if g.location != nil && g.location.String() == a.location.String() && g.boot == a.boot {
-		return
+	switch {
+	case g.location == nil:
+	case g.boot != a.boot:
+	case g.location.String() == a.location.String(), !g.ailing:
+		return // the same, or another description of a box that has several
 	}
 	if g.location != nil {
 		g.m.o.Log.Info("a gateway was restarted", "link", g.line.link, "address", g.line.addr)
@@ -77,7 +82,7 @@ func (g *gateway) meet(a answer, now time.Time) {
 	g.location, g.boot = a.location, a.boot
 	g.met++
 	for _, e := range g.entries { // nothing is known of what it has now
-		e.check, e.next, e.fails = now, time.Time{}, 0
+		e.check, e.next, e.fails, e.lost = now, time.Time{}, 0, -1
 		e.hole = 0
 	}
 	poke(g.wake)
@@ -113,7 +118,10 @@ func (g *gateway) reconcile(want map[key]vip.Mapping, now time.Time) (work bool)
 // tell is what the World may know of e. m.mu is held.
 func (g *gateway) tell(e *entry) vip.Mapped {
 	x := vip.Mapped{Mapping: e.want, Gateway: g.name, Made: e.Made, Until: e.until, Problem: e.problem, Gone: e.gone}
-	if e.Made {
+	if !e.until.IsZero() && time.Now().After(e.until) {
+		x.Made = false // it could not be renewed
+	}
+	if x.Made {
 		x.External = netip.AddrPortFrom(g.public, e.external)
 		if g.at.side.family == vip.IPv6 {
 			x.External = netip.AddrPortFrom(e.want.Addr, e.want.Port)
@@ -123,6 +131,9 @@ func (g *gateway) tell(e *entry) vip.Mapped {
 	}
 	if x.Problem == "" {
 		x.Problem = g.problem
+	}
+	if x.Problem == "" && e.lost >= forgetful {
+		x.Problem = "the gateway forgets the mapping again and again before its time is over; " + leaseKey + ": \"0\" may help"
 	}
 	return x
 }
@@ -165,6 +176,9 @@ func (g *gateway) owes() bool {
 }
 
 const idle = time.Hour
+
+// forgetful is how often in a row a gateway may lose a mapping without a word.
+const forgetful = 3
 
 // turn does what is due, and returns when to come back at the latest.
 func (g *gateway) turn(ctx context.Context) time.Duration {
@@ -300,7 +314,7 @@ func (g *gateway) settle(j job, after state, done bool, err error) {
 		changed = true
 		g.drop(j.key, e)
 	default:
-		changed = j.state.Made != after.Made || j.state.external != after.external || e.problem != ""
+		changed = j.state.Made != after.Made || j.state.external != after.external || j.state.lost != after.lost || e.problem != ""
 		after.problem, after.fails, after.next = "", 0, time.Time{}
 		after.check = now.Add(g.m.pace.check)
 		e.state = after
@@ -403,13 +417,19 @@ func (g *gateway) fail(ctx context.Context, err error) time.Duration {
 	}
 	wait := g.m.backoff(g.fails)
 	g.fails++
+	first := g.fails == 1 // it may be about to be restarted
 	g.next = time.Now().Add(wait)
 	g.described = 0
 	g.m.meters.failures.WithLabelValues(reason(err)).Inc()
 	g.m.mu.Lock()
 	why := explain(err)
+	for _, e := range g.entries {
+		if first && e.Made {
+			why = g.problem
+		}
+	}
 	changed := g.problem != why
-	g.problem = why
+	g.problem, g.ailing = why, true
 	g.m.mu.Unlock()
 	if changed {
 		g.m.o.Log.Debug("a gateway is of no use at present", "gateway", g.line.addr, "err", err)
@@ -423,7 +443,7 @@ func (g *gateway) fail(ctx context.Context, err error) time.Duration {
 func (g *gateway) clear() {
 	g.m.mu.Lock()
 	changed := g.problem != ""
-	g.problem = ""
+	g.problem, g.ailing = "", false
 	g.m.mu.Unlock()
 	if changed {
 		g.m.o.Poke()

@@ -109,7 +109,7 @@ func (g *gateway) hold(ctx context.Context, j job) (state, error) {
 	}
 	if st.Made {
 		g.m.o.Log.Info("a gateway has lost a mapping; making it again", "gateway", g.name, "service", j.want.Service, "port", j.want.Port, "protocol", j.want.Protocol)
-		j.state.Made = false
+		j.state.Made, j.state.lost = false, st.lost+1
 	}
 	return g.make(ctx, j, free)
 }
@@ -139,6 +139,7 @@ func (g *gateway) keep(ctx context.Context, j job, p uint16, have lease) (state,
 	case j.want.Lease > 0 && have.left == 0 && !g.permanent: // it was permanent
 	case have.description != describe(j.want):
 	default:
+		st.lost = 0
 		if have.left > 0 && !st.until.IsZero() {
 			st.until = earlier(st.until, now.Add(have.left))
 		}
