@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -174,6 +175,10 @@ func (v view) line(s *vip.Service) string {
 	owner, since := v.owner(s)
 	var vips, modes []string
 	for _, i := range s.Ingress {
+		if s.Forward != nil && i.Mode == vip.ModeProxy && slices.Contains(modes, string(vip.ModeVIP)) {
+			vips = append(vips, outside(i)...)
+			continue
+		}
 		vips = append(vips, i.Addr.String())
 		if !slices.Contains(modes, string(i.Mode)) {
 			modes = append(modes, string(i.Mode))
@@ -189,6 +194,16 @@ func (v view) line(s *vip.Service) string {
 		age = ago(since, v.now)
 	}
 	return strings.Join([]string{s.Key.String(), dash(strings.Join(vips, ",")), dash(owner), age, dash(strings.Join(modes, ",")), v.wrong(s, owner)}, "\t")
+}
+
+// outside is what is open on a gateway: external address and port.
+func outside(i vip.Ingress) (open []string) {
+	for _, p := range i.Ports {
+		if text := netip.AddrPortFrom(i.Addr, p.Port).String(); !slices.Contains(open, text) {
+			open = append(open, text)
+		}
+	}
+	return open
 }
 
 // wrong says in words what keeps a Service from its VIP, or "".

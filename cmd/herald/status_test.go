@@ -54,14 +54,18 @@ func TestStatusTable(t *testing.T) {
 	const up, down, none = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false}]}`, `{"interface":"","links":[]}`
 	bad := shown("bad", "10.0.0.4", "10.0.0.4")
 	bad.Invalid = []string{"kube-vip.io/ignore is wrong."}
+	open := shown("open", "10.0.0.6", "10.0.0.6")
+	open.Forward = &vip.Forward{}
+	open.Ingress = append(open.Ingress, vip.Ingress{Addr: netip.MustParseAddr("11.22.33.1"), Mode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 8080}}})
 	s := kube.Snapshot{
 		Services: []vip.Service{
+			open,
 			shown("good", "10.0.0.1", "10.0.0.1"), shown("half", "10.0.0.2 fd00::2", "10.0.0.2"), shown("none", "10.0.0.3", ""), bad,
 			shown("sad", "10.0.0.5", "10.0.0.5"),
 		},
 		Leases: []*coordinationv1.Lease{
 			nodeLease("n1", time.Second, up), nodeLease("n2", time.Second, down), nodeLease("n3", time.Second, none), nodeLease("n4", time.Minute, up),
-			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"),
+			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"), vipLease("open", "n1"),
 		},
 		Events: []kube.Event{
 			said("half", vip.AddressRefused, true, "no IPv6"), said("half", vip.Announced, false, "n1 announces it"),
@@ -78,7 +82,8 @@ func TestStatusTable(t *testing.T) {
 		`default/none +\(10\.0\.0\.3\) +- .*NoEndpoints: not ready`,
 		`default/bad .*kube-vip.io/ignore is wrong`,
 		`default/sad .*n4.*silent for 60s`,
-		`n1 +3 +1s +ok`,
+		`default/open +10\.0\.0\.6,11\.22\.33\.1:53,11\.22\.33\.1:8080 +n1 +60s +VIP *\n`,
+		`n1 +4 +1s +ok`,
 		`n2 .*its link eth0 is down`,
 		`n3 .*no default route`,
 		`n4 +1 +60s +silent`,
