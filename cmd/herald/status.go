@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -75,7 +76,7 @@ func table(w io.Writer, s kube.Snapshot, now time.Time) error {
 	if len(s.Services) == 0 {
 		fmt.Fprintln(t, "(no Service of type LoadBalancer)")
 	}
-	if err := t.Flush(); err != nil {
+	if err := errors.Join(t.Flush(), view.leased(w, s.Services)); err != nil {
 		return err
 	}
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -237,11 +238,44 @@ func (v view) wrong(s *vip.Service, owner string) string {
 func missing(s *vip.Service) []string {
 	var all []string
 	for _, a := range s.Addresses {
+		if a.IsUnspecified() && leasedFor(s, a) {
+			continue
+		}
 		if !slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a }) {
 			all = append(all, a.String())
 		}
 	}
 	return all
+}
+
+// leasedFor reports whether the status names an address that was leased because the
+// Service asks for any. Alone, 0.0.0.0 may stand for another family (dhcp_mode).
+func leasedFor(s *vip.Service, any netip.Addr) bool {
+	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
+		return (len(s.Addresses) == 1 || vip.FamilyOf(i.Addr) == vip.FamilyOf(any)) &&
+			slices.ContainsFunc(s.DHCP.Leases, func(k vip.Contract) bool { return k.Addr == i.Addr })
+	})
+}
+
+// leased writes what DHCP servers have leased, if anything is.
+func (v view) leased(w io.Writer, services []vip.Service) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	head := "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN\n"
+	for i := range services {
+		for _, k := range services[i].DHCP.Leases {
+			left := "never"
+			switch d := k.Expires.Sub(v.now); {
+			case k.Expires.IsZero():
+			case d > 0:
+				left = duration.HumanDuration(d)
+			default: // that a short one goes on is not written each time
+				left = "a minute"
+			}
+			fmt.Fprintf(t, "%s%s\t%s/%d\t%s\t%s\t%s\n", head, services[i].Key, k.Addr, k.Bits, dash(k.MAC), dash(k.Server), left)
+			head = ""
+		}
+	}
+	return t.Flush()
 }
 
 // refusal is why, if an Event says it.

@@ -57,9 +57,11 @@ func TestStatusTable(t *testing.T) {
 	open := shown("open", "10.0.0.6", "10.0.0.6")
 	open.Forward = &vip.Forward{}
 	open.Ingress = append(open.Ingress, vip.Ingress{Addr: netip.MustParseAddr("11.22.33.1"), Mode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 8080}}})
+	hired := shown("hired", "0.0.0.0 ::", "10.0.0.9")
+	hired.DHCP.Leases = []vip.Contract{{Addr: netip.MustParseAddr("10.0.0.9"), Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: noon.Add(time.Hour)}}
 	s := kube.Snapshot{
 		Services: []vip.Service{
-			open,
+			hired, open,
 			shown("good", "10.0.0.1", "10.0.0.1"), shown("half", "10.0.0.2 fd00::2", "10.0.0.2"), shown("none", "10.0.0.3", ""), bad,
 			shown("sad", "10.0.0.5", "10.0.0.5"),
 		},
@@ -81,6 +83,8 @@ func TestStatusTable(t *testing.T) {
 		`default/half .*not announced: fd00::2 \(no IPv6\)`,
 		`default/none +\(10\.0\.0\.3\) +- .*NoEndpoints: not ready`,
 		`default/bad .*kube-vip.io/ignore is wrong`,
+		`default/hired .*not announced: ::`,
+		`DHCP LEASE +ADDRESS +MAC +SERVER +EXPIRES IN\ndefault/hired +10\.0\.0\.9/24 +02:00:00:00:00:01 +10\.0\.0\.1 +60m\n`,
 		`default/sad .*n4.*silent for 60s`,
 		`default/open +10\.0\.0\.6,11\.22\.33\.1:53,11\.22\.33\.1:8080 +n1 +60s +VIP *\n`,
 		`n1 +4 +1s +ok`,
