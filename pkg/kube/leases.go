@@ -22,6 +22,7 @@ type Leases struct {
 	mu   sync.RWMutex // guards the values of the feeds and all
 	list []*coordinationv1.Lease
 	old  bool // list is to be made anew
+	gone []*coordinationv1.Lease
 }
 
 // newLeases watches by the api watch and writes by the api write.
@@ -56,8 +57,11 @@ func readLease(o runtime.Object) (*coordinationv1.Lease, bool) {
 	return l, true
 }
 
-func (l *Leases) changed(_ vip.Key, _, _ *coordinationv1.Lease) (matters bool) {
+func (l *Leases) changed(_ vip.Key, old, now *coordinationv1.Lease) (matters bool) {
 	l.old = true
+	if now == nil && old != nil {
+		l.gone = append(l.gone, old)
+	}
 	return true
 }
 
@@ -87,6 +91,16 @@ func (l *Leases) All() []*coordinationv1.Lease {
 		l.old = false
 	}
 	return l.list
+}
+
+// Dropped is the last version of each Lease that has left the cache since the
+// last call: somebody who looks now and then may have missed it.
+func (l *Leases) Dropped() []*coordinationv1.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	gone := l.gone
+	l.gone = nil
+	return gone
 }
 
 // Get reads a Lease past the cache. Errors are those of apimachinery's

@@ -25,6 +25,12 @@ type Options struct {
 	Duration, RenewDeadline, RetryPeriod time.Duration
 
 	Info func() vip.Info // what to tell the others about this node; must not block
+
+	// What is seen and told on the wire that the VIPs live on. All may be nil.
+	Sights func() map[string]vip.Sight // the other nodes; a nil map: nothing can be seen at present
+	Anchor func() vip.Seen             // the default gateway: Alive, Dead, or Unknown
+	Tell   func(vip.Card)              // must not block, and is called often
+
 	Log  *slog.Logger
 	Poke func() // called when World has changed; must not block
 }
@@ -69,7 +75,13 @@ type Leases struct {
 	own                own
 	lastBeat           time.Time
 	running            int // requests on VIP leases under way
-	signature          signature
+
+	wired     bool // the others can be seen on the wire
+	quorum    bool // this node sees so many of them that it may judge the rest
+	alone     bool // it sees so few of them that it may not carry VIPs
+	aloneLast time.Time
+	bide      bide
+	signature signature
 }
 
 // own is this node's own node lease.
@@ -145,6 +157,7 @@ func (l *Leases) Set(_ context.Context, want []vip.Stake) (have []vip.Stake, err
 			}
 		}
 	}
+	l.propose(want, now)
 	l.Wake()
 	return have, nil
 }
@@ -154,6 +167,7 @@ func (l *Leases) Observe(w *vip.World) {
 	info := l.o.Info() // before the lock: another room answers
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	info.Alone = l.alone
 	w.Members = l.members(w.Now, info)
 	w.Tenure = l.tenure()
 	w.Claims = make(map[vip.Key]vip.Claim, len(l.shelf.known))
@@ -190,7 +204,10 @@ func (l *Leases) Tenure() vip.Tenure {
 func (l *Leases) tenure() vip.Tenure {
 	t := vip.Tenure{Epoch: l.own.epoch, Confirmed: !l.own.sent.Before(l.own.confirm)}
 	if l.own.epoch != 0 && !l.own.lost && !l.own.sent.IsZero() {
-		t.Until = l.own.sent.Add(l.o.RenewDeadline)
+		t.Until = later(l.own.sent.Add(l.o.RenewDeadline), l.bide.until)
+	}
+	if now := time.Now(); l.lacks(now) {
+		t.Blind = l.own.sent.Add(l.o.RetryPeriod * 3 / 2)
 	}
 	return t
 }
@@ -269,6 +286,10 @@ func (l *Leases) step(ctx context.Context) {
 	if l.o.NodeUID != nil {
 		me.uid = l.o.NodeUID()
 	}
+	var sights map[string]vip.Sight
+	if l.o.Sights != nil {
+		sights = l.o.Sights()
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -281,6 +302,9 @@ func (l *Leases) step(ctx context.Context) {
 		return
 	}
 	l.read(now)
+	l.look(sights, now)
+	l.wait(now)
+	me.info.Alone = l.alone
 	l.renew(ctx, now, me)
 	l.fence(ctx, now)
 	l.write(ctx, now)
@@ -289,7 +313,7 @@ func (l *Leases) step(ctx context.Context) {
 
 // read takes over what the cache shows.
 func (l *Leases) read(now time.Time) {
-	changed, gone := l.shelf.read(l.store.All())
+	changed, gone := l.shelf.read(l.store.All(), l.store.Dropped())
 	for _, x := range changed {
 		k := keyOf(x)
 		node := l.nodeOf(k)
@@ -311,7 +335,11 @@ func (l *Leases) read(now time.Time) {
 		case node == l.o.Node:
 			l.own.next = now // put it back at once
 		case node != "":
-			l.peer(node, now).gone = true
+			p := l.peer(node, now)
+			if p.lease != nil && version(x) > version(p.lease) {
+				p.note(x, node, now) // its last words
+			}
+			p.gone = true
 			l.signature.changes++
 		default:
 			delete(l.changed, k)
@@ -372,13 +400,14 @@ type signature struct {
 	held      int
 	holds     bool
 	confirmed bool
+	alone     bool
 }
 
 // tell pokes if the World has changed since last time.
 func (l *Leases) tell(now time.Time) {
 	s := signature{changes: l.signature.changes}
-	for _, p := range l.peers {
-		if l.alive(p, now) {
+	for node, p := range l.peers {
+		if l.alive(node, p, now) {
 			s.alive++
 		}
 		if !p.stalled.IsZero() {
@@ -411,7 +440,7 @@ func (l *Leases) tell(now time.Time) {
 		}
 	}
 	t := l.tenure()
-	s.holds, s.confirmed = t.Holds(now), t.Confirmed
+	s.holds, s.confirmed, s.alone = t.Holds(now), t.Confirmed, l.alone
 	if l.signature.holds && !s.holds {
 		l.o.Log.Warn("the node lease could not be renewed in time: this node gives up its VIPs until it can", "renewdeadline", l.o.RenewDeadline)
 	}

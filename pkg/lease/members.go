@@ -24,6 +24,7 @@ type peer struct {
 	gone     bool // the node lease does not exist (any more)
 	info     vip.Info
 	infoText string
+	sight    vip.Sight // on the wire
 
 	expected time.Time // since when it has been expected to claim something; zero: nothing is
 	progress time.Time // when it last took a VIP lease
@@ -76,8 +77,16 @@ func (l *Leases) nodeOf(k vip.Key) string {
 	return node
 }
 
-// alive reports whether p renews its lease.
-func (l *Leases) alive(p *peer, now time.Time) bool {
+// alive reports whether p may be given VIPs, as far as its lease and the wire tell.
+func (l *Leases) alive(node string, p *peer, now time.Time) bool {
+	if l.lacks(now) {
+		return slices.Contains(l.bide.reach, node)
+	}
+	return l.renews(p, now) && !p.dead()
+}
+
+// renews reports whether p renews its lease.
+func (l *Leases) renews(p *peer, now time.Time) bool {
 	return p.lease != nil && !p.gone && !p.fenced && !p.released && !p.silent(now, l.o.Duration)
 }
 
@@ -94,7 +103,7 @@ func (l *Leases) members(now time.Time, info vip.Info) []vip.Member {
 			continue
 		}
 		all = append(all, vip.Member{
-			Name: name, Epoch: p.epoch, Alive: l.alive(p, now),
+			Name: name, Epoch: p.epoch, Alive: l.alive(name, p, now),
 			Stalled: !p.stalled.IsZero(), Info: p.info,
 		})
 	}
@@ -104,6 +113,17 @@ func (l *Leases) members(now time.Time, info vip.Info) []vip.Member {
 
 // claim judges a VIP lease.
 func (l *Leases) claim(x *coordinationv1.Lease, now time.Time) vip.Claim {
+	if m, ok := l.owner(x); ok {
+		return vip.Claim{
+			Holder: m.holder, From: holder(x), Changes: transitions(x) + 1,
+			Valid: m.holder != l.o.Node || m.epoch == l.own.epoch && !l.own.lost,
+		}
+	}
+	return l.written(x, now)
+}
+
+// written judges what a VIP lease itself says.
+func (l *Leases) written(x *coordinationv1.Lease, now time.Time) vip.Claim {
 	node, epoch, ours := claimOf(x)
 	c := vip.Claim{Holder: node, From: x.Annotations[FromAnnotation], Changes: transitions(x)}
 	if x.Spec.AcquireTime != nil {
@@ -122,7 +142,7 @@ func (l *Leases) claim(x *coordinationv1.Lease, now time.Time) vip.Claim {
 		c.Valid = epoch == l.own.epoch && !l.own.lost && l.outdated[keyOf(x)] != version(x)
 	default:
 		p := l.peers[node] // absent: it has stopped, or been silent long after it was fenced
-		c.Valid = p != nil && !p.void(epoch)
+		c.Valid = p != nil && !p.void(epoch) && !l.free(node)
 	}
 	return c
 }

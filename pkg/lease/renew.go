@@ -217,14 +217,14 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 			}
 			continue
 		}
-		wait := l.o.Duration + time.Duration(l.turn(node, now))*turn
 		k := vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + node}
-		if !p.silent(now, wait) || l.busy[k] || now.Before(l.failed[k].until) {
+		why := l.overdue(node, p, now)
+		if why == "" || l.busy[k] || now.Before(l.failed[k].until) {
 			continue
 		}
 		l.busy[k] = true
 		next := l.tombstone(node, p)
-		l.o.Log.Info("a node's lease is silent; its claims are voided", "node", node, "silent", now.Sub(p.changed).Round(time.Millisecond), "epoch", p.epoch)
+		l.o.Log.Info("the claims of a node are voided", "node", node, "why", why, "renewed", now.Sub(p.changed).Round(time.Millisecond).String()+" ago", "epoch", p.epoch)
 		l.running++
 		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 			var got *coordinationv1.Lease
@@ -277,7 +277,7 @@ func (l *Leases) bury(ctx context.Context, x *coordinationv1.Lease) {
 func (l *Leases) turn(node string, now time.Time) int {
 	n := 0
 	for name, p := range l.peers {
-		if name != node && name < l.o.Node && l.alive(p, now) {
+		if name != node && name < l.o.Node && l.alive(name, p, now) {
 			n++
 		}
 	}

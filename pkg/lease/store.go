@@ -17,6 +17,8 @@ type Store interface {
 	Synced() bool
 	// All is the cache. The Leases must not be changed.
 	All() []*coordinationv1.Lease
+	// Dropped is the last version of each Lease that has left the cache since the last call.
+	Dropped() []*coordinationv1.Lease
 	// Get reads past the cache.
 	Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
@@ -28,8 +30,9 @@ type Store interface {
 // what this node's own writes returned before the cache shows it.
 type shelf struct {
 	known map[vip.Key]*coordinationv1.Lease
-	wrote map[vip.Key]uint64 // versions that our writes returned and the cache has not shown
-	gone  map[vip.Key]uint64 // the last version of what we deleted, until the cache has dropped it
+	wrote map[vip.Key]uint64                // versions that our writes returned and the cache has not shown
+	gone  map[vip.Key]uint64                // the last version of what we deleted, until the cache has dropped it
+	final map[vip.Key]*coordinationv1.Lease // what left the cache, until that is told
 }
 
 func newShelf() shelf {
@@ -37,6 +40,7 @@ func newShelf() shelf {
 		known: make(map[vip.Key]*coordinationv1.Lease),
 		wrote: make(map[vip.Key]uint64),
 		gone:  make(map[vip.Key]uint64),
+		final: make(map[vip.Key]*coordinationv1.Lease),
 	}
 }
 
@@ -70,10 +74,13 @@ func (s *shelf) forget(k vip.Key) {
 	delete(s.wrote, k)
 }
 
-// read takes over what the cache shows now. It returns the Leases that are new
-// or changed, and the last version of those that are gone.
-func (s *shelf) read(all []*coordinationv1.Lease) (changed, gone []*coordinationv1.Lease) {
+// read takes over what the cache shows now, and what left it. It returns the
+// Leases that are new or changed, and the last version of those that are gone.
+func (s *shelf) read(all, dropped []*coordinationv1.Lease) (changed, gone []*coordinationv1.Lease) {
 	seen := make(map[vip.Key]bool, len(all))
+	for _, l := range dropped {
+		s.final[keyOf(l)] = l
+	}
 	for _, l := range all {
 		k := keyOf(l)
 		v := version(l)
@@ -97,7 +104,15 @@ func (s *shelf) read(all []*coordinationv1.Lease) (changed, gone []*coordination
 	for k, x := range s.known {
 		if _, mine := s.wrote[k]; !seen[k] && !mine {
 			delete(s.known, k)
+			if last := s.final[k]; last != nil && version(last) > version(x) {
+				x = last // it said more before it went
+			}
 			gone = append(gone, x)
+		}
+	}
+	for k := range s.final {
+		if s.known[k] == nil || version(s.known[k]) > version(s.final[k]) {
+			delete(s.final, k)
 		}
 	}
 	for k := range s.gone {

@@ -30,7 +30,7 @@ type action struct {
 func (l *Leases) write(ctx context.Context, now time.Time) {
 	l.expect(now)
 	t := l.tenure()
-	if !l.decided || !t.Holds(now) || !t.Confirmed {
+	if !l.decided || !t.Holds(now) || !t.Confirmed || l.bide.until.After(now) {
 		return
 	}
 	for _, a := range l.decide(now) {
@@ -66,7 +66,7 @@ func (l *Leases) decide(now time.Time) []action {
 		have := l.shelf.known[k]
 		var c vip.Claim
 		if have != nil {
-			c = l.claim(have, now)
+			c = l.written(have, now)
 		} else if x := l.vanished[k]; x != nil {
 			c = l.bereft(x, now)
 		}
@@ -75,7 +75,7 @@ func (l *Leases) decide(now time.Time) []action {
 		case s.Do == vip.Take && !c.Valid:
 			take = append(take, action{"take", k, have, s, l.o.Node, l.own.epoch})
 		case s.Do == vip.Give && mine:
-			if p := l.peers[s.To]; p != nil && l.alive(p, now) {
+			if p := l.peers[s.To]; p != nil && l.alive(s.To, p, now) {
 				give = append(give, action{"give", k, have, s, s.To, p.epoch})
 			}
 		}

@@ -163,6 +163,8 @@ func newMaker(r Rules, w vip.World) *maker {
 		switch {
 		case x.Name == w.Self && w.Stopping:
 			mb.refuses = "its Herald is stopping"
+		case x.Info.Alone:
+			mb.refuses = "it reaches too few other nodes on the VIPs' link"
 		case x.Name != w.Self && x.Info.Excluded != "":
 			mb.refuses = x.Info.Excluded
 		}

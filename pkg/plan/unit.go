@@ -105,7 +105,7 @@ func (m *maker) carry(u *unit, s *service) {
 	if s.Local && !m.Election && !s.control {
 		m.say(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
 	}
-	ready := true
+	ready, outdone := true, false
 	if s.Local && m.Election && s.HealthPort != 0 {
 		m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort, Hosts: m.hosts})
 		ready = m.Ready[s.Key]
@@ -127,6 +127,10 @@ func (m *maker) carry(u *unit, s *service) {
 			}
 		}
 		bound := m.bound(a)
+		if h, ok := m.Heard[a.Addr]; ok && !m.Tenure.Blind.IsZero() && h.At.After(m.Tenure.Blind) {
+			outdone = true // its successor: this node can't hear of it in another way
+			continue
+		}
 		if !ready && !bound {
 			continue // kube-proxy here would drop what the node attracts
 		}
@@ -182,6 +186,8 @@ func (m *maker) carry(u *unit, s *service) {
 		s.verdict.Reason, s.verdict.Message = vip.DHCPFailed, fmt.Sprintf("node %s: %s", m.Self, strings.Join(wrong, "; "))
 	case missing > 0:
 		s.verdict.Reason, s.verdict.Message = vip.Leasing, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.tenant.link)
+	case outdone:
+		s.verdict.Reason, s.verdict.Message = vip.Elsewhere, "this node can't reach the API server, and another one announces it"
 	case len(here) < len(s.addrs):
 		s.verdict.Message = fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(here), len(s.addrs))
 	case u.claim.From != "" && u.claim.From != m.Self:

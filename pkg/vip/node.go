@@ -34,6 +34,7 @@ type Info struct {
 	Default   string `json:"default"`            // the link "auto" falls back to
 	Links     []Link `json:"links"`              // sorted by name
 	Excluded  string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
+	Alone     bool   `json:"alone,omitempty"`    // it reaches too few other nodes on the VIPs' link to carry any
 
 	Sessions []Session `json:"bgp,omitempty"` // its BGP sessions
 	// APIServer: the node's own API server answers that it is ready, so that the node
@@ -71,6 +72,9 @@ type Tenure struct {
 	// Confirmed is false after the process was asleep, until a renewal succeeds.
 	// An unconfirmed node neither refreshes nor adds anything.
 	Confirmed bool
+	// Blind, if not zero, is since when the node lease isn't renewed as it should be. What
+	// others have been heard to announce since then may have been taken from this node.
+	Blind time.Time
 }
 
 // Holds reports whether claims may be acted on at now.

@@ -12,6 +12,9 @@ type Card struct {
 	View uint64
 	// Next is a digest of the View and of how it would move what is free; 0: it would move nothing.
 	Next uint64
+	// Void is a claim, node@epoch, that is over although its node holds on to it:
+	// that node can't reach the API server, and learns it here. "" if there is none.
+	Void string
 }
 
 // A Sight is what a node sees of another on the wire that the VIPs live on.

@@ -32,6 +32,7 @@ type cluster struct {
 	mu       sync.Mutex
 	services []vip.Service
 	nodes    []*node
+	wire     *wire // nil: nodes can't see each other on the wire
 	trace    []string
 }
 
@@ -50,6 +51,8 @@ type node struct {
 	stop   context.CancelFunc  // of the process; nil if none runs
 	done   chan struct{}
 	agent  *agent.Agent
+	leases *lease.Leases
+	side   int // of the LAN, should it be in two parts
 }
 
 func newCluster(t *testing.T, nodes, services int) *cluster {
@@ -131,6 +134,7 @@ func (n *node) start() {
 			return info
 		},
 		Log: slog.New(slog.DiscardHandler), Poke: poke,
+		Sights: n.c.wire.sights(n), Anchor: n.c.wire.anchor(n), Tell: n.c.wire.tell(n),
 	})
 	rules := plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, Mode: vip.ModeVIP}
 	a = agent.New(agent.Options{
@@ -145,8 +149,9 @@ func (n *node) start() {
 		Stakes:        leases,
 	})
 	n.mu.Lock()
-	n.way, n.agent, n.stop, n.done = way, a, stop, done
+	n.way, n.agent, n.stop, n.done, n.leases = way, a, stop, done, leases
 	n.mu.Unlock()
+	n.c.wire.change()
 	go func() {
 		defer close(done)
 		var group sync.WaitGroup
@@ -156,16 +161,23 @@ func (n *node) start() {
 		a.Run(ctx)
 		stopRest()
 		group.Wait()
+		n.mu.Lock()
+		if n.agent == a {
+			n.agent, n.leases = nil, nil
+		}
+		n.mu.Unlock()
+		n.c.wire.change()
 	}()
 }
 
 // kill ends the process without a word: nothing it does from now on has an effect.
 func (n *node) kill() {
 	n.mu.Lock()
-	n.agent = nil
+	n.agent, n.leases = nil, nil
 	kernel := maps.Clone(n.kernel)
 	n.mu.Unlock()
 	n.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+	n.c.wire.change()
 	n.stop()
 	<-n.done
 	n.mu.Lock()
@@ -245,7 +257,9 @@ func (n *node) refresh(ctx context.Context, leases *lease.Leases) {
 			}
 		}
 		lost := len(n.kernel) != before
+		said := slices.Collect(maps.Keys(n.said))
 		n.mu.Unlock()
+		n.tell(said) // as l2 does every 3 s
 		if lost {
 			n.poke()
 		}
@@ -275,7 +289,7 @@ func (n *node) announce(want []vip.Announcement) ([]vip.Announcement, error) {
 // tell is one frame for each address, heard by whoever is on the LAN.
 func (n *node) tell(addrs []netip.Addr) {
 	n.mu.Lock()
-	cable := n.cable
+	cable, side := n.cable && n.agent != nil, n.side
 	n.mu.Unlock()
 	if !cable {
 		return
@@ -285,7 +299,7 @@ func (n *node) tell(addrs []netip.Addr) {
 			continue
 		}
 		o.mu.Lock()
-		if o.cable {
+		if o.cable && o.side == side {
 			for _, a := range addrs {
 				o.heard[a] = vip.Sound{MAC: n.name, At: time.Now()}
 			}
@@ -330,19 +344,36 @@ func (n *node) Observe(w *vip.World) {
 	w.Heard = maps.Clone(n.heard)
 }
 
-// answers is who answers for an address at this moment, and whether one of them
-// only waits to hear its successor.
-func (c *cluster) answers(a netip.Addr) (who []string, handOver bool) {
+// answers is who answers for an address on one side of the LAN at this moment, and
+// how long two may do so.
+func (c *cluster) answers(a netip.Addr, side int) (who []string, limit time.Duration) {
+	limit = grace
 	for _, n := range c.nodes {
 		n.mu.Lock()
 		n.expire(time.Now())
-		if _, bound := n.kernel[a]; bound && n.cable {
+		if _, bound := n.kernel[a]; bound && n.cable && n.side == side {
 			who = append(who, n.name)
-			// Whoever hands over and does not hear that it was written serves on until
-			// its watch shows it.
-			handOver = handOver || n.linger[a] || n.way.Faults().Lose
+			limit = max(limit, n.slack(a))
 		}
 		n.mu.Unlock()
 	}
-	return who, handOver
+	return who, limit
+}
+
+// slack is how long n may go on answering for what another has.
+func (n *node) slack(a netip.Addr) time.Duration {
+	f := n.way.Faults()
+	switch {
+	case n.c.wire != nil && f != leasetest.Well && n.c.wire.deafened():
+		return 10*time.Second + time.Second // the renew deadline: nobody can tell it
+	case n.leases == nil:
+		return lifetime + grace // its kernel's
+	case n.linger[a] || f.Lose:
+		// It waits to hear its successor. And whoever hands over and does not hear that
+		// it was written serves on until its watch shows it.
+		return 3*time.Second + grace
+	case n.c.wire != nil:
+		return time.Second // it learns on the wire that its epoch is over
+	}
+	return grace
 }

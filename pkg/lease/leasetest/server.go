@@ -27,6 +27,7 @@ type Server struct {
 	version uint64
 	objects map[vip.Key]*coordinationv1.Lease
 	events  []event
+	news    chan struct{} // closed when there is another event
 	writes  int
 }
 
@@ -58,7 +59,9 @@ func (s *Server) Trace(n int) string {
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
 // NewServer makes an empty one.
-func NewServer() *Server { return &Server{objects: make(map[vip.Key]*coordinationv1.Lease)} }
+func NewServer() *Server {
+	return &Server{objects: make(map[vip.Key]*coordinationv1.Lease), news: make(chan struct{})}
+}
 
 // Put writes l if its resourceVersion is that of what is there ("" = nothing is).
 func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
@@ -79,7 +82,7 @@ func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	l = l.DeepCopy()
 	l.ResourceVersion = strconv.FormatUint(s.version, 10)
 	s.objects[k] = l
-	s.events = append(s.events, event{k, l, time.Now()})
+	s.log(event{k, l, time.Now()})
 	return l, nil
 }
 
@@ -97,8 +100,14 @@ func (s *Server) Remove(k vip.Key, version string) error {
 	}
 	s.version++
 	delete(s.objects, k)
-	s.events = append(s.events, event{k, nil, time.Now()})
+	s.log(event{k, nil, time.Now()})
 	return nil
+}
+
+func (s *Server) log(e event) {
+	s.events = append(s.events, e)
+	close(s.news)
+	s.news = make(chan struct{})
 }
 
 // At is what is there; it must not be changed.
@@ -149,43 +158,67 @@ type Client struct {
 	wake  func()
 	mu    sync.Mutex
 	cache map[vip.Key]*coordinationv1.Lease
+	gone  []*coordinationv1.Lease
 	next  int // the next event of the log to be shown
 	fault Faults
+	other chan struct{} // closed when fault changes
 }
 
 // NewClient makes a way to s on which nothing is wrong. wake is called when the
 // cache has changed. Watch keeps the cache.
 func NewClient(s *Server, wake func()) *Client {
-	return &Client{s: s, wake: wake, cache: map[vip.Key]*coordinationv1.Lease{}, fault: Well}
+	return &Client{s: s, wake: wake, cache: map[vip.Key]*coordinationv1.Lease{}, fault: Well, other: make(chan struct{})}
 }
 
 // Watch shows the cache what has happened, a little later, until ctx ends.
 func (c *Client) Watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.mu.Lock()
-		lag, blind := c.fault.Lag, c.fault.Cut || c.fault.Deaf
+		lag, blind, other := c.fault.Lag, c.fault.Cut || c.fault.Deaf, c.other
 		c.mu.Unlock()
-		time.Sleep(lag)
-		if blind {
+		c.s.mu.Lock()
+		events, news := c.s.events[c.next:], c.s.news
+		c.s.mu.Unlock()
+		if len(events) == 0 || blind {
+			if blind {
+				news = nil
+			}
+			select {
+			case <-ctx.Done():
+			case <-other:
+			case <-news:
+			}
 			continue
 		}
-		c.s.mu.Lock()
-		events := c.s.events[c.next:]
-		c.s.mu.Unlock()
+		time.Sleep(lag)
 		c.mu.Lock()
-		for _, e := range events {
-			if e.lease == nil {
-				delete(c.cache, e.key)
-			} else {
-				c.cache[e.key] = e.lease
-			}
-		}
-		c.next += len(events)
+		blind = c.fault.Cut || c.fault.Deaf
 		c.mu.Unlock()
-		if len(events) > 0 {
-			c.wake()
+		if !blind {
+			c.show()
 		}
 	}
+}
+
+// show takes over what has happened.
+func (c *Client) show() {
+	c.s.mu.Lock()
+	events := c.s.events[c.next:]
+	c.s.mu.Unlock()
+	c.mu.Lock()
+	for _, e := range events {
+		if e.lease == nil {
+			if last := c.cache[e.key]; last != nil {
+				c.gone = append(c.gone, last)
+			}
+			delete(c.cache, e.key)
+		} else {
+			c.cache[e.key] = e.lease
+		}
+	}
+	c.next += len(events)
+	c.mu.Unlock()
+	c.wake()
 }
 
 // reach waits as long as a request takes to arrive.
@@ -222,6 +255,15 @@ func (c *Client) All() []*coordinationv1.Lease {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Values(c.cache))
+}
+
+// Dropped is the last versions of what left the cache since the last call.
+func (c *Client) Dropped() []*coordinationv1.Lease {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	gone := c.gone
+	c.gone = nil
+	return gone
 }
 
 // Get reads past the cache.
@@ -263,6 +305,8 @@ func (c *Client) Set(change func(*Faults)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	change(&c.fault)
+	close(c.other)
+	c.other = make(chan struct{})
 }
 
 // Faults is what is wrong with the way.

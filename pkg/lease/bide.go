@@ -1,0 +1,329 @@
+package lease
+
+import (
+	"cmp"
+	"encoding/binary"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Without the API server nobody can take a claim, so nobody needs to let go of
+// one, as long as it is sure that the others can't either.
+//
+//	renews                      holds until the renew deadline after each renewal
+//	does not, others do         yields: the others fence it and take what it held
+//	does not, nor do the others it reaches; with them it is most of the crew, and
+//	                            they see the same: holds on, for hours
+//	the same, and one of the    the nodes propose to each other where its VIPs go; once
+//	crew dies                   all propose the same they act on it, and write it down
+//	                            when the API server is back
+//	neither API nor crew        gives up
+//
+// The crew is the nodes whose leases were renewed when this node's was last. Two
+// nodes that hold on each have most of the crew with them that see the same as
+// they, so there is one who sees the same as both: both see the same.
+
+// Times of biding.
+const (
+	rolling = 3 * time.Second        // a hold lasts that long if the process hangs
+	waver   = time.Second            // how long what a hold rests on may be missing
+	settle  = 200 * time.Millisecond // how long all must have proposed the same
+)
+
+// A bide is how this node does without the API server.
+type bide struct {
+	crew   map[string]int64 // by name: the epochs of the nodes that renewed while this one last did, itself included
+	until  time.Time        // the tenure that biding gives
+	good   time.Time        // when it last rested on enough
+	bad    time.Time        // since when this node has been cut off from both API server and crew
+	others time.Time        // since when others have been seen to reach the API server
+	moving bool             // what the dead held is free
+
+	moved     map[vip.Key]moved // what has changed hands
+	proposals map[vip.Key]string
+	reach     []string // who holds, as far as this node sees: sorted, itself included
+	agreed    time.Time
+	then      uint64 // the View once the proposals have come true; 0 without any
+	card      vip.Card
+}
+
+// moved is a claim that changed hands while the API server was away.
+type moved struct {
+	holder string
+	epoch  int64
+	over   uint64 // the version of the lease that it stands for
+}
+
+// lacks reports whether this node can't get its renewals through at present.
+func (l *Leases) lacks(now time.Time) bool {
+	return l.own.epoch != 0 && now.Sub(l.own.sent) > l.o.RetryPeriod*3/2
+}
+
+// yield is how long after its last renewal a node yields to others that renew.
+// By then those have noticed if the API server is away for them, too.
+func (l *Leases) yield() time.Duration {
+	return max(l.o.RenewDeadline*6/10, l.o.RetryPeriod*5/2+time.Second/2)
+}
+
+// enlist makes the crew of the nodes that renew now, as this node does.
+func (l *Leases) enlist(now time.Time) {
+	crew := map[string]int64{l.o.Node: l.own.epoch}
+	for node, p := range l.peers {
+		if l.renews(p, now) {
+			crew[node] = p.epoch
+		}
+	}
+	l.bide.crew = crew
+}
+
+// wait decides what this node's claims rest on while its lease is not renewed.
+func (l *Leases) wait(now time.Time) {
+	b := &l.bide
+	lacks := l.lacks(now)
+	if !lacks {
+		l.enlist(now)
+	}
+	t := l.tenure()
+	holds := t.Holds(now)
+	api, dead := l.survey(holds && t.Confirmed)
+	if !api {
+		b.others = time.Time{}
+	} else if b.others.IsZero() {
+		b.others = now
+	}
+	with, all := l.agreeing(), len(b.crew)
+	most := 2*with > all
+	half := 2*with == all && l.o.Anchor != nil && l.o.Anchor() == vip.Alive
+	if !lacks || api || !l.wired || 2*dead <= all {
+		b.bad = time.Time{}
+	} else if b.bad.IsZero() {
+		b.bad = now
+	}
+	switch {
+	case !lacks || l.own.lost || l.own.epoch == 0:
+		b.until, b.moving, b.good = time.Time{}, false, now
+	case api && now.Sub(b.others) > waver && now.Sub(l.own.sent) > l.yield():
+		l.lose("other nodes reach the API server and this one does not")
+	case !b.bad.IsZero() && now.Sub(b.bad) > waver:
+		l.lose("it reaches neither the API server nor most of the other nodes")
+	case !holds && l.wired && all > 2:
+		// Others may have moved what it held. Its claims must not come alive again.
+		l.lose("it could not be renewed in time")
+	case l.wired && holds && !api && (most || half):
+		b.good, b.until = now, now.Add(rolling)
+	case now.Sub(b.good) > waver:
+		b.until, b.moving = time.Time{}, false
+	}
+	before := b.moving
+	b.moving = l.wired && lacks && holds && !api && most && !l.own.lost && now.Sub(l.own.sent) > l.o.RetryPeriod*3/2+2*time.Second
+	if before != b.moving {
+		b.proposals = nil
+		l.signature.changes++
+	}
+	l.commit(now)
+	l.settleMoved(now)
+	l.tellCard(now)
+}
+
+// survey finds who holds, whether another node reaches the API server, and how
+// many of the crew are gone.
+func (l *Leases) survey(holds bool) (api bool, dead int) {
+	reach := []string{}
+	if holds {
+		reach = append(reach, l.o.Node)
+	}
+	for node, p := range l.peers {
+		epoch, ok := l.bide.crew[node]
+		switch s := p.sight; {
+		case s.State == vip.Alive:
+			api = api || s.Card.API
+			if ok && s.Card.Holds && s.Card.Epoch == epoch {
+				reach = append(reach, node)
+			}
+		case ok && s.State == vip.Dead:
+			dead++
+		}
+	}
+	slices.Sort(reach)
+	l.bide.reach = reach
+	l.bide.card.View, l.bide.then = l.bide.view(l.bide.moved), 0
+	if len(l.bide.proposals) > 0 {
+		l.bide.then = l.bide.view(l.after())
+	}
+	return api, dead
+}
+
+// agreeing is how many nodes see the same as this one, itself included.
+func (l *Leases) agreeing() int {
+	b := &l.bide
+	n := 0
+	for _, node := range b.reach {
+		if node == l.o.Node || l.agrees(node) {
+			n++
+		}
+	}
+	return n
+}
+
+// agrees reports whether a node sees the same, or what this node will see once
+// its own proposals have come true.
+func (l *Leases) agrees(node string) bool {
+	b := &l.bide
+	v := l.peers[node].sight.Card.View // 0 from a node that has told nothing yet
+	return v != 0 && (v == b.card.View || v == b.then)
+}
+
+// after is what will have moved once the proposals have come true.
+func (l *Leases) after() map[vip.Key]moved {
+	all := maps.Clone(l.bide.moved)
+	if all == nil {
+		all = make(map[vip.Key]moved, len(l.bide.proposals))
+	}
+	for k, node := range l.bide.proposals {
+		all[k] = moved{holder: node, epoch: l.bide.crew[node], over: l.shelf.at(k)}
+	}
+	return all
+}
+
+// view is a digest of who holds and of what has moved. It is never 0.
+func (b *bide) view(all map[vip.Key]moved) uint64 {
+	h := fnv.New64a()
+	for _, node := range b.reach {
+		h.Write([]byte(node))
+		h.Write(binary.BigEndian.AppendUint64([]byte{0}, uint64(b.crew[node])))
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(all), vip.Key.Compare) {
+		h.Write([]byte("\x01" + k.String() + "\x00" + all[k].holder))
+	}
+	return max(1, h.Sum64())
+}
+
+// free reports whether what a node held may be moved without the API server.
+func (l *Leases) free(node string) bool {
+	p := l.peers[node]
+	if !l.bide.moving || p == nil || l.bide.crew[node] == 0 {
+		return false
+	}
+	return p.dead() || p.sight.State == vip.Alive && !p.sight.Card.Holds
+}
+
+// propose notes where this node would have the free claims go: where the plan
+// says that they do.
+func (l *Leases) propose(want []vip.Stake, now time.Time) {
+	b := &l.bide
+	if !b.moving {
+		return
+	}
+	proposals := make(map[vip.Key]string)
+	for _, s := range want {
+		node := s.Expect
+		if s.Do == vip.Take {
+			node = l.o.Node
+		}
+		x := l.shelf.known[s.Lease]
+		if x == nil || node == "" || s.Do == vip.Give || !slices.Contains(b.reach, node) || l.claim(x, now).Valid {
+			continue
+		}
+		proposals[s.Lease] = node
+	}
+	if !maps.Equal(proposals, b.proposals) {
+		b.proposals, b.agreed = proposals, time.Time{}
+	}
+}
+
+// commit moves what all nodes that hold have proposed to move.
+func (l *Leases) commit(now time.Time) {
+	b := &l.bide
+	b.card.Next = 0
+	if !b.moving || b.then == 0 {
+		return
+	}
+	next := b.then
+	b.card.Next = next
+	for _, node := range b.reach {
+		if node == l.o.Node {
+			continue
+		}
+		if c := l.peers[node].sight.Card; c.View != next && (c.View != b.card.View || c.Next != next) {
+			b.agreed = time.Time{}
+			return
+		}
+	}
+	if b.agreed.IsZero() {
+		b.agreed = now
+	}
+	if now.Sub(b.agreed) < settle {
+		return
+	}
+	l.o.Log.Info("the API server is away and a node has gone; the nodes that are left have agreed on who takes its VIPs", "vips", len(b.proposals), "nodes", len(b.reach))
+	b.moved, b.proposals, b.agreed = l.after(), nil, time.Time{}
+	b.card.View, b.card.Next = next, 0
+	l.signature.changes++
+}
+
+// settleMoved forgets what has moved as soon as the API server knows better.
+func (l *Leases) settleMoved(now time.Time) {
+	for k, m := range l.bide.moved {
+		late := m.holder != l.o.Node && !l.own.unbroken.IsZero() && now.Sub(l.own.unbroken) > l.o.Duration
+		if l.shelf.at(k) != m.over || late || m.holder == l.o.Node && l.own.lost {
+			delete(l.bide.moved, k)
+			l.signature.changes++
+		}
+	}
+}
+
+// owner is who has the VIP lease x although it does not say so.
+func (l *Leases) owner(x *coordinationv1.Lease) (moved, bool) {
+	m, ok := l.bide.moved[keyOf(x)]
+	return m, ok && m.over == version(x)
+}
+
+// tellCard tells the others on the wire what this node does.
+func (l *Leases) tellCard(now time.Time) {
+	t := l.tenure()
+	c := vip.Card{
+		Epoch: l.own.epoch, API: !l.lacks(now) && !l.own.lost && l.own.epoch != 0, Holds: t.Holds(now) && t.Confirmed,
+		View: l.bide.card.View, Next: l.bide.card.Next, Void: l.stale(),
+	}
+	l.bide.card = c
+	if l.o.Tell != nil {
+		l.o.Tell(c)
+	}
+}
+
+// stale is a claim, as ClaimAnnotation has it, that a node holds on to although it is over.
+func (l *Leases) stale() string {
+	for _, node := range slices.Sorted(maps.Keys(l.peers)) {
+		p := l.peers[node]
+		if c := p.sight.Card; p.sight.State == vip.Alive && c.Holds && c.Epoch != 0 && (p.epoch >= c.Epoch && p.void(c.Epoch) || l.took(node, c.Epoch)) {
+			return claimText(node, c.Epoch)
+		}
+	}
+	return ""
+}
+
+// took reports whether something was moved from a node without the API server.
+func (l *Leases) took(node string, epoch int64) bool {
+	for k, m := range l.bide.moved {
+		if x := l.shelf.known[k]; x != nil && m.over == version(x) {
+			if n, e, _ := claimOf(x); n == node && e == epoch && m.holder != node {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// later is the later of two times.
+func later(a, b time.Time) time.Time {
+	if cmp.Compare(a.UnixNano(), b.UnixNano()) < 0 {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,95 @@
+package lease
+
+import (
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Times of what is seen on the wire.
+const (
+	quickTurn = 150 * time.Millisecond // between the nodes that might fence one that is gone from the wire
+	company   = 3 * time.Second        // how long a node must be among the others again before it counts as such
+)
+
+// dead reports whether the node is gone from the wire, in the very life that its
+// node lease is about. A node that has begun another life since then has no way
+// to gossip, or is cut off from this link only: its lease tells.
+func (p *peer) dead() bool {
+	return p.sight.State == vip.Dead && p.epoch != 0 && p.sight.Card.Epoch >= p.epoch
+}
+
+// yielded reports whether the node says that it holds nothing, since it can't
+// renew its lease.
+func (p *peer) yielded() bool {
+	c := p.sight.Card
+	return p.sight.State == vip.Alive && c.Epoch == p.epoch && p.epoch != 0 && !c.Holds && !c.API
+}
+
+// look takes over what is seen on the wire. sights is nil if nothing can be.
+func (l *Leases) look(sights map[string]vip.Sight, now time.Time) {
+	l.wired = sights != nil
+	for _, s := range sights {
+		if s.State == vip.Alive && l.own.epoch != 0 && s.Card.Void == claimText(l.o.Node, l.own.epoch) {
+			l.lose("another node has voided it")
+		}
+	}
+	for node, p := range l.peers {
+		s := sights[node]
+		if s.State != p.sight.State || s.Card != p.sight.Card {
+			l.signature.changes++
+		}
+		p.sight = s
+	}
+	l.gauge(now)
+}
+
+// gauge counts who is on the wire: whether this node may speak for the others,
+// and whether it is cut off from them.
+func (l *Leases) gauge(now time.Time) {
+	known, seen := 1, 1
+	for _, p := range l.peers {
+		if !l.renews(p, now) {
+			continue
+		}
+		switch {
+		case p.dead():
+			known++
+		case p.sight.State == vip.Alive, p.sight.State == vip.Mute:
+			known, seen = known+1, seen+1
+		}
+	}
+	anchor := vip.Unknown
+	if 2*seen == known && l.o.Anchor != nil {
+		anchor = l.o.Anchor() // two halves: that which has the gateway is the better one
+	}
+	l.quorum = 2*seen > known || 2*seen == known && anchor == vip.Alive
+	switch cut := 2*seen < known || 2*seen == known && anchor == vip.Dead; {
+	case cut && !l.lacks(now):
+		if !l.alone {
+			l.o.Log.Warn("this node reaches too few other nodes on the VIPs' link, though its link is up; it carries no VIP until it does", "reached", seen-1, "of", known-1)
+		}
+		l.alone, l.aloneLast = true, now
+	case l.alone && now.Sub(l.aloneLast) > company:
+		l.alone = false
+		l.o.Log.Info("this node reaches the other nodes on the VIPs' link again")
+	}
+}
+
+// overdue says why claims of p must be voided now, or "".
+func (l *Leases) overdue(node string, p *peer, now time.Time) string {
+	order := time.Duration(l.turn(node, now))
+	since := p.changed // a node gets its whole time again once this one can see its renewals
+	if l.own.unbroken.After(since) {
+		since = l.own.unbroken
+	}
+	switch {
+	case p.dead() && l.quorum && now.Sub(p.sight.Since) >= order*quickTurn:
+		return "it is gone from the wire"
+	case p.yielded() && p.silent(now, l.o.RetryPeriod):
+		return "it says that it can't renew its lease and holds nothing"
+	case now.Sub(since) >= l.o.Duration+order*turn:
+		return "its lease is silent"
+	}
+	return ""
+}
