@@ -109,6 +109,9 @@ func (l *Leases) nextOwn(have *coordinationv1.Lease, epoch int64, info, nodeUID 
 		e = max(epoch, fencedAt(have)) + 1
 	case epoch == 0 && transitions(have) == 0:
 		e = firstEpoch(now.Time)
+	case epoch == 0 && ending(have):
+		// The earlier process was letting go of its claims. It may have letters in the post.
+		e = transitions(have) + 1
 	case epoch == 0 || transitions(have) > epoch:
 		// An earlier process of this node, or a second one, lives in that epoch; nobody
 		// has fenced it, so its claims are this node's.
@@ -132,6 +135,12 @@ func (l *Leases) nextOwn(have *coordinationv1.Lease, epoch int64, info, nodeUID 
 		next.Spec.AcquireTime = &now
 	}
 	return next, epoch != 0 && e != epoch
+}
+
+// ending reports whether the node lease was left by a process that was stopping.
+func ending(l *coordinationv1.Lease) bool {
+	var info vip.Info
+	return json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) == nil && info.Excluded != ""
 }
 
 // renewed takes over the outcome of a renewal that was sent at the given time.

@@ -42,6 +42,11 @@ func (l *Leases) write(ctx context.Context, now time.Time) {
 			// From now on, not from the answer on: the watch may show the successor's name first.
 			l.leaving[a.key] = vip.Leaving{To: a.to, Since: now, Until: now.Add(overlap)}
 		}
+		if a.op == "release" {
+			// It is gone as soon as it is written, which is before the answer: should it be
+			// wanted again meanwhile, it must be claimed again.
+			l.outdated[a.key] = version(a.have)
+		}
 		l.busy[a.key] = true
 		l.running++
 		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
