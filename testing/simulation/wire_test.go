@@ -212,6 +212,9 @@ func (w *wire) block(n *node) {
 
 // deafened reports whether any node's port is blocked.
 func (w *wire) deafened() bool {
+	if w == nil {
+		return false
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, m := range w.mute {

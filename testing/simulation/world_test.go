@@ -348,23 +348,25 @@ func (n *node) Observe(w *vip.World) {
 // how long two may do so.
 func (c *cluster) answers(a netip.Addr, side int) (who []string, limit time.Duration) {
 	limit = grace
+	deaf := c.wire.deafened()
 	for _, n := range c.nodes {
 		n.mu.Lock()
 		n.expire(time.Now())
 		if _, bound := n.kernel[a]; bound && n.cable && n.side == side {
 			who = append(who, n.name)
-			limit = max(limit, n.slack(a))
+			limit = max(limit, n.slack(a, deaf))
 		}
 		n.mu.Unlock()
 	}
 	return who, limit
 }
 
-// slack is how long n may go on answering for what another has.
-func (n *node) slack(a netip.Addr) time.Duration {
+// slack is how long n may go on answering for what another has; deaf: some node's
+// gossip port is blocked.
+func (n *node) slack(a netip.Addr, deaf bool) time.Duration {
 	f := n.way.Faults()
 	switch {
-	case n.c.wire != nil && f != leasetest.Well && n.c.wire.deafened():
+	case deaf && f != leasetest.Well:
 		return 10*time.Second + time.Second // the renew deadline: nobody can tell it
 	case n.leases == nil:
 		return lifetime + grace // its kernel's
