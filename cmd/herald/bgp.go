@@ -16,14 +16,14 @@ import (
 func newSpeaker(n *node, cfg config.Config, log *slog.Logger) *bgp.Speaker {
 	b := cfg.BGP
 	return bgp.New(bgp.Options{
-		Node: cfg.Node.Name, Peers: (&peers{node: n, cfg: cfg, log: log}).now,
+		Node: cfg.Node.Name, Peers: (&bgpPeers{node: n, cfg: cfg, log: log}).now,
 		RouterID: b.RouterID, RouterInterface: b.RouterInterface, Hold: b.Hold, Keepalive: b.Keepalive, Restart: b.Restart, Drain: b.Drain,
 		Log: log, Poke: func() { n.agent.Poke() },
 	})
 }
 
-// peers are those of the options and those that the Node's annotations name.
-type peers struct {
+// bgpPeers are those of the options and those that the Node's annotations name.
+type bgpPeers struct {
 	node *node
 	cfg  config.Config
 	log  *slog.Logger
@@ -34,7 +34,7 @@ type peers struct {
 }
 
 // now is the peers at this moment. Annotations that can't be read change nothing.
-func (p *peers) now() []vip.Peer {
+func (p *bgpPeers) now() []vip.Peer {
 	all := p.cfg.BGP.Peers
 	if p.cfg.BGP.Annotations == "" {
 		return all

@@ -21,6 +21,7 @@ import (
 	"github.com/heraldvip/herald/pkg/l2"
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/netif"
+	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/probe"
 	"github.com/heraldvip/herald/pkg/serve"
@@ -72,6 +73,9 @@ type node struct {
 	announcer *l2.Announcer
 	probes    *probe.Probes
 	hirer     *dhcp.Clients
+	peers     *peers.Peers
+	keys      *peers.Keys
+	anchor    *anchor
 	control   *controlPlane // nil without cp_enable
 	mapper    *upnp.Mapper
 	forwards  bool // enable_upnp: mapper is run
@@ -134,7 +138,9 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },
 		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 		Info: n.info, Log: log, Poke: poke,
+		Sights: n.sights, Anchor: func() vip.Seen { return n.anchor.Seen() }, Tell: func(c vip.Card) { n.peers.Tell(c) },
 	})
+	n.watch(cfg)
 	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
 	n.speaker, n.routes, n.needsPeer = newSpeaker(n, cfg, log), cfg.BGP.Enable, cfg.BGP.Ready
 	r := rules(cfg)
@@ -165,13 +171,14 @@ func (n *node) info() vip.Info {
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"
 	}
+	info.Deaf = n.peers.Off()
 	return info
 }
 
 // collectors are the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.hirer, n.mapper, n.speaker} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.hirer, n.peers, n.mapper, n.speaker} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -229,7 +236,10 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.hirer, n.server}
+	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.hirer, n.peers, n.anchor, n.server}
+	if n.peers.Off() != peers.NoPort {
+		tasks = append(tasks, n.keys)
+	}
 	if n.control != nil {
 		tasks = append(tasks, n.control)
 	}

@@ -212,6 +212,19 @@ func (l *Leases) tenure() vip.Tenure {
 	return t
 }
 
+// Infos is what the other nodes tell of themselves, but for those that have stopped.
+func (l *Leases) Infos() map[string]vip.Info {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := make(map[string]vip.Info, len(l.peers))
+	for node, p := range l.peers {
+		if p.lease != nil && !p.released {
+			all[node] = p.info
+		}
+	}
+	return all
+}
+
 // Held is the number of VIP leases this node holds.
 func (l *Leases) Held() int {
 	l.mu.Lock()
@@ -304,7 +317,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.read(now)
 	l.look(sights, now)
 	l.wait(now)
-	me.info.Alone = l.alone
+	me.info.Alone, me.info.Mute = l.alone, l.mute(now)
 	l.renew(ctx, now, me)
 	l.fence(ctx, now)
 	l.write(ctx, now)

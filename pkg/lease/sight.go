@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"slices"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -42,6 +43,18 @@ func (l *Leases) look(sights map[string]vip.Sight, now time.Time) {
 		p.sight = s
 	}
 	l.gauge(now)
+}
+
+// mute is the nodes that have been mute for a while, sorted.
+func (l *Leases) mute(now time.Time) []string {
+	var all []string
+	for node, p := range l.peers {
+		if p.sight.State == vip.Mute && now.Sub(p.sight.Since) > company && l.renews(p, now) {
+			all = append(all, node)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // gauge counts who is on the wire: whether this node may speak for the others,

@@ -167,8 +167,10 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			{"a pod goes", func() { k.removeLink("vetha") }, false, "interface eth0 default eth0\n eth0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
 			{"another address", func() { k.give("eth0", "2001:db8::5/64") }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up [10.1.0.5/24]"},
 			{"an address goes", func() { k.take(k.at("eth1", "10.1.0.5/24")) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
-			{"another default route", func() { k.setDefaults(route{vip.IPv4, 3, 0}) }, true, "interface eth1 default eth1\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
-			{"one of a link that nobody knows", func() { k.setDefaults(route{vip.IPv4, 99, 0}, route{vip.IPv4, 2, 7}) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
+			{"another default route", func() { k.setDefaults(route{family: vip.IPv4, link: 3, metric: 0}) }, true, "interface eth1 default eth1\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
+			{"one of a link that nobody knows", func() {
+				k.setDefaults(route{family: vip.IPv4, link: 99, metric: 0}, route{family: vip.IPv4, link: 2, metric: 7})
+			}, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"none", func() { k.setDefaults() }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"a link is renamed", func() { k.setLink(link{index: 3, name: "lan", up: true}) }, true, "interface  default \n eth0 up [10.0.0.5/24 2001:db8::5/64]\n lan up []"},
 			{"two links swap names", func() {

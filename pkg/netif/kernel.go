@@ -84,6 +84,7 @@ type route struct {
 	family vip.Family
 	link   int
 	metric uint32
+	via    netip.Addr // zero: none, or more than one
 }
 
 // A change is one thing the kernel told. Exactly one of link, entry and routes is set.

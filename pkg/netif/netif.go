@@ -118,6 +118,14 @@ func (n *Interfaces) Info() vip.Info {
 	return n.known().info // replaced as a whole, never changed
 }
 
+// Gateway is the next hop of the default route by a link, of IPv4 if there is
+// one; zero if there is none.
+func (n *Interfaces) Gateway(link string) netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.known().via[link]
+}
+
 // Run renews the bound VIPs and follows what the kernel tells of its links and
 // addresses, until ctx ends. It then leaves the VIPs to the kernel: who stops in
 // good order has called Set with nothing before.

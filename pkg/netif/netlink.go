@@ -337,6 +337,8 @@ func parseRoute(m []byte) (route, bool) {
 			r.link = int(binary.NativeEndian.Uint32(a.Value))
 		case unix.RTA_PRIORITY:
 			r.metric = binary.NativeEndian.Uint32(a.Value)
+		case unix.RTA_GATEWAY:
+			r.via, _ = netip.AddrFromSlice(a.Value)
 		case unix.RTA_MULTIPATH: // struct rtnexthop: the first one's interface
 			if r.link == 0 && len(a.Value) >= unix.SizeofRtNexthop {
 				r.link = int(binary.NativeEndian.Uint32(a.Value[4:]))

@@ -117,11 +117,16 @@ func (p *picture) defaultLink() string {
 		if _, ok := p.links[r.link]; !ok {
 			continue
 		}
-		if !found || cmp.Or(cmp.Compare(r.family, best.family), cmp.Compare(r.metric, best.metric), cmp.Compare(r.link, best.link)) < 0 {
+		if !found || r.compare(best) < 0 {
 			best, found = r, true
 		}
 	}
 	return p.links[best.link].name
+}
+
+// compare orders routes: the better one comes first.
+func (r route) compare(o route) int {
+	return cmp.Or(cmp.Compare(r.family, o.family), cmp.Compare(r.metric, o.metric), cmp.Compare(r.link, o.link))
 }
 
 // ipvsLink is where kube-proxy in ipvs mode puts the address of every Service on
@@ -134,7 +139,8 @@ type facts struct {
 	at    []place       // where those are
 	stray []vip.Address // what looks like a VIP but doesn't
 	info  vip.Info
-	ours  []link // macvlans of ours, by name
+	ours  []link                // macvlans of ours, by name
+	via   map[string]netip.Addr // by link: the next hop of its default route
 }
 
 // means works the facts out.
@@ -153,6 +159,12 @@ func (p *picture) means(o Options) facts {
 			f.stray = append(f.stray, a)
 		default:
 			own[l.index] = append(own[l.index], e.prefix)
+		}
+	}
+	f.via = map[string]netip.Addr{}
+	for _, r := range slices.SortedFunc(slices.Values(p.routes), route.compare) {
+		if name := p.links[r.link].name; r.via.IsValid() && !f.via[name].IsValid() {
+			f.via[name] = r.via
 		}
 	}
 	byRoute := p.defaultLink()

@@ -15,6 +15,7 @@ import (
 //	epoch(8), view(8), next(8),
 //	number(1) of key IDs(4 each),
 //	number(2) of echoes: node(6) flags(1) token(4)
+//	length(1) void
 //
 // Whatever follows is from a later version and left alone. With 100 nodes that is
 // some 1200 bytes, which fit an Ethernet frame.
@@ -77,7 +78,8 @@ func (m *message) append(b []byte) []byte {
 		b = append(b, bit(e.hears, bitHears)|bit(e.alive, bitAlive))
 		b = binary.BigEndian.AppendUint32(b, e.token)
 	}
-	return b
+	b = append(b, byte(len(m.card.Void)))
+	return append(b, m.card.Void...)
 }
 
 func bit(set bool, value byte) byte {
@@ -114,6 +116,10 @@ func parseMessage(b []byte) (*message, error) {
 		flags := r.byte()
 		e.hears, e.alive = flags&bitHears != 0, flags&bitAlive != 0
 		e.token = r.uint32()
+	}
+	m.card.Void = string(r.take(int(r.byte())))
+	if r.short {
+		return nil, errShort
 	}
 	return m, nil
 }

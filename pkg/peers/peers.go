@@ -131,10 +131,13 @@ func (p *Peers) Why(node string) string {
 	return ""
 }
 
+// NoPort is what Off says if nodes are not to watch each other.
+const NoPort = "herald_peers_port is 0"
+
 // Off is why this node watches nobody at the moment, in words; "" if it does.
 func (p *Peers) Off() string {
 	if p.o.Port == 0 {
-		return "herald_peers_port is 0"
+		return NoPort
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

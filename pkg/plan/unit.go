@@ -127,7 +127,7 @@ func (m *maker) carry(u *unit, s *service) {
 			}
 		}
 		bound := m.bound(a)
-		if h, ok := m.Heard[a.Addr]; ok && !m.Tenure.Blind.IsZero() && h.At.After(m.Tenure.Blind) {
+		if h, ok := m.Heard[a.Addr]; ok && !m.Tenure.Blind.IsZero() && h.At.After(m.Tenure.Blind) && m.other(h.MAC) {
 			outdone = true // its successor: this node can't hear of it in another way
 			continue
 		}

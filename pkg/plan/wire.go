@@ -238,3 +238,9 @@ func shares(l, o *vip.Link) bool {
 	}
 	return false
 }
+
+// other reports whether a MAC is that of another node of the cluster.
+func (m *maker) other(mac string) bool {
+	name := m.wire.nodes[mac]
+	return name != "" && name != m.Self
+}

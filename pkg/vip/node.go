@@ -35,6 +35,10 @@ type Info struct {
 	Links     []Link `json:"links"`              // sorted by name
 	Excluded  string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
 	Alone     bool   `json:"alone,omitempty"`    // it reaches too few other nodes on the VIPs' link to carry any
+	// Deaf is why it watches no other node on the VIPs' link, or "".
+	Deaf string `json:"deaf,omitempty"`
+	// Mute is the nodes whose addresses it finds answered there while it hears no Herald of theirs.
+	Mute []string `json:"mute,omitempty"`
 
 	Sessions []Session `json:"bgp,omitempty"` // its BGP sessions
 	// APIServer: the node's own API server answers that it is ready, so that the node

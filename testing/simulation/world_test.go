@@ -329,7 +329,7 @@ func (n *node) write(way *leasetest.Client, want []vip.Status) (have []vip.Statu
 func (n *node) info() vip.Info {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return vip.Info{Interface: "eth0", Default: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable}}}
+	return vip.Info{Interface: "eth0", Default: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name}}}
 }
 
 // Observe fills in what the node's own kernel, wire and caches show.
