@@ -105,6 +105,20 @@ type view struct {
 type nodeLine struct{ lease.NodeLease }
 
 func (n nodeLine) state(now time.Time) string {
+	if bad := n.trouble(now); bad != "" {
+		return bad
+	}
+	switch {
+	case n.Info.Deaf != "":
+		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node watches nobody, since " + n.Info.Deaf
+	case len(n.Info.Mute) > 0:
+		return "ok, but it hears no Herald on " + strings.Join(n.Info.Mute, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
+	}
+	return "ok"
+}
+
+// trouble is what keeps a node from carrying VIPs, or "".
+func (n nodeLine) trouble(now time.Time) string {
 	switch silent := now.Sub(n.Renewed); {
 	case n.Fenced:
 		return "fenced: the others have taken its VIPs"
@@ -112,6 +126,8 @@ func (n nodeLine) state(now time.Time) string {
 		return "silent for " + duration.HumanDuration(silent)
 	case n.Info.Excluded != "":
 		return "carries no VIP: " + n.Info.Excluded
+	case n.Info.Alone:
+		return "carries no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
 	}
 	link := n.Info.Interface
 	if link == "auto" {
@@ -126,7 +142,7 @@ func (n nodeLine) state(now time.Time) string {
 	case !n.Info.Links[i].Up:
 		return "carries no VIP: its link " + link + " is down"
 	}
-	return "ok"
+	return ""
 }
 
 func newView(s kube.Snapshot, now time.Time) view {
@@ -210,7 +226,7 @@ func outside(i vip.Ingress) (open []string) {
 // wrong says in words what keeps a Service from its VIP, or "".
 func (v view) wrong(s *vip.Service, owner string) string {
 	if i := slices.IndexFunc(v.nodes, func(n nodeLine) bool { return n.Name == owner }); i >= 0 {
-		if state := v.nodes[i].state(v.now); state != "ok" {
+		if state := v.nodes[i].trouble(v.now); state != "" {
 			return "its owner " + owner + ": " + state
 		}
 	}
