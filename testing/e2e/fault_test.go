@@ -131,14 +131,16 @@ func TestRollingRestart(t *testing.T) {
 	intact(t, c, len(cluster.Nodes()))
 }
 
-// SIGKILL of the owner: its kernel drops the VIP, another takes over when the
-// node lease is too old, and the two never overlap.
+// SIGKILL of the owner: the others find its process gone and take over at once.
+// Its kernel answers for a while beside them, and drops the VIP by itself.
 func TestKilled(t *testing.T) {
-	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
+	f := start(t, env())
 	f.killed = true
 	s := watch(t, "a", "10.77.0.50")
 	killed := time.Now()
 	f.node[s.owner].Kill()
+	to := s.moved(3 * time.Second)
+	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
 	until(t, lifetime, "the VIP stays in the kernel of the killed", func(context.Context) error {
 		if left := vips(t, s.owner); len(left) > 0 {
 			return fmt.Errorf("%v", left)
@@ -146,15 +148,15 @@ func TestKilled(t *testing.T) {
 		return nil
 	})
 	t.Logf("gone from the kernel after %v", time.Since(killed).Round(time.Millisecond))
-	to := s.moved(8 * time.Second)
-	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
-	if took := time.Since(killed); took > 7*time.Second {
-		t.Errorf("taken over after %v, want the lease duration (6 s) and at most 1 s", took)
-	}
-	w, _ := s.report()
+	time.Sleep(time.Second)
+	w, c := s.report()
 	if w.LongestDouble > lifetime {
 		t.Errorf("two nodes answered for %v", w.LongestDouble)
 	}
+	if w.LongestSilence > 200*time.Millisecond {
+		t.Errorf("unanswered for %v", w.LongestSilence)
+	}
+	intact(t, c, 2)
 	event(t, "a", "VIPMoved", s.owner)
 	// Back again: nothing moves, and what it left is not there.
 	f.run(s.owner)
@@ -165,7 +167,27 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// Killed and restarted within a second: nothing moves, nothing goes unanswered.
+// Where nodes don't watch each other, the lease duration decides: the killed
+// node's kernel has long dropped the VIP, and two never answer.
+func TestKilledUnwatched(t *testing.T) {
+	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1", "herald_peers_port", "0"))
+	f.killed = true
+	s := watch(t, "a", "10.77.0.50")
+	killed := time.Now()
+	f.node[s.owner].Kill()
+	to := s.moved(8 * time.Second)
+	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
+	if took := time.Since(killed); took > 7*time.Second {
+		t.Errorf("taken over after %v, want the lease duration (6 s) and at most 1 s", took)
+	}
+	w, _ := s.report()
+	if w.TotalDouble > 0 {
+		t.Errorf("two nodes answered for %v", w.LongestDouble)
+	}
+	event(t, "a", "VIPMoved", s.owner)
+}
+
+// Killed and restarted within a second: whether it moves or not, it is answered.
 func TestKilledAndBack(t *testing.T) {
 	f := start(t, env())
 	s := watch(t, "a", "10.77.0.50")
@@ -175,11 +197,12 @@ func TestKilledAndBack(t *testing.T) {
 	f.ready(s.owner)
 	time.Sleep(lifetime + time.Second)
 	w, c := s.report()
-	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 {
-		t.Errorf("unanswered for %v, %d of %d connections failed", w.LongestSilence, len(c.Failures), c.Attempts)
+	if w.LongestSilence > 100*time.Millisecond {
+		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	if len(w.Timeline) != 1 {
-		t.Errorf("it moved: %v", w.Timeline)
+	intact(t, c, 1)
+	if len(w.Timeline) > 3 {
+		t.Errorf("it moved more than once: %v", w.Timeline)
 	}
 }
 
