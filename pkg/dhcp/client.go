@@ -270,7 +270,7 @@ func (x *client) accept(ctx context.Context, k vip.Contract, before netip.Addr) 
 
 // acquire looks for a lease until it has one.
 func (x *client) acquire(ctx context.Context) {
-	began := time.Now()
+	began, total, tell, last := time.Now(), 0, outAfter, ""
 	ask := x.hire.Ask
 	if k := x.hire.Known; k.Addr.IsValid() {
 		ask = k.Addr
@@ -293,8 +293,11 @@ func (x *client) acquire(ctx context.Context) {
 			x.sleep(ctx, jitter(reopen<<min(try, 5), 4)) // it was answered at once
 		}
 		try++
-		if try >= outAfter || !errors.Is(err, errSilent) {
-			x.complain(fmt.Sprintf("%v on %s (tried %d times in %v)", err, x.hire.Link, try, time.Since(began).Round(time.Second)))
+		total++
+		// Each word is an Event: ever more seldom, unless there is something new.
+		if text := err.Error(); total >= tell || text != last && !errors.Is(err, errSilent) {
+			x.complain(fmt.Sprintf("%s on %s (tried %d times in %v)", text, x.hire.Link, total, time.Since(began).Round(time.Second)))
+			last, tell = text, max(2*total, outAfter)
 		}
 		if a := x.all.o.Attempts; a > 0 && try%a == 0 {
 			x.sleep(ctx, jitter(rest, 4))

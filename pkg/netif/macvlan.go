@@ -189,12 +189,16 @@ func (x *macvlans) keep(n *Interfaces, w vip.Macvlan) error {
 	l, there := n.picture.named(w.Name)
 	parent, found := n.picture.named(w.Parent)
 	n.mu.Unlock()
+	below := parent.index
+	if parent.kind == "macvlan" { // the kernel puts a macvlan on a macvlan beside it
+		below = parent.parent
+	}
 	switch {
 	case !found:
 		return fmt.Errorf("this node has no interface %q for it to sit on", w.Parent)
-	case there && !l.ours() && !(l.kind == "macvlan" && l.alias == "" && !l.admin && l.mac == w.MAC && l.parent == parent.index):
+	case there && !l.ours() && !(l.kind == "macvlan" && l.alias == "" && !l.admin && l.mac == w.MAC && l.parent == below):
 		return fmt.Errorf("an interface of that name is there already, and is not Herald's (a %s); Herald leaves it alone", kindOf(l))
-	case there && (l.parent != parent.index || l.mac != w.MAC):
+	case there && (l.parent != below || l.mac != w.MAC):
 		if err := x.remove(n, l); err != nil {
 			return err
 		}
@@ -209,6 +213,9 @@ func (x *macvlans) keep(n *Interfaces, w vip.Macvlan) error {
 	if err != nil {
 		return err
 	}
+	n.mu.Lock()
+	parent = n.picture.links[below]
+	n.mu.Unlock()
 	if err := x.manners(n, parent, made); err != nil {
 		return err
 	}

@@ -248,6 +248,28 @@ func TestMacvlanStrangers(t *testing.T) {
 	}
 }
 
+// A macvlan on a macvlan sits beside it.
+func TestMacvlanOnMacvlan(t *testing.T) {
+	eth0 := hardware(t, "eth0", "10.0.0.5/24")
+	sweep(t, "mv0", "herald-1")
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.ParentIndex, attrs.Flags = "mv0", eth0.Attrs().Index, net.FlagUp
+	must(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
+	r, stop := kernelRig(t)
+	defer stop()
+	w := mv1
+	w.Parent = "mv0"
+	_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{w})
+	must(t, err)
+	before, err := netlink.LinkByName(w.Name)
+	must(t, err)
+	_, err = r.Macvlans().Set(t.Context(), []vip.Macvlan{w})
+	must(t, err)
+	if after, err := netlink.LinkByName(w.Name); err != nil || after.Attrs().Index != before.Attrs().Index {
+		t.Errorf("it was made anew: %v, %v", after, err)
+	}
+}
+
 // A hundred of them come and go within a pass or two.
 func TestMacvlanHundred(t *testing.T) {
 	hardware(t, "eth0", "10.0.0.5/24")

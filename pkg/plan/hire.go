@@ -184,12 +184,16 @@ func parent(s *service, info *vip.Info) string {
 	return link
 }
 
+// A hireKey says which Hire it is.
+type hireKey struct {
+	id     string
+	family vip.Family
+}
+
 // hired is what this node's client for a tenant says.
 func (m *maker) hired(t *tenant, f vip.Family) (vip.Hired, bool) {
-	for _, h := range m.Hired {
-		if h.Hire.ID == t.id && h.Hire.Family == f {
-			return h, true
-		}
+	if h := m.hires[hireKey{t.id, f}]; h != nil {
+		return *h, true
 	}
 	return vip.Hired{}, false
 }
@@ -285,7 +289,8 @@ func (m *maker) tenantsOf(u *unit) []*tenant {
 
 // stands reports whether the macvlan of a tenant is there.
 func (m *maker) stands(t *tenant) bool {
-	return slices.ContainsFunc(m.Macvlans, func(x vip.Macvlan) bool { return x.Name == t.link && x.MAC == t.mac })
+	x := m.macvlans[t.link]
+	return x != nil && x.MAC == t.mac
 }
 
 // leasing says what is missing of the leases of s: how many addresses, what is wrong,
@@ -334,7 +339,10 @@ func (m *maker) giveBack() {
 	if !m.Tenure.Holds(m.Now) || m.World.Stopping {
 		return
 	}
-	asked := make(map[string]bool)
+	asked, linked := make(map[string]bool), make(map[string]bool)
+	for _, x := range m.plan.Macvlans {
+		linked[x.Name] = true
+	}
 	for _, s := range m.all {
 		if len(s.hires) > 0 {
 			asked[tenantID(s.Service)] = true
@@ -344,12 +352,13 @@ func (m *maker) giveBack() {
 		if asked[h.Hire.ID] || !h.Contract.Addr.IsValid() {
 			continue
 		}
-		i := slices.IndexFunc(m.Macvlans, func(x vip.Macvlan) bool { return x.Name == h.Hire.Link })
-		if i < 0 {
+		link := m.macvlans[h.Hire.Link]
+		if link == nil {
 			continue
 		}
-		if !slices.ContainsFunc(m.plan.Macvlans, func(x vip.Macvlan) bool { return x.Name == h.Hire.Link }) {
-			m.plan.Macvlans = append(m.plan.Macvlans, m.Macvlans[i])
+		if !linked[link.Name] {
+			linked[link.Name] = true
+			m.plan.Macvlans = append(m.plan.Macvlans, *link)
 		}
 		x := h.Hire
 		x.Release, x.Decline, x.Why = true, netip.Addr{}, ""

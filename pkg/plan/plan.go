@@ -96,6 +96,8 @@ type maker struct {
 	mapped   map[vip.Key][]*vip.Mapped // by Service
 	wire     wire
 	tenants  map[string]*tenant // by ID: who leases addresses by DHCP
+	hires    map[hireKey]*vip.Hired
+	macvlans map[string]*vip.Macvlan // by name
 	plan     vip.Plan
 }
 
@@ -189,6 +191,14 @@ func newMaker(r Rules, w vip.World) *maker {
 	m.wanted = make(map[netip.Addr]bool, len(w.Bound))
 	m.routed = make(map[netip.Prefix]bool)
 	m.wire = newWire(w)
+	m.hires = make(map[hireKey]*vip.Hired, len(w.Hired))
+	for i := range w.Hired {
+		m.hires[hireKey{w.Hired[i].Hire.ID, w.Hired[i].Hire.Family}] = &w.Hired[i]
+	}
+	m.macvlans = make(map[string]*vip.Macvlan, len(w.Macvlans))
+	for i := range w.Macvlans {
+		m.macvlans[w.Macvlans[i].Name] = &w.Macvlans[i]
+	}
 	return m
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -219,6 +220,16 @@ func TestDHCPExpose(t *testing.T) {
 	if err != nil || strings.Contains(neighbours, cluster.MAC(node)) {
 		t.Errorf("the client takes it for the node's own hardware address: %s %v", neighbours, err)
 	}
+	// The link goes behind Herald's back, and comes back with the same address.
+	for name := range links {
+		if _, err := cluster.Run(t.Context(), node, "ip", "link", "del", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w = whoHas(t, 20*time.Millisecond, vip)
+	answered(t, w, vip, 2*time.Second)
+	w.Stop()
+	reach(t, "http://"+vip+"/")
 	table, err := cluster.Run(t.Context(), "cp", herald, "status")
 	t.Logf("%s%v", table, err)
 
@@ -395,6 +406,44 @@ func TestDHCPMoves(t *testing.T) {
 		t.Errorf("after a restart of all: status %s, leases %v, want %s", got, server.leases(), addr)
 	}
 	reach(t, "http://"+addr+"/")
+}
+
+// One owner for all, and Services that share a lease.
+func TestDHCPOneOwner(t *testing.T) {
+	f := start(t, env("svc_election", "false", "dhcp_mode", "dual"))
+	server := dnsmasq(t)
+	shared := lab.Annotated("kube-vip.io/macvlanName", "web0")
+	create(t, hireWeb("a", "0.0.0.0", shared))
+	create(t, hireWeb("b", "0.0.0.0", shared, func(s *corev1.Service) { s.Spec.Ports[0].Port = 8080 }))
+	both := lab.WithVIPs(netip.IPv4Unspecified(), netip.IPv6Unspecified())
+	create(t, hireWeb("c", "", both, lab.Annotated("kube-vip.io/loadbalancerIPs", "0.0.0.0"), lab.Annotated("kube-vip.io/hwaddr", "02:00:5e:00:00:77")))
+	a, c := external(t, "a", 1, 5*time.Second), external(t, "c", 2, 10*time.Second)
+	if b := external(t, "b", 1, 5*time.Second); b[0] != a[0] {
+		t.Errorf("a has %v, b has %v", a, b)
+	}
+	from := owner(t, "a")
+	if links := macvlans(t, from); len(links) != 2 || links["web0"] == "" || !slices.Contains(slices.Collect(maps.Values(links)), "02:00:5e:00:00:77") {
+		t.Errorf("links on %s: %v", from, links)
+	}
+	f.node[from].Signal(os.Interrupt)
+	until(t, 5*time.Second, "nobody took over", func(context.Context) error {
+		for _, name := range []string{"a", "b", "c"} {
+			if to := get(t, name).Annotations["kube-vip.io/vipHost"]; to == from || to == "" {
+				return fmt.Errorf("%s is owned by %q", name, to)
+			}
+		}
+		return nil
+	})
+	for name, want := range map[string][]string{"a": a, "b": a, "c": c} {
+		if got := external(t, name, len(want), 5*time.Second); !slices.Equal(got, want) {
+			t.Errorf("%s had %v and has %v", name, want, got)
+		}
+	}
+	if l := server.leases(); len(l) != 3 {
+		t.Errorf("leases %v, want 3", l)
+	}
+	reach(t, "http://"+a[0]+":8080/")
+	reach(t, "http://["+c[1]+"]/")
 }
 
 // 100 Services on 3 nodes.
