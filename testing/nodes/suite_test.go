@@ -23,6 +23,9 @@ var (
 	took    = map[string]time.Duration{} // what bringing it up took
 )
 
+// nothing is when there was nothing yet.
+var nothing time.Time
+
 // cpVIP is the VIP of the control plane.
 var cpVIP = netip.MustParseAddr("10.77.0.40")
 
@@ -84,7 +87,8 @@ func up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	began := time.Now()
+	nothing = time.Now()
+	began := nothing
 	step := func(what string) {
 		took[what] = time.Since(began).Round(100 * time.Millisecond)
 		fmt.Printf("%6.1fs  %s\n", time.Since(began).Seconds(), what)

@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// What the clients may see of a migration.
+const (
+	handOver = 3200 * time.Millisecond // both nodes of a hand-over answer for so long (docs/ownership.md)
+	// A VIP whose announcer has ended is taken by another when that one next asks (RetryPeriod),
+	// or, where it released nothing, when the lease is over.
+	released = 2500 * time.Millisecond
+	lapsed   = 5*time.Second + released
+)
+
+// TestMigration goes from kube-vip to Herald node by node, with a pause in which both run,
+// and kills kube-vip on the last node instead of stopping it.
+func TestMigration(t *testing.T) {
+	kubeconfig, err := cluster.Kubeconfig(t.Context(), "admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pairs []string
+	var vips4 []netip.Addr
+	for i := range 4 {
+		vip := fmt.Sprintf("10.77.0.%d", 60+i)
+		name := fmt.Sprintf("m%d", i)
+		create(t, web(name, vip))
+		pairs, vips4 = append(pairs, name+"="+vip), append(vips4, netip.MustParseAddr(vip))
+	}
+	old := map[string]*lab.Process{}
+	f := &fleet{t: t, env: env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1"), node: map[string]*lab.Process{}}
+	t.Cleanup(f.end)
+	t.Cleanup(func() {
+		for n, p := range old {
+			if p.Running() {
+				p.Kill()
+			}
+			for _, a := range vips4 {
+				cluster.Run(context.Background(), n, "ip", "addr", "del", a.String()+"/32", "dev", "eth0")
+			}
+		}
+		for i := range vips4 {
+			cluster.Client().CoordinationV1().Leases("default").Delete(context.Background(), fmt.Sprintf("kubevip-m%d", i), metav1.DeleteOptions{})
+		}
+	})
+	for _, n := range cluster.Nodes() {
+		p, err := cluster.Start(n, "standin-"+n, []string{self}, standInNode+"="+n, standInVIPs+"="+strings.Join(pairs, ","), "KUBECONFIG="+kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old[n] = p
+	}
+	w, err := cluster.WhoHas(t.Context(), 20*time.Millisecond, vips4...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range vips4 {
+		if _, err := w.Await(bound(t, 20*time.Second), a, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Stop() // what was before they came up is not of interest
+	if w, err = cluster.WhoHas(t.Context(), 20*time.Millisecond, vips4...); err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range cluster.Nodes() {
+		sig := syscall.SIGTERM
+		if i == len(cluster.Nodes())-1 {
+			sig = syscall.SIGKILL // nobody releases anything, and its addresses stay
+		}
+		if err := old[n].Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		old[n].Wait(bound(t, 10*time.Second))
+		f.run(n)
+		f.ready(n)
+		time.Sleep(7 * time.Second) // longer than kube-vip's lease: it takes what Herald does not renew
+	}
+	for _, a := range vips4 {
+		if _, err := w.Await(bound(t, 20*time.Second), a, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	report := w.Stop()
+	t.Logf("%s", report)
+	for _, r := range report.Addrs {
+		if r.LongestDouble > handOver {
+			t.Errorf("two nodes answered for %s for %v, want %v at most", r.Addr, r.LongestDouble, handOver)
+		}
+		if r.LongestSilence > lapsed {
+			t.Errorf("nobody answered for %s for %v, want %v at most", r.Addr, r.LongestSilence, lapsed)
+		}
+	}
+	until(t, 20*time.Second, "Herald does not own every VIP", func(ctx context.Context) error {
+		for i := range vips4 {
+			l, err := cluster.Client().CoordinationV1().Leases("default").Get(ctx, fmt.Sprintf("kubevip-m%d", i), metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if l.Annotations["heraldvip.io/claim"] == "" || !strings.HasPrefix(l.Annotations["heraldvip.io/claim"], *l.Spec.HolderIdentity+"@") {
+				return fmt.Errorf("%s is held by %s, claim %q", l.Name, *l.Spec.HolderIdentity, l.Annotations["heraldvip.io/claim"])
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,158 @@
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// kubectl runs kubectl as the admin.
+func kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := cluster.Kubectl(t.Context(), args...)
+	must(t, err)
+	return out
+}
+
+// printed is what "herald manifest" prints.
+func printed(t *testing.T, args ...string) string {
+	t.Helper()
+	text, err := manifest(args...)
+	must(t, err)
+	return text
+}
+
+// installed is how Herald runs at present; the cluster comes up with static Pods.
+var installed = "static"
+
+// asStaticPods has Herald run as a static Pod on every node, from the given manifest.
+func asStaticPods(t *testing.T, what, yaml string) {
+	t.Helper()
+	uninstall(t)
+	for _, n := range cluster.Nodes() {
+		must(t, cluster.StaticPod(n, "herald", yaml))
+	}
+	installed = what
+	settled(t)
+}
+
+// asDaemonSet has it run as a DaemonSet of that name.
+func asDaemonSet(t *testing.T, name, yaml string) {
+	t.Helper()
+	uninstall(t)
+	must(t, cluster.Apply(t.Context(), printed(t, "rbac")))
+	must(t, cluster.Apply(t.Context(), yaml))
+	installed = "daemonset/" + name
+	kubectl(t, "-n", "kube-system", "rollout", "status", installed, "--timeout=2m")
+	settled(t)
+}
+
+// uninstall ends Herald on all nodes, and waits until nothing is left of it.
+func uninstall(t *testing.T) {
+	t.Helper()
+	if kind, name, ok := strings.Cut(installed, "/"); ok {
+		kubectl(t, "-n", "kube-system", "delete", kind, name, "--wait")
+	} else {
+		for _, n := range cluster.Nodes() {
+			must(t, cluster.StaticPod(n, "herald", ""))
+		}
+	}
+	await(t, time.Minute, "the last Herald to go", func() error {
+		leases, err := cluster.Client().CoordinationV1().Leases("kube-system").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, l := range leases.Items {
+			if strings.HasPrefix(l.Name, "herald-node-") {
+				return fmt.Errorf("%s is still there", l.Name)
+			}
+		}
+		return nil
+	})
+	for _, n := range cluster.Nodes() {
+		if out := in(t, n, "ip", "-o", "addr", "show", "dev", "eth0"); strings.Contains(out, "/32") {
+			t.Errorf("%s still has a VIP:\n%s", n, out)
+		}
+	}
+}
+
+// all are the options of an installation that does both.
+var all = []string{"--arp", "--controlplane", "--address=" + cpVIP.String(), "--interface=eth0", "--services", "--servicesElection"}
+
+// webVIP is that of the Service of most tests.
+var webVIP = netip.MustParseAddr("10.77.0.50")
+
+const web = `apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 10
+      containers:
+      - name: web
+        image: ` + lab.ToolImage + `
+        imagePullPolicy: Never
+        args: [web]
+        env: [{name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: web
+  annotations: {kube-vip.io/loadbalancerIPs: 10.77.0.50}
+spec:
+  type: LoadBalancer
+  selector: {app: web}
+  ports: [{port: 80, targetPort: 8080}]
+`
+
+// withWeb makes a Deployment and its Service, unless they are there, and waits until the
+// client reaches the VIP. It returns how long that took.
+func withWeb(t *testing.T) time.Duration {
+	t.Helper()
+	began := time.Now()
+	must(t, cluster.Apply(t.Context(), web))
+	await(t, 2*time.Minute, "the client to reach "+webVIP.String(), func() error {
+		_, err := cluster.Get(t.Context(), "cl", "http://"+webVIP.String()+"/")
+		return err
+	})
+	return time.Since(began)
+}
+
+// webOwner is the node that announces web's VIP.
+func webOwner(t *testing.T) string {
+	t.Helper()
+	var node string
+	await(t, time.Minute, "an owner of web's VIP", func() error {
+		l, err := cluster.Client().CoordinationV1().Leases("default").Get(t.Context(), "kubevip-web", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
+			return fmt.Errorf("nobody holds it")
+		}
+		node = *l.Spec.HolderIdentity
+		return nil
+	})
+	return node
+}
+
+// load is a client that opens a new connection to web's VIP every 20 ms.
+func load(t *testing.T) *lab.Connect {
+	t.Helper()
+	c, err := cluster.Connect(context.WithoutCancel(t.Context()), 20*time.Millisecond, webVIP.String()+":80")
+	must(t, err)
+	return c
+}

@@ -1,0 +1,203 @@
+package nodes
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// manifests is the directory of the repository's manifests.
+const manifests = "../../manifests"
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	must(t, err)
+	return string(text)
+}
+
+// TestPermissions: nobody widens what the ServiceAccount may do without changing this list.
+func TestPermissions(t *testing.T) {
+	must(t, cluster.Apply(t.Context(), printed(t, "rbac")))
+	got := func(namespace string) []string {
+		var lines []string
+		out := kubectl(t, "auth", "can-i", "--list", "--no-headers", "-n", namespace, "--as=system:serviceaccount:kube-system:herald")
+		for line := range strings.Lines(out) {
+			// What every user may: ask who and what they are, and read the API's own pages.
+			if !strings.Contains(line, "selfsubject") && !strings.Contains(line, "[/") {
+				lines = append(lines, strings.Join(strings.Fields(line), " "))
+			}
+		}
+		slices.Sort(lines)
+		return lines
+	}
+	everywhere := []string{
+		"endpointslices.discovery.k8s.io [] [] [list watch]",
+		"events [] [] [create]",
+		"leases.coordination.k8s.io [] [] [get list watch create update delete]",
+		"nodes [] [] [list watch]",
+		"servicecidrs.networking.k8s.io [] [] [list watch]",
+		"services [] [] [list watch]",
+		"services/status [] [] [patch]",
+	}
+	home := append([]string{"secrets [] [] [create]", "secrets [] [herald-peers] [get]"}, everywhere...)
+	slices.Sort(home)
+	if diff := cmp.Diff(everywhere, got("default")); diff != "" {
+		t.Errorf("in any namespace, -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff(home, got("kube-system")); diff != "" {
+		t.Errorf("in kube-system, -want +got:\n%s", diff)
+	}
+}
+
+// dryRun has the API server look at what it would be given.
+func dryRun(t *testing.T, yaml string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "all.yaml")
+	must(t, os.WriteFile(file, []byte(yaml), 0o600))
+	out := kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-f", file)
+	t.Logf("%d objects: %s", strings.Count(out, "\n"), strings.ReplaceAll(out, " (server dry run)\n", ", "))
+}
+
+// TestKustomize: every overlay renders, and the API server takes it.
+func TestKustomize(t *testing.T) {
+	overlays, err := filepath.Glob(manifests + "/overlays/*")
+	if err != nil || len(overlays) < 4 {
+		t.Fatalf("overlays %q, %v", overlays, err)
+	}
+	for _, o := range overlays {
+		t.Run(filepath.Base(o), func(t *testing.T) { dryRun(t, kustomize(t, o)) })
+	}
+}
+
+func kustomize(t *testing.T, dir string) string {
+	t.Helper()
+	dir, err := filepath.Abs(dir)
+	must(t, err)
+	return kubectl(t, "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
+}
+
+// TestKustomizeInstalls: an overlay of one's own, on top of one of the repository's.
+func TestKustomizeInstalls(t *testing.T) {
+	dir := t.TempDir()
+	// Bases are relative to the file that names them.
+	base, err := filepath.Abs(manifests)
+	must(t, err)
+	up, err := filepath.Rel(dir, base)
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(`resources: [`+up+`/overlays/control-plane]
+components: [`+up+`/components/network-policy]
+configMapGenerator:
+- {name: herald, namespace: kube-system, behavior: merge, literals: [vip_interface=eth0, address=`+cpVIP.String()+`]}
+`), 0o600))
+	asDaemonSet(t, "herald", kustomize(t, dir))
+	w := watchAPI(t.Context(), "cl", cpVIP)
+	w.goodAfter(t, time.Now())
+	w.end()
+	withWeb(t)
+}
+
+// helm is the program, which testing/lab/nodes/parts/build.sh builds.
+func helm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	path, err := filepath.Abs("../../bin/parts/helm")
+	must(t, err)
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("there is no bin/parts/helm: its modules could not be had")
+	}
+	c := exec.Command(path, args...)
+	c.Env = []string{"HOME=" + t.TempDir()}
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// TestChart: it renders with every option it has, the API server takes that, and
+// mistakes are told.
+func TestChart(t *testing.T) {
+	chart := manifests + "/helm/herald"
+	out, err := helm(t, "lint", "--strict", chart)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, set := range []string{
+		"image.tag=latest",
+		"preflight=true,controlPlaneOnly=true,networkPolicy.enabled=true,options.cp_enable=true,options.address=10.77.0.40,image.pullPolicy=Never",
+		"options.vip_arp=false,options.bgp_enable=true,options.bgp_as=65000,serviceAccount.name=other,options.prometheus_server=off",
+	} {
+		out, err := helm(t, "template", "--kube-version=v1.36.3", "herald", chart, "-n", "kube-system", "--set", set)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", set, err, out)
+		}
+		dryRun(t, out)
+	}
+	for set, want := range map[string]string{
+		"options.vip_apr=true":    "vip_apr",
+		"options.vip_arp=perhaps": "",
+		"image.pullPolicy=Maybe":  "pullPolicy",
+		"podMonitr.enabled=true":  "podMonitr",
+		"options.bgp_as.x=1":      "bgp_as",
+	} {
+		out, err := helm(t, "template", "--kube-version=v1.36.3", "herald", chart, "--set", set)
+		if want != "" && (err == nil || !strings.Contains(out, want)) {
+			t.Errorf("%s: %v, %s", set, err, out)
+		}
+	}
+	out, err = helm(t, "template", "--kube-version=v1.36.3", "x", chart, "--set", "podMonitor.enabled=true")
+	if err != nil || !strings.Contains(out, "kind: PodMonitor") || !strings.Contains(out, "name: x-herald") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestChartInstalls: with the node looked at first.
+func TestChartInstalls(t *testing.T) {
+	out, err := helm(t, "template", "--kube-version=v1.36.3", "herald", manifests+"/helm/herald", "-n", "kube-system", "--set",
+		"preflight=true,networkPolicy.enabled=true,options.cp_enable=true,options.vip_interface=eth0,options.address="+cpVIP.String())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	asDaemonSet(t, "herald", out)
+	w := watchAPI(t.Context(), "cl", cpVIP)
+	w.goodAfter(t, time.Now())
+	w.end()
+	withWeb(t)
+	log := kubectl(t, "-n", "kube-system", "logs", "daemonset/herald", "-c", "preflight")
+	t.Log(log)
+	if !strings.Contains(log, "permissions") || strings.Contains(log, "error ") {
+		t.Error("the node was not found fit")
+	}
+}
+
+// TestPreflight: on a node, as it is, and with what a user may forget.
+func TestPreflight(t *testing.T) {
+	node := cluster.Nodes()[0]
+	run := func(argv ...string) (string, error) {
+		return cluster.In(t.Context(), node, append([]string{herald, "preflight", "--k8sConfigPath=/etc/kubernetes/admin.conf"}, argv...)...)
+	}
+	out, err := run(all...)
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	t.Log(out)
+	for _, want := range []string{"NET_ADMIN and NET_RAW", "eth0 (vip_interface", "v1.36.3, by file /etc/kubernetes/admin.conf", "the API server knows it"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	if out, err := run("--arp", "--services", "--interface=eth9"); err == nil || !strings.Contains(out, "vip_interface=eth9: this node has no such interface") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	// A link as kube-proxy in ipvs mode has it.
+	in(t, node, "ip", "link", "add", "kube-ipvs0", "type", "bridge")
+	defer in(t, node, "ip", "link", "del", "kube-ipvs0")
+	// The kernel's files of this network namespace are not in /sys, which is the machine's.
+	if out, _ := cluster.In(t.Context(), node, "unshare", "-m", "sh", "-c", "mount -t sysfs sysfs /sys && exec "+herald+
+		" preflight --k8sConfigPath=/etc/kubernetes/admin.conf --arp --services --interface=eth0"); !strings.Contains(out, "strictARP") {
+		t.Errorf("nothing is said of strict ARP:\n%s", out)
+	}
+}
