@@ -334,11 +334,11 @@ func (k *Kubelets) connectKubelets() error {
 	if k.client, k.idle, err = newClient(config); err != nil {
 		return err
 	}
-	return k.writeAdmin(k.Nodes()[0])
+	return k.UseAPI(k.Nodes()[0])
 }
 
-// writeAdmin makes kubectl ask the API server of a node.
-func (k *Kubelets) writeAdmin(node string) error {
+// writeKubeconfigFor writes the admin's kubeconfig for the API server of a node.
+func (k *Kubelets) writeKubeconfigFor(node, file string) error {
 	c, err := clientcmd.LoadFromFile(k.File(k.Nodes()[0], "etc/kubernetes/admin.conf"))
 	if err != nil {
 		return err
@@ -346,11 +346,13 @@ func (k *Kubelets) writeAdmin(node string) error {
 	for _, cluster := range c.Clusters {
 		cluster.Server, cluster.TLSServerName = "https://"+k.host(node).mgmt4().String()+":6443", "kubernetes"
 	}
-	return clientcmd.WriteToFile(*c, k.kubeconfig("admin"))
+	return clientcmd.WriteToFile(*c, file)
 }
 
 // UseAPI has kubectl ask the API server of a node from now on.
-func (k *Kubelets) UseAPI(node string) error { return k.writeAdmin(node) }
+func (k *Kubelets) UseAPI(node string) error {
+	return k.writeKubeconfigFor(node, k.kubeconfig("admin"))
+}
 
 func (k *Kubelets) writeFile(node, path, text string) error {
 	file := k.File(node, path)
@@ -401,7 +403,7 @@ func removeCgroups() error {
 	return errors.Join(errs...)
 }
 
-// StartProxies starts a kube-proxy on every node, which asks the API by way of the VIP.
+// StartProxies starts a kube-proxy on every node. Each asks its own node's API server.
 func (k *Kubelets) StartProxies(ctx context.Context) error {
 	for _, n := range k.Nodes() {
 		if err := k.StartProxy(n); err != nil {
@@ -423,7 +425,11 @@ func (k *Kubelets) StartProxies(ctx context.Context) error {
 // StartProxy starts a kube-proxy on a node.
 func (k *Kubelets) StartProxy(node string) error {
 	conf := k.conf("kube-proxy-" + node + ".yaml")
-	text := fmt.Sprintf(proxyConfig, cmp.Or(k.opts.ProxyMode, "nftables"), node, PodCIDRs, k.File(k.Nodes()[0], "etc/kubernetes/admin.conf"))
+	kubeconfig := k.conf("kube-proxy-" + node + ".conf")
+	if err := k.writeKubeconfigFor(node, kubeconfig); err != nil {
+		return err
+	}
+	text := fmt.Sprintf(proxyConfig, cmp.Or(k.opts.ProxyMode, "nftables"), node, PodCIDRs, kubeconfig)
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		return err
 	}

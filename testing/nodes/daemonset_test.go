@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -69,7 +70,7 @@ func TestNodeLife(t *testing.T) {
 	// kubeadm puts the label that excludes from load balancers on each of these nodes.
 	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
 	kubectl(t, "label", "nodes", "--all", label+"-")
-	t.Cleanup(func() { kubectl(t, "uncordon", cluster.Nodes()[0], cluster.Nodes()[1], cluster.Nodes()[2]) })
+	t.Cleanup(func() { cluster.Kubectl(context.Background(), append([]string{"uncordon"}, cluster.Nodes()...)...) })
 	moved := func(from string) {
 		t.Helper()
 		await(t, 30*time.Second, "the VIP to leave "+from, func() error {
