@@ -32,6 +32,7 @@ type fakeKernel struct {
 	feeds    map[*fakeFeed]bool
 	checks   map[bool]*time.Timer // for IPv4 (true) and IPv6: the next look for addresses that have ended
 	bindings []binding            // every bind that worked
+	resets   []netip.Addr         // whose connections were reset, if they were still bound
 	reads    int
 }
 
@@ -207,6 +208,18 @@ func (k *fakeKernel) look(is4 bool) {
 		defer k.mu.Unlock()
 		k.look(is4)
 	})
+}
+
+func (k *fakeKernel) reset(a netip.Addr) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for p := range k.addrs {
+		if p.prefix.Addr() == a {
+			k.resets = append(k.resets, a)
+			return 1, nil
+		}
+	}
+	return 0, nil
 }
 
 func (k *fakeKernel) unbind(p place) error {

@@ -17,6 +17,8 @@ type kernel interface {
 	bind(binding) error
 	// unbind removes an address. One that isn't there is no error.
 	unbind(place) error
+	// reset ends the TCP connections to an address of this node, and tells how many.
+	reset(netip.Addr) (int, error)
 	// routes tells the default routes.
 	routes() ([]route, error)
 	// marks reports whether the kernel keeps the mark of an address.

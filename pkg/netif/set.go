@@ -168,7 +168,15 @@ func (n *Interfaces) clear(others []entry, link string) error {
 func (n *Interfaces) release(p place, why string) error {
 	n.mu.Lock()
 	name := n.picture.links[p.link].name
+	served := n.wants[p].Served
 	n.mu.Unlock()
+	if served {
+		ended, err := n.kernel.reset(p.prefix.Addr())
+		n.log.Info("reset the connections to an address that goes", "address", p.prefix, "connections", ended)
+		if err != nil { // they end by themselves, later
+			n.log.Warn("not all connections to an address that goes could be reset", "address", p.prefix, "err", err)
+		}
+	}
 	if err := n.unbind(p, name); err != nil {
 		return err
 	}

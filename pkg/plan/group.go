@@ -87,7 +87,7 @@ func (m *maker) seal(u *unit) {
 				*a = first
 				continue
 			}
-			a.Lease = u.lease
+			a.Lease, a.Served = u.lease, u.control
 			a.New = m.isNew(u, s, a.Addr)
 			switch leased := s.leased(a.Addr); {
 			case self == nil:

@@ -55,6 +55,9 @@ type Address struct {
 	Lease Key    // the claim it stands on
 	// New: no node has carried it before, so that another host may have it.
 	New bool
+	// Served: connections to it end on this node itself, so they must be reset when it
+	// goes elsewhere. Those to Services end in their Pods.
+	Served bool
 	// Until, if not zero, is when the kernel must have dropped it at the latest.
 	// Zero: as long as the node's Tenure lasts.
 	Until time.Time

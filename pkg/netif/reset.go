@@ -1,0 +1,81 @@
+package netif
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Sizes and places in the messages of sock_diag(7), struct inet_diag_req_v2 and struct
+// inet_diag_msg in linux/inet_diag.h.
+const (
+	diagHead   = 8  // family, protocol, extensions, padding, states
+	diagID     = 48 // ports, addresses, link, cookie
+	answerID   = 4  // where the ID begins in an answer
+	idSource   = 4  // where the local address begins in an ID
+	allButIdle = 0xfff &^ (1<<7 | 1<<10)
+	// TCP_CLOSE (7) and TCP_LISTEN (10) are no connections.
+)
+
+// A diagnosis is a request about TCP sockets.
+type diagnosis struct {
+	family uint8
+	id     []byte // of one; nil: all
+}
+
+// Len and Serialize implement nl.NetlinkRequestData.
+func (d diagnosis) Len() int { return diagHead + diagID }
+
+// Serialize writes the request.
+func (d diagnosis) Serialize() []byte {
+	b := make([]byte, d.Len())
+	b[0], b[1] = d.family, unix.IPPROTO_TCP
+	binary.NativeEndian.PutUint32(b[4:], allButIdle)
+	copy(b[diagHead:], d.id)
+	return b
+}
+
+// reset ends the TCP connections to a that end on this node, and returns how many. Their
+// clients get a reset and can connect anew, to wherever a is then; they would not notice
+// for long otherwise, since what the node sends from an address that it has no more goes nowhere.
+//
+// The kernel sends the reset from a, so it must still be bound.
+func (k *rtnetlink) reset(a netip.Addr) (int, error) {
+	n := 0
+	var errs []error
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // a socket for both has IPv4 mapped into IPv6
+		list := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		list.AddData(diagnosis{family: family})
+		sockets, err := list.Execute(unix.NETLINK_INET_DIAG, 0)
+		if err != nil && !errors.Is(err, nl.ErrDumpInterrupted) {
+			errs = append(errs, fmt.Errorf("connections to %s can't be listed: %w", a, err))
+			continue
+		}
+		for _, s := range sockets {
+			if len(s) < answerID+diagID || local(s[0], s[answerID+idSource:]) != a {
+				continue
+			}
+			end := nl.NewNetlinkRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK)
+			end.AddData(diagnosis{family: s[0], id: s[answerID : answerID+diagID]})
+			switch _, err := end.Execute(unix.NETLINK_INET_DIAG, 0); {
+			case err == nil:
+				n++
+			case !errors.Is(err, unix.ENOENT): // it has ended meanwhile
+				errs = append(errs, fmt.Errorf("a connection to %s can't be reset: %w", a, err))
+			}
+		}
+	}
+	return n, errors.Join(errs...)
+}
+
+// local is an address as a socket has it.
+func local(family uint8, b []byte) netip.Addr {
+	if family == unix.AF_INET {
+		return netip.AddrFrom4([4]byte(b[:4]))
+	}
+	return netip.AddrFrom16([16]byte(b[:16])).Unmap()
+}
