@@ -73,6 +73,9 @@ func table(w io.Writer, s kube.Snapshot, now time.Time) error {
 	for i := range s.Services {
 		fmt.Fprintln(t, view.line(&s.Services[i]))
 	}
+	if line := view.controlPlane(); line != "" {
+		fmt.Fprintln(t, line)
+	}
 	if len(s.Services) == 0 {
 		fmt.Fprintln(t, "(no Service of type LoadBalancer)")
 	}
@@ -89,6 +92,33 @@ func table(w io.Writer, s kube.Snapshot, now time.Time) error {
 	}
 	return t.Flush()
 }
+
+// controlPlane is the line of the API servers' VIP, or "". Its address is not on the
+// lease: who asks by way of it knows it.
+func (v view) controlPlane() string {
+	ready := 0
+	for _, n := range v.nodes {
+		if n.Info.APIServer && !n.Fenced {
+			ready++
+		}
+	}
+	if ready == 0 {
+		return ""
+	}
+	owner, since := "-", "-"
+	for k, l := range v.leases {
+		if k.Name == controlPlaneLease && l.Spec.HolderIdentity != nil && l.Annotations[lease.ClaimAnnotation] != "" {
+			owner = *l.Spec.HolderIdentity
+			if l.Spec.AcquireTime != nil {
+				since = ago(l.Spec.AcquireTime.Time, v.now)
+			}
+		}
+	}
+	return strings.Join([]string{"(control plane)", "-", owner, since, "-", fmt.Sprintf("API servers ready: %d", ready)}, "\t")
+}
+
+// controlPlaneLease is what vip_leasename is unless somebody said otherwise.
+const controlPlaneLease = "plndr-cp-lock"
 
 // A view is a Snapshot, sorted for questions.
 type view struct {

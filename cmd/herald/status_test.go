@@ -101,3 +101,25 @@ func TestStatusTable(t *testing.T) {
 		t.Errorf("%v:\n%s", err, b.String())
 	}
 }
+
+// TestStatusOfControlPlane: its VIP has no Service, but a lease.
+func TestStatusOfControlPlane(t *testing.T) {
+	cp := vipLease("x", "n2")
+	cp.Namespace, cp.Name, cp.Annotations = "kube-system", controlPlaneLease, map[string]string{lease.ClaimAnnotation: "n2@7"}
+	s := kube.Snapshot{Leases: []*coordinationv1.Lease{
+		nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServer":true}`),
+		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServer":true}`), cp,
+	}}
+	var b strings.Builder
+	if err := table(&b, s, noon); err != nil {
+		t.Fatal(err)
+	}
+	if want := regexp.MustCompile(`\(control plane\) +- +n2 +60s +- +API servers ready: 2\n`); !want.MatchString(b.String()) {
+		t.Errorf("no %v in\n%s", want, &b)
+	}
+	s.Leases = nil
+	b.Reset()
+	if err := table(&b, s, noon); err != nil || strings.Contains(b.String(), "control plane") {
+		t.Errorf("%v\n%s", err, &b)
+	}
+}

@@ -2,10 +2,13 @@ package nodes
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -133,6 +136,28 @@ func TestControlPlaneFailover(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestConnectionsAreReset: who is connected by way of the VIP hears of it when the VIP
+// leaves a node whose API server lives on.
+func TestConnectionsAreReset(t *testing.T) {
+	settled(t)
+	was := cpOwner(t)
+	plain, err := cluster.DialFrom("cl")(t.Context(), "tcp", netip.AddrPortFrom(cpVIP, 6443).String())
+	must(t, err)
+	defer plain.Close()
+	must(t, plain.SetDeadline(time.Now().Add(time.Minute)))
+	c := tls.Client(plain, &tls.Config{InsecureSkipVerify: true})
+	must(t, c.HandshakeContext(t.Context())) // an API server leaves those alone that have come so far
+	pod, err := os.ReadFile(cluster.File(was, "etc/kubernetes/manifests/herald.yaml"))
+	must(t, err)
+	must(t, cluster.StaticPod(was, "herald", ""))
+	defer func() { must(t, cluster.StaticPod(was, "herald", string(pod))) }()
+	began := time.Now()
+	if _, err = c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("%v after %v, want a reset", err, time.Since(began))
+	}
+	t.Logf("reset %v after Herald on %s was told to stop; the VIP is on %s", time.Since(began).Round(time.Millisecond), was, cpOwner(t))
 }
 
 // handOver is how long both nodes may answer in a hand-over (docs/ownership.md).
