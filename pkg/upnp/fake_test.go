@@ -22,6 +22,7 @@ type fake struct {
 	boot string
 
 	elsewhere string // where /redirect leads
+	ppp       string // the answer of a second service, at /ppp, to GetStatusInfo
 
 	mu       sync.Mutex
 	location string // what it answers to searches; "" is the truth
@@ -63,6 +64,16 @@ func newFake(t testing.TB, r *router, at string) *fake {
 		io.WriteString(w, description("/ctl"))
 	})
 	mux.HandleFunc("/ctl", f.serve)
+	mux.HandleFunc("/ppp", func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasSuffix(r.Header.Get("SOAPAction"), `#GetStatusInfo"`):
+			io.WriteString(w, envelope(f.ppp))
+		case strings.HasSuffix(r.Header.Get("SOAPAction"), `#GetExternalIPAddress"`):
+			io.WriteString(w, envelope(`<u:x xmlns:u="x"><NewExternalIPAddress>11.22.33.77</NewExternalIPAddress></u:x>`))
+		default:
+			f.serve(w, r)
+		}
+	})
 	mux.HandleFunc("/redirect", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://"+f.elsewhere+"/", http.StatusFound)
 	})

@@ -385,3 +385,86 @@ func TestMoves(t *testing.T) {
 	await(t, "it to be asked", func() bool { return f.count("GetSpecificPortMappingEntry") > asked })
 	n.mapped("made", made)
 }
+
+// What was given away is removed by nobody: not by who had it, when that one stops.
+func TestGiven(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	n1, n2 := newNode(t, quick), newNode(t, quick)
+	n1.set(want("TCP", 80))
+	n1.mapped("made", made)
+	n2.set(want("TCP", 80))
+	n1.set(here(want("TCP", 80), false))
+	n2.mapped("taken over", made)
+	n1.set()
+	n1.stop()
+	if got := f.count("DeletePortMapping"); got != 0 {
+		t.Errorf("%d requests to remove it", got)
+	}
+	// Given back, it is this one's again.
+	n2.set()
+	n2.stop()
+	if got := f.count("DeletePortMapping"); got != 1 {
+		t.Errorf("%d requests to remove it, want 1", got)
+	}
+}
+
+// Two ways to want the same port are one mapping on the gateway.
+func TestSamePort(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	n := newNode(t, quick)
+	w := want("TCP", 80)
+	n.set(w)
+	n.mapped("made", made)
+	w.Any = true
+	n.set(w)
+	n.mapped("made", func(x vip.Mapped) bool { return made(x) && x.Any && x.External.Port() == 80 })
+	time.Sleep(patience)
+	if got := f.count("DeletePortMapping"); got != 0 {
+		t.Errorf("%d requests to remove it", got)
+	}
+}
+
+// Old gateways, and those behind a modem, have other services for the same.
+func TestKinds(t *testing.T) {
+	r := newRouter(t)
+	for _, kind := range []string{"WANIPConnection:1", "WANIPConnection:2", "WANPPPConnection:1"} {
+		t.Run(kind, func(t *testing.T) {
+			f := newFake(t, r, routerAddr)
+			f.set(func() {
+				f.describe = says(strings.Replace(description("/ctl"), "WANIPConnection:1", kind, 1))
+			})
+			n := newNode(t, quick)
+			n.set(want("TCP", 80))
+			n.mapped("made", made)
+			n.set()
+			n.stop()
+			if got := f.count("DeletePortMapping"); got != 1 {
+				t.Errorf("%d requests to remove it, want 1", got)
+			}
+		})
+	}
+	t.Run("two, one of them connected", func(t *testing.T) {
+		f := newFake(t, r, routerAddr)
+		f.set(func() {
+			one := description("/ctl")
+			i, j := strings.Index(one, "<service>"), strings.Index(one, "</serviceList>")
+			two := strings.NewReplacer("WANIPConnection:1", "WANPPPConnection:1", "/ctl", "/ppp").Replace(one[i:j])
+			f.describe = says(one[:j] + two + one[j:])
+			f.control = func(action, _ string) (int, string) {
+				if action == "GetStatusInfo" {
+					return 200, envelope(`<u:GetStatusInfoResponse xmlns:u="x"><NewConnectionStatus>Disconnected</NewConnectionStatus><NewLastConnectionError>x</NewLastConnectionError><NewUptime>1</NewUptime></u:GetStatusInfoResponse>`)
+				}
+				return 0, ""
+			}
+			f.ppp = `<u:GetStatusInfoResponse xmlns:u="x"><NewConnectionStatus>Connected</NewConnectionStatus><NewLastConnectionError>x</NewLastConnectionError><NewUptime>1</NewUptime></u:GetStatusInfoResponse>`
+		})
+		n := newNode(t, quick)
+		n.set(want("TCP", 80))
+		x := n.mapped("made by the one that is connected", made)
+		if x.External.Addr().String() != "11.22.33.77" {
+			t.Errorf("at %s", x.External)
+		}
+	})
+}
