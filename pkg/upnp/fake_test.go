@@ -236,4 +236,4 @@ func trap(t testing.TB, r *router, at string) string {
 }
 
 // patience bounds a wait for something that must not happen.
-const patience = 700 * time.Millisecond
+const patience = 500 * time.Millisecond

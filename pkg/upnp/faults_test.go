@@ -14,8 +14,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// quick is lively with less patience for a search.
-func quick(m *Mapper) { m.pace.answers = 300 * time.Millisecond; m.pace.quick = 200 * time.Millisecond }
+// quick is lively with less patience.
+func quick(m *Mapper) {
+	m.pace.answers, m.pace.quick = 300*time.Millisecond, 200*time.Millisecond
+	m.pace.check, m.pace.backoff = 100*time.Millisecond, 50*time.Millisecond
+}
 
 func problem(words string) func(vip.Mapped) bool {
 	return func(x vip.Mapped) bool { return strings.Contains(x.Problem, words) }
@@ -439,7 +442,11 @@ func TestKinds(t *testing.T) {
 			n.set(want("TCP", 80))
 			n.mapped("made", made)
 			n.set()
+			began := time.Now()
 			n.stop()
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("stopping took %v", took)
+			}
 			if got := f.count("DeletePortMapping"); got != 1 {
 				t.Errorf("%d requests to remove it, want 1", got)
 			}

@@ -142,24 +142,25 @@ func (g *gateway) tell(e *entry) vip.Mapped {
 // to be removed.
 func (g *gateway) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		timer := time.NewTimer(g.turn(ctx))
-		select {
-		case <-ctx.Done():
-		case <-g.wake:
-		case <-timer.C:
-		}
-		timer.Stop()
+		g.pause(ctx, g.turn(ctx))
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.m.pace.last)
 	defer cancel()
 	for g.owes() && last.Err() == nil {
-		timer := time.NewTimer(g.turn(last))
-		select {
-		case <-last.Done():
-		case <-g.wake:
-		case <-timer.C:
+		if wait := g.turn(last); g.owes() {
+			g.pause(last, wait)
 		}
-		timer.Stop()
+	}
+}
+
+// pause waits until there may be something to do.
+func (g *gateway) pause(ctx context.Context, atMost time.Duration) {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-g.wake:
+	case <-timer.C:
 	}
 }
 

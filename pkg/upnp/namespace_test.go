@@ -30,6 +30,9 @@ const insideEnv = "HERALD_TEST_NAMESPACE"
 // takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
 	if os.Getenv(insideEnv) != "" {
+		if err := noDAD(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
 		os.Exit(m.Run())
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
@@ -50,6 +53,11 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// noDAD gives links of this namespace their IPv6 addresses at once.
+func noDAD() error {
+	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
 }
 
 // Addresses of the tests. The far side's must be public ones, or gateways take
@@ -83,6 +91,7 @@ func newRouter(t testing.TB) *router {
 		if r.ns, err = netns.New(); err == nil {
 			r.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		}
+		err = errors.Join(err, noDAD())
 		made <- err
 		for f := range r.work {
 			f()
