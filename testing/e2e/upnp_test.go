@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -223,6 +224,25 @@ func TestUPnP(t *testing.T) {
 		if !strings.Contains(seen, want) {
 			t.Errorf("upnpc -l does not show %q", want)
 		}
+	}
+
+	node := owner(t, "plunder-nginx")
+	metrics, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"herald_upnp_gateways 1\n", "herald_upnp_mappings 2\n", "herald_upnp_renewals_total 2\n", `herald_upnp_failures_total{reason="refused"} 0` + "\n"} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics has no %q", want)
+		}
+	}
+	file, err := cluster.Kubeconfig(t.Context(), "admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cluster.Run(t.Context(), "cp", herald, "status", "--kubeconfig", file)
+	if line := regexp.MustCompile(`default/plunder-nginx +10\.77\.0\.50,11\.22\.33\.1:32380,11\.22\.33\.1:5300|default/plunder-nginx +10\.77\.0\.50,11\.22\.33\.1:5300,11\.22\.33\.1:32380`); err != nil || !line.MatchString(out) {
+		t.Errorf("herald status: %v\n%s", err, out)
 	}
 
 	// Every way in which it is wanted no more.
