@@ -1,0 +1,123 @@
+package upnp
+
+import (
+	"errors"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/huin/goupnp/soap"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func TestReadDevice(t *testing.T) {
+	real, err := os.ReadFile("testdata/miniupnpd.xml")
+	must(t, err)
+	location, err := url.Parse("http://10.0.0.1:5000/x/desc.xml")
+	must(t, err)
+	one := func(control string) string { return "WANIPConnection:1 http://10.0.0.1:5000" + control }
+	tests := []struct {
+		name, text string
+		want       []string // or, if none, what is said
+		said       string
+	}{
+		{"miniupnpd's", string(real), []string{"WANIPConnection:2 http://10.0.0.1:5000/ctl/IPConn", "WANIPv6FirewallControl:1 http://10.0.0.1:5000/ctl/IP6FCtl"}, ""},
+		{"a path", description("/ctl"), []string{one("/ctl")}, ""},
+		{"a path without a slash", description("ctl"), []string{one("/ctl")}, ""},
+		{"a URL", description("http://10.0.0.1:6000/ctl"), []string{"WANIPConnection:1 http://10.0.0.1:6000/ctl"}, ""},
+		{"a base", based("http://10.0.0.1:6000"), []string{"WANIPConnection:1 http://10.0.0.1:6000/ctl"}, ""},
+		{"a broken base", based("::"), []string{one("/ctl")}, ""},
+		{"an old encoding", strings.NewReplacer(`<?xml version="1.0"?>`, `<?xml version="1.0" encoding="ISO-8859-1"?>`, ">fake<", ">caf\xe9<").Replace(description("/ctl")), []string{one("/ctl")}, ""},
+		{"an unknown encoding", strings.Replace(description("/ctl"), `<?xml version="1.0"?>`, `<?xml version="1.0" encoding="x-klingon"?>`, 1), nil, "not to be understood"},
+		{"another host", description("http://10.0.0.2/ctl"), nil, `another host, "10.0.0.2"`},
+		{"no service", `<root xmlns="urn:schemas-upnp-org:device-1-0"><device/></root>`, nil, "no service that opens ports"},
+		{"nothing", "", nil, "not to be understood"},
+		{"a web page", "<html><body>Please log in<br></body></html>", nil, "not to be understood"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d, err := readDevice([]byte(tt.text), location, netip.MustParseAddr("10.0.0.1"))
+			var got []string
+			for _, s := range d.services {
+				got = append(got, strings.TrimPrefix(s.kind, "urn:schemas-upnp-org:service:")+" "+s.control.String())
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if (err == nil) != (tt.said == "") || err != nil && !strings.Contains(explain(err), tt.said) {
+				t.Errorf("said %v, want %q", err, tt.said)
+			}
+		})
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	tests := []struct {
+		location, from string
+		want           string // the gateway's address, or part of why not
+	}{
+		{"http://10.0.0.1:5000/d", "10.0.0.1", "10.0.0.1"},
+		{"http://10.0.0.1:5000/d", "::ffff:10.0.0.1", "10.0.0.1"},
+		{"http://10.0.0.1/", "10.0.0.2", "at another host"},
+		{"http://10.0.1.1/", "10.0.1.1", "not on the link"},
+		{"http://10.0.0.10/", "10.0.0.10", "not on the link"}, // this node
+		{"http://8.8.8.8/", "8.8.8.8", "not on the link"},
+		{"http://127.0.0.1/", "127.0.0.1", "not on the link"},
+		{"http://router.lan/", "10.0.0.1", "at a name"},
+		{"http:///d", "10.0.0.1", "at a name"},
+		{"https://10.0.0.1/", "10.0.0.1", "plain http"},
+		{"http://me@10.0.0.1/", "10.0.0.1", "plain http"},
+		{"http://[fd00::1]/", "10.0.0.1", "other family"},
+		{"http://[fd00::1]/", "fd00::1", "fd00::1"},
+		{"http://[fd00::1]/", "fe80::1%eth0", "fd00::1"},
+		{"http://[fe80::1]/", "fe80::1%eth0", "fe80::1"},
+		{"http://[fe80::1%25eth1]/", "fe80::1%eth0", "fe80::1"},
+		{"http://[fd00::1]/", "fd00::2", "at another host"},
+		{"http://[2001:db8::1]/", "fe80::1", "not on the link"},
+		{"http://[fd00::10]/", "fe80::1", "not on the link"}, // this node
+		{"http://[ff02::1]/", "fe80::1", "not on the link"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.location+" from "+tt.from, func(t *testing.T) {
+			u, err := url.Parse(tt.location)
+			must(t, err)
+			a, from := answer{location: u}, netip.MustParseAddr(tt.from)
+			got := ""
+			if err := admit(&a, side{"eth0", vip.FamilyOf(from.Unmap())}, from, ownFuzz); err != nil {
+				got = err.Error()
+			} else {
+				got = a.addr.String()
+			}
+			if _, err := netip.ParseAddr(tt.want); err == nil && got != tt.want || !strings.Contains(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// Every code has words of its own, and a refusal without one counts as a failure.
+func TestExplain(t *testing.T) {
+	refusal := func(code int) error {
+		f := &soap.SOAPFaultError{}
+		f.Detail.UPnPError.Errorcode = code
+		return f
+	}
+	said := map[string]int{}
+	for code := range meanings {
+		text := explain(refusal(code))
+		if said[text] != 0 {
+			t.Errorf("%d and %d are told alike", code, said[text])
+		}
+		said[text] = code
+	}
+	if got := code(refusal(0)); got != 501 {
+		t.Errorf("without a code: %d", got)
+	}
+	if got := explain(errors.Join(errors.New("a\x1b[2Jb"))); got != "a[2Jb" {
+		t.Errorf("%q", got)
+	}
+}
