@@ -193,7 +193,7 @@ func public(a netip.Addr) bool {
 // being removed, and two seconds at most: many gateways let only the address
 // that ports lead to close them.
 func (m *maker) closePorts() {
-	if !m.Tenure.Holds(m.Now) {
+	if len(m.World.Mapped) == 0 || !m.Tenure.Holds(m.Now) {
 		return
 	}
 	kept := make(map[vip.Mapping]bool, len(m.plan.Mappings))

@@ -475,3 +475,19 @@ func TestKinds(t *testing.T) {
 		}
 	})
 }
+
+// Gateways come and go.
+func TestComesAndGoes(t *testing.T) {
+	r := newRouter(t)
+	n := newNode(t, quick, func(m *Mapper) { m.pace.slow = 200 * time.Millisecond })
+	n.set(want("TCP", 80))
+	for range 2 {
+		n.mapped("without a gateway", problem("no UPnP gateway answers on eth0"))
+		t.Run("while there is one", func(t *testing.T) {
+			newFake(t, r, routerAddr)
+			n.mapped("made", made)
+		})
+		n.mapped("that can't be asked for", problem("can't be reached"))
+	}
+	n.mapped("without a gateway", problem("no UPnP gateway answers on eth0"))
+}
