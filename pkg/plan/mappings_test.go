@@ -306,3 +306,16 @@ func TestWayOut(t *testing.T) {
 		}
 	}
 }
+
+// A VIP that is on no link has no gateways.
+func TestMappingWithoutLink(t *testing.T) {
+	r := routing(withElection)
+	r.Forwarding = &Forwarding{Status: true}
+	p := Make(r, up(held(world(svc("a", "10.77.0.50", opened())), "a", "n1")))
+	if got := ports(p); got != "" {
+		t.Errorf("wanted: %s", got)
+	}
+	if got := messages(p, vip.PortNotMapped); len(got) != 1 || !strings.Contains(got[0], "BGP only") {
+		t.Errorf("said: %q", got)
+	}
+}

@@ -98,7 +98,9 @@ func (m *maker) own(u *unit) {
 // carry binds and announces what s has on this node.
 func (m *maker) carry(u *unit, s *service) {
 	if !s.arp {
-		m.forward(s, nowhere)
+		if s.Forward != nil {
+			m.say(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by BGP only", 0)
+		}
 		m.tellRouters(u, s)
 		return
 	}
