@@ -123,6 +123,10 @@ unit() {
   local packages
   mapfile -t packages < <(go list ./... | grep -vxF "$(inLab)")
   loud "tests without a lab" tests -race -timeout 10m "${packages[@]}"
+  local target
+  for target in FuzzAnswer4 FuzzAnswer6 FuzzPacket; do # what anybody on a VIP's network may send
+    quiet "pkg/dhcp: $target" go test ./pkg/dhcp -run '^$' -fuzz "^$target\$" -fuzztime 20s -fuzzminimizetime 10x -timeout 3m
+  done
   quiet "the image, twice the same" go -C image test -timeout 5m ./...
 }
 
@@ -133,7 +137,7 @@ lab() {
   loud "tests in the lab" tests -each -count=1 -p 1 -timeout 25m "${packages[@]}"
   # What depends on kube-proxy, once more with its other mode.
   HERALD_PROXY_MODE=iptables loud "again, with kube-proxy in iptables mode" tests -each -count=1 -timeout 10m \
-    -run '^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose)$' ./testing/e2e
+    -run '^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$' ./testing/e2e
 }
 
 root() {

@@ -66,7 +66,6 @@ type client struct {
 	now     vip.Hired
 	stopped bool // it is to end: another one follows, or none
 	ended   bool
-	begun   bool
 	refuse  netip.Addr // the address it was told to decline
 	release bool
 	heed    context.CancelCauseFunc // ends what it is doing, so that it looks at its orders

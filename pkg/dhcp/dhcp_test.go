@@ -262,6 +262,26 @@ func TestPreference(t *testing.T) {
 	})
 }
 
+// What a server that was not asked says about a renewal counts for nothing.
+func TestRenewalByAnother(t *testing.T) {
+	w := &wire{answer: honest4("10.0.0.50", 1000)}
+	bubble(t, 0, w, func(c *Clients) {
+		set(t, c, hire4)
+		w.mu.Lock()
+		w.answer = func(b []byte, to *Peer) [][]byte {
+			if to.MAC == nil {
+				return nil
+			}
+			other := dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 0, 0, 66)))
+			return [][]byte{reply4(b, dhcpv4.MessageTypeNak, "0.0.0.0", other), reply4(b, dhcpv4.MessageTypeAck, "10.0.0.66", other, dhcpv4.WithLeaseTime(1000))}
+		}
+		w.mu.Unlock()
+		if got := after(c, 800*time.Second); got.Contract.Addr.String() != "10.0.0.50" || got.State != renewing {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
 // A lease for ever is never renewed.
 func TestInfinite(t *testing.T) {
 	w := &wire{answer: honest4("10.0.0.50", 0xffffffff)}

@@ -59,7 +59,7 @@ func (x *v4) find(ctx context.Context, try int, ask netip.Addr) (vip.Contract, e
 	}
 	x.tell(func(h *vip.Hired) { h.State = requesting })
 	return x.request(ctx, request4{
-		xid: xid, to: everybody4, from: zero4, waits: doubling(first4, 4*first4, 3),
+		xid: xid, to: everybody4, from: zero4, waits: doubling(first4, 4*first4, 3), by: offer.server,
 		options: options4{ask: offer.addr, server: offer.server},
 	})
 }
@@ -70,18 +70,19 @@ func (x *v4) reboot(ctx context.Context, k vip.Contract) (vip.Contract, error) {
 }
 
 func (x *v4) prolong(ctx context.Context, k vip.Contract, any bool) (vip.Contract, error) {
-	to := everybody4
-	end := k.Expires
-	if server, err := netip.ParseAddr(k.Server); err == nil && !any {
+	to, end := &Peer{Src: k.Addr, Dst: broadcast4}, k.Expires
+	server, err := netip.ParseAddr(k.Server)
+	if any = any || err != nil; !any {
 		to, end = &Peer{Src: k.Addr, Dst: server, MAC: x.server}, k.Rebinds
-	}
-	if any {
-		to = &Peer{Src: k.Addr, Dst: broadcast4}
 	}
 	// Half of the time that is left (RFC 2131 section 4.4.5), which says 60 s at
 	// least: leases that are shorter than that would be tried once.
 	waits := func(int) time.Duration { return jitter(min(max(time.Until(end)/2, time.Second), time.Hour), 10) }
-	return x.request(ctx, request4{xid: newXID(), to: to, from: k.Addr, waits: waits})
+	r := request4{xid: newXID(), to: to, from: k.Addr, waits: waits}
+	if !any {
+		r.by = to.Dst // asked alone, it answers alone
+	}
+	return x.request(ctx, r)
 }
 
 // A request4 is a DHCPREQUEST in one of its four forms.
@@ -90,6 +91,7 @@ type request4 struct {
 	to      *Peer
 	from    netip.Addr // ciaddr
 	waits   func(int) time.Duration
+	by      netip.Addr // the server whose answer counts; zero: any
 	options options4
 }
 
@@ -109,8 +111,8 @@ func (x *v4) request(ctx context.Context, r request4) (vip.Contract, error) {
 			case err != nil:
 				odd = x.odd(odd, err)
 				return false
-			case r.options.server.IsValid() && a.server != r.options.server:
-				return false // another server's, to somebody else's choice
+			case r.by.IsValid() && a.server != r.by:
+				return false
 			case a.nak:
 				refusal = fmt.Errorf("%w by %s (DHCPNAK) %s", errRefused, a.server, printable(a.text))
 				return true
