@@ -70,6 +70,7 @@ func TestNodeLife(t *testing.T) {
 	// kubeadm puts the label that excludes from load balancers on each of these nodes.
 	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
 	kubectl(t, "label", "nodes", "--all", label+"-")
+	time.Sleep(2 * time.Second) // the nodes lose it one by one, which moves the VIP
 	t.Cleanup(func() { cluster.Kubectl(context.Background(), append([]string{"uncordon"}, cluster.Nodes()...)...) })
 	moved := func(from string) {
 		t.Helper()

@@ -130,7 +130,7 @@ func TestChart(t *testing.T) {
 		"preflight=true,controlPlaneOnly=true,networkPolicy.enabled=true,options.cp_enable=true,options.address=10.77.0.40,image.pullPolicy=Never",
 		"options.vip_arp=false,options.bgp_enable=true,options.bgp_as=65000,serviceAccount.name=other,options.prometheus_server=off",
 	} {
-		out, err := helm(t, "template", "--kube-version=v1.36.3", "herald", chart, "-n", "kube-system", "--set", set)
+		out, err := helm(t, "template", "--kube-version=v1.36.3", "other", chart, "-n", "kube-system", "--set", set)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", set, err, out)
 		}
