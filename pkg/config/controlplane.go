@@ -84,8 +84,8 @@ func (p *parser) controlPlane(by func(string) Setting) {
 	case !c.Control.Enable && address.From != FromDefault && !p.bad["cp_enable"]:
 		p.warn("%v has no effect without cp_enable=true", address)
 	}
-	if c.Control.Enable && !c.announces() && !p.bad["vip_arp"] {
-		p.fail(by("vip_arp"), errors.New("must be true with cp_enable: nothing else in this version announces its VIP"))
+	if c.Control.Enable && !c.ARP.Enable && !c.BGP.Enable && !p.bad["vip_arp"] && !p.bad["bgp_enable"] {
+		p.fail(by("vip_arp"), errors.New("must be true with cp_enable, or bgp_enable must: nothing else announces its VIP"))
 	}
 	if c.Control.LeaseNamespace == "" {
 		c.Control.LeaseNamespace = c.Node.Namespace
@@ -94,6 +94,3 @@ func (p *parser) controlPlane(by func(string) Setting) {
 		p.fail(by("vip_leasename"), fmt.Errorf("must be another lease than %v", by("svc_leasename")))
 	}
 }
-
-// announces reports whether there is a way to announce VIPs.
-func (c *Config) announces() bool { return c.ARP.Enable }

@@ -151,7 +151,7 @@ func TestServicesWithoutARP(t *testing.T) {
 // TestControlPlaneWithoutARP: the same for the VIP of the control plane.
 func TestControlPlaneWithoutARP(t *testing.T) {
 	_, _, err := Parse(Sources{Env: []string{"cp_enable=true", "address=192.0.2.1"}, Hostname: "n1"})
-	want := `vip_arp="false" (default): must be true with cp_enable: nothing else in this version announces its VIP`
+	want := `vip_arp="false" (default): must be true with cp_enable, or bgp_enable must: nothing else announces its VIP`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -2,8 +2,10 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -140,4 +142,36 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 		status a 10.77.0.60(VIP)
 		control-plane: VIPElsewhere
 		a: VIPAnnounced`)
+}
+
+// TestControlPlaneByBGP: the owner binds it and tells routers, whether Services have
+// an owner each or none, and withdraws it last of all.
+func TestControlPlaneByBGP(t *testing.T) {
+	r := controlled()
+	r.ARP, r.BGP = false, &Routing{}
+	w := heldCP(ready("n1 n2"), "n1")
+	p := Make(r, bind(r, w))
+	want := []netip.Prefix{netip.MustParsePrefix("10.77.0.50/32"), netip.MustParsePrefix("fd77::50/128")}
+	var got []netip.Prefix
+	for _, x := range p.Routes {
+		if x.Drain {
+			t.Errorf("%s drains", x.Prefix)
+		}
+		got = append(got, x.Prefix)
+	}
+	if !slices.Equal(got, want) || len(p.Addresses) != 2 {
+		t.Errorf("routes %v, want %v; bound %v", got, want, p.Addresses)
+	}
+	// No other node tells of it, though its API server is ready, too.
+	w.Self = "n2"
+	if p := Make(r, w); len(p.Routes)+len(p.Addresses) > 0 {
+		t.Errorf("n2 has routes %v, addresses %v", p.Routes, p.Addresses)
+	}
+	// Handed over: it is told of a while longer, as one not to be preferred.
+	w = heldCP(ready("n1 n2"), "n2")
+	w.Leaving[cpLease] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}
+	p = Make(r, w)
+	if len(p.Routes) != 2 || !p.Routes[0].Drain {
+		t.Errorf("routes %v, want both, draining", p.Routes)
+	}
 }

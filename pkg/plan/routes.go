@@ -24,7 +24,10 @@ const patience = 10 * time.Second
 func (m *maker) methods(s *service) bool {
 	on := func(w vip.Method) bool { return s.Announce == nil || s.control || slices.Contains(s.Announce, w) }
 	s.arp = m.ARP && on(vip.ByARP)
-	s.bgp = m.BGP != nil && on(vip.ByBGP) && !s.control // an API server answers where its VIP is bound only
+	s.bgp = m.BGP != nil && on(vip.ByBGP)
+	if s.control { // an API server answers where its VIP is bound only, so its owner binds it, whoever hears of it
+		s.arp = s.arp || s.bgp
+	}
 	switch {
 	case s.arp || s.bgp:
 		return true
@@ -48,7 +51,7 @@ func (m *maker) advertise() {
 	sharing := make(map[netip.Addr][]*service)
 	var order []netip.Addr
 	for _, s := range m.serving { // oldest first
-		if !s.bgp {
+		if !s.bgp || s.control {
 			continue
 		}
 		for _, a := range s.addrs {

@@ -145,7 +145,7 @@ func (m *maker) carry(u *unit, s *service) {
 			}
 		}
 		m.want(a, false)
-		if bound && s.bgp && m.Election {
+		if bound && s.bgp && (m.Election || s.control) {
 			m.route(s, a.Addr, false)
 		}
 		if bound {
@@ -251,7 +251,7 @@ func (m *maker) linger(u *unit) {
 		}
 		for _, s := range u.services {
 			for _, a := range s.addrs {
-				if s.bgp && m.Election {
+				if s.bgp && (m.Election || s.control) {
 					m.route(s, a.Addr, true) // nothing says when routers have heard of the successor
 					m.again(l.Until.Sub(m.Now))
 				}
