@@ -106,6 +106,7 @@ func (m *maker) admit(s *service) {
 // a moment after it was created: that is no news.
 func (m *maker) idle(s *service) {
 	const reason, message = vip.NoEndpoints, "none of its endpoints is ready, so its VIP is not announced"
+	m.waiting = append(m.waiting, s)
 	if age := m.Now.Sub(s.Created); s.host == "" && age >= 0 && age < fresh {
 		s.settled = true
 		s.verdict.Reason, s.verdict.Message = reason, message

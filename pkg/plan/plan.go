@@ -66,6 +66,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	m.filter()
 	m.group()
 	m.place()
+	m.foresee()
 	for _, u := range m.units {
 		m.unit(u)
 	}
@@ -88,6 +89,7 @@ type maker struct {
 	reserved guard
 	hosts    []netip.Addr // this node's own addresses
 	serving  []*service   // of type LoadBalancer, ours, with a usable address: oldest first
+	waiting  []*service   // ours, with a usable address, but without endpoints
 	all      []*service   // every Service of type LoadBalancer, and those with a mark of ours
 	units    []*unit      // oldest first
 	has      map[place]bool

@@ -16,6 +16,10 @@ const (
 	echo = 30 * time.Second
 	// recall is how long after such a claim this node asks whether anybody makes it.
 	recall = 10 * time.Minute
+	// hope is how long a new Service is expected to get its first endpoint.
+	hope = 30 * time.Second
+	// askers is how many nodes ask ahead for the addresses of such a Service.
+	askers = 4
 )
 
 // A wire is what the plan knows of who is who on the links.
@@ -91,6 +95,39 @@ func (m *maker) ahead(u *unit) {
 			}
 		}
 	})
+}
+
+// foresee asks whether the addresses of new Services that have no endpoints yet
+// are free, so that nobody waits for that once they have. Who will carry them can't
+// be known, but is likely to be one of those that carry the fewest now.
+func (m *maker) foresee() {
+	self := m.members[m.Self]
+	if !m.Inquire || self == nil || self.excluded != "" {
+		return
+	}
+	for _, s := range m.waiting {
+		age := m.Now.Sub(s.Created)
+		if age < 0 || age >= hope || s.host != "" || len(s.Ingress) > 0 || !s.arp || !m.likely(s, self) {
+			continue
+		}
+		for _, a := range s.addrs {
+			a.Link, _ = m.locate(a.Addr, s.Interface, &self.Info)
+			if !s.leased(a.Addr) && !m.bound(a) && linkFault(a.Link, &self.Info) == "" {
+				m.vacant(a)
+			}
+		}
+	}
+}
+
+// likely reports whether mb is one of the first in rank for a Service.
+func (m *maker) likely(s *service, mb *member) bool {
+	key, before := hash(s.lease.String()), 0
+	for _, x := range m.alive {
+		if x.excluded == "" && (x.units < mb.units || x.units == mb.units && rank(key, x.hash) > rank(key, mb.hash)) {
+			before++
+		}
+	}
+	return before < askers
 }
 
 // inUse says that other hosts have an address that was to be used.

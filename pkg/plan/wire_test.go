@@ -183,6 +183,52 @@ func TestVacant(t *testing.T) {
 	t.Run("switched off", func(t *testing.T) { diff(t, asks(Make(rules(), first(a(), "a"))), bound) })
 }
 
+// What has no endpoints yet is asked for by the few that may get it.
+func TestForesee(t *testing.T) {
+	bare := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
+	for _, tt := range []struct {
+		name   string
+		change func(w *vip.World)
+		want   int // nodes that ask
+	}{
+		{"new", func(*vip.World) {}, 3},
+		{"on ten nodes", func(w *vip.World) {
+			for i := 4; i <= 10; i++ {
+				x := w.Members[0]
+				x.Name = fmt.Sprintf("n%d", i)
+				w.Members = append(w.Members, x)
+			}
+		}, 4},
+		{"one is excluded", func(w *vip.World) { w.Nodes = []vip.Node{{Name: "n2", Excluded: "a taint"}} }, 2},
+		{"one has a link that is down", func(w *vip.World) {
+			w.Members[0].Info.Links = slices.Clone(w.Members[0].Info.Links)
+			w.Members[0].Info.Links[0].Up = false
+		}, 2},
+		{"old", func(w *vip.World) { w.Services[0].Created = w.Now.Add(-time.Minute) }, 0},
+		{"announced before", func(w *vip.World) { written("n1")(&w.Services[0]) }, 0},
+	} {
+		w := onWire(svc("a", "10.77.0.50", bare))
+		w.Services[0].Created = w.Now.Add(-time.Second)
+		tt.change(&w)
+		asked := 0
+		for _, x := range w.Members {
+			w.Self = x.Name
+			asked += len(Make(inquiring(), w).Inquiries)
+		}
+		if asked != tt.want {
+			t.Errorf("%s: %d nodes ask, want %d", tt.name, asked, tt.want)
+		}
+	}
+	// Once it has endpoints and a lease, what is known counts.
+	w := onWire(svc("a", "10.77.0.50", bare))
+	w.Services[0].Created = w.Now
+	w = finds(w, inquiring(), clean)
+	w.Services[0].Endpoints = vip.Endpoints{Ready: []string{"n1"}}
+	if got := len(Make(inquiring(), first(w, "a")).Addresses); got != 1 {
+		t.Errorf("%d addresses are wanted at once, want 1", got)
+	}
+}
+
 // hears has somebody claim 10.77.0.50 some time ago.
 func hears(w vip.World, mac string, ago time.Duration) vip.World {
 	w.Heard = map[netip.Addr]vip.Sound{addr("10.77.0.50"): {MAC: mac, Link: "eth0", At: w.Now.Add(-ago)}}
