@@ -90,6 +90,22 @@ func table(w io.Writer, s kube.Snapshot, now time.Time) error {
 	for _, n := range view.nodes {
 		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", n.Name, view.held[n.Name], ago(n.Renewed, now), n.state(now))
 	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	return view.peers(w)
+}
+
+// peers writes the BGP sessions of all nodes, if there are any.
+func (v view) peers(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	head := "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY\n"
+	for _, n := range v.nodes {
+		for _, s := range n.Info.Sessions {
+			fmt.Fprintf(t, "%s%s\t%s\t%d\t%s\t%s\t%d\t%s\n", head, n.Name, s.Peer, s.AS, s.State, ago(s.Since, v.now), s.Prefixes, s.Reason)
+			head = ""
+		}
+	}
 	return t.Flush()
 }
 

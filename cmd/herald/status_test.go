@@ -123,3 +123,20 @@ func TestStatusOfControlPlane(t *testing.T) {
 		t.Errorf("%v\n%s", err, &b)
 	}
 }
+
+// The BGP sessions of all nodes are a table of their own.
+func TestStatusPeers(t *testing.T) {
+	const info = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"bgp":[` +
+		`{"peer":"192.0.2.1","as":65001,"state":"established","since":"2026-01-01T11:00:00Z","prefixes":7},` +
+		`{"peer":"eth1","state":"active","since":"2026-01-01T11:59:00Z","reason":"the peer refuses connections"}]}`
+	var b strings.Builder
+	if err := table(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info)}}, noon); err != nil {
+		t.Fatal(err)
+	}
+	want := "\nNODE  PEER       AS     STATE        SINCE  PREFIXES  WHY\n" +
+		"n1    192.0.2.1  65001  established  60m    7         \n" +
+		"n1    eth1       0      active       60s    0         the peer refuses connections\n"
+	if _, got, _ := strings.Cut(b.String(), "ok\n"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}

@@ -45,3 +45,13 @@ need containerd containerd
 need runc runc
 need /usr/lib/cni/bridge containernetworking-plugins
 need unshare util-linux
+
+# Routers that speak BGP, each run in a namespace. Debian would run them as services.
+for router in "/usr/lib/frr/bgpd frr" "bird bird2"; do
+  # shellcheck disable=SC2086 # a program and its package
+  set -- $router
+  if ! command -v "$1" >/dev/null; then
+    need "$1" "$2"
+    if [ -d /run/systemd/system ]; then systemctl -q disable --now "${2%2}" || true; fi
+  fi
+done

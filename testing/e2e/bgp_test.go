@@ -1,0 +1,432 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// frrConf is the client's router, AS 65001: whoever is on the LAN may be a peer.
+const frrConf = `router bgp 65001
+ no bgp ebgp-requires-policy
+ no bgp default ipv4-unicast
+ bgp router-id 10.77.0.1
+ neighbor nodes peer-group
+ neighbor nodes remote-as 65000
+ neighbor nodes timers 1 3
+ bgp listen range 10.77.0.0/24 peer-group nodes
+ bgp listen range fd77::/64 peer-group nodes
+ address-family ipv4 unicast
+  neighbor nodes activate
+  maximum-paths 8
+ exit-address-family
+ address-family ipv6 unicast
+  neighbor nodes activate
+  maximum-paths 8
+ exit-address-family
+`
+
+// birdConf is a second router, on another host; nothing is forwarded by it.
+const birdConf = `router id 10.77.0.101;
+protocol device {}
+protocol bgp nodes {
+ local as 65002;
+ neighbor range 10.77.0.0/24 as 65000;
+ dynamic name "node";
+ ipv4 { import all; export none; };
+ ipv6 { import all; export none; };
+}
+`
+
+// routers runs both, until the test ends.
+func routers(t *testing.T) (frr, bird *lab.Router) {
+	t.Helper()
+	for _, p := range []string{"/usr/lib/frr/bgpd", "bird"} {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skip("there is no router to speak to (packages frr and bird2):", err)
+		}
+	}
+	closing := func(r *lab.Router, err error) *lab.Router {
+		if r != nil {
+			t.Cleanup(func() {
+				if err := r.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	frr = closing(cluster.FRR(t.Context(), "rt", frrConf))
+	bird = closing(cluster.BIRD(t.Context(), "pr", birdConf))
+	return frr, bird
+}
+
+// bgpEnv is what an operator sets for BGP alone.
+func bgpEnv(more ...string) map[string]string {
+	e := map[string]string{
+		"svc_enable": "true", "bgp_enable": "true", "bgp_peers": "10.77.0.1:65001,10.77.0.101:65002", "bgp_hold_time": "3", "herald_bgp_ready": "true",
+	}
+	for i := 0; i < len(more); i += 2 {
+		e[more[i]] = more[i+1]
+	}
+	return e
+}
+
+// hops waits until the router's kernel has so many next hops, and all kube-proxies serve.
+func hops(t *testing.T, r *lab.Router, prefix string, want int, within time.Duration) time.Duration {
+	t.Helper()
+	took, err := r.AwaitHops(bound(t, within), prefix, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return took
+}
+
+// served waits until every kube-proxy has rules for a VIP.
+func served(t *testing.T, vip string) {
+	t.Helper()
+	for _, n := range cluster.Nodes() {
+		until(t, 5*time.Second, "kube-proxy on "+n+" does not serve "+vip, func(context.Context) error {
+			if !strings.Contains(proxyRules(t, n), vip) {
+				return errors.New("its rules don't name it")
+			}
+			return nil
+		})
+	}
+}
+
+// Cluster: every node is a next hop of both families, connections spread over all,
+// no node has the address; then what takes a node out of the set, and how fast.
+func TestBGP(t *testing.T) {
+	frr, bird := routers(t)
+	f := start(t, bgpEnv())
+	f.killed = true // of one of them the node lease is left
+	create(t, web("a", "10.79.0.50,fd79::50"))
+	hops(t, frr, "10.79.0.50", 3, 10*time.Second)
+	hops(t, frr, "fd79::50", 3, 5*time.Second)
+	status(t, "a", "10.79.0.50(VIP),fd79::50(VIP)", 5*time.Second)
+	event(t, "a", "VIPAnnounced", "by BGP")
+	served(t, "10.79.0.50")
+	until(t, 5*time.Second, "BIRD's table", func(ctx context.Context) error {
+		out, err := bird.Birdc(ctx, "show route 10.79.0.50/32")
+		if err == nil && strings.Count(out, "via 10.77.0.") != 3 {
+			err = errors.New(out)
+		}
+		return err
+	})
+	reach(t, "http://10.79.0.50/")
+	reach(t, "http://[fd79::50]/")
+	for _, n := range cluster.Nodes() {
+		if have := vips(t, n); len(have) > 0 {
+			t.Errorf("%s has %v on its link", n, have)
+		}
+	}
+	c := connect(t, "10.79.0.50:80")
+	time.Sleep(time.Second)
+	r := c.Stop()
+	t.Logf("%s", r)
+	if len(r.Failures) > 0 || len(r.Clients) != 3 {
+		t.Errorf("%d connections failed; pods saw the nodes %v, want three", len(r.Failures), r.Clients)
+	}
+
+	// SIGKILL: the session drops with the process, and the routes with it.
+	c = connect(t, "10.79.0.50:80")
+	time.Sleep(200 * time.Millisecond)
+	killed := time.Now()
+	f.node["n2"].Kill()
+	hops(t, frr, "10.79.0.50", 2, 2*time.Second)
+	gone := time.Since(killed)
+	time.Sleep(300 * time.Millisecond)
+	r = c.Stop()
+	t.Logf("SIGKILL: withdrawn after %v, client outage %v\n%s", gone.Round(time.Millisecond), r.Outage.Round(time.Millisecond), r)
+	if gone > 500*time.Millisecond || r.Outage > 500*time.Millisecond {
+		t.Errorf("SIGKILL: withdrawn after %v, outage %v, want at most 0.5 s", gone, r.Outage)
+	}
+	intact(t, r, 1)
+	f.run("n2")
+	t.Logf("back after %v", hops(t, frr, "10.79.0.50", 3, 15*time.Second).Round(time.Millisecond))
+
+	// The router loses its peers, comes back, and knows all again.
+	frr.Kill()
+	if err := frr.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("after a restart of the router all is back in %v", hops(t, frr, "10.79.0.50", 3, 20*time.Second).Round(time.Millisecond))
+
+	// The cable of a node: the hold time (3 s) ends the session.
+	c = connect(t, "10.79.0.50:80")
+	if err := cluster.Cut("n3"); err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Reconnect("n3")
+	cut := time.Now()
+	hops(t, frr, "10.79.0.50", 2, 5*time.Second)
+	t.Logf("cut off the LAN: withdrawn after %v", time.Since(cut).Round(time.Millisecond))
+	if took := time.Since(cut); took > 3500*time.Millisecond {
+		t.Errorf("withdrawn after %v, want the hold time, 3 s", took)
+	}
+	t.Logf("%s", c.Stop())
+	if err := cluster.Reconnect("n3"); err != nil {
+		t.Fatal(err)
+	}
+	hops(t, frr, "10.79.0.50", 3, 20*time.Second)
+
+	// The Service goes, and its routes with it.
+	if err := cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	hops(t, frr, "10.79.0.50", 0, 2*time.Second)
+	hops(t, frr, "fd79::50", 0, 2*time.Second)
+}
+
+// Local: only nodes with a ready endpoint are next hops, pods see the client, and a
+// rolling update and a rolling restart go unnoticed.
+func TestBGPLocal(t *testing.T) {
+	frr, _ := routers(t)
+	f := start(t, bgpEnv())
+	p1, p3 := pod(t, "bgp-1", "n1"), pod(t, "bgp-3", "n3")
+	s := local("bgp-local", "10.79.0.51")
+	create(t, s)
+	hops(t, frr, "10.79.0.51", 2, 10*time.Second)
+	have, err := frr.Hops(t.Context(), "10.79.0.51")
+	if slices.Sort(have); err != nil || !slices.Equal(have, []string{"10.77.0.11", "10.77.0.13"}) {
+		t.Errorf("next hops %v, %v, want n1 and n3", have, err)
+	}
+	served(t, "10.79.0.51")
+	until(t, 2*time.Second, "the client does not reach it", func(ctx context.Context) error {
+		_, err := cluster.Get(ctx, "cl", "http://10.79.0.51/")
+		return err
+	})
+	client, _ := cluster.Addrs("cl")
+
+	// A rolling update: the new pods on other nodes are ready before the old ones go.
+	c := connect(t, "10.79.0.51:80")
+	time.Sleep(200 * time.Millisecond)
+	p2 := pod(t, "bgp-2", "n2")
+	hops(t, frr, "10.79.0.51", 3, 5*time.Second)
+	for _, old := range []lab.Pod{p1, p3} {
+		if err := cluster.DeletePod(t.Context(), old, 2*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := frr.AwaitHops(bound(t, 2*time.Second), "10.79.0.51", 1); err != nil {
+		t.Error(err)
+	}
+	r := c.Stop()
+	t.Logf("rolling update\n%s", r)
+	intact(t, r, 3)
+	if len(r.Clients) != 1 || r.Clients[client] == 0 {
+		t.Errorf("pods saw %v, want the client %s alone", r.Clients, client)
+	}
+
+	// A rolling restart of Herald.
+	pod(t, "bgp-1", "n1")
+	pod(t, "bgp-3", "n3")
+	hops(t, frr, "10.79.0.51", 3, 5*time.Second)
+	c = connect(t, "10.79.0.51:80")
+	for _, n := range cluster.Nodes() {
+		began := time.Now()
+		f.node[n].Signal(syscall.SIGTERM)
+		if err := f.node[n].Wait(bound(t, 15*time.Second)); err != nil {
+			t.Errorf("exit: %v", err)
+		}
+		t.Logf("%s stopped in %v", n, time.Since(began).Round(time.Millisecond))
+		f.run(n)
+		hops(t, frr, "10.79.0.51", 3, 15*time.Second)
+		f.ready(n)
+	}
+	r = c.Stop()
+	t.Logf("rolling restart\n%s", r)
+	intact(t, r, 2*len(cluster.Nodes()))
+	out, err := frr.Vtysh(t.Context(), "show bgp neighbors 10.77.0.13 json")
+	if err != nil || !strings.Contains(out, "Herald on node n3 stops") {
+		t.Errorf("the router was told no reason: %v", err)
+	}
+
+	// An endpoint that is not ready any more: withdrawn within 0.2 s of the EndpointSlice.
+	for i, p := range []lab.Pod{p2, p2, p2} {
+		began := time.Now()
+		if err := cluster.SetReady(t.Context(), p, false); err != nil {
+			t.Fatal(err)
+		}
+		took := awaitSlice(t, "bgp-local", "n2", began)
+		hops(t, frr, "10.79.0.51", 2, 3*time.Second)
+		gone := time.Since(began)
+		t.Logf("endpoint lost: in the EndpointSlice after %v, withdrawn %v later", took.Round(time.Millisecond), (gone - took).Round(time.Millisecond))
+		if gone-took > 200*time.Millisecond {
+			t.Errorf("withdrawn %v after the EndpointSlice changed, want at most 0.2 s (try %d)", gone-took, i)
+		}
+		if err := cluster.SetReady(t.Context(), p, true); err != nil {
+			t.Fatal(err)
+		}
+		hops(t, frr, "10.79.0.51", 3, 5*time.Second)
+	}
+}
+
+// With an election the owner alone is the next hop, and hands over without a gap.
+// ARP and BGP side by side: a Service says which it wants.
+func TestBGPElection(t *testing.T) {
+	frr, _ := routers(t)
+	f := start(t, bgpEnv("svc_election", "true", "vip_arp", "true", "herald_bgp_communities", "65000:7"))
+	create(t, web("routed", "10.79.0.52", lab.Annotated("heraldvip.io/announce", "bgp"), lab.Annotated("heraldvip.io/bgp-med", "9")))
+	create(t, web("both", "10.77.0.53"))
+	create(t, web("arp", "10.77.0.54", lab.Annotated("heraldvip.io/announce", "arp")))
+	hops(t, frr, "10.79.0.52", 1, 10*time.Second)
+	hops(t, frr, "10.77.0.53", 1, 10*time.Second)
+	was := owner(t, "routed")
+	owner(t, "arp")
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.53", "10.77.0.54")
+	answered(t, w, "10.77.0.53", 3*time.Second)
+	answered(t, w, "10.77.0.54", 3*time.Second)
+	hops(t, frr, "10.77.0.54", 0, time.Second)
+	out, err := frr.Vtysh(t.Context(), "show bgp ipv4 unicast 10.79.0.52/32")
+	if err != nil || !strings.Contains(out, "metric 9") || !strings.Contains(out, "65000:7") {
+		t.Errorf("attributes: %v\n%s", err, out)
+	}
+	served(t, "10.79.0.52")
+	reach(t, "http://10.79.0.52/")
+	c := connect(t, "10.79.0.52:80")
+	f.node[was].Signal(syscall.SIGTERM)
+	if err := f.node[was].Wait(bound(t, 15*time.Second)); err != nil {
+		t.Errorf("exit: %v", err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	r := c.Stop()
+	t.Logf("%s", r)
+	intact(t, r, 2)
+	if now := owner(t, "routed"); now == was {
+		t.Errorf("still on %s", was)
+	}
+	hops(t, frr, "10.79.0.52", 1, time.Second)
+}
+
+// A thousand Services: on both routers within 3 s of the last, and one Service's
+// change is one UPDATE message per peer.
+func TestBGPThousand(t *testing.T) {
+	const many = 1000
+	frr, bird := routers(t)
+	f := start(t, bgpEnv("vip_interface", "lo")) // as kube-vip's manifests for BGP have it
+	for i := range many {
+		create(t, web(fmt.Sprint("many-", i), netip.AddrFrom4([4]byte{10, 80, byte(i >> 8), byte(i)}).String(),
+			func(s *corev1.Service) {
+				s.Labels = map[string]string{"test": "thousand"} // its EndpointSlice will have it, too
+				none := false
+				s.Spec.AllocateLoadBalancerNodePorts = &none
+			}))
+	}
+	t.Cleanup(func() { // nobody else does: see the head of local_test.go
+		cluster.Client().DiscoveryV1().EndpointSlices("default").DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "test=thousand"})
+	})
+	began := time.Now()
+	count := func(ctx context.Context) error {
+		out, err := frr.Vtysh(ctx, "show bgp ipv4 unicast statistics")
+		if err != nil {
+			return err
+		}
+		in, err := bird.Birdc(ctx, "show route count")
+		if err != nil {
+			return err
+		}
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), fmt.Sprintf("Total Prefixes : %d", many)) || !strings.Contains(in, fmt.Sprintf("for %d networks", many)) {
+			return fmt.Errorf("%s%s", out, in)
+		}
+		return nil
+	}
+	until(t, 10*time.Second, "all prefixes on both routers", count)
+	took := time.Since(began)
+	t.Logf("%d prefixes on both routers %v after the last Service was created", many, took.Round(time.Millisecond))
+	if took > 3*time.Second {
+		t.Errorf("%v, want at most 3 s", took)
+	}
+	before := updates(t, "n1")
+	patch(t, "many-500", `{"metadata":{"annotations":{"heraldvip.io/bgp-med":"7"}}}`)
+	until(t, 5*time.Second, "the change", func(ctx context.Context) error {
+		out, err := frr.Vtysh(ctx, "show bgp ipv4 unicast 10.80.1.244/32")
+		if err == nil && strings.Count(out, "metric 7") != 3 {
+			err = errors.New(out)
+		}
+		return err
+	})
+	time.Sleep(1500 * time.Millisecond) // the counters are read once a second
+	for peer, n := range updates(t, "n1") {
+		if n -= before[peer]; n != 1 {
+			t.Errorf("one Service's change took %d UPDATE messages to %s", n, peer)
+		}
+	}
+	for n, p := range f.node {
+		t.Logf("%s: %s", n, strings.TrimSpace(rss(t, p.Pid)))
+	}
+}
+
+// awaitSlice waits until the EndpointSlice of a Service has no ready endpoint on a
+// node, and returns how long that took since began.
+func awaitSlice(t *testing.T, service, node string, began time.Time) time.Duration {
+	t.Helper()
+	until(t, 5*time.Second, "the EndpointSlice of "+service, func(ctx context.Context) error {
+		list, err := cluster.Client().DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
+		if err != nil {
+			return err
+		}
+		for _, s := range list.Items {
+			for _, e := range s.Endpoints {
+				if e.NodeName != nil && *e.NodeName == node && e.Conditions.Ready != nil && *e.Conditions.Ready {
+					return errors.New("the endpoint is ready")
+				}
+			}
+		}
+		return nil
+	})
+	return time.Since(began)
+}
+
+var updatesSent = regexp.MustCompile(`(?m)^herald_bgp_updates_sent_total\{as="\d+",peer="([^"]+)"\} (\d+)`)
+
+// updates is how many UPDATE messages a node's Herald has sent, by peer.
+func updates(t *testing.T, node string) map[string]int {
+	t.Helper()
+	page, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := make(map[string]int)
+	for _, m := range updatesSent.FindAllStringSubmatch(page, -1) {
+		sent[m[1]], _ = strconv.Atoi(m[2])
+	}
+	if len(sent) != 2 {
+		t.Errorf("%s counts UPDATE messages to %v, want two peers", node, sent)
+	}
+	return sent
+}
+
+// rss is the resident memory of a process, as the kernel writes it.
+func rss(t *testing.T, pid int) string {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if strings.HasPrefix(line, "VmRSS") {
+			return line
+		}
+	}
+	return ""
+}
