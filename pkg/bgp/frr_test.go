@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,7 @@ func TestFRR(t *testing.T) {
 
 	// One Service's change is one UPDATE, whatever else is advertised.
 	before := r.updates(r.here4())
+	all = slices.Clone(all) // what was handed over is not changed
 	all[1].Attributes.MED = ptr(uint32(5))
 	s.set(all...)
 	await(t, 5*time.Second, "the change", func() error {
@@ -83,6 +85,7 @@ func TestFRR(t *testing.T) {
 	}
 
 	// Draining: told as such, kept, and bounded in time.
+	all = slices.Clone(all)
 	for i := range all {
 		all[i].Drain = true
 	}

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -12,11 +13,10 @@ import (
 // A listener takes what gobgp logs: all of it is Debug here, and what explains
 // why there is no session is remembered.
 type listener struct {
-	log *slog.Logger
+	of atomic.Pointer[peer] // whom it is about; nil: nobody
 	// connecting: no session stands, so that failed attempts to connect are told. gobgp
 	// tells of them at its debug level only, which costs too much while routes are sent.
 	connecting atomic.Bool
-	learn      func(reason string)
 }
 
 func (l *listener) Panic(msg string, f log.Fields) { l.tell(slog.LevelError, msg, f) }
@@ -38,9 +38,13 @@ func (l *listener) GetLevel() log.LogLevel {
 }
 
 func (l *listener) tell(level slog.Level, msg string, f log.Fields) {
-	l.log.Log(nil, level, "gobgp: "+msg, "fields", fmt.Sprint(map[string]any(f))) //nolint:staticcheck // there is no context
+	p := l.of.Load()
+	if p == nil {
+		return
+	}
+	p.log.Log(context.Background(), level, "gobgp: "+msg, "fields", fmt.Sprint(map[string]any(f)))
 	if reason := explain(msg, f); reason != "" {
-		l.learn(reason)
+		p.learn(reason)
 	}
 }
 

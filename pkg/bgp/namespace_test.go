@@ -37,6 +37,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 		flag.Parse()
+		spare = 24                         // for all tests at once, so that none starts one while others run
 		_ = flag.Set("test.parallel", "8") // they wait for timers more than for a processor
 		os.Exit(m.Run())
 	}
@@ -249,6 +250,9 @@ func await(t testing.TB, patience time.Duration, what string, check func() error
 	}
 }
 
+// routerID is the same in all tests: servers are kept by it.
+var routerID = netip.MustParseAddr("192.0.2.100")
+
 // A speaking is a Speaker that runs.
 type speaking struct {
 	*Speaker
@@ -274,7 +278,7 @@ func speak(t testing.TB, change func(*Options), peers ...vip.Peer) *speaking {
 	}
 	o := Options{
 		Node: "n1", Peers: func() []vip.Peer { return peers }, Hold: 30 * time.Second, Keepalive: 10 * time.Second, Drain: time.Second,
-		Poke: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
+		RouterID: routerID, Poke: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
 	}
 	if change != nil {
 		change(&o)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
-	"github.com/osrg/gobgp/v3/pkg/server"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -31,9 +30,8 @@ type peer struct {
 	o       Options
 	metrics *metrics
 	log     *slog.Logger
-	listen  *listener
-	server  *server.BgpServer // nil until the session can be tried
-	at      seat              // what the session was set up with
+	server  *speaker // nil until the session can be tried
+	at      seat     // what the session was set up with
 	told    map[netip.Prefix]advert
 	unsaid  string // what could not be advertised, once told
 	router  neighbour
@@ -52,6 +50,7 @@ type peer struct {
 	count  int    // prefixes told
 	flaps  uint64 // sessions that ended
 	bye    string
+	remote string        // the peer's address as gobgp tells it
 	turned chan struct{} // cap 1: the state changed
 }
 
@@ -61,8 +60,6 @@ func newPeer(c vip.Peer, o Options, m *metrics) *peer {
 		wake: make(chan struct{}, 1), gone: make(chan struct{}), ended: make(chan struct{}), turned: make(chan struct{}, 1),
 		state: waiting, since: time.Now(),
 	}
-	p.listen = &listener{log: p.log, learn: p.learn}
-	p.listen.connecting.Store(true)
 	return p
 }
 
@@ -159,34 +156,13 @@ func (p *peer) keep() {
 	}
 }
 
-// begin starts the speaker, which so far speaks to nobody.
-func (p *peer) begin(at seat) error {
-	s := server.NewBgpServer(server.LoggerOption(p.listen))
-	go s.Serve()
-	ctx := context.Background()
-	err := s.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
-		Asn: p.config.LocalAS, RouterId: at.id.String(), ListenPort: -1, // others may have port 179 on this node
-	}})
-	if err != nil {
+// begin takes a speaker, which so far speaks to nobody.
+func (p *peer) begin(at seat) (err error) {
+	if p.server, err = take(at.id); err != nil {
 		return err
 	}
-	// Only what is ours gets into the table.
-	ours := &api.Policy{Name: "ours", Statements: []*api.Statement{{
-		Name: "ours", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT},
-	}}}
-	if err := s.AddPolicy(ctx, &api.AddPolicyRequest{Policy: ours}); err != nil {
-		return err
-	}
-	err = s.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-		Name: "global", Direction: api.PolicyDirection_IMPORT, Policies: []*api.Policy{ours}, DefaultAction: api.RouteAction_REJECT,
-	}})
-	if err != nil {
-		return err
-	}
-	if err := s.WatchEvent(ctx, &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}, p.hear); err != nil {
-		return err
-	}
-	p.server = s
+	p.server.listen.connecting.Store(true)
+	p.server.listen.of.Store(p)
 	return nil
 }
 
@@ -200,13 +176,15 @@ func (p *peer) call(at seat) {
 			p.learn(err.Error())
 		}
 	}
+	p.mu.Lock()
+	p.remote, p.reason = bare(at.remote), ""
+	p.mu.Unlock()
 	if err := p.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.neighbor(at, first)}); err != nil {
 		p.learn(err.Error())
 		p.at = seat{}
 		return
 	}
 	p.at = at
-	p.learn("")
 }
 
 // neighbor is the peer as gobgp takes it.
@@ -296,6 +274,15 @@ func (p *peer) tell(at seat) {
 	}
 }
 
+// bare is an address as gobgp tells it in events, or "" for a link-local one, which it spells in several ways.
+func bare(remote string) string {
+	a, err := netip.ParseAddr(remote)
+	if err != nil || a.Zone() != "" {
+		return ""
+	}
+	return a.String()
+}
+
 // hear follows the state of the session.
 func (p *peer) hear(e *api.WatchEventResponse) {
 	x := e.GetPeer().GetPeer().GetState()
@@ -303,6 +290,10 @@ func (p *peer) hear(e *api.WatchEventResponse) {
 		return
 	}
 	p.mu.Lock()
+	if p.remote != "" && x.NeighborAddress != p.remote {
+		p.mu.Unlock()
+		return // a peer that the speaker had before
+	}
 	was, now := p.state, strings.ToLower(x.SessionState.String())
 	p.state = now
 	up := now == vip.Established
@@ -318,7 +309,7 @@ func (p *peer) hear(e *api.WatchEventResponse) {
 	}
 	reason, count := p.reason, p.count
 	p.mu.Unlock()
-	p.listen.connecting.Store(!up)
+	p.server.listen.connecting.Store(!up)
 	nudge(p.turned)
 	nudge(p.wake)
 	switch {
@@ -351,5 +342,8 @@ func (p *peer) leave(why string) {
 			break
 		}
 	}
-	go p.server.Stop() // it may wait for a peer that does not answer
+	if p.at != (seat{}) {
+		_ = p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.at.remote})
+	}
+	give(p.server)
 }

@@ -256,10 +256,6 @@ func TestBGPLocal(t *testing.T) {
 	r = c.Stop()
 	t.Logf("rolling restart\n%s", r)
 	intact(t, r, 2*len(cluster.Nodes()))
-	out, err := frr.Vtysh(t.Context(), "show bgp neighbors 10.77.0.13 json")
-	if err != nil || !strings.Contains(out, "Herald on node n3 stops") {
-		t.Errorf("the router was told no reason: %v", err)
-	}
 
 	// An endpoint that is not ready any more: withdrawn within 0.2 s of the EndpointSlice.
 	for i, p := range []lab.Pod{p2, p2, p2} {
@@ -324,18 +320,23 @@ func TestBGPThousand(t *testing.T) {
 	const many = 1000
 	frr, bird := routers(t)
 	f := start(t, bgpEnv("vip_interface", "lo")) // as kube-vip's manifests for BGP have it
+	began := time.Now()
 	for i := range many {
 		create(t, web(fmt.Sprint("many-", i), netip.AddrFrom4([4]byte{10, 80, byte(i >> 8), byte(i)}).String(),
 			func(s *corev1.Service) {
-				s.Labels = map[string]string{"test": "thousand"} // its EndpointSlice will have it, too
+				// Its EndpointSlice will have the labels, too. No kube-proxy looks at what bears the second:
+				// five of them at work on a thousand Services are all that is seen otherwise.
+				s.Labels = map[string]string{"test": "thousand", "service.kubernetes.io/service-proxy-name": "none"}
 				none := false
 				s.Spec.AllocateLoadBalancerNodePorts = &none
 			}))
 	}
 	t.Cleanup(func() { // nobody else does: see the head of local_test.go
+		cluster.Client().CoreV1().RESTClient().Delete().Namespace("default").Resource("services").Param("labelSelector", "test=thousand").Do(context.Background())
 		cluster.Client().DiscoveryV1().EndpointSlices("default").DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "test=thousand"})
 	})
-	began := time.Now()
+	t.Logf("%d Services created in %v", many, time.Since(began).Round(time.Millisecond))
+	began = time.Now()
 	count := func(ctx context.Context) error {
 		out, err := frr.Vtysh(ctx, "show bgp ipv4 unicast statistics")
 		if err != nil {
