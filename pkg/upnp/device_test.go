@@ -121,3 +121,32 @@ func TestExplain(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+func TestSources(t *testing.T) {
+	own := func(list ...string) (ps []netip.Prefix) {
+		for _, p := range list {
+			ps = append(ps, netip.MustParsePrefix(p))
+		}
+		return ps
+	}
+	tests := []struct {
+		family vip.Family
+		own    []netip.Prefix
+		want   string
+	}{
+		{vip.IPv4, nil, ""},
+		{vip.IPv4, own("fd00::10/64"), ""},
+		{vip.IPv4, own("10.0.0.10/24", "10.0.0.11/24", "fd00::10/64", "192.168.1.2/16"), "10.0.0.10 192.168.1.2"},
+		{vip.IPv4, own("10.0.0.1/24", "10.0.1.1/24", "10.0.2.1/24", "10.0.3.1/24", "10.0.4.1/24"), "10.0.0.1 10.0.1.1 10.0.2.1 10.0.3.1"},
+		{vip.IPv6, own("10.0.0.10/24"), "::"},
+	}
+	for _, tt := range tests {
+		var got []string
+		for _, a := range sources(side{"eth0", tt.family}, tt.own) {
+			got = append(got, a.String())
+		}
+		if g := strings.Join(got, " "); g != tt.want {
+			t.Errorf("%v of %v: got %q, want %q", tt.family, tt.own, g, tt.want)
+		}
+	}
+}

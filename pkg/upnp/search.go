@@ -25,6 +25,7 @@ const (
 	datagramMost = 4096 // bytes; longer answers are cut, and then not understood
 	answersMost  = 64   // looked at in one search
 	locationMost = 1024 // bytes of a URL
+	subnetsMost  = 4    // of a link that are searched
 	ssdpPort     = 1900
 	// waitMost is how long answers may take (MX, in seconds): gateways wait for a
 	// random part of it.
@@ -64,15 +65,28 @@ type answer struct {
 
 var errNoAddress = errors.New("the link has no address of this family of its own, from which gateways could be asked")
 
-// search asks on s who is a gateway, and calls found with each answer that admit lets pass.
-func search(ctx context.Context, s side, own []netip.Prefix, wait time.Duration, found func(answer)) error {
-	network, from, to := "udp6", netip.IPv6Unspecified(), netip.AddrPortFrom(group6.WithZone(s.link), ssdpPort)
-	if s.family == vip.IPv4 {
-		i := slices.IndexFunc(own, func(p netip.Prefix) bool { return p.Addr().Is4() })
-		if i < 0 {
-			return errNoAddress
+// sources are the addresses to ask from on s: one in each of the link's IPv4
+// subnets, since a gateway may know one of them only; for IPv6 the link-local one,
+// which the kernel chooses.
+func sources(s side, own []netip.Prefix) (list []netip.Addr) {
+	if s.family == vip.IPv6 {
+		return []netip.Addr{netip.IPv6Unspecified()}
+	}
+	var subnets []netip.Prefix
+	for _, p := range own {
+		if p.Addr().Is4() && !slices.Contains(subnets, p.Masked()) && len(list) < subnetsMost {
+			subnets, list = append(subnets, p.Masked()), append(list, p.Addr())
 		}
-		network, from, to = "udp4", own[i].Addr(), netip.AddrPortFrom(group4, ssdpPort)
+	}
+	return list
+}
+
+// search asks on s, from an address, who is a gateway, and calls found with each
+// answer that admit lets pass.
+func search(ctx context.Context, s side, from netip.Addr, own []netip.Prefix, wait time.Duration, found func(answer)) error {
+	network, to := "udp6", netip.AddrPortFrom(group6.WithZone(s.link), ssdpPort)
+	if s.family == vip.IPv4 {
+		network, to = "udp4", netip.AddrPortFrom(group4, ssdpPort)
 	}
 	config := net.ListenConfig{Control: onLink(s.link)}
 	pc, err := config.ListenPacket(ctx, network, netip.AddrPortFrom(from, 0).String())

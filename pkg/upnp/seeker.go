@@ -2,6 +2,9 @@ package upnp
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"sync"
 	"time"
 )
 
@@ -20,7 +23,7 @@ func (s *seeker) run(ctx, all context.Context) {
 	rest := s.m.pace.quick
 	for {
 		began := time.Now()
-		err := search(ctx, s.side, s.m.own(s.side.link), s.m.pace.answers, func(a answer) { s.m.found(all, s.side, a) })
+		err := s.search(ctx, all)
 		if ctx.Err() != nil {
 			return
 		}
@@ -42,6 +45,27 @@ func (s *seeker) run(ctx, all context.Context) {
 		timer.Stop()
 		rest = min(2*rest, s.m.pace.slow)
 	}
+}
+
+// search searches once. It fails if nobody could be asked.
+func (s *seeker) search(ctx, all context.Context) error {
+	own := s.m.own(s.side.link)
+	list := sources(s.side, own)
+	if len(list) == 0 {
+		return errNoAddress
+	}
+	errs := make([]error, len(list))
+	var group sync.WaitGroup
+	for i, from := range list {
+		group.Go(func() {
+			errs[i] = search(ctx, s.side, from, own, s.m.pace.answers, func(a answer) { s.m.found(all, s.side, a) })
+		})
+	}
+	group.Wait()
+	if slices.Contains(errs, nil) {
+		return nil
+	}
+	return errors.Join(errs...)
 }
 
 // say keeps why there is no gateway.
