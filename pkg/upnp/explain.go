@@ -17,7 +17,6 @@ const (
 	codeNotImplemented     = 602
 	codeNoPinhole          = 704
 	codeNoMapping          = 714
-	codeConflict           = 718
 	codeOnlyPermanentLease = 725
 )
 

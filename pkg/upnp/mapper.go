@@ -40,7 +40,7 @@ type pace struct {
 
 var usual = pace{
 	answers: (waitMost + 1) * time.Second, quick: 10 * time.Second, slow: time.Minute, apart: 2 * time.Second,
-	check: 30 * time.Second, backoff: 2 * time.Second, most: time.Minute, last: 3 * time.Second,
+	check: 30 * time.Second, backoff: 2 * time.Second, most: 30 * time.Second, last: 3 * time.Second,
 }
 
 // gatewaysMost is how many gateways there may be on one side: anybody on a LAN may claim to be one.

@@ -358,11 +358,15 @@ func TestUPnPGateways(t *testing.T) {
 	create(t, forwarded("a", "10.77.0.50"))
 	event(t, "a", "PortNotMapped", "no UPnP gateway answers on eth0")
 	g.start()
+	began := time.Now()
 	g.page("http://"+public1+":32380/", 20*time.Second)
+	t.Logf("a gateway that comes late: open after %v", time.Since(began).Round(time.Millisecond))
 	// Power off, power on: it has forgotten everything.
 	g.stop(syscall.SIGKILL)
 	g.start()
+	began = time.Now()
 	g.page("http://"+public1+":32380/", 45*time.Second)
+	t.Logf("one that was restarted: open after %v", time.Since(began).Round(time.Millisecond))
 	// The provider gives it another address.
 	for _, change := range [][]string{{"addr", "del", public1 + "/24", "dev", "wan0"}, {"addr", "add", "11.22.33.9/24", "dev", "wan0"}} {
 		if _, err := cluster.Run(t.Context(), "rt", append([]string{"ip"}, change...)...); err != nil {
