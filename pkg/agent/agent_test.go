@@ -345,3 +345,20 @@ func TestHangs(t *testing.T) {
 		}
 	})
 }
+
+// Gateways are told the whole of what is wanted, and in the end that it is nothing.
+func TestMappings(t *testing.T) {
+	m := &machine{world: known(), plan: wanted("10.0.0.1")}
+	m.plan.Mappings = []vip.Mapping{{Port: 80, Here: true}, {Port: 443}}
+	a := newAgent(m, nil)
+	a.o.Mappings = part[vip.Mapping](func(want []vip.Mapping) ([]vip.Mapping, error) {
+		m.note("map %d", len(want))
+		return nil, errors.New("a gateway hangs")
+	})
+	if a.pass(t.Context()) {
+		t.Error("a pass in which a part failed counts as good: nobody would try again")
+	}
+	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1]", "map 2", "stakes [take 10.0.0.1]")
+	a.apply(t.Context(), vip.Plan{})
+	same0(t, m.take(), "announce []", "bind []", "announce []", "map 0", "stakes []")
+}
