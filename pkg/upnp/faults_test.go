@@ -383,7 +383,9 @@ func TestMoves(t *testing.T) {
 		}
 	}
 	n.Mapper.mu.Unlock()
-	f.set(func() { f.location, f.boot = "", "2" }) // restarted: all is looked at again
+	f.set(func() { f.location = "" })
+	n.mapped("made", made)
+	f.set(func() { f.boot = "2" }) // restarted: all is looked at again
 	asked := f.count("GetSpecificPortMappingEntry")
 	await(t, "it to be asked", func() bool { return f.count("GetSpecificPortMappingEntry") > asked })
 	n.mapped("made", made)
@@ -490,4 +492,19 @@ func TestComesAndGoes(t *testing.T) {
 		n.mapped("that can't be asked for", problem("can't be reached"))
 	}
 	n.mapped("without a gateway", problem("no UPnP gateway answers on eth0"))
+}
+
+// A gateway that is restarted, without a boot id, is found at its new port well before
+// the next check.
+func TestNewPort(t *testing.T) {
+	r := newRouter(t)
+	n := newNode(t, quick, func(m *Mapper) { m.pace.slow, m.pace.check = 200*time.Millisecond, time.Hour })
+	n.set(want("TCP", 80))
+	for range 3 {
+		t.Run("a life", func(t *testing.T) {
+			f := newFake(t, r, routerAddr)
+			f.set(func() { f.boot = "" })
+			await(t, "the mapping to be made", func() bool { return f.count("AddPortMapping") == 1 })
+		})
+	}
 }

@@ -73,8 +73,16 @@ func (g *gateway) meet(a answer, now time.Time) {
 	switch {
 	case g.location == nil:
 	case g.boot != a.boot:
-	case g.location.String() == a.location.String(), !g.ailing:
-		return // the same, or another description of a box that has several
+	case g.location.String() == a.location.String():
+		return
+	case !g.ailing:
+		// A box with two descriptions, or one that was restarted and can't say so: ask it
+		// where it was, and believe it if that comes to nothing.
+		for _, e := range g.entries {
+			e.check = now
+		}
+		poke(g.wake)
+		return
 	}
 	if g.location != nil {
 		g.m.o.Log.Info("a gateway was restarted", "link", g.line.link, "address", g.line.addr)
