@@ -68,6 +68,7 @@ var worlds = map[string][]string{
 	"sigs.k8s.io/yaml":                      {"pkg/config", "pkg/manifest"},
 	"github.com/vishvananda/":               {"pkg/netif"},
 	"github.com/mdlayher/":                  {"pkg/l2"},
+	"github.com/huin/":                      {"pkg/upnp"},
 	"github.com/mdlayher/packet":            {"pkg/l2", "pkg/dhcp"},
 	"github.com/insomniacslk/":              {"pkg/dhcp"},
 	"github.com/osrg/gobgp/":                {"pkg/bgp"},
