@@ -79,3 +79,28 @@ func TestExternalIsNoVIP(t *testing.T) {
 		t.Errorf("-want +got:\n%s", d)
 	}
 }
+
+// TestWithoutModes: an API server that drops ipMode is told of VIPs only.
+func TestWithoutModes(t *testing.T) {
+	key := vip.Key{Namespace: "default", Name: "web"}
+	r := &record{}
+	s := &Statuses{current: func(vip.Key) *record { return r }, wake: make(chan struct{}, 1)}
+	v, x := vip.Ingress{Addr: addrs("10.0.0.50")[0], Mode: vip.ModeVIP}, vip.Ingress{Addr: addrs("11.22.33.1")[0], Mode: vip.ModeProxy}
+	for _, tt := range []struct {
+		modeless   bool
+		want, todo []vip.Ingress
+	}{
+		{false, []vip.Ingress{v, x}, []vip.Ingress{v, x}},
+		{true, []vip.Ingress{v, x}, []vip.Ingress{v}},
+		{true, []vip.Ingress{x}, []vip.Ingress{x}}, // its VIP has that mode
+	} {
+		s.modeless.Store(tt.modeless)
+		want := []vip.Status{{Service: key, Host: "n1", Ingress: tt.want}}
+		if have, err := s.Set(t.Context(), want); err != nil || len(have) > 0 {
+			t.Fatal(have, err)
+		}
+		if d := cmp.Diff(tt.todo, s.todo[0].Ingress, compareNets); d != "" {
+			t.Errorf("%v of %v: -want +got:\n%s", tt.modeless, tt.want, d)
+		}
+	}
+}

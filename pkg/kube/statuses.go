@@ -67,6 +67,9 @@ func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status,
 	have = make([]vip.Status, 0, len(want))
 	var todo []vip.Status
 	for _, w := range want {
+		if s.modeless.Load() {
+			w.Ingress = vips(w.Ingress)
+		}
 		r := s.current(w.Service)
 		switch {
 		case r == nil:
@@ -84,6 +87,16 @@ func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status,
 	default:
 	}
 	return have, nil
+}
+
+// vips is a status without the external addresses of gateways, which stand behind
+// VIPs with another mode. Where the API server drops that mode kube-proxy would take
+// them for the Service's.
+func vips(list []vip.Ingress) []vip.Ingress {
+	if !slices.ContainsFunc(list, func(i vip.Ingress) bool { return i.Mode == vip.ModeVIP }) {
+		return list
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(i vip.Ingress) bool { return i.Mode == vip.ModeProxy })
 }
 
 // holds reports whether r's status says w already.

@@ -508,3 +508,50 @@ func TestNewPort(t *testing.T) {
 		})
 	}
 }
+
+// What bears the name of this Service is another cluster's, unless it bears its UID
+// as well: then it was made when the Service had another VIP.
+func TestNamesakes(t *testing.T) {
+	r := newRouter(t)
+	tests := []struct {
+		description string
+		want        bool
+	}{
+		{"herald default/web (ffffffff)", false},
+		{"herald default/web", false},
+		{describe(want("TCP", 80)), true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.description, func(t *testing.T) {
+			f := newFake(t, r, routerAddr)
+			f.set(func() {
+				f.mapped["TCP 80"] = "<NewInternalPort>80</NewInternalPort><NewInternalClient>10.0.0.60</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>" + tt.description + "</NewPortMappingDescription><NewLeaseDuration>100</NewLeaseDuration>"
+			})
+			n := newNode(t, quick)
+			n.set(want("TCP", 80))
+			if tt.want {
+				n.mapped("made", made)
+				return
+			}
+			n.mapped("refused", problem("belongs to 10.0.0.60 port 80"))
+			if f.count("AddPortMapping")+f.count("DeletePortMapping") > 0 {
+				t.Error("it was touched")
+			}
+		})
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	w := want("TCP", 80)
+	if got := describe(w); got != "herald default/web (0a1b2c3d)" {
+		t.Error(got)
+	}
+	w.Service.Namespace, w.Service.Name = strings.Repeat("n", 63), strings.Repeat("s", 63)
+	if got := describe(w); len(got) != descriptionLong || !strings.HasSuffix(got, " (0a1b2c3d)") {
+		t.Errorf("%d bytes: %s", len(got), got)
+	}
+	w.UID = "1"
+	if got := describe(w); !strings.HasSuffix(got, " (1)") {
+		t.Error(got)
+	}
+}
