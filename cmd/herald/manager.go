@@ -220,6 +220,7 @@ func rules(cfg config.Config) plan.Rules {
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		Mode: vip.IPMode(cfg.Services.IPMode), Mark: cfg.Node.Namespace,
 		Forwarding: forwardingRule(cfg.UPnP),
+		NoStatus:   cfg.Services.ReadOnly,
 		Inquire:    !cfg.ARP.SkipDAD,
 		DHCPMode:   cfg.DHCP.Mode,
 		BGP:        routingRule(cfg.BGP),

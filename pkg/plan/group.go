@@ -103,16 +103,21 @@ func (m *maker) seal(u *unit) {
 	}
 }
 
-// isNew reports whether no node has carried a for s yet, so that another host may
-// have it: no status names it, and none was lost with a node that had the claim
-// before. The changes of a lease that stands for several Services say nothing about one.
+// isNew reports whether no node has carried a for s yet, as far as is known, so
+// that another host may have it: no status names it. A claim that has changed hands
+// does not mean that its address was ever bound: it may have been in use. Only
+// where no status is written the claim is all there is to judge by; but the changes
+// of a lease that stands for several Services say nothing about one.
 func (m *maker) isNew(u *unit, s *service, a netip.Addr) bool {
+	if s.control || m.NoStatus {
+		return u.claim.Changes == 0 || !s.control && (!m.Election || s.Lease != "")
+	}
 	for _, o := range u.services {
 		if slices.ContainsFunc(o.Ingress, func(i vip.Ingress) bool { return i.Addr == a }) {
 			return false
 		}
 	}
-	return s.host != "" || u.claim.Changes == 0 || !m.Election || s.Lease != ""
+	return true
 }
 
 // leasedBits is the prefix length of a leased address: that of the server's subnet

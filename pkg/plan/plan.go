@@ -43,6 +43,7 @@ type Rules struct {
 	Mode        vip.IPMode  // of Services that don't say
 	Mark        string      // which installation of Herald this is: a status with another mark is not ours to clear
 	Forwarding  *Forwarding // enable_upnp; nil: no gateway is asked for anything
+	NoStatus    bool        // disable_service_updates: no status says what was announced
 	Inquire     bool        // ask whether an address is free before it is used for the first time (vip_skipdad is false)
 
 	DHCPMode string   // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"

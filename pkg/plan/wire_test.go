@@ -136,7 +136,11 @@ func TestVacant(t *testing.T) {
 			}
 			return w
 		}, asking + "take kubevip-a\na: VIPAnnounced"},
-		{"moved from another node: never asked", func() vip.World { return held(a(), "a", "n1") }, bound},
+		{"moved from another node: never asked", func() vip.World {
+			return held(onWire(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n1")
+		}, bound},
+		{"moved from a node that had not bound it: asked", func() vip.World { return held(a(), "a", "n1") },
+			asking + "take kubevip-a\na: VIPAnnounced"},
 		{"the status says it was announced: never asked", func() vip.World {
 			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a")
 		}, bound},
@@ -180,6 +184,12 @@ func TestVacant(t *testing.T) {
 			}
 		})
 	}
+	t.Run("no status is written: the lease counts", func(t *testing.T) {
+		r := inquiring()
+		r.NoStatus = true
+		diff(t, asks(Make(r, held(a(), "a", "n1"))), bound)
+		diff(t, asks(Make(r, first(a(), "a"))), asking+"take kubevip-a\na: VIPAnnounced")
+	})
 	t.Run("switched off", func(t *testing.T) { diff(t, asks(Make(rules(), first(a(), "a"))), bound) })
 }
 
