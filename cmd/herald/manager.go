@@ -219,6 +219,7 @@ func rules(cfg config.Config) plan.Rules {
 		Lease:    vip.Key{Namespace: cfg.Services.LeaseNamespace, Name: cfg.Services.LeaseName},
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		Mode: vip.IPMode(cfg.Services.IPMode), Mark: cfg.Node.Namespace,
+		Rebalance:  cfg.Services.Rebalance,
 		Forwarding: forwardingRule(cfg.UPnP),
 		NoStatus:   cfg.Services.ReadOnly,
 		Inquire:    !cfg.ARP.SkipDAD,

@@ -78,6 +78,7 @@ type Services struct {
 	Namespace      string // svc_namespace; "" is all of them
 	LeaseNamespace string // where the single lease is when Election is false
 	LeaseName      string // svc_leasename: its name
+	Rebalance      bool   // vip_rebalance: move VIPs to nodes that carry fewer
 	ReadOnly       bool   // disable_service_updates: write nothing to Services
 	IPMode         string // svc_ipmode: "VIP" or "Proxy"
 }

@@ -51,6 +51,7 @@ var errorCases = []struct {
 	{"herald_peers_key=a\x00b", `herald_peers_key="a\x00b" (environment): must be the path of a file with a key`},
 	{"svc_enable=maybe", `svc_enable="maybe" (environment): must be true or false`},
 	{"svc_election=on", `svc_election="on" (environment): must be true or false`},
+	{"vip_rebalance=on", `vip_rebalance="on" (environment): must be true or false`},
 	{"svc_namespace=a,b", `svc_namespace="a,b" (environment): must be one namespace: lower-case letters, digits and dashes, at most 63 of them`},
 	{"svc_leasename=a/b/c", `svc_leasename="a/b/c" (environment): must be the name of a Lease, or namespace/name`},
 	{"svc_leasename=/a", `svc_leasename="/a" (environment): must be the name of a Lease, or namespace/name`},

@@ -110,6 +110,11 @@ var supported = []Option{
 		set:     setIPMode,
 	},
 	{
+		Env: "vip_rebalance", Flag: "rebalance", Type: Bool, Default: "false", Group: ServiceGroup, Since: first,
+		Meaning: "Move VIPs to nodes that carry fewer. One after another, make before break, and to a node that has been up for half a minute, longer if it comes and goes. Without it VIPs stay where they are. Needs `svc_election`.",
+		set:     boolTo(func(c *Config) *bool { return &c.Services.Rebalance }),
+	},
+	{
 		Env: "disable_service_updates", Flag: "disableServiceUpdates", Type: Bool, Default: "false", Group: ServiceGroup, Since: first,
 		Meaning: "Announce VIPs, but write neither status nor annotations to Services.",
 		set:     boolTo(func(c *Config) *bool { return &c.Services.ReadOnly }),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -22,6 +23,8 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
 		n.Label = corev1.LabelNodeExcludeBalancers
 	}
+	_, n.Drained = o.Annotations[drainKey]
+	n.Returns, _ = time.Parse(time.RFC3339, o.Annotations[returnKey])
 	for _, a := range o.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil { // others are host names
 			n.Addresses = appendNew(n.Addresses, addr.Unmap())

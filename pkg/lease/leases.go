@@ -406,6 +406,7 @@ func (l *Leases) noteClaim(x *coordinationv1.Lease, now time.Time) {
 type signature struct {
 	changes   int // versions that matter
 	alive     int
+	calm      int
 	stalled   int
 	strangers int // whose claim is valid
 	vanished  int
@@ -420,8 +421,13 @@ type signature struct {
 func (l *Leases) tell(now time.Time) {
 	s := signature{changes: l.signature.changes}
 	for node, p := range l.peers {
-		if l.alive(node, p, now) {
+		alive := l.alive(node, p, now)
+		p.pulse(alive, now)
+		if alive {
 			s.alive++
+		}
+		if p.calm(now) {
+			s.calm++
 		}
 		if !p.stalled.IsZero() {
 			if now.Sub(p.stalled) > forgive {

@@ -26,6 +26,10 @@ type peer struct {
 	infoText string
 	sight    vip.Sight // on the wire
 
+	steady time.Time // since when it has been alive without a break
+	broke  time.Time // when that ended last
+	breaks int       // how often it did of late
+
 	expected time.Time // since when it has been expected to claim something; zero: nothing is
 	progress time.Time // when it last took a VIP lease
 	stalled  time.Time // when it was found not to claim what is its; zero: it does
@@ -59,10 +63,38 @@ func (p *peer) note(l *coordinationv1.Lease, node string, now time.Time) bool {
 	}
 	if epoch != p.epoch {
 		p.stalled = time.Time{}
+		if p.lease != nil {
+			p.pulse(false, now)
+		}
 	}
 	p.lease, p.changed, p.gone = l, now, false
 	p.epoch, p.fenced, p.released = epoch, fenced, released
 	return !same
+}
+
+// Times of flap damping.
+const (
+	quiet  = 30 * time.Second // how long a node must have been alive to be calm; twice as long for each break
+	breaks = 6                // as many breaks count, at most
+	pardon = 10 * time.Minute // breaks are forgotten after so long without one
+)
+
+// pulse notes whether the node is alive.
+func (p *peer) pulse(alive bool, now time.Time) {
+	switch {
+	case alive && p.steady.IsZero():
+		p.steady = now
+	case !alive && !p.steady.IsZero():
+		p.steady, p.broke, p.breaks = time.Time{}, now, min(p.breaks+1, breaks)
+	}
+	if now.Sub(p.broke) > pardon {
+		p.breaks = 0
+	}
+}
+
+// calm reports whether the node has been alive for so long that VIPs may be moved to it.
+func (p *peer) calm(now time.Time) bool {
+	return !p.steady.IsZero() && now.Sub(p.steady) >= quiet<<p.breaks
 }
 
 // nodeOf is the node whose node lease l is, or "".
@@ -104,7 +136,7 @@ func (l *Leases) members(now time.Time, info vip.Info) []vip.Member {
 		}
 		all = append(all, vip.Member{
 			Name: name, Epoch: p.epoch, Alive: l.alive(name, p, now),
-			Stalled: !p.stalled.IsZero(), Info: p.info,
+			Stalled: !p.stalled.IsZero(), Calm: p.calm(now), Info: p.info,
 		})
 	}
 	slices.SortFunc(all, func(a, b vip.Member) int { return strings.Compare(a.Name, b.Name) })

@@ -41,6 +41,10 @@ func (m *maker) place() {
 			u.target.units++
 		}
 	}
+	if self != nil && m.Election {
+		m.restore(self)
+		m.rebalance(self)
+	}
 }
 
 // former is the node that a free unit was on, if it may have it again: the one

@@ -151,7 +151,9 @@ func newMaker(r Rules, w vip.World) *maker {
 	m := &maker{Rules: r, World: w, members: make(map[string]*member, len(w.Members))}
 	excluded := make(map[string]string)
 	labelled := labels(w)
+	drained := make(map[string]bool)
 	for _, n := range w.Nodes {
+		drained[n.Name] = n.Drained
 		if n.Name == w.Self {
 			m.hosts = n.Addresses
 		}
@@ -168,6 +170,8 @@ func newMaker(r Rules, w vip.World) *maker {
 		switch {
 		case x.Name == w.Self && w.Stopping:
 			mb.refuses = "its Herald is stopping"
+		case drained[x.Name]:
+			mb.refuses = "it is drained (herald undrain " + x.Name + " ends that)"
 		case x.Info.Alone:
 			mb.refuses = "it reaches too few other nodes on the VIPs' link"
 		case x.Name != w.Self && x.Info.Excluded != "":

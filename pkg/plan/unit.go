@@ -80,10 +80,10 @@ func (m *maker) own(u *unit) {
 		return
 	}
 	switch fault := m.barred(u, self); {
-	case fault == "":
-		m.stakes(u, vip.Take, "")
 	case u.target != nil:
 		m.stakes(u, vip.Give, u.target.Name)
+	case fault == "":
+		m.stakes(u, vip.Take, "")
 	case u.control && self.refuses == "":
 		m.stakes(u, vip.Take, "") // there is nothing better
 	default:

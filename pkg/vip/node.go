@@ -16,6 +16,9 @@ type Node struct {
 
 	// Annotations are those of this process's own node whose prefix Herald was told
 	// (annotation), without it. There may be passwords among them.
+	Drained bool      // an operator wants it to carry no VIP (herald drain)
+	Returns time.Time // until then it gets back what it gave away when it was drained (herald undrain)
+
 	Annotations map[string]Secret
 }
 
@@ -54,6 +57,7 @@ type Member struct {
 	// Stalled: it was the one to claim a VIP and has claimed none for a while.
 	// Others then go ahead of it.
 	Stalled bool
+	Calm    bool // it has been alive for so long that others may move VIPs to it
 	Info    Info
 }
 
