@@ -37,6 +37,7 @@ type Rules struct {
 	ClassOnly   bool        // lb_class_only
 	ClassStrict bool        // lb_class_legacy_handling is false
 	Election    bool        // svc_election: a lease for each unit, else one for all
+	Rebalance   bool        // vip_rebalance: move units to nodes that carry fewer
 	Lease       vip.Key     // the lease for all (svc_leasename)
 	Bits4       int         // prefix length of bound IPv4 addresses; 0: that of the link's subnet
 	Bits6       int         // the same for IPv6

@@ -1,0 +1,93 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// crowd is n Services, all held by n1, and the other nodes calm.
+func crowd(n int) vip.World {
+	var all []vip.Service
+	for i := range n {
+		all = append(all, svc(fmt.Sprintf("s%d", i), fmt.Sprintf("10.77.0.%d", 50+i), func(s *vip.Service) { s.Created = epoch.Add(time.Duration(i) * time.Second) }))
+	}
+	w := world(all...)
+	for _, s := range all {
+		w = held(w, s.Key.Name, "n1")
+	}
+	for i := range w.Members {
+		w.Members[i].Calm = true
+	}
+	return w
+}
+
+// gives is what the plan gives away.
+func gives(p vip.Plan) string {
+	var all []string
+	for _, s := range p.Tenures {
+		if s.Do == vip.Give {
+			all = append(all, s.Lease.Name+" to "+s.To)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestRebalance(t *testing.T) {
+	tests := []struct {
+		name   string
+		n      int
+		change func(*Rules, *vip.World)
+		want   string
+	}{
+		{name: "the youngest, one at a time", n: 4, want: "kubevip-s3 to n2"},
+		{name: "not without the option", n: 4, change: func(r *Rules, _ *vip.World) { r.Rebalance = false }},
+		{name: "a difference of one is none", n: 1},
+		{name: "not to a node that came back just now", n: 4, change: func(_ *Rules, w *vip.World) { w.Members[1].Calm = false }, want: "kubevip-s3 to n3"},
+		{name: "not to a stalled one", n: 4, change: func(_ *Rules, w *vip.World) { w.Members[1].Stalled, w.Members[2].Calm = true, false }},
+		{name: "the next once the last has arrived", n: 4, change: func(_ *Rules, w *vip.World) {
+			w.Leaving[key("kubevip-s3")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+		}},
+		{name: "not while the API server is away", n: 4, change: func(_ *Rules, w *vip.World) { w.Tenure.Blind = w.Now }},
+		{name: "only where it may be", n: 4, change: func(_ *Rules, w *vip.World) {
+			for i := range w.Services {
+				w.Services[i].Local, w.Services[i].Endpoints = true, vip.Endpoints{Ready: []string{"n1", "n3"}}
+			}
+		}, want: "kubevip-s3 to n3"},
+		{name: "a drained node gives all, and evenly", n: 4, change: func(_ *Rules, w *vip.World) {
+			w.Nodes = []vip.Node{{Name: "n1", Drained: true}, {Name: "n2"}, {Name: "n3"}}
+		}, want: "kubevip-s0 to n3, kubevip-s1 to n2, kubevip-s2 to n2, kubevip-s3 to n3"},
+		{name: "to a drained node goes nothing", n: 4, change: func(_ *Rules, w *vip.World) {
+			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", Drained: true}, {Name: "n3"}}
+		}, want: "kubevip-s3 to n3"},
+		{name: "what came from a node that returns goes back", n: 4, change: func(r *Rules, w *vip.World) {
+			r.Rebalance = false
+			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", Returns: w.Now.Add(time.Minute)}, {Name: "n3"}}
+			for _, name := range []string{"s0", "s2"} {
+				c := w.Claims[key("kubevip-"+name)]
+				c.From = "n2"
+				w.Claims[key("kubevip-"+name)] = c
+			}
+		}, want: "kubevip-s0 to n2, kubevip-s2 to n2"},
+		{name: "until its time is over", n: 4, change: func(r *Rules, w *vip.World) {
+			r.Rebalance = false
+			w.Nodes = []vip.Node{{Name: "n2", Returns: w.Now}}
+			w.Claims[key("kubevip-s0")] = vip.Claim{Holder: "n1", Valid: true, From: "n2"}
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := rules(), crowd(tt.n)
+			r.Rebalance = true
+			if tt.change != nil {
+				tt.change(&r, &w)
+			}
+			if got := gives(Make(r, w)); got != tt.want {
+				t.Errorf("gives %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
