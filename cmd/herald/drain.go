@@ -46,7 +46,7 @@ func moveCommand(use, short, long string, do func(*mover, context.Context) error
 		defer cancel()
 		node := strings.ToLower(args[0])
 		return do(&mover{
-			node: node, timeout: *timeout, say: func(text string) { c.Println(text) },
+			node: node, timeout: *timeout, say: func(text string) { fmt.Fprintln(c.OutOrStdout(), text) },
 			read: func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, "") },
 			mark: func(ctx context.Context) error { return kube.Drain(ctx, access, node, time.Now()) },
 			unmark: func(ctx context.Context) error {

@@ -245,10 +245,38 @@ func TestBrieflyStopped(t *testing.T) {
 	}
 }
 
-// A node cut from the API server withdraws by the renew deadline, before anyone
-// takes over.
+// A node cut from the API server, which the others reach, yields: they take over,
+// and two never answer for long.
 func TestCutFromAPI(t *testing.T) {
-	f := start(t, env("vip_leaseduration", "8", "vip_renewdeadline", "5", "vip_retryperiod", "1"))
+	f := start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	if err := cluster.CutAPI(s.owner); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.ConnectAPI(s.owner) })
+	cut := time.Now()
+	to := s.moved(12 * time.Second) // the renew deadline, and some
+	t.Logf("%s took over after %v", to, time.Since(cut).Round(time.Millisecond))
+	time.Sleep(time.Second)
+	cluster.ConnectAPI(s.owner)
+	f.ready(s.owner)
+	time.Sleep(2 * time.Second)
+	w, _ := s.report()
+	if w.LongestDouble > time.Second {
+		t.Errorf("two nodes answered for %v", w.LongestDouble)
+	}
+	if w.LongestSilence > time.Second {
+		t.Errorf("unanswered for %v", w.LongestSilence)
+	}
+	if got := owner(t, "a"); got != to {
+		t.Errorf("it moved on to %s", got)
+	}
+}
+
+// The same where nodes don't watch each other: it withdraws by the renew
+// deadline, before anyone takes over.
+func TestCutFromAPIUnwatched(t *testing.T) {
+	f := start(t, env("vip_leaseduration", "8", "vip_renewdeadline", "5", "vip_retryperiod", "1", "herald_peers_port", "0"))
 	s := watch(t, "a", "10.77.0.50")
 	if err := cluster.CutAPI(s.owner); err != nil {
 		t.Fatal(err)
@@ -273,6 +301,193 @@ func TestCutFromAPI(t *testing.T) {
 	if got := owner(t, "a"); got != to {
 		t.Errorf("it moved on to %s", got)
 	}
+}
+
+// Both cables of the owner are cut, and it sees no link go down: noticed on the
+// wire. Back after longer than its renew deadline it has let go.
+func TestCutOff(t *testing.T) {
+	f := start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	cutOff := func() {
+		t.Helper()
+		if err := errors.Join(cluster.Cut(s.owner), cluster.CutAPI(s.owner)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back := func() error { return errors.Join(cluster.Reconnect(s.owner), cluster.ConnectAPI(s.owner)) }
+	t.Cleanup(func() { back() })
+	cutOff()
+	cut := time.Now()
+	to := s.moved(3 * time.Second)
+	t.Logf("%s took over after %v", to, time.Since(cut).Round(time.Millisecond))
+	time.Sleep(12 * time.Second)
+	if err := back(); err != nil {
+		t.Fatal(err)
+	}
+	f.ready(s.owner)
+	time.Sleep(2 * time.Second)
+	w, _ := s.report()
+	if w.LongestSilence > 2*time.Second {
+		t.Errorf("unanswered for %v", w.LongestSilence)
+	}
+	if w.LongestDouble > time.Second {
+		t.Errorf("two nodes answered for %v", w.LongestDouble)
+	}
+	if got := owner(t, "a"); got != to {
+		t.Errorf("it moved on to %s", got)
+	}
+}
+
+// Only the LAN is cut, at the switch, so that the owner's link stays up: the others
+// notice, and it learns from the API server that it carries nothing.
+func TestCutFromLAN(t *testing.T) {
+	f := start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	if err := cluster.Cut(s.owner); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.Reconnect(s.owner) })
+	to := s.moved(3 * time.Second)
+	until(t, 5*time.Second, "the node that was cut off carries VIPs", func(context.Context) error {
+		if left := vips(t, s.owner); len(left) > 0 {
+			return fmt.Errorf("%v", left)
+		}
+		return nil
+	})
+	if err := f.node[s.owner].WaitLog(bound(t, 5*time.Second), "reaches too few other nodes"); err != nil {
+		t.Error(err)
+	}
+	for i, name := range []string{"b", "c", "d"} { // no new one goes there
+		create(t, web(name, fmt.Sprintf("10.77.0.%d", 51+i)))
+		if got := owner(t, name); got == s.owner {
+			t.Errorf("%s went to the node that is cut off", name)
+		}
+	}
+	if err := cluster.Reconnect(s.owner); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.node[s.owner].WaitLog(bound(t, 10*time.Second), "reaches the other nodes on the VIPs' link again"); err != nil {
+		t.Error(err)
+	}
+	w, _ := s.report()
+	if w.LongestSilence > 2*time.Second {
+		t.Errorf("unanswered for %v", w.LongestSilence)
+	}
+	if w.LongestDouble > time.Second {
+		t.Errorf("two nodes answered for %v", w.LongestDouble)
+	}
+	if got := owner(t, "a"); got != to {
+		t.Errorf("it moved on to %s", got)
+	}
+}
+
+// A firewall blocks the port by which the owner is watched: nothing moves, and
+// the operator is told.
+func TestPortBlocked(t *testing.T) {
+	f := start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	block(t, s.owner, 7947)
+	other := others(s.owner)[0]
+	if err := f.node[other].WaitLog(bound(t, 20*time.Second), "mute"); err != nil {
+		t.Error(err)
+	}
+	until(t, 10*time.Second, "herald status does not tell", func(context.Context) error {
+		if out := command(t, "status"); !strings.Contains(out, "hears no Herald on "+s.owner) {
+			return errors.New(out)
+		}
+		return nil
+	})
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
+		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
+	}
+}
+
+// The API server is away for longer than any lease lasts: all VIPs stay, and none
+// moves when it comes back.
+func TestAPIServerAway(t *testing.T) {
+	start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
+	s := watch(t, "a", "10.77.0.50")
+	if err := cluster.StopAPI(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.StartAPI(context.Background()) })
+	time.Sleep(20 * time.Second)
+	if err := cluster.StartAPI(bound(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Second)
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
+		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
+	}
+}
+
+// The API server is away and the owner dies: the others agree without it, and
+// write down what they agreed on when it is back.
+func TestAPIServerAwayAndOwnerKilled(t *testing.T) {
+	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
+	f.killed = true
+	s := watch(t, "a", "10.77.0.50")
+	if err := cluster.StopAPI(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cluster.StartAPI(context.Background()) })
+	time.Sleep(10 * time.Second)
+	f.node[s.owner].Kill()
+	killed := time.Now()
+	to := s.moved(5 * time.Second)
+	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
+	time.Sleep(5 * time.Second)
+	if err := cluster.StartAPI(bound(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, 20*time.Second, "the lease does not name the new owner", func(ctx context.Context) error {
+		out, err := cluster.Kubectl(ctx, "get", "lease", "kubevip-a", "-o", "jsonpath={.spec.holderIdentity}")
+		if err != nil || out != to {
+			return fmt.Errorf("%q %v", out, err)
+		}
+		return nil
+	})
+	w, _ := s.report()
+	if w.LongestSilence > time.Second {
+		t.Errorf("unanswered for %v", w.LongestSilence)
+	}
+	if w.LongestDouble > lifetime {
+		t.Errorf("two nodes answered for %v", w.LongestDouble)
+	}
+}
+
+// A drained node hands over what it has, and gets it back: no connection fails.
+func TestDrain(t *testing.T) {
+	start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	out := command(t, "drain", s.owner)
+	if !strings.Contains(out, "carries no VIP any more") {
+		t.Error(out)
+	}
+	to := owner(t, "a")
+	if to == s.owner {
+		t.Errorf("it is still on %s", to)
+	}
+	if out := command(t, "status"); !strings.Contains(out, "drained") {
+		t.Errorf("herald status does not tell:\n%s", out)
+	}
+	if out := command(t, "undrain", s.owner); !strings.Contains(out, "carries VIPs again") {
+		t.Error(out)
+	}
+	until(t, 5*time.Second, "it did not come back", func(context.Context) error {
+		if got := owner(t, "a"); got != s.owner {
+			return errors.New(got)
+		}
+		return nil
+	})
+	time.Sleep(time.Second)
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond {
+		t.Errorf("unanswered for %v", w.LongestSilence)
+	}
+	intact(t, c, 2)
 }
 
 // The link of the VIP goes down: handed over at once.

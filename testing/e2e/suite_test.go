@@ -415,3 +415,34 @@ func reach(t *testing.T, url string) {
 func others(node string) []string {
 	return slices.DeleteFunc(slices.Clone(cluster.Nodes()), func(n string) bool { return n == node })
 }
+
+// command runs herald as an operator does, with an administrator's kubeconfig.
+func command(t *testing.T, args ...string) string {
+	t.Helper()
+	file, err := cluster.Kubeconfig(t.Context(), "admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cluster.Run(t.Context(), "cp", append([]string{herald}, append(args, "--kubeconfig", file)...)...)
+	if err != nil {
+		t.Errorf("herald %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+// block has a node's firewall drop what comes and goes by a port, until the test ends.
+func block(t *testing.T, node string, port int) {
+	t.Helper()
+	rules := fmt.Sprintf(`table inet e2e_block {
+		chain in { type filter hook input priority -300; th dport %d drop; }
+		chain out { type filter hook output priority -300; th dport %d drop; }
+	}`, port, port)
+	file := filepath.Join(t.TempDir(), "block.nft")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := cluster.Run(t.Context(), node, "nft", "-f", file); err != nil {
+		t.Fatal(err, out)
+	}
+	t.Cleanup(func() { cluster.Run(context.Background(), node, "nft", "delete", "table", "inet", "e2e_block") })
+}
