@@ -29,7 +29,7 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show which node announces which VIP, and what is wrong",
 		Long: "Show every Service of type LoadBalancer with its VIPs, the node that owns them, since when, the\n" +
-			"ipMode its status says, and what is wrong. It reads Services, Leases and Events only, and works\n" +
+			"ipMode its status says, and what is wrong. It reads Services, Leases, Events and Nodes, and works\n" +
 			"from any machine with a kubeconfig.",
 		Args: cobra.NoArgs,
 	}
@@ -148,7 +148,10 @@ type view struct {
 }
 
 // A nodeLine is what a node lease says.
-type nodeLine struct{ lease.NodeLease }
+type nodeLine struct {
+	lease.NodeLease
+	node vip.Node // as Kubernetes has it; zero if that is not known
+}
 
 func (n nodeLine) state(now time.Time) string {
 	if bad := n.trouble(now); bad != "" {
@@ -172,6 +175,10 @@ func (n nodeLine) trouble(now time.Time) string {
 		return "silent for " + duration.HumanDuration(silent)
 	case n.Info.Excluded != "":
 		return "carries no VIP: " + n.Info.Excluded
+	case n.node.Drained:
+		return "carries no VIP: it is drained; herald undrain " + n.Name + " ends that"
+	case n.node.Excluded != "":
+		return "carries no VIP of a Service: " + n.node.Excluded
 	case n.Info.Alone:
 		return "carries no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
 	}
@@ -196,10 +203,15 @@ func newView(s kube.Snapshot, now time.Time) view {
 	for _, l := range s.Leases {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
 		if n, ok := lease.ReadNode(l); ok {
-			v.nodes = append(v.nodes, nodeLine{n})
+			v.nodes = append(v.nodes, nodeLine{NodeLease: n})
 		}
 		if who := l.Spec.HolderIdentity; who != nil && l.Spec.AcquireTime != nil && l.Annotations[lease.ClaimAnnotation] != "" && !strings.HasPrefix(l.Name, "kubevip-") {
 			v.since[*who] = l.Spec.AcquireTime.Time
+		}
+	}
+	for _, n := range s.Nodes {
+		if i := slices.IndexFunc(v.nodes, func(l nodeLine) bool { return l.Name == n.Name }); i >= 0 {
+			v.nodes[i].node = n
 		}
 	}
 	slices.SortFunc(v.nodes, func(a, b nodeLine) int { return strings.Compare(a.Name, b.Name) })

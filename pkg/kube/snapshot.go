@@ -11,6 +11,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -22,7 +23,8 @@ import (
 type Snapshot struct {
 	Services []vip.Service // of type LoadBalancer; their Endpoints are not read
 	Leases   []*coordinationv1.Lease
-	Events   []Event // Herald's own about Services, oldest first
+	Nodes    []vip.Node // none if they may not be read
+	Events   []Event    // Herald's own about Services, oldest first
 }
 
 // An Event is a Note as the API server keeps it.
@@ -58,6 +60,14 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 			s.Leases = append(s.Leases, &l.Items[i])
 		}
 	})
+	nodes := list(ctx, a.core, "nodes", "", "", func(l *corev1.NodeList) {
+		for i := range l.Items {
+			s.Nodes = append(s.Nodes, *readNode(&l.Items[i], ""))
+		}
+	})
+	if apierrors.IsForbidden(nodes) {
+		nodes = nil // whoever looks after a namespace sees the rest
+	}
 	events := list(ctx, a.core, "events", namespace, "involvedObject.kind=Service,source="+component, func(l *corev1.EventList) {
 		for i := range l.Items {
 			s.Events = append(s.Events, readEvent(&l.Items[i]))
@@ -67,7 +77,7 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 	slices.SortStableFunc(s.Events, func(a, b Event) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order, b.order), a.Service.Compare(b.Service))
 	})
-	return s, errors.Join(services, leases, events)
+	return s, errors.Join(services, leases, nodes, events)
 }
 
 // list reads all of one kind, page by page.

@@ -213,6 +213,7 @@ func (p *Peers) watch(ctx context.Context, now time.Time) (silence bool) {
 			found := p.ask(ctx, here, addr)
 			p.mu.Lock()
 			p.table.asked(o, found, now, time.Now())
+			p.meters.guard(o.name, o.state == vip.Alive && o.answered && o.open)
 			changed := p.table.take()
 			p.mu.Unlock()
 			if !alive {
@@ -305,6 +306,9 @@ func (p *Peers) tell(changed []news) {
 			continue
 		}
 		p.meters.show(n.node, n.is)
+		if n.was != n.is {
+			p.meters.guard(n.node, false)
+		}
 		if n.was != n.is || n.closed {
 			p.say(n)
 		}

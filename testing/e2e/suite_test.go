@@ -446,3 +446,23 @@ func block(t *testing.T, node string, port int) {
 	}
 	t.Cleanup(func() { cluster.Run(context.Background(), node, "nft", "delete", "table", "inet", "e2e_block") })
 }
+
+// guarded waits until the Heralds would notice the death of one another: a moment
+// after they have met.
+func guarded(t *testing.T) {
+	t.Helper()
+	until(t, 15*time.Second, "the nodes don't watch each other", func(ctx context.Context) error {
+		for _, n := range cluster.Nodes() {
+			metrics, err := cluster.Get(ctx, n, "http://127.0.0.1:2112/metrics")
+			if err != nil {
+				return err
+			}
+			for _, o := range others(n) {
+				if want := fmt.Sprintf("herald_peers_guarded{node=%q} 1\n", o); !strings.Contains(metrics, want) {
+					return fmt.Errorf("%s does not watch %s", n, o)
+				}
+			}
+		}
+		return nil
+	})
+}
