@@ -36,6 +36,10 @@ type Options struct {
 	Restart time.Duration
 	Drain   time.Duration // how long a route that is about to go is shown as such
 
+	// Most is how many routes a peer may send before its session is ended: gobgp
+	// keeps them all, used or not. 0 is half a million, which take 200 MB.
+	Most int
+
 	Log  *slog.Logger
 	Poke func() // called when a session changed; must not block
 }
@@ -55,6 +59,9 @@ type Speaker struct {
 
 // New makes a Speaker. Run does the work.
 func New(o Options) *Speaker {
+	if o.Most == 0 {
+		o.Most = 500_000
+	}
 	s := &Speaker{o: o, peers: make(map[string]*peer), changed: make(chan struct{}, 1)}
 	s.metrics = newMetrics()
 	return s

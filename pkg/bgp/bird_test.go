@@ -154,7 +154,7 @@ func TestFullTable(t *testing.T) {
 	meanwhile := time.Since(began)
 	p := s.peers[r.v4().String()]
 	await(t, 30*time.Second, "the full table", func() error {
-		if have := received(p); have < size {
+		if have := p.kept(); have < size {
 			return fmt.Errorf("%d routes", have)
 		}
 		return nil
@@ -176,6 +176,28 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// What a peer sends is bounded: one that sends more is told why it has no session.
+func TestFlood(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 31)
+	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "all") + "protocol static { ipv4; route 20.0.0.0/24 blackhole; route 20.0.1.0/24 blackhole; route 20.0.2.0/24 blackhole; }\n")
+	s := speak(t, func(o *Options) { o.Most = 2 }, vip.Peer{Address: r.v4(), AS: 65001})
+	s.say("198.51.100.7/32")
+	await(t, 20*time.Second, "the end of the session", func() error {
+		if x := s.Sessions()[0]; x.Up() || !strings.Contains(x.Reason, "more than 2 routes") {
+			return fmt.Errorf("%+v", x)
+		}
+		return nil
+	})
+	if out, err := r.birdc("show protocols all herald"); err != nil || !strings.Contains(out, "filter what is sent") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	time.Sleep(2 * look)
+	if x := s.Sessions()[0]; x.Up() {
+		t.Errorf("%+v", x)
+	}
 }
 
 // A router that does not answer, is killed, comes back, and resets sessions: the
@@ -297,15 +319,6 @@ func speakAlone(words []string) int {
 		return 1
 	}
 	return 0
-}
-
-// received is how many routes gobgp keeps of a peer.
-func received(p *peer) int {
-	r, err := p.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_ADJ_IN, Family: ipv4Unicast, Name: p.at.remote})
-	if err != nil {
-		return 0
-	}
-	return int(r.NumPath)
 }
 
 // table is how many prefixes are in the table of a peer's speaker.

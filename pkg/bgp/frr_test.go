@@ -154,6 +154,30 @@ func TestIBGP(t *testing.T) {
 	}
 }
 
+// An old router that knows no capabilities is told of IPv4 prefixes; one that
+// offers what Herald does not have is told of all.
+func TestCapabilities(t *testing.T) {
+	t.Parallel()
+	for n, tt := range map[int]struct {
+		line string
+		v6   map[string]string
+	}{
+		14: {" neighbor 10.14.0.2 dont-capability-negotiate", map[string]string{}},
+		15: {" neighbor 10.15.0.2 capability dynamic\n neighbor 10.15.0.2 capability extended-nexthop", map[string]string{"2001:db8::7/128": "fd15::2"}},
+	} {
+		t.Run(tt.line, func(t *testing.T) {
+			t.Parallel()
+			r := newRouter(t, n)
+			r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", tt.line))
+			s := speak(t, nil, vip.Peer{Address: r.v4(), AS: 65001})
+			s.say("198.51.100.7/32", "2001:db8::7/128")
+			s.up()
+			r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
+			r.has("ipv6", tt.v6)
+		})
+	}
+}
+
 // Where nobody has an address: the router is found by its advertisements, and IPv4
 // prefixes get an IPv6 next hop.
 func TestUnnumbered(t *testing.T) {

@@ -22,6 +22,7 @@ const (
 	farHops = 64              // TTL towards an eBGP peer that is more than one hop away
 	waiting = "waiting"       // the state of a session that can't be tried yet
 	rejoin  = 5 * time.Second // gobgp's pause after a session ended
+	ban     = 5 * time.Minute // the pause after a peer sent too many routes
 )
 
 // A peer is the speaker for one peer. run owns what has no lock.
@@ -31,27 +32,30 @@ type peer struct {
 	metrics *metrics
 	log     *slog.Logger
 	server  *speaker // nil until the session can be tried
-	at      seat     // what the session was set up with
+	at      seat     // what the session was set up with; zero: it is not
+	called  bool     // it was, at least once
 	told    map[netip.Prefix]advert
 	unsaid  string // what could not be advertised, once told
 	router  neighbour
 
-	sent, received uint64 // UPDATE messages, as far as the metrics know
+	banned         time.Time // until then there is to be no session
+	sent, received uint64    // UPDATE messages, as far as the metrics know
 
 	wake  chan struct{} // cap 1
 	gone  chan struct{} // closed by stop
 	ended chan struct{} // closed when run has returned
 
-	mu     sync.Mutex
-	want   []vip.Route
-	state  string
-	since  time.Time
-	reason string
-	count  int    // prefixes told
-	flaps  uint64 // sessions that ended
-	bye    string
-	remote string        // the peer's address as gobgp tells it
-	turned chan struct{} // cap 1: the state changed
+	mu      sync.Mutex
+	want    []vip.Route
+	state   string
+	since   time.Time
+	reason  string
+	count   int    // prefixes told
+	flaps   uint64 // sessions that ended
+	bye     string
+	parting bool          // this node ends the session
+	remote  string        // the peer's address as gobgp tells it
+	turned  chan struct{} // cap 1: the state changed
 }
 
 func newPeer(c vip.Peer, o Options, m *metrics) *peer {
@@ -151,8 +155,12 @@ func (p *peer) keep() {
 		}
 	}
 	p.tell(at)
-	if p.at.key() != at.key() {
+	switch {
+	case time.Now().Before(p.banned):
+	case p.at.key() != at.key():
 		p.call(at)
+	case p.flooded():
+		p.shun()
 	}
 }
 
@@ -169,8 +177,7 @@ func (p *peer) begin(at seat) (err error) {
 // call begins to try for a session, in place of another.
 func (p *peer) call(at seat) {
 	ctx := context.Background()
-	first := p.at == (seat{})
-	if !first {
+	if p.at != (seat{}) {
 		p.log.Info("the BGP session is set up anew", "to", at.remote, "from", at.source)
 		if err := p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.at.remote}); err != nil {
 			p.learn(err.Error())
@@ -179,12 +186,12 @@ func (p *peer) call(at seat) {
 	p.mu.Lock()
 	p.remote, p.reason = bare(at.remote), ""
 	p.mu.Unlock()
-	if err := p.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.neighbor(at, first)}); err != nil {
+	if err := p.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.neighbor(at, !p.called)}); err != nil {
 		p.learn(err.Error())
 		p.at = seat{}
 		return
 	}
-	p.at = at
+	p.at, p.called = at, true
 }
 
 // neighbor is the peer as gobgp takes it.
@@ -307,7 +314,7 @@ func (p *peer) hear(e *api.WatchEventResponse) {
 	if up {
 		p.reason = ""
 	}
-	reason, count := p.reason, p.count
+	reason, count, parting := p.reason, p.count, p.parting
 	p.mu.Unlock()
 	p.server.listen.connecting.Store(!up)
 	nudge(p.turned)
@@ -315,12 +322,43 @@ func (p *peer) hear(e *api.WatchEventResponse) {
 	switch {
 	case up && was != vip.Established:
 		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", count)
-	case !up && was == vip.Established:
+	case !up && was == vip.Established && !parting: // else it was told before
 		p.log.Warn("BGP session down", "reason", reason)
 	}
 	if was != now {
 		p.o.Poke()
 	}
+}
+
+// flooded reports whether the peer sent more routes than there is room for. It looks
+// only if the peer has sent anything since.
+func (p *peer) flooded() bool {
+	_, received := p.updates()
+	if received == p.received {
+		return false
+	}
+	return p.kept() > p.o.Most
+}
+
+// kept is how many routes of the peer gobgp keeps.
+func (p *peer) kept() int {
+	n := 0
+	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
+		r, err := p.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_ADJ_IN, Family: f, Name: p.at.remote})
+		if err == nil {
+			n += int(r.NumPath)
+		}
+	}
+	return n
+}
+
+// shun ends the session of a peer that floods this node, for a while.
+func (p *peer) shun() {
+	why := fmt.Sprintf("more than %d routes, and this node needs none: filter what is sent to it", p.o.Most)
+	p.log.Warn("the BGP session is ended, since the peer sends too much", "reason", why, "again", ban)
+	p.part(why)
+	p.at, p.banned = seat{}, time.Now().Add(ban)
+	p.learn("the peer sent " + why)
 }
 
 // leave withdraws everything and says why the session ends. It waits until that
@@ -329,9 +367,21 @@ func (p *peer) leave(why string) {
 	if p.server == nil {
 		return
 	}
+	if p.up() {
+		p.log.Info("this node ends the BGP session", "reason", why)
+		_ = p.server.DeletePath(context.Background(), &api.DeletePathRequest{}) // all of ours
+	}
+	p.part(why)
+	give(p.server)
+}
+
+// part ends the session with words (RFC 9003), which are at most 128 bytes long.
+func (p *peer) part(why string) {
 	ctx := context.Background()
 	if p.up() {
-		_ = p.server.DeletePath(ctx, &api.DeletePathRequest{}) // all of ours
+		p.mu.Lock()
+		p.parting = true
+		p.mu.Unlock()
 		_ = p.server.DisablePeer(ctx, &api.DisablePeerRequest{Address: p.at.remote, Communication: why})
 		for deadline := time.After(goodbye); p.up(); {
 			select {
@@ -345,5 +395,7 @@ func (p *peer) leave(why string) {
 	if p.at != (seat{}) {
 		_ = p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.at.remote})
 	}
-	give(p.server)
+	p.mu.Lock()
+	p.parting = false
+	p.mu.Unlock()
 }
