@@ -17,6 +17,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/testing/lab"
 )
@@ -117,7 +118,7 @@ func served(t *testing.T, vip string) {
 // no node has the address; then what takes a node out of the set, and how fast.
 func TestBGP(t *testing.T) {
 	frr, bird := routers(t)
-	f := start(t, bgpEnv())
+	f := start(t, bgpEnv("vip_leaseduration", "4", "vip_renewdeadline", "3", "vip_retryperiod", "1"))
 	f.killed = true // of one of them the node lease is left
 	create(t, web("a", "10.79.0.50,fd79::50"))
 	hops(t, frr, "10.79.0.50", 3, 10*time.Second)
@@ -188,6 +189,27 @@ func TestBGP(t *testing.T) {
 		t.Fatal(err)
 	}
 	hops(t, frr, "10.79.0.50", 3, 20*time.Second)
+
+	// Without an API server the routes stay, long after the node leases are too old.
+	c = connect(t, "10.79.0.50:80")
+	if err := cluster.StopAPI(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(5 * time.Second)
+	have, err := frr.Hops(t.Context(), "10.79.0.50")
+	if err := cluster.StartAPI(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err != nil || len(have) != 3 {
+		t.Errorf("without an API server for 5 s the next hops are %v, %v", have, err)
+	}
+	time.Sleep(time.Second)
+	r = c.Stop()
+	t.Logf("without an API server\n%s", r)
+	if len(r.Failures) > 0 {
+		t.Errorf("%d connections failed without an API server", len(r.Failures))
+	}
+	hops(t, frr, "10.79.0.50", 3, 10*time.Second)
 
 	// The Service goes, and its routes with it.
 	if err := cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
@@ -277,11 +299,18 @@ func TestBGPLocal(t *testing.T) {
 	}
 }
 
-// With an election the owner alone is the next hop, and hands over without a gap.
+// With an election the owner alone is the next hop, and hands over without a gap; the
+// peers are named by annotations.
 // ARP and BGP side by side: a Service says which it wants.
 func TestBGPElection(t *testing.T) {
 	frr, _ := routers(t)
-	f := start(t, bgpEnv("svc_election", "true", "vip_arp", "true", "herald_bgp_communities", "65000:7"))
+	for _, n := range cluster.Nodes() {
+		annotate(t, n, `{"example.com/bgp-peers-0-peer-ip":"10.77.0.1","example.com/bgp-peers-0-peer-asn":"65001"}`)
+		t.Cleanup(func() {
+			annotate(t, n, `{"example.com/bgp-peers-0-peer-ip":null,"example.com/bgp-peers-0-peer-asn":null}`)
+		})
+	}
+	f := start(t, bgpEnv("bgp_peers", "", "annotation", "example.com", "svc_election", "true", "vip_arp", "true", "herald_bgp_communities", "65000:7"))
 	create(t, web("routed", "10.79.0.52", lab.Annotated("heraldvip.io/announce", "bgp"), lab.Annotated("heraldvip.io/bgp-med", "9")))
 	create(t, web("both", "10.77.0.53"))
 	create(t, web("arp", "10.77.0.54", lab.Annotated("heraldvip.io/announce", "arp")))
@@ -430,4 +459,13 @@ func rss(t *testing.T, pid int) string {
 		}
 	}
 	return ""
+}
+
+// annotate merges annotations into a Node.
+func annotate(t *testing.T, node, annotations string) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":%s}}`, annotations)
+	if _, err := cluster.Client().CoreV1().Nodes().Patch(context.Background(), node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Error(err)
+	}
 }
