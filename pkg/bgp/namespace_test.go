@@ -348,3 +348,5 @@ func linkNamed(t testing.TB, name string) *net.Interface {
 	must(t, err)
 	return l
 }
+
+func quiet(t testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
