@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -329,15 +329,21 @@ func TestBGPThousand(t *testing.T) {
 	frr, bird := routers(t)
 	f := start(t, bgpEnv("vip_interface", "lo")) // as kube-vip's manifests for BGP have it
 	began := time.Now()
+	var group errgroup.Group
+	group.SetLimit(16)
 	for i := range many {
-		create(t, web(fmt.Sprint("many-", i), netip.AddrFrom4([4]byte{10, 80, byte(i >> 8), byte(i)}).String(),
-			func(s *corev1.Service) {
-				// Its EndpointSlice will have the labels, too. No kube-proxy looks at what bears the second:
-				// five of them at work on a thousand Services are all that is seen otherwise.
-				s.Labels = map[string]string{"test": "thousand", "service.kubernetes.io/service-proxy-name": "none"}
-				none := false
-				s.Spec.AllocateLoadBalancerNodePorts = &none
-			}))
+		group.Go(func() error {
+			// Its EndpointSlice will have the labels, too. No kube-proxy looks at what bears the second:
+			// five of them at work on a thousand Services are all that is seen otherwise.
+			s := web(fmt.Sprint("many-", i), netip.AddrFrom4([4]byte{10, 80, byte(i >> 8), byte(i)}).String())
+			s.Labels = map[string]string{"test": "thousand", "service.kubernetes.io/service-proxy-name": "none"}
+			s.Spec.AllocateLoadBalancerNodePorts = new(bool)
+			_, err := cluster.Client().CoreV1().Services("default").Create(t.Context(), s, metav1.CreateOptions{})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { // nobody else does: see the head of local_test.go
 		cluster.Client().CoreV1().RESTClient().Delete().Namespace("default").Resource("services").Param("labelSelector", "test=thousand").Do(context.Background())
