@@ -53,8 +53,7 @@ func (m *metrics) forget(c vip.Peer) {
 	}
 }
 
-// show writes what the session's metrics are now. A counter of gobgp that went back
-// has begun anew.
+// show writes what the session's metrics are now.
 func (p *peer) show() {
 	s, l := p.session(), labelsOf(p.config)
 	up := 0.0
@@ -64,19 +63,20 @@ func (p *peer) show() {
 	p.metrics.up.WithLabelValues(l...).Set(up)
 	p.metrics.prefixes.WithLabelValues(l...).Set(float64(s.Prefixes))
 	p.metrics.flaps.WithLabelValues(l...) // from 0 on, for rate()
-	sent, received := p.updates()
+}
+
+// tally takes over gobgp's counts of UPDATE messages, and returns how many came from
+// the peer. A counter of gobgp that went back has begun anew.
+func (p *peer) tally() uint64 {
+	var sent, received uint64
+	if p.server != nil && p.at != (seat{}) {
+		_ = p.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: p.at.remote}, func(x *api.Peer) {
+			sent, received = x.GetState().GetMessages().GetSent().GetUpdate(), x.GetState().GetMessages().GetReceived().GetUpdate()
+		})
+	}
+	l := labelsOf(p.config)
 	p.metrics.sent.WithLabelValues(l...).Add(float64(sent - min(p.sent, sent)))
 	p.metrics.received.WithLabelValues(l...).Add(float64(received - min(p.received, received)))
 	p.sent, p.received = sent, received
-}
-
-// updates counts the UPDATE messages of the session so far.
-func (p *peer) updates() (sent, received uint64) {
-	if p.server == nil || p.at == (seat{}) {
-		return 0, 0
-	}
-	_ = p.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: p.at.remote}, func(x *api.Peer) {
-		sent, received = x.GetState().GetMessages().GetSent().GetUpdate(), x.GetState().GetMessages().GetReceived().GetUpdate()
-	})
-	return sent, received
+	return received
 }

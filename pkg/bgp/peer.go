@@ -41,9 +41,8 @@ type peer struct {
 	banned         time.Time // until then there is to be no session
 	sent, received uint64    // UPDATE messages, as far as the metrics know
 
-	wake  chan struct{} // cap 1
-	gone  chan struct{} // closed by stop
-	ended chan struct{} // closed when run has returned
+	wake chan struct{} // cap 1
+	gone chan struct{} // closed by stop
 
 	mu      sync.Mutex
 	want    []vip.Route
@@ -61,7 +60,7 @@ type peer struct {
 func newPeer(c vip.Peer, o Options, m *metrics) *peer {
 	p := &peer{
 		config: c, o: o, metrics: m, log: o.Log.With("peer", c.Name()), told: make(map[netip.Prefix]advert),
-		wake: make(chan struct{}, 1), gone: make(chan struct{}), ended: make(chan struct{}), turned: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), gone: make(chan struct{}), turned: make(chan struct{}, 1),
 		state: waiting, since: time.Now(),
 	}
 	return p
@@ -108,7 +107,6 @@ func (p *peer) learn(reason string) {
 
 // run keeps the peer told, until ctx ends or the peer is stopped.
 func (p *peer) run(ctx context.Context) {
-	defer close(p.ended)
 	defer p.router.close()
 	defer p.metrics.forget(p.config)
 	ticker := time.NewTicker(look)
@@ -130,6 +128,9 @@ func (p *peer) run(ctx context.Context) {
 			return
 		case <-p.wake:
 		case <-ticker.C:
+			if before := p.received; p.tally() > before && p.kept() > p.o.Most {
+				p.shun()
+			}
 		}
 	}
 }
@@ -155,12 +156,8 @@ func (p *peer) keep() {
 		}
 	}
 	p.tell(at)
-	switch {
-	case time.Now().Before(p.banned):
-	case p.at.key() != at.key():
+	if p.at.key() != at.key() && time.Now().After(p.banned) {
 		p.call(at)
-	case p.flooded():
-		p.shun()
 	}
 }
 
@@ -328,16 +325,6 @@ func (p *peer) hear(e *api.WatchEventResponse) {
 	if was != now {
 		p.o.Poke()
 	}
-}
-
-// flooded reports whether the peer sent more routes than there is room for. It looks
-// only if the peer has sent anything since.
-func (p *peer) flooded() bool {
-	_, received := p.updates()
-	if received == p.received {
-		return false
-	}
-	return p.kept() > p.o.Most
 }
 
 // kept is how many routes of the peer gobgp keeps.

@@ -69,7 +69,9 @@ func (m *maker) advertise() {
 		here[a] = m.hop(a, sharing[a])
 	}
 	for _, s := range m.serving {
-		if m.free(s) {
+		// What no node can announce on a link may be told to routers all the same.
+		if m.free(s) || s.bgp && s.settled && s.verdict.Reason == vip.NoEligibleNode {
+			s.settled = false
 			m.report(s, here)
 		}
 	}

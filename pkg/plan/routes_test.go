@@ -134,6 +134,13 @@ func TestRoutes(t *testing.T) {
 
 		{"both ways, no election: the owner of all binds it", routing(withARP), bind(routing(withARP), lock(up(world(a)), "n1")), mine + "bind 10.77.0.50/32\n"},
 		{"both ways, no election: the others are next hops", routing(withARP), from(lock(up(world(a)), "n1"), "n2"), theirs + "a: VIPElsewhere\n"},
+		{"both ways, no election: no link is up", routing(withARP), func() vip.World {
+			w := up(world(a))
+			for i := range w.Members {
+				w.Members[i].Info.Links = nil
+			}
+			return w
+		}(), mine},
 		{"both enabled, ARP asked for", routing(withARP), from(lock(up(world(svc("a", "10.77.0.50", ways(vip.ByARP)))), "n1"), "n2"), "a: VIPElsewhere\n"},
 		{"both enabled, BGP asked for", routing(withARP), up(world(svc("a", "10.77.0.50", written("n1"), ways(vip.ByBGP)))), mine},
 		{"a way that is not enabled", routing(), up(world(svc("a", "10.77.0.50", ways(vip.ByARP)))), "a: InvalidField\n"},
