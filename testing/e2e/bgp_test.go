@@ -195,7 +195,13 @@ func TestBGP(t *testing.T) {
 		t.Fatal(err)
 	}
 	hops(t, frr, "10.79.0.50", 0, 2*time.Second)
-	hops(t, frr, "fd79::50", 0, 2*time.Second)
+	until(t, 2*time.Second, "the IPv6 route stays", func(ctx context.Context) error {
+		out, err := frr.Vtysh(ctx, "show bgp ipv6 unicast")
+		if err == nil && strings.Contains(out, "fd79::50") {
+			err = errors.New(out)
+		}
+		return err
+	})
 }
 
 // Local: only nodes with a ready endpoint are next hops, pods see the client, and a
