@@ -63,7 +63,7 @@ func routingRule(b config.BGP) *plan.Routing {
 	if !b.Enable {
 		return nil
 	}
-	return &plan.Routing{Attributes: b.Attributes, Aggregates: b.Aggregates}
+	return &plan.Routing{Attributes: b.Attributes, Aggregates: b.Aggregates, Keep: b.Restart > 0}
 }
 
 // errNoSession is why a node is not ready with herald_bgp_ready.

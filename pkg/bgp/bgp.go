@@ -11,6 +11,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,6 +77,7 @@ func (s *Speaker) Set(_ context.Context, want []vip.Route) (have []vip.Route, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.started = true
+	want = slices.Concat(want, kept(s.want, want))
 	s.want = want
 	drain := false
 	for _, r := range want {
@@ -132,9 +134,9 @@ func (s *Speaker) Sessions() []vip.Session {
 	return s.sessions()
 }
 
-// Run speaks to the peers until ctx ends. Then, unless a restart is meant to go
-// unnoticed (Options.Restart), it withdraws all routes and says goodbye with a
-// shutdown text (RFC 9003).
+// Run speaks to the peers until ctx ends. Then it withdraws all routes and says
+// goodbye with a shutdown text (RFC 9003), unless there are routes to be kept: then it
+// says nothing, and the end of the process ends the sessions.
 func (s *Speaker) Run(ctx context.Context) error {
 	var group errgroup.Group
 	for {
@@ -174,6 +176,17 @@ func (s *Speaker) adopt(ctx context.Context, group *errgroup.Group) {
 			delete(s.peers, name)
 		}
 	}
+}
+
+// kept is what of before stays although it is not wanted any more: the next process
+// takes it over.
+func kept(before, want []vip.Route) (stay []vip.Route) {
+	for _, r := range before {
+		if r.Keep && !slices.ContainsFunc(want, func(o vip.Route) bool { return o.Prefix == r.Prefix }) {
+			stay = append(stay, r)
+		}
+	}
+	return stay
 }
 
 // nudge pokes a channel of capacity 1.

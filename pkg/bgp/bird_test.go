@@ -315,7 +315,24 @@ func speakAlone(words []string) int {
 	if _, err := s.Set(ctx, routes(words[1:]...)); err != nil {
 		return 1
 	}
-	if err := s.Run(ctx); err != nil {
+	done := make(chan error, 1)
+	running, end := context.WithCancel(context.Background())
+	defer end()
+	go func() { done <- s.Run(running) }()
+	<-ctx.Done()
+	// As the agent stops: the routes are kept, and then nothing is wanted.
+	last := routes(words[1:]...)
+	for i := range last {
+		last[i].Keep = true
+	}
+	for _, want := range [][]vip.Route{last, nil} {
+		if _, err := s.Set(running, want); err != nil {
+			return 1
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
+	end()
+	if <-done != nil {
 		return 1
 	}
 	return 0

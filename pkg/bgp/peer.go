@@ -116,7 +116,7 @@ func (p *peer) run(ctx context.Context) {
 		p.show()
 		select {
 		case <-ctx.Done():
-			if p.o.Restart == 0 {
+			if !p.keeps() {
 				p.leave("Herald on node " + p.o.Node + " stops")
 			}
 			return
@@ -133,6 +133,13 @@ func (p *peer) run(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// keeps reports whether routes are to outlive this process.
+func (p *peer) keeps() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.want, func(r vip.Route) bool { return r.Keep })
 }
 
 // keep makes the session and what is told on it as wanted.

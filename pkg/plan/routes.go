@@ -15,6 +15,7 @@ import (
 type Routing struct {
 	Attributes vip.Attributes // of routes whose Service says nothing else
 	Aggregates []netip.Prefix // told as long as a host route in them is
+	Keep       bool           // routes without an owner outlive a restart (herald_bgp_restart_time)
 }
 
 // patience is how long sessions may take to come up before a user is told.
@@ -103,7 +104,8 @@ func (m *maker) hop(a netip.Addr, services []*service) bool {
 		}
 	}
 	if ready {
-		m.route(services[0], a, stopping)
+		r := m.route(services[0], a)
+		r.Drain, r.Keep = stopping && !m.BGP.Keep, stopping && m.BGP.Keep
 	}
 	return ready && !stopping
 }
@@ -132,14 +134,16 @@ func (m *maker) servedAt(s *service, mb *member) bool {
 	return !s.Local || slices.Contains(s.Endpoints.Local(), mb.Name)
 }
 
-// route wants a host route to a. The first Service that asks says how.
-func (m *maker) route(s *service, a netip.Addr, drain bool) {
+// route wants a host route to a. The first Service that asks says how; what others
+// make of the Route is lost.
+func (m *maker) route(s *service, a netip.Addr) *vip.Route {
 	prefix := netip.PrefixFrom(a, a.BitLen())
 	if m.routed[prefix] {
-		return
+		return new(vip.Route)
 	}
 	m.routed[prefix] = true
-	m.plan.Routes = append(m.plan.Routes, vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.Attributes.Over(m.BGP.Attributes), Drain: drain})
+	m.plan.Routes = append(m.plan.Routes, vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.Attributes.Over(m.BGP.Attributes)})
+	return &m.plan.Routes[len(m.plan.Routes)-1]
 }
 
 // aggregate adds the prefixes that are told as long as a host route in them is, and
@@ -149,14 +153,14 @@ func (m *maker) aggregate() {
 		return
 	}
 	for _, p := range m.BGP.Aggregates {
-		inside, drain := false, true
+		inside, drain, keep := false, true, true
 		for _, r := range m.plan.Routes {
 			if p.Contains(r.Prefix.Addr()) && !r.Service.IsZero() {
-				inside, drain = true, drain && r.Drain
+				inside, drain, keep = true, drain && r.Drain, keep && r.Keep
 			}
 		}
 		if inside {
-			m.plan.Routes = append(m.plan.Routes, vip.Route{Prefix: p, Attributes: m.BGP.Attributes, Drain: drain})
+			m.plan.Routes = append(m.plan.Routes, vip.Route{Prefix: p, Attributes: m.BGP.Attributes, Drain: drain, Keep: keep})
 		}
 	}
 	slices.SortFunc(m.plan.Routes, func(a, b vip.Route) int {
@@ -261,7 +265,7 @@ func (m *maker) tellRouters(u *unit, s *service) {
 	var ingress []vip.Ingress
 	var told []string
 	for _, a := range s.addrs {
-		m.route(s, a.Addr, false)
+		m.route(s, a.Addr)
 		if m.known(s, a.Addr) {
 			told = append(told, a.Addr.String())
 			ingress = append(ingress, vip.Ingress{Addr: a.Addr, Mode: m.mode(s), Ports: s.Ports})

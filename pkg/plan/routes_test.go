@@ -52,6 +52,9 @@ func told(p vip.Plan) string {
 		if r.Drain {
 			b.WriteString(" draining")
 		}
+		if r.Keep {
+			b.WriteString(" kept")
+		}
 		b.WriteString("\n")
 	}
 	for _, s := range p.Statuses {
@@ -109,6 +112,7 @@ func TestRoutes(t *testing.T) {
 		{"another takes over the status", routing(), from(taint(up(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n2")))), "n1", "it has a taint"), "n2"),
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n2\"\n"},
 		{"stopping", routing(), stopping(up(world(a)), "n1"), "10.77.0.50/32 draining\n"},
+		{"stopping for a restart", routing(func(r *Rules) { r.BGP.Keep = true }), stopping(up(world(a)), "n1"), "10.77.0.50/32 kept\n"},
 		{"stopping, and excluded before", routing(), stopping(taint(up(world(a)), "n1", "it has a taint"), "n1"), ""},
 		{"stopping as the last", routing(), stopping(up(world(svc("a", "10.77.0.50", written("n1"), local("n1")))), "n1"),
 			"10.77.0.50/32 draining\nstatus of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},

@@ -146,7 +146,7 @@ func (m *maker) carry(u *unit, s *service) {
 		}
 		m.want(a, false)
 		if bound && s.bgp && (m.Election || s.control) {
-			m.route(s, a.Addr, false)
+			m.route(s, a.Addr)
 		}
 		if bound {
 			here = append(here, a.Addr.String()+" on "+a.Link)
@@ -252,7 +252,7 @@ func (m *maker) linger(u *unit) {
 		for _, s := range u.services {
 			for _, a := range s.addrs {
 				if s.bgp && (m.Election || s.control) {
-					m.route(s, a.Addr, true) // nothing says when routers have heard of the successor
+					m.route(s, a.Addr).Drain = true // nothing says when routers have heard of the successor
 					m.again(l.Until.Sub(m.Now))
 				}
 				if !s.arp || m.heard(a, l) || linkFault(a.Link, &self.Info) != "" || !m.bound(a) {

@@ -179,6 +179,9 @@ type Route struct {
 	// Drain: it is about to be withdrawn. Peers are asked to prefer any other path
 	// meanwhile (RFC 8326).
 	Drain bool
+	// Keep: this process ends, and routers are to keep the route until the next one
+	// takes it over (RFC 4724). What then is not wanted any more is not withdrawn.
+	Keep bool
 }
 
 // Equal reports whether two Routes are the same on the wire.
