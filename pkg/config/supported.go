@@ -152,7 +152,7 @@ var supported = []Option{
 	},
 	{
 		Env: "vip_skipdad", Flag: "skipDAD", Type: Bool, Default: "false", Group: Announcing, Since: first,
-		Meaning: "Do not ask the network, for 0.15 s, whether another host has the address before a VIP is used for the first time. A VIP that moves between nodes never waits for that.",
+		Meaning: "Do not ask the network, for 0.12 s, whether another host has the address before a VIP is used for the first time. A VIP that moves between nodes never waits for that.",
 		set:     boolTo(func(c *Config) *bool { return &c.ARP.SkipDAD }),
 	},
 

@@ -14,11 +14,11 @@ import (
 // Times of inquiries.
 const (
 	// As many probes, so far apart, are sent before an address is used, and an answer
-	// to the last is waited for as long: 150 ms in all. RFC 5227 section 2.1.1 takes
+	// to the last is waited for as long: 120 ms in all. RFC 5227 section 2.1.1 takes
 	// some seconds, and section 2.2 allows less where the network does: one in which
 	// VIPs move within a second has no ports that take seconds to come up.
 	probes   = 3
-	probeGap = 50 * time.Millisecond
+	probeGap = 40 * time.Millisecond
 	// unaskable is how long it is tried to ask before the answer is that nobody can be.
 	unaskable = time.Second
 	askAgain  = 2 * time.Millisecond

@@ -306,7 +306,7 @@ func TestKernelVacant(t *testing.T) {
 		if f := finding(t, a, vacant("eth0", x.ip)); !f.Well() || f.Unasked != "" {
 			t.Errorf("%s, which nobody has: %+v; log:\n%s", x.ip, f, log)
 		}
-		if took := time.Since(began); took < 150*time.Millisecond {
+		if took := time.Since(began); took < 120*time.Millisecond {
 			t.Errorf("%s: it took %v", x.ip, took)
 		}
 		addr, err := netlink.ParseAddr(x.ip + x.bits)
