@@ -139,7 +139,7 @@ func (x *macvlans) observe(n *Interfaces, w *vip.World) {
 			w.Macvlans = append(w.Macvlans, m)
 		}
 	}
-	w.Strict = sysctl4("all", "rp_filter") == 1
+	w.Strict = len(x.want) > 0 && sysctl4("all", "rp_filter") == 1
 }
 
 // ours is the links of ours.
