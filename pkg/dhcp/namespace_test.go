@@ -30,14 +30,7 @@ const insideEnv = "HERALD_TEST_NAMESPACE"
 // TestMain runs all tests in a user and network namespace of their own, which
 // takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
-	switch os.Getenv(insideEnv) {
-	case "fuzz":
-		os.Exit(m.Run())
-	case "1":
-		// Links get their own link-local addresses at once. It takes this and the link's own.
-		if err := os.WriteFile(acceptDAD, []byte("0"), 0o644); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
+	if os.Getenv(insideEnv) != "" {
 		os.Exit(m.Run())
 	}
 	// The tests wait for servers more than they work.
@@ -46,7 +39,7 @@ func TestMain(m *testing.M) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	for _, arg := range os.Args[1:] {
 		if strings.HasPrefix(arg, "-test.fuzz=") { // no link is needed, and workers talk by files that a child does not inherit
-			os.Setenv(insideEnv, "fuzz")
+			os.Setenv(insideEnv, "1")
 			os.Exit(m.Run())
 		}
 	}
@@ -66,8 +59,6 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(0)
 }
-
-const acceptDAD = "/proc/sys/net/ipv6/conf/all/accept_dad"
 
 // A network is a LAN with a host for servers, in a namespace of its own, and
 // this node on it.
@@ -114,7 +105,6 @@ func lan(t *testing.T) *network {
 	must(t, netlink.LinkSetNsFd(p, <-fd))
 	l.up(l.link, 2)
 	l.inside(func() {
-		must(t, os.WriteFile(acceptDAD, []byte("0"), 0o644))
 		l.up(peer, 1)
 		lo, err := netlink.LinkByName("lo")
 		must(t, err)
@@ -123,7 +113,7 @@ func lan(t *testing.T) *network {
 	own, err := netlink.LinkByName(l.link)
 	must(t, err)
 	t.Cleanup(func() { _ = netlink.LinkDel(own) })
-	await(t, 5*time.Second, "the link to be up", func() bool {
+	await(t, 20*time.Second, "the link to be up", func() bool {
 		up := 0
 		look := func(name string) {
 			if k, err := netlink.LinkByName(name); err == nil && k.Attrs().OperState == netlink.OperUp {
@@ -188,7 +178,7 @@ func (l *network) run(ready string, argv ...string) *process {
 			l.t.Logf("--- %s\n%s", strings.Join(argv, " "), p.out)
 		}
 	})
-	await(l.t, 10*time.Second, argv[0]+" to run", func() bool { return strings.Contains(p.out.String(), ready) })
+	await(l.t, 30*time.Second, argv[0]+" to run", func() bool { return strings.Contains(p.out.String(), ready) })
 	return p
 }
 
@@ -257,9 +247,15 @@ func (l *network) hire(family vip.Family) vip.Hire {
 	attrs.Name, attrs.ParentIndex, attrs.HardwareAddr = name, parent.Attrs().Index, mac
 	link := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
 	must(l.t, netlink.LinkAdd(link))
-	must(l.t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0o644))
-	must(l.t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_ra", []byte("0"), 0o644))
+	for _, setting := range []string{"accept_ra=0", "addr_gen_mode=1"} {
+		key, value, _ := strings.Cut(setting, "=")
+		must(l.t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/"+key, []byte(value), 0o644))
+	}
 	must(l.t, netlink.LinkSetUp(link))
+	own, err := netlink.ParseAddr(fmt.Sprintf("fe80::ff:fe09:%x/64", l.n<<8|l.client))
+	must(l.t, err)
+	own.Flags = unix.IFA_F_NODAD // it can be used at once
+	must(l.t, netlink.AddrAdd(link, own))
 	return vip.Hire{ID: name, Family: family, Link: name, MAC: mac.String(), IAID: uint32(l.client), Hostname: "host-" + name,
 		DUID: fmt.Sprintf("0004%032x", l.n<<8|l.client)}
 }

@@ -39,7 +39,7 @@ func TestLease(t *testing.T) {
 			began := time.Now()
 			first := start(t, nil)
 			first.set(h)
-			got := first.await(10*time.Second, "a lease", leased)
+			got := first.await(30*time.Second, "a lease", leased)
 			t.Logf("%s after %v, from %s, expires in %v", got.Contract.Addr, time.Since(began).Round(time.Millisecond), got.Contract.Server, time.Until(got.Contract.Expires).Round(time.Second))
 			if got.Problem != "" || got.Lost {
 				t.Errorf("problem %q, lost %v", got.Problem, got.Lost)
@@ -60,11 +60,11 @@ func TestLease(t *testing.T) {
 			h.Known = got.Contract
 			second := start(t, nil)
 			second.set(h)
-			held := second.await(time.Second, "what is recorded", func(x vip.Hired) bool { return x.Contract.Addr == got.Contract.Addr })
+			held := second.await(5*time.Second, "what is recorded", func(x vip.Hired) bool { return x.Contract.Addr == got.Contract.Addr })
 			if held.Lost {
 				t.Error("it counts as lost")
 			}
-			if now := second.await(5*time.Second, "an answer", leased); now.Contract.Addr != got.Contract.Addr {
+			if now := second.await(20*time.Second, "an answer", leased); now.Contract.Addr != got.Contract.Addr {
 				t.Errorf("moved: got %s, want %s", now.Contract.Addr, got.Contract.Addr)
 			}
 			// A third, by whose clock it is over, asks first.
@@ -72,7 +72,7 @@ func TestLease(t *testing.T) {
 			h.Known.Expires = time.Now().Add(-time.Minute)
 			third := start(t, nil)
 			third.set(h)
-			if now := third.await(5*time.Second, "an answer", leased); now.Contract.Addr != got.Contract.Addr {
+			if now := third.await(20*time.Second, "an answer", leased); now.Contract.Addr != got.Contract.Addr {
 				t.Errorf("moved: got %s, want %s", now.Contract.Addr, got.Contract.Addr)
 			}
 			if n := leases(l.file(s.file), s.name); n != 1 {
@@ -80,8 +80,8 @@ func TestLease(t *testing.T) {
 			}
 			h.Release = true
 			third.set(h)
-			await(t, 5*time.Second, "the client to end", func() bool { return len(third.hired()) == 0 })
-			await(t, 2*time.Second, "the lease to be given back", func() bool { return leases(l.file(s.file), s.name) == 0 })
+			await(t, 20*time.Second, "the client to end", func() bool { return len(third.hired()) == 0 })
+			await(t, 10*time.Second, "the lease to be given back", func() bool { return leases(l.file(s.file), s.name) == 0 })
 		})
 	}
 }
@@ -143,32 +143,32 @@ func TestRenewal(t *testing.T) {
 			h := l.hire(s.family)
 			d := start(t, nil)
 			d.set(h)
-			first := d.await(5*time.Second, "a lease", leased)
-			asked := d.await(4*time.Second, "a renewal", func(x vip.Hired) bool { return x.State == renewing })
-			if at := time.Until(asked.Contract.Renews).Abs(); at > 300*time.Millisecond {
+			first := d.await(20*time.Second, "a lease", leased)
+			asked := d.await(10*time.Second, "a renewal", func(x vip.Hired) bool { return x.State == renewing })
+			if at := time.Until(asked.Contract.Renews).Abs(); at > time.Second {
 				t.Errorf("renewal began %v off T1", at)
 			}
-			second := d.await(time.Second, "its answer", func(x vip.Hired) bool { return leased(x) && x.Contract.Expires.After(first.Contract.Expires) })
+			second := d.await(5*time.Second, "its answer", func(x vip.Hired) bool { return leased(x) && x.Contract.Expires.After(first.Contract.Expires) })
 
 			server.kill() // down at T1, back before T2
-			d.await(4*time.Second, "a renewal", func(x vip.Hired) bool { return x.State == renewing })
+			d.await(10*time.Second, "a renewal", func(x vip.Hired) bool { return x.State == renewing })
 			server = s.run(l, short, 100)
-			third := d.await(4*time.Second, "its answer", func(x vip.Hired) bool { return leased(x) && x.Contract.Expires.After(second.Contract.Expires) })
+			third := d.await(10*time.Second, "its answer", func(x vip.Hired) bool { return leased(x) && x.Contract.Expires.After(second.Contract.Expires) })
 			if third.Lost || third.Problem != "" || third.Contract.Addr != first.Contract.Addr {
 				t.Errorf("after a short absence: %+v", third)
 			}
 
 			server.kill() // down for good
-			d.await(8*time.Second, "rebinding", func(x vip.Hired) bool { return x.State == rebinding && x.Problem != "" })
-			lost := d.await(5*time.Second, "the end", func(x vip.Hired) bool { return !x.Contract.Addr.IsValid() })
+			d.await(20*time.Second, "rebinding", func(x vip.Hired) bool { return x.State == rebinding && x.Problem != "" })
+			lost := d.await(20*time.Second, "the end", func(x vip.Hired) bool { return !x.Contract.Addr.IsValid() })
 			if !lost.Lost || !strings.Contains(lost.Problem, "expired") {
 				t.Errorf("after the end: %+v", lost)
 			}
-			if late := time.Since(third.Contract.Expires); late > 200*time.Millisecond || late < -50*time.Millisecond {
+			if late := time.Since(third.Contract.Expires); late > time.Second || late < -50*time.Millisecond {
 				t.Errorf("dropped %v after it expired", late)
 			}
 			s.run(l, short, 100)
-			if again := d.await(15*time.Second, "a lease", leased); again.Lost || again.Problem != "" {
+			if again := d.await(40*time.Second, "a lease", leased); again.Lost || again.Problem != "" {
 				t.Errorf("found again: %+v", again)
 			}
 		})
@@ -185,7 +185,7 @@ func TestChangedByServer(t *testing.T) {
 			server := s.run(l, short, 100)
 			d := start(t, nil)
 			d.set(l.hire(s.family))
-			d.await(5*time.Second, "a lease", leased)
+			d.await(20*time.Second, "a lease", leased)
 			server.kill()
 			must(t, removeAll(l.dir, "kea*.csv*"))
 			s.run(l, short, 107)
@@ -193,7 +193,7 @@ func TestChangedByServer(t *testing.T) {
 			if s.family == vip.IPv6 {
 				want = l.addr6(107)
 			}
-			d.await(15*time.Second, "the new address", func(x vip.Hired) bool { return leased(x) && x.Contract.Addr == want })
+			d.await(40*time.Second, "the new address", func(x vip.Hired) bool { return leased(x) && x.Contract.Addr == want })
 		})
 	}
 }
@@ -209,9 +209,9 @@ func TestExhausted(t *testing.T) {
 			a, b := start(t, nil), start(t, nil)
 			first := l.hire(s.family)
 			a.set(first)
-			a.await(5*time.Second, "a lease", leased)
+			a.await(20*time.Second, "a lease", leased)
 			b.set(l.hire(s.family))
-			b.await(15*time.Second, "a complaint", func(x vip.Hired) bool { return x.Problem != "" })
+			b.await(40*time.Second, "a complaint", func(x vip.Hired) bool { return x.Problem != "" })
 			first.Release = true
 			a.set(first)
 			b.await(30*time.Second, "the address", leased)
@@ -248,7 +248,7 @@ func TestDeclined(t *testing.T) {
 			used := netip.MustParsePrefix(text).Addr()
 			h.Ask = used
 			d.set(h)
-			d.await(5*time.Second, "it to be declined", func(x vip.Hired) bool { return strings.Contains(x.Problem, "in use by") })
+			d.await(20*time.Second, "it to be declined", func(x vip.Hired) bool { return strings.Contains(x.Problem, "in use by") })
 			got := d.await(20*time.Second, "another address", leased)
 			if got.Contract.Addr == used {
 				t.Errorf("leased %s, which is in use", used)
@@ -256,7 +256,7 @@ func TestDeclined(t *testing.T) {
 			// What the plan can't have is declined as well.
 			h.Decline, h.Why = got.Contract.Addr, "it is the address of another Service"
 			d.set(h)
-			d.await(3*time.Second, "it to be declined", func(x vip.Hired) bool { return x.Lost && strings.Contains(x.Problem, h.Why) })
+			d.await(20*time.Second, "it to be declined", func(x vip.Hired) bool { return x.Lost && strings.Contains(x.Problem, h.Why) })
 		})
 	}
 }
@@ -274,7 +274,7 @@ func TestSilentWithoutTenure(t *testing.T) {
 		t.Error("it asked")
 	}
 	d.tenure.Store(true)
-	d.await(10*time.Second, "a lease", leased)
+	d.await(30*time.Second, "a lease", leased)
 }
 
 // Links come and go, and a lease is found all the same.
@@ -288,7 +288,7 @@ func TestLinkComesLate(t *testing.T) {
 	must(t, netlink.LinkSetName(link, "elsewhere"))
 	d := start(t, nil)
 	d.set(h)
-	d.await(3*time.Second, "a complaint", func(x vip.Hired) bool { return strings.Contains(x.Problem, h.Link) })
+	d.await(20*time.Second, "a complaint", func(x vip.Hired) bool { return strings.Contains(x.Problem, h.Link) })
 	must(t, netlink.LinkSetName(link, h.Link))
-	d.await(5*time.Second, "a lease", leased)
+	d.await(20*time.Second, "a lease", leased)
 }

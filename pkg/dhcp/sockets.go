@@ -173,27 +173,26 @@ func open6(ifi *net.Interface) (net.PacketConn, error) {
 					unix.BindToDevice(int(fd), ifi.Name))
 			}), err)
 		}}
-		at := netip.AddrPortFrom(local.WithZone(ifi.Name), clientPort6)
+		// Without a zone: the link is known by the socket's device, while package net
+		// remembers for a minute which index a name had.
+		at := netip.AddrPortFrom(local, clientPort6)
 		c, err := own.ListenPacket(context.Background(), "udp6", at.String())
 		if err != nil {
-			return nil, fmt.Errorf("can't listen on %s: %w%s", at, err, hint(err))
+			return nil, fmt.Errorf("can't listen on it: %w%s", err, hint(err))
 		}
-		return conn6{c, ifi.Name}, nil
+		return conn6{c}, nil
 	}
 	return nil, errors.New("the link has no link-local address")
 }
 
-type conn6 struct {
-	net.PacketConn
-	link string
-}
+type conn6 struct{ net.PacketConn }
 
 func (c conn6) WriteTo(b []byte, to net.Addr) (int, error) {
 	p, ok := to.(*Peer)
 	if !ok {
 		return 0, fmt.Errorf("no peer: %v", to)
 	}
-	return c.PacketConn.WriteTo(b, net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Dst.WithZone(c.link), serverPort6)))
+	return c.PacketConn.WriteTo(b, net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Dst, serverPort6)))
 }
 
 func (c conn6) ReadFrom(b []byte) (int, net.Addr, error) {
