@@ -111,7 +111,7 @@ func leases(text, server string) int {
 }
 
 // short leases, whose life is watched from the first moment to the last.
-var short = terms{lease: 8, t1: 3, t2: 6}
+var short = terms{lease: 12, t1: 3, t2: 9}
 
 func shortServers() []struct {
 	name   string
