@@ -303,6 +303,22 @@ func TestGracefulRestart(t *testing.T) {
 	r.knows("198.51.100.7/32")
 }
 
+// A router that knows no graceful restart is told without delay.
+func TestNoGracefulRestart(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 33)
+	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "graceful restart off;", "none"))
+	s := speak(t, func(o *Options) { o.Restart = 30 * time.Second }, vip.Peer{Address: r.v4(), AS: 65001})
+	s.say("198.51.100.7/32")
+	s.up()
+	await(t, time.Second, "the route", func() error {
+		if have := r.routes(); len(have) != 1 {
+			return fmt.Errorf("%v", have)
+		}
+		return nil
+	})
+}
+
 // speakEnv makes the test binary a process that speaks to one peer: "address prefix...".
 const speakEnv = "HERALD_TEST_SPEAK"
 
