@@ -71,7 +71,7 @@ func (m *maker) advertise() {
 	}
 	for _, s := range m.serving {
 		// What no node can announce on a link may be told to routers all the same.
-		if m.free(s) || s.bgp && s.settled && s.verdict.Reason == vip.NoEligibleNode {
+		if m.free(s) || s.bgp && !s.control && s.settled && s.verdict.Reason == vip.NoEligibleNode {
 			s.settled = false
 			m.report(s, here)
 		}
