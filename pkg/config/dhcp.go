@@ -15,7 +15,7 @@ type Leasing struct {
 var leasing = []Option{
 	{
 		Env: "dhcp_backoff_attempts", Flag: "dhcpBackoffAttempts", Type: Int, Default: "3", Group: DHCP, Since: second,
-		Meaning: "After how many tries in a row without an answer a DHCP client rests for a minute. 0 is never: it asks ever more seldom instead, at last once a minute (IPv4) or every two (IPv6).",
+		Meaning: "After how many tries in a row without an answer a DHCP client rests for half a minute. 0 is never: it asks ever more seldom instead, at last once a minute (IPv4) or every two (IPv6).",
 		set:     setAttempts,
 	},
 	{

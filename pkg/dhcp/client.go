@@ -48,7 +48,7 @@ const (
 	// afterDecline is how long a client waits after it has declined (RFC 2131 section 3.1.5).
 	afterDecline = 10 * time.Second
 	// rest is how long a client rests after Options.Attempts tries, give or take a quarter.
-	rest = time.Minute
+	rest = 30 * time.Second
 	// reopen is how long a link that can't be opened is left alone.
 	reopen = time.Second
 	// outAfter is after how many unanswered tries the user is told.

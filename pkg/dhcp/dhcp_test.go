@@ -320,11 +320,11 @@ func TestBackOff(t *testing.T) {
 		w = &wire{}
 		bubble(t, 3, w, func(c *Clients) {
 			set(t, c, h)
-			after(c, 30*time.Second)
+			after(c, 25*time.Second)
 			if n := len(w.asks()); n != 3 {
 				t.Errorf("%d messages with dhcp_backoff_attempts=3", n)
 			}
-			after(c, 90*time.Second)
+			after(c, 30*time.Second)
 			if n := len(w.asks()); n < 4 {
 				t.Error("it never asked again")
 			}

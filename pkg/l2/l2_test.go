@@ -214,6 +214,21 @@ func TestLinksCannotBeRead(t *testing.T) {
 	})
 }
 
+// A link that was made a moment ago is used at once, although the links were looked
+// at just before that.
+func TestNewLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0", "eth1")
+		lan.remove("eth1")
+		r := newRig(t, lan)
+		defer r.run(t)()
+		r.set(t, "eth0 10.0.0.1", "", say("eth0", "10.0.0.1"))
+		time.Sleep(100 * time.Millisecond)
+		lan.set(net.Interface{Index: 12, Name: "eth1", Flags: net.FlagUp | net.FlagRunning, HardwareAddr: mac})
+		r.set(t, "eth0 10.0.0.1\n eth1 10.0.0.9", "", say("eth0", "10.0.0.1"), say("eth1", "10.0.0.9"))
+	})
+}
+
 // A link comes late, goes down, comes back, is replaced, gets another hardware
 // address, and loses its carrier for a while. Each time the VIP is announced
 // anew, within a second or two.

@@ -141,6 +141,9 @@ func (a *Announcer) send(s *speech, now time.Time) error {
 // reach opens a link if it isn't open. a.mu is held.
 func (a *Announcer) reach(link string, now time.Time) (*station, error) {
 	if a.links.all == nil || a.links.open[link] == nil {
+		if _, known := a.links.all[link]; !known && now.Sub(a.links.looked) > grain {
+			a.links.looked = time.Time{} // it may have been made a moment ago
+		}
 		a.links.look(now)
 		a.ears.know(a.links.own())
 	}

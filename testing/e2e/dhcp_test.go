@@ -261,7 +261,7 @@ func TestDHCPExpose(t *testing.T) {
 
 // Renewed; the server away until a lease ends, and back; another pool.
 func TestDHCPLife(t *testing.T) {
-	f := start(t, env())
+	f := start(t, env("dhcp_backoff_attempts", "0"))
 	server := kea(t, 20, "10.77.0.150 - 10.77.0.150", "fd77::1500 - fd77::1500")
 	dump, err := cluster.Start("rt", "tcpdump", []string{"tcpdump", "-l", "-n", "-t", "-i", "eth0", "udp port 67 and src 10.77.0.150"})
 	if err != nil {
