@@ -56,9 +56,8 @@ func (m *maker) claim(u *unit) {
 	}
 	if u.target.Name != m.Self {
 		stake.Do, stake.Expect = vip.Watch, u.target.Name
-	} else {
-		m.ahead(u)
 	}
+	m.ahead(u)
 	m.plan.Tenures = append(m.plan.Tenures, stake)
 	m.each(u, func(s *service) {
 		m.forward(s, nowhere)

@@ -86,11 +86,16 @@ func (m *maker) vacant(a vip.Address) (free bool, by []string) {
 }
 
 // ahead asks whether the new addresses of a unit are free while its lease is
-// still being claimed.
+// still being claimed; by another node, as this one believes, which may be wrong in
+// a burst of them.
 func (m *maker) ahead(u *unit) {
+	self := m.members[m.Self]
+	if !m.Inquire || self == nil || u.target != self && (self.excluded != "" || !m.likely(u.services[0], self)) {
+		return
+	}
 	m.each(u, func(s *service) {
 		for _, a := range s.addrs {
-			if s.arp && m.Inquire && a.New && !m.bound(a) && linkFault(a.Link, &m.members[m.Self].Info) == "" {
+			if s.arp && a.New && !m.bound(a) && linkFault(a.Link, &self.Info) == "" {
 				m.vacant(a)
 			}
 		}

@@ -229,8 +229,19 @@ func TestForesee(t *testing.T) {
 			t.Errorf("%s: %d nodes ask, want %d", tt.name, asked, tt.want)
 		}
 	}
+	// While the lease is free, those go on: which of them takes it is not sure before.
+	w := onWire(svc("a", "10.77.0.50"))
+	for _, x := range w.Members {
+		w.Self = x.Name
+		if got := len(Make(inquiring(), w).Inquiries); got != 1 {
+			t.Errorf("%s asks %d times while the lease is free, want once", x.Name, got)
+		}
+	}
+	if w = held(w, "a", "n2"); len(Make(inquiring(), w).Inquiries) > 0 {
+		t.Error("asked though another node has the lease")
+	}
 	// Once it has endpoints and a lease, what is known counts.
-	w := onWire(svc("a", "10.77.0.50", bare))
+	w = onWire(svc("a", "10.77.0.50", bare))
 	w.Services[0].Created = w.Now
 	w = finds(w, inquiring(), clean)
 	w.Services[0].Endpoints = vip.Endpoints{Ready: []string{"n1"}}
