@@ -1,0 +1,57 @@
+package vip
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// What is secret is shown in no way that Go has of showing things.
+func TestSecret(t *testing.T) {
+	n := Node{Name: "n1", Annotations: map[string]Secret{"bgp-peers-0-bgp-pass": "s3cret"}}
+	p := Peer{AS: 1, Password: "s3cret"}
+	page, err := json.Marshal([]any{n, p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("%v %+v %#v %s %q %v %+v %#v", n, n, n, p.Password, p.Password, p, &p, p)
+	if shown := string(page) + text; strings.Contains(shown, "s3cret") || !strings.Contains(shown, hidden) {
+		t.Error(shown)
+	}
+}
+
+func TestParseCommunities(t *testing.T) {
+	small, large, err := ParseCommunities("65000:100, 0:0,65535:65535,4294967295:0:7,No-Export,graceful-shutdown")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(small, large), "[65000:100 0:0 65535:65535 65535:65281 65535:0] [4294967295:0:7]"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	for _, text := range []string{"", ",", "65000", "65000:", "65536:1", "1:65536", "1:2:4294967296", "1:2:3:4", "-1:2", "1: 2", "export"} {
+		if small, large, err := ParseCommunities(text); err == nil {
+			t.Errorf("%q is taken for %v %v", text, small, large)
+		}
+	}
+}
+
+// A Service's word wins, piece by piece; 0 and "none" are words, too.
+func TestOver(t *testing.T) {
+	zero, five, two := uint32(0), uint32(5), 2
+	def := Attributes{Communities: []Community{1}, Large: []LargeCommunity{{1, 2, 3}}, LocalPref: &five, MED: &five, Prepend: &two, Peers: []string{"a"}}
+	for _, tt := range []struct{ say, want Attributes }{
+		{Attributes{}, def},
+		{Attributes{Communities: []Community{}, LocalPref: &zero}, Attributes{Communities: []Community{}, LocalPref: &zero, MED: &five, Prepend: &two, Peers: []string{"a"}}},
+		{Attributes{Large: []LargeCommunity{{4, 5, 6}}, Peers: []string{}}, Attributes{Large: []LargeCommunity{{4, 5, 6}}, LocalPref: &five, MED: &five, Prepend: &two, Peers: []string{}}},
+	} {
+		if got := tt.say.Over(def); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%+v over the default: %+v", tt.say, got)
+		}
+	}
+	other := five
+	if a, b := (Attributes{MED: &five}), (Attributes{MED: &other}); !a.Equal(b) || a.Equal(Attributes{}) || a.Equal(Attributes{MED: &zero}) {
+		t.Error("numbers are compared by where they are")
+	}
+}
