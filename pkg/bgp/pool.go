@@ -26,8 +26,8 @@ var pool struct {
 	idle []*speaker
 }
 
-// spare is how many servers are started at a time. An idle one costs some
-// goroutines and 0.1 MB.
+// spare is how many servers are started at a time. An idle one costs
+// four goroutines and 40 kB.
 var spare = 4
 
 // take is a server with a BGP identifier that speaks to nobody yet.
