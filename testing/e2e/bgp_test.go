@@ -377,6 +377,7 @@ func TestBGPThousand(t *testing.T) {
 	if took > 3*time.Second {
 		t.Errorf("%v, want at most 3 s", took)
 	}
+	time.Sleep(1500 * time.Millisecond) // the counters are read once a second
 	before := updates(t, "n1")
 	patch(t, "many-500", `{"metadata":{"annotations":{"heraldvip.io/bgp-med":"7"}}}`)
 	until(t, 5*time.Second, "the change", func(ctx context.Context) error {
@@ -386,7 +387,7 @@ func TestBGPThousand(t *testing.T) {
 		}
 		return err
 	})
-	time.Sleep(1500 * time.Millisecond) // the counters are read once a second
+	time.Sleep(1500 * time.Millisecond)
 	for peer, n := range updates(t, "n1") {
 		if n -= before[peer]; n != 1 {
 			t.Errorf("one Service's change took %d UPDATE messages to %s", n, peer)
