@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/bgp"
 	"github.com/heraldvip/herald/pkg/config"
@@ -64,6 +65,35 @@ func routingRule(b config.BGP) *plan.Routing {
 		return nil
 	}
 	return &plan.Routing{Attributes: b.Attributes, Aggregates: b.Aggregates, Keep: b.Restart > 0}
+}
+
+// coarse is how often the others are told of what only people want to know: each
+// change of a node's Info is written to its lease at once.
+const coarse = 10 * time.Second
+
+// A bulletin is what the other nodes may know of the sessions. It changes at once
+// if one goes up or down, and now and then if it is a prefix more or less.
+type bulletin struct {
+	mu   sync.Mutex
+	last []vip.Session
+	at   time.Time
+}
+
+// issue is the bulletin while the sessions are as given.
+func (b *bulletin) issue(sessions []vip.Session, now time.Time) []vip.Session {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	same := func(x, y vip.Session) bool { return x.Peer == y.Peer && x.Up() == y.Up() }
+	if slices.EqualFunc(b.last, sessions, same) && now.Sub(b.at) < coarse {
+		return b.last
+	}
+	b.last, b.at = slices.Clone(sessions), now
+	for i := range b.last {
+		if x := &b.last[i]; !x.Up() {
+			x.State = "down" // which of the states before it is up changes every second
+		}
+	}
+	return b.last
 }
 
 // errNoSession is why a node is not ready with herald_bgp_ready.

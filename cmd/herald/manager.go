@@ -80,6 +80,7 @@ type node struct {
 	mapper    *upnp.Mapper
 	forwards  bool // enable_upnp: mapper is run
 	speaker   *bgp.Speaker
+	bulletin  bulletin
 	routes    bool // bgp_enable: speaker is run
 	needsPeer bool // herald_bgp_ready
 	agent     *agent.Agent
@@ -167,7 +168,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 func (n *node) info() vip.Info {
 	info := n.links.Info()
 	info.APIServer = n.control != nil && n.control.Ready()
-	info.Sessions = n.speaker.Sessions()
+	info.Sessions = n.bulletin.issue(n.speaker.Sessions(), time.Now())
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"
 	}

@@ -334,6 +334,10 @@ func TestBGPThousand(t *testing.T) {
 	const many = 1000
 	frr, bird := routers(t)
 	f := start(t, bgpEnv("vip_interface", "lo")) // as kube-vip's manifests for BGP have it
+	requests, err := cluster.APIRequests(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	began := time.Now()
 	var group errgroup.Group
 	group.SetLimit(16)
@@ -355,7 +359,17 @@ func TestBGPThousand(t *testing.T) {
 		cluster.Client().CoreV1().RESTClient().Delete().Namespace("default").Resource("services").Param("labelSelector", "test=thousand").Do(context.Background())
 		cluster.Client().DiscoveryV1().EndpointSlices("default").DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "test=thousand"})
 	})
-	t.Logf("%d Services created in %v", many, time.Since(began).Round(time.Millisecond))
+	took := time.Since(began)
+	now, err := cluster.APIRequests(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The node leases of three nodes, each 2 s; what they say of sessions changes each 10 s.
+	cost := lab.Since(now, requests)
+	if leases := cost["PUT leases"]; leases > 20+2.2*took.Seconds() {
+		t.Errorf("%v writes of leases in %v", leases, took)
+	}
+	t.Logf("%d Services created in %v, which took %v", many, took.Round(time.Millisecond), cost)
 	began = time.Now()
 	count := func(ctx context.Context) error {
 		out, err := frr.Vtysh(ctx, "show bgp ipv4 unicast statistics")
@@ -372,7 +386,7 @@ func TestBGPThousand(t *testing.T) {
 		return nil
 	}
 	until(t, 10*time.Second, "all prefixes on both routers", count)
-	took := time.Since(began)
+	took = time.Since(began)
 	t.Logf("%d prefixes on both routers %v after the last Service was created", many, took.Round(time.Millisecond))
 	if took > 3*time.Second {
 		t.Errorf("%v, want at most 3 s", took)

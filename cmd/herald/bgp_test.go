@@ -1,0 +1,38 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// What the others are told of the sessions changes if one goes up or down, and else
+// every ten seconds at most: each change costs a write of the node lease.
+func TestBulletin(t *testing.T) {
+	var b bulletin
+	session := func(state string, prefixes int) []vip.Session {
+		return []vip.Session{{Peer: "192.0.2.1", State: state, Prefixes: prefixes}}
+	}
+	for _, tt := range []struct {
+		after time.Duration
+		have  []vip.Session
+		want  []vip.Session
+	}{
+		{0, session("waiting", 0), session("down", 0)},
+		{1, session("active", 0), session("down", 0)},
+		{2, session(vip.Established, 1), session(vip.Established, 1)},
+		{3, session(vip.Established, 2), session(vip.Established, 1)},
+		{11, session(vip.Established, 900), session(vip.Established, 1)},
+		{12, session(vip.Established, 1000), session(vip.Established, 1000)},
+		{13, session("idle", 0), session("down", 0)},
+		{14, nil, nil},
+	} {
+		got := b.issue(tt.have, noon.Add(tt.after*time.Second))
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("after %d s (-want +got)\n%s", tt.after, diff)
+		}
+	}
+}
