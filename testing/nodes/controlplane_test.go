@@ -82,7 +82,7 @@ var faults = []fault{
 		undo: func(*testing.T, string) {},
 	},
 	{
-		name: "its power is cut", moves: true, most: 25 * time.Second, // the lease duration, and etcd's election
+		name: "its power is cut", moves: true, most: 10 * time.Second, // less than a lease lasts; half a second unless etcd has to elect
 		do: func(t *testing.T, node string) { must(t, cluster.PowerOff(t.Context(), node)) },
 		undo: func(t *testing.T, node string) {
 			must(t, cluster.Boot(node))
