@@ -233,6 +233,9 @@ func (p *parser) bgp(by func(string) Setting, src Sources) {
 			p.fail(hop, err)
 		}
 	}
+	if a := by("annotation"); c.Annotations != "" && p.config.Services.Namespace != "" {
+		p.warn("%v has no effect with %v: Herald then sees no Nodes", a, by("svc_namespace"))
+	}
 	listed, single := by("bgp_peers"), by("bgp_peeraddress")
 	seen := make(map[string]bool)
 	for _, t := range c.listed {
