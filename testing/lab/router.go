@@ -17,6 +17,14 @@ type Router struct {
 	dir   string
 	bird  bool
 	procs []*Process
+	was   []string // the sysctls before
+}
+
+// routing are the sysctls of a router. One that tells clients of a shorter way leaves
+// no choice to ECMP.
+var routing = []string{
+	"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv4/conf/all/send_redirects=0", "net/ipv4/conf/eth0/send_redirects=0",
+	"net/ipv4/fib_multipath_hash_policy=1", "net/ipv6/fib_multipath_hash_policy=1",
 }
 
 const frrDir = "/usr/lib/frr/"
@@ -50,10 +58,14 @@ func (l *Lab) newRouter(ns string, files map[string]string) (*Router, error) {
 	for name, text := range files {
 		errs = append(errs, os.WriteFile(r.file(name), []byte(text), 0o644))
 	}
-	// A router that tells clients of a shorter way leaves no choice to ECMP.
 	errs = append(errs, inside(ns, func() error {
-		return setSysctls("net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv4/conf/all/send_redirects=0",
-			"net/ipv4/conf/eth0/send_redirects=0", "net/ipv4/fib_multipath_hash_policy=1", "net/ipv6/fib_multipath_hash_policy=1")
+		for _, s := range routing {
+			name, _, _ := strings.Cut(s, "=")
+			if value, err := os.ReadFile("/proc/sys/" + name); err == nil {
+				r.was = append(r.was, name+"="+strings.TrimSpace(string(value)))
+			}
+		}
+		return setSysctls(routing...)
 	}))
 	return r, errors.Join(errs...)
 }
@@ -96,10 +108,10 @@ func (r *Router) Kill() {
 	}
 }
 
-// Close ends the daemons and removes their files.
+// Close ends the daemons, removes their files, and leaves the namespace as it was.
 func (r *Router) Close() error {
 	r.Kill()
-	return os.RemoveAll(r.dir)
+	return errors.Join(os.RemoveAll(r.dir), inside(r.ns, func() error { return setSysctls(r.was...) }))
 }
 
 // Vtysh gives FRR commands and returns the answers.
