@@ -127,6 +127,11 @@ unit() {
   for target in FuzzAnswer4 FuzzAnswer6 FuzzPacket; do # what anybody on a VIP's network may send
     quiet "pkg/dhcp: $target" go test ./pkg/dhcp -run '^$' -fuzz "^$target\$" -fuzztime 20s -fuzzminimizetime 10x -timeout 3m
   done
+  if command -v spin >/dev/null; then
+    quiet "the model of ownership" testing/model/check.sh
+  else
+    skip "the model of ownership" "spin is not installed (apt-get install spin)"
+  fi
   quiet "the image, twice the same" go -C image test -timeout 5m ./...
 }
 
@@ -150,6 +155,7 @@ root() {
 packages() { # what Debian has, where it is missing
   local missing=()
   command -v shellcheck >/dev/null || missing+=(shellcheck)
+  command -v spin >/dev/null || missing+=(spin)
   command -v gcc >/dev/null || missing+=(gcc libc6-dev) # the race detector links with it
   if [ ${#missing[@]} -gt 0 ]; then
     apt-get -qq update &&

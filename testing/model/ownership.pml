@@ -15,10 +15,10 @@
  * What must hold:
  *   - a node that is well informed (its cache shows the latest) never answers for a VIP
  *     whose lease names another, but for a hand-over;
- *   - the lease names one owner, and an epoch once over never owns again;
+ *   - nobody takes a VIP from a node whose claim is valid;
  *   - two nodes answer only while one of them has yet to read what is written already.
  *
- *   spin -search -safety testing/model/ownership.pml
+ * check.sh runs it, and then with a mistake put in, which must be found.
  */
 #ifndef NODES
 #define NODES 2
@@ -110,6 +110,7 @@ proctype node(byte me) {
 	:: atomic { reaches[me] && life[me] != 0 && !valid(view[me], me) && version < MAXVERSION ->
 		if
 		:: view[me].version == version && life[me] == epoch[me] && !fenced[me] ->
+			assert(holder == NOBODY || holder == me || claim != epoch[holder] || fenced[holder]); /* taken from nobody who has it */
 			holder = me; claim = life[me]; version++;
 			view[me].holder = holder; view[me].claim = claim; view[me].version = version
 		:: else -> skip  /* refused: another was faster */

@@ -1,0 +1,39 @@
+#!/bin/sh
+# check.sh: searches all runs of ownership.pml, within its bounds, for one that
+# breaks what must hold; then puts mistakes into the model, each of which must be
+# found: a check that can't fail proves nothing. It needs spin and a C compiler.
+set -eu
+cd "$(dirname "$0")"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+bounds=${HERALD_MODEL:--DNODES=2 -DMAXEPOCH=2 -DMAXVERSION=3}
+
+# search MODEL: prints spin's verdict on one model.
+search() {
+  # shellcheck disable=SC2086 # several options
+  (cd "$work" && spin $bounds -a "$1" >spin.log 2>&1 && cc -O2 -w -DSAFETY -DCOLLAPSE -DMEMLIM=4000 -o pan pan.c && ./pan -m500000) >"$work/out" 2>&1 || { cat "$work/spin.log" "$work/out"; exit 1; }
+  if grep -q 'max search depth too small' "$work/out"; then found="cut short"; fi
+  case $(sed -n 's/.*errors: //p' "$work/out") in
+    0) found=${found:-none} ;;
+    *) found=${found:-fault} ;;
+  esac
+  states=$(sed -n 's/^ *\([0-9]*\) states, stored.*/\1/p' "$work/out")
+}
+
+expect() { # NAME WANT SED-SCRIPT
+  found=
+  sed "$3" ownership.pml >"$work/model.pml"
+  if [ "$2" = fault ] && cmp -s ownership.pml "$work/model.pml"; then
+    echo "$1: the mistake could not be put in"
+    exit 1
+  fi
+  search model.pml
+  printf '%-50s %-6s %s states\n' "$1" "$found" "$states"
+  [ "$found" = "$2" ] || { tail -30 "$work/out"; exit 1; }
+}
+
+expect "as it is" none ''
+expect "a claim is written over any version" fault 's/:: view\[me\].version == version && life\[me\] == epoch/:: life[me] == epoch/'
+expect "a fenced node goes on in its epoch" fault 's/fenced\[me\] || epoch\[me\] == 0 -> epoch\[me\]++; fenced\[me\] = false/fenced[me] || epoch[me] == 0 -> fenced[me] = false; epoch[me] = (epoch[me] == 0 -> 1 : epoch[me])/'
+expect "a claim is void for its age, without a fence" fault 's/(v.holder != NOBODY/(!(v.version == 1 \&\& v.holder != me) \&\& v.holder != NOBODY/'
+expect "a node that finds itself fenced keeps the VIP" fault 's/:: fenced\[me\] || epoch\[me\] != life\[me\] -> answers\[me\] = false; lingers\[me\] = false$/:: fenced[me] || epoch[me] != life[me] -> skip/'
