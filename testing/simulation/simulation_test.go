@@ -257,3 +257,18 @@ func (c *cluster) settled() {
 		}
 	}
 }
+
+// TestLarge: a large cluster, if HERALD_LARGE says how large: nodes,VIPs,faults.
+func TestLarge(t *testing.T) {
+	var nodes, services, faults int
+	if n, _ := fmt.Sscanf(os.Getenv("HERALD_LARGE"), "%d,%d,%d", &nodes, &services, &faults); n != 3 {
+		t.Skip("HERALD_LARGE=nodes,VIPs,faults runs it; 100,2000,100 takes an hour")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		seed := uint64(time.Now().UnixNano())
+		r := rand.New(rand.NewPCG(seed, 7))
+		c := newCluster(t, nodes, services)
+		c.wire = newWire(c, rand.New(rand.NewPCG(seed, 8)))
+		c.run(r, faults, c.wireFault)
+	})
+}
