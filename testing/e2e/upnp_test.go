@@ -311,6 +311,7 @@ func TestUPnPFailover(t *testing.T) {
 	killed := owner(t, "a")
 	f.killed = true
 	f.node[killed].Signal(syscall.SIGKILL)
+	began := time.Now()
 	until(t, 20*time.Second, "no other owner", func(ctx) error {
 		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == killed || host == "" {
 			return errors.New(host)
@@ -318,14 +319,16 @@ func TestUPnPFailover(t *testing.T) {
 		return nil
 	})
 	g.page("http://"+public1+":32380/", 5*time.Second)
+	t.Logf("killed: open again after %v", time.Since(began).Round(time.Millisecond))
 	f.run(killed)
 	f.ready(killed)
 
 	cut := owner(t, "a")
-	if err := cluster.CutAPI(cut); err != nil {
+	if err := errors.Join(cluster.Cut(cut), cluster.CutAPI(cut)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cluster.ConnectAPI(cut) })
+	began = time.Now()
+	t.Cleanup(func() { cluster.Reconnect(cut); cluster.ConnectAPI(cut) })
 	until(t, 20*time.Second, "no other owner", func(ctx) error {
 		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == cut || host == "" {
 			return errors.New(host)
@@ -333,7 +336,8 @@ func TestUPnPFailover(t *testing.T) {
 		return nil
 	})
 	g.page("http://"+public1+":32380/", 5*time.Second)
-	if err := cluster.ConnectAPI(cut); err != nil {
+	t.Logf("cut off from everything: open again after %v", time.Since(began).Round(time.Millisecond))
+	if err := errors.Join(cluster.Reconnect(cut), cluster.ConnectAPI(cut)); err != nil {
 		t.Fatal(err)
 	}
 	f.ready(cut)
