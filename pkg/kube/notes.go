@@ -25,7 +25,9 @@ const component = "herald"
 
 // Bounds of the writing of Events.
 const (
-	eventRate  = 50    // a second, and at a time
+	// eventRate is how many are written a second, and at a time. When hundreds of VIPs
+	// move at once, the leases and statuses of others shall not wait for them.
+	eventRate  = 20
 	eventQueue = 20000 // that wait to be written
 	// memory is how long it is remembered that a Note was said after it has ceased
 	// to hold: as long as the API server keeps Events (--event-ttl, one hour).

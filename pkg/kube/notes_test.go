@@ -222,7 +222,7 @@ func TestNotesDoNotStorm(t *testing.T) {
 			}
 			idle(time.Second)
 		}
-		idle(time.Minute)
+		idle(2 * time.Minute)
 		if have, _ := n.Set(t.Context(), want); len(have) != len(want) {
 			t.Errorf("%d of %d said", len(have), len(want))
 		}

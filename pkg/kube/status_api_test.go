@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -67,6 +68,10 @@ func TestRequestsOfAStatus(t *testing.T) {
 		if !all() {
 			t.Fatal("a status got lost")
 		}
+	}
+	// The watch may show a status before the request that wrote it has ended.
+	for patience := time.Now().Add(5 * time.Second); sum(t, r.Collectors(), "herald_status_writes_total", "written") < n && time.Now().Before(patience); {
+		time.Sleep(5 * time.Millisecond)
 	}
 	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != n {
 		t.Errorf("%v requests for %d statuses", got, n)

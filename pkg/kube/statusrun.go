@@ -13,7 +13,7 @@ import (
 
 // Bounds of the writing of statuses.
 const (
-	statusWrites = 16 // at a time
+	statusWrites = 6 // at a time: more would only make the leases of VIPs that move wait
 	// cacheLate is when a Service is written again although the cache has not shown
 	// the result of the last write.
 	cacheLate   = 10 * time.Second
