@@ -91,17 +91,17 @@ func (l *Leases) gauge(now time.Time) {
 
 // overdue says why claims of p must be voided now, or "".
 func (l *Leases) overdue(node string, p *peer, now time.Time) string {
-	order := time.Duration(l.turn(node, now))
+	order := func() time.Duration { return time.Duration(l.turn(node, now)) } // it looks at all nodes
 	since := p.changed // a node gets its whole time again once this one can see its renewals
 	if l.own.unbroken.After(since) {
 		since = l.own.unbroken
 	}
 	switch {
-	case p.dead() && l.quorum && now.Sub(p.sight.Since) >= order*quickTurn:
+	case p.dead() && l.quorum && now.Sub(p.sight.Since) >= order()*quickTurn:
 		return "it is gone from the wire"
 	case p.yielded() && p.silent(now, l.o.RetryPeriod):
 		return "it says that it can't renew its lease and holds nothing"
-	case now.Sub(since) >= l.o.Duration+order*turn:
+	case now.Sub(since) >= l.o.Duration && now.Sub(since) >= l.o.Duration+order()*turn:
 		return "its lease is silent"
 	}
 	return ""
