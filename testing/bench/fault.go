@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"regexp"
 	"slices"
 	"syscall"
 	"time"
@@ -21,8 +22,11 @@ type victim struct {
 	before map[string]float64 // API requests
 }
 
-// pick chooses the node with the most VIPs and begins to look on.
-func (b *bench) pick(ctx context.Context) (*victim, error) {
+// pick chooses the node with the most VIPs and begins to look on, and to count
+// API requests.
+func (b *bench) pick(ctx context.Context) (*victim, error) { return b.pickBy(ctx, true) }
+
+func (b *bench) pickBy(ctx context.Context, count bool) (*victim, error) {
 	v := &victim{}
 	for _, n := range b.lab.Nodes() {
 		have, err := b.bound(n)
@@ -50,7 +54,9 @@ func (b *bench) pick(ctx context.Context) (*victim, error) {
 		return nil, err
 	}
 	sleep(ctx, time.Second)
-	v.before, err = b.lab.APIRequests(ctx)
+	if count {
+		v.before, err = b.lab.APIRequests(ctx)
+	}
 	return v, err
 }
 
@@ -125,6 +131,9 @@ func (b *bench) killOne(ctx context.Context) error {
 		err = stopped
 	}
 	f.TakenOver = takenOver(report, v.node, began)
+	if err == nil {
+		err = b.startHerald(ctx, v.node)
+	}
 	b.say("left the kernel after %.0f ms, taken over after %.0f to %.0f ms", f.KernelDropped, f.TakenOver.P50, f.AllMoved)
 	return err
 }
@@ -195,4 +204,20 @@ func takenOver(report lab.WhoHasReport, old string, began time.Time) Quantiles {
 		}
 	}
 	return quantiles(all)
+}
+
+var guarded = regexp.MustCompile(`herald_peers_guarded\{node="[^"]*"\} 1\n`)
+
+// watched reports whether every node would notice the death of every other.
+func (b *bench) watched() error {
+	for _, n := range b.lab.Nodes() {
+		metrics, err := b.lab.Get(context.Background(), n, "http://127.0.0.1:2112/metrics")
+		if err != nil {
+			return err
+		}
+		if got, want := len(guarded.FindAllString(metrics, -1)), len(b.lab.Nodes())-1; got < want {
+			return fmt.Errorf("%s watches %d nodes, not %d", n, got, want)
+		}
+	}
+	return nil
 }

@@ -47,6 +47,8 @@ type setup struct {
 	herald string
 	logs   string
 	rbac   string
+	nodes  int           // with Herald
+	hold   time.Duration // how long a fault lasts
 	steady time.Duration // how long what happens without cause is counted
 	say    func(format string, args ...any)
 }
@@ -59,6 +61,8 @@ func run(ctx context.Context, args []string) error {
 	s := setup{say: progress(time.Now())}
 	flags.StringVar(&s.herald, "herald", "bin/herald", "the program to measure")
 	flags.StringVar(&s.logs, "logs", "", "keep the logs of the last run in this directory")
+	flags.IntVar(&s.nodes, "nodes", 3, "how many nodes run Herald")
+	flags.DurationVar(&s.hold, "hold", 20*time.Second, "how long what can be mended stays broken; 0 leaves all that out")
 	flags.DurationVar(&s.steady, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
 	if err := flags.Parse(args); err != nil {
 		return err

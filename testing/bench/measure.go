@@ -43,19 +43,19 @@ type bench struct {
 
 // measure makes one run on a cluster of its own.
 func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
-	l, err := lab.Up(ctx, lab.Options{Herald: s.herald, Dir: s.logs, RBAC: s.rbac, Wait: time.Hour})
+	l, err := lab.Up(ctx, lab.Options{Nodes: s.nodes, Herald: s.herald, Dir: s.logs, RBAC: s.rbac, Wait: time.Hour})
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, l.Down()) }()
-	b := &bench{setup: s, lab: l, heralds: map[string]*lab.Process{}, result: Result{Services: n}}
+	b := &bench{setup: s, lab: l, heralds: map[string]*lab.Process{}, result: Result{Services: n, Nodes: s.nodes}}
 	for a := vips.Addr().Next(); len(b.addrs) < n; a = a.Next() {
 		b.addrs = append(b.addrs, a)
 	}
 	if _, err := l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0"); err != nil {
 		return r, err
 	}
-	for i, step := range []func(context.Context) error{b.baseline, b.start, b.create, b.steady, b.noFault, b.stopOne, b.killOne} {
+	for i, step := range []func(context.Context) error{b.baseline, b.start, b.create, b.steady, b.noFault, b.stopOne, b.killOne, b.suffer} {
 		if err := step(ctx); err != nil {
 			return b.result, fmt.Errorf("step %d: %w", i+1, err)
 		}

@@ -21,6 +21,7 @@ type Report struct {
 // A Result is one run. Times are in milliseconds.
 type Result struct {
 	Services int
+	Nodes    int
 
 	// From the moment the client sent the Service to the API server until
 	// somebody answered for its VIP, and the part of it after the Service's
@@ -37,6 +38,7 @@ type Result struct {
 	NoFault  Fault
 	Stopped  Fault
 	Killed   Fault
+	Faults   map[string]Fault   // the others, by what was done to an owner
 	PassMean map[string]float64 // by node: how long a pass of the agent took while all this came up
 }
 
@@ -59,6 +61,8 @@ type Fault struct {
 	Watched        int // that were asked for
 	AskedEvery     float64
 	LongestSilence float64
+	Silence        Quantiles // by VIP: how long it was unanswered at a stretch, at most
+	Gone           int       // how many of its VIPs it had no more at the end
 	LongestDouble  float64
 	Connections    int
 	Failed         int
@@ -115,10 +119,13 @@ func total(m map[string]float64) float64 {
 // note takes over what the probers saw.
 func (f *Fault) note(w lab.WhoHasReport, c lab.ConnectReport) {
 	f.Watched, f.AskedEvery = len(w.Addrs), millis(w.Every)
+	var silence []time.Duration
 	for _, a := range w.Addrs {
+		silence = append(silence, a.LongestSilence)
 		f.LongestSilence = max(f.LongestSilence, millis(a.LongestSilence))
 		f.LongestDouble = max(f.LongestDouble, millis(a.LongestDouble))
 	}
+	f.Silence = quantiles(silence)
 	f.Connections, f.Failed, f.SlowestSuccess = c.Attempts, len(c.Failures), millis(c.Max)
 	for _, x := range c.Failures[:min(5, len(c.Failures))] {
 		f.Failures = append(f.Failures, fmt.Sprintf("at %.3f s, after %.0f ms: %v", x.Began.Sub(c.Began).Seconds(), millis(x.Latency), x.Err))
@@ -130,48 +137,66 @@ type row struct {
 	label string
 	value func(Result) float64
 	form  string // of fmt, for one value
+	fault bool   // of one of the scenarios
 }
 
 var rows = []row{
-	{"created until answered, p50 (ms)", func(r Result) float64 { return r.Answered.P50 }, "%.0f"},
-	{"                        p99", func(r Result) float64 { return r.Answered.P99 }, "%.0f"},
-	{"                        max", func(r Result) float64 { return r.Answered.Max }, "%.0f"},
-	{"  of that after its endpoints were ready, p50", func(r Result) float64 { return r.AfterEndpoints.P50 }, "%.0f"},
-	{"                                          p99", func(r Result) float64 { return r.AfterEndpoints.P99 }, "%.0f"},
-	{"                                          max", func(r Result) float64 { return r.AfterEndpoints.Max }, "%.0f"},
-	{"  each asked for every", func(r Result) float64 { return r.AskedEvery }, "%.0f"},
-	{"all created after (ms)", func(r Result) float64 { return r.CreatedAll }, "%.0f"},
-	{"all answered after", func(r Result) float64 { return r.AnsweredAll }, "%.0f"},
-	{"all statuses written after", func(r Result) float64 { return r.StatusAll }, "%.0f"},
-	{"last write after (Events)", func(r Result) float64 { return r.QuietAfter }, "%.0f"},
-	{"VIPs per node, most", func(r Result) float64 { return float64(slices.Max(values(r.Spread))) }, "%.0f"},
-	{"               least", func(r Result) float64 { return float64(slices.Min(values(r.Spread))) }, "%.0f"},
-	{"", nil, ""},
-	{"steady: API requests/s", func(r Result) float64 { return total(r.Steady.Requests) }, "%.2f"},
-	{"  without Herald", func(r Result) float64 { return total(r.Steady.Baseline) }, "%.2f"},
-	{"  CPU per node, most (% of a core)", func(r Result) float64 { return slices.Max(values(r.Steady.CPU)) }, "%.2f"},
-	{"  RSS per node, most (MiB)", func(r Result) float64 { return slices.Max(values(r.Steady.RSS)) }, "%.0f"},
-	{"  passes per second and node, most", func(r Result) float64 { return slices.Max(values(r.Steady.Passes)) }, "%.2f"},
-	{"", nil, ""},
-	{"no fault: longest unanswered (ms)", func(r Result) float64 { return r.NoFault.LongestSilence }, "%.0f"},
-	{"  connections failed", func(r Result) float64 { return float64(r.NoFault.Failed) }, "%.0f"},
-	{"  slowest connection (ms)", func(r Result) float64 { return r.NoFault.SlowestSuccess }, "%.0f"},
-	{"", nil, ""},
-	{"SIGTERM of an owner: its VIPs", func(r Result) float64 { return float64(r.Stopped.Owned) }, "%.0f"},
-	{"  all moved after (ms)", func(r Result) float64 { return r.Stopped.AllMoved }, "%.0f"},
-	{"  API requests per VIP", func(r Result) float64 { return perVIP(r.Stopped) }, "%.1f"},
-	{"  process ended after", func(r Result) float64 { return r.Stopped.Ended }, "%.0f"},
-	{"  longest unanswered", func(r Result) float64 { return r.Stopped.LongestSilence }, "%.0f"},
-	{"  longest answered by two", func(r Result) float64 { return r.Stopped.LongestDouble }, "%.0f"},
-	{"  connections failed", func(r Result) float64 { return float64(r.Stopped.Failed) }, "%.0f"},
-	{"  slowest connection", func(r Result) float64 { return r.Stopped.SlowestSuccess }, "%.0f"},
-	{"", nil, ""},
-	{"SIGKILL of an owner: its VIPs", func(r Result) float64 { return float64(r.Killed.Owned) }, "%.0f"},
-	{"  gone from its kernel after (ms)", func(r Result) float64 { return r.Killed.KernelDropped }, "%.0f"},
-	{"  taken over after, p50", func(r Result) float64 { return r.Killed.TakenOver.P50 }, "%.0f"},
-	{"                    max", func(r Result) float64 { return r.Killed.TakenOver.Max }, "%.0f"},
-	{"  API requests per VIP", func(r Result) float64 { return perVIP(r.Killed) }, "%.1f"},
-	{"  longest answered by two", func(r Result) float64 { return r.Killed.LongestDouble }, "%.0f"},
+	{"created until answered, p50 (ms)", func(r Result) float64 { return r.Answered.P50 }, "%.0f", false},
+	{"                        p99", func(r Result) float64 { return r.Answered.P99 }, "%.0f", false},
+	{"                        max", func(r Result) float64 { return r.Answered.Max }, "%.0f", false},
+	{"  of that after its endpoints were ready, p50", func(r Result) float64 { return r.AfterEndpoints.P50 }, "%.0f", false},
+	{"                                          p99", func(r Result) float64 { return r.AfterEndpoints.P99 }, "%.0f", false},
+	{"                                          max", func(r Result) float64 { return r.AfterEndpoints.Max }, "%.0f", false},
+	{"  each asked for every", func(r Result) float64 { return r.AskedEvery }, "%.0f", false},
+	{"all created after (ms)", func(r Result) float64 { return r.CreatedAll }, "%.0f", false},
+	{"all answered after", func(r Result) float64 { return r.AnsweredAll }, "%.0f", false},
+	{"all statuses written after", func(r Result) float64 { return r.StatusAll }, "%.0f", false},
+	{"last write after (Events)", func(r Result) float64 { return r.QuietAfter }, "%.0f", false},
+	{"VIPs per node, most", func(r Result) float64 { return float64(slices.Max(values(r.Spread))) }, "%.0f", false},
+	{"               least", func(r Result) float64 { return float64(slices.Min(values(r.Spread))) }, "%.0f", false},
+	{},
+	{"steady: API requests/s", func(r Result) float64 { return total(r.Steady.Requests) }, "%.2f", false},
+	{"  without Herald", func(r Result) float64 { return total(r.Steady.Baseline) }, "%.2f", false},
+	{"  CPU per node, most (% of a core)", func(r Result) float64 { return slices.Max(values(r.Steady.CPU)) }, "%.2f", false},
+	{"  RSS per node, most (MiB)", func(r Result) float64 { return slices.Max(values(r.Steady.RSS)) }, "%.0f", false},
+	{"  passes per second and node, most", func(r Result) float64 { return slices.Max(values(r.Steady.Passes)) }, "%.2f", false},
+	{},
+	{"no fault: longest unanswered (ms)", func(r Result) float64 { return r.NoFault.LongestSilence }, "%.0f", false},
+	{"  connections failed", func(r Result) float64 { return float64(r.NoFault.Failed) }, "%.0f", false},
+	{"  slowest connection (ms)", func(r Result) float64 { return r.NoFault.SlowestSuccess }, "%.0f", false},
+	{},
+	{"SIGTERM of an owner: its VIPs", func(r Result) float64 { return float64(r.Stopped.Owned) }, "%.0f", false},
+	{"  all moved after (ms)", func(r Result) float64 { return r.Stopped.AllMoved }, "%.0f", false},
+	{"  API requests per VIP", func(r Result) float64 { return perVIP(r.Stopped) }, "%.1f", false},
+	{"  process ended after", func(r Result) float64 { return r.Stopped.Ended }, "%.0f", false},
+	{"  longest unanswered", func(r Result) float64 { return r.Stopped.LongestSilence }, "%.0f", false},
+	{"  longest answered by two", func(r Result) float64 { return r.Stopped.LongestDouble }, "%.0f", false},
+	{"  connections failed", func(r Result) float64 { return float64(r.Stopped.Failed) }, "%.0f", false},
+	{"  slowest connection", func(r Result) float64 { return r.Stopped.SlowestSuccess }, "%.0f", false},
+	{},
+	{"SIGKILL of an owner: its VIPs", func(r Result) float64 { return float64(r.Killed.Owned) }, "%.0f", false},
+	{"  gone from its kernel after (ms)", func(r Result) float64 { return r.Killed.KernelDropped }, "%.0f", false},
+	{"  taken over after, p50", func(r Result) float64 { return r.Killed.TakenOver.P50 }, "%.0f", false},
+	{"                    max", func(r Result) float64 { return r.Killed.TakenOver.Max }, "%.0f", false},
+	{"  API requests per VIP", func(r Result) float64 { return perVIP(r.Killed) }, "%.1f", false},
+	{"  longest unanswered", func(r Result) float64 { return r.Killed.LongestSilence }, "%.0f", false},
+	{"  longest answered by two", func(r Result) float64 { return r.Killed.LongestDouble }, "%.0f", false},
+}
+
+func init() {
+	for _, s := range scenarios {
+		of := func(r Result) Fault { return r.Faults[s.name] }
+		rows = append(rows, row{fault: true}, row{s.name + ": its VIPs", func(r Result) float64 { return float64(of(r).Owned) }, "%.0f", true},
+			row{"  unanswered, p50 of its VIPs (ms)", func(r Result) float64 { return of(r).Silence.P50 }, "%.0f", true},
+			row{"              max", func(r Result) float64 { return of(r).Silence.Max }, "%.0f", true})
+		if s.moves {
+			rows = append(rows, row{"  all moved after", func(r Result) float64 { return of(r).AllMoved }, "%.0f", true})
+		}
+		rows = append(rows,
+			row{"  longest answered by two", func(r Result) float64 { return of(r).LongestDouble }, "%.0f", true},
+			row{"  VIPs it had no more at the end", func(r Result) float64 { return float64(of(r).Gone) }, "%.0f", true},
+			row{"  connections failed", func(r Result) float64 { return float64(of(r).Failed) }, "%.0f", true})
+	}
 }
 
 // perVIP is how many requests it takes to move one VIP.
@@ -195,6 +220,14 @@ func (x row) cell(runs []Result) string {
 	return text
 }
 
+// nodes is how many ran Herald.
+func (r Report) nodes() int {
+	if len(r.Results) == 0 || r.Results[0].Nodes == 0 {
+		return 3
+	}
+	return r.Results[0].Nodes
+}
+
 // Table is the report as a person reads it.
 func (r Report) Table() string {
 	var sizes []int
@@ -206,7 +239,7 @@ func (r Report) Table() string {
 		runs[x.Services] = append(runs[x.Services], x)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, 3 nodes on %s, %s\n\n", r.Version, r.Machine, r.Began.Format("2006-01-02"))
+	fmt.Fprintf(&b, "%s, %d nodes on %s, %s\n\n", r.Version, r.nodes(), r.Machine, r.Began.Format("2006-01-02"))
 	line := func(label string, cell func(n int) string) {
 		fmt.Fprintf(&b, "%-46s", label)
 		for _, n := range sizes {
@@ -215,7 +248,11 @@ func (r Report) Table() string {
 		b.WriteByte('\n')
 	}
 	line("Services", func(n int) string { return fmt.Sprint(n) })
+	faults := slices.ContainsFunc(r.Results, func(x Result) bool { return x.Faults != nil })
 	for _, x := range rows {
+		if x.fault && !faults {
+			continue
+		}
 		if x.value == nil {
 			b.WriteByte('\n')
 			continue

@@ -126,7 +126,7 @@ func TestFaultNote(t *testing.T) {
 		}},
 		lab.ConnectReport{Began: began, Attempts: 500, Failures: failures, Max: 8 * time.Millisecond})
 	line := "at 1.500 s, after 2000 ms: no answer"
-	want := Fault{Watched: 2, AskedEvery: 20, LongestSilence: 90, LongestDouble: 60, Connections: 500, Failed: 7, SlowestSuccess: 8,
+	want := Fault{Watched: 2, AskedEvery: 20, LongestSilence: 90, Silence: Quantiles{30, 90, 90}, LongestDouble: 60, Connections: 500, Failed: 7, SlowestSuccess: 8,
 		Failures: []string{line, line, line, line, line}}
 	if d := cmp.Diff(want, f); d != "" {
 		t.Error(d)

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A scenario is something that is done to an owner for a while, and undone.
+type scenario struct {
+	name  string
+	moves bool // its VIPs are expected to move
+	do    func(b *bench, ctx context.Context, node string) error
+	undo  func(b *bench, ctx context.Context, node string) error
+}
+
+var scenarios = []scenario{
+	{
+		"its link down", true,
+		func(b *bench, _ context.Context, node string) error { return b.lab.Unplug(node) },
+		func(b *bench, _ context.Context, node string) error { return b.lab.Reconnect(node) },
+	},
+	{
+		"both its cables cut, and mended", true,
+		func(b *bench, _ context.Context, node string) error {
+			return errors.Join(b.lab.Cut(node), b.lab.CutAPI(node))
+		},
+		func(b *bench, _ context.Context, node string) error {
+			return errors.Join(b.lab.Reconnect(node), b.lab.ConnectAPI(node))
+		},
+	},
+	{
+		"cut from the API server alone, and mended", true,
+		func(b *bench, _ context.Context, node string) error { return b.lab.CutAPI(node) },
+		func(b *bench, _ context.Context, node string) error { return b.lab.ConnectAPI(node) },
+	},
+	{
+		"its gossip port blocked, and opened", false,
+		func(b *bench, ctx context.Context, node string) error {
+			for _, words := range [][]string{
+				{"add", "table", "inet", "bench"},
+				{"add", "chain", "inet", "bench", "in", "{ type filter hook input priority -300; }"},
+				{"add", "rule", "inet", "bench", "in", "th", "dport", "7947", "drop"},
+				{"add", "chain", "inet", "bench", "out", "{ type filter hook output priority -300; }"},
+				{"add", "rule", "inet", "bench", "out", "th", "dport", "7947", "drop"},
+			} {
+				if _, err := b.lab.Run(ctx, node, append([]string{"nft"}, words...)...); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		func(b *bench, ctx context.Context, node string) error {
+			_, err := b.lab.Run(ctx, node, "nft", "delete", "table", "inet", "bench")
+			return err
+		},
+	},
+	{
+		"the API server killed, and started", false,
+		func(b *bench, _ context.Context, _ string) error { return b.lab.StopAPI() },
+		func(b *bench, ctx context.Context, _ string) error { return b.lab.StartAPI(ctx) },
+	},
+	{
+		"the API server away and the owner killed", true,
+		func(b *bench, ctx context.Context, node string) error {
+			if err := b.lab.StopAPI(); err != nil {
+				return err
+			}
+			sleep(ctx, 10*time.Second) // longer than a node needs to know that it is
+			b.heralds[node].Kill()
+			return nil
+		},
+		func(b *bench, ctx context.Context, node string) error {
+			if err := b.lab.StartAPI(ctx); err != nil {
+				return err
+			}
+			return b.startHerald(ctx, node)
+		},
+	},
+}
+
+// suffer does all scenarios, one after the other.
+func (b *bench) suffer(ctx context.Context) error {
+	if b.setup.hold == 0 {
+		return nil
+	}
+	b.result.Faults = map[string]Fault{}
+	for _, s := range scenarios {
+		if err := b.play(ctx, s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// play does one scenario to the owner of the most VIPs.
+func (b *bench) play(ctx context.Context, s scenario) error {
+	if err := b.until(ctx, settling, b.watched); err != nil {
+		return err
+	}
+	v, err := b.pickBy(ctx, false)
+	if err != nil {
+		return err
+	}
+	b.say("%s: %s, which has %d VIPs", s.name, v.node, len(v.owned))
+	f := Fault{}
+	began := time.Now()
+	err = s.do(b, ctx, v.node)
+	if err == nil && s.moves {
+		err = b.until(ctx, settling, func() error {
+			missing, err := b.missing(v)
+			if err == nil && missing > 0 {
+				err = fmt.Errorf("%d of %s's %d VIPs are on no other node", missing, v.node, len(v.owned))
+			}
+			return err
+		})
+		f.AllMoved = millis(time.Since(began))
+	}
+	if err == nil {
+		sleep(ctx, b.setup.hold-time.Since(began))
+	}
+	if mended := s.undo(b, ctx, v.node); err == nil {
+		err = mended
+	}
+	if err == nil {
+		err = b.until(ctx, settling, func() error {
+			_, err := b.lab.Get(ctx, v.node, "http://127.0.0.1:2112/readyz")
+			return err
+		})
+	}
+	sleep(ctx, 3*time.Second)
+	report, connects := v.who.Stop(), v.client.Stop()
+	if err != nil {
+		return err
+	}
+	have, err := b.bound(v.node)
+	f.Owned = len(v.owned)
+	f.Gone = len(v.owned) - len(slices.DeleteFunc(slices.Clone(v.owned), func(a netip.Addr) bool { return !slices.Contains(have, a) }))
+	f.note(report, connects)
+	b.result.Faults[s.name] = f
+	b.say("unanswered %.0f ms (p50), %.0f ms (max), by two %.0f ms, %d of its VIPs gone, %d of %d connections failed",
+		f.Silence.P50, f.Silence.Max, f.LongestDouble, f.Gone, f.Failed, f.Connections)
+	return errors.Join(err, report.Err)
+}
