@@ -30,6 +30,9 @@ type Options struct {
 	RouterID        netip.Addr // the BGP identifier; zero derives one
 	RouterInterface string     // the link whose IPv4 address is the identifier, or ""
 
+	// Own is the node's own addresses on a link, VIPs left out.
+	Own func(link string) []netip.Addr
+
 	Hold      time.Duration // the hold time we offer, whole seconds, at least 3 s
 	Keepalive time.Duration // less than Hold
 	// Restart, if not zero, is how long routers are asked to keep our routes while

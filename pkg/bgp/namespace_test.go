@@ -278,7 +278,7 @@ func speak(t testing.TB, change func(*Options), peers ...vip.Peer) *speaking {
 	}
 	o := Options{
 		Node: "n1", Peers: func() []vip.Peer { return peers }, Hold: 30 * time.Second, Keepalive: 10 * time.Second, Drain: time.Second,
-		RouterID: routerID, Poke: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
+		RouterID: routerID, Own: Addresses, Poke: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
 	}
 	if change != nil {
 		change(&o)

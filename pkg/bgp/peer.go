@@ -163,7 +163,10 @@ func (p *peer) keep() {
 		}
 	}
 	p.tell(at)
-	if p.at.key() != at.key() && time.Now().After(p.banned) {
+	switch {
+	case p.at.key() == at.key():
+		p.at = at // the next hops may be others
+	case time.Now().After(p.banned):
 		p.call(at)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -50,7 +51,7 @@ func (p *peer) sit() (seat, error) {
 			at.bind = link.Name
 		}
 		if !at.source.IsValid() && c.Interface == "" {
-			if at.source = addressOf(link.Name, vip.FamilyOf(c.Address)); !at.source.IsValid() {
+			if at.source = p.addressOf(link.Name, vip.FamilyOf(c.Address)); !at.source.IsValid() {
 				return seat{}, fmt.Errorf("bgp_sourceif: interface %s has no %s address", link.Name, vip.FamilyOf(c.Address))
 			}
 		}
@@ -62,7 +63,7 @@ func (p *peer) sit() (seat, error) {
 			return seat{}, fmt.Errorf("no way to the peer: %w", err)
 		}
 	}
-	at.hop4, at.hop6 = hops(c, local)
+	at.hop4, at.hop6 = p.hops(c, local)
 	if !at.id.IsValid() {
 		var err error
 		if at.id, err = p.identifier(local); err != nil {
@@ -73,7 +74,7 @@ func (p *peer) sit() (seat, error) {
 }
 
 // hops finds the next hops on a session from local: it is always this node.
-func hops(c vip.Peer, local netip.Addr) (hop4, hop6 netip.Addr) {
+func (p *peer) hops(c vip.Peer, local netip.Addr) (hop4, hop6 netip.Addr) {
 	link := c.NextHopInterface
 	if link == "" {
 		link = linkOf(local)
@@ -81,7 +82,7 @@ func hops(c vip.Peer, local netip.Addr) (hop4, hop6 netip.Addr) {
 	if local.Is4() {
 		hop6 = c.NextHop6
 		if !hop6.IsValid() {
-			hop6 = addressOf(link, vip.IPv6)
+			hop6 = p.addressOf(link, vip.IPv6)
 		}
 		return netip.IPv4Unspecified(), hop6
 	}
@@ -91,7 +92,7 @@ func hops(c vip.Peer, local netip.Addr) (hop4, hop6 netip.Addr) {
 	}
 	hop4 = c.NextHop4
 	if !hop4.IsValid() && (c.Interface == "" || c.NextHopInterface != "") {
-		hop4 = addressOf(link, vip.IPv4)
+		hop4 = p.addressOf(link, vip.IPv4)
 	}
 	if !hop4.IsValid() {
 		hop4 = hop6 // an IPv6 next hop for IPv4 prefixes (RFC 8950)
@@ -108,7 +109,7 @@ func (p *peer) identifier(local netip.Addr) (netip.Addr, error) {
 	case p.o.RouterID.IsValid():
 		return p.o.RouterID, nil
 	case p.o.RouterInterface != "":
-		if a := addressOf(p.o.RouterInterface, vip.IPv4); a.IsValid() {
+		if a := p.addressOf(p.o.RouterInterface, vip.IPv4); a.IsValid() {
 			return a, nil
 		}
 		return netip.Addr{}, fmt.Errorf("bgp_routerinterface: interface %s is missing or has no IPv4 address", p.o.RouterInterface)
@@ -121,7 +122,7 @@ func (p *peer) identifier(local netip.Addr) (netip.Addr, error) {
 		return local, nil
 	}
 	for _, l := range links { // in the order in which they were made, so it stays the same
-		if a := addressOf(l.Name, vip.IPv4); a.IsValid() && l.Flags&net.FlagUp != 0 {
+		if a := p.addressOf(l.Name, vip.IPv4); a.IsValid() && l.Flags&net.FlagUp != 0 {
 			return a, nil
 		}
 	}
@@ -138,19 +139,25 @@ func towards(a netip.Addr, port uint16) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
 }
 
-// addressOf is the first address of a link that others can reach, or zero. VIPs
-// come after a link's own addresses.
-func addressOf(link string, f vip.Family) netip.Addr {
-	l, err := net.InterfaceByName(link)
-	if err != nil {
+// addressOf is an address of a link that others can reach, or zero: the lowest, so
+// that it is always the same. VIPs, which come and go, are none of them.
+func (p *peer) addressOf(link string, f vip.Family) netip.Addr {
+	own := slices.DeleteFunc(slices.Clone(p.o.Own(link)), func(a netip.Addr) bool {
+		return vip.FamilyOf(a) != f || a.IsLoopback() || a.IsLinkLocalUnicast()
+	})
+	if len(own) == 0 {
 		return netip.Addr{}
 	}
-	for _, a := range addresses(*l) {
-		if vip.FamilyOf(a) == f && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
-			return a
-		}
+	return slices.MinFunc(own, netip.Addr.Compare)
+}
+
+// Addresses is all that the kernel has on a link, VIPs among them.
+func Addresses(link string) []netip.Addr {
+	l, err := net.InterfaceByName(link)
+	if err != nil {
+		return nil
 	}
-	return netip.Addr{}
+	return addresses(*l)
 }
 
 // linkOf is the link that has an address, or "".
