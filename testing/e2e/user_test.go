@@ -138,9 +138,10 @@ func TestBadInput(t *testing.T) {
 		event(t, name, "AddressRefused", words)
 		i++
 	}
-	garbage := []string{"loadbalancerIPs", "ignore", "serviceInterface", "leaseName", "allow-reconcile-without-endpoints", "vipHost"}
+	garbage := []string{"loadbalancerIPs", "ignore", "serviceInterface", "leaseName", "allow-reconcile-without-endpoints", "vipHost",
+		"loadbalancerHostname", "hwaddr", "requestedIP", "macvlanName", "dhcp-broadcast", "rp_filter"}
 	for _, g := range garbage {
-		name := "garbage-" + strings.ToLower(g)
+		name := "garbage-" + strings.ReplaceAll(strings.ToLower(g), "_", "-")
 		create(t, web(name, "10.77.0.60", func(s *corev1.Service) {
 			s.Spec.Ports[0].Port = int32(8000 + i)
 			s.Annotations["kube-vip.io/"+g] = "\x7f,;{ \"$(reboot)\n../../etc"
@@ -150,6 +151,10 @@ func TestBadInput(t *testing.T) {
 		}
 		i++
 	}
+	// A name reaches no link that is not Herald's, and there is no DHCP server here.
+	create(t, web("link", "0.0.0.0", lab.Annotated("kube-vip.io/macvlanName", "eth0")))
+	event(t, "link", "DHCPFailed", "not Herald's")
+	create(t, web("nobody", "0.0.0.0"))
 	create(t, web("mode", "10.77.0.61", lab.Annotated("heraldvip.io/ip-mode", "Teleport")))
 	event(t, "mode", "InvalidField", "heraldvip.io/ip-mode")
 	status(t, "mode", "10.77.0.61(VIP)", 2*time.Second) // the default
@@ -158,6 +163,18 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("%s has %s", n, ingress(get(t, n)))
 		}
 	}
+	until(t, 15*time.Second, "nobody says that there is no DHCP server", func(c ctx) error {
+		list, err := cluster.Client().CoreV1().Events("default").List(c, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.InvolvedObject.Name == "nobody" && e.Reason == "DHCPFailed" && strings.Contains(e.Message, "no DHCP server answered") {
+				return nil
+			}
+		}
+		return fmt.Errorf("%d Events", len(list.Items))
+	})
 	w, c := good.report()
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
 		t.Errorf("another Service was harmed: unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))
