@@ -166,8 +166,7 @@ func TestBGP(t *testing.T) {
 	t.Logf("back after %v", hops(t, frr, "10.79.0.50", 3, 15*time.Second).Round(time.Millisecond))
 
 	// The router loses its peers, comes back, and knows all again.
-	frr.Kill()
-	if err := frr.Start(t.Context()); err != nil {
+	if err := errors.Join(frr.Kill(), frr.Start(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("after a restart of the router all is back in %v", hops(t, frr, "10.79.0.50", 3, 20*time.Second).Round(time.Millisecond))

@@ -96,22 +96,37 @@ func (r *Router) start(ctx context.Context, name string, argv []string, ready fu
 	return r.lab.await(ctx, p, ready)
 }
 
-// Kill ends the daemons at once.
-func (r *Router) Kill() {
+// Kill ends the daemons at once, and takes what they left in the kernel.
+func (r *Router) Kill() error {
 	for _, p := range r.procs {
 		p.Kill()
 	}
 	r.procs = nil
-	// What zebra learned stays in the kernel when it is killed.
+	var errs []error
 	for _, family := range []string{"-4", "-6"} {
-		_, _ = r.lab.Run(context.Background(), r.ns, "ip", family, "route", "flush", "proto", "bgp")
+		errs = append(errs, r.flush(family))
 	}
+	return errors.Join(errs...)
+}
+
+// flush removes the routes that zebra left in the kernel. Once is not always enough.
+func (r *Router) flush(family string) error {
+	var left string
+	for range 20 {
+		_, err := r.lab.Run(context.Background(), r.ns, "ip", family, "route", "flush", "proto", "bgp")
+		left, _ = r.lab.Run(context.Background(), r.ns, "ip", family, "route", "show", "proto", "bgp")
+		if left == "" {
+			return nil
+		}
+		left = fmt.Sprint(left, err)
+		time.Sleep(50 * time.Millisecond)
+	}
+	return fmt.Errorf("routes of %s stay: %s", r.ns, left)
 }
 
 // Close ends the daemons, removes their files, and leaves the namespace as it was.
 func (r *Router) Close() error {
-	r.Kill()
-	return errors.Join(os.RemoveAll(r.dir), inside(r.ns, func() error { return setSysctls(r.was...) }))
+	return errors.Join(r.Kill(), os.RemoveAll(r.dir), inside(r.ns, func() error { return setSysctls(r.was...) }))
 }
 
 // Vtysh gives FRR commands and returns the answers.
