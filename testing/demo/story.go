@@ -25,7 +25,8 @@ var (
 const (
 	mostSilence = 100 * time.Millisecond  // unanswered during a hand-over
 	kernelAfter = 4500 * time.Millisecond // a dead owner's addresses are gone: their lifetime is 3 s
-	leaseAfter  = 16 * time.Second        // a dead owner's VIPs are taken over: vip_leaseduration and a second
+	deathAfter  = 3 * time.Second         // a dead owner's VIPs are taken over; usually a quarter of a second
+	cutAfter    = 4 * time.Second         // those of one that is cut off; usually 0.4 s
 )
 
 // A demo is the story under way.
@@ -48,6 +49,7 @@ func (d *demo) tell(ctx context.Context) error {
 		{"What a user sees", d.look},
 		{"The owner is stopped: nothing is lost", d.handOver},
 		{"The owner is killed", d.kill},
+		{"The owner's cables are cut", d.cut},
 		{"It comes back", d.back},
 		{"Nothing is left", d.end},
 	} {

@@ -53,12 +53,20 @@ func watch(t *testing.T, name, vip string) *spot {
 // moved waits until a node other than the first owner answers, and returns it.
 func (s *spot) moved(within time.Duration) string {
 	s.t.Helper()
-	ctx := bound(s.t, within)
-	for ctx.Err() == nil {
-		if now := s.who.Owner(s.addr); now != "" && now != s.owner {
-			return now
-		}
-		time.Sleep(5 * time.Millisecond)
+	ctx, cancel := context.WithCancel(bound(s.t, within))
+	defer cancel()
+	first := make(chan string, len(others(s.owner)))
+	for _, n := range others(s.owner) {
+		go func() {
+			if _, err := s.who.Await(ctx, s.addr, n); err == nil {
+				first <- n
+			}
+		}()
+	}
+	select {
+	case n := <-first:
+		return n
+	case <-ctx.Done():
 	}
 	s.t.Fatalf("nobody else than %s answers for %s within %v\n%s", s.owner, s.addr, within, s.who.Stop())
 	return ""
