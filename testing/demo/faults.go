@@ -146,7 +146,7 @@ func (d *demo) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.during("the nodes see each other", func() error { return d.until(ctx, 20*time.Second, "the nodes see each other", d.watched) }); err != nil {
+	if err := d.until(ctx, 20*time.Second, "until the nodes see each other", d.watched); err != nil {
 		return err
 	}
 	d.say("The same with SIGKILL, on %s: the process gets no chance to say anything.", old)
@@ -189,7 +189,7 @@ func (d *demo) cut(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.during("the nodes see each other", func() error { return d.until(ctx, 20*time.Second, "the nodes see each other", d.watched) }); err != nil {
+	if err := d.until(ctx, 20*time.Second, "until the nodes see each other", d.watched); err != nil {
 		return err
 	}
 	d.say("Now both cables of %s are cut, to the LAN and to the API server. Its links stay up: it is the switch that is dead. "+
