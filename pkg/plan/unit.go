@@ -106,69 +106,104 @@ func (m *maker) carry(u *unit, s *service) {
 	if s.Local && !m.Election && !s.control {
 		m.say(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
 	}
-	ready, outdone := true, false
-	if s.Local && m.Election && s.HealthPort != 0 {
-		m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort, Hosts: m.hosts})
-		ready = m.Ready[s.Key]
-	}
-	var here, taken []string
-	var ingress []vip.Ingress
+	c := cargo{}
+	ready := m.served(s)
 	for _, a := range s.addrs {
-		on := a.Link
-		if s.leased(a.Addr) {
-			on = parent(s, &m.members[m.Self].Info)
-		}
-		if fault := linkFault(on, &m.members[m.Self].Info); fault != "" {
-			m.say(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
-			continue
-		}
-		if s.leased(a.Addr) {
-			if _, holds := m.contract(s, vip.FamilyOf(a.Addr)); !holds || !m.stands(s.tenant) {
-				continue
-			}
-		}
-		bound := m.bound(a)
-		if h, ok := m.Heard[a.Addr]; ok && !m.Tenure.Blind.IsZero() && h.At.After(m.Tenure.Blind) && m.other(h.MAC) {
-			outdone = true // its successor: this node can't hear of it in another way
-			continue
-		}
-		if !ready && !bound {
-			continue // kube-proxy here would drop what the node attracts
-		}
-		if a.New && m.Inquire && !bound {
-			if free, by := m.vacant(a); !free {
-				if len(by) > 0 {
-					taken = append(taken, inUse(a, by))
-				}
-				continue
-			}
-		}
-		m.want(a, false)
-		if bound && s.bgp && (m.Election || s.control) {
-			m.route(s, a.Addr)
-		}
-		if bound {
-			here = append(here, a.Addr.String()+" on "+a.Link)
-			ingress = append(ingress, vip.Ingress{Addr: a.Addr, Mode: m.mode(s), Ports: s.Ports})
-		}
+		m.load(s, a, ready, &c)
 	}
-	s.verdict.Here = len(here) > 0
-	s.verdict.Reason, s.verdict.Message = vip.Announced, "node "+m.Self+" announces "+strings.Join(here, ", ")
 	// Once it is being given away, the status is the successor's to write, and ports its to keep open.
 	_, giving := m.Leaving[u.lease]
 	m.forward(s, func(a vip.Address) bool { return m.bound(a) && !giving })
-	if len(here) > 0 && !giving {
+	if len(c.here) > 0 && !giving {
 		m.tellForward(s)
-		ingress = append(ingress, m.external(s)...)
+		c.ingress = append(c.ingress, m.external(s)...)
 	}
+	m.conclude(u, s, giving, &c)
+	for _, a := range s.addrs {
+		if m.bound(a) {
+			m.contested(s, a)
+		}
+	}
+}
+
+// A cargo is how far the addresses of a Service have come on this node.
+type cargo struct {
+	here    []string // bound, and on which link
+	taken   []string // in use by others, and what to do about it
+	outdone bool     // another node has been heard to announce one, and this one can't ask why
+	ingress []vip.Ingress
+}
+
+// served reports whether kube-proxy on this node serves s, as far as that is asked.
+func (m *maker) served(s *service) bool {
+	if !s.Local || !m.Election || s.HealthPort == 0 {
+		return true
+	}
+	m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort, Hosts: m.hosts})
+	return m.Ready[s.Key]
+}
+
+// load wants one address of s on this node, if that may be.
+func (m *maker) load(s *service, a vip.Address, ready bool, c *cargo) {
+	on := a.Link
+	if s.leased(a.Addr) {
+		on = parent(s, &m.members[m.Self].Info)
+	}
+	if fault := linkFault(on, &m.members[m.Self].Info); fault != "" {
+		m.say(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
+		return
+	}
+	if s.leased(a.Addr) {
+		if _, holds := m.contract(s, vip.FamilyOf(a.Addr)); !holds || !m.stands(s.tenant) {
+			return
+		}
+	}
+	if m.outdone(a) {
+		c.outdone = true
+		return
+	}
+	bound := m.bound(a)
+	if !ready && !bound {
+		return // kube-proxy here would drop what the node attracts
+	}
+	if a.New && m.Inquire && !bound {
+		if free, by := m.vacant(a); !free {
+			if len(by) > 0 {
+				c.taken = append(c.taken, inUse(a, by))
+			}
+			return
+		}
+	}
+	m.want(a, false)
+	if !bound {
+		return
+	}
+	if s.bgp && (m.Election || s.control) {
+		m.route(s, a.Addr)
+	}
+	c.here = append(c.here, a.Addr.String()+" on "+a.Link)
+	c.ingress = append(c.ingress, vip.Ingress{Addr: a.Addr, Mode: m.mode(s), Ports: s.Ports})
+}
+
+// outdone reports whether another node was heard announcing a while this one can't
+// renew: it is the successor, which this node can't hear of in another way.
+func (m *maker) outdone(a vip.Address) bool {
+	h, ok := m.Heard[a.Addr]
+	return ok && !m.Tenure.Blind.IsZero() && h.At.After(m.Tenure.Blind) && m.other(h.MAC)
+}
+
+// conclude tells the Service's status and its user what has become of it here.
+func (m *maker) conclude(u *unit, s *service, giving bool, c *cargo) {
+	s.verdict.Here = len(c.here) > 0
+	s.verdict.Reason, s.verdict.Message = vip.Announced, "node "+m.Self+" announces "+strings.Join(c.here, ", ")
 	missing, wrong, open := m.leasing(s)
 	switch {
 	case giving || s.control || open && len(s.Ingress) > 0 && s.host != "":
 		// With a lease in question the status stays as it is, for the moment that takes.
-	case len(ingress) > 0:
-		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress,
+	case len(c.ingress) > 0:
+		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: c.ingress,
 			Leases: m.record(s, func(x netip.Addr) bool {
-				return slices.ContainsFunc(ingress, func(i vip.Ingress) bool { return i.Addr == x })
+				return slices.ContainsFunc(c.ingress, func(i vip.Ingress) bool { return i.Addr == x })
 			})})
 	case missing > 0 && missing == len(s.hires) && len(s.addrs) == 0 && s.host != "":
 		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})
@@ -177,29 +212,24 @@ func (m *maker) carry(u *unit, s *service) {
 		m.say(s, vip.DHCPFailed, fmt.Sprintf("node %s: %s", m.Self, strings.Join(wrong, "; ")), 0)
 	}
 	switch {
-	case len(taken) > 0:
-		if len(ingress) == 0 && s.host == m.Self { // it asked for other addresses before
+	case len(c.taken) > 0:
+		if len(c.ingress) == 0 && s.host == m.Self { // it asked for other addresses before
 			m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})
 		}
-		s.verdict.Reason, s.verdict.Message = vip.AddressInUse, strings.Join(taken, "; ")
+		s.verdict.Reason, s.verdict.Message = vip.AddressInUse, strings.Join(c.taken, "; ")
 		m.say(s, vip.AddressInUse, s.verdict.Message, 0)
 	case missing > 0 && len(wrong) > 0:
 		s.verdict.Reason, s.verdict.Message = vip.DHCPFailed, fmt.Sprintf("node %s: %s", m.Self, strings.Join(wrong, "; "))
 	case missing > 0:
 		s.verdict.Reason, s.verdict.Message = vip.Leasing, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.tenant.link)
-	case outdone:
+	case c.outdone:
 		s.verdict.Reason, s.verdict.Message = vip.Elsewhere, "this node can't reach the API server, and another one announces it"
-	case len(here) < len(s.addrs):
-		s.verdict.Message = fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(here), len(s.addrs))
+	case len(c.here) < len(s.addrs):
+		s.verdict.Message = fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.here), len(s.addrs))
 	case u.claim.From != "" && u.claim.From != m.Self:
 		m.say(s, vip.Moved, "moved from node "+u.claim.From+": "+s.verdict.Message, u.claim.Changes)
 	default:
 		m.say(s, vip.Announced, s.verdict.Message, u.claim.Changes)
-	}
-	for _, a := range s.addrs {
-		if m.bound(a) {
-			m.contested(s, a)
-		}
 	}
 }
 
