@@ -1,0 +1,425 @@
+package lease
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// An air is the wire between nodes: what each sees of the others, at once.
+type air struct {
+	mu      sync.Mutex
+	nodes   map[string]*node
+	cards   map[string]vip.Card
+	seen    map[[2]string]vip.Sight
+	gateway map[string]vip.Seen // by node
+}
+
+func newAir() *air {
+	return &air{nodes: map[string]*node{}, cards: map[string]vip.Card{}, seen: map[[2]string]vip.Sight{}, gateway: map[string]vip.Seen{}}
+}
+
+// join runs a node that sees the others and is seen by them.
+func (a *air) join(t *testing.T, s *leasetest.Server, name string) *node {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	n := &node{name: name, stop: stop, done: make(chan struct{})}
+	n.way = leasetest.NewClient(s, func() { n.Wake() })
+	n.Leases = New(n.way, Options{
+		Node: name, Namespace: "kube-system",
+		Duration: duration, RenewDeadline: deadline, RetryPeriod: period,
+		Info: func() vip.Info { return vip.Info{Interface: "eth0"} },
+		Log:  slog.New(slog.DiscardHandler), Poke: func() {},
+		Sights: func() map[string]vip.Sight { return a.sights(name) },
+		Anchor: func() vip.Seen {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.gateway[name]
+		},
+		Tell: func(c vip.Card) { a.tell(name, c) },
+	})
+	a.mu.Lock()
+	for other := range a.nodes {
+		a.seen[[2]string{name, other}] = vip.Sight{State: vip.Alive, Since: time.Now(), Card: a.cards[other]}
+		a.seen[[2]string{other, name}] = vip.Sight{State: vip.Alive, Since: time.Now()}
+	}
+	a.nodes[name] = n
+	a.mu.Unlock()
+	watching := make(chan struct{})
+	go func() { defer close(watching); n.way.Watch(ctx) }()
+	t.Cleanup(func() { stop(); <-n.done; <-watching })
+	go func() {
+		defer close(n.done)
+		_ = n.Run(ctx) // the API server may be away when it ends
+	}()
+	return n
+}
+
+func (a *air) sights(of string) map[string]vip.Sight {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := map[string]vip.Sight{}
+	for pair, s := range a.seen {
+		if pair[0] == of {
+			all[pair[1]] = s
+		}
+	}
+	return all
+}
+
+func (a *air) tell(name string, c vip.Card) {
+	a.mu.Lock()
+	changed := a.cards[name] != c
+	a.cards[name] = c
+	for pair, s := range a.seen {
+		if pair[1] == name && s.State == vip.Alive {
+			s.Card = c
+			a.seen[pair] = s
+		}
+	}
+	nodes := maps.Clone(a.nodes)
+	a.mu.Unlock()
+	if changed {
+		for other, n := range nodes {
+			if other != name {
+				n.Wake()
+			}
+		}
+	}
+}
+
+// look makes one node look so to another from now on.
+func (a *air) look(from, to string, state vip.Seen) {
+	a.mu.Lock()
+	s := a.seen[[2]string{from, to}]
+	s.State, s.Since = state, time.Now()
+	if state == vip.Alive {
+		s.Card = a.cards[to]
+	}
+	a.seen[[2]string{from, to}] = s
+	n := a.nodes[from]
+	a.mu.Unlock()
+	n.Wake()
+}
+
+// split makes each node of one side look so to each of the other, and the other way round.
+func (a *air) split(state vip.Seen, side ...string) {
+	in := map[string]bool{}
+	for _, n := range side {
+		in[n] = true
+	}
+	for from := range a.nodes {
+		for to := range a.nodes {
+			if in[from] != in[to] {
+				a.look(from, to, state)
+			}
+		}
+	}
+}
+
+// awaits until node serves, and says how long that took.
+func awaits(t *testing.T, n *node, name string, most time.Duration) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !n.serves(name) {
+		if time.Since(began) > most {
+			t.Errorf("%s does not serve %s within %v", n.name, name, most)
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// three is n1, which has the Service a, and n2 and n3, which would take it: n2 first.
+func three(t *testing.T, a *air, s *leasetest.Server) (n1, n2, n3 *node) {
+	n1, n2, n3 = a.join(t, s, "n1"), a.join(t, s, "n2"), a.join(t, s, "n3")
+	time.Sleep(time.Second)
+	n1.want("a")
+	time.Sleep(time.Second)
+	n2.want("a")
+	n3.world()
+	n3.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Watch, Expect: "n2"}})
+	time.Sleep(5 * time.Second)
+	if !n1.serves("a") {
+		t.Fatalf("n1 does not serve\n%s", s)
+	}
+	return n1, n2, n3
+}
+
+func TestGoneFromTheWire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, _ := three(t, a, s)
+		n1.kill()
+		before := s.Count()
+		a.split(vip.Dead, "n1")
+		if took := awaits(t, n2, "a", time.Minute); took > 100*time.Millisecond {
+			t.Errorf("taken over after %v, want two writes", took)
+		}
+		if writes := s.Count() - before; writes > 2+3 { // a fence, a claim, and maybe a renewal of each node
+			t.Errorf("%d writes for one VIP", writes)
+		}
+	})
+}
+
+func TestMute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		a.split(vip.Mute, "n1")
+		never(t, t.Context(), "a", newCrew(n1, n2, n3))
+		time.Sleep(time.Minute)
+		if !n1.serves("a") {
+			t.Errorf("a node whose port is blocked lost its VIP\n%s", s)
+		}
+		if m := n2.Infos()["n3"].Mute; len(m) != 1 || m[0] != "n1" {
+			t.Errorf("n3 tells of %v, want of n1", m)
+		}
+	})
+}
+
+// A node that is cut from the wire alone sees two dead nodes. It judges neither,
+// carries nothing, and comes back when it is among them again.
+func TestAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		a.split(vip.Dead, "n1")
+		awaits(t, n2, "a", time.Second)
+		time.Sleep(time.Minute)
+		if n1.serves("a") || !n2.serves("a") || n3.serves("a") {
+			t.Errorf("n1, n2, n3 serve: %v, %v, %v; want n2\n%s", n1.serves("a"), n2.serves("a"), n3.serves("a"), s)
+		}
+		if !n2.Infos()["n1"].Alone {
+			t.Error("n1 does not say that it is cut off")
+		}
+		a.split(vip.Alive, "n1")
+		time.Sleep(company + 2*beat + time.Second)
+		if n2.Infos()["n1"].Alone {
+			t.Error("n1 still says that it is cut off")
+		}
+	})
+}
+
+// Of two nodes the one with the gateway is the better one; without one the lease decides.
+func TestTwoNodes(t *testing.T) {
+	for _, gateway := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			a, s := newAir(), leasetest.NewServer()
+			n1, n2 := a.join(t, s, "n1"), a.join(t, s, "n2")
+			time.Sleep(time.Second)
+			n1.want("a")
+			time.Sleep(time.Second)
+			n2.want("a")
+			time.Sleep(5 * time.Second)
+			if gateway {
+				a.mu.Lock()
+				a.gateway["n2"] = vip.Alive
+				a.mu.Unlock()
+			}
+			n1.kill()
+			a.split(vip.Dead, "n1")
+			took := awaits(t, n2, "a", time.Minute)
+			if gateway != (took < time.Second) {
+				t.Errorf("gateway %v: taken over after %v", gateway, took)
+			}
+		})
+	}
+}
+
+// A node that can't renew while others do yields: they take over while it is
+// silent, and never do two serve.
+func TestYields(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		never(t, t.Context(), "a", newCrew(n1, n2, n3))
+		n1.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+		if took := awaits(t, n2, "a", time.Minute); took > deadline-time.Second {
+			t.Errorf("taken over after %v, want less than the renew deadline", took)
+		}
+		n1.way.Set(func(f *leasetest.Faults) { f.Cut = false })
+		time.Sleep(20 * time.Second)
+		if n1.serves("a") || !n2.serves("a") {
+			t.Errorf("n1 serves %v, n2 serves %v; want n2\n%s", n1.serves("a"), n2.serves("a"), s)
+		}
+	})
+}
+
+// A node that was fenced and can't know it is told on the wire.
+func TestToldOnTheWire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		n1.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+		a.split(vip.Dead, "n1")
+		awaits(t, n2, "a", time.Second)
+		if !n1.serves("a") {
+			t.Fatal("n1 has let go already")
+		}
+		a.split(vip.Alive, "n1")
+		time.Sleep(100 * time.Millisecond)
+		if n1.serves("a") {
+			t.Error("n1 goes on serving what n2 has")
+		}
+		never(t, t.Context(), "a", newCrew(n1, n2, n3))
+		time.Sleep(30 * time.Second)
+	})
+}
+
+func cutAll(nodes ...*node) {
+	for _, n := range nodes {
+		n.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+	}
+}
+
+func mendAll(nodes ...*node) {
+	for _, n := range nodes {
+		n.way.Set(func(f *leasetest.Faults) { f.Cut = false })
+	}
+}
+
+// Without the API server everything stays, for hours, and nothing moves after.
+func TestBides(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		before := s.At(lk("a")).ResourceVersion
+		cutAll(n1, n2, n3)
+		for range 3 * 60 {
+			time.Sleep(time.Minute)
+			if !n1.serves("a") {
+				t.Fatal("n1 let go")
+			}
+		}
+		mendAll(n1, n2, n3)
+		for range 400 {
+			time.Sleep(100 * time.Millisecond)
+			if !n1.serves("a") {
+				t.Fatalf("n1 let go when the API server came back\n%s", s)
+			}
+		}
+		if got := s.At(lk("a")).ResourceVersion; got != before {
+			t.Errorf("the VIP lease was written\n%s", s)
+		}
+	})
+}
+
+// A minority without the API server lets go, and moves nothing.
+func TestMinority(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		cutAll(n1, n2, n3)
+		time.Sleep(time.Minute)
+		a.split(vip.Dead, "n1", "n3")
+		a.look("n1", "n3", vip.Dead)
+		a.look("n3", "n1", vip.Dead)
+		time.Sleep(3 * time.Second)
+		for _, n := range []*node{n1, n2, n3} {
+			if n.serves("a") {
+				t.Errorf("%s serves alone", n.name)
+			}
+		}
+		mendAll(n1, n2, n3)
+		a.split(vip.Alive, "n1")
+		a.split(vip.Alive, "n2")
+		a.split(vip.Alive, "n3")
+		crew := newCrew(n1, n2, n3)
+		never(t, t.Context(), "a", crew)
+		time.Sleep(time.Minute)
+		if !n1.serves("a") && !n2.serves("a") {
+			t.Errorf("nobody serves when all is well again\n%s", s)
+		}
+	})
+}
+
+// The owner dies while the API server is away: the others agree on who has its
+// VIP, and write it down when the API server is back.
+func TestMovesWithoutTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		cutAll(n1, n2, n3)
+		time.Sleep(time.Minute)
+		n1.kill()
+		a.split(vip.Dead, "n1")
+		plan := func() { // what the agent does, again and again
+			for range 20 {
+				n2.want("a")
+				n3.world()
+				n3.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Watch, Expect: "n2"}})
+				time.Sleep(50 * time.Millisecond)
+			}
+		}
+		plan()
+		if !n2.serves("a") || n3.serves("a") {
+			t.Fatalf("n2 serves %v, n3 serves %v; want n2", n2.serves("a"), n3.serves("a"))
+		}
+		if w := n3.world(); w.Claims[lk("a")].Holder != "n2" {
+			t.Errorf("n3 takes %q for the owner", w.Claims[lk("a")].Holder)
+		}
+		mendAll(n2, n3)
+		for range 10 {
+			plan()
+			if !n2.serves("a") || n3.serves("a") {
+				t.Fatalf("n2 serves %v, n3 serves %v when the API server is back; want n2\n%s", n2.serves("a"), n3.serves("a"), s)
+			}
+		}
+		if got := holder(s.At(lk("a"))); got != "n2" {
+			t.Errorf("the lease names %q, want n2\n%s", got, s)
+		}
+	})
+}
+
+// They act on nothing that one of them would do otherwise.
+func TestNoAgreement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		cutAll(n1, n2, n3)
+		time.Sleep(time.Minute)
+		n1.kill()
+		a.split(vip.Dead, "n1")
+		for range 100 {
+			n2.want("a")
+			n3.want("a")
+			time.Sleep(50 * time.Millisecond)
+			if n2.serves("a") || n3.serves("a") {
+				t.Fatal("moved although they do not agree")
+			}
+		}
+	})
+}
+
+func TestCalm(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	p := &peer{}
+	p.pulse(true, now)
+	if p.calm(now.Add(quiet - time.Second)) {
+		t.Error("calm at once")
+	}
+	if !p.calm(now.Add(quiet)) {
+		t.Error("not calm after a while")
+	}
+	for range 3 {
+		now = now.Add(time.Minute)
+		p.pulse(false, now)
+		p.pulse(true, now)
+	}
+	if p.calm(now.Add(7*quiet)) || !p.calm(now.Add(8*quiet)) {
+		t.Error("three breaks do not make it wait eight times as long")
+	}
+	p.pulse(true, now.Add(pardon+time.Second))
+	if p.breaks != 0 {
+		t.Error("breaks are not forgotten")
+	}
+}
