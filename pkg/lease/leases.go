@@ -42,6 +42,7 @@ const (
 	patience = 1500 * time.Millisecond // how long the first in rank may take to claim
 	forgive  = 30 * time.Second        // how long a stalled node comes last
 	turn     = 500 * time.Millisecond  // between the nodes that might fence a silent one
+	hurry    = 1500 * time.Millisecond // how long a fence may take; the node that died may have been the API server's, and another one is asked next
 	overlap  = 3 * time.Second         // how long an old owner waits to hear its successor
 	bury     = time.Hour               // a fenced node's lease is deleted after this
 	writes   = 32                      // VIP leases written at a time

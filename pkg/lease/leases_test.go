@@ -525,3 +525,19 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 	}
 	cancel()
 }
+
+// A namespace that does not exist is told of, and not asked for without a pause.
+func TestNoNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		s.Missing = "kube-system"
+		n := start(t, s, "n1")
+		time.Sleep(10 * time.Second)
+		if got := s.Count(); got > 40 {
+			t.Errorf("%d writes in 10 s", got)
+		}
+		if n.Ready() == nil {
+			t.Error("ready without a node lease")
+		}
+	})
+}

@@ -82,7 +82,10 @@ func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
 		var got *coordinationv1.Lease
 		var err error
 		if have == nil {
-			got, err = l.store.Create(ctx, next)
+			if got, err = l.store.Create(ctx, next); apierrors.IsNotFound(err) {
+				// Not a lease that went meanwhile: that is tried again at once.
+				err = fmt.Errorf("the namespace %s can't take it; cp_namespace names the one that Herald runs in: %s", l.o.Namespace, err.Error())
+			}
 		} else {
 			got, err = l.store.Update(ctx, next)
 		}
@@ -235,7 +238,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		next := l.tombstone(node, p)
 		l.o.Log.Info("the claims of a node are voided", "node", node, "why", why, "renewed", now.Sub(p.changed).Round(time.Millisecond).String()+" ago", "epoch", p.epoch)
 		l.running++
-		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+		l.start(ctx, min(hurry, l.o.RenewDeadline/2), func(ctx context.Context) func() {
 			var got *coordinationv1.Lease
 			var err error
 			if next.ResourceVersion == "" {

@@ -23,6 +23,8 @@ import (
 // A Server is an API server for Leases: objects with versions, compare-and-swap,
 // and a log of all that happened, which each client's watch reads at its own pace.
 type Server struct {
+	Missing string // a namespace that does not exist; not to be changed once the Server is in use
+
 	mu      sync.Mutex
 	version uint64
 	objects map[vip.Key]*coordinationv1.Lease
@@ -71,6 +73,8 @@ func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	k := keyOf(l)
 	have := s.objects[k]
 	switch {
+	case k.Namespace == s.Missing && s.Missing != "":
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, k.Namespace)
 	case have != nil && l.ResourceVersion == "":
 		return nil, apierrors.NewAlreadyExists(leases, l.Name)
 	case have == nil && l.ResourceVersion != "":
