@@ -632,3 +632,41 @@ func TestUninstalled(t *testing.T) {
 	}
 	// Leases and addresses are looked for when the test ends.
 }
+
+// With vip_rebalance a node that came back is given VIPs again, one after the
+// other and without a gap, once it has been calm for a while.
+func TestRebalance(t *testing.T) {
+	f := start(t, env("vip_rebalance", "true"))
+	names := []string{"b", "c", "d", "e", "f"}
+	for i, name := range names {
+		create(t, web(name, fmt.Sprintf("10.77.0.%d", 51+i)))
+	}
+	s := watch(t, "a", "10.77.0.50")
+	for _, name := range names {
+		owner(t, name)
+	}
+	away := others(s.owner)[0]
+	f.node[away].Signal(syscall.SIGTERM)
+	if err := f.node[away].Wait(bound(t, 10*time.Second)); err != nil {
+		t.Errorf("exit: %v", err)
+	}
+	f.run(away)
+	f.ready(away)
+	back := time.Now()
+	until(t, 90*time.Second, "VIPs are not spread", func(context.Context) error {
+		for _, n := range cluster.Nodes() {
+			if have := vips(t, n); len(have) != 2 {
+				return fmt.Errorf("%s has %v", n, have)
+			}
+		}
+		return nil
+	})
+	if took := time.Since(back); took < 20*time.Second {
+		t.Errorf("spread again after %v: before it was calm", took)
+	}
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond {
+		t.Errorf("unanswered for %v", w.LongestSilence)
+	}
+	intact(t, c, 1)
+}
