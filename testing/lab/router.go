@@ -109,11 +109,15 @@ func (r *Router) Kill() error {
 	return errors.Join(errs...)
 }
 
-// flush removes the routes that zebra left in the kernel. Once is not always enough.
+// flush removes the routes that zebra left in the kernel. Those by a nexthop object
+// go with that; ip route flush passes them over.
 func (r *Router) flush(family string) error {
 	var left string
 	for range 20 {
-		_, err := r.lab.Run(context.Background(), r.ns, "ip", family, "route", "flush", "proto", "bgp")
+		_, err := r.lab.Run(context.Background(), r.ns, "ip", "nexthop", "flush", "proto", "11") // RTPROT_ZEBRA
+		if err == nil {
+			_, err = r.lab.Run(context.Background(), r.ns, "ip", family, "route", "flush", "proto", "bgp")
+		}
 		left, _ = r.lab.Run(context.Background(), r.ns, "ip", family, "route", "show", "proto", "bgp")
 		if left == "" {
 			return nil
