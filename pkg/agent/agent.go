@@ -126,12 +126,18 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		began := time.Now()
 		a.pass(ctx)
-		// A pass may cost as much as the time until the next, whatever the size of the cluster.
 		select {
 		case <-ctx.Done():
-		case <-time.After(max(pace, time.Since(began))):
+		case <-time.After(rest(time.Since(began))):
 		}
 	}
+}
+
+// rest is how long to wait after a pass before the next, whatever the size of the
+// cluster: when hundreds of VIPs move, each move is a poke, and the API server
+// that has to write them down may be on this very machine.
+func rest(took time.Duration) time.Duration {
+	return max(pace, min(3*took, took+50*time.Millisecond))
 }
 
 // stop hands everything over, make before break, and then takes away what is left.

@@ -250,7 +250,13 @@ func (l *Leases) Run(ctx context.Context) error {
 	ticker := time.NewTicker(beat)
 	defer ticker.Stop()
 	for {
+		began := time.Now()
 		l.step(requests)
+		// A step looks at every lease. When hundreds are written it waits a little, and
+		// takes in what has come meanwhile at once.
+		if took := time.Since(began); took > time.Millisecond {
+			time.Sleep(took)
+		}
 		select {
 		case <-ctx.Done():
 			defer time.AfterFunc(farewell, cancel).Stop()
@@ -260,6 +266,14 @@ func (l *Leases) Run(ctx context.Context) error {
 		case <-ticker.C:
 		case apply := <-l.results:
 			l.locked(apply)
+		}
+		for more := true; more; {
+			select {
+			case apply := <-l.results:
+				l.locked(apply)
+			default:
+				more = false
+			}
 		}
 	}
 }
