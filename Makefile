@@ -10,7 +10,7 @@ build: ## bin/herald, a static binary (the default)
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/herald ./cmd/herald
 
 image: ## bin/herald.oci.tar, the container image for amd64 and arm64 (no docker, no registry)
-	go -C image run . -source .. -o ../bin/herald.oci.tar -version $(VERSION)
+	go -C manifests/image run . -source ../.. -o ../../bin/herald.oci.tar -version $(VERSION)
 
 test: ## all that must hold: lint, tests, tests in the lab (root; installs what it needs)
 	@testing/test.sh all

@@ -65,7 +65,7 @@ skip() { # NAME WHY
 
 formatted() {
   local files
-  files=$(find cmd image pkg testing -name '*.go' -exec gofmt -l {} +)
+  files=$(find cmd manifests pkg testing -name '*.go' -exec gofmt -l {} +)
   [ -z "$files" ] || { echo "not formatted (gofmt -w):" && echo "$files" && return 1; }
 }
 
@@ -91,7 +91,7 @@ vulnerabilities() {
 lint() {
   quiet "gofmt" formatted
   quiet "go vet" go vet ./...
-  quiet "go vet, of the image's builder" go -C image vet ./...
+  quiet "go vet, of the image's builder" go -C manifests/image vet ./...
   quiet "staticcheck" go run "$staticcheck" -checks all,-ST1000 ./...
   if command -v shellcheck >/dev/null; then
     quiet "shellcheck" scripts
@@ -132,7 +132,7 @@ unit() {
   else
     skip "the model of ownership" "spin is not installed (apt-get install spin)"
   fi
-  quiet "the image, twice the same" go -C image test -timeout 5m ./...
+  quiet "the image, twice the same" go -C manifests/image test -timeout 5m ./...
 }
 
 # lab: one package after the other, since there is one lab on a machine.

@@ -79,7 +79,7 @@ func up(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	archive := filepath.Join(dir, "herald.oci.tar")
-	build := exec.CommandContext(ctx, "go", "-C", "../../image", "run", ".", "-source", "..", "-o", archive, "-platform", "linux/"+runtime.GOARCH, "-name", image)
+	build := exec.CommandContext(ctx, "go", "-C", "../../manifests/image", "run", ".", "-source", "../..", "-o", archive, "-platform", "linux/"+runtime.GOARCH, "-name", image)
 	if text, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("make image: %w: %s", err, text)
 	}

@@ -137,7 +137,7 @@ func (l *layout) image(arch string, labels map[string]string, layers ...[]file) 
 			return descriptor{}, err
 		}
 		c.RootFS.DiffIDs = append(c.RootFS.DiffIDs, digest(raw))
-		c.History = append(c.History, history{l.when, "github.com/heraldvip/herald/image"})
+		c.History = append(c.History, history{l.when, "github.com/heraldvip/herald/manifests/image"})
 		m.Layers = append(m.Layers, l.blob(layerType, packed))
 	}
 	var err error

@@ -78,7 +78,7 @@ func sbom(binary, version, revision string, when time.Time) ([]byte, error) {
 	d := spdx{
 		Version: "SPDX-2.3", License: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: "herald-" + version + "-" + arch,
 		Namespace: "https://github.com/heraldvip/herald/spdx/" + version + "/" + revision + "/" + arch,
-		Creation:  creation{when.UTC().Format("2006-01-02T15:04:05Z"), []string{"Tool: github.com/heraldvip/herald/image"}},
+		Creation:  creation{when.UTC().Format("2006-01-02T15:04:05Z"), []string{"Tool: github.com/heraldvip/herald/manifests/image"}},
 		Packages:  []component{root, std},
 		Relationships: []relationship{
 			{"SPDXRef-DOCUMENT", "DESCRIBES", root.ID},

@@ -1,4 +1,4 @@
-module github.com/heraldvip/herald/image
+module github.com/heraldvip/herald/manifests/image
 
 go 1.26.0
 

@@ -17,7 +17,7 @@ import (
 )
 
 // root is Herald's repository.
-const root = ".."
+const root = "../.."
 
 // build builds the image for this machine, and returns the archive and the digest.
 func build(t *testing.T) (archive, digest string) {
