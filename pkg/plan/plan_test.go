@@ -206,8 +206,7 @@ func TestUnit(t *testing.T) {
 				return w
 			},
 			want: `give kubevip-a -> n2
-				a: VIPAnnounced
-				event a NoEligibleNode`,
+				a: VIPAnnounced`,
 		},
 		{
 			name: "no node may carry it: the status is cleared, the user told",

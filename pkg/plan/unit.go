@@ -150,7 +150,9 @@ func (m *maker) load(s *service, a vip.Address, ready bool, c *cargo) {
 		on = parent(s, &m.members[m.Self].Info)
 	}
 	if fault := linkFault(on, &m.members[m.Self].Info); fault != "" {
-		m.say(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
+		if s.unit.target == nil { // else it moves, which will be said
+			m.say(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
+		}
 		return
 	}
 	if s.leased(a.Addr) {
