@@ -154,7 +154,7 @@ func TestFullTable(t *testing.T) {
 	meanwhile := time.Since(began)
 	p := s.peers[r.v4().String()]
 	await(t, 30*time.Second, "the full table", func() error {
-		if have := p.kept(); have < size {
+		if have := keeps(p.server, r.v4().String()); have < size {
 			return fmt.Errorf("%d routes", have)
 		}
 		return nil

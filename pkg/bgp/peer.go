@@ -338,10 +338,13 @@ func (p *peer) hear(e *api.WatchEventResponse) {
 }
 
 // kept is how many routes of the peer gobgp keeps.
-func (p *peer) kept() int {
+func (p *peer) kept() int { return keeps(p.server, p.at.remote) }
+
+// keeps is how many routes of a neighbor a speaker keeps.
+func keeps(s *speaker, neighbor string) int {
 	n := 0
 	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
-		r, err := p.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_ADJ_IN, Family: f, Name: p.at.remote})
+		r, err := s.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_ADJ_IN, Family: f, Name: neighbor})
 		if err == nil {
 			n += int(r.NumPath)
 		}

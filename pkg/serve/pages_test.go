@@ -127,6 +127,7 @@ func TestPlan(t *testing.T) {
     "Link": "eth0",
     "Lease": "web/http<1>",
     "New": false,
+    "Served": false,
     "Until": "0001-01-01T00:00:00Z"
   },
   "Families": [
