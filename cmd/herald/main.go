@@ -28,8 +28,10 @@ func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "herald",
 		Short: "Virtual IPs for Services of type LoadBalancer on bare metal",
-		Long: "Herald runs on every node, gives each Service of type LoadBalancer its virtual IP (VIP),\n" +
-			"agrees with the other nodes on the one that carries it, and announces it there by ARP and NDP.",
+		Long: "Herald runs on every node and gives Services of type LoadBalancer, and the API servers, their\n" +
+			"virtual IPs (VIPs). The nodes agree on the one that carries a VIP, which announces it by ARP and\n" +
+			"NDP; routers are told of VIPs by BGP. Addresses may come from DHCP, and ports be opened on home\n" +
+			"routers by UPnP.",
 		SilenceErrors: true, // main prints them
 		SilenceUsage:  true,
 	}

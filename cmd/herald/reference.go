@@ -49,6 +49,12 @@ func annotationsPage(w io.Writer) error {
 	p.table([]string{"annotation", "value", "meaning"}, read)
 	p.text("\n## Written by Herald\n\nThey are not for users to set.\n\n")
 	p.table([]string{"annotation", "value", "meaning"}, written)
+	p.text("\n## On Nodes\n\n")
+	p.table([]string{"annotation", "value", "meaning"}, [][]string{
+		{code("heraldvip.io/drain"), "a time", "The node carries no VIP (`herald drain`)."},
+		{code("heraldvip.io/return"), "a time", "Until then the node gets back what it gave away when it was drained (`herald undrain`)."},
+		{code("<annotation>/..."), "", "BGP settings of the node, below the prefix that the option `annotation` names. See [BGP](../bgp.md)."},
+	})
 	p.text("\n## Of kube-vip, not supported yet\n\n")
 	p.table([]string{"annotation", "value", "meaning", "if set"}, later)
 	return p.err

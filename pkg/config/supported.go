@@ -37,7 +37,7 @@ var supported = []Option{
 	// Interfaces and addresses.
 	{
 		Env: "vip_interface", Flag: "interface", Type: Interface, Group: Links, Since: first,
-		Meaning: "The interface that carries VIPs. If not set, that of the default route (IPv4, else IPv6).",
+		Meaning: "The interface that carries VIPs. If not set, that of the default route (IPv4, else IPv6). For the control plane's VIP it is the one whose subnet has it, if there is one.",
 		set:     setInterface,
 	},
 	{
@@ -59,7 +59,7 @@ var supported = []Option{
 	// Leases.
 	{
 		Env: "vip_leaseduration", Flag: "leaseDuration", Type: Seconds, Default: "15", Group: Leases, Since: first,
-		Meaning: "How long the others wait for a node that no longer renews its lease before they take over its VIPs. More than `vip_renewdeadline`.",
+		Meaning: "How long the others wait for a node that no longer renews its lease. That is if they can't tell on the wire that it is gone (`herald_peers_port`). More than `vip_renewdeadline`.",
 		set:     secondsTo(func(c *Config) *time.Duration { return &c.Lease.Duration }),
 	},
 	{
@@ -91,7 +91,7 @@ var supported = []Option{
 	},
 	{
 		Env: "svc_election", Flag: "servicesElection", FlagAliases: []string{"enableServicesElection"}, Type: Bool, Default: "false", Group: ServiceGroup, Since: first,
-		Meaning: "Elect an owner for each Service, which spreads VIPs over the nodes. Otherwise one node owns all VIPs (`svc_leasename`). Services with `externalTrafficPolicy: Local` need it.",
+		Meaning: "Elect an owner for each Service, which spreads VIPs over the nodes. Otherwise one node owns all VIPs (`svc_leasename`). Services with `externalTrafficPolicy: Local` need it if they are announced by ARP.",
 		set:     boolTo(func(c *Config) *bool { return &c.Services.Election }),
 	},
 	{
@@ -142,7 +142,7 @@ var supported = []Option{
 	// ARP and NDP.
 	{
 		Env: "vip_arp", Flag: "arp", Type: Bool, Default: "false", Group: Announcing, Since: first,
-		Meaning: "Announce VIPs to the link's neighbours by ARP (IPv4) and NDP (IPv6). It is the only way this version has, so `svc_enable` without it is an error.",
+		Meaning: "Announce VIPs to the link's neighbours by ARP (IPv4) and NDP (IPv6). `svc_enable` needs this, `bgp_enable` or both. VIPs by DHCP need it.",
 		set:     boolTo(func(c *Config) *bool { return &c.ARP.Enable }),
 	},
 	{
@@ -177,7 +177,7 @@ var supported = []Option{
 	},
 	{
 		Env: "health_check_port", Flag: "healthCheckPort", Type: Port, Default: "0", Group: Serving, Since: first,
-		Meaning: "A port on which `/healthz` and `/readyz` are served besides, for probes. 0 is none. Generated manifests set it.",
+		Meaning: "A port on which `/healthz` and `/readyz` are served besides, for probes. 0 is none. Generated manifests set it to 2113.",
 		set:     setHealthPort,
 	},
 

@@ -45,14 +45,14 @@ func keeps(c config.Config) bool  { return c.Peers.Port != 0 && c.Peers.KeyFile 
 // rules is the table of permissions.
 var rules = []rule{
 	{"", "services", nil, watch, withServices, nil, "The Services whose addresses are announced."},
-	{"", "services/status", nil, []string{"patch"}, withServices, writes, "Write `status.loadBalancer` and the annotation `kube-vip.io/vipHost`. Not needed with `disable_service_updates`."},
+	{"", "services/status", nil, []string{"patch"}, withServices, writes, "Write `status.loadBalancer` and the annotations that Herald writes. Not needed with `disable_service_updates`."},
 	{"discovery.k8s.io", "endpointslices", nil, watch, withServices, nil, "Where a Service has ready endpoints."},
 	{"coordination.k8s.io", "leases", nil, ownings, withServices, nil, "The VIP leases: who owns which VIP."},
 	{"coordination.k8s.io", "leases", nil, ownings, withAnnouncer, nil, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
 	{"", "events", nil, []string{"create"}, withServices, nil, "Tell a Service's user what happens to its VIPs."},
 	{"", "secrets", []string{"herald-peers"}, []string{"get"}, onlyAnnouncer, keeps, "The key by which the nodes watch each other on the wire. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
 	{"", "secrets", nil, []string{"create"}, onlyAnnouncer, keeps, "Make that key, once. Not needed if the Secret is made by hand."},
-	{"", "nodes", nil, watch, everywhere, nil, "Which nodes must not carry VIPs, and whose addresses and pod ranges no Service may take."},
+	{"", "nodes", nil, watch, everywhere, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
 	{"networking.k8s.io", "servicecidrs", nil, watch, everywhere, nil, "The cluster's own ranges, which no Service may take."},
 }
 

@@ -1,7 +1,7 @@
 // Package netif keeps VIPs on the node's network interfaces, and tells what
 // those interfaces are.
 //
-// A VIP is bound with a lifetime of a few seconds that is renewed twice a second
+// A VIP is bound with a lifetime of a few seconds that is renewed each 0.75 s
 // for as long as this node may hold it. So the kernel itself takes the VIPs away
 // from a process that is killed, stopped or stuck: there is nothing to clean up.
 // Each VIP carries a mark (IFA_PROTO), by which a later process knows its own.
