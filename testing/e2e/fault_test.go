@@ -670,3 +670,50 @@ func TestRebalance(t *testing.T) {
 	}
 	intact(t, c, 1)
 }
+
+// The Node of the owner is deleted from the API while the machine goes on, as a
+// cloud's node controller or a hasty administrator does it: its VIPs are answered all the
+// time, by it or by another, and its node lease does not come and go.
+func TestNodeDeleted(t *testing.T) {
+	start(t, env())
+	s := watch(t, "a", "10.77.0.50")
+	ctx := context.Background()
+	nodes := cluster.Client().CoreV1().Nodes()
+	before, err := nodes.Get(ctx, s.owner, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nodes.Delete(ctx, s.owner, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // as it was, for the tests that follow
+		again := before.DeepCopy()
+		again.ObjectMeta = metav1.ObjectMeta{Name: before.Name, Labels: before.Labels, Annotations: before.Annotations}
+		made, err := nodes.Create(ctx, again, metav1.CreateOptions{})
+		if err == nil {
+			made.Status = before.Status
+			_, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	time.Sleep(5 * time.Second)
+	counted, err := cluster.APIRequests(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(5 * time.Second)
+	now, err := cluster.APIRequests(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := lab.Since(now, counted); d["POST leases"]+d["DELETE leases"] > 2 {
+		t.Errorf("leases come and go: %v", d)
+	}
+	w, c := s.report()
+	if w.LongestSilence > 100*time.Millisecond {
+		t.Errorf("unanswered for %v", w.LongestSilence)
+	}
+	intact(t, c, 1)
+}
