@@ -437,6 +437,7 @@ func TestAPIServerAway(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
 		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
 	}
+	recovered(t)
 }
 
 // The API server is away and the owner dies: the others agree without it, and
@@ -473,6 +474,7 @@ func TestAPIServerAwayAndOwnerKilled(t *testing.T) {
 	if w.LongestDouble > lifetime {
 		t.Errorf("two nodes answered for %v", w.LongestDouble)
 	}
+	recovered(t)
 }
 
 // A drained node hands over what it has, and gets it back: no connection fails.
@@ -551,6 +553,7 @@ func TestAPIServerRestarts(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
 		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
 	}
+	recovered(t)
 }
 
 // A node that may not carry VIPs hands them over without a gap.

@@ -466,3 +466,34 @@ func guarded(t *testing.T) {
 		return nil
 	})
 }
+
+// recovered waits until controllers and kube-proxies follow the API server again.
+// After it was away their watches come back with the library's back-off, one by
+// one: a Service's first endpoints may be known long before a change of them is.
+func recovered(t *testing.T) {
+	t.Helper()
+	const probe = "10.77.0.99"
+	create(t, web("probe", probe))
+	endpoints := func(ctx context.Context) (n int, err error) {
+		out, err := cluster.Kubectl(ctx, "get", "endpointslices", "-l", "kubernetes.io/service-name=probe", "-o", "jsonpath={.items[*].endpoints[*].addresses[0]}")
+		return len(strings.Fields(out)), err
+	}
+	until(t, 2*time.Minute, "the Service has no endpoints", func(ctx context.Context) error {
+		if n, err := endpoints(ctx); err != nil || n == 0 {
+			return fmt.Errorf("%d endpoints, %v", n, err)
+		}
+		for _, n := range cluster.Nodes() {
+			if !strings.Contains(proxyRules(t, n), probe) {
+				return fmt.Errorf("kube-proxy on %s does not know it", n)
+			}
+		}
+		return nil
+	})
+	patch(t, "probe", `{"spec":{"selector":{"app":"nobody"}}}`)
+	until(t, 2*time.Minute, "the endpoints do not follow the Service", func(ctx context.Context) error {
+		if n, err := endpoints(ctx); err != nil || n > 0 {
+			return fmt.Errorf("%d endpoints, %v", n, err)
+		}
+		return nil
+	})
+}
