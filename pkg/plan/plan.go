@@ -246,6 +246,9 @@ func (m *maker) note(s *service, reason vip.Reason, message string) {
 
 // say tells the Service's user.
 func (m *maker) say(s *service, reason vip.Reason, message string, occasion int64) {
+	if !m.Tenure.Blind.IsZero() {
+		return // it will be said once the API server can be told, if it is still so
+	}
 	i := slices.IndexFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason })
 	m.plan.Notes = append(m.plan.Notes, vip.Note{
 		Service: s.Key, UID: s.UID, Warning: vip.Reasons[i].Warning,
@@ -256,7 +259,13 @@ func (m *maker) say(s *service, reason vip.Reason, message string, occasion int6
 // duty reports whether this node is the one that speaks and tidies up for a
 // Service that is not announced: the node that holds its claim, else the one that
 // last wrote its status, else one that all nodes agree on.
+//
+// A node that can't renew its lease, or is cut off from the others, knows too
+// little to speak for anybody: what it would say reaches the API server when it is no more true.
 func (m *maker) duty(s *service) bool {
+	if self := m.members[m.Self]; !m.Tenure.Blind.IsZero() || self != nil && self.Info.Alone {
+		return false
+	}
 	if s.unit != nil && m.members[s.unit.claim.Holder] != nil {
 		return s.unit.claim.Holder == m.Self
 	}
