@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"encoding/binary"
 	"hash/fnv"
 	"maps"
@@ -60,9 +59,12 @@ type moved struct {
 	over   uint64 // the version of the lease that it stands for
 }
 
+// late is how long after the last good renewal was sent the next one is overdue.
+func (l *Leases) late() time.Duration { return l.o.RetryPeriod * 3 / 2 }
+
 // lacks reports whether this node can't get its renewals through at present.
 func (l *Leases) lacks(now time.Time) bool {
-	return l.own.epoch != 0 && now.Sub(l.own.sent) > l.o.RetryPeriod*3/2
+	return l.own.epoch != 0 && now.Sub(l.own.sent) > l.late()
 }
 
 // yield is how long after its last renewal a node yields to others that renew.
@@ -99,7 +101,7 @@ func (l *Leases) wait(now time.Time) {
 	}
 	with, all := l.agreeing(), len(b.crew)
 	most := 2*with > all
-	half := 2*with == all && l.o.Anchor != nil && l.o.Anchor() == vip.Alive
+	half := 2*with == all && l.anchor() == vip.Alive
 	if !lacks || api || !l.wired || 2*dead <= all {
 		b.bad = time.Time{}
 	} else if b.bad.IsZero() {
@@ -107,7 +109,7 @@ func (l *Leases) wait(now time.Time) {
 	}
 	switch {
 	case !lacks || l.own.lost || l.own.epoch == 0:
-		b.until, b.moving, b.good = time.Time{}, false, now
+		b.until, b.good = time.Time{}, now
 	case api && now.Sub(b.others) > waver && now.Sub(l.own.sent) > l.yield():
 		l.lose("other nodes reach the API server and this one does not")
 	case !b.bad.IsZero() && now.Sub(b.bad) > waver:
@@ -118,10 +120,10 @@ func (l *Leases) wait(now time.Time) {
 	case l.wired && holds && !api && (most || half):
 		b.good, b.until = now, now.Add(rolling)
 	case now.Sub(b.good) > waver:
-		b.until, b.moving = time.Time{}, false
+		b.until = time.Time{}
 	}
 	before := b.moving
-	b.moving = l.wired && lacks && holds && !api && most && !l.own.lost && now.Sub(l.own.sent) > l.o.RetryPeriod*3/2+2*time.Second
+	b.moving = l.wired && lacks && holds && !api && most && !l.own.lost && now.Sub(l.own.sent) > l.late()+2*time.Second
 	if before != b.moving {
 		b.proposals = nil
 		l.signature.changes++
@@ -310,11 +312,14 @@ func (l *Leases) stale() string {
 
 // took reports whether something was moved from a node without the API server.
 func (l *Leases) took(node string, epoch int64) bool {
-	for k, m := range l.bide.moved {
-		if x := l.shelf.known[k]; x != nil && m.over == version(x) {
-			if n, e, _ := claimOf(x); n == node && e == epoch && m.holder != node {
-				return true
-			}
+	for k := range l.bide.moved {
+		x := l.shelf.known[k]
+		if x == nil {
+			continue
+		}
+		n, e, _ := claimOf(x)
+		if m, ok := l.owner(x); ok && n == node && e == epoch && m.holder != node {
+			return true
 		}
 	}
 	return false
@@ -322,7 +327,7 @@ func (l *Leases) took(node string, epoch int64) bool {
 
 // later is the later of two times.
 func later(a, b time.Time) time.Time {
-	if cmp.Compare(a.UnixNano(), b.UnixNano()) < 0 {
+	if b.After(a) {
 		return b
 	}
 	return a

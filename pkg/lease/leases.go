@@ -208,7 +208,7 @@ func (l *Leases) tenure() vip.Tenure {
 		t.Until = later(l.own.sent.Add(l.o.RenewDeadline), l.bide.until)
 	}
 	if now := time.Now(); l.lacks(now) {
-		t.Blind = l.own.sent.Add(l.o.RetryPeriod * 3 / 2)
+		t.Blind = l.own.sent.Add(l.late())
 	}
 	return t
 }

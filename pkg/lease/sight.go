@@ -73,8 +73,8 @@ func (l *Leases) gauge(now time.Time) {
 		}
 	}
 	anchor := vip.Unknown
-	if 2*seen == known && l.o.Anchor != nil {
-		anchor = l.o.Anchor() // two halves: that which has the gateway is the better one
+	if 2*seen == known {
+		anchor = l.anchor() // two halves: that which has the gateway is the better one
 	}
 	l.quorum = 2*seen > known || 2*seen == known && anchor == vip.Alive
 	switch cut := 2*seen < known || 2*seen == known && anchor == vip.Dead; {
@@ -87,6 +87,14 @@ func (l *Leases) gauge(now time.Time) {
 		l.alone = false
 		l.o.Log.Info("this node reaches the other nodes on the VIPs' link again")
 	}
+}
+
+// anchor is how the default gateway looks; Unknown if nobody can tell.
+func (l *Leases) anchor() vip.Seen {
+	if l.o.Anchor == nil {
+		return vip.Unknown
+	}
+	return l.o.Anchor()
 }
 
 // overdue says why claims of p must be voided now, or "".
