@@ -28,14 +28,8 @@ func newSpeaker(n *node, cfg config.Config, log *slog.Logger) *bgp.Speaker {
 // for VIPs' links (lo), or an address has no subnet, it is what the kernel has but for
 // what Herald has bound.
 func (n *node) own(link string) (own []netip.Addr) {
-	for _, l := range n.links.Info().Links {
-		for _, p := range l.Prefixes {
-			if l.Name == link {
-				own = append(own, p.Addr())
-			}
-		}
-	}
-	if own != nil {
+	info := n.links.Info()
+	if own = info.Own(link); own != nil {
 		return own
 	}
 	var bound []vip.Address

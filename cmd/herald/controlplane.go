@@ -43,11 +43,6 @@ func (n *node) hosts() []netip.Addr {
 	if n.links == nil {
 		return nil
 	}
-	var all []netip.Addr
-	for _, l := range n.links.Info().Links {
-		for _, p := range l.Prefixes {
-			all = append(all, p.Addr())
-		}
-	}
-	return all
+	info := n.links.Info()
+	return info.Own()
 }

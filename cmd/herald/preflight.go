@@ -221,12 +221,10 @@ func lookAtPeers(ctx context.Context, cfg config.Config, s kube.Snapshot, err er
 // knock reports whether any address of a node takes a connection.
 func knock(ctx context.Context, n lease.NodeLease, port uint16) bool {
 	d := net.Dialer{Timeout: time.Second}
-	for _, l := range n.Info.Links {
-		for _, p := range l.Prefixes {
-			if c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(p.Addr(), port).String()); err == nil {
-				c.Close()
-				return true
-			}
+	for _, a := range n.Info.Own() {
+		if c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(a, port).String()); err == nil {
+			c.Close()
+			return true
 		}
 	}
 	return false

@@ -182,10 +182,7 @@ func (n nodeLine) trouble(now time.Time) string {
 	case n.Info.Alone:
 		return "carries no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
 	}
-	link := n.Info.Interface
-	if link == "auto" {
-		link = n.Info.Default
-	}
+	link := n.Info.LinkFor("")
 	i := slices.IndexFunc(n.Info.Links, func(l vip.Link) bool { return l.Name == link })
 	switch {
 	case link == "":

@@ -25,17 +25,24 @@ func (n *node) watch(cfg config.Config) {
 	n.peers = peers.New(peers.Options{
 		Node: cfg.Node.Name, Port: cfg.Peers.Port, Log: n.log,
 		Poke: func() { n.leases.Wake() }, Key: n.keys.Get,
-		Address: func() netip.Addr { return wireAddress(n.links.Info(), wireLink(n.links.Info())) },
+		Address: func() netip.Addr {
+			info := n.links.Info()
+			a := wireAddress(info)
+			if a.Is6() && a.IsLinkLocalUnicast() {
+				a = a.WithZone(info.LinkFor(""))
+			}
+			return a
+		},
 		Nodes: func() map[string]netip.AddrPort {
 			all := make(map[string]netip.AddrPort)
-			zone := wireLink(n.links.Info())
 			for name, info := range n.leases.Infos() {
-				all[name] = netip.AddrPortFrom(wireAddress(info, zone), cfg.Peers.Port)
+				all[name] = netip.AddrPortFrom(wireAddress(info), cfg.Peers.Port)
 			}
 			return all
 		},
 		Answers: func(ctx context.Context, a netip.Addr) bool {
-			_, ok := n.announcer.Answers(ctx, wireLink(n.links.Info()), a)
+			info := n.links.Info()
+			_, ok := n.announcer.Answers(ctx, info.LinkFor(""), a)
 			return ok
 		},
 	})
@@ -52,7 +59,8 @@ func (n *node) sights() map[string]vip.Sight {
 
 // gateway asks the VIPs' link for this node's default gateway.
 func (n *node) gateway(ctx context.Context) vip.Seen {
-	link := wireLink(n.links.Info())
+	info := n.links.Info()
+	link := info.LinkFor("")
 	via := n.links.Gateway(link)
 	if !via.IsValid() {
 		return vip.Unknown
@@ -63,31 +71,14 @@ func (n *node) gateway(ctx context.Context) vip.Seen {
 	return vip.Dead
 }
 
-// wireLink is the link of VIPs unless a Service says otherwise.
-func wireLink(info vip.Info) string {
-	if info.Interface == config.Auto {
-		return info.Default
-	}
-	return info.Interface
-}
-
 // wireAddress is the address by which the others reach a node on its link of VIPs:
-// the first IPv4 one, else the first IPv6 one; zero if it has none. zone is this
-// node's name of that link, which a link-local one needs.
-func wireAddress(info vip.Info, zone string) netip.Addr {
+// the first IPv4 one, else the first IPv6 one; zero if it has none.
+func wireAddress(info vip.Info) netip.Addr {
 	var found netip.Addr
-	for _, l := range info.Links {
-		if l.Name != wireLink(info) {
-			continue
+	for _, a := range info.Own(info.LinkFor("")) {
+		if !found.IsValid() || a.Is4() && !found.Is4() {
+			found = a
 		}
-		for _, p := range l.Prefixes {
-			if a := p.Addr(); !found.IsValid() || a.Is4() && !found.Is4() {
-				found = a
-			}
-		}
-	}
-	if found.IsLinkLocalUnicast() && found.Is6() {
-		return found.WithZone(zone)
 	}
 	return found
 }

@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// tries questions, apart from each other, are sent by Answers, and as many
-	// probes before a new address is used (see round).
+	// tries questions, apart from each other, are sent by Answers.
 	tries = 3
 	apart = 40 * time.Millisecond
 	// attention is how long a link is listened to after the last question.
@@ -102,10 +101,7 @@ func (a *Announcer) source(t topic) netip.Addr {
 			}
 		}
 	}
-	if t.addr.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
+	return vip.FamilyOf(t.addr).Unspecified()
 }
 
 // ask sends one question about t.

@@ -169,7 +169,7 @@ func (q *Inquiries) probe(x *inquest, now time.Time) bool {
 	if x.sent == probes {
 		return x.finish(now)
 	}
-	err := q.question(x, now, unspecified(x.topic.addr))
+	err := q.question(x, now, vip.FamilyOf(x.topic.addr).Unspecified())
 	switch {
 	case err == nil:
 		if x.sent++; x.sent == 1 {
@@ -219,13 +219,6 @@ func (q *Inquiries) question(x *inquest, now time.Time, from netip.Addr) error {
 		return errDeaf
 	}
 	return q.a.ask(x.topic, from)
-}
-
-func unspecified(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }
 
 // check asks for the VIP of another node whose turn it is. Those whose last check

@@ -37,7 +37,7 @@ const (
 // process leaves.
 func (p *Peers) Run(ctx context.Context) error {
 	if p.o.Port == 0 {
-		p.log.Info("nodes don't watch each other: herald_peers_port is 0; the failover of a dead node takes the lease duration")
+		p.log.Info("nodes don't watch each other: " + NoPort + "; the failover of a dead node takes the lease duration")
 		<-ctx.Done()
 		return nil
 	}

@@ -200,6 +200,23 @@ func newGuard(w vip.World, cp *ControlPlane) guard {
 	return g
 }
 
+// of says what a is, or is in, if it is reserved, or "". What is reserved because
+// it is the API servers' is not for the control plane.
+func (g *guard) of(a netip.Addr, control bool) string {
+	if what, ok := g.nodes[a]; ok || control {
+		return what
+	}
+	if what, ok := g.single[a]; ok {
+		return what
+	}
+	for _, r := range g.ranges {
+		if r.Prefix.Contains(a) {
+			return fmt.Sprintf("in %s (%s)", r.What, r.Prefix)
+		}
+	}
+	return ""
+}
+
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // refuse says why s may not have a, or "".
@@ -214,19 +231,8 @@ func (m *maker) refuse(s *service, a netip.Addr) string {
 	case len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(a)):
 		return fmt.Sprintf("%s is an %s address, but spec.ipFamilies has no %s", a, vip.FamilyOf(a), vip.FamilyOf(a))
 	}
-	if what, ok := m.reserved.nodes[a]; ok {
+	if what := m.reserved.of(a, s.control); what != "" {
 		return fmt.Sprintf("%s is %s", a, what)
-	}
-	if s.control {
-		return "" // what else is reserved, is so because it is the API servers'
-	}
-	if what, ok := m.reserved.single[a]; ok {
-		return fmt.Sprintf("%s is %s", a, what)
-	}
-	for _, r := range m.reserved.ranges {
-		if r.Prefix.Contains(a) {
-			return fmt.Sprintf("%s is in %s (%s)", a, r.What, r.Prefix)
-		}
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -92,7 +93,7 @@ func (m *maker) seal(u *unit) {
 			switch leased := s.leased(a.Addr); {
 			case self == nil:
 			case leased && u.claim.Holder == m.Self:
-				a.Link, a.Bits, a.New = s.tenant.link, m.leasedBits(a.Addr, a.Bits), false // the client has asked
+				a.Link, a.Bits, a.New = s.tenant.link, m.bits(a.Addr, a.Bits), false // the client has asked
 			case leased: // as others see it
 				a.Link, a.Bits, a.New = parent(s, &self.Info), a.Addr.BitLen(), false
 			default:
@@ -120,17 +121,13 @@ func (m *maker) isNew(u *unit, s *service, a netip.Addr) bool {
 	return true
 }
 
-// leasedBits is the prefix length of a leased address: that of the server's subnet
-// only if the options leave it to the link's.
-func (m *maker) leasedBits(a netip.Addr, subnet int) int {
-	bits := m.Bits4
+// bits is the prefix length of a: that of its subnet only if the options leave it to
+// that.
+func (m *maker) bits(a netip.Addr, subnet int) int {
 	if a.Is6() {
-		bits = m.Bits6
+		return cmp.Or(m.Bits6, subnet)
 	}
-	if bits == 0 {
-		return subnet
-	}
-	return bits
+	return cmp.Or(m.Bits4, subnet)
 }
 
 // locate is the link that carries a on a node, and the prefix length it gets there.
@@ -154,15 +151,5 @@ func (m *maker) locate(a netip.Addr, want string, info *vip.Info) (link string, 
 	if link == "auto" {
 		link = info.Default
 	}
-	bits = m.Bits4
-	if a.Is6() {
-		bits = m.Bits6
-	}
-	if bits == 0 {
-		bits = mask
-	}
-	if bits == 0 {
-		bits = a.BitLen()
-	}
-	return link, bits
+	return link, cmp.Or(m.bits(a, mask), a.BitLen())
 }

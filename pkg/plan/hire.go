@@ -30,17 +30,14 @@ const fromStatus = "status.loadBalancer.ingress"
 // asks is the addresses that s asks for: as it names them, but for dhcp_mode, and
 // for what only the status names because a DHCP server has leased it.
 func (m *maker) asks(s *vip.Service) []netip.Addr {
-	any4, any6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	has := func(f vip.Family) bool { return len(s.Families) == 0 || slices.Contains(s.Families, f) }
 	switch {
 	case s.Source == fromStatus && len(s.DHCP.Leases) > 0:
 		asks := slices.Clone(s.Addresses)
 		for i, a := range asks {
 			if slices.ContainsFunc(s.DHCP.Leases, func(k vip.Contract) bool { return k.Addr == a }) {
-				asks[i] = any4
-				if a.Is6() {
-					asks[i] = any6
-				}
+				asks[i] = vip.FamilyOf(a).Unspecified()
 			}
 		}
 		return asks
@@ -117,7 +114,7 @@ func (m *maker) lodge() {
 func (m *maker) lodged(s *service, f vip.Family) {
 	k, _ := m.contract(s, f)
 	if !k.Addr.IsValid() {
-		s.verdict.Addresses = append(s.verdict.Addresses, unspecified(f))
+		s.verdict.Addresses = append(s.verdict.Addresses, f.Unspecified())
 		return
 	}
 	s.verdict.Addresses = append(s.verdict.Addresses, k.Addr)
@@ -127,13 +124,6 @@ func (m *maker) lodged(s *service, f vip.Family) {
 		return
 	}
 	s.addrs = append(s.addrs, vip.Address{Addr: k.Addr, Bits: k.Bits})
-}
-
-func unspecified(f vip.Family) netip.Addr {
-	if f == vip.IPv4 {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }
 
 // newTenant makes the identity of a tenant: a pure function of its name, unless the
@@ -172,17 +162,9 @@ func (t *tenant) iaid() uint32 {
 	return uint32(sum[10])<<24 | uint32(sum[11])<<16 | uint32(sum[12])<<8 | uint32(sum[13])
 }
 
-// parent is the link of a node that carries the macvlan of s.
-func parent(s *service, info *vip.Info) string {
-	link := s.Interface
-	if link == "" {
-		link = info.Interface
-	}
-	if link == "auto" {
-		link = info.Default // there is no address yet that could say
-	}
-	return link
-}
+// parent is the link of a node that carries the macvlan of s: there is no address
+// yet whose subnet could say.
+func parent(s *service, info *vip.Info) string { return info.LinkFor(s.Interface) }
 
 // A hireKey says which Hire it is.
 type hireKey struct {

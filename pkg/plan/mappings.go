@@ -148,7 +148,7 @@ func (m *maker) forbidden(s *service) (wrong []string) {
 // gateway that names somebody else's address would draw the cluster's traffic to it.
 func (m *maker) external(s *service) (list []vip.Ingress) {
 	// An address that only the status names would be taken for one to announce.
-	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == "status.loadBalancer.ingress" {
+	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == fromStatus {
 		return nil
 	}
 	for _, x := range m.mapped[s.Key] {
@@ -176,9 +176,7 @@ func (m *maker) external(s *service) (list []vip.Ingress) {
 
 // taken reports whether a is one of the cluster's own addresses.
 func (m *maker) taken(a netip.Addr) bool {
-	_, node := m.reserved.nodes[a]
-	_, single := m.reserved.single[a]
-	return node || single || slices.ContainsFunc(m.reserved.ranges, func(r vip.Reserved) bool { return r.Prefix.Contains(a) })
+	return m.reserved.of(a, false) != ""
 }
 
 // shared is the range that providers use between themselves and their customers (RFC 6598).

@@ -105,11 +105,7 @@ func (m *maker) barred(u *unit, mb *member) string {
 		return mb.excluded
 	case !m.Election:
 		// One owner for all: a single Service's link or endpoints must not decide for the others.
-		link := mb.Info.Interface
-		if link == "auto" {
-			link = mb.Info.Default
-		}
-		return linkFault(link, &mb.Info)
+		return linkFault(mb.Info.LinkFor(""), &mb.Info)
 	}
 	for _, s := range u.services {
 		if len(s.hires) > 0 {
@@ -145,15 +141,12 @@ func (m *maker) barred(u *unit, mb *member) string {
 
 // linkFault says what is wrong with a link of a node, or "".
 func linkFault(link string, info *vip.Info) string {
-	for i := range info.Links {
-		if l := &info.Links[i]; l.Name == link {
-			if l.Up {
-				return ""
-			}
-			return "its link " + link + " is down"
-		}
-	}
-	if link == "" {
+	switch l := linkOf(info, link); {
+	case l != nil && l.Up:
+		return ""
+	case l != nil:
+		return "its link " + link + " is down"
+	case link == "":
 		return "it has no default route, so vip_interface must name the link"
 	}
 	return "it has no link " + link

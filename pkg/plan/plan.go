@@ -124,6 +124,7 @@ type service struct {
 	lease   vip.Key
 	unit    *unit
 	verdict vip.Verdict
+	probed  bool // kube-proxy is asked about it
 	settled bool // the verdict stands: it is not, or can't be, announced
 }
 

@@ -99,8 +99,7 @@ func (m *maker) hop(a netip.Addr, services []*service) bool {
 			return false
 		}
 		if s.Local && s.HealthPort != 0 {
-			m.probe(s)
-			ready = ready && m.Ready[s.Key]
+			ready = m.probe(s) && ready
 		}
 	}
 	if ready {
@@ -110,12 +109,13 @@ func (m *maker) hop(a netip.Addr, services []*service) bool {
 	return ready && !stopping
 }
 
-// probe asks whether kube-proxy here serves s.
-func (m *maker) probe(s *service) {
-	p := vip.Probe{Service: s.Key, Port: s.HealthPort, Hosts: m.hosts}
-	if !slices.ContainsFunc(m.plan.Probes, func(o vip.Probe) bool { return o.Service == p.Service }) {
-		m.plan.Probes = append(m.plan.Probes, p)
+// probe asks whether kube-proxy here serves s, and reports what is known.
+func (m *maker) probe(s *service) bool {
+	if !s.probed { // once for several addresses
+		s.probed = true
+		m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort, Hosts: m.hosts})
 	}
+	return m.Ready[s.Key]
 }
 
 // unable says why mb can't serve s, or "".
@@ -255,12 +255,9 @@ func (m *maker) writer(s *service, able []*member) *member {
 // tellRouters plans what s has on this node, which owns it, if routers are the
 // only ones to be told.
 func (m *maker) tellRouters(u *unit, s *service) {
-	if s.Local && s.HealthPort != 0 {
-		m.probe(s)
-		if !m.Ready[s.Key] {
-			s.verdict.Reason, s.verdict.Message = vip.Claiming, "kube-proxy on node "+m.Self+" does not serve it yet"
-			return
-		}
+	if s.Local && s.HealthPort != 0 && !m.probe(s) {
+		s.verdict.Reason, s.verdict.Message = vip.Claiming, "kube-proxy on node "+m.Self+" does not serve it yet"
+		return
 	}
 	var ingress []vip.Ingress
 	var told []string
@@ -282,9 +279,5 @@ func (m *maker) tellRouters(u *unit, s *service) {
 		return // the status is the successor's to write
 	}
 	m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress})
-	if from := u.claim.From; from != "" && from != m.Self {
-		m.say(s, vip.Moved, "moved from node "+from+": "+s.verdict.Message, u.claim.Changes)
-	} else {
-		m.say(s, vip.Announced, s.verdict.Message, u.claim.Changes)
-	}
+	m.arrived(u, s)
 }

@@ -139,8 +139,7 @@ func (m *maker) served(s *service) bool {
 	if !s.Local || !m.Election || s.HealthPort == 0 {
 		return true
 	}
-	m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort, Hosts: m.hosts})
-	return m.Ready[s.Key]
+	return m.probe(s)
 }
 
 // load wants one address of s on this node, if that may be.
@@ -228,9 +227,16 @@ func (m *maker) conclude(u *unit, s *service, giving bool, c *cargo) {
 		s.verdict.Reason, s.verdict.Message = vip.Elsewhere, "this node can't reach the API server, and another one announces it"
 	case len(c.here) < len(s.addrs):
 		s.verdict.Message = fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.here), len(s.addrs))
-	case u.claim.From != "" && u.claim.From != m.Self:
-		m.say(s, vip.Moved, "moved from node "+u.claim.From+": "+s.verdict.Message, u.claim.Changes)
 	default:
+		m.arrived(u, s)
+	}
+}
+
+// arrived tells the user that this node announces s, and from where it came.
+func (m *maker) arrived(u *unit, s *service) {
+	if from := u.claim.From; from != "" && from != m.Self {
+		m.say(s, vip.Moved, "moved from node "+from+": "+s.verdict.Message, u.claim.Changes)
+	} else {
 		m.say(s, vip.Announced, s.verdict.Message, u.claim.Changes)
 	}
 }

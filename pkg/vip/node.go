@@ -2,6 +2,7 @@ package vip
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -47,6 +48,33 @@ type Info struct {
 	// APIServer: the node's own API server answers that it is ready, so that the node
 	// may carry the VIP of the control plane.
 	APIServer bool `json:"apiServer,omitempty"`
+}
+
+// LinkFor is the link that carries the VIPs of a Service which names link: "" leaves
+// it to the node, and "auto" to the VIP's subnet, where there is one that says.
+func (i *Info) LinkFor(link string) string {
+	if link == "" {
+		link = i.Interface
+	}
+	if link == "auto" {
+		link = i.Default
+	}
+	return link
+}
+
+// Own is the node's own addresses on the links named, or on all if none is. VIPs are
+// left out.
+func (i *Info) Own(links ...string) []netip.Addr {
+	var all []netip.Addr
+	for _, l := range i.Links {
+		if len(links) > 0 && !slices.Contains(links, l.Name) {
+			continue
+		}
+		for _, p := range l.Prefixes {
+			all = append(all, p.Addr())
+		}
+	}
+	return all
 }
 
 // A Member is a node on which an announcer runs, or ran.

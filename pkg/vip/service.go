@@ -97,6 +97,14 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
+// Unspecified is the address of the family that stands for any: 0.0.0.0 or ::.
+func (f Family) Unspecified() netip.Addr {
+	if f == IPv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
 // String is "IPv4" or "IPv6", as Services spell it.
 func (f Family) String() string {
 	if f == IPv4 {
