@@ -34,13 +34,9 @@ func moveCommand(use, short, long string, do func(*mover, context.Context) error
 	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
 	timeout := c.Flags().Duration("timeout", time.Minute, "How long to wait")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		path := *file
-		if path == "" {
-			path = kubeconfig()
-		}
-		access, _, err := kube.Connect(kube.Access{File: path, Version: currentVersion()})
+		access, err := kube.ConnectUser(*file, currentVersion())
 		if err != nil {
-			return fmt.Errorf("%w; here a kubeconfig may be named by --kubeconfig or KUBECONFIG, too", err)
+			return err
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
 		defer cancel()
@@ -69,7 +65,7 @@ type mover struct {
 }
 
 func (m *mover) drain(ctx context.Context) error {
-	if _, _, err := m.look(ctx); err != nil {
+	if _, err := m.look(ctx); err != nil {
 		return err
 	}
 	if err := m.mark(ctx); err != nil {
@@ -90,7 +86,7 @@ func (m *mover) drain(ctx context.Context) error {
 }
 
 func (m *mover) undrain(ctx context.Context) error {
-	if _, _, err := m.look(ctx); err != nil {
+	if _, err := m.look(ctx); err != nil {
 		return err
 	}
 	if err := m.unmark(ctx); err != nil {
@@ -116,12 +112,13 @@ func (m *mover) undrain(ctx context.Context) error {
 // state is what a node has, and what others have from it.
 type state struct{ held, given []string }
 
-// look reads the leases. known is false if no Herald runs, or ran, on the node.
-func (m *mover) look(ctx context.Context) (s state, known bool, err error) {
+// look reads the leases. It is an error if no Herald runs, or ran, on the node.
+func (m *mover) look(ctx context.Context) (s state, err error) {
 	snapshot, err := m.read(ctx)
 	if err != nil {
-		return s, false, err
+		return s, err
 	}
+	known := false
 	for _, l := range snapshot.Leases {
 		if n, ok := lease.ReadNode(l); ok {
 			known = known || n.Name == m.node
@@ -138,9 +135,9 @@ func (m *mover) look(ctx context.Context) (s state, known bool, err error) {
 		}
 	}
 	if !known {
-		return s, false, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", m.node)
+		return s, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", m.node)
 	}
-	return s, true, nil
+	return s, nil
 }
 
 // wait looks again and again until nothing of what is left, and tells how many
@@ -149,7 +146,7 @@ func (m *mover) wait(ctx context.Context, what string, of func(state) []string, 
 	said := -1
 	var left []string
 	for again := time.NewTicker(300 * time.Millisecond); ; {
-		s, _, err := m.look(ctx)
+		s, err := m.look(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return end(left, nil)

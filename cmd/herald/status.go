@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -36,13 +34,9 @@ func statusCommand() *cobra.Command {
 	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
 	namespace := c.Flags().StringP("namespace", "n", "", "Only Services of this namespace")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		path := *file
-		if path == "" {
-			path = kubeconfig()
-		}
-		access, _, err := kube.Connect(kube.Access{File: path, Version: currentVersion()})
+		access, err := kube.ConnectUser(*file, currentVersion())
 		if err != nil {
-			return fmt.Errorf("%w; here a kubeconfig may be named by --kubeconfig or KUBECONFIG, too", err)
+			return err
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
 		defer cancel()
@@ -53,16 +47,6 @@ func statusCommand() *cobra.Command {
 		return table(c.OutOrStdout(), s, time.Now())
 	}
 	return c
-}
-
-// kubeconfig is what kubectl would use, or "" to leave it to kube.Connect.
-func kubeconfig() string {
-	for _, p := range append(filepath.SplitList(os.Getenv("KUBECONFIG")), os.Getenv("k8s_config_file")) {
-		if _, err := os.Stat(p); err == nil {
-			return p
-		}
-	}
-	return ""
 }
 
 // table writes a Snapshot as a person reads it: the Services, then the nodes.

@@ -258,27 +258,19 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	a.announce, err = a.o.Announcements.Set(ctx, say)
 	failed("announcements", err)
 	// A link comes before there is an address for it, and goes once it has none.
-	if a.o.Macvlans != nil {
-		left, err := a.o.Macvlans.Set(ctx, p.Macvlans)
-		a.links = len(left)
-		failed("links", err)
-		_, err = a.o.Hires.Set(ctx, p.Hires)
-		failed("hires", err)
-	}
-	if a.o.Routes != nil {
-		_, err = a.o.Routes.Set(ctx, p.Routes)
-		failed("routes", err)
-	}
-	if a.o.Mappings != nil {
-		_, err = a.o.Mappings.Set(ctx, p.Mappings)
-		failed("mappings", err)
-	}
+	left, err := set(ctx, a.o.Macvlans, p.Macvlans)
+	a.links = len(left)
+	failed("links", err)
+	_, err = set(ctx, a.o.Hires, p.Hires)
+	failed("hires", err)
+	_, err = set(ctx, a.o.Routes, p.Routes)
+	failed("routes", err)
+	_, err = set(ctx, a.o.Mappings, p.Mappings)
+	failed("mappings", err)
 	_, err = a.o.Probes.Set(ctx, p.Probes)
 	failed("probes", err)
-	if a.o.Inquiries != nil {
-		_, err = a.o.Inquiries.Set(ctx, p.Inquiries)
-		failed("inquiries", err)
-	}
+	_, err = set(ctx, a.o.Inquiries, p.Inquiries)
+	failed("inquiries", err)
 	told, err := a.o.Statuses.Set(ctx, p.Statuses)
 	a.untold = len(p.Statuses) - len(told)
 	failed("statuses", err)
@@ -291,6 +283,14 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		a.Poke() // status and Events follow what the kernel confirmed
 	}
 	return ok
+}
+
+// set hands a part that may be missing what is wanted of it.
+func set[W any](ctx context.Context, part Part[W], want []W) (have []W, err error) {
+	if part == nil {
+		return nil, nil
+	}
+	return part.Set(ctx, want)
 }
 
 // complain logs what a part reports, once for as long as it reports the same.

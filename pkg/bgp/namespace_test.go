@@ -3,7 +3,6 @@ package bgp
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -18,10 +17,8 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/namespace"
 )
-
-// insideEnv tells the test binary that it is the child in its own namespaces.
-const insideEnv = "HERALD_TEST_NAMESPACE"
 
 // TestMain runs all tests in network and mount namespaces of their own: this
 // process is the node, and each router has a namespace beside it.
@@ -29,7 +26,7 @@ func TestMain(m *testing.M) {
 	if words := os.Getenv(speakEnv); words != "" {
 		os.Exit(speakAlone(strings.Fields(words)))
 	}
-	if os.Getenv(insideEnv) != "" {
+	if namespace.Inside() {
 		for _, c := range []string{"mount --make-rprivate /", "mkdir -p /run/netns", "mount -t tmpfs tmpfs /run/netns", "ip link set lo up"} {
 			if out, err := exec.Command("sh", "-c", c).CombinedOutput(); err != nil {
 				fmt.Fprintf(os.Stderr, "%s: %v\n%s", c, err, out)
@@ -55,19 +52,7 @@ func TestMain(m *testing.M) {
 			os.Exit(0)
 		}
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	namespace.EnterAs(&syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS})
 }
 
 const frrDir = "/usr/lib/frr"

@@ -20,44 +20,24 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/namespace"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv tells the test binary that it is the child in its own namespaces.
-const insideEnv = "HERALD_TEST_NAMESPACE"
-
 // TestMain runs all tests in a user and network namespace of their own, which
 // takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
-	if os.Getenv(insideEnv) != "" {
+	if namespace.Inside() {
 		os.Exit(m.Run())
 	}
-	// The tests wait for servers more than they work.
-	cmd := exec.Command("/proc/self/exe", append([]string{"-test.parallel=8"}, os.Args[1:]...)...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	for _, arg := range os.Args[1:] {
 		if strings.HasPrefix(arg, "-test.fuzz=") { // no link is needed, and workers talk by files that a child does not inherit
-			os.Setenv(insideEnv, "1")
+			namespace.Stay()
 			os.Exit(m.Run())
 		}
 	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-		Pdeathsig:   syscall.SIGKILL,
-	}
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "these tests need user and network namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns):", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	namespace.Enter("-test.parallel=8") // they wait for servers more than they work
 }
 
 // A network is a LAN with a host for servers, in a namespace of its own, and

@@ -46,6 +46,22 @@ const (
 	pingWait  = "5"
 )
 
+// ConnectUser finds the API server for a command that a person runs: by file, or, if
+// that is "", by what kubectl would use (KUBECONFIG), or else as Connect does.
+// version is Herald's.
+func ConnectUser(file, version string) (*rest.Config, error) {
+	for _, p := range append(filepath.SplitList(os.Getenv("KUBECONFIG")), os.Getenv("k8s_config_file")) {
+		if _, err := os.Stat(p); file == "" && err == nil {
+			file = p
+		}
+	}
+	cfg, _, err := Connect(Access{File: file, Version: version})
+	if err != nil {
+		return nil, fmt.Errorf("%w; here a kubeconfig may be named by --kubeconfig or KUBECONFIG, too", err)
+	}
+	return cfg, nil
+}
+
 // Connect finds the API server: by a.File if there is such a file, else by the
 // Pod's service account, else by /etc/kubernetes/admin.conf, else by
 // .kube/config in the home directory. where says which it was. The error, if

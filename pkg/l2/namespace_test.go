@@ -1,50 +1,27 @@
 package l2
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/heraldvip/herald/testing/namespace"
 	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv tells the test binary that it is the child in its own namespaces.
-const insideEnv = "HERALD_TEST_NAMESPACE"
-
 // TestMain runs all tests in a user and network namespace of their own, which
 // takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
-	if os.Getenv(insideEnv) != "" {
+	if namespace.Inside() {
 		os.Exit(m.Run())
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-		Pdeathsig:   syscall.SIGKILL,
-	}
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "these tests need user and network namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns):", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	namespace.Enter()
 }
 
 // A neighbour is another host, at the other end of a cable.

@@ -100,7 +100,7 @@ func (l *Leases) anchor() vip.Seen {
 // overdue says why claims of p must be voided now, or "".
 func (l *Leases) overdue(node string, p *peer, now time.Time) string {
 	order := func() time.Duration { return time.Duration(l.turn(node, now)) } // it looks at all nodes
-	since := later(p.changed, l.own.unbroken) // a node gets its whole time again once this one can see its renewals
+	since := later(p.changed, l.own.unbroken)                                 // a node gets its whole time again once this one can see its renewals
 	switch {
 	case p.dead() && l.quorum && now.Sub(p.sight.Since) >= order()*quickTurn:
 		return "it is gone from the wire"

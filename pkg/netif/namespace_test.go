@@ -3,57 +3,35 @@ package netif
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/namespace"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv tells the test binary that it is the child in its own namespaces.
-const insideEnv = "HERALD_TEST_NAMESPACE"
-
 // TestMain runs all tests in a user and network namespace of their own, which
 // takes no root and can't harm the machine.
 func TestMain(m *testing.M) {
-	if os.Getenv(insideEnv) != "" {
+	if namespace.Inside() {
 		// Links get their own link-local addresses at once.
 		if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
 		os.Exit(m.Run())
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-		Pdeathsig:   syscall.SIGKILL,
-	}
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "these tests need user and network namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns):", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	namespace.Enter()
 }
 
 // hardware makes a veth pair of which both ends are up, in the test's namespace,

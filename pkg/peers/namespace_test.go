@@ -28,14 +28,14 @@ import (
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/peers/peerstest"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/namespace"
 )
 
 // The test binary is also: itself in namespaces of its own, a node in one of
 // them, and a program that keeps a core busy.
 const (
-	insideEnv = "HERALD_TEST_NAMESPACE"
-	nodeEnv   = "HERALD_TEST_NODE"
-	busyEnv   = "HERALD_TEST_BUSY"
+	nodeEnv = "HERALD_TEST_NODE"
+	busyEnv = "HERALD_TEST_BUSY"
 )
 
 // TestMain runs all tests in a user and network namespace of their own, which
@@ -54,30 +54,13 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
-	case os.Getenv(insideEnv) != "":
+	case namespace.Inside():
 		if lo, err := netlink.LinkByName("lo"); err == nil {
 			_ = netlink.LinkSetUp(lo)
 		}
 		os.Exit(m.Run())
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideEnv+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-		Pdeathsig:   syscall.SIGKILL,
-	}
-	err := cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		os.Exit(exit.ExitCode())
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "these tests need user and network namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns):", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
+	namespace.Enter()
 }
 
 // orphan ends the process when the test that started it is gone.

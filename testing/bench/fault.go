@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"syscall"
 	"time"
@@ -204,20 +203,4 @@ func takenOver(report lab.WhoHasReport, old string, began time.Time) Quantiles {
 		}
 	}
 	return quantiles(all)
-}
-
-var guarded = regexp.MustCompile(`herald_peers_guarded\{node="[^"]*"\} 1\n`)
-
-// watched reports whether every node would notice the death of every other.
-func (b *bench) watched() error {
-	for _, n := range b.lab.Nodes() {
-		metrics, err := b.lab.Get(context.Background(), n, "http://127.0.0.1:2112/metrics")
-		if err != nil {
-			return err
-		}
-		if got, want := len(guarded.FindAllString(metrics, -1)), len(b.lab.Nodes())-1; got < want {
-			return fmt.Errorf("%s watches %d nodes, not %d", n, got, want)
-		}
-	}
-	return nil
 }

@@ -40,23 +40,9 @@ var scenarios = []scenario{
 	{
 		"its gossip port blocked, and opened", false,
 		func(b *bench, ctx context.Context, node string) error {
-			for _, words := range [][]string{
-				{"add", "table", "inet", "bench"},
-				{"add", "chain", "inet", "bench", "in", "{ type filter hook input priority -300; }"},
-				{"add", "rule", "inet", "bench", "in", "th", "dport", "7947", "drop"},
-				{"add", "chain", "inet", "bench", "out", "{ type filter hook output priority -300; }"},
-				{"add", "rule", "inet", "bench", "out", "th", "dport", "7947", "drop"},
-			} {
-				if _, err := b.lab.Run(ctx, node, append([]string{"nft"}, words...)...); err != nil {
-					return err
-				}
-			}
-			return nil
+			return b.lab.BlockPort(ctx, node, 7947)
 		},
-		func(b *bench, ctx context.Context, node string) error {
-			_, err := b.lab.Run(ctx, node, "nft", "delete", "table", "inet", "bench")
-			return err
-		},
+		func(b *bench, ctx context.Context, node string) error { return b.lab.OpenPort(ctx, node) },
 	},
 	{
 		"the API server killed, and started", false,
@@ -98,7 +84,7 @@ func (b *bench) suffer(ctx context.Context) error {
 
 // play does one scenario to the owner of the most VIPs.
 func (b *bench) play(ctx context.Context, s scenario) error {
-	if err := b.until(ctx, settling, b.watched); err != nil {
+	if err := b.until(ctx, settling, func() error { return b.lab.Guarded(ctx) }); err != nil {
 		return err
 	}
 	v, err := b.pickBy(ctx, false)

@@ -433,38 +433,16 @@ func command(t *testing.T, args ...string) string {
 // block has a node's firewall drop what comes and goes by a port, until the test ends.
 func block(t *testing.T, node string, port int) {
 	t.Helper()
-	rules := fmt.Sprintf(`table inet e2e_block {
-		chain in { type filter hook input priority -300; th dport %d drop; }
-		chain out { type filter hook output priority -300; th dport %d drop; }
-	}`, port, port)
-	file := filepath.Join(t.TempDir(), "block.nft")
-	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+	if err := cluster.BlockPort(t.Context(), node, port); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := cluster.Run(t.Context(), node, "nft", "-f", file); err != nil {
-		t.Fatal(err, out)
-	}
-	t.Cleanup(func() { cluster.Run(context.Background(), node, "nft", "delete", "table", "inet", "e2e_block") })
+	t.Cleanup(func() { cluster.OpenPort(context.Background(), node) })
 }
 
-// guarded waits until the Heralds would notice the death of one another: a moment
-// after they have met.
+// guarded waits until the Heralds would notice the death of one another.
 func guarded(t *testing.T) {
 	t.Helper()
-	until(t, 15*time.Second, "the nodes don't watch each other", func(ctx context.Context) error {
-		for _, n := range cluster.Nodes() {
-			metrics, err := cluster.Get(ctx, n, "http://127.0.0.1:2112/metrics")
-			if err != nil {
-				return err
-			}
-			for _, o := range others(n) {
-				if want := fmt.Sprintf("herald_peers_guarded{node=%q} 1\n", o); !strings.Contains(metrics, want) {
-					return fmt.Errorf("%s does not watch %s", n, o)
-				}
-			}
-		}
-		return nil
-	})
+	until(t, 15*time.Second, "the nodes don't watch each other", cluster.Guarded)
 }
 
 // recovered waits until controllers and kube-proxies follow the API server again.

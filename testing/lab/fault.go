@@ -57,6 +57,28 @@ func (l *Lab) rejoin(bridge, name string) error {
 	})
 }
 
+// BlockPort has a node's firewall drop what comes and goes by a port, UDP and TCP.
+func (l *Lab) BlockPort(ctx context.Context, node string, port int) error {
+	for _, words := range []string{
+		"add table inet lab_block",
+		"add chain inet lab_block in { type filter hook input priority -300; }",
+		"add chain inet lab_block out { type filter hook output priority -300; }",
+		fmt.Sprintf("add rule inet lab_block in th dport %d drop", port),
+		fmt.Sprintf("add rule inet lab_block out th dport %d drop", port),
+	} {
+		if _, err := l.Run(ctx, node, "nft", words); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OpenPort undoes BlockPort.
+func (l *Lab) OpenPort(ctx context.Context, node string) error {
+	_, err := l.Run(ctx, node, "nft", "delete table inet lab_block")
+	return err
+}
+
 // StopAPI kills the API server. What it was told is kept by etcd.
 func (l *Lab) StopAPI() error {
 	if l.api == nil {

@@ -1,10 +1,12 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os/exec"
 	"slices"
+	"strings"
 )
 
 // StartHerald runs `herald manager` on a node, as the ServiceAccount
@@ -25,4 +27,21 @@ func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) 
 		list = append(list, k+"="+all[k])
 	}
 	return l.Start(node, "herald-"+node, []string{l.opts.Herald, "manager"}, list...)
+}
+
+// Guarded is nil if each node's Herald would notice the death of each other's: a
+// moment after they have met.
+func (l *Lab) Guarded(ctx context.Context) error {
+	for _, n := range l.Nodes() {
+		metrics, err := l.Get(ctx, n, "http://127.0.0.1:2112/metrics")
+		if err != nil {
+			return err
+		}
+		for _, o := range l.Nodes() {
+			if o != n && !strings.Contains(metrics, fmt.Sprintf("herald_peers_guarded{node=%q} 1\n", o)) {
+				return fmt.Errorf("%s does not watch %s yet", n, o)
+			}
+		}
+	}
+	return nil
 }
