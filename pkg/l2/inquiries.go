@@ -31,7 +31,7 @@ const (
 	defendInterval = 10 * time.Second
 
 	// A node sends one check of another's VIP per checkGap, however many VIPs there
-	// are, and checks no VIP more often than every checkRest. A VIP that has just moved
+	// are, judges answers no more often, and checks no VIP more often than every checkRest. A VIP that has just moved
 	// is left alone for as long.
 	checkGap  = 100 * time.Millisecond
 	checkRest = 5 * time.Second
@@ -65,6 +65,7 @@ type Inquiries struct {
 	last     []vip.Inquiry
 	cases    map[netip.Addr]*inquest
 	defended map[topic]time.Time
+	due      time.Time // when there is something to do, unless a word changes that
 	turn     time.Time // when the next check may be sent
 	odd      bool      // checks that follow others go first at every other turn
 }
@@ -114,6 +115,7 @@ func (q *Inquiries) Set(_ context.Context, want []vip.Inquiry) ([]vip.Inquiry, e
 		}
 	}
 	q.count()
+	q.due = time.Time{}
 	q.rouse()
 	if news {
 		q.a.opts.Poke()
@@ -195,41 +197,56 @@ func (q *Inquiries) step(now time.Time) time.Duration {
 	defer q.mu.Unlock()
 	news := false
 	for _, l := range words {
-		if x := q.cases[l.word.addr]; x != nil && x.topic.link == l.link {
-			news = x.hear(l.word, now) || news
+		x := q.cases[l.word.addr]
+		if x == nil || x.topic.link != l.link {
+			continue
+		}
+		news = x.hear(l.word, now) || news
+		if x.defend || x.next.Before(q.due) {
+			q.due = time.Time{}
 		}
 	}
-	next := now.Add(never)
-	for _, x := range q.cases {
-		if x.defend {
-			x.defend = false
-			q.defence(x.topic, now)
-		}
-		if x.want.Kind == vip.Theirs {
-			if x.asking && !x.next.After(now) {
-				news = q.judge(x, now) || news
-			}
-		} else if !x.next.After(now) {
-			news = q.probe(x, now) || news
-		}
-	}
-	if !q.turn.After(now) {
-		q.check(now)
-	}
-	for _, x := range q.cases {
-		at := x.next
-		if x.want.Kind == vip.Theirs && !x.asking && at.Before(q.turn) {
-			at = q.turn
-		}
-		if at.Before(next) {
-			next = at
-		}
+	if !q.due.After(now) {
+		news = q.all(now) || news
 	}
 	if news {
 		q.count()
 		q.a.opts.Poke()
 	}
-	return max(next.Sub(now), stepGap)
+	return max(q.due.Sub(now), stepGap)
+}
+
+// all looks at all cases, and reports whether there is news. Most words change
+// nothing that it would see, and answers to checks wait until the next check.
+func (q *Inquiries) all(now time.Time) bool {
+	news := false
+	for _, x := range q.cases {
+		if x.defend {
+			x.defend = false
+			q.defence(x.topic, now)
+		}
+		switch {
+		case x.next.After(now):
+		case x.want.Kind != vip.Theirs:
+			news = q.probe(x, now) || news
+		case x.asking:
+			news = q.judge(x, now) || news
+		}
+	}
+	if !q.turn.After(now) {
+		q.check(now)
+	}
+	q.due = now.Add(never)
+	for _, x := range q.cases {
+		at := x.next
+		if x.want.Kind == vip.Theirs && at.Before(q.turn) {
+			at = q.turn
+		}
+		if at.Before(q.due) {
+			q.due = at
+		}
+	}
+	return news
 }
 
 // defence announces an address of this node at once, but not twice within

@@ -147,9 +147,17 @@ func (k *fakeKernel) check(op string, p place) error {
 	return nil
 }
 
-func (k *fakeKernel) bind(b binding) error {
+func (k *fakeKernel) bind(list []binding) []error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	errs := make([]error, len(list))
+	for i, b := range list {
+		errs[i] = k.bindOne(b)
+	}
+	return errs
+}
+
+func (k *fakeKernel) bindOne(b binding) error {
 	if err := k.check("bind", b.place); err != nil {
 		return err
 	}

@@ -13,8 +13,9 @@ import (
 type kernel interface {
 	// read tells all links, addresses and default routes.
 	read() (*picture, error)
-	// bind adds an address, or renews and takes over the one that is there.
-	bind(binding) error
+	// bind adds addresses, or renews and takes over those that are there. Its i-th
+	// error is about the i-th of them.
+	bind([]binding) []error
 	// unbind removes an address. One that isn't there is no error.
 	unbind(place) error
 	// reset ends the TCP connections to an address of this node, and tells how many.

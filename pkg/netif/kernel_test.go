@@ -2,6 +2,7 @@ package netif
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -346,7 +347,7 @@ func TestKernelLabel(t *testing.T) {
 	p, err := k.read()
 	must(t, err)
 	for link, want := range map[string]string{"eth0": "eth0:herald", "longerlink0": "longerlink0"} {
-		must(t, k.bind(binding{place: place{p.index[link], addr("10.0.0.9/32", link).Prefix()}, link: link, seconds: 3}))
+		must(t, errors.Join(k.bind([]binding{binding{place: place{p.index[link], addr("10.0.0.9/32", link).Prefix()}, link: link, seconds: 3}})...))
 		l, err := netlink.LinkByName(link)
 		must(t, err)
 		list, err := netlink.AddrList(l, netlink.FAMILY_V4)
@@ -355,7 +356,7 @@ func TestKernelLabel(t *testing.T) {
 			t.Errorf("%s: got %v, want the label %s", link, list, want)
 		}
 	}
-	must(t, k.bind(binding{place: place{p.index["eth0"], addr("2001:db8::9/128", "eth0").Prefix()}, link: "eth0", seconds: 3}))
+	must(t, errors.Join(k.bind([]binding{binding{place: place{p.index["eth0"], addr("2001:db8::9/128", "eth0").Prefix()}, link: "eth0", seconds: 3}})...))
 }
 
 // What is to be removed may be gone, and its link, too.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -69,8 +70,54 @@ func (k *rtnetlink) request(kind, flags int) *nl.NetlinkRequest {
 	return r
 }
 
-func (k *rtnetlink) bind(b binding) error {
-	r := k.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+// bind asks for many in one write, and for one answer: the kernel answers what it
+// refuses, and the last (netlink(7), NLM_F_ACK). For hundreds that costs a third
+// of what as many requests do (BenchmarkRenewal).
+func (k *rtnetlink) bind(list []binding) []error {
+	errs := make([]error, len(list))
+	if len(list) == 0 {
+		return errs
+	}
+	handle := k.socket[unix.NETLINK_ROUTE]
+	handle.Socket.Lock()
+	defer handle.Socket.Unlock()
+	first := atomic.AddUint32(&handle.Seq, uint32(len(list))) - uint32(len(list)) + 1
+	var requests []byte
+	for i, b := range list {
+		r := k.newAddress(b)
+		r.Seq = first + uint32(i)
+		if i == len(list)-1 {
+			r.Flags |= unix.NLM_F_ACK
+		}
+		requests = append(requests, r.Serialize()...) // attributes end at a multiple of 4, and so do messages
+	}
+	err := unix.Sendto(handle.Socket.GetFd(), requests, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	for end := false; err == nil && !end; {
+		var answers []syscall.NetlinkMessage
+		if answers, _, err = handle.Socket.Receive(); err != nil {
+			break
+		}
+		for _, m := range answers {
+			i := int(int32(m.Header.Seq - first))
+			if m.Header.Type != unix.NLMSG_ERROR || i < 0 || i >= len(list) || len(m.Data) < 4 { // to an earlier request
+				continue
+			}
+			if code := int32(binary.NativeEndian.Uint32(m.Data)); code != 0 {
+				errs[i] = unix.Errno(-code)
+			}
+			end = end || i == len(list)-1
+		}
+	}
+	if err != nil { // nobody knows which worked; to do it again does no harm
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+func (k *rtnetlink) newAddress(b binding) *nl.NetlinkRequest {
+	r := k.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
 	flags := uint32(unix.IFA_F_NOPREFIXROUTE)
 	if b.prefix.Addr().Is6() { // whether it is free was asked before, if it had to be
 		flags |= unix.IFA_F_NODAD
@@ -83,8 +130,7 @@ func (k *rtnetlink) bind(b binding) error {
 	if label := b.link + labelSuffix; !k.proto && b.prefix.Addr().Is4() && len(label) < unix.IFNAMSIZ {
 		r.AddData(nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(label)))
 	}
-	_, err := r.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return r
 }
 
 func (k *rtnetlink) unbind(p place) error {

@@ -187,26 +187,35 @@ func (n *Interfaces) release(p place, why string) error {
 
 // bind has the kernel bind or renew w, and takes note of it.
 func (n *Interfaces) bind(p place, w vip.Address, r right) error {
-	err := n.kernel.bind(binding{place: p, link: w.Link, seconds: r.seconds})
-	if err != nil {
-		return fmt.Errorf("address %s on %s: can't bind it: %w%s", p.prefix, w.Link, err, hint(err, p, w.Link))
-	}
+	return n.bindAll([]binding{{place: p, link: w.Link, seconds: r.seconds}})[0]
+}
+
+// bindAll is bind for many. Its i-th error is about the i-th of them.
+func (n *Interfaces) bindAll(list []binding) []error {
+	began := time.Now() // their time runs from then on, if not later
+	errs := n.kernel.bind(list)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e, there := n.picture.entries[p]
-	if !there {
-		e = entry{place: p, global: true}
+	for i, b := range list {
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("address %s on %s: can't bind it: %w%s", b.prefix, b.link, errs[i], hint(errs[i], b.place, b.link))
+			continue
+		}
+		e, there := n.picture.entries[b.place]
+		if !there {
+			e = entry{place: b.place, global: true}
+		}
+		e.ours = true
+		h := n.held[b.place]
+		if h == nil {
+			h = &holding{}
+			n.held[b.place] = h
+			n.rouse()
+		}
+		h.ends = began.Add(time.Duration(b.seconds) * time.Second)
+		n.draw(change{entry: &e})
 	}
-	e.ours = true
-	h := n.held[p]
-	if h == nil {
-		h = &holding{}
-		n.held[p] = h
-		n.rouse()
-	}
-	h.ends = time.Now().Add(time.Duration(r.seconds) * time.Second)
-	n.draw(change{entry: &e})
-	return nil
+	return errs
 }
 
 // unbind has the kernel remove what is at p, and takes note of it.
