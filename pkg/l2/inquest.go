@@ -221,35 +221,30 @@ func (q *Inquiries) question(x *inquest, now time.Time, from netip.Addr) error {
 	return q.a.ask(x.topic, from)
 }
 
-// check asks for the VIP of another node whose turn it is. Those whose last check
-// raised a doubt go first every other time.
-func (q *Inquiries) check(now time.Time) {
-	var first *inquest
-	for _, x := range q.cases {
-		if x.want.Kind != vip.Theirs || x.asking || x.next.After(now) {
-			continue
-		}
-		if first == nil || q.odd && x.doubted() != first.doubted() && x.doubted() ||
-			(!q.odd || x.doubted() == first.doubted()) && x.next.Before(first.next) {
-			first = x
-		}
+// before reports whether x is to be checked before y: it has waited for longer, or,
+// every other time, its last check raised a doubt.
+func (q *Inquiries) before(x, y *inquest) bool {
+	if dx, dy := x.doubted(), y.doubted(); q.odd && dx != dy {
+		return dx
 	}
-	if first == nil {
-		return
-	}
+	return x.next.Before(y.next)
+}
+
+// check asks for a VIP of another node.
+func (q *Inquiries) check(x *inquest, now time.Time) {
 	q.odd = !q.odd
-	from := q.a.source(first.topic)
-	if err := q.question(first, now, from); err != nil {
-		first.next = now.Add(checkAgain) // this node's own trouble
+	from := q.a.source(x.topic)
+	if err := q.question(x, now, from); err != nil {
+		x.next = now.Add(checkAgain) // this node's own trouble
 		if errors.Is(err, errDeaf) {
-			first.next = now.Add(checkGap)
+			x.next = now.Add(checkGap)
 		}
 		return
 	}
 	q.turn = now.Add(checkGap)
-	first.afresh()
-	first.asking, first.next = true, now.Add(checkWait)
-	first.blind = from.Is6() && from.IsUnspecified()
+	x.afresh()
+	x.asking, x.next = true, now.Add(checkWait)
+	x.blind = from.Is6() && from.IsUnspecified()
 }
 
 // doubted reports whether the last check was not as it should be, and it isn't sure yet.

@@ -220,33 +220,43 @@ func (q *Inquiries) step(now time.Time) time.Duration {
 // nothing that it would see, and answers to checks wait until the next check.
 func (q *Inquiries) all(now time.Time) bool {
 	news := false
+	var turn *inquest // whose check it is
+	own, theirs := now.Add(never), now.Add(never)
 	for _, x := range q.cases {
 		if x.defend {
 			x.defend = false
 			q.defence(x.topic, now)
 		}
-		switch {
-		case x.next.After(now):
-		case x.want.Kind != vip.Theirs:
-			news = q.probe(x, now) || news
-		case x.asking:
+		if x.want.Kind != vip.Theirs {
+			if !x.next.After(now) {
+				news = q.probe(x, now) || news
+			}
+			own = earlier(own, x.next)
+			continue
+		}
+		if x.asking && !x.next.After(now) {
 			news = q.judge(x, now) || news
 		}
-	}
-	if !q.turn.After(now) {
-		q.check(now)
-	}
-	q.due = now.Add(never)
-	for _, x := range q.cases {
-		at := x.next
-		if x.want.Kind == vip.Theirs && at.Before(q.turn) {
-			at = q.turn
-		}
-		if at.Before(q.due) {
-			q.due = at
+		theirs = earlier(theirs, x.next)
+		if !x.asking && !x.next.After(now) && (turn == nil || q.before(x, turn)) {
+			turn = x
 		}
 	}
+	if turn != nil && !q.turn.After(now) {
+		q.check(turn, now)
+	}
+	if theirs.Before(q.turn) {
+		theirs = q.turn
+	}
+	q.due = earlier(own, theirs)
 	return news
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // defence announces an address of this node at once, but not twice within
