@@ -161,6 +161,8 @@ func (n nodeLine) trouble(now time.Time) string {
 		return "carries no VIP: " + n.Info.Excluded
 	case n.node.Drained:
 		return "carries no VIP: it is drained; herald undrain " + n.Name + " ends that"
+	case n.node.Leaves:
+		return "carries no VIP: it is being shut down"
 	case n.node.Excluded != "":
 		return "carries no VIP of a Service: " + n.node.Excluded
 	case n.Info.Alone:

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
 		n.Label = corev1.LabelNodeExcludeBalancers
 	}
+	n.Leaves = leaves(o)
 	_, n.Drained = o.Annotations[drainKey]
 	n.Returns, _ = time.Parse(time.RFC3339, o.Annotations[returnKey])
 	for _, a := range o.Status.Addresses {
@@ -63,6 +65,17 @@ func excluded(o *corev1.Node) string {
 		}
 	}
 	return ""
+}
+
+// shuttingDown is how kubelet words it (pkg/kubelet/nodeshutdown, since 1.20). There is
+// neither a reason nor a condition of its own for that.
+const shuttingDown = "node is shutting down"
+
+// leaves reports whether the node's kubelet is ending its pods, since the node is shut down.
+func leaves(o *corev1.Node) bool {
+	return slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, shuttingDown)
+	})
 }
 
 // readRange turns a ServiceCIDR into what is kept of it.

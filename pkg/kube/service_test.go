@@ -246,6 +246,22 @@ func TestExcluded(t *testing.T) {
 	}
 }
 
+func TestLeaves(t *testing.T) {
+	for message, want := range map[string]bool{
+		"node is shutting down": true,
+		"[container runtime network not ready: cni plugin not initialized, node is shutting down]": true,
+		"Kubelet stopped posting node status.":                                                     false,
+		"":                                                                                         false,
+	} {
+		for status, counts := range map[corev1.ConditionStatus]bool{corev1.ConditionFalse: true, corev1.ConditionTrue: false, corev1.ConditionUnknown: false} {
+			n := readNode(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Message: message}}}}, "")
+			if n.Leaves != (want && counts) {
+				t.Errorf("Ready is %s, %q: %v", status, message, n.Leaves)
+			}
+		}
+	}
+}
+
 func TestLabelled(t *testing.T) {
 	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
 	for _, have := range []map[string]string{nil, {label: ""}, {label: "false"}} { // its value means nothing

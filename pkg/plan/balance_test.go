@@ -63,6 +63,12 @@ func TestRebalance(t *testing.T) {
 		{name: "to a drained node goes nothing", n: 4, change: func(_ *Rules, w *vip.World) {
 			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", Drained: true}, {Name: "n3"}}
 		}, want: "kubevip-s3 to n3"},
+		{name: "a node that is being shut down gives all", n: 2, change: func(_ *Rules, w *vip.World) {
+			w.Nodes = []vip.Node{{Name: "n1", Leaves: true}, {Name: "n2", Leaves: true}, {Name: "n3"}}
+		}, want: "kubevip-s0 to n3, kubevip-s1 to n3"},
+		{name: "but not if all are", n: 1, change: func(_ *Rules, w *vip.World) {
+			w.Nodes = []vip.Node{{Name: "n1", Leaves: true}, {Name: "n2", Leaves: true}, {Name: "n3", Leaves: true}}
+		}},
 		{name: "what came from a node that returns goes back", n: 4, change: func(r *Rules, w *vip.World) {
 			r.Rebalance = false
 			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", Returns: w.Now.Add(time.Minute)}, {Name: "n3"}}

@@ -153,7 +153,7 @@ func newMaker(r Rules, w vip.World) *maker {
 	m := &maker{Rules: r, World: w, members: make(map[string]*member, len(w.Members))}
 	excluded := make(map[string]string)
 	labelled := labels(w)
-	drained := make(map[string]bool)
+	drained, leaves := make(map[string]bool), departing(w)
 	for _, n := range w.Nodes {
 		drained[n.Name] = n.Drained
 		if n.Name == w.Self {
@@ -174,6 +174,8 @@ func newMaker(r Rules, w vip.World) *maker {
 			mb.refuses = "its Herald is stopping"
 		case drained[x.Name]:
 			mb.refuses = "it is drained (herald undrain " + x.Name + " ends that)"
+		case leaves[x.Name]:
+			mb.refuses = "it is being shut down"
 		case x.Info.Alone:
 			mb.refuses = "it reaches too few other nodes on the VIPs' link"
 		case x.Name != w.Self && x.Info.Excluded != "":
@@ -209,6 +211,21 @@ func newMaker(r Rules, w vip.World) *maker {
 		m.macvlans[w.Macvlans[i].Name] = &w.Macvlans[i]
 	}
 	return m
+}
+
+// departing is the nodes that are being shut down, so that VIPs go before the pods behind
+// them and API servers do. If no other is alive there is none: a VIP stays while it can.
+func departing(w vip.World) map[string]bool {
+	leaves := make(map[string]bool)
+	for _, n := range w.Nodes {
+		if n.Leaves {
+			leaves[n.Name] = true
+		}
+	}
+	if !slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !leaves[x.Name] }) {
+		return nil
+	}
+	return leaves
 }
 
 // labels reports whether the label that keeps VIPs off a node counts. kubeadm puts

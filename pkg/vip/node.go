@@ -15,11 +15,12 @@ type Node struct {
 	Excluded  string         // why it must not carry a VIP (taint, condition), or ""
 	Label     string         // the label that keeps VIPs off it as long as there are nodes without, or ""
 
-	// Annotations are those of this process's own node whose prefix Herald was told
-	// (annotation), without it. There may be passwords among them.
 	Drained bool      // an operator wants it to carry no VIP (herald drain)
 	Returns time.Time // until then it gets back what it gave away when it was drained (herald undrain)
+	Leaves  bool      // its kubelet says that it is being shut down
 
+	// Annotations are those of this process's own node whose prefix Herald was told
+	// (annotation), without it. There may be passwords among them.
 	Annotations map[string]Secret
 }
 

@@ -45,6 +45,7 @@ need containerd containerd
 need runc runc
 need /usr/lib/cni/bridge containernetworking-plugins
 need unshare util-linux
+need dbus-daemon dbus-daemon
 
 # Routers that speak BGP, each run in a namespace. Debian would run them as services.
 for router in "/usr/lib/frr/bgpd frr" "bird bird2"; do

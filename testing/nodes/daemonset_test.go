@@ -18,6 +18,12 @@ func TestStaticPodsCarryServices(t *testing.T) {
 	}
 }
 
+// TestRebootStaticPods: the first node is as kubeadm made it.
+func TestRebootStaticPods(t *testing.T) {
+	withWeb(t)
+	reboot(t)
+}
+
 // TestRollingUpdate: every node's Herald is replaced while a client opens connections.
 func TestRollingUpdate(t *testing.T) {
 	asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))
@@ -121,6 +127,24 @@ func TestNodeLife(t *testing.T) {
 		s.undo(node)
 		settled(t)
 	}
+}
+
+// TestReboot: Herald's Pod ends with the last ones, as API servers do.
+func TestReboot(t *testing.T) {
+	if installed != "daemonset/herald" {
+		asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))
+	}
+	withWeb(t)
+	reboot(t)
+}
+
+// TestNodeDeleted: nothing on the node ends at once, and it registers again when kubelet starts.
+func TestNodeDeleted(t *testing.T) {
+	if installed != "daemonset/herald" {
+		asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))
+	}
+	withWeb(t)
+	nodeDeleted(t, 5*time.Second)
 }
 
 // TestTextOfKubeVIP: what a user of kube-vip has, with only the image changed.

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -113,12 +115,17 @@ func up(ctx context.Context) error {
 		return err
 	}
 	step("kubeadm init")
+	var joining errgroup.Group // etcd takes one at a time; all the rest goes side by side
 	for _, n := range cluster.Nodes()[1:] {
-		if _, err := cluster.Join(ctx, n); err != nil {
+		joining.Go(func() error {
+			_, err := cluster.Join(ctx, n)
 			return err
-		}
-		step("kubeadm join on " + n)
+		})
 	}
+	if err := joining.Wait(); err != nil {
+		return err
+	}
+	step("kubeadm join on the others")
 	if err := cluster.StartProxies(ctx); err != nil {
 		return err
 	}

@@ -16,9 +16,9 @@ flags="-s -w
  -X k8s.io/component-base/version.gitTreeState=clean
  -X k8s.io/client-go/pkg/version.gitVersion=$version"
 
-build() { # NAME PACKAGE
+build() { # NAME PACKAGE [SOURCE]
   target=$out/$1
-  if [ -x "$target" ] && [ "$target" -nt go.mod ] && [ "$target" -nt go.sum ]; then
+  if [ -x "$target" ] && [ "$target" -nt go.mod ] && [ "$target" -nt go.sum ] && [ "$target" -nt "${3-go.mod}" ]; then
     return
   fi
   begin=$(date +%s)
@@ -30,6 +30,7 @@ build() { # NAME PACKAGE
 build kubelet k8s.io/kubernetes/cmd/kubelet
 build kube-scheduler k8s.io/kubernetes/cmd/kube-scheduler
 build kubeadm k8s.io/kubernetes/cmd/kubeadm
+build logind ./logind logind/main.go
 
 # Helm, which renders the chart in tests. They do without where its modules can't be had.
 helm=v3.19.2
