@@ -155,7 +155,7 @@ func (k *Kubelets) Down() error {
 		if !k.temp { // a disk is gigabytes
 			err = errors.Join(err, os.RemoveAll(filepath.Join(k.dir, "nodes")), os.RemoveAll(filepath.Join(k.dir, "images")))
 		}
-		k.awayErr = errors.Join(err, removeCgroups(), k.Lab.Down())
+		k.awayErr = errors.Join(err, removeCgroups(prefix+"*"), k.Lab.Down())
 	})
 	return k.awayErr
 }
@@ -226,14 +226,15 @@ func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 	}
 	// Whoever is in the network namespace is of the node; its pods end with its PID 1.
 	err = errors.Join(err, killInside(node))
-	// What a kernel forgets with its power: addresses, rules, connections.
+	// What a kernel forgets with its power: addresses, rules, connections, cgroups. kubelet
+	// takes 3 s for each cgroup of a pod that it finds when it starts.
 	if e := deleteNetns(node); e != nil {
 		return errors.Join(err, e)
 	}
 	for _, bridge := range []string{lanBridge, mgmtBridge} {
 		err = errors.Join(err, k.unplugged(ctx, bridge, node))
 	}
-	return errors.Join(err, buildHost(k.host(node), k.hosts), k.Cut(node), k.CutAPI(node))
+	return errors.Join(err, k.emptied(ctx, node), buildHost(k.host(node), k.hosts), k.Cut(node), k.CutAPI(node))
 }
 
 // Shutdown tells a node that it is going to be shut down, as "systemctl reboot" does, and
@@ -265,6 +266,24 @@ func (k *Kubelets) unplugged(ctx context.Context, bridge, node string) error {
 		}
 		if _, err := k.Run(ctx, "switch", "ip", "link", "del", bridge+"-"+node); err != nil {
 			return nil // gone meanwhile
+		}
+	}
+}
+
+// emptied removes the cgroups of a node whose processes have been killed, as soon as the
+// last one is gone.
+func (k *Kubelets) emptied(ctx context.Context, node string) error {
+	for late := time.After(5 * time.Second); ; {
+		err := removeCgroups(prefix + node)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-late:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
@@ -398,9 +417,9 @@ func (k *Kubelets) StaticPod(node, name, yaml string) error {
 	return errors.Join(os.WriteFile(temporary, []byte(yaml), 0o600), os.Rename(temporary, filepath.Join(dir, name+".yaml")))
 }
 
-// removeCgroups removes the cgroups of nodes that are gone.
-func removeCgroups() error {
-	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + prefix + "*") // the pattern is well-formed
+// removeCgroups removes the cgroups, named by a pattern, of nodes that are gone.
+func removeCgroups(pattern string) error {
+	dirs, _ := filepath.Glob("/sys/fs/cgroup/*/" + pattern) // the pattern is well-formed
 	var errs []error
 	for _, dir := range dirs {
 		var all []string

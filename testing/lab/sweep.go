@@ -105,7 +105,7 @@ func Sweep() error {
 }
 
 func sweep() error {
-	err := errors.Join(clearNetns(), removeCgroups())
+	err := errors.Join(clearNetns(), removeCgroups(prefix+"*"))
 	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPattern)) // the pattern is well-formed
 	for _, d := range dirs {
 		if fi, e := os.Stat(d); e == nil && fi.IsDir() {

@@ -129,7 +129,7 @@ func TestNodeLife(t *testing.T) {
 	}
 }
 
-// TestReboot: Herald's Pod ends with the last ones, as API servers do.
+// TestReboot: Herald's Pod is to end with the last ones, as API servers do, and hands over before.
 func TestReboot(t *testing.T) {
 	if installed != "daemonset/herald" {
 		asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))

@@ -60,9 +60,7 @@ func web() {
 	srv.SetKeepAlivesEnabled(false) // every request shows what a new connection meets
 	go func() {
 		<-ctx.Done()
-		// When its node is shut down kubelet asks for readiness no more, and the endpoint goes
-		// with the condition of the node, at which the node controller looks each 5 s.
-		time.Sleep(8 * time.Second)
+		time.Sleep(5 * time.Second)
 		srv.Close()
 	}()
 	if err := srv.ListenAndServe(); err != http.ErrServerClosed {
