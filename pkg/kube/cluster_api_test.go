@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -149,13 +150,17 @@ func (r *rig) useLeases(t testing.TB, ns string) {
 	if _, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kubevip-web"}}); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("a second Create: %v, want AlreadyExists", err)
 	}
+	var have *coordinationv1.Lease
 	find := func() *coordinationv1.Lease {
-		for _, o := range l.All() {
-			if o.Namespace == ns && o.Name == "kubevip-web" {
-				return o
-			}
+		changed, dropped := l.News()
+		is := func(o *coordinationv1.Lease) bool { return o.Namespace == ns && o.Name == "kubevip-web" }
+		if slices.ContainsFunc(dropped, is) {
+			have = nil
 		}
-		return nil
+		if i := slices.IndexFunc(changed, is); i >= 0 {
+			have = changed[i]
+		}
+		return have
 	}
 	r.leases.until(t, "the Lease in the cache", func() bool { return find() != nil })
 
@@ -204,7 +209,8 @@ func TestHeartbeatsOfKubeletsAreLeftOut(t *testing.T) {
 	api.must(t, "POST", beat, `{"metadata":{"name":"after"}}`)
 	api.must(t, "POST", "/apis/coordination.k8s.io/v1/namespaces/"+ns+"/leases", `{"metadata":{"name":"last"}}`)
 	r.leases.until(t, "the last Lease", func() bool {
-		for _, l := range r.Leases().All() {
+		changed, _ := r.Leases().News()
+		for _, l := range changed {
 			if l.Namespace == "kube-node-lease" {
 				t.Fatalf("Lease %s/%s is in the cache", l.Namespace, l.Name)
 			}

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 
@@ -19,15 +20,14 @@ type Leases struct {
 	client rest.Interface
 	feeds  []*feed[*coordinationv1.Lease]
 
-	mu   sync.RWMutex // guards the values of the feeds and all
-	list []*coordinationv1.Lease
-	old  bool // list is to be made anew
-	gone []*coordinationv1.Lease
+	mu    sync.RWMutex                      // guards the values of the feeds and all
+	fresh map[vip.Key]*coordinationv1.Lease // what News has not told yet
+	gone  []*coordinationv1.Lease
 }
 
 // newLeases watches by the api watch and writes by the api write.
 func newLeases(write, watch *api, o Options) *Leases {
-	l := &Leases{client: write.coordination}
+	l := &Leases{client: write.coordination, fresh: make(map[vip.Key]*coordinationv1.Lease)}
 	from := func(namespace, fields string) {
 		l.feeds = append(l.feeds, &feed[*coordinationv1.Lease]{
 			source: source{client: watch.coordination, resource: "leases", namespace: namespace, fields: fields, object: &coordinationv1.Lease{}, log: o.Log},
@@ -57,9 +57,13 @@ func readLease(o runtime.Object) (*coordinationv1.Lease, bool) {
 	return l, true
 }
 
-func (l *Leases) changed(_ vip.Key, old, now *coordinationv1.Lease) (matters bool) {
-	l.old = true
-	if now == nil && old != nil {
+func (l *Leases) changed(k vip.Key, old, now *coordinationv1.Lease) (matters bool) {
+	if now != nil {
+		l.fresh[k] = now
+		return true
+	}
+	delete(l.fresh, k)
+	if old != nil {
 		l.gone = append(l.gone, old)
 	}
 	return true
@@ -75,32 +79,17 @@ func (l *Leases) Synced() bool {
 	return true
 }
 
-// All is the Leases of all namespaces (of those that matter, if Services of one
-// namespace only are watched) but those of the kubelets, in no order. Neither
-// the slice nor the Leases may be changed.
-func (l *Leases) All() []*coordinationv1.Lease {
+// News is the Leases that are new or changed since the last call, and the last
+// version of each that has left the cache since: of all namespaces (of those that
+// matter, if Services of one namespace only are watched) but those of the kubelets.
+// They must not be changed. It is for one caller.
+func (l *Leases) News() (changed, dropped []*coordinationv1.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.old {
-		l.list = make([]*coordinationv1.Lease, 0, len(l.list)+1)
-		for _, f := range l.feeds {
-			for _, v := range f.values {
-				l.list = append(l.list, v)
-			}
-		}
-		l.old = false
-	}
-	return l.list
-}
-
-// Dropped is the last version of each Lease that has left the cache since the
-// last call: somebody who looks now and then may have missed it.
-func (l *Leases) Dropped() []*coordinationv1.Lease {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	gone := l.gone
+	changed, dropped = slices.Collect(maps.Values(l.fresh)), l.gone
+	clear(l.fresh)
 	l.gone = nil
-	return gone
+	return changed, dropped
 }
 
 // Get reads a Lease past the cache. Errors are those of apimachinery's

@@ -116,7 +116,7 @@ func New(store Store, o Options) *Leases {
 		wake:     make(chan struct{}, 1),
 		results:  make(chan func()),
 		metrics:  newMetrics(),
-		shelf:    newShelf(),
+		shelf:    newShelf(o.Node),
 		peers:    make(map[string]*peer),
 		changed:  make(map[vip.Key]time.Time),
 		vanished: make(map[vip.Key]*coordinationv1.Lease),
@@ -181,7 +181,7 @@ func (l *Leases) Observe(w *vip.World) {
 			continue
 		}
 		w.Claims[k] = l.claim(x, w.Now)
-		if holder(x) == l.o.Node {
+		if l.shelf.mine[k] {
 			l.observed[k] = version(x)
 		}
 	}
@@ -341,7 +341,7 @@ func (l *Leases) step(ctx context.Context) {
 
 // read takes over what the cache shows.
 func (l *Leases) read(now time.Time) {
-	changed, gone := l.shelf.read(l.store.All(), l.store.Dropped())
+	changed, gone := l.shelf.read(l.store.News())
 	for _, x := range changed {
 		k := keyOf(x)
 		node := l.nodeOf(k)
@@ -468,8 +468,8 @@ func (l *Leases) tell(now time.Time) {
 		}
 	}
 	s.leaving = len(l.leaving)
-	for k, x := range l.shelf.known {
-		if holder(x) == l.o.Node && l.nodeOf(k) == "" && l.claim(x, now).Valid {
+	for k := range l.shelf.mine {
+		if l.nodeOf(k) == "" && l.claim(l.shelf.known[k], now).Valid {
 			s.held++
 		}
 	}

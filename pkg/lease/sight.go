@@ -37,7 +37,8 @@ func (l *Leases) look(sights map[string]vip.Sight, now time.Time) {
 	}
 	for node, p := range l.peers {
 		s := sights[node]
-		if s.State != p.sight.State || s.Card != p.sight.Card {
+		// The rest of the Card is for those without an API server, who say so once it changes anything.
+		if s.State != p.sight.State || s.Card.Epoch != p.sight.Card.Epoch || s.Card.Holds != p.sight.Card.Holds {
 			l.signature.changes++
 		}
 		p.sight = s

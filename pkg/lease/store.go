@@ -15,10 +15,10 @@ import (
 type Store interface {
 	// Synced reports whether the cache has been filled at least once.
 	Synced() bool
-	// All is the cache. The Leases must not be changed.
-	All() []*coordinationv1.Lease
-	// Dropped is the last version of each Lease that has left the cache since the last call.
-	Dropped() []*coordinationv1.Lease
+	// News is what has happened to the cache since the last call: the Leases in it that
+	// are new or other than they were, and the last versions of those that left it, in
+	// that order (one that came back is in both). They must not be changed.
+	News() (changed, dropped []*coordinationv1.Lease)
 	// Get reads past the cache.
 	Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
@@ -29,18 +29,26 @@ type Store interface {
 // A shelf is the newest version known of every Lease: what the cache shows, and
 // what this node's own writes returned before the cache shows it.
 type shelf struct {
+	node  string
 	known map[vip.Key]*coordinationv1.Lease
-	wrote map[vip.Key]uint64                // versions that our writes returned and the cache has not shown
+	mine  map[vip.Key]bool                  // of those, the ones that name this node as their holder
+	cache map[vip.Key]*coordinationv1.Lease // what the cache shows
+	wrote map[vip.Key]bool                  // known is what our write returned, and the cache has not shown it
 	gone  map[vip.Key]uint64                // the last version of what we deleted, until the cache has dropped it
 	final map[vip.Key]*coordinationv1.Lease // what left the cache, until that is told
+	other map[vip.Key]bool                  // to be looked at: the cache, or what is known, is another
 }
 
-func newShelf() shelf {
+func newShelf(node string) shelf {
 	return shelf{
+		node:  node,
 		known: make(map[vip.Key]*coordinationv1.Lease),
-		wrote: make(map[vip.Key]uint64),
+		mine:  make(map[vip.Key]bool),
+		cache: make(map[vip.Key]*coordinationv1.Lease),
+		wrote: make(map[vip.Key]bool),
 		gone:  make(map[vip.Key]uint64),
 		final: make(map[vip.Key]*coordinationv1.Lease),
+		other: make(map[vip.Key]bool),
 	}
 }
 
@@ -52,73 +60,101 @@ func (s *shelf) at(k vip.Key) uint64 {
 	return 0
 }
 
+// learn makes l what is known; nil: there is none.
+func (s *shelf) learn(k vip.Key, l *coordinationv1.Lease) {
+	if l == nil {
+		delete(s.known, k)
+	} else {
+		s.known[k] = l
+	}
+	if l != nil && holder(l) == s.node {
+		s.mine[k] = true
+	} else {
+		delete(s.mine, k)
+	}
+	s.other[k] = true
+}
+
 // put notes what a write returned.
 func (s *shelf) put(l *coordinationv1.Lease) {
 	k := keyOf(l)
-	s.known[k], s.wrote[k] = l, version(l)
+	s.learn(k, l)
+	s.wrote[k] = true
 	delete(s.gone, k)
 }
 
 // drop notes a delete of our own.
 func (s *shelf) drop(l *coordinationv1.Lease) {
 	k := keyOf(l)
+	s.learn(k, nil)
 	s.gone[k] = version(l)
-	delete(s.known, k)
 	delete(s.wrote, k)
 }
 
 // forget takes back what a write returned: the API server has shown to know
 // better (the Lease has been deleted by someone else meanwhile).
 func (s *shelf) forget(k vip.Key) {
-	delete(s.known, k)
+	s.learn(k, nil)
 	delete(s.wrote, k)
 }
 
-// read takes over what the cache shows now, and what left it. It returns the
-// Leases that are new or changed, and the last version of those that are gone.
-func (s *shelf) read(all, dropped []*coordinationv1.Lease) (changed, gone []*coordinationv1.Lease) {
-	seen := make(map[vip.Key]bool, len(all))
+// read takes over what has happened to the cache. It returns the Leases that are
+// new or changed, and the last version of those that are gone.
+func (s *shelf) read(news, dropped []*coordinationv1.Lease) (changed, gone []*coordinationv1.Lease) {
 	for _, l := range dropped {
-		s.final[keyOf(l)] = l
-	}
-	for _, l := range all {
 		k := keyOf(l)
-		v := version(l)
-		seen[k] = true
-		if old, ok := s.gone[k]; ok {
-			if v <= old {
-				continue // deleted; the cache is behind
-			}
-			delete(s.gone, k)
-		}
-		have := s.known[k]
-		if have != nil && version(have) > v {
-			continue // our own write; the cache is behind
-		}
-		delete(s.wrote, k)
-		if have == nil || version(have) != v {
-			s.known[k] = l
+		delete(s.cache, k)
+		s.final[k], s.other[k] = l, true
+	}
+	for _, l := range news {
+		k := keyOf(l)
+		s.cache[k], s.other[k] = l, true
+	}
+	for k := range s.other {
+		if l := s.cache[k]; l == nil {
+			gone = s.miss(k, gone)
+		} else if s.show(k, l) {
 			changed = append(changed, l)
 		}
-	}
-	for k, x := range s.known {
-		if _, mine := s.wrote[k]; !seen[k] && !mine {
-			delete(s.known, k)
-			if last := s.final[k]; last != nil && version(last) > version(x) {
-				x = last // it said more before it went
-			}
-			gone = append(gone, x)
-		}
-	}
-	for k := range s.final {
-		if s.known[k] == nil || version(s.known[k]) > version(s.final[k]) {
+		if l := s.final[k]; l != nil && (s.known[k] == nil || version(s.known[k]) > version(l)) {
 			delete(s.final, k)
 		}
 	}
-	for k := range s.gone {
-		if !seen[k] {
-			delete(s.gone, k)
-		}
-	}
+	clear(s.other)
 	return changed, gone
+}
+
+// show takes over what the cache shows of a Lease. It reports whether that is news.
+func (s *shelf) show(k vip.Key, l *coordinationv1.Lease) bool {
+	v := version(l)
+	if old, ok := s.gone[k]; ok {
+		if v <= old {
+			return false // deleted; the cache is behind
+		}
+		delete(s.gone, k)
+	}
+	have := s.known[k]
+	if have != nil && version(have) > v {
+		return false // our own write; the cache is behind
+	}
+	delete(s.wrote, k)
+	if have != nil && version(have) == v {
+		return false
+	}
+	s.learn(k, l)
+	return true
+}
+
+// miss takes over that the cache has no such Lease; if it was known it is added to gone.
+func (s *shelf) miss(k vip.Key, gone []*coordinationv1.Lease) []*coordinationv1.Lease {
+	delete(s.gone, k)
+	x := s.known[k]
+	if x == nil || s.wrote[k] {
+		return gone
+	}
+	s.learn(k, nil)
+	if last := s.final[k]; last != nil && version(last) > version(x) {
+		x = last // it said more before it went
+	}
+	return append(gone, x)
 }

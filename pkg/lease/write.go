@@ -85,8 +85,9 @@ func (l *Leases) decide(now time.Time) []action {
 			}
 		}
 	}
-	for k, x := range l.shelf.known {
-		if holder(x) != l.o.Node || l.unwanted[k] != version(x) || !idle(k) {
+	for k := range l.shelf.mine {
+		x := l.shelf.known[k]
+		if l.unwanted[k] != version(x) || !idle(k) {
 			continue
 		}
 		if _, _, ours := claimOf(x); ours {

@@ -29,9 +29,18 @@ type Server struct {
 	version uint64
 	objects map[vip.Key]*coordinationv1.Lease
 	events  []event
+	first   int           // events before this one are forgotten; events[0] is this one
 	news    chan struct{} // closed when there is another event
 	writes  int
+	trace   []string
+	last    map[vip.Key]string // of each Lease in trace
 }
+
+// How much a Server remembers.
+const (
+	history = 4096 // events; a watch that is further behind begins anew
+	lines   = 1024 // of the trace
+)
 
 type event struct {
 	key   vip.Key
@@ -43,26 +52,31 @@ type event struct {
 func (s *Server) Trace(n int) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var lines []string
-	last := map[vip.Key]string{}
-	for _, e := range s.events {
-		text := "deleted"
-		if e.lease != nil {
-			text = fmt.Sprintf("%s claim %s, fenced %s, changes %d", holder(e.lease), e.lease.Annotations["heraldvip.io/claim"], e.lease.Annotations["heraldvip.io/fenced"], transitions(e.lease))
-		}
-		if last[e.key] != text {
-			lines = append(lines, fmt.Sprintf("%s %s %s", e.at.Format("04:05.000"), e.key.Name, text))
-		}
-		last[e.key] = text
+	return strings.Join(s.trace[max(0, len(s.trace)-n):], "\n")
+}
+
+// note keeps e for the trace.
+func (s *Server) note(e event) {
+	text := "deleted"
+	if e.lease != nil {
+		text = holder(e.lease) + " claim " + e.lease.Annotations["heraldvip.io/claim"] + ", fenced " + e.lease.Annotations["heraldvip.io/fenced"] +
+			", changes " + strconv.Itoa(int(transitions(e.lease)))
 	}
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+	if s.last[e.key] == text {
+		return
+	}
+	s.last[e.key] = text
+	if len(s.trace) >= 2*lines {
+		s.trace = slices.Clone(s.trace[lines:])
+	}
+	s.trace = append(s.trace, e.at.Format("04:05.000 ")+e.key.Name+" "+text)
 }
 
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
 // NewServer makes an empty one.
 func NewServer() *Server {
-	return &Server{objects: make(map[vip.Key]*coordinationv1.Lease), news: make(chan struct{})}
+	return &Server{objects: make(map[vip.Key]*coordinationv1.Lease), last: make(map[vip.Key]string), news: make(chan struct{})}
 }
 
 // Put writes l if its resourceVersion is that of what is there ("" = nothing is).
@@ -109,6 +123,10 @@ func (s *Server) Remove(k vip.Key, version string) error {
 }
 
 func (s *Server) log(e event) {
+	s.note(e)
+	if len(s.events) >= 2*history {
+		s.events, s.first = slices.Clone(s.events[history:]), s.first+history
+	}
 	s.events = append(s.events, e)
 	close(s.news)
 	s.news = make(chan struct{})
@@ -158,32 +176,36 @@ var Well = Faults{Lag: 5 * time.Millisecond, Delay: 3 * time.Millisecond}
 
 // A Client is one node's way to the server. Its cache lags; its way can be cut.
 type Client struct {
-	s     *Server
-	wake  func()
-	mu    sync.Mutex
-	cache map[vip.Key]*coordinationv1.Lease
-	gone  []*coordinationv1.Lease
-	next  int // the next event of the log to be shown
-	fault Faults
-	other chan struct{} // closed when fault changes
+	s       *Server
+	wake    func()
+	mu      sync.Mutex
+	cache   map[vip.Key]*coordinationv1.Lease
+	fresh   map[vip.Key]bool // what News has not told yet
+	dropped []*coordinationv1.Lease
+	next    int // the next event to be shown
+	fault   Faults
+	other   chan struct{} // closed when fault changes
 }
 
 // NewClient makes a way to s on which nothing is wrong. wake is called when the
 // cache has changed. Watch keeps the cache.
 func NewClient(s *Server, wake func()) *Client {
-	return &Client{s: s, wake: wake, cache: map[vip.Key]*coordinationv1.Lease{}, fault: Well, other: make(chan struct{})}
+	return &Client{
+		s: s, wake: wake, cache: map[vip.Key]*coordinationv1.Lease{}, fresh: map[vip.Key]bool{}, next: -1,
+		fault: Well, other: make(chan struct{}),
+	}
 }
 
 // Watch shows the cache what has happened, a little later, until ctx ends.
 func (c *Client) Watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.mu.Lock()
-		lag, blind, other := c.fault.Lag, c.fault.Cut || c.fault.Deaf, c.other
+		lag, blind, other, next := c.fault.Lag, c.fault.Cut || c.fault.Deaf, c.other, c.next
 		c.mu.Unlock()
 		c.s.mu.Lock()
-		events, news := c.s.events[c.next:], c.s.news
+		behind, news := next < c.s.first+len(c.s.events), c.s.news
 		c.s.mu.Unlock()
-		if len(events) == 0 || blind {
+		if !behind || blind {
 			if blind {
 				news = nil
 			}
@@ -207,22 +229,46 @@ func (c *Client) Watch(ctx context.Context) {
 // show takes over what has happened.
 func (c *Client) show() {
 	c.s.mu.Lock()
-	events := c.s.events[c.next:]
-	c.s.mu.Unlock()
+	events, all := c.s.events, map[vip.Key]*coordinationv1.Lease(nil)
+	end := c.s.first + len(events)
 	c.mu.Lock()
-	for _, e := range events {
-		if e.lease == nil {
-			if last := c.cache[e.key]; last != nil {
-				c.gone = append(c.gone, last)
+	if c.next < c.s.first { // as a list does, of which a watch goes on
+		all = maps.Clone(c.s.objects)
+	} else {
+		events = events[c.next-c.s.first:]
+	}
+	c.s.mu.Unlock()
+	if all != nil {
+		for k := range c.cache {
+			if all[k] == nil {
+				c.set(k, nil)
 			}
-			delete(c.cache, e.key)
-		} else {
-			c.cache[e.key] = e.lease
+		}
+		for k, l := range all {
+			c.set(k, l)
+		}
+	} else {
+		for _, e := range events {
+			c.set(e.key, e.lease)
 		}
 	}
-	c.next += len(events)
+	c.next = end
 	c.mu.Unlock()
 	c.wake()
+}
+
+// set puts a Lease into the cache; nil takes it out.
+func (c *Client) set(k vip.Key, l *coordinationv1.Lease) {
+	have := c.cache[k]
+	switch {
+	case have == l:
+	case l != nil:
+		c.cache[k], c.fresh[k] = l, true
+	default:
+		delete(c.cache, k)
+		delete(c.fresh, k)
+		c.dropped = append(c.dropped, have)
+	}
 }
 
 // reach waits as long as a request takes to arrive.
@@ -254,20 +300,17 @@ func (c *Client) answer(l *coordinationv1.Lease, err error) (*coordinationv1.Lea
 // Synced is always true: an empty cache is one.
 func (c *Client) Synced() bool { return true }
 
-// All is the cache.
-func (c *Client) All() []*coordinationv1.Lease {
+// News is what is new or changed in the cache since the last call, and the last
+// versions of what left it.
+func (c *Client) News() (changed, dropped []*coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Collect(maps.Values(c.cache))
-}
-
-// Dropped is the last versions of what left the cache since the last call.
-func (c *Client) Dropped() []*coordinationv1.Lease {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	gone := c.gone
-	c.gone = nil
-	return gone
+	for k := range c.fresh {
+		changed = append(changed, c.cache[k])
+	}
+	clear(c.fresh)
+	dropped, c.dropped = c.dropped, nil
+	return changed, dropped
 }
 
 // Get reads past the cache.
