@@ -254,7 +254,7 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		bound[place{x.Addr, x.Link}] = true
 	}
 	// What now holds is said.
-	say := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !bound[place{x.Addr, x.Link}] })
+	say := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !x.Listen && !bound[place{x.Addr, x.Link}] })
 	a.announce, err = a.o.Announcements.Set(ctx, say)
 	failed("announcements", err)
 	// A link comes before there is an address for it, and goes once it has none.

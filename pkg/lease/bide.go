@@ -24,7 +24,7 @@ import (
 //	                            when the API server is back
 //	neither API nor crew        gives up
 //
-// The crew is the nodes whose leases were renewed when this node's was last. Two
+// The crew is the nodes that had not been fenced when this node renewed last. Two
 // nodes that hold on each have most of the crew with them that see the same as
 // they, so there is one who sees the same as both: both see the same.
 
@@ -37,7 +37,7 @@ const (
 
 // A bide is how this node does without the API server.
 type bide struct {
-	crew   map[string]int64 // by name: the epochs of the nodes that renewed while this one last did, itself included
+	crew   map[string]int64 // by name: the epochs of the nodes that lived while this one last renewed, itself included
 	until  time.Time        // the tenure that biding gives
 	good   time.Time        // when it last rested on enough
 	bad    time.Time        // since when this node has been cut off from both API server and crew
@@ -73,11 +73,13 @@ func (l *Leases) yield() time.Duration {
 	return max(l.o.RenewDeadline*6/10, l.o.RetryPeriod*5/2+time.Second/2)
 }
 
-// enlist makes the crew of the nodes that renew now, as this node does.
-func (l *Leases) enlist(now time.Time) {
+// enlist makes the crew of the nodes that live now, as this node does. One whose
+// lease is silent is one of them until it is fenced: it may be this node's watch
+// that is stuck, and of a crew of itself alone it would be most.
+func (l *Leases) enlist() {
 	crew := map[string]int64{l.o.Node: l.own.epoch}
 	for node, p := range l.peers {
-		if l.renews(p, now) {
+		if p.lease != nil && !p.gone && !p.fenced && !p.released {
 			crew[node] = p.epoch
 		}
 	}
@@ -89,7 +91,7 @@ func (l *Leases) wait(now time.Time) {
 	b := &l.bide
 	lacks := l.lacks(now)
 	if !lacks {
-		l.enlist(now)
+		l.enlist()
 	}
 	t := l.tenure()
 	holds := t.Holds(now)
@@ -269,10 +271,17 @@ func (l *Leases) commit(now time.Time) {
 	l.signature.changes++
 }
 
-// settleMoved forgets what has moved as soon as the API server knows better.
+// settleMoved forgets what has moved as soon as the API server knows better. Who
+// reaches it again must have written down what it took within the renew deadline:
+// nodes that have started since know nothing of it, and may fence the old owner
+// once its lease has been silent before their eyes.
 func (l *Leases) settleMoved(now time.Time) {
 	for k, m := range l.bide.moved {
-		late := m.holder != l.o.Node && !l.own.unbroken.IsZero() && now.Sub(l.own.unbroken) > l.o.Duration
+		term := l.o.Duration
+		if m.holder == l.o.Node {
+			term = l.o.RenewDeadline
+		}
+		late := !l.own.unbroken.IsZero() && now.Sub(l.own.unbroken) > term
 		if l.shelf.at(k) != m.over || late || m.holder == l.o.Node && l.own.lost {
 			delete(l.bide.moved, k)
 			l.signature.changes++

@@ -97,17 +97,17 @@ func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
 // epoch, which this process has lived in so far, is over.
 func (l *Leases) nextOwn(have *coordinationv1.Lease, epoch int64, info, nodeUID string) (next *coordinationv1.Lease, alters bool) {
 	now := metav1.NewMicroTime(time.Now())
+	l.mu.Lock()
+	lost := l.own.lost
+	l.mu.Unlock()
 	e := epoch
 	switch {
 	case have == nil && epoch == 0:
 		e = firstEpoch(now.Time)
+	case have == nil && lost:
+		e = max(epoch+1, firstEpoch(now.Time))
 	case have == nil:
 		// Deleted by hand. Nobody can have fenced us: that would have put a lease there.
-		l.mu.Lock()
-		if l.own.lost {
-			e = max(epoch+1, firstEpoch(now.Time))
-		}
-		l.mu.Unlock()
 	case fencedAt(have) != 0 && fencedAt(have) >= max(epoch, transitions(have)):
 		e = max(epoch, fencedAt(have)) + 1
 	case epoch == 0 && transitions(have) == 0:
@@ -119,6 +119,10 @@ func (l *Leases) nextOwn(have *coordinationv1.Lease, epoch int64, info, nodeUID 
 		// An earlier process of this node, or a second one, lives in that epoch; nobody
 		// has fenced it, so its claims are this node's.
 		e = transitions(have)
+	case lost:
+		// Nobody has fenced it, but others may have moved what it held without the API
+		// server. Its claims must not come alive again.
+		e = epoch + 1
 	}
 	next = &coordinationv1.Lease{}
 	if have != nil {
@@ -154,7 +158,7 @@ func (l *Leases) renewed(got *coordinationv1.Lease, sent time.Time, err error) {
 	switch {
 	case err == nil:
 		if o.epoch != transitions(got) {
-			o.epoch = transitions(got)
+			o.epoch, o.lost = transitions(got), false
 			l.signature.changes++
 			l.o.Log.Info("the node lease is held", "lease", l.o.Namespace+"/"+got.Name, "epoch", o.epoch)
 		}
@@ -165,9 +169,12 @@ func (l *Leases) renewed(got *coordinationv1.Lease, sent time.Time, err error) {
 			o.failing = false
 			l.o.Log.Info("the node lease is renewed again")
 		}
-		o.lease, o.sent, o.lost = got, sent, false
+		o.lease, o.sent = got, sent
 		o.infoText = got.Annotations[NodeAnnotation]
 		o.next = sent.Add(l.o.RetryPeriod)
+		if o.lost { // while this renewal was under way
+			o.next = now
+		}
 		l.shelf.put(got)
 		l.metrics.renewals.WithLabelValues("ok").Inc()
 		return

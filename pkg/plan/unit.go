@@ -161,6 +161,7 @@ func (m *maker) load(s *service, a vip.Address, ready bool, c *cargo) {
 	}
 	if m.outdone(a) {
 		c.outdone = true
+		m.listen(a)
 		return
 	}
 	bound := m.bound(a)
@@ -257,6 +258,15 @@ func (m *maker) want(a vip.Address, listen bool) {
 	m.wanted[a.Addr] = true
 	m.plan.Addresses = append(m.plan.Addresses, a)
 	m.plan.Announcements = append(m.plan.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, Listen: listen})
+}
+
+// listen wants to hear who announces an address that this node does not have: who
+// stopped listening would not know for what reason it had let go.
+func (m *maker) listen(a vip.Address) {
+	x := vip.Announcement{Addr: a.Addr, Link: a.Link, Listen: true}
+	if !m.wanted[a.Addr] && !slices.Contains(m.plan.Announcements, x) {
+		m.plan.Announcements = append(m.plan.Announcements, x)
+	}
 }
 
 // elsewhere plans for a unit that another node holds.

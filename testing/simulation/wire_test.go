@@ -14,11 +14,11 @@ import (
 type wire struct {
 	c *cluster
 
-	mu    sync.Mutex
+	mu    sync.Mutex // is taken before the cluster's
 	r     *rand.Rand
-	cards map[*node]vip.Card           // what the process that runs there told last
-	seen  map[*node]map[*node]*glimpse // by observer
-	mute  map[*node]bool               // its port is blocked
+	cards []vip.Card           // what the process that runs there told last
+	seen  [][]glimpse          // by observer, and node
+	due   map[time.Time][]mail // what happens then
 }
 
 // A glimpse is one node's sight of another, and what it is about to become.
@@ -28,13 +28,16 @@ type glimpse struct {
 	round int
 }
 
+// A mail changes what one node sees. It reports whether that is another now.
+type mail struct {
+	to    *node
+	apply func() bool
+}
+
 func newWire(c *cluster, r *rand.Rand) *wire {
-	w := &wire{c: c, r: r, cards: map[*node]vip.Card{}, seen: map[*node]map[*node]*glimpse{}, mute: map[*node]bool{}}
-	for _, n := range c.nodes {
-		w.seen[n] = map[*node]*glimpse{}
-		for _, o := range c.nodes {
-			w.seen[n][o] = &glimpse{}
-		}
+	w := &wire{c: c, r: r, cards: make([]vip.Card, len(c.nodes)), due: map[time.Time][]mail{}}
+	for range c.nodes {
+		w.seen = append(w.seen, make([]glimpse, len(c.nodes)))
 	}
 	return w
 }
@@ -45,18 +48,19 @@ func (w *wire) sights(n *node) func() map[string]vip.Sight {
 		return nil
 	}
 	w.mu.Lock() // a new process has met nobody
-	for _, g := range w.seen[n] {
+	for i := range w.seen[n.id] {
+		g := &w.seen[n.id][i]
 		*g = glimpse{round: g.round + 1}
 	}
-	w.cards[n] = vip.Card{}
+	w.cards[n.id] = vip.Card{}
 	w.mu.Unlock()
 	return func() map[string]vip.Sight {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		all := make(map[string]vip.Sight, len(w.seen[n]))
-		for o, g := range w.seen[n] {
+		all := make(map[string]vip.Sight, len(w.c.nodes))
+		for i, o := range w.c.nodes {
 			if o != n {
-				all[o.name] = g.Sight
+				all[o.name] = w.seen[n.id][i].Sight
 			}
 		}
 		return all
@@ -69,8 +73,8 @@ func (w *wire) anchor(n *node) func() vip.Seen {
 		return nil
 	}
 	return func() vip.Seen {
-		n.mu.Lock()
-		defer n.mu.Unlock()
+		n.c.mu.Lock()
+		defer n.c.mu.Unlock()
 		if n.cable && n.side == 0 {
 			return vip.Alive
 		}
@@ -79,11 +83,12 @@ func (w *wire) anchor(n *node) func() vip.Seen {
 }
 
 // tell is what lease.Options.Tell wants.
-func (w *wire) tell(n *node) func(vip.Card) {
+func (w *wire) tell(p *process) func(vip.Card) {
 	if w == nil {
 		return nil
 	}
 	var last vip.Card
+	n := p.n
 	return func(c vip.Card) {
 		if c == last {
 			return
@@ -91,10 +96,16 @@ func (w *wire) tell(n *node) func(vip.Card) {
 		last = c
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.cards[n] = c
+		w.c.mu.Lock()
+		runs := p.runs()
+		w.c.mu.Unlock()
+		if !runs {
+			return
+		}
+		w.cards[n.id] = c
 		for _, o := range w.c.nodes {
 			if o != n {
-				time.AfterFunc(w.between(5, 40), func() { w.deliver(n, o) })
+				w.after(w.between(5, 40), o, func() bool { return w.deliver(n, o) })
 			}
 		}
 	}
@@ -104,134 +115,122 @@ func (w *wire) between(least, most int) time.Duration {
 	return time.Duration(least+w.r.IntN(most-least)) * time.Millisecond
 }
 
-// deliver lets o read the card of n, if anything passes between them.
-func (w *wire) deliver(n, o *node) {
+// after sends mail. Like a process that takes a moment to look at what has arrived, a
+// node is woken once for all that arrives within 5 ms.
+func (w *wire) after(d time.Duration, to *node, apply func() bool) {
+	const grid = 5 * time.Millisecond
+	at := time.Now().Add(d).Truncate(grid).Add(grid)
+	if len(w.due[at]) == 0 {
+		time.AfterFunc(time.Until(at), func() { w.post(at) })
+	}
+	w.due[at] = append(w.due[at], mail{to, apply})
+}
+
+// post delivers the mail of a moment.
+func (w *wire) post(at time.Time) {
+	wake := make([]bool, len(w.c.nodes))
 	w.mu.Lock()
-	g := w.seen[o][n]
-	passes := g.State == vip.Alive && w.truth(o, n) == vip.Alive
-	if passes {
-		g.Card = w.cards[n]
+	for _, m := range w.due[at] {
+		if m.apply() {
+			wake[m.to.id] = true
+		}
 	}
+	delete(w.due, at)
 	w.mu.Unlock()
-	if passes {
-		o.wake()
+	for i, n := range w.c.nodes {
+		if wake[i] {
+			n.wake()
+		}
 	}
+}
+
+// deliver lets o read the card of n, if anything passes between them.
+func (w *wire) deliver(n, o *node) bool {
+	g := &w.seen[o.id][n.id]
+	if g.State != vip.Alive || g.Card == w.cards[n.id] || w.truth(o, n) != vip.Alive {
+		return false
+	}
+	g.Card = w.cards[n.id]
+	return true
 }
 
 // wake is what pkg/peers does when something it sees has changed.
 func (n *node) wake() {
-	n.mu.Lock()
-	l := n.leases
-	n.mu.Unlock()
-	if l != nil {
-		l.Wake()
+	n.c.mu.Lock()
+	p := n.proc
+	n.c.mu.Unlock()
+	if p != nil {
+		p.leases.Wake()
 	}
 }
 
 // truth is how o would look from n after a while.
 func (w *wire) truth(n, o *node) vip.Seen {
-	n.mu.Lock()
-	cable, side := n.cable, n.side
-	n.mu.Unlock()
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
 	switch {
-	case !cable || !o.cable || side != o.side:
+	case !n.cable || !o.cable || n.side != o.side:
 		return vip.Dead
-	case o.leases == nil:
+	case o.proc == nil:
 		return vip.Dead // its kernel refuses
-	case w.mute[n] || w.mute[o]:
+	case n.mute || o.mute:
 		return vip.Mute
 	}
 	return vip.Alive
 }
 
-// change looks at everything again: something about nodes, cables or ports is another.
-func (w *wire) change() {
+// change looks again at how a node sees the others, and they it: something about it is another.
+func (w *wire) change(n *node) {
 	if w == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for n, others := range w.seen {
-		for o, g := range others {
-			if n == o {
-				continue
-			}
-			t := w.truth(n, o)
-			if t == g.next {
-				continue
-			}
-			g.next = t
-			g.round++
-			round, after := g.round, w.between(250, 600)
-			if t == vip.Alive {
-				after = w.between(20, 300)
-			}
-			time.AfterFunc(after, func() { w.turn(n, o, round) })
+	for _, o := range w.c.nodes {
+		if o != n {
+			w.turns(n, o)
+			w.turns(o, n)
 		}
 	}
 }
 
-// turn makes o look to n as it is about to look, unless that has changed since.
-func (w *wire) turn(n, o *node, round int) {
-	w.mu.Lock()
-	g := w.seen[n][o]
-	if g.round != round || g.next == g.State || g.State == vip.Unknown && g.next != vip.Alive {
-		w.mu.Unlock()
+// turns sees to it that o will look to n as it should.
+func (w *wire) turns(n, o *node) {
+	g, t := &w.seen[n.id][o.id], w.truth(n, o)
+	if t == g.next {
 		return
+	}
+	g.next = t
+	g.round++
+	round, after := g.round, w.between(250, 600)
+	if t == vip.Alive {
+		after = w.between(20, 300)
+	}
+	w.after(after, n, func() bool { return w.turn(n, o, round) })
+}
+
+// turn makes o look to n as it is about to look, unless that has changed since.
+func (w *wire) turn(n, o *node, round int) bool {
+	g := &w.seen[n.id][o.id]
+	if g.round != round || g.next == g.State || g.State == vip.Unknown && g.next != vip.Alive {
+		return false
 	}
 	g.State, g.Since = g.next, time.Now()
 	if g.State == vip.Alive {
-		g.Card = w.cards[o]
+		g.Card = w.cards[o.id]
 	}
-	w.mu.Unlock()
-	n.wake()
+	return true
 }
 
 // mistake lets n take o for dead for a while, though it is alive.
 func (w *wire) mistake(n, o *node) {
 	w.mu.Lock()
-	g := w.seen[n][o]
-	if g.State == vip.Alive {
+	if g := &w.seen[n.id][o.id]; g.State == vip.Alive {
 		g.State, g.Since = vip.Dead, time.Now()
 		g.round++
 		round := g.round
-		time.AfterFunc(w.between(50, 2000), func() { w.turn(n, o, round) })
+		w.after(w.between(50, 2000), n, func() bool { return w.turn(n, o, round) })
 	}
 	w.mu.Unlock()
 	n.wake()
-}
-
-// block blocks a node's gossip port, or lets it through again.
-func (w *wire) block(n *node) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.mute[n] = !w.mute[n]
-}
-
-// deafened reports whether any node's port is blocked.
-func (w *wire) deafened() bool {
-	if w == nil {
-		return false
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, m := range w.mute {
-		if m {
-			return true
-		}
-	}
-	return false
-}
-
-// heal makes all well again.
-func (w *wire) heal() {
-	if w == nil {
-		return
-	}
-	w.mu.Lock()
-	clear(w.mute)
-	w.mu.Unlock()
-	w.change()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,86 +18,201 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-const (
-	lifetime = 4 * time.Second // of a bound address that nobody refreshes
-	refresh  = time.Second
-)
+// A size is how large a cluster is.
+type size struct {
+	nodes, services int
+	pass            time.Duration // how long a pass of the plan takes
+	gap             time.Duration // between faults, on average; 0: they are few, and not mended but by the next
+	skew            float64       // how much faster or slower than it should a clock may run: 0.01 is 1 %
+}
 
 // A cluster is nodes, an API server, and a wire.
 type cluster struct {
-	t   *testing.T
-	api *leasetest.Server
+	t *testing.T
+	size
+	api   *leasetest.Server
+	rules plan.Rules
+	nodes []*node
+	wire  *wire // nil: nodes can't see each other on the wire
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards all below, and all nodes; what it is held for calls no room of Herald
 	services []vip.Service
-	nodes    []*node
-	wire     *wire // nil: nodes can't see each other on the wire
-	trace    []string
+	index    map[vip.Key]int
+	list     []vip.Service // services as the caches show them; nil: something has changed
+	carriers map[netip.Addr][]*node
+	hearers  map[netip.Addr][]*node
+	since    map[where]time.Time // when two began to answer
+	story    []line
+	broken   bool // an invariant
+	tally    map[string]int
+
+	away   time.Time       // since when the API server is away for all; zero: it is not
+	crew   map[*node]bool  // the nodes that were well for long when it went
+	active map[ailment]int // of the cluster as a whole
+
+	restarts sync.WaitGroup
+}
+
+// A line of the story.
+type line struct {
+	at   time.Time
+	n    *node // nil: all
+	addr netip.Addr
+	text string
 }
 
 // A node is a machine: its kernel outlives the process that runs on it.
 type node struct {
 	c    *cluster
+	id   int
 	name string
-	way  *leasetest.Client // of the process that runs, or ran last
+	rate float64 // of its clock
 
-	mu     sync.Mutex
-	kernel map[netip.Addr]time.Time // bound VIPs, and when the kernel drops them
-	heard  map[netip.Addr]vip.Sound
-	linger map[netip.Addr]bool // bound only until the successor is heard
-	cable  bool                // the VIPs' link is up
-	said   map[netip.Addr]bool // announced
-	stop   context.CancelFunc  // of the process; nil if none runs
-	done   chan struct{}
-	agent  *agent.Agent
-	leases *lease.Leases
-	side   int // of the LAN, should it be in two parts
+	// All below is guarded by the cluster's mutex.
+	way     *leasetest.Client // of the process that runs, or ran last
+	proc    *process          // nil if none runs
+	kernel  map[netip.Addr]*bound
+	heard   map[netip.Addr]vip.Sound
+	poked   map[netip.Addr]time.Time // when a sound was last worth a poke
+	linger  map[netip.Addr]bool      // bound only until the successor is heard
+	said    map[netip.Addr]bool      // announced
+	hears   map[netip.Addr]bool      // announced or listened for
+	cable   bool                     // the VIPs' link is up
+	side    int                      // of the LAN, should it be in two parts
+	mute    bool                     // its gossip port is blocked
+	ill     map[ailment]int          // of its falls, which one that is
+	slow    leasetest.Faults
+	changed time.Time // when something about it went wrong or right last
+	down    bool      // it is being restarted
+	fell    int       // how often something went wrong with it
 }
 
-func newCluster(t *testing.T, nodes, services int) *cluster {
-	c := &cluster{t: t, api: leasetest.NewServer()}
-	for i := range services {
-		name := fmt.Sprintf("s%02d", i)
+// A process is a Herald that runs on a node, or ran.
+type process struct {
+	n      *node
+	agent  *agent.Agent
+	leases *lease.Leases
+	way    *leasetest.Client
+	stop   context.CancelFunc
+	done   chan struct{}
+}
+
+func newCluster(t *testing.T, s size) *cluster {
+	time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))) // first epochs are counted from 2020
+	c := &cluster{
+		t: t, size: s, api: leasetest.NewServer(),
+		rules: plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, Mode: vip.ModeVIP},
+		index: map[vip.Key]int{}, carriers: map[netip.Addr][]*node{}, hearers: map[netip.Addr][]*node{},
+		since: map[where]time.Time{}, tally: map[string]int{}, active: map[ailment]int{},
+	}
+	for i := range s.services {
+		name := fmt.Sprintf("s%04d", i)
+		k := vip.Key{Namespace: "default", Name: name}
+		c.index[k] = i
 		c.services = append(c.services, vip.Service{
-			Key: vip.Key{Namespace: "default", Name: name}, UID: name, Created: time.Unix(int64(i/4), 0), LoadBalancer: true,
-			Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 1, byte(i)})},
+			Key: k, UID: name, Created: time.Unix(int64(i/4), 0), LoadBalancer: true,
+			Addresses: []netip.Addr{ownAddress(i)},
 			Ports:     []vip.Port{{Protocol: "TCP", Port: 80}},
 			Endpoints: vip.Endpoints{Elsewhere: true},
 		})
 	}
-	for i := range nodes {
+	for i := range s.nodes {
 		c.nodes = append(c.nodes, &node{
-			c: c, name: fmt.Sprintf("n%d", i+1), cable: true,
-			kernel: map[netip.Addr]time.Time{}, heard: map[netip.Addr]vip.Sound{}, linger: map[netip.Addr]bool{},
+			c: c, id: i, name: fmt.Sprintf("n%d", i+1), cable: true, rate: 1,
+			kernel: map[netip.Addr]*bound{}, heard: map[netip.Addr]vip.Sound{}, poked: map[netip.Addr]time.Time{},
+			linger: map[netip.Addr]bool{}, ill: map[ailment]int{},
 		})
 	}
 	return c
 }
 
-// say notes what happens, for the trace.
-func (c *cluster) say(format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.trace = append(c.trace, time.Now().Format("04:05.000 ")+fmt.Sprintf(format, args...))
+// ownAddress is the first that a Service asks for; the next one is nobody's, so
+// that it may change to that.
+func ownAddress(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 1, byte(i >> 7), byte(i<<1) + 1})
 }
 
-func (c *cluster) story() string {
+// say notes what happens to n (nil: to all) for the story; a may be zero.
+func (c *cluster) say(n *node, a netip.Addr, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return strings.Join(c.trace[max(0, len(c.trace)-40):], "\n") + "\n--- leases\n" + c.api.Trace(60)
+	c.note(n, a, format, args...)
 }
 
-// view is what a cache of the Services shows.
+func (c *cluster) note(n *node, a netip.Addr, format string, args ...any) {
+	const most = 50000
+	if len(c.story) >= 2*most {
+		c.story = slices.Clone(c.story[most:])
+	}
+	c.story = append(c.story, line{time.Now(), n, a, fmt.Sprintf(format, args...)})
+}
+
+// tells is what led to something about an address, or about all.
+func (c *cluster) tells(a netip.Addr, nodes []*node) string {
+	names := []string{}
+	for _, s := range c.services {
+		if !a.IsValid() || slices.Contains(s.Addresses, a) {
+			names = append(names, "kubevip-"+s.Key.Name+" ")
+		}
+	}
+	for _, n := range nodes {
+		names = append(names, lease.NodePrefix+n.name+" ")
+	}
+	var lines []string
+	often, room := map[string]int{}, map[bool]int{true: 30, false: 50}
+	for _, l := range slices.Backward(c.story) {
+		about := l.addr.IsValid() && l.addr == a
+		if !about && l.n != nil && (l.addr.IsValid() || !slices.Contains(nodes, l.n)) || room[about] == 0 {
+			continue
+		}
+		who := ""
+		if l.n != nil {
+			who = l.n.name + ": "
+		}
+		kind := who + l.text[:min(len(l.text), 60)]
+		if often[kind]++; often[kind] > 4 && !about {
+			continue // it goes on like that
+		}
+		room[about]--
+		lines = append(lines, l.at.Format("04:05.000 ")+who+l.text)
+	}
+	slices.Reverse(lines)
+	told := strings.Join(lines, "\n") + "\n--- leases\n"
+	lines = slices.DeleteFunc(strings.Split(c.api.Trace(1<<20), "\n"), func(l string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(l, name) })
+	})
+	return told + strings.Join(lines[max(0, len(lines)-60):], "\n")
+}
+
+// breaks says that something does not hold that must. The first time tells how it came.
+func (c *cluster) breaks(a netip.Addr, nodes []*node, format string, args ...any) {
+	if !c.broken {
+		c.t.Errorf("%s: %s\n%s", time.Now().Format("04:05.000"), fmt.Sprintf(format, args...), c.tells(a, nodes))
+	}
+	c.broken = true
+}
+
+func (c *cluster) isBroken() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
+}
+
+// view is what a cache of the Services shows. It is shared, and must not be changed.
 func (c *cluster) view() []vip.Service {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.services)
+	if c.list == nil {
+		c.list = slices.Clone(c.services)
+	}
+	return c.list
 }
 
 // change changes one Service and tells every cache.
 func (c *cluster) change(i int, f func(*vip.Service)) {
 	c.mu.Lock()
 	f(&c.services[i])
+	c.list = nil
 	c.mu.Unlock()
 	for _, n := range c.nodes {
 		n.poke()
@@ -106,276 +220,183 @@ func (c *cluster) change(i int, f func(*vip.Service)) {
 }
 
 func (n *node) poke() {
-	n.mu.Lock()
-	a := n.agent
-	n.mu.Unlock()
-	if a != nil {
-		a.Poke()
+	n.c.mu.Lock()
+	p := n.proc
+	n.c.mu.Unlock()
+	if p != nil {
+		p.agent.Poke()
 	}
 }
+
+// clock is how long d is for this node.
+func (n *node) clock(d time.Duration) time.Duration { return time.Duration(float64(d) / n.rate) }
 
 // start runs a Herald on n.
 func (n *node) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	rest, stopRest := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	var leases *lease.Leases
-	way := leasetest.NewClient(n.c.api, func() { leases.Wake() })
-	var a *agent.Agent
-	poke := func() { a.Poke() }
-	leases = lease.New(way, lease.Options{
+	p := &process{n: n, stop: stop, done: make(chan struct{})}
+	p.way = leasetest.NewClient(n.c.api, func() { p.leases.Wake() })
+	poke := func() { p.agent.Poke() }
+	log := slog.New(diary{n: n})
+	p.leases = lease.New(p.way, lease.Options{
 		Node: n.name, Namespace: "kube-system",
-		Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		Duration: n.clock(15 * time.Second), RenewDeadline: n.clock(10 * time.Second), RetryPeriod: n.clock(2 * time.Second),
 		Info: func() vip.Info {
 			info := n.info()
-			if a.Stopping() {
+			if p.agent.Stopping() {
 				info.Excluded = "it is stopping"
 			}
 			return info
 		},
-		Log: slog.New(slog.DiscardHandler), Poke: poke,
-		Sights: n.c.wire.sights(n), Anchor: n.c.wire.anchor(n), Tell: n.c.wire.tell(n),
+		Log: log, Poke: poke,
+		Sights: n.c.wire.sights(n), Anchor: n.c.wire.anchor(n), Tell: n.c.wire.tell(p),
 	})
-	rules := plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, Mode: vip.ModeVIP}
-	a = agent.New(agent.Options{
-		Self: n.name, Log: slog.New(slog.DiscardHandler),
-		Plan:          func(w vip.World) vip.Plan { return plan.Make(rules, w) },
-		Sources:       []agent.Source{leases, n},
-		Addresses:     set[vip.Address](func(want []vip.Address) ([]vip.Address, error) { return n.bind(want, leases.Tenure()) }),
-		Announcements: set[vip.Announcement](n.announce),
-		Statuses:      set[vip.Status](func(want []vip.Status) ([]vip.Status, error) { return n.write(way, want), nil }),
+	p.agent = agent.New(agent.Options{
+		Self: n.name, Log: log,
+		Plan: func(w vip.World) vip.Plan {
+			if n.c.pass > 0 {
+				time.Sleep(n.c.pass)
+			}
+			return plan.Make(n.c.rules, w)
+		},
+		Sources:       []agent.Source{p.leases, p},
+		Addresses:     set[vip.Address](func(want []vip.Address) ([]vip.Address, error) { return p.bind(want, p.leases.Tenure()) }),
+		Announcements: set[vip.Announcement](p.announce),
+		Statuses:      set[vip.Status](func(want []vip.Status) ([]vip.Status, error) { return p.write(want), nil }),
 		Probes:        set[vip.Probe](func(want []vip.Probe) ([]vip.Probe, error) { return want, nil }),
 		Notes:         set[vip.Note](func(want []vip.Note) ([]vip.Note, error) { return want, nil }),
-		Stakes:        leases,
+		Stakes:        p.leases,
 	})
-	n.mu.Lock()
-	n.way, n.agent, n.stop, n.done, n.leases = way, a, stop, done, leases
-	n.mu.Unlock()
-	n.c.wire.change()
+	n.c.mu.Lock()
+	n.way, n.proc, n.said = p.way, p, nil
+	n.refit()
+	n.c.mu.Unlock()
+	n.c.wire.change(n)
 	go func() {
-		defer close(done)
+		defer close(p.done)
 		var group sync.WaitGroup
-		group.Go(func() { way.Watch(rest) })
-		group.Go(func() { leases.Run(rest) })
-		group.Go(func() { n.refresh(rest, leases) })
-		a.Run(ctx)
+		group.Go(func() { p.way.Watch(rest) })
+		group.Go(func() { p.leases.Run(rest) })
+		group.Go(func() { p.refresh(rest) })
+		p.agent.Run(ctx)
 		stopRest()
 		group.Wait()
-		n.mu.Lock()
-		if n.agent == a {
-			n.agent, n.leases = nil, nil
+		n.c.mu.Lock()
+		if n.proc == p {
+			n.proc, n.changed = nil, time.Now()
 		}
-		n.mu.Unlock()
-		n.c.wire.change()
+		n.c.mu.Unlock()
+		n.c.wire.change(n)
 	}()
 }
 
-// kill ends the process without a word: nothing it does from now on has an effect.
-func (n *node) kill() {
-	n.mu.Lock()
-	n.agent, n.leases = nil, nil
-	kernel := maps.Clone(n.kernel)
-	n.mu.Unlock()
-	n.way.Set(func(f *leasetest.Faults) { f.Cut = true })
-	n.c.wire.change()
-	n.stop()
-	<-n.done
-	n.mu.Lock()
-	n.kernel, n.stop = kernel, nil // what the dying process removed is put back
-	n.mu.Unlock()
+// halt ends the process in good order, and waits for its end.
+func (n *node) halt() {
+	n.c.mu.Lock()
+	p := n.proc
+	n.c.mu.Unlock()
+	if p != nil {
+		p.stop()
+		<-p.done
+	}
 }
+
+// kill ends the process without a word: nothing it does from now on has an
+// effect. power: nor does its kernel.
+func (n *node) kill(power bool) {
+	n.c.mu.Lock()
+	p := n.proc
+	n.proc, n.changed = nil, time.Now()
+	if power {
+		n.expire(time.Time{})
+	}
+	n.c.mu.Unlock()
+	if p != nil {
+		p.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+		n.c.wire.change(n)
+		p.stop()
+	}
+}
+
+// runs reports whether p is the process that runs. The cluster's mutex must be held.
+func (p *process) runs() bool { return p.n.proc == p }
 
 // set makes a part of a function.
 type set[W any] func(want []W) ([]W, error)
 
 func (f set[W]) Set(_ context.Context, want []W) ([]W, error) { return f(want) }
 
-// expire drops what nobody refreshes any more.
-func (n *node) expire(now time.Time) {
-	for a, until := range n.kernel {
-		if !now.Before(until) {
-			delete(n.kernel, a)
-		}
-	}
-}
-
-func (n *node) bind(want []vip.Address, t vip.Tenure) (have []vip.Address, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	now := time.Now()
-	n.expire(now)
-	wanted := map[netip.Addr]bool{}
-	for _, a := range want {
-		until := t.Until
-		n.linger[a.Addr] = !a.Until.IsZero()
-		if !a.Until.IsZero() && a.Until.Before(until) {
-			until = a.Until
-		}
-		if end := now.Add(lifetime); end.Before(until) {
-			until = end
-		}
-		if until.Sub(now) < time.Second {
-			continue
-		}
-		wanted[a.Addr] = true
-		if _, bound := n.kernel[a.Addr]; !bound && !t.Confirmed {
-			continue
-		}
-		if _, bound := n.kernel[a.Addr]; !bound {
-			n.c.say("%s binds %s on %s", n.name, a.Addr, a.Lease.Name)
-		}
-		n.kernel[a.Addr] = until
-		have = append(have, a)
-	}
-	for a := range n.kernel {
-		if !wanted[a] {
-			n.c.say("%s removes %s", n.name, a)
-			delete(n.kernel, a)
-		}
-	}
-	return have, nil
-}
-
-// refresh is what keeps bound addresses alive.
-func (n *node) refresh(ctx context.Context, leases *lease.Leases) {
-	for ticker := time.NewTicker(refresh); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		t, now := leases.Tenure(), time.Now()
-		n.mu.Lock()
-		before := len(n.kernel)
-		n.expire(now)
-		for a := range n.kernel {
-			if end := now.Add(lifetime); t.Confirmed && t.Until.Sub(now) >= time.Second && !n.linger[a] {
-				n.kernel[a] = end
-				if t.Until.Before(end) {
-					n.kernel[a] = t.Until
-				}
-			}
-		}
-		lost := len(n.kernel) != before
-		said := slices.Collect(maps.Keys(n.said))
-		n.mu.Unlock()
-		n.tell(said) // as l2 does every 3 s
-		if lost {
-			n.poke()
-		}
-	}
-}
-
-// announce tells the others on the LAN what is newly wanted.
-func (n *node) announce(want []vip.Announcement) ([]vip.Announcement, error) {
-	n.mu.Lock()
-	before := n.said
-	n.said = map[netip.Addr]bool{}
-	var news []netip.Addr
-	for _, w := range want {
-		if w.Listen {
-			continue
-		}
-		n.said[w.Addr] = true
-		if !before[w.Addr] {
-			news = append(news, w.Addr)
-		}
-	}
-	n.mu.Unlock()
-	n.tell(news)
-	return want, nil
-}
-
-// tell is one frame for each address, heard by whoever is on the LAN.
-func (n *node) tell(addrs []netip.Addr) {
-	n.mu.Lock()
-	cable, side := n.cable && n.agent != nil, n.side
-	n.mu.Unlock()
-	if !cable {
-		return
-	}
-	for _, o := range n.c.nodes {
-		if o == n {
-			continue
-		}
-		o.mu.Lock()
-		if o.cable && o.side == side {
-			for _, a := range addrs {
-				o.heard[a] = vip.Sound{MAC: n.name, At: time.Now()}
-			}
-		}
-		o.mu.Unlock()
-		if len(addrs) > 0 {
-			o.poke()
-		}
-	}
-}
-
 // write writes statuses, if the API server is in reach.
-func (n *node) write(way *leasetest.Client, want []vip.Status) (have []vip.Status) {
-	if way.Faults().Cut {
+func (p *process) write(want []vip.Status) (have []vip.Status) {
+	if p.way.Faults().Cut {
 		return nil
 	}
+	c := p.n.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, w := range want {
-		n.c.mu.Lock()
-		i := slices.IndexFunc(n.c.services, func(s vip.Service) bool { return s.Key == w.Service })
-		n.c.services[i].Host, n.c.services[i].Ingress = w.Host, w.Ingress
-		n.c.mu.Unlock()
-		have = append(have, w)
+		s := &c.services[c.index[w.Service]]
+		if s.Host != w.Host || !slices.EqualFunc(s.Ingress, w.Ingress, func(a, b vip.Ingress) bool { return a.Addr == b.Addr }) {
+			s.Host, s.Ingress = w.Host, w.Ingress
+			c.list = nil
+		}
 	}
-	return have
+	return want
 }
 
 func (n *node) info() vip.Info {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
 	return vip.Info{Interface: "eth0", Default: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name}}}
 }
 
 // Observe fills in what the node's own kernel, wire and caches show.
-func (n *node) Observe(w *vip.World) {
-	w.Synced, w.Services = true, n.c.view()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+func (p *process) Observe(w *vip.World) {
+	n := p.n
+	w.Services = n.c.view()
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	w.Synced = p.runs()
 	n.expire(w.Now)
 	for a := range n.kernel {
 		w.Bound = append(w.Bound, vip.Address{Addr: a, Bits: 32, Link: "eth0"})
 	}
-	w.Heard = maps.Clone(n.heard)
-}
-
-// answers is who answers for an address on one side of the LAN at this moment, and
-// how long two may do so.
-func (c *cluster) answers(a netip.Addr, side int) (who []string, limit time.Duration) {
-	limit = grace
-	deaf := c.wire.deafened()
-	for _, n := range c.nodes {
-		n.mu.Lock()
-		n.expire(time.Now())
-		if _, bound := n.kernel[a]; bound && n.cable && n.side == side {
-			who = append(who, n.name)
-			limit = max(limit, n.slack(a, deaf))
+	w.Heard = make(map[netip.Addr]vip.Sound, len(n.hears))
+	for a := range n.hears {
+		if s, ok := n.heard[a]; ok {
+			w.Heard[a] = s
 		}
-		n.mu.Unlock()
 	}
-	return who, limit
 }
 
-// slack is how long n may go on answering for what another has; deaf: some node's
-// gossip port is blocked.
-func (n *node) slack(a netip.Addr, deaf bool) time.Duration {
-	f := n.way.Faults()
-	switch {
-	case deaf && f != leasetest.Well:
-		return 10*time.Second + time.Second // the renew deadline: nobody can tell it
-	case n.leases == nil:
-		return lifetime + grace // its kernel's
-	case n.linger[a] || f.Lose:
-		// It waits to hear its successor. And whoever hands over and does not hear that
-		// it was written serves on until its watch shows it.
-		return 3*time.Second + grace
-	case n.c.wire != nil:
-		return time.Second // it learns on the wire that its epoch is over
-	}
-	return grace
+// A diary is the log of a node's Herald: its lines are part of the story.
+type diary struct {
+	n     *node
+	attrs []slog.Attr
 }
+
+func (d diary) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+
+func (d diary) Handle(_ context.Context, r slog.Record) error {
+	var b strings.Builder
+	b.WriteString(`"` + r.Message + `"`)
+	for _, a := range d.attrs {
+		fmt.Fprintf(&b, " %s", a)
+	}
+	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %s", a); return true })
+	d.n.c.mu.Lock()
+	defer d.n.c.mu.Unlock()
+	d.n.c.tally[r.Message]++
+	d.n.c.note(d.n, netip.Addr{}, "%s", b.String())
+	if strings.Contains(r.Message, "have agreed on who takes its VIPs") {
+		d.n.agreed()
+	}
+	return nil
+}
+
+func (d diary) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return diary{d.n, slices.Concat(d.attrs, attrs)}
+}
+
+func (d diary) WithGroup(string) slog.Handler { return d }

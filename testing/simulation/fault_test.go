@@ -1,0 +1,298 @@
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// An ailment is what is wrong with a node for a while.
+type ailment string
+
+// What may be wrong with a node; the last two are wrong with the cluster.
+const (
+	cut     ailment = "cut from the API"
+	deaf    ailment = "its watch is stuck"
+	slow    ailment = "the API is slow"
+	lose    ailment = "answers are lost"
+	unplug  ailment = "its cable is out"
+	aside   ailment = "on the other side of the LAN"
+	blocked ailment = "its gossip port is blocked"
+	away    ailment = "the API server is away for all"
+	split   ailment = "the LAN is in two parts"
+)
+
+// toggle makes something wrong with n, or right again, and returns which.
+func (n *node) toggle(what ailment) (wrong bool) {
+	c := n.c
+	c.mu.Lock()
+	word := "mended"
+	if wrong = n.ill[what] == 0; wrong {
+		n.fell++
+		n.ill[what], word = n.fell, "wrong"
+	} else {
+		delete(n.ill, what)
+	}
+	c.note(n, netip.Addr{}, "%s: %s", what, word)
+	n.refit()
+	c.mu.Unlock()
+	c.wire.change(n)
+	n.poke()
+	return wrong
+}
+
+// refit makes n's cable, side, port and way what its ailments, and those of the
+// cluster, make of them. The cluster's mutex must be held.
+func (n *node) refit() {
+	c := n.c
+	n.changed = time.Now()
+	side := 0
+	if n.has(aside) != n.has(split) {
+		side = 1
+	}
+	if cable := !n.has(unplug); cable != n.cable || side != n.side {
+		n.cable, n.side = cable, side
+		for a := range n.kernel {
+			c.look(a)
+		}
+	}
+	n.mute = n.has(blocked)
+	if n.proc == nil {
+		return
+	}
+	n.way.Set(func(f *leasetest.Faults) {
+		*f = leasetest.Well
+		if n.has(slow) {
+			f.Lag, f.Delay = n.slow.Lag, n.slow.Delay
+		}
+		f.Cut, f.Deaf, f.Lose = n.has(cut) || !c.away.IsZero(), n.has(deaf), n.has(lose)
+	})
+}
+
+// fault makes something go wrong, or right again.
+func (c *cluster) fault(r *rand.Rand, n *node) {
+	switch r.IntN(10) {
+	case 0, 1:
+		c.toggle(r, n, cut)
+	case 2:
+		c.toggle(r, n, deaf)
+	case 3:
+		c.mu.Lock()
+		n.slow.Delay, n.slow.Lag = time.Duration(r.IntN(3000))*time.Millisecond, time.Duration(1+r.IntN(2000))*time.Millisecond
+		c.mu.Unlock()
+		c.toggle(r, n, slow)
+	case 4:
+		c.toggle(r, n, lose)
+	case 5:
+		c.restart(r, n, "killed and started", func() { n.kill(false) })
+	case 6:
+		c.restart(r, n, "stopped in good order and started", n.halt)
+	case 7:
+		c.toggle(r, n, unplug)
+	case 8:
+		i := r.IntN(len(c.services))
+		c.say(nil, netip.Addr{}, "%s: ignored, or not", c.services[i].Key)
+		c.change(i, func(s *vip.Service) { s.Ignore = !s.Ignore })
+	case 9:
+		i := r.IntN(len(c.services))
+		c.say(nil, netip.Addr{}, "%s: shares an address, or not", c.services[i].Key)
+		c.change(i, func(s *vip.Service) {
+			if i > 0 && s.Addresses[0] != c.services[i-1].Addresses[0] {
+				s.Addresses = c.services[i-1].Addresses
+				s.Ports = []vip.Port{{Protocol: "TCP", Port: uint16(1000 + i)}}
+			} else {
+				s.Addresses = []netip.Addr{s.Addresses[0].Next()} // views share the old slice
+			}
+		})
+	}
+}
+
+// wireFault is a fault, of the wire as likely as not.
+func (c *cluster) wireFault(r *rand.Rand, n *node) {
+	o := c.nodes[r.IntN(len(c.nodes))]
+	switch r.IntN(12) {
+	default:
+		c.fault(r, n)
+	case 0, 1:
+		c.toggle(r, n, aside)
+	case 2:
+		c.toggle(r, n, blocked)
+	case 3:
+		if n != o {
+			c.say(n, netip.Addr{}, "takes %s for dead", o.name)
+			c.wire.mistake(n, o)
+		}
+	case 4:
+		if c.crowd() {
+			c.toggle(r, n, cut)
+		} else {
+			c.everywhere(r, away)
+		}
+	case 5:
+		c.restart(r, n, "the power fails", func() { n.kill(true) })
+	}
+}
+
+// crowdFault is a wireFault of a large cluster: rarely one of the whole.
+func (c *cluster) crowdFault(r *rand.Rand, n *node) {
+	switch r.IntN(100) {
+	case 0:
+		c.everywhere(r, away)
+	case 1:
+		c.everywhere(r, split)
+	default:
+		c.wireFault(r, n)
+	}
+}
+
+// toggle makes something wrong with a node, or right again. In a crowd it mends by itself.
+func (c *cluster) toggle(r *rand.Rand, n *node, what ailment) {
+	if !n.toggle(what) || !c.crowd() {
+		return
+	}
+	c.mu.Lock()
+	fell := n.ill[what]
+	c.mu.Unlock()
+	time.AfterFunc(lasting(r), func() {
+		c.mu.Lock()
+		same := n.ill[what] == fell
+		c.mu.Unlock()
+		if same {
+			n.toggle(what)
+		}
+	})
+}
+
+// crowd reports whether the cluster is so large that faults overlap and mend by themselves.
+func (c *cluster) crowd() bool { return c.gap > 0 }
+
+// lasting is how long a fault lasts in a crowd: most are short, some outlast every
+// deadline.
+func lasting(r *rand.Rand) time.Duration {
+	if r.IntN(8) == 0 {
+		return time.Duration(r.IntN(25000)) * time.Millisecond
+	}
+	return time.Duration(r.IntN(5000)) * time.Millisecond
+}
+
+// restart ends the process of n, and starts another after a while. In a crowd other
+// things go on meanwhile.
+func (c *cluster) restart(r *rand.Rand, n *node, what string, end func()) {
+	pause := time.Duration(r.IntN(20000)) * time.Millisecond
+	if c.crowd() {
+		pause = lasting(r)
+	}
+	c.mu.Lock()
+	busy := n.down
+	n.down = true
+	c.mu.Unlock()
+	if busy {
+		return
+	}
+	c.say(n, netip.Addr{}, "%s", what)
+	again := func() {
+		end()
+		time.Sleep(pause)
+		c.say(n, netip.Addr{}, "a Herald starts")
+		n.start()
+		c.mu.Lock()
+		n.down = false
+		c.mu.Unlock()
+	}
+	if !c.crowd() {
+		again()
+		return
+	}
+	c.restarts.Go(again)
+}
+
+// everywhere makes something wrong with the whole cluster, or right again.
+func (c *cluster) everywhere(r *rand.Rand, what ailment) {
+	c.mu.Lock()
+	c.active[what] = 1 - c.active[what]
+	wrong := c.active[what] == 1
+	c.note(nil, netip.Addr{}, "%s: %v", what, wrong)
+	crew := map[*node]bool{}
+	for _, n := range c.nodes {
+		if n.proc != nil && time.Since(n.changed) > 30*time.Second && len(n.ill) == 0 {
+			crew[n] = true
+		}
+	}
+	switch {
+	case what == split:
+		most := 0
+		if wrong {
+			most = r.IntN(len(c.nodes))
+		}
+		for _, n := range c.nodes {
+			delete(n.ill, split)
+			if most > 0 && r.IntN(len(c.nodes)) < most {
+				n.fell++
+				n.ill[split] = n.fell
+			}
+		}
+	case wrong:
+		c.away, c.crew = time.Now(), crew
+	default:
+		c.away = time.Time{}
+	}
+	for _, n := range c.nodes {
+		changed, side := n.changed, n.side
+		n.refit()
+		if what == away || side == n.side {
+			n.changed = changed
+		}
+	}
+	c.mu.Unlock()
+	if what == split {
+		for _, n := range c.nodes {
+			c.wire.change(n)
+		}
+	}
+	if wrong && c.crowd() {
+		time.AfterFunc(lasting(r), func() {
+			c.mu.Lock()
+			same := c.active[what] == 1
+			c.mu.Unlock()
+			if same {
+				c.everywhere(r, what)
+			}
+		})
+	}
+}
+
+func (n *node) has(what ailment) bool { return n.ill[what] != 0 }
+
+// heal makes all well again.
+func (c *cluster) heal() {
+	c.say(nil, netip.Addr{}, "all is well")
+	c.restarts.Wait()
+	c.mu.Lock()
+	c.away = time.Time{}
+	clear(c.active)
+	for _, n := range c.nodes {
+		clear(n.ill)
+		n.refit()
+	}
+	for i := range c.services {
+		c.services[i].Ignore = false
+	}
+	c.list = nil
+	c.mu.Unlock()
+	for _, n := range c.nodes {
+		c.wire.change(n)
+		n.poke()
+	}
+}
+
+// counts is what has happened, for the log.
+func (c *cluster) counts() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return fmt.Sprintf("%d binds, %d fences, %d tenures lost, %d votes to move without the API server", c.tally["binds"], c.tally["the claims of a node are voided"],
+		c.tally["the node lease is lost: this node gives up its VIPs and claims anew"], c.tally["agreements"])
+}
