@@ -95,12 +95,13 @@ func (l *Leases) wait(now time.Time) {
 	}
 	t := l.tenure()
 	holds := t.Holds(now)
-	api, dead := l.survey(holds && t.Confirmed)
+	api, back, dead := l.survey(holds && t.Confirmed)
 	if !api {
 		b.others = time.Time{}
 	} else if b.others.IsZero() {
 		b.others = now
 	}
+	soon := now.Sub(b.others) <= l.indulge(back)
 	with, all := l.agreeing(), len(b.crew)
 	most := 2*with > all
 	half := 2*with == all && l.anchor() == vip.Alive
@@ -112,14 +113,14 @@ func (l *Leases) wait(now time.Time) {
 	switch {
 	case !lacks || l.own.lost || l.own.epoch == 0:
 		b.until, b.good = time.Time{}, now
-	case api && now.Sub(b.others) > waver && now.Sub(l.own.sent) > l.yield():
+	case api && !soon && now.Sub(l.own.sent) > l.yield():
 		l.lose("other nodes reach the API server and this one does not")
 	case !b.bad.IsZero() && now.Sub(b.bad) > waver:
 		l.lose("it reaches neither the API server nor most of the other nodes")
 	case !holds && l.wired && all > 2:
 		// Others may have moved what it held. Its claims must not come alive again.
 		l.lose("it could not be renewed in time")
-	case l.wired && holds && !api && (most || half):
+	case l.wired && holds && (!api || back && soon) && (most || half):
 		b.good, b.until = now, now.Add(rolling)
 	case now.Sub(b.good) > waver:
 		b.until = time.Time{}
@@ -135,10 +136,22 @@ func (l *Leases) wait(now time.Time) {
 	l.tellCard(now)
 }
 
-// survey finds who holds, whether another node reaches the API server, and how
-// many of the crew are gone.
-func (l *Leases) survey(holds bool) (api bool, dead int) {
+// indulge is how long others may reach the API server before this node, which does
+// not, takes it that it can't; back: it was away for them, too. It may then take
+// this node's renewal, which waits for an answer that never comes, some time to
+// be given up and sent again.
+func (l *Leases) indulge(back bool) time.Duration {
+	if back {
+		return l.o.RenewDeadline/2 + l.o.RetryPeriod
+	}
+	return waver
+}
+
+// survey finds who holds, whether another node reaches the API server, whether it was
+// away for all of those, and how many of the crew are gone.
+func (l *Leases) survey(holds bool) (api, back bool, dead int) {
 	reach := []string{}
+	back = true
 	if holds {
 		reach = append(reach, l.o.Node)
 	}
@@ -147,6 +160,7 @@ func (l *Leases) survey(holds bool) (api bool, dead int) {
 		switch s := p.sight; {
 		case s.State == vip.Alive:
 			api = api || s.Card.API
+			back = back && (p.lacked || !s.Card.API)
 			if ok && s.Card.Holds && s.Card.Epoch == epoch {
 				reach = append(reach, node)
 			}
@@ -160,7 +174,7 @@ func (l *Leases) survey(holds bool) (api bool, dead int) {
 	if len(l.bide.proposals) > 0 {
 		l.bide.then = l.bide.view(l.after())
 	}
-	return api, dead
+	return api, api && back, dead
 }
 
 // agreeing is how many nodes see the same as this one, itself included.

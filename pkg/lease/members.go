@@ -25,6 +25,8 @@ type peer struct {
 	info     vip.Info
 	infoText string
 	sight    vip.Sight // on the wire
+	yields   time.Time // since when it says that it holds nothing; zero: it does not
+	lacked   bool      // it has been seen to lack the API server since this node does
 
 	steady time.Time // since when it has been alive without a break
 	broke  time.Time // when that ended last

@@ -42,6 +42,12 @@ func (l *Leases) look(sights map[string]vip.Sight, now time.Time) {
 			l.signature.changes++
 		}
 		p.sight = s
+		p.lacked = l.lacks(now) && (p.lacked || s.State == vip.Alive && !s.Card.API)
+		if !p.yielded() {
+			p.yields = time.Time{}
+		} else if p.yields.IsZero() {
+			p.yields = now
+		}
 	}
 	l.gauge(now)
 }
@@ -105,7 +111,7 @@ func (l *Leases) overdue(node string, p *peer, now time.Time) string {
 	switch {
 	case p.dead() && l.quorum && now.Sub(p.sight.Since) >= order()*quickTurn:
 		return "it is gone from the wire"
-	case p.yielded() && p.silent(now, l.o.RetryPeriod):
+	case !p.yields.IsZero() && p.silent(now, l.o.RetryPeriod) && now.Sub(p.yields) >= order()*quickTurn:
 		return "it says that it can't renew its lease and holds nothing"
 	case now.Sub(since) >= l.o.Duration && now.Sub(since) >= l.o.Duration+order()*turn:
 		return "its lease is silent"

@@ -30,7 +30,7 @@ type action struct {
 func (l *Leases) write(ctx context.Context, now time.Time) {
 	l.expect(now)
 	t := l.tenure()
-	if !l.decided || !t.Holds(now) || !t.Confirmed || l.bide.until.After(now) {
+	if !l.decided || !t.Holds(now) || !t.Confirmed || l.bide.until.After(now) || l.running >= writes {
 		return
 	}
 	for _, a := range l.decide(now) {

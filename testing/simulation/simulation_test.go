@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,6 +60,38 @@ func TestWire(t *testing.T) {
 	}
 }
 
+// TestNothingMoves: an API server that answers nobody for a while, and then
+// everybody again, moves nothing, although some nodes notice before others.
+func TestNothingMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := rand.New(rand.NewPCG(1, 9))
+		c := newCluster(t, size{nodes: 20, services: 100, skew: 0.05})
+		c.wire = newWire(c, r)
+		c.run(r, 1, func(r *rand.Rand, _ *node) {
+			for range 5 {
+				time.Sleep(time.Minute + time.Duration(r.IntN(5000))*time.Millisecond)
+				before := c.binds()
+				c.everywhere(r, away)
+				time.Sleep(time.Duration(5000+r.IntN(60000)) * time.Millisecond)
+				c.everywhere(r, away)
+				time.Sleep(20 * time.Second)
+				if moved := c.binds() - before; moved > 0 {
+					c.mu.Lock()
+					c.breaks(netip.Addr{}, c.nodes, "%d VIPs have moved", moved)
+					c.mu.Unlock()
+				}
+			}
+		})
+	})
+}
+
+// binds is how many addresses have been bound so far.
+func (c *cluster) binds() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tally["binds"]
+}
+
 // TestCrowd: a larger cluster, in which many things go wrong at a time. Unless
 // HERALD_LARGE says how large (nodes,VIPs,faults), it is one that takes some seconds;
 // 100,2000,10000 takes hours. HERALD_SEED repeats a run.
@@ -97,8 +130,14 @@ func (c *cluster) run(r *rand.Rand, faults int, fault func(*rand.Rand, *node)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var watch sync.WaitGroup
 	watch.Go(func() { c.watch(ctx) })
+	if !c.crowd() {
+		c.create()
+	}
+	time.Sleep(5 * time.Second)
+	c.create()
 	time.Sleep(5 * time.Second)
 	began := time.Now()
+	c.progress("all have started", began)
 	for i := range faults {
 		fault(r, c.nodes[r.IntN(len(c.nodes))])
 		if c.crowd() {
@@ -109,12 +148,16 @@ func (c *cluster) run(r *rand.Rand, faults int, fault func(*rand.Rand, *node)) {
 		if c.isBroken() {
 			break
 		}
+		if (i+1)%50 == 0 {
+			c.progress(fmt.Sprintf("%d faults", i+1), began)
+		}
 		if c.crowd() && (i+1)%quiet == 0 && i+1 < faults {
 			c.calm()
-			c.t.Logf("%d faults in %v, no invariant broken: %s", i+1, time.Since(began).Round(time.Second), c.counts())
+			c.progress(fmt.Sprintf("%d faults, no invariant broken", i+1), began)
 		}
 	}
 	c.calm()
+	c.progress("the end", began)
 	cancel()
 	watch.Wait()
 	for _, n := range c.nodes {
@@ -126,6 +169,28 @@ func (c *cluster) run(r *rand.Rand, faults int, fault func(*rand.Rand, *node)) {
 		if who := c.answers(c.services[i].Addresses[0], 0); len(who) > 0 {
 			c.breaks(c.services[i].Addresses[0], who, "%s is still answered after all have stopped", c.services[i].Key)
 		}
+	}
+}
+
+// progress logs how far a long run is.
+func (c *cluster) progress(what string, began time.Time) {
+	if !c.crowd() {
+		return
+	}
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		c.t.Error(err)
+	}
+	c.t.Logf("%s, after %v (%d s of CPU, %d passes): %s", what, time.Since(began).Round(time.Second), used.Utime.Sec, c.passes.Load(), c.counts())
+}
+
+// create makes the Services, if they aren't there yet.
+func (c *cluster) create() {
+	c.mu.Lock()
+	c.created = true
+	c.mu.Unlock()
+	for _, n := range c.nodes {
+		n.poke()
 	}
 }
 

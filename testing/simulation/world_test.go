@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,6 +40,7 @@ type cluster struct {
 	services []vip.Service
 	index    map[vip.Key]int
 	list     []vip.Service // services as the caches show them; nil: something has changed
+	created  bool          // the services are there
 	carriers map[netip.Addr][]*node
 	hearers  map[netip.Addr][]*node
 	since    map[where]time.Time // when two began to answer
@@ -51,6 +53,7 @@ type cluster struct {
 	active map[ailment]int // of the cluster as a whole
 
 	restarts sync.WaitGroup
+	passes   atomic.Int64
 }
 
 // A line of the story.
@@ -202,7 +205,7 @@ func (c *cluster) isBroken() bool {
 func (c *cluster) view() []vip.Service {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.list == nil {
+	if c.list == nil && c.created {
 		c.list = slices.Clone(c.services)
 	}
 	return c.list
@@ -258,6 +261,7 @@ func (n *node) start() {
 			if n.c.pass > 0 {
 				time.Sleep(n.c.pass)
 			}
+			n.c.passes.Add(1)
 			return plan.Make(n.c.rules, w)
 		},
 		Sources:       []agent.Source{p.leases, p},
