@@ -36,9 +36,9 @@ type Servers struct {
 	cfg   *rest.Config        // of Connect
 
 	mu     sync.Mutex
-	ready  bool                  // this node's own is
-	others []netip.Addr          // of all API servers
-	own    map[*ownConn]struct{} // open connections to this node's own
+	ready  bool                 // this node's own is
+	others []netip.Addr         // of all API servers
+	conns  map[*serverConn]bool // open connections; whether to this node's own
 }
 
 // serverName is in the certificate of every API server.
@@ -55,20 +55,20 @@ const (
 // NewServers is the API servers at port: of this node, which has the addresses that
 // hosts says, and of those that become known.
 func NewServers(port uint16, hosts func() []netip.Addr) *Servers {
-	return &Servers{port: port, hosts: hosts, own: make(map[*ownConn]struct{})}
+	return &Servers{port: port, hosts: hosts, conns: make(map[*serverConn]bool)}
 }
 
 // Prefer says whether this node's own API server is ready. If it is not, connections
-// to it end, so that requests go to another.
+// to it end, so that requests go to another. If it is, those to others end: the death of
+// another node is not to be what keeps this one from its work.
 func (s *Servers) Prefer(own bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ready = own
-	if own {
-		return
-	}
-	for c := range s.own {
-		c.Conn.Close()
+	for c, mine := range s.conns {
+		if mine != own {
+			c.Conn.Close()
+		}
 	}
 }
 
@@ -193,28 +193,29 @@ func race(ctx context.Context, network string, targets []string) (net.Conn, stri
 	return nil, "", errors.Join(errs...)
 }
 
-// keep remembers a connection to this node's own API server.
+// keep remembers a connection, unless it is to the one that was named.
 func (s *Servers) keep(c net.Conn, target string) net.Conn {
-	if !slices.Contains(s.mine(), target) {
+	if target == s.first {
 		return c
 	}
-	o := &ownConn{Conn: c, of: s}
+	mine := slices.Contains(s.mine(), target) // before the lock: another room answers
+	k := &serverConn{Conn: c, of: s}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.own[o] = struct{}{}
-	return o
+	s.conns[k] = mine
+	return k
 }
 
-// An ownConn is a connection to this node's own API server.
-type ownConn struct {
+// A serverConn is a connection to an API server.
+type serverConn struct {
 	net.Conn
 	of *Servers
 }
 
 // Close implements net.Conn.
-func (c *ownConn) Close() error {
+func (c *serverConn) Close() error {
 	c.of.mu.Lock()
-	delete(c.of.own, c)
+	delete(c.of.conns, c)
 	c.of.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -166,6 +166,14 @@ func TestServers(t *testing.T) {
 			t.Errorf("%s: asked %s, want the other", name, got)
 		}
 	}
+	// Ready again: what is left with the other would hang when that one's node dies.
+	s.Prefer(true)
+	for name, got := range map[string]string{"a new connection": ask(t, cfg), "an old one": asked(t, client, cfg.Host)} {
+		if got != "own" {
+			t.Errorf("%s: asked %s, want own", name, got)
+		}
+	}
+	s.Prefer(false)
 	// A list that runs empty is no news.
 	s.know(nil)
 	if got := ask(t, cfg); got != "other" {

@@ -42,7 +42,10 @@ const (
 	patience = 1500 * time.Millisecond // how long the first in rank may take to claim
 	forgive  = 30 * time.Second        // how long a stalled node comes last
 	turn     = 500 * time.Millisecond  // between the nodes that might fence a silent one
-	hurry    = 1500 * time.Millisecond // how long a fence may take; the node that died may have been the API server's, and another one is asked next
+	hurry    = 600 * time.Millisecond  // how long the first tries of a fence may take: with a node may have died what was to answer, or etcd's leader
+	hurries  = 3                       // that many
+	fencing  = 1500 * time.Millisecond // and how long those that follow
+	quick    = 200 * time.Millisecond  // a renewal is hurried, too, if the one before took no longer
 	overlap  = 3 * time.Second         // how long an old owner waits to hear its successor
 	bury     = time.Hour               // a fenced node's lease is deleted after this
 	writes   = 32                      // VIP leases written at a time
@@ -94,6 +97,7 @@ type own struct {
 	confirm  time.Time // the process was asleep until then: renewals sent earlier prove nothing
 	lost     bool      // fenced, or in other hands: epoch is over
 	busy     bool
+	hurries  int  // how often the next renewal is tried again soon
 	failing  bool // the last renewal failed, and that was said
 	next     time.Time
 	infoText string

@@ -61,7 +61,12 @@ func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
 	if o.lost {
 		have = nil
 	}
-	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+	most, hurried := l.o.RenewDeadline/2, false
+	if o.hurries > 0 && have != nil && hurry < most {
+		most, hurried = hurry, true
+		o.hurries--
+	}
+	l.start(ctx, most, func(ctx context.Context) func() {
 		sent := time.Now()
 		if have == nil {
 			var err error
@@ -88,6 +93,11 @@ func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
 			}
 		} else {
 			got, err = l.store.Update(ctx, next)
+		}
+		if hurried && err != nil && ctx.Err() != nil {
+			// Where an answer takes milliseconds, one that takes so long won't come: its
+			// API server has died, or etcd's leader. Not for that one's sake is this node's right put at risk.
+			return func() { l.own.busy, l.own.next = false, time.Now() }
 		}
 		return func() { l.renewed(got, sent, err) }
 	})
@@ -170,6 +180,10 @@ func (l *Leases) renewed(got *coordinationv1.Lease, sent time.Time, err error) {
 			l.o.Log.Info("the node lease is renewed again")
 		}
 		o.lease, o.sent = got, sent
+		o.hurries = 0
+		if now.Sub(sent) < quick {
+			o.hurries = hurries
+		}
 		o.infoText = got.Annotations[NodeAnnotation]
 		o.next = sent.Add(l.o.RetryPeriod)
 		if o.lost { // while this renewal was under way
@@ -245,7 +259,11 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		next := l.tombstone(node, p)
 		l.o.Log.Info("the claims of a node are voided", "node", node, "why", why, "renewed", now.Sub(p.changed).Round(time.Millisecond).String()+" ago", "epoch", p.epoch)
 		l.running++
-		l.start(ctx, min(hurry, l.o.RenewDeadline/2), func(ctx context.Context) func() {
+		most := fencing
+		if l.failed[k].count < hurries {
+			most = hurry
+		}
+		l.start(ctx, min(most, l.o.RenewDeadline/2), func(ctx context.Context) func() {
 			var got *coordinationv1.Lease
 			var err error
 			if next.ResourceVersion == "" {

@@ -170,6 +170,31 @@ func TestGoneFromTheWire(t *testing.T) {
 	})
 }
 
+// With the node died the leader of etcd: what is asked until there is another is never answered.
+func TestGoneWithTheLeader(t *testing.T) {
+	const election = 1500 * time.Millisecond
+	for phase := time.Duration(0); phase < period; phase += 200 * time.Millisecond { // of the renewals
+		synctest.Test(t, func(t *testing.T) {
+			a, s := newAir(), leasetest.NewServer()
+			n1, n2, n3 := three(t, a, s)
+			time.Sleep(phase)
+			n1.kill()
+			for _, n := range []*node{n2, n3} {
+				n.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+			}
+			time.Sleep(400 * time.Millisecond) // until it is missed
+			a.split(vip.Dead, "n1")
+			time.Sleep(election - 400*time.Millisecond)
+			for _, n := range []*node{n2, n3} {
+				n.way.Set(func(f *leasetest.Faults) { f.Cut = false })
+			}
+			if took := awaits(t, n2, "a", time.Minute); took > time.Second {
+				t.Errorf("%v into a period: taken over %v after the election, want a second at most", phase, took)
+			}
+		})
+	}
+}
+
 func TestMute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
