@@ -204,6 +204,7 @@ func nodeDeleted(t *testing.T, after time.Duration) {
 		kubectl(t, "get", "pods", "-A", "--field-selector=spec.nodeName="+node))
 	in(t, node, "pkill", "-TERM", "-x", "kubelet")
 	settled(t)
+	kubectl(t, "label", "node", node, "node-role.kubernetes.io/control-plane=") // that was kubeadm's, not kubelet's
 	if failed := p.end(t, 500*time.Millisecond); failed > 2 {
 		t.Errorf("%d connections failed", failed)
 	}
