@@ -137,7 +137,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // cluster: when hundreds of VIPs move, each move is a poke, and the API server
 // that has to write them down may be on this very machine.
 func rest(took time.Duration) time.Duration {
-	return max(pace, min(3*took, took+50*time.Millisecond))
+	return max(pace, min(7*took, took+50*time.Millisecond))
 }
 
 // stop hands everything over, make before break, and then takes away what is left.
@@ -156,11 +156,13 @@ func (a *Agent) stop(ctx context.Context) {
 	deadline := time.NewTimer(leave)
 	defer deadline.Stop()
 	for ticker := time.NewTicker(tick); ; {
+		began := time.Now()
 		a.pass(ctx)
 		w := a.observe()
 		if !w.Synced || len(w.Bound) == 0 && !holds(w) && a.untold == 0 && !w.Draining || !w.Tenure.Holds(w.Now) {
 			break
 		}
+		time.Sleep(rest(time.Since(began)))
 		select {
 		case <-a.poke:
 			continue

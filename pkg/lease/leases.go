@@ -259,7 +259,7 @@ func (l *Leases) Run(ctx context.Context) error {
 		// A step looks at every lease. When hundreds are written it waits a little, and
 		// takes in what has come meanwhile at once.
 		if took := time.Since(began); took > time.Millisecond {
-			time.Sleep(took)
+			time.Sleep(3 * took)
 		}
 		select {
 		case <-ctx.Done():
