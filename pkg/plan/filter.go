@@ -14,6 +14,7 @@ import (
 // filter finds the Services that are ours and may have an address, oldest first.
 func (m *maker) filter() {
 	m.all = make([]*service, 0, len(m.Services))
+	m.serving = make([]*service, 0, len(m.Services))
 	backing := make([]service, len(m.Services))
 	for i := range m.Services {
 		s := &m.Services[i]
@@ -246,11 +247,9 @@ func (m *maker) dropConflicts() {
 		addr netip.Addr
 		port vip.Port
 	}
-	order := slices.Clone(m.serving)
-	slices.SortStableFunc(order, func(a, b *service) int { return cmp.Compare(incumbent(b), incumbent(a)) })
-	taken := make(map[slot]*service)
-	first := make(map[netip.Addr]*service)
-	for _, s := range order {
+	taken := make(map[slot]*service, len(m.serving))
+	first := make(map[netip.Addr]*service, len(m.serving))
+	for _, s := range incumbentsFirst(m.serving) {
 		var why []string
 		s.addrs = slices.DeleteFunc(s.addrs, func(a vip.Address) bool {
 			if by := first[a.Addr]; by != nil && by.lets(a.Addr) != s.lets(a.Addr) {
@@ -288,15 +287,24 @@ func (m *maker) dropConflicts() {
 	m.serving = slices.DeleteFunc(m.serving, func(s *service) bool { return s.settled })
 }
 
-// incumbent is 1 if s has one of its addresses in a status that we wrote.
-func incumbent(s *service) int {
-	if s.host == "" {
-		return 0
-	}
-	for _, a := range s.addrs {
-		if slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a.Addr }) {
-			return 1
+// incumbentsFirst is all in the same order, but those before the others that have
+// one of their addresses in a status that we wrote.
+func incumbentsFirst(all []*service) []*service {
+	order := make([]*service, 0, len(all))
+	var others []*service
+	for _, s := range all {
+		if incumbent(s) {
+			order = append(order, s)
+		} else {
+			others = append(others, s)
 		}
 	}
-	return 0
+	return append(order, others...)
+}
+
+// incumbent reports whether s has one of its addresses in a status that we wrote.
+func incumbent(s *service) bool {
+	return s.host != "" && slices.ContainsFunc(s.addrs, func(a vip.Address) bool {
+		return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a.Addr })
+	})
 }

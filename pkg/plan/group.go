@@ -12,8 +12,9 @@ import (
 // server has leased.
 func (m *maker) group() {
 	byTenant := make(map[*tenant]*unit)
-	byAddr := make(map[netip.Addr]*unit)
-	byLease := make(map[vip.Key]*unit)
+	byAddr := make(map[netip.Addr]*unit, len(m.serving))
+	byLease := make(map[vip.Key]*unit, len(m.serving))
+	m.units = make([]*unit, 0, len(m.serving))
 	merged := make(map[*unit]*unit) // a unit that was swallowed -> the one that has it now
 	find := func(u *unit) *unit {
 		for u != nil && merged[u] != nil {
@@ -69,12 +70,15 @@ func (m *maker) group() {
 func (m *maker) seal(u *unit) {
 	slices.SortFunc(u.services, older)
 	u.lease, u.control = u.services[0].lease, u.services[0].control
-	u.hash = hash(u.lease.String())
+	u.hash = hashKey(u.lease)
 	u.claim = m.Claims[u.lease]
 	if !u.claim.Valid {
 		u.claim.Holder = "" // it may be taken, whoever's name is still on it
 	}
-	links := make(map[netip.Addr]vip.Address)
+	var links map[netip.Addr]vip.Address // a single Service names no address twice
+	if len(u.services) > 1 {
+		links = make(map[netip.Addr]vip.Address)
+	}
 	self := m.members[m.Self]
 	for _, s := range u.services {
 		s.unit = u
@@ -99,7 +103,9 @@ func (m *maker) seal(u *unit) {
 			default:
 				a.Link, a.Bits = m.locate(a.Addr, s.Interface, &self.Info)
 			}
-			links[a.Addr] = *a
+			if links != nil {
+				links[a.Addr] = *a
+			}
 		}
 	}
 }

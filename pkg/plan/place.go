@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
 
@@ -204,11 +203,23 @@ func (m *maker) reasons(against func(*member) string) string {
 	return "no node may carry it at present: " + strings.Join(all, "; ") + more
 }
 
-// hash is a hash of a name that is the same on every node and in every version.
-func hash(s string) uint64 {
-	h := fnv.New64a()
-	h.Write([]byte(s))
-	return h.Sum64()
+// hash is a hash of a name that is the same on every node and in every version
+// (FNV-1a).
+func hash(s string) uint64 { return mix(14695981039346656037, s) }
+
+// hashKey is the hash of k.String().
+func hashKey(k vip.Key) uint64 {
+	if k.Namespace == "" {
+		return hash(k.Name)
+	}
+	return mix(mix(hash(k.Namespace), "/"), k.Name)
+}
+
+func mix(h uint64, s string) uint64 {
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
 }
 
 // rank is the rendezvous weight of a node for a unit: the highest wins

@@ -291,7 +291,7 @@ func (m *maker) duty(s *service) bool {
 		return s.host == m.Self
 	}
 	var first *member
-	key := hash(s.Key.String())
+	key := hashKey(s.Key)
 	for _, mb := range m.alive {
 		if first == nil || rank(key, mb.hash) > rank(key, first.hash) {
 			first = mb
@@ -302,6 +302,7 @@ func (m *maker) duty(s *service) bool {
 
 // finish sorts what has no order of its own yet.
 func (m *maker) finish() vip.Plan {
+	m.plan.Verdicts = make([]vip.Verdict, 0, len(m.all))
 	for _, s := range m.all {
 		if s.LoadBalancer {
 			m.plan.Verdicts = append(m.plan.Verdicts, s.verdict)

@@ -234,7 +234,7 @@ func (m *maker) mute(s *service) {
 // in rank of those whose sessions stand, else of all.
 func (m *maker) writer(s *service, able []*member) *member {
 	var best *member
-	key := hash(s.Key.String())
+	key := hashKey(s.Key)
 	up := func(mb *member) bool {
 		if mb.Name == m.Self {
 			return m.connected()

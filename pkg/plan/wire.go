@@ -126,7 +126,7 @@ func (m *maker) foresee() {
 
 // likely reports whether mb is one of the first in rank for a Service.
 func (m *maker) likely(s *service, mb *member) bool {
-	key, before := hash(s.lease.String()), 0
+	key, before := hashKey(s.lease), 0
 	for _, x := range m.alive {
 		if x.excluded == "" && (x.units < mb.units || x.units == mb.units && rank(key, x.hash) > rank(key, mb.hash)) {
 			before++
