@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -304,9 +302,9 @@ func (l *Leases) settleMoved(now time.Time) {
 }
 
 // owner is who has the VIP lease x although it does not say so.
-func (l *Leases) owner(x *coordinationv1.Lease) (moved, bool) {
-	m, ok := l.bide.moved[keyOf(x)]
-	return m, ok && m.over == version(x)
+func (l *Leases) owner(x *paper) (moved, bool) {
+	m, ok := l.bide.moved[x.key]
+	return m, ok && m.over == x.version
 }
 
 // tellCard tells the others on the wire what this node does.
@@ -324,13 +322,17 @@ func (l *Leases) tellCard(now time.Time) {
 
 // stale is a claim, as ClaimAnnotation has it, that a node holds on to although it is over.
 func (l *Leases) stale() string {
-	for _, node := range slices.Sorted(maps.Keys(l.peers)) {
-		p := l.peers[node]
-		if c := p.sight.Card; p.sight.State == vip.Alive && c.Holds && c.Epoch != 0 && (p.epoch >= c.Epoch && p.void(c.Epoch) || l.took(node, c.Epoch)) {
-			return claimText(node, c.Epoch)
+	first, over := "", int64(0)
+	for node, p := range l.peers {
+		c := p.sight.Card
+		if p.sight.State == vip.Alive && c.Holds && c.Epoch != 0 && (first == "" || node < first) && (p.epoch >= c.Epoch && p.void(c.Epoch) || l.took(node, c.Epoch)) {
+			first, over = node, c.Epoch
 		}
 	}
-	return ""
+	if first == "" {
+		return ""
+	}
+	return claimText(first, over)
 }
 
 // took reports whether something was moved from a node without the API server.
@@ -340,8 +342,7 @@ func (l *Leases) took(node string, epoch int64) bool {
 		if x == nil {
 			continue
 		}
-		n, e, _ := claimOf(x)
-		if m, ok := l.owner(x); ok && n == node && e == epoch && m.holder != node {
+		if m, ok := l.owner(x); ok && x.holder == node && x.epoch == epoch && m.holder != node {
 			return true
 		}
 	}

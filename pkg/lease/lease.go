@@ -80,6 +80,22 @@ func claimOf(l *coordinationv1.Lease) (node string, epoch int64, ok bool) {
 	return node, epoch, found && err == nil && text == node
 }
 
+// A paper is a Lease that has been read once: every pass asks for what it says.
+type paper struct {
+	*coordinationv1.Lease
+	key     vip.Key
+	version uint64
+	holder  string
+	epoch   int64 // of the claim
+	ours    bool  // a Herald wrote the holder
+}
+
+func peruse(l *coordinationv1.Lease) *paper {
+	x := &paper{Lease: l, key: keyOf(l), version: version(l)}
+	x.holder, x.epoch, x.ours = claimOf(l)
+	return x
+}
+
 // fencedAt is the epoch that is over, or 0.
 func fencedAt(l *coordinationv1.Lease) int64 {
 	e, _ := strconv.ParseInt(l.Annotations[FencedAnnotation], 10, 64)

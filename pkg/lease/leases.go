@@ -186,7 +186,7 @@ func (l *Leases) Observe(w *vip.World) {
 		}
 		w.Claims[k] = l.claim(x, w.Now)
 		if l.shelf.mine[k] {
-			l.observed[k] = version(x)
+			l.observed[k] = x.version
 		}
 	}
 	w.Leaving = make(map[vip.Key]vip.Leaving, len(l.leaving))

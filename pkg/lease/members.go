@@ -114,7 +114,8 @@ func (l *Leases) nodeOf(k vip.Key) string {
 // alive reports whether p may be given VIPs, as far as its lease and the wire tell.
 func (l *Leases) alive(node string, p *peer, now time.Time) bool {
 	if l.lacks(now) {
-		return slices.Contains(l.bide.reach, node)
+		_, reaches := slices.BinarySearch(l.bide.reach, node)
+		return reaches
 	}
 	return l.renews(p, now) && !p.dead()
 }
@@ -146,10 +147,10 @@ func (l *Leases) members(now time.Time, info vip.Info) []vip.Member {
 }
 
 // claim judges a VIP lease.
-func (l *Leases) claim(x *coordinationv1.Lease, now time.Time) vip.Claim {
+func (l *Leases) claim(x *paper, now time.Time) vip.Claim {
 	if m, ok := l.owner(x); ok {
 		return vip.Claim{
-			Holder: m.holder, From: holder(x), Changes: transitions(x) + 1,
+			Holder: m.holder, From: x.holder, Changes: transitions(x.Lease) + 1,
 			Valid: m.holder != l.o.Node || m.epoch == l.own.epoch && !l.own.lost,
 		}
 	}
@@ -157,26 +158,26 @@ func (l *Leases) claim(x *coordinationv1.Lease, now time.Time) vip.Claim {
 }
 
 // written judges what a VIP lease itself says.
-func (l *Leases) written(x *coordinationv1.Lease, now time.Time) vip.Claim {
-	node, epoch, ours := claimOf(x)
-	c := vip.Claim{Holder: node, From: x.Annotations[FromAnnotation], Changes: transitions(x)}
+func (l *Leases) written(x *paper, now time.Time) vip.Claim {
+	node := x.holder
+	c := vip.Claim{Holder: node, From: x.Annotations[FromAnnotation], Changes: transitions(x.Lease)}
 	if x.Spec.AcquireTime != nil {
 		c.Since = x.Spec.AcquireTime.Time
 	}
 	switch {
 	case node == "" && x.Annotations[ClaimAnnotation] != "":
-		return l.bereft(x, now)
+		return l.bereft(x.Lease, now)
 	case node == "":
-	case !ours:
+	case !x.ours:
 		// By our own name: an earlier program on this node, which has gone since we
 		// are here. Anybody else's lasts until it isn't renewed for its own duration.
 		c.Foreign = true
-		c.Valid = node != l.o.Node && now.Sub(l.changed[keyOf(x)]) < foreignDuration(x, l.o.Duration)
+		c.Valid = node != l.o.Node && now.Sub(l.changed[x.key]) < foreignDuration(x.Lease, l.o.Duration)
 	case node == l.o.Node:
-		c.Valid = epoch == l.own.epoch && !l.own.lost && l.outdated[keyOf(x)] != version(x)
+		c.Valid = x.epoch == l.own.epoch && !l.own.lost && l.outdated[x.key] != x.version
 	default:
 		p := l.peers[node] // absent: it has stopped, or been silent long after it was fenced
-		c.Valid = p != nil && !p.void(epoch) && !l.free(node)
+		c.Valid = p != nil && !p.void(x.epoch) && !l.free(node)
 	}
 	return c
 }

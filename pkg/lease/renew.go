@@ -324,7 +324,7 @@ func (l *Leases) turn(node string, now time.Time) int {
 // claims reports whether any VIP lease bears the node's name.
 func (l *Leases) claims(node string) bool {
 	for k, x := range l.shelf.known {
-		if holder(x) == node && l.nodeOf(k) == "" {
+		if x.holder == node && l.nodeOf(k) == "" {
 			return true
 		}
 	}

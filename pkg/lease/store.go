@@ -30,7 +30,7 @@ type Store interface {
 // what this node's own writes returned before the cache shows it.
 type shelf struct {
 	node  string
-	known map[vip.Key]*coordinationv1.Lease
+	known map[vip.Key]*paper
 	mine  map[vip.Key]bool                  // of those, the ones that name this node as their holder
 	cache map[vip.Key]*coordinationv1.Lease // what the cache shows
 	wrote map[vip.Key]bool                  // known is what our write returned, and the cache has not shown it
@@ -42,7 +42,7 @@ type shelf struct {
 func newShelf(node string) shelf {
 	return shelf{
 		node:  node,
-		known: make(map[vip.Key]*coordinationv1.Lease),
+		known: make(map[vip.Key]*paper),
 		mine:  make(map[vip.Key]bool),
 		cache: make(map[vip.Key]*coordinationv1.Lease),
 		wrote: make(map[vip.Key]bool),
@@ -55,24 +55,24 @@ func newShelf(node string) shelf {
 // at is the version known of a Lease, 0 if there is none.
 func (s *shelf) at(k vip.Key) uint64 {
 	if x := s.known[k]; x != nil {
-		return version(x)
+		return x.version
 	}
 	return 0
 }
 
 // learn makes l what is known; nil: there is none.
 func (s *shelf) learn(k vip.Key, l *coordinationv1.Lease) {
-	if l == nil {
-		delete(s.known, k)
-	} else {
-		s.known[k] = l
-	}
-	if l != nil && holder(l) == s.node {
-		s.mine[k] = true
-	} else {
-		delete(s.mine, k)
-	}
+	delete(s.known, k)
+	delete(s.mine, k)
 	s.other[k] = true
+	if l == nil {
+		return
+	}
+	x := peruse(l)
+	s.known[k] = x
+	if x.holder == s.node {
+		s.mine[k] = true
+	}
 }
 
 // put notes what a write returned.
@@ -116,7 +116,7 @@ func (s *shelf) read(news, dropped []*coordinationv1.Lease) (changed, gone []*co
 		} else if s.show(k, l) {
 			changed = append(changed, l)
 		}
-		if l := s.final[k]; l != nil && (s.known[k] == nil || version(s.known[k]) > version(l)) {
+		if l := s.final[k]; l != nil && (s.known[k] == nil || s.known[k].version > version(l)) {
 			delete(s.final, k)
 		}
 	}
@@ -134,11 +134,11 @@ func (s *shelf) show(k vip.Key, l *coordinationv1.Lease) bool {
 		delete(s.gone, k)
 	}
 	have := s.known[k]
-	if have != nil && version(have) > v {
+	if have != nil && have.version > v {
 		return false // our own write; the cache is behind
 	}
 	delete(s.wrote, k)
-	if have != nil && version(have) == v {
+	if have != nil && have.version == v {
 		return false
 	}
 	s.learn(k, l)
@@ -153,8 +153,8 @@ func (s *shelf) miss(k vip.Key, gone []*coordinationv1.Lease) []*coordinationv1.
 		return gone
 	}
 	s.learn(k, nil)
-	if last := s.final[k]; last != nil && version(last) > version(x) {
-		x = last // it said more before it went
+	if last := s.final[k]; last != nil && version(last) > x.version {
+		return append(gone, last) // it said more before it went
 	}
-	return append(gone, x)
+	return append(gone, x.Lease)
 }

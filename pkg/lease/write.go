@@ -68,10 +68,10 @@ func (l *Leases) decide(now time.Time) []action {
 		if s.Do == vip.Watch || !idle(k) {
 			continue
 		}
-		have := l.shelf.known[k]
+		var have *coordinationv1.Lease
 		var c vip.Claim
-		if have != nil {
-			c = l.written(have, now)
+		if x := l.shelf.known[k]; x != nil {
+			have, c = x.Lease, l.written(x, now)
 		} else if x := l.vanished[k]; x != nil {
 			c = l.bereft(x, now)
 		}
@@ -87,11 +87,11 @@ func (l *Leases) decide(now time.Time) []action {
 	}
 	for k := range l.shelf.mine {
 		x := l.shelf.known[k]
-		if l.unwanted[k] != version(x) || !idle(k) {
+		if l.unwanted[k] != x.version || !idle(k) {
 			continue
 		}
-		if _, _, ours := claimOf(x); ours {
-			release = append(release, action{op: "release", key: k, have: x})
+		if x.ours {
+			release = append(release, action{op: "release", key: k, have: x.Lease})
 		}
 	}
 	slices.SortFunc(take, func(a, b action) int { return a.key.Compare(b.key) })

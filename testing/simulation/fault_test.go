@@ -139,10 +139,10 @@ func (c *cluster) wireFault(r *rand.Rand, n *node) {
 
 // crowdFault is a wireFault of a large cluster: rarely one of the whole.
 func (c *cluster) crowdFault(r *rand.Rand, n *node) {
-	switch r.IntN(100) {
+	switch r.IntN(500) {
 	case 0:
 		c.everywhere(r, away)
-	case 1:
+	case 1, 2, 3, 4:
 		c.everywhere(r, split)
 	default:
 		c.wireFault(r, n)
@@ -173,10 +173,10 @@ func (c *cluster) crowd() bool { return c.gap > 0 }
 // lasting is how long a fault lasts in a crowd: most are short, some outlast every
 // deadline.
 func lasting(r *rand.Rand) time.Duration {
-	if r.IntN(8) == 0 {
+	if r.IntN(12) == 0 {
 		return time.Duration(r.IntN(25000)) * time.Millisecond
 	}
-	return time.Duration(r.IntN(5000)) * time.Millisecond
+	return time.Duration(r.IntN(3000)) * time.Millisecond
 }
 
 // restart ends the process of n, and starts another after a while. In a crowd other
@@ -254,7 +254,11 @@ func (c *cluster) everywhere(r *rand.Rand, what ailment) {
 		}
 	}
 	if wrong && c.crowd() {
-		time.AfterFunc(lasting(r), func() {
+		lasts := lasting(r)
+		if what == away { // that nodes die without it, and are replaced, takes a while
+			lasts += time.Duration(r.IntN(20000)) * time.Millisecond
+		}
+		time.AfterFunc(lasts, func() {
 			c.mu.Lock()
 			same := c.active[what] == 1
 			c.mu.Unlock()

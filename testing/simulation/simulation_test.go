@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -93,12 +94,13 @@ func (c *cluster) binds() int {
 }
 
 // TestCrowd: a larger cluster, in which many things go wrong at a time. Unless
-// HERALD_LARGE says how large (nodes,VIPs,faults), it is one that takes some seconds;
-// 100,2000,10000 takes hours. HERALD_SEED repeats a run.
+// HERALD_LARGE says how large (nodes,VIPs,faults), it is one that takes some seconds.
+// HERALD_SIMULATE is how long it may take at most; HERALD_SEED repeats the faults of
+// a run, though not the order in which the goroutines run.
 func TestCrowd(t *testing.T) {
 	nodes, services, faults, seed := 10, 60, 400, uint64(1)
 	if text := os.Getenv("HERALD_LARGE"); text != "" {
-		if n, _ := fmt.Sscanf(text, "%d,%d,%d", &nodes, &services, &faults); n != 3 {
+		if n, _ := fmt.Sscanf(text, "%d,%d,%d", &nodes, &services, &faults); n != 3 || nodes < 2 || services < 1 {
 			t.Fatalf("HERALD_LARGE=%q: must be nodes,VIPs,faults", text)
 		}
 		seed = uint64(time.Now().UnixNano())
@@ -109,13 +111,22 @@ func TestCrowd(t *testing.T) {
 			t.Fatalf("HERALD_SEED=%q: must be a number", text)
 		}
 	}
+	var over atomic.Bool
+	if text := os.Getenv("HERALD_SIMULATE"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatalf("HERALD_SIMULATE=%q: must be a duration, such as 10m", text)
+		}
+		defer time.AfterFunc(d, func() { over.Store(true) }).Stop() // of real time: it is outside the bubble
+	}
 	t.Logf("%d nodes, %d VIPs, %d faults: HERALD_SEED=%d", nodes, services, faults, seed)
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		c := newCluster(t, size{
 			nodes: nodes, services: services, skew: 0.02,
-			pass: time.Duration(services) * 10 * time.Microsecond, gap: 15 * time.Second / time.Duration(nodes),
+			pass: time.Duration(services) * 10 * time.Microsecond, gap: 8 * time.Second / time.Duration(nodes),
 		})
+		c.over = &over
 		c.wire = newWire(c, rand.New(rand.NewPCG(seed, 8)))
 		c.run(r, faults, c.crowdFault)
 	})
@@ -145,10 +156,10 @@ func (c *cluster) run(r *rand.Rand, faults int, fault func(*rand.Rand, *node)) {
 		} else {
 			time.Sleep(time.Duration(r.IntN(15000)) * time.Millisecond)
 		}
-		if c.isBroken() {
+		if c.isBroken() || c.over != nil && c.over.Load() {
 			break
 		}
-		if (i+1)%50 == 0 {
+		if (i+1)%100 == 0 {
 			c.progress(fmt.Sprintf("%d faults", i+1), began)
 		}
 		if c.crowd() && (i+1)%quiet == 0 && i+1 < faults {

@@ -54,6 +54,7 @@ type cluster struct {
 
 	restarts sync.WaitGroup
 	passes   atomic.Int64
+	over     *atomic.Bool // the time for it is; may be nil
 }
 
 // A line of the story.
