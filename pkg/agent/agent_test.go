@@ -170,6 +170,16 @@ func TestAnnouncesWhatHolds(t *testing.T) {
 	same0(t, m.take(), "announce [10.0.0.1]", "stakes [take 10.0.0.1 take 10.0.0.2]")
 }
 
+// What is only listened for need not be in the kernel.
+func TestListensWithoutAddress(t *testing.T) {
+	p := wanted("10.0.0.1", "10.0.0.2")
+	p.Addresses = p.Addresses[:1]
+	p.Announcements[1].Listen = true
+	m := &machine{world: known(), plan: p}
+	newAgent(m, nil).pass(t.Context())
+	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1 10.0.0.2]", "stakes [take 10.0.0.1 take 10.0.0.2]")
+}
+
 // A claim is not let go of while an address stands on it.
 func TestStandsOnItsClaim(t *testing.T) {
 	m := &machine{world: known(), plan: wanted("10.0.0.1"), stuck: true}

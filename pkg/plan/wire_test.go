@@ -448,3 +448,21 @@ func TestOneWitness(t *testing.T) {
 		t.Errorf("the work is not shared: %v", count)
 	}
 }
+
+// A node that can't reach the API server lets go of what another announces, and goes
+// on listening: else it would soon know no more why it had let go, and take it back.
+func TestOutdoneListens(t *testing.T) {
+	const mac = "02:00:00:00:00:02"
+	w := held(world(svc("web", "10.77.0.50")), "web", "n1")
+	w.Members[1].Info.Links[0].MAC = mac
+	w.Tenure.Blind = w.Now.Add(-10 * time.Second)
+	w.Heard[addr("10.77.0.50")] = vip.Sound{MAC: mac, Link: "eth0", At: w.Now}
+	p := Make(rules(), w)
+	if len(p.Addresses) > 0 {
+		t.Errorf("%v is bound", p.Addresses)
+	}
+	want := []vip.Announcement{{Addr: addr("10.77.0.50"), Link: "eth0", Listen: true}}
+	if !slices.Equal(p.Announcements, want) {
+		t.Errorf("announcements %v, want %v", p.Announcements, want)
+	}
+}

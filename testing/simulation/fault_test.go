@@ -71,6 +71,11 @@ func (n *node) refit() {
 		}
 		f.Cut, f.Deaf, f.Lose = n.has(cut) || !c.away.IsZero(), n.has(deaf), n.has(lose)
 	})
+	if n.way.Faults() != leasetest.Well {
+		n.renews = time.Time{}
+	} else if n.renews.IsZero() {
+		n.renews = n.changed
+	}
 }
 
 // fault makes something go wrong, or right again.

@@ -283,6 +283,16 @@ func (c *cluster) deafens(n *node) bool {
 	return n.mute || len(c.nodes) < 10 && slices.ContainsFunc(c.nodes, func(o *node) bool { return o.mute })
 }
 
+// reaches is how many nodes n can see, itself included, or could until a moment ago.
+func (n *node) reaches() (count int) {
+	for _, o := range n.c.nodes {
+		if o == n || time.Since(o.changed) < 1500*time.Millisecond || o.proc != nil && o.cable && o.side == n.side {
+			count++
+		}
+	}
+	return count
+}
+
 // agreed is called when n has agreed with others to move VIPs without the API
 // server: they must be half of the crew, at the least.
 func (n *node) agreed() {
@@ -291,13 +301,26 @@ func (n *node) agreed() {
 		return
 	}
 	c.tally["agreements"]++
-	reach := 0
-	for _, o := range c.nodes {
-		if o == n || time.Since(o.changed) < 1500*time.Millisecond || o.proc != nil && o.cable && o.side == n.side && !o.mute {
-			reach++
+	if reach := n.reaches(); 2*reach < len(c.crew) {
+		c.breaks(netip.Addr{}, []*node{n}, "%s is one of %d of a crew of %d or more, and moves VIPs without the API server", n.name, reach, len(c.crew))
+	}
+}
+
+// judged is called when n voids the claims of a node that is gone from the wire: it must
+// see half of those that renew, at the least. Who hears of renewals late does not know
+// how many those are.
+func (n *node) judged() {
+	const long = 20 * time.Second
+	if n.renews.IsZero() || time.Since(n.renews) < long || time.Since(n.changed) < 1500*time.Millisecond {
+		return
+	}
+	renew := 0
+	for _, o := range n.c.nodes {
+		if !o.renews.IsZero() && time.Since(o.renews) > long {
+			renew++
 		}
 	}
-	if 2*reach < len(c.crew) {
-		c.breaks(netip.Addr{}, []*node{n}, "%s is one of %d of a crew of %d or more, and moves VIPs without the API server", n.name, reach, len(c.crew))
+	if reach := n.reaches(); 2*reach < renew {
+		n.c.breaks(netip.Addr{}, []*node{n}, "%s sees %d of the %d nodes or more that renew, and judges another", n.name, reach, renew)
 	}
 }

@@ -87,6 +87,7 @@ type node struct {
 	ill     map[ailment]int          // of its falls, which one that is
 	slow    leasetest.Faults
 	changed time.Time // when something about it went wrong or right last
+	renews  time.Time // since when its process has had nothing in the way of its renewals and its watch; or zero
 	down    bool      // it is being restarted
 	fell    int       // how often something went wrong with it
 }
@@ -289,7 +290,7 @@ func (n *node) start() {
 		group.Wait()
 		n.c.mu.Lock()
 		if n.proc == p {
-			n.proc, n.changed = nil, time.Now()
+			n.proc, n.changed, n.renews = nil, time.Now(), time.Time{}
 		}
 		n.c.mu.Unlock()
 		n.c.wire.change(n)
@@ -312,7 +313,7 @@ func (n *node) halt() {
 func (n *node) kill(power bool) {
 	n.c.mu.Lock()
 	p := n.proc
-	n.proc, n.changed = nil, time.Now()
+	n.proc, n.changed, n.renews = nil, time.Now(), time.Time{}
 	if power {
 		n.expire(time.Time{})
 	}
@@ -396,6 +397,9 @@ func (d diary) Handle(_ context.Context, r slog.Record) error {
 	d.n.c.note(d.n, netip.Addr{}, "%s", b.String())
 	if strings.Contains(r.Message, "have agreed on who takes its VIPs") {
 		d.n.agreed()
+	}
+	if strings.Contains(b.String(), "why=it is gone from the wire") {
+		d.n.judged()
 	}
 	return nil
 }

@@ -32,6 +32,7 @@ type Server struct {
 	first   int           // events before this one are forgotten; events[0] is this one
 	news    chan struct{} // closed when there is another event
 	writes  int
+	refused int
 	trace   []string
 	last    map[vip.Key]string // of each Lease in trace
 }
@@ -94,6 +95,7 @@ func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	case have == nil && l.ResourceVersion != "":
 		return nil, apierrors.NewNotFound(leases, l.Name)
 	case have != nil && have.ResourceVersion != l.ResourceVersion:
+		s.refused++
 		return nil, apierrors.NewConflict(leases, l.Name, errors.New("the object has been modified"))
 	}
 	s.version++
@@ -144,6 +146,13 @@ func (s *Server) Count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.writes
+}
+
+// Refused is how many writes another one came before.
+func (s *Server) Refused() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refused
 }
 
 // String is the leases as a person reads them.

@@ -1,0 +1,141 @@
+package lease
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// agents does for a few nodes what their agents do: n2 wants the Service a, and the
+// others leave it to n2.
+func agents(t *testing.T, d time.Duration, n2 *node, others ...*node) {
+	for began := time.Now(); time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
+		n2.want("a")
+		for _, n := range others {
+			n.world()
+			n.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Watch, Expect: "n2"}})
+		}
+	}
+}
+
+// The API server is back for some nodes before it is for the owner, whose renewal
+// hangs: nothing moves, unless it stays away from the owner.
+func TestBackForSome(t *testing.T) {
+	for _, stays := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, s := newAir(), leasetest.NewServer()
+			n1, n2, n3 := three(t, a, s)
+			before := s.At(lk("a")).ResourceVersion
+			cutAll(n1, n2, n3)
+			time.Sleep(time.Minute)
+			mendAll(n2, n3)
+			for range 60 {
+				time.Sleep(100 * time.Millisecond)
+				if !n1.serves("a") {
+					t.Fatalf("n1 let go as soon as others had renewed\n%s", s)
+				}
+			}
+			if stays {
+				never(t, t.Context(), "a", newCrew(n1, n2, n3))
+				awaits(t, n2, "a", 15*time.Second)
+				return
+			}
+			mendAll(n1)
+			time.Sleep(20 * time.Second)
+			if got := s.At(lk("a")).ResourceVersion; got != before {
+				t.Errorf("the VIP lease was written\n%s", s)
+			}
+		})
+	}
+}
+
+// Of many nodes that see another yield, one fences it.
+func TestOneFences(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, _ := three(t, a, s)
+		for _, name := range []string{"n4", "n5", "n6", "n7", "n8"} {
+			a.join(t, s, name)
+		}
+		time.Sleep(5 * time.Second)
+		before := s.Refused()
+		n1.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+		awaits(t, n2, "a", time.Minute)
+		time.Sleep(time.Second)
+		if n := s.Refused() - before; n > 0 {
+			t.Errorf("%d writes came too late", n)
+		}
+	})
+}
+
+// A VIP was moved without the API server, and the node that had it comes back before
+// that is written: it begins a new epoch, and the VIP stays where it is.
+func TestMovedStaysMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		cutAll(n1, n2, n3)
+		time.Sleep(time.Minute)
+		n1.kill()
+		a.split(vip.Dead, "n1")
+		agents(t, time.Second, n2, n3)
+		if !n2.serves("a") {
+			t.Fatal("n2 does not serve")
+		}
+		mendAll(n2, n3)
+		again := a.join(t, s, "n1")
+		agents(t, 10*time.Second, n2, n3, again)
+		if again.serves("a") || !n2.serves("a") {
+			t.Errorf("n1 serves %v, n2 serves %v; want n2", again.serves("a"), n2.serves("a"))
+		}
+		if got := holder(s.At(lk("a"))); got != "n2" {
+			t.Errorf("the lease names %q, want n2\n%s", got, s)
+		}
+	})
+}
+
+// What was moved without the API server and can't be written down once it is back is let go of.
+func TestMovedLapses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		cutAll(n1, n2, n3)
+		time.Sleep(time.Minute)
+		n1.kill()
+		a.split(vip.Dead, "n1")
+		agents(t, time.Second, n2, n3)
+		if !n2.serves("a") {
+			t.Fatal("n2 does not serve")
+		}
+		n2.way.Set(func(f *leasetest.Faults) { f.Deaf = true }) // and so does not see what n1 becomes
+		mendAll(n2, n3)
+		again := a.join(t, s, "n1")
+		agents(t, deadline+6*time.Second, n2, n3, again)
+		if n2.serves("a") {
+			t.Errorf("n2 goes on without a claim\n%s", s)
+		}
+	})
+}
+
+// A node whose watch is stuck sees nobody renew. It is no crew of itself alone, of
+// which it would be most.
+func TestStuckWatchIsNoCrew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		n2.way.Set(func(f *leasetest.Faults) { f.Deaf = true })
+		time.Sleep(2 * duration)
+		cutAll(n1, n2, n3)
+		time.Sleep(10 * time.Second)
+		n2.mu.Lock()
+		defer n2.mu.Unlock()
+		for _, node := range []string{"n1", "n2", "n3"} {
+			if n2.bide.crew[node] == 0 {
+				t.Errorf("%s is none of the crew: %v", node, n2.bide.crew)
+			}
+		}
+	})
+}
