@@ -67,7 +67,7 @@ func TestNothingMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 9))
 		c := newCluster(t, size{nodes: 20, services: 100, skew: 0.05})
-		c.wire = newWire(c, r)
+		c.wire = newWire(c, rand.New(rand.NewPCG(1, 10)))
 		c.run(r, 1, func(r *rand.Rand, _ *node) {
 			for range 5 {
 				time.Sleep(time.Minute + time.Duration(r.IntN(5000))*time.Millisecond)
