@@ -224,6 +224,9 @@ func (c *cluster) look(a netip.Addr) {
 	for side := range 2 {
 		w := where{a, side}
 		who := c.answers(a, side)
+		if c.gapless && len(who) == 0 && side == 0 {
+			c.breaks(a, c.nodes, "nobody answers for %s", a)
+		}
 		if len(who) < 2 {
 			delete(c.since, w)
 			continue

@@ -86,6 +86,41 @@ func TestNothingMoves(t *testing.T) {
 	})
 }
 
+// TestNoGap: while all nodes but one are well, a VIP of a node that stops in good order is
+// never unanswered, and one of a node that is cut from the API server moves before
+// its renew deadline.
+func TestNoGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, size{nodes: 5, services: 40})
+		c.wire = newWire(c, rand.New(rand.NewPCG(1, 11)))
+		r := rand.New(rand.NewPCG(1, 12))
+		c.run(r, 1, func(*rand.Rand, *node) {
+			for _, n := range c.nodes {
+				c.always(true)
+				n.halt()
+				c.always(false)
+				n.start()
+				time.Sleep(10 * time.Second)
+			}
+			n := c.nodes[r.IntN(len(c.nodes))]
+			n.toggle(cut)
+			time.Sleep(9 * time.Second)
+			c.mu.Lock()
+			for a := range n.kernel {
+				c.breaks(a, c.nodes, "%s has been cut from the API server for 9 s and still has %s", n.name, a)
+			}
+			c.mu.Unlock()
+		})
+	})
+}
+
+// always says whether each VIP must be answered at any time from now on.
+func (c *cluster) always(must bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gapless = must
+}
+
 // binds is how many addresses have been bound so far.
 func (c *cluster) binds() int {
 	c.mu.Lock()

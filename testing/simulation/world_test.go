@@ -46,6 +46,7 @@ type cluster struct {
 	since    map[where]time.Time // when two began to answer
 	story    []line
 	broken   bool // an invariant
+	gapless  bool // each VIP must be answered
 	tally    map[string]int
 
 	away   time.Time       // since when the API server is away for all; zero: it is not
