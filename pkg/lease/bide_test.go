@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,6 +137,36 @@ func TestStuckWatchIsNoCrew(t *testing.T) {
 			if n2.bide.crew[node] == 0 {
 				t.Errorf("%s is none of the crew: %v", node, n2.bide.crew)
 			}
+		}
+	})
+}
+
+// A node that comes back among the others meets them one by one, and judges none that
+// it has not met yet.
+func TestMeetsOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		three(t, a, s)
+		a.join(t, s, "n4")
+		a.join(t, s, "n0") // first in turn
+		time.Sleep(5 * time.Second)
+		for _, node := range []string{"n1", "n2", "n3", "n4"} {
+			a.look("n0", node, vip.Dead)
+		}
+		time.Sleep(time.Second)
+		epochs := func() (all []int64) {
+			for _, node := range []string{"n1", "n2", "n3", "n4"} {
+				all = append(all, transitions(s.At(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})))
+			}
+			return all
+		}
+		before := epochs()
+		for _, node := range []string{"n1", "n2", "n3", "n4"} {
+			a.look("n0", node, vip.Alive)
+			time.Sleep(400 * time.Millisecond)
+		}
+		if after := epochs(); !slices.Equal(after, before) {
+			t.Errorf("the nodes were in epochs %v, and are in %v", before, after)
 		}
 	})
 }

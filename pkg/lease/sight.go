@@ -83,7 +83,9 @@ func (l *Leases) gauge(now time.Time) {
 	if 2*seen == known {
 		anchor = l.anchor() // two halves: that which has the gateway is the better one
 	}
-	l.quorum = 2*seen > known || 2*seen == known && anchor == vip.Alive
+	if l.quorum = 2*seen > known || 2*seen == known && anchor == vip.Alive; !l.quorum {
+		l.noQuorum = now
+	}
 	switch cut := 2*seen < known || 2*seen == known && anchor == vip.Dead; {
 	case cut && !l.lacks(now):
 		if !l.alone {
@@ -109,7 +111,8 @@ func (l *Leases) overdue(node string, p *peer, now time.Time) string {
 	order := func() time.Duration { return time.Duration(l.turn(node, now)) } // it looks at all nodes
 	since := later(p.changed, l.own.unbroken)                                 // a node gets its whole time again once this one can see its renewals
 	switch {
-	case p.dead() && l.quorum && now.Sub(p.sight.Since) >= order()*quickTurn:
+	// Who comes back among the others meets them one by one: those that it has not met yet still look gone.
+	case p.dead() && l.quorum && now.Sub(l.noQuorum) > company && now.Sub(p.sight.Since) >= order()*quickTurn:
 		return "it is gone from the wire"
 	case !p.yields.IsZero() && p.silent(now, l.o.RetryPeriod) && now.Sub(p.yields) >= order()*quickTurn:
 		return "it says that it can't renew its lease and holds nothing"

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -286,16 +287,6 @@ func (c *cluster) deafens(n *node) bool {
 	return n.mute || len(c.nodes) < 10 && slices.ContainsFunc(c.nodes, func(o *node) bool { return o.mute })
 }
 
-// reaches is how many nodes n can see, itself included, or could until a moment ago.
-func (n *node) reaches() (count int) {
-	for _, o := range n.c.nodes {
-		if o == n || time.Since(o.changed) < 1500*time.Millisecond || o.proc != nil && o.cable && o.side == n.side {
-			count++
-		}
-	}
-	return count
-}
-
 // agreed is called when n has agreed with others to move VIPs without the API
 // server: they must be half of the crew, at the least.
 func (n *node) agreed() {
@@ -304,26 +295,41 @@ func (n *node) agreed() {
 		return
 	}
 	c.tally["agreements"]++
-	if reach := n.reaches(); 2*reach < len(c.crew) {
+	reach := 0
+	for _, o := range c.nodes {
+		if o == n || time.Since(o.changed) < 1500*time.Millisecond || o.proc != nil && o.cable && o.side == n.side && !o.mute {
+			reach++
+		}
+	}
+	if 2*reach < len(c.crew) {
 		c.breaks(netip.Addr{}, []*node{n}, "%s is one of %d of a crew of %d or more, and moves VIPs without the API server", n.name, reach, len(c.crew))
 	}
 }
 
-// judged is called when n voids the claims of a node that is gone from the wire: it must
-// see half of those that renew, at the least. Who hears of renewals late does not know
-// how many those are.
-func (n *node) judged() {
-	const long = 20 * time.Second
-	if n.renews.IsZero() || time.Since(n.renews) < long || time.Since(n.changed) < 1500*time.Millisecond {
+// judged is called when n voids the claims of a node that is gone from the wire: of those
+// that renew, and that it has met since they began to, it must see half, at the
+// least. Who hears of renewals late does not know how many those are.
+func (n *node) judged(sights map[*node]vip.Sight) {
+	if !n.reliable() {
 		return
 	}
-	renew := 0
-	for _, o := range n.c.nodes {
-		if !o.renews.IsZero() && time.Since(o.renews) > long {
-			renew++
+	renew, seen := 1, 1
+	for o, s := range sights {
+		if l := n.c.api.At(vip.Key{Namespace: "kube-system", Name: lease.NodePrefix + o.name}); !o.reliable() || l == nil ||
+			l.Annotations[lease.FencedAnnotation] != "" || time.Since(l.Spec.AcquireTime.Time) < time.Second || s.Card.Epoch < int64(*l.Spec.LeaseTransitions) {
+			continue
+		}
+		renew++
+		if s.State == vip.Alive || s.State == vip.Mute {
+			seen++
 		}
 	}
-	if reach := n.reaches(); 2*reach < renew {
-		n.c.breaks(netip.Addr{}, []*node{n}, "%s sees %d of the %d nodes or more that renew, and judges another", n.name, reach, renew)
+	if 2*seen < renew {
+		n.c.breaks(netip.Addr{}, []*node{n}, "%s sees %d of the %d nodes that renew, and judges another", n.name, seen, renew)
 	}
+}
+
+// reliable reports whether nothing has been in the way of n's renewals, and of what it hears, for long.
+func (n *node) reliable() bool {
+	return !n.renews.IsZero() && time.Since(n.renews) > 20*time.Second
 }

@@ -67,6 +67,22 @@ func (w *wire) sights(n *node) func() map[string]vip.Sight {
 	}
 }
 
+// looks is how the others look to n.
+func (w *wire) looks(n *node) map[*node]vip.Sight {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	looks := map[*node]vip.Sight{}
+	for i, o := range w.c.nodes {
+		if o != n {
+			looks[o] = w.seen[n.id][i].Sight
+		}
+	}
+	return looks
+}
+
 // anchor is what lease.Options.Anchor wants: the gateway is on side 0.
 func (w *wire) anchor(n *node) func() vip.Seen {
 	if w == nil {

@@ -392,6 +392,7 @@ func (d diary) Handle(_ context.Context, r slog.Record) error {
 		fmt.Fprintf(&b, " %s", a)
 	}
 	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %s", a); return true })
+	sights := d.n.c.wire.looks(d.n) // before the lock
 	d.n.c.mu.Lock()
 	defer d.n.c.mu.Unlock()
 	d.n.c.tally[r.Message]++
@@ -400,7 +401,7 @@ func (d diary) Handle(_ context.Context, r slog.Record) error {
 		d.n.agreed()
 	}
 	if strings.Contains(b.String(), "why=it is gone from the wire") {
-		d.n.judged()
+		d.n.judged(sights)
 	}
 	return nil
 }
