@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
@@ -45,7 +46,7 @@ func newClient(c *rest.Config) (kubernetes.Interface, func(), error) {
 		return nil, nil, err
 	}
 	client, err := kubernetes.NewForConfigAndClient(c, hc)
-	return client, hc.CloseIdleConnections, err
+	return client, func() { utilnet.CloseIdleConnectionsFor(hc.Transport) }, err // what client-go wraps around it does not pass that on
 }
 
 // Client is the admin's client, from this process into the lab, with no rate limit.
