@@ -15,6 +15,8 @@ import (
 func gather(t *testing.T, node string) {
 	t.Helper()
 	settled(t)
+	// kubeadm's label, which a Node that registers again has lost, is not what this is about.
+	kubectl(t, "label", "nodes", "--all", "node.kubernetes.io/exclude-from-external-load-balancers-")
 	const mark = "heraldvip.io/drain"
 	for _, n := range cluster.Nodes() {
 		if n != node {
