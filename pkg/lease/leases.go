@@ -81,8 +81,7 @@ type Leases struct {
 	running            int // requests on VIP leases under way
 
 	wired     bool      // the others can be seen on the wire
-	quorum    bool      // this node sees so many of them that it may judge the rest
-	noQuorum  time.Time // when it saw too few last
+	unsure    time.Time // when it last saw too few of them to judge the rest
 	alone     bool      // it sees so few of them that it may not carry VIPs
 	aloneLast time.Time
 	bide      bide
