@@ -306,26 +306,27 @@ func (n *node) agreed() {
 	}
 }
 
-// judged is called when n voids the claims of a node that is gone from the wire: of those
-// that renew, and that it has met since they began to, it must see half, at the
-// least. Who hears of renewals late does not know how many those are.
+// judged is called when n voids the claims of a node that is gone from the wire: it must
+// see as many as it has lost of those that certainly renew, and that it has met since they
+// began to. Who hears of renewals late does not know how many those are.
 func (n *node) judged(sights map[*node]vip.Sight) {
 	if !n.reliable() {
 		return
 	}
-	renew, seen := 1, 1
+	seen, gone := 1, 0
 	for o, s := range sights {
-		if l := n.c.api.At(vip.Key{Namespace: "kube-system", Name: lease.NodePrefix + o.name}); !o.reliable() || l == nil ||
-			l.Annotations[lease.FencedAnnotation] != "" || time.Since(l.Spec.AcquireTime.Time) < time.Second || s.Card.Epoch < int64(*l.Spec.LeaseTransitions) {
-			continue
-		}
-		renew++
 		if s.State == vip.Alive || s.State == vip.Mute {
 			seen++
+			continue
+		}
+		l := n.c.api.At(vip.Key{Namespace: "kube-system", Name: lease.NodePrefix + o.name})
+		if s.State == vip.Dead && o.reliable() && l != nil && l.Annotations[lease.FencedAnnotation] == "" &&
+			time.Since(l.Spec.AcquireTime.Time) > time.Second && s.Card.Epoch >= int64(*l.Spec.LeaseTransitions) {
+			gone++
 		}
 	}
-	if 2*seen < renew {
-		n.c.breaks(netip.Addr{}, []*node{n}, "%s sees %d of the %d nodes that renew, and judges another", n.name, seen, renew)
+	if seen < gone {
+		n.c.breaks(netip.Addr{}, []*node{n}, "%s sees %d nodes, has lost sight of %d that renew, and judges them", n.name, seen, gone)
 	}
 }
 
