@@ -81,7 +81,8 @@ type Leases struct {
 	running            int // requests on VIP leases under way
 
 	wired     bool      // the others can be seen on the wire
-	unsure    time.Time // when it last saw too few of them to judge the rest
+	quorum    bool      // this node sees so many of them that it may judge the rest
+	cut       time.Time // when it last was cut off from most of them
 	alone     bool      // it sees so few of them that it may not carry VIPs
 	aloneLast time.Time
 	bide      bide

@@ -83,10 +83,12 @@ func (l *Leases) gauge(now time.Time) {
 	if 2*seen == known {
 		anchor = l.anchor() // two halves: that which has the gateway is the better one
 	}
-	if most := 2*seen > known || 2*seen == known && anchor == vip.Alive; !most {
-		l.unsure = now
+	l.quorum = 2*seen > known || 2*seen == known && anchor == vip.Alive
+	cut := 2*seen < known || 2*seen == known && anchor == vip.Dead
+	if cut {
+		l.cut = now
 	}
-	switch cut := 2*seen < known || 2*seen == known && anchor == vip.Dead; {
+	switch {
 	case cut && !l.lacks(now):
 		if !l.alone {
 			l.o.Log.Warn("this node reaches too few other nodes on the VIPs' link, though its link is up; it carries no VIP until it does", "reached", seen-1, "of", known-1)
@@ -112,7 +114,7 @@ func (l *Leases) overdue(node string, p *peer, now time.Time) string {
 	since := later(p.changed, l.own.unbroken)                                 // a node gets its whole time again once this one can see its renewals
 	switch {
 	// Who comes back among the others meets them one by one: those that it has not met yet still look gone.
-	case p.dead() && now.Sub(l.unsure) > company && now.Sub(p.sight.Since) >= order()*quickTurn:
+	case p.dead() && l.quorum && now.Sub(l.cut) > company && now.Sub(p.sight.Since) >= order()*quickTurn:
 		return "it is gone from the wire"
 	case !p.yields.IsZero() && p.silent(now, l.o.RetryPeriod) && now.Sub(p.yields) >= order()*quickTurn:
 		return "it says that it can't renew its lease and holds nothing"

@@ -170,6 +170,33 @@ func TestGoneFromTheWire(t *testing.T) {
 	})
 }
 
+// Of two nodes the one that is left asks the gateway, which takes it a moment, and
+// then waits no longer.
+func TestGoneOfTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		n1, n2 := a.join(t, s, "n1"), a.join(t, s, "n2")
+		time.Sleep(time.Second)
+		n1.want("a")
+		time.Sleep(time.Second)
+		n2.want("a")
+		time.Sleep(5 * time.Second)
+		n1.kill()
+		a.split(vip.Dead, "n1")
+		time.Sleep(200 * time.Millisecond)
+		if n2.serves("a") {
+			t.Error("taken over before the gateway has answered")
+		}
+		a.mu.Lock()
+		a.gateway["n2"] = vip.Alive
+		a.mu.Unlock()
+		n2.Wake()
+		if took := awaits(t, n2, "a", time.Minute); took > 100*time.Millisecond {
+			t.Errorf("taken over %v after the gateway has answered, want two writes", took)
+		}
+	})
+}
+
 // With the node died the leader of etcd: what is asked until there is another is never answered.
 func TestGoneWithTheLeader(t *testing.T) {
 	const election = 1500 * time.Millisecond
