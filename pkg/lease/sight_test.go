@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -99,7 +100,7 @@ func (a *air) tell(name string, c vip.Card) {
 func (a *air) look(from, to string, state vip.Seen) {
 	a.mu.Lock()
 	s := a.seen[[2]string{from, to}]
-	s.State, s.Since = state, time.Now()
+	s.State, s.Since, s.Late = state, time.Now(), false
 	if state == vip.Alive {
 		s.Card = a.cards[to]
 	}
@@ -107,6 +108,15 @@ func (a *air) look(from, to string, state vip.Seen) {
 	n := a.nodes[from]
 	a.mu.Unlock()
 	n.Wake()
+}
+
+// late makes one node late to another until it looks otherwise.
+func (a *air) late(from, to string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.seen[[2]string{from, to}]
+	s.Late = true
+	a.seen[[2]string{from, to}] = s
 }
 
 // split makes each node of one side look so to each of the other, and the other way round.
@@ -166,6 +176,37 @@ func TestGoneFromTheWire(t *testing.T) {
 		}
 		if writes := s.Count() - before; writes > 2+3 { // a fence, a claim, and maybe a renewal of each node
 			t.Errorf("%d writes for one VIP", writes)
+		}
+	})
+}
+
+// A node that falls off the LAN sees the others go one by one. It judges none of
+// them: those that still look alive are late.
+func TestFallsOffTheLAN(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newAir(), leasetest.NewServer()
+		three(t, a, s)
+		a.join(t, s, "n0")                               // first in turn
+		time.Sleep(5*time.Second + 300*time.Millisecond) // not when they renew
+		epochs := func() (all []int64) {
+			for _, node := range []string{"n1", "n2", "n3"} {
+				x := s.At(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})
+				all = append(all, transitions(x), fencedAt(x))
+			}
+			return all
+		}
+		before := epochs()
+		others := []string{"n1", "n2", "n3"}
+		for _, node := range others {
+			a.late("n0", node)
+		}
+		for _, node := range others {
+			a.look("n0", node, vip.Dead)
+			time.Sleep(50 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Second)
+		if after := epochs(); !slices.Equal(after, before) {
+			t.Errorf("epochs, and those that are over, were %v, and are %v", before, after)
 		}
 	})
 }

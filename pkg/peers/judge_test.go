@@ -72,6 +72,30 @@ func TestSilenceAloneIsNoDeath(t *testing.T) {
 	r.want(vip.Mute)
 }
 
+func TestLate(t *testing.T) {
+	r := newRig(t)
+	late := func() bool { return r.sights(r.now)["n1"].Late }
+	r.hear(bootID{1})
+	r.pass(2*minPeriod, nil)
+	if late() {
+		t.Error("late after two periods")
+	}
+	r.pass(tick, nil)
+	if !late() {
+		t.Error("not late after more than two periods")
+	}
+	r.hear(bootID{1})
+	if late() {
+		t.Error("late, though it was heard")
+	}
+	r.ask(outcome{refused: true}, tick)
+	r.pass(3*minPeriod, nil)
+	r.ask(outcome{refused: true}, tick)
+	if r.want(vip.Dead); late() {
+		t.Error("late when it is dead")
+	}
+}
+
 func TestOutcomes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		found outcome

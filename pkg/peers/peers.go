@@ -117,7 +117,7 @@ func (p *Peers) Tell(c vip.Card) {
 func (p *Peers) Sights() map[string]vip.Sight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.table.sights()
+	return p.table.sights(time.Now())
 }
 
 // Why is why another node looks as it does, in words for a person; "" if there

@@ -261,10 +261,10 @@ func (t *table) unreadable(addr netip.Addr, now time.Time) {
 }
 
 // sights is how all others look.
-func (t *table) sights() map[string]vip.Sight {
+func (t *table) sights(now time.Time) map[string]vip.Sight {
 	all := make(map[string]vip.Sight, len(t.peers))
 	for name, p := range t.peers {
-		all[name] = vip.Sight{State: p.state, Since: p.since, Card: p.card}
+		all[name] = vip.Sight{State: p.state, Since: p.since, Card: p.card, Late: p.state == vip.Alive && now.Sub(p.heard) > 2*p.period}
 	}
 	return all
 }

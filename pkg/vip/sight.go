@@ -22,6 +22,10 @@ type Sight struct {
 	State Seen
 	Since time.Time // since when
 	Card  Card      // what it told last
+	// Late: it looks alive, and should have been heard again by now. Should this node be
+	// the one that has fallen off the link, it sees the others die one by one, and the
+	// last of them look alive until then.
+	Late bool
 }
 
 // Seen is how a node looks from another.

@@ -25,8 +25,12 @@ type wire struct {
 type glimpse struct {
 	vip.Sight
 	next  vip.Seen
+	late  time.Time // from when on it is late, if it is not to look alive
 	round int
 }
+
+// late is two periods of pkg/peers.
+const late = 200 * time.Millisecond
 
 // A mail changes what one node sees. It reports whether that is another now.
 type mail struct {
@@ -60,7 +64,9 @@ func (w *wire) sights(n *node) func() map[string]vip.Sight {
 		all := make(map[string]vip.Sight, len(w.c.nodes))
 		for i, o := range w.c.nodes {
 			if o != n {
-				all[o.name] = w.seen[n.id][i].Sight
+				g := w.seen[n.id][i] // a copy
+				g.Late = g.State == vip.Alive && g.next != vip.Alive && !time.Now().Before(g.late)
+				all[o.name] = g.Sight
 			}
 		}
 		return all
@@ -216,7 +222,7 @@ func (w *wire) turns(n, o *node) {
 	if t == g.next {
 		return
 	}
-	g.next = t
+	g.next, g.late = t, time.Now().Add(late)
 	g.round++
 	round, after := g.round, w.between(250, 600)
 	if t == vip.Alive {
