@@ -42,12 +42,25 @@ func (s *dhcpServer) run() {
 	s.running = s.start()
 }
 
+// settled is what is in a file that nobody is writing: dnsmasq empties its file each time
+// before it writes it anew.
+func settled(path string) string {
+	for before := ""; ; {
+		b, _ := os.ReadFile(path)
+		if now := string(b) + "."; now == before {
+			return string(b)
+		} else {
+			before = now
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
 // leases is the addresses that are leased at present, and to which host name.
 func (s *dhcpServer) leases() map[string]string {
 	now := map[string]string{}
 	for _, name := range strings.Split(s.file, " ") {
-		b, _ := os.ReadFile(filepath.Join(s.dir, name))
-		for line := range strings.Lines(string(b)) {
+		for line := range strings.Lines(settled(filepath.Join(s.dir, name))) {
 			if f := strings.Fields(line); strings.HasPrefix(name, "dnsmasq") && len(f) >= 5 && f[0] != "duid" {
 				now[f[2]] = f[3]
 				continue

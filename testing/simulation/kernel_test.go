@@ -228,16 +228,25 @@ func (c *cluster) look(a netip.Addr) {
 		if c.gapless && len(who) == 0 && side == 0 {
 			c.breaks(a, c.nodes, "nobody answers for %s", a)
 		}
-		if len(who) < 2 {
-			delete(c.since, w)
-			continue
-		}
 		now := time.Now()
-		since, two := c.since[w]
-		if !two {
-			c.since[w] = now
+		began := c.began[w]
+		if began == nil {
+			began = map[*node]time.Time{}
+			c.began[w] = began
+		}
+		maps.DeleteFunc(began, func(n *node, _ time.Time) bool { return !slices.Contains(who, n) })
+		for _, n := range who {
+			if began[n].IsZero() {
+				began[n] = now
+			}
+		}
+		delete(c.double, w)
+		if len(who) < 2 {
 			continue
 		}
+		c.double[w] = true
+		// Since the second of them does: of two hand-overs in a row each has its own time.
+		since := slices.SortedFunc(maps.Values(began), time.Time.Compare)[1]
 		limit := time.Duration(0)
 		names := []string{}
 		for _, n := range who {
@@ -254,7 +263,7 @@ func (c *cluster) look(a netip.Addr) {
 func (c *cluster) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.mu.Lock()
-		for w := range c.since {
+		for w := range maps.Clone(c.double) {
 			c.look(w.addr)
 		}
 		c.mu.Unlock()

@@ -43,7 +43,8 @@ type cluster struct {
 	created  bool          // the services are there
 	carriers map[netip.Addr][]*node
 	hearers  map[netip.Addr][]*node
-	since    map[where]time.Time // when two began to answer
+	began    map[where]map[*node]time.Time // who answers, and since when
+	double   map[where]bool                // where two do
 	story    []line
 	broken   bool // an invariant
 	gapless  bool // each VIP must be answered
@@ -109,7 +110,7 @@ func newCluster(t *testing.T, s size) *cluster {
 		t: t, size: s, api: leasetest.NewServer(),
 		rules: plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, Mode: vip.ModeVIP},
 		index: map[vip.Key]int{}, carriers: map[netip.Addr][]*node{}, hearers: map[netip.Addr][]*node{},
-		since: map[where]time.Time{}, tally: map[string]int{}, active: map[ailment]int{},
+		began: map[where]map[*node]time.Time{}, double: map[where]bool{}, tally: map[string]int{}, active: map[ailment]int{},
 	}
 	for i := range s.services {
 		name := fmt.Sprintf("s%04d", i)
