@@ -47,11 +47,11 @@ func (s *dhcpServer) run() {
 func settled(path string) string {
 	for before := ""; ; {
 		b, _ := os.ReadFile(path)
-		if now := string(b) + "."; now == before {
+		now := string(b) + "."
+		if now == before {
 			return string(b)
-		} else {
-			before = now
 		}
+		before = now
 		time.Sleep(20 * time.Millisecond)
 	}
 }
