@@ -77,7 +77,7 @@ func (l *Leases) yield() time.Duration {
 func (l *Leases) enlist() {
 	crew := map[string]int64{l.o.Node: l.own.epoch}
 	for node, p := range l.peers {
-		if p.lease != nil && !p.gone && !p.fenced && !p.released {
+		if p.lives() {
 			crew[node] = p.epoch
 		}
 	}

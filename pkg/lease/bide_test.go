@@ -22,6 +22,28 @@ func agents(t *testing.T, d time.Duration, n2 *node, others ...*node) {
 	}
 }
 
+// ownerDies is n2 and n3 when the API server has been away for a while, and n1, which
+// has the Service a, has just died.
+func ownerDies(t *testing.T, a *air, s *leasetest.Server) (n2, n3 *node) {
+	n1, n2, n3 := three(t, a, s)
+	cutAll(n1, n2, n3)
+	time.Sleep(time.Minute)
+	n1.kill()
+	a.split(vip.Dead, "n1")
+	return n2, n3
+}
+
+// moves is ownerDies, and n2 has taken over.
+func moves(t *testing.T, a *air, s *leasetest.Server) (n2, n3 *node) {
+	t.Helper()
+	n2, n3 = ownerDies(t, a, s)
+	agents(t, time.Second, n2, n3)
+	if !n2.serves("a") || n3.serves("a") {
+		t.Fatalf("n2 serves %v, n3 serves %v; want n2", n2.serves("a"), n3.serves("a"))
+	}
+	return n2, n3
+}
+
 // The API server is back for some nodes before it is for the owner, whose renewal
 // hangs: nothing moves, unless it stays away from the owner.
 func TestBackForSome(t *testing.T) {
@@ -77,15 +99,7 @@ func TestOneFences(t *testing.T) {
 func TestMovedStaysMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		cutAll(n1, n2, n3)
-		time.Sleep(time.Minute)
-		n1.kill()
-		a.split(vip.Dead, "n1")
-		agents(t, time.Second, n2, n3)
-		if !n2.serves("a") {
-			t.Fatal("n2 does not serve")
-		}
+		n2, n3 := moves(t, a, s)
 		mendAll(n2, n3)
 		again := a.join(t, s, "n1")
 		agents(t, 10*time.Second, n2, n3, again)
@@ -102,15 +116,7 @@ func TestMovedStaysMoved(t *testing.T) {
 func TestMovedLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		cutAll(n1, n2, n3)
-		time.Sleep(time.Minute)
-		n1.kill()
-		a.split(vip.Dead, "n1")
-		agents(t, time.Second, n2, n3)
-		if !n2.serves("a") {
-			t.Fatal("n2 does not serve")
-		}
+		n2, n3 := moves(t, a, s)
 		n2.way.Set(func(f *leasetest.Faults) { f.Deaf = true }) // and so does not see what n1 becomes
 		mendAll(n2, n3)
 		again := a.join(t, s, "n1")

@@ -47,6 +47,9 @@ func (p *peer) silent(now time.Time, d time.Duration) bool {
 	return now.Sub(p.changed) >= d
 }
 
+// lives reports whether the node has neither stopped nor been fenced.
+func (p *peer) lives() bool { return p.lease != nil && !p.gone && !p.fenced && !p.released }
+
 // note takes over a version of the node lease. It reports whether anything but
 // the renewal changed.
 func (p *peer) note(l *coordinationv1.Lease, node string, now time.Time) bool {
@@ -122,7 +125,7 @@ func (l *Leases) alive(node string, p *peer, now time.Time) bool {
 
 // renews reports whether p renews its lease.
 func (l *Leases) renews(p *peer, now time.Time) bool {
-	return p.lease != nil && !p.gone && !p.fenced && !p.released && !p.silent(now, l.o.Duration)
+	return p.lives() && !p.silent(now, l.o.Duration)
 }
 
 // members is World.Members.

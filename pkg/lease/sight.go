@@ -67,7 +67,7 @@ func (l *Leases) mute(now time.Time) []string {
 // gauge counts who is on the wire: whether this node may speak for the others,
 // and whether it is cut off from them.
 func (l *Leases) gauge(now time.Time) {
-	known, seen, late := 1, 1, 0
+	known, seen, heard := 1, 1, 1
 	for _, p := range l.peers {
 		if !l.renews(p, now) {
 			continue
@@ -77,8 +77,8 @@ func (l *Leases) gauge(now time.Time) {
 			known++
 		case p.sight.State == vip.Alive, p.sight.State == vip.Mute:
 			known, seen = known+1, seen+1
-			if p.sight.Late {
-				late++
+			if !p.sight.Late {
+				heard++
 			}
 		}
 	}
@@ -86,7 +86,6 @@ func (l *Leases) gauge(now time.Time) {
 	if 2*seen == known {
 		anchor = l.anchor() // two halves: that which has the gateway is the better one
 	}
-	heard := seen - late
 	l.quorum = 2*heard > known || 2*heard == known && anchor == vip.Alive
 	cut := 2*seen < known || 2*seen == known && anchor == vip.Dead
 	if cut {

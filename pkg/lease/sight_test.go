@@ -164,6 +164,24 @@ func three(t *testing.T, a *air, s *leasetest.Server) (n1, n2, n3 *node) {
 	return n1, n2, n3
 }
 
+// two is n1, which has the Service a, and n2, which would take it.
+func two(t *testing.T, a *air, s *leasetest.Server) (n1, n2 *node) {
+	n1, n2 = a.join(t, s, "n1"), a.join(t, s, "n2")
+	time.Sleep(time.Second)
+	n1.want("a")
+	time.Sleep(time.Second)
+	n2.want("a")
+	time.Sleep(5 * time.Second)
+	return n1, n2
+}
+
+// gatewayAnswers has the default gateway answer a node from now on.
+func (a *air) gatewayAnswers(node string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.gateway[node] = vip.Alive
+}
+
 func TestGoneFromTheWire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
@@ -216,21 +234,14 @@ func TestFallsOffTheLAN(t *testing.T) {
 func TestGoneOfTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
-		n1, n2 := a.join(t, s, "n1"), a.join(t, s, "n2")
-		time.Sleep(time.Second)
-		n1.want("a")
-		time.Sleep(time.Second)
-		n2.want("a")
-		time.Sleep(5 * time.Second)
+		n1, n2 := two(t, a, s)
 		n1.kill()
 		a.split(vip.Dead, "n1")
 		time.Sleep(200 * time.Millisecond)
 		if n2.serves("a") {
 			t.Error("taken over before the gateway has answered")
 		}
-		a.mu.Lock()
-		a.gateway["n2"] = vip.Alive
-		a.mu.Unlock()
+		a.gatewayAnswers("n2")
 		n2.Wake()
 		if took := awaits(t, n2, "a", time.Minute); took > 100*time.Millisecond {
 			t.Errorf("taken over %v after the gateway has answered, want two writes", took)
@@ -307,16 +318,9 @@ func TestTwoNodes(t *testing.T) {
 	for _, gateway := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			a, s := newAir(), leasetest.NewServer()
-			n1, n2 := a.join(t, s, "n1"), a.join(t, s, "n2")
-			time.Sleep(time.Second)
-			n1.want("a")
-			time.Sleep(time.Second)
-			n2.want("a")
-			time.Sleep(5 * time.Second)
+			n1, n2 := two(t, a, s)
 			if gateway {
-				a.mu.Lock()
-				a.gateway["n2"] = vip.Alive
-				a.mu.Unlock()
+				a.gatewayAnswers("n2")
 			}
 			n1.kill()
 			a.split(vip.Dead, "n1")
@@ -440,29 +444,13 @@ func TestMinority(t *testing.T) {
 func TestMovesWithoutTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		cutAll(n1, n2, n3)
-		time.Sleep(time.Minute)
-		n1.kill()
-		a.split(vip.Dead, "n1")
-		plan := func() { // what the agent does, again and again
-			for range 20 {
-				n2.want("a")
-				n3.world()
-				n3.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Watch, Expect: "n2"}})
-				time.Sleep(50 * time.Millisecond)
-			}
-		}
-		plan()
-		if !n2.serves("a") || n3.serves("a") {
-			t.Fatalf("n2 serves %v, n3 serves %v; want n2", n2.serves("a"), n3.serves("a"))
-		}
+		n2, n3 := moves(t, a, s)
 		if w := n3.world(); w.Claims[lk("a")].Holder != "n2" {
 			t.Errorf("n3 takes %q for the owner", w.Claims[lk("a")].Holder)
 		}
 		mendAll(n2, n3)
 		for range 10 {
-			plan()
+			agents(t, time.Second, n2, n3)
 			if !n2.serves("a") || n3.serves("a") {
 				t.Fatalf("n2 serves %v, n3 serves %v when the API server is back; want n2\n%s", n2.serves("a"), n3.serves("a"), s)
 			}
@@ -477,11 +465,7 @@ func TestMovesWithoutTheAPIServer(t *testing.T) {
 func TestNoAgreement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		cutAll(n1, n2, n3)
-		time.Sleep(time.Minute)
-		n1.kill()
-		a.split(vip.Dead, "n1")
+		n2, n3 := ownerDies(t, a, s)
 		for range 100 {
 			n2.want("a")
 			n3.want("a")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // A kRig is Interfaces over the real kernel, running.
@@ -347,7 +348,7 @@ func TestKernelLabel(t *testing.T) {
 	p, err := k.read()
 	must(t, err)
 	for link, want := range map[string]string{"eth0": "eth0:herald", "longerlink0": "longerlink0"} {
-		must(t, errors.Join(k.bind([]binding{binding{place: place{p.index[link], addr("10.0.0.9/32", link).Prefix()}, link: link, seconds: 3}})...))
+		must(t, errors.Join(k.bind([]binding{{place: place{p.index[link], addr("10.0.0.9/32", link).Prefix()}, link: link, seconds: 3}})...))
 		l, err := netlink.LinkByName(link)
 		must(t, err)
 		list, err := netlink.AddrList(l, netlink.FAMILY_V4)
@@ -356,7 +357,39 @@ func TestKernelLabel(t *testing.T) {
 			t.Errorf("%s: got %v, want the label %s", link, list, want)
 		}
 	}
-	must(t, errors.Join(k.bind([]binding{binding{place: place{p.index["eth0"], addr("2001:db8::9/128", "eth0").Prefix()}, link: "eth0", seconds: 3}})...))
+	must(t, errors.Join(k.bind([]binding{{place: place{p.index["eth0"], addr("2001:db8::9/128", "eth0").Prefix()}, link: "eth0", seconds: 3}})...))
+}
+
+// Many are asked for at once, and each error is about the one that it belongs to.
+func TestKernelBindsMany(t *testing.T) {
+	hardware(t, "eth0")
+	k, err := openNetlink()
+	must(t, err)
+	p, err := k.read()
+	must(t, err)
+	list := make([]binding, 5)
+	for i := range list {
+		list[i] = binding{place: place{p.index["eth0"], addr(fmt.Sprintf("10.0.0.%d/32", i+1), "eth0").Prefix()}, link: "eth0", seconds: 3}
+	}
+	list[1].place.link, list[4].place.link = 99999, 99999 // in the midst, and the last, which is always answered
+	for range 2 {
+		for i, err := range k.bind(list) {
+			if gone := i == 1 || i == 4; gone != errors.Is(err, unix.ENODEV) || !gone && err != nil {
+				t.Errorf("%s: %v", list[i].prefix, err)
+			}
+		}
+	}
+	if p, err = k.read(); err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range list {
+		if _, there := p.entries[b.place]; there != (i != 1 && i != 4) {
+			t.Errorf("%s is there: %v", b.prefix, there)
+		}
+	}
+	if errs := k.bind(nil); len(errs) != 0 {
+		t.Errorf("%v for nothing", errs)
+	}
 }
 
 // What is to be removed may be gone, and its link, too.

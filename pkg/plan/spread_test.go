@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -189,5 +190,16 @@ func BenchmarkMake(b *testing.B) {
 				Make(c.rules, w)
 			}
 		})
+	}
+}
+
+// All nodes must come to the same, of every version: to what hash/fnv makes of a name.
+func TestHash(t *testing.T) {
+	for _, k := range []vip.Key{{}, {Name: "a"}, {Namespace: "default", Name: "http1"}, {Namespace: "dé", Name: "x-9"}} {
+		want := fnv.New64a()
+		want.Write([]byte(k.String()))
+		if got := hashKey(k); got != want.Sum64() {
+			t.Errorf("%q: %x, want %x", k, got, want.Sum64())
+		}
 	}
 }
