@@ -147,6 +147,8 @@ func (k *fakeKernel) check(op string, p place) error {
 	return nil
 }
 
+func (k *fakeKernel) renew(list []binding) []error { return k.bind(list) }
+
 func (k *fakeKernel) bind(list []binding) []error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -16,6 +16,8 @@ type kernel interface {
 	// bind adds addresses, or renews and takes over those that are there. Its i-th
 	// error is about the i-th of them.
 	bind([]binding) []error
+	// renew is bind for addresses that are bound. The feed need not tell of it.
+	renew([]binding) []error
 	// unbind removes an address. One that isn't there is no error.
 	unbind(place) error
 	// reset ends the TCP connections to an address of this node, and tells how many.

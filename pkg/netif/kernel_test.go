@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -389,6 +390,51 @@ func TestKernelBindsMany(t *testing.T) {
 	}
 	if errs := k.bind(nil); len(errs) != 0 {
 		t.Errorf("%v for nothing", errs)
+	}
+}
+
+// The feed tells of what other processes do to an address and of what is new, but
+// not of our own renewals of IPv4 addresses.
+func TestKernelSparesRenewals(t *testing.T) {
+	hardware(t, "eth0")
+	k, err := openNetlink()
+	must(t, err)
+	other, err := openNetlink()
+	must(t, err)
+	p, err := k.read()
+	must(t, err)
+	feed, err := k.subscribe()
+	must(t, err)
+	defer feed.close()
+	at := func(a string) []binding {
+		return []binding{{place: place{p.index["eth0"], addr(a, "eth0").Prefix()}, link: "eth0", seconds: 3}}
+	}
+	one, two, six := at("10.0.0.1/32"), at("10.0.0.2/32"), at("2001:db8::1/128")
+	must(t, errors.Join(k.bind(one)...))
+	for range 3 {
+		must(t, errors.Join(k.renew(one)...))
+	}
+	must(t, errors.Join(k.bind(two)...))
+	must(t, errors.Join(other.renew(one)...))
+	must(t, errors.Join(k.bind(six)...))
+	must(t, errors.Join(k.renew(six)...))
+	must(t, k.unbind(one[0].place))
+	var got []string
+	for len(got) < 6 {
+		changes, err := feed.next()
+		must(t, err)
+		for _, c := range changes {
+			if c.entry != nil {
+				got = append(got, fmt.Sprint(c.entry.prefix, " gone ", c.gone))
+			}
+		}
+	}
+	want := []string{
+		"10.0.0.1/32 gone false", "10.0.0.2/32 gone false", "10.0.0.1/32 gone false",
+		"2001:db8::1/128 gone false", "2001:db8::1/128 gone false", "10.0.0.1/32 gone true",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("told (-want +got):\n%s", d)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,23 +32,40 @@ const (
 
 // rtnetlink is the kernel as rtnetlink(7) offers it.
 type rtnetlink struct {
-	socket map[int]*nl.SocketHandle // one for all requests; it locks itself
-	proto  bool                     // the kernel keeps IFA_PROTO
+	socket   map[int]*nl.SocketHandle // one for all requests; it locks itself
+	renewals *nl.SocketHandle         // one for those that feeds don't tell of
+	proto    bool                     // the kernel keeps IFA_PROTO
 }
 
 func openNetlink() (*rtnetlink, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE) // to no group: a socket for requests
+	requests, err := openSocket()
+	if err != nil {
+		return nil, err
+	}
+	renewals, err := openSocket()
+	if err != nil {
+		requests.Socket.Close()
+		return nil, err
+	}
+	return &rtnetlink{
+		socket:   map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: requests},
+		renewals: renewals,
+		proto:    keepsProto(),
+	}, nil
+}
+
+// openSocket opens a socket for requests.
+func openSocket() (*nl.SocketHandle, error) {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE) // to no group
 	if err != nil {
 		return nil, fmt.Errorf("can't talk to the kernel about network interfaces: %w", err)
 	}
 	limit := unix.NsecToTimeval(int64(answerTime))
 	if err := errors.Join(s.SetSendTimeout(&limit), s.SetReceiveTimeout(&limit)); err != nil {
+		s.Close()
 		return nil, err
 	}
-	return &rtnetlink{
-		socket: map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}},
-		proto:  keepsProto(),
-	}, nil
+	return &nl.SocketHandle{Socket: s}, nil
 }
 
 // keepsProto reports whether the kernel is 5.18 or later.
@@ -70,15 +89,20 @@ func (k *rtnetlink) request(kind, flags int) *nl.NetlinkRequest {
 	return r
 }
 
-// bind asks for many in one write, and for one answer: the kernel answers what it
+func (k *rtnetlink) bind(list []binding) []error {
+	return k.ask(k.socket[unix.NETLINK_ROUTE], list)
+}
+
+func (k *rtnetlink) renew(list []binding) []error { return k.ask(k.renewals, list) }
+
+// ask asks for many in one write, and for one answer: the kernel answers what it
 // refuses, and the last (netlink(7), NLM_F_ACK). For hundreds that costs a third
 // of what as many requests do (BenchmarkRenewal).
-func (k *rtnetlink) bind(list []binding) []error {
+func (k *rtnetlink) ask(handle *nl.SocketHandle, list []binding) []error {
 	errs := make([]error, len(list))
 	if len(list) == 0 {
 		return errs
 	}
-	handle := k.socket[unix.NETLINK_ROUTE]
 	handle.Socket.Lock()
 	defer handle.Socket.Unlock()
 	first := atomic.AddUint32(&handle.Seq, uint32(len(list))) - uint32(len(list)) + 1
@@ -224,7 +248,41 @@ func (k *rtnetlink) subscribe() (feed, error) {
 	if s.SetReceiveBufferSize(1<<20, true) != nil {
 		_ = s.SetReceiveBufferSize(1<<20, false)
 	}
+	if err := k.spare(s); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("can't subscribe to the kernel's changes of network interfaces but our own: %w", err)
+	}
 	return &netlinkFeed{s}, nil
+}
+
+// spare has the kernel keep from s what this process did by renew: hundreds of
+// messages a second that say nothing new. The kernel names in each message the port of
+// the socket that asked (netlink(7), nlmsg_pid), but with IPv6 addresses, of which it
+// tells in its own name (inet6_ifa_notify); those still come.
+func (k *rtnetlink) spare(s *nl.NetlinkSocket) error {
+	port, err := k.renewals.Socket.GetPid()
+	if err != nil {
+		return err
+	}
+	// A filter reads in network byte order, and the header is in the machine's.
+	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.RTM_NEWADDR))
+	from := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
+	program, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: 4, Size: 2}, // nlmsg_type
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(kind), SkipTrue: 3},
+		bpf.LoadAbsolute{Off: 12, Size: 4}, // nlmsg_pid
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: from, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.RetConstant{Val: math.MaxUint32},
+	})
+	if err != nil {
+		return err
+	}
+	filter := make([]unix.SockFilter, len(program))
+	for i, p := range program {
+		filter[i] = unix.SockFilter{Code: p.Op, Jt: p.Jt, Jf: p.Jf, K: p.K}
+	}
+	return unix.SetsockoptSockFprog(s.GetFd(), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
 
 func (f *netlinkFeed) close() { f.socket.Close() }

@@ -123,7 +123,7 @@ func (n *Interfaces) renewSome(part []place) {
 			due = append(due, binding{place: p, link: w.Link, seconds: r.seconds})
 		}
 	}
-	for i, err := range n.bindAll(due) {
+	for i, err := range n.bindAll(n.kernel.renew, due) {
 		n.meters.renewals.Inc()
 		n.complain(due[i].place, err)
 	}

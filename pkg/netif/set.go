@@ -187,13 +187,14 @@ func (n *Interfaces) release(p place, why string) error {
 
 // bind has the kernel bind or renew w, and takes note of it.
 func (n *Interfaces) bind(p place, w vip.Address, r right) error {
-	return n.bindAll([]binding{{place: p, link: w.Link, seconds: r.seconds}})[0]
+	return n.bindAll(n.kernel.bind, []binding{{place: p, link: w.Link, seconds: r.seconds}})[0]
 }
 
-// bindAll is bind for many. Its i-th error is about the i-th of them.
-func (n *Interfaces) bindAll(list []binding) []error {
+// bindAll is bind for many, by one of the kernel's methods. Its i-th error is about
+// the i-th of them.
+func (n *Interfaces) bindAll(how func([]binding) []error, list []binding) []error {
 	began := time.Now() // their time runs from then on, if not later
-	errs := n.kernel.bind(list)
+	errs := how(list)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for i, b := range list {
