@@ -139,6 +139,7 @@ type word struct {
 	mac    [6]byte
 	probe  bool // it is not: mac's host asks before it uses addr (RFC 5227 section 2.1.1)
 	answer bool // it answers a question, and is no announcement
+	alone  bool // it is about one neighbour's question; announcements come many at a time
 }
 
 // parseARP reads an Ethernet frame. Request or reply, the sender fields say who
@@ -156,7 +157,8 @@ func parseARP(frame []byte) (word, bool) {
 	if w.addr.IsUnspecified() && b[7] == byte(arp.OperationRequest) {
 		w.addr, w.probe = netip.AddrFrom4([4]byte(b[24:28])), true
 	}
-	w.answer = b[7] == byte(arp.OperationReply) && [4]byte(b[24:28]) != w.addr.As4()
+	w.alone = [4]byte(b[24:28]) != w.addr.As4() || w.probe
+	w.answer = w.alone && b[7] == byte(arp.OperationReply)
 	return w, !w.addr.IsUnspecified()
 }
 
@@ -169,7 +171,7 @@ func parseNA(m ndp.Message) (word, bool) {
 	}
 	for _, o := range na.Options {
 		if l, ok := o.(*ndp.LinkLayerAddress); ok && l.Direction == ndp.Target && len(l.Addr) == 6 {
-			return word{addr: na.TargetAddress, mac: [6]byte(l.Addr), answer: na.Solicited}, true
+			return word{addr: na.TargetAddress, mac: [6]byte(l.Addr), answer: na.Solicited, alone: na.Solicited}, true
 		}
 	}
 	return word{}, false

@@ -101,8 +101,15 @@ func said(addr string, mac byte) word {
 
 // told is the same as an answer to a question.
 func told(addr string, mac byte) word {
-	w := said(addr, mac)
+	w := asked(addr, mac)
 	w.answer = true
+	return w
+}
+
+// asked is the same as the sender of a question about another address.
+func asked(addr string, mac byte) word {
+	w := said(addr, mac)
+	w.alone = true
 	return w
 }
 
@@ -149,11 +156,12 @@ func TestParseARP(t *testing.T) {
 		want        word
 		ok          bool
 	}{
-		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", said("10.0.0.9", 0x0b), true},
+		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", asked("10.0.0.9", 0x0b), true},
+		{"gratuitous request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000009", said("10.0.0.9", 0x0b), true},
 		{"gratuitous reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000b 0a000009", said("10.0.0.9", 0x0b), true},
 		{"reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", told("10.0.0.9", 0x0b), true},
 		{"sender in ARP, not in Ethernet", "ffffffffffff 02000000000d 0806 0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", told("10.0.0.9", 0x0b), true},
-		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", word{addr: netip.MustParseAddr("10.0.0.9"), mac: [6]byte{2, 0, 0, 0, 0, 0x0b}, probe: true}, true},
+		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", word{addr: netip.MustParseAddr("10.0.0.9"), mac: [6]byte{2, 0, 0, 0, 0, 0x0b}, probe: true, alone: true}, true},
 		{"reply from nobody", head + "0001 0800 06 04 0002 02000000000b 00000000 000000000000 0a000009", word{}, false},
 		{"probe for nothing", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 00000000", word{}, false},
 		{"not ARP", "ffffffffffff 02000000000b 0800 0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},

@@ -224,8 +224,10 @@ func (q *Inquiries) question(x *inquest, now time.Time, from netip.Addr) error {
 // before reports whether x is to be checked before y: it has waited for longer, or,
 // every other time, its last check raised a doubt.
 func (q *Inquiries) before(x, y *inquest) bool {
-	if dx, dy := x.doubted(), y.doubted(); q.odd && dx != dy {
-		return dx
+	if q.odd {
+		if dx := x.doubted(); dx != y.doubted() {
+			return dx
+		}
 	}
 	return x.next.Before(y.next)
 }
@@ -241,7 +243,7 @@ func (q *Inquiries) check(x *inquest, now time.Time) {
 		}
 		return
 	}
-	q.turn = now.Add(checkGap)
+	q.turn = q.a.beat(now, now.Add(checkGap/2), checkGap) // the next beat, if this is one or comes just after it
 	x.afresh()
 	x.asking, x.next = true, now.Add(checkWait)
 	x.blind = from.Is6() && from.IsUnspecified()

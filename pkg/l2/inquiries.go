@@ -2,6 +2,7 @@ package l2
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -30,10 +31,11 @@ const (
 	// two rounds of questions about it (DEFEND_INTERVAL of RFC 5227 section 1.1).
 	defendInterval = 10 * time.Second
 
-	// A node sends one check of another's VIP per checkGap, however many VIPs there
-	// are, judges answers no more often, and checks no VIP more often than every checkRest. A VIP that has just moved
-	// is left alone for as long.
-	checkGap  = 100 * time.Millisecond
+	// A node sends as many checks of others' VIPs as abreast, each checkGap, however many
+	// VIPs there are, judges answers no more often, and checks no VIP more often than every
+	// checkRest. A VIP that has just moved is left alone for as long.
+	abreast   = 2
+	checkGap  = grain
 	checkRest = 5 * time.Second
 	// checkWait is how long an answer may take. Who does not answer is asked again
 	// after checkAgain, and so misses times before it counts.
@@ -64,6 +66,7 @@ type Inquiries struct {
 	mu       sync.Mutex // guards what follows
 	last     []vip.Inquiry
 	cases    map[netip.Addr]*inquest
+	all      []*inquest // cases, as a list: it is gone through ten times a second
 	defended map[topic]time.Time
 	due      time.Time // when there is something to do, unless a word changes that
 	turn     time.Time // when the next check may be sent
@@ -114,6 +117,7 @@ func (q *Inquiries) Set(_ context.Context, want []vip.Inquiry) ([]vip.Inquiry, e
 			delete(q.cases, key)
 		}
 	}
+	q.all = slices.Collect(maps.Values(q.cases))
 	q.count()
 	q.due = time.Time{}
 	q.rouse()
@@ -207,7 +211,7 @@ func (q *Inquiries) step(now time.Time) time.Duration {
 		}
 	}
 	if !q.due.After(now) {
-		news = q.all(now) || news
+		news = q.look(now) || news
 	}
 	if news {
 		q.count()
@@ -216,13 +220,12 @@ func (q *Inquiries) step(now time.Time) time.Duration {
 	return max(q.due.Sub(now), stepGap)
 }
 
-// all looks at all cases, and reports whether there is news. Most words change
+// look goes through all cases, and reports whether there is news. Most words change
 // nothing that it would see, and answers to checks wait until the next check.
-func (q *Inquiries) all(now time.Time) bool {
+func (q *Inquiries) look(now time.Time) bool {
 	news := false
-	var turn *inquest // whose check it is
 	own, theirs := now.Add(never), now.Add(never)
-	for _, x := range q.cases {
+	for _, x := range q.all {
 		if x.defend {
 			x.defend = false
 			q.defence(x.topic, now)
@@ -238,18 +241,30 @@ func (q *Inquiries) all(now time.Time) bool {
 			news = q.judge(x, now) || news
 		}
 		theirs = earlier(theirs, x.next)
-		if !x.asking && !x.next.After(now) && (turn == nil || q.before(x, turn)) {
-			turn = x
-		}
 	}
-	if turn != nil && !q.turn.After(now) {
-		q.check(turn, now)
+	if !q.turn.After(now) {
+		for range abreast {
+			if x := q.first(now); x != nil {
+				q.check(x, now)
+			}
+		}
 	}
 	if theirs.Before(q.turn) {
 		theirs = q.turn
 	}
 	q.due = earlier(own, theirs)
 	return news
+}
+
+// first is whose check is to be sent first of those that are due, or nil.
+func (q *Inquiries) first(now time.Time) *inquest {
+	var first *inquest
+	for _, x := range q.all {
+		if x.want.Kind == vip.Theirs && !x.asking && !x.next.After(now) && (first == nil || q.before(x, first)) {
+			first = x
+		}
+	}
+	return first
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -277,7 +292,7 @@ func (q *Inquiries) defence(t topic, now time.Time) {
 // count sets the gauges.
 func (q *Inquiries) count() {
 	counts := map[string]float64{}
-	for _, x := range q.cases {
+	for _, x := range q.all {
 		if x.finding.Silent {
 			counts["unanswered"]++
 		}

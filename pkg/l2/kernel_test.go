@@ -2,6 +2,7 @@ package l2
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -424,5 +425,46 @@ func TestKernelDefence(t *testing.T) {
 	}
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("it took %v, which is a usual repetition; log:\n%s", took, log)
+	}
+}
+
+// A frame waits for room in the link's queue for a moment, not for ever.
+func TestKernelFullQueue(t *testing.T) {
+	cable(t)
+	link, err := netlink.LinkByName("eth0")
+	must(t, err)
+	// A hundred bytes a second: no frame leaves the queue while another waits.
+	err = netlink.QdiscAdd(&netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       100, Limit: 1 << 30, Buffer: netlink.Xmittime(100, 2000),
+	})
+	if errors.Is(err, unix.ENOENT) {
+		t.Skip("this kernel has no queue that can be slowed down (sch_tbf)")
+	}
+	must(t, err)
+	ifi, err := net.InterfaceByName("eth0")
+	must(t, err)
+	m, err := sockets{}.speak(*ifi)
+	must(t, err)
+	frame := make([]byte, 60)
+	for sent := 0; ; sent++ {
+		began := time.Now()
+		err := m.send(frame)
+		if took := time.Since(began); took > 20*patience {
+			t.Errorf("frame %d took %v", sent, took)
+		}
+		if err != nil {
+			if !errors.Is(err, unix.EAGAIN) || sent < 10 {
+				t.Errorf("after %d frames: %v", sent, err)
+			}
+			break
+		}
+		if sent == 1e4 {
+			t.Fatal("the queue is never full")
+		}
+	}
+	must(t, m.close())
+	if err := m.send(frame); err == nil {
+		t.Error("a frame was sent after close")
 	}
 }

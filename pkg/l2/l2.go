@@ -43,6 +43,7 @@ type Announcer struct {
 	lan    lan
 	meters meters
 	ears   memory
+	born   time.Time
 	wake   chan struct{} // capacity 1: what is wanted has changed
 
 	questions questions
@@ -51,6 +52,7 @@ type Announcer struct {
 	mu     sync.Mutex // guards what follows
 	speech map[topic]*speech
 	links  links
+	known  time.Time           // the look at the links that the last round knew
 	asked  map[sense]time.Time // where questions are asked, and when last
 	open   map[sense]int       // how many ears are open
 	opened chan struct{}       // closed, and replaced, when open has changed
@@ -79,6 +81,7 @@ func newAnnouncer(o Options, l lan) *Announcer {
 		opts:   o,
 		log:    o.Log,
 		lan:    l,
+		born:   time.Now(),
 		meters: newMeters(),
 		wake:   make(chan struct{}, 1),
 		speech: map[topic]*speech{},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -111,7 +110,7 @@ func (l *links) shut(name string) {
 // failed notes that a frame could not be sent. Unless the queue was full, the
 // link has gone or is down, even if it is back at the next look.
 func (l *links) failed(name string, err error) {
-	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, os.ErrDeadlineExceeded) {
+	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
 		return
 	}
 	l.shut(name)

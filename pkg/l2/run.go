@@ -10,16 +10,19 @@ import (
 )
 
 const (
-	// quick announcements follow the first, gap apart: for neighbours that lost one,
+	// quick announcements follow the first, at least gap apart: for neighbours that lost one,
 	// and for Linux, which doesn't let an entry change twice within a second
 	// (locktime). RFC 4861 section 7.2.6 allows three in all.
 	quick = 2
 	gap   = 1100 * time.Millisecond
-	// grain is the least time between two rounds of Run, unless something new is
-	// wanted. Each looks at all VIPs, and a repetition may wait.
-	grain = 100 * time.Millisecond
+	// grain is the time between two rounds of Run, unless something new is wanted: each
+	// looks at all VIPs, and wakes up the other nodes, and a repetition may wait.
+	grain = 200 * time.Millisecond
 	// anew is how old the last look at the links may be for a link that it did not show.
 	anew = 20 * time.Millisecond
+	// lull is how long an announcement may wait for those that follow it. It is little
+	// beside the time that probes leave for an answer.
+	lull = 5 * time.Millisecond
 )
 
 // Run repeats the announcements and listens to those of others, until ctx ends.
@@ -33,14 +36,18 @@ func (a *Announcer) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		woken := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-a.wake:
+			woken = true
 		case <-timer.C:
 		}
-		wait := a.round(time.Now())
-		a.attend(ctx, &tasks, listening)
+		wait, turned := a.round(time.Now())
+		if woken || turned {
+			a.attend(ctx, &tasks, listening)
+		}
 		timer.Reset(wait)
 	}
 }
@@ -54,19 +61,24 @@ func (a *Announcer) hangUp() {
 }
 
 // round says what is due and returns how long until there is something again.
-func (a *Announcer) round(now time.Time) time.Duration {
+// turned reports whether the links were looked at since the last one, or a question
+// is no longer asked: other ears may be needed.
+func (a *Announcer) round(now time.Time) (wait time.Duration, turned bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k, last := range a.asked {
 		if now.Sub(last) > attention {
 			delete(a.asked, k)
+			turned = true
 		}
 	}
 	if len(a.speech)+len(a.asked) == 0 {
 		a.links.keep(nil)
-		return time.Hour // Set wakes it, and so does a question
+		return time.Hour, turned // Set wakes it, and so does a question
 	}
 	a.links.look(now)
+	turned = turned || !a.links.looked.Equal(a.known)
+	a.known = a.links.looked
 	a.ears.know(a.links.own())
 	news := false
 	next := now.Add(relook)
@@ -90,7 +102,15 @@ func (a *Announcer) round(now time.Time) time.Duration {
 	if news {
 		a.opts.Poke()
 	}
-	return max(next.Sub(now), grain)
+	return a.beat(now, next, grain).Sub(now), turned
+}
+
+// beat is the first moment after now that is not before t and a whole number of
+// steps after this node's first. What may wait a little is done at such moments, so
+// that the process is woken up less often.
+func (a *Announcer) beat(now, t time.Time, step time.Duration) time.Time {
+	since := max(t.Sub(a.born), now.Sub(a.born)+1)
+	return a.born.Add((since + step - 1).Truncate(step))
 }
 
 // say announces s and decides when to do so again. It keeps silent while the
@@ -109,7 +129,7 @@ func (a *Announcer) say(s *speech, now time.Time) {
 	}
 	if s.said++; s.said > quick {
 		// Jitter, or all VIPs of the cluster would speak at once after a move.
-		s.next = now.Add(a.opts.Rate*9/10 + time.Duration(rand.Int64N(int64(a.opts.Rate/5)+1)))
+		s.next = now.Add(a.opts.Rate*9/10 + time.Duration(rand.Int64N(int64(a.opts.Rate/5)+1)) - grain/2) // grain/2 passes until the next round
 	}
 }
 
@@ -257,10 +277,12 @@ func (a *Announcer) hear(ctx context.Context, h hearing) error {
 	a.ear(h, 1)
 	defer a.ear(h, -1)
 	for {
+		began := time.Now()
 		w, err := e.next()
 		if err != nil {
 			return err
 		}
+		first := !w.alone && time.Since(began) > lull
 		if a.ears.isOwn(w.mac) {
 			continue
 		}
@@ -269,5 +291,10 @@ func (a *Announcer) hear(ctx context.Context, h hearing) error {
 			a.opts.Poke()
 		}
 		a.questions.hear(h.link, w)
+		if first {
+			// Announcements come in rounds: the rest of this one is read in one go, instead of
+			// being woken up for each.
+			time.Sleep(lull)
+		}
 	}
 }

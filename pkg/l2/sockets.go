@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -24,24 +26,46 @@ const patience = 200 * time.Millisecond
 // speak opens a packet socket for whole frames of both families. It works
 // without an address on the link, which a client of ARP or a raw ICMPv6 socket
 // would need. Protocol 0 receives nothing.
+//
+// It is no socket of the net poller's, which would wake the process up after each
+// frame to tell that there is room for another.
 func (sockets) speak(ifi net.Interface) (mouth, error) {
-	c, err := packet.Listen(&ifi, packet.Raw, 0, nil)
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, hint(err))
 	}
-	return packetMouth{c}, nil
+	f := os.NewFile(uintptr(fd), "packet socket on "+ifi.Name) // it blocks, so the poller leaves it alone
+	limit := unix.NsecToTimeval(int64(patience))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
+		return nil, errors.Join(fmt.Errorf("can't set up a packet socket: %w", err), f.Close())
+	}
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return packetMouth{f, conn, ifi.Index}, nil
 }
 
-type packetMouth struct{ conn *packet.Conn }
+// packetMouth is a packet socket, and the index of its link.
+type packetMouth struct {
+	file *os.File
+	conn syscall.RawConn
+	link int
+}
 
-func (m packetMouth) close() error { return m.conn.Close() }
+func (m packetMouth) close() error { return m.file.Close() }
 
 func (m packetMouth) send(frame []byte) error {
-	if err := m.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	_, err := m.conn.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]})
-	return err
+	var sent error
+	err := m.conn.Control(func(fd uintptr) {
+		for {
+			sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: m.link})
+			if !errors.Is(sent, unix.EINTR) {
+				return
+			}
+		}
+	})
+	return errors.Join(err, sent)
 }
 
 func (sockets) listen(ifi net.Interface, family vip.Family) (ear, error) {
