@@ -13,10 +13,10 @@ func (t *table) look(now time.Time) (ask []*peer, silence bool) {
 	if t.held(now) && !t.began.IsZero() {
 		t.late(now)
 	}
-	if now.Sub(t.looked) > tick+hitch {
+	if t.hitched(now) {
 		t.hitch = now
 	}
-	t.looked = now
+	t.looked, t.rest = now, calm
 	for _, p := range t.peers {
 		t.judge(p, now)
 		if p.proven && !p.silent && !p.hears(now) && !t.starved(p, now) {
@@ -26,9 +26,15 @@ func (t *table) look(now time.Time) (ask []*peer, silence bool) {
 			p.asking = true
 			ask = append(ask, p)
 		}
+		if p.asking || p.state == vip.Alive && now.Sub(p.heard) > p.period {
+			t.rest = tick
+		}
 	}
 	return ask, silence
 }
+
+// hitched reports whether the next look is a little late.
+func (t *table) hitched(now time.Time) bool { return now.Sub(t.looked) > t.rest+hitch }
 
 // wantsAsking reports whether somebody is to go and ask after p.
 func (t *table) wantsAsking(p *peer, now time.Time) bool {
@@ -51,7 +57,7 @@ func (t *table) asked(p *peer, found outcome, began, now time.Time) {
 	case p.hears(now):
 		t.askedAlive(p, found, now)
 		return
-	case p.heard.After(began) || t.began.After(began) || t.hitch.After(began) || now.Sub(t.looked) > tick+hitch:
+	case p.heard.After(began) || t.began.After(began) || t.hitch.After(began) || t.hitched(now):
 		return // it was heard meanwhile, or nobody may have listened to the answers
 	}
 	p.found, p.told = found, now

@@ -96,6 +96,26 @@ func TestLate(t *testing.T) {
 	}
 }
 
+// Who is well need not be looked at often; who is late must be, before the silence counts.
+func TestRest(t *testing.T) {
+	r := newRig(t)
+	rest := func(want time.Duration, when string) {
+		t.Helper()
+		if r.look(r.now); r.rest != want {
+			t.Errorf("%s: it is looked at again after %v, want %v", when, r.rest, want)
+		}
+	}
+	r.peers["n1"].asking = false // newRig has taken over the outcome
+	r.hear(bootID{1})
+	rest(calm, "just heard")
+	r.now = r.now.Add(minPeriod)
+	rest(calm, "a period later")
+	r.now = r.now.Add(tick)
+	rest(tick, "late")
+	r.hear(bootID{1})
+	rest(calm, "heard again")
+}
+
 func TestOutcomes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		found outcome

@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// tick is how often the silence of others is judged.
+	// tick is how often the silence of others is judged, and calm how often at least
+	// while there is none.
 	tick = 25 * time.Millisecond
+	calm = minPeriod
 	// lapse is how late a tick may be. If it is later the process did not run, and
 	// what it did not hear proves nothing.
 	lapse = 100 * time.Millisecond
@@ -41,23 +43,24 @@ func (p *Peers) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
+	timer := time.NewTimer(tick)
+	defer timer.Stop()
 	defer p.tasks.Wait()
 	defer p.leave()
 	var read, due, last time.Time
+	rest := tick   // the next look is due so long after the last
 	again := false // what is urgent is sent twice: one packet may be lost
 	for {
 		urgent := false
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
 		case <-p.told:
 			urgent = true
 		}
 		now := time.Now()
-		if !last.IsZero() && now.Sub(last) > tick+lapse {
+		if !last.IsZero() && now.Sub(last) > rest+lapse {
 			p.meters.lapses.Inc()
 			p.log.Debug("this process was held up; no verdict on other nodes for a while", "for", now.Sub(last).Round(time.Millisecond))
 		}
@@ -66,7 +69,8 @@ func (p *Peers) Run(ctx context.Context) error {
 			p.read(ctx, now)
 			read = now
 		}
-		if silence := p.watch(ctx, now); silence || urgent || again || !now.Before(due) {
+		var silence bool
+		if silence, rest = p.watch(ctx, now); silence || urgent || again || !now.Before(due) {
 			// The others send at random times within the last quarter, lest all do at once (RFC 5880, 6.8.7).
 			period := p.send(now, false)
 			due = now.Add(period*3/4 + rand.N(period/4))
@@ -75,6 +79,11 @@ func (p *Peers) Run(ctx context.Context) error {
 				p.pause(ctx, rush)
 			}
 		}
+		wait := min(rest, time.Until(due))
+		if again {
+			wait = tick
+		}
+		timer.Reset(wait)
 	}
 }
 
@@ -201,10 +210,11 @@ func (p *Peers) hear(packet []byte, from netip.AddrPort) {
 }
 
 // watch judges the others, and has those asked after who are silent. It reports
-// whether the others should hear of something at once.
-func (p *Peers) watch(ctx context.Context, now time.Time) (silence bool) {
+// whether the others should hear of something at once, and how soon to watch again.
+func (p *Peers) watch(ctx context.Context, now time.Time) (silence bool, rest time.Duration) {
 	p.mu.Lock()
 	ask, silence := p.table.look(now)
+	rest = p.table.rest
 	changed := p.table.take()
 	here := p.where.Addr()
 	for _, o := range ask {
@@ -225,7 +235,7 @@ func (p *Peers) watch(ctx context.Context, now time.Time) (silence bool) {
 	}
 	p.mu.Unlock()
 	p.tell(changed)
-	return silence
+	return silence, rest
 }
 
 // ask finds out whether anybody is at an address, and whether the port is open.

@@ -42,7 +42,8 @@ type table struct {
 	peers  map[string]*peer
 	period time.Duration // of this node
 	began  time.Time     // since when this node has been listening without a break; zero: it is not
-	looked time.Time     // when look was called last: it should be each tick
+	looked time.Time     // when look was called last
+	rest   time.Duration // so long after that it is to be called again
 	hitch  time.Time     // when it came a little late last
 	sent   [64]sending   // the last tokens, a ring
 	next   int           // where in sent the next one goes
@@ -110,7 +111,7 @@ type outcome struct {
 }
 
 func newTable(self string) *table {
-	return &table{self: self, id: idOf(self), peers: make(map[string]*peer), period: minPeriod}
+	return &table{self: self, id: idOf(self), peers: make(map[string]*peer), period: minPeriod, rest: tick}
 }
 
 // know takes over where the others are, as their node leases say.
@@ -161,10 +162,10 @@ func (t *table) mutual(p *peer, now time.Time) bool {
 }
 
 // late is to be called when this node was not able to listen, or has begun to.
-func (t *table) late(now time.Time) { t.began, t.looked = now, now }
+func (t *table) late(now time.Time) { t.began, t.looked, t.rest = now, now, tick }
 
 // held reports whether this process has not run as it should until now.
-func (t *table) held(now time.Time) bool { return now.Sub(t.looked) > tick+lapse }
+func (t *table) held(now time.Time) bool { return now.Sub(t.looked) > t.rest+lapse }
 
 // starved reports whether this node can't judge the silence of p: p may have sent
 // nothing since this node listens again. What came meanwhile the kernel has kept,
