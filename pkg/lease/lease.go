@@ -88,11 +88,13 @@ type paper struct {
 	holder  string
 	epoch   int64 // of the claim
 	ours    bool  // a Herald wrote the holder
+	bereft  bool  // a Herald claimed it, and somebody else has blanked its holder
 }
 
 func peruse(l *coordinationv1.Lease) *paper {
 	x := &paper{Lease: l, key: keyOf(l), version: version(l)}
 	x.holder, x.epoch, x.ours = claimOf(l)
+	x.bereft = x.holder == "" && l.Annotations[ClaimAnnotation] != ""
 	return x
 }
 

@@ -162,27 +162,35 @@ func (l *Leases) claim(x *paper, now time.Time) vip.Claim {
 
 // written judges what a VIP lease itself says.
 func (l *Leases) written(x *paper, now time.Time) vip.Claim {
-	node := x.holder
-	c := vip.Claim{Holder: node, From: x.Annotations[FromAnnotation], Changes: transitions(x.Lease)}
+	if x.bereft {
+		return l.bereft(x.Lease, now)
+	}
+	c := vip.Claim{Holder: x.holder, From: x.Annotations[FromAnnotation], Changes: transitions(x.Lease)}
 	if x.Spec.AcquireTime != nil {
 		c.Since = x.Spec.AcquireTime.Time
 	}
-	switch {
-	case node == "" && x.Annotations[ClaimAnnotation] != "":
-		return l.bereft(x.Lease, now)
+	c.Foreign = x.holder != "" && !x.ours
+	c.Valid = l.valid(x, now)
+	return c
+}
+
+// valid reports whether what a VIP lease itself says is a valid claim.
+func (l *Leases) valid(x *paper, now time.Time) bool {
+	switch node := x.holder; {
+	case x.bereft:
+		return l.bereft(x.Lease, now).Valid
 	case node == "":
+		return false
 	case !x.ours:
 		// By our own name: an earlier program on this node, which has gone since we
 		// are here. Anybody else's lasts until it isn't renewed for its own duration.
-		c.Foreign = true
-		c.Valid = node != l.o.Node && now.Sub(l.changed[x.key]) < foreignDuration(x.Lease, l.o.Duration)
+		return node != l.o.Node && now.Sub(l.changed[x.key]) < foreignDuration(x.Lease, l.o.Duration)
 	case node == l.o.Node:
-		c.Valid = x.epoch == l.own.epoch && !l.own.lost && l.outdated[x.key] != x.version
+		return x.epoch == l.own.epoch && !l.own.lost && l.outdated[x.key] != x.version
 	default:
 		p := l.peers[node] // absent: it has stopped, or been silent long after it was fenced
-		c.Valid = p != nil && !p.void(x.epoch) && !l.free(node)
+		return p != nil && !p.void(x.epoch) && !l.free(node)
 	}
-	return c
 }
 
 // bereft judges a VIP lease that was blanked or deleted by someone else than its

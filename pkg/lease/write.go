@@ -65,21 +65,21 @@ func (l *Leases) decide(now time.Time) []action {
 		return !l.busy[k] && (!now.Before(f.until) || f.raced && f.over != l.shelf.at(k))
 	}
 	for k, s := range l.stakes {
-		if s.Do == vip.Watch || !idle(k) {
+		if s.Do == vip.Watch {
 			continue
 		}
 		var have *coordinationv1.Lease
-		var c vip.Claim
+		valid, mine := false, false
 		if x := l.shelf.known[k]; x != nil {
-			have, c = x.Lease, l.written(x, now)
+			have, valid = x.Lease, l.valid(x, now)
+			mine = valid && x.holder == l.o.Node
 		} else if x := l.vanished[k]; x != nil {
-			c = l.bereft(x, now)
+			valid = l.bereft(x, now).Valid
 		}
-		mine := c.Valid && c.Holder == l.o.Node
 		switch {
-		case s.Do == vip.Take && !c.Valid:
+		case s.Do == vip.Take && !valid && idle(k):
 			take = append(take, action{"take", k, have, s, l.o.Node, l.own.epoch})
-		case s.Do == vip.Give && mine:
+		case s.Do == vip.Give && mine && idle(k):
 			if p := l.peers[s.To]; p != nil && l.alive(s.To, p, now) {
 				give = append(give, action{"give", k, have, s, s.To, p.epoch})
 			}
