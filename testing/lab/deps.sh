@@ -29,6 +29,8 @@ need ip iproute2
 need nft nftables
 need iptables iptables
 need arping iputils-arping
+need tcpdump tcpdump
+need sysctl procps
 need dnsmasq dnsmasq-base
 need kea-dhcp4 kea-dhcp4-server
 need kea-dhcp6 kea-dhcp6-server
