@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -229,6 +230,7 @@ type fakeEar struct {
 	words  chan word
 	err    chan error
 	once   sync.Once
+	waits  atomic.Int64 // how often nothing was there to be read
 }
 
 func (l *fakeLAN) listen(ifi net.Interface, family vip.Family) (ear, error) {
@@ -253,6 +255,9 @@ func (e *fakeEar) fail(err error) {
 }
 
 func (e *fakeEar) next() (word, error) {
+	if len(e.words) == 0 {
+		e.waits.Add(1)
+	}
 	select {
 	case w := <-e.words:
 		return w, nil

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -610,4 +612,46 @@ func gauge(t *testing.T, m prometheus.Metric) float64 {
 		t.Fatal(err)
 	}
 	return d.GetGauge().GetValue()
+}
+
+// On a link full of questions they are read in heaps, and what matters among them is
+// heard soon all the same. Where they are few none is kept waiting.
+func TestHubbub(t *testing.T) {
+	for name, c := range map[string]struct {
+		every       time.Duration
+		least, most int64         // how often the process is woken up in a second
+		late        time.Duration // how late it may hear of a rival
+	}{
+		"3333 a second": {300 * time.Microsecond, 150, 250, lull},
+		"100 a second":  {10 * time.Millisecond, 90, 110, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newLAN("eth0")
+				r := newRig(t, l)
+				defer r.run(t)()
+				r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+				synctest.Wait()
+				ear := slices.Collect(maps.Keys(l.ears))[0]
+				before := ear.waits.Load()
+				ask := func(during time.Duration) {
+					for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(c.every) {
+						l.mu.Lock()
+						l.tell("eth0", asked("10.0.0.77", 7))
+						l.mu.Unlock()
+					}
+				}
+				ask(time.Second)
+				if n := ear.waits.Load() - before; n < c.least || n > c.most {
+					t.Errorf("woken up %d times, want %d to %d", n, c.least, c.most)
+				}
+				r.poked()
+				l.say("eth0", "10.0.0.9", 6)
+				ask(c.late)
+				if r.poked() == 0 {
+					t.Errorf("nothing was heard of another host after %v", c.late)
+				}
+			})
+		})
+	}
 }

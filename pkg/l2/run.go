@@ -23,6 +23,11 @@ const (
 	// lull is how long an announcement may wait for those that follow it. It is little
 	// beside the time that probes leave for an answer.
 	lull = 5 * time.Millisecond
+	// hubbub is how many words that come one by one, each within lull, are heeded at once.
+	// On a link where many hosts ask for each other nobody is kept waiting by being heard in heaps.
+	hubbub = 4
+	// atOnce is how long it takes at most to read a word that need not be waited for.
+	atOnce = 50 * time.Microsecond
 )
 
 // Run repeats the announcements and listens to those of others, until ctx ends.
@@ -276,13 +281,21 @@ func (a *Announcer) hear(ctx context.Context, h hearing) error {
 	defer context.AfterFunc(ctx, func() { _ = e.close() })()
 	a.ear(h, 1)
 	defer a.ear(h, -1)
+	crowd := 0 // how many words were waited for, each for less than lull
 	for {
 		began := time.Now()
 		w, err := e.next()
 		if err != nil {
 			return err
 		}
-		first := !w.alone && time.Since(began) > lull
+		waited := time.Since(began)
+		switch {
+		case waited > lull:
+			crowd = 0
+		case waited > atOnce:
+			crowd++
+		}
+		first := !w.alone && waited > lull
 		if a.ears.isOwn(w.mac) {
 			continue
 		}
@@ -291,10 +304,11 @@ func (a *Announcer) hear(ctx context.Context, h hearing) error {
 			a.opts.Poke()
 		}
 		a.questions.hear(h.link, w)
-		if first {
+		if first || crowd >= hubbub {
 			// Announcements come in rounds: the rest of this one is read in one go, instead of
-			// being woken up for each.
+			// being woken up for each. And so is what comes all the time.
 			time.Sleep(lull)
+			crowd = min(crowd, hubbub-1) // and so is the next heap
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
@@ -18,7 +19,7 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// most is how many Services a run can have: as many as there are addresses in vips.
+// most is how many Services a run can have: vips has some addresses more.
 const most = 4000
 
 // vips is where VIPs come from. The LAN's own range has too few, so these are
@@ -27,6 +28,7 @@ var vips = netip.MustParsePrefix("10.77.16.0/20")
 
 const (
 	clients  = 16 // Services that are created at a time
+	singles  = 25 // Services that are created one after the other
 	sample   = 50 // VIPs that are asked for quickly while something is done to their owner
 	quick    = 20 * time.Millisecond
 	settling = 2 * time.Minute
@@ -55,7 +57,7 @@ func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
 	if _, err := l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0"); err != nil {
 		return r, err
 	}
-	for i, step := range []func(context.Context) error{b.baseline, b.start, b.create, b.steady, b.noFault, b.stopOne, b.killOne, b.suffer} {
+	for i, step := range []func(context.Context) error{b.baseline, b.start, b.create, b.oneByOne, b.steady, b.noFault, b.stopOne, b.killOne, b.suffer} {
 		if err := step(ctx); err != nil {
 			return b.result, fmt.Errorf("step %d: %w", i+1, err)
 		}
@@ -173,11 +175,73 @@ func (b *bench) create(ctx context.Context) error {
 	}
 	b.result.StatusAll = millis(time.Since(began))
 	b.say("all answered after %.0f ms", b.result.AnsweredAll)
-	if err := b.quiet(ctx, began); err != nil {
+	last, err := b.quiet(ctx)
+	if err != nil {
 		return err
 	}
+	b.result.QuietAfter = millis(last.Sub(began))
+	if err := b.spread(); err != nil {
+		return err
+	}
+	b.say("spread: %v", b.result.Spread)
 	return b.notePasses(ctx)
 }
+
+// oneByOne creates a few Services more, each some time after the one before it was
+// answered, and takes them away again.
+func (b *bench) oneByOne(ctx context.Context) error {
+	const every = 5 * time.Millisecond
+	ready, err := b.watchEndpoints(ctx)
+	if err != nil {
+		return err
+	}
+	defer ready()
+	services := b.lab.Client().CoreV1().Services("default")
+	var whole []time.Duration
+	var first []time.Time
+	vip := b.addrs[len(b.addrs)-1]
+	for i := range singles {
+		vip = vip.Next()
+		sleep(ctx, 200*time.Millisecond+rand.N(200*time.Millisecond)) // at no set time of Herald's rounds
+		who, err := b.lab.WhoHas(ctx, every, vip)
+		if err != nil {
+			return err
+		}
+		sent := time.Now()
+		_, err = services.Create(ctx, lab.Service("default", extra(i), lab.WithVIPs(vip), lab.Selecting("web")), metav1.CreateOptions{})
+		if err == nil {
+			soon, cancel := context.WithTimeout(ctx, settling)
+			err = who.AwaitAll(soon, "")
+			cancel()
+		}
+		report := who.Stop()
+		if err := errors.Join(err, report.Err); err != nil {
+			return err
+		}
+		first = append(first, report.Addrs[0].First)
+		whole = append(whole, first[i].Sub(sent))
+	}
+	var part []time.Duration
+	at := ready()
+	for i := range singles {
+		if t, ok := at[extra(i)]; ok {
+			part = append(part, max(0, first[i].Sub(t)))
+		}
+		if err := services.Delete(ctx, extra(i), metav1.DeleteOptions{}); err != nil {
+			return err
+		}
+	}
+	b.result.Single, b.result.SingleAfterEndpoints = quantiles(whole), quantiles(part)
+	b.say("one by one: answered after %.0f ms (p50), %.0f ms (max)", b.result.Single.P50, b.result.Single.Max)
+	if err := b.until(ctx, settling, b.spread); err != nil {
+		return err
+	}
+	_, err = b.quiet(ctx)
+	return err
+}
+
+// extra names a Service that was created alone.
+func extra(i int) string { return fmt.Sprintf("extra-%02d", i) }
 
 func name(i int) string { return fmt.Sprintf("web-%04d", i) }
 
@@ -256,21 +320,20 @@ func (b *bench) written(ctx context.Context) error {
 	return nil
 }
 
-// quiet waits until nobody writes any more but what is written for ever.
-func (b *bench) quiet(ctx context.Context, began time.Time) error {
+// quiet waits until nobody writes any more but what is written for ever, and tells since when.
+func (b *bench) quiet(ctx context.Context) (since time.Time, err error) {
 	for end := time.Now().Add(settling); ; {
-		now := time.Since(began)
+		since = time.Now()
 		got, err := b.count(ctx, 2*time.Second)
 		if err != nil {
-			return err
+			return since, err
 		}
 		rate := total(got)
 		if rate < 5 {
-			b.result.QuietAfter = millis(now)
-			return b.spread()
+			return since, nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%v after creation there still are %.0f requests per second: %v", settling, rate, got)
+			return since, fmt.Errorf("after %v there still are %.0f requests per second: %v", settling, rate, got)
 		}
 	}
 }
@@ -290,7 +353,6 @@ func (b *bench) spread() error {
 	if sum != len(b.addrs) {
 		return fmt.Errorf("the nodes have %d VIPs, not %d: %v", sum, len(b.addrs), b.result.Spread)
 	}
-	b.say("spread: %v", b.result.Spread)
 	return nil
 }
 

@@ -32,6 +32,9 @@ type Result struct {
 	StatusAll                float64
 	QuietAfter               float64 // until the last write of all this
 
+	// The same of Services that were created one by one, besides those.
+	Single, SingleAfterEndpoints Quantiles
+
 	Spread map[string]int // VIPs by node
 
 	Steady   Steady
@@ -152,6 +155,10 @@ var rows = []row{
 	{"all answered after", func(r Result) float64 { return r.AnsweredAll }, "%.0f", false},
 	{"all statuses written after", func(r Result) float64 { return r.StatusAll }, "%.0f", false},
 	{"last write after (Events)", func(r Result) float64 { return r.QuietAfter }, "%.0f", false},
+	{"one more created until answered, p50 (ms)", func(r Result) float64 { return r.Single.P50 }, "%.0f", false},
+	{"                                 max", func(r Result) float64 { return r.Single.Max }, "%.0f", false},
+	{"  of that after its endpoints were ready, p50", func(r Result) float64 { return r.SingleAfterEndpoints.P50 }, "%.0f", false},
+	{"                                          max", func(r Result) float64 { return r.SingleAfterEndpoints.Max }, "%.0f", false},
 	{"VIPs per node, most", func(r Result) float64 { return float64(slices.Max(values(r.Spread))) }, "%.0f", false},
 	{"               least", func(r Result) float64 { return float64(slices.Min(values(r.Spread))) }, "%.0f", false},
 	{},
