@@ -17,13 +17,14 @@ func (l *Lab) FarSide(router string, wan netip.Prefix) (undo func() error, err e
 	far := "far-" + router
 	undo = func() error {
 		return errors.Join(
-			deleteNetns(far),
+			// Before the namespace, whose links the kernel removes in its own time.
 			inNetns(router, func(nl *netlink.Handle) error {
 				if l, err := nl.LinkByName("wan0"); err == nil {
 					return nl.LinkDel(l) // the other end goes with it
 				}
 				return nil
 			}),
+			deleteNetns(far),
 			inside(router, func() error { return setSysctls("net/ipv4/ip_forward=0", "net/ipv6/conf/all/forwarding=0") }))
 	}
 	if err := createNetns(far, quietIPv6...); err != nil {
