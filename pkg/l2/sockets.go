@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/rawio"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/mdlayher/ndp"
 	"github.com/mdlayher/packet"
@@ -56,7 +57,10 @@ type packetMouth struct {
 func (m packetMouth) close() error { return m.file.Close() }
 
 func (m packetMouth) send(frame []byte) error {
-	var sent error
+	if err := rawio.Send(m.conn, frame, m.link); !errors.Is(err, unix.EAGAIN) {
+		return err
+	}
+	var sent error // there is no room: this waits for it
 	err := m.conn.Control(func(fd uintptr) {
 		for {
 			sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: m.link})
@@ -75,7 +79,11 @@ func (sockets) listen(ifi net.Interface, family vip.Family) (ear, error) {
 		if err != nil {
 			return nil, fmt.Errorf("can't open a packet socket for ARP: %w%s", err, hint(err))
 		}
-		return &arpEar{conn: c, buf: make([]byte, 128)}, nil
+		r, err := rawio.NewReader(c)
+		if err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		return &arpEar{conn: c, reader: r, buf: make([]byte, 128)}, nil
 	}
 	// Bound to no address, so that the link needs none. All are members of ff02::1.
 	c, _, err := ndp.Listen(&ifi, ndp.Unspecified)
@@ -92,15 +100,16 @@ func (sockets) listen(ifi net.Interface, family vip.Family) (ear, error) {
 }
 
 type arpEar struct {
-	conn *packet.Conn
-	buf  []byte
+	conn   *packet.Conn
+	reader *rawio.Reader
+	buf    []byte
 }
 
 func (e *arpEar) close() error { return e.conn.Close() }
 
 func (e *arpEar) next() (word, error) {
 	for {
-		n, _, err := e.conn.ReadFrom(e.buf)
+		n, err := e.reader.Read(e.buf)
 		if err != nil {
 			return word{}, err
 		}

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/rawio"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,7 +22,8 @@ type Wire interface {
 	Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error
 }
 
-// A Socket sends and receives packets. Its methods may be called at once.
+// A Socket sends and receives packets. Its methods may be called at once, but for
+// ReadFrom: there is one reader.
 type Socket interface {
 	WriteTo(b []byte, to netip.AddrPort) error
 	// ReadFrom waits for a packet. After Close it returns net.ErrClosed.
@@ -63,7 +65,10 @@ func (kernelWire) Listen(at netip.AddrPort) (Socket, error) {
 		_ = tcp.Close()
 		return nil, err
 	}
-	s := &kernelSocket{udp: udp.(*net.UDPConn), tcp: tcp, ended: make(chan struct{})}
+	s := &kernelSocket{udp: udp.(*net.UDPConn), tcp: tcp, zone: at.Addr().Zone(), ended: make(chan struct{})}
+	if s.reader, err = rawio.NewReader(s.udp); err != nil {
+		return nil, errors.Join(err, udp.Close(), tcp.Close())
+	}
 	go s.accept()
 	return s, nil
 }
@@ -85,9 +90,11 @@ func (kernelWire) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) 
 
 // A kernelSocket is a UDP socket, and a TCP socket that says no more than that it is there.
 type kernelSocket struct {
-	udp   *net.UDPConn
-	tcp   net.Listener
-	ended chan struct{} // accept has returned
+	udp    *net.UDPConn
+	reader *rawio.Reader
+	tcp    net.Listener
+	zone   string        // of this node's address, if it is link-local
+	ended  chan struct{} // accept has returned
 }
 
 func (s *kernelSocket) accept() {
@@ -111,8 +118,15 @@ func (s *kernelSocket) WriteTo(b []byte, to netip.AddrPort) error {
 }
 
 func (s *kernelSocket) ReadFrom(b []byte) (int, netip.AddrPort, error) {
-	n, from, err := s.udp.ReadFromUDPAddrPort(b)
-	return n, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), err
+	n, err := s.reader.Read(b)
+	if err != nil {
+		return 0, netip.AddrPort{}, err
+	}
+	from := s.reader.Sender()
+	if a := from.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
+		from = netip.AddrPortFrom(a.WithZone(s.zone), from.Port())
+	}
+	return n, from, nil
 }
 
 // Close gives the port back. When it returns, no goroutine is left.

@@ -1,0 +1,114 @@
+// Package rawio moves packets by system calls of which the Go runtime is not told.
+//
+// A process that was asleep and makes a system call in the usual way wakes up the
+// runtime's monitor, lest the call block: one more thread, which from then on looks every
+// 20 µs whether all is idle again (sysmon in runtime/proc.go). To read one packet costs
+// twice as much by it. What can't block need not be watched, and no call here
+// can: each has MSG_DONTWAIT.
+package rawio
+
+import (
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Reader reads packets from a socket that Go's net poller knows. One goroutine at a
+// time may use it.
+type Reader struct {
+	conn   syscall.RawConn
+	try    func(fd uintptr) bool // made once, or each Read would make garbage
+	buf    []byte
+	n      int
+	err    error
+	from   unix.RawSockaddrAny
+	length uint32
+}
+
+// NewReader makes a Reader of c. It fails if c can't give its descriptor.
+func NewReader(c syscall.Conn) (*Reader, error) {
+	conn, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{conn: conn}
+	r.try = r.receive
+	return r, nil
+}
+
+// Read waits for a packet, and returns its length. One that is longer than b is cut.
+// Errors are those of recvfrom(2), and the socket's own once it is closed.
+func (r *Reader) Read(b []byte) (int, error) {
+	r.buf, r.n, r.err = b, 0, unix.EINVAL
+	if len(b) == 0 {
+		return 0, r.err
+	}
+	if err := r.conn.Read(r.try); err != nil {
+		return 0, err
+	}
+	return r.n, r.err
+}
+
+// receive reports whether there was a packet, or an error.
+func (r *Reader) receive(fd uintptr) bool {
+	for {
+		r.length = unix.SizeofSockaddrAny
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(&r.buf[0])), uintptr(len(r.buf)), unix.MSG_DONTWAIT,
+			uintptr(unsafe.Pointer(&r.from)), uintptr(unsafe.Pointer(&r.length)))
+		switch errno {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			return false
+		case 0:
+			r.n, r.err = int(n), nil
+		default:
+			r.err = errno
+		}
+		return true
+	}
+}
+
+// Sender is who sent the packet that was read last: the zero AddrPort if that was not
+// by IP. It has no zone.
+func (r *Reader) Sender() netip.AddrPort {
+	switch r.from.Addr.Family {
+	case unix.AF_INET:
+		a := (*unix.RawSockaddrInet4)(unsafe.Pointer(&r.from))
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), port(&a.Port))
+	case unix.AF_INET6:
+		a := (*unix.RawSockaddrInet6)(unsafe.Pointer(&r.from))
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), port(&a.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// port reads a number in network byte order.
+func port(p *uint16) uint16 {
+	b := (*[2]byte)(unsafe.Pointer(p))
+	return uint16(b[0])<<8 | uint16(b[1])
+}
+
+// Send sends a frame on a link by a packet socket (packet(7)). It never waits: where
+// there is no room it returns EAGAIN or ENOBUFS. Other errors are those of sendto(2),
+// and c's own once it is closed.
+func Send(c syscall.RawConn, frame []byte, link int) error {
+	if len(frame) == 0 {
+		return unix.EINVAL
+	}
+	to := unix.RawSockaddrLinklayer{Family: unix.AF_PACKET, Ifindex: int32(link)}
+	var errno syscall.Errno
+	err := c.Control(func(fd uintptr) {
+		errno = unix.EINTR
+		for errno == unix.EINTR {
+			_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&frame[0])), uintptr(len(frame)), unix.MSG_DONTWAIT,
+				uintptr(unsafe.Pointer(&to)), unix.SizeofSockaddrLinklayer)
+		}
+	})
+	if err == nil && errno != 0 {
+		err = errno
+	}
+	return err
+}
