@@ -130,10 +130,13 @@ type sense struct {
 	family vip.Family
 }
 
-// ear notes that there is one more ear for h, or one less.
-func (a *Announcer) ear(h hearing, change int) {
+// ear notes that there is one more ear for h, e, or one less.
+func (a *Announcer) ear(h hearing, e ear, change int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if delete(a.listeners, h); change > 0 {
+		a.listeners[h] = &listener{ear: e}
+	}
 	k := sense{h.link, h.family}
 	if a.open[k] += change; a.open[k] == 0 {
 		delete(a.open, k)

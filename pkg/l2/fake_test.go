@@ -181,7 +181,8 @@ func (l *fakeLAN) host(link, addr string, macs ...byte) {
 // tell has a link's ears hear a word. l.mu is held.
 func (l *fakeLAN) tell(link string, w word) {
 	for e := range l.ears {
-		if e.ifi.Name == link && e.ifi.Index == l.ifis[link].Index && e.family == vip.FamilyOf(w.addr) {
+		sifted := e.narrow && !w.answer && !w.probe && !slices.Contains(e.only, w.addr)
+		if e.ifi.Name == link && e.ifi.Index == l.ifis[link].Index && e.family == vip.FamilyOf(w.addr) && !sifted {
 			e.words <- w
 		}
 	}
@@ -231,6 +232,8 @@ type fakeEar struct {
 	err    chan error
 	once   sync.Once
 	waits  atomic.Int64 // how often nothing was there to be read
+	narrow bool         // it is told answers, probes and the words about only
+	only   []netip.Addr
 }
 
 func (l *fakeLAN) listen(ifi net.Interface, family vip.Family) (ear, error) {
@@ -264,6 +267,16 @@ func (e *fakeEar) next() (word, error) {
 	case err := <-e.err:
 		return word{}, err
 	}
+}
+
+func (e *fakeEar) sift(narrow bool, only []netip.Addr) error {
+	e.lan.mu.Lock()
+	defer e.lan.mu.Unlock()
+	if err := e.lan.fault["sift "+e.ifi.Name]; err != nil {
+		return err
+	}
+	e.narrow, e.only = narrow, only
+	return nil
 }
 
 func (e *fakeEar) close() error {

@@ -136,6 +136,13 @@ func (q *Inquiries) open(w vip.Inquiry, now time.Time) *inquest {
 	}
 	x.defend = w.Kind == vip.Mine
 	x.stop = q.a.questions.listen(t, func(heard word) { q.post(letter{w.Link, heard}) })
+	if w.Kind != vip.Theirs { // of those the answers are enough
+		deaf, careless := x.stop, q.a.heed(t, now)
+		x.stop = func() {
+			deaf()
+			careless()
+		}
+	}
 	return x
 }
 

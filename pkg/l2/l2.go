@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -56,6 +57,10 @@ type Announcer struct {
 	asked  map[sense]time.Time // where questions are asked, and when last
 	open   map[sense]int       // how many ears are open
 	opened chan struct{}       // closed, and replaced, when open has changed
+
+	listeners map[hearing]*listener
+	heeded    map[topic]int // besides what is in speech, of what every word matters
+	changed   time.Time     // when the last of that was new, or gone
 }
 
 // A topic is what one announcement is about.
@@ -88,7 +93,10 @@ func newAnnouncer(o Options, l lan) *Announcer {
 		asked:  map[sense]time.Time{},
 		open:   map[sense]int{},
 		opened: make(chan struct{}),
-		links:  links{lan: l, open: map[string]*station{}, seen: map[string]net.Interface{}, changed: map[string]bool{}},
+
+		listeners: map[hearing]*listener{},
+		heeded:    map[topic]int{},
+		links:     links{lan: l, open: map[string]*station{}, seen: map[string]net.Interface{}, changed: map[string]bool{}},
 	}
 	a.ears.init(a.meters.heard)
 	a.inquiries = newInquiries(a)
@@ -134,10 +142,10 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 			s.err = nil
 		}
 	}
-	for t := range a.speech {
-		if !wanted[t] {
-			delete(a.speech, t)
-		}
+	before := len(a.speech)
+	maps.DeleteFunc(a.speech, func(t topic, _ *speech) bool { return !wanted[t] })
+	if len(fresh) > 0 || len(a.speech) < before {
+		a.unsettle(now)
 	}
 	a.links.keep(a.used())
 	a.ears.expect(a.speech, now)

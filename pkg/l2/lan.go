@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -32,6 +33,9 @@ type mouth interface {
 type ear interface {
 	// next waits for the next one.
 	next() (word, error)
+	// sift has next tell, if narrow, no more than answers, probes, and the words about
+	// the addresses in only; and else everything.
+	sift(narrow bool, only []netip.Addr) error
 	// close ends next.
 	close() error
 }

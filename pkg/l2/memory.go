@@ -50,9 +50,14 @@ func (m *memory) noise(link string, now time.Time) {
 // quiet reports whether no other host was heard on a link for so long that it
 // must be this node that is cut off.
 func (m *memory) quiet(link string, now time.Time) bool {
+	return now.Sub(m.noisy(link)) > quietLink
+}
+
+// noisy is when another host was last heard on a link.
+func (m *memory) noisy(link string) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return now.Sub(m.noises[link]) > quietLink
+	return m.noises[link]
 }
 
 // expect listens for what is in wanted.

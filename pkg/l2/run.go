@@ -104,6 +104,7 @@ func (a *Announcer) round(now time.Time) (wait time.Duration, turned bool) {
 		}
 	}
 	clear(a.links.changed)
+	a.sift(now)
 	if news {
 		a.opts.Poke()
 	}
@@ -279,8 +280,8 @@ func (a *Announcer) hear(ctx context.Context, h hearing) error {
 	}
 	defer e.close()
 	defer context.AfterFunc(ctx, func() { _ = e.close() })()
-	a.ear(h, 1)
-	defer a.ear(h, -1)
+	a.ear(h, e, 1)
+	defer a.ear(h, nil, -1)
 	crowd := 0 // how many words were waited for, each for less than lull
 	for {
 		began := time.Now()

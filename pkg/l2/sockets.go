@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/mdlayher/ndp"
 	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 )
@@ -119,6 +121,18 @@ func (e *arpEar) next() (word, error) {
 	}
 }
 
+func (e *arpEar) sift(narrow bool, only []netip.Addr) error {
+	filter := everything
+	if narrow {
+		filter = sieve(only)
+	}
+	program, err := bpf.Assemble(filter)
+	if err != nil {
+		return err
+	}
+	return e.conn.SetBPF(program)
+}
+
 // ndpEar hears the advertisements on all links, and heeds those on its own.
 type ndpEar struct {
 	conn  *ndp.Conn
@@ -126,6 +140,10 @@ type ndpEar struct {
 }
 
 func (e *ndpEar) close() error { return e.conn.Close() }
+
+// sift changes nothing: the questions of others don't come this far, and who announces
+// how many VIPs by IPv6 is not known to be a burden.
+func (e *ndpEar) sift(bool, []netip.Addr) error { return nil }
 
 func (e *ndpEar) next() (word, error) {
 	for {
