@@ -174,7 +174,7 @@ packages() { # what Debian has, where it is missing
   command -v gcc >/dev/null || missing+=(gcc libc6-dev) # the race detector links with it
   if [ ${#missing[@]} -gt 0 ]; then
     apt-get -qq update &&
-      DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null || return
+      DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null || return
   fi
   testing/lab/deps.sh
 }

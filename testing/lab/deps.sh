@@ -22,7 +22,7 @@ need() { # PROGRAM PACKAGE
     updated=yes
   fi
   echo "installing $2"
-  quietly env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$2" >/dev/null
+  quietly env DEBIAN_FRONTEND=noninteractive DEBCONF_NOWARNINGS=yes apt-get -qq install -y --no-install-recommends "$2" >/dev/null
 }
 
 need ip iproute2
