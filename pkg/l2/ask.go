@@ -80,10 +80,10 @@ func (a *Announcer) attends(t topic, now time.Time) (open bool, news <-chan stru
 	defer a.mu.Unlock()
 	k := sense{t.link, vip.FamilyOf(t.addr)}
 	a.asked[k] = now
-	if a.open[k] == 0 {
+	if open = a.listened(k); !open {
 		a.rouse()
 	}
-	return a.open[k] > 0, a.opened
+	return open, a.opened
 }
 
 // source is the address to ask from: one of this node's own in the same network.
@@ -130,19 +130,27 @@ type sense struct {
 	family vip.Family
 }
 
-// ear notes that there is one more ear for h, e, or one less.
-func (a *Announcer) ear(h hearing, e ear, change int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if delete(a.listeners, h); change > 0 {
-		a.listeners[h] = &listener{ear: e}
+// listened reports whether an ear is open for k. a.mu is held.
+func (a *Announcer) listened(k sense) bool {
+	for l := range a.listeners {
+		if l.link == k.link && l.family == k.family {
+			return true
+		}
 	}
-	k := sense{h.link, h.family}
-	if a.open[k] += change; a.open[k] == 0 {
-		delete(a.open, k)
+	return false
+}
+
+// opens notes that l's ear is open, and returns what notes that it is no more.
+func (a *Announcer) opens(l *listener) (closes func()) {
+	note := func(change func()) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		change()
+		close(a.opened)
+		a.opened = make(chan struct{})
 	}
-	close(a.opened)
-	a.opened = make(chan struct{})
+	note(func() { a.listeners[l] = true })
+	return func() { note(func() { delete(a.listeners, l) }) }
 }
 
 // questions is who waits for answers. It has a lock of its own, so that hearing

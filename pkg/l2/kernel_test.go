@@ -397,7 +397,7 @@ func TestKernelDefence(t *testing.T) {
 	_, err := a.Set(t.Context(), want)
 	must(t, err)
 	eth0 := sense{"eth0", vip.IPv6}
-	await(t, "an ear", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.open[eth0] > 0 })
+	await(t, "an ear", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.listened(eth0) })
 	time.Sleep(2300 * time.Millisecond) // the first announcements are over
 	tap := n.tap(t, "peer0", 0)
 	for _, x := range addrs {

@@ -55,10 +55,9 @@ type Announcer struct {
 	links  links
 	known  time.Time           // the look at the links that the last round knew
 	asked  map[sense]time.Time // where questions are asked, and when last
-	open   map[sense]int       // how many ears are open
-	opened chan struct{}       // closed, and replaced, when open has changed
+	opened chan struct{}       // closed, and replaced, when listeners has changed
 
-	listeners map[hearing]*listener
+	listeners map[*listener]bool
 	heeded    map[topic]int // besides what is in speech, of what every word matters
 	changed   time.Time     // when the last of that was new, or gone
 }
@@ -91,10 +90,9 @@ func newAnnouncer(o Options, l lan) *Announcer {
 		wake:   make(chan struct{}, 1),
 		speech: map[topic]*speech{},
 		asked:  map[sense]time.Time{},
-		open:   map[sense]int{},
 		opened: make(chan struct{}),
 
-		listeners: map[hearing]*listener{},
+		listeners: map[*listener]bool{},
 		heeded:    map[topic]int{},
 		links:     links{lan: l, open: map[string]*station{}, seen: map[string]net.Interface{}, changed: map[string]bool{}},
 	}

@@ -280,8 +280,7 @@ func (a *Announcer) hear(ctx context.Context, h hearing) error {
 	}
 	defer e.close()
 	defer context.AfterFunc(ctx, func() { _ = e.close() })()
-	a.ear(h, e, 1)
-	defer a.ear(h, nil, -1)
+	defer a.opens(&listener{hearing: h, ear: e})()
 	crowd := 0 // how many words were waited for, each for less than lull
 	for {
 		began := time.Now()

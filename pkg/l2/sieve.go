@@ -16,6 +16,7 @@ import (
 
 // A listener is an ear that is in use.
 type listener struct {
+	hearing
 	ear    ear
 	narrow bool // it has a sieve
 	failed bool // the kernel did not take one
@@ -25,18 +26,18 @@ type listener struct {
 // so long that all that matters of it is known. While nobody is heard they hear
 // everything: it takes any word to know that the link works. a.mu is held.
 func (a *Announcer) sift(now time.Time) {
-	for h, l := range a.listeners {
-		narrow := now.Sub(a.changed) > afterglow && now.Sub(a.ears.noisy(h.link)) < quietLink/4
+	for l := range a.listeners {
+		narrow := now.Sub(a.changed) > afterglow && now.Sub(a.ears.noisy(l.link)) < quietLink/4
 		if narrow == l.narrow || narrow && l.failed {
 			continue
 		}
 		var only []netip.Addr
 		if narrow {
-			only = a.concern(h)
+			only = a.concern(l.hearing)
 		}
 		if err := l.ear.sift(narrow, only); err != nil {
 			l.failed = true
-			a.log.Debug("the kernel does not leave out what others say on a link", "link", h.link, "family", h.family, "err", err)
+			a.log.Debug("the kernel does not leave out what others say on a link", "link", l.link, "family", l.family, "err", err)
 			continue
 		}
 		l.narrow = narrow
