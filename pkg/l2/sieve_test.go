@@ -140,6 +140,13 @@ func TestSift(t *testing.T) {
 			defer l.mu.Unlock()
 			l.tell("eth0", told("10.0.0.78", 8))
 		}
+		// settle lets time pass in which the link is seen to work.
+		settle := func(d time.Duration) {
+			answers()
+			time.Sleep(d)
+			answers()
+			time.Sleep(time.Second)
+		}
 		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
 		if n := others(2 * time.Second); n < 19 {
 			t.Errorf("just after a VIP was new others were heard %d times in 2 s, want all 20", n)
@@ -176,10 +183,7 @@ func TestSift(t *testing.T) {
 		if r.poked() != 1 {
 			t.Error("what is listened for was not heard")
 		}
-		answers()
-		time.Sleep(3 * time.Second)
-		answers()
-		time.Sleep(time.Second)
+		settle(3 * time.Second)
 		if !ear().narrow {
 			t.Fatal("everything is still heard")
 		}
@@ -191,10 +195,7 @@ func TestSift(t *testing.T) {
 		if ear().narrow {
 			t.Error("what was wanted a moment ago is not heard")
 		}
-		answers()
-		time.Sleep(2100 * time.Millisecond)
-		answers()
-		time.Sleep(time.Second)
+		settle(2100 * time.Millisecond)
 
 		// A question whether an address is free.
 		if !ear().narrow {
@@ -205,9 +206,7 @@ func TestSift(t *testing.T) {
 		if ear().narrow {
 			t.Error("who has the address that is asked for is not heard")
 		}
-		time.Sleep(2 * time.Second)
-		answers()
-		time.Sleep(time.Second)
+		settle(2 * time.Second)
 		if !slices.Contains(ear().only, netip.MustParseAddr("10.0.0.55")) {
 			t.Errorf("later who has that address is not heard, but %v", ear().only)
 		}
