@@ -29,7 +29,7 @@ func newSpeaker(n *node, cfg config.Config, log *slog.Logger) *bgp.Speaker {
 // what Herald has bound.
 func (n *node) own(link string) (own []netip.Addr) {
 	info := n.links.Info()
-	if own = info.Own(link); own != nil {
+	if own = info.OwnAddresses(link); own != nil {
 		return own
 	}
 	var bound []vip.Address
@@ -52,11 +52,11 @@ type bgpPeers struct {
 
 	mu   sync.Mutex
 	said string // what is wrong with the annotations, once told
-	good []vip.Peer
+	good []vip.BGPPeer
 }
 
 // now is the peers at this moment. Annotations that can't be read change nothing.
-func (p *bgpPeers) now() []vip.Peer {
+func (p *bgpPeers) now() []vip.BGPPeer {
 	all := p.cfg.BGP.Peers
 	if p.cfg.BGP.Annotations == "" {
 		return all
@@ -73,7 +73,7 @@ func (p *bgpPeers) now() []vip.Peer {
 	p.said = text
 	all = slices.Clone(all)
 	for _, x := range p.good {
-		if !slices.ContainsFunc(all, func(y vip.Peer) bool { return y.Name() == x.Name() }) {
+		if !slices.ContainsFunc(all, func(y vip.BGPPeer) bool { return y.Name() == x.Name() }) {
 			all = append(all, x)
 		}
 	}
@@ -96,15 +96,15 @@ const coarse = 10 * time.Second
 // if one goes up or down, and now and then if it is a prefix more or less.
 type bulletin struct {
 	mu   sync.Mutex
-	last []vip.Session
+	last []vip.BGPSession
 	at   time.Time
 }
 
 // issue is the bulletin while the sessions are as given.
-func (b *bulletin) issue(sessions []vip.Session, now time.Time) []vip.Session {
+func (b *bulletin) issue(sessions []vip.BGPSession, now time.Time) []vip.BGPSession {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	same := func(x, y vip.Session) bool { return x.Peer == y.Peer && x.Up() == y.Up() }
+	same := func(x, y vip.BGPSession) bool { return x.Peer == y.Peer && x.Up() == y.Up() }
 	if slices.EqualFunc(b.last, sessions, same) && now.Sub(b.at) < coarse {
 		return b.last
 	}
@@ -122,7 +122,7 @@ var errNoSession = errors.New("no BGP session is established")
 
 // routersReady says why not.
 func (n *node) routersReady() error {
-	if n.needsPeer && !slices.ContainsFunc(n.speaker.Sessions(), vip.Session.Up) {
+	if n.needsPeer && !slices.ContainsFunc(n.speaker.Sessions(), vip.BGPSession.Up) {
 		return errNoSession
 	}
 	return nil

@@ -13,13 +13,13 @@ import (
 // every ten seconds at most: each change costs a write of the node lease.
 func TestBulletin(t *testing.T) {
 	var b bulletin
-	session := func(state string, prefixes int) []vip.Session {
-		return []vip.Session{{Peer: "192.0.2.1", State: state, Prefixes: prefixes}}
+	session := func(state string, prefixes int) []vip.BGPSession {
+		return []vip.BGPSession{{Peer: "192.0.2.1", State: state, Prefixes: prefixes}}
 	}
 	for _, tt := range []struct {
 		after time.Duration
-		have  []vip.Session
-		want  []vip.Session
+		have  []vip.BGPSession
+		want  []vip.BGPSession
 	}{
 		{0, session("waiting", 0), session("down", 0)},
 		{1, session("active", 0), session("down", 0)},

@@ -44,5 +44,5 @@ func (n *node) hosts() []netip.Addr {
 		return nil
 	}
 	info := n.links.Info()
-	return info.Own()
+	return info.OwnAddresses()
 }

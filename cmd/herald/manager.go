@@ -139,7 +139,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },
 		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 		Info: n.info, Log: log, Poke: poke,
-		Sights: n.sights, Anchor: func() vip.Seen { return n.anchor.Seen() }, Tell: func(c vip.Card) { n.peers.Tell(c) },
+		Sights: n.sights, Anchor: func() vip.Liveness { return n.anchor.Seen() }, Tell: func(c vip.Heartbeat) { n.peers.Tell(c) },
 	})
 	n.watch(cfg)
 	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
@@ -148,16 +148,16 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	o := agent.Options{
 		Self: cfg.Node.Name, Log: log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Sources:   []agent.Source{n.cluster, n.leases, n.links, n.announcer, n.probes, n.hirer},
-		Addresses: n.links, Announcements: n.announcer, Probes: n.probes, Inquiries: n.announcer.Inquiries(),
-		Macvlans: n.links.Macvlans(), Hires: n.hirer,
-		Statuses: n.cluster.Statuses(), Notes: n.cluster.Notes(), Stakes: n.leases,
+		Observers: []agent.Observer{n.cluster, n.leases, n.links, n.announcer, n.probes, n.hirer},
+		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.probes, AddressChecks: n.announcer.Inquiries(),
+		Macvlans: n.links.Macvlans(), DHCP: n.hirer,
+		Statuses: n.cluster.Statuses(), Events: n.cluster.Notes(), Leases: n.leases,
 	}
 	if n.forwards {
-		o.Sources, o.Mappings = append(o.Sources, n.mapper), n.mapper
+		o.Observers, o.Mappings = append(o.Observers, n.mapper), n.mapper
 	}
 	if n.routes {
-		o.Sources, o.Routes = append(o.Sources, n.speaker), n.speaker
+		o.Observers, o.Routes = append(o.Observers, n.speaker), n.speaker
 	}
 	n.agent = agent.New(o)
 	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)
@@ -165,14 +165,14 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 }
 
 // info is what the others may know of this node.
-func (n *node) info() vip.Info {
+func (n *node) info() vip.NodeInfo {
 	info := n.links.Info()
-	info.APIServer = n.control != nil && n.control.Ready()
-	info.Sessions = n.bulletin.issue(n.speaker.Sessions(), time.Now())
+	info.APIServerReady = n.control != nil && n.control.Ready()
+	info.BGPSessions = n.bulletin.issue(n.speaker.Sessions(), time.Now())
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"
 	}
-	info.Deaf = n.peers.Off()
+	info.LivenessOff = n.peers.Off()
 	return info
 }
 

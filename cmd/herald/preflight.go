@@ -91,7 +91,7 @@ func look(ctx context.Context, cfg config.Config) []preflight.Finding {
 	links, found := lookAtLinks(cfg)
 	all = append(all, found)
 	if links != nil {
-		link := links.Info().Default
+		link := links.Info().DefaultInterface
 		all = append(all, preflight.StrictARP(files, link), preflight.ReversePath(files, link))
 	}
 	all = append(all, lookAtPorts(cfg)...)
@@ -221,7 +221,7 @@ func lookAtPeers(ctx context.Context, cfg config.Config, s kube.Snapshot, err er
 // knock reports whether any address of a node takes a connection.
 func knock(ctx context.Context, n lease.NodeLease, port uint16) bool {
 	d := net.Dialer{Timeout: time.Second}
-	for _, a := range n.Info.Own() {
+	for _, a := range n.Info.OwnAddresses() {
 		if c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(a, port).String()); err == nil {
 			c.Close()
 			return true

@@ -85,7 +85,7 @@ func (v view) peers(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	head := "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY\n"
 	for _, n := range v.nodes {
-		for _, s := range n.Info.Sessions {
+		for _, s := range n.Info.BGPSessions {
 			fmt.Fprintf(t, "%s%s\t%s\t%d\t%s\t%s\t%d\t%s\n", head, n.Name, s.Peer, s.AS, s.State, ago(s.Since, v.now), s.Prefixes, s.Reason)
 			head = ""
 		}
@@ -98,7 +98,7 @@ func (v view) peers(w io.Writer) error {
 func (v view) controlPlane() string {
 	ready := 0
 	for _, n := range v.nodes {
-		if n.Info.APIServer && !n.Fenced {
+		if n.Info.APIServerReady && !n.Fenced {
 			ready++
 		}
 	}
@@ -142,10 +142,10 @@ func (n nodeLine) state(now time.Time) string {
 		return bad
 	}
 	switch {
-	case n.Info.Deaf != "":
-		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node watches nobody, since " + n.Info.Deaf
-	case len(n.Info.Mute) > 0:
-		return "ok, but it hears no Herald on " + strings.Join(n.Info.Mute, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
+	case n.Info.LivenessOff != "":
+		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node watches nobody, since " + n.Info.LivenessOff
+	case len(n.Info.Suspects) > 0:
+		return "ok, but it hears no Herald on " + strings.Join(n.Info.Suspects, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
 	}
 	return "ok"
 }
@@ -161,11 +161,11 @@ func (n nodeLine) trouble(now time.Time) string {
 		return "carries no VIP: " + n.Info.Excluded
 	case n.node.Drained:
 		return "carries no VIP: it is drained; herald undrain " + n.Name + " ends that"
-	case n.node.Leaves:
+	case n.node.ShuttingDown:
 		return "carries no VIP: it is being shut down"
 	case n.node.Excluded != "":
 		return "carries no VIP of a Service: " + n.node.Excluded
-	case n.Info.Alone:
+	case n.Info.Isolated:
 		return "carries no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
 	}
 	link := n.Info.LinkFor("")
@@ -216,8 +216,8 @@ func (v view) owner(s *vip.Service) (string, time.Time) {
 		name = "kubevip-" + s.Key.Name
 	}
 	l := v.leases[vip.Key{Namespace: s.Key.Namespace, Name: name}]
-	if l == nil && s.Host != "" {
-		return s.Host, v.since[s.Host] // there is one lease for all
+	if l == nil && s.VIPHost != "" {
+		return s.VIPHost, v.since[s.VIPHost] // there is one lease for all
 	}
 	if l == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
 		return "", time.Time{}
@@ -233,13 +233,13 @@ func (v view) line(s *vip.Service) string {
 	owner, since := v.owner(s)
 	var vips, modes []string
 	for _, i := range s.Ingress {
-		if s.Forward != nil && i.Mode == vip.ModeProxy && slices.Contains(modes, string(vip.ModeVIP)) {
+		if s.Forward != nil && i.IPMode == vip.ModeProxy && slices.Contains(modes, string(vip.ModeVIP)) {
 			vips = append(vips, outside(i)...)
 			continue
 		}
 		vips = append(vips, i.Addr.String())
-		if !slices.Contains(modes, string(i.Mode)) {
-			modes = append(modes, string(i.Mode))
+		if !slices.Contains(modes, string(i.IPMode)) {
+			modes = append(modes, string(i.IPMode))
 		}
 	}
 	if len(vips) == 0 {
@@ -279,7 +279,7 @@ func (v view) wrong(s *vip.Service, owner string) string {
 		return strings.Join(s.Invalid, " ")
 	case len(s.Ingress) > 0 && len(missing(s)) > 0:
 		return "not announced: " + strings.Join(missing(s), ", ") + v.refusal(s)
-	case said && e.Reason != vip.Announced && e.Reason != vip.Moved && (e.Warning || len(s.Ingress) == 0):
+	case said && e.Reason != vip.VIPAnnounced && e.Reason != vip.VIPMoved && (e.Warning || len(s.Ingress) == 0):
 		return string(e.Reason) + ": " + e.Message
 	case len(s.Ingress) == 0 && len(s.Addresses) == 0:
 		return "it names no address"
@@ -310,7 +310,7 @@ func missing(s *vip.Service) []string {
 func leasedFor(s *vip.Service, any netip.Addr) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		return (len(s.Addresses) == 1 || vip.FamilyOf(i.Addr) == vip.FamilyOf(any)) &&
-			slices.ContainsFunc(s.DHCP.Leases, func(k vip.Contract) bool { return k.Addr == i.Addr })
+			slices.ContainsFunc(s.DHCP.Leases, func(k vip.DHCPLease) bool { return k.Addr == i.Addr })
 	})
 }
 

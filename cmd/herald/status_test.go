@@ -41,13 +41,13 @@ func shown(name, asked, has string) vip.Service {
 		s.Addresses = append(s.Addresses, netip.MustParseAddr(a))
 	}
 	for a := range strings.FieldsSeq(has) {
-		s.Ingress = append(s.Ingress, vip.Ingress{Addr: netip.MustParseAddr(a), Mode: vip.ModeVIP})
+		s.Ingress = append(s.Ingress, vip.Ingress{Addr: netip.MustParseAddr(a), IPMode: vip.ModeVIP})
 	}
 	return s
 }
 
 func said(service string, reason vip.Reason, warning bool, message string) kube.Event {
-	return kube.Event{Note: vip.Note{UID: service, Reason: reason, Warning: warning, Message: message}}
+	return kube.Event{Event: vip.Event{UID: service, Reason: reason, Warning: warning, Message: message}}
 }
 
 func TestStatusTable(t *testing.T) {
@@ -56,9 +56,9 @@ func TestStatusTable(t *testing.T) {
 	bad.Invalid = []string{"kube-vip.io/ignore is wrong."}
 	open := shown("open", "10.0.0.6", "10.0.0.6")
 	open.Forward = &vip.Forward{}
-	open.Ingress = append(open.Ingress, vip.Ingress{Addr: netip.MustParseAddr("11.22.33.1"), Mode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 8080}}})
+	open.Ingress = append(open.Ingress, vip.Ingress{Addr: netip.MustParseAddr("11.22.33.1"), IPMode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 8080}}})
 	hired := shown("hired", "0.0.0.0 ::", "10.0.0.9")
-	hired.DHCP.Leases = []vip.Contract{{Addr: netip.MustParseAddr("10.0.0.9"), Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: noon.Add(time.Hour)}}
+	hired.DHCP.Leases = []vip.DHCPLease{{Addr: netip.MustParseAddr("10.0.0.9"), Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: noon.Add(time.Hour)}}
 	s := kube.Snapshot{
 		Services: []vip.Service{
 			hired, open,
@@ -70,8 +70,8 @@ func TestStatusTable(t *testing.T) {
 			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"), vipLease("open", "n1"),
 		},
 		Events: []kube.Event{
-			said("half", vip.AddressRefused, true, "no IPv6"), said("half", vip.Announced, false, "n1 announces it"),
-			said("none", vip.NoEndpoints, false, "not ready"), said("good", vip.Announced, false, "n1 announces it"),
+			said("half", vip.AddressRefused, true, "no IPv6"), said("half", vip.VIPAnnounced, false, "n1 announces it"),
+			said("none", vip.NoEndpoints, false, "not ready"), said("good", vip.VIPAnnounced, false, "n1 announces it"),
 		},
 	}
 	var b strings.Builder

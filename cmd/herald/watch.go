@@ -50,7 +50,7 @@ func (n *node) watch(cfg config.Config) {
 }
 
 // sights is the other nodes as they look on the wire; nil if this one can't see.
-func (n *node) sights() map[string]vip.Sight {
+func (n *node) sights() map[string]vip.PeerStatus {
 	if n.peers.Off() != "" {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (n *node) sights() map[string]vip.Sight {
 }
 
 // gateway asks the VIPs' link for this node's default gateway.
-func (n *node) gateway(ctx context.Context) vip.Seen {
+func (n *node) gateway(ctx context.Context) vip.Liveness {
 	info := n.links.Info()
 	link := info.LinkFor("")
 	via := n.links.Gateway(link)
@@ -73,9 +73,9 @@ func (n *node) gateway(ctx context.Context) vip.Seen {
 
 // wireAddress is the address by which the others reach a node on its link of VIPs:
 // the first IPv4 one, else the first IPv6 one; zero if it has none.
-func wireAddress(info vip.Info) netip.Addr {
+func wireAddress(info vip.NodeInfo) netip.Addr {
 	var found netip.Addr
-	for _, a := range info.Own(info.LinkFor("")) {
+	for _, a := range info.OwnAddresses(info.LinkFor("")) {
 		if !found.IsValid() || a.Is4() && !found.Is4() {
 			found = a
 		}
@@ -86,12 +86,12 @@ func wireAddress(info vip.Info) netip.Addr {
 // An anchor is something on the VIPs' link that is no node: the default gateway.
 // Of two halves of a cluster, that which has it is the better one.
 type anchor struct {
-	ask  func(context.Context) vip.Seen
+	ask  func(context.Context) vip.Liveness
 	poke func()
 	want chan struct{} // capacity 1: somebody wants to know
 
 	mu   sync.Mutex // guards what follows
-	last vip.Seen
+	last vip.Liveness
 	at   time.Time // when that was asked
 }
 
@@ -101,7 +101,7 @@ const (
 	anchorGood = 2 * time.Second
 )
 
-func newAnchor(ask func(context.Context) vip.Seen, poke func()) *anchor {
+func newAnchor(ask func(context.Context) vip.Liveness, poke func()) *anchor {
 	return &anchor{ask: ask, poke: poke, want: make(chan struct{}, 1)}
 }
 
@@ -110,7 +110,7 @@ func (a *anchor) String() string { return "anchor" }
 
 // Seen is how the gateway looked a moment ago; Unknown if there is none, or until
 // it has been asked. It does not block.
-func (a *anchor) Seen() vip.Seen {
+func (a *anchor) Seen() vip.Liveness {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	age := time.Since(a.at)

@@ -19,36 +19,36 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A Part makes one aspect of the node equal to want. Set is idempotent, adds
+// An Applier makes one aspect of the node equal to want. Set is idempotent, adds
 // before it removes, does what it can, goes on after a failure, and returns what
 // then holds. It must not wait for a network.
-type Part[W any] interface {
+type Applier[W any] interface {
 	Set(ctx context.Context, want []W) (have []W, err error)
 }
 
-// A Source fills in what it has observed. It answers from memory.
-type Source interface {
+// An Observer fills in what it has observed. It answers from memory.
+type Observer interface {
 	Observe(w *vip.World)
 }
 
 // Options of an Agent. All parts must be given.
 type Options struct {
-	Self    string
-	Plan    func(vip.World) vip.Plan
-	Sources []Source
-	Log     *slog.Logger
+	Self      string
+	Plan      func(vip.World) vip.Plan
+	Observers []Observer
+	Log       *slog.Logger
 
-	Addresses     Part[vip.Address]
-	Announcements Part[vip.Announcement]
-	Probes        Part[vip.Probe]
-	Statuses      Part[vip.Status]
-	Notes         Part[vip.Note]
-	Stakes        Part[vip.Stake]
-	Routes        Part[vip.Route]   // may be nil: nothing is told to routers
-	Mappings      Part[vip.Mapping] // may be nil: nothing is asked of gateways
-	Inquiries     Part[vip.Inquiry] // may be nil: nothing is asked
-	Macvlans      Part[vip.Macvlan] // may be nil, with Hires: nothing is asked of DHCP servers
-	Hires         Part[vip.Hire]
+	Addresses     Applier[vip.Address]
+	Announcements Applier[vip.Announcement]
+	HealthChecks  Applier[vip.HealthCheck]
+	Statuses      Applier[vip.Status]
+	Events        Applier[vip.Event]
+	Leases        Applier[vip.LeaseIntent]
+	Routes        Applier[vip.Route]        // may be nil: nothing is told to routers
+	Mappings      Applier[vip.Mapping]      // may be nil: nothing is asked of gateways
+	AddressChecks Applier[vip.AddressCheck] // may be nil: nothing is asked
+	Macvlans      Applier[vip.Macvlan]      // may be nil, with Hires: nothing is asked of DHCP servers
+	DHCP          Applier[vip.DHCPRequest]
 }
 
 // Times of the loop.
@@ -63,18 +63,18 @@ const (
 
 // An Agent is the one owner of the plan.
 type Agent struct {
-	o        Options
-	poke     chan struct{}
-	stopping atomic.Bool // the others are told
-	leaving  bool        // everything is given away
-	last     atomic.Pointer[Pass]
-	began    atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
-	again    *time.Timer  // when to pass without a poke
-	said     map[string]string
-	announce []vip.Announcement // what holds of the announcements
-	untold   int                // statuses that are not as planned yet
-	links    int                // links of ours that are there
-	metrics  *metrics
+	o               Options
+	poke            chan struct{}
+	stopping        atomic.Bool // the others are told
+	handingOver     bool        // everything is given away
+	last            atomic.Pointer[Pass]
+	began           atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
+	retryTimer      *time.Timer  // when to pass without a poke
+	logged          map[string]string
+	announced       []vip.Announcement // what holds of the announcements
+	statusesPending int                // statuses that are not as planned yet
+	macvlansLeft    int                // links of ours that are there
+	metrics         *metrics
 }
 
 // A Pass is what one pass of the loop knew and decided.
@@ -85,7 +85,7 @@ type Pass struct {
 
 // New makes an Agent. Run does the work.
 func New(o Options) *Agent {
-	return &Agent{o: o, poke: make(chan struct{}, 1), again: time.NewTimer(0), said: make(map[string]string), metrics: newMetrics()}
+	return &Agent{o: o, poke: make(chan struct{}, 1), retryTimer: time.NewTimer(0), logged: make(map[string]string), metrics: newMetrics()}
 }
 
 // String names the task.
@@ -115,14 +115,14 @@ func (a *Agent) Hangs() bool {
 // Run makes passes until ctx ends. Then it hands over what it can, takes away
 // the rest, and returns: on return nothing of this node's is bound or announced.
 func (a *Agent) Run(ctx context.Context) error {
-	defer a.again.Stop()
+	defer a.retryTimer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			a.stop(context.WithoutCancel(ctx))
 			return nil
 		case <-a.poke:
-		case <-a.again.C:
+		case <-a.retryTimer.C:
 		}
 		began := time.Now()
 		a.pass(ctx)
@@ -145,12 +145,12 @@ func rest(took time.Duration) time.Duration {
 // another as its successor.
 func (a *Agent) stop(ctx context.Context) {
 	a.stopping.Store(true)
-	for told := time.After(notice); !a.leaving; {
+	for told := time.After(notice); !a.handingOver; {
 		a.pass(ctx)
 		select {
 		case <-a.poke:
 		case <-told:
-			a.leaving = true
+			a.handingOver = true
 		}
 	}
 	deadline := time.NewTimer(leave)
@@ -159,7 +159,7 @@ func (a *Agent) stop(ctx context.Context) {
 		began := time.Now()
 		a.pass(ctx)
 		w := a.observe()
-		if !w.Synced || len(w.Bound) == 0 && !holds(w) && a.untold == 0 && !w.Draining || !w.Tenure.Holds(w.Now) {
+		if !w.Synced || len(w.Bound) == 0 && !holds(w) && a.statusesPending == 0 && !w.BGPDraining || !w.Tenure.Holds(w.Now) {
 			break
 		}
 		time.Sleep(rest(time.Since(began)))
@@ -174,9 +174,9 @@ func (a *Agent) stop(ctx context.Context) {
 		break
 	}
 	if a.last.Load() != nil {
-		for a.apply(ctx, vip.Plan{}); a.links > 0; { // few go at a time
-			before := a.links
-			if a.apply(ctx, vip.Plan{}); a.links == before {
+		for a.apply(ctx, vip.Plan{}); a.macvlansLeft > 0; { // few go at a time
+			before := a.macvlansLeft
+			if a.apply(ctx, vip.Plan{}); a.macvlansLeft == before {
 				break
 			}
 		}
@@ -196,8 +196,8 @@ func holds(w vip.World) bool {
 }
 
 func (a *Agent) observe() vip.World {
-	w := vip.World{Now: time.Now(), Self: a.o.Self, Stopping: a.leaving}
-	for _, s := range a.o.Sources {
+	w := vip.World{Now: time.Now(), Self: a.o.Self, Stopping: a.handingOver}
+	for _, s := range a.o.Observers {
 		s.Observe(&w)
 	}
 	return w
@@ -222,11 +222,11 @@ func (a *Agent) pass(ctx context.Context) bool {
 	a.last.Store(&Pass{World: w, Plan: p})
 	ok := a.apply(ctx, p)
 	a.metrics.observe(p, time.Since(began))
-	if p.Again > 0 {
-		a.again.Reset(p.Again)
+	if p.ReplanAfter > 0 {
+		a.retryTimer.Reset(p.ReplanAfter)
 	}
 	if !ok {
-		a.again.Reset(retry)
+		a.retryTimer.Reset(retry)
 	}
 	return ok
 }
@@ -239,13 +239,13 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 			ok = false
 			a.metrics.errors.WithLabelValues(part).Inc()
 		}
-		a.complain(part, err)
+		a.logOnce(part, err)
 	}
 	before := a.last.Load()
 
 	// What is true no more is not said any more.
-	keep := slices.DeleteFunc(slices.Clone(a.announce), func(x vip.Announcement) bool { return !slices.Contains(p.Announcements, x) })
-	if len(keep) != len(a.announce) {
+	keep := slices.DeleteFunc(slices.Clone(a.announced), func(x vip.Announcement) bool { return !slices.Contains(p.Announcements, x) })
+	if len(keep) != len(a.announced) {
 		_, err := a.o.Announcements.Set(ctx, keep)
 		failed("announcements", err)
 	}
@@ -256,29 +256,29 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		bound[place{x.Addr, x.Link}] = true
 	}
 	// What now holds is said.
-	say := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !x.Listen && !bound[place{x.Addr, x.Link}] })
-	a.announce, err = a.o.Announcements.Set(ctx, say)
+	say := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !x.ListenOnly && !bound[place{x.Addr, x.Link}] })
+	a.announced, err = a.o.Announcements.Set(ctx, say)
 	failed("announcements", err)
 	// A link comes before there is an address for it, and goes once it has none.
 	left, err := set(ctx, a.o.Macvlans, p.Macvlans)
-	a.links = len(left)
+	a.macvlansLeft = len(left)
 	failed("links", err)
-	_, err = set(ctx, a.o.Hires, p.Hires)
+	_, err = set(ctx, a.o.DHCP, p.DHCPRequests)
 	failed("hires", err)
 	_, err = set(ctx, a.o.Routes, p.Routes)
 	failed("routes", err)
 	_, err = set(ctx, a.o.Mappings, p.Mappings)
 	failed("mappings", err)
-	_, err = a.o.Probes.Set(ctx, p.Probes)
+	_, err = a.o.HealthChecks.Set(ctx, p.HealthChecks)
 	failed("probes", err)
-	_, err = set(ctx, a.o.Inquiries, p.Inquiries)
+	_, err = set(ctx, a.o.AddressChecks, p.AddressChecks)
 	failed("inquiries", err)
 	told, err := a.o.Statuses.Set(ctx, p.Statuses)
-	a.untold = len(p.Statuses) - len(told)
+	a.statusesPending = len(p.Statuses) - len(told)
 	failed("statuses", err)
-	_, err = a.o.Notes.Set(ctx, p.Notes)
+	_, err = a.o.Events.Set(ctx, p.Events)
 	failed("notes", err)
-	_, err = a.o.Stakes.Set(ctx, stand(p, have))
+	_, err = a.o.Leases.Set(ctx, keepClaims(p, have))
 	failed("stakes", err)
 
 	if before != nil && !same(before.World.Bound, bound) {
@@ -288,23 +288,23 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 }
 
 // set hands a part that may be missing what is wanted of it.
-func set[W any](ctx context.Context, part Part[W], want []W) (have []W, err error) {
+func set[W any](ctx context.Context, part Applier[W], want []W) (have []W, err error) {
 	if part == nil {
 		return nil, nil
 	}
 	return part.Set(ctx, want)
 }
 
-// complain logs what a part reports, once for as long as it reports the same.
-func (a *Agent) complain(part string, err error) {
+// logOnce logs what a part reports, once for as long as it reports the same.
+func (a *Agent) logOnce(part string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if a.said[part] == text {
+	if a.logged[part] == text {
 		return
 	}
-	a.said[part] = text
+	a.logged[part] = text
 	if err != nil {
 		a.o.Log.Warn("the node is not as planned; trying again", "part", part, "err", err)
 	} else {

@@ -87,10 +87,10 @@ func (m *machine) announcements(want []vip.Announcement) ([]vip.Announcement, er
 	return want, nil
 }
 
-func (m *machine) stakes(want []vip.Stake) ([]vip.Stake, error) {
+func (m *machine) stakes(want []vip.LeaseIntent) ([]vip.LeaseIntent, error) {
 	var names []string
 	for _, s := range want {
-		names = append(names, string(s.Do)+" "+s.Lease.Name)
+		names = append(names, string(s.Action)+" "+s.Lease.Name)
 	}
 	m.note("stakes %v", names)
 	return want, nil
@@ -117,10 +117,10 @@ func newAgent(m *machine, plan func(vip.World) vip.Plan) *Agent {
 		}
 	}
 	return New(Options{
-		Self: "n1", Plan: plan, Sources: []Source{m}, Log: slog.New(slog.DiscardHandler),
+		Self: "n1", Plan: plan, Observers: []Observer{m}, Log: slog.New(slog.DiscardHandler),
 		Addresses: part[vip.Address](m.addresses), Announcements: part[vip.Announcement](m.announcements),
-		Stakes: part[vip.Stake](m.stakes), Statuses: part[vip.Status](m.statuses),
-		Probes: part[vip.Probe](quiet[vip.Probe]), Inquiries: part[vip.Inquiry](quiet[vip.Inquiry]), Notes: part[vip.Note](quiet[vip.Note]),
+		Leases: part[vip.LeaseIntent](m.stakes), Statuses: part[vip.Status](m.statuses),
+		HealthChecks: part[vip.HealthCheck](quiet[vip.HealthCheck]), AddressChecks: part[vip.AddressCheck](quiet[vip.AddressCheck]), Events: part[vip.Event](quiet[vip.Event]),
 	})
 }
 
@@ -129,7 +129,7 @@ func wanted(addrs ...string) vip.Plan {
 	var p vip.Plan
 	for _, s := range addrs {
 		a := netip.MustParseAddr(s)
-		p.Tenures = append(p.Tenures, vip.Stake{Lease: vip.Key{Name: s}, Do: vip.Take})
+		p.LeaseIntents = append(p.LeaseIntents, vip.LeaseIntent{Lease: vip.Key{Name: s}, Action: vip.Acquire})
 		p.Addresses = append(p.Addresses, vip.Address{Addr: a, Bits: 32, Link: "eth0", Lease: vip.Key{Name: s}})
 		p.Announcements = append(p.Announcements, vip.Announcement{Addr: a, Link: "eth0"})
 	}
@@ -174,7 +174,7 @@ func TestAnnouncesWhatHolds(t *testing.T) {
 func TestListensWithoutAddress(t *testing.T) {
 	p := wanted("10.0.0.1", "10.0.0.2")
 	p.Addresses = p.Addresses[:1]
-	p.Announcements[1].Listen = true
+	p.Announcements[1].ListenOnly = true
 	m := &machine{world: known(), plan: p}
 	newAgent(m, nil).pass(t.Context())
 	same0(t, m.take(), "bind [10.0.0.1]", "announce [10.0.0.1 10.0.0.2]", "stakes [take 10.0.0.1 take 10.0.0.2]")
@@ -274,7 +274,7 @@ func TestAgain(t *testing.T) {
 		a := newAgent(m, func(vip.World) vip.Plan {
 			p := vip.Plan{}
 			if first {
-				p.Again = 3 * time.Second
+				p.ReplanAfter = 3 * time.Second
 			}
 			first = false
 			return p

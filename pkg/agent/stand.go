@@ -30,19 +30,19 @@ func same(before []vip.Address, now map[place]bool) bool {
 	return n == len(now)
 }
 
-// stand is the plan's Stakes, and one in each claim that an address still stands
+// keepClaims is the plan's Stakes, and one in each claim that an address still stands
 // on although the plan wants it gone: it could not be removed, so the claim must
 // not be let go of yet.
-func stand(p vip.Plan, have []vip.Address) []vip.Stake {
-	staked := make(map[vip.Key]bool, len(p.Tenures))
-	for _, s := range p.Tenures {
+func keepClaims(p vip.Plan, have []vip.Address) []vip.LeaseIntent {
+	staked := make(map[vip.Key]bool, len(p.LeaseIntents))
+	for _, s := range p.LeaseIntents {
 		staked[s.Lease] = true
 	}
-	stakes := p.Tenures
+	stakes := p.LeaseIntents
 	for _, x := range have {
 		if !x.Lease.IsZero() && !staked[x.Lease] {
 			staked[x.Lease] = true
-			stakes = append(stakes, vip.Stake{Lease: x.Lease, Do: vip.Watch})
+			stakes = append(stakes, vip.LeaseIntent{Lease: x.Lease, Action: vip.Follow})
 		}
 	}
 	return stakes

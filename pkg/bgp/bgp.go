@@ -25,7 +25,7 @@ type Options struct {
 	Node string // this node's name, for the shutdown text
 
 	// Peers is the whole of whom to speak to, at any time. It answers from memory.
-	Peers func() []vip.Peer
+	Peers func() []vip.BGPPeer
 
 	RouterID        netip.Addr // the BGP identifier; zero derives one
 	RouterInterface string     // the link whose IPv4 address is the identifier, or ""
@@ -109,29 +109,29 @@ func (s *Speaker) Set(_ context.Context, want []vip.Route) (have []vip.Route, er
 func (s *Speaker) Observe(w *vip.World) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w.Sessions = s.sessions()
+	w.BGPSessions = s.sessions()
 	up := false
-	for _, x := range w.Sessions {
+	for _, x := range w.BGPSessions {
 		up = up || x.Up()
 	}
-	w.Draining = up && !s.draining.IsZero() && w.Now.Sub(s.draining) < s.o.Drain
+	w.BGPDraining = up && !s.draining.IsZero() && w.Now.Sub(s.draining) < s.o.Drain
 }
 
 // sessions is the state of all, in the order of Options.Peers. s.mu is held.
-func (s *Speaker) sessions() []vip.Session {
-	var all []vip.Session
+func (s *Speaker) sessions() []vip.BGPSession {
+	var all []vip.BGPSession
 	for _, c := range s.o.Peers() {
 		if p := s.peers[c.Name()]; p != nil {
 			all = append(all, p.session())
 		} else {
-			all = append(all, vip.Session{Peer: c.Name(), AS: c.AS, State: waiting, Reason: "nothing has been planned yet"})
+			all = append(all, vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Reason: "nothing has been planned yet"})
 		}
 	}
 	return all
 }
 
 // Sessions is the state of all sessions.
-func (s *Speaker) Sessions() []vip.Session {
+func (s *Speaker) Sessions() []vip.BGPSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sessions()

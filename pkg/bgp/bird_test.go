@@ -73,10 +73,10 @@ func TestPasswords(t *testing.T) {
 	wrong := newRouter(t, 22)
 	wrong.bird(fmt.Sprintf(birdHead, wrong.v4(), wrong.here4(), `password "s3cret";`, "none"))
 	refusing := newRouter(t, 23)
-	s := speak(t, nil, vip.Peer{Address: r.v4(), AS: 65001, Password: "s3cret"}, vip.Peer{Address: wrong.v4(), AS: 65001, Password: "other"},
-		vip.Peer{Address: refusing.v4(), AS: 65001})
+	s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001, Password: "s3cret"}, vip.BGPPeer{Address: wrong.v4(), AS: 65001, Password: "other"},
+		vip.BGPPeer{Address: refusing.v4(), AS: 65001})
 	all := routes("198.51.100.7/32", "2001:db8::7/128")
-	all[0].Attributes = vip.Attributes{Communities: []vip.Community{65000<<16 | 100}, Large: []vip.LargeCommunity{{65000, 1, 2}}, MED: ptr(uint32(42))}
+	all[0].Attributes = vip.BGPAttributes{Communities: []vip.Community{65000<<16 | 100}, LargeCommunities: []vip.LargeCommunity{{65000, 1, 2}}, MED: ptr(uint32(42))}
 	s.set(all...)
 	r.knows("198.51.100.7/32", "2001:db8::7/128")
 	out, err := r.birdc("show route all 198.51.100.7/32")
@@ -124,7 +124,7 @@ ip -n r24 route add 192.0.2.99/32 via 10.24.0.2`)
 	r.bird(fmt.Sprintf(birdHead, "10.124.0.2 port 1179", "192.0.2.99", "multihop;", "none") +
 		"protocol static { ipv4; route 192.0.2.99/32 via 10.124.0.1; }\n") // to resolve the next hop by
 	defer func() { r.kill("bird"); r.name = near }()
-	s := speak(t, nil, vip.Peer{Address: netip.MustParseAddr("10.124.0.2"), AS: 65001, Port: 1179, Multihop: true, SourceInterface: "lo"})
+	s := speak(t, nil, vip.BGPPeer{Address: netip.MustParseAddr("10.124.0.2"), AS: 65001, Port: 1179, Multihop: true, SourceInterface: "lo"})
 	s.say("198.51.100.7/32")
 	r.knows("198.51.100.7/32")
 }
@@ -144,7 +144,7 @@ func TestFullTable(t *testing.T) {
 	r.bird(b.String())
 	quiet.bird(fmt.Sprintf(birdHead, quiet.v4(), quiet.here4(), "", "none"))
 	before := heap()
-	s := speak(t, nil, vip.Peer{Address: r.v4(), AS: 65001}, vip.Peer{Address: quiet.v4(), AS: 65001})
+	s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001}, vip.BGPPeer{Address: quiet.v4(), AS: 65001})
 	s.say("198.51.100.7/32")
 	quiet.knows("198.51.100.7/32")
 	r.knows("198.51.100.7/32")
@@ -183,7 +183,7 @@ func TestFlood(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 31)
 	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "all") + "protocol static { ipv4; route 20.0.0.0/24 blackhole; route 20.0.1.0/24 blackhole; route 20.0.2.0/24 blackhole; }\n")
-	s := speak(t, func(o *Options) { o.Most = 2 }, vip.Peer{Address: r.v4(), AS: 65001})
+	s := speak(t, func(o *Options) { o.Most = 2 }, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	s.say("198.51.100.7/32")
 	await(t, 20*time.Second, "the end of the session", func() error {
 		if x := s.Sessions()[0]; x.Up() || !strings.Contains(x.Reason, "more than 2 routes") {
@@ -207,7 +207,7 @@ func TestRouterFails(t *testing.T) {
 	r := newRouter(t, 27)
 	conf := fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "none")
 	r.bird(conf)
-	s := speak(t, func(o *Options) { o.Hold, o.Keepalive = 3*time.Second, time.Second }, vip.Peer{Address: r.v4(), AS: 65001})
+	s := speak(t, func(o *Options) { o.Hold, o.Keepalive = 3*time.Second, time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	s.say("198.51.100.7/32")
 	s.up()
 	down := func(words string, within time.Duration) {
@@ -249,9 +249,9 @@ func TestPeersChange(t *testing.T) {
 	a, b := newRouter(t, 28), newRouter(t, 29)
 	a.bird(fmt.Sprintf(birdHead, a.v4(), a.here4(), "", "none"))
 	b.bird(fmt.Sprintf(birdHead, b.v6(), b.here6(), "", "none"))
-	to := func(r netip.Addr) vip.Peer { return vip.Peer{Address: r, AS: 65001, LocalAS: 65000, Port: 179} }
-	peers := []vip.Peer{to(a.v4()), to(b.v6())} // gobgp keeps variables of its package, which a later start would write
-	s := speak(t, func(o *Options) { o.Peers = func() []vip.Peer { return peers } })
+	to := func(r netip.Addr) vip.BGPPeer { return vip.BGPPeer{Address: r, AS: 65001, LocalAS: 65000, Port: 179} }
+	peers := []vip.BGPPeer{to(a.v4()), to(b.v6())} // gobgp keeps variables of its package, which a later start would write
+	s := speak(t, func(o *Options) { o.Peers = func() []vip.BGPPeer { return peers } })
 	all := routes("198.51.100.7/32", "198.51.100.8/32")
 	all[1].Attributes.Peers = []string{b.v6().String()}
 	s.set(all...)
@@ -308,7 +308,7 @@ func TestNoGracefulRestart(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 33)
 	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "graceful restart off;", "none"))
-	s := speak(t, func(o *Options) { o.Restart = 30 * time.Second }, vip.Peer{Address: r.v4(), AS: 65001})
+	s := speak(t, func(o *Options) { o.Restart = 30 * time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	s.say("198.51.100.7/32")
 	s.up()
 	await(t, time.Second, "the route", func() error {
@@ -325,8 +325,8 @@ const speakEnv = "HERALD_TEST_SPEAK"
 func speakAlone(words []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	peer := vip.Peer{Address: netip.MustParseAddr(words[0]), AS: 65001, LocalAS: 65000, Port: 179}
-	s := New(Options{Node: "n1", Peers: func() []vip.Peer { return []vip.Peer{peer} }, Hold: 30 * time.Second, Keepalive: 10 * time.Second,
+	peer := vip.BGPPeer{Address: netip.MustParseAddr(words[0]), AS: 65001, LocalAS: 65000, Port: 179}
+	s := New(Options{Node: "n1", Peers: func() []vip.BGPPeer { return []vip.BGPPeer{peer} }, Hold: 30 * time.Second, Keepalive: 10 * time.Second,
 		Restart: 30 * time.Second, Own: Addresses, Poke: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if _, err := s.Set(ctx, routes(words[1:]...)); err != nil {
 		return 1

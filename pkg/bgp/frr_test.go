@@ -48,10 +48,10 @@ func TestFRR(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 11)
 	r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", ""))
-	s := speak(t, nil, vip.Peer{Address: r.v4(), AS: 65001})
+	s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	all := routes("198.51.100.7/32", "198.51.100.8/32", "2001:db8::7/128")
-	all[0].Attributes = vip.Attributes{
-		Communities: []vip.Community{65000<<16 | 100, 0xffffff01}, Large: []vip.LargeCommunity{{65000, 1, 4000000000}},
+	all[0].Attributes = vip.BGPAttributes{
+		Communities: []vip.Community{65000<<16 | 100, 0xffffff01}, LargeCommunities: []vip.LargeCommunity{{65000, 1, 4000000000}},
 		MED: ptr(uint32(42)), LocalPref: ptr(uint32(300)), Prepend: ptr(2),
 	}
 	all[2].Attributes.MED = ptr(uint32(7))
@@ -91,7 +91,7 @@ func TestFRR(t *testing.T) {
 	}
 	s.set(all...)
 	w := vip.World{Now: time.Now()}
-	if s.Observe(&w); !w.Draining {
+	if s.Observe(&w); !w.BGPDraining {
 		t.Error("nothing drains")
 	}
 	await(t, 5*time.Second, "graceful shutdown", func() error {
@@ -105,7 +105,7 @@ func TestFRR(t *testing.T) {
 		return nil
 	})
 	w.Now = w.Now.Add(time.Second)
-	if s.Observe(&w); w.Draining {
+	if s.Observe(&w); w.BGPDraining {
 		t.Error("it drains for longer than Options.Drain")
 	}
 	s.set()
@@ -139,9 +139,9 @@ func TestIBGP(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 12)
 	r.frr(fmt.Sprintf(frrHead, r.here6(), "65001", ""))
-	s := speak(t, nil, vip.Peer{Address: r.v6(), AS: 65001, LocalAS: 65001})
+	s := speak(t, nil, vip.BGPPeer{Address: r.v6(), AS: 65001, LocalAS: 65001})
 	all := routes("198.51.100.7/32", "2001:db8::7/128")
-	all[1].Attributes = vip.Attributes{LocalPref: ptr(uint32(300)), Prepend: ptr(2)}
+	all[1].Attributes = vip.BGPAttributes{LocalPref: ptr(uint32(300)), Prepend: ptr(2)}
 	s.set(all...)
 	s.up()
 	r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
@@ -169,7 +169,7 @@ func TestCapabilities(t *testing.T) {
 			t.Parallel()
 			r := newRouter(t, n)
 			r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", tt.line))
-			s := speak(t, nil, vip.Peer{Address: r.v4(), AS: 65001})
+			s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
 			s.say("198.51.100.7/32", "2001:db8::7/128")
 			s.up()
 			r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
@@ -192,7 +192,7 @@ func TestUnnumbered(t *testing.T) {
   neighbor eth0 activate
  exit-address-family
 `)
-	s := speak(t, nil, vip.Peer{Interface: "r13"})
+	s := speak(t, nil, vip.BGPPeer{Interface: "r13"})
 	s.say("198.51.100.7/32", "2001:db8::7/128")
 	s.up()
 	link := addressesOf(t, "r13")

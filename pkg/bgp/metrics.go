@@ -42,12 +42,12 @@ func (s *Speaker) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.up, m.prefixes, m.flaps, m.sent, m.received}
 }
 
-func labelsOf(c vip.Peer) []string {
+func labelsOf(c vip.BGPPeer) []string {
 	return []string{c.Name(), strconv.FormatUint(uint64(c.AS), 10)}
 }
 
 // forget removes the series of a peer that is no more.
-func (m *metrics) forget(c vip.Peer) {
+func (m *metrics) forget(c vip.BGPPeer) {
 	for _, v := range []interface{ DeleteLabelValues(...string) bool }{m.up, m.prefixes, m.flaps, m.sent, m.received} {
 		v.DeleteLabelValues(labelsOf(c)...)
 	}

@@ -246,7 +246,7 @@ type speaking struct {
 }
 
 // speak runs a Speaker as AS 65000 towards the peers until the test ends.
-func speak(t testing.TB, change func(*Options), peers ...vip.Peer) *speaking {
+func speak(t testing.TB, change func(*Options), peers ...vip.BGPPeer) *speaking {
 	t.Helper()
 	for i := range peers {
 		p := &peers[i]
@@ -262,7 +262,7 @@ func speak(t testing.TB, change func(*Options), peers ...vip.Peer) *speaking {
 		level = slog.LevelDebug
 	}
 	o := Options{
-		Node: "n1", Peers: func() []vip.Peer { return peers }, Hold: 30 * time.Second, Keepalive: 10 * time.Second, Drain: time.Second,
+		Node: "n1", Peers: func() []vip.BGPPeer { return peers }, Hold: 30 * time.Second, Keepalive: 10 * time.Second, Drain: time.Second,
 		RouterID: routerID, Own: Addresses, Poke: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
 	}
 	if change != nil {

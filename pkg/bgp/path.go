@@ -68,9 +68,9 @@ func (a advert) path(repeat uint32) *api.Path {
 	if len(small) > 0 {
 		attrs = append(attrs, pack(&api.CommunitiesAttribute{Communities: small}))
 	}
-	if len(a.Attributes.Large) > 0 {
+	if len(a.Attributes.LargeCommunities) > 0 {
 		large := &api.LargeCommunitiesAttribute{}
-		for _, c := range a.Attributes.Large {
+		for _, c := range a.Attributes.LargeCommunities {
 			large.Communities = append(large.Communities, &api.LargeCommunity{GlobalAdmin: c[0], LocalData1: c[1], LocalData2: c[2]})
 		}
 		attrs = append(attrs, pack(large))

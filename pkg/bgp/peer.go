@@ -27,7 +27,7 @@ const (
 
 // A peer is the speaker for one peer. run owns what has no lock.
 type peer struct {
-	config  vip.Peer
+	config  vip.BGPPeer
 	o       Options
 	metrics *metrics
 	log     *slog.Logger
@@ -57,7 +57,7 @@ type peer struct {
 	turned  chan struct{} // cap 1: the state changed
 }
 
-func newPeer(c vip.Peer, o Options, m *metrics) *peer {
+func newPeer(c vip.BGPPeer, o Options, m *metrics) *peer {
 	p := &peer{
 		config: c, o: o, metrics: m, log: o.Log.With("peer", c.Name()), told: make(map[netip.Prefix]advert),
 		wake: make(chan struct{}, 1), gone: make(chan struct{}), turned: make(chan struct{}, 1),
@@ -88,10 +88,10 @@ func (p *peer) up() bool {
 	return p.state == vip.Established
 }
 
-func (p *peer) session() vip.Session {
+func (p *peer) session() vip.BGPSession {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := vip.Session{Peer: p.config.Name(), AS: p.config.AS, State: p.state, Since: p.since, Reason: p.reason}
+	s := vip.BGPSession{Peer: p.config.Name(), AS: p.config.AS, State: p.state, Since: p.since, Reason: p.reason}
 	if s.Up() {
 		s.Prefixes, s.Reason = p.count, ""
 	}

@@ -74,7 +74,7 @@ func (p *peer) sit() (seat, error) {
 }
 
 // hops finds the next hops on a session from local: it is always this node.
-func (p *peer) hops(c vip.Peer, local netip.Addr) (hop4, hop6 netip.Addr) {
+func (p *peer) hops(c vip.BGPPeer, local netip.Addr) (hop4, hop6 netip.Addr) {
 	link := c.NextHopInterface
 	if link == "" {
 		link = linkOf(local)

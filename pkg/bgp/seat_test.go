@@ -22,24 +22,24 @@ func TestSeat(t *testing.T) {
 	}
 	tests := []struct {
 		name           string
-		peer           vip.Peer
+		peer           vip.BGPPeer
 		source         string
 		hop4, hop6, id string
 		bind, wrong    string
 	}{
-		{name: "IPv4", peer: vip.Peer{Address: r.v4()}, hop4: "0.0.0.0", hop6: "fd32::2", id: "10.32.0.2"},
-		{name: "IPv6", peer: vip.Peer{Address: r.v6()}, hop4: "10.32.0.2", hop6: "::"},
-		{name: "fixed", peer: vip.Peer{Address: r.v4(), NextHop6: ip("fd00::9")}, hop4: "0.0.0.0", hop6: "fd00::9", id: "10.32.0.2"},
-		{name: "fixed on IPv6", peer: vip.Peer{Address: r.v6(), NextHop4: ip("192.0.2.9")}, hop4: "192.0.2.9", hop6: "::"},
-		{name: "of an interface", peer: vip.Peer{Address: r.v6(), NextHopInterface: "lo"}, hop4: "192.0.2.32", hop6: "::"},
-		{name: "of one without", peer: vip.Peer{Address: r.v4(), NextHopInterface: "lo"}, hop4: "0.0.0.0", hop6: "", id: "10.32.0.2"},
-		{name: "no IPv4 there: RFC 8950", peer: vip.Peer{Address: r.v6(), NextHopInterface: "none"}, hop4: "::", hop6: "::"},
-		{name: "source address", peer: vip.Peer{Address: r.v4(), Source: ip("192.0.2.32")}, source: "192.0.2.32", hop4: "0.0.0.0", id: "192.0.2.32"},
-		{name: "source interface", peer: vip.Peer{Address: r.v4(), SourceInterface: "r32"}, source: "10.32.0.2", bind: "r32", hop4: "0.0.0.0", hop6: "fd32::2", id: "10.32.0.2"},
-		{name: "source interface lo", peer: vip.Peer{Address: r.v4(), SourceInterface: "lo"}, source: "192.0.2.32", hop4: "0.0.0.0", id: "192.0.2.32"},
-		{name: "no such interface", peer: vip.Peer{Address: r.v4(), SourceInterface: "eth9"}, wrong: "no interface eth9"},
-		{name: "no address there", peer: vip.Peer{Address: r.v6(), SourceInterface: "lo"}, wrong: "lo has no IPv6 address"},
-		{name: "no route", peer: vip.Peer{Address: ip("203.0.113.1")}, wrong: "no way to the peer"},
+		{name: "IPv4", peer: vip.BGPPeer{Address: r.v4()}, hop4: "0.0.0.0", hop6: "fd32::2", id: "10.32.0.2"},
+		{name: "IPv6", peer: vip.BGPPeer{Address: r.v6()}, hop4: "10.32.0.2", hop6: "::"},
+		{name: "fixed", peer: vip.BGPPeer{Address: r.v4(), NextHop6: ip("fd00::9")}, hop4: "0.0.0.0", hop6: "fd00::9", id: "10.32.0.2"},
+		{name: "fixed on IPv6", peer: vip.BGPPeer{Address: r.v6(), NextHop4: ip("192.0.2.9")}, hop4: "192.0.2.9", hop6: "::"},
+		{name: "of an interface", peer: vip.BGPPeer{Address: r.v6(), NextHopInterface: "lo"}, hop4: "192.0.2.32", hop6: "::"},
+		{name: "of one without", peer: vip.BGPPeer{Address: r.v4(), NextHopInterface: "lo"}, hop4: "0.0.0.0", hop6: "", id: "10.32.0.2"},
+		{name: "no IPv4 there: RFC 8950", peer: vip.BGPPeer{Address: r.v6(), NextHopInterface: "none"}, hop4: "::", hop6: "::"},
+		{name: "source address", peer: vip.BGPPeer{Address: r.v4(), Source: ip("192.0.2.32")}, source: "192.0.2.32", hop4: "0.0.0.0", id: "192.0.2.32"},
+		{name: "source interface", peer: vip.BGPPeer{Address: r.v4(), SourceInterface: "r32"}, source: "10.32.0.2", bind: "r32", hop4: "0.0.0.0", hop6: "fd32::2", id: "10.32.0.2"},
+		{name: "source interface lo", peer: vip.BGPPeer{Address: r.v4(), SourceInterface: "lo"}, source: "192.0.2.32", hop4: "0.0.0.0", id: "192.0.2.32"},
+		{name: "no such interface", peer: vip.BGPPeer{Address: r.v4(), SourceInterface: "eth9"}, wrong: "no interface eth9"},
+		{name: "no address there", peer: vip.BGPPeer{Address: r.v6(), SourceInterface: "lo"}, wrong: "lo has no IPv6 address"},
+		{name: "no route", peer: vip.BGPPeer{Address: ip("203.0.113.1")}, wrong: "no way to the peer"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestOwnAddresses(t *testing.T) {
 	for _, a := range []string{"fe80::1", "127.0.0.1", "fd34::3", "10.34.0.9", "fd34::2", "10.34.0.2"} {
 		own = append(own, netip.MustParseAddr(a))
 	}
-	p := newPeer(vip.Peer{}, Options{Log: quiet(t), Own: func(link string) []netip.Addr {
+	p := newPeer(vip.BGPPeer{}, Options{Log: quiet(t), Own: func(link string) []netip.Addr {
 		if link == "eth0" {
 			return own
 		}
@@ -89,14 +89,14 @@ func TestIdentifier(t *testing.T) {
 	t.Parallel()
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	for _, tt := range []struct {
-		peer vip.Peer
+		peer vip.BGPPeer
 		o    Options
 		want string
 	}{
-		{vip.Peer{RouterID: a}, Options{RouterID: b}, "192.0.2.1"},
-		{vip.Peer{}, Options{RouterID: b, RouterInterface: "none"}, "192.0.2.2"},
-		{vip.Peer{}, Options{RouterInterface: "none"}, "bgp_routerinterface: interface none"},
-		{vip.Peer{}, Options{}, "10.0.0.1"},
+		{vip.BGPPeer{RouterID: a}, Options{RouterID: b}, "192.0.2.1"},
+		{vip.BGPPeer{}, Options{RouterID: b, RouterInterface: "none"}, "192.0.2.2"},
+		{vip.BGPPeer{}, Options{RouterInterface: "none"}, "bgp_routerinterface: interface none"},
+		{vip.BGPPeer{}, Options{}, "10.0.0.1"},
 	} {
 		tt.o.Log, tt.o.Own = quiet(t), Addresses
 		id, err := newPeer(tt.peer, tt.o, newMetrics()).identifier(netip.MustParseAddr("10.0.0.1"))

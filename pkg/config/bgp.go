@@ -13,22 +13,22 @@ import (
 
 // BGP says how VIPs are told to routers.
 type BGP struct {
-	Enable          bool       // bgp_enable
-	Peers           []vip.Peer // bgp_peers, and bgp_peeraddress with what belongs to it
-	RouterID        netip.Addr // bgp_routerid; zero derives one
-	RouterInterface string     // bgp_routerinterface
+	Enable          bool          // bgp_enable
+	Peers           []vip.BGPPeer // bgp_peers, and bgp_peeraddress with what belongs to it
+	RouterID        netip.Addr    // bgp_routerid; zero derives one
+	RouterInterface string        // bgp_routerinterface
 	Hold            time.Duration
-	Keepalive       time.Duration  // less than Hold
-	Annotations     string         // annotation: the prefix of Node annotations that name peers, without a slash; "" is none
-	Attributes      vip.Attributes // of routes whose Service says nothing else
-	Aggregates      []netip.Prefix // herald_bgp_aggregates: told beside the host routes in them
-	Restart         time.Duration  // herald_bgp_restart_time; 0 is off
-	Drain           time.Duration  // herald_bgp_drain_time
-	Ready           bool           // herald_bgp_ready: /readyz needs a session
+	Keepalive       time.Duration     // less than Hold
+	Annotations     string            // annotation: the prefix of Node annotations that name peers, without a slash; "" is none
+	Attributes      vip.BGPAttributes // of routes whose Service says nothing else
+	Aggregates      []netip.Prefix    // herald_bgp_aggregates: told beside the host routes in them
+	Restart         time.Duration     // herald_bgp_restart_time; 0 is off
+	Drain           time.Duration     // herald_bgp_drain_time
+	Ready           bool              // herald_bgp_ready: /readyz needs a session
 
 	own    own
-	single vip.Peer   // bgp_peeraddress, bgp_peeras, bgp_peerpass, bgp_multihop
-	listed []peerText // bgp_peers
+	single vip.BGPPeer // bgp_peeraddress, bgp_peeras, bgp_peerpass, bgp_multihop
+	listed []peerText  // bgp_peers
 	hop    hopText
 }
 
@@ -170,7 +170,7 @@ func setCommunities(c *Config, v string) error {
 		return nil
 	}
 	var err error
-	c.BGP.Attributes.Communities, c.BGP.Attributes.Large, err = vip.ParseCommunities(v)
+	c.BGP.Attributes.Communities, c.BGP.Attributes.LargeCommunities, err = vip.ParseCommunities(v)
 	return err
 }
 

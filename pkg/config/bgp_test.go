@@ -68,8 +68,8 @@ var bgpErrorCases = []struct{ env, want string }{
 // TestPeers tries what may stand in bgp_peers.
 func TestPeers(t *testing.T) {
 	ip := netip.MustParseAddr
-	peer := func(a string, change func(*vip.Peer)) vip.Peer {
-		p := vip.Peer{AS: 65001, LocalAS: 65000, Port: 179}
+	peer := func(a string, change func(*vip.BGPPeer)) vip.BGPPeer {
+		p := vip.BGPPeer{AS: 65001, LocalAS: 65000, Port: 179}
 		if a != "" {
 			p.Address = ip(a)
 		}
@@ -80,25 +80,25 @@ func TestPeers(t *testing.T) {
 	}
 	tests := []struct {
 		env  string
-		want []vip.Peer
+		want []vip.BGPPeer
 	}{
-		{"bgp_peers=192.0.2.1:65001", []vip.Peer{peer("192.0.2.1", nil)}},
-		{"bgp_peers=192.0.2.1:65001::false,192.0.2.2:65001::false,", []vip.Peer{peer("192.0.2.1", nil), peer("192.0.2.2", nil)}},
-		{"bgp_peers=192.0.2.1:65001:a/b;c:true:1179", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.Password, p.Multihop, p.Port = "a/b;c", true, 1179 })}},
-		{"bgp_peers=[2001:db8::1]:65001::false", []vip.Peer{peer("2001:db8::1", nil)}},
-		{"bgp_peers=[::ffff:192.0.2.1]:65001", []vip.Peer{peer("192.0.2.1", nil)}},
-		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=2001:db8::2:true;300;300;3", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.NextHop6 = ip("2001:db8::2") })}},
-		{"bgp_peers=192.0.2.1:65001::false:::true;300;300;3", []vip.Peer{peer("192.0.2.1", nil)}},
-		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=fd00::", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.NextHop6 = ip("fd00::") })}},
-		{"bgp_peers=192.0.2.1:65001::false/mpbgp_nexthop=auto_sourceif bgp_sourceif=eth0", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.NextHopInterface, p.SourceInterface = "eth0", "eth0" })}},
-		{"bgp_peers=unnumbered:eth0,unnumbered:eth1:65001::true/mpbgp_nexthop=auto_sourceip bgp_sourceip=192.0.2.9", []vip.Peer{
-			peer("", func(p *vip.Peer) { p.Interface, p.AS = "eth0", 0 }), peer("", func(p *vip.Peer) { p.Interface, p.Multihop = "eth1", true })}},
-		{"bgp_as=65009 bgp_sourceip=192.0.2.9 bgp_peers=192.0.2.1:65001,[2001:db8::1]:65001", []vip.Peer{
-			peer("192.0.2.1", func(p *vip.Peer) { p.LocalAS, p.Source = 65009, ip("192.0.2.9") }), peer("2001:db8::1", func(p *vip.Peer) { p.LocalAS = 65009 })}},
-		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peerpass=x bgp_multihop=true", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.Password, p.Multihop = "x", true })}},
-		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peers=192.0.2.2:65001", []vip.Peer{peer("192.0.2.2", nil), peer("192.0.2.1", nil)}},
-		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65002 bgp_peers=192.0.2.1:65001", []vip.Peer{peer("192.0.2.1", nil)}},
-		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peerpass=@/run/secret", []vip.Peer{peer("192.0.2.1", func(p *vip.Peer) { p.Password = "from a file" })}},
+		{"bgp_peers=192.0.2.1:65001", []vip.BGPPeer{peer("192.0.2.1", nil)}},
+		{"bgp_peers=192.0.2.1:65001::false,192.0.2.2:65001::false,", []vip.BGPPeer{peer("192.0.2.1", nil), peer("192.0.2.2", nil)}},
+		{"bgp_peers=192.0.2.1:65001:a/b;c:true:1179", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.Password, p.Multihop, p.Port = "a/b;c", true, 1179 })}},
+		{"bgp_peers=[2001:db8::1]:65001::false", []vip.BGPPeer{peer("2001:db8::1", nil)}},
+		{"bgp_peers=[::ffff:192.0.2.1]:65001", []vip.BGPPeer{peer("192.0.2.1", nil)}},
+		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=2001:db8::2:true;300;300;3", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.NextHop6 = ip("2001:db8::2") })}},
+		{"bgp_peers=192.0.2.1:65001::false:::true;300;300;3", []vip.BGPPeer{peer("192.0.2.1", nil)}},
+		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=fd00::", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.NextHop6 = ip("fd00::") })}},
+		{"bgp_peers=192.0.2.1:65001::false/mpbgp_nexthop=auto_sourceif bgp_sourceif=eth0", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.NextHopInterface, p.SourceInterface = "eth0", "eth0" })}},
+		{"bgp_peers=unnumbered:eth0,unnumbered:eth1:65001::true/mpbgp_nexthop=auto_sourceip bgp_sourceip=192.0.2.9", []vip.BGPPeer{
+			peer("", func(p *vip.BGPPeer) { p.Interface, p.AS = "eth0", 0 }), peer("", func(p *vip.BGPPeer) { p.Interface, p.Multihop = "eth1", true })}},
+		{"bgp_as=65009 bgp_sourceip=192.0.2.9 bgp_peers=192.0.2.1:65001,[2001:db8::1]:65001", []vip.BGPPeer{
+			peer("192.0.2.1", func(p *vip.BGPPeer) { p.LocalAS, p.Source = 65009, ip("192.0.2.9") }), peer("2001:db8::1", func(p *vip.BGPPeer) { p.LocalAS = 65009 })}},
+		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peerpass=x bgp_multihop=true", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.Password, p.Multihop = "x", true })}},
+		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peers=192.0.2.2:65001", []vip.BGPPeer{peer("192.0.2.2", nil), peer("192.0.2.1", nil)}},
+		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65002 bgp_peers=192.0.2.1:65001", []vip.BGPPeer{peer("192.0.2.1", nil)}},
+		{"bgp_peeraddress=192.0.2.1 bgp_peeras=65001 bgp_peerpass=@/run/secret", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.Password = "from a file" })}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.env, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestBGPOptions(t *testing.T) {
 		t.Errorf("warnings %q", warnings)
 	}
 	pref, med, prepend := uint32(0), uint32(7), 3
-	want := vip.Attributes{Communities: []vip.Community{1<<16 | 2, 0xffffff01}, Large: []vip.LargeCommunity{{1, 2, 3}}, LocalPref: &pref, MED: &med, Prepend: &prepend}
+	want := vip.BGPAttributes{Communities: []vip.Community{1<<16 | 2, 0xffffff01}, LargeCommunities: []vip.LargeCommunity{{1, 2, 3}}, LocalPref: &pref, MED: &med, Prepend: &prepend}
 	b := c.BGP
 	if diff := cmp.Diff(want, b.Attributes); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -157,10 +157,10 @@ func TestAnnotatedPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	ip := netip.MustParseAddr
-	first := vip.Peer{Address: ip("192.0.2.1"), AS: 65001, LocalAS: 65009, Password: "password", Port: 179, Source: ip("192.0.2.9"), RouterID: ip("192.0.2.9"), Multihop: true}
+	first := vip.BGPPeer{Address: ip("192.0.2.1"), AS: 65001, LocalAS: 65009, Password: "password", Port: 179, Source: ip("192.0.2.9"), RouterID: ip("192.0.2.9"), Multihop: true}
 	second := first
 	second.Address = ip("192.0.2.2")
-	want := []vip.Peer{first, second, {Address: ip("2001:db8::1"), AS: 65002, LocalAS: 65000, Port: 1179, Multihop: true}}
+	want := []vip.BGPPeer{first, second, {Address: ip("2001:db8::1"), AS: 65002, LocalAS: 65000, Port: 1179, Multihop: true}}
 	if diff := cmp.Diff(want, got, addresses); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -16,7 +16,7 @@ import (
 // A peerText is one peer of bgp_peers as it is written.
 type peerText struct {
 	number int // its place, from 1
-	peer   vip.Peer
+	peer   vip.BGPPeer
 	hop    hopText
 	bfd    bool
 }
@@ -52,7 +52,7 @@ func setPeers(c *Config, v string) error {
 
 // readPeer reads one peer.
 func readPeer(text string) (peerText, error) {
-	t := peerText{peer: vip.Peer{Port: bgpPort}}
+	t := peerText{peer: vip.BGPPeer{Port: bgpPort}}
 	rest, err := t.address(text)
 	if err != nil {
 		return t, err
@@ -224,7 +224,7 @@ func (h hopText) check(o own) error {
 const passwordFile = "@/"
 
 // finish adds what all peers have in common, and reads the password if it is in a file.
-func (t peerText) finish(o own, common hopText, src Sources) (vip.Peer, error) {
+func (t peerText) finish(o own, common hopText, src Sources) (vip.BGPPeer, error) {
 	p := t.peer
 	p.LocalAS, p.SourceInterface = o.as, o.link
 	if o.source.IsValid() && p.Address.IsValid() && vip.FamilyOf(o.source) == vip.FamilyOf(p.Address) {
@@ -273,9 +273,9 @@ func (t peerText) finish(o own, common hopText, src Sources) (vip.Peer, error) {
 // bgp-peers-<n>-peer-ip (several with commas between), -peer-asn, -node-asn, -src-ip,
 // -peer-port and -bgp-pass (in base64), n counting from 0. -src-ip is the BGP identifier,
 // too. Its error tells of all that can't be read, and no password.
-func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.Peer, error) {
+func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, error) {
 	of := func(key string) string { return string(annotations[key]) }
-	var peers []vip.Peer
+	var peers []vip.BGPPeer
 	var errs []error
 	for n := 0; ; n++ {
 		key := func(what string) string { return fmt.Sprintf("bgp-peers-%d-%s", n, what) }
@@ -283,7 +283,7 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.Peer, erro
 		if list == "" {
 			break
 		}
-		t := peerText{peer: vip.Peer{Port: bgpPort}, hop: b.hop}
+		t := peerText{peer: vip.BGPPeer{Port: bgpPort}, hop: b.hop}
 		fail := func(what string, err error) {
 			if err != nil {
 				errs = append(errs, fmt.Errorf("annotation %s/%s %w", b.Annotations, key(what), err))
@@ -327,7 +327,7 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.Peer, erro
 			x.peer.Address = addr.Unmap()
 			p, err := x.finish(o, b.hop, Sources{}) // a node's annotation reads no file
 			fail("peer-ip", err)
-			if !slices.ContainsFunc(peers, func(q vip.Peer) bool { return q.Name() == p.Name() }) {
+			if !slices.ContainsFunc(peers, func(q vip.BGPPeer) bool { return q.Name() == p.Name() }) {
 				peers = append(peers, p)
 			}
 		}

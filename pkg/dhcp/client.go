@@ -58,12 +58,12 @@ const (
 // A client works on one Hire.
 type client struct {
 	all    *Clients
-	hire   vip.Hire // what it was made for
+	hire   vip.DHCPRequest // what it was made for
 	proto  protocol
 	cancel context.CancelFunc
 
 	// Guarded by all.mu.
-	now     vip.Hired
+	now     vip.DHCPState
 	stopped bool // it is to end: another one follows, or none
 	ended   bool
 	refuse  netip.Addr // the address it was told to decline
@@ -75,14 +75,14 @@ type client struct {
 type protocol interface {
 	// reboot asks for k, which was leased before: a new Contract, errRefused,
 	// or errSilent.
-	reboot(ctx context.Context, k vip.Contract) (vip.Contract, error)
+	reboot(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error)
 	// find gets a Contract from any server; it does not say whether the address is free.
 	// It tries once, the tries count for how long to wait.
-	find(ctx context.Context, try int, ask netip.Addr) (vip.Contract, error)
+	find(ctx context.Context, try int, ask netip.Addr) (vip.DHCPLease, error)
 	// prolong renews k: by its server until k.Rebinds, or by any.
-	prolong(ctx context.Context, k vip.Contract, any bool) (vip.Contract, error)
-	decline(ctx context.Context, k vip.Contract, why string) error
-	release(ctx context.Context, k vip.Contract) error
+	prolong(ctx context.Context, k vip.DHCPLease, any bool) (vip.DHCPLease, error)
+	decline(ctx context.Context, k vip.DHCPLease, why string) error
+	release(ctx context.Context, k vip.DHCPLease) error
 }
 
 var (
@@ -92,17 +92,17 @@ var (
 	errOrder   = errors.New("there is an order")
 )
 
-func newClient(all *Clients, h vip.Hire) *client {
-	x := &client{all: all, hire: h, now: vip.Hired{Hire: h, State: selecting}}
+func newClient(all *Clients, h vip.DHCPRequest) *client {
+	x := &client{all: all, hire: h, now: vip.DHCPState{Request: h, State: selecting}}
 	if h.Family == vip.IPv4 {
 		x.proto = &v4{client: x}
 	} else {
 		x.proto = &v6{client: x}
 	}
-	if k := h.Known; k.Addr.IsValid() && k.MAC == h.MAC {
+	if k := h.LastLease; k.Addr.IsValid() && k.MAC == h.MAC {
 		x.now.State = rebooting
 		if k.Valid(time.Now()) {
-			x.now.Contract = k
+			x.now.Lease = k
 		}
 	}
 	return x
@@ -117,18 +117,18 @@ func (x *client) stop() {
 }
 
 // order hands over what may be asked of a running client. all.mu is held.
-func (x *client) order(h vip.Hire) {
-	news := h.Release && !x.release || h.Decline.IsValid() && h.Decline != x.refuse && h.Decline == x.now.Contract.Addr
+func (x *client) order(h vip.DHCPRequest) {
+	news := h.Release && !x.release || h.Declined.IsValid() && h.Declined != x.refuse && h.Declined == x.now.Lease.Addr
 	x.release = h.Release
-	x.refuse = h.Decline
-	x.now.Hire = h
+	x.refuse = h.Declined
+	x.now.Request = h
 	if news && x.heed != nil {
 		x.heed(errOrder)
 	}
 }
 
 // tell publishes what has become of the client. change is called with all.mu held.
-func (x *client) tell(change func(*vip.Hired)) {
+func (x *client) tell(change func(*vip.DHCPState)) {
 	x.all.mu.Lock()
 	before := x.now
 	change(&x.now)
@@ -140,10 +140,10 @@ func (x *client) tell(change func(*vip.Hired)) {
 	}
 }
 
-func (x *client) contract() vip.Contract {
+func (x *client) contract() vip.DHCPLease {
 	x.all.mu.Lock()
 	defer x.all.mu.Unlock()
-	return x.now.Contract
+	return x.now.Lease
 }
 
 func (x *client) family() string { return x.hire.Family.String() }
@@ -153,25 +153,25 @@ func (x *client) failed(kind string) { x.all.meters.failures.WithLabelValues(x.f
 // lose says that there is no lease any more, and why.
 func (x *client) lose(kind, why string) {
 	x.failed(kind)
-	x.tell(func(h *vip.Hired) {
-		if h.Contract.Addr.IsValid() {
-			x.all.o.Log.Warn("a DHCP lease is lost", "address", h.Contract.Addr, "link", x.hire.Link, "why", why)
+	x.tell(func(h *vip.DHCPState) {
+		if h.Lease.Addr.IsValid() {
+			x.all.o.Log.Warn("a DHCP lease is lost", "address", h.Lease.Addr, "link", x.hire.Link, "why", why)
 		}
-		h.State, h.Contract, h.Lost, h.Problem = selecting, vip.Contract{}, true, why
+		h.State, h.Lease, h.Lost, h.Problem = selecting, vip.DHCPLease{}, true, why
 	})
 }
 
 // gain says that k is leased.
-func (x *client) gain(k vip.Contract) {
-	x.tell(func(h *vip.Hired) {
-		if h.Contract.Addr != k.Addr {
+func (x *client) gain(k vip.DHCPLease) {
+	x.tell(func(h *vip.DHCPState) {
+		if h.Lease.Addr != k.Addr {
 			x.all.o.Log.Info("leased an address", "address", k.Addr, "link", x.hire.Link, "server", k.Server, "expires", until(k))
 		}
-		h.State, h.Contract, h.Lost, h.Problem = bound, k, false, ""
+		h.State, h.Lease, h.Lost, h.Problem = bound, k, false, ""
 	})
 }
 
-func until(k vip.Contract) string {
+func until(k vip.DHCPLease) string {
 	if k.Expires.IsZero() {
 		return "never"
 	}
@@ -185,7 +185,7 @@ func (x *client) run(ctx context.Context) {
 		work, cancel := context.WithCancelCause(ctx)
 		x.all.mu.Lock()
 		x.heed = cancel
-		release, refuse, k, why := x.release, x.refuse, x.now.Contract, x.now.Hire.Why
+		release, refuse, k, why := x.release, x.refuse, x.now.Lease, x.now.Request.DeclinedWhy
 		x.all.mu.Unlock()
 		switch {
 		case release:
@@ -206,11 +206,11 @@ func (x *client) run(ctx context.Context) {
 	}
 }
 
-func (x *client) giveBack(ctx context.Context, k vip.Contract) {
+func (x *client) giveBack(ctx context.Context, k vip.DHCPLease) {
 	if !k.Addr.IsValid() {
 		return
 	}
-	x.tell(func(h *vip.Hired) { h.State = releasing })
+	x.tell(func(h *vip.DHCPState) { h.State = releasing })
 	if err := x.proto.release(ctx, k); err != nil {
 		x.all.o.Log.Warn("a DHCP lease could not be given back; the server keeps it until it expires", "address", k.Addr, "err", err)
 		return
@@ -219,7 +219,7 @@ func (x *client) giveBack(ctx context.Context, k vip.Contract) {
 }
 
 // reject declines k and leaves the servers alone for a while.
-func (x *client) reject(ctx context.Context, k vip.Contract, why string) {
+func (x *client) reject(ctx context.Context, k vip.DHCPLease, why string) {
 	x.lose(declined, fmt.Sprintf("the server %s leases %s, which is declined: %s", k.Server, k.Addr, why))
 	if err := x.proto.decline(ctx, k, why); err != nil {
 		x.all.o.Log.Debug("DHCP decline", "err", err)
@@ -229,7 +229,7 @@ func (x *client) reject(ctx context.Context, k vip.Contract, why string) {
 
 // remember goes on with what is recorded, if anything is.
 func (x *client) remember(ctx context.Context) {
-	k := x.hire.Known
+	k := x.hire.LastLease
 	if !k.Addr.IsValid() || k.MAC != x.hire.MAC {
 		return
 	}
@@ -244,18 +244,18 @@ func (x *client) remember(ctx context.Context) {
 		// RFC 2131 section 3.2: without an answer the lease may be used to its end.
 		x.failed(silent)
 		k.Renews, k.Rebinds = time.Now(), time.Now()
-		x.tell(func(h *vip.Hired) { h.State, h.Contract, h.Problem = rebinding, k, "" })
+		x.tell(func(h *vip.DHCPState) { h.State, h.Lease, h.Problem = rebinding, k, "" })
 	default:
 		x.failed(silent)
-		x.tell(func(h *vip.Hired) { h.State, h.Lost = selecting, true })
+		x.tell(func(h *vip.DHCPState) { h.State, h.Lost = selecting, true })
 	}
 }
 
 // accept takes k, after a look at whether the address is free unless it is the one
 // that this client had before.
-func (x *client) accept(ctx context.Context, k vip.Contract, before netip.Addr) {
+func (x *client) accept(ctx context.Context, k vip.DHCPLease, before netip.Addr) {
 	if k.Addr != before {
-		x.tell(func(h *vip.Hired) { h.State = checking })
+		x.tell(func(h *vip.DHCPState) { h.State = checking })
 		if mac, used := x.all.o.InUse(ctx, x.hire.Link, k.Addr); used && mac != x.hire.MAC {
 			x.reject(ctx, k, "it is in use by "+mac)
 			return
@@ -270,12 +270,12 @@ func (x *client) accept(ctx context.Context, k vip.Contract, before netip.Addr) 
 // acquire looks for a lease until it has one.
 func (x *client) acquire(ctx context.Context) {
 	began, total, tell, last := time.Now(), 0, outAfter, ""
-	ask := x.hire.Ask
-	if k := x.hire.Known; k.Addr.IsValid() {
+	ask := x.hire.Requested
+	if k := x.hire.LastLease; k.Addr.IsValid() {
 		ask = k.Addr
 	}
 	for try := 0; ctx.Err() == nil; {
-		x.tell(func(h *vip.Hired) { h.State = selecting })
+		x.tell(func(h *vip.DHCPState) { h.State = selecting })
 		k, err := x.proto.find(ctx, try, ask)
 		switch {
 		case ctx.Err() != nil:
@@ -307,7 +307,7 @@ func (x *client) acquire(ctx context.Context) {
 
 // complain tells what goes wrong, and logs the first of a row.
 func (x *client) complain(problem string) {
-	x.tell(func(h *vip.Hired) {
+	x.tell(func(h *vip.DHCPState) {
 		if h.Problem == "" {
 			x.all.o.Log.Warn("no address from DHCP yet", "problem", problem)
 		}
@@ -345,7 +345,7 @@ func (x *client) keep(ctx context.Context) {
 }
 
 // prolong renews k: RENEWING, then REBINDING, to the end.
-func (x *client) prolong(ctx context.Context, k vip.Contract) (vip.Contract, error) {
+func (x *client) prolong(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
 	phases := []struct {
 		state string
 		any   bool
@@ -356,7 +356,7 @@ func (x *client) prolong(ctx context.Context, k vip.Contract) (vip.Contract, err
 		if !p.end.IsZero() && !time.Now().Before(p.end) {
 			continue
 		}
-		x.tell(func(h *vip.Hired) {
+		x.tell(func(h *vip.DHCPState) {
 			h.State = p.state
 			if p.any {
 				h.Problem = fmt.Sprintf("%s does not renew the lease of %s; asking any server, until %s", k.Server, k.Addr, until(k))
@@ -366,7 +366,7 @@ func (x *client) prolong(ctx context.Context, k vip.Contract) (vip.Contract, err
 		if !p.end.IsZero() {
 			phase, cancel = context.WithDeadlineCause(ctx, p.end, errSilent)
 		}
-		var got vip.Contract
+		var got vip.DHCPLease
 		for {
 			got, err = x.proto.prolong(phase, k, p.any)
 			if !errors.Is(err, errLocal) || phase.Err() != nil {
@@ -379,7 +379,7 @@ func (x *client) prolong(ctx context.Context, k vip.Contract) (vip.Contract, err
 		}
 		x.failed(silent)
 	}
-	return vip.Contract{}, err
+	return vip.DHCPLease{}, err
 }
 
 func (x *client) sleep(ctx context.Context, d time.Duration) {

@@ -37,7 +37,7 @@ type Options struct {
 	Attempts int
 	// Open opens the link of a Hire for one exchange with servers. The addresses it
 	// takes and gives are *Peer.
-	Open func(vip.Hire) (net.PacketConn, error)
+	Open func(vip.DHCPRequest) (net.PacketConn, error)
 	// InUse asks the link who has an address (RFC 2131 section 4.4.1, RFC 4862
 	// section 5.4), and says by which hardware address it was answered.
 	InUse func(ctx context.Context, link string, addr netip.Addr) (mac string, used bool)
@@ -50,7 +50,7 @@ type Clients struct {
 	wake   chan struct{} // capacity 1: want has changed
 
 	mu   sync.Mutex // guards what follows, and what every client tells
-	want map[key]vip.Hire
+	want map[key]vip.DHCPRequest
 	all  map[key]*client
 }
 
@@ -62,7 +62,7 @@ type key struct {
 
 // New makes Clients. It touches the network only once something is wanted.
 func New(o Options) *Clients {
-	return &Clients{o: o, meters: newMeters(), wake: make(chan struct{}, 1), want: map[key]vip.Hire{}, all: map[key]*client{}}
+	return &Clients{o: o, meters: newMeters(), wake: make(chan struct{}, 1), want: map[key]vip.DHCPRequest{}, all: map[key]*client{}}
 }
 
 // String names the task.
@@ -71,10 +71,10 @@ func (c *Clients) String() string { return "DHCP clients" }
 // Set has Run work on what is wanted, and returns what is leased at present. What
 // is not wanted any more is dropped without a word to the server, so that another
 // node can go on with it; a Hire with Release is given back first.
-func (c *Clients) Set(_ context.Context, want []vip.Hire) ([]vip.Hire, error) {
+func (c *Clients) Set(_ context.Context, want []vip.DHCPRequest) ([]vip.DHCPRequest, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.want = make(map[key]vip.Hire, len(want))
+	c.want = make(map[key]vip.DHCPRequest, len(want))
 	for _, h := range want {
 		c.want[key{h.ID, h.Family}] = h
 	}
@@ -87,18 +87,20 @@ func (c *Clients) Set(_ context.Context, want []vip.Hire) ([]vip.Hire, error) {
 		x.order(h)
 	}
 	c.rouse()
-	var have []vip.Hire
+	var have []vip.DHCPRequest
 	for k, x := range c.all {
-		if h, ok := c.want[k]; ok && !x.ended && x.now.Contract.Addr.IsValid() {
+		if h, ok := c.want[k]; ok && !x.ended && x.now.Lease.Addr.IsValid() {
 			have = append(have, h)
 		}
 	}
-	slices.SortFunc(have, func(a, b vip.Hire) int { return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Family, b.Family)) })
+	slices.SortFunc(have, func(a, b vip.DHCPRequest) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), cmp.Compare(a.Family, b.Family))
+	})
 	return have, nil
 }
 
 // same reports whether a client that was made for b does for a.
-func same(a, b vip.Hire) bool {
+func same(a, b vip.DHCPRequest) bool {
 	return a.Link == b.Link && a.MAC == b.MAC && a.DUID == b.DUID && a.IAID == b.IAID && a.Hostname == b.Hostname && a.Broadcast == b.Broadcast
 }
 
@@ -115,11 +117,11 @@ func (c *Clients) Observe(w *vip.World) {
 	defer c.mu.Unlock()
 	for k, x := range c.all {
 		if _, wanted := c.want[k]; wanted && !x.ended {
-			w.Hired = append(w.Hired, x.now)
+			w.DHCPStates = append(w.DHCPStates, x.now)
 		}
 	}
-	slices.SortFunc(w.Hired, func(a, b vip.Hired) int {
-		return cmp.Or(strings.Compare(a.Hire.ID, b.Hire.ID), cmp.Compare(a.Hire.Family, b.Hire.Family))
+	slices.SortFunc(w.DHCPStates, func(a, b vip.DHCPState) int {
+		return cmp.Or(strings.Compare(a.Request.ID, b.Request.ID), cmp.Compare(a.Request.Family, b.Request.Family))
 	})
 }
 
@@ -174,7 +176,7 @@ func (c *Clients) reconcile(ctx context.Context, tasks *sync.WaitGroup) {
 func (c *Clients) count() {
 	n := map[vip.Family]int{}
 	for k, x := range c.all {
-		if !x.ended && x.now.Contract.Addr.IsValid() {
+		if !x.ended && x.now.Lease.Addr.IsValid() {
 			n[k.family]++
 		}
 	}

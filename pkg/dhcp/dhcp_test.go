@@ -22,12 +22,12 @@ func TestMessages(t *testing.T) {
 	w := &wire{answer: honest4("10.0.0.50", 3600)}
 	bubble(t, 0, w, func(c *Clients) {
 		h := hire4
-		h.Ask, h.Broadcast = netip.MustParseAddr("10.0.0.50"), true
+		h.Requested, h.Broadcast = netip.MustParseAddr("10.0.0.50"), true
 		got := set(t, c, h)
-		if got.State != bound || got.Contract.Addr != h.Ask || got.Contract.Bits != 24 || got.Contract.Server != "10.0.0.1" {
+		if got.State != bound || got.Lease.Addr != h.Requested || got.Lease.Bits != 24 || got.Lease.Server != "10.0.0.1" {
 			t.Fatalf("%+v", got)
 		}
-		if left := time.Until(got.Contract.Renews); left != 30*time.Minute {
+		if left := time.Until(got.Lease.Renews); left != 30*time.Minute {
 			t.Errorf("renews in %v, want half of the lease", left)
 		}
 		after(c, 31*time.Minute)
@@ -59,33 +59,33 @@ func TestMessages(t *testing.T) {
 
 // What is recorded is asked for, without a server's name (INIT-REBOOT).
 func TestRemembers(t *testing.T) {
-	known := vip.Contract{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 24, MAC: hire4.MAC, Server: "10.0.0.1"}
-	run := func(expires time.Duration, answer func([]byte, *Peer) [][]byte, test func(*Clients, *wire, vip.Hired)) {
+	known := vip.DHCPLease{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 24, MAC: hire4.MAC, Server: "10.0.0.1"}
+	run := func(expires time.Duration, answer func([]byte, *Peer) [][]byte, test func(*Clients, *wire, vip.DHCPState)) {
 		w := &wire{answer: answer}
 		bubble(t, 0, w, func(c *Clients) {
 			h := hire4
-			h.Known = known
-			h.Known.Expires = time.Now().Add(expires)
+			h.LastLease = known
+			h.LastLease.Expires = time.Now().Add(expires)
 			test(c, w, set(t, c, h))
 		})
 	}
-	run(time.Hour, nil, func(c *Clients, w *wire, got vip.Hired) {
-		if got.State != rebooting || got.Contract.Addr != known.Addr {
+	run(time.Hour, nil, func(c *Clients, w *wire, got vip.DHCPState) {
+		if got.State != rebooting || got.Lease.Addr != known.Addr {
 			t.Errorf("at once: %+v", got)
 		}
 		m, _ := dhcpv4.FromBytes(w.asks()[0].b)
 		if m.ServerIdentifier() != nil || !m.ClientIPAddr.IsUnspecified() || m.RequestedIPAddress().String() != "10.0.0.50" {
 			t.Errorf("INIT-REBOOT: %s", m.Summary())
 		}
-		if got := after(c, time.Minute); got.State != rebinding || got.Contract.Addr != known.Addr {
+		if got := after(c, time.Minute); got.State != rebinding || got.Lease.Addr != known.Addr {
 			t.Errorf("no server: %+v", got)
 		}
-		if got := after(c, time.Hour); got.Contract.Addr.IsValid() || !got.Lost {
+		if got := after(c, time.Hour); got.Lease.Addr.IsValid() || !got.Lost {
 			t.Errorf("after its end: %+v", got)
 		}
 	})
-	run(-time.Hour, nil, func(c *Clients, _ *wire, got vip.Hired) {
-		if got.State != rebooting || got.Contract.Addr.IsValid() {
+	run(-time.Hour, nil, func(c *Clients, _ *wire, got vip.DHCPState) {
+		if got.State != rebooting || got.Lease.Addr.IsValid() {
 			t.Errorf("over, at once: %+v", got)
 		}
 		if got := after(c, time.Minute); got.State != selecting || !got.Lost {
@@ -98,8 +98,8 @@ func TestRemembers(t *testing.T) {
 		}
 		return [][]byte{reply4(b, dhcpv4.MessageTypeNak, "0.0.0.0", dhcpv4.WithOption(dhcpv4.OptMessage("wrong \x1b[31mnetwork\n")))}
 	}
-	run(time.Hour, nak, func(_ *Clients, _ *wire, got vip.Hired) {
-		if got.Contract.Addr.IsValid() || !got.Lost || !strings.Contains(got.Problem, "DHCPNAK") || strings.ContainsAny(got.Problem, "\x1b\n") {
+	run(time.Hour, nak, func(_ *Clients, _ *wire, got vip.DHCPState) {
+		if got.Lease.Addr.IsValid() || !got.Lost || !strings.Contains(got.Problem, "DHCPNAK") || strings.ContainsAny(got.Problem, "\x1b\n") {
 			t.Errorf("refused: %+v", got)
 		}
 	})
@@ -107,9 +107,9 @@ func TestRemembers(t *testing.T) {
 	w := &wire{}
 	bubble(t, 0, w, func(c *Clients) {
 		h := hire4
-		h.Known = known
-		h.Known.MAC, h.Known.Expires = "02:00:00:00:00:bb", time.Now().Add(time.Hour)
-		if got := set(t, c, h); got.Contract.Addr.IsValid() || w.kinds()[0] != "DISCOVER" {
+		h.LastLease = known
+		h.LastLease.MAC, h.LastLease.Expires = "02:00:00:00:00:bb", time.Now().Add(time.Hour)
+		if got := set(t, c, h); got.Lease.Addr.IsValid() || w.kinds()[0] != "DISCOVER" {
 			t.Errorf("another client's: %+v, %v", got, w.kinds())
 		}
 	})
@@ -160,8 +160,8 @@ func TestLies4(t *testing.T) {
 			bubble(t, 0, w, func(c *Clients) {
 				set(t, c, hire4)
 				got := after(c, time.Minute)
-				if got.Contract.Addr.IsValid() {
-					t.Errorf("leased %s", got.Contract.Addr)
+				if got.Lease.Addr.IsValid() {
+					t.Errorf("leased %s", got.Lease.Addr)
 				}
 				if !strings.Contains(got.Problem, x.words) || !strings.Contains(got.Problem, "mv") {
 					t.Errorf("problem %q, want %q", got.Problem, x.words)
@@ -225,8 +225,8 @@ func TestLies6(t *testing.T) {
 			bubble(t, 0, w, func(c *Clients) {
 				set(t, c, hire6)
 				got := after(c, time.Minute)
-				if got.Contract.Addr.IsValid() {
-					t.Errorf("leased %s", got.Contract.Addr)
+				if got.Lease.Addr.IsValid() {
+					t.Errorf("leased %s", got.Lease.Addr)
 				}
 				if !strings.Contains(got.Problem, x.words) {
 					t.Errorf("problem %q, want %q", got.Problem, x.words)
@@ -256,7 +256,7 @@ func TestPreference(t *testing.T) {
 	}}
 	bubble(t, 0, w, func(c *Clients) {
 		set(t, c, hire6)
-		if got := after(c, 2*time.Second); got.Contract.Addr.String() != "fd00::51" {
+		if got := after(c, 2*time.Second); got.Lease.Addr.String() != "fd00::51" {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -276,7 +276,7 @@ func TestRenewalByAnother(t *testing.T) {
 			return [][]byte{reply4(b, dhcpv4.MessageTypeNak, "0.0.0.0", other), reply4(b, dhcpv4.MessageTypeAck, "10.0.0.66", other, dhcpv4.WithLeaseTime(1000))}
 		}
 		w.mu.Unlock()
-		if got := after(c, 800*time.Second); got.Contract.Addr.String() != "10.0.0.50" || got.State != renewing {
+		if got := after(c, 800*time.Second); got.Lease.Addr.String() != "10.0.0.50" || got.State != renewing {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -288,7 +288,7 @@ func TestInfinite(t *testing.T) {
 	bubble(t, 0, w, func(c *Clients) {
 		set(t, c, hire4)
 		got := after(c, 1000*time.Hour)
-		if got.State != bound || !got.Contract.Expires.IsZero() || len(w.asks()) != 2 {
+		if got.State != bound || !got.Lease.Expires.IsZero() || len(w.asks()) != 2 {
 			t.Errorf("%+v after %v", got, w.kinds())
 		}
 	})
@@ -296,7 +296,7 @@ func TestInfinite(t *testing.T) {
 
 // While nobody answers the client asks ever more seldom, and says so.
 func TestBackOff(t *testing.T) {
-	for _, h := range []vip.Hire{hire4, hire6} {
+	for _, h := range []vip.DHCPRequest{hire4, hire6} {
 		w := &wire{}
 		bubble(t, 0, w, func(c *Clients) {
 			if got := set(t, c, h); got.Problem != "" {
@@ -352,7 +352,7 @@ func TestChurn(t *testing.T) {
 		h := hire4
 		h.Hostname = "last"
 		set(t, c, h)
-		if got := after(c, time.Second); got.State != bound || got.Hire.Hostname != "last" {
+		if got := after(c, time.Second); got.State != bound || got.Request.Hostname != "last" {
 			t.Errorf("%+v", got)
 		}
 		c.mu.Lock()
@@ -377,7 +377,7 @@ func TestReleasedAndBack(t *testing.T) {
 		set(t, c, hire4)
 		h := hire4
 		h.Release = true
-		if got := set(t, c, h); got.Hire.ID != "" && got.State != releasing {
+		if got := set(t, c, h); got.Request.ID != "" && got.State != releasing {
 			t.Errorf("released: %+v", got)
 		}
 		after(c, time.Second)
@@ -399,7 +399,7 @@ func TestScheduleWithoutAnswer(t *testing.T) {
 		w.mu.Lock()
 		w.answer = nil
 		w.mu.Unlock()
-		began := got.Contract.Expires.Add(-1000 * time.Second)
+		began := got.Lease.Expires.Add(-1000 * time.Second)
 		after(c, 998*time.Second)
 		unicast, broadcast := 0, 0
 		for _, a := range w.asks()[2:] {
@@ -420,10 +420,10 @@ func TestScheduleWithoutAnswer(t *testing.T) {
 		if unicast < 5 || unicast > 15 || broadcast < 3 || broadcast > 12 {
 			t.Errorf("%d and %d messages", unicast, broadcast)
 		}
-		if got := after(c, time.Second); !got.Contract.Addr.IsValid() {
+		if got := after(c, time.Second); !got.Lease.Addr.IsValid() {
 			t.Error("dropped before its end")
 		}
-		if got := after(c, time.Second); got.Contract.Addr.IsValid() || !got.Lost {
+		if got := after(c, time.Second); got.Lease.Addr.IsValid() || !got.Lost {
 			t.Errorf("after its end: %+v", got)
 		}
 	})

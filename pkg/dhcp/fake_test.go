@@ -66,7 +66,7 @@ type socket struct {
 	timer    *time.Timer
 }
 
-func (w *wire) dial(vip.Hire) (net.PacketConn, error) {
+func (w *wire) dial(vip.DHCPRequest) (net.PacketConn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open++
@@ -153,8 +153,8 @@ func (s *socket) SetWriteDeadline(time.Time) error { return nil }
 
 // hire4 and hire6 are clients on a wire.
 var (
-	hire4 = vip.Hire{ID: "a", Family: vip.IPv4, Link: "mv", MAC: "02:00:00:00:00:aa", Hostname: "host"}
-	hire6 = vip.Hire{ID: "a", Family: vip.IPv6, Link: "mv", MAC: "02:00:00:00:00:aa", DUID: "000400112233445566778899aabbccddeeff", IAID: 7}
+	hire4 = vip.DHCPRequest{ID: "a", Family: vip.IPv4, Link: "mv", MAC: "02:00:00:00:00:aa", Hostname: "host"}
+	hire6 = vip.DHCPRequest{ID: "a", Family: vip.IPv6, Link: "mv", MAC: "02:00:00:00:00:aa", DUID: "000400112233445566778899aabbccddeeff", IAID: 7}
 )
 
 // bubble runs Clients on a wire, by a clock of its own.
@@ -189,7 +189,7 @@ func bubble(t *testing.T, attempts int, w *wire, test func(*Clients)) {
 }
 
 // set wants one Hire, and lets it go as far as it can at once.
-func set(t *testing.T, c *Clients, want ...vip.Hire) vip.Hired {
+func set(t *testing.T, c *Clients, want ...vip.DHCPRequest) vip.DHCPState {
 	t.Helper()
 	if _, err := c.Set(t.Context(), want); err != nil {
 		t.Fatal(err)
@@ -198,15 +198,15 @@ func set(t *testing.T, c *Clients, want ...vip.Hire) vip.Hired {
 }
 
 // after is what has become of the only Hire a while later.
-func after(c *Clients, d time.Duration) vip.Hired {
+func after(c *Clients, d time.Duration) vip.DHCPState {
 	time.Sleep(d)
 	synctest.Wait()
 	var w vip.World
 	c.Observe(&w)
-	if len(w.Hired) != 1 {
-		return vip.Hired{}
+	if len(w.DHCPStates) != 1 {
+		return vip.DHCPState{}
 	}
-	return w.Hired[0]
+	return w.DHCPStates[0]
 }
 
 // reply4 answers a message with the options.

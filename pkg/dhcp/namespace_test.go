@@ -216,7 +216,7 @@ func (l *network) kea(name, config string) *process {
 }
 
 // hire makes a macvlan on the network and says what to lease on it.
-func (l *network) hire(family vip.Family) vip.Hire {
+func (l *network) hire(family vip.Family) vip.DHCPRequest {
 	l.t.Helper()
 	l.client++
 	name := fmt.Sprintf("mv%d-%d", l.n, l.client)
@@ -236,7 +236,7 @@ func (l *network) hire(family vip.Family) vip.Hire {
 	must(l.t, err)
 	own.Flags = unix.IFA_F_NODAD // it can be used at once
 	must(l.t, netlink.AddrAdd(link, own))
-	return vip.Hire{ID: name, Family: family, Link: name, MAC: mac.String(), IAID: uint32(l.client), Hostname: "host-" + name,
+	return vip.DHCPRequest{ID: name, Family: family, Link: name, MAC: mac.String(), IAID: uint32(l.client), Hostname: "host-" + name,
 		DUID: fmt.Sprintf("0004%032x", l.n<<8|l.client)}
 }
 
@@ -282,20 +282,20 @@ func start(t *testing.T, change func(*Options)) *desk {
 	return d
 }
 
-func (d *desk) set(want ...vip.Hire) {
+func (d *desk) set(want ...vip.DHCPRequest) {
 	d.t.Helper()
 	_, err := d.all.Set(context.Background(), want)
 	must(d.t, err)
 }
 
-func (d *desk) hired() []vip.Hired {
+func (d *desk) hired() []vip.DHCPState {
 	var w vip.World
 	d.all.Observe(&w)
-	return w.Hired
+	return w.DHCPStates
 }
 
 // await waits until the only Hire is as it should be, and returns it.
-func (d *desk) await(within time.Duration, what string, ok func(vip.Hired) bool) vip.Hired {
+func (d *desk) await(within time.Duration, what string, ok func(vip.DHCPState) bool) vip.DHCPState {
 	d.t.Helper()
 	deadline := time.After(within)
 	for {
@@ -311,7 +311,7 @@ func (d *desk) await(within time.Duration, what string, ok func(vip.Hired) bool)
 	}
 }
 
-func leased(h vip.Hired) bool { return h.State == bound && h.Contract.Addr.IsValid() }
+func leased(h vip.DHCPState) bool { return h.State == bound && h.Lease.Addr.IsValid() }
 
 func await(t *testing.T, within time.Duration, what string, ok func() bool) {
 	t.Helper()

@@ -40,7 +40,7 @@ func TestLease(t *testing.T) {
 			first := start(t, nil)
 			first.set(h)
 			got := first.await(30*time.Second, "a lease", leased)
-			t.Logf("%s after %v, from %s, expires in %v", got.Contract.Addr, time.Since(began).Round(time.Millisecond), got.Contract.Server, time.Until(got.Contract.Expires).Round(time.Second))
+			t.Logf("%s after %v, from %s, expires in %v", got.Lease.Addr, time.Since(began).Round(time.Millisecond), got.Lease.Server, time.Until(got.Lease.Expires).Round(time.Second))
 			if got.Problem != "" || got.Lost {
 				t.Errorf("problem %q, lost %v", got.Problem, got.Lost)
 			}
@@ -48,30 +48,30 @@ func TestLease(t *testing.T) {
 			if s.family == vip.IPv6 {
 				lo, hi = l.addr6(0x100), l.addr6(0x110)
 			}
-			if a := got.Contract.Addr; a.Less(lo) || hi.Less(a) {
+			if a := got.Lease.Addr; a.Less(lo) || hi.Less(a) {
 				t.Errorf("%s is not in the pool", a)
 			}
 			await(t, 5*time.Second, "the lease file to name the host", func() bool { return strings.Contains(l.file(s.file), "host-"+h.Link) })
 
 			// Another node goes on with it: what is recorded holds at once.
 			first.stop()
-			h.Known = got.Contract
+			h.LastLease = got.Lease
 			second := start(t, nil)
 			second.set(h)
-			held := second.await(5*time.Second, "what is recorded", func(x vip.Hired) bool { return x.Contract.Addr == got.Contract.Addr })
+			held := second.await(5*time.Second, "what is recorded", func(x vip.DHCPState) bool { return x.Lease.Addr == got.Lease.Addr })
 			if held.Lost {
 				t.Error("it counts as lost")
 			}
-			if now := second.await(20*time.Second, "an answer", leased); now.Contract.Addr != got.Contract.Addr {
-				t.Errorf("moved: got %s, want %s", now.Contract.Addr, got.Contract.Addr)
+			if now := second.await(20*time.Second, "an answer", leased); now.Lease.Addr != got.Lease.Addr {
+				t.Errorf("moved: got %s, want %s", now.Lease.Addr, got.Lease.Addr)
 			}
 			// A third, by whose clock it is over, asks first.
 			second.stop()
-			h.Known.Expires = time.Now().Add(-time.Minute)
+			h.LastLease.Expires = time.Now().Add(-time.Minute)
 			third := start(t, nil)
 			third.set(h)
-			if now := third.await(20*time.Second, "an answer", leased); now.Contract.Addr != got.Contract.Addr {
-				t.Errorf("moved: got %s, want %s", now.Contract.Addr, got.Contract.Addr)
+			if now := third.await(20*time.Second, "an answer", leased); now.Lease.Addr != got.Lease.Addr {
+				t.Errorf("moved: got %s, want %s", now.Lease.Addr, got.Lease.Addr)
 			}
 			// dnsmasq empties its file each time before it writes it anew.
 			await(t, 5*time.Second, "the server to have one lease", func() bool { return leases(l.file(s.file), s.name) == 1 })
@@ -141,27 +141,27 @@ func TestRenewal(t *testing.T) {
 			d := start(t, nil)
 			d.set(h)
 			first := d.await(20*time.Second, "a lease", leased)
-			asked := d.await(10*time.Second, "a renewal", func(x vip.Hired) bool { return x.State == renewing })
-			if at := time.Until(asked.Contract.Renews).Abs(); at > time.Second {
+			asked := d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == renewing })
+			if at := time.Until(asked.Lease.Renews).Abs(); at > time.Second {
 				t.Errorf("renewal began %v off T1", at)
 			}
-			second := d.await(5*time.Second, "its answer", func(x vip.Hired) bool { return leased(x) && x.Contract.Expires.After(first.Contract.Expires) })
+			second := d.await(5*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(first.Lease.Expires) })
 
 			server.kill() // down at T1, back before T2
-			d.await(10*time.Second, "a renewal", func(x vip.Hired) bool { return x.State == renewing })
+			d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == renewing })
 			server = s.run(l, short, 100)
-			third := d.await(10*time.Second, "its answer", func(x vip.Hired) bool { return leased(x) && x.Contract.Expires.After(second.Contract.Expires) })
-			if third.Lost || third.Problem != "" || third.Contract.Addr != first.Contract.Addr {
+			third := d.await(10*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(second.Lease.Expires) })
+			if third.Lost || third.Problem != "" || third.Lease.Addr != first.Lease.Addr {
 				t.Errorf("after a short absence: %+v", third)
 			}
 
 			server.kill() // down for good
-			d.await(20*time.Second, "rebinding", func(x vip.Hired) bool { return x.State == rebinding && x.Problem != "" })
-			lost := d.await(20*time.Second, "the end", func(x vip.Hired) bool { return !x.Contract.Addr.IsValid() })
+			d.await(20*time.Second, "rebinding", func(x vip.DHCPState) bool { return x.State == rebinding && x.Problem != "" })
+			lost := d.await(20*time.Second, "the end", func(x vip.DHCPState) bool { return !x.Lease.Addr.IsValid() })
 			if !lost.Lost || !strings.Contains(lost.Problem, "expired") {
 				t.Errorf("after the end: %+v", lost)
 			}
-			if late := time.Since(third.Contract.Expires); late > time.Second || late < -50*time.Millisecond {
+			if late := time.Since(third.Lease.Expires); late > time.Second || late < -50*time.Millisecond {
 				t.Errorf("dropped %v after it expired", late)
 			}
 			s.run(l, short, 100)
@@ -190,7 +190,7 @@ func TestChangedByServer(t *testing.T) {
 			if s.family == vip.IPv6 {
 				want = l.addr6(107)
 			}
-			d.await(40*time.Second, "the new address", func(x vip.Hired) bool { return leased(x) && x.Contract.Addr == want })
+			d.await(40*time.Second, "the new address", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Addr == want })
 		})
 	}
 }
@@ -208,7 +208,7 @@ func TestExhausted(t *testing.T) {
 			a.set(first)
 			a.await(20*time.Second, "a lease", leased)
 			b.set(l.hire(s.family))
-			b.await(40*time.Second, "a complaint", func(x vip.Hired) bool { return x.Problem != "" })
+			b.await(40*time.Second, "a complaint", func(x vip.DHCPState) bool { return x.Problem != "" })
 			first.Release = true
 			a.set(first)
 			b.await(30*time.Second, "the address", leased)
@@ -243,17 +243,17 @@ func TestDeclined(t *testing.T) {
 			d := start(t, nil)
 			h := l.hire(s.family)
 			used := netip.MustParsePrefix(text).Addr()
-			h.Ask = used
+			h.Requested = used
 			d.set(h)
-			d.await(20*time.Second, "it to be declined", func(x vip.Hired) bool { return strings.Contains(x.Problem, "in use by") })
+			d.await(20*time.Second, "it to be declined", func(x vip.DHCPState) bool { return strings.Contains(x.Problem, "in use by") })
 			got := d.await(20*time.Second, "another address", leased)
-			if got.Contract.Addr == used {
+			if got.Lease.Addr == used {
 				t.Errorf("leased %s, which is in use", used)
 			}
 			// What the plan can't have is declined as well.
-			h.Decline, h.Why = got.Contract.Addr, "it is the address of another Service"
+			h.Declined, h.DeclinedWhy = got.Lease.Addr, "it is the address of another Service"
 			d.set(h)
-			d.await(20*time.Second, "it to be declined", func(x vip.Hired) bool { return x.Lost && strings.Contains(x.Problem, h.Why) })
+			d.await(20*time.Second, "it to be declined", func(x vip.DHCPState) bool { return x.Lost && strings.Contains(x.Problem, h.DeclinedWhy) })
 		})
 	}
 }
@@ -285,7 +285,7 @@ func TestLinkComesLate(t *testing.T) {
 	must(t, netlink.LinkSetName(link, "elsewhere"))
 	d := start(t, nil)
 	d.set(h)
-	d.await(20*time.Second, "a complaint", func(x vip.Hired) bool { return strings.Contains(x.Problem, h.Link) })
+	d.await(20*time.Second, "a complaint", func(x vip.DHCPState) bool { return strings.Contains(x.Problem, h.Link) })
 	must(t, netlink.LinkSetName(link, h.Link))
 	d.await(20*time.Second, "a lease", leased)
 }

@@ -24,7 +24,7 @@ const (
 // Open opens the link of h: for DHCPv4 a packet socket, which works without an
 // address and beside another DHCP client of the node, and gets no packet of the
 // VIP's traffic; for DHCPv6 a UDP socket on the link's link-local address.
-func Open(h vip.Hire) (net.PacketConn, error) {
+func Open(h vip.DHCPRequest) (net.PacketConn, error) {
 	ifi, err := net.InterfaceByName(h.Link)
 	if err != nil {
 		return nil, fmt.Errorf("the node has no such link: %w", err)

@@ -32,7 +32,7 @@ var (
 	everybody4 = &Peer{Src: zero4, Dst: broadcast4}
 )
 
-func (x *v4) find(ctx context.Context, try int, ask netip.Addr) (vip.Contract, error) {
+func (x *v4) find(ctx context.Context, try int, ask netip.Addr) (vip.DHCPLease, error) {
 	xid := newXID()
 	var offer answer4
 	var odd error
@@ -53,11 +53,11 @@ func (x *v4) find(ctx context.Context, try int, ask netip.Addr) (vip.Contract, e
 	})
 	if err != nil {
 		if errors.Is(err, errSilent) && odd != nil {
-			return vip.Contract{}, odd
+			return vip.DHCPLease{}, odd
 		}
-		return vip.Contract{}, err
+		return vip.DHCPLease{}, err
 	}
-	x.tell(func(h *vip.Hired) { h.State = requesting })
+	x.tell(func(h *vip.DHCPState) { h.State = requesting })
 	return x.request(ctx, request4{
 		xid: xid, to: everybody4, from: zero4, waits: doubling(first4, 4*first4, 3), by: offer.server,
 		options: options4{ask: offer.addr, server: offer.server},
@@ -65,11 +65,11 @@ func (x *v4) find(ctx context.Context, try int, ask netip.Addr) (vip.Contract, e
 }
 
 // reboot asks for k without naming a server (RFC 2131 section 4.3.2, INIT-REBOOT).
-func (x *v4) reboot(ctx context.Context, k vip.Contract) (vip.Contract, error) {
+func (x *v4) reboot(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
 	return x.request(ctx, request4{xid: newXID(), to: everybody4, from: zero4, waits: doubling(first4/2, 2*first4, 3), options: options4{ask: k.Addr}})
 }
 
-func (x *v4) prolong(ctx context.Context, k vip.Contract, any bool) (vip.Contract, error) {
+func (x *v4) prolong(ctx context.Context, k vip.DHCPLease, any bool) (vip.DHCPLease, error) {
 	to, end := &Peer{Src: k.Addr, Dst: broadcast4}, k.Expires
 	server, err := netip.ParseAddr(k.Server)
 	if any = any || err != nil; !any {
@@ -95,7 +95,7 @@ type request4 struct {
 	options options4
 }
 
-func (x *v4) request(ctx context.Context, r request4) (vip.Contract, error) {
+func (x *v4) request(ctx context.Context, r request4) (vip.DHCPLease, error) {
 	var got answer4
 	var odd, refusal error
 	sent := time.Now()
@@ -123,11 +123,11 @@ func (x *v4) request(ctx context.Context, r request4) (vip.Contract, error) {
 	})
 	switch {
 	case refusal != nil:
-		return vip.Contract{}, refusal
+		return vip.DHCPLease{}, refusal
 	case errors.Is(err, errSilent) && odd != nil && ctx.Err() == nil:
-		return vip.Contract{}, odd
+		return vip.DHCPLease{}, odd
 	case err != nil:
-		return vip.Contract{}, err
+		return vip.DHCPLease{}, err
 	}
 	return got.contract(x.hire.MAC, sent), nil
 }
@@ -145,7 +145,7 @@ func (x *client) odd(before, err error) error {
 	return err
 }
 
-func (x *v4) decline(ctx context.Context, k vip.Contract, why string) error {
+func (x *v4) decline(ctx context.Context, k vip.DHCPLease, why string) error {
 	server, err := netip.ParseAddr(k.Server)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (x *v4) decline(ctx context.Context, k vip.Contract, why string) error {
 	return x.tellServer(ctx, dhcpv4.MessageTypeDecline, everybody4, zero4, options4{ask: k.Addr, server: server, text: why})
 }
 
-func (x *v4) release(ctx context.Context, k vip.Contract) error {
+func (x *v4) release(ctx context.Context, k vip.DHCPLease) error {
 	server, err := netip.ParseAddr(k.Server)
 	if err != nil {
 		return err

@@ -30,7 +30,7 @@ type v6 struct{ *client }
 // all6 is where all servers and relays listen (RFC 8415 section 7.1).
 var all6 = &Peer{Dst: netip.MustParseAddr("ff02::1:2")}
 
-func (x *v6) find(ctx context.Context, try int, ask netip.Addr) (vip.Contract, error) {
+func (x *v6) find(ctx context.Context, try int, ask netip.Addr) (vip.DHCPLease, error) {
 	xid := newXID6()
 	var best answer6
 	var odd error
@@ -65,28 +65,28 @@ func (x *v6) find(ctx context.Context, try int, ask netip.Addr) (vip.Contract, e
 	})
 	switch {
 	case errors.Is(err, errSilent) && odd != nil && ctx.Err() == nil:
-		return vip.Contract{}, odd
+		return vip.DHCPLease{}, odd
 	case err != nil:
-		return vip.Contract{}, err
+		return vip.DHCPLease{}, err
 	case best.committed:
 		return best.contract(x.hire.MAC, sent), nil
 	}
-	x.tell(func(h *vip.Hired) { h.State = requesting })
+	x.tell(func(h *vip.DHCPState) { h.State = requesting })
 	return x.request(ctx, best.server, best.addr)
 }
 
-func (x *v6) request(ctx context.Context, server string, addr netip.Addr) (vip.Contract, error) {
+func (x *v6) request(ctx context.Context, server string, addr netip.Addr) (vip.DHCPLease, error) {
 	return x.ask(ctx, dhcpv6.MessageTypeRequest, options6{addr: addr, server: server}, doubling(first6, mostRequest6, 3))
 }
 
 // reboot asks whether k still fits the link, or, once it is over, any server whether
 // it goes on (RFC 8415 sections 18.2.3 and 18.2.5).
-func (x *v6) reboot(ctx context.Context, k vip.Contract) (vip.Contract, error) {
+func (x *v6) reboot(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
 	if !k.Valid(time.Now()) {
 		return x.ask(ctx, dhcpv6.MessageTypeRebind, options6{addr: k.Addr}, doubling(first6/2, 2*first6, 3))
 	}
 	if _, err := x.ask(ctx, dhcpv6.MessageTypeConfirm, options6{addr: k.Addr}, doubling(first6/2, 4*first6, 4)); err != nil {
-		return vip.Contract{}, err
+		return vip.DHCPLease{}, err
 	}
 	k.Renews, k.Rebinds = time.Now(), time.Now().Add(time.Until(k.Expires)/2) // what was agreed is not recorded
 	if k.Expires.IsZero() {
@@ -95,7 +95,7 @@ func (x *v6) reboot(ctx context.Context, k vip.Contract) (vip.Contract, error) {
 	return k, nil
 }
 
-func (x *v6) prolong(ctx context.Context, k vip.Contract, any bool) (vip.Contract, error) {
+func (x *v6) prolong(ctx context.Context, k vip.DHCPLease, any bool) (vip.DHCPLease, error) {
 	kind, o, end := dhcpv6.MessageTypeRenew, options6{addr: k.Addr, server: k.Server}, k.Rebinds
 	if any {
 		kind, o.server, end = dhcpv6.MessageTypeRebind, "", k.Expires
@@ -112,7 +112,7 @@ func (x *v6) prolong(ctx context.Context, k vip.Contract, any bool) (vip.Contrac
 var errNoBinding = fmt.Errorf("%w: the server knows nothing of it", errRefused)
 
 // ask runs one exchange that ends with a Reply.
-func (x *v6) ask(ctx context.Context, kind dhcpv6.MessageType, o options6, waits func(int) time.Duration) (vip.Contract, error) {
+func (x *v6) ask(ctx context.Context, kind dhcpv6.MessageType, o options6, waits func(int) time.Duration) (vip.DHCPLease, error) {
 	xid := newXID6()
 	var got answer6
 	var odd error
@@ -142,27 +142,27 @@ func (x *v6) ask(ctx context.Context, kind dhcpv6.MessageType, o options6, waits
 	})
 	switch {
 	case errors.Is(err, errSilent) && odd != nil && ctx.Err() == nil:
-		return vip.Contract{}, odd
+		return vip.DHCPLease{}, odd
 	case err != nil:
-		return vip.Contract{}, err
+		return vip.DHCPLease{}, err
 	case got.status == iana.StatusNoBinding:
-		return vip.Contract{}, errNoBinding
+		return vip.DHCPLease{}, errNoBinding
 	case got.refusal != "":
-		return vip.Contract{}, fmt.Errorf("%w: %s", errRefused, got.refusal)
+		return vip.DHCPLease{}, fmt.Errorf("%w: %s", errRefused, got.refusal)
 	}
 	return got.contract(x.hire.MAC, sent), nil
 }
 
-func (x *v6) decline(ctx context.Context, k vip.Contract, _ string) error {
+func (x *v6) decline(ctx context.Context, k vip.DHCPLease, _ string) error {
 	return x.done(ctx, dhcpv6.MessageTypeDecline, k)
 }
 
-func (x *v6) release(ctx context.Context, k vip.Contract) error {
+func (x *v6) release(ctx context.Context, k vip.DHCPLease) error {
 	return x.done(ctx, dhcpv6.MessageTypeRelease, k)
 }
 
 // done tells k's server that it is over. Any answer will do.
-func (x *v6) done(ctx context.Context, kind dhcpv6.MessageType, k vip.Contract) error {
+func (x *v6) done(ctx context.Context, kind dhcpv6.MessageType, k vip.DHCPLease) error {
 	xid := newXID6()
 	return x.converse(ctx, exchange{
 		kind: kind.String(), to: all6, waits: doubling(first6, 4*first6, 3),

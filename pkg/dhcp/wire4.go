@@ -132,8 +132,8 @@ func times(lease, t1, t2 time.Duration) (time.Duration, time.Duration) {
 // forever is an infinite lease (RFC 2131 section 3.3).
 const forever = 0xffffffff * time.Second
 
-func (a answer4) contract(mac string, sent time.Time) vip.Contract {
-	k := vip.Contract{Addr: a.addr, Bits: a.bits, MAC: mac, Server: a.server.String(), Router: a.router}
+func (a answer4) contract(mac string, sent time.Time) vip.DHCPLease {
+	k := vip.DHCPLease{Addr: a.addr, Bits: a.bits, MAC: mac, Server: a.server.String(), Router: a.router}
 	if a.lease > 0 {
 		k.Expires, k.Renews, k.Rebinds = sent.Add(a.lease), sent.Add(a.t1), sent.Add(a.t2)
 	}

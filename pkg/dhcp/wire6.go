@@ -125,8 +125,8 @@ func (a *answer6) terms(o *dhcpv6.OptIANA) error {
 	return nil
 }
 
-func (a answer6) contract(mac string, sent time.Time) vip.Contract {
-	k := vip.Contract{Addr: a.addr, Bits: 128, MAC: mac, Server: a.server}
+func (a answer6) contract(mac string, sent time.Time) vip.DHCPLease {
+	k := vip.DHCPLease{Addr: a.addr, Bits: 128, MAC: mac, Server: a.server}
 	if !a.infinite && a.addr.IsValid() {
 		k.Expires, k.Renews, k.Rebinds = sent.Add(a.lease), sent.Add(a.t1), sent.Add(a.t2)
 	}

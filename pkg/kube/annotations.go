@@ -83,16 +83,16 @@ var Annotations = []Annotation{
 func annotate(s *vip.Service, annotations map[string]string) {
 	r := reader{s: s, of: annotations}
 	r.addresses()
-	s.Host, s.Mark = annotations[hostKey], annotations[markKey]
+	s.VIPHost, s.Announcer = annotations[hostKey], annotations[markKey]
 	s.Ignore = r.truth(ignoreKey)
-	s.WithoutEndpoints = r.truth(withoutEndpointsKey)
+	s.AllowWithoutEndpoints = r.truth(withoutEndpointsKey)
 	s.Interface = r.link()
 	s.Lease = r.lease()
-	s.Mode = r.mode()
+	s.IPMode = r.mode()
 	s.Forward = r.forward()
 	s.DHCP = r.dhcp()
 	s.Announce = r.announce()
-	s.Attributes = r.attributes()
+	s.BGPAttributes = r.attributes()
 	for _, a := range Annotations {
 		v := strings.TrimSpace(annotations[a.Key])
 		if a.Misses == "" || v == "" {

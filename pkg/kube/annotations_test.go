@@ -47,15 +47,15 @@ func TestAnnotate(t *testing.T) {
 		{announceKey, "", vip.Service{}},
 		{announceKey, "bgp,ospf", vip.Service{Announce: []vip.Method{}, Invalid: []string{
 			`heraldvip.io/announce is "bgp,ospf": write arp, bgp, or both with a comma between. The VIP is not announced.`}}},
-		{communitiesKey, "65000:100, 65000:1:100,no-export", vip.Service{Attributes: vip.Attributes{Communities: []vip.Community{65000<<16 | 100, 0xffffff01}, Large: []vip.LargeCommunity{{65000, 1, 100}}}}},
-		{communitiesKey, "none", vip.Service{Attributes: vip.Attributes{Communities: []vip.Community{}}}},
+		{communitiesKey, "65000:100, 65000:1:100,no-export", vip.Service{BGPAttributes: vip.BGPAttributes{Communities: []vip.Community{65000<<16 | 100, 0xffffff01}, LargeCommunities: []vip.LargeCommunity{{65000, 1, 100}}}}},
+		{communitiesKey, "none", vip.Service{BGPAttributes: vip.BGPAttributes{Communities: []vip.Community{}}}},
 		{communitiesKey, "1:2,x", vip.Service{Invalid: []string{
 			`heraldvip.io/bgp-communities is "1:2,x": community 2, "x", is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor a well-known name. The default is used.`}}},
-		{localPrefKey, "0", vip.Service{Attributes: vip.Attributes{LocalPref: new(uint32)}}},
+		{localPrefKey, "0", vip.Service{BGPAttributes: vip.BGPAttributes{LocalPref: new(uint32)}}},
 		{medKey, "4294967296", vip.Service{Invalid: []string{`heraldvip.io/bgp-med is "4294967296": write a whole number from 0 to 4294967295. The default is used.`}}},
 		{prependKey, "17", vip.Service{Invalid: []string{`heraldvip.io/bgp-prepend is "17": write a whole number from 0 to 16. The default is used.`}}},
-		{peersKey, "192.0.2.1, FD00:0::1,eth0", vip.Service{Attributes: vip.Attributes{Peers: []string{"192.0.2.1", "fd00::1", "eth0"}}}},
-		{peersKey, "192.0.2.1,", vip.Service{Attributes: vip.Attributes{Peers: []string{}}, Invalid: []string{
+		{peersKey, "192.0.2.1, FD00:0::1,eth0", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{"192.0.2.1", "fd00::1", "eth0"}}}},
+		{peersKey, "192.0.2.1,", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}, Invalid: []string{
 			`heraldvip.io/bgp-peers is "192.0.2.1,": write the addresses or interfaces of peers with commas between. No peer is told of the VIP.`}}},
 		{ignoreKey, "true", vip.Service{Ignore: true}},
 		{ignoreKey, "T", vip.Service{Ignore: true}},
@@ -63,7 +63,7 @@ func TestAnnotate(t *testing.T) {
 		{ignoreKey, "false", vip.Service{}},
 		{ignoreKey, "", vip.Service{}},
 		{ignoreKey, "yes", vip.Service{Invalid: []string{`kube-vip.io/ignore is "yes": neither true nor false, so it counts as false.`}}},
-		{withoutEndpointsKey, "true", vip.Service{WithoutEndpoints: true}},
+		{withoutEndpointsKey, "true", vip.Service{AllowWithoutEndpoints: true}},
 		{withoutEndpointsKey, "no!", vip.Service{Invalid: []string{`kube-vip.io/allow-reconcile-without-endpoints is "no!": neither true nor false, so it counts as false.`}}},
 		{interfaceKey, "eth0.100", vip.Service{Interface: "eth0.100"}},
 		{interfaceKey, "auto", vip.Service{Interface: "auto"}},
@@ -87,11 +87,11 @@ func TestAnnotate(t *testing.T) {
 			`kube-vip.io/leaseName is "herald-node-n1": names that begin with herald-node- are those of node leases; write another. The default is used.`}}},
 		{leaseNameKey, long, vip.Service{Invalid: []string{
 			`kube-vip.io/leaseName is "` + long[:60] + `"...: no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
-		{ipModeKey, "VIP", vip.Service{Mode: vip.ModeVIP}},
-		{ipModeKey, "proxy", vip.Service{Mode: vip.ModeProxy}},
+		{ipModeKey, "VIP", vip.Service{IPMode: vip.ModeVIP}},
+		{ipModeKey, "proxy", vip.Service{IPMode: vip.ModeProxy}},
 		{ipModeKey, "", vip.Service{}},
 		{ipModeKey, "NAT", vip.Service{Invalid: []string{`heraldvip.io/ip-mode is "NAT": write VIP or Proxy. The default is used.`}}},
-		{hostKey, "n1", vip.Service{Host: "n1"}},
+		{hostKey, "n1", vip.Service{VIPHost: "n1"}},
 		{serviceVLANKey, "100", vip.Service{Invalid: []string{
 			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN."}}},
 		{serviceVLANKey, "", vip.Service{}},
@@ -119,7 +119,7 @@ func TestAnnotate(t *testing.T) {
 		{filterKey, "1", vip.Service{DHCP: vip.DHCP{RPFilter: "1"}}},
 		{filterKey, "3", vip.Service{Invalid: []string{`kube-vip.io/rp_filter is "3": write 0, 1 or 2. The default is used.`}}},
 		{leasesKey, `[{"address":"10.0.0.5","bits":24,"mac":"02:00:00:00:00:01","server":"10.0.0.1","expires":"2026-01-01T00:00:00Z"},{"address":"fd00::5","bits":128,"mac":"02:00:00:00:00:01"}]`,
-			vip.Service{DHCP: vip.DHCP{Leases: []vip.Contract{
+			vip.Service{DHCP: vip.DHCP{Leases: []vip.DHCPLease{
 				{Addr: addrs("10.0.0.5")[0], Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)},
 				{Addr: addrs("fd00::5")[0], Bits: 128, MAC: "02:00:00:00:00:01"}}}}},
 		{leasesKey, `[{"address":"10.0.0.5","bits":99,"mac":"02:00:00:00:00:01"},{"address":"127.0.0.1","bits":8},{"bits":8},{"address":"fe80::1%eth0","bits":128}]`, vip.Service{}},
@@ -208,8 +208,8 @@ func FuzzAnnotate(f *testing.F) {
 		if d := s.DHCP; len(d.Macvlan) > 15 || strings.Contains(d.Macvlan, "/") || len(d.Requested) > 2 || len(d.MAC) != 0 && len(d.MAC) != 17 || len(d.Hostname) > 253 {
 			t.Errorf("DHCP %+v", d)
 		}
-		if s.Mode != "" && s.Mode != vip.ModeVIP && s.Mode != vip.ModeProxy {
-			t.Errorf("mode %q of %q", s.Mode, mode)
+		if s.IPMode != "" && s.IPMode != vip.ModeVIP && s.IPMode != vip.ModeProxy {
+			t.Errorf("mode %q of %q", s.IPMode, mode)
 		}
 	})
 }

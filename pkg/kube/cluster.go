@@ -65,7 +65,7 @@ type Cluster struct {
 	listed   []vip.Service    // sorted by Key
 	stale    bool             // node list and reserved are to be made anew
 	nodeList []vip.Node
-	reserved []vip.Reserved
+	reserved []vip.ReservedRange
 }
 
 // A task is a long-lived goroutine.

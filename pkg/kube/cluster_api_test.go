@@ -115,18 +115,18 @@ func TestExactPermissions(t *testing.T) {
 		w.Nodes, compareNets, cmpopts.IgnoreFields(vip.Node{}, "UID")); diff != "" {
 		t.Errorf("nodes (-want +got):\n%s", diff)
 	}
-	wantReserved := []vip.Reserved{
-		{Prefix: netip.MustParsePrefix("10.112.0.0/16"), What: "the cluster's Service range"},
-		{Prefix: netip.MustParsePrefix("127.0.0.1/32"), What: "the address of the API server"},
+	wantReserved := []vip.ReservedRange{
+		{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"},
+		{Prefix: netip.MustParsePrefix("127.0.0.1/32"), Description: "the address of the API server"},
 	}
 	if diff := cmp.Diff(wantReserved, w.Reserved, compareNets); diff != "" {
 		t.Errorf("reserved (-want +got):\n%s", diff)
 	}
 
-	r.haveStatus(t, vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.100"), Mode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}})
+	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.100"), IPMode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}})
 	r.haveStatus(t, vip.Status{Service: key})
-	if s := r.service(key); s.Host != "" || s.Ingress != nil {
-		t.Errorf("after clearing: host %q, ingress %v", s.Host, s.Ingress)
+	if s := r.service(key); s.VIPHost != "" || s.Ingress != nil {
+		t.Errorf("after clearing: host %q, ingress %v", s.VIPHost, s.Ingress)
 	}
 
 	r.useLeases(t, ns)
@@ -243,11 +243,11 @@ func TestOneNamespace(t *testing.T) {
 	if r.service(vip.Key{Namespace: foreign, Name: "web"}) != nil {
 		t.Error("it sees a Service of another namespace")
 	}
-	r.haveStatus(t, vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.101"), Mode: vip.ModeVIP}}})
+	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.101"), IPMode: vip.ModeVIP}}})
 	r.useLeases(t, ns)
 	r.useLeases(t, own)
 	r.useLeases(t, locks)
-	note := vip.Note{Service: key, UID: r.service(key).UID, Reason: vip.Announced, Message: "node n1 announces 192.168.7.101 on eth0"}
+	note := vip.Event{Service: key, UID: r.service(key).UID, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.101 on eth0"}
 	r.haveNotes(t, note)
 	if n := r.log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings:\n%s", n, r.log)
@@ -272,14 +272,14 @@ func TestWithoutPermissions(t *testing.T) {
 			t.Errorf("%s: said %d times, want once", resource, n)
 		}
 	}
-	status := vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.103")}}}
-	note := vip.Note{Service: key, Reason: vip.Announced, Message: "hello"}
+	status := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.103")}}}
+	note := vip.Event{Service: key, Reason: vip.VIPAnnounced, Message: "hello"}
 	deadline := time.Now().Add(20 * time.Second)
 	for r.log.count("level=WARN", "status of Services", "herald manifest rbac") == 0 || r.log.count("level=WARN", "create Events", "herald manifest rbac") == 0 {
 		if have, err := r.Statuses().Set(t.Context(), []vip.Status{status}); len(have) != 0 || err != nil {
 			t.Fatalf("statuses: %v, %v", have, err)
 		}
-		if have, err := r.Notes().Set(t.Context(), []vip.Note{note}); len(have) != 0 || err != nil {
+		if have, err := r.Notes().Set(t.Context(), []vip.Event{note}); len(have) != 0 || err != nil {
 			t.Fatalf("notes: %v, %v", have, err)
 		}
 		if time.Now().After(deadline) {
@@ -311,7 +311,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	if !r.Synced() || r.service(key) == nil {
 		t.Error("the caches are lost")
 	}
-	status := vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.104"), Mode: vip.ModeVIP}}}
+	status := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.104"), IPMode: vip.ModeVIP}}}
 	if have, err := r.Statuses().Set(t.Context(), []vip.Status{status}); len(have) != 0 || err != nil {
 		t.Errorf("Set with no server: %v, %v", have, err)
 	}
@@ -325,7 +325,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 		return cmp.Equal(r.service(key).Addresses, []netip.Addr{netip.MustParseAddr("192.168.7.105")}, compareNets)
 	})
 	t.Logf("server ready after %v, change seen after another %v", ready.Sub(began), time.Since(ready))
-	r.bell.until(t, "the status wanted while it was away", func() bool { return r.service(key).Host == "n1" })
+	r.bell.until(t, "the status wanted while it was away", func() bool { return r.service(key).VIPHost == "n1" })
 	if n := r.log.count("can't be reached"); n != 1 {
 		t.Errorf("said %d times that the server is away, want once", n)
 	}

@@ -166,16 +166,16 @@ func TestPokes(t *testing.T) {
 func TestReserved(t *testing.T) {
 	c, _ := deaf(t, "https://[fd00::99]:6443")
 	prefix := netip.MustParsePrefix
-	reserved := func() []vip.Reserved { return observe(c).Reserved }
-	host := vip.Reserved{Prefix: prefix("fd00::99/128"), What: "the address of the API server"}
-	check := func(when string, want ...vip.Reserved) {
+	reserved := func() []vip.ReservedRange { return observe(c).Reserved }
+	host := vip.ReservedRange{Prefix: prefix("fd00::99/128"), Description: "the address of the API server"}
+	check := func(when string, want ...vip.ReservedRange) {
 		t.Helper()
 		if diff := cmp.Diff(append(want, host), reserved(), compareNets); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
 	c.ranges.Add(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
-	cidr := vip.Reserved{Prefix: prefix("10.96.0.0/16"), What: "the cluster's Service range"}
+	cidr := vip.ReservedRange{Prefix: prefix("10.96.0.0/16"), Description: "the cluster's Service range"}
 	c.services.Add(plain("db", "10.97.0.1"))
 	c.slices.Add(eps("db-1", "db", "10.0.0.2", "n1"))
 	check("addresses that nobody asks for", cidr)
@@ -183,12 +183,12 @@ func TestReserved(t *testing.T) {
 	servers := eps("kubernetes", "kubernetes", "192.168.0.250", "n1")
 	servers.Endpoints[0].TargetRef = nil
 	c.slices.Add(servers)
-	server := vip.Reserved{Prefix: prefix("192.168.0.250/32"), What: "the address of an API server"}
+	server := vip.ReservedRange{Prefix: prefix("192.168.0.250/32"), Description: "the address of an API server"}
 	check("an API server", cidr, server)
 
 	c.services.Add(lb("web", "10.97.0.1,10.0.0.2"))
-	pod := vip.Reserved{Prefix: prefix("10.0.0.2/32"), What: "the address of a pod of Service default/db"}
-	clusterIP := vip.Reserved{Prefix: prefix("10.97.0.1/32"), What: "the cluster IP of Service default/db"}
+	pod := vip.ReservedRange{Prefix: prefix("10.0.0.2/32"), Description: "the address of a pod of Service default/db"}
+	clusterIP := vip.ReservedRange{Prefix: prefix("10.97.0.1/32"), Description: "the cluster IP of Service default/db"}
 	check("a Service that asks for what others have", pod, cidr, clusterIP, server)
 
 	c.slices.Delete(eps("db-1", "db", "10.0.0.2", "n1"))
@@ -220,8 +220,8 @@ func TestSlicesAreOneSet(t *testing.T) {
 		{func() error { return c.slices.Add(eps("web-1", "web", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
 		{func() error { return c.slices.Add(eps("web-v6", "web", "fd00::1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
 		{func() error { return c.slices.Add(terminating) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}}},
-		{func() error { return c.slices.Add(elsewhere) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}, Elsewhere: true}},
-		{func() error { return c.slices.Delete(eps("web-2", "web", "", "")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}, Elsewhere: true}},
+		{func() error { return c.slices.Add(elsewhere) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}, WithoutNode: true}},
+		{func() error { return c.slices.Delete(eps("web-2", "web", "", "")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}, WithoutNode: true}},
 		{func() error { return c.slices.Delete(elsewhere) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
 		{func() error { return c.slices.Update(eps("web-1", "other", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
 		{func() error { return c.slices.Replace(nil, "9") }, vip.Endpoints{}},

@@ -334,7 +334,7 @@ func TestDescribe(t *testing.T) {
 // TestBodyIsAMergePatch: what is sent for a status, word for word.
 func TestBodyIsAMergePatch(t *testing.T) {
 	r := &record{version: "17", hosted: true}
-	r.Mark = "old"
+	r.Announcer = "old"
 	for _, tt := range []struct {
 		want string
 		host string
@@ -344,9 +344,9 @@ func TestBodyIsAMergePatch(t *testing.T) {
 		{`{"metadata":{"annotations":{"heraldvip.io/announcer":null,"kube-vip.io/vipHost":null},"resourceVersion":"17"},"status":{"loadBalancer":{"ingress":null}}}`, "", 0},
 	} {
 		w := statusOf(0)
-		w.Host, w.Ingress = tt.host, w.Ingress[:tt.n]
+		w.VIPHost, w.Ingress = tt.host, w.Ingress[:tt.n]
 		if tt.host != "" {
-			w.Mark = "kube-system"
+			w.Announcer = "kube-system"
 		}
 		got, err := body(r, w)
 		if err != nil {

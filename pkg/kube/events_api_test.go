@@ -15,7 +15,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-func (r *rig) haveNotes(t testing.TB, want ...vip.Note) {
+func (r *rig) haveNotes(t testing.TB, want ...vip.Event) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		have, err := r.Notes().Set(t.Context(), want)
@@ -40,8 +40,8 @@ func TestEvents(t *testing.T) {
 	key := vip.Key{Namespace: ns, Name: "web"}
 	first.bell.until(t, "the Service", func() bool { return first.service(key) != nil })
 	id := first.service(key).UID
-	announced := vip.Note{Service: key, UID: id, Reason: vip.Announced, Message: "node n1 announces 192.168.7.108 on eth0", Occasion: 1}
-	refused := vip.Note{Service: key, UID: id, Warning: true, Reason: vip.AddressRefused, Message: strings.Repeat("ä", 2000)}
+	announced := vip.Event{Service: key, UID: id, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.108 on eth0", Occurrence: 1}
+	refused := vip.Event{Service: key, UID: id, Warning: true, Reason: vip.AddressRefused, Message: strings.Repeat("ä", 2000)}
 	first.haveNotes(t, announced, refused)
 	first.haveNotes(t, announced, refused)
 
@@ -68,17 +68,17 @@ func TestEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []vip.Note
+	var got []vip.Event
 	for _, e := range s.Events {
 		if e.Node != "n1" || time.Since(e.At) > time.Minute {
 			t.Errorf("Event by %q at %v", e.Node, e.At)
 		}
-		e.Occasion = 0 // is not kept
-		got = append(got, e.Note)
+		e.Occurrence = 0 // is not kept
+		got = append(got, e.Event)
 	}
-	announced.Occasion = 0
+	announced.Occurrence = 0
 	refused.Message = strings.Repeat("ä", 510) + "..."
-	if diff := cmp.Diff([]vip.Note{announced, announced, refused}, got, cmpopts.SortSlices(func(a, b vip.Note) bool { return a.Reason > b.Reason })); diff != "" {
+	if diff := cmp.Diff([]vip.Event{announced, announced, refused}, got, cmpopts.SortSlices(func(a, b vip.Event) bool { return a.Reason > b.Reason })); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
 	}
 	if len(s.Services) != 1 || s.Services[0].Key != key {

@@ -67,13 +67,13 @@ func TestForward(t *testing.T) {
 // TestExternalIsNoVIP: what a gateway has on its far side is no address to announce.
 func TestExternalIsNoVIP(t *testing.T) {
 	r := &record{}
-	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], Mode: vip.ModeVIP}, {Addr: addrs("11.22.33.1")[0], Mode: vip.ModeProxy}}
+	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, {Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}}
 	r.fallBack("")
 	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 	r = &record{}
-	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], Mode: vip.ModeProxy}}
+	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeProxy}}
 	r.fallBack("")
 	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
 		t.Errorf("-want +got:\n%s", d)
@@ -85,7 +85,7 @@ func TestWithoutModes(t *testing.T) {
 	key := vip.Key{Namespace: "default", Name: "web"}
 	r := &record{}
 	s := &Statuses{current: func(vip.Key) *record { return r }, wake: make(chan struct{}, 1)}
-	v, x := vip.Ingress{Addr: addrs("10.0.0.50")[0], Mode: vip.ModeVIP}, vip.Ingress{Addr: addrs("11.22.33.1")[0], Mode: vip.ModeProxy}
+	v, x := vip.Ingress{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, vip.Ingress{Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}
 	for _, tt := range []struct {
 		modeless   bool
 		want, todo []vip.Ingress
@@ -95,7 +95,7 @@ func TestWithoutModes(t *testing.T) {
 		{true, []vip.Ingress{x}, []vip.Ingress{x}}, // its VIP has that mode
 	} {
 		s.modeless.Store(tt.modeless)
-		want := []vip.Status{{Service: key, Host: "n1", Ingress: tt.want}}
+		want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: tt.want}}
 		if have, err := s.Set(t.Context(), want); err != nil || len(have) > 0 {
 			t.Fatal(have, err)
 		}

@@ -102,11 +102,11 @@ func (r reader) filter() string {
 
 // readLeases reads what Herald wrote. What somebody has spoilt counts as absent: the
 // next status puts it right.
-func readLeases(text string) []vip.Contract {
+func readLeases(text string) []vip.DHCPLease {
 	if text == "" || len(text) > 4096 {
 		return nil
 	}
-	var all, sound []vip.Contract
+	var all, sound []vip.DHCPLease
 	if json.Unmarshal([]byte(text), &all) != nil {
 		return nil
 	}
@@ -120,13 +120,13 @@ func readLeases(text string) []vip.Contract {
 	return sound
 }
 
-func sameLeases(a, b []vip.Contract) bool {
-	return slices.EqualFunc(a, b, func(x, y vip.Contract) bool {
+func sameLeases(a, b []vip.DHCPLease) bool {
+	return slices.EqualFunc(a, b, func(x, y vip.DHCPLease) bool {
 		return x.Addr == y.Addr && x.Bits == y.Bits && x.MAC == y.MAC && x.Server == y.Server && x.Router == y.Router && x.Expires.Equal(y.Expires)
 	})
 }
 
-func leasedAddrs(leases []vip.Contract) []netip.Addr {
+func leasedAddrs(leases []vip.DHCPLease) []netip.Addr {
 	addrs := make([]netip.Addr, len(leases))
 	for i, k := range leases {
 		addrs[i] = k.Addr
@@ -137,13 +137,13 @@ func leasedAddrs(leases []vip.Contract) []netip.Addr {
 // leaseAnnotations adds what is to be said of leases to a patch of r's annotations.
 func leaseAnnotations(annotations map[string]any, r *record, w vip.Status) error {
 	switch {
-	case len(w.Leases) > 0:
-		text, err := json.Marshal(w.Leases)
+	case len(w.DHCPLeases) > 0:
+		text, err := json.Marshal(w.DHCPLeases)
 		if err != nil {
 			return err
 		}
 		var addrs []string
-		for _, k := range w.Leases {
+		for _, k := range w.DHCPLeases {
 			addrs = append(addrs, k.Addr.String())
 		}
 		annotations[leasesKey], annotations[requestedKey] = string(text), strings.Join(addrs, ",")

@@ -24,7 +24,7 @@ func TestStatusOfALease(t *testing.T) {
 		})
 		idle(time.Second)
 		want := statusOf(0)
-		want.Leases = []vip.Contract{{Addr: want.Ingress[0].Addr, Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1",
+		want.DHCPLeases = []vip.DHCPLease{{Addr: want.Ingress[0].Addr, Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1",
 			Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second)}, {Addr: netip.MustParseAddr("fd00::5"), Bits: 128, MAC: "02:00:00:00:00:01"}}
 		d.ask(want)
 		idle(time.Minute)
@@ -34,10 +34,10 @@ func TestStatusOfALease(t *testing.T) {
 		if got := d.at(web(0)).Annotations[requestedKey]; got != "10.0.0.0,fd00::5" {
 			t.Errorf("requestedIP %q", got)
 		}
-		if diff := cmp.Diff(want.Leases, readService(d.at(web(0))).DHCP.Leases, compareNets); diff != "" {
+		if diff := cmp.Diff(want.DHCPLeases, readService(d.at(web(0))).DHCP.Leases, compareNets); diff != "" {
 			t.Error(diff)
 		}
-		want.Leases[0].Expires = want.Leases[0].Expires.Add(time.Hour)
+		want.DHCPLeases[0].Expires = want.DHCPLeases[0].Expires.Add(time.Hour)
 		d.ask(want)
 		idle(time.Minute)
 		if d.writes(web(0)) != 2 {
@@ -45,7 +45,7 @@ func TestStatusOfALease(t *testing.T) {
 		}
 		d.edit(web(0), func(s *corev1.Service) { s.Annotations[leasesKey] = "spoilt" })
 		idle(time.Minute)
-		if diff := cmp.Diff(want.Leases, readService(d.at(web(0))).DHCP.Leases, compareNets); diff != "" {
+		if diff := cmp.Diff(want.DHCPLeases, readService(d.at(web(0))).DHCP.Leases, compareNets); diff != "" {
 			t.Error(diff)
 		}
 		d.ask(vip.Status{Service: web(0)})

@@ -22,11 +22,11 @@ const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 func readNode(o *corev1.Node, prefix string) *vip.Node {
 	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: excluded(o)}
 	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
-		n.Label = corev1.LabelNodeExcludeBalancers
+		n.ExclusionLabel = corev1.LabelNodeExcludeBalancers
 	}
-	n.Leaves = leaves(o)
+	n.ShuttingDown = leaves(o)
 	_, n.Drained = o.Annotations[drainKey]
-	n.Returns, _ = time.Parse(time.RFC3339, o.Annotations[returnKey])
+	n.ReturnUntil, _ = time.Parse(time.RFC3339, o.Annotations[returnKey])
 	for _, a := range o.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil { // others are host names
 			n.Addresses = appendNew(n.Addresses, addr.Unmap())

@@ -56,9 +56,9 @@ type Notes struct {
 	wake    chan struct{}
 
 	mu     sync.Mutex
-	last   []vip.Note // what Set was given last
-	have   []vip.Note // what of it is known to be said; nil: to be made anew
-	notes  map[vip.Note]*note
+	last   []vip.Event // what Set was given last
+	have   []vip.Event // what of it is known to be said; nil: to be made anew
+	notes  map[vip.Event]*note
 	queue  []*note
 	swept  time.Time
 	passes uint64
@@ -66,7 +66,7 @@ type Notes struct {
 
 // A note is a Note that holds, or held within the last hour.
 type note struct {
-	vip.Note
+	vip.Event
 	pass   uint64 // the last Set it was part of
 	times  int    // how many times it began to hold
 	since  time.Time
@@ -84,14 +84,14 @@ func newNotes(a *api, o Options, m *metrics) *Notes {
 			return a.core.Post().Namespace(e.Namespace).Resource("events").Body(e).MaxRetries(0).Do(ctx).Error()
 		},
 		wake:  make(chan struct{}, 1),
-		notes: make(map[vip.Note]*note),
+		notes: make(map[vip.Event]*note),
 	}
 }
 
 // Set takes the Notes that hold now, and returns those that the API server has
 // been told; neither slice may be changed afterwards. It does no I/O and never
 // fails; Run does the telling.
-func (n *Notes) Set(_ context.Context, want []vip.Note) (have []vip.Note, err error) {
+func (n *Notes) Set(_ context.Context, want []vip.Event) (have []vip.Event, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.have == nil || !slices.Equal(want, n.last) {
@@ -101,14 +101,14 @@ func (n *Notes) Set(_ context.Context, want []vip.Note) (have []vip.Note, err er
 }
 
 // take makes notes, queue and have what want asks for.
-func (n *Notes) take(want []vip.Note, now time.Time) {
+func (n *Notes) take(want []vip.Event, now time.Time) {
 	n.passes++
 	n.last = want
-	n.have = make([]vip.Note, 0, len(want))
+	n.have = make([]vip.Event, 0, len(want))
 	for _, w := range want {
 		x := n.notes[w]
 		if x == nil {
-			x = &note{Note: w}
+			x = &note{Event: w}
 			n.notes[w] = x
 		}
 		if x.pass < n.passes-1 || x.times == 0 { // it begins to hold
@@ -263,7 +263,7 @@ func (n *Notes) event(x *note) *corev1.Event {
 
 // digest tells Events of one Service apart.
 func digest(x *note) string {
-	text, _ := json.Marshal([]any{x.UID, x.Reason, x.Message, x.Occasion, x.times}) // can't fail
+	text, _ := json.Marshal([]any{x.UID, x.Reason, x.Message, x.Occurrence, x.times}) // can't fail
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }

@@ -91,12 +91,12 @@ func (b *board) herald(t *testing.T, node string) (n *Notes, log *journal, stop 
 	}
 }
 
-func noteOf(i int, message string) vip.Note {
-	return vip.Note{Service: web(i), UID: "u", Reason: vip.NoAddress, Message: message}
+func noteOf(i int, message string) vip.Event {
+	return vip.Event{Service: web(i), UID: "u", Reason: vip.NoAddress, Message: message}
 }
 
 // tell is a pass with these Notes, and the second after it.
-func tell(t *testing.T, n *Notes, want ...vip.Note) {
+func tell(t *testing.T, n *Notes, want ...vip.Event) {
 	t.Helper()
 	if _, err := n.Set(t.Context(), want); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestNotesAreSaidOnce(t *testing.T) {
 		n, _, stop := b.herald(t, "n1")
 		defer stop()
 		a, c := noteOf(1, "a"), noteOf(2, "c")
-		if have, _ := n.Set(t.Context(), []vip.Note{a}); len(have) != 0 {
+		if have, _ := n.Set(t.Context(), []vip.Event{a}); len(have) != 0 {
 			t.Errorf("said before it was: %v", have)
 		}
 		for range 100 {
@@ -118,8 +118,8 @@ func TestNotesAreSaidOnce(t *testing.T) {
 		}
 		tell(t, n, a, c)
 		tell(t, n, c, a)
-		have, _ := n.Set(t.Context(), []vip.Note{c, a})
-		if diff := cmp.Diff([]vip.Note{c, a}, have); diff != "" {
+		have, _ := n.Set(t.Context(), []vip.Event{c, a})
+		if diff := cmp.Diff([]vip.Event{c, a}, have); diff != "" {
 			t.Errorf("said (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"a", "c"}, b.said()); diff != "" {
@@ -129,7 +129,7 @@ func TestNotesAreSaidOnce(t *testing.T) {
 			t.Errorf("%d requests, want 2", got)
 		}
 		other := a
-		other.Occasion = 7
+		other.Occurrence = 7
 		tell(t, n, c, a, other)
 		if diff := cmp.Diff([]string{"a"}, b.said()); diff != "" {
 			t.Errorf("another occasion (-want +got):\n%s", diff)
@@ -160,7 +160,7 @@ func TestNotesComeBack(t *testing.T) {
 			t.Errorf("%d Events in an hour for a Note that flaps, want %d", got, repeatMost)
 		}
 		tell(t, n, a)
-		if have, _ := n.Set(t.Context(), []vip.Note{a}); len(have) != 1 {
+		if have, _ := n.Set(t.Context(), []vip.Event{a}); len(have) != 1 {
 			t.Error("a Note that was said often enough is not held to be said")
 		}
 		for range 5 * 360 { // five hours, a second in each ten
@@ -194,7 +194,7 @@ func TestNotesAfterARestart(t *testing.T) {
 		for i := range 3 {
 			n, _, stop := b.herald(t, fmt.Sprint("n", i))
 			tell(t, n, a)
-			if have, _ := n.Set(t.Context(), []vip.Note{a}); len(have) != 1 {
+			if have, _ := n.Set(t.Context(), []vip.Event{a}); len(have) != 1 {
 				t.Error("not held to be said")
 			}
 			stop()
@@ -211,7 +211,7 @@ func TestNotesDoNotStorm(t *testing.T) {
 		b := &board{events: make(map[string]time.Time)}
 		n, _, stop := b.herald(t, "n1")
 		defer stop()
-		var want []vip.Note
+		var want []vip.Event
 		for i := range 2000 {
 			want = append(want, noteOf(i, fmt.Sprint(i)))
 		}
@@ -235,7 +235,7 @@ func TestNotesThatPass(t *testing.T) {
 		b := &board{events: make(map[string]time.Time)}
 		n, _, stop := b.herald(t, "n1")
 		defer stop()
-		n.Set(t.Context(), []vip.Note{noteOf(1, "gone at once")})
+		n.Set(t.Context(), []vip.Event{noteOf(1, "gone at once")})
 		n.Set(t.Context(), nil)
 		idle(time.Second)
 		if diff := cmp.Diff([]string{"gone at once"}, b.said()); diff != "" {
@@ -295,7 +295,7 @@ func TestNotesOfAServerThatFails(t *testing.T) {
 // TestNotesQueueIsBounded: Notes that find no room are said when there is some.
 func TestNotesQueueIsBounded(t *testing.T) {
 	n := newNotes(&api{}, Options{Node: "n1"}, newMetrics())
-	var want []vip.Note
+	var want []vip.Event
 	for i := range eventQueue + 10 {
 		want = append(want, noteOf(i, "x"))
 	}
@@ -317,13 +317,13 @@ func TestNotesQueueIsBounded(t *testing.T) {
 func TestEventNames(t *testing.T) {
 	n := newNotes(&api{}, Options{Node: "n1"}, newMetrics())
 	long := vip.Key{Namespace: "default", Name: strings.Repeat("a", 63)}
-	base := note{Note: vip.Note{Service: long, UID: "u", Reason: vip.Moved, Message: "m", Occasion: 1}, times: 1}
+	base := note{Event: vip.Event{Service: long, UID: "u", Reason: vip.VIPMoved, Message: "m", Occurrence: 1}, times: 1}
 	variants := []func(*note){
 		func(*note) {},
 		func(x *note) { x.UID = "v" },
-		func(x *note) { x.Reason = vip.Announced },
+		func(x *note) { x.Reason = vip.VIPAnnounced },
 		func(x *note) { x.Message = "n" },
-		func(x *note) { x.Occasion = 2 },
+		func(x *note) { x.Occurrence = 2 },
 		func(x *note) { x.times = 2 },
 	}
 	var names []string
@@ -347,7 +347,7 @@ func BenchmarkNotes(b *testing.B) {
 	for _, same := range []bool{true, false} {
 		b.Run(fmt.Sprintf("notes=10000/same=%v", same), func(b *testing.B) {
 			n := newNotes(&api{}, Options{Node: "n1"}, newMetrics())
-			var want []vip.Note
+			var want []vip.Event
 			for i := range 10000 {
 				want = append(want, noteOf(i, fmt.Sprint("node n1 announces ", i)))
 			}
@@ -358,7 +358,7 @@ func BenchmarkNotes(b *testing.B) {
 			n.have = nil
 			for b.Loop() {
 				if !same {
-					want[0].Occasion++
+					want[0].Occurrence++
 				}
 				n.Set(b.Context(), slices.Clone(want))
 			}

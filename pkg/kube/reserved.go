@@ -13,12 +13,12 @@ import (
 //
 // What is made to follow "<address> is " if the Prefix is one address, and
 // "<address> is in " if it is a range.
-func (c *Cluster) reserve() []vip.Reserved {
-	var out []vip.Reserved
+func (c *Cluster) reserve() []vip.ReservedRange {
+	var out []vip.ReservedRange
 	if c.ranges != nil {
 		for _, prefixes := range c.ranges.values {
 			for _, p := range prefixes {
-				out = append(out, vip.Reserved{Prefix: p, What: "the cluster's Service range"})
+				out = append(out, vip.ReservedRange{Prefix: p, Description: "the cluster's Service range"})
 			}
 		}
 	}
@@ -26,7 +26,7 @@ func (c *Cluster) reserve() []vip.Reserved {
 	single := func(a netip.Addr, what string) {
 		if !known[a] {
 			known[a] = true
-			out = append(out, vip.Reserved{Prefix: netip.PrefixFrom(a, a.BitLen()), What: what})
+			out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: what})
 		}
 	}
 	for _, s := range c.parts[apiService] {
@@ -52,7 +52,7 @@ func (c *Cluster) reserve() []vip.Reserved {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b vip.Reserved) int { return a.Prefix.Compare(b.Prefix) })
+	slices.SortFunc(out, func(a, b vip.ReservedRange) int { return a.Prefix.Compare(b.Prefix) })
 	return out
 }
 

@@ -31,12 +31,12 @@ func (r reader) announce() []vip.Method {
 }
 
 // attributes reads what a Service says of its routes.
-func (r reader) attributes() (a vip.Attributes) {
+func (r reader) attributes() (a vip.BGPAttributes) {
 	if value := strings.TrimSpace(r.of[communitiesKey]); strings.EqualFold(value, "none") {
 		a.Communities = []vip.Community{}
 	} else if value != "" {
 		var err error
-		if a.Communities, a.Large, err = vip.ParseCommunities(value); err != nil {
+		if a.Communities, a.LargeCommunities, err = vip.ParseCommunities(value); err != nil {
 			r.wrong(communitiesKey, "%v. The default is used", err)
 		}
 	}

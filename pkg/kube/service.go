@@ -21,7 +21,7 @@ type record struct {
 
 // listed reports whether the World is told of the Service at all: it is of type
 // LoadBalancer, or it was.
-func (r *record) listed() bool { return r.LoadBalancer || r.Host != "" }
+func (r *record) listed() bool { return r.LoadBalancer || r.VIPHost != "" }
 
 // readService turns a Service into what is kept of it. Its endpoints are in its
 // EndpointSlices.
@@ -48,7 +48,7 @@ func readService(o *corev1.Service) *record {
 		r.Ports = append(r.Ports, vip.Port{Protocol: string(p.Protocol), Port: uint16(p.Port)})
 	}
 	r.Local = o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	r.HealthPort = uint16(o.Spec.HealthCheckNodePort)
+	r.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
 	for _, text := range o.Spec.ClusterIPs {
 		if a, err := netip.ParseAddr(text); err == nil { // it may be "None"
 			r.clusterIPs = append(r.clusterIPs, a.Unmap())
@@ -78,9 +78,9 @@ func (r *record) fallBack(loadBalancerIP string) {
 		r.Addresses = []netip.Addr{a}
 		return
 	}
-	vips := slices.ContainsFunc(r.Ingress, func(i vip.Ingress) bool { return i.Mode != vip.ModeProxy })
+	vips := slices.ContainsFunc(r.Ingress, func(i vip.Ingress) bool { return i.IPMode != vip.ModeProxy })
 	for _, i := range r.Ingress {
-		if vips && i.Mode == vip.ModeProxy {
+		if vips && i.IPMode == vip.ModeProxy {
 			continue // a gateway's external address, which stands behind the VIPs
 		}
 		if i.Addr.IsValid() {
@@ -100,7 +100,7 @@ func readIngress(list []corev1.LoadBalancerIngress) []vip.Ingress {
 			v.Hostname = i.IP // so that it is seen not to be what it should be
 		}
 		if i.IPMode != nil {
-			v.Mode = vip.IPMode(*i.IPMode)
+			v.IPMode = vip.IPMode(*i.IPMode)
 		}
 		for _, p := range i.Ports {
 			v.Ports = append(v.Ports, vip.Port{Protocol: string(p.Protocol), Port: uint16(p.Port)})
@@ -117,8 +117,8 @@ func writeIngress(list []vip.Ingress) []corev1.LoadBalancerIngress {
 		if v.Addr.IsValid() {
 			i.IP = v.Addr.String()
 		}
-		if v.Mode != "" {
-			mode := corev1.LoadBalancerIPMode(v.Mode)
+		if v.IPMode != "" {
+			mode := corev1.LoadBalancerIPMode(v.IPMode)
 			i.IPMode = &mode
 		}
 		for _, p := range v.Ports {

@@ -38,13 +38,13 @@ func TestReadService(t *testing.T) {
 		Service: vip.Service{
 			Key: vip.Key{Namespace: "default", Name: "web"}, UID: "u1", Created: born,
 			LoadBalancer: true, HasClass: true, Addresses: addrs("192.168.0.10", "fd00::10"), Source: addressesKey,
-			Families: []vip.Family{vip.IPv4, vip.IPv6}, Interface: "eth1", Local: true, HealthPort: 31234,
+			Families: []vip.Family{vip.IPv4, vip.IPv6}, Interface: "eth1", Local: true, HealthCheckNodePort: 31234,
 			Ports: []vip.Port{{Protocol: "TCP", Port: 443}, {Protocol: "UDP", Port: 53}},
 			Ingress: []vip.Ingress{
-				{Addr: netip.MustParseAddr("192.168.0.10"), Mode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 443}}},
+				{Addr: netip.MustParseAddr("192.168.0.10"), IPMode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 443}}},
 				{Hostname: "example.com"},
 			},
-			Host: "n1",
+			VIPHost: "n1",
 		},
 		version: "17", hosted: true, clusterIPs: addrs("10.96.0.7", "fd01::7"),
 	}
@@ -135,8 +135,8 @@ func TestReadSlice(t *testing.T) {
 		{"terminating and not serving", ptr("n1"), conditions(no, no, yes), vip.Endpoints{}},
 		{"terminating and serving unknown, not ready", ptr("n1"), conditions(no, nil, yes), vip.Endpoints{}},
 		{"ready although terminating", ptr("n1"), conditions(yes, yes, yes), vip.Endpoints{Ready: []string{"n1"}}},
-		{"ready, node unknown", nil, conditions(yes, nil, nil), vip.Endpoints{Elsewhere: true}},
-		{"terminating, node unknown", ptr(""), conditions(no, yes, yes), vip.Endpoints{Elsewhere: true}},
+		{"ready, node unknown", nil, conditions(yes, nil, nil), vip.Endpoints{WithoutNode: true}},
+		{"terminating, node unknown", ptr(""), conditions(no, yes, yes), vip.Endpoints{WithoutNode: true}},
 		{"not ready, node unknown", nil, conditions(no, nil, nil), vip.Endpoints{}},
 	}
 	for _, tt := range tests {
@@ -255,8 +255,8 @@ func TestLeaves(t *testing.T) {
 	} {
 		for status, counts := range map[corev1.ConditionStatus]bool{corev1.ConditionFalse: true, corev1.ConditionTrue: false, corev1.ConditionUnknown: false} {
 			n := readNode(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Message: message}}}}, "")
-			if n.Leaves != (want && counts) {
-				t.Errorf("Ready is %s, %q: %v", status, message, n.Leaves)
+			if n.ShuttingDown != (want && counts) {
+				t.Errorf("Ready is %s, %q: %v", status, message, n.ShuttingDown)
 			}
 		}
 	}
@@ -266,8 +266,8 @@ func TestLabelled(t *testing.T) {
 	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
 	for _, have := range []map[string]string{nil, {label: ""}, {label: "false"}} { // its value means nothing
 		n := readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have}}, "")
-		if want := map[bool]string{true: label}[have != nil]; n.Label != want {
-			t.Errorf("%v: %q, want %q", have, n.Label, want)
+		if want := map[bool]string{true: label}[have != nil]; n.ExclusionLabel != want {
+			t.Errorf("%v: %q, want %q", have, n.ExclusionLabel, want)
 		}
 	}
 }

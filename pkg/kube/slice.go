@@ -70,7 +70,7 @@ func (s *slice) count(e *discoveryv1.Endpoint) {
 	switch {
 	case !ready && !(serving && terminating):
 	case node == "":
-		s.Elsewhere = true
+		s.WithoutNode = true
 	case ready:
 		s.Ready = append(s.Ready, node)
 	default:
@@ -84,7 +84,7 @@ func union(parts map[vip.Key]*slice) vip.Endpoints {
 	for _, s := range parts {
 		e.Ready = append(e.Ready, s.Ready...)
 		e.Terminating = append(e.Terminating, s.Terminating...)
-		e.Elsewhere = e.Elsewhere || s.Elsewhere
+		e.WithoutNode = e.WithoutNode || s.WithoutNode
 	}
 	e.Ready, e.Terminating = set(e.Ready), set(e.Terminating)
 	return e

@@ -29,7 +29,7 @@ type Snapshot struct {
 
 // An Event is a Note as the API server keeps it.
 type Event struct {
-	vip.Note
+	vip.Event
 	At   time.Time
 	Node string // that said it
 

@@ -29,7 +29,7 @@ func TestStatusIsCorrected(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.106")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
-	want := vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.106"), Mode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
+	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.106"), IPMode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
 	r.haveStatus(t, want)
 	for _, patch := range []string{
 		`{"status":{"loadBalancer":{"ingress":[{"ip":"192.168.7.66"}]}}}`,
@@ -57,7 +57,7 @@ func TestRequestsOfAStatus(t *testing.T) {
 		name := fmt.Sprintf("web-%d", i)
 		a := netip.AddrFrom4([4]byte{192, 168, 8, byte(i)})
 		r.create(t, ns, name, a.String())
-		want = append(want, vip.Status{Service: vip.Key{Namespace: ns, Name: name}, Host: "n1", Ingress: []vip.Ingress{{Addr: a, Mode: vip.ModeVIP}}})
+		want = append(want, vip.Status{Service: vip.Key{Namespace: ns, Name: name}, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: a, IPMode: vip.ModeVIP}}})
 	}
 	all := func() bool {
 		have, _ := r.Statuses().Set(t.Context(), want)
@@ -89,15 +89,15 @@ func TestNoUpdates(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.107")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
-	want := []vip.Status{{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.107"), Mode: vip.ModeVIP}}}}
+	want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.107"), IPMode: vip.ModeVIP}}}}
 	if have, err := r.Statuses().Set(t.Context(), want); len(have) != 1 || err != nil {
 		t.Errorf("Set: %v, %v; nobody should wait for what is not to be done", have, err)
 	}
 	// What comes later in the same cache shows that nothing came before it.
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"Proxy"}}}`)
-	r.bell.until(t, "the change", func() bool { return r.service(key).Mode == vip.ModeProxy })
-	if s := r.service(key); s.Host != "" || len(s.Ingress) != 0 {
-		t.Errorf("host %q, ingress %v were written", s.Host, s.Ingress)
+	r.bell.until(t, "the change", func() bool { return r.service(key).IPMode == vip.ModeProxy })
+	if s := r.service(key); s.VIPHost != "" || len(s.Ingress) != 0 {
+		t.Errorf("host %q, ingress %v were written", s.VIPHost, s.Ingress)
 	}
 	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != 0 {
 		t.Errorf("%v requests were sent", got)
@@ -112,7 +112,7 @@ func TestStatusPreconditions(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.110")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
-	want := vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.110"), Mode: vip.ModeVIP}}}
+	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.110"), IPMode: vip.ModeVIP}}}
 	now := r.current(key)
 	old := *now
 	old.version = "1"
@@ -130,8 +130,8 @@ func TestStatusPreconditions(t *testing.T) {
 		t.Errorf("no such Service: outcome %d", got)
 	}
 	bad := want
-	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, Mode: "Nonsense"}}
-	r.bell.until(t, "the status", func() bool { return r.service(key).Host == "n1" })
+	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, IPMode: "Nonsense"}}
+	r.bell.until(t, "the status", func() bool { return r.service(key).VIPHost == "n1" })
 	if got, err := r.Statuses().write(t.Context(), r.current(key), bad); got != rejected || err == nil {
 		t.Errorf("an ipMode that does not exist: outcome %d, %v; want rejected", got, err)
 	}
@@ -145,9 +145,9 @@ func TestClearedAfterTypeChange(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.111")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
-	r.haveStatus(t, vip.Status{Service: key, Host: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.111"), Mode: vip.ModeVIP}}})
+	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.111"), IPMode: vip.ModeVIP}}})
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"spec":{"type":"ClusterIP"}}`)
-	r.bell.until(t, "the type", func() bool { s := r.service(key); return s != nil && !s.LoadBalancer && s.Host == "n1" })
+	r.bell.until(t, "the type", func() bool { s := r.service(key); return s != nil && !s.LoadBalancer && s.VIPHost == "n1" })
 	r.haveStatus(t, vip.Status{Service: key})
 	if s := r.service(key); s != nil {
 		t.Errorf("still listed: %+v", s)

@@ -93,23 +93,23 @@ func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status,
 // VIPs with another mode. Where the API server drops that mode kube-proxy would take
 // them for the Service's.
 func vips(list []vip.Ingress) []vip.Ingress {
-	if !slices.ContainsFunc(list, func(i vip.Ingress) bool { return i.Mode == vip.ModeVIP }) {
+	if !slices.ContainsFunc(list, func(i vip.Ingress) bool { return i.IPMode == vip.ModeVIP }) {
 		return list
 	}
-	return slices.DeleteFunc(slices.Clone(list), func(i vip.Ingress) bool { return i.Mode == vip.ModeProxy })
+	return slices.DeleteFunc(slices.Clone(list), func(i vip.Ingress) bool { return i.IPMode == vip.ModeProxy })
 }
 
 // holds reports whether r's status says w already.
 func (s *Statuses) holds(r *record, w vip.Status) bool {
-	if r.Host != w.Host || r.Mark != w.Mark || r.hosted != (w.Host != "") {
+	if r.VIPHost != w.VIPHost || r.Announcer != w.Announcer || r.hosted != (w.VIPHost != "") {
 		return false
 	}
-	if !sameLeases(r.DHCP.Leases, w.Leases) || r.leasing != (len(w.Leases) > 0) || len(w.Leases) > 0 && !slices.Equal(r.DHCP.Requested, leasedAddrs(w.Leases)) {
+	if !sameLeases(r.DHCP.Leases, w.DHCPLeases) || r.leasing != (len(w.DHCPLeases) > 0) || len(w.DHCPLeases) > 0 && !slices.Equal(r.DHCP.Requested, leasedAddrs(w.DHCPLeases)) {
 		return false
 	}
 	return slices.EqualFunc(r.Ingress, w.Ingress, func(have, want vip.Ingress) bool {
 		return have.Addr == want.Addr && have.Hostname == want.Hostname && slices.Equal(have.Ports, want.Ports) &&
-			(have.Mode == want.Mode || want.Mode == "" || s.modeless.Load())
+			(have.IPMode == want.IPMode || want.IPMode == "" || s.modeless.Load())
 	})
 }
 
@@ -119,11 +119,11 @@ func (s *Statuses) holds(r *record, w vip.Status) bool {
 func body(r *record, w vip.Status) ([]byte, error) {
 	meta := map[string]any{"resourceVersion": r.version}
 	annotations := map[string]any{}
-	for key, value := range map[string]string{hostKey: w.Host, markKey: w.Mark} {
+	for key, value := range map[string]string{hostKey: w.VIPHost, markKey: w.Announcer} {
 		switch {
 		case value != "":
 			annotations[key] = value
-		case key == hostKey && r.hosted, key == markKey && r.Mark != "":
+		case key == hostKey && r.hosted, key == markKey && r.Announcer != "":
 			annotations[key] = nil // null removes it
 		}
 	}
@@ -177,10 +177,10 @@ func (s *Statuses) write(ctx context.Context, r *record, w vip.Status) (outcome,
 // learn notes whether the API server knows ipMode.
 func (s *Statuses) learn(now *record, w vip.Status) {
 	for i, want := range w.Ingress {
-		if want.Mode == "" || i >= len(now.Ingress) || now.Ingress[i].Addr != want.Addr {
+		if want.IPMode == "" || i >= len(now.Ingress) || now.Ingress[i].Addr != want.Addr {
 			continue
 		}
-		dropped := now.Ingress[i].Mode == ""
+		dropped := now.Ingress[i].IPMode == ""
 		if s.modeless.Swap(dropped) != dropped && dropped {
 			s.log.Info("the API server does not know ipMode (Kubernetes before 1.29); statuses go without it")
 		}

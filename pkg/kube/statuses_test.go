@@ -73,8 +73,8 @@ func (d *desk) held() int {
 func web(i int) vip.Key { return vip.Key{Namespace: "default", Name: fmt.Sprint("web-", i)} }
 
 func statusOf(i int) vip.Status {
-	return vip.Status{Service: web(i), Host: "n1", Ingress: []vip.Ingress{{
-		Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Mode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
+	return vip.Status{Service: web(i), VIPHost: "n1", Ingress: []vip.Ingress{{
+		Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), IPMode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
 }
 
 // fill makes n Services and wants for them.
@@ -283,7 +283,7 @@ func TestStatusForbidden(t *testing.T) {
 				}
 			})
 			for i := range want {
-				want[i].Host = fmt.Sprint("n", times)
+				want[i].VIPHost = fmt.Sprint("n", times)
 			}
 			d.ask(want...)
 			idle(time.Minute)
@@ -316,7 +316,7 @@ func TestStatusWithoutIPMode(t *testing.T) {
 			t.Errorf("said %d times, want once", n)
 		}
 		d.set(func() { d.dropsMode = false })
-		d.ask(append(want[1:], vip.Status{Service: web(0), Host: "n2", Ingress: want[0].Ingress})...)
+		d.ask(append(want[1:], vip.Status{Service: web(0), VIPHost: "n2", Ingress: want[0].Ingress})...)
 		idle(time.Minute)
 		for i := range 20 {
 			if d.at(web(i)).Status.LoadBalancer.Ingress[0].IPMode == nil {
@@ -356,7 +356,7 @@ func TestStatusRejected(t *testing.T) {
 			t.Errorf("said %d times, want once", n)
 		}
 		d.set(func() { d.refuse = nil })
-		want[3].Host = "n2" // another want is another matter
+		want[3].VIPHost = "n2" // another want is another matter
 		d.ask(want...)
 		idle(time.Second)
 		if d.held() != 20 {
@@ -419,7 +419,7 @@ func TestStatusWantIsTheLast(t *testing.T) {
 		d.ask(want...)
 		idle(100 * time.Millisecond)
 		other := statusOf(0)
-		other.Host = "n9"
+		other.VIPHost = "n9"
 		d.ask(other)
 		idle(time.Minute)
 		if d.tried() != statusWrites+1 {
@@ -436,7 +436,7 @@ func TestHolds(t *testing.T) {
 	have := func(change func(*record)) *record {
 		w := statusOf(1)
 		r := &record{hosted: true}
-		r.Host, r.Ingress = w.Host, w.Ingress
+		r.VIPHost, r.Ingress = w.VIPHost, w.Ingress
 		change(r)
 		return r
 	}
@@ -447,7 +447,7 @@ func TestHolds(t *testing.T) {
 		}
 	}
 	blank := statusOf(1)
-	blank.Ingress[0].Mode = ""
+	blank.Ingress[0].IPMode = ""
 	tests := []struct {
 		name string
 		have *record
@@ -455,12 +455,12 @@ func TestHolds(t *testing.T) {
 		is   bool
 	}{
 		{"the same", have(func(*record) {}), statusOf(1), true},
-		{"another host", have(func(r *record) { r.Host = "n2" }), statusOf(1), false},
+		{"another host", have(func(r *record) { r.VIPHost = "n2" }), statusOf(1), false},
 		{"no ingress", have(func(r *record) { r.Ingress = nil }), statusOf(1), false},
 		{"another address", have(ingress(func(i *vip.Ingress) { i.Addr = i.Addr.Next() })), statusOf(1), false},
 		{"a host name besides", have(ingress(func(i *vip.Ingress) { i.Hostname = "x" })), statusOf(1), false},
-		{"another mode", have(ingress(func(i *vip.Ingress) { i.Mode = vip.ModeProxy })), statusOf(1), false},
-		{"no mode", have(ingress(func(i *vip.Ingress) { i.Mode = "" })), statusOf(1), false},
+		{"another mode", have(ingress(func(i *vip.Ingress) { i.IPMode = vip.ModeProxy })), statusOf(1), false},
+		{"no mode", have(ingress(func(i *vip.Ingress) { i.IPMode = "" })), statusOf(1), false},
 		{"any mode, none wanted", have(func(*record) {}), blank, true},
 		{"other ports", have(ingress(func(i *vip.Ingress) { i.Ports = nil })), statusOf(1), false},
 		{"one more", have(func(r *record) { r.Ingress = append(r.Ingress, vip.Ingress{Hostname: "x"}) }), statusOf(1), false},
@@ -501,7 +501,7 @@ func BenchmarkStatuses(b *testing.B) {
 	for i := range n {
 		w := statusOf(i)
 		r := &record{hosted: true}
-		r.Host, r.Ingress = w.Host, statusOf(i).Ingress
+		r.VIPHost, r.Ingress = w.VIPHost, statusOf(i).Ingress
 		p.shown[web(i)] = r
 		want = append(want, w)
 	}

@@ -236,7 +236,7 @@ func (w *writer) finish(r result) {
 	switch r.outcome {
 	case written:
 		e.wrote, e.rejections = &r.want, 0
-		w.s.log.Debug("status written", "service", r.key.String(), "host", r.want.Host)
+		w.s.log.Debug("status written", "service", r.key.String(), "host", r.want.VIPHost)
 		w.s.metrics.statuses.WithLabelValues("written").Inc()
 	case conflict:
 		w.s.metrics.statuses.WithLabelValues("conflict").Inc()

@@ -394,7 +394,7 @@ func (r *rig) set(t *testing.T, wantHave, wantErr string, want ...vip.Announceme
 }
 
 func tell(a vip.Announcement) string {
-	if a.Listen {
+	if a.ListenOnly {
 		return a.Link + " " + a.Addr.String() + " listen"
 	}
 	return a.Link + " " + a.Addr.String()
@@ -406,7 +406,7 @@ func say(link, addr string) vip.Announcement {
 }
 
 func listen(link, addr string) vip.Announcement {
-	return vip.Announcement{Link: link, Addr: netip.MustParseAddr(addr), Listen: true}
+	return vip.Announcement{Link: link, Addr: netip.MustParseAddr(addr), ListenOnly: true}
 }
 
 // sounds is World.Heard as text, with ages.

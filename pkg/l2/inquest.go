@@ -14,7 +14,7 @@ import (
 
 // An inquest is an Inquiry and how far it has come.
 type inquest struct {
-	want  vip.Inquiry
+	want  vip.AddressCheck
 	topic topic
 	stop  func() // stops listening
 
@@ -29,7 +29,7 @@ type inquest struct {
 	defend bool // it is to be announced at once
 
 	rivals  map[string]*rival // by MAC: who should not have it and says so
-	finding vip.Finding       // At is zero as long as nothing is known
+	finding vip.CheckResult   // At is zero as long as nothing is known
 }
 
 // A rival is one who answers and should not.
@@ -42,7 +42,7 @@ type rival struct {
 // enough is in how many rounds a rival must be heard before it counts. The new
 // owner of a VIP that moves may be heard before the claim is seen to change.
 func (x *inquest) enough() int {
-	if x.want.Kind == vip.Theirs {
+	if x.want.Kind == vip.CheckVerify {
 		return 2
 	}
 	return 1
@@ -51,7 +51,7 @@ func (x *inquest) enough() int {
 // forgotten is after how many rounds without a word a rival has gone: a host may
 // answer only at times.
 func (x *inquest) forgotten() int {
-	if x.want.Kind == vip.Vacant {
+	if x.want.Kind == vip.CheckProbe {
 		return 1
 	}
 	return 3
@@ -59,13 +59,13 @@ func (x *inquest) forgotten() int {
 
 // allows reports whether mac may answer.
 func (x *inquest) allows(mac string) bool {
-	return x.want.Kind == vip.Theirs && x.want.Right == "" || strings.Contains(x.want.Right, mac)
+	return x.want.Kind == vip.CheckVerify && x.want.AllowedMACs == "" || strings.Contains(x.want.AllowedMACs, mac)
 }
 
 // allow takes over who may answer w, which is the same question, and reports
 // whether that is news.
-func (x *inquest) allow(w vip.Inquiry) bool {
-	if x.want.Right == w.Right {
+func (x *inquest) allow(w vip.AddressCheck) bool {
+	if x.want.AllowedMACs == w.AllowedMACs {
 		return false
 	}
 	x.want = w
@@ -74,16 +74,16 @@ func (x *inquest) allow(w vip.Inquiry) bool {
 			delete(x.rivals, mac)
 		}
 	}
-	return !x.finding.At.IsZero() && x.conclude(x.finding.Silent, time.Now())
+	return !x.finding.At.IsZero() && x.conclude(x.finding.NoAnswer, time.Now())
 }
 
 // hear takes a word, and reports whether it is news.
 func (x *inquest) hear(w word, now time.Time) bool {
 	mac := net.HardwareAddr(w.mac[:]).String()
 	switch {
-	case w.probe && x.want.Kind != vip.Vacant: // the kernel answers it
+	case w.probe && x.want.Kind != vip.CheckProbe: // the kernel answers it
 		return false
-	case x.want.Kind == vip.Theirs && !x.asking: // its owner hears it, too
+	case x.want.Kind == vip.CheckVerify && !x.asking: // its owner hears it, too
 		return false
 	case x.allows(mac):
 		x.right = x.right || w.answer || x.blind
@@ -102,8 +102,8 @@ func (x *inquest) hear(w word, now time.Time) bool {
 		r.now, r.missed = true, 0
 		r.heard++
 	}
-	x.defend = x.want.Kind == vip.Mine
-	if x.want.Kind == vip.Theirs {
+	x.defend = x.want.Kind == vip.CheckDefend
+	if x.want.Kind == vip.CheckVerify {
 		return false // when the time for answers is over
 	}
 	if x.sent == 0 && x.next.Sub(now) > x.rest() { // all was well: now it is asked again
@@ -114,7 +114,7 @@ func (x *inquest) hear(w word, now time.Time) bool {
 
 // rest is how long to wait before the next round about an address that somebody has.
 func (x *inquest) rest() time.Duration {
-	if x.want.Kind == vip.Mine {
+	if x.want.Kind == vip.CheckDefend {
 		return defendInterval
 	}
 	return max(x.pause, firstPause)
@@ -123,22 +123,22 @@ func (x *inquest) rest() time.Duration {
 // conclude makes a Finding of what is known, and reports whether it is another.
 func (x *inquest) conclude(silent bool, now time.Time) bool {
 	before := x.finding
-	f := vip.Finding{Inquiry: x.want, At: now, Silent: silent, Cleared: before.Cleared}
+	f := vip.CheckResult{AddressCheck: x.want, At: now, NoAnswer: silent, ClearedAt: before.ClearedAt}
 	for mac, r := range x.rivals {
 		if r.heard >= x.enough() {
-			f.Wrong = append(f.Wrong, mac)
+			f.UnexpectedMACs = append(f.UnexpectedMACs, mac)
 		}
 	}
-	slices.Sort(f.Wrong)
+	slices.Sort(f.UnexpectedMACs)
 	switch {
-	case !f.Well():
-		f.Cleared = time.Time{}
-	case !before.Well():
-		f.Cleared = now
+	case !f.OK():
+		f.ClearedAt = time.Time{}
+	case !before.OK():
+		f.ClearedAt = now
 	}
 	x.finding = f
-	first := before.At.IsZero() && x.want.Kind != vip.Theirs
-	return first || before.Silent != f.Silent || !slices.Equal(before.Wrong, f.Wrong) || before.Unasked != ""
+	first := before.At.IsZero() && x.want.Kind != vip.CheckVerify
+	return first || before.NoAnswer != f.NoAnswer || !slices.Equal(before.UnexpectedMACs, f.UnexpectedMACs) || before.NotSent != ""
 }
 
 // afresh begins a round: what was heard before it says nothing.
@@ -182,12 +182,12 @@ func (q *Inquiries) probe(x *inquest, now time.Time) bool {
 		return false
 	}
 	// To wait for what can't be known would keep the VIP from being served.
-	news := x.finding.Unasked == ""
+	news := x.finding.NotSent == ""
 	if news && !errors.Is(err, errNoNeighbours) {
 		q.a.log.Warn("can't ask whether another host has an address", "address", x.topic.addr, "link", x.topic.link, "err", err)
 	}
 	x.conclude(false, now)
-	x.finding.Unasked = err.Error()
+	x.finding.NotSent = err.Error()
 	x.sent, x.began, x.next = 0, time.Time{}, now.Add(lastPause)
 	return news
 }
@@ -197,7 +197,7 @@ func (x *inquest) finish(now time.Time) bool {
 	x.round()
 	x.sent, x.began = 0, time.Time{}
 	news := x.conclude(false, now)
-	if x.finding.Well() {
+	if x.finding.OK() {
 		x.pause, x.next = 0, now.Add(never)
 		return news
 	}

@@ -64,7 +64,7 @@ type Inquiries struct {
 	}
 
 	mu       sync.Mutex // guards what follows
-	last     []vip.Inquiry
+	last     []vip.AddressCheck
 	cases    map[netip.Addr]*inquest
 	all      []*inquest // cases, as a list: it is gone through ten times a second
 	defended map[topic]time.Time
@@ -88,7 +88,7 @@ func (a *Announcer) Inquiries() *Inquiries { return a.inquiries }
 
 // Set asks what is newly wanted and forgets about the rest. It never fails: what
 // can't be asked is a Finding that says so.
-func (q *Inquiries) Set(_ context.Context, want []vip.Inquiry) ([]vip.Inquiry, error) {
+func (q *Inquiries) Set(_ context.Context, want []vip.AddressCheck) ([]vip.AddressCheck, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if slices.Equal(want, q.last) {
@@ -128,15 +128,15 @@ func (q *Inquiries) Set(_ context.Context, want []vip.Inquiry) ([]vip.Inquiry, e
 }
 
 // open begins to ask w.
-func (q *Inquiries) open(w vip.Inquiry, now time.Time) *inquest {
+func (q *Inquiries) open(w vip.AddressCheck, now time.Time) *inquest {
 	t := topic{w.Addr.Unmap().WithZone(""), w.Link}
 	x := &inquest{want: w, topic: t, next: now, rivals: map[string]*rival{}}
-	if w.Kind == vip.Theirs { // spread, or all of a node's VIPs would be due at once
+	if w.Kind == vip.CheckVerify { // spread, or all of a node's VIPs would be due at once
 		x.next = now.Add(checkRest + rand.N(checkRest))
 	}
-	x.defend = w.Kind == vip.Mine
+	x.defend = w.Kind == vip.CheckDefend
 	x.stop = q.a.questions.listen(t, func(heard word) { q.post(letter{w.Link, heard}) })
-	if w.Kind != vip.Theirs { // of those the answers are enough
+	if w.Kind != vip.CheckVerify { // of those the answers are enough
 		deaf, careless := x.stop, q.a.heed(t, now)
 		x.stop = func() {
 			deaf()
@@ -169,10 +169,10 @@ func (q *Inquiries) rouse() {
 func (q *Inquiries) Observe(w *vip.World) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	w.Findings = map[netip.Addr]vip.Finding{}
+	w.CheckResults = map[netip.Addr]vip.CheckResult{}
 	for key, x := range q.cases {
-		if f := x.finding; !f.At.IsZero() && (x.want.Kind != vip.Theirs || !f.Well() || !f.Cleared.IsZero()) {
-			w.Findings[key] = f
+		if f := x.finding; !f.At.IsZero() && (x.want.Kind != vip.CheckVerify || !f.OK() || !f.ClearedAt.IsZero()) {
+			w.CheckResults[key] = f
 		}
 	}
 }
@@ -237,7 +237,7 @@ func (q *Inquiries) look(now time.Time) bool {
 			x.defend = false
 			q.defence(x.topic, now)
 		}
-		if x.want.Kind != vip.Theirs {
+		if x.want.Kind != vip.CheckVerify {
 			if !x.next.After(now) {
 				news = q.probe(x, now) || news
 			}
@@ -267,7 +267,7 @@ func (q *Inquiries) look(now time.Time) bool {
 func (q *Inquiries) first(now time.Time) *inquest {
 	var first *inquest
 	for _, x := range q.all {
-		if x.want.Kind == vip.Theirs && !x.asking && !x.next.After(now) && (first == nil || q.before(x, first)) {
+		if x.want.Kind == vip.CheckVerify && !x.asking && !x.next.After(now) && (first == nil || q.before(x, first)) {
 			first = x
 		}
 	}
@@ -300,11 +300,11 @@ func (q *Inquiries) defence(t topic, now time.Time) {
 func (q *Inquiries) count() {
 	counts := map[string]float64{}
 	for _, x := range q.all {
-		if x.finding.Silent {
+		if x.finding.NoAnswer {
 			counts["unanswered"]++
 		}
-		if len(x.finding.Wrong) > 0 {
-			counts[map[vip.Asks]string{vip.Vacant: "in_use", vip.Mine: "contested", vip.Theirs: "foreign"}[x.want.Kind]]++
+		if len(x.finding.UnexpectedMACs) > 0 {
+			counts[map[vip.CheckKind]string{vip.CheckProbe: "in_use", vip.CheckDefend: "contested", vip.CheckVerify: "foreign"}[x.want.Kind]]++
 		}
 	}
 	for _, what := range wrongs {

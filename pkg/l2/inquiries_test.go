@@ -19,20 +19,20 @@ import (
 // Nodes of the cluster: this one, and two more.
 const nodes = "02:00:00:00:00:0a 02:00:00:00:00:11 02:00:00:00:00:12"
 
-func vacant(link, addr string) vip.Inquiry {
-	return vip.Inquiry{Addr: netip.MustParseAddr(addr), Link: link, Kind: vip.Vacant, Right: nodes}
+func vacant(link, addr string) vip.AddressCheck {
+	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: link, Kind: vip.CheckProbe, AllowedMACs: nodes}
 }
 
-func mine(addr string) vip.Inquiry {
-	return vip.Inquiry{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.Mine, Right: nodes}
+func mine(addr string) vip.AddressCheck {
+	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.CheckDefend, AllowedMACs: nodes}
 }
 
-func theirs(addr string) vip.Inquiry {
-	return vip.Inquiry{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.Theirs, Owner: "n2", Right: "02:00:00:00:00:11"}
+func theirs(addr string) vip.AddressCheck {
+	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.CheckVerify, Owner: "n2", AllowedMACs: "02:00:00:00:00:11"}
 }
 
 // asks hands over what is to be asked.
-func (r *rig) asks(t *testing.T, want ...vip.Inquiry) {
+func (r *rig) asks(t *testing.T, want ...vip.AddressCheck) {
 	t.Helper()
 	have, err := r.Inquiries().Set(t.Context(), want)
 	if err != nil || !slices.Equal(have, want) {
@@ -47,22 +47,22 @@ func (r *rig) findings() string {
 	var w vip.World
 	r.Observe(&w)
 	var out []string
-	for _, f := range w.Findings {
+	for _, f := range w.CheckResults {
 		text := fmt.Sprintf("%s %s %.2fs ago:", f.Addr, f.Kind, time.Since(f.At).Seconds())
-		if f.Well() {
+		if f.OK() {
 			text += " well"
 		}
-		if f.Silent {
+		if f.NoAnswer {
 			text += " silent"
 		}
-		for _, mac := range f.Wrong {
+		for _, mac := range f.UnexpectedMACs {
 			text += " " + mac
 		}
-		if !f.Cleared.IsZero() {
-			text += fmt.Sprintf(", cleared %.2fs ago", time.Since(f.Cleared).Seconds())
+		if !f.ClearedAt.IsZero() {
+			text += fmt.Sprintf(", cleared %.2fs ago", time.Since(f.ClearedAt).Seconds())
 		}
-		if f.Unasked != "" {
-			text += ", unasked: " + f.Unasked
+		if f.NotSent != "" {
+			text += ", unasked: " + f.NotSent
 		}
 		out = append(out, text)
 	}
@@ -280,7 +280,7 @@ func TestMine(t *testing.T) {
 		}
 		// It turns out to be a node that has joined meanwhile.
 		i := mine("10.0.0.9")
-		i.Right += " 02:00:00:00:00:ff"
+		i.AllowedMACs += " 02:00:00:00:00:ff"
 		r.poked()
 		r.asks(t, i)
 		r.found(t, "a node", "10.0.0.9 mine 0.00s ago: well, cleared 0.00s ago")
@@ -369,7 +369,7 @@ func TestTheirs(t *testing.T) {
 			}
 			// Another owner: everything begins anew.
 			i := theirs(addr)
-			i.Owner, i.Right, i.Occasion = "n3", "02:00:00:00:00:12", 7
+			i.Owner, i.AllowedMACs, i.Transitions = "n3", "02:00:00:00:00:12", 7
 			r.asks(t, i)
 			r.found(t, "moved", "")
 			r.lan.host("eth0", addr, 0x12)
@@ -462,7 +462,7 @@ func TestTheirsWithoutAlarm(t *testing.T) {
 		defer r.run(t)()
 		r.lan.host("eth0", "10.0.0.9", 0xff)
 		i := theirs("10.0.0.9")
-		i.Right = ""
+		i.AllowedMACs = ""
 		r.asks(t, i)
 		time.Sleep(time.Minute)
 		r.found(t, "anybody may answer", "")
@@ -477,7 +477,7 @@ func TestFlatRate(t *testing.T) {
 		defer r.run(t)()
 		defer r.alive(t)()
 		const n = 500
-		var want []vip.Inquiry
+		var want []vip.AddressCheck
 		for i := range n {
 			a := fmt.Sprintf("10.0.%d.%d", 1+i/250, 1+i%250)
 			if i%100 != 0 { // a hundredth is dead
@@ -517,7 +517,7 @@ func TestManyVacant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, newLAN("eth0"))
 		defer r.run(t)()
-		var want []vip.Inquiry
+		var want []vip.AddressCheck
 		for i := range 1000 {
 			want = append(want, vacant("eth0", fmt.Sprintf("10.1.%d.%d", i>>8, i&255)))
 		}
@@ -525,8 +525,8 @@ func TestManyVacant(t *testing.T) {
 		time.Sleep(130 * time.Millisecond)
 		var w vip.World
 		r.Observe(&w)
-		if len(w.Findings) != 1000 {
-			t.Errorf("%d are known", len(w.Findings))
+		if len(w.CheckResults) != 1000 {
+			t.Errorf("%d are known", len(w.CheckResults))
 		}
 		if got := value(t, r.meters.asked.WithLabelValues("ipv4")); got != 3000 {
 			t.Errorf("%v questions", got)

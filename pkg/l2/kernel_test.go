@@ -279,19 +279,19 @@ func TestKernelWithoutCapability(t *testing.T) {
 }
 
 // finding waits for what comes of an Inquiry.
-func finding(t *testing.T, a *Announcer, w vip.Inquiry) vip.Finding {
+func finding(t *testing.T, a *Announcer, w vip.AddressCheck) vip.CheckResult {
 	t.Helper()
 	if _, err := a.Inquiries().Set(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Inquiries().Set(t.Context(), []vip.Inquiry{w}); err != nil {
+	if _, err := a.Inquiries().Set(t.Context(), []vip.AddressCheck{w}); err != nil {
 		t.Fatal(err)
 	}
-	var f vip.Finding
+	var f vip.CheckResult
 	await(t, "a finding", func() bool {
 		var world vip.World
 		a.Observe(&world)
-		f = world.Findings[w.Addr]
+		f = world.CheckResults[w.Addr]
 		return !f.At.IsZero()
 	})
 	return f
@@ -304,7 +304,7 @@ func TestKernelVacant(t *testing.T) {
 	peer := n.link.Attrs().HardwareAddr.String()
 	for _, x := range []struct{ ip, bits string }{{"10.0.0.9", "/32"}, {"2001:db8::9", "/128"}} {
 		began := time.Now()
-		if f := finding(t, a, vacant("eth0", x.ip)); !f.Well() || f.Unasked != "" {
+		if f := finding(t, a, vacant("eth0", x.ip)); !f.OK() || f.NotSent != "" {
 			t.Errorf("%s, which nobody has: %+v; log:\n%s", x.ip, f, log)
 		}
 		if took := time.Since(began); took < 120*time.Millisecond {
@@ -314,12 +314,12 @@ func TestKernelVacant(t *testing.T) {
 		must(t, err)
 		addr.Flags = unix.IFA_F_NODAD
 		must(t, n.handle.AddrAdd(n.link, addr))
-		if f := finding(t, a, vacant("eth0", x.ip)); len(f.Wrong) != 1 || f.Wrong[0] != peer {
+		if f := finding(t, a, vacant("eth0", x.ip)); len(f.UnexpectedMACs) != 1 || f.UnexpectedMACs[0] != peer {
 			t.Errorf("%s, which the neighbour has: %+v; log:\n%s", x.ip, f, log)
 		}
 		right := vacant("eth0", x.ip)
-		right.Right += " " + peer
-		if f := finding(t, a, right); !f.Well() {
+		right.AllowedMACs += " " + peer
+		if f := finding(t, a, right); !f.OK() {
 			t.Errorf("%s, which another node has: %+v", x.ip, f)
 		}
 		if got := n.table(t, x.ip); got != "" {
@@ -374,7 +374,7 @@ func TestKernelAnswersSometimes(t *testing.T) {
 			}
 		}
 	}()
-	if f := finding(t, a, vacant("eth0", "10.0.0.9")); len(f.Wrong) != 1 || f.Wrong[0] != stranger.String() {
+	if f := finding(t, a, vacant("eth0", "10.0.0.9")); len(f.UnexpectedMACs) != 1 || f.UnexpectedMACs[0] != stranger.String() {
 		t.Errorf("%+v; log:\n%s", f, log)
 	}
 	must(t, tap.Close())
@@ -388,7 +388,7 @@ func TestKernelDefence(t *testing.T) {
 	a, log, poked := kernelRig(t)
 	addrs := []string{"10.0.0.9", "2001:db8::9"}
 	var want []vip.Announcement
-	var asks []vip.Inquiry
+	var asks []vip.AddressCheck
 	for _, x := range addrs {
 		n.learn(t, x, mac)
 		want = append(want, say("eth0", x))

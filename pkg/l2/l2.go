@@ -126,17 +126,17 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 	var fresh []*speech
 	for _, w := range want {
 		t := topic{w.Addr.Unmap().WithZone(""), w.Link}
-		if wanted[t] && w.Listen { // who announces listens, too
+		if wanted[t] && w.ListenOnly { // who announces listens, too
 			continue
 		}
 		wanted[t] = true
 		s := a.speech[t]
-		if s == nil || s.want.Listen && !w.Listen {
+		if s == nil || s.want.ListenOnly && !w.ListenOnly {
 			s = &speech{next: now}
 			a.speech[t] = s
 			fresh = append(fresh, s)
 		}
-		if s.want = w; w.Listen {
+		if s.want = w; w.ListenOnly {
 			s.err = nil
 		}
 	}
@@ -148,7 +148,7 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 	a.links.keep(a.used())
 	a.ears.expect(a.speech, now)
 	for _, s := range fresh {
-		if ctx.Err() == nil && !s.want.Listen {
+		if ctx.Err() == nil && !s.want.ListenOnly {
 			a.say(s, now)
 		}
 	}
@@ -177,7 +177,7 @@ func (a *Announcer) state() ([]vip.Announcement, error) {
 		switch {
 		case s.err != nil:
 			errs = append(errs, fmt.Errorf("%s can't be announced on %s: %w", t.addr, t.link, s.err))
-		case s.want.Listen || s.ok:
+		case s.want.ListenOnly || s.ok:
 			have = append(have, s.want)
 		default:
 			errs = append(errs, fmt.Errorf("%s is not announced on %s, since this node's right to hold it is not certain", t.addr, t.link))

@@ -27,11 +27,11 @@ type memory struct {
 
 // An expectation is an address that is listened for.
 type expectation struct {
-	listen bool      // it is not announced by this node
-	news   bool      // the next sound is worth a poke
-	poked  time.Time // when one last was
-	gone   time.Time // since when it isn't wanted, or zero
-	sound  vip.Sound // the last one, or zero
+	listen bool                  // it is not announced by this node
+	news   bool                  // the next sound is worth a poke
+	poked  time.Time             // when one last was
+	gone   time.Time             // since when it isn't wanted, or zero
+	sound  vip.HeardAnnouncement // the last one, or zero
 }
 
 func (m *memory) init(count prometheus.Counter) {
@@ -70,8 +70,8 @@ func (m *memory) expect(wanted map[topic]*speech, now time.Time) {
 			e = &expectation{news: true}
 			m.expected[t] = e
 		}
-		if e.listen != s.want.Listen {
-			e.listen, e.news = s.want.Listen, true
+		if e.listen != s.want.ListenOnly {
+			e.listen, e.news = s.want.ListenOnly, true
 		}
 		e.gone = time.Time{}
 	}
@@ -114,7 +114,7 @@ func (m *memory) hear(link string, w word, now time.Time) bool {
 	since := now.Sub(e.poked)
 	mac := net.HardwareAddr(w.mac[:]).String()
 	e.news = e.news || since >= defendInterval || since >= time.Second && mac != e.sound.MAC
-	e.sound = vip.Sound{MAC: mac, Link: link, At: now}
+	e.sound = vip.HeardAnnouncement{MAC: mac, Link: link, At: now}
 	if !e.gone.IsZero() {
 		return false
 	}
@@ -126,10 +126,10 @@ func (m *memory) hear(link string, w word, now time.Time) bool {
 }
 
 // heard is the last sound of every wanted address that had one.
-func (m *memory) heard() map[netip.Addr]vip.Sound {
+func (m *memory) heard() map[netip.Addr]vip.HeardAnnouncement {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	heard := map[netip.Addr]vip.Sound{}
+	heard := map[netip.Addr]vip.HeardAnnouncement{}
 	for t, e := range m.expected {
 		if e.gone.IsZero() && !e.sound.At.Before(heard[t.addr].At) && !e.sound.At.IsZero() {
 			heard[t.addr] = e.sound

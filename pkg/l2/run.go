@@ -88,7 +88,7 @@ func (a *Announcer) round(now time.Time) (wait time.Duration, turned bool) {
 	news := false
 	next := now.Add(relook)
 	for t, s := range a.speech {
-		if s.want.Listen {
+		if s.want.ListenOnly {
 			continue
 		}
 		if a.links.changed[t.link] {
@@ -191,7 +191,7 @@ func (a *Announcer) reachable(link string, now time.Time) error {
 func (a *Announcer) insist(t topic, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.speech[t]; s != nil && !s.want.Listen {
+	if s := a.speech[t]; s != nil && !s.want.ListenOnly {
 		a.say(s, now)
 	}
 }

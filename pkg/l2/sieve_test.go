@@ -201,7 +201,7 @@ func TestSift(t *testing.T) {
 		if !ear().narrow {
 			t.Fatal("everything is still heard")
 		}
-		_, err := r.Inquiries().Set(t.Context(), []vip.Inquiry{vacant("eth0", "10.0.0.55")})
+		_, err := r.Inquiries().Set(t.Context(), []vip.AddressCheck{vacant("eth0", "10.0.0.55")})
 		must(t, err)
 		if ear().narrow {
 			t.Error("who has the address that is asked for is not heard")

@@ -47,7 +47,7 @@ type bide struct {
 	reach     []string // who holds, as far as this node sees: sorted, itself included
 	agreed    time.Time
 	then      uint64 // the View once the proposals have come true; 0 without any
-	card      vip.Card
+	card      vip.Heartbeat
 }
 
 // moved is a claim that changed hands while the API server was away.
@@ -156,19 +156,19 @@ func (l *Leases) survey(holds bool) (api, back bool, dead int) {
 	for node, p := range l.peers {
 		epoch, ok := l.bide.crew[node]
 		switch s := p.sight; {
-		case s.State == vip.Alive:
-			api = api || s.Card.API
-			back = back && (p.lacked || !s.Card.API)
-			if ok && s.Card.Holds && s.Card.Epoch == epoch {
+		case s.Liveness == vip.Alive:
+			api = api || s.Heartbeat.APIReachable
+			back = back && (p.lacked || !s.Heartbeat.APIReachable)
+			if ok && s.Heartbeat.TenureValid && s.Heartbeat.Epoch == epoch {
 				reach = append(reach, node)
 			}
-		case ok && s.State == vip.Dead:
+		case ok && s.Liveness == vip.Dead:
 			dead++
 		}
 	}
 	slices.Sort(reach)
 	l.bide.reach = reach
-	l.bide.card.View, l.bide.then = l.bide.view(l.bide.moved), 0
+	l.bide.card.StateHash, l.bide.then = l.bide.view(l.bide.moved), 0
 	if len(l.bide.proposals) > 0 {
 		l.bide.then = l.bide.view(l.after())
 	}
@@ -191,8 +191,8 @@ func (l *Leases) agreeing() int {
 // its own proposals have come true.
 func (l *Leases) agrees(node string) bool {
 	b := &l.bide
-	v := l.peers[node].sight.Card.View // 0 from a node that has told nothing yet
-	return v != 0 && (v == b.card.View || v == b.then)
+	v := l.peers[node].sight.Heartbeat.StateHash // 0 from a node that has told nothing yet
+	return v != 0 && (v == b.card.StateHash || v == b.then)
 }
 
 // after is what will have moved once the proposals have come true.
@@ -226,24 +226,24 @@ func (l *Leases) free(node string) bool {
 	if !l.bide.moving || p == nil || l.bide.crew[node] == 0 {
 		return false
 	}
-	return p.dead() || p.sight.State == vip.Alive && !p.sight.Card.Holds
+	return p.dead() || p.sight.Liveness == vip.Alive && !p.sight.Heartbeat.TenureValid
 }
 
 // propose notes where this node would have the free claims go: where the plan
 // says that they do.
-func (l *Leases) propose(want []vip.Stake, now time.Time) {
+func (l *Leases) propose(want []vip.LeaseIntent, now time.Time) {
 	b := &l.bide
 	if !b.moving {
 		return
 	}
 	proposals := make(map[vip.Key]string)
 	for _, s := range want {
-		node := s.Expect
-		if s.Do == vip.Take {
+		node := s.ExpectedHolder
+		if s.Action == vip.Acquire {
 			node = l.o.Node
 		}
 		x := l.shelf.known[s.Lease]
-		if x == nil || node == "" || s.Do == vip.Give || !slices.Contains(b.reach, node) || l.claim(x, now).Valid {
+		if x == nil || node == "" || s.Action == vip.HandOver || !slices.Contains(b.reach, node) || l.claim(x, now).Valid {
 			continue
 		}
 		proposals[s.Lease] = node
@@ -256,17 +256,17 @@ func (l *Leases) propose(want []vip.Stake, now time.Time) {
 // commit moves what all nodes that hold have proposed to move.
 func (l *Leases) commit(now time.Time) {
 	b := &l.bide
-	b.card.Next = 0
+	b.card.ProposalHash = 0
 	if !b.moving || b.then == 0 {
 		return
 	}
 	next := b.then
-	b.card.Next = next
+	b.card.ProposalHash = next
 	for _, node := range b.reach {
 		if node == l.o.Node {
 			continue
 		}
-		if c := l.peers[node].sight.Card; c.View != next && (c.View != b.card.View || c.Next != next) {
+		if c := l.peers[node].sight.Heartbeat; c.StateHash != next && (c.StateHash != b.card.StateHash || c.ProposalHash != next) {
 			b.agreed = time.Time{}
 			return
 		}
@@ -279,7 +279,7 @@ func (l *Leases) commit(now time.Time) {
 	}
 	l.o.Log.Info("the API server is away and a node has gone; the nodes that are left have agreed on who takes its VIPs", "vips", len(b.proposals), "nodes", len(b.reach))
 	b.moved, b.proposals, b.agreed = l.after(), nil, time.Time{}
-	b.card.View, b.card.Next = next, 0
+	b.card.StateHash, b.card.ProposalHash = next, 0
 	l.signature.changes++
 }
 
@@ -310,9 +310,9 @@ func (l *Leases) owner(x *paper) (moved, bool) {
 // tellCard tells the others on the wire what this node does.
 func (l *Leases) tellCard(now time.Time) {
 	t := l.tenure()
-	c := vip.Card{
-		Epoch: l.own.epoch, API: !l.lacks(now) && !l.own.lost && l.own.epoch != 0, Holds: t.Holds(now) && t.Confirmed,
-		View: l.bide.card.View, Next: l.bide.card.Next, Void: l.stale(),
+	c := vip.Heartbeat{
+		Epoch: l.own.epoch, APIReachable: !l.lacks(now) && !l.own.lost && l.own.epoch != 0, TenureValid: t.Holds(now) && t.Confirmed,
+		StateHash: l.bide.card.StateHash, ProposalHash: l.bide.card.ProposalHash, VoidedClaim: l.stale(),
 	}
 	l.bide.card = c
 	if l.o.Tell != nil {
@@ -324,8 +324,8 @@ func (l *Leases) tellCard(now time.Time) {
 func (l *Leases) stale() string {
 	first, over := "", int64(0)
 	for node, p := range l.peers {
-		c := p.sight.Card
-		if p.sight.State == vip.Alive && c.Holds && c.Epoch != 0 && (first == "" || node < first) && (p.epoch >= c.Epoch && p.void(c.Epoch) || l.took(node, c.Epoch)) {
+		c := p.sight.Heartbeat
+		if p.sight.Liveness == vip.Alive && c.TenureValid && c.Epoch != 0 && (first == "" || node < first) && (p.epoch >= c.Epoch && p.void(c.Epoch) || l.took(node, c.Epoch)) {
 			first, over = node, c.Epoch
 		}
 	}

@@ -17,7 +17,7 @@ func agents(t *testing.T, d time.Duration, n2 *node, others ...*node) {
 		n2.want("a")
 		for _, n := range others {
 			n.world()
-			n.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Watch, Expect: "n2"}})
+			n.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
 		}
 	}
 }

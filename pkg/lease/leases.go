@@ -24,12 +24,12 @@ type Options struct {
 	// RenewDeadline the node gives up; silent for Duration it may be fenced.
 	Duration, RenewDeadline, RetryPeriod time.Duration
 
-	Info func() vip.Info // what to tell the others about this node; must not block
+	Info func() vip.NodeInfo // what to tell the others about this node; must not block
 
 	// What is seen and told on the wire that the VIPs live on. All may be nil.
-	Sights func() map[string]vip.Sight // the other nodes; a nil map: nothing can be seen at present
-	Anchor func() vip.Seen             // the default gateway: Alive, Dead, or Unknown
-	Tell   func(vip.Card)              // must not block, and is called often
+	Sights func() map[string]vip.PeerStatus // the other nodes; a nil map: nothing can be seen at present
+	Anchor func() vip.Liveness              // the default gateway: Alive, Dead, or Unknown
+	Tell   func(vip.Heartbeat)              // must not block, and is called often
 
 	Log  *slog.Logger
 	Poke func() // called when World has changed; must not block
@@ -66,7 +66,7 @@ type Leases struct {
 	peers    map[string]*peer
 	changed  map[vip.Key]time.Time             // when a VIP lease that no Herald holds was seen to change
 	vanished map[vip.Key]*coordinationv1.Lease // VIP leases whose holder did not let go of them before they went
-	stakes   map[vip.Key]vip.Stake
+	stakes   map[vip.Key]vip.LeaseIntent
 	decided  bool // Set has been called
 	// The versions of the VIP leases that name this node, as last observed, and of
 	// those the ones that the plan then had no Stake in. A lease that was given to
@@ -75,7 +75,7 @@ type Leases struct {
 	outdated           map[vip.Key]uint64 // versions that a refused write has shown to be old, though the cache shows no newer one
 	busy               map[vip.Key]bool
 	failed             map[vip.Key]failure
-	leaving            map[vip.Key]vip.Leaving
+	leaving            map[vip.Key]vip.HandingOver
 	own                own
 	lastBeat           time.Time
 	running            int // requests on VIP leases under way
@@ -125,11 +125,11 @@ func New(store Store, o Options) *Leases {
 		peers:    make(map[string]*peer),
 		changed:  make(map[vip.Key]time.Time),
 		vanished: make(map[vip.Key]*coordinationv1.Lease),
-		stakes:   make(map[vip.Key]vip.Stake),
+		stakes:   make(map[vip.Key]vip.LeaseIntent),
 		outdated: make(map[vip.Key]uint64),
 		busy:     make(map[vip.Key]bool),
 		failed:   make(map[vip.Key]failure),
-		leaving:  make(map[vip.Key]vip.Leaving),
+		leaving:  make(map[vip.Key]vip.HandingOver),
 	}
 }
 
@@ -147,7 +147,7 @@ func (l *Leases) Wake() {
 // Set stores what is wanted of every VIP lease and returns the Stakes in leases
 // that this node holds. A lease that it held when it was observed last, and that
 // has no Stake in it, is let go of.
-func (l *Leases) Set(_ context.Context, want []vip.Stake) (have []vip.Stake, err error) {
+func (l *Leases) Set(_ context.Context, want []vip.LeaseIntent) (have []vip.LeaseIntent, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.decided = true
@@ -173,7 +173,7 @@ func (l *Leases) Observe(w *vip.World) {
 	info := l.o.Info() // before the lock: another room answers
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	info.Alone = l.alone
+	info.Isolated = l.alone
 	w.Members = l.members(w.Now, info)
 	w.Tenure = l.tenure()
 	w.Claims = make(map[vip.Key]vip.Claim, len(l.shelf.known))
@@ -190,9 +190,9 @@ func (l *Leases) Observe(w *vip.World) {
 			l.observed[k] = x.version
 		}
 	}
-	w.Leaving = make(map[vip.Key]vip.Leaving, len(l.leaving))
+	w.HandingOver = make(map[vip.Key]vip.HandingOver, len(l.leaving))
 	for k, v := range l.leaving {
-		w.Leaving[k] = v
+		w.HandingOver[k] = v
 	}
 }
 
@@ -213,16 +213,16 @@ func (l *Leases) tenure() vip.Tenure {
 		t.Until = later(l.own.sent.Add(l.o.RenewDeadline), l.bide.until)
 	}
 	if now := time.Now(); l.lacks(now) {
-		t.Blind = l.own.sent.Add(l.late())
+		t.RenewalLateSince = l.own.sent.Add(l.late())
 	}
 	return t
 }
 
 // Infos is what the other nodes tell of themselves, but for those that have stopped.
-func (l *Leases) Infos() map[string]vip.Info {
+func (l *Leases) Infos() map[string]vip.NodeInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make(map[string]vip.Info, len(l.peers))
+	all := make(map[string]vip.NodeInfo, len(l.peers))
 	for node, p := range l.peers {
 		if p.lease != nil && !p.released {
 			all[node] = p.info
@@ -319,7 +319,7 @@ func (l *Leases) step(ctx context.Context) {
 	if l.o.NodeUID != nil {
 		me.uid = l.o.NodeUID()
 	}
-	var sights map[string]vip.Sight
+	var sights map[string]vip.PeerStatus
 	if l.o.Sights != nil {
 		sights = l.o.Sights()
 	}
@@ -337,7 +337,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.read(now)
 	l.look(sights, now)
 	l.wait(now)
-	me.info.Alone, me.info.Mute = l.alone, l.mute(now)
+	me.info.Isolated, me.info.Suspects = l.alone, l.mute(now)
 	l.renew(ctx, now, me)
 	l.fence(ctx, now)
 	l.write(ctx, now)

@@ -210,17 +210,17 @@ func TestGive(t *testing.T) {
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		a.want("a")
 		time.Sleep(time.Second)
-		a.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Give, To: "n2"}})
+		a.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n2"}})
 		time.Sleep(50 * time.Millisecond)
 		w := b.world()
-		if c := w.Claims[lk("a")]; !c.Valid || c.Holder != "n2" || c.From != "n1" || c.Changes != 1 {
+		if c := w.Claims[lk("a")]; !c.Valid || c.Holder != "n2" || c.PreviousHolder != "n1" || c.Transitions != 1 {
 			t.Errorf("claim %+v, want it valid with n2, from n1", c)
 		}
-		if l, ok := a.world().Leaving[lk("a")]; !ok || l.To != "n2" {
-			t.Errorf("leaving %+v, want the successor n2", a.world().Leaving)
+		if l, ok := a.world().HandingOver[lk("a")]; !ok || l.Successor != "n2" {
+			t.Errorf("leaving %+v, want the successor n2", a.world().HandingOver)
 		}
 		time.Sleep(overlap + beat)
-		if len(a.world().Leaving) != 0 {
+		if len(a.world().HandingOver) != 0 {
 			t.Error("the old owner waits for ever")
 		}
 	})
@@ -234,7 +234,7 @@ func TestGivenBeforePlanned(t *testing.T) {
 		a.want("a")
 		b.want("b")
 		time.Sleep(time.Second)
-		a.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Give, To: "n2"}})
+		a.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n2"}})
 		time.Sleep(time.Second)
 		if got := s.String(); !strings.Contains(got, "kubevip-a n2\n") {
 			t.Errorf("n2 let go of what it was given:\n%s", got)
@@ -255,7 +255,7 @@ func TestGiveToTheDead(t *testing.T) {
 		a := start(t, s, "n1")
 		a.want("a")
 		time.Sleep(time.Second)
-		a.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Give, To: "n9"}})
+		a.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n9"}})
 		time.Sleep(time.Second)
 		if !a.serves("a") {
 			t.Error("given to a node without a lease")
@@ -423,7 +423,7 @@ func TestStalled(t *testing.T) {
 		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		time.Sleep(time.Second)
-		a.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Watch, Expect: "n2"}})
+		a.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
 		stalled := func() bool {
 			for _, m := range a.world().Members {
 				if m.Name == "n2" {

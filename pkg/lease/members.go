@@ -22,11 +22,11 @@ type peer struct {
 	fenced   bool // epoch is over
 	released bool // the node stopped and said so
 	gone     bool // the node lease does not exist (any more)
-	info     vip.Info
+	info     vip.NodeInfo
 	infoText string
-	sight    vip.Sight // on the wire
-	yields   time.Time // since when it says that it holds nothing; zero: it does not
-	lacked   bool      // it has been seen to lack the API server since this node does
+	sight    vip.PeerStatus // on the wire
+	yields   time.Time      // since when it says that it holds nothing; zero: it does not
+	lacked   bool           // it has been seen to lack the API server since this node does
 
 	steady time.Time // since when it has been alive without a break
 	broke  time.Time // when that ended last
@@ -61,9 +61,9 @@ func (p *peer) note(l *coordinationv1.Lease, node string, now time.Time) bool {
 	text := l.Annotations[NodeAnnotation]
 	same := p.lease != nil && p.epoch == epoch && p.fenced == fenced && p.released == released && p.infoText == text && !p.gone
 	if text != p.infoText {
-		p.infoText, p.info = text, vip.Info{}
+		p.infoText, p.info = text, vip.NodeInfo{}
 		if json.Unmarshal([]byte(text), &p.info) != nil {
-			p.info = vip.Info{Excluded: "its node lease can't be read"}
+			p.info = vip.NodeInfo{Excluded: "its node lease can't be read"}
 		}
 	}
 	if epoch != p.epoch {
@@ -129,7 +129,7 @@ func (l *Leases) renews(p *peer, now time.Time) bool {
 }
 
 // members is World.Members.
-func (l *Leases) members(now time.Time, info vip.Info) []vip.Member {
+func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	all := make([]vip.Member, 0, len(l.peers)+1)
 	if l.own.epoch != 0 {
 		t := l.tenure()
@@ -142,7 +142,7 @@ func (l *Leases) members(now time.Time, info vip.Info) []vip.Member {
 		}
 		all = append(all, vip.Member{
 			Name: name, Epoch: p.epoch, Alive: l.alive(name, p, now),
-			Stalled: !p.stalled.IsZero(), Calm: p.calm(now), Info: p.info,
+			Stalled: !p.stalled.IsZero(), Stable: p.calm(now), Info: p.info,
 		})
 	}
 	slices.SortFunc(all, func(a, b vip.Member) int { return strings.Compare(a.Name, b.Name) })
@@ -153,7 +153,7 @@ func (l *Leases) members(now time.Time, info vip.Info) []vip.Member {
 func (l *Leases) claim(x *paper, now time.Time) vip.Claim {
 	if m, ok := l.owner(x); ok {
 		return vip.Claim{
-			Holder: m.holder, From: x.holder, Changes: transitions(x.Lease) + 1,
+			Holder: m.holder, PreviousHolder: x.holder, Transitions: transitions(x.Lease) + 1,
 			Valid: m.holder != l.o.Node || m.epoch == l.own.epoch && !l.own.lost,
 		}
 	}
@@ -165,9 +165,9 @@ func (l *Leases) written(x *paper, now time.Time) vip.Claim {
 	if x.bereft {
 		return l.bereft(x.Lease, now)
 	}
-	c := vip.Claim{Holder: x.holder, From: x.Annotations[FromAnnotation], Changes: transitions(x.Lease)}
+	c := vip.Claim{Holder: x.holder, PreviousHolder: x.Annotations[FromAnnotation], Transitions: transitions(x.Lease)}
 	if x.Spec.AcquireTime != nil {
-		c.Since = x.Spec.AcquireTime.Time
+		c.AcquiredAt = x.Spec.AcquireTime.Time
 	}
 	c.Foreign = x.holder != "" && !x.ours
 	c.Valid = l.valid(x, now)
@@ -201,7 +201,7 @@ func (l *Leases) bereft(x *coordinationv1.Lease, now time.Time) vip.Claim {
 	epoch, _ := strconv.ParseInt(e, 10, 64)
 	p := l.peers[node]
 	return vip.Claim{
-		Holder: node, Changes: transitions(x),
+		Holder: node, Transitions: transitions(x),
 		Valid: node != l.o.Node && p != nil && !p.void(epoch) && now.Sub(l.changed[keyOf(x)]) < l.o.Duration,
 	}
 }

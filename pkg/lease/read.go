@@ -16,7 +16,7 @@ type NodeLease struct {
 	Renewed  time.Time // by the node's own clock
 	Duration time.Duration
 	Fenced   bool // its epoch is over and it has not begun another
-	Info     vip.Info
+	Info     vip.NodeInfo
 }
 
 // ReadNode reads a node lease. ok is false if l is none.
@@ -30,7 +30,7 @@ func ReadNode(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 		n.Renewed = l.Spec.RenewTime.Time
 	}
 	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &n.Info) != nil {
-		n.Info = vip.Info{}
+		n.Info = vip.NodeInfo{}
 	}
 	return n, true
 }

@@ -41,7 +41,7 @@ func (l *Leases) lose(why string) {
 
 // self is what the node lease says of this node.
 type self struct {
-	info vip.Info
+	info vip.NodeInfo
 	uid  string // of the Node object, "" if not known
 }
 
@@ -156,7 +156,7 @@ func (l *Leases) nextOwn(have *coordinationv1.Lease, epoch int64, info, nodeUID 
 
 // ending reports whether the node lease was left by a process that was stopping.
 func ending(l *coordinationv1.Lease) bool {
-	var info vip.Info
+	var info vip.NodeInfo
 	return json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) == nil && info.Excluded != ""
 }
 

@@ -36,7 +36,7 @@ func start(t *testing.T, s *leasetest.Server, name string) *node {
 	n.Leases = New(n.way, Options{
 		Node: name, Namespace: "kube-system",
 		Duration: duration, RenewDeadline: deadline, RetryPeriod: period,
-		Info: func() vip.Info { return vip.Info{Interface: "eth0"} },
+		Info: func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
 		Log:  slog.New(slog.DiscardHandler), Poke: func() {},
 	})
 	watching := make(chan struct{})
@@ -60,9 +60,9 @@ func (n *node) kill() {
 
 // want makes the node contend for the Services of these names.
 func (n *node) want(names ...string) {
-	var stakes []vip.Stake
+	var stakes []vip.LeaseIntent
 	for _, name := range names {
-		stakes = append(stakes, vip.Stake{Lease: lk(name), Service: vip.Key{Namespace: "default", Name: name}, Do: vip.Take})
+		stakes = append(stakes, vip.LeaseIntent{Lease: lk(name), Service: vip.Key{Namespace: "default", Name: name}, Action: vip.Acquire})
 	}
 	n.world() // as the agent does: it plans with what it has observed
 	n.Set(context.Background(), stakes)

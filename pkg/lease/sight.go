@@ -17,32 +17,32 @@ const (
 // node lease is about. A node that has begun another life since then has no way
 // to gossip, or is cut off from this link only: its lease tells.
 func (p *peer) dead() bool {
-	return p.sight.State == vip.Dead && p.epoch != 0 && p.sight.Card.Epoch >= p.epoch
+	return p.sight.Liveness == vip.Dead && p.epoch != 0 && p.sight.Heartbeat.Epoch >= p.epoch
 }
 
 // yielded reports whether the node says that it holds nothing, since it can't
 // renew its lease.
 func (p *peer) yielded() bool {
-	c := p.sight.Card
-	return p.sight.State == vip.Alive && c.Epoch == p.epoch && p.epoch != 0 && !c.Holds && !c.API
+	c := p.sight.Heartbeat
+	return p.sight.Liveness == vip.Alive && c.Epoch == p.epoch && p.epoch != 0 && !c.TenureValid && !c.APIReachable
 }
 
 // look takes over what is seen on the wire. sights is nil if nothing can be.
-func (l *Leases) look(sights map[string]vip.Sight, now time.Time) {
+func (l *Leases) look(sights map[string]vip.PeerStatus, now time.Time) {
 	l.wired = sights != nil
 	for _, s := range sights {
-		if s.State == vip.Alive && l.own.epoch != 0 && s.Card.Void == claimText(l.o.Node, l.own.epoch) {
+		if s.Liveness == vip.Alive && l.own.epoch != 0 && s.Heartbeat.VoidedClaim == claimText(l.o.Node, l.own.epoch) {
 			l.lose("another node has voided it")
 		}
 	}
 	for node, p := range l.peers {
 		s := sights[node]
 		// The rest of the Card is for those without an API server, who say so once it changes anything.
-		if s.State != p.sight.State || s.Card.Epoch != p.sight.Card.Epoch || s.Card.Holds != p.sight.Card.Holds {
+		if s.Liveness != p.sight.Liveness || s.Heartbeat.Epoch != p.sight.Heartbeat.Epoch || s.Heartbeat.TenureValid != p.sight.Heartbeat.TenureValid {
 			l.signature.changes++
 		}
 		p.sight = s
-		p.lacked = l.lacks(now) && (p.lacked || s.State == vip.Alive && !s.Card.API)
+		p.lacked = l.lacks(now) && (p.lacked || s.Liveness == vip.Alive && !s.Heartbeat.APIReachable)
 		if !p.yielded() {
 			p.yields = time.Time{}
 		} else if p.yields.IsZero() {
@@ -56,7 +56,7 @@ func (l *Leases) look(sights map[string]vip.Sight, now time.Time) {
 func (l *Leases) mute(now time.Time) []string {
 	var all []string
 	for node, p := range l.peers {
-		if p.sight.State == vip.Mute && now.Sub(p.sight.Since) > company && l.renews(p, now) {
+		if p.sight.Liveness == vip.Suspect && now.Sub(p.sight.Since) > company && l.renews(p, now) {
 			all = append(all, node)
 		}
 	}
@@ -75,9 +75,9 @@ func (l *Leases) gauge(now time.Time) {
 		switch {
 		case p.dead():
 			known++
-		case p.sight.State == vip.Alive, p.sight.State == vip.Mute:
+		case p.sight.Liveness == vip.Alive, p.sight.Liveness == vip.Suspect:
 			known, seen = known+1, seen+1
-			if !p.sight.Late {
+			if !p.sight.Overdue {
 				heard++
 			}
 		}
@@ -104,7 +104,7 @@ func (l *Leases) gauge(now time.Time) {
 }
 
 // anchor is how the default gateway looks; Unknown if nobody can tell.
-func (l *Leases) anchor() vip.Seen {
+func (l *Leases) anchor() vip.Liveness {
 	if l.o.Anchor == nil {
 		return vip.Unknown
 	}

@@ -18,13 +18,13 @@ import (
 type air struct {
 	mu      sync.Mutex
 	nodes   map[string]*node
-	cards   map[string]vip.Card
-	seen    map[[2]string]vip.Sight
-	gateway map[string]vip.Seen // by node
+	cards   map[string]vip.Heartbeat
+	seen    map[[2]string]vip.PeerStatus
+	gateway map[string]vip.Liveness // by node
 }
 
 func newAir() *air {
-	return &air{nodes: map[string]*node{}, cards: map[string]vip.Card{}, seen: map[[2]string]vip.Sight{}, gateway: map[string]vip.Seen{}}
+	return &air{nodes: map[string]*node{}, cards: map[string]vip.Heartbeat{}, seen: map[[2]string]vip.PeerStatus{}, gateway: map[string]vip.Liveness{}}
 }
 
 // join runs a node that sees the others and is seen by them.
@@ -36,20 +36,20 @@ func (a *air) join(t *testing.T, s *leasetest.Server, name string) *node {
 	n.Leases = New(n.way, Options{
 		Node: name, Namespace: "kube-system",
 		Duration: duration, RenewDeadline: deadline, RetryPeriod: period,
-		Info: func() vip.Info { return vip.Info{Interface: "eth0"} },
+		Info: func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
 		Log:  slog.New(slog.DiscardHandler), Poke: func() {},
-		Sights: func() map[string]vip.Sight { return a.sights(name) },
-		Anchor: func() vip.Seen {
+		Sights: func() map[string]vip.PeerStatus { return a.sights(name) },
+		Anchor: func() vip.Liveness {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			return a.gateway[name]
 		},
-		Tell: func(c vip.Card) { a.tell(name, c) },
+		Tell: func(c vip.Heartbeat) { a.tell(name, c) },
 	})
 	a.mu.Lock()
 	for other := range a.nodes {
-		a.seen[[2]string{name, other}] = vip.Sight{State: vip.Alive, Since: time.Now(), Card: a.cards[other]}
-		a.seen[[2]string{other, name}] = vip.Sight{State: vip.Alive, Since: time.Now()}
+		a.seen[[2]string{name, other}] = vip.PeerStatus{Liveness: vip.Alive, Since: time.Now(), Heartbeat: a.cards[other]}
+		a.seen[[2]string{other, name}] = vip.PeerStatus{Liveness: vip.Alive, Since: time.Now()}
 	}
 	a.nodes[name] = n
 	a.mu.Unlock()
@@ -63,10 +63,10 @@ func (a *air) join(t *testing.T, s *leasetest.Server, name string) *node {
 	return n
 }
 
-func (a *air) sights(of string) map[string]vip.Sight {
+func (a *air) sights(of string) map[string]vip.PeerStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all := map[string]vip.Sight{}
+	all := map[string]vip.PeerStatus{}
 	for pair, s := range a.seen {
 		if pair[0] == of {
 			all[pair[1]] = s
@@ -75,13 +75,13 @@ func (a *air) sights(of string) map[string]vip.Sight {
 	return all
 }
 
-func (a *air) tell(name string, c vip.Card) {
+func (a *air) tell(name string, c vip.Heartbeat) {
 	a.mu.Lock()
 	changed := a.cards[name] != c
 	a.cards[name] = c
 	for pair, s := range a.seen {
-		if pair[1] == name && s.State == vip.Alive {
-			s.Card = c
+		if pair[1] == name && s.Liveness == vip.Alive {
+			s.Heartbeat = c
 			a.seen[pair] = s
 		}
 	}
@@ -97,12 +97,12 @@ func (a *air) tell(name string, c vip.Card) {
 }
 
 // look makes one node look so to another from now on.
-func (a *air) look(from, to string, state vip.Seen) {
+func (a *air) look(from, to string, state vip.Liveness) {
 	a.mu.Lock()
 	s := a.seen[[2]string{from, to}]
-	s.State, s.Since, s.Late = state, time.Now(), false
+	s.Liveness, s.Since, s.Overdue = state, time.Now(), false
 	if state == vip.Alive {
-		s.Card = a.cards[to]
+		s.Heartbeat = a.cards[to]
 	}
 	a.seen[[2]string{from, to}] = s
 	n := a.nodes[from]
@@ -115,12 +115,12 @@ func (a *air) late(from, to string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.seen[[2]string{from, to}]
-	s.Late = true
+	s.Overdue = true
 	a.seen[[2]string{from, to}] = s
 }
 
 // split makes each node of one side look so to each of the other, and the other way round.
-func (a *air) split(state vip.Seen, side ...string) {
+func (a *air) split(state vip.Liveness, side ...string) {
 	in := map[string]bool{}
 	for _, n := range side {
 		in[n] = true
@@ -156,7 +156,7 @@ func three(t *testing.T, a *air, s *leasetest.Server) (n1, n2, n3 *node) {
 	time.Sleep(time.Second)
 	n2.want("a")
 	n3.world()
-	n3.Set(t.Context(), []vip.Stake{{Lease: lk("a"), Do: vip.Watch, Expect: "n2"}})
+	n3.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
 	time.Sleep(5 * time.Second)
 	if !n1.serves("a") {
 		t.Fatalf("n1 does not serve\n%s", s)
@@ -278,13 +278,13 @@ func TestMute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
-		a.split(vip.Mute, "n1")
+		a.split(vip.Suspect, "n1")
 		never(t, t.Context(), "a", newCrew(n1, n2, n3))
 		time.Sleep(time.Minute)
 		if !n1.serves("a") {
 			t.Errorf("a node whose port is blocked lost its VIP\n%s", s)
 		}
-		if m := n2.Infos()["n3"].Mute; len(m) != 1 || m[0] != "n1" {
+		if m := n2.Infos()["n3"].Suspects; len(m) != 1 || m[0] != "n1" {
 			t.Errorf("n3 tells of %v, want of n1", m)
 		}
 	})
@@ -302,12 +302,12 @@ func TestAlone(t *testing.T) {
 		if n1.serves("a") || !n2.serves("a") || n3.serves("a") {
 			t.Errorf("n1, n2, n3 serve: %v, %v, %v; want n2\n%s", n1.serves("a"), n2.serves("a"), n3.serves("a"), s)
 		}
-		if !n2.Infos()["n1"].Alone {
+		if !n2.Infos()["n1"].Isolated {
 			t.Error("n1 does not say that it is cut off")
 		}
 		a.split(vip.Alive, "n1")
 		time.Sleep(company + 2*beat + time.Second)
-		if n2.Infos()["n1"].Alone {
+		if n2.Infos()["n1"].Isolated {
 			t.Error("n1 still says that it is cut off")
 		}
 	})

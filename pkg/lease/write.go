@@ -21,7 +21,7 @@ type action struct {
 	op    string // "take", "give" or "release", for metrics and messages
 	key   vip.Key
 	have  *coordinationv1.Lease // nil: none is there
-	stake vip.Stake
+	stake vip.LeaseIntent
 	to    string // the holder to be; "" with release
 	epoch int64  // that one's
 }
@@ -40,7 +40,7 @@ func (l *Leases) write(ctx context.Context, now time.Time) {
 		next := l.claimed(a)
 		if a.op == "give" {
 			// From now on, not from the answer on: the watch may show the successor's name first.
-			l.leaving[a.key] = vip.Leaving{To: a.to, Since: now, Until: now.Add(overlap)}
+			l.leaving[a.key] = vip.HandingOver{Successor: a.to, Since: now, Until: now.Add(overlap)}
 		}
 		if a.op == "release" {
 			// It is gone as soon as it is written, which is before the answer: should it be
@@ -65,7 +65,7 @@ func (l *Leases) decide(now time.Time) []action {
 		return !l.busy[k] && (!now.Before(f.until) || f.raced && f.over != l.shelf.at(k))
 	}
 	for k, s := range l.stakes {
-		if s.Do == vip.Watch {
+		if s.Action == vip.Follow {
 			continue
 		}
 		var have *coordinationv1.Lease
@@ -77,11 +77,11 @@ func (l *Leases) decide(now time.Time) []action {
 			valid = l.bereft(x, now).Valid
 		}
 		switch {
-		case s.Do == vip.Take && !valid && idle(k):
+		case s.Action == vip.Acquire && !valid && idle(k):
 			take = append(take, action{"take", k, have, s, l.o.Node, l.own.epoch})
-		case s.Do == vip.Give && mine && idle(k):
-			if p := l.peers[s.To]; p != nil && l.alive(s.To, p, now) {
-				give = append(give, action{"give", k, have, s, s.To, p.epoch})
+		case s.Action == vip.HandOver && mine && idle(k):
+			if p := l.peers[s.Successor]; p != nil && l.alive(s.Successor, p, now) {
+				give = append(give, action{"give", k, have, s, s.Successor, p.epoch})
 			}
 		}
 	}
@@ -209,8 +209,8 @@ func (l *Leases) wrote(k vip.Key, got *coordinationv1.Lease, err error) {
 func (l *Leases) expect(now time.Time) {
 	awaited := make(map[string]bool)
 	for _, s := range l.stakes {
-		if s.Do == vip.Watch {
-			awaited[s.Expect] = true
+		if s.Action == vip.Follow {
+			awaited[s.ExpectedHolder] = true
 		}
 	}
 	for node, p := range l.peers {

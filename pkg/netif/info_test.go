@@ -10,9 +10,9 @@ import (
 )
 
 // tell is an Info as text.
-func tell(i vip.Info) string {
+func tell(i vip.NodeInfo) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "interface %s default %s\n", i.Interface, i.Default)
+	fmt.Fprintf(&b, "interface %s default %s\n", i.Interface, i.DefaultInterface)
 	for _, l := range i.Links {
 		state := "down"
 		if l.Up {
@@ -139,7 +139,7 @@ func TestInfo(t *testing.T) {
 				}
 				var w vip.World
 				r.Observe(&w)
-				if d := diff(lines(tt.stray), text(w.Stray)); d != "" {
+				if d := diff(lines(tt.stray), text(w.Unmanaged)); d != "" {
 					t.Errorf("Stray (-want +got):\n%s", d)
 				}
 			})

@@ -88,7 +88,7 @@ func TestKernelBinds(t *testing.T) {
 	r.await(t, "the strays", func() bool {
 		var w vip.World
 		r.Observe(&w)
-		return len(w.Stray) == 2
+		return len(w.Unmanaged) == 2
 	})
 	want := []vip.Address{
 		addr("10.0.0.9/32", "eth0"), addr("10.0.0.10/24", "eth0"), addr("2001:db8::9/128", "eth0"),
@@ -301,7 +301,7 @@ func TestKernelDefaultRoute(t *testing.T) {
 		other.Table = 100 + step.route.Priority
 		must(t, netlink.RouteAdd(other)) // which is for some other purpose
 		must(t, netlink.RouteAdd(step.route))
-		r.await(t, "the interface "+step.want, func() bool { return r.Info().Interface == step.want && r.Info().Default == step.want })
+		r.await(t, "the interface "+step.want, func() bool { return r.Info().Interface == step.want && r.Info().DefaultInterface == step.want })
 	}
 	must(t, netlink.LinkSetDown(eth1)) // which takes its routes along
 	r.await(t, "the interface eth0", func() bool { return r.Info().Interface == "eth0" })

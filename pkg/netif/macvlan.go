@@ -133,13 +133,13 @@ func (x *macvlans) set(n *Interfaces, want []vip.Macvlan) ([]vip.Macvlan, error)
 
 // observe fills in what links are there.
 func (x *macvlans) observe(n *Interfaces, w *vip.World) {
-	w.NoLink = maps.Clone(x.faults)
+	w.MacvlanErrors = maps.Clone(x.faults)
 	for _, l := range n.known().ours {
 		if m, ok := x.fine[l.name]; ok && l.admin && l.mac == m.MAC {
 			w.Macvlans = append(w.Macvlans, m)
 		}
 	}
-	w.Strict = len(x.want) > 0 && sysctl4("all", "rp_filter") == 1
+	w.StrictRPFilter = len(x.want) > 0 && sysctl4("all", "rp_filter") == 1
 }
 
 // ours is the links of ours.

@@ -227,7 +227,7 @@ func TestMacvlanStrangers(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 		var world vip.World
-		if r.Observe(&world); world.NoLink[name] == "" {
+		if r.Observe(&world); world.MacvlanErrors[name] == "" {
 			t.Errorf("%s: nobody is told", name)
 		}
 	}

@@ -107,12 +107,12 @@ func (n *Interfaces) Observe(w *vip.World) {
 	w.Bound = n.have()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	w.Stray = slices.Clone(n.known().stray)
+	w.Unmanaged = slices.Clone(n.known().stray)
 	n.macvlans.observe(n, w)
 }
 
 // Info is what the other nodes may know of this one's links.
-func (n *Interfaces) Info() vip.Info {
+func (n *Interfaces) Info() vip.NodeInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.known().info // replaced as a whole, never changed
@@ -158,7 +158,7 @@ func (n *Interfaces) check() error {
 	if s := n.opts.ServicesInterface; s != "" && s != "auto" && s != n.opts.Interface {
 		named("vip_servicesinterface", s)
 	}
-	if s := n.opts.ServicesInterface; (s == "" || s == "auto") && n.facts.info.Default == "" {
+	if s := n.opts.ServicesInterface; (s == "" || s == "auto") && n.facts.info.DefaultInterface == "" {
 		errs = append(errs, errors.New("vip_interface is not set, and this node has no default route to choose an interface by: set vip_interface"))
 	}
 	return errors.Join(errs...)

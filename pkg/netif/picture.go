@@ -138,7 +138,7 @@ type facts struct {
 	bound []vip.Address // what bears our mark and the kernel answers for
 	at    []place       // where those are
 	stray []vip.Address // what looks like a VIP but doesn't
-	info  vip.Info
+	info  vip.NodeInfo
 	ours  []link                // macvlans of ours, by name
 	via   map[string]netip.Addr // by link: the next hop of its default route
 }
@@ -168,14 +168,14 @@ func (p *picture) means(o Options) facts {
 		}
 	}
 	byRoute := p.defaultLink()
-	f.info.Default = cmp.Or(o.Interface, byRoute)
+	f.info.DefaultInterface = cmp.Or(o.Interface, byRoute)
 	f.info.Interface = cmp.Or(o.ServicesInterface, o.Interface, byRoute)
 	for _, l := range p.links {
 		if l.ours() {
 			f.ours = append(f.ours, l) // a VIP's own affair, and no link for others to choose
 			continue
 		}
-		chosen := l.name == f.info.Interface || l.name == f.info.Default
+		chosen := l.name == f.info.Interface || l.name == f.info.DefaultInterface
 		if chosen || p.listed(l, len(own[l.index]) > 0) {
 			f.info.Links = append(f.info.Links, vip.Link{Name: l.name, Up: l.up, MAC: l.mac, Prefixes: own[l.index]})
 		}

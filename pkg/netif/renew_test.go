@@ -361,7 +361,7 @@ func TestNoKernelToFollow(t *testing.T) {
 			synctest.Wait()
 			var w vip.World
 			r.Observe(&w)
-			if got, want := text(w.Stray), "eth0 10.0.0.77/32"; got != want {
+			if got, want := text(w.Unmanaged), "eth0 10.0.0.77/32"; got != want {
 				t.Errorf("%s: Stray %q after it went again, want %q", op, got, want)
 			}
 			if r.pokes.Load() == 0 {

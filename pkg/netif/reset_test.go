@@ -55,7 +55,7 @@ func TestKernelResets(t *testing.T) {
 	hardware(t, "eth0", "10.0.0.1/24", "fd00::1/64")
 	n, stop := kernelRig(t)
 	defer stop()
-	served := []vip.Address{{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 32, Link: "eth0", Served: true}, {Addr: netip.MustParseAddr("fd00::50"), Bits: 128, Link: "eth0", Served: true}}
+	served := []vip.Address{{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 32, Link: "eth0", LocalDelivery: true}, {Addr: netip.MustParseAddr("fd00::50"), Bits: 128, Link: "eth0", LocalDelivery: true}}
 	other := vip.Address{Addr: netip.MustParseAddr("10.0.0.60"), Bits: 32, Link: "eth0"}
 	if _, err := n.Set(t.Context(), append(served[:2:2], other)); err != nil {
 		t.Fatal(err)

@@ -168,7 +168,7 @@ func (n *Interfaces) clear(others []entry, link string) error {
 func (n *Interfaces) release(p place, why string) error {
 	n.mu.Lock()
 	name := n.picture.links[p.link].name
-	served := n.wants[p].Served
+	served := n.wants[p].LocalDelivery
 	n.mu.Unlock()
 	if served {
 		ended, err := n.kernel.reset(p.prefix.Addr())

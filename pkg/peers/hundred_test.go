@@ -68,13 +68,13 @@ func (l *loop) passes(a, b netip.Addr) bool {
 }
 
 // await waits until all but one see that one so.
-func (l *loop) await(t testing.TB, of int, state vip.Seen) {
+func (l *loop) await(t testing.TB, of int, state vip.Liveness) {
 	t.Helper()
 	name := fmt.Sprintf("n%d", of)
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		ok := true
 		for i, p := range l.nodes {
-			if i != of && p.Sights()[name].State != state {
+			if i != of && p.Sights()[name].Liveness != state {
 				ok = false
 				break
 			}

@@ -62,7 +62,7 @@ func (t *table) asked(p *peer, found outcome, began, now time.Time) {
 	}
 	p.found, p.told = found, now
 	switch {
-	case p.state == vip.Mute:
+	case p.state == vip.Suspect:
 		p.askAt = now.Add(muteAfter)
 	case !p.met:
 		p.askAt = now.Add(giveUp)
@@ -104,7 +104,7 @@ func (t *table) judge(p *peer, now time.Time) {
 				t.set(p, vip.Alive, "", now)
 			}
 		case !t.unheard(p, now) && now.Sub(latest(p.echoed, p.first, t.began)) >= t.patience(p):
-			t.set(p, vip.Mute, "it is heard, but does not hear this node", now)
+			t.set(p, vip.Suspect, "it is heard, but does not hear this node", now)
 		}
 	case p.state == vip.Dead || t.starved(p, now):
 	default:
@@ -118,7 +118,7 @@ func (t *table) judgeSilent(p *peer, now time.Time) {
 	known := !p.told.IsZero() && (now.Sub(p.told) < believe || p.state != vip.Alive)
 	switch {
 	case !known && p.state == vip.Alive && now.Sub(latest(p.heard, t.began)) >= giveUp:
-		t.set(p, vip.Mute, "it is silent, and this node does not get to ask after it", now)
+		t.set(p, vip.Suspect, "it is silent, and this node does not get to ask after it", now)
 	case !known:
 	case p.met && found.refused && !t.heardByOthers(p, now):
 		t.set(p, vip.Dead, "its node says that nothing listens on its port", now)
@@ -126,15 +126,15 @@ func (t *table) judgeSilent(p *peer, now time.Time) {
 		t.set(p, vip.Dead, "nobody answers for its address", now)
 	case now.Sub(latest(p.heard, p.first, t.began)) < t.patience(p):
 	case now.Sub(p.foreign) < forget:
-		t.set(p, vip.Mute, "its packets can't be opened: it has another key, or another version", now)
+		t.set(p, vip.Suspect, "its packets can't be opened: it has another key, or another version", now)
 	case found.refused && !p.met:
 		t.set(p, vip.Unknown, "nothing listens on its port: its Herald has no herald_peers_port, or another", now)
 	case found.connected:
-		t.set(p, vip.Mute, "it takes TCP connections but sends nothing: its UDP port is blocked, or its process hangs", now)
+		t.set(p, vip.Suspect, "it takes TCP connections but sends nothing: its UDP port is blocked, or its process hangs", now)
 	case found.answers:
-		t.set(p, vip.Mute, "its address is answered for, but its port is not: it is blocked", now)
+		t.set(p, vip.Suspect, "its address is answered for, but its port is not: it is blocked", now)
 	case p.met:
-		t.set(p, vip.Mute, "it is silent, and its address can't be asked for or other nodes hear it", now)
+		t.set(p, vip.Suspect, "it is silent, and its address can't be asked for or other nodes hear it", now)
 	default:
 		t.set(p, vip.Unknown, "nobody answers for its address, and it was never met", now)
 	}
@@ -175,7 +175,7 @@ func (t *table) reconsider(q *peer, now time.Time) {
 }
 
 // set notes how p looks.
-func (t *table) set(p *peer, state vip.Seen, why string, now time.Time) {
+func (t *table) set(p *peer, state vip.Liveness, why string, now time.Time) {
 	if p.state == state {
 		p.why = why
 		return
@@ -190,7 +190,7 @@ func (t *table) set(p *peer, state vip.Seen, why string, now time.Time) {
 	case vip.Alive:
 		// Not all at once: everybody has just met everybody.
 		p.met, p.askAt = true, now.Add(time.Duration(p.id[0]^t.id[0])*t.period/40)
-	case vip.Unknown, vip.Dead, vip.Mute:
+	case vip.Unknown, vip.Dead, vip.Suspect:
 		// What comes back may be on another link, or behind another switch.
 		p.answered, p.open = p.answered && state != vip.Unknown, false
 	}

@@ -31,7 +31,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) state() vip.Seen { return r.peers["n1"].state }
+func (r *rig) state() vip.Liveness { return r.peers["n1"].state }
 
 // hear has n1 say what it says each period: that it hears the newest of this node.
 func (r *rig) hear(boot bootID) bool {
@@ -57,7 +57,7 @@ func (r *rig) ask(found outcome, d time.Duration) {
 	r.asked(r.peers["n1"], found, began, r.now)
 }
 
-func (r *rig) want(state vip.Seen) {
+func (r *rig) want(state vip.Liveness) {
 	r.t.Helper()
 	if r.state() != state {
 		r.t.Errorf("n1 is %v (%s), want %v", r.state(), r.peers["n1"].why, state)
@@ -69,12 +69,12 @@ func TestSilenceAloneIsNoDeath(t *testing.T) {
 	r.pass(giveUp-time.Second, nil)
 	r.want(vip.Alive)
 	r.pass(2*time.Second, nil)
-	r.want(vip.Mute)
+	r.want(vip.Suspect)
 }
 
 func TestLate(t *testing.T) {
 	r := newRig(t)
-	late := func() bool { return r.sights(r.now)["n1"].Late }
+	late := func() bool { return r.sights(r.now)["n1"].Overdue }
 	r.hear(bootID{1})
 	r.pass(2*minPeriod, nil)
 	if late() {
@@ -119,7 +119,7 @@ func TestRest(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		found outcome
-		want  vip.Seen
+		want  vip.Liveness
 	}{
 		"nobody":             {outcome{}, vip.Dead},
 		"refused":            {outcome{answers: true, refused: true}, vip.Dead},
@@ -138,7 +138,7 @@ func TestOutcomes(t *testing.T) {
 				return
 			}
 			r.pass(muteAfter, func() { r.asked(r.peers["n1"], tt.found, r.now, r.now) })
-			r.want(vip.Mute)
+			r.want(vip.Suspect)
 		})
 	}
 }
@@ -171,7 +171,7 @@ func TestNeverAnswered(t *testing.T) {
 	for range 30 {
 		r.ask(outcome{}, 150*time.Millisecond)
 	}
-	r.want(vip.Mute)
+	r.want(vip.Suspect)
 }
 
 func TestReplay(t *testing.T) {

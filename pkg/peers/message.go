@@ -24,7 +24,7 @@ type message struct {
 	token   uint32        // to be echoed: it proves that this very packet was heard
 	period  time.Duration // the next packet follows within
 	leaving bool          // the process ends in order: this is the last of it
-	card    vip.Card
+	card    vip.Heartbeat
 	keys    []keyID // what the sender can open
 	echoes  []echo
 }
@@ -63,10 +63,10 @@ func (m *message) append(b []byte) []byte {
 	b = append(b, m.from...)
 	b = binary.BigEndian.AppendUint32(b, m.token)
 	b = binary.BigEndian.AppendUint16(b, uint16(m.period.Milliseconds()))
-	b = append(b, bit(m.leaving, bitLeaving)|bit(m.card.API, bitAPI)|bit(m.card.Holds, bitHolds))
+	b = append(b, bit(m.leaving, bitLeaving)|bit(m.card.APIReachable, bitAPI)|bit(m.card.TenureValid, bitHolds))
 	b = binary.BigEndian.AppendUint64(b, uint64(m.card.Epoch))
-	b = binary.BigEndian.AppendUint64(b, m.card.View)
-	b = binary.BigEndian.AppendUint64(b, m.card.Next)
+	b = binary.BigEndian.AppendUint64(b, m.card.StateHash)
+	b = binary.BigEndian.AppendUint64(b, m.card.ProposalHash)
 	b = append(b, byte(len(m.keys)))
 	for _, k := range m.keys {
 		b = append(b, k[:]...)
@@ -78,8 +78,8 @@ func (m *message) append(b []byte) []byte {
 		b = append(b, bit(e.hears, bitHears)|bit(e.alive, bitAlive))
 		b = binary.BigEndian.AppendUint32(b, e.token)
 	}
-	b = append(b, byte(len(m.card.Void)))
-	return append(b, m.card.Void...)
+	b = append(b, byte(len(m.card.VoidedClaim)))
+	return append(b, m.card.VoidedClaim...)
 }
 
 func bit(set bool, value byte) byte {
@@ -99,8 +99,8 @@ func parseMessage(b []byte) (*message, error) {
 	m.period = time.Duration(r.uint16()) * time.Millisecond
 	flags := r.byte()
 	m.leaving = flags&bitLeaving != 0
-	m.card = vip.Card{API: flags&bitAPI != 0, Holds: flags&bitHolds != 0}
-	m.card.Epoch, m.card.View, m.card.Next = int64(r.uint64()), r.uint64(), r.uint64()
+	m.card = vip.Heartbeat{APIReachable: flags&bitAPI != 0, TenureValid: flags&bitHolds != 0}
+	m.card.Epoch, m.card.StateHash, m.card.ProposalHash = int64(r.uint64()), r.uint64(), r.uint64()
 	m.keys = make([]keyID, 0, 2)
 	for range r.byte() {
 		m.keys = append(m.keys, keyID(r.take(len(keyID{}))))
@@ -117,7 +117,7 @@ func parseMessage(b []byte) (*message, error) {
 		e.hears, e.alive = flags&bitHears != 0, flags&bitAlive != 0
 		e.token = r.uint32()
 	}
-	m.card.Void = string(r.take(int(r.byte())))
+	m.card.VoidedClaim = string(r.take(int(r.byte())))
 	if r.short {
 		return nil, errShort
 	}

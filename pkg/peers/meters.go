@@ -40,10 +40,10 @@ func (m *meters) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.on, m.state, m.guarded, m.sent, m.heard, m.dropped, m.asked, m.lapses}
 }
 
-var states = []vip.Seen{vip.Unknown, vip.Alive, vip.Dead, vip.Mute}
+var states = []vip.Liveness{vip.Unknown, vip.Alive, vip.Dead, vip.Suspect}
 
 // show puts how a node looks into the metric.
-func (m *meters) show(node string, is vip.Seen) {
+func (m *meters) show(node string, is vip.Liveness) {
 	for _, s := range states {
 		value := 0.0
 		if s == is {

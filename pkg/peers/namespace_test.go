@@ -125,7 +125,7 @@ func runNode(text string) error {
 	tasks.Go(func() { _ = announcer.Run(ctx) })
 	tasks.Go(func() { _ = n.Run(ctx) })
 	defer tasks.Wait()
-	said := map[string]vip.Seen{}
+	said := map[string]vip.Liveness{}
 	out := json.NewEncoder(os.Stdout)
 	for {
 		select {
@@ -135,9 +135,9 @@ func runNode(text string) error {
 		}
 		now := time.Now()
 		for name, s := range n.Sights() {
-			if said[name] != s.State {
-				said[name] = s.State
-				if err := out.Encode(line{now, name, s.State.String(), n.Why(name)}); err != nil {
+			if said[name] != s.Liveness {
+				said[name] = s.Liveness
+				if err := out.Encode(line{now, name, s.Liveness.String(), n.Why(name)}); err != nil {
 					return err
 				}
 			}

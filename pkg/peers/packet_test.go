@@ -15,7 +15,7 @@ import (
 func full() *message {
 	return &message{
 		from: "n1", token: 1 << 31, period: 250 * time.Millisecond, leaving: true,
-		card:   vip.Card{Epoch: 1 << 40, API: true, Holds: true, View: 1<<64 - 1, Next: 7},
+		card:   vip.Heartbeat{Epoch: 1 << 40, APIReachable: true, TenureValid: true, StateHash: 1<<64 - 1, ProposalHash: 7},
 		keys:   []keyID{{1, 2, 3, 4}, {5, 6, 7, 8}},
 		echoes: []echo{{node: idOf("n2"), hears: true, alive: true, token: 9}, {node: idOf("n3"), hears: true}, {node: idOf("n4")}},
 	}

@@ -102,7 +102,7 @@ func (p *Peers) String() string { return "peers" }
 
 // Tell is what the others shall know of this node. It does not block, and they
 // know within milliseconds.
-func (p *Peers) Tell(c vip.Card) {
+func (p *Peers) Tell(c vip.Heartbeat) {
 	p.mu.Lock()
 	changed := p.table.card != c
 	p.table.card = c
@@ -114,7 +114,7 @@ func (p *Peers) Tell(c vip.Card) {
 
 // Sights is how all other nodes look that are known from their leases, or were
 // heard of late, by name. The map is the caller's.
-func (p *Peers) Sights() map[string]vip.Sight {
+func (p *Peers) Sights() map[string]vip.PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.table.sights(time.Now())

@@ -134,18 +134,18 @@ func (c *cluster) end() {
 }
 
 // count is how many others n sees so.
-func (c *cluster) count(n *node, state vip.Seen) int {
+func (c *cluster) count(n *node, state vip.Liveness) int {
 	k := 0
 	for _, s := range n.Sights() {
-		if s.State == state {
+		if s.Liveness == state {
 			k++
 		}
 	}
 	return k
 }
 
-func (c *cluster) state(of, by int) vip.Seen {
-	return c.nodes[by].Sights()[c.nodes[of].name].State
+func (c *cluster) state(of, by int) vip.Liveness {
+	return c.nodes[by].Sights()[c.nodes[of].name].Liveness
 }
 
 // await waits until ok, and returns how long that took.
@@ -156,7 +156,7 @@ func (c *cluster) await(what string, within time.Duration, ok func() bool) time.
 		if time.Since(began) > within {
 			for _, n := range c.nodes {
 				for name, s := range n.Sights() {
-					c.t.Logf("%s sees %s %s (%s)", n.name, name, s.State, n.Why(name))
+					c.t.Logf("%s sees %s %s (%s)", n.name, name, s.Liveness, n.Why(name))
 				}
 			}
 			c.t.Fatalf("waited in vain for %s", what)
@@ -167,7 +167,7 @@ func (c *cluster) await(what string, within time.Duration, ok func() bool) time.
 }
 
 // others reports whether all nodes but some see that one so.
-func (c *cluster) others(of int, state vip.Seen, but ...int) bool {
+func (c *cluster) others(of int, state vip.Liveness, but ...int) bool {
 	for by := range c.nodes {
 		if by != of && !slices.Contains(but, by) && c.state(of, by) != state {
 			return false
@@ -227,7 +227,7 @@ func TestBlockedPortIsMute(t *testing.T) {
 				t.Fatal("a node whose port is blocked was declared dead")
 			}
 		}
-		if !c.others(1, vip.Mute) || c.count(c.nodes[1], vip.Mute) != 2 {
+		if !c.others(1, vip.Suspect) || c.count(c.nodes[1], vip.Suspect) != 2 {
 			t.Error("the blocked port was not noticed")
 		}
 		if c.state(2, 0) != vip.Alive || c.state(0, 2) != vip.Alive {
@@ -256,7 +256,7 @@ func TestBrokenPath(t *testing.T) {
 						}
 					}
 				}
-				if c.state(0, 1) != vip.Mute || c.state(1, 0) != vip.Mute || c.count(c.nodes[2], vip.Alive) != 2 {
+				if c.state(0, 1) != vip.Suspect || c.state(1, 0) != vip.Suspect || c.count(c.nodes[2], vip.Alive) != 2 {
 					t.Errorf("n0 sees n1 %v, n1 sees n0 %v", c.state(1, 0), c.state(0, 1))
 				}
 			})
@@ -297,11 +297,11 @@ func TestLossIsNoDeath(t *testing.T) {
 
 func TestCardsSpread(t *testing.T) {
 	bubble(t, 10, func(c *cluster) {
-		card := vip.Card{Epoch: 7, API: true, Holds: true, View: 1 << 63, Next: 3}
+		card := vip.Heartbeat{Epoch: 7, APIReachable: true, TenureValid: true, StateHash: 1 << 63, ProposalHash: 3}
 		c.nodes[3].Tell(card)
 		took := c.await("the card to arrive", time.Second, func() bool {
 			for _, n := range c.nodes {
-				if n != c.nodes[3] && n.Sights()["n3"].Card != card {
+				if n != c.nodes[3] && n.Sights()["n3"].Heartbeat != card {
 					return false
 				}
 			}
@@ -331,7 +331,7 @@ func TestKeys(t *testing.T) {
 			}
 		}
 		c.nodes[0].setKeys(keyA)
-		c.await("the wrong key to be noticed", 5*time.Second, func() bool { return c.others(0, vip.Mute) })
+		c.await("the wrong key to be noticed", 5*time.Second, func() bool { return c.others(0, vip.Suspect) })
 		if why := c.nodes[1].Why("n0"); !strings.Contains(why, "another key") {
 			t.Errorf("got %q", why)
 		}
@@ -464,7 +464,7 @@ func TestOff(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- p.Run(ctx) }()
 		synctest.Wait()
-		p.Tell(vip.Card{Epoch: 1})
+		p.Tell(vip.Heartbeat{Epoch: 1})
 		if len(p.Sights()) != 0 || !strings.Contains(p.Off(), "herald_peers_port") {
 			t.Errorf("got %v, %q", p.Sights(), p.Off())
 		}

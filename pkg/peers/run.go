@@ -340,7 +340,7 @@ func (p *Peers) say(n news) {
 		log.Warn("another node is seen on the wire by UDP only; open the port between the nodes for TCP as well", "port", p.o.Port)
 	case n.is == vip.Alive:
 		log.Info("another node is seen on the wire", "was", n.was)
-	case n.is == vip.Mute:
+	case n.is == vip.Suspect:
 		log.Warn("another node can't be watched on the wire: should it die, its VIPs move only after the lease duration; open the port between the nodes, UDP and TCP",
 			"port", p.o.Port, "silent", silent)
 	case n.is == vip.Dead && n.left:

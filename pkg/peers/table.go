@@ -38,7 +38,7 @@ const (
 type table struct {
 	self   string
 	id     nodeID
-	card   vip.Card
+	card   vip.Heartbeat
 	peers  map[string]*peer
 	period time.Duration // of this node
 	began  time.Time     // since when this node has been listening without a break; zero: it is not
@@ -59,7 +59,7 @@ type sending struct {
 // news is a change of how a node looks.
 type news struct {
 	node      string
-	was, is   vip.Seen
+	was, is   vip.Liveness
 	why       string
 	silent    time.Duration // since it was last heard; 0: never
 	left      bool          // it said so
@@ -84,13 +84,13 @@ type peer struct {
 	echoed  time.Time // when the newest of our tokens that it echoed was sent
 	period  time.Duration
 	keys    []keyID
-	card    vip.Card
+	card    vip.Heartbeat
 	echoes  []echo
 	left    bool      // the process boot said that it ends
 	foreign time.Time // when a packet came from its address that could not be opened
 
 	silent   bool // it has fallen silent, and the others were told
-	state    vip.Seen
+	state    vip.Liveness
 	since    time.Time
 	why      string
 	met      bool // it was alive once
@@ -262,10 +262,10 @@ func (t *table) unreadable(addr netip.Addr, now time.Time) {
 }
 
 // sights is how all others look.
-func (t *table) sights(now time.Time) map[string]vip.Sight {
-	all := make(map[string]vip.Sight, len(t.peers))
+func (t *table) sights(now time.Time) map[string]vip.PeerStatus {
+	all := make(map[string]vip.PeerStatus, len(t.peers))
 	for name, p := range t.peers {
-		all[name] = vip.Sight{State: p.state, Since: p.since, Card: p.card, Late: p.state == vip.Alive && now.Sub(p.heard) > 2*p.period}
+		all[name] = vip.PeerStatus{Liveness: p.state, Since: p.since, Heartbeat: p.card, Overdue: p.state == vip.Alive && now.Sub(p.heard) > 2*p.period}
 	}
 	return all
 }

@@ -9,16 +9,16 @@ import (
 func (m *maker) restore(self *member) {
 	back := make(map[string]*member)
 	for _, n := range m.Nodes {
-		if mb := m.members[n.Name]; mb != nil && mb != self && mb.Alive && m.Now.Before(n.Returns) {
+		if mb := m.members[n.Name]; mb != nil && mb != self && mb.Alive && m.Now.Before(n.ReturnUntil) {
 			back[n.Name] = mb
-			m.again(n.Returns.Sub(m.Now))
+			m.again(n.ReturnUntil.Sub(m.Now))
 		}
 	}
 	if len(back) == 0 {
 		return
 	}
 	for _, u := range m.units {
-		if to := back[u.claim.From]; to != nil && m.staying(u) && m.barred(u, to) == "" {
+		if to := back[u.claim.PreviousHolder]; to != nil && m.staying(u) && m.barred(u, to) == "" {
 			u.target = to
 			self.units--
 			to.units++
@@ -31,7 +31,7 @@ func (m *maker) restore(self *member) {
 // been heard or the time for it is over. A node that came back a while ago only
 // counts once it is calm, so that one which comes and goes moves nothing.
 func (m *maker) rebalance(self *member) {
-	if !m.Rebalance || len(m.Leaving) > 0 {
+	if !m.Rebalance || len(m.HandingOver) > 0 {
 		return
 	}
 	for _, u := range slices.Backward(m.units) { // the youngest first: it has the fewest who know it
@@ -40,7 +40,7 @@ func (m *maker) rebalance(self *member) {
 		}
 		var to *member
 		for _, mb := range m.alive {
-			if mb.Calm && !mb.Stalled && mb.units+2 <= self.units && (to == nil || mb.units < to.units) && m.barred(u, mb) == "" {
+			if mb.Stable && !mb.Stalled && mb.units+2 <= self.units && (to == nil || mb.units < to.units) && m.barred(u, mb) == "" {
 				to = mb
 			}
 		}
@@ -58,6 +58,6 @@ func (m *maker) staying(u *unit) bool {
 
 // held reports whether u is this node's beyond doubt: claimed, and not being given away.
 func (m *maker) held(u *unit) bool {
-	_, leaving := m.Leaving[u.lease]
-	return !leaving && m.Tenure.Holds(m.Now) && m.Tenure.Blind.IsZero() && u.claim.Holder == m.Self
+	_, leaving := m.HandingOver[u.lease]
+	return !leaving && m.Tenure.Holds(m.Now) && m.Tenure.RenewalLateSince.IsZero() && u.claim.Holder == m.Self
 }

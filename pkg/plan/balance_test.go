@@ -20,7 +20,7 @@ func crowd(n int) vip.World {
 		w = held(w, s.Key.Name, "n1")
 	}
 	for i := range w.Members {
-		w.Members[i].Calm = true
+		w.Members[i].Stable = true
 	}
 	return w
 }
@@ -28,9 +28,9 @@ func crowd(n int) vip.World {
 // gives is what the plan gives away.
 func gives(p vip.Plan) string {
 	var all []string
-	for _, s := range p.Tenures {
-		if s.Do == vip.Give {
-			all = append(all, s.Lease.Name+" to "+s.To)
+	for _, s := range p.LeaseIntents {
+		if s.Action == vip.HandOver {
+			all = append(all, s.Lease.Name+" to "+s.Successor)
 		}
 	}
 	return strings.Join(all, ", ")
@@ -46,12 +46,12 @@ func TestRebalance(t *testing.T) {
 		{name: "the youngest, one at a time", n: 4, want: "kubevip-s3 to n2"},
 		{name: "not without the option", n: 4, change: func(r *Rules, _ *vip.World) { r.Rebalance = false }},
 		{name: "a difference of one is none", n: 1},
-		{name: "not to a node that came back just now", n: 4, change: func(_ *Rules, w *vip.World) { w.Members[1].Calm = false }, want: "kubevip-s3 to n3"},
-		{name: "not to a stalled one", n: 4, change: func(_ *Rules, w *vip.World) { w.Members[1].Stalled, w.Members[2].Calm = true, false }},
+		{name: "not to a node that came back just now", n: 4, change: func(_ *Rules, w *vip.World) { w.Members[1].Stable = false }, want: "kubevip-s3 to n3"},
+		{name: "not to a stalled one", n: 4, change: func(_ *Rules, w *vip.World) { w.Members[1].Stalled, w.Members[2].Stable = true, false }},
 		{name: "the next once the last has arrived", n: 4, change: func(_ *Rules, w *vip.World) {
-			w.Leaving[key("kubevip-s3")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+			w.HandingOver[key("kubevip-s3")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 		}},
-		{name: "not while the API server is away", n: 4, change: func(_ *Rules, w *vip.World) { w.Tenure.Blind = w.Now }},
+		{name: "not while the API server is away", n: 4, change: func(_ *Rules, w *vip.World) { w.Tenure.RenewalLateSince = w.Now }},
 		{name: "only where it may be", n: 4, change: func(_ *Rules, w *vip.World) {
 			for i := range w.Services {
 				w.Services[i].Local, w.Services[i].Endpoints = true, vip.Endpoints{Ready: []string{"n1", "n3"}}
@@ -64,24 +64,24 @@ func TestRebalance(t *testing.T) {
 			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", Drained: true}, {Name: "n3"}}
 		}, want: "kubevip-s3 to n3"},
 		{name: "a node that is being shut down gives all", n: 2, change: func(_ *Rules, w *vip.World) {
-			w.Nodes = []vip.Node{{Name: "n1", Leaves: true}, {Name: "n2", Leaves: true}, {Name: "n3"}}
+			w.Nodes = []vip.Node{{Name: "n1", ShuttingDown: true}, {Name: "n2", ShuttingDown: true}, {Name: "n3"}}
 		}, want: "kubevip-s0 to n3, kubevip-s1 to n3"},
 		{name: "but not if all are", n: 1, change: func(_ *Rules, w *vip.World) {
-			w.Nodes = []vip.Node{{Name: "n1", Leaves: true}, {Name: "n2", Leaves: true}, {Name: "n3", Leaves: true}}
+			w.Nodes = []vip.Node{{Name: "n1", ShuttingDown: true}, {Name: "n2", ShuttingDown: true}, {Name: "n3", ShuttingDown: true}}
 		}},
 		{name: "what came from a node that returns goes back", n: 4, change: func(r *Rules, w *vip.World) {
 			r.Rebalance = false
-			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", Returns: w.Now.Add(time.Minute)}, {Name: "n3"}}
+			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", ReturnUntil: w.Now.Add(time.Minute)}, {Name: "n3"}}
 			for _, name := range []string{"s0", "s2"} {
 				c := w.Claims[key("kubevip-"+name)]
-				c.From = "n2"
+				c.PreviousHolder = "n2"
 				w.Claims[key("kubevip-"+name)] = c
 			}
 		}, want: "kubevip-s0 to n2, kubevip-s2 to n2"},
 		{name: "until its time is over", n: 4, change: func(r *Rules, w *vip.World) {
 			r.Rebalance = false
-			w.Nodes = []vip.Node{{Name: "n2", Returns: w.Now}}
-			w.Claims[key("kubevip-s0")] = vip.Claim{Holder: "n1", Valid: true, From: "n2"}
+			w.Nodes = []vip.Node{{Name: "n2", ReturnUntil: w.Now}}
+			w.Claims[key("kubevip-s0")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2"}
 		}},
 	}
 	for _, tt := range tests {

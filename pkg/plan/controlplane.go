@@ -29,7 +29,7 @@ func (c *ControlPlane) service(w vip.World) vip.Service {
 		Ports: []vip.Port{{Protocol: "TCP", Port: c.Port}},
 	}
 	for _, m := range w.Members {
-		if m.Alive && m.Info.APIServer {
+		if m.Alive && m.Info.APIServerReady {
 			s.Endpoints.Ready = append(s.Endpoints.Ready, m.Name)
 		}
 	}

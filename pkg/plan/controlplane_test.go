@@ -24,14 +24,14 @@ func controlled() Rules {
 func ready(nodes string, services ...vip.Service) vip.World {
 	w := world(services...)
 	for i := range w.Members {
-		w.Members[i].Info.APIServer = strings.Contains(nodes, w.Members[i].Name)
+		w.Members[i].Info.APIServerReady = strings.Contains(nodes, w.Members[i].Name)
 	}
 	return w
 }
 
 // heldCP says that node holds the VIP of the control plane.
 func heldCP(w vip.World, node string) vip.World {
-	w.Claims[cpLease] = vip.Claim{Holder: node, Valid: true, Changes: 1}
+	w.Claims[cpLease] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
 	return w
 }
 
@@ -76,7 +76,7 @@ func TestControlPlane(t *testing.T) {
 		}(), "control-plane: NoEligibleNode"},
 		{"what keeps Services off a node", func() vip.World {
 			w := heldCP(ready("n1 n2"), "n1")
-			w.Nodes = []vip.Node{{Name: "n1", Label: "x", Excluded: "its condition NetworkUnavailable is True"}, {Name: "n2"}}
+			w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x", Excluded: "its condition NetworkUnavailable is True"}, {Name: "n2"}}
 			return w
 		}(), "take plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"held by another program", func() vip.World {
@@ -86,7 +86,7 @@ func TestControlPlane(t *testing.T) {
 		}(), "control-plane: HeldByStranger"},
 		{"that the kubeconfig names it does not keep it from its VIP", func() vip.World {
 			w := heldCP(ready("n1"), "n1")
-			w.Reserved = []vip.Reserved{{Prefix: netip.MustParsePrefix("10.77.0.50/32"), What: "the address of the API server"}}
+			w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.77.0.50/32"), Description: "the address of the API server"}}
 			w.Nodes = []vip.Node{{Name: "n1", Addresses: []netip.Addr{addr("10.77.0.11"), addr("10.77.0.50")}}}
 			return w
 		}(), "take plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
@@ -99,12 +99,12 @@ func TestControlPlane(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Make(controlled(), bind(controlled(), tt.w))
-			for _, n := range p.Notes {
+			for _, n := range p.Events {
 				if !n.Service.IsZero() && n.Service.Namespace != "" {
 					t.Errorf("an Event on %s", n.Service)
 				}
 			}
-			p.Notes = nil // nobody can read them: there is no Service to write them to
+			p.Events = nil // nobody can read them: there is no Service to write them to
 			diff(t, seen(p), tt.want)
 		})
 	}
@@ -116,7 +116,7 @@ func TestControlPlaneAndServices(t *testing.T) {
 	r.Enabled, r.Election = true, true
 	w := heldCP(ready("n1", svc("a", "10.77.0.60"), svc("thief", "10.77.0.50")), "n1")
 	p := Make(r, bind(r, held(w, "a", "n1")))
-	p.Notes = nil
+	p.Events = nil
 	diff(t, seen(p), `take plndr-cp-lock
 		take kubevip-a
 		bind 10.77.0.50/32 dev eth0
@@ -136,7 +136,7 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 	w.Claims[r.Lease] = vip.Claim{Holder: "n1", Valid: true}
 	w = heldCP(w, "n2")
 	p := Make(r, bind(r, w))
-	p.Notes = nil
+	p.Events = nil
 	diff(t, seen(p), `take plndr-svcs-lock
 		bind 10.77.0.60/32 dev eth0
 		status a 10.77.0.60(VIP)
@@ -169,7 +169,7 @@ func TestControlPlaneByBGP(t *testing.T) {
 	}
 	// Handed over: it is told of a while longer, as one not to be preferred.
 	w = heldCP(ready("n1 n2"), "n2")
-	w.Leaving[cpLease] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}
+	w.HandingOver[cpLease] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}
 	p = Make(r, w)
 	if len(p.Routes) != 2 || !p.Routes[0].Drain {
 		t.Errorf("routes %v, want both, draining", p.Routes)

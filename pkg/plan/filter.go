@@ -21,8 +21,8 @@ func (m *maker) filter() {
 		x := &backing[i]
 		x.Service = s
 		x.control = i == 0 && m.ControlPlane != nil
-		if s.Mark == m.Mark {
-			x.host = s.Host
+		if s.Announcer == m.Mark {
+			x.host = s.VIPHost
 		}
 		if !s.LoadBalancer && x.host == "" {
 			continue
@@ -95,7 +95,7 @@ func (m *maker) admit(s *service) {
 		m.note(s, vip.AddressRefused, strings.Join(refused, "; "))
 	}
 	switch {
-	case s.settled || s.Endpoints.Any() || s.WithoutEndpoints && !s.Local:
+	case s.settled || s.Endpoints.Any() || s.AllowWithoutEndpoints && !s.Local:
 	case s.control:
 		m.settle(s, vip.NoEndpoints, "no node's own API server is ready")
 	default:
@@ -122,8 +122,8 @@ const fresh = 3 * time.Second
 
 // again asks for another plan after d, should nothing change before.
 func (m *maker) again(d time.Duration) {
-	if m.plan.Again == 0 || d < m.plan.Again {
-		m.plan.Again = d
+	if m.plan.ReplanAfter == 0 || d < m.plan.ReplanAfter {
+		m.plan.ReplanAfter = d
 	}
 }
 
@@ -164,7 +164,7 @@ func (m *maker) leaseOf(s *service) vip.Key {
 type guard struct {
 	nodes  map[netip.Addr]string // those of nodes, which the control plane may not take either
 	single map[netip.Addr]string
-	ranges []vip.Reserved
+	ranges []vip.ReservedRange
 }
 
 func newGuard(w vip.World, cp *ControlPlane) guard {
@@ -183,7 +183,7 @@ func newGuard(w vip.World, cp *ControlPlane) guard {
 			}
 		}
 		for _, p := range n.PodCIDRs {
-			g.ranges = append(g.ranges, vip.Reserved{Prefix: p, What: "the pod range of node " + n.Name})
+			g.ranges = append(g.ranges, vip.ReservedRange{Prefix: p, Description: "the pod range of node " + n.Name})
 		}
 	}
 	if cp != nil {
@@ -193,7 +193,7 @@ func newGuard(w vip.World, cp *ControlPlane) guard {
 	}
 	for _, r := range w.Reserved {
 		if r.Prefix.IsSingleIP() {
-			g.single[r.Prefix.Addr()] = r.What
+			g.single[r.Prefix.Addr()] = r.Description
 		} else {
 			g.ranges = append(g.ranges, r)
 		}
@@ -212,7 +212,7 @@ func (g *guard) of(a netip.Addr, control bool) string {
 	}
 	for _, r := range g.ranges {
 		if r.Prefix.Contains(a) {
-			return fmt.Sprintf("in %s (%s)", r.What, r.Prefix)
+			return fmt.Sprintf("in %s (%s)", r.Description, r.Prefix)
 		}
 	}
 	return ""

@@ -92,7 +92,7 @@ func (m *maker) seal(u *unit) {
 				*a = first
 				continue
 			}
-			a.Lease, a.Served = u.lease, u.control
+			a.Lease, a.LocalDelivery = u.lease, u.control
 			a.New = m.isNew(u, s, a.Addr)
 			switch leased := s.leased(a.Addr); {
 			case self == nil:
@@ -117,7 +117,7 @@ func (m *maker) seal(u *unit) {
 // of a lease that stands for several Services say nothing about one.
 func (m *maker) isNew(u *unit, s *service, a netip.Addr) bool {
 	if s.control || m.NoStatus {
-		return u.claim.Changes == 0 || !s.control && (!m.Election || s.Lease != "")
+		return u.claim.Transitions == 0 || !s.control && (!m.Election || s.Lease != "")
 	}
 	for _, o := range u.services {
 		if slices.ContainsFunc(o.Ingress, func(i vip.Ingress) bool { return i.Addr == a }) {
@@ -138,7 +138,7 @@ func (m *maker) bits(a netip.Addr, subnet int) int {
 
 // locate is the link that carries a on a node, and the prefix length it gets there.
 // The link is "" if the node names none.
-func (m *maker) locate(a netip.Addr, want string, info *vip.Info) (link string, bits int) {
+func (m *maker) locate(a netip.Addr, want string, info *vip.NodeInfo) (link string, bits int) {
 	if want == "" {
 		want = info.Interface
 	}
@@ -155,7 +155,7 @@ func (m *maker) locate(a netip.Addr, want string, info *vip.Info) (link string, 
 		}
 	}
 	if link == "auto" {
-		link = info.Default
+		link = info.DefaultInterface
 	}
 	return link, cmp.Or(m.bits(a, mask), a.BitLen())
 }

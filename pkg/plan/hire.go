@@ -36,7 +36,7 @@ func (m *maker) asks(s *vip.Service) []netip.Addr {
 	case s.Source == fromStatus && len(s.DHCP.Leases) > 0:
 		asks := slices.Clone(s.Addresses)
 		for i, a := range asks {
-			if slices.ContainsFunc(s.DHCP.Leases, func(k vip.Contract) bool { return k.Addr == a }) {
+			if slices.ContainsFunc(s.DHCP.Leases, func(k vip.DHCPLease) bool { return k.Addr == a }) {
 				asks[i] = vip.FamilyOf(a).Unspecified()
 			}
 		}
@@ -164,7 +164,7 @@ func (t *tenant) iaid() uint32 {
 
 // parent is the link of a node that carries the macvlan of s: there is no address
 // yet whose subnet could say.
-func parent(s *service, info *vip.Info) string { return info.LinkFor(s.Interface) }
+func parent(s *service, info *vip.NodeInfo) string { return info.LinkFor(s.Interface) }
 
 // A hireKey says which Hire it is.
 type hireKey struct {
@@ -173,15 +173,15 @@ type hireKey struct {
 }
 
 // hired is what this node's client for a tenant says.
-func (m *maker) hired(t *tenant, f vip.Family) (vip.Hired, bool) {
+func (m *maker) hired(t *tenant, f vip.Family) (vip.DHCPState, bool) {
 	if h := m.hires[hireKey{t.id, f}]; h != nil {
 		return *h, true
 	}
-	return vip.Hired{}, false
+	return vip.DHCPState{}, false
 }
 
 // recorded is what the status of a Service of s's tenant says of a lease.
-func (m *maker) recorded(s *service, f vip.Family) vip.Contract {
+func (m *maker) recorded(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.tenant.first} {
 		for _, k := range x.DHCP.Leases {
 			told := x.host != "" && slices.ContainsFunc(x.Ingress, func(i vip.Ingress) bool { return i.Addr == k.Addr })
@@ -190,15 +190,15 @@ func (m *maker) recorded(s *service, f vip.Family) vip.Contract {
 			}
 		}
 	}
-	return vip.Contract{}
+	return vip.DHCPLease{}
 }
 
 // contract is what is leased for s, and whether it may be used here and now. What this
 // node's client says counts. Without one it is what is recorded: the owner of a moment
 // ago may have been another process, or another node.
-func (m *maker) contract(s *service, f vip.Family) (k vip.Contract, holds bool) {
-	if h, ok := m.hired(s.tenant, f); ok && h.Hire.MAC == s.tenant.mac {
-		return h.Contract, h.Contract.Valid(m.Now)
+func (m *maker) contract(s *service, f vip.Family) (k vip.DHCPLease, holds bool) {
+	if h, ok := m.hired(s.tenant, f); ok && h.Request.MAC == s.tenant.mac {
+		return h.Lease, h.Lease.Valid(m.Now)
 	}
 	k = m.recorded(s, f)
 	return k, k.Valid(m.Now)
@@ -209,7 +209,7 @@ func (s *service) leased(a netip.Addr) bool {
 	if !slices.Contains(s.hires, vip.FamilyOf(a)) {
 		return false
 	}
-	return !slices.Contains(s.Addresses, a) || s.Source == fromStatus && slices.ContainsFunc(s.DHCP.Leases, func(k vip.Contract) bool { return k.Addr == a })
+	return !slices.Contains(s.Addresses, a) || s.Source == fromStatus && slices.ContainsFunc(s.DHCP.Leases, func(k vip.DHCPLease) bool { return k.Addr == a })
 }
 
 // lets says who has a: the tenant, or nil if nobody leases it.
@@ -232,29 +232,29 @@ func (m *maker) hire(u *unit) {
 		m.plan.Macvlans = append(m.plan.Macvlans, vip.Macvlan{
 			Name: t.link, Parent: on, MAC: t.mac, RPFilter: filter, IPv6: slices.Contains(t.families, vip.IPv6),
 		})
-		if filter == 1 || filter == 0 && m.Strict {
+		if filter == 1 || filter == 0 && m.StrictRPFilter {
 			m.say(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/rp_filter is %q, and net.ipv4.conf.all.rp_filter of node %s is 1 at least with it: what clients send to the VIP is dropped, since answers leave by %s; remove the annotation",
 				s.DHCP.RPFilter, m.Self, on), 0)
 		}
-		if why := m.NoLink[t.link]; why != "" {
+		if why := m.MacvlanErrors[t.link]; why != "" {
 			m.say(s, vip.DHCPFailed, fmt.Sprintf("node %s can't have the interface %s: %s", m.Self, t.link, why), 0)
 			continue
 		}
 		for _, f := range t.families {
-			h := vip.Hire{
+			h := vip.DHCPRequest{
 				ID: t.id, Family: f, Link: t.link, MAC: t.mac, DUID: t.duid(), IAID: t.iaid(),
-				Hostname: s.DHCP.Hostname, Broadcast: s.DHCP.Broadcast, Known: m.recorded(s, f),
+				Hostname: s.DHCP.Hostname, Broadcast: s.DHCP.Broadcast, LastLease: m.recorded(s, f),
 			}
 			for _, a := range s.DHCP.Requested {
 				if vip.FamilyOf(a) == f && a.IsGlobalUnicast() {
-					h.Ask = a
+					h.Requested = a
 				}
 			}
 			if why := t.declined[f]; why != "" {
 				x, _ := m.hired(t, f)
-				h.Decline, h.Why = x.Contract.Addr, why
+				h.Declined, h.DeclinedWhy = x.Lease.Addr, why
 			}
-			m.plan.Hires = append(m.plan.Hires, h)
+			m.plan.DHCPRequests = append(m.plan.DHCPRequests, h)
 		}
 	}
 }
@@ -296,7 +296,7 @@ func (m *maker) leasing(s *service) (missing int, wrong []string, open bool) {
 const sparing = time.Minute
 
 // record is what is to be written of the leases of s that stand here.
-func (m *maker) record(s *service, bound func(netip.Addr) bool) (list []vip.Contract) {
+func (m *maker) record(s *service, bound func(netip.Addr) bool) (list []vip.DHCPLease) {
 	for _, f := range s.hires {
 		k, holds := m.contract(s, f)
 		if !holds || !bound(k.Addr) {
@@ -330,11 +330,11 @@ func (m *maker) giveBack() {
 			asked[tenantID(s.Service)] = true
 		}
 	}
-	for _, h := range m.Hired {
-		if asked[h.Hire.ID] || !h.Contract.Addr.IsValid() {
+	for _, h := range m.DHCPStates {
+		if asked[h.Request.ID] || !h.Lease.Addr.IsValid() {
 			continue
 		}
-		link := m.macvlans[h.Hire.Link]
+		link := m.macvlans[h.Request.Link]
 		if link == nil {
 			continue
 		}
@@ -342,8 +342,8 @@ func (m *maker) giveBack() {
 			linked[link.Name] = true
 			m.plan.Macvlans = append(m.plan.Macvlans, *link)
 		}
-		x := h.Hire
-		x.Release, x.Decline, x.Why = true, netip.Addr{}, ""
-		m.plan.Hires = append(m.plan.Hires, x)
+		x := h.Request
+		x.Release, x.Declined, x.DeclinedWhy = true, netip.Addr{}, ""
+		m.plan.DHCPRequests = append(m.plan.DHCPRequests, x)
 	}
 }

@@ -18,29 +18,29 @@ func connected(w vip.World) vip.World {
 }
 
 // answered says what has become of the Hires that the plan wants.
-func answered(w vip.World, answers ...vip.Hired) vip.World {
+func answered(w vip.World, answers ...vip.DHCPState) vip.World {
 	p := Make(rules(), w)
-	w.Hired = nil
-	for i, h := range p.Hires {
-		x := vip.Hired{State: "selecting"}
+	w.DHCPStates = nil
+	for i, h := range p.DHCPRequests {
+		x := vip.DHCPState{State: "selecting"}
 		if i < len(answers) {
 			x = answers[i]
 		}
-		x.Hire = h
-		if x.Contract.Addr.IsValid() {
-			x.Contract.MAC = h.MAC
+		x.Request = h
+		if x.Lease.Addr.IsValid() {
+			x.Lease.MAC = h.MAC
 		}
-		w.Hired = append(w.Hired, x)
+		w.DHCPStates = append(w.DHCPStates, x)
 	}
 	return w
 }
 
-func got(a string, w vip.World) vip.Hired {
+func got(a string, w vip.World) vip.DHCPState {
 	bits := 24
 	if addr(a).Is6() {
 		bits = 128
 	}
-	return vip.Hired{State: "bound", Contract: vip.Contract{Addr: addr(a), Bits: bits, Server: "10.77.0.1", Expires: w.Now.Add(time.Hour)}}
+	return vip.DHCPState{State: "bound", Lease: vip.DHCPLease{Addr: addr(a), Bits: bits, Server: "10.77.0.1", Expires: w.Now.Add(time.Hour)}}
 }
 
 // hireSeen adds links and clients to seen.
@@ -49,16 +49,16 @@ func hireSeen(p vip.Plan) string {
 	for _, l := range p.Macvlans {
 		b.WriteString("link on " + l.Parent + "\n")
 	}
-	for _, h := range p.Hires {
+	for _, h := range p.DHCPRequests {
 		b.WriteString("hire " + h.Family.String())
-		if h.Known.Addr.IsValid() {
-			b.WriteString(" known " + h.Known.Addr.String())
+		if h.LastLease.Addr.IsValid() {
+			b.WriteString(" known " + h.LastLease.Addr.String())
 		}
-		if h.Ask.IsValid() {
-			b.WriteString(" ask " + h.Ask.String())
+		if h.Requested.IsValid() {
+			b.WriteString(" ask " + h.Requested.String())
 		}
-		if h.Decline.IsValid() {
-			b.WriteString(" decline " + h.Decline.String())
+		if h.Declined.IsValid() {
+			b.WriteString(" decline " + h.Declined.String())
 		}
 		if h.Release {
 			b.WriteString(" release")
@@ -95,24 +95,24 @@ func TestHire(t *testing.T) {
 		t.Errorf("%+v, %+v", p.Announcements, p.Addresses)
 	}
 	written := p.Statuses[0]
-	if len(written.Leases) != 1 || written.Leases[0].Server != "10.77.0.1" || written.Leases[0].MAC != p.Hires[0].MAC {
-		t.Errorf("recorded: %+v", written.Leases)
+	if len(written.DHCPLeases) != 1 || written.DHCPLeases[0].Server != "10.77.0.1" || written.DHCPLeases[0].MAC != p.DHCPRequests[0].MAC {
+		t.Errorf("recorded: %+v", written.DHCPLeases)
 	}
 	// As recorded.
-	w.Services[0].Host, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", written.Ingress, written.Leases
+	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", written.Ingress, written.DHCPLeases
 	w.Services[0].DHCP.Requested = []netip.Addr{addr("10.77.0.155")}
-	w.Hired[0].Contract.Expires = w.Hired[0].Contract.Expires.Add(30 * time.Second)
+	w.DHCPStates[0].Lease.Expires = w.DHCPStates[0].Lease.Expires.Add(30 * time.Second)
 	if diff := cmp.Diff(written, Make(r, w).Statuses[0], netips); diff != "" {
 		t.Errorf("a short renewal is written: %s", diff)
 	}
-	w.Hired[0].Contract.Expires = w.Hired[0].Contract.Expires.Add(time.Hour)
-	if Make(r, w).Statuses[0].Leases[0].Expires.Equal(written.Leases[0].Expires) {
+	w.DHCPStates[0].Lease.Expires = w.DHCPStates[0].Lease.Expires.Add(time.Hour)
+	if Make(r, w).Statuses[0].DHCPLeases[0].Expires.Equal(written.DHCPLeases[0].Expires) {
 		t.Error("a long one is not")
 	}
 
 	t.Run("another process", func(t *testing.T) { // knows of it by the status
 		w := w
-		w.Hired = nil
+		w.DHCPStates = nil
 		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 		w.Now = w.Now.Add(2 * time.Hour) // it is over
 		w.Tenure.Until = w.Now.Add(time.Hour)
@@ -120,22 +120,22 @@ func TestHire(t *testing.T) {
 	})
 	t.Run("expired", func(t *testing.T) {
 		w := w
-		w.Hired = []vip.Hired{{Hire: w.Hired[0].Hire, State: "selecting", Lost: true, Problem: "it has expired"}}
+		w.DHCPStates = []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "selecting", Lost: true, Problem: "it has expired"}}
 		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nstatus a\na: DHCPFailed\nevent a DHCPFailed")
 	})
 	t.Run("another address", func(t *testing.T) {
 		w := w
-		w.Hired = slices.Clone(w.Hired)
-		w.Hired[0].Contract.Addr = addr("10.77.0.156")
+		w.DHCPStates = slices.Clone(w.DHCPStates)
+		w.DHCPStates[0].Lease.Addr = addr("10.77.0.156")
 		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.156/32 dev macvlan\na: VIPAnnounced")
 		w = bind(r, w)
 		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.156/32 dev macvlan\nstatus a 10.77.0.156(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	})
 	t.Run("given away", func(t *testing.T) { // at once: two nodes can't have one hardware address
 		w := w
-		w.Claims = map[vip.Key]vip.Claim{key("kubevip-a"): {Holder: "n2", Valid: true, From: "n1", Changes: 2}}
+		w.Claims = map[vip.Key]vip.Claim{key("kubevip-a"): {Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}}
 		w.Members = world().Members
-		w.Leaving = map[vip.Key]vip.Leaving{key("kubevip-a"): {To: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}}
+		w.HandingOver = map[vip.Key]vip.HandingOver{key("kubevip-a"): {Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}}
 		diff(t, hireSeen(Make(r, w)), "a: VIPElsewhere")
 	})
 	t.Run("no endpoints", func(t *testing.T) { // the lease is kept in case they come back
@@ -197,7 +197,7 @@ func TestHireDual(t *testing.T) {
 		r.DHCPMode = x.mode
 		w := held(world(svc("a", x.addrs, func(s *vip.Service) { s.Families = x.families })), "a", "n1")
 		var asked []string
-		for _, h := range Make(r, w).Hires {
+		for _, h := range Make(r, w).DHCPRequests {
 			asked = append(asked, h.Family.String())
 		}
 		if got := strings.Join(asked, " "); got != x.want {
@@ -209,15 +209,15 @@ func TestHireDual(t *testing.T) {
 // The identity is a function of the Service alone.
 func TestHireIdentity(t *testing.T) {
 	uid := func(s *vip.Service) { s.UID = "3F2504E0-4F89-11D3-9A0C-0305E82C3301" }
-	one := func(node string, change ...func(*vip.Service)) (vip.Hire, vip.Macvlan) {
+	one := func(node string, change ...func(*vip.Service)) (vip.DHCPRequest, vip.Macvlan) {
 		t.Helper()
 		w := held(world(svc("a", "::", append(change, uid)...)), "a", node)
 		w.Self = node
 		p := Make(rules(), w)
-		if len(p.Hires) != 1 || len(p.Macvlans) != 1 {
+		if len(p.DHCPRequests) != 1 || len(p.Macvlans) != 1 {
 			t.Fatalf("%+v", p)
 		}
-		return p.Hires[0], p.Macvlans[0]
+		return p.DHCPRequests[0], p.Macvlans[0]
 	}
 	h, l := one("n1")
 	if h2, l2 := one("n2"); h2 != h || l2 != l {
@@ -232,7 +232,7 @@ func TestHireIdentity(t *testing.T) {
 	h, l = one("n1", func(s *vip.Service) {
 		s.DHCP = vip.DHCP{MAC: "02:00:5e:00:00:01", Hostname: "web", Broadcast: true, Macvlan: "web0", RPFilter: "0", Requested: []netip.Addr{addr("fd77::9"), addr("10.0.0.9")}}
 	})
-	if h.MAC != "02:00:5e:00:00:01" || h.DUID != "0003000102005e000001" || h.Hostname != "web" || !h.Broadcast || h.Link != "web0" || l.Name != "web0" || l.RPFilter != 0 || h.Ask != addr("fd77::9") {
+	if h.MAC != "02:00:5e:00:00:01" || h.DUID != "0003000102005e000001" || h.Hostname != "web" || !h.Broadcast || h.Link != "web0" || l.Name != "web0" || l.RPFilter != 0 || h.Requested != addr("fd77::9") {
 		t.Errorf("as annotated: %+v %+v", h, l)
 	}
 }
@@ -281,10 +281,10 @@ func TestHireConflicts(t *testing.T) {
 	}
 	for _, a := range []string{"10.77.0.12", "10.96.0.1"} {
 		w := base()
-		w.Reserved = []vip.Reserved{{Prefix: netip.MustParsePrefix("10.96.0.0/16"), What: "the cluster's Service range"}}
+		w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.96.0.0/16"), Description: "the cluster's Service range"}}
 		w = answered(w, got(a, w))
 		p := Make(r, w)
-		if len(p.Hires) != 1 || p.Hires[0].Decline != addr(a) || len(p.Addresses) > 0 {
+		if len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined != addr(a) || len(p.Addresses) > 0 {
 			t.Errorf("%s: %s", a, hireSeen(p))
 		}
 	}
@@ -292,7 +292,7 @@ func TestHireConflicts(t *testing.T) {
 	w := base(svc("a", "10.77.0.50", port(443), written("n2")))
 	w = answered(held(w, "a", "n2"), got("10.77.0.50", w))
 	p := Make(r, w)
-	if len(p.Hires) != 1 || p.Hires[0].Decline != addr("10.77.0.50") || len(p.Addresses) > 0 || reason(w, "a") != vip.Elsewhere {
+	if len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined != addr("10.77.0.50") || len(p.Addresses) > 0 || reason(w, "a") != vip.VIPElsewhere {
 		t.Errorf("%s", hireSeen(p))
 	}
 	// One that comes later does not get what is leased, be its port another.
@@ -300,16 +300,16 @@ func TestHireConflicts(t *testing.T) {
 	w = answered(w, got("10.77.0.50", w))
 	w = bind(r, w)
 	p = Make(r, w)
-	w.Services[0].Host, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", p.Statuses[0].Ingress, p.Statuses[0].Leases
+	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases
 	w.Services = append(w.Services, svc("a", "10.77.0.50", port(443)))
 	if got := reason(w, "a"); got != vip.AddressConflict {
 		t.Errorf("a static one: %s", got)
 	}
-	if got := reason(w, "z"); got != vip.Announced {
+	if got := reason(w, "z"); got != vip.VIPAnnounced {
 		t.Errorf("the leased one: %s", got)
 	}
 	// Others know it by the status.
-	w.Self, w.Hired, w.Macvlans, w.Bound = "n2", nil, nil, nil
+	w.Self, w.DHCPStates, w.Macvlans, w.Bound = "n2", nil, nil, nil
 	if got := reason(w, "a"); got != vip.AddressConflict {
 		t.Errorf("a static one, seen from another node: %s", got)
 	}
@@ -327,14 +327,14 @@ func TestHireForged(t *testing.T) {
 	s := svc("a", "0.0.0.0")
 	w := connected(held(world(s), "a", "n1"))
 	mac := w.Macvlans[0].MAC
-	k := vip.Contract{Addr: addr("10.77.0.99"), Bits: 24, MAC: mac, Expires: w.Now.Add(time.Hour)}
+	k := vip.DHCPLease{Addr: addr("10.77.0.99"), Bits: 24, MAC: mac, Expires: w.Now.Add(time.Hour)}
 	try := func(change func(*vip.Service)) bool {
 		w := w
 		w.Services = slices.Clone(w.Services)
-		w.Services[0].Host, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", []vip.Ingress{{Addr: k.Addr}}, []vip.Contract{k}
+		w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", []vip.Ingress{{Addr: k.Addr}}, []vip.DHCPLease{k}
 		change(&w.Services[0])
 		p := Make(r, w)
-		return len(p.Addresses) > 0 || p.Hires[0].Known.Addr.IsValid()
+		return len(p.Addresses) > 0 || p.DHCPRequests[0].LastLease.Addr.IsValid()
 	}
 	if !try(func(*vip.Service) {}) {
 		t.Error("what was written is not believed")
@@ -342,7 +342,7 @@ func TestHireForged(t *testing.T) {
 	for what, change := range map[string]func(*vip.Service){
 		"without a status":     func(s *vip.Service) { s.Ingress = nil },
 		"with another address": func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.98") },
-		"by a stranger":        func(s *vip.Service) { s.Mark = "elsewhere" },
+		"by a stranger":        func(s *vip.Service) { s.Announcer = "elsewhere" },
 		"of another client":    func(s *vip.Service) { s.DHCP.Leases[0].MAC = "02:00:00:00:00:99" },
 	} {
 		if try(change) {
@@ -355,19 +355,19 @@ func TestHireForged(t *testing.T) {
 func TestHireLinks(t *testing.T) {
 	r := rules()
 	w := connected(held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.DHCP.RPFilter = "0" })), "a", "n1"))
-	w.Strict = true
+	w.StrictRPFilter = true
 	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\ntake kubevip-a\na: VIPLeasing\nevent a InvalidField")
-	w.Strict = false
+	w.StrictRPFilter = false
 	name := w.Macvlans[0].Name
 	w = answered(w, got("10.77.0.155", w))
-	w.Macvlans, w.NoLink = nil, map[string]string{name: "an interface of that name is there already"}
+	w.Macvlans, w.MacvlanErrors = nil, map[string]string{name: "an interface of that name is there already"}
 	diff(t, hireSeen(Make(r, w)), "link on eth0\ntake kubevip-a\na: VIPAnnounced\nevent a DHCPFailed")
 	w.Members[0].Info.Links[0].Up = false
-	if p := Make(r, w); p.Tenures[0].Do != vip.Give {
+	if p := Make(r, w); p.LeaseIntents[0].Action != vip.HandOver {
 		t.Errorf("with its parent down: %s", hireSeen(p))
 	}
 	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "eth9" })), "a", "n1")
-	if p := Make(r, w); len(p.Hires) > 0 || p.Verdicts[0].Reason != vip.NoEligibleNode {
+	if p := Make(r, w); len(p.DHCPRequests) > 0 || p.Verdicts[0].Reason != vip.NoEligibleNode {
 		t.Errorf("on a link that is not there: %s", hireSeen(p))
 	}
 	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "auto" })), "a", "n1")

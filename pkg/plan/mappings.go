@@ -57,7 +57,7 @@ func (m *maker) wayOut(a vip.Address) string {
 	if self == nil {
 		return a.Link
 	}
-	way := self.Info.Default
+	way := self.Info.DefaultInterface
 	for _, l := range self.Info.Links {
 		for _, p := range l.Prefixes {
 			switch {
@@ -83,7 +83,7 @@ func (m *maker) tellForward(s *service) {
 	wrong := m.forbidden(s)
 	pending := false
 	for _, x := range m.mapped[s.Key] {
-		if !x.Gone.IsZero() {
+		if !x.RemovalSince.IsZero() {
 			continue
 		}
 		to := netip.AddrPortFrom(x.Addr, x.Port)
@@ -95,7 +95,7 @@ func (m *maker) tellForward(s *service) {
 			wrong = append(wrong, fmt.Sprintf("%s of %s: %s%s", portName(x.Port, x.Protocol), x.Addr, who, x.Problem))
 		}
 		switch {
-		case x.Made && x.External.Addr().IsValid():
+		case x.Confirmed && x.External.Addr().IsValid():
 			text := fmt.Sprintf("%s %s -> %s by gateway %s", x.Protocol, x.External, to, x.Gateway)
 			if x.External == to {
 				text = fmt.Sprintf("%s %s in the firewall of gateway %s", x.Protocol, to, x.Gateway)
@@ -153,13 +153,13 @@ func (m *maker) external(s *service) (list []vip.Ingress) {
 	}
 	for _, x := range m.mapped[s.Key] {
 		a := x.External.Addr()
-		if !x.Made || !x.Gone.IsZero() || !x.Addr.Is4() || !public(a) || m.taken(a) {
+		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !public(a) || m.taken(a) {
 			continue
 		}
 		i := slices.IndexFunc(list, func(y vip.Ingress) bool { return y.Addr == a })
 		if i < 0 {
 			i = len(list)
-			list = append(list, vip.Ingress{Addr: a, Mode: vip.ModeProxy})
+			list = append(list, vip.Ingress{Addr: a, IPMode: vip.ModeProxy})
 		}
 		if p := (vip.Port{Protocol: x.Protocol, Port: x.External.Port()}); !slices.Contains(list[i].Ports, p) {
 			list[i].Ports = append(list[i].Ports, p)
@@ -191,7 +191,7 @@ func public(a netip.Addr) bool {
 // being removed, and two seconds at most: many gateways let only the address
 // that ports lead to close them.
 func (m *maker) closePorts() {
-	if len(m.World.Mapped) == 0 || !m.Tenure.Holds(m.Now) {
+	if len(m.World.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
 		return
 	}
 	kept := make(map[vip.Mapping]bool, len(m.plan.Mappings))
@@ -199,13 +199,13 @@ func (m *maker) closePorts() {
 		x.Here = true
 		kept[x] = true
 	}
-	for _, x := range m.World.Mapped {
-		if !x.Made || m.wanted[x.Addr] || kept[x.Mapping] || m.serves(x.Addr) {
+	for _, x := range m.World.MappingStates {
+		if !x.Confirmed || m.wanted[x.Addr] || kept[x.Mapping] || m.serves(x.Addr) {
 			continue
 		}
 		until := m.Now.Add(closing)
-		if !x.Gone.IsZero() {
-			until = x.Gone.Add(closing)
+		if !x.RemovalSince.IsZero() {
+			until = x.RemovalSince.Add(closing)
 		}
 		i := slices.IndexFunc(m.Bound, func(b vip.Address) bool { return b.Addr == x.Addr })
 		if i < 0 || !m.Now.Before(until) {

@@ -50,7 +50,7 @@ func ports(p vip.Plan) string {
 // messages are the Notes of a reason.
 func messages(p vip.Plan, reason vip.Reason) []string {
 	var all []string
-	for _, n := range p.Notes {
+	for _, n := range p.Events {
 		if n.Reason == reason {
 			all = append(all, n.Message)
 		}
@@ -62,7 +62,7 @@ func messages(p vip.Plan, reason vip.Reason) []string {
 func mapped(w vip.World, p vip.Plan, external string) vip.World {
 	for _, x := range p.Mappings {
 		if x.Here {
-			w.Mapped = append(w.Mapped, vip.Mapped{Mapping: x, Gateway: "10.77.0.1 (box)", Made: true, External: netip.AddrPortFrom(addr(external), x.External), Until: w.Now.Add(time.Hour)})
+			w.MappingStates = append(w.MappingStates, vip.MappingState{Mapping: x, Gateway: "10.77.0.1 (box)", Confirmed: true, External: netip.AddrPortFrom(addr(external), x.External), Until: w.Now.Add(time.Hour)})
 		}
 	}
 	return w
@@ -98,7 +98,7 @@ func TestMappings(t *testing.T) {
 		}(), a + "elsewhere"},
 		{"being given away", opening(), func() vip.World {
 			w := held(web(), "a", "n1")
-			w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 			return w
 		}(), a + "elsewhere"},
 		{"stopping, with a successor", opening(), func() vip.World {
@@ -148,9 +148,9 @@ func TestClosing(t *testing.T) {
 	w = mapped(w, Make(r, w), "11.22.33.1")
 	gone := func(since time.Duration) vip.World {
 		w := w
-		w.Services, w.Mapped = nil, slices.Clone(w.Mapped)
+		w.Services, w.MappingStates = nil, slices.Clone(w.MappingStates)
 		if since >= 0 {
-			w.Mapped[0].Gone = w.Now.Add(-since)
+			w.MappingStates[0].RemovalSince = w.Now.Add(-since)
 		}
 		return w
 	}
@@ -158,11 +158,11 @@ func TestClosing(t *testing.T) {
 	other.Services = []vip.Service{svc("b", "10.77.0.50", port(81))}
 	other = held(other, "b", "n2")
 	noMore := gone(0)
-	noMore.Mapped = nil
+	noMore.MappingStates = nil
 	late := gone(0)
 	late.Tenure.Until = late.Now.Add(-time.Second)
 	refused := gone(0)
-	refused.Mapped[0].Made = false
+	refused.MappingStates[0].Confirmed = false
 	un := w
 	un.Services = []vip.Service{svc("a", "10.77.0.50")}
 	tests := []struct {
@@ -184,8 +184,8 @@ func TestClosing(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Make(r, tt.w)
 			diff(t, seen(p), tt.want)
-			if p.Again != tt.again {
-				t.Errorf("again after %v, want %v", p.Again, tt.again)
+			if p.ReplanAfter != tt.again {
+				t.Errorf("again after %v, want %v", p.ReplanAfter, tt.again)
 			}
 			for _, a := range p.Addresses {
 				if !a.Until.IsZero() && (a.Lease != key("kubevip-a") || len(p.Announcements) > 0) {
@@ -208,19 +208,19 @@ func TestExternalAddress(t *testing.T) {
 	}{
 		{"confirmed", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", nil, " 11.22.33.1(Proxy)"},
 		{"turned off", opening(func(f *Forwarding) { f.Status = false }), svc("a", "10.77.0.50", opened()), "11.22.33.1", nil, ""},
-		{"refused", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) { w.Mapped[0].Made = false }, ""},
-		{"going", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) { w.Mapped[0].Gone = w.Now }, ""},
+		{"refused", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) { w.MappingStates[0].Confirmed = false }, ""},
+		{"going", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) { w.MappingStates[0].RemovalSince = w.Now }, ""},
 		{"behind another gateway", opening(), svc("a", "10.77.0.50", opened()), "192.168.1.2", nil, ""},
 		{"behind a provider's", opening(), svc("a", "10.77.0.50", opened()), "100.64.3.4", nil, ""},
 		{"a loopback address", opening(), svc("a", "10.77.0.50", opened()), "127.0.0.1", nil, ""},
 		{"one of the cluster's", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) {
-			w.Reserved = []vip.Reserved{{Prefix: netip.MustParsePrefix("11.22.0.0/16"), What: "the cluster's Service range"}}
+			w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("11.22.0.0/16"), Description: "the cluster's Service range"}}
 		}, ""},
 		{"the status alone names the VIP", opening(), svc("a", "10.77.0.50", opened(), func(s *vip.Service) { s.Source = "status.loadBalancer.ingress" }), "11.22.33.1", nil, ""},
 		{"two gateways", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) {
-			x := w.Mapped[0]
+			x := w.MappingStates[0]
 			x.Gateway, x.External = "10.77.0.2", netip.MustParseAddrPort("11.22.3.1:8080")
-			w.Mapped = append(w.Mapped, x, x)
+			w.MappingStates = append(w.MappingStates, x, x)
 		}, " 11.22.3.1(Proxy) 11.22.33.1(Proxy)"},
 	}
 	for _, tt := range tests {
@@ -231,7 +231,7 @@ func TestExternalAddress(t *testing.T) {
 				tt.change(&w)
 			}
 			p := Make(tt.r, w)
-			p.Notes, p.Tenures, p.Addresses = nil, nil, nil
+			p.Events, p.LeaseIntents, p.Addresses = nil, nil, nil
 			diff(t, seen(p), "status a 10.77.0.50(VIP)"+tt.want+"\na: VIPAnnounced")
 			for _, i := range p.Statuses[0].Ingress[1:] {
 				if len(i.Ports) != 1 || i.Ports[0].Protocol != "TCP" {
@@ -251,20 +251,20 @@ func TestMappingNotes(t *testing.T) {
 	}{
 		{"confirmed", opening(), nil, []string{"open: TCP 11.22.33.1:80 -> 10.77.0.50:80 by gateway 10.77.0.1 (box); asked for 1h0m0s at a time"}, nil},
 		{"not yet", opening(), func(w *vip.World) {
-			w.Mapped = append(w.Mapped, vip.Mapped{Mapping: w.Mapped[0].Mapping, Gateway: "10.77.0.2"})
+			w.MappingStates = append(w.MappingStates, vip.MappingState{Mapping: w.MappingStates[0].Mapping, Gateway: "10.77.0.2"})
 		}, nil, nil},
-		{"refused", opening(), func(w *vip.World) { w.Mapped[0].Made, w.Mapped[0].Problem = false, "it refuses" }, nil,
+		{"refused", opening(), func(w *vip.World) { w.MappingStates[0].Confirmed, w.MappingStates[0].Problem = false, "it refuses" }, nil,
 			[]string{"port 80/TCP of 10.77.0.50: gateway 10.77.0.1 (box): it refuses"}},
 		{"no gateway", opening(), func(w *vip.World) {
-			w.Mapped[0] = vip.Mapped{Mapping: w.Mapped[0].Mapping, Problem: "no gateway"}
+			w.MappingStates[0] = vip.MappingState{Mapping: w.MappingStates[0].Mapping, Problem: "no gateway"}
 		}, nil, []string{"port 80/TCP of 10.77.0.50: no gateway"}},
-		{"behind another", opening(), func(w *vip.World) { w.Mapped[0].External = netip.MustParseAddrPort("192.168.1.2:80") },
+		{"behind another", opening(), func(w *vip.World) { w.MappingStates[0].External = netip.MustParseAddrPort("192.168.1.2:80") },
 			[]string{"open: TCP 192.168.1.2:80 -> 10.77.0.50:80 by gateway 10.77.0.1 (box); asked for 1h0m0s at a time"},
 			[]string{"gateway 10.77.0.1 (box) is itself behind another: its external address, 192.168.1.2, is not a public one; forward the ports to it on the other"}},
-		{"off", rules(), func(w *vip.World) { w.Mapped = nil }, nil, []string{"this Herald asks no gateway for anything: enable_upnp is false"}},
-		{"another namespace", opening(func(f *Forwarding) { f.Namespaces = []string{"x", "y"} }), func(w *vip.World) { w.Mapped = nil }, nil,
+		{"off", rules(), func(w *vip.World) { w.MappingStates = nil }, nil, []string{"this Herald asks no gateway for anything: enable_upnp is false"}},
+		{"another namespace", opening(func(f *Forwarding) { f.Namespaces = []string{"x", "y"} }), func(w *vip.World) { w.MappingStates = nil }, nil,
 			[]string{"the namespace default is none of upnp_namespaces (x,y)"}},
-		{"another port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{1, 79}} }), func(w *vip.World) { w.Mapped = nil }, nil,
+		{"another port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{1, 79}} }), func(w *vip.World) { w.MappingStates = nil }, nil,
 			[]string{"the external port 80 is none of upnp_ports"}},
 	}
 	for _, tt := range tests {

@@ -139,7 +139,7 @@ func (m *maker) barred(u *unit, mb *member) string {
 }
 
 // linkFault says what is wrong with a link of a node, or "".
-func linkFault(link string, info *vip.Info) string {
+func linkFault(link string, info *vip.NodeInfo) string {
 	switch l := linkOf(info, link); {
 	case l != nil && l.Up:
 		return ""

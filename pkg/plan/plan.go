@@ -97,10 +97,10 @@ type maker struct {
 	has      map[place]bool
 	wanted   map[netip.Addr]bool
 	routed   map[netip.Prefix]bool
-	mapped   map[vip.Key][]*vip.Mapped // by Service
+	mapped   map[vip.Key][]*vip.MappingState // by Service
 	wire     wire
 	tenants  map[string]*tenant // by ID: who leases addresses by DHCP
-	hires    map[hireKey]*vip.Hired
+	hires    map[hireKey]*vip.DHCPState
 	macvlans map[string]*vip.Macvlan // by name
 	plan     vip.Plan
 }
@@ -162,8 +162,8 @@ func newMaker(r Rules, w vip.World) *maker {
 		switch {
 		case n.Excluded != "":
 			excluded[n.Name] = n.Excluded
-		case labelled && n.Label != "":
-			excluded[n.Name] = "it has the label " + n.Label
+		case labelled && n.ExclusionLabel != "":
+			excluded[n.Name] = "it has the label " + n.ExclusionLabel
 		}
 	}
 	for _, x := range w.Members {
@@ -176,7 +176,7 @@ func newMaker(r Rules, w vip.World) *maker {
 			mb.refuses = "it is drained (herald undrain " + x.Name + " ends that)"
 		case leaves[x.Name]:
 			mb.refuses = "it is being shut down"
-		case x.Info.Alone:
+		case x.Info.Isolated:
 			mb.refuses = "it reaches too few other nodes on the VIPs' link"
 		case x.Name != w.Self && x.Info.Excluded != "":
 			mb.refuses = x.Info.Excluded
@@ -190,9 +190,9 @@ func newMaker(r Rules, w vip.World) *maker {
 		}
 	}
 	m.reserved = newGuard(w, r.ControlPlane)
-	m.mapped = make(map[vip.Key][]*vip.Mapped)
-	for i := range w.Mapped {
-		x := &w.Mapped[i]
+	m.mapped = make(map[vip.Key][]*vip.MappingState)
+	for i := range w.MappingStates {
+		x := &w.MappingStates[i]
 		m.mapped[x.Service] = append(m.mapped[x.Service], x)
 	}
 	m.has = make(map[place]bool, len(w.Bound))
@@ -202,9 +202,9 @@ func newMaker(r Rules, w vip.World) *maker {
 	m.wanted = make(map[netip.Addr]bool, len(w.Bound))
 	m.routed = make(map[netip.Prefix]bool)
 	m.wire = newWire(w)
-	m.hires = make(map[hireKey]*vip.Hired, len(w.Hired))
-	for i := range w.Hired {
-		m.hires[hireKey{w.Hired[i].Hire.ID, w.Hired[i].Hire.Family}] = &w.Hired[i]
+	m.hires = make(map[hireKey]*vip.DHCPState, len(w.DHCPStates))
+	for i := range w.DHCPStates {
+		m.hires[hireKey{w.DHCPStates[i].Request.ID, w.DHCPStates[i].Request.Family}] = &w.DHCPStates[i]
 	}
 	m.macvlans = make(map[string]*vip.Macvlan, len(w.Macvlans))
 	for i := range w.Macvlans {
@@ -218,7 +218,7 @@ func newMaker(r Rules, w vip.World) *maker {
 func departing(w vip.World) map[string]bool {
 	leaves := make(map[string]bool)
 	for _, n := range w.Nodes {
-		if n.Leaves {
+		if n.ShuttingDown {
 			leaves[n.Name] = true
 		}
 	}
@@ -235,7 +235,7 @@ func departing(w vip.World) map[string]bool {
 func labels(w vip.World) bool {
 	label := make(map[string]bool)
 	for _, n := range w.Nodes {
-		label[n.Name] = n.Label != ""
+		label[n.Name] = n.ExclusionLabel != ""
 	}
 	for _, x := range w.Members {
 		if !label[x.Name] {
@@ -264,13 +264,13 @@ func (m *maker) note(s *service, reason vip.Reason, message string) {
 
 // say tells the Service's user.
 func (m *maker) say(s *service, reason vip.Reason, message string, occasion int64) {
-	if !m.Tenure.Blind.IsZero() {
+	if !m.Tenure.RenewalLateSince.IsZero() {
 		return // it will be said once the API server can be told, if it is still so
 	}
 	i := slices.IndexFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason })
-	m.plan.Notes = append(m.plan.Notes, vip.Note{
+	m.plan.Events = append(m.plan.Events, vip.Event{
 		Service: s.Key, UID: s.UID, Warning: vip.Reasons[i].Warning,
-		Reason: reason, Message: message, Occasion: occasion,
+		Reason: reason, Message: message, Occurrence: occasion,
 	})
 }
 
@@ -281,7 +281,7 @@ func (m *maker) say(s *service, reason vip.Reason, message string, occasion int6
 // A node that can't renew its lease, or is cut off from the others, knows too
 // little to speak for anybody: what it would say reaches the API server when it is no more true.
 func (m *maker) duty(s *service) bool {
-	if self := m.members[m.Self]; !m.Tenure.Blind.IsZero() || self != nil && self.Info.Alone {
+	if self := m.members[m.Self]; !m.Tenure.RenewalLateSince.IsZero() || self != nil && self.Info.Isolated {
 		return false
 	}
 	if s.unit != nil && m.members[s.unit.claim.Holder] != nil {

@@ -69,7 +69,7 @@ func TestUnit(t *testing.T) {
 		{
 			name: "the Service chooses its ipMode",
 			w: func() vip.World {
-				return bind(rules(), held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Mode = vip.ModeProxy })), "a", "n1"))
+				return bind(rules(), held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.IPMode = vip.ModeProxy })), "a", "n1"))
 			},
 			want: `take kubevip-a
 				bind 10.77.0.50/32 dev eth0
@@ -81,7 +81,7 @@ func TestUnit(t *testing.T) {
 			name: "taken from another node: the Event says so",
 			w: func() vip.World {
 				w := held(world(svc("a", "10.77.0.50")), "a", "n1")
-				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, From: "n2", Changes: 2}
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2", Transitions: 2}
 				return bind(rules(), w)
 			},
 			want: `take kubevip-a
@@ -153,7 +153,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
 				w.Members[2].Alive = false
-				w.Nodes = []vip.Node{{Name: "n1", Label: "x"}, {Name: "n2", Label: "x"}, {Name: "n3"}}
+				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}, {Name: "n3"}}
 				return w
 			},
 			want: `status a
@@ -164,7 +164,7 @@ func TestUnit(t *testing.T) {
 			name: "Herald runs on labelled nodes only: they may",
 			w: func() vip.World {
 				w := held(world(svc("a", "10.77.0.50")), "a", "n1")
-				w.Nodes = []vip.Node{{Name: "n1", Label: "x"}, {Name: "n2", Label: "x"}, {Name: "n3", Label: "x"}, {Name: "w1"}}
+				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}, {Name: "n3", ExclusionLabel: "x"}, {Name: "w1"}}
 				return w
 			},
 			want: `take kubevip-a
@@ -177,7 +177,7 @@ func TestUnit(t *testing.T) {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n2"))), "a", "n1"))
 				w.Members = w.Members[:2]
 				w.Stopping = true
-				w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 				return w
 			},
 			want: `give kubevip-a -> n2
@@ -225,8 +225,8 @@ func TestUnit(t *testing.T) {
 			name: "handed over and not heard: still bound, with an end",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
-				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, From: "n1", Changes: 2}
-				w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
+				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 				return w
 			},
 			want: `bind 10.77.0.50/32 dev eth0 lingering
@@ -236,9 +236,9 @@ func TestUnit(t *testing.T) {
 			name: "handed over and heard: gone",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
-				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, From: "n1", Changes: 2}
-				w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(time.Second)}
-				w.Heard[addr("10.77.0.50")] = vip.Sound{At: w.Now}
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
+				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(time.Second)}
+				w.Heard[addr("10.77.0.50")] = vip.HeardAnnouncement{At: w.Now}
 				return w
 			},
 			want: `a: VIPElsewhere`,
@@ -247,8 +247,8 @@ func TestUnit(t *testing.T) {
 			name: "handed over and past the deadline: gone",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
-				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, From: "n1", Changes: 2}
-				w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now.Add(-time.Second), Until: w.Now}
+				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
+				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now}
 				return w
 			},
 			want: `a: VIPElsewhere`,
@@ -279,7 +279,7 @@ func TestUnit(t *testing.T) {
 		{
 			name: "Local: bound once kube-proxy serves it",
 			w: func() vip.World {
-				return held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthPort = 30000 })), "a", "n1")
+				return held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1")
 			},
 			want: `take kubevip-a
 				a: VIPAnnounced`,
@@ -287,8 +287,8 @@ func TestUnit(t *testing.T) {
 		{
 			name: "Local: kube-proxy serves it",
 			w: func() vip.World {
-				w := held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthPort = 30000 })), "a", "n1")
-				w.Ready[key("a")] = true
+				w := held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1")
+				w.HealthChecked[key("a")] = true
 				return w
 			},
 			want: `take kubevip-a
@@ -330,7 +330,7 @@ func TestUnit(t *testing.T) {
 		{
 			name: "no endpoints, announced all the same",
 			w: func() vip.World {
-				return held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Endpoints, s.WithoutEndpoints = vip.Endpoints{}, true })), "a", "n1")
+				return held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Endpoints, s.AllowWithoutEndpoints = vip.Endpoints{}, true })), "a", "n1")
 			},
 			want: `take kubevip-a
 				bind 10.77.0.50/32 dev eth0
@@ -484,7 +484,7 @@ func TestUnit(t *testing.T) {
 		},
 		{
 			name: "no address: waits",
-			w:    func() vip.World { return world(svc("a", "", func(s *vip.Service) { s.Host = "n1" })) },
+			w:    func() vip.World { return world(svc("a", "", func(s *vip.Service) { s.VIPHost = "n1" })) },
 			want: `status a
 				a: NoAddress
 				event a NoAddress`,
@@ -493,7 +493,7 @@ func TestUnit(t *testing.T) {
 			name: "a left-over VIP of another program",
 			w: func() vip.World {
 				w := held(world(svc("a", "10.77.0.50")), "a", "n2")
-				w.Stray = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}, {Addr: addr("10.77.0.99"), Bits: 32, Link: "eth0"}}
+				w.Unmanaged = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}, {Addr: addr("10.77.0.99"), Bits: 32, Link: "eth0"}}
 				return w
 			},
 			want: `a: VIPElsewhere
@@ -527,10 +527,10 @@ func TestUnit(t *testing.T) {
 
 func TestLingeringOnlyListens(t *testing.T) {
 	w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
-	w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, From: "n1", Changes: 2}
-	w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
+	w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
+	w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 	for _, x := range Make(rules(), w).Announcements {
-		if !x.Listen {
+		if !x.ListenOnly {
 			t.Errorf("%s is still announced although it was handed over", x.Addr)
 		}
 	}
@@ -600,9 +600,9 @@ func TestRefuse(t *testing.T) {
 		w.Self = "n2"
 		w.Members = w.Members[1:2] // one node has every duty
 		w.Nodes = []vip.Node{{Name: "w1", Addresses: []netip.Addr{addr("10.77.0.31")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.1.0/24")}}}
-		w.Reserved = []vip.Reserved{
-			{Prefix: netip.MustParsePrefix("10.112.0.0/16"), What: "the cluster's Service range"},
-			{Prefix: netip.MustParsePrefix("10.78.0.2/32"), What: "the API server's address"},
+		w.Reserved = []vip.ReservedRange{
+			{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"},
+			{Prefix: netip.MustParsePrefix("10.78.0.2/32"), Description: "the API server's address"},
 		}
 		w = held(w, "b", "n2")
 		p := Make(rules(), w)
@@ -616,8 +616,8 @@ func TestRefuse(t *testing.T) {
 		if v.Reason != vip.AddressRefused || !strings.Contains(v.Message, tt.want) || !strings.Contains(v.Message, tt.addr) {
 			t.Errorf("%s: %s %q, want AddressRefused naming it and %q", tt.addr, v.Reason, v.Message, tt.want)
 		}
-		if len(p.Notes) != 1 || p.Notes[0].Reason != vip.AddressRefused || !p.Notes[0].Warning {
-			t.Errorf("%s: Events %v, want one warning", tt.addr, p.Notes)
+		if len(p.Events) != 1 || p.Events[0].Reason != vip.AddressRefused || !p.Events[0].Warning {
+			t.Errorf("%s: Events %v, want one warning", tt.addr, p.Events)
 		}
 		if len(p.Addresses) != 1 || p.Addresses[0].Addr != addr("10.77.0.51") {
 			t.Errorf("%s: the other Service's VIP was harmed: %v", tt.addr, p.Addresses)

@@ -13,9 +13,9 @@ import (
 
 // Routing is how VIPs are told to routers (bgp_enable).
 type Routing struct {
-	Attributes vip.Attributes // of routes whose Service says nothing else
-	Aggregates []netip.Prefix // told as long as a host route in them is
-	Keep       bool           // routes without an owner outlive a restart (herald_bgp_restart_time)
+	Attributes vip.BGPAttributes // of routes whose Service says nothing else
+	Aggregates []netip.Prefix    // told as long as a host route in them is
+	Keep       bool              // routes without an owner outlive a restart (herald_bgp_restart_time)
 }
 
 // patience is how long sessions may take to come up before a user is told.
@@ -98,7 +98,7 @@ func (m *maker) hop(a netip.Addr, services []*service) bool {
 		if why := m.unable(s, self); why != "" && !(stopping && why == self.refuses && m.servedAt(s, self)) {
 			return false
 		}
-		if s.Local && s.HealthPort != 0 {
+		if s.Local && s.HealthCheckNodePort != 0 {
 			ready = m.probe(s) && ready
 		}
 	}
@@ -113,9 +113,9 @@ func (m *maker) hop(a netip.Addr, services []*service) bool {
 func (m *maker) probe(s *service) bool {
 	if !s.probed { // once for several addresses
 		s.probed = true
-		m.plan.Probes = append(m.plan.Probes, vip.Probe{Service: s.Key, Port: s.HealthPort, Hosts: m.hosts})
+		m.plan.HealthChecks = append(m.plan.HealthChecks, vip.HealthCheck{Service: s.Key, Port: s.HealthCheckNodePort, Hosts: m.hosts})
 	}
-	return m.Ready[s.Key]
+	return m.HealthChecked[s.Key]
 }
 
 // unable says why mb can't serve s, or "".
@@ -142,7 +142,7 @@ func (m *maker) route(s *service, a netip.Addr) *vip.Route {
 		return new(vip.Route)
 	}
 	m.routed[prefix] = true
-	m.plan.Routes = append(m.plan.Routes, vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.Attributes.Over(m.BGP.Attributes)})
+	m.plan.Routes = append(m.plan.Routes, vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.BGPAttributes.WithDefaults(m.BGP.Attributes)})
 	return &m.plan.Routes[len(m.plan.Routes)-1]
 }
 
@@ -183,22 +183,22 @@ func (m *maker) report(s *service, here map[netip.Addr]bool) {
 	}
 	var ingress []vip.Ingress
 	for _, a := range s.addrs {
-		s.verdict.Here = s.verdict.Here || here[a.Addr]
+		s.verdict.AnnouncedHere = s.verdict.AnnouncedHere || here[a.Addr]
 		if here[a.Addr] && m.known(s, a.Addr) {
 			told = append(told, a.Addr.String())
-			ingress = append(ingress, vip.Ingress{Addr: a.Addr, Mode: m.mode(s), Ports: s.Ports})
+			ingress = append(ingress, vip.Ingress{Addr: a.Addr, IPMode: m.mode(s), Ports: s.Ports})
 		}
 	}
 	s.verdict.Owner = writer.Name
-	s.verdict.Reason, s.verdict.Message = vip.Announced, "advertised by BGP from "+strings.Join(names, ", ")
+	s.verdict.Reason, s.verdict.Message = vip.VIPAnnounced, "advertised by BGP from "+strings.Join(names, ", ")
 	if writer.Name != m.Self {
 		return
 	}
 	switch {
 	case len(ingress) > 0:
-		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress})
-		m.say(s, vip.Announced, "every node that can serve it advertises "+strings.Join(told, ", ")+" by BGP", 0)
-	case s.verdict.Here:
+		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, VIPHost: m.Self, Announcer: m.Mark, Ingress: ingress})
+		m.say(s, vip.VIPAnnounced, "every node that can serve it advertises "+strings.Join(told, ", ")+" by BGP", 0)
+	case s.verdict.AnnouncedHere:
 		m.mute(s)
 	}
 }
@@ -211,12 +211,12 @@ func (m *maker) known(s *service, a netip.Addr) bool {
 }
 
 // connected reports whether a session of this node stands.
-func (m *maker) connected() bool { return slices.ContainsFunc(m.Sessions, vip.Session.Up) }
+func (m *maker) connected() bool { return slices.ContainsFunc(m.BGPSessions, vip.BGPSession.Up) }
 
 // mute tells the user that no router hears of s, unless sessions are only coming up.
 func (m *maker) mute(s *service) {
 	var why []string
-	for _, x := range m.Sessions {
+	for _, x := range m.BGPSessions {
 		if wait := patience - m.Now.Sub(x.Since); wait > 0 {
 			m.again(wait)
 			return
@@ -226,8 +226,8 @@ func (m *maker) mute(s *service) {
 	if why == nil {
 		why = []string{"no peer is configured"}
 	}
-	s.verdict.Reason, s.verdict.Message = vip.NoSession, "node "+m.Self+" has no BGP session: "+strings.Join(why, "; ")
-	m.say(s, vip.NoSession, s.verdict.Message, 0)
+	s.verdict.Reason, s.verdict.Message = vip.NoBGPSession, "node "+m.Self+" has no BGP session: "+strings.Join(why, "; ")
+	m.say(s, vip.NoBGPSession, s.verdict.Message, 0)
 }
 
 // writer is the node that writes the status of s: the one that did, else the first
@@ -239,7 +239,7 @@ func (m *maker) writer(s *service, able []*member) *member {
 		if mb.Name == m.Self {
 			return m.connected()
 		}
-		return slices.ContainsFunc(mb.Info.Sessions, vip.Session.Up)
+		return slices.ContainsFunc(mb.Info.BGPSessions, vip.BGPSession.Up)
 	}
 	for _, mb := range able {
 		if mb.Name == s.host {
@@ -255,8 +255,8 @@ func (m *maker) writer(s *service, able []*member) *member {
 // tellRouters plans what s has on this node, which owns it, if routers are the
 // only ones to be told.
 func (m *maker) tellRouters(u *unit, s *service) {
-	if s.Local && s.HealthPort != 0 && !m.probe(s) {
-		s.verdict.Reason, s.verdict.Message = vip.Claiming, "kube-proxy on node "+m.Self+" does not serve it yet"
+	if s.Local && s.HealthCheckNodePort != 0 && !m.probe(s) {
+		s.verdict.Reason, s.verdict.Message = vip.VIPClaiming, "kube-proxy on node "+m.Self+" does not serve it yet"
 		return
 	}
 	var ingress []vip.Ingress
@@ -265,12 +265,12 @@ func (m *maker) tellRouters(u *unit, s *service) {
 		m.route(s, a.Addr)
 		if m.known(s, a.Addr) {
 			told = append(told, a.Addr.String())
-			ingress = append(ingress, vip.Ingress{Addr: a.Addr, Mode: m.mode(s), Ports: s.Ports})
+			ingress = append(ingress, vip.Ingress{Addr: a.Addr, IPMode: m.mode(s), Ports: s.Ports})
 		}
 	}
-	s.verdict.Here = true
-	s.verdict.Reason, s.verdict.Message = vip.Announced, "node "+m.Self+" advertises "+strings.Join(told, ", ")+" by BGP"
-	_, giving := m.Leaving[u.lease]
+	s.verdict.AnnouncedHere = true
+	s.verdict.Reason, s.verdict.Message = vip.VIPAnnounced, "node "+m.Self+" advertises "+strings.Join(told, ", ")+" by BGP"
+	_, giving := m.HandingOver[u.lease]
 	switch {
 	case len(ingress) == 0:
 		m.mute(s)
@@ -278,6 +278,6 @@ func (m *maker) tellRouters(u *unit, s *service) {
 	case giving:
 		return // the status is the successor's to write
 	}
-	m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: ingress})
+	m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, VIPHost: m.Self, Announcer: m.Mark, Ingress: ingress})
 	m.arrived(u, s)
 }

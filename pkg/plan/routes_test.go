@@ -27,10 +27,10 @@ func withElection(r *Rules) { r.Election = true }
 
 // up says that this node, and all others, have a session.
 func up(w vip.World) vip.World {
-	session := []vip.Session{{Peer: "192.0.2.1", State: vip.Established, Since: w.Now.Add(-time.Hour)}}
-	w.Sessions = session
+	session := []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Since: w.Now.Add(-time.Hour)}}
+	w.BGPSessions = session
 	for i := range w.Members {
-		w.Members[i].Info.Sessions = session
+		w.Members[i].Info.BGPSessions = session
 	}
 	return w
 }
@@ -58,13 +58,13 @@ func told(p vip.Plan) string {
 		b.WriteString("\n")
 	}
 	for _, s := range p.Statuses {
-		fmt.Fprintf(&b, "status of %s: %d addresses, host %q\n", s.Service.Name, len(s.Ingress), s.Host)
+		fmt.Fprintf(&b, "status of %s: %d addresses, host %q\n", s.Service.Name, len(s.Ingress), s.VIPHost)
 	}
 	for _, a := range p.Addresses {
 		fmt.Fprintf(&b, "bind %s\n", a.Prefix())
 	}
 	for _, v := range p.Verdicts {
-		if v.Reason != vip.Announced {
+		if v.Reason != vip.VIPAnnounced {
 			fmt.Fprintf(&b, "%s: %s\n", v.Service.Name, v.Reason)
 		}
 	}
@@ -89,11 +89,11 @@ func TestRoutes(t *testing.T) {
 	}
 	ready := func(w vip.World, names ...string) vip.World {
 		for _, n := range names {
-			w.Ready[key(n)] = true
+			w.HealthChecked[key(n)] = true
 		}
 		return w
 	}
-	health := func(s *vip.Service) { s.HealthPort = 30000 }
+	health := func(s *vip.Service) { s.HealthCheckNodePort = 30000 }
 	a := svc("a", "10.77.0.50", written("n1"))
 	mine := "10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"
 	theirs := "10.77.0.50/32\n"
@@ -169,12 +169,12 @@ func TestRoutes(t *testing.T) {
 }
 
 func lock(w vip.World, node string) vip.World {
-	w.Claims[rules().Lease] = vip.Claim{Holder: node, Valid: true, Changes: 1}
+	w.Claims[rules().Lease] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
 	return w
 }
 
 func leaving(w vip.World, name string, left time.Duration) vip.World {
-	w.Leaving[key("kubevip-"+name)] = vip.Leaving{To: "n2", Since: w.Now.Add(left - 3*time.Second), Until: w.Now.Add(left)}
+	w.HandingOver[key("kubevip-"+name)] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(left - 3*time.Second), Until: w.Now.Add(left)}
 	return w
 }
 
@@ -187,9 +187,9 @@ func TestOneWriter(t *testing.T) {
 	writers := make(map[string]int)
 	for _, self := range []string{"n1", "n2", "n3"} {
 		w := from(up(world(services...)), self)
-		w.Members[2].Info.Sessions = nil // n3's is down
+		w.Members[2].Info.BGPSessions = nil // n3's is down
 		if self == "n3" {
-			w.Sessions = nil
+			w.BGPSessions = nil
 		}
 		p := Make(routing(), w)
 		for _, s := range p.Statuses {
@@ -212,11 +212,11 @@ func TestOneWriter(t *testing.T) {
 // What a Service says of its routes wins over the options, piece by piece.
 func TestAttributes(t *testing.T) {
 	med, pref := uint32(5), uint32(200)
-	r := routing(func(r *Rules) { r.BGP.Attributes = vip.Attributes{MED: &med, Communities: []vip.Community{1}} })
+	r := routing(func(r *Rules) { r.BGP.Attributes = vip.BGPAttributes{MED: &med, Communities: []vip.Community{1}} })
 	p := Make(r, up(world(svc("a", "10.77.0.50", func(s *vip.Service) {
-		s.Attributes = vip.Attributes{LocalPref: &pref, Communities: []vip.Community{}, Peers: []string{"192.0.2.1"}}
+		s.BGPAttributes = vip.BGPAttributes{LocalPref: &pref, Communities: []vip.Community{}, Peers: []string{"192.0.2.1"}}
 	}))))
-	want := vip.Attributes{MED: &med, LocalPref: &pref, Communities: []vip.Community{}, Peers: []string{"192.0.2.1"}}
+	want := vip.BGPAttributes{MED: &med, LocalPref: &pref, Communities: []vip.Community{}, Peers: []string{"192.0.2.1"}}
 	if diff := cmp.Diff(want, p.Routes[0].Attributes); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

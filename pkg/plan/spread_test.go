@@ -33,8 +33,8 @@ func newCluster(nodes int, services []vip.Service) *cluster {
 func (c *cluster) turn(node string, n int) {
 	w := c.world
 	w.Self, w.Claims = node, c.views[node]
-	for _, s := range Make(c.rules, w).Tenures {
-		if s.Do != vip.Take || c.views[node][s.Lease].Valid || n == 0 {
+	for _, s := range Make(c.rules, w).LeaseIntents {
+		if s.Action != vip.Acquire || c.views[node][s.Lease].Valid || n == 0 {
 			continue
 		}
 		n--
@@ -164,9 +164,9 @@ func TestSuccessorsSpread(t *testing.T) {
 	w := c.world
 	w.Self, w.Stopping = "n00", true
 	to := map[string]int{}
-	for _, s := range Make(c.rules, w).Tenures {
-		if s.Do == vip.Give {
-			to[s.To]++
+	for _, s := range Make(c.rules, w).LeaseIntents {
+		if s.Action == vip.HandOver {
+			to[s.Successor]++
 		}
 	}
 	if to["n01"] != 15 || to["n02"] != 15 {

@@ -15,7 +15,7 @@ func (m *maker) unit(u *unit) {
 	case u.claim.Foreign && u.claim.Holder != "":
 		m.each(u, func(s *service) {
 			m.forward(s, nowhere)
-			m.settle(s, vip.HeldByStranger, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, u.claim.Holder))
+			m.settle(s, vip.HeldByOtherAnnouncer, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, u.claim.Holder))
 		})
 	case u.claim.Holder == "" && u.target == nil:
 		why := m.why(u)
@@ -36,32 +36,32 @@ func (m *maker) each(u *unit, f func(*service)) {
 }
 
 // stakes says the same of all leases of u.
-func (m *maker) stakes(u *unit, do vip.Do, to string) {
+func (m *maker) stakes(u *unit, do vip.LeaseAction, to string) {
 	for _, k := range append([]vip.Key{u.lease}, u.records...) {
 		i := slices.IndexFunc(u.services, func(s *service) bool { return s.lease == k })
-		stake := vip.Stake{Lease: k, Service: u.services[i].Key, Do: do, To: to}
+		stake := vip.LeaseIntent{Lease: k, Service: u.services[i].Key, Action: do, Successor: to}
 		if m.Election {
 			stake.UID = u.services[i].UID
 		}
-		m.plan.Tenures = append(m.plan.Tenures, stake)
+		m.plan.LeaseIntents = append(m.plan.LeaseIntents, stake)
 	}
 }
 
 // claim plans for a free unit.
 func (m *maker) claim(u *unit) {
 	s := u.services[0]
-	stake := vip.Stake{Lease: u.lease, Service: s.Key, Do: vip.Take}
+	stake := vip.LeaseIntent{Lease: u.lease, Service: s.Key, Action: vip.Acquire}
 	if m.Election {
 		stake.UID = s.UID // the control plane has none
 	}
 	if u.target.Name != m.Self {
-		stake.Do, stake.Expect = vip.Watch, u.target.Name
+		stake.Action, stake.ExpectedHolder = vip.Follow, u.target.Name
 	}
 	m.ahead(u)
-	m.plan.Tenures = append(m.plan.Tenures, stake)
+	m.plan.LeaseIntents = append(m.plan.LeaseIntents, stake)
 	m.each(u, func(s *service) {
 		m.forward(s, nowhere)
-		s.verdict.Reason, s.verdict.Message = vip.Claiming, "node "+u.target.Name+" is about to claim it"
+		s.verdict.Reason, s.verdict.Message = vip.VIPClaiming, "node "+u.target.Name+" is about to claim it"
 	})
 	m.linger(u)
 }
@@ -70,21 +70,21 @@ func (m *maker) claim(u *unit) {
 func (m *maker) own(u *unit) {
 	self := m.members[m.Self]
 	if self == nil || !m.Tenure.Holds(m.Now) {
-		m.stakes(u, vip.Take, "")
+		m.stakes(u, vip.Acquire, "")
 		m.each(u, func(s *service) {
 			m.forward(s, nowhere)
-			s.verdict.Reason = vip.AnnouncerStopped
+			s.verdict.Reason = vip.NodeLeaseNotHeld
 			s.verdict.Message = "this node could not renew its node lease in time and announces nothing until it can"
 		})
 		return
 	}
 	switch fault := m.barred(u, self); {
 	case u.target != nil:
-		m.stakes(u, vip.Give, u.target.Name)
+		m.stakes(u, vip.HandOver, u.target.Name)
 	case fault == "":
-		m.stakes(u, vip.Take, "")
+		m.stakes(u, vip.Acquire, "")
 	case u.control && self.refuses == "":
-		m.stakes(u, vip.Take, "") // there is nothing better
+		m.stakes(u, vip.Acquire, "") // there is nothing better
 	default:
 		why := m.why(u)
 		m.each(u, func(s *service) { m.settle(s, vip.NoEligibleNode, why) })
@@ -112,7 +112,7 @@ func (m *maker) carry(u *unit, s *service) {
 		m.load(s, a, ready, &c)
 	}
 	// Once it is being given away, the status is the successor's to write, and ports its to keep open.
-	_, giving := m.Leaving[u.lease]
+	_, giving := m.HandingOver[u.lease]
 	m.forward(s, func(a vip.Address) bool { return m.bound(a) && !giving })
 	if len(c.here) > 0 && !giving {
 		m.tellForward(s)
@@ -136,7 +136,7 @@ type cargo struct {
 
 // served reports whether kube-proxy on this node serves s, as far as that is asked.
 func (m *maker) served(s *service) bool {
-	if !s.Local || !m.Election || s.HealthPort == 0 {
+	if !s.Local || !m.Election || s.HealthCheckNodePort == 0 {
 		return true
 	}
 	return m.probe(s)
@@ -184,27 +184,27 @@ func (m *maker) load(s *service, a vip.Address, ready bool, c *cargo) {
 		m.route(s, a.Addr)
 	}
 	c.here = append(c.here, a.Addr.String()+" on "+a.Link)
-	c.ingress = append(c.ingress, vip.Ingress{Addr: a.Addr, Mode: m.mode(s), Ports: s.Ports})
+	c.ingress = append(c.ingress, vip.Ingress{Addr: a.Addr, IPMode: m.mode(s), Ports: s.Ports})
 }
 
 // outdone reports whether another node was heard announcing a while this one can't
 // renew: it is the successor, which this node can't hear of in another way.
 func (m *maker) outdone(a vip.Address) bool {
 	h, ok := m.Heard[a.Addr]
-	return ok && !m.Tenure.Blind.IsZero() && h.At.After(m.Tenure.Blind) && m.other(h.MAC)
+	return ok && !m.Tenure.RenewalLateSince.IsZero() && h.At.After(m.Tenure.RenewalLateSince) && m.other(h.MAC)
 }
 
 // conclude tells the Service's status and its user what has become of it here.
 func (m *maker) conclude(u *unit, s *service, giving bool, c *cargo) {
-	s.verdict.Here = len(c.here) > 0
-	s.verdict.Reason, s.verdict.Message = vip.Announced, "node "+m.Self+" announces "+strings.Join(c.here, ", ")
+	s.verdict.AnnouncedHere = len(c.here) > 0
+	s.verdict.Reason, s.verdict.Message = vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.here, ", ")
 	missing, wrong, open := m.leasing(s)
 	switch {
 	case giving || s.control || open && len(s.Ingress) > 0 && s.host != "":
 		// With a lease in question the status stays as it is, for the moment that takes.
 	case len(c.ingress) > 0:
-		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, Host: m.Self, Mark: m.Mark, Ingress: c.ingress,
-			Leases: m.record(s, func(x netip.Addr) bool {
+		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, VIPHost: m.Self, Announcer: m.Mark, Ingress: c.ingress,
+			DHCPLeases: m.record(s, func(x netip.Addr) bool {
 				return slices.ContainsFunc(c.ingress, func(i vip.Ingress) bool { return i.Addr == x })
 			})})
 	case missing > 0 && missing == len(s.hires) && len(s.addrs) == 0 && s.host != "":
@@ -223,9 +223,9 @@ func (m *maker) conclude(u *unit, s *service, giving bool, c *cargo) {
 	case missing > 0 && len(wrong) > 0:
 		s.verdict.Reason, s.verdict.Message = vip.DHCPFailed, fmt.Sprintf("node %s: %s", m.Self, strings.Join(wrong, "; "))
 	case missing > 0:
-		s.verdict.Reason, s.verdict.Message = vip.Leasing, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.tenant.link)
+		s.verdict.Reason, s.verdict.Message = vip.DHCPPending, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.tenant.link)
 	case c.outdone:
-		s.verdict.Reason, s.verdict.Message = vip.Elsewhere, "this node can't reach the API server, and another one announces it"
+		s.verdict.Reason, s.verdict.Message = vip.VIPElsewhere, "this node can't reach the API server, and another one announces it"
 	case len(c.here) < len(s.addrs):
 		s.verdict.Message = fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.here), len(s.addrs))
 	default:
@@ -235,16 +235,16 @@ func (m *maker) conclude(u *unit, s *service, giving bool, c *cargo) {
 
 // arrived tells the user that this node announces s, and from where it came.
 func (m *maker) arrived(u *unit, s *service) {
-	if from := u.claim.From; from != "" && from != m.Self {
-		m.say(s, vip.Moved, "moved from node "+from+": "+s.verdict.Message, u.claim.Changes)
+	if from := u.claim.PreviousHolder; from != "" && from != m.Self {
+		m.say(s, vip.VIPMoved, "moved from node "+from+": "+s.verdict.Message, u.claim.Transitions)
 	} else {
-		m.say(s, vip.Announced, s.verdict.Message, u.claim.Changes)
+		m.say(s, vip.VIPAnnounced, s.verdict.Message, u.claim.Transitions)
 	}
 }
 
 func (m *maker) mode(s *service) vip.IPMode {
-	if s.Mode != "" {
-		return s.Mode
+	if s.IPMode != "" {
+		return s.IPMode
 	}
 	return m.Mode
 }
@@ -257,13 +257,13 @@ func (m *maker) want(a vip.Address, listen bool) {
 	}
 	m.wanted[a.Addr] = true
 	m.plan.Addresses = append(m.plan.Addresses, a)
-	m.plan.Announcements = append(m.plan.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, Listen: listen})
+	m.plan.Announcements = append(m.plan.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: listen})
 }
 
 // listen wants to hear who announces an address that this node does not have: who
 // stopped listening would not know for what reason it had let go.
 func (m *maker) listen(a vip.Address) {
-	x := vip.Announcement{Addr: a.Addr, Link: a.Link, Listen: true}
+	x := vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: true}
 	if !m.wanted[a.Addr] && !slices.Contains(m.plan.Announcements, x) {
 		m.plan.Announcements = append(m.plan.Announcements, x)
 	}
@@ -273,11 +273,11 @@ func (m *maker) listen(a vip.Address) {
 func (m *maker) elsewhere(u *unit) {
 	m.each(u, func(s *service) {
 		m.forward(s, nowhere)
-		s.verdict.Reason, s.verdict.Message = vip.Elsewhere, "node "+u.claim.Holder+" announces it"
+		s.verdict.Reason, s.verdict.Message = vip.VIPElsewhere, "node "+u.claim.Holder+" announces it"
 	})
 	for _, k := range u.records {
 		if c := m.Claims[k]; c.Valid && c.Holder == m.Self {
-			m.plan.Tenures = append(m.plan.Tenures, vip.Stake{Lease: k, Do: vip.Give, To: u.claim.Holder})
+			m.plan.LeaseIntents = append(m.plan.LeaseIntents, vip.LeaseIntent{Lease: k, Action: vip.HandOver, Successor: u.claim.Holder})
 		}
 	}
 	m.linger(u)
@@ -292,7 +292,7 @@ func (m *maker) linger(u *unit) {
 		return
 	}
 	for _, k := range append([]vip.Key{u.lease}, u.records...) {
-		l, ok := m.Leaving[k]
+		l, ok := m.HandingOver[k]
 		if !ok || !m.Now.Before(l.Until) {
 			continue
 		}
@@ -317,7 +317,7 @@ func (m *maker) bound(a vip.Address) bool {
 }
 
 // heard reports whether the successor was heard: another node, not any host.
-func (m *maker) heard(a vip.Address, l vip.Leaving) bool {
+func (m *maker) heard(a vip.Address, l vip.HandingOver) bool {
 	s, ok := m.Heard[a.Addr]
 	return ok && !s.At.Before(l.Since) && (!m.wire.whole || m.wire.nodes[s.MAC] != "")
 }
@@ -326,26 +326,26 @@ func (m *maker) heard(a vip.Address, l vip.Leaving) bool {
 // node has the duty to.
 func (m *maker) clean() {
 	for _, s := range m.all {
-		if !s.settled || s.host == "" || s.verdict.Reason == vip.HeldByStranger || !m.duty(s) {
+		if !s.settled || s.host == "" || s.verdict.Reason == vip.HeldByOtherAnnouncer || !m.duty(s) {
 			continue
 		}
 		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})
 		switch s.verdict.Reason {
 		case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:
-			m.say(s, vip.Withdrawn, "no longer announced: "+s.verdict.Message, 0)
+			m.say(s, vip.VIPWithdrawn, "no longer announced: "+s.verdict.Message, 0)
 		}
 	}
 }
 
 // strays tells about VIPs that this node answers for although it does not own them.
 func (m *maker) strays() {
-	for _, x := range m.Stray {
+	for _, x := range m.Unmanaged {
 		for _, u := range m.units {
 			for _, s := range u.services {
 				if u.claim.Holder == m.Self || !slices.ContainsFunc(s.addrs, func(a vip.Address) bool { return a.Addr == x.Addr }) {
 					continue
 				}
-				m.say(s, vip.StrayAddress, fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: ip addr del %s dev %s",
+				m.say(s, vip.UnmanagedAddress, fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: ip addr del %s dev %s",
 					m.Self, x.Addr, x.Link, m.Self, x.Prefix(), x.Link), 0)
 			}
 		}

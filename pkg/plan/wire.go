@@ -52,7 +52,7 @@ func newWire(world vip.World) wire {
 }
 
 // macs is the link-layer addresses of a node.
-func macs(info vip.Info) []string {
+func macs(info vip.NodeInfo) []string {
 	var macs []string
 	for _, l := range info.Links {
 		if l.MAC != "" && !slices.Contains(macs, l.MAC) {
@@ -63,26 +63,26 @@ func macs(info vip.Info) []string {
 }
 
 // inquire asks about an address, once.
-func (m *maker) inquire(i vip.Inquiry) {
+func (m *maker) inquire(i vip.AddressCheck) {
 	if !m.wire.asked[i.Addr] {
 		m.wire.asked[i.Addr] = true
-		m.plan.Inquiries = append(m.plan.Inquiries, i)
+		m.plan.AddressChecks = append(m.plan.AddressChecks, i)
 	}
 }
 
 // found is what is known about what i asks.
-func (m *maker) found(i vip.Inquiry) (vip.Finding, bool) {
-	f, ok := m.Findings[i.Addr]
+func (m *maker) found(i vip.AddressCheck) (vip.CheckResult, bool) {
+	f, ok := m.CheckResults[i.Addr]
 	return f, ok && f.Same(i)
 }
 
 // vacant asks whether an address that is new is free, and reports what is known:
 // the MACs of other hosts that have it.
 func (m *maker) vacant(a vip.Address) (free bool, by []string) {
-	i := vip.Inquiry{Addr: a.Addr, Link: a.Link, Kind: vip.Vacant, Right: m.wire.all}
+	i := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: m.wire.all}
 	m.inquire(i)
 	f, ok := m.found(i)
-	return ok && f.Well(), f.Wrong
+	return ok && f.OK(), f.UnexpectedMACs
 }
 
 // ahead asks whether the new addresses of a unit are free while its lease is
@@ -144,18 +144,18 @@ func inUse(a vip.Address, by []string) string {
 // contested asks whether another host claims an address that this node has, if
 // one was heard to, and tells the user.
 func (m *maker) contested(s *service, a vip.Address) {
-	i := vip.Inquiry{Addr: a.Addr, Link: a.Link, Kind: vip.Mine, Right: m.wire.all}
+	i := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckDefend, AllowedMACs: m.wire.all}
 	sound, heard := m.Heard[a.Addr]
 	age := m.Now.Sub(sound.At)
 	heard = heard && sound.Link == a.Link && m.wire.whole && m.wire.nodes[sound.MAC] == "" && age < recall
 	f, known := m.found(i)
-	if !heard && (!known || f.Well() && f.Cleared.IsZero()) {
+	if !heard && (!known || f.OK() && f.ClearedAt.IsZero()) {
 		return
 	}
 	m.inquire(i)
 	var by []string
 	if known {
-		by = f.Wrong
+		by = f.UnexpectedMACs
 	}
 	if heard && age < echo {
 		m.again(echo - age)
@@ -164,18 +164,18 @@ func (m *maker) contested(s *service, a vip.Address) {
 		}
 	}
 	if len(by) == 0 {
-		if since := f.Cleared; known {
+		if since := f.ClearedAt; known {
 			if since.IsZero() { // that host answers no question
 				since = sound.At
 			}
-			m.say(s, vip.Answered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
+			m.say(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
 		}
 		return
 	}
 	text := fmt.Sprintf("another host on %s claims %s (MAC %s): some clients may reach that host instead; take the address off it. Node %s goes on announcing the VIP",
 		a.Link, a.Addr, strings.Join(by, ", "), m.Self)
-	m.say(s, vip.ForeignMAC, text, 0)
-	s.verdict.Reason, s.verdict.Message = vip.ForeignMAC, text
+	m.say(s, vip.VIPForeignMAC, text, 0)
+	s.verdict.Reason, s.verdict.Message = vip.VIPForeignMAC, text
 }
 
 // verify asks whether the owner of a unit answers for its addresses, if it is this
@@ -191,12 +191,12 @@ func (m *maker) verify(u *unit, s *service) {
 		if !told || m.wanted[a.Addr] || !m.witness(u, s, a, owner) {
 			continue
 		}
-		i := vip.Inquiry{
-			Addr: a.Addr, Link: a.Link, Kind: vip.Theirs, Owner: owner.Name, Occasion: u.claim.Changes,
-			Right: strings.Join(macs(owner.Info), " "),
+		i := vip.AddressCheck{
+			Addr: a.Addr, Link: a.Link, Kind: vip.CheckVerify, Owner: owner.Name, Transitions: u.claim.Transitions,
+			AllowedMACs: strings.Join(macs(owner.Info), " "),
 		}
 		if s.leased(a.Addr) {
-			i.Right = strings.TrimSpace(i.Right + " " + s.tenant.mac)
+			i.AllowedMACs = strings.TrimSpace(i.AllowedMACs + " " + s.tenant.mac)
 		}
 		m.inquire(i)
 		if f, known := m.found(i); known {
@@ -206,25 +206,25 @@ func (m *maker) verify(u *unit, s *service) {
 }
 
 // tell tells the user what this node, which is not the owner, has found.
-func (m *maker) tell(s *service, f vip.Finding) {
+func (m *maker) tell(s *service, f vip.CheckResult) {
 	switch {
-	case len(f.Wrong) > 0:
+	case len(f.UnexpectedMACs) > 0:
 		var who []string
-		for _, mac := range f.Wrong {
+		for _, mac := range f.UnexpectedMACs {
 			if node := m.wire.nodes[mac]; node != "" {
 				mac += ", node " + node
 			}
 			who = append(who, "MAC "+mac)
 		}
-		s.verdict.Reason = vip.ForeignMAC
+		s.verdict.Reason = vip.VIPForeignMAC
 		s.verdict.Message = fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but somebody else answers (%s)",
 			m.Self, f.Link, f.Addr, f.Owner, strings.Join(who, "; "))
-	case f.Silent:
-		s.verdict.Reason = vip.Unanswered
+	case f.NoAnswer:
+		s.verdict.Reason = vip.VIPUnanswered
 		s.verdict.Message = fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two",
 			m.Self, f.Link, f.Addr, f.Owner)
-	case !f.Cleared.IsZero():
-		m.say(s, vip.Answered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else does", f.Owner, f.Addr), f.Cleared.Unix())
+	case !f.ClearedAt.IsZero():
+		m.say(s, vip.VIPAnswered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else does", f.Owner, f.Addr), f.ClearedAt.Unix())
 		return
 	default:
 		return
@@ -257,7 +257,7 @@ func (m *maker) witness(u *unit, s *service, a vip.Address, owner *member) bool 
 	return true
 }
 
-func linkOf(info *vip.Info, name string) *vip.Link {
+func linkOf(info *vip.NodeInfo, name string) *vip.Link {
 	for i := range info.Links {
 		if info.Links[i].Name == name {
 			return &info.Links[i]

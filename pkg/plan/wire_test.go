@@ -18,7 +18,7 @@ const foe = "02:00:00:00:00:ff"
 // and 02::03 on eth0.
 func onWire(services ...vip.Service) vip.World {
 	w := world(services...)
-	w.Findings = map[netip.Addr]vip.Finding{}
+	w.CheckResults = map[netip.Addr]vip.CheckResult{}
 	for i := range w.Members {
 		w.Members[i].Info.Links[0].MAC = fmt.Sprintf("02:00:00:00:00:0%d", i+1)
 	}
@@ -35,17 +35,17 @@ func inquiring() Rules {
 // of what is about the wire.
 func asks(p vip.Plan) string {
 	var b strings.Builder
-	for _, i := range p.Inquiries {
+	for _, i := range p.AddressChecks {
 		fmt.Fprintf(&b, "ask %s on %s %s", i.Addr, i.Link, i.Kind)
-		if i.Kind == vip.Theirs {
-			fmt.Fprintf(&b, " of %s #%d: %s", i.Owner, i.Occasion, i.Right)
+		if i.Kind == vip.CheckVerify {
+			fmt.Fprintf(&b, " of %s #%d: %s", i.Owner, i.Transitions, i.AllowedMACs)
 		}
 		b.WriteString("\n")
 	}
 	b.WriteString(seen(p))
-	for _, n := range p.Notes {
+	for _, n := range p.Events {
 		switch n.Reason {
-		case vip.AddressInUse, vip.ForeignMAC, vip.Unanswered, vip.Answered:
+		case vip.AddressInUse, vip.VIPForeignMAC, vip.VIPUnanswered, vip.VIPAnswered:
 			fmt.Fprintf(&b, "%s\n", n.Message)
 		}
 	}
@@ -53,20 +53,20 @@ func asks(p vip.Plan) string {
 }
 
 // finds puts what came of every Inquiry of the plan into the World.
-func finds(w vip.World, r Rules, change func(*vip.Finding)) vip.World {
-	w.Findings = maps.Clone(w.Findings)
-	for _, i := range Make(r, w).Inquiries {
-		f := vip.Finding{Inquiry: i, At: w.Now}
+func finds(w vip.World, r Rules, change func(*vip.CheckResult)) vip.World {
+	w.CheckResults = maps.Clone(w.CheckResults)
+	for _, i := range Make(r, w).AddressChecks {
+		f := vip.CheckResult{AddressCheck: i, At: w.Now}
 		change(&f)
-		w.Findings[i.Addr] = f
+		w.CheckResults[i.Addr] = f
 	}
 	return w
 }
 
-func clean(*vip.Finding) {}
+func clean(*vip.CheckResult) {}
 
-func wrong(macs ...string) func(*vip.Finding) {
-	return func(f *vip.Finding) { f.Wrong = macs }
+func wrong(macs ...string) func(*vip.CheckResult) {
+	return func(f *vip.CheckResult) { f.UnexpectedMACs = macs }
 }
 
 // first says that n1 holds the lease as the first node ever.
@@ -105,7 +105,7 @@ func TestVacant(t *testing.T) {
 		{"bound: no more questions", func() vip.World {
 			w := finds(first(a(), "a"), inquiring(), clean)
 			w.Bound = Make(inquiring(), w).Addresses
-			w.Findings = nil
+			w.CheckResults = nil
 			return w
 		}, `take kubevip-a
 			bind 10.77.0.50/32 dev eth0
@@ -116,9 +116,9 @@ func TestVacant(t *testing.T) {
 		{"another host has it", func() vip.World { return finds(first(a(), "a"), inquiring(), wrong(foe)) }, asking + taken},
 		{"one of two", func() vip.World {
 			w := finds(first(a(), "a"), inquiring(), clean)
-			f := w.Findings[addr("fd77::50")]
-			f.Wrong = []string{foe}
-			w.Findings[f.Addr] = f
+			f := w.CheckResults[addr("fd77::50")]
+			f.UnexpectedMACs = []string{foe}
+			w.CheckResults[f.Addr] = f
 			w.Bound = Make(inquiring(), w).Addresses
 			return w
 		}, `ask fd77::50 on eth0 vacant
@@ -130,9 +130,9 @@ func TestVacant(t *testing.T) {
 			fd77::50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`},
 		{"an answer to another question does not count", func() vip.World {
 			w := finds(first(a(), "a"), inquiring(), clean)
-			for x, f := range w.Findings {
-				f.Kind = vip.Mine
-				w.Findings[x] = f
+			for x, f := range w.CheckResults {
+				f.Kind = vip.CheckDefend
+				w.CheckResults[x] = f
 			}
 			return w
 		}, asking + "take kubevip-a\na: VIPAnnounced"},
@@ -145,7 +145,7 @@ func TestVacant(t *testing.T) {
 			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a")
 		}, bound},
 		{"another program's status names it: never asked", func() vip.World {
-			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("kube-vip"), func(s *vip.Service) { s.Host = "" })), "a")
+			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("kube-vip"), func(s *vip.Service) { s.VIPHost = "" })), "a")
 		}, bound},
 		{"the Service asks for another address than before: asked", func() vip.World {
 			return held(onWire(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
@@ -167,7 +167,7 @@ func TestVacant(t *testing.T) {
 			return held(w, "a", "n1")
 		}, "ask 10.77.0.50 on eth0 vacant\ntake kubevip-a\na: VIPAnnounced"},
 		{"kube-proxy is not ready: later", func() vip.World {
-			return first(onWire(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthPort = 30000 })), "a")
+			return first(onWire(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a")
 		}, "take kubevip-a\na: VIPAnnounced"},
 		{"one address of two Services is asked for once", func() vip.World {
 			return first(onWire(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81))), "a")
@@ -177,9 +177,9 @@ func TestVacant(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Make(inquiring(), tt.w())
 			diff(t, asks(p), tt.want)
-			for _, i := range p.Inquiries {
-				if want := "02:00:00:00:00:01 02:00:00:00:00:02 02:00:00:00:00:03"; len(tt.w().Members) == 3 && i.Right != want {
-					t.Errorf("%s may be answered by %q, want %q", i.Addr, i.Right, want)
+			for _, i := range p.AddressChecks {
+				if want := "02:00:00:00:00:01 02:00:00:00:00:02 02:00:00:00:00:03"; len(tt.w().Members) == 3 && i.AllowedMACs != want {
+					t.Errorf("%s may be answered by %q, want %q", i.Addr, i.AllowedMACs, want)
 				}
 			}
 		})
@@ -223,7 +223,7 @@ func TestForesee(t *testing.T) {
 		asked := 0
 		for _, x := range w.Members {
 			w.Self = x.Name
-			asked += len(Make(inquiring(), w).Inquiries)
+			asked += len(Make(inquiring(), w).AddressChecks)
 		}
 		if asked != tt.want {
 			t.Errorf("%s: %d nodes ask, want %d", tt.name, asked, tt.want)
@@ -233,11 +233,11 @@ func TestForesee(t *testing.T) {
 	w := onWire(svc("a", "10.77.0.50"))
 	for _, x := range w.Members {
 		w.Self = x.Name
-		if got := len(Make(inquiring(), w).Inquiries); got != 1 {
+		if got := len(Make(inquiring(), w).AddressChecks); got != 1 {
 			t.Errorf("%s asks %d times while the lease is free, want once", x.Name, got)
 		}
 	}
-	if w = held(w, "a", "n2"); len(Make(inquiring(), w).Inquiries) > 0 {
+	if w = held(w, "a", "n2"); len(Make(inquiring(), w).AddressChecks) > 0 {
 		t.Error("asked though another node has the lease")
 	}
 	// Once it has endpoints and a lease, what is known counts.
@@ -252,7 +252,7 @@ func TestForesee(t *testing.T) {
 
 // hears has somebody claim 10.77.0.50 some time ago.
 func hears(w vip.World, mac string, ago time.Duration) vip.World {
-	w.Heard = map[netip.Addr]vip.Sound{addr("10.77.0.50"): {MAC: mac, Link: "eth0", At: w.Now.Add(-ago)}}
+	w.Heard = map[netip.Addr]vip.HeardAnnouncement{addr("10.77.0.50"): {MAC: mac, Link: "eth0", At: w.Now.Add(-ago)}}
 	return w
 }
 
@@ -301,7 +301,7 @@ func TestContested(t *testing.T) {
 			return w
 		}, 0, fmt.Sprintf(ill, foe)},
 		{"long ago, and just gone", func() vip.World {
-			w := finds(hears(mine(), foe, time.Second), rules(), func(f *vip.Finding) { f.Cleared = f.At })
+			w := finds(hears(mine(), foe, time.Second), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At })
 			w.Heard = nil
 			return w
 		}, 0, over},
@@ -323,8 +323,8 @@ func TestContested(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Make(rules(), tt.w())
 			diff(t, asks(p), tt.want)
-			if p.Again != tt.again {
-				t.Errorf("again after %v, want %v", p.Again, tt.again)
+			if p.ReplanAfter != tt.again {
+				t.Errorf("again after %v, want %v", p.ReplanAfter, tt.again)
 			}
 		})
 	}
@@ -334,7 +334,7 @@ func TestContested(t *testing.T) {
 func TestLingerHeedsNodesOnly(t *testing.T) {
 	w := held(onWire(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
 	w = held(bind(rules(), w), "a", "n2")
-	w.Leaving[key("kubevip-a")] = vip.Leaving{To: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(2 * time.Second)}
+	w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(2 * time.Second)}
 	for mac, want := range map[string]int{foe: 1, "02:00:00:00:00:02": 0} {
 		if got := len(Make(rules(), hears(w, mac, 0)).Addresses); got != want {
 			t.Errorf("after an announcement by %s %d addresses are wanted, want %d", mac, got, want)
@@ -359,7 +359,7 @@ func TestVerify(t *testing.T) {
 		want string
 	}{
 		{"asked, and well", func() vip.World { return finds(theirs(), rules(), clean) }, ask + "a: VIPElsewhere"},
-		{"silent", func() vip.World { return finds(theirs(), rules(), func(f *vip.Finding) { f.Silent = true }) },
+		{"silent", func() vip.World { return finds(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true }) },
 			ask + `a: VIPUnanswered
 			event a VIPUnanswered
 			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two`},
@@ -368,13 +368,13 @@ func TestVerify(t *testing.T) {
 		}, ask + `a: VIPForeignMAC
 			event a VIPForeignMAC
 			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but somebody else answers (MAC 02:00:00:00:00:03, node n3; MAC 02:00:00:00:00:ff)`},
-		{"again well", func() vip.World { return finds(theirs(), rules(), func(f *vip.Finding) { f.Cleared = f.At }) },
+		{"again well", func() vip.World { return finds(theirs(), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At }) },
 			ask + `a: VIPElsewhere
 			event a VIPAnswered
 			node n2, which owns 10.77.0.50, answers for it again, and nobody else does`},
 		{"found of an earlier owner", func() vip.World {
-			w := finds(theirs(), rules(), func(f *vip.Finding) { f.Silent = true })
-			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, Changes: 3}
+			w := finds(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true })
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, Transitions: 3}
 			return w
 		}, "ask 10.77.0.50 on eth0 theirs of n2 #3: 02:00:00:00:00:02\na: VIPElsewhere"},
 		{"the owner has not bound it yet", func() vip.World { return theirs(func(s *vip.Service) { s.Ingress = nil }) }, "a: VIPElsewhere"},
@@ -408,7 +408,7 @@ func witnesses(w vip.World) []string {
 	var who []string
 	for _, x := range w.Members {
 		w.Self = x.Name
-		if len(Make(rules(), w).Inquiries) > 0 {
+		if len(Make(rules(), w).AddressChecks) > 0 {
 			who = append(who, x.Name)
 		}
 	}
@@ -455,13 +455,13 @@ func TestOutdoneListens(t *testing.T) {
 	const mac = "02:00:00:00:00:02"
 	w := held(world(svc("web", "10.77.0.50")), "web", "n1")
 	w.Members[1].Info.Links[0].MAC = mac
-	w.Tenure.Blind = w.Now.Add(-10 * time.Second)
-	w.Heard[addr("10.77.0.50")] = vip.Sound{MAC: mac, Link: "eth0", At: w.Now}
+	w.Tenure.RenewalLateSince = w.Now.Add(-10 * time.Second)
+	w.Heard[addr("10.77.0.50")] = vip.HeardAnnouncement{MAC: mac, Link: "eth0", At: w.Now}
 	p := Make(rules(), w)
 	if len(p.Addresses) > 0 {
 		t.Errorf("%v is bound", p.Addresses)
 	}
-	want := []vip.Announcement{{Addr: addr("10.77.0.50"), Link: "eth0", Listen: true}}
+	want := []vip.Announcement{{Addr: addr("10.77.0.50"), Link: "eth0", ListenOnly: true}}
 	if !slices.Equal(p.Announcements, want) {
 		t.Errorf("announcements %v, want %v", p.Announcements, want)
 	}

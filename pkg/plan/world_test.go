@@ -57,15 +57,15 @@ func local(nodes ...string) func(*vip.Service) {
 // written says that a node has written the status of s.
 func written(node string) func(*vip.Service) {
 	return func(s *vip.Service) {
-		s.Host = node
+		s.VIPHost = node
 		for _, a := range s.Addresses {
-			s.Ingress = append(s.Ingress, vip.Ingress{Addr: a, Mode: vip.ModeVIP})
+			s.Ingress = append(s.Ingress, vip.Ingress{Addr: a, IPMode: vip.ModeVIP})
 		}
 	}
 }
 
-func info(up bool) vip.Info {
-	return vip.Info{Interface: "eth0", Default: "eth0", Links: []vip.Link{
+func info(up bool) vip.NodeInfo {
+	return vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{
 		{Name: "eth0", Up: up, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.77.0.200/24"), netip.MustParsePrefix("fd77::200/64")}},
 		{Name: "eth1", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.99.0.200/16")}},
 	}}
@@ -75,9 +75,9 @@ func info(up bool) vip.Info {
 func world(services ...vip.Service) vip.World {
 	w := vip.World{
 		Now: epoch.Add(time.Hour), Self: "n1", Synced: true, Services: services,
-		Claims: map[vip.Key]vip.Claim{}, Leaving: map[vip.Key]vip.Leaving{},
+		Claims: map[vip.Key]vip.Claim{}, HandingOver: map[vip.Key]vip.HandingOver{},
 		Tenure: vip.Tenure{Epoch: 7, Until: epoch.Add(2 * time.Hour), Confirmed: true},
-		Heard:  map[netip.Addr]vip.Sound{}, Ready: map[vip.Key]bool{},
+		Heard:  map[netip.Addr]vip.HeardAnnouncement{}, HealthChecked: map[vip.Key]bool{},
 	}
 	for i := 1; i <= 3; i++ {
 		m := vip.Member{Name: fmt.Sprintf("n%d", i), Epoch: 7, Alive: true, Info: info(true)}
@@ -90,7 +90,7 @@ func world(services ...vip.Service) vip.World {
 
 // held says that node holds the lease of the Service of that name.
 func held(w vip.World, name, node string) vip.World {
-	w.Claims[key("kubevip-"+name)] = vip.Claim{Holder: node, Valid: true, Changes: 1}
+	w.Claims[key("kubevip-"+name)] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
 	return w
 }
 
@@ -103,9 +103,9 @@ func bind(r Rules, w vip.World) vip.World {
 // seen is a plan in few words.
 func seen(p vip.Plan) string {
 	var b strings.Builder
-	for _, s := range p.Tenures {
-		fmt.Fprintf(&b, "%s %s", s.Do, s.Lease.Name)
-		if to := s.To + s.Expect; to != "" {
+	for _, s := range p.LeaseIntents {
+		fmt.Fprintf(&b, "%s %s", s.Action, s.Lease.Name)
+		if to := s.Successor + s.ExpectedHolder; to != "" {
 			fmt.Fprintf(&b, " -> %s", to)
 		}
 		b.WriteString("\n")
@@ -120,14 +120,14 @@ func seen(p vip.Plan) string {
 	for _, s := range p.Statuses {
 		fmt.Fprintf(&b, "status %s", s.Service.Name)
 		for _, i := range s.Ingress {
-			fmt.Fprintf(&b, " %s(%s)", i.Addr, i.Mode)
+			fmt.Fprintf(&b, " %s(%s)", i.Addr, i.IPMode)
 		}
 		b.WriteString("\n")
 	}
 	for _, v := range p.Verdicts {
 		fmt.Fprintf(&b, "%s: %s\n", v.Service.Name, v.Reason)
 	}
-	for _, n := range p.Notes {
+	for _, n := range p.Events {
 		fmt.Fprintf(&b, "event %s %s\n", n.Service.Name, n.Reason)
 	}
 	return b.String()

@@ -39,7 +39,7 @@ type Probes struct {
 }
 
 type question struct {
-	vip.Probe
+	vip.HealthCheck
 	since time.Time
 	ready bool
 }
@@ -58,7 +58,7 @@ func New(log *slog.Logger, poke func()) *Probes {
 func (p *Probes) String() string { return "probes" }
 
 // Set stores what to ask for and returns what is known to be served.
-func (p *Probes) Set(_ context.Context, want []vip.Probe) (have []vip.Probe, err error) {
+func (p *Probes) Set(_ context.Context, want []vip.HealthCheck) (have []vip.HealthCheck, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.want
@@ -72,7 +72,7 @@ func (p *Probes) Set(_ context.Context, want []vip.Probe) (have []vip.Probe, err
 			default:
 			}
 		}
-		q.Probe = w
+		q.HealthCheck = w
 		p.want[w.Service] = q
 		if q.ready {
 			have = append(have, w)
@@ -85,9 +85,9 @@ func (p *Probes) Set(_ context.Context, want []vip.Probe) (have []vip.Probe, err
 func (p *Probes) Observe(w *vip.World) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.Ready = make(map[vip.Key]bool, len(p.want))
+	w.HealthChecked = make(map[vip.Key]bool, len(p.want))
 	for k, q := range p.want {
-		w.Ready[k] = q.ready
+		w.HealthChecked[k] = q.ready
 	}
 }
 
@@ -121,20 +121,20 @@ func (p *Probes) Run(ctx context.Context) error {
 }
 
 // open is what is still to be asked for.
-func (p *Probes) open() []vip.Probe {
+func (p *Probes) open() []vip.HealthCheck {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var open []vip.Probe
+	var open []vip.HealthCheck
 	for _, q := range p.want {
 		if !q.ready {
-			open = append(open, q.Probe)
+			open = append(open, q.HealthCheck)
 		}
 	}
 	return open
 }
 
 // settle takes over an answer.
-func (p *Probes) settle(probe vip.Probe, yes bool) {
+func (p *Probes) settle(probe vip.HealthCheck, yes bool) {
 	p.mu.Lock()
 	q := p.want[probe.Service]
 	if q == nil || q.Port != probe.Port || q.ready {
@@ -155,7 +155,7 @@ func (p *Probes) settle(probe vip.Probe, yes bool) {
 }
 
 // ask puts the question to each address kube-proxy may listen on.
-func (p *Probes) ask(ctx context.Context, probe vip.Probe) bool {
+func (p *Probes) ask(ctx context.Context, probe vip.HealthCheck) bool {
 	hosts := append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, probe.Hosts...)
 	for _, h := range hosts {
 		url := "http://" + net.JoinHostPort(h.String(), strconv.Itoa(int(probe.Port))) + "/healthz"

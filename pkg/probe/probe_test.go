@@ -17,7 +17,7 @@ var service = vip.Key{Namespace: "default", Name: "a"}
 
 // A proxy answers like kube-proxy's health check node port, with a status that can change.
 type proxy struct {
-	probe  vip.Probe
+	probe  vip.HealthCheck
 	status atomic.Int32
 	asked  atomic.Int32
 }
@@ -28,7 +28,7 @@ func listen(t *testing.T) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{probe: vip.Probe{Service: service, Port: uint16(l.Addr().(*net.TCPAddr).Port)}}
+	p := &proxy{probe: vip.HealthCheck{Service: service, Port: uint16(l.Addr().(*net.TCPAddr).Port)}}
 	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		p.asked.Add(1)
 		w.WriteHeader(int(p.status.Load()))
@@ -58,14 +58,14 @@ func probes(t *testing.T) (*Probes, chan struct{}) {
 func ready(p *Probes) bool {
 	var w vip.World
 	p.Observe(&w)
-	return w.Ready[service]
+	return w.HealthChecked[service]
 }
 
 func TestWaitsForYes(t *testing.T) {
 	x := listen(t)
 	x.status.Store(http.StatusServiceUnavailable)
 	p, poked := probes(t)
-	if have, _ := p.Set(t.Context(), []vip.Probe{x.probe}); len(have) != 0 {
+	if have, _ := p.Set(t.Context(), []vip.HealthCheck{x.probe}); len(have) != 0 {
 		t.Errorf("have %v before any answer", have)
 	}
 	for x.asked.Load() < 3 {
@@ -83,7 +83,7 @@ func TestWaitsForYes(t *testing.T) {
 	if !ready(p) {
 		t.Error("not ready although kube-proxy says yes")
 	}
-	if have, _ := p.Set(t.Context(), []vip.Probe{x.probe}); len(have) != 1 {
+	if have, _ := p.Set(t.Context(), []vip.HealthCheck{x.probe}); len(have) != 1 {
 		t.Errorf("have %v", have)
 	}
 	// A yes stands: nobody asks any more, and a later no changes nothing.
@@ -95,7 +95,7 @@ func TestWaitsForYes(t *testing.T) {
 	}
 	// Not wanted for a while: asked anew.
 	p.Set(t.Context(), nil)
-	p.Set(t.Context(), []vip.Probe{x.probe})
+	p.Set(t.Context(), []vip.HealthCheck{x.probe})
 	if ready(p) {
 		t.Error("an old yes stands for a new question")
 	}
@@ -105,7 +105,7 @@ func TestWaitsForYes(t *testing.T) {
 func TestGoesAhead(t *testing.T) {
 	p, poked := probes(t)
 	began := time.Now()
-	p.Set(t.Context(), []vip.Probe{{Service: service, Port: 1}})
+	p.Set(t.Context(), []vip.HealthCheck{{Service: service, Port: 1}})
 	select {
 	case <-poked:
 	case <-time.After(atMost + 5*time.Second):
@@ -129,7 +129,7 @@ func TestOtherHost(t *testing.T) {
 	go s.Serve(l)
 	t.Cleanup(func() { s.Close() })
 	p, poked := probes(t)
-	p.Set(t.Context(), []vip.Probe{{Service: service, Port: uint16(l.Addr().(*net.TCPAddr).Port), Hosts: []netip.Addr{netip.MustParseAddr("127.0.0.9")}}})
+	p.Set(t.Context(), []vip.HealthCheck{{Service: service, Port: uint16(l.Addr().(*net.TCPAddr).Port), Hosts: []netip.Addr{netip.MustParseAddr("127.0.0.9")}}})
 	select {
 	case <-poked:
 	case <-time.After(atMost / 2):

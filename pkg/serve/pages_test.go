@@ -112,12 +112,12 @@ func TestPlan(t *testing.T) {
 			World    vip.Address
 			Families []vip.Family
 			Claim    map[vip.Key]vip.Claim
-			Heard    map[netip.Addr]vip.Sound
+			Heard    map[netip.Addr]vip.HeardAnnouncement
 		}{
 			vip.Address{Addr: netip.MustParseAddr("2001:db8::1"), Bits: 64, Link: "eth0", Lease: key},
 			[]vip.Family{vip.IPv4, vip.IPv6},
-			map[vip.Key]vip.Claim{key: {Holder: "n1", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}},
-			map[netip.Addr]vip.Sound{netip.MustParseAddr("192.0.2.1"): {MAC: "02:00:00:00:00:01"}},
+			map[vip.Key]vip.Claim{key: {Holder: "n1", AcquiredAt: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}},
+			map[netip.Addr]vip.HeardAnnouncement{netip.MustParseAddr("192.0.2.1"): {MAC: "02:00:00:00:00:01"}},
 		}
 	}
 	want := `{

@@ -20,8 +20,8 @@ func quick(m *Mapper) {
 	m.pace.check, m.pace.backoff = 100*time.Millisecond, 50*time.Millisecond
 }
 
-func problem(words string) func(vip.Mapped) bool {
-	return func(x vip.Mapped) bool { return strings.Contains(x.Problem, words) }
+func problem(words string) func(vip.MappingState) bool {
+	return func(x vip.MappingState) bool { return strings.Contains(x.Problem, words) }
 }
 
 // Each refusal is told in words that say what to change, and ends when the reason does.
@@ -136,17 +136,17 @@ func TestHangs(t *testing.T) {
 	})
 	n := newNode(t, quick)
 	n.set(want("TCP", 80))
-	n.mapped("made by the other", func(x vip.Mapped) bool { return made(x) && x.Gateway == "10.0.0.2 (fake)" })
+	n.mapped("made by the other", func(x vip.MappingState) bool { return made(x) && x.Gateway == "10.0.0.2 (fake)" })
 	began := time.Now()
 	n.set(want("TCP", 80), want("TCP", 443))
 	if took := time.Since(began); took > requestMost/8 {
 		t.Errorf("Set took %v", took)
 	}
-	n.mapped("the second", func(x vip.Mapped) bool { return made(x) && x.Port == 443 })
+	n.mapped("the second", func(x vip.MappingState) bool { return made(x) && x.Port == 443 })
 	if took := time.Since(began); took > requestMost/2 {
 		t.Errorf("the good gateway took %v", took)
 	}
-	n.mapped("that hangs", func(x vip.Mapped) bool {
+	n.mapped("that hangs", func(x vip.MappingState) bool {
 		return x.Gateway == "10.0.0.1 (fake)" && strings.Contains(x.Problem, "does not answer within")
 	})
 	if got := good.count("AddPortMapping"); got != 2 {
@@ -201,7 +201,7 @@ func TestNowhereElse(t *testing.T) {
 			f.set(func() { change(f) })
 			n := newNode(t, quick)
 			n.set(want("TCP", 80))
-			n.mapped("with a problem", func(x vip.Mapped) bool { return x.Problem != "" })
+			n.mapped("with a problem", func(x vip.MappingState) bool { return x.Problem != "" })
 			time.Sleep(patience)
 			if got := f.count("AddPortMapping"); got != 0 {
 				t.Errorf("asked for %d mappings", got)
@@ -293,14 +293,14 @@ func TestStubborn(t *testing.T) {
 	})
 	n.set()
 	x := n.mapped("that stays", problem("still has it"))
-	if x.Gone.IsZero() {
+	if x.RemovalSince.IsZero() {
 		t.Error("nobody is told that it is to be removed")
 	}
 	await(t, "more tries", func() bool { return f.count("DeletePortMapping") > 2 })
 	await(t, "it to be forgotten", func() bool {
 		var w vip.World
 		n.Observe(&w)
-		return len(w.Mapped) == 0
+		return len(w.MappingStates) == 0
 	})
 }
 
@@ -360,7 +360,7 @@ func TestForgetful(t *testing.T) {
 	})
 	n := newNode(t, quick)
 	n.set(want("TCP", 80))
-	n.mapped("that is forgotten", func(x vip.Mapped) bool { return x.Made && strings.Contains(x.Problem, leaseKey) })
+	n.mapped("that is forgotten", func(x vip.MappingState) bool { return x.Confirmed && strings.Contains(x.Problem, leaseKey) })
 	f.set(func() { f.control = nil })
 	n.mapped("that stays", made)
 }
@@ -424,7 +424,7 @@ func TestSamePort(t *testing.T) {
 	n.mapped("made", made)
 	w.Any = true
 	n.set(w)
-	n.mapped("made", func(x vip.Mapped) bool { return made(x) && x.Any && x.External.Port() == 80 })
+	n.mapped("made", func(x vip.MappingState) bool { return made(x) && x.Any && x.External.Port() == 80 })
 	time.Sleep(patience)
 	if got := f.count("DeletePortMapping"); got != 0 {
 		t.Errorf("%d requests to remove it", got)

@@ -124,12 +124,12 @@ func (g *gateway) reconcile(want map[key]vip.Mapping, now time.Time) (work bool)
 }
 
 // tell is what the World may know of e. m.mu is held.
-func (g *gateway) tell(e *entry) vip.Mapped {
-	x := vip.Mapped{Mapping: e.want, Gateway: g.name, Made: e.Made, Until: e.until, Problem: e.problem, Gone: e.gone}
+func (g *gateway) tell(e *entry) vip.MappingState {
+	x := vip.MappingState{Mapping: e.want, Gateway: g.name, Confirmed: e.Made, Until: e.until, Problem: e.problem, RemovalSince: e.gone}
 	if !e.until.IsZero() && time.Now().After(e.until) {
-		x.Made = false // it could not be renewed
+		x.Confirmed = false // it could not be renewed
 	}
-	if x.Made {
+	if x.Confirmed {
 		x.External = netip.AddrPortFrom(g.public, e.external)
 		if g.at.side.family == vip.IPv6 {
 			x.External = netip.AddrPortFrom(e.want.Addr, e.want.Port)

@@ -132,20 +132,20 @@ func (m *Mapper) Observe(w *vip.World) {
 	for _, g := range m.gateways {
 		for k, e := range g.entries {
 			asked[k] = true
-			w.Mapped = append(w.Mapped, g.tell(e))
+			w.MappingStates = append(w.MappingStates, g.tell(e))
 		}
 	}
 	for k, x := range m.want {
 		if asked[k] || !x.Here {
 			continue
 		}
-		lacks := vip.Mapped{Mapping: x}
+		lacks := vip.MappingState{Mapping: x}
 		if s := m.seekers[sideOf(x)]; s != nil {
 			lacks.Problem = s.problem
 		}
-		w.Mapped = append(w.Mapped, lacks)
+		w.MappingStates = append(w.MappingStates, lacks)
 	}
-	slices.SortFunc(w.Mapped, func(a, b vip.Mapped) int {
+	slices.SortFunc(w.MappingStates, func(a, b vip.MappingState) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol),
 			strings.Compare(a.Gateway, b.Gateway), cmp.Compare(a.Mapping.External, b.Mapping.External))
 	})

@@ -268,13 +268,13 @@ func (w testWriter) Write(p []byte) (int, error) {
 }
 
 // mapped waits until the World has a mapping of which ok is true.
-func (n *node) mapped(what string, ok func(vip.Mapped) bool) vip.Mapped {
+func (n *node) mapped(what string, ok func(vip.MappingState) bool) vip.MappingState {
 	n.t.Helper()
 	var w vip.World
 	for deadline := time.After(10 * time.Second); ; {
 		w = vip.World{}
 		n.Observe(&w)
-		for _, x := range w.Mapped {
+		for _, x := range w.MappingStates {
 			if ok(x) {
 				return x
 			}
@@ -282,12 +282,14 @@ func (n *node) mapped(what string, ok func(vip.Mapped) bool) vip.Mapped {
 		select {
 		case <-n.pokes:
 		case <-deadline:
-			n.t.Fatalf("waited in vain for a mapping %s; there are %+v", what, w.Mapped)
+			n.t.Fatalf("waited in vain for a mapping %s; there are %+v", what, w.MappingStates)
 		}
 	}
 }
 
-func made(x vip.Mapped) bool { return x.Made && x.Problem == "" && x.External.Addr().IsValid() }
+func made(x vip.MappingState) bool {
+	return x.Confirmed && x.Problem == "" && x.External.Addr().IsValid()
+}
 
 // want is the mapping of a Service's port.
 func want(protocol string, port uint16) vip.Mapping {

@@ -23,7 +23,7 @@ func TestLife(t *testing.T) {
 	n1.set(tcp, udp)
 	n2.set(here(tcp, false), here(udp, false))
 	for _, p := range []string{"TCP", "UDP"} {
-		x := n1.mapped(p, func(x vip.Mapped) bool { return x.Protocol == p && made(x) })
+		x := n1.mapped(p, func(x vip.MappingState) bool { return x.Protocol == p && made(x) })
 		if got, want := x.External.Addr().String(), publicAddr; got != want || x.External.Port() != x.Port {
 			t.Errorf("external %s, want %s and the same port", x.External, want)
 		}
@@ -47,8 +47,8 @@ func TestLife(t *testing.T) {
 	// The VIP moves. The one before goes, and takes nothing with it.
 	n2.set(tcp, udp)
 	n1.set(here(tcp, false), here(udp, false))
-	n2.mapped("taken over", func(x vip.Mapped) bool { return x.Protocol == "UDP" && made(x) })
-	n2.mapped("taken over", func(x vip.Mapped) bool { return x.Protocol == "TCP" && made(x) })
+	n2.mapped("taken over", func(x vip.MappingState) bool { return x.Protocol == "UDP" && made(x) })
+	n2.mapped("taken over", func(x vip.MappingState) bool { return x.Protocol == "TCP" && made(x) })
 	n1.set()
 	n1.stop()
 	if !r.has(t, "TCP 80", vip4+":80") || !r.has(t, "UDP 53", vip4+":53") {
@@ -73,7 +73,7 @@ func TestRestart(t *testing.T) {
 	r := newRouter(t)
 	n := newNode(t)
 	n.set(want("TCP", 80))
-	x := n.mapped("without a gateway", func(x vip.Mapped) bool { return x.Problem != "" })
+	x := n.mapped("without a gateway", func(x vip.MappingState) bool { return x.Problem != "" })
 	if !strings.Contains(x.Problem, "no UPnP gateway answers on eth0") {
 		t.Errorf("said: %s", x.Problem)
 	}
@@ -97,9 +97,11 @@ func TestRestart(t *testing.T) {
 	wan, err := r.nl.LinkByName("wan")
 	must(t, err)
 	must(t, r.nl.AddrDel(wan, addr(t, publicAddr+"/24")))
-	n.mapped("without an external address", func(x vip.Mapped) bool { return x.Made && strings.Contains(x.Problem, "no external address") })
+	n.mapped("without an external address", func(x vip.MappingState) bool {
+		return x.Confirmed && strings.Contains(x.Problem, "no external address")
+	})
 	must(t, r.nl.AddrAdd(wan, addr(t, "11.22.33.9/24")))
-	n.mapped("at the new address", func(x vip.Mapped) bool { return made(x) && x.External.String() == "11.22.33.9:80" })
+	n.mapped("at the new address", func(x vip.MappingState) bool { return made(x) && x.External.String() == "11.22.33.9:80" })
 }
 
 // A port that another host has is left to it.
@@ -114,21 +116,21 @@ func TestTaken(t *testing.T) {
 	n1.mapped("made", made)
 	mine := want("TCP", 80)
 	n2.set(mine)
-	x := n2.mapped("refused", func(x vip.Mapped) bool { return x.Problem != "" })
+	x := n2.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
 	for _, words := range []string{"80/TCP", "10.0.0.10 port 80", `"herald default/other (ffffffff)"`, "heraldvip.io/upnp-external-port"} {
 		if !strings.Contains(x.Problem, words) {
 			t.Errorf("nothing is said of %s: %s", words, x.Problem)
 		}
 	}
-	if x.Made || !r.has(t, "TCP 80", "10.0.0.10:80") {
+	if x.Confirmed || !r.has(t, "TCP 80", "10.0.0.10:80") {
 		t.Error("it was overwritten")
 	}
 	mine.External = 8080
 	n2.set(mine)
-	n2.mapped("at the other port", func(x vip.Mapped) bool { return made(x) && x.External.Port() == 8080 })
+	n2.mapped("at the other port", func(x vip.MappingState) bool { return made(x) && x.External.Port() == 8080 })
 	mine.External, mine.Any = 80, true
 	n2.set(mine)
-	x = n2.mapped("at any port", func(x vip.Mapped) bool { return made(x) && x.Any })
+	x = n2.mapped("at any port", func(x vip.MappingState) bool { return made(x) && x.Any })
 	if p := x.External.Port(); p < 20000 || p > 60000 {
 		t.Errorf("any port is %d", p)
 	}
@@ -144,9 +146,9 @@ func TestTaken(t *testing.T) {
 	// What was refused is taken once it is free.
 	mine.Any = false
 	n3.set(mine)
-	n3.mapped("refused", func(x vip.Mapped) bool { return x.Problem != "" && !x.Any })
+	n3.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" && !x.Any })
 	n1.set()
-	n3.mapped("made", func(x vip.Mapped) bool { return made(x) && x.External.Port() == 80 })
+	n3.mapped("made", func(x vip.MappingState) bool { return made(x) && x.External.Port() == 80 })
 	n3.set()
 }
 
@@ -165,8 +167,8 @@ func TestSecureMode(t *testing.T) {
 	must(t, err)
 	must(t, netlink.AddrDel(eth0, addr(t, vip4+"/32")))
 	n.set(want("TCP", 80))
-	x := n.mapped("refused", func(x vip.Mapped) bool { return x.Problem != "" })
-	if !strings.Contains(x.Problem, "secure mode") || x.Made {
+	x := n.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
+	if !strings.Contains(x.Problem, "secure mode") || x.Confirmed {
 		t.Errorf("said: %s", x.Problem)
 	}
 	must(t, netlink.AddrAdd(eth0, addr(t, vip4+"/32")))
@@ -206,7 +208,7 @@ func TestPinhole(t *testing.T) {
 	// Low ports are refused.
 	six.Port, six.External = 80, 80
 	n2.set(six)
-	x := n2.mapped("refused", func(x vip.Mapped) bool { return x.Problem != "" })
+	x := n2.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
 	if !strings.Contains(x.Problem, "606") || !strings.Contains(x.Problem, "1024") {
 		t.Errorf("said: %s", x.Problem)
 	}

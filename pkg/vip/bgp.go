@@ -32,8 +32,8 @@ func (Secret) GoString() string { return hidden }
 // MarshalText hides the text.
 func (Secret) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
-// A Peer is a router to have a BGP session with. It is comparable.
-type Peer struct {
+// A BGPPeer is a router to have a BGP session with. It is comparable.
+type BGPPeer struct {
 	Address   netip.Addr // zero if Interface names it
 	Interface string     // unnumbered: the router at the other end of this link
 	AS        uint32     // the router's; 0 takes whatever it says (unnumbered only)
@@ -55,7 +55,7 @@ type Peer struct {
 }
 
 // Name is how the peer is called in annotations, metrics and messages.
-func (p Peer) Name() string {
+func (p BGPPeer) Name() string {
 	if p.Interface != "" {
 		return p.Interface
 	}
@@ -126,25 +126,25 @@ func ParseCommunities(text string) (small []Community, large []LargeCommunity, e
 	return small, large, nil
 }
 
-// Attributes are what is said of a route besides its prefix. A nil pointer or
+// BGPAttributes are what is said of a route besides its prefix. A nil pointer or
 // slice leaves it to the default.
-type Attributes struct {
-	Communities []Community      `json:",omitempty"`
-	Large       []LargeCommunity `json:",omitempty"`
-	LocalPref   *uint32          `json:",omitempty"` // told to iBGP peers only (RFC 4271 section 5.1.5)
-	MED         *uint32          `json:",omitempty"` // MULTI_EXIT_DISC; lower is preferred
-	Prepend     *int             `json:",omitempty"` // how often the AS number is repeated, to eBGP peers only
-	Peers       []string         `json:",omitempty"` // which peers hear of it, by Peer.Name; nil is all
+type BGPAttributes struct {
+	Communities      []Community      `json:",omitempty"`
+	LargeCommunities []LargeCommunity `json:",omitempty"`
+	LocalPref        *uint32          `json:",omitempty"` // told to iBGP peers only (RFC 4271 section 5.1.5)
+	MED              *uint32          `json:",omitempty"` // MULTI_EXIT_DISC; lower is preferred
+	Prepend          *int             `json:",omitempty"` // how often the AS number is repeated, to eBGP peers only
+	Peers            []string         `json:",omitempty"` // which peers hear of it, by Peer.Name; nil is all
 }
 
 // MaxPrepend is how often an AS number may be repeated.
 const MaxPrepend = 16
 
-// Over is a with what it leaves open taken from b. Communities of both kinds are
+// WithDefaults is a with what it leaves open taken from b. Communities of both kinds are
 // one thing: who names any names all.
-func (a Attributes) Over(b Attributes) Attributes {
-	if a.Communities == nil && a.Large == nil {
-		a.Communities, a.Large = b.Communities, b.Large
+func (a BGPAttributes) WithDefaults(b BGPAttributes) BGPAttributes {
+	if a.Communities == nil && a.LargeCommunities == nil {
+		a.Communities, a.LargeCommunities = b.Communities, b.LargeCommunities
 	}
 	if a.LocalPref == nil {
 		a.LocalPref = b.LocalPref
@@ -162,8 +162,8 @@ func (a Attributes) Over(b Attributes) Attributes {
 }
 
 // Equal reports whether two Attributes say the same.
-func (a Attributes) Equal(b Attributes) bool {
-	return slices.Equal(a.Communities, b.Communities) && slices.Equal(a.Large, b.Large) && slices.Equal(a.Peers, b.Peers) &&
+func (a BGPAttributes) Equal(b BGPAttributes) bool {
+	return slices.Equal(a.Communities, b.Communities) && slices.Equal(a.LargeCommunities, b.LargeCommunities) && slices.Equal(a.Peers, b.Peers) &&
 		same(a.LocalPref, b.LocalPref) && same(a.MED, b.MED) && same(a.Prepend, b.Prepend)
 }
 
@@ -175,7 +175,7 @@ func same[T comparable](a, b *T) bool {
 type Route struct {
 	Prefix     netip.Prefix
 	Service    Key // the oldest Service that has it; zero for an aggregate
-	Attributes Attributes
+	Attributes BGPAttributes
 	// Drain: it is about to be withdrawn. Peers are asked to prefer any other path
 	// meanwhile (RFC 8326).
 	Drain bool
@@ -189,8 +189,8 @@ func (r Route) Equal(o Route) bool {
 	return r.Prefix == o.Prefix && r.Drain == o.Drain && r.Attributes.Equal(o.Attributes)
 }
 
-// A Session is the state of the session with one BGP peer, as this node sees it.
-type Session struct {
+// A BGPSession is the state of the session with one BGP peer, as this node sees it.
+type BGPSession struct {
 	Peer     string    `json:"peer"`               // Peer.Name
 	AS       uint32    `json:"as,omitempty"`       // the peer's
 	State    string    `json:"state"`              // of the FSM, in lower case (RFC 4271 section 8.2.2), or "waiting"
@@ -203,4 +203,4 @@ type Session struct {
 const Established = "established"
 
 // Up reports whether the session carries routes.
-func (s Session) Up() bool { return s.State == Established }
+func (s BGPSession) Up() bool { return s.State == Established }

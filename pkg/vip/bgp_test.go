@@ -11,7 +11,7 @@ import (
 // What is secret is shown in no way that Go has of showing things.
 func TestSecret(t *testing.T) {
 	n := Node{Name: "n1", Annotations: map[string]Secret{"bgp-peers-0-bgp-pass": "s3cret"}}
-	p := Peer{AS: 1, Password: "s3cret"}
+	p := BGPPeer{AS: 1, Password: "s3cret"}
 	page, err := json.Marshal([]any{n, p})
 	if err != nil {
 		t.Fatal(err)
@@ -40,18 +40,18 @@ func TestParseCommunities(t *testing.T) {
 // A Service's word wins, piece by piece; 0 and "none" are words, too.
 func TestOver(t *testing.T) {
 	zero, five, two := uint32(0), uint32(5), 2
-	def := Attributes{Communities: []Community{1}, Large: []LargeCommunity{{1, 2, 3}}, LocalPref: &five, MED: &five, Prepend: &two, Peers: []string{"a"}}
-	for _, tt := range []struct{ say, want Attributes }{
-		{Attributes{}, def},
-		{Attributes{Communities: []Community{}, LocalPref: &zero}, Attributes{Communities: []Community{}, LocalPref: &zero, MED: &five, Prepend: &two, Peers: []string{"a"}}},
-		{Attributes{Large: []LargeCommunity{{4, 5, 6}}, Peers: []string{}}, Attributes{Large: []LargeCommunity{{4, 5, 6}}, LocalPref: &five, MED: &five, Prepend: &two, Peers: []string{}}},
+	def := BGPAttributes{Communities: []Community{1}, LargeCommunities: []LargeCommunity{{1, 2, 3}}, LocalPref: &five, MED: &five, Prepend: &two, Peers: []string{"a"}}
+	for _, tt := range []struct{ say, want BGPAttributes }{
+		{BGPAttributes{}, def},
+		{BGPAttributes{Communities: []Community{}, LocalPref: &zero}, BGPAttributes{Communities: []Community{}, LocalPref: &zero, MED: &five, Prepend: &two, Peers: []string{"a"}}},
+		{BGPAttributes{LargeCommunities: []LargeCommunity{{4, 5, 6}}, Peers: []string{}}, BGPAttributes{LargeCommunities: []LargeCommunity{{4, 5, 6}}, LocalPref: &five, MED: &five, Prepend: &two, Peers: []string{}}},
 	} {
-		if got := tt.say.Over(def); !reflect.DeepEqual(got, tt.want) {
+		if got := tt.say.WithDefaults(def); !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%+v over the default: %+v", tt.say, got)
 		}
 	}
 	other := five
-	if a, b := (Attributes{MED: &five}), (Attributes{MED: &other}); !a.Equal(b) || a.Equal(Attributes{}) || a.Equal(Attributes{MED: &zero}) {
+	if a, b := (BGPAttributes{MED: &five}), (BGPAttributes{MED: &other}); !a.Equal(b) || a.Equal(BGPAttributes{}) || a.Equal(BGPAttributes{MED: &zero}) {
 		t.Error("numbers are compared by where they are")
 	}
 }

@@ -15,9 +15,9 @@ type Macvlan struct {
 	IPv6     bool   // it needs a link-local address, from which DHCPv6 asks (RFC 8415 section 5)
 }
 
-// A Hire is an address that a DHCP server is to lease. ID and Family say which it
+// A DHCPRequest is an address that a DHCP server is to lease. ID and Family say which it
 // is; the same ID is the same client to a server, whatever node asks.
-type Hire struct {
+type DHCPRequest struct {
 	ID     string // a Service's UID, or what Services with one macvlan have in common
 	Family Family
 
@@ -28,16 +28,16 @@ type Hire struct {
 	Hostname  string // option 12, or the FQDN option of DHCPv6; may be empty
 	Broadcast bool   // ask for answers by broadcast (RFC 2131 section 4.1)
 
-	Ask   netip.Addr // the address to ask for first; zero if any will do
-	Known Contract   // what the server has leased to this client before, as recorded; its Addr is zero if nothing is
+	Requested netip.Addr // the address to ask for first; zero if any will do
+	LastLease DHCPLease  // what the server has leased to this client before, as recorded; its Addr is zero if nothing is
 
-	Decline netip.Addr // do not accept this one: it is in use, or not for a VIP
-	Why     string     // why, for the server's log and ours
-	Release bool       // give the lease back: nobody wants it any more
+	Declined    netip.Addr // do not accept this one: it is in use, or not for a VIP
+	DeclinedWhy string     // why, for the server's log and ours
+	Release     bool       // give the lease back: nobody wants it any more
 }
 
-// A Contract is what a DHCP server has agreed to.
-type Contract struct {
+// A DHCPLease is what a DHCP server has agreed to.
+type DHCPLease struct {
 	Addr    netip.Addr `json:"address"`
 	Bits    int        `json:"bits"`             // length of the subnet's prefix; 128 for DHCPv6, which tells none
 	MAC     string     `json:"mac"`              // the client's
@@ -49,15 +49,15 @@ type Contract struct {
 }
 
 // Valid reports whether c has an address that is leased at now.
-func (c Contract) Valid(now time.Time) bool {
+func (c DHCPLease) Valid(now time.Time) bool {
 	return c.Addr.IsValid() && (c.Expires.IsZero() || now.Before(c.Expires))
 }
 
-// A Hired is how far a Hire has come.
-type Hired struct {
-	Hire     Hire
-	State    string   // as RFC 2131 section 4.4 names them, in lower case
-	Contract Contract // its Addr is zero while nothing is leased
+// A DHCPState is how far a Hire has come.
+type DHCPState struct {
+	Request DHCPRequest
+	State   string    // as RFC 2131 section 4.4 names them, in lower case
+	Lease   DHCPLease // its Addr is zero while nothing is leased
 	// Lost: there was a lease and it has ended (expired, refused, address in use), or
 	// what was recorded turned out to be over.
 	Lost    bool

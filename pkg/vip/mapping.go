@@ -32,13 +32,13 @@ type Mapping struct {
 	Here bool
 }
 
-// A Mapped is what has become of a Mapping on one gateway.
-type Mapped struct {
+// A MappingState is what has become of a Mapping on one gateway.
+type MappingState struct {
 	Mapping
-	Gateway  string         // its address, and what it calls itself; "" if there is none
-	Made     bool           // the gateway confirmed it
-	External netip.AddrPort // what is open, if Made; its address is not valid if the gateway has none
-	Until    time.Time      // when it ends without renewal; zero: never
-	Problem  string         // in plain words, with what to change, or ""
-	Gone     time.Time      // since when it is to be removed; zero: it is wanted
+	Gateway      string         // its address, and what it calls itself; "" if there is none
+	Confirmed    bool           // the gateway confirmed it
+	External     netip.AddrPort // what is open, if Made; its address is not valid if the gateway has none
+	Until        time.Time      // when it ends without renewal; zero: never
+	Problem      string         // in plain words, with what to change, or ""
+	RemovalSince time.Time      // since when it is to be removed; zero: it is wanted
 }

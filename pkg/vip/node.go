@@ -8,16 +8,16 @@ import (
 
 // A Node is what Kubernetes says of a node.
 type Node struct {
-	Name      string
-	UID       string
-	Addresses []netip.Addr   // status.addresses
-	PodCIDRs  []netip.Prefix // spec.podCIDRs
-	Excluded  string         // why it must not carry a VIP (taint, condition), or ""
-	Label     string         // the label that keeps VIPs off it as long as there are nodes without, or ""
+	Name           string
+	UID            string
+	Addresses      []netip.Addr   // status.addresses
+	PodCIDRs       []netip.Prefix // spec.podCIDRs
+	Excluded       string         // why it must not carry a VIP (taint, condition), or ""
+	ExclusionLabel string         // the label that keeps VIPs off it as long as there are nodes without, or ""
 
-	Drained bool      // an operator wants it to carry no VIP (herald drain)
-	Returns time.Time // until then it gets back what it gave away when it was drained (herald undrain)
-	Leaves  bool      // its kubelet says that it is being shut down
+	Drained      bool      // an operator wants it to carry no VIP (herald drain)
+	ReturnUntil  time.Time // until then it gets back what it gave away when it was drained (herald undrain)
+	ShuttingDown bool      // its kubelet says that it is being shut down
 
 	// Annotations are those of this process's own node whose prefix Herald was told
 	// (annotation), without it. There may be passwords among them.
@@ -32,40 +32,40 @@ type Link struct {
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"` // its own addresses with their masks, VIPs left out
 }
 
-// Info is what an announcer tells the others about its node, on its node lease.
+// NodeInfo is what an announcer tells the others about its node, on its node lease.
 // It changes only when the node does.
-type Info struct {
-	Interface string `json:"interface"`          // the link of VIPs unless a Service says otherwise; "auto" = the one whose subnet has the VIP
-	Default   string `json:"default"`            // the link "auto" falls back to
-	Links     []Link `json:"links"`              // sorted by name
-	Excluded  string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
-	Alone     bool   `json:"alone,omitempty"`    // it reaches too few other nodes on the VIPs' link to carry any
+type NodeInfo struct {
+	Interface        string `json:"interface"`          // the link of VIPs unless a Service says otherwise; "auto" = the one whose subnet has the VIP
+	DefaultInterface string `json:"default"`            // the link "auto" falls back to
+	Links            []Link `json:"links"`              // sorted by name
+	Excluded         string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
+	Isolated         bool   `json:"alone,omitempty"`    // it reaches too few other nodes on the VIPs' link to carry any
 	// Deaf is why it watches no other node on the VIPs' link, or "".
-	Deaf string `json:"deaf,omitempty"`
+	LivenessOff string `json:"deaf,omitempty"`
 	// Mute is the nodes whose addresses it finds answered there while it hears no Herald of theirs.
-	Mute []string `json:"mute,omitempty"`
+	Suspects []string `json:"mute,omitempty"`
 
-	Sessions []Session `json:"bgp,omitempty"` // its BGP sessions
+	BGPSessions []BGPSession `json:"bgp,omitempty"` // its BGP sessions
 	// APIServer: the node's own API server answers that it is ready, so that the node
 	// may carry the VIP of the control plane.
-	APIServer bool `json:"apiServer,omitempty"`
+	APIServerReady bool `json:"apiServer,omitempty"`
 }
 
 // LinkFor is the link that carries the VIPs of a Service which names link: "" leaves
 // it to the node, and "auto" to the VIP's subnet, where there is one that says.
-func (i *Info) LinkFor(link string) string {
+func (i *NodeInfo) LinkFor(link string) string {
 	if link == "" {
 		link = i.Interface
 	}
 	if link == "auto" {
-		link = i.Default
+		link = i.DefaultInterface
 	}
 	return link
 }
 
-// Own is the node's own addresses on the links named, or on all if none is. VIPs are
+// OwnAddresses is the node's own addresses on the links named, or on all if none is. VIPs are
 // left out.
-func (i *Info) Own(links ...string) []netip.Addr {
+func (i *NodeInfo) OwnAddresses(links ...string) []netip.Addr {
 	var all []netip.Addr
 	for _, l := range i.Links {
 		if len(links) > 0 && !slices.Contains(links, l.Name) {
@@ -86,18 +86,18 @@ type Member struct {
 	// Stalled: it was the one to claim a VIP and has claimed none for a while.
 	// Others then go ahead of it.
 	Stalled bool
-	Calm    bool // it has been alive for so long that others may move VIPs to it
-	Info    Info
+	Stable  bool // it has been alive for so long that others may move VIPs to it
+	Info    NodeInfo
 }
 
 // A Claim is what a VIP lease says, as far as this node may judge it.
 type Claim struct {
-	Holder  string    // the node, or the stranger, that holds it; "" if free
-	Valid   bool      // false: anybody may take it
-	Foreign bool      // held by a program that is not Herald
-	From    string    // the node it was handed over from, or ""
-	Since   time.Time // since when (spec.acquireTime, the holder's clock)
-	Changes int64     // spec.leaseTransitions
+	Holder         string    // the node, or the stranger, that holds it; "" if free
+	Valid          bool      // false: anybody may take it
+	Foreign        bool      // held by a program that is not Herald
+	PreviousHolder string    // the node it was handed over from, or ""
+	AcquiredAt     time.Time // since when (spec.acquireTime, the holder's clock)
+	Transitions    int64     // spec.leaseTransitions
 }
 
 // A Tenure is this node's own right to hold claims.
@@ -111,7 +111,7 @@ type Tenure struct {
 	Confirmed bool
 	// Blind, if not zero, is since when the node lease isn't renewed as it should be. What
 	// others have been heard to announce since then may have been taken from this node.
-	Blind time.Time
+	RenewalLateSince time.Time
 }
 
 // Holds reports whether claims may be acted on at now.

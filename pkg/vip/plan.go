@@ -8,43 +8,43 @@ import (
 // A Plan is all that this node should be: each slice is the whole of what is
 // wanted of one part of it. What a Plan doesn't hold is taken away.
 type Plan struct {
-	Tenures       []Stake
-	Probes        []Probe
-	Inquiries     []Inquiry // one per address
+	LeaseIntents  []LeaseIntent
+	HealthChecks  []HealthCheck
+	AddressChecks []AddressCheck // one per address
 	Addresses     []Address
 	Announcements []Announcement
 	Macvlans      []Macvlan
-	Hires         []Hire
+	DHCPRequests  []DHCPRequest
 	Routes        []Route   // sorted by prefix
 	Mappings      []Mapping // of all nodes: see Mapping.Here
 	Statuses      []Status
-	Notes         []Note
+	Events        []Event
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key
 
 	// Again, if not zero, is after what time the plan would be another although
 	// nothing changed.
-	Again time.Duration
+	ReplanAfter time.Duration
 }
 
-// A Stake is what is wanted of one VIP lease. A lease this node holds and the
+// A LeaseIntent is what is wanted of one VIP lease. A lease this node holds and the
 // Plan has no Stake in is let go of.
-type Stake struct {
-	Lease   Key
-	Service Key    // the Service it stands for
-	UID     string // that Service's; "" if the lease stands for no single one
-	Do      Do
-	To      string // with Give: the successor; "" lets the lease go to whoever wants it
-	Expect  string // with Watch: the node that is to claim it
+type LeaseIntent struct {
+	Lease          Key
+	Service        Key    // the Service it stands for
+	UID            string // that Service's; "" if the lease stands for no single one
+	Action         LeaseAction
+	Successor      string // with Give: the successor; "" lets the lease go to whoever wants it
+	ExpectedHolder string // with Watch: the node that is to claim it
 }
 
-// Do is what to do about a lease.
-type Do string
+// LeaseAction is what to do about a lease.
+type LeaseAction string
 
 // What can be done about a lease.
 const (
-	Take  Do = "take"  // claim it if it is free, keep it if it is held
-	Give  Do = "give"  // write the successor's name into it
-	Watch Do = "watch" // leave it to another node, and notice if that one doesn't claim it
+	Acquire  LeaseAction = "take"  // claim it if it is free, keep it if it is held
+	HandOver LeaseAction = "give"  // write the successor's name into it
+	Follow   LeaseAction = "watch" // leave it to another node, and notice if that one doesn't claim it
 )
 
 // An Address is a VIP to be bound to a link of this node.
@@ -57,7 +57,7 @@ type Address struct {
 	New bool
 	// Served: connections to it end on this node itself, so they must be reset when it
 	// goes elsewhere. Those to Services end in their Pods.
-	Served bool
+	LocalDelivery bool
 	// Until, if not zero, is when the kernel must have dropped it at the latest.
 	// Zero: as long as the node's Tenure lasts.
 	Until time.Time
@@ -71,12 +71,12 @@ type Announcement struct {
 	Addr netip.Addr
 	Link string
 	// Listen: do not announce, only note in World.Heard who else announces it.
-	Listen bool
+	ListenOnly bool
 }
 
-// A Probe asks kube-proxy's health check node port on this node whether it
+// A HealthCheck asks kube-proxy's health check node port on this node whether it
 // serves a Service with externalTrafficPolicy Local.
-type Probe struct {
+type HealthCheck struct {
 	Service Key
 	Port    uint16
 	Hosts   []netip.Addr // this node's addresses: kube-proxy may listen on all or some of them
@@ -85,18 +85,18 @@ type Probe struct {
 // A Status is what a Service's status should say. A Status without Ingress
 // clears what an announcer wrote there.
 type Status struct {
-	Service Key
-	Ingress []Ingress
-	Host    string // kube-vip.io/vipHost; "" removes the annotation
-	Mark    string // heraldvip.io/announcer; "" removes the annotation
+	Service   Key
+	Ingress   []Ingress
+	VIPHost   string // kube-vip.io/vipHost; "" removes the annotation
+	Announcer string // heraldvip.io/announcer; "" removes the annotation
 	// Leases is what DHCP servers have leased for it (heraldvip.io/dhcp-lease, and their
 	// addresses in kube-vip.io/requestedIP). None removes the first of these
 	// annotations and leaves the second, so that the same address is asked for next time.
-	Leases []Contract
+	DHCPLeases []DHCPLease
 }
 
-// A Note is something the user of a Service must know. It becomes an Event.
-type Note struct {
+// An Event is something the user of a Service must know. It becomes an Event.
+type Event struct {
 	Service Key
 	UID     string
 	Warning bool
@@ -104,16 +104,16 @@ type Note struct {
 	Message string
 	// Occasion tells two Notes apart that read the same but are two happenings
 	// (a VIP that came back to the node it had left).
-	Occasion int64
+	Occurrence int64
 }
 
 // A Verdict says what becomes of a Service, and why.
 type Verdict struct {
-	Service   Key
-	Addresses []netip.Addr
-	Lease     Key    // the lease that decides who owns it; zero if it isn't ours
-	Owner     string // the node that owns it, or ""
-	Here      bool   // this node announces it
-	Reason    Reason
-	Message   string // in plain words, why it is so
+	Service       Key
+	Addresses     []netip.Addr
+	Lease         Key    // the lease that decides who owns it; zero if it isn't ours
+	Owner         string // the node that owns it, or ""
+	AnnouncedHere bool   // this node announces it
+	Reason        Reason
+	Message       string // in plain words, why it is so
 }

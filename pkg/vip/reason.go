@@ -7,33 +7,33 @@ type Reason string
 // Reasons of Events on a Service and of verdicts in /debug/plan.
 // The meaning of each is in Reasons.
 const (
-	Announced        Reason = "VIPAnnounced"
-	Moved            Reason = "VIPMoved"
-	Withdrawn        Reason = "VIPWithdrawn"
-	Elsewhere        Reason = "VIPElsewhere"
-	Claiming         Reason = "VIPClaiming"
-	NoAddress        Reason = "NoAddress"
-	AddressRefused   Reason = "AddressRefused"
-	AddressConflict  Reason = "AddressConflict"
-	InvalidField     Reason = "InvalidField"
-	NoEndpoints      Reason = "NoEndpoints"
-	NoEligibleNode   Reason = "NoEligibleNode"
-	NoSession        Reason = "NoBGPSession"
-	LocalNoElection  Reason = "LocalWithoutElection"
-	HeldByStranger   Reason = "HeldByStranger"
-	StrayAddress     Reason = "StrayAddress"
-	PortMapped       Reason = "PortMapped"
-	PortNotMapped    Reason = "PortNotMapped"
-	AddressInUse     Reason = "AddressInUse"
-	Unanswered       Reason = "VIPUnanswered"
-	ForeignMAC       Reason = "VIPForeignMAC"
-	Answered         Reason = "VIPAnswered"
-	Leasing          Reason = "VIPLeasing"
-	DHCPFailed       Reason = "DHCPFailed"
-	NotLoadBalancer  Reason = "NotLoadBalancer"
-	OtherClass       Reason = "OtherClass"
-	Ignored          Reason = "Ignored"
-	AnnouncerStopped Reason = "NodeWithoutTenure"
+	VIPAnnounced         Reason = "VIPAnnounced"
+	VIPMoved             Reason = "VIPMoved"
+	VIPWithdrawn         Reason = "VIPWithdrawn"
+	VIPElsewhere         Reason = "VIPElsewhere"
+	VIPClaiming          Reason = "VIPClaiming"
+	NoAddress            Reason = "NoAddress"
+	AddressRefused       Reason = "AddressRefused"
+	AddressConflict      Reason = "AddressConflict"
+	InvalidField         Reason = "InvalidField"
+	NoEndpoints          Reason = "NoEndpoints"
+	NoEligibleNode       Reason = "NoEligibleNode"
+	NoBGPSession         Reason = "NoBGPSession"
+	LocalNoElection      Reason = "LocalWithoutElection"
+	HeldByOtherAnnouncer Reason = "HeldByStranger"
+	UnmanagedAddress     Reason = "StrayAddress"
+	PortMapped           Reason = "PortMapped"
+	PortNotMapped        Reason = "PortNotMapped"
+	AddressInUse         Reason = "AddressInUse"
+	VIPUnanswered        Reason = "VIPUnanswered"
+	VIPForeignMAC        Reason = "VIPForeignMAC"
+	VIPAnswered          Reason = "VIPAnswered"
+	DHCPPending          Reason = "VIPLeasing"
+	DHCPFailed           Reason = "DHCPFailed"
+	NotLoadBalancer      Reason = "NotLoadBalancer"
+	OtherClass           Reason = "OtherClass"
+	Ignored              Reason = "Ignored"
+	NodeLeaseNotHeld     Reason = "NodeWithoutTenure"
 )
 
 // A ReasonInfo explains a Reason.
@@ -46,31 +46,31 @@ type ReasonInfo struct {
 
 // Reasons explains every Reason; the generated reference comes from it.
 var Reasons = []ReasonInfo{
-	{Announced, true, false, "A node announces the Service's VIPs; the message says which node, link and addresses."},
-	{Moved, true, false, "The VIPs went from one node to another; the message says why it knows."},
-	{Withdrawn, true, false, "The Service is no longer announced by anybody; the message says why."},
-	{Elsewhere, false, false, "Another node announces the VIPs."},
-	{Claiming, false, false, "The VIP lease is free and a node is about to claim it."},
+	{VIPAnnounced, true, false, "A node announces the Service's VIPs; the message says which node, link and addresses."},
+	{VIPMoved, true, false, "The VIPs went from one node to another; the message says why it knows."},
+	{VIPWithdrawn, true, false, "The Service is no longer announced by anybody; the message says why."},
+	{VIPElsewhere, false, false, "Another node announces the VIPs."},
+	{VIPClaiming, false, false, "The VIP lease is free and a node is about to claim it."},
 	{NoAddress, true, false, "The Service names no address (kube-vip.io/loadbalancerIPs, spec.loadBalancerIP). It waits for one."},
 	{AddressRefused, true, true, "The Service asks for an address it may not take: a node's, the API server's, one of a cluster or pod range, loopback, multicast, link-local, `0.0.0.0` or `::` without vip_arp, or of a family the Service does not have."},
 	{AddressConflict, true, true, "An older Service has the same address with the same port and protocol, and keeps it."},
 	{InvalidField, true, true, "An annotation can't be read; the message names it and says what would be right."},
 	{NoEndpoints, true, false, "No endpoint of the Service is ready, so its VIPs are not announced."},
 	{NoEligibleNode, true, true, "No node may carry the VIPs at present; the message lists why, node by node."},
-	{NoSession, true, true, "The node that is to advertise the VIPs has no BGP session, so no router knows of them; the message lists why, peer by peer."},
+	{NoBGPSession, true, true, "The node that is to advertise the VIPs has no BGP session, so no router knows of them; the message lists why, peer by peer."},
 	{LocalNoElection, true, true, "The VIP is announced by ARP, externalTrafficPolicy is Local, but svc_election is false: one node owns all VIPs, whether it has an endpoint or not, so traffic may be dropped."},
-	{HeldByStranger, true, false, "Another announcer holds the Service's lease and renews it. Herald waits until it stops."},
-	{StrayAddress, true, true, "A node has the VIP on a link although Herald did not put it there and does not own it."},
+	{HeldByOtherAnnouncer, true, false, "Another announcer holds the Service's lease and renews it. Herald waits until it stops."},
+	{UnmanagedAddress, true, true, "A node has the VIP on a link although Herald did not put it there and does not own it."},
 	{PortMapped, true, false, "Gateways forward ports to the VIP (UPnP); the message says which, from which external address, and how long each mapping is asked for at a time."},
 	{PortNotMapped, true, true, "A port that should be open on a gateway (UPnP) is not; the message says why, and what to change."},
 	{AddressInUse, true, true, "Another host has the address already, so the VIP is not announced; the message says which MAC answers for it. It is asked again, and the VIP announced once it is free."},
-	{Unanswered, true, true, "A node owns the VIP, but does not answer for it: another node asked the network."},
-	{ForeignMAC, true, true, "Somebody answers for the VIP, or announces it, who does not own it; the message says which MAC. Some clients may be sent there."},
-	{Answered, true, false, "The VIP is answered as it should be again, by its owner alone."},
-	{Leasing, false, false, "The node that owns the Service asks a DHCP server for its address."},
+	{VIPUnanswered, true, true, "A node owns the VIP, but does not answer for it: another node asked the network."},
+	{VIPForeignMAC, true, true, "Somebody answers for the VIP, or announces it, who does not own it; the message says which MAC. Some clients may be sent there."},
+	{VIPAnswered, true, false, "The VIP is answered as it should be again, by its owner alone."},
+	{DHCPPending, false, false, "The node that owns the Service asks a DHCP server for its address."},
 	{DHCPFailed, true, true, "No DHCP server leases an address, or a lease has ended; or the interface for it can't be had. The message says what was tried and what was answered. It is tried again."},
 	{NotLoadBalancer, false, false, "spec.type is not LoadBalancer."},
 	{OtherClass, false, false, "spec.loadBalancerClass names another implementation."},
 	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},
-	{AnnouncerStopped, false, false, "This node could not renew its node lease in time and holds nothing until it can."},
+	{NodeLeaseNotHeld, false, false, "This node could not renew its node lease in time and holds nothing until it can."},
 }

@@ -53,20 +53,20 @@ type Service struct {
 
 	DHCP DHCP // how an address is asked for if one is 0.0.0.0 or ::
 
-	Local            bool   // externalTrafficPolicy is Local
-	HealthPort       uint16 // spec.healthCheckNodePort; 0 if there is none
-	Ports            []Port // in the order of the spec
-	WithoutEndpoints bool   // kube-vip.io/allow-reconcile-without-endpoints
-	Mode             IPMode // heraldvip.io/ip-mode; "" if not said
-	Endpoints        Endpoints
-	Announce         []Method   // heraldvip.io/announce: the ways it wants; nil is all that are enabled
-	Attributes       Attributes // heraldvip.io/bgp-*: what it says of its routes
-	Forward          *Forward   // kube-vip.io/forwardUPNP: what gateways are asked for; nil for nothing
+	Local                 bool   // externalTrafficPolicy is Local
+	HealthCheckNodePort   uint16 // spec.healthCheckNodePort; 0 if there is none
+	Ports                 []Port // in the order of the spec
+	AllowWithoutEndpoints bool   // kube-vip.io/allow-reconcile-without-endpoints
+	IPMode                IPMode // heraldvip.io/ip-mode; "" if not said
+	Endpoints             Endpoints
+	Announce              []Method      // heraldvip.io/announce: the ways it wants; nil is all that are enabled
+	BGPAttributes         BGPAttributes // heraldvip.io/bgp-*: what it says of its routes
+	Forward               *Forward      // kube-vip.io/forwardUPNP: what gateways are asked for; nil for nothing
 
-	Ingress []Ingress // status.loadBalancer.ingress as it stands
-	Host    string    // kube-vip.io/vipHost as it stands: the node that last wrote the status
-	Mark    string    // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
-	Invalid []string  // what could not be read, each a sentence that names the field
+	Ingress   []Ingress // status.loadBalancer.ingress as it stands
+	VIPHost   string    // kube-vip.io/vipHost as it stands: the node that last wrote the status
+	Announcer string    // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
+	Invalid   []string  // what could not be read, each a sentence that names the field
 }
 
 // DHCP is what the annotations of a Service say about asking a DHCP server.
@@ -77,7 +77,7 @@ type DHCP struct {
 	Macvlan   string       // kube-vip.io/macvlanName
 	Broadcast bool         // kube-vip.io/dhcp-broadcast
 	RPFilter  string       // kube-vip.io/rp_filter: "0", "1", "2", or "" if not said
-	Leases    []Contract   // heraldvip.io/dhcp-lease: what was leased when the status was written last
+	Leases    []DHCPLease  // heraldvip.io/dhcp-lease: what was leased when the status was written last
 }
 
 // A Family is an IP version, 4 or 6.
@@ -140,13 +140,13 @@ const (
 type Endpoints struct {
 	Ready       []string // nodes with a ready endpoint
 	Terminating []string // nodes with a serving, terminating endpoint
-	Elsewhere   bool     // there is a usable endpoint that names no node
+	WithoutNode bool     // there is a usable endpoint that names no node
 }
 
 // Any reports whether there is an endpoint that gets traffic: a ready one, or,
 // if none is ready anywhere, a serving one that terminates (KEP-1669).
 func (e Endpoints) Any() bool {
-	return len(e.Ready) > 0 || len(e.Terminating) > 0 || e.Elsewhere
+	return len(e.Ready) > 0 || len(e.Terminating) > 0 || e.WithoutNode
 }
 
 // Local is the nodes on which a Service with externalTrafficPolicy Local is
@@ -162,6 +162,6 @@ func (e Endpoints) Local() []string {
 type Ingress struct {
 	Addr     netip.Addr // zero if the entry has a hostname only
 	Hostname string
-	Mode     IPMode
+	IPMode   IPMode
 	Ports    []Port
 }

@@ -16,52 +16,52 @@ type World struct {
 	Synced   bool // the caches have been filled at least once
 	Services []Service
 	Nodes    []Node
-	Reserved []Reserved // ranges no VIP may be of
+	Reserved []ReservedRange // ranges no VIP may be of
 
 	// From the leases.
-	Members []Member      // sorted by name; this node is one of them once it has a node lease
-	Claims  map[Key]Claim // by VIP lease; a lease that does not exist is absent
-	Tenure  Tenure
-	Leaving map[Key]Leaving // VIP leases this node has given away and still stands on
+	Members     []Member      // sorted by name; this node is one of them once it has a node lease
+	Claims      map[Key]Claim // by VIP lease; a lease that does not exist is absent
+	Tenure      Tenure
+	HandingOver map[Key]HandingOver // VIP leases this node has given away and still stands on
 
 	// From the gateways of this node's links (UPnP).
-	Mapped []Mapped // sorted by VIP, port, protocol and gateway
+	MappingStates []MappingState // sorted by VIP, port, protocol and gateway
 
 	// From this node's kernel and wire.
-	Bound []Address            // VIPs of ours that the kernel has
-	Stray []Address            // VIPs that the kernel has on a link but nobody of ours put there
-	Heard map[netip.Addr]Sound // who else was heard announcing an address
-	Ready map[Key]bool         // by Service: kube-proxy on this node says that it serves it (Local only)
+	Bound         []Address                        // VIPs of ours that the kernel has
+	Unmanaged     []Address                        // VIPs that the kernel has on a link but nobody of ours put there
+	Heard         map[netip.Addr]HeardAnnouncement // who else was heard announcing an address
+	HealthChecked map[Key]bool                     // by Service: kube-proxy on this node says that it serves it (Local only)
 
-	Findings map[netip.Addr]Finding // what the neighbours said to Inquiries, as far as it is known
+	CheckResults map[netip.Addr]CheckResult // what the neighbours said to Inquiries, as far as it is known
 
 	// From DHCP.
-	Macvlans []Macvlan         // links of ours that are as they should be
-	NoLink   map[string]string // by name: why a Macvlan is not there
-	Strict   bool              // net.ipv4.conf.all.rp_filter is 1, which wins over a link's 0
-	Hired    []Hired           // what this node asks DHCP servers for
+	Macvlans       []Macvlan         // links of ours that are as they should be
+	MacvlanErrors  map[string]string // by name: why a Macvlan is not there
+	StrictRPFilter bool              // net.ipv4.conf.all.rp_filter is 1, which wins over a link's 0
+	DHCPStates     []DHCPState       // what this node asks DHCP servers for
 
 	// From this node's BGP speaker.
-	Sessions []Session // one per peer, in the order of the options
-	Draining bool      // routes that are about to go are shown as such, and routers have not had the time to turn away yet
+	BGPSessions []BGPSession // one per peer, in the order of the options
+	BGPDraining bool         // routes that are about to go are shown as such, and routers have not had the time to turn away yet
 }
 
-// Reserved is a range of addresses that belongs to something else.
-type Reserved struct {
-	Prefix netip.Prefix
-	What   string // for the message: "the cluster's Service range"
+// ReservedRange is a range of addresses that belongs to something else.
+type ReservedRange struct {
+	Prefix      netip.Prefix
+	Description string // for the message: "the cluster's Service range"
 }
 
-// Leaving is a claim handed to another node, on which this one still stands
+// HandingOver is a claim handed to another node, on which this one still stands
 // until the successor is heard, or until the deadline.
-type Leaving struct {
-	To    string    // the successor
-	Since time.Time // when the lease was written
-	Until time.Time
+type HandingOver struct {
+	Successor string    // the successor
+	Since     time.Time // when the lease was written
+	Until     time.Time
 }
 
-// A Sound is an announcement heard on the wire.
-type Sound struct {
+// A HeardAnnouncement is an announcement heard on the wire.
+type HeardAnnouncement struct {
 	MAC  string // the announcer's link-layer address
 	Link string
 	At   time.Time

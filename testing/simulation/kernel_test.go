@@ -160,7 +160,7 @@ func (p *process) announce(want []vip.Announcement) ([]vip.Announcement, error) 
 		if !heard[w.Addr] {
 			n.c.hearers[w.Addr] = append(n.c.hearers[w.Addr], n)
 		}
-		if w.Listen {
+		if w.ListenOnly {
 			continue
 		}
 		n.said[w.Addr] = true
@@ -194,7 +194,7 @@ func (n *node) tell(addrs []netip.Addr) {
 				continue
 			}
 			now := time.Now()
-			o.heard[a] = vip.Sound{MAC: n.name, At: now}
+			o.heard[a] = vip.HeardAnnouncement{MAC: n.name, At: now}
 			if now.Sub(o.poked[a]) >= time.Second {
 				o.poked[a] = now
 				poke[o] = true
@@ -318,19 +318,19 @@ func (n *node) agreed() {
 // judged is called when n voids the claims of a node that is gone from the wire: it must
 // see as many as it has lost of those that certainly renew, and that it has met since they
 // began to. Who hears of renewals late does not know how many those are.
-func (n *node) judged(sights map[*node]vip.Sight) {
+func (n *node) judged(sights map[*node]vip.PeerStatus) {
 	if !n.reliable() {
 		return
 	}
 	seen, gone := 1, 0
 	for o, s := range sights {
-		if s.State == vip.Alive || s.State == vip.Mute {
+		if s.Liveness == vip.Alive || s.Liveness == vip.Suspect {
 			seen++
 			continue
 		}
 		l := n.c.api.At(vip.Key{Namespace: "kube-system", Name: lease.NodePrefix + o.name})
-		if s.State == vip.Dead && o.reliable() && l != nil && l.Annotations[lease.FencedAnnotation] == "" &&
-			time.Since(l.Spec.AcquireTime.Time) > time.Second && s.Card.Epoch >= int64(*l.Spec.LeaseTransitions) {
+		if s.Liveness == vip.Dead && o.reliable() && l != nil && l.Annotations[lease.FencedAnnotation] == "" &&
+			time.Since(l.Spec.AcquireTime.Time) > time.Second && s.Heartbeat.Epoch >= int64(*l.Spec.LeaseTransitions) {
 			gone++
 		}
 	}

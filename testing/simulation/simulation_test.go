@@ -281,12 +281,12 @@ func (c *cluster) settled() string {
 		if len(who) != 1 {
 			return fmt.Sprintf("%s, %s, is answered by %d nodes\n%s", s.Key, a, len(who), c.tells(a, who))
 		}
-		if taken[at] || s.Host == "" {
+		if taken[at] || s.VIPHost == "" {
 			continue // in conflict: the older, or who had it, keeps it
 		}
 		taken[at] = true
-		if s.Host != who[0].name {
-			return fmt.Sprintf("%s: its status names %s, but %s answers\n%s", s.Key, s.Host, who[0].name, c.tells(a, who))
+		if s.VIPHost != who[0].name {
+			return fmt.Sprintf("%s: its status names %s, but %s answers\n%s", s.Key, s.VIPHost, who[0].name, c.tells(a, who))
 		}
 	}
 	return ""

@@ -16,15 +16,15 @@ type wire struct {
 
 	mu    sync.Mutex // is taken before the cluster's
 	r     *rand.Rand
-	cards []vip.Card           // what the process that runs there told last
+	cards []vip.Heartbeat      // what the process that runs there told last
 	seen  [][]glimpse          // by observer, and node
 	due   map[time.Time][]mail // what happens then
 }
 
 // A glimpse is one node's sight of another, and what it is about to become.
 type glimpse struct {
-	vip.Sight
-	next  vip.Seen
+	vip.PeerStatus
+	next  vip.Liveness
 	late  time.Time // from when on it is late, if it is not to look alive
 	round int
 }
@@ -39,7 +39,7 @@ type mail struct {
 }
 
 func newWire(c *cluster, r *rand.Rand) *wire {
-	w := &wire{c: c, r: r, cards: make([]vip.Card, len(c.nodes)), due: map[time.Time][]mail{}}
+	w := &wire{c: c, r: r, cards: make([]vip.Heartbeat, len(c.nodes)), due: map[time.Time][]mail{}}
 	for range c.nodes {
 		w.seen = append(w.seen, make([]glimpse, len(c.nodes)))
 	}
@@ -47,7 +47,7 @@ func newWire(c *cluster, r *rand.Rand) *wire {
 }
 
 // sights is what lease.Options.Sights wants.
-func (w *wire) sights(n *node) func() map[string]vip.Sight {
+func (w *wire) sights(n *node) func() map[string]vip.PeerStatus {
 	if w == nil {
 		return nil
 	}
@@ -56,17 +56,17 @@ func (w *wire) sights(n *node) func() map[string]vip.Sight {
 		g := &w.seen[n.id][i]
 		*g = glimpse{round: g.round + 1}
 	}
-	w.cards[n.id] = vip.Card{}
+	w.cards[n.id] = vip.Heartbeat{}
 	w.mu.Unlock()
-	return func() map[string]vip.Sight {
+	return func() map[string]vip.PeerStatus {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		all := make(map[string]vip.Sight, len(w.c.nodes))
+		all := make(map[string]vip.PeerStatus, len(w.c.nodes))
 		for i, o := range w.c.nodes {
 			if o != n {
 				g := w.seen[n.id][i] // a copy
-				g.Late = g.State == vip.Alive && g.next != vip.Alive && !time.Now().Before(g.late)
-				all[o.name] = g.Sight
+				g.Overdue = g.Liveness == vip.Alive && g.next != vip.Alive && !time.Now().Before(g.late)
+				all[o.name] = g.PeerStatus
 			}
 		}
 		return all
@@ -74,27 +74,27 @@ func (w *wire) sights(n *node) func() map[string]vip.Sight {
 }
 
 // looks is how the others look to n.
-func (w *wire) looks(n *node) map[*node]vip.Sight {
+func (w *wire) looks(n *node) map[*node]vip.PeerStatus {
 	if w == nil {
 		return nil
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	looks := map[*node]vip.Sight{}
+	looks := map[*node]vip.PeerStatus{}
 	for i, o := range w.c.nodes {
 		if o != n {
-			looks[o] = w.seen[n.id][i].Sight
+			looks[o] = w.seen[n.id][i].PeerStatus
 		}
 	}
 	return looks
 }
 
 // anchor is what lease.Options.Anchor wants: the gateway is on side 0.
-func (w *wire) anchor(n *node) func() vip.Seen {
+func (w *wire) anchor(n *node) func() vip.Liveness {
 	if w == nil {
 		return nil
 	}
-	return func() vip.Seen {
+	return func() vip.Liveness {
 		n.c.mu.Lock()
 		defer n.c.mu.Unlock()
 		if n.cable && n.side == 0 {
@@ -105,13 +105,13 @@ func (w *wire) anchor(n *node) func() vip.Seen {
 }
 
 // tell is what lease.Options.Tell wants.
-func (w *wire) tell(p *process) func(vip.Card) {
+func (w *wire) tell(p *process) func(vip.Heartbeat) {
 	if w == nil {
 		return nil
 	}
-	var last vip.Card
+	var last vip.Heartbeat
 	n := p.n
-	return func(c vip.Card) {
+	return func(c vip.Heartbeat) {
 		if c == last {
 			return
 		}
@@ -169,10 +169,10 @@ func (w *wire) post(at time.Time) {
 // deliver lets o read the card of n, if anything passes between them.
 func (w *wire) deliver(n, o *node) bool {
 	g := &w.seen[o.id][n.id]
-	if g.State != vip.Alive || g.Card == w.cards[n.id] || w.truth(o, n) != vip.Alive {
+	if g.Liveness != vip.Alive || g.Heartbeat == w.cards[n.id] || w.truth(o, n) != vip.Alive {
 		return false
 	}
-	g.Card = w.cards[n.id]
+	g.Heartbeat = w.cards[n.id]
 	return true
 }
 
@@ -187,7 +187,7 @@ func (n *node) wake() {
 }
 
 // truth is how o would look from n after a while.
-func (w *wire) truth(n, o *node) vip.Seen {
+func (w *wire) truth(n, o *node) vip.Liveness {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	switch {
@@ -196,7 +196,7 @@ func (w *wire) truth(n, o *node) vip.Seen {
 	case o.proc == nil:
 		return vip.Dead // its kernel refuses
 	case n.mute || o.mute:
-		return vip.Mute
+		return vip.Suspect
 	}
 	return vip.Alive
 }
@@ -234,12 +234,12 @@ func (w *wire) turns(n, o *node) {
 // turn makes o look to n as it is about to look, unless that has changed since.
 func (w *wire) turn(n, o *node, round int) bool {
 	g := &w.seen[n.id][o.id]
-	if g.round != round || g.next == g.State || g.State == vip.Unknown && g.next != vip.Alive {
+	if g.round != round || g.next == g.Liveness || g.Liveness == vip.Unknown && g.next != vip.Alive {
 		return false
 	}
-	g.State, g.Since = g.next, time.Now()
-	if g.State == vip.Alive {
-		g.Card = w.cards[o.id]
+	g.Liveness, g.Since = g.next, time.Now()
+	if g.Liveness == vip.Alive {
+		g.Heartbeat = w.cards[o.id]
 	}
 	return true
 }
@@ -247,8 +247,8 @@ func (w *wire) turn(n, o *node, round int) bool {
 // mistake lets n take o for dead for a while, though it is alive.
 func (w *wire) mistake(n, o *node) {
 	w.mu.Lock()
-	if g := &w.seen[n.id][o.id]; g.State == vip.Alive {
-		g.State, g.Since = vip.Dead, time.Now()
+	if g := &w.seen[n.id][o.id]; g.Liveness == vip.Alive {
+		g.Liveness, g.Since = vip.Dead, time.Now()
 		g.round++
 		round := g.round
 		w.after(w.between(50, 2000), n, func() bool { return w.turn(n, o, round) })

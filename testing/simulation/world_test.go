@@ -78,7 +78,7 @@ type node struct {
 	way     *leasetest.Client // of the process that runs, or ran last
 	proc    *process          // nil if none runs
 	kernel  map[netip.Addr]*bound
-	heard   map[netip.Addr]vip.Sound
+	heard   map[netip.Addr]vip.HeardAnnouncement
 	poked   map[netip.Addr]time.Time // when a sound was last worth a poke
 	linger  map[netip.Addr]bool      // bound only until the successor is heard
 	said    map[netip.Addr]bool      // announced
@@ -120,13 +120,13 @@ func newCluster(t *testing.T, s size) *cluster {
 			Key: k, UID: name, Created: time.Unix(int64(i/4), 0), LoadBalancer: true,
 			Addresses: []netip.Addr{ownAddress(i)},
 			Ports:     []vip.Port{{Protocol: "TCP", Port: 80}},
-			Endpoints: vip.Endpoints{Elsewhere: true},
+			Endpoints: vip.Endpoints{WithoutNode: true},
 		})
 	}
 	for i := range s.nodes {
 		c.nodes = append(c.nodes, &node{
 			c: c, id: i, name: fmt.Sprintf("n%d", i+1), cable: true, rate: 1,
-			kernel: map[netip.Addr]*bound{}, heard: map[netip.Addr]vip.Sound{}, poked: map[netip.Addr]time.Time{},
+			kernel: map[netip.Addr]*bound{}, heard: map[netip.Addr]vip.HeardAnnouncement{}, poked: map[netip.Addr]time.Time{},
 			linger: map[netip.Addr]bool{}, ill: map[ailment]int{},
 		})
 	}
@@ -249,7 +249,7 @@ func (n *node) start() {
 	p.leases = lease.New(p.way, lease.Options{
 		Node: n.name, Namespace: "kube-system",
 		Duration: n.clock(15 * time.Second), RenewDeadline: n.clock(10 * time.Second), RetryPeriod: n.clock(2 * time.Second),
-		Info: func() vip.Info {
+		Info: func() vip.NodeInfo {
 			info := n.info()
 			if p.agent.Stopping() {
 				info.Excluded = "it is stopping"
@@ -268,13 +268,13 @@ func (n *node) start() {
 			n.c.passes.Add(1)
 			return plan.Make(n.c.rules, w)
 		},
-		Sources:       []agent.Source{p.leases, p},
+		Observers:     []agent.Observer{p.leases, p},
 		Addresses:     set[vip.Address](func(want []vip.Address) ([]vip.Address, error) { return p.bind(want, p.leases.Tenure()) }),
 		Announcements: set[vip.Announcement](p.announce),
 		Statuses:      set[vip.Status](func(want []vip.Status) ([]vip.Status, error) { return p.write(want), nil }),
-		Probes:        set[vip.Probe](func(want []vip.Probe) ([]vip.Probe, error) { return want, nil }),
-		Notes:         set[vip.Note](func(want []vip.Note) ([]vip.Note, error) { return want, nil }),
-		Stakes:        p.leases,
+		HealthChecks:  set[vip.HealthCheck](func(want []vip.HealthCheck) ([]vip.HealthCheck, error) { return want, nil }),
+		Events:        set[vip.Event](func(want []vip.Event) ([]vip.Event, error) { return want, nil }),
+		Leases:        p.leases,
 	})
 	n.c.mu.Lock()
 	n.way, n.proc, n.said = p.way, p, nil
@@ -345,18 +345,18 @@ func (p *process) write(want []vip.Status) (have []vip.Status) {
 	defer c.mu.Unlock()
 	for _, w := range want {
 		s := &c.services[c.index[w.Service]]
-		if s.Host != w.Host || !slices.EqualFunc(s.Ingress, w.Ingress, func(a, b vip.Ingress) bool { return a.Addr == b.Addr }) {
-			s.Host, s.Ingress = w.Host, w.Ingress
+		if s.VIPHost != w.VIPHost || !slices.EqualFunc(s.Ingress, w.Ingress, func(a, b vip.Ingress) bool { return a.Addr == b.Addr }) {
+			s.VIPHost, s.Ingress = w.VIPHost, w.Ingress
 			c.list = nil
 		}
 	}
 	return want
 }
 
-func (n *node) info() vip.Info {
+func (n *node) info() vip.NodeInfo {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	return vip.Info{Interface: "eth0", Default: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name}}}
+	return vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name}}}
 }
 
 // Observe fills in what the node's own kernel, wire and caches show.
@@ -370,7 +370,7 @@ func (p *process) Observe(w *vip.World) {
 	for a := range n.kernel {
 		w.Bound = append(w.Bound, vip.Address{Addr: a, Bits: 32, Link: "eth0"})
 	}
-	w.Heard = make(map[netip.Addr]vip.Sound, len(n.hears))
+	w.Heard = make(map[netip.Addr]vip.HeardAnnouncement, len(n.hears))
 	for a := range n.hears {
 		if s, ok := n.heard[a]; ok {
 			w.Heard[a] = s
