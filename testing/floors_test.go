@@ -33,24 +33,27 @@ var floors = map[string]int{
 	"pkg/agent":    2,
 	"pkg/manifest": 2,
 
-	"pkg/plan":  1,
-	"pkg/pool":  1,
-	"pkg/kube":  1,
-	"pkg/lease": 1,
-	"pkg/peers": 1,
-	"pkg/netif": 1,
-	"pkg/l2":    1,
-	"pkg/bgp":   1,
-	"pkg/dhcp":  1,
-	"pkg/upnp":  1,
-	"pkg/probe": 1,
-	"pkg/serve": 1,
+	"pkg/plan":   1,
+	"pkg/pool":   1,
+	"pkg/kube":   1,
+	"pkg/lease":  1,
+	"pkg/peers":  1,
+	"pkg/netif":  1,
+	"pkg/l2":     1,
+	"pkg/bgp":    1,
+	"pkg/dhcp":   1,
+	"pkg/upnp":   1,
+	"pkg/health": 1,
+	"pkg/quorum": 1,
+	"pkg/serve":  1,
 
 	"pkg/preflight": 1,
 
 	"pkg/vip":    0,
 	"pkg/config": 0,
 	"pkg/rawio":  0,
+
+	"pkg/mailbox": 0,
 }
 
 // sideways is what may be imported on the same floor.
@@ -165,7 +168,7 @@ func against(s source) []string {
 		case above:
 		case room == "pkg/vip" && strings.Contains(strings.Split(i, "/")[0], "."):
 			complain("imports %s; the vocabulary knows the standard library only", i)
-		case (room == "pkg/plan" || room == "pkg/pool" || room == "pkg/vip") && slices.Contains(outside, i):
+		case (room == "pkg/plan" || room == "pkg/pool" || room == "pkg/quorum" || room == "pkg/vip") && slices.Contains(outside, i):
 			complain("imports %s; the room does no I/O", i)
 		case !mayKnow(s, i):
 			complain("imports %s, whose types end in another room", i)

@@ -5,21 +5,21 @@ import (
 	"net/netip"
 
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/health"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/plan"
-	"github.com/heraldvip/herald/pkg/probe"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // A controlPlane is what a node has more if it may carry the VIP of the API servers.
-type controlPlane struct{ *probe.APIServer }
+type controlPlane struct{ *health.APIServer }
 
 func newControlPlane(n *node, c config.Control, servers *kube.Servers) (*controlPlane, error) {
 	ask, err := servers.Question(c.CheckURL)
 	if err != nil {
 		return nil, err
 	}
-	return &controlPlane{probe.NewAPIServer(probe.APIServerOptions{
+	return &controlPlane{health.NewAPIServer(health.APIServerOptions{
 		Ask: ask, Every: c.CheckPeriod, Timeout: c.CheckTimeout, Failures: c.CheckMost, Log: n.log,
 		Changed: func(ready bool) {
 			servers.Prefer(ready)

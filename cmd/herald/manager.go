@@ -17,13 +17,13 @@ import (
 	"github.com/heraldvip/herald/pkg/bgp"
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/dhcp"
+	"github.com/heraldvip/herald/pkg/health"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/l2"
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
-	"github.com/heraldvip/herald/pkg/probe"
 	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/upnp"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -71,7 +71,7 @@ type node struct {
 	leases    *lease.Leases
 	links     *netif.Interfaces
 	announcer *l2.Announcer
-	probes    *probe.Probes
+	probes    *health.Probes
 	hirer     *dhcp.Clients
 	peers     *peers.Peers
 	keys      *peers.Keys
@@ -133,7 +133,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period,
 		Links: func() []vip.Link { return n.links.Info().Links },
 	})
-	n.probes = probe.New(log, poke)
+	n.probes = health.New(log, poke)
 	n.hirer = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: dhcp.InUse})
 	n.leases = lease.New(n.cluster.Leases(), lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },
@@ -148,16 +148,16 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	o := agent.Options{
 		Self: cfg.Node.Name, Log: log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Observers: []agent.Observer{n.cluster, n.leases, n.links, n.announcer, n.probes, n.hirer},
-		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.probes, AddressChecks: n.announcer.Inquiries(),
-		Macvlans: n.links.Macvlans(), DHCP: n.hirer,
-		Statuses: n.cluster.Statuses(), Events: n.cluster.Notes(), Leases: n.leases,
+		Observers: []agent.Observer{n.cluster, n.cluster.Statuses(), n.leases, n.links, n.announcer, n.probes, n.hirer},
+		Addresses: n.links, Announcements: n.announcer, HealthChecks: setter[vip.HealthCheck]{n.probes}, AddressChecks: setter[vip.AddressCheck]{n.announcer.Inquiries()},
+		Macvlans: n.links.Macvlans(), DHCP: setter[vip.DHCPRequest]{n.hirer},
+		Statuses: setter[vip.Status]{n.cluster.Statuses()}, Events: setter[vip.Event]{n.cluster.Notes()}, Leases: n.leases,
 	}
 	if n.forwards {
-		o.Observers, o.Mappings = append(o.Observers, n.mapper), n.mapper
+		o.Observers, o.Mappings = append(o.Observers, n.mapper), setter[vip.Mapping]{n.mapper}
 	}
 	if n.routes {
-		o.Observers, o.Routes = append(o.Observers, n.speaker), n.speaker
+		o.Observers, o.Routes = append(o.Observers, n.speaker), setter[vip.Route]{n.speaker}
 	}
 	n.agent = agent.New(o)
 	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)

@@ -2,11 +2,11 @@
 // into a World, makes a Plan of it, and hands each part the whole of what is
 // wanted of it. It knows interfaces only.
 //
-//	poke -> World -> Plan -> part by part: what is true no more is not said any more,
-//	addresses change, what now holds is said, claims nothing stands on are let go of.
+//	poke -> World -> Plan -> room by room: unwanted announcements end, addresses change,
+//	what the kernel has is announced, and last the leases without an address are released.
 //
-// There is no other path: a Service that goes, a claim that is lost and a
-// process that stops are a Plan that holds less.
+// There is no other path: a deleted Service, a lost claim and a process that stops are
+// a Plan that holds less.
 package agent
 
 import (
@@ -19,11 +19,19 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An Applier makes one aspect of the node equal to want. Set is idempotent, adds
-// before it removes, does what it can, goes on after a failure, and returns what
-// then holds. It must not wait for a network.
+// An Applier makes one aspect of the node equal to want before it returns. Set is
+// idempotent, adds before it removes, does what it can, goes on after a failure, and
+// returns what then holds; err joins what went wrong, item by item. It does not wait
+// for a network.
 type Applier[W any] interface {
 	Set(ctx context.Context, want []W) (have []W, err error)
+}
+
+// A Mailbox takes the whole of what is wanted, in place of what was put before, and
+// returns at once. Its room works on that in a Run of its own; how far it has come is
+// in the next World. want must not be changed afterwards.
+type Mailbox[W any] interface {
+	Put(want []W)
 }
 
 // An Observer fills in what it has observed. It answers from memory.
@@ -31,7 +39,7 @@ type Observer interface {
 	Observe(w *vip.World)
 }
 
-// Options of an Agent. All parts must be given.
+// Options of an Agent. Fields that may be nil say so.
 type Options struct {
 	Self      string
 	Plan      func(vip.World) vip.Plan
@@ -40,15 +48,16 @@ type Options struct {
 
 	Addresses     Applier[vip.Address]
 	Announcements Applier[vip.Announcement]
-	HealthChecks  Applier[vip.HealthCheck]
-	Statuses      Applier[vip.Status]
-	Events        Applier[vip.Event]
-	Leases        Applier[vip.LeaseIntent]
-	Routes        Applier[vip.Route]        // may be nil: nothing is told to routers
-	Mappings      Applier[vip.Mapping]      // may be nil: nothing is asked of gateways
-	AddressChecks Applier[vip.AddressCheck] // may be nil: nothing is asked
-	Macvlans      Applier[vip.Macvlan]      // may be nil, with Hires: nothing is asked of DHCP servers
-	DHCP          Applier[vip.DHCPRequest]
+	Macvlans      Applier[vip.Macvlan] // may be nil, with DHCP
+
+	Leases        Mailbox[vip.LeaseIntent]
+	Statuses      Mailbox[vip.Status]
+	Events        Mailbox[vip.Event]
+	HealthChecks  Mailbox[vip.HealthCheck]
+	AddressChecks Mailbox[vip.AddressCheck] // may be nil: nobody is asked who has an address
+	DHCP          Mailbox[vip.DHCPRequest]  // may be nil: no DHCP server is asked for anything
+	Routes        Mailbox[vip.Route]        // may be nil: no router is told of anything
+	Mappings      Mailbox[vip.Mapping]      // may be nil: no gateway is asked for anything
 }
 
 // Times of the loop.
@@ -63,18 +72,17 @@ const (
 
 // An Agent is the one owner of the plan.
 type Agent struct {
-	o               Options
-	poke            chan struct{}
-	stopping        atomic.Bool // the others are told
-	handingOver     bool        // everything is given away
-	last            atomic.Pointer[Pass]
-	began           atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
-	retryTimer      *time.Timer  // when to pass without a poke
-	logged          map[string]string
-	announced       []vip.Announcement // what holds of the announcements
-	statusesPending int                // statuses that are not as planned yet
-	macvlansLeft    int                // links of ours that are there
-	metrics         *metrics
+	o            Options
+	poke         chan struct{}
+	stopping     atomic.Bool // the others are told
+	handingOver  bool        // this node is eligible for nothing any more
+	last         atomic.Pointer[Pass]
+	began        atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
+	retryTimer   *time.Timer  // when to pass without a poke
+	logged       map[string]string
+	announced    []vip.Announcement // what holds of the announcements
+	macvlansLeft int                // links of ours that are there
+	metrics      *metrics
 }
 
 // A Pass is what one pass of the loop knew and decided.
@@ -159,7 +167,7 @@ func (a *Agent) stop(ctx context.Context) {
 		began := time.Now()
 		a.pass(ctx)
 		w := a.observe()
-		if !w.Synced || len(w.Bound) == 0 && !holds(w) && a.statusesPending == 0 && !w.BGPDraining || !w.Tenure.Holds(w.Now) {
+		if !w.Synced || len(w.Bound) == 0 && !holds(w) && w.StatusesPending == 0 && !w.BGPDraining || !w.Tenure.Holds(w.Now) {
 			break
 		}
 		time.Sleep(rest(time.Since(began)))
@@ -231,7 +239,8 @@ func (a *Agent) pass(ctx context.Context) bool {
 	return ok
 }
 
-// apply hands each part what the plan wants of it. It reports whether all worked.
+// apply hands each room what the plan wants of it. It reports whether all Appliers
+// succeeded.
 func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	ok := true
 	failed := func(part string, err error) {
@@ -243,7 +252,7 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	}
 	before := a.last.Load()
 
-	// What is true no more is not said any more.
+	// What is no longer wanted is no longer announced.
 	keep := slices.DeleteFunc(slices.Clone(a.announced), func(x vip.Announcement) bool { return !slices.Contains(p.Announcements, x) })
 	if len(keep) != len(a.announced) {
 		_, err := a.o.Announcements.Set(ctx, keep)
@@ -251,35 +260,28 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	}
 	have, err := a.o.Addresses.Set(ctx, p.Addresses)
 	failed("addresses", err)
-	bound := make(map[place]bool, len(have))
+	bound := make(map[binding]bool, len(have))
 	for _, x := range have {
-		bound[place{x.Addr, x.Link}] = true
+		bound[binding{x.Addr, x.Link}] = true
 	}
-	// What now holds is said.
-	say := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !x.ListenOnly && !bound[place{x.Addr, x.Link}] })
-	a.announced, err = a.o.Announcements.Set(ctx, say)
+	// What the kernel has is announced.
+	announce := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !x.ListenOnly && !bound[binding{x.Addr, x.Link}] })
+	a.announced, err = a.o.Announcements.Set(ctx, announce)
 	failed("announcements", err)
-	// A link comes before there is an address for it, and goes once it has none.
-	left, err := set(ctx, a.o.Macvlans, p.Macvlans)
-	a.macvlansLeft = len(left)
-	failed("links", err)
-	_, err = set(ctx, a.o.DHCP, p.DHCPRequests)
-	failed("hires", err)
-	_, err = set(ctx, a.o.Routes, p.Routes)
-	failed("routes", err)
-	_, err = set(ctx, a.o.Mappings, p.Mappings)
-	failed("mappings", err)
-	_, err = a.o.HealthChecks.Set(ctx, p.HealthChecks)
-	failed("probes", err)
-	_, err = set(ctx, a.o.AddressChecks, p.AddressChecks)
-	failed("inquiries", err)
-	told, err := a.o.Statuses.Set(ctx, p.Statuses)
-	a.statusesPending = len(p.Statuses) - len(told)
-	failed("statuses", err)
-	_, err = a.o.Events.Set(ctx, p.Events)
-	failed("notes", err)
-	_, err = a.o.Leases.Set(ctx, keepClaims(p, have))
-	failed("stakes", err)
+	// A link is made before there is an address for it, and removed once it has none.
+	if a.o.Macvlans != nil {
+		left, err := a.o.Macvlans.Set(ctx, p.Macvlans)
+		a.macvlansLeft = len(left)
+		failed("links", err)
+	}
+	put(a.o.DHCP, p.DHCPRequests)
+	put(a.o.Routes, p.Routes)
+	put(a.o.Mappings, p.Mappings)
+	put(a.o.HealthChecks, p.HealthChecks)
+	put(a.o.AddressChecks, p.AddressChecks)
+	put(a.o.Statuses, p.Statuses)
+	put(a.o.Events, p.Events)
+	put(a.o.Leases, keepClaims(p, have))
 
 	if before != nil && !same(before.World.Bound, bound) {
 		a.Poke() // status and Events follow what the kernel confirmed
@@ -287,15 +289,14 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	return ok
 }
 
-// set hands a part that may be missing what is wanted of it.
-func set[W any](ctx context.Context, part Applier[W], want []W) (have []W, err error) {
-	if part == nil {
-		return nil, nil
+// put hands what is wanted to a Mailbox that may be nil.
+func put[W any](m Mailbox[W], want []W) {
+	if m != nil {
+		m.Put(want)
 	}
-	return part.Set(ctx, want)
 }
 
-// logOnce logs what a part reports, once for as long as it reports the same.
+// logOnce logs the outcome of a part when it differs from its outcome before.
 func (a *Agent) logOnce(part string, err error) {
 	text := ""
 	if err != nil {

@@ -27,7 +27,7 @@ func newMetrics() *metrics {
 			Name: "herald_services", Help: "Services of type LoadBalancer as this node sees them, by verdict (the reasons of /debug/plan).",
 		}, []string{"verdict"}),
 	}
-	for _, part := range []string{"announcements", "addresses", "probes", "inquiries", "statuses", "notes", "stakes", "routes", "mappings", "links", "hires"} {
+	for _, part := range []string{"announcements", "addresses", "links"} {
 		m.errors.WithLabelValues(part) // a series that begins with its first error hides it from rate()
 	}
 	return m

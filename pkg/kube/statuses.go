@@ -36,9 +36,17 @@ type Statuses struct {
 	// be compared. It goes on being sent, so that a newer server is noticed.
 	modeless atomic.Bool
 
-	mu   sync.Mutex
-	want []vip.Status
-	todo []vip.Status // what of it does not hold
+	mu      sync.Mutex
+	want    []vip.Status
+	todo    []vip.Status // what of it does not hold
+	pending int          // how many of want do not hold, according to the cache
+}
+
+// Observe fills in how many statuses are still to be written.
+func (s *Statuses) Observe(w *vip.World) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.StatusesPending = s.pending
 }
 
 func newStatuses(c *Cluster, a *api, o Options) *Statuses {
@@ -80,7 +88,7 @@ func (s *Statuses) Set(_ context.Context, want []vip.Status) (have []vip.Status,
 		}
 	}
 	s.mu.Lock()
-	s.want, s.todo = want, todo
+	s.want, s.todo, s.pending = want, todo, len(want)-len(have)
 	s.mu.Unlock()
 	select {
 	case s.wake <- struct{}{}:

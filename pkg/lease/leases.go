@@ -168,6 +168,9 @@ func (l *Leases) Set(_ context.Context, want []vip.LeaseIntent) (have []vip.Leas
 	return have, nil
 }
 
+// Put is Set for a caller that needs no answer.
+func (l *Leases) Put(want []vip.LeaseIntent) { l.Set(context.Background(), want) }
+
 // Observe fills in what the leases say.
 func (l *Leases) Observe(w *vip.World) {
 	info := l.o.Info() // before the lock: another room answers

@@ -52,23 +52,23 @@ func TestControlPlane(t *testing.T) {
 		want string
 	}{
 		{"before any API server is ready", ready(""), "control-plane: NoEndpoints"},
-		{"the first", ready("n1"), "take plndr-cp-lock\ncontrol-plane: VIPClaiming"},
-		{"another node's", ready("n2"), "watch plndr-cp-lock -> n2\ncontrol-plane: VIPClaiming"},
-		{"held", heldCP(ready("n1 n2"), "n1"), "take plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		{"the first", ready("n1"), "acquire plndr-cp-lock\ncontrol-plane: VIPClaiming"},
+		{"another node's", ready("n2"), "follow plndr-cp-lock -> n2\ncontrol-plane: VIPClaiming"},
+		{"held", heldCP(ready("n1 n2"), "n1"), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"held elsewhere", heldCP(ready("n1 n2"), "n2"), "control-plane: VIPElsewhere"},
 		{"no fail-back", heldCP(ready("n1"), "n2"), "control-plane: VIPElsewhere"}, // giving it is for n2 to do
-		{"the owner's dies", heldCP(ready("n3"), "n1"), "give plndr-cp-lock -> n3\n" + both + "control-plane: VIPAnnounced"},
-		{"all die", heldCP(ready(""), "n1"), "take plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		{"the owner's dies", heldCP(ready("n3"), "n1"), "hand over plndr-cp-lock -> n3\n" + both + "control-plane: VIPAnnounced"},
+		{"all die", heldCP(ready(""), "n1"), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"all others' links are down", func() vip.World {
 			w := heldCP(ready("n2"), "n1")
 			member3(&w, "n2").Info.Links[0].Up = false
 			return w
-		}(), "take plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"the owner stops", func() vip.World {
 			w := heldCP(ready("n1 n2"), "n1")
 			w.Stopping = true
 			return w
-		}(), "give plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
+		}(), "hand over plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
 		{"the last one stops", func() vip.World {
 			w := heldCP(ready("n1"), "n1")
 			w.Stopping = true
@@ -78,18 +78,18 @@ func TestControlPlane(t *testing.T) {
 			w := heldCP(ready("n1 n2"), "n1")
 			w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x", Excluded: "its condition NetworkUnavailable is True"}, {Name: "n2"}}
 			return w
-		}(), "take plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"held by another program", func() vip.World {
 			w := ready("n1 n2")
 			w.Claims[cpLease] = vip.Claim{Holder: "n2", Valid: true, Foreign: true}
 			return w
-		}(), "control-plane: HeldByStranger"},
+		}(), "control-plane: HeldByOtherAnnouncer"},
 		{"that the kubeconfig names it does not keep it from its VIP", func() vip.World {
 			w := heldCP(ready("n1"), "n1")
 			w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.77.0.50/32"), Description: "the address of the API server"}}
 			w.Nodes = []vip.Node{{Name: "n1", Addresses: []netip.Addr{addr("10.77.0.11"), addr("10.77.0.50")}}}
 			return w
-		}(), "take plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"a node's own address", func() vip.World {
 			w := ready("n1")
 			w.Members[1].Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.77.0.50/24"), netip.MustParsePrefix("fd77::50/64")}
@@ -117,8 +117,8 @@ func TestControlPlaneAndServices(t *testing.T) {
 	w := heldCP(ready("n1", svc("a", "10.77.0.60"), svc("thief", "10.77.0.50")), "n1")
 	p := Make(r, bind(r, held(w, "a", "n1")))
 	p.Events = nil
-	diff(t, seen(p), `take plndr-cp-lock
-		take kubevip-a
+	diff(t, seen(p), `acquire plndr-cp-lock
+		acquire kubevip-a
 		bind 10.77.0.50/32 dev eth0
 		bind fd77::50/128 dev eth0
 		bind 10.77.0.60/32 dev eth0
@@ -137,7 +137,7 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 	w = heldCP(w, "n2")
 	p := Make(r, bind(r, w))
 	p.Events = nil
-	diff(t, seen(p), `take plndr-svcs-lock
+	diff(t, seen(p), `acquire plndr-svcs-lock
 		bind 10.77.0.60/32 dev eth0
 		status a 10.77.0.60(VIP)
 		control-plane: VIPElsewhere

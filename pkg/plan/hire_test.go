@@ -78,19 +78,19 @@ func TestHire(t *testing.T) {
 	r := rules()
 	w := world(s)
 	w.Members = w.Members[:1]
-	diff(t, hireSeen(Make(r, w)), "take kubevip-a\na: VIPClaiming")
+	diff(t, hireSeen(Make(r, w)), "acquire kubevip-a\na: VIPClaiming")
 	w = held(w, "a", "n1")
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\ntake kubevip-a\na: VIPLeasing")
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nacquire kubevip-a\na: DHCPPending")
 	if m := Make(r, w).Macvlans[0]; m.RPFilter != 2 || m.IPv6 || len(m.Name) != 15 {
 		t.Errorf("%+v", m)
 	}
 	w = answered(connected(w))
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\ntake kubevip-a\na: VIPLeasing")
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nacquire kubevip-a\na: DHCPPending")
 	w = answered(w, got("10.77.0.155", w))
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
 	w = bind(r, w)
 	p := Make(r, w)
-	diff(t, hireSeen(p), "link on eth0\nhire IPv4\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	diff(t, hireSeen(p), "link on eth0\nhire IPv4\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	if p.Announcements[0].Link != p.Macvlans[0].Name || p.Addresses[0].New {
 		t.Errorf("%+v, %+v", p.Announcements, p.Addresses)
 	}
@@ -113,23 +113,23 @@ func TestHire(t *testing.T) {
 	t.Run("another process", func(t *testing.T) { // knows of it by the status
 		w := w
 		w.DHCPStates = nil
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 		w.Now = w.Now.Add(2 * time.Hour) // it is over
 		w.Tenure.Until = w.Now.Add(time.Hour)
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\na: VIPLeasing")
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\na: DHCPPending")
 	})
 	t.Run("expired", func(t *testing.T) {
 		w := w
 		w.DHCPStates = []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "selecting", Lost: true, Problem: "it has expired"}}
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nstatus a\na: DHCPFailed\nevent a DHCPFailed")
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nstatus a\na: DHCPFailed\nevent a DHCPFailed")
 	})
 	t.Run("another address", func(t *testing.T) {
 		w := w
 		w.DHCPStates = slices.Clone(w.DHCPStates)
 		w.DHCPStates[0].Lease.Addr = addr("10.77.0.156")
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.156/32 dev macvlan\na: VIPAnnounced")
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.156/32 dev macvlan\na: VIPAnnounced")
 		w = bind(r, w)
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.156/32 dev macvlan\nstatus a 10.77.0.156(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.156/32 dev macvlan\nstatus a 10.77.0.156(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	})
 	t.Run("given away", func(t *testing.T) { // at once: two nodes can't have one hardware address
 		w := w
@@ -159,7 +159,7 @@ func TestHire(t *testing.T) {
 		w := w
 		w.Services = slices.Clone(w.Services)
 		w.Services[0].Addresses, w.Services[0].Source = []netip.Addr{addr("10.77.0.155")}, fromStatus
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	})
 }
 
@@ -173,10 +173,10 @@ func TestHireDual(t *testing.T) {
 	w = connected(w)
 	w = answered(w, got("10.77.0.155", w))
 	w = bind(r, w)
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nhire IPv6\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPLeasing")
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nhire IPv6\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: DHCPPending")
 	w = answered(w, got("10.77.0.155", w), got("fd77::5", w))
 	w = bind(r, w)
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nhire IPv6\ntake kubevip-a\nbind 10.77.0.155/32 dev macvlan\nbind fd77::5/128 dev macvlan\nstatus a 10.77.0.155(VIP) fd77::5(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nhire IPv6\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nbind fd77::5/128 dev macvlan\nstatus a 10.77.0.155(VIP) fd77::5(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	if !Make(r, w).Macvlans[0].IPv6 {
 		t.Error("the link has no IPv6")
 	}
@@ -250,8 +250,8 @@ func TestHireShared(t *testing.T) {
 	p := Make(r, w)
 	diff(t, hireSeen(p), `link on eth0
 		hire IPv4
-		take kubevip-a
-		take kubevip-b
+		acquire kubevip-a
+		acquire kubevip-b
 		bind 10.77.0.155/32 dev macvlan
 		status a 10.77.0.155(VIP)
 		status b 10.77.0.155(VIP)
@@ -356,12 +356,12 @@ func TestHireLinks(t *testing.T) {
 	r := rules()
 	w := connected(held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.DHCP.RPFilter = "0" })), "a", "n1"))
 	w.StrictRPFilter = true
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\ntake kubevip-a\na: VIPLeasing\nevent a InvalidField")
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nacquire kubevip-a\na: DHCPPending\nevent a InvalidField")
 	w.StrictRPFilter = false
 	name := w.Macvlans[0].Name
 	w = answered(w, got("10.77.0.155", w))
 	w.Macvlans, w.MacvlanErrors = nil, map[string]string{name: "an interface of that name is there already"}
-	diff(t, hireSeen(Make(r, w)), "link on eth0\ntake kubevip-a\na: VIPAnnounced\nevent a DHCPFailed")
+	diff(t, hireSeen(Make(r, w)), "link on eth0\nacquire kubevip-a\na: VIPAnnounced\nevent a DHCPFailed")
 	w.Members[0].Info.Links[0].Up = false
 	if p := Make(r, w); p.LeaseIntents[0].Action != vip.HandOver {
 		t.Errorf("with its parent down: %s", hireSeen(p))

@@ -178,7 +178,7 @@ func TestClosing(t *testing.T) {
 		{"was never made", refused, "", 0},
 		{"another node has the address by now", other, "b: VIPElsewhere", 0},
 		{"without tenure", late, "", 0},
-		{"not asked for any more", un, "take kubevip-a\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced\nevent a VIPAnnounced", 0},
+		{"not asked for any more", un, "acquire kubevip-a\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced\nevent a VIPAnnounced", 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -8,7 +8,7 @@
 //	no address asked for                         waits (NoAddress)
 //	every address refused or in conflict         Event, nothing else
 //	no endpoint that gets traffic                no VIP (NoEndpoints)
-//	its unit's lease held by a stranger          waits (HeldByStranger)
+//	its unit's lease held by a stranger          waits (HeldByOtherAnnouncer)
 //	... and asks for an address by DHCP          a link and a client of its own, and once it is leased:
 //	held by this node, which may carry it        bound, announced, status written; first, if it is
 //	                                             new, the network is asked whether it is free

@@ -24,8 +24,8 @@ func TestUnit(t *testing.T) {
 				w.Members = w.Members[:2]
 				return w
 			},
-			want: `take kubevip-a
-				watch kubevip-b -> n2
+			want: `acquire kubevip-a
+				follow kubevip-b -> n2
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced
 				b: VIPClaiming`,
@@ -37,7 +37,7 @@ func TestUnit(t *testing.T) {
 				w.Members = w.Members[:2]
 				return w
 			},
-			want: `take kubevip-b
+			want: `acquire kubevip-b
 				a: VIPElsewhere
 				b: VIPClaiming`,
 		},
@@ -46,7 +46,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1"))
 			},
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				bind fd77::50/128 dev eth0
 				status a 10.77.0.50(VIP) fd77::50(VIP)
@@ -60,7 +60,7 @@ func TestUnit(t *testing.T) {
 				w.Bound = w.Bound[:1]
 				return w
 			},
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				bind fd77::50/128 dev eth0
 				status a 10.77.0.50(VIP)
@@ -71,7 +71,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return bind(rules(), held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.IPMode = vip.ModeProxy })), "a", "n1"))
 			},
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				status a 10.77.0.50(Proxy)
 				a: VIPAnnounced
@@ -84,7 +84,7 @@ func TestUnit(t *testing.T) {
 				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2", Transitions: 2}
 				return bind(rules(), w)
 			},
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				status a 10.77.0.50(VIP)
 				a: VIPAnnounced
@@ -97,8 +97,8 @@ func TestUnit(t *testing.T) {
 				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "x", Valid: true, Foreign: true}
 				return w
 			},
-			want: `a: HeldByStranger
-				event a HeldByStranger`,
+			want: `a: HeldByOtherAnnouncer
+				event a HeldByOtherAnnouncer`,
 		},
 		{
 			name: "an earlier program on this node held it: adopted by this node, not by the least loaded",
@@ -107,8 +107,8 @@ func TestUnit(t *testing.T) {
 				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Foreign: true}
 				return w
 			},
-			want: `take kubevip-a
-				take kubevip-b
+			want: `acquire kubevip-a
+				acquire kubevip-b
 				bind 10.77.0.51/32 dev eth0
 				a: VIPClaiming
 				b: VIPAnnounced`,
@@ -118,8 +118,8 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", written("n1")), svc("b", "10.77.0.51")), "b", "n1")
 			},
-			want: `take kubevip-a
-				take kubevip-b
+			want: `acquire kubevip-a
+				acquire kubevip-b
 				bind 10.77.0.51/32 dev eth0
 				a: VIPClaiming
 				b: VIPAnnounced`,
@@ -131,8 +131,8 @@ func TestUnit(t *testing.T) {
 				w.Tenure.Until = w.Now
 				return w
 			},
-			want: `take kubevip-a
-				a: NodeWithoutTenure`,
+			want: `acquire kubevip-a
+				a: NodeLeaseNotHeld`,
 		},
 		{
 			name: "this node is excluded: hand over, serve until the other is heard",
@@ -142,7 +142,7 @@ func TestUnit(t *testing.T) {
 				w.Nodes = []vip.Node{{Name: "n1", Excluded: "it has the label x"}}
 				return w
 			},
-			want: `give kubevip-a -> n2
+			want: `hand over kubevip-a -> n2
 				bind 10.77.0.50/32 dev eth0
 				status a 10.77.0.50(VIP)
 				a: VIPAnnounced
@@ -167,7 +167,7 @@ func TestUnit(t *testing.T) {
 				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}, {Name: "n3", ExclusionLabel: "x"}, {Name: "w1"}}
 				return w
 			},
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -180,7 +180,7 @@ func TestUnit(t *testing.T) {
 				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 				return w
 			},
-			want: `give kubevip-a -> n2
+			want: `hand over kubevip-a -> n2
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced
 				event a VIPAnnounced`,
@@ -205,7 +205,7 @@ func TestUnit(t *testing.T) {
 				w.Members[0].Info = info(false)
 				return w
 			},
-			want: `give kubevip-a -> n2
+			want: `hand over kubevip-a -> n2
 				a: VIPAnnounced`,
 		},
 		{
@@ -256,7 +256,7 @@ func TestUnit(t *testing.T) {
 		{
 			name: "Local: only where an endpoint is",
 			w:    func() vip.World { return held(world(svc("a", "10.77.0.50", local("n3"))), "a", "n1") },
-			want: `give kubevip-a -> n3
+			want: `hand over kubevip-a -> n3
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -265,7 +265,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", local(), func(s *vip.Service) { s.Endpoints.Terminating = []string{"n1"} })), "a", "n1")
 			},
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -281,7 +281,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a", "n1")
 			},
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				a: VIPAnnounced`,
 		},
 		{
@@ -291,7 +291,7 @@ func TestUnit(t *testing.T) {
 				w.HealthChecked[key("a")] = true
 				return w
 			},
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -332,7 +332,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Endpoints, s.AllowWithoutEndpoints = vip.Endpoints{}, true })), "a", "n1")
 			},
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -341,8 +341,8 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return bind(rules(), held(world(svc("b", "10.77.0.50"), svc("a", "10.77.0.50", port(81), younger)), "b", "n1"))
 			},
-			want: `take kubevip-b
-				take kubevip-a
+			want: `acquire kubevip-b
+				acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				status b 10.77.0.50(VIP)
 				status a 10.77.0.50(VIP)
@@ -354,7 +354,7 @@ func TestUnit(t *testing.T) {
 		{
 			name: "the older of two goes: the younger's lease already names the owner",
 			w:    func() vip.World { return held(world(svc("a", "10.77.0.50", port(81))), "a", "n1") },
-			want: `take kubevip-a
+			want: `acquire kubevip-a
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced`,
 		},
@@ -364,7 +364,7 @@ func TestUnit(t *testing.T) {
 				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", port(81), younger)), "a", "n2")
 				return held(w, "b", "n1")
 			},
-			want: `give kubevip-b -> n2
+			want: `hand over kubevip-b -> n2
 				a: VIPElsewhere
 				b: VIPElsewhere`,
 		},
@@ -381,7 +381,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, written("n1"))), "b", "n1")
 			},
-			want: `take kubevip-b
+			want: `acquire kubevip-b
 				bind 10.77.0.50/32 dev eth0
 				a: AddressConflict
 				b: VIPAnnounced`,
@@ -393,7 +393,7 @@ func TestUnit(t *testing.T) {
 				w.Claims[key("both")] = vip.Claim{Holder: "n1", Valid: true}
 				return w
 			},
-			want: `take both
+			want: `acquire both
 				bind 10.77.0.50/32 dev eth0
 				bind 10.77.0.51/32 dev eth0
 				a: VIPAnnounced
@@ -407,7 +407,7 @@ func TestUnit(t *testing.T) {
 				w.Claims[rules().Lease] = vip.Claim{Holder: "n1", Valid: true}
 				return w
 			},
-			want: `take plndr-svcs-lock
+			want: `acquire plndr-svcs-lock
 				bind 10.77.0.50/32 dev eth0
 				bind 10.77.0.51/32 dev eth0
 				a: VIPAnnounced
@@ -421,8 +421,8 @@ func TestUnit(t *testing.T) {
 				w := world(svc("a", "10.99.3.4", auto), svc("b", "192.0.2.1", auto, younger))
 				return held(held(w, "a", "n1"), "b", "n1")
 			},
-			want: `take kubevip-a
-				take kubevip-b
+			want: `acquire kubevip-a
+				acquire kubevip-b
 				bind 10.99.3.4/32 dev eth1
 				bind 192.0.2.1/32 dev eth0
 				a: VIPAnnounced
@@ -434,8 +434,8 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50,fd77::50"), svc("b", "192.0.2.1")), "a", "n1")
 			},
-			want: `take kubevip-a
-				watch kubevip-b -> n2
+			want: `acquire kubevip-a
+				follow kubevip-b -> n2
 				bind 10.77.0.50/24 dev eth0
 				bind fd77::50/64 dev eth0
 				a: VIPAnnounced
@@ -497,7 +497,7 @@ func TestUnit(t *testing.T) {
 				return w
 			},
 			want: `a: VIPElsewhere
-				event a StrayAddress`,
+				event a UnmanagedAddress`,
 		},
 		{
 			name: "a slow node is passed over",
@@ -507,8 +507,8 @@ func TestUnit(t *testing.T) {
 				w.Members[1].Stalled = true
 				return w
 			},
-			want: `take kubevip-a
-				take kubevip-b
+			want: `acquire kubevip-a
+				acquire kubevip-b
 				bind 10.77.0.50/32 dev eth0
 				a: VIPAnnounced
 				b: VIPClaiming`,
@@ -628,7 +628,7 @@ func TestRefuse(t *testing.T) {
 func TestOneRefusedOfTwo(t *testing.T) {
 	w := held(world(svc("a", "10.77.0.50,127.0.0.1", written("n1"))), "a", "n1")
 	p := Make(rules(), w)
-	diff(t, seen(p), `take kubevip-a
+	diff(t, seen(p), `acquire kubevip-a
 		bind 10.77.0.50/32 dev eth0
 		a: VIPAnnounced
 		event a AddressRefused`)

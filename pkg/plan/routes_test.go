@@ -155,7 +155,7 @@ func TestRoutes(t *testing.T) {
 		{"election: no link is needed", routing(withElection), held(up(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "eth9" }))), "a", "n1"), mine},
 		{"election: given away", routing(withElection), leaving(held(up(world(a)), "a", "n2"), "a", time.Second), "10.77.0.50/32 draining\na: VIPElsewhere\n"},
 		{"election: given away, and over", routing(withElection), leaving(held(up(world(a)), "a", "n2"), "a", -time.Second), "a: VIPElsewhere\n"},
-		{"election: no lease in time", routing(withElection), func() vip.World { w := held(up(world(a)), "a", "n1"); w.Tenure.Until = w.Now; return w }(), "a: NodeWithoutTenure\n"},
+		{"election: no lease in time", routing(withElection), func() vip.World { w := held(up(world(a)), "a", "n1"); w.Tenure.Until = w.Now; return w }(), "a: NodeLeaseNotHeld\n"},
 		{"election, both ways: not before it is bound", routing(withElection, withARP), held(up(world(a)), "a", "n1"), "bind 10.77.0.50/32\n"},
 		{"election, both ways", routing(withElection, withARP), bind(routing(withElection, withARP), held(up(world(a)), "a", "n1")), mine + "bind 10.77.0.50/32\n"},
 	}

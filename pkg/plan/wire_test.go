@@ -77,15 +77,15 @@ func first(w vip.World, name string) vip.World {
 
 func TestVacant(t *testing.T) {
 	a := func() vip.World { return onWire(svc("a", "10.77.0.50,fd77::50")) }
-	const taken = `take kubevip-a
+	const taken = `acquire kubevip-a
 		a: AddressInUse
 		event a AddressInUse
 		10.77.0.50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free; ` +
 		`fd77::50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`
-	const asking = `ask 10.77.0.50 on eth0 vacant
-		ask fd77::50 on eth0 vacant
+	const asking = `ask 10.77.0.50 on eth0 probe
+		ask fd77::50 on eth0 probe
 		`
-	const bound = `take kubevip-a
+	const bound = `acquire kubevip-a
 		bind 10.77.0.50/32 dev eth0
 		bind fd77::50/128 dev eth0
 		a: VIPAnnounced`
@@ -98,16 +98,16 @@ func TestVacant(t *testing.T) {
 			w := a()
 			w.Members = w.Members[:1]
 			return w
-		}, asking + "take kubevip-a\na: VIPClaiming"},
+		}, asking + "acquire kubevip-a\na: VIPClaiming"},
 		{"held for the first time: asked, nothing bound", func() vip.World { return first(a(), "a") },
-			asking + "take kubevip-a\na: VIPAnnounced"},
+			asking + "acquire kubevip-a\na: VIPAnnounced"},
 		{"free: bound, and asked until it is", func() vip.World { return finds(first(a(), "a"), inquiring(), clean) }, asking + bound},
 		{"bound: no more questions", func() vip.World {
 			w := finds(first(a(), "a"), inquiring(), clean)
 			w.Bound = Make(inquiring(), w).Addresses
 			w.CheckResults = nil
 			return w
-		}, `take kubevip-a
+		}, `acquire kubevip-a
 			bind 10.77.0.50/32 dev eth0
 			bind fd77::50/128 dev eth0
 			status a 10.77.0.50(VIP) fd77::50(VIP)
@@ -121,8 +121,8 @@ func TestVacant(t *testing.T) {
 			w.CheckResults[f.Addr] = f
 			w.Bound = Make(inquiring(), w).Addresses
 			return w
-		}, `ask fd77::50 on eth0 vacant
-			take kubevip-a
+		}, `ask fd77::50 on eth0 probe
+			acquire kubevip-a
 			bind 10.77.0.50/32 dev eth0
 			status a 10.77.0.50(VIP)
 			a: AddressInUse
@@ -135,12 +135,12 @@ func TestVacant(t *testing.T) {
 				w.CheckResults[x] = f
 			}
 			return w
-		}, asking + "take kubevip-a\na: VIPAnnounced"},
+		}, asking + "acquire kubevip-a\na: VIPAnnounced"},
 		{"moved from another node: never asked", func() vip.World {
 			return held(onWire(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n1")
 		}, bound},
 		{"moved from a node that had not bound it: asked", func() vip.World { return held(a(), "a", "n1") },
-			asking + "take kubevip-a\na: VIPAnnounced"},
+			asking + "acquire kubevip-a\na: VIPAnnounced"},
 		{"the status says it was announced: never asked", func() vip.World {
 			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a")
 		}, bound},
@@ -149,29 +149,29 @@ func TestVacant(t *testing.T) {
 		}, bound},
 		{"the Service asks for another address than before: asked", func() vip.World {
 			return held(onWire(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
-		}, "ask 10.77.0.50 on eth0 vacant\ntake kubevip-a\na: VIPAnnounced"},
+		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\na: VIPAnnounced"},
 		{"the Service asks for another address, which is in use: the status is cleared", func() vip.World {
 			w := held(onWire(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
 			return finds(w, inquiring(), wrong(foe))
-		}, `ask 10.77.0.50 on eth0 vacant
-			take kubevip-a
+		}, `ask 10.77.0.50 on eth0 probe
+			acquire kubevip-a
 			status a
 			a: AddressInUse
 			event a AddressInUse
 			10.77.0.50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`},
 		{"of two Services with one address one has a status: never asked", func() vip.World {
 			return first(onWire(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81), written("n2"))), "a")
-		}, "take kubevip-a\ntake kubevip-b\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},
+		}, "acquire kubevip-a\nacquire kubevip-b\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},
 		{"a lease of several Services was changed before this one came", func() vip.World {
 			w := onWire(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "kubevip-a" }))
 			return held(w, "a", "n1")
-		}, "ask 10.77.0.50 on eth0 vacant\ntake kubevip-a\na: VIPAnnounced"},
+		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\na: VIPAnnounced"},
 		{"kube-proxy is not ready: later", func() vip.World {
 			return first(onWire(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a")
-		}, "take kubevip-a\na: VIPAnnounced"},
+		}, "acquire kubevip-a\na: VIPAnnounced"},
 		{"one address of two Services is asked for once", func() vip.World {
 			return first(onWire(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81))), "a")
-		}, "ask 10.77.0.50 on eth0 vacant\ntake kubevip-a\ntake kubevip-b\na: VIPAnnounced\nb: VIPAnnounced"},
+		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\nacquire kubevip-b\na: VIPAnnounced\nb: VIPAnnounced"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestVacant(t *testing.T) {
 		r := inquiring()
 		r.NoStatus = true
 		diff(t, asks(Make(r, held(a(), "a", "n1"))), bound)
-		diff(t, asks(Make(r, first(a(), "a"))), asking+"take kubevip-a\na: VIPAnnounced")
+		diff(t, asks(Make(r, first(a(), "a"))), asking+"acquire kubevip-a\na: VIPAnnounced")
 	})
 	t.Run("switched off", func(t *testing.T) { diff(t, asks(Make(rules(), first(a(), "a"))), bound) })
 }
@@ -258,21 +258,21 @@ func hears(w vip.World, mac string, ago time.Duration) vip.World {
 
 func TestContested(t *testing.T) {
 	mine := func() vip.World { return bind(rules(), held(onWire(svc("a", "10.77.0.50", written("n1"))), "a", "n1")) }
-	const well = `take kubevip-a
+	const well = `acquire kubevip-a
 		bind 10.77.0.50/32 dev eth0
 		status a 10.77.0.50(VIP)
 		a: VIPAnnounced
 		event a VIPAnnounced
 		`
-	const ill = `ask 10.77.0.50 on eth0 mine
-		take kubevip-a
+	const ill = `ask 10.77.0.50 on eth0 defend
+		acquire kubevip-a
 		bind 10.77.0.50/32 dev eth0
 		status a 10.77.0.50(VIP)
 		a: VIPForeignMAC
 		event a VIPAnnounced
 		event a VIPForeignMAC
 		another host on eth0 claims 10.77.0.50 (MAC %s): some clients may reach that host instead; take the address off it. Node n1 goes on announcing the VIP`
-	const over = "ask 10.77.0.50 on eth0 mine\n" + well + `event a VIPAnswered
+	const over = "ask 10.77.0.50 on eth0 defend\n" + well + `event a VIPAnswered
 		no other host on eth0 claims 10.77.0.50 any more`
 	tests := []struct {
 		name  string
@@ -352,7 +352,7 @@ func TestVerify(t *testing.T) {
 		}
 		return w
 	}
-	const ask = "ask 10.77.0.50 on eth0 theirs of n2 #1: 02:00:00:00:00:02\n"
+	const ask = "ask 10.77.0.50 on eth0 verify of n2 #1: 02:00:00:00:00:02\n"
 	tests := []struct {
 		name string
 		w    func() vip.World
@@ -376,7 +376,7 @@ func TestVerify(t *testing.T) {
 			w := finds(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true })
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, Transitions: 3}
 			return w
-		}, "ask 10.77.0.50 on eth0 theirs of n2 #3: 02:00:00:00:00:02\na: VIPElsewhere"},
+		}, "ask 10.77.0.50 on eth0 verify of n2 #3: 02:00:00:00:00:02\na: VIPElsewhere"},
 		{"the owner has not bound it yet", func() vip.World { return theirs(func(s *vip.Service) { s.Ingress = nil }) }, "a: VIPElsewhere"},
 		{"the owner has not written the status", func() vip.World { return theirs(written("n1")) }, "a: VIPElsewhere"},
 		{"the owner does not renew", func() vip.World {
@@ -393,7 +393,7 @@ func TestVerify(t *testing.T) {
 			w := theirs()
 			w.Members[1].Info.Links[0].MAC = ""
 			return w
-		}, "ask 10.77.0.50 on eth0 theirs of n2 #1: \na: VIPElsewhere"},
+		}, "ask 10.77.0.50 on eth0 verify of n2 #1: \na: VIPElsewhere"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -15,8 +15,8 @@ type Macvlan struct {
 	IPv6     bool   // it needs a link-local address, from which DHCPv6 asks (RFC 8415 section 5)
 }
 
-// A DHCPRequest is an address that a DHCP server is to lease. ID and Family say which it
-// is; the same ID is the same client to a server, whatever node asks.
+// A DHCPRequest is an address that a DHCP server is to lease. ID and Family identify it;
+// the same ID is the same client to a server, whichever node asks.
 type DHCPRequest struct {
 	ID     string // a Service's UID, or what Services with one macvlan have in common
 	Family Family
@@ -36,7 +36,7 @@ type DHCPRequest struct {
 	Release     bool       // give the lease back: nobody wants it any more
 }
 
-// A DHCPLease is what a DHCP server has agreed to.
+// A DHCPLease is a lease that a DHCP server has granted.
 type DHCPLease struct {
 	Addr    netip.Addr `json:"address"`
 	Bits    int        `json:"bits"`             // length of the subnet's prefix; 128 for DHCPv6, which tells none
@@ -53,7 +53,7 @@ func (c DHCPLease) Valid(now time.Time) bool {
 	return c.Addr.IsValid() && (c.Expires.IsZero() || now.Before(c.Expires))
 }
 
-// A DHCPState is how far a Hire has come.
+// A DHCPState is the state of the client for one DHCPRequest.
 type DHCPState struct {
 	Request DHCPRequest
 	State   string    // as RFC 2131 section 4.4 names them, in lower case

@@ -36,19 +36,19 @@ type Link struct {
 // It changes only when the node does.
 type NodeInfo struct {
 	Interface        string `json:"interface"`          // the link of VIPs unless a Service says otherwise; "auto" = the one whose subnet has the VIP
-	DefaultInterface string `json:"default"`            // the link "auto" falls back to
+	DefaultInterface string `json:"defaultInterface"`   // the link "auto" falls back to
 	Links            []Link `json:"links"`              // sorted by name
 	Excluded         string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
-	Isolated         bool   `json:"alone,omitempty"`    // it reaches too few other nodes on the VIPs' link to carry any
-	// Deaf is why it watches no other node on the VIPs' link, or "".
-	LivenessOff string `json:"deaf,omitempty"`
-	// Mute is the nodes whose addresses it finds answered there while it hears no Herald of theirs.
-	Suspects []string `json:"mute,omitempty"`
+	Isolated         bool   `json:"isolated,omitempty"` // it reaches too few other nodes on the VIPs' link to carry any
+	// LivenessOff is why it exchanges no heartbeats on the VIPs' link, or "".
+	LivenessOff string `json:"livenessOff,omitempty"`
+	// Suspects is the nodes whose Liveness has been Suspect for a while, sorted.
+	Suspects []string `json:"suspects,omitempty"`
 
-	BGPSessions []BGPSession `json:"bgp,omitempty"` // its BGP sessions
-	// APIServer: the node's own API server answers that it is ready, so that the node
+	BGPSessions []BGPSession `json:"bgpSessions,omitempty"` // its BGP sessions
+	// APIServerReady: the node's own API server answers that it is ready, so that the node
 	// may carry the VIP of the control plane.
-	APIServerReady bool `json:"apiServer,omitempty"`
+	APIServerReady bool `json:"apiServerReady,omitempty"`
 }
 
 // LinkFor is the link that carries the VIPs of a Service which names link: "" leaves
@@ -109,8 +109,8 @@ type Tenure struct {
 	// Confirmed is false after the process was asleep, until a renewal succeeds.
 	// An unconfirmed node neither refreshes nor adds anything.
 	Confirmed bool
-	// Blind, if not zero, is since when the node lease isn't renewed as it should be. What
-	// others have been heard to announce since then may have been taken from this node.
+	// RenewalLateSince, if not zero, is since when a renewal of the node lease is overdue.
+	// What others have announced since then may have been taken from this node.
 	RenewalLateSince time.Time
 }
 

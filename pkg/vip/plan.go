@@ -26,8 +26,8 @@ type Plan struct {
 	ReplanAfter time.Duration
 }
 
-// A LeaseIntent is what is wanted of one VIP lease. A lease this node holds and the
-// Plan has no Stake in is let go of.
+// A LeaseIntent is what is wanted of one VIP lease. A lease that this node holds and
+// that has no LeaseIntent in the Plan is released.
 type LeaseIntent struct {
 	Lease          Key
 	Service        Key    // the Service it stands for
@@ -37,14 +37,14 @@ type LeaseIntent struct {
 	ExpectedHolder string // with Watch: the node that is to claim it
 }
 
-// LeaseAction is what to do about a lease.
+// A LeaseAction is what to do about a VIP lease.
 type LeaseAction string
 
-// What can be done about a lease.
+// The actions on a VIP lease.
 const (
-	Acquire  LeaseAction = "take"  // claim it if it is free, keep it if it is held
-	HandOver LeaseAction = "give"  // write the successor's name into it
-	Follow   LeaseAction = "watch" // leave it to another node, and notice if that one doesn't claim it
+	Acquire  LeaseAction = "acquire"   // claim it if it is free, keep it if this node holds it
+	HandOver LeaseAction = "hand over" // write LeaseIntent.Successor into it
+	Follow   LeaseAction = "follow"    // leave it alone; mark LeaseIntent.ExpectedHolder stalled if it claims nothing in time
 )
 
 // An Address is a VIP to be bound to a link of this node.
@@ -52,11 +52,11 @@ type Address struct {
 	Addr  netip.Addr
 	Bits  int    // prefix length
 	Link  string // interface name
-	Lease Key    // the claim it stands on
-	// New: no node has carried it before, so that another host may have it.
+	Lease Key    // the VIP lease that must be held for it
+	// New: no node has announced it before, so another host may have it.
 	New bool
-	// Served: connections to it end on this node itself, so they must be reset when it
-	// goes elsewhere. Those to Services end in their Pods.
+	// LocalDelivery: connections to it end in a process of this node (the API server), so
+	// they must be reset when the VIP moves. Those to Services end in Pods.
 	LocalDelivery bool
 	// Until, if not zero, is when the kernel must have dropped it at the latest.
 	// Zero: as long as the node's Tenure lasts.
@@ -66,16 +66,17 @@ type Address struct {
 // Prefix is the address with its prefix length.
 func (a Address) Prefix() netip.Prefix { return netip.PrefixFrom(a.Addr, a.Bits) }
 
-// An Announcement is a VIP to be told to the link's neighbours.
+// An Announcement is a VIP to be announced on a link by gratuitous ARP or unsolicited
+// neighbor advertisements.
 type Announcement struct {
 	Addr netip.Addr
 	Link string
-	// Listen: do not announce, only note in World.Heard who else announces it.
+	// ListenOnly: do not announce it, only record in World.Heard who else does.
 	ListenOnly bool
 }
 
-// A HealthCheck asks kube-proxy's health check node port on this node whether it
-// serves a Service with externalTrafficPolicy Local.
+// A HealthCheck asks the healthCheckNodePort of a Service with externalTrafficPolicy
+// Local, which kube-proxy on this node answers, whether this node serves the Service.
 type HealthCheck struct {
 	Service Key
 	Port    uint16
@@ -95,14 +96,15 @@ type Status struct {
 	DHCPLeases []DHCPLease
 }
 
-// An Event is something the user of a Service must know. It becomes an Event.
+// An Event is something the user of a Service must know. It becomes a Kubernetes Event
+// on the Service.
 type Event struct {
 	Service Key
 	UID     string
 	Warning bool
 	Reason  Reason
 	Message string
-	// Occasion tells two Notes apart that read the same but are two happenings
+	// Occurrence tells two Events apart that read the same but are two happenings
 	// (a VIP that came back to the node it had left).
 	Occurrence int64
 }

@@ -235,7 +235,7 @@ func TestMeddledLeases(t *testing.T) {
 		silent(t, w, "10.77.0.51", time.Second)
 		time.Sleep(800 * time.Millisecond)
 	}
-	event(t, "a", "HeldByStranger", "stranger")
+	event(t, "a", "HeldByOtherAnnouncer", "stranger")
 	answered(t, w, "10.77.0.51", 4*time.Second)
 	g, c := good.report()
 	if g.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(g.Timeline) != 1 {
@@ -265,7 +265,7 @@ func TestForeignLease(t *testing.T) {
 			t.Fatalf("announced as %s against a stranger's renewed lease", got)
 		}
 	}
-	event(t, "a", "HeldByStranger", who)
+	event(t, "a", "HeldByOtherAnnouncer", who)
 	last := time.Now()
 	answered(t, w, "10.77.0.50", 6*time.Second)
 	if took := time.Since(last); took < 2500*time.Millisecond {

@@ -96,12 +96,13 @@ type node struct {
 
 // A process is a Herald that runs on a node, or ran.
 type process struct {
-	n      *node
-	agent  *agent.Agent
-	leases *lease.Leases
-	way    *leasetest.Client
-	stop   context.CancelFunc
-	done   chan struct{}
+	n       *node
+	agent   *agent.Agent
+	pending int // statuses that the API server could not be told; the agent's goroutine
+	leases  *lease.Leases
+	way     *leasetest.Client
+	stop    context.CancelFunc
+	done    chan struct{}
 }
 
 func newCluster(t *testing.T, s size) *cluster {
@@ -271,10 +272,13 @@ func (n *node) start() {
 		Observers:     []agent.Observer{p.leases, p},
 		Addresses:     set[vip.Address](func(want []vip.Address) ([]vip.Address, error) { return p.bind(want, p.leases.Tenure()) }),
 		Announcements: set[vip.Announcement](p.announce),
-		Statuses:      set[vip.Status](func(want []vip.Status) ([]vip.Status, error) { return p.write(want), nil }),
-		HealthChecks:  set[vip.HealthCheck](func(want []vip.HealthCheck) ([]vip.HealthCheck, error) { return want, nil }),
-		Events:        set[vip.Event](func(want []vip.Event) ([]vip.Event, error) { return want, nil }),
-		Leases:        p.leases,
+		Statuses: set[vip.Status](func(want []vip.Status) ([]vip.Status, error) {
+			p.pending = len(want) - len(p.write(want))
+			return nil, nil
+		}),
+		HealthChecks: set[vip.HealthCheck](func(want []vip.HealthCheck) ([]vip.HealthCheck, error) { return want, nil }),
+		Events:       set[vip.Event](func(want []vip.Event) ([]vip.Event, error) { return want, nil }),
+		Leases:       p.leases,
 	})
 	n.c.mu.Lock()
 	n.way, n.proc, n.said = p.way, p, nil
@@ -335,6 +339,8 @@ type set[W any] func(want []W) ([]W, error)
 
 func (f set[W]) Set(_ context.Context, want []W) ([]W, error) { return f(want) }
 
+func (f set[W]) Put(want []W) { f(want) }
+
 // write writes statuses, if the API server is in reach.
 func (p *process) write(want []vip.Status) (have []vip.Status) {
 	if p.way.Faults().Cut {
@@ -366,6 +372,7 @@ func (p *process) Observe(w *vip.World) {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
 	w.Synced = p.runs()
+	w.StatusesPending = p.pending
 	n.expire(w.Now)
 	for a := range n.kernel {
 		w.Bound = append(w.Bound, vip.Address{Addr: a, Bits: 32, Link: "eth0"})

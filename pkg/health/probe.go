@@ -1,8 +1,8 @@
-// Package probe asks kube-proxy on this node whether it serves a Service with
+// Package health asks kube-proxy on this node whether it serves a Service with
 // externalTrafficPolicy Local: the Service's healthCheckNodePort answers 200 once
 // kube-proxy has its rules for the local endpoints in place. A VIP that arrives
 // before that would attract packets that are dropped.
-package probe
+package health
 
 import (
 	"context"

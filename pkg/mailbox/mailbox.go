@@ -1,0 +1,46 @@
+// Package mailbox hands values from one goroutine to another that works at its own
+// pace. What matters is the latest value only: there is no queue, so nobody waits.
+package mailbox
+
+import "sync/atomic"
+
+// A Signal wakes one goroutine. Signals sent before it looks are one.
+type Signal chan struct{}
+
+// NewSignal makes a Signal.
+func NewSignal() Signal { return make(Signal, 1) }
+
+// Send makes one receive on s succeed. It does not block.
+func (s Signal) Send() {
+	select {
+	case s <- struct{}{}:
+	default:
+	}
+}
+
+// A Mailbox holds the value that was put last. Any number of goroutines may put and
+// get; one receives Changed.
+type Mailbox[T any] struct {
+	latest  atomic.Pointer[T]
+	Changed Signal // one receive succeeds after one or more Puts
+}
+
+// New makes a Mailbox that holds the zero T.
+func New[T any]() *Mailbox[T] { return &Mailbox[T]{Changed: NewSignal()} }
+
+// Put replaces the value and sends Changed. v must not be changed afterwards.
+func (m *Mailbox[T]) Put(v T) {
+	m.latest.Store(&v)
+	m.Changed.Send()
+}
+
+// Get is the value that was put last; the zero T if none was. It must not be changed.
+func (m *Mailbox[T]) Get() (v T) {
+	if p := m.latest.Load(); p != nil {
+		v = *p
+	}
+	return v
+}
+
+// Empty reports whether nothing was ever put.
+func (m *Mailbox[T]) Empty() bool { return m.latest.Load() == nil }

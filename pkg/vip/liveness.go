@@ -1,0 +1,63 @@
+package vip
+
+import "time"
+
+// A Heartbeat is what a node tells all others on the VIPs' link several times a second.
+type Heartbeat struct {
+	Epoch        int64 // of its node lease; 0 until it has one
+	APIReachable bool  // its node lease is renewed in time
+	TenureValid  bool  // its Tenure allows it to act on its claims
+	// StateHash is a digest of which nodes it sees with a valid tenure, and of the claims
+	// that were moved while the API server was away. Nodes with the same StateHash agree
+	// on who owns what.
+	StateHash uint64
+	// ProposalHash is the StateHash that there would be once the VIPs of dead nodes were
+	// moved as this node's Plan has it; 0: it proposes no move.
+	ProposalHash uint64
+	// VoidedClaim is a claim, node@epoch, that was fenced, or moved without the API server,
+	// while that node still acts on it: it can't reach the API server and learns it here.
+	// "" if there is none.
+	VoidedClaim string
+}
+
+// A PeerStatus is what this node knows of another from heartbeats, and from asking its
+// kernel when they fail.
+type PeerStatus struct {
+	Liveness  Liveness
+	Since     time.Time // when Liveness last changed
+	Heartbeat Heartbeat // the last one
+	// Overdue: its Liveness is Alive, but its heartbeat is late. A node that falls off the
+	// link sees the others die one by one, and the last of them are Alive until then.
+	Overdue bool
+}
+
+// A Liveness is the state of another node as this one sees it.
+type Liveness int
+
+// The states of Liveness.
+const (
+	// Unknown: no heartbeat was ever received. It may run an older Herald, or none, or its
+	// heartbeats are blocked.
+	Unknown Liveness = iota
+	// Alive: its heartbeats arrive, and say that ours do.
+	Alive
+	// Dead: it was Alive, and now nobody answers for its address, or its kernel refuses
+	// connections to the heartbeat port, or its last heartbeat said that it stops.
+	Dead
+	// Suspect: heartbeats fail in one direction at least, but its address is answered for:
+	// the port is blocked, or the process hangs. Only its node lease can say more.
+	Suspect
+)
+
+// String is the state in a word, as metrics and logs have it.
+func (l Liveness) String() string {
+	switch l {
+	case Alive:
+		return "alive"
+	case Dead:
+		return "dead"
+	case Suspect:
+		return "suspect"
+	}
+	return "unknown"
+}
