@@ -1,0 +1,89 @@
+// Package check is what tests of all rooms share: errors that must not be, conditions
+// that are waited for, and tasks that are run.
+package check
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+)
+
+// OK ends the test if err is not nil.
+func OK(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Value is v; it ends the test if err is not nil. It takes the two results of a call:
+//
+//	conn := check.Value(net.Dial(network, address))(t)
+func Value[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		OK(t, err)
+		return v
+	}
+}
+
+// Until calls look every few milliseconds until it returns nil, and returns how long
+// that took. It ends the test with what and the last error if that takes longer than
+// within.
+func Until(t testing.TB, within time.Duration, what string, look func() error) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for {
+		err := look()
+		if err == nil {
+			return time.Since(began)
+		}
+		if time.Since(began) > within {
+			t.Fatalf("not within %v: %s: %v", within, what, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// True is Until for a condition that has no error of its own.
+func True(t testing.TB, within time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	return Until(t, within, what, func() error {
+		if !ok() {
+			return fmt.Errorf("it is not so")
+		}
+		return nil
+	})
+}
+
+// A Task is a long-lived part of the process, as cmd/herald runs them.
+type Task interface {
+	Run(ctx context.Context) error
+}
+
+// Run runs a Task until stop is called, or the test ends. An error of Run fails the test.
+func Run(t testing.TB, task Task) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+	go func() { ended <- task.Run(ctx) }()
+	var done bool
+	stop = func() {
+		t.Helper()
+		if done {
+			return
+		}
+		done = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("%v: %v", task, err)
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
+
+// Log is a logger that writes to the test's output.
+func Log(t testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
