@@ -75,7 +75,7 @@ type node struct {
 	hirer     *dhcp.Clients
 	peers     *peers.Peers
 	keys      *peers.Keys
-	anchor    *anchor
+	gateway   *peers.Gateway
 	control   *controlPlane // nil without cp_enable
 	mapper    *upnp.Mapper
 	forwards  bool // enable_upnp: mapper is run
@@ -139,7 +139,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },
 		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 		Info: n.info, Log: log, Poke: poke,
-		Sights: n.sights, Anchor: func() vip.Liveness { return n.anchor.Seen() }, Tell: func(c vip.Heartbeat) { n.peers.Tell(c) },
+		Sights: n.sights, Anchor: func() vip.Liveness { return n.gateway.Liveness() }, Tell: func(c vip.Heartbeat) { n.peers.Tell(c) },
 	})
 	n.watch(cfg)
 	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
@@ -239,7 +239,7 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.hirer, n.peers, n.anchor, n.server}
+	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.hirer, n.peers, n.gateway, n.server}
 	if n.peers.Off() != peers.NoPort {
 		tasks = append(tasks, n.keys)
 	}

@@ -78,6 +78,18 @@ func (i *NodeInfo) OwnAddresses(links ...string) []netip.Addr {
 	return all
 }
 
+// HeartbeatAddress is the address at which other nodes send heartbeats to this one, and check
+// whether it is alive: the first IPv4 address of the link that carries VIPs unless a Service
+// says otherwise, or else the first IPv6 address; zero if there is neither.
+func (i *NodeInfo) HeartbeatAddress() (found netip.Addr) {
+	for _, a := range i.OwnAddresses(i.LinkFor("")) {
+		if !found.IsValid() || a.Is4() && !found.Is4() {
+			found = a
+		}
+	}
+	return found
+}
+
 // A Member is a node on which an announcer runs, or ran.
 type Member struct {
 	Name  string

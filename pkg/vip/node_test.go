@@ -1,0 +1,33 @@
+package vip
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func TestHeartbeatAddress(t *testing.T) {
+	prefixes := func(texts ...string) (all []netip.Prefix) {
+		for _, s := range texts {
+			all = append(all, netip.MustParsePrefix(s))
+		}
+		return all
+	}
+	links := []Link{
+		{Name: "eth0", Prefixes: prefixes("fd00::1/64", "10.0.0.1/24", "10.0.0.2/24")},
+		{Name: "eth1", Prefixes: prefixes("fe80::1/64", "fd00::2/64")},
+	}
+	for _, tt := range []struct {
+		link, fallback string
+		want           netip.Addr
+	}{
+		{link: "eth0", want: netip.MustParseAddr("10.0.0.1")},
+		{link: "eth1", want: netip.MustParseAddr("fe80::1")},
+		{link: "auto", fallback: "eth0", want: netip.MustParseAddr("10.0.0.1")},
+		{link: "eth2"},
+	} {
+		info := NodeInfo{Interface: tt.link, DefaultInterface: tt.fallback, Links: links}
+		if got := info.HeartbeatAddress(); got != tt.want {
+			t.Errorf("link %s: got %v, want %v", tt.link, got, tt.want)
+		}
+	}
+}
