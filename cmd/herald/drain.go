@@ -120,7 +120,7 @@ func (m *mover) look(ctx context.Context) (s state, err error) {
 	}
 	known := false
 	for _, l := range snapshot.Leases {
-		if n, ok := lease.ReadNode(l); ok {
+		if n, ok := lease.ParseNodeLease(l); ok {
 			known = known || n.Name == m.node
 			continue
 		}

@@ -201,8 +201,8 @@ func lookAtPeers(ctx context.Context, cfg config.Config, s kube.Snapshot, err er
 	var deaf []string
 	reached := 0
 	for _, l := range s.Leases {
-		n, ok := lease.ReadNode(l)
-		if !ok || n.Name == cfg.Node.Name || n.Fenced || time.Since(n.Renewed) > n.Duration {
+		n, ok := lease.ParseNodeLease(l)
+		if !ok || n.Name == cfg.Node.Name || n.Fenced || time.Since(n.RenewedAt) > n.Duration {
 			continue
 		}
 		if knock(ctx, n, cfg.Peers.Port) {

@@ -72,7 +72,7 @@ func table(w io.Writer, s kube.Snapshot, now time.Time) error {
 		fmt.Fprintln(t, "(no node lease in sight: no Herald runs, or in another namespace)")
 	}
 	for _, n := range view.nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", n.Name, view.held[n.Name], ago(n.Renewed, now), n.state(now))
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", n.Name, view.held[n.Name], ago(n.RenewedAt, now), n.state(now))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (n nodeLine) state(now time.Time) string {
 
 // trouble is what keeps a node from carrying VIPs, or "".
 func (n nodeLine) trouble(now time.Time) string {
-	switch silent := now.Sub(n.Renewed); {
+	switch silent := now.Sub(n.RenewedAt); {
 	case n.Fenced:
 		return "fenced: the others have taken its VIPs"
 	case silent > n.Duration:
@@ -185,7 +185,7 @@ func newView(s kube.Snapshot, now time.Time) view {
 	v := view{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, held: map[string]int{}, since: map[string]time.Time{}, last: map[string]kube.Event{}}
 	for _, l := range s.Leases {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
-		if n, ok := lease.ReadNode(l); ok {
+		if n, ok := lease.ParseNodeLease(l); ok {
 			v.nodes = append(v.nodes, nodeLine{NodeLease: n})
 		}
 		if who := l.Spec.HolderIdentity; who != nil && l.Spec.AcquireTime != nil && l.Annotations[lease.ClaimAnnotation] != "" && !strings.HasPrefix(l.Name, "kubevip-") {

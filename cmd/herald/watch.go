@@ -38,7 +38,7 @@ func (n *node) watch(cfg config.Config) {
 		},
 		Nodes: func() map[string]netip.AddrPort {
 			all := make(map[string]netip.AddrPort)
-			for name, info := range n.leases.Infos() {
+			for name, info := range n.leases.NodeInfos() {
 				all[name] = netip.AddrPortFrom(info.HeartbeatAddress(), cfg.Peers.Port)
 			}
 			return all

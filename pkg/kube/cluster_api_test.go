@@ -152,7 +152,7 @@ func (r *rig) useLeases(t testing.TB, ns string) {
 	}
 	var have *coordinationv1.Lease
 	find := func() *coordinationv1.Lease {
-		changed, dropped := l.News()
+		changed, dropped := l.TakeChanges()
 		is := func(o *coordinationv1.Lease) bool { return o.Namespace == ns && o.Name == "kubevip-web" }
 		if slices.ContainsFunc(dropped, is) {
 			have = nil
@@ -209,7 +209,7 @@ func TestHeartbeatsOfKubeletsAreLeftOut(t *testing.T) {
 	api.must(t, "POST", beat, `{"metadata":{"name":"after"}}`)
 	api.must(t, "POST", "/apis/coordination.k8s.io/v1/namespaces/"+ns+"/leases", `{"metadata":{"name":"last"}}`)
 	r.leases.until(t, "the last Lease", func() bool {
-		changed, _ := r.Leases().News()
+		changed, _ := r.Leases().TakeChanges()
 		for _, l := range changed {
 			if l.Namespace == "kube-node-lease" {
 				t.Fatalf("Lease %s/%s is in the cache", l.Namespace, l.Name)

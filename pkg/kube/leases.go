@@ -79,11 +79,11 @@ func (l *Leases) Synced() bool {
 	return true
 }
 
-// News is the Leases that are new or changed since the last call, and the last
+// TakeChanges is the Leases that are new or changed since the last call, and the last
 // version of each that has left the cache since: of all namespaces (of those that
 // matter, if Services of one namespace only are watched) but those of the kubelets.
 // They must not be changed. It is for one caller.
-func (l *Leases) News() (changed, dropped []*coordinationv1.Lease) {
+func (l *Leases) TakeChanges() (changed, dropped []*coordinationv1.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	changed, dropped = slices.Collect(maps.Values(l.fresh)), l.gone

@@ -51,7 +51,7 @@ func TestBackForSome(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a, s := newAir(), leasetest.NewServer()
 			n1, n2, n3 := three(t, a, s)
-			before := s.At(lk("a")).ResourceVersion
+			before := s.Lease(lk("a")).ResourceVersion
 			cutAll(n1, n2, n3)
 			time.Sleep(time.Minute)
 			mendAll(n2, n3)
@@ -68,7 +68,7 @@ func TestBackForSome(t *testing.T) {
 			}
 			mendAll(n1)
 			time.Sleep(20 * time.Second)
-			if got := s.At(lk("a")).ResourceVersion; got != before {
+			if got := s.Lease(lk("a")).ResourceVersion; got != before {
 				t.Errorf("the VIP lease was written\n%s", s)
 			}
 		})
@@ -84,11 +84,11 @@ func TestOneFences(t *testing.T) {
 			a.join(t, s, name)
 		}
 		time.Sleep(5 * time.Second)
-		before := s.Refused()
-		n1.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+		before := s.Conflicts()
+		n1.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 		awaits(t, n2, "a", time.Minute)
 		time.Sleep(time.Second)
-		if n := s.Refused() - before; n > 0 {
+		if n := s.Conflicts() - before; n > 0 {
 			t.Errorf("%d writes came too late", n)
 		}
 	})
@@ -106,7 +106,7 @@ func TestMovedStaysMoved(t *testing.T) {
 		if again.serves("a") || !n2.serves("a") {
 			t.Errorf("n1 serves %v, n2 serves %v; want n2", again.serves("a"), n2.serves("a"))
 		}
-		if got := holder(s.At(lk("a"))); got != "n2" {
+		if got := holder(s.Lease(lk("a"))); got != "n2" {
 			t.Errorf("the lease names %q, want n2\n%s", got, s)
 		}
 	})
@@ -117,7 +117,7 @@ func TestMovedLapses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
 		n2, n3 := moves(t, a, s)
-		n2.way.Set(func(f *leasetest.Faults) { f.Deaf = true }) // and so does not see what n1 becomes
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true }) // and so does not see what n1 becomes
 		mendAll(n2, n3)
 		again := a.join(t, s, "n1")
 		agents(t, deadline+6*time.Second, n2, n3, again)
@@ -133,7 +133,7 @@ func TestStuckWatchIsNoCrew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
-		n2.way.Set(func(f *leasetest.Faults) { f.Deaf = true })
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
 		time.Sleep(2 * duration)
 		cutAll(n1, n2, n3)
 		time.Sleep(10 * time.Second)
@@ -162,7 +162,7 @@ func TestMeetsOneByOne(t *testing.T) {
 		time.Sleep(time.Second)
 		epochs := func() (all []int64) {
 			for _, node := range []string{"n1", "n2", "n3", "n4"} {
-				all = append(all, transitions(s.At(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})))
+				all = append(all, transitions(s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})))
 			}
 			return all
 		}

@@ -221,8 +221,8 @@ func (l *Leases) tenure() vip.Tenure {
 	return t
 }
 
-// Infos is what the other nodes tell of themselves, but for those that have stopped.
-func (l *Leases) Infos() map[string]vip.NodeInfo {
+// NodeInfos is what the other nodes tell of themselves, but for those that have stopped.
+func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := make(map[string]vip.NodeInfo, len(l.peers))
@@ -349,7 +349,7 @@ func (l *Leases) step(ctx context.Context) {
 
 // read takes over what the cache shows.
 func (l *Leases) read(now time.Time) {
-	changed, gone := l.shelf.read(l.store.News())
+	changed, gone := l.shelf.read(l.store.TakeChanges())
 	for _, x := range changed {
 		k := keyOf(x)
 		node := l.nodeOf(k)

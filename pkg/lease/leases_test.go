@@ -23,10 +23,10 @@ func TestRenewsOnce(t *testing.T) {
 		n := start(t, s, "n1")
 		n.want("a", "b", "c")
 		time.Sleep(time.Second)
-		before := s.Count()
+		before := s.Writes()
 		time.Sleep(60 * time.Second)
 		// One write each period, whatever is held.
-		if got := s.Count() - before; got < 28 || got > 31 {
+		if got := s.Writes() - before; got < 28 || got > 31 {
 			t.Errorf("%d writes in a minute, want 30: one each %v", got, period)
 		}
 		if !n.serves("a") || n.Held() != 3 {
@@ -103,14 +103,14 @@ func TestRestartedQuickly(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		a.kill()
 		time.Sleep(time.Second)
-		before := s.Count()
+		before := s.Writes()
 		a = start(t, s, "n1")
 		a.want("a")
 		time.Sleep(100 * time.Millisecond)
 		if !a.serves("a") {
 			t.Errorf("the restarted process does not serve what it held\n%s", s)
 		}
-		if got := s.Count() - before; got > 2 {
+		if got := s.Writes() - before; got > 2 {
 			t.Errorf("%d writes; the claim should not have been written again", got)
 		}
 		time.Sleep(time.Minute)
@@ -122,7 +122,7 @@ func TestRestartedQuickly(t *testing.T) {
 
 // cut takes n's way to the API server away for d and returns how long it went on serving.
 func cut(n *node, d time.Duration) (served time.Duration) {
-	n.way.Set(func(c *leasetest.Faults) { c.Cut = true })
+	n.way.SetFaults(func(c *leasetest.Faults) { c.Cut = true })
 	began := time.Now()
 	for time.Since(began) < d {
 		if n.serves("a") {
@@ -130,7 +130,7 @@ func cut(n *node, d time.Duration) (served time.Duration) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	n.way.Set(func(c *leasetest.Faults) { c.Cut = false })
+	n.way.SetFaults(func(c *leasetest.Faults) { c.Cut = false })
 	return served
 }
 
@@ -177,7 +177,7 @@ func TestStaleWatch(t *testing.T) {
 		both := newCrew(a, b)
 		never(t, t.Context(), "a", both)
 		time.Sleep(5 * time.Second)
-		b.way.Set(func(c *leasetest.Faults) { c.Deaf = true })
+		b.way.SetFaults(func(c *leasetest.Faults) { c.WatchCut = true })
 		time.Sleep(2 * time.Minute)
 		if !a.serves("a") || b.serves("a") {
 			t.Errorf("n1 serves %v, n2 serves %v; want n1\n%s", a.serves("a"), b.serves("a"), s)
@@ -192,13 +192,13 @@ func TestLostAnswers(t *testing.T) {
 		a := start(t, s, "n1")
 		a.want("a")
 		time.Sleep(time.Second)
-		a.way.Set(func(c *leasetest.Faults) { c.Lose = true })
+		a.way.SetFaults(func(c *leasetest.Faults) { c.LoseAnswers = true })
 		time.Sleep(5 * time.Second)
 		a.want("a", "b")
 		time.Sleep(time.Second)
-		a.way.Set(func(c *leasetest.Faults) { c.Lose = false })
+		a.way.SetFaults(func(c *leasetest.Faults) { c.LoseAnswers = false })
 		time.Sleep(5 * time.Second)
-		if !a.serves("a") || !a.serves("b") || a.world().Tenure.Epoch != transitions(s.At(vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"})) {
+		if !a.serves("a") || !a.serves("b") || a.world().Tenure.Epoch != transitions(s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"})) {
 			t.Errorf("serves a %v, b %v\n%s", a.serves("a"), a.serves("b"), s)
 		}
 	})
@@ -311,7 +311,7 @@ func TestStranger(t *testing.T) {
 			t.Errorf("taken over after %v, want after the stranger's own 5 s", took)
 		}
 		// The stranger writes its name over ours: it is respected at once.
-		x := s.At(lk("a")).DeepCopy()
+		x := s.Lease(lk("a")).DeepCopy()
 		x.Spec.HolderIdentity = &stranger
 		if _, err := s.Put(x); err != nil {
 			t.Fatal(err)
@@ -347,29 +347,29 @@ func TestMeddling(t *testing.T) {
 	}{
 		{"VIP lease deleted", func(s *leasetest.Server) { s.Remove(lk("a"), "") }, false},
 		{"VIP lease blanked", func(s *leasetest.Server) {
-			x := s.At(lk("a")).DeepCopy()
+			x := s.Lease(lk("a")).DeepCopy()
 			x.Spec = coordinationv1.LeaseSpec{}
 			s.Put(x)
 		}, false},
 		{"node lease deleted", func(s *leasetest.Server) { s.Remove(own, "") }, false},
 		{"node lease blanked", func(s *leasetest.Server) {
-			x := s.At(own).DeepCopy()
+			x := s.Lease(own).DeepCopy()
 			x.Spec = coordinationv1.LeaseSpec{}
 			x.Annotations = nil
 			s.Put(x)
 		}, false},
 		{"node lease touched", func(s *leasetest.Server) {
-			x := s.At(own).DeepCopy()
+			x := s.Lease(own).DeepCopy()
 			x.Labels = map[string]string{"a": "b"}
 			s.Put(x)
 		}, false},
 		{"node lease taken by a stranger", func(s *leasetest.Server) {
-			x, who := s.At(own).DeepCopy(), "x"
+			x, who := s.Lease(own).DeepCopy(), "x"
 			x.Spec.HolderIdentity = &who
 			s.Put(x)
 		}, false},
 		{"garbage in every annotation", func(s *leasetest.Server) {
-			x := s.At(own).DeepCopy()
+			x := s.Lease(own).DeepCopy()
 			x.Annotations = map[string]string{FencedAnnotation: "x", NodeAnnotation: "{"}
 			s.Put(x)
 		}, false},
@@ -470,7 +470,7 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 	all := newCrew(nodes...)
 	nodes = all.all() // this goroutine's own
 	blind := func() bool {
-		return slices.ContainsFunc(nodes, func(n *node) bool { return n.way.Faults().Deaf || n.way.Faults().Cut })
+		return slices.ContainsFunc(nodes, func(n *node) bool { return n.way.Faults().WatchCut || n.way.Faults().Cut })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	never(t, ctx, "a", all)
@@ -480,15 +480,15 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 		t.Log(time.Now().Format("04:05.000"), n.name, "fault", fault)
 		switch fault {
 		case 0, 1:
-			n.way.Set(func(c *leasetest.Faults) { c.Cut = !c.Cut && time.Since(deleted) > duration })
+			n.way.SetFaults(func(c *leasetest.Faults) { c.Cut = !c.Cut && time.Since(deleted) > duration })
 		case 2:
-			n.way.Set(func(c *leasetest.Faults) { c.Deaf = !c.Deaf && time.Since(deleted) > duration })
+			n.way.SetFaults(func(c *leasetest.Faults) { c.WatchCut = !c.WatchCut && time.Since(deleted) > duration })
 		case 3:
-			n.way.Set(func(c *leasetest.Faults) { c.Lose = !c.Lose })
+			n.way.SetFaults(func(c *leasetest.Faults) { c.LoseAnswers = !c.LoseAnswers })
 		case 4:
-			n.way.Set(func(c *leasetest.Faults) { c.Delay = time.Duration(r.IntN(4000)) * time.Millisecond })
+			n.way.SetFaults(func(c *leasetest.Faults) { c.Delay = time.Duration(r.IntN(4000)) * time.Millisecond })
 		case 5:
-			n.way.Set(func(c *leasetest.Faults) { c.Lag = time.Duration(1+r.IntN(3000)) * time.Millisecond })
+			n.way.SetFaults(func(c *leasetest.Faults) { c.Lag = time.Duration(1+r.IntN(3000)) * time.Millisecond })
 		case 6:
 			// A process that starts can't know of a lease that was deleted by hand under a
 			// holder who has not heard of it: the one case in which two may meet, for as
@@ -511,7 +511,7 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 		time.Sleep(time.Duration(r.IntN(12000)) * time.Millisecond)
 	}
 	for _, n := range nodes { // all well again
-		n.way.Set(func(f *leasetest.Faults) { *f = leasetest.Well })
+		n.way.SetFaults(func(f *leasetest.Faults) { *f = leasetest.NoFaults })
 	}
 	time.Sleep(time.Minute)
 	served := 0
@@ -530,10 +530,10 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 func TestNoNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
-		s.Missing = "kube-system"
+		s.MissingNamespace = "kube-system"
 		n := start(t, s, "n1")
 		time.Sleep(10 * time.Second)
-		if got := s.Count(); got > 40 {
+		if got := s.Writes(); got > 40 {
 			t.Errorf("%d writes in 10 s", got)
 		}
 		if n.Ready() == nil {

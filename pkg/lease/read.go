@@ -12,22 +12,22 @@ import (
 
 // A NodeLease is what a node lease says, for whoever only looks on.
 type NodeLease struct {
-	Name     string
-	Renewed  time.Time // by the node's own clock
-	Duration time.Duration
-	Fenced   bool // its epoch is over and it has not begun another
-	Info     vip.NodeInfo
+	Name      string
+	RenewedAt time.Time // by the node's own clock
+	Duration  time.Duration
+	Fenced    bool // its epoch is over and it has not begun another
+	Info      vip.NodeInfo
 }
 
-// ReadNode reads a node lease. ok is false if l is none.
-func ReadNode(l *coordinationv1.Lease) (n NodeLease, ok bool) {
+// ParseNodeLease reads a node lease. ok is false if l is none.
+func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 	name, ok := strings.CutPrefix(l.Name, NodePrefix)
 	if !ok {
 		return n, false
 	}
 	n = NodeLease{Name: name, Fenced: fencedAt(l) != 0 && fencedAt(l) >= transitions(l), Duration: foreignDuration(l, 15*time.Second)}
 	if l.Spec.RenewTime != nil {
-		n.Renewed = l.Spec.RenewTime.Time
+		n.RenewedAt = l.Spec.RenewTime.Time
 	}
 	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &n.Info) != nil {
 		n.Info = vip.NodeInfo{}

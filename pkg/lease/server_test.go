@@ -53,7 +53,7 @@ func start(t *testing.T, s *leasetest.Server, name string) *node {
 
 // kill ends the process without a word.
 func (n *node) kill() {
-	n.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+	n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 	n.stop()
 	<-n.done
 }

@@ -187,12 +187,12 @@ func TestGoneFromTheWire(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
 		n1, n2, _ := three(t, a, s)
 		n1.kill()
-		before := s.Count()
+		before := s.Writes()
 		a.split(vip.Dead, "n1")
 		if took := awaits(t, n2, "a", time.Minute); took > 100*time.Millisecond {
 			t.Errorf("taken over after %v, want two writes", took)
 		}
-		if writes := s.Count() - before; writes > 2+3 { // a fence, a claim, and maybe a renewal of each node
+		if writes := s.Writes() - before; writes > 2+3 { // a fence, a claim, and maybe a renewal of each node
 			t.Errorf("%d writes for one VIP", writes)
 		}
 	})
@@ -208,7 +208,7 @@ func TestFallsOffTheLAN(t *testing.T) {
 		time.Sleep(5*time.Second + 300*time.Millisecond) // not when they renew
 		epochs := func() (all []int64) {
 			for _, node := range []string{"n1", "n2", "n3"} {
-				x := s.At(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})
+				x := s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})
 				all = append(all, transitions(x), fencedAt(x))
 			}
 			return all
@@ -259,13 +259,13 @@ func TestGoneWithTheLeader(t *testing.T) {
 			time.Sleep(phase)
 			n1.kill()
 			for _, n := range []*node{n2, n3} {
-				n.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+				n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 			}
 			time.Sleep(400 * time.Millisecond) // until it is missed
 			a.split(vip.Dead, "n1")
 			time.Sleep(election - 400*time.Millisecond)
 			for _, n := range []*node{n2, n3} {
-				n.way.Set(func(f *leasetest.Faults) { f.Cut = false })
+				n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = false })
 			}
 			if took := awaits(t, n2, "a", time.Minute); took > time.Second {
 				t.Errorf("%v into a period: taken over %v after the election, want a second at most", phase, took)
@@ -284,7 +284,7 @@ func TestMute(t *testing.T) {
 		if !n1.serves("a") {
 			t.Errorf("a node whose port is blocked lost its VIP\n%s", s)
 		}
-		if m := n2.Infos()["n3"].Suspects; len(m) != 1 || m[0] != "n1" {
+		if m := n2.NodeInfos()["n3"].Suspects; len(m) != 1 || m[0] != "n1" {
 			t.Errorf("n3 tells of %v, want of n1", m)
 		}
 	})
@@ -302,12 +302,12 @@ func TestAlone(t *testing.T) {
 		if n1.serves("a") || !n2.serves("a") || n3.serves("a") {
 			t.Errorf("n1, n2, n3 serve: %v, %v, %v; want n2\n%s", n1.serves("a"), n2.serves("a"), n3.serves("a"), s)
 		}
-		if !n2.Infos()["n1"].Isolated {
+		if !n2.NodeInfos()["n1"].Isolated {
 			t.Error("n1 does not say that it is cut off")
 		}
 		a.split(vip.Alive, "n1")
 		time.Sleep(company + 2*beat + time.Second)
-		if n2.Infos()["n1"].Isolated {
+		if n2.NodeInfos()["n1"].Isolated {
 			t.Error("n1 still says that it is cut off")
 		}
 	})
@@ -339,11 +339,11 @@ func TestYields(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
 		never(t, t.Context(), "a", newCrew(n1, n2, n3))
-		n1.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+		n1.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 		if took := awaits(t, n2, "a", time.Minute); took > deadline-time.Second {
 			t.Errorf("taken over after %v, want less than the renew deadline", took)
 		}
-		n1.way.Set(func(f *leasetest.Faults) { f.Cut = false })
+		n1.way.SetFaults(func(f *leasetest.Faults) { f.Cut = false })
 		time.Sleep(20 * time.Second)
 		if n1.serves("a") || !n2.serves("a") {
 			t.Errorf("n1 serves %v, n2 serves %v; want n2\n%s", n1.serves("a"), n2.serves("a"), s)
@@ -356,7 +356,7 @@ func TestToldOnTheWire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
-		n1.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+		n1.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 		a.split(vip.Dead, "n1")
 		awaits(t, n2, "a", time.Second)
 		if !n1.serves("a") {
@@ -374,13 +374,13 @@ func TestToldOnTheWire(t *testing.T) {
 
 func cutAll(nodes ...*node) {
 	for _, n := range nodes {
-		n.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+		n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 	}
 }
 
 func mendAll(nodes ...*node) {
 	for _, n := range nodes {
-		n.way.Set(func(f *leasetest.Faults) { f.Cut = false })
+		n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = false })
 	}
 }
 
@@ -389,7 +389,7 @@ func TestBides(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
-		before := s.At(lk("a")).ResourceVersion
+		before := s.Lease(lk("a")).ResourceVersion
 		cutAll(n1, n2, n3)
 		for range 3 * 60 {
 			time.Sleep(time.Minute)
@@ -404,7 +404,7 @@ func TestBides(t *testing.T) {
 				t.Fatalf("n1 let go when the API server came back\n%s", s)
 			}
 		}
-		if got := s.At(lk("a")).ResourceVersion; got != before {
+		if got := s.Lease(lk("a")).ResourceVersion; got != before {
 			t.Errorf("the VIP lease was written\n%s", s)
 		}
 	})
@@ -455,7 +455,7 @@ func TestMovesWithoutTheAPIServer(t *testing.T) {
 				t.Fatalf("n2 serves %v, n3 serves %v when the API server is back; want n2\n%s", n2.serves("a"), n3.serves("a"), s)
 			}
 		}
-		if got := holder(s.At(lk("a"))); got != "n2" {
+		if got := holder(s.Lease(lk("a"))); got != "n2" {
 			t.Errorf("the lease names %q, want n2\n%s", got, s)
 		}
 	})

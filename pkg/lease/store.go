@@ -18,7 +18,7 @@ type Store interface {
 	// News is what has happened to the cache since the last call: the Leases in it that
 	// are new or other than they were, and the last versions of those that left it, in
 	// that order (one that came back is in both). They must not be changed.
-	News() (changed, dropped []*coordinationv1.Lease)
+	TakeChanges() (changed, dropped []*coordinationv1.Lease)
 	// Get reads past the cache.
 	Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)

@@ -64,14 +64,14 @@ func (n *node) refit() {
 	if n.proc == nil {
 		return
 	}
-	n.way.Set(func(f *leasetest.Faults) {
-		*f = leasetest.Well
+	n.way.SetFaults(func(f *leasetest.Faults) {
+		*f = leasetest.NoFaults
 		if n.has(slow) {
 			f.Lag, f.Delay = n.slow.Lag, n.slow.Delay
 		}
-		f.Cut, f.Deaf, f.Lose = n.has(cut) || !c.away.IsZero(), n.has(deaf), n.has(lose)
+		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || !c.away.IsZero(), n.has(deaf), n.has(lose)
 	})
-	if n.way.Faults() != leasetest.Well {
+	if n.way.Faults() != leasetest.NoFaults {
 		n.renews = time.Time{}
 	} else if n.renews.IsZero() {
 		n.renews = n.changed

@@ -276,11 +276,11 @@ func (n *node) slack(a netip.Addr) time.Duration {
 	f := n.way.Faults()
 	grace := grace + 5*n.c.pass // each end of it may have to wait for a pass
 	switch {
-	case f != leasetest.Well && n.c.deafens(n):
+	case f != leasetest.NoFaults && n.c.deafens(n):
 		return n.clock(10*time.Second) + time.Second // the renew deadline: nobody can tell it
 	case n.proc == nil || n.kernel[a].by != n.proc:
 		return n.clock(lifetime) + grace // its kernel's
-	case n.linger[a] || f.Lose:
+	case n.linger[a] || f.LoseAnswers:
 		// It waits to hear its successor. And whoever hands over and does not hear that
 		// it was written serves on until its watch shows it.
 		return 3*time.Second + grace
@@ -328,7 +328,7 @@ func (n *node) judged(sights map[*node]vip.PeerStatus) {
 			seen++
 			continue
 		}
-		l := n.c.api.At(vip.Key{Namespace: "kube-system", Name: lease.NodePrefix + o.name})
+		l := n.c.api.Lease(vip.Key{Namespace: "kube-system", Name: lease.NodePrefix + o.name})
 		if s.Liveness == vip.Dead && o.reliable() && l != nil && l.Annotations[lease.FencedAnnotation] == "" &&
 			time.Since(l.Spec.AcquireTime.Time) > time.Second && s.Heartbeat.Epoch >= int64(*l.Spec.LeaseTransitions) {
 			gone++

@@ -325,7 +325,7 @@ func (n *node) kill(power bool) {
 	}
 	n.c.mu.Unlock()
 	if p != nil {
-		p.way.Set(func(f *leasetest.Faults) { f.Cut = true })
+		p.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 		n.c.wire.change(n)
 		p.stop()
 	}
