@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -19,29 +18,9 @@ func newSpeaker(n *node, cfg config.Config, log *slog.Logger) *bgp.Speaker {
 	b := cfg.BGP
 	return bgp.New(bgp.Options{
 		Node: cfg.Node.Name, Peers: (&bgpPeers{node: n, cfg: cfg, log: log}).now,
-		Own: n.own, RouterID: b.RouterID, RouterInterface: b.RouterInterface, Hold: b.Hold, Keepalive: b.Keepalive, Restart: b.Restart, Drain: b.Drain,
+		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, Hold: b.Hold, Keepalive: b.Keepalive, Restart: b.Restart, Drain: b.Drain,
 		Log: log, Poke: func() { n.agent.Poke() },
 	})
-}
-
-// own is the node's own addresses on a link, VIPs left out. Where nobody else looks
-// for VIPs' links (lo), or an address has no subnet, it is what the kernel has but for
-// what Herald has bound.
-func (n *node) own(link string) (own []netip.Addr) {
-	info := n.links.Info()
-	if own = info.OwnAddresses(link); own != nil {
-		return own
-	}
-	var bound []vip.Address
-	if last := n.agent.Last(); last != nil {
-		bound = last.World.Bound
-	}
-	for _, a := range bgp.Addresses(link) {
-		if !slices.ContainsFunc(bound, func(b vip.Address) bool { return b.Addr == a }) {
-			own = append(own, a)
-		}
-	}
-	return own
 }
 
 // bgpPeers are those of the options and those that the Node's annotations name.

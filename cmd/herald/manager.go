@@ -123,7 +123,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		return nil, err
 	}
 	n.links, err = netif.New(netif.Options{
-		Log: log, Poke: func() { n.agent.Poke(); n.leases.Wake() }, Tenure: tenure,
+		Log: log, Poke: func() { n.agent.Poke(); n.leases.Wake() }, OnLinkChange: func() { n.speaker.LinksChanged() }, Tenure: tenure,
 		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {

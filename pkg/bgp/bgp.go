@@ -30,8 +30,9 @@ type Options struct {
 	RouterID        netip.Addr // the BGP identifier; zero derives one
 	RouterInterface string     // the link whose IPv4 address is the identifier, or ""
 
-	// Own is the node's own addresses on a link, VIPs left out.
-	Own func(link string) []netip.Addr
+	// Links is the links of this node with their addresses, without those that Herald has
+	// bound (netif.Interfaces.Links).
+	Links func() []vip.Link
 
 	Hold      time.Duration // the hold time we offer, whole seconds, at least 3 s
 	Keepalive time.Duration // less than Hold
@@ -153,6 +154,15 @@ func (s *Speaker) Run(ctx context.Context) error {
 			return group.Wait()
 		case <-s.changed:
 		}
+	}
+}
+
+// LinksChanged has the endpoints of all sessions found again: Options.Links has changed.
+func (s *Speaker) LinksChanged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.peers {
+		nudge(p.wake)
 	}
 }
 

@@ -327,7 +327,7 @@ func speakAlone(words []string) int {
 	defer stop()
 	peer := vip.BGPPeer{Address: netip.MustParseAddr(words[0]), AS: 65001, LocalAS: 65000, Port: 179}
 	s := New(Options{Node: "n1", Peers: func() []vip.BGPPeer { return []vip.BGPPeer{peer} }, Hold: 30 * time.Second, Keepalive: 10 * time.Second,
-		Restart: 30 * time.Second, Own: Addresses, Poke: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+		Restart: 30 * time.Second, Links: kernelLinks, Poke: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if _, err := s.Set(ctx, routes(words[1:]...)); err != nil {
 		return 1
 	}

@@ -2,6 +2,8 @@ package bgp
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func ptr[T any](v T) *T { return &v }
@@ -195,16 +198,18 @@ func TestUnnumbered(t *testing.T) {
 	s := speak(t, nil, vip.BGPPeer{Interface: "r13"})
 	s.say("198.51.100.7/32", "2001:db8::7/128")
 	s.up()
-	link := addressesOf(t, "r13")
+	link := linkLocalOf(t, "r13")
 	r.has("ipv4", map[string]string{"198.51.100.7/32": link})
 	r.has("ipv6", map[string]string{"2001:db8::7/128": link})
 }
 
-func addressesOf(t testing.TB, link string) string {
+// linkLocalOf is the link-local address of a link of the test's namespace.
+func linkLocalOf(t testing.TB, link string) string {
 	t.Helper()
-	for _, a := range addresses(*linkNamed(t, link)) {
-		if a.IsLinkLocalUnicast() {
-			return a.String()
+	l := check.Value(net.InterfaceByName(link))(t)
+	for _, a := range check.Value(l.Addrs())(t) {
+		if p := netip.MustParsePrefix(a.String()); p.Addr().IsLinkLocalUnicast() {
+			return p.Addr().String()
 		}
 	}
 	t.Fatalf("%s has no link-local address", link)

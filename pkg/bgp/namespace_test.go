@@ -263,7 +263,7 @@ func speak(t testing.TB, change func(*Options), peers ...vip.BGPPeer) *speaking 
 	}
 	o := Options{
 		Node: "n1", Peers: func() []vip.BGPPeer { return peers }, Hold: 30 * time.Second, Keepalive: 10 * time.Second, Drain: time.Second,
-		RouterID: routerID, Own: Addresses, Poke: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
+		RouterID: routerID, Links: kernelLinks, Poke: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
 	}
 	if change != nil {
 		change(&o)
@@ -327,11 +327,20 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func linkNamed(t testing.TB, name string) *net.Interface {
-	t.Helper()
-	l, err := net.InterfaceByName(name)
-	must(t, err)
-	return l
-}
-
 func quiet(t testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
+
+// kernelLinks is the links of the test's namespace, as netif reads them.
+func kernelLinks() (all []vip.Link) {
+	list, _ := net.Interfaces()
+	for _, l := range list {
+		link := vip.Link{Index: l.Index, Name: l.Name, Up: l.Flags&net.FlagRunning != 0}
+		addrs, _ := l.Addrs() // it may be gone by now
+		for _, a := range addrs {
+			if p := netip.MustParsePrefix(a.String()); p.Addr().IsGlobalUnicast() {
+				link.Prefixes = append(link.Prefixes, p)
+			}
+		}
+		all = append(all, link)
+	}
+	return all
+}

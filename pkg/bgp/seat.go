@@ -43,15 +43,15 @@ func (p *peer) sit() (seat, error) {
 		c.Address = router
 	}
 	if c.SourceInterface != "" {
-		link, err := net.InterfaceByName(c.SourceInterface)
-		if err != nil {
+		link := p.link(c.SourceInterface)
+		if link.Name == "" {
 			return seat{}, fmt.Errorf("bgp_sourceif: this node has no interface %s", c.SourceInterface)
 		}
-		if link.Flags&net.FlagLoopback == 0 {
+		if link.Name != loopback {
 			at.bind = link.Name
 		}
 		if !at.source.IsValid() && c.Interface == "" {
-			if at.source = p.addressOf(link.Name, vip.FamilyOf(c.Address)); !at.source.IsValid() {
+			if at.source = addressOf(link, vip.FamilyOf(c.Address)); !at.source.IsValid() {
 				return seat{}, fmt.Errorf("bgp_sourceif: interface %s has no %s address", link.Name, vip.FamilyOf(c.Address))
 			}
 		}
@@ -75,14 +75,14 @@ func (p *peer) sit() (seat, error) {
 
 // hops finds the next hops on a session from local: it is always this node.
 func (p *peer) hops(c vip.BGPPeer, local netip.Addr) (hop4, hop6 netip.Addr) {
-	link := c.NextHopInterface
-	if link == "" {
-		link = linkOf(local)
+	link := p.link(c.NextHopInterface)
+	if c.NextHopInterface == "" {
+		link = p.linkWith(local, c.Address.Zone())
 	}
 	if local.Is4() {
 		hop6 = c.NextHop6
 		if !hop6.IsValid() {
-			hop6 = p.addressOf(link, vip.IPv6)
+			hop6 = addressOf(link, vip.IPv6)
 		}
 		return netip.IPv4Unspecified(), hop6
 	}
@@ -92,7 +92,7 @@ func (p *peer) hops(c vip.BGPPeer, local netip.Addr) (hop4, hop6 netip.Addr) {
 	}
 	hop4 = c.NextHop4
 	if !hop4.IsValid() && (c.Interface == "" || c.NextHopInterface != "") {
-		hop4 = p.addressOf(link, vip.IPv4)
+		hop4 = addressOf(link, vip.IPv4)
 	}
 	if !hop4.IsValid() {
 		hop4 = hop6 // an IPv6 next hop for IPv4 prefixes (RFC 8950)
@@ -109,20 +109,16 @@ func (p *peer) identifier(local netip.Addr) (netip.Addr, error) {
 	case p.o.RouterID.IsValid():
 		return p.o.RouterID, nil
 	case p.o.RouterInterface != "":
-		if a := p.addressOf(p.o.RouterInterface, vip.IPv4); a.IsValid() {
+		if a := addressOf(p.link(p.o.RouterInterface), vip.IPv4); a.IsValid() {
 			return a, nil
 		}
 		return netip.Addr{}, fmt.Errorf("bgp_routerinterface: interface %s is missing or has no IPv4 address", p.o.RouterInterface)
 	}
-	links, err := net.Interfaces()
-	if err != nil {
-		return netip.Addr{}, err
-	}
 	if local.Is4() {
 		return local, nil
 	}
-	for _, l := range links { // in the order in which they were made, so it stays the same
-		if a := p.addressOf(l.Name, vip.IPv4); a.IsValid() && l.Flags&net.FlagUp != 0 {
+	for _, l := range p.o.Links() { // in the order in which they were made, so it stays the same
+		if a := addressOf(l, vip.IPv4); a.IsValid() && l.Up {
 			return a, nil
 		}
 	}
@@ -139,55 +135,39 @@ func towards(a netip.Addr, port uint16) (netip.Addr, error) {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone(""), nil
 }
 
-// addressOf is an address of a link that others can reach, or zero: the lowest, so
-// that it is always the same. VIPs, which come and go, are none of them.
-func (p *peer) addressOf(link string, f vip.Family) netip.Addr {
-	own := slices.DeleteFunc(slices.Clone(p.o.Own(link)), func(a netip.Addr) bool {
-		return vip.FamilyOf(a) != f || a.IsLoopback() || a.IsLinkLocalUnicast()
+// loopback is the name of the link that no packet leaves by.
+const loopback = "lo"
+
+// link is the link of that name; the zero Link if this node has none.
+func (p *peer) link(name string) vip.Link {
+	return p.findLink(func(l vip.Link) bool { return l.Name == name })
+}
+
+// linkWith is the link that has address a or is called zone; the zero Link if there is none.
+func (p *peer) linkWith(a netip.Addr, zone string) vip.Link {
+	return p.findLink(func(l vip.Link) bool {
+		return l.Name == zone || slices.ContainsFunc(l.Prefixes, func(x netip.Prefix) bool { return x.Addr() == a })
 	})
-	if len(own) == 0 {
-		return netip.Addr{}
-	}
-	return slices.MinFunc(own, netip.Addr.Compare)
 }
 
-// Addresses is all that the kernel has on a link, VIPs among them.
-func Addresses(link string) []netip.Addr {
-	l, err := net.InterfaceByName(link)
-	if err != nil {
-		return nil
+func (p *peer) findLink(match func(vip.Link) bool) (l vip.Link) {
+	all := p.o.Links()
+	if i := slices.IndexFunc(all, match); i >= 0 {
+		l = all[i]
 	}
-	return addresses(*l)
+	return l
 }
 
-// linkOf is the link that has an address, or "".
-func linkOf(a netip.Addr) string {
-	links, err := net.Interfaces()
-	if err != nil {
-		return ""
-	}
-	for _, l := range links {
-		for _, x := range addresses(l) {
-			if x == a {
-				return l.Name
-			}
+// addressOf is an address of l and family f that others can reach: the lowest, so that it is
+// always the same; zero if there is none. An address that is alone in its network may be
+// a VIP that another program left, so it is taken only if no address of l has a network.
+func addressOf(l vip.Link, f vip.Family) (lowest netip.Addr) {
+	networks := slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool { return !p.IsSingleIP() })
+	for _, p := range l.Prefixes {
+		a := p.Addr()
+		if vip.FamilyOf(a) == f && p.IsSingleIP() != networks && (!lowest.IsValid() || a.Less(lowest)) {
+			lowest = a
 		}
 	}
-	return ""
-}
-
-func addresses(l net.Interface) []netip.Addr {
-	list, err := l.Addrs()
-	if err != nil {
-		return nil
-	}
-	var all []netip.Addr
-	for _, x := range list {
-		if n, ok := x.(*net.IPNet); ok {
-			if a, ok := netip.AddrFromSlice(n.IP); ok {
-				all = append(all, a.Unmap())
-			}
-		}
-	}
-	return all
+	return lowest
 }

@@ -44,7 +44,7 @@ func TestSeat(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.peer.Port = 179
-			at, err := newPeer(tt.peer, Options{Node: "n1", Log: quiet(t), Own: Addresses}, newMetrics()).sit()
+			at, err := newPeer(tt.peer, Options{Node: "n1", Log: quiet(t), Links: kernelLinks}, newMetrics()).sit()
 			if tt.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wrong) {
 					t.Errorf("%v, want %s", err, tt.wrong)
@@ -64,24 +64,25 @@ func TestSeat(t *testing.T) {
 	}
 }
 
-// Of several addresses it is always the same one; VIPs and what nobody reaches are none.
+// Of several addresses it is always the same one; what may be another program's VIP comes last.
 func TestOwnAddresses(t *testing.T) {
 	t.Parallel()
-	var own []netip.Addr
-	for _, a := range []string{"fe80::1", "127.0.0.1", "fd34::3", "10.34.0.9", "fd34::2", "10.34.0.2"} {
-		own = append(own, netip.MustParseAddr(a))
+	links := map[string]vip.Link{
+		"eth0": {Prefixes: prefixes("fd34::3/64", "10.34.0.9/24", "10.34.0.1/32", "fd34::2/64", "10.34.0.2/24")},
+		"lo":   {Prefixes: prefixes("10.34.0.9/32", "10.34.0.8/32")},
 	}
-	p := newPeer(vip.BGPPeer{}, Options{Log: quiet(t), Own: func(link string) []netip.Addr {
-		if link == "eth0" {
-			return own
-		}
-		return nil
-	}}, newMetrics())
-	for link, want := range map[string][2]string{"eth0": {"10.34.0.2", "fd34::2"}, "eth9": {"invalid IP", "invalid IP"}} {
-		if got := [2]string{p.addressOf(link, vip.IPv4).String(), p.addressOf(link, vip.IPv6).String()}; got != want {
+	for link, want := range map[string][2]string{"eth0": {"10.34.0.2", "fd34::2"}, "lo": {"10.34.0.8", "invalid IP"}, "eth9": {"invalid IP", "invalid IP"}} {
+		if got := [2]string{addressOf(links[link], vip.IPv4).String(), addressOf(links[link], vip.IPv6).String()}; got != want {
 			t.Errorf("%s: %v, want %v", link, got, want)
 		}
 	}
+}
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, t := range texts {
+		all = append(all, netip.MustParsePrefix(t))
+	}
+	return all
 }
 
 // The identifier that is asked for wins.
@@ -98,7 +99,7 @@ func TestIdentifier(t *testing.T) {
 		{vip.BGPPeer{}, Options{RouterInterface: "none"}, "bgp_routerinterface: interface none"},
 		{vip.BGPPeer{}, Options{}, "10.0.0.1"},
 	} {
-		tt.o.Log, tt.o.Own = quiet(t), Addresses
+		tt.o.Log, tt.o.Links = quiet(t), kernelLinks
 		id, err := newPeer(tt.peer, tt.o, newMetrics()).identifier(netip.MustParseAddr("10.0.0.1"))
 		if got := id.String(); err == nil && got != tt.want || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s, %v, want %s", got, err, tt.want)

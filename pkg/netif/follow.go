@@ -129,21 +129,28 @@ func (n *Interfaces) stale(c change) bool {
 	return c.gone || *c.entry != known
 }
 
-// draw is for what Set does itself: nobody needs to be told, and what it means is
-// worked out when somebody asks. n.mu is held.
+// draw is for what Set does itself: nobody needs to be poked, and what an address means
+// is worked out when somebody asks. n.mu is held.
 func (n *Interfaces) draw(c change) {
 	n.drawn = n.picture.apply(c) || n.drawn
+	if c.link != nil && n.drawn {
+		n.conclude()
+	}
 }
 
 // conclude works out what the picture means and reports whether that is news.
 // n.mu is held.
 func (n *Interfaces) conclude() bool {
 	n.drawn = false
-	f := n.picture.means(n.opts)
-	if reflect.DeepEqual(f, n.facts) {
+	f, before := n.picture.means(n.opts), n.facts
+	n.facts = f
+	if !reflect.DeepEqual(f.links, before.links) && n.opts.OnLinkChange != nil {
+		n.opts.OnLinkChange()
+	}
+	before.links = f.links
+	if reflect.DeepEqual(f, before) {
 		return false
 	}
-	n.facts = f
 	n.meters.addresses.Set(float64(len(f.bound)))
 	return true
 }

@@ -240,3 +240,59 @@ func TestNewChecksTheInterface(t *testing.T) {
 		})
 	}
 }
+
+// Links is all links with their own addresses, and who asked for it is told of each change
+// of them: not of VIPs, nor of addresses that the kernel chose for the link alone.
+func TestLinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake(`
+			link 3 eth0 up mac=02:00:00:00:00:0a
+			link 1 lo loopback
+			link 4 vetha up veth master=5
+			link 5 cni0 down bridge
+			link 8 kube-ipvs0 down dummy
+			lo 127.0.0.1/8
+			lo 192.0.2.7/32
+			lo 10.0.0.8/32 ours
+			eth0 10.0.0.5/24
+			eth0 10.0.0.9/32
+			eth0 fe80::5/64 linkscope
+			kube-ipvs0 10.96.0.1/32`)
+		changes := 0
+		r := newRig(t, k, func(o *Options) { o.OnLinkChange = func() { changes++ } })
+		defer r.run(t)()
+		want := "1 lo up [192.0.2.7/32]\n3 eth0 up 02:00:00:00:00:0a [10.0.0.5/24 10.0.0.9/32]\n4 vetha up []\n5 cni0 down []\n8 kube-ipvs0 down []"
+		for _, step := range []struct {
+			name   string
+			change func()
+			news   int
+			want   string
+		}{
+			{"nothing", func() {}, 0, want},
+			{"a VIP", func() { _, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")}); must(t, err) }, 0, want},
+			{"an address of the kernel's", func() { k.give("eth0", "fe80::6/64") }, 0, want},
+			{"the link goes down", func() { k.setLink(link{index: 3, name: "eth0", mac: "02:00:00:00:00:0a"}) }, 1, strings.Replace(want, "eth0 up", "eth0 down", 1)},
+			{"and up", func() { k.setLink(link{index: 3, name: "eth0", up: true, mac: "02:00:00:00:00:0a"}) }, 1, want},
+			{"a pod goes", func() { k.removeLink("vetha") }, 1, strings.Replace(want, "4 vetha up []\n", "", 1)},
+			{"another link of that name", func() {
+				k.removeLink("cni0")
+				k.setLink(link{index: 9, name: "cni0"})
+			}, 2, strings.NewReplacer("4 vetha up []\n", "", "5 cni0 down []\n", "", "kube-ipvs0 down []", "kube-ipvs0 down []\n9 cni0 down []").Replace(want)},
+		} {
+			before := changes
+			step.change()
+			synctest.Wait()
+			if got := changes - before; got != step.news {
+				t.Errorf("%s: told of %d changes, want %d", step.name, got, step.news)
+			}
+			var got strings.Builder
+			for _, l := range r.Links() {
+				_, line, _ := strings.Cut(tell(vip.NodeInfo{Links: []vip.Link{l}}), "\n")
+				fmt.Fprintf(&got, "%d %s", l.Index, line)
+			}
+			if d := diff(lines(step.want), lines(got.String())); d != "" {
+				t.Errorf("%s (-want +got):\n%s", step.name, d)
+			}
+		}
+	})
+}

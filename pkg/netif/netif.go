@@ -28,6 +28,9 @@ type Options struct {
 	Log *slog.Logger
 	// Poke is called when the next World will differ. It must not block.
 	Poke func()
+	// OnLinkChange is called after Links has changed. It must neither block nor call
+	// Interfaces. It may be nil.
+	OnLinkChange func()
 	// Tenure is this node's right to hold VIPs at the moment of the call.
 	Tenure func() vip.Tenure
 
@@ -84,9 +87,12 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 		wants:  map[place]vip.Address{},
 		wake:   make(chan struct{}, 1),
 	}
-	if _, err := n.reread(); err != nil {
+	var err error
+	if n.picture, err = k.read(); err != nil {
 		return nil, err
 	}
+	n.facts = n.picture.means(o)
+	n.meters.addresses.Set(float64(len(n.facts.bound)))
 	if err := n.check(); err != nil {
 		if !o.AllowNotUp {
 			return nil, err
@@ -116,6 +122,16 @@ func (n *Interfaces) Info() vip.NodeInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.known().info // replaced as a whole, never changed
+}
+
+// Links is all links of this node, lo and macvlans too, in the order of Index. Their Prefixes
+// are the global unicast addresses of both families, without VIPs that Herald has bound,
+// temporary addresses (RFC 8981), and what kube-proxy has on kube-ipvs0. It does no system
+// calls, and the result must not be changed.
+func (n *Interfaces) Links() []vip.Link {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.known().links
 }
 
 // Gateway is the next hop of the default route by a link, of IPv4 if there is

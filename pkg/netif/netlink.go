@@ -354,7 +354,7 @@ func parseLink(m []byte) (link, bool) {
 		case unix.IFLA_LINK:
 			parent = int(binary.NativeEndian.Uint32(a.Value))
 		case unix.IFLA_ADDRESS:
-			if len(a.Value) == 6 && !l.loopback {
+			if len(a.Value) == 6 && head.Flags&(unix.IFF_LOOPBACK|unix.IFF_POINTOPOINT) == 0 {
 				l.mac = net.HardwareAddr(a.Value).String()
 			}
 		case unix.IFLA_MASTER:

@@ -139,6 +139,7 @@ type facts struct {
 	at    []place       // where those are
 	stray []vip.Address // what looks like a VIP but doesn't
 	info  vip.NodeInfo
+	links []vip.Link            // all, by index
 	ours  []link                // macvlans of ours, by name
 	via   map[string]netip.Addr // by link: the next hop of its default route
 }
@@ -146,7 +147,7 @@ type facts struct {
 // means works the facts out.
 func (p *picture) means(o Options) facts {
 	f := facts{}
-	own := map[int][]netip.Prefix{}
+	own, all := map[int][]netip.Prefix{}, map[int][]netip.Prefix{}
 	for _, e := range p.sorted() {
 		l := p.links[e.link]
 		a := vip.Address{Addr: e.prefix.Addr(), Bits: e.prefix.Bits(), Link: l.name}
@@ -154,11 +155,17 @@ func (p *picture) means(o Options) facts {
 		case e.ours && e.tentative:
 		case e.ours:
 			f.bound, f.at = append(f.bound, a), append(f.at, e.place)
-		case l.loopback || !e.global || e.temporary || !e.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
-		case e.prefix.IsSingleIP():
-			f.stray = append(f.stray, a)
+		case !e.global || e.temporary || !e.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
 		default:
-			own[l.index] = append(own[l.index], e.prefix)
+			all[l.index] = append(all[l.index], e.prefix)
+			if l.loopback {
+				break
+			}
+			if e.prefix.IsSingleIP() {
+				f.stray = append(f.stray, a)
+			} else {
+				own[l.index] = append(own[l.index], e.prefix)
+			}
 		}
 	}
 	f.via = map[string]netip.Addr{}
@@ -171,15 +178,17 @@ func (p *picture) means(o Options) facts {
 	f.info.DefaultInterface = cmp.Or(o.Interface, byRoute)
 	f.info.Interface = cmp.Or(o.ServicesInterface, o.Interface, byRoute)
 	for _, l := range p.links {
+		f.links = append(f.links, vip.Link{Index: l.index, Name: l.name, Up: l.up, MAC: l.mac, Prefixes: all[l.index]})
 		if l.ours() {
 			f.ours = append(f.ours, l) // a VIP's own affair, and no link for others to choose
 			continue
 		}
 		chosen := l.name == f.info.Interface || l.name == f.info.DefaultInterface
 		if chosen || p.listed(l, len(own[l.index]) > 0) {
-			f.info.Links = append(f.info.Links, vip.Link{Name: l.name, Up: l.up, MAC: l.mac, Prefixes: own[l.index]})
+			f.info.Links = append(f.info.Links, vip.Link{Index: l.index, Name: l.name, Up: l.up, MAC: l.mac, Prefixes: own[l.index]})
 		}
 	}
+	slices.SortFunc(f.links, func(a, b vip.Link) int { return cmp.Compare(a.Index, b.Index) })
 	slices.SortFunc(f.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(f.ours, func(a, b link) int { return strings.Compare(a.name, b.name) })
 	return f
