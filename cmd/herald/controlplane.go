@@ -12,15 +12,15 @@ import (
 )
 
 // A controlPlane is what a node has more if it may carry the VIP of the API servers.
-type controlPlane struct{ *health.APIServer }
+type controlPlane struct{ *health.APIServerCheck }
 
 func newControlPlane(n *node, c config.Control, servers *kube.Servers) (*controlPlane, error) {
 	ask, err := servers.Question(c.CheckURL)
 	if err != nil {
 		return nil, err
 	}
-	return &controlPlane{health.NewAPIServer(health.APIServerOptions{
-		Ask: ask, Every: c.CheckPeriod, Timeout: c.CheckTimeout, Failures: c.CheckMost, Log: n.log,
+	return &controlPlane{health.NewAPIServerCheck(health.APIServerOptions{
+		Ask: ask, Period: c.CheckPeriod, Timeout: c.CheckTimeout, FailureThreshold: c.CheckMost, Log: n.log,
 		Changed: func(ready bool) {
 			servers.Prefer(ready)
 			n.leases.Wake() // the others must know

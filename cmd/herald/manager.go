@@ -71,7 +71,7 @@ type node struct {
 	leases    *lease.Leases
 	links     *netif.Interfaces
 	announcer *l2.Announcer
-	probes    *health.Probes
+	checker   *health.Checker
 	hirer     *dhcp.Clients
 	peers     *peers.Peers
 	keys      *peers.Keys
@@ -133,7 +133,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period,
 		Links: func() []vip.Link { return n.links.Info().Links },
 	})
-	n.probes = health.New(log, poke)
+	n.checker = health.NewChecker(log, poke)
 	n.hirer = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: dhcp.InUse})
 	n.leases = lease.New(n.cluster.Leases(), lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },
@@ -148,8 +148,8 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	o := agent.Options{
 		Self: cfg.Node.Name, Log: log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Observers: []agent.Observer{n.cluster, n.cluster.Statuses(), n.leases, n.links, n.announcer, n.probes, n.hirer},
-		Addresses: n.links, Announcements: n.announcer, HealthChecks: setter[vip.HealthCheck]{n.probes}, AddressChecks: setter[vip.AddressCheck]{n.announcer.Inquiries()},
+		Observers: []agent.Observer{n.cluster, n.cluster.Statuses(), n.leases, n.links, n.announcer, n.checker, n.hirer},
+		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: setter[vip.AddressCheck]{n.announcer.Inquiries()},
 		Macvlans: n.links.Macvlans(), DHCP: setter[vip.DHCPRequest]{n.hirer},
 		Statuses: setter[vip.Status]{n.cluster.Statuses()}, Events: setter[vip.Event]{n.cluster.Notes()}, Leases: n.leases,
 	}
@@ -239,7 +239,7 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.probes, n.hirer, n.peers, n.gateway, n.server}
+	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.checker, n.hirer, n.peers, n.gateway, n.server}
 	if n.peers.Off() != peers.NoPort {
 		tasks = append(tasks, n.keys)
 	}

@@ -8,64 +8,66 @@ import (
 	"time"
 )
 
-// APIServerOptions of an APIServer.
+// APIServerOptions of an APIServerCheck, named as those of a Pod's probe.
 type APIServerOptions struct {
-	Ask      func(context.Context) error // puts the question once; nil is yes
-	Every    time.Duration               // between two questions
-	Timeout  time.Duration               // for an answer
-	Failures int                         // in a row that make it count as not ready
+	Ask              func(context.Context) error // makes one request; nil: the API server is ready
+	Period           time.Duration               // between two requests
+	Timeout          time.Duration               // for an answer
+	FailureThreshold int                         // failures in a row that make it count as not ready
 
 	Log     *slog.Logger
-	Changed func(ready bool) // called from Run when the answer is another
+	Changed func(ready bool) // called from Run when it becomes ready, or is ready no more
 }
 
-// An APIServer asks again and again whether this node's own API server is ready. It
-// is not before the first good answer.
-type APIServer struct {
+// An APIServerCheck asks periodically whether this node's own API server is ready. It
+// counts as not ready until it has said so once.
+type APIServerCheck struct {
 	o     APIServerOptions
 	ready atomic.Bool
 }
 
-// eager is how often an API server that is not ready is asked, if Every is longer:
-// the VIP of the control plane waits for it.
-const eager = 250 * time.Millisecond
+// maxNotReadyPeriod is the longest time between two requests while the API server is not
+// ready: the VIP of the control plane waits for it.
+const maxNotReadyPeriod = 250 * time.Millisecond
 
-// NewAPIServer makes an APIServer. Run does the asking.
-func NewAPIServer(o APIServerOptions) *APIServer { return &APIServer{o: o} }
+// NewAPIServerCheck makes an APIServerCheck. Run does the asking.
+func NewAPIServerCheck(o APIServerOptions) *APIServerCheck { return &APIServerCheck{o: o} }
 
 // String names the task.
-func (a *APIServer) String() string { return "probe of the API server" }
+func (a *APIServerCheck) String() string { return "readiness of the API server" }
 
-// Ready reports whether this node's own API server is.
-func (a *APIServer) Ready() bool { return a.ready.Load() }
+// Ready reports whether this node's own API server is ready. It does not block.
+func (a *APIServerCheck) Ready() bool { return a.ready.Load() }
 
 // Run asks until ctx ends.
-func (a *APIServer) Run(ctx context.Context) error {
-	failures := 0
+func (a *APIServerCheck) Run(ctx context.Context) error {
+	failures := 0 // in a row
 	for {
 		began := time.Now()
 		err := a.ask(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
+		failures++
 		if err == nil {
 			failures = 0
-		} else {
-			failures++
 		}
+		was := a.ready.Load()
+		ready := err == nil || was && failures < a.o.FailureThreshold
 		switch {
-		case err == nil && !a.ready.Load():
+		case ready && !was:
 			a.o.Log.Info("this node's own API server is ready")
-			a.set(true)
-		case err != nil && a.ready.Load() && failures >= a.o.Failures:
+		case was && !ready:
 			a.o.Log.Warn("this node's own API server is not ready", "failures", failures, "err", err)
-			a.set(false)
 		case err != nil:
 			a.o.Log.Debug("this node's own API server does not say that it is ready", "failures", failures, "err", err)
 		}
-		pause := a.o.Every
-		if !a.ready.Load() {
-			pause = min(pause, eager)
+		if a.ready.Store(ready); ready != was {
+			a.o.Changed(ready)
+		}
+		pause := a.o.Period
+		if !ready {
+			pause = min(pause, maxNotReadyPeriod)
 		}
 		select {
 		case <-ctx.Done():
@@ -75,13 +77,8 @@ func (a *APIServer) Run(ctx context.Context) error {
 	}
 }
 
-func (a *APIServer) set(ready bool) {
-	a.ready.Store(ready)
-	a.o.Changed(ready)
-}
-
-// ask puts the question once.
-func (a *APIServer) ask(ctx context.Context) error {
+// ask makes one request, for Timeout at most.
+func (a *APIServerCheck) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.o.Timeout, errors.New("no answer in time"))
 	defer cancel()
 	return a.o.Ask(ctx)

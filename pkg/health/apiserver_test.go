@@ -3,7 +3,6 @@ package health
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"testing"
@@ -11,18 +10,18 @@ import (
 	"time"
 )
 
-// TestAPIServer walks through the life of an API server: what is told, and when.
-func TestAPIServer(t *testing.T) {
+// TestAPIServerReadiness walks through the life of an API server: what Changed is called with, and when.
+func TestAPIServerReadiness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		within := func(from, to float64) bool {
 			s := time.Since(start).Seconds()
 			return s >= from && s < to
 		}
-		var told []string
-		a := NewAPIServer(APIServerOptions{
-			Every: time.Second, Timeout: 2 * time.Second, Failures: 3,
-			Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		var reported []string
+		a := NewAPIServerCheck(APIServerOptions{
+			Period: time.Second, Timeout: 2 * time.Second, FailureThreshold: 3,
+			Log: slog.New(slog.DiscardHandler),
 			Ask: func(ctx context.Context) error {
 				switch {
 				case within(0, 10), within(20.5, 22), within(30.5, 40):
@@ -38,7 +37,7 @@ func TestAPIServer(t *testing.T) {
 				if ready {
 					text = "ready"
 				}
-				told = append(told, text+" at "+time.Since(start).String())
+				reported = append(reported, text+" at "+time.Since(start).String())
 			},
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), 80*time.Second)
@@ -50,11 +49,11 @@ func TestAPIServer(t *testing.T) {
 			"ready at 10s",     // noticed at the next quarter of a second
 			"not ready at 33s", // the third failure; two at 21 s and 22 s were too few
 			"ready at 40s",     //
-			"not ready at 57s", // three questions that got no answer in 2 s each
+			"not ready at 57s", // three requests that got no answer in 2 s each
 			"ready at 1m11s",   // the one under way at 70 s gets none either
 		}
-		if !slices.Equal(told, want) {
-			t.Errorf("told %q\nwant %q", told, want)
+		if !slices.Equal(reported, want) {
+			t.Errorf("reported %q\nwant %q", reported, want)
 		}
 	})
 }

@@ -1,0 +1,162 @@
+// Package health asks whether what stands behind a VIP on this node is ready:
+//   - kube-proxy, for a Service with externalTrafficPolicy Local (Checker): its
+//     healthCheckNodePort answers 200 once kube-proxy has its rules for the local
+//     endpoints in place. A VIP bound before that would attract packets that are dropped.
+//   - the node's own API server, for the VIP of the control plane (APIServerCheck).
+package health
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	period      = 30 * time.Millisecond  // between two requests for the same Service
+	timeout     = 500 * time.Millisecond // for one answer
+	maxWait     = 2 * time.Second        // a check that has not passed for so long counts as passed: the data plane may have no such port
+	maxInFlight = 16                     // requests at a time
+)
+
+// A Checker makes HealthChecks. One that has passed stays so for as long as it is wanted.
+type Checker struct {
+	log      *slog.Logger
+	poke     func()
+	client   *http.Client
+	inFlight chan struct{} // holds one value per request
+	want     *mailbox.Mailbox[[]vip.HealthCheck]
+	pollers  atomic.Pointer[map[key]*poller] // written by Run, never changed afterwards
+}
+
+// A key identifies a HealthCheck.
+type key struct {
+	service vip.Key
+	port    uint16
+}
+
+// A poller is a HealthCheck that a goroutine works on.
+type poller struct {
+	vip.HealthCheck
+	passed atomic.Bool
+	cancel context.CancelFunc
+}
+
+// NewChecker makes a Checker; Run does the work. poke is called when a check has passed.
+func NewChecker(log *slog.Logger, poke func()) *Checker {
+	return &Checker{
+		log: log, poke: poke, inFlight: make(chan struct{}, maxInFlight), want: mailbox.New[[]vip.HealthCheck](),
+		client: &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+}
+
+// String names the task.
+func (c *Checker) String() string { return "health checks" }
+
+// Put replaces the HealthChecks that Run works on, one per Service. It does not block.
+func (c *Checker) Put(want []vip.HealthCheck) { c.want.Put(want) }
+
+// Observe fills in World.HealthChecked: for each Service of the last Put, whether its
+// check has passed.
+func (c *Checker) Observe(w *vip.World) {
+	w.HealthChecked = make(map[vip.Key]bool)
+	pollers := c.pollers.Load()
+	for _, x := range c.want.Get() {
+		w.HealthChecked[x.Service] = pollers != nil && (*pollers)[key{x.Service, x.Port}].hasPassed()
+	}
+}
+
+func (p *poller) hasPassed() bool { return p != nil && p.passed.Load() }
+
+// Run works on the HealthChecks of the last Put until ctx ends. One of which Hosts
+// change before it has passed begins again.
+func (c *Checker) Run(ctx context.Context) error {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	var old map[key]*poller
+	for {
+		now := map[key]*poller{}
+		for _, w := range c.want.Get() {
+			k := key{w.Service, w.Port}
+			if now[k] = old[k]; !now[k].hasPassed() && (now[k] == nil || !slices.Equal(now[k].Hosts, w.Hosts)) {
+				now[k] = &poller{HealthCheck: w}
+			}
+		}
+		c.pollers.Store(&now)
+		for k, p := range old {
+			if now[k] != p {
+				p.cancel()
+			}
+		}
+		for k, p := range now {
+			if old[k] != p {
+				var inner context.Context
+				inner, p.cancel = context.WithCancel(ctx)
+				tasks.Go(func() { c.poll(inner, p) })
+			}
+		}
+		old = now
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.want.Changed:
+		}
+	}
+}
+
+// poll asks every period until p has passed, which is after maxWait in any case, or
+// until ctx ends.
+func (c *Checker) poll(ctx context.Context, p *poller) {
+	defer p.cancel()
+	began := time.Now()
+	for {
+		c.inFlight <- struct{}{}
+		ok := c.ask(ctx, p.HealthCheck)
+		<-c.inFlight
+		late := time.Since(began) > maxWait
+		switch {
+		case ctx.Err() != nil:
+			return
+		case late && !ok:
+			c.log.Warn("kube-proxy on this node does not say that it serves the Service; its VIP is bound all the same",
+				"service", p.Service, "healthCheckNodePort", p.Port, "waited", maxWait)
+		}
+		if ok || late {
+			p.passed.Store(true)
+			c.poke()
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(period):
+		}
+	}
+}
+
+// ask sends one request to each address that kube-proxy may listen on, loopback first,
+// until one is answered, and reports whether that answer is 200 (OK).
+func (c *Checker) ask(ctx context.Context, w vip.HealthCheck) bool {
+	for _, h := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, w.Hosts...) {
+		url := "http://" + net.JoinHostPort(h.String(), strconv.Itoa(int(w.Port))) + "/healthz"
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return false
+		}
+		answer, err := c.client.Do(req)
+		if err != nil {
+			continue // nobody listens on that one
+		}
+		answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	}
+	return false
+}

@@ -1,0 +1,134 @@
+package health
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+var service = vip.Key{Namespace: "default", Name: "a"}
+
+// A kubeProxy answers like kube-proxy on a healthCheckNodePort, with a status that can change.
+type kubeProxy struct {
+	check    vip.HealthCheck
+	status   atomic.Int32
+	requests atomic.Int32
+}
+
+func listen(t *testing.T) *kubeProxy {
+	t.Helper()
+	l := check.Value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	p := &kubeProxy{check: vip.HealthCheck{Service: service, Port: uint16(l.Addr().(*net.TCPAddr).Port)}}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.requests.Add(1)
+		w.WriteHeader(int(p.status.Load()))
+	})}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	return p
+}
+
+// newChecker runs a Checker; every poke is a value of the channel.
+func newChecker(t *testing.T) (*Checker, chan struct{}) {
+	t.Helper()
+	poked := make(chan struct{}, 100)
+	c := NewChecker(slog.New(slog.DiscardHandler), func() { poked <- struct{}{} })
+	check.Run(t, c)
+	return c, poked
+}
+
+func passed(c *Checker) bool {
+	var w vip.World
+	c.Observe(&w)
+	return w.HealthChecked[service]
+}
+
+func TestWaitsUntilKubeProxyIsReady(t *testing.T) {
+	x := listen(t)
+	x.status.Store(http.StatusServiceUnavailable)
+	c, poked := newChecker(t)
+	c.Put([]vip.HealthCheck{x.check})
+	if passed(c) {
+		t.Error("passed before any answer")
+	}
+	for x.requests.Load() < 3 {
+		time.Sleep(time.Millisecond)
+	}
+	if passed(c) {
+		t.Fatal("passed although kube-proxy says no")
+	}
+	x.status.Store(http.StatusOK)
+	select {
+	case <-poked:
+	case <-time.After(maxWait):
+		t.Fatal("no poke")
+	}
+	if !passed(c) {
+		t.Error("not passed although kube-proxy says yes")
+	}
+	c.Put([]vip.HealthCheck{x.check})
+	if !passed(c) {
+		t.Error("forgotten with the next Put")
+	}
+	// A yes stands: nobody asks any more, and a later no changes nothing.
+	requests := x.requests.Load()
+	x.status.Store(http.StatusServiceUnavailable)
+	time.Sleep(5 * period)
+	if x.requests.Load() != requests || !passed(c) {
+		t.Errorf("asked %d times after the yes", x.requests.Load()-requests)
+	}
+	// Another port of the same Service has not passed, nor has the same one when it is
+	// wanted again.
+	y := listen(t)
+	y.status.Store(http.StatusServiceUnavailable)
+	c.Put([]vip.HealthCheck{y.check})
+	if passed(c) {
+		t.Error("an old yes stands for another port")
+	}
+	check.True(t, maxWait, "a request to the other port", func() bool { return y.requests.Load() > 0 })
+	c.Put([]vip.HealthCheck{x.check})
+	check.True(t, maxWait, "another request", func() bool { return x.requests.Load() > requests })
+	if passed(c) {
+		t.Error("an old yes stands for a check that was not wanted for a while")
+	}
+}
+
+// Nobody listens, or only ever says no: the check counts as passed after maxWait.
+func TestPassesAfterMaxWait(t *testing.T) {
+	c, poked := newChecker(t)
+	began := time.Now()
+	c.Put([]vip.HealthCheck{{Service: service, Port: 1}})
+	select {
+	case <-poked:
+	case <-time.After(maxWait + 5*time.Second):
+		t.Fatal("waits for ever")
+	}
+	if took := time.Since(began); took < maxWait {
+		t.Errorf("after %v, want %v", took, maxWait)
+	}
+	if !passed(c) {
+		t.Error("not passed")
+	}
+}
+
+// kube-proxy may listen on the node's own addresses only.
+func TestAsksEachHost(t *testing.T) {
+	l := check.Value(net.Listen("tcp", "127.0.0.9:0"))(t)
+	s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	c, poked := newChecker(t)
+	c.Put([]vip.HealthCheck{{Service: service, Port: uint16(l.Addr().(*net.TCPAddr).Port), Hosts: []netip.Addr{netip.MustParseAddr("127.0.0.9")}}})
+	select {
+	case <-poked:
+	case <-time.After(maxWait / 2):
+		t.Fatal("not found on the second address")
+	}
+}
