@@ -4,9 +4,11 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,6 +16,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	spdxjson "github.com/spdx/tools-golang/json"
+	"github.com/spdx/tools-golang/spdx/v2/common"
 )
 
 // root is Herald's repository.
@@ -53,6 +60,8 @@ func read(t *testing.T, r io.Reader) map[string][]byte {
 	}
 }
 
+func digest(text []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(text)) }
+
 // TestSameTwice: two builds, as different as one machine allows, are the same file.
 func TestSameTwice(t *testing.T) {
 	first, d1 := build(t)
@@ -86,10 +95,10 @@ func TestLayout(t *testing.T) {
 	}
 	defer f.Close()
 	files := read(t, f)
-	follow := func(d descriptor, into any) []byte {
+	follow := func(d v1.Descriptor, into any) []byte {
 		t.Helper()
-		text, ok := files["blobs/"+strings.Replace(d.Digest, ":", "/", 1)]
-		if !ok || len(text) != d.Size || digest(text) != d.Digest {
+		text, ok := files["blobs/"+strings.Replace(d.Digest.String(), ":", "/", 1)]
+		if !ok || int64(len(text)) != d.Size || digest(text) != d.Digest.String() {
 			t.Fatalf("%s: there %v, %d bytes, want %d", d.Digest, ok, len(text), d.Size)
 		}
 		if into != nil {
@@ -99,23 +108,29 @@ func TestLayout(t *testing.T) {
 		}
 		return text
 	}
-	var top, all index
+	var top, all v1.IndexManifest
 	if err := json.Unmarshal(files["index.json"], &top); err != nil {
 		t.Fatal(err)
 	}
-	if string(files["oci-layout"]) != `{"imageLayoutVersion":"1.0.0"}` || len(top.Manifests) != 2 {
+	if strings.Join(strings.Fields(string(files["oci-layout"])), "") != `{"imageLayoutVersion":"1.0.0"}` || len(top.Manifests) != 2 {
 		t.Fatalf("layout %s, %d names", files["oci-layout"], len(top.Manifests))
 	}
 	for i, want := range []string{"example.com/herald:v9.9.9", "example.com/herald:latest"} {
-		if got := top.Manifests[i]; got.Digest != d || got.Annotations["io.containerd.image.name"] != want {
+		if got := top.Manifests[i]; got.Digest.String() != d || got.MediaType != types.OCIImageIndex || got.Annotations["io.containerd.image.name"] != want {
 			t.Errorf("name %v of %s, want %s of %s", got.Annotations, got.Digest, want, d)
 		}
 	}
 	follow(top.Manifests[0], &all)
-	var m manifest
+	if p := all.Manifests[0].Platform; p == nil || p.String() != "linux/"+runtime.GOARCH {
+		t.Errorf("an image for %v", p)
+	}
+	var m v1.Manifest
 	follow(all.Manifests[0], &m)
-	var c image
+	var c v1.ConfigFile
 	follow(m.Config, &c)
+	if m.MediaType != types.OCIManifestSchema1 || m.Config.MediaType != types.OCIConfigJSON {
+		t.Errorf("a manifest of type %s, a configuration of type %s", m.MediaType, m.Config.MediaType)
+	}
 	if len(m.Layers) != 2 || len(c.RootFS.DiffIDs) != 2 || c.Architecture != runtime.GOARCH || c.Config.Labels["org.opencontainers.image.version"] != "v9.9.9" {
 		t.Errorf("%d layers, configuration %+v", len(m.Layers), c)
 	}
@@ -129,7 +144,7 @@ func TestLayout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if digest(raw) != c.RootFS.DiffIDs[i] {
+		if l.MediaType != types.OCILayer || digest(raw) != c.RootFS.DiffIDs[i].String() {
 			t.Errorf("layer %d is %s, the configuration says %s", i, digest(raw), c.RootFS.DiffIDs[i])
 		}
 		for name, text := range read(t, bytes.NewReader(raw)) {
@@ -148,12 +163,12 @@ func TestLayout(t *testing.T) {
 	if bytes.Contains(content["herald"], []byte(here+"/")) {
 		t.Errorf("the program names the path it was built in, %s", here)
 	}
-	authoritiesAre(t, content["etc/ssl/certs/ca-certificates.crt"])
-	madeOf(t, content["sbom.spdx.json"])
+	checkAuthorities(t, content["etc/ssl/certs/ca-certificates.crt"])
+	checkSBOM(t, content["sbom.spdx.json"])
 }
 
-// authoritiesAre looks whether Go can read the list of CAs.
-func authoritiesAre(t *testing.T, text []byte) {
+// checkAuthorities fails unless Go can read the list of CAs, and there are enough of them.
+func checkAuthorities(t *testing.T, text []byte) {
 	t.Helper()
 	n := 0
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -167,24 +182,24 @@ func authoritiesAre(t *testing.T, text []byte) {
 	}
 }
 
-// madeOf compares the SBOM with go.mod.
-func madeOf(t *testing.T, text []byte) {
+// checkSBOM compares the SBOM with go.mod.
+func checkSBOM(t *testing.T, text []byte) {
 	t.Helper()
-	var d spdx
-	if err := json.Unmarshal(text, &d); err != nil {
+	d, err := spdxjson.Read(bytes.NewReader(text))
+	if err != nil {
 		t.Fatal(err)
 	}
-	ids := map[string]bool{}
+	ids := map[common.ElementID]bool{}
 	versions := map[string]string{}
 	for _, p := range d.Packages {
-		if ids[p.ID] {
-			t.Errorf("two are %s", p.ID)
+		if ids[p.PackageSPDXIdentifier] {
+			t.Errorf("two are %s", p.PackageSPDXIdentifier)
 		}
-		ids[p.ID] = true
-		versions[p.Name] = p.Version
+		ids[p.PackageSPDXIdentifier] = true
+		versions[p.PackageName] = p.PackageVersion
 	}
 	for _, r := range d.Relationships {
-		if r.To == "" || !ids[r.To] {
+		if !ids[r.RefB.ElementRefID] {
 			t.Errorf("%+v points nowhere", r)
 		}
 	}
@@ -202,7 +217,7 @@ func madeOf(t *testing.T, text []byte) {
 	}
 }
 
-// TestWrongPlatform: what can't be built is said.
+// TestWrongPlatform: what can't be built is an error.
 func TestWrongPlatform(t *testing.T) {
 	for _, p := range []string{"amd64", "windows/amd64", "linux/vax"} {
 		if _, err := run(root, filepath.Join(t.TempDir(), "x"), "v1", []string{"x:y"}, []string{p}); err == nil {

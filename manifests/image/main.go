@@ -10,6 +10,7 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -18,6 +19,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 )
 
 // repository is where released images are.
@@ -41,7 +45,7 @@ func main() {
 	fmt.Printf("%s\n%s\n", *out, d)
 }
 
-// run builds the image of the repository at root into the file out, and returns its digest.
+// run builds the image of the repository at root into the file out, and an SBOM per platform beside it. It returns the image's digest.
 func run(root, out, version string, names, platforms []string) (string, error) {
 	work, err := os.MkdirTemp("", "herald-image-")
 	if err != nil {
@@ -52,50 +56,43 @@ func run(root, out, version string, names, platforms []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	l := newLayout(when)
-	about := about(version, revision, when)
-	var manifests []descriptor
-	for _, p := range platforms {
-		system, arch, ok := strings.Cut(p, "/")
-		if !ok || system != "linux" {
-			return "", fmt.Errorf("platform %q: must be linux/amd64 or the like", p)
-		}
-		binary := filepath.Join(work, "herald-"+arch)
-		if err := compile(root, binary, arch, version); err != nil {
-			return "", err
-		}
-		parts, err := sbom(binary, version, revision, when)
-		if err != nil {
-			return "", err
-		}
-		if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-			return "", err
-		}
-		if err := os.WriteFile(strings.TrimSuffix(out, ".tar")+"."+arch+".spdx.json", parts, 0o644); err != nil {
-			return "", err
-		}
-		license, err := os.ReadFile(filepath.Join(root, "LICENSE"))
-		if err != nil {
-			return "", err
-		}
-		text, err := os.ReadFile(binary)
-		if err != nil {
-			return "", err
-		}
-		m, err := l.image(arch, about, base(license, parts), []file{{"herald", text, 0o755}})
-		if err != nil {
-			return "", err
-		}
-		manifests = append(manifests, m)
-	}
-	d, err := l.index(manifests, names, about)
+	license, err := os.ReadFile(filepath.Join(root, "LICENSE"))
 	if err != nil {
 		return "", err
 	}
-	return d, l.write(out)
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return "", err
+	}
+	labels := imageLabels(version, revision, when)
+	var images []mutate.IndexAddendum
+	for _, name := range platforms {
+		platform, err := v1.ParsePlatform(name)
+		if err != nil || platform.OS != "linux" || platform.Architecture == "" {
+			return "", fmt.Errorf("platform %q: must be linux/amd64 or the like", name)
+		}
+		arch := platform.Architecture
+		base, program := filepath.Join(work, arch, "base"), filepath.Join(work, arch, "program")
+		binary := filepath.Join(program, "herald")
+		if err := compile(root, binary, arch, version); err != nil {
+			return "", err
+		}
+		sbom, err := newSBOM(binary, arch, version, revision, when)
+		if err != nil {
+			return "", err
+		}
+		if err := errors.Join(os.WriteFile(strings.TrimSuffix(out, ".tar")+"."+arch+".spdx.json", sbom, 0o644), writeBase(base, license, sbom)); err != nil {
+			return "", err
+		}
+		image, err := newImage(*platform, labels, when, base, program)
+		if err != nil {
+			return "", err
+		}
+		images = append(images, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform}})
+	}
+	return writeArchive(out, images, names, labels, when)
 }
 
-// compile builds the program for arch.
+// compile builds the program for linux and arch.
 func compile(root, binary, arch, version string) error {
 	c := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid= -X main.version="+version, "-o", binary, "./cmd/herald")
 	c.Dir = root
@@ -106,8 +103,8 @@ func compile(root, binary, arch, version string) error {
 	return nil
 }
 
-// commit is the commit that root is at and its time; of what is no repository,
-// SOURCE_DATE_EPOCH (reproducible-builds.org) or the beginning of time.
+// commit returns the commit that root is at and its time. If root is no Git repository, it returns no
+// commit, and the time SOURCE_DATE_EPOCH (reproducible-builds.org), or 1970 if that is not set.
 func commit(root string) (revision string, when time.Time, err error) {
 	if text, err := exec.Command("git", "-C", root, "log", "-1", "--format=%H %ct").Output(); err == nil {
 		hash, seconds, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
@@ -124,8 +121,8 @@ func commit(root string) (revision string, when time.Time, err error) {
 	return "", time.Unix(n, 0).UTC(), nil
 }
 
-// about is the labels of the image (OCI image-spec, annotations.md).
-func about(version, revision string, when time.Time) map[string]string {
+// imageLabels returns the labels and annotations of the image (OCI image-spec, annotations.md).
+func imageLabels(version, revision string, when time.Time) map[string]string {
 	const prefix = "org.opencontainers.image."
 	return map[string]string{
 		prefix + "title":       "herald",

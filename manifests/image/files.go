@@ -1,0 +1,82 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// users lets the image run as somebody else than root, for whom the commands that
+// need no capabilities are enough ("herald manifest", "herald status").
+const (
+	users  = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"
+	groups = "root:x:0:\nnonroot:x:65532:\n"
+)
+
+// writeBase writes below dir what is in the image beside the program.
+func writeBase(dir string, license, sbom []byte) error {
+	var errs []error
+	for name, text := range map[string][]byte{
+		"etc/group":                         []byte(groups),
+		"etc/passwd":                        []byte(users),
+		"etc/ssl/certs/ca-certificates.crt": authorities(),
+		"licenses/LICENSE":                  license,
+		"sbom.spdx.json":                    sbom,
+	} {
+		file := filepath.Join(dir, name)
+		errs = append(errs, os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, text, 0o644))
+	}
+	return errors.Join(errs...)
+}
+
+// authorities returns the certificates of public CAs as PEM: Mozilla's list as Go keeps it,
+// without those that are trusted for older certificates only, which a PEM file can't express.
+func authorities() []byte {
+	var b bytes.Buffer
+	for c := range bundle.Roots() {
+		if c.Constraint == nil {
+			pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate})
+		}
+	}
+	return b.Bytes()
+}
+
+// archive returns a tar archive of what is below dir, which depends on names, contents and the owner's
+// right to execute alone: sorted by name, owned by root, all times being when.
+func archive(dir string, when time.Time) ([]byte, error) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == "." {
+			return err
+		}
+		if d.IsDir() {
+			return w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755, ModTime: when, Format: tar.FormatUSTAR})
+		}
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		mode := int64(0o644)
+		if info.Mode()&0o100 != 0 {
+			mode = 0o755
+		}
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: mode, ModTime: when, Format: tar.FormatUSTAR}); err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	})
+	return b.Bytes(), errors.Join(err, w.Close())
+}
