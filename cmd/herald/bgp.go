@@ -18,7 +18,7 @@ func newSpeaker(n *node, cfg config.Config, log *slog.Logger) *bgp.Speaker {
 	b := cfg.BGP
 	return bgp.New(bgp.Options{
 		Node: cfg.Node.Name, Peers: (&bgpPeers{node: n, cfg: cfg, log: log}).now,
-		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, Hold: b.Hold, Keepalive: b.Keepalive, Restart: b.Restart, Drain: b.Drain,
+		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, Hold: b.Hold, Keepalive: b.Keepalive, Restart: b.RestartTime, Drain: b.DrainTime,
 		Log: log, Poke: func() { n.agent.Poke() },
 	})
 }
@@ -37,7 +37,7 @@ type bgpPeers struct {
 // now is the peers at this moment. Annotations that can't be read change nothing.
 func (p *bgpPeers) now() []vip.BGPPeer {
 	all := p.cfg.BGP.Peers
-	if p.cfg.BGP.Annotations == "" {
+	if p.cfg.BGP.AnnotationPrefix == "" {
 		return all
 	}
 	p.mu.Lock()
@@ -64,7 +64,7 @@ func routingRule(b config.BGP) *plan.Routing {
 	if !b.Enable {
 		return nil
 	}
-	return &plan.Routing{Attributes: b.Attributes, Aggregates: b.Aggregates, Keep: b.Restart > 0}
+	return &plan.Routing{Attributes: b.Attributes, Aggregates: b.Aggregates, Keep: b.RestartTime > 0}
 }
 
 // coarse is how often the others are told of what only people want to know: each

@@ -14,13 +14,13 @@ import (
 // A controlPlane is what a node has more if it may carry the VIP of the API servers.
 type controlPlane struct{ *health.APIServerCheck }
 
-func newControlPlane(n *node, c config.Control, servers *kube.Servers) (*controlPlane, error) {
+func newControlPlane(n *node, c config.ControlPlane, servers *kube.Servers) (*controlPlane, error) {
 	ask, err := servers.Question(c.CheckURL)
 	if err != nil {
 		return nil, err
 	}
 	return &controlPlane{health.NewAPIServerCheck(health.APIServerOptions{
-		Ask: ask, Period: c.CheckPeriod, Timeout: c.CheckTimeout, FailureThreshold: c.CheckMost, Log: n.log,
+		Ask: ask, Period: c.CheckPeriod, Timeout: c.CheckTimeout, FailureThreshold: c.CheckFailures, Log: n.log,
 		Changed: func(ready bool) {
 			servers.Prefer(ready)
 			n.leases.Wake() // the others must know
@@ -32,8 +32,8 @@ func newControlPlane(n *node, c config.Control, servers *kube.Servers) (*control
 // controlPlaneRule is what the plan must know of it.
 func controlPlaneRule(cfg config.Config) *plan.ControlPlane {
 	return &plan.ControlPlane{
-		Addresses: cfg.Control.Addresses, Port: cfg.Control.Port,
-		Lease:     vip.Key{Namespace: cfg.Control.LeaseNamespace, Name: cfg.Control.LeaseName},
+		Addresses: cfg.ControlPlane.Addresses, Port: cfg.ControlPlane.Port,
+		Lease:     vip.Key{Namespace: cfg.ControlPlane.LeaseNamespace, Name: cfg.ControlPlane.LeaseName},
 		Interface: cmp.Or(cfg.Link.Interface, config.Auto),
 	}
 }

@@ -45,7 +45,7 @@ func managerCommand() *cobra.Command {
 	}
 	config.AddFlags(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		cfg, warnings, err := config.Parse(config.Process(c.Flags()))
+		cfg, warnings, err := config.Parse(config.ProcessSources(c.Flags()))
 		if err != nil {
 			for _, w := range warnings { // a misspelt name may be the reason
 				c.PrintErrln("warning: " + w)
@@ -92,8 +92,8 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
 	n := &node{log: log}
 	var servers *kube.Servers
-	if cfg.Control.Enable {
-		servers = kube.NewServers(cfg.Control.Port, n.hosts)
+	if cfg.ControlPlane.Enable {
+		servers = kube.NewServers(cfg.ControlPlane.Port, n.hosts)
 	}
 	access, where, err := kube.Connect(kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion(), Servers: servers})
 	if err != nil {
@@ -101,7 +101,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	}
 	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where)
 	if servers != nil {
-		if n.control, err = newControlPlane(n, cfg.Control, servers); err != nil {
+		if n.control, err = newControlPlane(n, cfg.ControlPlane, servers); err != nil {
 			return nil, err
 		}
 	}
@@ -112,12 +112,12 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	if !cfg.Services.Election {
 		locks = append(locks, cfg.Services.LeaseNamespace)
 	}
-	if cfg.Control.Enable {
-		locks = append(locks, cfg.Control.LeaseNamespace)
+	if cfg.ControlPlane.Enable {
+		locks = append(locks, cfg.ControlPlane.LeaseNamespace)
 	}
 	n.cluster, err = kube.New(access, kube.Options{
 		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Locks: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
-		Annotations: cfg.BGP.Annotations, Servers: servers, Log: log, Poke: poke, PokeLeases: func() { n.leases.Wake() },
+		Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: log, Poke: poke, PokeLeases: func() { n.leases.Wake() },
 	})
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	})
 	n.watch(cfg)
 	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
-	n.speaker, n.routes, n.needsPeer = newSpeaker(n, cfg, log), cfg.BGP.Enable, cfg.BGP.Ready
+	n.speaker, n.routes, n.needsPeer = newSpeaker(n, cfg, log), cfg.BGP.Enable, cfg.BGP.RequireSession
 	r := rules(cfg)
 	o := agent.Options{
 		Self: cfg.Node.Name, Log: log,
@@ -227,7 +227,7 @@ func rules(cfg config.Config) plan.Rules {
 		DHCPMode:   cfg.DHCP.Mode,
 		BGP:        routingRule(cfg.BGP),
 	}
-	if cfg.Control.Enable {
+	if cfg.ControlPlane.Enable {
 		r.ControlPlane = controlPlaneRule(cfg)
 	}
 	return r

@@ -40,7 +40,7 @@ func preflightCommand() *cobra.Command {
 	config.AddFlags(c.Flags())
 	wait := c.Flags().Duration("wait", 0, "Look again until nothing is missing, for so long; for an init container")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		cfg, warnings, err := config.Parse(config.Process(c.Flags()))
+		cfg, warnings, err := config.Parse(config.ProcessSources(c.Flags()))
 		if err != nil {
 			return err
 		}
@@ -146,8 +146,8 @@ func lookAtAPI(ctx context.Context, cfg config.Config) []preflight.Finding {
 		return []preflight.Finding{{Subject: "API server", Grade: preflight.Fault, Message: err.Error()}}
 	}
 	a := kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion()}
-	if cfg.Control.Enable {
-		a.Servers = kube.NewServers(cfg.Control.Port, func() []netip.Addr { return nil })
+	if cfg.ControlPlane.Enable {
+		a.Servers = kube.NewServers(cfg.ControlPlane.Port, func() []netip.Addr { return nil })
 	}
 	access, where, err := kube.Connect(a)
 	if err != nil {

@@ -13,18 +13,18 @@ import (
 
 // BGP says how VIPs are told to routers.
 type BGP struct {
-	Enable          bool          // bgp_enable
-	Peers           []vip.BGPPeer // bgp_peers, and bgp_peeraddress with what belongs to it
-	RouterID        netip.Addr    // bgp_routerid; zero derives one
-	RouterInterface string        // bgp_routerinterface
-	Hold            time.Duration
-	Keepalive       time.Duration     // less than Hold
-	Annotations     string            // annotation: the prefix of Node annotations that name peers, without a slash; "" is none
-	Attributes      vip.BGPAttributes // of routes whose Service says nothing else
-	Aggregates      []netip.Prefix    // herald_bgp_aggregates: told beside the host routes in them
-	Restart         time.Duration     // herald_bgp_restart_time; 0 is off
-	Drain           time.Duration     // herald_bgp_drain_time
-	Ready           bool              // herald_bgp_ready: /readyz needs a session
+	Enable           bool          // bgp_enable
+	Peers            []vip.BGPPeer // bgp_peers, and bgp_peeraddress with what belongs to it
+	RouterID         netip.Addr    // bgp_routerid; zero derives one
+	RouterInterface  string        // bgp_routerinterface
+	Hold             time.Duration
+	Keepalive        time.Duration     // less than Hold
+	AnnotationPrefix string            // annotation: the prefix of Node annotations that name peers, without a slash; "" is none
+	Attributes       vip.BGPAttributes // of routes whose Service says nothing else
+	Aggregates       []netip.Prefix    // herald_bgp_aggregates: told beside the host routes in them
+	RestartTime      time.Duration     // herald_bgp_restart_time; 0 is off
+	DrainTime        time.Duration     // herald_bgp_drain_time
+	RequireSession   bool              // herald_bgp_ready: /readyz needs a session
 
 	own    own
 	single vip.BGPPeer // bgp_peeraddress, bgp_peeras, bgp_peerpass, bgp_multihop
@@ -161,7 +161,7 @@ func setAnnotations(c *Config, v string) error {
 	if v != "" && !isSubdomain(v) {
 		return errors.New("must be the prefix of annotations, such as example.com")
 	}
-	c.BGP.Annotations = v
+	c.BGP.AnnotationPrefix = v
 	return nil
 }
 
@@ -233,7 +233,7 @@ func (p *parser) bgp(by func(string) Setting, src Sources) {
 			p.fail(hop, err)
 		}
 	}
-	if a := by("annotation"); c.Annotations != "" && p.config.Services.Namespace != "" {
+	if a := by("annotation"); c.AnnotationPrefix != "" && p.config.Services.Namespace != "" {
 		p.warn("%v has no effect with %v: Herald then sees no Nodes", a, by("svc_namespace"))
 	}
 	listed, single := by("bgp_peers"), by("bgp_peeraddress")
@@ -262,7 +262,7 @@ func (p *parser) bgp(by func(string) Setting, src Sources) {
 		}
 		c.Peers = append(c.Peers, peer)
 	}
-	if len(c.Peers) == 0 && c.Annotations == "" && !p.bad[listed.Option.Env] && !p.bad[single.Option.Env] {
+	if len(c.Peers) == 0 && c.AnnotationPrefix == "" && !p.bad[listed.Option.Env] && !p.bad[single.Option.Env] {
 		p.fail(by("bgp_enable"), errors.New("needs a peer: set bgp_peers, bgp_peeraddress or annotation"))
 	}
 }

@@ -129,7 +129,7 @@ func TestBGPOptions(t *testing.T) {
 	if diff := cmp.Diff(want, b.Attributes); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	got := fmt.Sprintln(b.Hold, b.Keepalive, b.RouterID, b.RouterInterface, b.Annotations, b.Aggregates, b.Restart, b.Drain, b.Ready)
+	got := fmt.Sprintln(b.Hold, b.Keepalive, b.RouterID, b.RouterInterface, b.AnnotationPrefix, b.Aggregates, b.RestartTime, b.DrainTime, b.RequireSession)
 	if want := fmt.Sprintln(9*time.Second, 3*time.Second, "192.0.2.7", "lo", "example.com", "[192.0.2.0/24 2001:db8::/64]", time.Minute, 2*time.Second, true); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -13,20 +13,20 @@ import (
 
 // A Config is what an operator asked for, checked. It is never changed after Parse.
 type Config struct {
-	Log      Log
-	Node     Node
-	Link     Link
-	Lease    Lease
-	Peers    Peers
-	Services Services
-	Class    Class
-	ARP      ARP
-	BGP      BGP
-	Kube     Kube
-	Serve    Serve
-	UPnP     UPnP
-	DHCP     Leasing
-	Control  Control
+	Log          Log
+	Node         Node
+	Link         Link
+	Lease        Lease
+	Peers        Peers
+	Services     Services
+	Class        Class
+	ARP          ARP
+	BGP          BGP
+	Kube         Kube
+	Serve        Serve
+	UPnP         UPnP
+	DHCP         DHCP
+	ControlPlane ControlPlane
 }
 
 // Log says what is logged.
@@ -109,16 +109,16 @@ type Serve struct {
 	HealthPort uint16 // health_check_port; 0 is off
 }
 
-// Control says whether the API servers get a VIP.
-type Control struct {
+// ControlPlane says whether the API servers get a VIP.
+type ControlPlane struct {
 	Enable         bool         // cp_enable
 	Addresses      []netip.Addr // address: at most one of each family
 	Port           uint16       // port of the API servers
 	LeaseNamespace string       // where the VIP's lease is
 	LeaseName      string       // vip_leasename: its name
 
-	CheckURL     string        // control_plane_health_check_address; "" leaves it to Port
-	CheckPeriod  time.Duration // between two questions
-	CheckTimeout time.Duration // for one answer
-	CheckMost    int           // failures in a row that make it count as not ready
+	CheckURL      string        // control_plane_health_check_address; "" leaves it to Port
+	CheckPeriod   time.Duration // between two questions
+	CheckTimeout  time.Duration // for one answer
+	CheckFailures int           // failures in a row that make it count as not ready
 }

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Leasing says how addresses are asked for by DHCP.
-type Leasing struct {
+// DHCP says how addresses are asked for by DHCP.
+type DHCP struct {
 	Attempts int    // dhcp_backoff_attempts: tries in a row before a rest; 0 is without one
 	Mode     string // dhcp_mode: "ipv4", "ipv6" or "dual"
 }
@@ -14,12 +14,12 @@ type Leasing struct {
 // leasing are the options of DHCP.
 var leasing = []Option{
 	{
-		Env: "dhcp_backoff_attempts", Flag: "dhcpBackoffAttempts", Type: Int, Default: "3", Group: DHCP, Since: second,
+		Env: "dhcp_backoff_attempts", Flag: "dhcpBackoffAttempts", Type: Int, Default: "3", Group: groupDHCP, Since: second,
 		Meaning: "After how many tries in a row without an answer a DHCP client rests for half a minute. 0 is never: it asks ever more seldom instead, at last once a minute (IPv4) or every two (IPv6).",
 		set:     setAttempts,
 	},
 	{
-		Env: "dhcp_mode", Flag: "dhcpMode", Type: String, Default: "ipv4", Group: DHCP, Since: second,
+		Env: "dhcp_mode", Flag: "dhcpMode", Type: String, Default: "ipv4", Group: groupDHCP, Since: second,
 		Meaning: "What a Service asks for that names `0.0.0.0` and nothing else. `ipv4`: an IPv4 address. `ipv6`: an IPv6 address. `dual`: both, as far as the Service has both families. A Service can always name `0.0.0.0,::` itself.",
 		set:     setLeasingMode,
 	},

@@ -275,11 +275,11 @@ func TestMissing(t *testing.T) {
 			switch {
 			case (err != nil) != (o.Effect == Refused):
 				t.Errorf("%s=%s: error %v, effect is %s", name, value, err, o.Effect)
-			case err != nil && err.Error() != name+`="`+value+`" (environment): this version of Herald does not support `+o.When+` yet; remove it`:
+			case err != nil && err.Error() != name+`="`+value+`" (environment): this version of Herald does not support `+o.Missing+` yet; remove it`:
 				t.Errorf("%s=%s: error %v", name, value, err)
 			case (len(warnings) == 1) != (o.Effect == Unused):
 				t.Errorf("%s=%s: warnings %q, effect is %s", name, value, warnings, o.Effect)
-			case len(warnings) == 1 && warnings[0] != name+` (environment) has no effect: this version of Herald does not support `+o.When:
+			case len(warnings) == 1 && warnings[0] != name+` (environment) has no effect: this version of Herald does not support `+o.Missing:
 				t.Errorf("%s=%s: warning %q", name, value, warnings[0])
 			}
 			if o.Type == Bool {

@@ -25,7 +25,7 @@ func TestFlags(t *testing.T) {
 		{"--lbClassName=", func(c *Config) { c.Class.Name = "" }},
 		{"--lbClassName example.com/a --lbClassOnly", func(c *Config) { c.Class = Class{Name: "example.com/a", Only: true, Legacy: true} }},
 		{"-n lb", func(c *Config) {
-			c.Node.Namespace, c.Services.LeaseNamespace, c.Control.LeaseNamespace = "lb", "lb", "lb"
+			c.Node.Namespace, c.Services.LeaseNamespace, c.ControlPlane.LeaseNamespace = "lb", "lb", "lb"
 		}},
 		{"--prometheusHTTPServer=", func(c *Config) { c.Serve.Metrics = "" }},
 		{"--vipSubnet=", func(*Config) {}},

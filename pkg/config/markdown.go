@@ -9,8 +9,8 @@ import (
 
 // groups are the headings of the reference, in its order.
 var groups = []Group{
-	General, Links, Leases, ServiceGroup, Classes, Announcing, APIServer, Serving,
-	ControlPlane, BGPGroup, Routing, DHCP, Egress, Others, Past,
+	groupGeneral, groupLinks, groupLeases, groupServices, groupClass, groupARP, groupAPIServer, groupServing,
+	groupControlPlane, groupBGP, groupRouting, groupDHCP, groupEgress, groupOthers, groupObsolete,
 }
 
 const optionsHead = `# Options

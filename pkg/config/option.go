@@ -14,7 +14,7 @@ type Option struct {
 	Meaning     string // for the reference, in full sentences
 	Group       Group
 	Since       string   // the release that first understood it
-	When        string   // "" if this version supports it, else what is still missing, in words
+	Missing     string   // "" if this version supports it, else what is still missing, in words
 	Secret      bool     // messages do not repeat its value
 	Effect      Effect   // what a value does while When is not ""
 	Empty       []Origin // where an empty value is a value; elsewhere it means "not set"
@@ -24,7 +24,7 @@ type Option struct {
 }
 
 // Supported reports whether this version does what the option says.
-func (o Option) Supported() bool { return o.When == "" }
+func (o Option) Supported() bool { return o.Missing == "" }
 
 // A Type is the kind of value an option takes, as the reference and the help name it.
 type Type string
@@ -50,21 +50,21 @@ type Group string
 
 // The groups, in the order of the reference.
 const (
-	General      Group = "General"
-	Links        Group = "Interfaces and addresses"
-	Leases       Group = "Leases"
-	ServiceGroup Group = "Services"
-	Classes      Group = "Load balancer class"
-	Announcing   Group = "ARP and NDP"
-	APIServer    Group = "API server"
-	Serving      Group = "Metrics and health"
-	ControlPlane Group = "Control-plane VIP"
-	BGPGroup     Group = "BGP"
-	Routing      Group = "Routing tables"
-	DHCP         Group = "DHCP, DNS and UPnP"
-	Egress       Group = "Egress"
-	Others       Group = "Others"
-	Past         Group = "No longer read by kube-vip"
+	groupGeneral      Group = "General"
+	groupLinks        Group = "Interfaces and addresses"
+	groupLeases       Group = "Leases"
+	groupServices     Group = "Services"
+	groupClass        Group = "Load balancer class"
+	groupARP          Group = "ARP and NDP"
+	groupAPIServer    Group = "API server"
+	groupServing      Group = "Metrics and health"
+	groupControlPlane Group = "Control-plane VIP"
+	groupBGP          Group = "BGP"
+	groupRouting      Group = "Routing tables"
+	groupDHCP         Group = "DHCP, DNS and UPnP"
+	groupEgress       Group = "Egress"
+	groupOthers       Group = "Others"
+	groupObsolete     Group = "No longer read by kube-vip"
 )
 
 // An Effect is what becomes of a value that this version does not support.
@@ -77,8 +77,8 @@ const (
 	Refused Effect = "error"
 	// Unused: any value but the default is one warning.
 	Unused Effect = "warning"
-	// Idle: no value makes a difference to what Herald does.
-	Idle Effect = "no effect"
+	// NoEffect: no value makes a difference to what Herald does.
+	NoEffect Effect = "no effect"
 )
 
 // An Origin is where a value comes from. A later one wins over an earlier one.

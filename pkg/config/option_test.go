@@ -99,7 +99,7 @@ func supportedRow(t *testing.T, o Option) {
 }
 
 func missingRow(t *testing.T, o Option) {
-	if o.set != nil || o.Since != "" || !slices.Contains([]Effect{Refused, Unused, Idle}, o.Effect) {
+	if o.set != nil || o.Since != "" || !slices.Contains([]Effect{Refused, Unused, NoEffect}, o.Effect) {
 		t.Errorf("Since = %q, Effect = %q, want an effect only", o.Since, o.Effect)
 	}
 	if strings.HasSuffix(o.Env, "*") && o.Flag != "" {

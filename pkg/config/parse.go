@@ -23,8 +23,8 @@ type Sources struct {
 // podNamespace is where a pod with a ServiceAccount finds its own namespace.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// Process is the Sources of this process, with the flags given to it.
-func Process(flags *pflag.FlagSet) Sources {
+// ProcessSources is the Sources of this process, with the flags given to it.
+func ProcessSources(flags *pflag.FlagSet) Sources {
 	src := Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile}
 	src.Hostname, _ = os.Hostname() // none is an error of vip_nodename, unless that is set
 	if ns, err := os.ReadFile(podNamespace); err == nil {
@@ -162,9 +162,9 @@ func (p *parser) missing(s Setting) {
 	}
 	switch o.Effect {
 	case Refused:
-		p.fail(s, fmt.Errorf("this version of Herald does not support %s yet; remove it", o.When))
+		p.fail(s, fmt.Errorf("this version of Herald does not support %s yet; remove it", o.Missing))
 	case Unused:
-		p.warn("%s (%s) has no effect: this version of Herald does not support %s", s.name, s.place, o.When)
+		p.warn("%s (%s) has no effect: this version of Herald does not support %s", s.name, s.place, o.Missing)
 	}
 }
 
@@ -211,7 +211,7 @@ func (p *parser) check(src Sources) {
 	if arp := by("vip_arp"); c.Services.Enable && !c.ARP.Enable && !c.BGP.Enable && !p.bad["vip_arp"] && !p.bad["bgp_enable"] {
 		p.fail(arp, errors.New("must be true with svc_enable, unless bgp_enable is: else nothing announces the VIPs of Services"))
 	}
-	if !c.Services.Enable && !c.Control.Enable && !p.bad["svc_enable"] && !p.bad["cp_enable"] {
+	if !c.Services.Enable && !c.ControlPlane.Enable && !p.bad["svc_enable"] && !p.bad["cp_enable"] {
 		p.warn("%v: no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's", by("svc_enable"))
 	}
 	if c.Class.Legacy && c.Class.Only && c.Class.Name == "" && !p.bad["lb_class_name"] {

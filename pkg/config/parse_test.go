@@ -35,10 +35,10 @@ func base() Config {
 		ARP:   ARP{Enable: true, Period: 3 * time.Second},
 		Serve: Serve{Metrics: ":2112"},
 		UPnP:  UPnP{Status: true},
-		DHCP:  Leasing{Attempts: 3, Mode: "ipv4"},
-		Control: Control{
+		DHCP:  DHCP{Attempts: 3, Mode: "ipv4"},
+		ControlPlane: ControlPlane{
 			Port: 6443, LeaseNamespace: "kube-system", LeaseName: "plndr-cp-lock",
-			CheckPeriod: time.Second, CheckTimeout: 2 * time.Second, CheckMost: 3,
+			CheckPeriod: time.Second, CheckTimeout: 2 * time.Second, CheckFailures: 3,
 		},
 	}
 }
@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 		{"vip_loglevel=", func(*Config) {}},
 		{"vip_nodename=Worker-1.Example.com", func(c *Config) { c.Node.Name = "worker-1.example.com" }},
 		{"cp_namespace=lb", func(c *Config) {
-			c.Node.Namespace, c.Services.LeaseNamespace, c.Control.LeaseNamespace = "lb", "lb", "lb"
+			c.Node.Namespace, c.Services.LeaseNamespace, c.ControlPlane.LeaseNamespace = "lb", "lb", "lb"
 		}},
 		{"vip_interface=eth0", func(c *Config) { c.Link.Interface, c.Link.Services = "eth0", "eth0" }},
 		{"vip_interface=bond0.100@x", func(c *Config) { c.Link.Interface, c.Link.Services = "bond0.100@x", "bond0.100@x" }},
@@ -109,18 +109,18 @@ func TestParse(t *testing.T) {
 		{"prometheus_server=:12112 health_check_port=2112", func(c *Config) { c.Serve = Serve{Metrics: ":12112", HealthPort: 2112} }},
 		{"health_check_port=8080", func(c *Config) { c.Serve.HealthPort = 8080 }},
 		{"cp_enable=true address=192.0.2.1", func(c *Config) {
-			c.Control.Enable, c.Control.Addresses = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+			c.ControlPlane.Enable, c.ControlPlane.Addresses = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
 		}},
 		{"cp_enable=true vip_address=2001:db8::1,192.0.2.1 address=192.0.2.1,2001:db8::1 port=443", func(c *Config) {
-			c.Control.Enable, c.Control.Port = true, 443
-			c.Control.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+			c.ControlPlane.Enable, c.ControlPlane.Port = true, 443
+			c.ControlPlane.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 		}},
-		{"vip_leasename=lb/lock", func(c *Config) { c.Control.LeaseNamespace, c.Control.LeaseName = "lb", "lock" }},
-		{"control_plane_health_check_address=https://localhost:6443/livez", func(c *Config) { c.Control.CheckURL = "https://localhost:6443/livez" }},
+		{"vip_leasename=lb/lock", func(c *Config) { c.ControlPlane.LeaseNamespace, c.ControlPlane.LeaseName = "lb", "lock" }},
+		{"control_plane_health_check_address=https://localhost:6443/livez", func(c *Config) { c.ControlPlane.CheckURL = "https://localhost:6443/livez" }},
 		{"control_plane_health_check_period_seconds=5 control_plane_health_check_timeout_seconds=3", func(c *Config) {
-			c.Control.CheckPeriod, c.Control.CheckTimeout = 5*time.Second, 3*time.Second
+			c.ControlPlane.CheckPeriod, c.ControlPlane.CheckTimeout = 5*time.Second, 3*time.Second
 		}},
-		{"control_plane_health_check_failure_threshold=1", func(c *Config) { c.Control.CheckMost = 1 }},
+		{"control_plane_health_check_failure_threshold=1", func(c *Config) { c.ControlPlane.CheckFailures = 1 }},
 		{"vip_leaderelection=true bgp_enable=false cp_enable=0 PATH=/bin", func(*Config) {}},
 	}
 	for _, tt := range tests {
@@ -209,7 +209,7 @@ func TestPodNamespace(t *testing.T) {
 
 func TestProcess(t *testing.T) {
 	t.Setenv("svc_namespace", "of-the-process")
-	src := Process(parsed(t, "--arp"))
+	src := ProcessSources(parsed(t, "--arp"))
 	c, _, err := Parse(src)
 	if err != nil {
 		t.Fatal(err)

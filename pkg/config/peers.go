@@ -286,7 +286,7 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 		t := peerText{peer: vip.BGPPeer{Port: bgpPort}, hop: b.hop}
 		fail := func(what string, err error) {
 			if err != nil {
-				errs = append(errs, fmt.Errorf("annotation %s/%s %w", b.Annotations, key(what), err))
+				errs = append(errs, fmt.Errorf("annotation %s/%s %w", b.AnnotationPrefix, key(what), err))
 			}
 		}
 		o := b.own

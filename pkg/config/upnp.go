@@ -23,27 +23,27 @@ type PortRange struct{ First, Last uint16 }
 // forwarding are the options of UPnP.
 var forwarding = []Option{
 	{
-		Env: "enable_upnp", Aliases: []string{"enableUPNP"}, Flag: "enableUPNP", Type: Bool, Default: "false", Group: DHCP, Since: second,
+		Env: "enable_upnp", Aliases: []string{"enableUPNP"}, Flag: "enableUPNP", Type: Bool, Default: "false", Group: groupDHCP, Since: second,
 		Meaning: "Have the UPnP gateways of a VIP's link forward the ports of those Services that ask for it (`kube-vip.io/forwardUPNP`). Who may annotate a Service may then open ports to the Internet.",
 		set:     boolTo(func(c *Config) *bool { return &c.UPnP.Enable }),
 	},
 	{
-		Env: "upnp_status", Flag: "upnpStatus", Type: Bool, Default: "true", Group: DHCP, Since: second,
+		Env: "upnp_status", Flag: "upnpStatus", Type: Bool, Default: "true", Group: groupDHCP, Since: second,
 		Meaning: "Write the gateways' external addresses to a Service's status, behind its VIPs, once its ports are open there.",
 		set:     boolTo(func(c *Config) *bool { return &c.UPnP.Status }),
 	},
 	{
-		Env: "upnp_namespaces", Flag: "upnpNamespaces", Type: List, Group: DHCP, Since: second,
+		Env: "upnp_namespaces", Flag: "upnpNamespaces", Type: List, Group: groupDHCP, Since: second,
 		Meaning: "The namespaces whose Services may have ports opened, with commas between. All if not set.",
 		set:     setForwardNamespaces,
 	},
 	{
-		Env: "upnp_ports", Flag: "upnpPorts", Type: List, Group: DHCP, Since: second,
+		Env: "upnp_ports", Flag: "upnpPorts", Type: List, Group: groupDHCP, Since: second,
 		Meaning: "The external ports that may be opened, such as `80,443,30000-32767`. All if not set.",
 		set:     setForwardPorts,
 	},
 	{
-		Env: "upnp_gateways", Flag: "upnpGateways", Type: List, Group: DHCP, Since: second,
+		Env: "upnp_gateways", Flag: "upnpGateways", Type: List, Group: groupDHCP, Since: second,
 		Meaning: "The addresses of the gateways that are asked, with commas between. Any gateway that answers on the VIP's link if not set.",
 		set:     setGateways,
 	},
