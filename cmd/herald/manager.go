@@ -139,7 +139,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },
 		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
 		Info: n.info, Log: log, Poke: poke,
-		Sights: n.sights, Anchor: func() vip.Liveness { return n.gateway.Liveness() }, Tell: func(c vip.Heartbeat) { n.peers.Tell(c) },
+		Sights: n.sights, Anchor: func() vip.Liveness { return n.gateway.Liveness() }, Tell: func(c vip.Heartbeat) { n.peers.SetHeartbeat(c) },
 	})
 	n.watch(cfg)
 	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable

@@ -27,7 +27,7 @@ func (n *node) watch(cfg config.Config) {
 	}
 	n.peers = peers.New(peers.Options{
 		Node: cfg.Node.Name, Port: cfg.Peers.Port, Log: n.log,
-		Poke: func() { n.leases.Wake() }, Key: n.keys.Get,
+		Poke: func() { n.leases.Wake() }, Keys: n.keys.Get,
 		Address: func() netip.Addr {
 			info := n.links.Info()
 			a := info.HeartbeatAddress()
@@ -59,5 +59,5 @@ func (n *node) sights() map[string]vip.PeerStatus {
 	if n.peers.Off() != "" {
 		return nil
 	}
-	return n.peers.Sights()
+	return n.peers.Statuses()
 }

@@ -8,24 +8,24 @@ import (
 	"time"
 )
 
-// BenchmarkHear is what a packet costs its receiver among 100 nodes, without the
+// BenchmarkHandlePacket is what a packet costs its receiver among 100 nodes, without the
 // system call. Each node hears 400 of them a second.
-func BenchmarkHear(b *testing.B) {
+func BenchmarkHandlePacket(b *testing.B) {
 	key := [][]byte{bytes.Repeat([]byte{1}, 32)}
 	p := New(Options{Node: "n0"})
-	p.seal.use(key)
+	p.sealer.setKeys(key)
 	now := time.Now()
-	p.table.late(now)
+	p.detector.startListening(now)
 	nodes := make(map[string]netip.AddrPort)
 	for i := range 100 {
 		nodes[fmt.Sprintf("n%d", i)] = netip.AddrPort{}
 	}
-	p.table.know(nodes, now)
-	m := &message{from: "n1", period: p.table.period, echoes: make([]echo, 99)}
-	other := newSealer(bootID{1})
-	other.use(key)
+	p.detector.setNodes(nodes, now)
+	m := &message{from: "n1", interval: p.detector.interval, echoes: make([]echo, 99)}
+	other := newSealer(instanceID{1})
+	other.setKeys(key)
 	packet := other.seal(m.append(nil), 0)
 	for b.Loop() {
-		p.hear(packet, netip.AddrPort{})
+		p.handle(packet, netip.AddrPort{})
 	}
 }

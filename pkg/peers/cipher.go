@@ -8,39 +8,42 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
-	"sync"
 )
 
-// A packet is, on the wire:
+// A packet on the wire:
 //
-//	"HP" version(1) 0(1), key ID(4), boot(16), number(8)   in the clear, but authenticated
-//	the message                                              AES-256-GCM
+//	"HP" version(1) 0(1), key ID(4), instance ID(16), sequence number(8)   in the clear, but authenticated
+//	the message                                                              AES-256-GCM
 //
-// Each process seals with a key of its own, derived (RFC 5869) from the
-// cluster's key and a random number it drew at its start, and counts its packets.
-// So no nonce is used twice, and nothing has to be remembered across restarts.
+// Each process encrypts with a key of its own, derived (HKDF, RFC 5869) from the cluster's key and
+// its instance ID, and counts its packets. So no AEAD nonce is used twice, and nothing has to be
+// stored across restarts.
 const (
-	bootLen   = 16
-	headLen   = 4 + 4 + bootLen + 8
-	tagLen    = 16
-	version   = 1
-	minPacket = headLen + tagLen
-	// maxPacket is what is read of a packet. Larger ones are nobody's.
+	instanceLen = 16
+	headerLen   = 4 + 4 + instanceLen + 8
+	tagLen      = 16
+	version     = 1
+	minPacket   = headerLen + tagLen
+	// maxPacket is what is read of a packet. Longer ones are not authentic then.
 	maxPacket = 16 << 10
 )
 
-// A bootID is the random number that a process drew at its start.
-type bootID [bootLen]byte
+// An instanceID is the random number that a process draws at its start.
+type instanceID [instanceLen]byte
 
-// A keyID tells keys apart without telling the key.
+// A packetID is a packet's sender and its sequence number, which rises with each packet.
+type packetID struct {
+	instance instanceID
+	sequence uint64
+}
+
+// A keyID tells keys apart without revealing them.
 type keyID [4]byte
 
 // idOfKey derives the ID of a key.
-func idOfKey(key []byte) (id keyID) {
-	copy(id[:], derive(key, nil, "herald peers: key id", len(id)))
-	return id
-}
+func idOfKey(key []byte) keyID { return keyID(derive(key, nil, "herald peers: key id", len(keyID{}))) }
 
+// derive returns n bytes derived from key by HKDF with SHA-256.
 func derive(key, salt []byte, info string, n int) []byte {
 	out, err := hkdf.Key(sha256.New, key, salt, info, n)
 	if err != nil {
@@ -49,9 +52,9 @@ func derive(key, salt []byte, info string, n int) []byte {
 	return out
 }
 
-// aeadOf is the cipher by which the process boot seals with key.
-func aeadOf(key []byte, boot bootID) cipher.AEAD {
-	block, err := aes.NewCipher(derive(key, boot[:], "herald peers: packets", 32))
+// newAEAD returns the cipher with which a process encrypts under a key of the cluster.
+func newAEAD(key []byte, instance instanceID) cipher.AEAD {
+	block, err := aes.NewCipher(derive(key, instance[:], "herald peers: packets", 32))
 	if err != nil {
 		panic(err) // only if the length is wrong
 	}
@@ -62,115 +65,94 @@ func aeadOf(key []byte, boot bootID) cipher.AEAD {
 	return gcm
 }
 
-// A sealer seals this process's packets and opens those of others.
+// A sealer encrypts this process's packets and decrypts those of others. Only one goroutine
+// at a time may use it.
 type sealer struct {
-	boot bootID
-
-	mu     sync.Mutex // guards all below
-	number uint64     // of the last packet sealed
-	keys   [][]byte   // as set
-	ids    []keyID    // theirs
-	own    []cipher.AEAD
-	others map[other]cipher.AEAD // made once for each process that sent something good
+	last    packetID // the packet sealed last
+	keys    [][]byte // of the cluster
+	ids     []keyID  // of keys
+	send    []cipher.AEAD
+	receive map[sender]cipher.AEAD // of processes from which an authentic packet came
 }
 
-// An other is a process, and the key it seals with.
-type other struct {
-	key  keyID
-	boot bootID
+// A sender is a process and the key that it encrypts with.
+type sender struct {
+	key      keyID
+	instance instanceID
 }
 
-// maxOthers bounds what is remembered of processes that are gone.
-const maxOthers = 1024
+// maxSenders is how many senders are kept; when there are more all are forgotten.
+const maxSenders = 1024
 
-func newSealer(boot bootID) *sealer {
-	return &sealer{boot: boot, others: make(map[other]cipher.AEAD)}
+func newSealer(instance instanceID) *sealer {
+	return &sealer{last: packetID{instance: instance}, receive: make(map[sender]cipher.AEAD)}
 }
 
-// use takes over the keys. Those that were not among them are forgotten.
-func (s *sealer) use(keys [][]byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// setKeys replaces the keys. Packets under others can't be opened any more.
+func (s *sealer) setKeys(keys [][]byte) {
 	if slices.EqualFunc(keys, s.keys, slices.Equal) {
 		return
 	}
-	s.keys, s.ids, s.own = nil, nil, nil
+	s.keys, s.ids, s.send = nil, nil, nil
 	for _, k := range keys {
 		k = slices.Clone(k)
-		s.keys, s.ids, s.own = append(s.keys, k), append(s.ids, idOfKey(k)), append(s.own, aeadOf(k, s.boot))
+		s.keys, s.ids, s.send = append(s.keys, k), append(s.ids, idOfKey(k)), append(s.send, newAEAD(k, s.last.instance))
 	}
-	clear(s.others)
+	clear(s.receive)
 }
 
-// known is the IDs of all keys, in their order.
-func (s *sealer) known() []keyID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ids
-}
-
-// seal makes a packet of a message, by the key which, an index of known.
-func (s *sealer) seal(message []byte, which int) []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if which >= len(s.own) {
-		return nil // the keys have changed
+// seal returns a packet with message, encrypted with the key at that index; nil if there is none.
+func (s *sealer) seal(message []byte, key int) []byte {
+	if key >= len(s.keys) {
+		return nil
 	}
-	s.number++
-	b := make([]byte, 0, headLen+len(message)+tagLen)
+	s.last.sequence++
+	b := make([]byte, 0, headerLen+len(message)+tagLen)
 	b = append(b, 'H', 'P', version, 0)
-	b = append(b, s.ids[which][:]...)
-	b = append(b, s.boot[:]...)
-	b = binary.BigEndian.AppendUint64(b, s.number)
-	return s.own[which].Seal(b, nonce(b), message, b[:headLen])
+	b = append(b, s.ids[key][:]...)
+	b = append(b, s.last.instance[:]...)
+	b = binary.BigEndian.AppendUint64(b, s.last.sequence)
+	return s.send[key].Seal(b, aeadNonce(b), message, b[:headerLen])
 }
 
-// nonce is that of a packet: its number, which no other packet of the process has.
-func nonce(packet []byte) []byte {
+// aeadNonce returns the nonce (RFC 5116) of a packet: its sequence number.
+func aeadNonce(packet []byte) []byte {
 	n := make([]byte, 12)
-	copy(n[4:], packet[headLen-8:headLen])
+	copy(n[4:], packet[headerLen-8:headerLen])
 	return n
 }
 
 // Why a packet can't be opened.
 var (
-	errForeign = errors.New("not a packet of Herald, or of a version that is not known")
-	errKey     = errors.New("sealed with a key that is not known here")
-	errForged  = errors.New("not made by who has the key")
+	errFormat    = errors.New("not a packet of Herald, or of an unknown version")
+	errKey       = errors.New("encrypted with an unknown key")
+	errAuthentic = errors.New("not authentic: changed on its way, or made without the key")
 )
 
-// open opens a packet. The message shares no memory with it.
-func (s *sealer) open(packet []byte) (boot bootID, number uint64, message []byte, err error) {
+// open decrypts a packet. The message shares no memory with it.
+func (s *sealer) open(packet []byte) (id packetID, message []byte, err error) {
 	if len(packet) < minPacket || packet[0] != 'H' || packet[1] != 'P' || packet[2] != version {
-		return boot, 0, nil, errForeign
+		return id, nil, errFormat
 	}
-	id := keyID(packet[4:8])
-	boot = bootID(packet[8 : 8+bootLen])
-	number = binary.BigEndian.Uint64(packet[headLen-8:])
-	who := other{id, boot}
-	s.mu.Lock()
-	at := slices.Index(s.ids, id)
-	if at < 0 {
-		s.mu.Unlock()
-		return boot, 0, nil, errKey
+	from := sender{keyID(packet[4:8]), instanceID(packet[8 : 8+instanceLen])}
+	id = packetID{from.instance, binary.BigEndian.Uint64(packet[headerLen-8:])}
+	key := slices.Index(s.ids, from.key)
+	if key < 0 {
+		return id, nil, errKey
 	}
-	key, aead := s.keys[at], s.others[who]
-	s.mu.Unlock()
-	fresh := aead == nil
-	if fresh {
-		aead = aeadOf(key, boot)
+	aead, known := s.receive[from]
+	if !known {
+		aead = newAEAD(s.keys[key], from.instance)
 	}
-	message, err = aead.Open(nil, nonce(packet), packet[headLen:], packet[:headLen])
+	message, err = aead.Open(nil, aeadNonce(packet), packet[headerLen:], packet[:headerLen])
 	if err != nil {
-		return boot, 0, nil, errForged
+		return id, nil, errAuthentic
 	}
-	if fresh {
-		s.mu.Lock()
-		if len(s.others) >= maxOthers {
-			clear(s.others)
+	if !known {
+		if len(s.receive) >= maxSenders {
+			clear(s.receive)
 		}
-		s.others[who] = aead
-		s.mu.Unlock()
+		s.receive[from] = aead
 	}
-	return boot, number, message, nil
+	return id, message, nil
 }

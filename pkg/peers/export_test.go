@@ -1,4 +1,14 @@
 package peers
 
-// KernelWire is how packets travel unless Options say otherwise.
-func KernelWire() Wire { return kernelWire{} }
+// KernelTransport is the Transport unless Options have another.
+func KernelTransport() Transport { return kernelTransport{} }
+
+// Why is why another node is in its state, in words for a person; "" if there is nothing to say.
+func (p *Peers) Why(node string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if o := p.detector.peers[node]; o != nil {
+		return o.why
+	}
+	return ""
+}

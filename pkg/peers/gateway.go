@@ -19,21 +19,19 @@ const (
 
 // GatewayOptions of a Gateway.
 type GatewayOptions struct {
-	// Address is this node's default gateway on the VIPs' link; zero if it has none.
+	// Address is this node's default gateway on the link of VIPs; zero if it has none.
 	Address func() netip.Addr
-	// Answers asks the VIPs' link who has an address (ARP, NDP), and reports whether
-	// anybody answers. It returns when ctx ends, or before.
+	// Answers is as in Options.
 	Answers func(ctx context.Context, a netip.Addr) bool
-	// Poke is called when Liveness returns another value than before, unless that is
-	// because the last answer grew too old. It must not block.
+	// Poke is called when Liveness has changed because of an answer; must not block.
 	Poke func()
 }
 
-// A Gateway checks whether the default gateway on the VIPs' link answers. Of two halves
-// of a cluster that can't see each other, only the one that reaches it may take VIPs over.
+// A Gateway checks whether the default gateway on the link of VIPs answers. Of two halves of
+// a cluster that can't see each other, only the one that reaches it may take VIPs over.
 type Gateway struct {
 	o      GatewayOptions
-	wanted mailbox.Signal // Liveness needs an answer that is newer
+	askNow mailbox.Signal
 	last   atomic.Pointer[gatewayAnswer]
 }
 
@@ -45,7 +43,7 @@ type gatewayAnswer struct {
 
 // NewGateway makes a Gateway that asks nothing before Run.
 func NewGateway(o GatewayOptions) *Gateway {
-	g := &Gateway{o: o, wanted: mailbox.NewSignal()}
+	g := &Gateway{o: o, askNow: mailbox.NewSignal()}
 	g.last.Store(&gatewayAnswer{})
 	return g
 }
@@ -58,14 +56,18 @@ func (g *Gateway) String() string { return "gateway" }
 // than 2 s ago. It does not block: if the answer is older than 0.5 s it has Run ask again.
 func (g *Gateway) Liveness() vip.Liveness {
 	last := g.last.Load()
-	age := time.Since(last.at)
-	if age > gatewayRefresh {
-		g.wanted.Send()
+	if time.Since(last.at) > gatewayRefresh {
+		g.askNow.Send()
 	}
-	if age > gatewayMaxAge {
+	return last.current()
+}
+
+// current returns the answer; Unknown if it is older than gatewayMaxAge.
+func (a *gatewayAnswer) current() vip.Liveness {
+	if time.Since(a.at) > gatewayMaxAge {
 		return vip.Unknown
 	}
-	return last.liveness
+	return a.liveness
 }
 
 // Run asks the gateway each time Liveness finds the last answer too old, until ctx ends.
@@ -74,29 +76,19 @@ func (g *Gateway) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-g.wanted:
+		case <-g.askNow:
 		}
-		liveness := g.ask(ctx)
-		last := g.last.Load()
-		returned := last.liveness
-		if time.Since(last.at) > gatewayMaxAge {
-			returned = vip.Unknown
+		answer := vip.Unknown
+		if address := g.o.Address(); address.IsValid() {
+			answer = vip.Dead
+			if g.o.Answers(ctx, address) {
+				answer = vip.Alive
+			}
 		}
-		g.last.Store(&gatewayAnswer{liveness, time.Now()})
-		if liveness != returned {
+		before := g.last.Load().current()
+		g.last.Store(&gatewayAnswer{answer, time.Now()})
+		if answer != before {
 			g.o.Poke()
 		}
 	}
-}
-
-// ask asks whether the gateway answers; Unknown if there is none.
-func (g *Gateway) ask(ctx context.Context) vip.Liveness {
-	address := g.o.Address()
-	switch {
-	case !address.IsValid():
-		return vip.Unknown
-	case g.o.Answers(ctx, address):
-		return vip.Alive
-	}
-	return vip.Dead
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/peers"
-	"github.com/heraldvip/herald/pkg/peers/peerstest"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -43,9 +42,9 @@ func newLoop(t testing.TB, n, of int) *loop {
 		name := fmt.Sprintf("n%d", i)
 		p := peers.New(peers.Options{
 			Node: name, Port: port, Log: slog.New(slog.DiscardHandler),
-			Key:     func() [][]byte { return [][]byte{keyA} },
+			Keys:    func() [][]byte { return [][]byte{keyA} },
 			Address: func() netip.Addr { return addr },
-			Nodes:   peerstest.Nodes(name, all),
+			Nodes:   otherNodes(name, all),
 			Answers: func(ctx context.Context, to netip.Addr) bool {
 				if l.passes(addr, to) {
 					return true
@@ -53,7 +52,7 @@ func newLoop(t testing.TB, n, of int) *loop {
 				time.Sleep(120 * time.Millisecond) // as package l2 takes
 				return false
 			},
-			Wire: cutWire{peers.KernelWire(), l},
+			Transport: cutTransport{peers.KernelTransport(), l},
 		})
 		l.nodes = append(l.nodes, p)
 		tasks.Go(func() { _ = p.Run(ctx) })
@@ -74,7 +73,7 @@ func (l *loop) await(t testing.TB, of int, state vip.Liveness) {
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		ok := true
 		for i, p := range l.nodes {
-			if i != of && p.Sights()[name].Liveness != state {
+			if i != of && p.Statuses()[name].Liveness != state {
 				ok = false
 				break
 			}
@@ -88,23 +87,23 @@ func (l *loop) await(t testing.TB, of int, state vip.Liveness) {
 	}
 }
 
-// A cutWire drops what passes a cut.
-type cutWire struct {
-	peers.Wire
+// A cutTransport drops what passes a cut.
+type cutTransport struct {
+	peers.Transport
 	loop *loop
 }
 
-func (w cutWire) Listen(at netip.AddrPort) (peers.Socket, error) {
-	s, err := w.Wire.Listen(at)
+func (w cutTransport) Listen(at netip.AddrPort) (peers.Socket, error) {
+	s, err := w.Transport.Listen(at)
 	return cutSocket{s, w.loop, at.Addr()}, err
 }
 
-func (w cutWire) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error {
+func (w cutTransport) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error {
 	if !w.loop.passes(from, to.Addr()) {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return w.Wire.Dial(ctx, from, to)
+	return w.Transport.Dial(ctx, from, to)
 }
 
 type cutSocket struct {

@@ -87,8 +87,8 @@ func TestKernelBlocked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l.t = t
 			l.nft(l.nodes[1], table+" {\n"+rule+"\n}")
-			l.await(1, "mute")
-			l.await(0, "mute", 2)
+			l.await(1, "suspect")
+			l.await(0, "suspect", 2)
 			time.Sleep(2 * time.Second)
 			for _, b := range l.nodes {
 				for _, said := range b.telling() {
@@ -103,12 +103,12 @@ func TestKernelBlocked(t *testing.T) {
 	}
 }
 
-// TestKernelStopped: a process that is stopped is mute, not dead, and does not
+// TestKernelStopped: a process that is stopped is suspect, not dead, and does not
 // take the others for dead when it goes on.
 func TestKernelStopped(t *testing.T) {
 	l := newLAN(t, 3, four)
 	must(t, l.nodes[1].cmd.Process.Signal(syscall.SIGSTOP))
-	l.await(1, "mute")
+	l.await(1, "suspect")
 	time.Sleep(time.Second)
 	must(t, l.nodes[1].cmd.Process.Signal(syscall.SIGCONT))
 	l.await(1, "alive")
@@ -132,7 +132,7 @@ func TestKernelKeys(t *testing.T) {
 	}
 	l.calm("rotation")
 	l.keys(l.nodes[1], keyA)
-	l.await(1, "mute")
+	l.await(1, "suspect")
 	if why := l.nodes[0].sight("n1").Why; !strings.Contains(why, "another key") {
 		t.Errorf("got %q", why)
 	}

@@ -8,24 +8,25 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// keyLen is the shortest key that is taken, in bytes.
-const keyLen = 16
+const (
+	minKeyLen = 16 // bytes
+	maxKeys   = 8
+)
 
-// NewKey makes the text of one random key, as ParseKeys reads it.
+// NewKey returns one random key of 32 bytes, as text that ParseKeys reads.
 func NewKey() []byte {
 	key := make([]byte, 32)
 	_, _ = rand.Read(key) // never fails
 	return []byte(base64.StdEncoding.EncodeToString(key) + "\n")
 }
 
-// ParseKeys reads keys: one per line, in base64, at least 16 bytes each. What is
-// sent is sealed with the first that the receiver has as well; what comes in may be
-// sealed with any. Empty lines, and those that begin with #, say nothing.
-// An error does not tell the key.
+// ParseKeys reads 1 to 8 keys: one per line, in base64, at least 16 bytes each. Packets to a node
+// are encrypted with the first that the node has as well; packets from a node may be encrypted with any.
+// Empty lines, and those that begin with #, are ignored. An error does not contain a key.
 func ParseKeys(text []byte) ([][]byte, error) {
 	var keys [][]byte
 	n := 0
@@ -36,56 +37,55 @@ func ParseKeys(text []byte) ([][]byte, error) {
 			continue
 		}
 		key, err := base64.StdEncoding.DecodeString(string(line))
-		if err != nil || len(key) < keyLen {
-			return nil, fmt.Errorf("line %d is no key: it must be base64 of at least %d bytes, as of \"head -c 32 /dev/urandom | base64\"", n, keyLen)
+		if err != nil || len(key) < minKeyLen {
+			return nil, fmt.Errorf("line %d is no key: it must be base64 of at least %d bytes, as of \"head -c 32 /dev/urandom | base64\"", n, minKeyLen)
 		}
 		keys = append(keys, key)
 	}
-	if len(keys) == 0 {
+	switch {
+	case len(keys) == 0:
 		return nil, errors.New("there is no key in it")
-	}
-	if len(keys) > 8 {
-		return nil, errors.New("more than 8 keys")
+	case len(keys) > maxKeys:
+		return nil, fmt.Errorf("more than %d keys", maxKeys)
 	}
 	return keys, nil
 }
 
-// Keys follows the keys of the cluster, wherever they are kept.
+// Keys reads the keys of the cluster again and again, from where they are stored.
 type Keys struct {
-	log   *slog.Logger
-	where string
-	read  func(context.Context) ([]byte, error)
-
-	mu   sync.Mutex
-	keys [][]byte
+	log    *slog.Logger
+	source string
+	read   func(context.Context) ([]byte, error)
+	keys   atomic.Pointer[[][]byte] // nil: none could be read yet
 }
 
-// How often the keys are read: each minute; while there are none, first after
-// retryKeys, and then after twice as long each time.
+// The keys are read each reloadKeys; while there are none, after retryKeys, and after twice as
+// long each time.
 const (
-	rereadKeys = time.Minute
+	reloadKeys = time.Minute
 	retryKeys  = time.Second
 )
 
-// NewKeys makes Keys that read (see ParseKeys) returns. where names the place in messages.
-func NewKeys(log *slog.Logger, where string, read func(context.Context) ([]byte, error)) *Keys {
-	return &Keys{log: log, where: where, read: read}
+// NewKeys makes Keys. read returns text for ParseKeys; source is where it reads that, for messages.
+func NewKeys(log *slog.Logger, source string, read func(context.Context) ([]byte, error)) *Keys {
+	return &Keys{log: log, source: source, read: read}
 }
 
 // String names the task.
 func (k *Keys) String() string { return "peers: keys" }
 
-// Get is the keys read last; none if none could be read yet. It must not be changed.
+// Get returns the keys read last; nil if none could be read yet. They must not be changed.
 func (k *Keys) Get() [][]byte {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.keys
+	if keys := k.keys.Load(); keys != nil {
+		return *keys
+	}
+	return nil
 }
 
-// Run reads the keys until ctx ends. What can't be read is said once, and the
-// last good keys stay.
+// Run reads the keys until ctx ends. If that fails Get still returns the last ones. An error is
+// logged once, until it is another one or reading succeeds.
 func (k *Keys) Run(ctx context.Context) error {
-	said, retry := "", retryKeys
+	logged, retry := "", retryKeys
 	for {
 		text, err := k.read(ctx)
 		var keys [][]byte
@@ -95,29 +95,27 @@ func (k *Keys) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		wait := rereadKeys
-		if err != nil {
-			if said != err.Error() {
-				said = err.Error()
-				k.log.Warn("the key by which nodes watch each other can't be read; trying on. Without it the failover of a dead node takes the lease duration",
-					"from", k.where, "err", err)
+		pause := reloadKeys
+		if err == nil {
+			if logged != "" {
+				k.log.Info("the key of the heartbeats can be read again", "from", k.source)
+			}
+			logged = ""
+			k.keys.Store(&keys)
+		} else {
+			if logged != err.Error() {
+				logged = err.Error()
+				k.log.Warn("the key of the heartbeats can't be read, and is tried again. Without it the failover of a dead node takes the lease duration",
+					"from", k.source, "err", err)
 			}
 			if k.Get() == nil {
-				wait, retry = retry, min(2*retry, rereadKeys)
+				pause, retry = retry, min(2*retry, reloadKeys)
 			}
-		} else {
-			if said != "" {
-				k.log.Info("the key by which nodes watch each other can be read again", "from", k.where)
-			}
-			said = ""
-			k.mu.Lock()
-			k.keys = keys
-			k.mu.Unlock()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -53,8 +53,8 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-// TestKeysFollow: what can't be read is said once, the last good keys stay, and new ones are taken over.
-func TestKeysFollow(t *testing.T) {
+// TestKeysAreReloaded: what can't be read is logged once, the last good keys stay, and new ones are taken over.
+func TestKeysAreReloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		var mu sync.Mutex // guards text, err and reads
@@ -82,18 +82,18 @@ func TestKeysFollow(t *testing.T) {
 		}
 		key := NewKey()
 		put(key, nil)
-		pass(rereadKeys)
+		pass(reloadKeys)
 		first := k.Get()
 		if len(first) != 1 {
 			t.Fatalf("got %v", first)
 		}
 		put(append(NewKey(), key...), nil)
-		pass(rereadKeys)
+		pass(reloadKeys)
 		if got := k.Get(); len(got) != 2 || !bytes.Equal(got[1], first[0]) {
 			t.Errorf("after a rotation: %d keys", len(got))
 		}
 		put([]byte("nonsense"), nil)
-		pass(2 * rereadKeys)
+		pass(2 * reloadKeys)
 		if got := k.Get(); len(got) != 2 || strings.Count(log.String(), "is no key") != 1 {
 			t.Errorf("after nonsense: %d keys; log:\n%s", len(got), &log)
 		}

@@ -9,35 +9,34 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A message is what one packet says, once it is opened. On the wire, big endian:
+// A message is the content of a packet. Encoded, in big endian:
 //
-//	length(1) name, token(4), period in ms(2), flags(1),
-//	epoch(8), view(8), next(8),
+//	length(1) name, nonce(4), transmit interval in ms(2), flags(1),
+//	epoch(8), state hash(8), proposal hash(8),
 //	number(1) of key IDs(4 each),
-//	number(2) of echoes: node(6) flags(1) token(4)
-//	length(1) void
+//	number(2) of echoes: node(6) flags(1) nonce(4)
+//	length(1) voided claim
 //
-// Whatever follows is from a later version and left alone. With 100 nodes that is
-// some 1200 bytes, which fit an Ethernet frame.
+// What follows is of a later version, and ignored. With 100 nodes that is some 1200
+// bytes, which fit an Ethernet frame.
 type message struct {
-	from    string        // the sender's node
-	token   uint32        // to be echoed: it proves that this very packet was heard
-	period  time.Duration // the next packet follows within
-	leaving bool          // the process ends in order: this is the last of it
-	card    vip.Heartbeat
-	keys    []keyID // what the sender can open
-	echoes  []echo
+	from      string        // the sender's node
+	nonce     uint32        // random; the receivers echo it
+	interval  time.Duration // the next packet follows within
+	stopping  bool          // the process ends, and sends no more
+	heartbeat vip.Heartbeat
+	keys      []keyID // what the sender can open
+	echoes    []echo  // one for each node of which it has received a packet
 }
 
-// An echo is what a node says of another one.
+// An echo tells a node that its packet was received, and the others whether it is heard.
 type echo struct {
 	node  nodeID
-	hears bool   // it has heard it within its time
-	alive bool   // and is heard by it
-	token uint32 // the newest that it heard
+	hears bool   // the sender received a verified packet of it within the detection time
+	nonce uint32 // in the last packet of it
 }
 
-// A nodeID is short for a node's name: the beginning of its SHA-256.
+// A nodeID is the beginning of the SHA-256 of a node's name.
 type nodeID [6]byte
 
 func idOf(node string) (id nodeID) {
@@ -46,27 +45,27 @@ func idOf(node string) (id nodeID) {
 	return id
 }
 
-// Bits of a message, and of an echo.
+// Flags of a message, and of an echo.
 const (
-	bitLeaving, bitAPI, bitHolds = 1, 2, 4
-	bitHears, bitAlive           = 1, 2
+	flagStopping, flagAPIReachable, flagTenureValid = 1, 2, 4
+	flagHears                                       = 1
 )
 
 const (
-	maxEchoes = 1000 // a packet is no larger than UDP can carry
+	maxEchoes = 1000 // more would not fit a UDP packet
 	echoLen   = 11
 )
 
-// append encodes the message behind b.
+// append appends the encoded message to b, with maxEchoes echoes at most.
 func (m *message) append(b []byte) []byte {
 	b = append(b, byte(len(m.from)))
 	b = append(b, m.from...)
-	b = binary.BigEndian.AppendUint32(b, m.token)
-	b = binary.BigEndian.AppendUint16(b, uint16(m.period.Milliseconds()))
-	b = append(b, bit(m.leaving, bitLeaving)|bit(m.card.APIReachable, bitAPI)|bit(m.card.TenureValid, bitHolds))
-	b = binary.BigEndian.AppendUint64(b, uint64(m.card.Epoch))
-	b = binary.BigEndian.AppendUint64(b, m.card.StateHash)
-	b = binary.BigEndian.AppendUint64(b, m.card.ProposalHash)
+	b = binary.BigEndian.AppendUint32(b, m.nonce)
+	b = binary.BigEndian.AppendUint16(b, uint16(m.interval.Milliseconds()))
+	b = append(b, flag(m.stopping, flagStopping)|flag(m.heartbeat.APIReachable, flagAPIReachable)|flag(m.heartbeat.TenureValid, flagTenureValid))
+	b = binary.BigEndian.AppendUint64(b, uint64(m.heartbeat.Epoch))
+	b = binary.BigEndian.AppendUint64(b, m.heartbeat.StateHash)
+	b = binary.BigEndian.AppendUint64(b, m.heartbeat.ProposalHash)
 	b = append(b, byte(len(m.keys)))
 	for _, k := range m.keys {
 		b = append(b, k[:]...)
@@ -75,14 +74,15 @@ func (m *message) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint16(b, uint16(len(echoes)))
 	for _, e := range echoes {
 		b = append(b, e.node[:]...)
-		b = append(b, bit(e.hears, bitHears)|bit(e.alive, bitAlive))
-		b = binary.BigEndian.AppendUint32(b, e.token)
+		b = append(b, flag(e.hears, flagHears))
+		b = binary.BigEndian.AppendUint32(b, e.nonce)
 	}
-	b = append(b, byte(len(m.card.VoidedClaim)))
-	return append(b, m.card.VoidedClaim...)
+	b = append(b, byte(len(m.heartbeat.VoidedClaim)))
+	return append(b, m.heartbeat.VoidedClaim...)
 }
 
-func bit(set bool, value byte) byte {
+// flag returns value if set, else 0.
+func flag(set bool, value byte) byte {
 	if set {
 		return value
 	}
@@ -91,16 +91,16 @@ func bit(set bool, value byte) byte {
 
 var errShort = errors.New("the message ends too early")
 
-// parseMessage decodes b, of which it keeps nothing.
+// parseMessage decodes b, of which it keeps nothing. It returns an error if b is too short.
 func parseMessage(b []byte) (*message, error) {
 	r := reader{b: b}
 	m := &message{from: string(r.take(int(r.byte())))}
-	m.token = r.uint32()
-	m.period = time.Duration(r.uint16()) * time.Millisecond
+	m.nonce = r.uint32()
+	m.interval = time.Duration(r.uint16()) * time.Millisecond
 	flags := r.byte()
-	m.leaving = flags&bitLeaving != 0
-	m.card = vip.Heartbeat{APIReachable: flags&bitAPI != 0, TenureValid: flags&bitHolds != 0}
-	m.card.Epoch, m.card.StateHash, m.card.ProposalHash = int64(r.uint64()), r.uint64(), r.uint64()
+	m.stopping = flags&flagStopping != 0
+	m.heartbeat = vip.Heartbeat{APIReachable: flags&flagAPIReachable != 0, TenureValid: flags&flagTenureValid != 0}
+	m.heartbeat.Epoch, m.heartbeat.StateHash, m.heartbeat.ProposalHash = int64(r.uint64()), r.uint64(), r.uint64()
 	m.keys = make([]keyID, 0, 2)
 	for range r.byte() {
 		m.keys = append(m.keys, keyID(r.take(len(keyID{}))))
@@ -113,18 +113,17 @@ func parseMessage(b []byte) (*message, error) {
 	for i := range m.echoes {
 		e := &m.echoes[i]
 		e.node = nodeID(r.take(len(nodeID{})))
-		flags := r.byte()
-		e.hears, e.alive = flags&bitHears != 0, flags&bitAlive != 0
-		e.token = r.uint32()
+		e.hears = r.byte()&flagHears != 0
+		e.nonce = r.uint32()
 	}
-	m.card.VoidedClaim = string(r.take(int(r.byte())))
+	m.heartbeat.VoidedClaim = string(r.take(int(r.byte())))
 	if r.short {
 		return nil, errShort
 	}
 	return m, nil
 }
 
-// A reader takes bytes off b. Once there are too few it gives zeros.
+// A reader reads b from its beginning. Once too few bytes are left, short is set and it reads zeros.
 type reader struct {
 	b     []byte
 	short bool

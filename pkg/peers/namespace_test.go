@@ -26,7 +26,6 @@ import (
 
 	"github.com/heraldvip/herald/pkg/l2"
 	"github.com/heraldvip/herald/pkg/peers"
-	"github.com/heraldvip/herald/pkg/peers/peerstest"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/namespace"
 )
@@ -112,13 +111,13 @@ func runNode(text string) error {
 			default:
 			}
 		},
-		Key: func() [][]byte {
+		Keys: func() [][]byte {
 			text, _ := os.ReadFile(p.Key)
 			keys, _ := peers.ParseKeys(text)
 			return keys
 		},
 		Address: func() netip.Addr { return here },
-		Nodes:   peerstest.Nodes(p.Name, p.Nodes),
+		Nodes:   otherNodes(p.Name, p.Nodes),
 		Answers: func(ctx context.Context, a netip.Addr) bool { _, ok := announcer.Answers(ctx, "eth0", a); return ok },
 	})
 	var tasks sync.WaitGroup
@@ -134,7 +133,7 @@ func runNode(text string) error {
 		case <-poke:
 		}
 		now := time.Now()
-		for name, s := range n.Sights() {
+		for name, s := range n.Statuses() {
 			if said[name] != s.Liveness {
 				said[name] = s.Liveness
 				if err := out.Encode(line{now, name, s.Liveness.String(), n.Why(name)}); err != nil {
@@ -259,7 +258,7 @@ func (b *box) in(t testing.TB, f func() error) {
 // keys writes what a node's process takes for the keys of the cluster.
 func (l *lan) keys(b *box, keys ...[]byte) {
 	l.t.Helper()
-	must(l.t, os.WriteFile(b.key+".new", peerstest.KeyText(keys...), 0o600))
+	must(l.t, os.WriteFile(b.key+".new", keyText(keys...), 0o600))
 	must(l.t, os.Rename(b.key+".new", b.key))
 }
 

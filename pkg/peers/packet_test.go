@@ -14,10 +14,10 @@ import (
 
 func full() *message {
 	return &message{
-		from: "n1", token: 1 << 31, period: 250 * time.Millisecond, leaving: true,
-		card:   vip.Heartbeat{Epoch: 1 << 40, APIReachable: true, TenureValid: true, StateHash: 1<<64 - 1, ProposalHash: 7},
-		keys:   []keyID{{1, 2, 3, 4}, {5, 6, 7, 8}},
-		echoes: []echo{{node: idOf("n2"), hears: true, alive: true, token: 9}, {node: idOf("n3"), hears: true}, {node: idOf("n4")}},
+		from: "n1", nonce: 1 << 31, interval: 250 * time.Millisecond, stopping: true,
+		heartbeat: vip.Heartbeat{Epoch: 1 << 40, APIReachable: true, TenureValid: true, StateHash: 1<<64 - 1, ProposalHash: 7},
+		keys:      []keyID{{1, 2, 3, 4}, {5, 6, 7, 8}},
+		echoes:    []echo{{node: idOf("n2"), hears: true, nonce: 9}, {node: idOf("n3"), hears: true}, {node: idOf("n4")}},
 	}
 }
 
@@ -54,7 +54,7 @@ func TestMessageFits(t *testing.T) {
 	m := full()
 	m.from = strings.Repeat("a", 63)
 	m.echoes = make([]echo, 99)
-	if n := headLen + len(m.append(nil)) + tagLen; n > 1500-40-8 {
+	if n := headerLen + len(m.append(nil)) + tagLen; n > 1500-40-8 {
 		t.Errorf("%d bytes", n)
 	}
 }
@@ -79,39 +79,39 @@ func FuzzMessage(f *testing.F) {
 
 func TestSeal(t *testing.T) {
 	keyA, keyB := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
-	sender, receiver := newSealer(bootID{1}), newSealer(bootID{2})
-	sender.use([][]byte{keyA, keyB})
-	receiver.use([][]byte{keyB})
+	sender, receiver := newSealer(instanceID{1}), newSealer(instanceID{2})
+	sender.setKeys([][]byte{keyA, keyB})
+	receiver.setKeys([][]byte{keyB})
 	text := []byte("hello")
 
 	packet := sender.seal(text, 1)
 	for range 2 { // the second time with what was kept of the first
-		boot, number, got, err := receiver.open(packet)
-		if err != nil || boot != (bootID{1}) || number != 1 || !bytes.Equal(got, text) {
-			t.Fatalf("got %v %d %q, %v", boot, number, got, err)
+		id, got, err := receiver.open(packet)
+		if err != nil || id != (packetID{instanceID{1}, 1}) || !bytes.Equal(got, text) {
+			t.Fatalf("got %v %q, %v", id, got, err)
 		}
 	}
 	if bytes.Contains(packet, text) {
 		t.Error("it can be read")
 	}
-	if bytes.Equal(sender.seal(text, 1)[headLen:], packet[headLen:]) {
+	if bytes.Equal(sender.seal(text, 1)[headerLen:], packet[headerLen:]) {
 		t.Error("the same twice looks the same")
 	}
-	if _, _, _, err := receiver.open(sender.seal(text, 0)); !errors.Is(err, errKey) {
+	if _, _, err := receiver.open(sender.seal(text, 0)); !errors.Is(err, errKey) {
 		t.Errorf("another key: got %v", err)
 	}
 	for i := range packet {
 		forged := bytes.Clone(packet)
 		forged[i] ^= 1
-		if _, _, _, err := receiver.open(forged); err == nil && i != 3 {
+		if _, _, err := receiver.open(forged); err == nil && i != 3 {
 			t.Errorf("byte %d changed: nobody noticed", i)
 		}
-		if _, _, _, err := receiver.open(packet[:i]); err == nil {
+		if _, _, err := receiver.open(packet[:i]); err == nil {
 			t.Errorf("cut after %d bytes: nobody noticed", i)
 		}
 	}
-	receiver.use([][]byte{keyA})
-	if _, _, _, err := receiver.open(packet); !errors.Is(err, errKey) {
+	receiver.setKeys([][]byte{keyA})
+	if _, _, err := receiver.open(packet); !errors.Is(err, errKey) {
 		t.Errorf("a key that was taken away: got %v", err)
 	}
 	if got := sender.seal(text, 2); got != nil {
@@ -120,11 +120,11 @@ func TestSeal(t *testing.T) {
 }
 
 func FuzzOpen(f *testing.F) {
-	s := newSealer(bootID{1})
-	s.use([][]byte{bytes.Repeat([]byte{1}, 32)})
+	s := newSealer(instanceID{1})
+	s.setKeys([][]byte{bytes.Repeat([]byte{1}, 32)})
 	f.Add(s.seal([]byte("x"), 0))
 	f.Fuzz(func(t *testing.T, packet []byte) {
-		if _, _, text, err := s.open(packet); err == nil && string(text) != "x" {
+		if _, text, err := s.open(packet); err == nil && string(text) != "x" {
 			t.Errorf("forged: %q", text)
 		}
 	})

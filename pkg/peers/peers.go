@@ -1,26 +1,25 @@
-// Package peers notices within a fraction of a second that another node is gone
-// from the wire the VIPs live on.
+// Package peers detects within a fraction of a second that another node has failed or
+// can't be reached on the link of the VIPs.
 //
-// Every node tells every other, some times a second, that it lives: one UDP
-// packet that is sealed with the cluster's key, carries its Card, and says whom
-// it hears. That is the asynchronous mode of BFD (RFC 5880), in a full mesh, with
-// the cards of all on the same packets. A packet counts as a sign of life only if its
-// sender hears this node too, so two nodes agree on whether they see each other.
+// Every node sends every other a heartbeat several times a second: a UDP packet that is
+// encrypted with the cluster's key, carries its vip.Heartbeat, and echoes a nonce from the last packet
+// of each node that it hears. That is the asynchronous mode of BFD (RFC 5880) in a full mesh, with one
+// packet for all sessions. A packet counts only if its sender hears this node too, so
+// two nodes agree on whether they see each other.
 //
-// Silence alone is no verdict. A node that has been silent for two and a half
-// periods is asked after in two other ways:
+// Silence alone does not make a node Dead. A node that is silent for the detection time, 2.5 of its
+// transmit intervals, is probed in two other ways:
 //
-//	TCP to its port   refused: its kernel lives, and says that the process does not   Dead
-//	ARP, NDP          nobody answers, and no node that is alive hears it              Dead
-//	                  answered, and nothing else is                                   Mute
+//	TCP to its port   refused: its kernel runs, and its process does not       Dead
+//	ARP, NDP          nobody answers, and no node that is Alive hears it        Dead
+//	                  answered, and TCP is not refused                          Suspect
 //
-// Dead may be acted upon. Mute is a blocked port or a process that hangs: only
-// its lease can tell. A process that was itself starved of CPU passes no verdict
-// until it has listened again for a while.
+// The VIPs of a Dead node may be taken over. Suspect is a blocked port or a process that hangs: only
+// its node lease can tell. A process that was itself paused judges no other node until it
+// has listened again for a while.
 package peers
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"log/slog"
@@ -28,132 +27,98 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // Options of Peers.
 type Options struct {
 	Node string // this node's name
-	Port uint16 // UDP and TCP; 0: watch nobody
+	Port uint16 // UDP and TCP; 0: no heartbeats
 	Log  *slog.Logger
-	Poke func() // called when a Sight has changed; must not block
+	Poke func() // called when Statuses has changed; must not block
 
-	// Key is the keys of the cluster, see ParseKeys; none: not known yet, so nothing
-	// is sent. What is sent to a node is sealed with the first that the node has too.
-	Key func() [][]byte
-	// Address is this node's own on the VIPs' link; zero: it has none, or not yet.
+	// Keys is the keys of the cluster, see ParseKeys; none: not known yet, so nothing is
+	// sent. Packets to a node are encrypted with the first that the node has too.
+	Keys func() [][]byte
+	// Address is this node's own on the link of VIPs; zero: it has none, or not yet.
 	// A link-local one needs its zone.
 	Address func() netip.Addr
-	// Nodes is where the other nodes are, as far as their node leases tell. The map
-	// is Peers' own then.
+	// Nodes is the addresses of the other nodes by name, as their node leases have them. The
+	// caller may change the map.
 	Nodes func() map[string]netip.AddrPort
-	// Answers asks the VIPs' link who has an address (ARP, NDP), and reports whether
+	// Answers asks the link of VIPs who has an address (ARP, NDP), and reports whether
 	// anybody answers. It takes 150 ms at most.
 	Answers func(ctx context.Context, a netip.Addr) bool
-	// Wire is how packets travel; nil: as the kernel does it.
-	Wire Wire
+	// Transport sends and receives packets; nil: the kernel's UDP and TCP.
+	Transport Transport
 }
 
-// Peers is the other nodes, as this one sees them on the wire.
+// Peers exchanges heartbeats with the other nodes, and decides which of them are alive.
 type Peers struct {
-	o      Options
-	log    *slog.Logger
-	wire   Wire
-	meters *meters
-	told   chan struct{} // capacity 1: the card or somebody's silence is news for the others
+	o           Options
+	log         *slog.Logger
+	metrics     *metrics
+	sendNow     mailbox.Signal // a heartbeat is to be sent at once, and soon again
+	tasks       sync.WaitGroup // what Run has started
+	socketState                // belongs to Run
 
-	mu     sync.Mutex // guards all below
-	table  *table
-	seal   *sealer
-	socket Socket // nil: nothing to send by
-	where  netip.AddrPort
-	until  context.CancelFunc // ends what belongs to the socket
-	trying time.Time          // when a socket may be tried for again
-	wrong  string             // why there is none
-	since  time.Time          // since when that is so
-	said   bool               // and the log has it
-	round  int                // how many times something was sent
-
-	tasks sync.WaitGroup // what Run waits for
+	mu       sync.Mutex // guards what follows
+	detector *detector
+	sealer   *sealer
+	off      string // what Off returns
 }
 
-// New makes Peers that do nothing before Run.
+// New makes Peers that send and receive nothing before Run.
 func New(o Options) *Peers {
 	p := &Peers{
-		o: o, log: o.Log, wire: o.Wire, meters: newMeters(),
-		told: make(chan struct{}, 1), table: newTable(o.Node),
+		o: o, log: o.Log, metrics: newMetrics(), sendNow: mailbox.NewSignal(), detector: newDetector(o.Node), off: "it has not started yet",
+	}
+	if o.Port == 0 {
+		p.off = NoPort
 	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
-	if p.wire == nil {
-		p.wire = kernelWire{}
+	if p.o.Transport == nil {
+		p.o.Transport = kernelTransport{}
 	}
-	var boot [bootLen]byte
-	_, _ = rand.Read(boot[:]) // never fails
-	p.seal = newSealer(boot)
+	var instance instanceID
+	_, _ = rand.Read(instance[:]) // never fails
+	p.sealer = newSealer(instance)
 	return p
 }
 
 // String names the task.
 func (p *Peers) String() string { return "peers" }
 
-// Tell is what the others shall know of this node. It does not block, and they
-// know within milliseconds.
-func (p *Peers) Tell(c vip.Heartbeat) {
+// SetHeartbeat sets what the heartbeats of this node contain. It does not block: if h differs
+// from before, Run sends it to all nodes at once, and a second time 25 ms later.
+func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 	p.mu.Lock()
-	changed := p.table.card != c
-	p.table.card = c
+	changed := p.detector.heartbeat != h
+	p.detector.heartbeat = h
 	p.mu.Unlock()
 	if changed {
-		p.hurry()
+		p.sendNow.Send()
 	}
 }
 
-// Sights is how all other nodes look that are known from their leases, or were
-// heard of late, by name. The map is the caller's.
-func (p *Peers) Sights() map[string]vip.PeerStatus {
+// Statuses returns the state of every other node that has a node lease, or was heard within the
+// last minute, by name. The caller may change the map.
+func (p *Peers) Statuses() map[string]vip.PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.table.sights(time.Now())
+	return p.detector.statuses(time.Now())
 }
 
-// Why is why another node looks as it does, in words for a person; "" if there
-// is nothing to say.
-func (p *Peers) Why(node string) string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if o := p.table.peers[node]; o != nil {
-		return o.why
-	}
-	return ""
-}
-
-// NoPort is what Off says if nodes are not to watch each other.
+// NoPort is what Off returns if no heartbeats are to be exchanged.
 const NoPort = "herald_peers_port is 0"
 
-// Off is why this node watches nobody at the moment, in words; "" if it does.
+// Off returns why this node exchanges no heartbeats at the moment, in words for a person; "" if
+// it does.
 func (p *Peers) Off() string {
-	if p.o.Port == 0 {
-		return NoPort
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.socket != nil {
-		return ""
-	}
-	return cmp.Or(p.wrong, "it has not started yet")
-}
-
-// Collectors are the metrics of this package.
-func (p *Peers) Collectors() []prometheus.Collector { return p.meters.collectors() }
-
-// hurry has the loop send at once.
-func (p *Peers) hurry() {
-	select {
-	case p.told <- struct{}{}:
-	default:
-	}
+	return p.off
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/peers"
-	"github.com/heraldvip/herald/pkg/peers/peerstest"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -25,7 +24,7 @@ const port = 7947
 // A cluster is nodes n0, n1... on one simulated link.
 type cluster struct {
 	t     *testing.T
-	net   *peerstest.Net
+	net   *network
 	all   map[string]netip.AddrPort
 	nodes []*node
 }
@@ -87,7 +86,7 @@ var keyA, keyB = bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
 // newCluster starts n nodes, and waits until they see each other.
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, net: peerstest.NewNet(1), all: make(map[string]netip.AddrPort)}
+	c := &cluster{t: t, net: newNetwork(1), all: make(map[string]netip.AddrPort)}
 	for i := range n {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
 		c.all[fmt.Sprintf("n%d", i)] = netip.AddrPortFrom(addr, port)
@@ -109,11 +108,11 @@ func (c *cluster) start(n *node) {
 	n.log = &safe{}
 	n.Peers = peers.New(peers.Options{
 		Node: n.name, Port: port, Log: slog.New(slog.NewTextHandler(n.log, nil)),
-		Key:     func() [][]byte { n.mu.Lock(); defer n.mu.Unlock(); return n.keys },
-		Address: n.address,
-		Nodes:   peerstest.Nodes(n.name, c.all),
-		Answers: func(ctx context.Context, a netip.Addr) bool { return c.net.Answers(n.address())(ctx, a) },
-		Wire:    c.net,
+		Keys:      func() [][]byte { n.mu.Lock(); defer n.mu.Unlock(); return n.keys },
+		Address:   n.address,
+		Nodes:     otherNodes(n.name, c.all),
+		Answers:   func(ctx context.Context, a netip.Addr) bool { return c.net.answers(n.address())(ctx, a) },
+		Transport: c.net,
 	})
 	n.stop, n.done = cancel, make(chan struct{})
 	p, done := n.Peers, n.done
@@ -136,7 +135,7 @@ func (c *cluster) end() {
 // count is how many others n sees so.
 func (c *cluster) count(n *node, state vip.Liveness) int {
 	k := 0
-	for _, s := range n.Sights() {
+	for _, s := range n.Statuses() {
 		if s.Liveness == state {
 			k++
 		}
@@ -145,7 +144,7 @@ func (c *cluster) count(n *node, state vip.Liveness) int {
 }
 
 func (c *cluster) state(of, by int) vip.Liveness {
-	return c.nodes[by].Sights()[c.nodes[of].name].Liveness
+	return c.nodes[by].Statuses()[c.nodes[of].name].Liveness
 }
 
 // await waits until ok, and returns how long that took.
@@ -155,7 +154,7 @@ func (c *cluster) await(what string, within time.Duration, ok func() bool) time.
 	for !ok() {
 		if time.Since(began) > within {
 			for _, n := range c.nodes {
-				for name, s := range n.Sights() {
+				for name, s := range n.Statuses() {
 					c.t.Logf("%s sees %s %s (%s)", n.name, name, s.Liveness, n.Why(name))
 				}
 			}
@@ -190,14 +189,14 @@ func TestCutNodeIsDead(t *testing.T) {
 	for n, limit := range map[int]time.Duration{3: 500 * time.Millisecond, 10: 500 * time.Millisecond, 100: 1500 * time.Millisecond} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			bubble(t, n, func(c *cluster) {
-				c.net.Cut(c.nodes[1].addr, true)
+				c.net.cut(c.nodes[1].addr, true)
 				took := c.await("the cut node to be dead", 5*time.Second, func() bool { return c.others(1, vip.Dead) })
 				if took > limit {
 					t.Errorf("it took %v", took)
 				}
 				t.Logf("dead for all after %v", took)
 				c.await("the cut node to see nobody", 5*time.Second, func() bool { return c.count(c.nodes[1], vip.Dead) == n-1 })
-				c.net.Heal()
+				c.net.heal()
 				c.await("it to be back", time.Second, func() bool { return c.others(1, vip.Alive) && c.count(c.nodes[1], vip.Alive) == n-1 })
 			})
 		})
@@ -219,9 +218,9 @@ func TestStoppedNodeIsDeadAtOnce(t *testing.T) {
 	})
 }
 
-func TestBlockedPortIsMute(t *testing.T) {
+func TestBlockedPortIsSuspect(t *testing.T) {
 	bubble(t, 3, func(c *cluster) {
-		c.net.Block(c.nodes[1].addr, true)
+		c.net.block(c.nodes[1].addr, true)
 		for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
 			if c.count(c.nodes[0], vip.Dead)+c.count(c.nodes[1], vip.Dead)+c.count(c.nodes[2], vip.Dead) > 0 {
 				t.Fatal("a node whose port is blocked was declared dead")
@@ -236,8 +235,8 @@ func TestBlockedPortIsMute(t *testing.T) {
 		if got := c.nodes[0].log.count("level=WARN"); got != 1 {
 			t.Errorf("%d warnings, want 1", got)
 		}
-		c.net.Cut(c.nodes[1].addr, true)
-		c.await("a mute node that is gone to be dead", 5*time.Second, func() bool { return c.others(1, vip.Dead) })
+		c.net.cut(c.nodes[1].addr, true)
+		c.await("a suspect node that is gone to be dead", 5*time.Second, func() bool { return c.others(1, vip.Dead) })
 	})
 }
 
@@ -247,8 +246,8 @@ func TestBrokenPath(t *testing.T) {
 	for name, both := range map[string]bool{"one way": false, "both ways": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, 3, func(c *cluster) {
-				c.net.Break(c.nodes[0].addr, c.nodes[1].addr, true)
-				c.net.Break(c.nodes[1].addr, c.nodes[0].addr, both)
+				c.net.breakPath(c.nodes[0].addr, c.nodes[1].addr, true)
+				c.net.breakPath(c.nodes[1].addr, c.nodes[0].addr, both)
 				for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
 					for _, n := range c.nodes {
 						if c.count(n, vip.Dead) > 0 {
@@ -268,8 +267,8 @@ func TestPartition(t *testing.T) {
 	bubble(t, 5, func(c *cluster) {
 		for _, a := range c.nodes[:2] {
 			for _, b := range c.nodes[2:] {
-				c.net.Break(a.addr, b.addr, true)
-				c.net.Break(b.addr, a.addr, true)
+				c.net.breakPath(a.addr, b.addr, true)
+				c.net.breakPath(b.addr, a.addr, true)
 			}
 		}
 		c.await("both sides to see the other dead", time.Second, func() bool {
@@ -282,9 +281,9 @@ func TestPartition(t *testing.T) {
 	})
 }
 
-func TestLossIsNoDeath(t *testing.T) {
+func TestPacketLossIsNoDeath(t *testing.T) {
 	bubble(t, 10, func(c *cluster) {
-		c.net.Lose(0.2)
+		c.net.lose(0.2)
 		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
 			for _, n := range c.nodes {
 				if c.count(n, vip.Alive) != 9 {
@@ -295,13 +294,13 @@ func TestLossIsNoDeath(t *testing.T) {
 	})
 }
 
-func TestCardsSpread(t *testing.T) {
+func TestHeartbeatChangeIsSentAtOnce(t *testing.T) {
 	bubble(t, 10, func(c *cluster) {
-		card := vip.Heartbeat{Epoch: 7, APIReachable: true, TenureValid: true, StateHash: 1 << 63, ProposalHash: 3}
-		c.nodes[3].Tell(card)
-		took := c.await("the card to arrive", time.Second, func() bool {
+		heartbeat := vip.Heartbeat{Epoch: 7, APIReachable: true, TenureValid: true, StateHash: 1 << 63, ProposalHash: 3}
+		c.nodes[3].SetHeartbeat(heartbeat)
+		took := c.await("the heartbeat to arrive", time.Second, func() bool {
 			for _, n := range c.nodes {
-				if n != c.nodes[3] && n.Sights()["n3"].Heartbeat != card {
+				if n != c.nodes[3] && n.Statuses()["n3"].Heartbeat != heartbeat {
 					return false
 				}
 			}
@@ -342,13 +341,13 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// TestStartedLater: a node that no lease names yet is met by its packets, and one that
+// TestNodeStartedAfterADeath: a node that no lease names yet is met by its packets, and one that
 // starts after the death of another leaves that to the lease.
-func TestStartedLater(t *testing.T) {
+func TestNodeStartedAfterADeath(t *testing.T) {
 	bubble(t, 3, func(c *cluster) {
 		c.nodes[2].stop()
 		<-c.nodes[2].done
-		c.net.Cut(c.nodes[1].addr, true)
+		c.net.cut(c.nodes[1].addr, true)
 		c.await("n1 to be dead", time.Second, func() bool { return c.state(1, 0) == vip.Dead })
 		c.start(c.nodes[2])
 		time.Sleep(10 * time.Second)
@@ -358,9 +357,9 @@ func TestStartedLater(t *testing.T) {
 	})
 }
 
-// TestNobodyNamed: a node that starts while the API server is away knows of nobody, and
+// TestNodeLearnsOfOthersFromTheirPackets: a node that starts while the API server is away knows of nobody, and
 // meets those that know of it.
-func TestNobodyNamed(t *testing.T) {
+func TestNodeLearnsOfOthersFromTheirPackets(t *testing.T) {
 	bubble(t, 3, func(c *cluster) {
 		n := c.nodes[1]
 		n.stop()
@@ -374,14 +373,14 @@ func TestNobodyNamed(t *testing.T) {
 	})
 }
 
-// TestNoTCP: a port that is open for UDP only is told of once, and is no reason to
+// TestTCPBlockedIsLoggedOnce: a port that is open for UDP only is told of once, and is no reason to
 // see a node otherwise.
-func TestNoTCP(t *testing.T) {
+func TestTCPBlockedIsLoggedOnce(t *testing.T) {
 	bubble(t, 3, func(c *cluster) {
-		c.net.Refuse(c.nodes[1].addr, true)
-		c.net.Cut(c.nodes[1].addr, true)
+		c.net.refuse(c.nodes[1].addr, true)
+		c.net.cut(c.nodes[1].addr, true)
 		c.await("n1 to be dead", time.Second, func() bool { return c.others(1, vip.Dead) })
-		c.net.Cut(c.nodes[1].addr, false)
+		c.net.cut(c.nodes[1].addr, false)
 		c.await("n1 to be back", time.Second, func() bool { return c.others(1, vip.Alive) })
 		time.Sleep(5 * time.Minute)
 		if got := c.nodes[0].log.count("for TCP as well"); got != 1 {
@@ -390,7 +389,7 @@ func TestNoTCP(t *testing.T) {
 		if why := c.nodes[0].Why("n1"); !strings.Contains(why, "TCP") {
 			t.Errorf("got %q", why)
 		}
-		c.net.Refuse(c.nodes[1].addr, false)
+		c.net.refuse(c.nodes[1].addr, false)
 		time.Sleep(2 * time.Minute)
 		if why := c.nodes[0].Why("n1"); why != "" || !c.others(1, vip.Alive) {
 			t.Errorf("got %q", why)
@@ -398,8 +397,8 @@ func TestNoTCP(t *testing.T) {
 	})
 }
 
-// TestNoiseIsDropped: packets that Herald did not send change nothing.
-func TestNoiseIsDropped(t *testing.T) {
+// TestOtherPacketsAreDropped: packets that Herald did not send change nothing.
+func TestOtherPacketsAreDropped(t *testing.T) {
 	bubble(t, 3, func(c *cluster) {
 		s, err := c.net.Listen(netip.MustParseAddrPort("10.0.9.9:7947"))
 		if err != nil {
@@ -411,26 +410,26 @@ func TestNoiseIsDropped(t *testing.T) {
 			_ = s.WriteTo(append([]byte("HP\x01\x00"), bytes.Repeat([]byte{byte(i)}, i)...), c.all["n0"])
 		}
 		time.Sleep(time.Second)
-		if c.count(c.nodes[0], vip.Alive) != 2 || len(c.nodes[0].Sights()) != 2 {
-			t.Errorf("got %v", c.nodes[0].Sights())
+		if c.count(c.nodes[0], vip.Alive) != 2 || len(c.nodes[0].Statuses()) != 2 {
+			t.Errorf("got %v", c.nodes[0].Statuses())
 		}
 	})
 }
 
-// TestMoves: a node whose address changes is followed by its packets, whatever its lease still says.
-func TestMoves(t *testing.T) {
+// TestAddressChanges: a node whose address changes is followed by its packets, whatever its lease still says.
+func TestAddressChanges(t *testing.T) {
 	bubble(t, 3, func(c *cluster) {
 		n := c.nodes[1]
 		n.setAddr(netip.MustParseAddr("10.0.5.5"))
 		c.await("all to see it there", 2*time.Second, func() bool {
 			return n.Off() == "" && c.others(1, vip.Alive) && c.count(n, vip.Alive) == 2
 		})
-		c.net.Cut(n.address(), true)
+		c.net.cut(n.address(), true)
 		time.Sleep(5 * time.Second)
 		if !c.others(1, vip.Dead) {
 			t.Error("it was cut off at its new address, and is not dead")
 		}
-		c.net.Heal()
+		c.net.heal()
 		n.setAddr(netip.Addr{})
 		c.await("it to watch nobody", time.Second, func() bool { return c.count(n, vip.Unknown) == 2 && strings.Contains(n.Off(), "no address") })
 	})
@@ -448,7 +447,7 @@ func TestPortInUse(t *testing.T) {
 		}
 		c.start(n)
 		time.Sleep(10 * time.Second)
-		if off := n.Off(); !strings.Contains(off, "address already in use") || n.log.count("not watched on the wire for now") != 1 {
+		if off := n.Off(); !strings.Contains(off, "address already in use") || n.log.count("no heartbeats are exchanged for now") != 1 {
 			t.Errorf("got %q", off)
 		}
 		_ = s.Close()
@@ -456,17 +455,17 @@ func TestPortInUse(t *testing.T) {
 	})
 }
 
-// TestOff: port 0 does nothing, and says so.
-func TestOff(t *testing.T) {
+// TestPortZero: port 0 does nothing, and says so.
+func TestPortZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := peers.New(peers.Options{Node: "n0"})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- p.Run(ctx) }()
 		synctest.Wait()
-		p.Tell(vip.Heartbeat{Epoch: 1})
-		if len(p.Sights()) != 0 || !strings.Contains(p.Off(), "herald_peers_port") {
-			t.Errorf("got %v, %q", p.Sights(), p.Off())
+		p.SetHeartbeat(vip.Heartbeat{Epoch: 1})
+		if len(p.Statuses()) != 0 || !strings.Contains(p.Off(), "herald_peers_port") {
+			t.Errorf("got %v, %q", p.Statuses(), p.Off())
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -498,14 +497,14 @@ func TestMetrics(t *testing.T) {
 		if got := state(); got != "n1 alive, n2 alive" {
 			t.Errorf("got %q", got)
 		}
-		c.net.Cut(c.nodes[2].addr, true)
+		c.net.cut(c.nodes[2].addr, true)
 		time.Sleep(time.Second)
 		if got := state(); got != "n1 alive, n2 dead" {
 			t.Errorf("got %q", got)
 		}
 		delete(c.all, "n2") // its node lease is deleted
 		time.Sleep(2 * time.Minute)
-		if got := state(); got != "n1 alive" || len(c.nodes[0].Sights()) != 1 {
+		if got := state(); got != "n1 alive" || len(c.nodes[0].Statuses()) != 1 {
 			t.Errorf("got %q", got)
 		}
 	})

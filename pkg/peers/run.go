@@ -14,153 +14,158 @@ import (
 )
 
 const (
-	// tick is how often the silence of others is judged, and calm how often at least
-	// while there is none.
-	tick = 25 * time.Millisecond
-	calm = minPeriod
-	// lapse is how late a tick may be. If it is later the process did not run, and
-	// what it did not hear proves nothing.
-	lapse = 100 * time.Millisecond
-	// hitch is how late a tick may be while others are asked after: answers have 120 ms to come.
-	hitch = 50 * time.Millisecond
-	// reread is how often addresses and keys are looked at.
-	reread = 250 * time.Millisecond
-	// askTime is how long asking after a node may take.
-	askTime = 150 * time.Millisecond
-	// rush is the shortest time between two rounds of packets.
-	rush = 10 * time.Millisecond
-	// settle is how long nothing is said of why nobody is watched: at the start that passes.
-	settle = 5 * time.Second
-	// rebind is how long to wait before a socket that could not be had is tried for again.
-	rebind = time.Second
+	// checkInterval is the time between two calls of detector.check while a node is late or
+	// probed, idleCheckInterval at other times.
+	checkInterval     = 25 * time.Millisecond
+	idleCheckInterval = minInterval
+	// pauseThreshold is how late check may be. If it is later the process did not run, and
+	// that it received nothing means nothing.
+	pauseThreshold = 100 * time.Millisecond
+	// probeMaxDelay is how late check may be during a probe: answers have 120 ms to come.
+	probeMaxDelay = 50 * time.Millisecond
+	probeTimeout  = 150 * time.Millisecond
+	// reloadInterval is how often Options.Keys, Address and Nodes are called.
+	reloadInterval = 250 * time.Millisecond
+	// minSendInterval is the shortest time between two heartbeats.
+	minSendInterval = 10 * time.Millisecond
+	// offLogDelay is for how long there must have been no socket before that is logged.
+	offLogDelay = 5 * time.Second
+	// listenRetry is the time from a failure of Transport.Listen to the next attempt.
+	listenRetry = time.Second
 )
 
-// Run watches the other nodes until ctx ends, and tells them then that this
-// process leaves.
+// A socketState is the socket, and what belongs to it.
+type socketState struct {
+	socket    Socket // nil: there is none
+	at        netip.AddrPort
+	retryAt   time.Time // when Listen may be called again
+	offSince  time.Time // when off last changed
+	offLogged bool      // it has been logged since
+	sends     int       // how many heartbeats were sent
+}
+
+// Run sends heartbeats to the other nodes, and evaluates theirs, until ctx ends. At its end it sends
+// them two that say that this process stops. With port 0 it does nothing but wait for ctx.
 func (p *Peers) Run(ctx context.Context) error {
 	if p.o.Port == 0 {
-		p.log.Info("nodes don't watch each other: " + NoPort + "; the failover of a dead node takes the lease duration")
+		p.log.Info("nodes exchange no heartbeats: " + NoPort + "; the failover of a dead node takes the lease duration")
 		<-ctx.Done()
 		return nil
 	}
-	timer := time.NewTimer(tick)
+	timer := time.NewTimer(checkInterval)
 	defer timer.Stop()
 	defer p.tasks.Wait()
-	defer p.leave()
-	var read, due, last time.Time
-	rest := tick   // the next look is due so long after the last
-	again := false // what is urgent is sent twice: one packet may be lost
+	defer p.stop()
+	var reloadAt, sendAt time.Time
+	repeat := false // an urgent heartbeat is sent twice: one packet may be lost
 	for {
 		urgent := false
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-p.told:
+		case <-p.sendNow:
 			urgent = true
 		}
 		now := time.Now()
-		if !last.IsZero() && now.Sub(last) > rest+lapse {
-			p.meters.lapses.Inc()
-			p.log.Debug("this process was held up; no verdict on other nodes for a while", "for", now.Sub(last).Round(time.Millisecond))
+		if !now.Before(reloadAt) {
+			p.reload(now)
+			reloadAt = now.Add(reloadInterval)
 		}
-		last = now
-		if now.Sub(read) >= reread {
-			p.read(ctx, now)
-			read = now
-		}
-		var silence bool
-		if silence, rest = p.watch(ctx, now); silence || urgent || again || !now.Before(due) {
-			// The others send at random times within the last quarter, lest all do at once (RFC 5880, 6.8.7).
-			period := p.send(now, false)
-			due = now.Add(period*3/4 + rand.N(period/4))
-			again = urgent
+		newlySilent, nextCheck := p.check(ctx, now)
+		if newlySilent || urgent || repeat || !now.Before(sendAt) {
+			// With a jitter of up to a quarter, so that not all nodes send at the same time (RFC 5880 section 6.8.7).
+			interval := p.send(now, false)
+			sendAt = now.Add(interval*3/4 + rand.N(interval/4))
+			repeat = urgent
 			if urgent {
-				p.pause(ctx, rush)
+				time.Sleep(minSendInterval)
 			}
 		}
-		wait := min(rest, time.Until(due))
-		if again {
-			wait = tick
+		wait := min(nextCheck, time.Until(sendAt))
+		if repeat {
+			wait = checkInterval
 		}
 		timer.Reset(wait)
 	}
 }
 
-// pause waits for d, or until ctx ends.
-func (p *Peers) pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
-
-// read takes over keys, addresses and nodes, and sees to the socket.
-func (p *Peers) read(ctx context.Context, now time.Time) {
-	nodes, address, keys := p.o.Nodes(), p.o.Address(), p.o.Key()
+// reload takes over the keys and the addresses of the nodes. It opens a socket if there is none,
+// and closes it if there are no keys or this node's address has changed.
+func (p *Peers) reload(now time.Time) {
+	nodes, address, keys := p.o.Nodes(), p.o.Address(), p.o.Keys()
 	for name, at := range nodes {
-		if a := at.Addr(); a.Is6() && a.IsLinkLocalUnicast() { // by which link it is reached, no lease can tell
+		if a := at.Addr(); a.Is6() && a.IsLinkLocalUnicast() { // a zone means nothing to other nodes, so leases have none
 			nodes[name] = netip.AddrPortFrom(a.WithZone(address.Zone()), at.Port())
 		}
 	}
-	p.seal.use(keys)
 	p.mu.Lock()
-	p.table.know(nodes, now)
-	where := netip.AddrPortFrom(address, p.o.Port)
-	wrong := ""
+	p.sealer.setKeys(keys)
+	p.detector.setNodes(nodes, now)
+	p.mu.Unlock()
+	at, off := netip.AddrPortFrom(address, p.o.Port), ""
 	switch {
 	case len(keys) == 0:
-		wrong = "the key is not known yet"
+		off = "the key is not known yet"
 	case !address.IsValid():
-		wrong = "this node has no address on the link of VIPs"
+		off = "this node has no address on the link of VIPs"
 	}
-	if p.socket != nil && (wrong != "" || where != p.where) {
+	if p.socket != nil && (off != "" || at != p.at) {
 		p.close()
 	}
-	if wrong == "" && p.socket == nil && !now.Before(p.trying) {
-		wrong = p.listen(ctx, where, now)
+	if off == "" && p.socket == nil {
+		off = p.listen(at, now)
 	}
-	if p.socket == nil {
-		p.table.began = time.Time{}
+	p.setOff(off, now)
+}
+
+// setOff sets what Off returns, and logs it once if it has been the same for offLogDelay.
+func (p *Peers) setOff(off string, now time.Time) {
+	p.mu.Lock()
+	if off != p.off {
+		p.offSince, p.offLogged = now, false
 	}
-	if wrong != p.wrong && (wrong != "" || p.socket != nil) {
-		p.wrong, p.since, p.said = wrong, now, false
-	}
-	wrong = p.wrong
-	say := wrong != "" && !p.said && now.Sub(p.since) >= settle
-	p.said = p.said || say
+	p.off = off
 	p.mu.Unlock()
-	if say {
-		p.log.Info("nodes are not watched on the wire for now; the failover of a dead node takes the lease duration", "why", wrong)
+	if off != "" && !p.offLogged && now.Sub(p.offSince) >= offLogDelay {
+		p.offLogged = true
+		p.log.Info("no heartbeats are exchanged for now; the failover of a dead node takes the lease duration", "why", off)
 	}
 }
 
-// close ends the socket and what belongs to it. p.mu is held.
-func (p *Peers) close() {
-	p.until()
-	_ = p.socket.Close()
-	p.socket = nil
-	p.meters.on.Set(0)
-}
-
-// listen opens the socket. It returns what is wrong, in words. p.mu is held.
-func (p *Peers) listen(ctx context.Context, at netip.AddrPort, now time.Time) string {
-	socket, err := p.wire.Listen(at)
+// listen opens the socket. It returns why there is none, or "". For listenRetry after a failure
+// it does nothing, and returns the same as before.
+func (p *Peers) listen(at netip.AddrPort, now time.Time) (off string) {
+	if now.Before(p.retryAt) {
+		return p.Off()
+	}
+	socket, err := p.o.Transport.Listen(at)
 	if err != nil {
-		p.trying = now.Add(rebind)
+		p.retryAt = now.Add(listenRetry)
 		return "can't listen on " + at.String() + ": " + err.Error()
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	p.socket, p.where, p.until = socket, at, cancel
-	p.table.late(now)
-	p.meters.on.Set(1)
-	p.log.Info("nodes watch each other on the wire", "at", at)
-	p.tasks.Go(func() { p.receive(ctx, socket) })
+	p.socket, p.at = socket, at
+	p.mu.Lock()
+	p.detector.startListening(now)
+	p.mu.Unlock()
+	p.metrics.on.Set(1)
+	p.log.Info("heartbeats are exchanged with the other nodes", "at", at)
+	p.tasks.Go(func() { p.receive(socket) })
 	return ""
 }
 
-// receive hears what the others say until socket is closed.
-func (p *Peers) receive(ctx context.Context, socket Socket) {
+// close closes the socket. All nodes are Unknown from the next check on.
+func (p *Peers) close() {
+	_ = p.socket.Close()
+	p.socket = nil
+	p.mu.Lock()
+	p.detector.listeningSince = time.Time{}
+	p.mu.Unlock()
+	p.metrics.on.Set(0)
+}
+
+// receive receives packets until socket is closed.
+func (p *Peers) receive(socket Socket) {
 	b := make([]byte, maxPacket)
 	for {
 		n, from, err := socket.ReadFrom(b)
@@ -168,186 +173,129 @@ func (p *Peers) receive(ctx context.Context, socket Socket) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			p.pause(ctx, tick)
-			continue
+			time.Sleep(checkInterval)
+		default:
+			p.handle(b[:n], from)
 		}
-		p.hear(b[:n], from)
 	}
 }
 
-// hear takes over a packet.
-func (p *Peers) hear(packet []byte, from netip.AddrPort) {
-	boot, number, text, err := p.seal.open(packet)
+// handle opens a packet, and has the detector take it over. What can't be opened, or may
+// be a replay, is counted and dropped.
+func (p *Peers) handle(packet []byte, from netip.AddrPort) {
+	now := time.Now()
+	p.mu.Lock()
+	id, text, err := p.sealer.open(packet)
 	var m *message
 	if err == nil {
 		m, err = parseMessage(text)
 	}
-	now := time.Now()
 	if err != nil {
-		reason := "foreign"
-		switch {
-		case errors.Is(err, errKey):
-			reason = "key"
-		case errors.Is(err, errForged):
-			reason = "forged"
-		}
-		p.meters.dropped.WithLabelValues(reason).Inc()
-		p.mu.Lock()
-		p.table.unreadable(from.Addr(), now)
+		p.detector.receiveFailed(from.Addr(), now)
 		p.mu.Unlock()
+		p.metrics.countDropped(err)
 		return
 	}
-	p.mu.Lock()
-	good := p.table.heard(m, boot, number, from, now)
-	changed := p.table.take()
+	accepted := p.detector.receive(m, id, from, now)
+	changes := p.detector.takeChanges()
 	p.mu.Unlock()
-	if good {
-		p.meters.heard.Inc()
+	if accepted {
+		p.metrics.received.Inc()
 	} else {
-		p.meters.dropped.WithLabelValues("old").Inc()
+		p.metrics.dropped.WithLabelValues("replay").Inc()
 	}
-	p.tell(changed)
+	p.publish(changes)
 }
 
-// watch judges the others, and has those asked after who are silent. It reports
-// whether the others should hear of something at once, and how soon to watch again.
-func (p *Peers) watch(ctx context.Context, now time.Time) (silence bool, rest time.Duration) {
+// check has the detector evaluate all nodes, and starts the probes that it asks for. It returns
+// whether a node has just fallen silent, and after what time to check again.
+func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, next time.Duration) {
 	p.mu.Lock()
-	ask, silence := p.table.look(now)
-	rest = p.table.rest
-	changed := p.table.take()
-	here := p.where.Addr()
-	for _, o := range ask {
-		addr, alive := o.addr, o.hears(now)
+	probe, newlySilent, pause := p.detector.check(now)
+	next = p.detector.nextCheck
+	changes := p.detector.takeChanges()
+	for _, o := range probe {
+		from, to, alive := p.at.Addr(), o.addr, o.rx.arriving(now)
 		p.tasks.Go(func() {
-			found := p.ask(ctx, here, addr)
+			result := p.probe(ctx, from, to)
 			p.mu.Lock()
-			p.table.asked(o, found, now, time.Now())
-			p.meters.guard(o.name, o.state == vip.Alive && o.answered && o.open)
-			changed := p.table.take()
+			p.detector.probed(o, result, now, time.Now())
+			detectable := o.state == vip.Alive && o.probe.answered && o.probe.open
+			p.metrics.detectable.WithLabelValues(o.name).Set(oneIf(detectable))
+			changes := p.detector.takeChanges()
 			p.mu.Unlock()
 			if !alive {
-				p.meters.asked.Inc()
-				p.log.Debug("asked after a silent node", "node", o.name, "address", addr, "found", found)
+				p.metrics.probes.Inc()
+				p.log.Debug("probed a silent node", "node", o.name, "address", to, "result", result)
 			}
-			p.tell(changed)
+			p.publish(changes)
 		})
 	}
 	p.mu.Unlock()
-	p.tell(changed)
-	return silence, rest
+	if pause > 0 {
+		p.metrics.pauses.Inc()
+		p.log.Debug("this process was paused; no other node is judged for a while", "for", pause.Round(time.Millisecond))
+	}
+	p.publish(changes)
+	return newlySilent, next
 }
 
-// ask finds out whether anybody is at an address, and whether the port is open.
-func (p *Peers) ask(ctx context.Context, from netip.Addr, to netip.AddrPort) (found outcome) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// probe asks who has an address and connects to a port there, both at once. It
+// blocks for probeTimeout at most.
+func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (result probeResult) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	answers := make(chan bool, 1)
 	p.tasks.Go(func() { answers <- p.o.Answers != nil && p.o.Answers(ctx, to.Addr()) })
-	err := p.wire.Dial(ctx, from, to)
-	found.connected, found.refused = err == nil, errors.Is(err, syscall.ECONNREFUSED)
-	found.answers = <-answers
-	return found
+	err := p.o.Transport.Dial(ctx, from, to)
+	result.connected, result.refused = err == nil, errors.Is(err, syscall.ECONNREFUSED)
+	result.answers = <-answers
+	return result
 }
 
-// send tells everybody that this node lives, or leaves. It returns the time
-// within which to do so again.
-func (p *Peers) send(now time.Time, leaving bool) time.Duration {
-	ours := p.seal.known()
+// send sends a heartbeat to all nodes whose address is known. It does nothing without a socket or a
+// key. It returns the transmit interval.
+func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	period := p.table.period
-	if p.socket == nil || len(ours) == 0 {
-		return period
+	interval, keys := p.detector.interval, p.sealer.ids
+	if p.socket == nil || len(keys) == 0 {
+		return interval
 	}
-	m := p.table.message(rand.Uint32(), leaving, now)
-	m.keys = ours
+	m := p.detector.newMessage(rand.Uint32(), stopping, now)
+	m.keys = keys
 	text := m.append(nil)
-	sealed := make([][]byte, len(ours))
-	p.round++
-	for _, o := range p.table.peers {
+	packets := make([][]byte, len(keys)) // one for each key that is needed
+	p.sends++
+	for _, o := range p.detector.peers {
 		if !o.addr.IsValid() {
 			continue
 		}
-		which := p.round % len(ours) // of who is not heard nobody knows which keys it has
-		if o.hears(now) {
-			which = max(0, slices.IndexFunc(ours, func(k keyID) bool { return slices.Contains(o.keys, k) }))
+		key := p.sends % len(keys) // which keys a silent node has is not known
+		if o.rx.arriving(now) {
+			key = max(0, slices.IndexFunc(keys, func(k keyID) bool { return slices.Contains(o.rx.keys, k) }))
 		}
-		if sealed[which] == nil {
-			sealed[which] = p.seal.seal(text, which)
+		if packets[key] == nil {
+			packets[key] = p.sealer.seal(text, key)
 		}
 		result := "ok"
-		if err := p.socket.WriteTo(sealed[which], o.addr); err != nil {
+		if err := p.socket.WriteTo(packets[key], o.addr); err != nil {
 			result = "error"
 		}
-		p.meters.sent.WithLabelValues(result).Inc()
+		p.metrics.sent.WithLabelValues(result).Inc()
 	}
-	return period
+	return interval
 }
 
-// leave tells the others that this process ends, and closes the socket.
-func (p *Peers) leave() {
-	for range 2 {
-		p.send(time.Now(), true)
-		time.Sleep(rush)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.socket != nil {
-		p.close()
-	}
-}
-
-// take is the news since it was called last.
-func (t *table) take() []news {
-	taken := t.news
-	t.news = nil
-	return taken
-}
-
-// tell says what has changed to who wants to know.
-func (p *Peers) tell(changed []news) {
-	if len(changed) == 0 {
+// stop sends the last two heartbeats, and closes the socket.
+func (p *Peers) stop() {
+	if p.socket == nil {
 		return
 	}
-	for _, n := range changed {
-		if n.forgotten {
-			p.meters.forget(n.node)
-			continue
-		}
-		p.meters.show(n.node, n.is)
-		if n.was != n.is {
-			p.meters.guard(n.node, false)
-		}
-		if n.was != n.is || n.closed {
-			p.say(n)
-		}
+	for range 2 {
+		p.send(time.Now(), true)
+		time.Sleep(minSendInterval)
 	}
-	if p.o.Poke != nil {
-		p.o.Poke()
-	}
-}
-
-// say logs how a node looks now.
-func (p *Peers) say(n news) {
-	log := p.log.With("node", n.node)
-	if n.why != "" {
-		log = log.With("why", n.why)
-	}
-	silent := n.silent.Round(time.Millisecond)
-	switch {
-	case n.closed:
-		log.Warn("another node is seen on the wire by UDP only; open the port between the nodes for TCP as well", "port", p.o.Port)
-	case n.is == vip.Alive:
-		log.Info("another node is seen on the wire", "was", n.was)
-	case n.is == vip.Suspect:
-		log.Warn("another node can't be watched on the wire: should it die, its VIPs move only after the lease duration; open the port between the nodes, UDP and TCP",
-			"port", p.o.Port, "silent", silent)
-	case n.is == vip.Dead && n.left:
-		log.Info("another node has left the wire")
-	case n.is == vip.Dead:
-		log.Warn("another node is gone from the wire", "silent", silent)
-	default:
-		log.Info("another node is not watched on the wire", "was", n.was)
-	}
+	p.close()
+	p.setOff("it has stopped", time.Now())
 }

@@ -403,7 +403,7 @@ func TestPortBlocked(t *testing.T) {
 	guarded(t)
 	block(t, s.owner, 7947)
 	other := others(s.owner)[0]
-	if err := f.node[other].WaitLog(bound(t, 20*time.Second), "can't be watched on the wire"); err != nil {
+	if err := f.node[other].WaitLog(bound(t, 20*time.Second), "another node is suspect"); err != nil {
 		t.Error(err)
 	}
 	until(t, 10*time.Second, "herald status does not tell", func(context.Context) error {

@@ -38,7 +38,7 @@ func (l *Lab) Guarded(ctx context.Context) error {
 			return err
 		}
 		for _, o := range l.Nodes() {
-			if o != n && !strings.Contains(metrics, fmt.Sprintf("herald_peers_guarded{node=%q} 1\n", o)) {
+			if o != n && !strings.Contains(metrics, fmt.Sprintf("herald_peers_detectable{node=%q} 1\n", o)) {
 				return fmt.Errorf("%s does not watch %s yet", n, o)
 			}
 		}

@@ -12,18 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Wire is how packets travel.
-type Wire interface {
-	// Listen takes the address, and no other of the node, for packets and for Dial.
+// A Transport sends and receives packets, and probes ports by TCP.
+type Transport interface {
+	// Listen opens the port of one address of this node, for UDP packets and for TCP connections.
 	Listen(at netip.AddrPort) (Socket, error)
-	// Dial asks from an address of this node whether anybody listens at to. nil:
-	// somebody does. syscall.ECONNREFUSED: nobody does, says the node itself. Any
-	// other error: there is no telling.
+	// Dial opens a TCP connection from an address of this node, and closes it. It returns nil if to
+	// took it, syscall.ECONNREFUSED if the kernel at to refused it, and any other error if nothing can
+	// be told.
 	Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error
 }
 
-// A Socket sends and receives packets. Its methods may be called at once, but for
-// ReadFrom: there is one reader.
+// A Socket sends and receives packets. Several goroutines may use it, but only one ReadFrom.
 type Socket interface {
 	WriteTo(b []byte, to netip.AddrPort) error
 	// ReadFrom waits for a packet. After Close it returns net.ErrClosed.
@@ -31,19 +30,19 @@ type Socket interface {
 	Close() error
 }
 
-// kernelWire is UDP, and TCP for Dial.
-type kernelWire struct{}
+// kernelTransport is the Transport of the kernel's UDP and TCP.
+type kernelTransport struct{}
 
 const (
-	// receiveBuffer holds what arrives while the process does not run.
+	// receiveBuffer, in bytes, holds what arrives while the process does not run.
 	receiveBuffer = 1 << 20
-	// networkControl is the DSCP CS6 (RFC 4594, section 3.1): a full link does not
-	// make nodes look dead.
+	// networkControl is the DSCP CS6 (RFC 4594 section 3.1), so that heartbeats are not lost when
+	// a link is full.
 	networkControl = 0xc0
 )
 
-// Listen implements Wire.
-func (kernelWire) Listen(at netip.AddrPort) (Socket, error) {
+// Listen implements Transport.
+func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 	config := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
 			if at.Addr().Is4() {
@@ -73,22 +72,22 @@ func (kernelWire) Listen(at netip.AddrPort) (Socket, error) {
 	return s, nil
 }
 
-// Dial implements Wire.
-func (kernelWire) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error {
+// Dial implements Transport.
+func (kernelTransport) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error {
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), KeepAlive: -1}
 	d.SetMultipathTCP(false)
 	conn, err := d.DialContext(ctx, "tcp", to.String())
 	if errors.Is(err, syscall.ECONNRESET) {
-		return nil // it was there, and is gone already
+		return nil // it was accepted, and closed already
 	}
 	if err != nil {
 		return err
 	}
-	_ = conn.(*net.TCPConn).SetLinger(0) // nothing was said: no need for the port to linger
+	_ = conn.(*net.TCPConn).SetLinger(0) // no TIME_WAIT
 	return conn.Close()
 }
 
-// A kernelSocket is a UDP socket, and a TCP socket that says no more than that it is there.
+// A kernelSocket is a UDP socket, and a TCP listener that closes each connection at once.
 type kernelSocket struct {
 	udp    *net.UDPConn
 	reader *rawio.Reader
@@ -97,6 +96,7 @@ type kernelSocket struct {
 	ended  chan struct{} // accept has returned
 }
 
+// accept accepts and closes connections until the listener is closed.
 func (s *kernelSocket) accept() {
 	defer close(s.ended)
 	for {
@@ -105,7 +105,7 @@ func (s *kernelSocket) accept() {
 			return
 		}
 		if err != nil {
-			time.Sleep(minPeriod) // out of files: whoever asks finds the port open nevertheless
+			time.Sleep(minInterval) // no file descriptor is left; the kernel accepts connections all the same
 			continue
 		}
 		_ = conn.Close()
@@ -129,7 +129,7 @@ func (s *kernelSocket) ReadFrom(b []byte) (int, netip.AddrPort, error) {
 	return n, from, nil
 }
 
-// Close gives the port back. When it returns, no goroutine is left.
+// Close closes the port. When it returns, accept has ended.
 func (s *kernelSocket) Close() error {
 	err := errors.Join(s.tcp.Close(), s.udp.Close())
 	<-s.ended

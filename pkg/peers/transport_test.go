@@ -14,13 +14,13 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// TestKernelWire: on loopback, both families: packets, an open port, a closed one,
+// TestKernelTransport: on loopback, both families: packets, an open port, a closed one,
 // and nothing left behind.
-func TestKernelWire(t *testing.T) {
+func TestKernelTransport(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for _, addr := range []string{"127.0.0.9", "::1"} {
 		here := netip.AddrPortFrom(netip.MustParseAddr(addr), port)
-		w := peers.KernelWire()
+		w := peers.KernelTransport()
 		s, err := w.Listen(here)
 		must(t, err)
 		if _, err := w.Listen(here); !errors.Is(err, syscall.EADDRINUSE) {
@@ -66,7 +66,7 @@ func TestRunLeavesNothing(t *testing.T) {
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}
 	}
-	s, err := peers.KernelWire().Listen(netip.MustParseAddrPort("127.77.0.0:7947"))
+	s, err := peers.KernelTransport().Listen(netip.MustParseAddrPort("127.77.0.0:7947"))
 	if err != nil {
 		t.Fatal(err)
 	}

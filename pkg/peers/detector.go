@@ -1,0 +1,276 @@
+package peers
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// The transmit interval (RFC 5880 section 6.8.1) is longer where there are more nodes, so that
+// a node sends at most some 400 packets a second: 100 ms with 40 nodes, 250 ms with 100.
+const (
+	minInterval     = 100 * time.Millisecond
+	maxInterval     = 2 * time.Second
+	intervalPerNode = 2500 * time.Microsecond
+)
+
+const (
+	// forgetAfter is how long after its last heartbeat a node without a node lease is removed.
+	forgetAfter = time.Minute
+	// nonceMaxAge is how old a nonce may be to prove that the packet which echoes it is no replay.
+	nonceMaxAge = 5 * time.Second
+)
+
+// detectionTime is after what time without a packet a sender with that transmit interval is
+// silent (RFC 5880 section 6.8.4): two packets may be late or lost.
+func detectionTime(interval time.Duration) time.Duration { return interval * 5 / 2 }
+
+// A detector is a failure detector: from heartbeats and from the results of probes it decides
+// which other nodes are alive. It does no I/O and reads no clock: callers pass the time.
+type detector struct {
+	self      string
+	id        nodeID
+	heartbeat vip.Heartbeat // of this node
+	interval  time.Duration // the transmit interval of this node
+	peers     map[string]*peer
+	changes   []change // not yet returned by takeChanges
+
+	listeningSince time.Time     // since when heartbeats are received without a pause; zero: they are not
+	checkedAt      time.Time     // when check was called last
+	nextCheck      time.Duration // so long after checkedAt it is to be called again
+	delayedAt      time.Time     // when check was last called more than probeMaxDelay too late
+
+	sent      [64]sentNonce // the last nonces, a ring
+	sentCount int
+}
+
+// A sentNonce is a nonce in a heartbeat of this node, and when it was sent.
+type sentNonce struct {
+	nonce uint32
+	at    time.Time
+}
+
+// A change is something about a node that others may want to know: that it is known, its
+// state, its heartbeat, or one of the last two fields.
+type change struct {
+	node           string
+	was, is        vip.Liveness
+	why            string
+	silent         time.Duration // since its last heartbeat; 0: there was none
+	stopped        bool          // its last heartbeat said that it stops
+	tcpUnreachable bool          // it is alive, but its TCP port can't be reached
+	forgotten      bool          // it was removed
+}
+
+// A peer is another node.
+type peer struct {
+	name      string
+	id        nodeID
+	hasLease  bool // there is a node lease of it
+	firstSeen time.Time
+	leaseAddr netip.AddrPort // its address according to that
+	addr      netip.AddrPort // where heartbeats are sent: leaseAddr, or where a verified one came from since
+	rx        received
+	probe     probeState
+	verdict
+}
+
+// received is what is known from a node's heartbeats.
+type received struct {
+	packetID                // of the last one
+	nonce     uint32        // in it
+	at        time.Time     // when it came
+	verified  bool          // its process has echoed a nonce of this one, so its packets are no replay
+	echoOf    time.Time     // when the newest nonce that it echoed was sent
+	interval  time.Duration // its transmit interval
+	keys      []keyID       // what it can open
+	heartbeat vip.Heartbeat // of its last verified packet
+	echoes    []echo        // which nodes it hears
+	stopping  bool          // its process said that it stops
+	failedAt  time.Time     // when a packet from its address last could not be opened
+}
+
+// arriving reports whether the last heartbeat is verified, did not say that the node stops,
+// and came within the detection time.
+func (r *received) arriving(now time.Time) bool {
+	return r.verified && !r.stopping && now.Sub(r.at) <= detectionTime(r.interval)
+}
+
+// probeState is what is known from probes of a node: ARP or NDP for its address, and a TCP
+// connection to its port.
+type probeState struct {
+	running  bool
+	next     time.Time // not before
+	at       time.Time // when the last one ended; zero: none since the last verified heartbeat
+	result   probeResult
+	answered bool // its address was answered for while it was alive, so no answer means something
+	open     bool // and its port took a TCP connection
+}
+
+// A probeResult is what one probe found.
+type probeResult struct {
+	answers   bool // somebody answers for the address
+	connected bool // the port took a connection
+	refused   bool // the node's kernel refused it
+}
+
+// A verdict is the state of a node as evaluate has decided.
+type verdict struct {
+	state     vip.Liveness
+	since     time.Time // when state last changed
+	why       string    // in words for a person; "" if there is nothing to say
+	wasAlive  bool      // it has been Alive since it is known
+	announced bool      // it is silent, and a heartbeat has said so
+}
+
+func newDetector(self string) *detector {
+	return &detector{self: self, id: idOf(self), peers: make(map[string]*peer), interval: minInterval, nextCheck: checkInterval}
+}
+
+// setNodes takes over the addresses in the node leases, and derives the transmit interval from how
+// many nodes are known. Nodes without a node lease stay until forgetAfter.
+func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
+	for _, p := range d.peers {
+		_, p.hasLease = nodes[p.name]
+	}
+	for name, addr := range nodes {
+		if name == d.self {
+			continue
+		}
+		p := d.peer(name, now)
+		p.hasLease = true
+		if addr != p.leaseAddr {
+			p.leaseAddr = addr
+			if addr.IsValid() || p.rx.at.IsZero() {
+				p.addr = addr
+			}
+		}
+	}
+	for _, p := range d.peers {
+		if !p.hasLease && now.Sub(p.rx.at) > forgetAfter && now.Sub(p.firstSeen) > forgetAfter {
+			delete(d.peers, p.name)
+			d.changes = append(d.changes, change{node: p.name, was: p.state, forgotten: true})
+		}
+	}
+	d.interval = min(max(minInterval, time.Duration(len(d.peers)+1)*intervalPerNode), maxInterval)
+}
+
+// peer returns the node with that name, which it adds if it is not known.
+func (d *detector) peer(name string, now time.Time) *peer {
+	p := d.peers[name]
+	if p == nil {
+		p = &peer{name: name, id: idOf(name), firstSeen: now}
+		p.since, p.rx.interval = now, d.interval
+		d.peers[name] = p
+		d.changes = append(d.changes, change{node: name})
+	}
+	return p
+}
+
+// newMessage returns a heartbeat of this node, and remembers its nonce.
+func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *message {
+	d.sent[d.sentCount%len(d.sent)] = sentNonce{nonce, now}
+	d.sentCount++
+	m := &message{from: d.self, nonce: nonce, interval: d.interval, stopping: stopping, heartbeat: d.heartbeat}
+	for _, p := range d.peers {
+		if !p.rx.at.IsZero() {
+			// After a pause of this process the nodes that were alive before it count as heard.
+			hears := p.rx.arriving(now) || p.state == vip.Alive && now.Sub(d.listeningSince) < pauseThreshold
+			m.echoes = append(m.echoes, echo{node: p.id, hears: hears, nonce: p.rx.nonce})
+		}
+	}
+	return m
+}
+
+// receive takes over a message that came from addr, and evaluates its sender. It returns false,
+// and ignores the message, if that is from this node or may be a replay: its sequence number is
+// not above the last of the same process; or it is of another process than that which is heard, and
+// echoes no nonce that this process sent within nonceMaxAge.
+func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now time.Time) bool {
+	if m.from == d.self {
+		return false
+	}
+	p := d.peer(m.from, now)
+	rx := &p.rx
+	echoOf := d.echoOf(m, now)
+	fresh := now.Sub(echoOf) < nonceMaxAge
+	switch {
+	case id.instance == rx.instance:
+		if id.sequence <= rx.sequence {
+			return false
+		}
+	case !fresh && rx.verified && !rx.stopping && now.Sub(rx.at) < forgetAfter:
+		// If it is a new process that has not heard of this one yet, its next packet will
+		// have an echo: packets are sent to it anyway.
+		return false
+	default:
+		rx.verified, rx.stopping, rx.echoOf = false, false, time.Time{}
+	}
+	rx.packetID, rx.nonce, rx.at = id, m.nonce, now
+	if echoOf.After(rx.echoOf) {
+		rx.echoOf = echoOf
+	}
+	if rx.verified = rx.verified || fresh; rx.verified {
+		p.probe.at, p.announced = time.Time{}, false
+	}
+	rx.interval = min(max(m.interval, minInterval/2), 2*maxInterval)
+	rx.keys, rx.echoes, rx.stopping = m.keys, m.echoes, rx.verified && m.stopping
+	if addr.IsValid() && (rx.verified || !p.addr.IsValid()) {
+		p.addr = addr // without a node lease there is no other
+	}
+	if rx.heartbeat != m.heartbeat && rx.verified {
+		rx.heartbeat = m.heartbeat
+		d.changes = append(d.changes, change{node: p.name, was: p.state, is: p.state})
+	}
+	d.evaluate(p, now)
+	for _, q := range d.peers { // p may have said that it does not hear them either
+		if q != p && !q.probe.at.IsZero() && q.state != vip.Dead {
+			d.evaluate(q, now)
+		}
+	}
+	return true
+}
+
+// echoOf returns when the nonce that m echoes was sent; zero if m echoes none of the last 64.
+func (d *detector) echoOf(m *message, now time.Time) time.Time {
+	for _, e := range m.echoes {
+		if e.node != d.id {
+			continue
+		}
+		for _, s := range d.sent {
+			if s.nonce == e.nonce && !s.at.IsZero() && !s.at.After(now) {
+				return s.at
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// receiveFailed records that a packet from addr could not be opened.
+func (d *detector) receiveFailed(addr netip.Addr, now time.Time) {
+	for _, p := range d.peers {
+		if p.addr.Addr() == addr {
+			p.rx.failedAt = now
+		}
+	}
+}
+
+// statuses returns the state of every node that is known, by name.
+func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
+	all := make(map[string]vip.PeerStatus, len(d.peers))
+	for name, p := range d.peers {
+		all[name] = vip.PeerStatus{
+			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat,
+			Overdue: p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
+		}
+	}
+	return all
+}
+
+// takeChanges returns the changes since it was called last.
+func (d *detector) takeChanges() []change {
+	taken := d.changes
+	d.changes = nil
+	return taken
+}

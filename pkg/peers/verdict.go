@@ -1,0 +1,276 @@
+package peers
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// The states of another node, and what leads from one to another:
+//
+//	             ┌──────────── a ─────────────┐
+//	             ▼                            │
+//	Unknown ─ a ▶ Alive ─────────── d ─────▶ Dead
+//	   │         │   ▲                        │ ▲
+//	   │         s   a                        s d
+//	   │         ▼   │                        │ │
+//	   └─── s ─▶ Suspect ◀────────────────────┘ │
+//	                └───────────────────────────┘
+//
+//	a  Its heartbeats arrive, and echo those of this node.
+//	s  Its heartbeats arrive, but have echoed none of this node's for suspectDelay. Or it is
+//	   silent for that long, and a probe was answered or can tell nothing: its address never
+//	   answered, or an Alive node hears it. (From Dead only the former.)
+//	d  Its last heartbeat said that it stops. Or it was Alive once, is silent, no Alive node
+//	   hears it, and a probe found that its port refuses connections, or that an address which
+//	   used to answer does not. To end the state Alive the probe must be younger than probeMaxAge.
+//
+// Without a socket on this node all are Unknown. A silent node stays what it is while this process
+// may have missed its heartbeats (canJudgeSilence).
+const (
+	// suspectAfter is how long a node that was Alive is silent, or has not echoed, before it can
+	// become Suspect.
+	suspectAfter = 3 * time.Second
+	// startupTime is the same for a node that was never Alive. Nor is that probed before.
+	startupTime = 3 * time.Second
+	// unprobedSuspectAfter is after what time a silent node becomes Suspect if no probe of it ends.
+	unprobedSuspectAfter = 10 * time.Second
+	// probeMaxAge is how old the result of a probe may be to end the state Alive.
+	probeMaxAge = 500 * time.Millisecond
+)
+
+// The pauses between two probes of a node.
+const (
+	silentProbePause  = 50 * time.Millisecond // of one that is silent
+	suspectProbePause = 3 * time.Second
+	unmetProbePause   = 10 * time.Second // of one that was never Alive
+)
+
+// startListening is to be called when heartbeats begin to be received, or are again after a pause.
+func (d *detector) startListening(now time.Time) {
+	d.listeningSince, d.checkedAt, d.nextCheck = now, now, checkInterval
+}
+
+// paused reports whether check is overdue by more than pauseThreshold: the process did not run.
+func (d *detector) paused(now time.Time) bool {
+	return now.Sub(d.checkedAt) > d.nextCheck+pauseThreshold
+}
+
+// delayed reports whether check is overdue by more than probeMaxDelay.
+func (d *detector) delayed(now time.Time) bool {
+	return now.Sub(d.checkedAt) > d.nextCheck+probeMaxDelay
+}
+
+// canJudgeSilence reports whether this process has listened for at least 1.5 transmit intervals
+// of p, so that it means something if nothing came. What came during a pause the kernel has
+// kept, unless the whole machine stood still.
+func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
+	return !d.listeningSince.IsZero() && !d.paused(now) && now.Sub(d.listeningSince) >= p.rx.interval*3/2
+}
+
+// canJudgeEchoes reports whether this process has also run for long enough that p must have heard it,
+// and said so.
+func (d *detector) canJudgeEchoes(p *peer, now time.Time) bool {
+	return d.canJudgeSilence(p, now) && now.Sub(d.listeningSince) >= detectionTime(p.rx.interval+d.interval)
+}
+
+// check evaluates all nodes; it is to be called again nextCheck later. It returns those to be
+// probed now, which it marks so; whether a node has just fallen silent, which a heartbeat is to say
+// at once; and how long this process was paused, or 0. After a pause nobody is
+// judged until canJudgeSilence.
+func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause time.Duration) {
+	if d.paused(now) && !d.listeningSince.IsZero() {
+		pause = now.Sub(d.checkedAt)
+		d.startListening(now)
+	}
+	if d.delayed(now) {
+		d.delayedAt = now
+	}
+	d.checkedAt, d.nextCheck = now, idleCheckInterval
+	for _, p := range d.peers {
+		d.evaluate(p, now)
+		if p.rx.verified && !p.announced && !p.rx.arriving(now) && d.canJudgeSilence(p, now) {
+			p.announced, newlySilent, p.probe.next = true, true, now
+		}
+		if d.needsProbe(p, now) {
+			p.probe.running = true
+			probe = append(probe, p)
+		}
+		if p.probe.running || p.state == vip.Alive && now.Sub(p.rx.at) > p.rx.interval {
+			d.nextCheck = checkInterval
+		}
+	}
+	return probe, newlySilent, pause
+}
+
+// needsProbe reports whether p is to be probed now. A node that is heard is probed while it is
+// Alive, until its address and its port have answered. One that is silent is, unless
+// it is Dead, its silence can't be judged, or it was never Alive and has had less than startupTime.
+func (d *detector) needsProbe(p *peer, now time.Time) bool {
+	switch {
+	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):
+		return false
+	case p.rx.arriving(now):
+		return p.state == vip.Alive && !(p.probe.answered && p.probe.open)
+	case p.state == vip.Dead || !d.canJudgeSilence(p, now):
+		return false
+	}
+	return p.wasAlive || now.Sub(p.firstSeen) >= startupTime && now.Sub(d.listeningSince) >= startupTime
+}
+
+// probed takes over the result of a probe of p that began at startedAt, and evaluates p. If p is
+// silent the result is ignored if p was heard meanwhile, or if this process was paused or delayed
+// and may have missed the answers.
+func (d *detector) probed(p *peer, result probeResult, startedAt, now time.Time) {
+	p.probe.running = false
+	switch {
+	case p.rx.arriving(now):
+		d.probedAlive(p, result, now)
+		return
+	case p.rx.at.After(startedAt) || d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.delayed(now):
+		return
+	}
+	p.probe.result, p.probe.at = result, now
+	switch {
+	case p.state == vip.Suspect:
+		p.probe.next = now.Add(suspectProbePause)
+	case !p.wasAlive:
+		p.probe.next = now.Add(unmetProbePause)
+	default:
+		p.probe.next = now.Add(silentProbePause)
+	}
+	d.evaluate(p, now)
+}
+
+// probedAlive records which probes of p, whose heartbeats arrive, are answered: only those can tell
+// anything once p is silent. What was not answered is tried again after startupTime, or a minute
+// if p has been in its state for half a minute. A TCP port that can't be reached is reported.
+func (d *detector) probedAlive(p *peer, result probeResult, now time.Time) {
+	p.probe.answered, p.probe.open = p.probe.answered || result.answers, p.probe.open || result.connected
+	p.probe.next = now.Add(time.Minute)
+	if now.Sub(p.since) < 30*time.Second {
+		p.probe.next = now.Add(startupTime) // it may not have been ready
+	}
+	switch {
+	case p.state != vip.Alive || !d.canJudgeSilence(p, now):
+	case p.probe.open:
+		p.why = ""
+	case p.why == "":
+		p.why = "its TCP port can't be reached: should its process die, only its node lease shows that"
+		d.changes = append(d.changes, change{node: p.name, was: p.state, is: p.state, why: p.why, tcpUnreachable: true})
+	}
+}
+
+// evaluate sets the state of p, by the rules at the head of this file.
+func (d *detector) evaluate(p *peer, now time.Time) {
+	rx := &p.rx
+	switch {
+	case d.listeningSince.IsZero():
+		d.setState(p, vip.Unknown, "this node does not listen", now)
+	case rx.stopping:
+		d.setState(p, vip.Dead, "it has stopped", now)
+	case rx.arriving(now) && now.Sub(rx.echoOf) <= detectionTime(rx.interval+d.interval):
+		if p.state != vip.Alive {
+			d.setState(p, vip.Alive, "", now)
+		}
+	case rx.arriving(now):
+		if d.canJudgeEchoes(p, now) && now.Sub(latest(rx.echoOf, p.firstSeen, d.listeningSince)) >= d.suspectDelay(p) {
+			d.setState(p, vip.Suspect, "it is heard, but does not hear this node", now)
+		}
+	case p.state == vip.Dead || !d.canJudgeSilence(p, now):
+	default:
+		d.evaluateSilent(p, now)
+	}
+}
+
+// evaluateSilent sets the state of p, which is silent and not Dead, by the result of the last probe.
+func (d *detector) evaluateSilent(p *peer, now time.Time) {
+	probe, silent := &p.probe, now.Sub(latest(p.rx.at, d.listeningSince))
+	result := probe.result
+	if probe.at.IsZero() || p.state == vip.Alive && now.Sub(probe.at) >= probeMaxAge {
+		if p.state == vip.Alive && silent >= unprobedSuspectAfter {
+			d.setState(p, vip.Suspect, "it is silent, and this node can't probe it", now)
+		}
+		return
+	}
+	switch {
+	case p.wasAlive && result.refused && !d.heardByOthers(p, now):
+		d.setState(p, vip.Dead, "its node refuses connections: nothing listens on its port", now)
+	case p.wasAlive && probe.answered && !result.answers && !result.connected && !d.heardByOthers(p, now):
+		d.setState(p, vip.Dead, "nobody answers for its address", now)
+	case min(silent, now.Sub(p.firstSeen)) < d.suspectDelay(p):
+	case now.Sub(p.rx.failedAt) < forgetAfter:
+		d.setState(p, vip.Suspect, "its packets can't be opened: it has another key, or another version", now)
+	case result.refused && !p.wasAlive:
+		d.setState(p, vip.Unknown, "nothing listens on its port: its Herald has no herald_peers_port, or another", now)
+	case result.connected:
+		d.setState(p, vip.Suspect, "it takes TCP connections but sends nothing: its UDP port is blocked, or its process hangs", now)
+	case result.answers:
+		d.setState(p, vip.Suspect, "its address is answered for, but its port is not: it is blocked", now)
+	case p.wasAlive:
+		d.setState(p, vip.Suspect, "it is silent, and its address can't be asked for or other nodes hear it", now)
+	default:
+		d.setState(p, vip.Unknown, "nobody answers for its address, and no heartbeat of it was ever received", now)
+	}
+}
+
+// suspectDelay returns for how long p must be silent, or not have echoed, to become Suspect.
+func (d *detector) suspectDelay(p *peer) time.Duration {
+	if !p.wasAlive {
+		return startupTime
+	}
+	return max(suspectAfter, 2*detectionTime(p.rx.interval+d.interval))
+}
+
+// heardByOthers reports whether a node that is Alive says that it hears p: then only the path
+// between p and this node is broken.
+func (d *detector) heardByOthers(p *peer, now time.Time) bool {
+	for _, q := range d.peers {
+		if q == p || q.state != vip.Alive || !q.rx.arriving(now) {
+			continue
+		}
+		for _, e := range q.rx.echoes {
+			if e.node == p.id && e.hears {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// setState sets the state of p, and adds a change if it is another one.
+func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Time) {
+	if p.state == state {
+		p.why = why
+		return
+	}
+	c := change{node: p.name, was: p.state, is: state, why: why, stopped: p.rx.stopping}
+	if !p.rx.at.IsZero() {
+		c.silent = now.Sub(p.rx.at)
+	}
+	d.changes = append(d.changes, c)
+	p.state, p.since, p.why = state, now, why
+	if state == vip.Alive {
+		// Each pair of nodes probes at another time: at a start all become Alive at once.
+		p.wasAlive, p.probe.next = true, now.Add(time.Duration(p.id[0]^d.id[0])*d.interval/40)
+		return
+	}
+	// When it comes back it may be on another link, or behind another switch.
+	p.probe.answered, p.probe.open = p.probe.answered && state != vip.Unknown, false
+}
+
+// latest returns the latest of times; zero if there are none.
+func latest(times ...time.Time) (last time.Time) {
+	for _, t := range times {
+		if t.After(last) {
+			last = t
+		}
+	}
+	return last
+}
+
+// String is the result in words, for the log.
+func (r probeResult) String() string {
+	return fmt.Sprintf("address answered %t, port open %t, port refused %t", r.answers, r.connected, r.refused)
+}
