@@ -7,7 +7,7 @@ LAB     := bin/lab
 .PHONY: build image test test-nodes lint unit parts simulate demo lab bench docs manifests clean help
 
 build: ## bin/herald, a static binary (the default)
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/herald ./cmd/herald
+	@rm -f bin/herald && LDFLAGS='-X main.version=$(VERSION)' testing/lab/build.sh . bin herald=./cmd/herald
 
 image: ## bin/herald.oci.tar, the container image for amd64 and arm64 (no docker, no registry)
 	go -C manifests/image run . -source ../.. -o ../../bin/herald.oci.tar -version $(VERSION)
@@ -21,7 +21,7 @@ lint: ## what reads the code: gofmt, go vet, staticcheck, shellcheck, govulnchec
 unit: ## the tests that need neither root nor a lab
 	@testing/test.sh unit
 
-parts: ## what the lab is made of: Debian packages, and etcd, API server, kube-proxy... in bin/parts
+parts: ## what all tests' labs are made of: Debian packages, and etcd, API server, kubelet... in bin/parts
 	@testing/lab/deps.sh
 	@testing/lab/parts/build.sh
 	@testing/lab/nodes/parts/build.sh
@@ -30,8 +30,12 @@ simulate: ## the simulation with random faults, for as long as HERALD_SIMULATE s
 	HERALD_SEEDS=$${HERALD_SEEDS:-200} go test -count=1 -timeout 0 -skip TestCrowd ./testing/simulation
 	HERALD_SIMULATE=$${HERALD_SIMULATE:-10m} HERALD_LARGE=$${HERALD_LARGE:-30,300,1000000} go test -count=1 -timeout 0 -v -run TestCrowd ./testing/simulation
 
-demo: build parts ## shows what Herald does, on a cluster that it brings up and removes (root)
-	go run ./testing/demo
+demo: ## shows what Herald does, on a cluster that it brings up and removes (root)
+	@testing/lab/deps.sh demo
+	@testing/lab/parts/build.sh
+	@$(MAKE) -s build
+	@testing/lab/build.sh . bin demo=./testing/demo
+	@bin/demo
 
 test-nodes: build parts ## only the tests on real nodes: kubelet, containerd, kubeadm (root)
 	HERALD_LAB=require go test -count=1 -timeout 25m -v ./testing/nodes

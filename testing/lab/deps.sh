@@ -1,5 +1,6 @@
 #!/bin/sh
-# deps.sh: installs what the lab needs of Debian, where it is missing.
+# deps.sh [demo]: installs what the lab needs of Debian, where it is missing; with "demo"
+# only what the demo runs.
 set -eu
 updated=
 
@@ -27,8 +28,10 @@ need() { # PROGRAM PACKAGE
 
 need ip iproute2
 need nft nftables
-need iptables iptables
 need arping iputils-arping
+[ "${1-}" != demo ] || exit 0
+
+need iptables iptables
 need tcpdump tcpdump
 need sysctl procps
 need dnsmasq dnsmasq-base

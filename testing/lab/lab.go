@@ -88,7 +88,11 @@ func Check(o Options) error {
 			errs = append(errs, fmt.Errorf("%w: run testing/lab/parts/build.sh", err))
 		}
 	}
-	for _, p := range []string{"ip", "nft", "iptables", "ip6tables", "arping"} {
+	programs := []string{"ip", "nft", "arping"}
+	if o.ProxyMode == "iptables" {
+		programs = append(programs, "iptables", "ip6tables")
+	}
+	for _, p := range programs {
 		if _, err := exec.LookPath(p); err != nil {
 			errs = append(errs, fmt.Errorf("%w: run testing/lab/deps.sh", err))
 		}

@@ -1,32 +1,11 @@
 #!/bin/sh
-# build.sh: builds the programs the lab is made of into <repo>/bin/parts, those
-# that are missing or older than this module. Five minutes from an empty Go cache.
+# build.sh: has the programs the lab is made of in <repo>/bin/parts: those that are
+# missing or older than this module are built. Some four minutes from an empty Go cache.
 set -eu
 cd "$(dirname "$0")"
-out=$(cd ../../.. && pwd)/bin/parts
-mkdir -p "$out"
-export CGO_ENABLED=0 GOFLAGS=-buildvcs=false
-version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
-minor=${version#v1.}
-flags="-s -w
- -X k8s.io/component-base/version.gitVersion=$version
- -X k8s.io/component-base/version.gitMajor=1
- -X k8s.io/component-base/version.gitMinor=${minor%%.*}
- -X k8s.io/client-go/pkg/version.gitVersion=$version"
-
-build() { # NAME PACKAGE
-  target=$out/$1
-  if [ -x "$target" ] && [ "$target" -nt go.mod ] && [ "$target" -nt go.sum ]; then
-    return
-  fi
-  begin=$(date +%s)
-  go build -trimpath -ldflags "$flags" -o "$target.new" "$2"
-  mv "$target.new" "$target" # an interrupted build leaves no half program
-  printf '%5ds  %s\n' $(($(date +%s) - begin)) "built bin/parts/$1"
-}
-
-build etcd go.etcd.io/etcd/server/v3
-build kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
-build kube-controller-manager k8s.io/kubernetes/cmd/kube-controller-manager
-build kube-proxy k8s.io/kubernetes/cmd/kube-proxy
-build kubectl k8s.io/kubernetes/cmd/kubectl
+exec ../build.sh . ../../../bin/parts \
+  etcd=go.etcd.io/etcd/server/v3 \
+  kube-apiserver=k8s.io/kubernetes/cmd/kube-apiserver \
+  kube-controller-manager=k8s.io/kubernetes/cmd/kube-controller-manager \
+  kube-proxy=k8s.io/kubernetes/cmd/kube-proxy \
+  kubectl=k8s.io/kubernetes/cmd/kubectl
