@@ -39,19 +39,12 @@ var derived = []struct {
 	{"helm/herald/values.schema.json", manifest.ChartSchema},
 }
 
-// The README's table of options stands between these lines.
-const (
-	summaryBegin = "<!-- options, written by \"herald docs\" -->\n"
-	summaryEnd   = "<!-- end of options -->\n"
-)
-
 // docsCommand is "herald docs", which writes the reference. It is hidden: who
 // runs Herald has no use for it.
 func docsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "docs", Short: "Write the reference pages", Args: cobra.NoArgs, Hidden: true, SilenceUsage: true}
 	dir := c.Flags().String("dir", "docs/reference", "Directory of the pages")
 	manifests := c.Flags().String("manifests", "manifests", "Directory of the manifests; empty for none")
-	readme := c.Flags().String("readme", "README.md", "File whose table of options is renewed; empty for none")
 	c.RunE = func(*cobra.Command, []string) error {
 		for _, p := range pages {
 			var b bytes.Buffer
@@ -62,21 +55,7 @@ func docsCommand() *cobra.Command {
 				return err
 			}
 		}
-		if err := derive(*manifests); err != nil {
-			return err
-		}
-		if *readme == "" {
-			return nil
-		}
-		have, err := os.ReadFile(*readme)
-		if err != nil {
-			return err
-		}
-		want, err := withSummary(have)
-		if err != nil {
-			return fmt.Errorf("%s: %w", *readme, err)
-		}
-		return os.WriteFile(*readme, want, 0o644)
+		return derive(*manifests)
 	}
 	return c
 }
@@ -101,21 +80,4 @@ func derive(dir string) error {
 		}
 	}
 	return nil
-}
-
-// withSummary is a README with the table of options as it is now.
-func withSummary(readme []byte) ([]byte, error) {
-	before, rest, ok := bytes.Cut(readme, []byte(summaryBegin))
-	_, after, end := bytes.Cut(rest, []byte(summaryEnd))
-	if !ok || !end {
-		return nil, fmt.Errorf("has no place for the table of options: it goes between the lines %q and %q", summaryBegin, summaryEnd)
-	}
-	b := bytes.NewBuffer(bytes.Clone(before))
-	b.WriteString(summaryBegin)
-	if err := config.Summary(b); err != nil {
-		return nil, err
-	}
-	b.WriteString(summaryEnd)
-	b.Write(after)
-	return b.Bytes(), nil
 }

@@ -62,41 +62,10 @@ func TestDerived(t *testing.T) {
 	}
 }
 
-// TestReadme: the README's table of options is current.
-func TestReadme(t *testing.T) {
-	have, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := withSummary(have)
-	if err != nil {
-		t.Fatalf("README.md %v", err)
-	}
-	if diff := cmp.Diff(string(want), string(have)); diff != "" {
-		t.Errorf("README.md is not current (herald docs), -now +have:\n%s", diff)
-	}
-}
-
 func TestDocs(t *testing.T) {
 	dir := t.TempDir()
-	readme := filepath.Join(dir, "README.md")
-	const before, after = "# Herald\n\n", "\n## More\n"
-	if err := os.WriteFile(readme, []byte(before+summaryBegin+"old\n"+summaryEnd+after), 0o600); err != nil {
+	if _, _, err := run(t, docsCommand(), "--dir", dir, "--manifests="); err != nil {
 		t.Fatal(err)
-	}
-	for range 2 { // the second time changes nothing
-		if _, _, err := run(t, docsCommand(), "--dir", dir, "--manifests=", "--readme", readme); err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(readme)
-		if err != nil {
-			t.Fatal(err)
-		}
-		table, ok := strings.CutPrefix(string(got), before+summaryBegin+"| group |")
-		table, end := strings.CutSuffix(table, "|\n"+summaryEnd+after)
-		if !ok || !end || strings.Contains(table, "old\n") || !strings.Contains(table, "`vip_arp`") {
-			t.Errorf("got\n%s", got)
-		}
 	}
 	for _, p := range pages {
 		if b, err := os.ReadFile(filepath.Join(dir, p.file)); err != nil || !bytes.HasPrefix(b, []byte("# ")) {
@@ -106,24 +75,8 @@ func TestDocs(t *testing.T) {
 }
 
 func TestDocsErrors(t *testing.T) {
-	dir := t.TempDir()
-	if _, _, err := run(t, docsCommand(), "--dir", filepath.Join(dir, "none"), "--manifests=", "--readme="); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := run(t, docsCommand(), "--dir", filepath.Join(t.TempDir(), "none"), "--manifests="); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
-	}
-	readme := filepath.Join(dir, "README.md")
-	if _, _, err := run(t, docsCommand(), "--dir", dir, "--manifests=", "--readme", readme); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no README: %v", err)
-	}
-	for _, content := range []string{"", summaryBegin, summaryEnd + summaryBegin} {
-		if err := os.WriteFile(readme, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, _, err := run(t, docsCommand(), "--dir", dir, "--manifests=", "--readme", readme); err == nil || !strings.Contains(err.Error(), "has no place for the table of options") {
-			t.Errorf("README %q: %v", content, err)
-		}
-		if got, err := os.ReadFile(readme); err != nil || string(got) != content {
-			t.Errorf("README became %q, %v", got, err)
-		}
 	}
 }
 

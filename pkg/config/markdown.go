@@ -65,30 +65,6 @@ func Markdown(w io.Writer) error {
 	return err
 }
 
-// Summary writes the table of options by group that the README shows.
-func Summary(w io.Writer) error {
-	var b strings.Builder
-	b.WriteString("| group | options (default) |\n|---|---|\n")
-	for _, g := range groups {
-		var names []string
-		for _, o := range inGroup(g) {
-			if !o.Supported() {
-				continue
-			}
-			name := code(o.Env)
-			if o.Default != "" {
-				name += " (" + o.Default + ")"
-			}
-			names = append(names, name)
-		}
-		if len(names) > 0 {
-			fmt.Fprintf(&b, "| %s | %s |\n", g, strings.Join(names, ", "))
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
 // heading tells the two halves of a group apart.
 func heading(g Group, supported bool) string {
 	if !supported && slices.ContainsFunc(inGroup(g), Option.Supported) {

@@ -45,27 +45,10 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-func TestSummary(t *testing.T) {
-	var b strings.Builder
-	if err := Summary(&b); err != nil {
-		t.Fatal(err)
-	}
-	const want = "\n| Leases | `vip_leaseduration` (15), `vip_renewdeadline` (10), `vip_retryperiod` (2), `herald_peers_port` (7947), `herald_peers_key` |\n"
-	if !strings.Contains(b.String(), want) {
-		t.Errorf("no %q in\n%s", want, &b)
-	}
-	if strings.Contains(b.String(), "Egress") {
-		t.Errorf("a group that is not supported in\n%s", &b)
-	}
-}
-
 // TestMarkdownSaysWhenItFails: a page cut short must not be taken for whole.
 func TestMarkdownSaysWhenItFails(t *testing.T) {
 	if err := Markdown(full{}); !errors.Is(err, errFull) {
 		t.Errorf("Markdown: %v, want %v", err, errFull)
-	}
-	if err := Summary(full{}); !errors.Is(err, errFull) {
-		t.Errorf("Summary: %v, want %v", err, errFull)
 	}
 }
 
