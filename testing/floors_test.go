@@ -73,6 +73,7 @@ var worlds = map[string][]string{
 	"github.com/vishvananda/":               {"pkg/netif"},
 	"github.com/mdlayher/":                  {"pkg/l2"},
 	"github.com/huin/":                      {"pkg/upnp"},
+	"github.com/mdlayher/ndp":               {"pkg/l2", "pkg/bgp"},
 	"github.com/mdlayher/packet":            {"pkg/l2", "pkg/dhcp"},
 	"github.com/insomniacslk/":              {"pkg/dhcp"},
 	"github.com/osrg/gobgp/":                {"pkg/bgp"},

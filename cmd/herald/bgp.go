@@ -18,7 +18,7 @@ func newSpeaker(n *node, cfg config.Config, log *slog.Logger) *bgp.Speaker {
 	b := cfg.BGP
 	return bgp.New(bgp.Options{
 		Node: cfg.Node.Name, Peers: (&bgpPeers{node: n, cfg: cfg, log: log}).now,
-		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, Hold: b.Hold, Keepalive: b.Keepalive, Restart: b.RestartTime, Drain: b.DrainTime,
+		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, HoldTime: b.Hold, KeepaliveTime: b.Keepalive, RestartTime: b.RestartTime, DrainTime: b.DrainTime,
 		Log: log, Poke: func() { n.agent.Poke() },
 	})
 }

@@ -157,7 +157,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		o.Observers, o.Mappings = append(o.Observers, n.mapper), setter[vip.Mapping]{n.mapper}
 	}
 	if n.routes {
-		o.Observers, o.Routes = append(o.Observers, n.speaker), setter[vip.Route]{n.speaker}
+		o.Observers, o.Routes = append(o.Observers, n.speaker), n.speaker
 	}
 	n.agent = agent.New(o)
 	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)

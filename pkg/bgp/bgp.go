@@ -1,30 +1,30 @@
-// Package bgp advertises VIPs to routers: one BGP session (RFC 4271) per peer,
-// spoken by gobgp. Nothing a router sends is used.
+// Package bgp advertises VIPs to routers: one BGP session (RFC 4271) per peer, by
+// gobgp. No route that a router sends is used.
 //
-// Each peer has a speaker of its own with a table of its own, so that one which
-// resets in a loop or sends the whole Internet keeps no other waiting, and the
-// routes for each can differ in next hop and attributes without policies.
+// Each peer has a gobgp server with a table of its own, so that a router which resets
+// the session in a loop or sends the whole Internet delays no other, and the routes
+// for each can differ in next hop and attributes without policies.
 package bgp
 
 import (
 	"context"
-	"hash/fnv"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // Options of a Speaker.
 type Options struct {
-	Node string // this node's name, for the shutdown text
+	Node string // this node's name, for the shutdown communication
 
-	// Peers is the whole of whom to speak to, at any time. It answers from memory.
+	// Peers is all peers to have a session with, at the moment of the call. It does not block.
 	Peers func() []vip.BGPPeer
 
 	RouterID        netip.Addr // the BGP identifier; zero derives one
@@ -34,95 +34,87 @@ type Options struct {
 	// bound (netif.Interfaces.Links).
 	Links func() []vip.Link
 
-	Hold      time.Duration // the hold time we offer, whole seconds, at least 3 s
-	Keepalive time.Duration // less than Hold
-	// Restart, if not zero, is how long routers are asked to keep our routes while
+	HoldTime      time.Duration // the hold time to offer, whole seconds, at least 3 s
+	KeepaliveTime time.Duration // less than HoldTime
+	// RestartTime, if not zero, is how long routers are asked to keep the routes while
 	// this process restarts (RFC 4724).
-	Restart time.Duration
-	Drain   time.Duration // how long a route that is about to go is shown as such
+	RestartTime time.Duration
+	// DrainTime is how long a route is advertised with GRACEFUL_SHUTDOWN before it is withdrawn.
+	DrainTime time.Duration
 
-	// Most is how many routes a peer may send before its session is ended: gobgp
+	// MaxReceived is how many routes a peer may send before its session is ended: gobgp
 	// keeps them all, used or not. 0 is half a million, which take 200 MB.
-	Most int
+	MaxReceived int
 
 	Log  *slog.Logger
-	Poke func() // called when a session changed; must not block
+	Poke func() // called when a session has changed; must not block
 }
 
-// A Speaker is a part over vip.Route, and tells of its sessions.
+// A Speaker advertises routes to all peers, and observes the sessions.
 type Speaker struct {
 	o       Options
 	metrics *metrics
-
-	mu       sync.Mutex
-	started  bool // the first Set was here: what goes out is whole from the start (RFC 4724 section 4.1)
-	want     []vip.Route
-	peers    map[string]*peer // by name
-	draining time.Time        // since when routes drain; zero: none do
-	changed  chan struct{}    // cap 1: peers are to be made as wanted
+	wanted  *mailbox.Mailbox[wanted]         // from Put to Run and the peers
+	peers   atomic.Pointer[map[string]*peer] // by name; Run replaces the map
 }
 
-// New makes a Speaker. Run does the work.
+// wanted is what the last Put asked for.
+type wanted struct {
+	routes        []vip.Route
+	drainingSince time.Time // when a route first had Drain; zero if none has
+}
+
+// New makes a Speaker. It does nothing until Run runs and Put was called.
 func New(o Options) *Speaker {
-	if o.Most == 0 {
-		o.Most = 500_000
+	if o.MaxReceived == 0 {
+		o.MaxReceived = 500_000
 	}
-	s := &Speaker{o: o, peers: make(map[string]*peer), changed: make(chan struct{}, 1)}
-	s.metrics = newMetrics()
+	s := &Speaker{o: o, metrics: newMetrics(), wanted: mailbox.New[wanted]()}
+	s.peers.Store(&map[string]*peer{})
 	return s
 }
 
 // String names the task.
 func (s *Speaker) String() string { return "bgp" }
 
-// Set stores what to advertise and returns what the peers with a session have
-// been told of, or are being told.
-func (s *Speaker) Set(_ context.Context, want []vip.Route) (have []vip.Route, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.started = true
-	want = slices.Concat(want, kept(s.want, want))
-	s.want = want
-	drain := false
-	for _, r := range want {
-		drain = drain || r.Drain
+// Put replaces the routes to advertise. Those of the Put before that have Keep stay. Run
+// and the peers' goroutines do the rest; Put does not block. One goroutine calls it.
+func (s *Speaker) Put(routes []vip.Route) {
+	before := s.wanted.Get()
+	next := wanted{routes: slices.Concat(routes, kept(before.routes, routes))}
+	if slices.ContainsFunc(next.routes, func(r vip.Route) bool { return r.Drain }) {
+		next.drainingSince = before.drainingSince
+		if next.drainingSince.IsZero() {
+			next.drainingSince = time.Now()
+		}
 	}
-	switch {
-	case !drain:
-		s.draining = time.Time{}
-	case s.draining.IsZero():
-		s.draining = time.Now()
-	}
-	nudge(s.changed)
-	up := false
-	for _, p := range s.peers {
-		p.set(want)
-		up = up || p.up()
-	}
-	if up {
-		have = want
-	}
-	return have, nil
+	s.wanted.Put(next)
 }
 
-// Observe fills in the sessions, and whether routers are still to be given time
-// to turn away from this node.
+// kept is the routes of before with Keep whose prefixes are not in routes: the next
+// process takes them over.
+func kept(before, routes []vip.Route) (stay []vip.Route) {
+	for _, r := range before {
+		if r.Keep && !slices.ContainsFunc(routes, func(o vip.Route) bool { return o.Prefix == r.Prefix }) {
+			stay = append(stay, r)
+		}
+	}
+	return stay
+}
+
+// Observe fills in BGPSessions and BGPDraining. BGPDraining is true for DrainTime after
+// routes began to drain, while at least one session is established.
 func (s *Speaker) Observe(w *vip.World) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w.BGPSessions = s.sessions()
-	up := false
-	for _, x := range w.BGPSessions {
-		up = up || x.Up()
-	}
-	w.BGPDraining = up && !s.draining.IsZero() && w.Now.Sub(s.draining) < s.o.Drain
+	w.BGPSessions = s.Sessions()
+	since := s.wanted.Get().drainingSince
+	w.BGPDraining = slices.ContainsFunc(w.BGPSessions, vip.BGPSession.Up) && !since.IsZero() && w.Now.Sub(since) < s.o.DrainTime
 }
 
-// sessions is the state of all, in the order of Options.Peers. s.mu is held.
-func (s *Speaker) sessions() []vip.BGPSession {
-	var all []vip.BGPSession
+// Sessions is the state of all sessions, in the order of Options.Peers. It does not block.
+func (s *Speaker) Sessions() (all []vip.BGPSession) {
+	peers := *s.peers.Load()
 	for _, c := range s.o.Peers() {
-		if p := s.peers[c.Name()]; p != nil {
+		if p := peers[c.Name()]; p != nil {
 			all = append(all, p.session())
 		} else {
 			all = append(all, vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Reason: "nothing has been planned yet"})
@@ -131,90 +123,59 @@ func (s *Speaker) sessions() []vip.BGPSession {
 	return all
 }
 
-// Sessions is the state of all sessions.
-func (s *Speaker) Sessions() []vip.BGPSession {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sessions()
+// LinksChanged has each peer's goroutine determine the session's endpoints again:
+// Options.Links has changed. It does not block.
+func (s *Speaker) LinksChanged() {
+	for _, p := range *s.peers.Load() {
+		p.wake.Send()
+	}
 }
 
-// Run speaks to the peers until ctx ends. Then it withdraws all routes and says
-// goodbye with a shutdown text (RFC 9003), unless there are routes to be kept: then it
-// says nothing, and the end of the process ends the sessions.
+// Run has sessions with the peers from the first Put on, until ctx ends: all routes are
+// there when the first session begins (RFC 4724 section 4.1). At the end it withdraws all routes
+// and ends the sessions with a shutdown communication (RFC 9003), unless a route has Keep: then
+// it sends nothing, and the end of the process ends the sessions.
 func (s *Speaker) Run(ctx context.Context) error {
-	var group errgroup.Group
+	var running sync.WaitGroup
 	for {
-		s.mu.Lock()
-		if s.started {
-			s.adopt(ctx, &group)
+		if !s.wanted.Empty() {
+			s.startAndStop(ctx, &running)
 		}
-		s.mu.Unlock()
 		select {
 		case <-ctx.Done():
-			return group.Wait()
-		case <-s.changed:
+			running.Wait()
+			return nil
+		case <-s.wanted.Changed:
 		}
 	}
 }
 
-// LinksChanged has the endpoints of all sessions found again: Options.Links has changed.
-func (s *Speaker) LinksChanged() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, p := range s.peers {
-		nudge(p.wake)
-	}
-}
-
-// adopt starts and ends speakers, so that there is one for each peer. s.mu is held.
-func (s *Speaker) adopt(ctx context.Context, group *errgroup.Group) {
-	wanted := make(map[string]bool)
+// startAndStop starts a goroutine for each peer that is new, ends those of peers that
+// are no longer in Options.Peers, restarts those whose configuration has changed, and wakes
+// the others.
+func (s *Speaker) startAndStop(ctx context.Context, running *sync.WaitGroup) {
+	before, peers := *s.peers.Load(), map[string]*peer{}
 	for _, c := range s.o.Peers() {
 		name := c.Name()
-		wanted[name] = true
-		if p := s.peers[name]; p != nil {
-			if p.config == c {
-				continue
-			}
-			p.stop("the configuration of this session changed")
+		p := before[name]
+		if p != nil && p.config == c {
+			peers[name] = p
+			p.wake.Send()
+			continue
 		}
-		p := newPeer(c, s.o, s.metrics)
-		p.set(s.want)
-		s.peers[name] = p
-		group.Go(func() error { p.run(ctx); return nil })
-	}
-	for name, p := range s.peers {
-		if !wanted[name] {
-			p.stop("this session is not configured any more")
-			delete(s.peers, name)
+		if p != nil {
+			p.stop <- "the configuration of this session changed"
 		}
+		p = newPeer(c, s.o, s.metrics, s.wanted)
+		peers[name] = p
+		running.Go(func() { p.run(ctx) })
 	}
-}
-
-// kept is what of before stays although it is not wanted any more: the next process
-// takes it over.
-func kept(before, want []vip.Route) (stay []vip.Route) {
-	for _, r := range before {
-		if r.Keep && !slices.ContainsFunc(want, func(o vip.Route) bool { return o.Prefix == r.Prefix }) {
-			stay = append(stay, r)
+	for name, p := range before {
+		if peers[name] == nil {
+			p.stop <- "this session is not configured any more"
 		}
 	}
-	return stay
-}
-
-// nudge pokes a channel of capacity 1.
-func nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
+	if !maps.Equal(before, peers) {
+		s.peers.Store(&peers)
 	}
-}
-
-// fallbackID is a BGP identifier for a node without any IPv4 address: any number
-// but 0 that is unlikely to be another's (RFC 6286).
-func fallbackID(node string) netip.Addr {
-	h := fnv.New32a()
-	h.Write([]byte(node))
-	n := h.Sum32() | 1
-	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }

@@ -12,14 +12,17 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	api "github.com/osrg/gobgp/v3/api"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 const birdHead = `router id 192.0.2.2;
@@ -44,7 +47,7 @@ var (
 func (r *router) routes() []string {
 	r.t.Helper()
 	out, err := r.birdc("show route protocol herald")
-	must(r.t, err)
+	check.OK(r.t, err)
 	var have []string
 	for _, m := range birdRoute.FindAllStringSubmatch(out, -1) {
 		have = append(have, m[1])
@@ -56,7 +59,7 @@ func (r *router) routes() []string {
 // knows waits until BIRD's table is exactly want.
 func (r *router) knows(want ...string) {
 	r.t.Helper()
-	await(r.t, 10*time.Second, r.name+"'s table", func() error {
+	check.Until(r.t, 10*time.Second, r.name+"'s table", func() error {
 		if diff := cmp.Diff(want, r.routes()); diff != "" {
 			return fmt.Errorf("(-want +got)\n%s", diff)
 		}
@@ -77,10 +80,10 @@ func TestPasswords(t *testing.T) {
 		vip.BGPPeer{Address: refusing.v4(), AS: 65001})
 	all := routes("198.51.100.7/32", "2001:db8::7/128")
 	all[0].Attributes = vip.BGPAttributes{Communities: []vip.Community{65000<<16 | 100}, LargeCommunities: []vip.LargeCommunity{{65000, 1, 2}}, MED: ptr(uint32(42))}
-	s.set(all...)
+	s.Put(all)
 	r.knows("198.51.100.7/32", "2001:db8::7/128")
 	out, err := r.birdc("show route all 198.51.100.7/32")
-	must(t, err)
+	check.OK(t, err)
 	got := make(map[string]string)
 	for _, m := range birdAttr.FindAllStringSubmatch(out, -1) {
 		got[m[1]] = m[2]
@@ -90,7 +93,7 @@ func TestPasswords(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("attributes (-want +got)\n%s", diff)
 	}
-	await(t, 10*time.Second, "reasons", func() error {
+	check.Until(t, 10*time.Second, "reasons", func() error {
 		x := s.Sessions()
 		if !x[0].Up() || x[0].Prefixes != 2 || !strings.Contains(x[1].Reason, "MD5") || !strings.Contains(x[2].Reason, "refuses") {
 			return fmt.Errorf("%+v", x)
@@ -125,7 +128,7 @@ ip -n r24 route add 192.0.2.99/32 via 10.24.0.2`)
 		"protocol static { ipv4; route 192.0.2.99/32 via 10.124.0.1; }\n") // to resolve the next hop by
 	defer func() { r.kill("bird"); r.name = near }()
 	s := speak(t, nil, vip.BGPPeer{Address: netip.MustParseAddr("10.124.0.2"), AS: 65001, Port: 1179, Multihop: true, SourceInterface: "lo"})
-	s.say("198.51.100.7/32")
+	s.advertise("198.51.100.7/32")
 	r.knows("198.51.100.7/32")
 }
 
@@ -145,16 +148,16 @@ func TestFullTable(t *testing.T) {
 	quiet.bird(fmt.Sprintf(birdHead, quiet.v4(), quiet.here4(), "", "none"))
 	before := heap()
 	s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001}, vip.BGPPeer{Address: quiet.v4(), AS: 65001})
-	s.say("198.51.100.7/32")
+	s.advertise("198.51.100.7/32")
 	quiet.knows("198.51.100.7/32")
 	r.knows("198.51.100.7/32")
 	began := time.Now()
-	s.say("198.51.100.7/32", "198.51.100.8/32")
+	s.advertise("198.51.100.7/32", "198.51.100.8/32")
 	quiet.knows("198.51.100.7/32", "198.51.100.8/32")
 	meanwhile := time.Since(began)
-	p := s.peers[r.v4().String()]
-	await(t, 30*time.Second, "the full table", func() error {
-		if have := keeps(p.server, r.v4().String()); have < size {
+	p := (*s.peers.Load())[r.v4().String()]
+	check.Until(t, 30*time.Second, "the full table", func() error {
+		if have := receivedRoutes(p.server, r.v4().String()); have < size {
 			return fmt.Errorf("%d routes", have)
 		}
 		return nil
@@ -183,9 +186,9 @@ func TestFlood(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 31)
 	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "all") + "protocol static { ipv4; route 20.0.0.0/24 blackhole; route 20.0.1.0/24 blackhole; route 20.0.2.0/24 blackhole; }\n")
-	s := speak(t, func(o *Options) { o.Most = 2 }, vip.BGPPeer{Address: r.v4(), AS: 65001})
-	s.say("198.51.100.7/32")
-	await(t, 20*time.Second, "the end of the session", func() error {
+	s := speak(t, func(o *Options) { o.MaxReceived = 2 }, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s.advertise("198.51.100.7/32")
+	check.Until(t, 20*time.Second, "the end of the session", func() error {
 		if x := s.Sessions()[0]; x.Up() || !strings.Contains(x.Reason, "more than 2 routes") {
 			return fmt.Errorf("%+v", x)
 		}
@@ -194,7 +197,7 @@ func TestFlood(t *testing.T) {
 	if out, err := r.birdc("show protocols all herald"); err != nil || !strings.Contains(out, "filter what is sent") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	time.Sleep(2 * look)
+	time.Sleep(2 * pollInterval)
 	if x := s.Sessions()[0]; x.Up() {
 		t.Errorf("%+v", x)
 	}
@@ -207,12 +210,12 @@ func TestRouterFails(t *testing.T) {
 	r := newRouter(t, 27)
 	conf := fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "none")
 	r.bird(conf)
-	s := speak(t, func(o *Options) { o.Hold, o.Keepalive = 3*time.Second, time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
-	s.say("198.51.100.7/32")
+	s := speak(t, func(o *Options) { o.HoldTime, o.KeepaliveTime = 3*time.Second, time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s.advertise("198.51.100.7/32")
 	s.up()
 	down := func(words string, within time.Duration) {
 		t.Helper()
-		took := await(t, within, "the session's end", func() error {
+		took := check.Until(t, within, "the session's end", func() error {
 			if x := s.Sessions()[0]; x.Up() || !strings.Contains(x.Reason, words) {
 				return fmt.Errorf("%+v", x)
 			}
@@ -221,25 +224,27 @@ func TestRouterFails(t *testing.T) {
 		t.Logf("down after %v: %s", took.Round(10*time.Millisecond), s.Sessions()[0].Reason)
 	}
 	bird := r.proc["bird"].Process.Pid // ip netns exec becomes what it runs
-	must(t, syscall.Kill(bird, syscall.SIGSTOP))
+	check.OK(t, syscall.Kill(bird, syscall.SIGSTOP))
 	down("hold time", 4*time.Second)
-	must(t, syscall.Kill(bird, syscall.SIGCONT))
+	check.OK(t, syscall.Kill(bird, syscall.SIGCONT))
 	s.up()
 	r.knows("198.51.100.7/32")
 	for range 2 {
 		_, err := r.birdc("restart herald")
-		must(t, err)
-		down("Cease", 2*time.Second)
+		check.OK(t, err)
+		down("cease", 2*time.Second)
 		s.up()
 	}
 	r.kill("bird")
 	down("", 2*time.Second)
-	s.say("198.51.100.8/32") // what changed meanwhile is told, too
+	s.advertise("198.51.100.8/32") // what changed meanwhile is told, too
 	r.bird(conf)
 	s.up()
 	r.knows("198.51.100.8/32")
-	if n := s.peers[r.v4().String()].flaps; n != 4 {
-		t.Errorf("%d sessions ended, want 4", n)
+	var flaps dto.Metric
+	check.OK(t, s.metrics.flaps.WithLabelValues(r.v4().String(), "65001").Write(&flaps))
+	if n := flaps.GetCounter().GetValue(); n != 4 {
+		t.Errorf("%v sessions ended, want 4", n)
 	}
 }
 
@@ -251,17 +256,16 @@ func TestPeersChange(t *testing.T) {
 	b.bird(fmt.Sprintf(birdHead, b.v6(), b.here6(), "", "none"))
 	to := func(r netip.Addr) vip.BGPPeer { return vip.BGPPeer{Address: r, AS: 65001, LocalAS: 65000, Port: 179} }
 	peers := []vip.BGPPeer{to(a.v4()), to(b.v6())} // gobgp keeps variables of its package, which a later start would write
-	s := speak(t, func(o *Options) { o.Peers = func() []vip.BGPPeer { return peers } })
+	var removed atomic.Int32 // how many of them are no longer configured
+	s := speak(t, func(o *Options) { o.Peers = func() []vip.BGPPeer { return peers[removed.Load():] } })
 	all := routes("198.51.100.7/32", "198.51.100.8/32")
 	all[1].Attributes.Peers = []string{b.v6().String()}
-	s.set(all...)
+	s.Put(all)
 	s.up()
 	a.knows("198.51.100.7/32")
 	b.knows("198.51.100.7/32", "198.51.100.8/32")
-	s.mu.Lock()
-	peers = peers[1:]
-	s.mu.Unlock()
-	s.set(all...)
+	removed.Store(1)
+	s.Put(all)
 	a.knows()
 	if out, err := a.birdc("show protocols all herald"); err != nil || !strings.Contains(out, "not configured any more") {
 		t.Errorf("%v\n%s", err, out)
@@ -281,14 +285,14 @@ func TestGracefulRestart(t *testing.T) {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), speakEnv+"="+r.v4().String()+" "+prefixes)
 		cmd.Stderr = t.Output()
-		must(t, cmd.Start())
+		check.OK(t, cmd.Start())
 		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 		return cmd
 	}
 	first := run("198.51.100.7/32 198.51.100.8/32")
 	r.knows("198.51.100.7/32", "198.51.100.8/32")
-	must(t, first.Process.Signal(syscall.SIGTERM))
-	must(t, first.Wait())
+	check.OK(t, first.Process.Signal(syscall.SIGTERM))
+	check.OK(t, first.Wait())
 	run("198.51.100.7/32")
 	began := time.Now()
 	for len(r.routes()) == 2 {
@@ -308,10 +312,10 @@ func TestNoGracefulRestart(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 33)
 	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "graceful restart off;", "none"))
-	s := speak(t, func(o *Options) { o.Restart = 30 * time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
-	s.say("198.51.100.7/32")
+	s := speak(t, func(o *Options) { o.RestartTime = 30 * time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s.advertise("198.51.100.7/32")
 	s.up()
-	await(t, time.Second, "the route", func() error {
+	check.Until(t, time.Second, "the route", func() error {
 		if have := r.routes(); len(have) != 1 {
 			return fmt.Errorf("%v", have)
 		}
@@ -326,11 +330,9 @@ func speakAlone(words []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	peer := vip.BGPPeer{Address: netip.MustParseAddr(words[0]), AS: 65001, LocalAS: 65000, Port: 179}
-	s := New(Options{Node: "n1", Peers: func() []vip.BGPPeer { return []vip.BGPPeer{peer} }, Hold: 30 * time.Second, Keepalive: 10 * time.Second,
-		Restart: 30 * time.Second, Links: kernelLinks, Poke: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
-	if _, err := s.Set(ctx, routes(words[1:]...)); err != nil {
-		return 1
-	}
+	s := New(Options{Node: "n1", Peers: func() []vip.BGPPeer { return []vip.BGPPeer{peer} }, HoldTime: 30 * time.Second, KeepaliveTime: 10 * time.Second,
+		RestartTime: 30 * time.Second, Links: kernelLinks, Poke: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	s.Put(routes(words[1:]...))
 	done := make(chan error, 1)
 	running, end := context.WithCancel(context.Background())
 	defer end()
@@ -342,9 +344,7 @@ func speakAlone(words []string) int {
 		last[i].Keep = true
 	}
 	for _, want := range [][]vip.Route{last, nil} {
-		if _, err := s.Set(running, want); err != nil {
-			return 1
-		}
+		s.Put(want)
 	}
 	time.Sleep(100 * time.Millisecond)
 	end()
@@ -358,6 +358,6 @@ func speakAlone(words []string) int {
 func table(t testing.TB, p *peer) int {
 	t.Helper()
 	r, err := p.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_GLOBAL, Family: ipv4Unicast})
-	must(t, err)
+	check.OK(t, err)
 	return int(r.NumDestination)
 }

@@ -20,7 +20,7 @@ func ptr[T any](v T) *T { return &v }
 // has waits until FRR's table of a family is exactly want.
 func (r *router) has(family string, want map[string]string) time.Duration {
 	r.t.Helper()
-	return await(r.t, 10*time.Second, r.name+"'s "+family+" table", func() error {
+	return check.Until(r.t, 10*time.Second, r.name+"'s "+family+" table", func() error {
 		if diff := cmp.Diff(want, r.prefixes(family)); diff != "" {
 			return fmt.Errorf("(-want +got)\n%s", diff)
 		}
@@ -58,7 +58,7 @@ func TestFRR(t *testing.T) {
 		MED: ptr(uint32(42)), LocalPref: ptr(uint32(300)), Prepend: ptr(2),
 	}
 	all[2].Attributes.MED = ptr(uint32(7))
-	s.set(all...)
+	s.Put(all)
 	s.up()
 	r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4(), "198.51.100.8/32": r.here4()})
 	r.has("ipv6", map[string]string{"2001:db8::7/128": r.here6()})
@@ -75,14 +75,14 @@ func TestFRR(t *testing.T) {
 	before := r.updates(r.here4())
 	all = slices.Clone(all) // what was handed over is not changed
 	all[1].Attributes.MED = ptr(uint32(5))
-	s.set(all...)
-	await(t, 5*time.Second, "the change", func() error {
+	s.Put(all)
+	check.Until(t, 5*time.Second, "the change", func() error {
 		if got := r.path("ipv4", "198.51.100.8/32")["metric"]; got != 5.0 {
 			return fmt.Errorf("MED %v", got)
 		}
 		return nil
 	})
-	s.set(all...)
+	s.Put(all)
 	if n := r.updates(r.here4()) - before; n != 1 {
 		t.Errorf("one change took %v UPDATE messages", n)
 	}
@@ -92,12 +92,12 @@ func TestFRR(t *testing.T) {
 	for i := range all {
 		all[i].Drain = true
 	}
-	s.set(all...)
+	s.Put(all)
 	w := vip.World{Now: time.Now()}
 	if s.Observe(&w); !w.BGPDraining {
 		t.Error("nothing drains")
 	}
-	await(t, 5*time.Second, "graceful shutdown", func() error {
+	check.Until(t, 5*time.Second, "graceful shutdown", func() error {
 		p := r.path("ipv4", "198.51.100.7/32")
 		if c := p["community"].(map[string]any)["string"].(string); !strings.Contains(c, "graceful-shutdown") {
 			return fmt.Errorf("communities %s", c)
@@ -111,11 +111,11 @@ func TestFRR(t *testing.T) {
 	if s.Observe(&w); w.BGPDraining {
 		t.Error("it drains for longer than Options.Drain")
 	}
-	s.set()
+	s.Put(nil)
 	r.has("ipv4", map[string]string{})
 	r.has("ipv6", map[string]string{})
 	s.stop()
-	await(t, 5*time.Second, "the shutdown text", func() error {
+	check.Until(t, 5*time.Second, "the shutdown text", func() error {
 		n := r.neighbor(r.here4())
 		if got := fmt.Sprint(n["lastErrorCodeSubcode"], n["lastNotificationReason"], n["lastShutdownDescription"]); !strings.Contains(got, "0602") || !strings.Contains(got, "Herald on node n1 stops") {
 			return fmt.Errorf("%v %v", got, n["bgpState"])
@@ -145,7 +145,7 @@ func TestIBGP(t *testing.T) {
 	s := speak(t, nil, vip.BGPPeer{Address: r.v6(), AS: 65001, LocalAS: 65001})
 	all := routes("198.51.100.7/32", "2001:db8::7/128")
 	all[1].Attributes = vip.BGPAttributes{LocalPref: ptr(uint32(300)), Prepend: ptr(2)}
-	s.set(all...)
+	s.Put(all)
 	s.up()
 	r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
 	r.has("ipv6", map[string]string{"2001:db8::7/128": r.here6()})
@@ -173,7 +173,7 @@ func TestCapabilities(t *testing.T) {
 			r := newRouter(t, n)
 			r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", tt.line))
 			s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
-			s.say("198.51.100.7/32", "2001:db8::7/128")
+			s.advertise("198.51.100.7/32", "2001:db8::7/128")
 			s.up()
 			r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
 			r.has("ipv6", tt.v6)
@@ -196,7 +196,7 @@ func TestUnnumbered(t *testing.T) {
  exit-address-family
 `)
 	s := speak(t, nil, vip.BGPPeer{Interface: "r13"})
-	s.say("198.51.100.7/32", "2001:db8::7/128")
+	s.advertise("198.51.100.7/32", "2001:db8::7/128")
 	s.up()
 	link := linkLocalOf(t, "r13")
 	r.has("ipv4", map[string]string{"198.51.100.7/32": link})

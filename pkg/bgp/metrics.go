@@ -46,15 +46,15 @@ func labelsOf(c vip.BGPPeer) []string {
 	return []string{c.Name(), strconv.FormatUint(uint64(c.AS), 10)}
 }
 
-// forget removes the series of a peer that is no more.
-func (m *metrics) forget(c vip.BGPPeer) {
+// remove removes the series of a peer.
+func (m *metrics) remove(c vip.BGPPeer) {
 	for _, v := range []interface{ DeleteLabelValues(...string) bool }{m.up, m.prefixes, m.flaps, m.sent, m.received} {
 		v.DeleteLabelValues(labelsOf(c)...)
 	}
 }
 
-// show writes what the session's metrics are now.
-func (p *peer) show() {
+// setMetrics sets the gauges to the session's state.
+func (p *peer) setMetrics() {
 	s, l := p.session(), labelsOf(p.config)
 	up := 0.0
 	if s.Up() {
@@ -65,11 +65,12 @@ func (p *peer) show() {
 	p.metrics.flaps.WithLabelValues(l...) // from 0 on, for rate()
 }
 
-// tally takes over gobgp's counts of UPDATE messages, and returns how many came from
-// the peer. A counter of gobgp that went back has begun anew.
-func (p *peer) tally() uint64 {
+// countUpdates adds what gobgp has counted since the last call to the counters of UPDATE
+// messages, and returns gobgp's count of those received. A count that is lower than before
+// has begun at 0 again.
+func (p *peer) countUpdates() uint64 {
 	var sent, received uint64
-	if p.server != nil && p.at != (seat{}) {
+	if p.server != nil && p.at != (endpoints{}) {
 		_ = p.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: p.at.remote}, func(x *api.Peer) {
 			sent, received = x.GetState().GetMessages().GetSent().GetUpdate(), x.GetState().GetMessages().GetReceived().GetUpdate()
 		})

@@ -1,7 +1,6 @@
 package bgp
 
 import (
-	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
 )
 
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 		flag.Parse()
-		spare = 24                         // for all tests at once, so that none starts one while others run
+		startedTogether = 24               // for all tests at once, so that none starts one while others run
 		_ = flag.Set("test.parallel", "8") // they wait for timers more than for a processor
 		os.Exit(m.Run())
 	}
@@ -80,8 +80,8 @@ type router struct {
 func newRouter(t testing.TB, n int) *router {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "herald-router-") // FRR runs as a user of its own, who can't enter t.TempDir
-	must(t, err)
-	must(t, os.Chmod(dir, 0o777))
+	check.OK(t, err)
+	check.OK(t, os.Chmod(dir, 0o777))
 	r := &router{t: t, name: fmt.Sprintf("r%d", n), n: n, dir: dir, proc: make(map[string]*exec.Cmd)}
 	sh(t, fmt.Sprintf(`ip netns add r%[1]d
 ip link add r%[1]d type veth peer name eth0 netns r%[1]d
@@ -115,11 +115,11 @@ func (r *router) here6() string  { return fmt.Sprintf("fd%02d::2", r.n) }
 func (r *router) run(name string, argv ...string) {
 	r.t.Helper()
 	log, err := os.Create(filepath.Join(r.dir, name+".out"))
-	must(r.t, err)
+	check.OK(r.t, err)
 	defer log.Close()
 	cmd := exec.Command("ip", append([]string{"netns", "exec", r.name}, argv...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	must(r.t, cmd.Start())
+	check.OK(r.t, cmd.Start())
 	r.proc[name] = cmd
 }
 
@@ -134,8 +134,8 @@ func (r *router) kill(name string) {
 // frr runs FRR's zebra and bgpd with the given configuration of bgpd.
 func (r *router) frr(conf string) {
 	r.t.Helper()
-	must(r.t, os.WriteFile(filepath.Join(r.dir, "zebra.conf"), []byte("hostname "+r.name+"\n"), 0o644))
-	must(r.t, os.WriteFile(filepath.Join(r.dir, "bgpd.conf"), []byte(conf), 0o644))
+	check.OK(r.t, os.WriteFile(filepath.Join(r.dir, "zebra.conf"), []byte("hostname "+r.name+"\n"), 0o644))
+	check.OK(r.t, os.WriteFile(filepath.Join(r.dir, "bgpd.conf"), []byte(conf), 0o644))
 	r.daemon("zebra")
 	r.await("zebra", func() error { _, err := os.Stat(filepath.Join(r.dir, "zserv.api")); return err })
 	r.daemon("bgpd")
@@ -164,7 +164,7 @@ func (r *router) vtysh(command ...string) (string, error) {
 func (r *router) show(command string) map[string]any {
 	r.t.Helper()
 	out, err := r.vtysh(command + " json")
-	must(r.t, err)
+	check.OK(r.t, err)
 	var v map[string]any
 	if err := json.Unmarshal([]byte(out), &v); err != nil {
 		r.t.Fatalf("%s: %v\n%s", command, err, out)
@@ -201,7 +201,7 @@ func (r *router) path(family, prefix string) map[string]any {
 // bird runs BIRD with the given configuration.
 func (r *router) bird(conf string) {
 	r.t.Helper()
-	must(r.t, os.WriteFile(filepath.Join(r.dir, "bird.conf"), []byte(conf), 0o644))
+	check.OK(r.t, os.WriteFile(filepath.Join(r.dir, "bird.conf"), []byte(conf), 0o644))
 	r.run("bird", "bird", "-f", "-c", r.dir+"/bird.conf", "-s", r.dir+"/bird.ctl", "-P", r.dir+"/bird.pid")
 	r.await("bird", func() error { _, err := r.birdc("show status"); return err })
 }
@@ -215,24 +215,9 @@ func (r *router) birdc(command string) (string, error) {
 }
 
 // await polls what has no event to wait for.
-func (r *router) await(what string, check func() error) {
+func (r *router) await(what string, look func() error) {
 	r.t.Helper()
-	await(r.t, 30*time.Second, r.name+": "+what, check)
-}
-
-func await(t testing.TB, patience time.Duration, what string, check func() error) time.Duration {
-	t.Helper()
-	began := time.Now()
-	for {
-		err := check()
-		if err == nil {
-			return time.Since(began)
-		}
-		if time.Since(began) > patience {
-			t.Fatalf("%s: not within %v: %v", what, patience, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	check.Until(r.t, 30*time.Second, r.name+": "+what, look)
 }
 
 // routerID is the same in all tests: servers are kept by it.
@@ -242,7 +227,7 @@ var routerID = netip.MustParseAddr("192.0.2.100")
 type speaking struct {
 	*Speaker
 	t    testing.TB
-	stop func()
+	stop func() // ends Run
 }
 
 // speak runs a Speaker as AS 65000 towards the peers until the test ends.
@@ -262,42 +247,19 @@ func speak(t testing.TB, change func(*Options), peers ...vip.BGPPeer) *speaking 
 		level = slog.LevelDebug
 	}
 	o := Options{
-		Node: "n1", Peers: func() []vip.BGPPeer { return peers }, Hold: 30 * time.Second, Keepalive: 10 * time.Second, Drain: time.Second,
+		Node: "n1", Peers: func() []vip.BGPPeer { return peers }, HoldTime: 30 * time.Second, KeepaliveTime: 10 * time.Second, DrainTime: time.Second,
 		RouterID: routerID, Links: kernelLinks, Poke: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})),
 	}
 	if change != nil {
 		change(&o)
 	}
 	s := &speaking{Speaker: New(o), t: t}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	var stopped bool
-	s.stop = func() {
-		if !stopped {
-			stopped = true
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	t.Cleanup(s.stop)
+	s.stop = check.Run(t, s)
 	return s
 }
 
-// say sets routes to prefixes.
-func (s *speaking) say(prefixes ...string) {
-	s.t.Helper()
-	s.set(routes(prefixes...)...)
-}
-
-func (s *speaking) set(routes ...vip.Route) {
-	s.t.Helper()
-	if _, err := s.Set(context.Background(), routes); err != nil {
-		s.t.Fatal(err)
-	}
-}
+// advertise puts routes to the prefixes, and no others.
+func (s *speaking) advertise(prefixes ...string) { s.Put(routes(prefixes...)) }
 
 func routes(prefixes ...string) []vip.Route {
 	var all []vip.Route
@@ -310,7 +272,7 @@ func routes(prefixes ...string) []vip.Route {
 // up waits until all sessions are established.
 func (s *speaking) up() {
 	s.t.Helper()
-	await(s.t, 30*time.Second, "sessions", func() error {
+	check.Until(s.t, 30*time.Second, "sessions", func() error {
 		for _, x := range s.Sessions() {
 			if !x.Up() {
 				return fmt.Errorf("%+v", x)
@@ -319,15 +281,6 @@ func (s *speaking) up() {
 		return nil
 	})
 }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func quiet(t testing.TB) *slog.Logger { return slog.New(slog.NewTextHandler(t.Output(), nil)) }
 
 // kernelLinks is the links of the test's namespace, as netif reads them.
 func kernelLinks() (all []vip.Link) {

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"net/netip"
+	"slices"
 
 	api "github.com/osrg/gobgp/v3/api"
 	"google.golang.org/protobuf/proto"
@@ -22,28 +23,26 @@ func familyOf(a netip.Addr) *api.Family {
 	return ipv6Unicast
 }
 
-// An advert is a Route as one peer is told of it.
+// An advert is a Route as it is advertised to one peer.
 type advert struct {
 	vip.Route
-	hop netip.Addr // unspecified (of either family) leaves it to the session's own address
+	nextHop netip.Addr // unspecified (of either family): the session's own address
 }
 
-func (a advert) equal(b advert) bool { return a.hop == b.hop && a.Route.Equal(b.Route) }
+// equal reports whether a and b are the same message.
+func (a advert) equal(b advert) bool { return a.nextHop == b.nextHop && a.Route.Equal(b.Route) }
 
-// path is a as gobgp takes it. repeat is the AS number to prepend; 0 on an iBGP
-// session, where our own number in a path would be taken for a loop.
-func (a advert) path(repeat uint32) *api.Path {
+// path is a for gobgp, to be advertised to c. The AS path is prepended to on eBGP sessions only:
+// on an iBGP session this AS number in a path would be taken for a loop.
+func (a advert) path(c vip.BGPPeer) *api.Path {
 	nlri := pack(&api.IPAddressPrefix{Prefix: a.Prefix.Addr().String(), PrefixLen: uint32(a.Prefix.Bits())})
 	family := familyOf(a.Prefix.Addr())
 	attrs := []*anypb.Any{
-		pack(&api.OriginAttribute{Origin: 0}), // IGP: it is ours
-		pack(&api.MpReachNLRIAttribute{Family: family, NextHops: []string{a.hop.String()}, Nlris: []*anypb.Any{nlri}}),
+		pack(&api.OriginAttribute{Origin: 0}), // IGP
+		pack(&api.MpReachNLRIAttribute{Family: family, NextHops: []string{a.nextHop.String()}, Nlris: []*anypb.Any{nlri}}),
 	}
-	if n := a.Attributes.Prepend; n != nil && *n > 0 && repeat != 0 {
-		numbers := make([]uint32, *n)
-		for i := range numbers {
-			numbers[i] = repeat
-		}
+	if n := a.Attributes.Prepend; n != nil && *n > 0 && c.AS != c.LocalAS {
+		numbers := slices.Repeat([]uint32{c.LocalAS}, *n)
 		attrs = append(attrs, pack(&api.AsPathAttribute{Segments: []*api.AsSegment{{Type: api.AsSegment_AS_SEQUENCE, Numbers: numbers}}}))
 	}
 	if m := a.Attributes.MED; m != nil {
@@ -78,7 +77,8 @@ func (a advert) path(repeat uint32) *api.Path {
 	return &api.Path{Family: family, Nlri: nlri, Pattrs: attrs}
 }
 
-// pack can't fail: the messages are gobgp's own and hold plain numbers and text.
+// pack makes an Any of m. It can't fail: the messages are gobgp's own and hold plain numbers
+// and text.
 func pack(m proto.Message) *anypb.Any {
 	a, _ := anypb.New(m)
 	return a

@@ -7,342 +7,292 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	api "github.com/osrg/gobgp/v3/api"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 const (
-	look    = time.Second     // how often the node's addresses, and an unnumbered neighbour, are looked at
-	goodbye = time.Second     // how long the last words may take
-	retry   = 3               // seconds: attempts to connect are 3 to 6 s apart; the first is after 1 to 2 s
-	farHops = 64              // TTL towards an eBGP peer that is more than one hop away
-	waiting = "waiting"       // the state of a session that can't be tried yet
-	rejoin  = 5 * time.Second // gobgp's pause after a session ended
-	ban     = 5 * time.Minute // the pause after a peer sent too many routes
+	pollInterval = time.Second     // how often the route to the peer and gobgp's counters are read
+	shutdownWait = time.Second     // how long the shutdown communication may take
+	connectRetry = 3               // seconds: attempts to connect are 3 to 6 s apart; the first is after 1 to 2 s
+	multihopTTL  = 64              // IP TTL towards an eBGP peer that is more than one hop away
+	idleHoldTime = 5 * time.Second // gobgp's pause after a session has ended
+	floodPause   = 5 * time.Minute // the pause after a peer has sent too many routes
+
+	waiting = "waiting" // the State of a session that can't be tried yet
 )
 
-// A peer is the speaker for one peer. run owns what has no lock.
+// A peer keeps the session with one BGP peer, and the routes that are advertised on it,
+// as wanted. Its goroutine is run.
 type peer struct {
 	config  vip.BGPPeer
 	o       Options
 	metrics *metrics
 	log     *slog.Logger
-	server  *speaker // nil until the session can be tried
-	at      seat     // what the session was set up with; zero: it is not
-	called  bool     // it was, at least once
-	told    map[netip.Prefix]advert
-	unsaid  string // what could not be advertised, once told
-	router  neighbour
+	wanted  *mailbox.Mailbox[wanted] // Changed is Run's; wake is sent after it
 
-	banned         time.Time // until then there is to be no session
-	sent, received uint64    // UPDATE messages, as far as the metrics know
+	wake   mailbox.Signal
+	stop   chan string         // capacity 1: ends run; the reason is for the peer
+	events chan *api.PeerState // the session's state changed; in order, by gobgp's goroutine
+	ended  chan struct{}       // closed when run has returned
 
-	wake chan struct{} // cap 1
-	gone chan struct{} // closed by stop
+	status atomic.Pointer[vip.BGPSession] // but for Reason; run writes it
+	reason atomic.Pointer[string]         // why the session is not established; gobgp's goroutines write it, too
 
-	mu      sync.Mutex
-	want    []vip.Route
-	state   string
-	since   time.Time
-	reason  string
-	count   int    // prefixes told
-	flaps   uint64 // sessions that ended
-	bye     string
-	parting bool          // this node ends the session
-	remote  string        // the peer's address as gobgp tells it
-	turned  chan struct{} // cap 1: the state changed
+	// What follows belongs to run.
+	server     *gobgpServer // nil until the endpoints were known
+	at         endpoints    // of the session that gobgp tries for or has; zero if there is none
+	attempted  bool         // there was one before, or is
+	address    string       // at.remote as gobgp's events spell it; "" for a link-local one
+	advertised map[netip.Prefix]advert
+	failures   string // what can't be advertised, as logged last
+	discovery  *routerDiscovery
+
+	pausedUntil    time.Time // no session until then: the peer sent too many routes
+	sent, received uint64    // UPDATE messages that the metrics have
 }
 
-func newPeer(c vip.BGPPeer, o Options, m *metrics) *peer {
+func newPeer(c vip.BGPPeer, o Options, m *metrics, w *mailbox.Mailbox[wanted]) *peer {
 	p := &peer{
-		config: c, o: o, metrics: m, log: o.Log.With("peer", c.Name()), told: make(map[netip.Prefix]advert),
-		wake: make(chan struct{}, 1), gone: make(chan struct{}), turned: make(chan struct{}, 1),
-		state: waiting, since: time.Now(),
+		config: c, o: o, metrics: m, log: o.Log.With("peer", c.Name()), wanted: w,
+		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *api.PeerState), ended: make(chan struct{}),
+		advertised: make(map[netip.Prefix]advert), discovery: newRouterDiscovery(),
 	}
+	p.status.Store(&vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Since: time.Now()})
+	p.setReason("")
 	return p
 }
 
-// set says what to advertise.
-func (p *peer) set(want []vip.Route) {
-	p.mu.Lock()
-	p.want = want
-	p.mu.Unlock()
-	nudge(p.wake)
-}
+func (p *peer) up() bool { return p.status.Load().Up() }
 
-// stop ends run, which tells the peer the reason.
-func (p *peer) stop(why string) {
-	p.mu.Lock()
-	p.bye = why
-	p.mu.Unlock()
-	close(p.gone)
-}
-
-func (p *peer) up() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.state == vip.Established
-}
-
+// session is the state of the session. Prefixes is 0 unless it is established.
 func (p *peer) session() vip.BGPSession {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := vip.BGPSession{Peer: p.config.Name(), AS: p.config.AS, State: p.state, Since: p.since, Reason: p.reason}
-	if s.Up() {
-		s.Prefixes, s.Reason = p.count, ""
+	s := *p.status.Load()
+	if !s.Up() {
+		s.Prefixes, s.Reason = 0, *p.reason.Load()
 	}
 	return s
 }
 
-// learn takes over why there is no session.
-func (p *peer) learn(reason string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reason = reason
-}
+func (p *peer) setReason(text string) { p.reason.Store(&text) }
 
-// run keeps the peer told, until ctx ends or the peer is stopped.
+// run keeps the session and its routes as wanted until ctx ends or stop has a reason. It
+// then withdraws the routes and ends the session; when ctx ends and a route has Keep, it
+// leaves both to the end of the process.
 func (p *peer) run(ctx context.Context) {
-	defer p.router.close()
-	defer p.metrics.forget(p.config)
-	ticker := time.NewTicker(look)
+	defer close(p.ended)
+	defer p.metrics.remove(p.config)
+	defer p.discovery.close()
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
-		p.keep()
-		p.show()
+		p.update()
+		p.setMetrics()
 		select {
 		case <-ctx.Done():
-			if !p.keeps() {
+			if !slices.ContainsFunc(p.wanted.Get().routes, func(r vip.Route) bool { return r.Keep }) {
 				p.leave("Herald on node " + p.o.Node + " stops")
 			}
 			return
-		case <-p.gone:
-			p.mu.Lock()
-			why := p.bye
-			p.mu.Unlock()
+		case why := <-p.stop:
 			p.leave(why)
 			return
+		case x := <-p.events:
+			p.changeState(x, false)
 		case <-p.wake:
+		case <-p.discovery.heard.Changed:
 		case <-ticker.C:
-			if before := p.received; p.tally() > before && p.kept() > p.o.Most {
-				p.shun()
+			if before := p.received; p.countUpdates() > before && receivedRoutes(p.server, p.at.remote) > p.o.MaxReceived {
+				p.endFlood()
 			}
 		}
 	}
 }
 
-// keeps reports whether routes are to outlive this process.
-func (p *peer) keeps() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.want, func(r vip.Route) bool { return r.Keep })
-}
-
-// keep makes the session and what is told on it as wanted.
-func (p *peer) keep() {
-	at, err := p.sit()
+// update advertises what is wanted, and has gobgp try for a session with other endpoints
+// if they changed. Without endpoints an established session stays as it is.
+func (p *peer) update() {
+	at, err := p.findEndpoints()
 	if err != nil {
-		p.mu.Lock()
-		if p.state == waiting {
-			p.reason = err.Error()
+		if p.status.Load().State == waiting {
+			p.setReason(err.Error())
 		}
-		p.mu.Unlock()
 		if p.server == nil {
 			return
 		}
-		at = p.at // what stands may go on
+		at = p.at
 	}
 	if p.server == nil {
-		if err := p.begin(at); err != nil {
-			p.learn(err.Error())
+		if p.server, err = takeServer(at.id); err != nil {
+			p.setReason(err.Error())
 			return
 		}
+		p.server.log.connecting.Store(true)
+		p.server.peer.Store(p)
 	}
-	p.tell(at)
+	p.advertise(at)
 	switch {
-	case p.at.key() == at.key():
+	case p.at.fixed() == at.fixed():
 		p.at = at // the next hops may be others
-	case time.Now().After(p.banned):
-		p.call(at)
+	case time.Now().After(p.pausedUntil):
+		p.connect(at)
 	}
 }
 
-// begin takes a speaker, which so far speaks to nobody.
-func (p *peer) begin(at seat) (err error) {
-	if p.server, err = take(at.id); err != nil {
-		return err
-	}
-	p.server.listen.connecting.Store(true)
-	p.server.listen.of.Store(p)
-	return nil
-}
-
-// call begins to try for a session, in place of another.
-func (p *peer) call(at seat) {
+// connect has gobgp try for a session, in place of the one that it tried for or had.
+func (p *peer) connect(at endpoints) {
 	ctx := context.Background()
-	if p.at != (seat{}) {
+	if p.at != (endpoints{}) {
 		p.log.Info("the BGP session is set up anew", "to", at.remote, "from", at.source)
 		if err := p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.at.remote}); err != nil {
-			p.learn(err.Error())
+			p.setReason(err.Error())
 		}
 	}
-	p.mu.Lock()
-	p.remote, p.reason = bare(at.remote), ""
-	p.mu.Unlock()
-	if err := p.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.neighbor(at, !p.called)}); err != nil {
-		p.learn(err.Error())
-		p.at = seat{}
+	p.address = ""
+	if a, err := netip.ParseAddr(at.remote); err == nil && a.Zone() == "" { // gobgp spells a zone in several ways
+		p.address = a.String()
+	}
+	p.setReason("")
+	if err := p.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.neighbor(at, !p.attempted)}); err != nil {
+		p.setReason(err.Error())
+		p.at = endpoints{}
 		return
 	}
-	p.at, p.called = at, true
+	p.at, p.attempted = at, true
 }
 
-// neighbor is the peer as gobgp takes it.
-func (p *peer) neighbor(at seat, first bool) *api.Peer {
+// neighbor is the peer's configuration for gobgp. The first session of this process
+// says that this node restarts (RFC 4724), if RestartTime is set.
+func (p *peer) neighbor(at endpoints, first bool) *api.Peer {
+	restart := p.o.RestartTime > 0
 	n := &api.Peer{
 		Conf: &api.PeerConf{NeighborAddress: at.remote, PeerAsn: p.config.AS, LocalAsn: p.config.LocalAS, AuthPassword: string(p.config.Password)},
 		Timers: &api.Timers{Config: &api.TimersConfig{
-			ConnectRetry: retry, HoldTime: uint64(p.o.Hold / time.Second), KeepaliveInterval: uint64(p.o.Keepalive / time.Second),
-			IdleHoldTimeAfterReset: uint64(rejoin / time.Second),
+			ConnectRetry: connectRetry, HoldTime: uint64(p.o.HoldTime / time.Second), KeepaliveInterval: uint64(p.o.KeepaliveTime / time.Second),
+			IdleHoldTimeAfterReset: uint64(idleHoldTime / time.Second),
 		}},
 		Transport: &api.Transport{RemotePort: uint32(p.config.Port), BindInterface: at.bind},
+	}
+	if p.config.Multihop {
+		n.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: multihopTTL}
 	}
 	if at.source.IsValid() {
 		n.Transport.LocalAddress = at.source.String()
 	}
-	if p.config.Multihop {
-		n.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: farHops}
-	}
-	if p.o.Restart > 0 {
+	if restart {
 		n.GracefulRestart = &api.GracefulRestart{
-			Enabled: true, NotificationEnabled: true, RestartTime: uint32(p.o.Restart / time.Second), LocalRestarting: first, DeferralTime: 10,
+			Enabled: true, NotificationEnabled: true, RestartTime: uint32(p.o.RestartTime / time.Second), LocalRestarting: first, DeferralTime: 10,
 		}
 	}
 	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
 		n.AfiSafis = append(n.AfiSafis, &api.AfiSafi{
 			Config:            &api.AfiSafiConfig{Family: f, Enabled: true},
-			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: p.o.Restart > 0}},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: restart}},
 		})
 	}
 	return n
 }
 
-// tell makes what is advertised as wanted: new and changed prefixes first, then
-// those to be withdrawn. A prefix that did not change costs nothing on the wire.
-func (p *peer) tell(at seat) {
-	p.mu.Lock()
-	routes := p.want
-	p.mu.Unlock()
+// advertise brings gobgp's table to what is wanted for this peer: new and changed prefixes
+// first, then it withdraws the others. A prefix that did not change costs no message.
+// One without a next hop is not advertised, and withdrawn if it was; what fails is logged
+// once, and tried again by the next call.
+func (p *peer) advertise(at endpoints) {
 	ctx := context.Background()
-	repeat := p.config.LocalAS
-	if p.config.AS == p.config.LocalAS {
-		repeat = 0
-	}
-	var unsaid []string
-	want := make(map[netip.Prefix]bool, len(routes))
-	for _, r := range routes {
-		if to := r.Attributes.Peers; to != nil && !slices.Contains(to, p.config.Name()) {
+	var failed []string
+	want := make(map[netip.Prefix]bool)
+	for _, r := range p.wanted.Get().routes {
+		if names := r.Attributes.Peers; names != nil && !slices.Contains(names, p.config.Name()) {
 			continue
 		}
-		a := advert{Route: r, hop: at.hop(r.Prefix.Addr())}
-		if !a.hop.IsValid() {
-			unsaid = append(unsaid, r.Prefix.String())
+		a := advert{Route: r, nextHop: at.nextHop(r.Prefix.Addr())}
+		if !a.nextHop.IsValid() {
+			failed = append(failed, r.Prefix.String())
 			continue
 		}
 		want[r.Prefix] = true
-		if old, ok := p.told[r.Prefix]; ok && old.equal(a) {
+		if old, ok := p.advertised[r.Prefix]; ok && old.equal(a) {
 			continue
 		}
-		if _, err := p.server.AddPath(ctx, &api.AddPathRequest{Path: a.path(repeat)}); err != nil {
-			unsaid = append(unsaid, fmt.Sprintf("%s: %v", r.Prefix, err))
+		if _, err := p.server.AddPath(ctx, &api.AddPathRequest{Path: a.path(p.config)}); err != nil {
+			failed = append(failed, fmt.Sprintf("%s: %v", r.Prefix, err))
 			continue
 		}
-		p.told[r.Prefix] = a
+		p.advertised[r.Prefix] = a
 	}
-	for prefix, a := range p.told {
+	for prefix, a := range p.advertised {
 		if want[prefix] {
 			continue
 		}
-		if err := p.server.DeletePath(ctx, &api.DeletePathRequest{Path: a.path(repeat)}); err != nil {
-			unsaid = append(unsaid, fmt.Sprintf("withdrawal of %s: %v", prefix, err))
+		if err := p.server.DeletePath(ctx, &api.DeletePathRequest{Path: a.path(p.config)}); err != nil {
+			failed = append(failed, fmt.Sprintf("withdrawal of %s: %v", prefix, err))
 			continue
 		}
-		delete(p.told, prefix)
+		delete(p.advertised, prefix)
 	}
-	p.mu.Lock()
-	changed := p.count != len(p.told)
-	p.count = len(p.told)
-	p.mu.Unlock()
-	if changed {
-		p.o.Poke() // what it is told of is part of the World
+	if s := *p.status.Load(); s.Prefixes != len(p.advertised) {
+		s.Prefixes = len(p.advertised)
+		p.status.Store(&s)
+		p.o.Poke() // it is part of the World
 	}
-	if text := strings.Join(unsaid, ", "); text != p.unsaid {
-		p.unsaid = text
+	if text := strings.Join(failed, ", "); text != p.failures {
+		p.failures = text
 		if text != "" {
 			p.log.Warn("not advertised: this node has no address that could be the next hop (mpbgp_nexthop, bgp_sourceif)", "prefixes", text)
 		}
 	}
 }
 
-// bare is an address as gobgp tells it in events, or "" for a link-local one, which it spells in several ways.
-func bare(remote string) string {
-	a, err := netip.ParseAddr(remote)
-	if err != nil || a.Zone() != "" {
-		return ""
-	}
-	return a.String()
-}
-
-// hear follows the state of the session.
-func (p *peer) hear(e *api.WatchEventResponse) {
+// deliver hands a change of the session's state from gobgp's goroutine to run. It blocks
+// until run takes it or has returned; gobgp queues the changes that follow.
+func (p *peer) deliver(e *api.WatchEventResponse) {
 	x := e.GetPeer().GetPeer().GetState()
 	if x == nil || e.GetPeer().GetType() == api.WatchEventResponse_PeerEvent_END_OF_INIT {
 		return
 	}
-	p.mu.Lock()
-	if p.remote != "" && x.NeighborAddress != p.remote {
-		p.mu.Unlock()
-		return // a peer that the speaker had before
+	select {
+	case p.events <- x:
+	case <-p.ended:
 	}
-	was, now := p.state, strings.ToLower(x.SessionState.String())
-	p.state = now
-	up := now == vip.Established
-	if up != (was == vip.Established) || was == waiting {
-		p.since = time.Now()
+}
+
+// changeState stores the session's new state, counts and logs its beginning and end, and
+// pokes. With ending, this node ends the session itself, which was logged before. A change
+// that is about an address the peer had before is ignored.
+func (p *peer) changeState(x *api.PeerState, ending bool) {
+	if p.address != "" && x.NeighborAddress != p.address {
+		return
 	}
-	if was == vip.Established && !up {
-		p.flaps++
-		p.metrics.flaps.WithLabelValues(labelsOf(p.config)...).Inc()
+	s := *p.status.Load()
+	before := s
+	s.State = strings.ToLower(x.SessionState.String())
+	if s.Up() != before.Up() || before.State == waiting {
+		s.Since = time.Now()
 	}
-	if up {
-		p.reason = ""
-	}
-	reason, count, parting := p.reason, p.count, p.parting
-	p.mu.Unlock()
-	p.server.listen.connecting.Store(!up)
-	nudge(p.turned)
-	nudge(p.wake)
+	p.server.log.connecting.Store(!s.Up())
 	switch {
-	case up && was != vip.Established:
-		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", count)
-	case !up && was == vip.Established && !parting: // else it was told before
-		p.log.Warn("BGP session down", "reason", reason)
+	case s.Up() && !before.Up():
+		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", s.Prefixes)
+		p.setReason("")
+	case before.Up() && !s.Up():
+		p.metrics.flaps.WithLabelValues(labelsOf(p.config)...).Inc()
+		if !ending {
+			p.log.Warn("BGP session down", "reason", *p.reason.Load())
+		}
 	}
-	if was != now {
+	p.status.Store(&s)
+	if s.State != before.State {
 		p.o.Poke()
 	}
 }
 
-// kept is how many routes of the peer gobgp keeps.
-func (p *peer) kept() int { return keeps(p.server, p.at.remote) }
-
-// keeps is how many routes of a neighbor a speaker keeps.
-func keeps(s *speaker, neighbor string) int {
-	n := 0
+// receivedRoutes is how many routes from a neighbor gobgp keeps.
+func receivedRoutes(s *gobgpServer, neighbor string) (n int) {
 	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
 		r, err := s.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_ADJ_IN, Family: f, Name: neighbor})
 		if err == nil {
@@ -352,17 +302,17 @@ func keeps(s *speaker, neighbor string) int {
 	return n
 }
 
-// shun ends the session of a peer that floods this node, for a while.
-func (p *peer) shun() {
-	why := fmt.Sprintf("more than %d routes, and this node needs none: filter what is sent to it", p.o.Most)
-	p.log.Warn("the BGP session is ended, since the peer sends too much", "reason", why, "again", ban)
-	p.part(why)
-	p.at, p.banned = seat{}, time.Now().Add(ban)
-	p.learn("the peer sent " + why)
+// endFlood ends the session for floodPause, since the peer has sent too many routes.
+func (p *peer) endFlood() {
+	why := fmt.Sprintf("more than %d routes, and this node needs none: filter what is sent to it", p.o.MaxReceived)
+	p.log.Warn("the BGP session is ended, since the peer sends too much", "reason", why, "again", floodPause)
+	p.endSession(why)
+	p.at, p.pausedUntil = endpoints{}, time.Now().Add(floodPause)
+	p.setReason("the peer sent " + why)
 }
 
-// leave withdraws everything and says why the session ends. It waits until that
-// is on its way.
+// leave withdraws all routes, ends the session with the reason, and gives the server
+// back. It blocks until the peer knows, for shutdownWait at most.
 func (p *peer) leave(why string) {
 	if p.server == nil {
 		return
@@ -371,31 +321,26 @@ func (p *peer) leave(why string) {
 		p.log.Info("this node ends the BGP session", "reason", why)
 		_ = p.server.DeletePath(context.Background(), &api.DeletePathRequest{}) // all of ours
 	}
-	p.part(why)
-	give(p.server)
+	p.endSession(why)
+	giveServer(p.server)
 }
 
-// part ends the session with words (RFC 9003), which are at most 128 bytes long.
-func (p *peer) part(why string) {
+// endSession ends an established session with a shutdown communication (RFC 9003, at most
+// 128 bytes), waits until it has ended, for shutdownWait at most, and has gobgp try no more.
+func (p *peer) endSession(why string) {
 	ctx := context.Background()
 	if p.up() {
-		p.mu.Lock()
-		p.parting = true
-		p.mu.Unlock()
 		_ = p.server.DisablePeer(ctx, &api.DisablePeerRequest{Address: p.at.remote, Communication: why})
-		for deadline := time.After(goodbye); p.up(); {
+		for late := time.After(shutdownWait); late != nil && p.up(); {
 			select {
-			case <-p.turned:
-				continue
-			case <-deadline:
+			case x := <-p.events:
+				p.changeState(x, true)
+			case <-late:
+				late = nil
 			}
-			break
 		}
 	}
-	if p.at != (seat{}) {
+	if p.at != (endpoints{}) {
 		_ = p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.at.remote})
 	}
-	p.mu.Lock()
-	p.parting = false
-	p.mu.Unlock()
 }

@@ -5,64 +5,69 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/osrg/gobgp/v3/pkg/server"
 )
 
-// A speaker is gobgp's server for one peer at a time.
-type speaker struct {
+// A gobgpServer is a server of gobgp for one peer at a time.
+type gobgpServer struct {
 	*server.BgpServer
-	listen *listener
-	id     netip.Addr
+	id   netip.Addr
+	log  *gobgpLog
+	peer atomic.Pointer[peer] // whose events and logs these are; nil: nobody's
 }
 
-// pool is the servers of this process that speak to nobody. A server can't be
-// ended without a trace, so it is kept for the next peer; and starting one writes
-// variables of gobgp's packages that all servers read, so some are started before the
-// first has anything to do.
+// pool is the servers of this process that have no peer. A server can't be ended
+// without a trace, so it is kept for the next peer; and starting one writes variables
+// of gobgp's packages that all servers read, so some are started before the first is used.
 var pool struct {
-	sync.Mutex
-	idle []*speaker
+	sync.Mutex // guards idle, and that one at a time starts servers
+	idle       []*gobgpServer
 }
 
-// spare is how many servers are started at a time. An idle one costs
-// four goroutines and 40 kB.
-var spare = 4
+// startedTogether is how many servers are started at a time. An idle one costs four
+// goroutines and 40 kB.
+var startedTogether = 4
 
-// take is a server with a BGP identifier that speaks to nobody yet.
-func take(id netip.Addr) (*speaker, error) {
+// takeServer is a server with a BGP identifier, and without a peer or routes. It starts
+// servers if none is idle.
+func takeServer(id netip.Addr) (*gobgpServer, error) {
 	pool.Lock()
 	defer pool.Unlock()
-	fits := func(s *speaker) bool { return s.id == id }
-	if !slices.ContainsFunc(pool.idle, fits) {
-		for range spare {
-			s, err := newSpeaker(id)
+	hasID := func(s *gobgpServer) bool { return s.id == id }
+	if !slices.ContainsFunc(pool.idle, hasID) {
+		for range startedTogether {
+			s, err := startServer(id)
 			if err != nil {
 				return nil, err
 			}
 			pool.idle = append(pool.idle, s)
 		}
 	}
-	i := slices.IndexFunc(pool.idle, fits)
+	i := slices.IndexFunc(pool.idle, hasID)
 	s := pool.idle[i]
 	pool.idle = slices.Delete(pool.idle, i, i+1)
 	return s, nil
 }
 
-// give puts a server back that has no peer any more.
-func give(s *speaker) {
+// giveServer puts a server back that has no peer any more.
+func giveServer(s *gobgpServer) {
 	_ = s.DeletePath(context.Background(), &api.DeletePathRequest{}) // all of ours
-	s.listen.of.Store(nil)
+	s.peer.Store(nil)
 	pool.Lock()
 	defer pool.Unlock()
 	pool.idle = append(pool.idle, s)
 }
 
-func newSpeaker(id netip.Addr) (*speaker, error) {
-	s := &speaker{listen: &listener{}, id: id}
-	s.listen.connecting.Store(true)
-	s.BgpServer = server.NewBgpServer(server.LoggerOption(s.listen))
+// startServer starts a server that listens on no port, and takes no route of a peer into
+// its table.
+func startServer(id netip.Addr) (*gobgpServer, error) {
+	s := &gobgpServer{id: id}
+	s.log = &gobgpLog{server: s}
+	s.log.connecting.Store(true)
+	s.BgpServer = server.NewBgpServer(server.LoggerOption(s.log))
 	go s.Serve()
 	ctx := context.Background()
 	err := s.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
@@ -73,23 +78,21 @@ func newSpeaker(id netip.Addr) (*speaker, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only what is ours gets into the table.
-	ours := &api.Policy{Name: "ours", Statements: []*api.Statement{{
-		Name: "ours", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT},
+	local := &api.Policy{Name: "local", Statements: []*api.Statement{{
+		Name: "local", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT},
 	}}}
-	if err := s.AddPolicy(ctx, &api.AddPolicyRequest{Policy: ours}); err != nil {
+	if err := s.AddPolicy(ctx, &api.AddPolicyRequest{Policy: local}); err != nil {
 		return nil, err
 	}
 	err = s.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-		Name: "global", Direction: api.PolicyDirection_IMPORT, Policies: []*api.Policy{ours}, DefaultAction: api.RouteAction_REJECT,
+		Name: "global", Direction: api.PolicyDirection_IMPORT, Policies: []*api.Policy{local}, DefaultAction: api.RouteAction_REJECT,
 	}})
 	if err != nil {
 		return nil, err
 	}
-	hear := func(e *api.WatchEventResponse) {
-		if p := s.listen.of.Load(); p != nil {
-			p.hear(e)
+	return s, s.WatchEvent(ctx, &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}, func(e *api.WatchEventResponse) {
+		if p := s.peer.Load(); p != nil {
+			p.deliver(e)
 		}
-	}
-	return s, s.WatchEvent(ctx, &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}, hear)
+	})
 }

@@ -5,12 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // Where a session begins, and what is the next hop on it: r32 has 10.32.0.2 and
 // fd32::2, lo has 192.0.2.32 (and another one during other tests, so this one has none beside it).
-func TestSeat(t *testing.T) {
+func TestEndpoints(t *testing.T) {
 	r := newRouter(t, 32)
 	sh(t, "ip addr add 192.0.2.32/32 dev lo")
 	t.Cleanup(func() { sh(t, "ip addr del 192.0.2.32/32 dev lo") })
@@ -44,7 +46,7 @@ func TestSeat(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.peer.Port = 179
-			at, err := newPeer(tt.peer, Options{Node: "n1", Log: quiet(t), Links: kernelLinks}, newMetrics()).sit()
+			at, err := newPeer(tt.peer, Options{Node: "n1", Log: check.Log(t), Links: kernelLinks}, newMetrics(), mailbox.New[wanted]()).findEndpoints()
 			if tt.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wrong) {
 					t.Errorf("%v, want %s", err, tt.wrong)
@@ -54,7 +56,7 @@ func TestSeat(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if at.remote != tt.peer.Address.String() || at.source != ip(tt.source) || at.bind != tt.bind || at.hop4 != ip(tt.hop4) || at.hop6 != ip(tt.hop6) {
+			if at.remote != tt.peer.Address.String() || at.source != ip(tt.source) || at.bind != tt.bind || at.nextHop4 != ip(tt.hop4) || at.nextHop6 != ip(tt.hop6) {
 				t.Errorf("%+v", at)
 			}
 			if tt.id != "" && at.id != ip(tt.id) || !at.id.Is4() {
@@ -99,13 +101,13 @@ func TestIdentifier(t *testing.T) {
 		{vip.BGPPeer{}, Options{RouterInterface: "none"}, "bgp_routerinterface: interface none"},
 		{vip.BGPPeer{}, Options{}, "10.0.0.1"},
 	} {
-		tt.o.Log, tt.o.Links = quiet(t), kernelLinks
-		id, err := newPeer(tt.peer, tt.o, newMetrics()).identifier(netip.MustParseAddr("10.0.0.1"))
+		tt.o.Log, tt.o.Links = check.Log(t), kernelLinks
+		id, err := newPeer(tt.peer, tt.o, newMetrics(), mailbox.New[wanted]()).identifier(netip.MustParseAddr("10.0.0.1"))
 		if got := id.String(); err == nil && got != tt.want || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s, %v, want %s", got, err, tt.want)
 		}
 	}
-	if x, y := fallbackID("n1"), fallbackID("n2"); x == y || !x.Is4() || x.IsUnspecified() {
+	if x, y := idFromName("n1"), idFromName("n2"); x == y || !x.Is4() || x.IsUnspecified() {
 		t.Errorf("made of names: %s and %s", x, y)
 	}
 }
