@@ -256,7 +256,7 @@ func TestPeersChange(t *testing.T) {
 	b.bird(fmt.Sprintf(birdHead, b.v6(), b.here6(), "", "none"))
 	to := func(r netip.Addr) vip.BGPPeer { return vip.BGPPeer{Address: r, AS: 65001, LocalAS: 65000, Port: 179} }
 	peers := []vip.BGPPeer{to(a.v4()), to(b.v6())} // gobgp keeps variables of its package, which a later start would write
-	var removed atomic.Int32 // how many of them are no longer configured
+	var removed atomic.Int32                       // how many of them are no longer configured
 	s := speak(t, func(o *Options) { o.Peers = func() []vip.BGPPeer { return peers[removed.Load():] } })
 	all := routes("198.51.100.7/32", "198.51.100.8/32")
 	all[1].Attributes.Peers = []string{b.v6().String()}
