@@ -107,8 +107,8 @@ func TestStatusOfControlPlane(t *testing.T) {
 	cp := vipLease("x", "n2")
 	cp.Namespace, cp.Name, cp.Annotations = "kube-system", controlPlaneLease, map[string]string{lease.ClaimAnnotation: "n2@7"}
 	s := kube.Snapshot{Leases: []*coordinationv1.Lease{
-		nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServer":true}`),
-		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServer":true}`), cp,
+		nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`),
+		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`), cp,
 	}}
 	var b strings.Builder
 	if err := table(&b, s, noon); err != nil {
@@ -126,7 +126,7 @@ func TestStatusOfControlPlane(t *testing.T) {
 
 // The BGP sessions of all nodes are a table of their own.
 func TestStatusPeers(t *testing.T) {
-	const info = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"bgp":[` +
+	const info = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"bgpSessions":[` +
 		`{"peer":"192.0.2.1","as":65001,"state":"established","since":"2026-01-01T11:00:00Z","prefixes":7},` +
 		`{"peer":"eth1","state":"active","since":"2026-01-01T11:59:00Z","reason":"the peer refuses connections"}]}`
 	var b strings.Builder
