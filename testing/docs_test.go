@@ -86,7 +86,7 @@ func TestDecisions(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
-	form := regexp.MustCompile(`(?s)^# (\d{4})\. [^\n]+\n\nStatus: (Accepted|Superseded by \d{4})\n\n## Context\n\n.+\n\n## Decision\n\n.+\n\n## Consequence\n\n.+\n$`)
+	form := regexp.MustCompile(`(?s)^# (\d{4})\. [^\n]+\n\nStatus: (Accepted|Superseded by \d{4})\n\nDate: \d{4}-\d\d-\d\d\n\n## Context\n\n.+\n\n## Decision\n\n.+\n\n## Consequence\n\n.+\n$`)
 	seen := map[string]bool{}
 	for _, file := range files {
 		number, _, _ := strings.Cut(filepath.Base(file), "-")

@@ -54,7 +54,7 @@ type BGPPeer struct {
 	RouterID netip.Addr // ours towards this peer; zero: as all others
 }
 
-// Name is how the peer is called in annotations, metrics and messages.
+// Name is the peer's name in annotations, metrics and messages: its interface, else its address.
 func (p BGPPeer) Name() string {
 	if p.Interface != "" {
 		return p.Interface

@@ -84,7 +84,7 @@ func (s *screen) draw() {
 	}
 }
 
-// move writes the moving line anew; "" ends it. Without a terminal there is none.
+// move writes the moving line again; "" ends it. Without a terminal there is none.
 func (s *screen) move(text string) {
 	if !s.moving {
 		return

@@ -29,7 +29,7 @@ func printed(t *testing.T, args ...string) string {
 	return text
 }
 
-// installed is how Herald runs at present; the cluster comes up with static Pods.
+// installed is the way Herald is installed at present; the cluster comes up with static Pods.
 var installed = "static"
 
 // asStaticPods has Herald run as a static Pod on every node, from the given manifest.

@@ -193,7 +193,7 @@ func etcdLeader(t *testing.T) (leader string) {
 }
 
 // nodeDeleted deletes the Node of the node that has both VIPs, whose kubelet registers it again
-// when it starts anew.
+// when it starts again.
 func nodeDeleted(t *testing.T, after time.Duration) {
 	t.Helper()
 	node := cpOwner(t)

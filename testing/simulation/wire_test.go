@@ -73,7 +73,7 @@ func (w *wire) sights(n *node) func() map[string]vip.PeerStatus {
 	}
 }
 
-// looks is how the others look to n.
+// looks is the liveness of the other nodes as n sees it.
 func (w *wire) looks(n *node) map[*node]vip.PeerStatus {
 	if w == nil {
 		return nil

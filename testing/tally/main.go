@@ -56,7 +56,7 @@ type tally struct {
 	failed  bool
 }
 
-// A count is how many tests of a package have ended how.
+// A count is the number of tests of a package by result.
 type count struct{ run, skipped int }
 
 func newTally(out io.Writer, each bool) *tally {
@@ -178,7 +178,7 @@ func reason(lines []string) string {
 	return "no reason given"
 }
 
-// word is how an action ends a line.
+// word is the result at the end of a line, by action.
 func word(action string) string {
 	switch action {
 	case "pass":
