@@ -3,6 +3,7 @@ module github.com/heraldvip/herald
 go 1.26.0
 
 require (
+	github.com/agext/levenshtein v1.2.3
 	github.com/go-logr/logr v1.4.3
 	github.com/google/go-cmp v0.7.0
 	github.com/huin/goupnp v1.3.1

@@ -8,7 +8,6 @@ import (
 	"github.com/heraldvip/herald/pkg/health"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/plan"
-	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // A controlPlane is what a node has more if it may carry the VIP of the API servers.
@@ -33,7 +32,7 @@ func newControlPlane(n *node, c config.ControlPlane, servers *kube.Servers) (*co
 func controlPlaneRule(cfg config.Config) *plan.ControlPlane {
 	return &plan.ControlPlane{
 		Addresses: cfg.ControlPlane.Addresses, Port: cfg.ControlPlane.Port,
-		Lease:     vip.Key{Namespace: cfg.ControlPlane.LeaseNamespace, Name: cfg.ControlPlane.LeaseName},
+		Lease:     cfg.ControlPlane.Lease,
 		Interface: cmp.Or(cfg.Link.Interface, config.Auto),
 	}
 }

@@ -27,9 +27,5 @@ func forwardingRule(cfg config.UPnP) *plan.Forwarding {
 	if !cfg.Enable {
 		return nil
 	}
-	f := &plan.Forwarding{Namespaces: cfg.Namespaces, Status: cfg.Status}
-	for _, r := range cfg.Ports {
-		f.Ports = append(f.Ports, [2]uint16{r.First, r.Last})
-	}
-	return f
+	return &plan.Forwarding{Namespaces: cfg.Namespaces, Status: cfg.Status, Ports: cfg.Ports}
 }

@@ -110,10 +110,10 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
 	var locks []string
 	if !cfg.Services.Election {
-		locks = append(locks, cfg.Services.LeaseNamespace)
+		locks = append(locks, cfg.Services.Lease.Namespace)
 	}
 	if cfg.ControlPlane.Enable {
-		locks = append(locks, cfg.ControlPlane.LeaseNamespace)
+		locks = append(locks, cfg.ControlPlane.Lease.Namespace)
 	}
 	n.cluster, err = kube.New(access, kube.Options{
 		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Locks: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
@@ -217,7 +217,7 @@ func rules(cfg config.Config) plan.Rules {
 		Enabled: cfg.Services.Enable, ARP: cfg.ARP.Enable,
 		Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
 		Election: cfg.Services.Election,
-		Lease:    vip.Key{Namespace: cfg.Services.LeaseNamespace, Name: cfg.Services.LeaseName},
+		Lease:    cfg.Services.Lease,
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		Mode: vip.IPMode(cfg.Services.IPMode), Mark: cfg.Node.Namespace,
 		Rebalance:  cfg.Services.Rebalance,

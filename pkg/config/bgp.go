@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,7 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// BGP says how VIPs are told to routers.
+// BGP says how VIPs are announced to routers.
 type BGP struct {
 	Enable           bool          // bgp_enable
 	Peers            []vip.BGPPeer // bgp_peers, and bgp_peeraddress with what belongs to it
@@ -21,39 +22,33 @@ type BGP struct {
 	Keepalive        time.Duration     // less than Hold
 	AnnotationPrefix string            // annotation: the prefix of Node annotations that name peers, without a slash; "" is none
 	Attributes       vip.BGPAttributes // of routes whose Service says nothing else
-	Aggregates       []netip.Prefix    // herald_bgp_aggregates: told beside the host routes in them
+	Aggregates       []netip.Prefix    // herald_bgp_aggregates: advertised in addition to the host routes in them
 	RestartTime      time.Duration     // herald_bgp_restart_time; 0 is off
 	DrainTime        time.Duration     // herald_bgp_drain_time
 	RequireSession   bool              // herald_bgp_ready: /readyz needs a session
 
-	own    own
-	single vip.BGPPeer // bgp_peeraddress, bgp_peeras, bgp_peerpass, bgp_multihop
-	listed []peerText  // bgp_peers
-	hop    hopText
+	local   localSide
+	single  vip.BGPPeer // bgp_peeraddress, bgp_peeras, bgp_peerpass, bgp_multihop
+	listed  []peerText  // bgp_peers
+	nextHop nextHop
 }
 
-// own is what all sessions have on this side.
-type own struct {
+// A localSide is what all sessions have on this node.
+type localSide struct {
 	as     uint32     // bgp_as
 	link   string     // bgp_sourceif
 	source netip.Addr // bgp_sourceip
 }
 
-// A hopText says which next hop prefixes of the other family than the session's have.
-type hopText struct {
-	mode string // mpbgp_nexthop
-	ip4  netip.Addr
-	ip6  netip.Addr
-}
-
-// defaultHold and the like hold while an option is not given.
 const (
 	defaultAS   = "65000"
 	defaultHold = "30"
-	maxHold     = 65535 // 16 bits in an OPEN message
-	minHold     = 3     // RFC 4271 section 4.2; 0, which would be "for ever", is not offered
-	asTrans     = 23456 // RFC 6793: stands for numbers that old routers can't say
+	maxHold     = 65535 // seconds: 16 bits in an OPEN message
+	minHold     = 3     // seconds: RFC 4271 section 4.2; 0, which would be "for ever", is not offered
+	maxRestart  = 4095  // seconds: 12 bits in the graceful restart capability (RFC 4724 section 3)
+	maxPassword = 80    // bytes: what the kernel takes (TCP_MD5SIG_MAXKEYLEN)
 	bgpPort     = 179
+	asTrans     = 23456 // RFC 6793: stands for numbers that do not fit into 16 bits
 )
 
 var errAS = errors.New("must be an AS number: a whole number from 1 to 4294967294, not 23456")
@@ -66,203 +61,112 @@ func parseAS(v string) (uint32, error) {
 	return uint32(n), nil
 }
 
-func asTo(at func(*Config) *uint32) func(*Config, string) error {
-	return func(c *Config, v string) (err error) {
-		*at(c), err = parseAS(v)
-		return err
-	}
-}
-
-// addrTo takes an address, or "" for none, of a family if that is not 0.
-func addrTo(family vip.Family, at func(*Config) *netip.Addr) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		if v == "" {
-			return nil
-		}
-		a, err := netip.ParseAddr(v)
-		switch {
-		case err != nil || a.Zone() != "":
-			return errors.New("must be an IP address")
-		case family != 0 && vip.FamilyOf(a.Unmap()) != family:
-			return fmt.Errorf("must be an %s address", family)
-		case a.IsUnspecified() || a.IsMulticast():
-			return errors.New("must be an address of one host")
-		}
-		*at(c) = a.Unmap()
-		return nil
-	}
-}
-
-func linkTo(at func(*Config) *string) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		*at(c) = v
-		return checkLink(v)
-	}
-}
-
-func numberTo(most int, at func(*Config, int)) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		n, err := strconv.ParseUint(v, 10, 32)
-		if err != nil || n > uint64(most) {
-			return fmt.Errorf("must be a whole number from 0 to %d", most)
-		}
-		at(c, int(n))
-		return nil
-	}
-}
-
-func setHold(c *Config, v string) error {
-	n, err := strconv.ParseUint(v, 10, 16)
-	if err != nil || n < minHold {
-		return fmt.Errorf("must be a whole number of seconds from %d to %d", minHold, maxHold)
-	}
-	c.BGP.Hold = time.Duration(n) * time.Second
-	return nil
-}
-
-func setKeepalive(c *Config, v string) error {
-	n, err := strconv.ParseUint(v, 10, 16)
-	if err != nil || n < 1 {
-		return fmt.Errorf("must be a whole number of seconds from 1 to %d", maxHold)
-	}
-	c.BGP.Keepalive = time.Duration(n) * time.Second
-	return nil
-}
-
-// maxPassword is what the kernel takes (TCP_MD5SIG_MAXKEYLEN).
-const maxPassword = 80
-
-func setPassword(c *Config, v string) error {
+func parsePassword(v string) (vip.Secret, error) {
 	if len(v) > maxPassword {
-		return fmt.Errorf("must be at most %d bytes", maxPassword)
+		return "", fmt.Errorf("must be at most %d bytes", maxPassword)
 	}
-	c.BGP.single.Password = vip.Secret(v)
-	return nil
+	return vip.Secret(v), nil
 }
 
-// Where a next hop comes from, in kube-vip's words.
-const (
-	hopFixed    = "fixed"
-	hopSourceIf = "auto_sourceif"
-	hopSourceIP = "auto_sourceip"
-)
-
-func checkHop(v string) error {
-	switch v {
-	case "", hopFixed, hopSourceIf, hopSourceIP:
-		return nil
-	}
-	return fmt.Errorf("must be %s, %s or %s", hopFixed, hopSourceIf, hopSourceIP)
-}
-
-// setAnnotations takes a prefix of annotations, as "example.com" or "example.com/".
-func setAnnotations(c *Config, v string) error {
+// parseAnnotationPrefix parses "example.com" and "example.com/" into the former.
+func parseAnnotationPrefix(v string) (string, error) {
 	v = strings.TrimSuffix(v, "/")
-	if v != "" && !isSubdomain(v) {
-		return errors.New("must be the prefix of annotations, such as example.com")
+	if !isSubdomain(v) {
+		return "", errors.New("must be the prefix of annotations, such as example.com")
 	}
-	c.BGP.AnnotationPrefix = v
-	return nil
+	return v, nil
 }
 
-func setCommunities(c *Config, v string) error {
-	if v == "" {
-		return nil
+func setCommunities(c *Config, v string) (err error) {
+	if v != "" {
+		c.BGP.Attributes.Communities, c.BGP.Attributes.LargeCommunities, err = vip.ParseCommunities(v)
 	}
-	var err error
-	c.BGP.Attributes.Communities, c.BGP.Attributes.LargeCommunities, err = vip.ParseCommunities(v)
 	return err
 }
 
-func setAggregates(c *Config, v string) error {
-	if v == "" {
-		return nil
+func parseAggregate(v string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(v)
+	if err != nil || p != p.Masked() || p.Bits() == 0 {
+		return p, fmt.Errorf("must be prefixes with commas between, such as 192.0.2.0/24,2001:db8::/64; %q is none, or has host bits", v)
 	}
-	for i, t := range strings.Split(v, ",") {
-		p, err := netip.ParsePrefix(strings.TrimSpace(t))
-		if err != nil || p != p.Masked() || p.Bits() == 0 {
-			return fmt.Errorf("must be prefixes with commas between, such as 192.0.2.0/24,2001:db8::/64; number %d, %q, is none, or has host bits", i+1, t)
-		}
-		c.BGP.Aggregates = append(c.BGP.Aggregates, p)
-	}
-	return nil
+	return p, nil
 }
 
-// optional makes an option of a number that may be left out.
-func optional(at func(*Config) **uint32) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		if v == "" {
-			return nil
-		}
-		n, err := strconv.ParseUint(v, 10, 32)
-		if err != nil {
-			return errors.New("must be a whole number from 0 to 4294967295")
-		}
-		*at(c) = new(uint32)
-		**at(c) = uint32(n)
-		return nil
+func parseUint32(v string) (*uint32, error) {
+	n, err := strconv.ParseUint(v, 10, 32)
+	if err != nil {
+		return nil, errors.New("must be a whole number from 0 to 4294967295")
 	}
+	return new(uint32(n)), nil
 }
 
-func seconds0To(at func(*Config) *time.Duration, most int) func(*Config, string) error {
-	return numberTo(most, func(c *Config, n int) { *at(c) = time.Duration(n) * time.Second })
+// parsePrepend returns nil for 0.
+func parsePrepend(v string) (*int, error) {
+	n, err := number(0, vip.MaxPrepend)(v)
+	if err != nil || n == 0 {
+		return nil, err
+	}
+	return &n, nil
 }
 
-// bgp puts together what the options of BGP say.
-func (p *parser) bgp(by func(string) Setting, src Sources) {
+// checkBGP checks what the options of BGP mean together, and completes the peers. Without bgp_enable
+// it warns of each of them that was given.
+func (p *parser) checkBGP() {
 	c := &p.config.BGP
 	if !c.Enable {
-		for _, o := range ofBGP {
-			if s, ok := p.given[o.Env]; ok && o.Env != "bgp_enable" && !harmless(o, s.Value) {
-				p.warn("%s (%s) has no effect without bgp_enable=true", s.name, s.place)
+		for _, o := range bgpOptions {
+			if s, ok := p.given[o.Env]; ok && o.Env != "bgp_enable" && !isDefault(o, s.Value) {
+				p.warn("%s (%s) has no effect without bgp_enable=true", s.name, s.where)
 			}
 		}
 		*c = BGP{}
 		return
 	}
-	hold, keep := by("bgp_hold_time"), by("bgp_keepalive_interval")
+	hold, keepalive := p.setting("bgp_hold_time"), p.setting("bgp_keepalive_interval")
 	switch {
-	case p.bad[hold.Option.Env] || p.bad[keep.Option.Env]:
-	case keep.From == FromDefault:
+	case !p.valid("bgp_hold_time", "bgp_keepalive_interval"):
+	case keepalive.From == FromDefault:
 		c.Keepalive = max(c.Hold/3, time.Second).Truncate(time.Second)
 	case c.Keepalive >= c.Hold:
-		p.relate(keep, "must be less than %v", hold, "must be more than %v")
+		p.blame(keepalive, "must be less than %v", hold, "must be more than %v")
 	}
-	if hop := by("mpbgp_nexthop"); !p.bad[hop.Option.Env] {
-		if err := c.hop.check(c.own); err != nil {
-			p.fail(hop, err)
-		}
+	if p.valid("mpbgp_nexthop") {
+		p.failIf(p.setting("mpbgp_nexthop"), c.nextHop.check(c.local))
 	}
-	if a := by("annotation"); c.AnnotationPrefix != "" && p.config.Services.Namespace != "" {
-		p.warn("%v has no effect with %v: Herald then sees no Nodes", a, by("svc_namespace"))
+	if c.AnnotationPrefix != "" && p.config.Services.Namespace != "" {
+		p.warn("%v has no effect with %v: Herald then sees no Nodes", p.setting("annotation"), p.setting("svc_namespace"))
 	}
-	listed, single := by("bgp_peers"), by("bgp_peeraddress")
+	p.addListedPeers()
+	if a := c.single.Address; a.IsValid() && p.valid("bgp_peeras") && !slices.ContainsFunc(c.listed, func(t peerText) bool { return t.peer.Address == a }) {
+		c.single.Port = bgpPort
+		peer, err := peerText{peer: c.single}.complete(c.local, c.nextHop, p.src.ReadFile)
+		p.failIf(p.setting("bgp_peeraddress"), err)
+		c.Peers = append(c.Peers, peer)
+	}
+	if len(c.Peers) == 0 && c.AnnotationPrefix == "" && p.valid("bgp_peers", "bgp_peeraddress") {
+		p.fail(p.setting("bgp_enable"), errors.New("needs a peer: set bgp_peers, bgp_peeraddress or annotation"))
+	}
+}
+
+// addListedPeers adds the peers of bgp_peers.
+func (p *parser) addListedPeers() {
+	c := &p.config.BGP
+	option := p.setting("bgp_peers")
 	seen := make(map[string]bool)
 	for _, t := range c.listed {
-		peer, err := t.finish(c.own, c.hop, src)
+		peer, err := t.complete(c.local, c.nextHop, p.src.ReadFile)
 		name := peer.Name()
 		switch {
 		case err != nil:
-			p.fail(listed, fmt.Errorf("peer %d: %w", t.number, err))
+			p.fail(option, fmt.Errorf("peer %d: %w", t.number, err))
 		case seen[name]:
-			p.fail(listed, fmt.Errorf("peer %d: %s is named twice", t.number, name))
+			p.fail(option, fmt.Errorf("peer %d: %s is named twice", t.number, name))
 		default:
 			c.Peers = append(c.Peers, peer)
 			if t.bfd {
-				p.warn("bgp_peers (%s), peer %d (%s): there is no BFD in this version; a short bgp_hold_time takes its place", listed.place, t.number, name)
+				p.warn("bgp_peers (%s), peer %d (%s): there is no BFD in this version; a short bgp_hold_time takes its place", option.where, t.number, name)
 			}
 		}
 		seen[name] = true
-	}
-	if a := c.single.Address; a.IsValid() && !seen[a.String()] && !p.bad["bgp_peeras"] {
-		c.single.Port = bgpPort
-		peer, err := peerText{peer: c.single, hop: c.hop}.finish(c.own, c.hop, src)
-		if err != nil {
-			p.fail(single, err)
-		}
-		c.Peers = append(c.Peers, peer)
-	}
-	if len(c.Peers) == 0 && c.AnnotationPrefix == "" && !p.bad[listed.Option.Env] && !p.bad[single.Option.Env] {
-		p.fail(by("bgp_enable"), errors.New("needs a peer: set bgp_peers, bgp_peeraddress or annotation"))
 	}
 }

@@ -43,9 +43,9 @@ var bgpErrorCases = []struct{ env, want string }{
 	{"herald_bgp_localpref=x", `herald_bgp_localpref="x" (environment): must be a whole number from 0 to 4294967295`},
 	{"herald_bgp_med=-1", `herald_bgp_med="-1" (environment): must be a whole number from 0 to 4294967295`},
 	{"herald_bgp_prepend=17", `herald_bgp_prepend="17" (environment): must be a whole number from 0 to 16`},
-	{"herald_bgp_aggregates=192.0.2.1/24", `herald_bgp_aggregates="192.0.2.1/24" (environment): must be prefixes with commas between, such as 192.0.2.0/24,2001:db8::/64; number 1, "192.0.2.1/24", is none, or has host bits`},
-	{"herald_bgp_restart_time=4096", `herald_bgp_restart_time="4096" (environment): must be a whole number from 0 to 4095`},
-	{"herald_bgp_drain_time=16", `herald_bgp_drain_time="16" (environment): must be a whole number from 0 to 15`},
+	{"herald_bgp_aggregates=192.0.2.1/24", `herald_bgp_aggregates="192.0.2.1/24" (environment): must be prefixes with commas between, such as 192.0.2.0/24,2001:db8::/64; "192.0.2.1/24" is none, or has host bits`},
+	{"herald_bgp_restart_time=4096", `herald_bgp_restart_time="4096" (environment): must be a whole number of seconds from 0 to 4095`},
+	{"herald_bgp_drain_time=16", `herald_bgp_drain_time="16" (environment): must be a whole number of seconds from 0 to 15`},
 	{"herald_bgp_ready=x", `herald_bgp_ready="x" (environment): must be true or false`},
 
 	// Peers: every wrong one and every wrong field, and no password.
@@ -181,11 +181,11 @@ func FuzzPeers(f *testing.F) {
 	}
 	f.Add("unnumbered:eth0/,[::1]:1::::mpbgp_ipv6=::1:true")
 	f.Fuzz(func(t *testing.T, text string) {
-		var c Config
-		if err := setPeers(&c, text); err != nil {
+		peers, err := parsePeers(text)
+		if err != nil {
 			return
 		}
-		for _, p := range c.BGP.listed {
+		for _, p := range peers {
 			if p.peer.Name() == "invalid IP" || p.peer.AS == 0 && p.peer.Interface == "" {
 				t.Errorf("%q is taken for %+v", text, p)
 			}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agext/levenshtein"
 	"sigs.k8s.io/yaml"
 )
 
@@ -16,18 +16,18 @@ import (
 // that one which isn't known is a misspelling.
 var prefixes = []string{"vip_", "svc_", "cp_", "bgp_", "lb_", "egress_", "herald_", "dhcp_", "mpbgp_", "zebra_"}
 
-// meant reports whether somebody who set this variable, which isn't known,
-// thought of an option: it begins as one does, or is one but for a slip or two.
-func meant(name string) bool {
+// isMisspelt reports whether a variable that isn't known was probably meant for an announcer: it begins
+// as an option does, or differs from one of more than 8 bytes in at most two.
+func isMisspelt(name string) bool {
 	if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 		return true
 	}
 	return slices.ContainsFunc(envNames(), func(known string) bool {
-		return len(known) > 8 && distance(name, known) <= 2
+		return len(known) > 8 && levenshtein.Distance(name, known, nil) <= 2
 	})
 }
 
-// collect reads every source, and keeps of each option the value that wins.
+// collect reads every source. It returns of each option that was given the value that wins, and warnings.
 func collect(src Sources) (map[string]Setting, []string, error) {
 	given := fromFlags(src)
 	environment, warnings := fromEnv(src.Env)
@@ -45,9 +45,9 @@ func collect(src Sources) (map[string]Setting, []string, error) {
 	return given, warnings, err
 }
 
-// keep puts s into m unless its value means "not set". The option's own name
-// wins over another spelling of it.
-func keep(m map[string]Setting, s Setting) {
+// add puts s into m, unless its value means "not set". Of two spellings of an option, its own name
+// wins; of two other spellings, the first.
+func add(m map[string]Setting, s Setting) {
 	if s.Value == "" && !slices.Contains(s.Option.Empty, s.From) {
 		return
 	}
@@ -61,7 +61,7 @@ func keep(m map[string]Setting, s Setting) {
 	m[key] = s
 }
 
-// lookup finds the option that name stands for, by name, alias or pattern.
+// lookup finds the option that name stands for, by name, alias or pattern. It returns false if there is none.
 func lookup(name string) (Option, bool) {
 	if o, ok := byName(name); ok {
 		return o, !strings.HasSuffix(name, "*")
@@ -84,7 +84,7 @@ func fromFlags(src Sources) map[string]Setting {
 	for _, o := range Options {
 		for _, name := range flagNames(o) {
 			if f := src.Flags.Lookup(name); f != nil && f.Changed {
-				keep(given, Setting{Option: o, Value: f.Value.String(), From: FromFlag, name: o.Env, place: "flag --" + name})
+				add(given, Setting{Option: o, Value: f.Value.String(), From: FromFlag, name: o.Env, where: "flag --" + name})
 				break
 			}
 		}
@@ -98,22 +98,22 @@ func fromEnv(environ []string) (map[string]Setting, []string) {
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
 		if o, ok := lookup(name); ok {
-			keep(given, Setting{Option: o, Value: value, From: FromEnv, name: name, place: "environment"})
+			add(given, Setting{Option: o, Value: value, From: FromEnv, name: name, where: "environment"})
 			continue
 		}
-		// Others use names such as PORT too, so only what is plainly meant is told.
+		// Others use names such as PORT too, so there is no warning of those.
 		if o, ok := byName(strings.ToLower(name)); ok && o.Supported() && strings.Contains(name, "_") {
 			warnings = append(warnings, fmt.Sprintf("%s (environment) is not known: %s is written in lower case", name, o.Env))
 			continue
 		}
-		if meant(name) {
+		if isMisspelt(name) {
 			warnings = append(warnings, fmt.Sprintf("%s (environment) is not known%s", name, didYouMean(name, envNames())))
 		}
 	}
 	return given, warnings
 }
 
-// fromFile reads a YAML mapping from names of variables to scalars.
+// fromFile reads the file that a setting names: a YAML mapping from names of variables to scalars.
 func fromFile(path Setting, readFile func(string) ([]byte, error)) (map[string]Setting, error) {
 	if readFile == nil {
 		return nil, fmt.Errorf("%v: files can't be read here", path)
@@ -122,14 +122,9 @@ func fromFile(path Setting, readFile func(string) ([]byte, error)) (map[string]S
 	if err != nil {
 		return nil, fmt.Errorf("%v: must be a file that can be read: %w", path, err)
 	}
-	text, err = yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		return nil, fmt.Errorf("%v: must be a YAML mapping of names to values: %w", path, err)
-	}
 	var values map[string]any
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber() // 65000 must not become 6.5e+04
-	if err := d.Decode(&values); err != nil {
+	useNumber := func(d *json.Decoder) *json.Decoder { d.UseNumber(); return d } // 65000 must not become 6.5e+04
+	if err := yaml.UnmarshalStrict(text, &values, useNumber); err != nil {
 		return nil, fmt.Errorf("%v: must be a YAML mapping of names to values: %w", path, err)
 	}
 	given := map[string]Setting{}
@@ -150,7 +145,7 @@ func fromFile(path Setting, readFile func(string) ([]byte, error)) (map[string]S
 			continue
 		}
 		if values[name] != nil {
-			keep(given, Setting{Option: o, Value: value, From: FromFile, name: name, place: "file " + path.Value})
+			add(given, Setting{Option: o, Value: value, From: FromFile, name: name, where: "file " + path.Value})
 		}
 	}
 	return given, errors.Join(errs...)

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // A Config is what an operator asked for, checked. It is never changed after Parse.
@@ -65,29 +67,28 @@ type Lease struct {
 	RetryPeriod   time.Duration // vip_retryperiod: how often a node renews
 }
 
-// Peers says how nodes watch each other on the wire.
+// Peers says how nodes send each other heartbeats.
 type Peers struct {
 	Port    uint16 // herald_peers_port: UDP and TCP; 0 is off
 	KeyFile string // herald_peers_key: a file of keys; "" is the Secret that Herald makes itself
 }
 
-// Services says which Services are looked after, and how.
+// Services says which Services get VIPs, and how.
 type Services struct {
-	Enable         bool   // svc_enable
-	Election       bool   // svc_election: an owner per Service; false: one owner for all
-	Namespace      string // svc_namespace; "" is all of them
-	LeaseNamespace string // where the single lease is when Election is false
-	LeaseName      string // svc_leasename: its name
-	Rebalance      bool   // vip_rebalance: move VIPs to nodes that carry fewer
-	ReadOnly       bool   // disable_service_updates: write nothing to Services
-	IPMode         string // svc_ipmode: "VIP" or "Proxy"
+	Enable    bool    // svc_enable
+	Election  bool    // svc_election: an owner per Service; false: one owner for all
+	Namespace string  // svc_namespace; "" is all of them
+	Lease     vip.Key // svc_leasename: the single lease when Election is false
+	Rebalance bool    // vip_rebalance: move VIPs to nodes that carry fewer
+	ReadOnly  bool    // disable_service_updates: write nothing to Services
+	IPMode    string  // svc_ipmode: "VIP" or "Proxy"
 }
 
-// Class says which load balancer class is ours.
+// Class says which load balancer class is Herald's.
 type Class struct {
 	Name   string // lb_class_name; may be empty
 	Only   bool   // lb_class_only: with Legacy, only Services that carry the class
-	Legacy bool   // lb_class_legacy_handling: Services without a class are ours too
+	Legacy bool   // lb_class_legacy_handling: Services without a class are Herald's too
 }
 
 // ARP says how VIPs are announced to the neighbours of a link (ARP and NDP).
@@ -109,16 +110,30 @@ type Serve struct {
 	HealthPort uint16 // health_check_port; 0 is off
 }
 
+// UPnP says what gateways may be asked for on behalf of Services.
+type UPnP struct {
+	Enable     bool         // enable_upnp
+	Status     bool         // upnp_status: external addresses are written to the status
+	Namespaces []string     // upnp_namespaces: of Services that may have ports forwarded; nil is all
+	Ports      [][2]uint16  // upnp_ports: the first and the last of external ports that may be forwarded; nil is all
+	Gateways   []netip.Addr // upnp_gateways: which are asked; nil is any gateway on the VIP's link
+}
+
+// DHCP says how addresses are leased from DHCP servers.
+type DHCP struct {
+	Attempts int    // dhcp_backoff_attempts: tries in a row before a pause; 0 is no pause
+	Mode     string // dhcp_mode: "ipv4", "ipv6" or "dual"
+}
+
 // ControlPlane says whether the API servers get a VIP.
 type ControlPlane struct {
-	Enable         bool         // cp_enable
-	Addresses      []netip.Addr // address: at most one of each family
-	Port           uint16       // port of the API servers
-	LeaseNamespace string       // where the VIP's lease is
-	LeaseName      string       // vip_leasename: its name
+	Enable    bool         // cp_enable
+	Addresses []netip.Addr // address: at most one of each family
+	Port      uint16       // port of the API servers
+	Lease     vip.Key      // vip_leasename: the VIP's lease
 
 	CheckURL      string        // control_plane_health_check_address; "" leaves it to Port
-	CheckPeriod   time.Duration // between two questions
+	CheckPeriod   time.Duration // between two health checks
 	CheckTimeout  time.Duration // for one answer
-	CheckFailures int           // failures in a row that make it count as not ready
+	CheckFailures int           // in a row that make the API server count as not ready
 }

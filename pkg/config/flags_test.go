@@ -25,7 +25,7 @@ func TestFlags(t *testing.T) {
 		{"--lbClassName=", func(c *Config) { c.Class.Name = "" }},
 		{"--lbClassName example.com/a --lbClassOnly", func(c *Config) { c.Class = Class{Name: "example.com/a", Only: true, Legacy: true} }},
 		{"-n lb", func(c *Config) {
-			c.Node.Namespace, c.Services.LeaseNamespace, c.ControlPlane.LeaseNamespace = "lb", "lb", "lb"
+			c.Node.Namespace, c.Services.Lease.Namespace, c.ControlPlane.Lease.Namespace = "lb", "lb", "lb"
 		}},
 		{"--prometheusHTTPServer=", func(c *Config) { c.Serve.Metrics = "" }},
 		{"--vipSubnet=", func(*Config) {}},
@@ -94,25 +94,6 @@ func TestHelp(t *testing.T) {
 	for line := range strings.Lines(usages) {
 		if strings.Contains(line, "`") || len(line) > 180 {
 			t.Errorf("a line for the reference, not for the help: %s", line)
-		}
-	}
-}
-
-func TestDistance(t *testing.T) {
-	tests := []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"", "abc", 3}, {"abc", "", 3}, {"abc", "abc", 0},
-		{"vip_apr", "vip_arp", 1}, {"abc", "acb", 1}, {"ab", "ba", 1}, {"abcd", "badc", 2},
-		{"kitten", "sitting", 3}, {"arp", "arps", 1}, {"arp", "rp", 1}, {"aaa", "bbb", 3},
-	}
-	for _, tt := range tests {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-		if got := distance(tt.b, tt.a); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", tt.b, tt.a, got, tt.want)
 		}
 	}
 }

@@ -1,10 +1,11 @@
 package config
 
 import (
-	"fmt"
+	_ "embed"
 	"io"
 	"slices"
 	"strings"
+	"text/template"
 )
 
 // groups are the headings of the reference, in its order.
@@ -13,103 +14,67 @@ var groups = []Group{
 	groupControlPlane, groupBGP, groupRouting, groupDHCP, groupEgress, groupOthers, groupObsolete,
 }
 
-const optionsHead = `# Options
-
-<!-- Written by "herald docs" from the table in pkg/config. Do not edit. -->
-
-An option is a flag, a key of the YAML file that ` + "`herald_config`" + ` names, or an
-environment variable. The file wins over flags, the environment over both. An
-empty value means "not set", unless the option says otherwise.
-
-Booleans are what Go's strconv.ParseBool takes: ` + "`true`, `false`, `1`, `0`, `t`, `f`" + ` and
-their capitals. Everything that is wrong is told at once, each part with the
-option, the value, where it is from and what would be right; the exit status is then 2.
-A variable that looks like one of these but is none is a warning with the nearest
-name; an unknown flag or key of the file is an error.
-`
-
-const optionsMissing = `
-# Options of kube-vip that are not supported yet
-
-They are understood, so that nothing is ignored in silence. "Error": a value other than
-the default would change what is announced, or whose traffic passes, so Herald does not start with
-it. "Warning": it is told once, and has no effect. "No effect": Herald does the same whatever it says.
-A name that ends in ` + "`*`" + ` stands for all that begin so.
-`
+//go:embed options.md.tmpl
+var referencePage string
 
 // Markdown writes the reference page of all options.
 func Markdown(w io.Writer) error {
-	var b strings.Builder
-	b.WriteString(optionsHead)
-	for _, supported := range []bool{true, false} {
-		if !supported {
-			b.WriteString(optionsMissing)
+	cell := strings.NewReplacer("|", `\|`).Replace
+	page, err := template.New("").Funcs(template.FuncMap{"sections": sections, "names": names, "flags": flags, "code": code, "cell": cell}).Parse(referencePage)
+	if err != nil {
+		return err
+	}
+	return page.Execute(w, nil)
+}
+
+// A section is a heading of the reference with the options below it.
+type section struct {
+	Heading string
+	Options []Option
+}
+
+// sections returns the groups that have options of which this version supports all, or none.
+func sections(supported bool) []section {
+	var all []section
+	for _, g := range groups {
+		rows, others := inGroup(g, supported), inGroup(g, !supported)
+		heading := string(g)
+		if !supported && len(others) > 0 {
+			heading += " (missing)" // tells the two halves of a group apart
 		}
-		for _, g := range groups {
-			rows := slices.DeleteFunc(inGroup(g), func(o Option) bool { return o.Supported() != supported })
-			if len(rows) == 0 {
-				continue
-			}
-			fmt.Fprintf(&b, "\n## %s\n\n", heading(g, supported))
-			if supported {
-				b.WriteString("| variable | flag | type | default | meaning | since |\n|---|---|---|---|---|---|\n")
-			} else {
-				b.WriteString("| variable | flag | default | meaning | if set |\n|---|---|---|---|---|\n")
-			}
-			for _, o := range rows {
-				b.WriteString(row(o))
-			}
+		if len(rows) > 0 {
+			all = append(all, section{heading, rows})
 		}
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return all
 }
 
-// heading tells the two halves of a group apart.
-func heading(g Group, supported bool) string {
-	if !supported && slices.ContainsFunc(inGroup(g), Option.Supported) {
-		return string(g) + " (missing)"
-	}
-	return string(g)
+func inGroup(g Group, supported bool) []Option {
+	return slices.DeleteFunc(slices.Clone(Options), func(o Option) bool { return o.Group != g || o.Supported() != supported })
 }
 
-func inGroup(g Group) []Option {
-	return slices.DeleteFunc(slices.Clone(Options), func(o Option) bool { return o.Group != g })
-}
+// names returns the names of an option as Markdown.
+func names(o Option) string { return code(append([]string{o.Env}, o.Aliases...)...) }
 
-// row is one line of a table of the reference.
-func row(o Option) string {
-	cells := []string{code(append([]string{o.Env}, o.Aliases...)...), flags(o)}
-	if o.Supported() {
-		cells = append(cells, string(o.Type), code(o.Default), o.Meaning, o.Since)
-	} else {
-		cells = append(cells, code(o.Default), o.Meaning, string(o.Effect))
-	}
-	for i, c := range cells {
-		cells[i] = strings.ReplaceAll(c, "|", `\|`)
-	}
-	return "| " + strings.Join(cells, " | ") + " |\n"
-}
-
-// flags are the flags of an option as one would type them.
+// flags returns the flags of an option as Markdown, as one would type them.
 func flags(o Option) string {
-	var names []string
+	var all []string
 	for _, name := range flagNames(o) {
-		names = append(names, "--"+name)
+		all = append(all, "--"+name)
 	}
 	if o.Short != "" {
-		names = append(names, "-"+o.Short)
+		all = append(all, "-"+o.Short)
 	}
-	return code(names...)
+	return code(all...)
 }
 
-// code sets each of words as code, and nothing for nothing.
+// code returns words set as code, with commas between, without those that are empty.
 func code(words ...string) string {
-	var set []string
+	var all []string
 	for _, w := range words {
 		if w != "" {
-			set = append(set, "`"+w+"`")
+			all = append(all, "`"+w+"`")
 		}
 	}
-	return strings.Join(set, ", ")
+	return strings.Join(all, ", ")
 }

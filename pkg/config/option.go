@@ -16,7 +16,7 @@ type Option struct {
 	Since       string   // the release that first understood it
 	Missing     string   // "" if this version supports it, else what is still missing, in words
 	Secret      bool     // messages do not repeat its value
-	Effect      Effect   // what a value does while When is not ""
+	Effect      Effect   // what a value does while Missing is not ""
 	Empty       []Origin // where an empty value is a value; elsewhere it means "not set"
 
 	// set checks value and stores it. Its error says only what would be right.
@@ -94,9 +94,17 @@ const (
 
 // Options is the table of all options: those this version supports, then
 // those it only knows of.
-var Options = slices.Concat(supported, forwarding, leasing, ofBGP, notYet)
+var Options = slices.Concat(supported, bgpOptions, notYet)
 
-// byName finds an option by its environment variable or an alias of it.
+// inSection puts options into a group, and says since which release they exist.
+func inSection(group Group, since string, options []Option) []Option {
+	for i := range options {
+		options[i].Group, options[i].Since = group, since
+	}
+	return options
+}
+
+// byName finds an option by its environment variable or an alias of it. It returns false if there is none.
 func byName(name string) (Option, bool) {
 	i := slices.IndexFunc(Options, func(o Option) bool {
 		return o.Env == name || slices.Contains(o.Aliases, name)

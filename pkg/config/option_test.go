@@ -46,7 +46,7 @@ func TestOptions(t *testing.T) {
 		})
 	}
 	for _, g := range groups {
-		if len(inGroup(g)) == 0 {
+		if len(inGroup(g, true))+len(inGroup(g, false)) == 0 {
 			t.Errorf("group %q has no options", g)
 		}
 	}

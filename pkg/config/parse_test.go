@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // noFiles is a machine without files.
@@ -29,7 +31,7 @@ func base() Config {
 		Lease: Lease{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
 		Peers: Peers{Port: 7947},
 		Services: Services{
-			Enable: true, LeaseNamespace: "kube-system", LeaseName: "plndr-svcs-lock", IPMode: "VIP",
+			Enable: true, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}, IPMode: "VIP",
 		},
 		Class: Class{Name: "kube-vip.io/kube-vip-class", Legacy: true},
 		ARP:   ARP{Enable: true, Period: 3 * time.Second},
@@ -37,7 +39,7 @@ func base() Config {
 		UPnP:  UPnP{Status: true},
 		DHCP:  DHCP{Attempts: 3, Mode: "ipv4"},
 		ControlPlane: ControlPlane{
-			Port: 6443, LeaseNamespace: "kube-system", LeaseName: "plndr-cp-lock",
+			Port: 6443, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-cp-lock"},
 			CheckPeriod: time.Second, CheckTimeout: 2 * time.Second, CheckFailures: 3,
 		},
 	}
@@ -60,7 +62,7 @@ func TestParse(t *testing.T) {
 		{"vip_loglevel=", func(*Config) {}},
 		{"vip_nodename=Worker-1.Example.com", func(c *Config) { c.Node.Name = "worker-1.example.com" }},
 		{"cp_namespace=lb", func(c *Config) {
-			c.Node.Namespace, c.Services.LeaseNamespace, c.ControlPlane.LeaseNamespace = "lb", "lb", "lb"
+			c.Node.Namespace, c.Services.Lease.Namespace, c.ControlPlane.Lease.Namespace = "lb", "lb", "lb"
 		}},
 		{"vip_interface=eth0", func(c *Config) { c.Link.Interface, c.Link.Services = "eth0", "eth0" }},
 		{"vip_interface=bond0.100@x", func(c *Config) { c.Link.Interface, c.Link.Services = "bond0.100@x", "bond0.100@x" }},
@@ -83,8 +85,8 @@ func TestParse(t *testing.T) {
 		{"vip_renewdeadline=3", func(c *Config) { c.Lease.RenewDeadline = 3 * time.Second }}, // 3 > 2.4
 		{"svc_election=T", func(c *Config) { c.Services.Election = true }},
 		{"svc_namespace=web", func(c *Config) { c.Services.Namespace = "web" }},
-		{"svc_leasename=lock", func(c *Config) { c.Services.LeaseName = "lock" }},
-		{"svc_leasename=lb/lock.1", func(c *Config) { c.Services.LeaseNamespace, c.Services.LeaseName = "lb", "lock.1" }},
+		{"svc_leasename=lock", func(c *Config) { c.Services.Lease.Name = "lock" }},
+		{"svc_leasename=lb/lock.1", func(c *Config) { c.Services.Lease.Namespace, c.Services.Lease.Name = "lb", "lock.1" }},
 		{"svc_ipmode=proxy", func(c *Config) { c.Services.IPMode = "Proxy" }},
 		{"disable_service_updates=true", func(c *Config) { c.Services.ReadOnly = true }},
 		{"lb_class_name=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},
@@ -115,7 +117,7 @@ func TestParse(t *testing.T) {
 			c.ControlPlane.Enable, c.ControlPlane.Port = true, 443
 			c.ControlPlane.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 		}},
-		{"vip_leasename=lb/lock", func(c *Config) { c.ControlPlane.LeaseNamespace, c.ControlPlane.LeaseName = "lb", "lock" }},
+		{"vip_leasename=lb/lock", func(c *Config) { c.ControlPlane.Lease.Namespace, c.ControlPlane.Lease.Name = "lb", "lock" }},
 		{"control_plane_health_check_address=https://localhost:6443/livez", func(c *Config) { c.ControlPlane.CheckURL = "https://localhost:6443/livez" }},
 		{"control_plane_health_check_period_seconds=5 control_plane_health_check_timeout_seconds=3", func(c *Config) {
 			c.ControlPlane.CheckPeriod, c.ControlPlane.CheckTimeout = 5*time.Second, 3*time.Second
@@ -202,8 +204,8 @@ func TestPodNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Node.Namespace != "pods-own" || c.Services.LeaseNamespace != "pods-own" {
-		t.Errorf("Namespace = %q, lease in %q, want pods-own", c.Node.Namespace, c.Services.LeaseNamespace)
+	if c.Node.Namespace != "pods-own" || c.Services.Lease.Namespace != "pods-own" {
+		t.Errorf("Namespace = %q, lease in %q, want pods-own", c.Node.Namespace, c.Services.Lease.Namespace)
 	}
 }
 

@@ -1,13 +1,13 @@
 package config
 
 import (
+	"cmp"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -15,45 +15,61 @@ import (
 
 // A peerText is one peer of bgp_peers as it is written.
 type peerText struct {
-	number int // its place, from 1
-	peer   vip.BGPPeer
-	hop    hopText
-	bfd    bool
+	number  int // its position in bgp_peers, from 1
+	peer    vip.BGPPeer
+	nextHop nextHop
+	bfd     bool
 }
+
+// A nextHop says which next hop routes have whose family is not the session's.
+type nextHop struct {
+	mode string // mpbgp_nexthop; "" is not set
+	ip4  netip.Addr
+	ip6  netip.Addr
+}
+
+// The values of mpbgp_nexthop.
+const (
+	hopFixed    = "fixed"
+	hopSourceIf = "auto_sourceif"
+	hopSourceIP = "auto_sourceip"
+)
+
+var parseHopMode = oneOf(hopFixed, hopSourceIf, hopSourceIP)
 
 const unnumbered = "unnumbered:"
 
+// bfdSuffix matches the BFD options at the end of a peer, which begin with a boolean.
 var bfdSuffix = regexp.MustCompile(`(?:^|:)((?:true|false)(?:;.*)?)$`)
 
 // The fields of a peer after its address, in order.
 var peerFields = []string{"AS number", "password", "multihop", "port", "mpbgp options", "BFD options"}
 
-// setPeers reads peer,peer,... with each being
+// parsePeers parses peer,peer,... with each being
 // address:AS:password:multihop:port:mpbgp options:BFD options, where the address is
 // an IPv4 address, an IPv6 address in brackets, or unnumbered:<interface>. All but address
-// and AS may be left out. Errors name the peer and the field, and no password.
-func setPeers(c *Config, v string) error {
+// and AS may be left out. Its error names every wrong field of every peer, and no password.
+func parsePeers(v string) ([]peerText, error) {
+	var peers []peerText
 	var errs []error
 	for i, text := range strings.Split(v, ",") {
 		text = strings.TrimSpace(text)
 		if text == "" {
 			continue
 		}
-		t, err := readPeer(text)
+		t, err := parsePeer(text)
 		t.number = i + 1
 		if err != nil {
 			errs = append(errs, fmt.Errorf("peer %d: %w", t.number, err))
-			continue
 		}
-		c.BGP.listed = append(c.BGP.listed, t)
+		peers = append(peers, t)
 	}
-	return errors.Join(errs...)
+	return peers, errors.Join(errs...)
 }
 
-// readPeer reads one peer.
-func readPeer(text string) (peerText, error) {
+func parsePeer(text string) (peerText, error) {
 	t := peerText{peer: vip.BGPPeer{Port: bgpPort}}
-	rest, err := t.address(text)
+	rest, err := t.parseAddress(text)
 	if err != nil {
 		return t, err
 	}
@@ -71,24 +87,29 @@ func readPeer(text string) (peerText, error) {
 	if !strings.HasSuffix(fields[4], "::") {
 		fields[4] = strings.TrimSuffix(fields[4], ":") // an empty last field
 	}
-	if old != "" {
-		fields[4] = old
-	}
+	fields[4] = cmp.Or(old, fields[4])
 	var errs []error
-	for i, read := range []func(string) error{t.as, t.password, t.multihop, t.port, t.mpbgp, t.bfdOptions} {
-		if err := read(fields[i]); err != nil {
+	for i, err := range []error{
+		t.parseAS(fields[0]),
+		parseInto(&t.peer.Password, fields[1], parsePassword),
+		parseInto(&t.peer.Multihop, fields[2], parseBool),
+		parseInto(&t.peer.Port, fields[3], parsePort),
+		t.nextHop.parse(fields[4]),
+		parseInto(&t.bfd, fields[5], parseBFD),
+	} {
+		if err != nil {
 			errs = append(errs, fmt.Errorf("field %d (%s) %w", i+2, peerFields[i], err))
 		}
 	}
 	return t, errors.Join(errs...)
 }
 
-// address reads the first field and returns the others.
-func (t *peerText) address(text string) (rest string, err error) {
+// parseAddress parses the first field and returns the others.
+func (t *peerText) parseAddress(text string) (rest string, err error) {
 	if link, ok := strings.CutPrefix(text, unnumbered); ok {
 		link, rest, _ = strings.Cut(link, ":")
 		link, old, _ := strings.Cut(link, "/")
-		if link == "" || checkLink(link) != nil {
+		if _, err := parseLinkName(link); err != nil || link == "" {
 			return "", errors.New("field 1 (address) must be unnumbered:<interface> with the name of a link")
 		}
 		t.peer.Interface = link
@@ -107,10 +128,9 @@ func (t *peerText) address(text string) (rest string, err error) {
 	} else {
 		host, rest, _ = strings.Cut(text, ":")
 	}
-	a, err := netip.ParseAddr(host)
-	a = a.Unmap()
+	a, err := parseAddr(host)
 	switch {
-	case err != nil || a.Zone() != "" || a.Is6() && text[0] != '[':
+	case err != nil || a.Is6() && text[0] != '[':
 		return "", errors.New("field 1 (address) must be an IPv4 address, an IPv6 address in brackets, or unnumbered:<interface>")
 	case a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast():
 		return "", errors.New("field 1 (address) must be an address of one router; where there is only a link-local one write unnumbered:<interface>")
@@ -119,59 +139,27 @@ func (t *peerText) address(text string) (rest string, err error) {
 	return rest, nil
 }
 
-func (t *peerText) as(v string) (err error) {
-	if v == "" && t.peer.Interface != "" {
-		return nil // the router says it
+// parseAS parses the AS number, which only a router on an unnumbered link can do without: it is then taken from its OPEN message.
+func (t *peerText) parseAS(v string) error {
+	if v == "" && t.peer.Interface == "" {
+		return errAS
 	}
-	t.peer.AS, err = parseAS(v)
-	return err
+	return parseInto(&t.peer.AS, v, parseAS)
 }
 
-func (t *peerText) password(v string) error {
-	if len(v) > maxPassword {
-		return fmt.Errorf("must be at most %d bytes", maxPassword)
-	}
-	t.peer.Password = vip.Secret(v)
-	return nil
-}
-
-func (t *peerText) multihop(v string) (err error) {
-	if v == "" {
-		return nil
-	}
-	if t.peer.Multihop, err = strconv.ParseBool(v); err != nil {
-		return errors.New("must be true or false")
-	}
-	return nil
-}
-
-func (t *peerText) port(v string) error {
-	if v == "" {
-		return nil
-	}
-	n, err := strconv.ParseUint(v, 10, 16)
-	if err != nil || n == 0 {
-		return errors.New("must be a port from 1 to 65535")
-	}
-	t.peer.Port = uint16(n)
-	return nil
-}
-
-func (t *peerText) mpbgp(v string) error {
-	if v == "" {
-		return nil
-	}
+// parse parses mpbgp_nexthop=...;mpbgp_ipv4=...;mpbgp_ipv6=..., each of which may be left out.
+func (h *nextHop) parse(v string) error {
 	for pair := range strings.SplitSeq(v, ";") {
 		key, value, _ := strings.Cut(pair, "=")
 		var err error
 		switch key {
 		case "":
 		case "mpbgp_nexthop":
-			t.hop.mode, err = value, checkHop(value)
+			err = parseInto(&h.mode, value, parseHopMode)
 		case "mpbgp_ipv4":
-			t.hop.ip4, err = hopAddr(value, vip.IPv4)
+			err = parseInto(&h.ip4, value, hostAddr(vip.IPv4))
 		case "mpbgp_ipv6":
-			t.hop.ip6, err = hopAddr(value, vip.IPv6)
+			err = parseInto(&h.ip6, value, hostAddr(vip.IPv6))
 		default:
 			err = errors.New("must be mpbgp_nexthop, mpbgp_ipv4 and mpbgp_ipv6, each with a value")
 		}
@@ -182,86 +170,50 @@ func (t *peerText) mpbgp(v string) error {
 	return nil
 }
 
-// hopAddr reads a next hop; an empty one is none.
-func hopAddr(v string, f vip.Family) (netip.Addr, error) {
-	if v == "" {
-		return netip.Addr{}, nil
-	}
-	a, err := netip.ParseAddr(v)
-	if err != nil || vip.FamilyOf(a) != f {
-		return netip.Addr{}, fmt.Errorf("must be an %s address", f)
-	}
-	return a, nil
-}
-
-func (t *peerText) bfdOptions(v string) error {
-	on, _, _ := strings.Cut(v, ";")
-	if on == "" {
-		return nil
-	}
-	b, err := strconv.ParseBool(on)
+// parseBFD parses "true;300;300;3", of which only the boolean counts.
+func parseBFD(v string) (bool, error) {
+	v, _, _ = strings.Cut(v, ";")
+	on, err := parseBool(v)
 	if err != nil {
-		return errors.New("must begin with true or false")
+		return false, errors.New("must begin with true or false")
 	}
-	t.bfd = b
-	return nil
+	return on, nil
 }
 
-// check says what a next hop lacks.
-func (h hopText) check(o own) error {
+// check returns what a mode lacks, or nil.
+func (h nextHop) check(local localSide) error {
 	switch {
 	case h.mode == hopFixed && !h.ip4.IsValid() && !h.ip6.IsValid():
 		return errors.New("fixed needs mpbgp_ipv4 or mpbgp_ipv6")
-	case h.mode == hopSourceIf && o.link == "":
+	case h.mode == hopSourceIf && local.link == "":
 		return errors.New("auto_sourceif needs bgp_sourceif")
-	case h.mode == hopSourceIP && !o.source.IsValid():
+	case h.mode == hopSourceIP && !local.source.IsValid():
 		return errors.New("auto_sourceip needs bgp_sourceip")
 	}
 	return nil
 }
 
-// passwordFile begins a password that is the path of a file with it.
-const passwordFile = "@/"
-
-// finish adds what all peers have in common, and reads the password if it is in a file.
-func (t peerText) finish(o own, common hopText, src Sources) (vip.BGPPeer, error) {
+// complete returns the peer with what all peers have in common: the local side, and those parts of a
+// next hop that it does not name itself. It reads the password if that is in a file; a nil readFile can't.
+func (t peerText) complete(local localSide, common nextHop, readFile func(string) ([]byte, error)) (vip.BGPPeer, error) {
 	p := t.peer
-	p.LocalAS, p.SourceInterface = o.as, o.link
-	if o.source.IsValid() && p.Address.IsValid() && vip.FamilyOf(o.source) == vip.FamilyOf(p.Address) {
-		p.Source = o.source
+	p.LocalAS, p.SourceInterface = local.as, local.link
+	if local.source.IsValid() && p.Address.IsValid() && vip.FamilyOf(local.source) == vip.FamilyOf(p.Address) {
+		p.Source = local.source
 	}
-	hop := t.hop
-	if hop.mode == "" {
-		hop.mode = common.mode
-	}
-	if !hop.ip4.IsValid() {
-		hop.ip4 = common.ip4
-	}
-	if !hop.ip6.IsValid() {
-		hop.ip6 = common.ip6
-	}
-	if err := hop.check(o); err != nil {
+	hop := nextHop{cmp.Or(t.nextHop.mode, common.mode), cmp.Or(t.nextHop.ip4, common.ip4), cmp.Or(t.nextHop.ip6, common.ip6)}
+	if err := hop.check(local); err != nil {
 		return p, fmt.Errorf("mpbgp_nexthop: %w", err)
 	}
 	switch hop.mode {
 	case hopFixed:
 		p.NextHop4, p.NextHop6 = hop.ip4, hop.ip6
 	case hopSourceIf:
-		p.NextHopInterface = o.link
+		p.NextHopInterface = local.link
 	}
-	if path, ok := strings.CutPrefix(string(p.Password), passwordFile); ok {
-		path = "/" + path
-		if src.ReadFile == nil {
-			return p, errors.New("the password is in a file, and files can't be read here")
-		}
-		text, err := src.ReadFile(path)
-		if err != nil {
-			return p, fmt.Errorf("the password can't be read: %w", err)
-		}
-		p.Password = vip.Secret(strings.TrimRight(string(text), "\r\n"))
-		if len(p.Password) == 0 || len(p.Password) > maxPassword {
-			return p, fmt.Errorf("the password in %s must have 1 to %d bytes", path, maxPassword)
-		}
+	var err error
+	if p.Password, err = readPassword(p.Password, readFile); err != nil {
+		return p, err
 	}
 	if p.Interface != "" && p.Password != "" {
 		return p, errors.New("a session without addresses can't have a password: gobgp does not sign link-local ones")
@@ -269,64 +221,65 @@ func (t peerText) finish(o own, common hopText, src Sources) (vip.BGPPeer, error
 	return p, nil
 }
 
-// AnnotatedPeers reads the peers that Node annotations name, without their prefix:
+// readPassword returns the content of the file that a password beginning with @/ names, without the
+// end of its line, and any other password as it is.
+func readPassword(password vip.Secret, readFile func(string) ([]byte, error)) (vip.Secret, error) {
+	path, ok := strings.CutPrefix(string(password), "@")
+	if !ok || !strings.HasPrefix(path, "/") {
+		return password, nil
+	}
+	if readFile == nil {
+		return "", errors.New("the password is in a file, and files can't be read here")
+	}
+	text, err := readFile(path)
+	if err != nil {
+		return "", fmt.Errorf("the password can't be read: %w", err)
+	}
+	password = vip.Secret(strings.TrimRight(string(text), "\r\n"))
+	if len(password) == 0 || len(password) > maxPassword {
+		return "", fmt.Errorf("the password in %s must have 1 to %d bytes", path, maxPassword)
+	}
+	return password, nil
+}
+
+// AnnotatedPeers parses the peers that Node annotations name, without their prefix:
 // bgp-peers-<n>-peer-ip (several with commas between), -peer-asn, -node-asn, -src-ip,
 // -peer-port and -bgp-pass (in base64), n counting from 0. -src-ip is the BGP identifier,
-// too. Its error tells of all that can't be read, and no password.
+// too. Its error names every annotation that is wrong, and no password; there are then no peers.
 func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, error) {
-	of := func(key string) string { return string(annotations[key]) }
 	var peers []vip.BGPPeer
 	var errs []error
 	for n := 0; ; n++ {
-		key := func(what string) string { return fmt.Sprintf("bgp-peers-%d-%s", n, what) }
-		list := of(key("peer-ip"))
-		if list == "" {
+		prefix := fmt.Sprintf("bgp-peers-%d-", n)
+		value := func(key string) string { return string(annotations[prefix+key]) }
+		check := func(key string, err error) {
+			if err != nil {
+				errs = append(errs, fmt.Errorf("annotation %s/%s%s %w", b.AnnotationPrefix, prefix, key, err))
+			}
+		}
+		addresses := value("peer-ip")
+		if addresses == "" {
 			break
 		}
-		t := peerText{peer: vip.BGPPeer{Port: bgpPort}, hop: b.hop}
-		fail := func(what string, err error) {
+		t := peerText{peer: vip.BGPPeer{Port: bgpPort, Multihop: b.single.Multihop}}
+		local := b.local
+		check("peer-asn", t.parseAS(value("peer-asn")))
+		check("node-asn", parseInto(&local.as, value("node-asn"), parseAS))
+		check("peer-port", parseInto(&t.peer.Port, value("peer-port"), parsePort))
+		check("src-ip", parseInto(&local.source, value("src-ip"), parseAddr))
+		if value("src-ip") != "" && local.source.Is4() {
+			t.peer.RouterID = local.source
+		}
+		check("bgp-pass", parseInto(&t.peer.Password, value("bgp-pass"), parseBase64Password))
+		for text := range strings.SplitSeq(addresses, ",") {
+			address, err := parseAddr(strings.TrimSpace(text))
 			if err != nil {
-				errs = append(errs, fmt.Errorf("annotation %s/%s %w", b.AnnotationPrefix, key(what), err))
-			}
-		}
-		o := b.own
-		fail("peer-asn", t.as(of(key("peer-asn"))))
-		if v := of(key("node-asn")); v != "" {
-			var err error
-			o.as, err = parseAS(v)
-			fail("node-asn", err)
-		}
-		if v := of(key("peer-port")); v != "" {
-			fail("peer-port", t.port(v))
-		}
-		if v := of(key("src-ip")); v != "" {
-			a, err := netip.ParseAddr(v)
-			if err != nil {
-				fail("src-ip", errors.New("must be an IP address"))
-			}
-			o.source = a.Unmap()
-			if o.source.Is4() {
-				t.peer.RouterID = o.source
-			}
-		}
-		if v := of(key("bgp-pass")); v != "" {
-			text, err := base64.StdEncoding.DecodeString(v)
-			if err != nil {
-				fail("bgp-pass", errors.New("must be in base64"))
-			}
-			fail("bgp-pass", t.password(string(text)))
-		}
-		t.peer.Multihop = b.single.Multihop
-		for a := range strings.SplitSeq(list, ",") {
-			x := t
-			addr, err := netip.ParseAddr(strings.TrimSpace(a))
-			if err != nil {
-				fail("peer-ip", errors.New("must be IP addresses with commas between"))
+				check("peer-ip", errors.New("must be IP addresses with commas between"))
 				continue
 			}
-			x.peer.Address = addr.Unmap()
-			p, err := x.finish(o, b.hop, Sources{}) // a node's annotation reads no file
-			fail("peer-ip", err)
+			t.peer.Address = address
+			p, err := t.complete(local, b.nextHop, nil) // an annotation must not make Herald read a file
+			check("peer-ip", err)
 			if !slices.ContainsFunc(peers, func(q vip.BGPPeer) bool { return q.Name() == p.Name() }) {
 				peers = append(peers, p)
 			}
@@ -336,4 +289,12 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 		return nil, err
 	}
 	return peers, nil
+}
+
+func parseBase64Password(v string) (vip.Secret, error) {
+	text, err := base64.StdEncoding.DecodeString(v)
+	if err != nil {
+		return "", errors.New("must be in base64")
+	}
+	return parsePassword(string(text))
 }

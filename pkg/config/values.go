@@ -5,128 +5,204 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// The functions here make the set function of an Option: each checks a value
-// and stores it where at points to.
+// store makes the set function of an Option: it parses a value and stores the result in a field of the Config.
+// An empty value leaves the field as it is.
+func store[T any](parse func(string) (T, error), field func(*Config) *T) func(*Config, string) error {
+	return func(c *Config, v string) error { return parseInto(field(c), v, parse) }
+}
 
-func boolTo(at func(*Config) *bool) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		b, err := strconv.ParseBool(v)
-		if err != nil {
-			return errors.New("must be true or false")
-		}
-		*at(c) = b
+// parseInto parses v and stores the result in to. If v is empty or wrong it leaves to as it is.
+func parseInto[T any](to *T, v string, parse func(string) (T, error)) error {
+	if v == "" {
 		return nil
+	}
+	t, err := parse(v)
+	if err == nil {
+		*to = t
+	}
+	return err
+}
+
+// list makes a parser of values with commas between from a parser of one. It returns the error of the first that is wrong.
+func list[T any](parse func(string) (T, error)) func(string) ([]T, error) {
+	return func(v string) ([]T, error) {
+		var all []T
+		for text := range strings.SplitSeq(v, ",") {
+			t, err := parse(strings.TrimSpace(text))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, t)
+		}
+		return all, nil
+	}
+}
+
+// oneOf makes a parser of words that ignores case. It returns the word as it is written here.
+func oneOf(words ...string) func(string) (string, error) {
+	return func(v string) (string, error) {
+		for _, w := range words {
+			if strings.EqualFold(v, w) {
+				return w, nil
+			}
+		}
+		last := len(words) - 1
+		return "", fmt.Errorf("must be %s or %s", strings.Join(words[:last], ", "), words[last])
+	}
+}
+
+func parseBool(v string) (bool, error) {
+	b, err := strconv.ParseBool(v)
+	if err != nil {
+		return false, errors.New("must be true or false")
+	}
+	return b, nil
+}
+
+// number makes a parser of whole numbers from low to high.
+func number(low, high int) func(string) (int, error) {
+	return func(v string) (int, error) {
+		n, err := strconv.Atoi(v)
+		if err != nil || n < low || n > high {
+			return 0, fmt.Errorf("must be a whole number from %d to %d", low, high)
+		}
+		return n, nil
 	}
 }
 
 // maxSeconds bounds lease times: nobody waits longer than a day for a failover.
 const maxSeconds = 24 * 60 * 60
 
-func secondsTo(at func(*Config) *time.Duration) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		n, err := strconv.Atoi(v)
-		if err != nil || n < 1 || n > maxSeconds {
-			return fmt.Errorf("must be a whole number of seconds from 1 to %d", maxSeconds)
+// seconds makes a parser of whole numbers of seconds from low to high.
+func seconds(low, high int) func(string) (time.Duration, error) {
+	return func(v string) (time.Duration, error) {
+		n, err := number(low, high)(v)
+		if err != nil {
+			return 0, fmt.Errorf("must be a whole number of seconds from %d to %d", low, high)
 		}
-		*at(c) = time.Duration(n) * time.Second
-		return nil
+		return time.Duration(n) * time.Second, nil
 	}
 }
 
-func setLogLevel(c *Config, v string) error {
+func parseAttempts(v string) (int, error) {
+	n, err := number(0, 1<<16-1)(v)
+	if err != nil {
+		return 0, errors.New("must be a whole number of tries, or 0 for no end of them")
+	}
+	return n, nil
+}
+
+func parseLogLevel(v string) (slog.Level, error) {
 	n, err := strconv.ParseInt(v, 10, 32)
 	if err != nil {
-		return errors.New("must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors")
+		return 0, errors.New("must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors")
 	}
-	c.Log.Level = slog.Level(n)
-	return nil
+	return slog.Level(n), nil
 }
 
-// An announcement more often than every minArpRate is what nobody meant:
-// kube-vip takes defaultArpRate then, and so does Herald.
+// Announcing more often than every minARPPeriod ms is never what an operator wants: kube-vip then uses
+// defaultARPPeriod ms, and so does Herald.
 const (
-	minArpRate     = 500
-	defaultArpRate = 3000
-	maxArpRate     = maxSeconds * 1000
+	minARPPeriod     = 500
+	defaultARPPeriod = 3000
+	maxARPPeriod     = maxSeconds * 1000
 )
 
-func setArpRate(c *Config, v string) error {
+func parseARPPeriod(v string) (time.Duration, error) {
 	n, err := strconv.Atoi(v)
-	if err != nil || n > maxArpRate {
-		return fmt.Errorf("must be a whole number of milliseconds from %d to %d", minArpRate, maxArpRate)
+	if err != nil || n > maxARPPeriod {
+		return 0, fmt.Errorf("must be a whole number of milliseconds from %d to %d", minARPPeriod, maxARPPeriod)
 	}
-	if n < minArpRate {
-		n = defaultArpRate
+	if n < minARPPeriod {
+		n = defaultARPPeriod
 	}
-	c.ARP.Period = time.Duration(n) * time.Millisecond
-	return nil
+	return time.Duration(n) * time.Millisecond, nil
 }
 
-// checkLink is the kernel's own rule for the name of a link (dev_valid_name in net/core/dev.c).
-func checkLink(v string) error {
+func parsePort(v string) (uint16, error) {
+	n, err := number(1, 1<<16-1)(v)
+	if err != nil {
+		return 0, errors.New("must be a port from 1 to 65535")
+	}
+	return uint16(n), nil
+}
+
+func parsePortOrNone(v string) (uint16, error) {
+	n, err := number(0, 1<<16-1)(v)
+	if err != nil {
+		return 0, errors.New("must be a port from 1 to 65535, or 0 for none")
+	}
+	return uint16(n), nil
+}
+
+// parsePortRange parses "80" and "30000-32767" into the first and the last port.
+func parsePortRange(v string) ([2]uint16, error) {
+	low, high, isRange := strings.Cut(v, "-")
+	if !isRange {
+		high = low
+	}
+	first, err1 := parsePort(low)
+	last, err2 := parsePort(high)
+	if err1 != nil || err2 != nil || first > last {
+		return [2]uint16{}, errors.New("must be ports and ranges of ports with commas between, such as 80,443,30000-32767")
+	}
+	return [2]uint16{first, last}, nil
+}
+
+// parseLinkName applies the kernel's rule for names of links (dev_valid_name in net/core/dev.c).
+func parseLinkName(v string) (string, error) {
 	if len(v) > 15 || v == "." || v == ".." || strings.ContainsAny(v, "/: \t\n\v\f\r\x00") {
-		return errors.New("must be the name of a link: at most 15 bytes, without slash, colon or space")
+		return "", errors.New("must be the name of a link: at most 15 bytes, without slash, colon or space")
 	}
-	return nil
+	return v, nil
 }
 
-func setInterface(c *Config, v string) error {
+func parseInterface(v string) (string, error) {
 	if v == Auto {
-		return errors.New("must be the name of a link, or empty for that of the default route; auto is a value of vip_servicesinterface")
+		return "", errors.New("must be the name of a link, or empty for that of the default route; auto is a value of vip_servicesinterface")
 	}
-	c.Link.Interface = v
-	return checkLink(v)
+	return parseLinkName(v)
 }
 
-func setServicesInterface(c *Config, v string) error {
-	c.Link.Services = v
-	return checkLink(v)
-}
+var errPrefixLengths = errors.New("must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto")
 
-var errSubnet = errors.New("must be the prefix lengths for IPv4 and IPv6 (32,128), one of them (24), or auto")
-
-// setSubnet understands "32,128", "24", "/24", "24,64", "64" (only IPv6 has
-// it), "auto" and "auto,64". A family that isn't named has a prefix of its own width.
-func setSubnet(c *Config, v string) error {
-	parts := strings.Split(v, ",")
-	bits := make([]int, len(parts))
-	for i, p := range parts {
-		p = strings.TrimPrefix(strings.TrimSpace(p), "/")
-		if p == Auto {
-			bits[i] = AutoBits
-			continue
+// parsePrefixLengths parses "32,128", "24", "/24", "24,64", "64" (which only IPv6 has), "auto" and "auto,64".
+// A family that isn't named gets 32 or 128.
+func parsePrefixLengths(v string) (bits4, bits6 int, err error) {
+	bits, err := list(func(v string) (int, error) {
+		if v = strings.TrimPrefix(v, "/"); v == Auto {
+			return AutoBits, nil
 		}
-		n, err := strconv.ParseUint(p, 10, 8)
-		if err != nil || n < 1 || n > 128 {
-			return errSubnet
-		}
-		bits[i] = int(n)
+		return number(1, 128)(v)
+	})(v)
+	if err != nil || len(bits) > 2 {
+		return 0, 0, errPrefixLengths
 	}
-	b4, b6 := 32, 128
+	bits4, bits6 = 32, 128
 	switch {
 	case len(bits) == 2:
-		b4, b6 = bits[0], bits[1]
-	case len(bits) > 2:
-		return errSubnet
+		bits4, bits6 = bits[0], bits[1]
 	case bits[0] == AutoBits:
-		b4, b6 = AutoBits, AutoBits
+		bits4, bits6 = AutoBits, AutoBits
 	case bits[0] > 32:
-		b6 = bits[0]
+		bits6 = bits[0]
 	default:
-		b4 = bits[0]
+		bits4 = bits[0]
 	}
-	if b4 > 32 {
-		return errSubnet
+	if bits4 > 32 {
+		return 0, 0, errPrefixLengths
 	}
-	c.Link.Bits4, c.Link.Bits6 = b4, b6
-	return nil
+	return bits4, bits6, nil
 }
 
 // Names of Kubernetes objects: RFC 1123 labels and subdomains, and qualified
@@ -143,131 +219,154 @@ func isSubdomain(v string) bool { return len(v) <= 253 && subdomain.MatchString(
 // maxNodeName leaves room for the prefix of the node's lease, herald-node-.
 const maxNodeName = 253 - len("herald-node-")
 
-func setNodeName(c *Config, v string) error {
+// parseNodeName returns the name in lower case.
+func parseNodeName(v string) (string, error) {
 	v = strings.ToLower(v)
 	if !isSubdomain(v) || len(v) > maxNodeName {
-		return fmt.Errorf("must be the node's name: letters, digits, dots and dashes (RFC 1123), at most %d of them", maxNodeName)
+		return "", fmt.Errorf("must be the node's name: letters, digits, dots and dashes (RFC 1123), at most %d of them", maxNodeName)
 	}
-	c.Node.Name = v
-	return nil
+	return v, nil
 }
 
-func namespaceTo(at func(*Config) *string) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		if v != "" && !isLabel(v) {
-			return errors.New("must be one namespace: lower-case letters, digits and dashes, at most 63 of them")
-		}
-		*at(c) = v
-		return nil
+func parseNamespace(v string) (string, error) {
+	if !isLabel(v) {
+		return "", errors.New("must be one namespace: lower-case letters, digits and dashes, at most 63 of them")
 	}
+	return v, nil
 }
 
-func setServicesLease(c *Config, v string) (err error) {
-	c.Services.LeaseNamespace, c.Services.LeaseName, err = leaseName(v)
-	return err
+// parseListedNamespace parses one of several namespaces.
+func parseListedNamespace(v string) (string, error) {
+	if !isLabel(v) {
+		return "", errors.New("must be namespaces with commas between: lower-case letters, digits and dashes, at most 63 of them")
+	}
+	return v, nil
 }
 
-func leaseName(v string) (namespace, name string, err error) {
+// parseLease parses "name" and "namespace/name". Without a namespace the Key has none.
+func parseLease(v string) (vip.Key, error) {
 	namespace, name, found := strings.Cut(v, "/")
 	if !found {
 		namespace, name = "", v
 	}
 	if found && !isLabel(namespace) || !isSubdomain(name) {
-		return "", "", errors.New("must be the name of a Lease, or namespace/name")
+		return vip.Key{}, errors.New("must be the name of a Lease, or namespace/name")
 	}
-	return namespace, name, nil
+	return vip.Key{Namespace: namespace, Name: name}, nil
 }
 
-func setIPMode(c *Config, v string) error {
-	for _, mode := range []string{"VIP", "Proxy"} {
-		if strings.EqualFold(v, mode) {
-			c.Services.IPMode = mode
-			return nil
-		}
-	}
-	return errors.New("must be VIP or Proxy")
-}
-
-// setClass holds the class to what the API server accepts in spec.loadBalancerClass.
-func setClass(c *Config, v string) error {
+// parseClass accepts what the API server accepts in spec.loadBalancerClass.
+func parseClass(v string) (string, error) {
 	prefix, name, found := strings.Cut(v, "/")
 	if !found {
 		prefix, name = "", v
 	}
-	if v != "" && (found && !isSubdomain(prefix) || len(name) > 63 || !qualified.MatchString(name)) {
-		return errors.New("must be a load balancer class such as example.com/internal, or empty")
+	if found && !isSubdomain(prefix) || len(name) > 63 || !qualified.MatchString(name) {
+		return "", errors.New("must be a load balancer class such as example.com/internal, or empty")
 	}
-	c.Class.Name = v
-	return nil
+	return v, nil
 }
 
-func setKubeConfig(c *Config, v string) error {
-	if strings.ContainsRune(v, 0) {
-		return errors.New("must be the path of a kubeconfig file")
+// pathOf makes a parser of paths, which contain any byte but 0.
+func pathOf(what string) func(string) (string, error) {
+	return func(v string) (string, error) {
+		if strings.ContainsRune(v, 0) {
+			return "", errors.New("must be the path of " + what)
+		}
+		return v, nil
 	}
-	c.Kube.ConfigFile = v
-	return nil
 }
 
-func setPeersKey(c *Config, v string) error {
-	if strings.ContainsRune(v, 0) {
-		return errors.New("must be the path of a file with a key")
-	}
-	c.Peers.KeyFile = v
-	return nil
-}
-
-func setPeersPort(c *Config, v string) error {
-	n, err := strconv.ParseUint(v, 10, 16)
-	if err != nil {
-		return errors.New("must be a port from 1 to 65535, or 0 for none")
-	}
-	c.Peers.Port = uint16(n)
-	return nil
-}
-
-func setServer(c *Config, v string) error {
-	if v == "" {
+// parseHTTPURL parses the URL of a host, by HTTP or HTTPS and without credentials. It returns nil for anything else.
+func parseHTTPURL(v string) *url.URL {
+	u, err := url.Parse(v)
+	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil {
 		return nil
 	}
+	return u
+}
+
+// parseServer parses the URL of an API server. One without a scheme gets https.
+func parseServer(v string) (string, error) {
 	if !strings.Contains(v, "://") {
 		v = "https://" + v
 	}
-	u, err := url.Parse(v)
-	if err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return errors.New("must be the URL of an API server, such as https://192.0.2.1:6443")
+	if u := parseHTTPURL(v); u == nil || u.RawQuery != "" || u.Fragment != "" {
+		return "", errors.New("must be the URL of an API server, such as https://192.0.2.1:6443")
 	}
-	c.Kube.Server = v
-	return nil
+	return v, nil
+}
+
+func parseCheckURL(v string) (string, error) {
+	if parseHTTPURL(v) == nil {
+		return "", errors.New("must be a URL such as https://127.0.0.1:6443/readyz")
+	}
+	return v, nil
 }
 
 // off turns a listener off where an empty value means "not set".
 const off = "off"
 
-func setMetrics(c *Config, v string) error {
-	if v == "" || v == off {
-		c.Serve.Metrics = ""
-		return nil
+// parseListenAddress parses "host:port" and ":port". It returns "" for "off".
+func parseListenAddress(v string) (string, error) {
+	if v == off {
+		return "", nil
 	}
 	_, port, err := net.SplitHostPort(v)
 	if err == nil {
-		var n uint64
-		if n, err = strconv.ParseUint(port, 10, 16); n == 0 {
-			err = errors.New("no port")
-		}
+		_, err = parsePort(port)
 	}
 	if err != nil {
-		return errors.New("must be host:port, :port, or off")
+		return "", errors.New("must be host:port, :port, or off")
 	}
-	c.Serve.Metrics = v
-	return nil
+	return v, nil
 }
 
-func setHealthPort(c *Config, v string) error {
-	n, err := strconv.ParseUint(v, 10, 16)
-	if err != nil {
-		return errors.New("must be a port from 1 to 65535, or 0 for none")
+// parseAddr parses an address without a zone. An IPv4 address mapped to IPv6 becomes an IPv4 address.
+func parseAddr(v string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(v)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, errors.New("must be an IP address")
 	}
-	c.Serve.HealthPort = uint16(n)
-	return nil
+	return a.Unmap(), nil
+}
+
+// hostAddr makes a parser of addresses of one host, of a family unless that is 0.
+func hostAddr(family vip.Family) func(string) (netip.Addr, error) {
+	return func(v string) (netip.Addr, error) {
+		a, err := parseAddr(v)
+		switch {
+		case err != nil:
+			return a, err
+		case family != 0 && vip.FamilyOf(a) != family:
+			return a, fmt.Errorf("must be an %s address", family)
+		case a.IsUnspecified() || a.IsMulticast():
+			return a, errors.New("must be an address of one host")
+		}
+		return a, nil
+	}
+}
+
+func parseGateway(v string) (netip.Addr, error) {
+	a, err := parseAddr(v)
+	if err != nil {
+		return a, errors.New("must be IP addresses with commas between, such as 192.168.1.1,fd00::1")
+	}
+	return a, nil
+}
+
+var errVIPs = errors.New("must be an IP address, or one of each family with a comma between; names are not supported")
+
+// parseVIPs parses "192.0.2.10" and "192.0.2.10,2001:db8::10".
+func parseVIPs(v string) ([]netip.Addr, error) {
+	vips, err := list(parseAddr)(v)
+	if err != nil || len(vips) > 2 || len(vips) == 2 && vips[0].Is4() == vips[1].Is4() {
+		return nil, errVIPs
+	}
+	for _, a := range vips {
+		if !a.IsGlobalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+			return nil, errors.New("must be a unicast address, neither loopback nor link-local")
+		}
+	}
+	return vips, nil
 }

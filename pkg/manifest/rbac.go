@@ -92,7 +92,7 @@ func rbac(c config.Config) []any {
 	places[c.Services.Namespace] = append(places[c.Services.Namespace], withServices)
 	places[home] = append(places[home], withAnnouncer, onlyAnnouncer)
 	order := []string{c.Services.Namespace, home}
-	if lease := c.Services.LeaseNamespace; places[lease] == nil {
+	if lease := c.Services.Lease.Namespace; places[lease] == nil {
 		places[lease] = []place{withAnnouncer}
 		order = append(order, lease)
 	}
