@@ -60,11 +60,11 @@ func (p *bgpPeers) now() []vip.BGPPeer {
 }
 
 // routingRule is what the plan must know of BGP; nil without bgp_enable.
-func routingRule(b config.BGP) *plan.Routing {
+func routingRule(b config.BGP) *plan.BGP {
 	if !b.Enable {
 		return nil
 	}
-	return &plan.Routing{Attributes: b.Attributes, Aggregates: b.Aggregates, Keep: b.RestartTime > 0}
+	return &plan.BGP{Attributes: b.Attributes, Aggregates: b.Aggregates, Keep: b.RestartTime > 0}
 }
 
 // coarse is how often the others are told of what only people want to know: each

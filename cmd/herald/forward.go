@@ -17,7 +17,7 @@ func newMapper(n *node, cfg config.UPnP, log *slog.Logger) *upnp.Mapper {
 		Gateways: cfg.Gateways,
 	}
 	if f := forwardingRule(cfg); f != nil {
-		o.Ports = f.Allows
+		o.Ports = f.AllowsPort
 	}
 	return upnp.New(o)
 }

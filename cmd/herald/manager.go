@@ -219,11 +219,11 @@ func rules(cfg config.Config) plan.Rules {
 		Election: cfg.Services.Election,
 		Lease:    cfg.Services.Lease,
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
-		Mode: vip.IPMode(cfg.Services.IPMode), Mark: cfg.Node.Namespace,
+		IPMode: vip.IPMode(cfg.Services.IPMode), Announcer: cfg.Node.Namespace,
 		Rebalance:  cfg.Services.Rebalance,
 		Forwarding: forwardingRule(cfg.UPnP),
 		NoStatus:   cfg.Services.ReadOnly,
-		Inquire:    !cfg.ARP.SkipDAD,
+		ProbeNew:   !cfg.ARP.SkipDAD,
 		DHCPMode:   cfg.DHCP.Mode,
 		BGP:        routingRule(cfg.BGP),
 	}

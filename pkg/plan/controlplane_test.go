@@ -148,7 +148,7 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 // an owner each or none, and withdraws it last of all.
 func TestControlPlaneByBGP(t *testing.T) {
 	r := controlled()
-	r.ARP, r.BGP = false, &Routing{}
+	r.ARP, r.BGP = false, &BGP{}
 	w := heldCP(ready("n1 n2"), "n1")
 	p := Make(r, bind(r, w))
 	want := []netip.Prefix{netip.MustParsePrefix("10.77.0.50/32"), netip.MustParsePrefix("fd77::50/128")}

@@ -8,23 +8,22 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// group makes units of the Services that share an address, a lease, or what a DHCP
-// server has leased.
-func (m *maker) group() {
-	byTenant := make(map[*tenant]*unit)
-	byAddr := make(map[netip.Addr]*unit, len(m.serving))
-	byLease := make(map[vip.Key]*unit, len(m.serving))
-	m.units = make([]*unit, 0, len(m.serving))
-	merged := make(map[*unit]*unit) // a unit that was swallowed -> the one that has it now
+// group makes units, oldest first, of the Services that share an address, a lease or a DHCP client. Services
+// that have no owner are in none. services are sorted, oldest first.
+func group(p *pass, services []*service) []*unit {
+	byClient := make(map[*dhcpClient]*unit)
+	byAddr := make(map[netip.Addr]*unit, len(services))
+	byLease := make(map[vip.Key]*unit, len(services))
+	units := make([]*unit, 0, len(services))
+	merged := make(map[*unit]*unit) // a unit that is part of another now -> that one
 	find := func(u *unit) *unit {
 		for u != nil && merged[u] != nil {
 			u = merged[u]
 		}
 		return u
 	}
-	for _, s := range m.serving { // oldest first, so the first Service of a unit is its oldest
-		if m.free(s) {
-			s.verdict.Lease = vip.Key{}
+	for _, s := range services { // oldest first, so the first Service of a unit is its oldest
+		if !s.owned {
 			continue
 		}
 		u := find(byLease[s.lease])
@@ -34,7 +33,7 @@ func (m *maker) group() {
 			case u == nil:
 				u = o
 			default:
-				if older(o.services[0], u.services[0]) < 0 {
+				if byAge(o.services[0], u.services[0]) < 0 {
 					u, o = o, u
 				}
 				u.services = append(u.services, o.services...)
@@ -44,118 +43,142 @@ func (m *maker) group() {
 		for _, a := range s.addrs {
 			join(find(byAddr[a.Addr]))
 		}
-		if s.tenant != nil {
-			join(find(byTenant[s.tenant]))
+		if s.client != nil {
+			join(find(byClient[s.client]))
 		}
 		if u == nil {
 			u = &unit{}
-			m.units = append(m.units, u)
+			units = append(units, u)
 		}
 		u.services = append(u.services, s)
 		byLease[s.lease] = u
-		if s.tenant != nil {
-			byTenant[s.tenant] = u
+		if s.client != nil {
+			byClient[s.client] = u
 		}
 		for _, a := range s.addrs {
 			byAddr[a.Addr] = u
 		}
 	}
-	m.units = slices.DeleteFunc(m.units, func(u *unit) bool { return merged[u] != nil })
-	for _, u := range m.units {
-		m.seal(u)
+	units = slices.DeleteFunc(units, func(u *unit) bool { return merged[u] != nil })
+	for _, u := range units {
+		p.complete(u)
 	}
+	return units
 }
 
-// seal gives a unit whose Services are known its lease, claim and links.
-func (m *maker) seal(u *unit) {
-	slices.SortFunc(u.services, older)
-	u.lease, u.control = u.services[0].lease, u.services[0].control
+// complete fills in the rest of a unit whose Services are known: its leases, its claim, what it
+// requires of a node, and the links of its addresses.
+func (p *pass) complete(u *unit) {
+	slices.SortFunc(u.services, byAge)
+	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
-	u.claim = m.Claims[u.lease]
+	u.claim = p.Claims[u.lease]
 	if !u.claim.Valid {
-		u.claim.Holder = "" // it may be taken, whoever's name is still on it
+		u.claim.Holder = ""
 	}
-	var links map[netip.Addr]vip.Address // a single Service names no address twice
+	var seen map[netip.Addr]vip.Address // a single Service names no address twice
 	if len(u.services) > 1 {
-		links = make(map[netip.Addr]vip.Address)
+		seen = make(map[netip.Addr]vip.Address)
 	}
-	self := m.members[m.Self]
 	for _, s := range u.services {
 		s.unit = u
-		s.verdict.Owner = u.claim.Holder
 		if s.lease != u.lease && !slices.Contains(u.records, s.lease) {
 			u.records = append(u.records, s.lease)
 		}
 		for i := range s.addrs {
 			a := &s.addrs[i]
-			if first, ok := links[a.Addr]; ok { // one address, one link: the oldest Service says which
-				*a = first
+			if first, ok := seen[a.Addr]; ok { // one address, one link: the oldest Service says which
+				a.Address = first
 				continue
 			}
-			a.Lease, a.LocalDelivery = u.lease, u.control
-			a.New = m.isNew(u, s, a.Addr)
-			switch leased := s.leased(a.Addr); {
-			case self == nil:
-			case leased && u.claim.Holder == m.Self:
-				a.Link, a.Bits, a.New = s.tenant.link, m.bits(a.Addr, a.Bits), false // the client has asked
-			case leased: // as others see it
-				a.Link, a.Bits, a.New = parent(s, &self.Info), a.Addr.BitLen(), false
-			default:
-				a.Link, a.Bits = m.locate(a.Addr, s.Interface, &self.Info)
-			}
-			if links != nil {
-				links[a.Addr] = *a
+			p.completeAddress(u, s, a)
+			if seen != nil {
+				seen[a.Addr] = a.Address
 			}
 		}
 	}
+	u.needs = needsOf(u)
 }
 
-// isNew reports whether no node has carried a for s yet, as far as is known, so
-// that another host may have it: no status names it. A claim that has changed hands
-// does not mean that its address was ever bound: it may have been in use. Only
-// where no status is written the claim is all there is to judge by; but the changes
-// of a lease that stands for several Services say nothing about one.
-func (m *maker) isNew(u *unit, s *service, a netip.Addr) bool {
-	if s.control || m.NoStatus {
-		return u.claim.Transitions == 0 || !s.control && (!m.Election || s.Lease != "")
+// completeAddress fills in all of a but its Addr, as this node would bind it: on the macvlan if
+// it is leased and this node holds the unit; for another holder, on the link that has the macvlan.
+func (p *pass) completeAddress(u *unit, s *service, a *address) {
+	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
+	a.New = !a.leased && p.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
+	if p.self == nil {
+		return
 	}
-	for _, o := range u.services {
-		if slices.ContainsFunc(o.Ingress, func(i vip.Ingress) bool { return i.Addr == a }) {
-			return false
-		}
+	leasedBits := a.Bits
+	var subnet int
+	a.Link, subnet = linkFor(&p.self.Info, s.Interface, a.Addr)
+	a.Bits = cmp.Or(p.prefixLen(a.Addr), subnet, a.Addr.BitLen())
+	switch {
+	case a.leased && u.claim.Holder == p.Self:
+		a.Link, a.Bits = s.client.link, cmp.Or(p.prefixLen(a.Addr), leasedBits)
+	case a.leased:
+		a.Link, a.Bits = p.self.Info.LinkFor(s.Interface), a.Addr.BitLen()
 	}
-	return true
 }
 
-// bits is the prefix length of a: that of its subnet only if the options leave it to
-// that.
-func (m *maker) bits(a netip.Addr, subnet int) int {
+// prefixLen is the prefix length that the options give to a, or 0 if they leave it to its subnet.
+func (p *pass) prefixLen(a netip.Addr) int {
 	if a.Is6() {
-		return cmp.Or(m.Bits6, subnet)
+		return p.Bits6
 	}
-	return cmp.Or(m.Bits4, subnet)
+	return p.Bits4
 }
 
-// locate is the link that carries a on a node, and the prefix length it gets there.
-// The link is "" if the node names none.
-func (m *maker) locate(a netip.Addr, want string, info *vip.NodeInfo) (link string, bits int) {
-	if want == "" {
-		want = info.Interface
+// isNew reports whether no node has announced a for s yet, so that another host may have it: no
+// status of u's Services names it. A claim that has changed hands
+// does not mean that its address was ever bound: it may have been in use. Only
+// where no status is written it is judged by the claim, whose transitions say
+// nothing about s if the lease was made for others too.
+func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
+	if !s.hasStatus || !s.statusTellsUse {
+		return u.claim.Transitions == 0 || !s.ownLease
 	}
-	link = want
-	mask := 0
-	for _, l := range info.Links {
-		if want != "auto" && l.Name != want {
+	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.inStatus(a) })
+}
+
+// needsOf is what u requires of the node that announces it.
+func needsOf(u *unit) requirements {
+	need := requirements{notExcluded: u.services[0].nodeExclusion, noneThere: u.services[0].noEndpointThere}
+	if u.services[0].sharesOwner {
+		need.links = []linkChoice{{}}
+		return need
+	}
+	need.endpoints, need.endpoint = endpointNodes(u)
+	for _, s := range u.services {
+		if !s.bindsAddresses { // a route leads to the node, not to one of its links
 			continue
 		}
-		for _, p := range l.Prefixes {
-			if p.Contains(a) && p.Bits() > mask {
-				link, mask = l.Name, p.Bits()
+		if len(s.dhcpFamilies) > 0 {
+			need.links = append(need.links, linkChoice{want: s.Interface})
+		}
+		for _, a := range s.addrs {
+			if !a.leased {
+				need.links = append(need.links, linkChoice{s.Interface, a.Addr})
 			}
 		}
 	}
-	if link == "auto" {
-		link = info.DefaultInterface
+	return need
+}
+
+// endpointNodes are the names of the nodes with endpoints of all Services of u whose owner needs one; where no node has,
+// those with endpoints of the oldest of these. ok is false if there is no such Service.
+func endpointNodes(u *unit) (nodes []string, ok bool) {
+	var first []string
+	for _, s := range u.services {
+		switch local := s.Endpoints.Local(); {
+		case !s.ownerNeedsEndpoint:
+		case !ok:
+			nodes, first, ok = local, local, true
+		default:
+			nodes = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return !slices.Contains(local, n) })
+		}
 	}
-	return link, cmp.Or(m.bits(a, mask), a.BitLen())
+	if len(nodes) == 0 {
+		nodes = first
+	}
+	return nodes, ok
 }

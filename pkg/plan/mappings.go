@@ -18,81 +18,105 @@ type Forwarding struct {
 	Status     bool        // external addresses are written to statuses
 }
 
-// Allows reports whether an external port may be opened.
-func (f *Forwarding) Allows(port uint16) bool {
+func (f *Forwarding) allowsNamespace(name string) bool {
+	return f.Namespaces == nil || slices.Contains(f.Namespaces, name)
+}
+
+// AllowsPort reports whether an external port may be opened.
+func (f *Forwarding) AllowsPort(port uint16) bool {
 	return f.Ports == nil || slices.ContainsFunc(f.Ports, func(r [2]uint16) bool { return r[0] <= port && port <= r[1] })
 }
 
-// closing is how long a VIP whose end has come stays for its mappings' sake.
-const closing = 2 * time.Second
+// closeWithin is how long a VIP that is not wanted any more may stay for its mappings' sake.
+const closeWithin = 2 * time.Second
 
-// forward wants the ports of s's VIPs open on the gateways of their links. Where a
-// VIP is not here they are another node's to keep; without that word they would
-// be removed.
-func (m *maker) forward(s *service, here func(vip.Address) bool) {
-	if s.Forward == nil || m.Forwarding == nil || m.Forwarding.Namespaces != nil && !slices.Contains(m.Forwarding.Namespaces, s.Key.Namespace) {
+// mappings plans which ports gateways are to have open (UPnP).
+type mappings struct {
+	*pass
+	reserved *reservedAddresses
+	states   map[vip.Key][]*vip.MappingState // by Service
+}
+
+func newMappings(p *pass, reserved *reservedAddresses) *mappings {
+	m := &mappings{p, reserved, make(map[vip.Key][]*vip.MappingState)}
+	for i := range p.MappingStates {
+		x := &p.MappingStates[i]
+		m.states[x.Service] = append(m.states[x.Service], x)
+	}
+	return m
+}
+
+// want adds the mappings of a unit that is not announced here to the Plan: without, they would be
+// removed, which is for the node that made them to do.
+func (m *mappings) want(u *unit) {
+	for _, s := range u.services {
+		m.wantFor(s, func(vip.Address) bool { return false })
+	}
+}
+
+// wantFor adds the mappings of all ports of s to the Plan that options and namespaces allow, on the gateways of the links of its
+// addresses. here says which addresses are on this node, so that it makes and renews their mappings.
+func (m *mappings) wantFor(s *service, here func(vip.Address) bool) {
+	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
 	}
 	for _, a := range s.addrs {
 		for _, p := range s.Ports {
 			x := vip.Mapping{
-				Service: s.Key, UID: s.UID, Claim: s.unit.lease, Addr: a.Addr, Link: m.wayOut(a), Protocol: p.Protocol, Port: p.Port,
-				External: p.Port, Any: s.Forward.Any, Lease: s.Forward.Lease, Here: here(a),
+				Service: s.Key, UID: s.UID, Claim: s.unit.lease, Addr: a.Addr, Link: m.gatewayLink(a.Address), Protocol: p.Protocol, Port: p.Port,
+				External: p.Port, Any: s.Forward.Any, Lease: s.Forward.Lease, Here: here(a.Address),
 			}
-			if to := s.Forward.External[p.Port]; to != 0 && a.Addr.Is4() { // a hole in an IPv6 firewall changes no port
-				x.External = to
+			if a.Addr.Is4() { // a pinhole in an IPv6 firewall changes no port
+				x.External = cmp.Or(s.Forward.External[p.Port], p.Port)
 			}
-			if m.Forwarding.Allows(x.External) || x.Any && a.Addr.Is4() {
-				m.plan.Mappings = append(m.plan.Mappings, x)
+			if m.Forwarding.AllowsPort(x.External) || x.Any && a.Addr.Is4() {
+				m.out.Mappings = append(m.out.Mappings, x)
 			}
 		}
 	}
 }
 
-// wayOut is the link on which the gateways of a VIP are: its own, or, if this node
-// has no address there to ask from (a macvlan, lo), the one whose subnet has the
-// VIP, else the default.
-func (m *maker) wayOut(a vip.Address) string {
-	self := m.members[m.Self]
-	if self == nil {
+// gatewayLink is the link on which the gateways of a VIP are asked: its own; if this node
+// has no address of its family there to ask from (a macvlan, lo), the one whose subnet has the
+// VIP, else the one with the default route.
+func (m *mappings) gatewayLink(a vip.Address) string {
+	if m.self == nil {
 		return a.Link
 	}
-	way := self.Info.DefaultInterface
-	for _, l := range self.Info.Links {
+	link := m.self.Info.DefaultInterface
+	for _, l := range m.self.Info.Links {
 		for _, p := range l.Prefixes {
 			switch {
 			case l.Name == a.Link && p.Addr().Is4() == a.Addr.Is4() && !p.Addr().IsLoopback():
 				return a.Link
 			case p.Contains(a.Addr):
-				way = l.Name
+				link = l.Name
 			}
 		}
 	}
-	return cmp.Or(way, a.Link)
+	return cmp.Or(link, a.Link)
 }
 
-// nowhere is the here of a VIP that is not on this node.
-func nowhere(vip.Address) bool { return false }
-
-// tellForward tells what became of the ports that s has open, or should have.
-func (m *maker) tellForward(s *service) {
+// report sends Events about the mappings of s, which is announced here: one for each reason why a port is not open, and, once no
+// gateway's answer is pending, one that lists the ports that are.
+func (m *mappings) report(s *service) {
 	if s.Forward == nil {
 		return
 	}
 	var open []string
-	wrong := m.forbidden(s)
+	problems := m.forbidden(s)
 	pending := false
-	for _, x := range m.mapped[s.Key] {
+	for _, x := range m.states[s.Key] {
 		if !x.RemovalSince.IsZero() {
 			continue
 		}
 		to := netip.AddrPortFrom(x.Addr, x.Port)
 		if x.Problem != "" {
-			who := "gateway " + x.Gateway + ": "
-			if x.Gateway == "" {
-				who = ""
+			gateway := ""
+			if x.Gateway != "" {
+				gateway = "gateway " + x.Gateway + ": "
 			}
-			wrong = append(wrong, fmt.Sprintf("%s of %s: %s%s", portName(x.Port, x.Protocol), x.Addr, who, x.Problem))
+			problems = append(problems, fmt.Sprintf("port %d/%s of %s: %s%s", x.Port, x.Protocol, x.Addr, gateway, x.Problem))
 		}
 		switch {
 		case x.Confirmed && x.External.Addr().IsValid():
@@ -102,58 +126,53 @@ func (m *maker) tellForward(s *service) {
 			}
 			open = append(open, text)
 			if !public(x.External.Addr()) && x.Addr.Is4() {
-				wrong = append(wrong, fmt.Sprintf("gateway %s is itself behind another: its external address, %s, is not a public one; forward the ports to it on the other", x.Gateway, x.External.Addr()))
+				problems = append(problems, fmt.Sprintf("gateway %s is itself behind another: its external address, %s, is not a public one; forward the ports to it on the other", x.Gateway, x.External.Addr()))
 			}
 		case x.Problem == "":
 			pending = true
 		}
 	}
-	slices.Sort(wrong)
-	for _, text := range slices.Compact(wrong) {
-		m.say(s, vip.PortNotMapped, text, 0)
+	slices.Sort(problems)
+	for _, text := range slices.Compact(problems) {
+		m.event(s, vip.PortNotMapped, text, 0)
 	}
 	if len(open) > 0 && !pending {
-		m.say(s, vip.PortMapped, fmt.Sprintf("open: %s; asked for %s at a time", strings.Join(open, ", "), leaseName(s.Forward.Lease)), 0)
+		lease := "ever"
+		if s.Forward.Lease != 0 {
+			lease = s.Forward.Lease.String()
+		}
+		m.event(s, vip.PortMapped, fmt.Sprintf("open: %s; asked for %s at a time", strings.Join(open, ", "), lease), 0)
 	}
 }
 
-func portName(port uint16, protocol string) string { return fmt.Sprintf("port %d/%s", port, protocol) }
-
-func leaseName(d time.Duration) string {
-	if d == 0 {
-		return "ever"
-	}
-	return d.String()
-}
-
-// forbidden says which ports the operator does not let s have opened.
-func (m *maker) forbidden(s *service) (wrong []string) {
+// forbidden lists which ports the options do not let s have opened.
+func (m *mappings) forbidden(s *service) (reasons []string) {
 	switch {
 	case m.Forwarding == nil:
 		return []string{"this Herald asks no gateway for anything: enable_upnp is false"}
-	case m.Forwarding.Namespaces != nil && !slices.Contains(m.Forwarding.Namespaces, s.Key.Namespace):
+	case !m.Forwarding.allowsNamespace(s.Key.Namespace):
 		return []string{fmt.Sprintf("the namespace %s is none of upnp_namespaces (%s)", s.Key.Namespace, strings.Join(m.Forwarding.Namespaces, ","))}
 	}
 	for _, p := range s.Ports {
 		external := cmp.Or(s.Forward.External[p.Port], p.Port)
-		if !s.Forward.Any && !m.Forwarding.Allows(external) {
-			wrong = append(wrong, fmt.Sprintf("the external port %d is none of upnp_ports", external))
+		if !s.Forward.Any && !m.Forwarding.AllowsPort(external) {
+			reasons = append(reasons, fmt.Sprintf("the external port %d is none of upnp_ports", external))
 		}
 	}
-	return wrong
+	return reasons
 }
 
-// external is what the status of s says of gateways: their addresses, as kube-vip
-// writes them, behind the VIPs. The mode keeps kube-proxy from them: otherwise a
+// externalIngress is what the status of s has behind the VIPs, as with kube-vip: the public IPv4 addresses on which gateways have its ports open, provided
+// that the options want them there. The mode Proxy keeps kube-proxy from them: otherwise a
 // gateway that names somebody else's address would draw the cluster's traffic to it.
-func (m *maker) external(s *service) (list []vip.Ingress) {
-	// An address that only the status names would be taken for one to announce.
-	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == fromStatus {
+func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
+	// If only the status names addresses, these would be taken for ones to announce.
+	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == sourceStatus {
 		return nil
 	}
-	for _, x := range m.mapped[s.Key] {
+	for _, x := range m.states[s.Key] {
 		a := x.External.Addr()
-		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !public(a) || m.taken(a) {
+		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !public(a) || m.reserved.whatIs(a, false) != "" {
 			continue
 		}
 		i := slices.IndexFunc(list, func(y vip.Ingress) bool { return y.Addr == a })
@@ -174,38 +193,38 @@ func (m *maker) external(s *service) (list []vip.Ingress) {
 	return list
 }
 
-// taken reports whether a is one of the cluster's own addresses.
-func (m *maker) taken(a netip.Addr) bool {
-	return m.reserved.of(a, false) != ""
-}
-
-// shared is the range that providers use between themselves and their customers (RFC 6598).
-var shared = netip.MustParsePrefix("100.64.0.0/10")
+// sharedRange is the range that providers use between themselves and their customers (RFC 6598).
+var sharedRange = netip.MustParsePrefix("100.64.0.0/10")
 
 // public reports whether a may be an address on the Internet.
 func public(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !shared.Contains(a)
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedRange.Contains(a)
 }
 
-// closePorts keeps a VIP that is wanted no more for as long as its mappings are
-// being removed, and two seconds at most: many gateways let only the address
-// that ports lead to close them.
-func (m *maker) closePorts() {
-	if len(m.World.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
+// keepUntilClosed keeps each VIP that this node has and no Service wants any more while a mapping to it is
+// being removed, closeWithin at most: many gateways let only the address
+// that ports lead to close them. It does nothing without a valid tenure.
+func (m *mappings) keepUntilClosed(units []*unit) {
+	if len(m.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
 		return
 	}
-	kept := make(map[vip.Mapping]bool, len(m.plan.Mappings))
-	for _, x := range m.plan.Mappings {
+	wanted := make(map[vip.Mapping]bool, len(m.out.Mappings))
+	for _, x := range m.out.Mappings {
 		x.Here = true
-		kept[x] = true
+		wanted[x] = true
 	}
-	for _, x := range m.World.MappingStates {
-		if !x.Confirmed || m.wanted[x.Addr] || kept[x.Mapping] || m.serves(x.Addr) {
+	elsewhere := func(a netip.Addr) bool {
+		return slices.ContainsFunc(units, func(u *unit) bool {
+			return u.claim.Holder != "" && u.claim.Holder != m.Self && slices.ContainsFunc(u.services, func(s *service) bool { return s.has(a) })
+		})
+	}
+	for _, x := range m.MappingStates {
+		if !x.Confirmed || m.wanted[x.Addr] || wanted[x.Mapping] || elsewhere(x.Addr) {
 			continue
 		}
-		until := m.Now.Add(closing)
+		until := m.Now.Add(closeWithin)
 		if !x.RemovalSince.IsZero() {
-			until = x.RemovalSince.Add(closing)
+			until = x.RemovalSince.Add(closeWithin)
 		}
 		i := slices.IndexFunc(m.Bound, func(b vip.Address) bool { return b.Addr == x.Addr })
 		if i < 0 || !m.Now.Before(until) {
@@ -214,16 +233,7 @@ func (m *maker) closePorts() {
 		a := m.Bound[i]
 		a.Lease, a.Until, a.New = x.Claim, until, false
 		m.wanted[a.Addr] = true
-		m.plan.Addresses = append(m.plan.Addresses, a)
-		m.again(until.Sub(m.Now))
+		m.out.Addresses = append(m.out.Addresses, a)
+		m.replanAfter(until.Sub(m.Now))
 	}
-}
-
-// serves reports whether a Service has a, here or on another node.
-func (m *maker) serves(a netip.Addr) bool {
-	return slices.ContainsFunc(m.units, func(u *unit) bool {
-		return u.claim.Holder != "" && u.claim.Holder != m.Self && slices.ContainsFunc(u.services, func(s *service) bool {
-			return slices.ContainsFunc(s.addrs, func(b vip.Address) bool { return a == b.Addr })
-		})
-	})
 }

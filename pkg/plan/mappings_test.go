@@ -290,7 +290,8 @@ func TestWayOut(t *testing.T) {
 	w := world()
 	w.Members[0].Info.Links = append(w.Members[0].Info.Links, vip.Link{Name: "hm-1", Up: true},
 		vip.Link{Name: "lo", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128")}})
-	m := newMaker(opening(), w)
+	r := opening()
+	m := newMappings(newPass(&r, &w), nil)
 	for _, tt := range []struct{ addr, link, want string }{
 		{"10.77.0.50", "eth0", "eth0"},
 		{"10.99.0.50", "eth0", "eth0"},    // where it is bound
@@ -301,7 +302,7 @@ func TestWayOut(t *testing.T) {
 		{"fd77::50", "nowhere", "eth0"},   // by its subnet
 		{"10.99.0.50", "nowhere", "eth1"}, // by its subnet
 	} {
-		if got := m.wayOut(vip.Address{Addr: addr(tt.addr), Link: tt.link}); got != tt.want {
+		if got := m.gatewayLink(vip.Address{Addr: addr(tt.addr), Link: tt.link}); got != tt.want {
 			t.Errorf("%s on %s: got %s, want %s", tt.addr, tt.link, got, tt.want)
 		}
 	}

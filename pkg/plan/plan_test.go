@@ -469,7 +469,7 @@ func TestUnit(t *testing.T) {
 		},
 		{
 			name: "another announcer's status is not ours to clear",
-			r:    func(r *Rules) { r.Mark = "kube-system" },
+			r:    func(r *Rules) { r.Announcer = "kube-system" },
 			w: func() vip.World {
 				return world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))
 			},

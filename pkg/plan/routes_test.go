@@ -15,7 +15,7 @@ import (
 // routing are the rules of BGP alone, without an election.
 func routing(change ...func(*Rules)) Rules {
 	r := rules()
-	r.ARP, r.Election, r.BGP = false, false, &Routing{}
+	r.ARP, r.Election, r.BGP = false, false, &BGP{}
 	for _, f := range change {
 		f(&r)
 	}

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,345 +10,325 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// unit plans what this node does about one unit.
-func (m *maker) unit(u *unit) {
+// A unitPlanner plans what this node does about units whose target is known.
+type unitPlanner struct {
+	*pass
+	dhcp     *dhcp
+	checks   *addressChecks
+	routes   *routes
+	mappings *mappings
+}
+
+// plan plans for one unit, and publishes what becomes of its Services.
+func (m *unitPlanner) plan(u *unit) {
+	holder := u.claim.Holder
 	switch {
-	case u.claim.Foreign && u.claim.Holder != "":
-		m.each(u, func(s *service) {
-			m.forward(s, nowhere)
-			m.settle(s, vip.HeldByOtherAnnouncer, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, u.claim.Holder))
-		})
-	case u.claim.Holder == "" && u.target == nil:
-		why := m.why(u)
-		m.each(u, func(s *service) { m.settle(s, vip.NoEligibleNode, why) })
-	case u.claim.Holder == "":
+	case u.claim.Foreign && holder != "":
+		m.mappings.want(u)
+		for _, s := range u.services {
+			m.reject(s, vip.HeldByOtherAnnouncer, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, holder))
+		}
+	case holder == "" && u.target == nil:
+		m.rejectUnit(u)
+	case holder == "":
 		m.claim(u)
-	case u.claim.Holder == m.Self:
+	case holder != m.Self:
+		m.follow(u)
+	case m.self == nil || !m.Tenure.Holds(m.Now):
+		m.wantLeases(u, vip.Acquire, "")
+		m.mappings.want(u)
+		for _, s := range u.services {
+			m.publish(s, outcome{reason: vip.NodeLeaseNotHeld, message: "this node could not renew its node lease in time and announces nothing until it can"})
+		}
+	default:
 		m.own(u)
-	default:
-		m.elsewhere(u)
 	}
 }
 
-func (m *maker) each(u *unit, f func(*service)) {
+// rejectUnit rejects the Services of a unit for which no node is eligible, but for those that are advertised by every node:
+// they may have nodes that can serve them.
+func (m *unitPlanner) rejectUnit(u *unit) {
+	why := m.whyNoNode(&u.needs)
 	for _, s := range u.services {
-		f(s)
-	}
-}
-
-// stakes says the same of all leases of u.
-func (m *maker) stakes(u *unit, do vip.LeaseAction, to string) {
-	for _, k := range append([]vip.Key{u.lease}, u.records...) {
-		i := slices.IndexFunc(u.services, func(s *service) bool { return s.lease == k })
-		stake := vip.LeaseIntent{Lease: k, Service: u.services[i].Key, Action: do, Successor: to}
-		if m.Election {
-			stake.UID = u.services[i].UID
+		if !s.everyNodeAdvertises {
+			m.reject(s, vip.NoEligibleNode, why)
 		}
-		m.plan.LeaseIntents = append(m.plan.LeaseIntents, stake)
 	}
 }
 
-// claim plans for a free unit.
-func (m *maker) claim(u *unit) {
+// wantLeases adds the same action for all leases of u, which this node holds, to the Plan.
+func (m *unitPlanner) wantLeases(u *unit, action vip.LeaseAction, successor string) {
+	m.wantLease(u, u.lease, action, successor)
+	for _, k := range u.records {
+		m.wantLease(u, k, action, successor)
+	}
+}
+
+func (m *unitPlanner) wantLease(u *unit, k vip.Key, action vip.LeaseAction, successor string) {
+	s := u.services[slices.IndexFunc(u.services, func(s *service) bool { return s.lease == k })]
+	m.out.LeaseIntents = append(m.out.LeaseIntents, vip.LeaseIntent{Lease: k, Service: s.Key, UID: s.leaseUID, Action: action, Successor: successor})
+}
+
+// claim plans for a free unit: its target claims the lease, all others see to it that it does.
+func (m *unitPlanner) claim(u *unit) {
 	s := u.services[0]
-	stake := vip.LeaseIntent{Lease: u.lease, Service: s.Key, Action: vip.Acquire}
-	if m.Election {
-		stake.UID = s.UID // the control plane has none
+	intent := vip.LeaseIntent{Lease: u.lease, Service: s.Key, UID: s.leaseUID, Action: vip.Acquire}
+	if u.target != m.self {
+		intent.Action, intent.ExpectedHolder = vip.Follow, u.target.Name
 	}
-	if u.target.Name != m.Self {
-		stake.Action, stake.ExpectedHolder = vip.Follow, u.target.Name
+	m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
+	m.checks.probeWhileClaiming(u)
+	m.mappings.want(u)
+	for _, s := range u.services {
+		m.publish(s, outcome{reason: vip.VIPClaiming, message: "node " + u.target.Name + " is about to claim it"})
 	}
-	m.ahead(u)
-	m.plan.LeaseIntents = append(m.plan.LeaseIntents, stake)
-	m.each(u, func(s *service) {
-		m.forward(s, nowhere)
-		s.verdict.Reason, s.verdict.Message = vip.VIPClaiming, "node "+u.target.Name+" is about to claim it"
-	})
-	m.linger(u)
+	m.keepUntilHeard(u)
 }
 
-// own plans for a unit that this node holds.
-func (m *maker) own(u *unit) {
-	self := m.members[m.Self]
-	if self == nil || !m.Tenure.Holds(m.Now) {
-		m.stakes(u, vip.Acquire, "")
-		m.each(u, func(s *service) {
-			m.forward(s, nowhere)
-			s.verdict.Reason = vip.NodeLeaseNotHeld
-			s.verdict.Message = "this node could not renew its node lease in time and announces nothing until it can"
-		})
-		return
-	}
-	switch fault := m.barred(u, self); {
-	case u.target != nil:
-		m.stakes(u, vip.HandOver, u.target.Name)
-	case fault == "":
-		m.stakes(u, vip.Acquire, "")
-	case u.control && self.refuses == "":
-		m.stakes(u, vip.Acquire, "") // there is nothing better
-	default:
-		why := m.why(u)
-		m.each(u, func(s *service) { m.settle(s, vip.NoEligibleNode, why) })
-		return
-	}
-	m.hire(u)
-	m.each(u, func(s *service) { m.carry(u, s) })
-}
-
-// carry binds and announces what s has on this node.
-func (m *maker) carry(u *unit, s *service) {
-	if !s.arp {
-		if s.Forward != nil {
-			m.say(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by BGP only", 0)
-		}
-		m.tellRouters(u, s)
-		return
-	}
-	if s.Local && !m.Election && !s.control {
-		m.say(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
-	}
-	c := cargo{}
-	ready := m.served(s)
-	for _, a := range s.addrs {
-		m.load(s, a, ready, &c)
-	}
-	// Once it is being given away, the status is the successor's to write, and ports its to keep open.
-	_, giving := m.HandingOver[u.lease]
-	m.forward(s, func(a vip.Address) bool { return m.bound(a) && !giving })
-	if len(c.here) > 0 && !giving {
-		m.tellForward(s)
-		c.ingress = append(c.ingress, m.external(s)...)
-	}
-	m.conclude(u, s, giving, &c)
-	for _, a := range s.addrs {
-		if m.bound(a) {
-			m.contested(s, a)
-		}
-	}
-}
-
-// A cargo is how far the addresses of a Service have come on this node.
-type cargo struct {
-	here    []string // bound, and on which link
-	taken   []string // in use by others, and what to do about it
-	outdone bool     // another node has been heard to announce one, and this one can't ask why
-	ingress []vip.Ingress
-}
-
-// served reports whether kube-proxy on this node serves s, as far as that is asked.
-func (m *maker) served(s *service) bool {
-	if !s.Local || !m.Election || s.HealthCheckNodePort == 0 {
-		return true
-	}
-	return m.probe(s)
-}
-
-// load wants one address of s on this node, if that may be.
-func (m *maker) load(s *service, a vip.Address, ready bool, c *cargo) {
-	on := a.Link
-	if s.leased(a.Addr) {
-		on = parent(s, &m.members[m.Self].Info)
-	}
-	if fault := linkFault(on, &m.members[m.Self].Info); fault != "" {
-		if s.unit.target == nil { // else it moves, which will be said
-			m.say(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
-		}
-		return
-	}
-	if s.leased(a.Addr) {
-		if _, holds := m.contract(s, vip.FamilyOf(a.Addr)); !holds || !m.stands(s.tenant) {
-			return
-		}
-	}
-	if m.outdone(a) {
-		c.outdone = true
-		m.listen(a)
-		return
-	}
-	bound := m.bound(a)
-	if !ready && !bound {
-		return // kube-proxy here would drop what the node attracts
-	}
-	if a.New && m.Inquire && !bound {
-		if free, by := m.vacant(a); !free {
-			if len(by) > 0 {
-				c.taken = append(c.taken, inUse(a, by))
-			}
-			return
-		}
-	}
-	m.want(a, false)
-	if !bound {
-		return
-	}
-	if s.bgp && (m.Election || s.control) {
-		m.route(s, a.Addr)
-	}
-	c.here = append(c.here, a.Addr.String()+" on "+a.Link)
-	c.ingress = append(c.ingress, vip.Ingress{Addr: a.Addr, IPMode: m.mode(s), Ports: s.Ports})
-}
-
-// outdone reports whether another node was heard announcing a while this one can't
-// renew: it is the successor, which this node can't hear of in another way.
-func (m *maker) outdone(a vip.Address) bool {
-	h, ok := m.Heard[a.Addr]
-	return ok && !m.Tenure.RenewalLateSince.IsZero() && h.At.After(m.Tenure.RenewalLateSince) && m.other(h.MAC)
-}
-
-// conclude tells the Service's status and its user what has become of it here.
-func (m *maker) conclude(u *unit, s *service, giving bool, c *cargo) {
-	s.verdict.AnnouncedHere = len(c.here) > 0
-	s.verdict.Reason, s.verdict.Message = vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.here, ", ")
-	missing, wrong, open := m.leasing(s)
-	switch {
-	case giving || s.control || open && len(s.Ingress) > 0 && s.host != "":
-		// With a lease in question the status stays as it is, for the moment that takes.
-	case len(c.ingress) > 0:
-		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key, VIPHost: m.Self, Announcer: m.Mark, Ingress: c.ingress,
-			DHCPLeases: m.record(s, func(x netip.Addr) bool {
-				return slices.ContainsFunc(c.ingress, func(i vip.Ingress) bool { return i.Addr == x })
-			})})
-	case missing > 0 && missing == len(s.hires) && len(s.addrs) == 0 && s.host != "":
-		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})
-	}
-	if len(wrong) > 0 {
-		m.say(s, vip.DHCPFailed, fmt.Sprintf("node %s: %s", m.Self, strings.Join(wrong, "; ")), 0)
-	}
-	switch {
-	case len(c.taken) > 0:
-		if len(c.ingress) == 0 && s.host == m.Self { // it asked for other addresses before
-			m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})
-		}
-		s.verdict.Reason, s.verdict.Message = vip.AddressInUse, strings.Join(c.taken, "; ")
-		m.say(s, vip.AddressInUse, s.verdict.Message, 0)
-	case missing > 0 && len(wrong) > 0:
-		s.verdict.Reason, s.verdict.Message = vip.DHCPFailed, fmt.Sprintf("node %s: %s", m.Self, strings.Join(wrong, "; "))
-	case missing > 0:
-		s.verdict.Reason, s.verdict.Message = vip.DHCPPending, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.tenant.link)
-	case c.outdone:
-		s.verdict.Reason, s.verdict.Message = vip.VIPElsewhere, "this node can't reach the API server, and another one announces it"
-	case len(c.here) < len(s.addrs):
-		s.verdict.Message = fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.here), len(s.addrs))
-	default:
-		m.arrived(u, s)
-	}
-}
-
-// arrived tells the user that this node announces s, and from where it came.
-func (m *maker) arrived(u *unit, s *service) {
-	if from := u.claim.PreviousHolder; from != "" && from != m.Self {
-		m.say(s, vip.VIPMoved, "moved from node "+from+": "+s.verdict.Message, u.claim.Transitions)
-	} else {
-		m.say(s, vip.VIPAnnounced, s.verdict.Message, u.claim.Transitions)
-	}
-}
-
-func (m *maker) mode(s *service) vip.IPMode {
-	if s.IPMode != "" {
-		return s.IPMode
-	}
-	return m.Mode
-}
-
-// want adds an address and what to do about it on the wire; an address that
-// several Services share is wanted once.
-func (m *maker) want(a vip.Address, listen bool) {
-	if m.wanted[a.Addr] {
-		return
-	}
-	m.wanted[a.Addr] = true
-	m.plan.Addresses = append(m.plan.Addresses, a)
-	m.plan.Announcements = append(m.plan.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: listen})
-}
-
-// listen wants to hear who announces an address that this node does not have: who
-// stopped listening would not know for what reason it had let go.
-func (m *maker) listen(a vip.Address) {
-	x := vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: true}
-	if !m.wanted[a.Addr] && !slices.Contains(m.plan.Announcements, x) {
-		m.plan.Announcements = append(m.plan.Announcements, x)
-	}
-}
-
-// elsewhere plans for a unit that another node holds.
-func (m *maker) elsewhere(u *unit) {
-	m.each(u, func(s *service) {
-		m.forward(s, nowhere)
-		s.verdict.Reason, s.verdict.Message = vip.VIPElsewhere, "node "+u.claim.Holder+" announces it"
-	})
+// follow plans for a unit that another node holds.
+func (m *unitPlanner) follow(u *unit) {
+	m.mappings.want(u)
 	for _, k := range u.records {
 		if c := m.Claims[k]; c.Valid && c.Holder == m.Self {
-			m.plan.LeaseIntents = append(m.plan.LeaseIntents, vip.LeaseIntent{Lease: k, Action: vip.HandOver, Successor: u.claim.Holder})
+			m.out.LeaseIntents = append(m.out.LeaseIntents, vip.LeaseIntent{Lease: k, Action: vip.HandOver, Successor: u.claim.Holder})
 		}
 	}
-	m.linger(u)
-	m.each(u, func(s *service) { m.verify(u, s) })
+	m.keepUntilHeard(u)
+	for _, s := range u.services {
+		o := outcome{reason: vip.VIPElsewhere, message: "node " + u.claim.Holder + " announces it"}
+		m.checks.verify(u, s, &o)
+		m.publish(s, o)
+	}
 }
 
-// linger keeps answering for what was handed to another node until that one is
-// heard, or until the deadline: make before break.
-func (m *maker) linger(u *unit) {
-	self := m.members[m.Self]
-	if self == nil || !m.Tenure.Holds(m.Now) {
+// keepUntilHeard keeps the addresses of a unit that this node has handed over: until the successor is heard to
+// announce them, or until the deadline. Routes are kept, with GRACEFUL_SHUTDOWN, until the deadline.
+func (m *unitPlanner) keepUntilHeard(u *unit) {
+	if len(m.HandingOver) == 0 || m.self == nil || !m.Tenure.Holds(m.Now) {
 		return
 	}
 	for _, k := range append([]vip.Key{u.lease}, u.records...) {
-		l, ok := m.HandingOver[k]
-		if !ok || !m.Now.Before(l.Until) {
+		h, ok := m.HandingOver[k]
+		if !ok || !m.Now.Before(h.Until) {
 			continue
 		}
 		for _, s := range u.services {
 			for _, a := range s.addrs {
-				if s.bgp && (m.Election || s.control) {
-					m.route(s, a.Addr).Drain = true // nothing says when routers have heard of the successor
-					m.again(l.Until.Sub(m.Now))
+				if s.ownerAdvertises {
+					m.routes.want(s, a.Addr).Drain = true // nothing says when routers have heard of the successor
+					m.replanAfter(h.Until.Sub(m.Now))
 				}
-				if !s.arp || m.heard(a, l) || linkFault(a.Link, &self.Info) != "" || !m.bound(a) {
-					continue
+				if s.bindsAddresses && !m.successorHeard(a.Address, h) && linkFault(&m.self.Info, a.Link) == "" && m.isBound(a.Address) {
+					a.Until = h.Until
+					m.want(a.Address, true)
 				}
-				a.Until = l.Until
-				m.want(a, true)
 			}
 		}
 	}
 }
 
-func (m *maker) bound(a vip.Address) bool {
-	return m.has[place{a.Addr, a.Link}]
+// successorHeard reports whether a was announced by another host since it was handed over: by another node, if all nodes
+// publish their MACs.
+func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
+	x, ok := m.Heard[a.Addr]
+	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
-// heard reports whether the successor was heard: another node, not any host.
-func (m *maker) heard(a vip.Address, l vip.HandingOver) bool {
-	s, ok := m.Heard[a.Addr]
-	return ok && !s.At.Before(l.Since) && (!m.wire.whole || m.wire.nodes[s.MAC] != "")
-}
-
-// clean clears the status of every Service that nobody is to announce, if this
-// node has the duty to.
-func (m *maker) clean() {
-	for _, s := range m.all {
-		if !s.settled || s.host == "" || s.verdict.Reason == vip.HeldByOtherAnnouncer || !m.duty(s) {
+// own plans for a unit that this node holds: it hands it over, announces it, or, if no node is eligible, releases it
+// by wanting nothing.
+func (m *unitPlanner) own(u *unit) {
+	switch {
+	case u.target != nil:
+		m.wantLeases(u, vip.HandOver, u.target.Name)
+	case ineligible(&u.needs, m.self) == "", u.services[0].keptWithoutEligible && m.self.refusal == "":
+		m.wantLeases(u, vip.Acquire, "")
+	default:
+		m.rejectUnit(u)
+		return
+	}
+	m.dhcp.request(u)
+	// Once it is being handed over, statuses are the successor's to write, and ports its to keep open.
+	handingOver := m.handingOver(u)
+	for _, s := range u.services {
+		if s.bindsAddresses {
+			m.announce(u, s, handingOver)
 			continue
 		}
-		m.plan.Statuses = append(m.plan.Statuses, vip.Status{Service: s.Key})
-		switch s.verdict.Reason {
-		case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:
-			m.say(s, vip.VIPWithdrawn, "no longer announced: "+s.verdict.Message, 0)
+		if s.Forward != nil {
+			m.event(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by BGP only", 0)
 		}
+		m.publish(s, m.routes.advertise(u, s, handingOver))
 	}
 }
 
-// strays tells about VIPs that this node answers for although it does not own them.
-func (m *maker) strays() {
+// A progress is how far the addresses of a Service have come on this node.
+type progress struct {
+	bound      []string      // addresses, each with its link
+	inUse      []string      // addresses that other hosts have, each with what to do about it
+	superseded bool          // another node announces one, and this one can't renew its lease
+	ingress    []vip.Ingress // for the status
+}
+
+// announce binds and announces what s has on this node, which owns it, and publishes how far that is.
+func (m *unitPlanner) announce(u *unit, s *service, handingOver bool) {
+	if s.ignoresEndpoints {
+		m.event(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
+	}
+	var c progress
+	ready := !s.waitsForKubeProxy || m.kubeProxyServes(s)
+	for _, a := range s.addrs {
+		m.bindAddress(s, a, ready, &c)
+	}
+	m.mappings.wantFor(s, func(a vip.Address) bool { return m.isBound(a) && !handingOver })
+	if len(c.bound) > 0 && !handingOver {
+		m.mappings.report(s)
+		c.ingress = append(c.ingress, m.mappings.externalIngress(s)...)
+	}
+	o := m.outcomeOf(u, s, handingOver, &c)
+	for _, a := range s.addrs {
+		if m.isBound(a.Address) {
+			m.checks.defend(a.Address, &o)
+		}
+	}
+	m.publish(s, o)
+}
+
+// bindAddress wants one address of s bound and announced, if that may be: its link is up; if it is leased, its lease is valid and its
+// macvlan there; no other node has superseded this one; kube-proxy serves s (ready), and a new address is free, unless it
+// is bound already. What the kernel has is added to c.
+func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress) {
+	link := a.Link
+	if a.leased {
+		link = m.self.Info.LinkFor(s.Interface)
+	}
+	if fault := linkFault(&m.self.Info, link); fault != "" {
+		if s.unit.target == nil { // else the Event about the move is enough
+			m.event(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
+		}
+		return
+	}
+	if a.leased && !m.dhcp.usable(s, a.Addr) {
+		return
+	}
+	if m.superseded(a.Address) {
+		c.superseded = true
+		m.listen(a.Address)
+		return
+	}
+	bound := m.isBound(a.Address)
+	if !ready && !bound {
+		return // kube-proxy here would drop what the node attracts
+	}
+	if a.New && m.ProbeNew && !bound {
+		if free, others := m.checks.probe(a.Address); !free {
+			if len(others) > 0 {
+				c.inUse = append(c.inUse, fmt.Sprintf("%s is in use by another host on %s (MAC %s), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free",
+					a.Addr, a.Link, strings.Join(others, ", ")))
+			}
+			return
+		}
+	}
+	m.want(a.Address, false)
+	if !bound {
+		return
+	}
+	if s.ownerAdvertises {
+		m.routes.want(s, a.Addr)
+	}
+	c.bound = append(c.bound, a.Addr.String()+" on "+a.Link)
+	c.ingress = append(c.ingress, m.ingress(s, a.Addr))
+}
+
+// superseded reports whether another node announced a after this node's lease should have been renewed: that node is the
+// successor, of which this one can't hear in another way.
+func (m *unitPlanner) superseded(a vip.Address) bool {
+	late := m.Tenure.RenewalLateSince
+	h, ok := m.Heard[a.Addr]
+	return ok && !late.IsZero() && h.At.After(late) && m.checks.isOtherNode(h.MAC)
+}
+
+// listen adds an announcement that is only listened for, since the successor's is why a is not bound here: it must go on being heard.
+func (m *unitPlanner) listen(a vip.Address) {
+	x := vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: true}
+	if !m.wanted[a.Addr] && !slices.Contains(m.out.Announcements, x) {
+		m.out.Announcements = append(m.out.Announcements, x)
+	}
+}
+
+// outcomeOf is what is published of s, which this node owns and binds. The verdict names, in this order: addresses
+// in use, DHCP leases that are missing, a successor, addresses that are not bound yet; else that s is announced, with an Event.
+func (m *unitPlanner) outcomeOf(u *unit, s *service, handingOver bool, c *progress) outcome {
+	missing, problems, undecided := m.dhcp.missing(s)
+	o := outcome{here: len(c.bound) > 0}
+	switch {
+	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusBy == m.Self: // it asked for other addresses before
+		o.status = &vip.Status{}
+	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusBy != "":
+		// While the client asks whether a lease is still good the status stays.
+	case len(c.ingress) > 0:
+		o.status = m.status(c.ingress)
+		o.status.DHCPLeases = m.dhcp.leasesToRecord(s, c.ingress)
+	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusBy != "":
+		o.status = &vip.Status{}
+	}
+	problem := fmt.Sprintf("node %s: %s", m.Self, strings.Join(problems, "; "))
+	if len(problems) > 0 {
+		o.addEvent(vip.DHCPFailed, problem, 0)
+	}
+	switch {
+	case len(c.inUse) > 0:
+		o.set(vip.AddressInUse, strings.Join(c.inUse, "; "))
+		o.addEvent(o.reason, o.message, 0)
+	case missing > 0 && len(problems) > 0:
+		o.set(vip.DHCPFailed, problem)
+	case missing > 0:
+		o.set(vip.DHCPPending, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.client.link))
+	case c.superseded:
+		o.set(vip.VIPElsewhere, "this node can't reach the API server, and another one announces it")
+	case len(c.bound) < len(s.addrs):
+		o.set(vip.VIPAnnounced, fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.bound), len(s.addrs)))
+	default:
+		o.set(vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.bound, ", "))
+		m.addAnnounced(u, &o)
+	}
+	return o
+}
+
+// addAnnounced adds the Event that this node announces a Service of u: VIPMoved if it has the unit from another node.
+func (p *pass) addAnnounced(u *unit, o *outcome) {
+	if from := u.claim.PreviousHolder; from != "" && from != p.Self {
+		o.addEvent(vip.VIPMoved, "moved from node "+from+": "+o.message, u.claim.Transitions)
+	} else {
+		o.addEvent(vip.VIPAnnounced, o.message, u.claim.Transitions)
+	}
+}
+
+// status is a status that this node writes.
+func (p *pass) status(ingress []vip.Ingress) *vip.Status {
+	return &vip.Status{VIPHost: p.Self, Announcer: p.Announcer, Ingress: ingress}
+}
+
+// ingress is the entry of an address in the status of s.
+func (p *pass) ingress(s *service, a netip.Addr) vip.Ingress {
+	return vip.Ingress{Addr: a, IPMode: cmp.Or(s.IPMode, p.IPMode), Ports: s.Ports}
+}
+
+// reportUnmanaged sends an Event about each VIP that this node's kernel has although this node does not own it, and Herald did not bind it.
+func (m *unitPlanner) reportUnmanaged(units []*unit) {
 	for _, x := range m.Unmanaged {
-		for _, u := range m.units {
+		for _, u := range units {
 			for _, s := range u.services {
-				if u.claim.Holder == m.Self || !slices.ContainsFunc(s.addrs, func(a vip.Address) bool { return a.Addr == x.Addr }) {
+				if u.claim.Holder == m.Self || !s.has(x.Addr) {
 					continue
 				}
-				m.say(s, vip.UnmanagedAddress, fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: ip addr del %s dev %s",
+				m.event(s, vip.UnmanagedAddress, fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: ip addr del %s dev %s",
 					m.Self, x.Addr, x.Link, m.Self, x.Prefix(), x.Link), 0)
 			}
 		}
 	}
+}
+
+// has reports whether a is one of the addresses that s may have.
+func (s *service) has(a netip.Addr) bool {
+	return slices.ContainsFunc(s.addrs, func(x address) bool { return x.Addr == a })
 }

@@ -109,7 +109,7 @@ func newCluster(t *testing.T, s size) *cluster {
 	time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))) // first epochs are counted from 2020
 	c := &cluster{
 		t: t, size: s, api: leasetest.NewServer(),
-		rules: plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, Mode: vip.ModeVIP},
+		rules: plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP},
 		index: map[vip.Key]int{}, carriers: map[netip.Addr][]*node{}, hearers: map[netip.Addr][]*node{},
 		began: map[where]map[*node]time.Time{}, double: map[where]bool{}, tally: map[string]int{}, active: map[ailment]int{},
 	}

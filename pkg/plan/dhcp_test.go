@@ -158,7 +158,7 @@ func TestHire(t *testing.T) {
 	t.Run("only the status names it", func(t *testing.T) { // the lease goes on
 		w := w
 		w.Services = slices.Clone(w.Services)
-		w.Services[0].Addresses, w.Services[0].Source = []netip.Addr{addr("10.77.0.155")}, fromStatus
+		w.Services[0].Addresses, w.Services[0].Source = []netip.Addr{addr("10.77.0.155")}, sourceStatus
 		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	})
 }

@@ -27,7 +27,7 @@ func onWire(services ...vip.Service) vip.World {
 
 func inquiring() Rules {
 	r := rules()
-	r.Inquire = true
+	r.ProbeNew = true
 	return r
 }
 

@@ -1,0 +1,265 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	// heardConflictLasts is how long a host that was heard announcing a VIP of this node counts as claiming it,
+	// even if it answers no AddressCheck.
+	heardConflictLasts = 30 * time.Second
+	// defendAfterHeard is how long after such an announcement this node checks whether anybody claims the VIP.
+	defendAfterHeard = 10 * time.Minute
+	// firstEndpointWithin is the age up to which a new Service is expected to get its first endpoint.
+	firstEndpointWithin = 30 * time.Second
+	// earlyProbers is how many nodes probe the addresses of a Service without owner.
+	earlyProbers = 4
+)
+
+// addressChecks are the questions who has an address, on the links of this node, and what is known of MACs.
+type addressChecks struct {
+	*pass
+	nodeByMAC map[string]string
+	nodeMACs  string              // the MACs of all nodes, as in vip.AddressCheck
+	complete  bool                // every node that is alive publishes its MACs: another MAC is no node's
+	added     map[netip.Addr]bool // the addresses in out.AddressChecks
+}
+
+func newAddressChecks(p *pass) *addressChecks {
+	c := &addressChecks{pass: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
+	var all []string
+	for _, x := range p.Members {
+		macs := macsOf(&x.Info)
+		for _, mac := range macs {
+			c.nodeByMAC[mac] = x.Name
+		}
+		all = append(all, macs...)
+		if x.Alive && len(macs) == 0 {
+			c.complete = false
+		}
+	}
+	for _, x := range p.Macvlans { // their address moves along with the VIP
+		c.nodeByMAC[x.MAC] = p.Self
+		all = append(all, x.MAC)
+	}
+	c.nodeMACs = strings.Join(all, " ")
+	return c
+}
+
+// macsOf are the link-layer addresses of a node, without repetition.
+func macsOf(info *vip.NodeInfo) []string {
+	var macs []string
+	for _, l := range info.Links {
+		if l.MAC != "" && !slices.Contains(macs, l.MAC) {
+			macs = append(macs, l.MAC)
+		}
+	}
+	return macs
+}
+
+// isOtherNode reports whether a MAC is that of another node of the cluster.
+func (c *addressChecks) isOtherNode(mac string) bool {
+	name := c.nodeByMAC[mac]
+	return name != "" && name != c.Self
+}
+
+// add adds a check to the Plan, if there is none of its address yet, and returns its result; known is false
+// as long as there is none.
+func (c *addressChecks) add(x vip.AddressCheck) (result vip.CheckResult, known bool) {
+	if !c.added[x.Addr] {
+		c.added[x.Addr] = true
+		c.out.AddressChecks = append(c.out.AddressChecks, x)
+	}
+	return c.result(x)
+}
+
+func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, known bool) {
+	result, known = c.CheckResults[x.Addr]
+	return result, known && result.Same(x)
+}
+
+// probe asks whether an address that is new is free (RFC 5227 section 2.1.1). free is false as long as that is not
+// known; others are the MACs of other hosts that have it.
+func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
+	r, known := c.add(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.nodeMACs})
+	return known && r.OK(), r.UnexpectedMACs
+}
+
+// probeWhileClaiming probes the new addresses of a unit whose lease is free, so that no time is lost once it is claimed:
+// on the node that is to claim it, and on those that may do so instead, since in a burst of new Services
+// the counts of others are too low.
+func (c *addressChecks) probeWhileClaiming(u *unit) {
+	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u.services[0]) {
+		return
+	}
+	for _, s := range u.services {
+		for _, a := range s.addrs {
+			if s.bindsAddresses && a.New && !c.isBound(a.Address) && linkFault(&c.self.Info, a.Link) == "" {
+				c.probe(a.Address)
+			}
+		}
+	}
+}
+
+// probeWithoutEndpoints probes the addresses of new Services that were never announced and have no endpoints
+// yet, so that no time is lost once they have: on the nodes that may become their owner.
+func (c *addressChecks) probeWithoutEndpoints(services []*service) {
+	if !c.ProbeNew || c.self == nil {
+		return
+	}
+	for _, s := range services {
+		age := c.Now.Sub(s.Created)
+		if age < 0 || age >= firstEndpointWithin || s.statusBy != "" || len(s.Ingress) > 0 || !s.bindsAddresses || !c.mayBecomeOwner(s) {
+			continue
+		}
+		for _, a := range s.addrs {
+			a.Link, _ = linkFor(&c.self.Info, s.Interface, a.Addr)
+			if !a.leased && !c.isBound(a.Address) && linkFault(&c.self.Info, a.Link) == "" {
+				c.probe(a.Address)
+			}
+		}
+	}
+}
+
+// mayBecomeOwner reports whether this node is not excluded, and fewer than earlyProbers nodes come before it: alive, not excluded, with
+// fewer units, or as many and a higher rendezvous hash for the Service's lease.
+func (c *addressChecks) mayBecomeOwner(s *service) bool {
+	if c.self.excluded() != "" {
+		return false
+	}
+	key, before := hashKey(s.lease), 0
+	for _, n := range c.alive {
+		if n.excluded() == "" && (n.units < c.self.units || n.units == c.self.units && rank(key, n.hash) > rank(key, c.self.hash)) {
+			before++
+		}
+	}
+	return before < earlyProbers
+}
+
+// defend checks whether another host claims an address that this node has (RFC 5227 section 2.4): while one was heard to announce
+// it, and as long as an earlier check has found one. If one does it becomes the verdict in o, with an Event; an Event also tells
+// when none does any more.
+func (c *addressChecks) defend(a vip.Address, o *outcome) {
+	x := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckDefend, AllowedMACs: c.nodeMACs}
+	announced, heard := c.Heard[a.Addr]
+	age := c.Now.Sub(announced.At)
+	heard = heard && announced.Link == a.Link && c.complete && c.nodeByMAC[announced.MAC] == "" && age < defendAfterHeard
+	r, known := c.result(x)
+	if !heard && (!known || r.OK() && r.ClearedAt.IsZero()) {
+		return
+	}
+	c.add(x)
+	var others []string
+	if known {
+		others = r.UnexpectedMACs
+	}
+	if heard && age < heardConflictLasts {
+		c.replanAfter(heardConflictLasts - age)
+		if len(others) == 0 { // else they include it, or are proof enough
+			others = []string{announced.MAC}
+		}
+	}
+	if len(others) == 0 {
+		if since := r.ClearedAt; known {
+			if since.IsZero() { // that host answers no AddressCheck
+				since = announced.At
+			}
+			o.addEvent(vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
+		}
+		return
+	}
+	o.set(vip.VIPForeignMAC, fmt.Sprintf("another host on %s claims %s (MAC %s): some clients may reach that host instead; take the address off it. Node %s goes on announcing the VIP",
+		a.Link, a.Addr, strings.Join(others, ", "), c.Self))
+	o.addEvent(o.reason, o.message, 0)
+}
+
+// verify checks whether another node, the owner of u, answers for those addresses of s that it has written into the status and so has
+// bound; provided that isVerifier chooses this node, and the Plan does not keep the address here.
+// A fault that was found becomes the verdict in o, with an Event; an Event also tells when it is gone.
+func (c *addressChecks) verify(u *unit, s *service, o *outcome) {
+	owner := c.members[u.claim.Holder]
+	if owner == nil || !owner.Alive || s.statusBy != owner.Name || !s.bindsAddresses {
+		return
+	}
+	for _, a := range s.addrs {
+		if !s.inStatus(a.Addr) || c.wanted[a.Addr] || !c.isVerifier(u, s, a.Address, owner) {
+			continue
+		}
+		x := vip.AddressCheck{
+			Addr: a.Addr, Link: a.Link, Kind: vip.CheckVerify, Owner: owner.Name, Transitions: u.claim.Transitions,
+			AllowedMACs: strings.Join(macsOf(&owner.Info), " "),
+		}
+		if a.leased {
+			x.AllowedMACs = strings.TrimSpace(x.AllowedMACs + " " + s.client.mac)
+		}
+		if r, known := c.add(x); known {
+			c.reportVerified(r, o)
+		}
+	}
+}
+
+// reportVerified adds to o what a CheckVerify has found.
+func (c *addressChecks) reportVerified(r vip.CheckResult, o *outcome) {
+	switch {
+	case len(r.UnexpectedMACs) > 0:
+		var hosts []string
+		for _, mac := range r.UnexpectedMACs {
+			if node := c.nodeByMAC[mac]; node != "" {
+				mac += ", node " + node
+			}
+			hosts = append(hosts, "MAC "+mac)
+		}
+		o.set(vip.VIPForeignMAC, fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but somebody else answers (%s)",
+			c.Self, r.Link, r.Addr, r.Owner, strings.Join(hosts, "; ")))
+	case r.NoAnswer:
+		o.set(vip.VIPUnanswered, fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two",
+			c.Self, r.Link, r.Addr, r.Owner))
+	case !r.ClearedAt.IsZero():
+		o.addEvent(vip.VIPAnswered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else does", r.Owner, r.Addr), r.ClearedAt.Unix())
+		return
+	default:
+		return
+	}
+	o.addEvent(o.reason, o.message, 0)
+}
+
+// isVerifier reports whether this node is the one to verify an address of another: of the nodes that are alive, are not the
+// owner and have the address's link up in a network of the owner's link, the one with the highest rendezvous hash.
+func (c *addressChecks) isVerifier(u *unit, s *service, a vip.Address, owner *member) bool {
+	if c.self == nil || !c.self.Alive || c.self == owner {
+		return false
+	}
+	linkOn := func(n *member) *vip.Link {
+		link, _ := linkFor(&n.Info, s.Interface, a.Addr)
+		return linkNamed(&n.Info, link)
+	}
+	ownerLink := linkOn(owner)
+	if ownerLink == nil || !sharesNetwork(linkNamed(&c.self.Info, a.Link), ownerLink) {
+		return false
+	}
+	own := rank(u.hash, c.self.hash)
+	return !slices.ContainsFunc(c.alive, func(n *member) bool {
+		return n != owner && n != c.self && rank(u.hash, n.hash) >= own && sharesNetwork(linkOn(n), ownerLink)
+	})
+}
+
+// sharesNetwork reports whether a link is up, has a MAC, and has an address in one of the subnets of another.
+func sharesNetwork(l, other *vip.Link) bool {
+	if l == nil || !l.Up || l.MAC == "" {
+		return false
+	}
+	for _, p := range l.Prefixes {
+		for _, q := range other.Prefixes {
+			if p.Bits() == q.Bits() && p.Contains(q.Addr()) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,210 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// nodes are the nodes on which a Herald runs, or ran.
+type nodes struct {
+	members   map[string]*member // by name
+	alive     []*member          // sorted by name
+	self      *member            // this node; nil until it has a node lease
+	addresses []netip.Addr       // of this node, as Kubernetes has them
+}
+
+// A member is a node, as placement sees it.
+type member struct {
+	vip.Member
+	refusal   string // why its Herald takes no VIP at all, or ""
+	exclusion string // why Kubernetes keeps the VIPs of Services off it, or ""
+	hash      uint64
+	units     int // how many it holds, or is about to
+}
+
+// excluded is why the node takes no VIP of a Service, or "".
+func (n *member) excluded() string { return cmp.Or(n.refusal, n.exclusion) }
+
+func newNodes(w *vip.World) *nodes {
+	all := &nodes{members: make(map[string]*member, len(w.Members))}
+	objects := make(map[string]*vip.Node, len(w.Nodes))
+	for i := range w.Nodes {
+		objects[w.Nodes[i].Name] = &w.Nodes[i]
+	}
+	labelCounts := exclusionLabelCounts(w, objects)
+	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
+		return x.Alive && (objects[x.Name] == nil || !objects[x.Name].ShuttingDown)
+	})
+	for _, x := range w.Members {
+		o := objects[x.Name]
+		if o == nil {
+			o = &vip.Node{}
+		}
+		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded}
+		if n.exclusion == "" && labelCounts && o.ExclusionLabel != "" {
+			n.exclusion = "it has the label " + o.ExclusionLabel
+		}
+		switch {
+		case x.Name == w.Self && w.Stopping: // the others know from its node lease, before it acts on it
+			n.refusal = "its Herald is stopping"
+		case o.Drained:
+			n.refusal = "it is drained (herald undrain " + x.Name + " ends that)"
+		case o.ShuttingDown && othersStay: // VIPs go before the Pods behind them do; while no other node is alive they stay
+			n.refusal = "it is being shut down"
+		case x.Info.Isolated:
+			n.refusal = "it reaches too few other nodes on the VIPs' link"
+		case x.Name != w.Self:
+			n.refusal = x.Info.Excluded
+		}
+		all.members[x.Name] = n
+		if x.Alive {
+			all.alive = append(all.alive, n)
+		}
+	}
+	all.self = all.members[w.Self]
+	if o := objects[w.Self]; o != nil {
+		all.addresses = o.Addresses
+	}
+	return all
+}
+
+// exclusionLabelCounts reports whether the label that keeps VIPs off a node counts: there is a
+// node with Herald that does not have it. kubeadm puts it on every control-plane node, so where
+// Herald runs on such nodes only there would be no VIP at all. Nodes that are down
+// count, so that the label means the same when one fails.
+func exclusionLabelCounts(w *vip.World, objects map[string]*vip.Node) bool {
+	return slices.ContainsFunc(w.Members, func(x vip.Member) bool {
+		o := objects[x.Name]
+		return o == nil || o.ExclusionLabel == ""
+	})
+}
+
+// requirements are what a node must have to announce something.
+type requirements struct {
+	notExcluded bool         // Kubernetes does not keep VIPs off it
+	links       []linkChoice // each is there and up
+	endpoint    bool         // it is one of endpointNodes
+	endpoints   []string     // names of nodes
+	noneThere   string       // what is said of a node that is none of them
+}
+
+// A linkChoice says which link of a node an address is bound to: see linkFor.
+type linkChoice struct {
+	want string
+	addr netip.Addr
+}
+
+// ineligible is the one judgement of whether a node may announce something: why it may not, or "". Whether
+// the node is alive is not looked at.
+func ineligible(need *requirements, n *member) string {
+	switch {
+	case n.refusal != "":
+		return n.refusal
+	case need.notExcluded && n.exclusion != "":
+		return n.exclusion
+	}
+	for _, c := range need.links {
+		link, _ := linkFor(&n.Info, c.want, c.addr)
+		if fault := linkFault(&n.Info, link); fault != "" {
+			return fault
+		}
+	}
+	if need.endpoint && !slices.Contains(need.endpoints, n.Name) {
+		return need.noneThere
+	}
+	return ""
+}
+
+// whyNoNode lists why no node that is alive is eligible, five of them by name.
+func (all *nodes) whyNoNode(need *requirements) string {
+	const limit = 5
+	var reasons []string
+	for _, n := range all.alive {
+		if why := ineligible(need, n); why != "" {
+			reasons = append(reasons, n.Name+": "+why)
+		}
+	}
+	if len(reasons) == 0 {
+		return "no node runs Herald at present"
+	}
+	more := ""
+	if len(reasons) > limit {
+		reasons, more = reasons[:limit], fmt.Sprintf("; and %d more", len(reasons)-limit)
+	}
+	return "no node may announce it at present: " + strings.Join(reasons, "; ") + more
+}
+
+// linkFor finds the link of a node to which a is bound for a Service that names the link want: that link, or the
+// node's default for VIPs if want is "". "auto" is the link whose subnet has a, the longest prefix
+// first, else the one with the default route; "" if there is none. subnet is the
+// prefix length of the link's subnet that has a, 0 if none has. The zero Addr is in no subnet.
+func linkFor(info *vip.NodeInfo, want string, a netip.Addr) (link string, subnet int) {
+	want = cmp.Or(want, info.Interface)
+	link = info.LinkFor(want)
+	for _, l := range info.Links {
+		if want != "auto" && l.Name != want {
+			continue
+		}
+		for _, p := range l.Prefixes {
+			if p.Bits() > subnet && p.Contains(a) {
+				link, subnet = l.Name, p.Bits()
+			}
+		}
+	}
+	return link, subnet
+}
+
+// linkFault is what is wrong with a link of a node, or "" if it is up.
+func linkFault(info *vip.NodeInfo, link string) string {
+	switch l := linkNamed(info, link); {
+	case l != nil && l.Up:
+		return ""
+	case l != nil:
+		return "its link " + link + " is down"
+	case link == "":
+		return "it has no default route, so vip_interface must name the link"
+	}
+	return "it has no link " + link
+}
+
+// linkNamed is the link of that name, or nil.
+func linkNamed(info *vip.NodeInfo, name string) *vip.Link {
+	for i := range info.Links {
+		if info.Links[i].Name == name {
+			return &info.Links[i]
+		}
+	}
+	return nil
+}
+
+// hash is the FNV-1a hash of a name: the same on every node and in every version.
+func hash(s string) uint64 { return addToHash(14695981039346656037, s) }
+
+// hashKey is the hash of k.String().
+func hashKey(k vip.Key) uint64 {
+	if k.Namespace == "" {
+		return hash(k.Name)
+	}
+	return addToHash(addToHash(hash(k.Namespace), "/"), k.Name)
+}
+
+func addToHash(h uint64, s string) uint64 {
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
+
+// rank is the rendezvous hash of a unit or Service and a node: of several nodes the one with the highest is taken
+// (the finalizer of splitmix64, so that each pair is as good as random).
+func rank(unit, node uint64) uint64 {
+	x := unit ^ (node + 0x9e3779b97f4a7c15)
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
