@@ -7,13 +7,14 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/health"
 	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/plan"
 )
 
 // A controlPlane is what a node has more if it may carry the VIP of the API servers.
 type controlPlane struct{ *health.APIServerCheck }
 
-func newControlPlane(n *node, c config.ControlPlane, servers *kube.Servers) (*controlPlane, error) {
+func newControlPlane(n *node, c config.ControlPlane, servers *kube.Servers, wake mailbox.Signal) (*controlPlane, error) {
 	ask, err := servers.Question(c.CheckURL)
 	if err != nil {
 		return nil, err
@@ -22,7 +23,7 @@ func newControlPlane(n *node, c config.ControlPlane, servers *kube.Servers) (*co
 		Ask: ask, Period: c.CheckPeriod, Timeout: c.CheckTimeout, FailureThreshold: c.CheckFailures, Log: n.log,
 		Changed: func(ready bool) {
 			servers.Prefer(ready)
-			n.leases.Wake() // the others must know
+			wake.Send() // the others are told on the node lease
 			n.agent.Poke()
 		},
 	})}, nil

@@ -21,6 +21,7 @@ import (
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/l2"
 	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
@@ -91,6 +92,7 @@ type node struct {
 func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
 	n := &node{log: log}
+	wake := mailbox.NewSignal() // of the leases
 	var servers *kube.Servers
 	if cfg.ControlPlane.Enable {
 		servers = kube.NewServers(cfg.ControlPlane.Port, n.hosts)
@@ -101,11 +103,11 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	}
 	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where)
 	if servers != nil {
-		if n.control, err = newControlPlane(n, cfg.ControlPlane, servers); err != nil {
+		if n.control, err = newControlPlane(n, cfg.ControlPlane, servers, wake); err != nil {
 			return nil, err
 		}
 	}
-	// Rooms tell the agent and the leases of changes; both exist before any room runs.
+	// The agent and the leases exist before any room runs, and so before these are called.
 	poke := func() { n.agent.Poke() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
 	var locks []string
@@ -117,13 +119,13 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	}
 	n.cluster, err = kube.New(access, kube.Options{
 		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Locks: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
-		Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: log, Poke: poke, PokeLeases: func() { n.leases.Wake() },
+		Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: log, Poke: poke, PokeLeases: wake.Send,
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.links, err = netif.New(netif.Options{
-		Log: log, Poke: func() { n.agent.Poke(); n.leases.Wake() }, OnLinkChange: func() { n.speaker.LinksChanged() }, Tenure: tenure,
+		Log: log, Poke: func() { n.agent.Poke(); wake.Send() }, OnLinkChange: func() { n.speaker.LinksChanged() }, Tenure: tenure,
 		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {
@@ -135,13 +137,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	})
 	n.checker = health.NewChecker(log, poke)
 	n.hirer = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: dhcp.InUse})
-	n.leases = lease.New(n.cluster.Leases(), lease.Options{
-		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: func() string { return n.cluster.NodeUID(cfg.Node.Name) },
-		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
-		Info: n.info, Log: log, Poke: poke,
-		Sights: n.sights, Anchor: func() vip.Liveness { return n.gateway.Liveness() }, Tell: func(c vip.Heartbeat) { n.peers.SetHeartbeat(c) },
-	})
-	n.watch(cfg)
+	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
 	n.speaker, n.routes, n.needsPeer = newSpeaker(n, cfg, log), cfg.BGP.Enable, cfg.BGP.RequireSession
 	r := rules(cfg)
@@ -162,18 +158,6 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	n.agent = agent.New(o)
 	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)
 	return n, nil
-}
-
-// info is what the others may know of this node.
-func (n *node) info() vip.NodeInfo {
-	info := n.links.Info()
-	info.APIServerReady = n.control != nil && n.control.Ready()
-	info.BGPSessions = n.bulletin.issue(n.speaker.Sessions(), time.Now())
-	if n.agent.Stopping() {
-		info.Excluded = "its Herald is stopping"
-	}
-	info.LivenessOff = n.peers.Off()
-	return info
 }
 
 // collectors are the metrics of all rooms.

@@ -1,25 +1,27 @@
-// Package lease is how nodes agree on who owns which VIP.
+// Package lease agrees with the other nodes on who owns which VIP, by Lease objects.
 //
 // Each node renews one Lease of its own (the node lease); each VIP has a Lease
-// that is written only when its owner changes (the VIP lease). Whoever wants to
-// take what a silent node holds must first fence that node: mark its epoch as
-// over on its node lease, on top of the very version that was seen to grow old.
-// The API server lets that write through only if the node has not renewed since,
-// and a node that has not renewed for that long has given up by itself. So a
-// claim is taken only from a node that has let go of it, however stale the
-// taker's cache is.
+// that is written only when its owner changes (the VIP lease). A node that wants to
+// take what a silent node holds must first fence that node: mark its epoch as over on
+// its node lease, with the resourceVersion that was seen to grow old. The API server
+// lets that write through only if the node has not renewed since, and a node that has
+// not renewed for that long has given up by itself. So a claim is taken only from a
+// node that no longer acts on it, however stale the taker's cache is.
 //
-//	node lease   n renews             alive
+//	node lease   n renews             active
 //	             silent for duration  another node fences epoch e: all claims n@e are void
 //	             n finds itself fenced, or its lease in other hands: drops all, starts epoch e+1
 //	             n stops              releases it, then deletes it
 //
 //	VIP lease    absent, blank, void  free: one candidate writes n@e, compare-and-swap
 //	             n@e                  held; n may write another node's name into it (hand-over)
-//	             x, without @e        held by a stranger until unchanged for its own duration
+//	             x, without @e        held by another program until unchanged for its own duration
+//
+// When to fence, and what to do without the API server, package quorum decides.
 package lease
 
 import (
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -38,7 +40,7 @@ const (
 	FromAnnotation = "heraldvip.io/from"
 	// FencedAnnotation, on a node lease, is the epoch that is over.
 	FencedAnnotation = "heraldvip.io/fenced"
-	// NodeAnnotation, on a node lease, is a vip.Info as JSON.
+	// NodeAnnotation, on a node lease, is a vip.NodeInfo as JSON.
 	NodeAnnotation = "heraldvip.io/node"
 )
 
@@ -52,6 +54,7 @@ func keyOf(l *coordinationv1.Lease) vip.Key {
 	return vip.Key{Namespace: l.Namespace, Name: l.Name}
 }
 
+// holder is spec.holderIdentity, or "".
 func holder(l *coordinationv1.Lease) string {
 	if l.Spec.HolderIdentity == nil {
 		return ""
@@ -59,6 +62,7 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
+// transitions is spec.leaseTransitions, or 0. On a node lease that is the node's epoch.
 func transitions(l *coordinationv1.Lease) int64 {
 	if l.Spec.LeaseTransitions == nil {
 		return 0
@@ -66,55 +70,76 @@ func transitions(l *coordinationv1.Lease) int64 {
 	return int64(*l.Spec.LeaseTransitions)
 }
 
-// claimText is the value of ClaimAnnotation.
-func claimText(node string, epoch int64) string {
-	return node + "@" + strconv.FormatInt(epoch, 10)
-}
-
-// claimOf reads who holds a VIP lease. ok is false if a program that is not
-// Herald wrote the holder.
-func claimOf(l *coordinationv1.Lease) (node string, epoch int64, ok bool) {
-	node = holder(l)
-	text, e, found := strings.Cut(l.Annotations[ClaimAnnotation], "@")
+// parseClaim reads ClaimAnnotation; ok is false if there is none, or it can't be read.
+func parseClaim(l *coordinationv1.Lease) (node string, epoch int64, ok bool) {
+	node, e, ok := strings.Cut(l.Annotations[ClaimAnnotation], "@")
 	epoch, err := strconv.ParseInt(e, 10, 64)
-	return node, epoch, found && err == nil && text == node
+	return node, epoch, ok && err == nil
 }
 
-// A paper is a Lease that has been read once: every pass asks for what it says.
-type paper struct {
-	*coordinationv1.Lease
-	key     vip.Key
-	version uint64
-	holder  string
-	epoch   int64 // of the claim
-	ours    bool  // a Herald wrote the holder
-	bereft  bool  // a Herald claimed it, and somebody else has blanked its holder
-}
-
-func peruse(l *coordinationv1.Lease) *paper {
-	x := &paper{Lease: l, key: keyOf(l), version: version(l)}
-	x.holder, x.epoch, x.ours = claimOf(l)
-	x.bereft = x.holder == "" && l.Annotations[ClaimAnnotation] != ""
-	return x
-}
-
-// fencedAt is the epoch that is over, or 0.
-func fencedAt(l *coordinationv1.Lease) int64 {
+// fencedEpoch is the epoch that FencedAnnotation says is over, or 0.
+func fencedEpoch(l *coordinationv1.Lease) int64 {
 	e, _ := strconv.ParseInt(l.Annotations[FencedAnnotation], 10, 64)
 	return e
 }
 
-// version is the object's place in the API server's history. Kubernetes
-// promises since 1.35 that resourceVersions of one resource are ordered numbers;
-// etcd has made them so from the beginning.
+// fenced reports whether the epoch of a node lease is over.
+func fenced(l *coordinationv1.Lease) bool {
+	e := fencedEpoch(l)
+	return e != 0 && e >= transitions(l)
+}
+
+// version is the resourceVersion as a number. Kubernetes promises since 1.35 that those
+// of one resource are ordered numbers; etcd has made them so from the beginning.
 func version(l *coordinationv1.Lease) uint64 {
 	v, _ := strconv.ParseUint(l.ResourceVersion, 10, 64)
 	return v
 }
 
-// firstEpoch is the epoch of a node whose lease does not exist. It must be
-// greater than any that the node ever had, and nobody may remember: so it counts
-// seconds since 2020.
-func firstEpoch(now time.Time) int64 {
-	return max(1, now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
+// duration is spec.leaseDurationSeconds, or otherwise if that is not set.
+func duration(l *coordinationv1.Lease, otherwise time.Duration) time.Duration {
+	if l.Spec.LeaseDurationSeconds == nil || *l.Spec.LeaseDurationSeconds < 1 {
+		return otherwise
+	}
+	return time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
+}
+
+// annotate sets an annotation, or removes it if value is "".
+func annotate(l *coordinationv1.Lease, key, value string) {
+	l.Annotations = maps.Clone(l.Annotations)
+	if value == "" {
+		delete(l.Annotations, key)
+		return
+	}
+	if l.Annotations == nil {
+		l.Annotations = make(map[string]string)
+	}
+	l.Annotations[key] = value
+}
+
+// addLabels adds Labels.
+func addLabels(l *coordinationv1.Lease) {
+	all := maps.Clone(Labels)
+	maps.Copy(all, l.Labels)
+	maps.Copy(all, Labels)
+	l.Labels = all
+}
+
+// A record is a version of a VIP lease with what it says, parsed once.
+type record struct {
+	*coordinationv1.Lease
+	key      vip.Key
+	version  uint64
+	holder   string
+	epoch    int64 // of the claim
+	ours     bool  // a Herald wrote the holder
+	orphaned bool  // a Herald claimed it, and another program has blanked the holder
+}
+
+func parseRecord(l *coordinationv1.Lease) *record {
+	node, epoch, ok := parseClaim(l)
+	r := &record{Lease: l, key: keyOf(l), version: version(l), holder: holder(l), epoch: epoch}
+	r.ours = ok && node == r.holder
+	r.orphaned = r.holder == "" && l.Annotations[ClaimAnnotation] != ""
+	return r
 }

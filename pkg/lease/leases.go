@@ -8,220 +8,156 @@ import (
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
+	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Options of Leases.
+// Peers is what other nodes are told and known of by heartbeats.
+type Peers interface {
+	// Statuses is the status of each other node, by name. The map is the caller's.
+	Statuses() map[string]vip.PeerStatus
+	// Off is why no heartbeats are exchanged at present, or "".
+	Off() string
+	// SetHeartbeat sends h in all heartbeats from now on. It is called several times a second,
+	// mostly with the same h.
+	SetHeartbeat(h vip.Heartbeat)
+}
+
+// A Gateway knows whether the default gateway on the VIPs' link is Alive, Dead, or Unknown.
+type Gateway interface{ Liveness() vip.Liveness }
+
+// Options of Leases. No function or interface in it may block.
 type Options struct {
-	Node      string // this node's name, the holder identity
-	NodeUID   func() string
-	Namespace string // of the node leases
+	Node      string                   // this node's name, the holder identity
+	NodeUID   func(node string) string // of its Node object, "" if that is not known; may be nil
+	Namespace string                   // of the node leases
 
 	// Duration > RenewDeadline > RetryPeriod (vip_leaseduration, vip_renewdeadline,
 	// vip_retryperiod). A node lease is renewed each RetryPeriod; without success for
 	// RenewDeadline the node gives up; silent for Duration it may be fenced.
 	Duration, RenewDeadline, RetryPeriod time.Duration
 
-	Info func() vip.NodeInfo // what to tell the others about this node; must not block
-
-	// What is seen and told on the wire that the VIPs live on. All may be nil.
-	Sights func() map[string]vip.PeerStatus // the other nodes; a nil map: nothing can be seen at present
-	Anchor func() vip.Liveness              // the default gateway: Alive, Dead, or Unknown
-	Tell   func(vip.Heartbeat)              // must not block, and is called often
+	Info    func() vip.NodeInfo // what to tell the others about this node
+	Peers   Peers               // may be nil: no heartbeats are exchanged
+	Gateway Gateway             // may be nil: Unknown
 
 	Log  *slog.Logger
-	Poke func() // called when World has changed; must not block
+	Wake mailbox.Signal // has Run look at the Store, Info, Peers and Gateway at once; may be nil
+	Poke func()         // called when the World has changed
 }
 
-// Constants of time. All but overlap are about courtesy, not safety.
+// Times of Run.
 const (
-	beat     = 250 * time.Millisecond  // how often times are looked at
-	asleep   = 1250 * time.Millisecond // a beat that comes later than this: the process was stopped, or starved
-	patience = 1500 * time.Millisecond // how long the first in rank may take to claim
-	forgive  = 30 * time.Second        // how long a stalled node comes last
-	turn     = 500 * time.Millisecond  // between the nodes that might fence a silent one
-	hurry    = 600 * time.Millisecond  // how long the first tries of a fence may take: with a node may have died what was to answer, or etcd's leader
-	hurries  = 3                       // that many
-	fencing  = 1500 * time.Millisecond // and how long those that follow
-	quick    = 200 * time.Millisecond  // a renewal is hurried, too, if the one before took no longer
-	overlap  = 3 * time.Second         // how long an old owner waits to hear its successor
-	bury     = time.Hour               // a fenced node's lease is deleted after this
-	writes   = 32                      // VIP leases written at a time
-	farewell = 3 * time.Second         // how long Run may take to end
+	stepPeriod = 250 * time.Millisecond  // Run looks at all leases and times at least that often
+	pauseLimit = 1250 * time.Millisecond // after a pause longer than this the process was stopped, or got no CPU
+	stopTime   = 3 * time.Second         // how long Run may take to end
 )
 
-// Leases is this node's part in the agreement: it renews the node lease, takes,
-// gives and lets go of VIP leases as its Stakes say, and fences silent nodes.
+// Leases is this node's part in the agreement: it renews the node lease, acquires,
+// hands over and releases VIP leases as the plan says, and fences dead and silent nodes.
 type Leases struct {
 	o       Options
 	store   Store
-	wake    chan struct{}
-	results chan func() // what a finished request changes, run by the loop
+	wake    mailbox.Signal
+	results chan func() // what the end of a request changes, called by Run with mu held
 	metrics *metrics
 
-	mu       sync.Mutex // guards all below; the loop writes, Observe, Set and Tenure read
-	shelf    shelf
-	peers    map[string]*peer
-	changed  map[vip.Key]time.Time             // when a VIP lease that no Herald holds was seen to change
-	vanished map[vip.Key]*coordinationv1.Lease // VIP leases whose holder did not let go of them before they went
-	stakes   map[vip.Key]vip.LeaseIntent
-	decided  bool // Set has been called
-	// The versions of the VIP leases that name this node, as last observed, and of
-	// those the ones that the plan then had no Stake in. A lease that was given to
-	// this node since then is not unwanted: nobody has planned with it yet.
-	observed, unwanted map[vip.Key]uint64
-	outdated           map[vip.Key]uint64 // versions that a refused write has shown to be old, though the cache shows no newer one
-	busy               map[vip.Key]bool
-	failed             map[vip.Key]failure
-	leaving            map[vip.Key]vip.HandingOver
-	own                own
-	lastBeat           time.Time
-	running            int // requests on VIP leases under way
-
-	wired     bool      // the others can be seen on the wire
-	quorum    bool      // this node sees so many of them that it may judge the rest
-	cut       time.Time // when it last was cut off from most of them
-	alone     bool      // it sees so few of them that it may not carry VIPs
-	aloneLast time.Time
-	bide      bide
-	signature signature
-}
-
-// own is this node's own node lease.
-type own struct {
-	epoch    int64 // 0 until the first write
-	lease    *coordinationv1.Lease
-	sent     time.Time // when the last good renewal was sent
-	unbroken time.Time // since when renewals have been good without a break
-	confirm  time.Time // the process was asleep until then: renewals sent earlier prove nothing
-	lost     bool      // fenced, or in other hands: epoch is over
-	busy     bool
-	hurries  int  // how often the next renewal is tried again soon
-	failing  bool // the last renewal failed, and that was said
-	next     time.Time
-	infoText string
-}
-
-// A failure is a write that did not go through.
-type failure struct {
-	count int
-	until time.Time
-	// What was to be replaced, if another writer was faster: as soon as something
-	// else is known to be there, the write may be tried again.
-	raced bool
-	over  uint64
+	// mu guards all below. Run's goroutine changes it, but for writes.intents and the like
+	// (Observe, Put) and the end of an epoch (request goroutines, Tenure).
+	mu       sync.Mutex
+	cache    cache
+	own      ownLease
+	peers    map[string]*peer // by node
+	writes   writes
+	quorum   quorum.State
+	decision quorum.Decision // the last one
+	lastStep time.Time
+	changed  bool // the World differs from what was last reported, beyond summary
+	reported summary
 }
 
 // New makes Leases on a Store. Run does the work.
 func New(store Store, o Options) *Leases {
-	return &Leases{
-		o: o, store: store,
-		wake:     make(chan struct{}, 1),
-		results:  make(chan func()),
-		metrics:  newMetrics(),
-		shelf:    newShelf(o.Node),
-		peers:    make(map[string]*peer),
-		changed:  make(map[vip.Key]time.Time),
-		vanished: make(map[vip.Key]*coordinationv1.Lease),
-		stakes:   make(map[vip.Key]vip.LeaseIntent),
-		outdated: make(map[vip.Key]uint64),
-		busy:     make(map[vip.Key]bool),
-		failed:   make(map[vip.Key]failure),
-		leaving:  make(map[vip.Key]vip.HandingOver),
+	l := &Leases{
+		o: o, store: store, wake: o.Wake,
+		results: make(chan func()),
+		metrics: newMetrics(),
+		cache:   newCache(o.Node),
+		peers:   make(map[string]*peer),
+		writes:  newWrites(),
 	}
+	if l.wake == nil {
+		l.wake = mailbox.NewSignal()
+	}
+	return l
 }
 
 // String names the task.
 func (l *Leases) String() string { return "leases" }
 
-// Wake tells Leases that the Store or the node's Info has changed.
-func (l *Leases) Wake() {
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
-}
+// Wake has Run look at the Store, Info, Peers and Gateway at once. It does not block.
+func (l *Leases) Wake() { l.wake.Send() }
 
-// Set stores what is wanted of every VIP lease and returns the Stakes in leases
-// that this node holds. A lease that it held when it was observed last, and that
-// has no Stake in it, is let go of.
-func (l *Leases) Set(_ context.Context, want []vip.LeaseIntent) (have []vip.LeaseIntent, err error) {
+// Put stores what is wanted of every VIP lease. One that this node held when Observe was
+// last called, and that no intent names, is released; one that it was given since then is
+// kept, since no plan knows of it yet. So Observe and Put are called by one goroutine.
+func (l *Leases) Put(want []vip.LeaseIntent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.decided = true
-	clear(l.stakes)
-	l.unwanted = maps.Clone(l.observed)
-	now := time.Now()
-	for _, s := range want {
-		l.stakes[s.Lease] = s
-		delete(l.unwanted, s.Lease)
-		if x := l.shelf.known[s.Lease]; x != nil {
-			if c := l.claim(x, now); c.Valid && c.Holder == l.o.Node {
-				have = append(have, s)
-			}
-		}
+	l.writes.setIntents(want)
+	if l.quorum.Moving() {
+		l.quorum = l.quorum.Propose(l.moves(want, time.Now()))
 	}
-	l.propose(want, now)
 	l.Wake()
-	return have, nil
 }
 
-// Put is Set for a caller that needs no answer.
-func (l *Leases) Put(want []vip.LeaseIntent) { l.Set(context.Background(), want) }
-
-// Observe fills in what the leases say.
+// Observe fills in Members, Tenure, Claims and HandingOver.
 func (l *Leases) Observe(w *vip.World) {
 	info := l.o.Info() // before the lock: another room answers
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	info.Isolated = l.alone
+	info.Isolated = l.decision.Isolated
 	w.Members = l.members(w.Now, info)
-	w.Tenure = l.tenure()
-	w.Claims = make(map[vip.Key]vip.Claim, len(l.shelf.known))
-	for k, x := range l.vanished {
-		w.Claims[k] = l.bereft(x, w.Now)
-	}
-	l.observed = make(map[vip.Key]uint64)
-	for k, x := range l.shelf.known {
-		if l.nodeOf(k) != "" {
-			continue
+	w.Tenure = l.tenure(time.Now())
+	w.Claims = l.claims(w.Now)
+	w.HandingOver = maps.Clone(l.writes.handingOver)
+	l.writes.observed = make(map[vip.Key]uint64)
+	for k := range l.cache.mine {
+		if l.nodeOf(k) == "" {
+			l.writes.observed[k] = l.cache.version(k)
 		}
-		w.Claims[k] = l.claim(x, w.Now)
-		if l.shelf.mine[k] {
-			l.observed[k] = x.version
-		}
-	}
-	w.HandingOver = make(map[vip.Key]vip.HandingOver, len(l.leaving))
-	for k, v := range l.leaving {
-		w.HandingOver[k] = v
 	}
 }
 
-// Tenure is this node's right to act on its claims, at this moment. Whoever
-// refreshes or repeats anything asks before each time.
+// Tenure is this node's right to act on its claims at this moment. Each room that
+// refreshes an address or repeats an announcement asks for it before each time. After a
+// pause of the process it is not Confirmed until a renewal succeeds that was sent later.
 func (l *Leases) Tenure() vip.Tenure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if now := time.Now(); !l.lastBeat.IsZero() && now.Sub(l.lastBeat) > asleep {
-		l.own.confirm = now
+	now := time.Now()
+	if l.pausedFor(now) > 0 {
+		l.own.confirmAfter = now
 	}
-	return l.tenure()
+	return l.tenure(now)
 }
 
-func (l *Leases) tenure() vip.Tenure {
-	t := vip.Tenure{Epoch: l.own.epoch, Confirmed: !l.own.sent.Before(l.own.confirm)}
-	if l.own.epoch != 0 && !l.own.lost && !l.own.sent.IsZero() {
-		t.Until = later(l.own.sent.Add(l.o.RenewDeadline), l.bide.until)
-	}
-	if now := time.Now(); l.lacks(now) {
-		t.RenewalLateSince = l.own.sent.Add(l.late())
-	}
-	return t
+// tenure is this node's right to act on its claims.
+func (l *Leases) tenure(now time.Time) vip.Tenure {
+	return l.own.self(l.o.Node).Tenure(l.timing(), l.decision.HoldUntil, now)
 }
 
-// NodeInfos is what the other nodes tell of themselves, but for those that have stopped.
+// pausedFor is how long the process was stopped, or got no CPU, until now; 0 if it was not.
+func (l *Leases) pausedFor(now time.Time) time.Duration {
+	if d := now.Sub(l.lastStep); !l.lastStep.IsZero() && d > pauseLimit {
+		return d
+	}
+	return 0
+}
+
+// NodeInfos is what the other nodes tell about themselves on their node leases, by name.
+// Nodes that have stopped are left out; those that were fenced are not.
 func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,14 +170,7 @@ func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	return all
 }
 
-// Held is the number of VIP leases this node holds.
-func (l *Leases) Held() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.signature.held
-}
-
-// Ready says why this node can't hold claims at present, or nil.
+// Ready is why this node can't act on claims at present, or nil.
 func (l *Leases) Ready() error {
 	if t := l.Tenure(); !t.Holds(time.Now()) {
 		return errors.New("the node lease is not renewed: the API server is out of reach, or refuses it")
@@ -249,13 +178,13 @@ func (l *Leases) Ready() error {
 	return nil
 }
 
-// Run works until ctx ends. Then it releases the node lease, so that the others
-// need not wait for it.
+// Run works until ctx ends. Then it releases all VIP leases and the node lease, so that
+// the others need not wait for it, within stopTime.
 func (l *Leases) Run(ctx context.Context) error {
-	// Requests outlive ctx by as long as it takes to hear their end.
+	// Requests outlive ctx: their end must be known.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	ticker := time.NewTicker(beat)
+	ticker := time.NewTicker(stepPeriod)
 	defer ticker.Stop()
 	for {
 		began := time.Now()
@@ -267,9 +196,9 @@ func (l *Leases) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			defer time.AfterFunc(farewell, cancel).Stop()
-			l.quit(requests)
-			return l.release(requests)
+			defer time.AfterFunc(stopTime, cancel).Stop()
+			l.releaseAll(requests)
+			return l.releaseNodeLease(requests)
 		case <-l.wake:
 		case <-ticker.C:
 		case apply := <-l.results:
@@ -286,114 +215,117 @@ func (l *Leases) Run(ctx context.Context) error {
 	}
 }
 
+// locked calls f with mu held.
 func (l *Leases) locked(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f()
 }
 
-// quit lets go of every VIP lease that is left: another node that stops as well
-// may have given it to us only now. It hears the end of what is under way, which
-// may have been done already.
-func (l *Leases) quit(ctx context.Context) {
+// start runs a request in a goroutine of its own. Run calls what it returns, with mu held.
+func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(context.Context) func()) {
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		l.results <- request(ctx)
+	}()
+}
+
+// releaseAll releases every VIP lease that this node still holds: another node that stops
+// may have handed it over a moment ago. It returns when no request is under way, since
+// one that was not answered may have been carried out.
+func (l *Leases) releaseAll(ctx context.Context) {
 	for {
 		l.Observe(&vip.World{Now: time.Now()})
-		l.Set(ctx, nil)
-
+		l.Put(nil)
 		if ctx.Err() == nil {
 			l.step(ctx)
 		}
 		l.mu.Lock()
-		under := l.running
-		if l.own.busy {
-			under++
-		}
+		idle := len(l.writes.pending) == 0 && !l.own.pending
 		l.mu.Unlock()
-		if under == 0 {
+		if idle {
 			return
 		}
 		l.locked(<-l.results)
 	}
 }
 
-// step looks at everything once and starts the requests that are due.
+// step looks at everything once: it reads the watch cache and the heartbeats, decides, and
+// starts the requests that follow. It does nothing until the watch cache is filled.
 func (l *Leases) step(ctx context.Context) {
 	me := self{info: l.o.Info()} // before the lock: other rooms answer
 	if l.o.NodeUID != nil {
-		me.uid = l.o.NodeUID()
+		me.uid = l.o.NodeUID(l.o.Node)
 	}
-	var sights map[string]vip.PeerStatus
-	if l.o.Sights != nil {
-		sights = l.o.Sights()
-	}
+	statuses, gateway := l.liveness()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	now := time.Now()
-	if !l.lastBeat.IsZero() && now.Sub(l.lastBeat) > asleep {
-		l.own.confirm, l.own.next = now, now
-		l.o.Log.Warn("this process was stopped or starved of CPU; it confirms its claims before it goes on", "for", now.Sub(l.lastBeat).Round(time.Millisecond))
+	if paused := l.pausedFor(now); paused > 0 {
+		l.own.confirmAfter, l.own.next = now, now
+		l.o.Log.Warn("this process was stopped or got no CPU; it confirms its claims before it goes on", "for", paused.Round(time.Millisecond))
 	}
-	l.lastBeat = now
+	l.lastStep = now
 	if !l.store.Synced() {
+		l.mu.Unlock()
 		return
 	}
-	l.read(now)
-	l.look(sights, now)
-	l.wait(now)
-	me.info.Isolated, me.info.Suspects = l.alone, l.mute(now)
+	l.readCache(now)
+	l.evaluate(statuses, gateway, now)
+	me.info.Isolated, me.info.Suspects = l.decision.Isolated, l.decision.Suspects
 	l.renew(ctx, now, me)
 	l.fence(ctx, now)
 	l.write(ctx, now)
-	l.tell(now)
+	l.report(now)
+	heartbeat := l.decision.Heartbeat
+	l.mu.Unlock()
+	if l.o.Peers != nil {
+		l.o.Peers.SetHeartbeat(heartbeat)
+	}
 }
 
-// read takes over what the cache shows.
-func (l *Leases) read(now time.Time) {
-	changed, gone := l.shelf.read(l.store.TakeChanges())
+// readCache takes over what the watch shows, and forgets nodes that have stopped or whose
+// node lease has long been gone.
+func (l *Leases) readCache(now time.Time) {
+	changed, gone := l.cache.update(l.store.TakeChanges())
 	for _, x := range changed {
-		k := keyOf(x)
-		node := l.nodeOf(k)
-		switch {
+		switch node := l.nodeOf(keyOf(x)); {
 		case node == l.o.Node:
-			l.watchOwn(x, now)
+			l.checkOwn(x, now)
 		case node != "":
-			if l.peer(node, now).note(x, node, now) {
-				l.signature.changes++
+			if l.peer(node, now).update(x, now) {
+				l.changed = true
 			}
 		default:
-			l.noteClaim(x, now)
-			l.signature.changes++
+			l.changedVIPLease(parseRecord(x), now)
+			l.changed = true
 		}
 	}
 	for _, x := range gone {
-		k := keyOf(x)
-		switch node := l.nodeOf(k); {
+		switch node := l.nodeOf(keyOf(x)); {
 		case node == l.o.Node:
 			l.own.next = now // put it back at once
+			continue
 		case node != "":
 			p := l.peer(node, now)
 			if p.lease != nil && version(x) > version(p.lease) {
-				p.note(x, node, now) // its last words
+				p.update(x, now) // it may have been released before it was deleted
 			}
 			p.gone = true
-			l.signature.changes++
 		default:
-			delete(l.changed, k)
-			if _, _, ours := claimOf(x); ours {
-				l.vanished[k], l.changed[k] = x, now
-			}
-			l.signature.changes++
+			l.cache.goneVIPLease(parseRecord(x), now)
 		}
+		l.changed = true
 	}
 	for node, p := range l.peers {
-		// A stopped node, or one whose name no claim bears any more, is forgotten.
 		if p.gone && (p.released || p.silent(now, 2*l.o.Duration)) {
 			delete(l.peers, node)
-			l.signature.changes++
+			l.changed = true
 		}
 	}
 }
 
+// peer is what is known of a node; if that was nothing, it is known from now on.
 func (l *Leases) peer(node string, now time.Time) *peer {
 	p := l.peers[node]
 	if p == nil {
@@ -403,94 +335,15 @@ func (l *Leases) peer(node string, now time.Time) *peer {
 	return p
 }
 
-// noteClaim notes when a VIP lease changed, as far as that matters later.
-func (l *Leases) noteClaim(x *coordinationv1.Lease, now time.Time) {
-	k := keyOf(x)
-	delete(l.vanished, k)
-	delete(l.outdated, k)
-	node, epoch, ours := claimOf(x)
-	if !ours {
-		l.changed[k] = now
+// changedVIPLease takes over a new version of a VIP lease: its holder is not stalled.
+func (l *Leases) changedVIPLease(x *record, now time.Time) {
+	l.cache.changedVIPLease(x, now)
+	if !x.ours || x.holder == l.o.Node {
 		return
 	}
-	delete(l.changed, k)
-	if node == l.o.Node {
-		return
-	}
-	p := l.peer(node, now) // a claim by a node without a node lease: its time runs from now
+	p := l.peer(x.holder, now) // without a node lease it may be fenced once the lease duration has passed
 	if p.lease == nil {
-		p.epoch = max(p.epoch, epoch)
+		p.epoch = max(p.epoch, x.epoch)
 	}
-	p.progress, p.stalled = now, time.Time{}
-}
-
-// signature is what the World depends on, beside the Leases themselves: when it
-// changes with time alone, the agent must hear of it.
-type signature struct {
-	changes   int // versions that matter
-	alive     int
-	calm      int
-	stalled   int
-	strangers int // whose claim is valid
-	vanished  int
-	leaving   int
-	held      int
-	holds     bool
-	confirmed bool
-	alone     bool
-}
-
-// tell pokes if the World has changed since last time.
-func (l *Leases) tell(now time.Time) {
-	s := signature{changes: l.signature.changes}
-	for node, p := range l.peers {
-		alive := l.alive(node, p, now)
-		p.pulse(alive, now)
-		if alive {
-			s.alive++
-		}
-		if p.calm(now) {
-			s.calm++
-		}
-		if !p.stalled.IsZero() {
-			if now.Sub(p.stalled) > forgive {
-				p.stalled, p.expected = time.Time{}, time.Time{}
-			} else {
-				s.stalled++
-			}
-		}
-	}
-	for k := range l.changed {
-		if x := l.shelf.known[k]; x != nil && l.claim(x, now).Valid {
-			s.strangers++
-		}
-		if x := l.vanished[k]; x != nil && now.Sub(l.changed[k]) >= l.o.Duration {
-			delete(l.vanished, k)
-			delete(l.changed, k)
-		}
-	}
-	s.vanished = len(l.vanished)
-	for k, v := range l.leaving {
-		if !now.Before(v.Until) {
-			delete(l.leaving, k)
-		}
-	}
-	s.leaving = len(l.leaving)
-	for k := range l.shelf.mine {
-		if l.nodeOf(k) == "" && l.claim(l.shelf.known[k], now).Valid {
-			s.held++
-		}
-	}
-	t := l.tenure()
-	s.holds, s.confirmed, s.alone = t.Holds(now), t.Confirmed, l.alone
-	if l.signature.holds && !s.holds {
-		l.o.Log.Warn("the node lease could not be renewed in time: this node gives up its VIPs until it can", "renewdeadline", l.o.RenewDeadline)
-	}
-	if s != l.signature || s.changes != 0 {
-		s.changes = 0
-		l.signature = s
-		l.metrics.held.Set(float64(s.held))
-		l.metrics.members.Set(float64(s.alive))
-		l.o.Poke()
-	}
+	p.acquiredAt, p.stalledSince = now, time.Time{}
 }

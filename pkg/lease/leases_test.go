@@ -29,8 +29,8 @@ func TestRenewsOnce(t *testing.T) {
 		if got := s.Writes() - before; got < 28 || got > 31 {
 			t.Errorf("%d writes in a minute, want 30: one each %v", got, period)
 		}
-		if !n.serves("a") || n.Held() != 3 {
-			t.Errorf("holds %d, want 3", n.Held())
+		if !n.serves("a") || n.held() != 3 {
+			t.Errorf("holds %d, want 3", n.held())
 		}
 		n.stop()
 		<-n.done
@@ -80,8 +80,8 @@ func TestKilled(t *testing.T) {
 		for !b.serves("a") && time.Since(killed) < time.Minute {
 			time.Sleep(50 * time.Millisecond)
 		}
-		if took := time.Since(killed); took < duration-period-time.Second || took > duration+time.Second {
-			t.Errorf("taken over after %v, want about %v", took, duration)
+		if took := time.Since(killed); took < leaseDuration-period-time.Second || took > leaseDuration+time.Second {
+			t.Errorf("taken over after %v, want about %v", took, leaseDuration)
 		}
 		// Back again: another epoch, nothing is taken back.
 		a = both.replace(0, start(t, s, "n1"))
@@ -210,7 +210,7 @@ func TestGive(t *testing.T) {
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		a.want("a")
 		time.Sleep(time.Second)
-		a.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n2"}})
+		a.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n2"}})
 		time.Sleep(50 * time.Millisecond)
 		w := b.world()
 		if c := w.Claims[lk("a")]; !c.Valid || c.Holder != "n2" || c.PreviousHolder != "n1" || c.Transitions != 1 {
@@ -219,7 +219,7 @@ func TestGive(t *testing.T) {
 		if l, ok := a.world().HandingOver[lk("a")]; !ok || l.Successor != "n2" {
 			t.Errorf("leaving %+v, want the successor n2", a.world().HandingOver)
 		}
-		time.Sleep(overlap + beat)
+		time.Sleep(overlap + stepPeriod)
 		if len(a.world().HandingOver) != 0 {
 			t.Error("the old owner waits for ever")
 		}
@@ -234,7 +234,7 @@ func TestGivenBeforePlanned(t *testing.T) {
 		a.want("a")
 		b.want("b")
 		time.Sleep(time.Second)
-		a.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n2"}})
+		a.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n2"}})
 		time.Sleep(time.Second)
 		if got := s.String(); !strings.Contains(got, "kubevip-a n2\n") {
 			t.Errorf("n2 let go of what it was given:\n%s", got)
@@ -255,7 +255,7 @@ func TestGiveToTheDead(t *testing.T) {
 		a := start(t, s, "n1")
 		a.want("a")
 		time.Sleep(time.Second)
-		a.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n9"}})
+		a.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n9"}})
 		time.Sleep(time.Second)
 		if !a.serves("a") {
 			t.Error("given to a node without a lease")
@@ -407,11 +407,11 @@ func TestAsleep(t *testing.T) {
 		a := start(t, s, "n1")
 		a.want("a")
 		time.Sleep(500 * time.Millisecond)
-		a.locked(func() { a.lastBeat = a.lastBeat.Add(-3 * time.Second) }) // as after SIGSTOP
+		a.locked(func() { a.lastStep = a.lastStep.Add(-3 * time.Second) }) // as after SIGSTOP
 		if tenure := a.Tenure(); tenure.Confirmed {
 			t.Error("acts on its claims before they are confirmed")
 		}
-		time.Sleep(beat + 50*time.Millisecond)
+		time.Sleep(stepPeriod + 50*time.Millisecond)
 		if tenure := a.Tenure(); !tenure.Confirmed || !tenure.Holds(time.Now()) {
 			t.Errorf("tenure %+v, want it confirmed again", tenure)
 		}
@@ -423,7 +423,7 @@ func TestStalled(t *testing.T) {
 		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		time.Sleep(time.Second)
-		a.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
+		a.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
 		stalled := func() bool {
 			for _, m := range a.world().Members {
 				if m.Name == "n2" {
@@ -433,11 +433,11 @@ func TestStalled(t *testing.T) {
 			t.Fatal("n2 is no member")
 			return false
 		}
-		time.Sleep(patience - beat)
+		time.Sleep(stalledAfter - stepPeriod)
 		if stalled() {
 			t.Error("passed over too early")
 		}
-		time.Sleep(3 * beat)
+		time.Sleep(3 * stepPeriod)
 		if !stalled() {
 			t.Error("never passed over")
 		}
@@ -480,9 +480,9 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 		t.Log(time.Now().Format("04:05.000"), n.name, "fault", fault)
 		switch fault {
 		case 0, 1:
-			n.way.SetFaults(func(c *leasetest.Faults) { c.Cut = !c.Cut && time.Since(deleted) > duration })
+			n.way.SetFaults(func(c *leasetest.Faults) { c.Cut = !c.Cut && time.Since(deleted) > leaseDuration })
 		case 2:
-			n.way.SetFaults(func(c *leasetest.Faults) { c.WatchCut = !c.WatchCut && time.Since(deleted) > duration })
+			n.way.SetFaults(func(c *leasetest.Faults) { c.WatchCut = !c.WatchCut && time.Since(deleted) > leaseDuration })
 		case 3:
 			n.way.SetFaults(func(c *leasetest.Faults) { c.LoseAnswers = !c.LoseAnswers })
 		case 4:
@@ -494,7 +494,7 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 			// holder who has not heard of it: the one case in which two may meet, for as
 			// long as the holder's watch lags.
 			i := r.IntN(3)
-			if time.Since(deleted) < duration {
+			if time.Since(deleted) < leaseDuration {
 				continue
 			}
 			nodes[i].kill()

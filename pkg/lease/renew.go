@@ -4,39 +4,73 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"strconv"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// watchOwn looks at a version of this node's own lease that the cache shows.
-func (l *Leases) watchOwn(x *coordinationv1.Lease, now time.Time) {
+// Times of renewals and fences. Where an answer takes milliseconds, one that takes
+// shortTimeout won't come.
+const (
+	fastRenewal  = 200 * time.Millisecond // after a renewal that took no longer than this the next tries have shortTimeout
+	shortTimeout = 600 * time.Millisecond
+	shortTries   = 3
+)
+
+// An ownLease is the state of this node's own node lease.
+type ownLease struct {
+	epoch int64                 // 0 until the first write
+	over  bool                  // epoch is over: fenced, in other hands, or given up
+	lease *coordinationv1.Lease // as written last; nil: it must be read before it is written
+
+	renewed       time.Time // when the last good renewal was sent
+	renewingSince time.Time // since when no renewal has failed; zero: the last one did
+	confirmAfter  time.Time // renewals sent before this don't confirm the tenure: the process was stopped
+	failing       bool      // the last renewal failed, and that was logged
+
+	pending    bool      // a renewal is under way
+	next       time.Time // when the next one is due
+	shortTries int       // how many of the next renewals have shortTimeout
+	info       string    // NodeAnnotation as written last
+}
+
+// self is what package quorum may know of it.
+func (o *ownLease) self(node string) quorum.Self {
+	return quorum.Self{
+		Name: node, Epoch: o.epoch, EpochOver: o.over, Renewed: o.renewed, RenewingSince: o.renewingSince,
+		Confirmed: !o.renewed.Before(o.confirmAfter),
+	}
+}
+
+// checkOwn compares a version of this node's own lease that the watch shows with what was
+// written last. If it is newer, another program wrote it: the lease is read again, and the
+// epoch is over if that was a fence.
+func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
 	}
-	// Somebody else wrote it. Whether that matters, the API server says.
-	if fencedAt(x) >= l.own.epoch {
-		l.lose("it was fenced by another node")
+	if fencedEpoch(x) >= l.own.epoch {
+		l.endEpoch("it was fenced by another node")
 	}
-	l.own.lease = nil
-	l.own.next = now
+	l.own.lease, l.own.next = nil, now
 }
 
-// lose ends this node's epoch: what it claims is void, from this moment on.
-func (l *Leases) lose(why string) {
-	if l.own.lost || l.own.epoch == 0 {
+// endEpoch voids all claims of this node, until the next renewal begins another epoch. It
+// does nothing if that was done already.
+func (l *Leases) endEpoch(why string) {
+	if l.own.over || l.own.epoch == 0 {
 		return
 	}
-	l.own.lost = true
-	l.signature.changes++
-	l.metrics.lost.Inc()
-	l.o.Log.Warn("the node lease is lost: this node gives up its VIPs and claims anew", "why", why, "epoch", l.own.epoch)
+	l.own.over, l.changed = true, true
+	l.metrics.epochsOver.Inc()
+	l.o.Log.Warn("the node lease is lost: this node gives up its VIPs and begins a new epoch", "why", why, "epoch", l.own.epoch)
 }
 
 // self is what the node lease says of this node.
@@ -45,7 +79,7 @@ type self struct {
 	uid  string // of the Node object, "" if not known
 }
 
-// renew starts a renewal if one is due.
+// renew starts a renewal if one is due, or if the info has changed and renewals succeed.
 func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
 	o := &l.own
 	info, err := json.Marshal(me.info)
@@ -53,167 +87,177 @@ func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
 		l.o.Log.Error("this node's description can't be written", "err", err)
 		return
 	}
-	if o.busy || now.Before(o.next) && (string(info) == o.infoText || o.unbroken.IsZero()) {
+	if o.pending || now.Before(o.next) && (string(info) == o.info || o.renewingSince.IsZero()) {
 		return
 	}
-	o.busy = true
-	have, epoch := o.lease, o.epoch
-	if o.lost {
-		have = nil
+	o.pending = true
+	known := o.lease
+	if o.over {
+		known = nil
 	}
-	most, hurried := l.o.RenewDeadline/2, false
-	if o.hurries > 0 && have != nil && hurry < most {
-		most, hurried = hurry, true
-		o.hurries--
+	timeout, short := l.o.RenewDeadline/2, false
+	if o.shortTries > 0 && known != nil && shortTimeout < timeout {
+		timeout, short = shortTimeout, true
+		o.shortTries--
 	}
-	l.start(ctx, most, func(ctx context.Context) func() {
+	l.start(ctx, timeout, func(ctx context.Context) func() {
 		sent := time.Now()
-		if have == nil {
-			var err error
-			have, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
-			switch {
-			case apierrors.IsNotFound(err):
-				have = nil
-			case err != nil:
-				return func() { l.renewed(nil, sent, err) }
-			}
+		got, err := l.writeOwn(ctx, known, string(info), me.uid)
+		if short && err != nil && ctx.Err() != nil {
+			// Its API server has died, or etcd's leader: another try, which counts as no failure.
+			return func() { l.own.pending, l.own.next = false, time.Now() }
 		}
-		next, alters := l.nextOwn(have, epoch, string(info), me.uid)
-		if alters {
-			// This epoch is over. That must be true here before anybody can see it there.
-			l.locked(func() { l.lose("another epoch has begun, or it was fenced") })
-			l.o.Poke()
-		}
-		var got *coordinationv1.Lease
-		var err error
-		if have == nil {
-			if got, err = l.store.Create(ctx, next); apierrors.IsNotFound(err) {
-				// Not a lease that went meanwhile: that is tried again at once.
-				err = fmt.Errorf("the namespace %s can't take it; cp_namespace names the one that Herald runs in: %s", l.o.Namespace, err.Error())
-			}
-		} else {
-			got, err = l.store.Update(ctx, next)
-		}
-		if hurried && err != nil && ctx.Err() != nil {
-			// Where an answer takes milliseconds, one that takes so long won't come: its
-			// API server has died, or etcd's leader. Not for that one's sake is this node's right put at risk.
-			return func() { l.own.busy, l.own.next = false, time.Now() }
-		}
-		return func() { l.renewed(got, sent, err) }
+		return func() { l.renewedOwn(got, sent, err) }
 	})
 }
 
-// nextOwn is what to write over have (nil: no lease is there). alters is true if
-// epoch, which this process has lived in so far, is over.
-func (l *Leases) nextOwn(have *coordinationv1.Lease, epoch int64, info, nodeUID string) (next *coordinationv1.Lease, alters bool) {
-	now := metav1.NewMicroTime(time.Now())
+// writeOwn writes the node lease over known, or over what the API server has if known is
+// nil. It is called without mu.
+func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info, nodeUID string) (*coordinationv1.Lease, error) {
+	if known == nil {
+		var err error
+		known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
+		switch {
+		case apierrors.IsNotFound(err):
+			known = nil
+		case err != nil:
+			return nil, err
+		}
+	}
 	l.mu.Lock()
-	lost := l.own.lost
+	epoch := nextEpoch(known, l.own.epoch, l.own.over, time.Now())
+	ends := l.own.epoch != 0 && epoch != l.own.epoch
+	if ends {
+		// It must be over here before any other node can see that it is.
+		l.endEpoch("another epoch has begun, or it was fenced")
+	}
 	l.mu.Unlock()
-	e := epoch
-	switch {
-	case have == nil && epoch == 0:
-		e = firstEpoch(now.Time)
-	case have == nil && lost:
-		e = max(epoch+1, firstEpoch(now.Time))
-	case have == nil:
-		// Deleted by hand. Nobody can have fenced us: that would have put a lease there.
-	case fencedAt(have) != 0 && fencedAt(have) >= max(epoch, transitions(have)):
-		e = max(epoch, fencedAt(have)) + 1
-	case epoch == 0 && transitions(have) == 0:
-		e = firstEpoch(now.Time)
-	case epoch == 0 && ending(have):
-		// The earlier process was letting go of its claims. It may have letters in the post.
-		e = transitions(have) + 1
-	case epoch == 0 || transitions(have) > epoch:
-		// An earlier process of this node, or a second one, lives in that epoch; nobody
-		// has fenced it, so its claims are this node's.
-		e = transitions(have)
-	case lost:
-		// Nobody has fenced it, but others may have moved what it held without the API
-		// server. Its claims must not come alive again.
-		e = epoch + 1
+	if ends {
+		l.o.Poke()
 	}
-	next = &coordinationv1.Lease{}
-	if have != nil {
-		next = have.DeepCopy()
+	next := l.nextOwn(known, epoch, info, nodeUID)
+	if known != nil {
+		return l.store.Update(ctx, next)
 	}
-	next.Namespace, next.Name = l.o.Namespace, NodePrefix+l.o.Node
-	label(next)
-	annotate(next, FencedAnnotation, "")
-	annotate(next, NodeAnnotation, info)
-	if nodeUID != "" {
-		next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: l.o.Node, UID: uid(nodeUID)}}
+	got, err := l.store.Create(ctx, next)
+	if apierrors.IsNotFound(err) {
+		// Not a lease that went meanwhile: that is tried again at once.
+		err = fmt.Errorf("the namespace %s can't take it; cp_namespace names the one that Herald runs in: %s", l.o.Namespace, err.Error())
 	}
-	seconds, count := int32(l.o.Duration/time.Second), int32(e)
-	next.Spec.HolderIdentity, next.Spec.RenewTime = &l.o.Node, &now
-	next.Spec.LeaseDurationSeconds, next.Spec.LeaseTransitions = &seconds, &count
-	if have == nil || e != transitions(have) {
-		next.Spec.AcquireTime = &now
-	}
-	return next, epoch != 0 && e != epoch
+	return got, err
 }
 
-// ending reports whether the node lease was left by a process that was stopping.
-func ending(l *coordinationv1.Lease) bool {
+// nextEpoch is the epoch to write over a node lease (nil: none exists) by a process in
+// epoch own (0: it has none yet); over: that is over.
+func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time) int64 {
+	// Greater than any that the node ever had, though nobody may remember that: the number
+	// of seconds since 2020.
+	first := max(1, now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
+	switch {
+	case known == nil && own == 0:
+		return first
+	case known == nil && over:
+		return max(own+1, first)
+	case known == nil:
+		return own // deleted by hand; a fence would have put a lease there
+	case fencedEpoch(known) != 0 && fencedEpoch(known) >= max(own, transitions(known)):
+		return max(own, fencedEpoch(known)) + 1
+	case own == 0 && transitions(known) == 0:
+		return first
+	case own == 0 && excluded(known):
+		// The earlier process was releasing its claims, and its last requests may still arrive.
+		return transitions(known) + 1
+	case own == 0 || transitions(known) > own:
+		// An earlier process of this node, or a second one, began that epoch; nobody has
+		// fenced it, so its claims are this node's.
+		return transitions(known)
+	case over:
+		// Nobody has fenced it, but others may have moved what it held without the API
+		// server. Its claims must not become valid again.
+		return own + 1
+	}
+	return own
+}
+
+// excluded reports whether a node lease says that the node refuses VIPs, as a process does
+// that is stopping.
+func excluded(l *coordinationv1.Lease) bool {
 	var info vip.NodeInfo
 	return json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) == nil && info.Excluded != ""
 }
 
-// renewed takes over the outcome of a renewal that was sent at the given time.
-func (l *Leases) renewed(got *coordinationv1.Lease, sent time.Time, err error) {
+// nextOwn is the node lease to write over known (nil: none exists).
+func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info, nodeUID string) *coordinationv1.Lease {
+	now := metav1.NewMicroTime(time.Now())
+	next := &coordinationv1.Lease{}
+	if known != nil {
+		next = known.DeepCopy()
+	}
+	next.Namespace, next.Name = l.o.Namespace, NodePrefix+l.o.Node
+	addLabels(next)
+	annotate(next, FencedAnnotation, "")
+	annotate(next, NodeAnnotation, info)
+	if nodeUID != "" {
+		next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: l.o.Node, UID: types.UID(nodeUID)}}
+	}
+	next.Spec.HolderIdentity, next.Spec.RenewTime = &l.o.Node, &now
+	next.Spec.LeaseDurationSeconds, next.Spec.LeaseTransitions = new(int32(l.o.Duration/time.Second)), new(int32(epoch))
+	if known == nil || epoch != transitions(known) {
+		next.Spec.AcquireTime = &now
+	}
+	return next
+}
+
+// renewedOwn takes over the outcome of a renewal that was sent at the given time.
+func (l *Leases) renewedOwn(got *coordinationv1.Lease, sent time.Time, err error) {
 	o := &l.own
-	o.busy = false
+	o.pending = false
 	now := time.Now()
 	switch {
 	case err == nil:
+		l.metrics.renewals.WithLabelValues("ok").Inc()
+		l.cache.setWritten(got)
 		if o.epoch != transitions(got) {
-			o.epoch, o.lost = transitions(got), false
-			l.signature.changes++
+			o.epoch, o.over = transitions(got), false
+			l.changed = true
 			l.o.Log.Info("the node lease is held", "lease", l.o.Namespace+"/"+got.Name, "epoch", o.epoch)
 		}
-		if o.unbroken.IsZero() {
-			o.unbroken = sent
+		if o.renewingSince.IsZero() {
+			o.renewingSince = sent
 		}
 		if o.failing {
-			o.failing = false
 			l.o.Log.Info("the node lease is renewed again")
 		}
-		o.lease, o.sent = got, sent
-		o.hurries = 0
-		if now.Sub(sent) < quick {
-			o.hurries = hurries
+		o.lease, o.renewed, o.failing = got, sent, false
+		o.shortTries = 0
+		if now.Sub(sent) < fastRenewal {
+			o.shortTries = shortTries
 		}
-		o.infoText = got.Annotations[NodeAnnotation]
-		o.next = sent.Add(l.o.RetryPeriod)
-		if o.lost { // while this renewal was under way
+		o.info, o.next = got.Annotations[NodeAnnotation], sent.Add(l.o.RetryPeriod)
+		if o.over { // while this renewal was under way
 			o.next = now
 		}
-		l.shelf.put(got)
-		l.metrics.renewals.WithLabelValues("ok").Inc()
-		return
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsAlreadyExists(err):
-		// It is not as it was: read it, then decide (rule: fenced or another epoch: drop all).
-		o.lease, o.next = nil, now
 		l.metrics.renewals.WithLabelValues("conflict").Inc()
+		o.lease, o.next = nil, now // it must be read before anything is decided
 	default:
-		o.next = now.Add(l.o.RetryPeriod / 4)
 		l.metrics.renewals.WithLabelValues("error").Inc()
+		o.next = now.Add(l.o.RetryPeriod / 4)
 		if !o.failing {
 			l.o.Log.Warn("the node lease can't be renewed; trying on", "err", err)
 		}
-		o.failing, o.unbroken = true, time.Time{}
+		o.failing, o.renewingSince = true, time.Time{}
 	}
 }
 
-// release tells the others that this node has stopped: the node lease is blanked,
-// which voids its epoch, and deleted.
-func (l *Leases) release(ctx context.Context) error {
+// releaseNodeLease blanks the node lease, which voids its epoch, and deletes it. It does
+// nothing if this process never wrote one.
+func (l *Leases) releaseNodeLease(ctx context.Context) error {
 	if l.own.epoch == 0 {
 		return nil
 	}
 	var err error
-	for range 3 { // it may be written by others, or by a renewal whose answer was lost
+	for range 3 { // others may write it meanwhile, or a renewal whose answer was lost
 		var x *coordinationv1.Lease
 		x, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
 		if apierrors.IsNotFound(err) {
@@ -223,7 +267,7 @@ func (l *Leases) release(ctx context.Context) error {
 			break
 		}
 		x = x.DeepCopy()
-		x.Spec.HolderIdentity = new(string)
+		x.Spec.HolderIdentity = new("")
 		annotate(x, FencedAnnotation, strconv.FormatInt(max(l.own.epoch, transitions(x)), 10))
 		if x, err = l.store.Update(ctx, x); err == nil {
 			err = l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
@@ -236,118 +280,4 @@ func (l *Leases) release(ctx context.Context) error {
 		}
 	}
 	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.Duration, err)
-}
-
-// fence marks the epoch of a silent node as over, if it is this node's turn.
-func (l *Leases) fence(ctx context.Context, now time.Time) {
-	if l.own.unbroken.IsZero() || !l.tenure().Holds(now) || !l.tenure().Confirmed {
-		return // without a working way to the API server there is no judging others
-	}
-	for node, p := range l.peers {
-		if p.fenced || p.released || p.gone && !l.claims(node) {
-			if p.fenced && !p.gone && p.silent(now, bury) && !l.busy[keyOf(p.lease)] {
-				l.bury(ctx, p.lease)
-			}
-			continue
-		}
-		k := vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + node}
-		why := l.overdue(node, p, now)
-		if why == "" || l.busy[k] || now.Before(l.failed[k].until) {
-			continue
-		}
-		l.busy[k] = true
-		next := l.tombstone(node, p)
-		l.o.Log.Info("the claims of a node are voided", "node", node, "why", why, "renewed", now.Sub(p.changed).Round(time.Millisecond).String()+" ago", "epoch", p.epoch)
-		l.running++
-		most := fencing
-		if l.failed[k].count < hurries {
-			most = hurry
-		}
-		l.start(ctx, min(most, l.o.RenewDeadline/2), func(ctx context.Context) func() {
-			var got *coordinationv1.Lease
-			var err error
-			if next.ResourceVersion == "" {
-				got, err = l.store.Create(ctx, next)
-			} else {
-				got, err = l.store.Update(ctx, next)
-			}
-			return func() {
-				l.wrote(k, got, err)
-				if err == nil {
-					l.metrics.fenced.Inc()
-					p.note(got, node, now)
-					l.signature.changes++
-				}
-			}
-		})
-	}
-}
-
-// tombstone is p's node lease with its epoch marked as over. It replaces the very
-// version that was seen to grow old.
-func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
-	next := &coordinationv1.Lease{}
-	if p.lease != nil && !p.gone {
-		next = p.lease.DeepCopy()
-	}
-	next.Namespace, next.Name = l.o.Namespace, NodePrefix+node
-	label(next)
-	annotate(next, FencedAnnotation, strconv.FormatInt(p.epoch, 10))
-	count := int32(p.epoch)
-	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, &count
-	return next
-}
-
-// bury deletes the lease of a node that has been fenced for long.
-func (l *Leases) bury(ctx context.Context, x *coordinationv1.Lease) {
-	k := keyOf(x)
-	l.busy[k] = true
-	l.running++
-	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
-		err := l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
-		return func() { l.wrote(k, nil, err) }
-	})
-}
-
-// turn is this node's place among those that might fence another: one tries,
-// the others follow should it fail.
-func (l *Leases) turn(node string, now time.Time) int {
-	n := 0
-	for name, p := range l.peers {
-		if name != node && name < l.o.Node && l.alive(name, p, now) {
-			n++
-		}
-	}
-	return n
-}
-
-// claims reports whether any VIP lease bears the node's name.
-func (l *Leases) claims(node string) bool {
-	for k, x := range l.shelf.known {
-		if x.holder == node && l.nodeOf(k) == "" {
-			return true
-		}
-	}
-	return false
-}
-
-// annotate sets an annotation, or removes it if value is "".
-func annotate(x *coordinationv1.Lease, key, value string) {
-	x.Annotations = maps.Clone(x.Annotations)
-	if value == "" {
-		delete(x.Annotations, key)
-		return
-	}
-	if x.Annotations == nil {
-		x.Annotations = make(map[string]string)
-	}
-	x.Annotations[key] = value
-}
-
-func label(x *coordinationv1.Lease) {
-	x.Labels = maps.Clone(x.Labels)
-	if x.Labels == nil {
-		x.Labels = make(map[string]string)
-	}
-	maps.Copy(x.Labels, Labels)
 }

@@ -22,9 +22,9 @@ type node struct {
 }
 
 const (
-	duration = 15 * time.Second
-	deadline = 10 * time.Second
-	period   = 2 * time.Second
+	leaseDuration = 15 * time.Second
+	deadline      = 10 * time.Second
+	period        = 2 * time.Second
 )
 
 // start runs a node; its own earlier life, if any, must have ended.
@@ -35,7 +35,7 @@ func start(t *testing.T, s *leasetest.Server, name string) *node {
 	n.way = leasetest.NewClient(s, func() { n.Wake() })
 	n.Leases = New(n.way, Options{
 		Node: name, Namespace: "kube-system",
-		Duration: duration, RenewDeadline: deadline, RetryPeriod: period,
+		Duration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period,
 		Info: func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
 		Log:  slog.New(slog.DiscardHandler), Poke: func() {},
 	})
@@ -60,12 +60,12 @@ func (n *node) kill() {
 
 // want makes the node contend for the Services of these names.
 func (n *node) want(names ...string) {
-	var stakes []vip.LeaseIntent
+	var intents []vip.LeaseIntent
 	for _, name := range names {
-		stakes = append(stakes, vip.LeaseIntent{Lease: lk(name), Service: vip.Key{Namespace: "default", Name: name}, Action: vip.Acquire})
+		intents = append(intents, vip.LeaseIntent{Lease: lk(name), Service: vip.Key{Namespace: "default", Name: name}, Action: vip.Acquire})
 	}
 	n.world() // as the agent does: it plans with what it has observed
-	n.Set(context.Background(), stakes)
+	n.Put(intents)
 }
 
 func lk(name string) vip.Key { return vip.Key{Namespace: "default", Name: "kubevip-" + name} }
@@ -74,6 +74,16 @@ func (n *node) world() vip.World {
 	w := vip.World{Now: time.Now(), Self: n.name}
 	n.Observe(&w)
 	return w
+}
+
+// held is the number of VIP leases that the node holds.
+func (n *node) held() (held int) {
+	for _, c := range n.world().Claims {
+		if c.Valid && c.Holder == n.name {
+			held++
+		}
+	}
+	return held
 }
 
 // serves reports whether the node may announce the Service at this moment.

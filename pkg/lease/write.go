@@ -1,9 +1,10 @@
 package lease
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"slices"
-	"strconv"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -11,232 +12,267 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-func uid(s string) types.UID { return types.UID(s) }
+const (
+	maxWrites    = 32                      // requests on VIP leases at a time
+	overlap      = 3 * time.Second         // how long a node goes on answering for what it has handed over
+	stalledAfter = 1500 * time.Millisecond // how long an expected holder may take to acquire a VIP lease
+	stalledFor   = 30 * time.Second        // how long the others go ahead of it then
+)
 
-// An action is one write on a VIP lease.
-type action struct {
-	op    string // "take", "give" or "release", for metrics and messages
-	key   vip.Key
-	have  *coordinationv1.Lease // nil: none is there
-	stake vip.LeaseIntent
-	to    string // the holder to be; "" with release
-	epoch int64  // that one's
+// writes is what the plan wants of VIP leases, and which requests follow from that.
+type writes struct {
+	intents map[vip.Key]vip.LeaseIntent
+	planned bool // setIntents has been called
+	// observed is the versions of the VIP leases that named this node when Observe was last
+	// called; unplanned is those of them for which the plan then had no intent.
+	observed, unplanned map[vip.Key]uint64
+
+	pending     map[vip.Key]bool // a request is under way; of node leases of others, too
+	failures    map[vip.Key]failure
+	handingOver map[vip.Key]vip.HandingOver
 }
 
-// write starts the writes on VIP leases that are due.
+// A failure is one or more writes on a Lease that did not go through, one after the other.
+type failure struct {
+	count int
+	until time.Time // when the next may be sent
+	// conflict: another writer was faster. Once a version other than replaced is known the
+	// next write need not wait.
+	conflict bool
+	replaced uint64 // 0: none was known
+}
+
+func newWrites() writes {
+	return writes{
+		intents:     make(map[vip.Key]vip.LeaseIntent),
+		pending:     make(map[vip.Key]bool),
+		failures:    make(map[vip.Key]failure),
+		handingOver: make(map[vip.Key]vip.HandingOver),
+	}
+}
+
+// setIntents replaces what is wanted.
+func (w *writes) setIntents(want []vip.LeaseIntent) {
+	w.planned = true
+	clear(w.intents)
+	w.unplanned = maps.Clone(w.observed)
+	for _, intent := range want {
+		w.intents[intent.Lease] = intent
+		delete(w.unplanned, intent.Lease)
+	}
+}
+
+// may reports whether a VIP lease whose newest known version is given may be written now:
+// no request on it is under way, and the last one did not just fail.
+func (w *writes) may(k vip.Key, version uint64, now time.Time) bool {
+	f := w.failures[k]
+	return !w.pending[k] && (!now.Before(f.until) || f.conflict && f.replaced != version)
+}
+
+// release is the action on a VIP lease that is held and not wanted.
+const release vip.LeaseAction = "release"
+
+// An update is one write on a VIP lease.
+type update struct {
+	action vip.LeaseAction
+	key    vip.Key
+	from   *coordinationv1.Lease // what it replaces; nil: no lease exists
+	intent vip.LeaseIntent       // zero with release
+	holder string                // the node to be written; "" with release
+	epoch  int64                 // that node's
+}
+
+// write starts the writes on VIP leases that the plan wants, maxWrites at a time. Without a
+// confirmed tenure that rests on renewals it starts none.
 func (l *Leases) write(ctx context.Context, now time.Time) {
-	l.expect(now)
-	t := l.tenure()
-	if !l.decided || !t.Holds(now) || !t.Confirmed || l.bide.until.After(now) || l.running >= writes {
+	l.updateStalled(now)
+	t := l.tenure(now)
+	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.HoldUntil.After(now) || len(l.writes.pending) >= maxWrites {
 		return
 	}
-	for _, a := range l.decide(now) {
-		if l.running >= writes {
-			return // a result brings us back here
+	for _, u := range l.listUpdates(now) {
+		if len(l.writes.pending) >= maxWrites {
+			return // the next result brings us back here
 		}
-		next := l.claimed(a)
-		if a.op == "give" {
+		var next *coordinationv1.Lease
+		if u.action != release {
+			next = l.nextVIPLease(u)
+		}
+		switch u.action {
+		case vip.HandOver:
 			// From now on, not from the answer on: the watch may show the successor's name first.
-			l.leaving[a.key] = vip.HandingOver{Successor: a.to, Since: now, Until: now.Add(overlap)}
+			l.writes.handingOver[u.key] = vip.HandingOver{Successor: u.holder, Since: now, Until: now.Add(overlap)}
+		case release:
+			// The claim is void as soon as it is written, which is before the answer: should it
+			// be wanted again meanwhile, it must be acquired again.
+			l.cache.outdated[u.key] = version(u.from)
 		}
-		if a.op == "release" {
-			// It is gone as soon as it is written, which is before the answer: should it be
-			// wanted again meanwhile, it must be claimed again.
-			l.outdated[a.key] = version(a.have)
-		}
-		l.busy[a.key] = true
-		l.running++
+		l.writes.pending[u.key] = true
 		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
-			got, err := l.do(ctx, a, next)
-			return func() { l.done(a, got, err) }
+			got, err := l.send(ctx, u, next)
+			return func() { l.updated(u, got, err) }
 		})
 	}
 }
 
-// decide says what to write, from what is known and wanted. Hand-overs come
-// first: somebody waits for them.
-func (l *Leases) decide(now time.Time) []action {
-	var give, take, release []action
-	idle := func(k vip.Key) bool {
-		f := l.failed[k]
-		return !l.busy[k] && (!now.Before(f.until) || f.raced && f.over != l.shelf.at(k))
-	}
-	for k, s := range l.stakes {
-		if s.Action == vip.Follow {
+// listUpdates is the writes that the intents ask for: hand-overs first, since another node
+// waits for them, then what to acquire, by key, then what to release.
+func (l *Leases) listUpdates(now time.Time) []update {
+	var handOver, acquire, releases []update
+	for k, intent := range l.writes.intents {
+		if intent.Action == vip.Follow {
 			continue
 		}
-		var have *coordinationv1.Lease
+		var from *coordinationv1.Lease
 		valid, mine := false, false
-		if x := l.shelf.known[k]; x != nil {
-			have, valid = x.Lease, l.valid(x, now)
+		if x := l.cache.latest[k]; x != nil {
+			from, valid = x.Lease, l.valid(x, now)
 			mine = valid && x.holder == l.o.Node
-		} else if x := l.vanished[k]; x != nil {
-			valid = l.bereft(x, now).Valid
+		} else if x := l.cache.vanished[k]; x != nil {
+			valid = l.orphanedClaim(x, now).Valid
 		}
+		may := l.writes.may(k, l.cache.version(k), now)
 		switch {
-		case s.Action == vip.Acquire && !valid && idle(k):
-			take = append(take, action{"take", k, have, s, l.o.Node, l.own.epoch})
-		case s.Action == vip.HandOver && mine && idle(k):
-			if p := l.peers[s.Successor]; p != nil && l.alive(s.Successor, p, now) {
-				give = append(give, action{"give", k, have, s, s.Successor, p.epoch})
+		case intent.Action == vip.Acquire && !valid && may:
+			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.epoch})
+		case intent.Action == vip.HandOver && mine && may && l.decision.Alive[intent.Successor]:
+			if p := l.peers[intent.Successor]; p != nil {
+				handOver = append(handOver, update{vip.HandOver, k, from, intent, intent.Successor, p.epoch})
 			}
 		}
 	}
-	for k := range l.shelf.mine {
-		x := l.shelf.known[k]
-		if l.unwanted[k] != x.version || !idle(k) {
-			continue
-		}
-		if x.ours {
-			release = append(release, action{op: "release", key: k, have: x.Lease})
+	for k := range l.cache.mine {
+		x := l.cache.latest[k]
+		if x.ours && l.writes.unplanned[k] == x.version && l.writes.may(k, x.version, now) {
+			releases = append(releases, update{action: release, key: k, from: x.Lease})
 		}
 	}
-	slices.SortFunc(take, func(a, b action) int { return a.key.Compare(b.key) })
-	return slices.Concat(give, take, release)
+	slices.SortFunc(acquire, func(a, b update) int { return a.key.Compare(b.key) })
+	return slices.Concat(handOver, acquire, releases)
 }
 
-// claimed is the VIP lease with a.to as its holder; nil if it is to be deleted.
-func (l *Leases) claimed(a action) *coordinationv1.Lease {
-	if a.to == "" {
-		return nil
-	}
-	have, node, s := a.have, a.to, a.stake
+// nextVIPLease is the VIP lease with u.holder as its holder.
+func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	var count int32
-	from := ""
-	if have != nil {
-		next = have.DeepCopy()
-		count = int32(transitions(have))
-		if from = holder(have); from == "" {
-			from = have.Annotations[FromAnnotation]
-		}
-		if from != node {
-			count++
+	previous := ""
+	if u.from != nil {
+		next = u.from.DeepCopy()
+		count = int32(transitions(u.from))
+		earlier := u.from.Annotations[FromAnnotation]
+		if previous = cmp.Or(holder(u.from), earlier); previous == u.holder {
+			previous = earlier
 		} else {
-			from = have.Annotations[FromAnnotation]
+			count++
 		}
 	}
-	next.Namespace, next.Name = s.Lease.Namespace, s.Lease.Name
-	label(next)
-	annotate(next, ClaimAnnotation, claimText(node, a.epoch))
-	annotate(next, FromAnnotation, from)
-	if s.UID != "" {
-		// The Lease goes when the Service does, whoever is left to see to it.
-		next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: s.Service.Name, UID: uid(s.UID)}}
+	next.Namespace, next.Name = u.key.Namespace, u.key.Name
+	addLabels(next)
+	annotate(next, ClaimAnnotation, quorum.ClaimText(u.holder, u.epoch))
+	annotate(next, FromAnnotation, previous)
+	if u.intent.UID != "" {
+		// The Lease goes with its Service, though no Herald may be left to delete it.
+		next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: u.intent.Service.Name, UID: types.UID(u.intent.UID)}}
 	}
 	now := metav1.NewMicroTime(time.Now())
-	seconds := int32(l.o.Duration / time.Second)
-	next.Spec.HolderIdentity, next.Spec.LeaseTransitions, next.Spec.LeaseDurationSeconds = &node, &count, &seconds
+	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &u.holder, &count
+	next.Spec.LeaseDurationSeconds = new(int32(l.o.Duration / time.Second))
 	next.Spec.AcquireTime, next.Spec.RenewTime = &now, &now
 	return next
 }
 
-func (l *Leases) do(ctx context.Context, a action, next *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+// send writes next, or releases the lease if next is nil. The lease it returns is what was
+// written, also if err is not nil.
+func (l *Leases) send(ctx context.Context, u update, next *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	switch {
 	case next == nil:
-		// First in words, then in deed: a lease that merely vanished might have been
-		// deleted under its holder's feet, and nobody would dare to take it.
-		blank := a.have.DeepCopy()
-		blank.Spec.HolderIdentity = new(string)
+		// Blanked, then deleted: a lease that merely vanished may have been deleted by another
+		// program while its holder announces the VIP, so no node would acquire it.
+		blank := u.from.DeepCopy()
+		blank.Spec.HolderIdentity = new("")
 		annotate(blank, ClaimAnnotation, "")
 		got, err := l.store.Update(ctx, blank)
 		if err == nil {
-			err = l.store.Delete(ctx, a.key.Namespace, a.key.Name, got.ResourceVersion)
+			err = l.store.Delete(ctx, u.key.Namespace, u.key.Name, got.ResourceVersion)
 		}
 		return got, err
-	case a.have == nil:
+	case u.from == nil:
 		return l.store.Create(ctx, next)
 	}
 	return l.store.Update(ctx, next)
 }
 
-// done takes over the outcome of a write on a VIP lease.
-func (l *Leases) done(a action, got *coordinationv1.Lease, err error) {
-	l.wrote(a.key, got, err)
+// updated takes over the outcome of a write on a VIP lease.
+func (l *Leases) updated(u update, got *coordinationv1.Lease, err error) {
+	l.written(u.key, got, err)
 	result := "ok"
 	switch {
-	case err == nil && a.op == "release":
-		l.shelf.drop(got)
+	case err == nil && u.action == release:
+		l.cache.setDeleted(got)
 	case err == nil:
 	case apierrors.IsNotFound(err):
-		l.shelf.forget(a.key)
-		delete(l.failed, a.key) // what is there now is known: nothing
+		l.cache.forget(u.key)
+		delete(l.writes.failures, u.key) // it may be created at once
 		result = "conflict"
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		result = "conflict" // another node was faster
-		f := l.failed[a.key]
-		f.raced, f.over = true, 0
-		if a.have != nil {
-			f.over = version(a.have)
-			l.outdated[a.key] = f.over
+		result = "conflict"
+		f := l.writes.failures[u.key]
+		f.conflict, f.replaced = true, 0
+		if u.from != nil {
+			f.replaced = version(u.from)
+			l.cache.outdated[u.key] = f.replaced
 		}
-		l.failed[a.key] = f
+		l.writes.failures[u.key] = f
 	default:
 		result = "error"
-		l.o.Log.Warn("a VIP lease can't be written; trying again", "lease", a.key, "to", a.op, "err", err)
+		l.o.Log.Warn("a VIP lease can't be written; trying again", "lease", u.key, "action", u.action, "err", err)
 	}
-	if result == "conflict" && a.op == "give" {
-		delete(l.leaving, a.key)
+	if result == "conflict" && u.action == vip.HandOver {
+		delete(l.writes.handingOver, u.key)
 	}
-	l.signature.changes++
-	l.metrics.writes.WithLabelValues(a.op, result).Inc()
+	l.changed = true
+	l.metrics.written.WithLabelValues(actionLabels[u.action], result).Inc()
 }
 
-// wrote takes over the outcome of a write on any lease but this node's own.
-func (l *Leases) wrote(k vip.Key, got *coordinationv1.Lease, err error) {
-	l.running--
-	delete(l.busy, k)
-	if got != nil { // also of a write that went half through
-		l.shelf.put(got)
+// actionLabels are the actions as the metrics have them.
+var actionLabels = map[vip.LeaseAction]string{vip.Acquire: "acquire", vip.HandOver: "hand_over", release: "release"}
+
+// written takes over the outcome of a write on any lease but this node's own.
+func (l *Leases) written(k vip.Key, got *coordinationv1.Lease, err error) {
+	delete(l.writes.pending, k)
+	if got != nil { // also if the delete after it failed
+		l.cache.setWritten(got)
 	}
 	if err == nil {
-		delete(l.failed, k)
-		delete(l.vanished, k)
+		delete(l.writes.failures, k)
+		delete(l.cache.vanished, k)
 		return
 	}
-	f := l.failed[k]
+	f := l.writes.failures[k]
 	f.count = min(f.count+1, 6)
-	// After a conflict the cache has to catch up; after an error the API server has to.
+	// After a conflict the watch has to catch up; after an error the API server has to.
 	f.until = time.Now().Add(50 * time.Millisecond << f.count)
-	l.failed[k] = f
+	l.writes.failures[k] = f
 }
 
-// expect notices nodes that don't claim what is theirs. Time counts only while
-// this node itself gets its renewals through.
-func (l *Leases) expect(now time.Time) {
-	awaited := make(map[string]bool)
-	for _, s := range l.stakes {
-		if s.Action == vip.Follow {
-			awaited[s.ExpectedHolder] = true
+// updateStalled finds the nodes that the plan expects to acquire a VIP lease and that have
+// acquired none for stalledAfter, counted while this node's own renewals succeed.
+func (l *Leases) updateStalled(now time.Time) {
+	expected := make(map[string]bool)
+	if !l.own.renewingSince.IsZero() {
+		for _, intent := range l.writes.intents {
+			if intent.Action == vip.Follow {
+				expected[intent.ExpectedHolder] = true
+			}
 		}
 	}
 	for node, p := range l.peers {
-		if !awaited[node] || l.own.unbroken.IsZero() {
-			p.expected = time.Time{}
-			continue
-		}
-		if p.expected.IsZero() {
-			p.expected = now
-		}
-		since := p.expected
-		if p.progress.After(since) {
-			since = p.progress
-		}
-		if p.stalled.IsZero() && now.Sub(since) > patience {
-			p.stalled = now
-			l.o.Log.Info("a node does not claim the VIPs that are its to claim; others go ahead of it", "node", node, "for", strconv.FormatFloat(now.Sub(since).Seconds(), 'f', 1, 64)+"s")
+		if waited := p.updateStalled(expected[node], now); waited > 0 {
+			l.o.Log.Info("a node does not acquire the VIPs that are its to acquire; others go ahead of it", "node", node, "for", waited.Round(100*time.Millisecond))
 		}
 	}
-}
-
-// start runs a request beside the loop; what it returns is run by the loop.
-func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(context.Context) func()) {
-	go func() {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		l.results <- request(ctx)
-	}()
 }

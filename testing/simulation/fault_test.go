@@ -303,5 +303,5 @@ func (c *cluster) counts() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return fmt.Sprintf("%d binds, %d fences, %d tenures lost, %d votes to move without the API server", c.tally["binds"], c.tally["the claims of a node are voided"],
-		c.tally["the node lease is lost: this node gives up its VIPs and claims again"], c.tally["agreements"])
+		c.tally["the node lease is lost: this node gives up its VIPs and begins a new epoch"], c.tally["agreements"])
 }

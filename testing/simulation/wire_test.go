@@ -46,31 +46,40 @@ func newWire(c *cluster, r *rand.Rand) *wire {
 	return w
 }
 
-// sights is what lease.Options.Sights wants.
-func (w *wire) sights(n *node) func() map[string]vip.PeerStatus {
-	if w == nil {
-		return nil
-	}
-	w.mu.Lock() // a new process has met nobody
+// A processWire is the wire as a process sees it: lease.Options.Peers and Gateway.
+type processWire struct {
+	*wire
+	p    *process
+	last vip.Heartbeat
+}
+
+// connect is the wire for a new process, which has met nobody; nil without a wire.
+func (w *wire) connect(p *process) *processWire {
+	n := p.n
+	w.mu.Lock()
 	for i := range w.seen[n.id] {
 		g := &w.seen[n.id][i]
 		*g = glimpse{round: g.round + 1}
 	}
 	w.cards[n.id] = vip.Heartbeat{}
 	w.mu.Unlock()
-	return func() map[string]vip.PeerStatus {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		all := make(map[string]vip.PeerStatus, len(w.c.nodes))
-		for i, o := range w.c.nodes {
-			if o != n {
-				g := w.seen[n.id][i] // a copy
-				g.Overdue = g.Liveness == vip.Alive && g.next != vip.Alive && !time.Now().Before(g.late)
-				all[o.name] = g.PeerStatus
-			}
+	return &processWire{wire: w, p: p}
+}
+
+// Statuses is how the other nodes look.
+func (w *processWire) Statuses() map[string]vip.PeerStatus {
+	n := w.p.n
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := make(map[string]vip.PeerStatus, len(w.c.nodes))
+	for i, o := range w.c.nodes {
+		if o != n {
+			g := w.seen[n.id][i] // a copy
+			g.Overdue = g.Liveness == vip.Alive && g.next != vip.Alive && !time.Now().Before(g.late)
+			all[o.name] = g.PeerStatus
 		}
-		return all
 	}
+	return all
 }
 
 // looks is the liveness of the other nodes as n sees it.
@@ -89,46 +98,39 @@ func (w *wire) looks(n *node) map[*node]vip.PeerStatus {
 	return looks
 }
 
-// anchor is what lease.Options.Anchor wants: the gateway is on side 0.
-func (w *wire) anchor(n *node) func() vip.Liveness {
-	if w == nil {
-		return nil
+// Liveness is the gateway's, which is on side 0.
+func (w *processWire) Liveness() vip.Liveness {
+	n := w.p.n
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	if n.cable && n.side == 0 {
+		return vip.Alive
 	}
-	return func() vip.Liveness {
-		n.c.mu.Lock()
-		defer n.c.mu.Unlock()
-		if n.cable && n.side == 0 {
-			return vip.Alive
-		}
-		return vip.Dead
-	}
+	return vip.Dead
 }
 
-// tell is what lease.Options.Tell wants.
-func (w *wire) tell(p *process) func(vip.Heartbeat) {
-	if w == nil {
-		return nil
+// Off is "": heartbeats are exchanged.
+func (w *processWire) Off() string { return "" }
+
+// SetHeartbeat delivers a heartbeat that differs from the last one a moment later.
+func (w *processWire) SetHeartbeat(h vip.Heartbeat) {
+	if h == w.last {
+		return
 	}
-	var last vip.Heartbeat
-	n := p.n
-	return func(c vip.Heartbeat) {
-		if c == last {
-			return
-		}
-		last = c
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.c.mu.Lock()
-		runs := p.runs()
-		w.c.mu.Unlock()
-		if !runs {
-			return
-		}
-		w.cards[n.id] = c
-		for _, o := range w.c.nodes {
-			if o != n {
-				w.after(w.between(5, 40), o, func() bool { return w.deliver(n, o) })
-			}
+	w.last = h
+	n := w.p.n
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.c.mu.Lock()
+	runs := w.p.runs()
+	w.c.mu.Unlock()
+	if !runs {
+		return
+	}
+	w.cards[n.id] = h
+	for _, o := range w.c.nodes {
+		if o != n {
+			w.after(w.between(5, 40), o, func() bool { return w.deliver(n, o) })
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -247,7 +248,7 @@ func (n *node) start() {
 	p.way = leasetest.NewClient(n.c.api, func() { p.leases.Wake() })
 	poke := func() { p.agent.Poke() }
 	log := slog.New(diary{n: n})
-	p.leases = lease.New(p.way, lease.Options{
+	o := lease.Options{
 		Node: n.name, Namespace: "kube-system",
 		Duration: n.clock(15 * time.Second), RenewDeadline: n.clock(10 * time.Second), RetryPeriod: n.clock(2 * time.Second),
 		Info: func() vip.NodeInfo {
@@ -258,8 +259,12 @@ func (n *node) start() {
 			return info
 		},
 		Log: log, Poke: poke,
-		Sights: n.c.wire.sights(n), Anchor: n.c.wire.anchor(n), Tell: n.c.wire.tell(p),
-	})
+	}
+	if n.c.wire != nil {
+		w := n.c.wire.connect(p)
+		o.Peers, o.Gateway = w, w
+	}
+	p.leases = lease.New(p.way, o)
 	p.agent = agent.New(agent.Options{
 		Self: n.name, Log: log,
 		Plan: func(w vip.World) vip.Plan {
@@ -408,7 +413,7 @@ func (d diary) Handle(_ context.Context, r slog.Record) error {
 	if strings.Contains(r.Message, "have agreed on who takes its VIPs") {
 		d.n.agreed()
 	}
-	if strings.Contains(b.String(), "why=it is gone from the wire") {
+	if strings.Contains(b.String(), "why="+quorum.ReasonDead) {
 		d.n.judged(sights)
 	}
 	return nil

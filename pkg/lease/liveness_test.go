@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -35,16 +36,10 @@ func (a *air) join(t *testing.T, s *leasetest.Server, name string) *node {
 	n.way = leasetest.NewClient(s, func() { n.Wake() })
 	n.Leases = New(n.way, Options{
 		Node: name, Namespace: "kube-system",
-		Duration: duration, RenewDeadline: deadline, RetryPeriod: period,
+		Duration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period,
 		Info: func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
 		Log:  slog.New(slog.DiscardHandler), Poke: func() {},
-		Sights: func() map[string]vip.PeerStatus { return a.sights(name) },
-		Anchor: func() vip.Liveness {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			return a.gateway[name]
-		},
-		Tell: func(c vip.Heartbeat) { a.tell(name, c) },
+		Peers: view{a, name}, Gateway: view{a, name},
 	})
 	a.mu.Lock()
 	for other := range a.nodes {
@@ -63,7 +58,25 @@ func (a *air) join(t *testing.T, s *leasetest.Server, name string) *node {
 	return n
 }
 
-func (a *air) sights(of string) map[string]vip.PeerStatus {
+// A view is the wire as one node sees it.
+type view struct {
+	*air
+	of string
+}
+
+func (v view) Statuses() map[string]vip.PeerStatus { return v.statuses(v.of) }
+
+func (v view) Off() string { return "" }
+
+func (v view) SetHeartbeat(h vip.Heartbeat) { v.announce(v.of, h) }
+
+func (v view) Liveness() vip.Liveness {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.gateway[v.of]
+}
+
+func (a *air) statuses(of string) map[string]vip.PeerStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := map[string]vip.PeerStatus{}
@@ -75,7 +88,7 @@ func (a *air) sights(of string) map[string]vip.PeerStatus {
 	return all
 }
 
-func (a *air) tell(name string, c vip.Heartbeat) {
+func (a *air) announce(name string, c vip.Heartbeat) {
 	a.mu.Lock()
 	changed := a.cards[name] != c
 	a.cards[name] = c
@@ -156,7 +169,7 @@ func three(t *testing.T, a *air, s *leasetest.Server) (n1, n2, n3 *node) {
 	time.Sleep(time.Second)
 	n2.want("a")
 	n3.world()
-	n3.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
+	n3.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
 	time.Sleep(5 * time.Second)
 	if !n1.serves("a") {
 		t.Fatalf("n1 does not serve\n%s", s)
@@ -209,7 +222,7 @@ func TestFallsOffTheLAN(t *testing.T) {
 		epochs := func() (all []int64) {
 			for _, node := range []string{"n1", "n2", "n3"} {
 				x := s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + node})
-				all = append(all, transitions(x), fencedAt(x))
+				all = append(all, transitions(x), fencedEpoch(x))
 			}
 			return all
 		}
@@ -306,7 +319,7 @@ func TestAlone(t *testing.T) {
 			t.Error("n1 does not say that it is cut off")
 		}
 		a.split(vip.Alive, "n1")
-		time.Sleep(company + 2*beat + time.Second)
+		time.Sleep(quorum.RejoinTime + 2*stepPeriod + time.Second)
 		if n2.NodeInfos()["n1"].Isolated {
 			t.Error("n1 still says that it is cut off")
 		}
@@ -477,25 +490,25 @@ func TestNoAgreement(t *testing.T) {
 	})
 }
 
-func TestCalm(t *testing.T) {
+func TestStable(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	p := &peer{}
-	p.pulse(true, now)
-	if p.calm(now.Add(quiet - time.Second)) {
-		t.Error("calm at once")
+	p.setAlive(true, now)
+	if p.stable(now.Add(stableAfter - time.Second)) {
+		t.Error("stable at once")
 	}
-	if !p.calm(now.Add(quiet)) {
-		t.Error("not calm after a while")
+	if !p.stable(now.Add(stableAfter)) {
+		t.Error("not stable after a while")
 	}
 	for range 3 {
 		now = now.Add(time.Minute)
-		p.pulse(false, now)
-		p.pulse(true, now)
+		p.setAlive(false, now)
+		p.setAlive(true, now)
 	}
-	if p.calm(now.Add(7*quiet)) || !p.calm(now.Add(8*quiet)) {
+	if p.stable(now.Add(7*stableAfter)) || !p.stable(now.Add(8*stableAfter)) {
 		t.Error("three breaks do not make it wait eight times as long")
 	}
-	p.pulse(true, now.Add(pardon+time.Second))
+	p.setAlive(true, now.Add(forgetAfter+time.Second))
 	if p.breaks != 0 {
 		t.Error("breaks are not forgotten")
 	}

@@ -17,7 +17,7 @@ func agents(t *testing.T, d time.Duration, n2 *node, others ...*node) {
 		n2.want("a")
 		for _, n := range others {
 			n.world()
-			n.Set(t.Context(), []vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
+			n.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
 		}
 	}
 }
@@ -134,14 +134,14 @@ func TestStuckWatchIsNoCrew(t *testing.T) {
 		a, s := newAir(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
 		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
-		time.Sleep(2 * duration)
+		time.Sleep(2 * leaseDuration)
 		cutAll(n1, n2, n3)
 		time.Sleep(10 * time.Second)
 		n2.mu.Lock()
 		defer n2.mu.Unlock()
 		for _, node := range []string{"n1", "n2", "n3"} {
-			if n2.bide.crew[node] == 0 {
-				t.Errorf("%s is none of the crew: %v", node, n2.bide.crew)
+			if n2.quorum.Voters[node] == 0 {
+				t.Errorf("%s is none of the crew: %v", node, n2.quorum.Voters)
 			}
 		}
 	})

@@ -10,7 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A NodeLease is what a node lease says, for whoever only looks on.
+// A NodeLease is what a node lease says, for commands that only read.
 type NodeLease struct {
 	Name      string
 	RenewedAt time.Time // by the node's own clock
@@ -19,13 +19,13 @@ type NodeLease struct {
 	Info      vip.NodeInfo
 }
 
-// ParseNodeLease reads a node lease. ok is false if l is none.
+// ParseNodeLease reads a node lease. ok is false if l is none. Info that can't be read is zero.
 func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 	name, ok := strings.CutPrefix(l.Name, NodePrefix)
 	if !ok {
 		return n, false
 	}
-	n = NodeLease{Name: name, Fenced: fencedAt(l) != 0 && fencedAt(l) >= transitions(l), Duration: foreignDuration(l, 15*time.Second)}
+	n = NodeLease{Name: name, Fenced: fenced(l), Duration: duration(l, 15*time.Second)}
 	if l.Spec.RenewTime != nil {
 		n.RenewedAt = l.Spec.RenewTime.Time
 	}

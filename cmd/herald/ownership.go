@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/peers"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// wireOwnership wires the loop that decides who may hold VIPs (docs/architecture.md): peers
+// and the gateway are observed, package quorum decides, leases are written. wake runs it.
+func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()) {
+	from, read := "the Secret "+cfg.Node.Namespace+"/"+kube.PeersSecret, func(ctx context.Context) ([]byte, error) {
+		return n.cluster.PeersKeys(ctx, peers.NewKey)
+	}
+	if file := cfg.Peers.KeyFile; file != "" {
+		from, read = file, func(context.Context) ([]byte, error) { return os.ReadFile(file) }
+	}
+	n.keys = peers.NewKeys(n.log, from, read)
+	n.peers = peers.New(peers.Options{
+		Node: cfg.Node.Name, Port: cfg.Peers.Port, Log: n.log, Poke: wake.Send, Keys: n.keys.Get,
+		Address: n.heartbeatAddress, Answers: n.answers,
+		Nodes: func() map[string]netip.AddrPort {
+			all := make(map[string]netip.AddrPort)
+			for name, info := range n.leases.NodeInfos() {
+				all[name] = netip.AddrPortFrom(info.HeartbeatAddress(), cfg.Peers.Port)
+			}
+			return all
+		},
+	})
+	n.gateway = peers.NewGateway(peers.GatewayOptions{Address: n.gatewayAddress, Answers: n.answers, Poke: wake.Send})
+	n.leases = lease.New(n.cluster.Leases(), lease.Options{
+		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
+		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
+		Info: n.info, Peers: n.peers, Gateway: n.gateway,
+		Log: n.log, Wake: wake, Poke: poke,
+	})
+}
+
+// info is what the others may know of this node.
+func (n *node) info() vip.NodeInfo {
+	info := n.links.Info()
+	info.APIServerReady = n.control != nil && n.control.Ready()
+	info.BGPSessions = n.bulletin.issue(n.speaker.Sessions(), time.Now())
+	if n.agent.Stopping() {
+		info.Excluded = "its Herald is stopping"
+	}
+	info.LivenessOff = n.peers.Off()
+	return info
+}
+
+// heartbeatAddress is the address from which this node sends heartbeats, with its zone if it
+// is a link-local one; zero if there is none.
+func (n *node) heartbeatAddress() netip.Addr {
+	info := n.links.Info()
+	a := info.HeartbeatAddress()
+	if a.Is6() && a.IsLinkLocalUnicast() {
+		a = a.WithZone(info.LinkFor(""))
+	}
+	return a
+}
+
+// gatewayAddress is this node's default gateway on the link of VIPs; zero if it has none.
+func (n *node) gatewayAddress() netip.Addr {
+	info := n.links.Info()
+	return n.links.Gateway(info.LinkFor(""))
+}
+
+// answers asks the link of VIPs who has an address (ARP, NDP), and reports whether anybody
+// answers.
+func (n *node) answers(ctx context.Context, a netip.Addr) bool {
+	info := n.links.Info()
+	_, ok := n.announcer.Answers(ctx, info.LinkFor(""), a)
+	return ok
+}

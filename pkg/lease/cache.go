@@ -1,0 +1,192 @@
+package lease
+
+import (
+	"context"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A Store is the Leases of the API server: a watch cache to read and a way to write.
+// Every write is conditional on the resourceVersion of what it replaces, so that
+// of two writers one is refused (an error for which apierrors.IsConflict,
+// IsAlreadyExists or IsNotFound holds).
+type Store interface {
+	// Synced reports whether the watch cache has been filled at least once.
+	Synced() bool
+	// TakeChanges returns what has happened to the watch cache since the last call: the
+	// Leases in it that are new or changed, and the last versions of those that left it, in
+	// that order (one that came back is in both). They must not be changed.
+	TakeChanges() (changed, dropped []*coordinationv1.Lease)
+	// Get reads past the watch cache.
+	Get(ctx context.Context, namespace, name string) (*coordinationv1.Lease, error)
+	Create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
+	Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
+	Delete(ctx context.Context, namespace, name, resourceVersion string) error
+}
+
+// A cache is the newest version known of every Lease: what the watch shows, or what this
+// node's own writes returned before the watch shows it.
+type cache struct {
+	self   string
+	latest map[vip.Key]*record
+	mine   map[vip.Key]bool // of latest, the Leases whose holder is this node
+
+	watched map[vip.Key]*coordinationv1.Lease // what the watch shows
+	written map[vip.Key]bool                  // latest was returned by a write, and the watch has not shown it
+	deleted map[vip.Key]uint64                // the last version of what this node deleted, until the watch has dropped it
+	dropped map[vip.Key]*coordinationv1.Lease // what left the watch, until update has returned it
+	pending map[vip.Key]bool                  // to be compared by update: watched or latest has changed
+
+	// Of VIP leases only:
+	changedAt map[vip.Key]time.Time             // when one that no Herald holds was seen to change, or a vanished one to vanish
+	vanished  map[vip.Key]*coordinationv1.Lease // those that were deleted, but not by their holder
+	outdated  map[vip.Key]uint64                // versions that are known to be old, though the watch shows no newer one
+}
+
+func newCache(self string) cache {
+	return cache{
+		self:      self,
+		latest:    make(map[vip.Key]*record),
+		mine:      make(map[vip.Key]bool),
+		watched:   make(map[vip.Key]*coordinationv1.Lease),
+		written:   make(map[vip.Key]bool),
+		deleted:   make(map[vip.Key]uint64),
+		dropped:   make(map[vip.Key]*coordinationv1.Lease),
+		pending:   make(map[vip.Key]bool),
+		changedAt: make(map[vip.Key]time.Time),
+		vanished:  make(map[vip.Key]*coordinationv1.Lease),
+		outdated:  make(map[vip.Key]uint64),
+	}
+}
+
+// version is the newest version known of a Lease, 0 if there is none.
+func (c *cache) version(k vip.Key) uint64 {
+	if x := c.latest[k]; x != nil {
+		return x.version
+	}
+	return 0
+}
+
+// setLatest stores the newest version known of a Lease; nil: there is none.
+func (c *cache) setLatest(k vip.Key, l *coordinationv1.Lease) {
+	delete(c.latest, k)
+	delete(c.mine, k)
+	c.pending[k] = true
+	if l == nil {
+		return
+	}
+	x := parseRecord(l)
+	c.latest[k] = x
+	if x.holder == c.self {
+		c.mine[k] = true
+	}
+}
+
+// setWritten stores what a write of this node returned.
+func (c *cache) setWritten(l *coordinationv1.Lease) {
+	k := keyOf(l)
+	c.setLatest(k, l)
+	c.written[k] = true
+	delete(c.deleted, k)
+}
+
+// setDeleted stores that this node has deleted a Lease, whose last version is l.
+func (c *cache) setDeleted(l *coordinationv1.Lease) {
+	k := keyOf(l)
+	c.forget(k)
+	c.deleted[k] = version(l)
+}
+
+// forget removes a Lease that the API server says does not exist.
+func (c *cache) forget(k vip.Key) {
+	c.setLatest(k, nil)
+	delete(c.written, k)
+}
+
+// update takes over what has happened to the watch cache (Store.TakeChanges). It returns
+// the Leases of which it shows a newer version than was known, and the last versions of
+// those that are gone without a delete of this node.
+func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []*coordinationv1.Lease) {
+	for _, l := range dropped {
+		k := keyOf(l)
+		delete(c.watched, k)
+		c.dropped[k], c.pending[k] = l, true
+	}
+	for _, l := range added {
+		k := keyOf(l)
+		c.watched[k], c.pending[k] = l, true
+	}
+	for k := range c.pending {
+		if l := c.watched[k]; l != nil {
+			if c.updateShown(k, l) {
+				changed = append(changed, l)
+			}
+		} else if l := c.updateMissing(k); l != nil {
+			gone = append(gone, l)
+		}
+		if l := c.dropped[k]; l != nil && (c.latest[k] == nil || c.version(k) > version(l)) {
+			delete(c.dropped, k)
+		}
+	}
+	clear(c.pending)
+	return changed, gone
+}
+
+// updateShown takes over the version that the watch shows of a Lease. It reports whether
+// that is newer than what was known.
+func (c *cache) updateShown(k vip.Key, l *coordinationv1.Lease) bool {
+	v := version(l)
+	if old, ok := c.deleted[k]; ok {
+		if v <= old {
+			return false // the watch is behind this node's delete
+		}
+		delete(c.deleted, k)
+	}
+	known := c.version(k)
+	if known > v {
+		return false // the watch is behind this node's write
+	}
+	delete(c.written, k)
+	if known == v && c.latest[k] != nil {
+		return false
+	}
+	c.setLatest(k, l)
+	return true
+}
+
+// updateMissing takes over that the watch shows no such Lease. It returns the last version
+// of one that was known; nil if none was, or the watch is behind this node's write.
+func (c *cache) updateMissing(k vip.Key) *coordinationv1.Lease {
+	delete(c.deleted, k)
+	x := c.latest[k]
+	if x == nil || c.written[k] {
+		return nil
+	}
+	c.setLatest(k, nil)
+	if last := c.dropped[k]; last != nil && version(last) > x.version {
+		return last
+	}
+	return x.Lease
+}
+
+// changedVIPLease stores when a VIP lease changed that no Herald holds, and that what was
+// found out about the version before no longer applies.
+func (c *cache) changedVIPLease(x *record, now time.Time) {
+	delete(c.vanished, x.key)
+	delete(c.outdated, x.key)
+	delete(c.changedAt, x.key)
+	if !x.ours {
+		c.changedAt[x.key] = now
+	}
+}
+
+// goneVIPLease stores that a VIP lease was deleted, if it named a Herald as its holder.
+func (c *cache) goneVIPLease(x *record, now time.Time) {
+	delete(c.changedAt, x.key)
+	if x.ours {
+		c.vanished[x.key], c.changedAt[x.key] = x.Lease, now
+	}
+}

@@ -1,0 +1,103 @@
+package quorum
+
+import (
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Between the nodes that may fence another: one tries at once, the others in turn.
+const (
+	deadDelay   = 150 * time.Millisecond // a node that is dead, or has yielded
+	silentDelay = 500 * time.Millisecond // a node whose lease is silent
+)
+
+// countReachable counts the nodes that renew and have been met: whether this node reaches
+// enough of them to fence others, or so few that it takes itself for the one cut off. A
+// node that is Suspect counts as reached; for fencing, one whose heartbeat is overdue does
+// not. Of two halves the one whose gateway answers may fence, and the one whose gateway
+// does not is isolated.
+func (e *evaluation) countReachable() {
+	known, reached, inTime := 1, 1, 1
+	for _, p := range e.peers {
+		switch {
+		case !p.renews:
+		case p.dead():
+			known++
+		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:
+			known, reached = known+1, reached+1
+			if !p.status.Overdue {
+				inTime++
+			}
+		}
+	}
+	e.d.Reached, e.d.Known = reached, known
+	gateway := vip.Unknown
+	if 2*reached == known {
+		gateway = e.Gateway
+	}
+	s, now := &e.s, e.Now
+	minority := 2*reached < known || 2*reached == known && gateway == vip.Dead
+	if minority {
+		s.minorityAt = now
+	}
+	s.mayFence = 2*inTime > known || 2*inTime == known && gateway == vip.Alive
+	switch {
+	case minority && !e.late:
+		s.isolated, s.isolatedAt = true, now
+	case s.isolated && now.Sub(s.isolatedAt) > RejoinTime:
+		s.isolated = false
+	}
+	e.d.Isolated = s.isolated
+}
+
+// listFences lists the peers whose epoch this node must end now. Without renewals that
+// succeed, and a confirmed tenure, it judges nobody.
+func (e *evaluation) listFences() {
+	e.d.Fence = map[string]string{}
+	if t := e.tenure(); e.Self.RenewingSince.IsZero() || !t.Holds(e.Now) || !t.Confirmed {
+		return
+	}
+	before := 0 // the nodes whose turn comes before that of this one
+	for node, alive := range e.d.Alive {
+		if alive && node < e.Self.Name {
+			before++
+		}
+	}
+	for node, p := range e.peers {
+		if p.Over {
+			continue
+		}
+		turn := before
+		if e.d.Alive[node] && node < e.Self.Name {
+			turn--
+		}
+		if why := e.fenceReason(p, time.Duration(turn)); why != "" {
+			e.d.Fence[node] = why
+		}
+	}
+}
+
+// fenceReason is why the claims of p must be voided now, or "". turn is how many other
+// nodes try before this one.
+func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
+	// A node gets the whole lease duration again once this one can see its renewals.
+	silent := e.Now.Sub(later(p.Changed, e.Self.RenewingSince))
+	switch {
+	// A node that rejoins the others meets them one by one: those that it has not met yet look dead.
+	case p.dead() && e.s.mayFence && e.Now.Sub(e.s.minorityAt) > RejoinTime && e.Now.Sub(p.status.Since) >= turn*deadDelay:
+		return ReasonDead
+	case !p.yieldedSince.IsZero() && e.Now.Sub(p.Changed) >= e.Timing.RetryPeriod && e.Now.Sub(p.yieldedSince) >= turn*deadDelay:
+		return ReasonYielded
+	case silent >= e.Timing.LeaseDuration+turn*silentDelay:
+		return ReasonSilent
+	}
+	return ""
+}
+
+// The reasons to fence a node.
+const (
+	ReasonDead    = "it is dead on the VIPs' link"
+	ReasonYielded = "it can't renew its node lease and acts on no claim"
+	ReasonSilent  = "its node lease has not been renewed for the lease duration"
+)

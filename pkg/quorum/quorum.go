@@ -1,0 +1,182 @@
+// Package quorum decides what this node may do about VIPs and about other nodes, from
+// node leases, heartbeats and time. It does no I/O and reads no clock: Evaluate is a
+// function of what it is given.
+//
+// Without the API server nobody can take a claim, so nobody needs to let go of one, as
+// long as it is sure that the others can't take it either:
+//
+//	this node renews its lease                       Renewing
+//	it does not; other nodes do                      Yielding: they fence it and take its VIPs
+//	nobody it hears does; with them it is more than  Holding, for hours
+//	half of the voters, who have the same StateHash
+//	the same, with too few of the voters             Expiring: until the renew deadline
+//	most of the voters are dead                      GivingUp
+//
+// The voters are the nodes that were not fenced when this node last renewed in time.
+// Each of two nodes that hold on agrees with more than half of the voters, so one voter
+// agrees with both: they agree with each other.
+package quorum
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	holdTime      = 3 * time.Second        // each evaluation that finds a quorum extends the tenure to that long from now
+	tolerance     = time.Second            // how long a condition may fail before it ends something
+	agreementTime = 200 * time.Millisecond // how long all holders must have had the same proposals before they are acted on
+	moveDelay     = 2 * time.Second        // how long after the first late renewal this node begins to propose moves
+
+	// RejoinTime is how long a node must have reached the others again before it may
+	// carry VIPs and fence nodes.
+	RejoinTime = 3 * time.Second
+)
+
+// An Input is all that Evaluate may know, beside the State of the evaluation before.
+type Input struct {
+	Now      time.Time
+	Timing   Timing
+	Self     Self
+	Peers    map[string]Peer           // by name: the other nodes that have a node lease or a claim
+	Statuses map[string]vip.PeerStatus // by name, from heartbeats; nil if none are exchanged at present
+	Gateway  vip.Liveness              // of the default gateway on the VIPs' link
+	Versions map[vip.Key]uint64        // the version of each VIP lease in State.Moved; 0 or absent: it is gone
+}
+
+// Timing is the durations that all nodes share: LeaseDuration > RenewDeadline > RetryPeriod.
+type Timing struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
+
+// late is how long after a good renewal was sent the next one is late.
+func (t Timing) late() time.Duration { return t.RetryPeriod * 3 / 2 }
+
+// yield is how long after its last renewal a node yields to others that renew. By then
+// they have noticed if the API server is out of reach for them, too.
+func (t Timing) yield() time.Duration {
+	return max(t.RenewDeadline*6/10, t.RetryPeriod*5/2+time.Second/2)
+}
+
+// A Self is the state of this node's own node lease.
+type Self struct {
+	Name          string
+	Epoch         int64     // 0: it has none yet
+	EpochOver     bool      // Epoch was fenced or given up, and the next has not begun
+	Renewed       time.Time // when the last renewal that succeeded was sent; zero: none has
+	RenewingSince time.Time // since when no renewal has failed; zero: the last one did
+	Confirmed     bool      // vip.Tenure.Confirmed
+}
+
+// late reports whether this node has an epoch and its next renewal is late.
+func (s Self) late(t Timing, now time.Time) bool {
+	return s.Epoch != 0 && now.Sub(s.Renewed) > t.late()
+}
+
+// Tenure is this node's right to act on its claims: until the renew deadline after its
+// last renewal, or until heldUntil (Decision.HoldUntil) if that is later.
+func (s Self) Tenure(t Timing, heldUntil, now time.Time) vip.Tenure {
+	x := vip.Tenure{Epoch: s.Epoch, Confirmed: s.Confirmed}
+	if s.Epoch != 0 && !s.EpochOver && !s.Renewed.IsZero() {
+		x.Until = later(s.Renewed.Add(t.RenewDeadline), heldUntil)
+	}
+	if s.late(t, now) {
+		x.RenewalLateSince = s.Renewed.Add(t.late())
+	}
+	return x
+}
+
+// A Peer is what this node knows of another node's lease.
+type Peer struct {
+	Epoch   int64     // of its node lease, or of its newest claim if it has no node lease
+	Over    bool      // Epoch was fenced, or released by the node itself
+	Exists  bool      // its node lease exists
+	Changed time.Time // when this node last saw its node lease change
+}
+
+// A State is what is remembered from one evaluation to the next. It is a value: nothing
+// in it is changed once it was returned.
+type State struct {
+	// Moved is the claims that changed hands while the API server was away, by VIP lease.
+	Moved map[vip.Key]Move
+	// Voters is the epochs of the nodes that were active when this node last renewed in
+	// time, by name; this node's included.
+	Voters map[string]int64
+
+	holders     []string          // those of them that act on their claims, as this node sees it; sorted
+	memory      map[string]memory // by peer
+	heldUntil   time.Time         // Decision.HoldUntil
+	quorumAt    time.Time         // when this node last renewed, or had a quorum
+	cutOffSince time.Time         // since when most voters have been dead; zero: they are not
+	apiSince    time.Time         // since when other nodes have been seen to reach the API server; zero: none does
+	mayFence    bool              // this node reaches enough others in time to fence dead ones
+	minorityAt  time.Time         // when this node last reached too few others
+	isolated    bool
+	isolatedAt  time.Time // when isolated was last confirmed
+
+	moving      bool             // claims of dead nodes may be moved without the API server
+	proposals   map[vip.Key]Move // the moves that this node's plan proposes
+	agreedSince time.Time        // since when all holders have proposed the same; zero: they have not
+	stateHash   uint64
+	futureHash  uint64 // the stateHash once the proposals are carried out; 0 without any
+}
+
+// memory is what is remembered of a peer.
+type memory struct {
+	status       vip.PeerStatus
+	yieldedSince time.Time // zero: it has not yielded
+	lostAPI      bool      // it was seen not to reach the API server since this node's renewal is late
+}
+
+// A Move is a claim that changes hands without a write.
+type Move struct {
+	Holder    string // the node that takes the claim
+	Epoch     int64  // that node's
+	Version   uint64 // of the VIP lease that the Move stands for: any later version replaces it
+	From      string // the holder that the VIP lease names
+	FromEpoch int64
+}
+
+// A Verdict is what this node's tenure rests on.
+type Verdict string
+
+// The verdicts, as the table at the head of this package has them.
+const (
+	Renewing Verdict = "renewing" // also without an epoch
+	Yielding Verdict = "yielding"
+	Holding  Verdict = "holding"
+	Expiring Verdict = "expiring"
+	GivingUp Verdict = "giving up"
+)
+
+// A Decision is what follows from an Input.
+type Decision struct {
+	Verdict   Verdict
+	EndEpoch  string    // why this node's epoch is over from now on; "" if that is not decided
+	HoldUntil time.Time // the tenure lasts until then though no renewal succeeds; zero: until the renew deadline
+
+	Isolated       bool              // this node reaches too few others to carry VIPs
+	Reached, Known int               // how many of the nodes that renew this one reaches, and how many of those have ever been alive to it; itself included
+	Suspects       []string          // the nodes that renew and have been Suspect for RejoinTime, sorted
+	Alive          map[string]bool   // the peers that may be given VIPs
+	Released       map[string]bool   // the peers whose claims may be moved without the API server
+	Fence          map[string]string // the peers that this node must fence now, with the reason
+
+	Heartbeat vip.Heartbeat // what to tell the other nodes
+	Agreed    int           // how many moves all holders have just agreed on
+	Holders   int           // how many nodes act on their claims, as this one sees it
+	Changed   bool          // a plan made from the decision before may be out of date
+}
+
+// ClaimText is a claim as it is written: node@epoch.
+func ClaimText(node string, epoch int64) string {
+	return node + "@" + strconv.FormatInt(epoch, 10)
+}
+
+// later is the later of two times.
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
