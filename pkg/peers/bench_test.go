@@ -12,7 +12,7 @@ import (
 // system call. Each node hears 400 of them a second.
 func BenchmarkHandlePacket(b *testing.B) {
 	key := [][]byte{bytes.Repeat([]byte{1}, 32)}
-	p := New(Options{Node: "n0"})
+	p := New(Options{Node: "n0", Poke: func() {}})
 	p.sealer.setKeys(key)
 	now := time.Now()
 	p.detector.startListening(now)

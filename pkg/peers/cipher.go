@@ -25,7 +25,8 @@ const (
 	version     = 1
 	minPacket   = headerLen + tagLen
 	// maxPacket is what is read of a packet. Longer ones are not authentic then.
-	maxPacket = 16 << 10
+	maxPacket  = 16 << 10
+	maxSenders = 1024 // in sealer.receive; when there would be more all are removed
 )
 
 // An instanceID is the random number that a process draws at its start.
@@ -81,9 +82,6 @@ type sender struct {
 	instance instanceID
 }
 
-// maxSenders is how many senders are kept; when there are more all are forgotten.
-const maxSenders = 1024
-
 func newSealer(instance instanceID) *sealer {
 	return &sealer{last: packetID{instance: instance}, receive: make(map[sender]cipher.AEAD)}
 }
@@ -112,14 +110,12 @@ func (s *sealer) seal(message []byte, key int) []byte {
 	b = append(b, s.ids[key][:]...)
 	b = append(b, s.last.instance[:]...)
 	b = binary.BigEndian.AppendUint64(b, s.last.sequence)
-	return s.send[key].Seal(b, aeadNonce(b), message, b[:headerLen])
+	return s.send[key].Seal(b, aeadNonce(s.last.sequence), message, b[:headerLen])
 }
 
-// aeadNonce returns the nonce (RFC 5116) of a packet: its sequence number.
-func aeadNonce(packet []byte) []byte {
-	n := make([]byte, 12)
-	copy(n[4:], packet[headerLen-8:headerLen])
-	return n
+// aeadNonce returns the nonce (RFC 5116) of a packet with that sequence number.
+func aeadNonce(sequence uint64) []byte {
+	return binary.BigEndian.AppendUint64(make([]byte, 4), sequence)
 }
 
 // Why a packet can't be opened.
@@ -144,7 +140,7 @@ func (s *sealer) open(packet []byte) (id packetID, message []byte, err error) {
 	if !known {
 		aead = newAEAD(s.keys[key], from.instance)
 	}
-	message, err = aead.Open(nil, aeadNonce(packet), packet[headerLen:], packet[:headerLen])
+	message, err = aead.Open(nil, aeadNonce(id.sequence), packet[headerLen:], packet[:headerLen])
 	if err != nil {
 		return id, nil, errAuthentic
 	}

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"maps"
 	"net/netip"
 	"time"
 
@@ -20,6 +21,8 @@ const (
 	forgetAfter = time.Minute
 	// nonceMaxAge is how old a nonce may be to prove that the packet which echoes it is no replay.
 	nonceMaxAge = 5 * time.Second
+	// nonceLifetime is how long nonces are kept: the longest time for which an echo matters.
+	nonceLifetime = 3 * maxInterval * 5 / 2
 )
 
 // detectionTime is after what time without a packet a sender with that transmit interval is
@@ -36,19 +39,11 @@ type detector struct {
 	peers     map[string]*peer
 	changes   []change // not yet returned by takeChanges
 
-	listeningSince time.Time     // since when heartbeats are received without a pause; zero: they are not
-	checkedAt      time.Time     // when check was called last
-	nextCheck      time.Duration // so long after checkedAt it is to be called again
-	delayedAt      time.Time     // when check was last called more than probeMaxDelay too late
-
-	sent      [64]sentNonce // the last nonces, a ring
-	sentCount int
-}
-
-// A sentNonce is a nonce in a heartbeat of this node, and when it was sent.
-type sentNonce struct {
-	nonce uint32
-	at    time.Time
+	listeningSince time.Time            // since when heartbeats are received without a pause; zero: they are not
+	checkedAt      time.Time            // when check was called last
+	nextCheck      time.Duration        // so long after checkedAt it is to be called again
+	delayedAt      time.Time            // when check was last called more than probeMaxDelay too late
+	sent           map[uint32]time.Time // nonces in heartbeats of this node, and when they were sent
 }
 
 // A change is something about a node that others may want to know: that it is known, its
@@ -67,9 +62,8 @@ type change struct {
 type peer struct {
 	name      string
 	id        nodeID
-	hasLease  bool // there is a node lease of it
 	firstSeen time.Time
-	leaseAddr netip.AddrPort // its address according to that
+	leaseAddr netip.AddrPort // its address as its node lease has it
 	addr      netip.AddrPort // where heartbeats are sent: leaseAddr, or where a verified one came from since
 	rx        received
 	probe     probeState
@@ -125,32 +119,31 @@ type verdict struct {
 }
 
 func newDetector(self string) *detector {
-	return &detector{self: self, id: idOf(self), peers: make(map[string]*peer), interval: minInterval, nextCheck: checkInterval}
+	return &detector{
+		self: self, id: idOf(self), peers: make(map[string]*peer), sent: make(map[uint32]time.Time),
+		interval: minInterval, nextCheck: checkInterval,
+	}
 }
 
 // setNodes takes over the addresses in the node leases, and derives the transmit interval from how
 // many nodes are known. Nodes without a node lease stay until forgetAfter.
 func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
-	for _, p := range d.peers {
-		_, p.hasLease = nodes[p.name]
-	}
-	for name, addr := range nodes {
-		if name == d.self {
-			continue
+	for name := range nodes {
+		if name != d.self {
+			d.peer(name, now)
 		}
-		p := d.peer(name, now)
-		p.hasLease = true
-		if addr != p.leaseAddr {
+	}
+	for name, p := range d.peers {
+		addr, hasLease := nodes[name]
+		switch {
+		case hasLease && addr != p.leaseAddr:
 			p.leaseAddr = addr
 			if addr.IsValid() || p.rx.at.IsZero() {
 				p.addr = addr
 			}
-		}
-	}
-	for _, p := range d.peers {
-		if !p.hasLease && now.Sub(p.rx.at) > forgetAfter && now.Sub(p.firstSeen) > forgetAfter {
-			delete(d.peers, p.name)
-			d.changes = append(d.changes, change{node: p.name, was: p.state, forgotten: true})
+		case !hasLease && min(now.Sub(p.rx.at), now.Sub(p.firstSeen)) > forgetAfter:
+			delete(d.peers, name)
+			d.changes = append(d.changes, change{node: name, was: p.state, forgotten: true})
 		}
 	}
 	d.interval = min(max(minInterval, time.Duration(len(d.peers)+1)*intervalPerNode), maxInterval)
@@ -170,8 +163,8 @@ func (d *detector) peer(name string, now time.Time) *peer {
 
 // newMessage returns a heartbeat of this node, and remembers its nonce.
 func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *message {
-	d.sent[d.sentCount%len(d.sent)] = sentNonce{nonce, now}
-	d.sentCount++
+	maps.DeleteFunc(d.sent, func(_ uint32, at time.Time) bool { return now.Sub(at) > nonceLifetime })
+	d.sent[nonce] = now
 	m := &message{from: d.self, nonce: nonce, interval: d.interval, stopping: stopping, heartbeat: d.heartbeat}
 	for _, p := range d.peers {
 		if !p.rx.at.IsZero() {
@@ -193,7 +186,7 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 	}
 	p := d.peer(m.from, now)
 	rx := &p.rx
-	echoOf := d.echoOf(m, now)
+	echoOf := d.echoOf(m)
 	fresh := now.Sub(echoOf) < nonceMaxAge
 	switch {
 	case id.instance == rx.instance:
@@ -232,16 +225,12 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 	return true
 }
 
-// echoOf returns when the nonce that m echoes was sent; zero if m echoes none of the last 64.
-func (d *detector) echoOf(m *message, now time.Time) time.Time {
+// echoOf returns when the nonce that m echoes was sent; zero if that is none of this process, or
+// older than nonceLifetime.
+func (d *detector) echoOf(m *message) time.Time {
 	for _, e := range m.echoes {
-		if e.node != d.id {
-			continue
-		}
-		for _, s := range d.sent {
-			if s.nonce == e.nonce && !s.at.IsZero() && !s.at.After(now) {
-				return s.at
-			}
+		if e.node == d.id {
+			return d.sent[e.nonce]
 		}
 	}
 	return time.Time{}

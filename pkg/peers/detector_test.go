@@ -137,7 +137,7 @@ func TestProbeResults(t *testing.T) {
 				r.want(vip.Alive)
 				return
 			}
-			r.pass(suspectAfter, func() { r.probed(r.peers["n1"], tt.result, r.now, r.now) })
+			r.pass(3*time.Second, func() { r.probed(r.peers["n1"], tt.result, r.now, r.now) })
 			r.want(vip.Suspect)
 		})
 	}

@@ -41,7 +41,7 @@ func newLoop(t testing.TB, n, of int) *loop {
 	for i, addr := range l.addrs {
 		name := fmt.Sprintf("n%d", i)
 		p := peers.New(peers.Options{
-			Node: name, Port: port, Log: slog.New(slog.DiscardHandler),
+			Node: name, Port: port, Log: slog.New(slog.DiscardHandler), Poke: func() {},
 			Keys:    func() [][]byte { return [][]byte{keyA} },
 			Address: func() netip.Addr { return addr },
 			Nodes:   otherNodes(name, all),

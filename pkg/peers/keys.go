@@ -8,8 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
 const (
@@ -56,7 +57,7 @@ type Keys struct {
 	log    *slog.Logger
 	source string
 	read   func(context.Context) ([]byte, error)
-	keys   atomic.Pointer[[][]byte] // nil: none could be read yet
+	keys   *mailbox.Mailbox[[][]byte]
 }
 
 // The keys are read each reloadKeys; while there are none, after retryKeys, and after twice as
@@ -68,19 +69,14 @@ const (
 
 // NewKeys makes Keys. read returns text for ParseKeys; source is where it reads that, for messages.
 func NewKeys(log *slog.Logger, source string, read func(context.Context) ([]byte, error)) *Keys {
-	return &Keys{log: log, source: source, read: read}
+	return &Keys{log: log, source: source, read: read, keys: mailbox.New[[][]byte]()}
 }
 
 // String names the task.
 func (k *Keys) String() string { return "peers: keys" }
 
 // Get returns the keys read last; nil if none could be read yet. They must not be changed.
-func (k *Keys) Get() [][]byte {
-	if keys := k.keys.Load(); keys != nil {
-		return *keys
-	}
-	return nil
-}
+func (k *Keys) Get() [][]byte { return k.keys.Get() }
 
 // Run reads the keys until ctx ends. If that fails Get still returns the last ones. An error is
 // logged once, until it is another one or reading succeeds.
@@ -101,7 +97,7 @@ func (k *Keys) Run(ctx context.Context) error {
 				k.log.Info("the key of the heartbeats can be read again", "from", k.source)
 			}
 			logged = ""
-			k.keys.Store(&keys)
+			k.keys.Put(keys)
 		} else {
 			if logged != err.Error() {
 				logged = err.Error()

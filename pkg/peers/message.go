@@ -45,13 +45,11 @@ func idOf(node string) (id nodeID) {
 	return id
 }
 
-// Flags of a message, and of an echo.
 const (
+	// Flags of a message, and of an echo.
 	flagStopping, flagAPIReachable, flagTenureValid = 1, 2, 4
 	flagHears                                       = 1
-)
 
-const (
 	maxEchoes = 1000 // more would not fit a UDP packet
 	echoLen   = 11
 )

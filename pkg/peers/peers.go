@@ -20,6 +20,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"log/slog"
@@ -31,7 +32,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Options of Peers.
+// Options of Peers. None but Transport may be nil.
 type Options struct {
 	Node string // this node's name
 	Port uint16 // UDP and TCP; 0: no heartbeats
@@ -57,7 +58,6 @@ type Options struct {
 // Peers exchanges heartbeats with the other nodes, and decides which of them are alive.
 type Peers struct {
 	o           Options
-	log         *slog.Logger
 	metrics     *metrics
 	sendNow     mailbox.Signal // a heartbeat is to be sent at once, and soon again
 	tasks       sync.WaitGroup // what Run has started
@@ -71,22 +71,17 @@ type Peers struct {
 
 // New makes Peers that send and receive nothing before Run.
 func New(o Options) *Peers {
-	p := &Peers{
-		o: o, log: o.Log, metrics: newMetrics(), sendNow: mailbox.NewSignal(), detector: newDetector(o.Node), off: "it has not started yet",
-	}
+	o.Transport = cmp.Or[Transport](o.Transport, kernelTransport{})
+	off := "it has not started yet"
 	if o.Port == 0 {
-		p.off = NoPort
-	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
-	}
-	if p.o.Transport == nil {
-		p.o.Transport = kernelTransport{}
+		off = NoPort
 	}
 	var instance instanceID
 	_, _ = rand.Read(instance[:]) // never fails
-	p.sealer = newSealer(instance)
-	return p
+	return &Peers{
+		o: o, metrics: newMetrics(), sendNow: mailbox.NewSignal(),
+		detector: newDetector(o.Node), sealer: newSealer(instance), off: off,
+	}
 }
 
 // String names the task.

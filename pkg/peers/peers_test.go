@@ -107,7 +107,7 @@ func (c *cluster) start(n *node) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	n.log = &safe{}
 	n.Peers = peers.New(peers.Options{
-		Node: n.name, Port: port, Log: slog.New(slog.NewTextHandler(n.log, nil)),
+		Node: n.name, Port: port, Log: slog.New(slog.NewTextHandler(n.log, nil)), Poke: func() {},
 		Keys:      func() [][]byte { n.mu.Lock(); defer n.mu.Unlock(); return n.keys },
 		Address:   n.address,
 		Nodes:     otherNodes(n.name, c.all),
@@ -458,7 +458,7 @@ func TestPortInUse(t *testing.T) {
 // TestPortZero: port 0 does nothing, and says so.
 func TestPortZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := peers.New(peers.Options{Node: "n0"})
+		p := peers.New(peers.Options{Node: "n0", Log: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- p.Run(ctx) }()

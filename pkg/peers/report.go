@@ -1,7 +1,7 @@
 package peers
 
 import (
-	"errors"
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,14 +10,10 @@ import (
 )
 
 type metrics struct {
-	on         prometheus.Gauge
-	state      *prometheus.GaugeVec
-	detectable *prometheus.GaugeVec
-	sent       *prometheus.CounterVec
-	received   prometheus.Counter
-	dropped    *prometheus.CounterVec
-	probes     prometheus.Counter
-	pauses     prometheus.Counter
+	on                       prometheus.Gauge
+	state, detectable        *prometheus.GaugeVec
+	sent, dropped            *prometheus.CounterVec
+	received, probes, pauses prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -61,14 +57,8 @@ func (m *metrics) forget(node string) {
 
 // countDropped counts a packet that could not be opened, by the error of sealer.open or parseMessage.
 func (m *metrics) countDropped(err error) {
-	reason := "format"
-	switch {
-	case errors.Is(err, errKey):
-		reason = "key"
-	case errors.Is(err, errAuthentic):
-		reason = "forged"
-	}
-	m.dropped.WithLabelValues(reason).Inc()
+	reason := map[error]string{errKey: "key", errAuthentic: "forged"}[err]
+	m.dropped.WithLabelValues(cmp.Or(reason, "format")).Inc()
 }
 
 // oneIf is the value of a gauge that is 1 or 0.
@@ -97,14 +87,12 @@ func (p *Peers) publish(changes []change) {
 			p.logChange(c)
 		}
 	}
-	if p.o.Poke != nil {
-		p.o.Poke()
-	}
+	p.o.Poke()
 }
 
 // logChange logs the new state of a node, or that its TCP port can't be reached.
 func (p *Peers) logChange(c change) {
-	log := p.log.With("node", c.node)
+	log := p.o.Log.With("node", c.node)
 	if c.why != "" {
 		log = log.With("why", c.why)
 	}

@@ -30,25 +30,21 @@ const (
 	minSendInterval = 10 * time.Millisecond
 	// offLogDelay is for how long there must have been no socket before that is logged.
 	offLogDelay = 5 * time.Second
-	// listenRetry is the time from a failure of Transport.Listen to the next attempt.
-	listenRetry = time.Second
 )
 
 // A socketState is the socket, and what belongs to it.
 type socketState struct {
 	socket    Socket // nil: there is none
 	at        netip.AddrPort
-	retryAt   time.Time // when Listen may be called again
 	offSince  time.Time // when off last changed
 	offLogged bool      // it has been logged since
-	sends     int       // how many heartbeats were sent
 }
 
 // Run sends heartbeats to the other nodes, and evaluates theirs, until ctx ends. At its end it sends
 // them two that say that this process stops. With port 0 it does nothing but wait for ctx.
 func (p *Peers) Run(ctx context.Context) error {
 	if p.o.Port == 0 {
-		p.log.Info("nodes exchange no heartbeats: " + NoPort + "; the failover of a dead node takes the lease duration")
+		p.o.Log.Info("nodes exchange no heartbeats: " + NoPort + "; the failover of a dead node takes the lease duration")
 		<-ctx.Done()
 		return nil
 	}
@@ -129,19 +125,14 @@ func (p *Peers) setOff(off string, now time.Time) {
 	p.mu.Unlock()
 	if off != "" && !p.offLogged && now.Sub(p.offSince) >= offLogDelay {
 		p.offLogged = true
-		p.log.Info("no heartbeats are exchanged for now; the failover of a dead node takes the lease duration", "why", off)
+		p.o.Log.Info("no heartbeats are exchanged for now; the failover of a dead node takes the lease duration", "why", off)
 	}
 }
 
-// listen opens the socket. It returns why there is none, or "". For listenRetry after a failure
-// it does nothing, and returns the same as before.
+// listen opens the socket. It returns why that failed, or "".
 func (p *Peers) listen(at netip.AddrPort, now time.Time) (off string) {
-	if now.Before(p.retryAt) {
-		return p.Off()
-	}
 	socket, err := p.o.Transport.Listen(at)
 	if err != nil {
-		p.retryAt = now.Add(listenRetry)
 		return "can't listen on " + at.String() + ": " + err.Error()
 	}
 	p.socket, p.at = socket, at
@@ -149,7 +140,7 @@ func (p *Peers) listen(at netip.AddrPort, now time.Time) (off string) {
 	p.detector.startListening(now)
 	p.mu.Unlock()
 	p.metrics.on.Set(1)
-	p.log.Info("heartbeats are exchanged with the other nodes", "at", at)
+	p.o.Log.Info("heartbeats are exchanged with the other nodes", "at", at)
 	p.tasks.Go(func() { p.receive(socket) })
 	return ""
 }
@@ -226,7 +217,7 @@ func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, nex
 			p.mu.Unlock()
 			if !alive {
 				p.metrics.probes.Inc()
-				p.log.Debug("probed a silent node", "node", o.name, "address", to, "result", result)
+				p.o.Log.Debug("probed a silent node", "node", o.name, "address", to, "result", result)
 			}
 			p.publish(changes)
 		})
@@ -234,7 +225,7 @@ func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, nex
 	p.mu.Unlock()
 	if pause > 0 {
 		p.metrics.pauses.Inc()
-		p.log.Debug("this process was paused; no other node is judged for a while", "for", pause.Round(time.Millisecond))
+		p.o.Log.Debug("this process was paused; no other node is judged for a while", "for", pause.Round(time.Millisecond))
 	}
 	p.publish(changes)
 	return newlySilent, next
@@ -246,7 +237,7 @@ func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	answers := make(chan bool, 1)
-	p.tasks.Go(func() { answers <- p.o.Answers != nil && p.o.Answers(ctx, to.Addr()) })
+	p.tasks.Go(func() { answers <- p.o.Answers(ctx, to.Addr()) })
 	err := p.o.Transport.Dial(ctx, from, to)
 	result.connected, result.refused = err == nil, errors.Is(err, syscall.ECONNREFUSED)
 	result.answers = <-answers
@@ -264,14 +255,13 @@ func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	}
 	m := p.detector.newMessage(rand.Uint32(), stopping, now)
 	m.keys = keys
-	text := m.append(nil)
-	packets := make([][]byte, len(keys)) // one for each key that is needed
-	p.sends++
+	text, anyKey := m.append(nil), rand.IntN(len(keys)) // which keys a silent node has is not known
+	packets := make([][]byte, len(keys))                // one for each key that is needed
 	for _, o := range p.detector.peers {
 		if !o.addr.IsValid() {
 			continue
 		}
-		key := p.sends % len(keys) // which keys a silent node has is not known
+		key := anyKey
 		if o.rx.arriving(now) {
 			key = max(0, slices.IndexFunc(keys, func(k keyID) bool { return slices.Contains(o.rx.keys, k) }))
 		}

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -29,22 +30,16 @@ import (
 // Without a socket on this node all are Unknown. A silent node stays what it is while this process
 // may have missed its heartbeats (canJudgeSilence).
 const (
-	// suspectAfter is how long a node that was Alive is silent, or has not echoed, before it can
-	// become Suspect.
-	suspectAfter = 3 * time.Second
-	// startupTime is the same for a node that was never Alive. Nor is that probed before.
+	// startupTime is for how long a node that was never Alive is not probed, since it may be starting.
 	startupTime = 3 * time.Second
 	// unprobedSuspectAfter is after what time a silent node becomes Suspect if no probe of it ends.
 	unprobedSuspectAfter = 10 * time.Second
 	// probeMaxAge is how old the result of a probe may be to end the state Alive.
 	probeMaxAge = 500 * time.Millisecond
-)
-
-// The pauses between two probes of a node.
-const (
-	silentProbePause  = 50 * time.Millisecond // of one that is silent
+	// From the end of a probe of a silent node to the next one.
+	aliveProbePause   = 50 * time.Millisecond
 	suspectProbePause = 3 * time.Second
-	unmetProbePause   = 10 * time.Second // of one that was never Alive
+	unmetProbePause   = 10 * time.Second // it was never Alive
 )
 
 // startListening is to be called when heartbeats begin to be received, or are again after a pause.
@@ -52,27 +47,14 @@ func (d *detector) startListening(now time.Time) {
 	d.listeningSince, d.checkedAt, d.nextCheck = now, now, checkInterval
 }
 
-// paused reports whether check is overdue by more than pauseThreshold: the process did not run.
-func (d *detector) paused(now time.Time) bool {
-	return now.Sub(d.checkedAt) > d.nextCheck+pauseThreshold
-}
-
-// delayed reports whether check is overdue by more than probeMaxDelay.
-func (d *detector) delayed(now time.Time) bool {
-	return now.Sub(d.checkedAt) > d.nextCheck+probeMaxDelay
-}
+// delay returns by how much the next check is late; negative before it is due.
+func (d *detector) delay(now time.Time) time.Duration { return now.Sub(d.checkedAt) - d.nextCheck }
 
 // canJudgeSilence reports whether this process has listened for at least 1.5 transmit intervals
 // of p, so that it means something if nothing came. What came during a pause the kernel has
 // kept, unless the whole machine stood still.
 func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
-	return !d.listeningSince.IsZero() && !d.paused(now) && now.Sub(d.listeningSince) >= p.rx.interval*3/2
-}
-
-// canJudgeEchoes reports whether this process has also run for long enough that p must have heard it,
-// and said so.
-func (d *detector) canJudgeEchoes(p *peer, now time.Time) bool {
-	return d.canJudgeSilence(p, now) && now.Sub(d.listeningSince) >= detectionTime(p.rx.interval+d.interval)
+	return !d.listeningSince.IsZero() && d.delay(now) <= pauseThreshold && now.Sub(d.listeningSince) >= p.rx.interval*3/2
 }
 
 // check evaluates all nodes; it is to be called again nextCheck later. It returns those to be
@@ -80,11 +62,12 @@ func (d *detector) canJudgeEchoes(p *peer, now time.Time) bool {
 // at once; and how long this process was paused, or 0. After a pause nobody is
 // judged until canJudgeSilence.
 func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause time.Duration) {
-	if d.paused(now) && !d.listeningSince.IsZero() {
-		pause = now.Sub(d.checkedAt)
+	delay := d.delay(now)
+	if delay > pauseThreshold && !d.listeningSince.IsZero() {
+		pause = delay
 		d.startListening(now)
 	}
-	if d.delayed(now) {
+	if delay > probeMaxDelay {
 		d.delayedAt = now
 	}
 	d.checkedAt, d.nextCheck = now, idleCheckInterval
@@ -128,7 +111,7 @@ func (d *detector) probed(p *peer, result probeResult, startedAt, now time.Time)
 	case p.rx.arriving(now):
 		d.probedAlive(p, result, now)
 		return
-	case p.rx.at.After(startedAt) || d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.delayed(now):
+	case p.rx.at.After(startedAt) || d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.delay(now) > probeMaxDelay:
 		return
 	}
 	p.probe.result, p.probe.at = result, now
@@ -138,7 +121,7 @@ func (d *detector) probed(p *peer, result probeResult, startedAt, now time.Time)
 	case !p.wasAlive:
 		p.probe.next = now.Add(unmetProbePause)
 	default:
-		p.probe.next = now.Add(silentProbePause)
+		p.probe.next = now.Add(aliveProbePause)
 	}
 	d.evaluate(p, now)
 }
@@ -175,7 +158,7 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 			d.setState(p, vip.Alive, "", now)
 		}
 	case rx.arriving(now):
-		if d.canJudgeEchoes(p, now) && now.Sub(latest(rx.echoOf, p.firstSeen, d.listeningSince)) >= d.suspectDelay(p) {
+		if d.canJudgeSilence(p, now) && min(now.Sub(rx.echoOf), now.Sub(p.firstSeen), now.Sub(d.listeningSince)) >= d.suspectDelay(p) {
 			d.setState(p, vip.Suspect, "it is heard, but does not hear this node", now)
 		}
 	case p.state == vip.Dead || !d.canJudgeSilence(p, now):
@@ -186,7 +169,7 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 
 // evaluateSilent sets the state of p, which is silent and not Dead, by the result of the last probe.
 func (d *detector) evaluateSilent(p *peer, now time.Time) {
-	probe, silent := &p.probe, now.Sub(latest(p.rx.at, d.listeningSince))
+	probe, silent := &p.probe, min(now.Sub(p.rx.at), now.Sub(d.listeningSince))
 	result := probe.result
 	if probe.at.IsZero() || p.state == vip.Alive && now.Sub(probe.at) >= probeMaxAge {
 		if p.state == vip.Alive && silent >= unprobedSuspectAfter {
@@ -215,12 +198,10 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	}
 }
 
-// suspectDelay returns for how long p must be silent, or not have echoed, to become Suspect.
+// suspectDelay returns for how long p must be silent, or not have echoed, to become Suspect: 3 s,
+// or longer if the transmit intervals are.
 func (d *detector) suspectDelay(p *peer) time.Duration {
-	if !p.wasAlive {
-		return startupTime
-	}
-	return max(suspectAfter, 2*detectionTime(p.rx.interval+d.interval))
+	return max(3*time.Second, 2*detectionTime(p.rx.interval+d.interval))
 }
 
 // heardByOthers reports whether a node that is Alive says that it hears p: then only the path
@@ -230,10 +211,8 @@ func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 		if q == p || q.state != vip.Alive || !q.rx.arriving(now) {
 			continue
 		}
-		for _, e := range q.rx.echoes {
-			if e.node == p.id && e.hears {
-				return true
-			}
+		if slices.ContainsFunc(q.rx.echoes, func(e echo) bool { return e.node == p.id && e.hears }) {
+			return true
 		}
 	}
 	return false
@@ -258,16 +237,6 @@ func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Ti
 	}
 	// When it comes back it may be on another link, or behind another switch.
 	p.probe.answered, p.probe.open = p.probe.answered && state != vip.Unknown, false
-}
-
-// latest returns the latest of times; zero if there are none.
-func latest(times ...time.Time) (last time.Time) {
-	for _, t := range times {
-		if t.After(last) {
-			last = t
-		}
-	}
-	return last
 }
 
 // String is the result in words, for the log.
