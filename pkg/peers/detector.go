@@ -118,6 +118,9 @@ type verdict struct {
 	announced bool      // it is silent, and a heartbeat has said so
 }
 
+// detectable reports whether the death of p would be detected.
+func (p *peer) detectable() bool { return p.state == vip.Alive && p.probe.answered && p.probe.open }
+
 func newDetector(self string) *detector {
 	return &detector{
 		self: self, id: idOf(self), peers: make(map[string]*peer), sent: make(map[uint32]time.Time),

@@ -8,8 +8,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A rig is a detector and one other node n1, on a clock of its own.
-type rig struct {
+// A fixture is a detector and one other node n1, on a clock of its own.
+type fixture struct {
 	*detector
 	t      *testing.T
 	now    time.Time
@@ -18,12 +18,12 @@ type rig struct {
 
 var there = netip.MustParseAddrPort("10.0.0.1:7947")
 
-// newRig is a node that has met n1, whose address it has asked for.
-func newRig(t *testing.T) *rig {
-	r := &rig{detector: newDetector("n0"), t: t, now: time.Unix(1e9, 0)}
+// newFixture is a node that has met n1, whose address it has asked for.
+func newFixture(t *testing.T) *fixture {
+	r := &fixture{detector: newDetector("n0"), t: t, now: time.Unix(1e9, 0)}
 	r.setNodes(map[string]netip.AddrPort{"n1": there}, r.now)
 	r.startListening(r.now)
-	r.pass(time.Second, func() { r.hear(instanceID{1}) })
+	r.advance(time.Second, func() { r.receiveHeartbeat(instanceID{1}) })
 	if r.state() != vip.Alive {
 		t.Fatalf("n1 is %v at first", r.state())
 	}
@@ -31,17 +31,17 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) state() vip.Liveness { return r.peers["n1"].state }
+func (r *fixture) state() vip.Liveness { return r.peers["n1"].state }
 
-// hear has n1 say what it says each interval: that it hears the newest of this node.
-func (r *rig) hear(instance instanceID) bool {
+// receiveHeartbeat has n1 say what it says each interval: that it hears the newest of this node.
+func (r *fixture) receiveHeartbeat(instance instanceID) bool {
 	m := r.newMessage(uint32(r.number)+1, false, r.now)
 	r.number++
 	return r.receive(&message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: m.nonce}}}, packetID{instance, r.number}, there, r.now)
 }
 
-// pass lets time pass by ticks, with f each period.
-func (r *rig) pass(d time.Duration, f func()) {
+// advance lets time pass by ticks, with f each period.
+func (r *fixture) advance(d time.Duration, f func()) {
 	for end := r.now.Add(d); r.now.Before(end); r.now = r.now.Add(checkInterval) {
 		r.check(r.now)
 		if f != nil && r.now.UnixNano()%int64(minInterval) == 0 {
@@ -50,14 +50,14 @@ func (r *rig) pass(d time.Duration, f func()) {
 	}
 }
 
-// ask has this node ask after n1 now, which takes d.
-func (r *rig) ask(result probeResult, d time.Duration) {
+// runProbe has this node ask after n1 now, which takes d.
+func (r *fixture) runProbe(result probeResult, d time.Duration) {
 	began := r.now
-	r.pass(d, nil)
+	r.advance(d, nil)
 	r.probed(r.peers["n1"], result, began, r.now)
 }
 
-func (r *rig) want(state vip.Liveness) {
+func (r *fixture) expectState(state vip.Liveness) {
 	r.t.Helper()
 	if r.state() != state {
 		r.t.Errorf("n1 is %v (%s), want %v", r.state(), r.peers["n1"].why, state)
@@ -65,40 +65,40 @@ func (r *rig) want(state vip.Liveness) {
 }
 
 func TestSilenceAloneIsNoDeath(t *testing.T) {
-	r := newRig(t)
-	r.pass(unprobedSuspectAfter-time.Second, nil)
-	r.want(vip.Alive)
-	r.pass(2*time.Second, nil)
-	r.want(vip.Suspect)
+	r := newFixture(t)
+	r.advance(unprobedSuspectAfter-time.Second, nil)
+	r.expectState(vip.Alive)
+	r.advance(2*time.Second, nil)
+	r.expectState(vip.Suspect)
 }
 
 func TestOverdue(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	late := func() bool { return r.statuses(r.now)["n1"].Overdue }
-	r.hear(instanceID{1})
-	r.pass(2*minInterval, nil)
+	r.receiveHeartbeat(instanceID{1})
+	r.advance(2*minInterval, nil)
 	if late() {
 		t.Error("late after two periods")
 	}
-	r.pass(checkInterval, nil)
+	r.advance(checkInterval, nil)
 	if !late() {
 		t.Error("not late after more than two periods")
 	}
-	r.hear(instanceID{1})
+	r.receiveHeartbeat(instanceID{1})
 	if late() {
 		t.Error("late, though it was heard")
 	}
-	r.ask(probeResult{refused: true}, checkInterval)
-	r.pass(3*minInterval, nil)
-	r.ask(probeResult{refused: true}, checkInterval)
-	if r.want(vip.Dead); late() {
+	r.runProbe(probeResult{refused: true}, checkInterval)
+	r.advance(3*minInterval, nil)
+	r.runProbe(probeResult{refused: true}, checkInterval)
+	if r.expectState(vip.Dead); late() {
 		t.Error("late when it is dead")
 	}
 }
 
 // Who is well need not be looked at often; who is late must be, before the silence counts.
 func TestNextCheck(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	rest := func(want time.Duration, when string) {
 		t.Helper()
 		if r.check(r.now); r.nextCheck != want {
@@ -106,13 +106,13 @@ func TestNextCheck(t *testing.T) {
 		}
 	}
 	r.peers["n1"].probe.running = false // newRig has taken over the probeResult
-	r.hear(instanceID{1})
+	r.receiveHeartbeat(instanceID{1})
 	rest(idleCheckInterval, "just heard")
 	r.now = r.now.Add(minInterval)
 	rest(idleCheckInterval, "a period later")
 	r.now = r.now.Add(checkInterval)
 	rest(checkInterval, "late")
-	r.hear(instanceID{1})
+	r.receiveHeartbeat(instanceID{1})
 	rest(idleCheckInterval, "heard again")
 }
 
@@ -128,54 +128,54 @@ func TestProbeResults(t *testing.T) {
 		"answered, and open": {probeResult{answers: true, connected: true}, vip.Alive},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
-			r.pass(400*time.Millisecond, nil)
-			r.ask(tt.result, 150*time.Millisecond)
-			r.want(tt.want)
+			r := newFixture(t)
+			r.advance(400*time.Millisecond, nil)
+			r.runProbe(tt.result, 150*time.Millisecond)
+			r.expectState(tt.want)
 			if tt.want == vip.Dead {
-				r.hear(instanceID{1})
-				r.want(vip.Alive)
+				r.receiveHeartbeat(instanceID{1})
+				r.expectState(vip.Alive)
 				return
 			}
-			r.pass(3*time.Second, func() { r.probed(r.peers["n1"], tt.result, r.now, r.now) })
-			r.want(vip.Suspect)
+			r.advance(3*time.Second, func() { r.probed(r.peers["n1"], tt.result, r.now, r.now) })
+			r.expectState(vip.Suspect)
 		})
 	}
 }
 
 // TestPausedProcess: what a process found that did not get to run proves nothing.
 func TestPausedProcess(t *testing.T) {
-	r := newRig(t)
-	r.pass(400*time.Millisecond, nil)
+	r := newFixture(t)
+	r.advance(400*time.Millisecond, nil)
 	began := r.now
 	r.now = r.now.Add(pauseThreshold + 2*checkInterval) // no tick meanwhile
 	r.probed(r.peers["n1"], probeResult{}, began, r.now)
-	r.want(vip.Alive)
+	r.expectState(vip.Alive)
 	r.check(r.now)
 	if probe, _, _ := r.check(r.now); len(probe) != 0 {
 		t.Error("it asks at once")
 	}
-	r.pass(minInterval, nil)
+	r.advance(minInterval, nil)
 	r.probed(r.peers["n1"], probeResult{}, began, r.now)
-	r.want(vip.Alive)
-	r.pass(minInterval, nil)
-	r.ask(probeResult{}, 150*time.Millisecond)
-	r.want(vip.Dead)
+	r.expectState(vip.Alive)
+	r.advance(minInterval, nil)
+	r.runProbe(probeResult{}, 150*time.Millisecond)
+	r.expectState(vip.Dead)
 }
 
 // TestAddressNeverAnswered: who did not answer while it was alive is not dead for not answering.
 func TestAddressNeverAnswered(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	r.peers["n1"].probe.answered = false
-	r.pass(400*time.Millisecond, nil)
+	r.advance(400*time.Millisecond, nil)
 	for range 30 {
-		r.ask(probeResult{}, 150*time.Millisecond)
+		r.runProbe(probeResult{}, 150*time.Millisecond)
 	}
-	r.want(vip.Suspect)
+	r.expectState(vip.Suspect)
 }
 
 func TestReplay(t *testing.T) {
-	r := newRig(t)
+	r := newFixture(t)
 	old := &message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: uint32(r.number)}}}
 	if r.receive(old, packetID{instanceID{1}, r.number}, there, r.now) {
 		t.Error("the same packet again")
@@ -183,17 +183,17 @@ func TestReplay(t *testing.T) {
 	if r.receive(&message{from: "n1"}, packetID{instanceID{9}, 1e6}, there, r.now) {
 		t.Error("a packet of another process that proves nothing")
 	}
-	r.pass(2*nonceMaxAge, nil)
+	r.advance(2*nonceMaxAge, nil)
 	for range 3 {
-		r.ask(probeResult{}, 150*time.Millisecond)
+		r.runProbe(probeResult{}, 150*time.Millisecond)
 	}
-	r.want(vip.Dead)
+	r.expectState(vip.Dead)
 	for i := range uint64(10) {
 		r.receive(old, packetID{instanceID{9}, 1e6 + i}, there, r.now)
-		r.pass(minInterval, nil)
+		r.advance(minInterval, nil)
 	}
-	r.want(vip.Dead)
-	if r.hear(instanceID{2}); r.state() != vip.Alive {
+	r.expectState(vip.Dead)
+	if r.receiveHeartbeat(instanceID{2}); r.state() != vip.Alive {
 		t.Errorf("a new process is %v", r.state())
 	}
 	if r.receive(&message{from: "n0"}, packetID{instanceID{3}, 1}, there, r.now) {

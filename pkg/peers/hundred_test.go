@@ -14,19 +14,20 @@ import (
 
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
-// A loop is nodes on addresses of the loopback link, which can be cut off.
-type loop struct {
+// A loopbackCluster is nodes on addresses of the loopback link, which can be cut off.
+type loopbackCluster struct {
 	cut   sync.Map // by address
 	nodes []*peers.Peers
 	addrs []netip.Addr
 }
 
-// newLoop runs n nodes in this process, of a cluster of so many.
-func newLoop(t testing.TB, n, of int) *loop {
+// newLoopbackCluster runs n nodes in this process, of a cluster of so many.
+func newLoopbackCluster(t testing.TB, n, of int) *loopbackCluster {
 	t.Helper()
-	l := &loop{}
+	l := &loopbackCluster{}
 	all := make(map[string]netip.AddrPort)
 	for i := range n {
 		l.addrs = append(l.addrs, netip.AddrFrom4([4]byte{127, 77, byte(i >> 8), byte(i)}))
@@ -60,37 +61,31 @@ func newLoop(t testing.TB, n, of int) *loop {
 	return l
 }
 
-func (l *loop) passes(a, b netip.Addr) bool {
+func (l *loopbackCluster) passes(a, b netip.Addr) bool {
 	_, from := l.cut.Load(a)
 	_, to := l.cut.Load(b)
 	return !from && !to
 }
 
 // await waits until all but one see that one so.
-func (l *loop) await(t testing.TB, of int, state vip.Liveness) {
+func (l *loopbackCluster) await(t testing.TB, of int, state vip.Liveness) {
+	t.Helper()
 	t.Helper()
 	name := fmt.Sprintf("n%d", of)
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		ok := true
+	check.Until(t, 30*time.Second, fmt.Sprintf("%s is %s", name, state), func() error {
 		for i, p := range l.nodes {
-			if i != of && p.Statuses()[name].Liveness != state {
-				ok = false
-				break
+			if s := p.Statuses()[name]; i != of && s.Liveness != state {
+				return fmt.Errorf("for n%d it is %s", i, s.Liveness)
 			}
 		}
-		if ok {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s to be %s", name, state)
-		}
-	}
+		return nil
+	})
 }
 
 // A cutTransport drops what passes a cut.
 type cutTransport struct {
 	peers.Transport
-	loop *loop
+	loop *loopbackCluster
 }
 
 func (w cutTransport) Listen(at netip.AddrPort) (peers.Socket, error) {
@@ -108,7 +103,7 @@ func (w cutTransport) Dial(ctx context.Context, from netip.Addr, to netip.AddrPo
 
 type cutSocket struct {
 	peers.Socket
-	loop *loop
+	loop *loopbackCluster
 	addr netip.Addr
 }
 
@@ -127,14 +122,22 @@ func BenchmarkHundred(b *testing.B) {
 	if text := os.Getenv("HERALD_NODES"); text != "" {
 		var err error
 		n, err = strconv.Atoi(text)
-		must(b, err)
+		check.OK(b, err)
 	}
-	l := newLoop(b, n, 100)
+	l := newLoopbackCluster(b, n, 100)
 	all := func() {
 		for i := range n {
 			l.await(b, i, vip.Alive)
+			name := fmt.Sprintf("n%d", i)
+			check.True(b, 30*time.Second, "all nodes have probed "+name, func() bool {
+				for j, p := range l.nodes {
+					if j != i && !p.Detectable(name) {
+						return false
+					}
+				}
+				return true
+			})
 		}
-		time.Sleep(3 * time.Second) // until they have asked for each other's addresses
 	}
 	all()
 	var took []time.Duration
@@ -148,5 +151,5 @@ func BenchmarkHundred(b *testing.B) {
 		all()
 		time.Sleep(time.Duration(len(took)) * 13 * time.Millisecond) // at another moment of the period
 	}
-	report(b, took)
+	reportTimes(b, took)
 }

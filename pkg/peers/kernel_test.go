@@ -8,29 +8,31 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // These tests run real processes in namespaces: the packets, ARP, NDP and
 // connection refusals are the kernel's.
 
-const four, six, local = "10.11.0.0", "fd00::10:0", "fe80::10:0"
+const ipv4, ipv6, linkLocal = "10.11.0.0", "fd00::10:0", "fe80::10:0"
 
 // slow is more than anything takes while other tests have the cores: the figures are
 // those of the benchmarks.
-const slow = 2 * time.Second
+const tooSlow = 2 * time.Second
 
 func TestKernelCut(t *testing.T) {
-	for name, base := range map[string]string{"IPv4": four, "IPv6": six, "link-local": local} {
+	for name, base := range map[string]string{"IPv4": ipv4, "IPv6": ipv6, "link-local": linkLocal} {
 		t.Run(name, func(t *testing.T) {
 			l := newLAN(t, 3, base)
 			began := time.Now()
 			l.cut(l.nodes[1], true)
 			took := l.await(1, "dead").Sub(began)
 			t.Logf("dead after %v", took)
-			if took > slow {
+			if took > tooSlow {
 				t.Error("too slow")
 			}
-			if why := l.nodes[0].sight("n1").Why; !strings.Contains(why, "nobody answers") {
+			if why := l.nodes[0].state("n1").Why; !strings.Contains(why, "nobody answers") {
 				t.Errorf("got %q", why)
 			}
 			l.await(0, "dead", 2)
@@ -46,26 +48,26 @@ func TestKernelCut(t *testing.T) {
 // TestKernelKilled: the kernel of a killed process refuses, which is as good as an
 // answer. Its successor is met at once, and a process that ends in order says so.
 func TestKernelKilled(t *testing.T) {
-	l := newLAN(t, 3, four)
+	l := newLAN(t, 3, ipv4)
 	began := time.Now()
-	must(t, l.nodes[1].cmd.Process.Kill())
+	check.OK(t, l.nodes[1].cmd.Process.Kill())
 	took := l.await(1, "dead").Sub(began)
 	t.Logf("dead after %v", took)
-	if took > slow {
+	if took > tooSlow {
 		t.Error("too slow")
 	}
-	if why := l.nodes[0].sight("n1").Why; !strings.Contains(why, "nothing listens") {
+	if why := l.nodes[0].state("n1").Why; !strings.Contains(why, "nothing listens") {
 		t.Errorf("got %q", why)
 	}
 	<-l.nodes[1].ended
 	l.start(l.nodes[1])
-	l.settle()
+	l.awaitAllAlive()
 	began = time.Now()
-	must(t, l.nodes[1].cmd.Process.Signal(syscall.SIGTERM))
-	if took := l.await(1, "dead").Sub(began); took > slow/2 {
+	check.OK(t, l.nodes[1].cmd.Process.Signal(syscall.SIGTERM))
+	if took := l.await(1, "dead").Sub(began); took > tooSlow/2 {
 		t.Errorf("it left, and that took %v", took)
 	}
-	if why := l.nodes[0].sight("n1").Why; why != "it has stopped" {
+	if why := l.nodes[0].state("n1").Why; why != "it has stopped" {
 		t.Errorf("got %q", why)
 	}
 }
@@ -82,7 +84,7 @@ func TestKernelBlocked(t *testing.T) {
 		"out":    "chain out { type filter hook output priority 0; udp dport 7947 drop; tcp dport 7947 drop; tcp sport 7947 drop; }",
 		"both":   "chain in { type filter hook input priority 0; udp dport 7947 drop; tcp dport 7947 drop; }\nchain out { type filter hook output priority 0; udp dport 7947 drop; tcp sport 7947 drop; tcp dport 7947 drop; }",
 	}
-	l := newLAN(t, 3, four)
+	l := newLAN(t, 3, ipv4)
 	for name, rule := range rules {
 		t.Run(name, func(t *testing.T) {
 			l.t = t
@@ -91,14 +93,14 @@ func TestKernelBlocked(t *testing.T) {
 			l.await(0, "suspect", 2)
 			time.Sleep(2 * time.Second)
 			for _, b := range l.nodes {
-				for _, said := range b.telling() {
-					if said.State == "dead" {
-						t.Errorf("%s saw %s dead: %s", b.name, said.Node, said.Why)
+				for _, seen := range b.recentChanges() {
+					if seen.State == "dead" {
+						t.Errorf("%s saw %s dead: %s", b.name, seen.Node, seen.Why)
 					}
 				}
 			}
 			l.nft(l.nodes[1], "delete "+table)
-			l.settle()
+			l.awaitAllAlive()
 		})
 	}
 }
@@ -106,34 +108,34 @@ func TestKernelBlocked(t *testing.T) {
 // TestKernelStopped: a process that is stopped is suspect, not dead, and does not
 // take the others for dead when it goes on.
 func TestKernelStopped(t *testing.T) {
-	l := newLAN(t, 3, four)
-	must(t, l.nodes[1].cmd.Process.Signal(syscall.SIGSTOP))
+	l := newLAN(t, 3, ipv4)
+	check.OK(t, l.nodes[1].cmd.Process.Signal(syscall.SIGSTOP))
 	l.await(1, "suspect")
 	time.Sleep(time.Second)
-	must(t, l.nodes[1].cmd.Process.Signal(syscall.SIGCONT))
+	check.OK(t, l.nodes[1].cmd.Process.Signal(syscall.SIGCONT))
 	l.await(1, "alive")
 	time.Sleep(time.Second)
 	for _, b := range l.nodes {
-		for _, said := range b.telling() {
-			if said.State == "dead" || b == l.nodes[1] {
-				t.Errorf("%s saw %s %s (%s)", b.name, said.Node, said.State, said.Why)
+		for _, seen := range b.recentChanges() {
+			if seen.State == "dead" || b == l.nodes[1] {
+				t.Errorf("%s saw %s %s (%s)", b.name, seen.Node, seen.State, seen.Why)
 			}
 		}
 	}
 }
 
 func TestKernelKeys(t *testing.T) {
-	l := newLAN(t, 3, four)
+	l := newLAN(t, 3, ipv4)
 	for _, keys := range [][][]byte{{keyB, keyA}, {keyB}} {
 		for _, b := range l.nodes {
-			l.keys(b, keys...)
+			l.writeKeys(b, keys...)
 			time.Sleep(700 * time.Millisecond)
 		}
 	}
-	l.calm("rotation")
-	l.keys(l.nodes[1], keyA)
+	l.expectNoChanges("rotation")
+	l.writeKeys(l.nodes[1], keyA)
 	l.await(1, "suspect")
-	if why := l.nodes[0].sight("n1").Why; !strings.Contains(why, "another key") {
+	if why := l.nodes[0].state("n1").Why; !strings.Contains(why, "another key") {
 		t.Errorf("got %q", why)
 	}
 }
@@ -143,13 +145,13 @@ func TestKernelKeys(t *testing.T) {
 func TestKernelBusy(t *testing.T) {
 	for name, n := range map[string]int{"3": 3, "10": 10} {
 		t.Run(name, func(t *testing.T) {
-			l := newLAN(t, n, four)
-			l.busy()
+			l := newLAN(t, n, ipv4)
+			l.keepCoresBusy()
 			time.Sleep(busyTime(t))
 			for _, b := range l.nodes {
-				for _, said := range b.telling() {
-					t.Logf("%s saw %s %s (%s)", b.name, said.Node, said.State, said.Why)
-					if said.State == "dead" {
+				for _, seen := range b.recentChanges() {
+					t.Logf("%s saw %s %s (%s)", b.name, seen.Node, seen.State, seen.Why)
+					if seen.State == "dead" {
 						t.Error("nobody was")
 					}
 				}
@@ -164,19 +166,19 @@ func busyTime(t *testing.T) time.Duration {
 		return 5 * time.Second
 	}
 	d, err := time.ParseDuration(text)
-	must(t, err)
+	check.OK(t, err)
 	return d
 }
 
 // BenchmarkCut is how long it takes until all others see a node dead that was cut
 // off. Among as many as it says; -benchtime=25x does it 25 times.
 func BenchmarkCut(b *testing.B) {
-	each(b, func(b *testing.B, l *lan, i int) time.Duration {
+	benchmarkEach(b, func(b *testing.B, l *lan, i int) time.Duration {
 		n := l.nodes[i]
 		began := time.Now()
 		l.cut(n, true)
 		took := l.await(i, "dead").Sub(began)
-		l.explain(i, began)
+		l.logLateDetections(i, began)
 		l.cut(n, false)
 		return took
 	})
@@ -184,10 +186,10 @@ func BenchmarkCut(b *testing.B) {
 
 // BenchmarkKilled is the same of a process that is killed.
 func BenchmarkKilled(b *testing.B) {
-	each(b, func(b *testing.B, l *lan, i int) time.Duration {
+	benchmarkEach(b, func(b *testing.B, l *lan, i int) time.Duration {
 		n := l.nodes[i]
 		began := time.Now()
-		must(b, n.cmd.Process.Kill())
+		check.OK(b, n.cmd.Process.Kill())
 		took := l.await(i, "dead").Sub(began)
 		<-n.ended
 		l.start(n)
@@ -195,34 +197,34 @@ func BenchmarkKilled(b *testing.B) {
 	})
 }
 
-// each does it to one node after the other, among 3 and among 10.
-func each(b *testing.B, do func(b *testing.B, l *lan, i int) time.Duration) {
+// benchmarkEach does it to one node after the other, among 3 and among 10.
+func benchmarkEach(b *testing.B, do func(b *testing.B, l *lan, i int) time.Duration) {
 	for name, n := range map[string]int{"3": 3, "10": 10} {
 		b.Run(name, func(b *testing.B) {
-			l := newLAN(b, n, four)
+			l := newLAN(b, n, ipv4)
 			var took []time.Duration
 			for b.Loop() {
 				took = append(took, do(b, l, len(took)%n))
-				l.settle()
+				l.awaitAllAlive()
 				time.Sleep(time.Duration(len(took)) * 7 * time.Millisecond) // at another moment of the period
 			}
-			report(b, took)
+			reportTimes(b, took)
 		})
 	}
 }
 
-// explain shows what those did who took long to see a node dead.
-func (l *lan) explain(of int, began time.Time) {
+// logLateDetections shows what those did who took long to see a node dead.
+func (l *lan) logLateDetections(of int, began time.Time) {
 	for i, b := range l.nodes {
-		if took := b.sight(l.nodes[of].name).At.Sub(began); i != of && took > time.Second {
+		if took := b.state(l.nodes[of].name).At.Sub(began); i != of && took > time.Second {
 			lines := strings.Split(b.log.text(), "\n")
 			l.t.Logf("%s took %v:\n%s", b.name, took, strings.Join(lines[max(0, len(lines)-20):], "\n"))
 		}
 	}
 }
 
-// report gives median and worst.
-func report(b *testing.B, took []time.Duration) {
+// reportTimes gives median and worst.
+func reportTimes(b *testing.B, took []time.Duration) {
 	b.Helper()
 	slices.Sort(took)
 	b.ReportMetric(0, "ns/op") // with what comes between, it means nothing

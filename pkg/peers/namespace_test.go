@@ -25,8 +25,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/heraldvip/herald/pkg/l2"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
 )
 
@@ -42,12 +44,12 @@ const (
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(busyEnv) != "":
-		go orphan()
+		go exitWithParent()
 		for i := 0; ; i++ {
 			_ = i * i
 		}
 	case os.Getenv(nodeEnv) != "":
-		go orphan()
+		go exitWithParent()
 		if err := runNode(os.Getenv(nodeEnv)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -62,30 +64,32 @@ func TestMain(m *testing.M) {
 	namespace.Enter()
 }
 
-// orphan ends the process when the test that started it is gone.
-func orphan() {
+// exitWithParent ends the process when the test that started it is gone.
+func exitWithParent() {
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	os.Exit(1)
 }
 
-// A place is what a node's process is told.
-type place struct {
+// A nodeConfig is what a node's process is told.
+type nodeConfig struct {
 	Name  string
 	Nodes map[string]netip.AddrPort
 	Key   string // a file
 }
 
-// A line is what a node's process says: how it sees another from now on.
-type line struct {
-	At    time.Time
-	Node  string
-	State string
-	Why   string
+// A stateChange is a line that a node's process prints when the state of another node, or
+// whether its death would be detected, has changed.
+type stateChange struct {
+	At         time.Time
+	Node       string
+	State      string
+	Why        string
+	Detectable bool
 }
 
 // runNode is the process of a node: Peers, with the real ARP and NDP of package l2.
 func runNode(text string) error {
-	var p place
+	var p nodeConfig
 	if err := json.Unmarshal([]byte(text), &p); err != nil {
 		return err
 	}
@@ -96,7 +100,7 @@ func runNode(text string) error {
 	if addr.Is6() && addr.IsLinkLocalUnicast() {
 		here = addr.WithZone("eth0")
 	}
-	poke := make(chan struct{}, 1)
+	poke := mailbox.NewSignal()
 	announcer := l2.New(l2.Options{
 		Log: slog.New(slog.DiscardHandler), Poke: func() {}, Tenure: func() vip.Tenure { return vip.Tenure{} }, Rate: time.Second,
 		Links: func() []vip.Link {
@@ -105,12 +109,7 @@ func runNode(text string) error {
 	})
 	n := peers.New(peers.Options{
 		Node: p.Name, Port: port, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Poke: func() {
-			select {
-			case poke <- struct{}{}:
-			default:
-			}
-		},
+		Poke: poke.Send,
 		Keys: func() [][]byte {
 			text, _ := os.ReadFile(p.Key)
 			keys, _ := peers.ParseKeys(text)
@@ -124,19 +123,27 @@ func runNode(text string) error {
 	tasks.Go(func() { _ = announcer.Run(ctx) })
 	tasks.Go(func() { _ = n.Run(ctx) })
 	defer tasks.Wait()
-	said := map[string]vip.Liveness{}
+	type printed struct {
+		state      vip.Liveness
+		detectable bool
+	}
+	last := map[string]printed{}
 	out := json.NewEncoder(os.Stdout)
+	probes := time.NewTicker(20 * time.Millisecond) // an answered probe does not poke
+	defer probes.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-poke:
+		case <-probes.C:
 		}
 		now := time.Now()
 		for name, s := range n.Statuses() {
-			if said[name] != s.Liveness {
-				said[name] = s.Liveness
-				if err := out.Encode(line{now, name, s.Liveness.String(), n.Why(name)}); err != nil {
+			is := printed{s.Liveness, n.Detectable(name)}
+			if last[name] != is {
+				last[name] = is
+				if err := out.Encode(stateChange{now, name, s.Liveness.String(), n.Why(name), is.detectable}); err != nil {
 					return err
 				}
 			}
@@ -148,23 +155,23 @@ func runNode(text string) error {
 type lan struct {
 	t     testing.TB
 	base  netip.Addr
-	nodes []*box
+	nodes []*nodeProcess
 	all   map[string]netip.AddrPort
 }
 
-// A box is a node: a network namespace, and a process in it.
-type box struct {
-	name  string
-	ns    netns.NsHandle
-	port  string // its end at the bridge
-	key   string // the file with its keys
-	cmd   *exec.Cmd
-	ended chan struct{}
-	log   *safe
+// A nodeProcess is a node: a network namespace, and a process in it.
+type nodeProcess struct {
+	name       string
+	ns         netns.NsHandle
+	bridgePort string // its end at the bridge
+	keyFile    string // the file with its keys
+	cmd        *exec.Cmd
+	ended      chan struct{}
+	log        *logBuffer
 
-	mu   sync.Mutex
-	sees map[string]line
-	told []line
+	mu      sync.Mutex
+	states  map[string]stateChange
+	changes []stateChange
 }
 
 // newLAN makes n nodes with addresses behind base, and waits until they see each other.
@@ -174,45 +181,45 @@ func newLAN(t testing.TB, n int, base string) *lan {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "br0"
 	bridge := &netlink.Bridge{LinkAttrs: attrs}
-	must(t, netlink.LinkAdd(bridge))
+	check.OK(t, netlink.LinkAdd(bridge))
 	t.Cleanup(func() { _ = netlink.LinkDel(bridge) })
-	must(t, netlink.LinkSetUp(bridge))
+	check.OK(t, netlink.LinkSetUp(bridge))
 	addr := l.base
 	for i := range n {
 		addr = addr.Next()
-		l.nodes = append(l.nodes, l.box(fmt.Sprintf("n%d", i), addr, bridge))
+		l.nodes = append(l.nodes, l.addNode(fmt.Sprintf("n%d", i), addr, bridge))
 		l.all[l.nodes[i].name] = netip.AddrPortFrom(addr, port)
 	}
 	for _, b := range l.nodes {
 		l.start(b)
 	}
-	l.settle()
+	l.awaitAllAlive()
 	return l
 }
 
-// box makes a node's namespace and its link.
-func (l *lan) box(name string, addr netip.Addr, bridge netlink.Link) *box {
+// addNode makes a node's namespace and its link.
+func (l *lan) addNode(name string, addr netip.Addr, bridge netlink.Link) *nodeProcess {
 	t := l.t
 	t.Helper()
-	b := &box{name: name, port: "to-" + name, key: filepath.Join(t.TempDir(), "key")}
-	l.keys(b, keyA)
+	b := &nodeProcess{name: name, bridgePort: "to-" + name, keyFile: filepath.Join(t.TempDir(), "key")}
+	l.writeKeys(b, keyA)
 	b.in(t, func() error { return nil })
 	t.Cleanup(func() { _ = b.ns.Close() })
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = b.port
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "of-" + name}))
+	attrs.Name = b.bridgePort
+	check.OK(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "of-" + name}))
 	t.Cleanup(func() {
-		if link, err := netlink.LinkByName(b.port); err == nil {
+		if link, err := netlink.LinkByName(b.bridgePort); err == nil {
 			_ = netlink.LinkDel(link)
 		}
 	})
-	here, err := netlink.LinkByName(b.port)
-	must(t, err)
-	must(t, netlink.LinkSetMaster(here, bridge))
-	must(t, netlink.LinkSetUp(here))
+	here, err := netlink.LinkByName(b.bridgePort)
+	check.OK(t, err)
+	check.OK(t, netlink.LinkSetMaster(here, bridge))
+	check.OK(t, netlink.LinkSetUp(here))
 	there, err := netlink.LinkByName("of-" + name)
-	must(t, err)
-	must(t, netlink.LinkSetNsFd(there, int(b.ns)))
+	check.OK(t, err)
+	check.OK(t, netlink.LinkSetNsFd(there, int(b.ns)))
 	b.in(t, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
@@ -235,7 +242,7 @@ func (l *lan) box(name string, addr netip.Addr, bridge netlink.Link) *box {
 }
 
 // in runs f in the node's namespace, which it makes if there is none yet.
-func (b *box) in(t testing.TB, f func() error) {
+func (b *nodeProcess) in(t testing.TB, f func() error) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
@@ -252,32 +259,32 @@ func (b *box) in(t testing.TB, f func() error) {
 		}
 		done <- f()
 	}()
-	must(t, <-done)
+	check.OK(t, <-done)
 }
 
-// keys writes what a node's process takes for the keys of the cluster.
-func (l *lan) keys(b *box, keys ...[]byte) {
+// writeKeys writes what a node's process takes for the keys of the cluster.
+func (l *lan) writeKeys(b *nodeProcess, writeKeys ...[]byte) {
 	l.t.Helper()
-	must(l.t, os.WriteFile(b.key+".new", keyText(keys...), 0o600))
-	must(l.t, os.Rename(b.key+".new", b.key))
+	check.OK(l.t, os.WriteFile(b.keyFile+".new", keyText(writeKeys...), 0o600))
+	check.OK(l.t, os.Rename(b.keyFile+".new", b.keyFile))
 }
 
 // start starts the process of a node.
-func (l *lan) start(b *box) {
+func (l *lan) start(b *nodeProcess) {
 	t := l.t
 	t.Helper()
-	text, err := json.Marshal(place{Name: b.name, Nodes: l.all, Key: b.key})
-	must(t, err)
+	text, err := json.Marshal(nodeConfig{Name: b.name, Nodes: l.all, Key: b.keyFile})
+	check.OK(t, err)
 	b.cmd = exec.Command("/proc/self/exe")
 	b.cmd.Env = append(os.Environ(), nodeEnv+"="+string(text))
-	b.log = &safe{}
+	b.log = &logBuffer{}
 	b.cmd.Stderr = b.log
 	_, err = b.cmd.StdinPipe() // see orphan
-	must(t, err)
+	check.OK(t, err)
 	out, err := b.cmd.StdoutPipe()
-	must(t, err)
+	check.OK(t, err)
 	b.mu.Lock()
-	b.sees = make(map[string]line)
+	b.states = make(map[string]stateChange)
 	b.mu.Unlock()
 	b.in(t, b.cmd.Start)
 	cmd, ended := b.cmd, make(chan struct{})
@@ -285,14 +292,18 @@ func (l *lan) start(b *box) {
 	go func() {
 		defer close(ended)
 		for lines := bufio.NewScanner(out); lines.Scan(); {
-			var said line
-			if err := json.Unmarshal(lines.Bytes(), &said); err != nil {
+			var seen stateChange
+			if err := json.Unmarshal(lines.Bytes(), &seen); err != nil {
 				t.Errorf("%s says %q", b.name, lines.Text())
 				continue
 			}
 			b.mu.Lock()
-			b.sees[said.Node] = said
-			b.told = append(b.told, said)
+			if before := b.states[seen.Node]; before.State == seen.State {
+				seen.At = before.At
+			} else {
+				b.changes = append(b.changes, seen)
+			}
+			b.states[seen.Node] = seen
 			b.mu.Unlock()
 		}
 		_ = cmd.Wait()
@@ -306,98 +317,95 @@ func (l *lan) start(b *box) {
 	})
 }
 
-func (s *safe) text() string {
+func (s *logBuffer) text() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
 }
 
-// sight is how a node sees another, and since when.
-func (b *box) sight(of string) line {
+// state is how a node sees another, and since when.
+func (b *nodeProcess) state(of string) stateChange {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.sees[of]
+	return b.states[of]
 }
 
-// forget forgets what the node has told, but not how it sees the others.
-func (b *box) forget() {
+// clearChanges forgets what the node has told, but not how it sees the others.
+func (b *nodeProcess) clearChanges() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.told = nil
+	b.changes = nil
 }
 
-// telling is what the node has told since forget.
-func (b *box) telling() []line {
+// recentChanges is what the node has told since forget.
+func (b *nodeProcess) recentChanges() []stateChange {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Clone(b.told)
+	return slices.Clone(b.changes)
 }
 
 // await waits until all nodes but some see that one so. It returns when the last did.
 func (l *lan) await(of int, state string, but ...int) (last time.Time) {
 	l.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		missing := ""
+	check.Until(l.t, 20*time.Second, l.nodes[of].name+" is "+state, func() error {
 		last = time.Time{}
 		for i, b := range l.nodes {
 			if i == of || slices.Contains(but, i) {
 				continue
 			}
-			s := b.sight(l.nodes[of].name)
+			s := b.state(l.nodes[of].name)
 			if s.State != state {
-				missing = b.name + " sees it " + s.State
+				return fmt.Errorf("for %s it is %s", b.name, s.State)
 			}
 			if s.At.After(last) {
 				last = s.At
 			}
 		}
-		if missing == "" {
-			return last
-		}
-		if time.Now().After(deadline) {
-			l.t.Fatalf("waited in vain for %s to be %s: %s", l.nodes[of].name, state, missing)
-		}
-	}
+		return nil
+	})
+	return last
 }
 
-// settle waits until all see all, and have asked for each other's addresses once.
-func (l *lan) settle() {
+// awaitAllAlive waits until all see all, and have asked for each other's addresses once.
+func (l *lan) awaitAllAlive() {
 	l.t.Helper()
-	for i := range l.nodes {
+	for i, of := range l.nodes {
 		l.await(i, "alive")
+		check.True(l.t, 20*time.Second, "all nodes have probed "+of.name, func() bool {
+			return !slices.ContainsFunc(l.nodes, func(b *nodeProcess) bool { return b != of && !b.state(of.name).Detectable })
+		})
 	}
-	time.Sleep(time.Second)
 	for _, b := range l.nodes {
-		b.forget()
+		b.clearChanges()
 	}
 }
 
-// calm fails if any node has changed its mind about another since settle.
-func (l *lan) calm(about string) {
+// expectNoChanges fails if any node has changed its mind about another since settle.
+func (l *lan) expectNoChanges(about string) {
 	l.t.Helper()
 	for _, b := range l.nodes {
-		for _, said := range b.telling() {
-			l.t.Errorf("%s: %s saw %s %s (%s)", about, b.name, said.Node, said.State, said.Why)
+		for _, seen := range b.recentChanges() {
+			l.t.Errorf("%s: %s saw %s %s (%s)", about, b.name, seen.Node, seen.State, seen.Why)
 		}
 	}
 }
 
 // cut takes a node off the bridge, without its link going down, or puts it back.
-func (l *lan) cut(b *box, cut bool) {
+func (l *lan) cut(b *nodeProcess, cut bool) {
 	l.t.Helper()
-	link, err := netlink.LinkByName(b.port)
-	must(l.t, err)
+	link, err := netlink.LinkByName(b.bridgePort)
+	check.OK(l.t, err)
 	if cut {
-		must(l.t, netlink.LinkSetNoMaster(link))
+		check.OK(l.t, netlink.LinkSetNoMaster(link))
 		return
 	}
 	bridge, err := netlink.LinkByName("br0")
-	must(l.t, err)
-	must(l.t, netlink.LinkSetMaster(link, bridge))
+	check.OK(l.t, err)
+	check.OK(l.t, netlink.LinkSetMaster(link, bridge))
 }
 
 // nft runs a script of nft in a node.
-func (l *lan) nft(b *box, script string) {
+func (l *lan) nft(b *nodeProcess, script string) {
 	l.t.Helper()
 	b.in(l.t, func() error {
 		cmd := exec.Command("nft", "-f", "-")
@@ -409,22 +417,15 @@ func (l *lan) nft(b *box, script string) {
 	})
 }
 
-// busy keeps every core busy until the test ends.
-func (l *lan) busy() {
+// keepCoresBusy keeps every core busy until the test ends.
+func (l *lan) keepCoresBusy() {
 	l.t.Helper()
 	for range runtime.NumCPU() {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = append(os.Environ(), busyEnv+"=1")
 		_, err := cmd.StdinPipe() // see orphan
-		must(l.t, err)
-		must(l.t, cmd.Start())
+		check.OK(l.t, err)
+		check.OK(l.t, cmd.Start())
 		l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

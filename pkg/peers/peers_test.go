@@ -23,10 +23,10 @@ const port = 7947
 
 // A cluster is nodes n0, n1... on one simulated link.
 type cluster struct {
-	t     *testing.T
-	net   *network
-	all   map[string]netip.AddrPort
-	nodes []*node
+	t         *testing.T
+	net       *network
+	addresses map[string]netip.AddrPort
+	nodes     []*node
 }
 
 type node struct {
@@ -35,7 +35,7 @@ type node struct {
 	addr netip.Addr // at first
 	stop context.CancelFunc
 	done chan struct{}
-	log  *safe
+	log  *logBuffer
 
 	mu    sync.Mutex
 	keys  [][]byte
@@ -63,19 +63,19 @@ func (n *node) setKeys(keys ...[]byte) {
 	n.keys = keys
 }
 
-// safe is a buffer for logs of several goroutines.
-type safe struct {
+// logBuffer is a buffer for logs of several goroutines.
+type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (s *safe) Write(p []byte) (int, error) {
+func (s *logBuffer) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.Write(p)
 }
 
-func (s *safe) count(text string) int {
+func (s *logBuffer) count(text string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Count(s.b.String(), text)
@@ -86,17 +86,17 @@ var keyA, keyB = bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
 // newCluster starts n nodes, and waits until they see each other.
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
-	c := &cluster{t: t, net: newNetwork(1), all: make(map[string]netip.AddrPort)}
+	c := &cluster{t: t, net: newNetwork(1), addresses: make(map[string]netip.AddrPort)}
 	for i := range n {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
-		c.all[fmt.Sprintf("n%d", i)] = netip.AddrPortFrom(addr, port)
+		c.addresses[fmt.Sprintf("n%d", i)] = netip.AddrPortFrom(addr, port)
 		c.nodes = append(c.nodes, &node{name: fmt.Sprintf("n%d", i), addr: addr, keys: [][]byte{keyA}})
 	}
 	for _, n := range c.nodes {
 		c.start(n)
 	}
 	c.await("all to see all", 5*time.Second, func() bool {
-		return !slices.ContainsFunc(c.nodes, func(n *node) bool { return c.count(n, vip.Alive) != len(c.nodes)-1 })
+		return !slices.ContainsFunc(c.nodes, func(n *node) bool { return c.countInState(n, vip.Alive) != len(c.nodes)-1 })
 	})
 	time.Sleep(2 * time.Second) // until each has asked for the others' addresses once
 	return c
@@ -105,12 +105,12 @@ func newCluster(t *testing.T, n int) *cluster {
 // start starts the process of a node.
 func (c *cluster) start(n *node) {
 	ctx, cancel := context.WithCancel(c.t.Context())
-	n.log = &safe{}
+	n.log = &logBuffer{}
 	n.Peers = peers.New(peers.Options{
 		Node: n.name, Port: port, Log: slog.New(slog.NewTextHandler(n.log, nil)), Poke: func() {},
 		Keys:      func() [][]byte { n.mu.Lock(); defer n.mu.Unlock(); return n.keys },
 		Address:   n.address,
-		Nodes:     otherNodes(n.name, c.all),
+		Nodes:     otherNodes(n.name, c.addresses),
 		Answers:   func(ctx context.Context, a netip.Addr) bool { return c.net.answers(n.address())(ctx, a) },
 		Transport: c.net,
 	})
@@ -132,8 +132,8 @@ func (c *cluster) end() {
 	}
 }
 
-// count is how many others n sees so.
-func (c *cluster) count(n *node, state vip.Liveness) int {
+// countInState is how many others n sees so.
+func (c *cluster) countInState(n *node, state vip.Liveness) int {
 	k := 0
 	for _, s := range n.Statuses() {
 		if s.Liveness == state {
@@ -165,8 +165,8 @@ func (c *cluster) await(what string, within time.Duration, ok func() bool) time.
 	return time.Since(began)
 }
 
-// others reports whether all nodes but some see that one so.
-func (c *cluster) others(of int, state vip.Liveness, but ...int) bool {
+// othersSee reports whether all nodes but some see that one so.
+func (c *cluster) othersSee(of int, state vip.Liveness, but ...int) bool {
 	for by := range c.nodes {
 		if by != of && !slices.Contains(but, by) && c.state(of, by) != state {
 			return false
@@ -175,8 +175,8 @@ func (c *cluster) others(of int, state vip.Liveness, but ...int) bool {
 	return true
 }
 
-// bubble runs f with n nodes in a synctest bubble.
-func bubble(t *testing.T, n int, f func(*cluster)) {
+// withCluster runs f with n nodes in a synctest bubble.
+func withCluster(t *testing.T, n int, f func(*cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, n)
@@ -188,25 +188,25 @@ func bubble(t *testing.T, n int, f func(*cluster)) {
 func TestCutNodeIsDead(t *testing.T) {
 	for n, limit := range map[int]time.Duration{3: 500 * time.Millisecond, 10: 500 * time.Millisecond, 100: 1500 * time.Millisecond} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			bubble(t, n, func(c *cluster) {
+			withCluster(t, n, func(c *cluster) {
 				c.net.cut(c.nodes[1].addr, true)
-				took := c.await("the cut node to be dead", 5*time.Second, func() bool { return c.others(1, vip.Dead) })
+				took := c.await("the cut node to be dead", 5*time.Second, func() bool { return c.othersSee(1, vip.Dead) })
 				if took > limit {
 					t.Errorf("it took %v", took)
 				}
 				t.Logf("dead for all after %v", took)
-				c.await("the cut node to see nobody", 5*time.Second, func() bool { return c.count(c.nodes[1], vip.Dead) == n-1 })
+				c.await("the cut node to see nobody", 5*time.Second, func() bool { return c.countInState(c.nodes[1], vip.Dead) == n-1 })
 				c.net.heal()
-				c.await("it to be back", time.Second, func() bool { return c.others(1, vip.Alive) && c.count(c.nodes[1], vip.Alive) == n-1 })
+				c.await("it to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == n-1 })
 			})
 		})
 	}
 }
 
 func TestStoppedNodeIsDeadAtOnce(t *testing.T) {
-	bubble(t, 3, func(c *cluster) {
+	withCluster(t, 3, func(c *cluster) {
 		c.nodes[1].stop()
-		if took := c.await("it to be dead", time.Second, func() bool { return c.others(1, vip.Dead) }); took > 20*time.Millisecond {
+		if took := c.await("it to be dead", time.Second, func() bool { return c.othersSee(1, vip.Dead) }); took > 20*time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
 		if got := c.nodes[0].Why("n1"); got != "it has stopped" {
@@ -214,19 +214,19 @@ func TestStoppedNodeIsDeadAtOnce(t *testing.T) {
 		}
 		<-c.nodes[1].done
 		c.start(c.nodes[1])
-		c.await("it to be back", time.Second, func() bool { return c.others(1, vip.Alive) && c.count(c.nodes[1], vip.Alive) == 2 })
+		c.await("it to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == 2 })
 	})
 }
 
 func TestBlockedPortIsSuspect(t *testing.T) {
-	bubble(t, 3, func(c *cluster) {
+	withCluster(t, 3, func(c *cluster) {
 		c.net.block(c.nodes[1].addr, true)
 		for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
-			if c.count(c.nodes[0], vip.Dead)+c.count(c.nodes[1], vip.Dead)+c.count(c.nodes[2], vip.Dead) > 0 {
+			if c.countInState(c.nodes[0], vip.Dead)+c.countInState(c.nodes[1], vip.Dead)+c.countInState(c.nodes[2], vip.Dead) > 0 {
 				t.Fatal("a node whose port is blocked was declared dead")
 			}
 		}
-		if !c.others(1, vip.Suspect) || c.count(c.nodes[1], vip.Suspect) != 2 {
+		if !c.othersSee(1, vip.Suspect) || c.countInState(c.nodes[1], vip.Suspect) != 2 {
 			t.Error("the blocked port was not noticed")
 		}
 		if c.state(2, 0) != vip.Alive || c.state(0, 2) != vip.Alive {
@@ -236,7 +236,7 @@ func TestBlockedPortIsSuspect(t *testing.T) {
 			t.Errorf("%d warnings, want 1", got)
 		}
 		c.net.cut(c.nodes[1].addr, true)
-		c.await("a suspect node that is gone to be dead", 5*time.Second, func() bool { return c.others(1, vip.Dead) })
+		c.await("a suspect node that is gone to be dead", 5*time.Second, func() bool { return c.othersSee(1, vip.Dead) })
 	})
 }
 
@@ -245,17 +245,17 @@ func TestBlockedPortIsSuspect(t *testing.T) {
 func TestBrokenPath(t *testing.T) {
 	for name, both := range map[string]bool{"one way": false, "both ways": true} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, 3, func(c *cluster) {
+			withCluster(t, 3, func(c *cluster) {
 				c.net.breakPath(c.nodes[0].addr, c.nodes[1].addr, true)
 				c.net.breakPath(c.nodes[1].addr, c.nodes[0].addr, both)
 				for began := time.Now(); time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
 					for _, n := range c.nodes {
-						if c.count(n, vip.Dead) > 0 {
+						if c.countInState(n, vip.Dead) > 0 {
 							t.Fatalf("%s declared a node dead", n.name)
 						}
 					}
 				}
-				if c.state(0, 1) != vip.Suspect || c.state(1, 0) != vip.Suspect || c.count(c.nodes[2], vip.Alive) != 2 {
+				if c.state(0, 1) != vip.Suspect || c.state(1, 0) != vip.Suspect || c.countInState(c.nodes[2], vip.Alive) != 2 {
 					t.Errorf("n0 sees n1 %v, n1 sees n0 %v", c.state(1, 0), c.state(0, 1))
 				}
 			})
@@ -264,7 +264,7 @@ func TestBrokenPath(t *testing.T) {
 }
 
 func TestPartition(t *testing.T) {
-	bubble(t, 5, func(c *cluster) {
+	withCluster(t, 5, func(c *cluster) {
 		for _, a := range c.nodes[:2] {
 			for _, b := range c.nodes[2:] {
 				c.net.breakPath(a.addr, b.addr, true)
@@ -272,22 +272,22 @@ func TestPartition(t *testing.T) {
 			}
 		}
 		c.await("both sides to see the other dead", time.Second, func() bool {
-			return c.count(c.nodes[0], vip.Dead) == 3 && c.count(c.nodes[1], vip.Dead) == 3 &&
-				c.count(c.nodes[2], vip.Dead) == 2 && c.count(c.nodes[4], vip.Dead) == 2
+			return c.countInState(c.nodes[0], vip.Dead) == 3 && c.countInState(c.nodes[1], vip.Dead) == 3 &&
+				c.countInState(c.nodes[2], vip.Dead) == 2 && c.countInState(c.nodes[4], vip.Dead) == 2
 		})
-		if c.count(c.nodes[0], vip.Alive) != 1 || c.count(c.nodes[4], vip.Alive) != 2 {
+		if c.countInState(c.nodes[0], vip.Alive) != 1 || c.countInState(c.nodes[4], vip.Alive) != 2 {
 			t.Error("one side does not see itself")
 		}
 	})
 }
 
 func TestPacketLossIsNoDeath(t *testing.T) {
-	bubble(t, 10, func(c *cluster) {
+	withCluster(t, 10, func(c *cluster) {
 		c.net.lose(0.2)
 		for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(10 * time.Millisecond) {
 			for _, n := range c.nodes {
-				if c.count(n, vip.Alive) != 9 {
-					t.Fatalf("%s sees only %d alive", n.name, c.count(n, vip.Alive))
+				if c.countInState(n, vip.Alive) != 9 {
+					t.Fatalf("%s sees only %d alive", n.name, c.countInState(n, vip.Alive))
 				}
 			}
 		}
@@ -295,7 +295,7 @@ func TestPacketLossIsNoDeath(t *testing.T) {
 }
 
 func TestHeartbeatChangeIsSentAtOnce(t *testing.T) {
-	bubble(t, 10, func(c *cluster) {
+	withCluster(t, 10, func(c *cluster) {
 		heartbeat := vip.Heartbeat{Epoch: 7, APIReachable: true, TenureValid: true, StateHash: 1 << 63, ProposalHash: 3}
 		c.nodes[3].SetHeartbeat(heartbeat)
 		took := c.await("the heartbeat to arrive", time.Second, func() bool {
@@ -313,8 +313,8 @@ func TestHeartbeatChangeIsSentAtOnce(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	bubble(t, 3, func(c *cluster) {
-		all := func() bool { return c.count(c.nodes[0], vip.Alive) == 2 && c.others(0, vip.Alive) }
+	withCluster(t, 3, func(c *cluster) {
+		all := func() bool { return c.countInState(c.nodes[0], vip.Alive) == 2 && c.othersSee(0, vip.Alive) }
 		steady := func(d time.Duration) {
 			t.Helper()
 			for began := time.Now(); time.Since(began) < d; time.Sleep(10 * time.Millisecond) {
@@ -330,12 +330,12 @@ func TestKeys(t *testing.T) {
 			}
 		}
 		c.nodes[0].setKeys(keyA)
-		c.await("the wrong key to be noticed", 5*time.Second, func() bool { return c.others(0, vip.Suspect) })
+		c.await("the wrong key to be noticed", 5*time.Second, func() bool { return c.othersSee(0, vip.Suspect) })
 		if why := c.nodes[1].Why("n0"); !strings.Contains(why, "another key") {
 			t.Errorf("got %q", why)
 		}
 		c.nodes[0].setKeys()
-		c.await("n0 to watch nobody", time.Second, func() bool { return c.count(c.nodes[0], vip.Unknown) == 2 && c.nodes[0].Off() != "" })
+		c.await("n0 to watch nobody", time.Second, func() bool { return c.countInState(c.nodes[0], vip.Unknown) == 2 && c.nodes[0].Off() != "" })
 		c.nodes[0].setKeys(keyB)
 		c.await("it to be back", 2*time.Second, all)
 	})
@@ -344,7 +344,7 @@ func TestKeys(t *testing.T) {
 // TestNodeStartedAfterADeath: a node that no lease names yet is met by its packets, and one that
 // starts after the death of another leaves that to the lease.
 func TestNodeStartedAfterADeath(t *testing.T) {
-	bubble(t, 3, func(c *cluster) {
+	withCluster(t, 3, func(c *cluster) {
 		c.nodes[2].stop()
 		<-c.nodes[2].done
 		c.net.cut(c.nodes[1].addr, true)
@@ -360,28 +360,28 @@ func TestNodeStartedAfterADeath(t *testing.T) {
 // TestNodeLearnsOfOthersFromTheirPackets: a node that starts while the API server is away knows of nobody, and
 // meets those that know of it.
 func TestNodeLearnsOfOthersFromTheirPackets(t *testing.T) {
-	bubble(t, 3, func(c *cluster) {
+	withCluster(t, 3, func(c *cluster) {
 		n := c.nodes[1]
 		n.stop()
 		<-n.done
 		time.Sleep(2 * time.Minute)
-		all := c.all
-		c.all = nil
+		all := c.addresses
+		c.addresses = nil
 		c.start(n)
-		c.all = all
-		c.await("all to see all", time.Second, func() bool { return c.others(1, vip.Alive) && c.count(n, vip.Alive) == 2 })
+		c.addresses = all
+		c.await("all to see all", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(n, vip.Alive) == 2 })
 	})
 }
 
 // TestTCPBlockedIsLoggedOnce: a port that is open for UDP only is told of once, and is no reason to
 // see a node otherwise.
 func TestTCPBlockedIsLoggedOnce(t *testing.T) {
-	bubble(t, 3, func(c *cluster) {
+	withCluster(t, 3, func(c *cluster) {
 		c.net.refuse(c.nodes[1].addr, true)
 		c.net.cut(c.nodes[1].addr, true)
-		c.await("n1 to be dead", time.Second, func() bool { return c.others(1, vip.Dead) })
+		c.await("n1 to be dead", time.Second, func() bool { return c.othersSee(1, vip.Dead) })
 		c.net.cut(c.nodes[1].addr, false)
-		c.await("n1 to be back", time.Second, func() bool { return c.others(1, vip.Alive) })
+		c.await("n1 to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) })
 		time.Sleep(5 * time.Minute)
 		if got := c.nodes[0].log.count("for TCP as well"); got != 1 {
 			t.Errorf("told %d times", got)
@@ -391,7 +391,7 @@ func TestTCPBlockedIsLoggedOnce(t *testing.T) {
 		}
 		c.net.refuse(c.nodes[1].addr, false)
 		time.Sleep(2 * time.Minute)
-		if why := c.nodes[0].Why("n1"); why != "" || !c.others(1, vip.Alive) {
+		if why := c.nodes[0].Why("n1"); why != "" || !c.othersSee(1, vip.Alive) {
 			t.Errorf("got %q", why)
 		}
 	})
@@ -399,18 +399,18 @@ func TestTCPBlockedIsLoggedOnce(t *testing.T) {
 
 // TestOtherPacketsAreDropped: packets that Herald did not send change nothing.
 func TestOtherPacketsAreDropped(t *testing.T) {
-	bubble(t, 3, func(c *cluster) {
+	withCluster(t, 3, func(c *cluster) {
 		s, err := c.net.Listen(netip.MustParseAddrPort("10.0.9.9:7947"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer s.Close()
 		for i := range 200 {
-			_ = s.WriteTo(bytes.Repeat([]byte{byte(i)}, i*10), c.all["n0"])
-			_ = s.WriteTo(append([]byte("HP\x01\x00"), bytes.Repeat([]byte{byte(i)}, i)...), c.all["n0"])
+			_ = s.WriteTo(bytes.Repeat([]byte{byte(i)}, i*10), c.addresses["n0"])
+			_ = s.WriteTo(append([]byte("HP\x01\x00"), bytes.Repeat([]byte{byte(i)}, i)...), c.addresses["n0"])
 		}
 		time.Sleep(time.Second)
-		if c.count(c.nodes[0], vip.Alive) != 2 || len(c.nodes[0].Statuses()) != 2 {
+		if c.countInState(c.nodes[0], vip.Alive) != 2 || len(c.nodes[0].Statuses()) != 2 {
 			t.Errorf("got %v", c.nodes[0].Statuses())
 		}
 	})
@@ -418,30 +418,30 @@ func TestOtherPacketsAreDropped(t *testing.T) {
 
 // TestAddressChanges: a node whose address changes is followed by its packets, whatever its lease still says.
 func TestAddressChanges(t *testing.T) {
-	bubble(t, 3, func(c *cluster) {
+	withCluster(t, 3, func(c *cluster) {
 		n := c.nodes[1]
 		n.setAddr(netip.MustParseAddr("10.0.5.5"))
 		c.await("all to see it there", 2*time.Second, func() bool {
-			return n.Off() == "" && c.others(1, vip.Alive) && c.count(n, vip.Alive) == 2
+			return n.Off() == "" && c.othersSee(1, vip.Alive) && c.countInState(n, vip.Alive) == 2
 		})
 		c.net.cut(n.address(), true)
 		time.Sleep(5 * time.Second)
-		if !c.others(1, vip.Dead) {
+		if !c.othersSee(1, vip.Dead) {
 			t.Error("it was cut off at its new address, and is not dead")
 		}
 		c.net.heal()
 		n.setAddr(netip.Addr{})
-		c.await("it to watch nobody", time.Second, func() bool { return c.count(n, vip.Unknown) == 2 && strings.Contains(n.Off(), "no address") })
+		c.await("it to watch nobody", time.Second, func() bool { return c.countInState(n, vip.Unknown) == 2 && strings.Contains(n.Off(), "no address") })
 	})
 }
 
 // TestPortInUse: a port that another program has is waited for.
 func TestPortInUse(t *testing.T) {
-	bubble(t, 2, func(c *cluster) {
+	withCluster(t, 2, func(c *cluster) {
 		n := c.nodes[1]
 		n.stop()
 		<-n.done
-		s, err := c.net.Listen(c.all["n1"])
+		s, err := c.net.Listen(c.addresses["n1"])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -451,7 +451,7 @@ func TestPortInUse(t *testing.T) {
 			t.Errorf("got %q", off)
 		}
 		_ = s.Close()
-		c.await("all to see all", 3*time.Second, func() bool { return c.others(0, vip.Alive) && c.others(1, vip.Alive) })
+		c.await("all to see all", 3*time.Second, func() bool { return c.othersSee(0, vip.Alive) && c.othersSee(1, vip.Alive) })
 	})
 }
 
@@ -476,7 +476,7 @@ func TestPortZero(t *testing.T) {
 
 // TestMetrics: how others look is a metric, as long as they are known.
 func TestMetrics(t *testing.T) {
-	bubble(t, 3, func(c *cluster) {
+	withCluster(t, 3, func(c *cluster) {
 		registry := prometheus.NewPedanticRegistry()
 		registry.MustRegister(c.nodes[0].Collectors()...)
 		state := func() string {
@@ -502,7 +502,7 @@ func TestMetrics(t *testing.T) {
 		if got := state(); got != "n1 alive, n2 dead" {
 			t.Errorf("got %q", got)
 		}
-		delete(c.all, "n2") // its node lease is deleted
+		delete(c.addresses, "n2") // its node lease is deleted
 		time.Sleep(2 * time.Minute)
 		if got := state(); got != "n1 alive" || len(c.nodes[0].Statuses()) != 1 {
 			t.Errorf("got %q", got)

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"syscall"
 	"time"
-
-	"github.com/heraldvip/herald/pkg/vip"
 )
 
 const (
@@ -211,8 +209,7 @@ func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, nex
 			result := p.probe(ctx, from, to)
 			p.mu.Lock()
 			p.detector.probed(o, result, now, time.Now())
-			detectable := o.state == vip.Alive && o.probe.answered && o.probe.open
-			p.metrics.detectable.WithLabelValues(o.name).Set(oneIf(detectable))
+			p.metrics.detectable.WithLabelValues(o.name).Set(oneIf(o.detectable()))
 			changes := p.detector.takeChanges()
 			p.mu.Unlock()
 			if !alive {

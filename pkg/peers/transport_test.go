@@ -3,6 +3,7 @@ package peers_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // TestKernelTransport: on loopback, both families: packets, an open port, a closed one,
@@ -22,11 +24,11 @@ func TestKernelTransport(t *testing.T) {
 		here := netip.AddrPortFrom(netip.MustParseAddr(addr), port)
 		w := peers.KernelTransport()
 		s, err := w.Listen(here)
-		must(t, err)
+		check.OK(t, err)
 		if _, err := w.Listen(here); !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("%s: a second time: %v", addr, err)
 		}
-		must(t, s.WriteTo([]byte("hello"), here))
+		check.OK(t, s.WriteTo([]byte("hello"), here))
 		b := make([]byte, 100)
 		n, from, err := s.ReadFrom(b)
 		if err != nil || string(b[:n]) != "hello" || from != here {
@@ -37,7 +39,7 @@ func TestKernelTransport(t *testing.T) {
 		if err := w.Dial(ctx, here.Addr(), here); err != nil {
 			t.Errorf("%s: an open port: %v", addr, err)
 		}
-		must(t, s.Close())
+		check.OK(t, s.Close())
 		if _, _, err := s.ReadFrom(b); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s: after Close: %v", addr, err)
 		}
@@ -45,30 +47,30 @@ func TestKernelTransport(t *testing.T) {
 			t.Errorf("%s: a closed port: %v", addr, err)
 		}
 	}
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+	awaitGoroutines(t, before)
+}
+
+// awaitGoroutines waits until no more goroutines run than before.
+func awaitGoroutines(t *testing.T, before int) {
+	t.Helper()
+	check.Until(t, 5*time.Second, "all goroutines end", func() error {
+		if n := runtime.NumGoroutine(); n > before {
+			return fmt.Errorf("%d run, %d before", n, before)
 		}
-	}
+		return nil
+	})
 }
 
 // TestRunLeavesNothing: real sockets, and a Run that ends.
 func TestRunLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	t.Run("loop", func(t *testing.T) {
-		l := newLoop(t, 3, 3)
+		l := newLoopbackCluster(t, 3, 3)
 		for i := range l.nodes {
 			l.await(t, i, vip.Alive)
 		}
 	})
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
-		}
-	}
-	s, err := peers.KernelTransport().Listen(netip.MustParseAddrPort("127.77.0.0:7947"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	awaitGoroutines(t, before)
+	s := check.Value(peers.KernelTransport().Listen(netip.MustParseAddrPort("127.77.0.0:7947")))(t)
 	_ = s.Close()
 }

@@ -95,7 +95,7 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):
 		return false
 	case p.rx.arriving(now):
-		return p.state == vip.Alive && !(p.probe.answered && p.probe.open)
+		return p.state == vip.Alive && !p.detectable()
 	case p.state == vip.Dead || !d.canJudgeSilence(p, now):
 		return false
 	}
