@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -62,26 +63,26 @@ type Options struct {
 
 // Times of the loop.
 const (
-	pace   = 2 * time.Millisecond   // the least time between two passes
-	retry  = time.Second            // a part that failed is tried again after this
-	tick   = 100 * time.Millisecond // between passes while stopping
-	notice = 150 * time.Millisecond // between telling the others that this node stops and handing over
-	leave  = 20 * time.Second       // how long stopping may take to hand everything over; the Pod's grace period is 30 s
-	hangup = 30 * time.Second       // a pass that takes longer than this hangs
+	minRest      = 2 * time.Millisecond   // the least time between two passes
+	retryAfter   = time.Second            // after a pass in which an Applier failed
+	stopTick     = 100 * time.Millisecond // between passes while stopping
+	stopNotice   = 150 * time.Millisecond // between telling other nodes that this one stops and handing over
+	stopDeadline = 20 * time.Second       // for handing everything over; the Pod's grace period is 30 s
+	hangAfter    = 30 * time.Second       // a pass that takes longer counts as hanging
 )
 
 // An Agent is the one owner of the plan.
 type Agent struct {
 	o            Options
-	poke         chan struct{}
-	stopping     atomic.Bool // the others are told
-	handingOver  bool        // this node is eligible for nothing any more
+	poke         mailbox.Signal
+	stopping     atomic.Bool // Run was asked to end; other nodes see that on the node lease
+	handingOver  bool        // Plans are made as if this node were eligible for nothing
 	last         atomic.Pointer[Pass]
-	began        atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
-	retryTimer   *time.Timer  // when to pass without a poke
+	passBegan    atomic.Int64 // when the pass under way began (unix nanoseconds), 0 between passes
+	timer        *time.Timer  // when to make a pass without a poke
 	logged       map[string]string
-	announced    []vip.Announcement // what holds of the announcements
-	macvlansLeft int                // links of ours that are there
+	announced    []vip.Announcement // what Announcements.Set returned last
+	macvlansLeft int                // how many Macvlans.Set returned last
 	metrics      *metrics
 }
 
@@ -93,22 +94,16 @@ type Pass struct {
 
 // New makes an Agent. Run does the work.
 func New(o Options) *Agent {
-	return &Agent{o: o, poke: make(chan struct{}, 1), retryTimer: time.NewTimer(0), logged: make(map[string]string), metrics: newMetrics()}
+	return &Agent{o: o, poke: mailbox.NewSignal(), timer: time.NewTimer(0), logged: make(map[string]string), metrics: newMetrics()}
 }
 
 // String names the task.
 func (a *Agent) String() string { return "agent" }
 
 // Poke says that the World may have changed. It never blocks and carries nothing.
-func (a *Agent) Poke() {
-	select {
-	case a.poke <- struct{}{}:
-	default:
-	}
-}
+func (a *Agent) Poke() { a.poke.Send() }
 
-// Stopping reports whether the Agent gives everything away because its Run was
-// asked to end.
+// Stopping reports whether Run was asked to end and hands everything over.
 func (a *Agent) Stopping() bool { return a.stopping.Load() }
 
 // Last is the last pass that planned anything, or nil.
@@ -116,21 +111,21 @@ func (a *Agent) Last() *Pass { return a.last.Load() }
 
 // Hangs reports whether a pass has been under way for too long.
 func (a *Agent) Hangs() bool {
-	began := a.began.Load()
-	return began != 0 && time.Since(time.Unix(0, began)) > hangup
+	began := a.passBegan.Load()
+	return began != 0 && time.Since(time.Unix(0, began)) > hangAfter
 }
 
-// Run makes passes until ctx ends. Then it hands over what it can, takes away
+// Run makes passes until ctx ends. Then it hands over what other nodes can have, removes
 // the rest, and returns: on return nothing of this node's is bound or announced.
 func (a *Agent) Run(ctx context.Context) error {
-	defer a.retryTimer.Stop()
+	defer a.timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			a.stop(context.WithoutCancel(ctx))
 			return nil
 		case <-a.poke:
-		case <-a.retryTimer.C:
+		case <-a.timer.C:
 		}
 		began := time.Now()
 		a.pass(ctx)
@@ -141,29 +136,29 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// rest is how long to wait after a pass before the next, whatever the size of the
-// cluster: when hundreds of VIPs move, each move is a poke, and the API server
-// that has to write them down may be on this very machine.
+// rest is the time to wait after a pass that took so long: seven times that, 50 ms more
+// than that if it is less, and minRest at least. When hundreds of VIPs move, each move is
+// a poke, and the API server that has to store them may be on this very machine.
 func rest(took time.Duration) time.Duration {
-	return max(pace, min(7*took, took+50*time.Millisecond))
+	return max(minRest, min(7*took, took+50*time.Millisecond))
 }
 
-// stop hands everything over, make before break, and then takes away what is left.
-// First the others are told: of several nodes that stop at once none shall choose
-// another as its successor.
+// stop hands everything over, make before break, and then removes what is left. Other
+// nodes are told first and get stopNotice to see it: of several nodes that stop at once
+// none may choose another as its successor.
 func (a *Agent) stop(ctx context.Context) {
 	a.stopping.Store(true)
-	for told := time.After(notice); !a.handingOver; {
+	for noticed := time.After(stopNotice); !a.handingOver; {
 		a.pass(ctx)
 		select {
 		case <-a.poke:
-		case <-told:
+		case <-noticed:
 			a.handingOver = true
 		}
 	}
-	deadline := time.NewTimer(leave)
+	deadline := time.NewTimer(stopDeadline)
 	defer deadline.Stop()
-	for ticker := time.NewTicker(tick); ; {
+	for ticker := time.NewTicker(stopTick); ; {
 		began := time.Now()
 		a.pass(ctx)
 		w := a.observe()
@@ -177,20 +172,20 @@ func (a *Agent) stop(ctx context.Context) {
 		case <-ticker.C:
 			continue
 		case <-deadline.C:
-			a.o.Log.Warn("not everything could be handed to another node in time; taking it away")
+			a.o.Log.Warn("not everything could be handed to another node in time; removing it")
 		}
 		break
 	}
 	if a.last.Load() != nil {
-		for a.apply(ctx, vip.Plan{}); a.macvlansLeft > 0; { // few go at a time
+		for a.apply(ctx, vip.Plan{}); a.macvlansLeft > 0; { // netif removes a few at a time
 			before := a.macvlansLeft
 			if a.apply(ctx, vip.Plan{}); a.macvlansLeft == before {
 				break
 			}
 		}
 	}
-	// Else this process has never planned: what bears the mark in the kernel is not its
-	// own, and the kernel drops it unless another process looks after it.
+	// Else this process has never planned: addresses with Herald's mark in the kernel are
+	// an earlier process's, and end by their lifetime unless another process renews them.
 }
 
 // holds reports whether this node holds any claim.
@@ -211,19 +206,19 @@ func (a *Agent) observe() vip.World {
 	return w
 }
 
-// pass makes one pass. It reports whether all of it worked.
+// pass makes one pass. It reports whether all Appliers succeeded.
 func (a *Agent) pass(ctx context.Context) bool {
 	began := time.Now()
-	a.began.Store(began.UnixNano())
-	defer a.began.Store(0)
+	a.passBegan.Store(began.UnixNano())
+	defer a.passBegan.Store(0)
 	w := a.observe()
 	switch {
 	case !w.Synced || w.Tenure.Epoch == 0:
 		// Nothing is known yet. What an earlier process left in the kernel stays: it may
-		// be this node's, and goes by itself if it isn't.
+		// be this node's, and ends by its lifetime if it isn't.
 		return true
 	case w.Tenure.Holds(w.Now) && !w.Tenure.Confirmed:
-		// The process was asleep. Nothing is added until the leases say what has become of it.
+		// The process was asleep. Nothing is changed until a renewal confirms its claims.
 		return true
 	}
 	p := a.o.Plan(w)
@@ -231,10 +226,10 @@ func (a *Agent) pass(ctx context.Context) bool {
 	ok := a.apply(ctx, p)
 	a.metrics.observe(p, time.Since(began))
 	if p.ReplanAfter > 0 {
-		a.retryTimer.Reset(p.ReplanAfter)
+		a.timer.Reset(p.ReplanAfter)
 	}
 	if !ok {
-		a.retryTimer.Reset(retry)
+		a.timer.Reset(retryAfter)
 	}
 	return ok
 }
@@ -243,12 +238,12 @@ func (a *Agent) pass(ctx context.Context) bool {
 // succeeded.
 func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	ok := true
-	failed := func(part string, err error) {
+	failed := func(applier string, err error) {
 		if err != nil {
 			ok = false
-			a.metrics.errors.WithLabelValues(part).Inc()
+			a.metrics.errors.WithLabelValues(applier).Inc()
 		}
-		a.logOnce(part, err)
+		a.logOnce(applier, err)
 	}
 	before := a.last.Load()
 
@@ -296,19 +291,19 @@ func put[W any](m Mailbox[W], want []W) {
 	}
 }
 
-// logOnce logs the outcome of a part when it differs from its outcome before.
-func (a *Agent) logOnce(part string, err error) {
+// logOnce logs an Applier's error, unless its last one read the same, and its end.
+func (a *Agent) logOnce(applier string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if a.logged[part] == text {
+	if a.logged[applier] == text {
 		return
 	}
-	a.logged[part] = text
+	a.logged[applier] = text
 	if err != nil {
-		a.o.Log.Warn("the node is not as planned; trying again", "part", part, "err", err)
+		a.o.Log.Warn("the node is not as planned; trying again", "applier", applier, "err", err)
 	} else {
-		a.o.Log.Info("the node is as planned again", "part", part)
+		a.o.Log.Info("the node is as planned again", "applier", applier)
 	}
 }

@@ -256,9 +256,9 @@ func TestRun(t *testing.T) {
 		m.fails = errors.New("no")
 		m.mu.Unlock()
 		a.Poke()
-		time.Sleep(10*retry + retry/2)
+		time.Sleep(10*retryAfter + retryAfter/2)
 		if got := strings.Count(m.take(), "bind"); got < 9 || got > 12 {
-			t.Errorf("%d tries in 10 s, want about one each %v", got, retry)
+			t.Errorf("%d tries in 10 s, want about one each %v", got, retryAfter)
 		}
 		m.mu.Lock()
 		m.fails = nil
@@ -324,7 +324,7 @@ func TestStop(t *testing.T) {
 			}
 			<-done
 			took := time.Since(began)
-			if handed && took > time.Second || !handed && (took < leave || took > leave+time.Second) {
+			if handed && took > time.Second || !handed && (took < stopDeadline || took > stopDeadline+time.Second) {
 				t.Errorf("handed over: %v: stopped after %v", handed, took)
 			}
 			if len(m.bound) != 0 {
@@ -344,11 +344,11 @@ func TestHangs(t *testing.T) {
 		gate := make(chan struct{})
 		a.o.Addresses = part[vip.Address](func(want []vip.Address) ([]vip.Address, error) { <-gate; return nil, nil })
 		go a.pass(t.Context())
-		time.Sleep(hangup / 2)
+		time.Sleep(hangAfter / 2)
 		if a.Hangs() {
 			t.Error("a pass of half the time hangs")
 		}
-		time.Sleep(hangup)
+		time.Sleep(hangAfter)
 		if !a.Hangs() {
 			t.Error("a pass that never ends does not hang")
 		}

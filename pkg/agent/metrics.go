@@ -17,18 +17,18 @@ type metrics struct {
 func newMetrics() *metrics {
 	m := &metrics{
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "herald_pass_duration_seconds", Help: "Time a pass took from reading the World to the last part set.",
+			Name: "herald_pass_duration_seconds", Help: "Time a pass took from reading the World to the last room told.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 5},
 		}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "herald_part_errors_total", Help: "Passes in which a part of the node could not be made as planned, by part.",
-		}, []string{"part"}),
+			Name: "herald_apply_errors_total", Help: "Passes in which the kernel could not be made as planned, by applier.",
+		}, []string{"applier"}),
 		services: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "herald_services", Help: "Services of type LoadBalancer as this node sees them, by verdict (the reasons of /debug/plan).",
 		}, []string{"verdict"}),
 	}
-	for _, part := range []string{"announcements", "addresses", "links"} {
-		m.errors.WithLabelValues(part) // a series that begins with its first error hides it from rate()
+	for _, applier := range []string{"announcements", "addresses", "links"} {
+		m.errors.WithLabelValues(applier) // a series that begins with its first error hides it from rate()
 	}
 	return m
 }
