@@ -81,7 +81,6 @@ type node struct {
 	mapper    *upnp.Mapper
 	forwards  bool // enable_upnp: mapper is run
 	speaker   *bgp.Speaker
-	bulletin  bulletin
 	routes    bool // bgp_enable: speaker is run
 	needsPeer bool // herald_bgp_ready
 	agent     *agent.Agent

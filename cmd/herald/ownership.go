@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"os"
-	"time"
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
@@ -48,7 +47,7 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 func (n *node) info() vip.NodeInfo {
 	info := n.links.Info()
 	info.APIServerReady = n.control != nil && n.control.Ready()
-	info.BGPSessions = n.bulletin.issue(n.speaker.Sessions(), time.Now())
+	info.BGPSessions = n.speaker.Summary()
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"
 	}

@@ -56,6 +56,7 @@ type Speaker struct {
 	metrics *metrics
 	wanted  *mailbox.Mailbox[wanted]         // from Put to Run and the peers
 	peers   atomic.Pointer[map[string]*peer] // by name; Run replaces the map
+	summary atomic.Pointer[summary]          // what Summary returned last
 }
 
 // wanted is what the last Put asked for.

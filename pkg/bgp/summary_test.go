@@ -1,6 +1,7 @@
-package main
+package bgp
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,10 +10,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// What the others are told of the sessions changes if one goes up or down, and else
+// The summary of the sessions changes if one goes up or down, and else
 // every ten seconds at most: each change costs a write of the node lease.
-func TestBulletin(t *testing.T) {
-	var b bulletin
+func TestSummary(t *testing.T) {
+	noon := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	var last atomic.Pointer[summary]
 	session := func(state string, prefixes int) []vip.BGPSession {
 		return []vip.BGPSession{{Peer: "192.0.2.1", State: state, Prefixes: prefixes}}
 	}
@@ -30,7 +32,7 @@ func TestBulletin(t *testing.T) {
 		{13, session("idle", 0), session("down", 0)},
 		{14, nil, nil},
 	} {
-		got := b.issue(tt.have, noon.Add(tt.after*time.Second))
+		got := summarize(&last, tt.have, noon.Add(tt.after*time.Second))
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("after %d s (-want +got)\n%s", tt.after, diff)
 		}

@@ -1,0 +1,42 @@
+package bgp
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// summaryPeriod is how often a Summary changes while no session goes up or down: each
+// change is a write of the node lease.
+const summaryPeriod = 10 * time.Second
+
+// A summary is what the last call of Summary returned. It is not changed.
+type summary struct {
+	sessions []vip.BGPSession
+	at       time.Time
+}
+
+// Summary is the sessions as the other nodes are told of them. It changes at once when a
+// session goes up or down, or is added or removed, and at most each summaryPeriod when
+// anything else of it changes. The State of a session that is not established is "down".
+// It does not block. The slice must not be changed.
+func (s *Speaker) Summary() []vip.BGPSession {
+	return summarize(&s.summary, s.Sessions(), time.Now())
+}
+
+func summarize(last *atomic.Pointer[summary], sessions []vip.BGPSession, now time.Time) []vip.BGPSession {
+	same := func(x, y vip.BGPSession) bool { return x.Peer == y.Peer && x.Up() == y.Up() }
+	if before := last.Load(); before != nil && slices.EqualFunc(before.sessions, sessions, same) && now.Sub(before.at) < summaryPeriod {
+		return before.sessions
+	}
+	next := summary{slices.Clone(sessions), now}
+	for i := range next.sessions {
+		if x := &next.sessions[i]; !x.Up() {
+			x.State = "down" // which of the states before it is up changes every second
+		}
+	}
+	last.Store(&next)
+	return next.sessions
+}
