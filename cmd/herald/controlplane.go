@@ -15,14 +15,14 @@ import (
 type controlPlane struct{ *health.APIServerCheck }
 
 func newControlPlane(n *node, c config.ControlPlane, servers *kube.Servers, wake mailbox.Signal) (*controlPlane, error) {
-	ask, err := servers.Question(c.CheckURL)
+	ask, err := servers.ReadinessCheck(c.CheckURL)
 	if err != nil {
 		return nil, err
 	}
 	return &controlPlane{health.NewAPIServerCheck(health.APIServerOptions{
 		Ask: ask, Period: c.CheckPeriod, Timeout: c.CheckTimeout, FailureThreshold: c.CheckFailures, Log: n.log,
 		Changed: func(ready bool) {
-			servers.Prefer(ready)
+			servers.SetOwnReady(ready)
 			wake.Send() // the others are told on the node lease
 			n.agent.Poke()
 		},

@@ -48,7 +48,7 @@ func moveCommand(use, short, long string, do func(*mover, context.Context) error
 			unmark: func(ctx context.Context) error {
 				return kube.Undrain(ctx, access, node, time.Now().Add(*timeout+time.Minute))
 			},
-			returned: func(ctx context.Context) error { return kube.Returned(ctx, access, node) },
+			returned: func(ctx context.Context) error { return kube.ClearReturn(ctx, access, node) },
 		}, ctx)
 	}
 	return c

@@ -117,7 +117,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		locks = append(locks, cfg.ControlPlane.Lease.Namespace)
 	}
 	n.cluster, err = kube.New(access, kube.Options{
-		Namespace: cfg.Services.Namespace, Announcer: cfg.Node.Namespace, Locks: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
+		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, LeaseNamespaces: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
 		Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: log, Poke: poke, PokeLeases: wake.Send,
 	})
 	if err != nil {
@@ -146,7 +146,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Observers: []agent.Observer{n.cluster, n.cluster.Statuses(), n.leases, n.links, n.announcer, n.checker, n.hirer},
 		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: setter[vip.AddressCheck]{n.announcer.Inquiries()},
 		Macvlans: n.links.Macvlans(), DHCP: setter[vip.DHCPRequest]{n.hirer},
-		Statuses: setter[vip.Status]{n.cluster.Statuses()}, Events: setter[vip.Event]{n.cluster.Notes()}, Leases: n.leases,
+		Statuses: n.cluster.Statuses(), Events: n.cluster.Events(), Leases: n.leases,
 	}
 	if n.forwards {
 		o.Observers, o.Mappings = append(o.Observers, n.mapper), setter[vip.Mapping]{n.mapper}
@@ -222,7 +222,7 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Notes(), n.leases, n.links, n.announcer, n.checker, n.hirer, n.peers, n.gateway, n.server}
+	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Events(), n.leases, n.links, n.announcer, n.checker, n.hirer, n.peers, n.gateway, n.server}
 	if n.peers.Off() != peers.NoPort {
 		tasks = append(tasks, n.keys)
 	}

@@ -33,9 +33,9 @@ func annotationsPage(w io.Writer) error {
 	for _, a := range kube.Annotations {
 		row := []string{code(a.Key), a.Value, a.Meaning}
 		switch {
-		case a.Later && a.Misses != "":
-			later = append(later, append(row, "Event: "+a.Misses))
-		case a.Later:
+		case a.Unsupported && a.Consequence != "":
+			later = append(later, append(row, "Event: "+a.Consequence))
+		case a.Unsupported:
 			later = append(later, append(row, "no effect"))
 		case a.Written:
 			written = append(written, row)

@@ -127,8 +127,8 @@ type view struct {
 	since  map[string]time.Time // since when a node holds a lease that is no single Service's
 	nodes  []nodeLine
 	held   map[string]int
-	last   map[string]kube.Event // by the Service's UID
-	events []kube.Event          // oldest first
+	last   map[string]kube.StoredEvent // by the Service's UID
+	events []kube.StoredEvent          // oldest first
 }
 
 // A nodeLine is what a node lease says.
@@ -182,7 +182,7 @@ func (n nodeLine) trouble(now time.Time) string {
 }
 
 func newView(s kube.Snapshot, now time.Time) view {
-	v := view{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, held: map[string]int{}, since: map[string]time.Time{}, last: map[string]kube.Event{}}
+	v := view{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, held: map[string]int{}, since: map[string]time.Time{}, last: map[string]kube.StoredEvent{}}
 	for _, l := range s.Leases {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
 		if n, ok := lease.ParseNodeLease(l); ok {

@@ -46,8 +46,8 @@ func shown(name, asked, has string) vip.Service {
 	return s
 }
 
-func said(service string, reason vip.Reason, warning bool, message string) kube.Event {
-	return kube.Event{Event: vip.Event{UID: service, Reason: reason, Warning: warning, Message: message}}
+func said(service string, reason vip.Reason, warning bool, message string) kube.StoredEvent {
+	return kube.StoredEvent{Event: vip.Event{UID: service, Reason: reason, Warning: warning, Message: message}}
 }
 
 func TestStatusTable(t *testing.T) {
@@ -69,7 +69,7 @@ func TestStatusTable(t *testing.T) {
 			nodeLease("n1", time.Second, up), nodeLease("n2", time.Second, down), nodeLease("n3", time.Second, none), nodeLease("n4", time.Minute, up),
 			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"), vipLease("open", "n1"),
 		},
-		Events: []kube.Event{
+		Events: []kube.StoredEvent{
 			said("half", vip.AddressRefused, true, "no IPv6"), said("half", vip.VIPAnnounced, false, "n1 announces it"),
 			said("none", vip.NoEndpoints, false, "not ready"), said("good", vip.VIPAnnounced, false, "n1 announces it"),
 		},

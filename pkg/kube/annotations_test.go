@@ -91,7 +91,7 @@ func TestAnnotate(t *testing.T) {
 		{ipModeKey, "proxy", vip.Service{IPMode: vip.ModeProxy}},
 		{ipModeKey, "", vip.Service{}},
 		{ipModeKey, "NAT", vip.Service{Invalid: []string{`heraldvip.io/ip-mode is "NAT": write VIP or Proxy. The default is used.`}}},
-		{hostKey, "n1", vip.Service{VIPHost: "n1"}},
+		{vipHostKey, "n1", vip.Service{VIPHost: "n1"}},
 		{serviceVLANKey, "100", vip.Service{Invalid: []string{
 			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN."}}},
 		{serviceVLANKey, "", vip.Service{}},
@@ -116,21 +116,21 @@ func TestAnnotate(t *testing.T) {
 		{macvlanKey, "../eth0", vip.Service{Invalid: []string{
 			`kube-vip.io/macvlanName is "../eth0": no name of a network interface; write one of at most 15 characters. The default is used.`}}},
 		{broadcastKey, "true", vip.Service{DHCP: vip.DHCP{Broadcast: true}}},
-		{filterKey, "1", vip.Service{DHCP: vip.DHCP{RPFilter: "1"}}},
-		{filterKey, "3", vip.Service{Invalid: []string{`kube-vip.io/rp_filter is "3": write 0, 1 or 2. The default is used.`}}},
-		{leasesKey, `[{"address":"10.0.0.5","bits":24,"mac":"02:00:00:00:00:01","server":"10.0.0.1","expires":"2026-01-01T00:00:00Z"},{"address":"fd00::5","bits":128,"mac":"02:00:00:00:00:01"}]`,
+		{rpFilterKey, "1", vip.Service{DHCP: vip.DHCP{RPFilter: "1"}}},
+		{rpFilterKey, "3", vip.Service{Invalid: []string{`kube-vip.io/rp_filter is "3": write 0, 1 or 2. The default is used.`}}},
+		{dhcpLeaseKey, `[{"address":"10.0.0.5","bits":24,"mac":"02:00:00:00:00:01","server":"10.0.0.1","expires":"2026-01-01T00:00:00Z"},{"address":"fd00::5","bits":128,"mac":"02:00:00:00:00:01"}]`,
 			vip.Service{DHCP: vip.DHCP{Leases: []vip.DHCPLease{
 				{Addr: addrs("10.0.0.5")[0], Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)},
 				{Addr: addrs("fd00::5")[0], Bits: 128, MAC: "02:00:00:00:00:01"}}}}},
-		{leasesKey, `[{"address":"10.0.0.5","bits":99,"mac":"02:00:00:00:00:01"},{"address":"127.0.0.1","bits":8},{"bits":8},{"address":"fe80::1%eth0","bits":128}]`, vip.Service{}},
-		{leasesKey, `{`, vip.Service{}},
+		{dhcpLeaseKey, `[{"address":"10.0.0.5","bits":99,"mac":"02:00:00:00:00:01"},{"address":"127.0.0.1","bits":8},{"bits":8},{"address":"fe80::1%eth0","bits":128}]`, vip.Service{}},
+		{dhcpLeaseKey, `{`, vip.Service{}},
 		{"example.com/anything", "goes", vip.Service{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.key+"="+tt.value[:min(len(tt.value), 40)], func(t *testing.T) {
 			key := vip.Key{Namespace: "default", Name: "web"}
 			got := vip.Service{Key: key}
-			annotate(&got, map[string]string{tt.key: tt.value})
+			readAnnotations(&got, map[string]string{tt.key: tt.value})
 			tt.want.Key = key
 			if diff := cmp.Diff(tt.want, got, compareNets); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -151,20 +151,20 @@ func TestAnnotationsTable(t *testing.T) {
 		if a.Value == "" || !strings.HasSuffix(a.Meaning, ".") {
 			t.Errorf("%s is not explained: value %q, meaning %q", a.Key, a.Value, a.Meaning)
 		}
-		if a.Misses != "" && !a.Later {
+		if a.Consequence != "" && !a.Unsupported {
 			t.Errorf("%s: Misses is for annotations that come later", a.Key)
 		}
 		if prefix, _, _ := strings.Cut(a.Key, "/"); prefix != "kube-vip.io" && prefix != "heraldvip.io" {
 			t.Errorf("%s has a prefix that is not ours", a.Key)
 		}
 	}
-	for _, key := range []string{addressesKey, ignoreKey, interfaceKey, leaseNameKey, withoutEndpointsKey, ipModeKey, hostKey} {
-		if a, ok := rows[key]; !ok || a.Later {
+	for _, key := range []string{addressesKey, ignoreKey, interfaceKey, leaseNameKey, withoutEndpointsKey, ipModeKey, vipHostKey} {
+		if a, ok := rows[key]; !ok || a.Unsupported {
 			t.Errorf("%s is read, but the table says %+v", key, a)
 		}
 	}
-	if !rows[hostKey].Written {
-		t.Errorf("%s is not marked as written", hostKey)
+	if !rows[vipHostKey].Written {
+		t.Errorf("%s is not marked as written", vipHostKey)
 	}
 }
 
@@ -177,12 +177,12 @@ func FuzzAnnotate(f *testing.F) {
 	f.Add("0.0.0.0", "1", "02:00:00:00:00:01", "[{\"address\":\"10.0.0.1\",\"bits\":24}]", "2")
 	f.Fuzz(func(t *testing.T, addresses, truth, link, lease, mode string) {
 		values := map[string]string{
-			hostnameKey: lease, hwaddrKey: link, requestedKey: addresses, macvlanKey: link, broadcastKey: truth, filterKey: mode, leasesKey: lease,
+			hostnameKey: lease, hwaddrKey: link, requestedKey: addresses, macvlanKey: link, broadcastKey: truth, rpFilterKey: mode, dhcpLeaseKey: lease,
 			addressesKey: addresses, ignoreKey: truth, withoutEndpointsKey: truth,
 			interfaceKey: link, leaseNameKey: lease, ipModeKey: mode,
 		}
 		s := vip.Service{Key: vip.Key{Namespace: "default", Name: "web"}}
-		annotate(&s, values)
+		readAnnotations(&s, values)
 		for _, text := range s.Invalid {
 			key, _, _ := strings.Cut(text, " ")
 			if _, ok := values[key]; !ok {

@@ -54,7 +54,7 @@ var shared struct {
 }
 
 // libraryLog is what the Kubernetes libraries say.
-var libraryLog = &journal{}
+var libraryLog = &logBuffer{}
 
 func TestMain(m *testing.M) {
 	LogLibrary(libraryLog.logger())
@@ -316,10 +316,10 @@ func freePorts(n int) (ports []int, err error) {
 	return ports, nil
 }
 
-// A bell is a Poke that a test can wait for.
-type bell chan struct{}
+// A pokes is a Poke that a test can wait for.
+type pokes chan struct{}
 
-func (b bell) ring() {
+func (b pokes) send() {
 	select {
 	case b <- struct{}{}:
 	default:
@@ -327,7 +327,7 @@ func (b bell) ring() {
 }
 
 // until waits for rings until ok.
-func (b bell) until(t testing.TB, what string, ok func() bool) {
+func (b pokes) until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	late := time.After(20 * time.Second)
 	for !ok() {
@@ -339,30 +339,30 @@ func (b bell) until(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// A journal is a log that a test can read.
-type journal struct {
+// A logBuffer is a log that a test can read.
+type logBuffer struct {
 	mu    sync.Mutex
 	lines bytes.Buffer
 }
 
-func (j *journal) Write(p []byte) (int, error) {
+func (j *logBuffer) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.lines.Write(p)
 }
 
-func (j *journal) String() string {
+func (j *logBuffer) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.lines.String()
 }
 
-func (j *journal) logger() *slog.Logger {
+func (j *logBuffer) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // count is how many lines have all the words.
-func (j *journal) count(words ...string) int {
+func (j *logBuffer) count(words ...string) int {
 	n := 0
 next:
 	for line := range strings.Lines(j.String()) {

@@ -1,18 +1,14 @@
 package kube
 
 import (
-	"cmp"
 	"context"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
@@ -21,51 +17,52 @@ import (
 
 // Options of a Cluster.
 type Options struct {
-	Namespace string   // watch the Services of this namespace only (svc_namespace); "" for all
-	Announcer string   // the namespace of node leases
-	Locks     []string // the namespaces of other leases: for all Services (svc_leasename), of the control plane (vip_leasename)
-	Node      string   // this node's name, for Events
-	NoUpdates bool     // write nothing to Services (disable_service_updates)
+	Namespace          string   // watch the Services of this namespace only (svc_namespace); "" for all
+	NodeLeaseNamespace string   // the namespace of node leases
+	LeaseNamespaces    []string // the namespaces of other leases: for all Services (svc_leasename), of the control plane (vip_leasename)
+	Node               string   // this node's name, for Events
+	NoUpdates          bool     // write nothing to Services (disable_service_updates)
 	// Annotations is the prefix of annotations of this node's own Node object that are
 	// kept; "" keeps none (annotation).
 	Annotations string
 
-	Servers *Servers // to be told the addresses of the API servers, or nil
+	Servers *Servers // is given the addresses of the API servers; may be nil
 
 	Log        *slog.Logger
 	Poke       func() // called when the World has changed; must not block
 	PokeLeases func() // called when a Lease has changed; must not block
 }
 
-// A Cluster is what the API server knows: caches of it, and the parts that write
-// to it. With Options.Namespace set it needs no permission outside the namespaces
-// that Options names, and knows neither Nodes nor the Service ranges.
+// A Cluster is what the API server knows: caches of it, and the Mailboxes for what is
+// written to it. With Options.Namespace set it needs no permission outside the
+// namespaces that Options names, and knows neither Nodes nor ServiceCIDRs.
 type Cluster struct {
+	o        Options
 	metrics  *metrics
 	host     netip.Addr // the API server's address as configured, if it is one
-	servers  *Servers   // or nil
-	feeds    []task
+	stores   []task
 	leases   *Leases
 	statuses *Statuses
-	notes    *Notes
-	home     string         // the announcers' namespace
-	secrets  rest.Interface // for one Secret in it
+	events   *Events
+	secrets  rest.Interface // for Secrets in Options.NodeLeaseNamespace
 
-	mu       sync.RWMutex // guards the values of the feeds and all below
-	services *feed[*record]
-	slices   *feed[*slice]
-	nodes    *feed[*vip.Node]      // nil if Nodes are not watched
-	ranges   *feed[[]netip.Prefix] // nil if ServiceCIDRs are not watched
+	// mu guards the values of the stores and all that follows. It is held while an
+	// object is taken over and while Observe runs, never while waiting for anything.
+	mu       sync.RWMutex
+	services *reflectorStore[cachedService]
+	slices   *reflectorStore[cachedSlice]
+	nodes    *reflectorStore[vip.Node]       // stays empty with Options.Namespace
+	cidrs    *reflectorStore[[]netip.Prefix] // ServiceCIDRs; stays empty with Options.Namespace
 
-	parts map[vip.Key]map[vip.Key]*slice // by Service, its slices by name
-	uses  map[netip.Addr]*use
+	slicesOf  map[vip.Key]map[vip.Key]*cachedSlice // by Service, its slices by name
+	requested map[netip.Addr]int                   // how many Services of type LoadBalancer request the address
 
-	// What Observe hands out is made anew when something changed, never changed.
-	dirty    map[vip.Key]bool // Services to be taken over into listed
-	listed   []vip.Service    // sorted by Key
-	stale    bool             // node list and reserved are to be made anew
-	nodeList []vip.Node
-	reserved []vip.ReservedRange
+	// What Observe hands out is made anew when something changed, and never modified.
+	changed       map[vip.Key]bool // Services for which worldServices is out of date
+	worldServices []vip.Service    // sorted by Key
+	outdated      bool             // worldNodes and worldReserved are out of date
+	worldNodes    []vip.Node       // sorted by name
+	worldReserved []vip.ReservedRange
 }
 
 // A task is a long-lived goroutine.
@@ -74,103 +71,64 @@ type task interface {
 	String() string
 }
 
-// New makes a Cluster of a way to the API server (see Connect). It connects to
-// nothing yet.
+// New makes a Cluster of a configuration that Connect returned. Nothing is connected
+// before Run.
 func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	m := newMetrics()
-	a, err := newAPI(cfg, m, o.Log)
+	main, err := newClients(cfg, m, o.Log)
 	if err != nil {
 		return nil, err
 	}
-	apart, err := newAPI(Separate(cfg), m, nil)
+	separate, err := newClients(Separate(cfg), m, nil)
 	if err != nil {
 		return nil, err
 	}
 	c := &Cluster{
-		metrics: m, servers: o.Servers,
-		home:    o.Announcer,
-		secrets: a.core,
-		parts:   make(map[vip.Key]map[vip.Key]*slice),
-		uses:    make(map[netip.Addr]*use),
-		dirty:   make(map[vip.Key]bool),
+		o: o, metrics: m, secrets: main.core,
+		slicesOf:  make(map[vip.Key]map[vip.Key]*cachedSlice),
+		requested: make(map[netip.Addr]int),
+		changed:   make(map[vip.Key]bool),
 	}
 	if u, _, err := rest.DefaultServerUrlFor(cfg); err == nil {
 		c.host, _ = netip.ParseAddr(u.Hostname())
 		c.host = c.host.Unmap()
 	}
-	c.watch(a, o)
-	c.leases = newLeases(apart, a, o)
-	for _, f := range c.leases.feeds {
-		c.feeds = append(c.feeds, f)
+	c.services = newReflectorStore(o, &c.mu, main.core, "services", readService)
+	c.slices = newReflectorStore(o, &c.mu, main.discovery, "endpointslices", readSlice)
+	c.nodes = newReflectorStore(o, &c.mu, main.core, "nodes", func(n *corev1.Node) *vip.Node {
+		if n.Name == o.Node {
+			return readNode(n, o.Annotations)
+		}
+		return readNode(n, "")
+	})
+	c.cidrs = newReflectorStore(o, &c.mu, main.networking, "servicecidrs", readServiceCIDR)
+	c.services.onChange, c.slices.onChange = c.serviceChanged, c.sliceChanged
+	c.nodes.onChange = func(vip.Key, *vip.Node, *vip.Node) bool { c.outdated = true; return true }
+	c.cidrs.onChange = func(vip.Key, *[]netip.Prefix, *[]netip.Prefix) bool { c.outdated = true; return true }
+	c.stores = []task{c.services, c.slices}
+	if o.Namespace == "" { // Nodes and ServiceCIDRs have no namespace: a Role can't grant them
+		c.stores = append(c.stores, c.nodes, c.cidrs)
 	}
-	c.statuses = newStatuses(c, a, o)
-	c.notes = newNotes(a, o, m)
+	c.leases = newLeases(separate, main, o)
+	for _, s := range c.leases.stores {
+		c.stores = append(c.stores, s)
+	}
+	c.statuses = newStatuses(c, main, o)
+	c.events = newEvents(main, o, m)
 	return c, nil
 }
 
-// watch sets up the feeds.
-func (c *Cluster) watch(a *api, o Options) {
-	from := func(client rest.Interface, resource string, object runtime.Object) source {
-		return source{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log}
+// newReflectorStore makes the store of a resource in o.Namespace; its onChange is still
+// to be set.
+func newReflectorStore[O runtime.Object, V any](o Options, mu *sync.RWMutex, client rest.Interface, resource string, convert func(O) *V) *reflectorStore[V] {
+	var object O // nil, but of the type that is watched
+	return &reflectorStore[V]{
+		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log},
+		mu:              mu,
+		values:          make(map[vip.Key]*V),
+		convert:         func(x runtime.Object) *V { return convert(x.(O)) },
+		poke:            o.Poke,
 	}
-	c.services = &feed[*record]{
-		source: from(a.core, "services", &corev1.Service{}), mu: &c.mu, values: make(map[vip.Key]*record),
-		read:    func(o runtime.Object) (*record, bool) { return readService(o.(*corev1.Service)), true },
-		changed: c.serviceChanged, poke: o.Poke,
-	}
-	c.slices = &feed[*slice]{
-		source: from(a.discovery, "endpointslices", &discoveryv1.EndpointSlice{}), mu: &c.mu, values: make(map[vip.Key]*slice),
-		read: func(o runtime.Object) (*slice, bool) {
-			s := readSlice(o.(*discoveryv1.EndpointSlice))
-			return s, s != nil
-		},
-		changed: c.sliceChanged, poke: o.Poke,
-	}
-	c.feeds = []task{c.services, c.slices}
-	if o.Namespace != "" {
-		return // Nodes and ServiceCIDRs have no namespace: a Role can't grant them
-	}
-	c.nodes = &feed[*vip.Node]{
-		source: from(a.core, "nodes", &corev1.Node{}), mu: &c.mu, values: make(map[vip.Key]*vip.Node),
-		read: func(x runtime.Object) (*vip.Node, bool) {
-			n, prefix := x.(*corev1.Node), ""
-			if n.Name == o.Node {
-				prefix = o.Annotations
-			}
-			return readNode(n, prefix), true
-		},
-		changed: c.nodeChanged, poke: o.Poke,
-	}
-	c.ranges = &feed[[]netip.Prefix]{
-		source: from(a.networking, "servicecidrs", &networkingv1.ServiceCIDR{}), mu: &c.mu, values: make(map[vip.Key][]netip.Prefix),
-		read:    func(o runtime.Object) ([]netip.Prefix, bool) { return readRange(o.(*networkingv1.ServiceCIDR)), true },
-		changed: c.rangeChanged, poke: o.Poke,
-	}
-	c.feeds = append(c.feeds, c.nodes, c.ranges)
-}
-
-// Annotations are those of a Node object below Options.Annotations.
-func (c *Cluster) Annotations(name string) map[string]vip.Secret {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.nodes == nil {
-		return nil
-	}
-	if n := c.nodes.values[vip.Key{Name: name}]; n != nil {
-		return n.Annotations // replaced as a whole, never changed
-	}
-	return nil
-}
-
-// NodeUID is the UID of a Node, for owner references; "" if Nodes are not
-// watched or it is not known.
-func (c *Cluster) NodeUID(name string) string {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.nodes == nil || c.nodes.values[vip.Key{Name: name}] == nil {
-		return ""
-	}
-	return c.nodes.values[vip.Key{Name: name}].UID
 }
 
 // String names the task.
@@ -179,108 +137,53 @@ func (c *Cluster) String() string { return "kube: caches" }
 // Run keeps the caches until ctx ends.
 func (c *Cluster) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, f := range c.feeds {
-		g.Go(func() error { return f.Run(ctx) })
+	for _, s := range c.stores {
+		g.Go(func() error { return s.Run(ctx) })
 	}
 	return g.Wait()
 }
 
-// Synced reports whether all that the World needs has been read once. Nodes and
-// Service ranges that the API server refuses to show are gone without.
+// Synced reports whether all that the World needs has been listed once. Nodes and
+// ServiceCIDRs that the API server refuses to list are done without.
 func (c *Cluster) Synced() bool {
-	if !c.services.synced() || !c.slices.synced() {
+	if !c.services.synced.Load() || !c.slices.synced.Load() {
 		return false
 	}
-	if c.nodes == nil {
-		return true
-	}
-	return (c.nodes.synced() || c.nodes.refused()) && (c.ranges.synced() || c.ranges.refused())
+	return c.o.Namespace != "" ||
+		(c.nodes.synced.Load() || c.nodes.refused.Load()) && (c.cidrs.synced.Load() || c.cidrs.refused.Load())
 }
 
-// Leases is the Lease objects.
+// Leases is the cache of Lease objects.
 func (c *Cluster) Leases() *Leases { return c.leases }
 
-// Statuses is the part that writes the status of Services.
+// Statuses is the Mailbox for the status of Services.
 func (c *Cluster) Statuses() *Statuses { return c.statuses }
 
-// Notes is the part that writes Events.
-func (c *Cluster) Notes() *Notes { return c.notes }
+// Events is the Mailbox for Events.
+func (c *Cluster) Events() *Events { return c.events }
 
-// Collectors is the metrics of the API server's side.
+// Collectors are the metrics of requests, statuses and Events.
 func (c *Cluster) Collectors() []prometheus.Collector { return c.metrics.collectors() }
 
-// Observe fills in what the API server knows: Synced, Services (those of type
-// LoadBalancer, and those that still carry a mark of having been), Nodes and
-// Reserved. What it hands out is shared by all passes and must not be changed.
-func (c *Cluster) Observe(w *vip.World) {
-	w.Synced = c.Synced()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refresh()
-	w.Services, w.Nodes, w.Reserved = c.listed, c.nodeList, c.reserved
+// Annotations are those of a Node below the prefix Options.Annotations, by the rest of
+// their keys; nil if the Node is not this one or not in the cache. They must not be changed.
+func (c *Cluster) Annotations(node string) map[string]vip.Secret { return c.node(node).Annotations }
+
+// NodeUID is the UID of a Node, for owner references; "" if it is not in the cache.
+func (c *Cluster) NodeUID(name string) string { return c.node(name).UID }
+
+// node is a Node as the cache has it; the zero Node if it is not there.
+func (c *Cluster) node(name string) vip.Node {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if n := c.nodes.values[vip.Key{Name: name}]; n != nil {
+		return *n
+	}
+	return vip.Node{}
 }
 
-// refresh brings up to date what Observe hands out. An unchanged cluster costs
-// nothing, a changed one a copy.
-func (c *Cluster) refresh() {
-	if len(c.dirty) > 0 {
-		c.listed = c.merge()
-		clear(c.dirty)
-		c.stale = true
-	}
-	if !c.stale {
-		return
-	}
-	c.stale = false
-	if c.servers != nil {
-		c.servers.know(c.apiServers())
-	}
-	c.nodeList = nil
-	if c.nodes != nil {
-		for _, n := range c.nodes.values {
-			c.nodeList = append(c.nodeList, *n)
-		}
-		slices.SortFunc(c.nodeList, func(a, b vip.Node) int { return cmp.Compare(a.Name, b.Name) })
-	}
-	c.reserved = c.reserve()
-}
-
-// apiServers is the addresses of all API servers.
-func (c *Cluster) apiServers() []netip.Addr {
-	var all []netip.Addr
-	for _, s := range c.parts[apiService] {
-		all = append(all, s.addrs...)
-	}
-	slices.SortFunc(all, netip.Addr.Compare)
-	return slices.Compact(all)
-}
-
-// merge is listed with the dirty Services replaced, added or left out.
-func (c *Cluster) merge() []vip.Service {
-	fresh := make([]vip.Service, 0, len(c.dirty))
-	for k := range c.dirty {
-		if r := c.services.values[k]; r != nil && r.listed() {
-			s := r.Service
-			s.Endpoints = union(c.parts[k])
-			fresh = append(fresh, s)
-		}
-	}
-	slices.SortFunc(fresh, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
-	out := make([]vip.Service, 0, len(c.listed)+len(fresh))
-	for i := range c.listed {
-		k := c.listed[i].Key
-		for len(fresh) > 0 && fresh[0].Key.Compare(k) < 0 {
-			out, fresh = append(out, fresh[0]), fresh[1:]
-		}
-		if !c.dirty[k] {
-			out = append(out, c.listed[i])
-		}
-	}
-	return append(out, fresh...)
-}
-
-// current is a Service as the cache has it, or nil.
-func (c *Cluster) current(k vip.Key) *record {
+// service is a Service as the cache has it, or nil. It must not be changed.
+func (c *Cluster) service(k vip.Key) *cachedService {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return c.services.values[k]

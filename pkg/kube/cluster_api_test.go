@@ -14,10 +14,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // rules are all that Herald needs, cluster-wide.
-const rules = `[
+const clusterPermissions = `[
 	{"apiGroups":[""],"resources":["services","nodes"],"verbs":["list","watch"]},
 	{"apiGroups":[""],"resources":["services/status"],"verbs":["patch"]},
 	{"apiGroups":[""],"resources":["events"],"verbs":["create"]},
@@ -26,7 +27,7 @@ const rules = `[
 	{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["get","list","watch","create","update","delete"]}]`
 
 // narrowRules are all that it needs in the namespace of the Services.
-const narrowRules = `[
+const namespacePermissions = `[
 	{"apiGroups":[""],"resources":["services"],"verbs":["list","watch"]},
 	{"apiGroups":[""],"resources":["services/status"],"verbs":["patch"]},
 	{"apiGroups":[""],"resources":["events"],"verbs":["create"]},
@@ -34,26 +35,26 @@ const narrowRules = `[
 	{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["get","list","watch","create","update","delete"]}]`
 
 // leaseRules are all that it needs in the announcer's.
-const leaseRules = `[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["get","list","watch","create","update","delete"]}]`
+const leasePermissions = `[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["get","list","watch","create","update","delete"]}]`
 
-// A rig is a Cluster at work on a real API server.
-type rig struct {
+// A clusterTest is a Cluster at work on a real API server.
+type clusterTest struct {
 	*Cluster
 	api    *apiServer
-	bell   bell // rung by Poke
-	leases bell // rung by PokeLeases
-	log    *journal
+	bell   pokes // rung by Poke
+	leases pokes // rung by PokeLeases
+	log    *logBuffer
 }
 
-func newRig(t testing.TB, user string, o Options) *rig {
+func newClusterTest(t testing.TB, user string, o Options) *clusterTest {
 	t.Helper()
-	r := &rig{api: startAPI(t), bell: make(bell, 1), leases: make(bell, 1), log: &journal{}}
-	o.Log, o.Poke, o.PokeLeases = r.log.logger(), r.bell.ring, r.leases.ring
+	r := &clusterTest{api: startAPI(t), bell: make(pokes, 1), leases: make(pokes, 1), log: &logBuffer{}}
+	o.Log, o.Poke, o.PokeLeases = r.log.logger(), r.bell.send, r.leases.send
 	if o.Node == "" {
 		o.Node = "n1"
 	}
-	if o.Announcer == "" {
-		o.Announcer = "kube-system"
+	if o.NodeLeaseNamespace == "" {
+		o.NodeLeaseNamespace = "kube-system"
 	}
 	c, err := New(r.api.as(user), o)
 	if err != nil {
@@ -69,7 +70,7 @@ func newRig(t testing.TB, user string, o Options) *rig {
 }
 
 // service is what the World says of a Service, or nil.
-func (r *rig) service(k vip.Key) *vip.Service {
+func (r *clusterTest) service(k vip.Key) *vip.Service {
 	var w vip.World
 	r.Observe(&w)
 	for i := range w.Services {
@@ -81,7 +82,7 @@ func (r *rig) service(k vip.Key) *vip.Service {
 }
 
 // create makes a Service of type LoadBalancer.
-func (r *rig) create(t testing.TB, namespace, name, address string) {
+func (r *clusterTest) create(t testing.TB, namespace, name, address string) {
 	t.Helper()
 	r.api.must(t, "POST", "/api/v1/namespaces/"+namespace+"/services", `{"metadata":{"name":"`+name+`","annotations":{"kube-vip.io/loadbalancerIPs":"`+address+`"}},
 		"spec":{"type":"LoadBalancer","ports":[{"port":80}]}}`)
@@ -89,18 +90,18 @@ func (r *rig) create(t testing.TB, namespace, name, address string) {
 
 func TestExactPermissions(t *testing.T) {
 	api := startAPI(t)
-	api.allow(t, "herald", "", rules)
+	api.allow(t, "herald", "", clusterPermissions)
 	ns := api.namespace(t)
 	api.do("POST", "/api/v1/namespaces", `{"metadata":{"name":"kube-node-lease"}}`)
 	api.must(t, "POST", "/api/v1/nodes", `{"metadata":{"name":"n1"},"spec":{"podCIDRs":["10.200.1.0/24"]}}`)
 	t.Cleanup(func() { api.do("DELETE", "/api/v1/nodes/n1", "") })
 	api.must(t, "PATCH", "/api/v1/nodes/n1/status", `{"status":{"addresses":[{"type":"InternalIP","address":"192.168.7.1"},{"type":"Hostname","address":"n1"}]}}`)
 
-	r := newRig(t, "herald", Options{})
+	r := newClusterTest(t, "herald", Options{})
 	if r.Synced() || r.Leases().Synced() {
 		t.Fatal("synced before Run")
 	}
-	run(t, r, r.Statuses(), r.Notes())
+	run(t, r, r.Statuses(), r.Events())
 	r.bell.until(t, "Synced", r.Synced)
 
 	key := vip.Key{Namespace: ns, Name: "web"}
@@ -135,9 +136,8 @@ func TestExactPermissions(t *testing.T) {
 	}
 }
 
-// haveStatus has a status written and waits until the cache says so.
 // useLeases does with Leases what package lease does.
-func (r *rig) useLeases(t testing.TB, ns string) {
+func (r *clusterTest) useLeases(t testing.TB, ns string) {
 	t.Helper()
 	ctx := t.Context()
 	l := r.Leases()
@@ -198,7 +198,7 @@ func TestHeartbeatsOfKubeletsAreLeftOut(t *testing.T) {
 	beat := "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 	api.must(t, "POST", beat, `{"metadata":{"name":"before"}}`)
 	t.Cleanup(func() { api.do("DELETE", beat, "") })
-	r := newRig(t, "admin", Options{})
+	r := newClusterTest(t, "admin", Options{})
 	run(t, r)
 	r.leases.until(t, "the leases", r.Leases().Synced)
 	r.bell.until(t, "Synced", r.Synced)
@@ -231,11 +231,11 @@ func TestHeartbeatsOfKubeletsAreLeftOut(t *testing.T) {
 func TestOneNamespace(t *testing.T) {
 	api := startAPI(t)
 	ns, own, locks, foreign := api.namespace(t), api.namespace(t), api.namespace(t), api.namespace(t)
-	api.allow(t, "narrow", ns, narrowRules)
-	api.allow(t, "narrow", own, leaseRules)
-	api.allow(t, "narrow", locks, leaseRules)
-	r := newRig(t, "narrow", Options{Namespace: ns, Announcer: own, Locks: []string{locks}})
-	run(t, r, r.Statuses(), r.Notes())
+	api.allow(t, "narrow", ns, namespacePermissions)
+	api.allow(t, "narrow", own, leasePermissions)
+	api.allow(t, "narrow", locks, leasePermissions)
+	r := newClusterTest(t, "narrow", Options{Namespace: ns, NodeLeaseNamespace: own, LeaseNamespaces: []string{locks}})
+	run(t, r, r.Statuses(), r.Events())
 	r.create(t, ns, "web", "192.168.7.101")
 	r.create(t, foreign, "web", "192.168.7.102")
 	key := vip.Key{Namespace: ns, Name: "web"}
@@ -247,14 +247,13 @@ func TestOneNamespace(t *testing.T) {
 	r.useLeases(t, ns)
 	r.useLeases(t, own)
 	r.useLeases(t, locks)
-	note := vip.Event{Service: key, UID: r.service(key).UID, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.101 on eth0"}
-	r.haveNotes(t, note)
+	event := vip.Event{Service: key, UID: r.service(key).UID, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.101 on eth0"}
+	r.putEvents(t, event)
 	if n := r.log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings:\n%s", n, r.log)
 	}
 }
 
-// haveNotes has Notes told and waits until they are.
 // TestWithoutPermissions: what is missing is named once each, and what can be
 // gone without is gone without.
 func TestWithoutPermissions(t *testing.T) {
@@ -262,31 +261,27 @@ func TestWithoutPermissions(t *testing.T) {
 	api.allow(t, "nobody", "", `[{"apiGroups":[""],"resources":["services"],"verbs":["list","watch"]},
 		{"apiGroups":["discovery.k8s.io"],"resources":["endpointslices"],"verbs":["list","watch"]}]`)
 	ns := api.namespace(t)
-	r := newRig(t, "nobody", Options{})
-	run(t, r, r.Statuses(), r.Notes())
+	r := newClusterTest(t, "nobody", Options{})
+	run(t, r, r.Statuses(), r.Events())
 	r.create(t, ns, "web", "192.168.7.103")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.bell.until(t, "Synced without Nodes and ServiceCIDRs", func() bool { return r.Synced() && r.service(key) != nil })
 	for _, resource := range []string{"nodes", "servicecidrs"} {
 		if n := r.log.count("level=WARN", "not allowed to watch "+resource, "herald manifest rbac"); n != 1 {
-			t.Errorf("%s: said %d times, want once", resource, n)
+			t.Errorf("%s: logged %d times, want once", resource, n)
 		}
 	}
 	status := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.103")}}}
-	note := vip.Event{Service: key, Reason: vip.VIPAnnounced, Message: "hello"}
-	deadline := time.Now().Add(20 * time.Second)
-	for r.log.count("level=WARN", "status of Services", "herald manifest rbac") == 0 || r.log.count("level=WARN", "create Events", "herald manifest rbac") == 0 {
-		if have, err := r.Statuses().Set(t.Context(), []vip.Status{status}); len(have) != 0 || err != nil {
-			t.Fatalf("statuses: %v, %v", have, err)
+	event := vip.Event{Service: key, Reason: vip.VIPAnnounced, Message: "hello"}
+	check.True(t, 20*time.Second, "warnings about missing permissions to write", func() bool {
+		if n := r.pending(status); n != 1 {
+			t.Fatalf("statuses: %d pending", n)
 		}
-		if have, err := r.Notes().Set(t.Context(), []vip.Event{note}); len(have) != 0 || err != nil {
-			t.Fatalf("notes: %v, %v", have, err)
+		if have := putWritten(r.Events(), event); len(have) != 0 {
+			t.Fatalf("events: %v", have)
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("nothing said of missing permissions to write")
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return r.log.count("level=WARN", "status of Services", "herald manifest rbac") > 0 && r.log.count("level=WARN", "create Events", "herald manifest rbac") > 0
+	})
 	// The permission comes late.
 	api.allow(t, "nobody", "", `[{"apiGroups":[""],"resources":["services/status"],"verbs":["patch"]}]`)
 	r.haveStatus(t, status)
@@ -295,7 +290,7 @@ func TestWithoutPermissions(t *testing.T) {
 func TestServerGoesAndComesBack(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{})
+	r := newClusterTest(t, "admin", Options{})
 	run(t, r, r.Statuses())
 	r.bell.until(t, "Synced", r.Synced)
 	r.create(t, ns, "web", "192.168.7.104")
@@ -303,17 +298,13 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
 
 	api.kill()
-	for end := time.Now().Add(20 * time.Second); r.log.count("level=WARN", "can't be reached") == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing said of the server that went away")
-		}
-	}
+	check.True(t, 20*time.Second, "a warning that the server can't be reached", func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
 	if !r.Synced() || r.service(key) == nil {
 		t.Error("the caches are lost")
 	}
 	status := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.104"), IPMode: vip.ModeVIP}}}
-	if have, err := r.Statuses().Set(t.Context(), []vip.Status{status}); len(have) != 0 || err != nil {
-		t.Errorf("Set with no server: %v, %v", have, err)
+	if n := r.pending(status); n != 1 {
+		t.Errorf("with no server: %d pending", n)
 	}
 	began := time.Now()
 	if err := api.start(); err != nil {
@@ -327,10 +318,10 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	t.Logf("server ready after %v, change seen after another %v", ready.Sub(began), time.Since(ready))
 	r.bell.until(t, "the status wanted while it was away", func() bool { return r.service(key).VIPHost == "n1" })
 	if n := r.log.count("can't be reached"); n != 1 {
-		t.Errorf("said %d times that the server is away, want once", n)
+		t.Errorf("logged %d times that the server can't be reached, want once", n)
 	}
 	if n := r.log.count("answers again"); n != 1 {
-		t.Errorf("said %d times that the server is back, want once", n)
+		t.Errorf("logged %d times that the server answers, want once", n)
 	}
 }
 
@@ -338,13 +329,9 @@ func TestServerGoesAndComesBack(t *testing.T) {
 func TestStartsBeforeTheServer(t *testing.T) {
 	api := startAPI(t)
 	api.kill()
-	r := newRig(t, "admin", Options{})
+	r := newClusterTest(t, "admin", Options{})
 	run(t, r)
-	for end := time.Now().Add(20 * time.Second); r.log.count("level=WARN", "can't be reached") == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing said of the server that is away")
-		}
-	}
+	check.True(t, 20*time.Second, "a warning that the server can't be reached", func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
 	if r.Synced() {
 		t.Error("synced with nothing")
 	}
@@ -359,7 +346,7 @@ func TestStartsBeforeTheServer(t *testing.T) {
 func TestRunEnds(t *testing.T) {
 	api := startAPI(t)
 	for _, away := range []bool{false, true} {
-		r := newRig(t, "admin", Options{})
+		r := newClusterTest(t, "admin", Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -368,9 +355,7 @@ func TestRunEnds(t *testing.T) {
 		}()
 		if away {
 			api.kill()
-			for sum(t, r.Collectors(), "herald_api_requests_total", "error") < 30 { // the back-off has grown
-				time.Sleep(10 * time.Millisecond)
-			}
+			check.True(t, time.Minute, "the back-off has grown", func() bool { return sum(t, r.Collectors(), "herald_api_requests_total", "error") >= 30 })
 		} else {
 			r.bell.until(t, "Synced", r.Synced)
 		}
@@ -390,19 +375,12 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// TestStatusIsCorrected: what somebody else writes is put right, and said.
-// TestRequestsOfAStatus: a status costs one request, and none when it holds.
-// describeByKubectl: kubectl shows the Events of a Service.
-// TestStatusPreconditions: the API server takes a write only for the version that
-// it was made for.
-// TestClearedAfterTypeChange: a Service that is no LoadBalancer any more is
-// listed until its last mark is gone.
 // TestResourceThatIsAbsent: an older API server has no ServiceCIDRs. That is
 // nothing to warn of, and not asked for again and again.
 func TestResourceThatIsAbsent(t *testing.T) {
 	startAPI(t)
-	r := newRig(t, "admin", Options{})
-	r.ranges.resource = "nosuchthings"
+	r := newClusterTest(t, "admin", Options{})
+	r.cidrs.resource = "nosuchthings"
 	run(t, r)
 	r.bell.until(t, "Synced without it", r.Synced)
 	if n := r.log.count("level=WARN"); n != 0 {
@@ -413,13 +391,9 @@ func TestResourceThatIsAbsent(t *testing.T) {
 // TestTokenThatIsWrong: an answer that does not pass by itself is told.
 func TestTokenThatIsWrong(t *testing.T) {
 	startAPI(t)
-	r := newRig(t, "a stranger", Options{})
+	r := newClusterTest(t, "a stranger", Options{})
 	run(t, r)
-	for end := time.Now().Add(20 * time.Second); r.log.count("level=WARN", "services", "Unauthorized") == 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nothing said")
-		}
-	}
+	check.True(t, 20*time.Second, "a warning", func() bool { return r.log.count("level=WARN", "services", "Unauthorized") > 0 })
 	if r.Synced() {
 		t.Error("synced with nothing")
 	}

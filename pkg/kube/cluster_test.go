@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -19,13 +18,13 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// deaf is a Cluster that is connected to nothing; pokes counts its Pokes. A test
-// plays the reflector.
-func deaf(t testing.TB, host string) (c *Cluster, pokes func() int) {
+// newTestCluster is a Cluster that is connected to nothing; pokes counts its Pokes. The
+// test calls the stores in place of the Reflector.
+func newTestCluster(t testing.TB, host string) (c *Cluster, pokes func() int) {
 	t.Helper()
 	n := 0
 	c, err := New(&rest.Config{Host: host}, Options{
-		Announcer: "kube-system", Node: "n1", Log: slog.New(slog.DiscardHandler),
+		NodeLeaseNamespace: "kube-system", Node: "n1", Log: slog.New(slog.DiscardHandler),
 		Poke: func() { n++ }, PokeLeases: func() {},
 	})
 	if err != nil {
@@ -67,12 +66,12 @@ func eps(name, service, address, node string) *discoveryv1.EndpointSlice {
 }
 
 func TestSynced(t *testing.T) {
-	c, pokes := deaf(t, "https://192.0.2.1:6443")
+	c, pokes := newTestCluster(t, "https://192.0.2.1:6443")
 	fill := []func() error{
 		func() error { return c.services.Replace(nil, "1") },
 		func() error { return c.slices.Replace(nil, "1") },
 		func() error { return c.nodes.Replace(nil, "1") },
-		func() error { return c.ranges.Replace(nil, "1") },
+		func() error { return c.cidrs.Replace(nil, "1") },
 	}
 	for i, f := range fill {
 		if observe(c).Synced {
@@ -110,7 +109,7 @@ func TestPokes(t *testing.T) {
 	}
 	notReady := eps("web-1", "web", "10.0.0.1", "n1")
 	notReady.Endpoints[0].Conditions.Ready = ptr(false)
-	c, pokes := deaf(t, "https://192.0.2.1:6443")
+	c, pokes := newTestCluster(t, "https://192.0.2.1:6443")
 	steps := []struct {
 		name string
 		do   func() error
@@ -144,9 +143,9 @@ func TestPokes(t *testing.T) {
 		{"it is tainted", func() error {
 			return c.nodes.Update(node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: autoscalerTaint}} }))
 		}, 1},
-		{"a range", func() error { return c.ranges.Add(ranges("10.96.0.0/16")) }, 1},
-		{"the same range", func() error { return c.ranges.Update(ranges("10.96.0.0/16")) }, 0},
-		{"a second", func() error { return c.ranges.Update(ranges("10.96.0.0/16", "fd01::/108")) }, 1},
+		{"a range", func() error { return c.cidrs.Add(ranges("10.96.0.0/16")) }, 1},
+		{"the same range", func() error { return c.cidrs.Update(ranges("10.96.0.0/16")) }, 0},
+		{"a second", func() error { return c.cidrs.Update(ranges("10.96.0.0/16", "fd01::/108")) }, 1},
 		{"all Services at once", func() error {
 			return c.services.Replace([]any{lb("a", "192.168.0.4"), lb("b", "192.168.0.5"), plain("c")}, "9")
 		}, 1},
@@ -164,7 +163,7 @@ func TestPokes(t *testing.T) {
 }
 
 func TestReserved(t *testing.T) {
-	c, _ := deaf(t, "https://[fd00::99]:6443")
+	c, _ := newTestCluster(t, "https://[fd00::99]:6443")
 	prefix := netip.MustParsePrefix
 	reserved := func() []vip.ReservedRange { return observe(c).Reserved }
 	host := vip.ReservedRange{Prefix: prefix("fd00::99/128"), Description: "the address of the API server"}
@@ -174,7 +173,7 @@ func TestReserved(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
-	c.ranges.Add(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
+	c.cidrs.Add(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
 	cidr := vip.ReservedRange{Prefix: prefix("10.96.0.0/16"), Description: "the cluster's Service range"}
 	c.services.Add(plain("db", "10.97.0.1"))
 	c.slices.Add(eps("db-1", "db", "10.0.0.2", "n1"))
@@ -198,14 +197,14 @@ func TestReserved(t *testing.T) {
 	c.services.Delete(lb("web", ""))
 	c.slices.Delete(servers)
 	check("all are gone", cidr)
-	if len(c.uses) != 0 {
-		t.Errorf("uses that nobody needs are kept: %v", c.uses)
+	if len(c.requested) != 0 {
+		t.Errorf("addresses that nobody requests are kept: %v", c.requested)
 	}
 }
 
 // TestSlicesAreOneSet: all slices of a Service count together, and one that goes is gone.
 func TestSlicesAreOneSet(t *testing.T) {
-	c, _ := deaf(t, "https://192.0.2.1:6443")
+	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	c.services.Add(lb("web", "192.168.0.1"))
 	terminating := eps("web-3", "web", "10.0.0.3", "n3")
 	terminating.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)}
@@ -237,7 +236,7 @@ func TestSlicesAreOneSet(t *testing.T) {
 
 // TestWorldIsNotChanged: what a pass was given stays as it was.
 func TestWorldIsNotChanged(t *testing.T) {
-	c, _ := deaf(t, "https://192.0.2.1:6443")
+	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	c.services.Replace([]any{lb("a", "192.168.0.1"), lb("b", "192.168.0.2")}, "1")
 	before := observe(c).Services
 	want := slices.Clone(before)
@@ -254,14 +253,9 @@ func TestWorldIsNotChanged(t *testing.T) {
 // TestRandomWalk: whatever order objects come, change and go in, what is observed
 // is what a Cluster observes that is shown only the end.
 func TestRandomWalk(t *testing.T) {
-	anyOrder := cmp.Options{
-		cmp.AllowUnexported(use{}, slice{}), cmpopts.EquateEmpty(),
-		cmpopts.SortSlices(func(a, b vip.Key) bool { return a.Compare(b) < 0 }),
-		cmpopts.SortSlices(func(a, b *slice) bool { return fmt.Sprint(a) < fmt.Sprint(b) }),
-	}
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		walked, _ := deaf(t, "https://192.0.2.1:6443")
+		walked, _ := newTestCluster(t, "https://192.0.2.1:6443")
 		services := make(map[string]*corev1.Service)
 		parts := make(map[string]*discoveryv1.EndpointSlice)
 		ip := func() string { return fmt.Sprintf("10.0.0.%d", rnd.IntN(8)) }
@@ -293,7 +287,7 @@ func TestRandomWalk(t *testing.T) {
 				observe(walked)
 			}
 		}
-		fresh, _ := deaf(t, "https://192.0.2.1:6443")
+		fresh, _ := newTestCluster(t, "https://192.0.2.1:6443")
 		for _, o := range parts {
 			fresh.slices.Add(o)
 		}
@@ -303,15 +297,18 @@ func TestRandomWalk(t *testing.T) {
 		if diff := cmp.Diff(observe(fresh), observe(walked), compareNets); diff != "" {
 			t.Fatalf("seed %d (-want +got):\n%s", seed, diff)
 		}
-		if diff := cmp.Diff(fresh.uses, walked.uses, compareNets, anyOrder); diff != "" {
-			t.Fatalf("seed %d: uses (-want +got):\n%s", seed, diff)
+		if diff := cmp.Diff(fresh.requested, walked.requested, compareNets); diff != "" {
+			t.Fatalf("seed %d: requested (-want +got):\n%s", seed, diff)
+		}
+		if diff := cmp.Diff(fresh.slicesOf, walked.slicesOf, compareNets, cmp.AllowUnexported(cachedSlice{})); diff != "" {
+			t.Fatalf("seed %d: slicesOf (-want +got):\n%s", seed, diff)
 		}
 	}
 }
 
-// many is a Cluster with n VIPs, each with an endpoint.
-func many(b *testing.B, n int) *Cluster {
-	c, _ := deaf(b, "https://192.0.2.1:6443")
+// clusterOf is a Cluster with n VIPs, each with an endpoint.
+func clusterOf(b *testing.B, n int) *Cluster {
+	c, _ := newTestCluster(b, "https://192.0.2.1:6443")
 	services, slices := make([]any, n), make([]any, n)
 	for i := range n {
 		name := fmt.Sprintf("web-%d", i)
@@ -331,7 +328,7 @@ func many(b *testing.B, n int) *Cluster {
 func BenchmarkObserve(b *testing.B) {
 	for _, changed := range []int{0, 1} {
 		b.Run(fmt.Sprintf("services=10000/changed=%d", changed), func(b *testing.B) {
-			c := many(b, 10000)
+			c := clusterOf(b, 10000)
 			i := 0
 			for b.Loop() {
 				for range changed {

@@ -73,7 +73,7 @@ func ConnectUser(file, version string) (*rest.Config, error) {
 func Connect(a Access) (cfg *rest.Config, where string, err error) {
 	pingServer()
 	home, _ := os.UserHomeDir()
-	cfg, where, err = find(a.File, rest.InClusterConfig, "/etc/kubernetes/admin.conf", filepath.Join(home, ".kube", "config"))
+	cfg, where, err = findConfig(a.File, rest.InClusterConfig, "/etc/kubernetes/admin.conf", filepath.Join(home, ".kube", "config"))
 	if err != nil {
 		return nil, "", err
 	}
@@ -93,7 +93,7 @@ func Connect(a Access) (cfg *rest.Config, where string, err error) {
 		if a.Server != "" { // who names one wants that one
 			first = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 		}
-		a.Servers.use(cfg, first)
+		a.Servers.configure(cfg, first)
 		where += ", this node's own API server first"
 	}
 	return cfg, where, nil
@@ -110,8 +110,8 @@ func Separate(cfg *rest.Config) *rest.Config {
 	return c
 }
 
-// find goes through the places in which a configuration may be.
-func find(explicit string, inCluster func() (*rest.Config, error), files ...string) (*rest.Config, string, error) {
+// findConfig goes through the places in which a configuration may be.
+func findConfig(explicit string, inCluster func() (*rest.Config, error), files ...string) (*rest.Config, string, error) {
 	var tried []error
 	load := func(file string) (*rest.Config, string, error) {
 		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {

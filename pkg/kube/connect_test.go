@@ -62,7 +62,7 @@ func TestFind(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg, where, err := find(tt.explicit, tt.inCluster, tt.files...)
+			cfg, where, err := findConfig(tt.explicit, tt.inCluster, tt.files...)
 			if (err != nil) != (tt.errors != nil) {
 				t.Fatalf("error %v", err)
 			}
@@ -119,7 +119,7 @@ func TestSeparate(t *testing.T) {
 	defer s.Close()
 	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 	for i, c := range []*rest.Config{cfg, Separate(cfg)} {
-		a, err := newAPI(c, newMetrics(), nil)
+		a, err := newClients(c, newMetrics(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +201,7 @@ func TestDeadConnection(t *testing.T) {
 	s.StartTLS()
 	pingServer()
 	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1, Dial: dial}
-	a, err := newAPI(cfg, newMetrics(), nil)
+	a, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestLogLibrary(t *testing.T) {
 		libraryLog.count("chatter") != 0 || libraryLog.count() != libraryLog.count("level=DEBUG") {
 		t.Errorf("log:\n%s", libraryLog)
 	}
-	j := &journal{}
+	j := &logBuffer{}
 	quiet := debugOnly{slog.NewTextHandler(j, nil).WithGroup("g")} // for an operator who sees Info and up
 	slog.New(quiet).Error("oops")
 	logr.FromSlogHandler(quiet).Error(errors.New("oops"), "bad")
@@ -259,17 +259,17 @@ func TestLogLibrary(t *testing.T) {
 	}
 }
 
-// A trip answers every request with what it holds.
-type trip struct {
+// A fakeTransport answers every request with what it holds.
+type fakeTransport struct {
 	resp *http.Response
 	err  error
 }
 
-func (f *trip) RoundTrip(*http.Request) (*http.Response, error) { return f.resp, f.err }
+func (f *fakeTransport) RoundTrip(*http.Request) (*http.Response, error) { return f.resp, f.err }
 
 func TestLine(t *testing.T) {
-	j, m, next := &journal{}, newMetrics(), &trip{}
-	l := &line{next: next, metrics: m, log: j.logger()}
+	j, m, next := &logBuffer{}, newMetrics(), &fakeTransport{}
+	l := &countingTransport{next: next, metrics: m, log: j.logger()}
 	ask := func(ctx context.Context, resp *http.Response, err error) {
 		next.resp, next.err = resp, err
 		r, _ := http.NewRequestWithContext(ctx, "GET", "https://192.0.2.1:6443/api/v1/services", nil)
@@ -325,7 +325,7 @@ func TestDescribe(t *testing.T) {
 	} {
 		method, url, _ := strings.Cut(request, " ")
 		r := httptest.NewRequest(method, url, nil)
-		if verb, resource := describe(r); verb+" "+resource != want {
+		if verb, resource := verbAndResource(r); verb+" "+resource != want {
 			t.Errorf("%s: %s %s, want %s", request, verb, resource, want)
 		}
 	}
@@ -333,7 +333,7 @@ func TestDescribe(t *testing.T) {
 
 // TestBodyIsAMergePatch: what is sent for a status, word for word.
 func TestBodyIsAMergePatch(t *testing.T) {
-	r := &record{version: "17", hosted: true}
+	r := &cachedService{version: "17", hasHostAnnotation: true}
 	r.Announcer = "old"
 	for _, tt := range []struct {
 		want string
@@ -348,7 +348,7 @@ func TestBodyIsAMergePatch(t *testing.T) {
 		if tt.host != "" {
 			w.Announcer = "kube-system"
 		}
-		got, err := body(r, w)
+		got, err := patchBody(r, w)
 		if err != nil {
 			t.Fatal(err)
 		}

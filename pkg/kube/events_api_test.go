@@ -13,44 +13,35 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
-func (r *rig) haveNotes(t testing.TB, want ...vip.Event) {
+// putEvents puts Events and waits until they are written.
+func (r *clusterTest) putEvents(t testing.TB, want ...vip.Event) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		have, err := r.Notes().Set(t.Context(), want)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(have) == len(want) {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%d of %d notes said", len(have), len(want))
-		}
-	}
+	check.True(t, 20*time.Second, "Events are written", func() bool { return len(putWritten(r.Events(), want...)) == len(want) })
 }
 
 func TestEvents(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
-	first := newRig(t, "admin", Options{})
-	run(t, first, first.Notes())
+	first := newClusterTest(t, "admin", Options{})
+	run(t, first, first.Events())
 	first.create(t, ns, "web", "192.168.7.108")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	first.bell.until(t, "the Service", func() bool { return first.service(key) != nil })
 	id := first.service(key).UID
 	announced := vip.Event{Service: key, UID: id, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.108 on eth0", Occurrence: 1}
 	refused := vip.Event{Service: key, UID: id, Warning: true, Reason: vip.AddressRefused, Message: strings.Repeat("ä", 2000)}
-	first.haveNotes(t, announced, refused)
-	first.haveNotes(t, announced, refused)
+	first.putEvents(t, announced, refused)
+	first.putEvents(t, announced, refused)
 
-	// After a restart, or on another node: the same is not said again.
-	second := newRig(t, "admin", Options{Node: "n2"})
-	run(t, second.Notes())
-	second.haveNotes(t, announced)
-	if got := sum(t, second.Collectors(), "herald_events_total", "known"); got != 1 {
-		t.Errorf("herald_events_total{known} is %v, want 1", got)
+	// After a restart, or on another node: the same is not written again.
+	second := newClusterTest(t, "admin", Options{Node: "n2"})
+	run(t, second.Events())
+	second.putEvents(t, announced)
+	if got := sum(t, second.Collectors(), "herald_events_total", "already_exists"); got != 1 {
+		t.Errorf("herald_events_total{already_exists} is %v, want 1", got)
 	}
 
 	var list corev1.EventList
@@ -62,8 +53,8 @@ func TestEvents(t *testing.T) {
 	}
 
 	// It ceases to hold, and holds again.
-	first.haveNotes(t)
-	first.haveNotes(t, announced)
+	first.putEvents(t)
+	first.putEvents(t, announced)
 	s, err := TakeSnapshot(t.Context(), api.as("admin"), ns)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +96,7 @@ func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	api.allow(t, "nobody", ns, `[{"apiGroups":[""],"resources":["services"],"verbs":["list"]}]`)
-	r := newRig(t, "admin", Options{})
+	r := newClusterTest(t, "admin", Options{})
 	r.create(t, ns, "web", "192.168.7.109")
 	s, err := TakeSnapshot(t.Context(), api.as("nobody"), ns)
 	if err == nil || !strings.Contains(err.Error(), "leases") || !strings.Contains(err.Error(), "events") || strings.Contains(err.Error(), "list services") {

@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
-	"strconv"
 
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 )
 
@@ -20,7 +20,7 @@ type Permission struct {
 	Verb        string
 }
 
-// String is as kubectl auth can-i would be asked.
+// String is the verb and what it is for, as kubectl auth can-i takes them.
 func (p Permission) String() string {
 	what := p.Resource
 	if p.Group != "" {
@@ -38,34 +38,34 @@ func (p Permission) String() string {
 	return p.Verb + " " + what
 }
 
-// An Inspection is what an API server says of itself, and of the one who asks.
+// An Inspection is the version of an API server, and what it does not permit.
 type Inspection struct {
 	Version string       // such as v1.36.3
 	Minor   int          // of 1.x, or 0 if it can't be read
-	Missing []Permission // of those asked for
+	Missing []Permission // of those Inspect was given
 }
 
-// Inspect asks an API server who it is and which of want it permits.
+// Inspect asks an API server for its version and which of want it permits us.
 func Inspect(ctx context.Context, cfg *rest.Config, want []Permission) (Inspection, error) {
-	a, err := newAPI(cfg, newMetrics(), nil)
+	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		return Inspection{}, err
 	}
 	var i Inspection
-	text, err := a.core.Get().AbsPath("/version").SetHeader("Accept", "application/json").DoRaw(ctx)
+	text, err := c.core.Get().AbsPath("/version").SetHeader("Accept", "application/json").DoRaw(ctx)
 	if err != nil {
 		return i, fmt.Errorf("the API server %s does not answer: %w", cfg.Host, err)
 	}
-	var version struct{ GitVersion string }
-	if err := json.Unmarshal(text, &version); err != nil {
+	var info version.Info
+	if err := json.Unmarshal(text, &info); err != nil {
 		return i, fmt.Errorf("the API server %s does not say which version it is: %w", cfg.Host, err)
 	}
-	i.Version = version.GitVersion
-	if m := minor.FindStringSubmatch(i.Version); m != nil {
-		i.Minor, _ = strconv.Atoi(m[1])
+	i.Version = info.GitVersion
+	if v, err := utilversion.ParseGeneric(i.Version); err == nil && v.Major() == 1 {
+		i.Minor = int(v.Minor())
 	}
 	for _, p := range want {
-		allowed, err := may(ctx, a.core, p)
+		allowed, err := isAllowed(ctx, c.core, p)
 		if err != nil {
 			return i, err
 		}
@@ -76,10 +76,8 @@ func Inspect(ctx context.Context, cfg *rest.Config, want []Permission) (Inspecti
 	return i, nil
 }
 
-var minor = regexp.MustCompile(`^v1\.(\d+)`)
-
-// may asks whether p is permitted (SelfSubjectAccessReview, which everybody may create).
-func may(ctx context.Context, client rest.Interface, p Permission) (bool, error) {
+// isAllowed asks whether p is permitted (SelfSubjectAccessReview, which everybody may create).
+func isAllowed(ctx context.Context, client rest.Interface, p Permission) (bool, error) {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
 		"spec": map[string]any{"resourceAttributes": map[string]string{

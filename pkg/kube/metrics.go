@@ -5,10 +5,10 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,11 +33,11 @@ func newMetrics() *metrics {
 		}),
 		statuses: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_status_writes_total",
-			Help: "Writes of the status of Services, by result: written, conflict (the Service had changed meanwhile), gone (it does not exist any more) or error.",
+			Help: "Writes of the status of Services, by result: written, conflict (the Service had changed meanwhile), not_found (it does not exist any more), rejected (the API server does not accept it) or unavailable (it takes no writes, or cannot be reached).",
 		}, []string{"result"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "herald_events_total",
-			Help: "Events about Services, by result: created, known (the API server has it already), error (it will be tried again) or dropped.",
+			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or the API server does not accept it) or error (it will be tried again).",
 		}, []string{"result"}),
 	}
 }
@@ -46,92 +46,76 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.reachable, m.statuses, m.events}
 }
 
-// A line is the way to the API server: every request passes through one. It
-// counts them and tells the operator when the server goes away and comes back.
-type line struct {
+// A countingTransport sends requests to the API server. It counts them, and logs when
+// the server can't be reached and when it answers again.
+type countingTransport struct {
 	next    http.RoundTripper
 	metrics *metrics
 	log     *slog.Logger // nil: only count
 
-	mu   sync.Mutex
-	down time.Time // since when the server can't be reached; zero if it can
+	unreachableSince atomic.Pointer[time.Time] // nil: it can be reached
 }
 
 // RoundTrip implements http.RoundTripper.
-func (l *line) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := l.next.RoundTrip(r)
+func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(r)
 	code := "error"
 	if err == nil {
 		code = strconv.Itoa(resp.StatusCode)
 	}
-	verb, resource := describe(r)
-	l.metrics.requests.WithLabelValues(verb, resource, code).Inc()
-	// A request that was called off proves nothing about the server.
-	if l.log != nil && !(err != nil && (r.Context().Err() != nil || errors.Is(err, context.Canceled))) {
-		l.tell(r.URL.Host, err)
+	verb, resource := verbAndResource(r)
+	t.metrics.requests.WithLabelValues(verb, resource, code).Inc()
+	// A request that was cancelled says nothing about the server.
+	if t.log != nil && !(err != nil && (r.Context().Err() != nil || errors.Is(err, context.Canceled))) {
+		t.logReachability(r.URL.Host, err)
 	}
 	return resp, err
 }
 
-// tell says once that the server is away, and once that it is back.
-func (l *line) tell(host string, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case err != nil && l.down.IsZero():
-		l.down = time.Now()
-		l.metrics.reachable.Set(0)
-		l.log.Warn("the Kubernetes API server can't be reached; trying on", "server", host, "err", err)
-	case err == nil && !l.down.IsZero():
-		l.log.Info("the Kubernetes API server answers again", "server", host, "after", time.Since(l.down).Round(time.Millisecond))
-		l.down = time.Time{}
-		fallthrough
-	case err == nil:
-		l.metrics.reachable.Set(1)
+// logReachability logs the first of several errors, and the first answer after them.
+func (t *countingTransport) logReachability(host string, err error) {
+	if err != nil {
+		if t.unreachableSince.CompareAndSwap(nil, new(time.Now())) {
+			t.metrics.reachable.Set(0)
+			t.log.Warn("the Kubernetes API server can't be reached; trying on", "server", host, "err", err)
+		}
+		return
 	}
+	if since := t.unreachableSince.Swap(nil); since != nil {
+		t.log.Info("the Kubernetes API server answers again", "server", host, "after", time.Since(*since).Round(time.Millisecond))
+	}
+	t.metrics.reachable.Set(1)
 }
 
-// describe names a request as RBAC does: the verb and the resource, with its
-// subresource.
-func describe(r *http.Request) (verb, resource string) {
-	// ../api/<version>/... or ../apis/<group>/<version>/...
-	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	at := slices.IndexFunc(path, func(s string) bool { return s == "api" || s == "apis" })
-	if at < 0 {
+// resourcePath matches the path of a request below /api/<version> or
+// /apis/<group>/<version>: its resource, the object's name and the subresource.
+var resourcePath = regexp.MustCompile(`/(?:api|apis/[^/]+)/v[^/]+/(?:namespaces/[^/]+/)?([^/]+)(?:/([^/]+))?(?:/([^/]+))?/?$`)
+
+// verbAndResource describes a request as RBAC does: the verb, and the resource with its
+// subresource; "other" if it is for no resource.
+func verbAndResource(r *http.Request) (verb, resource string) {
+	path := resourcePath.FindStringSubmatch(r.URL.Path)
+	if path == nil {
 		return strings.ToLower(r.Method), "other"
 	}
-	skip := at + 2
-	if path[at] == "apis" {
-		skip++
+	resource = path[1]
+	if path[3] != "" {
+		resource += "/" + path[3]
 	}
-	if skip >= len(path) {
-		return strings.ToLower(r.Method), "other"
-	}
-	path = path[skip:]
-	if len(path) > 2 && path[0] == "namespaces" {
-		path = path[2:]
-	}
-	resource = path[0]
-	named := len(path) > 1
-	if len(path) > 2 {
-		resource += "/" + path[2]
-	}
-	switch r.Method {
-	case http.MethodPost:
+	watch, _ := strconv.ParseBool(r.URL.Query().Get("watch"))
+	switch {
+	case r.Method == http.MethodPost:
 		verb = "create"
-	case http.MethodPut:
+	case r.Method == http.MethodPut:
 		verb = "update"
-	case http.MethodGet:
-		switch {
-		case r.URL.Query().Get("watch") != "" && r.URL.Query().Get("watch") != "false":
-			verb = "watch"
-		case named:
-			verb = "get"
-		default:
-			verb = "list"
-		}
-	default:
+	case r.Method != http.MethodGet:
 		verb = strings.ToLower(r.Method)
+	case watch:
+		verb = "watch"
+	case path[2] != "":
+		verb = "get"
+	default:
+		verb = "list"
 	}
 	return verb, resource
 }

@@ -17,24 +17,21 @@ import (
 // (cluster-autoscaler/utils/taints). The other taint and the label are Kubernetes' own.
 const autoscalerTaint = "ToBeDeletedByClusterAutoscaler"
 
-// readNode turns a Node into what is kept of it. Of its annotations those are kept
-// that begin with prefix and a slash; "" keeps none.
+// readNode converts a Node. Of its annotations those are kept that begin with prefix
+// and a slash, without these; "" keeps none.
 func readNode(o *corev1.Node, prefix string) *vip.Node {
-	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: excluded(o)}
+	n := &vip.Node{Name: o.Name, UID: string(o.UID), Excluded: exclusionReason(o), PodCIDRs: parsePrefixes(o.Spec.PodCIDRs)}
 	if _, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
 		n.ExclusionLabel = corev1.LabelNodeExcludeBalancers
 	}
-	n.ShuttingDown = leaves(o)
+	n.ShuttingDown = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, shuttingDownMessage)
+	})
 	_, n.Drained = o.Annotations[drainKey]
 	n.ReturnUntil, _ = time.Parse(time.RFC3339, o.Annotations[returnKey])
 	for _, a := range o.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil { // others are host names
-			n.Addresses = appendNew(n.Addresses, addr.Unmap())
-		}
-	}
-	for _, text := range o.Spec.PodCIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			n.PodCIDRs = append(n.PodCIDRs, p.Masked())
+			n.Addresses = appendUnique(n.Addresses, addr.Unmap())
 		}
 	}
 	for k, v := range o.Annotations {
@@ -48,9 +45,15 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 	return n
 }
 
-// excluded says why no VIP may be on the node, or "". That the node is cordoned
-// (spec.unschedulable) is no reason: what runs there goes on running.
-func excluded(o *corev1.Node) string {
+// shuttingDownMessage is part of what kubelet writes into the condition Ready while
+// the node is shut down and its pods are terminated (pkg/kubelet/nodeshutdown, since
+// 1.20). There is neither a reason nor a condition of its own for that.
+const shuttingDownMessage = "node is shutting down"
+
+// exclusionReason says why no VIP may be on the node: it is out of service, about to be
+// deleted, or without network; else "". That the node is cordoned (spec.unschedulable)
+// is no reason: what runs there goes on running.
+func exclusionReason(o *corev1.Node) string {
 	for _, t := range o.Spec.Taints {
 		if t.Key == corev1.TaintNodeOutOfService || t.Key == autoscalerTaint {
 			return "it has the taint " + t.Key
@@ -67,24 +70,8 @@ func excluded(o *corev1.Node) string {
 	return ""
 }
 
-// shuttingDown is how kubelet words it (pkg/kubelet/nodeshutdown, since 1.20). There is
-// neither a reason nor a condition of its own for that.
-const shuttingDown = "node is shutting down"
-
-// leaves reports whether the node's kubelet is ending its pods, since the node is shut down.
-func leaves(o *corev1.Node) bool {
-	return slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, shuttingDown)
-	})
-}
-
-// readRange turns a ServiceCIDR into what is kept of it.
-func readRange(o *networkingv1.ServiceCIDR) []netip.Prefix {
-	var out []netip.Prefix
-	for _, text := range o.Spec.CIDRs {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			out = append(out, p.Masked())
-		}
-	}
-	return out
+// readServiceCIDR is the prefixes of a ServiceCIDR.
+func readServiceCIDR(o *networkingv1.ServiceCIDR) *[]netip.Prefix {
+	prefixes := parsePrefixes(o.Spec.CIDRs)
+	return &prefixes
 }

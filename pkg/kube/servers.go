@@ -13,76 +13,78 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
 )
 
-// Servers is the API servers that a control-plane node can talk to. The one that the
-// kubeconfig names may be the very VIP that Herald is to bring up, or the API server
+// Servers are the API servers that a control-plane node can connect to. The one that
+// the kubeconfig names may be the very VIP that Herald is to bring up, or the API server
 // of a node that has just died. So connections go to the first of these that answers:
 //
+//	the one that kubernetes_addr names, if it is set
 //	this node's own API server, if it is ready
 //	those that the Service default/kubernetes lists
 //	this node's own, ready or not
 //	what the kubeconfig names
 //
-// Whichever it is shows a certificate for the name "kubernetes", which every
-// API server's has, unless the kubeconfig names another (tls-server-name).
+// Whichever it is shows a certificate for the name "kubernetes", which every API
+// server's has, unless the kubeconfig names another (tls-server-name).
 type Servers struct {
 	port  uint16
 	hosts func() []netip.Addr // this node's addresses, VIPs left out
 	first string              // host:port to be tried before all others, or ""
 	cfg   *rest.Config        // of Connect
 
-	mu     sync.Mutex
-	ready  bool                 // this node's own is
-	others []netip.Addr         // of all API servers
-	conns  map[*serverConn]bool // open connections; whether to this node's own
+	ownReady atomic.Bool
+	others   atomic.Pointer[[]netip.Addr] // of all API servers
+	conns    sync.Map                     // of *serverConn: those that are open, but for those to first
 }
 
 // serverName is in the certificate of every API server.
 const serverName = "kubernetes"
 
 const (
-	// patience is how long a connection is tried for while no API server answers.
-	// To try on is how the first that comes up is noticed at once.
-	patience = 15 * time.Second
-	tryAgain = 100 * time.Millisecond // between two rounds through all API servers
-	stagger  = 250 * time.Millisecond // before the next is tried beside one that has not answered yet
+	// dialTime is how long a connection is tried for while no API server answers. The
+	// first that comes up is noticed within dialRetry.
+	dialTime  = 15 * time.Second
+	dialRetry = 100 * time.Millisecond // between two rounds through all API servers
+	// attemptDelay is how long one that has not answered is tried alone (the
+	// Connection Attempt Delay of RFC 8305 section 5).
+	attemptDelay = 250 * time.Millisecond
 )
 
-// NewServers is the API servers at port: of this node, which has the addresses that
-// hosts says, and of those that become known.
+// NewServers makes Servers of the API servers at port: this node's, at any of hosts or
+// 127.0.0.1, and those that become known.
 func NewServers(port uint16, hosts func() []netip.Addr) *Servers {
-	return &Servers{port: port, hosts: hosts, conns: make(map[*serverConn]bool)}
+	return &Servers{port: port, hosts: hosts}
 }
 
-// Prefer says whether this node's own API server is ready. If it is not, connections
-// to it end, so that requests go to another. If it is, those to others end: the death of
-// another node is not to be what keeps this one from its work.
-func (s *Servers) Prefer(own bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ready = own
-	for c, mine := range s.conns {
-		if mine != own {
-			c.Conn.Close()
+// SetOwnReady says whether this node's own API server is ready. If it is not, connections
+// to it are closed, so that requests go to another. If it is, those to others are closed:
+// this node's work must not depend on another node.
+func (s *Servers) SetOwnReady(ready bool) {
+	s.ownReady.Store(ready)
+	s.conns.Range(func(key, _ any) bool {
+		if c := key.(*serverConn); c.own != ready {
+			c.Close()
 		}
+		return true
+	})
+}
+
+// setOthers sets the addresses of all API servers. An empty list is ignored: the last
+// API server that stops leaves it behind.
+func (s *Servers) setOthers(addrs []netip.Addr) {
+	if len(addrs) > 0 {
+		s.others.Store(&addrs)
 	}
 }
 
-// know takes over the addresses of all API servers.
-func (s *Servers) know(addrs []netip.Addr) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(addrs) > 0 { // none is what the last one that dies leaves behind
-		s.others = addrs
-	}
-}
-
-// use makes cfg connect to these API servers.
-func (s *Servers) use(cfg *rest.Config, first string) {
+// configure has cfg connect to these API servers, to first (host:port) before all
+// others if it is not "".
+func (s *Servers) configure(cfg *rest.Config, first string) {
 	s.first, s.cfg = first, cfg
 	cfg.Dial = s.dial
 	if cfg.TLSClientConfig.ServerName == "" && !cfg.TLSClientConfig.Insecure {
@@ -90,64 +92,65 @@ func (s *Servers) use(cfg *rest.Config, first string) {
 	}
 }
 
-// at is an API server on a host.
-func (s *Servers) at(a netip.Addr) string { return netip.AddrPortFrom(a, s.port).String() }
+func (s *Servers) hostPort(a netip.Addr) string { return netip.AddrPortFrom(a, s.port).String() }
 
-// mine is where this node's own API server may listen.
-func (s *Servers) mine() []string {
-	all := []string{s.at(netip.AddrFrom4([4]byte{127, 0, 0, 1}))}
+// ownTargets is where this node's own API server may listen.
+func (s *Servers) ownTargets() []string {
+	all := []string{s.hostPort(netip.AddrFrom4([4]byte{127, 0, 0, 1}))}
 	for _, a := range s.hosts() {
-		all = append(all, s.at(a))
+		all = append(all, s.hostPort(a))
 	}
 	return all
 }
 
-// candidates is where to try to connect to, in this order.
-func (s *Servers) candidates(address string) []string {
-	mine := s.mine() // before the lock: another room answers
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []string
-	add := func(targets ...string) {
-		for _, t := range targets {
-			if t != "" && !slices.Contains(all, t) {
-				all = append(all, t)
+// targets is where to connect to, in this order. address is what the kubeconfig names.
+func (s *Servers) targets(address string) []string {
+	own := s.ownTargets()
+	var others []string
+	if list := s.others.Load(); list != nil {
+		for _, a := range *list {
+			if t := s.hostPort(a); !slices.Contains(own, t) {
+				others = append(others, t)
 			}
 		}
 	}
-	add(s.first)
-	if s.ready {
-		add(mine...)
+	all := slices.Concat(others, own)
+	if s.ownReady.Load() {
+		all = slices.Concat(own, others)
 	}
-	for _, a := range s.others {
-		if t := s.at(a); !slices.Contains(mine, t) {
-			add(t)
+	if s.first != "" {
+		all = slices.Insert(all, 0, s.first)
+	}
+	all = append(all, address)
+	var unique []string
+	for _, t := range all {
+		if !slices.Contains(unique, t) {
+			unique = append(unique, t)
 		}
 	}
-	add(mine...)
-	add(address)
-	return all
+	return unique
 }
 
-// dial connects to the first API server that answers.
+// dial connects to the first API server that answers. It tries for dialTime.
 func (s *Servers) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	for {
-		c, target, err := race(ctx, network, s.candidates(address))
+		c, target, err := dialFirst(ctx, network, s.targets(address))
 		if err == nil {
-			return s.keep(c, target), nil
+			return s.track(c, target), nil
 		}
-		sleep(ctx, tryAgain)
+		sleep(ctx, dialRetry)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("no API server answers: %w", err)
 		}
 	}
 }
 
-// race connects to the first of targets that answers; each gets a head start
-// before the next. Its error is that of all of them.
-func race(ctx context.Context, network string, targets []string) (net.Conn, string, error) {
+// dialFirst connects to the first of targets that answers, and returns which that is.
+// Each is tried attemptDelay before the next, or until it fails. The error joins those
+// of all.
+func dialFirst(ctx context.Context, network string, targets []string) (net.Conn, string, error) {
 	type outcome struct {
 		conn   net.Conn
 		target string
@@ -176,7 +179,7 @@ func race(ctx context.Context, network string, targets []string) (net.Conn, stri
 				}
 			}()
 			if started < len(targets) {
-				next.Reset(stagger)
+				next.Reset(attemptDelay)
 			}
 		case o := <-outcomes:
 			if o.err == nil {
@@ -193,58 +196,54 @@ func race(ctx context.Context, network string, targets []string) (net.Conn, stri
 	return nil, "", errors.Join(errs...)
 }
 
-// keep remembers a connection, unless it is to the one that was named.
-func (s *Servers) keep(c net.Conn, target string) net.Conn {
+// track remembers a connection for SetOwnReady, unless it is to s.first.
+func (s *Servers) track(c net.Conn, target string) net.Conn {
 	if target == s.first {
 		return c
 	}
-	mine := slices.Contains(s.mine(), target) // before the lock: another room answers
-	k := &serverConn{Conn: c, of: s}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.conns[k] = mine
-	return k
+	tracked := &serverConn{Conn: c, own: slices.Contains(s.ownTargets(), target), servers: s}
+	s.conns.Store(tracked, nil)
+	return tracked
 }
 
 // A serverConn is a connection to an API server.
 type serverConn struct {
 	net.Conn
-	of *Servers
+	own     bool // to this node's own
+	servers *Servers
 }
 
 // Close implements net.Conn.
 func (c *serverConn) Close() error {
-	c.of.mu.Lock()
-	delete(c.of.conns, c)
-	c.of.mu.Unlock()
+	c.servers.conns.Delete(c)
 	return c.Conn.Close()
 }
 
-// Question makes the question whether this node's own API server is ready, once
-// Connect has been given s. It is put to address, a URL, or, if that is "", to /readyz
-// with the credentials that Connect has found. Every question is put on a connection of its own: an old one may outlive
-// what is asked about. The answer is nil, or what is wrong.
-func (s *Servers) Question(address string) (func(context.Context) error, error) {
-	cfg := s.cfg
-	secure, err := rest.TLSConfigFor(cfg)
+// ReadinessCheck makes a function that asks whether this node's own API server is
+// ready, once Connect has been given s. It sends GET to address, a URL, or, if that is
+// "", to /readyz with the credentials that Connect has found, each time on a connection
+// of its own: an old one may outlive what is asked about. The function returns nil if
+// the answer is 200, else what is wrong.
+func (s *Servers) ReadinessCheck(address string) (func(context.Context) error, error) {
+	secure, err := rest.TLSConfigFor(s.cfg)
 	if err != nil {
 		return nil, fmt.Errorf("the credentials for the API server can't be used: %w", err)
 	}
 	transport := &http.Transport{TLSClientConfig: secure, DisableKeepAlives: true, DialContext: dial}
-	var ask http.RoundTripper = transport
+	var roundTripper http.RoundTripper = transport
 	if address == "" {
 		address = "https://" + net.JoinHostPort(serverName, strconv.Itoa(int(s.port))) + "/readyz"
 		transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			c, _, err := race(ctx, network, s.mine())
+			c, _, err := dialFirst(ctx, network, s.ownTargets())
 			return c, err
 		}
-		if ask, err = rest.HTTPWrappersForConfig(cfg, transport); err != nil {
+		if roundTripper, err = rest.HTTPWrappersForConfig(s.cfg, transport); err != nil {
 			return nil, fmt.Errorf("the credentials for the API server can't be used: %w", err)
 		}
-	} else if transport.TLSClientConfig, err = named(secure, address); err != nil {
+	} else if transport.TLSClientConfig, err = tlsConfigFor(secure, address); err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: ask, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := &http.Client{Transport: roundTripper, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return func(ctx context.Context) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 		if err != nil {
@@ -263,10 +262,10 @@ func (s *Servers) Question(address string) (func(context.Context) error, error) 
 	}, nil
 }
 
-// named is how to verify whoever answers at address, a URL: an API server on this
-// host by the name that all have, everybody else by that of the URL. The
-// credentials of the kubeconfig are not for them.
-func named(secure *tls.Config, address string) (*tls.Config, error) {
+// tlsConfigFor is how to verify the server at address, a URL: on a loopback address by
+// the name that all API servers have, else by the host name of the URL; in both cases by
+// the CAs of secure, if it is not nil. Its client certificate is not sent.
+func tlsConfigFor(secure *tls.Config, address string) (*tls.Config, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err

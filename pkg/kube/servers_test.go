@@ -26,8 +26,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A front is an HTTPS server that shows the certificate of an API server.
-type front struct {
+// A fakeServer is an HTTPS server that shows the certificate of an API server.
+type fakeServer struct {
 	name   string
 	server *http.Server
 	status atomic.Int32
@@ -54,13 +54,13 @@ func identity(t *testing.T) (tls.Certificate, []byte) {
 }
 
 // listen starts a front at host:port.
-func listen(t *testing.T, name, at string, id tls.Certificate) *front {
+func listen(t *testing.T, name, at string, id tls.Certificate) *fakeServer {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &front{name: name}
+	f := &fakeServer{name: name}
 	f.status.Store(http.StatusOK)
 	f.auth.Store("")
 	f.server = &http.Server{
@@ -87,8 +87,8 @@ func freePort(t *testing.T) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// reach connects as Herald does: the kubeconfig names nobody who listens.
-func reach(t *testing.T, ca []byte, s *Servers) *rest.Config {
+// connectTo connects as Herald does: the kubeconfig names nobody who listens.
+func connectTo(t *testing.T, ca []byte, s *Servers) *rest.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "admin.conf")
 	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x","user":"x"}}],
@@ -107,17 +107,17 @@ func reach(t *testing.T, ca []byte, s *Servers) *rest.Config {
 	return cfg
 }
 
-// ask is who answers a request by way of cfg.
-func ask(t *testing.T, cfg *rest.Config) string {
+// answerer is who answers a request by way of cfg.
+func answerer(t *testing.T, cfg *rest.Config) string {
 	t.Helper()
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return asked(t, client, cfg.Host)
+	return answererOf(t, client, cfg.Host)
 }
 
-func asked(t *testing.T, client *http.Client, host string) string {
+func answererOf(t *testing.T, client *http.Client, host string) string {
 	t.Helper()
 	answer, err := client.Get(host + "/version")
 	if err != nil {
@@ -135,7 +135,7 @@ func TestServers(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
 	s := NewServers(port, func() []netip.Addr { return nil })
-	cfg := reach(t, ca, s)
+	cfg := connectTo(t, ca, s)
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -145,38 +145,38 @@ func TestServers(t *testing.T) {
 	came := time.AfterFunc(300*time.Millisecond, func() { listen(t, "own", at("127.0.0.1", port), id) })
 	defer came.Stop()
 	began := time.Now()
-	if got := asked(t, client, cfg.Host); got != "own" {
+	if got := answererOf(t, client, cfg.Host); got != "own" {
 		t.Errorf("asked %s, want own", got)
 	}
 	if took := time.Since(began); took > 2*time.Second {
 		t.Errorf("it took %v", took)
 	}
 	listen(t, "other", at("127.0.0.2", port), id)
-	s.know([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")})
+	s.setOthers([]netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")})
 
 	// Ready: this node's own. Not ready: the other, on the old client too, whose
 	// connection would otherwise live on.
-	s.Prefer(true)
-	if got := ask(t, cfg); got != "own" {
+	s.SetOwnReady(true)
+	if got := answerer(t, cfg); got != "own" {
 		t.Errorf("asked %s, want own", got)
 	}
-	s.Prefer(false)
-	for name, got := range map[string]string{"a new connection": ask(t, cfg), "an old one": asked(t, client, cfg.Host)} {
+	s.SetOwnReady(false)
+	for name, got := range map[string]string{"a new connection": answerer(t, cfg), "an old one": answererOf(t, client, cfg.Host)} {
 		if got != "other" {
 			t.Errorf("%s: asked %s, want the other", name, got)
 		}
 	}
 	// Ready again: what is left with the other would hang when that one's node dies.
-	s.Prefer(true)
-	for name, got := range map[string]string{"a new connection": ask(t, cfg), "an old one": asked(t, client, cfg.Host)} {
+	s.SetOwnReady(true)
+	for name, got := range map[string]string{"a new connection": answerer(t, cfg), "an old one": answererOf(t, client, cfg.Host)} {
 		if got != "own" {
 			t.Errorf("%s: asked %s, want own", name, got)
 		}
 	}
-	s.Prefer(false)
+	s.SetOwnReady(false)
 	// A list that runs empty is no news.
-	s.know(nil)
-	if got := ask(t, cfg); got != "other" {
+	s.setOthers(nil)
+	if got := answerer(t, cfg); got != "other" {
 		t.Errorf("asked %s, want the other", got)
 	}
 }
@@ -190,16 +190,16 @@ func TestServersOfANodeThatDied(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer full.Close()
-	block(t, full)
+	fillBacklog(t, full)
 	s := NewServers(port, func() []netip.Addr { return nil })
-	s.know([]netip.Addr{netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("127.0.0.4")})
+	s.setOthers([]netip.Addr{netip.MustParseAddr("127.0.0.3"), netip.MustParseAddr("127.0.0.4")})
 	listen(t, "other", at("127.0.0.4", port), id)
 	began := time.Now()
-	if got := ask(t, reach(t, ca, s)); got != "other" {
+	if got := answerer(t, connectTo(t, ca, s)); got != "other" {
 		t.Errorf("asked %s, want the other", got)
 	}
-	if took := time.Since(began); took < stagger || took > 2*time.Second {
-		t.Errorf("it took %v, want a little more than %v", took, stagger)
+	if took := time.Since(began); took < attemptDelay || took > 2*time.Second {
+		t.Errorf("it took %v, want a little more than %v", took, attemptDelay)
 	}
 }
 
@@ -210,14 +210,14 @@ func TestServersNamed(t *testing.T) {
 	listen(t, "own", at("127.0.0.1", port), id)
 	named := listen(t, "named", at("127.0.0.5", port), id)
 	s := NewServers(port, func() []netip.Addr { return nil })
-	cfg := reach(t, ca, s)
-	s.use(cfg, at("127.0.0.5", port))
-	s.Prefer(true)
-	if got := ask(t, cfg); got != "named" {
+	cfg := connectTo(t, ca, s)
+	s.configure(cfg, at("127.0.0.5", port))
+	s.SetOwnReady(true)
+	if got := answerer(t, cfg); got != "named" {
 		t.Errorf("asked %s, want named", got)
 	}
 	named.server.Close()
-	if got := ask(t, cfg); got != "own" {
+	if got := answerer(t, cfg); got != "own" {
 		t.Errorf("asked %s, want own", got)
 	}
 }
@@ -227,10 +227,10 @@ func TestQuestion(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
 	s := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.6")} })
-	reach(t, ca, s)
+	connectTo(t, ca, s)
 	question := func(address string) error {
 		t.Helper()
-		ask, err := s.Question(address)
+		ask, err := s.ReadinessCheck(address)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,9 +271,9 @@ func TestQuestion(t *testing.T) {
 	}
 }
 
-// block fills the queue of a listener that nobody accepts from, so that further
+// fillBacklog fills the queue of a listener that nobody accepts from, so that further
 // packets to it are dropped, as by a node that has died.
-func block(t *testing.T, l *net.TCPListener) {
+func fillBacklog(t *testing.T, l *net.TCPListener) {
 	t.Helper()
 	raw, err := l.SyscallConn()
 	if err != nil {

@@ -10,86 +10,129 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A record is what is kept of a Service.
-type record struct {
+// A cachedService is what is kept of a Service.
+type cachedService struct {
+	version string // metadata.resourceVersion
 	vip.Service
-	version    string // metadata.resourceVersion
-	hosted     bool   // it has the annotation kube-vip.io/vipHost, be it empty
-	leasing    bool   // it has the annotation heraldvip.io/dhcp-lease, be it unreadable
-	clusterIPs []netip.Addr
+	hasHostAnnotation  bool // kube-vip.io/vipHost, be it empty
+	hasLeaseAnnotation bool // heraldvip.io/dhcp-lease, be it unreadable
+	clusterIPs         []netip.Addr
 }
 
-// listed reports whether the World is told of the Service at all: it is of type
-// LoadBalancer, or it was.
-func (r *record) listed() bool { return r.LoadBalancer || r.VIPHost != "" }
+// inWorld reports whether the World contains the Service: it is of type LoadBalancer,
+// or was, and still has the annotation kube-vip.io/vipHost. No Service (nil) is not.
+func (s *cachedService) inWorld() bool { return s != nil && (s.LoadBalancer || s.VIPHost != "") }
 
-// readService turns a Service into what is kept of it. Its endpoints are in its
-// EndpointSlices.
-func readService(o *corev1.Service) *record {
-	r := &record{version: o.ResourceVersion}
-	r.Key = vip.Key{Namespace: o.Namespace, Name: o.Name}
-	r.UID = string(o.UID)
-	r.Created = o.CreationTimestamp.UTC()
-	r.LoadBalancer = o.Spec.Type == corev1.ServiceTypeLoadBalancer
-	_, r.hosted = o.Annotations[hostKey]
-	_, r.leasing = o.Annotations[leasesKey]
+// requestedAddrs are the addresses that a Service of type LoadBalancer requests, and
+// those that DHCP servers have leased for it. Other Services, and nil, have none.
+func (s *cachedService) requestedAddrs() []netip.Addr {
+	if s == nil || !s.LoadBalancer {
+		return nil
+	}
+	return slices.Concat(s.Addresses, leasedAddrs(s.DHCP.Leases))
+}
+
+// readService converts a Service, its annotations included. Its Endpoints stay empty:
+// they come from its EndpointSlices.
+func readService(o *corev1.Service) *cachedService {
+	s := &cachedService{version: o.ResourceVersion}
+	s.Key = vip.Key{Namespace: o.Namespace, Name: o.Name}
+	s.UID = string(o.UID)
+	s.Created = o.CreationTimestamp.UTC()
+	s.LoadBalancer = o.Spec.Type == corev1.ServiceTypeLoadBalancer
+	_, s.hasHostAnnotation = o.Annotations[vipHostKey]
+	_, s.hasLeaseAnnotation = o.Annotations[dhcpLeaseKey]
 	if o.Spec.LoadBalancerClass != nil {
-		r.HasClass, r.Class = true, *o.Spec.LoadBalancerClass
+		s.HasClass, s.Class = true, *o.Spec.LoadBalancerClass
 	}
 	for _, f := range o.Spec.IPFamilies {
 		switch f {
 		case corev1.IPv4Protocol:
-			r.Families = append(r.Families, vip.IPv4)
+			s.Families = append(s.Families, vip.IPv4)
 		case corev1.IPv6Protocol:
-			r.Families = append(r.Families, vip.IPv6)
+			s.Families = append(s.Families, vip.IPv6)
 		}
 	}
 	for _, p := range o.Spec.Ports {
-		r.Ports = append(r.Ports, vip.Port{Protocol: string(p.Protocol), Port: uint16(p.Port)})
+		s.Ports = append(s.Ports, vip.Port{Protocol: string(p.Protocol), Port: uint16(p.Port)})
 	}
-	r.Local = o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	r.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
-	for _, text := range o.Spec.ClusterIPs {
-		if a, err := netip.ParseAddr(text); err == nil { // it may be "None"
-			r.clusterIPs = append(r.clusterIPs, a.Unmap())
-		}
+	s.Local = o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	s.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
+	s.clusterIPs = parseAddrs(o.Spec.ClusterIPs) // or "None"
+	s.Ingress = readIngress(o.Status.LoadBalancer.Ingress)
+	readAnnotations(&s.Service, o.Annotations)
+	if s.Source == "" {
+		s.readSpecAndStatusAddresses(o.Spec.LoadBalancerIP)
 	}
-	r.Ingress = readIngress(o.Status.LoadBalancer.Ingress)
-	annotate(&r.Service, o.Annotations)
-	if r.Source == "" {
-		r.fallBack(o.Spec.LoadBalancerIP)
+	if !s.LoadBalancer {
+		s.Invalid = nil // its annotations are not for Herald
 	}
-	if !r.LoadBalancer {
-		r.Invalid = nil // nobody asked
-	}
-	return r
+	return s
 }
 
-// fallBack takes the addresses from where they are if no annotation names them.
-func (r *record) fallBack(loadBalancerIP string) {
+// readSpecAndStatusAddresses fills in Addresses and Source from spec.loadBalancerIP or,
+// if that is empty, from s.Ingress: those with another mode than Proxy, if there are
+// any, since the others are then external addresses of gateways. A spec.loadBalancerIP
+// that is no IP address adds a sentence to Invalid.
+func (s *cachedService) readSpecAndStatusAddresses(loadBalancerIP string) {
 	const field = "spec.loadBalancerIP"
 	if loadBalancerIP != "" {
-		r.Source = field
-		a, why := address(loadBalancerIP)
-		if why != "" {
-			r.Invalid = append(r.Invalid, fmt.Sprintf("%s: %s; write one IP address, or use the annotation %s.", field, why, addressesKey))
+		s.Source = field
+		a, problem := parseAddress(loadBalancerIP)
+		if problem != "" {
+			s.Invalid = append(s.Invalid, fmt.Sprintf("%s: %s; write one IP address, or use the annotation %s.", field, problem, addressesKey))
 			return
 		}
-		r.Addresses = []netip.Addr{a}
+		s.Addresses = []netip.Addr{a}
 		return
 	}
-	vips := slices.ContainsFunc(r.Ingress, func(i vip.Ingress) bool { return i.IPMode != vip.ModeProxy })
-	for _, i := range r.Ingress {
-		if vips && i.IPMode == vip.ModeProxy {
-			continue // a gateway's external address, which stands behind the VIPs
-		}
+	for _, i := range withoutGateways(s.Ingress) {
 		if i.Addr.IsValid() {
-			r.Source = "status.loadBalancer.ingress"
-			r.Addresses = appendNew(r.Addresses, i.Addr)
+			s.Source = "status.loadBalancer.ingress"
+			s.Addresses = appendUnique(s.Addresses, i.Addr)
 		}
 	}
 }
 
+// withoutGateways is an ingress list without the entries of mode Proxy, unless all are
+// of that mode: beside VIPs they are external addresses of gateways (UPnP).
+func withoutGateways(list []vip.Ingress) []vip.Ingress {
+	isProxy := func(i vip.Ingress) bool { return i.IPMode == vip.ModeProxy }
+	if vips := slices.DeleteFunc(slices.Clone(list), isProxy); len(vips) > 0 {
+		return vips
+	}
+	return list
+}
+
+// parseAddrs leaves out what is no IP address.
+func parseAddrs(texts []string) (addrs []netip.Addr) {
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	return addrs
+}
+
+// parsePrefixes leaves out what is no CIDR prefix.
+func parsePrefixes(texts []string) (prefixes []netip.Prefix) {
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			prefixes = append(prefixes, p.Masked())
+		}
+	}
+	return prefixes
+}
+
+// appendUnique appends a unless list contains it.
+func appendUnique(list []netip.Addr, a netip.Addr) []netip.Addr {
+	if slices.Contains(list, a) {
+		return list
+	}
+	return append(list, a)
+}
+
+// readIngress converts status.loadBalancer.ingress.
 func readIngress(list []corev1.LoadBalancerIngress) []vip.Ingress {
 	var out []vip.Ingress
 	for _, i := range list {
@@ -97,7 +140,7 @@ func readIngress(list []corev1.LoadBalancerIngress) []vip.Ingress {
 		if a, err := netip.ParseAddr(i.IP); err == nil {
 			v.Addr = a.Unmap()
 		} else if i.IP != "" && v.Hostname == "" {
-			v.Hostname = i.IP // so that it is seen not to be what it should be
+			v.Hostname = i.IP // so that the entry differs from what is wanted
 		}
 		if i.IPMode != nil {
 			v.IPMode = vip.IPMode(*i.IPMode)
@@ -110,6 +153,7 @@ func readIngress(list []corev1.LoadBalancerIngress) []vip.Ingress {
 	return out
 }
 
+// writeIngress is the reverse of readIngress.
 func writeIngress(list []vip.Ingress) []corev1.LoadBalancerIngress {
 	out := make([]corev1.LoadBalancerIngress, 0, len(list))
 	for _, v := range list {
@@ -118,8 +162,7 @@ func writeIngress(list []vip.Ingress) []corev1.LoadBalancerIngress {
 			i.IP = v.Addr.String()
 		}
 		if v.IPMode != "" {
-			mode := corev1.LoadBalancerIPMode(v.IPMode)
-			i.IPMode = &mode
+			i.IPMode = new(corev1.LoadBalancerIPMode(v.IPMode))
 		}
 		for _, p := range v.Ports {
 			i.Ports = append(i.Ports, corev1.PortStatus{Port: int32(p.Port), Protocol: corev1.Protocol(p.Protocol)})

@@ -21,7 +21,7 @@ func TestReadService(t *testing.T) {
 	o := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "web", UID: "u1", ResourceVersion: "17", CreationTimestamp: metav1.NewTime(born),
-			Annotations: map[string]string{addressesKey: "192.168.0.10,fd00::10", hostKey: "n1", interfaceKey: "eth1"},
+			Annotations: map[string]string{addressesKey: "192.168.0.10,fd00::10", vipHostKey: "n1", interfaceKey: "eth1"},
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr(""), LoadBalancerIP: "192.168.0.99",
@@ -34,7 +34,7 @@ func TestReadService(t *testing.T) {
 			{Hostname: "example.com"},
 		}}},
 	}
-	want := &record{
+	want := &cachedService{
 		Service: vip.Service{
 			Key: vip.Key{Namespace: "default", Name: "web"}, UID: "u1", Created: born,
 			LoadBalancer: true, HasClass: true, Addresses: addrs("192.168.0.10", "fd00::10"), Source: addressesKey,
@@ -46,10 +46,10 @@ func TestReadService(t *testing.T) {
 			},
 			VIPHost: "n1",
 		},
-		version: "17", hosted: true, clusterIPs: addrs("10.96.0.7", "fd01::7"),
+		version: "17", hasHostAnnotation: true, clusterIPs: addrs("10.96.0.7", "fd01::7"),
 	}
 	got := readService(o)
-	if diff := cmp.Diff(want, got, compareNets, cmp.AllowUnexported(record{})); diff != "" {
+	if diff := cmp.Diff(want, got, compareNets, cmp.AllowUnexported(cachedService{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(o.Status.LoadBalancer.Ingress, writeIngress(got.Ingress)); diff != "" {
@@ -57,7 +57,7 @@ func TestReadService(t *testing.T) {
 	}
 }
 
-func TestWhereAddressesComeFrom(t *testing.T) {
+func TestAddressSource(t *testing.T) {
 	ingress := func(ips ...string) (out []corev1.LoadBalancerIngress) {
 		for _, ip := range ips {
 			out = append(out, corev1.LoadBalancerIngress{IP: ip})
@@ -95,28 +95,28 @@ func TestWhereAddressesComeFrom(t *testing.T) {
 	}
 }
 
-// TestAStrangersStatusIsSeen: an address that netip does not take (the API takes
+// TestReadIngressKeepsInvalidAddresses: an address that netip does not take (the API takes
 // leading zeros in old objects) must not look like an empty status.
-func TestAStrangersStatusIsSeen(t *testing.T) {
+func TestReadIngressKeepsInvalidAddresses(t *testing.T) {
 	got := readIngress([]corev1.LoadBalancerIngress{{IP: "010.0.0.1"}})
 	if diff := cmp.Diff([]vip.Ingress{{Hostname: "010.0.0.1"}}, got, compareNets); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// TestOnlyLoadBalancersAreComplainedTo: annotations of others are none of our business.
-func TestOnlyLoadBalancersAreComplainedTo(t *testing.T) {
+// TestInvalidOnlyForLoadBalancers: annotations of others are none of our business.
+func TestInvalidOnlyForLoadBalancers(t *testing.T) {
 	o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{addressesKey: "x"}}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
-	if got := readService(o); len(got.Invalid) != 0 || got.listed() {
-		t.Errorf("invalid %q, listed %v", got.Invalid, got.listed())
+	if got := readService(o); len(got.Invalid) != 0 || got.inWorld() {
+		t.Errorf("invalid %q, listed %v", got.Invalid, got.inWorld())
 	}
-	o.Annotations[hostKey] = "n1" // it was one
-	if got := readService(o); !got.listed() {
+	o.Annotations[vipHostKey] = "n1" // it was one
+	if got := readService(o); !got.inWorld() {
 		t.Error("a Service that still says vipHost is not listed")
 	}
 }
 
-func TestReadSlice(t *testing.T) {
+func TestReadSliceConditions(t *testing.T) {
 	yes, no := ptr(true), ptr(false)
 	conditions := func(ready, serving, terminating *bool) discoveryv1.EndpointConditions {
 		return discoveryv1.EndpointConditions{Ready: ready, Serving: serving, Terminating: terminating}
@@ -153,7 +153,7 @@ func TestReadSlice(t *testing.T) {
 	}
 }
 
-func TestSlicesThatDontCount(t *testing.T) {
+func TestReadSliceIgnores(t *testing.T) {
 	labels := map[string]string{discoveryv1.LabelServiceName: "web"}
 	if got := readSlice(&discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}); got != nil {
 		t.Errorf("a slice of no Service: %+v", got)
@@ -163,9 +163,9 @@ func TestSlicesThatDontCount(t *testing.T) {
 	}
 }
 
-// TestWhoseAddresses: only addresses that name their pod are taken for a pod's,
+// TestReadSlicePodAddresses: only addresses that name their pod are taken for a pod's,
 // or whoever may write Endpoints could take the VIP of somebody else.
-func TestWhoseAddresses(t *testing.T) {
+func TestReadSlicePodAddresses(t *testing.T) {
 	pod := &corev1.ObjectReference{Kind: "Pod", Name: "web-1"}
 	tests := []struct {
 		name      string
@@ -177,7 +177,7 @@ func TestWhoseAddresses(t *testing.T) {
 	}{
 		{"a pod", "default", "web", "endpointslice-controller.k8s.io", pod, addrs("10.0.0.1")},
 		{"written by hand", "default", "web", "", nil, nil},
-		{"a copy of Endpoints", "default", "web", mirrored, pod, nil},
+		{"a copy of Endpoints", "default", "web", mirroringController, pod, nil},
 		{"a node", "default", "web", "", &corev1.ObjectReference{Kind: "Node"}, nil},
 		{"the API servers", "default", "kubernetes", "", nil, addrs("10.0.0.1")},
 		{"a namesake of theirs", "other", "kubernetes", "", nil, nil},
@@ -217,7 +217,7 @@ func TestReadNode(t *testing.T) {
 	}
 }
 
-func TestExcluded(t *testing.T) {
+func TestExclusionReason(t *testing.T) {
 	taint := func(key string) corev1.Node {
 		return corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: key}}}}
 	}
@@ -240,13 +240,13 @@ func TestExcluded(t *testing.T) {
 		{condition(corev1.NodeReady, corev1.ConditionFalse, ""), ""},
 	}
 	for _, tt := range tests {
-		if got := excluded(&tt.node); got != tt.want {
+		if got := exclusionReason(&tt.node); got != tt.want {
 			t.Errorf("%+v: %q, want %q", tt.node, got, tt.want)
 		}
 	}
 }
 
-func TestLeaves(t *testing.T) {
+func TestShuttingDown(t *testing.T) {
 	for message, want := range map[string]bool{
 		"node is shutting down": true,
 		"[container runtime network not ready: cni plugin not initialized, node is shutting down]": true,
@@ -262,7 +262,7 @@ func TestLeaves(t *testing.T) {
 	}
 }
 
-func TestLabelled(t *testing.T) {
+func TestExclusionLabel(t *testing.T) {
 	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
 	for _, have := range []map[string]string{nil, {label: ""}, {label: "false"}} { // its value means nothing
 		n := readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: have}}, "")
@@ -272,8 +272,8 @@ func TestLabelled(t *testing.T) {
 	}
 }
 
-func TestReadRange(t *testing.T) {
-	got := readRange(&networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12", "fd01::/108", "x"}}})
+func TestReadServiceCIDR(t *testing.T) {
+	got := *readServiceCIDR(&networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12", "fd01::/108", "x"}}})
 	want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd01::/108")}
 	if diff := cmp.Diff(want, got, compareNets); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -19,32 +19,33 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A Snapshot is what can be seen of Herald from outside: what its users see.
+// A Snapshot is what the API server knows of Herald at one time.
 type Snapshot struct {
 	Services []vip.Service // of type LoadBalancer; their Endpoints are not read
 	Leases   []*coordinationv1.Lease
-	Nodes    []vip.Node // none if they may not be read
-	Events   []Event    // Herald's own about Services, oldest first
+	Nodes    []vip.Node    // none if they may not be read
+	Events   []StoredEvent // Herald's own about Services, oldest first
 }
 
-// An Event is a Note as the API server keeps it.
-type Event struct {
+// A StoredEvent is an Event about a Service as the API server has it.
+type StoredEvent struct {
 	vip.Event
 	At   time.Time
-	Node string // that said it
+	Node string // that wrote it
 
-	order uint64 // tells apart what was said in the same second
+	order uint64 // resourceVersion: the order of Events of the same second
 }
 
-// TakeSnapshot lists Services, Leases and Events of a namespace, "" for all. It
-// reads what it may: the error says what it could not read.
+// TakeSnapshot lists Services, Leases and Events of a namespace, "" for all, and Nodes.
+// The error joins what could not be listed; the rest is returned with it. Nodes are
+// left out without an error if they may not be listed.
 func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
 	var s Snapshot
-	a, err := newAPI(cfg, newMetrics(), nil)
+	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		return s, err
 	}
-	services := list(ctx, a.core, "services", namespace, "", func(l *corev1.ServiceList) {
+	services := list(ctx, c.core, "services", namespace, "", func(l *corev1.ServiceList) {
 		for i := range l.Items {
 			if r := readService(&l.Items[i]); r.LoadBalancer {
 				s.Services = append(s.Services, r.Service)
@@ -53,34 +54,34 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 	})
 	fields := ""
 	if namespace == "" {
-		fields = "metadata.namespace!=" + nodeHeartbeats
+		fields = notKubeletLeases
 	}
-	leases := list(ctx, a.coordination, "leases", namespace, fields, func(l *coordinationv1.LeaseList) {
+	leases := list(ctx, c.coordination, "leases", namespace, fields, func(l *coordinationv1.LeaseList) {
 		for i := range l.Items {
 			s.Leases = append(s.Leases, &l.Items[i])
 		}
 	})
-	nodes := list(ctx, a.core, "nodes", "", "", func(l *corev1.NodeList) {
+	nodes := list(ctx, c.core, "nodes", "", "", func(l *corev1.NodeList) {
 		for i := range l.Items {
 			s.Nodes = append(s.Nodes, *readNode(&l.Items[i], ""))
 		}
 	})
 	if apierrors.IsForbidden(nodes) {
-		nodes = nil // whoever looks after a namespace sees the rest
+		nodes = nil // who has a Role in one namespace gets the rest
 	}
-	events := list(ctx, a.core, "events", namespace, "involvedObject.kind=Service,source="+component, func(l *corev1.EventList) {
+	events := list(ctx, c.core, "events", namespace, "involvedObject.kind=Service,source="+component, func(l *corev1.EventList) {
 		for i := range l.Items {
 			s.Events = append(s.Events, readEvent(&l.Items[i]))
 		}
 	})
 	slices.SortFunc(s.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
-	slices.SortStableFunc(s.Events, func(a, b Event) int {
+	slices.SortStableFunc(s.Events, func(a, b StoredEvent) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order, b.order), a.Service.Compare(b.Service))
 	})
 	return s, errors.Join(services, leases, nodes, events)
 }
 
-// list reads all of one kind, page by page.
+// list lists all objects of a resource, 500 at a time, and calls page with each list.
 func list[L any, P interface {
 	*L
 	metav1.ListInterface
@@ -100,8 +101,8 @@ func list[L any, P interface {
 	}
 }
 
-func readEvent(o *corev1.Event) Event {
-	e := Event{At: o.LastTimestamp.UTC(), Node: o.Source.Host}
+func readEvent(o *corev1.Event) StoredEvent {
+	e := StoredEvent{At: o.LastTimestamp.UTC(), Node: o.Source.Host}
 	e.order, _ = strconv.ParseUint(o.ResourceVersion, 10, 64)
 	e.Service = vip.Key{Namespace: o.InvolvedObject.Namespace, Name: o.InvolvedObject.Name}
 	e.UID = string(o.InvolvedObject.UID)

@@ -14,25 +14,25 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A desk is Statuses at work on paper, with an agent that calls Set whenever the
-// cache changes.
-type desk struct {
-	*paperAPI
+// A statusTest is Statuses at work on a fakeAPI, with an agent that calls Put whenever
+// the cache changes.
+type statusTest struct {
+	*fakeAPI
 	*Statuses
-	log *journal
+	log *logBuffer
 
 	mu   sync.Mutex
 	want []vip.Status
-	have []vip.Status
 }
 
-// desk must be made in a bubble; what it starts ends with stop.
-func newDesk(t *testing.T) (d *desk, stop func()) {
-	d = &desk{paperAPI: newPaperAPI(), log: &journal{}}
-	d.Statuses = &Statuses{log: d.log.logger(), metrics: newMetrics(), current: d.paperAPI.current, patch: d.paperAPI.patch, wake: make(chan struct{}, 1)}
+// newStatusTest must be called in a bubble; what it starts ends with stop.
+func newStatusTest(t *testing.T) (d *statusTest, stop func()) {
+	d = &statusTest{fakeAPI: newFakeAPI(), log: &logBuffer{}}
+	d.Statuses = &Statuses{log: d.log.logger(), metrics: newMetrics(), cached: d.fakeAPI.cached, patch: d.fakeAPI.patch, wanted: mailbox.New[wantedStatuses]()}
 	d.changed = d.pass
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -50,24 +50,27 @@ func newDesk(t *testing.T) (d *desk, stop func()) {
 }
 
 // pass is a pass of the agent.
-func (d *desk) pass() {
+func (d *statusTest) pass() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.have, _ = d.Set(context.Background(), d.want)
+	d.Put(d.want)
 }
 
-// ask is a Plan.
-func (d *desk) ask(want ...vip.Status) {
+// plan is a pass with another Plan.
+func (d *statusTest) plan(want ...vip.Status) {
 	d.mu.Lock()
 	d.want = want
 	d.mu.Unlock()
 	d.pass()
 }
 
-func (d *desk) held() int {
+// held is how many Statuses of the Plan the cache showed in the last pass.
+func (d *statusTest) held() int {
+	var w vip.World
+	d.Observe(&w)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.have)
+	return len(d.want) - w.StatusesPending
 }
 
 func web(i int) vip.Key { return vip.Key{Namespace: "default", Name: fmt.Sprint("web-", i)} }
@@ -78,38 +81,38 @@ func statusOf(i int) vip.Status {
 }
 
 // fill makes n Services and wants for them.
-func (d *desk) fill(n int) (want []vip.Status) {
+func (d *statusTest) fill(n int) (want []vip.Status) {
 	for i := range n {
 		d.edit(web(i), func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
 		want = append(want, statusOf(i))
 	}
-	idle(time.Second)
+	advance(time.Second)
 	return want
 }
 
 func TestStatusesAreWrittenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		const n = 300
 		want := d.fill(n)
 		began := time.Now()
-		d.ask(want...)
+		d.plan(want...)
 		for d.held() < n {
-			idle(5 * time.Millisecond)
+			advance(5 * time.Millisecond)
 		}
 		if took, most := time.Since(began), 2*n*d.latency/statusWrites; took > most {
 			t.Errorf("took %v, want at most %v", took, most)
 		}
-		idle(time.Hour)
+		advance(time.Hour)
 		if d.tried() != n {
 			t.Errorf("%d requests for %d statuses", d.tried(), n)
 		}
-		if d.busiest != statusWrites {
-			t.Errorf("%d requests at a time, want %d", d.busiest, statusWrites)
+		if d.maxBusy != statusWrites {
+			t.Errorf("%d requests at a time, want %d", d.maxBusy, statusWrites)
 		}
-		d.ask(vip.Status{Service: web(0)})
-		idle(time.Second)
+		d.plan(vip.Status{Service: web(0)})
+		advance(time.Second)
 		if s := d.at(web(0)); len(s.Status.LoadBalancer.Ingress) != 0 || len(s.Annotations) != 0 || d.held() != 1 {
 			t.Errorf("after clearing: %+v, %d held", s, d.held())
 		}
@@ -123,17 +126,17 @@ func TestStatusesAreWrittenOnce(t *testing.T) {
 // shown the change, and not before.
 func TestStatusConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(1)
 		d.set(func() { d.lag = 3 * time.Second })
 		d.edit(web(0), func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} })
-		d.ask(want...)
-		idle(2900 * time.Millisecond)
+		d.plan(want...)
+		advance(2900 * time.Millisecond)
 		if d.tried() != 1 || d.writes(web(0)) != 0 {
 			t.Errorf("%d requests and %d writes while the cache is behind, want one that is refused", d.tried(), d.writes(web(0)))
 		}
-		idle(10 * time.Second)
+		advance(10 * time.Second)
 		if d.tried() != 2 || d.held() != 1 {
 			t.Errorf("%d requests, %d held; want 2 and 1", d.tried(), d.held())
 		}
@@ -143,26 +146,26 @@ func TestStatusConflict(t *testing.T) {
 	})
 }
 
-// TestStatusOfALateCache: a cache that shows nothing at all does not end the matter.
-func TestStatusOfALateCache(t *testing.T) {
+// TestStatusCacheIsLate: a cache that shows nothing at all does not end the matter.
+func TestStatusCacheIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(1)
 		d.set(func() { d.lag = 25 * time.Second })
-		d.ask(want...)
-		idle(24 * time.Second)
+		d.plan(want...)
+		advance(24 * time.Second)
 		if d.tried() != 3 || d.writes(web(0)) != 1 {
 			t.Errorf("%d requests, %d writes; want 3 and 1", d.tried(), d.writes(web(0)))
 		}
 	})
 }
 
-// TestStatusQuarrel: who keeps rewriting is corrected at once at first, then
-// seldom, and it is said once.
-func TestStatusQuarrel(t *testing.T) {
+// TestStatusRewrittenByOthers: who keeps rewriting is corrected at once at first, then
+// seldom, and it is logged once.
+func TestStatusRewrittenByOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(2)
 		foreign := func(s *corev1.Service) {
@@ -175,51 +178,51 @@ func TestStatusQuarrel(t *testing.T) {
 				}
 			}
 		})
-		d.ask(want...)
-		idle(time.Second)
-		if got := d.writes(web(0)); got != quarrelFree+1 {
-			t.Errorf("%d writes in the first second, want %d", got, quarrelFree+1)
+		d.plan(want...)
+		advance(time.Second)
+		if got := d.writes(web(0)); got != promptRewrites+1 {
+			t.Errorf("%d writes in the first second, want %d", got, promptRewrites+1)
 		}
-		idle(50 * time.Second)
-		if got := d.writes(web(0)); got != quarrelFree+1+10 {
-			t.Errorf("%d writes in 51 s, want %d", got, quarrelFree+1+10)
+		advance(50 * time.Second)
+		if got := d.writes(web(0)); got != promptRewrites+1+10 {
+			t.Errorf("%d writes in 51 s, want %d", got, promptRewrites+1+10)
 		}
 		if n := d.log.count("level=WARN", "somebody else changed"); n != 1 {
-			t.Errorf("said %d times, want once", n)
+			t.Errorf("logged %d times, want once", n)
 		}
 		if got := d.writes(web(1)); got != 1 {
 			t.Errorf("the other Service was written %d times, want once", got)
 		}
 		d.set(func() { d.after = nil })
-		idle(2 * time.Minute)
+		advance(2 * time.Minute)
 		if d.held() != 2 {
-			t.Error("the quarrel is over, and the status is not what is wanted")
+			t.Error("nobody changes it any more, and the status is not what is wanted")
 		}
-		idle(time.Hour)
+		advance(time.Hour)
 		before := d.writes(web(0))
 		d.edit(web(0), foreign)
-		idle(200 * time.Millisecond)
+		advance(200 * time.Millisecond)
 		if got := d.writes(web(0)) - before; got != 1 || d.held() != 2 {
 			t.Errorf("a later change: %d writes, %d held, want 1 and 2", got, d.held())
 		}
 		if n := d.log.count("level=WARN", "somebody else changed"); n != 2 {
-			t.Errorf("said %d times in all, want once for each quarrel", n)
+			t.Errorf("logged %d times in all, want once for each dispute", n)
 		}
 	})
 }
 
-// TestStatusMovedIsNoQuarrel: another node's Herald may write in between.
-func TestStatusMovedIsNoQuarrel(t *testing.T) {
+// TestStatusMovedIsNotRewritten: another node's Herald may write in between.
+func TestStatusMovedIsNotRewritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(1)
 		for range 10 {
-			d.ask(want...)
-			idle(time.Second)
-			d.ask()
-			d.edit(web(0), func(s *corev1.Service) { s.Annotations[hostKey] = "n2" })
-			idle(time.Second)
+			d.plan(want...)
+			advance(time.Second)
+			d.plan()
+			d.edit(web(0), func(s *corev1.Service) { s.Annotations[vipHostKey] = "n2" })
+			advance(time.Second)
 		}
 		if got := d.writes(web(0)); got != 10 {
 			t.Errorf("%d writes, want 10", got)
@@ -230,23 +233,23 @@ func TestStatusMovedIsNoQuarrel(t *testing.T) {
 	})
 }
 
-func TestStatusServerAway(t *testing.T) {
+func TestStatusServerUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		const n = 500
 		want := d.fill(n)
 		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
-		d.ask(want...)
-		idle(10 * time.Minute)
+		d.plan(want...)
+		advance(10 * time.Minute)
 		if d.tried() < 100 || d.tried() > 300 {
-			t.Errorf("%d requests in 10 minutes for statuses of a server that is away", d.tried())
+			t.Errorf("%d requests in 10 minutes for statuses of a server that is unavailable", d.tried())
 		}
 		before := d.tried()
 		d.set(func() { d.refuse = nil })
-		idle(awayMost + time.Second)
+		advance(unavailableMax + time.Second)
 		if d.held() != n {
-			t.Errorf("%d statuses %v after the server came back, want %d", d.held(), awayMost+time.Second, n)
+			t.Errorf("%d statuses %v after the server came back, want %d", d.held(), unavailableMax+time.Second, n)
 		}
 		if got := d.tried() - before; got != n {
 			t.Errorf("%d requests for %d statuses", got, n)
@@ -254,17 +257,17 @@ func TestStatusServerAway(t *testing.T) {
 	})
 }
 
-// TestStatusServerHiccup: many failures at once are one failure.
-func TestStatusServerHiccup(t *testing.T) {
+// TestStatusManyFailuresAreOne: many failures at once are one failure.
+func TestStatusManyFailuresAreOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(100)
 		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
-		d.ask(want...)
-		idle(2 * d.latency)
+		d.plan(want...)
+		advance(2 * d.latency)
 		d.set(func() { d.refuse = nil })
-		idle(awayFirst + time.Second)
+		advance(unavailableMin + time.Second)
 		if d.held() != 100 {
 			t.Errorf("%d of 100 statuses a second after a short failure", d.held())
 		}
@@ -273,7 +276,7 @@ func TestStatusServerHiccup(t *testing.T) {
 
 func TestStatusForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(20)
 		for times := 1; times <= 2; times++ {
@@ -285,13 +288,13 @@ func TestStatusForbidden(t *testing.T) {
 			for i := range want {
 				want[i].VIPHost = fmt.Sprint("n", times)
 			}
-			d.ask(want...)
-			idle(time.Minute)
+			d.plan(want...)
+			advance(time.Minute)
 			if n := d.log.count("level=WARN", "herald manifest rbac"); n != times {
-				t.Errorf("said %d times, want %d", n, times)
+				t.Errorf("logged %d times, want %d", n, times)
 			}
 			d.set(func() { d.refuse = nil })
-			idle(time.Minute)
+			advance(time.Minute)
 			if d.held() != 20 {
 				t.Errorf("%d held, want 20", d.held())
 			}
@@ -303,21 +306,21 @@ func TestStatusForbidden(t *testing.T) {
 // again and again; a newer one in its place gets it everywhere.
 func TestStatusWithoutIPMode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		d.set(func() { d.dropsMode = true })
 		want := d.fill(20)
-		d.ask(want...)
-		idle(time.Hour)
+		d.plan(want...)
+		advance(time.Hour)
 		if d.tried() != 20 || d.held() != 20 {
 			t.Errorf("%d requests, %d held; want 20 and 20", d.tried(), d.held())
 		}
 		if n := d.log.count("level=INFO", "ipMode"); n != 1 {
-			t.Errorf("said %d times, want once", n)
+			t.Errorf("logged %d times, want once", n)
 		}
 		d.set(func() { d.dropsMode = false })
-		d.ask(append(want[1:], vip.Status{Service: web(0), VIPHost: "n2", Ingress: want[0].Ingress})...)
-		idle(time.Minute)
+		d.plan(append(want[1:], vip.Status{Service: web(0), VIPHost: "n2", Ingress: want[0].Ingress})...)
+		advance(time.Minute)
 		for i := range 20 {
 			if d.at(web(i)).Status.LoadBalancer.Ingress[0].IPMode == nil {
 				t.Errorf("%s has no ipMode", web(i))
@@ -332,7 +335,7 @@ func TestStatusWithoutIPMode(t *testing.T) {
 // TestStatusRejected: one Service that the API server does not take holds up no other.
 func TestStatusRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(20)
 		d.set(func() {
@@ -343,22 +346,22 @@ func TestStatusRejected(t *testing.T) {
 				return nil
 			}
 		})
-		d.ask(want...)
-		idle(time.Second)
+		d.plan(want...)
+		advance(time.Second)
 		if d.held() != 19 {
 			t.Errorf("%d held after a second, want 19", d.held())
 		}
-		idle(10 * time.Minute)
+		advance(10 * time.Minute)
 		if got := d.tried() - 19; got < 10 || got > 20 {
 			t.Errorf("%d attempts in ten minutes, want about one a minute", got)
 		}
 		if n := d.log.count("level=WARN", "default/web-3"); n != 1 {
-			t.Errorf("said %d times, want once", n)
+			t.Errorf("logged %d times, want once", n)
 		}
 		d.set(func() { d.refuse = nil })
-		want[3].VIPHost = "n2" // another want is another matter
-		d.ask(want...)
-		idle(time.Second)
+		want[3].VIPHost = "n2" // another want is tried at once
+		d.plan(want...)
+		advance(time.Second)
 		if d.held() != 20 {
 			t.Error("another want waits for the one that was rejected")
 		}
@@ -370,7 +373,7 @@ func TestStatusRejected(t *testing.T) {
 func TestStatusChangedByAWebhook(t *testing.T) {
 	for _, stay := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			d, stop := newDesk(t)
+			d, stop := newStatusTest(t)
 			defer stop()
 			want := d.fill(1)
 			d.set(func() {
@@ -379,8 +382,8 @@ func TestStatusChangedByAWebhook(t *testing.T) {
 					return stay
 				}
 			})
-			d.ask(want...)
-			idle(10 * time.Minute)
+			d.plan(want...)
+			advance(10 * time.Minute)
 			if d.tried() < 5 || d.tried() > 60 {
 				t.Errorf("changed %v: %d attempts in ten minutes", stay, d.tried())
 			}
@@ -395,53 +398,53 @@ func TestStatusChangedByAWebhook(t *testing.T) {
 // gone at the API server already.
 func TestStatusOfNoService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(1)
-		d.paperAPI.mu.Lock()
+		d.fakeAPI.mu.Lock()
 		delete(d.services, web(0)) // and the cache never hears of it
-		d.paperAPI.mu.Unlock()
-		d.ask(append(want, statusOf(1))...)
-		idle(9 * time.Second)
+		d.fakeAPI.mu.Unlock()
+		d.plan(append(want, statusOf(1))...)
+		advance(9 * time.Second)
 		if d.tried() != 1 || d.held() != 0 {
 			t.Errorf("%d requests, %d held; want 1 and 0", d.tried(), d.held())
 		}
 	})
 }
 
-// TestStatusWantIsTheLast: what is wanted no longer is not written any more.
-func TestStatusWantIsTheLast(t *testing.T) {
+// TestStatusLastPutCounts: what is wanted no longer is not written any more.
+func TestStatusLastPutCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(100)
 		d.set(func() { d.latency = time.Second })
-		d.ask(want...)
-		idle(100 * time.Millisecond)
+		d.plan(want...)
+		advance(100 * time.Millisecond)
 		other := statusOf(0)
 		other.VIPHost = "n9"
-		d.ask(other)
-		idle(time.Minute)
+		d.plan(other)
+		advance(time.Minute)
 		if d.tried() != statusWrites+1 {
 			t.Errorf("%d requests, want the %d under way and one more", d.tried(), statusWrites)
 		}
-		if got := d.at(web(0)).Annotations[hostKey]; got != "n9" {
+		if got := d.at(web(0)).Annotations[vipHostKey]; got != "n9" {
 			t.Errorf("host %q, want that of the last want", got)
 		}
 	})
 }
 
-// TestHolds: what counts as being what is wanted.
-func TestHolds(t *testing.T) {
-	have := func(change func(*record)) *record {
+// TestStatusMatches: what counts as being what is wanted.
+func TestStatusMatches(t *testing.T) {
+	have := func(change func(*cachedService)) *cachedService {
 		w := statusOf(1)
-		r := &record{hosted: true}
+		r := &cachedService{hasHostAnnotation: true}
 		r.VIPHost, r.Ingress = w.VIPHost, w.Ingress
 		change(r)
 		return r
 	}
-	ingress := func(f func(*vip.Ingress)) func(*record) {
-		return func(r *record) {
+	ingress := func(f func(*vip.Ingress)) func(*cachedService) {
+		return func(r *cachedService) {
 			r.Ingress = []vip.Ingress{r.Ingress[0]}
 			f(&r.Ingress[0])
 		}
@@ -450,38 +453,38 @@ func TestHolds(t *testing.T) {
 	blank.Ingress[0].IPMode = ""
 	tests := []struct {
 		name string
-		have *record
+		have *cachedService
 		want vip.Status
 		is   bool
 	}{
-		{"the same", have(func(*record) {}), statusOf(1), true},
-		{"another host", have(func(r *record) { r.VIPHost = "n2" }), statusOf(1), false},
-		{"no ingress", have(func(r *record) { r.Ingress = nil }), statusOf(1), false},
+		{"the same", have(func(*cachedService) {}), statusOf(1), true},
+		{"another host", have(func(r *cachedService) { r.VIPHost = "n2" }), statusOf(1), false},
+		{"no ingress", have(func(r *cachedService) { r.Ingress = nil }), statusOf(1), false},
 		{"another address", have(ingress(func(i *vip.Ingress) { i.Addr = i.Addr.Next() })), statusOf(1), false},
 		{"a host name besides", have(ingress(func(i *vip.Ingress) { i.Hostname = "x" })), statusOf(1), false},
 		{"another mode", have(ingress(func(i *vip.Ingress) { i.IPMode = vip.ModeProxy })), statusOf(1), false},
 		{"no mode", have(ingress(func(i *vip.Ingress) { i.IPMode = "" })), statusOf(1), false},
-		{"any mode, none wanted", have(func(*record) {}), blank, true},
+		{"any mode, none wanted", have(func(*cachedService) {}), blank, true},
 		{"other ports", have(ingress(func(i *vip.Ingress) { i.Ports = nil })), statusOf(1), false},
-		{"one more", have(func(r *record) { r.Ingress = append(r.Ingress, vip.Ingress{Hostname: "x"}) }), statusOf(1), false},
-		{"nothing, nothing wanted", &record{}, vip.Status{}, true},
-		{"an empty annotation, nothing wanted", &record{hosted: true}, vip.Status{}, false},
+		{"one more", have(func(r *cachedService) { r.Ingress = append(r.Ingress, vip.Ingress{Hostname: "x"}) }), statusOf(1), false},
+		{"nothing, nothing wanted", &cachedService{}, vip.Status{}, true},
+		{"an empty annotation, nothing wanted", &cachedService{hasHostAnnotation: true}, vip.Status{}, false},
 	}
 	s := &Statuses{}
 	for _, tt := range tests {
-		if got := s.holds(tt.have, tt.want); got != tt.is {
+		if got := s.matches(tt.have, tt.want); got != tt.is {
 			t.Errorf("%s: %v, want %v", tt.name, got, tt.is)
 		}
 	}
 }
 
-func TestStatusesEnd(t *testing.T) {
+func TestStatusRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		want := d.fill(100)
 		d.set(func() { d.latency = time.Hour })
-		d.ask(want...)
-		idle(time.Second)
+		d.plan(want...)
+		advance(time.Second)
 		began := time.Now()
 		stop()
 		if took := time.Since(began); took != 0 {
@@ -496,19 +499,19 @@ func TestStatusesEnd(t *testing.T) {
 // BenchmarkStatuses: a pass with 10 000 Statuses that hold.
 func BenchmarkStatuses(b *testing.B) {
 	const n = 10000
-	p := newPaperAPI()
+	p := newFakeAPI()
 	var want []vip.Status
 	for i := range n {
 		w := statusOf(i)
-		r := &record{hosted: true}
+		r := &cachedService{hasHostAnnotation: true}
 		r.VIPHost, r.Ingress = w.VIPHost, statusOf(i).Ingress
 		p.shown[web(i)] = r
 		want = append(want, w)
 	}
-	s := &Statuses{metrics: newMetrics(), current: p.current, wake: make(chan struct{}, 1)}
+	s := &Statuses{metrics: newMetrics(), cached: p.cached, wanted: mailbox.New[wantedStatuses]()}
 	for b.Loop() {
-		if have, _ := s.Set(b.Context(), want); len(have) != n {
-			b.Fatal(len(have))
+		if s.Put(want); len(s.wanted.Get().pending) != 0 {
+			b.Fatal(len(s.wanted.Get().pending))
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // secretRules are all that it needs for the key of the peers, in the announcer's namespace.
-const secretRules = `[
+const secretPermissions = `[
 	{"apiGroups":[""],"resources":["secrets"],"resourceNames":["herald-peers"],"verbs":["get"]},
 	{"apiGroups":[""],"resources":["secrets"],"verbs":["create"]}]`
 
@@ -16,14 +16,14 @@ const secretRules = `[
 func TestPeersKeys(t *testing.T) {
 	api := startAPI(t)
 	home := api.namespace(t)
-	r := newRig(t, "narrow", Options{Announcer: home})
+	r := newClusterTest(t, "narrow", Options{NodeLeaseNamespace: home})
 
 	_, err := r.PeersKeys(t.Context(), func() []byte { return []byte("none") })
 	if err == nil || !strings.Contains(err.Error(), "herald manifest rbac") || !strings.Contains(err.Error(), home) {
 		t.Fatalf("without permission: got %v", err)
 	}
 
-	api.allow(t, "narrow", home, secretRules)
+	api.allow(t, "narrow", home, secretPermissions)
 	var group sync.WaitGroup
 	got := make([]string, 8)
 	for i := range got {

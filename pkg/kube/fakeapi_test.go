@@ -16,14 +16,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A paperAPI keeps Services on paper: versions, conditional writes, and a cache
-// that is behind by lag. It stands for the API server in bubbles of synctest.
-type paperAPI struct {
+// A fakeAPI stands for the API server in bubbles of synctest: it keeps Services with
+// versions, takes conditional writes, and has a cache that is behind by lag.
+type fakeAPI struct {
 	mu       sync.Mutex
 	version  int
 	services map[vip.Key]*corev1.Service
-	shown    map[vip.Key]*record // the cache
-	changed  func()              // called when the cache has changed
+	shown    map[vip.Key]*cachedService // the cache
+	changed  func()                     // called when the cache has changed
 
 	latency, lag time.Duration
 	dropsMode    bool                                // drops ipMode
@@ -33,19 +33,19 @@ type paperAPI struct {
 
 	patches  map[vip.Key]int
 	busy     int
-	busiest  int
+	maxBusy  int
 	attempts int
 }
 
-func newPaperAPI() *paperAPI {
-	return &paperAPI{
-		services: make(map[vip.Key]*corev1.Service), shown: make(map[vip.Key]*record),
+func newFakeAPI() *fakeAPI {
+	return &fakeAPI{
+		services: make(map[vip.Key]*corev1.Service), shown: make(map[vip.Key]*cachedService),
 		patches: make(map[vip.Key]int), changed: func() {}, latency: 10 * time.Millisecond, lag: 50 * time.Millisecond,
 	}
 }
 
 // edit changes a Service, or creates it, as somebody else.
-func (p *paperAPI) edit(k vip.Key, f func(*corev1.Service)) {
+func (p *fakeAPI) edit(k vip.Key, f func(*corev1.Service)) {
 	p.mu.Lock()
 	s := &corev1.Service{}
 	if old := p.services[k]; old != nil {
@@ -58,34 +58,34 @@ func (p *paperAPI) edit(k vip.Key, f func(*corev1.Service)) {
 }
 
 // set changes how the API server behaves.
-func (p *paperAPI) set(f func()) {
+func (p *fakeAPI) set(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f()
 }
 
 // tried is how many patches were sent.
-func (p *paperAPI) tried() int {
+func (p *fakeAPI) tried() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.attempts
 }
 
 // writes is how many patches of a Service took effect.
-func (p *paperAPI) writes(k vip.Key) int {
+func (p *fakeAPI) writes(k vip.Key) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.patches[k]
 }
 
 // at is a Service as the API server has it.
-func (p *paperAPI) at(k vip.Key) *corev1.Service {
+func (p *fakeAPI) at(k vip.Key) *corev1.Service {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.services[k]
 }
 
-func (p *paperAPI) store(s *corev1.Service) {
+func (p *fakeAPI) store(s *corev1.Service) {
 	k := vip.Key{Namespace: s.Namespace, Name: s.Name}
 	p.version++
 	s.ResourceVersion = strconv.Itoa(p.version)
@@ -105,17 +105,17 @@ func number(version string) int {
 	return n
 }
 
-func (p *paperAPI) current(k vip.Key) *record {
+func (p *fakeAPI) cached(k vip.Key) *cachedService {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.shown[k]
 }
 
-func (p *paperAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
+func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
 	p.mu.Lock()
 	p.busy++
 	p.attempts++
-	p.busiest = max(p.busiest, p.busy)
+	p.maxBusy = max(p.maxBusy, p.busy)
 	p.mu.Unlock()
 	wait := time.NewTimer(p.latency)
 	defer wait.Stop()
@@ -181,8 +181,8 @@ func (p *paperAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.S
 	return s, nil
 }
 
-// idle lets time pass in a bubble, until nothing is left to do.
-func idle(d time.Duration) {
+// advance lets time pass in a bubble, until nothing is left to do.
+func advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }

@@ -13,11 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/rest"
 )
 
-// scheme knows the few kinds that Herald speaks of. The full client of client-go
-// knows them all, and costs every node the memory for it.
+// scheme knows the few kinds that Herald uses. The clientset of client-go knows all
+// kinds, and costs every node the memory for them.
 var (
 	scheme = runtime.NewScheme()
 	codecs = serializer.NewCodecFactory(scheme)
@@ -25,46 +26,47 @@ var (
 
 func init() {
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, coordinationv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			panic(err) // two kinds of one name: a mistake in the lines above
-		}
+		utilruntime.Must(add(scheme)) // it fails if two kinds have one name
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 }
 
-// An api is a connection to the API server, with a client for each API group.
-type api struct {
+// clients are a client for each API group, which share a connection to the API server.
+type clients struct {
 	core, discovery, networking, coordination rest.Interface
 }
 
-// newAPI makes an api of its own transport. log, if not nil, is told when the
-// server goes away and comes back.
-func newAPI(cfg *rest.Config, m *metrics, log *slog.Logger) (*api, error) {
+// newClients makes clients that share no transport with others. If log is not nil it
+// is logged, and shown by the metric herald_api_reachable, when the server can't be
+// reached and when it answers again.
+func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.WarningHandler = rest.NoWarnings{} // deprecation notices for the author, not the operator
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.NegotiatedSerializer = codecs.WithoutConversion()
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &line{next: next, metrics: m, log: log} })
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &countingTransport{next: next, metrics: m, log: log}
+	})
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("the credentials for the API server %s can't be used: %w", cfg.Host, err)
 	}
-	a := &api{}
+	c := &clients{}
 	for gv, to := range map[schema.GroupVersion]*rest.Interface{
-		corev1.SchemeGroupVersion:         &a.core,
-		discoveryv1.SchemeGroupVersion:    &a.discovery,
-		networkingv1.SchemeGroupVersion:   &a.networking,
-		coordinationv1.SchemeGroupVersion: &a.coordination,
+		corev1.SchemeGroupVersion:         &c.core,
+		discoveryv1.SchemeGroupVersion:    &c.discovery,
+		networkingv1.SchemeGroupVersion:   &c.networking,
+		coordinationv1.SchemeGroupVersion: &c.coordination,
 	} {
-		c := rest.CopyConfig(cfg)
-		c.GroupVersion, c.APIPath = &gv, "/apis"
+		of := rest.CopyConfig(cfg)
+		of.GroupVersion, of.APIPath = &gv, "/apis"
 		if gv.Group == "" {
-			c.APIPath = "/api"
+			of.APIPath = "/api"
 		}
-		if *to, err = rest.RESTClientForConfigAndClient(c, client); err != nil {
+		if *to, err = rest.RESTClientForConfigAndClient(of, client); err != nil {
 			return nil, fmt.Errorf("the API server %s can't be used: %w", cfg.Host, err)
 		}
 	}
-	return a, nil
+	return c, nil
 }

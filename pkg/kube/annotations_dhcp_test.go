@@ -14,20 +14,20 @@ import (
 
 // A lease is written beside the status, and what is written is what is read. When it
 // is gone the address stays as the one to ask for.
-func TestStatusOfALease(t *testing.T) {
+func TestStatusWithDHCPLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, stop := newDesk(t)
+		d, stop := newStatusTest(t)
 		defer stop()
 		d.edit(web(0), func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.LoadBalancerIP = corev1.ServiceTypeLoadBalancer, "0.0.0.0"
 			s.Annotations = map[string]string{requestedKey: "10.0.0.99", "example.com/theirs": "stays"}
 		})
-		idle(time.Second)
+		advance(time.Second)
 		want := statusOf(0)
 		want.DHCPLeases = []vip.DHCPLease{{Addr: want.Ingress[0].Addr, Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1",
 			Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second)}, {Addr: netip.MustParseAddr("fd00::5"), Bits: 128, MAC: "02:00:00:00:00:01"}}
-		d.ask(want)
-		idle(time.Minute)
+		d.plan(want)
+		advance(time.Minute)
 		if d.writes(web(0)) != 1 || d.held() != 1 {
 			t.Fatalf("%d writes, %d hold", d.writes(web(0)), d.held())
 		}
@@ -38,18 +38,18 @@ func TestStatusOfALease(t *testing.T) {
 			t.Error(diff)
 		}
 		want.DHCPLeases[0].Expires = want.DHCPLeases[0].Expires.Add(time.Hour)
-		d.ask(want)
-		idle(time.Minute)
+		d.plan(want)
+		advance(time.Minute)
 		if d.writes(web(0)) != 2 {
 			t.Errorf("%d writes after a renewal", d.writes(web(0)))
 		}
-		d.edit(web(0), func(s *corev1.Service) { s.Annotations[leasesKey] = "spoilt" })
-		idle(time.Minute)
+		d.edit(web(0), func(s *corev1.Service) { s.Annotations[dhcpLeaseKey] = "spoilt" })
+		advance(time.Minute)
 		if diff := cmp.Diff(want.DHCPLeases, readService(d.at(web(0))).DHCP.Leases, compareNets); diff != "" {
 			t.Error(diff)
 		}
-		d.ask(vip.Status{Service: web(0)})
-		idle(time.Minute)
+		d.plan(vip.Status{Service: web(0)})
+		advance(time.Minute)
 		got := d.at(web(0))
 		if diff := cmp.Diff(map[string]string{requestedKey: "10.0.0.0,fd00::5", "example.com/theirs": "stays"}, got.Annotations); diff != "" || len(got.Status.LoadBalancer.Ingress) > 0 {
 			t.Errorf("status %v, annotations %s", got.Status, diff)

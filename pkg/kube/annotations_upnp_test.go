@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -52,7 +53,7 @@ func TestForward(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.on+" "+tt.lease+" "+tt.external, func(t *testing.T) {
 			s := vip.Service{Ports: tt.ports}
-			annotate(&s, map[string]string{forwardKey: tt.on, forwardLeaseKey: tt.lease, externalPortKey: tt.external})
+			readAnnotations(&s, map[string]string{upnpKey: tt.on, upnpLeaseKey: tt.lease, externalPortKey: tt.external})
 			if d := cmp.Diff(tt.want, s.Forward); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
@@ -66,41 +67,39 @@ func TestForward(t *testing.T) {
 
 // TestExternalIsNoVIP: what a gateway has on its far side is no address to announce.
 func TestExternalIsNoVIP(t *testing.T) {
-	r := &record{}
+	r := &cachedService{}
 	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, {Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}}
-	r.fallBack("")
+	r.readSpecAndStatusAddresses("")
 	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
-	r = &record{}
+	r = &cachedService{}
 	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeProxy}}
-	r.fallBack("")
+	r.readSpecAndStatusAddresses("")
 	if d := cmp.Diff(addrs("10.0.0.50"), r.Addresses, compareNets); d != "" {
 		t.Errorf("-want +got:\n%s", d)
 	}
 }
 
-// TestWithoutModes: an API server that drops ipMode is told of VIPs only.
-func TestWithoutModes(t *testing.T) {
+// TestStatusWithoutModes: an API server that drops ipMode is told of VIPs only.
+func TestStatusWithoutModes(t *testing.T) {
 	key := vip.Key{Namespace: "default", Name: "web"}
-	r := &record{}
-	s := &Statuses{current: func(vip.Key) *record { return r }, wake: make(chan struct{}, 1)}
+	r := &cachedService{}
+	s := &Statuses{cached: func(vip.Key) *cachedService { return r }, wanted: mailbox.New[wantedStatuses]()}
 	v, x := vip.Ingress{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, vip.Ingress{Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}
 	for _, tt := range []struct {
-		modeless   bool
-		want, todo []vip.Ingress
+		dropsIPMode   bool
+		want, pending []vip.Ingress
 	}{
 		{false, []vip.Ingress{v, x}, []vip.Ingress{v, x}},
 		{true, []vip.Ingress{v, x}, []vip.Ingress{v}},
 		{true, []vip.Ingress{x}, []vip.Ingress{x}}, // its VIP has that mode
 	} {
-		s.modeless.Store(tt.modeless)
+		s.dropsIPMode.Store(tt.dropsIPMode)
 		want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: tt.want}}
-		if have, err := s.Set(t.Context(), want); err != nil || len(have) > 0 {
-			t.Fatal(have, err)
-		}
-		if d := cmp.Diff(tt.todo, s.todo[0].Ingress, compareNets); d != "" {
-			t.Errorf("%v of %v: -want +got:\n%s", tt.modeless, tt.want, d)
+		s.Put(want)
+		if d := cmp.Diff(tt.pending, s.wanted.Get().pending[0].Ingress, compareNets); d != "" {
+			t.Errorf("%v of %v: -want +got:\n%s", tt.dropsIPMode, tt.want, d)
 		}
 	}
 }

@@ -8,23 +8,28 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
-func (r *rig) haveStatus(t testing.TB, want vip.Status) {
-	t.Helper()
-	r.bell.until(t, fmt.Sprintf("status %+v", want), func() bool {
-		have, err := r.Statuses().Set(t.Context(), []vip.Status{want})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(have) == 1
-	})
+// pending is how many of these Statuses the cache does not show.
+func (r *clusterTest) pending(want ...vip.Status) int {
+	r.Statuses().Put(want)
+	var w vip.World
+	r.Statuses().Observe(&w)
+	return w.StatusesPending
 }
 
+// haveStatus has a status written and waits until the cache shows it.
+func (r *clusterTest) haveStatus(t testing.TB, want vip.Status) {
+	t.Helper()
+	r.bell.until(t, fmt.Sprintf("status %+v", want), func() bool { return r.pending(want) == 0 })
+}
+
+// TestStatusIsCorrected: what somebody else writes is put right, and logged.
 func TestStatusIsCorrected(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{})
+	r := newClusterTest(t, "admin", Options{})
 	run(t, r, r.Statuses())
 	r.create(t, ns, "web", "192.168.7.106")
 	key := vip.Key{Namespace: ns, Name: "web"}
@@ -37,18 +42,19 @@ func TestStatusIsCorrected(t *testing.T) {
 		`{"metadata":{"annotations":{"kube-vip.io/vipHost":"elsewhere"}}}`,
 	} {
 		api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web/status", patch)
-		r.bell.until(t, "the foreign status", func() bool { have, _ := r.Statuses().Set(t.Context(), []vip.Status{want}); return len(have) == 0 })
+		r.bell.until(t, "the foreign status", func() bool { return r.pending(want) == 1 })
 		r.haveStatus(t, want)
 	}
 	if n := r.log.count("level=WARN", "somebody else changed the status"); n != 1 {
-		t.Errorf("said %d times, want once", n)
+		t.Errorf("logged %d times, want once", n)
 	}
 }
 
+// TestRequestsOfAStatus: a status costs one request, and none when the cache shows it.
 func TestRequestsOfAStatus(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{})
+	r := newClusterTest(t, "admin", Options{})
 	run(t, r, r.Statuses())
 	r.bell.until(t, "Synced", r.Synced)
 	const n = 50
@@ -59,10 +65,7 @@ func TestRequestsOfAStatus(t *testing.T) {
 		r.create(t, ns, name, a.String())
 		want = append(want, vip.Status{Service: vip.Key{Namespace: ns, Name: name}, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: a, IPMode: vip.ModeVIP}}})
 	}
-	all := func() bool {
-		have, _ := r.Statuses().Set(t.Context(), want)
-		return len(have) == n
-	}
+	all := func() bool { return r.pending(want...) == 0 }
 	r.bell.until(t, "all statuses", all)
 	for range 20 {
 		if !all() {
@@ -70,9 +73,7 @@ func TestRequestsOfAStatus(t *testing.T) {
 		}
 	}
 	// The watch may show a status before the request that wrote it has ended.
-	for patience := time.Now().Add(5 * time.Second); sum(t, r.Collectors(), "herald_status_writes_total", "written") < n && time.Now().Before(patience); {
-		time.Sleep(5 * time.Millisecond)
-	}
+	check.True(t, 5*time.Second, "all writes have ended", func() bool { return sum(t, r.Collectors(), "herald_status_writes_total", "written") >= n })
 	if got := sum(t, r.Collectors(), "herald_api_requests_total", "services/status"); got != n {
 		t.Errorf("%v requests for %d statuses", got, n)
 	}
@@ -84,14 +85,14 @@ func TestRequestsOfAStatus(t *testing.T) {
 func TestNoUpdates(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{NoUpdates: true})
+	r := newClusterTest(t, "admin", Options{NoUpdates: true})
 	run(t, r, r.Statuses())
 	r.create(t, ns, "web", "192.168.7.107")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
 	want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.107"), IPMode: vip.ModeVIP}}}}
-	if have, err := r.Statuses().Set(t.Context(), want); len(have) != 1 || err != nil {
-		t.Errorf("Set: %v, %v; nobody should wait for what is not to be done", have, err)
+	if n := r.pending(want...); n != 0 {
+		t.Errorf("%d pending; nobody should wait for what is not to be done", n)
 	}
 	// What comes later in the same cache shows that nothing came before it.
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"Proxy"}}}`)
@@ -104,43 +105,47 @@ func TestNoUpdates(t *testing.T) {
 	}
 }
 
+// TestStatusPreconditions: the API server takes a write only for the version that
+// it was made for.
 func TestStatusPreconditions(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{})
+	r := newClusterTest(t, "admin", Options{})
 	run(t, r)
 	r.create(t, ns, "web", "192.168.7.110")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
 	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.110"), IPMode: vip.ModeVIP}}}
-	now := r.current(key)
+	now := r.Cluster.service(key)
 	old := *now
 	old.version = "1"
 	if got, err := r.Statuses().write(t.Context(), &old, want); got != conflict {
-		t.Errorf("an old version: outcome %d, %v; want a conflict", got, err)
+		t.Errorf("an old version: result %s, %v; want a conflict", got, err)
 	}
 	if got, err := r.Statuses().write(t.Context(), now, want); got != written || err != nil {
-		t.Errorf("outcome %d, %v; want written", got, err)
+		t.Errorf("result %s, %v; want written", got, err)
 	}
 	x := *now
 	x.Key.Name = "nothing"
 	other := want
 	other.Service.Name = "nothing"
-	if got, _ := r.Statuses().write(t.Context(), &x, other); got != gone {
-		t.Errorf("no such Service: outcome %d", got)
+	if got, _ := r.Statuses().write(t.Context(), &x, other); got != notFound {
+		t.Errorf("no such Service: result %s", got)
 	}
 	bad := want
 	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, IPMode: "Nonsense"}}
 	r.bell.until(t, "the status", func() bool { return r.service(key).VIPHost == "n1" })
-	if got, err := r.Statuses().write(t.Context(), r.current(key), bad); got != rejected || err == nil {
-		t.Errorf("an ipMode that does not exist: outcome %d, %v; want rejected", got, err)
+	if got, err := r.Statuses().write(t.Context(), r.Cluster.service(key), bad); got != rejected || err == nil {
+		t.Errorf("an ipMode that does not exist: result %s, %v; want rejected", got, err)
 	}
 }
 
+// TestClearedAfterTypeChange: a Service that is no LoadBalancer any more is
+// in the World until its last annotation is removed.
 func TestClearedAfterTypeChange(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
-	r := newRig(t, "admin", Options{})
+	r := newClusterTest(t, "admin", Options{})
 	run(t, r, r.Statuses())
 	r.create(t, ns, "web", "192.168.7.111")
 	key := vip.Key{Namespace: ns, Name: "web"}

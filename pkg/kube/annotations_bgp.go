@@ -1,0 +1,72 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// parseMethods reads the ways to announce a VIP. If one of them is wrong it returns
+// none, not nil, which would be all that are enabled: part of what was meant may be
+// what was to be avoided.
+func parseMethods(value string) (methods []vip.Method, problem string) {
+	for text := range strings.SplitSeq(value, ",") {
+		m := vip.Method(strings.ToLower(strings.TrimSpace(text)))
+		if m != vip.ByARP && m != vip.ByBGP {
+			return []vip.Method{}, "write arp, bgp, or both with a comma between. The VIP is not announced"
+		}
+		if !slices.Contains(methods, m) {
+			methods = append(methods, m)
+		}
+	}
+	return methods, ""
+}
+
+// bgpAttributes reads what a Service sets of its routes; nil fields have the defaults.
+func (r annotationReader) bgpAttributes() (a vip.BGPAttributes) {
+	if value := r.value(communitiesKey); strings.EqualFold(value, "none") {
+		a.Communities = []vip.Community{}
+	} else if value != "" {
+		var err error
+		if a.Communities, a.LargeCommunities, err = vip.ParseCommunities(value); err != nil {
+			r.invalid(communitiesKey, err.Error()+". The default is used")
+		}
+	}
+	a.LocalPref = parseAnnotation(r, localPrefKey, parseNumber(1<<32-1))
+	a.MED = parseAnnotation(r, medKey, parseNumber(1<<32-1))
+	if n := parseAnnotation(r, prependKey, parseNumber(vip.MaxPrepend)); n != nil {
+		a.Prepend = new(int(*n))
+	}
+	a.Peers = parseAnnotation(r, peersKey, parsePeers)
+	return a
+}
+
+// parsePeers reads names of peers as vip.BGPPeer spells them. If one can't be a name it
+// returns none, not nil, which would be all peers.
+func parsePeers(value string) (peers []string, problem string) {
+	for text := range strings.SplitSeq(value, ",") {
+		name := strings.TrimSpace(text)
+		if a, err := netip.ParseAddr(name); err == nil {
+			name = a.Unmap().String()
+		} else if !isLinkName(name) {
+			return []string{}, "write the addresses or interfaces of peers with commas between. No peer is told of the VIP"
+		}
+		peers = append(peers, name)
+	}
+	return peers, ""
+}
+
+// parseNumber parses a number from 0 to limit; nil if it is none.
+func parseNumber(limit uint64) func(value string) (n *uint32, problem string) {
+	return func(value string) (*uint32, string) {
+		n, err := strconv.ParseUint(value, 10, 32)
+		if err != nil || n > limit {
+			return nil, fmt.Sprintf("write a whole number from 0 to %d. The default is used", limit)
+		}
+		return new(uint32(n)), ""
+	}
+}

@@ -1,0 +1,141 @@
+package kube
+
+import (
+	"encoding/json"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Annotations about addresses from DHCP servers.
+const (
+	hostnameKey  = "kube-vip.io/loadbalancerHostname"
+	hwaddrKey    = "kube-vip.io/hwaddr"
+	requestedKey = "kube-vip.io/requestedIP"
+	macvlanKey   = "kube-vip.io/macvlanName"
+	broadcastKey = "kube-vip.io/dhcp-broadcast"
+	rpFilterKey  = "kube-vip.io/rp_filter"
+	dhcpLeaseKey = "heraldvip.io/dhcp-lease"
+)
+
+func (r annotationReader) dhcp() vip.DHCP {
+	return vip.DHCP{
+		Hostname:  parseAnnotation(r, hostnameKey, parseHostname),
+		MAC:       parseAnnotation(r, hwaddrKey, parseMAC),
+		Requested: parseAnnotation(r, requestedKey, parseRequestedAddrs),
+		Macvlan:   parseAnnotation(r, macvlanKey, parseMacvlanName),
+		Broadcast: parseAnnotation(r, broadcastKey, parseBool),
+		RPFilter:  parseAnnotation(r, rpFilterKey, parseRPFilter),
+		Leases:    parseDHCPLeases(r.annotations[dhcpLeaseKey]),
+	}
+}
+
+// parseHostname reads a name as in RFC 1123 section 2.1, a dot at its end left out.
+// Upper case is left to the server.
+func parseHostname(value string) (name, problem string) {
+	name = strings.TrimSuffix(value, ".")
+	longLabel := func(label string) bool { return len(label) > 63 }
+	if name != "" && len(validation.IsDNS1123Subdomain(strings.ToLower(name))) > 0 || slices.ContainsFunc(strings.Split(name, "."), longLabel) {
+		return "", "no host name; write letters, digits, dashes and dots, at most 63 between two dots. No name is given"
+	}
+	return name, ""
+}
+
+func parseMAC(value string) (mac, problem string) {
+	m, err := net.ParseMAC(value)
+	if err != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == [6]byte{} {
+		return "", "no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used"
+	}
+	return m.String(), ""
+}
+
+// parseRequestedAddrs reads at most one address of each family. An unspecified one
+// (0.0.0.0 or ::) stands for any, and is left out.
+func parseRequestedAddrs(value string) (addrs []netip.Addr, problem string) {
+	for text := range strings.SplitSeq(value, ",") {
+		a, problem := parseAddress(text)
+		if slices.ContainsFunc(addrs, func(b netip.Addr) bool { return vip.FamilyOf(a) == vip.FamilyOf(b) }) {
+			problem = "two addresses of one family"
+		}
+		if problem != "" {
+			return nil, problem + "; write one IP address, or one of each family. No address is asked for"
+		}
+		if !a.IsUnspecified() {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs, ""
+}
+
+// parseMacvlanName reads the name of an interface that is to be made. The kernel takes
+// a percent sign in it for a pattern (dev_alloc_name() in net/core/dev.c).
+func parseMacvlanName(value string) (name, problem string) {
+	if !isLinkName(value) || strings.Contains(value, "%") {
+		return "", "no name of a network interface; write one of at most 15 characters. The default is used"
+	}
+	return value, ""
+}
+
+func parseRPFilter(value string) (filter, problem string) {
+	if !slices.Contains([]string{"0", "1", "2"}, value) {
+		return "", "write 0, 1 or 2. The default is used"
+	}
+	return value, ""
+}
+
+// parseDHCPLeases reads what Herald wrote: at most two leases, those left out that
+// have no usable address. Text that is no JSON, or longer than 4096 bytes, counts as
+// absent: the next write of the status replaces it.
+func parseDHCPLeases(text string) []vip.DHCPLease {
+	var all, valid []vip.DHCPLease
+	if text == "" || len(text) > 4096 || json.Unmarshal([]byte(text), &all) != nil {
+		return nil
+	}
+	for _, l := range all {
+		l.Addr = l.Addr.Unmap()
+		if l.Addr.IsGlobalUnicast() && l.Addr.Zone() == "" && l.Bits > 0 && l.Bits <= l.Addr.BitLen() && len(valid) < 2 {
+			l.Expires = l.Expires.UTC()
+			valid = append(valid, l)
+		}
+	}
+	return valid
+}
+
+// equalDHCPLeases compares the fields that are written to the annotation.
+func equalDHCPLeases(a, b []vip.DHCPLease) bool {
+	return slices.EqualFunc(a, b, func(x, y vip.DHCPLease) bool {
+		return x.Addr == y.Addr && x.Bits == y.Bits && x.MAC == y.MAC && x.Server == y.Server && x.Router == y.Router && x.Expires.Equal(y.Expires)
+	})
+}
+
+func leasedAddrs(leases []vip.DHCPLease) []netip.Addr {
+	addrs := make([]netip.Addr, len(leases))
+	for i, l := range leases {
+		addrs[i] = l.Addr
+	}
+	return addrs
+}
+
+// addLeaseAnnotations adds to a merge patch of s's annotations the leases that w wants
+// written and, as the addresses to request next time, theirs. Without leases it
+// removes the annotation about leases, if s has it, and leaves the other.
+func addLeaseAnnotations(patch map[string]any, s *cachedService, w vip.Status) error {
+	if len(w.DHCPLeases) == 0 {
+		if s.hasLeaseAnnotation {
+			patch[dhcpLeaseKey] = nil // null removes it
+		}
+		return nil
+	}
+	text, err := json.Marshal(w.DHCPLeases)
+	var addrs []string
+	for _, a := range leasedAddrs(w.DHCPLeases) {
+		addrs = append(addrs, a.String())
+	}
+	patch[dhcpLeaseKey], patch[requestedKey] = string(text), strings.Join(addrs, ",")
+	return err
+}

@@ -1,0 +1,366 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A fakeEvents keeps Events for an hour, as the API server does.
+type fakeEvents struct {
+	mu       sync.Mutex
+	events   map[string]time.Time
+	messages []string // of the Events created, in order
+	requests int
+	refuse   func(e *corev1.Event) error
+}
+
+func (b *fakeEvents) create(_ context.Context, e *corev1.Event) error {
+	time.Sleep(5 * time.Millisecond)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.requests++
+	if b.refuse != nil {
+		if err := b.refuse(e); err != nil {
+			return err
+		}
+	}
+	id := e.Namespace + "/" + e.Name
+	if at, ok := b.events[id]; ok && time.Since(at) < time.Hour {
+		return apierrors.NewAlreadyExists(schema.GroupResource{Resource: "events"}, e.Name)
+	}
+	b.events[id] = time.Now()
+	b.messages = append(b.messages, e.Message)
+	return nil
+}
+
+func (b *fakeEvents) set(refuse func(e *corev1.Event) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refuse = refuse
+}
+
+// created is the messages of all Events created since it was called last.
+func (b *fakeEvents) created() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := b.messages
+	b.messages = nil
+	return m
+}
+
+// tried is how many requests were sent since it was called last.
+func (b *fakeEvents) tried() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.requests
+	b.requests = 0
+	return n
+}
+
+// run is the Events of one process, at work in a bubble.
+func (b *fakeEvents) run(t *testing.T, node string) (n *Events, log *logBuffer, stop func()) {
+	log = &logBuffer{}
+	n = newEvents(&clients{}, Options{Node: node, Log: log.logger()}, newMetrics())
+	n.create = b.create
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		n.Run(ctx)
+	}()
+	return n, log, func() {
+		cancel()
+		<-done
+	}
+}
+
+func eventOf(i int, message string) vip.Event {
+	return vip.Event{Service: web(i), UID: "u", Reason: vip.NoAddress, Message: message}
+}
+
+// putEvents is a pass with these Events, and the second after it.
+func putEvents(n *Events, want ...vip.Event) {
+	n.Put(want)
+	advance(time.Second)
+}
+
+// putWritten is a pass with these Events; it returns those that have been written.
+func putWritten(n *Events, want ...vip.Event) []vip.Event {
+	n.Put(want)
+	return slices.DeleteFunc(slices.Clone(want), func(w vip.Event) bool { return n.states[w].progress.Load() != eventWritten })
+}
+
+func TestEventsAreWrittenOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &fakeEvents{events: make(map[string]time.Time)}
+		n, _, stop := b.run(t, "n1")
+		defer stop()
+		a, c := eventOf(1, "a"), eventOf(2, "c")
+		if have := putWritten(n, a); len(have) != 0 {
+			t.Errorf("written before Run wrote it: %v", have)
+		}
+		for range 100 {
+			putEvents(n, a)
+		}
+		putEvents(n, a, c)
+		putEvents(n, c, a)
+		have := putWritten(n, c, a)
+		if diff := cmp.Diff([]vip.Event{c, a}, have); diff != "" {
+			t.Errorf("written (-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"a", "c"}, b.created()); diff != "" {
+			t.Errorf("Events (-want +got):\n%s", diff)
+		}
+		if got := b.tried(); got != 2 {
+			t.Errorf("%d requests, want 2", got)
+		}
+		other := a
+		other.Occurrence = 7
+		putEvents(n, c, a, other)
+		if diff := cmp.Diff([]string{"a"}, b.created()); diff != "" {
+			t.Errorf("another occurrence (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestEventsThatRepeat: what ceases to hold and holds again is written again, but not
+// each time if that goes on and on.
+func TestEventsThatRepeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &fakeEvents{events: make(map[string]time.Time)}
+		n, _, stop := b.run(t, "n1")
+		defer stop()
+		a := eventOf(1, "a")
+		for i := range 3 {
+			putEvents(n, a)
+			if got := len(b.created()); got != 1 {
+				t.Errorf("time %d: %d Events, want 1", i+1, got)
+			}
+			putEvents(n)
+		}
+		for range 1000 {
+			putEvents(n, a)
+			putEvents(n)
+		}
+		if got := len(b.created()) + 3; got != maxRepeats {
+			t.Errorf("%d Events in an hour for one that flaps, want %d", got, maxRepeats)
+		}
+		putEvents(n, a)
+		if have := putWritten(n, a); len(have) != 1 {
+			t.Error("one that was written often enough does not count as written")
+		}
+		for range 5 * 360 { // five hours, a second in each ten
+			putEvents(n, a)
+			putEvents(n)
+			advance(8 * time.Second)
+		}
+		if got := len(b.created()); got < 4*maxRepeats || got > 6*maxRepeats {
+			t.Errorf("%d Events in five hours for one that flaps, want about %d", got, 5*maxRepeats)
+		}
+		advance(2 * time.Hour)
+		putEvents(n, eventOf(2, "b"))
+		if n.states[a] != nil {
+			t.Error("an Event that ceased to hold hours ago is still remembered")
+		}
+		b.created()
+		putEvents(n, a)
+		if got := len(b.created()); got != 1 {
+			t.Errorf("hours later: %d Events, want 1", got)
+		}
+	})
+}
+
+// TestEventsAfterARestart: a new process, and other nodes, find what was written.
+func TestEventsAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &fakeEvents{events: make(map[string]time.Time)}
+		a := eventOf(1, "a")
+		for i := range 3 {
+			n, _, stop := b.run(t, fmt.Sprint("n", i))
+			putEvents(n, a)
+			if have := putWritten(n, a); len(have) != 1 {
+				t.Error("does not count as written")
+			}
+			stop()
+		}
+		if diff := cmp.Diff([]string{"a"}, b.created()); diff != "" {
+			t.Errorf("Events (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// TestEventsAreRateLimited: very many Events are written slowly, and all.
+func TestEventsAreRateLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &fakeEvents{events: make(map[string]time.Time)}
+		n, _, stop := b.run(t, "n1")
+		defer stop()
+		var want []vip.Event
+		for i := range 2000 {
+			want = append(want, eventOf(i, fmt.Sprint(i)))
+		}
+		putEvents(n, want...)
+		for second := range 20 {
+			if got, most := b.tried(), 2*eventRate; got > most {
+				t.Errorf("second %d: %d requests, want at most %d", second, got, most)
+			}
+			advance(time.Second)
+		}
+		advance(2 * time.Minute)
+		if have := putWritten(n, want...); len(have) != len(want) {
+			t.Errorf("%d of %d written", len(have), len(want))
+		}
+	})
+}
+
+// TestEventsThatHeldBriefly: what held for a moment only is written as well.
+func TestEventsThatHeldBriefly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &fakeEvents{events: make(map[string]time.Time)}
+		n, _, stop := b.run(t, "n1")
+		defer stop()
+		n.Put([]vip.Event{eventOf(1, "gone at once")})
+		n.Put(nil)
+		advance(time.Second)
+		if diff := cmp.Diff([]string{"gone at once"}, b.created()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestEventsOfAServerThatFails(t *testing.T) {
+	events := schema.GroupResource{Resource: "events"}
+	terminating := apierrors.NewForbidden(events, "x", errors.New("namespace is being terminated"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+	tests := []struct {
+		name  string
+		err   error
+		tries [2]int // least and most in a minute
+		after []string
+		warns int
+	}{
+		{"unreachable", errors.New("connection refused"), [2]int{10, 30}, []string{"a"}, 0},
+		{"overloaded", apierrors.NewTooManyRequests("slow down", 1), [2]int{10, 30}, []string{"a"}, 0},
+		{"forbidden", apierrors.NewForbidden(events, "x", errors.New("no")), [2]int{2, 3}, []string{"a"}, 1},
+		{"namespace gone", apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default"), [2]int{1, 1}, nil, 0},
+		{"namespace going", terminating, [2]int{1, 1}, nil, 0},
+		{"invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Event"}, "x", nil), [2]int{1, 1}, nil, 1},
+		{"time-out", &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout}}, [2]int{10, 30}, []string{"a"}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &fakeEvents{events: make(map[string]time.Time)}
+				b.set(func(*corev1.Event) error { return tt.err })
+				n, log, stop := b.run(t, "n1")
+				defer stop()
+				putEvents(n, eventOf(1, "a"))
+				advance(59 * time.Second)
+				if got := b.tried(); got < tt.tries[0] || got > tt.tries[1] {
+					t.Errorf("%d requests in a minute, want %v", got, tt.tries)
+				}
+				if got := log.count("level=WARN"); got != tt.warns {
+					t.Errorf("%d warnings, want %d:\n%s", got, tt.warns, log)
+				}
+				b.set(nil)
+				advance(2 * refusedMax)
+				if diff := cmp.Diff(tt.after, b.created()); diff != "" {
+					t.Errorf("when the server works again (-want +got):\n%s", diff)
+				}
+				putEvents(n, eventOf(2, "b"))
+				if diff := cmp.Diff([]string{"b"}, b.created()); diff != "" {
+					t.Errorf("the next (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// TestEventsQueueIsBounded: Events that find no room are written when there is some.
+func TestEventsQueueIsBounded(t *testing.T) {
+	n := newEvents(&clients{}, Options{Node: "n1"}, newMetrics())
+	var want []vip.Event
+	for i := range eventQueue + 10 {
+		want = append(want, eventOf(i, "x"))
+	}
+	n.Put(want)
+	if got := len(n.queue); got != eventQueue {
+		t.Fatalf("%d in the queue, want %d", got, eventQueue)
+	}
+	for range 20 {
+		(<-n.queue).progress.Store(eventWritten)
+	}
+	have := putWritten(n, want...)
+	if len(have) != 20 || len(n.queue) != eventQueue-10 {
+		t.Errorf("%d written, %d in the queue; want 20 and %d", len(have), len(n.queue), eventQueue-10)
+	}
+}
+
+// TestEventNames: names are valid, and different for what is different.
+func TestEventNames(t *testing.T) {
+	n := newEvents(&clients{}, Options{Node: "n1"}, newMetrics())
+	long := vip.Key{Namespace: "default", Name: strings.Repeat("a", 63)}
+	base := queuedEvent{Event: vip.Event{Service: long, UID: "u", Reason: vip.VIPMoved, Message: "m", Occurrence: 1}, occurrences: 1}
+	variants := []func(*queuedEvent){
+		func(*queuedEvent) {},
+		func(x *queuedEvent) { x.UID = "v" },
+		func(x *queuedEvent) { x.Reason = vip.VIPAnnounced },
+		func(x *queuedEvent) { x.Message = "n" },
+		func(x *queuedEvent) { x.Occurrence = 2 },
+		func(x *queuedEvent) { x.occurrences = 2 },
+	}
+	var names []string
+	for _, change := range variants {
+		x := base
+		change(&x)
+		name := n.newEvent(&x).Name
+		if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+			t.Errorf("%s: %v", name, problems)
+		}
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if got := len(slices.Compact(names)); got != len(variants) {
+		t.Errorf("%d names for %d Events", got, len(variants))
+	}
+}
+
+// BenchmarkEvents: a pass with 10 000 Events that have all been written.
+func BenchmarkEvents(b *testing.B) {
+	for _, same := range []bool{true, false} {
+		b.Run(fmt.Sprintf("events=10000/same=%v", same), func(b *testing.B) {
+			n := newEvents(&clients{}, Options{Node: "n1"}, newMetrics())
+			var want []vip.Event
+			for i := range 10000 {
+				want = append(want, eventOf(i, fmt.Sprint("node n1 announces ", i)))
+			}
+			n.Put(want)
+			for _, x := range n.states {
+				x.progress.Store(eventWritten)
+			}
+			for b.Loop() {
+				if !same {
+					want[0].Occurrence++
+				}
+				n.Put(slices.Clone(want))
+			}
+		})
+	}
+}

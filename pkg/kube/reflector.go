@@ -1,0 +1,259 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A reflectorStore is the cache of one resource that a client-go Reflector fills: every
+// object is converted to a V when it arrives, and dropped.
+type reflectorStore[V any] struct {
+	watchedResource
+	mu     *sync.RWMutex // that of the Cluster or of the Leases; guards values, held while onChange runs
+	values map[vip.Key]*V
+	synced atomic.Bool // the first list is in values
+
+	convert  func(runtime.Object) *V // nil: the object is not kept
+	onChange func(k vip.Key, old, new *V) (worldChanged bool)
+	poke     func() // called without mu when onChange returned true, or synced or refused changed
+}
+
+// A watchedResource is what to list and watch, and how that goes.
+type watchedResource struct {
+	client    rest.Interface
+	resource  string // as in URLs
+	namespace string // "" for all
+	fields    string // field selector
+	object    runtime.Object
+	log       *slog.Logger
+
+	failures int         // errors in a row that the API server answered with
+	reported bool        // that it fails is logged
+	refused  atomic.Bool // the last failuresBeforeReport errors were 403 or 404
+}
+
+// Delays before a list or watch that failed is tried again.
+const (
+	retryMin = 200 * time.Millisecond
+	retryMax = 3 * time.Second
+	// After a 403 or 404 the delay grows further: permissions appear late while a
+	// cluster starts, but may never do.
+	refusedMin   = 500 * time.Millisecond
+	refusedMax   = 30 * time.Second
+	missingRetry = 10 * time.Minute // a server without the resource may be replaced by a newer one
+	// failuresBeforeReport is how many errors in a row are logged as a warning, and
+	// how many refusals are taken for the answer that the resource can't be had.
+	failuresBeforeReport = 3
+)
+
+// String names the task.
+func (s *reflectorStore[V]) String() string { return "kube: watch " + s.description() }
+
+func (r *watchedResource) description() string {
+	if r.namespace == "" {
+		return r.resource
+	}
+	return r.resource + " in namespace " + r.namespace
+}
+
+// Run lists and watches until ctx ends.
+func (s *reflectorStore[V]) Run(ctx context.Context) error {
+	initial := wait.Backoff{Duration: retryMin, Factor: 2, Steps: 10, Cap: retryMax}
+	// The Reflector's own back-off is for refused connections while a watch is being
+	// resumed only; all other failures end ListAndWatch and come back here.
+	r := cache.NewReflectorWithOptions(s.listWatch(), s.object, s, cache.ReflectorOptions{Name: "herald", Backoff: &initial})
+	for backoff := initial; ctx.Err() == nil; {
+		began := time.Now()
+		err := r.ListAndWatchWithContext(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if time.Since(began) > time.Minute {
+			backoff = initial
+		}
+		before := s.refused.Load()
+		delay := s.retryDelay(err)
+		if s.refused.Load() != before {
+			s.poke() // Cluster.Synced depends on it
+		}
+		if delay == 0 {
+			delay = backoff.Step()
+		}
+		sleep(ctx, wait.Jitter(delay, 0.5))
+	}
+	return nil
+}
+
+// sleep returns after d, or when ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// listWatch sends the Reflector's requests to the API server.
+func (r *watchedResource) listWatch() cache.ListerWatcher {
+	request := func(o metav1.ListOptions) *rest.Request {
+		o.FieldSelector = r.fields
+		return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0)
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := request(o).Do(ctx).Get()
+			if err == nil {
+				r.succeeded()
+			}
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.Watch = true
+			w, err := request(o).Watch(ctx)
+			if err == nil {
+				r.succeeded()
+			}
+			if o.SendInitialEvents != nil && utilnet.IsConnectionRefused(err) {
+				// The Reflector would wait by itself, and not notice that ctx ends.
+				return nil, errors.New(err.Error())
+			}
+			return w, err
+		},
+	}
+}
+
+// succeeded forgets all failures; it logs that the resource is served if the
+// failures were logged.
+func (r *watchedResource) succeeded() {
+	if r.reported {
+		r.log.Info("watching "+r.description()+" works now", "resource", r.resource)
+	}
+	r.failures, r.reported = 0, false
+	r.refused.Store(false)
+}
+
+// retryDelay counts a list or watch that ended with err, which may be nil, and
+// returns how long to wait before the next; 0 is the usual back-off. From the
+// third error in a row that the API server answered with it is logged, once, unless
+// the server has no such resource. Connections that fail are not counted.
+func (r *watchedResource) retryDelay(err error) time.Duration {
+	reason := apierrors.ReasonForError(err)
+	switch reason {
+	case metav1.StatusReasonUnknown: // no answer: countingTransport logs that
+		if err != nil {
+			r.log.Debug("watching "+r.description()+" failed", "err", err)
+		}
+		return 0
+	case metav1.StatusReasonExpired, metav1.StatusReasonGone: // listing again helps
+		return 0
+	}
+	missing, forbidden := reason == metav1.StatusReasonNotFound, reason == metav1.StatusReasonForbidden
+	r.failures++
+	lasting := r.failures >= failuresBeforeReport
+	r.refused.Store(lasting && (missing || forbidden))
+	if lasting && !missing && !r.reported {
+		r.reported = true
+		text := "the API server does not let us watch " + r.description() + "; trying on"
+		if forbidden {
+			text = "not allowed to watch " + r.description() + "; herald manifest rbac prints what is needed"
+		}
+		r.log.Warn(text, "resource", r.resource, "err", err)
+	}
+	switch {
+	case missing && lasting:
+		return missingRetry
+	case missing || forbidden:
+		return min(refusedMin<<min(r.failures-1, 10), refusedMax)
+	}
+	return 0
+}
+
+// Add implements cache.ReflectorStore.
+func (s *reflectorStore[V]) Add(o any) error { return s.Update(o) }
+
+// Update implements cache.ReflectorStore.
+func (s *reflectorStore[V]) Update(o any) error { return s.apply(o, s.convert(o.(runtime.Object))) }
+
+// Delete implements cache.ReflectorStore.
+func (s *reflectorStore[V]) Delete(o any) error { return s.apply(o, nil) }
+
+// Resync implements cache.ReflectorStore; there is nothing to do.
+func (s *reflectorStore[V]) Resync() error { return nil }
+
+// apply stores v, or nil for none, for the object o.
+func (s *reflectorStore[V]) apply(o any, v *V) error {
+	k, err := keyOf(o)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	worldChanged := s.put(k, v)
+	s.mu.Unlock()
+	if worldChanged {
+		s.poke()
+	}
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s *reflectorStore[V]) Replace(list []any, _ string) error {
+	values := make(map[vip.Key]*V, len(list))
+	var errs []error
+	for _, o := range list {
+		k, err := keyOf(o)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		values[k] = s.convert(o.(runtime.Object))
+	}
+	s.mu.Lock()
+	worldChanged := !s.synced.Swap(true)
+	for k, v := range values {
+		worldChanged = s.put(k, v) || worldChanged
+	}
+	for k := range s.values {
+		if values[k] == nil {
+			worldChanged = s.put(k, nil) || worldChanged
+		}
+	}
+	s.mu.Unlock()
+	if worldChanged {
+		s.poke()
+	}
+	return errors.Join(errs...)
+}
+
+// put stores v, which nil removes. A v that equals what is stored is dropped.
+func (s *reflectorStore[V]) put(k vip.Key, v *V) (worldChanged bool) {
+	old := s.values[k]
+	if reflect.DeepEqual(old, v) {
+		return false
+	}
+	if v == nil {
+		delete(s.values, k)
+	} else {
+		s.values[k] = v
+	}
+	return s.onChange(k, old, v)
+}
+
+func keyOf(o any) (vip.Key, error) {
+	name, err := cache.ObjectToName(o)
+	return vip.Key(name), err
+}

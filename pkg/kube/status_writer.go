@@ -1,0 +1,263 @@
+package kube
+
+import (
+	"context"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	statusWrites = 6 // at a time: more would only make the leases of VIPs that move wait
+	// cacheTimeout is when a Service is written again although the cache has not shown
+	// the result of the last write.
+	cacheTimeout   = 10 * time.Second
+	rejectedMin    = time.Second // before a write that was rejected is tried again; doubles
+	rejectedMax    = time.Minute
+	unavailableMin = 250 * time.Millisecond // without writes when the API server takes none; doubles
+	unavailableMax = 5 * time.Second
+	// A status that somebody else keeps changing is corrected at once this many times,
+	// then each rewriteInterval, until nobody changed it for rewritesForgotten.
+	promptRewrites    = 3
+	rewriteInterval   = 5 * time.Second
+	rewritesForgotten = time.Minute
+)
+
+// String names the task.
+func (s *Statuses) String() string { return "kube: statuses" }
+
+// Run writes what Put wants until ctx ends, and the writes under way have ended.
+func (s *Statuses) Run(ctx context.Context) error {
+	w := &statusWriter{Statuses: s, states: make(map[vip.Key]*statusState), results: make(chan statusResult)}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(w.startWrites(ctx))
+		select {
+		case <-ctx.Done():
+			for ; w.busy > 0; w.busy-- {
+				<-w.results
+			}
+			return nil
+		case <-s.wanted.Changed:
+			w.takeWanted()
+		case r := <-w.results:
+			w.finish(r)
+		case <-timer.C:
+			w.requeue(time.Now())
+		}
+	}
+}
+
+// A statusWriter is the state of one Run.
+type statusWriter struct {
+	*Statuses
+	states  map[vip.Key]*statusState
+	taken   uint64    // how often takeWanted was called
+	queue   []vip.Key // to be written now
+	delayed []vip.Key // to be queued again, each at its state's next
+	busy    int       // writes under way
+	results chan statusResult
+
+	pauseUntil time.Time     // no write begins before
+	pause      time.Duration // how long the last pause was; 0 if the API server answers
+	denied     bool          // that permissions are missing is logged
+}
+
+// A statusState is one Service that is being written, or was.
+type statusState struct {
+	taken  uint64 // the last takeWanted that found it among what is wanted
+	want   vip.Status
+	wanted bool      // the cache did not show want at the last takeWanted
+	listed bool      // in queue or delayed
+	busy   bool      // being written
+	next   time.Time // when to queue it again, if it is in delayed
+
+	lastTry     time.Time
+	lastVersion string // for which the last write that was answered was made: the cache must show another first
+	rejections  int    // in a row
+	notBefore   time.Time
+
+	lastWritten    *vip.Status // by a write that went through
+	foreignVersion string      // the last version that differs from lastWritten
+	rewrites       int         // how many such versions there were
+}
+
+// A statusResult is how one write ended.
+type statusResult struct {
+	key     vip.Key
+	version string
+	want    vip.Status
+	result  writeResult
+	err     error
+}
+
+// takeWanted takes over what was Put last, and forgets Services that are no longer wanted.
+func (w *statusWriter) takeWanted() {
+	wanted := w.wanted.Get()
+	w.taken++
+	for i := range wanted.all {
+		if s := w.states[wanted.all[i].Service]; s != nil {
+			s.taken = w.taken
+		}
+	}
+	for k, s := range w.states {
+		s.wanted = false
+		if s.taken != w.taken && !s.busy && !s.listed {
+			delete(w.states, k)
+		}
+	}
+	for _, want := range wanted.pending {
+		k := want.Service
+		s := w.states[k]
+		if s == nil {
+			s = &statusState{taken: w.taken}
+			w.states[k] = s
+		}
+		if !reflect.DeepEqual(s.want, want) {
+			s.rejections, s.notBefore = 0, time.Time{}
+		}
+		s.want, s.wanted = want, true
+		w.enqueue(k, s)
+	}
+	// The cache may have changed: look at all again.
+	w.queue = append(w.queue, w.delayed...)
+	w.delayed = nil
+}
+
+func (w *statusWriter) enqueue(k vip.Key, s *statusState) {
+	if !s.listed && !s.busy {
+		s.listed = true
+		w.queue = append(w.queue, k)
+	}
+}
+
+// requeue moves from delayed to queue what has been delayed long enough.
+func (w *statusWriter) requeue(now time.Time) {
+	w.delayed = slices.DeleteFunc(w.delayed, func(k vip.Key) bool {
+		ready := !w.states[k].next.After(now)
+		if ready {
+			w.queue = append(w.queue, k)
+		}
+		return ready
+	})
+}
+
+// startWrites begins as many of the queued writes as may be under way: six, or one while
+// the API server takes none. It returns when to call requeue.
+func (w *statusWriter) startWrites(ctx context.Context) time.Duration {
+	now := time.Now()
+	if w.pauseUntil.After(now) {
+		return w.pauseUntil.Sub(now)
+	}
+	limit := statusWrites
+	if w.pause > 0 {
+		limit = 1
+	}
+	for len(w.queue) > 0 && w.busy < limit {
+		k := w.queue[0]
+		w.queue = w.queue[1:]
+		w.startWrite(ctx, k, w.states[k], now)
+	}
+	next := time.Hour
+	for _, k := range w.delayed {
+		next = min(next, w.states[k].next.Sub(now))
+	}
+	return max(next, 0)
+}
+
+// startWrite begins the write of one Service, or delays it, or finds nothing to do.
+func (w *statusWriter) startWrite(ctx context.Context, k vip.Key, s *statusState, now time.Time) {
+	s.listed = false
+	o := w.cached(k)
+	if !s.wanted || o == nil || w.matches(o, s.want) {
+		return
+	}
+	w.countRewrites(s, o, now)
+	s.next = s.notBefore
+	if shown := s.lastTry.Add(cacheTimeout); o.version == s.lastVersion && shown.After(s.next) {
+		s.next = shown
+	}
+	if s.next.After(now) {
+		s.listed = true
+		w.delayed = append(w.delayed, k)
+		return
+	}
+	s.busy, s.lastTry = true, now
+	w.busy++
+	want := s.want
+	go func() {
+		result, err := w.write(ctx, o, want)
+		w.results <- statusResult{k, o.version, want, result, err}
+	}()
+}
+
+// countRewrites counts versions of a Service that somebody else made of what this
+// process had written and still wants. It logs the first, and delays the rewrite from
+// the fourth on.
+func (w *statusWriter) countRewrites(s *statusState, o *cachedService, now time.Time) {
+	if s.lastWritten == nil || o.version == s.lastVersion || o.version == s.foreignVersion || !reflect.DeepEqual(*s.lastWritten, s.want) {
+		return
+	}
+	if now.Sub(s.lastTry) > rewritesForgotten {
+		s.rewrites = 0
+	}
+	s.foreignVersion = o.version
+	s.rewrites++
+	if s.rewrites == 1 {
+		w.log.Warn("somebody else changed the status of a Service; putting it right", "service", o.Key.String())
+	}
+	if s.rewrites > promptRewrites {
+		s.notBefore = s.lastTry.Add(rewriteInterval)
+	}
+}
+
+// finish takes account of a write that ended. The Service is queued again if its status
+// is still wanted: startWrite finds out whether the cache shows it.
+func (w *statusWriter) finish(r statusResult) {
+	w.busy--
+	w.metrics.statuses.WithLabelValues(string(r.result)).Inc()
+	s := w.states[r.key]
+	s.busy = false
+	if r.result != unavailable {
+		w.pause, w.denied = 0, false
+		s.lastVersion = r.version
+	}
+	switch r.result {
+	case written:
+		s.lastWritten, s.rejections = &r.want, 0
+		w.log.Debug("status written", "service", r.key.String(), "host", r.want.VIPHost)
+	case rejected:
+		if s.rejections == 0 {
+			w.log.Warn("the API server does not accept the status of a Service", "service", r.key.String(), "err", r.err)
+		}
+		s.notBefore = time.Now().Add(min(rejectedMin<<min(s.rejections, 10), rejectedMax))
+		s.rejections++
+	case unavailable:
+		w.pauseWrites(r.err)
+	}
+	if s.wanted {
+		w.enqueue(r.key, s)
+	}
+}
+
+// pauseWrites begins a pause, twice as long as the one before, unless one is under way.
+func (w *statusWriter) pauseWrites(err error) {
+	now := time.Now()
+	if w.pauseUntil.After(now) {
+		return // the error is one of several writes that were under way
+	}
+	w.pause = max(unavailableMin, min(2*w.pause, unavailableMax))
+	w.pauseUntil = now.Add(w.pause/2 + rand.N(w.pause/2))
+	if apierrors.IsForbidden(err) && !w.denied {
+		w.denied = true
+		w.log.Warn("not allowed to write the status of Services; herald manifest rbac prints what is needed", "err", err)
+		return
+	}
+	w.log.Debug("writing statuses failed; trying again", "err", err)
+}

@@ -1,0 +1,181 @@
+package kube
+
+import (
+	"cmp"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Observe fills in what the API server knows: Synced, Services (those of type
+// LoadBalancer, and those that still have the annotation kube-vip.io/vipHost), Nodes
+// and Reserved. What it hands out is shared by all passes and must not be changed. An
+// unchanged cluster costs nothing, a changed one a copy.
+func (c *Cluster) Observe(w *vip.World) {
+	w.Synced = c.Synced()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.changed) > 0 {
+		c.worldServices = c.mergeServices()
+		clear(c.changed)
+	}
+	if c.outdated {
+		c.outdated = false
+		if c.o.Servers != nil {
+			c.o.Servers.setOthers(c.apiServers())
+		}
+		c.worldNodes = nil
+		for _, n := range c.nodes.values {
+			c.worldNodes = append(c.worldNodes, *n)
+		}
+		slices.SortFunc(c.worldNodes, func(a, b vip.Node) int { return cmp.Compare(a.Name, b.Name) })
+		c.worldReserved = c.reservedRanges()
+	}
+	w.Services, w.Nodes, w.Reserved = c.worldServices, c.worldNodes, c.worldReserved
+}
+
+// mergeServices is worldServices with those in changed replaced, added or left out.
+func (c *Cluster) mergeServices() []vip.Service {
+	fresh := make([]vip.Service, 0, len(c.changed))
+	for k := range c.changed {
+		if s := c.services.values[k]; s.inWorld() {
+			service := s.Service
+			service.Endpoints = mergeEndpoints(c.slicesOf[k])
+			fresh = append(fresh, service)
+		}
+	}
+	slices.SortFunc(fresh, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
+	out := make([]vip.Service, 0, len(c.worldServices)+len(fresh))
+	for i := range c.worldServices {
+		k := c.worldServices[i].Key
+		for len(fresh) > 0 && fresh[0].Key.Compare(k) < 0 {
+			out, fresh = append(out, fresh[0]), fresh[1:]
+		}
+		if !c.changed[k] {
+			out = append(out, c.worldServices[i])
+		}
+	}
+	return append(out, fresh...)
+}
+
+// apiServers are the addresses of all API servers: the endpoints of the Service
+// default/kubernetes, sorted.
+func (c *Cluster) apiServers() []netip.Addr {
+	var all []netip.Addr
+	for _, s := range c.slicesOf[kubernetesService] {
+		all = append(all, s.addrs...)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+// The three functions below are called by the stores, with mu held, for every object
+// that is added, modified (new and old) or deleted (new is nil). They return whether the
+// World differs for it: what makes no difference to it (a Node's heartbeat, a Service's
+// label, the pods of a Service that is no LoadBalancer) must not poke the agent.
+
+func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChanged bool) {
+	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) && slices.Equal(old.clusterIPs, new.clusterIPs) {
+		return false
+	}
+	before, after := old.requestedAddrs(), new.requestedAddrs()
+	for _, a := range after {
+		c.requested[a]++
+	}
+	for _, a := range before {
+		if c.requested[a]--; c.requested[a] == 0 {
+			delete(c.requested, a)
+		}
+	}
+	if !slices.Equal(before, after) {
+		c.outdated = true // which cluster IPs and pods' addresses are reserved depends on it
+	}
+	for _, s := range []*cachedService{old, new} {
+		if s != nil && slices.ContainsFunc(s.clusterIPs, c.isRequested) {
+			c.outdated, worldChanged = true, true
+		}
+	}
+	if old.inWorld() || new.inWorld() {
+		c.changed[k], worldChanged = true, true
+	}
+	return worldChanged
+}
+
+func (c *Cluster) sliceChanged(k vip.Key, old, new *cachedSlice) (worldChanged bool) {
+	for _, s := range []*cachedSlice{old, new} {
+		if s == nil {
+			continue
+		}
+		if s.service == kubernetesService || slices.ContainsFunc(s.addrs, c.isRequested) {
+			c.outdated, worldChanged = true, true
+		}
+		if c.services.values[s.service].inWorld() {
+			c.changed[s.service], worldChanged = true, true
+		}
+	}
+	if old != nil {
+		delete(c.slicesOf[old.service], k)
+		if len(c.slicesOf[old.service]) == 0 {
+			delete(c.slicesOf, old.service)
+		}
+	}
+	if new != nil {
+		if c.slicesOf[new.service] == nil {
+			c.slicesOf[new.service] = make(map[vip.Key]*cachedSlice)
+		}
+		c.slicesOf[new.service][k] = new
+	}
+	return worldChanged
+}
+
+func (c *Cluster) isRequested(a netip.Addr) bool { return c.requested[a] > 0 }
+
+// reservedRanges is what no VIP may be of: the ServiceCIDRs, the addresses of the API
+// servers, and, since there may be very many of them, those cluster IPs and addresses
+// of pods only that a Service of type LoadBalancer requests. Sorted by prefix. Each
+// address is there once, with the Service of the lowest Key that has it.
+//
+// Description is made to follow "<address> is " if the Prefix is one address, and
+// "<address> is in " if it is a range.
+func (c *Cluster) reservedRanges() []vip.ReservedRange {
+	clusterIPs, pods := make(map[netip.Addr]vip.Key), make(map[netip.Addr]vip.Key)
+	add := func(to map[netip.Addr]vip.Key, addrs []netip.Addr, service vip.Key) {
+		for _, a := range addrs {
+			if known, ok := to[a]; c.isRequested(a) && (!ok || service.Compare(known) < 0) {
+				to[a] = service
+			}
+		}
+	}
+	for k, s := range c.services.values {
+		add(clusterIPs, s.clusterIPs, k)
+	}
+	for _, s := range c.slices.values {
+		add(pods, s.addrs, s.service)
+	}
+	descriptions := make(map[netip.Addr]string)
+	for a, service := range pods {
+		descriptions[a] = "the address of a pod of Service " + service.String()
+	}
+	for a, service := range clusterIPs {
+		descriptions[a] = "the cluster IP of Service " + service.String()
+	}
+	if c.host.IsValid() {
+		descriptions[c.host] = "the address of the API server"
+	}
+	for _, a := range c.apiServers() {
+		descriptions[a] = "the address of an API server"
+	}
+	var out []vip.ReservedRange
+	for _, prefixes := range c.cidrs.values {
+		for _, p := range *prefixes {
+			out = append(out, vip.ReservedRange{Prefix: p, Description: "the cluster's Service range"})
+		}
+	}
+	for a, text := range descriptions {
+		out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: text})
+	}
+	slices.SortFunc(out, func(a, b vip.ReservedRange) int { return a.Prefix.Compare(b.Prefix) })
+	return out
+}
