@@ -73,7 +73,7 @@ type node struct {
 	links     *netif.Interfaces
 	announcer *l2.Announcer
 	checker   *health.Checker
-	hirer     *dhcp.Clients
+	dhcp      *dhcp.Clients
 	peers     *peers.Peers
 	keys      *peers.Keys
 	gateway   *peers.Gateway
@@ -135,7 +135,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Links: func() []vip.Link { return n.links.Info().Links },
 	})
 	n.checker = health.NewChecker(log, poke)
-	n.hirer = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: dhcp.InUse})
+	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Answers})
 	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
 	n.speaker, n.routes, n.needsPeer = newSpeaker(n, cfg, log), cfg.BGP.Enable, cfg.BGP.RequireSession
@@ -143,9 +143,9 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	o := agent.Options{
 		Self: cfg.Node.Name, Log: log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Observers: []agent.Observer{n.cluster, n.cluster.Statuses(), n.leases, n.links, n.announcer, n.checker, n.hirer},
+		Observers: []agent.Observer{n.cluster, n.cluster.Statuses(), n.leases, n.links, n.announcer, n.checker, n.dhcp},
 		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: setter[vip.AddressCheck]{n.announcer.Inquiries()},
-		Macvlans: n.links.Macvlans(), DHCP: setter[vip.DHCPRequest]{n.hirer},
+		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses(), Events: n.cluster.Events(), Leases: n.leases,
 	}
 	if n.forwards {
@@ -162,7 +162,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 // collectors are the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.hirer, n.peers, n.mapper, n.speaker} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dhcp, n.peers, n.mapper, n.speaker} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -222,7 +222,7 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Events(), n.leases, n.links, n.announcer, n.checker, n.hirer, n.peers, n.gateway, n.server}
+	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Events(), n.leases, n.links, n.announcer, n.checker, n.dhcp, n.peers, n.gateway, n.server}
 	if n.peers.Off() != peers.NoPort {
 		tasks = append(tasks, n.keys)
 	}

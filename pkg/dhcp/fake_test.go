@@ -12,36 +12,37 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 )
 
-// A wire is a link with a server behind it that says what no real one would.
-type wire struct {
-	mu     sync.Mutex
-	asked  []ask
-	answer func(b []byte, to *Peer) [][]byte // what is said to a message
-	open   int                               // sockets
-	used   map[netip.Addr]string
+// A fakeServer is a server on a link that sends what no real one would.
+type fakeServer struct {
+	mu       sync.Mutex
+	received []message
+	answer   func(b []byte, to *PacketAddr) [][]byte // the answers to a message
+	open     int                                     // sockets
+	used     map[netip.Addr]string
 }
 
-// An ask is a message that was sent.
-type ask struct {
+// A message is one that was sent by the client.
+type message struct {
 	at time.Time
-	to Peer
+	to PacketAddr
 	b  []byte
 }
 
-func (w *wire) asks() []ask {
+func (w *fakeServer) messages() []message {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]ask(nil), w.asked...)
+	return append([]message(nil), w.received...)
 }
 
 // kinds is the types of the messages that were sent.
-func (w *wire) kinds() []string {
+func (w *fakeServer) kinds() []string {
 	var kinds []string
-	for _, a := range w.asks() {
+	for _, a := range w.messages() {
 		kinds = append(kinds, kind(a.b))
 	}
 	return kinds
@@ -58,7 +59,7 @@ func kind(b []byte) string {
 }
 
 type socket struct {
-	w        *wire
+	w        *fakeServer
 	in       chan []byte
 	closed   chan struct{}
 	mu       sync.Mutex
@@ -66,7 +67,7 @@ type socket struct {
 	timer    *time.Timer
 }
 
-func (w *wire) dial(vip.DHCPRequest) (net.PacketConn, error) {
+func (w *fakeServer) dial(vip.DHCPRequest) (net.PacketConn, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open++
@@ -74,9 +75,9 @@ func (w *wire) dial(vip.DHCPRequest) (net.PacketConn, error) {
 }
 
 func (s *socket) WriteTo(b []byte, to net.Addr) (int, error) {
-	p := to.(*Peer)
+	p := to.(*PacketAddr)
 	s.w.mu.Lock()
-	s.w.asked = append(s.w.asked, ask{time.Now(), *p, append([]byte(nil), b...)})
+	s.w.received = append(s.w.received, message{time.Now(), *p, append([]byte(nil), b...)})
 	answer := s.w.answer
 	s.w.mu.Unlock()
 	if answer != nil {
@@ -99,7 +100,7 @@ func (s *socket) ReadFrom(b []byte) (int, net.Addr, error) {
 		}
 		select {
 		case m := <-s.in:
-			return copy(b, m), &Peer{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}, nil
+			return copy(b, m), &PacketAddr{MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}, nil
 		case <-deadline:
 			return 0, nil, os.ErrDeadlineExceeded
 		case <-s.closed:
@@ -147,18 +148,18 @@ func (s *socket) Close() error {
 	return nil
 }
 
-func (s *socket) LocalAddr() net.Addr              { return &Peer{} }
+func (s *socket) LocalAddr() net.Addr              { return &PacketAddr{} }
 func (s *socket) SetDeadline(time.Time) error      { return nil }
 func (s *socket) SetWriteDeadline(time.Time) error { return nil }
 
-// hire4 and hire6 are clients on a wire.
+// Requests, one for each family.
 var (
-	hire4 = vip.DHCPRequest{ID: "a", Family: vip.IPv4, Link: "mv", MAC: "02:00:00:00:00:aa", Hostname: "host"}
-	hire6 = vip.DHCPRequest{ID: "a", Family: vip.IPv6, Link: "mv", MAC: "02:00:00:00:00:aa", DUID: "000400112233445566778899aabbccddeeff", IAID: 7}
+	request4 = vip.DHCPRequest{ID: "a", Family: vip.IPv4, Link: "mv", MAC: "02:00:00:00:00:aa", Hostname: "host"}
+	request6 = vip.DHCPRequest{ID: "a", Family: vip.IPv6, Link: "mv", MAC: "02:00:00:00:00:aa", DUID: "000400112233445566778899aabbccddeeff", IAID: 7}
 )
 
-// bubble runs Clients on a wire, by a clock of its own.
-func bubble(t *testing.T, attempts int, w *wire, test func(*Clients)) {
+// bubble runs Clients on the link of a fakeServer, by a clock of its own.
+func bubble(t *testing.T, attempts int, w *fakeServer, test func(*Clients)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := New(Options{
@@ -171,33 +172,22 @@ func bubble(t *testing.T, attempts int, w *wire, test func(*Clients)) {
 				return mac, ok
 			},
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		over := make(chan struct{})
-		go func() {
-			defer close(over)
-			if err := c.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		}()
+		stop := check.Run(t, c)
 		test(c)
-		cancel()
-		<-over
+		stop()
 		if w.open != 0 {
 			t.Errorf("%d sockets left open", w.open)
 		}
 	})
 }
 
-// set wants one Hire, and lets it go as far as it can at once.
-func set(t *testing.T, c *Clients, want ...vip.DHCPRequest) vip.DHCPState {
-	t.Helper()
-	if _, err := c.Set(t.Context(), want); err != nil {
-		t.Fatal(err)
-	}
+// put puts what is wanted, and lets the client go as far as it can at once.
+func put(c *Clients, want ...vip.DHCPRequest) vip.DHCPState {
+	c.Put(want)
 	return after(c, 0)
 }
 
-// after is what has become of the only Hire a while later.
+// after is the state of the only request a while later.
 func after(c *Clients, d time.Duration) vip.DHCPState {
 	time.Sleep(d)
 	synctest.Wait()
@@ -225,8 +215,8 @@ func reply4(b []byte, kind dhcpv4.MessageType, addr string, options ...dhcpv4.Mo
 }
 
 // honest4 is a server that leases one address.
-func honest4(addr string, lease uint32) func([]byte, *Peer) [][]byte {
-	return func(b []byte, _ *Peer) [][]byte {
+func honest4(addr string, lease uint32) func([]byte, *PacketAddr) [][]byte {
+	return func(b []byte, _ *PacketAddr) [][]byte {
 		switch kind(b) {
 		case "DISCOVER":
 			return [][]byte{reply4(b, dhcpv4.MessageTypeOffer, addr, dhcpv4.WithLeaseTime(lease))}

@@ -2,7 +2,6 @@ package dhcp
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,7 +19,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/l2"
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -61,7 +64,7 @@ func lan(t *testing.T) *network {
 	peer := fmt.Sprint("srv", l.n)
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = l.link
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer}))
+	check.OK(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: peer}))
 	// A thread that stays in the servers' namespace, and forks for it.
 	fd := make(chan int)
 	go func() {
@@ -81,42 +84,48 @@ func lan(t *testing.T) *network {
 	}()
 	t.Cleanup(func() { close(l.enter) })
 	p, err := netlink.LinkByName(peer)
-	must(t, err)
-	must(t, netlink.LinkSetNsFd(p, <-fd))
+	check.OK(t, err)
+	check.OK(t, netlink.LinkSetNsFd(p, <-fd))
 	l.up(l.link, 2)
 	l.inside(func() {
 		l.up(peer, 1)
 		lo, err := netlink.LinkByName("lo")
-		must(t, err)
-		must(t, netlink.LinkSetUp(lo))
+		check.OK(t, err)
+		check.OK(t, netlink.LinkSetUp(lo))
 	})
 	own, err := netlink.LinkByName(l.link)
-	must(t, err)
+	check.OK(t, err)
 	t.Cleanup(func() { _ = netlink.LinkDel(own) })
-	await(t, 20*time.Second, "the link to be up", func() bool {
-		up := 0
-		look := func(name string) {
-			if k, err := netlink.LinkByName(name); err == nil && k.Attrs().OperState == netlink.OperUp {
-				up++
-			}
-		}
-		look(l.link)
-		l.inside(func() { look(peer) })
-		return up == 2
+	check.True(t, 20*time.Second, "the links to be up, and their addresses usable", func() bool {
+		usable := linkUsable(l.link)
+		l.inside(func() { usable = linkUsable(peer) && usable })
+		return usable
 	})
 	return l
 }
 
+// linkUsable reports whether a link is up and has a link-local address that servers can bind to.
+func linkUsable(name string) bool {
+	link, err := netlink.LinkByName(name)
+	if err != nil || link.Attrs().OperState != netlink.OperUp {
+		return false
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_V6)
+	return err == nil && slices.ContainsFunc(addrs, func(a netlink.Addr) bool {
+		return a.IP.IsLinkLocalUnicast() && a.Flags&unix.IFA_F_TENTATIVE == 0
+	})
+}
+
 func (l *network) up(name string, host int) {
 	link, err := netlink.LinkByName(name)
-	must(l.t, err)
-	must(l.t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0o644))
-	must(l.t, netlink.LinkSetUp(link))
+	check.OK(l.t, err)
+	check.OK(l.t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/accept_dad", []byte("0"), 0o644))
+	check.OK(l.t, netlink.LinkSetUp(link))
 	for _, text := range []string{fmt.Sprintf("10.9.%d.%d/24", l.n, host), fmt.Sprintf("fd09:%d::%d/64", l.n, host)} {
 		a, err := netlink.ParseAddr(text)
-		must(l.t, err)
+		check.OK(l.t, err)
 		a.Flags = unix.IFA_F_NODAD
-		must(l.t, netlink.AddrAdd(link, a))
+		check.OK(l.t, netlink.AddrAdd(link, a))
 	}
 }
 
@@ -151,14 +160,14 @@ func (l *network) run(ready string, argv ...string) *process {
 	p.cmd.Env = append(os.Environ(), "KEA_LOCKFILE_DIR="+l.dir, "KEA_PIDFILE_DIR="+l.dir)
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	l.inside(func() { must(l.t, p.cmd.Start()) })
+	l.inside(func() { check.OK(l.t, p.cmd.Start()) })
 	l.t.Cleanup(func() {
 		p.kill()
 		if l.t.Failed() {
 			l.t.Logf("--- %s\n%s", strings.Join(argv, " "), p.out)
 		}
 	})
-	await(l.t, 30*time.Second, argv[0]+" to run", func() bool { return strings.Contains(p.out.String(), ready) })
+	check.True(l.t, 30*time.Second, argv[0]+" to run", func() bool { return strings.Contains(p.out.String(), ready) })
 	return p
 }
 
@@ -211,123 +220,84 @@ func (l *network) kea6(t terms, pool string) *process {
 func (l *network) kea(name, config string) *process {
 	l.t.Helper()
 	file := filepath.Join(l.dir, name+".conf")
-	must(l.t, os.WriteFile(file, []byte(config), 0o644))
+	check.OK(l.t, os.WriteFile(file, []byte(config), 0o644))
 	return l.run("STARTED", name, "-c", file)
 }
 
-// hire makes a macvlan on the network and says what to lease on it.
-func (l *network) hire(family vip.Family) vip.DHCPRequest {
+// request makes a macvlan on the network and a request for an address on it.
+func (l *network) request(family vip.Family) vip.DHCPRequest {
 	l.t.Helper()
 	l.client++
 	name := fmt.Sprintf("mv%d-%d", l.n, l.client)
 	parent, err := netlink.LinkByName(l.link)
-	must(l.t, err)
+	check.OK(l.t, err)
 	mac := net.HardwareAddr{2, 0, 0, 9, byte(l.n), byte(l.client)}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.ParentIndex, attrs.HardwareAddr = name, parent.Attrs().Index, mac
 	link := &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
-	must(l.t, netlink.LinkAdd(link))
+	check.OK(l.t, netlink.LinkAdd(link))
 	for _, setting := range []string{"accept_ra=0", "addr_gen_mode=1"} {
 		key, value, _ := strings.Cut(setting, "=")
-		must(l.t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/"+key, []byte(value), 0o644))
+		check.OK(l.t, os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/"+key, []byte(value), 0o644))
 	}
-	must(l.t, netlink.LinkSetUp(link))
+	check.OK(l.t, netlink.LinkSetUp(link))
 	own, err := netlink.ParseAddr(fmt.Sprintf("fe80::ff:fe09:%x/64", l.n<<8|l.client))
-	must(l.t, err)
+	check.OK(l.t, err)
 	own.Flags = unix.IFA_F_NODAD // it can be used at once
-	must(l.t, netlink.AddrAdd(link, own))
+	check.OK(l.t, netlink.AddrAdd(link, own))
 	return vip.DHCPRequest{ID: name, Family: family, Link: name, MAC: mac.String(), IAID: uint32(l.client), Hostname: "host-" + name,
 		DUID: fmt.Sprintf("0004%032x", l.n<<8|l.client)}
 }
 
-// A desk is Clients at work.
-type desk struct {
-	t      *testing.T
-	all    *Clients
-	poked  chan struct{}
-	stop   func()
-	tenure atomic.Bool
+// A node is Clients that run, and what they need of l2.
+type node struct {
+	t       *testing.T
+	clients *Clients
+	poked   mailbox.Signal
+	stop    func()
+	tenure  atomic.Bool
 }
 
-func start(t *testing.T, change func(*Options)) *desk {
-	d := &desk{t: t, poked: make(chan struct{}, 1)}
-	d.tenure.Store(true)
-	o := Options{
-		Log: slog.New(slog.DiscardHandler),
-		Tenure: func() vip.Tenure {
-			return vip.Tenure{Epoch: 1, Confirmed: d.tenure.Load(), Until: time.Now().Add(time.Hour)}
-		},
-		Poke: func() {
-			select {
-			case d.poked <- struct{}{}:
-			default:
-			}
-		},
-		Attempts: 0, Open: Open, InUse: InUse,
+func newNode(t *testing.T) *node {
+	n := &node{t: t, poked: mailbox.NewSignal()}
+	n.tenure.Store(true)
+	tenure := func() vip.Tenure {
+		return vip.Tenure{Epoch: 1, Confirmed: n.tenure.Load(), Until: time.Now().Add(time.Hour)}
 	}
-	if change != nil {
-		change(&o)
-	}
-	d.all = New(o)
-	ctx, cancel := context.WithCancel(context.Background())
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		if err := d.all.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	}()
-	d.stop = func() { cancel(); <-over }
-	t.Cleanup(d.stop)
-	return d
+	log := slog.New(slog.DiscardHandler)
+	announcer := l2.New(l2.Options{Log: log, Poke: func() {}, Tenure: tenure, Links: func() []vip.Link { return nil }})
+	check.Run(t, announcer)
+	n.clients = New(Options{Log: log, Tenure: tenure, Poke: n.poked.Send, Open: Open, InUse: announcer.Answers})
+	n.stop = check.Run(t, n.clients)
+	return n
 }
 
-func (d *desk) set(want ...vip.DHCPRequest) {
-	d.t.Helper()
-	_, err := d.all.Set(context.Background(), want)
-	must(d.t, err)
-}
+func (n *node) put(want ...vip.DHCPRequest) { n.clients.Put(want) }
 
-func (d *desk) hired() []vip.DHCPState {
+func (n *node) states() []vip.DHCPState {
 	var w vip.World
-	d.all.Observe(&w)
+	n.clients.Observe(&w)
 	return w.DHCPStates
 }
 
-// await waits until the only Hire is as it should be, and returns it.
-func (d *desk) await(within time.Duration, what string, ok func(vip.DHCPState) bool) vip.DHCPState {
-	d.t.Helper()
+// await waits until the state of the only request is as it should be, and returns it.
+func (n *node) await(within time.Duration, what string, ok func(vip.DHCPState) bool) vip.DHCPState {
+	n.t.Helper()
 	deadline := time.After(within)
 	for {
-		all := d.hired()
+		all := n.states()
 		if len(all) == 1 && ok(all[0]) {
 			return all[0]
 		}
 		select {
-		case <-d.poked:
+		case <-n.poked:
 		case <-deadline:
-			d.t.Fatalf("waited %v in vain for %s: %+v", within, what, all)
+			n.t.Fatalf("waited %v in vain for %s: %+v", within, what, all)
 		}
 	}
 }
 
-func leased(h vip.DHCPState) bool { return h.State == bound && h.Lease.Addr.IsValid() }
-
-func await(t *testing.T, within time.Duration, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(within); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v in vain for %s", within, what)
-		}
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func leased(h vip.DHCPState) bool { return h.State == stateBound && h.Lease.Addr.IsValid() }
 
 // buffer is a bytes.Buffer for several users.
 type buffer struct {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/vishvananda/netlink"
 )
 
@@ -28,17 +29,17 @@ var servers = []struct {
 }
 
 // A lease is found, moves to another node with its address, and is given back.
-func TestLease(t *testing.T) {
+func TestLeaseMovesBetweenNodes(t *testing.T) {
 	t.Parallel()
 	for _, s := range servers {
 		t.Run(s.name+"/"+s.family.String(), func(t *testing.T) {
 			t.Parallel()
 			l := lan(t)
 			s.run(l)
-			h := l.hire(s.family)
+			h := l.request(s.family)
 			began := time.Now()
-			first := start(t, nil)
-			first.set(h)
+			first := newNode(t)
+			first.put(h)
 			got := first.await(30*time.Second, "a lease", leased)
 			t.Logf("%s after %v, from %s, expires in %v", got.Lease.Addr, time.Since(began).Round(time.Millisecond), got.Lease.Server, time.Until(got.Lease.Expires).Round(time.Second))
 			if got.Problem != "" || got.Lost {
@@ -51,13 +52,13 @@ func TestLease(t *testing.T) {
 			if a := got.Lease.Addr; a.Less(lo) || hi.Less(a) {
 				t.Errorf("%s is not in the pool", a)
 			}
-			await(t, 5*time.Second, "the lease file to name the host", func() bool { return strings.Contains(l.file(s.file), "host-"+h.Link) })
+			check.True(t, 5*time.Second, "the lease file to name the host", func() bool { return strings.Contains(l.file(s.file), "host-"+h.Link) })
 
 			// Another node goes on with it: what is recorded holds at once.
 			first.stop()
 			h.LastLease = got.Lease
-			second := start(t, nil)
-			second.set(h)
+			second := newNode(t)
+			second.put(h)
 			held := second.await(5*time.Second, "what is recorded", func(x vip.DHCPState) bool { return x.Lease.Addr == got.Lease.Addr })
 			if held.Lost {
 				t.Error("it counts as lost")
@@ -68,17 +69,17 @@ func TestLease(t *testing.T) {
 			// A third, by whose clock it is over, asks first.
 			second.stop()
 			h.LastLease.Expires = time.Now().Add(-time.Minute)
-			third := start(t, nil)
-			third.set(h)
+			third := newNode(t)
+			third.put(h)
 			if now := third.await(20*time.Second, "an answer", leased); now.Lease.Addr != got.Lease.Addr {
 				t.Errorf("moved: got %s, want %s", now.Lease.Addr, got.Lease.Addr)
 			}
 			// dnsmasq empties its file each time before it writes it anew.
-			await(t, 5*time.Second, "the server to have one lease", func() bool { return leases(l.file(s.file), s.name) == 1 })
+			check.True(t, 5*time.Second, "the server to have one lease", func() bool { return leases(l.file(s.file), s.name) == 1 })
 			h.Release = true
-			third.set(h)
-			await(t, 20*time.Second, "the client to end", func() bool { return len(third.hired()) == 0 })
-			await(t, 10*time.Second, "the lease to be given back", func() bool { return leases(l.file(s.file), s.name) == 0 })
+			third.put(h)
+			check.True(t, 20*time.Second, "the client to end", func() bool { return len(third.states()) == 0 })
+			check.True(t, 10*time.Second, "the lease to be given back", func() bool { return leases(l.file(s.file), s.name) == 0 })
 		})
 	}
 }
@@ -130,25 +131,25 @@ func shortServers() []struct {
 }
 
 // Renewed at T1; by any server after T2; gone when it expires; found again.
-func TestRenewal(t *testing.T) {
+func TestRenewalAndExpiry(t *testing.T) {
 	t.Parallel()
 	for _, s := range shortServers() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			l := lan(t)
 			server := s.run(l, short, 100)
-			h := l.hire(s.family)
-			d := start(t, nil)
-			d.set(h)
+			h := l.request(s.family)
+			d := newNode(t)
+			d.put(h)
 			first := d.await(20*time.Second, "a lease", leased)
-			asked := d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == renewing })
+			asked := d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == stateRenewing })
 			if at := time.Until(asked.Lease.Renews).Abs(); at > time.Second {
 				t.Errorf("renewal began %v off T1", at)
 			}
 			second := d.await(5*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(first.Lease.Expires) })
 
 			server.kill() // down at T1, back before T2
-			d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == renewing })
+			d.await(10*time.Second, "a renewal", func(x vip.DHCPState) bool { return x.State == stateRenewing })
 			server = s.run(l, short, 100)
 			third := d.await(10*time.Second, "its answer", func(x vip.DHCPState) bool { return leased(x) && x.Lease.Expires.After(second.Lease.Expires) })
 			if third.Lost || third.Problem != "" || third.Lease.Addr != first.Lease.Addr {
@@ -156,7 +157,7 @@ func TestRenewal(t *testing.T) {
 			}
 
 			server.kill() // down for good
-			d.await(20*time.Second, "rebinding", func(x vip.DHCPState) bool { return x.State == rebinding && x.Problem != "" })
+			d.await(20*time.Second, "rebinding", func(x vip.DHCPState) bool { return x.State == stateRebinding && x.Problem != "" })
 			lost := d.await(20*time.Second, "the end", func(x vip.DHCPState) bool { return !x.Lease.Addr.IsValid() })
 			if !lost.Lost || !strings.Contains(lost.Problem, "expired") {
 				t.Errorf("after the end: %+v", lost)
@@ -173,18 +174,18 @@ func TestRenewal(t *testing.T) {
 }
 
 // The server's pool is another one when it is asked again.
-func TestChangedByServer(t *testing.T) {
+func TestServerChangesPool(t *testing.T) {
 	t.Parallel()
 	for _, s := range shortServers() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			l := lan(t)
 			server := s.run(l, short, 100)
-			d := start(t, nil)
-			d.set(l.hire(s.family))
+			d := newNode(t)
+			d.put(l.request(s.family))
 			d.await(20*time.Second, "a lease", leased)
 			server.kill()
-			must(t, removeAll(l.dir, "kea*.csv*"))
+			check.OK(t, removeAll(l.dir, "kea*.csv*"))
 			s.run(l, short, 107)
 			want := l.addr4(107)
 			if s.family == vip.IPv6 {
@@ -196,28 +197,28 @@ func TestChangedByServer(t *testing.T) {
 }
 
 // One address for two: the second is told, and gets it when the first gives it back.
-func TestExhausted(t *testing.T) {
+func TestPoolExhausted(t *testing.T) {
 	t.Parallel()
 	for _, s := range shortServers() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			l := lan(t)
 			s.run(l, long, 100)
-			a, b := start(t, nil), start(t, nil)
-			first := l.hire(s.family)
-			a.set(first)
+			a, b := newNode(t), newNode(t)
+			first := l.request(s.family)
+			a.put(first)
 			a.await(20*time.Second, "a lease", leased)
-			b.set(l.hire(s.family))
-			b.await(40*time.Second, "a complaint", func(x vip.DHCPState) bool { return x.Problem != "" })
+			b.put(l.request(s.family))
+			b.await(40*time.Second, "a problem to be reported", func(x vip.DHCPState) bool { return x.Problem != "" })
 			first.Release = true
-			a.set(first)
+			a.put(first)
 			b.await(30*time.Second, "the address", leased)
 		})
 	}
 }
 
 // An address that somebody uses is declined, and another one is leased.
-func TestDeclined(t *testing.T) {
+func TestAddressInUseIsDeclined(t *testing.T) {
 	t.Parallel()
 	for _, s := range shortServers() {
 		t.Run(s.name, func(t *testing.T) {
@@ -229,22 +230,22 @@ func TestDeclined(t *testing.T) {
 			}
 			l.inside(func() { // a host that knows nothing of DHCP
 				link, err := netlink.LinkByName(fmt.Sprint("srv", l.n))
-				must(t, err)
+				check.OK(t, err)
 				a, err := netlink.ParseAddr(text)
-				must(t, err)
+				check.OK(t, err)
 				a.Flags = 2 // IFA_F_NODAD
-				must(t, netlink.AddrAdd(link, a))
+				check.OK(t, netlink.AddrAdd(link, a))
 			})
 			if s.family == vip.IPv4 {
 				l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.101", l.n, l.n))
 			} else {
 				l.kea6(long, fmt.Sprintf("fd09:%d::100 - fd09:%d::101", l.n, l.n))
 			}
-			d := start(t, nil)
-			h := l.hire(s.family)
+			d := newNode(t)
+			h := l.request(s.family)
 			used := netip.MustParsePrefix(text).Addr()
 			h.Requested = used
-			d.set(h)
+			d.put(h)
 			d.await(20*time.Second, "it to be declined", func(x vip.DHCPState) bool { return strings.Contains(x.Problem, "in use by") })
 			got := d.await(20*time.Second, "another address", leased)
 			if got.Lease.Addr == used {
@@ -252,7 +253,7 @@ func TestDeclined(t *testing.T) {
 			}
 			// What the plan can't have is declined as well.
 			h.Declined, h.DeclinedWhy = got.Lease.Addr, "it is the address of another Service"
-			d.set(h)
+			d.put(h)
 			d.await(20*time.Second, "it to be declined", func(x vip.DHCPState) bool { return x.Lost && strings.Contains(x.Problem, h.DeclinedWhy) })
 		})
 	}
@@ -263,9 +264,9 @@ func TestSilentWithoutTenure(t *testing.T) {
 	t.Parallel()
 	l := lan(t)
 	server := l.kea4(long, fmt.Sprintf("10.9.%d.100 - 10.9.%d.110", l.n, l.n))
-	d := start(t, nil)
+	d := newNode(t)
 	d.tenure.Store(false)
-	d.set(l.hire(vip.IPv4))
+	d.put(l.request(vip.IPv4))
 	time.Sleep(1500 * time.Millisecond) // long enough for a second message
 	if strings.Contains(server.out.String(), "DHCPDISCOVER") {
 		t.Error("it asked")
@@ -275,17 +276,17 @@ func TestSilentWithoutTenure(t *testing.T) {
 }
 
 // Links come and go, and a lease is found all the same.
-func TestLinkComesLate(t *testing.T) {
+func TestLinkAppearsLater(t *testing.T) {
 	t.Parallel()
 	l := lan(t)
 	l.dnsmasq()
-	h := l.hire(vip.IPv4)
+	h := l.request(vip.IPv4)
 	link, err := netlink.LinkByName(h.Link)
-	must(t, err)
-	must(t, netlink.LinkSetName(link, "elsewhere"))
-	d := start(t, nil)
-	d.set(h)
-	d.await(20*time.Second, "a complaint", func(x vip.DHCPState) bool { return strings.Contains(x.Problem, h.Link) })
-	must(t, netlink.LinkSetName(link, h.Link))
+	check.OK(t, err)
+	check.OK(t, netlink.LinkSetName(link, "elsewhere"))
+	d := newNode(t)
+	d.put(h)
+	d.await(20*time.Second, "a problem to be reported", func(x vip.DHCPState) bool { return strings.Contains(x.Problem, h.Link) })
+	check.OK(t, netlink.LinkSetName(link, h.Link))
 	d.await(20*time.Second, "a lease", leased)
 }

@@ -21,27 +21,39 @@ const (
 	clientPort6, serverPort6 = 546, 547
 )
 
-// Open opens the link of h: for DHCPv4 a packet socket, which works without an
+// A PacketAddr is the addresses of a packet to a server, or from one.
+type PacketAddr struct {
+	Src, Dst netip.Addr
+	MAC      net.HardwareAddr // of the neighbour it goes to, or came from; nil: of all
+}
+
+// Network is "dhcp".
+func (*PacketAddr) Network() string { return "dhcp" }
+
+// String is for messages.
+func (p *PacketAddr) String() string { return fmt.Sprintf("%s to %s by %s", p.Src, p.Dst, p.MAC) }
+
+// Open opens the link of r: for DHCPv4 a packet socket, which works without an
 // address and beside another DHCP client of the node, and gets no packet of the
 // VIP's traffic; for DHCPv6 a UDP socket on the link's link-local address.
-func Open(h vip.DHCPRequest) (net.PacketConn, error) {
-	ifi, err := net.InterfaceByName(h.Link)
+func Open(r vip.DHCPRequest) (net.PacketConn, error) {
+	ifi, err := net.InterfaceByName(r.Link)
 	if err != nil {
 		return nil, fmt.Errorf("the node has no such link: %w", err)
 	}
-	if h.Family == vip.IPv6 {
+	if r.Family == vip.IPv6 {
 		return open6(ifi)
 	}
-	c, err := packet.Listen(ifi, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: only68})
+	c, err := packet.Listen(ifi, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: clientPortFilter})
 	if err != nil {
 		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, hint(err))
 	}
 	return conn4{c}, nil
 }
 
-// only68 passes whole UDP packets to the client's port (packet(7), without the
+// clientPortFilter passes whole UDP packets to the client's port (packet(7), without the
 // link's header).
-var only68 = func() []bpf.RawInstruction {
+var clientPortFilter = func() []bpf.RawInstruction {
 	raw, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: 9, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_UDP, SkipTrue: 6},
@@ -63,9 +75,9 @@ var only68 = func() []bpf.RawInstruction {
 type conn4 struct{ *packet.Conn }
 
 func (c conn4) WriteTo(b []byte, to net.Addr) (int, error) {
-	p, ok := to.(*Peer)
+	p, ok := to.(*PacketAddr)
 	if !ok {
-		return 0, fmt.Errorf("no peer: %v", to)
+		return 0, fmt.Errorf("not a PacketAddr: %v", to)
 	}
 	mac := p.MAC
 	if len(mac) != 6 {
@@ -74,7 +86,7 @@ func (c conn4) WriteTo(b []byte, to net.Addr) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
 		return 0, err
 	}
-	_, err := c.Conn.WriteTo(datagram(b, p.Src, p.Dst), &packet.Addr{HardwareAddr: mac})
+	_, err := c.Conn.WriteTo(marshalUDP4(b, p.Src, p.Dst), &packet.Addr{HardwareAddr: mac})
 	return len(b), err
 }
 
@@ -85,7 +97,7 @@ func (c conn4) ReadFrom(b []byte) (int, net.Addr, error) {
 		if err != nil {
 			return 0, nil, err
 		}
-		payload, p := undatagram(buf[:n])
+		payload, p := parseUDP4(buf[:n])
 		if p == nil {
 			continue
 		}
@@ -96,8 +108,8 @@ func (c conn4) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// datagram is b in UDP and IPv4, from the client's to the server's port.
-func datagram(b []byte, src, dst netip.Addr) []byte {
+// marshalUDP4 is b in UDP and IPv4, from the client's to the server's port.
+func marshalUDP4(b []byte, src, dst netip.Addr) []byte {
 	const ip, udp = 20, 8
 	d := make([]byte, ip+udp, ip+udp+len(b))
 	s4, d4 := src.As4(), dst.As4()
@@ -132,10 +144,11 @@ func checksum(sum uint32, b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// undatagram is what is in a packet to the client's port, or no Peer if it is none.
-// The checksum is not looked at: that of a packet which never left the machine may
-// not have been worked out, and what is in it is checked anyway.
-func undatagram(d []byte) ([]byte, *Peer) {
+// parseUDP4 is the payload and the addresses of a packet from the server's to the
+// client's port; its PacketAddr is nil if d is none.
+// The checksum is not verified: that of a packet which never left the machine may
+// not have been computed, and the payload is checked anyway.
+func parseUDP4(d []byte) ([]byte, *PacketAddr) {
 	if len(d) < 20 || d[0]>>4 != 4 {
 		return nil, nil
 	}
@@ -148,25 +161,21 @@ func undatagram(d []byte) ([]byte, *Peer) {
 	if binary.BigEndian.Uint16(u) != serverPort4 || binary.BigEndian.Uint16(u[2:]) != clientPort4 || length < 8 || length > len(u) {
 		return nil, nil
 	}
-	return u[8:length], &Peer{Src: netip.AddrFrom4([4]byte(d[12:16])), Dst: netip.AddrFrom4([4]byte(d[16:20]))}
+	return u[8:length], &PacketAddr{Src: netip.AddrFrom4([4]byte(d[12:16])), Dst: netip.AddrFrom4([4]byte(d[16:20]))}
 }
 
-// open6 opens the link's link-local address.
+// open6 opens a UDP socket on the link-local address of a link.
 func open6(ifi *net.Interface) (net.PacketConn, error) {
 	addrs, err := ifi.Addrs()
 	if err != nil {
 		return nil, err
 	}
 	for _, a := range addrs {
-		n, ok := a.(*net.IPNet)
-		if !ok {
+		local, err := netip.ParsePrefix(a.String())
+		if err != nil || !local.Addr().Is6() || !local.Addr().IsLinkLocalUnicast() {
 			continue
 		}
-		local, ok := netip.AddrFromSlice(n.IP)
-		if !ok || !local.Is6() || local.Is4In6() || !local.IsLinkLocalUnicast() {
-			continue
-		}
-		own := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 			var err error
 			return errors.Join(c.Control(func(fd uintptr) {
 				err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
@@ -175,8 +184,8 @@ func open6(ifi *net.Interface) (net.PacketConn, error) {
 		}}
 		// Without a zone: the link is known by the socket's device, while package net
 		// remembers for a minute which index a name had.
-		at := netip.AddrPortFrom(local, clientPort6)
-		c, err := own.ListenPacket(context.Background(), "udp6", at.String())
+		at := netip.AddrPortFrom(local.Addr(), clientPort6)
+		c, err := config.ListenPacket(context.Background(), "udp6", at.String())
 		if err != nil {
 			return nil, fmt.Errorf("can't listen on it: %w%s", err, hint(err))
 		}
@@ -188,9 +197,9 @@ func open6(ifi *net.Interface) (net.PacketConn, error) {
 type conn6 struct{ net.PacketConn }
 
 func (c conn6) WriteTo(b []byte, to net.Addr) (int, error) {
-	p, ok := to.(*Peer)
+	p, ok := to.(*PacketAddr)
 	if !ok {
-		return 0, fmt.Errorf("no peer: %v", to)
+		return 0, fmt.Errorf("not a PacketAddr: %v", to)
 	}
 	return c.PacketConn.WriteTo(b, net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Dst, serverPort6)))
 }
@@ -200,7 +209,7 @@ func (c conn6) ReadFrom(b []byte) (int, net.Addr, error) {
 	if err != nil {
 		return n, nil, err
 	}
-	p := &Peer{}
+	p := &PacketAddr{}
 	if u, ok := from.(*net.UDPAddr); ok {
 		p.Src = u.AddrPort().Addr()
 	}

@@ -19,106 +19,106 @@ import (
 
 // What is sent: identifiers, host name, and to whom.
 func TestMessages(t *testing.T) {
-	w := &wire{answer: honest4("10.0.0.50", 3600)}
+	w := &fakeServer{answer: honest4("10.0.0.50", 3600)}
 	bubble(t, 0, w, func(c *Clients) {
-		h := hire4
+		h := request4
 		h.Requested, h.Broadcast = netip.MustParseAddr("10.0.0.50"), true
-		got := set(t, c, h)
-		if got.State != bound || got.Lease.Addr != h.Requested || got.Lease.Bits != 24 || got.Lease.Server != "10.0.0.1" {
+		got := put(c, h)
+		if got.State != stateBound || got.Lease.Addr != h.Requested || got.Lease.Bits != 24 || got.Lease.Server != "10.0.0.1" {
 			t.Fatalf("%+v", got)
 		}
 		if left := time.Until(got.Lease.Renews); left != 30*time.Minute {
 			t.Errorf("renews in %v, want half of the lease", left)
 		}
 		after(c, 31*time.Minute)
-		asks := w.asks()
+		messages := w.messages()
 		if diff := cmp.Diff([]string{"DISCOVER", "REQUEST", "REQUEST"}, w.kinds()); diff != "" {
 			t.Fatal(diff)
 		}
-		discover, _ := dhcpv4.FromBytes(asks[0].b)
+		discover, _ := dhcpv4.FromBytes(messages[0].b)
 		if got := discover.GetOneOption(dhcpv4.OptionClientIdentifier); !slices.Equal(got, []byte{1, 2, 0, 0, 0, 0, 0xaa}) {
 			t.Errorf("client identifier %x", got)
 		}
 		if discover.HostName() != "host" || !discover.IsBroadcast() || discover.RequestedIPAddress().String() != "10.0.0.50" || discover.ServerIdentifier() != nil {
 			t.Errorf("DISCOVER: %s", discover.Summary())
 		}
-		request, _ := dhcpv4.FromBytes(asks[1].b)
+		request, _ := dhcpv4.FromBytes(messages[1].b)
 		if request.ServerIdentifier().String() != "10.0.0.1" || !request.ClientIPAddr.IsUnspecified() || request.RequestedIPAddress().String() != "10.0.0.50" {
 			t.Errorf("REQUEST: %s", request.Summary())
 		}
 		// RFC 2131 section 4.3.2, RENEWING: unicast, ciaddr, neither server nor requested address.
-		renew, _ := dhcpv4.FromBytes(asks[2].b)
+		renew, _ := dhcpv4.FromBytes(messages[2].b)
 		if renew.ServerIdentifier() != nil || renew.RequestedIPAddress() != nil || renew.ClientIPAddr.String() != "10.0.0.50" || renew.IsBroadcast() {
 			t.Errorf("renewal: %s", renew.Summary())
 		}
-		if to := asks[2].to; to.Dst.String() != "10.0.0.1" || to.Src.String() != "10.0.0.50" || to.MAC.String() != "02:00:00:00:00:01" {
+		if to := messages[2].to; to.Dst.String() != "10.0.0.1" || to.Src.String() != "10.0.0.50" || to.MAC.String() != "02:00:00:00:00:01" {
 			t.Errorf("renewal went %s", to.String())
 		}
 	})
 }
 
-// What is recorded is asked for, without a server's name (INIT-REBOOT).
-func TestRemembers(t *testing.T) {
-	known := vip.DHCPLease{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 24, MAC: hire4.MAC, Server: "10.0.0.1"}
-	run := func(expires time.Duration, answer func([]byte, *Peer) [][]byte, test func(*Clients, *wire, vip.DHCPState)) {
-		w := &wire{answer: answer}
+// The recorded lease is requested without a server identifier (INIT-REBOOT).
+func TestInitReboot(t *testing.T) {
+	recorded := vip.DHCPLease{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 24, MAC: request4.MAC, Server: "10.0.0.1"}
+	run := func(expires time.Duration, answer func([]byte, *PacketAddr) [][]byte, test func(*Clients, *fakeServer, vip.DHCPState)) {
+		w := &fakeServer{answer: answer}
 		bubble(t, 0, w, func(c *Clients) {
-			h := hire4
-			h.LastLease = known
+			h := request4
+			h.LastLease = recorded
 			h.LastLease.Expires = time.Now().Add(expires)
-			test(c, w, set(t, c, h))
+			test(c, w, put(c, h))
 		})
 	}
-	run(time.Hour, nil, func(c *Clients, w *wire, got vip.DHCPState) {
-		if got.State != rebooting || got.Lease.Addr != known.Addr {
+	run(time.Hour, nil, func(c *Clients, w *fakeServer, got vip.DHCPState) {
+		if got.State != stateInitReboot || got.Lease.Addr != recorded.Addr {
 			t.Errorf("at once: %+v", got)
 		}
-		m, _ := dhcpv4.FromBytes(w.asks()[0].b)
+		m, _ := dhcpv4.FromBytes(w.messages()[0].b)
 		if m.ServerIdentifier() != nil || !m.ClientIPAddr.IsUnspecified() || m.RequestedIPAddress().String() != "10.0.0.50" {
 			t.Errorf("INIT-REBOOT: %s", m.Summary())
 		}
-		if got := after(c, time.Minute); got.State != rebinding || got.Lease.Addr != known.Addr {
+		if got := after(c, time.Minute); got.State != stateRebinding || got.Lease.Addr != recorded.Addr {
 			t.Errorf("no server: %+v", got)
 		}
 		if got := after(c, time.Hour); got.Lease.Addr.IsValid() || !got.Lost {
 			t.Errorf("after its end: %+v", got)
 		}
 	})
-	run(-time.Hour, nil, func(c *Clients, _ *wire, got vip.DHCPState) {
-		if got.State != rebooting || got.Lease.Addr.IsValid() {
+	run(-time.Hour, nil, func(c *Clients, _ *fakeServer, got vip.DHCPState) {
+		if got.State != stateInitReboot || got.Lease.Addr.IsValid() {
 			t.Errorf("over, at once: %+v", got)
 		}
-		if got := after(c, time.Minute); got.State != selecting || !got.Lost {
+		if got := after(c, time.Minute); got.State != stateSelecting || !got.Lost {
 			t.Errorf("over, no server: %+v", got)
 		}
 	})
-	nak := func(b []byte, _ *Peer) [][]byte {
+	nak := func(b []byte, _ *PacketAddr) [][]byte {
 		if kind(b) != "REQUEST" {
 			return nil
 		}
 		return [][]byte{reply4(b, dhcpv4.MessageTypeNak, "0.0.0.0", dhcpv4.WithOption(dhcpv4.OptMessage("wrong \x1b[31mnetwork\n")))}
 	}
-	run(time.Hour, nak, func(_ *Clients, _ *wire, got vip.DHCPState) {
+	run(time.Hour, nak, func(_ *Clients, _ *fakeServer, got vip.DHCPState) {
 		if got.Lease.Addr.IsValid() || !got.Lost || !strings.Contains(got.Problem, "DHCPNAK") || strings.ContainsAny(got.Problem, "\x1b\n") {
 			t.Errorf("refused: %+v", got)
 		}
 	})
-	// Somebody else's lease is nobody's.
-	w := &wire{}
+	// The recorded lease of another client is ignored.
+	w := &fakeServer{}
 	bubble(t, 0, w, func(c *Clients) {
-		h := hire4
-		h.LastLease = known
+		h := request4
+		h.LastLease = recorded
 		h.LastLease.MAC, h.LastLease.Expires = "02:00:00:00:00:bb", time.Now().Add(time.Hour)
-		if got := set(t, c, h); got.Lease.Addr.IsValid() || w.kinds()[0] != "DISCOVER" {
+		if got := put(c, h); got.Lease.Addr.IsValid() || w.kinds()[0] != "DISCOVER" {
 			t.Errorf("another client's: %+v, %v", got, w.kinds())
 		}
 	})
 }
 
-// A server that lies is not believed, and what it said is told.
-func TestLies4(t *testing.T) {
-	offer := func(addr string, o ...dhcpv4.Modifier) func([]byte, *Peer) [][]byte {
-		return func(b []byte, _ *Peer) [][]byte {
+// Answers that can't be right are ignored, and the problem says why.
+func TestInvalidAnswers4(t *testing.T) {
+	offer := func(addr string, o ...dhcpv4.Modifier) func([]byte, *PacketAddr) [][]byte {
+		return func(b []byte, _ *PacketAddr) [][]byte {
 			k := dhcpv4.MessageTypeOffer
 			if kind(b) == "REQUEST" {
 				k = dhcpv4.MessageTypeAck
@@ -127,8 +127,8 @@ func TestLies4(t *testing.T) {
 		}
 	}
 	generic := func(code dhcpv4.OptionCode, b ...byte) dhcpv4.Modifier { return dhcpv4.WithGeneric(code, b) }
-	cases := map[string]struct {
-		answer func([]byte, *Peer) [][]byte
+	tests := map[string]struct {
+		answer func([]byte, *PacketAddr) [][]byte
 		words  string // "": not worth a word
 	}{
 		"no address":       {offer("0.0.0.0"), "no host can have"},
@@ -152,13 +152,13 @@ func TestLies4(t *testing.T) {
 		"another client's": {offer("10.0.0.50", dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 9})), ""},
 		"another id":       {offer("10.0.0.50", generic(dhcpv4.OptionClientIdentifier, 1, 2, 3)), ""},
 		"another exchange": {offer("10.0.0.50", dhcpv4.WithTransactionID(dhcpv4.TransactionID{1, 2, 3, 4})), ""},
-		"garbage":          {func([]byte, *Peer) [][]byte { return [][]byte{{1, 2, 3}, make([]byte, 300), {}} }, ""},
+		"garbage":          {func([]byte, *PacketAddr) [][]byte { return [][]byte{{1, 2, 3}, make([]byte, 300), {}} }, ""},
 	}
-	for name, x := range cases {
+	for name, x := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := &wire{answer: x.answer}
+			w := &fakeServer{answer: x.answer}
 			bubble(t, 0, w, func(c *Clients) {
-				set(t, c, hire4)
+				put(c, request4)
 				got := after(c, time.Minute)
 				if got.Lease.Addr.IsValid() {
 					t.Errorf("leased %s", got.Lease.Addr)
@@ -169,7 +169,7 @@ func TestLies4(t *testing.T) {
 				w.mu.Lock()
 				w.answer = honest4("10.0.0.50", 3600)
 				w.mu.Unlock()
-				if got := after(c, 2*time.Minute); got.State != bound || got.Problem != "" {
+				if got := after(c, 2*time.Minute); got.State != stateBound || got.Problem != "" {
 					t.Errorf("with an honest server: %+v", got)
 				}
 			})
@@ -178,9 +178,9 @@ func TestLies4(t *testing.T) {
 }
 
 // The same for DHCPv6.
-func TestLies6(t *testing.T) {
-	say := func(addr string, lease time.Duration, o ...dhcpv6.Option) func([]byte, *Peer) [][]byte {
-		return func(b []byte, _ *Peer) [][]byte {
+func TestInvalidAnswers6(t *testing.T) {
+	say := func(addr string, lease time.Duration, o ...dhcpv6.Option) func([]byte, *PacketAddr) [][]byte {
+		return func(b []byte, _ *PacketAddr) [][]byte {
 			k := dhcpv6.MessageTypeAdvertise
 			if kind(b) != "SOLICIT" {
 				k = dhcpv6.MessageTypeReply
@@ -193,8 +193,8 @@ func TestLies6(t *testing.T) {
 		o.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP("fd00::50"), PreferredLifetime: preferred, ValidLifetime: valid})
 		return o
 	}
-	cases := map[string]struct {
-		answer func([]byte, *Peer) [][]byte
+	tests := map[string]struct {
+		answer func([]byte, *PacketAddr) [][]byte
 		words  string
 	}{
 		"loopback":        {say("::1", time.Hour), "no host can have"},
@@ -208,22 +208,22 @@ func TestLies6(t *testing.T) {
 		"T1 after T2":     {say("", 0, ia(7, 50*time.Minute, 40*time.Minute, time.Hour, time.Hour)), "later than rebinding"},
 		"exhausted":       {say("", 0, &dhcpv6.OptStatusCode{StatusCode: iana.StatusNoAddrsAvail, StatusMessage: "none\nleft"}), "NoAddrsAvail noneleft"},
 		"nothing":         {say("", 0), ""},
-		"garbage":         {func([]byte, *Peer) [][]byte { return [][]byte{{2, 2, 3}, make([]byte, 300), {}} }, ""},
+		"garbage":         {func([]byte, *PacketAddr) [][]byte { return [][]byte{{2, 2, 3}, make([]byte, 300), {}} }, ""},
 		"unlike a client": {say("fd00::50", time.Hour, dhcpv6.OptClientID(&dhcpv6.DUIDEN{EnterpriseIdentifier: []byte{1}})), ""},
 	}
-	for name, x := range cases {
+	for name, x := range tests {
 		t.Run(name, func(t *testing.T) {
 			if name == "unlike a client" { // the first of two identifiers counts
 				honest := x.answer
-				x.answer = func(b []byte, to *Peer) [][]byte {
+				x.answer = func(b []byte, to *PacketAddr) [][]byte {
 					r := honest(b, to)
 					r[0][4+4] ^= 0xff // within the DUID
 					return r
 				}
 			}
-			w := &wire{answer: x.answer}
+			w := &fakeServer{answer: x.answer}
 			bubble(t, 0, w, func(c *Clients) {
-				set(t, c, hire6)
+				put(c, request6)
 				got := after(c, time.Minute)
 				if got.Lease.Addr.IsValid() {
 					t.Errorf("leased %s", got.Lease.Addr)
@@ -234,7 +234,7 @@ func TestLies6(t *testing.T) {
 				w.mu.Lock()
 				w.answer = say("fd00::50", time.Hour)
 				w.mu.Unlock()
-				if got := after(c, 2*time.Minute); got.State != bound || got.Problem != "" {
+				if got := after(c, 2*time.Minute); got.State != stateBound || got.Problem != "" {
 					t.Errorf("with an honest server: %+v", got)
 				}
 			})
@@ -244,7 +244,7 @@ func TestLies6(t *testing.T) {
 
 // Of several servers the one with the highest preference is asked.
 func TestPreference(t *testing.T) {
-	w := &wire{answer: func(b []byte, _ *Peer) [][]byte {
+	w := &fakeServer{answer: func(b []byte, _ *PacketAddr) [][]byte {
 		if kind(b) == "SOLICIT" {
 			return [][]byte{
 				reply6(b, dhcpv6.MessageTypeAdvertise, "fd00::50", time.Hour),
@@ -255,20 +255,20 @@ func TestPreference(t *testing.T) {
 		return [][]byte{reply6(b, dhcpv6.MessageTypeReply, m.Options.OneIANA().Options.OneAddress().IPv6Addr.String(), time.Hour)}
 	}}
 	bubble(t, 0, w, func(c *Clients) {
-		set(t, c, hire6)
+		put(c, request6)
 		if got := after(c, 2*time.Second); got.Lease.Addr.String() != "fd00::51" {
 			t.Errorf("%+v", got)
 		}
 	})
 }
 
-// What a server that was not asked says about a renewal counts for nothing.
-func TestRenewalByAnother(t *testing.T) {
-	w := &wire{answer: honest4("10.0.0.50", 1000)}
+// The answer of a server that was not asked to renew is ignored.
+func TestRenewalAnsweredByAnotherServer(t *testing.T) {
+	w := &fakeServer{answer: honest4("10.0.0.50", 1000)}
 	bubble(t, 0, w, func(c *Clients) {
-		set(t, c, hire4)
+		put(c, request4)
 		w.mu.Lock()
-		w.answer = func(b []byte, to *Peer) [][]byte {
+		w.answer = func(b []byte, to *PacketAddr) [][]byte {
 			if to.MAC == nil {
 				return nil
 			}
@@ -276,19 +276,19 @@ func TestRenewalByAnother(t *testing.T) {
 			return [][]byte{reply4(b, dhcpv4.MessageTypeNak, "0.0.0.0", other), reply4(b, dhcpv4.MessageTypeAck, "10.0.0.66", other, dhcpv4.WithLeaseTime(1000))}
 		}
 		w.mu.Unlock()
-		if got := after(c, 800*time.Second); got.Lease.Addr.String() != "10.0.0.50" || got.State != renewing {
+		if got := after(c, 800*time.Second); got.Lease.Addr.String() != "10.0.0.50" || got.State != stateRenewing {
 			t.Errorf("%+v", got)
 		}
 	})
 }
 
 // A lease for ever is never renewed.
-func TestInfinite(t *testing.T) {
-	w := &wire{answer: honest4("10.0.0.50", 0xffffffff)}
+func TestInfiniteLease(t *testing.T) {
+	w := &fakeServer{answer: honest4("10.0.0.50", 0xffffffff)}
 	bubble(t, 0, w, func(c *Clients) {
-		set(t, c, hire4)
+		put(c, request4)
 		got := after(c, 1000*time.Hour)
-		if got.State != bound || !got.Lease.Expires.IsZero() || len(w.asks()) != 2 {
+		if got.State != stateBound || !got.Lease.Expires.IsZero() || len(w.messages()) != 2 {
 			t.Errorf("%+v after %v", got, w.kinds())
 		}
 	})
@@ -296,10 +296,10 @@ func TestInfinite(t *testing.T) {
 
 // While nobody answers the client asks ever more seldom, and says so.
 func TestBackOff(t *testing.T) {
-	for _, h := range []vip.DHCPRequest{hire4, hire6} {
-		w := &wire{}
+	for _, h := range []vip.DHCPRequest{request4, request6} {
+		w := &fakeServer{}
 		bubble(t, 0, w, func(c *Clients) {
-			if got := set(t, c, h); got.Problem != "" {
+			if got := put(c, h); got.Problem != "" {
 				t.Errorf("at once: %q", got.Problem)
 			}
 			got := after(c, 20*time.Second)
@@ -307,58 +307,56 @@ func TestBackOff(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 			after(c, time.Hour)
-			asks := w.asks()
-			if n := len(asks); n < 30 || n > 80 {
+			messages := w.messages()
+			if n := len(messages); n < 30 || n > 80 {
 				t.Errorf("%d messages in an hour", n)
 			}
-			for i := 1; i < len(asks); i++ {
-				if gap := asks[i].at.Sub(asks[i-1].at); gap < 800*time.Millisecond || gap > 140*time.Second {
+			for i := 1; i < len(messages); i++ {
+				if gap := messages[i].at.Sub(messages[i-1].at); gap < 800*time.Millisecond || gap > 140*time.Second {
 					t.Errorf("message %d came %v after the one before", i, gap)
 				}
 			}
 		})
-		w = &wire{}
+		w = &fakeServer{}
 		bubble(t, 3, w, func(c *Clients) {
-			set(t, c, h)
+			put(c, h)
 			after(c, 25*time.Second)
-			if n := len(w.asks()); n != 3 {
+			if n := len(w.messages()); n != 3 {
 				t.Errorf("%d messages with dhcp_backoff_attempts=3", n)
 			}
 			after(c, 30*time.Second)
-			if n := len(w.asks()); n < 4 {
+			if n := len(w.messages()); n < 4 {
 				t.Error("it never asked again")
 			}
 		})
 	}
 }
 
-// A thousand changes of mind leave no goroutine and no socket, and one client.
-func TestChurn(t *testing.T) {
+// A thousand changes of what is requested leave no goroutine and no socket, and one client.
+func TestManyChangesOfRequest(t *testing.T) {
 	before := runtime.NumGoroutine()
-	w := &wire{answer: honest4("10.0.0.50", 3600)}
+	w := &fakeServer{answer: honest4("10.0.0.50", 3600)}
 	bubble(t, 0, w, func(c *Clients) {
 		for i := range 1000 {
-			h := hire4
+			h := request4
 			h.Hostname = fmt.Sprint("host", i%3)
 			switch i % 7 {
 			case 0:
-				set(t, c)
+				put(c)
 				continue
 			case 1:
 				h.Release = true
 			}
-			set(t, c, h)
+			put(c, h)
 		}
-		h := hire4
+		h := request4
 		h.Hostname = "last"
-		set(t, c, h)
-		if got := after(c, time.Second); got.State != bound || got.Request.Hostname != "last" {
+		put(c, h)
+		if got := after(c, time.Second); got.State != stateBound || got.Request.Hostname != "last" {
 			t.Errorf("%+v", got)
 		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if len(c.all) != 1 {
-			t.Errorf("%d clients", len(c.all))
+		if n := len(*c.clients.Load()); n != 1 {
+			t.Errorf("%d clients", n)
 		}
 	})
 	for range 100 {
@@ -371,38 +369,38 @@ func TestChurn(t *testing.T) {
 }
 
 // A Service that is wanted again after its lease was given back gets a new one.
-func TestReleasedAndBack(t *testing.T) {
-	w := &wire{answer: honest4("10.0.0.50", 3600)}
+func TestWantedAgainAfterRelease(t *testing.T) {
+	w := &fakeServer{answer: honest4("10.0.0.50", 3600)}
 	bubble(t, 0, w, func(c *Clients) {
-		set(t, c, hire4)
-		h := hire4
+		put(c, request4)
+		h := request4
 		h.Release = true
-		if got := set(t, c, h); got.Request.ID != "" && got.State != releasing {
+		if got := put(c, h); got.Request.ID != "" && got.State != stateReleasing {
 			t.Errorf("released: %+v", got)
 		}
 		after(c, time.Second)
 		if k := w.kinds(); k[len(k)-1] != "RELEASE" {
 			t.Errorf("%v", k)
 		}
-		set(t, c, hire4)
-		if got := after(c, time.Second); got.State != bound {
+		put(c, request4)
+		if got := after(c, time.Second); got.State != stateBound {
 			t.Errorf("wanted again: %+v", got)
 		}
 	})
 }
 
 // Renewals happen at T1, by halves until T2, then to all, and stop at the end.
-func TestScheduleWithoutAnswer(t *testing.T) {
-	w := &wire{answer: honest4("10.0.0.50", 1000)}
+func TestRenewalScheduleWithoutAnswer(t *testing.T) {
+	w := &fakeServer{answer: honest4("10.0.0.50", 1000)}
 	bubble(t, 0, w, func(c *Clients) {
-		got := set(t, c, hire4)
+		got := put(c, request4)
 		w.mu.Lock()
 		w.answer = nil
 		w.mu.Unlock()
 		began := got.Lease.Expires.Add(-1000 * time.Second)
 		after(c, 998*time.Second)
 		unicast, broadcast := 0, 0
-		for _, a := range w.asks()[2:] {
+		for _, a := range w.messages()[2:] {
 			at := a.at.Sub(began)
 			switch {
 			case a.to.MAC != nil:

@@ -1,0 +1,156 @@
+// Package dhcp leases addresses for VIPs from DHCP servers: DHCPv4 (RFC 2131) and
+// the non-temporary addresses of DHCPv6 (RFC 8415).
+//
+// There is one client for each DHCPRequest. To the server it is the Service that is the
+// client, not the node: hardware address and identifiers come with the DHCPRequest, and
+// are the same on every node. So whoever owns the Service goes on with its lease.
+//
+// Whatever a server sends is checked before it is used, and affects no other client.
+package dhcp
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Options is what Clients needs to know. All fields but Attempts are required.
+type Options struct {
+	Log *slog.Logger
+	// Poke is called when the next World will differ. It must not block.
+	Poke func()
+	// Tenure is this node's right to hold VIPs at the moment of the call. A node
+	// without it sends nothing to a server: another may be about to.
+	Tenure func() vip.Tenure
+	// Attempts is the number of unanswered attempts in a row after which a client pauses
+	// (dhcp_backoff_attempts); 0: it never does.
+	Attempts int
+	// Open opens the link of a request for one exchange with servers. The addresses that
+	// the connection takes and returns are *PacketAddr.
+	Open func(vip.DHCPRequest) (net.PacketConn, error)
+	// InUse asks the neighbours on a link who has an address (RFC 2131 section 4.4.1,
+	// RFC 4862 section 5.4), for some 100 ms, and returns the hardware address of the first
+	// that answers. used is false if none does, or if the link can't be asked.
+	InUse func(ctx context.Context, link string, addr netip.Addr) (mac string, used bool)
+}
+
+// Clients gets and keeps the lease of each DHCPRequest.
+type Clients struct {
+	o       Options
+	metrics metrics
+	want    *mailbox.Mailbox[[]vip.DHCPRequest]
+	clients atomic.Pointer[map[key]*client] // written by Run, never changed afterwards
+}
+
+// A key identifies a DHCPRequest.
+type key struct {
+	id     string
+	family vip.Family
+}
+
+func keyOf(r vip.DHCPRequest) key { return key{r.ID, r.Family} }
+
+// New makes Clients. It touches the network only once something is wanted.
+func New(o Options) *Clients {
+	c := &Clients{o: o, metrics: newMetrics(), want: mailbox.New[[]vip.DHCPRequest]()}
+	c.clients.Store(&map[key]*client{})
+	return c
+}
+
+// String names the task.
+func (c *Clients) String() string { return "DHCP clients" }
+
+// Put replaces the requests that Run works on. The lease of one that is in want no more
+// is kept by the server, so that another node can go on with it; the lease of one with
+// Release is given back.
+func (c *Clients) Put(want []vip.DHCPRequest) { c.want.Put(want) }
+
+// Observe fills in World.DHCPStates for those requests of the last Put that a client
+// works on, sorted by ID and family.
+func (c *Clients) Observe(w *vip.World) {
+	clients := *c.clients.Load()
+	for _, r := range c.want.Get() {
+		if x := clients[keyOf(r)]; x != nil {
+			state := *x.state.Load()
+			state.Request = *x.latest.Load()
+			w.DHCPStates = append(w.DHCPStates, state)
+		}
+	}
+	slices.SortFunc(w.DHCPStates, func(a, b vip.DHCPState) int {
+		return cmp.Or(strings.Compare(a.Request.ID, b.Request.ID), cmp.Compare(a.Request.Family, b.Request.Family))
+	})
+}
+
+// Run runs a client for each request of the last Put until ctx ends. No lease is given
+// back then: the next process, or another node, goes on with it.
+func (c *Clients) Run(ctx context.Context) error {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	for {
+		c.reconcile(ctx, &tasks)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.want.Changed: // or a client has ended
+		}
+	}
+}
+
+// reconcile starts, instructs and stops clients. One that was stopped is replaced only
+// once it has ended: there is never more than one for a lease.
+func (c *Clients) reconcile(ctx context.Context, tasks *sync.WaitGroup) {
+	want := make(map[key]vip.DHCPRequest)
+	for _, r := range c.want.Get() {
+		want[keyOf(r)] = r
+	}
+	clients := maps.Clone(*c.clients.Load())
+	ended := false
+	for k, x := range clients {
+		r, wanted := want[k]
+		switch {
+		case x.ended.Load():
+			delete(clients, k)
+			ended = true
+		case !wanted || !sameClient(r, x.request):
+			x.cancel()
+		default:
+			x.instruct(r)
+		}
+	}
+	var started []*client
+	for k, r := range want {
+		if clients[k] == nil && !r.Release {
+			clients[k] = newClient(&c.o, c.metrics, r)
+			started = append(started, clients[k])
+		}
+	}
+	c.clients.Store(&clients)
+	for _, x := range started {
+		var inner context.Context
+		inner, x.cancel = context.WithCancel(ctx)
+		tasks.Go(func() {
+			defer x.cancel()
+			x.run(inner)
+			x.ended.Store(true)
+			c.want.Changed.Send()
+		})
+	}
+	if ended {
+		c.o.Poke()
+	}
+}
+
+// sameClient reports whether a client that was made for b can work on a.
+func sameClient(a, b vip.DHCPRequest) bool {
+	return a.Link == b.Link && a.MAC == b.MAC && a.DUID == b.DUID && a.IAID == b.IAID && a.Hostname == b.Hostname && a.Broadcast == b.Broadcast
+}

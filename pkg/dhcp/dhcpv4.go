@@ -1,0 +1,137 @@
+package dhcp
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/insomniacslk/dhcp/dhcpv4"
+)
+
+// Timeouts of DHCPv4. RFC 2131 section 4.1 begins with 4 s, for networks of its
+// time; a Service's user waits for the address.
+const (
+	firstTimeout4 = time.Second
+	maxTimeout4   = 64 * time.Second
+)
+
+// protocol4 is DHCPv4 (RFC 2131).
+type protocol4 struct {
+	*client
+	serverMAC net.HardwareAddr // the neighbour that the last answer came from: the server, or a relay
+}
+
+var (
+	unspecified4 = netip.IPv4Unspecified()
+	broadcast4   = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	allServers4  = &PacketAddr{Src: unspecified4, Dst: broadcast4}
+)
+
+// obtain sends one DHCPDISCOVER, and a DHCPREQUEST for the first offer.
+func (x *protocol4) obtain(ctx context.Context, attempt int, preferred netip.Addr) (vip.DHCPLease, error) {
+	var xid dhcpv4.TransactionID // the same for both (RFC 2131 section 4.4.1)
+	_, _ = rand.Read(xid[:])     // never fails (crypto/rand)
+	var offer answer
+	_, err := x.transact4(ctx, dhcpv4.MessageTypeDiscover, unspecified4, withAddrs(preferred, netip.Addr{}, dhcpv4.WithTransactionID(xid)), transaction{
+		to: allServers4, timeout: once(firstTimeout4, maxTimeout4, attempt),
+		receive: func(a answer, _ *PacketAddr) (bool, error) {
+			offer = a
+			return true, nil
+		},
+	})
+	if err != nil {
+		return vip.DHCPLease{}, err
+	}
+	x.update(func(s *vip.DHCPState) { s.State = stateRequesting })
+	return x.sendRequest(ctx, allServers4, offer.server, backoff(firstTimeout4, 4*firstTimeout4, 3),
+		withAddrs(offer.addr, netip.MustParseAddr(offer.server), dhcpv4.WithTransactionID(xid))...)
+}
+
+// confirm asks for k without naming a server (RFC 2131 section 4.3.2, INIT-REBOOT).
+func (x *protocol4) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
+	return x.sendRequest(ctx, allServers4, "", backoff(firstTimeout4/2, 2*firstTimeout4, 3), withAddrs(k.Addr, netip.Addr{})...)
+}
+
+func (x *protocol4) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error) {
+	to, from, end := &PacketAddr{Src: k.Addr, Dst: broadcast4}, "", k.Expires
+	if server, err := netip.ParseAddr(k.Server); err == nil && !rebind {
+		to, from, end = &PacketAddr{Src: k.Addr, Dst: server, MAC: x.serverMAC}, k.Server, k.Rebinds
+	}
+	// Half of the time that is left (RFC 2131 section 4.4.5), which has 60 s as the least:
+	// leases that are shorter than that would be tried once.
+	return x.sendRequest(ctx, to, from, func(int) time.Duration {
+		return jitter(min(max(time.Until(end)/2, time.Second), time.Hour), 10)
+	})
+}
+
+// sendRequest sends a DHCPREQUEST, with the address that it is sent from as ciaddr, until
+// it is answered by the server from; "": by any.
+func (x *protocol4) sendRequest(ctx context.Context, to *PacketAddr, from string, timeout func(int) time.Duration, options ...dhcpv4.Modifier) (vip.DHCPLease, error) {
+	var got answer
+	sent, err := x.transact4(ctx, dhcpv4.MessageTypeRequest, to.Src, options, transaction{
+		to: to, timeout: timeout,
+		receive: func(a answer, by *PacketAddr) (bool, error) {
+			switch {
+			case from != "" && a.server != from:
+				return false, nil
+			case a.refusal != "":
+				return true, fmt.Errorf("%w by %s: %s", errRefused, a.server, a.refusal)
+			}
+			got, x.serverMAC = a, by.MAC
+			return true, nil
+		},
+	})
+	if err != nil {
+		return vip.DHCPLease{}, err
+	}
+	return got.lease(x.request.MAC, sent), nil
+}
+
+func (x *protocol4) decline(ctx context.Context, k vip.DHCPLease, why string) error {
+	server, err := netip.ParseAddr(k.Server)
+	if err != nil {
+		return err
+	}
+	message := dhcpv4.WithOption(dhcpv4.OptMessage(why[:min(len(why), 200)]))
+	return x.sendOnce(ctx, dhcpv4.MessageTypeDecline, allServers4, withAddrs(k.Addr, server, message))
+}
+
+func (x *protocol4) release(ctx context.Context, k vip.DHCPLease) error {
+	server, err := netip.ParseAddr(k.Server)
+	if err != nil {
+		return err
+	}
+	return x.sendOnce(ctx, dhcpv4.MessageTypeRelease, &PacketAddr{Src: k.Addr, Dst: server, MAC: x.serverMAC}, withAddrs(netip.Addr{}, server))
+}
+
+// sendOnce sends a message that servers do not answer.
+func (x *protocol4) sendOnce(ctx context.Context, kind dhcpv4.MessageType, to *PacketAddr, options []dhcpv4.Modifier) error {
+	_, err := x.transact4(ctx, kind, to.Src, options, transaction{
+		to:      to,
+		timeout: func(n int) time.Duration { return time.Duration(1-n) * time.Millisecond },
+	})
+	if errors.Is(err, errNoAnswer) {
+		return nil
+	}
+	return err
+}
+
+// transact4 runs t for a message of a type.
+func (x *protocol4) transact4(ctx context.Context, kind dhcpv4.MessageType, ciaddr netip.Addr, options []dhcpv4.Modifier, t transaction) (sent time.Time, err error) {
+	m, err := x.newMessage(kind, ciaddr, options)
+	if err != nil {
+		return time.Time{}, err
+	}
+	t.kind = "DHCP" + kind.String()
+	t.message = func(elapsed time.Duration) []byte {
+		m.NumSeconds = uint16(min(elapsed/time.Second, 0xffff))
+		return m.ToBytes()
+	}
+	t.parse = func(b []byte) (answer, error) { return parse4(b, m) }
+	return x.transact(ctx, t)
+}

@@ -1,0 +1,157 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/insomniacslk/dhcp/iana"
+)
+
+// Timeouts of DHCPv6, named as in RFC 8415 section 7.6. Some are shorter than there: a
+// Service's user waits for the address.
+const (
+	solTimeout = time.Second // also REQ_TIMEOUT, CNF_TIMEOUT, REL_TIMEOUT
+	solMaxRT   = 120 * time.Second
+	reqMaxRT   = 30 * time.Second
+	renTimeout = 10 * time.Second // also REB_TIMEOUT
+	renMaxRT   = 600 * time.Second
+)
+
+// protocol6 is the non-temporary addresses of DHCPv6 (RFC 8415).
+type protocol6 struct{ *client }
+
+// allServers6 is where all servers and relays listen (RFC 8415 section 7.1).
+var allServers6 = &PacketAddr{Dst: netip.MustParseAddr("ff02::1:2")}
+
+// obtain sends one Solicit, and a Request to the server with the highest preference
+// unless that has answered by a Reply (rapid commit).
+func (x *protocol6) obtain(ctx context.Context, attempt int, preferred netip.Addr) (vip.DHCPLease, error) {
+	var best answer
+	sent, err := x.transact6(ctx, dhcpv6.MessageTypeSolicit, "", preferred, transaction{
+		timeout: once(solTimeout, solMaxRT, attempt),
+		receive: func(a answer, _ *PacketAddr) (bool, error) {
+			switch {
+			case a.refusal != "":
+				return false, errors.New(a.refusal)
+			case a.reply:
+				best = a
+				return true, nil
+			}
+			if !best.addr.IsValid() || a.preference > best.preference {
+				best = a
+			}
+			// In the first attempt all answers within the timeout count (RFC 8415 section 18.2.1).
+			return attempt > 0 || best.preference == 255, nil
+		},
+		enough: func() bool { return best.addr.IsValid() },
+	})
+	switch {
+	case err != nil:
+		return vip.DHCPLease{}, err
+	case best.reply:
+		return best.lease(x.request.MAC, sent), nil
+	}
+	x.update(func(s *vip.DHCPState) { s.State = stateRequesting })
+	return x.sendRequest(ctx, best.server, best.addr)
+}
+
+func (x *protocol6) sendRequest(ctx context.Context, server string, addr netip.Addr) (vip.DHCPLease, error) {
+	return x.ask(ctx, dhcpv6.MessageTypeRequest, server, addr, backoff(solTimeout, reqMaxRT, 3))
+}
+
+// confirm asks whether k still fits the link, or, once it is over, any server whether
+// it goes on (RFC 8415 sections 18.2.3 and 18.2.5).
+func (x *protocol6) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease, error) {
+	if !k.Valid(time.Now()) {
+		return x.ask(ctx, dhcpv6.MessageTypeRebind, "", k.Addr, backoff(solTimeout/2, 2*solTimeout, 3))
+	}
+	if _, err := x.ask(ctx, dhcpv6.MessageTypeConfirm, "", k.Addr, backoff(solTimeout/2, 4*solTimeout, 4)); err != nil {
+		return vip.DHCPLease{}, err
+	}
+	k.Renews, k.Rebinds = time.Time{}, time.Time{}
+	if !k.Expires.IsZero() { // T1 and T2 are not recorded
+		k.Renews, k.Rebinds = time.Now(), time.Now().Add(time.Until(k.Expires)/2)
+	}
+	return k, nil
+}
+
+func (x *protocol6) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error) {
+	kind, server, end := dhcpv6.MessageTypeRenew, k.Server, k.Rebinds
+	if rebind {
+		kind, server, end = dhcpv6.MessageTypeRebind, "", k.Expires
+	}
+	// A short lease would be over before the RFC's first timeout.
+	first := max(time.Second, min(renTimeout, time.Until(end)/4))
+	got, err := x.ask(ctx, kind, server, k.Addr, backoff(first, renMaxRT, 1<<30))
+	if errors.Is(err, errNoBinding) && !rebind {
+		return x.sendRequest(ctx, k.Server, k.Addr) // the server has forgotten it (RFC 8415 section 18.2.10.1)
+	}
+	return got, err
+}
+
+var errNoBinding = fmt.Errorf("%w: the server knows nothing of it", errRefused)
+
+// ask sends a message about addr until it is answered by a Reply of server; "": of any.
+// A Reply to a Confirm needs no address: then the lease has none either.
+func (x *protocol6) ask(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr, timeout func(int) time.Duration) (vip.DHCPLease, error) {
+	var got answer
+	sent, err := x.transact6(ctx, kind, server, addr, transaction{
+		timeout: timeout,
+		receive: func(a answer, _ *PacketAddr) (bool, error) {
+			switch {
+			case server != "" && a.server != server:
+				return false, nil
+			case a.status == iana.StatusNoBinding:
+				return true, errNoBinding
+			case a.refusal != "":
+				return true, fmt.Errorf("%w: %s", errRefused, a.refusal)
+			case kind != dhcpv6.MessageTypeConfirm && !a.addr.IsValid():
+				return false, fmt.Errorf("the server %s answers without an address", a.server)
+			}
+			got = a
+			return true, nil
+		},
+	})
+	if err != nil {
+		return vip.DHCPLease{}, err
+	}
+	return got.lease(x.request.MAC, sent), nil
+}
+
+func (x *protocol6) decline(ctx context.Context, k vip.DHCPLease, _ string) error {
+	return x.give(ctx, dhcpv6.MessageTypeDecline, k)
+}
+
+func (x *protocol6) release(ctx context.Context, k vip.DHCPLease) error {
+	return x.give(ctx, dhcpv6.MessageTypeRelease, k)
+}
+
+// give sends k's server a Decline or a Release until it sends any Reply.
+func (x *protocol6) give(ctx context.Context, kind dhcpv6.MessageType, k vip.DHCPLease) error {
+	_, err := x.transact6(ctx, kind, k.Server, k.Addr, transaction{
+		timeout: backoff(solTimeout, 4*solTimeout, 3),
+		receive: func(answer, *PacketAddr) (bool, error) { return true, nil },
+	})
+	return err
+}
+
+// transact6 runs t for a message of a type about addr, if that is valid, to the server
+// with a DUID in hexadecimal; "": to all.
+func (x *protocol6) transact6(ctx context.Context, kind dhcpv6.MessageType, server string, addr netip.Addr, t transaction) (sent time.Time, err error) {
+	m, err := x.newMessage(kind, server, addr)
+	if err != nil {
+		return time.Time{}, err
+	}
+	t.to, t.kind = allServers6, kind.String()
+	t.message = func(elapsed time.Duration) []byte {
+		m.UpdateOption(dhcpv6.OptElapsedTime(min(elapsed, 600*time.Second))) // RFC 8415 section 21.9
+		return m.ToBytes()
+	}
+	t.parse = func(b []byte) (answer, error) { return parse6(b, m) }
+	return x.transact(ctx, t)
+}

@@ -1,0 +1,145 @@
+package dhcp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"time"
+)
+
+// A transaction is a message that is sent again until it is answered.
+type transaction struct {
+	to      *PacketAddr
+	timeout func(n int) time.Duration // how long to wait for an answer to transmission n, from 0; 0: give up
+	// receive takes an answer. If done, the transaction ends with err; else the answer is
+	// ignored, because of err if that is not nil.
+	receive func(a answer, from *PacketAddr) (done bool, err error)
+	// enough, if not nil, is called after each timeout; true ends the transaction as if answered.
+	enough func() bool
+
+	// What the protocol adds.
+	kind    string                             // the type of the message, for the metric
+	message func(elapsed time.Duration) []byte // elapsed: since the first transmission
+	parse   func(b []byte) (answer, error)     // errNotForUs: b is no answer to it
+}
+
+// transact runs t until it is answered, it is given up, or ctx ends. It returns when the
+// last message was sent, and nil if t was answered; errNoAnswer; why the first answer was
+// ignored, if no other came; what receive returned; or errLink, after linkPause, if the
+// link could not be used.
+func (x *client) transact(ctx context.Context, t transaction) (sent time.Time, err error) {
+	began := time.Now()
+	sent = began
+	conn, err := x.o.Open(x.request)
+	if err != nil {
+		return sent, x.linkError(ctx, err)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
+	var ignored error
+	for n := 0; ; n++ {
+		wait := t.timeout(n)
+		if wait <= 0 {
+			return sent, cmp.Or(ignored, errNoAnswer)
+		}
+		// Without the right to hold VIPs nothing is sent; it is listened all the same.
+		if tenure := x.o.Tenure(); tenure.Confirmed && tenure.Holds(time.Now()) {
+			sent = time.Now()
+			x.metrics.sent.WithLabelValues(t.kind).Inc()
+			if _, err := conn.WriteTo(t.message(time.Since(began)), t.to); err != nil {
+				return sent, x.linkError(ctx, err)
+			}
+		}
+		if err := conn.SetReadDeadline(time.Now().Add(wait)); err != nil {
+			return sent, x.linkError(ctx, err)
+		}
+		done, why, err := x.receive(ctx, conn, t)
+		if done || err != nil {
+			return sent, err
+		}
+		if ignored = cmp.Or(ignored, why); t.enough != nil && t.enough() {
+			return sent, nil
+		}
+	}
+}
+
+// receive reads answers until one ends t, or the deadline of conn. ignored is why the
+// first of the others was ignored.
+func (x *client) receive(ctx context.Context, conn net.PacketConn, t transaction) (done bool, ignored, err error) {
+	buf := make([]byte, 4096)
+	for {
+		if ctx.Err() != nil { // its deadline may have been overwritten
+			return false, ignored, errNoAnswer
+		}
+		n, from, err := conn.ReadFrom(buf)
+		switch {
+		case ctx.Err() != nil:
+			return false, ignored, errNoAnswer
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return false, ignored, nil
+		case err != nil:
+			return false, ignored, x.linkError(ctx, err)
+		}
+		addr, ok := from.(*PacketAddr)
+		if !ok {
+			addr = &PacketAddr{}
+		}
+		a, err := t.parse(buf[:n])
+		if err == nil {
+			if done, err = t.receive(a, addr); done {
+				return true, ignored, err
+			}
+		}
+		if err != nil && !errors.Is(err, errNotForUs) {
+			x.countFailure(failInvalid)
+			ignored = cmp.Or(ignored, err)
+		}
+	}
+}
+
+// linkError waits for linkPause and returns errLink with err.
+func (x *client) linkError(ctx context.Context, err error) error {
+	x.countFailure(failLink)
+	sleep(ctx, linkPause)
+	return fmt.Errorf("%w: %s: %w", errLink, x.request.Link, err)
+}
+
+// backoff is the timeouts of count transmissions: first, then twice as long each time,
+// but max at most.
+func backoff(first, max time.Duration, count int) func(int) time.Duration {
+	return func(n int) time.Duration {
+		if n >= count {
+			return 0
+		}
+		return jitter(min(first<<min(n, 20), max), 10)
+	}
+}
+
+// once is the timeout of a single transmission: what backoff has for transmission n.
+func once(first, max time.Duration, n int) func(int) time.Duration {
+	return func(i int) time.Duration { return backoff(first, max, n+1)(n + i) }
+}
+
+// jitter is d, give or take up to one part in so many.
+func jitter(d time.Duration, part int64) time.Duration {
+	spread := int64(d) / part
+	if spread <= 0 {
+		return d
+	}
+	return d - time.Duration(spread) + time.Duration(rand.Int64N(2*spread+1))
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
