@@ -71,23 +71,23 @@ func preflightCommand() *cobra.Command {
 var oneLine = strings.NewReplacer(":\n", ": ", "\n", "; ")
 
 // report writes the findings, and reports whether none is a fault.
-func report(w io.Writer, all []preflight.Finding) (fit bool) {
+func report(w io.Writer, all []preflight.Result) (fit bool) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fit = true
 	for _, f := range all {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Grade, f.Subject, oneLine.Replace(f.Message))
-		fit = fit && f.Grade != preflight.Fault
+		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Severity, f.Subject, oneLine.Replace(f.Message))
+		fit = fit && f.Severity != preflight.Error
 	}
 	t.Flush()
 	return fit
 }
 
 // look looks at everything once.
-func look(ctx context.Context, cfg config.Config) []preflight.Finding {
+func look(ctx context.Context, cfg config.Config) []preflight.Result {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	files := os.DirFS("/")
-	all := []preflight.Finding{preflight.Capabilities(files)}
+	all := []preflight.Result{preflight.Capabilities(files)}
 	links, found := lookAtLinks(cfg)
 	all = append(all, found)
 	if links != nil {
@@ -99,39 +99,39 @@ func look(ctx context.Context, cfg config.Config) []preflight.Finding {
 }
 
 // lookAtLinks finds the link of VIPs, as the manager would.
-func lookAtLinks(cfg config.Config) (*netif.Interfaces, preflight.Finding) {
+func lookAtLinks(cfg config.Config) (*netif.Interfaces, preflight.Result) {
 	n, err := netif.New(netif.Options{
 		Log: slog.New(slog.DiscardHandler), Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {
-		return nil, preflight.Finding{Subject: "link of VIPs", Grade: preflight.Fault, Message: err.Error()}
+		return nil, preflight.Result{Subject: "link of VIPs", Severity: preflight.Error, Message: err.Error()}
 	}
 	i := n.Info()
-	return n, preflight.Finding{Subject: "link of VIPs", Grade: preflight.Good, Message: i.Interface + " (vip_interface, vip_servicesinterface)"}
+	return n, preflight.Result{Subject: "link of VIPs", Severity: preflight.OK, Message: i.Interface + " (vip_interface, vip_servicesinterface)"}
 }
 
 // lookAtPorts looks whether the ports that Herald listens on are free. Another Herald
 // on this node is the usual reason why they aren't.
-func lookAtPorts(cfg config.Config) []preflight.Finding {
+func lookAtPorts(cfg config.Config) []preflight.Result {
 	type listener struct {
 		what, address string
-		grade         preflight.Grade // if it is taken
+		grade         preflight.Severity // if it is taken
 	}
 	var want []listener
 	if cfg.Serve.Metrics != "" {
-		want = append(want, listener{"prometheus_server", cfg.Serve.Metrics, preflight.Doubt})
+		want = append(want, listener{"prometheus_server", cfg.Serve.Metrics, preflight.Warning})
 	}
 	if cfg.Serve.HealthPort != 0 {
-		want = append(want, listener{"health_check_port", ":" + strconv.Itoa(int(cfg.Serve.HealthPort)), preflight.Doubt})
+		want = append(want, listener{"health_check_port", ":" + strconv.Itoa(int(cfg.Serve.HealthPort)), preflight.Warning})
 	}
 	if cfg.Peers.Port != 0 {
-		want = append(want, listener{"herald_peers_port", ":" + strconv.Itoa(int(cfg.Peers.Port)), preflight.Doubt})
+		want = append(want, listener{"herald_peers_port", ":" + strconv.Itoa(int(cfg.Peers.Port)), preflight.Warning})
 	}
-	var all []preflight.Finding
+	var all []preflight.Result
 	for _, l := range want {
-		f := preflight.Finding{Subject: l.what, Grade: preflight.Good, Message: l.address + " is free"}
+		f := preflight.Result{Subject: l.what, Severity: preflight.OK, Message: l.address + " is free"}
 		if c, err := net.Listen("tcp", l.address); err != nil {
-			f.Grade, f.Message = l.grade, fmt.Sprintf("%s can't be listened on: %v; if that is another Herald on this node, end it first", l.address, err)
+			f.Severity, f.Message = l.grade, fmt.Sprintf("%s can't be listened on: %v; if that is another Herald on this node, end it first", l.address, err)
 		} else {
 			c.Close()
 		}
@@ -141,9 +141,9 @@ func lookAtPorts(cfg config.Config) []preflight.Finding {
 }
 
 // lookAtAPI asks the API server, and the other nodes that it knows.
-func lookAtAPI(ctx context.Context, cfg config.Config) []preflight.Finding {
-	fault := func(err error) []preflight.Finding {
-		return []preflight.Finding{{Subject: "API server", Grade: preflight.Fault, Message: err.Error()}}
+func lookAtAPI(ctx context.Context, cfg config.Config) []preflight.Result {
+	fault := func(err error) []preflight.Result {
+		return []preflight.Result{{Subject: "API server", Severity: preflight.Error, Message: err.Error()}}
 	}
 	a := kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion()}
 	if cfg.ControlPlane.Enable {
@@ -161,15 +161,15 @@ func lookAtAPI(ctx context.Context, cfg config.Config) []preflight.Finding {
 	if err != nil {
 		return fault(err)
 	}
-	all := []preflight.Finding{{Subject: "API server", Grade: preflight.Good, Message: i.Version + ", by " + where}, modes(i)}
+	all := []preflight.Result{{Subject: "API server", Severity: preflight.OK, Message: i.Version + ", by " + where}, modes(i)}
 	if len(i.Missing) > 0 {
 		var list []string
 		for _, p := range i.Missing {
 			list = append(list, p.String())
 		}
-		return append(all, preflight.Finding{Subject: "permissions", Grade: preflight.Fault, Message: "not permitted: " + strings.Join(list, ", ") + "; herald manifest rbac prints what is needed"})
+		return append(all, preflight.Result{Subject: "permissions", Severity: preflight.Error, Message: "not permitted: " + strings.Join(list, ", ") + "; herald manifest rbac prints what is needed"})
 	}
-	all = append(all, preflight.Finding{Subject: "permissions", Grade: preflight.Good, Message: fmt.Sprintf("all %d", len(want))})
+	all = append(all, preflight.Result{Subject: "permissions", Severity: preflight.OK, Message: fmt.Sprintf("all %d", len(want))})
 	s, err := kube.TakeSnapshot(ctx, access, cfg.Node.Namespace)
 	return append(all, lookAtPeers(ctx, cfg, s, err)...)
 }
@@ -177,26 +177,26 @@ func lookAtAPI(ctx context.Context, cfg config.Config) []preflight.Finding {
 // oldest is the first minor version with ipMode in a Service's status (KEP-1860, alpha).
 const oldest = 29
 
-func modes(i kube.Inspection) preflight.Finding {
-	f := preflight.Finding{Subject: "ipMode", Grade: preflight.Good, Message: "the API server knows it"}
+func modes(i kube.Inspection) preflight.Result {
+	f := preflight.Result{Subject: "ipMode", Severity: preflight.OK, Message: "the API server knows it"}
 	switch {
 	case i.Minor == 0:
-		f.Grade, f.Message = preflight.Doubt, "can't be told from version "+i.Version
+		f.Severity, f.Message = preflight.Warning, "can't be told from version "+i.Version
 	case i.Minor < oldest:
-		f.Grade, f.Message = preflight.Doubt, "the API server is older than 1.29 and drops it: kube-proxy takes every VIP as its own"
+		f.Severity, f.Message = preflight.Warning, "the API server is older than 1.29 and drops it: kube-proxy takes every VIP as its own"
 	}
 	return f
 }
 
 // lookAtPeers knocks at the port by which the other nodes watch each other. err is what
 // could not be read of s, which may be what is of no matter here.
-func lookAtPeers(ctx context.Context, cfg config.Config, s kube.Snapshot, err error) []preflight.Finding {
+func lookAtPeers(ctx context.Context, cfg config.Config, s kube.Snapshot, err error) []preflight.Result {
 	if cfg.Peers.Port == 0 {
 		return nil
 	}
 	const subject = "other nodes"
 	if err != nil && len(s.Leases) == 0 {
-		return []preflight.Finding{{Subject: subject, Grade: preflight.Doubt, Message: "can't be told: " + err.Error()}}
+		return []preflight.Result{{Subject: subject, Severity: preflight.Warning, Message: "can't be told: " + err.Error()}}
 	}
 	var deaf []string
 	reached := 0
@@ -212,10 +212,10 @@ func lookAtPeers(ctx context.Context, cfg config.Config, s kube.Snapshot, err er
 		}
 	}
 	if len(deaf) > 0 {
-		return []preflight.Finding{{Subject: subject, Grade: preflight.Doubt, Message: fmt.Sprintf("port %d (TCP) of %s can't be reached: is it blocked? "+
+		return []preflight.Result{{Subject: subject, Severity: preflight.Warning, Message: fmt.Sprintf("port %d (TCP) of %s can't be reached: is it blocked? "+
 			"Without it the death of a node is noticed only when its lease has run out", cfg.Peers.Port, strings.Join(deaf, ", "))}}
 	}
-	return []preflight.Finding{{Subject: subject, Grade: preflight.Good, Message: fmt.Sprintf("%d reached at port %d", reached, cfg.Peers.Port)}}
+	return []preflight.Result{{Subject: subject, Severity: preflight.OK, Message: fmt.Sprintf("%d reached at port %d", reached, cfg.Peers.Port)}}
 }
 
 // knock reports whether any address of a node takes a connection.

@@ -12,27 +12,27 @@ import (
 )
 
 // derived begins every file that is written from here.
-const derived = `# Written by "herald docs" from what "herald manifest" prints. Do not edit.` + "\n"
+const derivedHeader = `# Written by "herald docs" from what "herald manifest" prints. Do not edit.` + "\n"
 
-// defaults is a Request in which nothing was given.
-func defaults() (Request, error) {
+// defaultRequest returns a Request in which nothing was given.
+func defaultRequest() (Request, error) {
 	c, _, err := config.Parse(config.Sources{Hostname: "localhost"})
 	return Request{Config: c, Image: Image("")}, err
 }
 
-// BaseRBAC writes the permissions for the kustomize base.
+// BaseRBAC returns the permissions for the kustomize base.
 func BaseRBAC() ([]byte, error) {
-	r, err := defaults()
+	r, err := defaultRequest()
 	if err != nil {
 		return nil, err
 	}
-	return write(derived, rbac(r.Config)...)
+	return write(derivedHeader, rbacObjects(r.Config)...)
 }
 
-// BaseDaemonSet writes the DaemonSet for the kustomize base. Its options are in a
+// BaseDaemonSet returns the DaemonSet for the kustomize base. Its options are in a
 // ConfigMap, which overlays add to.
 func BaseDaemonSet() ([]byte, error) {
-	r, err := defaults()
+	r, err := defaultRequest()
 	if err != nil {
 		return nil, err
 	}
@@ -40,17 +40,17 @@ func BaseDaemonSet() ([]byte, error) {
 	d.Spec.Template.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{
 		ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}},
 	}}
-	return write(derived, d)
+	return write(derivedHeader, d)
 }
 
-// ChartRBAC writes the permissions as a template of the Helm chart, which has
+// ChartRBAC returns the permissions as a template of the Helm chart, which has
 // helpers for the names.
 func ChartRBAC() ([]byte, error) {
-	r, err := defaults()
+	r, err := defaultRequest()
 	if err != nil {
 		return nil, err
 	}
-	objects := rbac(r.Config)
+	objects := rbacObjects(r.Config)
 	account, err := write("", objects[0])
 	if err != nil {
 		return nil, err
@@ -59,26 +59,21 @@ func ChartRBAC() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	const labels = "  labels:\n    app.kubernetes.io/name: herald\n"
-	for _, text := range []*[]byte{&account, &roles} {
-		s := strings.NewReplacer(
-			labels, "  labels: {{- include \"herald.labels\" . | nindent 4 }}\n",
-			"- kind: ServiceAccount\n  name: herald\n", "- kind: ServiceAccount\n  name: {{ include \"herald.account\" . }}\n",
-			"  name: herald\n", "  name: {{ include \"herald.name\" . }}\n",
-			"namespace: "+r.Config.Node.Namespace+"\n", "namespace: {{ .Release.Namespace }}\n",
-		).Replace(string(*text))
-		*text = []byte(s)
-	}
-	text := strings.Replace(string(account), "  name: {{ include \"herald.name\" . }}\n", "  name: {{ include \"herald.account\" . }}\n", 1)
-	text = strings.Replace(text, "metadata:\n", "metadata:\n  {{- with .Values.serviceAccount.annotations }}\n  annotations: {{- toYaml . | nindent 4 }}\n  {{- end }}\n", 1)
-	var b bytes.Buffer
-	b.WriteString(derived)
-	fmt.Fprintf(&b, "{{- if .Values.serviceAccount.create }}\n%s{{- end }}\n{{- if .Values.rbac.create }}\n%s{{- end }}\n", text, roles)
-	return b.Bytes(), nil
+	helpers := strings.NewReplacer(
+		"  labels:\n    app.kubernetes.io/name: herald\n", "  labels: {{- include \"herald.labels\" . | nindent 4 }}\n",
+		"- kind: ServiceAccount\n  name: herald\n", "- kind: ServiceAccount\n  name: {{ include \"herald.account\" . }}\n",
+		"  name: herald\n", "  name: {{ include \"herald.name\" . }}\n",
+		"namespace: "+r.Config.Node.Namespace+"\n", "namespace: {{ .Release.Namespace }}\n",
+	)
+	accountHelpers := strings.NewReplacer(
+		"herald.name", "herald.account",
+		"metadata:\n", "metadata:\n  {{- with .Values.serviceAccount.annotations }}\n  annotations: {{- toYaml . | nindent 4 }}\n  {{- end }}\n",
+	)
+	return fmt.Appendf(nil, "%s{{- if .Values.serviceAccount.create }}\n%s{{- end }}\n{{- if .Values.rbac.create }}\n%s{{- end }}\n",
+		derivedHeader, accountHelpers.Replace(helpers.Replace(string(account))), helpers.Replace(string(roles))), nil
 }
 
-// ChartSchema is the schema of the chart's values, old being what it is now, with
-// the options that this version has.
+// ChartSchema returns the schema of the chart's values: old with the options that this version has.
 func ChartSchema(old []byte) ([]byte, error) {
 	type object = map[string]any
 	var schema object

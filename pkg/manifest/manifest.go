@@ -4,25 +4,25 @@ package manifest
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// name is that of every object that is written.
+// name is the name of every object.
 const name = "herald"
 
 // repository is where released images are.
 const repository = "ghcr.io/heraldvip/herald"
 
-// A Request says what an installation should be like.
+// A Request says how Herald is to be installed.
 type Request struct {
 	Config config.Config
 	Given  []config.Setting // what goes into the environment
@@ -34,25 +34,25 @@ type Request struct {
 	ControlPlane bool
 }
 
-// released is what versions of releases look like; others have no image of their own.
-var released = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
+// releaseVersion matches the versions that have an image of their own.
+var releaseVersion = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 
-// Image is the image of a version: that of a release, or the latest.
+// Image returns the name of a version's image: that of a release, else the latest.
 func Image(version string) string {
-	if !released.MatchString(version) {
+	if !releaseVersion.MatchString(version) {
 		version = "latest"
 	}
 	return repository + ":" + version
 }
 
-// DaemonSet writes a DaemonSet for all nodes, or for the control plane.
+// DaemonSet returns the YAML of a DaemonSet for all nodes, or for the control plane. A node's name among the settings is an error.
 func DaemonSet(r Request) ([]byte, error) {
 	for _, s := range r.Given {
 		if s.Option.Env == nodeName {
 			return nil, fmt.Errorf("%v: a DaemonSet has many nodes and names each by itself; remove it", s)
 		}
 	}
-	return write(head("daemonset", r,
+	return write(header("daemonset", r,
 		"Herald on every node, as a DaemonSet.",
 		"",
 		"  "+command("rbac", r)+" | kubectl apply -f -",
@@ -60,7 +60,7 @@ func DaemonSet(r Request) ([]byte, error) {
 	), daemonSet(r))
 }
 
-// Pod writes a static Pod, for the kubelet of one node.
+// Pod returns the YAML of a static Pod, for the kubelet of one node.
 func Pod(r Request) ([]byte, error) {
 	how := []string{
 		"Herald on one node, as a static Pod. On every node that may carry VIPs:",
@@ -72,21 +72,21 @@ func Pod(r Request) ([]byte, error) {
 	if r.InCluster {
 		how = []string{"Herald on one node, as a Pod.", "", "  " + command("rbac", r) + " | kubectl apply -f -", "  kubectl apply -f this-file.yaml"}
 	}
-	return write(head("pod", r, how...), pod(r))
+	return write(header("pod", r, how...), pod(r))
 }
 
-// RBAC writes the ServiceAccount and the least that it must be allowed:
+// RBAC returns the YAML of the ServiceAccount and of the least that it must be allowed:
 // everywhere, or with svc_namespace in the namespaces concerned.
 func RBAC(r Request) ([]byte, error) {
-	return write(head("rbac", r,
+	return write(header("rbac", r,
 		"What Herald must be allowed. The namespace "+r.Config.Node.Namespace+" has to exist.",
 		"",
 		"  kubectl apply -f this-file.yaml",
-	), rbac(r.Config)...)
+	), rbacObjects(r.Config)...)
 }
 
-// head is the comment a file begins with: how to use it, and how to make it again.
-func head(kind string, r Request, how ...string) string {
+// header returns the comment a file begins with: how to use it, and how to make it again.
+func header(kind string, r Request, how ...string) string {
 	var b strings.Builder
 	for _, line := range append(how, "", "Made by: "+command(kind, r)) {
 		b.WriteString(strings.TrimRight("# "+line, " ") + "\n")
@@ -94,22 +94,22 @@ func head(kind string, r Request, how ...string) string {
 	return b.String()
 }
 
-// plain is what a shell, and a comment, take as it is.
-var plain = regexp.MustCompile(`^[-\w./:,@%+]*$`)
+// plainWord matches what needs no quotes in a shell.
+var plainWord = regexp.MustCompile(`^[-\w./:,@%+]*$`)
 
-// quote keeps a value to one word of a shell and one line of a comment.
+// quote makes one word of a shell, and one line of a comment, of a value.
 func quote(value string) string {
-	if plain.MatchString(value) {
+	if plainWord.MatchString(value) {
 		return value
 	}
 	return strconv.Quote(value)
 }
 
-// command is the command line that makes a file of this kind.
+// command returns the command line that makes a file of this kind.
 func command(kind string, r Request) string {
 	words := []string{"herald manifest", kind}
 	for _, s := range r.Given {
-		if s.Option.Env == configFile || kind == "rbac" && !slices.Contains(ofRBAC, s.Option.Env) {
+		if s.Option.Env == configFile || kind == "rbac" && !slices.Contains(rbacOptions, s.Option.Env) {
 			continue
 		}
 		word := "--" + s.Option.Flag
@@ -127,20 +127,16 @@ func command(kind string, r Request) string {
 	return strings.Join(words, " ")
 }
 
-// write writes the objects as YAML documents, without what only the API server fills in.
-func write(head string, objects ...any) ([]byte, error) {
-	out := bytes.NewBufferString(head)
+// write returns a comment and the objects as YAML documents, without their status, which only the API server fills in.
+func write(comment string, objects ...any) ([]byte, error) {
+	out := bytes.NewBufferString(comment)
 	for _, object := range objects {
-		text, err := json.Marshal(object)
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 		if err != nil {
 			return nil, err
 		}
-		var fields map[string]any
-		if err := json.Unmarshal(text, &fields); err != nil {
-			return nil, err
-		}
 		delete(fields, "status")
-		text, err = yaml.Marshal(fields)
+		text, err := yaml.Marshal(fields)
 		if err != nil {
 			return nil, err
 		}

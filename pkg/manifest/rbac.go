@@ -1,10 +1,11 @@
 package manifest
 
 import (
-	"fmt"
+	_ "embed"
 	"io"
 	"slices"
 	"strings"
+	"text/template"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -15,58 +16,61 @@ import (
 
 // A rule is one row of the table of permissions.
 type rule struct {
-	group, resource string
-	names           []string // of the objects; none: all
-	verbs           []string
-	where           place
+	Group, Resource string
+	Names           []string // of the objects; none: all
+	Verbs           []string
+	Scope           scope
 	when            func(config.Config) bool // only then; nil: always
-	why             string
+	Reason          string
 }
 
-// A place is where a permission is needed when only one namespace is looked after.
-type place string
+// applies reports whether Herald needs the rule with these options.
+func (r rule) applies(c config.Config) bool { return r.when == nil || r.when(c) }
+
+// A scope is where a permission is needed if svc_namespace limits Herald to one namespace.
+type scope string
 
 const (
-	withServices  place = "where the Services are"
-	withAnnouncer place = "where the announcers are"
-	onlyAnnouncer place = "where the announcers are, and nowhere else"
-	everywhere    place = "in the whole cluster only" // what can't be had in a namespace is done without
+	servicesNamespace  scope = "where the Services are"
+	announcerNamespace scope = "where the announcers are"
+	announcerOnly      scope = "where the announcers are, and nowhere else"
+	clusterOnly        scope = "in the whole cluster only" // with svc_namespace Herald does without it
 )
 
 var (
-	watch   = []string{"list", "watch"}
-	ownings = []string{"get", "list", "watch", "create", "update", "delete"}
+	watchVerbs = []string{"list", "watch"}
+	leaseVerbs = []string{"get", "list", "watch", "create", "update", "delete"}
 )
 
-// writes and keeps are conditions: Services are written to; Herald keeps its key in a Secret.
-func writes(c config.Config) bool { return !c.Services.ReadOnly }
-func keeps(c config.Config) bool  { return c.Peers.Port != 0 && c.Peers.KeyFile == "" }
+// writesServices and keeps are conditions: Services are written to; Herald keeps its key in a Secret.
+func writesServices(c config.Config) bool { return !c.Services.ReadOnly }
+func keepsSecret(c config.Config) bool    { return c.Peers.Port != 0 && c.Peers.KeyFile == "" }
 
 // rules is the table of permissions.
 var rules = []rule{
-	{"", "services", nil, watch, withServices, nil, "The Services whose addresses are announced."},
-	{"", "services/status", nil, []string{"patch"}, withServices, writes, "Write `status.loadBalancer` and the annotations that Herald writes. Not needed with `disable_service_updates`."},
-	{"discovery.k8s.io", "endpointslices", nil, watch, withServices, nil, "Where a Service has ready endpoints."},
-	{"coordination.k8s.io", "leases", nil, ownings, withServices, nil, "The VIP leases: who owns which VIP."},
-	{"coordination.k8s.io", "leases", nil, ownings, withAnnouncer, nil, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
-	{"", "events", nil, []string{"create"}, withServices, nil, "Tell a Service's user what happens to its VIPs."},
-	{"", "secrets", []string{"herald-peers"}, []string{"get"}, onlyAnnouncer, keeps, "The key by which the nodes watch each other on the wire. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
-	{"", "secrets", nil, []string{"create"}, onlyAnnouncer, keeps, "Make that key, once. Not needed if the Secret is made by hand."},
-	{"", "nodes", nil, watch, everywhere, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
-	{"networking.k8s.io", "servicecidrs", nil, watch, everywhere, nil, "The cluster's own ranges, which no Service may take."},
+	{"", "services", nil, watchVerbs, servicesNamespace, nil, "The Services whose addresses are announced."},
+	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices, "Write `status.loadBalancer` and the annotations that Herald writes. Not needed with `disable_service_updates`."},
+	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, nil, "Where a Service has ready endpoints."},
+	{"coordination.k8s.io", "leases", nil, leaseVerbs, servicesNamespace, nil, "The VIP leases: who owns which VIP."},
+	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerNamespace, nil, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
+	{"", "events", nil, []string{"create"}, servicesNamespace, nil, "Events that tell a Service's user what happens to its VIPs."},
+	{"", "secrets", []string{"herald-peers"}, []string{"get"}, announcerOnly, keepsSecret, "The key that encrypts the nodes' heartbeats. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
+	{"", "secrets", nil, []string{"create"}, announcerOnly, keepsSecret, "Create that Secret, once. Not needed if the Secret is made by hand."},
+	{"", "nodes", nil, watchVerbs, clusterOnly, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
+	{"networking.k8s.io", "servicecidrs", nil, watchVerbs, clusterOnly, nil, "The cluster's own ranges, which no Service may take."},
 }
 
 // ofRBAC are the options that make a difference to the permissions.
-var ofRBAC = []string{"cp_namespace", "svc_namespace", "svc_leasename", "disable_service_updates", "herald_peers_port", "herald_peers_key"}
+var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "disable_service_updates", "herald_peers_port", "herald_peers_key"}
 
-// at is the part of the table that holds at any of places, each permission once.
-func at(c config.Config, places ...place) []rbacv1.PolicyRule {
+// policyRules returns what the table grants in any of scopes, each permission once.
+func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
 	var policy []rbacv1.PolicyRule
 	for _, r := range rules {
-		if !slices.Contains(places, r.where) || r.when != nil && !r.when(c) {
+		if !slices.Contains(scopes, r.Scope) || !r.applies(c) {
 			continue
 		}
-		p := rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, ResourceNames: r.names, Verbs: r.verbs}
+		p := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: r.Names, Verbs: r.Verbs}
 		if !slices.ContainsFunc(policy, func(o rbacv1.PolicyRule) bool { return o.String() == p.String() }) {
 			policy = append(policy, p)
 		}
@@ -74,37 +78,37 @@ func at(c config.Config, places ...place) []rbacv1.PolicyRule {
 	return policy
 }
 
-// rbac is the ServiceAccount, and the roles bound to it.
-func rbac(c config.Config) []any {
+// rbacObjects returns the ServiceAccount, and the roles bound to it.
+func rbacObjects(c config.Config) []any {
 	home := c.Node.Namespace
 	objects := []any{&corev1.ServiceAccount{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
 		ObjectMeta: meta(home),
 	}}
 	if c.Services.Namespace == "" {
-		objects = append(objects, bind("", home, at(c, withServices, withAnnouncer, everywhere))...)
-		if policy := at(c, onlyAnnouncer); len(policy) > 0 {
-			objects = append(objects, bind(home, home, policy)...)
+		objects = append(objects, roleAndBinding("", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
+		if policy := policyRules(c, announcerOnly); len(policy) > 0 {
+			objects = append(objects, roleAndBinding(home, home, policy)...)
 		}
 		return objects
 	}
-	places := map[string][]place{}
-	places[c.Services.Namespace] = append(places[c.Services.Namespace], withServices)
-	places[home] = append(places[home], withAnnouncer, onlyAnnouncer)
+	scopes := map[string][]scope{}
+	scopes[c.Services.Namespace] = append(scopes[c.Services.Namespace], servicesNamespace)
+	scopes[home] = append(scopes[home], announcerNamespace, announcerOnly)
 	order := []string{c.Services.Namespace, home}
-	if lease := c.Services.Lease.Namespace; places[lease] == nil {
-		places[lease] = []place{withAnnouncer}
+	if lease := c.Services.Lease.Namespace; scopes[lease] == nil {
+		scopes[lease] = []scope{announcerNamespace}
 		order = append(order, lease)
 	}
 	for _, namespace := range slices.Compact(order) {
-		objects = append(objects, bind(namespace, home, at(c, places[namespace]...))...)
+		objects = append(objects, roleAndBinding(namespace, home, policyRules(c, scopes[namespace]...))...)
 	}
 	return objects
 }
 
-// bind is a role in a namespace, or in the whole cluster (""), and its
-// binding to the ServiceAccount, which is at home.
-func bind(namespace, home string, policy []rbacv1.PolicyRule) []any {
+// roleAndBinding returns a role in a namespace, or in the whole cluster (""), and its
+// binding to the ServiceAccount, whose namespace is home.
+func roleAndBinding(namespace, home string, policy []rbacv1.PolicyRule) []any {
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: home}}
 	kind := func(k string) metav1.TypeMeta {
 		return metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: k}
@@ -122,34 +126,44 @@ func bind(namespace, home string, policy []rbacv1.PolicyRule) []any {
 	}
 }
 
-const rbacHead = `# RBAC
+// A Permission is one verb on one kind of object. Without a Namespace it is for all, without a Name for all objects.
+type Permission struct {
+	Namespace, Group, Resource, Subresource, Name, Verb string
+}
 
-<!-- Written by "herald docs" from the table in pkg/manifest. Do not edit. -->
+// Permissions returns all that RBAC grants with these options, each permission once.
+func Permissions(c config.Config) []Permission {
+	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace}
+	var all []Permission
+	for _, r := range rules {
+		if !r.applies(c) || r.Scope == clusterOnly && c.Services.Namespace != "" {
+			continue
+		}
+		resource, sub, _ := strings.Cut(r.Resource, "/")
+		names := r.Names
+		if names == nil {
+			names = []string{""}
+		}
+		for _, name := range names {
+			for _, verb := range r.Verbs {
+				p := Permission{namespaces[r.Scope], r.Group, resource, sub, name, verb}
+				if !slices.Contains(all, p) {
+					all = append(all, p)
+				}
+			}
+		}
+	}
+	return all
+}
 
-What Herald's ServiceAccount must be allowed. ` + "`herald manifest rbac`" + ` prints it as a
-ClusterRole, and a Role where the announcers are; with ` + "`svc_namespace`" + ` as a Role where the Services are and a Role where the announcers
-are, and without what exists in the whole cluster only: Herald then knows neither nodes nor Service ranges, so that
-it can't refuse their addresses to a Service, and no label or taint keeps a node from VIPs.
-
-| API group | resource | verbs | needed | for |
-|---|---|---|---|---|
-`
+//go:embed rbac.md.tmpl
+var referencePage string
 
 // Markdown writes the reference page of permissions.
 func Markdown(w io.Writer) error {
-	var b strings.Builder
-	b.WriteString(rbacHead)
-	for _, r := range rules {
-		group := r.group
-		if group == "" {
-			group = "(core)"
-		}
-		resource := r.resource
-		if r.names != nil {
-			resource += " `" + strings.Join(r.names, "`, `") + "`"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", group, resource, strings.Join(r.verbs, ", "), r.where, r.why)
+	page, err := template.New("").Funcs(template.FuncMap{"join": strings.Join}).Parse(referencePage)
+	if err != nil {
+		return err
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return page.Execute(w, rules)
 }

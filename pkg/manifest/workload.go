@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 
@@ -13,7 +14,7 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// The options that are more than a variable here.
+// The options that are not just copied into the environment.
 const (
 	nodeName   = "vip_nodename"
 	healthPort = "health_check_port"
@@ -26,9 +27,6 @@ const (
 	defaultKubeConfig = "/etc/kubernetes/admin.conf"
 )
 
-// grace is how long a stopping node may take to hand its VIPs over, in seconds.
-const grace = 30
-
 var labels = map[string]string{"app.kubernetes.io/name": name}
 
 func daemonSet(r Request) *appsv1.DaemonSet {
@@ -36,12 +34,11 @@ func daemonSet(r Request) *appsv1.DaemonSet {
 	spec.ServiceAccountName = name
 	spec.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
 	if r.Config.Kube.ConfigFile != "" {
-		mount(&spec, r.Config.Kube.ConfigFile)
+		mountFile(&spec, r.Config.Kube.ConfigFile)
 	}
 	if r.ControlPlane {
-		spec.Affinity = controlPlane()
+		spec.Affinity = controlPlaneAffinity()
 	}
-	one := intstr.FromInt32(1)
 	return &appsv1.DaemonSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
 		ObjectMeta: meta(r.Config.Node.Namespace),
@@ -51,7 +48,7 @@ func daemonSet(r Request) *appsv1.DaemonSet {
 			// One after the other, so that there is always a node to hand VIPs to.
 			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
 				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one},
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(1))},
 			},
 		},
 	}
@@ -62,7 +59,7 @@ func pod(r Request) *corev1.Pod {
 	if r.InCluster {
 		spec.ServiceAccountName = name
 	} else { // the kubelet refuses a static Pod that names a ServiceAccount
-		mount(&spec, kubeConfig(r))
+		mountFile(&spec, kubeConfig(r))
 	}
 	return &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -75,25 +72,16 @@ func meta(namespace string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels}
 }
 
-// kubeConfig is the kubeconfig of the host that a static Pod uses.
-func kubeConfig(r Request) string {
-	if r.Config.Kube.ConfigFile != "" {
-		return r.Config.Kube.ConfigFile
-	}
-	return defaultKubeConfig
-}
+// kubeConfig returns the path of the host's kubeconfig that a static Pod uses.
+func kubeConfig(r Request) string { return cmp.Or(r.Config.Kube.ConfigFile, defaultKubeConfig) }
 
-// podSpec is what a DaemonSet and a Pod have in common.
+// podSpec returns what a DaemonSet and a Pod have in common.
 func podSpec(r Request) corev1.PodSpec {
-	port := int32(r.Config.Serve.HealthPort)
-	if port == 0 {
-		port = defaultHealthPort
-	}
-	seconds := int64(grace)
+	port := cmp.Or(int32(r.Config.Serve.HealthPort), defaultHealthPort)
 	return corev1.PodSpec{
 		HostNetwork:                   true, // VIPs are the node's
 		PriorityClassName:             "system-node-critical",
-		TerminationGracePeriodSeconds: &seconds,
+		TerminationGracePeriodSeconds: new(int64(30)), // to hand its VIPs over
 		SecurityContext:               &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		Tolerations: []corev1.Toleration{
 			{Effect: corev1.TaintEffectNoSchedule, Operator: corev1.TolerationOpExists},
@@ -105,9 +93,9 @@ func podSpec(r Request) corev1.PodSpec {
 			ImagePullPolicy: corev1.PullIfNotPresent,
 			Args:            []string{"manager"},
 			Env:             environment(r.Given, port),
-			LivenessProbe:   probe("/healthz", port, 10),
-			ReadinessProbe:  probe("/readyz", port, 5),
-			SecurityContext: confined(),
+			LivenessProbe:   httpProbe("/healthz", port, 10),
+			ReadinessProbe:  httpProbe("/readyz", port, 5),
+			SecurityContext: securityContext(),
 			// No limits: a throttled announcer renews its lease too late.
 			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{
 				corev1.ResourceCPU:    resource.MustParse("50m"),
@@ -117,15 +105,14 @@ func podSpec(r Request) corev1.PodSpec {
 	}
 }
 
-// confined is the least a process must be allowed that binds addresses
+// securityContext returns the least rights of a process that binds addresses
 // (NET_ADMIN) and sends ARP (NET_RAW).
-func confined() *corev1.SecurityContext {
-	yes, no, root := true, false, int64(0)
+func securityContext() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
-		AllowPrivilegeEscalation: &no,
-		ReadOnlyRootFilesystem:   &yes,
+		AllowPrivilegeEscalation: new(false),
+		ReadOnlyRootFilesystem:   new(true),
 		// Capabilities that are added reach the process of root alone.
-		RunAsUser: &root,
+		RunAsUser: new(int64(0)),
 		Capabilities: &corev1.Capabilities{
 			Drop: []corev1.Capability{"ALL"},
 			Add:  []corev1.Capability{"NET_ADMIN", "NET_RAW"},
@@ -133,7 +120,7 @@ func confined() *corev1.SecurityContext {
 	}
 }
 
-// environment is what was given and what every installation needs, in the
+// environment returns the variables that were given and those that every installation needs, in the
 // order of the table of options.
 func environment(given []config.Setting, port int32) []corev1.EnvVar {
 	var vars []corev1.EnvVar
@@ -154,7 +141,7 @@ func environment(given []config.Setting, port int32) []corev1.EnvVar {
 	return vars
 }
 
-func probe(path string, port, period int32) *corev1.Probe {
+func httpProbe(path string, port, period int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler:        corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(port)}},
 		InitialDelaySeconds: period,
@@ -164,19 +151,18 @@ func probe(path string, port, period int32) *corev1.Probe {
 	}
 }
 
-// mount shows a file of the host to the container at the same place.
-func mount(spec *corev1.PodSpec, path string) {
-	file := corev1.HostPathFile
+// mountFile mounts a file of the host read-only into the container, at the same path.
+func mountFile(spec *corev1.PodSpec, path string) {
 	spec.Volumes = append(spec.Volumes, corev1.Volume{
 		Name:         "kubeconfig",
-		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: &file}},
+		VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path, Type: new(corev1.HostPathFile)}},
 	})
 	c := &spec.Containers[0]
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "kubeconfig", MountPath: path, ReadOnly: true})
 }
 
-// controlPlane keeps a Pod to the nodes of the control plane.
-func controlPlane() *corev1.Affinity {
+// controlPlaneAffinity returns what keeps a Pod to the nodes of the control plane.
+func controlPlaneAffinity() *corev1.Affinity {
 	return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
 			MatchExpressions: []corev1.NodeSelectorRequirement{

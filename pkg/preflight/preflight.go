@@ -1,48 +1,51 @@
-// Package preflight looks at a node before Herald runs on it: what the kernel, its
-// settings and the process's rights say. It reads, and changes nothing.
+// Package preflight checks whether Herald can work on a node, before it runs there: settings of the
+// kernel and rights of the process. It reads, and changes nothing.
 package preflight
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
-// A Grade says how bad a Finding is.
-type Grade string
+// A Severity says how bad a Result is.
+type Severity string
 
-// The grades.
 const (
-	Good  Grade = "ok"
-	Doubt Grade = "warning" // it works, but perhaps not as hoped
-	Fault Grade = "error"   // it can't work
+	OK      Severity = "ok"
+	Warning Severity = "warning" // it works, but perhaps not as expected
+	Error   Severity = "error"   // it can't work
 )
 
-// A Finding is one thing that was looked at.
-type Finding struct {
-	Subject string // in a word or two
-	Grade   Grade
-	Message string // what is, and what to do about it
+// A Result is what one check found.
+type Result struct {
+	Subject  string // what was checked, in a word or two
+	Severity Severity
+	Message  string // what was found, and what to do about it
 }
 
-// Capabilities that Herald needs, by their number in linux/capability.h.
-var needed = []struct {
+// unknown is the Result of a check that could not be made.
+func unknown(subject string, err error) Result {
+	return Result{subject, Warning, "can't be told: " + err.Error()}
+}
+
+// neededCapabilities are those without which Herald can't work, by their bit in CapEff, and what for.
+var neededCapabilities = []struct {
 	bit  int
-	name string
-	why  string
+	what string
 }{
-	{12, "NET_ADMIN", "bind addresses"},
-	{13, "NET_RAW", "send and hear ARP and NDP"},
+	{unix.CAP_NET_ADMIN, "NET_ADMIN (to bind addresses)"},
+	{unix.CAP_NET_RAW, "NET_RAW (to send and receive ARP and NDP)"},
 }
 
-// Capabilities looks at what this process may do. files is the root of the file system.
-func Capabilities(files fs.FS) Finding {
-	f := Finding{Subject: "capabilities", Grade: Good, Message: "NET_ADMIN and NET_RAW"}
+// Capabilities checks the effective capabilities of this process. files is the root of the file system.
+func Capabilities(files fs.FS) Result {
+	const subject = "capabilities"
 	text, err := fs.ReadFile(files, "proc/self/status")
-	if err != nil {
-		return Finding{f.Subject, Doubt, "can't be told: " + err.Error()}
-	}
 	var have uint64
 	for line := range strings.Lines(string(text)) {
 		if hex, ok := strings.CutPrefix(line, "CapEff:"); ok {
@@ -50,25 +53,25 @@ func Capabilities(files fs.FS) Finding {
 		}
 	}
 	if err != nil {
-		return Finding{f.Subject, Doubt, "can't be told: " + err.Error()}
+		return unknown(subject, err)
 	}
 	var missing []string
-	for _, c := range needed {
+	for _, c := range neededCapabilities {
 		if have&(1<<c.bit) == 0 {
-			missing = append(missing, c.name+" (to "+c.why+")")
+			missing = append(missing, c.what)
 		}
 	}
 	if len(missing) > 0 {
-		return Finding{f.Subject, Fault, "the process lacks " + strings.Join(missing, " and ") +
-			"; add them in securityContext.capabilities of the container, and run it as user 0, whom alone they reach"}
+		return Result{subject, Error, "the process lacks " + strings.Join(missing, " and ") +
+			"; add them in securityContext.capabilities of the container, and run it as user 0: no other user gets them"}
 	}
-	return f
+	return Result{subject, OK, "NET_ADMIN and NET_RAW"}
 }
 
-// setting reads a number of net/ipv4/conf; the kernel takes the greater of that for
-// all links and that of the link (ip-sysctl.rst).
-func setting(files fs.FS, link, name string) (int, error) {
-	most := 0
+// readIPv4Conf returns a setting of net/ipv4/conf that is in effect on a link: the greater of the values
+// for all links and for this one (ip-sysctl.rst).
+func readIPv4Conf(files fs.FS, link, name string) (int, error) {
+	greatest := 0
 	for _, of := range []string{"all", link} {
 		text, err := fs.ReadFile(files, "proc/sys/net/ipv4/conf/"+of+"/"+name)
 		if err != nil {
@@ -78,47 +81,41 @@ func setting(files fs.FS, link, name string) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		most = max(most, n)
+		greatest = max(greatest, n)
 	}
-	return most, nil
+	return greatest, nil
 }
 
-// ipvs is the link on which kube-proxy in ipvs mode binds every address of every Service.
-const ipvs = "kube-ipvs0"
-
-// StrictARP looks whether this node answers for VIPs that it does not carry: where
-// kube-proxy in ipvs mode has bound them all.
-func StrictARP(files fs.FS, link string) Finding {
-	f := Finding{Subject: "strict ARP", Grade: Good}
-	if _, err := fs.Stat(files, "sys/class/net/"+ipvs); err != nil {
-		f.Message = "not needed: kube-proxy does not run in ipvs mode here"
-		return f
+// StrictARP checks whether this node answers ARP on link for VIPs that it does not own. It does where
+// kube-proxy in ipvs mode has bound them all, unless arp_ignore and arp_announce prevent it.
+func StrictARP(files fs.FS, link string) Result {
+	const subject, ipvsLink = "strict ARP", "kube-ipvs0"
+	if _, err := fs.Stat(files, "sys/class/net/"+ipvsLink); err != nil {
+		return Result{subject, OK, "not needed: kube-proxy does not run in ipvs mode here"}
 	}
-	ignore, err := setting(files, link, "arp_ignore")
-	announce, err2 := setting(files, link, "arp_announce")
-	switch {
-	case err != nil || err2 != nil:
-		return Finding{f.Subject, Doubt, fmt.Sprintf("can't be told: %v %v", err, err2)}
-	case ignore == 0 || announce < 2:
-		return Finding{f.Subject, Fault, fmt.Sprintf("kube-proxy in ipvs mode has every VIP on %s, and this node answers for all of them (arp_ignore %d, arp_announce %d on %s): "+
-			"set ipvs.strictARP to true in kube-proxy's configuration", ipvs, ignore, announce, link)}
+	ignore, err := readIPv4Conf(files, link, "arp_ignore")
+	announce, err2 := readIPv4Conf(files, link, "arp_announce")
+	if err := cmp.Or(err, err2); err != nil {
+		return unknown(subject, err)
 	}
-	f.Message = "set, as kube-proxy in ipvs mode needs it"
-	return f
+	if ignore == 0 || announce < 2 {
+		return Result{subject, Error, fmt.Sprintf("kube-proxy in ipvs mode has every VIP on %s, and this node answers for all of them (arp_ignore %d, arp_announce %d on %s): "+
+			"set ipvs.strictARP to true in kube-proxy's configuration", ipvsLink, ignore, announce, link)}
+	}
+	return Result{subject, OK, "set, as kube-proxy in ipvs mode needs it"}
 }
 
-// ReversePath looks whether packets to a VIP that come in by its link, from clients that
-// the node would answer by another, are dropped.
-func ReversePath(files fs.FS, link string) Finding {
-	f := Finding{Subject: "reverse path filter", Grade: Good}
-	n, err := setting(files, link, "rp_filter")
-	switch {
-	case err != nil:
-		return Finding{f.Subject, Doubt, "can't be told: " + err.Error()}
-	case n == 1:
-		return Finding{f.Subject, Doubt, fmt.Sprintf("rp_filter is 1 (strict) on %s: if the node's way to a client is by another link, its packets to the VIP are dropped; "+
-			"2 (loose) does without that", link)}
+// ReversePath checks whether the kernel drops packets that reach a VIP by link from clients to which the
+// node has a route by another link.
+func ReversePath(files fs.FS, link string) Result {
+	const subject = "reverse path filter"
+	n, err := readIPv4Conf(files, link, "rp_filter")
+	if err != nil {
+		return unknown(subject, err)
 	}
-	f.Message = fmt.Sprintf("rp_filter is %d on %s", n, link)
-	return f
+	if n == 1 {
+		return Result{subject, Warning, fmt.Sprintf("rp_filter is 1 (strict) on %s: if the node's route to a client is by another link, the client's packets to the VIP are dropped; "+
+			"with 2 (loose) they are not", link)}
+	}
+	return Result{subject, OK, fmt.Sprintf("rp_filter is %d on %s", n, link)}
 }

@@ -7,8 +7,8 @@ import (
 	"testing/fstest"
 )
 
-// machine is a file system with the given files, "path=content".
-func machine(files ...string) fstest.MapFS {
+// fileSystem is a file system with the given files, "path=content".
+func fileSystem(files ...string) fstest.MapFS {
 	m := fstest.MapFS{}
 	for _, f := range files {
 		name, text, _ := strings.Cut(f, "=")
@@ -17,8 +17,8 @@ func machine(files ...string) fstest.MapFS {
 	return m
 }
 
-// arp is the settings of all links and of eth0: arp_ignore, arp_announce, rp_filter.
-func arp(all, eth0 [3]string) []string {
+// ipv4Conf is the settings of all links and of eth0: arp_ignore, arp_announce, rp_filter.
+func ipv4Conf(all, eth0 [3]string) []string {
 	var files []string
 	for i, name := range []string{"arp_ignore", "arp_announce", "rp_filter"} {
 		files = append(files, "proc/sys/net/ipv4/conf/all/"+name+"="+all[i], "proc/sys/net/ipv4/conf/eth0/"+name+"="+eth0[i])
@@ -26,37 +26,37 @@ func arp(all, eth0 [3]string) []string {
 	return files
 }
 
-func TestFindings(t *testing.T) {
+func TestResults(t *testing.T) {
 	const has = "sys/class/net/kube-ipvs0/mtu=1500"
 	none := [3]string{"0", "0", "0"}
 	tests := []struct {
-		name    string
-		got     Finding
-		grade   Grade
-		message string // a part of it
+		name     string
+		got      Result
+		severity Severity
+		message  string // a part of it
 	}{
-		{"all capabilities", Capabilities(machine("proc/self/status=Name:\tx\nCapEff:\t000001ffffffffff")), Good, "NET_ADMIN"},
-		{"just the two", Capabilities(machine("proc/self/status=CapEff:\t0000000000003000")), Good, "NET_RAW"},
-		{"one", Capabilities(machine("proc/self/status=CapEff:\t0000000000001000")), Fault, "lacks NET_RAW"},
-		{"none", Capabilities(machine("proc/self/status=CapEff:\t0000000000000000")), Fault, "lacks NET_ADMIN (to bind addresses) and NET_RAW"},
-		{"not to be read", Capabilities(machine()), Doubt, "can't be told"},
-		{"no number", Capabilities(machine("proc/self/status=CapEff:\tx")), Doubt, "can't be told"},
+		{"all capabilities", Capabilities(fileSystem("proc/self/status=Name:\tx\nCapEff:\t000001ffffffffff")), OK, "NET_ADMIN"},
+		{"just the two", Capabilities(fileSystem("proc/self/status=CapEff:\t0000000000003000")), OK, "NET_RAW"},
+		{"one", Capabilities(fileSystem("proc/self/status=CapEff:\t0000000000001000")), Error, "lacks NET_RAW"},
+		{"none", Capabilities(fileSystem("proc/self/status=CapEff:\t0000000000000000")), Error, "lacks NET_ADMIN (to bind addresses) and NET_RAW"},
+		{"not to be read", Capabilities(fileSystem()), Warning, "can't be told"},
+		{"no number", Capabilities(fileSystem("proc/self/status=CapEff:\tx")), Warning, "can't be told"},
 
-		{"no ipvs", StrictARP(machine(arp(none, none)...), "eth0"), Good, "not needed"},
-		{"ipvs, not strict", StrictARP(machine(append(arp(none, none), has)...), "eth0"), Fault, "strictARP"},
-		{"half", StrictARP(machine(append(arp([3]string{"1", "1", "0"}, none), has)...), "eth0"), Fault, "arp_announce 1"},
-		{"for all links", StrictARP(machine(append(arp([3]string{"1", "2", "0"}, none), has)...), "eth0"), Good, "set"},
-		{"for the link", StrictARP(machine(append(arp(none, [3]string{"1", "2", "0"}), has)...), "eth0"), Good, "set"},
-		{"unknown link", StrictARP(machine(append(arp(none, none), has)...), "eth1"), Doubt, "can't be told"},
+		{"no ipvs", StrictARP(fileSystem(ipv4Conf(none, none)...), "eth0"), OK, "not needed"},
+		{"ipvs, not strict", StrictARP(fileSystem(append(ipv4Conf(none, none), has)...), "eth0"), Error, "strictARP"},
+		{"half", StrictARP(fileSystem(append(ipv4Conf([3]string{"1", "1", "0"}, none), has)...), "eth0"), Error, "arp_announce 1"},
+		{"for all links", StrictARP(fileSystem(append(ipv4Conf([3]string{"1", "2", "0"}, none), has)...), "eth0"), OK, "set"},
+		{"for the link", StrictARP(fileSystem(append(ipv4Conf(none, [3]string{"1", "2", "0"}), has)...), "eth0"), OK, "set"},
+		{"unknown link", StrictARP(fileSystem(append(ipv4Conf(none, none), has)...), "eth1"), Warning, "can't be told"},
 
-		{"no filter", ReversePath(machine(arp(none, none)...), "eth0"), Good, "rp_filter is 0"},
-		{"strict for all", ReversePath(machine(arp([3]string{"0", "0", "1"}, none)...), "eth0"), Doubt, "strict"},
-		{"loose for the link wins", ReversePath(machine(arp([3]string{"0", "0", "1"}, [3]string{"0", "0", "2"})...), "eth0"), Good, "rp_filter is 2"},
-		{"no such link", ReversePath(machine(), "eth0"), Doubt, "can't be told"},
+		{"no filter", ReversePath(fileSystem(ipv4Conf(none, none)...), "eth0"), OK, "rp_filter is 0"},
+		{"strict for all", ReversePath(fileSystem(ipv4Conf([3]string{"0", "0", "1"}, none)...), "eth0"), Warning, "strict"},
+		{"loose for the link wins", ReversePath(fileSystem(ipv4Conf([3]string{"0", "0", "1"}, [3]string{"0", "0", "2"})...), "eth0"), OK, "rp_filter is 2"},
+		{"no such link", ReversePath(fileSystem(), "eth0"), Warning, "can't be told"},
 	}
 	for _, tt := range tests {
-		if tt.got.Grade != tt.grade || !strings.Contains(tt.got.Message, tt.message) {
-			t.Errorf("%s: %s: %s, want %s with %q", tt.name, tt.got.Grade, tt.got.Message, tt.grade, tt.message)
+		if tt.got.Severity != tt.severity || !strings.Contains(tt.got.Message, tt.message) {
+			t.Errorf("%s: %s: %s, want %s with %q", tt.name, tt.got.Severity, tt.got.Message, tt.severity, tt.message)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestFindings(t *testing.T) {
 // TestHere: the kernel's own files are read as they are.
 func TestHere(t *testing.T) {
 	here := os.DirFS("/")
-	for _, f := range []Finding{Capabilities(here), ReversePath(here, "lo")} {
+	for _, f := range []Result{Capabilities(here), ReversePath(here, "lo")} {
 		if strings.Contains(f.Message, "can't be told") {
 			t.Errorf("%s: %s", f.Subject, f.Message)
 		}

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,59 +13,46 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Pages is what is served. The functions are called for every request, from
+// Pages are what is served. The functions are called for every request, from
 // any goroutine, and must not block.
 type Pages struct {
 	Metrics prometheus.Gatherer
-	Healthy func() error // nil if the process does its work; else why it should be restarted
-	Ready   func() error // nil if this node can carry VIPs; else why it can't
-	Plan    func() any   // what the agent last saw and wanted, as it should stand in JSON
+	Healthy func() error // nil if the process works; else why it should be restarted
+	Ready   func() error // nil if this node can own VIPs; else why it can't
+	Plan    func() any   // the agent's last World and Plan, in a form that encodes as JSON
 }
 
-// maxScrapes bounds how many scrapes are under way at once.
-const maxScrapes = 4
+//go:embed index.html
+var indexPage string
 
-const index = `<!DOCTYPE html>
-<html lang="en">
-<title>Herald</title>
-<h1>Herald</h1>
-<ul>
-<li><a href="/metrics">/metrics</a>: for Prometheus
-<li><a href="/healthz">/healthz</a>: whether the process does its work
-<li><a href="/readyz">/readyz</a>: whether this node can hold claims on VIPs (its node lease is renewed, its caches are filled)
-<li><a href="/debug/plan">/debug/plan</a>: what it sees and wants, and why a Service is not announced
-</ul>
-</html>
-`
-
-// all is the handler of every page.
-func (p Pages) all(log *slog.Logger) http.Handler {
-	mux := p.health()
+// handler returns the handler of every page.
+func (p Pages) handler(log *slog.Logger) http.Handler {
+	mux := p.healthHandler()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{
 		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		ErrorHandling:       promhttp.ContinueOnError, // one broken collector must not hide the others
-		MaxRequestsInFlight: maxScrapes,
+		MaxRequestsInFlight: 4,
 	}))
 	mux.HandleFunc("GET /debug/plan", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.Plan()) })
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = io.WriteString(w, index) // a client that went away is nobody's concern
+		_, _ = io.WriteString(w, indexPage) // fails only if the client went away
 	})
 	return mux
 }
 
-// health is the handler of the pages for probes.
-func (p Pages) health() *http.ServeMux {
+// healthHandler returns the handler of the pages for a kubelet's probes.
+func (p Pages) healthHandler() *http.ServeMux {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", answer(p.Healthy))
-	mux.HandleFunc("GET /readyz", answer(p.Ready))
+	mux.HandleFunc("GET /healthz", healthPage(p.Healthy))
+	mux.HandleFunc("GET /readyz", healthPage(p.Ready))
 	return mux
 }
 
-// answer says ok, or 503 and what ask says.
-func answer(ask func() error) http.HandlerFunc {
+// healthPage answers ok, or 503 with the error of check.
+func healthPage(check func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		if err := ask(); err != nil {
+		if err := check(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
@@ -73,8 +61,8 @@ func answer(ask func() error) http.HandlerFunc {
 	}
 }
 
-// writeJSON writes v for people to read. It is encoded first, so that a
-// failure is one and not half a page.
+// writeJSON writes v indented. It encodes all of v first, so that a
+// failure is answered as one and not by half a page.
 func writeJSON(w http.ResponseWriter, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

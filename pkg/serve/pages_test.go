@@ -56,14 +56,14 @@ func TestPages(t *testing.T) {
 		{"well", well(), "HEAD", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
 		{"well", well(), "GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", "\nherald_test_held 3\n..."},
 		{"well", well(), "GET", "/debug/plan", 200, "application/json", "{\n  \"a\": 1\n}\n"},
-		{"well", well(), "GET", "/", 200, "text/html; charset=utf-8", index},
+		{"well", well(), "GET", "/", 200, "text/html; charset=utf-8", indexPage},
 		{"well", well(), "GET", "/other", 404, "text/plain; charset=utf-8", "404 page not found\n"},
 		{"well", well(), "POST", "/debug/plan", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
 		{"well", well(), "DELETE", "/", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name+" "+tt.method+" "+tt.path, func(t *testing.T) {
-			w := ask(tt.pages.all(slog.New(slog.DiscardHandler)), tt.method, tt.path)
+			w := ask(tt.pages.handler(slog.New(slog.DiscardHandler)), tt.method, tt.path)
 			if w.Code != tt.code || w.Header().Get("Content-Type") != tt.kind {
 				t.Errorf("got %d %q, want %d %q", w.Code, w.Header().Get("Content-Type"), tt.code, tt.kind)
 			}
@@ -78,7 +78,7 @@ func TestPages(t *testing.T) {
 // TestHealthAlone: the port for probes tells nothing of the cluster.
 func TestHealthAlone(t *testing.T) {
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 404, "/debug/plan": 404, "/": 404} {
-		if w := ask(well().health(), "GET", path); w.Code != want {
+		if w := ask(well().healthHandler(), "GET", path); w.Code != want {
 			t.Errorf("%s: %d, want %d", path, w.Code, want)
 		}
 	}
@@ -86,9 +86,9 @@ func TestHealthAlone(t *testing.T) {
 
 // TestIndex: every link of the index leads somewhere.
 func TestIndex(t *testing.T) {
-	h := well().all(slog.New(slog.DiscardHandler))
+	h := well().handler(slog.New(slog.DiscardHandler))
 	links := 0
-	for part := range strings.SplitSeq(index, `href="`) {
+	for part := range strings.SplitSeq(indexPage, `href="`) {
 		path, _, ok := strings.Cut(part, `"`)
 		if !ok || !strings.HasPrefix(path, "/") {
 			continue
@@ -127,7 +127,7 @@ func TestPlan(t *testing.T) {
     "Link": "eth0",
     "Lease": "web/http<1>",
     "New": false,
-    "Served": false,
+    "LocalDelivery": false,
     "Until": "0001-01-01T00:00:00Z"
   },
   "Families": [
@@ -139,9 +139,9 @@ func TestPlan(t *testing.T) {
       "Holder": "n1",
       "Valid": false,
       "Foreign": false,
-      "From": "",
-      "Since": "2026-01-02T03:04:05Z",
-      "Changes": 0
+      "PreviousHolder": "",
+      "AcquiredAt": "2026-01-02T03:04:05Z",
+      "Transitions": 0
     }
   },
   "Heard": {
@@ -153,7 +153,7 @@ func TestPlan(t *testing.T) {
   }
 }
 `
-	w := ask(pages.all(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
+	w := ask(pages.handler(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
 	if diff := cmp.Diff(want, w.Body.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -163,7 +163,7 @@ func TestPlan(t *testing.T) {
 func TestPlanThatIsNone(t *testing.T) {
 	pages := well()
 	pages.Plan = func() any { return []any{1, func() {}} }
-	w := ask(pages.all(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
+	w := ask(pages.handler(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
 	const want = "the plan can't be written as JSON: json: unsupported type: func()\n"
 	if w.Code != 500 || w.Body.String() != want {
 		t.Errorf("got %d %q, want 500 %q", w.Code, w.Body, want)
@@ -174,7 +174,7 @@ func TestPlanThatIsNone(t *testing.T) {
 func TestBrokenCollector(t *testing.T) {
 	pages := well()
 	pages.Metrics.(*prometheus.Registry).MustRegister(brokenCollector{})
-	w := ask(pages.all(slog.New(slog.DiscardHandler)), "GET", "/metrics")
+	w := ask(pages.handler(slog.New(slog.DiscardHandler)), "GET", "/metrics")
 	if w.Code != 200 || !strings.Contains(w.Body.String(), "\nherald_test_held 3\n") {
 		t.Errorf("got %d %q", w.Code, w.Body)
 	}

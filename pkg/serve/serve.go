@@ -1,7 +1,7 @@
 // Package serve answers HTTP: metrics, health, and what the node is doing.
 //
-// Nothing depends on it. An address that can't be had is a warning and tried
-// again, since no VIP should go away for the sake of a metrics port.
+// An address that can't be listened on is a warning and tried again, since
+// no VIP should go away because of a metrics port.
 package serve
 
 import (
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Limits that keep slow or many clients from holding the process up.
+// Limits that keep slow or many clients from blocking the process.
 const (
 	headerTimeout  = 5 * time.Second
 	readTimeout    = 10 * time.Second
@@ -34,15 +34,15 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// A Server serves Pages. It is a task: Run does all of it.
+// A Server serves Pages over HTTP.
 type Server struct {
-	sites  []site
-	log    *slog.Logger
-	listen func(ctx context.Context, network, address string) (net.Listener, error)
+	endpoints []endpoint
+	log       *slog.Logger
+	listen    func(ctx context.Context, network, address string) (net.Listener, error)
 }
 
-// A site is an address and what is served there.
-type site struct {
+// An endpoint is an address and what is served there.
+type endpoint struct {
 	name    string // for the log
 	address string
 	handler http.Handler
@@ -54,10 +54,10 @@ type site struct {
 func New(metrics string, healthPort uint16, pages Pages, log *slog.Logger) *Server {
 	s := &Server{log: log, listen: new(net.ListenConfig).Listen}
 	if metrics != "" {
-		s.sites = append(s.sites, site{"metrics", metrics, pages.all(log)})
+		s.endpoints = append(s.endpoints, endpoint{"metrics", metrics, pages.handler(log)})
 	}
 	if healthPort != 0 {
-		s.sites = append(s.sites, site{"health", fmt.Sprintf(":%d", healthPort), pages.health()})
+		s.endpoints = append(s.endpoints, endpoint{"health", fmt.Sprintf(":%d", healthPort), pages.healthHandler()})
 	}
 	return s
 }
@@ -67,30 +67,31 @@ func (s *Server) String() string { return "http" }
 // Run serves until ctx is done. It returns nil: what goes wrong is logged, and tried again.
 func (s *Server) Run(ctx context.Context) error {
 	var all sync.WaitGroup
-	for _, at := range s.sites {
-		all.Go(func() { s.keep(ctx, at) })
+	for _, e := range s.endpoints {
+		all.Go(func() { s.serveRetrying(ctx, e) })
 	}
 	all.Wait()
-	<-ctx.Done() // there may be no site
+	<-ctx.Done() // there may be no endpoint
 	return nil
 }
 
-// keep serves a site for as long as ctx lasts.
-func (s *Server) keep(ctx context.Context, at site) {
-	retry, told := firstRetry, ""
+// serveRetrying serves e until ctx is done, again after each failure. It warns of a failure if that differs from the
+// one before, or if e was served meanwhile.
+func (s *Server) serveRetrying(ctx context.Context, e endpoint) {
+	retry, logged := firstRetry, ""
 	for {
-		served, err := s.serve(ctx, at)
+		served, err := s.serve(ctx, e)
 		if ctx.Err() != nil {
 			return
 		}
 		if served {
-			retry, told = firstRetry, ""
+			retry, logged = firstRetry, ""
 		}
 		level := slog.LevelDebug
-		if err.Error() != told {
-			level, told = slog.LevelWarn, err.Error()
+		if err.Error() != logged {
+			level, logged = slog.LevelWarn, err.Error()
 		}
-		s.log.Log(ctx, level, "can't serve HTTP, trying again", "what", at.name, "address", at.address, "error", err, "retry", retry)
+		s.log.Log(ctx, level, "can't serve HTTP, trying again", "endpoint", e.name, "address", e.address, "error", err, "retry", retry)
 		select {
 		case <-ctx.Done():
 			return
@@ -100,15 +101,15 @@ func (s *Server) keep(ctx context.Context, at site) {
 	}
 }
 
-// serve serves a site once. It reports whether it came to that, and why it ended.
-func (s *Server) serve(ctx context.Context, at site) (served bool, err error) {
-	l, err := s.listen(ctx, "tcp", at.address)
+// serve serves e until that fails or ctx is done. It reports whether it could listen, and the failure.
+func (s *Server) serve(ctx context.Context, e endpoint) (served bool, err error) {
+	l, err := s.listen(ctx, "tcp", e.address)
 	if err != nil {
 		return false, err
 	}
-	s.log.Info("serving HTTP", "what", at.name, "address", l.Addr().String())
+	s.log.Info("serving HTTP", "endpoint", e.name, "address", l.Addr().String())
 	srv := &http.Server{
-		Handler:           at.handler,
+		Handler:           e.handler,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,

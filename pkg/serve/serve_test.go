@@ -55,7 +55,7 @@ func TestRun(t *testing.T) {
 		}()
 	}
 	if metrics != 1 {
-		t.Errorf("%d sites with metrics, want 1", metrics)
+		t.Errorf("%d endpoints with metrics, want 1", metrics)
 	}
 	if err := stop(); err != nil {
 		t.Errorf("Run: %v", err)
@@ -79,7 +79,7 @@ func body(t *testing.T, url string) string {
 	return string(b)
 }
 
-func TestSites(t *testing.T) {
+func TestEndpoints(t *testing.T) {
 	tests := []struct {
 		metrics string
 		health  uint16
@@ -92,7 +92,7 @@ func TestSites(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var got []string
-		for _, at := range New(tt.metrics, tt.health, well(), slog.New(slog.DiscardHandler)).sites {
+		for _, at := range New(tt.metrics, tt.health, well(), slog.New(slog.DiscardHandler)).endpoints {
 			got = append(got, at.name+" "+at.address)
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -114,7 +114,7 @@ func TestNothingToServe(t *testing.T) {
 	})
 }
 
-// TestAddressInUse, on a real socket: told once, and the other site is served.
+// TestAddressInUse, on a real socket: logged once, and the other endpoint is served.
 func TestAddressInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -192,10 +192,10 @@ func TestRetry(t *testing.T) {
 			t.Errorf("tries, -want +got:\n%s", diff)
 		}
 		want := []string{
-			`level=WARN msg="can't serve HTTP, trying again" what=metrics address=:2112 error="address already in use" retry=1s`,
-			`level=WARN msg="can't serve HTTP, trying again" what=metrics address=:2112 error="interface gone" retry=1s`,
-			`level=WARN msg="can't serve HTTP, trying again" what=metrics address=:2112 error="permission denied" retry=2s`,
-			`level=INFO msg="serving HTTP" what=metrics address=192.0.2.1:2112`,
+			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 error="address already in use" retry=1s`,
+			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 error="interface gone" retry=1s`,
+			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 error="permission denied" retry=2s`,
+			`level=INFO msg="serving HTTP" endpoint=metrics address=192.0.2.1:2112`,
 		}
 		var got []string
 		for _, line := range log.lines {
