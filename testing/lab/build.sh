@@ -106,5 +106,6 @@ for i in "${!packages[@]}"; do
   built=$(go list -f '{{.ImportPath}}' "${packages[$i]}" | sed -E 's#/v[0-9]+$##; s#.*/##')
   rm -f "$out/${names[$i]}"
   mv "$new/$built" "$out/${names[$i]}" # an interrupted build leaves no half program
+  touch "$out/${names[$i]}"           # it may be older than a go.mod that was checked out meanwhile
 done
 printf '%5ds  built %s\n' $((SECONDS - begin)) "${names[*]}"
