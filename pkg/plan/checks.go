@@ -63,12 +63,6 @@ func macsOf(info *vip.NodeInfo) []string {
 	return macs
 }
 
-// isOtherNode reports whether a MAC is that of another node of the cluster.
-func (c *addressChecks) isOtherNode(mac string) bool {
-	name := c.nodeByMAC[mac]
-	return name != "" && name != c.Self
-}
-
 // add adds a check to the Plan, if there is none of its address yet, and returns its result; known is false
 // as long as there is none.
 func (c *addressChecks) add(x vip.AddressCheck) (result vip.CheckResult, known bool) {
@@ -100,10 +94,17 @@ func (c *addressChecks) probeWhileClaiming(u *unit) {
 	}
 	for _, s := range u.services {
 		for _, a := range s.addrs {
-			if s.bindsAddresses && a.New && !c.isBound(a.Address) && linkFault(&c.self.Info, a.Link) == "" {
-				c.probe(a.Address)
+			if s.bindsAddresses && a.New {
+				c.probeUnbound(a.Address)
 			}
 		}
+	}
+}
+
+// probeUnbound probes an address unless this node has it, or its link here is not up.
+func (c *addressChecks) probeUnbound(a vip.Address) {
+	if !c.isBound(a) && linkFault(&c.self.Info, a.Link) == "" {
+		c.probe(a)
 	}
 }
 
@@ -120,9 +121,7 @@ func (c *addressChecks) probeWithoutEndpoints(services []*service) {
 		}
 		for _, a := range s.addrs {
 			a.Link, _ = linkFor(&c.self.Info, s.Interface, a.Addr)
-			if !a.leased && !c.isBound(a.Address) && linkFault(&c.self.Info, a.Link) == "" {
-				c.probe(a.Address)
-			}
+			c.probeUnbound(a.Address)
 		}
 	}
 }

@@ -26,8 +26,8 @@ type dhcp struct {
 	*pass
 	reserved *reservedAddresses
 	clients  map[string]*dhcpClient // by ID
-	states   map[dhcpKey]*vip.DHCPState
-	macvlans map[string]*vip.Macvlan // by name
+	states   map[dhcpKey]vip.DHCPState
+	macvlans map[string]vip.Macvlan // by name
 }
 
 // A dhcpKey identifies a vip.DHCPRequest.
@@ -49,13 +49,12 @@ type dhcpClient struct {
 }
 
 func newDHCP(p *pass, reserved *reservedAddresses) *dhcp {
-	d := &dhcp{pass: p, reserved: reserved, clients: make(map[string]*dhcpClient), states: make(map[dhcpKey]*vip.DHCPState, len(p.DHCPStates)),
-		macvlans: make(map[string]*vip.Macvlan, len(p.Macvlans))}
-	for i := range p.DHCPStates {
-		d.states[dhcpKey{p.DHCPStates[i].Request.ID, p.DHCPStates[i].Request.Family}] = &p.DHCPStates[i]
+	d := &dhcp{p, reserved, make(map[string]*dhcpClient), make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates)), make(map[string]vip.Macvlan, len(p.Macvlans))}
+	for _, x := range p.DHCPStates {
+		d.states[dhcpKey{x.Request.ID, x.Request.Family}] = x
 	}
-	for i := range p.Macvlans {
-		d.macvlans[p.Macvlans[i].Name] = &p.Macvlans[i]
+	for _, x := range p.Macvlans {
+		d.macvlans[x.Name] = x
 	}
 	return d
 }
@@ -183,14 +182,6 @@ func (s *service) clientOf(a address) *dhcpClient {
 	return nil
 }
 
-// state is the state of this node's client, the zero value without one.
-func (d *dhcp) state(c *dhcpClient, f vip.Family) (state vip.DHCPState, ok bool) {
-	if x := d.states[dhcpKey{c.id, f}]; x != nil {
-		return *x, true
-	}
-	return vip.DHCPState{}, false
-}
-
 // recordedLease is what the status of s, or of the oldest Service with its client, records as leased to that; the zero value if nothing is.
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
@@ -207,7 +198,7 @@ func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 // node's client has, or, without one, what is recorded: the owner of a moment
 // ago may have been another process, or another node.
 func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
-	if x, ok := d.state(s.client, f); ok && x.Request.MAC == s.client.mac {
+	if x, ok := d.states[dhcpKey{s.client.id, f}]; ok && x.Request.MAC == s.client.mac {
 		return x.Lease, x.Lease.Valid(d.Now)
 	}
 	l = d.recordedLease(s, f)
@@ -217,8 +208,7 @@ func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 // usable reports whether a leased address of s may be bound now: the lease is valid, and the macvlan is there.
 func (d *dhcp) usable(s *service, a netip.Addr) bool {
 	_, valid := d.leaseOf(s, vip.FamilyOf(a))
-	x := d.macvlans[s.client.link]
-	return valid && x != nil && x.MAC == s.client.mac
+	return valid && d.macvlans[s.client.link].MAC == s.client.mac
 }
 
 // request adds the macvlans and the DHCPRequests of a unit that this node has to the Plan.
@@ -261,8 +251,7 @@ func (d *dhcp) requestFor(c *dhcpClient) {
 			}
 		}
 		if why := c.declined[f]; why != "" {
-			x, _ := d.state(c, f)
-			r.Declined, r.DeclinedWhy = x.Lease.Addr, why
+			r.Declined, r.DeclinedWhy = d.states[dhcpKey{c.id, f}].Lease.Addr, why
 		}
 		d.out.DHCPRequests = append(d.out.DHCPRequests, r)
 	}
@@ -272,7 +261,7 @@ func (d *dhcp) requestFor(c *dhcpClient) {
 // find out: it has neither a lease nor a problem.
 func (d *dhcp) missing(s *service) (missing int, problems []string, undecided bool) {
 	for _, f := range s.dhcpFamilies {
-		x, ok := d.state(s.client, f)
+		x, ok := d.states[dhcpKey{s.client.id, f}]
 		if x.Problem != "" {
 			problems = append(problems, x.Problem)
 		}
@@ -320,13 +309,13 @@ func (d *dhcp) release(all []*service) {
 		}
 	}
 	for _, x := range d.DHCPStates {
-		link := d.macvlans[x.Request.Link]
-		if requested[x.Request.ID] || !x.Lease.Addr.IsValid() || link == nil {
+		link, ok := d.macvlans[x.Request.Link]
+		if requested[x.Request.ID] || !x.Lease.Addr.IsValid() || !ok {
 			continue
 		}
 		if !wanted[link.Name] {
 			wanted[link.Name] = true
-			d.out.Macvlans = append(d.out.Macvlans, *link)
+			d.out.Macvlans = append(d.out.Macvlans, link)
 		}
 		r := x.Request
 		r.Release, r.Declined, r.DeclinedWhy = true, netip.Addr{}, ""

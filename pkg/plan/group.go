@@ -8,58 +8,63 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// A groupKey is something that Services share only within one unit: one of its fields is set.
+type groupKey struct {
+	lease  vip.Key
+	addr   netip.Addr
+	client *dhcpClient
+}
+
+func (s *service) groupKeys() []groupKey {
+	keys := make([]groupKey, 0, 4)
+	keys = append(keys, groupKey{lease: s.lease})
+	for _, a := range s.addrs {
+		keys = append(keys, groupKey{addr: a.Addr})
+	}
+	if s.client != nil {
+		keys = append(keys, groupKey{client: s.client})
+	}
+	return keys
+}
+
 // group makes units, oldest first, of the Services that share an address, a lease or a DHCP client. Services
 // that have no owner are in none. services are sorted, oldest first.
 func group(p *pass, services []*service) []*unit {
-	byClient := make(map[*dhcpClient]*unit)
-	byAddr := make(map[netip.Addr]*unit, len(services))
-	byLease := make(map[vip.Key]*unit, len(services))
+	byKey := make(map[groupKey]*unit, 2*len(services))
 	units := make([]*unit, 0, len(services))
-	merged := make(map[*unit]*unit) // a unit that is part of another now -> that one
-	find := func(u *unit) *unit {
-		for u != nil && merged[u] != nil {
-			u = merged[u]
-		}
-		return u
-	}
-	for _, s := range services { // oldest first, so the first Service of a unit is its oldest
+	for _, s := range services {
 		if !s.owned {
 			continue
 		}
-		u := find(byLease[s.lease])
-		join := func(o *unit) {
+		var u *unit
+		keys := s.groupKeys()
+		for _, k := range keys {
+			o := byKey[k]
+			for o != nil && o.mergedInto != nil {
+				o = o.mergedInto
+			}
 			switch {
 			case o == nil || o == u:
 			case u == nil:
 				u = o
-			default:
+			default: // s joins two units: the younger becomes part of the older
 				if byAge(o.services[0], u.services[0]) < 0 {
 					u, o = o, u
 				}
 				u.services = append(u.services, o.services...)
-				merged[o] = u
+				o.mergedInto = u
 			}
-		}
-		for _, a := range s.addrs {
-			join(find(byAddr[a.Addr]))
-		}
-		if s.client != nil {
-			join(find(byClient[s.client]))
 		}
 		if u == nil {
 			u = &unit{}
 			units = append(units, u)
 		}
 		u.services = append(u.services, s)
-		byLease[s.lease] = u
-		if s.client != nil {
-			byClient[s.client] = u
-		}
-		for _, a := range s.addrs {
-			byAddr[a.Addr] = u
+		for _, k := range keys {
+			byKey[k] = u
 		}
 	}
-	units = slices.DeleteFunc(units, func(u *unit) bool { return merged[u] != nil })
+	units = slices.DeleteFunc(units, func(u *unit) bool { return u.mergedInto != nil })
 	for _, u := range units {
 		p.complete(u)
 	}
@@ -108,16 +113,16 @@ func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	if p.self == nil {
 		return
 	}
-	leasedBits := a.Bits
-	var subnet int
-	a.Link, subnet = linkFor(&p.self.Info, s.Interface, a.Addr)
-	a.Bits = cmp.Or(p.prefixLen(a.Addr), subnet, a.Addr.BitLen())
-	switch {
-	case a.leased && u.claim.Holder == p.Self:
-		a.Link, a.Bits = s.client.link, cmp.Or(p.prefixLen(a.Addr), leasedBits)
-	case a.leased:
-		a.Link, a.Bits = p.self.Info.LinkFor(s.Interface), a.Addr.BitLen()
+	named := a.Addr
+	if a.leased {
+		named = netip.Addr{} // which subnet has it says nothing about links
 	}
+	var subnet int
+	a.Link, subnet = linkFor(&p.self.Info, s.Interface, named)
+	if a.leased && u.claim.Holder == p.Self {
+		a.Link = s.client.link
+	}
+	a.Bits = cmp.Or(p.prefixLen(a.Addr), a.Bits, subnet, a.Addr.BitLen())
 }
 
 // prefixLen is the prefix length that the options give to a, or 0 if they leave it to its subnet.

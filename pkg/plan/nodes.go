@@ -182,25 +182,24 @@ func linkNamed(info *vip.NodeInfo, name string) *vip.Link {
 	return nil
 }
 
-// hash is the FNV-1a hash of a name: the same on every node and in every version.
-func hash(s string) uint64 { return addToHash(14695981039346656037, s) }
-
 // hashKey is the hash of k.String().
-func hashKey(k vip.Key) uint64 {
-	if k.Namespace == "" {
-		return hash(k.Name)
-	}
-	return addToHash(addToHash(hash(k.Namespace), "/"), k.Name)
-}
+func hashKey(k vip.Key) uint64 { return hash(k.String()) }
 
-func addToHash(h uint64, s string) uint64 {
+// hash is the FNV-1a hash of a name: the same on every node and in every version.
+func hash(s string) uint64 {
+	h := uint64(14695981039346656037)
 	for i := range len(s) {
 		h = (h ^ uint64(s[i])) * 1099511628211
 	}
 	return h
 }
 
-// rank is the rendezvous hash of a unit or Service and a node: of several nodes the one with the highest is taken
+// highestRank is the one of some nodes, at least one, that has the highest rendezvous hash for a unit or Service.
+func highestRank(key uint64, nodes []*member) *member {
+	return slices.MaxFunc(nodes, func(a, b *member) int { return cmp.Compare(rank(key, a.hash), rank(key, b.hash)) })
+}
+
+// rank is the rendezvous hash of a unit or Service and a node
 // (the finalizer of splitmix64, so that each pair is as good as random).
 func rank(unit, node uint64) uint64 {
 	x := unit ^ (node + 0x9e3779b97f4a7c15)

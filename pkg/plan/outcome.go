@@ -103,12 +103,5 @@ func (p *pass) responsible(s *service) bool {
 	if n := p.members[s.statusBy]; n != nil && n.Alive {
 		return n == p.self
 	}
-	var first *member
-	key := hashKey(s.Key)
-	for _, n := range p.alive {
-		if first == nil || rank(key, n.hash) > rank(key, first.hash) {
-			first = n
-		}
-	}
-	return first != nil && first == p.self
+	return len(p.alive) > 0 && highestRank(hashKey(s.Key), p.alive) == p.self
 }

@@ -45,24 +45,17 @@ func (p *placement) run() {
 // u's lease, by the lease of another of its Services, or by a status. nil if there is none.
 // So a lease that was deleted or blanked by hand moves nothing.
 func (p *placement) former(u *unit) *member {
-	usable := func(name string) *member {
-		if n := p.members[name]; n != nil && n.Alive && !n.Stalled && ineligible(&u.needs, n) == "" {
-			return n
-		}
-		return nil
-	}
-	if n := usable(p.Claims[u.lease].Holder); n != nil {
-		return n
-	}
+	names := append(make([]string, 0, 8), p.Claims[u.lease].Holder)
 	for _, k := range u.records {
 		if c := p.Claims[k]; c.Valid {
-			if n := usable(c.Holder); n != nil {
-				return n
-			}
+			names = append(names, c.Holder)
 		}
 	}
 	for _, s := range u.services {
-		if n := usable(s.statusBy); n != nil {
+		names = append(names, s.statusBy)
+	}
+	for _, name := range names {
+		if n := p.members[name]; n != nil && n.Alive && !n.Stalled && ineligible(&u.needs, n) == "" {
 			return n
 		}
 	}

@@ -133,6 +133,8 @@ type unit struct {
 	hash     uint64
 	claim    vip.Claim // what lease says; without a Holder if it may be taken
 	target   *member   // who is to claim it, or to have it next; nil if no node may, or it stays
+
+	mergedInto *unit // while units are made: the older unit that has its Services now; nil if it is one itself
 }
 
 func newPass(r *Rules, w *vip.World) *pass {

@@ -69,24 +69,20 @@ func (r *routes) advertise(u *unit, s *service, handingOver bool) outcome {
 // have no owner, or none that is eligible.
 func (r *routes) advertiseFromEveryNode(services []*service) {
 	sharing := make(map[netip.Addr][]*service)
-	var order []netip.Addr
 	for _, s := range services { // oldest first
-		if !s.everyNodeAdvertises {
-			continue
-		}
 		for _, a := range s.addrs {
-			if a.leased {
-				continue // it is on one link of one node
+			if s.everyNodeAdvertises && !a.leased { // what is leased is on one link of one node
+				sharing[a.Addr] = append(sharing[a.Addr], s)
 			}
-			if sharing[a.Addr] == nil {
-				order = append(order, a.Addr)
-			}
-			sharing[a.Addr] = append(sharing[a.Addr], s)
 		}
 	}
-	here := make(map[netip.Addr]bool, len(order))
-	for _, a := range order {
-		here[a] = r.advertiseHere(a, sharing[a])
+	here := make(map[netip.Addr]bool, len(sharing))
+	for _, s := range services {
+		for _, a := range s.addrs {
+			if all := sharing[a.Addr]; len(all) > 0 && all[0] == s { // once for each address
+				here[a.Addr] = r.advertiseHere(a.Addr, all)
+			}
+		}
 	}
 	for _, s := range services {
 		if s.everyNodeAdvertises && !s.decided {
@@ -204,23 +200,19 @@ func (r *routes) addNoSession(o *outcome) {
 // statusWriter is the node, one of those that can serve s, that writes its status: the one that did; else of those with an
 // established session, if there are any, the one with the highest rendezvous hash.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
-	var best *member
-	key := hashKey(s.Key)
-	up := func(n *member) bool {
+	if n := r.members[s.statusBy]; n != nil && slices.Contains(eligible, n) {
+		return n
+	}
+	connected := slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool {
 		if n == r.self {
-			return r.connected()
+			return !r.connected()
 		}
-		return slices.ContainsFunc(n.Info.BGPSessions, vip.BGPSession.Up)
+		return !slices.ContainsFunc(n.Info.BGPSessions, vip.BGPSession.Up)
+	})
+	if len(connected) == 0 {
+		connected = eligible
 	}
-	for _, n := range eligible {
-		if n.Name == s.statusBy {
-			return n
-		}
-		if best == nil || up(n) && !up(best) || up(n) == up(best) && rank(key, n.hash) > rank(key, best.hash) {
-			best = n
-		}
-	}
-	return best
+	return highestRank(hashKey(s.Key), connected)
 }
 
 // addAggregates adds the prefixes that are advertised as long as a host route in them is, and

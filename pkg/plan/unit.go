@@ -243,8 +243,9 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 // successor, of which this one can't hear in another way.
 func (m *unitPlanner) superseded(a vip.Address) bool {
 	late := m.Tenure.RenewalLateSince
-	h, ok := m.Heard[a.Addr]
-	return ok && !late.IsZero() && h.At.After(late) && m.checks.isOtherNode(h.MAC)
+	h := m.Heard[a.Addr]
+	node := m.checks.nodeByMAC[h.MAC]
+	return !late.IsZero() && h.At.After(late) && node != "" && node != m.Self
 }
 
 // listen adds an announcement that is only listened for, since the successor's is why a is not bound here: it must go on being heard.
@@ -271,15 +272,16 @@ func (m *unitPlanner) outcomeOf(u *unit, s *service, handingOver bool, c *progre
 	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusBy != "":
 		o.status = &vip.Status{}
 	}
-	problem := fmt.Sprintf("node %s: %s", m.Self, strings.Join(problems, "; "))
+	problem := ""
 	if len(problems) > 0 {
+		problem = fmt.Sprintf("node %s: %s", m.Self, strings.Join(problems, "; "))
 		o.addEvent(vip.DHCPFailed, problem, 0)
 	}
 	switch {
 	case len(c.inUse) > 0:
 		o.set(vip.AddressInUse, strings.Join(c.inUse, "; "))
 		o.addEvent(o.reason, o.message, 0)
-	case missing > 0 && len(problems) > 0:
+	case missing > 0 && problem != "":
 		o.set(vip.DHCPFailed, problem)
 	case missing > 0:
 		o.set(vip.DHCPPending, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.client.link))
@@ -318,11 +320,10 @@ func (m *unitPlanner) reportUnmanaged(units []*unit) {
 	for _, x := range m.Unmanaged {
 		for _, u := range units {
 			for _, s := range u.services {
-				if u.claim.Holder == m.Self || !s.has(x.Addr) {
-					continue
+				if u.claim.Holder != m.Self && s.has(x.Addr) {
+					m.event(s, vip.UnmanagedAddress, fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: ip addr del %s dev %s",
+						m.Self, x.Addr, x.Link, m.Self, x.Prefix(), x.Link), 0)
 				}
-				m.event(s, vip.UnmanagedAddress, fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: ip addr del %s dev %s",
-					m.Self, x.Addr, x.Link, m.Self, x.Prefix(), x.Link), 0)
 			}
 		}
 	}
