@@ -1,0 +1,362 @@
+package quorum
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+var timing = Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+
+// A node is what a test says of n1, or of what n1 knows of another node, from some time on.
+type node struct {
+	liveness vip.Liveness
+	renews   bool // its node lease is renewed
+	api      bool // its heartbeats say that it reaches the API server
+	tenure   bool // its heartbeats say that it acts on its claims
+	agrees   bool // its heartbeats have this node's StateHash
+	overdue  bool
+	fenced   bool
+	epoch    int64 // in its heartbeats
+	voids    string
+}
+
+// well is a node that lacks nothing, cut one without the API server.
+var (
+	well = node{liveness: vip.Alive, renews: true, api: true, tenure: true, agrees: true, epoch: 1}
+	cut  = node{liveness: vip.Alive, tenure: true, agrees: true, epoch: 1}
+)
+
+// with is n after a change.
+func (n node) with(change func(*node)) node { change(&n); return n }
+
+// is is n with another Liveness.
+func (n node) is(l vip.Liveness) node { n.liveness = l; return n }
+
+// A view is n1 and what it knows of others, evaluated each 50 ms.
+type view struct {
+	now, began time.Time
+	self       Self
+	others     map[string]node
+	gateway    vip.Liveness
+	off        bool // no heartbeats
+	known      map[string]Peer
+	statuses   map[string]vip.PeerStatus
+	versions   map[vip.Key]uint64
+	state      State
+	d          Decision
+}
+
+// newView is n1 among others that have been well for 5 s, n2 and so on.
+func newView(nodes int) *view {
+	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	v := &view{
+		now: began, began: began, others: map[string]node{}, known: map[string]Peer{}, statuses: map[string]vip.PeerStatus{},
+		self: Self{Name: "n1", Epoch: 1, Renewed: began, RenewingSince: began, Confirmed: true},
+	}
+	v.set(well, 2, nodes)
+	v.pass(5*time.Second, true)
+	return v
+}
+
+// set makes the nodes from first to last so from now on.
+func (v *view) set(n node, first, last int) {
+	for i := first; i <= last; i++ {
+		name := fmt.Sprint("n", i)
+		v.others[name] = n
+		s := v.statuses[name]
+		if s.Liveness != n.liveness {
+			s.Liveness, s.Since = n.liveness, v.now
+		}
+		v.statuses[name] = s
+	}
+}
+
+// pass lets time pass; renews: n1 renews its node lease.
+func (v *view) pass(d time.Duration, renews bool) {
+	if !renews {
+		v.self.RenewingSince = time.Time{}
+	}
+	for end := v.now.Add(d); v.now.Before(end); {
+		v.now = v.now.Add(50 * time.Millisecond)
+		if renews {
+			v.self.Renewed = v.now
+		}
+		for name, n := range v.others {
+			p := v.known[name]
+			p.Epoch, p.Exists, p.Over = 1, true, n.fenced
+			if n.renews || p.Changed.IsZero() {
+				p.Changed = v.now
+			}
+			s := v.statuses[name]
+			s.Overdue = n.overdue
+			s.Heartbeat = vip.Heartbeat{Epoch: n.epoch, APIReachable: n.api, TenureValid: n.tenure, VoidedClaim: n.voids}
+			if n.agrees {
+				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = v.d.Heartbeat.StateHash, v.d.Heartbeat.ProposalHash
+			} else {
+				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = 7, 7
+			}
+			v.known[name], v.statuses[name] = p, s
+		}
+		in := Input{Now: v.now, Timing: timing, Self: v.self, Peers: v.known, Statuses: v.statuses, Gateway: v.gateway, Versions: v.versions}
+		if v.off {
+			in.Statuses = nil
+		}
+		v.state, v.d = Evaluate(v.state, in)
+		if v.d.EndEpoch != "" {
+			v.self.EpochOver = true
+			return // the last decision is what is looked at
+		}
+	}
+}
+
+// Each row of "Without the API server" in docs/ownership.md.
+func TestWithoutAPIServer(t *testing.T) {
+	dead := well.is(vip.Dead)
+	tests := []struct {
+		name  string
+		nodes int
+		set   func(v *view)
+		after time.Duration // since n1's last renewal
+		want  Verdict
+	}{
+		{"it renews", 3, func(v *view) { v.pass(time.Minute, true) }, 0, Renewing},
+		{"others renew, for less than 6 s", 3, func(*view) {}, 5900 * time.Millisecond, Expiring},
+		{"others renew", 3, func(*view) {}, 6100 * time.Millisecond, Yielding},
+		{"nobody renews", 3, func(v *view) { v.set(cut, 2, 3) }, time.Hour, Holding},
+		{"nobody renews, all of two", 2, func(v *view) { v.set(cut, 2, 2) }, time.Hour, Holding},
+		{"nobody renews, heartbeats are off", 3, func(v *view) { v.set(cut, 2, 3); v.off = true }, 9 * time.Second, Expiring},
+		{"nobody renews, and most see something else", 5, func(v *view) {
+			v.set(cut, 2, 2)
+			v.set(cut.with(func(n *node) { n.agrees = false }), 3, 5)
+		}, 9 * time.Second, Expiring},
+		{"the same, at the renew deadline", 5, func(v *view) {
+			v.set(cut, 2, 2)
+			v.set(cut.with(func(n *node) { n.agrees = false }), 3, 5)
+		}, 10100 * time.Millisecond, GivingUp},
+		{"half of four is left", 4, func(v *view) { v.set(cut, 2, 2); v.set(dead, 3, 4) }, 9 * time.Second, Expiring},
+		{"half of four is left, and the gateway", 4, func(v *view) { v.set(cut, 2, 2); v.set(dead, 3, 4); v.gateway = vip.Alive }, time.Hour, Holding},
+		{"too few hold on", 3, func(v *view) { v.set(cut.is(vip.Suspect), 2, 3) }, 9 * time.Second, Expiring},
+		{"too few hold on, at the renew deadline", 3, func(v *view) { v.set(cut.is(vip.Suspect), 2, 3) }, 10100 * time.Millisecond, GivingUp},
+		{"most are dead", 3, func(v *view) { v.set(dead, 2, 3) }, 4100 * time.Millisecond, GivingUp},
+		{"most are dead, for less than a second", 3, func(v *view) { v.set(dead, 2, 3) }, 3900 * time.Millisecond, Expiring},
+		{"the API server is back for others", 3, func(v *view) {
+			v.set(cut, 2, 3)
+			v.pass(time.Minute, false)
+			v.set(well, 2, 3)
+		}, 66800 * time.Millisecond, Holding},
+		{"the API server is back for others for 7 s", 3, func(v *view) {
+			v.set(cut, 2, 3)
+			v.pass(time.Minute, false)
+			v.set(well, 2, 3)
+		}, 67200 * time.Millisecond, Yielding},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := newView(tt.nodes)
+			tt.set(v)
+			if left := tt.after - v.now.Sub(v.self.Renewed); left > 0 {
+				v.pass(left, false)
+			}
+			if took := v.now.Sub(v.self.Renewed); v.d.Verdict != tt.want || v.d.EndEpoch != "" && took < tt.after-200*time.Millisecond {
+				t.Errorf("after %v: %s (%s), want %s after %v", took, v.d.Verdict, v.d.EndEpoch, tt.want, tt.after)
+			}
+			holds := v.self.Tenure(timing, v.d.HoldUntil, v.now).Holds(v.now)
+			if want := tt.want == Renewing || tt.want == Holding || tt.want == Expiring; holds != want {
+				t.Errorf("holds its tenure: %v, want %v", holds, want)
+			}
+		})
+	}
+}
+
+// Each row of "Fencing before any take-over" in docs/ownership.md.
+func TestFence(t *testing.T) {
+	dead := well.is(vip.Dead)
+	tests := []struct {
+		name   string
+		nodes  int
+		set    func(v *view)
+		after  time.Duration
+		fenced string // of n2
+	}{
+		{"well", 3, func(*view) {}, time.Hour, ""},
+		{"dead", 3, func(v *view) { v.set(dead, 2, 2) }, 50 * time.Millisecond, ReasonDead},
+		{"dead, and others are overdue", 3, func(v *view) {
+			v.set(dead, 2, 2)
+			v.set(well.with(func(n *node) { n.overdue = true }), 3, 3)
+		}, time.Minute, ""},
+		{"half of them dead", 2, func(v *view) { v.set(dead, 2, 2) }, 10 * time.Second, ""},
+		{"half of them dead, and the gateway answers", 2, func(v *view) { v.set(dead, 2, 2); v.gateway = vip.Alive }, 50 * time.Millisecond, ReasonDead},
+		{"half of them dead, and the gateway does not", 2, func(v *view) { v.set(dead, 2, 2); v.gateway = vip.Dead }, 10 * time.Second, ""},
+		{"most of them dead", 4, func(v *view) { v.set(dead, 2, 4) }, 10 * time.Second, ""},
+		{"dead, just after most of them were", 4, func(v *view) {
+			v.set(dead, 2, 4)
+			v.pass(time.Second, true)
+			v.set(well, 3, 4)
+		}, 2900 * time.Millisecond, ""},
+		{"dead, 3 s after most of them were", 4, func(v *view) {
+			v.set(dead, 2, 4)
+			v.pass(time.Second, true)
+			v.set(well, 3, 4)
+		}, 3100 * time.Millisecond, ReasonDead},
+		{"dead, among others that were dead and are fenced", 6, func(v *view) {
+			v.set(dead, 2, 2)
+			v.set(dead.with(func(n *node) { n.fenced = true }), 4, 6)
+		}, 50 * time.Millisecond, ReasonDead},
+		{"dead in an earlier epoch", 3, func(v *view) { v.set(dead.with(func(n *node) { n.epoch = 0 }), 2, 2) }, time.Minute, ""},
+		{"suspect", 3, func(v *view) { v.set(well.is(vip.Suspect), 2, 2) }, time.Minute, ""},
+		{"holds nothing and does not reach the API server", 3, func(v *view) {
+			v.set(cut.with(func(n *node) { n.tenure = false }), 2, 2)
+		}, 2100 * time.Millisecond, ReasonYielded},
+		{"silent for less than 15 s", 3, func(v *view) { v.set(cut, 2, 2) }, 14900 * time.Millisecond, ""},
+		{"silent for 15 s", 3, func(v *view) { v.set(cut, 2, 2) }, 15 * time.Second, ReasonSilent},
+		{"silent, without heartbeats", 3, func(v *view) { v.set(cut, 2, 2); v.off = true }, 15 * time.Second, ReasonSilent},
+		{"silent since before this node began to renew", 3, func(v *view) {
+			v.set(cut, 2, 2)
+			v.pass(10*time.Second, true)
+			v.self.RenewingSince = v.now
+		}, 14900 * time.Millisecond, ""},
+		{"dead and fenced", 3, func(v *view) { v.set(dead.with(func(n *node) { n.fenced = true }), 2, 2) }, time.Minute, ""},
+		{"dead, and this node's renewals fail", 3, func(v *view) { v.set(dead, 2, 2); v.self.RenewingSince = time.Time{} }, time.Second, ""},
+		{"dead, and this node's tenure is not confirmed", 3, func(v *view) { v.set(dead, 2, 2); v.self.Confirmed = false }, time.Second, ""},
+		{"dead, as third in turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 250 * time.Millisecond, ""},
+		{"dead, and nobody fenced it before this node's turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 350 * time.Millisecond, ReasonDead},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := newView(tt.nodes)
+			tt.set(v)
+			v.pass(tt.after, true)
+			if got := v.d.Fence["n2"]; got != tt.fenced {
+				t.Errorf("fenced: %q, want %q", got, tt.fenced)
+			}
+		})
+	}
+}
+
+// A node that reaches too few others is isolated, until it has reached them for 3 s. Without
+// its own renewals it is no such judge.
+func TestIsolated(t *testing.T) {
+	v := newView(4)
+	v.set(well.is(vip.Dead), 2, 4)
+	v.pass(50*time.Millisecond, true)
+	if !v.d.Isolated || v.d.Reached != 1 || v.d.Known != 4 {
+		t.Errorf("%v, reaches %d of %d; want it isolated, as 1 of 4", v.d.Isolated, v.d.Reached, v.d.Known)
+	}
+	v.set(well, 2, 4)
+	v.pass(2900*time.Millisecond, true)
+	if !v.d.Isolated {
+		t.Error("no longer isolated before 3 s")
+	}
+	v.pass(200*time.Millisecond, true)
+	if v.d.Isolated {
+		t.Error("still isolated after 3 s")
+	}
+	v.pass(4*time.Second, false)
+	v.set(well.is(vip.Dead), 2, 4)
+	v.pass(50*time.Millisecond, false)
+	if v.d.Isolated {
+		t.Error("isolated without renewals")
+	}
+}
+
+// A node that acts on claims that are void is told, and one that is told ends its epoch.
+func TestVoidedClaim(t *testing.T) {
+	v := newView(3)
+	v.set(cut.with(func(n *node) { n.fenced = true }), 2, 3)
+	v.pass(50*time.Millisecond, true)
+	if got := v.d.Heartbeat.VoidedClaim; got != "n2@1" {
+		t.Errorf("tells of %q, want of n2@1", got)
+	}
+	v = newView(3)
+	v.set(well.with(func(n *node) { n.voids = "n1@1" }), 2, 2)
+	v.pass(50*time.Millisecond, true)
+	if v.d.EndEpoch == "" || v.d.Heartbeat.TenureValid {
+		t.Error("goes on although its claim is void")
+	}
+}
+
+// What a dead node held is moved once all holders propose the same for 0.2 s.
+func TestMoves(t *testing.T) {
+	key := vip.Key{Namespace: "default", Name: "kubevip-a"}
+	move := map[vip.Key]Move{key: {Holder: "n2", Version: 5, From: "n4", FromEpoch: 1}}
+	tests := []struct {
+		name  string
+		set   func(v *view)
+		moved bool
+	}{
+		{"all agree", func(*view) {}, true},
+		{"one proposes something else", func(v *view) { v.set(cut.with(func(n *node) { n.agrees = false }), 3, 3) }, false},
+		{"one reaches the API server", func(v *view) { v.set(well, 3, 3) }, false},
+		{"the others are a minority with this node", func(v *view) { v.set(cut.is(vip.Suspect), 3, 3) }, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := newView(4)
+			v.set(cut, 2, 4)
+			v.pass(30*time.Second, false)
+			v.set(cut.is(vip.Dead), 4, 4)
+			tt.set(v)
+			v.pass(100*time.Millisecond, false)
+			if v.d.Released["n4"] != (v.d.Holders == 3 && v.state.Moving()) || v.d.Released["n2"] {
+				t.Errorf("released: %v, with %d holders", v.d.Released, v.d.Holders)
+			}
+			v.versions = map[vip.Key]uint64{key: 5}
+			v.state = v.state.Propose(move)
+			v.pass(250*time.Millisecond, false) // the proposal reaches the others after 0.1 s
+			if len(v.state.Moved) > 0 {
+				t.Error("moved at once")
+			}
+			v.pass(100*time.Millisecond, false)
+			if moved := v.state.Moved[key]; (moved == Move{"n2", 1, 5, "n4", 1}) != tt.moved {
+				t.Errorf("moved: %+v, want that to be %v", moved, tt.moved)
+			}
+			if tt.moved { // n4 is back, and still acts on its claim
+				v.set(cut, 4, 4)
+				v.pass(50*time.Millisecond, false)
+				if got := v.d.Heartbeat.VoidedClaim; got != "n4@1" {
+					t.Errorf("tells of %q, want of n4@1", got)
+				}
+			}
+			v.versions[key] = 6 // the lease was written
+			v.pass(50*time.Millisecond, false)
+			if len(v.state.Moved) > 0 {
+				t.Error("the move outlives a write")
+			}
+		})
+	}
+}
+
+// A node is Alive for the others if it renews and is not dead; without renewals of this
+// node's own, if it acts on its claims. Suspects are listed after 3 s.
+func TestAlive(t *testing.T) {
+	v := newView(5)
+	v.set(well.is(vip.Dead), 2, 2)
+	v.set(well.is(vip.Suspect), 3, 3)
+	v.set(well.with(func(n *node) { n.fenced = true }), 4, 4)
+	v.pass(3100*time.Millisecond, true)
+	alive := func() (names []string) {
+		for name, is := range v.d.Alive {
+			if is {
+				names = append(names, name)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	if got := alive(); !slices.Equal(got, []string{"n3", "n5"}) {
+		t.Errorf("alive: %v, want n3 and n5", got)
+	}
+	if !slices.Equal(v.d.Suspects, []string{"n3"}) {
+		t.Errorf("suspects: %v, want n3", v.d.Suspects)
+	}
+	v.set(cut, 2, 3)
+	v.set(cut.with(func(n *node) { n.tenure = false }), 5, 5)
+	v.pass(4*time.Second, false)
+	if got := alive(); !slices.Equal(got, []string{"n2", "n3"}) {
+		t.Errorf("alive without the API server: %v, want n2 and n3", got)
+	}
+}
