@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -25,7 +26,7 @@ var (
 )
 
 func init() {
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, coordinationv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, coordinationv1.AddToScheme, authorizationv1.AddToScheme} {
 		utilruntime.Must(add(scheme)) // it fails if two kinds have one name
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})

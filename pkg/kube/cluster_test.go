@@ -108,7 +108,7 @@ func TestPokes(t *testing.T) {
 		return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 	}
 	notReady := eps("web-1", "web", "10.0.0.1", "n1")
-	notReady.Endpoints[0].Conditions.Ready = ptr(false)
+	notReady.Endpoints[0].Conditions.Ready = new(false)
 	c, pokes := newTestCluster(t, "https://192.0.2.1:6443")
 	steps := []struct {
 		name string
@@ -207,7 +207,7 @@ func TestSlicesAreOneSet(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
 	c.services.Add(lb("web", "192.168.0.1"))
 	terminating := eps("web-3", "web", "10.0.0.3", "n3")
-	terminating.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)}
+	terminating.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
 	elsewhere := eps("web-4", "web", "10.0.0.4", "")
 	elsewhere.Endpoints[0].NodeName = nil
 	endpoints := func() vip.Endpoints { return observe(c).Services[0].Endpoints }

@@ -25,34 +25,36 @@ type Access struct {
 	Server  string // the URL to use instead of the one found (kubernetes_addr), or ""
 	Version string // Herald's version, for the User-Agent
 
-	// Servers, if not nil, is where to look for an API server before the one found.
+	// Servers, if not nil, are the API servers to connect to before the one found.
 	Servers *Servers
 }
 
-// How soon a connection that has gone dead is noticed. An announcer that waits
-// for the half minutes of the defaults does not know that its watches are stale.
+// Times after which a dead connection is noticed. With the half minutes of the defaults
+// an announcer would not know for that long that its watches are stale.
 const (
 	dialTimeout = 4 * time.Second
 	// userTimeout closes a connection whose data or probes the other side has not
 	// acknowledged for so long (TCP_USER_TIMEOUT in tcp(7), RFC 5482). It is shorter
-	// than pingAfter: a ping is data on its way, which stops the kernel's own probes
+	// than pingAfter: a ping is data in flight, which stops the kernel's own probes
 	// and starts the time anew.
-	userTimeout = 4 * time.Second
-	probeIdle   = 2 * time.Second // TCP keep-alive: silence before the first probe
-	probeEvery  = 1 * time.Second
+	userTimeout   = 4 * time.Second
+	keepAliveIdle = 2 * time.Second // TCP keep-alive: silence before the first probe
+	keepAliveNext = 1 * time.Second
 	// A server whose kernel lives but whose process does not answers no HTTP/2
-	// pings (RFC 9113 section 6.7). Whole seconds; see pingServer.
-	pingAfter = "5"
-	pingWait  = "5"
+	// pings (RFC 9113 section 6.7). Whole seconds; see enableHTTP2Pings.
+	pingAfter   = "5"
+	pingTimeout = "5"
 )
 
 // ConnectUser finds the API server for a command that a person runs: by file, or, if
-// that is "", by what kubectl would use (KUBECONFIG), or else as Connect does.
-// version is Herald's.
+// that is "", by the first file that exists of KUBECONFIG and k8s_config_file, or else
+// as Connect does. version is Herald's.
 func ConnectUser(file, version string) (*rest.Config, error) {
-	for _, p := range append(filepath.SplitList(os.Getenv("KUBECONFIG")), os.Getenv("k8s_config_file")) {
-		if _, err := os.Stat(p); file == "" && err == nil {
-			file = p
+	if file == "" {
+		for _, p := range append(filepath.SplitList(os.Getenv("KUBECONFIG")), os.Getenv("k8s_config_file")) {
+			if _, err := os.Stat(p); file == "" && err == nil {
+				file = p
+			}
 		}
 	}
 	cfg, _, err := Connect(Access{File: file, Version: version})
@@ -64,39 +66,40 @@ func ConnectUser(file, version string) (*rest.Config, error) {
 
 // Connect finds the API server: by a.File if there is such a file, else by the
 // Pod's service account, else by /etc/kubernetes/admin.conf, else by
-// .kube/config in the home directory. where says which it was. The error, if
-// none will do, names all that were tried.
+// .kube/config in the home directory. origin names the one that was used. The error, if
+// none exists, names all that were tried; a file that can't be read is an error, too.
+// Nothing is connected yet.
 //
 // The connection has no client-side rate limit. To have dead HTTP/2 connections
 // noticed, Connect sets environment variables that the Kubernetes libraries read,
 // unless they are set already.
-func Connect(a Access) (cfg *rest.Config, where string, err error) {
-	pingServer()
+func Connect(a Access) (cfg *rest.Config, origin string, err error) {
+	enableHTTP2Pings()
 	home, _ := os.UserHomeDir()
-	cfg, where, err = findConfig(a.File, rest.InClusterConfig, "/etc/kubernetes/admin.conf", filepath.Join(home, ".kube", "config"))
+	cfg, origin, err = findConfig(a.File, rest.InClusterConfig, "/etc/kubernetes/admin.conf", filepath.Join(home, ".kube", "config"))
 	if err != nil {
 		return nil, "", err
 	}
 	if a.Server != "" {
 		cfg.Host = a.Server
-		where += ", but at " + a.Server
+		origin += ", but at " + a.Server
 	}
 	u, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
-		return nil, "", fmt.Errorf("the API server's address %q (from %s) can't be used: %w", cfg.Host, where, err)
+		return nil, "", fmt.Errorf("the API server's address %q (from %s) can't be used: %w", cfg.Host, origin, err)
 	}
 	cfg.QPS = -1
 	cfg.UserAgent = "herald/" + a.Version
 	cfg.Dial = dial
 	if a.Servers != nil {
 		first := ""
-		if a.Server != "" { // who names one wants that one
+		if a.Server != "" { // the one that was named comes before all others
 			first = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443"))
 		}
 		a.Servers.configure(cfg, first)
-		where += ", this node's own API server first"
+		origin += ", this node's own API server first"
 	}
-	return cfg, where, nil
+	return cfg, origin, nil
 }
 
 // Separate is a copy of cfg that shares no TCP connection with it.
@@ -110,16 +113,17 @@ func Separate(cfg *rest.Config) *rest.Config {
 	return c
 }
 
-// findConfig goes through the places in which a configuration may be.
-func findConfig(explicit string, inCluster func() (*rest.Config, error), files ...string) (*rest.Config, string, error) {
+// findConfig is the configuration in the file explicit, if that exists, else that of
+// the Pod, else that in the first of files that exists.
+func findConfig(explicit string, inCluster func() (*rest.Config, error), files ...string) (cfg *rest.Config, origin string, err error) {
 	var tried []error
 	load := func(file string) (*rest.Config, string, error) {
 		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 			tried = append(tried, fmt.Errorf("%s: no such file", file))
 			return nil, "", nil
 		}
-		// A file that is there but wrong is an error, not a reason to go elsewhere: it
-		// would be another cluster.
+		// A file that exists but is wrong is an error, not a reason to go on: the
+		// next one may be for another cluster.
 		cfg, err := clientcmd.BuildConfigFromFlags("", file)
 		if err != nil {
 			return nil, "", fmt.Errorf("the kubeconfig %s can't be used: %w", file, err)
@@ -127,47 +131,43 @@ func findConfig(explicit string, inCluster func() (*rest.Config, error), files .
 		return cfg, "file " + file, nil
 	}
 	if explicit != "" {
-		if cfg, where, err := load(explicit); cfg != nil || err != nil {
-			return cfg, where, err
+		if cfg, origin, err := load(explicit); cfg != nil || err != nil {
+			return cfg, origin, err
 		}
 	}
-	cfg, err := inCluster()
-	if err == nil {
+	if cfg, err = inCluster(); err == nil {
 		return cfg, "the Pod's service account", nil
 	}
 	tried = append(tried, fmt.Errorf("the Pod's service account: %w", err))
 	for _, file := range files {
-		if cfg, where, err := load(file); cfg != nil || err != nil {
-			return cfg, where, err
+		if cfg, origin, err := load(file); cfg != nil || err != nil {
+			return cfg, origin, err
 		}
 	}
 	return nil, "", fmt.Errorf("no way to the API server found; set k8s_config_file to a kubeconfig. Tried:\n%w", errors.Join(tried...))
 }
 
-// dial opens TCP connections that notice soon when the other side is gone.
+// dial opens TCP connections that notice within seconds when the other side is gone.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{
 		Timeout:         dialTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeIdle, Interval: probeEvery, Count: 3},
-		Control: func(_, _ string, c syscall.RawConn) error {
-			var err error
-			if e := c.Control(func(fd uintptr) {
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: keepAliveNext, Count: 3},
+		Control: func(_, _ string, c syscall.RawConn) (err error) {
+			controlErr := c.Control(func(fd uintptr) {
 				err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
-			}); e != nil {
-				return e
-			}
-			return err
+			})
+			return cmp.Or(controlErr, err)
 		},
 	}
 	return d.DialContext(ctx, network, address)
 }
 
-// pingServer has the HTTP/2 connections of this process pinged when they are
-// silent. The Kubernetes libraries take these times from the environment only.
-func pingServer() {
+// enableHTTP2Pings has HTTP/2 connections of this process pinged when they are silent.
+// The Kubernetes libraries take the times from the environment only.
+func enableHTTP2Pings() {
 	for name, value := range map[string]string{
 		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": pingAfter,
-		"HTTP2_PING_TIMEOUT_SECONDS":      pingWait,
+		"HTTP2_PING_TIMEOUT_SECONDS":      pingTimeout,
 	} {
 		if _, set := os.LookupEnv(name); !set {
 			os.Setenv(name, value)
@@ -175,14 +175,14 @@ func pingServer() {
 	}
 }
 
-// LogLibrary sends what the Kubernetes libraries log of their own accord to log,
-// at level Debug: whatever an operator must know of it, this package says itself.
-// It is for the whole process, to be called once, from main.
+// LogLibrary sends what the Kubernetes libraries log to log, at level Debug: what an
+// operator must know of it, this package logs itself. It is for the whole process, to
+// be called once, from main.
 func LogLibrary(log *slog.Logger) {
 	klog.SetSlogLogger(slog.New(debugOnly{log.Handler()}))
 }
 
-// debugOnly passes everything on at level Debug.
+// debugOnly passes every record on at level Debug.
 type debugOnly struct{ slog.Handler }
 
 // Enabled leaves out the libraries' verbose levels, which are below Info.
@@ -190,7 +190,7 @@ func (d debugOnly) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelInfo && d.Handler.Enabled(ctx, slog.LevelDebug)
 }
 
-// Handle asks once more: errors come without having asked Enabled.
+// Handle asks the Handler for level Debug again: errors come without a call of Enabled.
 func (d debugOnly) Handle(ctx context.Context, r slog.Record) error {
 	if !d.Handler.Enabled(ctx, slog.LevelDebug) {
 		return nil
@@ -199,10 +199,10 @@ func (d debugOnly) Handle(ctx context.Context, r slog.Record) error {
 	return d.Handler.Handle(ctx, r)
 }
 
+// WithAttrs implements slog.Handler.
 func (d debugOnly) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return debugOnly{d.Handler.WithAttrs(attrs)}
 }
 
-func (d debugOnly) WithGroup(name string) slog.Handler {
-	return debugOnly{d.Handler.WithGroup(name)}
-}
+// WithGroup implements slog.Handler.
+func (d debugOnly) WithGroup(name string) slog.Handler { return debugOnly{d.Handler.WithGroup(name)} }

@@ -199,7 +199,7 @@ func TestDeadConnection(t *testing.T) {
 	}))
 	s.EnableHTTP2 = true
 	s.StartTLS()
-	pingServer()
+	enableHTTP2Pings()
 	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1, Dial: dial}
 	a, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {

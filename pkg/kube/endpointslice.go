@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -51,10 +52,10 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 // A condition ready that is unset means true, serving means as ready, terminating
 // means false (EndpointConditions of discovery/v1).
 func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
-	ready := valueOr(e.Conditions.Ready, true)
-	serving := valueOr(e.Conditions.Serving, ready)
-	terminating := valueOr(e.Conditions.Terminating, false)
-	node := valueOr(e.NodeName, "")
+	ready := ptr.Deref(e.Conditions.Ready, true)
+	serving := ptr.Deref(e.Conditions.Serving, ready)
+	terminating := ptr.Deref(e.Conditions.Terminating, false)
+	node := ptr.Deref(e.NodeName, "")
 	switch {
 	case !ready && !(serving && terminating):
 	case node == "":
@@ -64,14 +65,6 @@ func (s *cachedSlice) addEndpoint(e *discoveryv1.Endpoint) {
 	default:
 		s.Terminating = append(s.Terminating, node)
 	}
-}
-
-// valueOr is *p, or unset if p is nil.
-func valueOr[T any](p *T, unset T) T {
-	if p == nil {
-		return unset
-	}
-	return *p
 }
 
 // mergeEndpoints is the Endpoints of a Service with these slices, of both families.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
@@ -78,21 +79,11 @@ func Inspect(ctx context.Context, cfg *rest.Config, want []Permission) (Inspecti
 
 // isAllowed asks whether p is permitted (SelfSubjectAccessReview, which everybody may create).
 func isAllowed(ctx context.Context, client rest.Interface, p Permission) (bool, error) {
-	body, err := json.Marshal(map[string]any{
-		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-		"spec": map[string]any{"resourceAttributes": map[string]string{
-			"namespace": p.Namespace, "group": p.Group, "resource": p.Resource, "subresource": p.Subresource, "name": p.Name, "verb": p.Verb,
-		}},
-	})
-	if err != nil {
-		return false, err
-	}
-	text, err := client.Post().AbsPath("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").
-		SetHeader("Content-Type", "application/json").SetHeader("Accept", "application/json").Body(body).DoRaw(ctx)
-	if err != nil {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+		Namespace: p.Namespace, Group: p.Group, Resource: p.Resource, Subresource: p.Subresource, Name: p.Name, Verb: p.Verb,
+	}}}
+	if err := client.Post().AbsPath("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
 		return false, fmt.Errorf("can't ask the API server what is permitted: %w", err)
 	}
-	var review struct{ Status struct{ Allowed bool } }
-	err = json.Unmarshal(text, &review)
-	return review.Status.Allowed, err
+	return review.Status.Allowed, nil
 }

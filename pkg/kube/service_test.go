@@ -14,8 +14,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-func ptr[T any](v T) *T { return &v }
-
 func TestReadService(t *testing.T) {
 	born := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	o := &corev1.Service{
@@ -24,13 +22,13 @@ func TestReadService(t *testing.T) {
 			Annotations: map[string]string{addressesKey: "192.168.0.10,fd00::10", vipHostKey: "n1", interfaceKey: "eth1"},
 		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: ptr(""), LoadBalancerIP: "192.168.0.99",
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: new(""), LoadBalancerIP: "192.168.0.99",
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, ClusterIPs: []string{"10.96.0.7", "fd01::7"},
 			Ports:                 []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 443}, {Protocol: corev1.ProtocolUDP, Port: 53}},
 			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 31234,
 		},
 		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
-			{IP: "192.168.0.10", IPMode: ptr(corev1.LoadBalancerIPModeVIP), Ports: []corev1.PortStatus{{Port: 443, Protocol: corev1.ProtocolTCP}}},
+			{IP: "192.168.0.10", IPMode: new(corev1.LoadBalancerIPModeVIP), Ports: []corev1.PortStatus{{Port: 443, Protocol: corev1.ProtocolTCP}}},
 			{Hostname: "example.com"},
 		}}},
 	}
@@ -117,7 +115,7 @@ func TestInvalidOnlyForLoadBalancers(t *testing.T) {
 }
 
 func TestReadSliceConditions(t *testing.T) {
-	yes, no := ptr(true), ptr(false)
+	yes, no := new(true), new(false)
 	conditions := func(ready, serving, terminating *bool) discoveryv1.EndpointConditions {
 		return discoveryv1.EndpointConditions{Ready: ready, Serving: serving, Terminating: terminating}
 	}
@@ -127,16 +125,16 @@ func TestReadSliceConditions(t *testing.T) {
 		c    discoveryv1.EndpointConditions
 		want vip.Endpoints
 	}{
-		{"nothing said means ready", ptr("n1"), conditions(nil, nil, nil), vip.Endpoints{Ready: []string{"n1"}}},
-		{"ready", ptr("n1"), conditions(yes, yes, no), vip.Endpoints{Ready: []string{"n1"}}},
-		{"not ready", ptr("n1"), conditions(no, no, no), vip.Endpoints{}},
-		{"serving but not ready nor terminating", ptr("n1"), conditions(no, yes, no), vip.Endpoints{}},
-		{"serving and terminating", ptr("n1"), conditions(no, yes, yes), vip.Endpoints{Terminating: []string{"n1"}}},
-		{"terminating and not serving", ptr("n1"), conditions(no, no, yes), vip.Endpoints{}},
-		{"terminating and serving unknown, not ready", ptr("n1"), conditions(no, nil, yes), vip.Endpoints{}},
-		{"ready although terminating", ptr("n1"), conditions(yes, yes, yes), vip.Endpoints{Ready: []string{"n1"}}},
+		{"nothing said means ready", new("n1"), conditions(nil, nil, nil), vip.Endpoints{Ready: []string{"n1"}}},
+		{"ready", new("n1"), conditions(yes, yes, no), vip.Endpoints{Ready: []string{"n1"}}},
+		{"not ready", new("n1"), conditions(no, no, no), vip.Endpoints{}},
+		{"serving but not ready nor terminating", new("n1"), conditions(no, yes, no), vip.Endpoints{}},
+		{"serving and terminating", new("n1"), conditions(no, yes, yes), vip.Endpoints{Terminating: []string{"n1"}}},
+		{"terminating and not serving", new("n1"), conditions(no, no, yes), vip.Endpoints{}},
+		{"terminating and serving unknown, not ready", new("n1"), conditions(no, nil, yes), vip.Endpoints{}},
+		{"ready although terminating", new("n1"), conditions(yes, yes, yes), vip.Endpoints{Ready: []string{"n1"}}},
 		{"ready, node unknown", nil, conditions(yes, nil, nil), vip.Endpoints{WithoutNode: true}},
-		{"terminating, node unknown", ptr(""), conditions(no, yes, yes), vip.Endpoints{WithoutNode: true}},
+		{"terminating, node unknown", new(""), conditions(no, yes, yes), vip.Endpoints{WithoutNode: true}},
 		{"not ready, node unknown", nil, conditions(no, nil, nil), vip.Endpoints{}},
 	}
 	for _, tt := range tests {

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -45,34 +46,22 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 	if err != nil {
 		return s, err
 	}
-	services := list(ctx, c.core, "services", namespace, "", func(l *corev1.ServiceList) {
-		for i := range l.Items {
-			if r := readService(&l.Items[i]); r.LoadBalancer {
-				s.Services = append(s.Services, r.Service)
-			}
+	services := list(ctx, c.core, "services", namespace, "", func(o *corev1.Service) {
+		if r := readService(o); r.LoadBalancer {
+			s.Services = append(s.Services, r.Service)
 		}
 	})
 	fields := ""
 	if namespace == "" {
 		fields = notKubeletLeases
 	}
-	leases := list(ctx, c.coordination, "leases", namespace, fields, func(l *coordinationv1.LeaseList) {
-		for i := range l.Items {
-			s.Leases = append(s.Leases, &l.Items[i])
-		}
-	})
-	nodes := list(ctx, c.core, "nodes", "", "", func(l *corev1.NodeList) {
-		for i := range l.Items {
-			s.Nodes = append(s.Nodes, *readNode(&l.Items[i], ""))
-		}
-	})
+	leases := list(ctx, c.coordination, "leases", namespace, fields, func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) })
+	nodes := list(ctx, c.core, "nodes", "", "", func(o *corev1.Node) { s.Nodes = append(s.Nodes, *readNode(o, "")) })
 	if apierrors.IsForbidden(nodes) {
 		nodes = nil // who has a Role in one namespace gets the rest
 	}
-	events := list(ctx, c.core, "events", namespace, "involvedObject.kind=Service,source="+component, func(l *corev1.EventList) {
-		for i := range l.Items {
-			s.Events = append(s.Events, readEvent(&l.Items[i]))
-		}
+	events := list(ctx, c.core, "events", namespace, "involvedObject.kind=Service,source="+component, func(o *corev1.Event) {
+		s.Events = append(s.Events, readEvent(o))
 	})
 	slices.SortFunc(s.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
 	slices.SortStableFunc(s.Events, func(a, b StoredEvent) int {
@@ -81,24 +70,20 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 	return s, errors.Join(services, leases, nodes, events)
 }
 
-// list lists all objects of a resource, 500 at a time, and calls page with each list.
-func list[L any, P interface {
-	*L
-	metav1.ListInterface
-	runtime.Object
-}](ctx context.Context, client rest.Interface, resource, namespace, fields string, page func(P)) error {
-	o := metav1.ListOptions{FieldSelector: fields, Limit: 500}
-	for {
-		l := P(new(L))
-		err := client.Get().Namespace(namespace).Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Into(l)
-		if err != nil {
-			return fmt.Errorf("can't list %s: %w", resource, err)
-		}
-		page(l)
-		if o.Continue = l.GetContinue(); o.Continue == "" {
-			return nil
-		}
+// list calls each with all objects of a resource in a namespace, "" for all, that the
+// field selector matches. It lists 500 at a time.
+func list[O runtime.Object](ctx context.Context, client rest.Interface, resource, namespace, fields string, each func(O)) error {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return client.Get().Namespace(namespace).Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Get()
+	})
+	err := pages.EachListItem(ctx, metav1.ListOptions{FieldSelector: fields}, func(o runtime.Object) error {
+		each(o.(O))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("can't list %s: %w", resource, err)
 	}
+	return nil
 }
 
 func readEvent(o *corev1.Event) StoredEvent {
