@@ -34,8 +34,9 @@ func TestGatewayLiveness(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if got := g.Liveness(); got != want || asked != wantAsked || poked != wantPoked {
-				t.Fatalf("%v, asked %d times, poked %d times; want %v, %d, %d", got, asked, poked, want, wantAsked, wantPoked)
+			gotAsked, gotPoked := asked, poked
+			if got := g.Liveness(); got != want || gotAsked != wantAsked || gotPoked != wantPoked {
+				t.Fatalf("%v, asked %d times, poked %d times; want %v, %d, %d", got, gotAsked, gotPoked, want, wantAsked, wantPoked)
 			}
 		}
 		expect(time.Hour, vip.Unknown, 0, 0) // nobody wanted to know

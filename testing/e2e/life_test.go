@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -22,9 +23,7 @@ func TestCreatedAndTakenAway(t *testing.T) {
 		away func(t *testing.T)
 	}{
 		{"deleted", func(t *testing.T) {
-			if err := cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}))
 		}},
 		{"ignored", func(t *testing.T) { patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`) }},
 		{"type changed", func(t *testing.T) { patch(t, "a", `{"spec":{"type":"ClusterIP"}}`) }},
@@ -96,9 +95,7 @@ func TestStatusCorrected(t *testing.T) {
 	status(t, "a", "10.77.0.50(VIP)", 2*time.Second)
 	s := get(t, "a")
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
-	if _, err := cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}))(t)
 	status(t, "a", "10.77.0.50(VIP)", time.Second)
 	if got := get(t, "a").Status.LoadBalancer.Ingress[0].Ports; len(got) != 1 || got[0].Port != 80 || got[0].Protocol != corev1.ProtocolTCP {
 		t.Errorf("ports %v, want 80/TCP", got)
@@ -114,9 +111,7 @@ func TestAddressSources(t *testing.T) {
 	event(t, "a", "NoAddress", "kube-vip.io/loadbalancerIPs")
 	s := get(t, "a")
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.77.0.50"}}
-	if _, err := cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}))(t)
 	answered(t, w, "10.77.0.50", time.Second)
 	patch(t, "a", `{"spec":{"loadBalancerIP":"10.77.0.51"}}`)
 	answered(t, w, "10.77.0.51", time.Second)
@@ -133,9 +128,7 @@ func TestAddressSources(t *testing.T) {
 func TestKubectlExpose(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.220")
-	if err := cluster.AddDeployment(t.Context(), "default", "test-deploy", map[string]string{"app": "web"}); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, cluster.AddDeployment(t.Context(), "default", "test-deploy", map[string]string{"app": "web"}))
 	t.Cleanup(func() {
 		cluster.Client().AppsV1().Deployments("default").Delete(t.Context(), "test-deploy", metav1.DeleteOptions{})
 	})

@@ -11,6 +11,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -21,9 +22,7 @@ import (
 func pod(t *testing.T, name, node string) lab.Pod {
 	t.Helper()
 	p := lab.Pod{Name: name, Node: node, Labels: map[string]string{"app": "local"}}
-	if err := cluster.AddPod(t.Context(), p); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, cluster.AddPod(t.Context(), p))
 	t.Cleanup(func() { cluster.RemovePod(context.Background(), p) })
 	return p
 }
@@ -44,11 +43,9 @@ func TestLocal(t *testing.T) {
 		t.Errorf("%s answers although there is no endpoint", got)
 	}
 	p := pod(t, "local-1", "n2")
-	if _, err := w.Await(bound(t, 3*time.Second), addr, "n2"); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(w.Await(bound(t, 3*time.Second), addr, "n2"))(t)
 	client, _ := cluster.Addrs("cl")
-	until(t, 2*time.Second, "the pod does not see the client's address", func(ctx ctx) error {
+	until(t, 10*time.Second, "the pod sees the client's address", func(ctx ctx) error {
 		body, err := cluster.Get(ctx, "cl", "http://10.77.0.50/")
 		if want := fmt.Sprintf("local-1 n2 %s", client); err == nil && firstLine(body) != want {
 			err = fmt.Errorf("the page says %q, want %q", body, want)
@@ -62,9 +59,7 @@ func TestLocal(t *testing.T) {
 	pod(t, "local-w", "w1")
 	event(t, "follow", "NoEligibleNode", "externalTrafficPolicy Local")
 	pod(t, "local-3", "n3")
-	if _, err := w.Await(bound(t, 3*time.Second), addr, "n3"); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(w.Await(bound(t, 3*time.Second), addr, "n3"))(t)
 }
 
 // A rolling update of the pods from n1 to n2 to n3: the VIP follows, and no
@@ -76,7 +71,7 @@ func TestLocalRollingUpdate(t *testing.T) {
 	if got := owner(t, "rolling"); got != "n1" {
 		t.Fatalf("on %s, want n1", got)
 	}
-	until(t, 2*time.Second, "the pod is not reached", func(ctx ctx) error {
+	until(t, 10*time.Second, "the client reaches the pod", func(ctx ctx) error {
 		_, err := cluster.Get(ctx, "cl", "http://10.77.0.50/")
 		return err
 	})
@@ -85,9 +80,7 @@ func TestLocalRollingUpdate(t *testing.T) {
 		next := pod(t, fmt.Sprint("local-", i+1), node)
 		// The old pod goes as a Deployment lets it go: it is deleted once the new one is
 		// ready, and serves on while it terminates.
-		if err := cluster.DeletePod(t.Context(), old, 3*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, cluster.DeletePod(t.Context(), old, 3*time.Second))
 		if got := owner(t, "rolling"); got != node {
 			t.Errorf("step %d: on %s, want %s", i, got, node)
 		}
@@ -116,9 +109,7 @@ func TestLocalTerminatingOnly(t *testing.T) {
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
 	answered(t, w, "10.77.0.50", time.Second)
 	deleted := time.Now()
-	if err := cluster.DeletePod(t.Context(), p, 2*time.Second); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, cluster.DeletePod(t.Context(), p, 2*time.Second))
 	silent(t, w, "10.77.0.50", time.Second)
 	r := w.Stop().Addrs[0]
 	for _, s := range r.Timeline {
@@ -144,17 +135,13 @@ func TestSlices(t *testing.T) {
 			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{ip}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 			Ports:       []discoveryv1.EndpointPort{{Port: &port, Protocol: &tcp}},
 		}
-		if _, err := cluster.Client().DiscoveryV1().EndpointSlices("default").Create(t.Context(), s, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		check.Value(cluster.Client().DiscoveryV1().EndpointSlices("default").Create(t.Context(), s, metav1.CreateOptions{}))(t)
 		t.Cleanup(func() {
 			cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(context.Background(), name, metav1.DeleteOptions{})
 		})
 	}
 	slice("slices-1", "n1", "10.240.1.200", true)
-	if _, err := w.Await(bound(t, 4*time.Second), addr, "n1"); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(w.Await(bound(t, 4*time.Second), addr, "n1"))(t)
 	slice("slices-2", "n3", "10.240.3.200", true)
 	slice("slices-3", "n2", "10.240.2.200", false)
 	time.Sleep(300 * time.Millisecond) // more endpoints move nothing
@@ -162,9 +149,7 @@ func TestSlices(t *testing.T) {
 		t.Errorf("on %s, want n1 still", got)
 	}
 	cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "slices-1", metav1.DeleteOptions{})
-	if _, err := w.Await(bound(t, 4*time.Second), addr, "n3"); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(w.Await(bound(t, 4*time.Second), addr, "n3"))(t)
 	cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "slices-2", metav1.DeleteOptions{})
 	silent(t, w, "10.77.0.50", 2*time.Second) // n2's endpoint is not ready
 }

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -27,14 +28,8 @@ const (
 // TestMigration goes from kube-vip to Herald node by node, with a pause in which both run,
 // and kills kube-vip on the last node instead of stopping it.
 func TestMigration(t *testing.T) {
-	kubeconfig, err := cluster.Kubeconfig(t.Context(), "admin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kubeconfig := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
+	self := check.Value(os.Executable())(t)
 	var pairs []string
 	var vips4 []netip.Addr
 	for i := range 4 {
@@ -61,36 +56,25 @@ func TestMigration(t *testing.T) {
 	})
 	var w *lab.WhoHas
 	for i, n := range cluster.Nodes() {
-		p, err := cluster.Start(n, "standin-"+n, []string{self}, standInNode+"="+n, standInVIPs+"="+strings.Join(pairs, ","), "KUBECONFIG="+kubeconfig)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := check.Value(cluster.Start(n, "standin-"+n, []string{self}, standInNode+"="+n, standInVIPs+"="+strings.Join(pairs, ","), "KUBECONFIG="+kubeconfig))(t)
 		old[n] = p
 		if i > 0 {
 			continue
 		}
 		// The node that is replaced first has them all, so that all of them move.
-		if w, err = cluster.WhoHas(t.Context(), 20*time.Millisecond, vips4...); err != nil {
-			t.Fatal(err)
-		}
+		w = check.Value(cluster.WhoHas(t.Context(), 20*time.Millisecond, vips4...))(t)
 		for _, a := range vips4 {
-			if _, err := w.Await(bound(t, 20*time.Second), a, n); err != nil {
-				t.Fatal(err)
-			}
+			check.Value(w.Await(bound(t, 20*time.Second), a, n))(t)
 		}
 	}
 	w.Stop() // what was before they came up is not of interest
-	if w, err = cluster.WhoHas(t.Context(), 20*time.Millisecond, vips4...); err != nil {
-		t.Fatal(err)
-	}
+	w = check.Value(cluster.WhoHas(t.Context(), 20*time.Millisecond, vips4...))(t)
 	for i, n := range cluster.Nodes() {
 		sig := syscall.SIGTERM
 		if i == len(cluster.Nodes())-1 {
 			sig = syscall.SIGKILL // nobody releases anything, and its addresses stay
 		}
-		if err := old[n].Signal(sig); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, old[n].Signal(sig))
 		old[n].Wait(bound(t, 10*time.Second))
 		f.run(n)
 		f.ready(n)
@@ -111,7 +95,7 @@ func TestMigration(t *testing.T) {
 			t.Errorf("nobody answered for %s for %v, want %v at most", r.Addr, r.LongestSilence, lapsed)
 		}
 	}
-	until(t, 20*time.Second, "Herald does not own every VIP", func(ctx context.Context) error {
+	until(t, 20*time.Second, "Herald owns every VIP", func(ctx context.Context) error {
 		for i := range vips4 {
 			l, err := cluster.Client().CoordinationV1().Leases("default").Get(ctx, fmt.Sprintf("kubevip-m%d", i), metav1.GetOptions{})
 			if err != nil {

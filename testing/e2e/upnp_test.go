@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -52,10 +53,7 @@ func newGateway(t *testing.T, host, public string) *gateway {
 	if _, err := exec.LookPath("/usr/sbin/miniupnpd"); err != nil {
 		t.Fatal("no miniupnpd; testing/lab/deps.sh installs it")
 	}
-	undo, err := cluster.FarSide(host, netip.PrefixFrom(netip.MustParseAddr(public), 24))
-	if err != nil {
-		t.Fatal(err)
-	}
+	undo := check.Value(cluster.FarSide(host, netip.PrefixFrom(netip.MustParseAddr(public), 24)))(t)
 	g := &gateway{t: t, host: host}
 	t.Cleanup(func() {
 		g.stop(syscall.SIGKILL)
@@ -77,13 +75,9 @@ func (g *gateway) start(more ...string) {
 	}, more...)
 	conf = append(conf, "allow 0-65535 10.77.0.0/24 0-65535", "deny 0-65535 0.0.0.0/0 0-65535")
 	for name, text := range map[string]string{"nft": upnpChains, "conf": strings.Join(conf, "\n") + "\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			g.t.Fatal(err)
-		}
+		check.OK(g.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	if _, err := cluster.Run(g.t.Context(), g.host, "nft", "-f", filepath.Join(dir, "nft")); err != nil {
-		g.t.Fatal(err)
-	}
+	check.Value(cluster.Run(g.t.Context(), g.host, "nft", "-f", filepath.Join(dir, "nft")))(g.t)
 	var err error
 	g.daemon, err = cluster.Start(g.host, "miniupnpd-"+g.host, []string{"/usr/sbin/miniupnpd", "-d", "-f", filepath.Join(dir, "conf"), "-P", filepath.Join(dir, "pid")})
 	if err != nil {
@@ -120,7 +114,7 @@ func (g *gateway) mappings() string {
 // open waits until the gateway maps a port to a place.
 func (g *gateway) open(port int, to string, within time.Duration) {
 	g.t.Helper()
-	until(g.t, within, fmt.Sprintf("%s does not map %d to %s", g.host, port, to), func(ctx) error {
+	until(g.t, within, fmt.Sprintf("%s maps %d to %s", g.host, port, to), func(ctx) error {
 		if have := g.mappings(); !strings.Contains(have, fmt.Sprintf("dport %d dnat ip to %s\n", port, to)) {
 			return errors.New(have)
 		}
@@ -131,7 +125,7 @@ func (g *gateway) open(port int, to string, within time.Duration) {
 // closed waits until the gateway maps nothing.
 func (g *gateway) closed(within time.Duration) {
 	g.t.Helper()
-	until(g.t, within, g.host+" maps something", func(ctx) error {
+	until(g.t, within, g.host+" maps nothing", func(ctx) error {
 		if have := g.mappings(); strings.Contains(have, "dnat") {
 			return errors.New(have)
 		}
@@ -142,7 +136,7 @@ func (g *gateway) closed(within time.Duration) {
 // page has the client on the far side fetch a page.
 func (g *gateway) page(url string, within time.Duration) {
 	g.t.Helper()
-	until(g.t, within, "the far side does not reach "+url, func(c ctx) error {
+	until(g.t, within, "the far side reaches "+url, func(c ctx) error {
 		c, cancel := context.WithTimeout(c, time.Second)
 		defer cancel()
 		body, err := cluster.Get(c, "far-"+g.host, url)
@@ -200,7 +194,7 @@ func TestUPnP(t *testing.T) {
 	create(t, forwarded("plunder-nginx", "10.77.0.50", udp))
 	g.page("http://"+public1+":32380/", 10*time.Second)
 	t.Logf("the far side got the page after %v", time.Since(began).Round(time.Millisecond))
-	until(t, 10*time.Second, "no answer to a datagram", func(c ctx) error {
+	until(t, 10*time.Second, "a datagram is answered", func(c ctx) error {
 		conn, err := cluster.DialFrom("far-rt")(c, "udp", public1+":5300")
 		if err != nil {
 			return err
@@ -227,19 +221,13 @@ func TestUPnP(t *testing.T) {
 	}
 
 	node := owner(t, "plunder-nginx")
-	metrics, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics"))(t)
 	for _, want := range []string{"herald_upnp_gateways 1\n", "herald_upnp_mappings 2\n", "herald_upnp_renewals_total 2\n", `herald_upnp_failures_total{reason="refused"} 0` + "\n"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics has no %q", want)
 		}
 	}
-	file, err := cluster.Kubeconfig(t.Context(), "admin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
 	out, err := cluster.Run(t.Context(), "cp", herald, "status", "--kubeconfig", file)
 	if line := regexp.MustCompile(`default/plunder-nginx +10\.77\.0\.50,11\.22\.33\.1:32380,11\.22\.33\.1:5300|default/plunder-nginx +10\.77\.0\.50,11\.22\.33\.1:5300,11\.22\.33\.1:32380`); err != nil || !line.MatchString(out) {
 		t.Errorf("herald status: %v\n%s", err, out)
@@ -277,7 +265,7 @@ func TestUPnP(t *testing.T) {
 	patch(t, "plunder-nginx", `{"metadata":{"annotations":{"heraldvip.io/upnp-external-port":"32380=8080"}}}`)
 	g.open(8080, "10.77.0.50:32380", 3*time.Second)
 	g.page("http://"+public1+":8080/", 3*time.Second)
-	until(t, 3*time.Second, "the port before is still open", func(ctx) error {
+	until(t, 3*time.Second, "the port before is closed", func(ctx) error {
 		if strings.Contains(g.mappings(), "dport 32380") {
 			return errors.New(g.mappings())
 		}
@@ -298,7 +286,7 @@ func TestUPnPFailover(t *testing.T) {
 	f.node[drained].Wait(bound(t, 20*time.Second))
 	g.open(32380, "10.77.0.50:32380", time.Second) // it was not closed
 	g.page("http://"+public1+":32380/", 2*time.Second)
-	until(t, 5*time.Second, "no other owner", func(ctx) error {
+	until(t, 5*time.Second, "another node owns it", func(ctx) error {
 		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == drained || host == "" {
 			return errors.New(host)
 		}
@@ -312,7 +300,7 @@ func TestUPnPFailover(t *testing.T) {
 	f.killed = true
 	f.node[killed].Signal(syscall.SIGKILL)
 	began := time.Now()
-	until(t, 20*time.Second, "no other owner", func(ctx) error {
+	until(t, 20*time.Second, "another node owns it", func(ctx) error {
 		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == killed || host == "" {
 			return errors.New(host)
 		}
@@ -324,12 +312,10 @@ func TestUPnPFailover(t *testing.T) {
 	f.ready(killed)
 
 	cut := owner(t, "a")
-	if err := errors.Join(cluster.Cut(cut), cluster.CutAPI(cut)); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, errors.Join(cluster.Cut(cut), cluster.CutAPI(cut)))
 	began = time.Now()
 	t.Cleanup(func() { cluster.Reconnect(cut); cluster.ConnectAPI(cut) })
-	until(t, 20*time.Second, "no other owner", func(ctx) error {
+	until(t, 20*time.Second, "another node owns it", func(ctx) error {
 		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == cut || host == "" {
 			return errors.New(host)
 		}
@@ -337,9 +323,7 @@ func TestUPnPFailover(t *testing.T) {
 	})
 	g.page("http://"+public1+":32380/", 5*time.Second)
 	t.Logf("cut off from everything: open again after %v", time.Since(began).Round(time.Millisecond))
-	if err := errors.Join(cluster.Reconnect(cut), cluster.ConnectAPI(cut)); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, errors.Join(cluster.Reconnect(cut), cluster.ConnectAPI(cut)))
 	f.ready(cut)
 
 	// Herald is uninstalled: all stop at once.
@@ -373,9 +357,7 @@ func TestUPnPGateways(t *testing.T) {
 	t.Logf("one that was restarted: open after %v", time.Since(began).Round(time.Millisecond))
 	// The provider gives it another address.
 	for _, change := range [][]string{{"addr", "del", public1 + "/24", "dev", "wan0"}, {"addr", "add", "11.22.33.9/24", "dev", "wan0"}} {
-		if _, err := cluster.Run(t.Context(), "rt", append([]string{"ip"}, change...)...); err != nil {
-			t.Fatal(err)
-		}
+		check.Value(cluster.Run(t.Context(), "rt", append([]string{"ip"}, change...)...))(t)
 	}
 	// A second gateway.
 	g2 := newGateway(t, "pr", public2)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/mdlayher/packet"
 	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // claim has a host announce an address by a gratuitous ARP request, as a host does
@@ -47,11 +49,8 @@ func claim(t *testing.T, host, addr string) {
 // shows waits until herald status shows something of a Service.
 func shows(t *testing.T, want string, within time.Duration) {
 	t.Helper()
-	file, err := cluster.Kubeconfig(t.Context(), "admin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	until(t, within, "herald status does not show "+want, func(ctx context.Context) error {
+	file := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
+	until(t, within, "herald status shows "+want, func(ctx context.Context) error {
 		out, err := cluster.Run(ctx, "cp", herald, "status", "--kubeconfig", file)
 		if err == nil && !regexp.MustCompile(want).MatchString(out) {
 			err = fmt.Errorf("it shows\n%s", out)
@@ -131,7 +130,7 @@ func TestForeignHosts(t *testing.T) {
 
 	await := func(name, reason, words string, within time.Duration) {
 		t.Helper()
-		until(t, within, "no Event "+reason+" on "+name, func(ctx context.Context) error {
+		until(t, within, "an Event "+reason+" on "+name, func(ctx context.Context) error {
 			out, err := cluster.Kubectl(ctx, "get", "events", "-o", `jsonpath={range .items[*]}{.involvedObject.name} {.reason} {.message}{"\n"}{end}`)
 			if err == nil && !regexp.MustCompile(`(?m)^`+name+" "+reason+" .*"+regexp.QuoteMeta(words)).MatchString(out) {
 				err = fmt.Errorf("there are only\n%s", out)

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // bringing is what was seen while the cluster came up.
@@ -33,10 +35,7 @@ func TestControlPlaneFromNothing(t *testing.T) {
 		t.Errorf("the VIP answered %v after the first API server was ready, want 3s at most", late)
 	}
 	// kubeadm's own kubeconfig names the VIP. Herald goes by it, and not by way of it.
-	text, err := os.ReadFile(cluster.File("n1", "etc/kubernetes/admin.conf"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := check.Value(os.ReadFile(cluster.File("n1", "etc/kubernetes/admin.conf")))(t)
 	if want := "https://" + netip.AddrPortFrom(cpVIP, 6443).String(); !strings.Contains(string(text), want) {
 		t.Errorf("admin.conf does not name %s", want)
 	}
@@ -54,17 +53,17 @@ type fault struct {
 var faults = []fault{
 	{
 		name: "its link dies", moves: true, most: tookOver,
-		do:   func(t *testing.T, node string) { must(t, cluster.Unplug(node)) },
-		undo: func(t *testing.T, node string) { must(t, cluster.Reconnect(node)) },
+		do:   func(t *testing.T, node string) { check.OK(t, cluster.Unplug(node)) },
+		undo: func(t *testing.T, node string) { check.OK(t, cluster.Reconnect(node)) },
 	},
 	{
 		name: "its API server dies", moves: true, most: threshold + tookOver,
 		do: func(t *testing.T, node string) {
-			must(t, os.Rename(cluster.File(node, apiManifest), cluster.File(node, "etc/kubernetes/kube-apiserver.yaml")))
+			check.OK(t, os.Rename(cluster.File(node, apiManifest), cluster.File(node, "etc/kubernetes/kube-apiserver.yaml")))
 			in(t, node, "pkill", "-KILL", "-x", "kube-apiserver")
 		},
 		undo: func(t *testing.T, node string) {
-			must(t, os.Rename(cluster.File(node, "etc/kubernetes/kube-apiserver.yaml"), cluster.File(node, apiManifest)))
+			check.OK(t, os.Rename(cluster.File(node, "etc/kubernetes/kube-apiserver.yaml"), cluster.File(node, apiManifest)))
 		},
 	},
 	{
@@ -92,14 +91,13 @@ func TestControlPlaneFailover(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			settled(t)
 			was := cpOwner(t)
-			asking, err := cluster.WhoHas(t.Context(), 20*time.Millisecond, cpVIP)
-			must(t, err)
+			asking := check.Value(cluster.WhoHas(t.Context(), 20*time.Millisecond, cpVIP))(t)
 			w := watchAPI(t.Context(), "cl", cpVIP)
 			w.goodAfter(t, time.Now())
 			happened := time.Now()
 			f.do(t, was)
 			if f.moves {
-				await(t, time.Minute, "another owner", func() error {
+				await(t, time.Minute, "the VIP has another owner", func() error {
 					if now := cpOwner(t); now == was {
 						return fmt.Errorf("still %s", now)
 					}
@@ -144,18 +142,16 @@ func TestControlPlaneFailover(t *testing.T) {
 func TestConnectionsAreReset(t *testing.T) {
 	settled(t)
 	was := cpOwner(t)
-	plain, err := cluster.DialFrom("cl")(t.Context(), "tcp", netip.AddrPortFrom(cpVIP, 6443).String())
-	must(t, err)
+	plain := check.Value(cluster.DialFrom("cl")(t.Context(), "tcp", netip.AddrPortFrom(cpVIP, 6443).String()))(t)
 	defer plain.Close()
-	must(t, plain.SetDeadline(time.Now().Add(time.Minute)))
+	check.OK(t, plain.SetDeadline(time.Now().Add(time.Minute)))
 	c := tls.Client(plain, &tls.Config{InsecureSkipVerify: true})
-	must(t, c.HandshakeContext(t.Context())) // an API server leaves those alone that have come so far
-	pod, err := os.ReadFile(cluster.File(was, "etc/kubernetes/manifests/herald.yaml"))
-	must(t, err)
-	must(t, cluster.StaticPod(was, "herald", ""))
-	defer func() { must(t, cluster.StaticPod(was, "herald", string(pod))) }()
+	check.OK(t, c.HandshakeContext(t.Context())) // an API server leaves those alone that have come so far
+	pod := check.Value(os.ReadFile(cluster.File(was, "etc/kubernetes/manifests/herald.yaml")))(t)
+	check.OK(t, cluster.StaticPod(was, "herald", ""))
+	defer func() { check.OK(t, cluster.StaticPod(was, "herald", string(pod))) }()
 	began := time.Now()
-	if _, err = c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("%v after %v, want a reset", err, time.Since(began))
 	}
 	t.Logf("reset %v after Herald on %s was told to stop; the VIP is on %s", time.Since(began).Round(time.Millisecond), was, cpOwner(t))
@@ -164,18 +160,10 @@ func TestConnectionsAreReset(t *testing.T) {
 // handOver is how long both nodes may answer in a hand-over (docs/ownership.md).
 const handOver = 3200 * time.Millisecond
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // in runs a program on a node.
 func in(t *testing.T, node string, argv ...string) string {
 	t.Helper()
-	out, err := cluster.In(t.Context(), node, argv...)
-	must(t, err)
+	out := check.Value(cluster.In(t.Context(), node, argv...))(t)
 	return out
 }
 

@@ -75,11 +75,20 @@ func TestNodeLife(t *testing.T) {
 	// kubeadm puts the label that excludes from load balancers on each of these nodes.
 	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
 	kubectl(t, "label", "nodes", "--all", label+"-")
-	time.Sleep(2 * time.Second) // the nodes lose it one by one, which moves the VIP
+	on, since := webOwner(t), time.Now()
+	await(t, time.Minute, "web's VIP stays where it is", func() error { // the nodes lose the label one by one
+		if now := webOwner(t); now != on {
+			on, since = now, time.Now()
+		}
+		if time.Since(since) < 2*time.Second {
+			return fmt.Errorf("it came to %s just now", on)
+		}
+		return nil
+	})
 	t.Cleanup(func() { cluster.Kubectl(context.Background(), append([]string{"uncordon"}, cluster.Nodes()...)...) })
 	moved := func(from string) {
 		t.Helper()
-		await(t, 30*time.Second, "the VIP to leave "+from, func() error {
+		await(t, 30*time.Second, "the VIP leaves "+from, func() error {
 			if now := webOwner(t); now == from {
 				return fmt.Errorf("it is still there")
 			}

@@ -10,22 +10,21 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
 // kubectl runs kubectl as the admin.
 func kubectl(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := cluster.Kubectl(t.Context(), args...)
-	must(t, err)
+	out := check.Value(cluster.Kubectl(t.Context(), args...))(t)
 	return out
 }
 
 // printed is what "herald manifest" prints.
 func printed(t *testing.T, args ...string) string {
 	t.Helper()
-	text, err := manifest(args...)
-	must(t, err)
+	text := check.Value(manifest(args...))(t)
 	return text
 }
 
@@ -37,7 +36,7 @@ func asStaticPods(t *testing.T, what, yaml string) {
 	t.Helper()
 	uninstall(t)
 	for _, n := range cluster.Nodes() {
-		must(t, cluster.StaticPod(n, "herald", yaml))
+		check.OK(t, cluster.StaticPod(n, "herald", yaml))
 	}
 	installed = what
 	settled(t)
@@ -47,8 +46,8 @@ func asStaticPods(t *testing.T, what, yaml string) {
 func asDaemonSet(t *testing.T, name, yaml string) {
 	t.Helper()
 	uninstall(t)
-	must(t, cluster.Apply(t.Context(), printed(t, "rbac")))
-	must(t, cluster.Apply(t.Context(), yaml))
+	check.OK(t, cluster.Apply(t.Context(), printed(t, "rbac")))
+	check.OK(t, cluster.Apply(t.Context(), yaml))
 	installed = "daemonset/" + name
 	kubectl(t, "-n", "kube-system", "rollout", "status", installed, "--timeout=2m")
 	settled(t)
@@ -61,10 +60,10 @@ func uninstall(t *testing.T) {
 		kubectl(t, "-n", "kube-system", "delete", kind, name, "--wait")
 	} else {
 		for _, n := range cluster.Nodes() {
-			must(t, cluster.StaticPod(n, "herald", ""))
+			check.OK(t, cluster.StaticPod(n, "herald", ""))
 		}
 	}
-	await(t, time.Minute, "the last Herald to go", func() error {
+	await(t, time.Minute, "the last Herald is gone", func() error {
 		leases, err := cluster.Client().CoordinationV1().Leases("kube-system").List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -123,19 +122,25 @@ spec:
 func withWeb(t *testing.T) time.Duration {
 	t.Helper()
 	began := time.Now()
-	must(t, cluster.Apply(t.Context(), web))
-	await(t, 2*time.Minute, "the client to reach "+webVIP.String(), func() error {
+	check.OK(t, cluster.Apply(t.Context(), web))
+	reachWeb(t)
+	return time.Since(began)
+}
+
+// reachWeb waits until the client reaches web by its VIP.
+func reachWeb(t *testing.T) {
+	t.Helper()
+	await(t, 2*time.Minute, "the client reaches "+webVIP.String(), func() error {
 		_, err := cluster.Get(t.Context(), "cl", "http://"+webVIP.String()+"/")
 		return err
 	})
-	return time.Since(began)
 }
 
 // webOwner is the node that announces web's VIP.
 func webOwner(t *testing.T) string {
 	t.Helper()
 	var node string
-	await(t, time.Minute, "an owner of web's VIP", func() error {
+	await(t, time.Minute, "web's VIP has an owner", func() error {
 		l, err := cluster.Client().CoordinationV1().Leases("default").Get(t.Context(), "kubevip-web", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -149,10 +154,10 @@ func webOwner(t *testing.T) string {
 	return node
 }
 
-// load is a client that opens a new connection to web's VIP every 20 ms.
+// load is a client that opens a new connection to web's VIP every 20 ms, once one was answered.
 func load(t *testing.T) *lab.Connect {
 	t.Helper()
-	c, err := cluster.Connect(context.WithoutCancel(t.Context()), 20*time.Millisecond, webVIP.String()+":80")
-	must(t, err)
+	reachWeb(t)
+	c := check.Value(cluster.Connect(context.WithoutCancel(t.Context()), 20*time.Millisecond, webVIP.String()+":80"))(t)
 	return c
 }

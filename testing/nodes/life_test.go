@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -23,13 +24,20 @@ func gather(t *testing.T, node string) {
 			kubectl(t, "annotate", "node", n, "--overwrite", mark+"=test")
 		}
 	}
-	await(t, time.Minute, "both VIPs to come to "+node, func() error {
+	await(t, time.Minute, "both VIPs are on "+node, func() error {
 		if web, cp := webOwner(t), cpOwner(t); web != node || cp != node {
 			return fmt.Errorf("they are on %s and %s", web, cp)
 		}
 		return nil
 	})
-	time.Sleep(4 * time.Second) // until those before answer no more
+	await(t, 30*time.Second, "the nodes that had the VIPs answer no more", func() error {
+		for _, n := range cluster.Nodes() {
+			if have := in(t, n, "ip", "-o", "addr", "show", "dev", "eth0"); n != node && strings.Contains(have, "/32") {
+				return fmt.Errorf("%s has\n%s", n, have)
+			}
+		}
+		return nil
+	})
 	kubectl(t, "annotate", "nodes", "--all", mark+"-")
 }
 
@@ -48,11 +56,10 @@ type pair struct {
 // begin has clients connect to both VIPs, until the pair is told to end.
 func begin(t *testing.T) *pair {
 	t.Helper()
+	reachWeb(t)
 	ctx := context.WithoutCancel(t.Context())
-	asking, err := cluster.WhoHas(ctx, 20*time.Millisecond, cpVIP, webVIP)
-	must(t, err)
-	web, err := cluster.Connect(ctx, 10*time.Millisecond, webVIP.String()+":80")
-	must(t, err)
+	asking := check.Value(cluster.WhoHas(ctx, 20*time.Millisecond, cpVIP, webVIP))(t)
+	web := check.Value(cluster.Connect(ctx, 10*time.Millisecond, webVIP.String()+":80"))(t)
 	p := &pair{web, watchAPI(ctx, "cl", cpVIP), asking}
 	p.api.goodAfter(t, time.Now())
 	return p
@@ -96,7 +103,7 @@ func reboot(t *testing.T) {
 	gather(t, node)
 	kubectl(t, "drain", node, "--ignore-daemonsets", "--timeout=90s", "--pod-selector=app=web")
 	defer func() { cluster.Kubectl(context.WithoutCancel(t.Context()), "uncordon", node) }()
-	must(t, cluster.Apply(t.Context(), fmt.Sprintf(lasting, node)))
+	check.OK(t, cluster.Apply(t.Context(), fmt.Sprintf(lasting, node)))
 	defer func() {
 		cluster.Kubectl(context.WithoutCancel(t.Context()), "delete", "pod", "lasting", "--grace-period=0", "--force")
 	}()
@@ -104,11 +111,10 @@ func reboot(t *testing.T) {
 	cluster.Avoid(node)
 	p := begin(t)
 	// In the order of time: kubelet ends the pods, the power goes, comes back.
-	took, err := cluster.Shutdown(t.Context(), node)
-	must(t, err)
+	took := check.Value(cluster.Shutdown(t.Context(), node))(t)
 	web, cp := webOwner(t), cpOwner(t)
 	left := in(t, node, "ip", "-o", "addr", "show", "dev", "eth0")
-	must(t, cluster.PowerOff(t.Context(), node))
+	check.OK(t, cluster.PowerOff(t.Context(), node))
 	time.Sleep(time.Second)
 	boot(t, node)
 	t.Logf("kubelet on %s took %v; web went to %s, the control plane to %s", node, took, web, cp)
@@ -125,10 +131,10 @@ func reboot(t *testing.T) {
 // boot gives a node its power back, and waits until all is well.
 func boot(t *testing.T, node string) {
 	t.Helper()
-	must(t, cluster.Boot(node))
+	check.OK(t, cluster.Boot(node))
 	settled(t)
-	must(t, cluster.StartProxy(node)) // sooner it would not find its API server, and wait for half a minute
-	await(t, time.Minute, "kube-proxy on "+node, func() error {
+	check.OK(t, cluster.StartProxy(node)) // sooner it would not find its API server, and wait for half a minute
+	await(t, time.Minute, "kube-proxy is healthy on "+node, func() error {
 		_, err := cluster.Get(t.Context(), node, "http://127.0.0.1:10256/healthz")
 		return err
 	})
@@ -155,9 +161,9 @@ func powerCut(t *testing.T, node string, most time.Duration) {
 	leader := etcdLeader(t)
 	cluster.Avoid(node)
 	p := begin(t)
-	must(t, cluster.PowerOff(t.Context(), node))
+	check.OK(t, cluster.PowerOff(t.Context(), node))
 	gone := time.Now()
-	await(t, time.Minute, "other owners", func() error {
+	await(t, time.Minute, "both VIPs have other owners", func() error {
 		if web, cp := webOwner(t), cpOwner(t); web == node || cp == node {
 			return fmt.Errorf("web's is %s, the control plane's %s", web, cp)
 		}
@@ -179,7 +185,7 @@ func powerCut(t *testing.T, node string, most time.Duration) {
 // etcdLeader is the node whose member of etcd leads.
 func etcdLeader(t *testing.T) (leader string) {
 	t.Helper()
-	await(t, time.Minute, "a leader of etcd", func() error {
+	await(t, time.Minute, "etcd has a leader", func() error {
 		for _, n := range cluster.Nodes() {
 			text, err := cluster.Get(t.Context(), n, "http://127.0.0.1:2381/metrics")
 			if err == nil && strings.Contains(text, "\netcd_server_is_leader 1\n") {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // manifests is the directory of the repository's manifests.
@@ -17,14 +19,13 @@ const manifests = "../../manifests"
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	must(t, err)
+	text := check.Value(os.ReadFile(file))(t)
 	return string(text)
 }
 
 // TestPermissions: nobody widens what the ServiceAccount may do without changing this list.
 func TestPermissions(t *testing.T) {
-	must(t, cluster.Apply(t.Context(), printed(t, "rbac")))
+	check.OK(t, cluster.Apply(t.Context(), printed(t, "rbac")))
 	got := func(namespace string) []string {
 		var lines []string
 		out := kubectl(t, "auth", "can-i", "--list", "--no-headers", "-n", namespace, "--as=system:serviceaccount:kube-system:herald")
@@ -60,7 +61,7 @@ func TestPermissions(t *testing.T) {
 func dryRun(t *testing.T, yaml string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "all.yaml")
-	must(t, os.WriteFile(file, []byte(yaml), 0o600))
+	check.OK(t, os.WriteFile(file, []byte(yaml), 0o600))
 	out := kubectl(t, "apply", "--dry-run=server", "--validate=strict", "-f", file)
 	t.Logf("%d objects: %s", strings.Count(out, "\n"), strings.ReplaceAll(out, " (server dry run)\n", ", "))
 }
@@ -78,8 +79,7 @@ func TestKustomize(t *testing.T) {
 
 func kustomize(t *testing.T, dir string) string {
 	t.Helper()
-	dir, err := filepath.Abs(dir)
-	must(t, err)
+	dir = check.Value(filepath.Abs(dir))(t)
 	return kubectl(t, "kustomize", "--load-restrictor=LoadRestrictionsNone", dir)
 }
 
@@ -87,11 +87,9 @@ func kustomize(t *testing.T, dir string) string {
 func TestKustomizeInstalls(t *testing.T) {
 	dir := t.TempDir()
 	// Bases are relative to the file that names them.
-	base, err := filepath.Abs(manifests)
-	must(t, err)
-	up, err := filepath.Rel(dir, base)
-	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(`resources: [`+up+`/overlays/control-plane]
+	base := check.Value(filepath.Abs(manifests))(t)
+	up := check.Value(filepath.Rel(dir, base))(t)
+	check.OK(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(`resources: [`+up+`/overlays/control-plane]
 components: [`+up+`/components/network-policy]
 configMapGenerator:
 - {name: herald, namespace: kube-system, behavior: merge, literals: [vip_interface=eth0, address=`+cpVIP.String()+`]}
@@ -106,8 +104,7 @@ configMapGenerator:
 // helm is the program, which testing/lab/nodes/parts/build.sh builds.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	path, err := filepath.Abs("../../bin/parts/helm")
-	must(t, err)
+	path := check.Value(filepath.Abs("../../bin/parts/helm"))(t)
 	if _, err := os.Stat(path); err != nil {
 		t.Skip("there is no bin/parts/helm: its modules could not be had")
 	}

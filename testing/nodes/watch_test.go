@@ -14,6 +14,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A watch asks an API server at an address again and again, each time on a new
@@ -82,7 +84,7 @@ func (w *watch) first() time.Time {
 // goodAfter waits for a good answer that came after at.
 func (w *watch) goodAfter(t *testing.T, at time.Time) {
 	t.Helper()
-	await(t, time.Minute, "the VIP to answer again", func() error {
+	await(t, time.Minute, "the VIP answers again", func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if !slices.ContainsFunc(w.good, func(g time.Time) bool { return g.After(at) }) {
@@ -103,20 +105,16 @@ func (w *watch) end() (outage time.Duration, bad int) {
 	return outage, len(w.bad)
 }
 
-// await tries look until it returns nil.
-func await(t *testing.T, most time.Duration, what string, look func() error) {
+// await is check.Until, but calls look every 100 ms only: it asks API servers and runs programs.
+func await(t *testing.T, within time.Duration, what string, look func() error) {
 	t.Helper()
-	deadline := time.Now().Add(most)
-	for {
+	check.Until(t, within, what, func() error {
 		err := look()
-		if err == nil {
-			return
+		if err != nil {
+			time.Sleep(95 * time.Millisecond)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("waiting for %s: %v", what, err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return err
+	})
 }
 
 // owner is the node that holds a lease of kube-system.
@@ -135,7 +133,7 @@ func owner(ctx context.Context, lease string) (string, error) {
 func cpOwner(t *testing.T) string {
 	t.Helper()
 	var node string
-	await(t, time.Minute, "an owner of the control plane's VIP", func() (err error) {
+	await(t, time.Minute, "the control plane's VIP has an owner", func() (err error) {
 		node, err = owner(t.Context(), "plndr-cp-lock")
 		return err
 	})
@@ -146,7 +144,7 @@ func cpOwner(t *testing.T) string {
 // Herald says that its own is.
 func settled(t *testing.T) {
 	t.Helper()
-	await(t, 3*time.Minute, "all nodes to be well", func() error {
+	await(t, 3*time.Minute, "all nodes are ready", func() error {
 		list, err := cluster.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -164,7 +162,7 @@ func settled(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if !strings.Contains(l.Annotations["heraldvip.io/node"], `"apiServer":true`) || l.Annotations["heraldvip.io/fenced"] != "" {
+			if !strings.Contains(l.Annotations["heraldvip.io/node"], `"apiServerReady":true`) || l.Annotations["heraldvip.io/fenced"] != "" {
 				return fmt.Errorf("%s: %v", l.Name, l.Annotations)
 			}
 			if age := time.Since(l.Spec.RenewTime.Time); age > 5*time.Second {
