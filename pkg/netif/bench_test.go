@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,9 +17,9 @@ func BenchmarkRenewal(b *testing.B) {
 	hardware(b, "eth0", "10.0.0.5/24")
 	logger, _ := log()
 	n, err := New(Options{Log: logger, Poke: func() {}, Tenure: always, Interface: "eth0"})
-	must(b, err)
+	check.OK(b, err)
 	_, err = n.Set(b.Context(), many(333, "eth0"))
-	must(b, err)
+	check.OK(b, err)
 	for b.Loop() {
 		n.renew()
 	}
@@ -45,9 +46,9 @@ func BenchmarkTakeOver(b *testing.B) {
 	want := many(333, "eth0")
 	for b.Loop() {
 		_, err := r.Set(b.Context(), want)
-		must(b, err)
+		check.OK(b, err)
 		_, err = r.Set(b.Context(), nil)
-		must(b, err)
+		check.OK(b, err)
 	}
 }
 
@@ -58,11 +59,11 @@ func BenchmarkSecond(b *testing.B) {
 	r, stop := kernelRig(b)
 	defer stop()
 	_, err := r.Set(b.Context(), many(333, "eth0"))
-	must(b, err)
+	check.OK(b, err)
 	time.Sleep(time.Second)
 	used := func() int64 {
 		var u unix.Rusage
-		must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		check.OK(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 		return u.Utime.Nano() + u.Stime.Nano()
 	}
 	before := used()

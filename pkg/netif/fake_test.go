@@ -19,7 +19,7 @@ import (
 type fakeKernel struct {
 	// fault, if set, is asked before each operation ("bind", "unbind", "read",
 	// "routes", "subscribe") and may fail it.
-	fault func(op string, p place) error
+	fault func(op string, p addressKey) error
 	// lag is how long it takes until a change is heard of.
 	lag time.Duration
 	// old is a kernel before 5.18, which keeps no mark.
@@ -27,17 +27,17 @@ type fakeKernel struct {
 
 	mu       sync.Mutex
 	links    map[int]link
-	addrs    map[place]*fakeAddr
+	addrs    map[addressKey]*fakeAddr
 	defaults []route
 	feeds    map[*fakeFeed]bool
 	checks   map[bool]*time.Timer // for IPv4 (true) and IPv6: the next look for addresses that have ended
-	bindings []binding            // every bind that worked
+	bindings []bindRequest        // every bind that worked
 	resets   []netip.Addr         // whose connections were reset, if they were still bound
 	reads    int
 }
 
 type fakeAddr struct {
-	entry
+	kernelAddress
 	lasts   string        // as given
 	valid   time.Duration // 0 is for ever
 	renewed time.Time
@@ -47,7 +47,7 @@ type fakeAddr struct {
 // veth, vlan, vrf, loopback, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 ours" (also: tentative, temporary, secondary, linkscope) and
 // "default 4 eth0 100".
 func newFake(lines string) *fakeKernel {
-	k := &fakeKernel{links: map[int]link{}, addrs: map[place]*fakeAddr{}, checks: map[bool]*time.Timer{}, feeds: map[*fakeFeed]bool{}}
+	k := &fakeKernel{links: map[int]link{}, addrs: map[addressKey]*fakeAddr{}, checks: map[bool]*time.Timer{}, feeds: map[*fakeFeed]bool{}}
 	for line := range strings.Lines(lines) {
 		if words := strings.Fields(line); len(words) > 0 {
 			k.parse(words)
@@ -85,11 +85,11 @@ func (k *fakeKernel) parse(words []string) {
 		}
 		k.setDefaults(append(k.defaults, r)...)
 	default:
-		e := entry{place: k.at(words[0], words[1]), global: true}
+		e := kernelAddress{addressKey: k.at(words[0], words[1]), global: true}
 		for _, w := range words[2:] {
 			switch w {
 			case "ours":
-				e.ours = true
+				e.marked = true
 			case "tentative":
 				e.tentative = true
 			case "temporary":
@@ -102,12 +102,12 @@ func (k *fakeKernel) parse(words []string) {
 				panic("unknown word " + w)
 			}
 		}
-		k.addrs[e.place] = &fakeAddr{entry: e, lasts: "forever"}
+		k.addrs[e.addressKey] = &fakeAddr{kernelAddress: e, lasts: "forever"}
 	}
 }
 
-func (k *fakeKernel) at(link, prefix string) place {
-	return place{k.index(link), netip.MustParsePrefix(prefix)}
+func (k *fakeKernel) at(link, prefix string) addressKey {
+	return addressKey{k.index(link), netip.MustParsePrefix(prefix)}
 }
 
 func (k *fakeKernel) index(name string) int {
@@ -126,7 +126,7 @@ func (k *fakeKernel) String() string {
 	var lines []string
 	for p, a := range k.addrs {
 		line := k.links[p.link].name + " " + p.prefix.String()
-		if a.ours {
+		if a.marked {
 			line += " ours"
 		}
 		if a.tentative {
@@ -138,18 +138,18 @@ func (k *fakeKernel) String() string {
 	return strings.Join(lines, "\n")
 }
 
-func (k *fakeKernel) marks() bool { return !k.old }
+func (k *fakeKernel) keepsMark() bool { return !k.old }
 
-func (k *fakeKernel) check(op string, p place) error {
+func (k *fakeKernel) check(op string, p addressKey) error {
 	if k.fault != nil {
 		return k.fault(op, p)
 	}
 	return nil
 }
 
-func (k *fakeKernel) renew(list []binding) []error { return k.bind(list) }
+func (k *fakeKernel) renew(list []bindRequest) []error { return k.bind(list) }
 
-func (k *fakeKernel) bind(list []binding) []error {
+func (k *fakeKernel) bind(list []bindRequest) []error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	errs := make([]error, len(list))
@@ -159,28 +159,28 @@ func (k *fakeKernel) bind(list []binding) []error {
 	return errs
 }
 
-func (k *fakeKernel) bindOne(b binding) error {
-	if err := k.check("bind", b.place); err != nil {
+func (k *fakeKernel) bindOne(b bindRequest) error {
+	if err := k.check("bind", b.addressKey); err != nil {
 		return err
 	}
-	if _, ok := k.links[b.place.link]; !ok {
+	if _, ok := k.links[b.addressKey.link]; !ok {
 		return unix.ENODEV
 	}
 	if b.seconds == 0 {
 		return unix.EINVAL
 	}
 	for p := range k.addrs { // inet6_rtm_newaddr
-		if p.link == b.place.link && p != b.place && p.prefix.Addr() == b.prefix.Addr() && p.prefix.Addr().Is6() {
+		if p.link == b.addressKey.link && p != b.addressKey && p.prefix.Addr() == b.prefix.Addr() && p.prefix.Addr().Is6() {
 			return unix.EEXIST
 		}
 	}
 	k.bindings = append(k.bindings, b)
-	a := k.addrs[b.place]
+	a := k.addrs[b.addressKey]
 	if a == nil {
-		a = &fakeAddr{entry: entry{place: b.place, global: true}}
-		k.addrs[b.place] = a
+		a = &fakeAddr{kernelAddress: kernelAddress{addressKey: b.addressKey, global: true}}
+		k.addrs[b.addressKey] = a
 	}
-	a.ours = !k.old
+	a.marked = !k.old
 	a.lasts = fmt.Sprint(b.seconds, "s")
 	a.valid, a.renewed = time.Duration(b.seconds)*time.Second, time.Now()
 	k.tellEntry(*a, false)
@@ -220,7 +220,7 @@ func (k *fakeKernel) look(is4 bool) {
 	})
 }
 
-func (k *fakeKernel) reset(a netip.Addr) (int, error) {
+func (k *fakeKernel) resetConnections(a netip.Addr) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for p := range k.addrs {
@@ -232,7 +232,7 @@ func (k *fakeKernel) reset(a netip.Addr) (int, error) {
 	return 0, nil
 }
 
-func (k *fakeKernel) unbind(p place) error {
+func (k *fakeKernel) unbind(p addressKey) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.check("unbind", p); err != nil {
@@ -243,13 +243,13 @@ func (k *fakeKernel) unbind(p place) error {
 }
 
 // take removes an address as another program would, or the end of its lifetime.
-func (k *fakeKernel) take(p place) {
+func (k *fakeKernel) take(p addressKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.remove(p)
 }
 
-func (k *fakeKernel) remove(p place) {
+func (k *fakeKernel) remove(p addressKey) {
 	if a := k.addrs[p]; a != nil {
 		delete(k.addrs, p)
 		k.tellEntry(*a, true)
@@ -260,14 +260,14 @@ func (k *fakeKernel) remove(p place) {
 func (k *fakeKernel) give(link, prefix string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	a := &fakeAddr{entry: entry{place: k.at(link, prefix), global: true}, lasts: "forever"}
-	k.remove(a.place)
-	k.addrs[a.place] = a
+	a := &fakeAddr{kernelAddress: kernelAddress{addressKey: k.at(link, prefix), global: true}, lasts: "forever"}
+	k.remove(a.addressKey)
+	k.addrs[a.addressKey] = a
 	k.tellEntry(*a, false)
 }
 
 // set changes what fails.
-func (k *fakeKernel) set(fault func(op string, p place) error) {
+func (k *fakeKernel) set(fault func(op string, p addressKey) error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.fault = fault
@@ -300,19 +300,19 @@ func (k *fakeKernel) setDefaults(routes ...route) {
 	k.tell(change{routes: true})
 }
 
-func (k *fakeKernel) read() (*picture, error) {
+func (k *fakeKernel) read() (*snapshot, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.reads++
-	if err := k.check("read", place{}); err != nil {
+	if err := k.check("read", addressKey{}); err != nil {
 		return nil, err
 	}
-	p := newPicture()
+	p := newSnapshot()
 	for _, l := range k.links {
-		p.add(l)
+		p.setLink(l)
 	}
 	for at, a := range k.addrs {
-		p.entries[at] = a.entry
+		p.addresses[at] = a.kernelAddress
 	}
 	p.routes = slices.Clone(k.defaults)
 	return p, nil
@@ -321,12 +321,12 @@ func (k *fakeKernel) read() (*picture, error) {
 func (k *fakeKernel) routes() ([]route, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Clone(k.defaults), k.check("routes", place{})
+	return slices.Clone(k.defaults), k.check("routes", addressKey{})
 }
 
 func (k *fakeKernel) tellEntry(a fakeAddr, gone bool) {
-	e := a.entry
-	k.tell(change{entry: &e, gone: gone})
+	e := a.kernelAddress
+	k.tell(change{address: &e, gone: gone})
 }
 
 func (k *fakeKernel) tell(c change) {
@@ -352,10 +352,10 @@ type fakeFeed struct {
 	once    sync.Once
 }
 
-func (k *fakeKernel) subscribe() (feed, error) {
+func (k *fakeKernel) subscribe() (subscription, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := k.check("subscribe", place{}); err != nil {
+	if err := k.check("subscribe", addressKey{}); err != nil {
 		return nil, err
 	}
 	f := &fakeFeed{kernel: k, changes: make(chan change, 100000), ended: make(chan struct{})}
@@ -372,13 +372,13 @@ func (f *fakeFeed) close() {
 	})
 }
 
-func (f *fakeFeed) next() ([]change, error) {
+func (f *fakeFeed) receive() ([]change, error) {
 	select {
 	case <-f.ended:
 		return nil, errors.New("closed")
 	case c, ok := <-f.changes:
 		if !ok {
-			return nil, errMissed
+			return nil, errOverrun
 		}
 		time.Sleep(f.kernel.lag)
 		return []change{c}, nil
@@ -391,7 +391,7 @@ func (k *fakeKernel) trace() string {
 	defer k.mu.Unlock()
 	lines := make([]string, len(k.bindings))
 	for i, b := range k.bindings {
-		lines[i] = fmt.Sprintf("%s on %s for %ds", b.prefix, cmp.Or(b.link, "?"), b.seconds)
+		lines[i] = fmt.Sprintf("%s on %s for %ds", b.prefix, cmp.Or(b.linkName, "?"), b.seconds)
 	}
 	return strings.Join(lines, "\n")
 }

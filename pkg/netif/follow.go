@@ -3,27 +3,27 @@ package netif
 import (
 	"context"
 	"errors"
-	"reflect"
 	"slices"
 	"time"
 )
 
-// follow keeps the picture current until ctx ends, and pokes when what it means
-// has changed.
-func (n *Interfaces) follow(ctx context.Context) {
-	said := ""
+// followKernel keeps the snapshot current until ctx ends, and pokes when the view differs. After
+// an error it begins again, a second later unless changes were lost. An error is logged once
+// until another follows.
+func (n *Interfaces) followKernel(ctx context.Context) {
+	logged := ""
 	for ctx.Err() == nil {
-		err := n.listen(ctx)
+		err := n.followSubscription(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if errors.Is(err, errMissed) {
-			n.log.Debug("reading links and addresses anew", "why", err)
+		if errors.Is(err, errOverrun) {
+			n.log.Debug("reading links and addresses again", "why", err)
 			continue
 		}
-		if text := err.Error(); text != said {
+		if text := err.Error(); text != logged {
 			n.log.Warn("can't follow the kernel's changes of links and addresses, trying again every second", "err", err)
-			said = text
+			logged = text
 		}
 		select {
 		case <-ctx.Done():
@@ -32,133 +32,99 @@ func (n *Interfaces) follow(ctx context.Context) {
 	}
 }
 
-// listen subscribes, reads everything once, and then draws change after change.
-func (n *Interfaces) listen(ctx context.Context) error {
-	feed, err := n.kernel.subscribe()
+// followSubscription subscribes, reads everything once, and then applies change after change,
+// until ctx ends or an error.
+func (n *Interfaces) followSubscription(ctx context.Context) error {
+	sub, err := n.kernel.subscribe()
 	if err != nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, feed.close)()
-	defer feed.close()
-	changed, err := n.reread()
+	defer context.AfterFunc(ctx, sub.close)()
+	defer sub.close()
+	n.mu.Lock()
+	differs, err := n.readAll()
+	n.mu.Unlock()
 	for {
-		if changed {
+		if differs {
 			n.opts.Poke()
 		}
 		if err != nil {
 			return err
 		}
 		var changes []change
-		if changes, err = feed.next(); err != nil {
+		if changes, err = sub.receive(); err != nil {
 			return err
 		}
-		changed, err = n.learn(changes)
+		differs, err = n.applyChanges(changes)
 	}
 }
 
-// reread reads the kernel anew and reports whether a fact has changed, or
-// something is lost that was held.
-func (n *Interfaces) reread() (bool, error) {
-	n.op.Lock() // what is read is older than what Set would do meanwhile
-	defer n.op.Unlock()
-	p, err := n.kernel.read()
+// readAll reads the kernel again, forgets the renewals of addresses that it has no more, and
+// publishes. It reports whether there were any, or the view differs. n.mu is held.
+func (n *Interfaces) readAll() (bool, error) {
+	s, err := n.kernel.read()
 	if err != nil {
 		return false, err
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	lost := false
-	for at := range n.held {
-		e, ok := p.entries[at]
+	for key := range n.renewed {
+		a, ok := s.addresses[key]
 		switch {
 		case !ok:
-			delete(n.held, at)
+			delete(n.renewed, key)
 			lost = true
-		case !n.kernel.marks():
-			e.ours = true
-			p.entries[at] = e
+		case !n.kernel.keepsMark():
+			a.marked = true
+			s.addresses[key] = a
 		}
 	}
-	n.picture = p
-	return n.conclude() || lost, nil
+	n.snapshot, n.changed = s, true
+	return n.publish() || lost, nil
 }
 
-// learn draws changes and reports whether they changed any fact.
-func (n *Interfaces) learn(changes []change) (bool, error) {
-	var routes []route
-	moved := slices.ContainsFunc(changes, func(c change) bool { return c.routes })
-	if moved {
-		var err error
-		if routes, err = n.kernel.routes(); err != nil {
+// applyChanges applies changes to the snapshot, publishes, and reports whether the view differs.
+// It reads everything again if a change is doubtful.
+func (n *Interfaces) applyChanges(changes []change) (bool, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if slices.ContainsFunc(changes, func(c change) bool { return c.routes }) {
+		routes, err := n.kernel.routes()
+		if err != nil {
 			return false, err
 		}
+		n.snapshot.routes, n.changed = routes, true
 	}
-	n.mu.Lock()
-	if moved {
-		n.picture.routes = routes
-	}
-	drawn, doubt := moved, false
+	doubt := false
 	for _, c := range changes {
-		if c.entry != nil && n.stale(c) {
+		if c.address != nil && n.contradicts(c) {
 			doubt = true
 			continue
 		}
-		drawn = n.picture.apply(c) || drawn
+		n.apply(c)
 	}
-	changed := drawn && n.conclude()
-	n.mu.Unlock()
+	differs := n.publish()
 	if !doubt {
-		return changed, nil
+		return differs, nil
 	}
-	reread, err := n.reread()
-	return changed || reread, err
+	again, err := n.readAll()
+	return differs || again, err
 }
 
-// stale reports whether c contradicts what this process knows of an address that
-// it holds, or of one that it has just removed. It may be older than that, since a
-// change is heard of later than the answer to a request: then only a new reading
-// tells. n.mu is held.
-func (n *Interfaces) stale(c change) bool {
-	known, there := n.picture.entries[c.entry.place]
-	if n.held[c.entry.place] == nil {
-		return !c.gone && c.entry.ours && !(there && known.ours)
+// contradicts reports whether c differs from what this process knows of an address that
+// it renews, or of one that it has just removed. c may be older than that, since a change is
+// received later than the answer to a request: then only a new reading tells. n.mu is held.
+func (n *Interfaces) contradicts(c change) bool {
+	known, there := n.snapshot.addresses[c.address.addressKey]
+	if n.renewed[c.address.addressKey] == nil {
+		return !c.gone && c.address.marked && !(there && known.marked)
 	}
-	if !n.kernel.marks() {
-		c.entry.ours = true
+	if !n.kernel.keepsMark() {
+		c.address.marked = true
 	}
-	return c.gone || *c.entry != known
+	return c.gone || *c.address != known
 }
 
-// draw is for what Set does itself: nobody needs to be poked, and what an address means
-// is worked out when somebody asks. n.mu is held.
-func (n *Interfaces) draw(c change) {
-	n.drawn = n.picture.apply(c) || n.drawn
-	if c.link != nil && n.drawn {
-		n.conclude()
-	}
-}
-
-// conclude works out what the picture means and reports whether that is news.
-// n.mu is held.
-func (n *Interfaces) conclude() bool {
-	n.drawn = false
-	f, before := n.picture.means(n.opts), n.facts
-	n.facts = f
-	if !reflect.DeepEqual(f.links, before.links) && n.opts.OnLinkChange != nil {
-		n.opts.OnLinkChange()
-	}
-	before.links = f.links
-	if reflect.DeepEqual(f, before) {
-		return false
-	}
-	n.meters.addresses.Set(float64(len(f.bound)))
-	return true
-}
-
-// known is what the picture means. n.mu is held.
-func (n *Interfaces) known() facts {
-	if n.drawn {
-		n.conclude()
-	}
-	return n.facts
+// apply applies a change to the snapshot, without publishing it. n.mu is held.
+func (n *Interfaces) apply(c change) {
+	n.changed = n.snapshot.apply(c) || n.changed
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // tell is an Info as text.
@@ -153,7 +154,7 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 		r := newRig(t, k, func(o *Options) { o.Interface = "" })
 		defer r.run(t)()
 		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0")})
-		must(t, err)
+		check.OK(t, err)
 		for _, step := range []struct {
 			name   string
 			change func()
@@ -193,7 +194,7 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 				t.Errorf("%s (-want +got):\n%s", step.name, d)
 			}
 			for _, l := range r.Info().Links {
-				if _, err := r.place(addr("10.0.0.9/32", l.Name)); err != nil {
+				if _, err := r.keyOf(addr("10.0.0.9/32", l.Name)); err != nil {
 					t.Errorf("%s: %v", step.name, err)
 				}
 			}
@@ -233,7 +234,7 @@ func TestNewChecksTheInterface(t *testing.T) {
 			}
 			o.AllowNotUp = true
 			_, err = newInterfaces(o, k)
-			must(t, err)
+			check.OK(t, err)
 			if got, want := strings.Contains(logged.String(), "level=WARN"), tt.want != "<nil>"; got != want {
 				t.Errorf("%q %q: warned %v, want %v", tt.vip, tt.svc, got, want)
 			}
@@ -269,7 +270,7 @@ func TestLinks(t *testing.T) {
 			want   string
 		}{
 			{"nothing", func() {}, 0, want},
-			{"a VIP", func() { _, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")}); must(t, err) }, 0, want},
+			{"a VIP", func() { _, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")}); check.OK(t, err) }, 0, want},
 			{"an address of the kernel's", func() { k.give("eth0", "fe80::6/64") }, 0, want},
 			{"the link goes down", func() { k.setLink(link{index: 3, name: "eth0", mac: "02:00:00:00:00:0a"}) }, 1, strings.Replace(want, "eth0 up", "eth0 down", 1)},
 			{"and up", func() { k.setLink(link{index: 3, name: "eth0", up: true, mac: "02:00:00:00:00:0a"}) }, 1, want},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +42,7 @@ func kernelRig(t testing.TB, change ...func(*Options)) (*kRig, func()) {
 		c(&o)
 	}
 	n, err := New(o)
-	must(t, err)
+	check.OK(t, err)
 	r.Interfaces = n
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -67,8 +68,8 @@ func (r *kRig) await(t testing.TB, what string, ok func() bool) {
 func (r *kRig) knows(a vip.Address) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e, ok := r.picture.entries[place{r.picture.index[a.Link], a.Prefix()}]
-	return ok && !e.ours
+	e, ok := r.snapshot.addresses[addressKey{r.snapshot.index[a.Link], a.Prefix()}]
+	return ok && !e.marked
 }
 
 func TestKernelBinds(t *testing.T) {
@@ -76,7 +77,7 @@ func TestKernelBinds(t *testing.T) {
 	r, stop := kernelRig(t)
 	defer stop()
 	l, err := netlink.LinkByName("eth0")
-	must(t, err)
+	check.OK(t, err)
 	if want, got := l.Attrs().HardwareAddr.String(), r.Info().Links[0].MAC; got != want {
 		t.Errorf("MAC is %q, want %q", got, want)
 	}
@@ -96,7 +97,7 @@ func TestKernelBinds(t *testing.T) {
 		addr("10.0.0.8/32", "eth0"), addr("2001:db8::8/128", "eth0"),
 	}
 	have, err := r.Set(t.Context(), want)
-	must(t, err)
+	check.OK(t, err)
 	if d := diff(text(want), text(have)); d != "" {
 		t.Errorf("have (-want +got):\n%s", d)
 	}
@@ -115,7 +116,7 @@ func TestKernelBinds(t *testing.T) {
 		t.Errorf("binding made routes:\n%s", routes)
 	}
 	_, err = r.Set(t.Context(), nil)
-	must(t, err)
+	check.OK(t, err)
 	if d := diff("eth0 10.0.0.5/24 permanent\neth0 2001:db8:1::5/64 permanent", addresses(t, "eth0")); d != "" {
 		t.Errorf("kernel after Set(nothing) (-want +got):\n%s", d)
 	}
@@ -125,7 +126,7 @@ func TestKernelBinds(t *testing.T) {
 func addedRoutes(t *testing.T, l netlink.Link) string {
 	t.Helper()
 	routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
-	must(t, err)
+	check.OK(t, err)
 	var found []string
 	for _, r := range routes {
 		if d := r.Dst.String(); d != "10.0.0.0/24" && d != "2001:db8:1::/64" && d != "fe80::/64" {
@@ -142,7 +143,7 @@ func TestKernelLifetime(t *testing.T) {
 	r, stop := kernelRig(t)
 	want := many(40, "eth0")
 	_, err := r.Set(t.Context(), want)
-	must(t, err)
+	check.OK(t, err)
 	before := r.pokes.Load()
 	time.Sleep(4 * time.Second) // longer than any of them would live
 	if got := strings.Count(addresses(t, "eth0"), "proto=v"); got != len(want) {
@@ -153,7 +154,7 @@ func TestKernelLifetime(t *testing.T) {
 	}
 	stop()
 	dead, first, last := time.Now(), time.Now().Add(time.Hour), time.Time{}
-	for _, h := range r.held { // which is up to half a second less than 3 s from now
+	for _, h := range r.renewed { // which is up to half a second less than 3 s from now
 		if h.ends.Before(first) {
 			first = h.ends
 		}
@@ -165,7 +166,7 @@ func TestKernelLifetime(t *testing.T) {
 	if got := strings.Count(addresses(t, "eth0"), "proto=v"); got != len(want) {
 		t.Errorf("%d addresses %v after the process died, want %d", got, time.Since(dead), len(want))
 	}
-	await(t, "the kernel to drop the addresses", func() bool { return addresses(t, "eth0") == "" })
+	check.True(t, 10*time.Second, "the kernel to drop the addresses", func() bool { return addresses(t, "eth0") == "" })
 	if took := time.Since(last); took > 1100*time.Millisecond {
 		t.Errorf("the last address was gone %v after its end, want at most 1.1 s", took)
 	}
@@ -178,7 +179,7 @@ func TestKernelRestart(t *testing.T) {
 	r, stop := kernelRig(t)
 	a, b := addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")
 	_, err := r.Set(t.Context(), []vip.Address{a, b, addr("10.0.0.10/32", "eth0")})
-	must(t, err)
+	check.OK(t, err)
 	stop()
 	r, stop = kernelRig(t)
 	defer stop()
@@ -188,7 +189,7 @@ func TestKernelRestart(t *testing.T) {
 		t.Errorf("Bound:\n%s\nwant:\n%s", got, want)
 	}
 	_, err = r.Set(t.Context(), []vip.Address{a, b})
-	must(t, err)
+	check.OK(t, err)
 	if got, want := strings.Count(r.log.String(), "kept an address"), 2; got != want {
 		t.Errorf("%d addresses kept, want %d", got, want)
 	}
@@ -203,7 +204,7 @@ func TestKernelOthersInterfere(t *testing.T) {
 	defer stop()
 	want := []vip.Address{addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")}
 	_, err := r.Set(t.Context(), want)
-	must(t, err)
+	check.OK(t, err)
 	for _, a := range want {
 		take(t, eth0, a.Prefix().String())
 		r.await(t, "the room to notice that "+a.Addr.String()+" is gone", func() bool {
@@ -217,16 +218,16 @@ func TestKernelOthersInterfere(t *testing.T) {
 		}
 	}
 	// A link that goes down takes its IPv6 addresses along, and IPv4 ones stay.
-	must(t, netlink.LinkSetDown(eth0))
+	check.OK(t, netlink.LinkSetDown(eth0))
 	r.await(t, "the link to be down", func() bool { return !r.Info().Links[0].Up })
-	must(t, netlink.LinkSetUp(eth0))
+	check.OK(t, netlink.LinkSetUp(eth0))
 	r.await(t, "the link to be up", func() bool { return r.Info().Links[0].Up })
 	r.await(t, "the addresses", func() bool {
 		have, err := r.Set(t.Context(), want)
 		return err == nil && len(have) == 2
 	})
 	// A link that is deleted takes all along.
-	must(t, netlink.LinkDel(eth0))
+	check.OK(t, netlink.LinkDel(eth0))
 	r.await(t, "the link to be gone", func() bool { return r.Info().Links == nil })
 	have, err := r.Set(t.Context(), want)
 	if len(have) > 0 || err == nil || !strings.Contains(err.Error(), `this node has no interface "eth0"`) {
@@ -257,20 +258,20 @@ func TestKernelIPv6SwitchedOff(t *testing.T) {
 func TestKernelMissedChanges(t *testing.T) {
 	eth0 := hardware(t, "eth0")
 	k, err := openNetlink()
-	must(t, err)
+	check.OK(t, err)
 	f, err := k.subscribe()
-	must(t, err)
+	check.OK(t, err)
 	defer f.close()
-	must(t, f.(*netlinkFeed).socket.SetReceiveBufferSize(4096, false))
+	check.OK(t, f.(*netlinkSubscription).socket.SetReceiveBufferSize(4096, false))
 	for i := range 100 {
 		give(t, eth0, fmt.Sprintf("10.3.0.%d/32", i))
 	}
 	for {
-		_, err := f.next()
-		if err == errMissed {
+		_, err := f.receive()
+		if err == errOverrun {
 			return
 		}
-		must(t, err)
+		check.OK(t, err)
 	}
 }
 
@@ -287,7 +288,7 @@ func TestKernelDefaultRoute(t *testing.T) {
 		if !strings.Contains(gw, ":") {
 			a, err = netlink.ParseAddr(gw + "/32")
 		}
-		must(t, err)
+		check.OK(t, err)
 		return &netlink.Route{LinkIndex: l.Attrs().Index, Gw: a.IP, Priority: metric}
 	}
 	for _, step := range []struct {
@@ -300,15 +301,15 @@ func TestKernelDefaultRoute(t *testing.T) {
 	} {
 		other := route(eth0, "10.0.0.1", 1)
 		other.Table = 100 + step.route.Priority
-		must(t, netlink.RouteAdd(other)) // which is for some other purpose
-		must(t, netlink.RouteAdd(step.route))
+		check.OK(t, netlink.RouteAdd(other)) // which is for some other purpose
+		check.OK(t, netlink.RouteAdd(step.route))
 		r.await(t, "the interface "+step.want, func() bool { return r.Info().Interface == step.want && r.Info().DefaultInterface == step.want })
 	}
-	must(t, netlink.LinkSetDown(eth1)) // which takes its routes along
+	check.OK(t, netlink.LinkSetDown(eth1)) // which takes its routes along
 	r.await(t, "the interface eth0", func() bool { return r.Info().Interface == "eth0" })
 	// A multipath route.
-	must(t, netlink.LinkSetUp(eth1))
-	must(t, netlink.RouteReplace(&netlink.Route{Priority: 10, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: make(net.IPMask, 4)}, MultiPath: []*netlink.NexthopInfo{
+	check.OK(t, netlink.LinkSetUp(eth1))
+	check.OK(t, netlink.RouteReplace(&netlink.Route{Priority: 10, Dst: &net.IPNet{IP: net.IPv4zero.To4(), Mask: make(net.IPMask, 4)}, MultiPath: []*netlink.NexthopInfo{
 		{LinkIndex: eth1.Attrs().Index, Gw: []byte{10, 1, 0, 1}}, {LinkIndex: eth0.Attrs().Index, Gw: []byte{10, 0, 0, 1}},
 	}}))
 	r.await(t, "the interface eth1", func() bool { return r.Info().Interface == "eth1" })
@@ -320,20 +321,20 @@ func TestKernelBridgePort(t *testing.T) {
 	eth0 := hardware(t, "eth0")
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "br0"
-	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
 	br, err := netlink.LinkByName("br0")
-	must(t, err)
+	check.OK(t, err)
 	t.Cleanup(func() { _ = netlink.LinkDel(br) })
-	must(t, netlink.LinkSetUp(br))
+	check.OK(t, netlink.LinkSetUp(br))
 	give(t, br, "10.0.0.5/24")
 	r, stop := kernelRig(t, func(o *Options) { o.Interface = "br0"; o.AllowNotUp = true })
 	defer stop()
 	listed := func(name string) bool { return strings.Contains(tell(r.Info()), "\n"+name+" ") }
 	give(t, eth0, "10.7.0.5/24")
 	r.await(t, "eth0 to be listed", func() bool { return listed("eth0") })
-	must(t, netlink.LinkSetMaster(eth0, br))
+	check.OK(t, netlink.LinkSetMaster(eth0, br))
 	r.await(t, "eth0 to be a port", func() bool { return !listed("eth0") && listed("br0") })
-	must(t, netlink.LinkSetNoMaster(eth0))
+	check.OK(t, netlink.LinkSetNoMaster(eth0))
 	r.await(t, "eth0 to be listed again", func() bool { return listed("eth0") })
 	if _, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.9/32", "eth0")}); err != nil {
 		t.Error(err)
@@ -345,35 +346,35 @@ func TestKernelLabel(t *testing.T) {
 	hardware(t, "eth0")
 	hardware(t, "longerlink0")
 	k, err := openNetlink()
-	must(t, err)
+	check.OK(t, err)
 	k.proto = false
 	p, err := k.read()
-	must(t, err)
+	check.OK(t, err)
 	for link, want := range map[string]string{"eth0": "eth0:herald", "longerlink0": "longerlink0"} {
-		must(t, errors.Join(k.bind([]binding{{place: place{p.index[link], addr("10.0.0.9/32", link).Prefix()}, link: link, seconds: 3}})...))
+		check.OK(t, errors.Join(k.bind([]bindRequest{{addressKey: addressKey{p.index[link], addr("10.0.0.9/32", link).Prefix()}, linkName: link, seconds: 3}})...))
 		l, err := netlink.LinkByName(link)
-		must(t, err)
+		check.OK(t, err)
 		list, err := netlink.AddrList(l, netlink.FAMILY_V4)
-		must(t, err)
+		check.OK(t, err)
 		if len(list) != 1 || list[0].Label != want {
 			t.Errorf("%s: got %v, want the label %s", link, list, want)
 		}
 	}
-	must(t, errors.Join(k.bind([]binding{{place: place{p.index["eth0"], addr("2001:db8::9/128", "eth0").Prefix()}, link: "eth0", seconds: 3}})...))
+	check.OK(t, errors.Join(k.bind([]bindRequest{{addressKey: addressKey{p.index["eth0"], addr("2001:db8::9/128", "eth0").Prefix()}, linkName: "eth0", seconds: 3}})...))
 }
 
 // Many are asked for at once, and each error is about the one that it belongs to.
 func TestKernelBindsMany(t *testing.T) {
 	hardware(t, "eth0")
 	k, err := openNetlink()
-	must(t, err)
+	check.OK(t, err)
 	p, err := k.read()
-	must(t, err)
-	list := make([]binding, 5)
+	check.OK(t, err)
+	list := make([]bindRequest, 5)
 	for i := range list {
-		list[i] = binding{place: place{p.index["eth0"], addr(fmt.Sprintf("10.0.0.%d/32", i+1), "eth0").Prefix()}, link: "eth0", seconds: 3}
+		list[i] = bindRequest{addressKey: addressKey{p.index["eth0"], addr(fmt.Sprintf("10.0.0.%d/32", i+1), "eth0").Prefix()}, linkName: "eth0", seconds: 3}
 	}
-	list[1].place.link, list[4].place.link = 99999, 99999 // in the midst, and the last, which is always answered
+	list[1].addressKey.link, list[4].addressKey.link = 99999, 99999 // in the midst, and the last, which is always answered
 	for range 2 {
 		for i, err := range k.bind(list) {
 			if gone := i == 1 || i == 4; gone != errors.Is(err, unix.ENODEV) || !gone && err != nil {
@@ -385,7 +386,7 @@ func TestKernelBindsMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, b := range list {
-		if _, there := p.entries[b.place]; there != (i != 1 && i != 4) {
+		if _, there := p.addresses[b.addressKey]; there != (i != 1 && i != 4) {
 			t.Errorf("%s is there: %v", b.prefix, there)
 		}
 	}
@@ -399,34 +400,34 @@ func TestKernelBindsMany(t *testing.T) {
 func TestKernelSparesRenewals(t *testing.T) {
 	hardware(t, "eth0")
 	k, err := openNetlink()
-	must(t, err)
+	check.OK(t, err)
 	other, err := openNetlink()
-	must(t, err)
+	check.OK(t, err)
 	p, err := k.read()
-	must(t, err)
+	check.OK(t, err)
 	feed, err := k.subscribe()
-	must(t, err)
+	check.OK(t, err)
 	defer feed.close()
-	at := func(a string) []binding {
-		return []binding{{place: place{p.index["eth0"], addr(a, "eth0").Prefix()}, link: "eth0", seconds: 3}}
+	at := func(a string) []bindRequest {
+		return []bindRequest{{addressKey: addressKey{p.index["eth0"], addr(a, "eth0").Prefix()}, linkName: "eth0", seconds: 3}}
 	}
 	one, two, six := at("10.0.0.1/32"), at("10.0.0.2/32"), at("2001:db8::1/128")
-	must(t, errors.Join(k.bind(one)...))
+	check.OK(t, errors.Join(k.bind(one)...))
 	for range 3 {
-		must(t, errors.Join(k.renew(one)...))
+		check.OK(t, errors.Join(k.renew(one)...))
 	}
-	must(t, errors.Join(k.bind(two)...))
-	must(t, errors.Join(other.renew(one)...))
-	must(t, errors.Join(k.bind(six)...))
-	must(t, errors.Join(k.renew(six)...))
-	must(t, k.unbind(one[0].place))
+	check.OK(t, errors.Join(k.bind(two)...))
+	check.OK(t, errors.Join(other.renew(one)...))
+	check.OK(t, errors.Join(k.bind(six)...))
+	check.OK(t, errors.Join(k.renew(six)...))
+	check.OK(t, k.unbind(one[0].addressKey))
 	var got []string
 	for len(got) < 6 {
-		changes, err := feed.next()
-		must(t, err)
+		changes, err := feed.receive()
+		check.OK(t, err)
 		for _, c := range changes {
-			if c.entry != nil {
-				got = append(got, fmt.Sprint(c.entry.prefix, " gone ", c.gone))
+			if c.address != nil {
+				got = append(got, fmt.Sprint(c.address.prefix, " gone ", c.gone))
 			}
 		}
 	}
@@ -445,12 +446,12 @@ func TestKernelSparesRenewals(t *testing.T) {
 func TestKernelUnbindsWhatIsGone(t *testing.T) {
 	hardware(t, "eth0")
 	k, err := openNetlink()
-	must(t, err)
+	check.OK(t, err)
 	p, err := k.read()
-	must(t, err)
+	check.OK(t, err)
 	for _, a := range []string{"10.0.0.9/32", "2001:db8::9/128"} {
-		must(t, k.unbind(place{p.index["eth0"], addr(a, "eth0").Prefix()}))
-		must(t, k.unbind(place{99999, addr(a, "eth0").Prefix()}))
+		check.OK(t, k.unbind(addressKey{p.index["eth0"], addr(a, "eth0").Prefix()}))
+		check.OK(t, k.unbind(addressKey{99999, addr(a, "eth0").Prefix()}))
 	}
 }
 
@@ -458,23 +459,23 @@ func TestKernelLinkState(t *testing.T) {
 	hardware(t, "eth0")
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "br0"
-	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
 	br, err := netlink.LinkByName("br0")
-	must(t, err)
+	check.OK(t, err)
 	t.Cleanup(func() { _ = netlink.LinkDel(br) })
 	k, err := openNetlink()
-	must(t, err)
+	check.OK(t, err)
 	up := func(name string) bool {
 		p, err := k.read()
-		must(t, err)
-		l, ok := p.named(name)
+		check.OK(t, err)
+		l, ok := p.linkNamed(name)
 		return ok && l.up
 	}
 	if !up("eth0") || up("br0") {
 		t.Errorf("eth0 is up: %v, br0 is up: %v, want only eth0", up("eth0"), up("br0"))
 	}
 	peer, err := netlink.LinkByName("eth0p")
-	must(t, err)
-	must(t, netlink.LinkSetDown(peer))
-	await(t, "eth0 to have lost its carrier", func() bool { return !up("eth0") })
+	check.OK(t, err)
+	check.OK(t, netlink.LinkSetDown(peer))
+	check.True(t, 10*time.Second, "eth0 to have lost its carrier", func() bool { return !up("eth0") })
 }

@@ -17,178 +17,149 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Macvlans is the part of the node that makes links for VIPs with a hardware
-// address of their own. It shares all it knows with Interfaces.
+// Macvlans makes links for VIPs with a hardware address of their own. It shares the
+// lock, the snapshot and the view of Interfaces.
 //
 // Such a link answers ARP for its own address alone, with its own hardware address.
 // Its parent must not answer for it: Linux answers on every link for an address of
 // any, unless arp_ignore says otherwise. So that is set on the parent as long as a
-// macvlan of ours is on it. What was there before is written on the macvlan
+// macvlan of Herald is on it. What was there before is written on the macvlan
 // (IFLA_IFALIAS), which is our mark, too: a later process knows both from it.
-type Macvlans struct{ n *Interfaces }
+type Macvlans struct {
+	n      *Interfaces
+	kernel macvlanKernel // nil: there is none to make links with
 
-// Macvlans is the part for links of ours.
-func (n *Interfaces) Macvlans() Macvlans { return Macvlans{n} }
-
-// Set makes what is wanted and isn't there, puts right what is, and removes links of
-// ours that aren't wanted, a few at a time. It touches no other link. It returns
-// those that are as they should be, and those that are still there (by their names).
-func (m Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, error) {
-	m.n.op.Lock()
-	defer m.n.op.Unlock()
-	return m.n.macvlans.set(m.n, want)
+	wanted, ready map[string]vip.Macvlan // by name; the last Set's, replaced as a whole
+	errors        map[string]string      // why one isn't ready; the same
 }
 
-// aliasMark begins the alias of a link of ours.
+// Macvlans makes the links for VIPs leased by DHCP.
+func (n *Interfaces) Macvlans() *Macvlans { return n.macvlans }
+
+// aliasMark begins the alias of a link of Herald.
 const aliasMark = "herald: "
 
-// lookEvery is how often links of ours are compared with what they should be. The
-// kernel tells nothing of a sysctl that changes.
-const lookEvery = 10 * time.Second
+// repairInterval is how often links of Herald are compared with what they should be. The
+// kernel sends no message when a sysctl changes.
+const repairInterval = 10 * time.Second
 
-// removeMost is how many links go in one pass. The kernel takes tens of milliseconds
+// maxRemoved is how many links one Set removes. The kernel takes tens of milliseconds
 // over each, and meanwhile no address is renewed.
-const removeMost = 4
+const maxRemoved = 4
 
-// macvlans is what Interfaces knows of the links of ours.
-type macvlans struct {
-	kernel linkMaker // nil: there is none to make links with
-
-	// Guarded by Interfaces.mu.
-	want   map[string]vip.Macvlan
-	faults map[string]string
-	fine   map[string]vip.Macvlan
+// macvlanKernel is what Macvlans needs of the kernel.
+type macvlanKernel interface {
+	// addMacvlan makes a macvlan in bridge mode. It is down, and has no mark.
+	addMacvlan(name string, parent int, mac net.HardwareAddr) error
+	// configureLink changes a link.
+	configureLink(index int, c linkConfig) error
+	// removeLink removes a link. One that isn't there is no error.
+	removeLink(index int) error
+	// readLink reads the present state of a link, by its index, or by its name if index is 0.
+	readLink(index int, name string) (link, ipv4Conf, error)
+	// addLinkLocal gives a link a link-local address, without a lifetime and without a probe
+	// for duplicates.
+	addLinkLocal(index int, a netip.Addr) error
 }
 
-// linkMaker is what this file needs of the kernel.
-type linkMaker interface {
-	// make makes a macvlan in bridge mode. It is down, and has no mark.
-	make(name string, parent int, mac net.HardwareAddr) error
-	// configure changes a link.
-	configure(index int, c linkConfig) error
-	// unlink removes a link. One that isn't there is no error.
-	unlink(index int) error
-	// look reads a link anew.
-	look(index int, name string) (link, devconf, error)
-	// local gives a link a link-local address, for good, without a look for duplicates.
-	local(index int, a netip.Addr) error
-}
+// ipv4Conf is settings of net.ipv4.conf.<link>.
+type ipv4Conf struct{ arpIgnore, arpAnnounce, rpFilter int }
 
-// devconf is the settings of a link (net.ipv4.conf.<link>).
-type devconf struct{ ignore, announce, filter int }
-
-// linkConfig is what is to be changed of a link; what is nil stays.
+// linkConfig is what is to be changed of a link; what is nil or false stays.
 type linkConfig struct {
-	alias *string
-	conf  map[uint16]int // by IPV4_DEVCONF_
-	quiet bool           // no link-local address of the kernel's own (addrgenmode none)
-	up    bool
+	alias       *string
+	conf        map[uint16]int // by IPV4_DEVCONF_
+	noLinkLocal bool           // no link-local address of the kernel's own (addrgenmode none)
+	up          bool
 }
 
-func (x *macvlans) set(n *Interfaces, want []vip.Macvlan) ([]vip.Macvlan, error) {
-	wanted, faults, fine := map[string]vip.Macvlan{}, map[string]string{}, map[string]vip.Macvlan{}
+// Set makes what is wanted and isn't there, corrects what is, and removes links of Herald
+// that aren't wanted, maxRemoved at a time; it pokes if there are more, or if what is
+// ready has changed. It touches no other link. It returns those that are as they should be, and those
+// that are still there (with name and MAC only).
+func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, error) {
+	n := m.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	wanted, failed, ready := map[string]vip.Macvlan{}, map[string]string{}, map[string]vip.Macvlan{}
 	var errs []error
 	for _, w := range want {
 		if _, twice := wanted[w.Name]; twice {
 			continue
 		}
 		wanted[w.Name] = w
-		if err := x.keep(n, w); err != nil {
-			faults[w.Name] = err.Error()
+		if err := m.ensure(w); err != nil {
+			failed[w.Name] = err.Error()
 			errs = append(errs, fmt.Errorf("link %s: %w", w.Name, err))
-			n.meters.errors.Inc()
 			continue
 		}
-		fine[w.Name] = w
+		ready[w.Name] = w
 	}
-	removed := 0
-	for _, l := range n.ours() {
-		if _, ok := wanted[l.name]; ok {
-			continue
-		}
-		if removed++; removed > removeMost {
-			n.opts.Poke()
-			break
-		}
-		if err := x.remove(n, l); err != nil {
+	unwanted := slices.DeleteFunc(n.snapshot.macvlans(), func(l link) bool { _, ok := wanted[l.name]; return ok })
+	for _, l := range unwanted[:min(len(unwanted), maxRemoved)] {
+		if err := m.remove(l); err != nil {
 			errs = append(errs, err)
-			n.meters.errors.Inc()
 		}
 	}
-	n.mu.Lock()
-	before, was := x.fine, x.faults
-	x.want, x.faults, x.fine = wanted, faults, fine
-	n.mu.Unlock()
-	if !maps.Equal(before, fine) || !maps.Equal(was, faults) {
+	n.metrics.errors.Add(float64(len(errs)))
+	if len(unwanted) > maxRemoved || !maps.Equal(m.ready, ready) || !maps.Equal(m.errors, failed) {
 		n.opts.Poke()
 	}
-	have := slices.Collect(maps.Values(fine))
-	for _, l := range n.ours() {
-		if _, ok := fine[l.name]; !ok {
+	m.wanted, m.ready, m.errors, n.changed = wanted, ready, failed, true
+	n.publish()
+	have := slices.Collect(maps.Values(ready))
+	for _, l := range n.snapshot.macvlans() {
+		if _, ok := ready[l.name]; !ok {
 			have = append(have, vip.Macvlan{Name: l.name, MAC: l.mac})
 		}
 	}
 	return have, errors.Join(errs...)
 }
 
-// observe fills in what links are there.
-func (x *macvlans) observe(n *Interfaces, w *vip.World) {
-	w.MacvlanErrors = maps.Clone(x.faults)
-	for _, l := range n.known().ours {
-		if m, ok := x.fine[l.name]; ok && l.admin && l.mac == m.MAC {
-			w.Macvlans = append(w.Macvlans, m)
-		}
-	}
-	w.StrictRPFilter = len(x.want) > 0 && sysctl4("all", "rp_filter") == 1
-}
-
-// ours is the links of ours.
-func (n *Interfaces) ours() []link {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.Clone(n.known().ours)
-}
-
-// watch looks whether the links are still as they should be, until ctx ends.
-func (x *macvlans) watch(ctx context.Context, n *Interfaces) {
-	tick := time.NewTicker(lookEvery)
+// repair corrects the wanted links every repairInterval until ctx ends, while this node's Tenure
+// is confirmed. It pokes if it can't.
+func (m *Macvlans) repair(ctx context.Context) {
+	tick := time.NewTicker(repairInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			m.repairOnce()
 		}
-		n.mu.Lock()
-		want := slices.Collect(maps.Values(x.want))
-		n.mu.Unlock()
-		if len(want) == 0 || !n.opts.Tenure().Confirmed {
-			continue
-		}
-		n.op.Lock()
-		for _, w := range want {
-			if err := x.keep(n, w); err != nil {
-				n.log.Debug("a link of ours", "link", w.Name, "err", err)
-				n.opts.Poke()
-			}
-		}
-		n.op.Unlock()
 	}
 }
 
-// keep sees to it that w is there and as it should be.
-func (x *macvlans) keep(n *Interfaces, w vip.Macvlan) error {
-	if x.kernel == nil {
+func (m *Macvlans) repairOnce() {
+	n := m.n
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(m.wanted) == 0 || !n.opts.Tenure().Confirmed {
+		return
+	}
+	for _, w := range m.wanted {
+		if err := m.ensure(w); err != nil {
+			n.log.Debug("a macvlan can't be corrected", "link", w.Name, "err", err)
+			n.opts.Poke()
+		}
+	}
+	n.publish()
+}
+
+// ensure makes w if it isn't there, and corrects it if it is. It makes it again if it has another
+// parent or MAC, and fails if a link of that name isn't Herald's. n.mu is held.
+func (m *Macvlans) ensure(w vip.Macvlan) error {
+	n := m.n
+	if m.kernel == nil {
 		return errors.New("there is no kernel to make links with")
 	}
 	mac, err := net.ParseMAC(w.MAC)
 	if err != nil || len(mac) != 6 {
 		return fmt.Errorf("%q is no Ethernet address", w.MAC)
 	}
-	n.mu.Lock()
-	l, there := n.picture.named(w.Name)
-	parent, found := n.picture.named(w.Parent)
-	n.mu.Unlock()
+	l, there := n.snapshot.linkNamed(w.Name)
+	parent, found := n.snapshot.linkNamed(w.Parent)
 	below := parent.index
 	if parent.kind == "macvlan" { // the kernel puts a macvlan on a macvlan beside it
 		below = parent.parent
@@ -196,30 +167,32 @@ func (x *macvlans) keep(n *Interfaces, w vip.Macvlan) error {
 	switch {
 	case !found:
 		return fmt.Errorf("this node has no interface %q for it to sit on", w.Parent)
-	case there && !l.ours() && !(l.kind == "macvlan" && l.alias == "" && !l.admin && l.mac == w.MAC && l.parent == below):
-		return fmt.Errorf("an interface of that name is there already, and is not Herald's (a %s); Herald leaves it alone", kindOf(l))
+	case there && !l.byHerald() && !(l.kind == "macvlan" && l.alias == "" && !l.adminUp && l.mac == w.MAC && l.parent == below):
+		// The exception was made by a process that ended before it marked the link.
+		kind := l.kind
+		if kind == "" {
+			kind = "device"
+		}
+		return fmt.Errorf("an interface of that name is there already, and is not Herald's (a %s); Herald leaves it alone", kind)
 	case there && (l.parent != below || l.mac != w.MAC):
-		if err := x.remove(n, l); err != nil {
+		if err := m.remove(l); err != nil {
 			return err
 		}
 		there = false
 	}
 	if !there {
-		if err := x.kernel.make(w.Name, parent.index, mac); err != nil {
-			return fmt.Errorf("can't make a macvlan on %s: %w%s", w.Parent, err, whyNot(err))
+		if err := m.kernel.addMacvlan(w.Name, parent.index, mac); err != nil {
+			return fmt.Errorf("can't make a macvlan on %s: %w%s", w.Parent, err, macvlanHint(err))
 		}
 	}
-	made, conf, err := x.kernel.look(0, w.Name)
+	made, conf, err := m.kernel.readLink(0, w.Name)
 	if err != nil {
 		return err
 	}
-	n.mu.Lock()
-	parent = n.picture.links[below]
-	n.mu.Unlock()
-	if err := x.manners(n, parent, made); err != nil {
+	if err := m.markAndSilenceParent(n.snapshot.links[below], made); err != nil {
 		return err
 	}
-	if err := x.tune(n, w, made, conf); err != nil {
+	if err := m.configure(w, mac, made, conf); err != nil {
 		return err
 	}
 	if !there {
@@ -230,21 +203,23 @@ func (x *macvlans) keep(n *Interfaces, w vip.Macvlan) error {
 
 // Numbers of settings (IPV4_DEVCONF_ of linux/ip.h).
 const (
-	confFilter   = 8
-	confAnnounce = 18
-	confIgnore   = 19
+	confRPFilter    = 8
+	confARPAnnounce = 18
+	confARPIgnore   = 19
 )
 
-// tune sets what is not as it should be on a macvlan, and sets it up.
-func (x *macvlans) tune(n *Interfaces, w vip.Macvlan, l link, have devconf) error {
-	want := devconf{ignore: 1, announce: 2, filter: w.RPFilter}
-	if have != want || !l.admin {
-		c := linkConfig{conf: map[uint16]int{confIgnore: want.ignore, confAnnounce: want.announce, confFilter: want.filter}, quiet: true}
-		if err := x.kernel.configure(l.index, c); err != nil {
+// configure changes the settings of a macvlan that are not as they should be, gives it the
+// link-local address of its MAC if w.IPv6, sets it up, and takes its state over into the snapshot.
+func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link, have ipv4Conf) error {
+	n := m.n
+	want := ipv4Conf{arpIgnore: 1, arpAnnounce: 2, rpFilter: w.RPFilter}
+	if have != want || !l.adminUp {
+		c := linkConfig{conf: map[uint16]int{confARPIgnore: want.arpIgnore, confARPAnnounce: want.arpAnnounce, confRPFilter: want.rpFilter}, noLinkLocal: true}
+		if err := m.kernel.configureLink(l.index, c); err != nil {
 			return fmt.Errorf("can't configure it: %w", err)
 		}
-		if l.admin {
-			n.log.Warn("somebody had changed a macvlan of ours; put right", "link", w.Name)
+		if l.adminUp {
+			n.log.Warn("another program had changed a macvlan of Herald; corrected", "link", w.Name)
 		}
 	}
 	// An address or a route by router advertisement is nothing for a VIP's link. It
@@ -259,145 +234,130 @@ func (x *macvlans) tune(n *Interfaces, w vip.Macvlan, l link, have devconf) erro
 		}
 	}
 	if w.IPv6 {
-		if err := x.local(n, l, w.MAC); err != nil {
+		if err := m.ensureLinkLocal(l, mac); err != nil {
 			return err
 		}
 	}
-	if !l.admin {
-		if err := x.kernel.configure(l.index, linkConfig{up: true}); err != nil {
-			return fmt.Errorf("can't set it up: %w%s", err, whyNot(err))
+	if !l.adminUp {
+		if err := m.kernel.configureLink(l.index, linkConfig{up: true}); err != nil {
+			return fmt.Errorf("can't set it up: %w%s", err, macvlanHint(err))
 		}
 		if w.IPv6 { // what it had, it loses with being down
-			if err := x.local(n, l, w.MAC); err != nil {
+			if err := m.ensureLinkLocal(l, mac); err != nil {
 				return err
 			}
 		}
 	}
-	now, _, err := x.kernel.look(l.index, "")
-	if err != nil {
-		return err
+	now, _, err := m.kernel.readLink(l.index, "")
+	if err == nil {
+		n.apply(change{link: &now})
 	}
-	n.mu.Lock()
-	n.draw(change{link: &now})
-	n.mu.Unlock()
-	return nil
+	return err
 }
 
-// local gives a link the link-local address of its hardware address (RFC 4291 appendix A).
-func (x *macvlans) local(n *Interfaces, l link, text string) error {
-	mac, err := net.ParseMAC(text)
-	if err != nil {
-		return err
-	}
+// ensureLinkLocal gives a link the link-local address of its MAC (RFC 4291 appendix A) unless it
+// has it and answers for it.
+func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 	a := netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
-	n.mu.Lock()
-	e, there := n.picture.entries[place{l.index, netip.PrefixFrom(a, 64)}]
-	n.mu.Unlock()
-	if there && !e.tentative {
+	prefix := netip.PrefixFrom(a, 64)
+	if have, there := m.n.snapshot.addresses[addressKey{l.index, prefix}]; there && !have.tentative {
 		return nil
 	}
-	if err := x.kernel.local(l.index, a); err != nil {
-		return fmt.Errorf("can't give it a link-local address: %w%s", err, hint(err, place{prefix: netip.PrefixFrom(a, 64)}, l.name))
+	if err := m.kernel.addLinkLocal(l.index, a); err != nil {
+		return fmt.Errorf("can't give it a link-local address: %w%s", err, addressHint(err, prefix, l.name))
 	}
 	return nil
 }
 
-// manners keeps a parent from answering for the addresses of macvlans on it, and
-// writes on the macvlan what the parent did before.
-func (x *macvlans) manners(n *Interfaces, parent, l link) error {
-	_, have, err := x.kernel.look(parent.index, "")
+// markAndSilenceParent marks a macvlan with what its parent did before Herald, and keeps the parent
+// from answering for the addresses of macvlans on it, unless the sysctls for all links do.
+func (m *Macvlans) markAndSilenceParent(parent, l link) error {
+	_, have, err := m.kernel.readLink(parent.index, "")
 	if err != nil {
 		return err
 	}
-	before := have
-	for _, o := range n.ours() { // another has changed it already
-		if was, ok := remembered(o.alias); ok && o.parent == parent.index {
-			before = was
-			break
+	if !l.byHerald() {
+		before := have
+		for _, o := range m.n.snapshot.macvlans() { // Herald has changed it already, for another
+			if was, ok := parseAlias(o.alias); ok && o.parent == parent.index {
+				before = was
+				break
+			}
 		}
-	}
-	if !l.ours() {
-		alias := fmt.Sprintf("%smacvlan for DHCP; parent had arp_ignore=%d arp_announce=%d", aliasMark, before.ignore, before.announce)
-		if err := x.kernel.configure(l.index, linkConfig{alias: &alias}); err != nil {
+		alias := fmt.Sprintf("%smacvlan for DHCP; parent had arp_ignore=%d arp_announce=%d", aliasMark, before.arpIgnore, before.arpAnnounce)
+		if err := m.kernel.configureLink(l.index, linkConfig{alias: &alias}); err != nil {
 			return fmt.Errorf("can't mark it: %w", err)
 		}
 	}
 	change := map[uint16]int{}
-	if max(have.ignore, sysctl4("all", "arp_ignore")) == 0 {
-		change[confIgnore] = 1
+	if max(have.arpIgnore, sysctl4("all", "arp_ignore")) == 0 {
+		change[confARPIgnore] = 1
 	}
-	if max(have.announce, sysctl4("all", "arp_announce")) < 2 {
-		change[confAnnounce] = 2
+	if max(have.arpAnnounce, sysctl4("all", "arp_announce")) < 2 {
+		change[confARPAnnounce] = 2
 	}
 	if len(change) == 0 {
 		return nil
 	}
-	if err := x.kernel.configure(parent.index, linkConfig{conf: change}); err != nil {
+	if err := m.kernel.configureLink(parent.index, linkConfig{conf: change}); err != nil {
 		return fmt.Errorf("can't keep %s from answering for it (sysctl net.ipv4.conf.%s.arp_ignore=1): %w", parent.name, parent.name, err)
 	}
-	n.log.Info("a link answers for its own addresses only from now on, as long as it carries a macvlan for a VIP", "link", parent.name, "arp_ignore", 1, "arp_announce", 2)
+	m.n.log.Info("a link answers for its own addresses only from now on, as long as it carries a macvlan for a VIP", "link", parent.name, "arp_ignore", 1, "arp_announce", 2)
 	return nil
 }
 
-// remembered is what a parent had, as its macvlan's alias says.
-func remembered(alias string) (c devconf, ok bool) {
+// parseAlias is the settings that a parent had, by its macvlan's alias; false if there are none.
+func parseAlias(alias string) (c ipv4Conf, ok bool) {
 	_, text, found := strings.Cut(alias, "parent had ")
 	if !found {
 		return c, false
 	}
-	n, _ := fmt.Sscanf(text, "arp_ignore=%d arp_announce=%d", &c.ignore, &c.announce)
+	n, _ := fmt.Sscanf(text, "arp_ignore=%d arp_announce=%d", &c.arpIgnore, &c.arpAnnounce)
 	return c, n == 2
 }
 
-// remove removes a macvlan of ours. With the last one its parent gets back what it had.
-func (x *macvlans) remove(n *Interfaces, l link) error {
-	if err := x.kernel.unlink(l.index); err != nil {
+// remove removes a macvlan of Herald. With the last one its parent gets back the settings that it
+// had, unless another program has changed them meanwhile. n.mu is held.
+func (m *Macvlans) remove(l link) error {
+	n := m.n
+	if err := m.kernel.removeLink(l.index); err != nil {
 		return fmt.Errorf("link %s: can't remove it: %w", l.name, err)
 	}
-	n.mu.Lock()
-	for p := range n.picture.entries {
-		if p.link == l.index {
-			delete(n.held, p)
-			n.draw(change{entry: &entry{place: p}, gone: true})
+	for key := range n.snapshot.addresses {
+		if key.link == l.index {
+			delete(n.renewed, key)
+			n.apply(change{address: &kernelAddress{addressKey: key}, gone: true})
 		}
 	}
-	n.draw(change{link: &l, gone: true})
-	parent, there := n.picture.links[l.parent]
-	n.mu.Unlock()
-	n.log.Info("removed a macvlan of ours", "link", l.name)
-	was, ok := remembered(l.alias)
-	if !there || !ok || slices.ContainsFunc(n.ours(), func(o link) bool { return o.parent == l.parent }) {
+	n.apply(change{link: &l, gone: true})
+	n.log.Info("removed a macvlan of Herald", "link", l.name)
+	parent, there := n.snapshot.links[l.parent]
+	was, ok := parseAlias(l.alias)
+	if !there || !ok || slices.ContainsFunc(n.snapshot.macvlans(), func(o link) bool { return o.parent == l.parent }) {
 		return nil
 	}
-	_, have, err := x.kernel.look(parent.index, "")
+	_, have, err := m.kernel.readLink(parent.index, "")
 	if err != nil {
 		return err
 	}
 	back := map[uint16]int{}
-	if have.ignore == 1 && was.ignore == 0 { // else somebody else has changed it meanwhile
-		back[confIgnore] = was.ignore
+	if have.arpIgnore == 1 && was.arpIgnore == 0 {
+		back[confARPIgnore] = was.arpIgnore
 	}
-	if have.announce == 2 && was.announce < 2 {
-		back[confAnnounce] = was.announce
+	if have.arpAnnounce == 2 && was.arpAnnounce < 2 {
+		back[confARPAnnounce] = was.arpAnnounce
 	}
 	if len(back) == 0 {
 		return nil
 	}
-	return x.kernel.configure(parent.index, linkConfig{conf: back})
+	return m.kernel.configureLink(parent.index, linkConfig{conf: back})
 }
 
-// kindOf is what a link is, for messages.
-func kindOf(l link) string {
-	if l.kind == "" {
-		return "device"
-	}
-	return l.kind
-}
-
-func whyNot(err error) string {
+// macvlanHint is what to do about a kernel's errno, in brackets; "" if nothing is known.
+func macvlanHint(err error) string {
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return " (the process needs the capability NET_ADMIN in the node's network namespace)"
+		return capabilityHint
 	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EBUSY):
 		return " (another macvlan there has the same hardware address)"
 	case errors.Is(err, unix.EOPNOTSUPP):

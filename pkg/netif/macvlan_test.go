@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -37,7 +38,7 @@ func sweep(t *testing.T, names ...string) {
 func setting(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/sys/net/" + name)
-	must(t, err)
+	check.OK(t, err)
 	return strings.TrimSpace(string(b))
 }
 
@@ -46,9 +47,9 @@ func setting(t *testing.T, name string) string {
 func answers(t *testing.T, link string, addr netip.Addr) []string {
 	t.Helper()
 	ifi, err := net.InterfaceByName(link + "p")
-	must(t, err)
+	check.OK(t, err)
 	c, err := packet.Listen(ifi, packet.Datagram, unix.ETH_P_ARP, nil)
-	must(t, err)
+	check.OK(t, err)
 	defer c.Close()
 	b := make([]byte, 28)
 	copy(b, []byte{0, 1, 8, 0, 6, 4, 0, 1})
@@ -56,15 +57,15 @@ func answers(t *testing.T, link string, addr netip.Addr) []string {
 	copy(b[14:], []byte{10, 0, 0, 77})
 	copy(b[24:], addr.AsSlice())
 	_, err = c.WriteTo(b, &packet.Addr{HardwareAddr: net.HardwareAddr{255, 255, 255, 255, 255, 255}})
-	must(t, err)
-	must(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+	check.OK(t, err)
+	check.OK(t, c.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
 	var who []string
 	for {
 		n, _, err := c.ReadFrom(b)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return who
 		}
-		must(t, err)
+		check.OK(t, err)
 		if n >= 28 && b[7] == 2 && bytes.Equal(b[14:18], addr.AsSlice()) {
 			who = append(who, net.HardwareAddr(b[8:14]).String())
 		}
@@ -87,7 +88,7 @@ func TestMacvlan(t *testing.T) {
 	defer stop()
 	links := r.Macvlans()
 	_, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
-	must(t, err)
+	check.OK(t, err)
 	if diff := cmp.Diff([]vip.Macvlan{mv1, mv2}, macvlansOf(r.Interfaces)); diff != "" {
 		t.Fatal(diff)
 	}
@@ -101,13 +102,13 @@ func TestMacvlan(t *testing.T) {
 		}
 	}
 	l, err := netlink.LinkByName("herald-1")
-	must(t, err)
+	check.OK(t, err)
 	m, ok := l.(*netlink.Macvlan)
 	if !ok || m.Mode != netlink.MACVLAN_MODE_BRIDGE || m.HardwareAddr.String() != mv1.MAC || m.ParentIndex != eth0.Attrs().Index || m.Flags&net.FlagUp == 0 {
 		t.Errorf("%+v", l)
 	}
 	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-	must(t, err)
+	check.OK(t, err)
 	if len(addrs) != 1 || addrs[0].IP.String() != "fe80::ff:fe00:a1" {
 		t.Errorf("it has %v, want its link-local address only", addrs)
 	}
@@ -118,7 +119,7 @@ func TestMacvlan(t *testing.T) {
 	// It answers for its address, with its hardware address; its parent doesn't.
 	at := netip.MustParseAddr("10.0.0.50")
 	_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")})
-	must(t, err)
+	check.OK(t, err)
 	if diff := cmp.Diff([]string{mv1.MAC}, answers(t, "eth0", at)); diff != "" {
 		t.Error(diff)
 	}
@@ -126,18 +127,18 @@ func TestMacvlan(t *testing.T) {
 		t.Error(diff)
 	}
 	// Set down, changed or removed behind our back.
-	must(t, netlink.LinkSetDown(l))
+	check.OK(t, netlink.LinkSetDown(l))
 	r.await(t, "the news", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
 	sysctl(t, "net/ipv4/conf/herald-1/arp_ignore", "0")
 	_, err = links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
-	must(t, err)
+	check.OK(t, err)
 	if len(macvlansOf(r.Interfaces)) != 2 || setting(t, "ipv4/conf/herald-1/arp_ignore") != "1" {
 		t.Error("not put right")
 	}
 	if a, err := netlink.AddrList(l, netlink.FAMILY_V6); err != nil || len(a) != 1 {
 		t.Errorf("it has %v, %v after it was down", a, err)
 	}
-	must(t, netlink.LinkDel(l))
+	check.OK(t, netlink.LinkDel(l))
 	r.await(t, "the news", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
 	if got, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2}); err != nil || len(got) != 2 {
 		t.Errorf("made again: %v, %v", got, err)
@@ -147,12 +148,12 @@ func TestMacvlan(t *testing.T) {
 
 	// With the last one the parent gets back what it had.
 	_, err = links.Set(t.Context(), []vip.Macvlan{mv2})
-	must(t, err)
+	check.OK(t, err)
 	if got := setting(t, "ipv4/conf/eth0/arp_ignore"); got != "1" {
 		t.Errorf("arp_ignore of the parent is %s while a macvlan is there", got)
 	}
 	_, err = links.Set(t.Context(), nil)
-	must(t, err)
+	check.OK(t, err)
 	if a, b := setting(t, "ipv4/conf/eth0/arp_ignore"), setting(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
 		t.Errorf("the parent is left with arp_ignore=%s arp_announce=%s", a, b)
 	}
@@ -169,23 +170,23 @@ func TestMacvlanLeftOver(t *testing.T) {
 	sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
 	r, stop := kernelRig(t)
 	_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1, mv2})
-	must(t, err)
+	check.OK(t, err)
 	_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")})
-	must(t, err)
+	check.OK(t, err)
 	stop() // as if killed
 	before, err := netlink.LinkByName("herald-1")
-	must(t, err)
+	check.OK(t, err)
 
 	next, stop := kernelRig(t)
 	defer stop()
-	await(t, "the address to end", func() bool { return addresses(t, "herald-1") == "" })
+	check.True(t, 10*time.Second, "the address to end", func() bool { return addresses(t, "herald-1") == "" })
 	if got := answers(t, "eth0", netip.MustParseAddr("10.0.0.50")); len(got) != 0 {
 		t.Errorf("%v still answers", got)
 	}
 	_, err = next.Macvlans().Set(t.Context(), []vip.Macvlan{mv1})
-	must(t, err)
+	check.OK(t, err)
 	after, err := netlink.LinkByName("herald-1")
-	must(t, err)
+	check.OK(t, err)
 	if before.Attrs().Index != after.Attrs().Index {
 		t.Error("it was made anew")
 	}
@@ -195,12 +196,12 @@ func TestMacvlanLeftOver(t *testing.T) {
 	changed := mv1
 	changed.MAC = "02:00:00:00:00:b1"
 	_, err = next.Macvlans().Set(t.Context(), []vip.Macvlan{changed})
-	must(t, err)
+	check.OK(t, err)
 	if l, err := netlink.LinkByName("herald-1"); err != nil || l.Attrs().HardwareAddr.String() != changed.MAC {
 		t.Errorf("with another hardware address: %v, %v", l, err)
 	}
 	_, err = next.Macvlans().Set(t.Context(), nil)
-	must(t, err)
+	check.OK(t, err)
 	if got := setting(t, "ipv4/conf/eth0/arp_ignore"); got != "0" {
 		t.Errorf("arp_ignore of the parent is %s, want what it was before the first process", got)
 	}
@@ -212,10 +213,10 @@ func TestMacvlanStrangers(t *testing.T) {
 	sweep(t, "bridge0", "other", "herald-1")
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "bridge0"
-	must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
 	attrs = netlink.NewLinkAttrs()
 	attrs.Name, attrs.ParentIndex = "other", eth0.Attrs().Index
-	must(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
+	check.OK(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
 	r, stop := kernelRig(t)
 	defer stop()
 	links := r.Macvlans()
@@ -240,7 +241,7 @@ func TestMacvlanStrangers(t *testing.T) {
 		}
 	}
 	_, err := links.Set(context.Background(), nil)
-	must(t, err)
+	check.OK(t, err)
 	for _, name := range []string{"bridge0", "other", "eth0"} {
 		if _, err := netlink.LinkByName(name); err != nil {
 			t.Errorf("%s is gone", name)
@@ -254,17 +255,17 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 	sweep(t, "mv0", "herald-1")
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.ParentIndex, attrs.Flags = "mv0", eth0.Attrs().Index, net.FlagUp
-	must(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
+	check.OK(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
 	r, stop := kernelRig(t)
 	defer stop()
 	w := mv1
 	w.Parent = "mv0"
 	_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{w})
-	must(t, err)
+	check.OK(t, err)
 	before, err := netlink.LinkByName(w.Name)
-	must(t, err)
+	check.OK(t, err)
 	_, err = r.Macvlans().Set(t.Context(), []vip.Macvlan{w})
-	must(t, err)
+	check.OK(t, err)
 	if after, err := netlink.LinkByName(w.Name); err != nil || after.Attrs().Index != before.Attrs().Index {
 		t.Errorf("it was made anew: %v, %v", after, err)
 	}
@@ -286,14 +287,14 @@ func TestMacvlanHundred(t *testing.T) {
 	made := time.Since(began)
 	began = time.Now()
 	_, err := r.Macvlans().Set(t.Context(), want)
-	must(t, err)
+	check.OK(t, err)
 	again := time.Since(began)
 	began = time.Now()
 	passes, longest := 0, time.Duration(0)
-	for ; len(r.ours()) > 0 && passes < 100; passes++ {
+	for left := want; len(left) > 0 && passes < 100; passes++ {
 		at := time.Now()
-		_, err = r.Macvlans().Set(t.Context(), nil)
-		must(t, err)
+		left, err = r.Macvlans().Set(t.Context(), nil)
+		check.OK(t, err)
 		longest = max(longest, time.Since(at))
 	}
 	if longest > lifetime*time.Second/2 {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -40,14 +41,14 @@ func hardware(t testing.TB, name string, addrs ...string) netlink.Link {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "p"}))
+	check.OK(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: name + "p"}))
 	for _, n := range []string{name + "p", name} {
 		l, err := netlink.LinkByName(n)
-		must(t, err)
-		must(t, netlink.LinkSetUp(l))
+		check.OK(t, err)
+		check.OK(t, netlink.LinkSetUp(l))
 	}
 	l, err := netlink.LinkByName(name)
-	must(t, err)
+	check.OK(t, err)
 	t.Cleanup(func() { _ = netlink.LinkDel(l) })
 	for _, a := range addrs {
 		give(t, l, a)
@@ -60,7 +61,7 @@ func hardware(t testing.TB, name string, addrs ...string) netlink.Link {
 // longer tentative, so that nothing changes by itself afterwards.
 func waitUp(t testing.TB, name string) {
 	t.Helper()
-	await(t, name+" to be up", func() bool {
+	check.True(t, 10*time.Second, name+" to be up", func() bool {
 		for _, n := range []string{name, name + "p"} {
 			l, err := netlink.LinkByName(n)
 			if err != nil || l.Attrs().OperState != netlink.OperUp {
@@ -81,21 +82,21 @@ func waitUp(t testing.TB, name string) {
 func give(t testing.TB, l netlink.Link, addr string) {
 	t.Helper()
 	a, err := netlink.ParseAddr(addr)
-	must(t, err)
+	check.OK(t, err)
 	a.Flags = unix.IFA_F_NODAD
-	must(t, netlink.AddrAdd(l, a))
+	check.OK(t, netlink.AddrAdd(l, a))
 }
 
 func sysctl(t testing.TB, name, value string) {
 	t.Helper()
-	must(t, os.WriteFile("/proc/sys/"+name, []byte(value), 0o644))
+	check.OK(t, os.WriteFile("/proc/sys/"+name, []byte(value), 0o644))
 }
 
 func take(t testing.TB, l netlink.Link, addr string) {
 	t.Helper()
 	a, err := netlink.ParseAddr(addr)
-	must(t, err)
-	must(t, netlink.AddrDel(l, a))
+	check.OK(t, err)
+	check.OK(t, netlink.AddrDel(l, a))
 }
 
 // addresses is what the kernel has on the links but link-local ones, as text.
@@ -110,12 +111,12 @@ func addresses(t testing.TB, links ...string) string {
 			continue
 		}
 		list, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-		must(t, err)
+		check.OK(t, err)
 		for _, a := range list {
 			if a.IP.IsLinkLocalUnicast() {
 				continue
 			}
-			lines = append(lines, fmt.Sprintf("%s %s%s", name, a.IPNet, describe(a, marks[place{l.Attrs().Index, prefixOf(a.IPNet)}])))
+			lines = append(lines, fmt.Sprintf("%s %s%s", name, a.IPNet, describe(a, marks[addressKey{l.Attrs().Index, prefixOf(a.IPNet)}])))
 		}
 	}
 	slices.Sort(lines)
@@ -154,47 +155,30 @@ func describe(a netlink.Addr, mark byte) string {
 }
 
 // marks is the IFA_PROTO of all addresses that have one.
-func marks(t testing.TB) map[place]byte {
+func marks(t testing.TB) map[addressKey]byte {
 	t.Helper()
 	r := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 	r.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
 	messages, err := r.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWADDR)
-	must(t, err)
-	found := map[place]byte{}
+	check.OK(t, err)
+	found := map[addressKey]byte{}
 	for _, m := range messages {
 		head := nl.DeserializeIfAddrmsg(m)
 		attrs, err := nl.ParseRouteAttrAsMap(m[unix.SizeofIfAddrmsg:])
-		must(t, err)
+		check.OK(t, err)
 		ip, ok := attrs[unix.IFA_LOCAL]
 		if !ok {
 			ip = attrs[unix.IFA_ADDRESS]
 		}
 		a, _ := netip.AddrFromSlice(ip.Value)
 		if p, ok := attrs[11]; ok && p.Value[0] > 3 { // 1 to 3 are the kernel's
-			found[place{int(head.Index), netip.PrefixFrom(a, int(head.Prefixlen))}] = p.Value[0]
+			found[addressKey{int(head.Index), netip.PrefixFrom(a, int(head.Prefixlen))}] = p.Value[0]
 		}
 	}
 	return found
 }
 
 // await waits until ok. Where the kernel tells nothing, it looks again and again.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // log is a logger and what it wrote.
 func log() (*slog.Logger, *buffer) {
 	b := &buffer{}

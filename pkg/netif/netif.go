@@ -1,10 +1,10 @@
-// Package netif keeps VIPs on the node's network interfaces, and tells what
+// Package netif binds VIPs to the node's network interfaces, and publishes what
 // those interfaces are.
 //
-// A VIP is bound with a lifetime of a few seconds that is renewed each 0.75 s
-// for as long as this node may hold it. So the kernel itself takes the VIPs away
-// from a process that is killed, stopped or stuck: there is nothing to clean up.
-// Each VIP carries a mark (IFA_PROTO), by which a later process knows its own.
+// A VIP is bound with a lifetime of 3 seconds that is renewed each 0.75 s for as long
+// as this node may hold it. So the kernel itself removes the VIPs of a process that is
+// killed, stopped or stuck: there is nothing to clean up. Each VIP carries a mark
+// (IFA_PROTO), by which a later process knows it.
 //
 // Netlink types stay inside this package.
 package netif
@@ -15,21 +15,21 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
+	"sync/atomic"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Options is what Interfaces needs to know. All fields but the names of links
-// and the switch are required.
+// Options of Interfaces. All fields but the names of links, AllowNotUp and OnLinkChange
+// are required. The functions are called with a lock held: they must neither block nor call Set.
 type Options struct {
 	Log *slog.Logger
-	// Poke is called when the next World will differ. It must not block.
+	// Poke is called when the next World will differ.
 	Poke func()
-	// OnLinkChange is called after Links has changed. It must neither block nor call
-	// Interfaces. It may be nil.
+	// OnLinkChange, if not nil, is called after Links has changed.
 	OnLinkChange func()
 	// Tenure is this node's right to hold VIPs at the moment of the call.
 	Tenure func() vip.Tenure
@@ -39,32 +39,29 @@ type Options struct {
 	AllowNotUp        bool   // vip_allow_interface_not_up
 }
 
-// Interfaces is this node's network interfaces: the part of it that binds VIPs,
-// and the observer of its links.
+// Interfaces is this node's network interfaces: it binds VIPs to them, and observes them.
 type Interfaces struct {
-	opts   Options
-	log    *slog.Logger
-	kernel kernel
-	meters meters
+	opts    Options
+	log     *slog.Logger
+	kernel  kernel
+	metrics metrics
+	view    atomic.Pointer[view] // what others read, without mu
+	wake    mailbox.Signal       // renewed is no longer empty
 
-	// op lets one at a time change the kernel: a renewal creates the address if
-	// it is missing, so it must not run beside its removal.
-	op sync.Mutex
-
-	mu      sync.Mutex // guards what follows; never held over a system call
-	picture *picture   // the kernel, as known from the first reading and every change since
-	drawn   bool       // facts is older than picture
-	facts   facts      // what picture means
-	held    map[place]*holding
-	wants   map[place]vip.Address // what was last wanted there
-	epoch   int64                 // the tenure that the last Set was made under
-	wake    chan struct{}         // capacity 1: held is no longer empty
-
-	macvlans macvlans
+	// mu guards what follows and Macvlans, and lets one at a time change the kernel: a renewal
+	// creates the address if it is missing, so it must not run beside its removal. It is
+	// held over system calls.
+	mu       sync.Mutex
+	snapshot *snapshot // the kernel, by the first reading and every change since
+	changed  bool      // view is older than what it is made from
+	renewed  map[addressKey]*renewal
+	wanted   map[addressKey]vip.Address // what was last wanted there
+	epoch    int64                      // the tenure that the last Set was made under
+	macvlans *Macvlans
 }
 
-// New reads the links and addresses. It fails if the interface of VIPs isn't
-// there or isn't up, unless that is allowed.
+// New reads the links and addresses. It fails if the interface of VIPs isn't there or
+// isn't up, unless AllowNotUp allows that.
 func New(o Options) (*Interfaces, error) {
 	k, err := openNetlink()
 	if err != nil {
@@ -79,21 +76,21 @@ func New(o Options) (*Interfaces, error) {
 
 func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 	n := &Interfaces{
-		opts:   o,
-		log:    o.Log,
-		kernel: k,
-		meters: newMeters(),
-		held:   map[place]*holding{},
-		wants:  map[place]vip.Address{},
-		wake:   make(chan struct{}, 1),
+		opts:    o,
+		log:     o.Log,
+		kernel:  k,
+		metrics: newMetrics(),
+		renewed: map[addressKey]*renewal{},
+		wanted:  map[addressKey]vip.Address{},
+		wake:    mailbox.NewSignal(),
 	}
+	n.macvlans = &Macvlans{n: n}
 	var err error
-	if n.picture, err = k.read(); err != nil {
+	if n.snapshot, err = k.read(); err != nil {
 		return nil, err
 	}
-	n.facts = n.picture.means(o)
-	n.meters.addresses.Set(float64(len(n.facts.bound)))
-	if err := n.check(); err != nil {
+	n.view.Store(n.newView())
+	if err := n.checkInterfaces(); err != nil {
 		if !o.AllowNotUp {
 			return nil, err
 		}
@@ -105,87 +102,64 @@ func newInterfaces(o Options, k kernel) (*Interfaces, error) {
 // String names the task.
 func (n *Interfaces) String() string { return "network interfaces" }
 
-// Collectors are the room's metrics.
-func (n *Interfaces) Collectors() []prometheus.Collector { return n.meters.collectors() }
+// Collectors are the metrics of Interfaces.
+func (n *Interfaces) Collectors() []prometheus.Collector { return n.metrics.collectors() }
 
-// Observe fills in Bound, which is what Set would return, and Stray.
+// Observe fills in Bound, Unmanaged, and what the World has of macvlans.
 func (n *Interfaces) Observe(w *vip.World) {
-	w.Bound = n.have()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	w.Unmanaged = slices.Clone(n.known().stray)
-	n.macvlans.observe(n, w)
+	v := n.view.Load()
+	w.Bound, w.Unmanaged = v.bound, v.unmanaged
+	w.Macvlans, w.MacvlanErrors = v.macvlans, v.macvlanErrors
+	w.StrictRPFilter = v.macvlansWanted && sysctl4("all", "rp_filter") == 1
 }
 
-// Info is what the other nodes may know of this one's links.
-func (n *Interfaces) Info() vip.NodeInfo {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.known().info // replaced as a whole, never changed
-}
+// Info is what this node tells the others of its links. It does not block, and the result
+// must not be changed.
+func (n *Interfaces) Info() vip.NodeInfo { return n.view.Load().info }
 
 // Links is all links of this node, lo and macvlans too, in the order of Index. Their Prefixes
 // are the global unicast addresses of both families, without VIPs that Herald has bound,
-// temporary addresses (RFC 8981), and what kube-proxy has on kube-ipvs0. It does no system
-// calls, and the result must not be changed.
-func (n *Interfaces) Links() []vip.Link {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.known().links
-}
+// temporary addresses (RFC 8981), and what kube-proxy has on kube-ipvs0. It does not
+// block, and the result must not be changed.
+func (n *Interfaces) Links() []vip.Link { return n.view.Load().links }
 
-// Gateway is the next hop of the default route by a link, of IPv4 if there is
-// one; zero if there is none.
-func (n *Interfaces) Gateway(link string) netip.Addr {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.known().via[link]
-}
+// Gateway is the next hop of the default route by a link, of IPv4 if there is one; zero if
+// there is none. It does not block.
+func (n *Interfaces) Gateway(link string) netip.Addr { return n.view.Load().gateways[link] }
 
-// Run renews the bound VIPs and follows what the kernel tells of its links and
-// addresses, until ctx ends. It then leaves the VIPs to the kernel: who stops in
-// good order has called Set with nothing before.
+// Run renews the bound VIPs, repairs macvlans, and follows the kernel's changes of links and
+// addresses, until ctx ends. It then leaves the VIPs to the kernel, which removes them
+// when their lifetime ends, unless Set was called with nothing before.
 func (n *Interfaces) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
-	tasks.Go(func() { n.follow(ctx) })
-	tasks.Go(func() { n.macvlans.watch(ctx, n) })
-	n.renewals(ctx)
+	tasks.Go(func() { n.followKernel(ctx) })
+	tasks.Go(func() { n.macvlans.repair(ctx) })
+	n.runRenewals(ctx)
 	tasks.Wait()
 	return nil
 }
 
-// check says what is wrong with the interface of VIPs, naming the variable that chose it.
-func (n *Interfaces) check() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+// checkInterfaces is an error for each interface of VIPs that is missing or not up, with the
+// option that chose it.
+func (n *Interfaces) checkInterfaces() error {
 	var errs []error
-	named := func(variable, name string) {
-		l, ok := n.picture.named(name)
+	check := func(option, name string) {
+		l, ok := n.snapshot.linkNamed(name)
 		switch {
 		case !ok:
-			errs = append(errs, fmt.Errorf("%s=%s: this node has no such interface; it has %s", variable, name, n.picture.names()))
+			errs = append(errs, fmt.Errorf("%s=%s: this node has no such interface; it has %s", option, name, n.snapshot.names()))
 		case !l.up:
-			errs = append(errs, fmt.Errorf("%s=%s: the interface is not up (vip_allow_interface_not_up=true starts regardless)", variable, name))
+			errs = append(errs, fmt.Errorf("%s=%s: the interface is not up (vip_allow_interface_not_up=true starts regardless)", option, name))
 		}
 	}
 	if n.opts.Interface != "" {
-		named("vip_interface", n.opts.Interface)
+		check("vip_interface", n.opts.Interface)
 	}
-	if s := n.opts.ServicesInterface; s != "" && s != "auto" && s != n.opts.Interface {
-		named("vip_servicesinterface", s)
-	}
-	if s := n.opts.ServicesInterface; (s == "" || s == "auto") && n.facts.info.DefaultInterface == "" {
+	switch s := n.opts.ServicesInterface; {
+	case s != "" && s != "auto" && s != n.opts.Interface:
+		check("vip_servicesinterface", s)
+	case (s == "" || s == "auto") && n.Info().DefaultInterface == "":
 		errs = append(errs, errors.New("vip_interface is not set, and this node has no default route to choose an interface by: set vip_interface"))
 	}
 	return errors.Join(errs...)
-}
-
-// address is w's address without IPv4-in-IPv6 mapping or zone, checked.
-func address(w vip.Address) (netip.Prefix, error) {
-	a := w.Addr.Unmap().WithZone("")
-	p := netip.PrefixFrom(a, w.Bits)
-	if !p.IsValid() || w.Bits == 0 {
-		return netip.Prefix{}, fmt.Errorf("%s/%d is no address to bind", w.Addr, w.Bits)
-	}
-	return p, nil
 }

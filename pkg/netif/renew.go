@@ -27,43 +27,40 @@ const (
 	period   = 750 * time.Millisecond
 )
 
-// A right is for how long an address may be held.
-type right struct {
-	seconds uint32    // the lifetime it may be given now; 0 if it may not be bound or renewed
-	end     time.Time // when it must be gone
-	over    bool      // it must go now
+// A renewal is an address that is renewed until it is removed or the kernel has dropped it.
+type renewal struct {
+	ends   time.Time // when the kernel drops it if it isn't renewed
+	failed bool      // the last renewal did
 }
 
-// right of w at now. It asks Tenure, so n.mu is not held.
-func (n *Interfaces) right(w vip.Address, now time.Time) right {
+// A validity is how long an address may be bound.
+type validity struct {
+	seconds uint32    // the valid lifetime it may be given now; 0 if it may not be bound or renewed
+	end     time.Time // when it must be gone
+	over    bool      // it must be removed now
+}
+
+// validity is how long w may be bound at now, by this node's Tenure and w.Until. Its seconds are 0
+// if less than one is left, and while the Tenure is not confirmed or is another than that of the
+// last Set, since other claims may have come with it.
+func (n *Interfaces) validity(w vip.Address, now time.Time) validity {
 	t := n.opts.Tenure()
-	n.mu.Lock()
-	epoch := n.epoch
-	n.mu.Unlock()
-	r := right{end: t.Until}
-	if !w.Until.IsZero() && w.Until.Before(r.end) {
-		r.end = w.Until
+	v := validity{end: t.Until}
+	if !w.Until.IsZero() && w.Until.Before(v.end) {
+		v.end = w.Until
 	}
-	left := r.end.Sub(now) / time.Second // rounded down: never past the end
+	left := v.end.Sub(now) / time.Second // rounded down: never past the end
 	switch {
 	case left < 1:
-		r.over = true
-	case t.Confirmed && t.Epoch == epoch: // another epoch has other claims: the next Set knows them
-		r.seconds = min(uint32(left), lifetime)
+		v.over = true
+	case t.Confirmed && t.Epoch == n.epoch:
+		v.seconds = min(uint32(left), lifetime)
 	}
-	return r
+	return v
 }
 
-// rouse wakes renewals. n.mu is held.
-func (n *Interfaces) rouse() {
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
-}
-
-// renewals renews what is held until ctx ends. It sleeps while nothing is.
-func (n *Interfaces) renewals(ctx context.Context) {
+// runRenewals renews addresses until ctx ends. It sleeps while there are none.
+func (n *Interfaces) runRenewals(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -71,7 +68,7 @@ func (n *Interfaces) renewals(ctx context.Context) {
 		case <-n.wake:
 		}
 		tick := time.NewTicker(period)
-		for ctx.Err() == nil && !n.idle() {
+		for ctx.Err() == nil && len(n.renewedKeys()) > 0 {
 			select {
 			case <-ctx.Done():
 			case <-tick.C:
@@ -82,70 +79,64 @@ func (n *Interfaces) renewals(ctx context.Context) {
 	}
 }
 
-// idle reports whether there is nothing to renew.
-func (n *Interfaces) idle() bool {
+func (n *Interfaces) renewedKeys() []addressKey {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.held) == 0
+	return slices.Collect(maps.Keys(n.renewed))
 }
 
 // chunk is how many addresses are renewed at a time: so many that it is cheap,
 // and so few that Set does not wait for long.
 const chunk = 64
 
-// renew renews what is held, and removes what must go.
+// renew renews all addresses once, and removes those whose validity is over.
 func (n *Interfaces) renew() {
-	n.mu.Lock()
-	held := slices.Collect(maps.Keys(n.held))
-	n.mu.Unlock()
-	for part := range slices.Chunk(held, chunk) {
-		n.renewSome(part)
+	for part := range slices.Chunk(n.renewedKeys(), chunk) {
+		n.renewChunk(part)
 	}
 }
 
-func (n *Interfaces) renewSome(part []place) {
-	n.op.Lock()
-	defer n.op.Unlock()
-	over := false
-	var due []binding
-	for _, p := range part {
-		n.mu.Lock()
-		_, held := n.held[p]
-		w := n.wants[p]
-		n.mu.Unlock()
-		r := n.right(w, time.Now())
+// renewChunk is renew for some addresses, without those that Set has removed meanwhile. It pokes
+// if it has removed one itself.
+func (n *Interfaces) renewChunk(part []addressKey) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	removed := false
+	var requests []bindRequest
+	for _, key := range part {
+		w := n.wanted[key]
+		v := n.validity(w, time.Now())
 		switch {
-		case !held: // Set has been here meanwhile
-		case r.over:
-			over = true
-			n.complain(p, n.release(p, "the right to hold it has ended"))
-		case r.seconds > 0:
-			due = append(due, binding{place: p, link: w.Link, seconds: r.seconds})
+		case n.renewed[key] == nil:
+		case v.over:
+			removed = true
+			n.recordRenewal(key, n.remove(key, "the right to hold it has ended"))
+		case v.seconds > 0:
+			requests = append(requests, bindRequest{key, w.Link, v.seconds})
 		}
 	}
-	for i, err := range n.bindAll(n.kernel.renew, due) {
-		n.meters.renewals.Inc()
-		n.complain(due[i].place, err)
+	for i, err := range n.bind(n.kernel.renew, requests) {
+		n.metrics.renewals.Inc()
+		n.recordRenewal(requests[i].addressKey, err)
 	}
-	if over {
+	n.publish()
+	if removed {
 		n.opts.Poke()
 	}
 }
 
-// complain warns once of a renewal that fails. It is tried again while the kernel
-// still has the address; when that drops it, the next Set knows.
-func (n *Interfaces) complain(p place, err error) {
+// recordRenewal counts a renewal's error, and logs it unless the renewal before failed, too. It
+// is tried again while the kernel still has the address; when that drops it, the next Set
+// binds it.
+func (n *Interfaces) recordRenewal(key addressKey, err error) {
+	r := n.renewed[key]
 	if err != nil {
-		n.meters.errors.Inc()
+		n.metrics.errors.Inc()
+		if r == nil || !r.failed {
+			n.log.Warn("an address can't be renewed", "err", err)
+		}
 	}
-	n.mu.Lock()
-	h := n.held[p]
-	first := err != nil && (h == nil || !h.failed)
-	if h != nil {
-		h.failed = err != nil
-	}
-	n.mu.Unlock()
-	if first {
-		n.log.Warn("an address can't be renewed", "err", err)
+	if r != nil {
+		r.failed = err != nil
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sys/unix"
@@ -28,7 +29,7 @@ func TestDeath(t *testing.T) {
 				for i, a := range many(count, "eth0") {
 					want = append(want, a)
 					_, err := r.Set(t.Context(), want)
-					must(t, err)
+					check.OK(t, err)
 					time.Sleep(time.Duration(i%4) * 7 * time.Millisecond)
 				}
 				time.Sleep(death - time.Since(began))
@@ -54,13 +55,13 @@ func TestRenewalIsSilent(t *testing.T) {
 		defer r.run(t)()
 		want := many(20, "eth0")
 		_, err := r.Set(t.Context(), want)
-		must(t, err)
+		check.OK(t, err)
 		r.log.reset()
-		before := value(t, r.meters.renewals)
+		before := value(t, r.metrics.renewals)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		each := float64(10 * time.Second / period)
-		if got := value(t, r.meters.renewals) - before; got < 20*(each-1) || got > 20*(each+1) {
+		if got := value(t, r.metrics.renewals) - before; got < 20*(each-1) || got > 20*(each+1) {
 			t.Errorf("20 addresses were renewed %v times in 10 s, want %v", got, 20*each)
 		}
 		if got := r.log.String(); got != "" {
@@ -83,7 +84,7 @@ func TestUnconfirmedLetsTheKernelDecide(t *testing.T) {
 		defer r.run(t)()
 		want := []vip.Address{addr("10.0.0.1/32", "eth0")}
 		_, err := r.Set(t.Context(), want)
-		must(t, err)
+		check.OK(t, err)
 		r.with(func(t *vip.Tenure) { t.Confirmed = false })
 		time.Sleep(time.Second)
 		if got := k.String(); got == "" {
@@ -121,7 +122,7 @@ func TestShortPauseIsHarmless(t *testing.T) {
 		r := newRig(t, k)
 		defer r.run(t)()
 		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")})
-		must(t, err)
+		check.OK(t, err)
 		for range 5 {
 			r.with(func(t *vip.Tenure) { t.Confirmed = false })
 			time.Sleep(2 * time.Second)
@@ -146,7 +147,7 @@ func TestEndOfTheRight(t *testing.T) {
 		short.Until = began.Add(4700 * time.Millisecond)
 		long.Until = began.Add(time.Hour)
 		_, err := r.Set(t.Context(), []vip.Address{short, long})
-		must(t, err)
+		check.OK(t, err)
 		ends := map[string]time.Duration{}
 		for range 1000 {
 			time.Sleep(10 * time.Millisecond)
@@ -180,7 +181,7 @@ func TestAnotherEpochHasOtherClaims(t *testing.T) {
 		defer r.run(t)()
 		want := []vip.Address{addr("10.0.0.1/32", "eth0")}
 		_, err := r.Set(t.Context(), want)
-		must(t, err)
+		check.OK(t, err)
 		r.with(func(t *vip.Tenure) { t.Epoch++ })
 		time.Sleep(4100 * time.Millisecond)
 		if got := k.String(); got != "" {
@@ -204,8 +205,8 @@ func TestDeletedByAnother(t *testing.T) {
 			r := newRig(t, k)
 			defer r.run(t)()
 			_, err := r.Set(t.Context(), []vip.Address{a})
-			must(t, err)
-			k.take(place{2, a.Prefix()})
+			check.OK(t, err)
+			k.take(addressKey{2, a.Prefix()})
 			synctest.Wait()
 			if r.pokes.Load() != 1 {
 				t.Errorf("%d pokes, want 1", r.pokes.Load())
@@ -229,7 +230,7 @@ func TestReplacedByAnother(t *testing.T) {
 		r := newRig(t, k)
 		defer r.run(t)()
 		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")})
-		must(t, err)
+		check.OK(t, err)
 		k.give("eth0", "10.0.0.1/32")
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -246,9 +247,9 @@ func TestRenewalFails(t *testing.T) {
 		defer r.run(t)()
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0")}
 		_, err := r.Set(t.Context(), want)
-		must(t, err)
+		check.OK(t, err)
 		r.log.reset()
-		k.set(func(op string, p place) error {
+		k.set(func(op string, p addressKey) error {
 			if op == "bind" && p.prefix.Addr().String() == "10.0.0.1" {
 				return unix.EPERM
 			}
@@ -275,7 +276,7 @@ func TestLinkGoes(t *testing.T) {
 		defer r.run(t)()
 		want := []vip.Address{addr("10.0.0.1/32", "eth1"), addr("2001:db8::1/128", "eth0")}
 		_, err := r.Set(t.Context(), want)
-		must(t, err)
+		check.OK(t, err)
 		r.log.reset()
 		k.removeLink("eth1")
 		synctest.Wait()
@@ -310,7 +311,7 @@ func TestMissedChanges(t *testing.T) {
 		defer r.run(t)()
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0")}
 		_, err := r.Set(t.Context(), want)
-		must(t, err)
+		check.OK(t, err)
 		k.lose()
 		synctest.Wait()
 		if r.pokes.Load() != 0 {
@@ -338,7 +339,7 @@ func TestNoKernelToFollow(t *testing.T) {
 			k := newFake("link 2 eth0 up")
 			r := newRig(t, k)
 			broken := true
-			k.fault = func(o string, _ place) error {
+			k.fault = func(o string, _ addressKey) error {
 				if broken && o == op {
 					return errors.New("not now")
 				}
@@ -382,7 +383,7 @@ func TestStaleChanges(t *testing.T) {
 			for range 50 {
 				for _, want := range [][]vip.Address{{a}, nil, {a}} {
 					have, err := r.Set(t.Context(), want)
-					must(t, err)
+					check.OK(t, err)
 					if len(have) != len(want) {
 						t.Fatalf("have %v, want %v", have, want)
 					}
@@ -413,7 +414,7 @@ func TestStaleChangesOfOthers(t *testing.T) {
 			k.give("eth0", "10.0.0.1/32")
 			for _, want := range [][]vip.Address{{a}, nil} {
 				have, err := r.Set(t.Context(), want)
-				must(t, err)
+				check.OK(t, err)
 				if len(have) != len(want) {
 					t.Fatalf("have %v, want %v", have, want)
 				}
@@ -435,7 +436,7 @@ func TestOldKernel(t *testing.T) {
 		defer r.run(t)()
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")}
 		_, err := r.Set(t.Context(), want)
-		must(t, err)
+		check.OK(t, err)
 		r.log.reset()
 		before := k.reads
 		time.Sleep(10 * time.Second)
@@ -450,7 +451,7 @@ func TestOldKernel(t *testing.T) {
 			t.Errorf("%d pokes, logged %s", r.pokes.Load(), got)
 		}
 		_, err = r.Set(t.Context(), nil)
-		must(t, err)
+		check.OK(t, err)
 		if got := k.String(); got != "" {
 			t.Errorf("left: %s", got)
 		}
@@ -471,10 +472,10 @@ func (r *rig) isBound(t *testing.T, what string, want []vip.Address) {
 // News that come late, one by one.
 func TestLateNews(t *testing.T) {
 	a := addr("2001:db8::1/128", "eth0")
-	at := place{2, a.Prefix()}
-	unmarked := change{entry: &entry{place: at, global: true}}
-	marked := change{entry: &entry{place: at, global: true, ours: true}}
-	removed := change{entry: &entry{place: at, global: true, ours: true}, gone: true}
+	at := addressKey{2, a.Prefix()}
+	unmarked := change{address: &kernelAddress{addressKey: at, global: true}}
+	marked := change{address: &kernelAddress{addressKey: at, global: true, marked: true}}
+	removed := change{address: &kernelAddress{addressKey: at, global: true, marked: true}, gone: true}
 	for _, tt := range []struct {
 		name  string
 		want  []vip.Address
@@ -494,11 +495,11 @@ func TestLateNews(t *testing.T) {
 			r := newRig(t, k)
 			for _, want := range [][]vip.Address{{a}, tt.want} {
 				_, err := r.Set(t.Context(), want)
-				must(t, err)
+				check.OK(t, err)
 			}
 			before := k.reads
-			news, err := r.learn(tt.heard)
-			must(t, err)
+			news, err := r.applyChanges(tt.heard)
+			check.OK(t, err)
 			if news != tt.news {
 				t.Errorf("%s: it is news: %v, want %v", tt.name, news, tt.news)
 			}
@@ -517,6 +518,6 @@ func TestLateNews(t *testing.T) {
 func value(t *testing.T, m prometheus.Metric) float64 {
 	t.Helper()
 	var d dto.Metric
-	must(t, m.Write(&d))
+	check.OK(t, m.Write(&d))
 	return d.GetCounter().GetValue() + d.GetGauge().GetValue()
 }

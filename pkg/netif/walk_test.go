@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -69,7 +70,7 @@ func walk(t *testing.T, rng *rand.Rand) {
 		k.set(nil)
 		if trouble {
 			luck := rand.New(rand.NewPCG(rng.Uint64(), 2)) // asked by several goroutines, one at a time
-			k.set(func(op string, _ place) error {
+			k.set(func(op string, _ addressKey) error {
 				if luck.IntN(3) == 0 {
 					return unix.EBUSY
 				}
@@ -150,11 +151,11 @@ func TestKernelWalk(t *testing.T) {
 			// Another program was first.
 			if a := want[0]; a.Prefix().IsSingleIP() && !strings.Contains(addresses(t, a.Link), a.Addr.String()+"/") {
 				l, err := netlink.LinkByName(a.Link)
-				must(t, err)
+				check.OK(t, err)
 				parsed, err := netlink.ParseAddr(a.Prefix().String())
-				must(t, err)
+				check.OK(t, err)
 				parsed.Flags = unix.IFA_F_NODAD
-				must(t, netlink.AddrReplace(l, parsed))
+				check.OK(t, netlink.AddrReplace(l, parsed))
 				r.await(t, "the news", func() bool { return r.knows(a) })
 			}
 		}

@@ -39,12 +39,12 @@ func (d diagnosis) Serialize() []byte {
 	return b
 }
 
-// reset ends the TCP connections to a that end on this node, and returns how many. Their
+// resetConnections ends the TCP connections to a that end on this node, and returns how many. Their
 // clients get a reset and can connect anew, to wherever a is then; they would not notice
 // for long otherwise, since what the node sends from an address that it has no more goes nowhere.
 //
 // The kernel sends the reset from a, so it must still be bound.
-func (k *rtnetlink) reset(a netip.Addr) (int, error) {
+func (k *rtnetlink) resetConnections(a netip.Addr) (int, error) {
 	n := 0
 	var errs []error
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // a socket for both has IPv4 mapped into IPv6

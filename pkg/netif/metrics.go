@@ -2,8 +2,8 @@ package netif
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// meters are the room's metrics.
-type meters struct {
+// metrics are the metrics of Interfaces.
+type metrics struct {
 	addresses prometheus.Gauge
 	bound     prometheus.Counter
 	removed   prometheus.Counter
@@ -11,11 +11,11 @@ type meters struct {
 	errors    prometheus.Counter
 }
 
-func newMeters() meters {
+func newMetrics() metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	return meters{
+	return metrics{
 		addresses: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "herald_addresses",
 			Help: "VIPs that the kernel of this node has bound for Herald.",
@@ -27,6 +27,6 @@ func newMeters() meters {
 	}
 }
 
-func (m meters) collectors() []prometheus.Collector {
+func (m metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.addresses, m.bound, m.removed, m.renewals, m.errors}
 }

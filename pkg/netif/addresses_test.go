@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"golang.org/x/sys/unix"
 )
 
@@ -50,7 +51,7 @@ func newRig(t *testing.T, k *fakeKernel, change ...func(*Options)) *rig {
 		c(&o)
 	}
 	n, err := newInterfaces(o, k)
-	must(t, err)
+	check.OK(t, err)
 	r.Interfaces = n
 	return r
 }
@@ -275,13 +276,13 @@ func TestHaveIsAsWanted(t *testing.T) {
 		a := addr("10.0.0.9/32", "eth0")
 		a.New, a.Until = true, time.Now().Add(time.Minute)
 		have, err := r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
+		check.OK(t, err)
 		if d := diff([]vip.Address{a}, have); d != "" {
 			t.Errorf("-want +got:\n%s", d)
 		}
 		a.New, a.Lease.Name = false, "another"
 		have, err = r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
+		check.OK(t, err)
 		if d := diff([]vip.Address{a}, have); d != "" {
 			t.Errorf("-want +got:\n%s", d)
 		}
@@ -292,7 +293,7 @@ func TestSetGoesOnAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFake("link 2 eth0 up\n eth0 10.0.0.7/32 ours\n eth0 10.0.0.8/32 ours")
 		r := newRig(t, k)
-		k.fault = func(op string, p place) error {
+		k.fault = func(op string, p addressKey) error {
 			switch op + " " + p.prefix.String() {
 			case "bind 10.0.0.1/32":
 				return unix.EPERM
@@ -321,7 +322,7 @@ func TestSetGoesOnAfterAFailure(t *testing.T) {
 		}
 		k.fault = nil
 		have, err := r.Set(t.Context(), want)
-		must(t, err)
+		check.OK(t, err)
 		if d := diff(lines(`
 			eth0 10.0.0.1/32
 			eth0 10.0.0.2/32
@@ -337,14 +338,14 @@ func TestSetAddsBeforeItRemoves(t *testing.T) {
 		k := newFake("link 2 eth0 up\n link 3 eth1 up")
 		r := newRig(t, k)
 		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")})
-		must(t, err)
+		check.OK(t, err)
 		var order []string
-		k.fault = func(op string, p place) error {
+		k.fault = func(op string, p addressKey) error {
 			order = append(order, op+" "+k.links[p.link].name)
 			return nil
 		}
 		_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth1"), addr("2001:db8::1/128", "eth1")})
-		must(t, err)
+		check.OK(t, err)
 		if d := diff([]string{"bind eth1", "bind eth1", "unbind eth0", "unbind eth0"}, order); d != "" {
 			t.Errorf("-want +got:\n%s", d)
 		}
@@ -371,7 +372,7 @@ func TestSetWithoutCertainRight(t *testing.T) {
 		r := newRig(t, newFake("link 2 eth0 up"))
 		want := []vip.Address{addr("10.0.0.1/32", "eth0")}
 		_, err := r.Set(t.Context(), want)
-		must(t, err)
+		check.OK(t, err)
 		want = append(want, addr("10.0.0.2/32", "eth0"))
 
 		r.with(func(t *vip.Tenure) { t.Confirmed = false })
@@ -397,10 +398,10 @@ func TestSetShortensALifetime(t *testing.T) {
 		r := newRig(t, newFake("link 2 eth0 up"))
 		a := addr("10.0.0.1/32", "eth0")
 		_, err := r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
+		check.OK(t, err)
 		a.Until = time.Now().Add(1900 * time.Millisecond)
 		_, err = r.Set(t.Context(), []vip.Address{a})
-		must(t, err)
+		check.OK(t, err)
 		if got, want := r.k.String(), "eth0 10.0.0.1/32 ours 1s"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // connected is a connection from another address of the node to a listener at addr; the
@@ -18,10 +19,10 @@ import (
 func connected(t *testing.T, listen, from, addr string) net.Conn {
 	t.Helper()
 	l, err := net.Listen("tcp", listen)
-	must(t, err)
+	check.OK(t, err)
 	t.Cleanup(func() { l.Close() })
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	must(t, err)
+	check.OK(t, err)
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Second}
 	c, err := d.Dial("tcp", net.JoinHostPort(addr, port))
 	for range 5 { // IPv6 on a link that is new takes a moment
@@ -30,10 +31,10 @@ func connected(t *testing.T, listen, from, addr string) net.Conn {
 		}
 		c, err = d.Dial("tcp", net.JoinHostPort(addr, port))
 	}
-	must(t, err)
+	check.OK(t, err)
 	t.Cleanup(func() { c.Close() })
 	served, err := l.Accept()
-	must(t, err)
+	check.OK(t, err)
 	t.Cleanup(func() { served.Close() })
 	return c
 }
@@ -49,8 +50,8 @@ func outcome(c net.Conn) error {
 // going. Whoever is connected to anything else does not.
 func TestKernelResets(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
-	must(t, err)
-	must(t, netlink.LinkSetUp(lo)) // a node talks to its own addresses by way of it
+	check.OK(t, err)
+	check.OK(t, netlink.LinkSetUp(lo)) // a node talks to its own addresses by way of it
 	t.Cleanup(func() { _ = netlink.LinkSetDown(lo) })
 	hardware(t, "eth0", "10.0.0.1/24", "fd00::1/64")
 	n, stop := kernelRig(t)

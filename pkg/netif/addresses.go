@@ -1,0 +1,262 @@
+package netif
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"golang.org/x/sys/unix"
+)
+
+// Set binds what is wanted and isn't bound, as far as this node's Tenure allows, then removes
+// what bears our mark and isn't wanted. It returns what bears our mark and the kernel
+// answers for, also what could not be removed. Every address that is missing, or could not be
+// removed, has an error that names it.
+func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.epoch = n.opts.Tenure().Epoch
+	var errs []error
+	add := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+			n.metrics.errors.Inc()
+		}
+	}
+	wanted := map[addressKey]vip.Address{}
+	bits := map[addressKey]int{} // by link and address alone
+	var order []addressKey
+	for _, w := range want {
+		key, err := n.keyOf(w)
+		alone := addressKey{key.link, netip.PrefixFrom(key.prefix.Addr(), key.prefix.Addr().BitLen())}
+		_, twice := wanted[key]
+		switch {
+		case err != nil:
+			add(err)
+		case !twice && bits[alone] != 0: // IPv6 can't do that (inet6_rtm_newaddr)
+			add(fmt.Errorf("address %s on %s: it is wanted with the prefix length %d, too, which goes first", key.prefix, w.Link, bits[alone]))
+		case !twice:
+			wanted[key], bits[alone] = w, key.prefix.Bits()
+			order = append(order, key)
+		}
+	}
+	for _, key := range order {
+		if ctx.Err() != nil {
+			add(fmt.Errorf("not all addresses were looked at: %w", context.Cause(ctx)))
+			break
+		}
+		add(n.ensureBound(key, wanted[key]))
+	}
+	for _, key := range n.unwanted(wanted) {
+		add(n.remove(key, "no longer wanted"))
+	}
+	n.publish()
+	return slices.Clone(n.view.Load().bound), errors.Join(errs...)
+}
+
+// keyOf is where w is to be bound; an error if w is no address or this node has no such link.
+func (n *Interfaces) keyOf(w vip.Address) (addressKey, error) {
+	prefix := netip.PrefixFrom(w.Addr.Unmap().WithZone(""), w.Bits)
+	if !prefix.IsValid() || w.Bits == 0 {
+		return addressKey{}, fmt.Errorf("%s/%d is no address to bind", w.Addr, w.Bits)
+	}
+	l, ok := n.snapshot.linkNamed(w.Link)
+	if !ok {
+		return addressKey{}, fmt.Errorf("address %s: this node has no interface %q; it has %s", prefix, w.Link, n.snapshot.names())
+	}
+	return addressKey{l.index, prefix}, nil
+}
+
+// ensureBound binds w at key unless it is bound for long enough already; it is renewed from
+// then on. Without a certain right to hold w, it binds nothing: what is bound stays until the
+// kernel drops it, or is removed if the right has ended for certain.
+func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
+	_, wantedBefore := n.wanted[key]
+	if n.wanted[key] != w {
+		n.wanted[key], n.changed = w, true
+	}
+	a, there := n.snapshot.addresses[key]
+	v := n.validity(w, time.Now())
+	switch r := n.renewed[key]; {
+	case v.seconds == 0 && there && a.marked && v.over:
+		return n.remove(key, "the right to hold it has ended")
+	case v.seconds == 0 && there && a.marked:
+		return nil
+	case v.seconds == 0:
+		return fmt.Errorf("address %s on %s: not bound, since this node's right to hold it is not certain", key.prefix, w.Link)
+	case r != nil && there && a.marked && !r.ends.After(v.end):
+		return nil
+	}
+	return n.bindOver(key, w, v, wantedBefore)
+}
+
+// bindOver binds w at key, also over what this process, an earlier one or another program
+// left there, with whatever prefix length. It fails if there is what looks like the node's own address.
+func (n *Interfaces) bindOver(key addressKey, w vip.Address, v validity, wantedBefore bool) error {
+	a, there := n.snapshot.addresses[key]
+	others := n.snapshot.otherLengths(key)
+	for _, o := range append(others, a) {
+		if o.prefix.IsValid() && !o.marked && !o.leftBehind() {
+			return fmt.Errorf("address %s on %s: the interface has %s already, which looks like the node's own address: remove it (ip address delete %s dev %s) or give the Service another address",
+				key.prefix, w.Link, o.prefix, o.prefix, w.Link)
+		}
+	}
+	if key.prefix.Addr().Is6() { // one prefix length at a time (inet6_rtm_newaddr)
+		if err := n.removeOtherLengths(others, w.Link); err != nil {
+			return err
+		}
+	}
+	if err := n.bind(n.kernel.bind, []bindRequest{{key, w.Link, v.seconds}})[0]; err != nil {
+		return err
+	}
+	switch {
+	case !there:
+		n.metrics.bound.Inc()
+		n.log.Info("bound an address", "address", key.prefix, "link", w.Link)
+	case !a.marked:
+		n.log.Info("took over an address that another program had bound", "address", key.prefix, "link", w.Link)
+	case !wantedBefore:
+		n.log.Info("kept an address that an earlier process had bound", "address", key.prefix, "link", w.Link)
+	}
+	if key.prefix.Addr().Is4() {
+		return n.removeOtherLengths(others, w.Link)
+	}
+	return nil
+}
+
+// removeOtherLengths removes an address that another program left with other prefix lengths,
+// and Herald's own of IPv6. (Herald's own of IPv4 is removed by Set, since it isn't wanted.)
+func (n *Interfaces) removeOtherLengths(others []kernelAddress, linkName string) error {
+	var errs []error
+	for _, o := range others {
+		if o.marked && o.prefix.Addr().Is4() {
+			continue
+		}
+		if err := n.unbind(o.addressKey, linkName); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		n.log.Info("removed an address that is to have another prefix length", "address", o.prefix, "link", linkName)
+	}
+	return errors.Join(errs...)
+}
+
+// remove removes what is bound at key, and before that resets the connections to it if it
+// has LocalDelivery. If that fails, it is still no longer renewed, so that it lasts for a few seconds only.
+func (n *Interfaces) remove(key addressKey, why string) error {
+	name := n.snapshot.links[key.link].name
+	if n.wanted[key].LocalDelivery {
+		ended, err := n.kernel.resetConnections(key.prefix.Addr())
+		n.log.Info("reset the connections to an address that goes", "address", key.prefix, "connections", ended)
+		if err != nil { // they end by themselves, later
+			n.log.Warn("not all connections to an address that goes could be reset", "address", key.prefix, "err", err)
+		}
+	}
+	if err := n.unbind(key, name); err != nil {
+		return err
+	}
+	n.metrics.removed.Inc()
+	n.log.Info("removed an address", "address", key.prefix, "link", name, "why", why)
+	return nil
+}
+
+// bind has the kernel bind or renew addresses by one of its methods, and renews them from now on.
+// The i-th error is about the i-th of them.
+func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest) []error {
+	began := time.Now() // their time runs from then on, if not later
+	errs := method(list)
+	for i, b := range list {
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("address %s on %s: can't bind it: %w%s", b.prefix, b.linkName, errs[i], addressHint(errs[i], b.prefix, b.linkName))
+			continue
+		}
+		a, there := n.snapshot.addresses[b.addressKey]
+		if !there {
+			a = kernelAddress{addressKey: b.addressKey, global: true}
+		}
+		a.marked = true
+		r := n.renewed[b.addressKey]
+		if r == nil {
+			r = &renewal{}
+			n.renewed[b.addressKey] = r
+			n.wake.Send()
+		}
+		r.ends = began.Add(time.Duration(b.seconds) * time.Second)
+		n.apply(change{address: &a})
+	}
+	return errs
+}
+
+// unbind has the kernel remove what is at key, which is not renewed from now on, even if that
+// fails.
+func (n *Interfaces) unbind(key addressKey, linkName string) error {
+	delete(n.renewed, key)
+	if err := n.kernel.unbind(key); err != nil {
+		return fmt.Errorf("address %s on %s: can't remove it: %w%s", key.prefix, linkName, err, addressHint(err, key.prefix, linkName))
+	}
+	n.apply(change{address: &kernelAddress{addressKey: key}, gone: true})
+	return n.rebindNetwork(key)
+}
+
+// rebindNetwork binds again what the kernel may have removed together with key: an IPv4
+// address takes those of the same network along that were added after it, unless the
+// sysctl promote_secondaries is set.
+func (n *Interfaces) rebindNetwork(key addressKey) error {
+	if key.prefix.Addr().Is6() || key.prefix.IsSingleIP() {
+		return nil
+	}
+	var again []bindRequest
+	for k := range n.renewed {
+		if k.link == key.link && k.prefix.Masked() == key.prefix.Masked() {
+			if v := n.validity(n.wanted[k], time.Now()); v.seconds > 0 {
+				again = append(again, bindRequest{k, n.wanted[k].Link, v.seconds})
+			}
+		}
+	}
+	return errors.Join(n.bind(n.kernel.bind, again)...)
+}
+
+// unwanted is what bears our mark and is not in wanted, in the order of links and addresses. It
+// forgets what was wanted before, isn't any more and isn't bound.
+func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []addressKey) {
+	for key, a := range n.snapshot.addresses {
+		if _, ok := wanted[key]; !ok && a.marked {
+			keys = append(keys, key)
+		}
+	}
+	for key := range n.wanted {
+		_, bound := n.snapshot.addresses[key]
+		if _, ok := wanted[key]; !ok && !bound {
+			delete(n.wanted, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b addressKey) int {
+		return cmp.Or(cmp.Compare(a.link, b.link), a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+	})
+	return keys
+}
+
+// leftBehind reports whether an address without our mark may be taken over: it is alone in its
+// network, or was added to a network that the link had. Anything else is how a node gets
+// an address of its own.
+func (a kernelAddress) leftBehind() bool { return a.prefix.IsSingleIP() || a.secondary }
+
+// addressHint is what to do about a kernel's errno, in brackets; "" if nothing is known.
+func addressHint(err error, prefix netip.Prefix, linkName string) string {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return capabilityHint
+	case errors.Is(err, unix.EACCES) && prefix.Addr().Is6():
+		return fmt.Sprintf(" (IPv6 is switched off there: sysctl net.ipv6.conf.%s.disable_ipv6)", linkName)
+	case errors.Is(err, unix.ENODEV):
+		return " (the interface is gone)"
+	}
+	return ""
+}
+
+const capabilityHint = " (the process needs the capability NET_ADMIN in the node's network namespace)"

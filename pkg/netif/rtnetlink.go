@@ -1,0 +1,347 @@
+package netif
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// ifaProto is IFA_PROTO of linux/if_addr.h: who added an address. Kernels since
+	// 5.18 keep it.
+	ifaProto = 11
+	// mark is our value of it. The kernel uses 1 to 3 itself, nobody assigns the others.
+	mark = 'v'
+	// labelSuffix marks an IPv4 address where the kernel doesn't keep IFA_PROTO.
+	labelSuffix = ":herald"
+	// answerTime is how long the kernel may take over a request.
+	answerTime = 5 * time.Second
+)
+
+// rtnetlink is the kernel by rtnetlink(7).
+type rtnetlink struct {
+	handle   *netlink.Handle          // for requests that the library has
+	socket   map[int]*nl.SocketHandle // one for all other requests; it locks itself
+	renewals *nl.SocketHandle         // one for those that subscriptions are not told of
+	proto    bool                     // the kernel keeps IFA_PROTO
+}
+
+func openNetlink() (*rtnetlink, error) {
+	requests, err := openSocket()
+	if err != nil {
+		return nil, err
+	}
+	renewals, err := openSocket()
+	if err != nil {
+		requests.Socket.Close()
+		return nil, err
+	}
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err == nil {
+		err = handle.SetSocketTimeout(answerTime)
+	}
+	if err != nil {
+		requests.Socket.Close()
+		renewals.Socket.Close()
+		return nil, err
+	}
+	return &rtnetlink{
+		handle:   handle,
+		socket:   map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: requests},
+		renewals: renewals,
+		proto:    keepsProto(),
+	}, nil
+}
+
+// openSocket opens a socket for requests.
+func openSocket() (*nl.SocketHandle, error) {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE) // to no group
+	if err != nil {
+		return nil, fmt.Errorf("can't talk to the kernel about network interfaces: %w", err)
+	}
+	limit := unix.NsecToTimeval(int64(answerTime))
+	if err := errors.Join(s.SetSendTimeout(&limit), s.SetReceiveTimeout(&limit)); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return &nl.SocketHandle{Socket: s}, nil
+}
+
+// keepsProto reports whether the kernel is 5.18 or later.
+func keepsProto() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor); err != nil {
+		return false
+	}
+	return major > 5 || major == 5 && minor >= 18
+}
+
+func (k *rtnetlink) keepsMark() bool { return k.proto }
+
+// request makes a request for the socket of all requests.
+func (k *rtnetlink) request(kind, flags int) *nl.NetlinkRequest {
+	r := nl.NewNetlinkRequest(kind, flags)
+	r.Sockets = k.socket
+	return r
+}
+
+func (k *rtnetlink) bind(list []bindRequest) []error {
+	return k.send(k.socket[unix.NETLINK_ROUTE], list)
+}
+
+func (k *rtnetlink) renew(list []bindRequest) []error { return k.send(k.renewals, list) }
+
+// send sends all requests in one write, and waits for one answer: the kernel answers what
+// it refuses, and the last (netlink(7), NLM_F_ACK). For hundreds that costs a third
+// of what as many requests do (BenchmarkRenewal). Its i-th error is about the i-th of them.
+func (k *rtnetlink) send(handle *nl.SocketHandle, list []bindRequest) []error {
+	errs := make([]error, len(list))
+	if len(list) == 0 {
+		return errs
+	}
+	handle.Socket.Lock()
+	defer handle.Socket.Unlock()
+	first := atomic.AddUint32(&handle.Seq, uint32(len(list))) - uint32(len(list)) + 1
+	var requests []byte
+	for i, b := range list {
+		r := k.newAddress(b)
+		r.Seq = first + uint32(i)
+		if i == len(list)-1 {
+			r.Flags |= unix.NLM_F_ACK
+		}
+		requests = append(requests, r.Serialize()...) // attributes end at a multiple of 4, and so do messages
+	}
+	err := unix.Sendto(handle.Socket.GetFd(), requests, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	for end := false; err == nil && !end; {
+		var answers []syscall.NetlinkMessage
+		if answers, _, err = handle.Socket.Receive(); err != nil {
+			break
+		}
+		for _, m := range answers {
+			i := int(int32(m.Header.Seq - first))
+			if m.Header.Type != unix.NLMSG_ERROR || i < 0 || i >= len(list) || len(m.Data) < 4 { // to an earlier request
+				continue
+			}
+			if code := int32(binary.NativeEndian.Uint32(m.Data)); code != 0 {
+				errs[i] = unix.Errno(-code)
+			}
+			end = end || i == len(list)-1
+		}
+	}
+	if err != nil { // which worked is not known; to do it again does no harm
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	return errs
+}
+
+// newAddress is the request to bind or renew an address, without NLM_F_ACK.
+func (k *rtnetlink) newAddress(b bindRequest) *nl.NetlinkRequest {
+	r := k.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	flags := uint32(unix.IFA_F_NOPREFIXROUTE)
+	if b.prefix.Addr().Is6() { // whether it is free was asked before, if it had to be
+		flags |= unix.IFA_F_NODAD
+	}
+	addAddress(r, b.addressKey)
+	r.AddData(nl.NewRtAttr(unix.IFA_FLAGS, binary.NativeEndian.AppendUint32(nil, flags)))
+	r.AddData(nl.NewRtAttr(ifaProto, []byte{mark}))
+	life := nl.IfaCacheInfo{IfaCacheinfo: unix.IfaCacheinfo{Valid: b.seconds}}
+	r.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, life.Serialize()))
+	if label := b.linkName + labelSuffix; !k.proto && b.prefix.Addr().Is4() && len(label) < unix.IFNAMSIZ {
+		r.AddData(nl.NewRtAttr(unix.IFA_LABEL, nl.ZeroTerminated(label)))
+	}
+	return r
+}
+
+func (k *rtnetlink) unbind(key addressKey) error {
+	r := k.request(unix.RTM_DELADDR, unix.NLM_F_ACK)
+	addAddress(r, key)
+	_, err := r.Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}
+
+// addAddress adds the head of a message on an address, and the address.
+func addAddress(r *nl.NetlinkRequest, key addressKey) {
+	family, ip := unix.AF_INET, key.prefix.Addr().AsSlice()
+	if key.prefix.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	head := nl.NewIfAddrmsg(family)
+	head.Prefixlen = uint8(key.prefix.Bits())
+	head.Index = uint32(key.link)
+	r.AddData(head)
+	r.AddData(nl.NewRtAttr(unix.IFA_LOCAL, ip))
+	r.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip))
+}
+
+func (k *rtnetlink) read() (*snapshot, error) {
+	s := newSnapshot()
+	links, err := k.dump(unix.RTM_GETLINK, unix.RTM_NEWLINK, nl.NewIfInfomsg(unix.AF_UNSPEC))
+	if err != nil {
+		return nil, fmt.Errorf("can't read the network interfaces: %w", err)
+	}
+	for _, m := range links {
+		if l, ok := parseLink(m); ok {
+			s.setLink(l)
+		}
+	}
+	addresses, err := k.dump(unix.RTM_GETADDR, unix.RTM_NEWADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	if err != nil {
+		return nil, fmt.Errorf("can't read the addresses of the network interfaces: %w", err)
+	}
+	for _, m := range addresses {
+		if a, ok := parseAddress(m); ok {
+			s.addresses[a.addressKey] = a
+		}
+	}
+	s.routes, err = k.routes()
+	return s, err
+}
+
+func (k *rtnetlink) routes() (routes []route, err error) {
+	err = retryDump(func() error {
+		routes = nil
+		return k.handle.RouteListFilteredIter(netlink.FAMILY_ALL, &netlink.Route{}, 0, func(r netlink.Route) bool { // of the main table
+			if r.Dst == nil || r.Type != unix.RTN_UNICAST {
+				return true
+			}
+			if bits, _ := r.Dst.Mask.Size(); bits > 0 {
+				return true
+			}
+			found := route{family: vip.IPv4, link: r.LinkIndex, metric: uint32(r.Priority)}
+			if r.Family == netlink.FAMILY_V6 {
+				found.family = vip.IPv6
+			}
+			found.via, _ = netip.AddrFromSlice(r.Gw)
+			if found.link == 0 && len(r.MultiPath) > 0 {
+				found.link = r.MultiPath[0].LinkIndex
+			}
+			if found.link != 0 {
+				routes = append(routes, found)
+			}
+			return true
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("can't read the routes: %w", err)
+	}
+	return routes, nil
+}
+
+// dump requests all objects of a kind.
+func (k *rtnetlink) dump(kind, answer int, head nl.NetlinkRequestData) (messages [][]byte, err error) {
+	err = retryDump(func() error {
+		r := k.request(kind, unix.NLM_F_DUMP)
+		r.AddData(head)
+		messages, err = r.Execute(unix.NETLINK_ROUTE, uint16(answer))
+		return err
+	})
+	return messages, err
+}
+
+// retryDump calls dump again when the kernel reports that something changed meanwhile, which
+// may leave parts out.
+func retryDump(dump func() error) error {
+	for range 10 {
+		if err := dump(); !errors.Is(err, nl.ErrDumpInterrupted) {
+			return err
+		}
+	}
+	return errors.New("it changed faster than it could be read, ten times in a row")
+}
+
+// netlinkSubscription is a subscription to rtnetlink's multicast groups.
+type netlinkSubscription struct{ socket *nl.NetlinkSocket }
+
+func (k *rtnetlink) subscribe() (subscription, error) {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE,
+		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("can't subscribe to the kernel's changes of network interfaces: %w", err)
+	}
+	// Room for a burst; forcing it takes a capability that may be missing.
+	if s.SetReceiveBufferSize(1<<20, true) != nil {
+		_ = s.SetReceiveBufferSize(1<<20, false)
+	}
+	if err := k.omitRenewals(s); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("can't subscribe to the kernel's changes of network interfaces but our own: %w", err)
+	}
+	return &netlinkSubscription{s}, nil
+}
+
+// omitRenewals has the kernel send s no messages about what this process did by renew: there are
+// hundreds a second, and nothing has changed. The kernel puts the port of the socket that
+// asked into each message (netlink(7), nlmsg_pid), but not with IPv6 addresses
+// (inet6_ifa_notify); those are still sent.
+func (k *rtnetlink) omitRenewals(s *nl.NetlinkSocket) error {
+	port, err := k.renewals.Socket.GetPid()
+	if err != nil {
+		return err
+	}
+	// A filter reads in network byte order, and the header is in the machine's.
+	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.RTM_NEWADDR))
+	from := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
+	program, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: 4, Size: 2}, // nlmsg_type
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(kind), SkipTrue: 3},
+		bpf.LoadAbsolute{Off: 12, Size: 4}, // nlmsg_pid
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: from, SkipTrue: 1},
+		bpf.RetConstant{Val: 0},
+		bpf.RetConstant{Val: math.MaxUint32},
+	})
+	if err != nil {
+		return err
+	}
+	filter := make([]unix.SockFilter, len(program))
+	for i, p := range program {
+		filter[i] = unix.SockFilter{Code: p.Op, Jt: p.Jt, Jf: p.Jf, K: p.K}
+	}
+	return unix.SetsockoptSockFprog(s.GetFd(), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
+}
+
+func (s *netlinkSubscription) close() { s.socket.Close() }
+
+func (s *netlinkSubscription) receive() ([]change, error) {
+	for {
+		messages, from, err := s.socket.Receive()
+		if errors.Is(err, unix.ENOBUFS) {
+			return nil, errOverrun
+		}
+		if err != nil {
+			return nil, err
+		}
+		if from.Pid != nl.PidKernel { // any process may write to the socket
+			continue
+		}
+		var changes []change
+		for _, m := range messages {
+			if c, ok := parseChange(m); ok {
+				changes = append(changes, c)
+			}
+		}
+		if len(changes) > 0 {
+			return changes, nil
+		}
+	}
+}

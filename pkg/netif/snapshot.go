@@ -1,0 +1,117 @@
+package netif
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A snapshot is the state of the kernel's links, addresses and default routes.
+type snapshot struct {
+	links     map[int]link   // by index
+	index     map[string]int // of links, by name
+	addresses map[addressKey]kernelAddress
+	routes    []route
+}
+
+func newSnapshot() *snapshot {
+	return &snapshot{links: map[int]link{}, index: map[string]int{}, addresses: map[addressKey]kernelAddress{}}
+}
+
+// setLink adds or replaces a link, which may have had another name before.
+func (s *snapshot) setLink(l link) {
+	s.removeLink(l.index)
+	s.links[l.index], s.index[l.name] = l, l.index
+}
+
+// removeLink removes a link. The kernel tells of the removal of its addresses before.
+func (s *snapshot) removeLink(index int) {
+	if name := s.links[index].name; s.index[name] == index { // or another has that name by now
+		delete(s.index, name)
+	}
+	delete(s.links, index)
+}
+
+// apply makes the change c of a link or an address, and reports whether that changed the
+// snapshot. Renewals, which the kernel tells of like any other change, do not.
+func (s *snapshot) apply(c change) bool {
+	switch {
+	case c.link != nil:
+		old, had := s.links[c.link.index]
+		if c.gone {
+			s.removeLink(c.link.index)
+			return had
+		}
+		s.setLink(*c.link)
+		return !had || old != *c.link
+	case c.address != nil:
+		old, had := s.addresses[c.address.addressKey]
+		if c.gone {
+			delete(s.addresses, c.address.addressKey)
+			return had
+		}
+		s.addresses[c.address.addressKey] = *c.address
+		return !had || old != *c.address
+	}
+	return false
+}
+
+// linkNamed finds a link by its name.
+func (s *snapshot) linkNamed(name string) (link, bool) {
+	l, ok := s.links[s.index[name]]
+	return l, ok
+}
+
+// names lists all links, for messages.
+func (s *snapshot) names() string {
+	return strings.Join(slices.Sorted(maps.Keys(s.index)), ", ")
+}
+
+// macvlans is the macvlans that Herald has made, by name.
+func (s *snapshot) macvlans() (all []link) {
+	for _, name := range slices.Sorted(maps.Keys(s.index)) {
+		if l := s.links[s.index[name]]; l.byHerald() {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// sortedAddresses is all addresses, by the names of their links, and then by address and
+// prefix length.
+func (s *snapshot) sortedAddresses() []kernelAddress {
+	return slices.SortedFunc(maps.Values(s.addresses), func(a, b kernelAddress) int {
+		return cmp.Or(strings.Compare(s.links[a.link].name, s.links[b.link].name), a.prefix.Addr().Compare(b.prefix.Addr()), cmp.Compare(a.prefix.Bits(), b.prefix.Bits()))
+	})
+}
+
+// otherLengths is the same address on the same link with other prefix lengths.
+func (s *snapshot) otherLengths(key addressKey) (others []kernelAddress) {
+	for k, a := range s.addresses {
+		if k.link == key.link && k.prefix.Addr() == key.prefix.Addr() && k != key {
+			others = append(others, a)
+		}
+	}
+	return others
+}
+
+// compare orders routes: IPv4 before IPv6, then a low metric before a high one.
+func (r route) compare(o route) int {
+	return cmp.Or(cmp.Compare(r.family, o.family), cmp.Compare(r.metric, o.metric), cmp.Compare(r.link, o.link))
+}
+
+// carriesVIPs reports whether a VIP may sensibly be on l, so that it belongs into the
+// NodeInfo: no loopback, no port of a bridge or a bond (its addresses are on its master; a link
+// in a VRF has a master too, but keeps its own), and either addressed or hardware that is up, or
+// what is stacked on that. A pod's end of a veth has no address of a network.
+func (s *snapshot) carriesVIPs(l link, addressed bool) bool {
+	if master, ok := s.links[l.master]; l.loopback || ok && master.kind != "vrf" {
+		return false
+	}
+	switch l.kind {
+	case "", "vlan", "bond", "team", "macvlan":
+		return addressed || l.up
+	}
+	return addressed
+}

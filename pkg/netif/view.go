@@ -1,0 +1,102 @@
+package netif
+
+import (
+	"cmp"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// ipvsLink is where kube-proxy in ipvs mode puts the address of every Service on every
+// node: they are not the node's own, and no program has left them behind.
+const ipvsLink = "kube-ipvs0"
+
+// A view is what others are told of a snapshot. It is never changed, but replaced.
+type view struct {
+	bound     []vip.Address         // what bears our mark and the kernel answers for
+	unmanaged []vip.Address         // what looks like a VIP and has no mark
+	info      vip.NodeInfo          // of this node's links
+	links     []vip.Link            // all, by index
+	gateways  map[string]netip.Addr // by link: the next hop of its default route
+
+	macvlans       []vip.Macvlan // those that are ready and up, by name
+	macvlanErrors  map[string]string
+	macvlansWanted bool
+}
+
+// publish replaces the view if what it is made from has changed. It calls OnLinkChange if the
+// links differ, and reports whether anything else does. n.mu is held.
+func (n *Interfaces) publish() (differs bool) {
+	if !n.changed {
+		return false
+	}
+	n.changed = false
+	before, now := *n.view.Load(), n.newView()
+	n.view.Store(now)
+	if !reflect.DeepEqual(before.links, now.links) && n.opts.OnLinkChange != nil {
+		n.opts.OnLinkChange()
+	}
+	before.links = now.links
+	return !reflect.DeepEqual(before, *now)
+}
+
+// newView makes a view of the snapshot, of what is wanted and of the macvlans. n.mu is held.
+func (n *Interfaces) newView() *view {
+	s := n.snapshot
+	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors, macvlansWanted: len(n.macvlans.wanted) > 0}
+	all, networks := map[int][]netip.Prefix{}, map[int][]netip.Prefix{} // by link
+	for _, a := range s.sortedAddresses() {
+		l := s.links[a.link]
+		entry := vip.Address{Addr: a.prefix.Addr(), Bits: a.prefix.Bits(), Link: l.name}
+		switch {
+		case a.marked && a.tentative:
+		case a.marked:
+			if w, ok := n.wanted[a.addressKey]; ok { // the kernel doesn't know its Lease
+				entry = w
+			}
+			v.bound = append(v.bound, entry)
+		case !a.global || a.temporary || !a.prefix.Addr().IsGlobalUnicast() || l.name == ipvsLink:
+		default:
+			all[l.index] = append(all[l.index], a.prefix)
+			switch {
+			case l.loopback:
+			case a.prefix.IsSingleIP():
+				v.unmanaged = append(v.unmanaged, entry)
+			default:
+				networks[l.index] = append(networks[l.index], a.prefix)
+			}
+		}
+	}
+	byRoute := ""
+	for _, r := range slices.SortedFunc(slices.Values(s.routes), route.compare) {
+		name := s.links[r.link].name
+		byRoute = cmp.Or(byRoute, name)
+		if r.via.IsValid() && !v.gateways[name].IsValid() {
+			v.gateways[name] = r.via
+		}
+	}
+	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
+	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
+	for _, l := range s.links {
+		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, MAC: l.mac, Prefixes: all[l.index]}
+		v.links = append(v.links, link)
+		if l.byHerald() { // for one VIP, and no link for others to choose
+			if m, ok := n.macvlans.ready[l.name]; ok && l.adminUp && l.mac == m.MAC {
+				v.macvlans = append(v.macvlans, m)
+			}
+			continue
+		}
+		chosen := l.name == v.info.Interface || l.name == v.info.DefaultInterface
+		if link.Prefixes = networks[l.index]; chosen || s.carriesVIPs(l, len(link.Prefixes) > 0) {
+			v.info.Links = append(v.info.Links, link)
+		}
+	}
+	slices.SortFunc(v.links, func(a, b vip.Link) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(v.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(v.macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
+	n.metrics.addresses.Set(float64(len(v.bound)))
+	return v
+}
