@@ -14,22 +14,22 @@ import (
 	"github.com/heraldvip/herald/pkg/lease"
 )
 
-// drainCommand is "herald drain": a node gives its VIPs to the others.
+// drainCommand is "herald drain": a node hands its VIPs to the others.
 func drainCommand() *cobra.Command {
 	return moveCommand("drain NODE", "Have a node hand its VIPs to the others, and carry none until undrained",
 		"Mark a node so that it carries no VIP, and wait until the others have taken over what it had, make\n"+
 			"before break. The mark stays, also over restarts, until herald undrain. Pods are not touched:\n"+
-			"kubectl drain does that.", (*mover).drain)
+			"kubectl drain does that.", (*nodeDrain).drain)
 }
 
-// undrainCommand is "herald undrain": it gets them back.
+// undrainCommand is "herald undrain": the node gets back what it handed over.
 func undrainCommand() *cobra.Command {
 	return moveCommand("undrain NODE", "Let a node carry VIPs again, and give back what it handed over",
 		"Take the mark of herald drain away, and wait until the node has back what it gave away when it\n"+
-			"was drained, make before break. What has moved on since then stays where it is.", (*mover).undrain)
+			"was drained, make before break. What has moved on since then stays where it is.", (*nodeDrain).undrain)
 }
 
-func moveCommand(use, short, long string, do func(*mover, context.Context) error) *cobra.Command {
+func moveCommand(use, short, long string, move func(*nodeDrain, context.Context) error) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.ExactArgs(1)}
 	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
 	timeout := c.Flags().Duration("timeout", time.Minute, "How long to wait")
@@ -41,140 +41,138 @@ func moveCommand(use, short, long string, do func(*mover, context.Context) error
 		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
 		defer cancel()
 		node := strings.ToLower(args[0])
-		return do(&mover{
-			node: node, timeout: *timeout, say: func(text string) { fmt.Fprintln(c.OutOrStdout(), text) },
-			read: func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, "") },
-			mark: func(ctx context.Context) error { return kube.Drain(ctx, access, node, time.Now()) },
+		return move(&nodeDrain{
+			node: node, timeout: *timeout, began: time.Now(),
+			printf: func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
+			read:   func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, "") },
+			mark:   func(ctx context.Context) error { return kube.Drain(ctx, access, node, time.Now()) },
 			unmark: func(ctx context.Context) error {
 				return kube.Undrain(ctx, access, node, time.Now().Add(*timeout+time.Minute))
 			},
-			returned: func(ctx context.Context) error { return kube.ClearReturn(ctx, access, node) },
+			clearReturn: func(ctx context.Context) error { return kube.ClearReturn(ctx, access, node) },
 		}, ctx)
 	}
 	return c
 }
 
-// A mover drains and undrains a node.
-type mover struct {
+// A nodeDrain drains or undrains a node.
+type nodeDrain struct {
 	node    string
 	timeout time.Duration
-	say     func(string)
+	began   time.Time
+	printf  func(format string, args ...any)
 
-	read                   func(context.Context) (kube.Snapshot, error)
-	mark, unmark, returned func(context.Context) error
+	read                      func(context.Context) (kube.Snapshot, error)
+	mark, unmark, clearReturn func(context.Context) error
 }
 
-func (m *mover) drain(ctx context.Context) error {
-	if _, err := m.look(ctx); err != nil {
+func (d *nodeDrain) drain(ctx context.Context) error {
+	if _, _, err := d.readLeases(ctx); err != nil {
 		return err
 	}
-	if err := m.mark(ctx); err != nil {
+	if err := d.mark(ctx); err != nil {
 		return err
 	}
-	began := time.Now()
-	return m.wait(ctx, "VIPs left on "+m.node, func(s state) []string { return s.held }, func(left []string, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case len(left) == 0:
-			m.say(fmt.Sprintf("%s carries no VIP any more (%s); herald undrain %s ends that", m.node, time.Since(began).Round(100*time.Millisecond), m.node))
-			return nil
-		}
+	left, err := d.wait(ctx, "VIPs left on "+d.node, func() ([]string, error) {
+		held, _, err := d.readLeases(ctx)
+		return held, err
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(left) > 0:
 		return fmt.Errorf("after %s the node %s still has %s; \"herald status\" says what keeps the other nodes from them. The node stays marked; herald undrain %s ends that",
-			m.timeout, m.node, few(left), m.node)
-	})
+			d.timeout, d.node, abbreviate(left), d.node)
+	}
+	d.printf("%s carries no VIP any more (%s); herald undrain %s ends that", d.node, d.elapsed(), d.node)
+	return nil
 }
 
-func (m *mover) undrain(ctx context.Context) error {
-	if _, err := m.look(ctx); err != nil {
+func (d *nodeDrain) undrain(ctx context.Context) error {
+	if _, _, err := d.readLeases(ctx); err != nil {
 		return err
 	}
-	if err := m.unmark(ctx); err != nil {
+	if err := d.unmark(ctx); err != nil {
 		return err
 	}
-	began := time.Now()
-	return m.wait(ctx, "VIPs to be given back to "+m.node, func(s state) []string { return s.given }, func(left []string, err error) error {
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		err = errors.Join(err, m.returned(end))
-		switch {
-		case err != nil:
-			return err
-		case len(left) == 0:
-			m.say(fmt.Sprintf("%s carries VIPs again (%s)", m.node, time.Since(began).Round(100*time.Millisecond)))
-			return nil
-		}
-		m.say(fmt.Sprintf("%s may carry VIPs again; after %s these have stayed with the nodes that took them: %s", m.node, m.timeout, few(left)))
-		return nil
+	left, err := d.wait(ctx, "VIPs to be given back to "+d.node, func() ([]string, error) {
+		_, away, err := d.readLeases(ctx)
+		return away, err
 	})
+	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := errors.Join(err, d.clearReturn(clearing)); err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		d.printf("%s may carry VIPs again; after %s these have stayed with the nodes that took them: %s", d.node, d.timeout, abbreviate(left))
+	} else {
+		d.printf("%s carries VIPs again (%s)", d.node, d.elapsed())
+	}
+	return nil
 }
 
-// state is what a node has, and what others have from it.
-type state struct{ held, given []string }
+func (d *nodeDrain) elapsed() time.Duration { return time.Since(d.began).Round(100 * time.Millisecond) }
 
-// look reads the leases. It is an error if no Herald runs, or ran, on the node.
-func (m *mover) look(ctx context.Context) (s state, err error) {
-	snapshot, err := m.read(ctx)
+// readLeases returns the VIP leases that the node holds, and those that others have from it. It is an error if the node
+// has no node lease: no Herald has run there.
+func (d *nodeDrain) readLeases(ctx context.Context) (held, away []string, err error) {
+	snapshot, err := d.read(ctx)
 	if err != nil {
-		return s, err
+		return nil, nil, err
 	}
 	known := false
 	for _, l := range snapshot.Leases {
 		if n, ok := lease.ParseNodeLease(l); ok {
-			known = known || n.Name == m.node
+			known = known || n.Name == d.node
 			continue
 		}
-		if l.Annotations[lease.ClaimAnnotation] == "" || l.Spec.HolderIdentity == nil {
+		node, _ := holder(l)
+		if l.Annotations[lease.ClaimAnnotation] == "" || node == "" {
 			continue
 		}
-		switch name := l.Namespace + "/" + l.Name; {
-		case *l.Spec.HolderIdentity == m.node:
-			s.held = append(s.held, name)
-		case l.Annotations[lease.FromAnnotation] == m.node && *l.Spec.HolderIdentity != "":
-			s.given = append(s.given, name)
+		switch name := l.Namespace + "/" + l.Name; d.node {
+		case node:
+			held = append(held, name)
+		case l.Annotations[lease.FromAnnotation]:
+			away = append(away, name)
 		}
 	}
 	if !known {
-		return s, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", m.node)
+		return nil, nil, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", d.node)
 	}
-	return s, nil
+	return held, away, nil
 }
 
-// wait looks again and again until nothing of what is left, and tells how many
-// there are when that changes.
-func (m *mover) wait(ctx context.Context, what string, of func(state) []string, end func(left []string, err error) error) error {
-	said := -1
-	var left []string
-	for again := time.NewTicker(300 * time.Millisecond); ; {
-		s, err := m.look(ctx)
+// wait polls until read returns nothing or an error, or ctx ends, and prints how many names there are when that
+// changes. If ctx ends it returns what was read last, and no error unless nothing could be read.
+func (d *nodeDrain) wait(ctx context.Context, what string, read func() ([]string, error)) (left []string, err error) {
+	printed := -1
+	for poll := time.NewTicker(300 * time.Millisecond); ; {
+		names, err := read()
 		switch {
-		case ctx.Err() != nil:
-			return end(left, nil)
-		case err != nil:
-			return end(nil, err)
+		case err != nil && ctx.Err() != nil && printed >= 0:
+			return left, nil
+		case err != nil || len(names) == 0:
+			return nil, err
 		}
-		if left = of(s); len(left) == 0 {
-			return end(nil, nil)
-		}
-		if len(left) != said {
-			said = len(left)
-			m.say(fmt.Sprintf("%s: %d", what, said))
+		if left = names; len(left) != printed {
+			printed = len(left)
+			d.printf("%s: %d", what, printed)
 		}
 		select {
 		case <-ctx.Done():
-			return end(left, nil)
-		case <-again.C:
+			return left, nil
+		case <-poll.C:
 		}
 	}
 }
 
-// few names some of many leases.
-func few(names []string) string {
-	const most = 5
+// abbreviate names the first five of names, in order, and how many more there are.
+func abbreviate(names []string) string {
 	slices.Sort(names)
-	more := ""
-	if len(names) > most {
-		names, more = names[:most], fmt.Sprintf(" and %d more", len(names)-most)
+	if len(names) <= 5 {
+		return strings.Join(names, ", ")
 	}
-	return strings.Join(names, ", ") + more
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:5], ", "), len(names)-5)
 }

@@ -22,35 +22,35 @@ func TestDescribeMetrics(t *testing.T) {
 	}{
 		{
 			prometheus.NewCounter(prometheus.CounterOpts{Name: "a_total", Help: "Says \"a\", {b} and c|d."}),
-			metric{name: "a_total", kind: "counter", help: "Says \"a\", {b} and c|d."},
+			metric{Name: "a_total", Kind: "counter", Help: "Says \"a\", {b} and c|d."},
 		},
 		{
 			prometheus.NewGauge(prometheus.GaugeOpts{Name: "b", Help: "B."}),
-			metric{name: "b", kind: "gauge", help: "B."},
+			metric{Name: "b", Kind: "gauge", Help: "B."},
 		},
 		{
 			prometheus.NewHistogram(prometheus.HistogramOpts{Name: "c_seconds", Help: "C."}),
-			metric{name: "c_seconds", kind: "histogram", help: "C."},
+			metric{Name: "c_seconds", Kind: "histogram", Help: "C."},
 		},
 		{
 			prometheus.NewCounterVec(prometheus.CounterOpts{Name: "d_total", Help: "D.", ConstLabels: prometheus.Labels{"x": "y"}}, []string{"one", "two"}),
-			metric{name: "d_total", kind: "counter", help: "D.", labels: []string{"one", "two"}},
+			metric{Name: "d_total", Kind: "counter", Help: "D.", Labels: []string{"one", "two"}},
 		},
 		{
 			prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "e", Help: "E."}, []string{"one"}),
-			metric{name: "e", kind: "gauge", help: "E.", labels: []string{"one"}},
+			metric{Name: "e", Kind: "gauge", Help: "E.", Labels: []string{"one"}},
 		},
 		{
 			prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "f", Help: "F."}, []string{"one"}),
-			metric{name: "f", kind: "histogram", help: "F.", labels: []string{"one"}},
+			metric{Name: "f", Kind: "histogram", Help: "F.", Labels: []string{"one"}},
 		},
 	}
 	for _, tt := range tests {
 		got, err := describeMetrics(tt.collector)
 		if err != nil {
-			t.Errorf("%s: %v", tt.want.name, err)
+			t.Errorf("%s: %v", tt.want.Name, err)
 		}
-		if diff := cmp.Diff([]metric{tt.want}, got, cmp.AllowUnexported(metric{})); diff != "" {
+		if diff := cmp.Diff([]metric{tt.want}, got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	}
@@ -114,11 +114,11 @@ func TestMetricNames(t *testing.T) {
 			t.Error(err)
 		}
 		for _, m := range all {
-			if !strings.HasPrefix(m.name, "herald_") || (m.kind == "counter") != strings.HasSuffix(m.name, "_total") {
-				t.Errorf("%s is no name for a %s", m.name, m.kind)
+			if !strings.HasPrefix(m.Name, "herald_") || (m.Kind == "counter") != strings.HasSuffix(m.Name, "_total") {
+				t.Errorf("%s is no name for a %s", m.Name, m.Kind)
 			}
-			if !strings.HasSuffix(m.help, ".") {
-				t.Errorf("%s: help %q is no full sentence", m.name, m.help)
+			if !strings.HasSuffix(m.Help, ".") {
+				t.Errorf("%s: help %q is no full sentence", m.Name, m.Help)
 			}
 		}
 	}
@@ -126,12 +126,10 @@ func TestMetricNames(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	var b bytes.Buffer
-	p := page{w: &b}
-	p.text("# T\n")
-	p.table([]string{"a", "b"}, [][]string{{code("x", "y"), "1|2\n3"}, {"<p>", ""}})
-	const want = "# T\n| a | b |\n|---|---|\n| `x`, `y` | 1\\|2 3 |\n| &lt;p> |  |\n"
-	if p.err != nil || b.String() != want {
-		t.Errorf("%v\ngot  %q\nwant %q", p.err, b.String(), want)
+	err := writePage(&b, "annotations", []kube.Annotation{{Key: "x", Value: "1|2\n3", Meaning: "<p>"}})
+	const want = "\n|---|---|---|\n| `x` | 1\\|2 3 | &lt;p> |\n\n## Written"
+	if err != nil || !strings.Contains(b.String(), want) {
+		t.Errorf("%v\nno %q in\n%s", err, want, &b)
 	}
 	for name, write := range map[string]func(io.Writer) error{"annotations": annotationsPage, "events": eventsPage, "metrics": metricsPage} {
 		full := errors.New("no space left")

@@ -21,7 +21,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// statusCommand is "herald status": who announces what, and what is wrong.
+// statusCommand is "herald status": which node announces which VIP, and what is wrong.
 func statusCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status",
@@ -44,58 +44,62 @@ func statusCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return table(c.OutOrStdout(), s, time.Now())
+		return writeStatus(c.OutOrStdout(), s, time.Now())
 	}
 	return c
 }
 
-// table writes a Snapshot as a person reads it: the Services, then the nodes.
-func table(w io.Writer, s kube.Snapshot, now time.Time) error {
-	view := newView(s, now)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "SERVICE\tVIP\tOWNER\tSINCE\tMODE\tWHAT IS WRONG")
+// writeStatus writes a table of the Services, one of DHCP leases, one of nodes and one of BGP sessions. Of the
+// second and the last, those without rows are left out.
+func writeStatus(w io.Writer, s kube.Snapshot, now time.Time) error {
+	v := newStatusView(s, now)
+	var services, dhcp, nodes, sessions []string
 	for i := range s.Services {
-		fmt.Fprintln(t, view.line(&s.Services[i]))
+		services = append(services, v.serviceRow(&s.Services[i]))
+		dhcp = append(dhcp, v.dhcpRows(&s.Services[i])...)
 	}
-	if line := view.controlPlane(); line != "" {
-		fmt.Fprintln(t, line)
+	if row := v.controlPlaneRow(); row != "" {
+		services = append(services, row)
 	}
 	if len(s.Services) == 0 {
-		fmt.Fprintln(t, "(no Service of type LoadBalancer)")
+		services = append(services, "(no Service of type LoadBalancer)")
 	}
-	if err := errors.Join(t.Flush(), view.leased(w, s.Services)); err != nil {
-		return err
+	for _, n := range v.nodes {
+		nodes = append(nodes, fmt.Sprintf("%s\t%d\t%s\t%s", n.Name, v.vips[n.Name], age(n.RenewedAt, now), n.state(now)))
+		for _, b := range n.Info.BGPSessions {
+			sessions = append(sessions, fmt.Sprintf("%s\t%s\t%d\t%s\t%s\t%d\t%s", n.Name, b.Peer, b.AS, b.State, age(b.Since, now), b.Prefixes, b.Reason))
+		}
 	}
-	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "\nNODE\tVIPS\tRENEWED\tSTATE")
-	if len(view.nodes) == 0 {
-		fmt.Fprintln(t, "(no node lease in sight: no Herald runs, or in another namespace)")
+	if len(nodes) == 0 {
+		nodes = append(nodes, "(no node lease in sight: no Herald runs, or in another namespace)")
 	}
-	for _, n := range view.nodes {
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", n.Name, view.held[n.Name], ago(n.RenewedAt, now), n.state(now))
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	return view.peers(w)
+	return errors.Join(
+		writeTable(w, "SERVICE\tVIP\tOWNER\tSINCE\tMODE\tWHAT IS WRONG", services),
+		writeTable(w, "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN", dhcp),
+		writeTable(w, "\nNODE\tVIPS\tRENEWED\tSTATE", nodes),
+		writeTable(w, "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY", sessions),
+	)
 }
 
-// peers writes the BGP sessions of all nodes, if there are any.
-func (v view) peers(w io.Writer) error {
+// writeTable writes rows, whose cells have tabs between, below a header. Without rows it writes nothing.
+func writeTable(w io.Writer, header string, rows []string) error {
+	if len(rows) == 0 {
+		return nil
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	head := "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY\n"
-	for _, n := range v.nodes {
-		for _, s := range n.Info.BGPSessions {
-			fmt.Fprintf(t, "%s%s\t%s\t%d\t%s\t%s\t%d\t%s\n", head, n.Name, s.Peer, s.AS, s.State, ago(s.Since, v.now), s.Prefixes, s.Reason)
-			head = ""
-		}
+	fmt.Fprintln(t, header)
+	for _, row := range rows {
+		fmt.Fprintln(t, row)
 	}
 	return t.Flush()
 }
 
-// controlPlane is the line of the API servers' VIP, or "". Its address is not on the
-// lease: who asks by way of it knows it.
-func (v view) controlPlane() string {
+// controlPlaneLease is the default of vip_leasename, which this command does not know.
+const controlPlaneLease = "plndr-cp-lock"
+
+// controlPlaneRow is the row of the API servers' VIP, or "" if no node reports that its API server is ready.
+// The VIP itself is on no lease.
+func (v statusView) controlPlaneRow() string {
 	ready := 0
 	for _, n := range v.nodes {
 		if n.Info.APIServerReady && !n.Fenced {
@@ -105,53 +109,59 @@ func (v view) controlPlane() string {
 	if ready == 0 {
 		return ""
 	}
-	owner, since := "-", "-"
+	owner, acquired := "", time.Time{}
 	for k, l := range v.leases {
-		if k.Name == controlPlaneLease && l.Spec.HolderIdentity != nil && l.Annotations[lease.ClaimAnnotation] != "" {
-			owner = *l.Spec.HolderIdentity
-			if l.Spec.AcquireTime != nil {
-				since = ago(l.Spec.AcquireTime.Time, v.now)
-			}
+		if k.Name == controlPlaneLease && l.Annotations[lease.ClaimAnnotation] != "" {
+			owner, acquired = holder(l)
 		}
 	}
-	return strings.Join([]string{"(control plane)", "-", owner, since, "-", fmt.Sprintf("API servers ready: %d", ready)}, "\t")
+	return strings.Join([]string{"(control plane)", "-", dash(owner), age(acquired, v.now), "-", fmt.Sprintf("API servers ready: %d", ready)}, "\t")
 }
 
-// controlPlaneLease is what vip_leasename is unless somebody said otherwise.
-const controlPlaneLease = "plndr-cp-lock"
-
-// A view is a Snapshot, sorted for questions.
-type view struct {
-	now    time.Time
-	leases map[vip.Key]*coordinationv1.Lease
-	since  map[string]time.Time // since when a node holds a lease that is no single Service's
-	nodes  []nodeLine
-	held   map[string]int
-	last   map[string]kube.StoredEvent // by the Service's UID
-	events []kube.StoredEvent          // oldest first
+// holder returns the node that a lease names, and since when that has it; both are zero if it names none.
+func holder(l *coordinationv1.Lease) (node string, acquired time.Time) {
+	if l == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
+		return "", acquired
+	}
+	if l.Spec.AcquireTime != nil {
+		acquired = l.Spec.AcquireTime.Time
+	}
+	return *l.Spec.HolderIdentity, acquired
 }
 
-// A nodeLine is what a node lease says.
-type nodeLine struct {
+// A statusView is a Snapshot, indexed.
+type statusView struct {
+	now       time.Time
+	leases    map[vip.Key]*coordinationv1.Lease
+	sharedFor map[string]time.Time        // by node: since when it holds a lease that is no single Service's
+	nodes     []nodeStatus                // sorted by name
+	vips      map[string]int              // by node: Services whose lease it holds
+	last      map[string]kube.StoredEvent // by the Service's UID
+	events    []kube.StoredEvent          // oldest first
+}
+
+// A nodeStatus is a node lease and the Node.
+type nodeStatus struct {
 	lease.NodeLease
-	node vip.Node // as Kubernetes has it; zero if that is not known
+	node vip.Node // zero if it is not known
 }
 
-func (n nodeLine) state(now time.Time) string {
-	if bad := n.trouble(now); bad != "" {
-		return bad
+// state describes what is wrong with a node, or is "ok".
+func (n nodeStatus) state(now time.Time) string {
+	if why := n.barred(now); why != "" {
+		return why
 	}
 	switch {
 	case n.Info.LivenessOff != "":
-		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node watches nobody, since " + n.Info.LivenessOff
+		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node watches no others, since " + n.Info.LivenessOff
 	case len(n.Info.Suspects) > 0:
-		return "ok, but it hears no Herald on " + strings.Join(n.Info.Suspects, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
+		return "ok, but it gets no heartbeats from " + strings.Join(n.Info.Suspects, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
 	}
 	return "ok"
 }
 
-// trouble is what keeps a node from carrying VIPs, or "".
-func (n nodeLine) trouble(now time.Time) string {
+// barred returns what keeps a node from carrying VIPs, or "".
+func (n nodeStatus) barred(now time.Time) string {
 	switch silent := now.Sub(n.RenewedAt); {
 	case n.Fenced:
 		return "fenced: the others have taken its VIPs"
@@ -181,60 +191,50 @@ func (n nodeLine) trouble(now time.Time) string {
 	return ""
 }
 
-func newView(s kube.Snapshot, now time.Time) view {
-	v := view{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, held: map[string]int{}, since: map[string]time.Time{}, last: map[string]kube.StoredEvent{}}
+func newStatusView(s kube.Snapshot, now time.Time) statusView {
+	v := statusView{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, vips: map[string]int{}, sharedFor: map[string]time.Time{}, last: map[string]kube.StoredEvent{}}
 	for _, l := range s.Leases {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
 		if n, ok := lease.ParseNodeLease(l); ok {
-			v.nodes = append(v.nodes, nodeLine{NodeLease: n})
+			v.nodes = append(v.nodes, nodeStatus{NodeLease: n})
 		}
-		if who := l.Spec.HolderIdentity; who != nil && l.Spec.AcquireTime != nil && l.Annotations[lease.ClaimAnnotation] != "" && !strings.HasPrefix(l.Name, "kubevip-") {
-			v.since[*who] = l.Spec.AcquireTime.Time
+		if node, acquired := holder(l); !acquired.IsZero() && l.Annotations[lease.ClaimAnnotation] != "" && !strings.HasPrefix(l.Name, "kubevip-") {
+			v.sharedFor[node] = acquired
 		}
 	}
 	for _, n := range s.Nodes {
-		if i := slices.IndexFunc(v.nodes, func(l nodeLine) bool { return l.Name == n.Name }); i >= 0 {
+		if i := slices.IndexFunc(v.nodes, func(l nodeStatus) bool { return l.Name == n.Name }); i >= 0 {
 			v.nodes[i].node = n
 		}
 	}
-	slices.SortFunc(v.nodes, func(a, b nodeLine) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(v.nodes, func(a, b nodeStatus) int { return strings.Compare(a.Name, b.Name) })
 	for _, e := range s.Events {
 		v.last[e.UID] = e // oldest first: the newest stays
 	}
 	for i := range s.Services {
 		if owner, _ := v.owner(&s.Services[i]); owner != "" {
-			v.held[owner]++
+			v.vips[owner]++
 		}
 	}
 	return v
 }
 
-// owner is who holds the lease of a Service, and since when.
-func (v view) owner(s *vip.Service) (string, time.Time) {
-	name := s.Lease
-	if name == "" {
-		name = "kubevip-" + s.Key.Name
-	}
-	l := v.leases[vip.Key{Namespace: s.Key.Namespace, Name: name}]
+// owner returns who holds the lease of a Service, and since when. If the Service has no lease of its own, that
+// is the node its annotation names, which holds the one lease for all.
+func (v statusView) owner(s *vip.Service) (string, time.Time) {
+	l := v.leases[vip.Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}]
 	if l == nil && s.VIPHost != "" {
-		return s.VIPHost, v.since[s.VIPHost] // there is one lease for all
+		return s.VIPHost, v.sharedFor[s.VIPHost]
 	}
-	if l == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
-		return "", time.Time{}
-	}
-	var since time.Time
-	if l.Spec.AcquireTime != nil {
-		since = l.Spec.AcquireTime.Time
-	}
-	return *l.Spec.HolderIdentity, since
+	return holder(l)
 }
 
-func (v view) line(s *vip.Service) string {
-	owner, since := v.owner(s)
+func (v statusView) serviceRow(s *vip.Service) string {
+	owner, acquired := v.owner(s)
 	var vips, modes []string
 	for _, i := range s.Ingress {
 		if s.Forward != nil && i.IPMode == vip.ModeProxy && slices.Contains(modes, string(vip.ModeVIP)) {
-			vips = append(vips, outside(i)...)
+			vips = append(vips, externalAddresses(i)...)
 			continue
 		}
 		vips = append(vips, i.Addr.String())
@@ -244,18 +244,14 @@ func (v view) line(s *vip.Service) string {
 	}
 	if len(vips) == 0 {
 		for _, a := range s.Addresses {
-			vips = append(vips, "("+a.String()+")") // asked for, not announced
+			vips = append(vips, "("+a.String()+")") // requested, not announced
 		}
 	}
-	age := "-"
-	if owner != "" {
-		age = ago(since, v.now)
-	}
-	return strings.Join([]string{s.Key.String(), dash(strings.Join(vips, ",")), dash(owner), age, dash(strings.Join(modes, ",")), v.wrong(s, owner)}, "\t")
+	return strings.Join([]string{s.Key.String(), dash(strings.Join(vips, ",")), dash(owner), age(acquired, v.now), dash(strings.Join(modes, ",")), v.problem(s, owner)}, "\t")
 }
 
-// outside is what is open on a gateway: external address and port.
-func outside(i vip.Ingress) (open []string) {
+// externalAddresses returns what is open on a gateway: external address and port.
+func externalAddresses(i vip.Ingress) (open []string) {
 	for _, p := range i.Ports {
 		if text := netip.AddrPortFrom(i.Addr, p.Port).String(); !slices.Contains(open, text) {
 			open = append(open, text)
@@ -264,22 +260,23 @@ func outside(i vip.Ingress) (open []string) {
 	return open
 }
 
-// wrong says in words what keeps a Service from its VIP, or "".
-func (v view) wrong(s *vip.Service, owner string) string {
-	if i := slices.IndexFunc(v.nodes, func(n nodeLine) bool { return n.Name == owner }); i >= 0 {
-		if state := v.nodes[i].trouble(v.now); state != "" {
-			return "its owner " + owner + ": " + state
+// problem returns in words what keeps a Service from its VIP, or "".
+func (v statusView) problem(s *vip.Service, owner string) string {
+	if i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == owner }); i >= 0 {
+		if why := v.nodes[i].barred(v.now); why != "" {
+			return "its owner " + owner + ": " + why
 		}
 	}
-	e, said := v.last[s.UID]
+	e, found := v.last[s.UID]
+	missing := unannounced(s)
 	switch {
 	case s.Ignore:
 		return "ignored (kube-vip.io/ignore)"
 	case len(s.Invalid) > 0:
 		return strings.Join(s.Invalid, " ")
-	case len(s.Ingress) > 0 && len(missing(s)) > 0:
-		return "not announced: " + strings.Join(missing(s), ", ") + v.refusal(s)
-	case said && e.Reason != vip.VIPAnnounced && e.Reason != vip.VIPMoved && (e.Warning || len(s.Ingress) == 0):
+	case len(s.Ingress) > 0 && len(missing) > 0:
+		return "not announced: " + strings.Join(missing, ", ") + v.refusal(s)
+	case found && e.Reason != vip.VIPAnnounced && e.Reason != vip.VIPMoved && (e.Warning || len(s.Ingress) == 0):
 		return string(e.Reason) + ": " + e.Message
 	case len(s.Ingress) == 0 && len(s.Addresses) == 0:
 		return "it names no address"
@@ -291,52 +288,43 @@ func (v view) wrong(s *vip.Service, owner string) string {
 	return ""
 }
 
-// missing is the addresses that a Service asks for and its status does not name.
-func missing(s *vip.Service) []string {
+// unannounced returns the addresses that a Service requests and its status does not name.
+func unannounced(s *vip.Service) []string {
 	var all []string
 	for _, a := range s.Addresses {
-		if a.IsUnspecified() && leasedFor(s, a) {
-			continue
+		announced := func(i vip.Ingress) bool {
+			return i.Addr == a || a.IsUnspecified() && leasedByDHCP(s, i.Addr) &&
+				(len(s.Addresses) == 1 || vip.FamilyOf(i.Addr) == vip.FamilyOf(a)) // alone, 0.0.0.0 may stand for another family (dhcp_mode)
 		}
-		if !slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a }) {
+		if !slices.ContainsFunc(s.Ingress, announced) {
 			all = append(all, a.String())
 		}
 	}
 	return all
 }
 
-// leasedFor reports whether the status names an address that was leased because the
-// Service asks for any. Alone, 0.0.0.0 may stand for another family (dhcp_mode).
-func leasedFor(s *vip.Service, any netip.Addr) bool {
-	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
-		return (len(s.Addresses) == 1 || vip.FamilyOf(i.Addr) == vip.FamilyOf(any)) &&
-			slices.ContainsFunc(s.DHCP.Leases, func(k vip.DHCPLease) bool { return k.Addr == i.Addr })
-	})
+func leasedByDHCP(s *vip.Service, a netip.Addr) bool {
+	return slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == a })
 }
 
-// leased writes what DHCP servers have leased, if anything is.
-func (v view) leased(w io.Writer, services []vip.Service) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	head := "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN\n"
-	for i := range services {
-		for _, k := range services[i].DHCP.Leases {
-			left := "never"
-			switch d := k.Expires.Sub(v.now); {
-			case k.Expires.IsZero():
-			case d > 0:
-				left = duration.HumanDuration(d)
-			default: // that a short one goes on is not written each time
-				left = "a minute"
-			}
-			fmt.Fprintf(t, "%s%s\t%s/%d\t%s\t%s\t%s\n", head, services[i].Key, k.Addr, k.Bits, dash(k.MAC), dash(k.Server), left)
-			head = ""
+// dhcpRows are the rows of the addresses that DHCP servers have leased to a Service.
+func (v statusView) dhcpRows(s *vip.Service) (rows []string) {
+	for _, l := range s.DHCP.Leases {
+		left := "never"
+		switch d := l.Expires.Sub(v.now); {
+		case l.Expires.IsZero():
+		case d > 0:
+			left = duration.HumanDuration(d)
+		default: // Herald does not write every renewal of a short lease
+			left = "a minute"
 		}
+		rows = append(rows, fmt.Sprintf("%s\t%s/%d\t%s\t%s\t%s", s.Key, l.Addr, l.Bits, dash(l.MAC), dash(l.Server), left))
 	}
-	return t.Flush()
+	return rows
 }
 
-// refusal is why, if an Event says it.
-func (v view) refusal(s *vip.Service) string {
+// refusal returns the message of the newest Event that says why an address is not announced, in brackets, or "".
+func (v statusView) refusal(s *vip.Service) string {
 	for _, e := range slices.Backward(v.events) {
 		if e.UID == s.UID && (e.Reason == vip.AddressRefused || e.Reason == vip.AddressConflict || e.Reason == vip.AddressInUse) {
 			return " (" + e.Message + ")"
@@ -345,7 +333,8 @@ func (v view) refusal(s *vip.Service) string {
 	return ""
 }
 
-func ago(t, now time.Time) string {
+// age returns the time from t to now in words, or "-" if t is zero.
+func age(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}

@@ -57,11 +57,11 @@ func TestStatusTable(t *testing.T) {
 	open := shown("open", "10.0.0.6", "10.0.0.6")
 	open.Forward = &vip.Forward{}
 	open.Ingress = append(open.Ingress, vip.Ingress{Addr: netip.MustParseAddr("11.22.33.1"), IPMode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 8080}}})
-	hired := shown("hired", "0.0.0.0 ::", "10.0.0.9")
-	hired.DHCP.Leases = []vip.DHCPLease{{Addr: netip.MustParseAddr("10.0.0.9"), Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: noon.Add(time.Hour)}}
+	leased := shown("leased", "0.0.0.0 ::", "10.0.0.9")
+	leased.DHCP.Leases = []vip.DHCPLease{{Addr: netip.MustParseAddr("10.0.0.9"), Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: noon.Add(time.Hour)}}
 	s := kube.Snapshot{
 		Services: []vip.Service{
-			hired, open,
+			leased, open,
 			shown("good", "10.0.0.1", "10.0.0.1"), shown("half", "10.0.0.2 fd00::2", "10.0.0.2"), shown("none", "10.0.0.3", ""), bad,
 			shown("sad", "10.0.0.5", "10.0.0.5"),
 		},
@@ -75,7 +75,7 @@ func TestStatusTable(t *testing.T) {
 		},
 	}
 	var b strings.Builder
-	if err := table(&b, s, noon); err != nil {
+	if err := writeStatus(&b, s, noon); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -83,8 +83,8 @@ func TestStatusTable(t *testing.T) {
 		`default/half .*not announced: fd00::2 \(no IPv6\)`,
 		`default/none +\(10\.0\.0\.3\) +- .*NoEndpoints: not ready`,
 		`default/bad .*kube-vip.io/ignore is wrong`,
-		`default/hired .*not announced: ::`,
-		`DHCP LEASE +ADDRESS +MAC +SERVER +EXPIRES IN\ndefault/hired +10\.0\.0\.9/24 +02:00:00:00:00:01 +10\.0\.0\.1 +60m\n`,
+		`default/leased .*not announced: ::`,
+		`DHCP LEASE +ADDRESS +MAC +SERVER +EXPIRES IN\ndefault/leased +10\.0\.0\.9/24 +02:00:00:00:00:01 +10\.0\.0\.1 +60m\n`,
 		`default/sad .*n4.*silent for 60s`,
 		`default/open +10\.0\.0\.6,11\.22\.33\.1:53,11\.22\.33\.1:8080 +n1 +60s +VIP *\n`,
 		`n1 +4 +1s +ok`,
@@ -97,7 +97,7 @@ func TestStatusTable(t *testing.T) {
 		}
 	}
 	b.Reset()
-	if err := table(&b, kube.Snapshot{}, noon); err != nil || !strings.Contains(b.String(), "no Herald runs") || !strings.Contains(b.String(), "no Service of type LoadBalancer") {
+	if err := writeStatus(&b, kube.Snapshot{}, noon); err != nil || !strings.Contains(b.String(), "no Herald runs") || !strings.Contains(b.String(), "no Service of type LoadBalancer") {
 		t.Errorf("%v:\n%s", err, b.String())
 	}
 }
@@ -111,7 +111,7 @@ func TestStatusOfControlPlane(t *testing.T) {
 		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`), cp,
 	}}
 	var b strings.Builder
-	if err := table(&b, s, noon); err != nil {
+	if err := writeStatus(&b, s, noon); err != nil {
 		t.Fatal(err)
 	}
 	if want := regexp.MustCompile(`\(control plane\) +- +n2 +60s +- +API servers ready: 2\n`); !want.MatchString(b.String()) {
@@ -119,18 +119,18 @@ func TestStatusOfControlPlane(t *testing.T) {
 	}
 	s.Leases = nil
 	b.Reset()
-	if err := table(&b, s, noon); err != nil || strings.Contains(b.String(), "control plane") {
+	if err := writeStatus(&b, s, noon); err != nil || strings.Contains(b.String(), "control plane") {
 		t.Errorf("%v\n%s", err, &b)
 	}
 }
 
 // The BGP sessions of all nodes are a table of their own.
-func TestStatusPeers(t *testing.T) {
+func TestStatusBGPSessions(t *testing.T) {
 	const info = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"bgpSessions":[` +
 		`{"peer":"192.0.2.1","as":65001,"state":"established","since":"2026-01-01T11:00:00Z","prefixes":7},` +
 		`{"peer":"eth1","state":"active","since":"2026-01-01T11:59:00Z","reason":"the peer refuses connections"}]}`
 	var b strings.Builder
-	if err := table(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info)}}, noon); err != nil {
+	if err := writeStatus(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info)}}, noon); err != nil {
 		t.Fatal(err)
 	}
 	want := "\nNODE  PEER       AS     STATE        SINCE  PREFIXES  WHY\n" +

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
+)
+
+// newTestDrain makes a nodeDrain of the node n1 that reads one snapshot after another, and then
+// what an API server that hangs answers: ctx ends, and nothing can be read.
+func newTestDrain(t *testing.T, snapshots ...kube.Snapshot) (*nodeDrain, context.Context) {
+	ctx, cancel := context.WithCancel(t.Context())
+	nothing := func(context.Context) error { return nil }
+	return &nodeDrain{
+		node: "n1", timeout: time.Second, began: time.Now(), printf: t.Logf, mark: nothing, unmark: nothing, clearReturn: nothing,
+		read: func(ctx context.Context) (kube.Snapshot, error) {
+			if len(snapshots) == 0 {
+				cancel()
+				return kube.Snapshot{}, ctx.Err()
+			}
+			s := snapshots[0]
+			snapshots = snapshots[1:]
+			return s, nil
+		},
+	}, ctx
+}
+
+// snapshotOf has the node n1 and a VIP lease that node holds, which from handed over.
+func snapshotOf(node, from string) kube.Snapshot {
+	l := vipLease("web", node)
+	l.Annotations = map[string]string{lease.ClaimAnnotation: node + "@1", lease.FromAnnotation: from}
+	return kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}"), l}}
+}
+
+func TestDrain(t *testing.T) {
+	none := kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}")}}
+	tests := []struct {
+		name      string
+		snapshots []kube.Snapshot
+		want      string // of drain's error
+	}{
+		{"the others take the VIP", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", ""), snapshotOf("n2", "n1")}, ""},
+		{"nobody takes it", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", "")}, `after 1s the node n1 still has default/kubevip-web; "herald status" says what keeps the other nodes from them. The node stays marked; herald undrain n1 ends that`},
+		{"no Herald on the node", []kube.Snapshot{{}}, `no Herald runs on a node "n1"; herald status lists the nodes on which it does`},
+		{"the API server hangs once the node is marked", []kube.Snapshot{none}, context.Canceled.Error()},
+	}
+	for _, tt := range tests {
+		d, ctx := newTestDrain(t, tt.snapshots...)
+		if err := d.drain(ctx); text(err) != tt.want {
+			t.Errorf("%s: got  %v\nwant %s", tt.name, err, tt.want)
+		}
+	}
+}
+
+func TestUndrain(t *testing.T) {
+	d, ctx := newTestDrain(t, snapshotOf("n2", "n1"), snapshotOf("n2", "n1"), snapshotOf("n1", "n2"))
+	if err := d.undrain(ctx); err != nil {
+		t.Error(err)
+	}
+	broken := errors.New("no annotations today")
+	d, ctx = newTestDrain(t, snapshotOf("n1", "n2"), snapshotOf("n1", "n2"))
+	d.clearReturn = func(context.Context) error { return broken }
+	if err := d.undrain(ctx); !errors.Is(err, broken) {
+		t.Errorf("got %v, want %v", err, broken)
+	}
+}
