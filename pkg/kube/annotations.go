@@ -63,10 +63,10 @@ var Annotations = []Annotation{
 	{Key: dhcpLeaseKey, Value: "JSON", Meaning: "What a DHCP server has leased: address, server, when it expires. Another node goes on with it.", Written: true},
 	{Key: announceKey, Value: "arp, bgp, or both with a comma between", Meaning: "How the VIP is announced. The default is every way that is enabled."},
 	{Key: communitiesKey, Value: "communities, separated by commas", Meaning: "Communities of the VIP's routes: 65000:100, large ones 65000:1:100, names such as no-export, or none. Wins over the option."},
-	{Key: localPrefKey, Value: "0 to 4294967295", Meaning: "The local preference told to BGP peers of the same AS. Wins over the option."},
+	{Key: localPrefKey, Value: "0 to 4294967295", Meaning: "The local preference sent to BGP peers of the same AS. Wins over the option."},
 	{Key: medKey, Value: "0 to 4294967295", Meaning: "The MED of the VIP's routes. Wins over the option."},
 	{Key: prependKey, Value: "0 to 16", Meaning: "How often the AS number is repeated towards BGP peers of another AS. Wins over the option."},
-	{Key: peersKey, Value: "addresses or interfaces of peers, separated by commas", Meaning: "The BGP peers that are told of the VIP, as the options name them. The default is all of them. If it can't be read, no peer is."},
+	{Key: peersKey, Value: "addresses or interfaces of peers, separated by commas", Meaning: "The BGP peers to which the VIP is announced, as the options name them. The default is all of them. If it can't be read, it is none."},
 	{Key: vipHostKey, Value: "a node's name", Meaning: "The node that announces the VIP. By BGP several may; this is the one that wrote the status.", Written: true},
 	{Key: announcerKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 

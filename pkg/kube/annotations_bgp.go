@@ -53,7 +53,7 @@ func parsePeers(value string) (peers []string, problem string) {
 		if a, err := netip.ParseAddr(name); err == nil {
 			name = a.Unmap().String()
 		} else if !isLinkName(name) {
-			return []string{}, "write the addresses or interfaces of peers with commas between. No peer is told of the VIP"
+			return []string{}, "write the addresses or interfaces of peers with commas between. The VIP is announced to no peer"
 		}
 		peers = append(peers, name)
 	}

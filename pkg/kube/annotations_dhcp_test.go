@@ -18,7 +18,7 @@ func TestStatusWithDHCPLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
 		defer stop()
-		d.edit(web(0), func(s *corev1.Service) {
+		d.edit(serviceKey(0), func(s *corev1.Service) {
 			s.Spec.Type, s.Spec.LoadBalancerIP = corev1.ServiceTypeLoadBalancer, "0.0.0.0"
 			s.Annotations = map[string]string{requestedKey: "10.0.0.99", "example.com/theirs": "stays"}
 		})
@@ -28,29 +28,29 @@ func TestStatusWithDHCPLease(t *testing.T) {
 			Expires: time.Now().Add(time.Hour).UTC().Truncate(time.Second)}, {Addr: netip.MustParseAddr("fd00::5"), Bits: 128, MAC: "02:00:00:00:00:01"}}
 		d.plan(want)
 		advance(time.Minute)
-		if d.writes(web(0)) != 1 || d.held() != 1 {
-			t.Fatalf("%d writes, %d hold", d.writes(web(0)), d.held())
+		if d.writes(serviceKey(0)) != 1 || d.written() != 1 {
+			t.Fatalf("%d writes, %d hold", d.writes(serviceKey(0)), d.written())
 		}
-		if got := d.at(web(0)).Annotations[requestedKey]; got != "10.0.0.0,fd00::5" {
+		if got := d.at(serviceKey(0)).Annotations[requestedKey]; got != "10.0.0.0,fd00::5" {
 			t.Errorf("requestedIP %q", got)
 		}
-		if diff := cmp.Diff(want.DHCPLeases, readService(d.at(web(0))).DHCP.Leases, compareNets); diff != "" {
+		if diff := cmp.Diff(want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases, compareNets); diff != "" {
 			t.Error(diff)
 		}
 		want.DHCPLeases[0].Expires = want.DHCPLeases[0].Expires.Add(time.Hour)
 		d.plan(want)
 		advance(time.Minute)
-		if d.writes(web(0)) != 2 {
-			t.Errorf("%d writes after a renewal", d.writes(web(0)))
+		if d.writes(serviceKey(0)) != 2 {
+			t.Errorf("%d writes after a renewal", d.writes(serviceKey(0)))
 		}
-		d.edit(web(0), func(s *corev1.Service) { s.Annotations[dhcpLeaseKey] = "spoilt" })
+		d.edit(serviceKey(0), func(s *corev1.Service) { s.Annotations[dhcpLeaseKey] = "spoilt" })
 		advance(time.Minute)
-		if diff := cmp.Diff(want.DHCPLeases, readService(d.at(web(0))).DHCP.Leases, compareNets); diff != "" {
+		if diff := cmp.Diff(want.DHCPLeases, readService(d.at(serviceKey(0))).DHCP.Leases, compareNets); diff != "" {
 			t.Error(diff)
 		}
-		d.plan(vip.Status{Service: web(0)})
+		d.plan(vip.Status{Service: serviceKey(0)})
 		advance(time.Minute)
-		got := d.at(web(0))
+		got := d.at(serviceKey(0))
 		if diff := cmp.Diff(map[string]string{requestedKey: "10.0.0.0,fd00::5", "example.com/theirs": "stays"}, got.Annotations); diff != "" || len(got.Status.LoadBalancer.Ingress) > 0 {
 			t.Errorf("status %v, annotations %s", got.Status, diff)
 		}

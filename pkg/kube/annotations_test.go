@@ -19,7 +19,7 @@ func addrs(list ...string) []netip.Addr {
 	return out
 }
 
-func TestAnnotate(t *testing.T) {
+func TestReadAnnotations(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	tests := []struct {
 		key, value string
@@ -56,7 +56,7 @@ func TestAnnotate(t *testing.T) {
 		{prependKey, "17", vip.Service{Invalid: []string{`heraldvip.io/bgp-prepend is "17": write a whole number from 0 to 16. The default is used.`}}},
 		{peersKey, "192.0.2.1, FD00:0::1,eth0", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{"192.0.2.1", "fd00::1", "eth0"}}}},
 		{peersKey, "192.0.2.1,", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}, Invalid: []string{
-			`heraldvip.io/bgp-peers is "192.0.2.1,": write the addresses or interfaces of peers with commas between. No peer is told of the VIP.`}}},
+			`heraldvip.io/bgp-peers is "192.0.2.1,": write the addresses or interfaces of peers with commas between. The VIP is announced to no peer.`}}},
 		{ignoreKey, "true", vip.Service{Ignore: true}},
 		{ignoreKey, "T", vip.Service{Ignore: true}},
 		{ignoreKey, " 1 ", vip.Service{Ignore: true}},
@@ -168,9 +168,9 @@ func TestAnnotationsTable(t *testing.T) {
 	}
 }
 
-// FuzzAnnotate: whatever users write, nothing panics, every complaint names its
+// FuzzReadAnnotations: whatever users write, nothing panics, every complaint names its
 // annotation and is of a bounded length, and what is passed on is sound.
-func FuzzAnnotate(f *testing.F) {
+func FuzzReadAnnotations(f *testing.F) {
 	f.Add("192.168.0.1,fd00::1", "true", "eth0", "shared", "VIP")
 	f.Add("::ffff:1.2.3.4%x", "wahr", "a b", "other/shared", "Prroxy")
 	f.Add(",", "\x00", strings.Repeat("ü", 99), "/", "\xff")

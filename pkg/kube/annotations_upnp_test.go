@@ -11,7 +11,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-func TestForward(t *testing.T) {
+func TestForwardAnnotations(t *testing.T) {
 	one := []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}}
 	two := []vip.Port{{Protocol: "TCP", Port: 80}, {Protocol: "TCP", Port: 443}}
 	hour := func(change ...func(*vip.Forward)) *vip.Forward {
@@ -26,7 +26,7 @@ func TestForward(t *testing.T) {
 		on, lease, external string
 		ports               []vip.Port
 		want                *vip.Forward
-		wrong               string // part of what is said
+		wrong               string // part of the sentence
 	}{
 		{"", "5m", "any", one, nil, ""},
 		{"false", "5m", "rubbish", one, nil, ""},
@@ -57,16 +57,16 @@ func TestForward(t *testing.T) {
 			if d := cmp.Diff(tt.want, s.Forward); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}
-			said := strings.Join(s.Invalid, " ")
-			if tt.wrong == "" && said != "" || !strings.Contains(said, tt.wrong) {
-				t.Errorf("said %q, want %q", said, tt.wrong)
+			got := strings.Join(s.Invalid, " ")
+			if tt.wrong == "" && got != "" || !strings.Contains(got, tt.wrong) {
+				t.Errorf("got %q, want %q", got, tt.wrong)
 			}
 		})
 	}
 }
 
-// TestExternalIsNoVIP: what a gateway has on its far side is no address to announce.
-func TestExternalIsNoVIP(t *testing.T) {
+// TestGatewayAddressIsNoVIP: what a gateway has on its far side is no address to announce.
+func TestGatewayAddressIsNoVIP(t *testing.T) {
 	r := &cachedService{}
 	r.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.50")[0], IPMode: vip.ModeVIP}, {Addr: addrs("11.22.33.1")[0], IPMode: vip.ModeProxy}}
 	r.readSpecAndStatusAddresses("")
@@ -81,7 +81,7 @@ func TestExternalIsNoVIP(t *testing.T) {
 	}
 }
 
-// TestStatusWithoutModes: an API server that drops ipMode is told of VIPs only.
+// TestStatusWithoutModes: an API server that drops ipMode is sent VIPs only.
 func TestStatusWithoutModes(t *testing.T) {
 	key := vip.Key{Namespace: "default", Name: "web"}
 	r := &cachedService{}

@@ -53,7 +53,7 @@ var shared struct {
 	err    error
 }
 
-// libraryLog is what the Kubernetes libraries say.
+// libraryLog is what the Kubernetes libraries log.
 var libraryLog = &logBuffer{}
 
 func TestMain(m *testing.M) {
@@ -316,10 +316,10 @@ func freePorts(n int) (ports []int, err error) {
 	return ports, nil
 }
 
-// A pokes is a Poke that a test can wait for.
-type pokes chan struct{}
+// A pokeSignal is a Poke that a test can wait for.
+type pokeSignal chan struct{}
 
-func (b pokes) send() {
+func (b pokeSignal) send() {
 	select {
 	case b <- struct{}{}:
 	default:
@@ -327,7 +327,7 @@ func (b pokes) send() {
 }
 
 // until waits for rings until ok.
-func (b pokes) until(t testing.TB, what string, ok func() bool) {
+func (b pokeSignal) until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	late := time.After(20 * time.Second)
 	for !ok() {

@@ -57,7 +57,7 @@ type Cluster struct {
 	slicesOf  map[vip.Key]map[vip.Key]*cachedSlice // by Service, its slices by name
 	requested map[netip.Addr]int                   // how many Services of type LoadBalancer request the address
 
-	// What Observe hands out is made anew when something changed, and never modified.
+	// What Observe hands out is replaced when something changed, and never modified.
 	changed       map[vip.Key]bool // Services for which worldServices is out of date
 	worldServices []vip.Service    // sorted by Key
 	outdated      bool             // worldNodes and worldReserved are out of date

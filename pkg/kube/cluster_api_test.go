@@ -40,16 +40,16 @@ const leasePermissions = `[{"apiGroups":["coordination.k8s.io"],"resources":["le
 // A clusterTest is a Cluster at work on a real API server.
 type clusterTest struct {
 	*Cluster
-	api    *apiServer
-	bell   pokes // rung by Poke
-	leases pokes // rung by PokeLeases
-	log    *logBuffer
+	api         *apiServer
+	poked       pokeSignal // sent by Poke
+	leasesPoked pokeSignal // sent by PokeLeases
+	log         *logBuffer
 }
 
 func newClusterTest(t testing.TB, user string, o Options) *clusterTest {
 	t.Helper()
-	r := &clusterTest{api: startAPI(t), bell: make(pokes, 1), leases: make(pokes, 1), log: &logBuffer{}}
-	o.Log, o.Poke, o.PokeLeases = r.log.logger(), r.bell.send, r.leases.send
+	r := &clusterTest{api: startAPI(t), poked: make(pokeSignal, 1), leasesPoked: make(pokeSignal, 1), log: &logBuffer{}}
+	o.Log, o.Poke, o.PokeLeases = r.log.logger(), r.poked.send, r.leasesPoked.send
 	if o.Node == "" {
 		o.Node = "n1"
 	}
@@ -69,7 +69,7 @@ func newClusterTest(t testing.TB, user string, o Options) *clusterTest {
 	return r
 }
 
-// service is what the World says of a Service, or nil.
+// service is a Service of the World, or nil.
 func (r *clusterTest) service(k vip.Key) *vip.Service {
 	var w vip.World
 	r.Observe(&w)
@@ -102,13 +102,13 @@ func TestExactPermissions(t *testing.T) {
 		t.Fatal("synced before Run")
 	}
 	run(t, r, r.Statuses(), r.Events())
-	r.bell.until(t, "Synced", r.Synced)
+	r.poked.until(t, "Synced", r.Synced)
 
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.create(t, ns, "web", "192.168.7.100")
 	api.must(t, "POST", "/apis/discovery.k8s.io/v1/namespaces/"+ns+"/endpointslices", `{"metadata":{"name":"web-1","labels":{"kubernetes.io/service-name":"web"}},
 		"addressType":"IPv4","endpoints":[{"addresses":["10.200.1.5"],"nodeName":"n1","conditions":{"ready":true}}]}`)
-	r.bell.until(t, "the Service with an endpoint", func() bool { s := r.service(key); return s != nil && s.Endpoints.Any() })
+	r.poked.until(t, "the Service with an endpoint", func() bool { s := r.service(key); return s != nil && s.Endpoints.Any() })
 
 	var w vip.World
 	r.Observe(&w)
@@ -141,7 +141,7 @@ func (r *clusterTest) useLeases(t testing.TB, ns string) {
 	t.Helper()
 	ctx := t.Context()
 	l := r.Leases()
-	r.leases.until(t, "the leases", l.Synced)
+	r.leasesPoked.until(t, "the leases", l.Synced)
 	node := "n1"
 	created, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kubevip-web"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &node}})
 	if err != nil {
@@ -162,7 +162,7 @@ func (r *clusterTest) useLeases(t testing.TB, ns string) {
 		}
 		return have
 	}
-	r.leases.until(t, "the Lease in the cache", func() bool { return find() != nil })
+	r.leasesPoked.until(t, "the Lease in the cache", func() bool { return find() != nil })
 
 	change := created.DeepCopy()
 	other := "n2"
@@ -174,7 +174,7 @@ func (r *clusterTest) useLeases(t testing.TB, ns string) {
 	if _, err := l.Update(ctx, change); !apierrors.IsConflict(err) {
 		t.Errorf("an Update of an old version: %v, want Conflict", err)
 	}
-	r.leases.until(t, "the new holder", func() bool { return *find().Spec.HolderIdentity == "n2" })
+	r.leasesPoked.until(t, "the new holder", func() bool { return *find().Spec.HolderIdentity == "n2" })
 	if got, err := l.Get(ctx, ns, "kubevip-web"); err != nil || got.ResourceVersion != updated.ResourceVersion {
 		t.Errorf("Get: %v, %v", got, err)
 	}
@@ -184,14 +184,14 @@ func (r *clusterTest) useLeases(t testing.TB, ns string) {
 	if err := l.Delete(ctx, ns, "kubevip-web", updated.ResourceVersion); err != nil {
 		t.Error(err)
 	}
-	r.leases.until(t, "the Lease to go", func() bool { return find() == nil })
+	r.leasesPoked.until(t, "the Lease to go", func() bool { return find() == nil })
 	if _, err := l.Get(ctx, ns, "kubevip-web"); !apierrors.IsNotFound(err) {
 		t.Errorf("Get of a deleted Lease: %v, want NotFound", err)
 	}
 }
 
-// TestHeartbeatsOfKubeletsAreLeftOut: the field selector works.
-func TestHeartbeatsOfKubeletsAreLeftOut(t *testing.T) {
+// TestKubeletLeasesAreIgnored: the field selector works.
+func TestKubeletLeasesAreIgnored(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	api.do("POST", "/api/v1/namespaces", `{"metadata":{"name":"kube-node-lease"}}`)
@@ -200,15 +200,15 @@ func TestHeartbeatsOfKubeletsAreLeftOut(t *testing.T) {
 	t.Cleanup(func() { api.do("DELETE", beat, "") })
 	r := newClusterTest(t, "admin", Options{})
 	run(t, r)
-	r.leases.until(t, "the leases", r.Leases().Synced)
-	r.bell.until(t, "Synced", r.Synced)
+	r.leasesPoked.until(t, "the leases", r.Leases().Synced)
+	r.poked.until(t, "Synced", r.Synced)
 	select {
-	case <-r.bell:
+	case <-r.poked:
 	default:
 	}
 	api.must(t, "POST", beat, `{"metadata":{"name":"after"}}`)
 	api.must(t, "POST", "/apis/coordination.k8s.io/v1/namespaces/"+ns+"/leases", `{"metadata":{"name":"last"}}`)
-	r.leases.until(t, "the last Lease", func() bool {
+	r.leasesPoked.until(t, "the last Lease", func() bool {
 		changed, _ := r.Leases().TakeChanges()
 		for _, l := range changed {
 			if l.Namespace == "kube-node-lease" {
@@ -221,14 +221,14 @@ func TestHeartbeatsOfKubeletsAreLeftOut(t *testing.T) {
 		return false
 	})
 	select {
-	case <-r.bell:
-		t.Error("a Lease woke the agent")
+	case <-r.poked:
+		t.Error("a Lease poked the agent")
 	default:
 	}
 }
 
-// TestOneNamespace: a Role in each of the namespaces named is enough.
-func TestOneNamespace(t *testing.T) {
+// TestNamespacedPermissions: a Role in each of the namespaces named is enough.
+func TestNamespacedPermissions(t *testing.T) {
 	api := startAPI(t)
 	ns, own, locks, foreign := api.namespace(t), api.namespace(t), api.namespace(t), api.namespace(t)
 	api.allow(t, "narrow", ns, namespacePermissions)
@@ -239,7 +239,7 @@ func TestOneNamespace(t *testing.T) {
 	r.create(t, ns, "web", "192.168.7.101")
 	r.create(t, foreign, "web", "192.168.7.102")
 	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.Synced() && r.service(key) != nil })
+	r.poked.until(t, "the Service", func() bool { return r.Synced() && r.service(key) != nil })
 	if r.service(vip.Key{Namespace: foreign, Name: "web"}) != nil {
 		t.Error("it sees a Service of another namespace")
 	}
@@ -255,7 +255,7 @@ func TestOneNamespace(t *testing.T) {
 }
 
 // TestWithoutPermissions: what is missing is named once each, and what can be
-// gone without is gone without.
+// done without is done without.
 func TestWithoutPermissions(t *testing.T) {
 	api := startAPI(t)
 	api.allow(t, "nobody", "", `[{"apiGroups":[""],"resources":["services"],"verbs":["list","watch"]},
@@ -265,7 +265,7 @@ func TestWithoutPermissions(t *testing.T) {
 	run(t, r, r.Statuses(), r.Events())
 	r.create(t, ns, "web", "192.168.7.103")
 	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "Synced without Nodes and ServiceCIDRs", func() bool { return r.Synced() && r.service(key) != nil })
+	r.poked.until(t, "Synced without Nodes and ServiceCIDRs", func() bool { return r.Synced() && r.service(key) != nil })
 	for _, resource := range []string{"nodes", "servicecidrs"} {
 		if n := r.log.count("level=WARN", "not allowed to watch "+resource, "herald manifest rbac"); n != 1 {
 			t.Errorf("%s: logged %d times, want once", resource, n)
@@ -292,10 +292,10 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
 	run(t, r, r.Statuses())
-	r.bell.until(t, "Synced", r.Synced)
+	r.poked.until(t, "Synced", r.Synced)
 	r.create(t, ns, "web", "192.168.7.104")
 	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
+	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
 
 	api.kill()
 	check.True(t, 20*time.Second, "a warning that the server can't be reached", func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
@@ -312,11 +312,11 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	}
 	ready := time.Now()
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"192.168.7.105"}}}`)
-	r.bell.until(t, "the change", func() bool {
+	r.poked.until(t, "the change", func() bool {
 		return cmp.Equal(r.service(key).Addresses, []netip.Addr{netip.MustParseAddr("192.168.7.105")}, compareNets)
 	})
 	t.Logf("server ready after %v, change seen after another %v", ready.Sub(began), time.Since(ready))
-	r.bell.until(t, "the status wanted while it was away", func() bool { return r.service(key).VIPHost == "n1" })
+	r.poked.until(t, "the status wanted while it could not be reached", func() bool { return r.service(key).VIPHost == "n1" })
 	if n := r.log.count("can't be reached"); n != 1 {
 		t.Errorf("logged %d times that the server can't be reached, want once", n)
 	}
@@ -325,8 +325,8 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	}
 }
 
-// TestStartsBeforeTheServer: a server that is away at start is waited for.
-func TestStartsBeforeTheServer(t *testing.T) {
+// TestServerStartsLater: a server that can't be reached at start is waited for.
+func TestServerStartsLater(t *testing.T) {
 	api := startAPI(t)
 	api.kill()
 	r := newClusterTest(t, "admin", Options{})
@@ -338,14 +338,14 @@ func TestStartsBeforeTheServer(t *testing.T) {
 	if err := api.start(); err != nil {
 		t.Fatal(err)
 	}
-	r.bell.until(t, "Synced", r.Synced)
-	r.leases.until(t, "the leases", r.Leases().Synced)
+	r.poked.until(t, "Synced", r.Synced)
+	r.leasesPoked.until(t, "the leases", r.Leases().Synced)
 }
 
 // TestRunEnds: with a server, without one, and in the middle of a back-off.
 func TestRunEnds(t *testing.T) {
 	api := startAPI(t)
-	for _, away := range []bool{false, true} {
+	for _, unreachable := range []bool{false, true} {
 		r := newClusterTest(t, "admin", Options{})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -353,21 +353,21 @@ func TestRunEnds(t *testing.T) {
 			defer close(ended)
 			r.Run(ctx)
 		}()
-		if away {
+		if unreachable {
 			api.kill()
 			check.True(t, time.Minute, "the back-off has grown", func() bool { return sum(t, r.Collectors(), "herald_api_requests_total", "error") >= 30 })
 		} else {
-			r.bell.until(t, "Synced", r.Synced)
+			r.poked.until(t, "Synced", r.Synced)
 		}
 		began := time.Now()
 		cancel()
 		select {
 		case <-ended:
 			if took := time.Since(began); took > time.Second {
-				t.Errorf("server away %v: Run ended after %v", away, took)
+				t.Errorf("server unreachable %v: Run ended after %v", unreachable, took)
 			}
 		case <-time.After(20 * time.Second):
-			t.Fatalf("server away %v: Run does not end", away)
+			t.Fatalf("server unreachable %v: Run does not end", unreachable)
 		}
 	}
 	if err := api.start(); err != nil {
@@ -375,23 +375,23 @@ func TestRunEnds(t *testing.T) {
 	}
 }
 
-// TestResourceThatIsAbsent: an older API server has no ServiceCIDRs. That is
+// TestMissingResource: an older API server has no ServiceCIDRs. That is
 // nothing to warn of, and not asked for again and again.
-func TestResourceThatIsAbsent(t *testing.T) {
+func TestMissingResource(t *testing.T) {
 	startAPI(t)
 	r := newClusterTest(t, "admin", Options{})
 	r.cidrs.resource = "nosuchthings"
 	run(t, r)
-	r.bell.until(t, "Synced without it", r.Synced)
+	r.poked.until(t, "Synced without it", r.Synced)
 	if n := r.log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings, want none", n)
 	}
 }
 
-// TestTokenThatIsWrong: an answer that does not pass by itself is told.
-func TestTokenThatIsWrong(t *testing.T) {
+// TestInvalidToken: an error that does not pass by itself is logged.
+func TestInvalidToken(t *testing.T) {
 	startAPI(t)
-	r := newClusterTest(t, "a stranger", Options{})
+	r := newClusterTest(t, "unknown", Options{})
 	run(t, r)
 	check.True(t, 20*time.Second, "a warning", func() bool { return r.log.count("level=WARN", "services", "Unauthorized") > 0 })
 	if r.Synced() {

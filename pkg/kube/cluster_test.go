@@ -42,22 +42,22 @@ func observe(c *Cluster) vip.World {
 	return w
 }
 
-func lb(name string, addresses string) *corev1.Service {
+func loadBalancer(name string, addresses string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{addressesKey: addresses}},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
 	}
 }
 
-func plain(name string, clusterIPs ...string) *corev1.Service {
+func clusterIPService(name string, clusterIPs ...string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIPs: clusterIPs},
 	}
 }
 
-// eps is a slice of a Service with one ready pod.
-func eps(name, service, address, node string) *discoveryv1.EndpointSlice {
+// endpointSlice is a slice of a Service with one ready pod.
+func endpointSlice(name, service, address, node string) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: discoveryv1.AddressTypeIPv4,
@@ -107,7 +107,7 @@ func TestPokes(t *testing.T) {
 	ranges := func(cidrs ...string) *networkingv1.ServiceCIDR {
 		return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 	}
-	notReady := eps("web-1", "web", "10.0.0.1", "n1")
+	notReady := endpointSlice("web-1", "web", "10.0.0.1", "n1")
 	notReady.Endpoints[0].Conditions.Ready = new(false)
 	c, pokes := newTestCluster(t, "https://192.0.2.1:6443")
 	steps := []struct {
@@ -115,23 +115,23 @@ func TestPokes(t *testing.T) {
 		do   func() error
 		want int
 	}{
-		{"a new VIP", func() error { return c.services.Add(lb("web", "192.168.0.1")) }, 1},
-		{"the same again", func() error { return c.services.Update(lb("web", "192.168.0.1")) }, 0},
-		{"a label", func() error { return c.services.Update(label(lb("web", "192.168.0.1"))) }, 0},
-		{"another address", func() error { return c.services.Update(lb("web", "192.168.0.2")) }, 1},
-		{"an endpoint", func() error { return c.slices.Add(eps("web-1", "web", "10.0.0.1", "n1")) }, 1},
-		{"the same endpoint", func() error { return c.slices.Update(eps("web-1", "web", "10.0.0.1", "n1")) }, 0},
+		{"a new VIP", func() error { return c.services.Add(loadBalancer("web", "192.168.0.1")) }, 1},
+		{"the same again", func() error { return c.services.Update(loadBalancer("web", "192.168.0.1")) }, 0},
+		{"a label", func() error { return c.services.Update(label(loadBalancer("web", "192.168.0.1"))) }, 0},
+		{"another address", func() error { return c.services.Update(loadBalancer("web", "192.168.0.2")) }, 1},
+		{"an endpoint", func() error { return c.slices.Add(endpointSlice("web-1", "web", "10.0.0.1", "n1")) }, 1},
+		{"the same endpoint", func() error { return c.slices.Update(endpointSlice("web-1", "web", "10.0.0.1", "n1")) }, 0},
 		{"it is not ready", func() error { return c.slices.Update(notReady) }, 1},
-		{"a Service that is no VIP", func() error { return c.services.Add(plain("db", "10.96.0.1")) }, 0},
-		{"its endpoint", func() error { return c.slices.Add(eps("db-1", "db", "10.0.0.2", "n1")) }, 0},
-		{"its endpoint moves", func() error { return c.slices.Update(eps("db-1", "db", "10.0.0.3", "n2")) }, 0},
-		{"its endpoint gets the address of the VIP", func() error { return c.slices.Update(eps("db-1", "db", "192.168.0.2", "n2")) }, 1},
-		{"and lets it go", func() error { return c.slices.Delete(eps("db-1", "db", "192.168.0.2", "n2")) }, 1},
-		{"its cluster IP becomes that of the VIP", func() error { return c.services.Update(plain("db", "192.168.0.2")) }, 1},
-		{"and changes again", func() error { return c.services.Update(plain("db", "10.96.0.2")) }, 1},
-		{"it becomes a VIP", func() error { return c.services.Update(lb("db", "192.168.0.3")) }, 1},
-		{"it goes", func() error { return c.services.Delete(lb("db", "192.168.0.3")) }, 1},
-		{"it goes twice", func() error { return c.services.Delete(lb("db", "192.168.0.3")) }, 0},
+		{"a Service that is no VIP", func() error { return c.services.Add(clusterIPService("db", "10.96.0.1")) }, 0},
+		{"its endpoint", func() error { return c.slices.Add(endpointSlice("db-1", "db", "10.0.0.2", "n1")) }, 0},
+		{"its endpoint moves", func() error { return c.slices.Update(endpointSlice("db-1", "db", "10.0.0.3", "n2")) }, 0},
+		{"its endpoint gets the address of the VIP", func() error { return c.slices.Update(endpointSlice("db-1", "db", "192.168.0.2", "n2")) }, 1},
+		{"and lets it go", func() error { return c.slices.Delete(endpointSlice("db-1", "db", "192.168.0.2", "n2")) }, 1},
+		{"its cluster IP becomes that of the VIP", func() error { return c.services.Update(clusterIPService("db", "192.168.0.2")) }, 1},
+		{"and changes again", func() error { return c.services.Update(clusterIPService("db", "10.96.0.2")) }, 1},
+		{"it becomes a VIP", func() error { return c.services.Update(loadBalancer("db", "192.168.0.3")) }, 1},
+		{"it goes", func() error { return c.services.Delete(loadBalancer("db", "192.168.0.3")) }, 1},
+		{"it goes twice", func() error { return c.services.Delete(loadBalancer("db", "192.168.0.3")) }, 0},
 		{"a node", func() error { return c.nodes.Add(node(func(*corev1.Node) {})) }, 1},
 		{"its heartbeat", func() error {
 			return c.nodes.Update(node(func(n *corev1.Node) {
@@ -147,10 +147,12 @@ func TestPokes(t *testing.T) {
 		{"the same range", func() error { return c.cidrs.Update(ranges("10.96.0.0/16")) }, 0},
 		{"a second", func() error { return c.cidrs.Update(ranges("10.96.0.0/16", "fd01::/108")) }, 1},
 		{"all Services at once", func() error {
-			return c.services.Replace([]any{lb("a", "192.168.0.4"), lb("b", "192.168.0.5"), plain("c")}, "9")
+			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4"), loadBalancer("b", "192.168.0.5"), clusterIPService("c")}, "9")
 		}, 1},
-		{"all Services but one", func() error { return c.services.Replace([]any{lb("a", "192.168.0.4"), plain("c")}, "10") }, 1},
-		{"all but one that is no VIP", func() error { return c.services.Replace([]any{lb("a", "192.168.0.4")}, "11") }, 0},
+		{"all Services but one", func() error {
+			return c.services.Replace([]any{loadBalancer("a", "192.168.0.4"), clusterIPService("c")}, "10")
+		}, 1},
+		{"all but one that is no VIP", func() error { return c.services.Replace([]any{loadBalancer("a", "192.168.0.4")}, "11") }, 0},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {
@@ -175,26 +177,26 @@ func TestReserved(t *testing.T) {
 	}
 	c.cidrs.Add(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}})
 	cidr := vip.ReservedRange{Prefix: prefix("10.96.0.0/16"), Description: "the cluster's Service range"}
-	c.services.Add(plain("db", "10.97.0.1"))
-	c.slices.Add(eps("db-1", "db", "10.0.0.2", "n1"))
+	c.services.Add(clusterIPService("db", "10.97.0.1"))
+	c.slices.Add(endpointSlice("db-1", "db", "10.0.0.2", "n1"))
 	check("addresses that nobody asks for", cidr)
 
-	servers := eps("kubernetes", "kubernetes", "192.168.0.250", "n1")
+	servers := endpointSlice("kubernetes", "kubernetes", "192.168.0.250", "n1")
 	servers.Endpoints[0].TargetRef = nil
 	c.slices.Add(servers)
 	server := vip.ReservedRange{Prefix: prefix("192.168.0.250/32"), Description: "the address of an API server"}
 	check("an API server", cidr, server)
 
-	c.services.Add(lb("web", "10.97.0.1,10.0.0.2"))
+	c.services.Add(loadBalancer("web", "10.97.0.1,10.0.0.2"))
 	pod := vip.ReservedRange{Prefix: prefix("10.0.0.2/32"), Description: "the address of a pod of Service default/db"}
 	clusterIP := vip.ReservedRange{Prefix: prefix("10.97.0.1/32"), Description: "the cluster IP of Service default/db"}
 	check("a Service that asks for what others have", pod, cidr, clusterIP, server)
 
-	c.slices.Delete(eps("db-1", "db", "10.0.0.2", "n1"))
+	c.slices.Delete(endpointSlice("db-1", "db", "10.0.0.2", "n1"))
 	check("the pod is gone", cidr, clusterIP, server)
-	c.services.Delete(plain("db"))
+	c.services.Delete(clusterIPService("db"))
 	check("the other Service is gone", cidr, server)
-	c.services.Delete(lb("web", ""))
+	c.services.Delete(loadBalancer("web", ""))
 	c.slices.Delete(servers)
 	check("all are gone", cidr)
 	if len(c.requested) != 0 {
@@ -202,27 +204,27 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// TestSlicesAreOneSet: all slices of a Service count together, and one that goes is gone.
-func TestSlicesAreOneSet(t *testing.T) {
+// TestEndpointsOfAllSlices: all slices of a Service count together, and a deleted one does not.
+func TestEndpointsOfAllSlices(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
-	c.services.Add(lb("web", "192.168.0.1"))
-	terminating := eps("web-3", "web", "10.0.0.3", "n3")
+	c.services.Add(loadBalancer("web", "192.168.0.1"))
+	terminating := endpointSlice("web-3", "web", "10.0.0.3", "n3")
 	terminating.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Serving: new(true), Terminating: new(true)}
-	elsewhere := eps("web-4", "web", "10.0.0.4", "")
+	elsewhere := endpointSlice("web-4", "web", "10.0.0.4", "")
 	elsewhere.Endpoints[0].NodeName = nil
 	endpoints := func() vip.Endpoints { return observe(c).Services[0].Endpoints }
 	for _, s := range []struct {
 		do   func() error
 		want vip.Endpoints
 	}{
-		{func() error { return c.slices.Add(eps("web-2", "web", "10.0.0.2", "n2")) }, vip.Endpoints{Ready: []string{"n2"}}},
-		{func() error { return c.slices.Add(eps("web-1", "web", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
-		{func() error { return c.slices.Add(eps("web-v6", "web", "fd00::1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
+		{func() error { return c.slices.Add(endpointSlice("web-2", "web", "10.0.0.2", "n2")) }, vip.Endpoints{Ready: []string{"n2"}}},
+		{func() error { return c.slices.Add(endpointSlice("web-1", "web", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
+		{func() error { return c.slices.Add(endpointSlice("web-v6", "web", "fd00::1", "n1")) }, vip.Endpoints{Ready: []string{"n1", "n2"}}},
 		{func() error { return c.slices.Add(terminating) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}}},
 		{func() error { return c.slices.Add(elsewhere) }, vip.Endpoints{Ready: []string{"n1", "n2"}, Terminating: []string{"n3"}, WithoutNode: true}},
-		{func() error { return c.slices.Delete(eps("web-2", "web", "", "")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}, WithoutNode: true}},
+		{func() error { return c.slices.Delete(endpointSlice("web-2", "web", "", "")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}, WithoutNode: true}},
 		{func() error { return c.slices.Delete(elsewhere) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
-		{func() error { return c.slices.Update(eps("web-1", "other", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
+		{func() error { return c.slices.Update(endpointSlice("web-1", "other", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
 		{func() error { return c.slices.Replace(nil, "9") }, vip.Endpoints{}},
 	} {
 		if err := s.do(); err != nil {
@@ -237,22 +239,22 @@ func TestSlicesAreOneSet(t *testing.T) {
 // TestWorldIsNotChanged: what a pass was given stays as it was.
 func TestWorldIsNotChanged(t *testing.T) {
 	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
-	c.services.Replace([]any{lb("a", "192.168.0.1"), lb("b", "192.168.0.2")}, "1")
+	c.services.Replace([]any{loadBalancer("a", "192.168.0.1"), loadBalancer("b", "192.168.0.2")}, "1")
 	before := observe(c).Services
 	want := slices.Clone(before)
-	c.services.Update(lb("a", "192.168.0.9"))
-	c.services.Delete(lb("b", ""))
-	c.services.Add(lb("0", "192.168.0.3"))
-	c.slices.Add(eps("a-1", "a", "10.0.0.1", "n1"))
+	c.services.Update(loadBalancer("a", "192.168.0.9"))
+	c.services.Delete(loadBalancer("b", ""))
+	c.services.Add(loadBalancer("0", "192.168.0.3"))
+	c.slices.Add(endpointSlice("a-1", "a", "10.0.0.1", "n1"))
 	observe(c)
 	if diff := cmp.Diff(want, before, compareNets); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// TestRandomWalk: whatever order objects come, change and go in, what is observed
+// TestRandomChanges: whatever order objects come, change and go in, what is observed
 // is what a Cluster observes that is shown only the end.
-func TestRandomWalk(t *testing.T) {
+func TestRandomChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		walked, _ := newTestCluster(t, "https://192.0.2.1:6443")
@@ -265,22 +267,22 @@ func TestRandomWalk(t *testing.T) {
 				switch rnd.IntN(4) {
 				case 0:
 					delete(services, name)
-					walked.services.Delete(plain(name))
+					walked.services.Delete(clusterIPService(name))
 					continue
 				case 1:
-					services[name] = plain(name, ip())
+					services[name] = clusterIPService(name, ip())
 				default:
-					services[name] = lb(name, ip()+","+ip())
+					services[name] = loadBalancer(name, ip()+","+ip())
 				}
 				walked.services.Add(services[name])
 			} else {
 				part := fmt.Sprint("e", rnd.IntN(6))
 				if rnd.IntN(4) == 0 {
 					delete(parts, part)
-					walked.slices.Delete(eps(part, "", "", ""))
+					walked.slices.Delete(endpointSlice(part, "", "", ""))
 					continue
 				}
-				parts[part] = eps(part, name, ip(), fmt.Sprint("n", rnd.IntN(3)))
+				parts[part] = endpointSlice(part, name, ip(), fmt.Sprint("n", rnd.IntN(3)))
 				walked.slices.Update(parts[part])
 			}
 			if rnd.IntN(5) == 0 {
@@ -312,11 +314,11 @@ func clusterOf(b *testing.B, n int) *Cluster {
 	services, slices := make([]any, n), make([]any, n)
 	for i := range n {
 		name := fmt.Sprintf("web-%d", i)
-		o := lb(name, netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String())
+		o := loadBalancer(name, netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String())
 		o.Spec.Ports = []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}}
 		o.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.1.0.1"}}
 		services[i] = o
-		slices[i] = eps(name+"-1", name, netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}).String(), "n1")
+		slices[i] = endpointSlice(name+"-1", name, netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}).String(), "n1")
 	}
 	c.services.Replace(services, "1")
 	c.slices.Replace(slices, "1")
@@ -333,7 +335,7 @@ func BenchmarkObserve(b *testing.B) {
 			for b.Loop() {
 				for range changed {
 					i++
-					c.services.Update(lb("web-7", netip.AddrFrom4([4]byte{10, 3, 0, byte(i)}).String()))
+					c.services.Update(loadBalancer("web-7", netip.AddrFrom4([4]byte{10, 3, 0, byte(i)}).String()))
 				}
 				if w := observe(c); len(w.Services) != 10000 {
 					b.Fatal(len(w.Services))

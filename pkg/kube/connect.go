@@ -36,7 +36,7 @@ const (
 	// userTimeout closes a connection whose data or probes the other side has not
 	// acknowledged for so long (TCP_USER_TIMEOUT in tcp(7), RFC 5482). It is shorter
 	// than pingAfter: a ping is data in flight, which stops the kernel's own probes
-	// and starts the time anew.
+	// and restarts the time.
 	userTimeout   = 4 * time.Second
 	keepAliveIdle = 2 * time.Second // TCP keep-alive: silence before the first probe
 	keepAliveNext = 1 * time.Second
@@ -147,7 +147,7 @@ func findConfig(explicit string, inCluster func() (*rest.Config, error), files .
 	return nil, "", fmt.Errorf("no way to the API server found; set k8s_config_file to a kubeconfig. Tried:\n%w", errors.Join(tried...))
 }
 
-// dial opens TCP connections that notice within seconds when the other side is gone.
+// dial opens TCP connections that notice within seconds when the other side does not answer any more.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{
 		Timeout:         dialTimeout,

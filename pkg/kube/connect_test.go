@@ -31,7 +31,7 @@ contexts: [{name: x, context: {cluster: c, user: u}}]
 current-context: x
 `
 
-func TestFind(t *testing.T) {
+func TestFindConfig(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for name, text := range map[string]string{"good": kubeconfig, "other": strings.ReplaceAll(kubeconfig, "192.0.2.7", "192.0.2.8"), "broken": "clusters: ["} {
@@ -240,7 +240,7 @@ func setLoopback(t *testing.T, up bool) {
 	}
 }
 
-// TestLogLibrary: what the libraries say is for debugging. (TestMain has called
+// TestLogLibrary: what the libraries log is for debugging. (TestMain has called
 // LogLibrary: it must not be called while the libraries are at work.)
 func TestLogLibrary(t *testing.T) {
 	klog.Background().WithName("x").WithValues("k", "v").Info("Warning: something odd", "test", t.Name())
@@ -267,7 +267,7 @@ type fakeTransport struct {
 
 func (f *fakeTransport) RoundTrip(*http.Request) (*http.Response, error) { return f.resp, f.err }
 
-func TestLine(t *testing.T) {
+func TestCountingTransport(t *testing.T) {
 	j, m, next := &logBuffer{}, newMetrics(), &fakeTransport{}
 	l := &countingTransport{next: next, metrics: m, log: j.logger()}
 	ask := func(ctx context.Context, resp *http.Response, err error) {
@@ -293,12 +293,12 @@ func TestLine(t *testing.T) {
 	ask(t.Context(), nil, errors.New("connection refused"))
 	ask(t.Context(), nil, errors.New("connection refused"))
 	ask(ctx, nil, context.Canceled)
-	check("away", 1, 0)
+	check("unreachable", 1, 0)
 	ask(t.Context(), &http.Response{StatusCode: 503}, nil)
 	ask(t.Context(), &http.Response{StatusCode: 200}, nil)
 	check("back", 1, 1)
 	ask(t.Context(), nil, errors.New("connection refused"))
-	check("away again", 2, 1)
+	check("unreachable again", 2, 1)
 	for code, want := range map[string]float64{"200": 2, "503": 1, "error": 5} {
 		if got := sum(t, m.collectors(), "herald_api_requests_total", code); got != want {
 			t.Errorf("herald_api_requests_total{code=%q} is %v, want %v", code, got, want)
@@ -306,7 +306,7 @@ func TestLine(t *testing.T) {
 	}
 }
 
-func TestDescribe(t *testing.T) {
+func TestVerbAndResource(t *testing.T) {
 	for request, want := range map[string]string{
 		"GET /api/v1/services":                                             "list services",
 		"GET /api/v1/services?watch=true&resourceVersion=7":                "watch services",
@@ -331,8 +331,8 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestBodyIsAMergePatch: what is sent for a status, word for word.
-func TestBodyIsAMergePatch(t *testing.T) {
+// TestPatchBody: what is sent for a status, word for word.
+func TestPatchBody(t *testing.T) {
 	r := &cachedService{version: "17", hasHostAnnotation: true}
 	r.Announcer = "old"
 	for _, tt := range []struct {

@@ -29,7 +29,7 @@ func TestEvents(t *testing.T) {
 	run(t, first, first.Events())
 	first.create(t, ns, "web", "192.168.7.108")
 	key := vip.Key{Namespace: ns, Name: "web"}
-	first.bell.until(t, "the Service", func() bool { return first.service(key) != nil })
+	first.poked.until(t, "the Service", func() bool { return first.service(key) != nil })
 	id := first.service(key).UID
 	announced := vip.Event{Service: key, UID: id, Reason: vip.VIPAnnounced, Message: "node n1 announces 192.168.7.108 on eth0", Occurrence: 1}
 	refused := vip.Event{Service: key, UID: id, Warning: true, Reason: vip.AddressRefused, Message: strings.Repeat("ä", 2000)}

@@ -56,8 +56,8 @@ func (b *fakeEvents) set(refuse func(e *corev1.Event) error) {
 	b.refuse = refuse
 }
 
-// created is the messages of all Events created since it was called last.
-func (b *fakeEvents) created() []string {
+// takeCreated is the messages of all Events created since it was called last.
+func (b *fakeEvents) takeCreated() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m := b.messages
@@ -65,8 +65,8 @@ func (b *fakeEvents) created() []string {
 	return m
 }
 
-// tried is how many requests were sent since it was called last.
-func (b *fakeEvents) tried() int {
+// takeRequests is how many requests were sent since it was called last.
+func (b *fakeEvents) takeRequests() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.requests
@@ -92,7 +92,7 @@ func (b *fakeEvents) run(t *testing.T, node string) (n *Events, log *logBuffer, 
 }
 
 func eventOf(i int, message string) vip.Event {
-	return vip.Event{Service: web(i), UID: "u", Reason: vip.NoAddress, Message: message}
+	return vip.Event{Service: serviceKey(i), UID: "u", Reason: vip.NoAddress, Message: message}
 }
 
 // putEvents is a pass with these Events, and the second after it.
@@ -125,16 +125,16 @@ func TestEventsAreWrittenOnce(t *testing.T) {
 		if diff := cmp.Diff([]vip.Event{c, a}, have); diff != "" {
 			t.Errorf("written (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff([]string{"a", "c"}, b.created()); diff != "" {
+		if diff := cmp.Diff([]string{"a", "c"}, b.takeCreated()); diff != "" {
 			t.Errorf("Events (-want +got):\n%s", diff)
 		}
-		if got := b.tried(); got != 2 {
+		if got := b.takeRequests(); got != 2 {
 			t.Errorf("%d requests, want 2", got)
 		}
 		other := a
 		other.Occurrence = 7
 		putEvents(n, c, a, other)
-		if diff := cmp.Diff([]string{"a"}, b.created()); diff != "" {
+		if diff := cmp.Diff([]string{"a"}, b.takeCreated()); diff != "" {
 			t.Errorf("another occurrence (-want +got):\n%s", diff)
 		}
 	})
@@ -150,7 +150,7 @@ func TestEventsThatRepeat(t *testing.T) {
 		a := eventOf(1, "a")
 		for i := range 3 {
 			putEvents(n, a)
-			if got := len(b.created()); got != 1 {
+			if got := len(b.takeCreated()); got != 1 {
 				t.Errorf("time %d: %d Events, want 1", i+1, got)
 			}
 			putEvents(n)
@@ -159,7 +159,7 @@ func TestEventsThatRepeat(t *testing.T) {
 			putEvents(n, a)
 			putEvents(n)
 		}
-		if got := len(b.created()) + 3; got != maxRepeats {
+		if got := len(b.takeCreated()) + 3; got != maxRepeats {
 			t.Errorf("%d Events in an hour for one that flaps, want %d", got, maxRepeats)
 		}
 		putEvents(n, a)
@@ -171,7 +171,7 @@ func TestEventsThatRepeat(t *testing.T) {
 			putEvents(n)
 			advance(8 * time.Second)
 		}
-		if got := len(b.created()); got < 4*maxRepeats || got > 6*maxRepeats {
+		if got := len(b.takeCreated()); got < 4*maxRepeats || got > 6*maxRepeats {
 			t.Errorf("%d Events in five hours for one that flaps, want about %d", got, 5*maxRepeats)
 		}
 		advance(2 * time.Hour)
@@ -179,9 +179,9 @@ func TestEventsThatRepeat(t *testing.T) {
 		if n.states[a] != nil {
 			t.Error("an Event that ceased to hold hours ago is still remembered")
 		}
-		b.created()
+		b.takeCreated()
 		putEvents(n, a)
-		if got := len(b.created()); got != 1 {
+		if got := len(b.takeCreated()); got != 1 {
 			t.Errorf("hours later: %d Events, want 1", got)
 		}
 	})
@@ -200,7 +200,7 @@ func TestEventsAfterARestart(t *testing.T) {
 			}
 			stop()
 		}
-		if diff := cmp.Diff([]string{"a"}, b.created()); diff != "" {
+		if diff := cmp.Diff([]string{"a"}, b.takeCreated()); diff != "" {
 			t.Errorf("Events (-want +got):\n%s", diff)
 		}
 	})
@@ -218,7 +218,7 @@ func TestEventsAreRateLimited(t *testing.T) {
 		}
 		putEvents(n, want...)
 		for second := range 20 {
-			if got, most := b.tried(), 2*eventRate; got > most {
+			if got, most := b.takeRequests(), 2*eventRate; got > most {
 				t.Errorf("second %d: %d requests, want at most %d", second, got, most)
 			}
 			advance(time.Second)
@@ -236,10 +236,10 @@ func TestEventsThatHeldBriefly(t *testing.T) {
 		b := &fakeEvents{events: make(map[string]time.Time)}
 		n, _, stop := b.run(t, "n1")
 		defer stop()
-		n.Put([]vip.Event{eventOf(1, "gone at once")})
+		n.Put([]vip.Event{eventOf(1, "held briefly")})
 		n.Put(nil)
 		advance(time.Second)
-		if diff := cmp.Diff([]string{"gone at once"}, b.created()); diff != "" {
+		if diff := cmp.Diff([]string{"held briefly"}, b.takeCreated()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
@@ -259,8 +259,8 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 		{"unreachable", errors.New("connection refused"), [2]int{10, 30}, []string{"a"}, 0},
 		{"overloaded", apierrors.NewTooManyRequests("slow down", 1), [2]int{10, 30}, []string{"a"}, 0},
 		{"forbidden", apierrors.NewForbidden(events, "x", errors.New("no")), [2]int{2, 3}, []string{"a"}, 1},
-		{"namespace gone", apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default"), [2]int{1, 1}, nil, 0},
-		{"namespace going", terminating, [2]int{1, 1}, nil, 0},
+		{"namespace deleted", apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "default"), [2]int{1, 1}, nil, 0},
+		{"namespace terminating", terminating, [2]int{1, 1}, nil, 0},
 		{"invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Event"}, "x", nil), [2]int{1, 1}, nil, 1},
 		{"time-out", &apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout}}, [2]int{10, 30}, []string{"a"}, 0},
 	}
@@ -273,7 +273,7 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 				defer stop()
 				putEvents(n, eventOf(1, "a"))
 				advance(59 * time.Second)
-				if got := b.tried(); got < tt.tries[0] || got > tt.tries[1] {
+				if got := b.takeRequests(); got < tt.tries[0] || got > tt.tries[1] {
 					t.Errorf("%d requests in a minute, want %v", got, tt.tries)
 				}
 				if got := log.count("level=WARN"); got != tt.warns {
@@ -281,11 +281,11 @@ func TestEventsOfAServerThatFails(t *testing.T) {
 				}
 				b.set(nil)
 				advance(2 * refusedMax)
-				if diff := cmp.Diff(tt.after, b.created()); diff != "" {
+				if diff := cmp.Diff(tt.after, b.takeCreated()); diff != "" {
 					t.Errorf("when the server works again (-want +got):\n%s", diff)
 				}
 				putEvents(n, eventOf(2, "b"))
-				if diff := cmp.Diff([]string{"b"}, b.created()); diff != "" {
+				if diff := cmp.Diff([]string{"b"}, b.takeCreated()); diff != "" {
 					t.Errorf("the next (-want +got):\n%s", diff)
 				}
 			})

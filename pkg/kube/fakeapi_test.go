@@ -22,14 +22,14 @@ type fakeAPI struct {
 	mu       sync.Mutex
 	version  int
 	services map[vip.Key]*corev1.Service
-	shown    map[vip.Key]*cachedService // the cache
+	cache    map[vip.Key]*cachedService // the cache
 	changed  func()                     // called when the cache has changed
 
 	latency, lag time.Duration
 	dropsMode    bool                                // drops ipMode
 	refuse       func(k vip.Key) error               // fails a patch
-	after        func(k vip.Key)                     // runs after a patch
-	mutate       func(s *corev1.Service) (stay bool) // a webhook
+	afterPatch   func(k vip.Key)                     // runs after a patch
+	webhook      func(s *corev1.Service) (stay bool) // a webhook
 
 	patches  map[vip.Key]int
 	busy     int
@@ -39,7 +39,7 @@ type fakeAPI struct {
 
 func newFakeAPI() *fakeAPI {
 	return &fakeAPI{
-		services: make(map[vip.Key]*corev1.Service), shown: make(map[vip.Key]*cachedService),
+		services: make(map[vip.Key]*corev1.Service), cache: make(map[vip.Key]*cachedService),
 		patches: make(map[vip.Key]int), changed: func() {}, latency: 10 * time.Millisecond, lag: 50 * time.Millisecond,
 	}
 }
@@ -64,8 +64,8 @@ func (p *fakeAPI) set(f func()) {
 	f()
 }
 
-// tried is how many patches were sent.
-func (p *fakeAPI) tried() int {
+// requests is how many patches were sent.
+func (p *fakeAPI) requests() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.attempts
@@ -92,8 +92,8 @@ func (p *fakeAPI) store(s *corev1.Service) {
 	p.services[k] = s
 	time.AfterFunc(p.lag, func() {
 		p.mu.Lock()
-		if r := p.shown[k]; r == nil || number(r.version) < number(s.ResourceVersion) {
-			p.shown[k] = readService(s)
+		if r := p.cache[k]; r == nil || number(r.version) < number(s.ResourceVersion) {
+			p.cache[k] = readService(s)
 		}
 		p.mu.Unlock()
 		p.changed()
@@ -108,7 +108,7 @@ func number(version string) int {
 func (p *fakeAPI) cached(k vip.Key) *cachedService {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.shown[k]
+	return p.cache[k]
 }
 
 func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
@@ -170,12 +170,12 @@ func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Se
 			s.Status.LoadBalancer.Ingress[i].IPMode = nil
 		}
 	}
-	if p.mutate != nil && !p.mutate(s) {
+	if p.webhook != nil && !p.webhook(s) {
 		return old, nil
 	}
 	p.patches[k]++
 	p.store(s)
-	if f := p.after; f != nil {
+	if f := p.afterPatch; f != nil {
 		time.AfterFunc(20*time.Millisecond, func() { f(k) })
 	}
 	return s, nil

@@ -59,7 +59,7 @@ func Inspect(ctx context.Context, cfg *rest.Config, want []Permission) (Inspecti
 	}
 	var info version.Info
 	if err := json.Unmarshal(text, &info); err != nil {
-		return i, fmt.Errorf("the API server %s does not say which version it is: %w", cfg.Host, err)
+		return i, fmt.Errorf("the answer of the API server %s has no version: %w", cfg.Host, err)
 	}
 	i.Version = info.GitVersion
 	if v, err := utilversion.ParseGeneric(i.Version); err == nil && v.Major() == 1 {

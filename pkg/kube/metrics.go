@@ -65,7 +65,7 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	verb, resource := verbAndResource(r)
 	t.metrics.requests.WithLabelValues(verb, resource, code).Inc()
-	// A request that was cancelled says nothing about the server.
+	// A request that was cancelled proves nothing about the server.
 	if t.log != nil && !(err != nil && (r.Context().Err() != nil || errors.Is(err, context.Canceled))) {
 		t.logReachability(r.URL.Host, err)
 	}

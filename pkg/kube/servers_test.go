@@ -31,7 +31,7 @@ type fakeServer struct {
 	name   string
 	server *http.Server
 	status atomic.Int32
-	auth   atomic.Value // what Authorization said last
+	auth   atomic.Value // the last Authorization header
 }
 
 // identity is a certificate for the name kubernetes only, and itself as its CA.
@@ -53,7 +53,7 @@ func identity(t *testing.T) (tls.Certificate, []byte) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// listen starts a front at host:port.
+// listen starts a fakeServer at host:port.
 func listen(t *testing.T, name, at string, id tls.Certificate) *fakeServer {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
@@ -174,15 +174,15 @@ func TestServers(t *testing.T) {
 		}
 	}
 	s.SetOwnReady(false)
-	// A list that runs empty is no news.
+	// An empty list is ignored.
 	s.setOthers(nil)
 	if got := answerer(t, cfg); got != "other" {
 		t.Errorf("asked %s, want the other", got)
 	}
 }
 
-// TestServersOfANodeThatDied: an address that swallows packets costs a moment only.
-func TestServersOfANodeThatDied(t *testing.T) {
+// TestServersOfADeadNode: an address that swallows packets costs a moment only.
+func TestServersOfADeadNode(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
 	full, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3), Port: int(port)})
@@ -203,8 +203,8 @@ func TestServersOfANodeThatDied(t *testing.T) {
 	}
 }
 
-// TestServersNamed: who sets kubernetes_addr gets it, while it answers.
-func TestServersNamed(t *testing.T) {
+// TestServersWithKubernetesAddr: who sets kubernetes_addr gets it, while it answers.
+func TestServersWithKubernetesAddr(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
 	listen(t, "own", at("127.0.0.1", port), id)
@@ -222,8 +222,8 @@ func TestServersNamed(t *testing.T) {
 	}
 }
 
-// TestQuestion: what is asked of this node's own API server, where, and as whom.
-func TestQuestion(t *testing.T) {
+// TestReadinessCheck: what is asked of this node's own API server, where, and as whom.
+func TestReadinessCheck(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
 	s := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.6")} })
@@ -250,7 +250,7 @@ func TestQuestion(t *testing.T) {
 	}
 	own.status.Store(http.StatusInternalServerError)
 	if err := question(""); err == nil || !strings.Contains(err.Error(), "500") {
-		t.Errorf("%v, want what the API server says", err)
+		t.Errorf("%v, want the answer of the API server", err)
 	}
 	// An address that was set, on this host: the certificate is that of an API server,
 	// and the credentials stay here.
@@ -264,10 +264,10 @@ func TestQuestion(t *testing.T) {
 	if err := question("https://" + at("127.0.0.6", 1) + "/livez"); err == nil {
 		t.Error("yes, and nobody is there")
 	}
-	stranger, _ := identity(t)
-	listen(t, "stranger", at("127.0.0.7", port), stranger)
+	otherCA, _ := identity(t)
+	listen(t, "other", at("127.0.0.7", port), otherCA)
 	if err := question("https://" + at("127.0.0.7", port) + "/livez"); err == nil {
-		t.Error("a stranger's certificate was taken")
+		t.Error("a certificate of another CA was accepted")
 	}
 }
 

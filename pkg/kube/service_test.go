@@ -110,7 +110,7 @@ func TestInvalidOnlyForLoadBalancers(t *testing.T) {
 	}
 	o.Annotations[vipHostKey] = "n1" // it was one
 	if got := readService(o); !got.inWorld() {
-		t.Error("a Service that still says vipHost is not listed")
+		t.Error("a Service that still has the annotation vipHost is not in the World")
 	}
 }
 
@@ -125,7 +125,7 @@ func TestReadSliceConditions(t *testing.T) {
 		c    discoveryv1.EndpointConditions
 		want vip.Endpoints
 	}{
-		{"nothing said means ready", new("n1"), conditions(nil, nil, nil), vip.Endpoints{Ready: []string{"n1"}}},
+		{"unset means ready", new("n1"), conditions(nil, nil, nil), vip.Endpoints{Ready: []string{"n1"}}},
 		{"ready", new("n1"), conditions(yes, yes, no), vip.Endpoints{Ready: []string{"n1"}}},
 		{"not ready", new("n1"), conditions(no, no, no), vip.Endpoints{}},
 		{"serving but not ready nor terminating", new("n1"), conditions(no, yes, no), vip.Endpoints{}},

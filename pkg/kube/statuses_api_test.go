@@ -22,7 +22,7 @@ func (r *clusterTest) pending(want ...vip.Status) int {
 // haveStatus has a status written and waits until the cache shows it.
 func (r *clusterTest) haveStatus(t testing.TB, want vip.Status) {
 	t.Helper()
-	r.bell.until(t, fmt.Sprintf("status %+v", want), func() bool { return r.pending(want) == 0 })
+	r.poked.until(t, fmt.Sprintf("status %+v", want), func() bool { return r.pending(want) == 0 })
 }
 
 // TestStatusIsCorrected: what somebody else writes is put right, and logged.
@@ -33,7 +33,7 @@ func TestStatusIsCorrected(t *testing.T) {
 	run(t, r, r.Statuses())
 	r.create(t, ns, "web", "192.168.7.106")
 	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
+	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
 	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.106"), IPMode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
 	r.haveStatus(t, want)
 	for _, patch := range []string{
@@ -42,7 +42,7 @@ func TestStatusIsCorrected(t *testing.T) {
 		`{"metadata":{"annotations":{"kube-vip.io/vipHost":"elsewhere"}}}`,
 	} {
 		api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web/status", patch)
-		r.bell.until(t, "the foreign status", func() bool { return r.pending(want) == 1 })
+		r.poked.until(t, "the foreign status", func() bool { return r.pending(want) == 1 })
 		r.haveStatus(t, want)
 	}
 	if n := r.log.count("level=WARN", "somebody else changed the status"); n != 1 {
@@ -56,7 +56,7 @@ func TestRequestsOfAStatus(t *testing.T) {
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
 	run(t, r, r.Statuses())
-	r.bell.until(t, "Synced", r.Synced)
+	r.poked.until(t, "Synced", r.Synced)
 	const n = 50
 	var want []vip.Status
 	for i := range n {
@@ -66,7 +66,7 @@ func TestRequestsOfAStatus(t *testing.T) {
 		want = append(want, vip.Status{Service: vip.Key{Namespace: ns, Name: name}, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: a, IPMode: vip.ModeVIP}}})
 	}
 	all := func() bool { return r.pending(want...) == 0 }
-	r.bell.until(t, "all statuses", all)
+	r.poked.until(t, "all statuses", all)
 	for range 20 {
 		if !all() {
 			t.Fatal("a status got lost")
@@ -82,21 +82,21 @@ func TestRequestsOfAStatus(t *testing.T) {
 	}
 }
 
-func TestNoUpdates(t *testing.T) {
+func TestStatusNoUpdates(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{NoUpdates: true})
 	run(t, r, r.Statuses())
 	r.create(t, ns, "web", "192.168.7.107")
 	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
+	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
 	want := []vip.Status{{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.107"), IPMode: vip.ModeVIP}}}}
 	if n := r.pending(want...); n != 0 {
 		t.Errorf("%d pending; nobody should wait for what is not to be done", n)
 	}
 	// What comes later in the same cache shows that nothing came before it.
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"Proxy"}}}`)
-	r.bell.until(t, "the change", func() bool { return r.service(key).IPMode == vip.ModeProxy })
+	r.poked.until(t, "the change", func() bool { return r.service(key).IPMode == vip.ModeProxy })
 	if s := r.service(key); s.VIPHost != "" || len(s.Ingress) != 0 {
 		t.Errorf("host %q, ingress %v were written", s.VIPHost, s.Ingress)
 	}
@@ -114,7 +114,7 @@ func TestStatusPreconditions(t *testing.T) {
 	run(t, r)
 	r.create(t, ns, "web", "192.168.7.110")
 	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
+	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
 	want := vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.110"), IPMode: vip.ModeVIP}}}
 	now := r.Cluster.service(key)
 	old := *now
@@ -134,7 +134,7 @@ func TestStatusPreconditions(t *testing.T) {
 	}
 	bad := want
 	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, IPMode: "Nonsense"}}
-	r.bell.until(t, "the status", func() bool { return r.service(key).VIPHost == "n1" })
+	r.poked.until(t, "the status", func() bool { return r.service(key).VIPHost == "n1" })
 	if got, err := r.Statuses().write(t.Context(), r.Cluster.service(key), bad); got != rejected || err == nil {
 		t.Errorf("an ipMode that does not exist: result %s, %v; want rejected", got, err)
 	}
@@ -149,10 +149,10 @@ func TestClearedAfterTypeChange(t *testing.T) {
 	run(t, r, r.Statuses())
 	r.create(t, ns, "web", "192.168.7.111")
 	key := vip.Key{Namespace: ns, Name: "web"}
-	r.bell.until(t, "the Service", func() bool { return r.service(key) != nil })
+	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
 	r.haveStatus(t, vip.Status{Service: key, VIPHost: "n1", Ingress: []vip.Ingress{{Addr: netip.MustParseAddr("192.168.7.111"), IPMode: vip.ModeVIP}}})
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"spec":{"type":"ClusterIP"}}`)
-	r.bell.until(t, "the type", func() bool { s := r.service(key); return s != nil && !s.LoadBalancer && s.VIPHost == "n1" })
+	r.poked.until(t, "the type", func() bool { s := r.service(key); return s != nil && !s.LoadBalancer && s.VIPHost == "n1" })
 	r.haveStatus(t, vip.Status{Service: key})
 	if s := r.service(key); s != nil {
 		t.Errorf("still listed: %+v", s)

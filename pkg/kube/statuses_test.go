@@ -64,8 +64,8 @@ func (d *statusTest) plan(want ...vip.Status) {
 	d.pass()
 }
 
-// held is how many Statuses of the Plan the cache showed in the last pass.
-func (d *statusTest) held() int {
+// written is how many Statuses of the Plan the cache showed in the last pass.
+func (d *statusTest) written() int {
 	var w vip.World
 	d.Observe(&w)
 	d.mu.Lock()
@@ -73,17 +73,17 @@ func (d *statusTest) held() int {
 	return len(d.want) - w.StatusesPending
 }
 
-func web(i int) vip.Key { return vip.Key{Namespace: "default", Name: fmt.Sprint("web-", i)} }
+func serviceKey(i int) vip.Key { return vip.Key{Namespace: "default", Name: fmt.Sprint("web-", i)} }
 
 func statusOf(i int) vip.Status {
-	return vip.Status{Service: web(i), VIPHost: "n1", Ingress: []vip.Ingress{{
+	return vip.Status{Service: serviceKey(i), VIPHost: "n1", Ingress: []vip.Ingress{{
 		Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), IPMode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}}}
 }
 
 // fill makes n Services and wants for them.
 func (d *statusTest) fill(n int) (want []vip.Status) {
 	for i := range n {
-		d.edit(web(i), func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+		d.edit(serviceKey(i), func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
 		want = append(want, statusOf(i))
 	}
 	advance(time.Second)
@@ -98,25 +98,25 @@ func TestStatusesAreWrittenOnce(t *testing.T) {
 		want := d.fill(n)
 		began := time.Now()
 		d.plan(want...)
-		for d.held() < n {
+		for d.written() < n {
 			advance(5 * time.Millisecond)
 		}
 		if took, most := time.Since(began), 2*n*d.latency/statusWrites; took > most {
 			t.Errorf("took %v, want at most %v", took, most)
 		}
 		advance(time.Hour)
-		if d.tried() != n {
-			t.Errorf("%d requests for %d statuses", d.tried(), n)
+		if d.requests() != n {
+			t.Errorf("%d requests for %d statuses", d.requests(), n)
 		}
 		if d.maxBusy != statusWrites {
 			t.Errorf("%d requests at a time, want %d", d.maxBusy, statusWrites)
 		}
-		d.plan(vip.Status{Service: web(0)})
+		d.plan(vip.Status{Service: serviceKey(0)})
 		advance(time.Second)
-		if s := d.at(web(0)); len(s.Status.LoadBalancer.Ingress) != 0 || len(s.Annotations) != 0 || d.held() != 1 {
-			t.Errorf("after clearing: %+v, %d held", s, d.held())
+		if s := d.at(serviceKey(0)); len(s.Status.LoadBalancer.Ingress) != 0 || len(s.Annotations) != 0 || d.written() != 1 {
+			t.Errorf("after clearing: %+v, %d written", s, d.written())
 		}
-		if s := d.at(web(1)); len(s.Status.LoadBalancer.Ingress) != 1 {
+		if s := d.at(serviceKey(1)); len(s.Status.LoadBalancer.Ingress) != 1 {
 			t.Error("a status that is wanted no longer was touched")
 		}
 	})
@@ -130,15 +130,15 @@ func TestStatusConflict(t *testing.T) {
 		defer stop()
 		want := d.fill(1)
 		d.set(func() { d.lag = 3 * time.Second })
-		d.edit(web(0), func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} })
+		d.edit(serviceKey(0), func(s *corev1.Service) { s.Labels = map[string]string{"a": "b"} })
 		d.plan(want...)
 		advance(2900 * time.Millisecond)
-		if d.tried() != 1 || d.writes(web(0)) != 0 {
-			t.Errorf("%d requests and %d writes while the cache is behind, want one that is refused", d.tried(), d.writes(web(0)))
+		if d.requests() != 1 || d.writes(serviceKey(0)) != 0 {
+			t.Errorf("%d requests and %d writes while the cache is behind, want one that is refused", d.requests(), d.writes(serviceKey(0)))
 		}
 		advance(10 * time.Second)
-		if d.tried() != 2 || d.held() != 1 {
-			t.Errorf("%d requests, %d held; want 2 and 1", d.tried(), d.held())
+		if d.requests() != 2 || d.written() != 1 {
+			t.Errorf("%d requests, %d written; want 2 and 1", d.requests(), d.written())
 		}
 		if n := d.log.count("level=WARN"); n != 0 {
 			t.Errorf("%d warnings", n)
@@ -146,7 +146,7 @@ func TestStatusConflict(t *testing.T) {
 	})
 }
 
-// TestStatusCacheIsLate: a cache that shows nothing at all does not end the matter.
+// TestStatusCacheIsLate: a cache that shows nothing for long does not end the writing.
 func TestStatusCacheIsLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
@@ -155,8 +155,8 @@ func TestStatusCacheIsLate(t *testing.T) {
 		d.set(func() { d.lag = 25 * time.Second })
 		d.plan(want...)
 		advance(24 * time.Second)
-		if d.tried() != 3 || d.writes(web(0)) != 1 {
-			t.Errorf("%d requests, %d writes; want 3 and 1", d.tried(), d.writes(web(0)))
+		if d.requests() != 3 || d.writes(serviceKey(0)) != 1 {
+			t.Errorf("%d requests, %d writes; want 3 and 1", d.requests(), d.writes(serviceKey(0)))
 		}
 	})
 }
@@ -172,38 +172,38 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.9.9.9"}}
 		}
 		d.set(func() {
-			d.after = func(k vip.Key) {
-				if k == web(0) {
+			d.afterPatch = func(k vip.Key) {
+				if k == serviceKey(0) {
 					d.edit(k, foreign)
 				}
 			}
 		})
 		d.plan(want...)
 		advance(time.Second)
-		if got := d.writes(web(0)); got != promptRewrites+1 {
+		if got := d.writes(serviceKey(0)); got != promptRewrites+1 {
 			t.Errorf("%d writes in the first second, want %d", got, promptRewrites+1)
 		}
 		advance(50 * time.Second)
-		if got := d.writes(web(0)); got != promptRewrites+1+10 {
+		if got := d.writes(serviceKey(0)); got != promptRewrites+1+10 {
 			t.Errorf("%d writes in 51 s, want %d", got, promptRewrites+1+10)
 		}
 		if n := d.log.count("level=WARN", "somebody else changed"); n != 1 {
 			t.Errorf("logged %d times, want once", n)
 		}
-		if got := d.writes(web(1)); got != 1 {
+		if got := d.writes(serviceKey(1)); got != 1 {
 			t.Errorf("the other Service was written %d times, want once", got)
 		}
-		d.set(func() { d.after = nil })
+		d.set(func() { d.afterPatch = nil })
 		advance(2 * time.Minute)
-		if d.held() != 2 {
+		if d.written() != 2 {
 			t.Error("nobody changes it any more, and the status is not what is wanted")
 		}
 		advance(time.Hour)
-		before := d.writes(web(0))
-		d.edit(web(0), foreign)
+		before := d.writes(serviceKey(0))
+		d.edit(serviceKey(0), foreign)
 		advance(200 * time.Millisecond)
-		if got := d.writes(web(0)) - before; got != 1 || d.held() != 2 {
-			t.Errorf("a later change: %d writes, %d held, want 1 and 2", got, d.held())
+		if got := d.writes(serviceKey(0)) - before; got != 1 || d.written() != 2 {
+			t.Errorf("a later change: %d writes, %d written, want 1 and 2", got, d.written())
 		}
 		if n := d.log.count("level=WARN", "somebody else changed"); n != 2 {
 			t.Errorf("logged %d times in all, want once for each dispute", n)
@@ -221,10 +221,10 @@ func TestStatusMovedIsNotRewritten(t *testing.T) {
 			d.plan(want...)
 			advance(time.Second)
 			d.plan()
-			d.edit(web(0), func(s *corev1.Service) { s.Annotations[vipHostKey] = "n2" })
+			d.edit(serviceKey(0), func(s *corev1.Service) { s.Annotations[vipHostKey] = "n2" })
 			advance(time.Second)
 		}
-		if got := d.writes(web(0)); got != 10 {
+		if got := d.writes(serviceKey(0)); got != 10 {
 			t.Errorf("%d writes, want 10", got)
 		}
 		if n := d.log.count("level=WARN"); n != 0 {
@@ -242,16 +242,16 @@ func TestStatusServerUnavailable(t *testing.T) {
 		d.set(func() { d.refuse = func(vip.Key) error { return errors.New("connection refused") } })
 		d.plan(want...)
 		advance(10 * time.Minute)
-		if d.tried() < 100 || d.tried() > 300 {
-			t.Errorf("%d requests in 10 minutes for statuses of a server that is unavailable", d.tried())
+		if d.requests() < 100 || d.requests() > 300 {
+			t.Errorf("%d requests in 10 minutes for statuses of a server that is unavailable", d.requests())
 		}
-		before := d.tried()
+		before := d.requests()
 		d.set(func() { d.refuse = nil })
 		advance(unavailableMax + time.Second)
-		if d.held() != n {
-			t.Errorf("%d statuses %v after the server came back, want %d", d.held(), unavailableMax+time.Second, n)
+		if d.written() != n {
+			t.Errorf("%d statuses %v after the server came back, want %d", d.written(), unavailableMax+time.Second, n)
 		}
-		if got := d.tried() - before; got != n {
+		if got := d.requests() - before; got != n {
 			t.Errorf("%d requests for %d statuses", got, n)
 		}
 	})
@@ -268,8 +268,8 @@ func TestStatusManyFailuresAreOne(t *testing.T) {
 		advance(2 * d.latency)
 		d.set(func() { d.refuse = nil })
 		advance(unavailableMin + time.Second)
-		if d.held() != 100 {
-			t.Errorf("%d of 100 statuses a second after a short failure", d.held())
+		if d.written() != 100 {
+			t.Errorf("%d of 100 statuses a second after a short failure", d.written())
 		}
 	})
 }
@@ -295,8 +295,8 @@ func TestStatusForbidden(t *testing.T) {
 			}
 			d.set(func() { d.refuse = nil })
 			advance(time.Minute)
-			if d.held() != 20 {
-				t.Errorf("%d held, want 20", d.held())
+			if d.written() != 20 {
+				t.Errorf("%d written, want 20", d.written())
 			}
 		}
 	})
@@ -312,22 +312,22 @@ func TestStatusWithoutIPMode(t *testing.T) {
 		want := d.fill(20)
 		d.plan(want...)
 		advance(time.Hour)
-		if d.tried() != 20 || d.held() != 20 {
-			t.Errorf("%d requests, %d held; want 20 and 20", d.tried(), d.held())
+		if d.requests() != 20 || d.written() != 20 {
+			t.Errorf("%d requests, %d written; want 20 and 20", d.requests(), d.written())
 		}
 		if n := d.log.count("level=INFO", "ipMode"); n != 1 {
 			t.Errorf("logged %d times, want once", n)
 		}
 		d.set(func() { d.dropsMode = false })
-		d.plan(append(want[1:], vip.Status{Service: web(0), VIPHost: "n2", Ingress: want[0].Ingress})...)
+		d.plan(append(want[1:], vip.Status{Service: serviceKey(0), VIPHost: "n2", Ingress: want[0].Ingress})...)
 		advance(time.Minute)
 		for i := range 20 {
-			if d.at(web(i)).Status.LoadBalancer.Ingress[0].IPMode == nil {
-				t.Errorf("%s has no ipMode", web(i))
+			if d.at(serviceKey(i)).Status.LoadBalancer.Ingress[0].IPMode == nil {
+				t.Errorf("%s has no ipMode", serviceKey(i))
 			}
 		}
-		if d.held() != 20 || d.tried() != 40 {
-			t.Errorf("%d requests, %d held; want 40 and 20", d.tried(), d.held())
+		if d.written() != 20 || d.requests() != 40 {
+			t.Errorf("%d requests, %d written; want 40 and 20", d.requests(), d.written())
 		}
 	})
 }
@@ -340,7 +340,7 @@ func TestStatusRejected(t *testing.T) {
 		want := d.fill(20)
 		d.set(func() {
 			d.refuse = func(k vip.Key) error {
-				if k == web(3) {
+				if k == serviceKey(3) {
 					return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, k.Name, nil)
 				}
 				return nil
@@ -348,11 +348,11 @@ func TestStatusRejected(t *testing.T) {
 		})
 		d.plan(want...)
 		advance(time.Second)
-		if d.held() != 19 {
-			t.Errorf("%d held after a second, want 19", d.held())
+		if d.written() != 19 {
+			t.Errorf("%d written after a second, want 19", d.written())
 		}
 		advance(10 * time.Minute)
-		if got := d.tried() - 19; got < 10 || got > 20 {
+		if got := d.requests() - 19; got < 10 || got > 20 {
 			t.Errorf("%d attempts in ten minutes, want about one a minute", got)
 		}
 		if n := d.log.count("level=WARN", "default/web-3"); n != 1 {
@@ -362,7 +362,7 @@ func TestStatusRejected(t *testing.T) {
 		want[3].VIPHost = "n2" // another want is tried at once
 		d.plan(want...)
 		advance(time.Second)
-		if d.held() != 20 {
+		if d.written() != 20 {
 			t.Error("another want waits for the one that was rejected")
 		}
 	})
@@ -377,37 +377,37 @@ func TestStatusChangedByAWebhook(t *testing.T) {
 			defer stop()
 			want := d.fill(1)
 			d.set(func() {
-				d.mutate = func(s *corev1.Service) bool {
+				d.webhook = func(s *corev1.Service) bool {
 					s.Status.LoadBalancer.Ingress = nil
 					return stay
 				}
 			})
 			d.plan(want...)
 			advance(10 * time.Minute)
-			if d.tried() < 5 || d.tried() > 60 {
-				t.Errorf("changed %v: %d attempts in ten minutes", stay, d.tried())
+			if d.requests() < 5 || d.requests() > 60 {
+				t.Errorf("changed %v: %d attempts in ten minutes", stay, d.requests())
 			}
 			if n := d.log.count("level=WARN", "webhook"); n != 1 {
-				t.Errorf("changed %v: said %d times, want once", stay, n)
+				t.Errorf("changed %v: logged %d times, want once", stay, n)
 			}
 		})
 	}
 }
 
 // TestStatusOfNoService: nothing is asked for a Service that is not there, or is
-// gone at the API server already.
+// deleted at the API server already.
 func TestStatusOfNoService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, stop := newStatusTest(t)
 		defer stop()
 		want := d.fill(1)
 		d.fakeAPI.mu.Lock()
-		delete(d.services, web(0)) // and the cache never hears of it
+		delete(d.services, serviceKey(0)) // and the cache keeps it
 		d.fakeAPI.mu.Unlock()
 		d.plan(append(want, statusOf(1))...)
 		advance(9 * time.Second)
-		if d.tried() != 1 || d.held() != 0 {
-			t.Errorf("%d requests, %d held; want 1 and 0", d.tried(), d.held())
+		if d.requests() != 1 || d.written() != 0 {
+			t.Errorf("%d requests, %d written; want 1 and 0", d.requests(), d.written())
 		}
 	})
 }
@@ -425,10 +425,10 @@ func TestStatusLastPutCounts(t *testing.T) {
 		other.VIPHost = "n9"
 		d.plan(other)
 		advance(time.Minute)
-		if d.tried() != statusWrites+1 {
-			t.Errorf("%d requests, want the %d under way and one more", d.tried(), statusWrites)
+		if d.requests() != statusWrites+1 {
+			t.Errorf("%d requests, want the %d under way and one more", d.requests(), statusWrites)
 		}
-		if got := d.at(web(0)).Annotations[vipHostKey]; got != "n9" {
+		if got := d.at(serviceKey(0)).Annotations[vipHostKey]; got != "n9" {
 			t.Errorf("host %q, want that of the last want", got)
 		}
 	})
@@ -505,7 +505,7 @@ func BenchmarkStatuses(b *testing.B) {
 		w := statusOf(i)
 		r := &cachedService{hasHostAnnotation: true}
 		r.VIPHost, r.Ingress = w.VIPHost, statusOf(i).Ingress
-		p.shown[web(i)] = r
+		p.cache[serviceKey(i)] = r
 		want = append(want, w)
 	}
 	s := &Statuses{metrics: newMetrics(), cached: p.cached, wanted: mailbox.New[wantedStatuses]()}
