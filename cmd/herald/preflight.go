@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -24,10 +23,10 @@ import (
 	"github.com/heraldvip/herald/pkg/preflight"
 )
 
-// errUnfit is why herald preflight ends with status 1.
+// errUnfit makes herald preflight end with status 1.
 var errUnfit = errors.New("this node is not fit for Herald as its options are")
 
-// preflightCommand is "herald preflight": what a node lacks, before it carries VIPs.
+// preflightCommand is "herald preflight": what is missing on a node, before it carries VIPs.
 func preflightCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "preflight",
@@ -38,7 +37,7 @@ func preflightCommand() *cobra.Command {
 		Args: cobra.NoArgs, SilenceUsage: true,
 	}
 	config.AddFlags(c.Flags())
-	wait := c.Flags().Duration("wait", 0, "Look again until nothing is missing, for so long; for an init container")
+	wait := c.Flags().Duration("wait", 0, "Check again until nothing is missing, for so long; for an init container")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		cfg, warnings, err := config.Parse(config.ProcessSources(c.Flags()))
 		if err != nil {
@@ -48,11 +47,7 @@ func preflightCommand() *cobra.Command {
 			c.PrintErrln("warning: " + w)
 		}
 		deadline := time.Now().Add(*wait)
-		for {
-			fit := report(c.OutOrStdout(), look(c.Context(), cfg))
-			if fit {
-				return nil
-			}
+		for !writeResults(c.OutOrStdout(), checkNode(c.Context(), cfg)) {
 			if time.Now().After(deadline) {
 				return errUnfit
 			}
@@ -63,6 +58,7 @@ func preflightCommand() *cobra.Command {
 			}
 			fmt.Fprintln(c.OutOrStdout())
 		}
+		return nil
 	}
 	return c
 }
@@ -70,79 +66,76 @@ func preflightCommand() *cobra.Command {
 // oneLine makes one line of an error that has several.
 var oneLine = strings.NewReplacer(":\n", ": ", "\n", "; ")
 
-// report writes the findings, and reports whether none is a fault.
-func report(w io.Writer, all []preflight.Result) (fit bool) {
+// writeResults writes a table of results, and reports whether none is an error.
+func writeResults(w io.Writer, all []preflight.Result) (fit bool) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fit = true
-	for _, f := range all {
-		fmt.Fprintf(t, "%s\t%s\t%s\n", f.Severity, f.Subject, oneLine.Replace(f.Message))
-		fit = fit && f.Severity != preflight.Error
+	for _, r := range all {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", r.Severity, r.Subject, oneLine.Replace(r.Message))
+		fit = fit && r.Severity != preflight.Error
 	}
 	t.Flush()
 	return fit
 }
 
-// look looks at everything once.
-func look(ctx context.Context, cfg config.Config) []preflight.Result {
+// checkNode makes all checks once, in at most 30 seconds.
+func checkNode(ctx context.Context, cfg config.Config) []preflight.Result {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	files := os.DirFS("/")
 	all := []preflight.Result{preflight.Capabilities(files)}
-	links, found := lookAtLinks(cfg)
-	all = append(all, found)
-	if links != nil {
-		link := links.Info().DefaultInterface
+	link, result := checkLink(cfg)
+	all = append(all, result)
+	if result.Severity == preflight.OK {
 		all = append(all, preflight.StrictARP(files, link), preflight.ReversePath(files, link))
 	}
-	all = append(all, lookAtPorts(cfg)...)
-	return append(all, lookAtAPI(ctx, cfg)...)
+	all = append(all, checkPorts(cfg)...)
+	return append(all, checkAPIServer(ctx, cfg)...)
 }
 
-// lookAtLinks finds the link of VIPs, as the manager would.
-func lookAtLinks(cfg config.Config) (*netif.Interfaces, preflight.Result) {
+// checkLink looks for the link of VIPs, as the manager does, and returns the link that is checked further.
+func checkLink(cfg config.Config) (link string, r preflight.Result) {
+	r.Subject = "link of VIPs"
 	n, err := netif.New(netif.Options{
 		Log: slog.New(slog.DiscardHandler), Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {
-		return nil, preflight.Result{Subject: "link of VIPs", Severity: preflight.Error, Message: err.Error()}
+		r.Severity, r.Message = preflight.Error, err.Error()
+		return "", r
 	}
-	i := n.Info()
-	return n, preflight.Result{Subject: "link of VIPs", Severity: preflight.OK, Message: i.Interface + " (vip_interface, vip_servicesinterface)"}
+	info := n.Info()
+	r.Severity, r.Message = preflight.OK, info.Interface+" (vip_interface, vip_servicesinterface)"
+	return info.DefaultInterface, r
 }
 
-// lookAtPorts looks whether the ports that Herald listens on are free. Another Herald
+// checkPorts checks whether the ports that Herald listens on are free. Another Herald
 // on this node is the usual reason why they aren't.
-func lookAtPorts(cfg config.Config) []preflight.Result {
-	type listener struct {
-		what, address string
-		grade         preflight.Severity // if it is taken
+func checkPorts(cfg config.Config) (all []preflight.Result) {
+	check := func(option, address string) {
+		r := preflight.Result{Subject: option, Severity: preflight.OK, Message: address + " is free"}
+		if l, err := net.Listen("tcp", address); err != nil {
+			r.Severity, r.Message = preflight.Warning, fmt.Sprintf("%s can't be listened on: %v; if that is another Herald on this node, end it first", address, err)
+		} else {
+			l.Close()
+		}
+		all = append(all, r)
 	}
-	var want []listener
 	if cfg.Serve.Metrics != "" {
-		want = append(want, listener{"prometheus_server", cfg.Serve.Metrics, preflight.Warning})
+		check("prometheus_server", cfg.Serve.Metrics)
 	}
 	if cfg.Serve.HealthPort != 0 {
-		want = append(want, listener{"health_check_port", ":" + strconv.Itoa(int(cfg.Serve.HealthPort)), preflight.Warning})
+		check("health_check_port", fmt.Sprintf(":%d", cfg.Serve.HealthPort))
 	}
 	if cfg.Peers.Port != 0 {
-		want = append(want, listener{"herald_peers_port", ":" + strconv.Itoa(int(cfg.Peers.Port)), preflight.Warning})
-	}
-	var all []preflight.Result
-	for _, l := range want {
-		f := preflight.Result{Subject: l.what, Severity: preflight.OK, Message: l.address + " is free"}
-		if c, err := net.Listen("tcp", l.address); err != nil {
-			f.Severity, f.Message = l.grade, fmt.Sprintf("%s can't be listened on: %v; if that is another Herald on this node, end it first", l.address, err)
-		} else {
-			c.Close()
-		}
-		all = append(all, f)
+		check("herald_peers_port", fmt.Sprintf(":%d", cfg.Peers.Port))
 	}
 	return all
 }
 
-// lookAtAPI asks the API server, and the other nodes that it knows.
-func lookAtAPI(ctx context.Context, cfg config.Config) []preflight.Result {
-	fault := func(err error) []preflight.Result {
+// checkAPIServer checks whether the API server can be reached, its version and permissions, and whether the other
+// nodes that it knows can be reached.
+func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
+	failed := func(err error) []preflight.Result {
 		return []preflight.Result{{Subject: "API server", Severity: preflight.Error, Message: err.Error()}}
 	}
 	a := kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion()}
@@ -151,75 +144,75 @@ func lookAtAPI(ctx context.Context, cfg config.Config) []preflight.Result {
 	}
 	access, where, err := kube.Connect(a)
 	if err != nil {
-		return fault(err)
+		return failed(err)
 	}
-	var want []kube.Permission
+	var needed []kube.Permission
 	for _, p := range manifest.Permissions(cfg) {
-		want = append(want, kube.Permission(p))
+		needed = append(needed, kube.Permission(p))
 	}
-	i, err := kube.Inspect(ctx, access, want)
+	i, err := kube.Inspect(ctx, access, needed)
 	if err != nil {
-		return fault(err)
+		return failed(err)
 	}
-	all := []preflight.Result{{Subject: "API server", Severity: preflight.OK, Message: i.Version + ", by " + where}, modes(i)}
+	all := []preflight.Result{{Subject: "API server", Severity: preflight.OK, Message: i.Version + ", by " + where}, checkIPMode(i)}
 	if len(i.Missing) > 0 {
-		var list []string
+		var missing []string
 		for _, p := range i.Missing {
-			list = append(list, p.String())
+			missing = append(missing, p.String())
 		}
-		return append(all, preflight.Result{Subject: "permissions", Severity: preflight.Error, Message: "not permitted: " + strings.Join(list, ", ") + "; herald manifest rbac prints what is needed"})
+		return append(all, preflight.Result{Subject: "permissions", Severity: preflight.Error, Message: "not permitted: " + strings.Join(missing, ", ") + "; herald manifest rbac prints what is needed"})
 	}
-	all = append(all, preflight.Result{Subject: "permissions", Severity: preflight.OK, Message: fmt.Sprintf("all %d", len(want))})
+	all = append(all, preflight.Result{Subject: "permissions", Severity: preflight.OK, Message: fmt.Sprintf("all %d", len(needed))})
+	if cfg.Peers.Port == 0 {
+		return all
+	}
 	s, err := kube.TakeSnapshot(ctx, access, cfg.Node.Namespace)
-	return append(all, lookAtPeers(ctx, cfg, s, err)...)
+	if err != nil && len(s.Leases) == 0 {
+		return append(all, preflight.Result{Subject: otherNodes, Severity: preflight.Warning, Message: "can't be told: " + err.Error()})
+	}
+	return append(all, checkPeers(ctx, cfg, s)) // an error about anything but leases does not matter here
 }
 
-// oldest is the first minor version with ipMode in a Service's status (KEP-1860, alpha).
-const oldest = 29
+// firstWithIPMode is the first minor version with ipMode in a Service's status (KEP-1860, alpha).
+const firstWithIPMode = 29
 
-func modes(i kube.Inspection) preflight.Result {
-	f := preflight.Result{Subject: "ipMode", Severity: preflight.OK, Message: "the API server knows it"}
+func checkIPMode(i kube.Inspection) preflight.Result {
+	r := preflight.Result{Subject: "ipMode", Severity: preflight.OK, Message: "the API server knows it"}
 	switch {
 	case i.Minor == 0:
-		f.Severity, f.Message = preflight.Warning, "can't be told from version "+i.Version
-	case i.Minor < oldest:
-		f.Severity, f.Message = preflight.Warning, "the API server is older than 1.29 and drops it: kube-proxy takes every VIP as its own"
+		r.Severity, r.Message = preflight.Warning, "can't be told from version "+i.Version
+	case i.Minor < firstWithIPMode:
+		r.Severity, r.Message = preflight.Warning, "the API server is older than 1.29 and drops it: kube-proxy takes every VIP as its own"
 	}
-	return f
+	return r
 }
 
-// lookAtPeers knocks at the port by which the other nodes watch each other. err is what
-// could not be read of s, which may be what is of no matter here.
-func lookAtPeers(ctx context.Context, cfg config.Config, s kube.Snapshot, err error) []preflight.Result {
-	if cfg.Peers.Port == 0 {
-		return nil
-	}
-	const subject = "other nodes"
-	if err != nil && len(s.Leases) == 0 {
-		return []preflight.Result{{Subject: subject, Severity: preflight.Warning, Message: "can't be told: " + err.Error()}}
-	}
-	var deaf []string
+const otherNodes = "other nodes"
+
+// checkPeers connects to the port by which the other nodes watch each other, on each whose node lease has not run out.
+func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) preflight.Result {
+	var unreachable []string
 	reached := 0
 	for _, l := range s.Leases {
 		n, ok := lease.ParseNodeLease(l)
 		if !ok || n.Name == cfg.Node.Name || n.Fenced || time.Since(n.RenewedAt) > n.Duration {
 			continue
 		}
-		if knock(ctx, n, cfg.Peers.Port) {
+		if reachable(ctx, n, cfg.Peers.Port) {
 			reached++
 		} else {
-			deaf = append(deaf, n.Name)
+			unreachable = append(unreachable, n.Name)
 		}
 	}
-	if len(deaf) > 0 {
-		return []preflight.Result{{Subject: subject, Severity: preflight.Warning, Message: fmt.Sprintf("port %d (TCP) of %s can't be reached: is it blocked? "+
-			"Without it the death of a node is noticed only when its lease has run out", cfg.Peers.Port, strings.Join(deaf, ", "))}}
+	if len(unreachable) > 0 {
+		return preflight.Result{Subject: otherNodes, Severity: preflight.Warning, Message: fmt.Sprintf("port %d (TCP) of %s can't be reached: is it blocked? "+
+			"Without it the death of a node is noticed only when its lease has run out", cfg.Peers.Port, strings.Join(unreachable, ", "))}
 	}
-	return []preflight.Result{{Subject: subject, Severity: preflight.OK, Message: fmt.Sprintf("%d reached at port %d", reached, cfg.Peers.Port)}}
+	return preflight.Result{Subject: otherNodes, Severity: preflight.OK, Message: fmt.Sprintf("%d reached at port %d", reached, cfg.Peers.Port)}
 }
 
-// knock reports whether any address of a node takes a connection.
-func knock(ctx context.Context, n lease.NodeLease, port uint16) bool {
+// reachable reports whether any address of a node accepts a connection within a second.
+func reachable(ctx context.Context, n lease.NodeLease, port uint16) bool {
 	d := net.Dialer{Timeout: time.Second}
 	for _, a := range n.Info.OwnAddresses() {
 		if c, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(a, port).String()); err == nil {
