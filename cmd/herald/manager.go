@@ -124,18 +124,17 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		return nil, err
 	}
 	n.links, err = netif.New(netif.Options{
-		Log: log, Poke: func() { n.agent.Poke(); wake.Send() }, OnLinkChange: func() { n.speaker.LinksChanged() }, Tenure: tenure,
+		Log: log, Poke: func() { n.agent.Poke(); wake.Send() }, OnLinkChange: func() { n.speaker.LinksChanged(); n.announcer.LinksChanged() }, Tenure: tenure,
 		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.announcer = l2.New(l2.Options{
-		Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period,
-		Links: func() []vip.Link { return n.links.Info().Links },
+		Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period, Links: n.links.Links,
 	})
 	n.checker = health.NewChecker(log, poke)
-	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Answers})
+	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Resolve})
 	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
 	n.speaker, n.routes, n.needsPeer = newSpeaker(n, cfg, log), cfg.BGP.Enable, cfg.BGP.RequireSession
@@ -144,7 +143,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Self: cfg.Node.Name, Log: log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Observers: []agent.Observer{n.cluster, n.cluster.Statuses(), n.leases, n.links, n.announcer, n.checker, n.dhcp},
-		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: setter[vip.AddressCheck]{n.announcer.Inquiries()},
+		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses(), Events: n.cluster.Events(), Leases: n.leases,
 	}

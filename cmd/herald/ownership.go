@@ -76,6 +76,6 @@ func (n *node) gatewayAddress() netip.Addr {
 // answers.
 func (n *node) answers(ctx context.Context, a netip.Addr) bool {
 	info := n.links.Info()
-	_, ok := n.announcer.Answers(ctx, info.LinkFor(""), a)
+	_, ok := n.announcer.Resolve(ctx, info.LinkFor(""), a)
 	return ok
 }

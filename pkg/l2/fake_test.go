@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -20,109 +19,126 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"golang.org/x/sys/unix"
 )
 
-// fakeLAN is a small honest world: links, each with one neighbour that keeps a
-// cache as the RFCs say, and hosts that may announce. It reads frames by itself,
-// byte by byte, not with the package's own code.
+// fakeLAN is a network: links, each with one neighbour that keeps a cache as the RFCs say, and
+// hosts that may announce. It reads frames by itself, byte by byte, not with the package's own
+// code.
 type fakeLAN struct {
-	mu     sync.Mutex
-	began  time.Time
-	ifis   map[string]net.Interface
-	fault  map[string]error // by "links", "speak eth0", "send eth0", "listen eth0"
-	caches map[string]map[netip.Addr]string
-	heard  []string // every frame: "1.1s eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
-	mouths int      // open
-	ears   map[*fakeEar]bool
-	hosts  map[string]func(word) // by "eth0 10.0.0.9": who else has the address, and is asked for it
+	mu           sync.Mutex
+	began        time.Time
+	ifis         map[string]net.Interface
+	linksChanged func()
+	faults       map[string]error // by "openSender eth0", "send eth0", "openReceiver eth0", "setFilter eth0"
+	caches       map[string]map[netip.Addr]string
+	frames       []string // every frame: "1.1s eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
+	senders      int      // open
+	receivers    map[*fakeReceiver]bool
+	hosts        map[string]func(neighborMessage) // by "eth0 10.0.0.9": who else has the address, and is asked for it
 }
 
 func newLAN(names ...string) *fakeLAN {
 	l := &fakeLAN{
-		began: time.Now(), ifis: map[string]net.Interface{}, fault: map[string]error{},
-		caches: map[string]map[netip.Addr]string{}, ears: map[*fakeEar]bool{}, hosts: map[string]func(word){},
+		began: time.Now(), ifis: map[string]net.Interface{}, linksChanged: func() {}, faults: map[string]error{},
+		caches: map[string]map[netip.Addr]string{}, receivers: map[*fakeReceiver]bool{}, hosts: map[string]func(neighborMessage){},
 	}
 	for i, n := range names {
-		l.set(net.Interface{Index: i + 2, Name: n, Flags: net.FlagUp | net.FlagRunning | net.FlagBroadcast, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(0x0a + i)}})
+		l.setLink(net.Interface{Index: i + 2, Name: n, Flags: net.FlagUp | net.FlagRunning | net.FlagBroadcast, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, byte(0x0a + i)}})
 		l.caches[n] = map[netip.Addr]string{}
 	}
 	return l
 }
 
-func (l *fakeLAN) set(ifi net.Interface) {
+func (l *fakeLAN) setLink(ifi net.Interface) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ifis[ifi.Name] = ifi
+	l.linksChanged()
 }
 
-func (l *fakeLAN) change(name string, change func(*net.Interface)) {
+func (l *fakeLAN) changeLink(name string, changeLink func(*net.Interface)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ifi := l.ifis[name]
-	change(&ifi)
+	changeLink(&ifi)
 	l.ifis[name] = ifi
+	l.linksChanged()
 }
 
-// remove takes a link away: its sockets fail.
-func (l *fakeLAN) remove(name string) {
+// removeLink takes a link away: its sockets fail.
+func (l *fakeLAN) removeLink(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.ifis, name)
-	for e := range l.ears {
-		if e.ifi.Name == name && e.family == vip.IPv4 { // raw ICMPv6 sockets are not told
+	l.linksChanged()
+	for e := range l.receivers {
+		if e.link.Name == name && e.family == vip.IPv4 { // raw ICMPv6 sockets are not told
 			e.fail(unix.ENETDOWN)
 		}
 	}
 }
 
-func (l *fakeLAN) fail(what string, err error) {
+func (l *fakeLAN) setFault(what string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.fault[what] = err
+	l.faults[what] = err
 }
 
-func (l *fakeLAN) links() ([]net.Interface, error) {
+// links is the links as package netif publishes them. eth0 has addresses of its own.
+func (l *fakeLAN) links() []vip.Link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Collect(maps.Values(l.ifis)), l.fault["links"]
+	var list []vip.Link
+	for _, ifi := range l.ifis {
+		x := vip.Link{Index: ifi.Index, Name: ifi.Name, Up: ifi.Flags&net.FlagUp != 0 && ifi.Flags&net.FlagRunning != 0}
+		if len(ifi.HardwareAddr) == 6 && ifi.Flags&net.FlagLoopback == 0 {
+			x.MAC = ifi.HardwareAddr.String()
+		}
+		if x.Name == "eth0" {
+			x.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("2001:db8::2/64")}
+		}
+		list = append(list, x)
+	}
+	return list
 }
 
-type fakeMouth struct {
-	lan *fakeLAN
-	ifi net.Interface
+type fakeSender struct {
+	lan  *fakeLAN
+	link vip.Link
 }
 
-func (l *fakeLAN) speak(ifi net.Interface) (mouth, error) {
+func (l *fakeLAN) openSender(link vip.Link) (frameSender, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.fault["speak "+ifi.Name]; err != nil {
+	if err := l.faults["openSender "+link.Name]; err != nil {
 		return nil, err
 	}
-	l.mouths++
-	return &fakeMouth{l, ifi}, nil
+	l.senders++
+	return &fakeSender{l, link}, nil
 }
 
-func (m *fakeMouth) close() error {
+func (m *fakeSender) close() error {
 	m.lan.mu.Lock()
 	defer m.lan.mu.Unlock()
-	m.lan.mouths--
+	m.lan.senders--
 	return nil
 }
 
-func (m *fakeMouth) send(frame []byte) error {
+func (m *fakeSender) send(frame []byte) error {
 	m.lan.mu.Lock()
 	defer m.lan.mu.Unlock()
-	now, ok := m.lan.ifis[m.ifi.Name]
+	now, ok := m.lan.ifis[m.link.Name]
 	switch {
-	case m.lan.fault["send "+m.ifi.Name] != nil:
-		return m.lan.fault["send "+m.ifi.Name]
-	case !ok || now.Index != m.ifi.Index:
+	case m.lan.faults["send "+m.link.Name] != nil:
+		return m.lan.faults["send "+m.link.Name]
+	case !ok || now.Index != m.link.Index:
 		return unix.ENXIO
 	case now.Flags&net.FlagUp == 0:
 		return unix.ENETDOWN
 	}
-	m.lan.receive(m.ifi.Name, frame)
+	m.lan.receive(m.link.Name, frame)
 	return nil
 }
 
@@ -137,7 +153,7 @@ func (l *fakeLAN) receive(link string, f []byte) {
 		text = fmt.Sprintf("arp %s %s %s", map[byte]string{1: "request", 2: "reply"}[f[21]], addr, mac)
 		if target := netip.AddrFrom4([4]byte(f[38:42])); target != addr {
 			text = fmt.Sprintf("arp who has %s tell %s", target, addr)
-			l.asks(link, target, f)
+			l.answerRequest(link, target, f)
 		}
 		if cache[addr] != "" {
 			cache[addr] = mac
@@ -147,7 +163,7 @@ func (l *fakeLAN) receive(link string, f []byte) {
 		if f[54] == 135 {
 			target := netip.AddrFrom16([16]byte(f[62:78]))
 			text = fmt.Sprintf("ns who has %s tell %s", target, netip.AddrFrom16([16]byte(f[22:38])))
-			l.asks(link, target, f)
+			l.answerRequest(link, target, f)
 			break
 		}
 		addr := netip.AddrFrom16([16]byte(f[62:78]))
@@ -157,33 +173,33 @@ func (l *fakeLAN) receive(link string, f []byte) {
 			cache[addr] = mac
 		}
 	}
-	l.heard = append(l.heard, fmt.Sprintf("%.1fs %s %s", time.Since(l.began).Seconds(), link, text))
+	l.frames = append(l.frames, fmt.Sprintf("%.1fs %s %s", time.Since(l.began).Seconds(), link, text))
 }
 
-// asks asks the hosts who has an address.
-func (l *fakeLAN) asks(link string, target netip.Addr, frame []byte) {
+// answerRequest asks the hosts who has an address.
+func (l *fakeLAN) answerRequest(link string, target netip.Addr, frame []byte) {
 	if answer := l.hosts[link+" "+target.String()]; answer != nil {
-		answer(word{addr: target, mac: [6]byte(frame[6:12])})
+		answer(neighborMessage{addr: target, mac: [6]byte(frame[6:12])})
 	}
 }
 
-// host has other hosts on a link answer for an address, until it is called again.
-func (l *fakeLAN) host(link, addr string, macs ...byte) {
+// setHosts has other hosts on a link answer for an address, until it is called again.
+func (l *fakeLAN) setHosts(link, addr string, macs ...byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.hosts[link+" "+addr] = func(word) {
+	l.hosts[link+" "+addr] = func(neighborMessage) {
 		for _, m := range macs {
-			l.tell(link, told(addr, m))
+			l.deliver(link, messageReply.by(addr, m))
 		}
 	}
 }
 
-// tell has a link's ears hear a word. l.mu is held.
-func (l *fakeLAN) tell(link string, w word) {
-	for e := range l.ears {
-		sifted := e.narrow && !w.answer && !w.probe && !slices.Contains(e.only, w.addr)
-		if e.ifi.Name == link && e.ifi.Index == l.ifis[link].Index && e.family == vip.FamilyOf(w.addr) && !sifted {
-			e.words <- w
+// deliver delivers a message to a link's receivers, unless their filter drops it. l.mu is held.
+func (l *fakeLAN) deliver(link string, m neighborMessage) {
+	for e := range l.receivers {
+		dropped := e.narrow && m.kind != messageReply && m.kind != messageProbe && !slices.Contains(e.senders, m.addr)
+		if e.link.Name == link && e.link.Index == l.ifis[link].Index && e.family == vip.FamilyOf(m.addr) && !dropped {
+			e.messages <- m
 		}
 	}
 }
@@ -202,103 +218,103 @@ func (l *fakeLAN) String() string {
 	return strings.Join(out, "\n")
 }
 
-// knows has the neighbour on a link know an address.
-func (l *fakeLAN) knows(link, addr, mac string) {
+// setCache has the neighbour on a link know an address.
+func (l *fakeLAN) setCache(link, addr, mac string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.caches[link][netip.MustParseAddr(addr)] = mac
 }
 
-// take is the frames heard since the last call.
-func (l *fakeLAN) take() string {
+// takeFrames is the frames heard since the last call.
+func (l *fakeLAN) takeFrames() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer func() { l.heard = nil }()
-	return strings.Join(l.heard, "\n")
+	defer func() { l.frames = nil }()
+	return strings.Join(l.frames, "\n")
 }
 
-// open is the number of sockets.
-func (l *fakeLAN) open() int {
+// openSockets is the number of sockets.
+func (l *fakeLAN) openSockets() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.mouths + len(l.ears)
+	return l.senders + len(l.receivers)
 }
 
-type fakeEar struct {
-	lan    *fakeLAN
-	ifi    net.Interface
-	family vip.Family
-	words  chan word
-	err    chan error
-	once   sync.Once
-	waits  atomic.Int64 // how often nothing was there to be read
-	narrow bool         // it is told answers, probes and the words about only
-	only   []netip.Addr
+type fakeReceiver struct {
+	lan      *fakeLAN
+	link     vip.Link
+	family   vip.Family
+	messages chan neighborMessage
+	err      chan error
+	once     sync.Once
+	waits    atomic.Int64 // how often nothing was there to be read
+	narrow   bool         // it receives replies, probes and the messages about only
+	senders  []netip.Addr
 }
 
-func (l *fakeLAN) listen(ifi net.Interface, family vip.Family) (ear, error) {
+func (l *fakeLAN) openReceiver(link vip.Link, family vip.Family) (messageReceiver, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.fault["listen "+ifi.Name]; err != nil {
+	if err := l.faults["openReceiver "+link.Name]; err != nil {
 		return nil, err
 	}
-	if now, ok := l.ifis[ifi.Name]; !ok || now.Index != ifi.Index {
+	if now, ok := l.ifis[link.Name]; !ok || now.Index != link.Index {
 		return nil, unix.ENODEV
 	}
-	e := &fakeEar{lan: l, ifi: ifi, family: family, words: make(chan word, 100), err: make(chan error, 1)}
-	l.ears[e] = true
+	e := &fakeReceiver{lan: l, link: link, family: family, messages: make(chan neighborMessage, 100), err: make(chan error, 1)}
+	l.receivers[e] = true
 	return e, nil
 }
 
-func (e *fakeEar) fail(err error) {
+func (e *fakeReceiver) fail(err error) {
 	select {
 	case e.err <- err:
 	default:
 	}
 }
 
-func (e *fakeEar) next() (word, error) {
-	if len(e.words) == 0 {
+func (e *fakeReceiver) receive() (neighborMessage, error) {
+	if len(e.messages) == 0 {
 		e.waits.Add(1)
 	}
 	select {
-	case w := <-e.words:
-		return w, nil
+	case m := <-e.messages:
+		return m, nil
 	case err := <-e.err:
-		return word{}, err
+		return neighborMessage{}, err
 	}
 }
 
-func (e *fakeEar) sift(narrow bool, only []netip.Addr) error {
+func (e *fakeReceiver) setFilter(narrow bool, only []netip.Addr) error {
 	e.lan.mu.Lock()
 	defer e.lan.mu.Unlock()
-	if err := e.lan.fault["sift "+e.ifi.Name]; err != nil {
+	if err := e.lan.faults["setFilter "+e.link.Name]; err != nil {
 		return err
 	}
-	e.narrow, e.only = narrow, only
+	e.narrow, e.senders = narrow, only
 	return nil
 }
 
-func (e *fakeEar) close() error {
+func (e *fakeReceiver) close() error {
 	e.once.Do(func() {
 		e.lan.mu.Lock()
 		defer e.lan.mu.Unlock()
-		delete(e.lan.ears, e)
+		delete(e.lan.receivers, e)
 		e.fail(errors.New("closed"))
 	})
 	return nil
 }
 
-// say has another host on a link announce an address.
-func (l *fakeLAN) say(link, addr string, mac byte) {
+// announce has another host on a link announce an address.
+func (l *fakeLAN) announce(link, addr string, mac byte) {
 	l.mu.Lock()
-	l.tell(link, said(addr, mac))
+	l.deliver(link, messageAnnouncement.by(addr, mac))
 	l.mu.Unlock()
 	synctest.Wait()
 }
 
-// A rig is an Announcer on a fake LAN.
-type rig struct {
+// A fixture is an Announcer on a fake LAN.
+type fixture struct {
 	*Announcer
 	lan *fakeLAN
 	log *buffer
@@ -308,9 +324,9 @@ type rig struct {
 	pokes  int
 }
 
-func newRig(t *testing.T, l *fakeLAN) *rig {
+func newFixture(t *testing.T, l *fakeLAN) *fixture {
 	t.Helper()
-	r := &rig{lan: l, log: &buffer{}, tenure: vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}}
+	r := &fixture{lan: l, log: &buffer{}, tenure: vip.Tenure{Epoch: 1, Confirmed: true, Until: time.Now().Add(time.Hour)}}
 	logger := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{
 		Level: slog.LevelDebug,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
@@ -321,11 +337,9 @@ func newRig(t *testing.T, l *fakeLAN) *rig {
 		},
 	}))
 	r.Announcer = newAnnouncer(Options{
-		Log:  logger,
-		Rate: 3 * time.Second,
-		Links: func() []vip.Link {
-			return []vip.Link{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24"), netip.MustParsePrefix("2001:db8::2/64")}}}
-		},
+		Log:   logger,
+		Rate:  3 * time.Second,
+		Links: l.links,
 		Poke: func() {
 			r.lock.Lock()
 			defer r.lock.Unlock()
@@ -337,19 +351,20 @@ func newRig(t *testing.T, l *fakeLAN) *rig {
 			return r.tenure
 		},
 	}, l)
+	l.linksChanged = r.LinksChanged
 	return r
 }
 
 // run runs the task until the returned function is called.
-func (r *rig) run(t *testing.T) func() {
+func (r *fixture) run(t *testing.T) func() {
 	t.Helper()
-	stop := start(t, r.Announcer)
+	stop := check.Run(t, r.Announcer)
 	synctest.Wait()
 	return stop
 }
 
 // poked is the number of pokes since the last call.
-func (r *rig) poked() int {
+func (r *fixture) poked() int {
 	synctest.Wait()
 	r.lock.Lock()
 	defer r.lock.Unlock()
@@ -358,27 +373,27 @@ func (r *rig) poked() int {
 	return n
 }
 
-func (r *rig) with(change func(*vip.Tenure)) {
+func (r *fixture) changeTenure(change func(*vip.Tenure)) {
 	r.lock.Lock()
 	defer r.lock.Unlock()
 	change(&r.tenure)
 }
 
-// said is the frames so far, compared with want.
-func (r *rig) said(t *testing.T, what, want string) {
+// checkFrames is the frames so far, compared with want.
+func (r *fixture) checkFrames(t *testing.T, what, want string) {
 	t.Helper()
-	if d := diff(lines(want), r.lan.take()); d != "" {
+	if d := diff(lines(want), r.lan.takeFrames()); d != "" {
 		t.Errorf("%s: frames (-want +got):\n%s", what, d)
 	}
 }
 
 // set is Set, of which have and error are compared with text.
-func (r *rig) set(t *testing.T, wantHave, wantErr string, want ...vip.Announcement) {
+func (r *fixture) set(t *testing.T, wantHave, wantErr string, want ...vip.Announcement) {
 	t.Helper()
 	have, err := r.Set(t.Context(), want)
 	var got []string
 	for _, h := range have {
-		got = append(got, tell(h))
+		got = append(got, describe(h))
 	}
 	slices.Sort(got)
 	if d := diff(lines(wantHave), strings.Join(got, "\n")); d != "" {
@@ -393,24 +408,24 @@ func (r *rig) set(t *testing.T, wantHave, wantErr string, want ...vip.Announceme
 	}
 }
 
-func tell(a vip.Announcement) string {
+func describe(a vip.Announcement) string {
 	if a.ListenOnly {
 		return a.Link + " " + a.Addr.String() + " listen"
 	}
 	return a.Link + " " + a.Addr.String()
 }
 
-// say and listen are announcements in short: "eth0", "10.0.0.9".
-func say(link, addr string) vip.Announcement {
+// announce and listen are announcements in short: "eth0", "10.0.0.9".
+func announce(link, addr string) vip.Announcement {
 	return vip.Announcement{Link: link, Addr: netip.MustParseAddr(addr)}
 }
 
-func listen(link, addr string) vip.Announcement {
+func listenOnly(link, addr string) vip.Announcement {
 	return vip.Announcement{Link: link, Addr: netip.MustParseAddr(addr), ListenOnly: true}
 }
 
-// sounds is World.Heard as text, with ages.
-func (r *rig) sounds() string {
+// heardText is World.Heard as text, with ages.
+func (r *fixture) heardText() string {
 	var w vip.World
 	r.Observe(&w)
 	var out []string
@@ -455,4 +470,4 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-func (b *buffer) reset() { _ = b.String() }
+func (b *buffer) clear() { _ = b.String() }

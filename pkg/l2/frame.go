@@ -2,6 +2,7 @@ package l2
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -16,107 +17,44 @@ var (
 	allRouters = netip.MustParseAddr("ff02::2")
 )
 
-// announcement is the frames that tell all neighbours that addr is at mac. The
-// first of them is the one for repetition: it says all there is to say to a
-// neighbour that knows the address.
-func announcement(addr netip.Addr, mac net.HardwareAddr) ([][]byte, error) {
-	if len(mac) != 6 {
-		return nil, fmt.Errorf("the link has no Ethernet address (%q)", mac)
-	}
+// announcementFrames returns the two Ethernet frames that announce that addr is at mac.
+//
+// For IPv4 that is an ARP Announcement (RFC 5227 section 2.3: a broadcast request in which
+// sender and target are addr, and the target hardware address is 0), and a broadcast reply
+// with the same, for neighbours that learn from replies only; its target hardware address is
+// the sender's, or Linux would not take it for gratuitous (arp_is_garp).
+//
+// For IPv6 it is an unsolicited neighbor advertisement to all nodes (RFC 4861 section
+// 7.2.6), and one to all routers, which make an entry of it (RFC 9131). Override is set, or a
+// neighbour that knows addr at another node would keep that.
+//
+// The first frame alone is enough for neighbours that know the address already. It is an
+// error if mac has not 6 bytes.
+func announcementFrames(addr netip.Addr, mac net.HardwareAddr) ([][]byte, error) {
+	var first, second []byte
+	var err1, err2 error
 	if addr.Is4() {
-		request, err := arpRequest(addr, mac)
-		if err != nil {
-			return nil, err
+		first, err1 = arpFrame(arp.OperationRequest, addr, mac, addr, make(net.HardwareAddr, 6))
+		second, err2 = arpFrame(arp.OperationReply, addr, mac, addr, mac)
+	} else {
+		na := &ndp.NeighborAdvertisement{
+			Override:      true,
+			TargetAddress: addr,
+			Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: mac}},
 		}
-		reply, err := arpReply(addr, mac)
-		return [][]byte{request, reply}, err
+		first, err1 = ndpFrame(na, addr, mac, allNodes)
+		second, err2 = ndpFrame(na, addr, mac, allRouters)
 	}
-	nodes, err := advertisement(addr, mac, allNodes)
-	if err != nil {
-		return nil, err
-	}
-	routers, err := advertisement(addr, mac, allRouters)
-	return [][]byte{nodes, routers}, err
+	return [][]byte{first, second}, errors.Join(err1, err2)
 }
 
-// arpRequest is an ARP Announcement (RFC 5227 section 2.3): a broadcast request
-// in which sender and target are addr. The target hardware address means nothing
-// in it, and is 0 (section 1.1).
-func arpRequest(addr netip.Addr, mac net.HardwareAddr) ([]byte, error) {
-	return arpFrame(arp.OperationRequest, addr, mac, make(net.HardwareAddr, 6))
-}
-
-// arpReply is a broadcast reply that says the same, for neighbours that learn
-// from replies only. The target hardware address must be the sender's: Linux
-// takes no other reply for gratuitous (arp_is_garp).
-func arpReply(addr netip.Addr, mac net.HardwareAddr) ([]byte, error) {
-	return arpFrame(arp.OperationReply, addr, mac, mac)
-}
-
-func arpFrame(op arp.Operation, addr netip.Addr, mac, target net.HardwareAddr) ([]byte, error) {
-	p, err := arp.NewPacket(op, mac, addr, target, addr)
-	if err != nil {
-		return nil, err
-	}
-	return arpBroadcast(p, mac)
-}
-
-func arpBroadcast(p *arp.Packet, mac net.HardwareAddr) ([]byte, error) {
-	payload, err := p.MarshalBinary()
-	if err != nil {
-		return nil, err
-	}
-	f := ethernet.Frame{Destination: ethernet.Broadcast, Source: mac, EtherType: ethernet.EtherTypeARP, Payload: payload}
-	return f.MarshalBinary()
-}
-
-// advertisement is an unsolicited neighbor advertisement to a multicast group
-// (RFC 4861 section 7.2.6). Override is set, or a neighbour that knows addr at
-// another node would keep that. ff02::2 has routers make an entry (RFC 9131).
-func advertisement(addr netip.Addr, mac net.HardwareAddr, group netip.Addr) ([]byte, error) {
-	na := &ndp.NeighborAdvertisement{
-		Override:      true,
-		TargetAddress: addr,
-		Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: mac}},
-	}
-	message, err := ndp.MarshalMessageChecksum(na, addr, group)
-	if err != nil {
-		return nil, err
-	}
-	return icmpFrame(message, mac, addr, group)
-}
-
-// icmpFrame is an ICMPv6 message to a multicast group.
-func icmpFrame(message []byte, mac net.HardwareAddr, from, group netip.Addr) ([]byte, error) {
-	const icmp6, hopLimit = 58, 255 // 255: it can't have passed a router (RFC 4861 section 7.1)
-	packet := binary.BigEndian.AppendUint32(nil, 6<<28)
-	packet = binary.BigEndian.AppendUint16(packet, uint16(len(message)))
-	packet = append(packet, icmp6, hopLimit)
-	packet = append(packet, from.AsSlice()...)
-	packet = append(packet, group.AsSlice()...)
-	packet = append(packet, message...)
-	g := group.As16()
-	f := ethernet.Frame{
-		Destination: append(net.HardwareAddr{0x33, 0x33}, g[12:]...), // RFC 2464 section 7
-		Source:      mac,
-		EtherType:   ethernet.EtherTypeIPv6,
-		Payload:     packet,
-	}
-	return f.MarshalBinary()
-}
-
-// question is the frame that asks who has addr. If from is 0.0.0.0 or ::, it is a
-// probe: nobody learns anything from it.
-func question(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
-	if len(mac) != 6 {
-		return nil, fmt.Errorf("the link has no Ethernet address (%q)", mac)
-	}
+// requestFrame returns the Ethernet frame that asks who has addr: an ARP request, or a
+// neighbor solicitation to the solicited-node group. If from is 0.0.0.0 or :: it is a probe
+// (RFC 5227 section 2.1.1, RFC 4862 section 5.4.2), from which no neighbour learns anything.
+// It is an error if mac has not 6 bytes.
+func requestFrame(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	if addr.Is4() {
-		p, err := arp.NewPacket(arp.OperationRequest, mac, from, make(net.HardwareAddr, 6), addr)
-		if err != nil {
-			return nil, err
-		}
-		return arpBroadcast(p, mac)
+		return arpFrame(arp.OperationRequest, from, mac, addr, make(net.HardwareAddr, 6))
 	}
 	group, err := ndp.SolicitedNodeMulticast(addr)
 	if err != nil {
@@ -126,53 +64,107 @@ func question(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	if !from.IsUnspecified() { // RFC 4861 section 4.3: not in a probe
 		ns.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: mac}}
 	}
-	message, err := ndp.MarshalMessageChecksum(ns, from, group)
+	return ndpFrame(ns, from, mac, group)
+}
+
+// arpFrame returns an ARP packet from sender at mac to target at targetMAC, as a broadcast.
+func arpFrame(op arp.Operation, sender netip.Addr, mac net.HardwareAddr, target netip.Addr, targetMAC net.HardwareAddr) ([]byte, error) {
+	p, err := arp.NewPacket(op, mac, sender, targetMAC, target)
 	if err != nil {
 		return nil, err
 	}
-	return icmpFrame(message, mac, from, group)
+	payload, err := p.MarshalBinary()
+	if err != nil {
+		return nil, err
+	}
+	return ethernetFrame(ethernet.Broadcast, mac, ethernet.EtherTypeARP, payload)
 }
 
-// A word is what a neighbour said: addr is at mac.
-type word struct {
-	addr   netip.Addr
-	mac    [6]byte
-	probe  bool // it is not: mac's host asks before it uses addr (RFC 5227 section 2.1.1)
-	answer bool // it answers a question, and is no announcement
-	alone  bool // it is about one neighbour's question; announcements come many at a time
+// ndpFrame returns an ICMPv6 message in an IPv6 packet from an address to a multicast group.
+func ndpFrame(m ndp.Message, from netip.Addr, mac net.HardwareAddr, group netip.Addr) ([]byte, error) {
+	message, err := ndp.MarshalMessageChecksum(m, from, group)
+	if err != nil {
+		return nil, err
+	}
+	const icmp6, hopLimit = 58, 255 // 255: it can't have passed a router (RFC 4861 section 7.1)
+	packet := binary.BigEndian.AppendUint32(nil, 6<<28)
+	packet = binary.BigEndian.AppendUint16(packet, uint16(len(message)))
+	packet = append(packet, icmp6, hopLimit)
+	packet = append(packet, from.AsSlice()...)
+	packet = append(packet, group.AsSlice()...)
+	packet = append(packet, message...)
+	g := group.As16()
+	to := append(net.HardwareAddr{0x33, 0x33}, g[12:]...) // RFC 2464 section 7
+	return ethernetFrame(to, mac, ethernet.EtherTypeIPv6, packet)
 }
 
-// parseARP reads an Ethernet frame. Request or reply, the sender fields say who
-// has the address (RFC 826). In a probe the sender is 0.0.0.0.
-func parseARP(frame []byte) (word, bool) {
+func ethernetFrame(to, from net.HardwareAddr, kind ethernet.EtherType, payload []byte) ([]byte, error) {
+	if len(from) != 6 {
+		return nil, fmt.Errorf("the link has no Ethernet address (%q)", from)
+	}
+	f := ethernet.Frame{Destination: to, Source: from, EtherType: kind, Payload: payload}
+	return f.MarshalBinary()
+}
+
+// A neighborMessage is an ARP packet or a neighbor advertisement of another host: mac has
+// addr, or, if it is a probe, asks for it.
+type neighborMessage struct {
+	addr netip.Addr
+	mac  [6]byte
+	kind messageKind
+}
+
+type messageKind uint8
+
+const (
+	messageAnnouncement messageKind = iota // gratuitous ARP or an unsolicited advertisement
+	messageRequest                         // an ARP request for another address, sent by addr
+	messageReply                           // an ARP reply or a solicited advertisement
+	messageProbe                           // an ARP probe (RFC 5227 section 2.1.1): mac's host does not use addr yet
+)
+
+// parseARP reads an Ethernet frame. In a request as in a reply the sender has the address
+// (RFC 826), but if the sender of a request is 0.0.0.0 it is a probe for the target. It
+// returns false for what is not ARP for IPv4 over Ethernet, and for packets without an address.
+func parseARP(frame []byte) (neighborMessage, bool) {
 	const head = 14
-	if len(frame) < head+28 || binary.BigEndian.Uint16(frame[12:]) != 0x0806 {
-		return word{}, false
+	if len(frame) < head+28 || binary.BigEndian.Uint16(frame[12:]) != uint16(ethernet.EtherTypeARP) {
+		return neighborMessage{}, false
 	}
 	b := frame[head:]
 	if [6]byte(b[:6]) != [6]byte{0, 1, 8, 0, 6, 4} { // Ethernet, IPv4, and their lengths
-		return word{}, false
+		return neighborMessage{}, false
 	}
-	w := word{addr: netip.AddrFrom4([4]byte(b[14:18])), mac: [6]byte(b[8:14])}
-	if w.addr.IsUnspecified() && b[7] == byte(arp.OperationRequest) {
-		w.addr, w.probe = netip.AddrFrom4([4]byte(b[24:28])), true
+	op, target := arp.Operation(b[7]), netip.AddrFrom4([4]byte(b[24:28]))
+	m := neighborMessage{addr: netip.AddrFrom4([4]byte(b[14:18])), mac: [6]byte(b[8:14])}
+	switch {
+	case m.addr.IsUnspecified() && op == arp.OperationRequest:
+		m.addr, m.kind = target, messageProbe
+	case m.addr == target:
+		m.kind = messageAnnouncement
+	case op == arp.OperationReply:
+		m.kind = messageReply
+	default:
+		m.kind = messageRequest
 	}
-	w.alone = [4]byte(b[24:28]) != w.addr.As4() || w.probe
-	w.answer = w.alone && b[7] == byte(arp.OperationReply)
-	return w, !w.addr.IsUnspecified()
+	return m, !m.addr.IsUnspecified()
 }
 
-// parseNA reads a neighbor advertisement. One without the target's link-layer
-// address is an answer to one neighbour, and says nothing.
-func parseNA(m ndp.Message) (word, bool) {
+// parseNA reads a neighbor advertisement. It returns false for other messages, and for an
+// advertisement without the target's link-layer address, which says nothing.
+func parseNA(m ndp.Message) (neighborMessage, bool) {
 	na, ok := m.(*ndp.NeighborAdvertisement)
 	if !ok {
-		return word{}, false
+		return neighborMessage{}, false
+	}
+	kind := messageAnnouncement
+	if na.Solicited {
+		kind = messageReply
 	}
 	for _, o := range na.Options {
 		if l, ok := o.(*ndp.LinkLayerAddress); ok && l.Direction == ndp.Target && len(l.Addr) == 6 {
-			return word{addr: na.TargetAddress, mac: [6]byte(l.Addr), answer: na.Solicited, alone: na.Solicited}, true
+			return neighborMessage{na.TargetAddress, [6]byte(l.Addr), kind}, true
 		}
 	}
-	return word{}, false
+	return neighborMessage{}, false
 }

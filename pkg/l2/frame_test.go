@@ -29,7 +29,7 @@ func bytesOf(t *testing.T, text string) []byte {
 }
 
 // The bytes are written down from the RFCs, not from what the code made.
-func TestFrames(t *testing.T) {
+func TestAnnouncementFrames(t *testing.T) {
 	for _, tt := range []struct {
 		addr   string
 		frames []string
@@ -63,7 +63,7 @@ func TestFrames(t *testing.T) {
 			02 01 02000000000a`,
 		}},
 	} {
-		got, err := announcement(netip.MustParseAddr(tt.addr), mac)
+		got, err := announcementFrames(netip.MustParseAddr(tt.addr), mac)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,36 +84,22 @@ func TestFrames(t *testing.T) {
 func TestNoEthernetAddress(t *testing.T) {
 	for _, a := range []string{"10.0.0.9", "2001:db8::9"} {
 		for _, m := range []net.HardwareAddr{nil, make(net.HardwareAddr, 20)} {
-			if _, err := announcement(netip.MustParseAddr(a), m); err == nil {
+			if _, err := announcementFrames(netip.MustParseAddr(a), m); err == nil {
 				t.Errorf("%s from %q: no error", a, m)
 			}
-			if _, err := question(netip.MustParseAddr(a), netip.MustParseAddr(a), m); err == nil {
+			if _, err := requestFrame(netip.MustParseAddr(a), netip.MustParseAddr(a), m); err == nil {
 				t.Errorf("%s asked for from %q: no error", a, m)
 			}
 		}
 	}
 }
 
-// said is a word by the host 02:00:00:00:00:mac.
-func said(addr string, mac byte) word {
-	return word{addr: netip.MustParseAddr(addr), mac: [6]byte{2, 0, 0, 0, 0, mac}}
+// by is a message of the host 02:00:00:00:00:mac about its address.
+func (k messageKind) by(addr string, mac byte) neighborMessage {
+	return neighborMessage{netip.MustParseAddr(addr), [6]byte{2, 0, 0, 0, 0, mac}, k}
 }
 
-// told is the same as an answer to a question.
-func told(addr string, mac byte) word {
-	w := asked(addr, mac)
-	w.answer = true
-	return w
-}
-
-// asked is the same as the sender of a question about another address.
-func asked(addr string, mac byte) word {
-	w := said(addr, mac)
-	w.alone = true
-	return w
-}
-
-func TestQuestions(t *testing.T) {
+func TestRequestFrames(t *testing.T) {
 	for _, tt := range []struct{ addr, from, frame string }{
 		{"10.0.0.9", "10.0.0.2", `ffffffffffff 02000000000a 0806
 			0001 0800 06 04 0001    # request
@@ -139,7 +125,7 @@ func TestQuestions(t *testing.T) {
 			87 00 e41e 00000000
 			20010db8000000000000000000123456 # and no option (RFC 4861 section 4.3)`},
 	} {
-		got, err := question(netip.MustParseAddr(tt.addr), netip.MustParseAddr(tt.from), mac)
+		got, err := requestFrame(netip.MustParseAddr(tt.addr), netip.MustParseAddr(tt.from), mac)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,23 +139,23 @@ func TestParseARP(t *testing.T) {
 	const head = "ffffffffffff 02000000000b 0806"
 	for _, tt := range []struct {
 		name, frame string
-		want        word
+		want        neighborMessage
 		ok          bool
 	}{
-		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", asked("10.0.0.9", 0x0b), true},
-		{"gratuitous request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000009", said("10.0.0.9", 0x0b), true},
-		{"gratuitous reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000b 0a000009", said("10.0.0.9", 0x0b), true},
-		{"reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", told("10.0.0.9", 0x0b), true},
-		{"sender in ARP, not in Ethernet", "ffffffffffff 02000000000d 0806 0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", told("10.0.0.9", 0x0b), true},
-		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", word{addr: netip.MustParseAddr("10.0.0.9"), mac: [6]byte{2, 0, 0, 0, 0, 0x0b}, probe: true, alone: true}, true},
-		{"reply from nobody", head + "0001 0800 06 04 0002 02000000000b 00000000 000000000000 0a000009", word{}, false},
-		{"probe for nothing", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 00000000", word{}, false},
-		{"not ARP", "ffffffffffff 02000000000b 0800 0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
-		{"not Ethernet", head + "0006 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
-		{"not IPv4", head + "0001 86dd 06 04 0001 02000000000b 0a000009 000000000000 0a000001", word{}, false},
-		{"long addresses", head + "0001 0800 08 04 0001 02000000000b0a000009000000000000 0a000001 0000", word{}, false},
-		{"short", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a0000", word{}, false},
-		{"empty", "", word{}, false},
+		{"request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", messageRequest.by("10.0.0.9", 0x0b), true},
+		{"gratuitous request", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000009", messageAnnouncement.by("10.0.0.9", 0x0b), true},
+		{"gratuitous reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000b 0a000009", messageAnnouncement.by("10.0.0.9", 0x0b), true},
+		{"reply", head + "0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", messageReply.by("10.0.0.9", 0x0b), true},
+		{"sender in ARP, not in Ethernet", "ffffffffffff 02000000000d 0806 0001 0800 06 04 0002 02000000000b 0a000009 02000000000c 0a000001", messageReply.by("10.0.0.9", 0x0b), true},
+		{"probe", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 0a000009", messageProbe.by("10.0.0.9", 0x0b), true},
+		{"reply from nobody", head + "0001 0800 06 04 0002 02000000000b 00000000 000000000000 0a000009", neighborMessage{}, false},
+		{"probe for nothing", head + "0001 0800 06 04 0001 02000000000b 00000000 000000000000 00000000", neighborMessage{}, false},
+		{"not ARP", "ffffffffffff 02000000000b 0800 0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", neighborMessage{}, false},
+		{"not Ethernet", head + "0006 0800 06 04 0001 02000000000b 0a000009 000000000000 0a000001", neighborMessage{}, false},
+		{"not IPv4", head + "0001 86dd 06 04 0001 02000000000b 0a000009 000000000000 0a000001", neighborMessage{}, false},
+		{"long addresses", head + "0001 0800 08 04 0001 02000000000b0a000009000000000000 0a000001 0000", neighborMessage{}, false},
+		{"short", head + "0001 0800 06 04 0001 02000000000b 0a000009 000000000000 0a0000", neighborMessage{}, false},
+		{"empty", "", neighborMessage{}, false},
 	} {
 		got, ok := parseARP(bytesOf(t, tt.frame))
 		if ok != tt.ok || ok && got != tt.want {
@@ -182,14 +168,14 @@ func TestParseNA(t *testing.T) {
 	const target = "20010db8000000000000000000000009"
 	for _, tt := range []struct {
 		name, message string
-		want          word
+		want          neighborMessage
 		ok            bool
 	}{
-		{"unsolicited", "8800 0000 20000000" + target + "0201 02000000000b", said("2001:db8::9", 0x0b), true},
-		{"solicited", "8800 0000 60000000" + target + "0201 02000000000b", told("2001:db8::9", 0x0b), true},
-		{"without an address", "8800 0000 60000000" + target, word{}, false},
-		{"a source's address", "8800 0000 60000000" + target + "0101 02000000000b", word{}, false},
-		{"a solicitation", "8700 0000 00000000" + target + "0101 02000000000b", word{}, false},
+		{"unsolicited", "8800 0000 20000000" + target + "0201 02000000000b", messageAnnouncement.by("2001:db8::9", 0x0b), true},
+		{"solicited", "8800 0000 60000000" + target + "0201 02000000000b", messageReply.by("2001:db8::9", 0x0b), true},
+		{"without an address", "8800 0000 60000000" + target, neighborMessage{}, false},
+		{"a source's address", "8800 0000 60000000" + target + "0101 02000000000b", neighborMessage{}, false},
+		{"a solicitation", "8700 0000 00000000" + target + "0101 02000000000b", neighborMessage{}, false},
 	} {
 		m, err := ndp.ParseMessage(bytesOf(t, tt.message))
 		if err != nil {
@@ -205,7 +191,7 @@ func TestParseNA(t *testing.T) {
 
 func FuzzParseARP(f *testing.F) {
 	f.Add([]byte{})
-	frames, _ := announcement(netip.MustParseAddr("10.0.0.9"), mac)
+	frames, _ := announcementFrames(netip.MustParseAddr("10.0.0.9"), mac)
 	for _, x := range frames {
 		f.Add(x)
 	}

@@ -8,27 +8,32 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/namespace"
+	"github.com/mdlayher/arp"
 	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-var stranger = net.HardwareAddr{2, 0, 0, 0, 0, 0xff}
+var otherMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0xff}
 
-// kernelRig is an Announcer on the real links, running.
-func kernelRig(t testing.TB) (a *Announcer, log *buffer, poked chan struct{}) {
+// newKernelAnnouncer is an Announcer on the real links, running.
+func newKernelAnnouncer(t testing.TB) (a *Announcer, log *buffer, poked chan struct{}) {
 	t.Helper()
 	log = &buffer{}
 	poked = make(chan struct{}, 1)
 	a = New(Options{
 		Log:    slog.New(slog.NewTextHandler(log, nil)),
 		Rate:   3 * time.Second,
-		Links:  func() []vip.Link { return nil },
+		Links:  namespace.Links,
 		Tenure: func() vip.Tenure { return vip.Tenure{Confirmed: true, Until: time.Now().Add(time.Hour)} },
 		Poke: func() {
 			select {
@@ -37,40 +42,59 @@ func kernelRig(t testing.TB) (a *Announcer, log *buffer, poked chan struct{}) {
 			}
 		},
 	})
-	t.Cleanup(start(t, a))
+	updates, done := make(chan netlink.LinkUpdate), make(chan struct{})
+	check.OK(t, netlink.LinkSubscribe(updates, done))
+	var forward sync.WaitGroup
+	forward.Go(func() {
+		for range updates {
+			a.LinksChanged()
+		}
+	})
+	t.Cleanup(func() { close(done); forward.Wait() })
+	check.Run(t, a)
 	return a, log, poked
+}
+
+func kernelLink(t testing.TB, name string) vip.Link {
+	t.Helper()
+	list := namespace.Links()
+	i := slices.IndexFunc(list, func(l vip.Link) bool { return l.Name == name })
+	if i < 0 {
+		t.Fatalf("there is no link %s", name)
+	}
+	return list[i]
 }
 
 // The neighbour's end of the cable sees exactly the frames that TestFrames
 // writes down, and none before they are wanted.
 func TestKernelFrames(t *testing.T) {
-	n := cable(t)
-	a, _, _ := kernelRig(t)
+	n := connectNeighbour(t)
+	a, _, _ := newKernelAnnouncer(t)
 	arp, v6 := n.tap(t, "peer0", unix.ETH_P_ARP), n.tap(t, "peer0", unix.ETH_P_IPV6)
-	_, err := a.Set(t.Context(), []vip.Announcement{say("eth0", "10.0.0.9"), say("eth0", "2001:db8::9")})
-	must(t, err)
+	_, err := a.Set(t.Context(), []vip.Announcement{announce("eth0", "10.0.0.9"), announce("eth0", "2001:db8::9")})
+	check.OK(t, err)
 	for _, c := range []struct {
 		tap  *packet.Conn
 		addr string
 	}{{arp, "10.0.0.9"}, {v6, "2001:db8::9"}} {
-		frames, err := announcement(netip.MustParseAddr(c.addr), mac)
-		must(t, err)
+		frames, err := announcementFrames(netip.MustParseAddr(c.addr), mac)
+		check.OK(t, err)
 		for _, f := range append(frames, frames...) { // at once, and again
-			must(t, c.tap.SetReadDeadline(time.Now().Add(5*time.Second)))
-			if want, got := hex.EncodeToString(f), next(t, c.tap); want != got {
+			check.OK(t, c.tap.SetReadDeadline(time.Now().Add(5*time.Second)))
+			if want, got := hex.EncodeToString(f), nextFrame(t, c.tap); want != got {
 				t.Errorf("%s:\n got %s\nwant %s", c.addr, got, want)
 			}
 		}
 	}
 }
 
-// next is the next frame from here.
-func next(t *testing.T, tap *packet.Conn) string {
+// nextFrame is the next frame from here.
+func nextFrame(t *testing.T, tap *packet.Conn) string {
 	t.Helper()
 	buf := make([]byte, 2000)
 	for {
 		k, _, err := tap.ReadFrom(buf)
-		must(t, err)
+		check.OK(t, err)
 		if net.HardwareAddr(buf[6:12]).String() == mac.String() && !strings.HasPrefix(hex.EncodeToString(buf), "333300000016") { // not the kernel's MLD reports
 			return hex.EncodeToString(buf[:k])
 		}
@@ -79,36 +103,36 @@ func next(t *testing.T, tap *packet.Conn) string {
 
 // Linux at the other end believes it, at once.
 func TestKernelNeighbourTable(t *testing.T) {
-	n := cable(t)
-	a, _, _ := kernelRig(t)
+	n := connectNeighbour(t)
+	a, _, _ := newKernelAnnouncer(t)
 	addrs := []string{"10.0.0.9", "2001:db8::9"}
 	var want []vip.Announcement
 	for _, x := range addrs {
-		n.learn(t, x, stranger)
-		want = append(want, say("eth0", x))
+		n.setEntry(t, x, otherMAC)
+		want = append(want, announce("eth0", x))
 	}
-	want = append(want, say("eth0", "10.0.0.8"))
+	want = append(want, announce("eth0", "10.0.0.8"))
 	_, err := a.Set(t.Context(), want)
-	must(t, err)
+	check.OK(t, err)
 	for _, x := range addrs {
-		await(t, x+" to be known at "+mac.String(), func() bool { return n.table(t, x) == mac.String() })
+		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
 	}
 	// Within a second of its last change (locktime), too.
 	for _, x := range addrs {
-		n.learn(t, x, stranger)
+		n.setEntry(t, x, otherMAC)
 	}
 	began := time.Now()
 	_, err = a.Set(t.Context(), nil)
-	must(t, err)
+	check.OK(t, err)
 	_, err = a.Set(t.Context(), want)
-	must(t, err)
+	check.OK(t, err)
 	for _, x := range addrs {
-		await(t, x+" to be known at "+mac.String(), func() bool { return n.table(t, x) == mac.String() })
+		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
 	}
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("it took %v, which is a repetition", took)
 	}
-	if got := n.table(t, "10.0.0.8"); got != "" {
+	if got := n.entry(t, "10.0.0.8"); got != "" {
 		t.Errorf("an entry for 10.0.0.8 was made (%s): arp_accept is 0", got)
 	}
 }
@@ -116,39 +140,39 @@ func TestKernelNeighbourTable(t *testing.T) {
 // The kernel joins the solicited-node group of an address it has bound, with or
 // without duplicate address detection, so that the room needn't.
 func TestKernelSolicitedNodeGroup(t *testing.T) {
-	cable(t)
+	connectNeighbour(t)
 	eth0, err := netlink.LinkByName("eth0")
-	must(t, err)
+	check.OK(t, err)
 	addr, err := netlink.ParseAddr("2001:db8::12:3456/128")
-	must(t, err)
+	check.OK(t, err)
 	addr.Flags = unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE
 	addr.ValidLft = 10
-	must(t, netlink.AddrAdd(eth0, addr))
-	await(t, "the group to be joined, which the kernel does a moment later", func() bool {
+	check.OK(t, netlink.AddrAdd(eth0, addr))
+	check.True(t, 10*time.Second, "the group to be joined, which the kernel does a moment later", func() bool {
 		groups, err := os.ReadFile("/proc/thread-self/net/igmp6")
-		must(t, err)
+		check.OK(t, err)
 		return strings.Contains(string(groups), "ff0200000000000000000001ff123456")
 	})
 }
 
-func TestKernelHearing(t *testing.T) {
-	n := cable(t)
-	n.plug(t, "1", net.HardwareAddr{2, 0, 0, 0, 0, 0x0b})
-	a, log, poked := kernelRig(t)
-	want := []vip.Announcement{listen("eth0", "10.0.0.9"), listen("eth0", "2001:db8::9"), listen("eth1", "10.0.0.7"), listen("eth1", "2001:db8::7")}
+func TestKernelHeardAnnouncements(t *testing.T) {
+	n := connectNeighbour(t)
+	n.addCable(t, "1", net.HardwareAddr{2, 0, 0, 0, 0, 0x0b})
+	a, log, poked := newKernelAnnouncer(t)
+	want := []vip.Announcement{listenOnly("eth0", "10.0.0.9"), listenOnly("eth0", "2001:db8::9"), listenOnly("eth1", "10.0.0.7"), listenOnly("eth1", "2001:db8::7")}
 	have, err := a.Set(t.Context(), want)
-	must(t, err)
+	check.OK(t, err)
 	if len(have) != len(want) {
 		t.Errorf("have %v", have)
 	}
 	taps := map[string]*packet.Conn{"eth0": n.tap(t, "peer0", 0), "eth1": n.tap(t, "peer1", 0)}
 	say := func(link, addr string, at net.HardwareAddr, change func(frame []byte)) {
 		t.Helper()
-		frames, err := announcement(netip.MustParseAddr(addr), at)
-		must(t, err)
+		frames, err := announcementFrames(netip.MustParseAddr(addr), at)
+		check.OK(t, err)
 		change(frames[0])
 		_, err = taps[link].WriteTo(frames[0], &packet.Addr{HardwareAddr: frames[0][:6]})
-		must(t, err)
+		check.OK(t, err)
 	}
 	asIs := func([]byte) {}
 	heard := func(addr string) string {
@@ -159,11 +183,11 @@ func TestKernelHearing(t *testing.T) {
 	}
 	for _, c := range []struct{ link, addr string }{{"eth0", "10.0.0.9"}, {"eth0", "2001:db8::9"}, {"eth1", "10.0.0.7"}, {"eth1", "2001:db8::7"}} {
 		deadline := time.Now().Add(5 * time.Second)
-		for heard(c.addr) != c.link+" "+stranger.String() { // the ears open soon after Set
+		for heard(c.addr) != c.link+" "+otherMAC.String() { // the ears open soon after Set
 			if time.Now().After(deadline) {
 				t.Fatalf("%s is not heard; log:\n%s", c.addr, log)
 			}
-			say(c.link, c.addr, stranger, asIs)
+			say(c.link, c.addr, otherMAC, asIs)
 			time.Sleep(5 * time.Millisecond)
 		}
 		select {
@@ -173,17 +197,17 @@ func TestKernelHearing(t *testing.T) {
 		}
 		// What follows is heard in order: of all that comes before the last, nothing counts.
 		say(c.link, c.addr, net.HardwareAddr{2, 0, 0, 0, 0, 0xf1}, asIs)
-		await(t, "the first mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f1" })
-		before := value(t, a.meters.heard)
+		check.True(t, 10*time.Second, "the first mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f1" })
+		before := value(t, a.metrics.heard)
 		say(c.link, c.addr, mac, asIs)                                                         // ourselves
-		say(c.link, "10.0.0.77", stranger, asIs)                                               // nobody asked
-		say(map[string]string{"eth0": "eth1", "eth1": "eth0"}[c.link], c.addr, stranger, asIs) // on another link
+		say(c.link, "10.0.0.77", otherMAC, asIs)                                               // nobody asked
+		say(map[string]string{"eth0": "eth1", "eth1": "eth0"}[c.link], c.addr, otherMAC, asIs) // on another link
 		if netip.MustParseAddr(c.addr).Is6() {
-			say(c.link, c.addr, stranger, func(f []byte) { f[21] = 64 }) // from behind a router, which is not possible
+			say(c.link, c.addr, otherMAC, func(f []byte) { f[21] = 64 }) // from behind a router, which is not possible
 		}
 		say(c.link, c.addr, net.HardwareAddr{2, 0, 0, 0, 0, 0xf2}, asIs)
-		await(t, "the second mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f2" })
-		if got := value(t, a.meters.heard) - before; got != 1 {
+		check.True(t, 10*time.Second, "the second mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f2" })
+		if got := value(t, a.metrics.heard) - before; got != 1 {
 			t.Errorf("%s on %s: heard %v words, want the last alone", c.addr, c.link, got)
 		}
 	}
@@ -191,22 +215,22 @@ func TestKernelHearing(t *testing.T) {
 
 // Linux at the other end takes the address, and says so in its own way.
 func TestKernelHearsLinux(t *testing.T) {
-	n := cable(t)
-	a, log, _ := kernelRig(t)
-	n.do(t, func() {
+	n := connectNeighbour(t)
+	a, log, _ := newKernelAnnouncer(t)
+	n.inNamespace(t, func() {
 		for name, value := range map[string]string{"ipv4/conf/peer0/arp_notify": "1", "ipv6/conf/peer0/ndisc_notify": "1"} {
 			if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644); err != nil {
 				t.Error(err)
 			}
 		}
 	})
-	_, err := a.Set(t.Context(), []vip.Announcement{listen("eth0", "10.0.0.9"), listen("eth0", "2001:db8::9")})
-	must(t, err)
+	_, err := a.Set(t.Context(), []vip.Announcement{listenOnly("eth0", "10.0.0.9"), listenOnly("eth0", "2001:db8::9")})
+	check.OK(t, err)
 	for _, x := range []string{"10.0.0.9/32", "2001:db8::9/128"} {
 		addr, err := netlink.ParseAddr(x)
-		must(t, err)
+		check.OK(t, err)
 		addr.Flags = unix.IFA_F_NODAD
-		must(t, n.handle.AddrAdd(n.link, addr))
+		check.OK(t, n.handle.AddrAdd(n.link, addr))
 	}
 	deadline, last := time.Now().Add(10*time.Second), byte(0xec)
 	for {
@@ -225,15 +249,15 @@ func TestKernelHearsLinux(t *testing.T) {
 		}
 		// Linux announces its addresses when their hardware address changes.
 		last ^= 1
-		must(t, n.handle.LinkSetHardwareAddr(n.link, net.HardwareAddr{2, 0, 0, 0, 0, last}))
+		check.OK(t, n.handle.LinkSetHardwareAddr(n.link, net.HardwareAddr{2, 0, 0, 0, 0, last}))
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
 func TestKernelLinkChanges(t *testing.T) {
-	n := cable(t)
-	a, log, poked := kernelRig(t)
-	want := []vip.Announcement{say("eth0", "10.0.0.9"), say("eth0", "2001:db8::9")}
+	n := connectNeighbour(t)
+	a, log, poked := newKernelAnnouncer(t)
+	want := []vip.Announcement{announce("eth0", "10.0.0.9"), announce("eth0", "2001:db8::9")}
 	state := func() string {
 		have, err := a.Set(t.Context(), want)
 		return fmt.Sprintf("%d announced, error %v", len(have), err)
@@ -253,19 +277,19 @@ func TestKernelLinkChanges(t *testing.T) {
 		}
 	}
 	eth0, err := netlink.LinkByName("eth0")
-	must(t, err)
-	must(t, netlink.LinkSetDown(eth0))
+	check.OK(t, err)
+	check.OK(t, netlink.LinkSetDown(eth0))
 	becomes("down", "0 announced, error 10.0.0.9 can't be announced on eth0: the link is down\n2001:db8::9 can't be announced on eth0: the link is down")
-	must(t, netlink.LinkSetUp(eth0))
+	check.OK(t, netlink.LinkSetUp(eth0))
 	becomes("up", "2 announced, error <nil>")
-	must(t, netlink.LinkDel(eth0))
+	check.OK(t, netlink.LinkDel(eth0))
 	becomes("gone", "0 announced, error 10.0.0.9 can't be announced on eth0: this node has no such link\n2001:db8::9 can't be announced on eth0: this node has no such link")
-	n.link = n.plug(t, "0", mac)
-	n.learn(t, "10.0.0.9", stranger)
-	n.learn(t, "2001:db8::9", stranger)
+	n.link = n.addCable(t, "0", mac)
+	n.setEntry(t, "10.0.0.9", otherMAC)
+	n.setEntry(t, "2001:db8::9", otherMAC)
 	becomes("back", "2 announced, error <nil>")
 	for _, x := range []string{"10.0.0.9", "2001:db8::9"} {
-		await(t, x+" to be known at "+mac.String(), func() bool { return n.table(t, x) == mac.String() })
+		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
 	}
 }
 
@@ -278,17 +302,14 @@ func TestKernelWithoutCapability(t *testing.T) {
 	}
 }
 
-// finding waits for what comes of an Inquiry.
-func finding(t *testing.T, a *Announcer, w vip.AddressCheck) vip.CheckResult {
+// awaitResult waits for what comes of an Inquiry.
+func awaitResult(t *testing.T, a *Announcer, w vip.AddressCheck) vip.CheckResult {
 	t.Helper()
-	if _, err := a.Inquiries().Set(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := a.Inquiries().Set(t.Context(), []vip.AddressCheck{w}); err != nil {
-		t.Fatal(err)
-	}
+	a.AddressChecks().Put(nil)
+	check.True(t, 10*time.Second, "no check is left", func() bool { return len(*a.AddressChecks().checks.Load()) == 0 })
+	a.AddressChecks().Put([]vip.AddressCheck{w})
 	var f vip.CheckResult
-	await(t, "a finding", func() bool {
+	check.True(t, 10*time.Second, "a finding", func() bool {
 		var world vip.World
 		a.Observe(&world)
 		f = world.CheckResults[w.Addr]
@@ -298,46 +319,46 @@ func finding(t *testing.T, a *Announcer, w vip.AddressCheck) vip.CheckResult {
 }
 
 // Another host has the address, as Linux has it, or takes it at this moment.
-func TestKernelVacant(t *testing.T) {
-	n := cable(t)
-	a, log, _ := kernelRig(t)
+func TestKernelProbe(t *testing.T) {
+	n := connectNeighbour(t)
+	a, log, _ := newKernelAnnouncer(t)
 	peer := n.link.Attrs().HardwareAddr.String()
 	for _, x := range []struct{ ip, bits string }{{"10.0.0.9", "/32"}, {"2001:db8::9", "/128"}} {
 		began := time.Now()
-		if f := finding(t, a, vacant("eth0", x.ip)); !f.OK() || f.NotSent != "" {
+		if f := awaitResult(t, a, probeCheck("eth0", x.ip)); !f.OK() || f.NotSent != "" {
 			t.Errorf("%s, which nobody has: %+v; log:\n%s", x.ip, f, log)
 		}
 		if took := time.Since(began); took < 120*time.Millisecond {
 			t.Errorf("%s: it took %v", x.ip, took)
 		}
 		addr, err := netlink.ParseAddr(x.ip + x.bits)
-		must(t, err)
+		check.OK(t, err)
 		addr.Flags = unix.IFA_F_NODAD
-		must(t, n.handle.AddrAdd(n.link, addr))
-		if f := finding(t, a, vacant("eth0", x.ip)); len(f.UnexpectedMACs) != 1 || f.UnexpectedMACs[0] != peer {
+		check.OK(t, n.handle.AddrAdd(n.link, addr))
+		if f := awaitResult(t, a, probeCheck("eth0", x.ip)); len(f.UnexpectedMACs) != 1 || f.UnexpectedMACs[0] != peer {
 			t.Errorf("%s, which the neighbour has: %+v; log:\n%s", x.ip, f, log)
 		}
-		right := vacant("eth0", x.ip)
+		right := probeCheck("eth0", x.ip)
 		right.AllowedMACs += " " + peer
-		if f := finding(t, a, right); !f.OK() {
+		if f := awaitResult(t, a, right); !f.OK() {
 			t.Errorf("%s, which another node has: %+v", x.ip, f)
 		}
-		if got := n.table(t, x.ip); got != "" {
+		if got := n.entry(t, x.ip); got != "" {
 			t.Errorf("the neighbour has learnt %s: %s", x.ip, got)
 		}
 	}
 	// Linux looks for duplicates (RFC 4862) of an address that we ask for meanwhile: it
 	// must see that, and neither may take the address for free.
 	tentative, err := netlink.ParseAddr("2001:db8::a/128")
-	must(t, err)
-	n.do(t, func() {
+	check.OK(t, err)
+	n.inNamespace(t, func() {
 		_ = os.WriteFile("/proc/sys/net/ipv6/conf/peer0/accept_dad", []byte("1"), 0o644)
 	})
-	must(t, n.handle.AddrAdd(n.link, tentative))
-	finding(t, a, vacant("eth0", "2001:db8::a"))
-	await(t, "Linux to give way", func() bool {
+	check.OK(t, n.handle.AddrAdd(n.link, tentative))
+	awaitResult(t, a, probeCheck("eth0", "2001:db8::a"))
+	check.True(t, 10*time.Second, "Linux to give way", func() bool {
 		list, err := n.handle.AddrList(n.link, netlink.FAMILY_V6)
-		must(t, err)
+		check.OK(t, err)
 		for _, x := range list {
 			if x.IP.Equal(tentative.IP) {
 				return x.Flags&unix.IFA_F_DADFAILED != 0
@@ -348,9 +369,9 @@ func TestKernelVacant(t *testing.T) {
 }
 
 // A host that answers every third question only.
-func TestKernelAnswersSometimes(t *testing.T) {
-	n := cable(t)
-	a, log, _ := kernelRig(t)
+func TestKernelProbeOfHostThatRepliesSometimes(t *testing.T) {
+	n := connectNeighbour(t)
+	a, log, _ := newKernelAnnouncer(t)
 	tap := n.tap(t, "peer0", unix.ETH_P_ARP)
 	done := make(chan struct{})
 	go func() {
@@ -361,11 +382,11 @@ func TestKernelAnswersSometimes(t *testing.T) {
 			if err != nil {
 				return
 			}
-			w, ok := parseARP(buf[:k])
-			if !ok || !w.probe || asked%3 != 0 {
+			m, ok := parseARP(buf[:k])
+			if !ok || m.kind != messageProbe || asked%3 != 0 {
 				continue
 			}
-			f, err := arpReply(w.addr, stranger)
+			f, err := arpFrame(arp.OperationReply, m.addr, otherMAC, m.addr, otherMAC)
 			if err == nil {
 				_, err = tap.WriteTo(f, &packet.Addr{HardwareAddr: f[:6]})
 			}
@@ -374,40 +395,40 @@ func TestKernelAnswersSometimes(t *testing.T) {
 			}
 		}
 	}()
-	if f := finding(t, a, vacant("eth0", "10.0.0.9")); len(f.UnexpectedMACs) != 1 || f.UnexpectedMACs[0] != stranger.String() {
+	if f := awaitResult(t, a, probeCheck("eth0", "10.0.0.9")); len(f.UnexpectedMACs) != 1 || f.UnexpectedMACs[0] != otherMAC.String() {
 		t.Errorf("%+v; log:\n%s", f, log)
 	}
-	must(t, tap.Close())
+	check.OK(t, tap.Close())
 	<-done
 }
 
 // A host announces an address that this node has: Linux neighbours that believed
 // it believe us again at once.
-func TestKernelDefence(t *testing.T) {
-	n := cable(t)
-	a, log, poked := kernelRig(t)
+func TestKernelDefend(t *testing.T) {
+	n := connectNeighbour(t)
+	a, log, poked := newKernelAnnouncer(t)
 	addrs := []string{"10.0.0.9", "2001:db8::9"}
 	var want []vip.Announcement
 	var asks []vip.AddressCheck
 	for _, x := range addrs {
-		n.learn(t, x, mac)
-		want = append(want, say("eth0", x))
-		asks = append(asks, mine(x))
+		n.setEntry(t, x, mac)
+		want = append(want, announce("eth0", x))
+		asks = append(asks, defendCheck(x))
 	}
 	_, err := a.Set(t.Context(), want)
-	must(t, err)
-	eth0 := sense{"eth0", vip.IPv6}
-	await(t, "an ear", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.listened(eth0) })
+	check.OK(t, err)
+	eth0 := linkFamily{"eth0", vip.IPv6}
+	check.True(t, 10*time.Second, "an open receiver", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.receivers[eth0] != nil })
 	time.Sleep(2300 * time.Millisecond) // the first announcements are over
 	tap := n.tap(t, "peer0", 0)
 	for _, x := range addrs {
-		n.learn(t, x, stranger) // what the stranger's announcement does to it
-		frames, err := announcement(netip.MustParseAddr(x), stranger)
-		must(t, err)
+		n.setEntry(t, x, otherMAC) // what the otherMAC's announcement does to it
+		frames, err := announcementFrames(netip.MustParseAddr(x), otherMAC)
+		check.OK(t, err)
 		_, err = tap.WriteTo(frames[0], &packet.Addr{HardwareAddr: frames[0][:6]})
-		must(t, err)
+		check.OK(t, err)
 	}
-	await(t, "both claims to be heard", func() bool {
+	check.True(t, 10*time.Second, "both claims to be heard", func() bool {
 		var w vip.World
 		a.Observe(&w)
 		return len(w.Heard) == 2
@@ -418,10 +439,9 @@ func TestKernelDefence(t *testing.T) {
 		t.Error("no poke")
 	}
 	began := time.Now()
-	_, err = a.Inquiries().Set(t.Context(), asks)
-	must(t, err)
+	a.AddressChecks().Put(asks)
 	for _, x := range addrs {
-		await(t, x+" to be known at "+mac.String(), func() bool { return n.table(t, x) == mac.String() })
+		check.True(t, 10*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
 	}
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("it took %v, which is a usual repetition; log:\n%s", took, log)
@@ -430,9 +450,9 @@ func TestKernelDefence(t *testing.T) {
 
 // A frame waits for room in the link's queue for a moment, not for ever.
 func TestKernelFullQueue(t *testing.T) {
-	cable(t)
+	connectNeighbour(t)
 	link, err := netlink.LinkByName("eth0")
-	must(t, err)
+	check.OK(t, err)
 	// A hundred bytes a second: no frame leaves the queue while another waits.
 	err = netlink.QdiscAdd(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
@@ -441,16 +461,13 @@ func TestKernelFullQueue(t *testing.T) {
 	if errors.Is(err, unix.ENOENT) {
 		t.Skip("this kernel has no queue that can be slowed down (sch_tbf)")
 	}
-	must(t, err)
-	ifi, err := net.InterfaceByName("eth0")
-	must(t, err)
-	m, err := sockets{}.speak(*ifi)
-	must(t, err)
+	check.OK(t, err)
+	m := check.Value(sockets{}.openSender(kernelLink(t, "eth0")))(t)
 	frame := make([]byte, 60)
 	for sent := 0; ; sent++ {
 		began := time.Now()
 		err := m.send(frame)
-		if took := time.Since(began); took > 20*patience {
+		if took := time.Since(began); took > 20*sendTimeout {
 			t.Errorf("frame %d took %v", sent, took)
 		}
 		if err != nil {
@@ -463,7 +480,7 @@ func TestKernelFullQueue(t *testing.T) {
 			t.Fatal("the queue is never full")
 		}
 	}
-	must(t, m.close())
+	check.OK(t, m.close())
 	if err := m.send(frame); err == nil {
 		t.Error("a frame was sent after close")
 	}

@@ -2,7 +2,6 @@ package l2
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -19,28 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// start runs the task until the returned function is called.
-func start(t testing.TB, a *Announcer) func() {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	return func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-const both = `
+const firstFrames = `
 	0.0s eth0 arp request 10.0.0.9 02:00:00:00:00:0a
 	0.0s eth0 arp reply 10.0.0.9 02:00:00:00:00:0a`
 
 func TestSetAnnouncesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0", "eth1")) // Run isn't needed for that
-		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", say("eth0", "10.0.0.9"), say("eth1", "2001:db8::9"))
-		frames := lines(r.lan.take())
+		r := newFixture(t, newLAN("eth0", "eth1")) // Run isn't needed for that
+		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", announce("eth0", "10.0.0.9"), announce("eth1", "2001:db8::9"))
+		frames := lines(r.lan.takeFrames())
 		for _, want := range []string{
 			"0.0s eth0 arp request 10.0.0.9 02:00:00:00:00:0a\n0.0s eth0 arp reply 10.0.0.9 02:00:00:00:00:0a",
 			"0.0s eth1 na ff02::1 2001:db8::9 02:00:00:00:00:0b\n0.0s eth1 na ff02::2 2001:db8::9 02:00:00:00:00:0b",
@@ -49,32 +35,32 @@ func TestSetAnnouncesAtOnce(t *testing.T) {
 				t.Errorf("frames\n%s\nwant among them\n%s", frames, want)
 			}
 		}
-		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", say("eth0", "10.0.0.9"), say("eth1", "2001:db8::9"))
-		r.said(t, "the same again", "")
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
-		r.said(t, "one less", "")
+		r.set(t, "eth0 10.0.0.9\n eth1 2001:db8::9", "", announce("eth0", "10.0.0.9"), announce("eth1", "2001:db8::9"))
+		r.checkFrames(t, "the same again", "")
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
+		r.checkFrames(t, "one less", "")
 		if got := r.poked(); got != 0 {
 			t.Errorf("Set poked %d times", got)
 		}
 		r.set(t, "", "")
-		if got := r.lan.open(); got != 0 {
+		if got := r.lan.openSockets(); got != 0 {
 			t.Errorf("%d sockets are open with nothing wanted", got)
 		}
 	})
 }
 
 // At first quickly and in both forms, then slowly for ever in one.
-func TestSchedule(t *testing.T) {
+func TestRepetitions(t *testing.T) {
 	for _, tt := range []struct{ addr, first, second string }{
 		{"10.0.0.9", "arp request 10.0.0.9 02:00:00:00:00:0a", "arp reply 10.0.0.9 02:00:00:00:00:0a"},
 		{"2001:db8::9", "na ff02::1 2001:db8::9 02:00:00:00:00:0a", "na ff02::2 2001:db8::9 02:00:00:00:00:0a"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, newLAN("eth0"))
+			r := newFixture(t, newLAN("eth0"))
 			defer r.run(t)()
-			r.set(t, "eth0 "+tt.addr, "", say("eth0", tt.addr))
+			r.set(t, "eth0 "+tt.addr, "", announce("eth0", tt.addr))
 			time.Sleep(4 * time.Second)
-			r.said(t, "the first seconds", strings.NewReplacer("FIRST", "eth0 "+tt.first, "SECOND", "eth0 "+tt.second).Replace(`
+			r.checkFrames(t, "the first seconds", strings.NewReplacer("FIRST", "eth0 "+tt.first, "SECOND", "eth0 "+tt.second).Replace(`
 				0.0s FIRST
 				0.0s SECOND
 				1.2s FIRST
@@ -85,7 +71,7 @@ func TestSchedule(t *testing.T) {
 			var last, total float64
 			last = 2.4
 			gaps := map[string]bool{}
-			for line := range strings.Lines(r.lan.take()) {
+			for line := range strings.Lines(r.lan.takeFrames()) {
 				at, what, _ := strings.Cut(strings.TrimSpace(line), "s ")
 				if what != "eth0 "+tt.first {
 					t.Fatalf("a late repetition is %q, want only %q", what, tt.first)
@@ -109,9 +95,9 @@ func TestSchedule(t *testing.T) {
 				t.Errorf("repeating poked %d times", got)
 			}
 			r.set(t, "", "")
-			r.lan.take()
+			r.lan.takeFrames()
 			time.Sleep(10 * time.Second)
-			r.said(t, "no longer wanted", "")
+			r.checkFrames(t, "no longer wanted", "")
 			if got := r.log.String(); got != "" {
 				t.Errorf("logged %s", got)
 			}
@@ -122,10 +108,10 @@ func TestSchedule(t *testing.T) {
 func TestNeighboursLearn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0")
-		lan.knows("eth0", "10.0.0.9", "02:00:00:00:00:ff")
-		lan.knows("eth0", "2001:db8::9", "02:00:00:00:00:ff")
-		r := newRig(t, lan)
-		_, err := r.Set(t.Context(), []vip.Announcement{say("eth0", "10.0.0.9"), say("eth0", "10.0.0.8"), say("eth0", "2001:db8::9"), say("eth0", "2001:db8::8")})
+		lan.setCache("eth0", "10.0.0.9", "02:00:00:00:00:ff")
+		lan.setCache("eth0", "2001:db8::9", "02:00:00:00:00:ff")
+		r := newFixture(t, lan)
+		_, err := r.Set(t.Context(), []vip.Announcement{announce("eth0", "10.0.0.9"), announce("eth0", "10.0.0.8"), announce("eth0", "2001:db8::9"), announce("eth0", "2001:db8::8")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +124,7 @@ func TestNeighboursLearn(t *testing.T) {
 	})
 }
 
-func TestUncertainRight(t *testing.T) {
+func TestNothingIsSentWithoutTenure(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		take, give func(*vip.Tenure)
@@ -147,22 +133,22 @@ func TestUncertainRight(t *testing.T) {
 		{"ended", func(t *vip.Tenure) { t.Until = time.Now() }, func(t *vip.Tenure) { t.Until = time.Now().Add(time.Hour) }},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, newLAN("eth0"))
+			r := newFixture(t, newLAN("eth0"))
 			defer r.run(t)()
-			r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+			r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 			time.Sleep(10 * time.Second)
-			r.lan.take()
-			r.with(tt.take)
+			r.lan.takeFrames()
+			r.changeTenure(tt.take)
 			r.set(t, "eth0 10.0.0.9", "10.0.0.8 is not announced on eth0, since this node's right to hold it is not certain",
-				say("eth0", "10.0.0.9"), say("eth0", "10.0.0.8"))
+				announce("eth0", "10.0.0.9"), announce("eth0", "10.0.0.8"))
 			time.Sleep(30 * time.Second)
-			r.said(t, tt.name, "")
+			r.checkFrames(t, tt.name, "")
 			if got := r.poked(); got != 0 {
 				t.Errorf("%s: poked %d times", tt.name, got)
 			}
-			r.with(tt.give)
-			time.Sleep(gap + grain)
-			frames := r.lan.take()
+			r.changeTenure(tt.give)
+			time.Sleep(repeatGap + tick)
+			frames := r.lan.takeFrames()
 			for want, n := range map[string]int{"arp request 10.0.0.9": 1, "arp reply 10.0.0.9": 0, "arp request 10.0.0.8": 1, "arp reply 10.0.0.8": 1} {
 				if got := strings.Count(frames, want); got != n && !(got == 2*n && want == "arp request 10.0.0.8") {
 					t.Errorf("%s, then certain again: %d times %q, want %d, in\n%s", tt.name, got, want, n, frames)
@@ -171,7 +157,7 @@ func TestUncertainRight(t *testing.T) {
 			if got := r.poked(); got != 1 {
 				t.Errorf("%s, then certain again: poked %d times, want once for the address that is new", tt.name, got)
 			}
-			r.set(t, "eth0 10.0.0.8\n eth0 10.0.0.9", "", say("eth0", "10.0.0.9"), say("eth0", "10.0.0.8"))
+			r.set(t, "eth0 10.0.0.8\n eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"), announce("eth0", "10.0.0.8"))
 		})
 	}
 }
@@ -179,15 +165,15 @@ func TestUncertainRight(t *testing.T) {
 func TestLinksThatCannotBeUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "down0", "ppp0", "lo", "ib0", "bad0")
-		lan.change("down0", func(i *net.Interface) { i.Flags = net.FlagBroadcast })
-		lan.change("ppp0", func(i *net.Interface) { i.Flags |= net.FlagPointToPoint; i.HardwareAddr = nil })
-		lan.change("lo", func(i *net.Interface) { i.Flags |= net.FlagLoopback })
-		lan.change("ib0", func(i *net.Interface) { i.HardwareAddr = make(net.HardwareAddr, 20) })
-		lan.fail("speak bad0", unix.EPERM)
-		r := newRig(t, lan)
+		lan.changeLink("down0", func(i *net.Interface) { i.Flags = net.FlagBroadcast })
+		lan.changeLink("ppp0", func(i *net.Interface) { i.Flags |= net.FlagPointToPoint; i.HardwareAddr = nil })
+		lan.changeLink("lo", func(i *net.Interface) { i.Flags |= net.FlagLoopback })
+		lan.changeLink("ib0", func(i *net.Interface) { i.HardwareAddr = make(net.HardwareAddr, 20) })
+		lan.setFault("openSender bad0", unix.EPERM)
+		r := newFixture(t, lan)
 		var want []vip.Announcement
 		for _, l := range []string{"eth7", "down0", "ppp0", "lo", "ib0", "bad0", "eth0"} {
-			want = append(want, say(l, "10.0.0.9"))
+			want = append(want, announce(l, "10.0.0.9"))
 		}
 		r.set(t, "eth0 10.0.0.9", `
 			10.0.0.9 can't be announced on bad0: operation not permitted
@@ -196,23 +182,7 @@ func TestLinksThatCannotBeUsed(t *testing.T) {
 			10.0.0.9 can't be announced on ib0: the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)
 			10.0.0.9 can't be announced on lo: the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)
 			10.0.0.9 can't be announced on ppp0: the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)`, want...)
-		r.said(t, "the one that works", both)
-	})
-}
-
-func TestLinksCannotBeRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		lan := newLAN("eth0")
-		lan.fail("links", errors.New("no buffer"))
-		r := newRig(t, lan)
-		defer r.run(t)()
-		r.set(t, "", "10.0.0.9 can't be announced on eth0: can't look at the links: no buffer", say("eth0", "10.0.0.9"))
-		lan.fail("links", nil)
-		time.Sleep(gap + grain)
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
-		if got := r.poked(); got != 1 {
-			t.Errorf("poked %d times, want 1", got)
-		}
+		r.checkFrames(t, "the one that works", firstFrames)
 	})
 }
 
@@ -221,13 +191,13 @@ func TestLinksCannotBeRead(t *testing.T) {
 func TestNewLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "eth1")
-		lan.remove("eth1")
-		r := newRig(t, lan)
+		lan.removeLink("eth1")
+		r := newFixture(t, lan)
 		defer r.run(t)()
-		r.set(t, "eth0 10.0.0.1", "", say("eth0", "10.0.0.1"))
+		r.set(t, "eth0 10.0.0.1", "", announce("eth0", "10.0.0.1"))
 		time.Sleep(100 * time.Millisecond)
-		lan.set(net.Interface{Index: 12, Name: "eth1", Flags: net.FlagUp | net.FlagRunning, HardwareAddr: mac})
-		r.set(t, "eth0 10.0.0.1\n eth1 10.0.0.9", "", say("eth0", "10.0.0.1"), say("eth1", "10.0.0.9"))
+		lan.setLink(net.Interface{Index: 12, Name: "eth1", Flags: net.FlagUp | net.FlagRunning, HardwareAddr: mac})
+		r.set(t, "eth0 10.0.0.1\n eth1 10.0.0.9", "", announce("eth0", "10.0.0.1"), announce("eth1", "10.0.0.9"))
 	})
 }
 
@@ -237,12 +207,12 @@ func TestNewLink(t *testing.T) {
 func TestLinkChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "eth1")
-		lan.remove("eth0")
-		r := newRig(t, lan)
+		lan.removeLink("eth0")
+		r := newFixture(t, lan)
 		defer r.run(t)()
 		eth0 := net.Interface{Index: 12, Name: "eth0", Flags: net.FlagUp | net.FlagRunning, HardwareAddr: mac}
-		other := say("eth1", "10.0.0.1")
-		want := say("eth0", "10.0.0.9")
+		other := announce("eth1", "10.0.0.1")
+		want := announce("eth0", "10.0.0.9")
 		r.set(t, "eth1 10.0.0.1", "10.0.0.9 can't be announced on eth0: this node has no such link", want, other)
 		for _, step := range []struct {
 			name   string
@@ -252,29 +222,29 @@ func TestLinkChanges(t *testing.T) {
 			pokes  int
 			log    string
 		}{
-			{"it comes", func() { lan.set(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
-			{"it goes down", func() { lan.change("eth0", func(i *net.Interface) { i.Flags = 0 }) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
-			{"it comes up", func() { lan.set(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it comes", func() { lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it goes down", func() { lan.changeLink("eth0", func(i *net.Interface) { i.Flags = 0 }) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
+			{"it comes up", func() { lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
 			{"another hardware address", func() {
-				lan.change("eth0", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0xaa} })
+				lan.changeLink("eth0", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0xaa} })
 			}, true, "02:00:00:00:00:aa", 0, ""},
-			{"no carrier", func() { lan.change("eth0", func(i *net.Interface) { i.Flags &^= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
-			{"a carrier", func() { lan.change("eth0", func(i *net.Interface) { i.Flags |= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
-			{"it is deleted", func() { lan.remove("eth0") }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
-			{"it is made anew", func() { eth0.Index = 13; lan.set(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
-			{"it is replaced", func() { eth0.Index = 14; lan.set(eth0) }, true, "02:00:00:00:00:0a", -1, ""},
-			{"it can't send", func() { lan.fail("send eth0", unix.ENOBUFS) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
-			{"it can send", func() { lan.fail("send eth0", nil) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"no carrier", func() { lan.changeLink("eth0", func(i *net.Interface) { i.Flags &^= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
+			{"a carrier", func() { lan.changeLink("eth0", func(i *net.Interface) { i.Flags |= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
+			{"it is deleted", func() { lan.removeLink("eth0") }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
+			{"it is made anew", func() { eth0.Index = 13; lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it is replaced", func() { eth0.Index = 14; lan.setLink(eth0) }, true, "02:00:00:00:00:0a", -1, ""},
+			{"it can't send", func() { lan.setFault("send eth0", unix.ENOBUFS) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
+			{"it can send", func() { lan.setFault("send eth0", nil) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
 		} {
 			time.Sleep(20 * time.Second) // the announcements are slow again
-			r.lan.take()
-			r.log.reset()
+			r.lan.takeFrames()
+			r.log.clear()
 			step.change()
 			if step.name == "it can't send" {
 				time.Sleep(2 * time.Second) // that shows at the next repetition
 			}
 			time.Sleep(2300 * time.Millisecond)
-			frames := r.lan.take()
+			frames := r.lan.takeFrames()
 			if got := strings.Contains(frames, "arp reply 10.0.0.9 "+step.mac); got != step.works {
 				t.Errorf("%s: announced anew %v, want %v, in\n%s", step.name, got, step.works, frames)
 			}
@@ -304,21 +274,21 @@ func TestLinkChanges(t *testing.T) {
 func TestLinkChangeConcernsAllItsAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0")
-		r := newRig(t, lan)
+		r := newFixture(t, lan)
 		defer r.run(t)()
-		a, b := say("eth0", "10.0.0.9"), say("eth0", "2001:db8::9")
+		a, b := announce("eth0", "10.0.0.9"), announce("eth0", "2001:db8::9")
 		r.set(t, "eth0 10.0.0.9", "", a)
 		time.Sleep(1500 * time.Millisecond) // so that they are due at different times
 		r.set(t, "eth0 10.0.0.9\n eth0 2001:db8::9", "", a, b)
 		for range 10 {
 			time.Sleep(20 * time.Second)
-			lan.take()
-			lan.change("eth0", func(i *net.Interface) { i.Flags &^= net.FlagUp })
+			lan.takeFrames()
+			lan.changeLink("eth0", func(i *net.Interface) { i.Flags &^= net.FlagUp })
 			time.Sleep(300 * time.Millisecond)
-			_, _ = r.Set(t.Context(), []vip.Announcement{a, b, say("eth0", "10.0.0.77")}) // which looks, too
-			lan.change("eth0", func(i *net.Interface) { i.Flags |= net.FlagUp })
+			_, _ = r.Set(t.Context(), []vip.Announcement{a, b, announce("eth0", "10.0.0.77")}) // which looks, too
+			lan.changeLink("eth0", func(i *net.Interface) { i.Flags |= net.FlagUp })
 			time.Sleep(1700 * time.Millisecond)
-			frames := lan.take()
+			frames := lan.takeFrames()
 			for _, want := range []string{"arp reply 10.0.0.9", "na ff02::2 2001:db8::9"} {
 				if !strings.Contains(frames, want) {
 					t.Errorf("no %q in\n%s", want, frames)
@@ -329,11 +299,11 @@ func TestLinkChangeConcernsAllItsAddresses(t *testing.T) {
 	})
 }
 
-func TestHearing(t *testing.T) {
+func TestHeardAnnouncements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0", "eth1"))
+		r := newFixture(t, newLAN("eth0", "eth1"))
 		defer r.run(t)()
-		want := []vip.Announcement{listen("eth0", "::ffff:10.0.0.9"), say("eth0", "10.0.0.8"), listen("eth0", "2001:db8::9"), listen("eth1", "10.0.0.6")}
+		want := []vip.Announcement{listenOnly("eth0", "::ffff:10.0.0.9"), announce("eth0", "10.0.0.8"), listenOnly("eth0", "2001:db8::9"), listenOnly("eth1", "10.0.0.6")}
 		r.set(t, "eth0 10.0.0.8\n eth0 2001:db8::9 listen\n eth0 ::ffff:10.0.0.9 listen\n eth1 10.0.0.6 listen", "", want...)
 		synctest.Wait()
 		for _, step := range []struct {
@@ -352,25 +322,25 @@ func TestHearing(t *testing.T) {
 			{"eth0", "10.0.0.8", 0xff, 1, "10.0.0.8 eth0 02:00:00:00:00:ff 0.0s ago\n 10.0.0.9 eth0 02:00:00:00:00:fe 0.0s ago"},
 			{"eth0", "2001:db8::9", 0xff, 1, "10.0.0.8 eth0 02:00:00:00:00:ff 0.0s ago\n 10.0.0.9 eth0 02:00:00:00:00:fe 0.0s ago\n 2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago"},
 		} {
-			r.lan.say(step.link, step.addr, step.mac)
+			r.lan.announce(step.link, step.addr, step.mac)
 			if got := r.poked(); got != step.pokes {
 				t.Errorf("%s on %s: poked %d times, want %d", step.addr, step.link, got, step.pokes)
 			}
-			if d := diff(lines(step.want), r.sounds()); d != "" {
+			if d := diff(lines(step.want), r.heardText()); d != "" {
 				t.Errorf("%s on %s: Heard (-want +got):\n%s", step.addr, step.link, d)
 			}
 		}
 		// Another link of this node gets another hardware address.
-		r.lan.change("eth1", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0x0c} })
+		r.lan.changeLink("eth1", func(i *net.Interface) { i.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 0x0c} })
 		time.Sleep(1100 * time.Millisecond)
-		r.lan.say("eth0", "10.0.0.9", 0x0c)
-		if got := r.sounds(); strings.Contains(got, ":0c") {
+		r.lan.announce("eth0", "10.0.0.9", 0x0c)
+		if got := r.heardText(); strings.Contains(got, ":0c") {
 			t.Errorf("heard itself: %s", got)
 		}
-		if got := strings.Contains(r.lan.take(), "10.0.0.9"); got {
+		if got := strings.Contains(r.lan.takeFrames(), "10.0.0.9"); got {
 			t.Error("announced what was only to be listened for")
 		}
-		if got := value(t, r.meters.heard); got != 5 {
+		if got := value(t, r.metrics.heard); got != 5 {
 			t.Errorf("herald_announcements_heard_total is %v, want 5", got)
 		}
 	})
@@ -379,64 +349,64 @@ func TestHearing(t *testing.T) {
 // The successor may be heard before this node is told to listen for it.
 func TestHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		synctest.Wait()
 		time.Sleep(time.Minute)
-		r.lan.say("eth0", "10.0.0.9", 0xff)
+		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		if got := r.poked(); got != 1 {
 			t.Errorf("poked %d times, want 1", got)
 		}
 		time.Sleep(100 * time.Millisecond)
 		r.set(t, "", "") // the agent takes it away and adds it again in one pass
-		r.lan.take()
-		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
-		r.said(t, "listening", "")
-		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.1s ago", r.sounds()); d != "" {
+		r.lan.takeFrames()
+		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
+		r.checkFrames(t, "listening", "")
+		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.1s ago", r.heardText()); d != "" {
 			t.Errorf("Heard (-want +got):\n%s", d)
 		}
 		time.Sleep(time.Second)
-		r.lan.say("eth0", "10.0.0.9", 0xff)
+		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		if got := r.poked(); got != 1 {
 			t.Errorf("poked %d times for the first sound in the new role, want 1", got)
 		}
-		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.sounds()); d != "" {
+		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
 			t.Errorf("Heard (-want +got):\n%s", d)
 		}
 		// Long after, everything is new.
 		r.set(t, "", "")
-		r.lan.say("eth0", "10.0.0.9", 0xff)
-		if got := r.sounds(); got != "" || r.poked() > 0 {
+		r.lan.announce("eth0", "10.0.0.9", 0xff)
+		if got := r.heardText(); got != "" || r.poked() > 0 {
 			t.Errorf("Heard %s of what isn't wanted", got)
 		}
 		time.Sleep(3 * time.Second)
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
-		if got := r.sounds(); got != "" {
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
+		if got := r.heardText(); got != "" {
 			t.Errorf("Heard %s of long ago", got)
 		}
-		r.said(t, "announced again", strings.ReplaceAll(both, "0.0s", "64.1s"))
+		r.checkFrames(t, "announced again", strings.ReplaceAll(firstFrames, "0.0s", "64.1s"))
 	})
 }
 
 // What is no longer wanted is remembered for a moment, but nobody is told.
-func TestAfterglow(t *testing.T) {
+func TestNoLongerWantedIsHeardForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
-		keep, drop := listen("eth0", "10.0.0.8"), listen("eth0", "10.0.0.9")
+		keep, drop := listenOnly("eth0", "10.0.0.8"), listenOnly("eth0", "10.0.0.9")
 		r.set(t, "eth0 10.0.0.8 listen\n eth0 10.0.0.9 listen", "", keep, drop)
 		synctest.Wait()
 		r.set(t, "eth0 10.0.0.8 listen", "", keep)
-		r.lan.say("eth0", "10.0.0.9", 0xff)
-		if got := r.poked(); got != 0 || r.sounds() != "" {
-			t.Errorf("poked %d times, Heard %s", got, r.sounds())
+		r.lan.announce("eth0", "10.0.0.9", 0xff)
+		if got := r.poked(); got != 0 || r.heardText() != "" {
+			t.Errorf("poked %d times, Heard %s", got, r.heardText())
 		}
 		r.set(t, "eth0 10.0.0.8 listen\n eth0 10.0.0.9 listen", "", keep, drop)
-		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.sounds()); d != "" {
+		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
 			t.Errorf("Heard (-want +got):\n%s", d)
 		}
-		r.lan.say("eth0", "10.0.0.9", 0xff)
+		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		if got := r.poked(); got != 1 {
 			t.Errorf("poked %d times, want 1", got)
 		}
@@ -447,82 +417,82 @@ func TestAfterglow(t *testing.T) {
 func TestListenAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0")
-		lan.fail("speak eth0", unix.EPERM)
-		r := newRig(t, lan)
-		r.set(t, "", "10.0.0.9 can't be announced on eth0: operation not permitted", say("eth0", "10.0.0.9"))
-		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
+		lan.setFault("openSender eth0", unix.EPERM)
+		r := newFixture(t, lan)
+		r.set(t, "", "10.0.0.9 can't be announced on eth0: operation not permitted", announce("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
 	})
 }
 
 // An address may be wanted twice, by Services of which one is handed over.
-func TestTwice(t *testing.T) {
+func TestWantedTwice(t *testing.T) {
 	for _, want := range [][]vip.Announcement{
-		{say("eth0", "10.0.0.9"), listen("eth0", "10.0.0.9")},
-		{listen("eth0", "10.0.0.9"), say("eth0", "10.0.0.9")},
-		{say("eth0", "10.0.0.9"), say("eth0", "10.0.0.9")},
+		{announce("eth0", "10.0.0.9"), listenOnly("eth0", "10.0.0.9")},
+		{listenOnly("eth0", "10.0.0.9"), announce("eth0", "10.0.0.9")},
+		{announce("eth0", "10.0.0.9"), announce("eth0", "10.0.0.9")},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, newLAN("eth0"))
+			r := newFixture(t, newLAN("eth0"))
 			r.set(t, "eth0 10.0.0.9", "", want...)
-			r.said(t, "wanted twice", both)
+			r.checkFrames(t, "wanted twice", firstFrames)
 		})
 	}
 }
 
 // Who listened and now announces does so at once.
-func TestTakeBack(t *testing.T) {
+func TestListenedForThenAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
-		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
-		r.said(t, "announced", both)
+		r := newFixture(t, newLAN("eth0"))
+		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
+		r.checkFrames(t, "announced", firstFrames)
 	})
 }
 
-func TestEarsFollowTheLinks(t *testing.T) {
+func TestReceiversFollowTheLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0")
-		r := newRig(t, lan)
+		r := newFixture(t, lan)
 		defer r.run(t)()
-		r.set(t, "eth0 10.0.0.9 listen\n eth0 2001:db8::9 listen", "", listen("eth0", "10.0.0.9"), listen("eth0", "2001:db8::9"))
+		r.set(t, "eth0 10.0.0.9 listen\n eth0 2001:db8::9 listen", "", listenOnly("eth0", "10.0.0.9"), listenOnly("eth0", "2001:db8::9"))
 		synctest.Wait()
-		lan.remove("eth0")
+		lan.removeLink("eth0")
 		time.Sleep(5 * time.Second)
-		r.log.reset()
-		lan.set(net.Interface{Index: 99, Name: "eth0", Flags: net.FlagUp, HardwareAddr: mac})
+		r.log.clear()
+		lan.setLink(net.Interface{Index: 99, Name: "eth0", Flags: net.FlagUp, HardwareAddr: mac})
 		time.Sleep(2500 * time.Millisecond)
-		lan.say("eth0", "10.0.0.9", 0xff)
-		lan.say("eth0", "2001:db8::9", 0xff)
-		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago\n2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago", r.sounds()); d != "" {
+		lan.announce("eth0", "10.0.0.9", 0xff)
+		lan.announce("eth0", "2001:db8::9", 0xff)
+		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago\n2001:db8::9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
 			t.Errorf("Heard on the new link (-want +got):\n%s", d)
 		}
-		if got := lan.open(); got != 2 {
+		if got := lan.openSockets(); got != 2 {
 			t.Errorf("%d sockets are open, want 2", got)
 		}
-		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
 		synctest.Wait()
-		if got := lan.open(); got != 1 {
+		if got := lan.openSockets(); got != 1 {
 			t.Errorf("%d sockets are open for one family, want 1", got)
 		}
 	})
 }
 
-func TestEarsThatFail(t *testing.T) {
+func TestReceiversThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0")
-		lan.fail("listen eth0", unix.EPERM)
-		r := newRig(t, lan)
+		lan.setFault("openReceiver eth0", unix.EPERM)
+		r := newFixture(t, lan)
 		defer r.run(t)()
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		time.Sleep(10 * time.Second)
-		want := regexp.MustCompile(`^level=WARN msg="can't hear who else announces VIPs, trying again every second" link=eth0 family=IPv4 err="operation not permitted"\n$`)
+		want := regexp.MustCompile(`^level=WARN msg="can't receive the announcements of other hosts, trying again every second" link=eth0 family=IPv4 err="operation not permitted"\n$`)
 		if got := r.log.String(); !want.MatchString(got) {
 			t.Errorf("logged %q, want one warning", got)
 		}
-		lan.fail("listen eth0", nil)
+		lan.setFault("openReceiver eth0", nil)
 		time.Sleep(1100 * time.Millisecond)
-		lan.say("eth0", "10.0.0.9", 0xff)
-		if got := r.sounds(); got == "" {
+		lan.announce("eth0", "10.0.0.9", 0xff)
+		if got := r.heardText(); got == "" {
 			t.Error("hears nothing")
 		}
 	})
@@ -531,19 +501,19 @@ func TestEarsThatFail(t *testing.T) {
 func TestRunLeavesNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "eth1")
-		r := newRig(t, lan)
+		r := newFixture(t, lan)
 		stop := r.run(t)
-		_, err := r.Set(t.Context(), []vip.Announcement{say("eth0", "10.0.0.9"), say("eth1", "2001:db8::9"), listen("eth1", "10.0.0.8")})
+		_, err := r.Set(t.Context(), []vip.Announcement{announce("eth0", "10.0.0.9"), announce("eth1", "2001:db8::9"), listenOnly("eth1", "10.0.0.8")})
 		if err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if got := lan.open(); got != 5 {
+		if got := lan.openSockets(); got != 5 {
 			t.Errorf("%d sockets are open, want 2 to speak and 3 to hear", got)
 		}
 		r.set(t, "", "")
 		synctest.Wait()
-		if got := lan.open(); got != 0 {
+		if got := lan.openSockets(); got != 0 {
 			t.Errorf("%d sockets are open with nothing wanted", got)
 		}
 		stop() // and synctest fails if a goroutine is left
@@ -552,30 +522,30 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 
 func TestSetWithEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		have, err := r.Set(ctx, []vip.Announcement{say("eth0", "10.0.0.9")})
+		have, err := r.Set(ctx, []vip.Announcement{announce("eth0", "10.0.0.9")})
 		if len(have) > 0 || err == nil {
 			t.Errorf("have %v, error %v", have, err)
 		}
 	})
 }
 
-func TestMeters(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0")
-		r := newRig(t, lan)
-		_, _ = r.Set(t.Context(), []vip.Announcement{say("eth0", "10.0.0.9"), say("eth0", "2001:db8::9"), say("eth0", "2001:db8::8"), say("eth7", "10.0.0.8")})
+		r := newFixture(t, lan)
+		_, _ = r.Set(t.Context(), []vip.Announcement{announce("eth0", "10.0.0.9"), announce("eth0", "2001:db8::9"), announce("eth0", "2001:db8::8"), announce("eth7", "10.0.0.8")})
 		for _, c := range []struct {
 			name string
 			m    prometheus.Metric
 			want float64
 		}{
-			{"sent ipv4", r.meters.sent.WithLabelValues("ipv4"), 2},
-			{"sent ipv6", r.meters.sent.WithLabelValues("ipv6"), 4},
-			{"errors ipv4", r.meters.errors.WithLabelValues("ipv4"), 1},
-			{"errors ipv6", r.meters.errors.WithLabelValues("ipv6"), 0},
+			{"sent ipv4", r.metrics.sent.WithLabelValues("ipv4"), 2},
+			{"sent ipv6", r.metrics.sent.WithLabelValues("ipv6"), 4},
+			{"errors ipv4", r.metrics.errors.WithLabelValues("ipv4"), 1},
+			{"errors ipv6", r.metrics.errors.WithLabelValues("ipv6"), 0},
 		} {
 			if got := value(t, c.m); got != c.want {
 				t.Errorf("%s: got %v, want %v", c.name, got, c.want)
@@ -616,28 +586,28 @@ func gauge(t *testing.T, m prometheus.Metric) float64 {
 
 // On a link full of questions they are read in heaps, and what matters among them is
 // heard soon all the same. Where they are few none is kept waiting.
-func TestHubbub(t *testing.T) {
+func TestBatches(t *testing.T) {
 	for name, c := range map[string]struct {
 		every       time.Duration
 		least, most int64         // how often the process is woken up in a second
 		late        time.Duration // how late it may hear of a rival
 	}{
-		"3333 a second": {300 * time.Microsecond, 150, 250, lull},
+		"3333 a second": {300 * time.Microsecond, 150, 250, batchWindow},
 		"100 a second":  {10 * time.Millisecond, 90, 110, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLAN("eth0")
-				r := newRig(t, l)
+				r := newFixture(t, l)
 				defer r.run(t)()
-				r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+				r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 				synctest.Wait()
-				ear := slices.Collect(maps.Keys(l.ears))[0]
+				ear := slices.Collect(maps.Keys(l.receivers))[0]
 				before := ear.waits.Load()
 				ask := func(during time.Duration) {
 					for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(c.every) {
 						l.mu.Lock()
-						l.tell("eth0", asked("10.0.0.77", 7))
+						l.deliver("eth0", messageRequest.by("10.0.0.77", 7))
 						l.mu.Unlock()
 					}
 				}
@@ -646,7 +616,7 @@ func TestHubbub(t *testing.T) {
 					t.Errorf("woken up %d times, want %d to %d", n, c.least, c.most)
 				}
 				r.poked()
-				l.say("eth0", "10.0.0.9", 6)
+				l.announce("eth0", "10.0.0.9", 6)
 				ask(c.late)
 				if r.poked() == 0 {
 					t.Errorf("nothing was heard of another host after %v", c.late)

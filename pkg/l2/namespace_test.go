@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
 	"github.com/mdlayher/packet"
 	"github.com/vishvananda/netlink"
@@ -31,53 +32,54 @@ type neighbour struct {
 	link   netlink.Link
 }
 
-// cable makes the link eth0 here and a neighbour at its other end, which has
+// connectNeighbour makes the link eth0 here and a neighbour at its other end, which has
 // 10.0.0.1 and 2001:db8::1. The end here has no address at all, not even a link-local one.
-func cable(t testing.TB) *neighbour {
+func connectNeighbour(t testing.TB) *neighbour {
 	t.Helper()
 	n := &neighbour{}
-	n.do(t, func() {}) // makes the namespace
+	n.inNamespace(t, func() {}) // makes the namespace
 	t.Cleanup(func() { n.handle.Close(); _ = n.ns.Close() })
-	n.link = n.plug(t, "0", mac)
+	n.link = n.addCable(t, "0", mac)
 	for _, a := range []string{"10.0.0.1/24", "2001:db8::1/64"} {
 		addr, err := netlink.ParseAddr(a)
-		must(t, err)
+		check.OK(t, err)
 		addr.Flags = unix.IFA_F_NODAD
-		must(t, n.handle.AddrAdd(n.link, addr))
+		check.OK(t, n.handle.AddrAdd(n.link, addr))
 	}
 	return n
 }
 
-// plug puts a cable between eth and peer of that number. It returns the neighbour's end.
-func (n *neighbour) plug(t testing.TB, number string, at net.HardwareAddr) netlink.Link {
+// addCable puts a cable between eth and peer of that number. It returns the neighbour's end.
+func (n *neighbour) addCable(t testing.TB, number string, at net.HardwareAddr) netlink.Link {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr = "eth"+number, at
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer" + number, PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 0xee}}))
+	check.OK(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer" + number, PeerHardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 0xee}}))
 	t.Cleanup(func() {
 		if l, err := netlink.LinkByName(attrs.Name); err == nil {
 			_ = netlink.LinkDel(l)
 		}
 	})
-	must(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+attrs.Name+"/addr_gen_mode", []byte("1"), 0o644))
+	check.OK(t, os.WriteFile("/proc/sys/net/ipv6/conf/"+attrs.Name+"/addr_gen_mode", []byte("1"), 0o644))
 	peer, err := netlink.LinkByName("peer" + number)
-	must(t, err)
-	must(t, netlink.LinkSetNsFd(peer, int(n.ns)))
+	check.OK(t, err)
+	check.OK(t, netlink.LinkSetNsFd(peer, int(n.ns)))
 	peer, err = n.handle.LinkByName("peer" + number)
-	must(t, err)
-	must(t, n.handle.LinkSetUp(peer))
+	check.OK(t, err)
+	check.OK(t, n.handle.LinkSetUp(peer))
 	here, err := netlink.LinkByName(attrs.Name)
-	must(t, err)
-	must(t, netlink.LinkSetUp(here))
-	await(t, attrs.Name+" to be up", func() bool {
+	check.OK(t, err)
+	check.OK(t, netlink.LinkSetUp(here))
+	check.True(t, 10*time.Second, "both ends are up", func() bool {
 		l, err := netlink.LinkByName(attrs.Name)
-		return err == nil && l.Attrs().OperState == netlink.OperUp
+		p, err2 := n.handle.LinkByName("peer" + number)
+		return err == nil && err2 == nil && l.Attrs().OperState == netlink.OperUp && p.Attrs().OperState == netlink.OperUp
 	})
 	return peer
 }
 
-// do runs f in the neighbour's namespace.
-func (n *neighbour) do(t testing.TB, f func()) {
+// inNamespace runs f in the neighbour's namespace.
+func (n *neighbour) inNamespace(t testing.TB, f func()) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
@@ -97,14 +99,14 @@ func (n *neighbour) do(t testing.TB, f func()) {
 		}
 		done <- err
 	}()
-	must(t, <-done)
+	check.OK(t, <-done)
 }
 
 // tap opens the neighbour's end of a cable for whole frames of a protocol.
 func (n *neighbour) tap(t testing.TB, name string, protocol int) *packet.Conn {
 	t.Helper()
 	var c *packet.Conn
-	n.do(t, func() {
+	n.inNamespace(t, func() {
 		ifi, err := net.InterfaceByName(name)
 		if err == nil {
 			c, err = packet.Listen(ifi, packet.Raw, protocol, nil)
@@ -120,17 +122,17 @@ func (n *neighbour) tap(t testing.TB, name string, protocol int) *packet.Conn {
 	return c
 }
 
-// learn puts an entry into the neighbour's table.
-func (n *neighbour) learn(t testing.TB, addr string, at net.HardwareAddr) {
+// setEntry puts an entry into the neighbour's table.
+func (n *neighbour) setEntry(t testing.TB, addr string, at net.HardwareAddr) {
 	t.Helper()
-	must(t, n.handle.NeighSet(&netlink.Neigh{LinkIndex: n.link.Attrs().Index, IP: net.ParseIP(addr), HardwareAddr: at, State: netlink.NUD_STALE}))
+	check.OK(t, n.handle.NeighSet(&netlink.Neigh{LinkIndex: n.link.Attrs().Index, IP: net.ParseIP(addr), HardwareAddr: at, State: netlink.NUD_STALE}))
 }
 
-// table is where the neighbour thinks an address is, or "".
-func (n *neighbour) table(t testing.TB, addr string) string {
+// entry is where the neighbour thinks an address is, or "".
+func (n *neighbour) entry(t testing.TB, addr string) string {
 	t.Helper()
 	list, err := n.handle.NeighList(n.link.Attrs().Index, netlink.FAMILY_ALL)
-	must(t, err)
+	check.OK(t, err)
 	i := slices.IndexFunc(list, func(e netlink.Neigh) bool {
 		return e.IP.Equal(net.ParseIP(addr)) && e.State&(netlink.NUD_NOARP|netlink.NUD_FAILED) == 0
 	})
@@ -138,22 +140,4 @@ func (n *neighbour) table(t testing.TB, addr string) string {
 		return ""
 	}
 	return list[i].HardwareAddr.String()
-}
-
-// await waits until ok. Where the kernel tells nothing, it looks again and again.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -18,27 +18,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockets is the node's links by packet(7) and raw ICMPv6 sockets.
+// sockets opens packet(7) and raw ICMPv6 sockets.
 type sockets struct{}
 
-func (sockets) links() ([]net.Interface, error) { return net.Interfaces() }
+// sendTimeout is how long a frame may wait for room in the link's queue.
+const sendTimeout = 200 * time.Millisecond
 
-// patience is how long a frame may wait for room in the link's queue.
-const patience = 200 * time.Millisecond
+// maxMessage is the most bytes of an advertisement that are read; one for a VIP has 32.
+const maxMessage = 1500
 
-// speak opens a packet socket for whole frames of both families. It works
-// without an address on the link, which a client of ARP or a raw ICMPv6 socket
-// would need. Protocol 0 receives nothing.
+// openSender opens a packet socket for Ethernet frames of any protocol. It needs no address on
+// the link, as a client of ARP or a raw ICMPv6 socket would. Protocol 0 receives nothing.
 //
-// It is no socket of the net poller's, which would wake the process up after each
-// frame to tell that there is room for another.
-func (sockets) speak(ifi net.Interface) (mouth, error) {
+// The runtime's poller does not watch the socket: it would wake the process up after each
+// frame, since there is room for another
+// (docs/decisions/0061-a-process-that-is-seldom-woken-up.md).
+func (sockets) openSender(link vip.Link) (frameSender, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, hint(err))
 	}
-	f := os.NewFile(uintptr(fd), "packet socket on "+ifi.Name) // it blocks, so the poller leaves it alone
-	limit := unix.NsecToTimeval(int64(patience))
+	f := os.NewFile(uintptr(fd), "packet socket on "+link.Name) // it blocks, so the poller leaves it alone
+	limit := unix.NsecToTimeval(int64(sendTimeout))
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
 		return nil, errors.Join(fmt.Errorf("can't set up a packet socket: %w", err), f.Close())
 	}
@@ -46,26 +47,27 @@ func (sockets) speak(ifi net.Interface) (mouth, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return packetMouth{f, conn, ifi.Index}, nil
+	return packetSender{f, conn, link.Index}, nil
 }
 
-// packetMouth is a packet socket, and the index of its link.
-type packetMouth struct {
+// packetSender sends by a packet socket on the link of an index.
+type packetSender struct {
 	file *os.File
 	conn syscall.RawConn
 	link int
 }
 
-func (m packetMouth) close() error { return m.file.Close() }
+func (s packetSender) close() error { return s.file.Close() }
 
-func (m packetMouth) send(frame []byte) error {
-	if err := rawio.Send(m.conn, frame, m.link); !errors.Is(err, unix.EAGAIN) {
+// send blocks for sendTimeout at most: then the error is EAGAIN.
+func (s packetSender) send(frame []byte) error {
+	if err := rawio.Send(s.conn, frame, s.link); !errors.Is(err, unix.EAGAIN) {
 		return err
 	}
 	var sent error // there is no room: this waits for it
-	err := m.conn.Control(func(fd uintptr) {
+	err := s.conn.Control(func(fd uintptr) {
 		for {
-			sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: m.link})
+			sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: s.link})
 			if !errors.Is(sent, unix.EINTR) {
 				return
 			}
@@ -74,7 +76,8 @@ func (m packetMouth) send(frame []byte) error {
 	return errors.Join(err, sent)
 }
 
-func (sockets) listen(ifi net.Interface, family vip.Family) (ear, error) {
+func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, error) {
+	ifi := net.Interface{Index: link.Index, Name: link.Name, MTU: maxMessage}
 	if family == vip.IPv4 {
 		// The kernel hands over ARP frames only, so that other traffic costs nothing.
 		c, err := packet.Listen(&ifi, packet.Raw, unix.ETH_P_ARP, nil)
@@ -85,7 +88,7 @@ func (sockets) listen(ifi net.Interface, family vip.Family) (ear, error) {
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
-		return &arpEar{conn: c, reader: r, buf: make([]byte, 128)}, nil
+		return &arpReceiver{conn: c, reader: r, buf: make([]byte, 128)}, nil
 	}
 	// Bound to no address, so that the link needs none. All are members of ff02::1.
 	c, _, err := ndp.Listen(&ifi, ndp.Unspecified)
@@ -98,69 +101,69 @@ func (sockets) listen(ifi net.Interface, family vip.Family) (ear, error) {
 	if err := errors.Join(c.SetICMPFilter(&only), c.SetControlMessage(ipv6.FlagInterface|ipv6.FlagHopLimit, true)); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &ndpEar{conn: c, index: ifi.Index}, nil
+	return &ndpReceiver{conn: c, index: link.Index}, nil
 }
 
-type arpEar struct {
+type arpReceiver struct {
 	conn   *packet.Conn
 	reader *rawio.Reader
 	buf    []byte
 }
 
-func (e *arpEar) close() error { return e.conn.Close() }
+func (r *arpReceiver) close() error { return r.conn.Close() }
 
-func (e *arpEar) next() (word, error) {
+func (r *arpReceiver) receive() (neighborMessage, error) {
 	for {
-		n, err := e.reader.Read(e.buf)
+		n, err := r.reader.Read(r.buf)
 		if err != nil {
-			return word{}, err
+			return neighborMessage{}, err
 		}
-		if w, ok := parseARP(e.buf[:n]); ok {
-			return w, nil
+		if m, ok := parseARP(r.buf[:n]); ok {
+			return m, nil
 		}
 	}
 }
 
-func (e *arpEar) sift(narrow bool, only []netip.Addr) error {
-	filter := everything
+func (r *arpReceiver) setFilter(narrow bool, senders []netip.Addr) error {
+	filter := acceptAll
 	if narrow {
-		filter = sieve(only)
+		filter = arpFilter(senders)
 	}
 	program, err := bpf.Assemble(filter)
 	if err != nil {
 		return err
 	}
-	return e.conn.SetBPF(program)
+	return r.conn.SetBPF(program)
 }
 
-// ndpEar hears the advertisements on all links, and heeds those on its own.
-type ndpEar struct {
+// ndpReceiver receives the advertisements on all links, and ignores those of other links.
+type ndpReceiver struct {
 	conn  *ndp.Conn
 	index int
 }
 
-func (e *ndpEar) close() error { return e.conn.Close() }
+func (r *ndpReceiver) close() error { return r.conn.Close() }
 
-// sift changes nothing: the questions of others don't come this far, and who announces
-// how many VIPs by IPv6 is not known to be a burden.
-func (e *ndpEar) sift(bool, []netip.Addr) error { return nil }
+// setFilter does nothing: solicitations between other hosts don't come this far, and
+// advertisements are not known to be a burden.
+func (r *ndpReceiver) setFilter(bool, []netip.Addr) error { return nil }
 
-func (e *ndpEar) next() (word, error) {
+func (r *ndpReceiver) receive() (neighborMessage, error) {
 	for {
-		m, cm, _, err := e.conn.ReadFrom()
+		message, cm, _, err := r.conn.ReadFrom()
 		if err != nil {
-			return word{}, err
+			return neighborMessage{}, err
 		}
-		if cm == nil || cm.IfIndex != e.index || cm.HopLimit != ndp.HopLimit {
+		if cm == nil || cm.IfIndex != r.index || cm.HopLimit != ndp.HopLimit {
 			continue
 		}
-		if w, ok := parseNA(m); ok {
-			return w, nil
+		if m, ok := parseNA(message); ok {
+			return m, nil
 		}
 	}
 }
 
-// hint says what to do about a kernel's errno.
+// hint is what an operator can do about an error of the kernel, or "".
 func hint(err error) string {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return " (the process needs the capability NET_RAW)"

@@ -104,7 +104,13 @@ func runNode(text string) error {
 	announcer := l2.New(l2.Options{
 		Log: slog.New(slog.DiscardHandler), Poke: func() {}, Tenure: func() vip.Tenure { return vip.Tenure{} }, Rate: time.Second,
 		Links: func() []vip.Link {
-			return []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen()*3/4)}}}
+			links := namespace.Links()
+			for i := range links {
+				if links[i].Name == "eth0" {
+					links[i].Prefixes = []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen()*3/4)}
+				}
+			}
+			return links
 		},
 	})
 	n := peers.New(peers.Options{
@@ -117,7 +123,7 @@ func runNode(text string) error {
 		},
 		Address: func() netip.Addr { return here },
 		Nodes:   otherNodes(p.Name, p.Nodes),
-		Answers: func(ctx context.Context, a netip.Addr) bool { _, ok := announcer.Answers(ctx, "eth0", a); return ok },
+		Answers: func(ctx context.Context, a netip.Addr) bool { _, ok := announcer.Resolve(ctx, "eth0", a); return ok },
 	})
 	var tasks sync.WaitGroup
 	tasks.Go(func() { _ = announcer.Run(ctx) })

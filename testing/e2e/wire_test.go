@@ -103,8 +103,8 @@ func TestForeignHosts(t *testing.T) {
 	reach(t, "http://10.77.0.51/") // the client was told anew at once
 	shows(t, `default/b +10\.77\.0\.51 .*VIPForeignMAC.*`+foe, time.Second)
 	metrics, err := cluster.Get(t.Context(), holder, "http://127.0.0.1:2112/metrics")
-	if err != nil || !strings.Contains(metrics, `herald_vips_wrong{what="contested"} 1`) {
-		t.Errorf("metrics: %v, herald_vips_wrong is not as it should be", err)
+	if err != nil || !strings.Contains(metrics, `herald_vip_problems{problem="conflict"} 1`) {
+		t.Errorf("metrics: %v, herald_vip_problems is not as it should be", err)
 	}
 
 	// An owner that does not answer for one of its VIPs.

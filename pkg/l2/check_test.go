@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/heraldvip/herald/pkg/vip"
 	"golang.org/x/sys/unix"
 )
@@ -19,30 +18,27 @@ import (
 // Nodes of the cluster: this one, and two more.
 const nodes = "02:00:00:00:00:0a 02:00:00:00:00:11 02:00:00:00:00:12"
 
-func vacant(link, addr string) vip.AddressCheck {
+func probeCheck(link, addr string) vip.AddressCheck {
 	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: link, Kind: vip.CheckProbe, AllowedMACs: nodes}
 }
 
-func mine(addr string) vip.AddressCheck {
+func defendCheck(addr string) vip.AddressCheck {
 	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.CheckDefend, AllowedMACs: nodes}
 }
 
-func theirs(addr string) vip.AddressCheck {
+func verifyCheck(addr string) vip.AddressCheck {
 	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.CheckVerify, Owner: "n2", AllowedMACs: "02:00:00:00:00:11"}
 }
 
-// asks hands over what is to be asked.
-func (r *rig) asks(t *testing.T, want ...vip.AddressCheck) {
+// putChecks hands over what is to be asked.
+func (r *fixture) putChecks(t *testing.T, want ...vip.AddressCheck) {
 	t.Helper()
-	have, err := r.Inquiries().Set(t.Context(), want)
-	if err != nil || !slices.Equal(have, want) {
-		t.Errorf("have %v, error %v", have, err)
-	}
+	r.AddressChecks().Put(want)
 	synctest.Wait()
 }
 
-// findings is World.Findings in words.
-func (r *rig) findings() string {
+// results is World.Findings in words.
+func (r *fixture) results() string {
 	synctest.Wait()
 	var w vip.World
 	r.Observe(&w)
@@ -70,77 +66,77 @@ func (r *rig) findings() string {
 	return strings.Join(out, "\n")
 }
 
-func (r *rig) found(t *testing.T, what, want string) {
+func (r *fixture) checkResults(t *testing.T, what, want string) {
 	t.Helper()
-	if d := diff(lines(want), r.findings()); d != "" {
+	if d := diff(lines(want), r.results()); d != "" {
 		t.Errorf("%s: findings (-want +got):\n%s", what, d)
 	}
 }
 
-// wrong is the gauge herald_vips_wrong.
-func (r *rig) wrong(t *testing.T) string {
+// problems is the gauge herald_vip_problems.
+func (r *fixture) problems(t *testing.T) string {
 	t.Helper()
 	var out []string
-	for _, what := range wrongs {
-		if n := gauge(t, r.meters.wrong.WithLabelValues(what)); n > 0 {
+	for _, what := range problems {
+		if n := gauge(t, r.metrics.problems.WithLabelValues(what)); n > 0 {
 			out = append(out, fmt.Sprintf("%s %v", what, n))
 		}
 	}
 	return strings.Join(out, ", ")
 }
 
-func TestVacant(t *testing.T) {
+func TestProbeOfFreeAddress(t *testing.T) {
 	for _, tt := range []struct{ addr, probe string }{
 		{"10.0.0.9", "arp who has 10.0.0.9 tell 0.0.0.0"},
 		{"2001:db8::9", "ns who has 2001:db8::9 tell ::"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, newLAN("eth0"))
+			r := newFixture(t, newLAN("eth0"))
 			defer r.run(t)()
-			r.lan.host("eth0", tt.addr, 0x11) // another node of the cluster has it: no stranger
-			r.asks(t, vacant("eth0", tt.addr))
+			r.lan.setHosts("eth0", tt.addr, 0x11) // another node of the cluster has it: no otherMAC
+			r.putChecks(t, probeCheck("eth0", tt.addr))
 			time.Sleep(119 * time.Millisecond)
-			r.found(t, "before the time is over", "")
+			r.checkResults(t, "before the time is over", "")
 			time.Sleep(5 * time.Millisecond) // the ear had to be opened
-			r.found(t, "then", tt.addr+" vacant 0.00s ago: well")
+			r.checkResults(t, "then", tt.addr+" probe 0.00s ago: well")
 			if got := r.poked(); got != 1 {
 				t.Errorf("poked %d times", got)
 			}
-			r.said(t, "probes", strings.ReplaceAll("0.0s eth0 P\n 0.0s eth0 P\n 0.1s eth0 P", "P", tt.probe))
+			r.checkFrames(t, "probes", strings.ReplaceAll("0.0s eth0 P\n 0.0s eth0 P\n 0.1s eth0 P", "P", tt.probe))
 			time.Sleep(time.Hour)
-			r.said(t, "an hour later", "")
-			r.asks(t)
-			r.found(t, "no longer wanted", "")
+			r.checkFrames(t, "an hour later", "")
+			r.putChecks(t)
+			r.checkResults(t, "no longer wanted", "")
 			if got := r.poked(); got != 0 {
 				t.Errorf("poked %d times", got)
 			}
-			time.Sleep(attention + 2*time.Second)
+			time.Sleep(requestsRemembered + 2*time.Second)
 			synctest.Wait()
-			if got := r.lan.open(); got != 0 {
+			if got := r.lan.openSockets(); got != 0 {
 				t.Errorf("%d sockets are open", got)
 			}
 		})
 	}
 }
 
-func TestInUse(t *testing.T) {
+func TestProbeOfAddressInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
-		r.lan.host("eth0", "10.0.0.9", 0xff, 0x11, 0xfe)
-		r.asks(t, vacant("eth0", "10.0.0.9"))
+		r.lan.setHosts("eth0", "10.0.0.9", 0xff, 0x11, 0xfe)
+		r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
 		time.Sleep(10 * time.Millisecond)
-		r.found(t, "at once", "10.0.0.9 vacant 0.01s ago: 02:00:00:00:00:fe 02:00:00:00:00:ff")
+		r.checkResults(t, "at once", "10.0.0.9 probe 0.01s ago: 02:00:00:00:00:fe 02:00:00:00:00:ff")
 		if got := r.poked(); got < 1 || got > 2 {
 			t.Errorf("poked %d times", got)
 		}
-		if got := r.wrong(t); got != "in_use 1" {
-			t.Errorf("herald_vips_wrong: %s", got)
+		if got := r.problems(t); got != "in_use 1" {
+			t.Errorf("herald_vip_problems: %s", got)
 		}
 		// It is asked again, less and less often, and known as soon as it is free.
 		time.Sleep(5 * time.Minute)
 		var rounds []string
-		for line := range strings.Lines(r.lan.take()) {
+		for line := range strings.Lines(r.lan.takeFrames()) {
 			at, _, _ := strings.Cut(line, " ")
 			rounds = append(rounds, at[:strings.Index(at, ".")])
 		}
@@ -150,39 +146,39 @@ func TestInUse(t *testing.T) {
 		if got := r.poked(); got != 0 {
 			t.Errorf("poked %d times though nothing changed", got)
 		}
-		r.lan.host("eth0", "10.0.0.9")
+		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(time.Minute)
-		r.found(t, "free", "10.0.0.9 vacant 43.93s ago: well, cleared 43.93s ago")
-		if got := r.poked(); got != 1 || r.wrong(t) != "" {
-			t.Errorf("poked %d times; %s", got, r.wrong(t))
+		r.checkResults(t, "free", "10.0.0.9 probe 43.93s ago: well, cleared 43.93s ago")
+		if got := r.poked(); got != 1 || r.problems(t) != "" {
+			t.Errorf("poked %d times; %s", got, r.problems(t))
 		}
 		// Somebody takes it before it was used.
-		r.lan.say("eth0", "10.0.0.9", 0xfd)
-		r.found(t, "taken again", "10.0.0.9 vacant 0.00s ago: 02:00:00:00:00:fd")
+		r.lan.announce("eth0", "10.0.0.9", 0xfd)
+		r.checkResults(t, "taken again", "10.0.0.9 probe 0.00s ago: 02:00:00:00:00:fd")
 		time.Sleep(6 * time.Second)
-		r.found(t, "and left", "10.0.0.9 vacant 0.88s ago: well, cleared 0.88s ago")
+		r.checkResults(t, "and left", "10.0.0.9 probe 0.88s ago: well, cleared 0.88s ago")
 	})
 }
 
 // A host that probes for the same address at the same time has it as good as we
 // (RFC 5227 section 2.1.1), unless it is a node.
 func TestSimultaneousProbe(t *testing.T) {
-	for mac, want := range map[byte]string{0x12: "10.0.0.9 vacant 0.13s ago: well", 0xff: "10.0.0.9 vacant 0.13s ago: 02:00:00:00:00:ff"} {
+	for mac, want := range map[byte]string{0x12: "10.0.0.9 probe 0.13s ago: well", 0xff: "10.0.0.9 probe 0.13s ago: 02:00:00:00:00:ff"} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, newLAN("eth0"))
+			r := newFixture(t, newLAN("eth0"))
 			defer r.run(t)()
 			r.lan.mu.Lock()
-			r.lan.hosts["eth0 10.0.0.9"] = func(w word) { r.lan.tell("eth0", word{addr: w.addr, mac: [6]byte{2, 0, 0, 0, 0, mac}, probe: true}) }
+			r.lan.hosts["eth0 10.0.0.9"] = func(m neighborMessage) { r.lan.deliver("eth0", messageProbe.by(m.addr.String(), mac)) }
 			r.lan.mu.Unlock()
-			r.asks(t, vacant("eth0", "10.0.0.9"))
+			r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
 			time.Sleep(250 * time.Millisecond)
-			r.found(t, fmt.Sprintf("%x", mac), want)
+			r.checkResults(t, fmt.Sprintf("%x", mac), want)
 		})
 	}
 }
 
 // What can't be asked does not keep a VIP from being served.
-func TestUnaskable(t *testing.T) {
+func TestProbeThatCannotBeSent(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		spoil func(*fakeLAN)
@@ -190,22 +186,22 @@ func TestUnaskable(t *testing.T) {
 		want  string
 		log   bool
 	}{
-		{"no Ethernet", func(l *fakeLAN) { l.change("eth0", func(i *net.Interface) { i.HardwareAddr = nil }) }, 0, errNoNeighbours.Error(), false},
-		{"gone", func(l *fakeLAN) { l.remove("eth0") }, unaskable, "this node has no such link", true},
-		{"no right", func(l *fakeLAN) { l.fail("listen eth0", unix.EPERM) }, unaskable, errDeaf.Error(), true},
+		{"no Ethernet", func(l *fakeLAN) { l.changeLink("eth0", func(i *net.Interface) { i.HardwareAddr = nil }) }, 0, errNoEthernet.Error(), false},
+		{"gone", func(l *fakeLAN) { l.removeLink("eth0") }, sendWithin, "this node has no such link", true},
+		{"no right", func(l *fakeLAN) { l.setFault("openReceiver eth0", unix.EPERM) }, sendWithin, errNotReceiving.Error(), true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			lan := newLAN("eth0")
 			tt.spoil(lan)
-			r := newRig(t, lan)
+			r := newFixture(t, lan)
 			defer r.run(t)()
-			r.asks(t, vacant("eth0", "10.0.0.9"))
+			r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
 			if tt.after > 0 {
 				time.Sleep(tt.after - 10*time.Millisecond)
-				r.found(t, tt.name+", before", "")
+				r.checkResults(t, tt.name+", before", "")
 			}
 			time.Sleep(20 * time.Millisecond)
-			got := r.findings()
+			got := r.results()
 			if _, why, _ := strings.Cut(got, ", unasked: "); !strings.Contains(got, "well") || why != tt.want || r.poked() != 1 {
 				t.Errorf("%s: %s", tt.name, got)
 			}
@@ -220,70 +216,70 @@ func TestUnaskable(t *testing.T) {
 	}
 }
 
-func TestMine(t *testing.T) {
+func TestDefend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		time.Sleep(10 * time.Second)
-		r.lan.take()
+		r.lan.takeFrames()
 		r.poked()
-		r.lan.host("eth0", "10.0.0.9", 0xff)
-		r.lan.say("eth0", "10.0.0.9", 0xff)
+		r.lan.setHosts("eth0", "10.0.0.9", 0xff)
+		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		if got := r.poked(); got != 1 {
 			t.Errorf("a claim poked %d times", got)
 		}
-		r.asks(t, mine("10.0.0.9"))
+		r.putChecks(t, defendCheck("10.0.0.9"))
 		const defence = "eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
-		if got := r.lan.take(); !strings.Contains(got, "10.0s "+defence) {
+		if got := r.lan.takeFrames(); !strings.Contains(got, "10.0s "+defence) {
 			t.Errorf("no defence at once:\n%s", got)
 		}
 		time.Sleep(10 * time.Millisecond)
-		r.found(t, "at once", "10.0.0.9 mine 0.01s ago: 02:00:00:00:00:ff")
-		if got := r.wrong(t); got != "contested 1" {
-			t.Errorf("herald_vips_wrong: %s", got)
+		r.checkResults(t, "at once", "10.0.0.9 defend 0.01s ago: 02:00:00:00:00:ff")
+		if got := r.problems(t); got != "conflict 1" {
+			t.Errorf("herald_vip_problems: %s", got)
 		}
 		// The other host shouts. The usual repetition is each 3 s; on top of it not more
 		// than one frame in 10 s.
-		r.lan.take()
-		before := value(t, r.meters.sent.WithLabelValues("ipv4"))
+		r.lan.takeFrames()
+		before := value(t, r.metrics.sent.WithLabelValues("ipv4"))
 		for range 600 {
 			time.Sleep(100 * time.Millisecond)
-			r.lan.say("eth0", "10.0.0.9", 0xff)
+			r.lan.announce("eth0", "10.0.0.9", 0xff)
 		}
-		if got := value(t, r.meters.sent.WithLabelValues("ipv4")) - before; got < 20 || got > 26 {
+		if got := value(t, r.metrics.sent.WithLabelValues("ipv4")) - before; got < 20 || got > 26 {
 			t.Errorf("%v announcements in a minute of conflict, want 20 and 6 at most", got)
 		}
 		if got := r.poked(); got > 8 {
 			t.Errorf("poked %d times in a minute", got)
 		}
 		// It goes. Three rounds of probes have to say so: a host may answer at times only.
-		r.lan.host("eth0", "10.0.0.9")
+		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(19 * time.Second)
-		if got := r.findings(); strings.Contains(got, "well") {
+		if got := r.results(); strings.Contains(got, "well") {
 			t.Errorf("too early: %s", got)
 		}
 		time.Sleep(15 * time.Second)
-		if got := r.findings(); !strings.Contains(got, "well, cleared") || r.poked() != 1 {
+		if got := r.results(); !strings.Contains(got, "well, cleared") || r.poked() != 1 {
 			t.Errorf("gone: %s", got)
 		}
-		r.lan.take()
+		r.lan.takeFrames()
 		time.Sleep(time.Minute)
-		if got := r.lan.take(); strings.Contains(got, "who has") {
+		if got := r.lan.takeFrames(); strings.Contains(got, "who has") {
 			t.Errorf("asked though nobody claims it:\n%s", got)
 		}
 		// It is back.
-		r.lan.say("eth0", "10.0.0.9", 0xff)
-		r.found(t, "back", "10.0.0.9 mine 0.00s ago: 02:00:00:00:00:ff")
-		if got := r.lan.take(); !strings.Contains(got, defence) {
+		r.lan.announce("eth0", "10.0.0.9", 0xff)
+		r.checkResults(t, "back", "10.0.0.9 defend 0.00s ago: 02:00:00:00:00:ff")
+		if got := r.lan.takeFrames(); !strings.Contains(got, defence) {
 			t.Errorf("no defence:\n%s", got)
 		}
 		// It turns out to be a node that has joined meanwhile.
-		i := mine("10.0.0.9")
+		i := defendCheck("10.0.0.9")
 		i.AllowedMACs += " 02:00:00:00:00:ff"
 		r.poked()
-		r.asks(t, i)
-		r.found(t, "a node", "10.0.0.9 mine 0.00s ago: well, cleared 0.00s ago")
+		r.putChecks(t, i)
+		r.checkResults(t, "a node", "10.0.0.9 defend 0.00s ago: well, cleared 0.00s ago")
 		if got := r.poked(); got != 1 {
 			t.Errorf("poked %d times", got)
 		}
@@ -291,23 +287,23 @@ func TestMine(t *testing.T) {
 }
 
 // What another node has, and what is only listened for, is not defended.
-func TestNoDefenceOfOthers(t *testing.T) {
+func TestNoDefenceOfWhatIsNotAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
-		r.set(t, "eth0 10.0.0.9 listen", "", listen("eth0", "10.0.0.9"))
-		r.asks(t, mine("10.0.0.9"), mine("10.0.0.8"))
-		r.lan.say("eth0", "10.0.0.9", 0xff)
-		r.lan.say("eth0", "10.0.0.8", 0xff)
+		r.set(t, "eth0 10.0.0.9 listen", "", listenOnly("eth0", "10.0.0.9"))
+		r.putChecks(t, defendCheck("10.0.0.9"), defendCheck("10.0.0.8"))
+		r.lan.announce("eth0", "10.0.0.9", 0xff)
+		r.lan.announce("eth0", "10.0.0.8", 0xff)
 		time.Sleep(30 * time.Second)
-		if got := r.lan.take(); strings.Contains(got, "request") {
+		if got := r.lan.takeFrames(); strings.Contains(got, "request") {
 			t.Errorf("announced:\n%s", got)
 		}
 	})
 }
 
 // quietly has a host that is nobody's business speak now and then.
-func (r *rig) alive(t *testing.T) func() {
+func (r *fixture) keepLinkAlive(t *testing.T) func() {
 	done := make(chan struct{})
 	go func() {
 		for {
@@ -316,8 +312,8 @@ func (r *rig) alive(t *testing.T) func() {
 				return
 			case <-time.After(3 * time.Second):
 				r.lan.mu.Lock()
-				r.lan.tell("eth0", said("10.0.0.77", 0x77))
-				r.lan.tell("eth0", said("2001:db8::77", 0x77))
+				r.lan.deliver("eth0", messageAnnouncement.by("10.0.0.77", 0x77))
+				r.lan.deliver("eth0", messageAnnouncement.by("2001:db8::77", 0x77))
 				r.lan.mu.Unlock()
 			}
 		}
@@ -325,56 +321,56 @@ func (r *rig) alive(t *testing.T) func() {
 	return func() { close(done); synctest.Wait() }
 }
 
-func TestTheirs(t *testing.T) {
+func TestVerify(t *testing.T) {
 	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, newLAN("eth0"))
+			r := newFixture(t, newLAN("eth0"))
 			defer r.run(t)()
-			defer r.alive(t)()
-			r.lan.host("eth0", addr, 0x11)
-			r.asks(t, theirs(addr))
-			time.Sleep(checkRest - time.Millisecond)
-			r.said(t, "it may just have moved", "")
+			defer r.keepLinkAlive(t)()
+			r.lan.setHosts("eth0", addr, 0x11)
+			r.putChecks(t, verifyCheck(addr))
+			time.Sleep(verifyInterval - time.Millisecond)
+			r.checkFrames(t, "it may just have moved", "")
 			time.Sleep(time.Minute)
-			r.found(t, "answered", "")
-			if got := strings.Count(r.lan.take(), "who has "+addr+" tell "+map[bool]string{true: "10.0.0.2", false: "2001:db8::2"}[addr == "10.0.0.9"]); got < 9 || got > 13 {
+			r.checkResults(t, "answered", "")
+			if got := strings.Count(r.lan.takeFrames(), "who has "+addr+" tell "+map[bool]string{true: "10.0.0.2", false: "2001:db8::2"}[addr == "10.0.0.9"]); got < 9 || got > 13 {
 				t.Errorf("asked %d times in a minute", got)
 			}
 			if got := r.poked(); got != 0 {
 				t.Errorf("poked %d times", got)
 			}
-			r.lan.host("eth0", addr)
+			r.lan.setHosts("eth0", addr)
 			time.Sleep(3 * time.Second)
-			r.found(t, "not answered yet", "")
+			r.checkResults(t, "not answered yet", "")
 			time.Sleep(7 * time.Second)
-			if got := r.findings(); !strings.Contains(got, "silent") || r.poked() != 1 || r.wrong(t) != "unanswered 1" {
-				t.Errorf("silent: %s; %s", got, r.wrong(t))
+			if got := r.results(); !strings.Contains(got, "silent") || r.poked() != 1 || r.problems(t) != "unanswered 1" {
+				t.Errorf("silent: %s; %s", got, r.problems(t))
 			}
 			time.Sleep(time.Minute)
-			r.lan.host("eth0", addr, 0x11)
+			r.lan.setHosts("eth0", addr, 0x11)
 			time.Sleep(7 * time.Second)
-			if got := r.findings(); !strings.Contains(got, "well, cleared") || r.poked() != 1 || r.wrong(t) != "" {
+			if got := r.results(); !strings.Contains(got, "well, cleared") || r.poked() != 1 || r.problems(t) != "" {
 				t.Errorf("answered again: %s", got)
 			}
 			// The owner's MAC, and another.
-			r.lan.host("eth0", addr, 0x11, 0xff)
+			r.lan.setHosts("eth0", addr, 0x11, 0xff)
 			time.Sleep(9 * time.Second)
-			if got := r.findings(); !strings.Contains(got, " 02:00:00:00:00:ff") || strings.Contains(got, ":11") || r.poked() != 1 || r.wrong(t) != "foreign 1" {
+			if got := r.results(); !strings.Contains(got, " 02:00:00:00:00:ff") || strings.Contains(got, ":11") || r.poked() != 1 || r.problems(t) != "foreign_mac 1" {
 				t.Errorf("two answer: %s", got)
 			}
-			r.lan.host("eth0", addr, 0x11)
+			r.lan.setHosts("eth0", addr, 0x11)
 			time.Sleep(30 * time.Second)
-			if got := r.findings(); !strings.Contains(got, "well, cleared") || r.poked() != 1 {
+			if got := r.results(); !strings.Contains(got, "well, cleared") || r.poked() != 1 {
 				t.Errorf("one answers: %s", got)
 			}
 			// Another owner: everything begins anew.
-			i := theirs(addr)
+			i := verifyCheck(addr)
 			i.Owner, i.AllowedMACs, i.Transitions = "n3", "02:00:00:00:00:12", 7
-			r.asks(t, i)
-			r.found(t, "moved", "")
-			r.lan.host("eth0", addr, 0x12)
+			r.putChecks(t, i)
+			r.checkResults(t, "moved", "")
+			r.lan.setHosts("eth0", addr, 0x12)
 			time.Sleep(time.Minute)
-			r.found(t, "moved, and answered", "")
+			r.checkResults(t, "moved, and answered", "")
 			if got := r.poked(); got != 0 {
 				t.Errorf("poked %d times", got)
 			}
@@ -383,17 +379,17 @@ func TestTheirs(t *testing.T) {
 }
 
 // An owner that announces its VIP and answers no question is silent.
-func TestTheirsAnnouncedOnly(t *testing.T) {
+func TestVerifyOwnerAnnouncesButDoesNotReply(t *testing.T) {
 	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, newLAN("eth0"))
+			r := newFixture(t, newLAN("eth0"))
 			defer r.run(t)()
-			r.asks(t, theirs(addr))
+			r.putChecks(t, verifyCheck(addr))
 			for range 70 {
 				time.Sleep(200 * time.Millisecond)
-				r.lan.say("eth0", addr, 0x11)
+				r.lan.announce("eth0", addr, 0x11)
 			}
-			if got := r.findings(); !strings.Contains(got, "silent") {
+			if got := r.results(); !strings.Contains(got, "silent") {
 				t.Errorf("found %q", got)
 			}
 		})
@@ -402,32 +398,32 @@ func TestTheirsAnnouncedOnly(t *testing.T) {
 
 // One lost answer, one odd answer, announcements by others, and a network in
 // which nobody at all is heard say nothing about the owner.
-func TestTheirsWithoutAlarm(t *testing.T) {
-	for name, f := range map[string]func(r *rig, asked int){
-		"two of three are lost": func(r *rig, asked int) {
+func TestVerifyWithoutFalseAlarm(t *testing.T) {
+	for name, f := range map[string]func(r *fixture, asked int){
+		"two of three are lost": func(r *fixture, asked int) {
 			if asked%3 == 0 {
-				r.lan.tell("eth0", told("10.0.0.9", 0x11))
+				r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0x11))
 			}
 		},
-		"now and then another answers": func(r *rig, asked int) {
-			r.lan.tell("eth0", told("10.0.0.9", 0x11))
+		"now and then another answers": func(r *fixture, asked int) {
+			r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0x11))
 			if asked%20 == 0 {
-				r.lan.tell("eth0", told("10.0.0.9", 0xff))
+				r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0xff))
 			}
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, newLAN("eth0"))
+			r := newFixture(t, newLAN("eth0"))
 			defer r.run(t)()
-			defer r.alive(t)()
+			defer r.keepLinkAlive(t)()
 			asked := 0
 			r.lan.mu.Lock()
-			r.lan.hosts["eth0 10.0.0.9"] = func(word) { asked++; f(r, asked) }
+			r.lan.hosts["eth0 10.0.0.9"] = func(neighborMessage) { asked++; f(r, asked) }
 			r.lan.mu.Unlock()
-			r.asks(t, theirs("10.0.0.9"))
+			r.putChecks(t, verifyCheck("10.0.0.9"))
 			for range 200 {
 				time.Sleep(time.Second)
-				if got := r.findings(); got != "" {
+				if got := r.results(); got != "" {
 					t.Fatalf("%s: %s", name, got)
 				}
 			}
@@ -439,56 +435,56 @@ func TestTheirsWithoutAlarm(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
-		r.asks(t, theirs("10.0.0.9"))
+		r.putChecks(t, verifyCheck("10.0.0.9"))
 		time.Sleep(time.Minute)
-		r.found(t, "nobody is heard", "")
-		stop := r.alive(t)
+		r.checkResults(t, "nobody is heard", "")
+		stop := r.keepLinkAlive(t)
 		time.Sleep(15 * time.Second)
-		if got := r.findings(); !strings.Contains(got, "silent") {
+		if got := r.results(); !strings.Contains(got, "silent") {
 			t.Errorf("others are heard: %q", got)
 		}
 		stop()
-		r.lan.fail("send eth0", unix.ENETDOWN)
-		before := r.findings()
+		r.lan.setFault("send eth0", unix.ENETDOWN)
+		before := r.results()
 		time.Sleep(time.Minute)
-		if got := r.findings(); strings.Count(got, "silent") != strings.Count(before, "silent") {
+		if got := r.results(); strings.Count(got, "silent") != strings.Count(before, "silent") {
 			t.Errorf("can't ask: %s", got)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) { // an owner that tells no MAC
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
-		r.lan.host("eth0", "10.0.0.9", 0xff)
-		i := theirs("10.0.0.9")
+		r.lan.setHosts("eth0", "10.0.0.9", 0xff)
+		i := verifyCheck("10.0.0.9")
 		i.AllowedMACs = ""
-		r.asks(t, i)
+		r.putChecks(t, i)
 		time.Sleep(time.Minute)
-		r.found(t, "anybody may answer", "")
+		r.checkResults(t, "anybody may answer", "")
 	})
 }
 
 // However many VIPs there are, ten questions a second are asked, and each VIP has
 // its turn.
-func TestFlatRate(t *testing.T) {
+func TestVerifyRateIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
-		defer r.alive(t)()
+		defer r.keepLinkAlive(t)()
 		const n = 500
 		var want []vip.AddressCheck
 		for i := range n {
 			a := fmt.Sprintf("10.0.%d.%d", 1+i/250, 1+i%250)
 			if i%100 != 0 { // a hundredth is dead
-				r.lan.host("eth0", a, 0x11)
+				r.lan.setHosts("eth0", a, 0x11)
 			}
-			want = append(want, theirs(a))
+			want = append(want, verifyCheck(a))
 		}
-		r.asks(t, want...)
+		r.putChecks(t, want...)
 		time.Sleep(100 * time.Second)
 		counts := map[string]int{}
-		for line := range strings.Lines(r.lan.take()) {
+		for line := range strings.Lines(r.lan.takeFrames()) {
 			counts[strings.TrimSpace(line[strings.Index(line, "eth0"):])]++
 		}
 		total := 0
@@ -501,8 +497,8 @@ func TestFlatRate(t *testing.T) {
 		if len(counts) != n {
 			t.Errorf("%d of %d VIPs had their turn", len(counts), n)
 		}
-		if got := r.wrong(t); got != "unanswered 5" {
-			t.Errorf("herald_vips_wrong: %s", got)
+		if got := r.problems(t); got != "unanswered 5" {
+			t.Errorf("herald_vip_problems: %s", got)
 		}
 		for _, k := range slices.Sorted(maps.Keys(counts)) {
 			if counts[k] > 12 {
@@ -513,22 +509,22 @@ func TestFlatRate(t *testing.T) {
 }
 
 // A burst of new addresses is asked for in parallel.
-func TestManyVacant(t *testing.T) {
+func TestManyProbesInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0"))
+		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
 		var want []vip.AddressCheck
 		for i := range 1000 {
-			want = append(want, vacant("eth0", fmt.Sprintf("10.1.%d.%d", i>>8, i&255)))
+			want = append(want, probeCheck("eth0", fmt.Sprintf("10.1.%d.%d", i>>8, i&255)))
 		}
-		r.asks(t, want...)
+		r.putChecks(t, want...)
 		time.Sleep(130 * time.Millisecond)
 		var w vip.World
 		r.Observe(&w)
 		if len(w.CheckResults) != 1000 {
 			t.Errorf("%d are known", len(w.CheckResults))
 		}
-		if got := value(t, r.meters.asked.WithLabelValues("ipv4")); got != 3000 {
+		if got := value(t, r.metrics.requests.WithLabelValues("ipv4")); got != 3000 {
 			t.Errorf("%v questions", got)
 		}
 		if got := r.poked(); got > 5 {
@@ -538,33 +534,32 @@ func TestManyVacant(t *testing.T) {
 }
 
 // The same again does nothing, and nothing is left behind.
-func TestInquiriesSet(t *testing.T) {
+func TestPutAddressChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, newLAN("eth0", "eth1"))
+		r := newFixture(t, newLAN("eth0", "eth1"))
 		stop := r.run(t)
-		r.asks(t, vacant("eth0", "10.0.0.9"), vacant("eth1", "10.0.0.8"))
-		r.asks(t, vacant("eth0", "10.0.0.9"), vacant("eth1", "10.0.0.8"))
+		r.putChecks(t, probeCheck("eth0", "10.0.0.9"), probeCheck("eth1", "10.0.0.8"))
+		r.putChecks(t, probeCheck("eth0", "10.0.0.9"), probeCheck("eth1", "10.0.0.8"))
 		time.Sleep(time.Second)
-		if got := strings.Count(r.lan.take(), "who has"); got != 6 {
+		if got := strings.Count(r.lan.takeFrames(), "who has"); got != 6 {
 			t.Errorf("%d questions", got)
 		}
-		r.asks(t, mine("10.0.0.9"), vacant("eth1", "10.0.0.8")) // another question about the same
+		r.putChecks(t, defendCheck("10.0.0.9"), probeCheck("eth1", "10.0.0.8")) // another question about the same
 		time.Sleep(time.Second)
-		if got := strings.Count(r.lan.take(), "who has 10.0.0.9"); got != 3 {
+		if got := strings.Count(r.lan.takeFrames(), "who has 10.0.0.9"); got != 3 {
 			t.Errorf("%d questions", got)
 		}
-		r.asks(t)
-		q := r.Inquiries()
-		r.Announcer.questions.mu.Lock()
-		if got := len(r.Announcer.questions.waiting); got != 0 {
+		r.putChecks(t)
+		r.heard.mu.Lock()
+		if got := len(r.heard.checked); got != 0 {
 			t.Errorf("%d addresses are still listened for", got)
 		}
-		r.Announcer.questions.mu.Unlock()
-		if d := cmp.Diff(0, len(q.cases)); d != "" {
-			t.Error(d)
+		r.heard.mu.Unlock()
+		if got := len(*r.AddressChecks().checks.Load()); got != 0 {
+			t.Errorf("%d checks are left", got)
 		}
 		stop()
-		if got := r.lan.open(); got != 0 {
+		if got := r.lan.openSockets(); got != 0 {
 			t.Errorf("%d sockets are open", got)
 		}
 	})

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,16 +14,17 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/mdlayher/packet"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
-// spoken is an ARP frame, byte by byte.
-func spoken(op uint16, sender, target netip.Addr) []byte {
+// arpBytes is an ARP frame, byte by byte.
+func arpBytes(op uint16, sender, target netip.Addr) []byte {
 	f := append(make([]byte, 12), 0x08, 0x06, 0, 1, 8, 0, 6, 4)
 	f = binary.BigEndian.AppendUint16(f, op)
-	f = append(append(f, stranger...), sender.AsSlice()...)
+	f = append(append(f, otherMAC...), sender.AsSlice()...)
 	f = append(append(f, make([]byte, 6)...), target.AsSlice()...)
 	return append(f, make([]byte, 18)...)
 }
@@ -43,7 +43,7 @@ func passes(t *testing.T, filter []bpf.Instruction, frame []byte) bool {
 	return n >= len(frame)
 }
 
-func TestSieve(t *testing.T) {
+func TestARPFilter(t *testing.T) {
 	a := netip.MustParseAddr
 	const request, reply = 1, 2
 	ours := []netip.Addr{a("10.0.0.9"), a("10.0.0.32"), a("10.0.0.63"), a("2001:db8::9"), a("::ffff:10.0.1.0"), a("255.255.255.255")}
@@ -52,61 +52,58 @@ func TestSieve(t *testing.T) {
 		frame  []byte
 		passes bool
 	}{
-		{"a question of somebody", spoken(request, a("10.0.0.1"), a("10.0.0.7")), false},
-		{"a question for ours", spoken(request, a("10.0.0.1"), a("10.0.0.9")), false}, // the kernel answers it
-		{"a question from ours", spoken(request, a("10.0.0.9"), a("10.0.0.1")), true},
-		{"an announcement", spoken(request, a("10.0.0.8"), a("10.0.0.8")), false},
-		{"an announcement of ours", spoken(request, a("10.0.0.9"), a("10.0.0.9")), true},
-		{"the first of a block", spoken(request, a("10.0.0.32"), a("10.0.0.1")), true},
-		{"the last of a block", spoken(request, a("10.0.0.63"), a("10.0.0.1")), true},
-		{"before it", spoken(request, a("10.0.0.31"), a("10.0.0.1")), false},
-		{"after it", spoken(request, a("10.0.0.64"), a("10.0.0.1")), false},
-		{"in its midst", spoken(request, a("10.0.0.33"), a("10.0.0.1")), false},
-		{"an IPv4 address in IPv6 form", spoken(request, a("10.0.1.0"), a("10.0.0.1")), true},
-		{"the last of all", spoken(request, a("255.255.255.255"), a("10.0.0.1")), true},
-		{"an answer", spoken(reply, a("10.0.0.7"), a("10.0.0.1")), true},
-		{"a probe", spoken(request, a("0.0.0.0"), a("10.0.0.7")), true},
-		{"another operation", spoken(3, a("10.0.0.7"), a("10.0.0.7")), true},
-		{"too short", spoken(request, a("10.0.0.9"), a("10.0.0.9"))[:30], false},
+		{"a question of somebody", arpBytes(request, a("10.0.0.1"), a("10.0.0.7")), false},
+		{"a question for ours", arpBytes(request, a("10.0.0.1"), a("10.0.0.9")), false}, // the kernel answers it
+		{"a question from ours", arpBytes(request, a("10.0.0.9"), a("10.0.0.1")), true},
+		{"an announcement", arpBytes(request, a("10.0.0.8"), a("10.0.0.8")), false},
+		{"an announcement of ours", arpBytes(request, a("10.0.0.9"), a("10.0.0.9")), true},
+		{"the first of a block", arpBytes(request, a("10.0.0.32"), a("10.0.0.1")), true},
+		{"the last of a block", arpBytes(request, a("10.0.0.63"), a("10.0.0.1")), true},
+		{"before it", arpBytes(request, a("10.0.0.31"), a("10.0.0.1")), false},
+		{"after it", arpBytes(request, a("10.0.0.64"), a("10.0.0.1")), false},
+		{"in its midst", arpBytes(request, a("10.0.0.33"), a("10.0.0.1")), false},
+		{"an IPv4 address in IPv6 form", arpBytes(request, a("10.0.1.0"), a("10.0.0.1")), true},
+		{"the last of all", arpBytes(request, a("255.255.255.255"), a("10.0.0.1")), true},
+		{"an answer", arpBytes(reply, a("10.0.0.7"), a("10.0.0.1")), true},
+		{"a probe", arpBytes(request, a("0.0.0.0"), a("10.0.0.7")), true},
+		{"another operation", arpBytes(3, a("10.0.0.7"), a("10.0.0.7")), true},
+		{"too short", arpBytes(request, a("10.0.0.9"), a("10.0.0.9"))[:30], false},
 	} {
-		if got := passes(t, sieve(ours), tt.frame); got != tt.passes {
+		if got := passes(t, arpFilter(ours), tt.frame); got != tt.passes {
 			t.Errorf("%s: passes: %v", tt.what, got)
 		}
-		if !passes(t, everything, tt.frame) {
+		if !passes(t, acceptAll, tt.frame) {
 			t.Errorf("%s does not pass where everything should", tt.what)
 		}
 	}
-	if passes(t, sieve(nil), spoken(request, a("10.0.0.9"), a("10.0.0.9"))) || !passes(t, sieve(nil), spoken(reply, a("10.0.0.9"), a("10.0.0.9"))) {
+	if passes(t, arpFilter(nil), arpBytes(request, a("10.0.0.9"), a("10.0.0.9"))) || !passes(t, arpFilter(nil), arpBytes(reply, a("10.0.0.9"), a("10.0.0.9"))) {
 		t.Error("where no address matters, answers and no requests should pass")
 	}
 }
 
 // However many addresses there are, those in the sieve pass and no others; and the
 // kernel takes it.
-func TestSieveOfMany(t *testing.T) {
-	cable(t)
-	ifi, err := net.InterfaceByName("eth0")
-	must(t, err)
-	ear, err := sockets{}.listen(*ifi, vip.IPv4)
-	must(t, err)
+func TestARPFilterOfManyAddresses(t *testing.T) {
+	connectNeighbour(t)
+	ear := check.Value(sockets{}.openReceiver(kernelLink(t, "eth0"), vip.IPv4))(t)
 	defer ear.close()
-	for _, c := range []struct{ addresses, apart int }{{1, 1}, {334, 3}, {1000, 1}, {4000, 1}, {mostBlocks, 32}, {mostBlocks + 1, 32}, {5000, 77}} {
+	for _, c := range []struct{ addresses, apart int }{{1, 1}, {334, 3}, {1000, 1}, {4000, 1}, {maxBlocks, 32}, {maxBlocks + 1, 32}, {5000, 77}} {
 		t.Run(fmt.Sprintf("%d, each %d", c.addresses, c.apart), func(t *testing.T) {
 			var list []netip.Addr
 			for i := range c.addresses {
 				list = append(list, netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+uint32(i*c.apart)))))
 			}
 			rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-			filter := sieve(list)
-			tooMany := c.addresses*c.apart/32 > mostBlocks
+			filter := arpFilter(list)
+			tooMany := c.addresses*c.apart/32 > maxBlocks
 			for range 2000 {
 				addr := netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24-40+rand.Uint32N(uint32(c.addresses*c.apart+80)))))
-				if got, want := passes(t, filter, spoken(1, addr, list[0])), tooMany || slices.Contains(list, addr); got != want {
+				if got, want := passes(t, filter, arpBytes(1, addr, list[0])), tooMany || slices.Contains(list, addr); got != want {
 					t.Fatalf("%s passes: %v", addr, got)
 				}
 			}
 			// An old kernel may not have the memory for the largest (net.core.optmem_max).
-			if err := ear.sift(true, list); err != nil && !errors.Is(err, unix.ENOMEM) {
+			if err := ear.setFilter(true, list); err != nil && !errors.Is(err, unix.ENOMEM) {
 				t.Error(err)
 			}
 		})
@@ -115,30 +112,30 @@ func TestSieveOfMany(t *testing.T) {
 
 // What concerns others wakes nobody up, once nothing is new; what matters is heard, and
 // where nobody is heard everything is.
-func TestSift(t *testing.T) {
+func TestFiltersDropWhatConcernsOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLAN("eth0")
-		r := newRig(t, l)
+		r := newFixture(t, l)
 		defer r.run(t)()
-		ear := func() *fakeEar {
+		ear := func() *fakeReceiver {
 			synctest.Wait()
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			return slices.Collect(maps.Keys(l.ears))[0]
+			return slices.Collect(maps.Keys(l.receivers))[0]
 		}
 		// others speaks for a while, and tells how often this node was woken up by it.
 		others := func(during time.Duration) int64 {
 			e := ear()
 			before := e.waits.Load()
 			for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-				l.say("eth0", "10.0.0.77", 7)
+				l.announce("eth0", "10.0.0.77", 7)
 			}
 			return e.waits.Load() - before
 		}
 		answers := func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.tell("eth0", told("10.0.0.78", 8))
+			l.deliver("eth0", messageReply.by("10.0.0.78", 8))
 		}
 		// settle lets time pass in which the link is seen to work.
 		settle := func(d time.Duration) {
@@ -147,7 +144,7 @@ func TestSift(t *testing.T) {
 			answers()
 			time.Sleep(time.Second)
 		}
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		if n := others(2 * time.Second); n < 19 {
 			t.Errorf("just after a VIP was new others were heard %d times in 2 s, want all 20", n)
 		}
@@ -156,7 +153,7 @@ func TestSift(t *testing.T) {
 			t.Errorf("others were heard %d times in 2 s, want none", n)
 		}
 		r.poked()
-		l.say("eth0", "10.0.0.9", 6)
+		l.announce("eth0", "10.0.0.9", 6)
 		if r.poked() != 1 {
 			t.Error("another host's claim was not heard")
 		}
@@ -172,14 +169,14 @@ func TestSift(t *testing.T) {
 				t.Errorf("while answers were heard others were heard %d times in 1 s", n)
 			}
 		}
-		if r.ears.quiet("eth0", time.Now()) {
+		if r.heard.since("eth0", time.Now()) > linkSilentAfter {
 			t.Error("the link seems to be dead")
 		}
 
 		// Something new: heard at once, and everything else again for a while.
-		r.set(t, "eth0 10.0.0.77 listen\neth0 10.0.0.9", "", say("eth0", "10.0.0.9"), listen("eth0", "10.0.0.77"))
+		r.set(t, "eth0 10.0.0.77 listen\neth0 10.0.0.9", "", announce("eth0", "10.0.0.9"), listenOnly("eth0", "10.0.0.77"))
 		r.poked()
-		l.say("eth0", "10.0.0.77", 7)
+		l.announce("eth0", "10.0.0.77", 7)
 		if r.poked() != 1 {
 			t.Error("what is listened for was not heard")
 		}
@@ -187,11 +184,11 @@ func TestSift(t *testing.T) {
 		if !ear().narrow {
 			t.Fatal("everything is still heard")
 		}
-		if d := diff([]netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("10.0.0.77")}, slices.SortedFunc(slices.Values(ear().only), netip.Addr.Compare)); d != "" {
+		if d := diff([]netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("10.0.0.77")}, slices.SortedFunc(slices.Values(ear().senders), netip.Addr.Compare)); d != "" {
 			t.Errorf("what is heard (-want +got):\n%s", d)
 		}
 		// Not wanted any more: it may be wanted again in a moment.
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		if ear().narrow {
 			t.Error("what was wanted a moment ago is not heard")
 		}
@@ -201,39 +198,38 @@ func TestSift(t *testing.T) {
 		if !ear().narrow {
 			t.Fatal("everything is still heard")
 		}
-		_, err := r.Inquiries().Set(t.Context(), []vip.AddressCheck{vacant("eth0", "10.0.0.55")})
-		must(t, err)
+		r.AddressChecks().Put([]vip.AddressCheck{probeCheck("eth0", "10.0.0.55")})
 		if ear().narrow {
 			t.Error("who has the address that is asked for is not heard")
 		}
 		settle(2 * time.Second)
-		if !slices.Contains(ear().only, netip.MustParseAddr("10.0.0.55")) {
-			t.Errorf("later who has that address is not heard, but %v", ear().only)
+		if !slices.Contains(ear().senders, netip.MustParseAddr("10.0.0.55")) {
+			t.Errorf("later who has that address is not heard, but %v", ear().senders)
 		}
-		_, err = r.Inquiries().Set(t.Context(), nil)
-		must(t, err)
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if len(r.heeded) > 0 {
-			t.Errorf("still heeded: %v", r.heeded)
+		r.AddressChecks().Put(nil)
+		synctest.Wait()
+		r.lock.Lock()
+		defer r.lock.Unlock()
+		if len(r.checked) > 0 {
+			t.Errorf("still let pass: %v", r.checked)
 		}
 	})
 }
 
 // A kernel that takes no filter is asked once, and everything is heard.
-func TestSiftRefused(t *testing.T) {
+func TestKernelRefusesFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLAN("eth0")
-		r := newRig(t, l)
+		r := newFixture(t, l)
 		defer r.run(t)()
-		l.fail("sift eth0", unix.ENOMEM)
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		l.setFault("setFilter eth0", unix.ENOMEM)
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		for range 100 {
-			l.say("eth0", "10.0.0.77", 7)
+			l.announce("eth0", "10.0.0.77", 7)
 			time.Sleep(100 * time.Millisecond)
 		}
 		r.poked()
-		l.say("eth0", "10.0.0.9", 6)
+		l.announce("eth0", "10.0.0.9", 6)
 		if r.poked() != 1 {
 			t.Error("another host's claim was not heard")
 		}
@@ -244,28 +240,23 @@ func TestSiftRefused(t *testing.T) {
 }
 
 // On a real link others' chatter does not reach the process, and does again if it is to.
-func TestKernelSift(t *testing.T) {
-	n := cable(t)
-	ifi, err := net.InterfaceByName("eth0")
-	must(t, err)
-	e, err := sockets{}.listen(*ifi, vip.IPv4)
-	must(t, err)
+func TestKernelFilter(t *testing.T) {
+	n := connectNeighbour(t)
+	e := check.Value(sockets{}.openReceiver(kernelLink(t, "eth0"), vip.IPv4))(t)
 	defer e.close()
 	tap := n.tap(t, "peer0", 0)
 	tell := func(sender string) {
 		t.Helper()
-		frame := spoken(1, netip.MustParseAddr(sender), netip.MustParseAddr("10.0.0.1"))
+		frame := arpBytes(1, netip.MustParseAddr(sender), netip.MustParseAddr("10.0.0.1"))
 		copy(frame, "\xff\xff\xff\xff\xff\xff")
 		_, err := tap.WriteTo(frame, &packet.Addr{HardwareAddr: frame[:6]})
-		must(t, err)
+		check.OK(t, err)
 	}
 	next := func() string {
 		t.Helper()
-		w, err := e.next()
-		must(t, err)
-		return w.addr.String()
+		return check.Value(e.receive())(t).addr.String()
 	}
-	must(t, e.sift(true, []netip.Addr{netip.MustParseAddr("10.0.0.9")}))
+	check.OK(t, e.setFilter(true, []netip.Addr{netip.MustParseAddr("10.0.0.9")}))
 	for range 100 {
 		tell("10.0.0.77")
 	}
@@ -273,7 +264,7 @@ func TestKernelSift(t *testing.T) {
 	if got := next(); got != "10.0.0.9" {
 		t.Errorf("heard %s first", got)
 	}
-	must(t, e.sift(false, nil))
+	check.OK(t, e.setFilter(false, nil))
 	tell("10.0.0.77")
 	if got := next(); got != "10.0.0.77" {
 		t.Errorf("heard %s, want everything again", got)

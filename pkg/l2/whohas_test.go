@@ -12,32 +12,33 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// answer is Answers in words.
-func (r *rig) answer(t *testing.T, link, addr string) string {
+// resolve is Answers in words.
+func (r *fixture) resolve(t *testing.T, link, addr string) string {
 	t.Helper()
 	began := time.Now()
-	mac, ok := r.Answers(t.Context(), link, netip.MustParseAddr(addr))
+	mac, ok := r.Resolve(t.Context(), link, netip.MustParseAddr(addr))
 	return fmt.Sprintf("%s %t %dms", mac, ok, time.Since(began).Milliseconds())
 }
 
-func TestAnswers(t *testing.T) {
+func TestResolve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "eth1")
-		r := newRig(t, lan)
-		if got, want := r.answer(t, "eth0", "10.0.0.7"), " false 120ms"; got != want {
+		r := newFixture(t, lan)
+		if got, want := r.resolve(t, "eth0", "10.0.0.7"), " false 120ms"; got != want {
 			t.Errorf("without Run: %q, want %q", got, want)
 		}
 		stop := r.run(t)
 		defer func() { stop() }()
-		lan.host("eth0", "10.0.0.7", 0x17, 0x18)
-		lan.host("eth0", "2001:db8::7", 0x17)
-		lan.host("eth0", "10.9.0.7", 0x19)
-		lan.host("eth1", "2001:db8::8", 0x1a)
-		lan.host("eth0", "10.0.0.6", 0x0b) // our own other link
+		lan.setHosts("eth0", "10.0.0.7", 0x17, 0x18)
+		lan.setHosts("eth0", "2001:db8::7", 0x17)
+		lan.setHosts("eth0", "10.9.0.7", 0x19)
+		lan.setHosts("eth1", "2001:db8::8", 0x1a)
+		lan.setHosts("eth0", "10.0.0.6", 0x0b) // our own other link
 		for _, tt := range []struct{ link, addr, want, frames string }{
 			{"eth0", "10.0.0.7", "02:00:00:00:00:17 true 0ms", "0.1s eth0 arp who has 10.0.0.7 tell 10.0.0.2"},
 			{"eth0", "::ffff:10.0.0.7", "02:00:00:00:00:17 true 0ms", "0.1s eth0 arp who has 10.0.0.7 tell 10.0.0.2"},
@@ -48,31 +49,31 @@ func TestAnswers(t *testing.T) {
 			{"eth0", "10.0.0.6", " false 120ms", "0.2s eth0 arp who has 10.0.0.6 tell 10.0.0.2\n 0.3s eth0 arp who has 10.0.0.6 tell 10.0.0.2\n 0.3s eth0 arp who has 10.0.0.6 tell 10.0.0.2"},
 			{"eth7", "10.0.0.7", " false 120ms", ""},
 		} {
-			if got := r.answer(t, tt.link, tt.addr); got != tt.want {
+			if got := r.resolve(t, tt.link, tt.addr); got != tt.want {
 				t.Errorf("%s on %s: %q, want %q", tt.addr, tt.link, got, tt.want)
 			}
-			r.said(t, tt.addr+" on "+tt.link, tt.frames)
+			r.checkFrames(t, tt.addr+" on "+tt.link, tt.frames)
 		}
 		// A probe by another host is no answer. The context bounds the time.
 		lan.mu.Lock()
-		lan.hosts["eth0 10.0.0.5"] = func(w word) { lan.tell("eth0", word{addr: w.addr, mac: [6]byte{2, 0, 0, 0, 0, 0x15}, probe: true}) }
+		lan.hosts["eth0 10.0.0.5"] = func(m neighborMessage) { lan.deliver("eth0", messageProbe.by(m.addr.String(), 0x15)) }
 		lan.mu.Unlock()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		if mac, ok := r.Answers(ctx, "eth0", netip.MustParseAddr("10.0.0.5")); ok || time.Since(began) != 50*time.Millisecond {
+		if mac, ok := r.Resolve(ctx, "eth0", netip.MustParseAddr("10.0.0.5")); ok || time.Since(began) != 50*time.Millisecond {
 			t.Errorf("a probe: %s %t after %v", mac, ok, time.Since(began))
 		}
 		if got := r.poked(); got != 0 {
 			t.Errorf("poked %d times", got)
 		}
 		// Nobody asks any more: nothing stays open.
-		time.Sleep(attention + 5*time.Second)
+		time.Sleep(requestsRemembered + 5*time.Second)
 		synctest.Wait()
-		if got := r.lan.open(); got != 0 {
+		if got := r.lan.openSockets(); got != 0 {
 			t.Errorf("%d sockets are open", got)
 		}
-		if got := r.answer(t, "eth0", "10.0.0.7"); got != "02:00:00:00:00:17 true 0ms" {
+		if got := r.resolve(t, "eth0", "10.0.0.7"); got != "02:00:00:00:00:17 true 0ms" {
 			t.Errorf("later: %q", got)
 		}
 		if got := r.log.String(); strings.Contains(got, "WARN") {
@@ -82,46 +83,46 @@ func TestAnswers(t *testing.T) {
 }
 
 // Late answers, a host that answers only sometimes, and announcements beside.
-func TestAnswersLate(t *testing.T) {
+func TestResolveLateReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0")
-		r := newRig(t, lan)
+		r := newFixture(t, lan)
 		defer r.run(t)()
-		r.set(t, "eth0 10.0.0.9", "", say("eth0", "10.0.0.9"))
+		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 		synctest.Wait()
 		asked := 0
 		lan.mu.Lock()
-		lan.hosts["eth0 10.0.0.7"] = func(w word) {
+		lan.hosts["eth0 10.0.0.7"] = func(m neighborMessage) {
 			if asked++; asked == 3 {
-				lan.tell("eth0", told("10.0.0.7", 0x17))
+				lan.deliver("eth0", messageReply.by("10.0.0.7", 0x17))
 			}
 		}
 		lan.mu.Unlock()
-		if got, want := r.answer(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 80ms"; got != want {
+		if got, want := r.resolve(t, "eth0", "10.0.0.7"), "02:00:00:00:00:17 true 80ms"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		lan.fail("send eth0", unix.ENOBUFS)
-		if got, want := r.answer(t, "eth0", "10.0.0.7"), " false 120ms"; got != want {
+		lan.setFault("send eth0", unix.ENOBUFS)
+		if got, want := r.resolve(t, "eth0", "10.0.0.7"), " false 120ms"; got != want {
 			t.Errorf("a full queue: got %q, want %q", got, want)
 		}
 	})
 }
 
 // A host in another namespace answers, with and without an address of our own.
-func TestKernelAnswers(t *testing.T) {
-	n := cable(t)
-	a, log, _ := kernelRig(t)
+func TestKernelResolve(t *testing.T) {
+	n := connectNeighbour(t)
+	a, log, _ := newKernelAnnouncer(t)
 	peer := n.link.Attrs().HardwareAddr.String()
 	ask := func(addr string) (string, time.Duration) {
 		began := time.Now()
-		mac, _ := a.Answers(t.Context(), "eth0", netip.MustParseAddr(addr))
+		mac, _ := a.Resolve(t.Context(), "eth0", netip.MustParseAddr(addr))
 		return mac, time.Since(began)
 	}
-	check := func(what string) {
+	checkBoth := func(what string) {
 		t.Helper()
 		for _, addr := range []string{"10.0.0.1", "2001:db8::1"} {
 			var got string
-			await(t, "an answer", func() bool { got, _ = ask(addr); return got != "" }) // a busy machine may need two tries
+			check.True(t, 10*time.Second, "an answer", func() bool { got, _ = ask(addr); return got != "" }) // a busy machine may need two tries
 			if got != peer {
 				t.Errorf("%s: %s answers for %s, want %s; log:\n%s", what, got, addr, peer, log)
 			}
@@ -132,9 +133,9 @@ func TestKernelAnswers(t *testing.T) {
 			}
 		}
 	}
-	check("by probes")
+	checkBoth("by probes")
 	list, err := n.handle.NeighList(n.link.Attrs().Index, netlink.FAMILY_ALL)
-	must(t, err)
+	check.OK(t, err)
 	for _, e := range list {
 		if e.HardwareAddr.String() == mac.String() {
 			t.Errorf("a probe taught the neighbour %v", e)
@@ -142,21 +143,22 @@ func TestKernelAnswers(t *testing.T) {
 	}
 	// From addresses of our own, and many at once.
 	eth0, err := netlink.LinkByName("eth0")
-	must(t, err)
+	check.OK(t, err)
 	own := []string{"10.0.0.2/24", "2001:db8::2/64"}
-	links := []vip.Link{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix(own[0]), netip.MustParsePrefix(own[1])}}}
+	link := kernelLink(t, "eth0")
+	link.Prefixes = []netip.Prefix{netip.MustParsePrefix(own[0]), netip.MustParsePrefix(own[1])}
 	for _, x := range own {
 		addr, err := netlink.ParseAddr(x)
-		must(t, err)
+		check.OK(t, err)
 		addr.Flags = unix.IFA_F_NODAD
-		must(t, netlink.AddrAdd(eth0, addr))
+		check.OK(t, netlink.AddrAdd(eth0, addr))
 	}
-	a.opts.Links = func() []vip.Link { return links }
-	check("from an own address")
+	a.opts.Links = func() []vip.Link { return []vip.Link{link} }
+	checkBoth("from an own address")
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
-			mac, ok := a.Answers(t.Context(), "eth0", netip.MustParseAddr("10.0.0.1"))
+			mac, ok := a.Resolve(t.Context(), "eth0", netip.MustParseAddr("10.0.0.1"))
 			if _, err := net.ParseMAC(mac); !ok || err != nil {
 				t.Errorf("one of many: %q %t", mac, ok)
 			}
@@ -165,7 +167,7 @@ func TestKernelAnswers(t *testing.T) {
 	all.Wait()
 	// Who has the address no more is asked in vain, though our kernel still knows it.
 	addr, err := netlink.ParseAddr("10.0.0.1/24")
-	must(t, err)
-	must(t, n.handle.AddrDel(n.link, addr))
-	await(t, "silence, once the last answers to those many are heard", func() bool { got, _ := ask("10.0.0.1"); return got == "" })
+	check.OK(t, err)
+	check.OK(t, n.handle.AddrDel(n.link, addr))
+	check.True(t, 10*time.Second, "silence, once the last answers to those many are heard", func() bool { got, _ := ask("10.0.0.1"); return got == "" })
 }

@@ -1,0 +1,180 @@
+package l2
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// listenAfter is how long an address that is no longer wanted is still listened for: it
+	// may be wanted again in a moment, in another role.
+	listenAfter = 2 * time.Second
+	// linkSilentAfter is how long no other host may be heard on a link before this node takes
+	// itself for the one that is cut off.
+	linkSilentAfter = 10 * time.Second
+	// maxQueue is how many messages may wait for AddressChecks; the rest of a flood is dropped.
+	maxQueue = 10000
+)
+
+// heard is what was received from other hosts, and who waits for it.
+type heard struct {
+	announcements prometheus.Counter
+
+	// mu guards what follows. It is not Announcer.mu, so that a receiver never waits for a
+	// frame to be sent.
+	mu        sync.Mutex
+	ownMACs   map[[6]byte]bool
+	expected  map[target]*expectation
+	lastHeard map[string]time.Time // when another host was last heard, by link
+	resolving map[target][]chan<- [6]byte
+	checked   map[target]bool // what AddressChecks takes from queue
+	queue     []queuedMessage
+}
+
+// An expectation is an address that is listened for.
+type expectation struct {
+	listenOnly bool
+	unwanted   time.Time             // since when it isn't wanted any more, or zero
+	poke       bool                  // the next announcement by another host is worth a poke
+	poked      time.Time             // when one last was
+	last       vip.HeardAnnouncement // the last one, or zero
+}
+
+// A queuedMessage waits for AddressChecks.
+type queuedMessage struct {
+	link    string
+	message neighborMessage
+}
+
+func (h *heard) init(announcements prometheus.Counter) {
+	h.announcements = announcements
+	h.expected = map[target]*expectation{}
+	h.lastHeard = map[string]time.Time{}
+	h.resolving = map[target][]chan<- [6]byte{}
+}
+
+// receive stores a message that arrived on a link, unless this node itself sent it (own). It
+// hands replies to resolve and queues what is checked (queued). poke reports whether it is an
+// announcement, request or reply by which another host claims an expected address and the
+// agent should know: the first in this role, the first of another MAC in a second, and the
+// first in defendInterval.
+func (h *heard) receive(link string, m neighborMessage, now time.Time) (own, poke, queued bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ownMACs[m.mac] {
+		return true, false, false
+	}
+	h.lastHeard[link] = now
+	t := target{m.addr, link}
+	if e := h.expected[t]; e != nil && m.kind != messageProbe {
+		h.announcements.Inc()
+		mac := net.HardwareAddr(m.mac[:]).String()
+		since := now.Sub(e.poked)
+		e.poke = e.poke || since >= defendInterval || since >= time.Second && mac != e.last.MAC
+		e.last = vip.HeardAnnouncement{MAC: mac, Link: link, At: now}
+		if e.poke && e.unwanted.IsZero() {
+			poke, e.poke, e.poked = true, false, now
+		}
+	}
+	for _, replies := range h.resolving[t] {
+		if m.kind != messageProbe {
+			select {
+			case replies <- m.mac:
+			default: // it has one already
+			}
+		}
+	}
+	if queued = h.checked[t] && len(h.queue) < maxQueue; queued {
+		h.queue = append(h.queue, queuedMessage{link, m})
+	}
+	return false, poke, queued
+}
+
+// expect listens for the wanted announcements and, for listenAfter, for those that were
+// wanted before.
+func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for t, e := range h.expected {
+		if wanted[t] == nil && e.unwanted.IsZero() {
+			e.unwanted = now
+		}
+		if !e.unwanted.IsZero() && now.Sub(e.unwanted) > listenAfter {
+			delete(h.expected, t)
+		}
+	}
+	for t, x := range wanted {
+		e := h.expected[t]
+		if e == nil {
+			e = &expectation{poke: true}
+			h.expected[t] = e
+		}
+		e.poke = e.poke || e.listenOnly != x.want.ListenOnly
+		e.listenOnly, e.unwanted = x.want.ListenOnly, time.Time{}
+	}
+}
+
+// last is the last announcement by another host of each wanted address that had one.
+func (h *heard) last() map[netip.Addr]vip.HeardAnnouncement {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := map[netip.Addr]vip.HeardAnnouncement{}
+	for t, e := range h.expected {
+		if e.unwanted.IsZero() && e.last.At.After(all[t.addr].At) {
+			all[t.addr] = e.last
+		}
+	}
+	return all
+}
+
+// since returns how long ago another host was last heard on a link; if none was, centuries.
+func (h *heard) since(link string, now time.Time) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return now.Sub(h.lastHeard[link])
+}
+
+// setOwnMACs sets the MAC addresses of this node, whose messages are ignored.
+func (h *heard) setOwnMACs(own map[[6]byte]bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ownMACs = own
+}
+
+// resolve sends the MAC address of whoever claims t to replies, which must have room for one,
+// until the returned function is called.
+func (h *heard) resolve(t target, replies chan<- [6]byte) (stop func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.resolving[t] = append(h.resolving[t], replies)
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.resolving[t] = slices.DeleteFunc(h.resolving[t], func(c chan<- [6]byte) bool { return c == replies })
+		if len(h.resolving[t]) == 0 {
+			delete(h.resolving, t)
+		}
+	}
+}
+
+// check queues the messages about these targets from now on. They must not be changed.
+func (h *heard) check(targets map[target]bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checked = targets
+}
+
+// takeQueue returns the messages that were queued since the last call.
+func (h *heard) takeQueue() []queuedMessage {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	queue := h.queue
+	h.queue = nil
+	return queue
+}

@@ -1,0 +1,177 @@
+package l2
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// network opens links for sending and receiving. Outside of tests it is sockets.
+type network interface {
+	openSender(vip.Link) (frameSender, error)
+	openReceiver(vip.Link, vip.Family) (messageReceiver, error)
+}
+
+// frameSender sends Ethernet frames on a link.
+type frameSender interface {
+	send(frame []byte) error
+	close() error
+}
+
+// messageReceiver receives the ARP packets or the neighbor advertisements on a link.
+type messageReceiver interface {
+	// receive blocks until there is a message.
+	receive() (neighborMessage, error)
+	// setFilter leaves out, if narrow, ARP requests that are no probes and whose sender is not
+	// in senders. Otherwise nothing is left out.
+	setFilter(narrow bool, senders []netip.Addr) error
+	// close ends receive.
+	close() error
+}
+
+// rereadAfter is how old links may be when a link is to be used that is not among them.
+const rereadAfter = 20 * time.Millisecond
+
+var errNoEthernet = errors.New("the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)")
+
+// An openLink is a link on which frames are sent.
+type openLink struct {
+	mac    net.HardwareAddr
+	sender frameSender
+}
+
+// LinksChanged has the Announcer call Options.Links. It does not block. VIPs on a link that
+// came up or changed its MAC address or carrier are then announced as if they were new.
+func (a *Announcer) LinksChanged() { a.linksChanged.Send() }
+
+// readLinks calls Options.Links and stores what it returns. Senders on links that have
+// changed are closed, and their VIPs are announced from the beginning. a.mu is held.
+func (a *Announcer) readLinks(now time.Time) {
+	before := a.links
+	a.links, a.linksRead = map[string]vip.Link{}, now
+	own := map[[6]byte]bool{}
+	for _, l := range a.opts.Links() {
+		a.links[l.Name] = l
+		if mac, err := ethernetAddress(l); err == nil {
+			own[[6]byte(mac)] = true
+		}
+	}
+	a.heard.setOwnMACs(own)
+	for name := range a.senders {
+		if !sameLink(before[name], a.links[name]) {
+			a.closeSender(name)
+		}
+	}
+	for t, x := range a.announcements {
+		if !sameLink(before[t.link], a.links[t.link]) {
+			x.sent, x.next = 0, now
+		}
+	}
+}
+
+// sameLink reports whether neighbours that heard an announcement on a will still know it on
+// b. They may not after a loss of carrier: the cable may be in another switch.
+func sameLink(a, b vip.Link) bool { return a.Index == b.Index && a.MAC == b.MAC && a.Up == b.Up }
+
+// link returns a link of this node and its MAC address, or why it can't be used. a.mu is held.
+func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr, error) {
+	l, ok := a.links[name]
+	if !ok && now.Sub(a.linksRead) > rereadAfter { // it may have been made a moment ago
+		a.readLinks(now)
+		l, ok = a.links[name]
+	}
+	if !ok {
+		return l, nil, errors.New("this node has no such link")
+	}
+	mac, err := ethernetAddress(l)
+	return l, mac, err
+}
+
+func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
+	mac, err := net.ParseMAC(l.MAC)
+	if err != nil || len(mac) != 6 {
+		return nil, errNoEthernet
+	}
+	return mac, nil
+}
+
+// transmit sends the frames that are made for the MAC address of a link, and counts them. It
+// opens the link if it isn't open. a.mu is held.
+func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec, frames func(mac net.HardwareAddr) ([][]byte, error)) error {
+	open := a.senders[t.link]
+	if open == nil {
+		l, mac, err := a.link(t.link, now)
+		if err != nil {
+			return err
+		}
+		s, err := a.network.openSender(l)
+		if err != nil {
+			return err
+		}
+		open = &openLink{mac, s}
+		a.senders[t.link] = open
+	}
+	list, err := frames(open.mac)
+	if err != nil {
+		return err
+	}
+	for _, f := range list {
+		if err := open.sender.send(f); err != nil {
+			return a.sendFailed(t.link, now, err)
+		}
+		count.WithLabelValues(familyLabel(t.addr)).Inc()
+	}
+	return nil
+}
+
+// sendFailed returns why a frame could not be sent. Unless the link's queue was full, the
+// link has gone or is down: its sender is closed, and all its VIPs are announced from the
+// beginning within repeatGap, since it may be back before LinksChanged is called. a.mu is held.
+func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
+	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
+		return err
+	}
+	a.closeSender(link)
+	for t, x := range a.announcements {
+		if t.link == link {
+			x.sent, x.next = 0, earlier(x.next, now.Add(repeatGap))
+		}
+	}
+	if errors.Is(err, unix.ENETDOWN) {
+		return errLinkDown
+	}
+	return fmt.Errorf("can't send on the link: %w", err)
+}
+
+var errLinkDown = errors.New("the link is down")
+
+// closeSender closes the sender on a link, if there is one. a.mu is held.
+func (a *Announcer) closeSender(link string) {
+	if open := a.senders[link]; open != nil {
+		_ = open.sender.close()
+		delete(a.senders, link)
+	}
+}
+
+// closeUnused closes the senders on links on which nothing is announced and no address was
+// asked for within requestsRemembered. a.mu is held.
+func (a *Announcer) closeUnused() {
+	used := map[string]bool{}
+	for t := range a.announcements {
+		used[t.link] = true
+	}
+	for k := range a.asked {
+		used[k.link] = true
+	}
+	for link := range a.senders {
+		if !used[link] {
+			a.closeSender(link)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package l2
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	// As many requests, so far apart, are sent for an address, and a reply to the last is waited
+	// for as long: 120 ms in all. RFC 5227 section 2.1.1 takes some seconds, and section 2.2
+	// allows less where the network does: one in which VIPs move within a second has no ports
+	// that take seconds to come up.
+	requests   = 3
+	requestGap = 40 * time.Millisecond
+	// requestsRemembered is how long receivers and senders stay open after a request.
+	requestsRemembered = time.Minute
+)
+
+// errNotReceiving: the receiver for the replies isn't open yet.
+var errNotReceiving = errors.New("replies can't be received on the link")
+
+// whoHas sends one ARP request or neighbor solicitation for t from an address, of this node or
+// unspecified, and has Run keep a receiver for the replies. While there is none it sends
+// nothing: it returns why the link can't be used, or else errNotReceiving.
+func (a *Announcer) whoHas(t target, from netip.Addr) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	a.asked[t.linkFamily()] = now
+	if a.receivers[t.linkFamily()] == nil {
+		a.wake.Send()
+		switch l, _, err := a.link(t.link, now); {
+		case err != nil:
+			return err
+		case !l.Up:
+			return errLinkDown
+		}
+		return errNotReceiving
+	}
+	return a.transmit(t, now, a.metrics.requests, func(mac net.HardwareAddr) ([][]byte, error) {
+		frame, err := requestFrame(t.addr, from, mac)
+		return [][]byte{frame}, err
+	})
+}
+
+// source returns the address to ask for t from: one of this node's own in t's network. It is
+// never a VIP, since neighbours learn from a request where its sender is (RFC 826). Without one
+// it is unspecified, which makes the request a probe.
+func (a *Announcer) source(t target) netip.Addr {
+	for _, l := range a.opts.Links() {
+		for _, p := range l.Prefixes {
+			if l.Name == t.link && p.Contains(t.addr) && p.Addr() != t.addr {
+				return p.Addr()
+			}
+		}
+	}
+	return vip.FamilyOf(t.addr).Unspecified()
+}
+
+// Resolve asks the neighbours on a link who has addr, by ARP requests or neighbor
+// solicitations, and blocks until one replies. It returns its MAC address, in the form
+// 02:00:00:00:00:0a. ok is false if nobody replied within 120 ms or before ctx ended, if the
+// link can't be used, or while Run does not run. This node itself does not reply.
+func (a *Announcer) Resolve(ctx context.Context, link string, addr netip.Addr) (mac string, ok bool) {
+	t := newTarget(addr, link)
+	ctx, cancel := context.WithTimeout(ctx, requests*requestGap)
+	defer cancel()
+	replies := make(chan [6]byte, 1)
+	defer a.heard.resolve(t, replies)()
+	for sent := 0; ; {
+		reopened := a.receiversChanged()
+		err := a.whoHas(t, a.source(t))
+		var again <-chan time.Time
+		if !errors.Is(err, errNotReceiving) {
+			reopened = nil
+			if sent++; sent < requests {
+				again = time.After(requestGap)
+			}
+			if err != nil {
+				a.log.Debug("can't ask who has an address", "address", t.addr, "link", link, "err", err)
+			}
+		}
+		select {
+		case m := <-replies:
+			return net.HardwareAddr(m[:]).String(), true
+		case <-ctx.Done():
+			return "", false
+		case <-reopened:
+		case <-again:
+		}
+	}
+}
+
+// receiversChanged returns a channel that is closed when a receiver was opened or closed.
+func (a *Announcer) receiversChanged() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reopened
+}
