@@ -11,26 +11,25 @@ import (
 	"github.com/heraldvip/herald/pkg/plan"
 )
 
-// A controlPlane is what a node has more if it may carry the VIP of the API servers.
-type controlPlane struct{ *health.APIServerCheck }
-
-func newControlPlane(n *node, c config.ControlPlane, servers *kube.Servers, wake mailbox.Signal) (*controlPlane, error) {
+// newAPIServerCheck makes the health check of this node's own API server. wake wakes the leases.
+func (n *node) newAPIServerCheck(servers *kube.Servers, wake mailbox.Signal) (*health.APIServerCheck, error) {
+	c := n.cfg.ControlPlane
 	ask, err := servers.ReadinessCheck(c.CheckURL)
 	if err != nil {
 		return nil, err
 	}
-	return &controlPlane{health.NewAPIServerCheck(health.APIServerOptions{
+	return health.NewAPIServerCheck(health.APIServerOptions{
 		Ask: ask, Period: c.CheckPeriod, Timeout: c.CheckTimeout, FailureThreshold: c.CheckFailures, Log: n.log,
 		Changed: func(ready bool) {
 			servers.SetOwnReady(ready)
 			wake.Send() // the others are told on the node lease
 			n.agent.Poke()
 		},
-	})}, nil
+	}), nil
 }
 
-// controlPlaneRule is what the plan must know of it.
-func controlPlaneRule(cfg config.Config) *plan.ControlPlane {
+// controlPlaneRules returns what the plan must know of the control plane's VIP.
+func controlPlaneRules(cfg config.Config) *plan.ControlPlane {
 	return &plan.ControlPlane{
 		Addresses: cfg.ControlPlane.Addresses, Port: cfg.ControlPlane.Port,
 		Lease:     cfg.ControlPlane.Lease,
@@ -38,8 +37,8 @@ func controlPlaneRule(cfg config.Config) *plan.ControlPlane {
 	}
 }
 
-// hosts is this node's own addresses, VIPs left out.
-func (n *node) hosts() []netip.Addr {
+// ownAddresses returns this node's own addresses without VIPs; nil until its links are known.
+func (n *node) ownAddresses() []netip.Addr {
 	if n.links == nil {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/heraldvip/herald/pkg/manifest"
 )
 
-// pages are the pages of docs/reference, each written by the room that knows.
+// pages are the pages of docs/reference, with the functions that write them.
 var pages = []struct {
 	file  string
 	write func(io.Writer) error
@@ -27,8 +27,8 @@ var pages = []struct {
 	{"rbac.md", manifest.Markdown},
 }
 
-// derived are the files of manifests/ that go with what the code says, beside those
-// that "herald manifest" prints. Each is made of what it was.
+// derived are the files of manifests/ that are made from the code, beside those that "herald manifest"
+// prints. Each function gets the file as it is.
 var derived = []struct {
 	file  string
 	write func(old []byte) ([]byte, error)
@@ -39,8 +39,8 @@ var derived = []struct {
 	{"helm/herald/values.schema.json", manifest.ChartSchema},
 }
 
-// docsCommand is "herald docs", which writes the reference. It is hidden: who
-// runs Herald has no use for it.
+// docsCommand is "herald docs", which writes the reference. It is hidden:
+// only developers of Herald need it.
 func docsCommand() *cobra.Command {
 	c := &cobra.Command{Use: "docs", Short: "Write the reference pages", Args: cobra.NoArgs, Hidden: true, SilenceUsage: true}
 	dir := c.Flags().String("dir", "docs/reference", "Directory of the pages")
@@ -60,7 +60,7 @@ func docsCommand() *cobra.Command {
 	return c
 }
 
-// derive renews the derived files below dir.
+// derive writes the derived files below dir; none if dir is empty.
 func derive(dir string) error {
 	for _, d := range derived {
 		if dir == "" {

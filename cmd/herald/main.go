@@ -23,7 +23,7 @@ func main() {
 	}
 }
 
-// root is the command line.
+// root makes the command line.
 func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "herald",
@@ -40,7 +40,7 @@ func root() *cobra.Command {
 	return c
 }
 
-// status is the exit status: 2 if what was asked for is wrong, 1 if it failed.
+// status returns the exit status for an error: 2 if options are wrong, else 1.
 func status(err error) int {
 	var wrong *config.Error
 	if errors.As(err, &wrong) {

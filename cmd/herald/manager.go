@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -66,7 +67,7 @@ func managerCommand() *cobra.Command {
 	return c
 }
 
-// A node is all rooms of one process, wired.
+// A node is all rooms of one process, wired together.
 type node struct {
 	cluster   *kube.Cluster
 	leases    *lease.Leases
@@ -77,24 +78,22 @@ type node struct {
 	peers     *peers.Peers
 	keys      *peers.Keys
 	gateway   *peers.Gateway
-	control   *controlPlane // nil without cp_enable
-	mapper    *upnp.Mapper
-	forwards  bool // enable_upnp: mapper is run
-	speaker   *bgp.Speaker
-	routes    bool // bgp_enable: speaker is run
-	needsPeer bool // herald_bgp_ready
+	apiServer *health.APIServerCheck // nil without cp_enable
+	mapper    *upnp.Mapper           // runs with enable_upnp
+	speaker   *bgp.Speaker           // runs with bgp_enable
 	agent     *agent.Agent
 	server    *serve.Server
+	cfg       config.Config
 	log       *slog.Logger
 }
 
 func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
-	n := &node{log: log}
+	n := &node{cfg: cfg, log: log}
 	wake := mailbox.NewSignal() // of the leases
 	var servers *kube.Servers
 	if cfg.ControlPlane.Enable {
-		servers = kube.NewServers(cfg.ControlPlane.Port, n.hosts)
+		servers = kube.NewServers(cfg.ControlPlane.Port, n.ownAddresses)
 	}
 	access, where, err := kube.Connect(kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion(), Servers: servers})
 	if err != nil {
@@ -102,7 +101,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	}
 	log.Info("herald starts", "version", currentVersion(), "node", cfg.Node.Name, "api", access.Host, "by", where)
 	if servers != nil {
-		if n.control, err = newControlPlane(n, cfg.ControlPlane, servers, wake); err != nil {
+		if n.apiServer, err = n.newAPIServerCheck(servers, wake); err != nil {
 			return nil, err
 		}
 	}
@@ -136,29 +135,33 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	n.checker = health.NewChecker(log, poke)
 	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Resolve})
 	n.wireOwnership(cfg, wake, poke)
-	n.mapper, n.forwards = newMapper(n, cfg.UPnP, log), cfg.UPnP.Enable
-	n.speaker, n.routes, n.needsPeer = newSpeaker(n, cfg, log), cfg.BGP.Enable, cfg.BGP.RequireSession
-	r := rules(cfg)
+	n.mapper, n.speaker = n.newMapper(), n.newSpeaker()
+	n.agent = n.newAgent()
+	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)
+	return n, nil
+}
+
+// newAgent hands the agent the rooms; those of UPnP and of BGP only if these are enabled.
+func (n *node) newAgent() *agent.Agent {
+	r := planRules(n.cfg)
 	o := agent.Options{
-		Self: cfg.Node.Name, Log: log,
+		Self: n.cfg.Node.Name, Log: n.log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Observers: []agent.Observer{n.cluster, n.cluster.Statuses(), n.leases, n.links, n.announcer, n.checker, n.dhcp},
 		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses(), Events: n.cluster.Events(), Leases: n.leases,
 	}
-	if n.forwards {
+	if n.cfg.UPnP.Enable {
 		o.Observers, o.Mappings = append(o.Observers, n.mapper), setter[vip.Mapping]{n.mapper}
 	}
-	if n.routes {
+	if n.cfg.BGP.Enable {
 		o.Observers, o.Routes = append(o.Observers, n.speaker), n.speaker
 	}
-	n.agent = agent.New(o)
-	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)
-	return n, nil
+	return agent.New(o)
 }
 
-// collectors are the metrics of all rooms.
+// collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
 	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dhcp, n.peers, n.mapper, n.speaker} {
@@ -167,7 +170,7 @@ func (n *node) collectors() []prometheus.Collector {
 	return all
 }
 
-// pages is what is served over HTTP.
+// pages returns what is served over HTTP.
 func (n *node) pages() serve.Pages {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -187,14 +190,17 @@ func (n *node) pages() serve.Pages {
 			if err := n.leases.Ready(); err != nil {
 				return err
 			}
-			return n.routersReady()
+			if n.cfg.BGP.RequireSession && !slices.ContainsFunc(n.speaker.Sessions(), vip.BGPSession.Up) {
+				return errors.New("no BGP session is established")
+			}
+			return nil
 		},
 		Plan: func() any { return n.agent.Last() },
 	}
 }
 
-// rules is what placement depends on.
-func rules(cfg config.Config) plan.Rules {
+// planRules returns what the plan depends on beside the World.
+func planRules(cfg config.Config) plan.Rules {
 	r := plan.Rules{
 		Enabled: cfg.Services.Enable, ARP: cfg.ARP.Enable,
 		Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
@@ -203,14 +209,14 @@ func rules(cfg config.Config) plan.Rules {
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		IPMode: vip.IPMode(cfg.Services.IPMode), Announcer: cfg.Node.Namespace,
 		Rebalance:  cfg.Services.Rebalance,
-		Forwarding: forwardingRule(cfg.UPnP),
+		Forwarding: forwardingRules(cfg.UPnP),
 		NoStatus:   cfg.Services.ReadOnly,
 		ProbeNew:   !cfg.ARP.SkipDAD,
 		DHCPMode:   cfg.DHCP.Mode,
-		BGP:        routingRule(cfg.BGP),
+		BGP:        bgpRules(cfg.BGP),
 	}
 	if cfg.ControlPlane.Enable {
-		r.ControlPlane = controlPlaneRule(cfg)
+		r.ControlPlane = controlPlaneRules(cfg)
 	}
 	return r
 }
@@ -225,13 +231,13 @@ func (n *node) run(ctx context.Context) error {
 	if n.peers.Off() != peers.NoPort {
 		tasks = append(tasks, n.keys)
 	}
-	if n.control != nil {
-		tasks = append(tasks, n.control)
+	if n.apiServer != nil {
+		tasks = append(tasks, n.apiServer)
 	}
-	if n.forwards {
+	if n.cfg.UPnP.Enable {
 		tasks = append(tasks, n.mapper)
 	}
-	if n.routes {
+	if n.cfg.BGP.Enable {
 		tasks = append(tasks, n.speaker)
 	}
 	for _, t := range tasks {

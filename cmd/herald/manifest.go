@@ -11,7 +11,7 @@ import (
 	"github.com/heraldvip/herald/pkg/manifest"
 )
 
-// manifestCommand is "herald manifest": options in, YAML out.
+// manifestCommand is "herald manifest", which prints YAML made from options.
 func manifestCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "manifest",
@@ -34,7 +34,7 @@ func manifestCommand() *cobra.Command {
 	return c
 }
 
-// manifestOf is the command that prints one kind of manifest.
+// manifestOf makes the command that prints one kind of manifest.
 func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)) *cobra.Command {
 	c := &cobra.Command{Use: kind, Short: short, Args: cobra.NoArgs, SilenceUsage: true}
 	flags := c.Flags()
@@ -43,7 +43,7 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 	inCluster := flags.Bool("inCluster", false, "Authenticate with the ServiceAccount. A DaemonSet always does; a static Pod can't")
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		// Neither this host's name nor this pod's namespace, if it is one, are Herald's.
+		// Neither this host's name nor the namespace of this pod, if it runs in one, are Herald's.
 		src := config.Sources{Flags: flags, Env: os.Environ(), ReadFile: os.ReadFile, Hostname: "localhost"}
 		parsed, warnings, err := config.Parse(src)
 		if err != nil {

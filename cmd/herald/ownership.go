@@ -46,7 +46,7 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 // info is what the others may know of this node.
 func (n *node) info() vip.NodeInfo {
 	info := n.links.Info()
-	info.APIServerReady = n.control != nil && n.control.Ready()
+	info.APIServerReady = n.apiServer != nil && n.apiServer.Ready()
 	info.BGPSessions = n.speaker.Summary()
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"

@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version is the release, set when it is linked: -ldflags "-X main.version=v1.2.3".
+// version is the release, set by the linker: -ldflags "-X main.version=v1.2.3".
 var version string
 
-// currentVersion is the release, or what Go knows of an unreleased build, or "devel".
+// currentVersion returns the release, or the version of the module if Go recorded one, or "devel".
 func currentVersion() string {
 	if version != "" {
 		return version
@@ -36,7 +36,7 @@ func versionCommand() *cobra.Command {
 	}
 }
 
-// describe is a version with what is known of its build, on one line.
+// describe returns a version with what is known of its build, on one line.
 func describe(version string, info *debug.BuildInfo) string {
 	if info == nil {
 		return "herald " + version

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"log/slog"
-
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/upnp"
@@ -10,20 +8,20 @@ import (
 )
 
 // newMapper makes what asks gateways to forward ports. Without enable_upnp it is
-// never run.
-func newMapper(n *node, cfg config.UPnP, log *slog.Logger) *upnp.Mapper {
+// not run.
+func (n *node) newMapper() *upnp.Mapper {
 	o := upnp.Options{
-		Log: log, Poke: func() { n.agent.Poke() }, Links: func() []vip.Link { return n.links.Info().Links },
-		Gateways: cfg.Gateways,
+		Log: n.log, Poke: func() { n.agent.Poke() }, Links: func() []vip.Link { return n.links.Info().Links },
+		Gateways: n.cfg.UPnP.Gateways,
 	}
-	if f := forwardingRule(cfg); f != nil {
+	if f := forwardingRules(n.cfg.UPnP); f != nil {
 		o.Ports = f.AllowsPort
 	}
 	return upnp.New(o)
 }
 
-// forwardingRule is what the plan may want of gateways; nil without enable_upnp.
-func forwardingRule(cfg config.UPnP) *plan.Forwarding {
+// forwardingRules returns what the plan may want of gateways; nil without enable_upnp.
+func forwardingRules(cfg config.UPnP) *plan.Forwarding {
 	if !cfg.Enable {
 		return nil
 	}
