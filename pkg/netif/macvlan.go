@@ -1,6 +1,7 @@
 package netif
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,7 +30,7 @@ import (
 // (IFLA_IFALIAS), which is our mark, too: a later process knows both from it.
 type Macvlans struct {
 	n      *Interfaces
-	kernel macvlanKernel // nil: there is none to make links with
+	kernel *rtnetlink // nil in tests without a real kernel
 
 	wanted, ready map[string]vip.Macvlan // by name; the last Set's, replaced as a whole
 	errors        map[string]string      // why one isn't ready; the same
@@ -46,32 +49,6 @@ const repairInterval = 10 * time.Second
 // maxRemoved is how many links one Set removes. The kernel takes tens of milliseconds
 // over each, and meanwhile no address is renewed.
 const maxRemoved = 4
-
-// macvlanKernel is what Macvlans needs of the kernel.
-type macvlanKernel interface {
-	// addMacvlan makes a macvlan in bridge mode. It is down, and has no mark.
-	addMacvlan(name string, parent int, mac net.HardwareAddr) error
-	// configureLink changes a link.
-	configureLink(index int, c linkConfig) error
-	// removeLink removes a link. One that isn't there is no error.
-	removeLink(index int) error
-	// readLink reads the present state of a link, by its index, or by its name if index is 0.
-	readLink(index int, name string) (link, ipv4Conf, error)
-	// addLinkLocal gives a link a link-local address, without a lifetime and without a probe
-	// for duplicates.
-	addLinkLocal(index int, a netip.Addr) error
-}
-
-// ipv4Conf is settings of net.ipv4.conf.<link>.
-type ipv4Conf struct{ arpIgnore, arpAnnounce, rpFilter int }
-
-// linkConfig is what is to be changed of a link; what is nil or false stays.
-type linkConfig struct {
-	alias       *string
-	conf        map[uint16]int // by IPV4_DEVCONF_
-	noLinkLocal bool           // no link-local address of the kernel's own (addrgenmode none)
-	up          bool
-}
 
 // Set makes what is wanted and isn't there, corrects what is, and removes links of Herald
 // that aren't wanted, maxRemoved at a time; it pokes if there are more, or if what is
@@ -126,25 +103,19 @@ func (m *Macvlans) repair(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			m.repairOnce()
 		}
-	}
-}
-
-func (m *Macvlans) repairOnce() {
-	n := m.n
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(m.wanted) == 0 || !n.opts.Tenure().Confirmed {
-		return
-	}
-	for _, w := range m.wanted {
-		if err := m.ensure(w); err != nil {
-			n.log.Debug("a macvlan can't be corrected", "link", w.Name, "err", err)
-			n.opts.Poke()
+		m.n.mu.Lock()
+		if m.n.opts.Tenure().Confirmed {
+			for _, w := range m.wanted {
+				if err := m.ensure(w); err != nil {
+					m.n.log.Debug("a macvlan can't be corrected", "link", w.Name, "err", err)
+					m.n.opts.Poke()
+				}
+			}
+			m.n.publish()
 		}
+		m.n.mu.Unlock()
 	}
-	n.publish()
 }
 
 // ensure makes w if it isn't there, and corrects it if it is. It makes it again if it has another
@@ -169,11 +140,7 @@ func (m *Macvlans) ensure(w vip.Macvlan) error {
 		return fmt.Errorf("this node has no interface %q for it to sit on", w.Parent)
 	case there && !l.byHerald() && !(l.kind == "macvlan" && l.alias == "" && !l.adminUp && l.mac == w.MAC && l.parent == below):
 		// The exception was made by a process that ended before it marked the link.
-		kind := l.kind
-		if kind == "" {
-			kind = "device"
-		}
-		return fmt.Errorf("an interface of that name is there already, and is not Herald's (a %s); Herald leaves it alone", kind)
+		return fmt.Errorf("an interface of that name is there already, and is not Herald's (a %s); Herald leaves it alone", cmp.Or(l.kind, "device"))
 	case there && (l.parent != below || l.mac != w.MAC):
 		if err := m.remove(l); err != nil {
 			return err
@@ -181,18 +148,20 @@ func (m *Macvlans) ensure(w vip.Macvlan) error {
 		there = false
 	}
 	if !there {
-		if err := m.kernel.addMacvlan(w.Name, parent.index, mac); err != nil {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name, attrs.ParentIndex, attrs.HardwareAddr = w.Name, parent.index, mac
+		if err := m.kernel.handle.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}); err != nil {
 			return fmt.Errorf("can't make a macvlan on %s: %w%s", w.Parent, err, macvlanHint(err))
 		}
 	}
-	made, conf, err := m.kernel.readLink(0, w.Name)
+	made, err := m.kernel.handle.LinkByName(w.Name)
 	if err != nil {
+		return fmt.Errorf("can't read the link: %w", err)
+	}
+	if err := m.markAndSilenceParent(n.snapshot.links[below], newLink(made)); err != nil {
 		return err
 	}
-	if err := m.markAndSilenceParent(n.snapshot.links[below], made); err != nil {
-		return err
-	}
-	if err := m.configure(w, mac, made, conf); err != nil {
+	if err := m.configure(w, mac, newLink(made)); err != nil {
 		return err
 	}
 	if !there {
@@ -208,14 +177,14 @@ const (
 	confARPIgnore   = 19
 )
 
-// configure changes the settings of a macvlan that are not as they should be, gives it the
-// link-local address of its MAC if w.IPv6, sets it up, and takes its state over into the snapshot.
-func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link, have ipv4Conf) error {
+// configure changes the settings of a macvlan that are not as they should be, sets it up, gives it the
+// link-local address of its MAC if w.IPv6, and takes its state over into the snapshot.
+func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link) error {
 	n := m.n
 	want := ipv4Conf{arpIgnore: 1, arpAnnounce: 2, rpFilter: w.RPFilter}
-	if have != want || !l.adminUp {
-		c := linkConfig{conf: map[uint16]int{confARPIgnore: want.arpIgnore, confARPAnnounce: want.arpAnnounce, confRPFilter: want.rpFilter}, noLinkLocal: true}
-		if err := m.kernel.configureLink(l.index, c); err != nil {
+	if readIPv4Conf(w.Name) != want || !l.adminUp {
+		conf := map[int]int{confARPIgnore: want.arpIgnore, confARPAnnounce: want.arpAnnounce, confRPFilter: want.rpFilter}
+		if err := m.kernel.configureLink(l.index, conf, true); err != nil {
 			return fmt.Errorf("can't configure it: %w", err)
 		}
 		if l.adminUp {
@@ -233,26 +202,23 @@ func (m *Macvlans) configure(w vip.Macvlan, mac net.HardwareAddr, l link, have i
 			}
 		}
 	}
-	if w.IPv6 {
+	if !l.adminUp {
+		if err := m.kernel.handle.LinkSetUp(byIndex(l.index)); err != nil {
+			return fmt.Errorf("can't set it up: %w%s", err, macvlanHint(err))
+		}
+	}
+	if w.IPv6 { // a link that is down has none
 		if err := m.ensureLinkLocal(l, mac); err != nil {
 			return err
 		}
 	}
-	if !l.adminUp {
-		if err := m.kernel.configureLink(l.index, linkConfig{up: true}); err != nil {
-			return fmt.Errorf("can't set it up: %w%s", err, macvlanHint(err))
-		}
-		if w.IPv6 { // what it had, it loses with being down
-			if err := m.ensureLinkLocal(l, mac); err != nil {
-				return err
-			}
-		}
+	made, err := m.kernel.handle.LinkByIndex(l.index)
+	if err != nil {
+		return fmt.Errorf("can't read the link: %w", err)
 	}
-	now, _, err := m.kernel.readLink(l.index, "")
-	if err == nil {
-		n.apply(change{link: &now})
-	}
-	return err
+	now := newLink(made)
+	n.apply(change{link: &now})
+	return nil
 }
 
 // ensureLinkLocal gives a link the link-local address of its MAC (RFC 4291 appendix A) unless it
@@ -263,7 +229,10 @@ func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 	if have, there := m.n.snapshot.addresses[addressKey{l.index, prefix}]; there && !have.tentative {
 		return nil
 	}
-	if err := m.kernel.addLinkLocal(l.index, a); err != nil {
+	err := m.kernel.handle.AddrReplace(byIndex(l.index), &netlink.Addr{ // without a lifetime, or a probe for duplicates
+		IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(64, 128)}, Scope: unix.RT_SCOPE_LINK, Flags: unix.IFA_F_NODAD,
+	})
+	if err != nil {
 		return fmt.Errorf("can't give it a link-local address: %w%s", err, addressHint(err, prefix, l.name))
 	}
 	return nil
@@ -272,10 +241,7 @@ func (m *Macvlans) ensureLinkLocal(l link, mac net.HardwareAddr) error {
 // markAndSilenceParent marks a macvlan with what its parent did before Herald, and keeps the parent
 // from answering for the addresses of macvlans on it, unless the sysctls for all links do.
 func (m *Macvlans) markAndSilenceParent(parent, l link) error {
-	_, have, err := m.kernel.readLink(parent.index, "")
-	if err != nil {
-		return err
-	}
+	have := readIPv4Conf(parent.name)
 	if !l.byHerald() {
 		before := have
 		for _, o := range m.n.snapshot.macvlans() { // Herald has changed it already, for another
@@ -285,11 +251,11 @@ func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 			}
 		}
 		alias := fmt.Sprintf("%smacvlan for DHCP; parent had arp_ignore=%d arp_announce=%d", aliasMark, before.arpIgnore, before.arpAnnounce)
-		if err := m.kernel.configureLink(l.index, linkConfig{alias: &alias}); err != nil {
+		if err := m.kernel.handle.LinkSetAlias(byIndex(l.index), alias); err != nil {
 			return fmt.Errorf("can't mark it: %w", err)
 		}
 	}
-	change := map[uint16]int{}
+	change := map[int]int{}
 	if max(have.arpIgnore, sysctl4("all", "arp_ignore")) == 0 {
 		change[confARPIgnore] = 1
 	}
@@ -299,7 +265,7 @@ func (m *Macvlans) markAndSilenceParent(parent, l link) error {
 	if len(change) == 0 {
 		return nil
 	}
-	if err := m.kernel.configureLink(parent.index, linkConfig{conf: change}); err != nil {
+	if err := m.kernel.configureLink(parent.index, change, false); err != nil {
 		return fmt.Errorf("can't keep %s from answering for it (sysctl net.ipv4.conf.%s.arp_ignore=1): %w", parent.name, parent.name, err)
 	}
 	m.n.log.Info("a link answers for its own addresses only from now on, as long as it carries a macvlan for a VIP", "link", parent.name, "arp_ignore", 1, "arp_announce", 2)
@@ -320,7 +286,7 @@ func parseAlias(alias string) (c ipv4Conf, ok bool) {
 // had, unless another program has changed them meanwhile. n.mu is held.
 func (m *Macvlans) remove(l link) error {
 	n := m.n
-	if err := m.kernel.removeLink(l.index); err != nil {
+	if err := m.kernel.handle.LinkDel(byIndex(l.index)); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("link %s: can't remove it: %w", l.name, err)
 	}
 	for key := range n.snapshot.addresses {
@@ -336,11 +302,7 @@ func (m *Macvlans) remove(l link) error {
 	if !there || !ok || slices.ContainsFunc(n.snapshot.macvlans(), func(o link) bool { return o.parent == l.parent }) {
 		return nil
 	}
-	_, have, err := m.kernel.readLink(parent.index, "")
-	if err != nil {
-		return err
-	}
-	back := map[uint16]int{}
+	have, back := readIPv4Conf(parent.name), map[int]int{}
 	if have.arpIgnore == 1 && was.arpIgnore == 0 {
 		back[confARPIgnore] = was.arpIgnore
 	}
@@ -350,7 +312,7 @@ func (m *Macvlans) remove(l link) error {
 	if len(back) == 0 {
 		return nil
 	}
-	return m.kernel.configureLink(parent.index, linkConfig{conf: back})
+	return m.kernel.configureLink(parent.index, back, false)
 }
 
 // macvlanHint is what to do about a kernel's errno, in brackets; "" if nothing is known.
@@ -366,6 +328,41 @@ func macvlanHint(err error) string {
 		return " (that kind of interface can't carry a macvlan)"
 	}
 	return ""
+}
+
+// byIndex is the link of an index for a request of the library.
+func byIndex(index int) netlink.Link {
+	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: index}}
+}
+
+// configureLink changes settings of net.ipv4.conf, by their numbers, in one request (IFLA_AF_SPEC;
+// the library has none): a container may only read /proc/sys. With noLinkLocal, the kernel gives
+// the link no link-local address of its own (addrgenmode none).
+func (k *rtnetlink) configureLink(index int, conf map[int]int, noLinkLocal bool) error {
+	r := k.request(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	head := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	head.Index = int32(index)
+	r.AddData(head)
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	values := spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(unix.IFLA_INET_CONF, nil)
+	for number, v := range conf {
+		values.AddRtAttr(number, nl.Uint32Attr(uint32(v)))
+	}
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err == nil && noLinkLocal {
+		const none = 1 // IN6_ADDR_GEN_MODE_NONE
+		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{none})
+	}
+	r.AddData(spec)
+	_, err := r.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// ipv4Conf is settings of net.ipv4.conf.<link>.
+type ipv4Conf struct{ arpIgnore, arpAnnounce, rpFilter int }
+
+// readIPv4Conf reads the settings of a link; those that it can't read are 0.
+func readIPv4Conf(link string) ipv4Conf {
+	return ipv4Conf{sysctl4(link, "arp_ignore"), sysctl4(link, "arp_announce"), sysctl4(link, "rp_filter")}
 }
 
 // sysctl4 reads net.ipv4.conf.<link>.<name>; 0 if it can't.

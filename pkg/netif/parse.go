@@ -37,6 +37,11 @@ func parseLink(m []byte) (link, bool) {
 	if err != nil || parsed.Attrs().Name == "" {
 		return link{}, false
 	}
+	return newLink(parsed), true
+}
+
+// newLink is the library's link as this package has it.
+func newLink(parsed netlink.Link) link {
 	a := parsed.Attrs()
 	l := link{
 		index: a.Index, name: a.Name, kind: parsed.Type(), master: a.MasterIndex, loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
@@ -51,7 +56,7 @@ func parseLink(m []byte) (link, bool) {
 	if l.kind == "macvlan" {
 		l.parent, l.alias, l.adminUp = a.ParentIndex, a.Alias, a.RawFlags&unix.IFF_UP != 0
 	}
-	return l, true
+	return l
 }
 
 // parseAddress reads an RTM_NEWADDR or RTM_DELADDR; false if it is of another family than IPv4

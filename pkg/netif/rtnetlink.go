@@ -13,7 +13,6 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,6 +36,8 @@ type rtnetlink struct {
 	proto    bool                     // the kernel keeps IFA_PROTO
 }
 
+// openNetlink opens the sockets. If one can't be opened, the others are left to the end of the
+// process.
 func openNetlink() (*rtnetlink, error) {
 	requests, err := openSocket()
 	if err != nil {
@@ -44,16 +45,10 @@ func openNetlink() (*rtnetlink, error) {
 	}
 	renewals, err := openSocket()
 	if err != nil {
-		requests.Socket.Close()
 		return nil, err
 	}
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err == nil {
-		err = handle.SetSocketTimeout(answerTime)
-	}
 	if err != nil {
-		requests.Socket.Close()
-		renewals.Socket.Close()
 		return nil, err
 	}
 	return &rtnetlink{
@@ -61,7 +56,7 @@ func openNetlink() (*rtnetlink, error) {
 		socket:   map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: requests},
 		renewals: renewals,
 		proto:    keepsProto(),
-	}, nil
+	}, handle.SetSocketTimeout(answerTime)
 }
 
 // openSocket opens a socket for requests.
@@ -302,20 +297,13 @@ func (k *rtnetlink) omitRenewals(s *nl.NetlinkSocket) error {
 	// A filter reads in network byte order, and the header is in the machine's.
 	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.RTM_NEWADDR))
 	from := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
-	program, err := bpf.Assemble([]bpf.Instruction{
-		bpf.LoadAbsolute{Off: 4, Size: 2}, // nlmsg_type
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(kind), SkipTrue: 3},
-		bpf.LoadAbsolute{Off: 12, Size: 4}, // nlmsg_pid
-		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: from, SkipTrue: 1},
-		bpf.RetConstant{Val: 0},
-		bpf.RetConstant{Val: math.MaxUint32},
-	})
-	if err != nil {
-		return err
-	}
-	filter := make([]unix.SockFilter, len(program))
-	for i, p := range program {
-		filter[i] = unix.SockFilter{Code: p.Op, Jt: p.Jt, Jf: p.Jf, K: p.K}
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 4}, // nlmsg_type
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(kind), Jf: 3},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 12}, // nlmsg_pid
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: from, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32},
 	}
 	return unix.SetsockoptSockFprog(s.GetFd(), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})
 }
