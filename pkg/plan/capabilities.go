@@ -1,79 +1,93 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// A kind is what the capabilities of a Service follow from, besides the options.
+type kind struct {
+	controlPlane  bool // it stands for the API servers
+	arp, bgp      bool // it may be announced so
+	local         bool // externalTrafficPolicy is Local
+	healthChecked bool // it has a healthCheckNodePort
+	leaseName     bool // it names its lease
+}
+
+func (r *Rules) kindOf(s *vip.Service, controlPlane bool) kind {
+	wants := func(m vip.Method) bool { return controlPlane || s.Announce == nil || slices.Contains(s.Announce, m) }
+	return kind{controlPlane, r.ARP && wants(vip.ByARP), r.BGP != nil && wants(vip.ByBGP), s.Local, s.HealthCheckNodePort != 0, s.Lease != ""}
+}
+
 // capabilities are what follows for a Service from the way it is announced: by ARP, by BGP or both,
 // for the API servers, with a lease of its own or with one lease for all. They are
-// found once per Service; no other code asks for the way.
+// found once; no other code asks for the way.
 type capabilities struct {
 	owned               bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
 	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and ND
 	ownerAdvertises     bool // its owner advertises routes to its addresses
 	everyNodeAdvertises bool // every node that can serve it advertises routes to its addresses, whoever holds its lease
 
-	lease               vip.Key // zero unless owned
-	leaseUID            string  // the UID of the Service that the lease is deleted with; "" if there is none
+	fixedLease          vip.Key // its lease; zero: it has none, or one in its own namespace that is deleted with it
 	ownLease            bool    // its lease was made for this Service alone
+	sharesOwner         bool    // one node owns all Services: neither endpoints nor links of a single one decide which
 	ownerNeedsEndpoint  bool    // externalTrafficPolicy Local: only a node with an endpoint may own it
-	ignoresEndpoints    bool    // externalTrafficPolicy is Local, but its owner is chosen for all Services at once
-	sharesOwner         bool    // one node owns all: neither its endpoints nor its link decide which
+	ignoresEndpoints    bool    // externalTrafficPolicy is Local, but sharesOwner
+	nodeExclusion       bool    // what Kubernetes says of a node (taints, conditions, labels) keeps it off that node
 	movable             bool    // herald undrain and vip_rebalance may move it to another node
 	keptWithoutEligible bool    // its owner goes on, if it can, when no node is eligible
-	nodeExclusion       bool    // what Kubernetes says of a node (taints, conditions, labels) keeps it off that node
 
-	waitsForKubeProxy bool   // an owner binds it only once kube-proxy there serves it
-	localDelivery     bool   // connections to it end in a process of its node
-	reserved          bool   // reserved ranges are reserved for it
-	noDHCP            string // why it may not ask for an address by DHCP; "" if it may
-	hasStatus         bool   // its status says who announces it
-	statusTellsUse    bool   // an address that no status names was never announced
-	noEndpoints       string // what is said if it has no endpoint at all
-	noEndpointThere   string // what is said of a node without an endpoint
+	waitsForKubeProxy bool // an owner binds it only once kube-proxy there serves it
+	localDelivery     bool // connections to it end in a process of its node
+	reserved          bool // reserved ranges are reserved for it
+	hasStatus         bool // its status says who announces it
+	statusTellsUse    bool // an address that no status names was never announced
+
+	noDHCP          string // why it may not ask for an address by DHCP; "" if it may
+	noEndpoints     string // what is said if it has no endpoint
+	noEndpointThere string // what is said of a node without an endpoint of it
 }
 
-// capabilitiesOf finds the capabilities of a Service; controlPlane: it stands for the API servers.
-// Neither bindsAddresses, ownerAdvertises nor everyNodeAdvertises is set if none of the ways it asks for is enabled.
-func (r *Rules) capabilitiesOf(s *vip.Service, controlPlane bool) capabilities {
-	if controlPlane {
-		return capabilities{
-			owned: true, bindsAddresses: r.ARP || r.BGP != nil, // its API server answers only where the VIP is bound
-			ownerAdvertises: r.BGP != nil,
-			lease:           r.ControlPlane.Lease, ownLease: true, ownerNeedsEndpoint: true, keptWithoutEligible: true, localDelivery: true, reserved: true,
+// capabilitiesOf finds the capabilities of a kind of Service.
+func (r *Rules) capabilitiesOf(k kind) *capabilities {
+	if k.controlPlane {
+		return &capabilities{
+			owned: true, bindsAddresses: k.arp || k.bgp, ownerAdvertises: k.bgp, // an API server answers only where the VIP is bound
+			fixedLease: r.ControlPlane.Lease, ownLease: true, ownerNeedsEndpoint: true, keptWithoutEligible: true,
+			localDelivery: true, reserved: true,
 			noDHCP:          "the control plane can't have: the nodes must know it before there is an API server",
 			noEndpoints:     "no node's own API server is ready",
 			noEndpointThere: "its own API server is not ready",
 		}
 	}
-	enabled := func(m vip.Method) bool { return s.Announce == nil || slices.Contains(s.Announce, m) }
-	arp, bgp := r.ARP && enabled(vip.ByARP), r.BGP != nil && enabled(vip.ByBGP)
-	c := capabilities{
-		owned: r.Election || arp, bindsAddresses: arp, ownerAdvertises: bgp && r.Election, everyNodeAdvertises: bgp && !r.Election,
-		ownerNeedsEndpoint: s.Local && r.Election, ignoresEndpoints: s.Local && !r.Election,
-		sharesOwner: !r.Election, movable: r.Election, nodeExclusion: true,
-		waitsForKubeProxy: s.Local && r.Election && s.HealthCheckNodePort != 0,
+	c := &capabilities{
+		owned: r.Election || k.arp, bindsAddresses: k.arp, ownerAdvertises: k.bgp && r.Election, everyNodeAdvertises: k.bgp && !r.Election,
+		ownLease: r.Election && !k.leaseName, ownerNeedsEndpoint: k.local && r.Election,
+		sharesOwner: !r.Election, ignoresEndpoints: k.local && !r.Election,
+		nodeExclusion: true, movable: r.Election,
+		waitsForKubeProxy: k.local && k.healthChecked && r.Election,
 		hasStatus:         true, statusTellsUse: !r.NoStatus,
 		noEndpoints:     "none of its endpoints is ready, so its VIP is not announced",
-		noEndpointThere: noLocalEndpoint,
+		noEndpointThere: "no ready endpoint there (externalTrafficPolicy Local)",
 	}
-	if !arp {
+	if c.owned && c.sharesOwner {
+		c.fixedLease = r.Lease
+	}
+	if !k.arp {
 		c.noDHCP = "needs vip_arp: the lease is its link's"
 	}
-	switch {
-	case !c.owned:
-	case !r.Election:
-		c.lease = r.Lease
-	default:
-		c.lease, c.leaseUID = vip.Key{Namespace: s.Key.Namespace, Name: "kubevip-" + s.Key.Name}, s.UID
-		if c.ownLease = s.Lease == ""; !c.ownLease {
-			c.lease.Name = s.Lease
-		}
-	}
 	return c
+}
+
+// leaseOf is the lease whose holder owns s, the zero Key if it has no owner.
+func leaseOf(s *service) vip.Key {
+	if !s.owned || !s.fixedLease.IsZero() {
+		return s.fixedLease
+	}
+	return vip.Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}
 }
 
 // announced reports whether there is any way to announce the Service.

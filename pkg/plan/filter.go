@@ -20,6 +20,7 @@ type filter struct {
 	*pass
 	dhcp     *dhcp
 	reserved *reservedAddresses
+	kinds    map[kind]*capabilities
 
 	all              []*service // every Service of type LoadBalancer, and those whose status Herald wrote
 	accepted         []*service // with an address and an endpoint: oldest first
@@ -76,7 +77,11 @@ func (f *filter) admit(s *service, controlPlane bool) {
 		f.reject(s, vip.NoAddress, "it names no address; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator")
 		return
 	}
-	s.capabilities = f.capabilitiesOf(s.Service, controlPlane)
+	k := f.kindOf(s.Service, controlPlane)
+	if f.kinds[k] == nil {
+		f.kinds[k] = f.capabilitiesOf(k)
+	}
+	s.capabilities = f.kinds[k]
 	switch {
 	case len(s.Addresses) == 0, !s.announced() && s.Announce != nil && len(s.Announce) == 0: // the Events about invalid fields are enough
 		f.rejectSilently(s, vip.InvalidField, strings.Join(s.Invalid, " "))
@@ -85,6 +90,7 @@ func (f *filter) admit(s *service, controlPlane bool) {
 		f.reject(s, vip.InvalidField, fmt.Sprintf("heraldvip.io/announce asks for %v, which is not enabled (vip_arp, bgp_enable)", s.Announce))
 		return
 	}
+	s.lease = leaseOf(s)
 	s.verdict.Lease = s.lease
 	if refused := f.admitAddresses(s); len(s.addrs)+len(s.dhcpFamilies) == 0 {
 		f.reject(s, vip.AddressRefused, strings.Join(refused, "; "))
@@ -167,18 +173,25 @@ func (f *filter) dropConflicts() {
 		*service
 		client *dhcpClient
 	}
-	byPort := make(map[slot]*service, len(f.accepted))
+	byPort := make(map[slot]*service) // of addresses that are shared
 	first := make(map[netip.Addr]holder, len(f.accepted))
 	for _, s := range incumbentsFirst(f.accepted) {
 		var conflicts []string
 		conflict := func(a address) string {
-			if by, ok := first[a.Addr]; ok && by.client != s.clientOf(a) {
+			by, shared := first[a.Addr]
+			if !shared {
+				return ""
+			}
+			if by.client != s.clientOf(a) {
 				if !a.leased {
 					return fmt.Sprintf("%s belongs to Service %s, which had it first, and is leased by DHCP", a.Addr, by.Key)
 				}
 				text := fmt.Sprintf("%s, which a DHCP server has leased, belongs to Service %s, which had it first", a.Addr, by.Key)
 				s.client.declined[vip.FamilyOf(a.Addr)] = text
 				return text
+			}
+			for _, p := range by.Ports {
+				byPort[slot{a.Addr, p}] = by.service
 			}
 			for _, p := range s.Ports {
 				if by := byPort[slot{a.Addr, p}]; by != nil {
@@ -197,6 +210,7 @@ func (f *filter) dropConflicts() {
 		for _, a := range s.addrs {
 			if _, ok := first[a.Addr]; !ok {
 				first[a.Addr] = holder{s, s.clientOf(a)}
+				continue
 			}
 			for _, p := range s.Ports {
 				byPort[slot{a.Addr, p}] = s
@@ -216,7 +230,7 @@ func (f *filter) dropConflicts() {
 // one of their addresses in a status that Herald wrote.
 func incumbentsFirst(all []*service) []*service {
 	order := make([]*service, 0, len(all))
-	var others []*service
+	others := make([]*service, 0, len(all))
 	for _, s := range all {
 		if s.statusBy != "" && slices.ContainsFunc(s.addrs, func(a address) bool { return s.inStatus(a.Addr) }) {
 			order = append(order, s)

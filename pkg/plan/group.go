@@ -8,38 +8,19 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A groupKey is something that Services share only within one unit: one of its fields is set.
-type groupKey struct {
-	lease  vip.Key
-	addr   netip.Addr
-	client *dhcpClient
-}
-
-func (s *service) groupKeys() []groupKey {
-	keys := make([]groupKey, 0, 4)
-	keys = append(keys, groupKey{lease: s.lease})
-	for _, a := range s.addrs {
-		keys = append(keys, groupKey{addr: a.Addr})
-	}
-	if s.client != nil {
-		keys = append(keys, groupKey{client: s.client})
-	}
-	return keys
-}
-
 // group makes units, oldest first, of the Services that share an address, a lease or a DHCP client. Services
 // that have no owner are in none. services are sorted, oldest first.
 func group(p *pass, services []*service) []*unit {
-	byKey := make(map[groupKey]*unit, 2*len(services))
+	byClient := make(map[*dhcpClient]*unit)
+	byAddr := make(map[netip.Addr]*unit, len(services))
+	byLease := make(map[vip.Key]*unit, len(services))
 	units := make([]*unit, 0, len(services))
 	for _, s := range services {
 		if !s.owned {
 			continue
 		}
 		var u *unit
-		keys := s.groupKeys()
-		for _, k := range keys {
-			o := byKey[k]
+		join := func(o *unit) {
 			for o != nil && o.mergedInto != nil {
 				o = o.mergedInto
 			}
@@ -55,13 +36,24 @@ func group(p *pass, services []*service) []*unit {
 				o.mergedInto = u
 			}
 		}
+		join(byLease[s.lease])
+		for _, a := range s.addrs {
+			join(byAddr[a.Addr])
+		}
+		if s.client != nil {
+			join(byClient[s.client])
+		}
 		if u == nil {
 			u = &unit{}
 			units = append(units, u)
 		}
 		u.services = append(u.services, s)
-		for _, k := range keys {
-			byKey[k] = u
+		byLease[s.lease] = u
+		for _, a := range s.addrs {
+			byAddr[a.Addr] = u
+		}
+		if s.client != nil {
+			byClient[s.client] = u
 		}
 	}
 	units = slices.DeleteFunc(units, func(u *unit) bool { return u.mergedInto != nil })
@@ -147,26 +139,12 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 
 // needsOf is what u requires of the node that announces it.
 func needsOf(u *unit) requirements {
-	need := requirements{notExcluded: u.services[0].nodeExclusion, noneThere: u.services[0].noEndpointThere}
-	if u.services[0].sharesOwner {
-		need.links = []linkChoice{{}}
-		return need
+	s := u.services[0]
+	if s.sharesOwner {
+		return requirements{capabilities: s.capabilities, linkOfVIPs: true}
 	}
-	need.endpoints, need.endpoint = endpointNodes(u)
-	for _, s := range u.services {
-		if !s.bindsAddresses { // a route leads to the node, not to one of its links
-			continue
-		}
-		if len(s.dhcpFamilies) > 0 {
-			need.links = append(need.links, linkChoice{want: s.Interface})
-		}
-		for _, a := range s.addrs {
-			if !a.leased {
-				need.links = append(need.links, linkChoice{s.Interface, a.Addr})
-			}
-		}
-	}
-	return need
+	nodes, local := endpointNodes(u)
+	return requirements{capabilities: s.capabilities, bound: u.services, endpoint: local, endpoints: nodes}
 }
 
 // endpointNodes are the names of the nodes with endpoints of all Services of u whose owner needs one; where no node has,

@@ -84,19 +84,13 @@ func exclusionLabelCounts(w *vip.World, objects map[string]*vip.Node) bool {
 	})
 }
 
-// requirements are what a node must have to announce something.
+// requirements are what a node must have to announce Services.
 type requirements struct {
-	notExcluded bool         // Kubernetes does not keep VIPs off it
-	links       []linkChoice // each is there and up
-	endpoint    bool         // it is one of endpointNodes
-	endpoints   []string     // names of nodes
-	noneThere   string       // what is said of a node that is none of them
-}
-
-// A linkChoice says which link of a node an address is bound to: see linkFor.
-type linkChoice struct {
-	want string
-	addr netip.Addr
+	*capabilities            // of the oldest of them: with nodeExclusion Kubernetes must not keep VIPs off the node
+	linkOfVIPs    bool       // its link of VIPs is up
+	endpoint      bool       // it is one of endpoints
+	endpoints     []string   // names of nodes
+	bound         []*service // the links to which their addresses, and macvlans, are to be bound are up
 }
 
 // ineligible is the one judgement of whether a node may announce something: why it may not, or "". Whether
@@ -105,17 +99,38 @@ func ineligible(need *requirements, n *member) string {
 	switch {
 	case n.refusal != "":
 		return n.refusal
-	case need.notExcluded && n.exclusion != "":
+	case need.nodeExclusion && n.exclusion != "":
 		return n.exclusion
 	}
-	for _, c := range need.links {
-		link, _ := linkFor(&n.Info, c.want, c.addr)
-		if fault := linkFault(&n.Info, link); fault != "" {
+	if need.linkOfVIPs {
+		if fault := linkFault(&n.Info, n.Info.LinkFor("")); fault != "" {
 			return fault
 		}
 	}
+	for _, s := range need.bound {
+		if !s.bindsAddresses { // a route leads to the node, not to one of its links
+			continue
+		}
+		if len(s.dhcpFamilies) > 0 {
+			if fault := linkFault(&n.Info, n.Info.LinkFor(s.Interface)); fault != "" {
+				return fault
+			}
+		}
+		for _, a := range s.addrs {
+			if a.leased {
+				continue
+			}
+			link := n.Info.LinkFor(s.Interface)
+			if cmp.Or(s.Interface, n.Info.Interface) == "auto" {
+				link, _ = linkFor(&n.Info, s.Interface, a.Addr)
+			}
+			if fault := linkFault(&n.Info, link); fault != "" {
+				return fault
+			}
+		}
+	}
 	if need.endpoint && !slices.Contains(need.endpoints, n.Name) {
-		return need.noneThere
+		return need.noEndpointThere
 	}
 	return ""
 }

@@ -11,34 +11,46 @@ import (
 type outcome struct {
 	reason  vip.Reason // of the verdict
 	message string
-	owner   string      // "": the holder of its unit's lease, if there is one
-	here    bool        // this node announces it
-	events  []vip.Event // Reason, Message and Occurrence only
-	status  *vip.Status // Service is filled in; nil leaves the status as it is
+	owner   string // "": the holder of its unit's lease, if there is one
+	here    bool   // this node announces it
+	events  []event
+
+	writesStatus bool // else the status stays as it is
+	status       vip.Status
+}
+
+// An event is an Event on a Service before it is known which.
+type event struct {
+	reason     vip.Reason
+	message    string
+	occurrence int64 // see vip.Event
 }
 
 // set sets the verdict.
 func (o *outcome) set(reason vip.Reason, message string) { o.reason, o.message = reason, message }
 
+// setStatus sets what is to be written into the status; a Status without Ingress clears it.
+func (o *outcome) setStatus(status vip.Status) { o.writesStatus, o.status = true, status }
+
 // addEvent adds an Event.
 func (o *outcome) addEvent(reason vip.Reason, message string, occurrence int64) {
-	o.events = append(o.events, vip.Event{Reason: reason, Message: message, Occurrence: occurrence})
+	o.events = append(o.events, event{reason, message, occurrence})
 }
 
 // publish sets the verdict of s, and adds its Events and its status, if there are any, to the Plan.
 // Every Service is published once.
-func (p *pass) publish(s *service, o outcome) {
+func (p *pass) publish(s *service, o *outcome) {
 	if s.unit != nil {
 		o.owner = cmp.Or(o.owner, s.unit.claim.Holder)
 	}
 	s.decided = true
 	s.verdict.Owner, s.verdict.AnnouncedHere, s.verdict.Reason, s.verdict.Message = o.owner, o.here, o.reason, o.message
 	for _, e := range o.events {
-		p.event(s, e.Reason, e.Message, e.Occurrence)
+		p.event(s, e.reason, e.message, e.occurrence)
 	}
-	if o.status != nil {
+	if o.writesStatus {
 		o.status.Service = s.Key
-		p.out.Statuses = append(p.out.Statuses, *o.status)
+		p.out.Statuses = append(p.out.Statuses, o.status)
 	}
 }
 
@@ -54,9 +66,9 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 
 // rejectSilently is reject without the Event for the reason.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
-	o := outcome{reason: reason, message: message}
+	o := &outcome{reason: reason, message: message}
 	if s.statusBy != "" && reason != vip.HeldByOtherAnnouncer && p.responsible(s) {
-		o.status = &vip.Status{}
+		o.setStatus(vip.Status{})
 		switch reason {
 		case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:
 			o.addEvent(vip.VIPWithdrawn, "no longer announced: "+message, 0)

@@ -70,7 +70,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	p := newPass(&r, &w)
 	reserved := newReservedAddresses(&w, r.ControlPlane)
 	dhcp := newDHCP(p, &reserved)
-	f := filter{pass: p, dhcp: dhcp, reserved: &reserved}
+	f := filter{pass: p, dhcp: dhcp, reserved: &reserved, kinds: make(map[kind]*capabilities)}
 	f.run()
 	units := group(p, f.accepted)
 	(&placement{pass: p, units: units}).run()
@@ -107,10 +107,11 @@ type binding struct {
 // A service is a Service on its way through the plan.
 type service struct {
 	*vip.Service
-	capabilities
+	*capabilities
 	statusBy      string       // the node that wrote its status last, if a Herald of this installation did; else ""
 	addrs         []address    // what it may have; Link and Bits are filled in for this node
 	dhcpFamilies  []vip.Family // what it asks a DHCP server for; what is leased is in addrs
+	lease         vip.Key      // see leaseOf
 	client        *dhcpClient  // which asks; nil if nothing is asked for, or nothing may be
 	unit          *unit
 	verdict       vip.Verdict

@@ -18,12 +18,8 @@ type BGP struct {
 	Keep       bool              // routes without an owner outlive a restart (herald_bgp_restart_time)
 }
 
-const (
-	// sessionGrace is how long BGP sessions may take to come up before a user hears of it.
-	sessionGrace = 10 * time.Second
-	// noLocalEndpoint is what is said of a node that can't serve a Service.
-	noLocalEndpoint = "no ready endpoint there (externalTrafficPolicy Local)"
-)
+// sessionGrace is how long BGP sessions may take to come up before a user hears of it.
+const sessionGrace = 10 * time.Second
 
 // routes plans the routes that this node advertises.
 type routes struct {
@@ -45,24 +41,25 @@ func (r *routes) want(s *service, a netip.Addr) *vip.Route {
 	return &r.out.Routes[len(r.out.Routes)-1]
 }
 
-// advertise plans the routes of s, which this node owns and binds nowhere, and returns what is published of it.
-func (r *routes) advertise(u *unit, s *service, handingOver bool) outcome {
+// advertise plans the routes of s, which this node owns and binds nowhere, and publishes s.
+func (r *routes) advertise(s *service, handingOver bool) {
 	if s.waitsForKubeProxy && !r.kubeProxyServes(s) {
-		return outcome{reason: vip.VIPClaiming, message: "kube-proxy on node " + r.Self + " does not serve it yet"}
+		r.publish(s, &outcome{reason: vip.VIPClaiming, message: "kube-proxy on node " + r.Self + " does not serve it yet"})
+		return
 	}
 	for _, a := range s.addrs {
 		r.want(s, a.Addr)
 	}
 	advertised, ingress := r.known(s, nil)
-	o := outcome{here: true, reason: vip.VIPAnnounced, message: "node " + r.Self + " advertises " + advertised + " by BGP"}
+	o := &outcome{here: true, reason: vip.VIPAnnounced, message: "node " + r.Self + " advertises " + advertised + " by BGP"}
 	switch {
 	case len(ingress) == 0:
-		r.addNoSession(&o)
+		r.addNoSession(o)
 	case !handingOver: // else the status is the successor's to write
-		o.status = r.status(ingress)
-		r.addAnnounced(u, &o)
+		o.setStatus(r.status(ingress))
+		r.addAnnounced(s.unit, o)
 	}
-	return o
+	r.publish(s, o)
 }
 
 // advertiseFromEveryNode plans the routes that every node advertises which can serve a Service. It publishes the Services that
@@ -93,7 +90,7 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 
 // servingNeeds is what s requires of a node that advertises routes to it.
 func servingNeeds(s *service) requirements {
-	return requirements{notExcluded: true, endpoint: s.Local, endpoints: s.Endpoints.Local(), noneThere: noLocalEndpoint}
+	return requirements{capabilities: s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 }
 
 // advertiseHere plans the route to an address that services share, oldest first, if this node can serve them all and
@@ -149,17 +146,17 @@ func (r *routes) publishUnowned(s *service, here map[netip.Addr]bool) {
 		names = append(names, n.Name)
 	}
 	writer := r.statusWriter(s, eligible)
-	o := outcome{
+	o := &outcome{
 		owner: writer.Name, here: slices.ContainsFunc(s.addrs, func(a address) bool { return here[a.Addr] }),
 		reason: vip.VIPAnnounced, message: "advertised by BGP from " + strings.Join(names, ", "),
 	}
 	if writer == r.self {
 		switch advertised, ingress := r.known(s, here); {
 		case len(ingress) > 0:
-			o.status = r.status(ingress)
+			o.setStatus(r.status(ingress))
 			o.addEvent(vip.VIPAnnounced, "every node that can serve it advertises "+advertised+" by BGP", 0)
 		case o.here:
-			r.addNoSession(&o)
+			r.addNoSession(o)
 		}
 	}
 	r.publish(s, o)

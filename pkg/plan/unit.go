@@ -38,7 +38,7 @@ func (m *unitPlanner) plan(u *unit) {
 		m.wantLeases(u, vip.Acquire, "")
 		m.mappings.want(u)
 		for _, s := range u.services {
-			m.publish(s, outcome{reason: vip.NodeLeaseNotHeld, message: "this node could not renew its node lease in time and announces nothing until it can"})
+			m.publish(s, &outcome{reason: vip.NodeLeaseNotHeld, message: "this node could not renew its node lease in time and announces nothing until it can"})
 		}
 	default:
 		m.own(u)
@@ -58,21 +58,26 @@ func (m *unitPlanner) rejectUnit(u *unit) {
 
 // wantLeases adds the same action for all leases of u, which this node holds, to the Plan.
 func (m *unitPlanner) wantLeases(u *unit, action vip.LeaseAction, successor string) {
-	m.wantLease(u, u.lease, action, successor)
-	for _, k := range u.records {
-		m.wantLease(u, k, action, successor)
+	for _, k := range append([]vip.Key{u.lease}, u.records...) {
+		s := u.services[slices.IndexFunc(u.services, func(s *service) bool { return s.lease == k })]
+		intent := s.leaseIntent(action)
+		intent.Successor = successor
+		m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
 	}
 }
 
-func (m *unitPlanner) wantLease(u *unit, k vip.Key, action vip.LeaseAction, successor string) {
-	s := u.services[slices.IndexFunc(u.services, func(s *service) bool { return s.lease == k })]
-	m.out.LeaseIntents = append(m.out.LeaseIntents, vip.LeaseIntent{Lease: k, Service: s.Key, UID: s.leaseUID, Action: action, Successor: successor})
+// leaseIntent is what is wanted of the lease of s.
+func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
+	intent := vip.LeaseIntent{Lease: s.lease, Service: s.Key, Action: action}
+	if s.fixedLease.IsZero() {
+		intent.UID = s.UID
+	}
+	return intent
 }
 
 // claim plans for a free unit: its target claims the lease, all others see to it that it does.
 func (m *unitPlanner) claim(u *unit) {
-	s := u.services[0]
-	intent := vip.LeaseIntent{Lease: u.lease, Service: s.Key, UID: s.leaseUID, Action: vip.Acquire}
+	intent := u.services[0].leaseIntent(vip.Acquire)
 	if u.target != m.self {
 		intent.Action, intent.ExpectedHolder = vip.Follow, u.target.Name
 	}
@@ -80,7 +85,7 @@ func (m *unitPlanner) claim(u *unit) {
 	m.checks.probeWhileClaiming(u)
 	m.mappings.want(u)
 	for _, s := range u.services {
-		m.publish(s, outcome{reason: vip.VIPClaiming, message: "node " + u.target.Name + " is about to claim it"})
+		m.publish(s, &outcome{reason: vip.VIPClaiming, message: "node " + u.target.Name + " is about to claim it"})
 	}
 	m.keepUntilHeard(u)
 }
@@ -95,8 +100,8 @@ func (m *unitPlanner) follow(u *unit) {
 	}
 	m.keepUntilHeard(u)
 	for _, s := range u.services {
-		o := outcome{reason: vip.VIPElsewhere, message: "node " + u.claim.Holder + " announces it"}
-		m.checks.verify(u, s, &o)
+		o := &outcome{reason: vip.VIPElsewhere, message: "node " + u.claim.Holder + " announces it"}
+		m.checks.verify(u, s, o)
 		m.publish(s, o)
 	}
 }
@@ -151,13 +156,13 @@ func (m *unitPlanner) own(u *unit) {
 	handingOver := m.handingOver(u)
 	for _, s := range u.services {
 		if s.bindsAddresses {
-			m.announce(u, s, handingOver)
+			m.announce(s, handingOver)
 			continue
 		}
 		if s.Forward != nil {
 			m.event(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by BGP only", 0)
 		}
-		m.publish(s, m.routes.advertise(u, s, handingOver))
+		m.routes.advertise(s, handingOver)
 	}
 }
 
@@ -170,7 +175,7 @@ type progress struct {
 }
 
 // announce binds and announces what s has on this node, which owns it, and publishes how far that is.
-func (m *unitPlanner) announce(u *unit, s *service, handingOver bool) {
+func (m *unitPlanner) announce(s *service, handingOver bool) {
 	if s.ignoresEndpoints {
 		m.event(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
 	}
@@ -184,13 +189,14 @@ func (m *unitPlanner) announce(u *unit, s *service, handingOver bool) {
 		m.mappings.report(s)
 		c.ingress = append(c.ingress, m.mappings.externalIngress(s)...)
 	}
-	o := m.outcomeOf(u, s, handingOver, &c)
+	o := outcome{here: len(c.bound) > 0}
+	m.judge(s, handingOver, &c, &o)
 	for _, a := range s.addrs {
 		if m.isBound(a.Address) {
 			m.checks.defend(a.Address, &o)
 		}
 	}
-	m.publish(s, o)
+	m.publish(s, &o)
 }
 
 // bindAddress wants one address of s bound and announced, if that may be: its link is up; if it is leased, its lease is valid and its
@@ -256,21 +262,20 @@ func (m *unitPlanner) listen(a vip.Address) {
 	}
 }
 
-// outcomeOf is what is published of s, which this node owns and binds. The verdict names, in this order: addresses
+// judge fills in what is published of s, which this node owns and binds. The verdict names, in this order: addresses
 // in use, DHCP leases that are missing, a successor, addresses that are not bound yet; else that s is announced, with an Event.
-func (m *unitPlanner) outcomeOf(u *unit, s *service, handingOver bool, c *progress) outcome {
+func (m *unitPlanner) judge(s *service, handingOver bool, c *progress, o *outcome) {
 	missing, problems, undecided := m.dhcp.missing(s)
-	o := outcome{here: len(c.bound) > 0}
 	switch {
 	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusBy == m.Self: // it asked for other addresses before
-		o.status = &vip.Status{}
+		o.setStatus(vip.Status{})
 	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusBy != "":
 		// While the client asks whether a lease is still good the status stays.
 	case len(c.ingress) > 0:
-		o.status = m.status(c.ingress)
+		o.setStatus(m.status(c.ingress))
 		o.status.DHCPLeases = m.dhcp.leasesToRecord(s, c.ingress)
 	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusBy != "":
-		o.status = &vip.Status{}
+		o.setStatus(vip.Status{})
 	}
 	problem := ""
 	if len(problems) > 0 {
@@ -291,9 +296,8 @@ func (m *unitPlanner) outcomeOf(u *unit, s *service, handingOver bool, c *progre
 		o.set(vip.VIPAnnounced, fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.bound), len(s.addrs)))
 	default:
 		o.set(vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.bound, ", "))
-		m.addAnnounced(u, &o)
+		m.addAnnounced(s.unit, o)
 	}
-	return o
 }
 
 // addAnnounced adds the Event that this node announces a Service of u: VIPMoved if it has the unit from another node.
@@ -306,8 +310,8 @@ func (p *pass) addAnnounced(u *unit, o *outcome) {
 }
 
 // status is a status that this node writes.
-func (p *pass) status(ingress []vip.Ingress) *vip.Status {
-	return &vip.Status{VIPHost: p.Self, Announcer: p.Announcer, Ingress: ingress}
+func (p *pass) status(ingress []vip.Ingress) vip.Status {
+	return vip.Status{VIPHost: p.Self, Announcer: p.Announcer, Ingress: ingress}
 }
 
 // ingress is the entry of an address in the status of s.
