@@ -24,7 +24,7 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// frrConf is the client's router, AS 65001: whoever is on the LAN may be a peer.
+// frrConf is the client's router, AS 65001, which accepts every host of the LAN as a peer.
 const frrConf = `router bgp 65001
  no bgp ebgp-requires-policy
  no bgp default ipv4-unicast
@@ -56,8 +56,8 @@ protocol bgp nodes {
 }
 `
 
-// routers runs both, until the test ends.
-func routers(t *testing.T) (frr, bird *lab.Router) {
+// startRouters runs FRR on rt and BIRD on pr until the test ends. It skips the test if they are not installed.
+func startRouters(t *testing.T) (frr, bird *lab.Router) {
 	t.Helper()
 	for _, p := range []string{"/usr/lib/frr/bgpd", "bird"} {
 		if _, err := exec.LookPath(p); err != nil {
@@ -82,7 +82,7 @@ func routers(t *testing.T) (frr, bird *lab.Router) {
 	return frr, bird
 }
 
-// bgpEnv is what an operator sets for BGP alone.
+// bgpEnv is the options of an operator who uses BGP only.
 func bgpEnv(more ...string) map[string]string {
 	e := map[string]string{
 		"svc_enable": "true", "bgp_enable": "true", "bgp_peers": "10.77.0.1:65001,10.77.0.101:65002", "bgp_hold_time": "3", "herald_bgp_ready": "true",
@@ -93,25 +93,25 @@ func bgpEnv(more ...string) map[string]string {
 	return e
 }
 
-// hops waits until the router's kernel has so many next hops for a prefix.
-func hops(t *testing.T, r *lab.Router, prefix string, want int, within time.Duration) time.Duration {
+// awaitHops waits until the router's kernel has so many next hops for a prefix.
+func awaitHops(t *testing.T, r *lab.Router, prefix string, want int, within time.Duration) time.Duration {
 	t.Helper()
-	took := check.Value(r.AwaitHops(bound(t, within), prefix, want))(t)
+	took := check.Value(r.AwaitHops(withTimeout(t, within), prefix, want))(t)
 	return took
 }
 
-// Cluster: every node is a next hop of both families, connections spread over all,
-// no node has the address; then what takes a node out of the set, and how fast.
+// externalTrafficPolicy Cluster: every node is a next hop of both families, connections spread over all,
+// no node has the address. A node that is killed or cut off is withdrawn in time.
 func TestBGP(t *testing.T) {
-	frr, bird := routers(t)
+	frr, bird := startRouters(t)
 	f := start(t, bgpEnv())
 	f.killed = true // of one of them the node lease is left
-	create(t, web("a", "10.79.0.50,fd79::50"))
-	hops(t, frr, "10.79.0.50", 3, 10*time.Second)
-	hops(t, frr, "fd79::50", 3, 5*time.Second)
-	status(t, "a", "10.79.0.50(VIP),fd79::50(VIP)", 5*time.Second)
-	event(t, "a", "VIPAnnounced", "by BGP")
-	served(t, "10.79.0.50")
+	createService(t, webService("a", "10.79.0.50,fd79::50"))
+	awaitHops(t, frr, "10.79.0.50", 3, 10*time.Second)
+	awaitHops(t, frr, "fd79::50", 3, 5*time.Second)
+	awaitStatus(t, "a", "10.79.0.50(VIP),fd79::50(VIP)", 5*time.Second)
+	awaitEvent(t, "a", "VIPAnnounced", "by BGP")
+	awaitProxies(t, "10.79.0.50")
 	until(t, 5*time.Second, "BIRD has three routes", func(ctx context.Context) error {
 		out, err := bird.Birdc(ctx, "show route 10.79.0.50/32")
 		if err == nil && strings.Count(out, "via 10.77.0.") != 3 {
@@ -119,8 +119,8 @@ func TestBGP(t *testing.T) {
 		}
 		return err
 	})
-	reach(t, "http://10.79.0.50/")
-	reach(t, "http://[fd79::50]/")
+	awaitReachable(t, "http://10.79.0.50/")
+	awaitReachable(t, "http://[fd79::50]/")
 	for _, n := range cluster.Nodes() {
 		if have := vips(t, n); len(have) > 0 {
 			t.Errorf("%s has %v on its link", n, have)
@@ -139,7 +139,7 @@ func TestBGP(t *testing.T) {
 	time.Sleep(200 * time.Millisecond)
 	killed := time.Now()
 	f.node["n2"].Kill()
-	hops(t, frr, "10.79.0.50", 2, 2*time.Second)
+	awaitHops(t, frr, "10.79.0.50", 2, 2*time.Second)
 	gone := time.Since(killed)
 	time.Sleep(300 * time.Millisecond)
 	r = c.Stop()
@@ -147,31 +147,31 @@ func TestBGP(t *testing.T) {
 	if gone > 500*time.Millisecond+r.Stalled || r.Outage > 500*time.Millisecond {
 		t.Errorf("SIGKILL: withdrawn after %v, outage %v, want at most 0.5 s", gone, r.Outage)
 	}
-	intact(t, r, 1)
-	f.run("n2")
-	t.Logf("back after %v", hops(t, frr, "10.79.0.50", 3, 15*time.Second).Round(time.Millisecond))
+	expectConnectionsSurvive(t, r, 1)
+	f.startOn("n2")
+	t.Logf("back after %v", awaitHops(t, frr, "10.79.0.50", 3, 15*time.Second).Round(time.Millisecond))
 
 	// The router loses its peers, comes back, and knows all again.
 	check.OK(t, errors.Join(frr.Kill(), frr.Start(t.Context())))
-	t.Logf("after a restart of the router all is back in %v", hops(t, frr, "10.79.0.50", 3, 20*time.Second).Round(time.Millisecond))
+	t.Logf("after a restart of the router all is back in %v", awaitHops(t, frr, "10.79.0.50", 3, 20*time.Second).Round(time.Millisecond))
 
 	// The cable of a node: the hold time (3 s) ends the session.
 	c = connect(t, "10.79.0.50:80")
 	check.OK(t, cluster.Cut("n3"))
 	defer cluster.Reconnect("n3")
 	cut := time.Now()
-	hops(t, frr, "10.79.0.50", 2, 5*time.Second)
+	awaitHops(t, frr, "10.79.0.50", 2, 5*time.Second)
 	t.Logf("cut off the LAN: withdrawn after %v", time.Since(cut).Round(time.Millisecond))
 	if took := time.Since(cut); took > 3500*time.Millisecond {
 		t.Errorf("withdrawn after %v, want the hold time, 3 s", took)
 	}
 	t.Logf("%s", c.Stop())
 	check.OK(t, cluster.Reconnect("n3"))
-	hops(t, frr, "10.79.0.50", 3, 20*time.Second)
+	awaitHops(t, frr, "10.79.0.50", 3, 20*time.Second)
 
 	// The Service goes, and its routes with it.
 	check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}))
-	hops(t, frr, "10.79.0.50", 0, 2*time.Second)
+	awaitHops(t, frr, "10.79.0.50", 0, 2*time.Second)
 	until(t, 2*time.Second, "the IPv6 route is withdrawn", func(ctx context.Context) error {
 		out, err := frr.Vtysh(ctx, "show bgp ipv6 unicast")
 		if err == nil && strings.Contains(out, "fd79::50") {
@@ -181,20 +181,20 @@ func TestBGP(t *testing.T) {
 	})
 }
 
-// Local: only nodes with a ready endpoint are next hops, pods see the client, and a
+// externalTrafficPolicy Local: only nodes with a ready endpoint are next hops, pods see the client, and a
 // rolling update and a rolling restart go unnoticed.
 func TestBGPLocal(t *testing.T) {
-	frr, _ := routers(t)
+	frr, _ := startRouters(t)
 	f := start(t, bgpEnv())
-	p1, p3 := pod(t, "bgp-1", "n1"), pod(t, "bgp-3", "n3")
-	s := local("bgp-local", "10.79.0.51")
-	create(t, s)
-	hops(t, frr, "10.79.0.51", 2, 10*time.Second)
+	p1, p3 := addPod(t, "bgp-1", "n1"), addPod(t, "bgp-3", "n3")
+	s := localService("bgp-local", "10.79.0.51")
+	createService(t, s)
+	awaitHops(t, frr, "10.79.0.51", 2, 10*time.Second)
 	have, err := frr.Hops(t.Context(), "10.79.0.51")
 	if slices.Sort(have); err != nil || !slices.Equal(have, []string{"10.77.0.11", "10.77.0.13"}) {
 		t.Errorf("next hops %v, %v, want n1 and n3", have, err)
 	}
-	served(t, "10.79.0.51")
+	awaitProxies(t, "10.79.0.51")
 	until(t, 10*time.Second, "the client reaches it", func(ctx context.Context) error {
 		_, err := cluster.Get(ctx, "cl", "http://10.79.0.51/")
 		return err
@@ -204,48 +204,48 @@ func TestBGPLocal(t *testing.T) {
 	// A rolling update: the new pods on other nodes are ready before the old ones go.
 	c := connect(t, "10.79.0.51:80")
 	time.Sleep(200 * time.Millisecond)
-	p2 := pod(t, "bgp-2", "n2")
-	hops(t, frr, "10.79.0.51", 3, 5*time.Second)
+	p2 := addPod(t, "bgp-2", "n2")
+	awaitHops(t, frr, "10.79.0.51", 3, 5*time.Second)
 	for _, old := range []lab.Pod{p1, p3} {
 		check.OK(t, cluster.DeletePod(t.Context(), old, 2*time.Second))
 	}
-	if _, err := frr.AwaitHops(bound(t, 2*time.Second), "10.79.0.51", 1); err != nil {
+	if _, err := frr.AwaitHops(withTimeout(t, 2*time.Second), "10.79.0.51", 1); err != nil {
 		t.Error(err)
 	}
 	r := c.Stop()
 	t.Logf("rolling update\n%s", r)
-	intact(t, r, 3)
+	expectConnectionsSurvive(t, r, 3)
 	if len(r.Clients) != 1 || r.Clients[client] == 0 {
 		t.Errorf("pods saw %v, want the client %s alone", r.Clients, client)
 	}
 
 	// A rolling restart of Herald.
-	pod(t, "bgp-1", "n1")
-	pod(t, "bgp-3", "n3")
-	hops(t, frr, "10.79.0.51", 3, 5*time.Second)
+	addPod(t, "bgp-1", "n1")
+	addPod(t, "bgp-3", "n3")
+	awaitHops(t, frr, "10.79.0.51", 3, 5*time.Second)
 	c = connect(t, "10.79.0.51:80")
 	for _, n := range cluster.Nodes() {
 		began := time.Now()
 		f.node[n].Signal(syscall.SIGTERM)
-		if err := f.node[n].Wait(bound(t, 15*time.Second)); err != nil {
+		if err := f.node[n].Wait(withTimeout(t, 15*time.Second)); err != nil {
 			t.Errorf("exit: %v", err)
 		}
 		t.Logf("%s stopped in %v", n, time.Since(began).Round(time.Millisecond))
-		f.run(n)
-		hops(t, frr, "10.79.0.51", 3, 15*time.Second)
-		f.ready(n)
+		f.startOn(n)
+		awaitHops(t, frr, "10.79.0.51", 3, 15*time.Second)
+		f.awaitReady(n)
 	}
 	r = c.Stop()
 	t.Logf("rolling restart\n%s", r)
-	intact(t, r, 2*len(cluster.Nodes()))
+	expectConnectionsSurvive(t, r, 2*len(cluster.Nodes()))
 
 	// An endpoint that is not ready any more: withdrawn within 0.2 s of the EndpointSlice.
 	for i, p := range []lab.Pod{p2, p2, p2} {
 		c := connect(t, "10.79.0.51:80")
 		began := time.Now()
 		check.OK(t, cluster.SetReady(t.Context(), p, false))
-		took := awaitSlice(t, "bgp-local", "n2", began)
-		hops(t, frr, "10.79.0.51", 2, 3*time.Second)
+		took := awaitEndpointNotReady(t, "bgp-local", "n2", began)
+		awaitHops(t, frr, "10.79.0.51", 2, 3*time.Second)
 		gone := time.Since(began)
 		stalled := c.Stop().Stalled // this process did not run, and saw it later than it was
 		t.Logf("endpoint lost: in the EndpointSlice after %v, withdrawn %v later", took.Round(time.Millisecond), (gone - took).Round(time.Millisecond))
@@ -253,59 +253,59 @@ func TestBGPLocal(t *testing.T) {
 			t.Errorf("withdrawn %v after the EndpointSlice changed, want at most 0.2 s (try %d)", gone-took, i)
 		}
 		check.OK(t, cluster.SetReady(t.Context(), p, true))
-		hops(t, frr, "10.79.0.51", 3, 5*time.Second)
+		awaitHops(t, frr, "10.79.0.51", 3, 5*time.Second)
 	}
 }
 
 // With an election the owner alone is the next hop, and hands over without a gap; the
 // peers are named by annotations.
-// ARP and BGP side by side: a Service says which it wants.
+// ARP and BGP side by side: annotations of the Services choose.
 func TestBGPElection(t *testing.T) {
-	frr, _ := routers(t)
+	frr, _ := startRouters(t)
 	for _, n := range cluster.Nodes() {
-		annotate(t, n, `{"example.com/bgp-peers-0-peer-ip":"10.77.0.1","example.com/bgp-peers-0-peer-asn":"65001"}`)
+		annotateNode(t, n, `{"example.com/bgp-peers-0-peer-ip":"10.77.0.1","example.com/bgp-peers-0-peer-asn":"65001"}`)
 		t.Cleanup(func() {
-			annotate(t, n, `{"example.com/bgp-peers-0-peer-ip":null,"example.com/bgp-peers-0-peer-asn":null}`)
+			annotateNode(t, n, `{"example.com/bgp-peers-0-peer-ip":null,"example.com/bgp-peers-0-peer-asn":null}`)
 		})
 	}
 	f := start(t, bgpEnv("bgp_peers", "", "annotation", "example.com", "svc_election", "true", "vip_arp", "true", "herald_bgp_communities", "65000:7"))
-	create(t, web("routed", "10.79.0.52", lab.Annotated("heraldvip.io/announce", "bgp"), lab.Annotated("heraldvip.io/bgp-med", "9")))
-	create(t, web("both", "10.77.0.53"))
-	create(t, web("arp", "10.77.0.54", lab.Annotated("heraldvip.io/announce", "arp")))
-	hops(t, frr, "10.79.0.52", 1, 10*time.Second)
-	hops(t, frr, "10.77.0.53", 1, 10*time.Second)
-	was := owner(t, "routed")
-	owner(t, "arp")
+	createService(t, webService("routed", "10.79.0.52", lab.Annotated("heraldvip.io/announce", "bgp"), lab.Annotated("heraldvip.io/bgp-med", "9")))
+	createService(t, webService("both", "10.77.0.53"))
+	createService(t, webService("arp", "10.77.0.54", lab.Annotated("heraldvip.io/announce", "arp")))
+	awaitHops(t, frr, "10.79.0.52", 1, 10*time.Second)
+	awaitHops(t, frr, "10.77.0.53", 1, 10*time.Second)
+	was := awaitOwner(t, "routed")
+	awaitOwner(t, "arp")
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.53", "10.77.0.54")
-	answered(t, w, "10.77.0.53", 3*time.Second)
-	answered(t, w, "10.77.0.54", 3*time.Second)
-	hops(t, frr, "10.77.0.54", 0, time.Second)
+	awaitAnswer(t, w, "10.77.0.53", 3*time.Second)
+	awaitAnswer(t, w, "10.77.0.54", 3*time.Second)
+	awaitHops(t, frr, "10.77.0.54", 0, time.Second)
 	out, err := frr.Vtysh(t.Context(), "show bgp ipv4 unicast 10.79.0.52/32")
 	if err != nil || !strings.Contains(out, "metric 9") || !strings.Contains(out, "65000:7") {
 		t.Errorf("attributes: %v\n%s", err, out)
 	}
-	served(t, "10.79.0.52")
-	reach(t, "http://10.79.0.52/")
+	awaitProxies(t, "10.79.0.52")
+	awaitReachable(t, "http://10.79.0.52/")
 	c := connect(t, "10.79.0.52:80")
 	f.node[was].Signal(syscall.SIGTERM)
-	if err := f.node[was].Wait(bound(t, 15*time.Second)); err != nil {
+	if err := f.node[was].Wait(withTimeout(t, 15*time.Second)); err != nil {
 		t.Errorf("exit: %v", err)
 	}
 	time.Sleep(300 * time.Millisecond)
 	r := c.Stop()
 	t.Logf("%s", r)
-	intact(t, r, 2)
-	if now := owner(t, "routed"); now == was {
+	expectConnectionsSurvive(t, r, 2)
+	if now := awaitOwner(t, "routed"); now == was {
 		t.Errorf("still on %s", was)
 	}
-	hops(t, frr, "10.79.0.52", 1, time.Second)
+	awaitHops(t, frr, "10.79.0.52", 1, time.Second)
 }
 
 // A thousand Services: on both routers within 3 s of the last, and one Service's
 // change is one UPDATE message per peer.
 func TestBGPThousand(t *testing.T) {
 	const many = 1000
-	frr, bird := routers(t)
+	frr, bird := startRouters(t)
 	f := start(t, bgpEnv("vip_interface", "lo")) // as kube-vip's manifests for BGP have it
 	requests := check.Value(cluster.APIRequests(t.Context()))(t)
 	began := time.Now()
@@ -313,9 +313,9 @@ func TestBGPThousand(t *testing.T) {
 	group.SetLimit(16)
 	for i := range many {
 		group.Go(func() error {
-			// Its EndpointSlice will have the labels, too. No kube-proxy looks at what bears the second:
-			// five of them at work on a thousand Services are all that is seen otherwise.
-			s := web(fmt.Sprint("many-", i), netip.AddrFrom4([4]byte{10, 80, byte(i >> 8), byte(i)}).String())
+			// Its EndpointSlice will have the labels, too. kube-proxies ignore what has the second:
+			// five of them at work on a thousand Services would take all of the CPU.
+			s := webService(fmt.Sprint("many-", i), netip.AddrFrom4([4]byte{10, 80, byte(i >> 8), byte(i)}).String())
 			s.Labels = map[string]string{"test": "thousand", "service.kubernetes.io/service-proxy-name": "none"}
 			s.Spec.AllocateLoadBalancerNodePorts = new(bool)
 			_, err := cluster.Client().CoreV1().Services("default").Create(t.Context(), s, metav1.CreateOptions{})
@@ -329,7 +329,7 @@ func TestBGPThousand(t *testing.T) {
 	})
 	took := time.Since(began)
 	now := check.Value(cluster.APIRequests(t.Context()))(t)
-	// The node leases of three nodes, each 2 s; what they say of sessions changes each 10 s.
+	// The node leases of three nodes are written each 2 s; their BGP sessions change each 10 s.
 	cost := lab.Since(now, requests)
 	if leases := cost["PUT leases"]; leases > 20+2.2*took.Seconds() {
 		t.Errorf("%v writes of leases in %v", leases, took)
@@ -357,16 +357,16 @@ func TestBGPThousand(t *testing.T) {
 		t.Errorf("%v, want at most 3 s", took)
 	}
 	const reading = 1500 * time.Millisecond // Herald reads the counters once a second
-	before := updates(t, "n1")
+	before := updateMessages(t, "n1")
 	until(t, 30*time.Second, "the counters of UPDATE messages rest", func(context.Context) error {
 		time.Sleep(reading)
 		last := before
-		if before = updates(t, "n1"); !maps.Equal(before, last) {
+		if before = updateMessages(t, "n1"); !maps.Equal(before, last) {
 			return fmt.Errorf("from %v to %v", last, before)
 		}
 		return nil
 	})
-	patch(t, "many-500", `{"metadata":{"annotations":{"heraldvip.io/bgp-med":"7"}}}`)
+	patchService(t, "many-500", `{"metadata":{"annotations":{"heraldvip.io/bgp-med":"7"}}}`)
 	until(t, 5*time.Second, "all three routes of the router have the new MED", func(ctx context.Context) error {
 		out, err := frr.Vtysh(ctx, "show bgp ipv4 unicast 10.80.1.244/32")
 		if err == nil && strings.Count(out, "metric 7") != 3 {
@@ -375,7 +375,7 @@ func TestBGPThousand(t *testing.T) {
 		return err
 	})
 	until(t, 10*time.Second, "the counters of UPDATE messages rise", func(context.Context) error {
-		for peer, n := range updates(t, "n1") {
+		for peer, n := range updateMessages(t, "n1") {
 			if n == before[peer] {
 				return errors.New(peer)
 			}
@@ -383,24 +383,24 @@ func TestBGPThousand(t *testing.T) {
 		return nil
 	})
 	time.Sleep(reading) // the time in which a second message would be counted
-	for peer, n := range updates(t, "n1") {
+	for peer, n := range updateMessages(t, "n1") {
 		if n -= before[peer]; n != 1 {
 			t.Errorf("one Service's change took %d UPDATE messages to %s", n, peer)
 		}
 	}
 	for n, p := range f.node {
-		t.Logf("%s: %s", n, strings.TrimSpace(rss(t, p.Pid)))
+		t.Logf("%s: %s", n, strings.TrimSpace(residentMemory(t, p.Pid)))
 	}
 }
 
 // Without an API server the routes stay, long after the node leases are too old.
 func TestBGPWithoutAPI(t *testing.T) {
-	frr, _ := routers(t)
+	frr, _ := startRouters(t)
 	start(t, bgpEnv("vip_leaseduration", "4", "vip_renewdeadline", "3", "vip_retryperiod", "1"))
-	create(t, web("alone", "10.79.0.55"))
-	hops(t, frr, "10.79.0.55", 3, 10*time.Second)
-	served(t, "10.79.0.55")
-	reach(t, "http://10.79.0.55/")
+	createService(t, webService("alone", "10.79.0.55"))
+	awaitHops(t, frr, "10.79.0.55", 3, 10*time.Second)
+	awaitProxies(t, "10.79.0.55")
+	awaitReachable(t, "http://10.79.0.55/")
 	c := connect(t, "10.79.0.55:80")
 	check.OK(t, cluster.StopAPI())
 	time.Sleep(5 * time.Second)
@@ -414,16 +414,16 @@ func TestBGPWithoutAPI(t *testing.T) {
 	if len(r.Failures) > 0 {
 		t.Errorf("%d connections failed without an API server", len(r.Failures))
 	}
-	hops(t, frr, "10.79.0.55", 3, 10*time.Second)
+	awaitHops(t, frr, "10.79.0.55", 3, 10*time.Second)
 	// The controllers try again ever more seldom. The next test needs them.
-	create(t, local("awake", "10.79.0.56"))
-	pod(t, "awake-1", "n1")
-	hops(t, frr, "10.79.0.56", 1, 45*time.Second)
+	createService(t, localService("awake", "10.79.0.56"))
+	addPod(t, "awake-1", "n1")
+	awaitHops(t, frr, "10.79.0.56", 1, 45*time.Second)
 }
 
-// awaitSlice waits until the EndpointSlice of a Service has no ready endpoint on a
+// awaitEndpointNotReady waits until the EndpointSlice of a Service has no ready endpoint on a
 // node, and returns how long that took since began.
-func awaitSlice(t *testing.T, service, node string, began time.Time) time.Duration {
+func awaitEndpointNotReady(t *testing.T, service, node string, began time.Time) time.Duration {
 	t.Helper()
 	until(t, 5*time.Second, "the EndpointSlice of "+service+" has no ready endpoint on "+node, func(ctx context.Context) error {
 		list, err := cluster.Client().DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=" + service})
@@ -444,8 +444,8 @@ func awaitSlice(t *testing.T, service, node string, began time.Time) time.Durati
 
 var updatesSent = regexp.MustCompile(`(?m)^herald_bgp_updates_sent_total\{as="\d+",peer="([^"]+)"\} (\d+)`)
 
-// updates is how many UPDATE messages a node's Herald has sent, by peer.
-func updates(t *testing.T, node string) map[string]int {
+// updateMessages is how many UPDATE messages a node's Herald has sent, by peer.
+func updateMessages(t *testing.T, node string) map[string]int {
 	t.Helper()
 	page := check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics"))(t)
 	sent := make(map[string]int)
@@ -458,8 +458,8 @@ func updates(t *testing.T, node string) map[string]int {
 	return sent
 }
 
-// rss is the resident memory of a process, as the kernel writes it.
-func rss(t *testing.T, pid int) string {
+// residentMemory is the resident memory of a process, as the kernel writes it.
+func residentMemory(t *testing.T, pid int) string {
 	t.Helper()
 	status := check.Value(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
 	for line := range strings.Lines(string(status)) {
@@ -470,8 +470,8 @@ func rss(t *testing.T, pid int) string {
 	return ""
 }
 
-// annotate merges annotations into a Node.
-func annotate(t *testing.T, node, annotations string) {
+// annotateNode merges annotations into a Node.
+func annotateNode(t *testing.T, node, annotations string) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":%s}}`, annotations)
 	if _, err := cluster.Client().CoreV1().Nodes().Patch(context.Background(), node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {

@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// stand is what stands in for a node's own API server: it says that it is ready, and who it is.
-// On port 6443 a Herald would talk to it, and expect an API server.
-func stand(t *testing.T, node string) *http.Server {
+// startReadyServer serves what stands in for a node's own API server: any page, with the node's name.
+// It has port 6444, since on 6443 Herald would expect an API server.
+func startReadyServer(t *testing.T, node string) *http.Server {
 	t.Helper()
 	var l net.Listener
 	err := cluster.Do(node, func() (err error) {
@@ -37,10 +37,10 @@ func stand(t *testing.T, node string) *http.Server {
 // The VIP of the control plane by BGP alone: its owner is the one next hop, and it goes
 // when the owner's API server dies, or its Herald is told to stop.
 func TestBGPControlPlane(t *testing.T) {
-	frr, _ := routers(t)
+	frr, _ := startRouters(t)
 	servers := map[string]*http.Server{}
 	for _, n := range cluster.Nodes() {
-		servers[n] = stand(t, n)
+		servers[n] = startReadyServer(t, n)
 	}
 	const vip = "10.79.0.40"
 	f := start(t, bgpEnv("svc_enable", "false", "cp_enable", "true", "address", vip,
@@ -61,8 +61,8 @@ func TestBGPControlPlane(t *testing.T) {
 		{"its API server dies", func(owner string) { servers[owner].Close() }, 3500 * time.Millisecond}, // three questions, and a hand-over
 		{"its Herald is told to stop", func(owner string) { f.node[owner].Signal(syscall.SIGTERM) }, 100 * time.Millisecond},
 	} {
-		hops(t, frr, vip, 1, 10*time.Second)
-		reach(t, "http://"+vip+":6444/")
+		awaitHops(t, frr, vip, 1, 10*time.Second)
+		awaitReachable(t, "http://"+vip+":6444/")
 		was := holder()
 		c := connect(t, vip+":6444")
 		step.do(was)
@@ -76,6 +76,6 @@ func TestBGPControlPlane(t *testing.T) {
 		if r.Outage > step.most {
 			t.Errorf("%s: away for %v, want %v at most", step.name, r.Outage, step.most)
 		}
-		hops(t, frr, vip, 1, time.Second)
+		awaitHops(t, frr, vip, 1, time.Second)
 	}
 }

@@ -42,9 +42,9 @@ func (s *dhcpServer) run() {
 	s.running = s.start()
 }
 
-// settled is what is in a file that nobody is writing: dnsmasq empties its file each time
-// before it writes it anew.
-func settled(path string) string {
+// readUnchanging reads a file until it finds the same twice: dnsmasq empties its file each time
+// before it writes it again.
+func readUnchanging(path string) string {
 	for before := ""; ; {
 		b, _ := os.ReadFile(path)
 		now := string(b) + "."
@@ -56,11 +56,11 @@ func settled(path string) string {
 	}
 }
 
-// leases is the addresses that are leased at present, and to which host name.
+// leases returns the addresses that are leased at present, with the host name of each.
 func (s *dhcpServer) leases() map[string]string {
 	now := map[string]string{}
 	for _, name := range strings.Split(s.file, " ") {
-		for line := range strings.Lines(settled(filepath.Join(s.dir, name))) {
+		for line := range strings.Lines(readUnchanging(filepath.Join(s.dir, name))) {
 			if f := strings.Fields(line); strings.HasPrefix(name, "dnsmasq") && len(f) >= 5 && f[0] != "duid" {
 				now[f[2]] = f[3]
 				continue
@@ -83,11 +83,11 @@ func (s *dhcpServer) leases() map[string]string {
 func (s *dhcpServer) launch(ready, name string, argv ...string) *lab.Process {
 	s.t.Helper()
 	p := check.Value(cluster.Start("rt", name, argv, "KEA_LOCKFILE_DIR="+s.dir, "KEA_PIDFILE_DIR="+s.dir))(s.t)
-	check.OK(s.t, p.WaitLog(bound(s.t, 10*time.Second), ready))
+	check.OK(s.t, p.WaitLog(withTimeout(s.t, 10*time.Second), ready))
 	return p
 }
 
-func newServer(t *testing.T, file string, start func(*dhcpServer) []*lab.Process) *dhcpServer {
+func newDHCPServer(t *testing.T, file string, start func(*dhcpServer) []*lab.Process) *dhcpServer {
 	t.Helper()
 	dir := check.Value(os.MkdirTemp(cluster.Dir(), "dhcp"))(t)
 	s := &dhcpServer{t: t, dir: dir, file: file}
@@ -97,18 +97,18 @@ func newServer(t *testing.T, file string, start func(*dhcpServer) []*lab.Process
 	return s
 }
 
-// dnsmasq leases 10.77.0.110 up to 250 and fd77::1000 up.
-func dnsmasq(t *testing.T) *dhcpServer {
-	return newServer(t, "dnsmasq.leases", func(s *dhcpServer) []*lab.Process {
+// startDnsmasq starts a server that leases 10.77.0.110 up to 250 and fd77::1000 up.
+func startDnsmasq(t *testing.T) *dhcpServer {
+	return newDHCPServer(t, "dnsmasq.leases", func(s *dhcpServer) []*lab.Process {
 		return []*lab.Process{s.launch("DHCP, IP range", "dnsmasq", "dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--port=0", "--no-ping",
 			"--pid-file=", "--dhcp-authoritative", "--dhcp-leasefile="+filepath.Join(s.dir, "dnsmasq.leases"), "--interface=eth0", "--bind-interfaces",
 			"--dhcp-lease-max=1000", "--dhcp-range=10.77.0.110,10.77.0.250,255.255.255.0,1h", "--dhcp-range=fd77::1000,fd77::1fff,64,1h")}
 	})
 }
 
-// kea leases addresses of a pool for a time, in seconds, in both families.
-func kea(t *testing.T, seconds int, pool4, pool6 string) *dhcpServer {
-	s := newServer(t, "kea4.csv kea6.csv", func(s *dhcpServer) []*lab.Process {
+// startKea starts a server that leases addresses of a pool for a time, in seconds, in both families.
+func startKea(t *testing.T, seconds int, pool4, pool6 string) *dhcpServer {
+	s := newDHCPServer(t, "kea4.csv kea6.csv", func(s *dhcpServer) []*lab.Process {
 		common := func(n int) string {
 			return fmt.Sprintf(`"lease-database": {"type": "memfile", "persist": true, "name": "%s/kea%d.csv", "lfc-interval": 0},
 				"valid-lifetime": %d, "renew-timer": %d, "rebind-timer": %d,
@@ -131,13 +131,13 @@ func kea(t *testing.T, seconds int, pool4, pool6 string) *dhcpServer {
 	return s
 }
 
-// external waits until the status of a Service names n addresses, and returns them.
-func external(t *testing.T, name string, n int, within time.Duration) []string {
+// awaitAddresses waits until the status of a Service names n addresses, and returns them.
+func awaitAddresses(t *testing.T, name string, n int, within time.Duration) []string {
 	t.Helper()
 	var addrs []string
 	until(t, within, fmt.Sprintf("%s has %d addresses", name, n), func(context.Context) error {
 		addrs = nil
-		for _, i := range get(t, name).Status.LoadBalancer.Ingress {
+		for _, i := range getService(t, name).Status.LoadBalancer.Ingress {
 			addrs = append(addrs, i.IP)
 		}
 		if len(addrs) != n {
@@ -148,7 +148,7 @@ func external(t *testing.T, name string, n int, within time.Duration) []string {
 	return addrs
 }
 
-// macvlans is the links of Herald's own on a node, with their hardware addresses.
+// macvlans returns the macvlans of a node, with their MAC addresses.
 func macvlans(t *testing.T, node string) map[string]string {
 	t.Helper()
 	out := check.Value(cluster.Run(context.Background(), node, "ip", "-o", "link", "show", "type", "macvlan"))(t)
@@ -159,8 +159,8 @@ func macvlans(t *testing.T, node string) map[string]string {
 	return links
 }
 
-// noLinks fails the test if links of Herald's own stay.
-func noLinks(t *testing.T) {
+// expectNoMacvlans fails the test if a node still has macvlans after 5 s.
+func expectNoMacvlans(t *testing.T) {
 	t.Helper()
 	for _, n := range cluster.Nodes() {
 		until(t, 5*time.Second, "no links are left on "+n, func(context.Context) error {
@@ -175,7 +175,7 @@ func noLinks(t *testing.T) {
 // The example of kube-vip's documentation, with a host name.
 func TestDHCPExpose(t *testing.T) {
 	start(t, env())
-	server := dnsmasq(t)
+	server := startDnsmasq(t)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "nginx-deployment"}, Spec: appsv1.DeploymentSpec{
 		Replicas: new(int32), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
 		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
@@ -187,12 +187,12 @@ func TestDHCPExpose(t *testing.T) {
 	})
 	began := time.Now()
 	check.Value(cluster.Kubectl(t.Context(), "expose", "deployment", "nginx-deployment", "--port=80", "--type=LoadBalancer", "--name=nginx-dhcp", "--load-balancer-ip=0.0.0.0"))(t)
-	vip := external(t, "nginx-dhcp", 1, 5*time.Second)[0]
+	vip := awaitAddresses(t, "nginx-dhcp", 1, 5*time.Second)[0]
 	t.Logf("%s after %v", vip, time.Since(began).Round(time.Millisecond))
-	reach(t, "http://"+vip+"/")
-	node := owner(t, "nginx-dhcp")
+	awaitReachable(t, "http://"+vip+"/")
+	node := awaitOwner(t, "nginx-dhcp")
 
-	// The link answers for it with its own hardware address, and nobody else does.
+	// The macvlan answers for it with its own MAC address, and no other host does.
 	links := macvlans(t, node)
 	if len(links) != 1 {
 		t.Fatalf("links on %s: %v", node, links)
@@ -210,26 +210,26 @@ func TestDHCPExpose(t *testing.T) {
 	if err != nil || strings.Contains(neighbours, cluster.MAC(node)) {
 		t.Errorf("the client takes it for the node's own hardware address: %s %v", neighbours, err)
 	}
-	// The link goes behind Herald's back, and comes back with the same address.
+	// The macvlan is deleted by somebody else. It comes back with the same address.
 	for name := range links {
 		check.Value(cluster.Run(t.Context(), node, "ip", "link", "del", name))(t)
 	}
 	w = whoHas(t, 20*time.Millisecond, vip)
-	answered(t, w, vip, 2*time.Second)
+	awaitAnswer(t, w, vip, 2*time.Second)
 	w.Stop()
-	reach(t, "http://"+vip+"/")
+	awaitReachable(t, "http://"+vip+"/")
 	table, err := cluster.Run(t.Context(), "cp", herald, "status")
 	t.Logf("%s%v", table, err)
 
-	create(t, web("named", "0.0.0.0,::", lab.Annotated("kube-vip.io/loadbalancerHostname", "mydhcp-test")))
-	both := external(t, "named", 2, 10*time.Second)
-	reach(t, "http://"+both[0]+"/")
-	reach(t, "http://["+both[1]+"]/")
+	createService(t, webService("named", "0.0.0.0,::", lab.Annotated("kube-vip.io/loadbalancerHostname", "mydhcp-test")))
+	both := awaitAddresses(t, "named", 2, 10*time.Second)
+	awaitReachable(t, "http://"+both[0]+"/")
+	awaitReachable(t, "http://["+both[1]+"]/")
 	leased := server.leases()
 	if len(leased) != 3 || leased[both[0]] != "mydhcp-test" || leased[vip] == "" {
 		t.Errorf("leases %v, want %s and %v", leased, vip, both)
 	}
-	got := get(t, "named").Annotations["kube-vip.io/requestedIP"]
+	got := getService(t, "named").Annotations["kube-vip.io/requestedIP"]
 	if got != strings.Join(both, ",") {
 		t.Errorf("kube-vip.io/requestedIP is %q, want %v", got, both)
 	}
@@ -242,21 +242,21 @@ func TestDHCPExpose(t *testing.T) {
 		}
 		return nil
 	})
-	noLinks(t)
+	expectNoMacvlans(t)
 }
 
 // Renewed; the server away until a lease ends, and back; another pool.
 func TestDHCPLife(t *testing.T) {
 	f := start(t, env("dhcp_backoff_attempts", "0"))
-	server := kea(t, 20, "10.77.0.150 - 10.77.0.150", "fd77::1500 - fd77::1500")
+	server := startKea(t, 20, "10.77.0.150 - 10.77.0.150", "fd77::1500 - fd77::1500")
 	dump := check.Value(cluster.Start("rt", "tcpdump", []string{"tcpdump", "-l", "-n", "-t", "-i", "eth0", "udp port 67 and src 10.77.0.150"}))(t)
 	t.Cleanup(dump.Kill)
-	create(t, web("a", "0.0.0.0,::"))
-	external(t, "a", 2, 10*time.Second)
+	createService(t, webService("a", "0.0.0.0,::"))
+	awaitAddresses(t, "a", 2, 10*time.Second)
 	began := time.Now()
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.150")
-	answered(t, w, "10.77.0.150", time.Second)
-	if err := dump.WaitLog(bound(t, 15*time.Second), "10.77.0.150.68 > 10.77.0.1.67: BOOTP/DHCP, Request"); err != nil {
+	awaitAnswer(t, w, "10.77.0.150", time.Second)
+	if err := dump.WaitLog(withTimeout(t, 15*time.Second), "10.77.0.150.68 > 10.77.0.1.67: BOOTP/DHCP, Request"); err != nil {
 		t.Errorf("no renewal by unicast: %v", err)
 	} else if at := time.Since(began); at < 8*time.Second || at > 12*time.Second {
 		t.Errorf("renewed after %v, want half of 20 s", at)
@@ -278,8 +278,8 @@ func TestDHCPLife(t *testing.T) {
 		t.Errorf("%d leases: %v", n, server.leases())
 	}
 	server.stop()
-	status(t, "a", "", 25*time.Second)
-	event(t, "a", "DHCPFailed", "expired")
+	awaitStatus(t, "a", "", 25*time.Second)
+	awaitEvent(t, "a", "DHCPFailed", "expired")
 	for _, n := range cluster.Nodes() {
 		out, err := cluster.Run(t.Context(), n, "ip", "-o", "addr")
 		if err != nil || strings.Contains(out, "10.77.0.150") || strings.Contains(out, "fd77::1500") {
@@ -287,7 +287,7 @@ func TestDHCPLife(t *testing.T) {
 		}
 	}
 	server.run()
-	if got := external(t, "a", 2, 30*time.Second); got[0] != "10.77.0.150" {
+	if got := awaitAddresses(t, "a", 2, 30*time.Second); got[0] != "10.77.0.150" {
 		t.Errorf("found again: %v", got)
 	}
 }
@@ -296,22 +296,22 @@ func TestDHCPLife(t *testing.T) {
 func TestDHCPMoves(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
 	f.killed = true
-	server := dnsmasq(t)
-	create(t, web("a", "0.0.0.0"))
-	addr := external(t, "a", 1, 5*time.Second)[0]
-	served(t, addr)
-	reach(t, "http://"+addr+"/")
+	server := startDnsmasq(t)
+	createService(t, webService("a", "0.0.0.0"))
+	addr := awaitAddresses(t, "a", 1, 5*time.Second)[0]
+	awaitProxies(t, addr)
+	awaitReachable(t, "http://"+addr+"/")
 	move := func(what string, within, silence time.Duration, fault, undo func(node string)) {
 		t.Helper()
-		from := owner(t, "a")
+		from := awaitOwner(t, "a")
 		w, c := whoHas(t, 10*time.Millisecond, addr), connect(t, addr+":80")
-		answered(t, w, addr, time.Second)
+		awaitAnswer(t, w, addr, time.Second)
 		time.Sleep(300 * time.Millisecond)
 		began := time.Now()
 		fault(from)
 		to := ""
 		until(t, within, what+": another node takes over", func(context.Context) error {
-			if to = get(t, "a").Annotations["kube-vip.io/vipHost"]; to == from || to == "" {
+			if to = getService(t, "a").Annotations["kube-vip.io/vipHost"]; to == from || to == "" {
 				return fmt.Errorf("owner %q", to)
 			}
 			return nil
@@ -324,7 +324,7 @@ func TestDHCPMoves(t *testing.T) {
 		if r.LongestSilence > silence {
 			t.Errorf("%s: unanswered for %v, want at most %v", what, r.LongestSilence, silence)
 		}
-		if got := ingress(get(t, "a")); got != addr+"(VIP)" {
+		if got := externalIPs(getService(t, "a")); got != addr+"(VIP)" {
 			t.Errorf("%s: status %s, want %s", what, got, addr)
 		}
 		if l := server.leases(); len(l) != 1 || l[addr] == "" {
@@ -332,10 +332,10 @@ func TestDHCPMoves(t *testing.T) {
 		}
 		undo(from)
 	}
-	again := func(n string) { f.run(n); f.ready(n) }
+	again := func(n string) { f.startOn(n); f.awaitReady(n) }
 	move("stopped", 5*time.Second, 300*time.Millisecond, func(n string) {
 		f.node[n].Signal(os.Interrupt)
-		if err := f.node[n].Wait(bound(t, 10*time.Second)); err != nil {
+		if err := f.node[n].Wait(withTimeout(t, 10*time.Second)); err != nil {
 			t.Errorf("exit: %v", err)
 		}
 		if left := macvlans(t, n); len(left) > 0 {
@@ -366,66 +366,66 @@ func TestDHCPMoves(t *testing.T) {
 		f.node[n].Kill()
 	}
 	for _, n := range cluster.Nodes() {
-		f.run(n)
+		f.startOn(n)
 	}
 	for _, n := range cluster.Nodes() {
-		f.ready(n)
+		f.awaitReady(n)
 	}
 	w := whoHas(t, 20*time.Millisecond, addr)
-	answered(t, w, addr, 10*time.Second)
+	awaitAnswer(t, w, addr, 10*time.Second)
 	server.run()
 	time.Sleep(5 * time.Second)
-	if got := ingress(get(t, "a")); got != addr+"(VIP)" || len(server.leases()) != 1 {
+	if got := externalIPs(getService(t, "a")); got != addr+"(VIP)" || len(server.leases()) != 1 {
 		t.Errorf("after a restart of all: status %s, leases %v, want %s", got, server.leases(), addr)
 	}
-	reach(t, "http://"+addr+"/")
+	awaitReachable(t, "http://"+addr+"/")
 }
 
 // One owner for all, and Services that share a lease.
 func TestDHCPOneOwner(t *testing.T) {
 	f := start(t, env("svc_election", "false", "dhcp_mode", "dual"))
-	server := dnsmasq(t)
+	server := startDnsmasq(t)
 	shared := lab.Annotated("kube-vip.io/macvlanName", "web0")
-	create(t, web("a", "0.0.0.0", shared))
-	create(t, web("b", "0.0.0.0", shared, func(s *corev1.Service) { s.Spec.Ports[0].Port = 8080 }))
+	createService(t, webService("a", "0.0.0.0", shared))
+	createService(t, webService("b", "0.0.0.0", shared, func(s *corev1.Service) { s.Spec.Ports[0].Port = 8080 }))
 	both := lab.WithVIPs(netip.IPv4Unspecified(), netip.IPv6Unspecified())
-	create(t, web("c", "", both, lab.Annotated("kube-vip.io/loadbalancerIPs", "0.0.0.0"), lab.Annotated("kube-vip.io/hwaddr", "02:00:5e:00:00:77")))
-	a, c := external(t, "a", 1, 5*time.Second), external(t, "c", 2, 10*time.Second)
-	if b := external(t, "b", 1, 5*time.Second); b[0] != a[0] {
+	createService(t, webService("c", "", both, lab.Annotated("kube-vip.io/loadbalancerIPs", "0.0.0.0"), lab.Annotated("kube-vip.io/hwaddr", "02:00:5e:00:00:77")))
+	a, c := awaitAddresses(t, "a", 1, 5*time.Second), awaitAddresses(t, "c", 2, 10*time.Second)
+	if b := awaitAddresses(t, "b", 1, 5*time.Second); b[0] != a[0] {
 		t.Errorf("a has %v, b has %v", a, b)
 	}
-	from := owner(t, "a")
+	from := awaitOwner(t, "a")
 	if links := macvlans(t, from); len(links) != 2 || links["web0"] == "" || !slices.Contains(slices.Collect(maps.Values(links)), "02:00:5e:00:00:77") {
 		t.Errorf("links on %s: %v", from, links)
 	}
 	f.node[from].Signal(os.Interrupt)
 	until(t, 5*time.Second, "another node takes over", func(context.Context) error {
 		for _, name := range []string{"a", "b", "c"} {
-			if to := get(t, name).Annotations["kube-vip.io/vipHost"]; to == from || to == "" {
+			if to := getService(t, name).Annotations["kube-vip.io/vipHost"]; to == from || to == "" {
 				return fmt.Errorf("%s is owned by %q", name, to)
 			}
 		}
 		return nil
 	})
 	for name, want := range map[string][]string{"a": a, "b": a, "c": c} {
-		if got := external(t, name, len(want), 5*time.Second); !slices.Equal(got, want) {
+		if got := awaitAddresses(t, name, len(want), 5*time.Second); !slices.Equal(got, want) {
 			t.Errorf("%s had %v and has %v", name, want, got)
 		}
 	}
 	if l := server.leases(); len(l) != 3 {
 		t.Errorf("leases %v, want 3", l)
 	}
-	reach(t, "http://"+a[0]+":8080/")
-	reach(t, "http://["+c[1]+"]/")
+	awaitReachable(t, "http://"+a[0]+":8080/")
+	awaitReachable(t, "http://["+c[1]+"]/")
 }
 
 // 100 Services on 3 nodes.
 func TestDHCPHundred(t *testing.T) {
 	f := start(t, env())
-	server := kea(t, 20, "10.77.0.110 - 10.77.0.249", "fd77::1000 - fd77::1fff")
+	server := startKea(t, 20, "10.77.0.110 - 10.77.0.249", "fd77::1000 - fd77::1fff")
 	const n = 100
 	for i := range n {
-		create(t, web(fmt.Sprint("s", i), "0.0.0.0"))
+		createService(t, webService(fmt.Sprint("s", i), "0.0.0.0"))
 	}
 	created := time.Now()
 	seen := map[netip.Addr]string{}

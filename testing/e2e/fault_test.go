@@ -17,12 +17,12 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// lifetime is how long an address that Herald doesn't refresh any more may stay:
+// addressLifetime is how long an address that Herald doesn't refresh any more may stay:
 // the kernel's own clock for that is coarse (see docs/wire.md).
-const lifetime = 4*time.Second + 200*time.Millisecond
+const addressLifetime = 4*time.Second + 200*time.Millisecond
 
-// spot is one VIP under observation: who answers for it, and what a client sees.
-type spot struct {
+// An observedVIP is a VIP, with a host that asks who has it and a client that connects to it.
+type observedVIP struct {
 	t     *testing.T
 	addr  netip.Addr
 	owner string
@@ -30,26 +30,26 @@ type spot struct {
 	conn  *lab.Connect
 }
 
-// watch creates a Service, and observes its VIP once the client reaches it and every kube-proxy serves it.
-func watch(t *testing.T, name, vip string) *spot {
+// observe creates a Service, and observes its VIP once the client reaches it and every kube-proxy serves it.
+func observe(t *testing.T, name, vip string) *observedVIP {
 	t.Helper()
-	create(t, web(name, vip))
-	node := owner(t, name)
-	reach(t, "http://"+vip+"/")
-	served(t, vip) // or else a node that the VIP moves to would refuse connections
-	s := &spot{t: t, addr: netip.MustParseAddr(vip), owner: node}
+	createService(t, webService(name, vip))
+	node := awaitOwner(t, name)
+	awaitReachable(t, "http://"+vip+"/")
+	awaitProxies(t, vip) // or else a node that the VIP moves to would refuse connections
+	s := &observedVIP{t: t, addr: netip.MustParseAddr(vip), owner: node}
 	s.who, s.conn = whoHas(t, 20*time.Millisecond, vip), connect(t, vip+":80")
-	check.Value(s.who.Await(bound(t, 10*time.Second), s.addr, node))(t)
+	check.Value(s.who.Await(withTimeout(t, 10*time.Second), s.addr, node))(t)
 	return s
 }
 
-// moved waits until a node other than the first owner answers, and returns it.
-func (s *spot) moved(within time.Duration) string {
+// awaitMove waits until a node other than the first owner answers, and returns it.
+func (s *observedVIP) awaitMove(within time.Duration) string {
 	s.t.Helper()
-	ctx, cancel := context.WithCancel(bound(s.t, within))
+	ctx, cancel := context.WithCancel(withTimeout(s.t, within))
 	defer cancel()
-	first := make(chan string, len(others(s.owner)))
-	for _, n := range others(s.owner) {
+	first := make(chan string, len(otherNodes(s.owner)))
+	for _, n := range otherNodes(s.owner) {
 		go func() {
 			if _, err := s.who.Await(ctx, s.addr, n); err == nil {
 				first <- n
@@ -66,7 +66,7 @@ func (s *spot) moved(within time.Duration) string {
 }
 
 // report ends the observation.
-func (s *spot) report() (lab.AddrReport, lab.ConnectReport) {
+func (s *observedVIP) report() (lab.AddrReport, lab.ConnectReport) {
 	s.t.Helper()
 	w, c := s.who.Stop(), s.conn.Stop()
 	if w.Err != nil {
@@ -76,11 +76,11 @@ func (s *spot) report() (lab.AddrReport, lab.ConnectReport) {
 	return w.Addrs[0], c
 }
 
-// intact fails the test if a connection failed, but for one per move that was
+// expectConnectionsSurvive fails the test if a connection failed, but for one per move that was
 // half-open when the client learned the new MAC: its next packet reaches a node
 // whose kernel has never heard of it, and is answered by a reset. Nothing that
 // moves an address between machines can save that one.
-func intact(t *testing.T, c lab.ConnectReport, moves int) {
+func expectConnectionsSurvive(t *testing.T, c lab.ConnectReport, moves int) {
 	t.Helper()
 	for _, a := range c.Failures {
 		if moves--; moves < 0 || !errors.Is(a.Err, syscall.ECONNRESET) {
@@ -93,11 +93,11 @@ func intact(t *testing.T, c lab.ConnectReport, moves int) {
 // SIGTERM of the owner: make before break.
 func TestTerminated(t *testing.T) {
 	f := start(t, env())
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	began := time.Now()
 	f.node[s.owner].Signal(syscall.SIGTERM)
-	to := s.moved(2 * time.Second)
-	if err := f.node[s.owner].Wait(bound(t, 5*time.Second)); err != nil {
+	to := s.awaitMove(2 * time.Second)
+	if err := f.node[s.owner].Wait(withTimeout(t, 5*time.Second)); err != nil {
 		t.Errorf("exit: %v", err)
 	}
 	t.Logf("stopped after %v", time.Since(began).Round(time.Millisecond))
@@ -106,9 +106,9 @@ func TestTerminated(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v, want at most 100 ms", w.LongestSilence)
 	}
-	intact(t, c, 1)
-	event(t, "a", "VIPMoved", "from node "+s.owner)
-	if got := owner(t, "a"); got != to {
+	expectConnectionsSurvive(t, c, 1)
+	awaitEvent(t, "a", "VIPMoved", "from node "+s.owner)
+	if got := awaitOwner(t, "a"); got != to {
 		t.Errorf("vipHost %s, but %s answers", got, to)
 	}
 }
@@ -116,20 +116,20 @@ func TestTerminated(t *testing.T) {
 // One Herald after another is restarted, as an upgrade does: no connection fails.
 func TestRollingRestart(t *testing.T) {
 	f := start(t, env())
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	for _, n := range cluster.Nodes() {
 		f.node[n].Signal(syscall.SIGTERM)
-		if err := f.node[n].Wait(bound(t, 10*time.Second)); err != nil {
+		if err := f.node[n].Wait(withTimeout(t, 10*time.Second)); err != nil {
 			t.Errorf("exit: %v", err)
 		}
-		f.run(n)
-		f.ready(n)
+		f.startOn(n)
+		f.awaitReady(n)
 	}
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	intact(t, c, len(cluster.Nodes()))
+	expectConnectionsSurvive(t, c, len(cluster.Nodes()))
 }
 
 // SIGKILL of the owner: the others find its process gone and take over at once.
@@ -137,13 +137,13 @@ func TestRollingRestart(t *testing.T) {
 func TestKilled(t *testing.T) {
 	f := start(t, env())
 	f.killed = true
-	s := watch(t, "a", "10.77.0.50")
-	guarded(t)
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
 	killed := time.Now()
 	f.node[s.owner].Kill()
-	to := s.moved(3 * time.Second)
+	to := s.awaitMove(3 * time.Second)
 	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
-	until(t, lifetime, "the kernel of the killed Herald drops the VIP", func(context.Context) error {
+	until(t, addressLifetime, "the kernel of the killed Herald drops the VIP", func(context.Context) error {
 		if left := vips(t, s.owner); len(left) > 0 {
 			return fmt.Errorf("%v", left)
 		}
@@ -152,32 +152,32 @@ func TestKilled(t *testing.T) {
 	t.Logf("gone from the kernel after %v", time.Since(killed).Round(time.Millisecond))
 	time.Sleep(time.Second)
 	w, c := s.report()
-	if w.LongestDouble > lifetime {
+	if w.LongestDouble > addressLifetime {
 		t.Errorf("two nodes answered for %v", w.LongestDouble)
 	}
 	if w.LongestSilence > 200*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	intact(t, c, 2)
-	event(t, "a", "VIPMoved", s.owner)
+	expectConnectionsSurvive(t, c, 2)
+	awaitEvent(t, "a", "VIPMoved", s.owner)
 	// Back again: nothing moves, and what it left is not there.
-	f.run(s.owner)
-	f.ready(s.owner)
+	f.startOn(s.owner)
+	f.awaitReady(s.owner)
 	time.Sleep(time.Second)
-	if now := owner(t, "a"); now != to {
+	if now := awaitOwner(t, "a"); now != to {
 		t.Errorf("it moved back to %s", now)
 	}
 }
 
-// Where nodes don't watch each other, the lease duration decides: the killed
+// Where nodes exchange no heartbeats, the lease duration decides: the killed
 // node's kernel has long dropped the VIP, and two never answer.
 func TestKilledUnwatched(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1", "herald_peers_port", "0"))
 	f.killed = true
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	killed := time.Now()
 	f.node[s.owner].Kill()
-	to := s.moved(8 * time.Second)
+	to := s.awaitMove(8 * time.Second)
 	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
 	if took := time.Since(killed); took > 7*time.Second {
 		t.Errorf("taken over after %v, want the lease duration (6 s) and at most 1 s", took)
@@ -186,23 +186,23 @@ func TestKilledUnwatched(t *testing.T) {
 	if w.TotalDouble > 0 {
 		t.Errorf("two nodes answered for %v", w.LongestDouble)
 	}
-	event(t, "a", "VIPMoved", s.owner)
+	awaitEvent(t, "a", "VIPMoved", s.owner)
 }
 
 // Killed and restarted within a second: whether it moves or not, it is answered.
 func TestKilledAndBack(t *testing.T) {
 	f := start(t, env())
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	f.node[s.owner].Kill()
 	time.Sleep(800 * time.Millisecond)
-	f.run(s.owner)
-	f.ready(s.owner)
-	time.Sleep(lifetime + time.Second)
+	f.startOn(s.owner)
+	f.awaitReady(s.owner)
+	time.Sleep(addressLifetime + time.Second)
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	intact(t, c, 1)
+	expectConnectionsSurvive(t, c, 1)
 	if len(w.Timeline) > 3 {
 		t.Errorf("it moved more than once: %v", w.Timeline)
 	}
@@ -212,12 +212,12 @@ func TestKilledAndBack(t *testing.T) {
 // that it lost its claims and announces nothing.
 func TestStoppedAndWoken(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	f.node[s.owner].Signal(syscall.SIGSTOP)
-	to := s.moved(8 * time.Second)
+	to := s.awaitMove(8 * time.Second)
 	time.Sleep(time.Second)
 	f.node[s.owner].Signal(syscall.SIGCONT)
-	if err := f.node[s.owner].WaitLog(bound(t, 5*time.Second), "the node lease is lost"); err != nil {
+	if err := f.node[s.owner].WaitLog(withTimeout(t, 5*time.Second), "the node lease is lost"); err != nil {
 		t.Error(err)
 	}
 	time.Sleep(4 * time.Second) // longer than any repeated announcement
@@ -225,7 +225,7 @@ func TestStoppedAndWoken(t *testing.T) {
 	if w.TotalDouble > 0 {
 		t.Errorf("two nodes answered for %v", w.TotalDouble)
 	}
-	if got := owner(t, "a"); got != to {
+	if got := awaitOwner(t, "a"); got != to {
 		t.Errorf("%s has it now, want %s", got, to)
 	}
 	if left := vips(t, s.owner); len(left) > 0 {
@@ -236,11 +236,11 @@ func TestStoppedAndWoken(t *testing.T) {
 // A short stop, as a busy machine makes them, is not worth a failover.
 func TestBrieflyStopped(t *testing.T) {
 	f := start(t, env())
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	f.node[s.owner].Signal(syscall.SIGSTOP)
 	time.Sleep(2 * time.Second)
 	f.node[s.owner].Signal(syscall.SIGCONT)
-	time.Sleep(lifetime + time.Second)
+	time.Sleep(addressLifetime + time.Second)
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
 		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
@@ -251,16 +251,16 @@ func TestBrieflyStopped(t *testing.T) {
 // and two never answer for long.
 func TestCutFromAPI(t *testing.T) {
 	f := start(t, env())
-	s := watch(t, "a", "10.77.0.50")
-	guarded(t)
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
 	check.OK(t, cluster.CutAPI(s.owner))
 	t.Cleanup(func() { cluster.ConnectAPI(s.owner) })
 	cut := time.Now()
-	to := s.moved(12 * time.Second) // the renew deadline, and some
+	to := s.awaitMove(12 * time.Second) // the renew deadline, and some
 	t.Logf("%s took over after %v", to, time.Since(cut).Round(time.Millisecond))
 	time.Sleep(time.Second)
 	cluster.ConnectAPI(s.owner)
-	f.ready(s.owner)
+	f.awaitReady(s.owner)
 	time.Sleep(2 * time.Second)
 	w, _ := s.report()
 	if w.LongestDouble > time.Second {
@@ -269,16 +269,16 @@ func TestCutFromAPI(t *testing.T) {
 	if w.LongestSilence > time.Second {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	if got := owner(t, "a"); got != to {
+	if got := awaitOwner(t, "a"); got != to {
 		t.Errorf("it moved on to %s", got)
 	}
 }
 
-// The same where nodes don't watch each other: it withdraws by the renew
+// The same where nodes exchange no heartbeats: it withdraws by the renew
 // deadline, before anyone takes over.
 func TestCutFromAPIUnwatched(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "8", "vip_renewdeadline", "5", "vip_retryperiod", "1", "herald_peers_port", "0"))
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	check.OK(t, cluster.CutAPI(s.owner))
 	t.Cleanup(func() { cluster.ConnectAPI(s.owner) })
 	cut := time.Now()
@@ -289,25 +289,25 @@ func TestCutFromAPIUnwatched(t *testing.T) {
 		return nil
 	})
 	t.Logf("withdrawn after %v", time.Since(cut).Round(time.Millisecond))
-	to := s.moved(6 * time.Second)
+	to := s.awaitMove(6 * time.Second)
 	cluster.ConnectAPI(s.owner)
-	f.ready(s.owner)
+	f.awaitReady(s.owner)
 	time.Sleep(2 * time.Second)
 	w, _ := s.report()
 	if w.TotalDouble > 0 {
 		t.Errorf("two nodes answered for %v", w.TotalDouble)
 	}
-	if got := owner(t, "a"); got != to {
+	if got := awaitOwner(t, "a"); got != to {
 		t.Errorf("it moved on to %s", got)
 	}
 }
 
-// Both cables of the owner are cut, and it sees no link go down: noticed on the
-// wire. Back after longer than its renew deadline it has let go.
+// Both cables of the owner are cut, and it sees no link go down: its heartbeats
+// are missed. Back after longer than its renew deadline it has let go.
 func TestCutOff(t *testing.T) {
 	f := start(t, env())
-	s := watch(t, "a", "10.77.0.50")
-	guarded(t)
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
 	cutOff := func() {
 		t.Helper()
 		check.OK(t, errors.Join(cluster.Cut(s.owner), cluster.CutAPI(s.owner)))
@@ -316,11 +316,11 @@ func TestCutOff(t *testing.T) {
 	t.Cleanup(func() { back() })
 	cutOff()
 	cut := time.Now()
-	to := s.moved(3 * time.Second)
+	to := s.awaitMove(3 * time.Second)
 	t.Logf("%s took over after %v", to, time.Since(cut).Round(time.Millisecond))
 	time.Sleep(12 * time.Second)
 	check.OK(t, back())
-	f.ready(s.owner)
+	f.awaitReady(s.owner)
 	time.Sleep(2 * time.Second)
 	w, _ := s.report()
 	if w.LongestSilence > 2*time.Second {
@@ -329,7 +329,7 @@ func TestCutOff(t *testing.T) {
 	if w.LongestDouble > time.Second {
 		t.Errorf("two nodes answered for %v", w.LongestDouble)
 	}
-	if got := owner(t, "a"); got != to {
+	if got := awaitOwner(t, "a"); got != to {
 		t.Errorf("it moved on to %s", got)
 	}
 }
@@ -338,28 +338,28 @@ func TestCutOff(t *testing.T) {
 // notice, and it learns from the API server that it carries nothing.
 func TestCutFromLAN(t *testing.T) {
 	f := start(t, env())
-	s := watch(t, "a", "10.77.0.50")
-	guarded(t)
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
 	check.OK(t, cluster.Cut(s.owner))
 	t.Cleanup(func() { cluster.Reconnect(s.owner) })
-	to := s.moved(3 * time.Second)
+	to := s.awaitMove(3 * time.Second)
 	until(t, 5*time.Second, "the node that was cut off carries no VIP", func(context.Context) error {
 		if left := vips(t, s.owner); len(left) > 0 {
 			return fmt.Errorf("%v", left)
 		}
 		return nil
 	})
-	if err := f.node[s.owner].WaitLog(bound(t, 5*time.Second), "reaches too few other nodes"); err != nil {
+	if err := f.node[s.owner].WaitLog(withTimeout(t, 5*time.Second), "reaches too few other nodes"); err != nil {
 		t.Error(err)
 	}
 	for i, name := range []string{"b", "c", "d"} { // no new one goes there
-		create(t, web(name, fmt.Sprintf("10.77.0.%d", 51+i)))
-		if got := owner(t, name); got == s.owner {
+		createService(t, webService(name, fmt.Sprintf("10.77.0.%d", 51+i)))
+		if got := awaitOwner(t, name); got == s.owner {
 			t.Errorf("%s went to the node that is cut off", name)
 		}
 	}
 	check.OK(t, cluster.Reconnect(s.owner))
-	if err := f.node[s.owner].WaitLog(bound(t, 10*time.Second), "reaches the other nodes on the VIPs' link again"); err != nil {
+	if err := f.node[s.owner].WaitLog(withTimeout(t, 10*time.Second), "reaches the other nodes on the VIPs' link again"); err != nil {
 		t.Error(err)
 	}
 	w, _ := s.report()
@@ -369,24 +369,24 @@ func TestCutFromLAN(t *testing.T) {
 	if w.LongestDouble > time.Second {
 		t.Errorf("two nodes answered for %v", w.LongestDouble)
 	}
-	if got := owner(t, "a"); got != to {
+	if got := awaitOwner(t, "a"); got != to {
 		t.Errorf("it moved on to %s", got)
 	}
 }
 
-// A firewall blocks the port by which the owner is watched: nothing moves, and
-// the operator is told.
+// A firewall blocks the port of the owner's heartbeats: nothing moves, and
+// log and status say so.
 func TestPortBlocked(t *testing.T) {
 	f := start(t, env())
-	s := watch(t, "a", "10.77.0.50")
-	guarded(t)
-	block(t, s.owner, 7947)
-	other := others(s.owner)[0]
-	if err := f.node[other].WaitLog(bound(t, 20*time.Second), "another node is suspect"); err != nil {
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
+	blockPort(t, s.owner, 7947)
+	other := otherNodes(s.owner)[0]
+	if err := f.node[other].WaitLog(withTimeout(t, 20*time.Second), "another node is suspect"); err != nil {
 		t.Error(err)
 	}
 	until(t, 10*time.Second, "herald status shows it", func(context.Context) error {
-		if out := command(t, "status"); !strings.Contains(out, "it hears no Herald on") {
+		if out := runHerald(t, "status"); !strings.Contains(out, "it hears no Herald on") {
 			return errors.New(out)
 		}
 		return nil
@@ -401,18 +401,18 @@ func TestPortBlocked(t *testing.T) {
 // moves when it comes back.
 func TestAPIServerAway(t *testing.T) {
 	start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
-	s := watch(t, "a", "10.77.0.50")
-	guarded(t)
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
 	check.OK(t, cluster.StopAPI())
 	t.Cleanup(func() { cluster.StartAPI(context.Background()) })
 	time.Sleep(20 * time.Second)
-	check.OK(t, cluster.StartAPI(bound(t, time.Minute)))
+	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))
 	time.Sleep(10 * time.Second)
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
 		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
 	}
-	recovered(t)
+	awaitRecovery(t)
 }
 
 // The API server is away and the owner dies: the others agree without it, and
@@ -420,17 +420,17 @@ func TestAPIServerAway(t *testing.T) {
 func TestAPIServerAwayAndOwnerKilled(t *testing.T) {
 	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
 	f.killed = true
-	s := watch(t, "a", "10.77.0.50")
-	guarded(t)
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
 	check.OK(t, cluster.StopAPI())
 	t.Cleanup(func() { cluster.StartAPI(context.Background()) })
 	time.Sleep(10 * time.Second)
 	f.node[s.owner].Kill()
 	killed := time.Now()
-	to := s.moved(5 * time.Second)
+	to := s.awaitMove(5 * time.Second)
 	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
 	time.Sleep(5 * time.Second)
-	check.OK(t, cluster.StartAPI(bound(t, time.Minute)))
+	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))
 	until(t, 20*time.Second, "the lease names the new owner", func(ctx context.Context) error {
 		out, err := cluster.Kubectl(ctx, "get", "lease", "kubevip-a", "-o", "jsonpath={.spec.holderIdentity}")
 		if err != nil || out != to {
@@ -442,32 +442,32 @@ func TestAPIServerAwayAndOwnerKilled(t *testing.T) {
 	if w.LongestSilence > time.Second {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	if w.LongestDouble > lifetime {
+	if w.LongestDouble > addressLifetime {
 		t.Errorf("two nodes answered for %v", w.LongestDouble)
 	}
-	recovered(t)
+	awaitRecovery(t)
 }
 
 // A drained node hands over what it has, and gets it back: no connection fails.
 func TestDrain(t *testing.T) {
 	start(t, env())
-	s := watch(t, "a", "10.77.0.50")
-	out := command(t, "drain", s.owner)
+	s := observe(t, "a", "10.77.0.50")
+	out := runHerald(t, "drain", s.owner)
 	if !strings.Contains(out, "carries no VIP any more") {
 		t.Error(out)
 	}
-	to := owner(t, "a")
+	to := awaitOwner(t, "a")
 	if to == s.owner {
 		t.Errorf("it is still on %s", to)
 	}
-	if out := command(t, "status"); !strings.Contains(out, "carries no VIP: it is drained") {
+	if out := runHerald(t, "status"); !strings.Contains(out, "carries no VIP: it is drained") {
 		t.Errorf("herald status does not tell:\n%s", out)
 	}
-	if out := command(t, "undrain", s.owner); !strings.Contains(out, "carries VIPs again") {
+	if out := runHerald(t, "undrain", s.owner); !strings.Contains(out, "carries VIPs again") {
 		t.Error(out)
 	}
 	until(t, 5*time.Second, "it comes back", func(context.Context) error {
-		if got := owner(t, "a"); got != s.owner {
+		if got := awaitOwner(t, "a"); got != s.owner {
 			return errors.New(got)
 		}
 		return nil
@@ -477,17 +477,17 @@ func TestDrain(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	intact(t, c, 2)
+	expectConnectionsSurvive(t, c, 2)
 }
 
 // The link of the VIP goes down: handed over at once.
 func TestUnplugged(t *testing.T) {
 	start(t, env())
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	began := time.Now()
 	check.OK(t, cluster.Unplug(s.owner))
 	t.Cleanup(func() { cluster.Reconnect(s.owner) })
-	to := s.moved(2 * time.Second)
+	to := s.awaitMove(2 * time.Second)
 	t.Logf("%s answers after %v", to, time.Since(began).Round(time.Millisecond))
 	time.Sleep(500 * time.Millisecond)
 	cluster.Reconnect(s.owner)
@@ -499,7 +499,7 @@ func TestUnplugged(t *testing.T) {
 	if w.TotalDouble > 0 {
 		t.Errorf("two nodes answered for %v", w.TotalDouble)
 	}
-	if got := owner(t, "a"); got != to {
+	if got := awaitOwner(t, "a"); got != to {
 		t.Errorf("it moved on to %s when the link came back", got)
 	}
 }
@@ -507,24 +507,24 @@ func TestUnplugged(t *testing.T) {
 // The API server dies for longer than a retry, and comes back: nothing moves.
 func TestAPIServerRestarts(t *testing.T) {
 	start(t, env())
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	check.OK(t, cluster.StopAPI())
 	time.Sleep(2 * time.Second)
-	check.OK(t, cluster.StartAPI(bound(t, time.Minute)))
-	create(t, web("b", "10.77.0.51"))
+	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))
+	createService(t, webService("b", "10.77.0.51"))
 	w2 := whoHas(t, 20*time.Millisecond, "10.77.0.51")
-	answered(t, w2, "10.77.0.51", 40*time.Second) // watches come back with the library's back-off
+	awaitAnswer(t, w2, "10.77.0.51", 40*time.Second) // watches come back with the library's back-off
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
 		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
 	}
-	recovered(t)
+	awaitRecovery(t)
 }
 
 // A node that may not carry VIPs hands them over without a gap.
 func TestExcluded(t *testing.T) {
 	start(t, env())
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	label := func(value string) {
 		t.Helper()
 		if out, err := cluster.Kubectl(context.Background(), "label", "node", s.owner, "node.kubernetes.io/exclude-from-external-load-balancers"+value); err != nil {
@@ -535,15 +535,15 @@ func TestExcluded(t *testing.T) {
 	t.Cleanup(func() {
 		cluster.Kubectl(context.Background(), "label", "node", s.owner, "node.kubernetes.io/exclude-from-external-load-balancers-")
 	})
-	to := s.moved(2 * time.Second)
+	to := s.awaitMove(2 * time.Second)
 	label("-")
 	time.Sleep(time.Second)
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	intact(t, c, 1)
-	if got := owner(t, "a"); got != to || !slices.Contains(others(s.owner), got) {
+	expectConnectionsSurvive(t, c, 1)
+	if got := awaitOwner(t, "a"); got != to || !slices.Contains(otherNodes(s.owner), got) {
 		t.Errorf("%s has it, want %s", got, to)
 	}
 }
@@ -551,28 +551,28 @@ func TestExcluded(t *testing.T) {
 // Without an election per Service one node has all, by the one lease.
 func TestOneOwner(t *testing.T) {
 	f := start(t, env("svc_election", "false"))
-	create(t, web("b", "10.77.0.51"))
-	s := watch(t, "a", "10.77.0.50")
-	if other := owner(t, "b"); other != s.owner {
+	createService(t, webService("b", "10.77.0.51"))
+	s := observe(t, "a", "10.77.0.50")
+	if other := awaitOwner(t, "b"); other != s.owner {
 		t.Errorf("a is on %s, b on %s", s.owner, other)
 	}
 	out, err := cluster.Kubectl(t.Context(), "-n", "kube-system", "get", "lease", "plndr-svcs-lock", "-o", "jsonpath={.spec.holderIdentity}")
 	if err != nil || out != s.owner {
 		t.Errorf("plndr-svcs-lock is held by %q (%v), want %s", out, err, s.owner)
 	}
-	create(t, web("c", "10.77.0.52", lab.Local))
-	event(t, "c", "LocalWithoutElection", "svc_election")
+	createService(t, webService("c", "10.77.0.52", lab.Local))
+	awaitEvent(t, "c", "LocalWithoutElection", "svc_election")
 	f.node[s.owner].Signal(syscall.SIGTERM)
-	to := s.moved(2 * time.Second)
-	if err := f.node[s.owner].Wait(bound(t, 5*time.Second)); err != nil {
+	to := s.awaitMove(2 * time.Second)
+	if err := f.node[s.owner].Wait(withTimeout(t, 5*time.Second)); err != nil {
 		t.Error(err)
 	}
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	intact(t, c, 1)
-	if other := owner(t, "b"); other != to {
+	expectConnectionsSurvive(t, c, 1)
+	if other := awaitOwner(t, "b"); other != to {
 		t.Errorf("a is on %s, b on %s", to, other)
 	}
 }
@@ -582,46 +582,46 @@ func TestOneOwner(t *testing.T) {
 func TestUninstalled(t *testing.T) {
 	f := start(t, env())
 	for i := range 6 {
-		create(t, web(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 60+i)))
+		createService(t, webService(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 60+i)))
 	}
 	for i := range 6 {
-		owner(t, fmt.Sprint("s", i))
+		awaitOwner(t, fmt.Sprint("s", i))
 	}
 	for _, n := range cluster.Nodes() {
 		f.node[n].Signal(syscall.SIGTERM)
 	}
 	for _, n := range cluster.Nodes() {
-		if err := f.node[n].Wait(bound(t, 15*time.Second)); err != nil {
+		if err := f.node[n].Wait(withTimeout(t, 15*time.Second)); err != nil {
 			t.Error(err)
 		}
 	}
 	for i := range 6 {
-		if s := get(t, fmt.Sprint("s", i)); ingress(s) != "" || s.Annotations["kube-vip.io/vipHost"] != "" || s.Annotations["heraldvip.io/announcer"] != "" {
-			t.Errorf("%s: status %q, annotations %v", s.Name, ingress(s), s.Annotations)
+		if s := getService(t, fmt.Sprint("s", i)); externalIPs(s) != "" || s.Annotations["kube-vip.io/vipHost"] != "" || s.Annotations["heraldvip.io/announcer"] != "" {
+			t.Errorf("%s: status %q, annotations %v", s.Name, externalIPs(s), s.Annotations)
 		}
 	}
 	// Leases and addresses are looked for when the test ends.
 }
 
 // With vip_rebalance a node that came back is given VIPs again, one after the
-// other and without a gap, once it has been calm for a while.
+// other and without a gap, once it has been alive for a while.
 func TestRebalance(t *testing.T) {
 	f := start(t, env("vip_rebalance", "true"))
 	names := []string{"b", "c", "d", "e", "f"}
 	for i, name := range names {
-		create(t, web(name, fmt.Sprintf("10.77.0.%d", 51+i)))
+		createService(t, webService(name, fmt.Sprintf("10.77.0.%d", 51+i)))
 	}
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	for _, name := range names {
-		owner(t, name)
+		awaitOwner(t, name)
 	}
-	away := others(s.owner)[0]
+	away := otherNodes(s.owner)[0]
 	f.node[away].Signal(syscall.SIGTERM)
-	if err := f.node[away].Wait(bound(t, 10*time.Second)); err != nil {
+	if err := f.node[away].Wait(withTimeout(t, 10*time.Second)); err != nil {
 		t.Errorf("exit: %v", err)
 	}
-	f.run(away)
-	f.ready(away)
+	f.startOn(away)
+	f.awaitReady(away)
 	back := time.Now()
 	until(t, 90*time.Second, "VIPs are spread", func(context.Context) error {
 		for _, n := range cluster.Nodes() {
@@ -638,7 +638,7 @@ func TestRebalance(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	intact(t, c, 1)
+	expectConnectionsSurvive(t, c, 1)
 }
 
 // The Node of the owner is deleted from the API while the machine goes on, as a
@@ -646,7 +646,7 @@ func TestRebalance(t *testing.T) {
 // time, by it or by another, and its node lease does not come and go.
 func TestNodeDeleted(t *testing.T) {
 	start(t, env())
-	s := watch(t, "a", "10.77.0.50")
+	s := observe(t, "a", "10.77.0.50")
 	ctx := context.Background()
 	nodes := cluster.Client().CoreV1().Nodes()
 	before := check.Value(nodes.Get(ctx, s.owner, metav1.GetOptions{}))(t)
@@ -674,5 +674,5 @@ func TestNodeDeleted(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	intact(t, c, 1)
+	expectConnectionsSurvive(t, c, 1)
 }

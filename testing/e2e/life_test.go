@@ -13,7 +13,7 @@ import (
 )
 
 // A Service gets its VIP within a second, and loses it within a second by
-// whatever makes it not ours.
+// whatever takes it out of Herald's hands.
 func TestCreatedAndTakenAway(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
@@ -25,35 +25,35 @@ func TestCreatedAndTakenAway(t *testing.T) {
 		{"deleted", func(t *testing.T) {
 			check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}))
 		}},
-		{"ignored", func(t *testing.T) { patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`) }},
-		{"type changed", func(t *testing.T) { patch(t, "a", `{"spec":{"type":"ClusterIP"}}`) }},
+		{"ignored", func(t *testing.T) { patchService(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`) }},
+		{"type changed", func(t *testing.T) { patchService(t, "a", `{"spec":{"type":"ClusterIP"}}`) }},
 		{"re-classed", func(t *testing.T) {
 			// Kubernetes lets the class be set only together with the type.
-			patch(t, "a", `{"spec":{"type":"ClusterIP"}}`)
-			patch(t, "a", other)
+			patchService(t, "a", `{"spec":{"type":"ClusterIP"}}`)
+			patchService(t, "a", other)
 		}},
-		{"without endpoints", func(t *testing.T) { patch(t, "a", `{"spec":{"selector":{"app":"nobody"}}}`) }},
+		{"without endpoints", func(t *testing.T) { patchService(t, "a", `{"spec":{"selector":{"app":"nobody"}}}`) }},
 		{"address removed", func(t *testing.T) {
-			patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.51"}}}`)
+			patchService(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.51"}}}`)
 		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			silent(t, w, "10.77.0.50", time.Second)
+			awaitSilence(t, w, "10.77.0.50", time.Second)
 			began := time.Now()
-			create(t, web("a", "10.77.0.50"))
-			answered(t, w, "10.77.0.50", time.Second)
-			status(t, "a", "10.77.0.50(VIP)", time.Second)
+			createService(t, webService("a", "10.77.0.50"))
+			awaitAnswer(t, w, "10.77.0.50", time.Second)
+			awaitStatus(t, "a", "10.77.0.50(VIP)", time.Second)
 			t.Logf("announced and shown after %v", time.Since(began).Round(time.Millisecond))
 			out, err := cluster.Kubectl(t.Context(), "get", "service", "a")
 			if err != nil || !strings.Contains(out, "10.77.0.50") {
 				t.Errorf("kubectl get service: %v\n%s", err, out)
 			}
-			reach(t, "http://10.77.0.50/")
+			awaitReachable(t, "http://10.77.0.50/")
 			t.Logf("reached after %v", time.Since(began).Round(time.Millisecond))
 			tt.away(t)
 			gone := time.Now()
-			silent(t, w, "10.77.0.50", time.Second)
+			awaitSilence(t, w, "10.77.0.50", time.Second)
 			t.Logf("gone after %v", time.Since(gone).Round(time.Millisecond))
 			if tt.name == "deleted" {
 				return
@@ -62,8 +62,8 @@ func TestCreatedAndTakenAway(t *testing.T) {
 			if tt.name == "address removed" {
 				want = "10.77.0.51(VIP)"
 			}
-			status(t, "a", want, time.Second)
-			if host, ok := get(t, "a").Annotations["kube-vip.io/vipHost"]; ok && want == "" {
+			awaitStatus(t, "a", want, time.Second)
+			if host, ok := getService(t, "a").Annotations["kube-vip.io/vipHost"]; ok && want == "" {
 				t.Errorf("kube-vip.io/vipHost is still %q", host)
 			}
 			cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{})
@@ -75,29 +75,29 @@ func TestCreatedAndTakenAway(t *testing.T) {
 func TestIgnoreAndBack(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
-	create(t, web("a", "10.77.0.50"))
+	createService(t, webService("a", "10.77.0.50"))
 	for range 3 {
-		answered(t, w, "10.77.0.50", time.Second)
-		status(t, "a", "10.77.0.50(VIP)", time.Second)
-		patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`)
-		silent(t, w, "10.77.0.50", time.Second)
-		event(t, "a", "VIPWithdrawn", "kube-vip.io/ignore")
-		patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":null}}}`)
+		awaitAnswer(t, w, "10.77.0.50", time.Second)
+		awaitStatus(t, "a", "10.77.0.50(VIP)", time.Second)
+		patchService(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`)
+		awaitSilence(t, w, "10.77.0.50", time.Second)
+		awaitEvent(t, "a", "VIPWithdrawn", "kube-vip.io/ignore")
+		patchService(t, "a", `{"metadata":{"annotations":{"kube-vip.io/ignore":null}}}`)
 	}
-	answered(t, w, "10.77.0.50", time.Second)
-	status(t, "a", "10.77.0.50(VIP)", time.Second)
+	awaitAnswer(t, w, "10.77.0.50", time.Second)
+	awaitStatus(t, "a", "10.77.0.50(VIP)", time.Second)
 }
 
 // A status that someone else changes is put right.
 func TestStatusCorrected(t *testing.T) {
 	start(t, env())
-	create(t, web("a", "10.77.0.50"))
-	status(t, "a", "10.77.0.50(VIP)", 2*time.Second)
-	s := get(t, "a")
+	createService(t, webService("a", "10.77.0.50"))
+	awaitStatus(t, "a", "10.77.0.50(VIP)", 2*time.Second)
+	s := getService(t, "a")
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
 	check.Value(cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}))(t)
-	status(t, "a", "10.77.0.50(VIP)", time.Second)
-	if got := get(t, "a").Status.LoadBalancer.Ingress[0].Ports; len(got) != 1 || got[0].Port != 80 || got[0].Protocol != corev1.ProtocolTCP {
+	awaitStatus(t, "a", "10.77.0.50(VIP)", time.Second)
+	if got := getService(t, "a").Status.LoadBalancer.Ingress[0].Ports; len(got) != 1 || got[0].Port != 80 || got[0].Protocol != corev1.ProtocolTCP {
 		t.Errorf("ports %v, want 80/TCP", got)
 	}
 }
@@ -107,21 +107,21 @@ func TestStatusCorrected(t *testing.T) {
 func TestAddressSources(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50", "10.77.0.51", "10.77.0.52")
-	create(t, web("a", ""))
-	event(t, "a", "NoAddress", "kube-vip.io/loadbalancerIPs")
-	s := get(t, "a")
+	createService(t, webService("a", ""))
+	awaitEvent(t, "a", "NoAddress", "kube-vip.io/loadbalancerIPs")
+	s := getService(t, "a")
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.77.0.50"}}
 	check.Value(cluster.Client().CoreV1().Services("default").UpdateStatus(t.Context(), s, metav1.UpdateOptions{}))(t)
-	answered(t, w, "10.77.0.50", time.Second)
-	patch(t, "a", `{"spec":{"loadBalancerIP":"10.77.0.51"}}`)
-	answered(t, w, "10.77.0.51", time.Second)
-	silent(t, w, "10.77.0.50", time.Second)
-	patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.52"}}}`)
-	answered(t, w, "10.77.0.52", time.Second)
-	silent(t, w, "10.77.0.51", time.Second)
-	status(t, "a", "10.77.0.52(VIP)", time.Second)
-	patch(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":""}}}`) // as if it were absent
-	answered(t, w, "10.77.0.51", time.Second)
+	awaitAnswer(t, w, "10.77.0.50", time.Second)
+	patchService(t, "a", `{"spec":{"loadBalancerIP":"10.77.0.51"}}`)
+	awaitAnswer(t, w, "10.77.0.51", time.Second)
+	awaitSilence(t, w, "10.77.0.50", time.Second)
+	patchService(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.77.0.52"}}}`)
+	awaitAnswer(t, w, "10.77.0.52", time.Second)
+	awaitSilence(t, w, "10.77.0.51", time.Second)
+	awaitStatus(t, "a", "10.77.0.52(VIP)", time.Second)
+	patchService(t, "a", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":""}}}`) // as if it were absent
+	awaitAnswer(t, w, "10.77.0.51", time.Second)
 }
 
 // The examples of the page on Services, as they are written there.
@@ -139,15 +139,15 @@ func TestKubectlExpose(t *testing.T) {
 		}
 	}
 	expose("http1", "80")
-	first := answered(t, w, "10.77.0.220", time.Second)
+	first := awaitAnswer(t, w, "10.77.0.220", time.Second)
 	expose("http2", "81")
-	status(t, "http1", "10.77.0.220(VIP)", 2*time.Second)
-	status(t, "http2", "10.77.0.220(VIP)", 2*time.Second)
+	awaitStatus(t, "http1", "10.77.0.220(VIP)", 2*time.Second)
+	awaitStatus(t, "http2", "10.77.0.220(VIP)", 2*time.Second)
 	for _, url := range []string{"http://10.77.0.220:80/", "http://10.77.0.220:81/"} {
-		reach(t, url)
+		awaitReachable(t, url)
 	}
 	for _, name := range []string{"http1", "http2"} {
-		if host := get(t, name).Annotations["kube-vip.io/vipHost"]; host != first {
+		if host := getService(t, name).Annotations["kube-vip.io/vipHost"]; host != first {
 			t.Errorf("%s is on %s, want both on %s", name, host, first)
 		}
 	}
@@ -159,22 +159,22 @@ func TestKubectlExpose(t *testing.T) {
 	}
 	w = whoHas(t, 20*time.Millisecond, "10.77.0.220")
 	cluster.Client().CoreV1().Services("default").Delete(t.Context(), "http2", metav1.DeleteOptions{})
-	silent(t, w, "10.77.0.220", time.Second)
+	awaitSilence(t, w, "10.77.0.220", time.Second)
 }
 
 // One address, one port, two Services: the older keeps it.
 func TestSamePort(t *testing.T) {
 	start(t, env())
-	create(t, web("old", "10.77.0.50"))
-	node := owner(t, "old")
-	create(t, web("new", "10.77.0.50"))
-	event(t, "new", "AddressConflict", "default/old")
-	status(t, "new", "", time.Second)
-	if got := owner(t, "old"); got != node {
+	createService(t, webService("old", "10.77.0.50"))
+	node := awaitOwner(t, "old")
+	createService(t, webService("new", "10.77.0.50"))
+	awaitEvent(t, "new", "AddressConflict", "default/old")
+	awaitStatus(t, "new", "", time.Second)
+	if got := awaitOwner(t, "old"); got != node {
 		t.Errorf("the older moved from %s to %s", node, got)
 	}
 	cluster.Client().CoreV1().Services("default").Delete(t.Context(), "old", metav1.DeleteOptions{})
-	status(t, "new", "10.77.0.50(VIP)", 2*time.Second)
+	awaitStatus(t, "new", "10.77.0.50(VIP)", 2*time.Second)
 }
 
 func TestClasses(t *testing.T) {
@@ -197,7 +197,7 @@ func TestClasses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			start(t, env(tt.env...))
 			for vip, class := range services {
-				create(t, web("s"+vip[len(vip)-2:], vip, func(s *corev1.Service) {
+				createService(t, webService("s"+vip[len(vip)-2:], vip, func(s *corev1.Service) {
 					if class != "" {
 						s.Spec.LoadBalancerClass = &class
 					}
@@ -206,12 +206,12 @@ func TestClasses(t *testing.T) {
 			for vip := range services {
 				name := "s" + vip[len(vip)-2:]
 				if strings.Contains(tt.want, vip) {
-					status(t, name, vip+"(VIP)", 2*time.Second)
+					awaitStatus(t, name, vip+"(VIP)", 2*time.Second)
 				}
 			}
 			for vip := range services { // after those that are ours are there
 				if !strings.Contains(tt.want, vip) {
-					status(t, "s"+vip[len(vip)-2:], "", time.Second)
+					awaitStatus(t, "s"+vip[len(vip)-2:], "", time.Second)
 				}
 			}
 		})
@@ -222,17 +222,17 @@ func TestClasses(t *testing.T) {
 func TestDualStack(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50", "fd77::1050")
-	create(t, web("a", "10.77.0.50,fd77::1050"))
-	n4 := answered(t, w, "10.77.0.50", time.Second)
-	n6 := answered(t, w, "fd77::1050", 4*time.Second) // duplicate address detection takes 1 to 2 s (RFC 4862)
+	createService(t, webService("a", "10.77.0.50,fd77::1050"))
+	n4 := awaitAnswer(t, w, "10.77.0.50", time.Second)
+	n6 := awaitAnswer(t, w, "fd77::1050", 4*time.Second) // duplicate address detection takes 1 to 2 s (RFC 4862)
 	if n4 != n6 {
 		t.Errorf("IPv4 on %s, IPv6 on %s, want one node", n4, n6)
 	}
-	status(t, "a", "10.77.0.50(VIP),fd77::1050(VIP)", 2*time.Second)
-	reach(t, "http://[fd77::1050]/")
-	event(t, "a", "VIPAnnounced", "fd77::1050")
+	awaitStatus(t, "a", "10.77.0.50(VIP),fd77::1050(VIP)", 2*time.Second)
+	awaitReachable(t, "http://[fd77::1050]/")
+	awaitEvent(t, "a", "VIPAnnounced", "fd77::1050")
 	// A Service of one family does not take an address of the other.
-	create(t, web("b", "10.77.0.51", lab.Annotated("kube-vip.io/loadbalancerIPs", "10.77.0.51,fd77::1051")))
-	event(t, "b", "AddressRefused", "fd77::1051")
-	status(t, "b", "10.77.0.51(VIP)", 2*time.Second)
+	createService(t, webService("b", "10.77.0.51", lab.Annotated("kube-vip.io/loadbalancerIPs", "10.77.0.51,fd77::1051")))
+	awaitEvent(t, "b", "AddressRefused", "fd77::1051")
+	awaitStatus(t, "b", "10.77.0.51(VIP)", 2*time.Second)
 }

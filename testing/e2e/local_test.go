@@ -18,8 +18,8 @@ import (
 // Every test here has a Service name of its own: the lab has no garbage
 // collector, and the EndpointSlices of a Service outlive it.
 
-// pod adds a pod for the test.
-func pod(t *testing.T, name, node string) lab.Pod {
+// addPod adds a pod for the test.
+func addPod(t *testing.T, name, node string) lab.Pod {
 	t.Helper()
 	p := lab.Pod{Name: name, Node: node, Labels: map[string]string{"app": "local"}}
 	check.OK(t, cluster.AddPod(t.Context(), p))
@@ -27,7 +27,7 @@ func pod(t *testing.T, name, node string) lab.Pod {
 	return p
 }
 
-func local(name, vip string) *corev1.Service {
+func localService(name, vip string) *corev1.Service {
 	return lab.Service("default", name, lab.Selecting("local"), lab.WithVIPs(netip.MustParseAddr(vip)), lab.Local)
 }
 
@@ -36,14 +36,14 @@ func local(name, vip string) *corev1.Service {
 func TestLocal(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
-	create(t, local("follow", "10.77.0.50"))
-	event(t, "follow", "NoEndpoints", "")
+	createService(t, localService("follow", "10.77.0.50"))
+	awaitEvent(t, "follow", "NoEndpoints", "")
 	addr := netip.MustParseAddr("10.77.0.50")
 	if got := w.Owner(addr); got != "" {
 		t.Errorf("%s answers although there is no endpoint", got)
 	}
-	p := pod(t, "local-1", "n2")
-	check.Value(w.Await(bound(t, 3*time.Second), addr, "n2"))(t)
+	p := addPod(t, "local-1", "n2")
+	check.Value(w.Await(withTimeout(t, 3*time.Second), addr, "n2"))(t)
 	client, _ := cluster.Addrs("cl")
 	until(t, 10*time.Second, "the pod sees the client's address", func(ctx ctx) error {
 		body, err := cluster.Get(ctx, "cl", "http://10.77.0.50/")
@@ -54,21 +54,21 @@ func TestLocal(t *testing.T) {
 	})
 	// A pod on a worker without Herald makes no node eligible.
 	cluster.RemovePod(t.Context(), p)
-	silent(t, w, "10.77.0.50", 3*time.Second)
-	status(t, "follow", "", time.Second)
-	pod(t, "local-w", "w1")
-	event(t, "follow", "NoEligibleNode", "externalTrafficPolicy Local")
-	pod(t, "local-3", "n3")
-	check.Value(w.Await(bound(t, 3*time.Second), addr, "n3"))(t)
+	awaitSilence(t, w, "10.77.0.50", 3*time.Second)
+	awaitStatus(t, "follow", "", time.Second)
+	addPod(t, "local-w", "w1")
+	awaitEvent(t, "follow", "NoEligibleNode", "externalTrafficPolicy Local")
+	addPod(t, "local-3", "n3")
+	check.Value(w.Await(withTimeout(t, 3*time.Second), addr, "n3"))(t)
 }
 
 // A rolling update of the pods from n1 to n2 to n3: the VIP follows, and no
 // connection fails.
 func TestLocalRollingUpdate(t *testing.T) {
 	start(t, env())
-	old := pod(t, "local-0", "n1")
-	create(t, local("rolling", "10.77.0.50"))
-	if got := owner(t, "rolling"); got != "n1" {
+	old := addPod(t, "local-0", "n1")
+	createService(t, localService("rolling", "10.77.0.50"))
+	if got := awaitOwner(t, "rolling"); got != "n1" {
 		t.Fatalf("on %s, want n1", got)
 	}
 	until(t, 10*time.Second, "the client reaches the pod", func(ctx ctx) error {
@@ -77,18 +77,18 @@ func TestLocalRollingUpdate(t *testing.T) {
 	})
 	w, c := whoHas(t, 20*time.Millisecond, "10.77.0.50"), connect(t, "10.77.0.50:80")
 	for i, node := range []string{"n2", "n3", "n1"} {
-		next := pod(t, fmt.Sprint("local-", i+1), node)
+		next := addPod(t, fmt.Sprint("local-", i+1), node)
 		// The old pod goes as a Deployment lets it go: it is deleted once the new one is
 		// ready, and serves on while it terminates.
 		check.OK(t, cluster.DeletePod(t.Context(), old, 3*time.Second))
-		if got := owner(t, "rolling"); got != node {
+		if got := awaitOwner(t, "rolling"); got != node {
 			t.Errorf("step %d: on %s, want %s", i, got, node)
 		}
 		old = next
 	}
 	r, rc := w.Stop(), c.Stop()
 	t.Logf("%s\n%s", r, rc)
-	intact(t, rc, 3)
+	expectConnectionsSurvive(t, rc, 3)
 	client, _ := cluster.Addrs("cl")
 	if len(rc.Clients) != 1 || rc.Clients[client] == 0 {
 		t.Errorf("pods saw %v, want the client %s alone", rc.Clients, client)
@@ -101,23 +101,23 @@ func TestLocalRollingUpdate(t *testing.T) {
 // If only endpoints are left that serve while they terminate, they count.
 func TestLocalTerminatingOnly(t *testing.T) {
 	start(t, env())
-	p := pod(t, "local-1", "n2")
-	create(t, local("ending", "10.77.0.50"))
-	if got := owner(t, "ending"); got != "n2" {
+	p := addPod(t, "local-1", "n2")
+	createService(t, localService("ending", "10.77.0.50"))
+	if got := awaitOwner(t, "ending"); got != "n2" {
 		t.Fatalf("on %s, want n2", got)
 	}
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
-	answered(t, w, "10.77.0.50", time.Second)
+	awaitAnswer(t, w, "10.77.0.50", time.Second)
 	deleted := time.Now()
 	check.OK(t, cluster.DeletePod(t.Context(), p, 2*time.Second))
-	silent(t, w, "10.77.0.50", time.Second)
+	awaitSilence(t, w, "10.77.0.50", time.Second)
 	r := w.Stop().Addrs[0]
 	for _, s := range r.Timeline {
 		if len(s.Hosts) == 0 && s.From.Before(deleted.Add(1800*time.Millisecond)) && s.To.Sub(s.From) > 100*time.Millisecond {
 			t.Errorf("withdrawn %v after the delete, while the pod still served for 2 s", s.From.Sub(deleted))
 		}
 	}
-	event(t, "ending", "NoEndpoints", "")
+	awaitEvent(t, "ending", "NoEndpoints", "")
 }
 
 // Several EndpointSlices of a Service are one set; a slice that goes is gone.
@@ -125,7 +125,7 @@ func TestSlices(t *testing.T) {
 	start(t, env())
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
 	addr := netip.MustParseAddr("10.77.0.50")
-	create(t, lab.Service("default", "slices", lab.WithVIPs(addr), lab.Local, func(s *corev1.Service) { s.Spec.Selector = nil }))
+	createService(t, lab.Service("default", "slices", lab.WithVIPs(addr), lab.Local, func(s *corev1.Service) { s.Spec.Selector = nil }))
 	slice := func(name, node, ip string, ready bool) {
 		t.Helper()
 		port, tcp := int32(80), corev1.ProtocolTCP
@@ -141,7 +141,7 @@ func TestSlices(t *testing.T) {
 		})
 	}
 	slice("slices-1", "n1", "10.240.1.200", true)
-	check.Value(w.Await(bound(t, 4*time.Second), addr, "n1"))(t)
+	check.Value(w.Await(withTimeout(t, 4*time.Second), addr, "n1"))(t)
 	slice("slices-2", "n3", "10.240.3.200", true)
 	slice("slices-3", "n2", "10.240.2.200", false)
 	time.Sleep(300 * time.Millisecond) // more endpoints move nothing
@@ -149,7 +149,7 @@ func TestSlices(t *testing.T) {
 		t.Errorf("on %s, want n1 still", got)
 	}
 	cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "slices-1", metav1.DeleteOptions{})
-	check.Value(w.Await(bound(t, 4*time.Second), addr, "n3"))(t)
+	check.Value(w.Await(withTimeout(t, 4*time.Second), addr, "n3"))(t)
 	cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "slices-2", metav1.DeleteOptions{})
-	silent(t, w, "10.77.0.50", 2*time.Second) // n2's endpoint is not ready
+	awaitSilence(t, w, "10.77.0.50", 2*time.Second) // n2's endpoint is not ready
 }

@@ -21,8 +21,8 @@ const (
 	handOver = 3200 * time.Millisecond // both nodes of a hand-over answer for so long (docs/ownership.md)
 	// A VIP whose announcer has ended is taken by another when that one next asks (RetryPeriod),
 	// or, where it released nothing, when the lease is over.
-	released = 2500 * time.Millisecond
-	lapsed   = 5*time.Second + released
+	releasedGap = 2500 * time.Millisecond
+	expiredGap  = 5*time.Second + releasedGap
 )
 
 // TestMigration goes from kube-vip to Herald node by node, with a pause in which both run,
@@ -35,11 +35,11 @@ func TestMigration(t *testing.T) {
 	for i := range 4 {
 		vip := fmt.Sprintf("10.77.0.%d", 60+i)
 		name := fmt.Sprintf("m%d", i)
-		create(t, web(name, vip))
+		createService(t, webService(name, vip))
 		pairs, vips4 = append(pairs, name+"="+vip), append(vips4, netip.MustParseAddr(vip))
 	}
 	old := map[string]*lab.Process{}
-	f := &fleet{t: t, env: env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1"), node: map[string]*lab.Process{}}
+	f := &heralds{t: t, env: env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1"), node: map[string]*lab.Process{}}
 	t.Cleanup(f.end)
 	t.Cleanup(func() {
 		for n, p := range old {
@@ -64,7 +64,7 @@ func TestMigration(t *testing.T) {
 		// The node that is replaced first has them all, so that all of them move.
 		w = check.Value(cluster.WhoHas(t.Context(), 20*time.Millisecond, vips4...))(t)
 		for _, a := range vips4 {
-			check.Value(w.Await(bound(t, 20*time.Second), a, n))(t)
+			check.Value(w.Await(withTimeout(t, 20*time.Second), a, n))(t)
 		}
 	}
 	w.Stop() // what was before they came up is not of interest
@@ -75,13 +75,13 @@ func TestMigration(t *testing.T) {
 			sig = syscall.SIGKILL // nobody releases anything, and its addresses stay
 		}
 		check.OK(t, old[n].Signal(sig))
-		old[n].Wait(bound(t, 10*time.Second))
-		f.run(n)
-		f.ready(n)
+		old[n].Wait(withTimeout(t, 10*time.Second))
+		f.startOn(n)
+		f.awaitReady(n)
 		time.Sleep(7 * time.Second) // longer than kube-vip's lease: it takes what Herald does not renew
 	}
 	for _, a := range vips4 {
-		if _, err := w.Await(bound(t, 20*time.Second), a, ""); err != nil {
+		if _, err := w.Await(withTimeout(t, 20*time.Second), a, ""); err != nil {
 			t.Error(err)
 		}
 	}
@@ -91,8 +91,8 @@ func TestMigration(t *testing.T) {
 		if r.LongestDouble > handOver {
 			t.Errorf("two nodes answered for %s for %v, want %v at most", r.Addr, r.LongestDouble, handOver)
 		}
-		if r.LongestSilence > lapsed {
-			t.Errorf("nobody answered for %s for %v, want %v at most", r.Addr, r.LongestSilence, lapsed)
+		if r.LongestSilence > expiredGap {
+			t.Errorf("nobody answered for %s for %v, want %v at most", r.Addr, r.LongestSilence, expiredGap)
 		}
 	}
 	until(t, 20*time.Second, "Herald owns every VIP", func(ctx context.Context) error {

@@ -49,7 +49,7 @@ func standIn() error {
 		}
 		all.Go(func() {
 			for ctx.Err() == nil { // who has lost a lease stands for election again
-				campaign(ctx, client, name, vip)
+				takePartInElection(ctx, client, name, vip)
 			}
 		})
 	}
@@ -57,8 +57,8 @@ func standIn() error {
 	return nil
 }
 
-// campaign takes part in one election.
-func campaign(ctx context.Context, client kubernetes.Interface, service string, vip netip.Addr) {
+// takePartInElection takes part in one election.
+func takePartInElection(ctx context.Context, client kubernetes.Interface, service string, vip netip.Addr) {
 	leaderelection.RunOrDie(ctx, leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-" + service}, Client: client.CoordinationV1(),
@@ -74,7 +74,7 @@ func campaign(ctx context.Context, client kubernetes.Interface, service string, 
 	})
 }
 
-// announce binds a VIP and tells the neighbours, again and again.
+// announce binds a VIP, and sends a gratuitous ARP each 3 s until ctx ends.
 func announce(ctx context.Context, vip netip.Addr) {
 	fmt.Println("up", vip, ip("addr", "add", vip.String()+"/32", "dev", "eth0"))
 	for ctx.Err() == nil {

@@ -86,15 +86,15 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// webPods carry what most Services send to. They are on the worker, so that no
+// webPods are the endpoints of most Services. They are on the worker, so that no
 // fault of a node is a fault of the backend.
 var webPods = []lab.Pod{
 	{Name: "web-1", Node: "w1", Labels: map[string]string{"app": "web"}},
 	{Name: "web-2", Node: "w1", Labels: map[string]string{"app": "web"}},
 }
 
-// A fleet is the Heralds of one test.
-type fleet struct {
+// heralds is the Heralds of one test.
+type heralds struct {
 	t    *testing.T
 	env  map[string]string
 	node map[string]*lab.Process
@@ -102,7 +102,7 @@ type fleet struct {
 	killed bool // one of them never got to tidy up
 }
 
-// env is what an operator sets for an owner per Service.
+// env is the options of an operator who wants an owner per Service.
 func env(more ...string) map[string]string {
 	e := map[string]string{"svc_enable": "true", "svc_election": "true", "vip_arp": "true"}
 	for i := 0; i < len(more); i += 2 {
@@ -113,27 +113,27 @@ func env(more ...string) map[string]string {
 
 // start runs Herald on all nodes. When the test ends they are stopped, and
 // nothing of them may be left: no address, no lease.
-func start(t *testing.T, env map[string]string) *fleet {
+func start(t *testing.T, env map[string]string) *heralds {
 	t.Helper()
-	f := &fleet{t: t, env: env, node: make(map[string]*lab.Process)}
+	f := &heralds{t: t, env: env, node: make(map[string]*lab.Process)}
 	t.Cleanup(f.end)
 	for _, n := range cluster.Nodes() {
-		f.run(n)
+		f.startOn(n)
 	}
 	for _, n := range cluster.Nodes() {
-		f.ready(n)
+		f.awaitReady(n)
 	}
 	return f
 }
 
-func (f *fleet) run(node string) {
+func (f *heralds) startOn(node string) {
 	f.t.Helper()
 	p := check.Value(cluster.StartHerald(node, f.env))(f.t)
 	f.node[node] = p
 }
 
-// ready waits until the node's Herald says that it can carry VIPs.
-func (f *fleet) ready(node string) {
+// awaitReady waits until the node's Herald says that it can carry VIPs.
+func (f *heralds) awaitReady(node string) {
 	f.t.Helper()
 	until(f.t, 30*time.Second, "the Herald on "+node+" is ready", func(ctx context.Context) error {
 		_, err := cluster.Get(ctx, node, "http://127.0.0.1:2112/readyz")
@@ -141,8 +141,8 @@ func (f *fleet) ready(node string) {
 	})
 }
 
-// end stops what runs, and looks for left-overs.
-func (f *fleet) end() {
+// end stops the Heralds, and fails the test if an address or a lease of theirs is left.
+func (f *heralds) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if f.t.Failed() {
@@ -164,7 +164,7 @@ func (f *fleet) end() {
 			cluster.Client().CoreV1().Services(s.Namespace).Delete(ctx, s.Name, metav1.DeleteOptions{})
 		}
 	}
-	// While they live, the Heralds let go of what goes.
+	// As long as they run, the Heralds release the VIPs of Services that are deleted.
 	for began := time.Now(); !f.killed && time.Since(began) < 5*time.Second; {
 		l, err := cluster.Client().CoordinationV1().Leases("default").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=herald"})
 		if err != nil || len(l.Items) == 0 {
@@ -241,15 +241,15 @@ func until(t *testing.T, within time.Duration, what string, look func(ctx contex
 	check.Until(t, within, what, func() error { return look(ctx) })
 }
 
-// bound returns a context that ends after d, and with the test.
-func bound(t *testing.T, d time.Duration) context.Context {
+// withTimeout returns a context that ends after d, and with the test.
+func withTimeout(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// vips lists the addresses a node has beside its own.
+// vips returns the addresses on eth0 of a node that are not its own.
 func vips(t *testing.T, node string) []netip.Addr {
 	t.Helper()
 	out, err := cluster.Run(context.Background(), node, "ip", "-o", "addr", "show", "dev", "eth0")
@@ -272,15 +272,15 @@ func vips(t *testing.T, node string) []netip.Addr {
 	return have
 }
 
-// create creates a Service.
-func create(t *testing.T, s *corev1.Service) *corev1.Service {
+// createService creates a Service.
+func createService(t *testing.T, s *corev1.Service) *corev1.Service {
 	t.Helper()
 	s = check.Value(cluster.Client().CoreV1().Services(s.Namespace).Create(t.Context(), s, metav1.CreateOptions{}))(t)
 	return s
 }
 
-// web is a Service before the web pods.
-func web(name string, vip string, opts ...func(*corev1.Service)) *corev1.Service {
+// webService is a Service whose endpoints are the web pods.
+func webService(name string, vip string, opts ...func(*corev1.Service)) *corev1.Service {
 	var addrs []netip.Addr
 	for a := range strings.SplitSeq(vip, ",") {
 		if a != "" {
@@ -294,14 +294,14 @@ func web(name string, vip string, opts ...func(*corev1.Service)) *corev1.Service
 	return lab.Service("default", name, append(o, opts...)...)
 }
 
-func get(t *testing.T, name string) *corev1.Service {
+func getService(t *testing.T, name string) *corev1.Service {
 	t.Helper()
 	s := check.Value(cluster.Client().CoreV1().Services("default").Get(t.Context(), name, metav1.GetOptions{}))(t)
 	return s
 }
 
-// patch merges JSON into a Service.
-func patch(t *testing.T, name, json string) {
+// patchService merges JSON into a Service.
+func patchService(t *testing.T, name, json string) {
 	t.Helper()
 	check.Value(cluster.Client().CoreV1().Services("default").Patch(t.Context(), name, types.MergePatchType, []byte(json), metav1.PatchOptions{}))(t)
 }
@@ -324,25 +324,25 @@ func connect(t *testing.T, to string) *lab.Connect {
 	return c
 }
 
-// answered waits until somebody answers for a VIP and returns who.
-func answered(t *testing.T, w *lab.WhoHas, vip string, within time.Duration) string {
+// awaitAnswer waits until somebody answers for a VIP and returns who.
+func awaitAnswer(t *testing.T, w *lab.WhoHas, vip string, within time.Duration) string {
 	t.Helper()
 	a := netip.MustParseAddr(vip)
-	if _, err := w.Await(bound(t, within), a, ""); err != nil {
+	if _, err := w.Await(withTimeout(t, within), a, ""); err != nil {
 		t.Fatalf("nobody answers for %s within %v: %v", vip, within, err)
 	}
 	return w.Owner(a)
 }
 
-func silent(t *testing.T, w *lab.WhoHas, vip string, within time.Duration) {
+func awaitSilence(t *testing.T, w *lab.WhoHas, vip string, within time.Duration) {
 	t.Helper()
-	if _, err := w.AwaitSilence(bound(t, within), netip.MustParseAddr(vip)); err != nil {
+	if _, err := w.AwaitSilence(withTimeout(t, within), netip.MustParseAddr(vip)); err != nil {
 		t.Fatalf("%s is still answered after %v, by %q", vip, within, w.Owner(netip.MustParseAddr(vip)))
 	}
 }
 
-// ingress is the status of a Service as kubectl shows it: EXTERNAL-IP.
-func ingress(s *corev1.Service) string {
+// externalIPs is the status of a Service as kubectl shows it: EXTERNAL-IP.
+func externalIPs(s *corev1.Service) string {
 	var b bytes.Buffer
 	for i, in := range s.Status.LoadBalancer.Ingress {
 		if i > 0 {
@@ -356,18 +356,18 @@ func ingress(s *corev1.Service) string {
 	return b.String()
 }
 
-func status(t *testing.T, name, want string, within time.Duration) {
+func awaitStatus(t *testing.T, name, want string, within time.Duration) {
 	t.Helper()
 	until(t, within, "the status of "+name+" is "+want, func(context.Context) error {
-		if got := ingress(get(t, name)); got != want {
+		if got := externalIPs(getService(t, name)); got != want {
 			return fmt.Errorf("it is %q", got)
 		}
 		return nil
 	})
 }
 
-// event waits for an Event on a Service whose message contains the words.
-func event(t *testing.T, name, reason, words string) {
+// awaitEvent waits for an Event on a Service whose message contains the words.
+func awaitEvent(t *testing.T, name, reason, words string) {
 	t.Helper()
 	until(t, 20*time.Second, "an Event "+reason+" on "+name, func(ctx context.Context) error {
 		list, err := cluster.Client().CoreV1().Events("default").List(ctx, metav1.ListOptions{})
@@ -388,23 +388,23 @@ func event(t *testing.T, name, reason, words string) {
 	})
 }
 
-// owner waits until a node owns the Service, and returns it.
-func owner(t *testing.T, name string) string {
+// awaitOwner waits until a node owns the Service, and returns it.
+func awaitOwner(t *testing.T, name string) string {
 	t.Helper()
 	var node string
 	until(t, 20*time.Second, "a node announces "+name, func(context.Context) error {
-		s := get(t, name)
+		s := getService(t, name)
 		if node = s.Annotations["kube-vip.io/vipHost"]; node == "" || len(s.Status.LoadBalancer.Ingress) == 0 {
-			return fmt.Errorf("vipHost %q, status %q", node, ingress(s))
+			return fmt.Errorf("vipHost %q, status %q", node, externalIPs(s))
 		}
 		return nil
 	})
 	return node
 }
 
-// reach waits until the client gets a page from a backend: kube-proxy serves a VIP up to
+// awaitReachable waits until the client gets a page from a backend: kube-proxy serves a VIP up to
 // a second after the status names it, or later on a busy machine.
-func reach(t *testing.T, url string) {
+func awaitReachable(t *testing.T, url string) {
 	t.Helper()
 	until(t, 10*time.Second, "the client reaches "+url, func(ctx context.Context) error {
 		body, err := cluster.Get(ctx, "cl", url)
@@ -415,12 +415,12 @@ func reach(t *testing.T, url string) {
 	})
 }
 
-func others(node string) []string {
+func otherNodes(node string) []string {
 	return slices.DeleteFunc(slices.Clone(cluster.Nodes()), func(n string) bool { return n == node })
 }
 
-// command runs herald as an operator does, with an administrator's kubeconfig.
-func command(t *testing.T, args ...string) string {
+// runHerald runs herald as an operator does, with an administrator's kubeconfig.
+func runHerald(t *testing.T, args ...string) string {
 	t.Helper()
 	file := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
 	out, err := cluster.Run(t.Context(), "cp", append([]string{herald}, append(args, "--kubeconfig", file)...)...)
@@ -430,26 +430,26 @@ func command(t *testing.T, args ...string) string {
 	return out
 }
 
-// block has a node's firewall drop what comes and goes by a port, until the test ends.
-func block(t *testing.T, node string, port int) {
+// blockPort has a node's firewall drop what comes and goes by a port, until the test ends.
+func blockPort(t *testing.T, node string, port int) {
 	t.Helper()
 	check.OK(t, cluster.BlockPort(t.Context(), node, port))
 	t.Cleanup(func() { cluster.OpenPort(context.Background(), node) })
 }
 
-// guarded waits until every Herald would detect the death of every other.
-func guarded(t *testing.T) {
+// awaitDetectable waits until every Herald would detect the death of every other.
+func awaitDetectable(t *testing.T) {
 	t.Helper()
 	until(t, 30*time.Second, "all nodes would detect the death of one another", cluster.Guarded)
 }
 
-// recovered waits until controllers and kube-proxies follow the API server again.
+// awaitRecovery waits until controllers and kube-proxies follow the API server again.
 // After it was away their watches come back with the library's back-off, one by
 // one: a Service's first endpoints may be known long before a change of them is.
-func recovered(t *testing.T) {
+func awaitRecovery(t *testing.T) {
 	t.Helper()
 	const probe = "10.77.0.99"
-	create(t, web("probe", probe))
+	createService(t, webService("probe", probe))
 	endpoints := func(ctx context.Context) (n int, err error) {
 		out, err := cluster.Kubectl(ctx, "get", "endpointslices", "-l", "kubernetes.io/service-name=probe", "-o", "jsonpath={.items[*].endpoints[*].addresses[0]}")
 		return len(strings.Fields(out)), err
@@ -465,7 +465,7 @@ func recovered(t *testing.T) {
 		}
 		return nil
 	})
-	patch(t, "probe", `{"spec":{"selector":{"app":"nobody"}}}`)
+	patchService(t, "probe", `{"spec":{"selector":{"app":"nobody"}}}`)
 	until(t, 2*time.Minute, "the endpoints follow the Service", func(ctx context.Context) error {
 		if n, err := endpoints(ctx); err != nil || n > 0 {
 			return fmt.Errorf("%d endpoints, %v", n, err)

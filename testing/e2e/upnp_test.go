@@ -23,7 +23,7 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// What miniupnpd wants of nftables.
+// upnpChains is the tables that miniupnpd expects.
 const upnpChains = `table inet filter
 delete table inet filter
 table inet filter {
@@ -65,7 +65,7 @@ func newGateway(t *testing.T, host, public string) *gateway {
 	return g
 }
 
-// start starts miniupnpd, which has forgotten everything.
+// start starts miniupnpd, without any mapping.
 func (g *gateway) start(more ...string) {
 	g.t.Helper()
 	dir := g.t.TempDir()
@@ -94,14 +94,14 @@ func (g *gateway) stop(sig syscall.Signal) {
 	}
 }
 
-// list is what another program sees of the gateway's mappings.
-func list(t *testing.T) string {
+// listMappings returns the gateway's mappings as the program upnpc prints them.
+func listMappings(t *testing.T) string {
 	t.Helper()
 	out, _ := cluster.Run(t.Context(), "cl", "upnpc", "-m", "eth0", "-l") // its status says nothing
 	return out
 }
 
-// mappings is what the gateway does in its kernel.
+// mappings returns the rules of the gateway's mappings in its kernel.
 func (g *gateway) mappings() string {
 	g.t.Helper()
 	out, err := cluster.Run(g.t.Context(), g.host, "nft", "list", "chain", "inet", "filter", "prerouting_miniupnpd")
@@ -111,8 +111,8 @@ func (g *gateway) mappings() string {
 	return out
 }
 
-// open waits until the gateway maps a port to a place.
-func (g *gateway) open(port int, to string, within time.Duration) {
+// awaitOpen waits until the gateway maps a port to an address and port.
+func (g *gateway) awaitOpen(port int, to string, within time.Duration) {
 	g.t.Helper()
 	until(g.t, within, fmt.Sprintf("%s maps %d to %s", g.host, port, to), func(ctx) error {
 		if have := g.mappings(); !strings.Contains(have, fmt.Sprintf("dport %d dnat ip to %s\n", port, to)) {
@@ -122,8 +122,8 @@ func (g *gateway) open(port int, to string, within time.Duration) {
 	})
 }
 
-// closed waits until the gateway maps nothing.
-func (g *gateway) closed(within time.Duration) {
+// awaitClosed waits until the gateway maps nothing.
+func (g *gateway) awaitClosed(within time.Duration) {
 	g.t.Helper()
 	until(g.t, within, g.host+" maps nothing", func(ctx) error {
 		if have := g.mappings(); strings.Contains(have, "dnat") {
@@ -133,8 +133,8 @@ func (g *gateway) closed(within time.Duration) {
 	})
 }
 
-// page has the client on the far side fetch a page.
-func (g *gateway) page(url string, within time.Duration) {
+// awaitPage waits until the client on the far side gets a page from a backend.
+func (g *gateway) awaitPage(url string, within time.Duration) {
 	g.t.Helper()
 	until(g.t, within, "the far side reaches "+url, func(c ctx) error {
 		c, cancel := context.WithTimeout(c, time.Second)
@@ -147,14 +147,14 @@ func (g *gateway) page(url string, within time.Duration) {
 	})
 }
 
-// forwarded is the seeds' example: a Service on port 32380, to be opened.
-func forwarded(name, vip string, opts ...func(*corev1.Service)) *corev1.Service {
+// forwardedService is the example of kube-vip's documentation: a Service on port 32380, to be opened by UPnP.
+func forwardedService(name, vip string, opts ...func(*corev1.Service)) *corev1.Service {
 	port := func(s *corev1.Service) { s.Spec.Ports[0].Port = 32380 }
-	return web(name, vip, append([]func(*corev1.Service){port, lab.Annotated("kube-vip.io/forwardUPNP", "true")}, opts...)...)
+	return webService(name, vip, append([]func(*corev1.Service){port, lab.Annotated("kube-vip.io/forwardUPNP", "true")}, opts...)...)
 }
 
-// echo answers datagrams in the pods of the Service.
-func echo(t *testing.T, port int) {
+// echoDatagrams has the web pods answer UDP datagrams on a port until the test ends.
+func echoDatagrams(t *testing.T, port int) {
 	t.Helper()
 	for _, p := range webPods {
 		err := cluster.Do(lab.PodNamespace(p), func() error {
@@ -181,18 +181,18 @@ func echo(t *testing.T, port int) {
 	}
 }
 
-// The example of kube-vip's documentation, with TCP and UDP, and all ways of the end.
+// The example of kube-vip's documentation, with TCP and UDP, and every way in which it ends.
 func TestUPnP(t *testing.T) {
 	g := newGateway(t, "rt", public1)
 	g.start()
 	start(t, env("enableUPNP", "true"))
-	echo(t, 5353)
+	echoDatagrams(t, 5353)
 	udp := func(s *corev1.Service) {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Port: 5300, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(5353)})
 	}
 	began := time.Now()
-	create(t, forwarded("plunder-nginx", "10.77.0.50", udp))
-	g.page("http://"+public1+":32380/", 10*time.Second)
+	createService(t, forwardedService("plunder-nginx", "10.77.0.50", udp))
+	g.awaitPage("http://"+public1+":32380/", 10*time.Second)
 	t.Logf("the far side got the page after %v", time.Since(began).Round(time.Millisecond))
 	until(t, 10*time.Second, "a datagram is answered", func(c ctx) error {
 		conn, err := cluster.DialFrom("far-rt")(c, "udp", public1+":5300")
@@ -209,10 +209,10 @@ func TestUPnP(t *testing.T) {
 		}
 		return err
 	})
-	event(t, "plunder-nginx", "PortMapped", "TCP "+public1+":32380 -> 10.77.0.50:32380 by gateway 10.77.0.1 (lab rt)")
-	status(t, "plunder-nginx", "10.77.0.50(VIP),"+public1+"(Proxy)", 2*time.Second)
-	uid := string(get(t, "plunder-nginx").UID)[:8]
-	seen := list(t)
+	awaitEvent(t, "plunder-nginx", "PortMapped", "TCP "+public1+":32380 -> 10.77.0.50:32380 by gateway 10.77.0.1 (lab rt)")
+	awaitStatus(t, "plunder-nginx", "10.77.0.50(VIP),"+public1+"(Proxy)", 2*time.Second)
+	uid := string(getService(t, "plunder-nginx").UID)[:8]
+	seen := listMappings(t)
 	t.Log("\n" + seen)
 	for _, want := range []string{"TCP 32380->10.77.0.50:32380 'herald default/plunder-nginx (" + uid + ")'", "UDP  5300->10.77.0.50:5300 ", " 35"} {
 		if !strings.Contains(seen, want) {
@@ -220,7 +220,7 @@ func TestUPnP(t *testing.T) {
 		}
 	}
 
-	node := owner(t, "plunder-nginx")
+	node := awaitOwner(t, "plunder-nginx")
 	metrics := check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics"))(t)
 	for _, want := range []string{"herald_upnp_gateways 1\n", "herald_upnp_mappings 2\n", "herald_upnp_renewals_total 2\n", `herald_upnp_failures_total{reason="refused"} 0` + "\n"} {
 		if !strings.Contains(metrics, want) {
@@ -233,38 +233,42 @@ func TestUPnP(t *testing.T) {
 		t.Errorf("herald status: %v\n%s", err, out)
 	}
 
-	// Every way in which it is wanted no more.
+	// Every way in which it ends.
 	tests := []struct {
 		name       string
 		away, back func()
 	}{
 		{"un-annotated",
-			func() { patch(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/forwardUPNP":null}}}`) },
-			func() { patch(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/forwardUPNP":"true"}}}`) }},
+			func() {
+				patchService(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/forwardUPNP":null}}}`)
+			},
+			func() {
+				patchService(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/forwardUPNP":"true"}}}`)
+			}},
 		{"ignored",
-			func() { patch(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`) },
-			func() { patch(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/ignore":null}}}`) }},
+			func() { patchService(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/ignore":"true"}}}`) },
+			func() { patchService(t, "plunder-nginx", `{"metadata":{"annotations":{"kube-vip.io/ignore":null}}}`) }},
 		{"deleted",
 			func() {
 				cluster.Client().CoreV1().Services("default").Delete(t.Context(), "plunder-nginx", metav1.DeleteOptions{})
 			},
-			func() { create(t, forwarded("plunder-nginx", "10.77.0.50", udp)) }},
+			func() { createService(t, forwardedService("plunder-nginx", "10.77.0.50", udp)) }},
 	}
 	for _, tt := range tests {
 		tt.away()
 		gone := time.Now()
-		g.closed(3 * time.Second)
+		g.awaitClosed(3 * time.Second)
 		t.Logf("%s: closed after %v", tt.name, time.Since(gone).Round(time.Millisecond))
 		if tt.name == "un-annotated" {
-			status(t, "plunder-nginx", "10.77.0.50(VIP)", 2*time.Second)
+			awaitStatus(t, "plunder-nginx", "10.77.0.50(VIP)", 2*time.Second)
 		}
 		tt.back()
-		g.open(32380, "10.77.0.50:32380", 10*time.Second)
+		g.awaitOpen(32380, "10.77.0.50:32380", 10*time.Second)
 	}
 	// Another external port.
-	patch(t, "plunder-nginx", `{"metadata":{"annotations":{"heraldvip.io/upnp-external-port":"32380=8080"}}}`)
-	g.open(8080, "10.77.0.50:32380", 3*time.Second)
-	g.page("http://"+public1+":8080/", 3*time.Second)
+	patchService(t, "plunder-nginx", `{"metadata":{"annotations":{"heraldvip.io/upnp-external-port":"32380=8080"}}}`)
+	g.awaitOpen(8080, "10.77.0.50:32380", 3*time.Second)
+	g.awaitPage("http://"+public1+":8080/", 3*time.Second)
 	until(t, 3*time.Second, "the port before is closed", func(ctx) error {
 		if strings.Contains(g.mappings(), "dport 32380") {
 			return errors.New(g.mappings())
@@ -278,61 +282,61 @@ func TestUPnPFailover(t *testing.T) {
 	g := newGateway(t, "rt", public1)
 	g.start("secure_mode=yes") // each host for itself: the VIP asks
 	f := start(t, env("enable_upnp", "true", "vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
-	create(t, forwarded("a", "10.77.0.50"))
-	g.page("http://"+public1+":32380/", 10*time.Second)
+	createService(t, forwardedService("a", "10.77.0.50"))
+	g.awaitPage("http://"+public1+":32380/", 10*time.Second)
 
-	drained := owner(t, "a")
+	drained := awaitOwner(t, "a")
 	f.node[drained].Signal(syscall.SIGTERM)
-	f.node[drained].Wait(bound(t, 20*time.Second))
-	g.open(32380, "10.77.0.50:32380", time.Second) // it was not closed
-	g.page("http://"+public1+":32380/", 2*time.Second)
+	f.node[drained].Wait(withTimeout(t, 20*time.Second))
+	g.awaitOpen(32380, "10.77.0.50:32380", time.Second) // it was not closed
+	g.awaitPage("http://"+public1+":32380/", 2*time.Second)
 	until(t, 5*time.Second, "another node owns it", func(ctx) error {
-		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == drained || host == "" {
+		if host := getService(t, "a").Annotations["kube-vip.io/vipHost"]; host == drained || host == "" {
 			return errors.New(host)
 		}
 		return nil
 	})
-	status(t, "a", "10.77.0.50(VIP),"+public1+"(Proxy)", 10*time.Second)
-	f.run(drained)
-	f.ready(drained)
+	awaitStatus(t, "a", "10.77.0.50(VIP),"+public1+"(Proxy)", 10*time.Second)
+	f.startOn(drained)
+	f.awaitReady(drained)
 
-	killed := owner(t, "a")
+	killed := awaitOwner(t, "a")
 	f.killed = true
 	f.node[killed].Signal(syscall.SIGKILL)
 	began := time.Now()
 	until(t, 20*time.Second, "another node owns it", func(ctx) error {
-		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == killed || host == "" {
+		if host := getService(t, "a").Annotations["kube-vip.io/vipHost"]; host == killed || host == "" {
 			return errors.New(host)
 		}
 		return nil
 	})
-	g.page("http://"+public1+":32380/", 5*time.Second)
+	g.awaitPage("http://"+public1+":32380/", 5*time.Second)
 	t.Logf("killed: open again after %v", time.Since(began).Round(time.Millisecond))
-	f.run(killed)
-	f.ready(killed)
+	f.startOn(killed)
+	f.awaitReady(killed)
 
-	cut := owner(t, "a")
+	cut := awaitOwner(t, "a")
 	check.OK(t, errors.Join(cluster.Cut(cut), cluster.CutAPI(cut)))
 	began = time.Now()
 	t.Cleanup(func() { cluster.Reconnect(cut); cluster.ConnectAPI(cut) })
 	until(t, 20*time.Second, "another node owns it", func(ctx) error {
-		if host := get(t, "a").Annotations["kube-vip.io/vipHost"]; host == cut || host == "" {
+		if host := getService(t, "a").Annotations["kube-vip.io/vipHost"]; host == cut || host == "" {
 			return errors.New(host)
 		}
 		return nil
 	})
-	g.page("http://"+public1+":32380/", 5*time.Second)
+	g.awaitPage("http://"+public1+":32380/", 5*time.Second)
 	t.Logf("cut off from everything: open again after %v", time.Since(began).Round(time.Millisecond))
 	check.OK(t, errors.Join(cluster.Reconnect(cut), cluster.ConnectAPI(cut)))
-	f.ready(cut)
+	f.awaitReady(cut)
 
 	// Herald is uninstalled: all stop at once.
-	status(t, "a", "10.77.0.50(VIP),"+public1+"(Proxy)", 10*time.Second)
+	awaitStatus(t, "a", "10.77.0.50(VIP),"+public1+"(Proxy)", 10*time.Second)
 	for _, p := range f.node {
 		p.Signal(syscall.SIGTERM)
 	}
 	for _, p := range f.node {
-		p.Wait(bound(t, 30*time.Second))
+		p.Wait(withTimeout(t, 30*time.Second))
 	}
 	if have := g.mappings(); strings.Contains(have, "dnat") {
 		t.Errorf("left behind:\n%s", have)
@@ -343,17 +347,17 @@ func TestUPnPFailover(t *testing.T) {
 func TestUPnPGateways(t *testing.T) {
 	g := newGateway(t, "rt", public1)
 	start(t, env("enable_upnp", "true"))
-	create(t, forwarded("a", "10.77.0.50"))
-	event(t, "a", "PortNotMapped", "no UPnP gateway answers on eth0")
+	createService(t, forwardedService("a", "10.77.0.50"))
+	awaitEvent(t, "a", "PortNotMapped", "no UPnP gateway answers on eth0")
 	g.start()
 	began := time.Now()
-	g.page("http://"+public1+":32380/", 20*time.Second)
+	g.awaitPage("http://"+public1+":32380/", 20*time.Second)
 	t.Logf("a gateway that comes late: open after %v", time.Since(began).Round(time.Millisecond))
 	// Power off, power on: it has forgotten everything.
 	g.stop(syscall.SIGKILL)
 	g.start()
 	began = time.Now()
-	g.page("http://"+public1+":32380/", 45*time.Second)
+	g.awaitPage("http://"+public1+":32380/", 45*time.Second)
 	t.Logf("one that was restarted: open after %v", time.Since(began).Round(time.Millisecond))
 	// The provider gives it another address.
 	for _, change := range [][]string{{"addr", "del", public1 + "/24", "dev", "wan0"}, {"addr", "add", "11.22.33.9/24", "dev", "wan0"}} {
@@ -362,33 +366,33 @@ func TestUPnPGateways(t *testing.T) {
 	// A second gateway.
 	g2 := newGateway(t, "pr", public2)
 	g2.start()
-	status(t, "a", "10.77.0.50(VIP),11.22.33.9(Proxy),"+public2+"(Proxy)", 60*time.Second)
-	g.page("http://11.22.33.9:32380/", 2*time.Second)
-	g2.open(32380, "10.77.0.50:32380", time.Second)
+	awaitStatus(t, "a", "10.77.0.50(VIP),11.22.33.9(Proxy),"+public2+"(Proxy)", 60*time.Second)
+	g.awaitPage("http://11.22.33.9:32380/", 2*time.Second)
+	g2.awaitOpen(32380, "10.77.0.50:32380", time.Second)
 }
 
-// What a gateway refuses is told, and harms nobody.
+// What a gateway refuses is reported by Events, and other Services are not harmed.
 func TestUPnPRefused(t *testing.T) {
 	g := newGateway(t, "rt", public1)
 	g.start("deny 8081 10.77.0.0/24 0-65535")
 	start(t, env("enable_upnp", "true", "upnp_namespaces", "default", "upnp_ports", "8000-40000"))
-	good := watch(t, "good", "10.77.0.60")
+	good := observe(t, "good", "10.77.0.60")
 	if out, err := cluster.Run(t.Context(), "cl", "upnpc", "-m", "eth0", "-e", "a game", "-a", "10.77.0.100", "32380", "32380", "TCP", "3600"); err != nil {
 		t.Fatal(err, out)
 	}
-	create(t, forwarded("a", "10.77.0.50"))
-	event(t, "a", "PortNotMapped", `its port 32380/TCP belongs to 10.77.0.100 port 32380 ("a game")`)
+	createService(t, forwardedService("a", "10.77.0.50"))
+	awaitEvent(t, "a", "PortNotMapped", `its port 32380/TCP belongs to 10.77.0.100 port 32380 ("a game")`)
 	if have := g.mappings(); !strings.Contains(have, "dport 32380 dnat ip to 10.77.0.100:32380\n") {
 		t.Errorf("it was overwritten:\n%s", have)
 	}
-	patch(t, "a", `{"metadata":{"annotations":{"heraldvip.io/upnp-external-port":"any"}}}`)
-	event(t, "a", "PortMapped", "-> 10.77.0.50:32380")
-	create(t, forwarded("b", "10.77.0.51", lab.Annotated("heraldvip.io/upnp-external-port", "8081")))
-	event(t, "b", "PortNotMapped", "turn secure mode off on the router")
-	create(t, forwarded("c", "10.77.0.52", lab.Annotated("heraldvip.io/upnp-external-port", "22")))
-	event(t, "c", "PortNotMapped", "none of upnp_ports")
-	create(t, forwarded("d", "10.77.0.53", lab.Annotated("heraldvip.io/upnp-external-port", "all of them")))
-	event(t, "d", "InvalidField", "heraldvip.io/upnp-external-port")
+	patchService(t, "a", `{"metadata":{"annotations":{"heraldvip.io/upnp-external-port":"any"}}}`)
+	awaitEvent(t, "a", "PortMapped", "-> 10.77.0.50:32380")
+	createService(t, forwardedService("b", "10.77.0.51", lab.Annotated("heraldvip.io/upnp-external-port", "8081")))
+	awaitEvent(t, "b", "PortNotMapped", "turn secure mode off on the router")
+	createService(t, forwardedService("c", "10.77.0.52", lab.Annotated("heraldvip.io/upnp-external-port", "22")))
+	awaitEvent(t, "c", "PortNotMapped", "none of upnp_ports")
+	createService(t, forwardedService("d", "10.77.0.53", lab.Annotated("heraldvip.io/upnp-external-port", "all of them")))
+	awaitEvent(t, "d", "InvalidField", "heraldvip.io/upnp-external-port")
 	w, c := good.report()
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
 		t.Errorf("another Service was harmed: unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))

@@ -55,8 +55,8 @@ func proxyServes(t *testing.T, node, vip string) error {
 	return nil
 }
 
-// served waits until every kube-proxy forwards connections to a VIP.
-func served(t *testing.T, vip string) {
+// awaitProxies waits until every kube-proxy forwards connections to a VIP.
+func awaitProxies(t *testing.T, vip string) {
 	t.Helper()
 	until(t, 30*time.Second, "all kube-proxies serve "+vip, func(context.Context) error {
 		for _, n := range cluster.Nodes() {
@@ -81,21 +81,21 @@ func TestIPMode(t *testing.T) {
 			return nil
 		})
 	}
-	create(t, web("a", "10.77.0.50"))
-	create(t, web("b", "10.77.0.51", lab.Annotated("heraldvip.io/ip-mode", "Proxy")))
-	status(t, "a", "10.77.0.50(VIP)", 2*time.Second)
-	status(t, "b", "10.77.0.51(Proxy)", 2*time.Second)
+	createService(t, webService("a", "10.77.0.50"))
+	createService(t, webService("b", "10.77.0.51", lab.Annotated("heraldvip.io/ip-mode", "Proxy")))
+	awaitStatus(t, "a", "10.77.0.50(VIP)", 2*time.Second)
+	awaitStatus(t, "b", "10.77.0.51(Proxy)", 2*time.Second)
 	has("10.77.0.50", true)
 	has("10.77.0.51", false)
-	patch(t, "b", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"VIP"}}}`)
-	status(t, "b", "10.77.0.51(VIP)", 2*time.Second)
+	patchService(t, "b", `{"metadata":{"annotations":{"heraldvip.io/ip-mode":"VIP"}}}`)
+	awaitStatus(t, "b", "10.77.0.51(VIP)", 2*time.Second)
 	has("10.77.0.51", true)
 }
 
 func TestIPModeByOption(t *testing.T) {
 	start(t, env("svc_ipmode", "Proxy"))
-	create(t, web("a", "10.77.0.50"))
-	status(t, "a", "10.77.0.50(Proxy)", 2*time.Second)
+	createService(t, webService("a", "10.77.0.50"))
+	awaitStatus(t, "a", "10.77.0.50(Proxy)", 2*time.Second)
 }
 
 // 100 Services on 3 nodes: spread evenly, and quiet once they are there.
@@ -103,7 +103,7 @@ func TestHundred(t *testing.T) {
 	start(t, env())
 	began := time.Now()
 	for i := range 100 {
-		create(t, web(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 120+i)))
+		createService(t, webService(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 120+i)))
 	}
 	var counts map[string]int
 	until(t, 20*time.Second, "all have a VIP", func(c ctx) error {
@@ -150,10 +150,10 @@ func TestHundred(t *testing.T) {
 	}
 }
 
-// Bad input gets a clear word and harms nobody else.
+// Bad input is reported by an Event that names it, and other Services are not harmed.
 func TestBadInput(t *testing.T) {
 	start(t, env())
-	good := watch(t, "good", "10.77.0.50")
+	good := observe(t, "good", "10.77.0.50")
 	node, _ := cluster.Addrs("n2")
 	refused := map[string]string{
 		node.String(): "node n2", "10.112.0.1": "cluster IP of Service default/kubernetes", "10.112.77.1": "Service range", "10.240.1.7": "pod range", "127.0.0.1": "loopback",
@@ -162,33 +162,33 @@ func TestBadInput(t *testing.T) {
 	i := 0
 	for addr, words := range refused {
 		name := fmt.Sprint("bad", i)
-		create(t, lab.Service("default", name, lab.Selecting("web"), lab.Annotated("kube-vip.io/loadbalancerIPs", addr)))
-		event(t, name, "AddressRefused", words)
+		createService(t, lab.Service("default", name, lab.Selecting("web"), lab.Annotated("kube-vip.io/loadbalancerIPs", addr)))
+		awaitEvent(t, name, "AddressRefused", words)
 		i++
 	}
 	garbage := []string{"loadbalancerIPs", "ignore", "serviceInterface", "leaseName", "allow-reconcile-without-endpoints", "vipHost",
 		"loadbalancerHostname", "hwaddr", "requestedIP", "macvlanName", "dhcp-broadcast", "rp_filter"}
 	for _, g := range garbage {
 		name := "garbage-" + strings.ReplaceAll(strings.ToLower(g), "_", "-")
-		create(t, web(name, "10.77.0.60", func(s *corev1.Service) {
+		createService(t, webService(name, "10.77.0.60", func(s *corev1.Service) {
 			s.Spec.Ports[0].Port = int32(8000 + i)
 			s.Annotations["kube-vip.io/"+g] = "\x7f,;{ \"$(reboot)\n../../etc"
 		}))
 		if g != "vipHost" {
-			event(t, name, "InvalidField", "kube-vip.io/"+g)
+			awaitEvent(t, name, "InvalidField", "kube-vip.io/"+g)
 		}
 		i++
 	}
 	// A name reaches no link that is not Herald's, and there is no DHCP server here.
-	create(t, web("link", "0.0.0.0", lab.Annotated("kube-vip.io/macvlanName", "eth0")))
-	event(t, "link", "DHCPFailed", "not Herald's")
-	create(t, web("nobody", "0.0.0.0"))
-	create(t, web("mode", "10.77.0.61", lab.Annotated("heraldvip.io/ip-mode", "Teleport")))
-	event(t, "mode", "InvalidField", "heraldvip.io/ip-mode")
-	status(t, "mode", "10.77.0.61(VIP)", 2*time.Second) // the default
+	createService(t, webService("link", "0.0.0.0", lab.Annotated("kube-vip.io/macvlanName", "eth0")))
+	awaitEvent(t, "link", "DHCPFailed", "not Herald's")
+	createService(t, webService("nobody", "0.0.0.0"))
+	createService(t, webService("mode", "10.77.0.61", lab.Annotated("heraldvip.io/ip-mode", "Teleport")))
+	awaitEvent(t, "mode", "InvalidField", "heraldvip.io/ip-mode")
+	awaitStatus(t, "mode", "10.77.0.61(VIP)", 2*time.Second) // the default
 	for j := range i {
-		if n := fmt.Sprint("bad", j); j < len(refused) && ingress(get(t, n)) != "" {
-			t.Errorf("%s has %s", n, ingress(get(t, n)))
+		if n := fmt.Sprint("bad", j); j < len(refused) && externalIPs(getService(t, n)) != "" {
+			t.Errorf("%s has %s", n, externalIPs(getService(t, n)))
 		}
 	}
 	until(t, 15*time.Second, "an Event says that there is no DHCP server", func(c ctx) error {
@@ -217,11 +217,11 @@ func TestBadInput(t *testing.T) {
 // and no other is touched.
 func TestMeddledLeases(t *testing.T) {
 	start(t, env())
-	good := watch(t, "good", "10.77.0.50")
-	create(t, web("a", "10.77.0.51"))
-	node := owner(t, "a")
+	good := observe(t, "good", "10.77.0.50")
+	createService(t, webService("a", "10.77.0.51"))
+	node := awaitOwner(t, "a")
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.51")
-	answered(t, w, "10.77.0.51", time.Second)
+	awaitAnswer(t, w, "10.77.0.51", time.Second)
 	leases := cluster.Client().CoordinationV1().Leases("default")
 	holder := func(want string) {
 		t.Helper()
@@ -248,15 +248,15 @@ func TestMeddledLeases(t *testing.T) {
 	}
 	// A stranger takes it, renews it for a while, and goes.
 	w = whoHas(t, 20*time.Millisecond, "10.77.0.51")
-	answered(t, w, "10.77.0.51", time.Second)
+	awaitAnswer(t, w, "10.77.0.51", time.Second)
 	for range 4 {
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
 		check.Value(leases.Patch(t.Context(), "kubevip-a", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"holderIdentity":"stranger","leaseDurationSeconds":2,"renewTime":%q}}`, now), metav1.PatchOptions{}))(t)
-		silent(t, w, "10.77.0.51", time.Second)
+		awaitSilence(t, w, "10.77.0.51", time.Second)
 		time.Sleep(800 * time.Millisecond)
 	}
-	event(t, "a", "HeldByOtherAnnouncer", "stranger")
-	answered(t, w, "10.77.0.51", 4*time.Second)
+	awaitEvent(t, "a", "HeldByOtherAnnouncer", "stranger")
+	awaitAnswer(t, w, "10.77.0.51", 4*time.Second)
 	g, c := good.report()
 	if g.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(g.Timeline) != 1 {
 		t.Errorf("another Service was harmed: unanswered for %v, %d connections failed", g.LongestSilence, len(c.Failures))
@@ -269,33 +269,33 @@ func TestForeignLease(t *testing.T) {
 	leases := cluster.Client().CoordinationV1().Leases("default")
 	who, seconds, now := "kube-vip-7", int32(3), metav1.NowMicro()
 	l := check.Value(leases.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &who, LeaseDurationSeconds: &seconds, RenewTime: &now}}, metav1.CreateOptions{}))(t)
-	create(t, web("a", "10.77.0.50"))
+	createService(t, webService("a", "10.77.0.50"))
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
 	for range 4 {
 		time.Sleep(time.Second)
 		now := metav1.NowMicro()
 		l.Spec.RenewTime = &now
 		l = check.Value(leases.Update(t.Context(), l, metav1.UpdateOptions{}))(t)
-		if got := ingress(get(t, "a")); got != "" {
+		if got := externalIPs(getService(t, "a")); got != "" {
 			t.Fatalf("announced as %s against a stranger's renewed lease", got)
 		}
 	}
-	event(t, "a", "HeldByOtherAnnouncer", who)
+	awaitEvent(t, "a", "HeldByOtherAnnouncer", who)
 	last := time.Now()
-	answered(t, w, "10.77.0.50", 6*time.Second)
+	awaitAnswer(t, w, "10.77.0.50", 6*time.Second)
 	if took := time.Since(last); took < 2500*time.Millisecond {
 		t.Errorf("taken over after %v, before the stranger's 3 s", took)
 	}
-	status(t, "a", "10.77.0.50(VIP)", time.Second)
+	awaitStatus(t, "a", "10.77.0.50(VIP)", time.Second)
 }
 
 // What an operator looks at: herald status, /metrics, /debug/plan.
 func TestSeen(t *testing.T) {
 	start(t, env())
-	create(t, web("a", "10.77.0.50"))
-	create(t, web("b", ""))
-	node := owner(t, "a")
-	event(t, "b", "NoAddress", "")
+	createService(t, webService("a", "10.77.0.50"))
+	createService(t, webService("b", ""))
+	node := awaitOwner(t, "a")
+	awaitEvent(t, "b", "NoAddress", "")
 	file := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
 	out := check.Value(cluster.Run(t.Context(), "cp", herald, "status", "--kubeconfig", file))(t)
 	t.Log("\n" + out)
@@ -367,20 +367,20 @@ func TestNamespaced(t *testing.T) {
 	check.OK(t, cluster.AddPod(ctx, p))
 	t.Cleanup(func() { cluster.RemovePod(context.Background(), p) })
 	start(t, env("svc_namespace", ns, "cp_namespace", "heralds", "k8s_config_file", file))
-	s := web("a", "10.77.0.50")
+	s := webService("a", "10.77.0.50")
 	s.Namespace = ns
-	create(t, s)
-	create(t, web("b", "10.77.0.51")) // of another namespace: not ours
+	createService(t, s)
+	createService(t, webService("b", "10.77.0.51")) // of another namespace: not ours
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50", "10.77.0.51")
-	node := answered(t, w, "10.77.0.50", 2*time.Second)
+	node := awaitAnswer(t, w, "10.77.0.50", 2*time.Second)
 	until(t, 2*time.Second, "the status names the VIP and its node", func(c context.Context) error {
 		got, err := cluster.Client().CoreV1().Services(ns).Get(c, "a", metav1.GetOptions{})
-		if err == nil && (ingress(got) != "10.77.0.50(VIP)" || got.Annotations["kube-vip.io/vipHost"] != node) {
-			err = fmt.Errorf("%q", ingress(got))
+		if err == nil && (externalIPs(got) != "10.77.0.50(VIP)" || got.Annotations["kube-vip.io/vipHost"] != node) {
+			err = fmt.Errorf("%q", externalIPs(got))
 		}
 		return err
 	})
-	if got := ingress(get(t, "b")); got != "" {
+	if got := externalIPs(getService(t, "b")); got != "" {
 		t.Errorf("the Service of another namespace has %s", got)
 	}
 }

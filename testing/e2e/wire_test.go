@@ -17,9 +17,9 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// claim has a host announce an address by a gratuitous ARP request, as a host does
+// announceByARP has a host announce an address by a gratuitous ARP request, as a host does
 // that is given an address that is in use (RFC 5227 section 2.3).
-func claim(t *testing.T, host, addr string) {
+func announceByARP(t *testing.T, host, addr string) {
 	t.Helper()
 	err := cluster.Do(host, func() error {
 		ifi, err := net.InterfaceByName("eth0")
@@ -46,8 +46,8 @@ func claim(t *testing.T, host, addr string) {
 	}
 }
 
-// shows waits until herald status shows something of a Service.
-func shows(t *testing.T, want string, within time.Duration) {
+// awaitStatusOutput waits until herald status shows something of a Service.
+func awaitStatusOutput(t *testing.T, want string, within time.Duration) {
 	t.Helper()
 	file := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
 	until(t, within, "herald status shows "+want, func(ctx context.Context) error {
@@ -59,33 +59,33 @@ func shows(t *testing.T, want string, within time.Duration) {
 	})
 }
 
-func inside(t *testing.T, host string, argv ...string) {
+func runOn(t *testing.T, host string, argv ...string) {
 	t.Helper()
 	if out, err := cluster.Run(context.Background(), host, argv...); err != nil {
 		t.Fatalf("%v: %v %s", argv, err, out)
 	}
 }
 
-// Another host of the network has a VIP before, or takes it afterwards; and an
-// owner does not answer for one.
+// Another host of the LAN has a VIP before it is announced, or takes it afterwards; and an
+// owner does not answer for its VIP.
 func TestForeignHosts(t *testing.T) {
 	start(t, env())
-	foe := cluster.MAC("rt")
+	otherMAC := cluster.MAC("rt")
 
-	// Another host has the address already: nobody announces it, and the user is told.
+	// Another host has the address already: nobody announces it, and an Event says why.
 	addresses := []string{"10.77.0.50/32", "fd77::50/128"}
 	for _, a := range addresses {
-		inside(t, "rt", "ip", "addr", "add", a, "dev", "eth0", "nodad")
+		runOn(t, "rt", "ip", "addr", "add", a, "dev", "eth0", "nodad")
 	}
 	t.Cleanup(func() {
 		for _, a := range append(addresses, "10.77.0.51/32") {
 			cluster.Run(context.Background(), "rt", "ip", "addr", "del", a, "dev", "eth0")
 		}
 	})
-	create(t, web("a", "10.77.0.50,fd77::50"))
-	event(t, "a", "AddressInUse", "10.77.0.50 is in use by another host on eth0 (MAC "+foe+")")
-	event(t, "a", "AddressInUse", "fd77::50 is in use by another host on eth0 (MAC "+foe+")")
-	shows(t, `default/a +\(10\.77\.0\.50\),\(fd77::50\) .*MAC `+foe, time.Second)
+	createService(t, webService("a", "10.77.0.50,fd77::50"))
+	awaitEvent(t, "a", "AddressInUse", "10.77.0.50 is in use by another host on eth0 (MAC "+otherMAC+")")
+	awaitEvent(t, "a", "AddressInUse", "fd77::50 is in use by another host on eth0 (MAC "+otherMAC+")")
+	awaitStatusOutput(t, `default/a +\(10\.77\.0\.50\),\(fd77::50\) .*MAC `+otherMAC, time.Second)
 	for _, n := range cluster.Nodes() {
 		if left := vips(t, n); len(left) > 0 {
 			t.Errorf("%s has %v", n, left)
@@ -93,40 +93,40 @@ func TestForeignHosts(t *testing.T) {
 	}
 
 	// Another takes an address that is announced, and announces it.
-	create(t, web("b", "10.77.0.51"))
-	holder := owner(t, "b")
-	reach(t, "http://10.77.0.51/")
-	inside(t, "rt", "ip", "addr", "add", "10.77.0.51/32", "dev", "eth0")
-	claim(t, "rt", "10.77.0.51")
+	createService(t, webService("b", "10.77.0.51"))
+	holder := awaitOwner(t, "b")
+	awaitReachable(t, "http://10.77.0.51/")
+	runOn(t, "rt", "ip", "addr", "add", "10.77.0.51/32", "dev", "eth0")
+	announceByARP(t, "rt", "10.77.0.51")
 	taken := time.Now()
-	event(t, "b", "VIPForeignMAC", "claims 10.77.0.51 (MAC "+foe+")")
-	reach(t, "http://10.77.0.51/") // the client was told anew at once
-	shows(t, `default/b +10\.77\.0\.51 .*VIPForeignMAC.*`+foe, time.Second)
+	awaitEvent(t, "b", "VIPForeignMAC", "claims 10.77.0.51 (MAC "+otherMAC+")")
+	awaitReachable(t, "http://10.77.0.51/") // the client was told anew at once
+	awaitStatusOutput(t, `default/b +10\.77\.0\.51 .*VIPForeignMAC.*`+otherMAC, time.Second)
 	metrics, err := cluster.Get(t.Context(), holder, "http://127.0.0.1:2112/metrics")
 	if err != nil || !strings.Contains(metrics, `herald_vip_problems{problem="conflict"} 1`) {
 		t.Errorf("metrics: %v, herald_vip_problems is not as it should be", err)
 	}
 
 	// An owner that does not answer for one of its VIPs.
-	create(t, web("c", "10.77.0.52"))
-	mute := owner(t, "c")
-	inside(t, mute, "nft", "add table arp e2e; add chain arp e2e in { type filter hook input priority 0; }; add rule arp e2e in arp daddr ip 10.77.0.52 drop")
-	t.Cleanup(func() { cluster.Run(context.Background(), mute, "nft", "delete table arp e2e") })
+	createService(t, webService("c", "10.77.0.52"))
+	silentNode := awaitOwner(t, "c")
+	runOn(t, silentNode, "nft", "add table arp e2e; add chain arp e2e in { type filter hook input priority 0; }; add rule arp e2e in arp daddr ip 10.77.0.52 drop")
+	t.Cleanup(func() { cluster.Run(context.Background(), silentNode, "nft", "delete table arp e2e") })
 	silenced := time.Now()
 
 	// The first one becomes free.
 	who := whoHas(t, 50*time.Millisecond, "10.77.0.50", "fd77::50")
 	for _, a := range addresses {
-		inside(t, "rt", "ip", "addr", "del", a, "dev", "eth0")
+		runOn(t, "rt", "ip", "addr", "del", a, "dev", "eth0")
 	}
 	freed := time.Now()
 	for _, a := range []string{"10.77.0.50", "fd77::50"} {
-		answered(t, who, a, 16*time.Second)
+		awaitAnswer(t, who, a, 16*time.Second)
 	}
 	t.Logf("announced %v after it was free", time.Since(freed).Round(time.Millisecond))
 	who.Stop()
-	status(t, "a", "10.77.0.50(VIP),fd77::50(VIP)", 2*time.Second)
-	shows(t, `(?m)default/a +10\.77\.0\.50,fd77::50 +\S+ +\S+ +VIP *$`, 2*time.Second)
+	awaitStatus(t, "a", "10.77.0.50(VIP),fd77::50(VIP)", 2*time.Second)
+	awaitStatusOutput(t, `(?m)default/a +10\.77\.0\.50,fd77::50 +\S+ +\S+ +VIP *$`, 2*time.Second)
 
 	await := func(name, reason, words string, within time.Duration) {
 		t.Helper()
@@ -138,18 +138,18 @@ func TestForeignHosts(t *testing.T) {
 			return err
 		})
 	}
-	await("c", "VIPUnanswered", "node "+mute+" owns it, but does not answer", 15*time.Second)
+	await("c", "VIPUnanswered", "node "+silentNode+" owns it, but does not answer", 15*time.Second)
 	t.Logf("told %v after it ceased to answer", time.Since(silenced).Round(100*time.Millisecond))
-	shows(t, `default/c +10\.77\.0\.52 +`+mute+` .*VIPUnanswered`, time.Second)
+	awaitStatusOutput(t, `default/c +10\.77\.0\.52 +`+silentNode+` .*VIPUnanswered`, time.Second)
 
-	// All is well again.
-	inside(t, mute, "nft", "delete table arp e2e")
-	inside(t, "rt", "ip", "addr", "del", "10.77.0.51/32", "dev", "eth0")
-	await("c", "VIPAnswered", "node "+mute, 10*time.Second)
+	// The faults end.
+	runOn(t, silentNode, "nft", "delete table arp e2e")
+	runOn(t, "rt", "ip", "addr", "del", "10.77.0.51/32", "dev", "eth0")
+	await("c", "VIPAnswered", "node "+silentNode, 10*time.Second)
 	await("b", "VIPAnswered", "10.77.0.51", 50*time.Second)
 	t.Logf("told to be over %v after it was taken", time.Since(taken).Round(time.Second))
-	shows(t, `(?m)default/b +10\.77\.0\.51 +`+holder+` +\S+ +VIP *$`, 2*time.Second)
-	if now := owner(t, "b"); now != holder {
+	awaitStatusOutput(t, `(?m)default/b +10\.77\.0\.51 +`+holder+` +\S+ +VIP *$`, 2*time.Second)
+	if now := awaitOwner(t, "b"); now != holder {
 		t.Errorf("b moved to %s", now)
 	}
 }

@@ -15,21 +15,21 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// bringing is what was seen while the cluster came up.
-var bringing struct {
+// startup is what was seen while the cluster came up.
+var startup struct {
 	api, vip time.Time // the first good answer of the first API server, and by way of the VIP
 }
 
 // How long the VIP of the control plane may be away.
 const (
-	tookOver  = 1500 * time.Millisecond // after what is noticed at once
-	threshold = 3 * time.Second         // until an API server that died counts as not ready
+	takeoverTime  = 1500 * time.Millisecond // after what is noticed at once
+	notReadyAfter = 3 * time.Second         // until an API server that died counts as not ready
 )
 
 // TestControlPlaneFromNothing: Herald's static Pod was there before any API server.
 func TestControlPlaneFromNothing(t *testing.T) {
-	t.Logf("kubeadm: nodes with containerd after %v, init after %v, all joined after %v", took["nodes with containerd"], took["kubeadm init"], took["kubeadm join on the others"])
-	late := bringing.vip.Sub(bringing.api)
+	t.Logf("kubeadm: nodes with containerd after %v, init after %v, all joined after %v", startupTimes["nodes with containerd"], startupTimes["kubeadm init"], startupTimes["kubeadm join on the others"])
+	late := startup.vip.Sub(startup.api)
 	t.Logf("the VIP answered %v after the first API server was ready", late.Round(time.Millisecond))
 	if late > 3*time.Second {
 		t.Errorf("the VIP answered %v after the first API server was ready, want 3s at most", late)
@@ -43,41 +43,41 @@ func TestControlPlaneFromNothing(t *testing.T) {
 
 // A fault is something that happens to the owner of the VIP.
 type fault struct {
-	name  string
-	do    func(t *testing.T, node string)
-	undo  func(t *testing.T, node string)
-	moves bool          // or it may do either
-	most  time.Duration // that the VIP may be away
+	name      string
+	do        func(t *testing.T, node string)
+	undo      func(t *testing.T, node string)
+	moves     bool          // or it may do either
+	maxOutage time.Duration // that the VIP may be away
 }
 
 var faults = []fault{
 	{
-		name: "its link dies", moves: true, most: tookOver,
+		name: "its link dies", moves: true, maxOutage: takeoverTime,
 		do:   func(t *testing.T, node string) { check.OK(t, cluster.Unplug(node)) },
 		undo: func(t *testing.T, node string) { check.OK(t, cluster.Reconnect(node)) },
 	},
 	{
-		name: "its API server dies", moves: true, most: threshold + tookOver,
+		name: "its API server dies", moves: true, maxOutage: notReadyAfter + takeoverTime,
 		do: func(t *testing.T, node string) {
 			check.OK(t, os.Rename(cluster.File(node, apiManifest), cluster.File(node, "etc/kubernetes/kube-apiserver.yaml")))
-			in(t, node, "pkill", "-KILL", "-x", "kube-apiserver")
+			runOn(t, node, "pkill", "-KILL", "-x", "kube-apiserver")
 		},
 		undo: func(t *testing.T, node string) {
 			check.OK(t, os.Rename(cluster.File(node, "etc/kubernetes/kube-apiserver.yaml"), cluster.File(node, apiManifest)))
 		},
 	},
 	{
-		name: "its API server hangs", moves: true, most: 12 * time.Second, // three questions without an answer, and the requests under way
+		name: "its API server hangs", moves: true, maxOutage: 12 * time.Second, // three questions without an answer, and the requests under way
 		do: func(t *testing.T, node string) {
 			cluster.Avoid(node)
-			in(t, node, "pkill", "-STOP", "-x", "kube-apiserver")
+			runOn(t, node, "pkill", "-STOP", "-x", "kube-apiserver")
 		},
-		undo: func(t *testing.T, node string) { in(t, node, "pkill", "-CONT", "-x", "kube-apiserver") },
+		undo: func(t *testing.T, node string) { runOn(t, node, "pkill", "-CONT", "-x", "kube-apiserver") },
 	},
 	{
 		// The other nodes see at once that its process is gone, and may be faster than kubelet.
-		name: "its Herald is killed", moves: false, most: tookOver,
-		do:   func(t *testing.T, node string) { in(t, node, "pkill", "-KILL", "-x", "herald") },
+		name: "its Herald is killed", moves: false, maxOutage: takeoverTime,
+		do:   func(t *testing.T, node string) { runOn(t, node, "pkill", "-KILL", "-x", "herald") },
 		undo: func(*testing.T, string) {},
 	},
 }
@@ -89,11 +89,11 @@ const apiManifest = "etc/kubernetes/manifests/kube-apiserver.yaml"
 func TestControlPlaneFailover(t *testing.T) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
-			settled(t)
+			awaitNodesReady(t)
 			was := cpOwner(t)
 			asking := check.Value(cluster.WhoHas(t.Context(), 20*time.Millisecond, cpVIP))(t)
 			w := watchAPI(t.Context(), "cl", cpVIP)
-			w.goodAfter(t, time.Now())
+			w.awaitGoodAfter(t, time.Now())
 			happened := time.Now()
 			f.do(t, was)
 			if f.moves {
@@ -106,18 +106,18 @@ func TestControlPlaneFailover(t *testing.T) {
 			} else {
 				time.Sleep(8 * time.Second) // what is not to happen has had its time
 			}
-			w.goodAfter(t, time.Now())
+			w.awaitGoodAfter(t, time.Now())
 			now := cpOwner(t)
 			if now != was {
-				t.Logf("what Herald on %s says:\n%s", now, in(t, now, "sh", "-c", "tail -n 12 /var/log/pods/kube-system_herald-*/herald/*.log"))
+				t.Logf("what Herald on %s says:\n%s", now, runOn(t, now, "sh", "-c", "tail -n 12 /var/log/pods/kube-system_herald-*/herald/*.log"))
 			}
 			f.undo(t, was)
-			settled(t)
+			awaitNodesReady(t)
 			outage, bad := w.end()
 			report := asking.Stop()
 			t.Logf("%s: from %s to %s, %d failed, away for %v (%v since it happened)", f.name, was, now, bad, outage.Round(time.Millisecond), time.Since(happened).Round(time.Second))
-			if outage > f.most {
-				t.Errorf("away for %v, want %v at most", outage, f.most)
+			if outage > f.maxOutage {
+				t.Errorf("away for %v, want %v at most", outage, f.maxOutage)
 			}
 			if f.moves && was == now {
 				t.Errorf("it is still on %s", was)
@@ -137,10 +137,10 @@ func TestControlPlaneFailover(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreReset: who is connected by way of the VIP hears of it when the VIP
-// leaves a node whose API server lives on.
+// TestConnectionsAreReset: connections to the VIP are reset when it leaves a node whose API server
+// goes on.
 func TestConnectionsAreReset(t *testing.T) {
-	settled(t)
+	awaitNodesReady(t)
 	was := cpOwner(t)
 	plain := check.Value(cluster.DialFrom("cl")(t.Context(), "tcp", netip.AddrPortFrom(cpVIP, 6443).String()))(t)
 	defer plain.Close()
@@ -160,15 +160,15 @@ func TestConnectionsAreReset(t *testing.T) {
 // handOver is how long both nodes may answer in a hand-over (docs/ownership.md).
 const handOver = 3200 * time.Millisecond
 
-// in runs a program on a node.
-func in(t *testing.T, node string, argv ...string) string {
+// runOn runs a program on a node.
+func runOn(t *testing.T, node string, argv ...string) string {
 	t.Helper()
 	out := check.Value(cluster.In(t.Context(), node, argv...))(t)
 	return out
 }
 
-// watchBringing notes when the first API server, and the VIP, first answer.
-func watchBringing(ctx context.Context) func() {
+// watchStartup records when the first API server, and the VIP, first answer.
+func watchStartup(ctx context.Context) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	api := watchAPI(ctx, "cp", netip.AddrFrom4([4]byte{10, 78, 0, 11}))
 	vip := watchAPI(ctx, "cl", cpVIP)
@@ -176,6 +176,6 @@ func watchBringing(ctx context.Context) func() {
 		cancel()
 		api.end()
 		vip.end()
-		bringing.api, bringing.vip = api.first(), vip.first()
+		startup.api, startup.vip = api.first(), vip.first()
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 // TestStaticPodsCarryServices: the installation that brought the cluster up does both.
 func TestStaticPodsCarryServices(t *testing.T) {
-	settled(t)
+	awaitNodesReady(t)
 	t.Logf("a Deployment, its Service, and the client's first answer: %v; %v in all since nothing was there",
-		withWeb(t).Round(100*time.Millisecond), time.Since(nothing).Round(time.Second))
+		withWeb(t).Round(100*time.Millisecond), time.Since(startedAt).Round(time.Second))
 	if out := kubectl(t, "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"); out != webVIP.String() {
 		t.Errorf("the status says %q", out)
 	}
@@ -21,16 +21,16 @@ func TestStaticPodsCarryServices(t *testing.T) {
 // TestRebootStaticPods: the first node is as kubeadm made it.
 func TestRebootStaticPods(t *testing.T) {
 	withWeb(t)
-	reboot(t)
+	rebootNode(t)
 }
 
 // TestRollingUpdate: every node's Herald is replaced while a client opens connections.
 func TestRollingUpdate(t *testing.T) {
-	asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))
+	asDaemonSet(t, "herald", manifestText(t, append([]string{"daemonset"}, bothOptions...)...))
 	withWeb(t)
 	was := webOwner(t)
 	api := watchAPI(t.Context(), "cl", cpVIP)
-	clients := load(t)
+	clients := connectToWeb(t)
 	kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/herald")
 	kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/herald", "--timeout=3m")
 	time.Sleep(time.Second)
@@ -42,7 +42,7 @@ func TestRollingUpdate(t *testing.T) {
 	if len(r.Failures) > len(cluster.Nodes()) {
 		t.Errorf("%d of %d connections failed", len(r.Failures), r.Attempts)
 	}
-	if r.Outage > time.Second || outage > tookOver {
+	if r.Outage > time.Second || outage > takeoverTime {
 		t.Errorf("web was away for %v, the control plane for %v", r.Outage, outage)
 	}
 }
@@ -50,12 +50,12 @@ func TestRollingUpdate(t *testing.T) {
 // TestCrash: kubelet starts the container again, or another node takes over; no client notices.
 func TestCrash(t *testing.T) {
 	if installed != "daemonset/herald" {
-		asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))
+		asDaemonSet(t, "herald", manifestText(t, append([]string{"daemonset"}, bothOptions...)...))
 	}
 	withWeb(t)
 	node := webOwner(t)
-	clients := load(t)
-	in(t, node, "pkill", "-KILL", "-x", "herald")
+	clients := connectToWeb(t)
+	runOn(t, node, "pkill", "-KILL", "-x", "herald")
 	time.Sleep(6 * time.Second) // longer than an address lives that nobody renews
 	r := clients.Stop()
 	t.Logf("killed on %s: %s", node, r)
@@ -66,10 +66,10 @@ func TestCrash(t *testing.T) {
 	t.Logf("it was on %s, and is on %s", node, webOwner(t))
 }
 
-// TestNodeLife: what Kubernetes says of a node, and what becomes of the VIP.
+// TestNodeLife: cordon, drain, labels and taints of a node either move its VIP or do not.
 func TestNodeLife(t *testing.T) {
 	if installed != "daemonset/herald" {
-		asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))
+		asDaemonSet(t, "herald", manifestText(t, append([]string{"daemonset"}, bothOptions...)...))
 	}
 	withWeb(t)
 	// kubeadm puts the label that excludes from load balancers on each of these nodes.
@@ -116,7 +116,7 @@ func TestNodeLife(t *testing.T) {
 	}
 	for _, s := range steps {
 		node, cp := webOwner(t), cpOwner(t)
-		clients := load(t)
+		clients := connectToWeb(t)
 		s.do(node)
 		if s.moves {
 			moved(node)
@@ -134,23 +134,23 @@ func TestNodeLife(t *testing.T) {
 			t.Errorf("%s: %s", s.name, r)
 		}
 		s.undo(node)
-		settled(t)
+		awaitNodesReady(t)
 	}
 }
 
 // TestReboot: Herald's Pod is to end with the last ones, as API servers do, and hands over before.
 func TestReboot(t *testing.T) {
 	if installed != "daemonset/herald" {
-		asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))
+		asDaemonSet(t, "herald", manifestText(t, append([]string{"daemonset"}, bothOptions...)...))
 	}
 	withWeb(t)
-	reboot(t)
+	rebootNode(t)
 }
 
 // TestNodeDeleted: nothing on the node ends at once, and it registers again when kubelet starts.
 func TestNodeDeleted(t *testing.T) {
 	if installed != "daemonset/herald" {
-		asDaemonSet(t, "herald", printed(t, append([]string{"daemonset"}, all...)...))
+		asDaemonSet(t, "herald", manifestText(t, append([]string{"daemonset"}, bothOptions...)...))
 	}
 	withWeb(t)
 	nodeDeleted(t, 5*time.Second)
@@ -160,17 +160,17 @@ func TestNodeDeleted(t *testing.T) {
 func TestTextOfKubeVIP(t *testing.T) {
 	check := func(t *testing.T) {
 		w := watchAPI(t.Context(), "cl", cpVIP)
-		w.goodAfter(t, time.Now())
+		w.awaitGoodAfter(t, time.Now())
 		w.end()
 		withWeb(t)
 		t.Logf("the control plane's VIP is on %s, web answers", cpOwner(t))
 	}
 	t.Run("static Pod", func(t *testing.T) {
-		asStaticPods(t, "static", read(t, "testdata/kube-vip-pod.yaml"))
+		asStaticPods(t, "static", readFile(t, "testdata/kube-vip-pod.yaml"))
 		check(t)
 	})
 	t.Run("DaemonSet", func(t *testing.T) {
-		asDaemonSet(t, "kube-vip-ds", read(t, "testdata/kube-vip-ds.yaml"))
+		asDaemonSet(t, "kube-vip-ds", readFile(t, "testdata/kube-vip-ds.yaml"))
 		check(t)
 	})
 }

@@ -21,8 +21,8 @@ func kubectl(t *testing.T, args ...string) string {
 	return out
 }
 
-// printed is what "herald manifest" prints.
-func printed(t *testing.T, args ...string) string {
+// manifestText is what "herald manifest" prints.
+func manifestText(t *testing.T, args ...string) string {
 	t.Helper()
 	text := check.Value(manifest(args...))(t)
 	return text
@@ -39,18 +39,18 @@ func asStaticPods(t *testing.T, what, yaml string) {
 		check.OK(t, cluster.StaticPod(n, "herald", yaml))
 	}
 	installed = what
-	settled(t)
+	awaitNodesReady(t)
 }
 
 // asDaemonSet has it run as a DaemonSet of that name.
 func asDaemonSet(t *testing.T, name, yaml string) {
 	t.Helper()
 	uninstall(t)
-	check.OK(t, cluster.Apply(t.Context(), printed(t, "rbac")))
+	check.OK(t, cluster.Apply(t.Context(), manifestText(t, "rbac")))
 	check.OK(t, cluster.Apply(t.Context(), yaml))
 	installed = "daemonset/" + name
 	kubectl(t, "-n", "kube-system", "rollout", "status", installed, "--timeout=2m")
-	settled(t)
+	awaitNodesReady(t)
 }
 
 // uninstall ends Herald on all nodes, and waits until nothing is left of it.
@@ -76,19 +76,19 @@ func uninstall(t *testing.T) {
 		return nil
 	})
 	for _, n := range cluster.Nodes() {
-		if out := in(t, n, "ip", "-o", "addr", "show", "dev", "eth0"); strings.Contains(out, "/32") {
+		if out := runOn(t, n, "ip", "-o", "addr", "show", "dev", "eth0"); strings.Contains(out, "/32") {
 			t.Errorf("%s still has a VIP:\n%s", n, out)
 		}
 	}
 }
 
-// all are the options of an installation that does both.
-var all = []string{"--arp", "--controlplane", "--address=" + cpVIP.String(), "--interface=eth0", "--services", "--servicesElection"}
+// bothOptions are the options of an installation for the control plane and Services.
+var bothOptions = []string{"--arp", "--controlplane", "--address=" + cpVIP.String(), "--interface=eth0", "--services", "--servicesElection"}
 
-// webVIP is that of the Service of most tests.
+// webVIP is the VIP of the Service of most tests.
 var webVIP = netip.MustParseAddr("10.77.0.50")
 
-const web = `apiVersion: apps/v1
+const webManifest = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
 spec:
@@ -122,7 +122,7 @@ spec:
 func withWeb(t *testing.T) time.Duration {
 	t.Helper()
 	began := time.Now()
-	check.OK(t, cluster.Apply(t.Context(), web))
+	check.OK(t, cluster.Apply(t.Context(), webManifest))
 	reachWeb(t)
 	return time.Since(began)
 }
@@ -154,8 +154,8 @@ func webOwner(t *testing.T) string {
 	return node
 }
 
-// load is a client that opens a new connection to web's VIP every 20 ms, once one was answered.
-func load(t *testing.T) *lab.Connect {
+// connectToWeb is a client that opens a new connection to web's VIP every 20 ms, once one was answered.
+func connectToWeb(t *testing.T) *lab.Connect {
 	t.Helper()
 	reachWeb(t)
 	c := check.Value(cluster.Connect(context.WithoutCancel(t.Context()), 20*time.Millisecond, webVIP.String()+":80"))(t)

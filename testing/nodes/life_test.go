@@ -12,10 +12,10 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// gather brings both VIPs to a node, by draining the others for a moment.
-func gather(t *testing.T, node string) {
+// moveVIPsTo brings both VIPs to a node, by draining the others for a moment.
+func moveVIPsTo(t *testing.T, node string) {
 	t.Helper()
-	settled(t)
+	awaitNodesReady(t)
 	// kubeadm's label, which a Node that registers again has lost, is not what this is about.
 	kubectl(t, "label", "nodes", "--all", "node.kubernetes.io/exclude-from-external-load-balancers-")
 	const mark = "heraldvip.io/drain"
@@ -32,7 +32,7 @@ func gather(t *testing.T, node string) {
 	})
 	await(t, 30*time.Second, "the nodes that had the VIPs answer no more", func() error {
 		for _, n := range cluster.Nodes() {
-			if have := in(t, n, "ip", "-o", "addr", "show", "dev", "eth0"); n != node && strings.Contains(have, "/32") {
+			if have := runOn(t, n, "ip", "-o", "addr", "show", "dev", "eth0"); n != node && strings.Contains(have, "/32") {
 				return fmt.Errorf("%s has\n%s", n, have)
 			}
 		}
@@ -41,40 +41,40 @@ func gather(t *testing.T, node string) {
 	kubectl(t, "annotate", "nodes", "--all", mark+"-")
 }
 
-// other is one that is not the node.
-func other(node string) string {
+// otherNode returns another node than node.
+func otherNode(node string) string {
 	return cluster.Nodes()[(slices.Index(cluster.Nodes(), node)+1)%len(cluster.Nodes())]
 }
 
-// A pair is the two VIPs, and clients of theirs.
-type pair struct {
+// vipClients are clients of the two VIPs, and a host that asks who has them.
+type vipClients struct {
 	web    *lab.Connect
-	api    *watch
+	api    *apiWatch
 	asking *lab.WhoHas
 }
 
-// begin has clients connect to both VIPs, until the pair is told to end.
-func begin(t *testing.T) *pair {
+// watchVIPs starts clients of both VIPs, which run until end.
+func watchVIPs(t *testing.T) *vipClients {
 	t.Helper()
 	reachWeb(t)
 	ctx := context.WithoutCancel(t.Context())
 	asking := check.Value(cluster.WhoHas(ctx, 20*time.Millisecond, cpVIP, webVIP))(t)
 	web := check.Value(cluster.Connect(ctx, 10*time.Millisecond, webVIP.String()+":80"))(t)
-	p := &pair{web, watchAPI(ctx, "cl", cpVIP), asking}
-	p.api.goodAfter(t, time.Now())
+	p := &vipClients{web, watchAPI(ctx, "cl", cpVIP), asking}
+	p.api.awaitGoodAfter(t, time.Now())
 	return p
 }
 
-// end tells what they have seen. No VIP may have been away for longer than most, nor on two nodes
-// for longer than a hand-over.
-func (p *pair) end(t *testing.T, most time.Duration) (failed int) {
+// end stops the clients and logs what they saw. It fails the test if a VIP was away for longer than
+// maxOutage, or on two nodes for longer than a hand-over. It returns how many attempts failed.
+func (p *vipClients) end(t *testing.T, maxOutage time.Duration) (failed int) {
 	t.Helper()
 	r, report := p.web.Stop(), p.asking.Stop()
 	outage, bad := p.api.end()
 	t.Logf("%sthe control plane's VIP: %d failed, away for %v; on two nodes for %v and %v",
 		r, bad, outage.Round(time.Millisecond), report.Addrs[0].LongestDouble, report.Addrs[1].LongestDouble)
-	if r.Outage > most || outage > most {
-		t.Errorf("web was away for %v, the control plane for %v, want %v at most", r.Outage, outage, most)
+	if r.Outage > maxOutage || outage > maxOutage {
+		t.Errorf("web was away for %v, the control plane for %v, want %v at most", r.Outage, outage, maxOutage)
 	}
 	for _, a := range report.Addrs {
 		if a.LongestDouble > handOver {
@@ -84,8 +84,8 @@ func (p *pair) end(t *testing.T, most time.Duration) (failed int) {
 	return len(r.Failures) + bad
 }
 
-// lasting is an ordinary pod that takes a moment to end.
-const lasting = `apiVersion: v1
+// slowPodManifest is an ordinary pod that takes a moment to end.
+const slowPodManifest = `apiVersion: v1
 kind: Pod
 metadata: {name: lasting}
 spec:
@@ -94,29 +94,29 @@ spec:
   containers: [{name: web, image: ` + lab.ToolImage + `, imagePullPolicy: Never, args: [web]}]
 `
 
-// reboot shuts the node down that has both VIPs, as "systemctl reboot" does, and gives it its
+// rebootNode shuts the node down that has both VIPs, as "systemctl reboot" does, and gives it its
 // power back. The pods that serve web have been drained from it: kubelet does not take what it
 // ends from the endpoints in time.
-func reboot(t *testing.T) {
+func rebootNode(t *testing.T) {
 	t.Helper()
 	node := cpOwner(t)
-	gather(t, node)
+	moveVIPsTo(t, node)
 	kubectl(t, "drain", node, "--ignore-daemonsets", "--timeout=90s", "--pod-selector=app=web")
 	defer func() { cluster.Kubectl(context.WithoutCancel(t.Context()), "uncordon", node) }()
-	check.OK(t, cluster.Apply(t.Context(), fmt.Sprintf(lasting, node)))
+	check.OK(t, cluster.Apply(t.Context(), fmt.Sprintf(slowPodManifest, node)))
 	defer func() {
 		cluster.Kubectl(context.WithoutCancel(t.Context()), "delete", "pod", "lasting", "--grace-period=0", "--force")
 	}()
 	kubectl(t, "wait", "pod", "lasting", "--for=condition=Ready", "--timeout=1m")
 	cluster.Avoid(node)
-	p := begin(t)
+	p := watchVIPs(t)
 	// In the order of time: kubelet ends the pods, the power goes, comes back.
 	took := check.Value(cluster.Shutdown(t.Context(), node))(t)
 	web, cp := webOwner(t), cpOwner(t)
-	left := in(t, node, "ip", "-o", "addr", "show", "dev", "eth0")
+	left := runOn(t, node, "ip", "-o", "addr", "show", "dev", "eth0")
 	check.OK(t, cluster.PowerOff(t.Context(), node))
 	time.Sleep(time.Second)
-	boot(t, node)
+	bootNode(t, node)
 	t.Logf("kubelet on %s took %v; web went to %s, the control plane to %s", node, took, web, cp)
 	// A handshake that is under way when the VIP's MAC changes is lost (docs/ownership.md), to each.
 	if failed := p.end(t, 500*time.Millisecond); failed > 2 {
@@ -125,14 +125,14 @@ func reboot(t *testing.T) {
 	if web == node || cp == node || strings.Contains(left, "/32") {
 		t.Errorf("when the power went, %s had VIPs: web is on %s, the control plane on %s\n%s", node, web, cp, left)
 	}
-	stayed(t, web, cp)
+	expectOwners(t, web, cp)
 }
 
-// boot gives a node its power back, and waits until all is well.
-func boot(t *testing.T, node string) {
+// bootNode gives a node its power back, and waits until all nodes and its kube-proxy are ready.
+func bootNode(t *testing.T, node string) {
 	t.Helper()
 	check.OK(t, cluster.Boot(node))
-	settled(t)
+	awaitNodesReady(t)
 	check.OK(t, cluster.StartProxy(node)) // sooner it would not find its API server, and wait for half a minute
 	await(t, time.Minute, "kube-proxy is healthy on "+node, func() error {
 		_, err := cluster.Get(t.Context(), node, "http://127.0.0.1:10256/healthz")
@@ -140,8 +140,8 @@ func boot(t *testing.T, node string) {
 	})
 }
 
-// stayed: that a node is back moves nothing.
-func stayed(t *testing.T, web, cp string) {
+// expectOwners fails the test if a VIP has another owner than it had before a node came back.
+func expectOwners(t *testing.T, web, cp string) {
 	t.Helper()
 	if nowWeb, nowCP := webOwner(t), cpOwner(t); nowWeb != web || nowCP != cp {
 		t.Errorf("the VIPs went on from %s and %s to %s and %s", web, cp, nowWeb, nowCP)
@@ -151,16 +151,16 @@ func stayed(t *testing.T, web, cp string) {
 // TestPowerCut: the node that has both VIPs is gone, and with it a member of etcd.
 func TestPowerCut(t *testing.T) {
 	withWeb(t)
-	t.Run("etcd's leader is elsewhere", func(t *testing.T) { powerCut(t, other(etcdLeader(t)), tookOver) })
+	t.Run("etcd's leader is elsewhere", func(t *testing.T) { powerCut(t, otherNode(etcdLeader(t)), takeoverTime) })
 	t.Run("etcd's leader goes with it", func(t *testing.T) { powerCut(t, etcdLeader(t), 3*time.Second) }) // it takes 1 to 2 s to elect another
 }
 
-func powerCut(t *testing.T, node string, most time.Duration) {
+func powerCut(t *testing.T, node string, maxOutage time.Duration) {
 	t.Helper()
-	gather(t, node)
+	moveVIPsTo(t, node)
 	leader := etcdLeader(t)
 	cluster.Avoid(node)
-	p := begin(t)
+	p := watchVIPs(t)
 	check.OK(t, cluster.PowerOff(t.Context(), node))
 	gone := time.Now()
 	await(t, time.Minute, "both VIPs have other owners", func() error {
@@ -169,17 +169,17 @@ func powerCut(t *testing.T, node string, most time.Duration) {
 		}
 		return nil
 	})
-	p.api.goodAfter(t, time.Now())
+	p.api.awaitGoodAfter(t, time.Now())
 	web, cp := webOwner(t), cpOwner(t)
 	t.Logf("the power of %s was cut at %s; etcd's leader was %s; web is on %s, the control plane on %s", node, gone.Format("05.000"), leader, web, cp)
 	for _, n := range cluster.Nodes() {
 		if n != node {
-			t.Logf("what Herald on %s says:\n%s", n, in(t, n, "sh", "-c", "tail -qn 6 /var/log/pods/kube-system_herald-*/herald/*.log | cut -c1-300"))
+			t.Logf("what Herald on %s says:\n%s", n, runOn(t, n, "sh", "-c", "tail -qn 6 /var/log/pods/kube-system_herald-*/herald/*.log | cut -c1-300"))
 		}
 	}
-	boot(t, node)
-	p.end(t, most)
-	stayed(t, web, cp)
+	bootNode(t, node)
+	p.end(t, maxOutage)
+	expectOwners(t, web, cp)
 }
 
 // etcdLeader is the node whose member of etcd leads.
@@ -203,18 +203,18 @@ func etcdLeader(t *testing.T) (leader string) {
 func nodeDeleted(t *testing.T, after time.Duration) {
 	t.Helper()
 	node := cpOwner(t)
-	gather(t, node)
-	p := begin(t)
+	moveVIPsTo(t, node)
+	p := watchVIPs(t)
 	kubectl(t, "delete", "node", node)
 	time.Sleep(after)
 	web, cp := webOwner(t), cpOwner(t)
 	t.Logf("%s is deleted: web is on %s, the control plane on %s; pods there:\n%s", node, web, cp,
 		kubectl(t, "get", "pods", "-A", "--field-selector=spec.nodeName="+node))
-	in(t, node, "pkill", "-TERM", "-x", "kubelet")
-	settled(t)
+	runOn(t, node, "pkill", "-TERM", "-x", "kubelet")
+	awaitNodesReady(t)
 	kubectl(t, "label", "node", node, "node-role.kubernetes.io/control-plane=") // that was kubeadm's, not kubelet's
 	if failed := p.end(t, 500*time.Millisecond); failed > 2 {
 		t.Errorf("%d connections failed", failed)
 	}
-	stayed(t, web, cp)
+	expectOwners(t, web, cp)
 }

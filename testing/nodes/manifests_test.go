@@ -17,7 +17,7 @@ import (
 // manifests is the directory of the repository's manifests.
 const manifests = "../../manifests"
 
-func read(t *testing.T, file string) string {
+func readFile(t *testing.T, file string) string {
 	t.Helper()
 	text := check.Value(os.ReadFile(file))(t)
 	return string(text)
@@ -25,7 +25,7 @@ func read(t *testing.T, file string) string {
 
 // TestPermissions: nobody widens what the ServiceAccount may do without changing this list.
 func TestPermissions(t *testing.T) {
-	check.OK(t, cluster.Apply(t.Context(), printed(t, "rbac")))
+	check.OK(t, cluster.Apply(t.Context(), manifestText(t, "rbac")))
 	got := func(namespace string) []string {
 		var lines []string
 		out := kubectl(t, "auth", "can-i", "--list", "--no-headers", "-n", namespace, "--as=system:serviceaccount:kube-system:herald")
@@ -96,7 +96,7 @@ configMapGenerator:
 `), 0o600))
 	asDaemonSet(t, "herald", kustomize(t, dir))
 	w := watchAPI(t.Context(), "cl", cpVIP)
-	w.goodAfter(t, time.Now())
+	w.awaitGoodAfter(t, time.Now())
 	w.end()
 	withWeb(t)
 }
@@ -115,7 +115,7 @@ func helm(t *testing.T, args ...string) (string, error) {
 }
 
 // TestChart: it renders with every option it has, the API server takes that, and
-// mistakes are told.
+// mistakes are reported.
 func TestChart(t *testing.T) {
 	chart := manifests + "/helm/herald"
 	out, err := helm(t, "lint", "--strict", chart)
@@ -151,7 +151,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// TestChartInstalls: with the node looked at first.
+// TestChartInstalls: with the preflight check as init container.
 func TestChartInstalls(t *testing.T) {
 	out, err := helm(t, "template", "--kube-version=v1.36.3", "herald", manifests+"/helm/herald", "-n", "kube-system", "--set",
 		"preflight=true,networkPolicy.enabled=true,options.cp_enable=true,options.vip_interface=eth0,options.address="+cpVIP.String())
@@ -160,7 +160,7 @@ func TestChartInstalls(t *testing.T) {
 	}
 	asDaemonSet(t, "herald", out)
 	w := watchAPI(t.Context(), "cl", cpVIP)
-	w.goodAfter(t, time.Now())
+	w.awaitGoodAfter(t, time.Now())
 	w.end()
 	withWeb(t)
 	log := kubectl(t, "-n", "kube-system", "logs", "daemonset/herald", "-c", "preflight")
@@ -176,7 +176,7 @@ func TestPreflight(t *testing.T) {
 	run := func(argv ...string) (string, error) {
 		return cluster.In(t.Context(), node, append([]string{herald, "preflight", "--k8sConfigPath=/etc/kubernetes/admin.conf"}, argv...)...)
 	}
-	out, err := run(all...)
+	out, err := run(bothOptions...)
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -190,8 +190,8 @@ func TestPreflight(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	// A link as kube-proxy in ipvs mode has it.
-	in(t, node, "ip", "link", "add", "kube-ipvs0", "type", "bridge")
-	defer in(t, node, "ip", "link", "del", "kube-ipvs0")
+	runOn(t, node, "ip", "link", "add", "kube-ipvs0", "type", "bridge")
+	defer runOn(t, node, "ip", "link", "del", "kube-ipvs0")
 	// The kernel's files of this network namespace are not in /sys, which is the machine's.
 	if out, _ := cluster.In(t.Context(), node, "unshare", "-m", "sh", "-c", "mount -t sysfs sysfs /sys && exec "+herald+
 		" preflight --k8sConfigPath=/etc/kubernetes/admin.conf --arp --services --interface=eth0"); !strings.Contains(out, "strictARP") {

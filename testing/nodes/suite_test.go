@@ -20,13 +20,13 @@ import (
 )
 
 var (
-	cluster *lab.Kubelets
-	herald  = "../../bin/herald"
-	took    = map[string]time.Duration{} // what bringing it up took
+	cluster      *lab.Kubelets
+	herald       = "../../bin/herald"
+	startupTimes = map[string]time.Duration{} // what bringing it up took
 )
 
-// nothing is when there was nothing yet.
-var nothing time.Time
+// startedAt is when the first node began to come up.
+var startedAt time.Time
 
 // cpVIP is the VIP of the control plane.
 var cpVIP = netip.MustParseAddr("10.77.0.40")
@@ -89,10 +89,10 @@ func up(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nothing = time.Now()
-	began := nothing
+	startedAt = time.Now()
+	began := startedAt
 	step := func(what string) {
-		took[what] = time.Since(began).Round(100 * time.Millisecond)
+		startupTimes[what] = time.Since(began).Round(100 * time.Millisecond)
 		fmt.Printf("%6.1fs  %s\n", time.Since(began).Seconds(), what)
 	}
 	cluster, err = lab.UpKubelets(ctx, lab.KubeletOptions{
@@ -108,7 +108,7 @@ func up(ctx context.Context) error {
 			return err
 		}
 	}
-	done := watchBringing(ctx)
+	done := watchStartup(ctx)
 	_, err = cluster.Init(ctx)
 	done()
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// A watch asks an API server at an address again and again, each time on a new
+// An apiWatch asks an API server at an address again and again, each time on a new
 // connection from the client's host, whether it is ready.
-type watch struct {
+type apiWatch struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 	mu   sync.Mutex
@@ -28,18 +28,18 @@ type watch struct {
 	bad  []string
 }
 
-const askEvery = 50 * time.Millisecond
+const askInterval = 50 * time.Millisecond
 
 // watchAPI begins to ask https://addr:6443/readyz from the host ns.
-func watchAPI(ctx context.Context, ns string, addr netip.Addr) *watch {
+func watchAPI(ctx context.Context, ns string, addr netip.Addr) *apiWatch {
 	ctx, stop := context.WithCancel(ctx)
-	w := &watch{stop: stop}
+	w := &apiWatch{stop: stop}
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{
 		DialContext: cluster.DialFrom(ns), DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}}
 	url := "https://" + netip.AddrPortFrom(addr, 6443).String() + "/readyz"
 	w.done.Go(func() {
-		tick := time.NewTicker(askEvery)
+		tick := time.NewTicker(askInterval)
 		defer tick.Stop()
 		for {
 			w.done.Go(func() { w.ask(client, url) })
@@ -53,7 +53,7 @@ func watchAPI(ctx context.Context, ns string, addr netip.Addr) *watch {
 	return w
 }
 
-func (w *watch) ask(client *http.Client, url string) {
+func (w *apiWatch) ask(client *http.Client, url string) {
 	began := time.Now()
 	answer, err := client.Get(url)
 	w.mu.Lock()
@@ -72,7 +72,7 @@ func (w *watch) ask(client *http.Client, url string) {
 }
 
 // first is when the first good answer came, or zero.
-func (w *watch) first() time.Time {
+func (w *apiWatch) first() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.good) == 0 {
@@ -81,8 +81,8 @@ func (w *watch) first() time.Time {
 	return slices.MinFunc(w.good, time.Time.Compare)
 }
 
-// goodAfter waits for a good answer that came after at.
-func (w *watch) goodAfter(t *testing.T, at time.Time) {
+// awaitGoodAfter waits for a good answer that came after at.
+func (w *apiWatch) awaitGoodAfter(t *testing.T, at time.Time) {
 	t.Helper()
 	await(t, time.Minute, "the VIP answers again", func() error {
 		w.mu.Lock()
@@ -95,7 +95,7 @@ func (w *watch) goodAfter(t *testing.T, at time.Time) {
 }
 
 // end stops asking. It returns the longest time without a good answer, and how many were bad.
-func (w *watch) end() (outage time.Duration, bad int) {
+func (w *apiWatch) end() (outage time.Duration, bad int) {
 	w.stop()
 	w.done.Wait()
 	slices.SortFunc(w.good, time.Time.Compare)
@@ -117,8 +117,8 @@ func await(t *testing.T, within time.Duration, what string, look func() error) {
 	})
 }
 
-// owner is the node that holds a lease of kube-system.
-func owner(ctx context.Context, lease string) (string, error) {
+// leaseHolder is the node that holds a lease of kube-system.
+func leaseHolder(ctx context.Context, lease string) (string, error) {
 	l, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(ctx, lease, metav1.GetOptions{})
 	if err != nil {
 		return "", err
@@ -134,15 +134,15 @@ func cpOwner(t *testing.T) string {
 	t.Helper()
 	var node string
 	await(t, time.Minute, "the control plane's VIP has an owner", func() (err error) {
-		node, err = owner(t.Context(), "plndr-cp-lock")
+		node, err = leaseHolder(t.Context(), "plndr-cp-lock")
 		return err
 	})
 	return node
 }
 
-// settled waits until every node is Ready, every API server answers, and every
+// awaitNodesReady waits until every node is Ready, every API server answers, and every
 // Herald says that its own is.
-func settled(t *testing.T) {
+func awaitNodesReady(t *testing.T) {
 	t.Helper()
 	await(t, 3*time.Minute, "all nodes are ready", func() error {
 		list, err := cluster.Client().CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
