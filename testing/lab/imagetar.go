@@ -2,8 +2,8 @@ package lab
 
 import (
 	"archive/tar"
+	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,113 +14,53 @@ import (
 )
 
 // writeImage writes an image that is made of one static program, in
-// /usr/local/bin, as an OCI image layout in a tar archive. names are its names; it runs the program with args.
+// /usr/local/bin, as an archive of the form that docker save writes, which containerd imports. names are its names; it
+// runs the program with args. The same program gives the same image.
 func writeImage(out, program string, args []string, names ...string) error {
-	info, err := os.Stat(program)
+	text, err := os.ReadFile(program)
 	if err != nil {
 		return err
 	}
-	layer := &layerWriter{program: program, size: info.Size()}
-	layerDigest, layerSize, err := layer.measure()
+	var layer bytes.Buffer
+	layer.Grow(len(text) + 10<<10) // with the headers
+	err = writeTar(&layer, file{"etc/", nil}, file{"tmp/", nil}, file{"usr/", nil}, file{"usr/local/", nil}, file{"usr/local/bin/", nil},
+		file{"usr/local/bin/" + filepath.Base(program), text})
 	if err != nil {
 		return err
 	}
 	type object = map[string]any
-	blob := func(v any) (string, []byte) {
-		text, _ := json.Marshal(v) // strings and numbers only
-		sum := sha256.Sum256(text)
-		return hex.EncodeToString(sum[:]), text
-	}
-	point := func(kind, digest string, size int64) object {
-		return object{"mediaType": "application/vnd.oci.image." + kind, "digest": "sha256:" + digest, "size": size}
-	}
-	configDigest, config := blob(object{
+	config, err1 := json.Marshal(object{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": object{"Env": []string{"PATH=/usr/local/bin"}, "Entrypoint": append([]string{"/usr/local/bin/" + filepath.Base(program)}, args...)},
-		"rootfs": object{"type": "layers", "diff_ids": []string{"sha256:" + layerDigest}},
+		"rootfs": object{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer.Bytes()))}},
 	})
-	manifestDigest, manifest := blob(object{
-		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
-		"config": point("config.v1+json", configDigest, int64(len(config))),
-		"layers": []object{point("layer.v1.tar", layerDigest, layerSize)},
-	})
-	var all []object
-	for _, name := range names {
-		d := point("manifest.v1+json", manifestDigest, int64(len(manifest)))
-		d["annotations"] = object{"io.containerd.image.name": name}
-		d["platform"] = object{"architecture": runtime.GOARCH, "os": "linux"}
-		all = append(all, d)
-	}
-	_, index := blob(object{"schemaVersion": 2, "manifests": all})
-
+	manifest, err2 := json.Marshal([]object{{"Config": "config.json", "RepoTags": names, "Layers": []string{"layer.tar"}}})
 	f, err := os.Create(out)
 	if err != nil {
 		return err
 	}
-	t := tar.NewWriter(f)
-	put := func(name string, text []byte) error {
-		if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))}); err != nil {
-			return err
-		}
-		_, err := t.Write(text)
-		return err
-	}
-	err = errors.Join(
-		put("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)), put("index.json", index),
-		put("blobs/sha256/"+configDigest, config), put("blobs/sha256/"+manifestDigest, manifest),
-		t.WriteHeader(&tar.Header{Name: "blobs/sha256/" + layerDigest, Mode: 0o644, Size: layerSize}),
-	)
-	if err == nil {
-		err = layer.write(t)
-	}
-	if err = errors.Join(err, t.Close(), f.Close()); err != nil {
+	err = writeTar(f, file{"manifest.json", manifest}, file{"config.json", config}, file{"layer.tar", layer.Bytes()})
+	if err := errors.Join(err1, err2, err, f.Close()); err != nil {
 		return fmt.Errorf("image of %s: %w", program, err)
 	}
 	return nil
 }
 
-// A layerWriter writes the layer of such an image: the same each time.
-type layerWriter struct {
-	program string
-	size    int64
+// A file is an executable file of a tar archive, or a directory if its name ends with a slash.
+type file struct {
+	name string
+	text []byte
 }
 
-func (l *layerWriter) write(w io.Writer) error {
-	f, err := os.Open(l.program)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
+func writeTar(w io.Writer, files ...file) error {
 	t := tar.NewWriter(w)
-	for _, dir := range []string{"etc/", "tmp/", "usr/", "usr/local/", "usr/local/bin/"} {
-		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir, Mode: 0o755}); err != nil {
+	for _, f := range files {
+		if err := t.WriteHeader(&tar.Header{Name: f.name, Mode: 0o755, Size: int64(len(f.text))}); err != nil {
+			return err
+		}
+		if _, err := t.Write(f.text); err != nil {
 			return err
 		}
 	}
-	if err := t.WriteHeader(&tar.Header{Name: "usr/local/bin/" + filepath.Base(l.program), Mode: 0o755, Size: l.size}); err != nil {
-		return err
-	}
-	if _, err := io.Copy(t, f); err != nil {
-		return err
-	}
 	return t.Close()
-}
-
-// measure is the layer's SHA-256 and size.
-func (l *layerWriter) measure() (digest string, size int64, err error) {
-	h := sha256.New()
-	n := &counter{Writer: h}
-	err = l.write(n)
-	return hex.EncodeToString(h.Sum(nil)), n.n, err
-}
-
-type counter struct {
-	io.Writer
-	n int64
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.Writer.Write(p)
-	c.n += int64(n)
-	return n, err
 }

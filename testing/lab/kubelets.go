@@ -176,6 +176,7 @@ func (k *Kubelets) writeImages(ctx context.Context, more []string) error {
 		return fmt.Errorf("build the tool: %w: %s", err, text)
 	}
 	var g errgroup.Group
+	g.SetLimit(2) // each holds a program in memory
 	g.Go(func() error {
 		return writeImage(filepath.Join(dir, "tool.tar"), filepath.Join(dir, "tool"), nil, ToolImage)
 	})
