@@ -153,7 +153,7 @@ func (n *node) newAgent() *agent.Agent {
 		Statuses: n.cluster.Statuses(), Events: n.cluster.Events(), Leases: n.leases,
 	}
 	if n.cfg.UPnP.Enable {
-		o.Observers, o.Mappings = append(o.Observers, n.mapper), setter[vip.Mapping]{n.mapper}
+		o.Observers, o.Mappings = append(o.Observers, n.mapper), n.mapper
 	}
 	if n.cfg.BGP.Enable {
 		o.Observers, o.Routes = append(o.Observers, n.speaker), n.speaker

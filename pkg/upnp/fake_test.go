@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A fake is a gateway on the router that does what real ones don't do on request.
@@ -50,10 +52,10 @@ func newFake(t testing.TB, r *router, at string) *fake {
 		}
 		conn, err = net.ListenMulticastUDP("udp4", lan, &net.UDPAddr{IP: group4.AsSlice(), Port: ssdpPort})
 	})
-	must(t, err)
+	check.OK(t, err)
 	var reply net.PacketConn
 	r.do(func() { reply, err = net.ListenPacket("udp4", net.JoinHostPort(at, "0")) })
-	must(t, err)
+	check.OK(t, err)
 	f.port = ln.Addr().(*net.TCPAddr).Port
 	mux := http.NewServeMux()
 	mux.HandleFunc("/desc.xml", func(w http.ResponseWriter, r *http.Request) {
@@ -61,7 +63,7 @@ func newFake(t testing.TB, r *router, at string) *fake {
 			h(w, r)
 			return
 		}
-		io.WriteString(w, description("/ctl"))
+		io.WriteString(w, descriptionXML("/ctl"))
 	})
 	mux.HandleFunc("/ctl", f.serve)
 	mux.HandleFunc("/ppp", func(w http.ResponseWriter, r *http.Request) {
@@ -91,8 +93,8 @@ func newFake(t testing.TB, r *router, at string) *fake {
 	return f
 }
 
-// description is that of a gateway with one service, at a URL.
-func description(control string) string {
+// descriptionXML is that of a gateway with one service, at a URL.
+func descriptionXML(control string) string {
 	return `<?xml version="1.0"?><root xmlns="urn:schemas-upnp-org:device-1-0"><specVersion><major>1</major><minor>0</minor></specVersion>
 <device><deviceType>urn:schemas-upnp-org:device:InternetGatewayDevice:1</deviceType><friendlyName>fake</friendlyName><deviceList><device><deviceList><device>
 <serviceList><service><serviceType>urn:schemas-upnp-org:service:WANIPConnection:1</serviceType><serviceId>x</serviceId><controlURL>` + control + `</controlURL></service></serviceList>
@@ -126,11 +128,11 @@ func (f *fake) answer(conn *net.UDPConn, reply net.PacketConn) {
 		if location == "" {
 			location = fmt.Sprintf("http://%s:%d/desc.xml", f.addr, f.port)
 		}
-		if silent || !strings.HasPrefix(string(buf[:n]), "M-SEARCH") || !strings.Contains(string(buf[:n]), targets[0]) {
+		if silent || !strings.HasPrefix(string(buf[:n]), "M-SEARCH") || !strings.Contains(string(buf[:n]), searchTargets[0]) {
 			continue
 		}
 		for _, text := range []string{"HTTP/1.1 200 OK\r\nST:", "garbage", // what else comes from the wire
-			fmt.Sprintf("HTTP/1.1 200 OK\r\nST: %s\r\nUSN: uuid:x\r\nLOCATION: %s\r\nBOOTID.UPNP.ORG: %s\r\n\r\n", targets[0], location, boot)} {
+			fmt.Sprintf("HTTP/1.1 200 OK\r\nST: %s\r\nUSN: uuid:x\r\nLOCATION: %s\r\nBOOTID.UPNP.ORG: %s\r\n\r\n", searchTargets[0], location, boot)} {
 			_, _ = reply.WriteTo([]byte(text), from)
 		}
 	}
@@ -215,7 +217,7 @@ func trap(t testing.TB, r *router, at string) string {
 	var ln net.Listener
 	var err error
 	r.do(func() { ln, err = net.Listen("tcp", net.JoinHostPort(at, "0")) })
-	must(t, err)
+	check.OK(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {

@@ -12,12 +12,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
-// quick is lively with less patience.
+// quick is testTiming with less patience.
 func quick(m *Mapper) {
-	m.pace.answers, m.pace.quick = 300*time.Millisecond, 200*time.Millisecond
-	m.pace.check, m.pace.backoff = 100*time.Millisecond, 50*time.Millisecond
+	m.timing.responses, m.timing.searchMin = 300*time.Millisecond, 200*time.Millisecond
+	m.timing.verify, m.timing.retryMin = 100*time.Millisecond, 50*time.Millisecond
 }
 
 func problem(words string) func(vip.MappingState) bool {
@@ -29,7 +30,7 @@ func TestRefusals(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	n := newNode(t, quick)
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	n.mapped("made", made)
 	tests := []struct {
 		name    string
@@ -50,7 +51,7 @@ func TestRefusals(t *testing.T) {
 		{"no XML", func(a, _ string) (int, string) { return 200, "\x00\xff\x1b[2Jhello" }, []string{"not to be understood"}},
 		{"another document", func(a, _ string) (int, string) { return 200, "<html><body/></html>" }, []string{"not to be understood"}},
 		{"a web page", func(a, _ string) (int, string) { return 404, "" }, []string{"not to be understood"}},
-		{"a huge answer", func(a, _ string) (int, string) { return 200, envelope(strings.Repeat("<x>", replyMost)) }, []string{"not to be understood"}},
+		{"a huge answer", func(a, _ string) (int, string) { return 200, envelope(strings.Repeat("<x>", maxReply)) }, []string{"not to be understood"}},
 		{"it forgets at once", func(a, _ string) (int, string) {
 			if a == "GetSpecificPortMappingEntry" {
 				return 500, fault(codeNoMapping)
@@ -75,7 +76,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // A gateway that takes no leases is given mappings for ever, which are removed all the same.
-func TestOnlyPermanent(t *testing.T) {
+func TestOnlyPermanentLeases(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	f.set(func() {
@@ -87,16 +88,16 @@ func TestOnlyPermanent(t *testing.T) {
 		}
 	})
 	n := newNode(t, quick)
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	if x := n.mapped("made", made); !x.Until.IsZero() {
 		t.Errorf("it ends at %v", x.Until)
 	}
-	time.Sleep(3 * lively.check) // nothing must be made again
+	time.Sleep(3 * testTiming.verify) // nothing must be made again
 	if got := f.count("AddPortMapping"); got != 2 {
 		t.Errorf("asked for %d times, want 2", got)
 	}
-	n.set()
-	await(t, "the mapping to be removed", func() bool { return f.count("DeletePortMapping") == 1 })
+	n.put()
+	check.True(t, 10*time.Second, "the mapping to be removed", func() bool { return f.count("DeletePortMapping") == 1 })
 }
 
 // Leases are renewed at half of their time, and not earlier.
@@ -106,16 +107,16 @@ func TestRenewal(t *testing.T) {
 	n := newNode(t, quick)
 	short := want("TCP", 80)
 	short.Lease = 2 * time.Second
-	n.set(short)
+	n.put(short)
 	n.mapped("made", made)
 	began := time.Now()
-	await(t, "a renewal", func() bool { return f.count("AddPortMapping") == 2 })
+	check.True(t, 10*time.Second, "a renewal", func() bool { return f.count("AddPortMapping") == 2 })
 	if took := time.Since(began); took < 800*time.Millisecond || took > 1900*time.Millisecond {
 		t.Errorf("renewed after %v, want half of %v", took, short.Lease)
 	}
 	short.Lease = time.Hour
-	n.set(short)
-	await(t, "the new lease to be asked for", func() bool {
+	n.put(short)
+	check.True(t, 10*time.Second, "the new lease to be asked for", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return strings.Contains(f.mapped["TCP 80"], ">3600<")
@@ -123,11 +124,11 @@ func TestRenewal(t *testing.T) {
 }
 
 // One gateway hangs; the other is not disturbed, nor is Set.
-func TestHangs(t *testing.T) {
+func TestOneGatewayHangs(t *testing.T) {
 	r := newRouter(t)
 	lan, err := r.nl.LinkByName("lan")
-	must(t, err)
-	must(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
+	check.OK(t, err)
+	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
 	gate := make(chan struct{})
 	bad, good := newFake(t, r, routerAddr), newFake(t, r, "10.0.0.2")
 	t.Cleanup(func() { close(gate) })
@@ -135,15 +136,15 @@ func TestHangs(t *testing.T) {
 		bad.control = func(string, string) (int, string) { <-gate; return 500, "" }
 	})
 	n := newNode(t, quick)
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	n.mapped("made by the other", func(x vip.MappingState) bool { return made(x) && x.Gateway == "10.0.0.2 (fake)" })
 	began := time.Now()
-	n.set(want("TCP", 80), want("TCP", 443))
-	if took := time.Since(began); took > requestMost/8 {
+	n.put(want("TCP", 80), want("TCP", 443))
+	if took := time.Since(began); took > requestTimeout/8 {
 		t.Errorf("Set took %v", took)
 	}
 	n.mapped("the second", func(x vip.MappingState) bool { return made(x) && x.Port == 443 })
-	if took := time.Since(began); took > requestMost/2 {
+	if took := time.Since(began); took > requestTimeout/2 {
 		t.Errorf("the good gateway took %v", took)
 	}
 	n.mapped("that hangs", func(x vip.MappingState) bool {
@@ -153,21 +154,21 @@ func TestHangs(t *testing.T) {
 		t.Errorf("%d mappings, want 2", got)
 	}
 	// Stopping does not wait for it for long.
-	n.set()
+	n.put()
 	began = time.Now()
 	n.stop()
-	if took := time.Since(began); took > lively.last+time.Second {
+	if took := time.Since(began); took > testTiming.stopTimeout+time.Second {
 		t.Errorf("stopping took %v", took)
 	}
 }
 
 // Whatever a gateway says, no request goes anywhere but to the gateway.
-func TestNowhereElse(t *testing.T) {
+func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 	r := newRouter(t)
 	lan, err := r.nl.LinkByName("lan")
-	must(t, err)
-	must(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
-	must(t, netlink.RouteAdd(&netlink.Route{Gw: netip.MustParseAddr(routerAddr).AsSlice()})) // there is a way
+	check.OK(t, err)
+	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
+	check.OK(t, netlink.RouteAdd(&netlink.Route{Gw: netip.MustParseAddr(routerAddr).AsSlice()})) // there is a way
 	outside, inside := trap(t, r, publicAddr), trap(t, r, "10.0.0.2")
 	for name, change := range map[string]func(*fake){
 		"a location outside":  func(f *fake) { f.location = "http://" + outside + "/desc.xml" },
@@ -178,14 +179,14 @@ func TestNowhereElse(t *testing.T) {
 		"a file":              func(f *fake) { f.location = "file:///etc/passwd" },
 		"redirected outside":  func(f *fake) { f.describe = redirect("http://" + outside + "/") },
 		"redirected inside":   func(f *fake) { f.describe = redirect("http://" + inside + "/") },
-		"control outside":     func(f *fake) { f.describe = says(description("http://" + outside + "/ctl")) },
-		"control inside":      func(f *fake) { f.describe = says(description("http://" + inside + "/ctl")) },
+		"control outside":     func(f *fake) { f.describe = says(descriptionXML("http://" + outside + "/ctl")) },
+		"control inside":      func(f *fake) { f.describe = says(descriptionXML("http://" + inside + "/ctl")) },
 		"a base outside":      func(f *fake) { f.describe = says(based("http://" + outside + "/")) },
-		"control with a user": func(f *fake) { f.describe = says(description("http://x@" + outside + "/ctl")) },
+		"control with a user": func(f *fake) { f.describe = says(descriptionXML("http://x@" + outside + "/ctl")) },
 		"an endless description": func(f *fake) {
 			f.describe = func(w http.ResponseWriter, _ *http.Request) {
 				io.WriteString(w, "<?xml version='1.0'?><root>")
-				for range 2 * descriptionMost / 10 {
+				for range 2 * maxDescription / 10 {
 					if _, err := io.WriteString(w, "<a></a><b>"); err != nil {
 						return
 					}
@@ -193,14 +194,14 @@ func TestNowhereElse(t *testing.T) {
 			}
 		},
 		"an entity": func(f *fake) {
-			f.describe = says(`<?xml version="1.0"?><!DOCTYPE root [<!ENTITY x SYSTEM "http://` + outside + `/">]>` + description("&x;"))
+			f.describe = says(`<?xml version="1.0"?><!DOCTYPE root [<!ENTITY x SYSTEM "http://` + outside + `/">]>` + descriptionXML("&x;"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
 			f.set(func() { change(f) })
 			n := newNode(t, quick)
-			n.set(want("TCP", 80))
+			n.put(want("TCP", 80))
 			n.mapped("with a problem", func(x vip.MappingState) bool { return x.Problem != "" })
 			time.Sleep(patience)
 			if got := f.count("AddPortMapping"); got != 0 {
@@ -211,9 +212,9 @@ func TestNowhereElse(t *testing.T) {
 	// One request later.
 	f := newFake(t, r, routerAddr)
 	f.elsewhere = outside
-	f.set(func() { f.describe = says(description("/redirect")) })
+	f.set(func() { f.describe = says(descriptionXML("/redirect")) })
 	n := newNode(t, quick)
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	n.mapped("refused", problem("that is refused"))
 }
 
@@ -226,18 +227,18 @@ func says(text string) http.HandlerFunc {
 }
 
 func based(url string) string {
-	return strings.Replace(description("ctl"), "<specVersion>", "<URLBase>"+url+"</URLBase><specVersion>", 1)
+	return strings.Replace(descriptionXML("ctl"), "<specVersion>", "<URLBase>"+url+"</URLBase><specVersion>", 1)
 }
 
 // Only the gateways that were named are asked.
 func TestNamedGateways(t *testing.T) {
 	r := newRouter(t)
 	lan, err := r.nl.LinkByName("lan")
-	must(t, err)
-	must(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
+	check.OK(t, err)
+	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
 	bad, good := newFake(t, r, routerAddr), newFake(t, r, "10.0.0.2")
 	n := newNode(t, quick, func(m *Mapper) { m.o.Gateways = []netip.Addr{netip.MustParseAddr("10.0.0.2")} })
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	n.mapped("made", made)
 	time.Sleep(patience)
 	bad.mu.Lock()
@@ -248,26 +249,24 @@ func TestNamedGateways(t *testing.T) {
 }
 
 // Nothing is sent unless something is wanted here, or is still to be removed.
-func TestQuiet(t *testing.T) {
+func TestNoRequestsWithoutMappings(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	n := newNode(t, quick)
-	n.set(here(want("TCP", 80), false))
+	n.put(here(want("TCP", 80), false))
 	time.Sleep(patience)
-	n.Mapper.mu.Lock()
-	if len(n.seekers) > 0 || len(n.gateways) > 0 {
+	if known := n.known.Load(); len(known.discoveries) > 0 || len(known.gateways) > 0 {
 		t.Error("searched for what is another node's to ask")
 	}
-	n.Mapper.mu.Unlock()
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	n.mapped("made", made)
-	n.set()
-	await(t, "the mapping to be removed", func() bool { return f.count("DeletePortMapping") == 1 })
-	await(t, "the end of requests", func() bool {
+	n.put()
+	check.True(t, 10*time.Second, "the mapping to be removed", func() bool { return f.count("DeletePortMapping") == 1 })
+	check.True(t, 10*time.Second, "the end of requests", func() bool {
 		f.mu.Lock()
 		before := len(f.asked)
 		f.mu.Unlock()
-		time.Sleep(3 * lively.check)
+		time.Sleep(3 * testTiming.verify)
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return len(f.asked) == before
@@ -275,13 +274,13 @@ func TestQuiet(t *testing.T) {
 }
 
 // A gateway of which a mapping can't be removed is tried again, and let go of when the lease is over.
-func TestStubborn(t *testing.T) {
+func TestMappingCannotBeRemoved(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	n := newNode(t, quick)
 	short := want("TCP", 80)
 	short.Lease = 2 * time.Second
-	n.set(short)
+	n.put(short)
 	n.mapped("made", made)
 	f.set(func() {
 		f.control = func(action, _ string) (int, string) {
@@ -291,13 +290,13 @@ func TestStubborn(t *testing.T) {
 			return 0, ""
 		}
 	})
-	n.set()
+	n.put()
 	x := n.mapped("that stays", problem("still has it"))
 	if x.RemovalSince.IsZero() {
 		t.Error("nobody is told that it is to be removed")
 	}
-	await(t, "more tries", func() bool { return f.count("DeletePortMapping") > 2 })
-	await(t, "it to be forgotten", func() bool {
+	check.True(t, 10*time.Second, "more tries", func() bool { return f.count("DeletePortMapping") > 2 })
+	check.True(t, 10*time.Second, "it to be forgotten", func() bool {
 		var w vip.World
 		n.Observe(&w)
 		return len(w.MappingStates) == 0
@@ -305,14 +304,14 @@ func TestStubborn(t *testing.T) {
 }
 
 // The description that a stranger gave a mapping is shown, without what a terminal obeys.
-func TestStrangersWords(t *testing.T) {
+func TestDescriptionOfOthersIsPrintable(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	f.set(func() {
 		f.mapped["TCP 80"] = "<NewInternalPort>80</NewInternalPort><NewInternalClient>not an address</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>&#xe9;\"\t" + strings.Repeat("long ", 100) + "</NewPortMappingDescription><NewLeaseDuration>0</NewLeaseDuration>"
 	})
 	n := newNode(t, quick)
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	x := n.mapped("refused", problem("belongs to another host"))
 	if strings.ContainsFunc(x.Problem, func(r rune) bool { return r < ' ' || r > '~' }) || len(x.Problem) > 300 {
 		t.Errorf("%q", x.Problem)
@@ -323,11 +322,11 @@ func TestStrangersWords(t *testing.T) {
 }
 
 // The ports tried are the same each time, and none that is not allowed.
-func TestCandidates(t *testing.T) {
+func TestExternalPorts(t *testing.T) {
 	g := &gateway{m: New(Options{Ports: func(p uint16) bool { return p >= 1024 && p%2 == 0 }})}
 	w := want("TCP", 80)
 	w.Any = true
-	a, b := g.candidates(w), g.candidates(w)
+	a, b := g.externalPorts(w), g.externalPorts(w)
 	if !slices.Equal(a, b) || len(a) == 0 {
 		t.Errorf("%v, then %v", a, b)
 	}
@@ -339,7 +338,7 @@ func TestCandidates(t *testing.T) {
 }
 
 // A gateway that forgets mappings before their time is told of: some do with any lease.
-func TestForgetful(t *testing.T) {
+func TestGatewayLosesMappings(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	asked := 0
@@ -359,7 +358,7 @@ func TestForgetful(t *testing.T) {
 		}
 	})
 	n := newNode(t, quick)
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	n.mapped("that is forgotten", func(x vip.MappingState) bool { return x.Confirmed && strings.Contains(x.Problem, leaseKey) })
 	f.set(func() { f.control = nil })
 	n.mapped("that stays", made)
@@ -367,47 +366,45 @@ func TestForgetful(t *testing.T) {
 
 // A box with two descriptions is not restarted each time the other one answers first;
 // one that is out of reach where it was, is asked where it says to be now.
-func TestMoves(t *testing.T) {
+func TestLocationChanges(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	f.set(func() { f.boot = "" })
-	n := newNode(t, quick, func(m *Mapper) { m.pace.slow = 200 * time.Millisecond })
-	n.set(want("TCP", 80))
+	n := newNode(t, quick, func(m *Mapper) { m.timing.searchMax = 200 * time.Millisecond })
+	n.put(want("TCP", 80))
 	n.mapped("made", made)
 	f.set(func() { f.location = "http://" + routerAddr + ":1/desc.xml" })
 	time.Sleep(patience)
-	n.Mapper.mu.Lock()
-	for _, g := range n.gateways {
-		if g.met != 1 || g.ailing {
-			t.Errorf("met %d times, ailing: %v", g.met, g.ailing)
+	for _, g := range n.known.Load().gateways {
+		if state := g.published.Load(); state.restarts != 0 || state.failing {
+			t.Errorf("restarted %d times, failing: %v", state.restarts, state.failing)
 		}
 	}
-	n.Mapper.mu.Unlock()
 	f.set(func() { f.location = "" })
 	n.mapped("made", made)
 	f.set(func() { f.boot = "2" }) // restarted: all is looked at again
 	asked := f.count("GetSpecificPortMappingEntry")
-	await(t, "it to be asked", func() bool { return f.count("GetSpecificPortMappingEntry") > asked })
+	check.True(t, 10*time.Second, "it to be asked", func() bool { return f.count("GetSpecificPortMappingEntry") > asked })
 	n.mapped("made", made)
 }
 
 // What was given away is removed by nobody: not by who had it, when that one stops.
-func TestGiven(t *testing.T) {
+func TestHandedOver(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	n1, n2 := newNode(t, quick), newNode(t, quick)
-	n1.set(want("TCP", 80))
+	n1.put(want("TCP", 80))
 	n1.mapped("made", made)
-	n2.set(want("TCP", 80))
-	n1.set(here(want("TCP", 80), false))
+	n2.put(want("TCP", 80))
+	n1.put(here(want("TCP", 80), false))
 	n2.mapped("taken over", made)
-	n1.set()
+	n1.put()
 	n1.stop()
 	if got := f.count("DeletePortMapping"); got != 0 {
 		t.Errorf("%d requests to remove it", got)
 	}
 	// Given back, it is this one's again.
-	n2.set()
+	n2.put()
 	n2.stop()
 	if got := f.count("DeletePortMapping"); got != 1 {
 		t.Errorf("%d requests to remove it, want 1", got)
@@ -415,15 +412,15 @@ func TestGiven(t *testing.T) {
 }
 
 // Two ways to want the same port are one mapping on the gateway.
-func TestSamePort(t *testing.T) {
+func TestSameExternalPort(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	n := newNode(t, quick)
 	w := want("TCP", 80)
-	n.set(w)
+	n.put(w)
 	n.mapped("made", made)
 	w.Any = true
-	n.set(w)
+	n.put(w)
 	n.mapped("made", func(x vip.MappingState) bool { return made(x) && x.Any && x.External.Port() == 80 })
 	time.Sleep(patience)
 	if got := f.count("DeletePortMapping"); got != 0 {
@@ -432,21 +429,21 @@ func TestSamePort(t *testing.T) {
 }
 
 // Old gateways, and those behind a modem, have other services for the same.
-func TestKinds(t *testing.T) {
+func TestServiceTypes(t *testing.T) {
 	r := newRouter(t)
 	for _, kind := range []string{"WANIPConnection:1", "WANIPConnection:2", "WANPPPConnection:1"} {
 		t.Run(kind, func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
 			f.set(func() {
-				f.describe = says(strings.Replace(description("/ctl"), "WANIPConnection:1", kind, 1))
+				f.describe = says(strings.Replace(descriptionXML("/ctl"), "WANIPConnection:1", kind, 1))
 			})
 			n := newNode(t, quick)
-			n.set(want("TCP", 80))
+			n.put(want("TCP", 80))
 			n.mapped("made", made)
-			n.set()
+			n.put()
 			began := time.Now()
 			n.stop()
-			if took := time.Since(began); took > lively.last/2 {
+			if took := time.Since(began); took > testTiming.stopTimeout/2 {
 				t.Errorf("stopping took %v", took)
 			}
 			if got := f.count("DeletePortMapping"); got != 1 {
@@ -457,7 +454,7 @@ func TestKinds(t *testing.T) {
 	t.Run("two, one of them connected", func(t *testing.T) {
 		f := newFake(t, r, routerAddr)
 		f.set(func() {
-			one := description("/ctl")
+			one := descriptionXML("/ctl")
 			i, j := strings.Index(one, "<service>"), strings.Index(one, "</serviceList>")
 			two := strings.NewReplacer("WANIPConnection:1", "WANPPPConnection:1", "/ctl", "/ppp").Replace(one[i:j])
 			f.describe = says(one[:j] + two + one[j:])
@@ -470,7 +467,7 @@ func TestKinds(t *testing.T) {
 			f.ppp = `<u:GetStatusInfoResponse xmlns:u="x"><NewConnectionStatus>Connected</NewConnectionStatus><NewLastConnectionError>x</NewLastConnectionError><NewUptime>1</NewUptime></u:GetStatusInfoResponse>`
 		})
 		n := newNode(t, quick)
-		n.set(want("TCP", 80))
+		n.put(want("TCP", 80))
 		x := n.mapped("made by the one that is connected", made)
 		if x.External.Addr().String() != "11.22.33.77" {
 			t.Errorf("at %s", x.External)
@@ -479,10 +476,10 @@ func TestKinds(t *testing.T) {
 }
 
 // Gateways come and go.
-func TestComesAndGoes(t *testing.T) {
+func TestGatewayComesAndGoes(t *testing.T) {
 	r := newRouter(t)
-	n := newNode(t, quick, func(m *Mapper) { m.pace.slow = 200 * time.Millisecond })
-	n.set(want("TCP", 80))
+	n := newNode(t, quick, func(m *Mapper) { m.timing.searchMax = 200 * time.Millisecond })
+	n.put(want("TCP", 80))
 	for range 2 {
 		n.mapped("without a gateway", problem("no UPnP gateway answers on eth0"))
 		t.Run("while there is one", func(t *testing.T) {
@@ -496,22 +493,22 @@ func TestComesAndGoes(t *testing.T) {
 
 // A gateway that is restarted, without a boot id, is found at its new port well before
 // the next check.
-func TestNewPort(t *testing.T) {
+func TestRestartAtAnotherPort(t *testing.T) {
 	r := newRouter(t)
-	n := newNode(t, quick, func(m *Mapper) { m.pace.slow, m.pace.check = 200*time.Millisecond, time.Hour })
-	n.set(want("TCP", 80))
+	n := newNode(t, quick, func(m *Mapper) { m.timing.searchMax, m.timing.verify = 200*time.Millisecond, time.Hour })
+	n.put(want("TCP", 80))
 	for range 3 {
 		t.Run("a life", func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
 			f.set(func() { f.boot = "" })
-			await(t, "the mapping to be made", func() bool { return f.count("AddPortMapping") == 1 })
+			check.True(t, 10*time.Second, "the mapping to be made", func() bool { return f.count("AddPortMapping") == 1 })
 		})
 	}
 }
 
 // What bears the name of this Service is another cluster's, unless it bears its UID
 // as well: then it was made when the Service had another VIP.
-func TestNamesakes(t *testing.T) {
+func TestMappingsWithTheSameName(t *testing.T) {
 	r := newRouter(t)
 	tests := []struct {
 		description string
@@ -519,7 +516,7 @@ func TestNamesakes(t *testing.T) {
 	}{
 		{"herald default/web (ffffffff)", false},
 		{"herald default/web", false},
-		{describe(want("TCP", 80)), true},
+		{mappingDescription(want("TCP", 80)), true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.description, func(t *testing.T) {
@@ -528,7 +525,7 @@ func TestNamesakes(t *testing.T) {
 				f.mapped["TCP 80"] = "<NewInternalPort>80</NewInternalPort><NewInternalClient>10.0.0.60</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>" + tt.description + "</NewPortMappingDescription><NewLeaseDuration>100</NewLeaseDuration>"
 			})
 			n := newNode(t, quick)
-			n.set(want("TCP", 80))
+			n.put(want("TCP", 80))
 			if tt.want {
 				n.mapped("made", made)
 				return
@@ -541,17 +538,17 @@ func TestNamesakes(t *testing.T) {
 	}
 }
 
-func TestDescribe(t *testing.T) {
+func TestMappingDescription(t *testing.T) {
 	w := want("TCP", 80)
-	if got := describe(w); got != "herald default/web (0a1b2c3d)" {
+	if got := mappingDescription(w); got != "herald default/web (0a1b2c3d)" {
 		t.Error(got)
 	}
 	w.Service.Namespace, w.Service.Name = strings.Repeat("n", 63), strings.Repeat("s", 63)
-	if got := describe(w); len(got) != descriptionLong || !strings.HasSuffix(got, " (0a1b2c3d)") {
+	if got := mappingDescription(w); len(got) != maxDescriptionLength || !strings.HasSuffix(got, " (0a1b2c3d)") {
 		t.Errorf("%d bytes: %s", len(got), got)
 	}
 	w.UID = "1"
-	if got := describe(w); !strings.HasSuffix(got, " (1)") {
+	if got := mappingDescription(w); !strings.HasSuffix(got, " (1)") {
 		t.Error(got)
 	}
 }

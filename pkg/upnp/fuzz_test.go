@@ -13,32 +13,32 @@ import (
 
 var ownFuzz = []netip.Prefix{netip.MustParsePrefix("10.0.0.10/24"), netip.MustParsePrefix("fd00::10/64")}
 
-// FuzzAnswer: what is let pass is the answer of another host on the link, for itself.
-func FuzzAnswer(f *testing.F) {
+// FuzzResponse: what is let pass is the answer of another host on the link, for itself.
+func FuzzResponse(f *testing.F) {
 	for _, location := range []string{
 		"http://10.0.0.1:5000/desc.xml", "http://[fd00::1]:5000/desc.xml", "http://[fe80::1%25eth0]/", "http://[::ffff:10.0.0.1]/",
 		"http://user@10.0.0.1/", "http://169.254.169.254/latest/meta-data", "http://10.0.0.10:2112/", "http://10.0.0.255/", "http://0x0a000001/",
 		"http://127.0.0.1/", "HTTP://10.0.0.1", "//10.0.0.1/", "http:10.0.0.1",
 	} {
-		f.Add("HTTP/1.1 200 OK\r\nST: "+targets[0]+"\r\nLOCATION: "+location+"\r\nBOOTID.UPNP.ORG: 1\r\n\r\n", "10.0.0.1", true)
-		f.Add("HTTP/1.1 200 OK\r\nST: "+targets[1]+"\r\nLOCATION: "+location+"\r\n\r\n", "fe80::1", false)
+		f.Add("HTTP/1.1 200 OK\r\nST: "+searchTargets[0]+"\r\nLOCATION: "+location+"\r\nBOOTID.UPNP.ORG: 1\r\n\r\n", "10.0.0.1", true)
+		f.Add("HTTP/1.1 200 OK\r\nST: "+searchTargets[1]+"\r\nLOCATION: "+location+"\r\n\r\n", "fe80::1", false)
 	}
-	f.Add("NOTIFY * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\nNT: "+targets[0]+"\r\n\r\n", "10.0.0.1", true)
+	f.Add("NOTIFY * HTTP/1.1\r\nHOST: 239.255.255.250:1900\r\nNT: "+searchTargets[0]+"\r\n\r\n", "10.0.0.1", true)
 	f.Fuzz(func(t *testing.T, datagram, from string, four bool) {
-		announces([]byte(datagram))
-		a, err := readAnswer([]byte(datagram))
+		isGatewayNotify([]byte(datagram))
+		a, err := parseResponse([]byte(datagram))
 		source, bad := netip.ParseAddr(from)
 		if err != nil || bad != nil {
 			return
 		}
-		s := side{"eth0", vip.IPv6}
+		s := segment{"eth0", vip.IPv6}
 		if four {
 			s.family = vip.IPv4
 		}
-		if admit(&a, s, source, ownFuzz) != nil {
+		if checkResponse(&a, s, source, ownFuzz) != nil {
 			return
 		}
-		if !neighbour(a.addr, ownFuzz) || vip.FamilyOf(a.addr) != s.family || a.location.Scheme != "http" {
+		if !isNeighbor(a.addr, ownFuzz) || vip.FamilyOf(a.addr) != s.family || a.location.Scheme != "http" {
 			t.Errorf("%v passes", a)
 		}
 		if four && a.addr != source.Unmap() {
@@ -50,16 +50,16 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzDevice: whatever a description says, requests go to the gateway only, and
+// FuzzDescription: whatever a description says, requests go to the gateway only, and
 // what is printed is fit to be.
-func FuzzDevice(f *testing.F) {
-	f.Add([]byte(description("/ctl")))
-	f.Add([]byte(description("http://10.0.0.1:1/ctl")))
-	f.Add([]byte(description("http://11.22.33.44/ctl")))
-	f.Add([]byte(description("//11.22.33.44/ctl")))
+func FuzzDescription(f *testing.F) {
+	f.Add([]byte(descriptionXML("/ctl")))
+	f.Add([]byte(descriptionXML("http://10.0.0.1:1/ctl")))
+	f.Add([]byte(descriptionXML("http://11.22.33.44/ctl")))
+	f.Add([]byte(descriptionXML("//11.22.33.44/ctl")))
 	f.Add([]byte(based("http://10.0.0.1:5000/x/")))
 	f.Add([]byte(based("http://evil.example/")))
-	f.Add([]byte(strings.Replace(description("ctl"), `<?xml version="1.0"?>`, `<?xml version="1.0" encoding="iso-8859-1"?>`, 1)))
+	f.Add([]byte(strings.Replace(descriptionXML("ctl"), `<?xml version="1.0"?>`, `<?xml version="1.0" encoding="iso-8859-1"?>`, 1)))
 	f.Add([]byte(strings.Repeat("<device>", 3000)))
 	real, _ := filepath.Glob(filepath.Join("testdata", "*.xml"))
 	for _, name := range real {
@@ -72,14 +72,14 @@ func FuzzDevice(f *testing.F) {
 	location, _ := url.Parse("http://10.0.0.1:5000/desc.xml")
 	gateway := netip.MustParseAddr("10.0.0.1")
 	f.Fuzz(func(t *testing.T, text []byte) {
-		d, err := readDevice(text, location, gateway)
+		d, err := parseDescription(text, location, gateway)
 		if err != nil {
 			if why := explain(err); len(why) > 300 || strings.ContainsFunc(why, unprintable) {
 				t.Errorf("said: %q", why)
 			}
 			return
 		}
-		if len(d.services) == 0 || len(d.services) > servicesMost || len(d.name) > 40 || strings.ContainsFunc(d.name, unprintable) {
+		if len(d.services) == 0 || len(d.services) > maxServices || len(d.name) > 40 || strings.ContainsFunc(d.name, unprintable) {
 			t.Errorf("%+v", d)
 		}
 		for _, s := range d.services {
@@ -95,11 +95,11 @@ func unprintable(r rune) bool { return r < ' ' || r > '~' }
 // FuzzPrintable: no text of a stranger is longer than it may be, or more than text.
 func FuzzPrintable(f *testing.F) {
 	f.Add("a\x00b\x1b[2J", 3)
-	f.Fuzz(func(t *testing.T, text string, most int) {
-		if most < 0 || most > 1000 {
+	f.Fuzz(func(t *testing.T, text string, max int) {
+		if max < 0 || max > 1000 {
 			return
 		}
-		if got := printable(text, most); len(got) > most || strings.ContainsFunc(got, unprintable) {
+		if got := printable(text, max); len(got) > max || strings.ContainsFunc(got, unprintable) {
 			t.Errorf("%q", got)
 		}
 	})

@@ -1,7 +1,6 @@
 package upnp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,7 +18,9 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/namespace"
 )
 
@@ -78,39 +78,39 @@ func newRouter(t testing.TB) *router {
 			f()
 		}
 	}()
-	must(t, <-made)
+	check.OK(t, <-made)
 	t.Cleanup(func() { close(r.work); r.nl.Close(); _ = r.ns.Close() })
 
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "eth0"
-	must(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "lan", PeerNamespace: netlink.NsFd(int(r.ns))}))
+	check.OK(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "lan", PeerNamespace: netlink.NsFd(int(r.ns))}))
 	eth0, err := netlink.LinkByName("eth0")
-	must(t, err)
+	check.OK(t, err)
 	t.Cleanup(func() { _ = netlink.LinkDel(eth0) })
 	for _, a := range []string{nodeAddr + "/24", node6 + "/64", vip4 + "/32", vip6 + "/128"} {
-		must(t, netlink.AddrAdd(eth0, addr(t, a)))
+		check.OK(t, netlink.AddrAdd(eth0, addr(t, a)))
 	}
-	must(t, netlink.LinkSetUp(eth0))
+	check.OK(t, netlink.LinkSetUp(eth0))
 	lan, err := r.nl.LinkByName("lan")
-	must(t, err)
+	check.OK(t, err)
 	for _, a := range []string{routerAddr + "/24", router6 + "/64"} {
-		must(t, r.nl.AddrAdd(lan, addr(t, a)))
+		check.OK(t, r.nl.AddrAdd(lan, addr(t, a)))
 	}
-	must(t, r.nl.LinkSetUp(lan))
+	check.OK(t, r.nl.LinkSetUp(lan))
 	attrs.Name = "wan"
-	must(t, r.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "far"}))
+	check.OK(t, r.nl.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "far"}))
 	for name, a := range map[string]string{"wan": publicAddr + "/24", "far": "11.22.33.2/24"} {
 		l, err := r.nl.LinkByName(name)
-		must(t, err)
+		check.OK(t, err)
 		if name == "wan" {
-			must(t, r.nl.AddrAdd(l, addr(t, a)))
+			check.OK(t, r.nl.AddrAdd(l, addr(t, a)))
 		}
-		must(t, r.nl.LinkSetUp(l))
+		check.OK(t, r.nl.LinkSetUp(l))
 	}
 	lo, err := r.nl.LinkByName("lo")
-	must(t, err)
-	must(t, r.nl.LinkSetUp(lo))
-	await(t, "the cable to be up", func() bool {
+	check.OK(t, err)
+	check.OK(t, r.nl.LinkSetUp(lo))
+	check.True(t, 10*time.Second, "the cable to be up", func() bool {
 		l, err := netlink.LinkByName("eth0")
 		list, _ := netlink.AddrList(eth0, netlink.FAMILY_V6)
 		for _, a := range list {
@@ -126,7 +126,7 @@ func newRouter(t testing.TB) *router {
 func addr(t testing.TB, text string) *netlink.Addr {
 	t.Helper()
 	a, err := netlink.ParseAddr(text)
-	must(t, err)
+	check.OK(t, err)
 	if a.IP.To4() == nil {
 		a.Flags = unix.IFA_F_NODAD
 	}
@@ -176,22 +176,22 @@ func (r *router) miniupnpd(t testing.TB, more ...string) *daemon {
 		t.Skip("there is no miniupnpd; testing/lab/deps.sh installs it")
 	}
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, "nft"), []byte(chains), 0o600))
+	check.OK(t, os.WriteFile(filepath.Join(dir, "nft"), []byte(chains), 0o600))
 	r.run(t, "nft", "-f", filepath.Join(dir, "nft"))
 	conf := append([]string{
 		"ext_ifname=wan", "ext_ifname6=wan", "listening_ip=lan", "http_port=0", "uuid=00000000-0000-0000-0000-000000000001", "serial=1",
 		"system_uptime=no", "notify_interval=60", "friendly_name=test router", "allow 0-65535 10.0.0.0/24 0-65535", "deny 0-65535 0.0.0.0/0 0-65535",
 	}, more...)
-	must(t, os.WriteFile(filepath.Join(dir, "conf"), []byte(strings.Join(conf, "\n")+"\n"), 0o600))
+	check.OK(t, os.WriteFile(filepath.Join(dir, "conf"), []byte(strings.Join(conf, "\n")+"\n"), 0o600))
 	d := &daemon{t: t, r: r, log: filepath.Join(dir, "log")}
 	out, err := os.Create(d.log)
-	must(t, err)
+	check.OK(t, err)
 	d.cmd = exec.Command("/usr/sbin/miniupnpd", "-d", "-f", filepath.Join(dir, "conf"), "-P", filepath.Join(dir, "pid"))
 	d.cmd.Stdout, d.cmd.Stderr = out, out
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	r.do(func() { err = d.cmd.Start() })
-	must(t, err)
-	must(t, out.Close())
+	check.OK(t, err)
+	check.OK(t, out.Close())
 	t.Cleanup(func() { d.stop(syscall.SIGKILL) })
 	return d
 }
@@ -223,48 +223,32 @@ func (r *router) forwards(t testing.TB) bool {
 type node struct {
 	*Mapper
 	t     testing.TB
-	pokes chan struct{}
+	pokes mailbox.Signal
 	stop  func()
 }
 
-// lively is a pace for tests.
-var lively = pace{
-	answers: 1500 * time.Millisecond, quick: time.Second, slow: 10 * time.Second, apart: 200 * time.Millisecond,
-	check: 300 * time.Millisecond, backoff: 100 * time.Millisecond, most: 500 * time.Millisecond, last: 3 * time.Second,
+// testTiming is a pace for tests.
+var testTiming = timing{
+	responses: 1500 * time.Millisecond, searchMin: time.Second, searchMax: 10 * time.Second, searchGap: 200 * time.Millisecond,
+	verify: 300 * time.Millisecond, retryMin: 100 * time.Millisecond, retryMax: 500 * time.Millisecond, stopTimeout: 3 * time.Second,
 }
 
 // newNode runs a Mapper until the test ends.
 func newNode(t testing.TB, change ...func(*Mapper)) *node {
 	t.Helper()
-	n := &node{t: t, pokes: make(chan struct{}, 1)}
+	n := &node{t: t, pokes: mailbox.NewSignal()}
 	n.Mapper = New(Options{
-		Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})), Poke: func() { poke(n.pokes) },
+		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})), Poke: n.pokes.Send,
 		Links: func() []vip.Link {
 			return []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix(nodeAddr + "/24"), netip.MustParsePrefix(node6 + "/64")}}}
 		},
 	})
-	n.pace = lively
+	n.timing = testTiming
 	for _, f := range change {
 		f(n.Mapper)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() { done <- n.Run(ctx) }()
-	n.stop = sync.OnceFunc(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(n.stop)
+	n.stop = check.Run(t, n.Mapper)
 	return n
-}
-
-type testWriter struct{ t testing.TB }
-
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimSpace(string(p)))
-	return len(p), nil
 }
 
 // mapped waits until the World has a mapping of which ok is true.
@@ -299,27 +283,4 @@ func want(protocol string, port uint16) vip.Mapping {
 	}
 }
 
-func (n *node) set(want ...vip.Mapping) {
-	n.t.Helper()
-	if _, err := n.Set(context.Background(), want); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
-// await waits until ok. Where nobody tells, it looks again and again.
-func await(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func (n *node) put(want ...vip.Mapping) { n.Put(want) }

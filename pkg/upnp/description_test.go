@@ -12,13 +12,14 @@ import (
 	"github.com/huin/goupnp/soap"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestReadDevice(t *testing.T) {
 	real, err := os.ReadFile("testdata/miniupnpd.xml")
-	must(t, err)
+	check.OK(t, err)
 	location, err := url.Parse("http://10.0.0.1:5000/x/desc.xml")
-	must(t, err)
+	check.OK(t, err)
 	one := func(control string) string { return "WANIPConnection:1 http://10.0.0.1:5000" + control }
 	tests := []struct {
 		name, text string
@@ -26,24 +27,24 @@ func TestReadDevice(t *testing.T) {
 		said       string
 	}{
 		{"miniupnpd's", string(real), []string{"WANIPConnection:2 http://10.0.0.1:5000/ctl/IPConn", "WANIPv6FirewallControl:1 http://10.0.0.1:5000/ctl/IP6FCtl"}, ""},
-		{"a path", description("/ctl"), []string{one("/ctl")}, ""},
-		{"a path without a slash", description("ctl"), []string{one("/ctl")}, ""},
-		{"a URL", description("http://10.0.0.1:6000/ctl"), []string{"WANIPConnection:1 http://10.0.0.1:6000/ctl"}, ""},
+		{"a path", descriptionXML("/ctl"), []string{one("/ctl")}, ""},
+		{"a path without a slash", descriptionXML("ctl"), []string{one("/ctl")}, ""},
+		{"a URL", descriptionXML("http://10.0.0.1:6000/ctl"), []string{"WANIPConnection:1 http://10.0.0.1:6000/ctl"}, ""},
 		{"a base", based("http://10.0.0.1:6000"), []string{"WANIPConnection:1 http://10.0.0.1:6000/ctl"}, ""},
 		{"a broken base", based("::"), []string{one("/ctl")}, ""},
-		{"an old encoding", strings.NewReplacer(`<?xml version="1.0"?>`, `<?xml version="1.0" encoding="ISO-8859-1"?>`, ">fake<", ">caf\xe9<").Replace(description("/ctl")), []string{one("/ctl")}, ""},
-		{"an unknown encoding", strings.Replace(description("/ctl"), `<?xml version="1.0"?>`, `<?xml version="1.0" encoding="x-klingon"?>`, 1), nil, "not to be understood"},
-		{"another host", description("http://10.0.0.2/ctl"), nil, `another host, "10.0.0.2"`},
+		{"an old encoding", strings.NewReplacer(`<?xml version="1.0"?>`, `<?xml version="1.0" encoding="ISO-8859-1"?>`, ">fake<", ">caf\xe9<").Replace(descriptionXML("/ctl")), []string{one("/ctl")}, ""},
+		{"an unknown encoding", strings.Replace(descriptionXML("/ctl"), `<?xml version="1.0"?>`, `<?xml version="1.0" encoding="x-klingon"?>`, 1), nil, "not to be understood"},
+		{"another host", descriptionXML("http://10.0.0.2/ctl"), nil, `another host, "10.0.0.2"`},
 		{"no service", `<root xmlns="urn:schemas-upnp-org:device-1-0"><device/></root>`, nil, "no service that opens ports"},
 		{"nothing", "", nil, "not to be understood"},
 		{"a web page", "<html><body>Please log in<br></body></html>", nil, "not to be understood"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d, err := readDevice([]byte(tt.text), location, netip.MustParseAddr("10.0.0.1"))
+			d, err := parseDescription([]byte(tt.text), location, netip.MustParseAddr("10.0.0.1"))
 			var got []string
 			for _, s := range d.services {
-				got = append(got, strings.TrimPrefix(s.kind, "urn:schemas-upnp-org:service:")+" "+s.control.String())
+				got = append(got, strings.TrimPrefix(s.urn, "urn:schemas-upnp-org:service:")+" "+s.control.String())
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -55,7 +56,7 @@ func TestReadDevice(t *testing.T) {
 	}
 }
 
-func TestAdmit(t *testing.T) {
+func TestCheckResponse(t *testing.T) {
 	tests := []struct {
 		location, from string
 		want           string // the gateway's address, or part of why not
@@ -84,10 +85,10 @@ func TestAdmit(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.location+" from "+tt.from, func(t *testing.T) {
 			u, err := url.Parse(tt.location)
-			must(t, err)
-			a, from := answer{location: u}, netip.MustParseAddr(tt.from)
+			check.OK(t, err)
+			a, from := response{location: u}, netip.MustParseAddr(tt.from)
 			got := ""
-			if err := admit(&a, side{"eth0", vip.FamilyOf(from.Unmap())}, from, ownFuzz); err != nil {
+			if err := checkResponse(&a, segment{"eth0", vip.FamilyOf(from.Unmap())}, from, ownFuzz); err != nil {
 				got = err.Error()
 			} else {
 				got = a.addr.String()
@@ -107,14 +108,14 @@ func TestExplain(t *testing.T) {
 		return f
 	}
 	said := map[string]int{}
-	for code := range meanings {
+	for code := range faultMeanings {
 		text := explain(refusal(code))
 		if said[text] != 0 {
 			t.Errorf("%d and %d are told alike", code, said[text])
 		}
 		said[text] = code
 	}
-	if got := code(refusal(0)); got != 501 {
+	if got := faultCode(refusal(0)); got != 501 {
 		t.Errorf("without a code: %d", got)
 	}
 	if got := explain(errors.Join(errors.New("a\x1b[2Jb"))); got != "a[2Jb" {
@@ -122,7 +123,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-func TestSources(t *testing.T) {
+func TestSourceAddrs(t *testing.T) {
 	own := func(list ...string) (ps []netip.Prefix) {
 		for _, p := range list {
 			ps = append(ps, netip.MustParsePrefix(p))
@@ -142,7 +143,7 @@ func TestSources(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var got []string
-		for _, a := range sources(side{"eth0", tt.family}, tt.own) {
+		for _, a := range sourceAddrs(segment{"eth0", tt.family}, tt.own) {
 			got = append(got, a.String())
 		}
 		if g := strings.Join(got, " "); g != tt.want {

@@ -2,9 +2,9 @@ package upnp
 
 import "github.com/prometheus/client_golang/prometheus"
 
-type meters struct {
-	gateways prometheus.Gauge
-	mappings prometheus.Gauge
+type metrics struct {
+	gateways prometheus.Collector
+	mappings prometheus.Collector
 	renewals prometheus.Counter
 	failures *prometheus.CounterVec
 }
@@ -17,14 +17,14 @@ const (
 	failUnreadable  = "unreadable"
 )
 
-func newMeters() *meters {
-	m := &meters{
-		gateways: prometheus.NewGauge(prometheus.GaugeOpts{
+func (m *Mapper) newMetrics() metrics {
+	x := metrics{
+		gateways: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "herald_upnp_gateways", Help: "UPnP gateways this node has found on the links of its VIPs.",
-		}),
-		mappings: prometheus.NewGauge(prometheus.GaugeOpts{
+		}, func() float64 { return float64(len(m.known.Load().gateways)) }),
+		mappings: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "herald_upnp_mappings", Help: "Port mappings and pinholes that gateways have confirmed to this node.",
-		}),
+		}, m.countConfirmed),
 		renewals: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "herald_upnp_renewals_total", Help: "Port mappings and pinholes made or renewed by this node.",
 		}),
@@ -33,12 +33,24 @@ func newMeters() *meters {
 		}, []string{"reason"}),
 	}
 	for _, reason := range []string{failTaken, failRefused, failUnreachable, failUnreadable} {
-		m.failures.WithLabelValues(reason) // a series that begins with its first failure hides it from rate()
+		x.failures.WithLabelValues(reason) // a series that begins with its first failure hides it from rate()
 	}
-	return m
+	return x
+}
+
+// countConfirmed is how many mappings gateways have confirmed.
+func (m *Mapper) countConfirmed() (n float64) {
+	for _, g := range m.known.Load().gateways {
+		for _, e := range g.published.Load().entries {
+			if e.confirmed {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // Collectors are the metrics of this package.
 func (m *Mapper) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.meters.gateways, m.meters.mappings, m.meters.renewals, m.meters.failures}
+	return []prometheus.Collector{m.metrics.gateways, m.metrics.mappings, m.metrics.renewals, m.metrics.failures}
 }

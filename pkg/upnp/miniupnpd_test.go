@@ -10,18 +10,19 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func here(m vip.Mapping, is bool) vip.Mapping { m.Here = is; return m }
 
 // One node makes a mapping, the next takes it over, and only the last removes it.
-func TestLife(t *testing.T) {
+func TestMappingOutlivesItsNode(t *testing.T) {
 	r := newRouter(t)
 	r.miniupnpd(t)
 	n1, n2 := newNode(t), newNode(t)
 	tcp, udp := want("TCP", 80), want("UDP", 53)
-	n1.set(tcp, udp)
-	n2.set(here(tcp, false), here(udp, false))
+	n1.put(tcp, udp)
+	n2.put(here(tcp, false), here(udp, false))
 	for _, p := range []string{"TCP", "UDP"} {
 		x := n1.mapped(p, func(x vip.MappingState) bool { return x.Protocol == p && made(x) })
 		if got, want := x.External.Addr().String(), publicAddr; got != want || x.External.Port() != x.Port {
@@ -37,31 +38,31 @@ func TestLife(t *testing.T) {
 	if !r.has(t, "TCP 80", vip4+":80") || !r.has(t, "UDP 53", vip4+":53") {
 		t.Fatalf("the router does not forward:\n%s", r.run(t, "nft", "list", "ruleset"))
 	}
-	for _, g := range n1.gateways {
-		have, err := g.line.lookup(t.Context(), g.service, netip.Addr{}, 80, "TCP")
+	for _, g := range n1.known.Load().gateways {
+		have, err := g.control.getPortMapping(t.Context(), g.published.Load().service, netip.Addr{}, 80, "TCP")
 		if err != nil || have == nil || have.description != "herald default/web (0a1b2c3d)" {
 			t.Errorf("the gateway calls it %+v, %v", have, err)
 		}
 	}
 
 	// The VIP moves. The one before goes, and takes nothing with it.
-	n2.set(tcp, udp)
-	n1.set(here(tcp, false), here(udp, false))
+	n2.put(tcp, udp)
+	n1.put(here(tcp, false), here(udp, false))
 	n2.mapped("taken over", func(x vip.MappingState) bool { return x.Protocol == "UDP" && made(x) })
 	n2.mapped("taken over", func(x vip.MappingState) bool { return x.Protocol == "TCP" && made(x) })
-	n1.set()
+	n1.put()
 	n1.stop()
 	if !r.has(t, "TCP 80", vip4+":80") || !r.has(t, "UDP 53", vip4+":53") {
 		t.Fatal("what was given away was removed")
 	}
 
 	// One port goes, then all.
-	n2.set(tcp)
-	await(t, "the port to be closed", func() bool { return !r.has(t, "UDP 53", vip4+":53") })
+	n2.put(tcp)
+	check.True(t, 10*time.Second, "the port to be closed", func() bool { return !r.has(t, "UDP 53", vip4+":53") })
 	if !r.has(t, "TCP 80", vip4+":80") {
 		t.Error("the other port went as well")
 	}
-	n2.set()
+	n2.put()
 	n2.stop() // at once: stopping waits for it
 	if r.forwards(t) {
 		t.Errorf("left behind:\n%s", r.run(t, "nft", "list", "ruleset"))
@@ -72,7 +73,7 @@ func TestLife(t *testing.T) {
 func TestRestart(t *testing.T) {
 	r := newRouter(t)
 	n := newNode(t)
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	x := n.mapped("without a gateway", func(x vip.MappingState) bool { return x.Problem != "" })
 	if !strings.Contains(x.Problem, "no UPnP gateway answers on eth0") {
 		t.Errorf("said: %s", x.Problem)
@@ -81,41 +82,41 @@ func TestRestart(t *testing.T) {
 	n.mapped("made", made)
 	d.stop(syscall.SIGTERM)
 	d = r.miniupnpd(t)
-	await(t, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
+	check.True(t, 10*time.Second, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
 	n.mapped("made", made)
 	// Killed, it says no good-bye.
 	d.stop(syscall.SIGKILL)
 	r.miniupnpd(t)
-	await(t, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
+	check.True(t, 10*time.Second, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
 	n.mapped("made", made)
 	// Somebody else deletes it.
-	for _, g := range n.gateways {
-		must(t, g.line.delete(t.Context(), g.service, netip.Addr{}, 80, "TCP"))
+	for _, g := range n.known.Load().gateways {
+		check.OK(t, g.control.deletePortMapping(t.Context(), g.published.Load().service, netip.Addr{}, 80, "TCP"))
 	}
-	await(t, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
+	check.True(t, 10*time.Second, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
 	// Its provider gives it another address.
 	wan, err := r.nl.LinkByName("wan")
-	must(t, err)
-	must(t, r.nl.AddrDel(wan, addr(t, publicAddr+"/24")))
+	check.OK(t, err)
+	check.OK(t, r.nl.AddrDel(wan, addr(t, publicAddr+"/24")))
 	n.mapped("without an external address", func(x vip.MappingState) bool {
 		return x.Confirmed && strings.Contains(x.Problem, "no external address")
 	})
-	must(t, r.nl.AddrAdd(wan, addr(t, "11.22.33.9/24")))
+	check.OK(t, r.nl.AddrAdd(wan, addr(t, "11.22.33.9/24")))
 	n.mapped("at the new address", func(x vip.MappingState) bool { return made(x) && x.External.String() == "11.22.33.9:80" })
 }
 
 // A port that another host has is left to it.
-func TestTaken(t *testing.T) {
+func TestPortTaken(t *testing.T) {
 	r := newRouter(t)
 	d := r.miniupnpd(t)
 	_ = d
 	other := want("TCP", 80)
 	other.Addr, other.Service.Name, other.UID = netip.MustParseAddr("10.0.0.10"), "other", "ffffffff"
 	n1, n2 := newNode(t), newNode(t)
-	n1.set(other)
+	n1.put(other)
 	n1.mapped("made", made)
 	mine := want("TCP", 80)
-	n2.set(mine)
+	n2.put(mine)
 	x := n2.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
 	for _, words := range []string{"80/TCP", "10.0.0.10 port 80", `"herald default/other (ffffffff)"`, "heraldvip.io/upnp-external-port"} {
 		if !strings.Contains(x.Problem, words) {
@@ -126,30 +127,30 @@ func TestTaken(t *testing.T) {
 		t.Error("it was overwritten")
 	}
 	mine.External = 8080
-	n2.set(mine)
+	n2.put(mine)
 	n2.mapped("at the other port", func(x vip.MappingState) bool { return made(x) && x.External.Port() == 8080 })
 	mine.External, mine.Any = 80, true
-	n2.set(mine)
+	n2.put(mine)
 	x = n2.mapped("at any port", func(x vip.MappingState) bool { return made(x) && x.Any })
 	if p := x.External.Port(); p < 20000 || p > 60000 {
 		t.Errorf("any port is %d", p)
 	}
-	await(t, "the port before to be closed", func() bool { return !r.has(t, "TCP 8080", vip4+":80") })
+	check.True(t, 10*time.Second, "the port before to be closed", func() bool { return !r.has(t, "TCP 8080", vip4+":80") })
 	// The next owner finds the same.
 	n3 := newNode(t)
-	n3.set(mine)
-	n2.set(here(mine, false))
+	n3.put(mine)
+	n2.put(here(mine, false))
 	y := n3.mapped("at any port", made)
 	if y.External != x.External {
 		t.Errorf("the next owner has %s, the one before %s", y.External, x.External)
 	}
 	// What was refused is taken once it is free.
 	mine.Any = false
-	n3.set(mine)
+	n3.put(mine)
 	n3.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" && !x.Any })
-	n1.set()
+	n1.put()
 	n3.mapped("made", func(x vip.MappingState) bool { return made(x) && x.External.Port() == 80 })
-	n3.set()
+	n3.put()
 }
 
 // A gateway in secure mode maps ports of a host only to that host: Herald asks from the VIP.
@@ -157,21 +158,21 @@ func TestSecureMode(t *testing.T) {
 	r := newRouter(t)
 	r.miniupnpd(t, "secure_mode=yes")
 	n := newNode(t)
-	n.set(want("TCP", 80))
+	n.put(want("TCP", 80))
 	n.mapped("made", made)
-	n.set()
-	await(t, "the port to be closed", func() bool { return !r.forwards(t) })
+	n.put()
+	check.True(t, 10*time.Second, "the port to be closed", func() bool { return !r.forwards(t) })
 
 	// Without the VIP on this node the gateway refuses.
 	eth0, err := netlink.LinkByName("eth0")
-	must(t, err)
-	must(t, netlink.AddrDel(eth0, addr(t, vip4+"/32")))
-	n.set(want("TCP", 80))
+	check.OK(t, err)
+	check.OK(t, netlink.AddrDel(eth0, addr(t, vip4+"/32")))
+	n.put(want("TCP", 80))
 	x := n.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
 	if !strings.Contains(x.Problem, "secure mode") || x.Confirmed {
 		t.Errorf("said: %s", x.Problem)
 	}
-	must(t, netlink.AddrAdd(eth0, addr(t, vip4+"/32")))
+	check.OK(t, netlink.AddrAdd(eth0, addr(t, vip4+"/32")))
 	n.mapped("made", made)
 }
 
@@ -186,28 +187,28 @@ func TestPinhole(t *testing.T) {
 		return strings.Count(r.run(t, "nft", "list", "chain", "inet", "filter", "miniupnpd"), "th dport 8080 @nh,192,128 0xfd000000000000000000000000000050 ")
 	}
 	hole := func() bool { return holes() == 1 }
-	n1.set(six)
+	n1.put(six)
 	if x := n1.mapped("made", made); x.External.String() != "["+vip6+"]:8080" {
 		t.Errorf("open is %s", x.External)
 	}
 	if !hole() {
 		t.Fatalf("no hole:\n%s", r.run(t, "nft", "list", "ruleset"))
 	}
-	n1.set(here(six, false))
-	n2.set(six)
+	n1.put(here(six, false))
+	n2.put(six)
 	n2.mapped("taken over", made)
 	if got := holes(); got != 1 {
 		t.Errorf("%d holes, want 1", got)
 	}
 	d.stop(syscall.SIGKILL)
 	r.miniupnpd(t)
-	await(t, "the hole to be made again", hole)
+	check.True(t, 10*time.Second, "the hole to be made again", hole)
 	n2.mapped("made", made)
-	n2.set()
-	await(t, "the hole to be closed", func() bool { return holes() == 0 })
+	n2.put()
+	check.True(t, 10*time.Second, "the hole to be closed", func() bool { return holes() == 0 })
 	// Low ports are refused.
 	six.Port, six.External = 80, 80
-	n2.set(six)
+	n2.put(six)
 	x := n2.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
 	if !strings.Contains(x.Problem, "606") || !strings.Contains(x.Problem, "1024") {
 		t.Errorf("said: %s", x.Problem)

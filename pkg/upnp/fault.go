@@ -20,8 +20,8 @@ const (
 	codeOnlyPermanentLease = 725
 )
 
-// meanings says what a gateway's refusal means, and what to change.
-var meanings = map[int]string{
+// faultMeanings is what the error codes of refusals mean, and what to change.
+var faultMeanings = map[int]string{
 	401: "it does not know the request; UPnP on the router may be incomplete or out of date",
 	402: "it does not accept the values of the request; another " + leaseKey + ", such as 0, may help",
 	403: "it refuses; allow UPnP, and mappings below port 1024, on the router",
@@ -52,22 +52,23 @@ const (
 	portKey  = "heraldvip.io/upnp-external-port"
 )
 
-// code is the error code of a gateway's refusal, or 0 if err is none.
-func code(err error) int {
+// faultCode is the error code of a gateway's refusal (a SOAP fault); 501 (Action Failed)
+// if that names none; 0 if err is no refusal.
+func faultCode(err error) int {
 	if f, ok := errors.AsType[*soap.SOAPFaultError](err); ok {
 		if c := f.Detail.UPnPError.Errorcode; c != 0 {
 			return c
 		}
-		return 501 // it refuses without a word
+		return 501
 	}
 	return 0
 }
 
-// explain says in plain words why a request failed. The words are the same for
-// as long as the reason is.
+// explain is why a request failed, in plain words that are the same for as long as the
+// reason is, at most some 300 printable characters.
 func explain(err error) string {
-	if c := code(err); c != 0 {
-		if m := meanings[c]; m != "" {
+	if c := faultCode(err); c != 0 {
+		if m := faultMeanings[c]; m != "" {
 			return fmt.Sprintf("%s (UPnP error %d)", m, c)
 		}
 		return fmt.Sprintf("it refuses with UPnP error %d", c)
@@ -75,7 +76,7 @@ func explain(err error) string {
 	var timeout net.Error
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Sprintf("it does not answer within %v", requestMost)
+		return fmt.Sprintf("it does not answer within %v", requestTimeout)
 	case errors.Is(err, errRedirect):
 		return errRedirect.Error()
 	}

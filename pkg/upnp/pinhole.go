@@ -1,0 +1,73 @@
+package upnp
+
+import (
+	"context"
+	"time"
+
+	"github.com/huin/goupnp/dcps/internetgateway2"
+)
+
+// maxPinholeLease is the longest lease of a pinhole (WANIPv6FirewallControl, section 2.5.3).
+const maxPinholeLease = 24 * time.Hour
+
+// ensurePinhole makes the pinhole of e, or renews it if half of its lease is over. A gateway
+// returns the same pinhole to whoever asks for it again (WANIPv6FirewallControl, section
+// 2.5.3.2), so the next owner of a VIP takes it over without knowing its UniqueID.
+func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
+	w := e.want
+	protocol := protocolNumber(w.Protocol)
+	if protocol == 0 {
+		return errProtocol(w)
+	}
+	lease := w.Lease
+	if lease == 0 || lease > maxPinholeLease {
+		lease = maxPinholeLease
+	}
+	call := func(f func(context.Context, *internetgateway2.WANIPv6FirewallControl1) error) error {
+		return g.control.callFirewall(ctx, g.state.service, w.Addr, f)
+	}
+	if e.confirmed && e.pinhole != 0 {
+		renew := !time.Now().Before(e.renewAt)
+		err := call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
+			if renew {
+				return fw.UpdatePinholeCtx(ctx, e.pinhole, seconds(lease))
+			}
+			_, err := fw.GetPinholePacketsCtx(ctx, e.pinhole)
+			return err
+		})
+		switch c := faultCode(err); {
+		case err == nil && renew:
+			g.confirm(e, lease)
+			return nil
+		case err == nil, !renew && (c == codeInvalidAction || c == codeNotImplemented): // it can't be asked
+			return nil
+		case c != codeNoPinhole && c != codeNotAuthorized:
+			return err
+		}
+	}
+	err := call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) (err error) {
+		e.pinhole, err = fw.AddPinholeCtx(ctx, "", 0, w.Addr.String(), w.Port, protocol, seconds(lease))
+		return err
+	})
+	if err != nil {
+		e.confirmed, e.pinhole = false, 0
+		return err
+	}
+	e.external = w.Port
+	g.confirm(e, lease)
+	return nil
+}
+
+// deletePinhole removes the pinhole of e, if the gateway has confirmed it.
+func (g *gateway) deletePinhole(ctx context.Context, e *entry) error {
+	if !e.confirmed || e.pinhole == 0 {
+		return nil
+	}
+	err := g.control.callFirewall(ctx, g.state.service, e.want.Addr, func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) error {
+		return fw.DeletePinholeCtx(ctx, e.pinhole)
+	})
+	if faultCode(err) == codeNoPinhole {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,206 @@
+package upnp
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// idle is how long a gateway of which nothing is wanted is left alone, unless something is.
+const idle = time.Hour
+
+// reconcile makes the mappings on the gateway what is wanted, those for which it is time.
+// It returns after what time it is to be called again at the latest.
+func (g *gateway) reconcile(ctx context.Context) time.Duration {
+	defer g.publish()
+	now := time.Now()
+	g.handleResponse(now)
+	g.updateEntries(now)
+	for k, e := range g.entries { // what can't be removed has ended by itself
+		if !e.removeSince.IsZero() && !e.until.IsZero() && now.After(e.until) {
+			delete(g.entries, k)
+		}
+	}
+	if len(g.entries) == 0 {
+		return idle // nothing is wanted: nothing is asked
+	}
+	if wait := g.retryAt.Sub(now); wait > 0 {
+		return wait
+	}
+	if err := g.prepare(ctx, now); err != nil {
+		return g.recordFailure(ctx, err)
+	}
+	for _, k := range g.due(now) {
+		if ctx.Err() != nil {
+			return 0
+		}
+		g.updateEntries(time.Now())
+		e := g.entries[k]
+		if e == nil { // another node's meanwhile
+			continue
+		}
+		err := g.apply(ctx, e)
+		if err != nil && !isRefusal(err) {
+			return g.recordFailure(ctx, err)
+		}
+		g.recordResult(k, e, err)
+		g.publish()
+	}
+	g.fails, g.retryAt, g.state.problem, g.state.failing = 0, time.Time{}, "", false
+	wait := idle
+	for _, e := range g.entries {
+		wait = min(wait, max(0, time.Until(e.dueAt())))
+	}
+	return wait
+}
+
+// due is the entries about which something is to be done at now: first those that are
+// wanted, then those that are to be removed.
+func (g *gateway) due(now time.Time) (keys []key) {
+	for _, remove := range []bool{false, true} {
+		for k, e := range g.entries {
+			if e.removeSince.IsZero() != remove && !e.dueAt().After(now) {
+				keys = append(keys, k)
+			}
+		}
+	}
+	return keys
+}
+
+// dueAt is when something is to be done about e.
+func (e *entry) dueAt() time.Time {
+	at := e.verifyAt
+	switch {
+	case !e.removeSince.IsZero() || !e.confirmed || e.problem != "":
+		return e.retryAt
+	case !e.renewAt.IsZero() && e.renewAt.Before(at):
+		at = e.renewAt
+	}
+	if e.retryAt.After(at) {
+		return e.retryAt
+	}
+	return at
+}
+
+// apply makes the gateway do what is wanted of e.
+func (g *gateway) apply(ctx context.Context, e *entry) error {
+	remove, six := !e.removeSince.IsZero(), g.segment.family == vip.IPv6
+	switch {
+	case remove && six:
+		return g.deletePinhole(ctx, e)
+	case remove:
+		return g.deletePortMapping(ctx, e)
+	case six:
+		return g.ensurePinhole(ctx, e)
+	}
+	return g.ensurePortMapping(ctx, e)
+}
+
+// recordResult records the outcome of apply: done, or err, a refusal.
+func (g *gateway) recordResult(k key, e *entry, err error) {
+	now := time.Now()
+	switch {
+	case err != nil:
+		why := explain(err)
+		if e.problem != why {
+			g.m.o.Log.Debug("a gateway refuses", "gateway", g.state.name, "service", e.want.Service, "port", e.want.Port, "remove", !e.removeSince.IsZero(), "err", err)
+		}
+		e.problem, e.retryAt = why, now.Add(g.m.backoff(e.fails))
+		e.fails++
+		g.m.metrics.failures.WithLabelValues(failureReason(err)).Inc()
+	case !e.removeSince.IsZero():
+		delete(g.entries, k)
+		for _, x := range g.entries { // its port may be what another one waits for
+			if x.problem != "" {
+				x.retryAt = time.Time{}
+			}
+		}
+	default:
+		e.problem, e.fails, e.retryAt, e.verifyAt = "", 0, time.Time{}, now.Add(g.m.timing.verify)
+	}
+}
+
+// backoff is how long to wait after so many failures.
+func (m *Mapper) backoff(fails int) time.Duration {
+	return min(m.timing.retryMin<<min(fails, 10), m.timing.retryMax)
+}
+
+// prepare reads the gateway's description, if that is not known, and asks for its
+// external address each timing.verify.
+func (g *gateway) prepare(ctx context.Context, now time.Time) error {
+	six := g.segment.family == vip.IPv6
+	if !g.described {
+		d, err := g.control.fetchDescription(ctx, g.at.location)
+		if err != nil {
+			return err
+		}
+		if g.state.service, err = g.control.chooseService(ctx, d, six); err != nil {
+			return err
+		}
+		g.described, g.checked, g.permanent = true, time.Time{}, false
+		g.state.name = g.control.addr.String()
+		if d.name != "" {
+			g.state.name += " (" + d.name + ")"
+		}
+	}
+	if six || now.Sub(g.checked) < g.m.timing.verify {
+		return nil
+	}
+	addr, err := g.control.externalAddr(ctx, g.state.service)
+	if err != nil {
+		return err
+	}
+	g.checked = now
+	if addr != g.state.externalAddr {
+		g.state.externalAddr = addr
+		g.m.o.Log.Info("a gateway's external address", "gateway", g.state.name, "address", addr)
+	}
+	return nil
+}
+
+// recordFailure records that the gateway does not answer, and returns when to try again.
+// The first time the user is not told while there are mappings: it may be about to be
+// restarted.
+func (g *gateway) recordFailure(ctx context.Context, err error) time.Duration {
+	if ctx.Err() != nil {
+		return 0 // it is this process that ends
+	}
+	why := explain(err)
+	for _, e := range g.entries {
+		if g.fails == 0 && e.confirmed {
+			why = g.state.problem
+		}
+	}
+	if g.state.problem != why {
+		g.m.o.Log.Debug("a gateway can't be used at present", "gateway", g.control.addr, "err", err)
+	}
+	wait := g.m.backoff(g.fails)
+	g.fails++
+	g.retryAt, g.described = time.Now().Add(wait), false
+	g.state.problem, g.state.failing = why, true
+	g.m.metrics.failures.WithLabelValues(failureReason(err)).Inc()
+	g.m.searchSoon(g.segment) // it may have moved
+	return wait
+}
+
+// isRefusal reports whether the gateway has answered, if only to refuse.
+func isRefusal(err error) bool {
+	_, taken := errors.AsType[*takenError](err)
+	return taken || faultCode(err) != 0 || errors.Is(err, errUnreadable) || errors.Is(err, errUnwilling)
+}
+
+// failureReason is why something failed, for the metric.
+func failureReason(err error) string {
+	_, taken := errors.AsType[*takenError](err)
+	switch {
+	case taken:
+		return failTaken
+	case errors.Is(err, errUnreadable):
+		return failUnreadable
+	case isRefusal(err):
+		return failRefused
+	}
+	return failUnreachable
+}

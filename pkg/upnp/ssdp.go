@@ -1,0 +1,255 @@
+package upnp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Bounds of a search.
+const (
+	maxDatagram  = 4096 // bytes; longer ones are cut off, and then not understood
+	maxResponses = 64   // looked at in one search
+	maxLocation  = 1024 // bytes of a URL
+	maxSubnets   = 4    // of a link that are searched
+	ssdpPort     = 1900
+	// maxWait is how long gateways may delay their responses (MX, in seconds): by a random part of it.
+	maxWait = 1
+)
+
+// The groups to which control points send M-SEARCH (UPnP Device Architecture 2.0, section 1.3.2 and annex A).
+var (
+	group4 = netip.MustParseAddr("239.255.255.250")
+	group6 = netip.MustParseAddr("ff02::c")
+)
+
+// searchTargets are the device types that are searched for (ST). A gateway of version 2
+// must respond to 1 as well; some don't.
+var searchTargets = []string{
+	"urn:schemas-upnp-org:device:InternetGatewayDevice:1",
+	"urn:schemas-upnp-org:device:InternetGatewayDevice:2",
+}
+
+// A segment is where gateways are searched for: a link, in one family.
+type segment struct {
+	link   string
+	family vip.Family
+}
+
+func (s segment) String() string { return s.link + " (" + s.family.String() + ")" }
+
+// segmentOf is where the gateways of a mapping are.
+func segmentOf(m vip.Mapping) segment { return segment{m.Link, vip.FamilyOf(m.Addr)} }
+
+// A response is a gateway's response to an M-SEARCH.
+type response struct {
+	addr     netip.Addr // of the gateway, without a zone
+	location *url.URL   // of its description
+	boot     string     // BOOTID.UPNP.ORG: another after each reboot; "" if it has none
+}
+
+var errNoAddress = errors.New("the link has no address of this family of its own, from which gateways could be asked")
+
+// sourceAddrs are the addresses to ask from on s: one in each of the link's IPv4
+// subnets, since a gateway may know one of them only; for IPv6 the link-local one,
+// which the kernel chooses.
+func sourceAddrs(s segment, own []netip.Prefix) (list []netip.Addr) {
+	if s.family == vip.IPv6 {
+		return []netip.Addr{netip.IPv6Unspecified()}
+	}
+	var subnets []netip.Prefix
+	for _, p := range own {
+		if p.Addr().Is4() && !slices.Contains(subnets, p.Masked()) && len(list) < maxSubnets {
+			subnets, list = append(subnets, p.Masked()), append(list, p.Addr())
+		}
+	}
+	return list
+}
+
+// searchFrom searches once, from an address of the link, which has the addresses own, and
+// calls found with the first good response of each gateway. It takes timing.responses.
+func (d *discovery) searchFrom(ctx context.Context, from netip.Addr, own []netip.Prefix, found func(response)) error {
+	s := d.segment
+	network, to := "udp6", netip.AddrPortFrom(group6.WithZone(s.link), ssdpPort)
+	if s.family == vip.IPv4 {
+		network, to = "udp4", netip.AddrPortFrom(group4, ssdpPort)
+	}
+	config := net.ListenConfig{Control: bindToLink(s.link)}
+	pc, err := config.ListenPacket(ctx, network, netip.AddrPortFrom(from, 0).String())
+	if err != nil {
+		return fmt.Errorf("search for gateways on %s: %w", s, err)
+	}
+	conn := pc.(*net.UDPConn)
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, d.m.timing.responses)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
+	for range 2 { // datagrams get lost
+		for _, t := range searchTargets {
+			if _, err := conn.WriteToUDPAddrPort(searchRequest(t, to), to); err != nil {
+				return fmt.Errorf("search for gateways on %s: %w", s, err)
+			}
+		}
+	}
+	readResponses(conn, s, own, found)
+	return nil
+}
+
+// readResponses calls found with the first good response of each gateway, until the
+// deadline of conn has passed, or maxResponses were read.
+func readResponses(conn *net.UDPConn, s segment, own []netip.Prefix, found func(response)) {
+	seen := make(map[netip.Addr]bool)
+	buf := make([]byte, maxDatagram)
+	for range maxResponses {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			break
+		}
+		r, err := parseResponse(buf[:n])
+		if err != nil || checkResponse(&r, s, from.Addr(), own) != nil || seen[r.addr] {
+			continue
+		}
+		seen[r.addr] = true
+		found(r)
+	}
+}
+
+// searchRequest is an M-SEARCH request.
+func searchRequest(target string, to netip.AddrPort) []byte {
+	host := netip.AddrPortFrom(to.Addr().WithZone(""), to.Port())
+	return fmt.Appendf(nil, "M-SEARCH * HTTP/1.1\r\nHOST: %s\r\nMAN: \"ssdp:discover\"\r\nMX: %d\r\nST: %s\r\n\r\n", host, maxWait, target)
+}
+
+// parseResponse reads the response to an M-SEARCH for one of searchTargets.
+func parseResponse(datagram []byte) (response, error) {
+	h, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(datagram)), nil)
+	if err != nil {
+		return response{}, err
+	}
+	h.Body.Close()
+	if h.StatusCode != http.StatusOK {
+		return response{}, fmt.Errorf("status %d", h.StatusCode)
+	}
+	if !slices.Contains(searchTargets, h.Header.Get("ST")) {
+		return response{}, errors.New("not what was searched for")
+	}
+	location := h.Header.Get("LOCATION")
+	if location == "" || len(location) > maxLocation {
+		return response{}, errors.New("no location of a usable length")
+	}
+	u, err := url.Parse(location)
+	if err != nil {
+		return response{}, err
+	}
+	boot := h.Header.Get("BOOTID.UPNP.ORG")
+	if len(boot) > 20 { // a 31-bit number
+		boot = boot[:20]
+	}
+	return response{location: u, boot: boot}, nil
+}
+
+// checkResponse checks that a response which came from the address from has its location
+// at that address, and that this is another host on the link. It fills in r.addr.
+func checkResponse(r *response, s segment, from netip.Addr, own []netip.Prefix) error {
+	from = from.Unmap().WithZone("")
+	if r.location.Scheme != "http" || r.location.User != nil {
+		return errors.New("its description is not to be had by plain http")
+	}
+	host, err := netip.ParseAddr(r.location.Hostname())
+	if err != nil {
+		return errors.New("its description is at a name, not at an address")
+	}
+	host = host.Unmap().WithZone("")
+	if vip.FamilyOf(host) != s.family {
+		return fmt.Errorf("its description is at an address of the other family, %s", host)
+	}
+	// An IPv6 gateway answers from its link-local address and is reached at another.
+	if host != from && !(s.family == vip.IPv6 && from.IsLinkLocalUnicast()) {
+		return fmt.Errorf("%s says that its description is at another host, %s", from, host)
+	}
+	for _, h := range []netip.Addr{host, from} {
+		if !isNeighbor(h, own) {
+			return fmt.Errorf("%s is not on the link", h)
+		}
+	}
+	r.addr = host
+	return nil
+}
+
+// isNeighbor reports whether a can be another host on a link with these prefixes.
+func isNeighbor(a netip.Addr, own []netip.Prefix) bool {
+	if !a.IsGlobalUnicast() && !(a.Is6() && a.IsLinkLocalUnicast()) {
+		return false
+	}
+	if slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Addr() == a }) {
+		return false // this node itself
+	}
+	if a.Is6() && a.IsLinkLocalUnicast() {
+		return true
+	}
+	return slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// bindToLink returns a net.Dialer.Control that binds a socket to a link.
+func bindToLink(link string) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		err := c.Control(func(fd uintptr) {
+			failed = unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, link)
+		})
+		return errors.Join(err, failed)
+	}
+}
+
+// listenForNotify calls hint whenever a gateway on s isGatewayNotify itself or says good-bye,
+// until ctx ends. What it says is not believed: it is only a reason to search.
+func listenForNotify(ctx context.Context, s segment, hint func()) error {
+	link, err := net.InterfaceByName(s.link)
+	if err != nil {
+		return err
+	}
+	network, group := "udp4", net.UDPAddr{IP: group4.AsSlice(), Port: ssdpPort}
+	if s.family == vip.IPv6 {
+		network, group = "udp6", net.UDPAddr{IP: group6.AsSlice(), Port: ssdpPort, Zone: s.link}
+	}
+	conn, err := net.ListenMulticastUDP(network, link, &group)
+	if err != nil {
+		return fmt.Errorf("listen to gateways on %s: %w", s, err)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
+	buf := make([]byte, maxDatagram)
+	for {
+		n, _, err := conn.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return err
+		}
+		if isGatewayNotify(buf[:n]) {
+			hint()
+		}
+	}
+}
+
+// isGatewayNotify reports whether a datagram is a NOTIFY of a gateway.
+func isGatewayNotify(datagram []byte) bool {
+	request, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(datagram)))
+	if err != nil || request.Method != "NOTIFY" {
+		return false
+	}
+	request.Body.Close()
+	return strings.Contains(request.Header.Get("NT"), ":InternetGatewayDevice:")
+}
