@@ -2,7 +2,6 @@ package kube
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -374,22 +373,4 @@ next:
 		n++
 	}
 	return n
-}
-
-// run runs a task for as long as the test lasts.
-func run(t testing.TB, tasks ...task) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	for _, x := range tasks {
-		all.Go(func() {
-			if err := x.Run(ctx); err != nil {
-				t.Errorf("%s: %v", x, err)
-			}
-		})
-	}
-	t.Cleanup(func() {
-		cancel()
-		all.Wait()
-	})
 }

@@ -57,9 +57,7 @@ func newClusterTest(t testing.TB, user string, o Options) *clusterTest {
 		o.NodeLeaseNamespace = "kube-system"
 	}
 	c, err := New(r.api.as(user), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	r.Cluster = c
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -101,7 +99,9 @@ func TestExactPermissions(t *testing.T) {
 	if r.Synced() || r.Leases().Synced() {
 		t.Fatal("synced before Run")
 	}
-	run(t, r, r.Statuses(), r.Events())
+	check.Run(t, r)
+	check.Run(t, r.Statuses())
+	check.Run(t, r.Events())
 	r.poked.until(t, "Synced", r.Synced)
 
 	key := vip.Key{Namespace: ns, Name: "web"}
@@ -144,9 +144,7 @@ func (r *clusterTest) useLeases(t testing.TB, ns string) {
 	r.leasesPoked.until(t, "the leases", l.Synced)
 	node := "n1"
 	created, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kubevip-web"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &node}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if _, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kubevip-web"}}); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("a second Create: %v, want AlreadyExists", err)
 	}
@@ -168,9 +166,7 @@ func (r *clusterTest) useLeases(t testing.TB, ns string) {
 	other := "n2"
 	change.Spec.HolderIdentity = &other
 	updated, err := l.Update(ctx, change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if _, err := l.Update(ctx, change); !apierrors.IsConflict(err) {
 		t.Errorf("an Update of an old version: %v, want Conflict", err)
 	}
@@ -199,7 +195,7 @@ func TestKubeletLeasesAreIgnored(t *testing.T) {
 	api.must(t, "POST", beat, `{"metadata":{"name":"before"}}`)
 	t.Cleanup(func() { api.do("DELETE", beat, "") })
 	r := newClusterTest(t, "admin", Options{})
-	run(t, r)
+	check.Run(t, r)
 	r.leasesPoked.until(t, "the leases", r.Leases().Synced)
 	r.poked.until(t, "Synced", r.Synced)
 	select {
@@ -235,7 +231,9 @@ func TestNamespacedPermissions(t *testing.T) {
 	api.allow(t, "narrow", own, leasePermissions)
 	api.allow(t, "narrow", locks, leasePermissions)
 	r := newClusterTest(t, "narrow", Options{Namespace: ns, NodeLeaseNamespace: own, LeaseNamespaces: []string{locks}})
-	run(t, r, r.Statuses(), r.Events())
+	check.Run(t, r)
+	check.Run(t, r.Statuses())
+	check.Run(t, r.Events())
 	r.create(t, ns, "web", "192.168.7.101")
 	r.create(t, foreign, "web", "192.168.7.102")
 	key := vip.Key{Namespace: ns, Name: "web"}
@@ -262,7 +260,9 @@ func TestWithoutPermissions(t *testing.T) {
 		{"apiGroups":["discovery.k8s.io"],"resources":["endpointslices"],"verbs":["list","watch"]}]`)
 	ns := api.namespace(t)
 	r := newClusterTest(t, "nobody", Options{})
-	run(t, r, r.Statuses(), r.Events())
+	check.Run(t, r)
+	check.Run(t, r.Statuses())
+	check.Run(t, r.Events())
 	r.create(t, ns, "web", "192.168.7.103")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "Synced without Nodes and ServiceCIDRs", func() bool { return r.Synced() && r.service(key) != nil })
@@ -291,7 +291,8 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
-	run(t, r, r.Statuses())
+	check.Run(t, r)
+	check.Run(t, r.Statuses())
 	r.poked.until(t, "Synced", r.Synced)
 	r.create(t, ns, "web", "192.168.7.104")
 	key := vip.Key{Namespace: ns, Name: "web"}
@@ -307,9 +308,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 		t.Errorf("with no server: %d pending", n)
 	}
 	began := time.Now()
-	if err := api.start(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, api.start())
 	ready := time.Now()
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns+"/services/web", `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"192.168.7.105"}}}`)
 	r.poked.until(t, "the change", func() bool {
@@ -330,14 +329,12 @@ func TestServerStartsLater(t *testing.T) {
 	api := startAPI(t)
 	api.kill()
 	r := newClusterTest(t, "admin", Options{})
-	run(t, r)
+	check.Run(t, r)
 	check.True(t, 20*time.Second, "a warning that the server can't be reached", func() bool { return r.log.count("level=WARN", "can't be reached") > 0 })
 	if r.Synced() {
 		t.Error("synced with nothing")
 	}
-	if err := api.start(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, api.start())
 	r.poked.until(t, "Synced", r.Synced)
 	r.leasesPoked.until(t, "the leases", r.Leases().Synced)
 }
@@ -370,9 +367,7 @@ func TestRunEnds(t *testing.T) {
 			t.Fatalf("server unreachable %v: Run does not end", unreachable)
 		}
 	}
-	if err := api.start(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, api.start())
 }
 
 // TestMissingResource: an older API server has no ServiceCIDRs. That is
@@ -381,7 +376,7 @@ func TestMissingResource(t *testing.T) {
 	startAPI(t)
 	r := newClusterTest(t, "admin", Options{})
 	r.cidrs.resource = "nosuchthings"
-	run(t, r)
+	check.Run(t, r)
 	r.poked.until(t, "Synced without it", r.Synced)
 	if n := r.log.count("level=WARN"); n != 0 {
 		t.Errorf("%d warnings, want none", n)
@@ -392,7 +387,7 @@ func TestMissingResource(t *testing.T) {
 func TestInvalidToken(t *testing.T) {
 	startAPI(t)
 	r := newClusterTest(t, "unknown", Options{})
-	run(t, r)
+	check.Run(t, r)
 	check.True(t, 20*time.Second, "a warning", func() bool { return r.log.count("level=WARN", "services", "Unauthorized") > 0 })
 	if r.Synced() {
 		t.Error("synced with nothing")

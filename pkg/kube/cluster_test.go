@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // newTestCluster is a Cluster that is connected to nothing; pokes counts its Pokes. The
@@ -27,9 +28,7 @@ func newTestCluster(t testing.TB, host string) (c *Cluster, pokes func() int) {
 		NodeLeaseNamespace: "kube-system", Node: "n1", Log: slog.New(slog.DiscardHandler),
 		Poke: func() { n++ }, PokeLeases: func() {},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return c, func() int {
 		defer func() { n = 0 }()
 		return n
@@ -77,9 +76,7 @@ func TestSynced(t *testing.T) {
 		if observe(c).Synced {
 			t.Fatalf("synced with %d of %d caches", i, len(fill))
 		}
-		if err := f(); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, f())
 		if pokes() != 1 {
 			t.Errorf("cache %d was filled without a poke", i)
 		}
@@ -227,9 +224,7 @@ func TestEndpointsOfAllSlices(t *testing.T) {
 		{func() error { return c.slices.Update(endpointSlice("web-1", "other", "10.0.0.1", "n1")) }, vip.Endpoints{Ready: []string{"n1"}, Terminating: []string{"n3"}}},
 		{func() error { return c.slices.Replace(nil, "9") }, vip.Endpoints{}},
 	} {
-		if err := s.do(); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, s.do())
 		if diff := cmp.Diff(s.want, endpoints()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

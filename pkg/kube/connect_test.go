@@ -21,6 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 const kubeconfig = `apiVersion: v1
@@ -35,9 +37,7 @@ func TestFindConfig(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for name, text := range map[string]string{"good": kubeconfig, "other": strings.ReplaceAll(kubeconfig, "192.0.2.7", "192.0.2.8"), "broken": "clusters: ["} {
-		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(at(name), []byte(text), 0o600))
 	}
 	inside := func() (*rest.Config, error) { return &rest.Config{Host: "https://10.96.0.1"}, nil }
 	outside := func() (*rest.Config, error) { return nil, rest.ErrNotInCluster }
@@ -80,14 +80,10 @@ func TestFindConfig(t *testing.T) {
 
 func TestConnect(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(file, []byte(kubeconfig), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(file, []byte(kubeconfig), 0o600))
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "") // set: the user's business, even if empty
 	cfg, where, err := Connect(Access{File: file, Server: "https://192.0.2.9:6443", Version: "v1.2.3"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if cfg.Host != "https://192.0.2.9:6443" || cfg.QPS >= 0 || cfg.UserAgent != "herald/v1.2.3" || cfg.BearerToken != "t" || cfg.Dial == nil {
 		t.Errorf("%+v", cfg)
 	}
@@ -120,14 +116,10 @@ func TestSeparate(t *testing.T) {
 	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
 	for i, c := range []*rest.Config{cfg, Separate(cfg)} {
 		a, err := newClients(c, newMetrics(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		for range 5 {
 			for _, client := range []rest.Interface{a.core, a.coordination} {
-				if err := client.Get().AbsPath("/version").Do(t.Context()).Error(); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, client.Get().AbsPath("/version").Do(t.Context()).Error())
 			}
 		}
 		if got := open.Load(); got != int32(i+1) {
@@ -138,19 +130,13 @@ func TestSeparate(t *testing.T) {
 
 func TestDialOptions(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer l.Close()
 	c, err := dial(t.Context(), "tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer c.Close()
 	raw, err := c.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for name, o := range map[string]struct{ level, option, want int }{
 		"TCP_USER_TIMEOUT": {unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, 4000},
 		"SO_KEEPALIVE":     {unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
@@ -186,9 +172,7 @@ func TestDeadConnection(t *testing.T) {
 			t.Skipf("no user namespaces here: %v", err)
 		}
 		t.Logf("%s", out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		return
 	}
 	setLoopback(t, true)
@@ -202,13 +186,9 @@ func TestDeadConnection(t *testing.T) {
 	enableHTTP2Pings()
 	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1, Dial: dial}
 	a, err := newClients(cfg, newMetrics(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	w, err := a.core.Get().Resource("services").Watch(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer w.Stop()
 	began := time.Now()
 	setLoopback(t, false)
@@ -224,20 +204,14 @@ func TestDeadConnection(t *testing.T) {
 func setLoopback(t *testing.T, up bool) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer unix.Close(fd)
 	r, err := unix.NewIfreq("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if up {
 		r.SetUint16(unix.IFF_UP)
 	}
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r))
 }
 
 // TestLogLibrary: what the libraries log is for debugging. (TestMain has called
@@ -349,9 +323,7 @@ func TestPatchBody(t *testing.T) {
 			w.Announcer = "kube-system"
 		}
 		got, err := patchBody(r, w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		var a, b any
 		if json.Unmarshal(got, &a) != nil || json.Unmarshal([]byte(tt.want), &b) != nil {
 			t.Fatal("no JSON")

@@ -26,7 +26,8 @@ func TestEvents(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	first := newClusterTest(t, "admin", Options{})
-	run(t, first, first.Events())
+	check.Run(t, first)
+	check.Run(t, first.Events())
 	first.create(t, ns, "web", "192.168.7.108")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	first.poked.until(t, "the Service", func() bool { return first.service(key) != nil })
@@ -38,16 +39,14 @@ func TestEvents(t *testing.T) {
 
 	// After a restart, or on another node: the same is not written again.
 	second := newClusterTest(t, "admin", Options{Node: "n2"})
-	run(t, second.Events())
+	check.Run(t, second.Events())
 	second.putEvents(t, announced)
 	if got := sum(t, second.Collectors(), "herald_events_total", "already_exists"); got != 1 {
 		t.Errorf("herald_events_total{already_exists} is %v, want 1", got)
 	}
 
 	var list corev1.EventList
-	if err := json.Unmarshal([]byte(api.must(t, "GET", "/api/v1/namespaces/"+ns+"/events", "")), &list); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte(api.must(t, "GET", "/api/v1/namespaces/"+ns+"/events", "")), &list))
 	if len(list.Items) != 2 {
 		t.Fatalf("%d Events, want 2", len(list.Items))
 	}
@@ -56,9 +55,7 @@ func TestEvents(t *testing.T) {
 	first.putEvents(t)
 	first.putEvents(t, announced)
 	s, err := TakeSnapshot(t.Context(), api.as("admin"), ns)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	var got []vip.Event
 	for _, e := range s.Events {
 		if e.Node != "n1" || time.Since(e.At) > time.Minute {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A fakeEvents keeps Events for an hour, as the API server does.
@@ -79,16 +80,7 @@ func (b *fakeEvents) run(t *testing.T, node string) (n *Events, log *logBuffer, 
 	log = &logBuffer{}
 	n = newEvents(&clients{}, Options{Node: node, Log: log.logger()}, newMetrics())
 	n.create = b.create
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		n.Run(ctx)
-	}()
-	return n, log, func() {
-		cancel()
-		<-done
-	}
+	return n, log, check.Run(t, n)
 }
 
 func eventOf(i int, message string) vip.Event {

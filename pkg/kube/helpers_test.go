@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // compareNets lets go-cmp compare addresses.
@@ -21,9 +23,7 @@ func sum(t testing.TB, from []prometheus.Collector, name, label string) float64 
 	r := prometheus.NewRegistry()
 	r.MustRegister(from...)
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	total := 0.0
 	for _, f := range families {
 		if f.GetName() != name {

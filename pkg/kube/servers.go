@@ -106,29 +106,28 @@ func (s *Servers) ownTargets() []string {
 // targets is where to connect to, in this order. address is what the kubeconfig names.
 func (s *Servers) targets(address string) []string {
 	own := s.ownTargets()
-	var others []string
-	if list := s.others.Load(); list != nil {
-		for _, a := range *list {
-			if t := s.hostPort(a); !slices.Contains(own, t) {
-				others = append(others, t)
+	var all []string
+	add := func(targets ...string) {
+		for _, t := range targets {
+			if t != "" && !slices.Contains(all, t) {
+				all = append(all, t)
 			}
 		}
 	}
-	all := slices.Concat(others, own)
+	add(s.first)
 	if s.ownReady.Load() {
-		all = slices.Concat(own, others)
+		add(own...)
 	}
-	if s.first != "" {
-		all = slices.Insert(all, 0, s.first)
-	}
-	all = append(all, address)
-	var unique []string
-	for _, t := range all {
-		if !slices.Contains(unique, t) {
-			unique = append(unique, t)
+	if others := s.others.Load(); others != nil {
+		for _, a := range *others {
+			if t := s.hostPort(a); !slices.Contains(own, t) {
+				add(t)
+			}
 		}
 	}
-	return unique
+	add(own...)
+	add(address)
+	return all
 }
 
 // dial connects to the first API server that answers. It tries for dialTime.
@@ -151,44 +150,39 @@ func (s *Servers) dial(ctx context.Context, network, address string) (net.Conn, 
 // Each is tried attemptDelay before the next, or until it fails. The error joins those
 // of all.
 func dialFirst(ctx context.Context, network string, targets []string) (net.Conn, string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	type outcome struct {
 		conn   net.Conn
 		target string
 		err    error
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	outcomes := make(chan outcome)
-	var errs []error
-	started := 0
-	next := time.NewTimer(0)
-	defer next.Stop()
-	for len(errs) < len(targets) {
+	attempt := func(target string) {
+		c, err := dial(ctx, network, target)
 		select {
-		case <-next.C:
-			target := targets[started]
-			started++
-			go func() {
-				c, err := dial(ctx, network, target)
-				select {
-				case outcomes <- outcome{c, target, err}:
-				case <-ctx.Done():
-					if c != nil {
-						c.Close() // another was faster
-					}
-				}
-			}()
-			if started < len(targets) {
-				next.Reset(attemptDelay)
+		case outcomes <- outcome{c, target, err}:
+		case <-ctx.Done():
+			if c != nil {
+				c.Close() // another was faster
 			}
+		}
+	}
+	var errs []error
+	for started := 0; len(errs) < len(targets); {
+		var next <-chan time.Time
+		if started < len(targets) {
+			go attempt(targets[started])
+			started++
+			next = time.After(attemptDelay)
+		}
+		select {
+		case <-next:
 		case o := <-outcomes:
 			if o.err == nil {
 				return o.conn, o.target, nil
 			}
 			errs = append(errs, o.err)
-			if started < len(targets) {
-				next.Reset(0)
-			}
 		case <-ctx.Done():
 			return nil, "", errors.Join(append(errs, ctx.Err())...)
 		}

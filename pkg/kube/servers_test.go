@@ -24,6 +24,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A fakeServer is an HTTPS server that shows the certificate of an API server.
@@ -38,18 +40,14 @@ type fakeServer struct {
 func identity(t *testing.T) (tls.Certificate, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, DNSNames: []string{serverName},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
@@ -57,9 +55,7 @@ func identity(t *testing.T) (tls.Certificate, []byte) {
 func listen(t *testing.T, name, at string, id tls.Certificate) *fakeServer {
 	t.Helper()
 	l, err := net.Listen("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	f := &fakeServer{name: name}
 	f.status.Store(http.StatusOK)
 	f.auth.Store("")
@@ -80,9 +76,7 @@ func listen(t *testing.T, name, at string, id tls.Certificate) *fakeServer {
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer l.Close()
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
@@ -94,13 +88,9 @@ func connectTo(t *testing.T, ca []byte, s *Servers) *rest.Config {
 	text := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x","user":"x"}}],
 		"clusters":[{"name":"x","cluster":{"server":"https://127.0.0.99:%d","certificate-authority-data":%q}}],"users":[{"name":"x","user":{"token":"secret"}}]}`,
 		s.port, base64Of(ca))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	cfg, where, err := Connect(Access{File: file, Version: "test", Servers: s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if !strings.HasSuffix(where, "this node's own API server first") {
 		t.Errorf("where %q", where)
 	}
@@ -111,18 +101,14 @@ func connectTo(t *testing.T, ca []byte, s *Servers) *rest.Config {
 func answerer(t *testing.T, cfg *rest.Config) string {
 	t.Helper()
 	client, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return answererOf(t, client, cfg.Host)
 }
 
 func answererOf(t *testing.T, client *http.Client, host string) string {
 	t.Helper()
 	answer, err := client.Get(host + "/version")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer answer.Body.Close()
 	text := make([]byte, 20)
 	n, _ := answer.Body.Read(text)
@@ -137,9 +123,7 @@ func TestServers(t *testing.T) {
 	s := NewServers(port, func() []netip.Addr { return nil })
 	cfg := connectTo(t, ca, s)
 	client, err := rest.HTTPClientFor(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 
 	// Nobody is there. As soon as somebody is, the request goes through.
 	came := time.AfterFunc(300*time.Millisecond, func() { listen(t, "own", at("127.0.0.1", port), id) })
@@ -186,9 +170,7 @@ func TestServersOfADeadNode(t *testing.T) {
 	id, ca := identity(t)
 	port := freePort(t)
 	full, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3), Port: int(port)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer full.Close()
 	fillBacklog(t, full)
 	s := NewServers(port, func() []netip.Addr { return nil })
@@ -231,9 +213,7 @@ func TestReadinessCheck(t *testing.T) {
 	question := func(address string) error {
 		t.Helper()
 		ask, err := s.ReadinessCheck(address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		return ask(ctx)
@@ -276,9 +256,7 @@ func TestReadinessCheck(t *testing.T) {
 func fillBacklog(t *testing.T, l *net.TCPListener) {
 	t.Helper()
 	raw, err := l.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	raw.Control(func(fd uintptr) { unix.Listen(int(fd), 0) })
 	for range 3 {
 		d := net.Dialer{Timeout: 100 * time.Millisecond}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"reflect"
-	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,7 +48,7 @@ func (s *Statuses) Run(ctx context.Context) error {
 		case r := <-w.results:
 			w.finish(r)
 		case <-timer.C:
-			w.requeue(time.Now())
+			w.enqueue()
 		}
 	}
 }
@@ -57,10 +56,11 @@ func (s *Statuses) Run(ctx context.Context) error {
 // A statusWriter is the state of one Run.
 type statusWriter struct {
 	*Statuses
+	taken   wantedStatuses
+	takes   uint64 // how often takeWanted was called
 	states  map[vip.Key]*statusState
-	taken   uint64    // how often takeWanted was called
-	queue   []vip.Key // to be written now
-	delayed []vip.Key // to be queued again, each at its state's next
+	queue   []vip.Key // Services to be written, unless the cache shows what is wanted by then
+	next    time.Time // when the first Service that was too early in queue is ready; zero: none was
 	busy    int       // writes under way
 	results chan statusResult
 
@@ -71,12 +71,10 @@ type statusWriter struct {
 
 // A statusState is one Service that is being written, or was.
 type statusState struct {
-	taken  uint64 // the last takeWanted that found it among what is wanted
-	want   vip.Status
-	wanted bool      // the cache did not show want at the last takeWanted
-	listed bool      // in queue or delayed
-	busy   bool      // being written
-	next   time.Time // when to queue it again, if it is in delayed
+	take    uint64 // the last takeWanted that found it among what is wanted
+	want    vip.Status
+	pending bool // the cache did not show want at the last takeWanted
+	busy    bool // being written
 
 	lastTry     time.Time
 	lastVersion string // for which the last write that was answered was made: the cache must show another first
@@ -99,57 +97,45 @@ type statusResult struct {
 
 // takeWanted takes over what was Put last, and forgets Services that are no longer wanted.
 func (w *statusWriter) takeWanted() {
-	wanted := w.wanted.Get()
-	w.taken++
-	for i := range wanted.all {
-		if s := w.states[wanted.all[i].Service]; s != nil {
-			s.taken = w.taken
+	w.taken = w.wanted.Get()
+	w.takes++
+	for i := range w.taken.all {
+		if s := w.states[w.taken.all[i].Service]; s != nil {
+			s.take = w.takes
 		}
 	}
 	for k, s := range w.states {
-		s.wanted = false
-		if s.taken != w.taken && !s.busy && !s.listed {
+		s.pending = false
+		if s.take != w.takes && !s.busy {
 			delete(w.states, k)
 		}
 	}
-	for _, want := range wanted.pending {
-		k := want.Service
-		s := w.states[k]
+	for _, want := range w.taken.pending {
+		s := w.states[want.Service]
 		if s == nil {
-			s = &statusState{taken: w.taken}
-			w.states[k] = s
+			s = &statusState{take: w.takes}
+			w.states[want.Service] = s
 		}
 		if !reflect.DeepEqual(s.want, want) {
 			s.rejections, s.notBefore = 0, time.Time{}
 		}
-		s.want, s.wanted = want, true
-		w.enqueue(k, s)
+		s.want, s.pending = want, true
 	}
-	// The cache may have changed: look at all again.
-	w.queue = append(w.queue, w.delayed...)
-	w.delayed = nil
+	w.enqueue()
 }
 
-func (w *statusWriter) enqueue(k vip.Key, s *statusState) {
-	if !s.listed && !s.busy {
-		s.listed = true
-		w.queue = append(w.queue, k)
-	}
-}
-
-// requeue moves from delayed to queue what has been delayed long enough.
-func (w *statusWriter) requeue(now time.Time) {
-	w.delayed = slices.DeleteFunc(w.delayed, func(k vip.Key) bool {
-		ready := !w.states[k].next.After(now)
-		if ready {
+// enqueue queues all that is pending and not being written.
+func (w *statusWriter) enqueue() {
+	w.queue, w.next = w.queue[:0], time.Time{}
+	for i := range w.taken.pending {
+		if k := w.taken.pending[i].Service; !w.states[k].busy {
 			w.queue = append(w.queue, k)
 		}
-		return ready
-	})
+	}
 }
 
 // startWrites begins as many of the queued writes as may be under way: six, or one while
-// the API server takes none. It returns when to call requeue.
+// the API server takes none. It returns after what time to call enqueue.
 func (w *statusWriter) startWrites(ctx context.Context) time.Duration {
 	now := time.Now()
 	if w.pauseUntil.After(now) {
@@ -164,28 +150,29 @@ func (w *statusWriter) startWrites(ctx context.Context) time.Duration {
 		w.queue = w.queue[1:]
 		w.startWrite(ctx, k, w.states[k], now)
 	}
-	next := time.Hour
-	for _, k := range w.delayed {
-		next = min(next, w.states[k].next.Sub(now))
+	if w.next.IsZero() {
+		return time.Hour
 	}
-	return max(next, 0)
+	return w.next.Sub(now)
 }
 
-// startWrite begins the write of one Service, or delays it, or finds nothing to do.
+// startWrite begins the write of one Service if the cache does not show what is wanted
+// of it. If that is too early it sets w.next. It writes nothing to a Service that the
+// cache does not contain.
 func (w *statusWriter) startWrite(ctx context.Context, k vip.Key, s *statusState, now time.Time) {
-	s.listed = false
 	o := w.cached(k)
-	if !s.wanted || o == nil || w.matches(o, s.want) {
+	if o == nil || w.matches(o, s.want) {
 		return
 	}
 	w.countRewrites(s, o, now)
-	s.next = s.notBefore
-	if shown := s.lastTry.Add(cacheTimeout); o.version == s.lastVersion && shown.After(s.next) {
-		s.next = shown
+	ready := s.notBefore
+	if timeout := s.lastTry.Add(cacheTimeout); o.version == s.lastVersion && timeout.After(ready) {
+		ready = timeout
 	}
-	if s.next.After(now) {
-		s.listed = true
-		w.delayed = append(w.delayed, k)
+	if ready.After(now) {
+		if w.next.IsZero() || ready.Before(w.next) {
+			w.next = ready
+		}
 		return
 	}
 	s.busy, s.lastTry = true, now
@@ -217,8 +204,8 @@ func (w *statusWriter) countRewrites(s *statusState, o *cachedService, now time.
 	}
 }
 
-// finish takes account of a write that ended. The Service is queued again if its status
-// is still wanted: startWrite finds out whether the cache shows it.
+// finish takes account of a write that ended. If the Service is still pending it is
+// queued again: startWrite finds out whether the cache shows what is wanted.
 func (w *statusWriter) finish(r statusResult) {
 	w.busy--
 	w.metrics.statuses.WithLabelValues(string(r.result)).Inc()
@@ -241,8 +228,8 @@ func (w *statusWriter) finish(r statusResult) {
 	case unavailable:
 		w.pauseWrites(r.err)
 	}
-	if s.wanted {
-		w.enqueue(r.key, s)
+	if s.pending {
+		w.queue = append(w.queue, r.key)
 	}
 }
 

@@ -30,7 +30,8 @@ func TestStatusIsCorrected(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
-	run(t, r, r.Statuses())
+	check.Run(t, r)
+	check.Run(t, r.Statuses())
 	r.create(t, ns, "web", "192.168.7.106")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
@@ -55,7 +56,8 @@ func TestRequestsOfAStatus(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
-	run(t, r, r.Statuses())
+	check.Run(t, r)
+	check.Run(t, r.Statuses())
 	r.poked.until(t, "Synced", r.Synced)
 	const n = 50
 	var want []vip.Status
@@ -86,7 +88,8 @@ func TestStatusNoUpdates(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{NoUpdates: true})
-	run(t, r, r.Statuses())
+	check.Run(t, r)
+	check.Run(t, r.Statuses())
 	r.create(t, ns, "web", "192.168.7.107")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
@@ -111,7 +114,7 @@ func TestStatusPreconditions(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
-	run(t, r)
+	check.Run(t, r)
 	r.create(t, ns, "web", "192.168.7.110")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
@@ -146,7 +149,8 @@ func TestClearedAfterTypeChange(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
-	run(t, r, r.Statuses())
+	check.Run(t, r)
+	check.Run(t, r.Statuses())
 	r.create(t, ns, "web", "192.168.7.111")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })

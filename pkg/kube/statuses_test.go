@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // A statusTest is Statuses at work on a fakeAPI, with an agent that calls Put whenever
@@ -34,19 +34,12 @@ func newStatusTest(t *testing.T) (d *statusTest, stop func()) {
 	d = &statusTest{fakeAPI: newFakeAPI(), log: &logBuffer{}}
 	d.Statuses = &Statuses{log: d.log.logger(), metrics: newMetrics(), cached: d.fakeAPI.cached, patch: d.fakeAPI.patch, wanted: mailbox.New[wantedStatuses]()}
 	d.changed = d.pass
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		d.Run(ctx)
-	}()
-	return d, func() {
-		cancel()
-		<-done
+	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log:\n%s", d.log)
 		}
-	}
+	})
+	return d, check.Run(t, d.Statuses)
 }
 
 // pass is a pass of the agent.
