@@ -22,7 +22,7 @@ func (n *node) newAPIServerCheck(servers *kube.Servers, wake mailbox.Signal) (*h
 		Ask: ask, Period: c.CheckPeriod, Timeout: c.CheckTimeout, FailureThreshold: c.CheckFailures, Log: n.log,
 		Changed: func(ready bool) {
 			servers.SetOwnReady(ready)
-			wake.Send() // the others are told on the node lease
+			wake.Send() // the node lease has it for the other nodes
 			n.agent.Poke()
 		},
 	}), nil

@@ -81,7 +81,7 @@ func (d *nodeDrain) drain(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(left) > 0:
-		return fmt.Errorf("after %s the node %s still has %s; \"herald status\" says what keeps the other nodes from them. The node stays marked; herald undrain %s ends that",
+		return fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. The node stays marked; herald undrain %s ends that",
 			d.timeout, d.node, abbreviate(left), d.node)
 	}
 	d.printf("%s carries no VIP any more (%s); herald undrain %s ends that", d.node, d.elapsed(), d.node)

@@ -46,7 +46,7 @@ func TestDrain(t *testing.T) {
 		want      string // of drain's error
 	}{
 		{"the others take the VIP", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", ""), snapshotOf("n2", "n1")}, ""},
-		{"nobody takes it", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", "")}, `after 1s the node n1 still has default/kubevip-web; "herald status" says what keeps the other nodes from them. The node stays marked; herald undrain n1 ends that`},
+		{"nobody takes it", []kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n1", "")}, `after 1s the node n1 still has default/kubevip-web; "herald status" shows what keeps the other nodes from them. The node stays marked; herald undrain n1 ends that`},
 		{"no Herald on the node", []kube.Snapshot{{}}, `no Herald runs on a node "n1"; herald status lists the nodes on which it does`},
 		{"the API server hangs once the node is marked", []kube.Snapshot{none}, context.Canceled.Error()},
 	}

@@ -199,7 +199,7 @@ func (n *node) pages() serve.Pages {
 	}
 }
 
-// planRules returns what the plan depends on beside the World.
+// planRules returns what the plan depends on in addition to the World.
 func planRules(cfg config.Config) plan.Rules {
 	r := plan.Rules{
 		Enabled: cfg.Services.Enable, ARP: cfg.ARP.Enable,
@@ -256,7 +256,7 @@ func (n *node) run(ctx context.Context) error {
 		defer cancel()
 		defer context.AfterFunc(rest, cancel)()
 		err := n.agent.Run(both)
-		n.log.Info("herald stops: this node carries nothing any more", "ran", time.Since(began).Round(time.Second))
+		n.log.Info("herald stops: this node carries no VIP any more", "ran", time.Since(began).Round(time.Second))
 		return err
 	})
 	return group.Wait()

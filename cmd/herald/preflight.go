@@ -30,8 +30,8 @@ var errUnfit = errors.New("this node is not fit for Herald as its options are")
 func preflightCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "preflight",
-		Short: "Tell what is missing on this node",
-		Long: "Tell whether Herald can work on this node with the given options, which are those of the manager: the\n" +
+		Short: "Check what is missing on this node",
+		Long: "Check whether Herald can work on this node with the given options, which are those of the manager: the\n" +
 			"rights of the process, the link of VIPs, settings of the kernel, ports, the other nodes' ports, the\n" +
 			"API server and what it permits. It changes nothing. The exit status is 1 if something is missing.",
 		Args: cobra.NoArgs, SilenceUsage: true,
@@ -168,7 +168,7 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
 	}
 	s, err := kube.TakeSnapshot(ctx, access, cfg.Node.Namespace)
 	if err != nil && len(s.Leases) == 0 {
-		return append(all, preflight.Result{Subject: otherNodes, Severity: preflight.Warning, Message: "can't be told: " + err.Error()})
+		return append(all, preflight.Result{Subject: otherNodes, Severity: preflight.Warning, Message: "can't be checked: " + err.Error()})
 	}
 	return append(all, checkPeers(ctx, cfg, s)) // an error about anything but leases does not matter here
 }
@@ -180,7 +180,7 @@ func checkIPMode(i kube.Inspection) preflight.Result {
 	r := preflight.Result{Subject: "ipMode", Severity: preflight.OK, Message: "the API server knows it"}
 	switch {
 	case i.Minor == 0:
-		r.Severity, r.Message = preflight.Warning, "can't be told from version "+i.Version
+		r.Severity, r.Message = preflight.Warning, "can't be known from version "+i.Version
 	case i.Minor < firstWithIPMode:
 		r.Severity, r.Message = preflight.Warning, "the API server is older than 1.29 and drops it: kube-proxy takes every VIP as its own"
 	}

@@ -27,7 +27,7 @@ func statusCommand() *cobra.Command {
 		Use:   "status",
 		Short: "Show which node announces which VIP, and what is wrong",
 		Long: "Show every Service of type LoadBalancer with its VIPs, the node that owns them, since when, the\n" +
-			"ipMode its status says, and what is wrong. It reads Services, Leases, Events and Nodes, and works\n" +
+			"ipMode in its status, and what is wrong. It reads Services, Leases, Events and Nodes, and works\n" +
 			"from any machine with a kubeconfig.",
 		Args: cobra.NoArgs,
 	}

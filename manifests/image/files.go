@@ -13,14 +13,14 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// users lets the image run as somebody else than root, for whom the commands that
-// need no capabilities are enough ("herald manifest", "herald status").
+// users and groups let the image run as nonroot, which is enough for the commands that
+// need no capabilities ("herald manifest", "herald status").
 const (
 	users  = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"
 	groups = "root:x:0:\nnonroot:x:65532:\n"
 )
 
-// writeBase writes below dir what is in the image beside the program.
+// writeBase writes below dir what is in the image in addition to the program.
 func writeBase(dir string, license, sbom []byte) error {
 	var errs []error
 	for name, text := range map[string][]byte{

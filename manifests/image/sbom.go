@@ -28,7 +28,7 @@ var notInID = regexp.MustCompile(`[^A-Za-z0-9.]+`)
 func newSBOM(binary, arch, version, revision string, when time.Time) ([]byte, error) {
 	info, err := buildinfo.ReadFile(binary)
 	if err != nil {
-		return nil, fmt.Errorf("%s does not say what it is made of: %w", binary, err)
+		return nil, fmt.Errorf("%s has no build information: %w", binary, err)
 	}
 	goVersion := strings.TrimPrefix(info.GoVersion, "go")
 	herald := component("herald", info.Main.Path, version, "git+https://github.com/heraldvip/herald@"+revision, "Apache-2.0", "linux/"+arch)

@@ -12,7 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// BGP says how VIPs are announced to routers.
+// BGP configures how VIPs are announced to routers.
 type BGP struct {
 	Enable           bool          // bgp_enable
 	Peers            []vip.BGPPeer // bgp_peers, and bgp_peeraddress with what belongs to it
@@ -21,7 +21,7 @@ type BGP struct {
 	Hold             time.Duration
 	Keepalive        time.Duration     // less than Hold
 	AnnotationPrefix string            // annotation: the prefix of Node annotations that name peers, without a slash; "" is none
-	Attributes       vip.BGPAttributes // of routes whose Service says nothing else
+	Attributes       vip.BGPAttributes // of routes whose Service sets no others
 	Aggregates       []netip.Prefix    // herald_bgp_aggregates: advertised in addition to the host routes in them
 	RestartTime      time.Duration     // herald_bgp_restart_time; 0 is off
 	DrainTime        time.Duration     // herald_bgp_drain_time

@@ -19,7 +19,7 @@ var bgpOptions = inSection(groupBGP, second, []Option{
 		Meaning: "The peers, with commas between, each `address:AS:password:multihop:port:mpbgp options:BFD options`. The address is an IPv4 address, an IPv6 address in brackets, or `unnumbered:<interface>` for the router at the other end of a link without addresses, which needs no AS. All but address and AS may be left out. A password that begins with `@/` is the path of a file with it. mpbgp options are `mpbgp_nexthop=...;mpbgp_ipv4=...;mpbgp_ipv6=...`, for this peer alone.",
 		set:     store(parsePeers, func(c *Config) *[]peerText { return &c.BGP.listed })},
 	{Env: "bgp_peeraddress", Flag: "peerAddress", Type: String,
-		Meaning: "The address of one peer, beside those of `bgp_peers`.",
+		Meaning: "The address of one peer, in addition to those of `bgp_peers`.",
 		set:     store(hostAddr(0), func(c *Config) *netip.Addr { return &c.BGP.single.Address })},
 	{Env: "bgp_peeras", Flag: "peerAS", Type: Int, Default: defaultAS,
 		Meaning: "The AS number of `bgp_peeraddress`.",

@@ -151,7 +151,7 @@ func fromFile(path Setting, readFile func(string) ([]byte, error)) (map[string]S
 	return given, errors.Join(errs...)
 }
 
-// scalar writes a value of the file as it would stand in the environment.
+// scalar returns a value of the file as it would be written in the environment.
 func scalar(v any) (string, error) {
 	switch v := v.(type) {
 	case nil:

@@ -31,18 +31,18 @@ type Config struct {
 	ControlPlane ControlPlane
 }
 
-// Log says what is logged.
+// Log configures what is logged.
 type Log struct {
 	Level slog.Level // vip_loglevel
 }
 
-// Node says who this process is.
+// Node identifies this process.
 type Node struct {
 	Name      string // vip_nodename: lower case, an RFC 1123 subdomain
 	Namespace string // the pod's own namespace, or cp_namespace: where the node leases are
 }
 
-// Link says which interfaces carry VIPs, and how.
+// Link configures which interfaces carry VIPs, and how.
 type Link struct {
 	Interface string // vip_interface; "" is that of the default route
 	// Services is the interface of Services' VIPs unless a Service says
@@ -57,7 +57,7 @@ type Link struct {
 // Auto is the value of vip_servicesinterface that leaves the choice to the VIP's address.
 const Auto = "auto"
 
-// AutoBits stands in Link.Bits4 and Link.Bits6 for "as the matching interface address has it".
+// AutoBits, in Link.Bits4 and Link.Bits6, is the prefix length of the interface's address whose subnet has the VIP.
 const AutoBits = 0
 
 // Lease is the timing of leases: Duration > RenewDeadline > 1.2 x RetryPeriod.
@@ -67,13 +67,13 @@ type Lease struct {
 	RetryPeriod   time.Duration // vip_retryperiod: how often a node renews
 }
 
-// Peers says how nodes send each other heartbeats.
+// Peers configures the heartbeats that nodes send each other.
 type Peers struct {
 	Port    uint16 // herald_peers_port: UDP and TCP; 0 is off
 	KeyFile string // herald_peers_key: a file of keys; "" is the Secret that Herald makes itself
 }
 
-// Services says which Services get VIPs, and how.
+// Services configures which Services get VIPs, and how.
 type Services struct {
 	Enable    bool    // svc_enable
 	Election  bool    // svc_election: an owner per Service; false: one owner for all
@@ -84,33 +84,33 @@ type Services struct {
 	IPMode    string  // svc_ipmode: "VIP" or "Proxy"
 }
 
-// Class says which load balancer class is Herald's.
+// Class configures which load balancer class is Herald's.
 type Class struct {
 	Name   string // lb_class_name; may be empty
 	Only   bool   // lb_class_only: with Legacy, only Services that carry the class
 	Legacy bool   // lb_class_legacy_handling: Services without a class are Herald's too
 }
 
-// ARP says how VIPs are announced to the neighbours of a link (ARP and NDP).
+// ARP configures how VIPs are announced to the neighbours of a link (ARP and NDP).
 type ARP struct {
 	Enable  bool          // vip_arp
 	Period  time.Duration // vip_arpRate: between repeated announcements
 	SkipDAD bool          // vip_skipdad: do not ask whether a new VIP is free
 }
 
-// Kube says how to reach the API server.
+// Kube configures how the API server is reached.
 type Kube struct {
 	ConfigFile string // k8s_config_file: a kubeconfig; "" leaves the choice to the usual places
 	Server     string // kubernetes_addr: a URL that overrides the API server's address, or ""
 }
 
-// Serve says where HTTP is served.
+// Serve configures where HTTP is served.
 type Serve struct {
 	Metrics    string // prometheus_server: host:port; "" is off
 	HealthPort uint16 // health_check_port; 0 is off
 }
 
-// UPnP says what gateways may be asked for on behalf of Services.
+// UPnP configures which ports gateways may be asked to forward for Services.
 type UPnP struct {
 	Enable     bool         // enable_upnp
 	Status     bool         // upnp_status: external addresses are written to the status
@@ -119,13 +119,13 @@ type UPnP struct {
 	Gateways   []netip.Addr // upnp_gateways: which are asked; nil is any gateway on the VIP's link
 }
 
-// DHCP says how addresses are leased from DHCP servers.
+// DHCP configures how addresses are leased from DHCP servers.
 type DHCP struct {
 	Attempts int    // dhcp_backoff_attempts: tries in a row before a pause; 0 is no pause
 	Mode     string // dhcp_mode: "ipv4", "ipv6" or "dual"
 }
 
-// ControlPlane says whether the API servers get a VIP.
+// ControlPlane configures the VIP of the API servers.
 type ControlPlane struct {
 	Enable    bool         // cp_enable
 	Addresses []netip.Addr // address: at most one of each family

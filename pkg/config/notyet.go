@@ -20,7 +20,7 @@ const (
 )
 
 // notYet are the options of kube-vip that this version knows of but doesn't
-// support. A name that ends in * stands for all that begin so.
+// support. A name that ends in * is for all names that begin so.
 var notYet = slices.Concat(
 	inSection(groupControlPlane, "", []Option{
 		{Env: "vip_leaderelection", Flag: "leaderElection", Type: Bool, Default: "false", Missing: lacksElection, Effect: NoEffect, Meaning: "Elect an owner. Herald always does."},
@@ -67,7 +67,7 @@ var notYet = slices.Concat(
 		{Env: "vip_loseleadership*", Type: String, Missing: lacksGeneric, Effect: NoEffect, Meaning: "Give up VIPs when the link goes down. Herald always does."},
 		{Env: "vip_leaseannotations", Type: String, Missing: lacksGeneric, Effect: Unused, Meaning: "Annotations of the leases, as JSON."},
 		{Env: "vip_interfaceloglobal", Flag: "loInterfaceGlobalScope", Type: Bool, Default: "false", Missing: lacksGeneric, Effect: Unused, Meaning: "Global scope for addresses on `lo`."},
-		{Env: "instance_name", Type: String, Missing: lacksGeneric, Effect: Unused, Meaning: "Tells several announcers on one node apart."},
+		{Env: "instance_name", Type: String, Missing: lacksGeneric, Effect: Unused, Meaning: "Distinguishes several announcers on one node."},
 		{Env: "debounce_time", Type: String, Missing: lacksGeneric, Effect: Unused, Meaning: "How long changes are gathered. Herald acts on the first and gathers what comes meanwhile."},
 		{Env: "enable_endpoints", Flag: "enableEndpoints", Type: Bool, Default: "false", Missing: lacksGeneric, Effect: Unused, Meaning: "Use Endpoints. Herald reads EndpointSlices."},
 	}),

@@ -19,11 +19,11 @@ type Option struct {
 	Effect      Effect   // what a value does while Missing is not ""
 	Empty       []Origin // where an empty value is a value; elsewhere it means "not set"
 
-	// set checks value and stores it. Its error says only what would be right.
+	// set checks value and stores it. Its error is only about what would be right: "must be...".
 	set func(c *Config, value string) error
 }
 
-// Supported reports whether this version does what the option says.
+// Supported reports whether the option has an effect in this version.
 func (o Option) Supported() bool { return o.Missing == "" }
 
 // A Type is the kind of value an option takes, as the reference and the help name it.
@@ -96,7 +96,7 @@ const (
 // those it only knows of.
 var Options = slices.Concat(supported, bgpOptions, notYet)
 
-// inSection puts options into a group, and says since which release they exist.
+// inSection sets the group of options and the release that they came with.
 func inSection(group Group, since string, options []Option) []Option {
 	for i := range options {
 		options[i].Group, options[i].Since = group, since

@@ -21,7 +21,7 @@ type peerText struct {
 	bfd     bool
 }
 
-// A nextHop says which next hop routes have whose family is not the session's.
+// A nextHop is the next hop of routes whose family is not the session's.
 type nextHop struct {
 	mode string // mpbgp_nexthop; "" is not set
 	ip4  netip.Addr

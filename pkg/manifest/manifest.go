@@ -22,7 +22,7 @@ const name = "herald"
 // repository is where released images are.
 const repository = "ghcr.io/heraldvip/herald"
 
-// A Request says how Herald is to be installed.
+// A Request describes an installation of Herald.
 type Request struct {
 	Config config.Config
 	Given  []config.Setting // what goes into the environment

@@ -30,7 +30,7 @@ type Result struct {
 
 // unknown is the Result of a check that could not be made.
 func unknown(subject string, err error) Result {
-	return Result{subject, Warning, "can't be told: " + err.Error()}
+	return Result{subject, Warning, "can't be checked: " + err.Error()}
 }
 
 // neededCapabilities are those without which Herald can't work, by their bit in CapEff, and what for.

@@ -39,20 +39,20 @@ func TestResults(t *testing.T) {
 		{"just the two", Capabilities(fileSystem("proc/self/status=CapEff:\t0000000000003000")), OK, "NET_RAW"},
 		{"one", Capabilities(fileSystem("proc/self/status=CapEff:\t0000000000001000")), Error, "lacks NET_RAW"},
 		{"none", Capabilities(fileSystem("proc/self/status=CapEff:\t0000000000000000")), Error, "lacks NET_ADMIN (to bind addresses) and NET_RAW"},
-		{"not to be read", Capabilities(fileSystem()), Warning, "can't be told"},
-		{"no number", Capabilities(fileSystem("proc/self/status=CapEff:\tx")), Warning, "can't be told"},
+		{"not to be read", Capabilities(fileSystem()), Warning, "can't be checked"},
+		{"no number", Capabilities(fileSystem("proc/self/status=CapEff:\tx")), Warning, "can't be checked"},
 
 		{"no ipvs", StrictARP(fileSystem(ipv4Conf(none, none)...), "eth0"), OK, "not needed"},
 		{"ipvs, not strict", StrictARP(fileSystem(append(ipv4Conf(none, none), has)...), "eth0"), Error, "strictARP"},
 		{"half", StrictARP(fileSystem(append(ipv4Conf([3]string{"1", "1", "0"}, none), has)...), "eth0"), Error, "arp_announce 1"},
 		{"for all links", StrictARP(fileSystem(append(ipv4Conf([3]string{"1", "2", "0"}, none), has)...), "eth0"), OK, "set"},
 		{"for the link", StrictARP(fileSystem(append(ipv4Conf(none, [3]string{"1", "2", "0"}), has)...), "eth0"), OK, "set"},
-		{"unknown link", StrictARP(fileSystem(append(ipv4Conf(none, none), has)...), "eth1"), Warning, "can't be told"},
+		{"unknown link", StrictARP(fileSystem(append(ipv4Conf(none, none), has)...), "eth1"), Warning, "can't be checked"},
 
 		{"no filter", ReversePath(fileSystem(ipv4Conf(none, none)...), "eth0"), OK, "rp_filter is 0"},
 		{"strict for all", ReversePath(fileSystem(ipv4Conf([3]string{"0", "0", "1"}, none)...), "eth0"), Warning, "strict"},
 		{"loose for the link wins", ReversePath(fileSystem(ipv4Conf([3]string{"0", "0", "1"}, [3]string{"0", "0", "2"})...), "eth0"), OK, "rp_filter is 2"},
-		{"no such link", ReversePath(fileSystem(), "eth0"), Warning, "can't be told"},
+		{"no such link", ReversePath(fileSystem(), "eth0"), Warning, "can't be checked"},
 	}
 	for _, tt := range tests {
 		if tt.got.Severity != tt.severity || !strings.Contains(tt.got.Message, tt.message) {
@@ -65,7 +65,7 @@ func TestResults(t *testing.T) {
 func TestHere(t *testing.T) {
 	here := os.DirFS("/")
 	for _, f := range []Result{Capabilities(here), ReversePath(here, "lo")} {
-		if strings.Contains(f.Message, "can't be told") {
+		if strings.Contains(f.Message, "can't be checked") {
 			t.Errorf("%s: %s", f.Subject, f.Message)
 		}
 	}
