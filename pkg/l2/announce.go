@@ -35,6 +35,8 @@ type announcement struct {
 	next time.Time // when to send it again
 	ok   bool      // the last attempt succeeded
 	err  error     // why it did not; nil if it wasn't allowed or there was none
+
+	defended time.Time // when defend last sent it
 }
 
 // Set sends announcements at once for what is new in want, and no more for what is not in
@@ -99,18 +101,20 @@ func (a *Announcer) announced() ([]vip.Announcement, error) {
 }
 
 // sendDue sends the announcements whose time has come, and pokes if one begins to succeed
-// or to fail. It forgets requests that are older than requestsRemembered (unasked: there was
-// one), closes unused senders, and sets the receivers' filters. It returns how long to wait
-// until it is to be called again: an hour if nothing is wanted, since then Run is woken.
-func (a *Announcer) sendDue(now time.Time) (wait time.Duration, unasked bool) {
+// or to fail. It forgets requests older than requestsRemembered, and sets the receivers'
+// filters. It returns how long to wait until it is to be called again: an hour if nothing is
+// wanted, since then Run is woken.
+func (a *Announcer) sendDue(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	before := len(a.asked)
 	maps.DeleteFunc(a.asked, func(_ linkFamily, last time.Time) bool { return now.Sub(last) > requestsRemembered })
-	unasked = len(a.asked) < before
-	a.closeUnused()
+	if len(a.asked) < before {
+		a.closeUnused()
+		a.wake.Send() // receivers are to be stopped
+	}
 	if len(a.announcements)+len(a.asked) == 0 {
-		return time.Hour, unasked
+		return time.Hour
 	}
 	poke := false
 	next := now.Add(maxTick)
@@ -129,7 +133,7 @@ func (a *Announcer) sendDue(now time.Time) (wait time.Duration, unasked bool) {
 	if poke {
 		a.opts.Poke()
 	}
-	return a.nextTick(now, next, tick).Sub(now), unasked
+	return a.nextTick(now, next, tick).Sub(now)
 }
 
 // nextTick returns the first moment that is after now, not before t, and a whole number of
@@ -174,12 +178,14 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 	}
 }
 
-// defend announces t once more, at once, if this node announces it. That repairs the caches of
-// those who heard another host claim it.
+// defend announces t once more, at once, if this node announces it, but not twice within
+// defendInterval (RFC 5227 section 2.4 (c)). That repairs the caches of those who heard another
+// host claim it.
 func (a *Announcer) defend(t target, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if x := a.announcements[t]; x != nil && !x.want.ListenOnly {
+	if x := a.announcements[t]; x != nil && !x.want.ListenOnly && now.Sub(x.defended) >= defendInterval {
+		x.defended = now
 		a.announce(x, now)
 	}
 }

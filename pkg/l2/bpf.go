@@ -1,10 +1,8 @@
 package l2
 
 import (
-	"cmp"
 	"encoding/binary"
 	"net/netip"
-	"slices"
 
 	"golang.org/x/net/bpf"
 )
@@ -42,49 +40,27 @@ func arpFilter(senders []netip.Addr) []bpf.Instruction {
 	if len(blocks) > maxBlocks {
 		return acceptAll
 	}
-	var list []block
-	for first, which := range blocks {
-		list = append(list, block{first, which})
-	}
-	slices.SortFunc(list, func(x, y block) int { return cmp.Compare(x.first, y.first) })
 	const request = 1
-	return append([]bpf.Instruction{
+	filter := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: offOperation, Size: 2},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: request, SkipTrue: 2},
 		bpf.LoadAbsolute{Off: offSender, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 1},
 		accept,
 		bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: ^uint32(31)},
-	}, search(list)...)
-}
-
-// A block is some of the 32 addresses from first on: those whose bit is set in which.
-type block struct{ first, which uint32 }
-
-// search returns instructions that accept a frame if its sender is in one of the blocks, which
-// are sorted, and else drop it. Register A holds the first 27 bits of the sender.
-func search(list []block) []bpf.Instruction {
-	switch n := len(list); n {
-	case 0:
-		return []bpf.Instruction{drop}
-	case 1:
-		return []bpf.Instruction{
-			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: list[0].first, SkipTrue: 7},
+	}
+	for first, which := range blocks {
+		filter = append(filter,
+			bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: first, SkipTrue: 8}, // to the next block
 			bpf.LoadAbsolute{Off: offSender, Size: 4},
 			bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: 31},
 			bpf.TAX{},
-			bpf.LoadConstant{Dst: bpf.RegA, Val: list[0].which},
+			bpf.LoadConstant{Dst: bpf.RegA, Val: which},
 			bpf.ALUOpX{Op: bpf.ALUOpShiftRight},
 			bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: 1, SkipTrue: 1},
 			accept,
 			drop,
-		}
-	default:
-		low, high := search(list[:n/2]), search(list[n/2:])
-		head := []bpf.Instruction{ // a conditional jump can skip 255 instructions only
-			bpf.JumpIf{Cond: bpf.JumpLessThan, Val: list[n/2].first, SkipTrue: 1},
-			bpf.Jump{Skip: uint32(len(low))},
-		}
-		return slices.Concat(head, low, high)
+		)
 	}
+	return append(filter, drop)
 }

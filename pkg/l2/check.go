@@ -33,14 +33,13 @@ type AddressChecks struct {
 	// What follows belongs to run.
 	current      []vip.AddressCheck // what checks is made of
 	list         []*conflictCheck   // checks, to be gone through ten times a second
-	defended     map[target]time.Time
-	due          time.Time // when a check is to go on, unless a message comes before
-	nextVerify   time.Time // when requests of CheckVerify may be sent again
-	doubtedFirst bool      // at every other request of CheckVerify
+	due          time.Time          // when a check is to go on, unless a message comes before
+	nextVerify   time.Time          // when requests of CheckVerify may be sent again
+	doubtedFirst bool               // at every other request of CheckVerify
 }
 
 func newAddressChecks(a *Announcer) *AddressChecks {
-	c := &AddressChecks{a: a, wanted: mailbox.New[[]vip.AddressCheck](), queued: mailbox.NewSignal(), defended: map[target]time.Time{}}
+	c := &AddressChecks{a: a, wanted: mailbox.New[[]vip.AddressCheck](), queued: mailbox.NewSignal()}
 	c.checks.Store(&map[netip.Addr]*conflictCheck{})
 	return c
 }
@@ -104,10 +103,12 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 		if x == nil || x.target.link != q.link {
 			continue
 		}
-		changed = x.receive(q.message, now) || changed
-		if x.mustDefend || x.next.Before(c.due) {
-			c.due = time.Time{}
+		other, conflict := x.receive(q.message, now)
+		changed = changed || other
+		if conflict && x.want.Kind == vip.CheckDefend {
+			c.a.defend(x.target, now)
 		}
+		c.due = earlier(c.due, x.next)
 	}
 	if !c.due.After(now) {
 		changed = c.advance(now) || changed
@@ -134,6 +135,9 @@ func (c *AddressChecks) take(now time.Time) (changed bool) {
 		x := before[t.addr]
 		if x == nil || !x.want.Same(w) {
 			x = newConflictCheck(w, now)
+			if w.Kind == vip.CheckDefend {
+				c.a.defend(t, now)
+			}
 		} else if x.setAllowed(w, now) {
 			changed = true
 		}
@@ -157,10 +161,6 @@ func (c *AddressChecks) advance(now time.Time) bool {
 	changed := false
 	probes, verifies := now.Add(never), now.Add(never)
 	for _, x := range c.list {
-		if x.mustDefend {
-			x.mustDefend = false
-			c.defend(x.target, now)
-		}
 		if x.want.Kind != vip.CheckVerify {
 			if !x.next.After(now) {
 				changed = c.probe(x, now) || changed
@@ -185,20 +185,6 @@ func (c *AddressChecks) advance(now time.Time) bool {
 	}
 	c.due = earlier(probes, verifies)
 	return changed
-}
-
-// defend announces t at once if this node announces it, but not twice within
-// defendInterval (RFC 5227 section 2.4 (c)).
-func (c *AddressChecks) defend(t target, now time.Time) {
-	for t, at := range c.defended {
-		if now.Sub(at) >= defendInterval {
-			delete(c.defended, t)
-		}
-	}
-	if _, ok := c.defended[t]; !ok {
-		c.defended[t] = now
-		c.a.defend(t, now)
-	}
 }
 
 // count sets the metric of problems.

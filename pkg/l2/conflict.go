@@ -33,9 +33,8 @@ type conflictCheck struct {
 	target target
 	result atomic.Pointer[vip.CheckResult] // At is zero as long as nothing is known
 
-	next       time.Time                   // when to send again, or to end the round
-	conflicts  map[string]*conflictingHost // by MAC address
-	mustDefend bool                        // it is to be announced at once
+	next      time.Time                   // when to send again, or to end the round
+	conflicts map[string]*conflictingHost // by MAC address
 
 	// CheckProbe and CheckDefend.
 	began   time.Time // when the round did, or zero between rounds
@@ -59,7 +58,7 @@ type conflictingHost struct {
 // newConflictCheck returns a check that begins at once; a CheckVerify begins after
 // verifyInterval to twice that, or all of a node's VIPs would be due at the same time.
 func newConflictCheck(w vip.AddressCheck, now time.Time) *conflictCheck {
-	x := &conflictCheck{want: w, target: newTarget(w.Addr, w.Link), next: now, conflicts: map[string]*conflictingHost{}, mustDefend: w.Kind == vip.CheckDefend}
+	x := &conflictCheck{want: w, target: newTarget(w.Addr, w.Link), next: now, conflicts: map[string]*conflictingHost{}}
 	x.result.Store(&vip.CheckResult{AddressCheck: w})
 	if w.Kind == vip.CheckVerify {
 		x.next = now.Add(verifyInterval + rand.N(verifyInterval))
@@ -96,25 +95,25 @@ func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 }
 
 // receive notes a message about the address by its sender's MAC, and reports whether the result
-// changed. It ignores probes by other hosts, but for a CheckProbe (the kernel replies to them),
-// messages between two rounds of a CheckVerify, and hosts beyond maxConflicts. A conflict is in
-// the result at once, or at the end of the round of a CheckVerify, and has the next round
-// begin after retryDelay; with CheckDefend the address is to be defended.
-func (x *conflictCheck) receive(m neighborMessage, now time.Time) bool {
+// changed, and whether it is a conflict that is in the result. It ignores probes by other hosts,
+// but for a CheckProbe (the kernel replies to them), messages between two rounds of a
+// CheckVerify, and hosts beyond maxConflicts. A conflict is in the result at once, or at the end
+// of the round of a CheckVerify, and has the next round begin after retryDelay.
+func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conflict bool) {
 	mac := net.HardwareAddr(m.mac[:]).String()
 	switch {
 	case m.kind == messageProbe && x.want.Kind != vip.CheckProbe:
-		return false
+		return false, false
 	case x.want.Kind == vip.CheckVerify && !x.awaiting:
-		return false
+		return false, false
 	case x.allows(mac):
 		x.answered = x.answered || m.kind == messageReply || x.anyMessage
-		return false
+		return false, false
 	}
 	h := x.conflicts[mac]
 	if h == nil {
 		if len(x.conflicts) == maxConflicts {
-			return false
+			return false, false
 		}
 		h = &conflictingHost{}
 		x.conflicts[mac] = h
@@ -124,13 +123,12 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) bool {
 		h.rounds++
 	}
 	if x.want.Kind == vip.CheckVerify {
-		return false
+		return false, false
 	}
-	x.mustDefend = x.want.Kind == vip.CheckDefend
 	if x.sent == 0 {
 		x.next = earlier(x.next, now.Add(x.retryDelay()))
 	}
-	return x.conclude(false, "", now)
+	return x.conclude(false, "", now), true
 }
 
 // retryDelay is how long to wait before the next round for an address that another host has.

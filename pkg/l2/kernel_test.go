@@ -418,7 +418,7 @@ func TestKernelDefend(t *testing.T) {
 	_, err := a.Set(t.Context(), want)
 	check.OK(t, err)
 	eth0 := linkFamily{"eth0", vip.IPv6}
-	check.True(t, 10*time.Second, "an open receiver", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.receivers[eth0] != nil })
+	check.True(t, 10*time.Second, "an open receiver", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.receiving(eth0) })
 	time.Sleep(2300 * time.Millisecond) // the first announcements are over
 	tap := n.tap(t, "peer0", 0)
 	for _, x := range addrs {

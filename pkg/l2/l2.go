@@ -52,13 +52,12 @@ type Announcer struct {
 	mu            sync.Mutex
 	announcements map[target]*announcement
 	links         map[string]vip.Link      // by name, as last read from Options.Links
-	linksRead     time.Time                // when that was
-	senders       map[string]*openLink     // by name of the link
+	senders       map[string]frameSender   // open, by name of the link
 	asked         map[linkFamily]time.Time // where addresses were asked for, and when last
-	receivers     map[linkFamily]*receiver // those that are open
-	reopened      chan struct{}            // closed and replaced when receivers changes
-	checked       map[target]bool          // what AddressChecks needs every message about
-	widened       time.Time                // when announcements or checked last gained or lost a target
+	receivers     map[linkFamily]*receiver
+	reopened      chan struct{}   // closed and replaced when one of them has been opened or closed
+	checked       map[target]bool // what AddressChecks needs every message about
+	widened       time.Time       // when announcements or checked last gained or lost a target
 }
 
 // A target is an address on a link.
@@ -88,7 +87,7 @@ func newAnnouncer(o Options, n network) *Announcer {
 		opts: o, log: o.Log, network: n, metrics: newMetrics(), started: time.Now(),
 		linksChanged: mailbox.NewSignal(), wake: mailbox.NewSignal(),
 		announcements: map[target]*announcement{},
-		senders:       map[string]*openLink{},
+		senders:       map[string]frameSender{},
 		asked:         map[linkFamily]time.Time{},
 		receivers:     map[linkFamily]*receiver{},
 		reopened:      make(chan struct{}),
@@ -123,7 +122,6 @@ func (a *Announcer) Run(ctx context.Context) error {
 	defer a.forgetRequests()
 	defer tasks.Wait()
 	tasks.Go(func() { a.checks.run(ctx) })
-	running := map[linkFamily]runningReceiver{}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -139,11 +137,10 @@ func (a *Announcer) Run(ctx context.Context) error {
 		case <-timer.C:
 			woken = false
 		}
-		wait, unasked := a.sendDue(time.Now())
-		if woken || unasked {
-			a.matchReceivers(ctx, &tasks, running)
+		timer.Reset(a.sendDue(time.Now()))
+		if woken {
+			a.matchReceivers(ctx, &tasks)
 		}
-		timer.Reset(wait)
 	}
 }
 
@@ -152,6 +149,7 @@ func (a *Announcer) forgetRequests() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	clear(a.asked)
+	clear(a.receivers) // they have ended
 	a.closeUnused()
 }
 

@@ -35,16 +35,10 @@ type messageReceiver interface {
 	close() error
 }
 
-// rereadAfter is how old links may be when a link is to be used that is not among them.
-const rereadAfter = 20 * time.Millisecond
-
-var errNoEthernet = errors.New("the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)")
-
-// An openLink is a link on which frames are sent.
-type openLink struct {
-	mac    net.HardwareAddr
-	sender frameSender
-}
+var (
+	errNoEthernet = errors.New("the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)")
+	errLinkDown   = errors.New("the link is down")
+)
 
 // LinksChanged has the Announcer call Options.Links. It does not block. VIPs on a link that
 // came up or changed its MAC address or carrier are then announced as if they were new.
@@ -54,7 +48,7 @@ func (a *Announcer) LinksChanged() { a.linksChanged.Send() }
 // changed are closed, and their VIPs are announced from the beginning. a.mu is held.
 func (a *Announcer) readLinks(now time.Time) {
 	before := a.links
-	a.links, a.linksRead = map[string]vip.Link{}, now
+	a.links = map[string]vip.Link{}
 	own := map[[6]byte]bool{}
 	for _, l := range a.opts.Links() {
 		a.links[l.Name] = l
@@ -81,11 +75,10 @@ func sameLink(a, b vip.Link) bool { return a.Index == b.Index && a.MAC == b.MAC 
 
 // link returns a link of this node and its MAC address, or why it can't be used. a.mu is held.
 func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr, error) {
-	l, ok := a.links[name]
-	if !ok && now.Sub(a.linksRead) > rereadAfter { // it may have been made a moment ago
+	if _, ok := a.links[name]; !ok { // it may have been made a moment ago
 		a.readLinks(now)
-		l, ok = a.links[name]
 	}
+	l, ok := a.links[name]
 	if !ok {
 		return l, nil, errors.New("this node has no such link")
 	}
@@ -104,25 +97,23 @@ func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 // transmit sends the frames that are made for the MAC address of a link, and counts them. It
 // opens the link if it isn't open. a.mu is held.
 func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec, frames func(mac net.HardwareAddr) ([][]byte, error)) error {
-	open := a.senders[t.link]
-	if open == nil {
-		l, mac, err := a.link(t.link, now)
-		if err != nil {
-			return err
-		}
-		s, err := a.network.openSender(l)
-		if err != nil {
-			return err
-		}
-		open = &openLink{mac, s}
-		a.senders[t.link] = open
-	}
-	list, err := frames(open.mac)
+	link, mac, err := a.link(t.link, now)
 	if err != nil {
 		return err
 	}
+	list, err := frames(mac)
+	if err != nil {
+		return err
+	}
+	if a.senders[t.link] == nil {
+		s, err := a.network.openSender(link)
+		if err != nil {
+			return err
+		}
+		a.senders[t.link] = s
+	}
 	for _, f := range list {
-		if err := open.sender.send(f); err != nil {
+		if err := a.senders[t.link].send(f); err != nil {
 			return a.sendFailed(t.link, now, err)
 		}
 		count.WithLabelValues(familyLabel(t.addr)).Inc()
@@ -149,28 +140,19 @@ func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 	return fmt.Errorf("can't send on the link: %w", err)
 }
 
-var errLinkDown = errors.New("the link is down")
-
 // closeSender closes the sender on a link, if there is one. a.mu is held.
 func (a *Announcer) closeSender(link string) {
-	if open := a.senders[link]; open != nil {
-		_ = open.sender.close()
+	if s := a.senders[link]; s != nil {
+		_ = s.close()
 		delete(a.senders, link)
 	}
 }
 
-// closeUnused closes the senders on links on which nothing is announced and no address was
-// asked for within requestsRemembered. a.mu is held.
+// closeUnused closes the senders on links that are not used. a.mu is held.
 func (a *Announcer) closeUnused() {
-	used := map[string]bool{}
-	for t := range a.announcements {
-		used[t.link] = true
-	}
-	for k := range a.asked {
-		used[k.link] = true
-	}
+	used := a.used()
 	for link := range a.senders {
-		if !used[link] {
+		if !used[linkFamily{link, vip.IPv4}] && !used[linkFamily{link, vip.IPv6}] {
 			a.closeSender(link)
 		}
 	}

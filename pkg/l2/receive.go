@@ -2,6 +2,7 @@ package l2
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -22,54 +23,58 @@ const (
 	reopenAfter = time.Second
 )
 
-// A receiver is an open socket that receives the messages of one family on one link.
+// A receiver is a goroutine that receives the messages of one family on the link of an index.
 type receiver struct {
-	conn         messageReceiver
-	narrow       bool // it has a filter
-	filterFailed bool // the kernel did not take one
+	index        int
+	stop         context.CancelFunc
+	conn         messageReceiver // nil while it isn't open
+	narrow       bool            // conn has a filter
+	filterFailed bool            // the kernel did not take one
 }
 
-// A runningReceiver is a goroutine that receives on the link of that index.
-type runningReceiver struct {
-	index int
-	stop  context.CancelFunc
-}
-
-// matchReceivers starts a goroutine for each link and family on which something is announced,
-// listened for or was asked for within requestsRemembered, and stops the others, and those
-// whose link was replaced by another of its name.
-func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup, running map[linkFamily]runningReceiver) {
-	needed := map[linkFamily]vip.Link{}
-	a.mu.Lock()
+// used returns the links and families on which something is announced, listened for, or was
+// asked for within requestsRemembered. a.mu is held.
+func (a *Announcer) used() map[linkFamily]bool {
+	used := map[linkFamily]bool{}
 	for t := range a.announcements {
-		needed[t.linkFamily()] = a.links[t.link]
+		used[t.linkFamily()] = true
 	}
 	for k := range a.asked {
-		needed[k] = a.links[k.link]
+		used[k] = true
 	}
-	a.mu.Unlock()
-	for k, r := range running {
-		if needed[k].Index != r.index {
+	return used
+}
+
+// matchReceivers starts a receiver for each link and family that is used, and stops the
+// others, and those whose link has gone or was replaced by another of its name.
+func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	used := a.used()
+	for k, r := range a.receivers {
+		if !used[k] || a.links[k.link].Index != r.index {
 			r.stop()
-			delete(running, k)
+			delete(a.receivers, k)
 		}
 	}
-	for k, link := range needed {
-		if _, ok := running[k]; ok || link.Index == 0 { // the node has no such link
+	for k := range used {
+		link, ok := a.links[k.link]
+		if !ok || a.receivers[k] != nil {
 			continue
 		}
 		own, stop := context.WithCancel(ctx)
-		running[k] = runningReceiver{link.Index, stop}
-		tasks.Go(func() { a.keepReceiving(own, link, k.family) })
+		r := &receiver{index: link.Index, stop: stop}
+		a.receivers[k] = r
+		tasks.Go(func() { a.keepReceiving(own, r, link, k.family) })
 	}
 }
 
 // keepReceiving receives until ctx ends. When it fails, it begins again after reopenAfter.
-func (a *Announcer) keepReceiving(ctx context.Context, link vip.Link, family vip.Family) {
+func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Link, family vip.Family) {
 	failures := 0
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := a.receive(ctx, link, family)
+		err := a.receive(ctx, r, link, family)
 		if ctx.Err() != nil {
 			return
 		}
@@ -87,15 +92,16 @@ func (a *Announcer) keepReceiving(ctx context.Context, link vip.Link, family vip
 	}
 }
 
-// receive opens a receiver and stores what it receives in heard, until ctx ends or it fails.
-func (a *Announcer) receive(ctx context.Context, link vip.Link, family vip.Family) error {
+// receive opens r and stores what it receives in heard, until ctx ends or that fails.
+func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, family vip.Family) error {
 	conn, err := a.network.openReceiver(link, family)
 	if err != nil {
 		return err
 	}
 	defer conn.close()
 	defer context.AfterFunc(ctx, func() { _ = conn.close() })()
-	defer a.addReceiver(linkFamily{link.Name, family}, &receiver{conn: conn})()
+	a.setConn(r, conn)
+	defer a.setConn(r, nil)
 	waits := 0 // messages in a row that were waited for, each for less than batchWindow
 	for {
 		began := time.Now()
@@ -129,24 +135,19 @@ func (a *Announcer) receive(ctx context.Context, link vip.Link, family vip.Famil
 	}
 }
 
-// addReceiver stores r among a.receivers. The returned function removes it, but not one that
-// was added for k later.
-func (a *Announcer) addReceiver(k linkFamily, r *receiver) (remove func()) {
-	change := func(change func()) {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		change()
-		close(a.reopened)
-		a.reopened = make(chan struct{})
-	}
-	change(func() { a.receivers[k] = r })
-	return func() {
-		change(func() {
-			if a.receivers[k] == r {
-				delete(a.receivers, k)
-			}
-		})
-	}
+// setConn stores that r is open, without a filter, or is not (nil).
+func (a *Announcer) setConn(r *receiver, conn messageReceiver) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.conn, r.narrow, r.filterFailed = conn, false, false
+	close(a.reopened)
+	a.reopened = make(chan struct{})
+}
+
+// receiving reports whether a receiver is open. a.mu is held.
+func (a *Announcer) receiving(k linkFamily) bool {
+	r := a.receivers[k]
+	return r != nil && r.conn != nil
 }
 
 // On a link with many hosts and VIPs most messages concern this node not at all: hosts ask for
@@ -161,7 +162,7 @@ func (a *Announcer) addReceiver(k linkFamily, r *receiver) (remove func()) {
 func (a *Announcer) setFilters(now time.Time) {
 	for k, r := range a.receivers {
 		narrow := now.Sub(a.widened) > listenAfter && a.heard.since(k.link, now) < linkSilentAfter/4
-		if narrow == r.narrow || narrow && r.filterFailed {
+		if r.conn == nil || narrow == r.narrow || narrow && r.filterFailed {
 			continue
 		}
 		var senders []netip.Addr
@@ -206,12 +207,8 @@ func (a *Announcer) concerns(k linkFamily) []netip.Addr {
 func (a *Announcer) checkEvery(targets map[target]bool, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	before := a.checked
-	a.checked = targets
-	for t := range targets {
-		if !before[t] && a.announcements[t] == nil {
-			a.widenFilters(now)
-			return
-		}
+	if !maps.Equal(a.checked, targets) {
+		a.checked = targets
+		a.widenFilters(now)
 	}
 }

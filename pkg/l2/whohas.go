@@ -32,12 +32,13 @@ func (a *Announcer) whoHas(t target, from netip.Addr) error {
 	defer a.mu.Unlock()
 	now := time.Now()
 	a.asked[t.linkFamily()] = now
-	if a.receivers[t.linkFamily()] == nil {
+	if !a.receiving(t.linkFamily()) {
 		a.wake.Send()
-		switch l, _, err := a.link(t.link, now); {
+		link, _, err := a.link(t.link, now)
+		switch {
 		case err != nil:
 			return err
-		case !l.Up:
+		case !link.Up:
 			return errLinkDown
 		}
 		return errNotReceiving
@@ -73,7 +74,9 @@ func (a *Announcer) Resolve(ctx context.Context, link string, addr netip.Addr) (
 	replies := make(chan [6]byte, 1)
 	defer a.heard.resolve(t, replies)()
 	for sent := 0; ; {
-		reopened := a.receiversChanged()
+		a.mu.Lock()
+		reopened := a.reopened
+		a.mu.Unlock()
 		err := a.whoHas(t, a.source(t))
 		var again <-chan time.Time
 		if !errors.Is(err, errNotReceiving) {
@@ -94,11 +97,4 @@ func (a *Announcer) Resolve(ctx context.Context, link string, addr netip.Addr) (
 		case <-again:
 		}
 	}
-}
-
-// receiversChanged returns a channel that is closed when a receiver was opened or closed.
-func (a *Announcer) receiversChanged() <-chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.reopened
 }

@@ -1,13 +1,14 @@
 // Package rawio moves packets by system calls of which the Go runtime is not told.
 //
 // A process that was asleep and makes a system call in the usual way wakes up the
-// runtime's monitor, lest the call block: one more thread, which from then on looks every
-// 20 µs whether all is idle again (sysmon in runtime/proc.go). To read one packet costs
-// twice as much by it. What can't block need not be watched, and no call here
-// can: each has MSG_DONTWAIT.
+// runtime's monitor, since the call might block: one more thread, which from then on checks
+// every 20 µs whether the process is idle again (sysmon in runtime/proc.go). That doubles the
+// cost of reading one packet. A call that can't block need not be watched, and no call here
+// can: each has MSG_DONTWAIT (docs/decisions/0061-a-process-that-is-seldom-woken-up.md).
 package rawio
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"syscall"
 	"unsafe"
@@ -19,7 +20,7 @@ import (
 // time may use it.
 type Reader struct {
 	conn   syscall.RawConn
-	try    func(fd uintptr) bool // made once, or each Read would make garbage
+	try    func(fd uintptr) bool // receive, made once, or each Read would make garbage
 	buf    []byte
 	n      int
 	err    error
@@ -77,19 +78,16 @@ func (r *Reader) Sender() netip.AddrPort {
 	switch r.from.Addr.Family {
 	case unix.AF_INET:
 		a := (*unix.RawSockaddrInet4)(unsafe.Pointer(&r.from))
-		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), port(&a.Port))
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), ntohs(a.Port))
 	case unix.AF_INET6:
 		a := (*unix.RawSockaddrInet6)(unsafe.Pointer(&r.from))
-		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), port(&a.Port))
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), ntohs(a.Port))
 	}
 	return netip.AddrPort{}
 }
 
-// port reads a number in network byte order.
-func port(p *uint16) uint16 {
-	b := (*[2]byte)(unsafe.Pointer(p))
-	return uint16(b[0])<<8 | uint16(b[1])
-}
+// ntohs is ntohs(3).
+func ntohs(n uint16) uint16 { return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, n)) }
 
 // Send sends a frame on a link by a packet socket (packet(7)). It never waits: where
 // there is no room it returns EAGAIN or ENOBUFS. Other errors are those of sendto(2),
