@@ -16,9 +16,7 @@ const (
 	heardConflictLasts = 30 * time.Second
 	// defendAfterHeard is how long after such an announcement this node checks whether anybody claims the VIP.
 	defendAfterHeard = 10 * time.Minute
-	// firstEndpointWithin is the age up to which a new Service is expected to get its first endpoint.
-	firstEndpointWithin = 30 * time.Second
-	// earlyProbers is how many nodes probe the addresses of a Service without owner.
+	// earlyProbers is how many nodes probe the new addresses of a unit that no node holds.
 	earlyProbers = 4
 )
 
@@ -85,60 +83,32 @@ func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	return known && r.OK(), r.UnexpectedMACs
 }
 
-// probeWhileClaiming probes the new addresses of a unit whose lease is free, so that no time is lost once it is claimed:
-// on the node that is to claim it, and on those that may do so instead, since in a burst of new Services
+// probeEarly probes the new addresses of a unit that no node holds, so that no time is lost once one does: on the node that
+// is to claim it, and on those that may do so instead, since in a burst of new Services
 // the counts of others are too low.
-func (c *addressChecks) probeWhileClaiming(u *unit) {
-	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u.services[0]) {
+func (c *addressChecks) probeEarly(u *unit) {
+	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u) {
 		return
 	}
 	for _, s := range u.services {
 		for _, a := range s.addrs {
-			if s.bindsAddresses && a.New {
-				c.probeUnbound(a.Address)
+			if s.bindsAddresses && a.New && !c.isBound(a.Address) && linkFault(&c.self.Info, a.Link) == "" {
+				c.probe(a.Address)
 			}
 		}
 	}
 }
 
-// probeUnbound probes an address unless this node has it, or its link here is not up.
-func (c *addressChecks) probeUnbound(a vip.Address) {
-	if !c.isBound(a) && linkFault(&c.self.Info, a.Link) == "" {
-		c.probe(a)
-	}
-}
-
-// probeWithoutEndpoints probes the addresses of new Services that were never announced and have no endpoints
-// yet, so that no time is lost once they have: on the nodes that may become their owner.
-func (c *addressChecks) probeWithoutEndpoints(services []*service) {
-	if !c.ProbeNew || c.self == nil {
-		return
-	}
-	for _, s := range services {
-		age := c.Now.Sub(s.Created)
-		if age < 0 || age >= firstEndpointWithin || s.statusBy != "" || len(s.Ingress) > 0 || !s.bindsAddresses || !c.mayBecomeOwner(s) {
-			continue
-		}
-		for _, a := range s.addrs {
-			a.Link, _ = linkFor(&c.self.Info, s.Interface, a.Addr)
-			c.probeUnbound(a.Address)
-		}
-	}
-}
-
 // mayBecomeOwner reports whether this node is not excluded, and fewer than earlyProbers nodes come before it: alive, not excluded, with
-// fewer units, or as many and a higher rendezvous hash for the Service's lease.
-func (c *addressChecks) mayBecomeOwner(s *service) bool {
-	if c.self.excluded() != "" {
-		return false
-	}
-	key, before := hashKey(s.lease), 0
+// fewer units, or as many and a higher rendezvous hash for u.
+func (c *addressChecks) mayBecomeOwner(u *unit) bool {
+	before := 0
 	for _, n := range c.alive {
-		if n.excluded() == "" && (n.units < c.self.units || n.units == c.self.units && rank(key, n.hash) > rank(key, c.self.hash)) {
+		if n.excluded() == "" && (n.units < c.self.units || n.units == c.self.units && rank(u.hash, n.hash) > rank(u.hash, c.self.hash)) {
 			before++
 		}
 	}
-	return before < earlyProbers
+	return c.self.excluded() == "" && before < earlyProbers
 }
 
 // defend checks whether another host claims an address that this node has (RFC 5227 section 2.4): while one was heard to announce

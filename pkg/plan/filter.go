@@ -11,9 +11,13 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// newServiceAge is the age until which a Service without endpoints is no news to its user: the first
-// EndpointSlice comes a moment after the Service.
-const newServiceAge = 3 * time.Second
+const (
+	// newServiceAge is the age from which on the user of a Service is told that it has no endpoints: the first
+	// EndpointSlice comes a moment after the Service.
+	newServiceAge = 3 * time.Second
+	// oldServiceAge is the age from which on a Service without endpoints is not expected to get any soon.
+	oldServiceAge = 30 * time.Second
+)
 
 // A filter finds the Services that are this Herald's and may have an address, and rejects all others.
 type filter struct {
@@ -22,9 +26,9 @@ type filter struct {
 	reserved *reservedAddresses
 	kinds    map[kind]*capabilities
 
-	all              []*service // every Service of type LoadBalancer, and those whose status Herald wrote
-	accepted         []*service // with an address and an endpoint: oldest first
-	withoutEndpoints []*service // rejected for the lack of endpoints only
+	all                []*service // every Service of type LoadBalancer, and those whose status Herald wrote
+	accepted           []*service // with an address and an endpoint: oldest first
+	expectingEndpoints []*service // rejected for the lack of endpoints only, new, and never announced: oldest first
 }
 
 func (f *filter) run() {
@@ -48,6 +52,7 @@ func (f *filter) run() {
 		}
 	}
 	slices.SortFunc(f.accepted, byAge)
+	slices.SortFunc(f.expectingEndpoints, byAge)
 	f.dhcp.assignClients(f.accepted)
 	f.dropDecided()
 	f.dropConflicts()
@@ -151,8 +156,14 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 
 // rejectWithoutEndpoints rejects s because it has no endpoints; without an Event while it is new.
 func (f *filter) rejectWithoutEndpoints(s *service) {
-	f.withoutEndpoints = append(f.withoutEndpoints, s)
-	if age := f.Now.Sub(s.Created); s.statusBy == "" && age >= 0 && age < newServiceAge {
+	age := f.Now.Sub(s.Created)
+	if age < 0 || s.statusBy != "" {
+		age = oldServiceAge
+	}
+	if age < oldServiceAge && len(s.Ingress) == 0 {
+		f.expectingEndpoints = append(f.expectingEndpoints, s)
+	}
+	if age < newServiceAge {
 		f.rejectSilently(s, vip.NoEndpoints, s.noEndpoints)
 		f.replanAfter(newServiceAge - age)
 		return

@@ -131,7 +131,7 @@ func (p *pass) prefixLen(a netip.Addr) int {
 // where no status is written it is judged by the claim, whose transitions say
 // nothing about s if the lease was made for others too.
 func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
-	if !s.hasStatus || !s.statusTellsUse {
+	if !s.statusTellsUse {
 		return u.claim.Transitions == 0 || !s.ownLease
 	}
 	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.inStatus(a) })

@@ -31,20 +31,18 @@ type member struct {
 func (n *member) excluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
 func newNodes(w *vip.World) *nodes {
-	all := &nodes{members: make(map[string]*member, len(w.Members))}
-	objects := make(map[string]*vip.Node, len(w.Nodes))
-	for i := range w.Nodes {
-		objects[w.Nodes[i].Name] = &w.Nodes[i]
+	objects := make(map[string]vip.Node, len(w.Nodes)) // without: a node of which Kubernetes says nothing
+	for _, o := range w.Nodes {
+		objects[o.Name] = o
 	}
-	labelCounts := exclusionLabelCounts(w, objects)
-	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool {
-		return x.Alive && (objects[x.Name] == nil || !objects[x.Name].ShuttingDown)
-	})
+	// kubeadm puts the label that keeps VIPs off a node on every control-plane node. Where Herald runs on such
+	// nodes only, there would be no VIP at all, so it does not count. Nodes that are down
+	// do, so that the label means the same when one fails.
+	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return objects[x.Name].ExclusionLabel == "" })
+	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !objects[x.Name].ShuttingDown })
+	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
-		if o == nil {
-			o = &vip.Node{}
-		}
 		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded}
 		if n.exclusion == "" && labelCounts && o.ExclusionLabel != "" {
 			n.exclusion = "it has the label " + o.ExclusionLabel
@@ -67,21 +65,7 @@ func newNodes(w *vip.World) *nodes {
 		}
 	}
 	all.self = all.members[w.Self]
-	if o := objects[w.Self]; o != nil {
-		all.addresses = o.Addresses
-	}
 	return all
-}
-
-// exclusionLabelCounts reports whether the label that keeps VIPs off a node counts: there is a
-// node with Herald that does not have it. kubeadm puts it on every control-plane node, so where
-// Herald runs on such nodes only there would be no VIP at all. Nodes that are down
-// count, so that the label means the same when one fails.
-func exclusionLabelCounts(w *vip.World, objects map[string]*vip.Node) bool {
-	return slices.ContainsFunc(w.Members, func(x vip.Member) bool {
-		o := objects[x.Name]
-		return o == nil || o.ExclusionLabel == ""
-	})
 }
 
 // requirements are what a node must have to announce Services.
@@ -144,14 +128,13 @@ func (all *nodes) whyNoNode(need *requirements) string {
 			reasons = append(reasons, n.Name+": "+why)
 		}
 	}
-	if len(reasons) == 0 {
+	switch n := len(reasons); {
+	case n == 0:
 		return "no node runs Herald at present"
+	case n > limit:
+		reasons = append(reasons[:limit], fmt.Sprintf("and %d more", n-limit))
 	}
-	more := ""
-	if len(reasons) > limit {
-		reasons, more = reasons[:limit], fmt.Sprintf("; and %d more", len(reasons)-limit)
-	}
-	return "no node may announce it at present: " + strings.Join(reasons, "; ") + more
+	return "no node may announce it at present: " + strings.Join(reasons, "; ")
 }
 
 // linkFor finds the link of a node to which a is bound for a Service that names the link want: that link, or the

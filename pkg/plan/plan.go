@@ -76,7 +76,9 @@ func Make(r Rules, w vip.World) vip.Plan {
 	(&placement{pass: p, units: units}).run()
 
 	m := unitPlanner{pass: p, dhcp: dhcp, checks: newAddressChecks(p), routes: newRoutes(p), mappings: newMappings(p, &reserved)}
-	m.checks.probeWithoutEndpoints(f.withoutEndpoints)
+	for _, u := range group(p, f.expectingEndpoints) {
+		m.checks.probeEarly(u)
+	}
 	for _, u := range units {
 		m.plan(u)
 	}

@@ -89,8 +89,8 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 }
 
 // servingNeeds is what s requires of a node that advertises routes to it.
-func servingNeeds(s *service) requirements {
-	return requirements{capabilities: s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
+func servingNeeds(s *service) *requirements {
+	return &requirements{capabilities: s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 }
 
 // advertiseHere plans the route to an address that services share, oldest first, if this node can serve them all and
@@ -98,7 +98,7 @@ func servingNeeds(s *service) requirements {
 // route is drained, or kept for the next process. It reports whether the route is there and stays.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 	canServeAll := func(n *member) bool {
-		return !slices.ContainsFunc(services, func(s *service) bool { return !canServe(s, n) })
+		return !slices.ContainsFunc(services, func(s *service) bool { return ineligible(servingNeeds(s), n) != "" })
 	}
 	if !slices.ContainsFunc(r.alive, canServeAll) {
 		services = services[:1]
@@ -126,19 +126,13 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 	return ready && !r.Stopping
 }
 
-// canServe reports whether a node is eligible to advertise routes to s.
-func canServe(s *service, n *member) bool {
-	need := servingNeeds(s)
-	return ineligible(&need, n) == ""
-}
-
 // publishUnowned publishes a Service that every node advertises which can serve it; here are the addresses that this one
 // advertises. Only statusWriter writes the status and sends the Event.
 func (r *routes) publishUnowned(s *service, here map[netip.Addr]bool) {
-	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(s, n) })
+	need := servingNeeds(s)
+	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return ineligible(need, n) != "" })
 	if len(eligible) == 0 {
-		need := servingNeeds(s)
-		r.reject(s, vip.NoEligibleNode, r.whyNoNode(&need))
+		r.reject(s, vip.NoEligibleNode, r.whyNoNode(need))
 		return
 	}
 	var names []string

@@ -82,7 +82,7 @@ func (m *unitPlanner) claim(u *unit) {
 		intent.Action, intent.ExpectedHolder = vip.Follow, u.target.Name
 	}
 	m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
-	m.checks.probeWhileClaiming(u)
+	m.checks.probeEarly(u)
 	m.mappings.want(u)
 	for _, s := range u.services {
 		m.publish(s, &outcome{reason: vip.VIPClaiming, message: "node " + u.target.Name + " is about to claim it"})
