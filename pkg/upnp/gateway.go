@@ -85,6 +85,10 @@ func (g *gateway) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		g.pause(ctx, g.reconcile(ctx))
 	}
+	defer func() {
+		clear(g.entries)
+		g.publish()
+	}()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.m.timing.stopTimeout)
 	defer cancel()
 	for g.hasRemovals() && last.Err() == nil {
@@ -194,6 +198,7 @@ func (g *gateway) publish() {
 		now.entries[k] = *e
 	}
 	g.published.Store(&now)
+	g.m.metrics.mappings.Add(now.countConfirmed() - before.countConfirmed())
 	at := time.Now()
 	same := maps.EqualFunc(before.entries, now.entries, func(a, b entry) bool {
 		a.until, b.until = time.Time{}, time.Time{} // a renewal changes nothing that others decide by
@@ -225,4 +230,14 @@ func (s *gatewayState) mappingState(e entry, now time.Time) vip.MappingState {
 		x.Problem = "the gateway forgets the mapping again and again before its time is over; " + leaseKey + ": \"0\" may help"
 	}
 	return x
+}
+
+// countConfirmed is how many mappings the gateway has confirmed.
+func (s *gatewayState) countConfirmed() (n float64) {
+	for _, e := range s.entries {
+		if e.confirmed {
+			n++
+		}
+	}
+	return n
 }

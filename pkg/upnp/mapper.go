@@ -113,10 +113,9 @@ func keyOf(m vip.Mapping) key {
 
 // New makes a Mapper. Run does the work.
 func New(o Options) *Mapper {
-	m := &Mapper{o: o, timing: defaultTiming, want: mailbox.New[*wanted](), calls: make(chan func())}
+	m := &Mapper{o: o, timing: defaultTiming, metrics: newMetrics(), want: mailbox.New[*wanted](), calls: make(chan func())}
 	m.want.Put(&wanted{})
 	m.known.Store(&known{map[gatewayKey]*gateway{}, map[segment]*discovery{}})
-	m.metrics = m.newMetrics()
 	return m
 }
 
@@ -250,6 +249,7 @@ func (m *Mapper) setGateways(change func(map[gatewayKey]*gateway)) {
 	old := m.known.Load()
 	all := maps.Clone(old.gateways)
 	change(all)
+	m.metrics.gateways.Set(float64(len(all)))
 	m.known.Store(&known{all, old.discoveries})
 }
 

@@ -3,8 +3,8 @@ package upnp
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	gateways prometheus.Collector
-	mappings prometheus.Collector
+	gateways prometheus.Gauge
+	mappings prometheus.Gauge
 	renewals prometheus.Counter
 	failures *prometheus.CounterVec
 }
@@ -17,14 +17,14 @@ const (
 	failUnreadable  = "unreadable"
 )
 
-func (m *Mapper) newMetrics() metrics {
-	x := metrics{
-		gateways: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+func newMetrics() metrics {
+	m := metrics{
+		gateways: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "herald_upnp_gateways", Help: "UPnP gateways this node has found on the links of its VIPs.",
-		}, func() float64 { return float64(len(m.known.Load().gateways)) }),
-		mappings: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		}),
+		mappings: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "herald_upnp_mappings", Help: "Port mappings and pinholes that gateways have confirmed to this node.",
-		}, m.countConfirmed),
+		}),
 		renewals: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "herald_upnp_renewals_total", Help: "Port mappings and pinholes made or renewed by this node.",
 		}),
@@ -33,21 +33,9 @@ func (m *Mapper) newMetrics() metrics {
 		}, []string{"reason"}),
 	}
 	for _, reason := range []string{failTaken, failRefused, failUnreachable, failUnreadable} {
-		x.failures.WithLabelValues(reason) // a series that begins with its first failure hides it from rate()
+		m.failures.WithLabelValues(reason) // a series that begins with its first failure hides it from rate()
 	}
-	return x
-}
-
-// countConfirmed is how many mappings gateways have confirmed.
-func (m *Mapper) countConfirmed() (n float64) {
-	for _, g := range m.known.Load().gateways {
-		for _, e := range g.published.Load().entries {
-			if e.confirmed {
-				n++
-			}
-		}
-	}
-	return n
+	return m
 }
 
 // Collectors are the metrics of this package.
