@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BenchmarkHandlePacket is what a packet costs its receiver among 100 nodes, without the
-// system call. Each node hears 400 of them a second.
+// BenchmarkHandlePacket is the time that a packet takes its receiver with 100 nodes, without the
+// system call. Each node receives 400 of them a second.
 func BenchmarkHandlePacket(b *testing.B) {
 	key := [][]byte{bytes.Repeat([]byte{1}, 32)}
 	p := New(Options{Node: "n0", Poke: func() {}})

@@ -115,7 +115,7 @@ func (s *sealer) seal(message []byte, key int) []byte {
 
 // aeadNonce returns the nonce (RFC 5116) of a packet with that sequence number.
 func aeadNonce(sequence uint64) []byte {
-	return binary.BigEndian.AppendUint64(make([]byte, 4), sequence)
+	return binary.BigEndian.AppendUint64(make([]byte, 4, 12), sequence)
 }
 
 // Why a packet can't be opened.

@@ -8,20 +8,20 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A fixture is a detector and one other node n1, on a clock of its own.
+// A fixture is the detector of the node n0, which knows one other node, n1; its clock is the field now.
 type fixture struct {
 	*detector
-	t      *testing.T
-	now    time.Time
-	number uint64
+	t        *testing.T
+	now      time.Time
+	sequence uint64
 }
 
-var there = netip.MustParseAddrPort("10.0.0.1:7947")
+var peerAddr = netip.MustParseAddrPort("10.0.0.1:7947")
 
-// newFixture is a node that has met n1, whose address it has asked for.
+// newFixture makes a fixture in which n1 is Alive, and has answered a probe.
 func newFixture(t *testing.T) *fixture {
 	r := &fixture{detector: newDetector("n0"), t: t, now: time.Unix(1e9, 0)}
-	r.setNodes(map[string]netip.AddrPort{"n1": there}, r.now)
+	r.setNodes(map[string]netip.AddrPort{"n1": peerAddr}, r.now)
 	r.startListening(r.now)
 	r.advance(time.Second, func() { r.receiveHeartbeat(instanceID{1}) })
 	if r.state() != vip.Alive {
@@ -33,14 +33,15 @@ func newFixture(t *testing.T) *fixture {
 
 func (r *fixture) state() vip.Liveness { return r.peers["n1"].state }
 
-// receiveHeartbeat has n1 say what it says each interval: that it hears the newest of this node.
+// receiveHeartbeat has n0 receive a heartbeat of n1 that echoes a nonce just sent. It returns
+// whether n0 accepted it.
 func (r *fixture) receiveHeartbeat(instance instanceID) bool {
-	m := r.newMessage(uint32(r.number)+1, false, r.now)
-	r.number++
-	return r.receive(&message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: m.nonce}}}, packetID{instance, r.number}, there, r.now)
+	m := r.newMessage(uint32(r.sequence)+1, false, r.now)
+	r.sequence++
+	return r.receive(&message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: m.nonce}}}, packetID{instance, r.sequence}, peerAddr, r.now)
 }
 
-// advance lets time pass by ticks, with f each period.
+// advance lets time pass, with a check each checkInterval, and f each transmit interval.
 func (r *fixture) advance(d time.Duration, f func()) {
 	for end := r.now.Add(d); r.now.Before(end); r.now = r.now.Add(checkInterval) {
 		r.check(r.now)
@@ -50,7 +51,7 @@ func (r *fixture) advance(d time.Duration, f func()) {
 	}
 }
 
-// runProbe has this node ask after n1 now, which takes d.
+// runProbe has n0 probe n1; that takes d.
 func (r *fixture) runProbe(result probeResult, d time.Duration) {
 	began := r.now
 	r.advance(d, nil)
@@ -74,46 +75,46 @@ func TestSilenceAloneIsNoDeath(t *testing.T) {
 
 func TestOverdue(t *testing.T) {
 	r := newFixture(t)
-	late := func() bool { return r.statuses(r.now)["n1"].Overdue }
+	overdue := func() bool { return r.statuses(r.now)["n1"].Overdue }
 	r.receiveHeartbeat(instanceID{1})
 	r.advance(2*minInterval, nil)
-	if late() {
-		t.Error("late after two periods")
+	if overdue() {
+		t.Error("overdue after two intervals")
 	}
 	r.advance(checkInterval, nil)
-	if !late() {
-		t.Error("not late after more than two periods")
+	if !overdue() {
+		t.Error("not overdue after more than two intervals")
 	}
 	r.receiveHeartbeat(instanceID{1})
-	if late() {
-		t.Error("late, though it was heard")
+	if overdue() {
+		t.Error("overdue, though it was heard")
 	}
 	r.runProbe(probeResult{refused: true}, checkInterval)
 	r.advance(3*minInterval, nil)
 	r.runProbe(probeResult{refused: true}, checkInterval)
-	if r.expectState(vip.Dead); late() {
-		t.Error("late when it is dead")
+	if r.expectState(vip.Dead); overdue() {
+		t.Error("overdue when it is dead")
 	}
 }
 
-// Who is well need not be looked at often; who is late must be, before the silence counts.
+// Nodes whose heartbeats come are checked seldom; as soon as one is late, often.
 func TestNextCheck(t *testing.T) {
 	r := newFixture(t)
-	rest := func(want time.Duration, when string) {
+	expectNext := func(want time.Duration, when string) {
 		t.Helper()
 		if r.check(r.now); r.nextCheck != want {
-			t.Errorf("%s: it is looked at again after %v, want %v", when, r.nextCheck, want)
+			t.Errorf("%s: the next check is after %v, want %v", when, r.nextCheck, want)
 		}
 	}
-	r.peers["n1"].probe.running = false // newRig has taken over the probeResult
+	r.peers["n1"].probe.running = false // newFixture has reported its result
 	r.receiveHeartbeat(instanceID{1})
-	rest(idleCheckInterval, "just heard")
+	expectNext(idleCheckInterval, "just heard")
 	r.now = r.now.Add(minInterval)
-	rest(idleCheckInterval, "a period later")
+	expectNext(idleCheckInterval, "an interval later")
 	r.now = r.now.Add(checkInterval)
-	rest(checkInterval, "late")
+	expectNext(checkInterval, "late")
 	r.receiveHeartbeat(instanceID{1})
-	rest(idleCheckInterval, "heard again")
+	expectNext(idleCheckInterval, "heard again")
 }
 
 func TestProbeResults(t *testing.T) {
@@ -143,7 +144,7 @@ func TestProbeResults(t *testing.T) {
 	}
 }
 
-// TestPausedProcess: what a process found that did not get to run proves nothing.
+// TestPausedProcess: what a process found that was paused meanwhile proves nothing.
 func TestPausedProcess(t *testing.T) {
 	r := newFixture(t)
 	r.advance(400*time.Millisecond, nil)
@@ -153,7 +154,7 @@ func TestPausedProcess(t *testing.T) {
 	r.expectState(vip.Alive)
 	r.check(r.now)
 	if probe, _, _ := r.check(r.now); len(probe) != 0 {
-		t.Error("it asks at once")
+		t.Error("it probes at once")
 	}
 	r.advance(minInterval, nil)
 	r.probed(r.peers["n1"], probeResult{}, began, r.now)
@@ -163,7 +164,8 @@ func TestPausedProcess(t *testing.T) {
 	r.expectState(vip.Dead)
 }
 
-// TestAddressNeverAnswered: who did not answer while it was alive is not dead for not answering.
+// TestAddressNeverAnswered: a node whose address did not answer while it was alive is not dead
+// because it does not answer.
 func TestAddressNeverAnswered(t *testing.T) {
 	r := newFixture(t)
 	r.peers["n1"].probe.answered = false
@@ -176,11 +178,11 @@ func TestAddressNeverAnswered(t *testing.T) {
 
 func TestReplay(t *testing.T) {
 	r := newFixture(t)
-	old := &message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: uint32(r.number)}}}
-	if r.receive(old, packetID{instanceID{1}, r.number}, there, r.now) {
+	old := &message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: uint32(r.sequence)}}}
+	if r.receive(old, packetID{instanceID{1}, r.sequence}, peerAddr, r.now) {
 		t.Error("the same packet again")
 	}
-	if r.receive(&message{from: "n1"}, packetID{instanceID{9}, 1e6}, there, r.now) {
+	if r.receive(&message{from: "n1"}, packetID{instanceID{9}, 1e6}, peerAddr, r.now) {
 		t.Error("a packet of another process that proves nothing")
 	}
 	r.advance(2*nonceMaxAge, nil)
@@ -189,14 +191,14 @@ func TestReplay(t *testing.T) {
 	}
 	r.expectState(vip.Dead)
 	for i := range uint64(10) {
-		r.receive(old, packetID{instanceID{9}, 1e6 + i}, there, r.now)
+		r.receive(old, packetID{instanceID{9}, 1e6 + i}, peerAddr, r.now)
 		r.advance(minInterval, nil)
 	}
 	r.expectState(vip.Dead)
 	if r.receiveHeartbeat(instanceID{2}); r.state() != vip.Alive {
 		t.Errorf("a new process is %v", r.state())
 	}
-	if r.receive(&message{from: "n0"}, packetID{instanceID{3}, 1}, there, r.now) {
+	if r.receive(&message{from: "n0"}, packetID{instanceID{3}, 1}, peerAddr, r.now) {
 		t.Error("it hears itself")
 	}
 }
@@ -206,7 +208,7 @@ func TestTransmitInterval(t *testing.T) {
 		r := newDetector("n0")
 		nodes := make(map[string]netip.AddrPort)
 		for i := range n {
-			nodes[string(rune('a'+i))] = there
+			nodes[string(rune('a'+i))] = peerAddr
 		}
 		r.setNodes(nodes, time.Unix(1e9, 0))
 		if r.interval != want {

@@ -17,7 +17,7 @@ import (
 
 const ipv4, ipv6, linkLocal = "10.11.0.0", "fd00::10:0", "fe80::10:0"
 
-// slow is more than anything takes while other tests have the cores: the figures are
+// tooSlow is more than anything takes while other tests have the cores: the figures are
 // those of the benchmarks.
 const tooSlow = 2 * time.Second
 
@@ -45,8 +45,8 @@ func TestKernelCut(t *testing.T) {
 	}
 }
 
-// TestKernelKilled: the kernel of a killed process refuses, which is as good as an
-// answer. Its successor is met at once, and a process that ends in order says so.
+// TestKernelKilled: a node whose process is killed refuses connections, so it is dead. Its next process is
+// alive at once, and one that is stopped says so.
 func TestKernelKilled(t *testing.T) {
 	l := newLAN(t, 3, ipv4)
 	began := time.Now()
@@ -72,7 +72,7 @@ func TestKernelKilled(t *testing.T) {
 	}
 }
 
-// TestKernelBlocked: a firewall in front of the port, in both directions or in one.
+// TestKernelBlocked: a firewall drops packets to the port, from it, or both.
 func TestKernelBlocked(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft")
@@ -197,7 +197,7 @@ func BenchmarkKilled(b *testing.B) {
 	})
 }
 
-// benchmarkEach does it to one node after the other, among 3 and among 10.
+// benchmarkEach runs do for one node after the other, with 3 nodes and with 10.
 func benchmarkEach(b *testing.B, do func(b *testing.B, l *lan, i int) time.Duration) {
 	for name, n := range map[string]int{"3": 3, "10": 10} {
 		b.Run(name, func(b *testing.B) {
@@ -206,14 +206,14 @@ func benchmarkEach(b *testing.B, do func(b *testing.B, l *lan, i int) time.Durat
 			for b.Loop() {
 				took = append(took, do(b, l, len(took)%n))
 				l.awaitAllAlive()
-				time.Sleep(time.Duration(len(took)) * 7 * time.Millisecond) // at another moment of the period
+				time.Sleep(time.Duration(len(took)) * 7 * time.Millisecond) // at another moment of the transmit interval
 			}
 			reportTimes(b, took)
 		})
 	}
 }
 
-// logLateDetections shows what those did who took long to see a node dead.
+// logLateDetections logs the end of the log of each node that took more than a second.
 func (l *lan) logLateDetections(of int, began time.Time) {
 	for i, b := range l.nodes {
 		if took := b.state(l.nodes[of].name).At.Sub(began); i != of && took > time.Second {
@@ -223,7 +223,7 @@ func (l *lan) logLateDetections(of int, began time.Time) {
 	}
 }
 
-// reportTimes gives median and worst.
+// reportTimes reports the median and the longest time.
 func reportTimes(b *testing.B, took []time.Duration) {
 	b.Helper()
 	slices.Sort(took)

@@ -53,7 +53,7 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-// TestKeysAreReloaded: what can't be read is logged once, the last good keys stay, and new ones are taken over.
+// TestKeysAreReloaded: an error is logged once, the last good keys stay, and new ones are taken over.
 func TestKeysAreReloaded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -64,13 +64,13 @@ func TestMain(m *testing.M) {
 	namespace.Enter()
 }
 
-// exitWithParent ends the process when the test that started it is gone.
+// exitWithParent ends the process when the test that started it has ended.
 func exitWithParent() {
 	_, _ = os.Stdin.Read(make([]byte, 1))
 	os.Exit(1)
 }
 
-// A nodeConfig is what a node's process is told.
+// A nodeConfig is the configuration of a node's process, in JSON in its environment.
 type nodeConfig struct {
 	Name  string
 	Nodes map[string]netip.AddrPort
@@ -157,7 +157,7 @@ func runNode(text string) error {
 	}
 }
 
-// A lan is nodes n0, n1... with a process each, on one bridge.
+// A lan is nodes n0, n1... on one bridge.
 type lan struct {
 	t     testing.TB
 	base  netip.Addr
@@ -180,7 +180,7 @@ type nodeProcess struct {
 	changes []stateChange
 }
 
-// newLAN makes n nodes with addresses behind base, and waits until they see each other.
+// newLAN makes n nodes with the addresses that follow base, and waits until all are alive for all.
 func newLAN(t testing.TB, n int, base string) *lan {
 	t.Helper()
 	l := &lan{t: t, base: netip.MustParseAddr(base), all: make(map[string]netip.AddrPort)}
@@ -268,7 +268,7 @@ func (b *nodeProcess) in(t testing.TB, f func() error) {
 	check.OK(t, <-done)
 }
 
-// writeKeys writes what a node's process takes for the keys of the cluster.
+// writeKeys writes the file from which a node's process reads the keys of the cluster.
 func (l *lan) writeKeys(b *nodeProcess, writeKeys ...[]byte) {
 	l.t.Helper()
 	check.OK(l.t, os.WriteFile(b.keyFile+".new", keyText(writeKeys...), 0o600))
@@ -300,7 +300,7 @@ func (l *lan) start(b *nodeProcess) {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			var seen stateChange
 			if err := json.Unmarshal(lines.Bytes(), &seen); err != nil {
-				t.Errorf("%s says %q", b.name, lines.Text())
+				t.Errorf("%s prints %q", b.name, lines.Text())
 				continue
 			}
 			b.mu.Lock()
@@ -329,28 +329,29 @@ func (s *logBuffer) text() string {
 	return s.b.String()
 }
 
-// state is how a node sees another, and since when.
+// state returns the last change of another node's state.
 func (b *nodeProcess) state(of string) stateChange {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.states[of]
 }
 
-// clearChanges forgets what the node has told, but not how it sees the others.
+// clearChanges forgets the changes that the node has printed, but not the states.
 func (b *nodeProcess) clearChanges() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.changes = nil
 }
 
-// recentChanges is what the node has told since forget.
+// recentChanges returns the changes that the node has printed since clearChanges.
 func (b *nodeProcess) recentChanges() []stateChange {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.changes)
 }
 
-// await waits until all nodes but some see that one so. It returns when the last did.
+// await waits until a node is in a state for all other nodes, but those in but. It returns when it
+// was for the last of them.
 func (l *lan) await(of int, state string, but ...int) (last time.Time) {
 	l.t.Helper()
 	check.Until(l.t, 20*time.Second, l.nodes[of].name+" is "+state, func() error {
@@ -372,7 +373,8 @@ func (l *lan) await(of int, state string, but ...int) (last time.Time) {
 	return last
 }
 
-// awaitAllAlive waits until all see all, and have asked for each other's addresses once.
+// awaitAllAlive waits until all nodes are alive for all, and have answered a probe; it then
+// clears the changes.
 func (l *lan) awaitAllAlive() {
 	l.t.Helper()
 	for i, of := range l.nodes {
@@ -386,7 +388,7 @@ func (l *lan) awaitAllAlive() {
 	}
 }
 
-// expectNoChanges fails if any node has changed its mind about another since settle.
+// expectNoChanges fails if the state of any node has changed for another since awaitAllAlive.
 func (l *lan) expectNoChanges(about string) {
 	l.t.Helper()
 	for _, b := range l.nodes {
@@ -423,7 +425,7 @@ func (l *lan) nft(b *nodeProcess, script string) {
 	})
 }
 
-// keepCoresBusy keeps every core busy until the test ends.
+// keepCoresBusy runs a busy loop for each core until the test ends.
 func (l *lan) keepCoresBusy() {
 	l.t.Helper()
 	for range runtime.NumCPU() {

@@ -63,7 +63,7 @@ func (n *node) setKeys(keys ...[]byte) {
 	n.keys = keys
 }
 
-// logBuffer is a buffer for logs of several goroutines.
+// A logBuffer is a buffer for the log of several goroutines.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -83,7 +83,7 @@ func (s *logBuffer) count(text string) int {
 
 var keyA, keyB = bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 32)
 
-// newCluster starts n nodes, and waits until they see each other.
+// newCluster starts n nodes, and waits until all are alive for each other, and were probed.
 func newCluster(t *testing.T, n int) *cluster {
 	t.Helper()
 	c := &cluster{t: t, net: newNetwork(1), addresses: make(map[string]netip.AddrPort)}
@@ -95,10 +95,10 @@ func newCluster(t *testing.T, n int) *cluster {
 	for _, n := range c.nodes {
 		c.start(n)
 	}
-	c.await("all to see all", 5*time.Second, func() bool {
+	c.await("all are alive for all", 5*time.Second, func() bool {
 		return !slices.ContainsFunc(c.nodes, func(n *node) bool { return c.countInState(n, vip.Alive) != len(c.nodes)-1 })
 	})
-	time.Sleep(2 * time.Second) // until each has asked for the others' addresses once
+	time.Sleep(2 * time.Second) // until each has probed all others
 	return c
 }
 
@@ -132,7 +132,7 @@ func (c *cluster) end() {
 	}
 }
 
-// countInState is how many others n sees so.
+// countInState returns how many other nodes are in a state for n.
 func (c *cluster) countInState(n *node, state vip.Liveness) int {
 	k := 0
 	for _, s := range n.Statuses() {
@@ -155,17 +155,17 @@ func (c *cluster) await(what string, within time.Duration, ok func() bool) time.
 		if time.Since(began) > within {
 			for _, n := range c.nodes {
 				for name, s := range n.Statuses() {
-					c.t.Logf("%s sees %s %s (%s)", n.name, name, s.Liveness, n.Why(name))
+					c.t.Logf("for %s, %s is %s (%s)", n.name, name, s.Liveness, n.Why(name))
 				}
 			}
-			c.t.Fatalf("waited in vain for %s", what)
+			c.t.Fatalf("not within its time: %s", what)
 		}
 		time.Sleep(max(5*time.Millisecond, time.Duration(len(c.nodes))*time.Millisecond/4))
 	}
 	return time.Since(began)
 }
 
-// othersSee reports whether all nodes but some see that one so.
+// othersSee reports whether a node is in a state for all other nodes, but those in but.
 func (c *cluster) othersSee(of int, state vip.Liveness, but ...int) bool {
 	for by := range c.nodes {
 		if by != of && !slices.Contains(but, by) && c.state(of, by) != state {
@@ -175,7 +175,7 @@ func (c *cluster) othersSee(of int, state vip.Liveness, but ...int) bool {
 	return true
 }
 
-// withCluster runs f with n nodes in a synctest bubble.
+// withCluster runs f with a cluster of n nodes in a synctest bubble.
 func withCluster(t *testing.T, n int, f func(*cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -341,8 +341,8 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// TestNodeStartedAfterADeath: a node that no lease names yet is met by its packets, and one that
-// starts after the death of another leaves that to the lease.
+// TestNodeStartedAfterADeath: for a node that starts after the death of another, that one is
+// unknown: its node lease decides.
 func TestNodeStartedAfterADeath(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		c.nodes[2].stop()
@@ -357,8 +357,8 @@ func TestNodeStartedAfterADeath(t *testing.T) {
 	})
 }
 
-// TestNodeLearnsOfOthersFromTheirPackets: a node that starts while the API server is away knows of nobody, and
-// meets those that know of it.
+// TestNodeLearnsOfOthersFromTheirPackets: a node that starts while the API server is away knows no node
+// leases, but receives heartbeats of nodes that know its own.
 func TestNodeLearnsOfOthersFromTheirPackets(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		n := c.nodes[1]
@@ -369,12 +369,12 @@ func TestNodeLearnsOfOthersFromTheirPackets(t *testing.T) {
 		c.addresses = nil
 		c.start(n)
 		c.addresses = all
-		c.await("all to see all", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(n, vip.Alive) == 2 })
+		c.await("all are alive for all", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(n, vip.Alive) == 2 })
 	})
 }
 
-// TestTCPBlockedIsLoggedOnce: a port that is open for UDP only is told of once, and is no reason to
-// see a node otherwise.
+// TestTCPBlockedIsLoggedOnce: a port that is open for UDP only is logged once, and a node
+// is alive all the same.
 func TestTCPBlockedIsLoggedOnce(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		c.net.refuse(c.nodes[1].addr, true)
@@ -384,7 +384,7 @@ func TestTCPBlockedIsLoggedOnce(t *testing.T) {
 		c.await("n1 to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) })
 		time.Sleep(5 * time.Minute)
 		if got := c.nodes[0].log.count("for TCP as well"); got != 1 {
-			t.Errorf("told %d times", got)
+			t.Errorf("logged %d times", got)
 		}
 		if why := c.nodes[0].Why("n1"); !strings.Contains(why, "TCP") {
 			t.Errorf("got %q", why)
@@ -416,7 +416,7 @@ func TestOtherPacketsAreDropped(t *testing.T) {
 	})
 }
 
-// TestAddressChanges: a node whose address changes is followed by its packets, whatever its lease still says.
+// TestAddressChanges: heartbeats go to the address that a node's packets come from, whatever its lease still says.
 func TestAddressChanges(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		n := c.nodes[1]
@@ -435,7 +435,7 @@ func TestAddressChanges(t *testing.T) {
 	})
 }
 
-// TestPortInUse: a port that another program has is waited for.
+// TestPortInUse: a port that another program has is opened as soon as it is free.
 func TestPortInUse(t *testing.T) {
 	withCluster(t, 2, func(c *cluster) {
 		n := c.nodes[1]
@@ -451,7 +451,7 @@ func TestPortInUse(t *testing.T) {
 			t.Errorf("got %q", off)
 		}
 		_ = s.Close()
-		c.await("all to see all", 3*time.Second, func() bool { return c.othersSee(0, vip.Alive) && c.othersSee(1, vip.Alive) })
+		c.await("all are alive for all", 3*time.Second, func() bool { return c.othersSee(0, vip.Alive) && c.othersSee(1, vip.Alive) })
 	})
 }
 
@@ -474,7 +474,7 @@ func TestPortZero(t *testing.T) {
 	})
 }
 
-// TestMetrics: how others look is a metric, as long as they are known.
+// TestMetrics: the state of each node that is known is a metric.
 func TestMetrics(t *testing.T) {
 	withCluster(t, 3, func(c *cluster) {
 		registry := prometheus.NewPedanticRegistry()

@@ -386,7 +386,7 @@ func TestPortBlocked(t *testing.T) {
 		t.Error(err)
 	}
 	until(t, 10*time.Second, "herald status shows it", func(context.Context) error {
-		if out := runHerald(t, "status"); !strings.Contains(out, "it hears no Herald on") {
+		if out := runHerald(t, "status"); !strings.Contains(out, "it gets no heartbeats from") {
 			return errors.New(out)
 		}
 		return nil

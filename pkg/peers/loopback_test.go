@@ -17,14 +17,14 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// A loopbackCluster is nodes on addresses of the loopback link, which can be cut off.
+// A loopbackCluster is nodes of this process on addresses of the loopback link, which can be cut off.
 type loopbackCluster struct {
 	cut   sync.Map // by address
 	nodes []*peers.Peers
 	addrs []netip.Addr
 }
 
-// newLoopbackCluster runs n nodes in this process, of a cluster of so many.
+// newLoopbackCluster runs n nodes in this process, which know of as many more as make of.
 func newLoopbackCluster(t testing.TB, n, of int) *loopbackCluster {
 	t.Helper()
 	l := &loopbackCluster{}
@@ -67,7 +67,7 @@ func (l *loopbackCluster) passes(a, b netip.Addr) bool {
 	return !from && !to
 }
 
-// await waits until all but one see that one so.
+// await waits until a node is in a state for all others.
 func (l *loopbackCluster) await(t testing.TB, of int, state vip.Liveness) {
 	t.Helper()
 	t.Helper()
@@ -82,7 +82,7 @@ func (l *loopbackCluster) await(t testing.TB, of int, state vip.Liveness) {
 	})
 }
 
-// A cutTransport drops what passes a cut.
+// A cutTransport drops what goes to or from a node that is cut off.
 type cutTransport struct {
 	peers.Transport
 	loop *loopbackCluster
@@ -149,7 +149,7 @@ func BenchmarkHundred(b *testing.B) {
 		took = append(took, time.Since(began))
 		l.cut.Delete(l.addrs[i])
 		all()
-		time.Sleep(time.Duration(len(took)) * 13 * time.Millisecond) // at another moment of the period
+		time.Sleep(time.Duration(len(took)) * 13 * time.Millisecond) // at another moment of the transmit interval
 	}
 	reportTimes(b, took)
 }
