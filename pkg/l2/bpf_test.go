@@ -52,19 +52,19 @@ func TestARPFilter(t *testing.T) {
 		frame  []byte
 		passes bool
 	}{
-		{"a question of somebody", arpBytes(request, a("10.0.0.1"), a("10.0.0.7")), false},
-		{"a question for ours", arpBytes(request, a("10.0.0.1"), a("10.0.0.9")), false}, // the kernel answers it
-		{"a question from ours", arpBytes(request, a("10.0.0.9"), a("10.0.0.1")), true},
+		{"a request of another host", arpBytes(request, a("10.0.0.1"), a("10.0.0.7")), false},
+		{"a request for ours", arpBytes(request, a("10.0.0.1"), a("10.0.0.9")), false}, // the kernel replies
+		{"a request from ours", arpBytes(request, a("10.0.0.9"), a("10.0.0.1")), true},
 		{"an announcement", arpBytes(request, a("10.0.0.8"), a("10.0.0.8")), false},
 		{"an announcement of ours", arpBytes(request, a("10.0.0.9"), a("10.0.0.9")), true},
 		{"the first of a block", arpBytes(request, a("10.0.0.32"), a("10.0.0.1")), true},
 		{"the last of a block", arpBytes(request, a("10.0.0.63"), a("10.0.0.1")), true},
 		{"before it", arpBytes(request, a("10.0.0.31"), a("10.0.0.1")), false},
 		{"after it", arpBytes(request, a("10.0.0.64"), a("10.0.0.1")), false},
-		{"in its midst", arpBytes(request, a("10.0.0.33"), a("10.0.0.1")), false},
+		{"between them", arpBytes(request, a("10.0.0.33"), a("10.0.0.1")), false},
 		{"an IPv4 address in IPv6 form", arpBytes(request, a("10.0.1.0"), a("10.0.0.1")), true},
 		{"the last of all", arpBytes(request, a("255.255.255.255"), a("10.0.0.1")), true},
-		{"an answer", arpBytes(reply, a("10.0.0.7"), a("10.0.0.1")), true},
+		{"a reply", arpBytes(reply, a("10.0.0.7"), a("10.0.0.1")), true},
 		{"a probe", arpBytes(request, a("0.0.0.0"), a("10.0.0.7")), true},
 		{"another operation", arpBytes(3, a("10.0.0.7"), a("10.0.0.7")), true},
 		{"too short", arpBytes(request, a("10.0.0.9"), a("10.0.0.9"))[:30], false},
@@ -77,16 +77,16 @@ func TestARPFilter(t *testing.T) {
 		}
 	}
 	if passes(t, arpFilter(nil), arpBytes(request, a("10.0.0.9"), a("10.0.0.9"))) || !passes(t, arpFilter(nil), arpBytes(reply, a("10.0.0.9"), a("10.0.0.9"))) {
-		t.Error("where no address matters, answers and no requests should pass")
+		t.Error("without senders, replies and no requests should pass")
 	}
 }
 
-// However many addresses there are, those in the sieve pass and no others; and the
+// However many addresses there are, those in the filter pass and no others; and the
 // kernel takes it.
 func TestARPFilterOfManyAddresses(t *testing.T) {
 	connectNeighbour(t)
-	ear := check.Value(sockets{}.openReceiver(kernelLink(t, "eth0"), vip.IPv4))(t)
-	defer ear.close()
+	conn := check.Value(sockets{}.openReceiver(kernelLink(t, "eth0"), vip.IPv4))(t)
+	defer conn.close()
 	for _, c := range []struct{ addresses, apart int }{{1, 1}, {334, 3}, {1000, 1}, {4000, 1}, {maxBlocks, 32}, {maxBlocks + 1, 32}, {5000, 77}} {
 		t.Run(fmt.Sprintf("%d, each %d", c.addresses, c.apart), func(t *testing.T) {
 			var list []netip.Addr
@@ -103,45 +103,46 @@ func TestARPFilterOfManyAddresses(t *testing.T) {
 				}
 			}
 			// An old kernel may not have the memory for the largest (net.core.optmem_max).
-			if err := ear.setFilter(true, list); err != nil && !errors.Is(err, unix.ENOMEM) {
+			if err := conn.setFilter(true, list); err != nil && !errors.Is(err, unix.ENOMEM) {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-// What concerns others wakes nobody up, once nothing is new; what matters is heard, and
-// where nobody is heard everything is.
+// Messages that don't concern this node are filtered out once nothing is new; those that do are
+// heard, and while no other host is heard on the link everything is let pass.
 func TestFiltersDropWhatConcernsOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLAN("eth0")
 		r := newFixture(t, l)
 		defer r.run(t)()
-		ear := func() *fakeReceiver {
+		receiver := func() *fakeReceiver {
 			synctest.Wait()
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return slices.Collect(maps.Keys(l.receivers))[0]
 		}
-		// others speaks for a while, and tells how often this node was woken up by it.
+		// others announces an address of another host for a while, and returns how often this node was
+		// woken up by it.
 		others := func(during time.Duration) int64 {
-			e := ear()
+			e := receiver()
 			before := e.waits.Load()
 			for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 				l.announce("eth0", "10.0.0.77", 7)
 			}
 			return e.waits.Load() - before
 		}
-		answers := func() {
+		reply := func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.deliver("eth0", messageReply.by("10.0.0.78", 8))
 		}
 		// settle lets time pass in which the link is seen to work.
 		settle := func(d time.Duration) {
-			answers()
+			reply()
 			time.Sleep(d)
-			answers()
+			reply()
 			time.Sleep(time.Second)
 		}
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
@@ -157,16 +158,16 @@ func TestFiltersDropWhatConcernsOthers(t *testing.T) {
 		if r.poked() != 1 {
 			t.Error("another host's claim was not heard")
 		}
-		// Once a word has been heard it is known for a while that the link works.
+		// For a while after a message was heard the link is known to work.
 		if n := others(10 * time.Second); n < 2 || n > 50 {
-			t.Errorf("others were heard %d times in 10 s, want a few words now and then", n)
+			t.Errorf("others were heard %d times in 10 s, want a few messages at times", n)
 		}
-		answers()
+		reply()
 		others(time.Second)
 		for range 10 {
-			answers()
+			reply()
 			if n := others(time.Second); n > 2 {
-				t.Errorf("while answers were heard others were heard %d times in 1 s", n)
+				t.Errorf("while replies were heard others were heard %d times in 1 s", n)
 			}
 		}
 		if r.heard.since("eth0", time.Now()) > linkSilentAfter {
@@ -181,30 +182,30 @@ func TestFiltersDropWhatConcernsOthers(t *testing.T) {
 			t.Error("what is listened for was not heard")
 		}
 		settle(3 * time.Second)
-		if !ear().narrow {
+		if !receiver().narrow {
 			t.Fatal("everything is still heard")
 		}
-		if d := diff([]netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("10.0.0.77")}, slices.SortedFunc(slices.Values(ear().senders), netip.Addr.Compare)); d != "" {
+		if d := diff([]netip.Addr{netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("10.0.0.77")}, slices.SortedFunc(slices.Values(receiver().senders), netip.Addr.Compare)); d != "" {
 			t.Errorf("what is heard (-want +got):\n%s", d)
 		}
 		// Not wanted any more: it may be wanted again in a moment.
 		r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
-		if ear().narrow {
+		if receiver().narrow {
 			t.Error("what was wanted a moment ago is not heard")
 		}
 		settle(2100 * time.Millisecond)
 
-		// A question whether an address is free.
-		if !ear().narrow {
+		// A probe for an address.
+		if !receiver().narrow {
 			t.Fatal("everything is still heard")
 		}
 		r.AddressChecks().Put([]vip.AddressCheck{probeCheck("eth0", "10.0.0.55")})
-		if ear().narrow {
-			t.Error("who has the address that is asked for is not heard")
+		if receiver().narrow {
+			t.Error("who has the address that is probed for is not heard")
 		}
 		settle(2 * time.Second)
-		if !slices.Contains(ear().senders, netip.MustParseAddr("10.0.0.55")) {
-			t.Errorf("later who has that address is not heard, but %v", ear().senders)
+		if !slices.Contains(receiver().senders, netip.MustParseAddr("10.0.0.55")) {
+			t.Errorf("messages about that address are dropped; let pass: %v", receiver().senders)
 		}
 		r.AddressChecks().Put(nil)
 		synctest.Wait()
@@ -234,7 +235,7 @@ func TestKernelRefusesFilter(t *testing.T) {
 			t.Error("another host's claim was not heard")
 		}
 		if log := r.log.String(); strings.Count(log, "does not leave out") != 1 {
-			t.Errorf("want to be told once:\n%s", log)
+			t.Errorf("want one line:\n%s", log)
 		}
 	})
 }

@@ -30,14 +30,14 @@ func verifyCheck(addr string) vip.AddressCheck {
 	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.CheckVerify, Owner: "n2", AllowedMACs: "02:00:00:00:00:11"}
 }
 
-// putChecks hands over what is to be asked.
+// putChecks puts what is to be checked.
 func (r *fixture) putChecks(t *testing.T, want ...vip.AddressCheck) {
 	t.Helper()
 	r.AddressChecks().Put(want)
 	synctest.Wait()
 }
 
-// results is World.Findings in words.
+// results is World.CheckResults as text.
 func (r *fixture) results() string {
 	synctest.Wait()
 	var w vip.World
@@ -46,10 +46,10 @@ func (r *fixture) results() string {
 	for _, f := range w.CheckResults {
 		text := fmt.Sprintf("%s %s %.2fs ago:", f.Addr, f.Kind, time.Since(f.At).Seconds())
 		if f.OK() {
-			text += " well"
+			text += " OK"
 		}
 		if f.NoAnswer {
-			text += " silent"
+			text += " no answer"
 		}
 		for _, mac := range f.UnexpectedMACs {
 			text += " " + mac
@@ -58,7 +58,7 @@ func (r *fixture) results() string {
 			text += fmt.Sprintf(", cleared %.2fs ago", time.Since(f.ClearedAt).Seconds())
 		}
 		if f.NotSent != "" {
-			text += ", unasked: " + f.NotSent
+			text += ", not sent: " + f.NotSent
 		}
 		out = append(out, text)
 	}
@@ -69,7 +69,7 @@ func (r *fixture) results() string {
 func (r *fixture) checkResults(t *testing.T, what, want string) {
 	t.Helper()
 	if d := diff(lines(want), r.results()); d != "" {
-		t.Errorf("%s: findings (-want +got):\n%s", what, d)
+		t.Errorf("%s: results (-want +got):\n%s", what, d)
 	}
 }
 
@@ -97,8 +97,8 @@ func TestProbeOfFreeAddress(t *testing.T) {
 			r.putChecks(t, probeCheck("eth0", tt.addr))
 			time.Sleep(119 * time.Millisecond)
 			r.checkResults(t, "before the time is over", "")
-			time.Sleep(5 * time.Millisecond) // the ear had to be opened
-			r.checkResults(t, "then", tt.addr+" probe 0.00s ago: well")
+			time.Sleep(5 * time.Millisecond) // the receiver had to be opened
+			r.checkResults(t, "then", tt.addr+" probe 0.00s ago: OK")
 			if got := r.poked(); got != 1 {
 				t.Errorf("poked %d times", got)
 			}
@@ -148,7 +148,7 @@ func TestProbeOfAddressInUse(t *testing.T) {
 		}
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(time.Minute)
-		r.checkResults(t, "free", "10.0.0.9 probe 43.93s ago: well, cleared 43.93s ago")
+		r.checkResults(t, "free", "10.0.0.9 probe 43.93s ago: OK, cleared 43.93s ago")
 		if got := r.poked(); got != 1 || r.problems(t) != "" {
 			t.Errorf("poked %d times; %s", got, r.problems(t))
 		}
@@ -156,14 +156,14 @@ func TestProbeOfAddressInUse(t *testing.T) {
 		r.lan.announce("eth0", "10.0.0.9", 0xfd)
 		r.checkResults(t, "taken again", "10.0.0.9 probe 0.00s ago: 02:00:00:00:00:fd")
 		time.Sleep(6 * time.Second)
-		r.checkResults(t, "and left", "10.0.0.9 probe 0.88s ago: well, cleared 0.88s ago")
+		r.checkResults(t, "and left", "10.0.0.9 probe 0.88s ago: OK, cleared 0.88s ago")
 	})
 }
 
 // A host that probes for the same address at the same time has it as good as we
 // (RFC 5227 section 2.1.1), unless it is a node.
 func TestSimultaneousProbe(t *testing.T) {
-	for mac, want := range map[byte]string{0x12: "10.0.0.9 probe 0.13s ago: well", 0xff: "10.0.0.9 probe 0.13s ago: 02:00:00:00:00:ff"} {
+	for mac, want := range map[byte]string{0x12: "10.0.0.9 probe 0.13s ago: OK", 0xff: "10.0.0.9 probe 0.13s ago: 02:00:00:00:00:ff"} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newFixture(t, newLAN("eth0"))
 			defer r.run(t)()
@@ -202,7 +202,7 @@ func TestProbeThatCannotBeSent(t *testing.T) {
 			}
 			time.Sleep(20 * time.Millisecond)
 			got := r.results()
-			if _, why, _ := strings.Cut(got, ", unasked: "); !strings.Contains(got, "well") || why != tt.want || r.poked() != 1 {
+			if _, why, _ := strings.Cut(got, ", not sent: "); !strings.Contains(got, "OK") || why != tt.want || r.poked() != 1 {
 				t.Errorf("%s: %s", tt.name, got)
 			}
 			time.Sleep(90 * time.Second)
@@ -256,11 +256,11 @@ func TestDefend(t *testing.T) {
 		// It goes. Three rounds of probes have to say so: a host may answer at times only.
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(19 * time.Second)
-		if got := r.results(); strings.Contains(got, "well") {
+		if got := r.results(); strings.Contains(got, "OK") {
 			t.Errorf("too early: %s", got)
 		}
 		time.Sleep(15 * time.Second)
-		if got := r.results(); !strings.Contains(got, "well, cleared") || r.poked() != 1 {
+		if got := r.results(); !strings.Contains(got, "OK, cleared") || r.poked() != 1 {
 			t.Errorf("gone: %s", got)
 		}
 		r.lan.takeFrames()
@@ -279,7 +279,7 @@ func TestDefend(t *testing.T) {
 		i.AllowedMACs += " 02:00:00:00:00:ff"
 		r.poked()
 		r.putChecks(t, i)
-		r.checkResults(t, "a node", "10.0.0.9 defend 0.00s ago: well, cleared 0.00s ago")
+		r.checkResults(t, "a node", "10.0.0.9 defend 0.00s ago: OK, cleared 0.00s ago")
 		if got := r.poked(); got != 1 {
 			t.Errorf("poked %d times", got)
 		}
@@ -302,7 +302,7 @@ func TestNoDefenceOfWhatIsNotAnnounced(t *testing.T) {
 	})
 }
 
-// quietly has a host that is nobody's business speak now and then.
+// keepLinkAlive has a host announce an address that concerns nobody, every 3 s.
 func (r *fixture) keepLinkAlive(t *testing.T) func() {
 	done := make(chan struct{})
 	go func() {
@@ -343,13 +343,13 @@ func TestVerify(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			r.checkResults(t, "not answered yet", "")
 			time.Sleep(7 * time.Second)
-			if got := r.results(); !strings.Contains(got, "silent") || r.poked() != 1 || r.problems(t) != "unanswered 1" {
-				t.Errorf("silent: %s; %s", got, r.problems(t))
+			if got := r.results(); !strings.Contains(got, "no answer") || r.poked() != 1 || r.problems(t) != "unanswered 1" {
+				t.Errorf("no answer: %s; %s", got, r.problems(t))
 			}
 			time.Sleep(time.Minute)
 			r.lan.setHosts("eth0", addr, 0x11)
 			time.Sleep(7 * time.Second)
-			if got := r.results(); !strings.Contains(got, "well, cleared") || r.poked() != 1 || r.problems(t) != "" {
+			if got := r.results(); !strings.Contains(got, "OK, cleared") || r.poked() != 1 || r.problems(t) != "" {
 				t.Errorf("answered again: %s", got)
 			}
 			// The owner's MAC, and another.
@@ -360,10 +360,10 @@ func TestVerify(t *testing.T) {
 			}
 			r.lan.setHosts("eth0", addr, 0x11)
 			time.Sleep(30 * time.Second)
-			if got := r.results(); !strings.Contains(got, "well, cleared") || r.poked() != 1 {
+			if got := r.results(); !strings.Contains(got, "OK, cleared") || r.poked() != 1 {
 				t.Errorf("one answers: %s", got)
 			}
-			// Another owner: everything begins anew.
+			// Another owner: the check begins from nothing.
 			i := verifyCheck(addr)
 			i.Owner, i.AllowedMACs, i.Transitions = "n3", "02:00:00:00:00:12", 7
 			r.putChecks(t, i)
@@ -378,7 +378,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// An owner that announces its VIP and answers no question is silent.
+// An owner that announces its VIP and replies to no request does not answer.
 func TestVerifyOwnerAnnouncesButDoesNotReply(t *testing.T) {
 	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -389,15 +389,15 @@ func TestVerifyOwnerAnnouncesButDoesNotReply(t *testing.T) {
 				time.Sleep(200 * time.Millisecond)
 				r.lan.announce("eth0", addr, 0x11)
 			}
-			if got := r.results(); !strings.Contains(got, "silent") {
+			if got := r.results(); !strings.Contains(got, "no answer") {
 				t.Errorf("found %q", got)
 			}
 		})
 	}
 }
 
-// One lost answer, one odd answer, announcements by others, and a network in
-// which nobody at all is heard say nothing about the owner.
+// A lost reply, a reply by another host, announcements by others, and a network in which no
+// host at all is heard are not held against the owner.
 func TestVerifyWithoutFalseAlarm(t *testing.T) {
 	for name, f := range map[string]func(r *fixture, asked int){
 		"two of three are lost": func(r *fixture, asked int) {
@@ -405,7 +405,7 @@ func TestVerifyWithoutFalseAlarm(t *testing.T) {
 				r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0x11))
 			}
 		},
-		"now and then another answers": func(r *fixture, asked int) {
+		"at times another replies": func(r *fixture, asked int) {
 			r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0x11))
 			if asked%20 == 0 {
 				r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0xff))
@@ -442,18 +442,18 @@ func TestVerifyWithoutFalseAlarm(t *testing.T) {
 		r.checkResults(t, "nobody is heard", "")
 		stop := r.keepLinkAlive(t)
 		time.Sleep(15 * time.Second)
-		if got := r.results(); !strings.Contains(got, "silent") {
+		if got := r.results(); !strings.Contains(got, "no answer") {
 			t.Errorf("others are heard: %q", got)
 		}
 		stop()
 		r.lan.setFault("send eth0", unix.ENETDOWN)
 		before := r.results()
 		time.Sleep(time.Minute)
-		if got := r.results(); strings.Count(got, "silent") != strings.Count(before, "silent") {
+		if got := r.results(); strings.Count(got, "no answer") != strings.Count(before, "no answer") {
 			t.Errorf("can't ask: %s", got)
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // an owner that tells no MAC
+	synctest.Test(t, func(t *testing.T) { // an owner whose MACs are not known
 		r := newFixture(t, newLAN("eth0"))
 		defer r.run(t)()
 		r.lan.setHosts("eth0", "10.0.0.9", 0xff)
@@ -465,8 +465,7 @@ func TestVerifyWithoutFalseAlarm(t *testing.T) {
 	})
 }
 
-// However many VIPs there are, ten questions a second are asked, and each VIP has
-// its turn.
+// However many VIPs there are, ten requests a second are sent, and each VIP is asked for.
 func TestVerifyRateIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, newLAN("eth0"))
@@ -492,10 +491,10 @@ func TestVerifyRateIsLimited(t *testing.T) {
 			total += c
 		}
 		if total < 900 || total > 1001 {
-			t.Errorf("%d questions in 100 s", total)
+			t.Errorf("%d requests in 100 s", total)
 		}
 		if len(counts) != n {
-			t.Errorf("%d of %d VIPs had their turn", len(counts), n)
+			t.Errorf("%d of %d VIPs were asked for", len(counts), n)
 		}
 		if got := r.problems(t); got != "unanswered 5" {
 			t.Errorf("herald_vip_problems: %s", got)
@@ -508,7 +507,7 @@ func TestVerifyRateIsLimited(t *testing.T) {
 	})
 }
 
-// A burst of new addresses is asked for in parallel.
+// New addresses are probed for in parallel.
 func TestManyProbesInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, newLAN("eth0"))
@@ -525,7 +524,7 @@ func TestManyProbesInParallel(t *testing.T) {
 			t.Errorf("%d are known", len(w.CheckResults))
 		}
 		if got := value(t, r.metrics.requests.WithLabelValues("ipv4")); got != 3000 {
-			t.Errorf("%v questions", got)
+			t.Errorf("%v requests", got)
 		}
 		if got := r.poked(); got > 5 {
 			t.Errorf("poked %d times", got)
@@ -542,12 +541,12 @@ func TestPutAddressChecks(t *testing.T) {
 		r.putChecks(t, probeCheck("eth0", "10.0.0.9"), probeCheck("eth1", "10.0.0.8"))
 		time.Sleep(time.Second)
 		if got := strings.Count(r.lan.takeFrames(), "who has"); got != 6 {
-			t.Errorf("%d questions", got)
+			t.Errorf("%d requests", got)
 		}
-		r.putChecks(t, defendCheck("10.0.0.9"), probeCheck("eth1", "10.0.0.8")) // another question about the same
+		r.putChecks(t, defendCheck("10.0.0.9"), probeCheck("eth1", "10.0.0.8")) // another check of the same address
 		time.Sleep(time.Second)
 		if got := strings.Count(r.lan.takeFrames(), "who has 10.0.0.9"); got != 3 {
-			t.Errorf("%d questions", got)
+			t.Errorf("%d requests", got)
 		}
 		r.putChecks(t)
 		r.heard.mu.Lock()

@@ -74,7 +74,7 @@ func (l *fakeLAN) removeLink(name string) {
 	delete(l.ifis, name)
 	l.linksChanged()
 	for e := range l.receivers {
-		if e.link.Name == name && e.family == vip.IPv4 { // raw ICMPv6 sockets are not told
+		if e.link.Name == name && e.family == vip.IPv4 { // raw ICMPv6 sockets get no error
 			e.fail(unix.ENETDOWN)
 		}
 	}

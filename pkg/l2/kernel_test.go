@@ -183,7 +183,7 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 	}
 	for _, c := range []struct{ link, addr string }{{"eth0", "10.0.0.9"}, {"eth0", "2001:db8::9"}, {"eth1", "10.0.0.7"}, {"eth1", "2001:db8::7"}} {
 		deadline := time.Now().Add(5 * time.Second)
-		for heard(c.addr) != c.link+" "+otherMAC.String() { // the ears open soon after Set
+		for heard(c.addr) != c.link+" "+otherMAC.String() { // the receivers open soon after Set
 			if time.Now().After(deadline) {
 				t.Fatalf("%s is not heard; log:\n%s", c.addr, log)
 			}
@@ -208,7 +208,7 @@ func TestKernelHeardAnnouncements(t *testing.T) {
 		say(c.link, c.addr, net.HardwareAddr{2, 0, 0, 0, 0, 0xf2}, asIs)
 		check.True(t, 10*time.Second, "the second mark", func() bool { return heard(c.addr) == c.link+" 02:00:00:00:00:f2" })
 		if got := value(t, a.metrics.heard) - before; got != 1 {
-			t.Errorf("%s on %s: heard %v words, want the last alone", c.addr, c.link, got)
+			t.Errorf("%s on %s: heard %v messages, want the last alone", c.addr, c.link, got)
 		}
 	}
 }
@@ -368,7 +368,7 @@ func TestKernelProbe(t *testing.T) {
 	})
 }
 
-// A host that answers every third question only.
+// A host that replies to every third request only.
 func TestKernelProbeOfHostThatRepliesSometimes(t *testing.T) {
 	n := connectNeighbour(t)
 	a, log, _ := newKernelAnnouncer(t)

@@ -203,7 +203,7 @@ func TestNewLink(t *testing.T) {
 
 // A link comes late, goes down, comes back, is replaced, gets another hardware
 // address, and loses its carrier for a while. Each time the VIP is announced
-// anew, within a second or two.
+// from the beginning, within a second or two.
 func TestLinkChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0", "eth1")
@@ -231,7 +231,7 @@ func TestLinkChanges(t *testing.T) {
 			{"no carrier", func() { lan.changeLink("eth0", func(i *net.Interface) { i.Flags &^= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
 			{"a carrier", func() { lan.changeLink("eth0", func(i *net.Interface) { i.Flags |= net.FlagRunning }) }, true, "02:00:00:00:00:aa", 0, ""},
 			{"it is deleted", func() { lan.removeLink("eth0") }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
-			{"it is made anew", func() { eth0.Index = 13; lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
+			{"it is made again", func() { eth0.Index = 13; lan.setLink(eth0) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
 			{"it is replaced", func() { eth0.Index = 14; lan.setLink(eth0) }, true, "02:00:00:00:00:0a", -1, ""},
 			{"it can't send", func() { lan.setFault("send eth0", unix.ENOBUFS) }, false, "", 1, `WARN msg="a VIP can no longer be announced"`},
 			{"it can send", func() { lan.setFault("send eth0", nil) }, true, "02:00:00:00:00:0a", 1, `INFO msg="a VIP can be announced again"`},
@@ -246,10 +246,10 @@ func TestLinkChanges(t *testing.T) {
 			time.Sleep(2300 * time.Millisecond)
 			frames := r.lan.takeFrames()
 			if got := strings.Contains(frames, "arp reply 10.0.0.9 "+step.mac); got != step.works {
-				t.Errorf("%s: announced anew %v, want %v, in\n%s", step.name, got, step.works, frames)
+				t.Errorf("%s: announced from the beginning %v, want %v, in\n%s", step.name, got, step.works, frames)
 			}
 			if strings.Contains(frames, "reply 10.0.0.1") {
-				t.Errorf("%s: the other link's address was announced anew", step.name)
+				t.Errorf("%s: the other link's address was announced from the beginning", step.name)
 			}
 			if got := r.poked(); got != step.pokes && step.pokes >= 0 {
 				t.Errorf("%s: poked %d times, want %d", step.name, got, step.pokes)
@@ -346,7 +346,7 @@ func TestHeardAnnouncements(t *testing.T) {
 	})
 }
 
-// The successor may be heard before this node is told to listen for it.
+// The successor may be heard before this node is asked to listen for it.
 func TestHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, newLAN("eth0"))
@@ -369,7 +369,7 @@ func TestHandOver(t *testing.T) {
 		time.Sleep(time.Second)
 		r.lan.announce("eth0", "10.0.0.9", 0xff)
 		if got := r.poked(); got != 1 {
-			t.Errorf("poked %d times for the first sound in the new role, want 1", got)
+			t.Errorf("poked %d times for the first announcement in the new role, want 1", got)
 		}
 		if d := diff("10.0.0.9 eth0 02:00:00:00:00:ff 0.0s ago", r.heardText()); d != "" {
 			t.Errorf("Heard (-want +got):\n%s", d)
@@ -389,7 +389,7 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// What is no longer wanted is remembered for a moment, but nobody is told.
+// What is no longer wanted is heard for a moment more, but without a poke.
 func TestNoLongerWantedIsHeardForAMoment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, newLAN("eth0"))
@@ -413,7 +413,7 @@ func TestNoLongerWantedIsHeardForAMoment(t *testing.T) {
 	})
 }
 
-// Listening needs no link that can speak.
+// Listening needs no link that can send.
 func TestListenAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lan := newLAN("eth0")
@@ -493,7 +493,7 @@ func TestReceiversThatFail(t *testing.T) {
 		time.Sleep(1100 * time.Millisecond)
 		lan.announce("eth0", "10.0.0.9", 0xff)
 		if got := r.heardText(); got == "" {
-			t.Error("hears nothing")
+			t.Error("nothing is heard")
 		}
 	})
 }
@@ -509,7 +509,7 @@ func TestRunLeavesNothingBehind(t *testing.T) {
 		}
 		synctest.Wait()
 		if got := lan.openSockets(); got != 5 {
-			t.Errorf("%d sockets are open, want 2 to speak and 3 to hear", got)
+			t.Errorf("%d sockets are open, want 2 senders and 3 receivers", got)
 		}
 		r.set(t, "", "")
 		synctest.Wait()
@@ -584,13 +584,13 @@ func gauge(t *testing.T, m prometheus.Metric) float64 {
 	return d.GetGauge().GetValue()
 }
 
-// On a link full of questions they are read in heaps, and what matters among them is
-// heard soon all the same. Where they are few none is kept waiting.
+// On a link with very many requests they are read in batches, and what concerns this node is
+// heard within batchWindow. Where they are few none has to wait.
 func TestBatches(t *testing.T) {
 	for name, c := range map[string]struct {
-		every       time.Duration
-		least, most int64         // how often the process is woken up in a second
-		late        time.Duration // how late it may hear of a rival
+		every    time.Duration
+		min, max int64         // how often the process is woken up in a second
+		late     time.Duration // how late it may hear another host
 	}{
 		"3333 a second": {300 * time.Microsecond, 150, 250, batchWindow},
 		"100 a second":  {10 * time.Millisecond, 90, 110, 0},
@@ -602,8 +602,8 @@ func TestBatches(t *testing.T) {
 				defer r.run(t)()
 				r.set(t, "eth0 10.0.0.9", "", announce("eth0", "10.0.0.9"))
 				synctest.Wait()
-				ear := slices.Collect(maps.Keys(l.receivers))[0]
-				before := ear.waits.Load()
+				receiver := slices.Collect(maps.Keys(l.receivers))[0]
+				before := receiver.waits.Load()
 				ask := func(during time.Duration) {
 					for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(c.every) {
 						l.mu.Lock()
@@ -612,8 +612,8 @@ func TestBatches(t *testing.T) {
 					}
 				}
 				ask(time.Second)
-				if n := ear.waits.Load() - before; n < c.least || n > c.most {
-					t.Errorf("woken up %d times, want %d to %d", n, c.least, c.most)
+				if n := receiver.waits.Load() - before; n < c.min || n > c.max {
+					t.Errorf("woken up %d times, want %d to %d", n, c.min, c.max)
 				}
 				r.poked()
 				l.announce("eth0", "10.0.0.9", 6)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// resolve is Answers in words.
+// resolve is Resolve as text.
 func (r *fixture) resolve(t *testing.T, link, addr string) string {
 	t.Helper()
 	began := time.Now()
