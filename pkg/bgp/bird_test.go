@@ -76,7 +76,7 @@ func TestPasswords(t *testing.T) {
 	wrong := newRouter(t, 22)
 	wrong.bird(fmt.Sprintf(birdHead, wrong.v4(), wrong.here4(), `password "s3cret";`, "none"))
 	refusing := newRouter(t, 23)
-	s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001, Password: "s3cret"}, vip.BGPPeer{Address: wrong.v4(), AS: 65001, Password: "other"},
+	s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001, Password: "s3cret"}, vip.BGPPeer{Address: wrong.v4(), AS: 65001, Password: "other"},
 		vip.BGPPeer{Address: refusing.v4(), AS: 65001})
 	all := routes("198.51.100.7/32", "2001:db8::7/128")
 	all[0].Attributes = vip.BGPAttributes{Communities: []vip.Community{65000<<16 | 100}, LargeCommunities: []vip.LargeCommunity{{65000, 1, 2}}, MED: ptr(uint32(42))}
@@ -127,7 +127,7 @@ ip -n r24 route add 192.0.2.99/32 via 10.24.0.2`)
 	r.bird(fmt.Sprintf(birdHead, "10.124.0.2 port 1179", "192.0.2.99", "multihop;", "none") +
 		"protocol static { ipv4; route 192.0.2.99/32 via 10.124.0.1; }\n") // to resolve the next hop by
 	defer func() { r.kill("bird"); r.name = near }()
-	s := speak(t, nil, vip.BGPPeer{Address: netip.MustParseAddr("10.124.0.2"), AS: 65001, Port: 1179, Multihop: true, SourceInterface: "lo"})
+	s := runSpeaker(t, nil, vip.BGPPeer{Address: netip.MustParseAddr("10.124.0.2"), AS: 65001, Port: 1179, Multihop: true, SourceInterface: "lo"})
 	s.advertise("198.51.100.7/32")
 	r.knows("198.51.100.7/32")
 }
@@ -147,7 +147,7 @@ func TestFullTable(t *testing.T) {
 	r.bird(b.String())
 	quiet.bird(fmt.Sprintf(birdHead, quiet.v4(), quiet.here4(), "", "none"))
 	before := heap()
-	s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001}, vip.BGPPeer{Address: quiet.v4(), AS: 65001})
+	s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001}, vip.BGPPeer{Address: quiet.v4(), AS: 65001})
 	s.advertise("198.51.100.7/32")
 	quiet.knows("198.51.100.7/32")
 	r.knows("198.51.100.7/32")
@@ -186,7 +186,7 @@ func TestFlood(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 31)
 	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "all") + "protocol static { ipv4; route 20.0.0.0/24 blackhole; route 20.0.1.0/24 blackhole; route 20.0.2.0/24 blackhole; }\n")
-	s := speak(t, func(o *Options) { o.MaxReceived = 2 }, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s := runSpeaker(t, func(o *Options) { o.MaxReceived = 2 }, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	s.advertise("198.51.100.7/32")
 	check.Until(t, 20*time.Second, "the end of the session", func() error {
 		if x := s.Sessions()[0]; x.Up() || !strings.Contains(x.Reason, "more than 2 routes") {
@@ -210,7 +210,7 @@ func TestRouterFails(t *testing.T) {
 	r := newRouter(t, 27)
 	conf := fmt.Sprintf(birdHead, r.v4(), r.here4(), "", "none")
 	r.bird(conf)
-	s := speak(t, func(o *Options) { o.HoldTime, o.KeepaliveTime = 3*time.Second, time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s := runSpeaker(t, func(o *Options) { o.HoldTime, o.KeepaliveTime = 3*time.Second, time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	s.advertise("198.51.100.7/32")
 	s.up()
 	down := func(words string, within time.Duration) {
@@ -257,7 +257,7 @@ func TestPeersChange(t *testing.T) {
 	to := func(r netip.Addr) vip.BGPPeer { return vip.BGPPeer{Address: r, AS: 65001, LocalAS: 65000, Port: 179} }
 	peers := []vip.BGPPeer{to(a.v4()), to(b.v6())} // gobgp keeps variables of its package, which a later start would write
 	var removed atomic.Int32                       // how many of them are no longer configured
-	s := speak(t, func(o *Options) { o.Peers = func() []vip.BGPPeer { return peers[removed.Load():] } })
+	s := runSpeaker(t, func(o *Options) { o.Peers = func() []vip.BGPPeer { return peers[removed.Load():] } })
 	all := routes("198.51.100.7/32", "198.51.100.8/32")
 	all[1].Attributes.Peers = []string{b.v6().String()}
 	s.Put(all)
@@ -283,7 +283,7 @@ func TestGracefulRestart(t *testing.T) {
 	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "graceful restart on;", "none"))
 	run := func(prefixes string) *exec.Cmd {
 		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), speakEnv+"="+r.v4().String()+" "+prefixes)
+		cmd.Env = append(os.Environ(), speakerProcessEnv+"="+r.v4().String()+" "+prefixes)
 		cmd.Stderr = t.Output()
 		check.OK(t, cmd.Start())
 		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
@@ -312,7 +312,7 @@ func TestNoGracefulRestart(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 33)
 	r.bird(fmt.Sprintf(birdHead, r.v4(), r.here4(), "graceful restart off;", "none"))
-	s := speak(t, func(o *Options) { o.RestartTime = 30 * time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s := runSpeaker(t, func(o *Options) { o.RestartTime = 30 * time.Second }, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	s.advertise("198.51.100.7/32")
 	s.up()
 	check.Until(t, time.Second, "the route", func() error {
@@ -324,9 +324,9 @@ func TestNoGracefulRestart(t *testing.T) {
 }
 
 // speakEnv makes the test binary a process that speaks to one peer: "address prefix...".
-const speakEnv = "HERALD_TEST_SPEAK"
+const speakerProcessEnv = "HERALD_TEST_SPEAK"
 
-func speakAlone(words []string) int {
+func runSpeakerProcess(words []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	peer := vip.BGPPeer{Address: netip.MustParseAddr(words[0]), AS: 65001, LocalAS: 65000, Port: 179}

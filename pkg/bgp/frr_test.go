@@ -51,7 +51,7 @@ func TestFRR(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 11)
 	r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", ""))
-	s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
 	all := routes("198.51.100.7/32", "198.51.100.8/32", "2001:db8::7/128")
 	all[0].Attributes = vip.BGPAttributes{
 		Communities: []vip.Community{65000<<16 | 100, 0xffffff01}, LargeCommunities: []vip.LargeCommunity{{65000, 1, 4000000000}},
@@ -142,7 +142,7 @@ func TestIBGP(t *testing.T) {
 	t.Parallel()
 	r := newRouter(t, 12)
 	r.frr(fmt.Sprintf(frrHead, r.here6(), "65001", ""))
-	s := speak(t, nil, vip.BGPPeer{Address: r.v6(), AS: 65001, LocalAS: 65001})
+	s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v6(), AS: 65001, LocalAS: 65001})
 	all := routes("198.51.100.7/32", "2001:db8::7/128")
 	all[1].Attributes = vip.BGPAttributes{LocalPref: ptr(uint32(300)), Prepend: ptr(2)}
 	s.Put(all)
@@ -172,7 +172,7 @@ func TestCapabilities(t *testing.T) {
 			t.Parallel()
 			r := newRouter(t, n)
 			r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", tt.line))
-			s := speak(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
+			s := runSpeaker(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
 			s.advertise("198.51.100.7/32", "2001:db8::7/128")
 			s.up()
 			r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
@@ -195,7 +195,7 @@ func TestUnnumbered(t *testing.T) {
   neighbor eth0 activate
  exit-address-family
 `)
-	s := speak(t, nil, vip.BGPPeer{Interface: "r13"})
+	s := runSpeaker(t, nil, vip.BGPPeer{Interface: "r13"})
 	s.advertise("198.51.100.7/32", "2001:db8::7/128")
 	s.up()
 	link := linkLocalOf(t, "r13")

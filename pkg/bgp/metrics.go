@@ -29,7 +29,7 @@ func newMetrics() *metrics {
 	}
 	return &metrics{
 		up:       gauge("herald_bgp_session_up", "Whether the BGP session with the peer is established."),
-		prefixes: gauge("herald_bgp_prefixes_advertised", "Prefixes the peer is told of; 0 while there is no session."),
+		prefixes: gauge("herald_bgp_prefixes_advertised", "Prefixes advertised to the peer; 0 while there is no session."),
 		flaps:    counter("herald_bgp_session_flaps_total", "Established sessions that ended."),
 		sent:     counter("herald_bgp_updates_sent_total", "UPDATE messages sent to the peer."),
 		received: counter("herald_bgp_updates_received_total", "UPDATE messages received from the peer. Herald uses none of them."),

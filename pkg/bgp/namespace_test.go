@@ -23,8 +23,8 @@ import (
 // TestMain runs all tests in network and mount namespaces of their own: this
 // process is the node, and each router has a namespace beside it.
 func TestMain(m *testing.M) {
-	if words := os.Getenv(speakEnv); words != "" {
-		os.Exit(speakAlone(strings.Fields(words)))
+	if words := os.Getenv(speakerProcessEnv); words != "" {
+		os.Exit(runSpeakerProcess(strings.Fields(words)))
 	}
 	if namespace.Inside() {
 		for _, c := range []string{"mount --make-rprivate /", "mkdir -p /run/netns", "mount -t tmpfs tmpfs /run/netns", "ip link set lo up"} {
@@ -223,15 +223,15 @@ func (r *router) await(what string, look func() error) {
 // routerID is the same in all tests: servers are kept by it.
 var routerID = netip.MustParseAddr("192.0.2.100")
 
-// A speaking is a Speaker that runs.
-type speaking struct {
+// A runningSpeaker is a Speaker that runs.
+type runningSpeaker struct {
 	*Speaker
 	t    testing.TB
 	stop func() // ends Run
 }
 
-// speak runs a Speaker as AS 65000 towards the peers until the test ends.
-func speak(t testing.TB, change func(*Options), peers ...vip.BGPPeer) *speaking {
+// runSpeaker runs a Speaker as AS 65000 towards the peers until the test ends.
+func runSpeaker(t testing.TB, change func(*Options), peers ...vip.BGPPeer) *runningSpeaker {
 	t.Helper()
 	for i := range peers {
 		p := &peers[i]
@@ -253,13 +253,13 @@ func speak(t testing.TB, change func(*Options), peers ...vip.BGPPeer) *speaking 
 	if change != nil {
 		change(&o)
 	}
-	s := &speaking{Speaker: New(o), t: t}
+	s := &runningSpeaker{Speaker: New(o), t: t}
 	s.stop = check.Run(t, s)
 	return s
 }
 
 // advertise puts routes to the prefixes, and no others.
-func (s *speaking) advertise(prefixes ...string) { s.Put(routes(prefixes...)) }
+func (s *runningSpeaker) advertise(prefixes ...string) { s.Put(routes(prefixes...)) }
 
 func routes(prefixes ...string) []vip.Route {
 	var all []vip.Route
@@ -270,7 +270,7 @@ func routes(prefixes ...string) []vip.Route {
 }
 
 // up waits until all sessions are established.
-func (s *speaking) up() {
+func (s *runningSpeaker) up() {
 	s.t.Helper()
 	check.Until(s.t, 30*time.Second, "sessions", func() error {
 		for _, x := range s.Sessions() {

@@ -48,7 +48,6 @@ type peer struct {
 	server     *gobgpServer // nil until the endpoints were known
 	at         endpoints    // of the session that gobgp tries for or has; zero if there is none
 	attempted  bool         // there was one before, or is
-	address    string       // at.remote as gobgp's events spell it; "" for a link-local one
 	advertised map[netip.Prefix]advert
 	failures   string // what can't be advertised, as logged last
 	discovery  *routerDiscovery
@@ -152,10 +151,6 @@ func (p *peer) connect(at endpoints) {
 		if err := p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.at.remote}); err != nil {
 			p.setReason(err.Error())
 		}
-	}
-	p.address = ""
-	if a, err := netip.ParseAddr(at.remote); err == nil && a.Zone() == "" { // gobgp spells a zone in several ways
-		p.address = a.String()
 	}
 	p.setReason("")
 	if err := p.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p.neighbor(at, !p.attempted)}); err != nil {
@@ -265,7 +260,8 @@ func (p *peer) deliver(e *api.WatchEventResponse) {
 // pokes. With ending, this node ends the session itself, which was logged before. A change
 // that is about an address the peer had before is ignored.
 func (p *peer) changeState(x *api.PeerState, ending bool) {
-	if p.address != "" && x.NeighborAddress != p.address {
+	a, err := netip.ParseAddr(p.at.remote)
+	if err == nil && a.Zone() == "" && x.NeighborAddress != a.String() { // gobgp spells a zone in several ways
 		return
 	}
 	s := *p.status.Load()

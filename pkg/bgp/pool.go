@@ -36,8 +36,9 @@ var startedTogether = 4
 func takeServer(id netip.Addr) (*gobgpServer, error) {
 	pool.Lock()
 	defer pool.Unlock()
-	hasID := func(s *gobgpServer) bool { return s.id == id }
-	if !slices.ContainsFunc(pool.idle, hasID) {
+	i := slices.IndexFunc(pool.idle, func(s *gobgpServer) bool { return s.id == id })
+	if i < 0 {
+		i = len(pool.idle)
 		for range startedTogether {
 			s, err := startServer(id)
 			if err != nil {
@@ -46,7 +47,6 @@ func takeServer(id netip.Addr) (*gobgpServer, error) {
 			pool.idle = append(pool.idle, s)
 		}
 	}
-	i := slices.IndexFunc(pool.idle, hasID)
 	s := pool.idle[i]
 	pool.idle = slices.Delete(pool.idle, i, i+1)
 	return s, nil

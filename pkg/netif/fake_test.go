@@ -14,26 +14,25 @@ import (
 )
 
 // fakeKernel is a small honest kernel: it keeps links and addresses, lets
-// addresses end, and tells its subscribers. It must be used
-// in a synctest bubble.
+// addresses end, and sends changes to its subscribers. It must be used in a synctest bubble.
 type fakeKernel struct {
 	// fault, if set, is asked before each operation ("bind", "unbind", "read",
 	// "routes", "subscribe") and may fail it.
 	fault func(op string, p addressKey) error
-	// lag is how long it takes until a change is heard of.
+	// lag is how long it takes until a change is received.
 	lag time.Duration
 	// old is a kernel before 5.18, which keeps no mark.
 	old bool
 
-	mu       sync.Mutex
-	links    map[int]link
-	addrs    map[addressKey]*fakeAddr
-	defaults []route
-	feeds    map[*fakeFeed]bool
-	checks   map[bool]*time.Timer // for IPv4 (true) and IPv6: the next look for addresses that have ended
-	bindings []bindRequest        // every bind that worked
-	resets   []netip.Addr         // whose connections were reset, if they were still bound
-	reads    int
+	mu            sync.Mutex
+	links         map[int]link
+	addrs         map[addressKey]*fakeAddr
+	defaults      []route
+	subscriptions map[*fakeSubscription]bool
+	checks        map[bool]*time.Timer // for IPv4 (true) and IPv6: the next look for addresses that have ended
+	bindings      []bindRequest        // every bind that worked
+	resets        []netip.Addr         // whose connections were reset, if they were still bound
+	reads         int
 }
 
 type fakeAddr struct {
@@ -44,10 +43,10 @@ type fakeAddr struct {
 }
 
 // newFake makes a kernel from lines like "link 2 eth0 up" (also: down, bridge,
-// veth, vlan, vrf, loopback, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 ours" (also: tentative, temporary, secondary, linkscope) and
+// veth, vlan, vrf, loopback, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 marked" (also: tentative, temporary, secondary, linkscope) and
 // "default 4 eth0 100".
 func newFake(lines string) *fakeKernel {
-	k := &fakeKernel{links: map[int]link{}, addrs: map[addressKey]*fakeAddr{}, checks: map[bool]*time.Timer{}, feeds: map[*fakeFeed]bool{}}
+	k := &fakeKernel{links: map[int]link{}, addrs: map[addressKey]*fakeAddr{}, checks: map[bool]*time.Timer{}, subscriptions: map[*fakeSubscription]bool{}}
 	for line := range strings.Lines(lines) {
 		if words := strings.Fields(line); len(words) > 0 {
 			k.parse(words)
@@ -88,7 +87,7 @@ func (k *fakeKernel) parse(words []string) {
 		e := kernelAddress{addressKey: k.at(words[0], words[1]), global: true}
 		for _, w := range words[2:] {
 			switch w {
-			case "ours":
+			case "marked":
 				e.marked = true
 			case "tentative":
 				e.tentative = true
@@ -119,7 +118,7 @@ func (k *fakeKernel) index(name string) int {
 	panic("no link " + name)
 }
 
-// String is all addresses as lines: "eth0 10.0.0.1/32 ours 3s".
+// String is all addresses as lines: "eth0 10.0.0.1/32 marked 3s".
 func (k *fakeKernel) String() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -127,7 +126,7 @@ func (k *fakeKernel) String() string {
 	for p, a := range k.addrs {
 		line := k.links[p.link].name + " " + p.prefix.String()
 		if a.marked {
-			line += " ours"
+			line += " marked"
 		}
 		if a.tentative {
 			line += " tentative"
@@ -183,14 +182,14 @@ func (k *fakeKernel) bindOne(b bindRequest) error {
 	a.marked = !k.old
 	a.lasts = fmt.Sprint(b.seconds, "s")
 	a.valid, a.renewed = time.Duration(b.seconds)*time.Second, time.Now()
-	k.tellEntry(*a, false)
-	k.look(b.prefix.Addr().Is4())
+	k.sendAddress(*a, false)
+	k.expireAddresses(b.prefix.Addr().Is4())
 	return nil
 }
 
-// look removes the addresses of a family that have ended, and decides when to
+// expireAddresses removes the addresses of a family that have ended, and decides when to
 // look again, as Linux does in check_lifetime and addrconf_verify_rtnl.
-func (k *fakeKernel) look(is4 bool) {
+func (k *fakeKernel) expireAddresses(is4 bool) {
 	const fuzzMinus, fuzz, fuzzMax, timer = 20 * time.Millisecond, time.Second / 4, time.Second, 80 * time.Millisecond
 	now := time.Now()
 	next := now.Add(time.Hour)
@@ -216,7 +215,7 @@ func (k *fakeKernel) look(is4 bool) {
 	k.checks[is4] = time.AfterFunc(next.Sub(now)+timer, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.look(is4)
+		k.expireAddresses(is4)
 	})
 }
 
@@ -242,8 +241,8 @@ func (k *fakeKernel) unbind(p addressKey) error {
 	return nil
 }
 
-// take removes an address as another program would, or the end of its lifetime.
-func (k *fakeKernel) take(p addressKey) {
+// drop removes an address as another program would, or the end of its lifetime.
+func (k *fakeKernel) drop(p addressKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.remove(p)
@@ -252,18 +251,18 @@ func (k *fakeKernel) take(p addressKey) {
 func (k *fakeKernel) remove(p addressKey) {
 	if a := k.addrs[p]; a != nil {
 		delete(k.addrs, p)
-		k.tellEntry(*a, true)
+		k.sendAddress(*a, true)
 	}
 }
 
-// give adds an address as another program would.
-func (k *fakeKernel) give(link, prefix string) {
+// add adds an address as another program would.
+func (k *fakeKernel) add(link, prefix string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := &fakeAddr{kernelAddress: kernelAddress{addressKey: k.at(link, prefix), global: true}, lasts: "forever"}
 	k.remove(a.addressKey)
 	k.addrs[a.addressKey] = a
-	k.tellEntry(*a, false)
+	k.sendAddress(*a, false)
 }
 
 // set changes what fails.
@@ -277,7 +276,7 @@ func (k *fakeKernel) setLink(l link) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.links[l.index] = l
-	k.tell(change{link: &l})
+	k.send(change{link: &l})
 }
 
 func (k *fakeKernel) removeLink(name string) {
@@ -290,14 +289,14 @@ func (k *fakeKernel) removeLink(name string) {
 		}
 	}
 	delete(k.links, l.index)
-	k.tell(change{link: &l, gone: true})
+	k.send(change{link: &l, gone: true})
 }
 
 func (k *fakeKernel) setDefaults(routes ...route) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.defaults = routes
-	k.tell(change{routes: true})
+	k.send(change{routes: true})
 }
 
 func (k *fakeKernel) read() (*snapshot, error) {
@@ -324,28 +323,28 @@ func (k *fakeKernel) routes() ([]route, error) {
 	return slices.Clone(k.defaults), k.check("routes", addressKey{})
 }
 
-func (k *fakeKernel) tellEntry(a fakeAddr, gone bool) {
+func (k *fakeKernel) sendAddress(a fakeAddr, gone bool) {
 	e := a.kernelAddress
-	k.tell(change{address: &e, gone: gone})
+	k.send(change{address: &e, gone: gone})
 }
 
-func (k *fakeKernel) tell(c change) {
-	for f := range k.feeds {
+func (k *fakeKernel) send(c change) {
+	for f := range k.subscriptions {
 		f.changes <- c // or the test has deadlocked
 	}
 }
 
-// lose makes all subscribers miss what follows, as if they had been too slow.
-func (k *fakeKernel) lose() {
+// overrun makes all subscribers miss what follows, as if they had been too slow.
+func (k *fakeKernel) overrun() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for f := range k.feeds {
-		delete(k.feeds, f)
+	for f := range k.subscriptions {
+		delete(k.subscriptions, f)
 		close(f.changes)
 	}
 }
 
-type fakeFeed struct {
+type fakeSubscription struct {
 	kernel  *fakeKernel
 	changes chan change
 	ended   chan struct{}
@@ -358,21 +357,21 @@ func (k *fakeKernel) subscribe() (subscription, error) {
 	if err := k.check("subscribe", addressKey{}); err != nil {
 		return nil, err
 	}
-	f := &fakeFeed{kernel: k, changes: make(chan change, 100000), ended: make(chan struct{})}
-	k.feeds[f] = true
+	f := &fakeSubscription{kernel: k, changes: make(chan change, 100000), ended: make(chan struct{})}
+	k.subscriptions[f] = true
 	return f, nil
 }
 
-func (f *fakeFeed) close() {
+func (f *fakeSubscription) close() {
 	f.once.Do(func() {
 		f.kernel.mu.Lock()
 		defer f.kernel.mu.Unlock()
-		delete(f.kernel.feeds, f)
+		delete(f.kernel.subscriptions, f)
 		close(f.ended)
 	})
 }
 
-func (f *fakeFeed) receive() ([]change, error) {
+func (f *fakeSubscription) receive() ([]change, error) {
 	select {
 	case <-f.ended:
 		return nil, errors.New("closed")

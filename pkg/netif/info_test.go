@@ -10,8 +10,8 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// tell is an Info as text.
-func tell(i vip.NodeInfo) string {
+// describeInfo is a NodeInfo as text.
+func describeInfo(i vip.NodeInfo) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "interface %s default %s\n", i.Interface, i.DefaultInterface)
 	for _, l := range i.Links {
@@ -29,11 +29,11 @@ func tell(i vip.NodeInfo) string {
 
 func TestInfo(t *testing.T) {
 	tests := []struct {
-		name     string
-		kernel   string
-		vip, svc string // vip_interface, vip_servicesinterface
-		want     string
-		stray    string
+		name      string
+		kernel    string
+		vip, svc  string // vip_interface, vip_servicesinterface
+		want      string
+		unmanaged string
 	}{
 		{
 			name: "a node",
@@ -50,7 +50,7 @@ func TestInfo(t *testing.T) {
 				lo ::1/128
 				lo 10.0.0.77/32
 				eth0 10.0.0.5/24
-				eth0 10.0.0.9/32 ours
+				eth0 10.0.0.9/32 marked
 				eth0 10.0.0.10/32
 				eth0 10.9.0.10/32 linkscope
 				eth0 2001:db8::5/64
@@ -72,7 +72,7 @@ func TestInfo(t *testing.T) {
 				cni0 up [10.244.0.1/24]
 				eth0 up 02:00:00:00:00:0a [10.0.0.5/24 2001:db8::5/64 fd00::5/64]
 				eth1 up []`,
-			stray: `
+			unmanaged: `
 				eth0 10.0.0.10/32
 				eth1 2001:db8::77/128
 				vethb 10.244.0.1/32`,
@@ -135,13 +135,13 @@ func TestInfo(t *testing.T) {
 				r := newRig(t, newFake(tt.kernel), func(o *Options) {
 					o.Interface, o.ServicesInterface, o.AllowNotUp = tt.vip, tt.svc, true
 				})
-				if d := diff(lines(tt.want), lines(tell(r.Info()))); d != "" {
+				if d := diff(lines(tt.want), lines(describeInfo(r.Info()))); d != "" {
 					t.Errorf("Info (-want +got):\n%s", d)
 				}
 				var w vip.World
 				r.Observe(&w)
-				if d := diff(lines(tt.stray), text(w.Unmanaged)); d != "" {
-					t.Errorf("Stray (-want +got):\n%s", d)
+				if d := diff(lines(tt.unmanaged), text(w.Unmanaged)); d != "" {
+					t.Errorf("Unmanaged (-want +got):\n%s", d)
 				}
 			})
 		})
@@ -166,8 +166,8 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			{"and up", func() { k.setLink(link{index: 2, name: "eth0", up: true}) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
 			{"a pod comes", func() { k.setLink(link{index: 8, name: "vethb", kind: "veth", up: true}) }, false, "interface eth0 default eth0\n eth0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
 			{"a pod goes", func() { k.removeLink("vetha") }, false, "interface eth0 default eth0\n eth0 up [10.0.0.5/24]\n eth1 up [10.1.0.5/24]"},
-			{"another address", func() { k.give("eth0", "2001:db8::5/64") }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up [10.1.0.5/24]"},
-			{"an address goes", func() { k.take(k.at("eth1", "10.1.0.5/24")) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
+			{"another address", func() { k.add("eth0", "2001:db8::5/64") }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up [10.1.0.5/24]"},
+			{"an address goes", func() { k.drop(k.at("eth1", "10.1.0.5/24")) }, true, "interface eth0 default eth0\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"another default route", func() { k.setDefaults(route{family: vip.IPv4, link: 3, metric: 0}) }, true, "interface eth1 default eth1\n eth0 up [10.0.0.5/24 2001:db8::5/64]\n eth1 up []"},
 			{"one of a link that nobody knows", func() {
 				k.setDefaults(route{family: vip.IPv4, link: 99, metric: 0}, route{family: vip.IPv4, link: 2, metric: 7})
@@ -190,7 +190,7 @@ func TestInfoFollowsTheKernel(t *testing.T) {
 			if got := r.pokes.Load() > before; got != step.poke {
 				t.Errorf("%s: poked %v, want %v", step.name, got, step.poke)
 			}
-			if d := diff(lines(step.want), lines(tell(r.Info()))); d != "" {
+			if d := diff(lines(step.want), lines(describeInfo(r.Info()))); d != "" {
 				t.Errorf("%s (-want +got):\n%s", step.name, d)
 			}
 			for _, l := range r.Info().Links {
@@ -242,8 +242,8 @@ func TestNewChecksTheInterface(t *testing.T) {
 	}
 }
 
-// Links is all links with their own addresses, and who asked for it is told of each change
-// of them: not of VIPs, nor of addresses that the kernel chose for the link alone.
+// Links is all links with their own addresses, and OnLinkChange is called for each change
+// of them: not for VIPs, nor for addresses that the kernel chose for the link alone.
 func TestLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFake(`
@@ -254,7 +254,7 @@ func TestLinks(t *testing.T) {
 			link 8 kube-ipvs0 down dummy
 			lo 127.0.0.1/8
 			lo 192.0.2.7/32
-			lo 10.0.0.8/32 ours
+			lo 10.0.0.8/32 marked
 			eth0 10.0.0.5/24
 			eth0 10.0.0.9/32
 			eth0 fe80::5/64 linkscope
@@ -266,12 +266,12 @@ func TestLinks(t *testing.T) {
 		for _, step := range []struct {
 			name   string
 			change func()
-			news   int
+			calls  int
 			want   string
 		}{
 			{"nothing", func() {}, 0, want},
 			{"a VIP", func() { _, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")}); check.OK(t, err) }, 0, want},
-			{"an address of the kernel's", func() { k.give("eth0", "fe80::6/64") }, 0, want},
+			{"an address of the kernel's", func() { k.add("eth0", "fe80::6/64") }, 0, want},
 			{"the link goes down", func() { k.setLink(link{index: 3, name: "eth0", mac: "02:00:00:00:00:0a"}) }, 1, strings.Replace(want, "eth0 up", "eth0 down", 1)},
 			{"and up", func() { k.setLink(link{index: 3, name: "eth0", up: true, mac: "02:00:00:00:00:0a"}) }, 1, want},
 			{"a pod goes", func() { k.removeLink("vetha") }, 1, strings.Replace(want, "4 vetha up []\n", "", 1)},
@@ -283,12 +283,12 @@ func TestLinks(t *testing.T) {
 			before := changes
 			step.change()
 			synctest.Wait()
-			if got := changes - before; got != step.news {
-				t.Errorf("%s: told of %d changes, want %d", step.name, got, step.news)
+			if got := changes - before; got != step.calls {
+				t.Errorf("%s: OnLinkChange was called %d times, want %d", step.name, got, step.calls)
 			}
 			var got strings.Builder
 			for _, l := range r.Links() {
-				_, line, _ := strings.Cut(tell(vip.NodeInfo{Links: []vip.Link{l}}), "\n")
+				_, line, _ := strings.Cut(describeInfo(vip.NodeInfo{Links: []vip.Link{l}}), "\n")
 				fmt.Fprintf(&got, "%d %s", l.Index, line)
 			}
 			if d := diff(lines(step.want), lines(got.String())); d != "" {

@@ -64,8 +64,8 @@ func (r *kRig) await(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// knows reports whether the room has heard of an address that isn't ours.
-func (r *kRig) knows(a vip.Address) bool {
+// hasUnmarked reports whether the snapshot has an address without Herald's mark.
+func (r *kRig) hasUnmarked(a vip.Address) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e, ok := r.snapshot.addresses[addressKey{r.snapshot.index[a.Link], a.Prefix()}]
@@ -73,7 +73,7 @@ func (r *kRig) knows(a vip.Address) bool {
 }
 
 func TestKernelBinds(t *testing.T) {
-	eth0 := hardware(t, "eth0", "10.0.0.5/24", "2001:db8:1::5/64")
+	eth0 := newVeth(t, "eth0", "10.0.0.5/24", "2001:db8:1::5/64")
 	r, stop := kernelRig(t)
 	defer stop()
 	l, err := netlink.LinkByName("eth0")
@@ -85,9 +85,9 @@ func TestKernelBinds(t *testing.T) {
 	if r.Observe(&w); len(w.Bound) > 0 {
 		t.Errorf("Bound is %v before anything was", w.Bound)
 	}
-	give(t, eth0, "10.0.0.8/32")
-	give(t, eth0, "2001:db8::8/128")
-	r.await(t, "the strays", func() bool {
+	addOther(t, eth0, "10.0.0.8/32")
+	addOther(t, eth0, "2001:db8::8/128")
+	r.await(t, "the unmanaged addresses", func() bool {
 		var w vip.World
 		r.Observe(&w)
 		return len(w.Unmanaged) == 2
@@ -139,7 +139,7 @@ func addedRoutes(t *testing.T, l netlink.Link) string {
 // The kernel keeps the addresses while they are renewed, is silent about it, and
 // drops them within 4 s after the process died.
 func TestKernelLifetime(t *testing.T) {
-	hardware(t, "eth0")
+	newVeth(t, "eth0")
 	r, stop := kernelRig(t)
 	want := many(40, "eth0")
 	_, err := r.Set(t.Context(), want)
@@ -175,7 +175,7 @@ func TestKernelLifetime(t *testing.T) {
 
 // A process that starts finds what another one left, and carries on with it.
 func TestKernelRestart(t *testing.T) {
-	hardware(t, "eth0")
+	newVeth(t, "eth0")
 	r, stop := kernelRig(t)
 	a, b := addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")
 	_, err := r.Set(t.Context(), []vip.Address{a, b, addr("10.0.0.10/32", "eth0")})
@@ -198,15 +198,15 @@ func TestKernelRestart(t *testing.T) {
 	}
 }
 
-func TestKernelOthersInterfere(t *testing.T) {
-	eth0 := hardware(t, "eth0")
+func TestKernelOtherProgramsInterfere(t *testing.T) {
+	eth0 := newVeth(t, "eth0")
 	r, stop := kernelRig(t)
 	defer stop()
 	want := []vip.Address{addr("10.0.0.9/32", "eth0"), addr("2001:db8::9/128", "eth0")}
 	_, err := r.Set(t.Context(), want)
 	check.OK(t, err)
 	for _, a := range want {
-		take(t, eth0, a.Prefix().String())
+		removeOther(t, eth0, a.Prefix().String())
 		r.await(t, "the room to notice that "+a.Addr.String()+" is gone", func() bool {
 			var w vip.World
 			r.Observe(&w)
@@ -233,7 +233,7 @@ func TestKernelOthersInterfere(t *testing.T) {
 	if len(have) > 0 || err == nil || !strings.Contains(err.Error(), `this node has no interface "eth0"`) {
 		t.Errorf("have %v, error %v", have, err)
 	}
-	hardware(t, "eth0")
+	newVeth(t, "eth0")
 	r.await(t, "the addresses on the new link", func() bool {
 		have, err := r.Set(t.Context(), want)
 		return err == nil && len(have) == 2
@@ -241,7 +241,7 @@ func TestKernelOthersInterfere(t *testing.T) {
 }
 
 func TestKernelIPv6SwitchedOff(t *testing.T) {
-	hardware(t, "eth0")
+	newVeth(t, "eth0")
 	sysctl(t, "net/ipv6/conf/eth0/disable_ipv6", "1")
 	r, stop := kernelRig(t)
 	defer stop()
@@ -255,8 +255,8 @@ func TestKernelIPv6SwitchedOff(t *testing.T) {
 }
 
 // The kernel's changes come faster than they are read.
-func TestKernelMissedChanges(t *testing.T) {
-	eth0 := hardware(t, "eth0")
+func TestKernelOverrun(t *testing.T) {
+	eth0 := newVeth(t, "eth0")
 	k, err := openNetlink()
 	check.OK(t, err)
 	f, err := k.subscribe()
@@ -264,7 +264,7 @@ func TestKernelMissedChanges(t *testing.T) {
 	defer f.close()
 	check.OK(t, f.(*netlinkSubscription).socket.SetReceiveBufferSize(4096, false))
 	for i := range 100 {
-		give(t, eth0, fmt.Sprintf("10.3.0.%d/32", i))
+		addOther(t, eth0, fmt.Sprintf("10.3.0.%d/32", i))
 	}
 	for {
 		_, err := f.receive()
@@ -276,8 +276,8 @@ func TestKernelMissedChanges(t *testing.T) {
 }
 
 func TestKernelDefaultRoute(t *testing.T) {
-	eth0 := hardware(t, "eth0", "10.0.0.5/24")
-	eth1 := hardware(t, "eth1", "10.1.0.5/24", "2001:db8:1::5/64")
+	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
+	eth1 := newVeth(t, "eth1", "10.1.0.5/24", "2001:db8:1::5/64")
 	r, stop := kernelRig(t, func(o *Options) { o.Interface, o.AllowNotUp = "", true })
 	defer stop()
 	if got := r.Info().Interface; got != "" {
@@ -315,10 +315,10 @@ func TestKernelDefaultRoute(t *testing.T) {
 	r.await(t, "the interface eth1", func() bool { return r.Info().Interface == "eth1" })
 }
 
-// Ports of a bridge are told in messages of the bridge's own, which are not
+// Changes of a bridge's ports are sent in messages of the bridge's own, which are not
 // about the link as such.
 func TestKernelBridgePort(t *testing.T) {
-	eth0 := hardware(t, "eth0")
+	eth0 := newVeth(t, "eth0")
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "br0"
 	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
@@ -326,11 +326,11 @@ func TestKernelBridgePort(t *testing.T) {
 	check.OK(t, err)
 	t.Cleanup(func() { _ = netlink.LinkDel(br) })
 	check.OK(t, netlink.LinkSetUp(br))
-	give(t, br, "10.0.0.5/24")
+	addOther(t, br, "10.0.0.5/24")
 	r, stop := kernelRig(t, func(o *Options) { o.Interface = "br0"; o.AllowNotUp = true })
 	defer stop()
-	listed := func(name string) bool { return strings.Contains(tell(r.Info()), "\n"+name+" ") }
-	give(t, eth0, "10.7.0.5/24")
+	listed := func(name string) bool { return strings.Contains(describeInfo(r.Info()), "\n"+name+" ") }
+	addOther(t, eth0, "10.7.0.5/24")
 	r.await(t, "eth0 to be listed", func() bool { return listed("eth0") })
 	check.OK(t, netlink.LinkSetMaster(eth0, br))
 	r.await(t, "eth0 to be a port", func() bool { return !listed("eth0") && listed("br0") })
@@ -341,10 +341,10 @@ func TestKernelBridgePort(t *testing.T) {
 	}
 }
 
-// Where the kernel doesn't keep IFA_PROTO, the label tells, if it fits.
+// Where the kernel doesn't keep IFA_PROTO, the label is the mark, if it fits.
 func TestKernelLabel(t *testing.T) {
-	hardware(t, "eth0")
-	hardware(t, "longerlink0")
+	newVeth(t, "eth0")
+	newVeth(t, "longerlink0")
 	k, err := openNetlink()
 	check.OK(t, err)
 	k.proto = false
@@ -365,7 +365,7 @@ func TestKernelLabel(t *testing.T) {
 
 // Many are asked for at once, and each error is about the one that it belongs to.
 func TestKernelBindsMany(t *testing.T) {
-	hardware(t, "eth0")
+	newVeth(t, "eth0")
 	k, err := openNetlink()
 	check.OK(t, err)
 	p, err := k.read()
@@ -395,10 +395,10 @@ func TestKernelBindsMany(t *testing.T) {
 	}
 }
 
-// The feed tells of what other processes do to an address and of what is new, but
-// not of our own renewals of IPv4 addresses.
-func TestKernelSparesRenewals(t *testing.T) {
-	hardware(t, "eth0")
+// A subscription receives what other processes do to an address and what is new, but not this
+// process's renewals of IPv4 addresses.
+func TestKernelOmitsRenewals(t *testing.T) {
+	newVeth(t, "eth0")
 	k, err := openNetlink()
 	check.OK(t, err)
 	other, err := openNetlink()
@@ -435,16 +435,16 @@ func TestKernelSparesRenewals(t *testing.T) {
 		"10.0.0.1/32 gone false", "10.0.0.2/32 gone false", "10.0.0.1/32 gone false", "10.0.0.1/32 gone true",
 		"2001:db8::1/128 gone false", "2001:db8::1/128 gone false",
 	}
-	// IPv6 tells from a work queue (addrconf_dad_work), at any time after the request.
+	// IPv6 sends them from a work queue (addrconf_dad_work), at any time after the request.
 	slices.SortStableFunc(got, func(a, b string) int { return strings.Index(a, ":") - strings.Index(b, ":") })
 	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("told (-want +got):\n%s", d)
+		t.Errorf("received (-want +got):\n%s", d)
 	}
 }
 
 // What is to be removed may be gone, and its link, too.
 func TestKernelUnbindsWhatIsGone(t *testing.T) {
-	hardware(t, "eth0")
+	newVeth(t, "eth0")
 	k, err := openNetlink()
 	check.OK(t, err)
 	p, err := k.read()
@@ -456,7 +456,7 @@ func TestKernelUnbindsWhatIsGone(t *testing.T) {
 }
 
 func TestKernelLinkState(t *testing.T) {
-	hardware(t, "eth0")
+	newVeth(t, "eth0")
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "br0"
 	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))

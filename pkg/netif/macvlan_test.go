@@ -23,8 +23,8 @@ import (
 var mv1 = vip.Macvlan{Name: "herald-1", Parent: "eth0", MAC: "02:00:00:00:00:a1", RPFilter: 2, IPv6: true}
 var mv2 = vip.Macvlan{Name: "herald-2", Parent: "eth0", MAC: "02:00:00:00:00:a2"}
 
-// sweep removes what a test has left.
-func sweep(t *testing.T, names ...string) {
+// removeAfterwards removes what a test has left.
+func removeAfterwards(t *testing.T, names ...string) {
 	t.Cleanup(func() {
 		for _, n := range names {
 			if l, err := netlink.LinkByName(n); err == nil {
@@ -34,17 +34,17 @@ func sweep(t *testing.T, names ...string) {
 	})
 }
 
-// setting reads net.ipv4.conf, or another family's.
-func setting(t *testing.T, name string) string {
+// sysctlValue reads net.ipv4.conf, or another family's.
+func sysctlValue(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/sys/net/" + name)
 	check.OK(t, err)
 	return strings.TrimSpace(string(b))
 }
 
-// answers sends an ARP request for addr to the node by its link's other end, and
+// arpAnswers sends an ARP request for addr to the node by its link's other end, and
 // returns who answered within a moment.
-func answers(t *testing.T, link string, addr netip.Addr) []string {
+func arpAnswers(t *testing.T, link string, addr netip.Addr) []string {
 	t.Helper()
 	ifi, err := net.InterfaceByName(link + "p")
 	check.OK(t, err)
@@ -80,8 +80,8 @@ func macvlansOf(n *Interfaces) []vip.Macvlan {
 }
 
 func TestMacvlan(t *testing.T) {
-	eth0 := hardware(t, "eth0", "10.0.0.5/24")
-	sweep(t, "herald-1", "herald-2")
+	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
+	removeAfterwards(t, "herald-1", "herald-2")
 	sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
 	sysctl(t, "net/ipv4/conf/eth0/arp_announce", "1")
 	r, stop := kernelRig(t)
@@ -97,7 +97,7 @@ func TestMacvlan(t *testing.T) {
 		"ipv4/conf/herald-2/rp_filter": "0", "ipv6/conf/herald-1/autoconf": "0", "ipv6/conf/herald-1/accept_ra": "0",
 		"ipv6/conf/herald-1/addr_gen_mode": "1", "ipv4/conf/eth0/arp_ignore": "1", "ipv4/conf/eth0/arp_announce": "2",
 	} {
-		if got := setting(t, name); got != want {
+		if got := sysctlValue(t, name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
@@ -113,33 +113,33 @@ func TestMacvlan(t *testing.T) {
 		t.Errorf("it has %v, want its link-local address only", addrs)
 	}
 	if info := r.Info(); slices.ContainsFunc(info.Links, func(l vip.Link) bool { return strings.HasPrefix(l.Name, "herald-") }) {
-		t.Errorf("others are told of it: %v", info.Links)
+		t.Errorf("it is in the NodeInfo: %v", info.Links)
 	}
 
 	// It answers for its address, with its hardware address; its parent doesn't.
 	at := netip.MustParseAddr("10.0.0.50")
 	_, err = r.Set(t.Context(), []vip.Address{addr("10.0.0.50/32", "herald-1")})
 	check.OK(t, err)
-	if diff := cmp.Diff([]string{mv1.MAC}, answers(t, "eth0", at)); diff != "" {
+	if diff := cmp.Diff([]string{mv1.MAC}, arpAnswers(t, "eth0", at)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{eth0.Attrs().HardwareAddr.String()}, answers(t, "eth0", netip.MustParseAddr("10.0.0.5"))); diff != "" {
+	if diff := cmp.Diff([]string{eth0.Attrs().HardwareAddr.String()}, arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.5"))); diff != "" {
 		t.Error(diff)
 	}
 	// Set down, changed or removed behind our back.
 	check.OK(t, netlink.LinkSetDown(l))
-	r.await(t, "the news", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
+	r.await(t, "the change", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
 	sysctl(t, "net/ipv4/conf/herald-1/arp_ignore", "0")
 	_, err = links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
 	check.OK(t, err)
-	if len(macvlansOf(r.Interfaces)) != 2 || setting(t, "ipv4/conf/herald-1/arp_ignore") != "1" {
+	if len(macvlansOf(r.Interfaces)) != 2 || sysctlValue(t, "ipv4/conf/herald-1/arp_ignore") != "1" {
 		t.Error("not put right")
 	}
 	if a, err := netlink.AddrList(l, netlink.FAMILY_V6); err != nil || len(a) != 1 {
 		t.Errorf("it has %v, %v after it was down", a, err)
 	}
 	check.OK(t, netlink.LinkDel(l))
-	r.await(t, "the news", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
+	r.await(t, "the change", func() bool { return len(macvlansOf(r.Interfaces)) == 1 })
 	if got, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2}); err != nil || len(got) != 2 {
 		t.Errorf("made again: %v, %v", got, err)
 	}
@@ -149,12 +149,12 @@ func TestMacvlan(t *testing.T) {
 	// With the last one the parent gets back what it had.
 	_, err = links.Set(t.Context(), []vip.Macvlan{mv2})
 	check.OK(t, err)
-	if got := setting(t, "ipv4/conf/eth0/arp_ignore"); got != "1" {
+	if got := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"); got != "1" {
 		t.Errorf("arp_ignore of the parent is %s while a macvlan is there", got)
 	}
 	_, err = links.Set(t.Context(), nil)
 	check.OK(t, err)
-	if a, b := setting(t, "ipv4/conf/eth0/arp_ignore"), setting(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
+	if a, b := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"), sysctlValue(t, "ipv4/conf/eth0/arp_announce"); a != "0" || b != "1" {
 		t.Errorf("the parent is left with arp_ignore=%s arp_announce=%s", a, b)
 	}
 	if got := macvlansOf(r.Interfaces); len(got) != 0 {
@@ -162,11 +162,11 @@ func TestMacvlan(t *testing.T) {
 	}
 }
 
-// What an earlier process left is taken over, or swept; the parent's settings are
+// What an earlier process left is taken over, or removed; the parent's settings are
 // known from it. It answers for nothing once its address has ended.
 func TestMacvlanLeftOver(t *testing.T) {
-	hardware(t, "eth0", "10.0.0.5/24")
-	sweep(t, "herald-1", "herald-2")
+	newVeth(t, "eth0", "10.0.0.5/24")
+	removeAfterwards(t, "herald-1", "herald-2")
 	sysctl(t, "net/ipv4/conf/eth0/arp_ignore", "0")
 	r, stop := kernelRig(t)
 	_, err := r.Macvlans().Set(t.Context(), []vip.Macvlan{mv1, mv2})
@@ -180,7 +180,7 @@ func TestMacvlanLeftOver(t *testing.T) {
 	next, stop := kernelRig(t)
 	defer stop()
 	check.True(t, 10*time.Second, "the address to end", func() bool { return addresses(t, "herald-1") == "" })
-	if got := answers(t, "eth0", netip.MustParseAddr("10.0.0.50")); len(got) != 0 {
+	if got := arpAnswers(t, "eth0", netip.MustParseAddr("10.0.0.50")); len(got) != 0 {
 		t.Errorf("%v still answers", got)
 	}
 	_, err = next.Macvlans().Set(t.Context(), []vip.Macvlan{mv1})
@@ -188,7 +188,7 @@ func TestMacvlanLeftOver(t *testing.T) {
 	after, err := netlink.LinkByName("herald-1")
 	check.OK(t, err)
 	if before.Attrs().Index != after.Attrs().Index {
-		t.Error("it was made anew")
+		t.Error("it was made again")
 	}
 	if _, err := netlink.LinkByName("herald-2"); err == nil {
 		t.Error("what nobody wants is still there")
@@ -202,15 +202,15 @@ func TestMacvlanLeftOver(t *testing.T) {
 	}
 	_, err = next.Macvlans().Set(t.Context(), nil)
 	check.OK(t, err)
-	if got := setting(t, "ipv4/conf/eth0/arp_ignore"); got != "0" {
+	if got := sysctlValue(t, "ipv4/conf/eth0/arp_ignore"); got != "0" {
 		t.Errorf("arp_ignore of the parent is %s, want what it was before the first process", got)
 	}
 }
 
-// Links that are not ours are not touched, whatever is wanted.
-func TestMacvlanStrangers(t *testing.T) {
-	eth0 := hardware(t, "eth0", "10.0.0.5/24")
-	sweep(t, "bridge0", "other", "herald-1")
+// Links that are not Herald's are not touched, whatever is wanted.
+func TestMacvlanOfOtherPrograms(t *testing.T) {
+	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
+	removeAfterwards(t, "bridge0", "other", "herald-1")
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "bridge0"
 	check.OK(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
@@ -229,7 +229,7 @@ func TestMacvlanStrangers(t *testing.T) {
 		}
 		var world vip.World
 		if r.Observe(&world); world.MacvlanErrors[name] == "" {
-			t.Errorf("%s: nobody is told", name)
+			t.Errorf("%s: there is no error", name)
 		}
 	}
 	for what, w := range map[string]vip.Macvlan{
@@ -251,8 +251,8 @@ func TestMacvlanStrangers(t *testing.T) {
 
 // A macvlan on a macvlan sits beside it.
 func TestMacvlanOnMacvlan(t *testing.T) {
-	eth0 := hardware(t, "eth0", "10.0.0.5/24")
-	sweep(t, "mv0", "herald-1")
+	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
+	removeAfterwards(t, "mv0", "herald-1")
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.ParentIndex, attrs.Flags = "mv0", eth0.Attrs().Index, net.FlagUp
 	check.OK(t, netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}))
@@ -267,13 +267,13 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 	_, err = r.Macvlans().Set(t.Context(), []vip.Macvlan{w})
 	check.OK(t, err)
 	if after, err := netlink.LinkByName(w.Name); err != nil || after.Attrs().Index != before.Attrs().Index {
-		t.Errorf("it was made anew: %v, %v", after, err)
+		t.Errorf("it was made again: %v, %v", after, err)
 	}
 }
 
 // A hundred of them come and go within a pass or two.
-func TestMacvlanHundred(t *testing.T) {
-	hardware(t, "eth0", "10.0.0.5/24")
+func TestHundredMacvlans(t *testing.T) {
+	newVeth(t, "eth0", "10.0.0.5/24")
 	r, stop := kernelRig(t)
 	defer stop()
 	var want []vip.Macvlan

@@ -35,9 +35,9 @@ func TestMain(m *testing.M) {
 	namespace.Enter()
 }
 
-// hardware makes a veth pair of which both ends are up, in the test's namespace,
+// newVeth makes a veth pair of which both ends are up, in the test's namespace,
 // and takes it away when the test ends.
-func hardware(t testing.TB, name string, addrs ...string) netlink.Link {
+func newVeth(t testing.TB, name string, addrs ...string) netlink.Link {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = name
@@ -51,7 +51,7 @@ func hardware(t testing.TB, name string, addrs ...string) netlink.Link {
 	check.OK(t, err)
 	t.Cleanup(func() { _ = netlink.LinkDel(l) })
 	for _, a := range addrs {
-		give(t, l, a)
+		addOther(t, l, a)
 	}
 	waitUp(t, name)
 	return l
@@ -78,8 +78,8 @@ func waitUp(t testing.TB, name string) {
 	})
 }
 
-// give adds an address as another program would: for ever and without a mark.
-func give(t testing.TB, l netlink.Link, addr string) {
+// addOther adds an address as another program would: for ever and without a mark.
+func addOther(t testing.TB, l netlink.Link, addr string) {
 	t.Helper()
 	a, err := netlink.ParseAddr(addr)
 	check.OK(t, err)
@@ -92,7 +92,7 @@ func sysctl(t testing.TB, name, value string) {
 	check.OK(t, os.WriteFile("/proc/sys/"+name, []byte(value), 0o644))
 }
 
-func take(t testing.TB, l netlink.Link, addr string) {
+func removeOther(t testing.TB, l netlink.Link, addr string) {
 	t.Helper()
 	a, err := netlink.ParseAddr(addr)
 	check.OK(t, err)
@@ -178,7 +178,6 @@ func marks(t testing.TB) map[addressKey]byte {
 	return found
 }
 
-// await waits until ok. Where the kernel tells nothing, it looks again and again.
 // log is a logger and what it wrote.
 func log() (*slog.Logger, *buffer) {
 	b := &buffer{}

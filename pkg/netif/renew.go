@@ -20,7 +20,7 @@ import (
 // kept from running for 2.2 s loses none.
 //
 // 333 addresses of both families take 6 ms to renew (see BenchmarkRenewal), and so a
-// hundredth of a core (BenchmarkSecond). Most of that is the kernel's with IPv6: it
+// hundredth of a core (BenchmarkSecondOfRenewals). Most of that is the kernel's with IPv6: it
 // joins the link's groups anew each time (ipv6_find_idev calls ipv6_mc_up).
 const (
 	lifetime = 3 // seconds

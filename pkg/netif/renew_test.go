@@ -17,7 +17,7 @@ import (
 
 // A process that dies leaves no address after 4 s, and one that starts within
 // 2.2 s finds all: at whatever moment it dies, and whenever the addresses were bound.
-func TestDeath(t *testing.T) {
+func TestProcessDies(t *testing.T) {
 	for _, count := range []int{1, 2, 3, 7, 33} {
 		for death := time.Second; death < 2500*time.Millisecond; death += 47 * time.Millisecond {
 			synctest.Test(t, func(t *testing.T) {
@@ -35,11 +35,11 @@ func TestDeath(t *testing.T) {
 				time.Sleep(death - time.Since(began))
 				stop()
 				time.Sleep(2200 * time.Millisecond)
-				if got := strings.Count(k.String(), "ours"); got != count {
+				if got := strings.Count(k.String(), "marked"); got != count {
 					t.Errorf("%d addresses, death at %v: %d are left after 2.2 s, want all", count, death, got)
 				}
 				time.Sleep(1800 * time.Millisecond)
-				if got := strings.Count(k.String(), "ours"); got != 0 {
+				if got := strings.Count(k.String(), "marked"); got != 0 {
 					t.Errorf("%d addresses, death at %v: %d are left after 4 s, want none", count, death, got)
 				}
 			})
@@ -135,7 +135,7 @@ func TestShortPauseIsHarmless(t *testing.T) {
 	})
 }
 
-func TestEndOfTheRight(t *testing.T) {
+func TestTenureEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFake("link 2 eth0 up")
 		r := newRig(t, k)
@@ -206,7 +206,7 @@ func TestDeletedByAnother(t *testing.T) {
 			defer r.run(t)()
 			_, err := r.Set(t.Context(), []vip.Address{a})
 			check.OK(t, err)
-			k.take(addressKey{2, a.Prefix()})
+			k.drop(addressKey{2, a.Prefix()})
 			synctest.Wait()
 			if r.pokes.Load() != 1 {
 				t.Errorf("%d pokes, want 1", r.pokes.Load())
@@ -231,10 +231,10 @@ func TestReplacedByAnother(t *testing.T) {
 		defer r.run(t)()
 		_, err := r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0")})
 		check.OK(t, err)
-		k.give("eth0", "10.0.0.1/32")
+		k.add("eth0", "10.0.0.1/32")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got, want := k.String(), "eth0 10.0.0.1/32 ours 3s"; got != want {
+		if got, want := k.String(), "eth0 10.0.0.1/32 marked 3s"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
@@ -257,7 +257,7 @@ func TestRenewalFails(t *testing.T) {
 		})
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if got, want := k.String(), "eth0 10.0.0.2/32 ours 3s"; got != want {
+		if got, want := k.String(), "eth0 10.0.0.2/32 marked 3s"; got != want {
 			t.Errorf("kernel %q, want %q", got, want)
 		}
 		if got := strings.Count(r.log.String(), "level=WARN"); got != 1 {
@@ -304,7 +304,7 @@ func TestLinkGoes(t *testing.T) {
 	})
 }
 
-func TestMissedChanges(t *testing.T) {
+func TestOverrun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := newFake("link 2 eth0 up")
 		r := newRig(t, k)
@@ -312,15 +312,15 @@ func TestMissedChanges(t *testing.T) {
 		want := []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.2/32", "eth0")}
 		_, err := r.Set(t.Context(), want)
 		check.OK(t, err)
-		k.lose()
+		k.overrun()
 		synctest.Wait()
 		if r.pokes.Load() != 0 {
 			t.Errorf("%d pokes although nothing had changed", r.pokes.Load())
 		}
-		k.mu.Lock() // nobody is told of this
+		k.mu.Lock() // no change is sent
 		delete(k.addrs, k.at("eth0", "10.0.0.1/32"))
 		k.mu.Unlock()
-		k.lose()
+		k.overrun()
 		synctest.Wait()
 		if r.pokes.Load() != 1 {
 			t.Errorf("%d pokes, want 1", r.pokes.Load())
@@ -333,7 +333,7 @@ func TestMissedChanges(t *testing.T) {
 	})
 }
 
-func TestNoKernelToFollow(t *testing.T) {
+func TestSubscriptionFails(t *testing.T) {
 	for _, op := range []string{"subscribe", "read", "routes"} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newFake("link 2 eth0 up")
@@ -358,7 +358,7 @@ func TestNoKernelToFollow(t *testing.T) {
 			broken = false
 			k.mu.Unlock()
 			time.Sleep(time.Second)
-			k.give("eth0", "10.0.0.77/32")
+			k.add("eth0", "10.0.0.77/32")
 			synctest.Wait()
 			var w vip.World
 			r.Observe(&w)
@@ -372,7 +372,7 @@ func TestNoKernelToFollow(t *testing.T) {
 	}
 }
 
-// What is heard late contradicts what was done meanwhile. It must not be believed.
+// A change that is received late contradicts what was done meanwhile. It must not be applied.
 func TestStaleChanges(t *testing.T) {
 	for _, a := range []vip.Address{addr("10.0.0.1/32", "eth0"), addr("2001:db8::1/128", "eth0")} {
 		synctest.Test(t, func(t *testing.T) {
@@ -403,7 +403,7 @@ func TestStaleChanges(t *testing.T) {
 }
 
 // The same, when another program was first each time.
-func TestStaleChangesOfOthers(t *testing.T) {
+func TestStaleChangesByOtherPrograms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := addr("10.0.0.1/32", "eth0")
 		k := newFake("link 2 eth0 up")
@@ -411,7 +411,7 @@ func TestStaleChangesOfOthers(t *testing.T) {
 		r := newRig(t, k)
 		defer r.run(t)()
 		for range 50 {
-			k.give("eth0", "10.0.0.1/32")
+			k.add("eth0", "10.0.0.1/32")
 			for _, want := range [][]vip.Address{{a}, nil} {
 				have, err := r.Set(t.Context(), want)
 				check.OK(t, err)
@@ -442,9 +442,9 @@ func TestOldKernel(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		r.isBound(t, "after renewals", want)
 		if got := k.reads - before; got != 0 {
-			t.Errorf("read anew %d times for the sake of renewals", got)
+			t.Errorf("read again %d times for the sake of renewals", got)
 		}
-		k.lose()
+		k.overrun()
 		time.Sleep(time.Second)
 		r.isBound(t, "after missed changes", want)
 		if got := r.log.String(); strings.Contains(got, "INFO") || r.pokes.Load() > 0 {
@@ -469,26 +469,26 @@ func (r *rig) isBound(t *testing.T, what string, want []vip.Address) {
 	}
 }
 
-// News that come late, one by one.
-func TestLateNews(t *testing.T) {
+// Changes that are received late, one by one.
+func TestChangesReceivedLate(t *testing.T) {
 	a := addr("2001:db8::1/128", "eth0")
 	at := addressKey{2, a.Prefix()}
 	unmarked := change{address: &kernelAddress{addressKey: at, global: true}}
 	marked := change{address: &kernelAddress{addressKey: at, global: true, marked: true}}
 	removed := change{address: &kernelAddress{addressKey: at, global: true, marked: true}, gone: true}
 	for _, tt := range []struct {
-		name  string
-		want  []vip.Address
-		heard []change
-		reads int
-		news  bool
+		name     string
+		want     []vip.Address
+		received []change
+		reads    int
+		pokes    bool
 	}{
-		{"bound, heard as done", []vip.Address{a}, []change{marked}, 0, false},
+		{"bound, received as done", []vip.Address{a}, []change{marked}, 0, false},
 		{"bound, an earlier removal", []vip.Address{a}, []change{removed}, 1, false},
-		{"bound, an earlier stranger", []vip.Address{a}, []change{unmarked}, 1, false},
-		{"removed, heard as done", nil, []change{removed}, 0, false},
+		{"bound, an earlier unmarked one", []vip.Address{a}, []change{unmarked}, 1, false},
+		{"removed, received as done", nil, []change{removed}, 0, false},
 		{"removed, an earlier binding", nil, []change{marked}, 1, false},
-		{"removed, an earlier binding of an earlier stranger's", nil, []change{unmarked, marked}, 1, true}, // for a moment it is a stray
+		{"removed, an earlier unmarked one, then an earlier binding", nil, []change{unmarked, marked}, 1, true}, // for a moment it is unmanaged
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newFake("link 2 eth0 up")
@@ -498,13 +498,13 @@ func TestLateNews(t *testing.T) {
 				check.OK(t, err)
 			}
 			before := k.reads
-			news, err := r.applyChanges(tt.heard)
+			pokes, err := r.applyChanges(tt.received)
 			check.OK(t, err)
-			if news != tt.news {
-				t.Errorf("%s: it is news: %v, want %v", tt.name, news, tt.news)
+			if pokes != tt.pokes {
+				t.Errorf("%s: pokes: %v, want %v", tt.name, pokes, tt.pokes)
 			}
 			if got := k.reads - before; got != tt.reads {
-				t.Errorf("%s: read anew %d times, want %d", tt.name, got, tt.reads)
+				t.Errorf("%s: read again %d times, want %d", tt.name, got, tt.reads)
 			}
 			r.isBound(t, tt.name, tt.want)
 			if have, err := r.Set(t.Context(), tt.want); err != nil || len(have) != len(tt.want) {

@@ -14,9 +14,9 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// connected is a connection from another address of the node to a listener at addr; the
+// connect is a connection from another address of the node to a listener at addr; the
 // listener's end is open, too.
-func connected(t *testing.T, listen, from, addr string) net.Conn {
+func connect(t *testing.T, listen, from, addr string) net.Conn {
 	t.Helper()
 	l, err := net.Listen("tcp", listen)
 	check.OK(t, err)
@@ -39,21 +39,21 @@ func connected(t *testing.T, listen, from, addr string) net.Conn {
 	return c
 }
 
-// outcome is what the client's end of a connection comes to know within a moment.
-func outcome(c net.Conn) error {
+// readError is the error that the client's end of a connection reads within a moment.
+func readError(c net.Conn) error {
 	c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 	_, err := c.Read(make([]byte, 1))
 	return err
 }
 
-// TestKernelResets: who is connected to an address that is served here, hears of its
-// going. Whoever is connected to anything else does not.
+// TestKernelResets: a connection to an address that is served here is reset when that is
+// removed. No other connection is.
 func TestKernelResets(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
 	check.OK(t, err)
 	check.OK(t, netlink.LinkSetUp(lo)) // a node talks to its own addresses by way of it
 	t.Cleanup(func() { _ = netlink.LinkSetDown(lo) })
-	hardware(t, "eth0", "10.0.0.1/24", "fd00::1/64")
+	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
 	n, stop := kernelRig(t)
 	defer stop()
 	served := []vip.Address{{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 32, Link: "eth0", LocalDelivery: true}, {Addr: netip.MustParseAddr("fd00::50"), Bits: 128, Link: "eth0", LocalDelivery: true}}
@@ -62,33 +62,33 @@ func TestKernelResets(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := map[string]net.Conn{
-		"IPv4":                       connected(t, "10.0.0.50:0", "10.0.0.1", "10.0.0.50"),
-		"IPv4, by a socket for both": connected(t, "[::]:0", "10.0.0.1", "10.0.0.50"),
-		"IPv6":                       connected(t, "[fd00::50]:0", "fd00::1", "fd00::50"),
+		"IPv4":                       connect(t, "10.0.0.50:0", "10.0.0.1", "10.0.0.50"),
+		"IPv4, by a socket for both": connect(t, "[::]:0", "10.0.0.1", "10.0.0.50"),
+		"IPv6":                       connect(t, "[fd00::50]:0", "fd00::1", "fd00::50"),
 	}
 	stay := map[string]net.Conn{
-		"the node's own address":      connected(t, "[::]:0", "10.0.0.1", "10.0.0.1"),
-		"a VIP that stays":            connected(t, "10.0.0.60:0", "10.0.0.1", "10.0.0.60"),
-		"the node's own IPv6 address": connected(t, "[::]:0", "fd00::1", "fd00::1"),
+		"the node's own address":      connect(t, "[::]:0", "10.0.0.1", "10.0.0.1"),
+		"a VIP that stays":            connect(t, "10.0.0.60:0", "10.0.0.1", "10.0.0.60"),
+		"the node's own IPv6 address": connect(t, "[::]:0", "fd00::1", "fd00::1"),
 	}
 	if _, err := n.Set(t.Context(), []vip.Address{other}); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range gone {
-		if err := outcome(c); !errors.Is(err, syscall.ECONNRESET) {
+		if err := readError(c); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("%s: %v, want a reset", name, err)
 		}
 	}
 	for name, c := range stay {
-		if err := outcome(c); !errors.Is(err, syscall.ETIMEDOUT) && !isTimeout(err) {
+		if err := readError(c); !errors.Is(err, syscall.ETIMEDOUT) && !isTimeout(err) {
 			t.Errorf("%s: %v, want nothing", name, err)
 		}
 	}
-	// A VIP of a Service ends in its Pods: what is connected here to it is none of ours.
+	// A VIP of a Service ends in its Pods: its connections here stay.
 	if _, err := n.Set(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := outcome(stay["a VIP that stays"]); !isTimeout(err) {
+	if err := readError(stay["a VIP that stays"]); !isTimeout(err) {
 		t.Errorf("a VIP that is not served here: %v, want nothing", err)
 	}
 }

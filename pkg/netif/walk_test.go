@@ -45,9 +45,9 @@ func some(rng *rand.Rand, all []vip.Address) []vip.Address {
 }
 
 // A walk between wanted states, over failures, other programs and time. After
-// each step that may succeed, the kernel has of ours what is wanted, Set says
+// each step that may succeed, the kernel has with Herald's mark what is wanted, Set says
 // so, and nobody else's addresses were touched.
-func TestWalk(t *testing.T) {
+func TestRandomSteps(t *testing.T) {
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) { walk(t, rand.New(rand.NewPCG(seed, 1))) })
 	}
@@ -69,9 +69,9 @@ func walk(t *testing.T, rng *rand.Rand) {
 		}
 		k.set(nil)
 		if trouble {
-			luck := rand.New(rand.NewPCG(rng.Uint64(), 2)) // asked by several goroutines, one at a time
+			rolls := rand.New(rand.NewPCG(rng.Uint64(), 2)) // asked by several goroutines, one at a time
 			k.set(func(op string, _ addressKey) error {
-				if luck.IntN(3) == 0 {
+				if rolls.IntN(3) == 0 {
 					return unix.EBUSY
 				}
 				return nil
@@ -81,17 +81,17 @@ func walk(t *testing.T, rng *rand.Rand) {
 		case 0: // another program takes something away
 			if len(want) > 0 {
 				a := want[rng.IntN(len(want))]
-				k.take(k.at(a.Link, a.Prefix().String()))
+				k.drop(k.at(a.Link, a.Prefix().String()))
 			}
 		case 1: // or replaces it
 			if len(want) > 0 {
 				a := want[rng.IntN(len(want))]
 				if a.Prefix().IsSingleIP() {
-					k.give(a.Link, a.Prefix().String())
+					k.add(a.Link, a.Prefix().String())
 				}
 			}
 		case 2:
-			k.lose()
+			k.overrun()
 		}
 		if !same {
 			want = some(rng, all)
@@ -117,15 +117,15 @@ func walk(t *testing.T, rng *rand.Rand) {
 		if d := diff(text(want), text(have)); d != "" {
 			t.Fatalf("step %d: have (-want +got):\n%s", step, d)
 		}
-		var ours, others []string
+		var marked, others []string
 		for line := range strings.Lines(k.String()) {
-			if line = strings.TrimSpace(line); strings.Contains(line, " ours ") {
-				ours = append(ours, line[:strings.Index(line, " ours ")])
+			if line = strings.TrimSpace(line); strings.Contains(line, " marked ") {
+				marked = append(marked, line[:strings.Index(line, " marked ")])
 			} else {
 				others = append(others, line)
 			}
 		}
-		if d := diff(text(want), strings.Join(ours, "\n")); d != "" {
+		if d := diff(text(want), strings.Join(marked, "\n")); d != "" {
 			t.Fatalf("step %d: kernel (-want +got):\n%s\n%s\n%s", step, d, k, r.log)
 		}
 		if d := diff(foreign, strings.Join(others, "\n")); d != "" {
@@ -134,13 +134,13 @@ func walk(t *testing.T, rng *rand.Rand) {
 	}
 }
 
-// renewed is an address of ours, which is 0 to 1 s old.
+// renewed is an address with Herald's mark, which is 0 to 1 s old.
 var renewed = regexp.MustCompile(` deprecated .*proto=v valid=[23] preferred=0$`)
 
 // The same on the real kernel, without the failures.
-func TestKernelWalk(t *testing.T) {
-	hardware(t, "eth0", "10.0.0.5/24")
-	hardware(t, "eth1", "10.9.9.9/32", "2001:db8::99/128")
+func TestKernelRandomSteps(t *testing.T) {
+	newVeth(t, "eth0", "10.0.0.5/24")
+	newVeth(t, "eth1", "10.9.9.9/32", "2001:db8::99/128")
 	r, stop := kernelRig(t)
 	defer stop()
 	rng := rand.New(rand.NewPCG(7, 7))
@@ -156,7 +156,7 @@ func TestKernelWalk(t *testing.T) {
 				check.OK(t, err)
 				parsed.Flags = unix.IFA_F_NODAD
 				check.OK(t, netlink.AddrReplace(l, parsed))
-				r.await(t, "the news", func() bool { return r.knows(a) })
+				r.await(t, "the change", func() bool { return r.hasUnmarked(a) })
 			}
 		}
 		have, err := r.Set(t.Context(), want)
@@ -166,16 +166,16 @@ func TestKernelWalk(t *testing.T) {
 		if d := diff(text(want), text(have)); d != "" {
 			t.Fatalf("step %d: have (-want +got):\n%s", step, d)
 		}
-		var ours, others []string
+		var marked, others []string
 		for line := range strings.Lines(addresses(t, "eth0", "eth1")) {
 			words := strings.Fields(line)
 			if renewed.MatchString(strings.TrimSpace(line)) {
-				ours = append(ours, words[0]+" "+words[1])
+				marked = append(marked, words[0]+" "+words[1])
 			} else {
 				others = append(others, words[0]+" "+words[1])
 			}
 		}
-		if d := diff(text(want), strings.Join(ours, "\n")); d != "" {
+		if d := diff(text(want), strings.Join(marked, "\n")); d != "" {
 			t.Fatalf("step %d: kernel (-want +got):\n%s", step, d)
 		}
 		if d := diff("eth0 10.0.0.5/24\neth1 10.9.9.9/32\neth1 2001:db8::99/128", strings.Join(others, "\n")); d != "" {
