@@ -11,19 +11,19 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 const reference = "../../docs/reference"
 
-// TestReference: the pages of the repository are what the code says now.
+// TestReference: the pages of the repository are those that the code writes.
 func TestReference(t *testing.T) {
 	known := map[string]bool{}
 	for _, p := range pages {
 		known[p.file] = true
 		var b bytes.Buffer
-		if err := p.write(&b); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, p.write(&b))
 		have, err := os.ReadFile(filepath.Join(reference, p.file))
 		if err != nil {
 			t.Errorf("%v (herald docs writes it)", err)
@@ -34,9 +34,7 @@ func TestReference(t *testing.T) {
 		}
 	}
 	entries, err := os.ReadDir(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for _, e := range entries {
 		if !known[e.Name()] {
 			t.Errorf("%s/%s is written by nothing: add it to pages", reference, e.Name())
@@ -53,9 +51,7 @@ func TestDerived(t *testing.T) {
 			continue
 		}
 		want, err := d.write(have)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		if diff := cmp.Diff(string(have), string(want)); diff != "" {
 			t.Errorf("%s is not current (herald docs), -have +now:\n%s", d.file, diff)
 		}
@@ -80,16 +76,14 @@ func TestDocsErrors(t *testing.T) {
 	}
 }
 
-// TestDocumentedManifests: the commands that the documents tell to run work, and
-// have nothing to warn of.
+// TestDocumentedManifests: the commands in the documents work, without
+// warnings.
 func TestDocumentedManifests(t *testing.T) {
 	command := regexp.MustCompile(`(?m)^\s*herald manifest ((?:[^|>\n\\]|\\\n)+)`)
 	seen := 0
 	for _, file := range []string{"../../README.md", "../../docs/operations.md", "../../docs/control-plane.md", "../../docs/installation.md"} {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		for _, m := range command.FindAllStringSubmatch(string(text), -1) {
 			seen++
 			args := strings.Fields(strings.ReplaceAll(m[1], "\\\n", " "))

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // run runs a command as a shell would.
@@ -36,9 +37,7 @@ func TestManifestFiles(t *testing.T) {
 	for _, f := range files {
 		t.Run(filepath.Base(f), func(t *testing.T) {
 			want, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			_, rest, _ := strings.Cut(string(want), "# Made by: herald manifest ")
 			line, _, _ := strings.Cut(rest, "\n")
 			got, stderr, err := run(t, manifestCommand(), append(strings.Fields(line), "--image=ghcr.io/heraldvip/herald:latest")...)
@@ -125,9 +124,7 @@ func TestManifestOptionsAreConfigErrors(t *testing.T) {
 // TestManifestOfEnvironment: the environment and a file count as they do for the manager.
 func TestManifestOfEnvironment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "herald.yaml")
-	if err := os.WriteFile(file, []byte("svc_enable: true\nvip_arp: true\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(file, []byte("svc_enable: true\nvip_arp: true\n"), 0o600))
 	t.Setenv("herald_config", file)
 	t.Setenv("vip_interface", "eth7")
 	stdout, stderr, err := run(t, manifestCommand(), "daemonset", "--interface=eth0")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestDescribeMetrics(t *testing.T) {
@@ -59,13 +60,11 @@ func TestDescribeMetrics(t *testing.T) {
 	}
 }
 
-// TestReferenceIsWhole: each page has a row for whatever its room has.
-func TestReferenceIsWhole(t *testing.T) {
+// TestReferenceIsComplete: each page has a row for whatever its room has.
+func TestReferenceIsComplete(t *testing.T) {
 	rows := func(write func(io.Writer) error) map[string]string {
 		var b bytes.Buffer
-		if err := write(&b); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, write(&b))
 		rows := map[string]string{}
 		for line := range strings.Lines(b.String()) {
 			if _, rest, ok := strings.Cut(line, "| `"); ok {
@@ -105,9 +104,7 @@ func TestReferenceIsWhole(t *testing.T) {
 // TestMetricNames: names are of one kind, and each metric explains itself.
 func TestMetricNames(t *testing.T) {
 	n, err := idleNode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for _, c := range n.collectors() {
 		all, err := describeMetrics(c)
 		if err != nil {

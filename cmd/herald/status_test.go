@@ -13,6 +13,7 @@ import (
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -34,8 +35,8 @@ func vipLease(service, node string) *coordinationv1.Lease {
 	}
 }
 
-// shown is a Service that asks for the first addresses and shows the others.
-func shown(name, asked, has string) vip.Service {
+// serviceWith is a Service that asks for the first addresses and shows the others.
+func serviceWith(name, asked, has string) vip.Service {
 	s := vip.Service{Key: vip.Key{Namespace: "default", Name: name}, UID: name, LoadBalancer: true}
 	for a := range strings.FieldsSeq(asked) {
 		s.Addresses = append(s.Addresses, netip.MustParseAddr(a))
@@ -46,38 +47,36 @@ func shown(name, asked, has string) vip.Service {
 	return s
 }
 
-func said(service string, reason vip.Reason, warning bool, message string) kube.StoredEvent {
+func storedEvent(service string, reason vip.Reason, warning bool, message string) kube.StoredEvent {
 	return kube.StoredEvent{Event: vip.Event{UID: service, Reason: reason, Warning: warning, Message: message}}
 }
 
 func TestStatusTable(t *testing.T) {
 	const up, down, none = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false}]}`, `{"interface":"","links":[]}`
-	bad := shown("bad", "10.0.0.4", "10.0.0.4")
+	bad := serviceWith("bad", "10.0.0.4", "10.0.0.4")
 	bad.Invalid = []string{"kube-vip.io/ignore is wrong."}
-	open := shown("open", "10.0.0.6", "10.0.0.6")
+	open := serviceWith("open", "10.0.0.6", "10.0.0.6")
 	open.Forward = &vip.Forward{}
 	open.Ingress = append(open.Ingress, vip.Ingress{Addr: netip.MustParseAddr("11.22.33.1"), IPMode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 8080}}})
-	leased := shown("leased", "0.0.0.0 ::", "10.0.0.9")
+	leased := serviceWith("leased", "0.0.0.0 ::", "10.0.0.9")
 	leased.DHCP.Leases = []vip.DHCPLease{{Addr: netip.MustParseAddr("10.0.0.9"), Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: noon.Add(time.Hour)}}
 	s := kube.Snapshot{
 		Services: []vip.Service{
 			leased, open,
-			shown("good", "10.0.0.1", "10.0.0.1"), shown("half", "10.0.0.2 fd00::2", "10.0.0.2"), shown("none", "10.0.0.3", ""), bad,
-			shown("sad", "10.0.0.5", "10.0.0.5"),
+			serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("half", "10.0.0.2 fd00::2", "10.0.0.2"), serviceWith("none", "10.0.0.3", ""), bad,
+			serviceWith("sad", "10.0.0.5", "10.0.0.5"),
 		},
 		Leases: []*coordinationv1.Lease{
 			nodeLease("n1", time.Second, up), nodeLease("n2", time.Second, down), nodeLease("n3", time.Second, none), nodeLease("n4", time.Minute, up),
 			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"), vipLease("open", "n1"),
 		},
 		Events: []kube.StoredEvent{
-			said("half", vip.AddressRefused, true, "no IPv6"), said("half", vip.VIPAnnounced, false, "n1 announces it"),
-			said("none", vip.NoEndpoints, false, "not ready"), said("good", vip.VIPAnnounced, false, "n1 announces it"),
+			storedEvent("half", vip.AddressRefused, true, "no IPv6"), storedEvent("half", vip.VIPAnnounced, false, "n1 announces it"),
+			storedEvent("none", vip.NoEndpoints, false, "not ready"), storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"),
 		},
 	}
 	var b strings.Builder
-	if err := writeStatus(&b, s, noon); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, writeStatus(&b, s, noon))
 	for _, want := range []string{
 		`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`,
 		`default/half .*not announced: fd00::2 \(no IPv6\)`,
@@ -111,9 +110,7 @@ func TestStatusOfControlPlane(t *testing.T) {
 		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`), cp,
 	}}
 	var b strings.Builder
-	if err := writeStatus(&b, s, noon); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, writeStatus(&b, s, noon))
 	if want := regexp.MustCompile(`\(control plane\) +- +n2 +60s +- +API servers ready: 2\n`); !want.MatchString(b.String()) {
 		t.Errorf("no %v in\n%s", want, &b)
 	}
@@ -130,9 +127,7 @@ func TestStatusBGPSessions(t *testing.T) {
 		`{"peer":"192.0.2.1","as":65001,"state":"established","since":"2026-01-01T11:00:00Z","prefixes":7},` +
 		`{"peer":"eth1","state":"active","since":"2026-01-01T11:59:00Z","reason":"the peer refuses connections"}]}`
 	var b strings.Builder
-	if err := writeStatus(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info)}}, noon); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, writeStatus(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info)}}, noon))
 	want := "\nNODE  PEER       AS     STATE        SINCE  PREFIXES  WHY\n" +
 		"n1    192.0.2.1  65001  established  60m    7         \n" +
 		"n1    eth1       0      active       60s    0         the peer refuses connections\n"

@@ -10,11 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 const wantAS = "must be an AS number: a whole number from 1 to 4294967294, not 23456"
 
-var bgpErrorCases = []struct{ env, want string }{
+var bgpErrorTests = []struct{ env, want string }{
 	{"bgp_enable=x", `bgp_enable="x" (environment): must be true or false`},
 	{"bgp_enable=true", `bgp_enable="true" (environment): needs a peer: set bgp_peers, bgp_peeraddress or annotation`},
 	{"bgp_as=0", `bgp_as="0" (environment): ` + wantAS},
@@ -102,10 +103,8 @@ func TestPeers(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.env, func(t *testing.T) {
-			c, _, err := Parse(Sources{Env: append(strings.Fields(tt.env), "bgp_enable=true", "svc_enable=true"), Hostname: "n1", ReadFile: file("from a file\n")})
-			if err != nil {
-				t.Fatal(err)
-			}
+			c, _, err := Parse(Sources{Env: append(strings.Fields(tt.env), "bgp_enable=true", "svc_enable=true"), Hostname: "n1", ReadFile: readsAs("from a file\n")})
+			check.OK(t, err)
 			if diff := cmp.Diff(tt.want, c.BGP.Peers, addresses); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -117,9 +116,7 @@ func TestBGPOptions(t *testing.T) {
 	c, warnings, err := Parse(Sources{Hostname: "n1", Env: strings.Fields("svc_enable=true bgp_enable=true bgp_peers=192.0.2.1:1:::::true " +
 		"bgp_hold_time=9 bgp_routerid=192.0.2.7 bgp_routerinterface=lo annotation=example.com/ herald_bgp_communities=1:2,1:2:3,no-export " +
 		"herald_bgp_localpref=0 herald_bgp_med=7 herald_bgp_prepend=3 herald_bgp_aggregates=192.0.2.0/24,2001:db8::/64 herald_bgp_restart_time=60 herald_bgp_ready=true")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if want := []string{"bgp_peers (environment), peer 1 (192.0.2.1): there is no BFD in this version; a short bgp_hold_time takes its place"}; cmp.Diff(want, warnings) != "" {
 		t.Errorf("warnings %q", warnings)
 	}
@@ -145,17 +142,13 @@ func TestAnnotationWithoutNodes(t *testing.T) {
 
 func TestAnnotatedPeers(t *testing.T) {
 	c, _, err := Parse(Sources{Hostname: "n1", Env: []string{"svc_enable=true", "bgp_enable=true", "annotation=example.com", "bgp_multihop=true"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	got, err := c.BGP.AnnotatedPeers(map[string]vip.Secret{
 		"bgp-peers-0-peer-ip": "192.0.2.1, 192.0.2.2", "bgp-peers-0-peer-asn": "65001", "bgp-peers-0-node-asn": "65009",
 		"bgp-peers-0-src-ip": "192.0.2.9", "bgp-peers-0-bgp-pass": "cGFzc3dvcmQ=", "bgp-peers-1-peer-ip": "2001:db8::1", "bgp-peers-1-peer-asn": "65002",
 		"bgp-peers-1-peer-port": "1179", "bgp-peers-3-peer-ip": "x",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	ip := netip.MustParseAddr
 	first := vip.BGPPeer{Address: ip("192.0.2.1"), AS: 65001, LocalAS: 65009, Password: "password", Port: 179, Source: ip("192.0.2.9"), RouterID: ip("192.0.2.9"), Multihop: true}
 	second := first
@@ -172,9 +165,9 @@ func TestAnnotatedPeers(t *testing.T) {
 	}
 }
 
-// FuzzPeers: whatever stands there, it is read or refused.
+// FuzzPeers: any text is parsed into valid peers, or is an error.
 func FuzzPeers(f *testing.F) {
-	for _, tt := range bgpErrorCases {
+	for _, tt := range bgpErrorTests {
 		if v, ok := strings.CutPrefix(tt.env, "bgp_peers="); ok {
 			f.Add(v)
 		}

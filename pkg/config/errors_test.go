@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
-// errorCases are wrong values and the one line each is told by.
-var errorCases = []struct {
+// errorCases are wrong values, each with the one line of its error.
+var errorTests = []struct {
 	env  string // variables with spaces between
 	want string
 }{
@@ -104,9 +106,9 @@ var errorCases = []struct {
 
 func TestErrors(t *testing.T) {
 	seen := map[string]bool{}
-	for _, tt := range slices.Concat(errorCases, bgpErrorCases) {
+	for _, tt := range slices.Concat(errorTests, bgpErrorTests) {
 		t.Run(tt.env, func(t *testing.T) {
-			env := append(append([]string{}, on...), strings.Split(tt.env, " ")...)
+			env := append(append([]string{}, baseEnv...), strings.Split(tt.env, " ")...)
 			c, _, err := Parse(Sources{Env: env, Hostname: "n1", ReadFile: noFiles})
 			if err == nil {
 				t.Fatal("no error")
@@ -140,7 +142,7 @@ func TestNoHostname(t *testing.T) {
 	}
 }
 
-// TestServicesWithoutARP: who turns on Services and forgets how to announce them, is told.
+// TestServicesWithoutARP: Services without a way to announce them are an error.
 func TestServicesWithoutARP(t *testing.T) {
 	_, _, err := Parse(Sources{Env: []string{"svc_enable=true"}, Hostname: "n1"})
 	want := `vip_arp="false" (default): must be true with svc_enable, unless bgp_enable is: else nothing announces the VIPs of Services`
@@ -192,10 +194,10 @@ func TestAllErrorsAtOnce(t *testing.T) {
 	}
 }
 
-// TestArpRateTooFast: what is warned of is not what is done.
+// TestArpRateTooFast: a rate that is too fast becomes the default.
 func TestArpRateTooFast(t *testing.T) {
 	for _, rate := range []string{"499", "0", "-1"} {
-		c, _, err := Parse(Sources{Env: append([]string{"vip_arpRate=" + rate}, on...), Hostname: "n1"})
+		c, _, err := Parse(Sources{Env: append([]string{"vip_arpRate=" + rate}, baseEnv...), Hostname: "n1"})
 		if err != nil || c.ARP.Period != 3*time.Second {
 			t.Errorf("vip_arpRate=%s: %v, %v, want 3s", rate, c.ARP.Period, err)
 		}
@@ -242,10 +244,8 @@ func TestWarnings(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.env, func(t *testing.T) {
-			_, got, err := Parse(Sources{Env: append(strings.Fields(tt.env), on...), Hostname: "n1"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			_, got, err := Parse(Sources{Env: append(strings.Fields(tt.env), baseEnv...), Hostname: "n1"})
+			check.OK(t, err)
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -253,9 +253,9 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// TestMissing tries every option that isn't supported with its default, with
-// a harmless value, and with one that asks for something.
-func TestMissing(t *testing.T) {
+// TestUnsupportedOptions gives every option that isn't supported its default, an empty
+// value, and another one.
+func TestUnsupportedOptions(t *testing.T) {
 	for _, o := range Options {
 		if o.Supported() {
 			continue
@@ -296,11 +296,11 @@ func TestMissing(t *testing.T) {
 }
 
 func parse(env ...string) ([]string, error) {
-	_, warnings, err := Parse(Sources{Env: append(env, on...), Hostname: "n1"})
+	_, warnings, err := Parse(Sources{Env: append(env, baseEnv...), Hostname: "n1"})
 	return warnings, err
 }
 
-// TestManifestOfKubeVIP: what its own manifests carry for Services by ARP is taken without a word.
+// TestManifestOfKubeVIP: the options of its own manifests for Services by ARP cause neither error nor warning.
 func TestManifestOfKubeVIP(t *testing.T) {
 	warnings, err := parse(strings.Fields(`vip_arp=true port=6443 vip_nodename=n1 vip_interface=ens160 vip_subnet=32 dns_mode=first
 		dhcp_mode=ipv4 svc_enable=true svc_leasename=plndr-svcs-lock vip_leaderelection=true vip_leasename=plndr-cp-lock

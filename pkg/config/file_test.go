@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestFile(t *testing.T) {
@@ -21,7 +23,7 @@ vip_leaseduration: 30
 svc_namespace: null
 bgp_as: 65000   # the default, and no 6.5e+04
 `
-	want := base()
+	want := baseConfig()
 	want.Log.Level = -4
 	want.Link.Bits4, want.Link.Bits6 = 24, 64
 	want.Serve.Metrics = "" // in a file, empty is off
@@ -40,9 +42,7 @@ bgp_as: 65000   # the default, and no 6.5e+04
 			return []byte(text), nil
 		}
 		got, warnings, err := Parse(src)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		if diff := cmp.Diff(want, got, addresses); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -70,7 +70,7 @@ func TestFileErrors(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.text, func(t *testing.T) {
-			_, _, err := Parse(Sources{Env: []string{"herald_config=/etc/herald.yaml"}, ReadFile: file(tt.text), Hostname: "n1"})
+			_, _, err := Parse(Sources{Env: []string{"herald_config=/etc/herald.yaml"}, ReadFile: readsAs(tt.text), Hostname: "n1"})
 			if err == nil || !strings.HasPrefix(err.Error(), tt.want) || strings.Contains(err.Error(), "\n"+path) {
 				t.Errorf("got  %v\nwant %s...", err, tt.want)
 			}
@@ -95,12 +95,10 @@ func TestFileThatCannotBeRead(t *testing.T) {
 
 // TestFileNull: a key without a value is not set, even where an empty value is one.
 func TestFileNull(t *testing.T) {
-	src := Sources{Env: append([]string{"herald_config=/x"}, on...), Hostname: "n1", ReadFile: file("lb_class_name:\nprometheus_server: null\n")}
+	src := Sources{Env: append([]string{"herald_config=/x"}, baseEnv...), Hostname: "n1", ReadFile: readsAs("lb_class_name:\nprometheus_server: null\n")}
 	got, _, err := Parse(src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(base(), got, addresses); diff != "" {
+	check.OK(t, err)
+	if diff := cmp.Diff(baseConfig(), got, addresses); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -108,12 +106,12 @@ func TestFileNull(t *testing.T) {
 // TestEmptyFile is a file with nothing in it: not an error.
 func TestEmptyFile(t *testing.T) {
 	for _, text := range []string{"", "# only a comment\n", "{}"} {
-		src := Sources{Env: append([]string{"herald_config=/x"}, on...), Hostname: "n1", ReadFile: file(text)}
+		src := Sources{Env: append([]string{"herald_config=/x"}, baseEnv...), Hostname: "n1", ReadFile: readsAs(text)}
 		got, _, err := Parse(src)
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
-		if diff := cmp.Diff(base(), got, addresses); err == nil && diff != "" {
+		if diff := cmp.Diff(baseConfig(), got, addresses); err == nil && diff != "" {
 			t.Errorf("%q: -want +got:\n%s", text, diff)
 		}
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestFlags(t *testing.T) {
@@ -33,13 +35,11 @@ func TestFlags(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
-			want := base()
+			want := baseConfig()
 			tt.want(&want)
 			args := append([]string{"--services", "--arp=true"}, strings.Fields(tt.args)...)
 			got, warnings, err := Parse(Sources{Flags: parsed(t, args...), Hostname: "n1"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			if diff := cmp.Diff(want, got, addresses); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}

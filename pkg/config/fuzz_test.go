@@ -12,7 +12,7 @@ import (
 // FuzzParse: whatever is given, Parse does not panic, and what it accepts
 // keeps its promises.
 func FuzzParse(f *testing.F) {
-	for _, tt := range errorCases {
+	for _, tt := range errorTests {
 		f.Add(strings.ReplaceAll(tt.env, " ", "\n"), "", "--arp")
 	}
 	f.Add("vip_arp=true", "vip_subnet: 24\nsvc_enable: true", "--services=true")
@@ -27,7 +27,7 @@ func FuzzParse(f *testing.F) {
 		}
 		src := Sources{
 			Flags: fs, Env: append(strings.Split(env, "\n"), "herald_config=/x"),
-			ReadFile: file(text), Hostname: "n1", Namespace: "lb",
+			ReadFile: readsAs(text), Hostname: "n1", Namespace: "lb",
 		}
 		c, warnings, err := Parse(src)
 		for _, w := range warnings {

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestMarkdown(t *testing.T) {
 	var b strings.Builder
-	if err := Markdown(&b); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, Markdown(&b))
 	page := b.String()
 	for _, o := range Options {
 		if got := strings.Count(page, "\n| `"+o.Env+"`"); got != 1 {
@@ -45,8 +45,8 @@ func TestMarkdown(t *testing.T) {
 	}
 }
 
-// TestMarkdownSaysWhenItFails: a page cut short must not be taken for whole.
-func TestMarkdownSaysWhenItFails(t *testing.T) {
+// TestMarkdownReturnsWriteErrors: a page cut short must not seem complete.
+func TestMarkdownReturnsWriteErrors(t *testing.T) {
 	if err := Markdown(full{}); !errors.Is(err, errFull) {
 		t.Errorf("Markdown: %v, want %v", err, errFull)
 	}

@@ -39,9 +39,9 @@ func TestOptions(t *testing.T) {
 				t.Errorf("Default = %q, want true or false", o.Default)
 			}
 			if o.Supported() {
-				supportedRow(t, o)
+				checkSupported(t, o)
 			} else {
-				missingRow(t, o)
+				checkUnsupported(t, o)
 			}
 		})
 	}
@@ -52,9 +52,9 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestKnown lists every name that a user of kube-vip may bring along. None of
+// TestNamesOfKubeVIP lists every name that kube-vip understands. None of
 // them may ever become unknown.
-func TestKnown(t *testing.T) {
+func TestNamesOfKubeVIP(t *testing.T) {
 	const variables = `vip_loglevel vip_interface vip_servicesinterface vip_allow_interface_not_up vip_leaseduration vip_renewdeadline
 		vip_retryperiod vip_nodename vip_subnet svc_enable svc_election svc_namespace svc_leasename cp_namespace lb_class_name lb_class_only
 		lb_class_legacy_handling LoadBalancerClassLegacyHandling disable_service_updates vip_arp vip_arpRate vip_skipdad k8s_config_file
@@ -85,7 +85,7 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-func supportedRow(t *testing.T, o Option) {
+func checkSupported(t *testing.T, o Option) {
 	if o.Flag == "" || o.Since == "" || o.Effect != "" {
 		t.Errorf("Flag = %q, Since = %q, Effect = %q, want the first two only", o.Flag, o.Since, o.Effect)
 	}
@@ -98,7 +98,7 @@ func supportedRow(t *testing.T, o Option) {
 	}
 }
 
-func missingRow(t *testing.T, o Option) {
+func checkUnsupported(t *testing.T, o Option) {
 	if o.set != nil || o.Since != "" || !slices.Contains([]Effect{Refused, Unused, NoEffect}, o.Effect) {
 		t.Errorf("Since = %q, Effect = %q, want an effect only", o.Since, o.Effect)
 	}

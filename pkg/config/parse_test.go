@@ -13,18 +13,19 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // noFiles is a machine without files.
 func noFiles(string) ([]byte, error) { return nil, fs.ErrNotExist }
 
-// file is a machine on which every file reads text.
-func file(text string) func(string) ([]byte, error) {
+// readsAs is a machine on which every file reads text.
+func readsAs(text string) func(string) ([]byte, error) {
 	return func(string) ([]byte, error) { return []byte(text), nil }
 }
 
-// base is what holds with svc_enable and vip_arp, and nothing else given.
-func base() Config {
+// baseConfig is what holds with svc_enable and vip_arp, and nothing else given.
+func baseConfig() Config {
 	return Config{
 		Node:  Node{Name: "n1", Namespace: "kube-system"},
 		Link:  Link{Bits4: 32, Bits6: 128},
@@ -49,7 +50,7 @@ func base() Config {
 var addresses = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.IgnoreUnexported(BGP{})}
 
 // on are the variables of base.
-var on = []string{"svc_enable=true", "vip_arp=true"}
+var baseEnv = []string{"svc_enable=true", "vip_arp=true"}
 
 func TestParse(t *testing.T) {
 	tests := []struct {
@@ -127,12 +128,10 @@ func TestParse(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.env, func(t *testing.T) {
-			want := base()
+			want := baseConfig()
 			tt.want(&want)
-			got, warnings, err := Parse(Sources{Env: append(strings.Fields(tt.env), on...), Hostname: "n1", ReadFile: noFiles})
-			if err != nil {
-				t.Fatal(err)
-			}
+			got, warnings, err := Parse(Sources{Env: append(strings.Fields(tt.env), baseEnv...), Hostname: "n1", ReadFile: noFiles})
+			check.OK(t, err)
 			if diff := cmp.Diff(want, got, addresses); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -143,14 +142,12 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestNothingGiven: Herald starts, and says that it has nothing to do.
-func TestNothingGiven(t *testing.T) {
-	want := base()
+// TestNoOptions: Herald starts, and warns that it has nothing to do.
+func TestNoOptions(t *testing.T) {
+	want := baseConfig()
 	want.Services.Enable, want.ARP.Enable = false, false
 	got, warnings, err := Parse(Sources{Hostname: "n1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if diff := cmp.Diff(want, got, addresses); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -170,10 +167,10 @@ func TestPrecedence(t *testing.T) {
 		from Origin
 	}{
 		{"flag", Sources{Flags: parsed(t, "--serviceNamespace=flag")}, "flag", FromFlag},
-		{"file over flag", Sources{Flags: parsed(t, "--serviceNamespace=flag", config), ReadFile: file("svc_namespace: file")}, "file", FromFile},
-		{"an empty value of the file does not count", Sources{Flags: parsed(t, "--serviceNamespace=flag", config), ReadFile: file("svc_namespace: ''")}, "flag", FromFlag},
-		{"nor does null", Sources{Flags: parsed(t, "--serviceNamespace=flag", config), ReadFile: file("svc_namespace:")}, "flag", FromFlag},
-		{"environment over file", Sources{Flags: parsed(t, config), ReadFile: file("svc_namespace: file"), Env: []string{"svc_namespace=env"}}, "env", FromEnv},
+		{"file over flag", Sources{Flags: parsed(t, "--serviceNamespace=flag", config), ReadFile: readsAs("svc_namespace: file")}, "file", FromFile},
+		{"an empty value of the file does not count", Sources{Flags: parsed(t, "--serviceNamespace=flag", config), ReadFile: readsAs("svc_namespace: ''")}, "flag", FromFlag},
+		{"nor does null", Sources{Flags: parsed(t, "--serviceNamespace=flag", config), ReadFile: readsAs("svc_namespace:")}, "flag", FromFlag},
+		{"environment over file", Sources{Flags: parsed(t, config), ReadFile: readsAs("svc_namespace: file"), Env: []string{"svc_namespace=env"}}, "env", FromEnv},
 		{"environment over flag", Sources{Flags: parsed(t, "--serviceNamespace=flag"), Env: []string{"svc_namespace=env"}}, "env", FromEnv},
 		{"an empty variable does not count", Sources{Flags: parsed(t, "--serviceNamespace=flag"), Env: []string{"svc_namespace="}}, "flag", FromFlag},
 	}
@@ -181,9 +178,7 @@ func TestPrecedence(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.src.Hostname = "n1"
 			c, _, err := Parse(tt.src)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			if c.Services.Namespace != tt.want {
 				t.Errorf("Namespace = %q, want %q", c.Services.Namespace, tt.want)
 			}
@@ -201,9 +196,7 @@ func TestPrecedence(t *testing.T) {
 // TestPodNamespace: what the pod knows of itself is right, cp_namespace is a guess.
 func TestPodNamespace(t *testing.T) {
 	c, _, err := Parse(Sources{Env: []string{"cp_namespace=guess"}, Namespace: "pods-own", Hostname: "n1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if c.Node.Namespace != "pods-own" || c.Services.Lease.Namespace != "pods-own" {
 		t.Errorf("Namespace = %q, lease in %q, want pods-own", c.Node.Namespace, c.Services.Lease.Namespace)
 	}
@@ -213,9 +206,7 @@ func TestProcess(t *testing.T) {
 	t.Setenv("svc_namespace", "of-the-process")
 	src := ProcessSources(parsed(t, "--arp"))
 	c, _, err := Parse(src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if c.Services.Namespace != "of-the-process" || !c.ARP.Enable || c.Node.Name != strings.ToLower(src.Hostname) {
 		t.Errorf("got %+v", c)
 	}
@@ -230,9 +221,7 @@ func TestGiven(t *testing.T) {
 		Flags: parsed(t, "--services", "--arp=true", "--leaderElection", "--namespace=kube-system", "--lbClassName=", "--log=0"),
 		Env:   []string{"zebra_version=5", "vip_arpRate=5000", "svc_election=0"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	var got []string
 	for _, s := range given {
 		got = append(got, s.Option.Env+"="+s.Value)

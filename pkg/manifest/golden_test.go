@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 var update = flag.Bool("update", false, "rewrite manifests/*.yaml")
@@ -32,18 +33,12 @@ func request(t *testing.T, args ...string) Request {
 	t.Helper()
 	fs := pflag.NewFlagSet("herald", pflag.ContinueOnError)
 	config.AddFlags(fs)
-	if err := fs.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, fs.Parse(args))
 	src := config.Sources{Flags: fs, Hostname: "n1"}
 	c, _, err := config.Parse(src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	given, err := config.Given(src)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return Request{Config: c, Given: given, Image: Image("")}
 }
 
@@ -56,27 +51,19 @@ func TestFiles(t *testing.T) {
 			known[f.name] = true
 			path := filepath.Join(dir, f.name)
 			got, err := f.write(request(t, strings.Fields(f.args)...))
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			if *update {
-				if err := os.WriteFile(path, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, os.WriteFile(path, got, 0o644))
 			}
 			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, err)
 			if diff := cmp.Diff(string(want), string(got)); diff != "" {
 				t.Errorf("%s is not what is written now (go test ./pkg/manifest -update), -file +now:\n%s", path, diff)
 			}
 		})
 	}
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".yaml") && !known[e.Name()] {
 			t.Errorf("%s/%s is written by nothing", dir, e.Name())

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // read reads one YAML document into a type of Kubernetes, strictly.
@@ -27,7 +29,7 @@ func documents(t *testing.T, text []byte) []string {
 	parts := strings.Split(string(text), "---\n")
 	for line := range strings.Lines(parts[0]) {
 		if !strings.HasPrefix(line, "#") {
-			t.Errorf("line of the head that is no comment: %q", line)
+			t.Errorf("line of the header that is no comment: %q", line)
 		}
 	}
 	return parts[1:]
@@ -36,18 +38,14 @@ func documents(t *testing.T, text []byte) []string {
 func daemonSetOf(t *testing.T, r Request) appsv1.DaemonSet {
 	t.Helper()
 	text, err := DaemonSet(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return read[appsv1.DaemonSet](t, []byte(documents(t, text)[0]))
 }
 
 func podOf(t *testing.T, r Request) corev1.Pod {
 	t.Helper()
 	text, err := Pod(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return read[corev1.Pod](t, []byte(documents(t, text)[0]))
 }
 
@@ -92,8 +90,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestConfined: no more than the least that works, for every kind of workload.
-func TestConfined(t *testing.T) {
+// TestSecurityContext: no more than the least that works, for every kind of workload.
+func TestSecurityContext(t *testing.T) {
 	r := request(t, "--arp", "--services", "--healthCheckPort=9000")
 	for name, spec := range map[string]corev1.PodSpec{"daemonset": daemonSetOf(t, r).Spec.Template.Spec, "pod": podOf(t, r).Spec} {
 		c := spec.Containers[0]
@@ -191,12 +189,10 @@ func TestPod(t *testing.T) {
 	}
 }
 
-// TestHead: the head says how to make the file again, and can't be broken out of.
-func TestHead(t *testing.T) {
+// TestHeader: the header shows how to make the file again, and no value ends it.
+func TestHeader(t *testing.T) {
 	line := func(text []byte, err error) string {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		documents(t, text)
 		for line := range strings.Lines(string(text)) {
 			if _, made, ok := strings.Cut(line, "# Made by: "); ok {
@@ -235,9 +231,7 @@ func granted(t *testing.T, args ...string) []string {
 	t.Helper()
 	r := request(t, args...)
 	text, err := RBAC(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	var all []string
 	bound := map[string]int{}
 	for _, doc := range documents(t, text) {
@@ -333,9 +327,7 @@ func TestRBAC(t *testing.T) {
 
 func TestMarkdown(t *testing.T) {
 	var b strings.Builder
-	if err := Markdown(&b); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, Markdown(&b))
 	for _, want := range []string{
 		"\n| (core) | services | list, watch | where the Services are | The Services whose addresses are announced. |\n",
 		"\n| networking.k8s.io | servicecidrs | list, watch | in the whole cluster only | ",

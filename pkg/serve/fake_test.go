@@ -48,21 +48,21 @@ func (l *logs) count(level string) int {
 	return n
 }
 
-// A wire is a listener without a network: whoever has it can call.
-type wire struct {
-	calls  chan net.Conn
+// A pipeListener is a listener without a network: whoever has it can call.
+type pipeListener struct {
+	conns  chan net.Conn
 	broken chan error
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newWire() *wire {
-	return &wire{calls: make(chan net.Conn), broken: make(chan error), closed: make(chan struct{})}
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), broken: make(chan error), closed: make(chan struct{})}
 }
 
-func (w *wire) Accept() (net.Conn, error) {
+func (w *pipeListener) Accept() (net.Conn, error) {
 	select {
-	case c := <-w.calls:
+	case c := <-w.conns:
 		return c, nil
 	case err := <-w.broken:
 		return nil, err
@@ -71,18 +71,18 @@ func (w *wire) Accept() (net.Conn, error) {
 	}
 }
 
-func (w *wire) Close() error {
+func (w *pipeListener) Close() error {
 	w.once.Do(func() { close(w.closed) })
 	return nil
 }
 
-func (w *wire) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 2112} }
+func (w *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 2112} }
 
-// call opens a connection, or fails if nobody listens any more.
-func (w *wire) call() (net.Conn, error) {
+// dial opens a connection, or fails if nobody listens any more.
+func (w *pipeListener) dial() (net.Conn, error) {
 	near, far := net.Pipe()
 	select {
-	case w.calls <- far:
+	case w.conns <- far:
 		return near, nil
 	case <-w.closed:
 		return nil, net.ErrClosed
@@ -90,8 +90,8 @@ func (w *wire) call() (net.Conn, error) {
 }
 
 // get asks for a page over a connection of its own.
-func (w *wire) get(path string) (string, error) {
-	c, err := w.call()
+func (w *pipeListener) get(path string) (string, error) {
+	c, err := w.dial()
 	if err != nil {
 		return "", err
 	}

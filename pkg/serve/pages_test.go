@@ -16,8 +16,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// well is the pages of a node in good health.
-func well() Pages {
+// healthyPages is the pages of a node in good health.
+func healthyPages() Pages {
 	registry := prometheus.NewRegistry()
 	held := prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_test_held", Help: "VIPs held by the test."})
 	held.Set(3)
@@ -30,14 +30,14 @@ func well() Pages {
 	}
 }
 
-func ask(h http.Handler, method, path string) *httptest.ResponseRecorder {
+func request(h http.Handler, method, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
 	return w
 }
 
 func TestPages(t *testing.T) {
-	sick := well()
+	sick := healthyPages()
 	sick.Healthy = func() error { return errors.New("no pass for 1m0s") }
 	sick.Ready = func() error { return errors.New("eth0 is down\nsecond line") }
 	tests := []struct {
@@ -49,21 +49,21 @@ func TestPages(t *testing.T) {
 		kind   string
 		body   string // the whole of it, or if it ends in ..., a part
 	}{
-		{"well", well(), "GET", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
-		{"well", well(), "GET", "/readyz", 200, "text/plain; charset=utf-8", "ok\n"},
+		{"well", healthyPages(), "GET", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
+		{"well", healthyPages(), "GET", "/readyz", 200, "text/plain; charset=utf-8", "ok\n"},
 		{"sick", sick, "GET", "/healthz", 503, "text/plain; charset=utf-8", "no pass for 1m0s\n"},
 		{"sick", sick, "GET", "/readyz", 503, "text/plain; charset=utf-8", "eth0 is down\nsecond line\n"},
-		{"well", well(), "HEAD", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
-		{"well", well(), "GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", "\nherald_test_held 3\n..."},
-		{"well", well(), "GET", "/debug/plan", 200, "application/json", "{\n  \"a\": 1\n}\n"},
-		{"well", well(), "GET", "/", 200, "text/html; charset=utf-8", indexPage},
-		{"well", well(), "GET", "/other", 404, "text/plain; charset=utf-8", "404 page not found\n"},
-		{"well", well(), "POST", "/debug/plan", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
-		{"well", well(), "DELETE", "/", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
+		{"well", healthyPages(), "HEAD", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
+		{"well", healthyPages(), "GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", "\nherald_test_held 3\n..."},
+		{"well", healthyPages(), "GET", "/debug/plan", 200, "application/json", "{\n  \"a\": 1\n}\n"},
+		{"well", healthyPages(), "GET", "/", 200, "text/html; charset=utf-8", indexPage},
+		{"well", healthyPages(), "GET", "/other", 404, "text/plain; charset=utf-8", "404 page not found\n"},
+		{"well", healthyPages(), "POST", "/debug/plan", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
+		{"well", healthyPages(), "DELETE", "/", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name+" "+tt.method+" "+tt.path, func(t *testing.T) {
-			w := ask(tt.pages.handler(slog.New(slog.DiscardHandler)), tt.method, tt.path)
+			w := request(tt.pages.handler(slog.New(slog.DiscardHandler)), tt.method, tt.path)
 			if w.Code != tt.code || w.Header().Get("Content-Type") != tt.kind {
 				t.Errorf("got %d %q, want %d %q", w.Code, w.Header().Get("Content-Type"), tt.code, tt.kind)
 			}
@@ -75,10 +75,10 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestHealthAlone: the port for probes tells nothing of the cluster.
-func TestHealthAlone(t *testing.T) {
+// TestHealthPagesOnly: the port for probes shows nothing of the cluster.
+func TestHealthPagesOnly(t *testing.T) {
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 404, "/debug/plan": 404, "/": 404} {
-		if w := ask(well().healthHandler(), "GET", path); w.Code != want {
+		if w := request(healthyPages().healthHandler(), "GET", path); w.Code != want {
 			t.Errorf("%s: %d, want %d", path, w.Code, want)
 		}
 	}
@@ -86,7 +86,7 @@ func TestHealthAlone(t *testing.T) {
 
 // TestIndex: every link of the index leads somewhere.
 func TestIndex(t *testing.T) {
-	h := well().handler(slog.New(slog.DiscardHandler))
+	h := healthyPages().handler(slog.New(slog.DiscardHandler))
 	links := 0
 	for part := range strings.SplitSeq(indexPage, `href="`) {
 		path, _, ok := strings.Cut(part, `"`)
@@ -94,7 +94,7 @@ func TestIndex(t *testing.T) {
 			continue
 		}
 		links++
-		if w := ask(h, "GET", path); w.Code != 200 {
+		if w := request(h, "GET", path); w.Code != 200 {
 			t.Errorf("%s: %d", path, w.Code)
 		}
 	}
@@ -106,7 +106,7 @@ func TestIndex(t *testing.T) {
 // TestPlan: addresses, times and names read as one writes them.
 func TestPlan(t *testing.T) {
 	key := vip.Key{Namespace: "web", Name: "http<1>"}
-	pages := well()
+	pages := healthyPages()
 	pages.Plan = func() any {
 		return struct {
 			World    vip.Address
@@ -153,17 +153,17 @@ func TestPlan(t *testing.T) {
   }
 }
 `
-	w := ask(pages.handler(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
+	w := request(pages.handler(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
 	if diff := cmp.Diff(want, w.Body.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// TestPlanThatIsNone: what can't be written is an error, not half a page.
-func TestPlanThatIsNone(t *testing.T) {
-	pages := well()
+// TestPlanThatDoesNotEncode: what can't be encoded is an error, not half a page.
+func TestPlanThatDoesNotEncode(t *testing.T) {
+	pages := healthyPages()
 	pages.Plan = func() any { return []any{1, func() {}} }
-	w := ask(pages.handler(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
+	w := request(pages.handler(slog.New(slog.DiscardHandler)), "GET", "/debug/plan")
 	const want = "the plan can't be written as JSON: json: unsupported type: func()\n"
 	if w.Code != 500 || w.Body.String() != want {
 		t.Errorf("got %d %q, want 500 %q", w.Code, w.Body, want)
@@ -172,9 +172,9 @@ func TestPlanThatIsNone(t *testing.T) {
 
 // TestBrokenCollector: the other metrics are still served.
 func TestBrokenCollector(t *testing.T) {
-	pages := well()
+	pages := healthyPages()
 	pages.Metrics.(*prometheus.Registry).MustRegister(brokenCollector{})
-	w := ask(pages.handler(slog.New(slog.DiscardHandler)), "GET", "/metrics")
+	w := request(pages.handler(slog.New(slog.DiscardHandler)), "GET", "/metrics")
 	if w.Code != 200 || !strings.Contains(w.Body.String(), "\nherald_test_held 3\n") {
 		t.Errorf("got %d %q", w.Code, w.Body)
 	}

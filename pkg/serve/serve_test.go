@@ -13,30 +13,21 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
-// start runs s; the returned function stops it, and reports what Run returned.
-func start(t *testing.T, s *Server) (stop func() error) {
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	return func() error {
-		cancel()
-		return <-done
-	}
-}
-
-// TestRun is the whole of it on real sockets.
+// TestRun serves both endpoints on real sockets.
 func TestRun(t *testing.T) {
 	var log logs
-	s := New("127.0.0.1:1", 1, well(), log.logger()) // two names for one port
+	s := New("127.0.0.1:1", 1, healthyPages(), log.logger()) // two names for one port
 	listeners := make(chan net.Listener, 2)
 	s.listen = func(ctx context.Context, network, address string) (net.Listener, error) {
 		l, err := new(net.ListenConfig).Listen(ctx, network, "127.0.0.1:0")
 		listeners <- l
 		return l, err
 	}
-	stop := start(t, s)
+	stop := check.Run(t, s)
 	metrics := 0
 	for range 2 {
 		base := "http://" + (<-listeners).Addr().String()
@@ -57,9 +48,7 @@ func TestRun(t *testing.T) {
 	if metrics != 1 {
 		t.Errorf("%d endpoints with metrics, want 1", metrics)
 	}
-	if err := stop(); err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	stop()
 	if got := log.count("INFO"); got != 2 || len(log.lines) != 2 {
 		t.Errorf("log %q, want two lines of what is served", log.lines)
 	}
@@ -68,14 +57,10 @@ func TestRun(t *testing.T) {
 func body(t *testing.T, url string) string {
 	t.Helper()
 	r, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer r.Body.Close()
 	b, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return string(b)
 }
 
@@ -92,7 +77,7 @@ func TestEndpoints(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var got []string
-		for _, at := range New(tt.metrics, tt.health, well(), slog.New(slog.DiscardHandler)).endpoints {
+		for _, at := range New(tt.metrics, tt.health, healthyPages(), slog.New(slog.DiscardHandler)).endpoints {
 			got = append(got, at.name+" "+at.address)
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -107,7 +92,7 @@ func TestNothingToServe(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		begin := time.Now()
-		err := New("", 0, well(), slog.New(slog.DiscardHandler)).Run(ctx)
+		err := New("", 0, healthyPages(), slog.New(slog.DiscardHandler)).Run(ctx)
 		if got := time.Since(begin); err != nil || got != time.Hour {
 			t.Errorf("Run: %v after %v, want nil after an hour", err, got)
 		}
@@ -117,12 +102,10 @@ func TestNothingToServe(t *testing.T) {
 // TestAddressInUse, on a real socket: logged once, and the other endpoint is served.
 func TestAddressInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer taken.Close()
 	var log logs
-	s := New(taken.Addr().String(), 1, well(), log.logger())
+	s := New(taken.Addr().String(), 1, healthyPages(), log.logger())
 	tried, served := make(chan error, 1), make(chan net.Listener, 1)
 	real := s.listen
 	s.listen = func(ctx context.Context, network, address string) (net.Listener, error) {
@@ -135,25 +118,23 @@ func TestAddressInUse(t *testing.T) {
 		tried <- err
 		return l, err
 	}
-	stop := start(t, s)
+	stop := check.Run(t, s)
 	if err := <-tried; err == nil {
 		t.Error("the address was not in use")
 	}
 	if got := body(t, "http://"+(<-served).Addr().String()+"/healthz"); got != "ok\n" {
 		t.Errorf("/healthz: %q", got)
 	}
-	if err := stop(); err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	stop()
 }
 
-// TestRetry: longer and longer waits, one warning for one trouble, and a
-// fresh start after it has worked.
+// TestRetry: the time between tries doubles, there is one warning as long as the error is the same, and both
+// start again once the endpoint was served.
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logs
-		s := New(":2112", 0, well(), log.logger())
-		begin, w := time.Now(), newWire()
+		s := New(":2112", 0, healthyPages(), log.logger())
+		begin, w := time.Now(), newPipeListener()
 		var tries []time.Duration
 		s.listen = func(context.Context, string, string) (net.Listener, error) {
 			tries = append(tries, time.Since(begin))
@@ -163,10 +144,10 @@ func TestRetry(t *testing.T) {
 			case n == 9:
 				return nil, errors.New("permission denied")
 			}
-			w = newWire()
+			w = newPipeListener()
 			return w, nil
 		}
-		stop := start(t, s)
+		stop := check.Run(t, s)
 		time.Sleep(100 * time.Second)
 		synctest.Wait()
 		if got, err := w.get("/healthz"); got != "200 ok\n" {
@@ -178,16 +159,14 @@ func TestRetry(t *testing.T) {
 		if got, err := w.get("/healthz"); got != "200 ok\n" {
 			t.Errorf("got %q, %v", got, err)
 		}
-		if err := stop(); err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		stop()
 		seconds := func(n ...time.Duration) (all []time.Duration) {
 			for _, n := range n {
 				all = append(all, n*time.Second)
 			}
 			return all
 		}
-		// The wire breaks at 100 s; the next try is a first retry again.
+		// The listener breaks at 100 s; the next try is a first retry again.
 		if diff := cmp.Diff(seconds(0, 1, 3, 7, 15, 31, 61, 91, 101, 103), tries); diff != "" {
 			t.Errorf("tries, -want +got:\n%s", diff)
 		}
@@ -212,32 +191,30 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-// TestStopWhileWaiting: the wait for the next try does not hold the process up.
+// TestStopWhileWaiting: Run does not wait for the next try when it is stopped.
 func TestStopWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(":2112", 0, well(), slog.New(slog.DiscardHandler))
+		s := New(":2112", 0, healthyPages(), slog.New(slog.DiscardHandler))
 		s.listen = func(context.Context, string, string) (net.Listener, error) { return nil, errors.New("no") }
-		stop := start(t, s)
+		stop := check.Run(t, s)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		begin := time.Now()
-		if err := stop(); err != nil || time.Since(begin) != 0 {
-			t.Errorf("Run: %v after %v", err, time.Since(begin))
+		if stop(); time.Since(begin) != 0 {
+			t.Errorf("Run ended after %v", time.Since(begin))
 		}
 	})
 }
 
-// TestSlowClient: one that never ends its request is shown out.
+// TestSlowClient: the connection of a client that never ends its request is closed.
 func TestSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWire()
-		s := New(":2112", 0, well(), slog.New(slog.DiscardHandler))
+		w := newPipeListener()
+		s := New(":2112", 0, healthyPages(), slog.New(slog.DiscardHandler))
 		s.listen = func(context.Context, string, string) (net.Listener, error) { return w, nil }
-		stop := start(t, s)
-		c, err := w.call()
-		if err != nil {
-			t.Fatal(err)
-		}
+		stop := check.Run(t, s)
+		c, err := w.dial()
+		check.OK(t, err)
 		begin := time.Now()
 		if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: "); err != nil {
 			t.Fatal(err)
@@ -248,31 +225,27 @@ func TestSlowClient(t *testing.T) {
 		if got := time.Since(begin); got != headerTimeout {
 			t.Errorf("closed after %v, want %v", got, headerTimeout)
 		}
-		if err := stop(); err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		stop()
 	})
 }
 
 // TestManyClients: no more than maxConnections at once.
 func TestManyClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWire()
-		s := New(":2112", 0, well(), slog.New(slog.DiscardHandler))
+		w := newPipeListener()
+		s := New(":2112", 0, healthyPages(), slog.New(slog.DiscardHandler))
 		s.listen = func(context.Context, string, string) (net.Listener, error) { return w, nil }
-		stop := start(t, s)
+		stop := check.Run(t, s)
 		var open []net.Conn
 		for range maxConnections {
-			c, err := w.call()
-			if err != nil {
-				t.Fatal(err)
-			}
+			c, err := w.dial()
+			check.OK(t, err)
 			open = append(open, c)
 		}
 		synctest.Wait()
 		_, far := net.Pipe()
 		select {
-		case w.calls <- far:
+		case w.conns <- far:
 			t.Error("one connection too many was accepted")
 		default:
 		}
@@ -280,9 +253,7 @@ func TestManyClients(t *testing.T) {
 		if got, err := w.get("/healthz"); got != "200 ok\n" {
 			t.Errorf("after one has gone: %q, %v", got, err)
 		}
-		if err := stop(); err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		stop()
 	})
 }
 
@@ -291,12 +262,12 @@ func TestStopDuringRequest(t *testing.T) {
 	for _, takes := range []time.Duration{shutdownGrace / 2, time.Hour} {
 		t.Run(takes.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				pages, asked := well(), make(chan struct{})
+				pages, asked := healthyPages(), make(chan struct{})
 				pages.Ready = func() error { close(asked); time.Sleep(takes); return nil }
-				w := newWire()
+				w := newPipeListener()
 				s := New(":2112", 0, pages, slog.New(slog.DiscardHandler))
 				s.listen = func(context.Context, string, string) (net.Listener, error) { return w, nil }
-				stop := start(t, s)
+				stop := check.Run(t, s)
 				answer := make(chan string)
 				go func() {
 					got, _ := w.get("/readyz")
@@ -304,9 +275,7 @@ func TestStopDuringRequest(t *testing.T) {
 				}()
 				<-asked
 				begin := time.Now()
-				if err := stop(); err != nil {
-					t.Errorf("Run: %v", err)
-				}
+				stop()
 				if got := time.Since(begin); got > shutdownGrace {
 					t.Errorf("Run ended after %v, want at most %v", got, shutdownGrace)
 				}
@@ -317,7 +286,7 @@ func TestStopDuringRequest(t *testing.T) {
 				if got := <-answer; got != want {
 					t.Errorf("got %q, want %q", got, want)
 				}
-				if _, err := w.call(); err == nil {
+				if _, err := w.dial(); err == nil {
 					t.Error("still listening")
 				}
 				time.Sleep(takes) // the request itself can't be ended from outside
@@ -327,7 +296,7 @@ func TestStopDuringRequest(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	if got := New("", 0, well(), slog.New(slog.DiscardHandler)).String(); got != "http" {
+	if got := New("", 0, healthyPages(), slog.New(slog.DiscardHandler)).String(); got != "http" {
 		t.Errorf("String = %q, want http", got)
 	}
 }
