@@ -1,10 +1,18 @@
 package kube
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,9 +34,8 @@ var (
 )
 
 func init() {
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, coordinationv1.AddToScheme, authorizationv1.AddToScheme} {
-		utilruntime.Must(add(scheme)) // it fails if two kinds have one name
-	}
+	all := runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, coordinationv1.AddToScheme, authorizationv1.AddToScheme)
+	utilruntime.Must(all.AddToScheme(scheme)) // it fails if two kinds have one name
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 }
 
@@ -70,4 +77,110 @@ func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error
 		}
 	}
 	return c, nil
+}
+
+type metrics struct {
+	requests  *prometheus.CounterVec
+	reachable prometheus.Gauge
+	statuses  *prometheus.CounterVec
+	events    *prometheus.CounterVec
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "herald_api_requests_total",
+			Help: "Requests that this process sent to the Kubernetes API server, by verb, resource and HTTP status code; the code is \"error\" if no answer came. A watch counts once, when it begins.",
+		}, []string{"verb", "resource", "code"}),
+		reachable: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "herald_api_reachable",
+			Help: "1 if the last request to the Kubernetes API server was answered, 0 if it could not be reached.",
+		}),
+		statuses: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "herald_status_writes_total",
+			Help: "Writes of the status of Services, by result: written, conflict (the Service had changed meanwhile), not_found (it does not exist any more), rejected (the API server does not accept it) or unavailable (it takes no writes, or cannot be reached).",
+		}, []string{"result"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "herald_events_total",
+			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or the API server does not accept it) or error (it will be tried again).",
+		}, []string{"result"}),
+	}
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.reachable, m.statuses, m.events}
+}
+
+// A countingTransport sends requests to the API server. It counts them, and logs when
+// the server can't be reached and when it answers again.
+type countingTransport struct {
+	next    http.RoundTripper
+	metrics *metrics
+	log     *slog.Logger // nil: only count
+
+	unreachableSince atomic.Pointer[time.Time] // nil: it can be reached
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(r)
+	code := "error"
+	if err == nil {
+		code = strconv.Itoa(resp.StatusCode)
+	}
+	verb, resource := verbAndResource(r)
+	t.metrics.requests.WithLabelValues(verb, resource, code).Inc()
+	// A request that was cancelled proves nothing about the server.
+	if t.log != nil && !(err != nil && (r.Context().Err() != nil || errors.Is(err, context.Canceled))) {
+		t.logReachability(r.URL.Host, err)
+	}
+	return resp, err
+}
+
+// logReachability logs the first of several errors, and the first answer after them.
+func (t *countingTransport) logReachability(host string, err error) {
+	if err != nil {
+		if t.unreachableSince.CompareAndSwap(nil, new(time.Now())) {
+			t.metrics.reachable.Set(0)
+			t.log.Warn("the Kubernetes API server can't be reached; trying on", "server", host, "err", err)
+		}
+		return
+	}
+	if since := t.unreachableSince.Swap(nil); since != nil {
+		t.log.Info("the Kubernetes API server answers again", "server", host, "after", time.Since(*since).Round(time.Millisecond))
+	}
+	t.metrics.reachable.Set(1)
+}
+
+// resourcePath matches the path of a request below /api/<version> or
+// /apis/<group>/<version>: its resource, the object's name and the subresource.
+var resourcePath = regexp.MustCompile(`/(?:api|apis/[^/]+)/v[^/]+/(?:namespaces/[^/]+/)?([^/]+)(?:/([^/]+))?(?:/([^/]+))?/?$`)
+
+// verbAndResource describes a request as RBAC does: the verb, and the resource with its
+// subresource; "other" if it is for no resource.
+func verbAndResource(r *http.Request) (verb, resource string) {
+	path := resourcePath.FindStringSubmatch(r.URL.Path)
+	if path == nil {
+		return strings.ToLower(r.Method), "other"
+	}
+	resource = path[1]
+	if path[3] != "" {
+		resource += "/" + path[3]
+	}
+	watch, _ := strconv.ParseBool(r.URL.Query().Get("watch"))
+	switch {
+	case r.Method == http.MethodPost:
+		verb = "create"
+	case r.Method == http.MethodPut:
+		verb = "update"
+	case r.Method != http.MethodGet:
+		verb = strings.ToLower(r.Method)
+	case watch:
+		verb = "watch"
+	case path[2] != "":
+		verb = "get"
+	default:
+		verb = "list"
+	}
+	return verb, resource
 }

@@ -39,8 +39,8 @@ type Options struct {
 type Cluster struct {
 	o        Options
 	metrics  *metrics
-	host     netip.Addr // the API server's address as configured, if it is one
-	stores   []task
+	host     netip.Addr                        // the API server's address as configured, if it is one
+	watches  []func(ctx context.Context) error // Run of all stores
 	leases   *Leases
 	statuses *Statuses
 	events   *Events
@@ -63,12 +63,6 @@ type Cluster struct {
 	outdated      bool             // worldNodes and worldReserved are out of date
 	worldNodes    []vip.Node       // sorted by name
 	worldReserved []vip.ReservedRange
-}
-
-// A task is a long-lived goroutine.
-type task interface {
-	Run(ctx context.Context) error
-	String() string
 }
 
 // New makes a Cluster of a configuration that Connect returned. Nothing is connected
@@ -105,13 +99,13 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	c.services.onChange, c.slices.onChange = c.serviceChanged, c.sliceChanged
 	c.nodes.onChange = func(vip.Key, *vip.Node, *vip.Node) bool { c.outdated = true; return true }
 	c.cidrs.onChange = func(vip.Key, *[]netip.Prefix, *[]netip.Prefix) bool { c.outdated = true; return true }
-	c.stores = []task{c.services, c.slices}
+	c.watches = []func(context.Context) error{c.services.Run, c.slices.Run}
 	if o.Namespace == "" { // Nodes and ServiceCIDRs have no namespace: a Role can't grant them
-		c.stores = append(c.stores, c.nodes, c.cidrs)
+		c.watches = append(c.watches, c.nodes.Run, c.cidrs.Run)
 	}
 	c.leases = newLeases(separate, main, o)
 	for _, s := range c.leases.stores {
-		c.stores = append(c.stores, s)
+		c.watches = append(c.watches, s.Run)
 	}
 	c.statuses = newStatuses(c, main, o)
 	c.events = newEvents(main, o, m)
@@ -137,8 +131,8 @@ func (c *Cluster) String() string { return "kube: caches" }
 // Run keeps the caches until ctx ends.
 func (c *Cluster) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, s := range c.stores {
-		g.Go(func() error { return s.Run(ctx) })
+	for _, watch := range c.watches {
+		g.Go(func() error { return watch(ctx) })
 	}
 	return g.Wait()
 }

@@ -29,18 +29,21 @@ type reflectorStore[V any] struct {
 	values map[vip.Key]*V
 	synced atomic.Bool // the first list is in values
 
-	convert  func(runtime.Object) *V // nil: the object is not kept
+	convert func(runtime.Object) *V // nil: the object is not kept
+	// onChange is called when a value is added (old is nil), replaced by another, or
+	// removed (new is nil). poke is called, without mu, if it returned true, and when
+	// synced or refused has changed.
 	onChange func(k vip.Key, old, new *V) (worldChanged bool)
-	poke     func() // called without mu when onChange returned true, or synced or refused changed
+	poke     func()
 }
 
-// A watchedResource is what to list and watch, and how that goes.
+// A watchedResource is what a Reflector lists and watches, and whether that works.
 type watchedResource struct {
 	client    rest.Interface
-	resource  string // as in URLs
-	namespace string // "" for all
-	fields    string // field selector
-	object    runtime.Object
+	resource  string         // as in URLs
+	namespace string         // "" for all
+	fields    string         // field selector
+	object    runtime.Object // of its type; may be a nil pointer
 	log       *slog.Logger
 
 	failures int         // errors in a row that the API server answered with
@@ -61,9 +64,6 @@ const (
 	// how many refusals are taken for the answer that the resource can't be had.
 	failuresBeforeReport = 3
 )
-
-// String names the task.
-func (s *reflectorStore[V]) String() string { return "kube: watch " + s.description() }
 
 func (r *watchedResource) description() string {
 	if r.namespace == "" {
@@ -223,7 +223,7 @@ func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 		values[k] = s.convert(o.(runtime.Object))
 	}
 	s.mu.Lock()
-	worldChanged := !s.synced.Swap(true)
+	worldChanged := false
 	for k, v := range values {
 		worldChanged = s.put(k, v) || worldChanged
 	}
@@ -232,8 +232,9 @@ func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 			worldChanged = s.put(k, nil) || worldChanged
 		}
 	}
+	first := !s.synced.Swap(true)
 	s.mu.Unlock()
-	if worldChanged {
+	if worldChanged || first {
 		s.poke()
 	}
 	return errors.Join(errs...)
