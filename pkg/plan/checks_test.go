@@ -12,11 +12,11 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-const foe = "02:00:00:00:00:ff"
+const foreignMAC = "02:00:00:00:00:ff"
 
-// onWire is world with nodes n1, n2 and n3 that tell their MACs, 02::01, 02::02
+// worldWithMACs is world with nodes n1, n2 and n3 that publish their MACs, 02::01, 02::02
 // and 02::03 on eth0.
-func onWire(services ...vip.Service) vip.World {
+func worldWithMACs(services ...vip.Service) vip.World {
 	w := world(services...)
 	w.CheckResults = map[netip.Addr]vip.CheckResult{}
 	for i := range w.Members {
@@ -25,15 +25,15 @@ func onWire(services ...vip.Service) vip.World {
 	return w
 }
 
-func inquiring() Rules {
+func probingRules() Rules {
 	r := rules()
 	r.ProbeNew = true
 	return r
 }
 
-// asks is what a plan asks, in few words, then what seen says, with the messages
-// of what is about the wire.
-func asks(p vip.Plan) string {
+// checksSummary is what a plan asks, in few words, then what summary has, with the messages
+// of Events about other hosts.
+func checksSummary(p vip.Plan) string {
 	var b strings.Builder
 	for _, i := range p.AddressChecks {
 		fmt.Fprintf(&b, "ask %s on %s %s", i.Addr, i.Link, i.Kind)
@@ -42,7 +42,7 @@ func asks(p vip.Plan) string {
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString(seen(p))
+	b.WriteString(summary(p))
 	for _, n := range p.Events {
 		switch n.Reason {
 		case vip.AddressInUse, vip.VIPForeignMAC, vip.VIPUnanswered, vip.VIPAnswered:
@@ -52,8 +52,8 @@ func asks(p vip.Plan) string {
 	return b.String()
 }
 
-// finds puts what came of every Inquiry of the plan into the World.
-func finds(w vip.World, r Rules, change func(*vip.CheckResult)) vip.World {
+// withResults puts a result of every AddressCheck of the plan into the World.
+func withResults(w vip.World, r Rules, change func(*vip.CheckResult)) vip.World {
 	w.CheckResults = maps.Clone(w.CheckResults)
 	for _, i := range Make(r, w).AddressChecks {
 		f := vip.CheckResult{AddressCheck: i, At: w.Now}
@@ -63,20 +63,20 @@ func finds(w vip.World, r Rules, change func(*vip.CheckResult)) vip.World {
 	return w
 }
 
-func clean(*vip.CheckResult) {}
+func noConflict(*vip.CheckResult) {}
 
-func wrong(macs ...string) func(*vip.CheckResult) {
+func answeredBy(macs ...string) func(*vip.CheckResult) {
 	return func(f *vip.CheckResult) { f.UnexpectedMACs = macs }
 }
 
-// first says that n1 holds the lease as the first node ever.
-func first(w vip.World, name string) vip.World {
+// heldNew says that n1 holds the lease as the first node ever.
+func heldNew(w vip.World, name string) vip.World {
 	w.Claims[key("kubevip-"+name)] = vip.Claim{Holder: "n1", Valid: true}
 	return w
 }
 
-func TestVacant(t *testing.T) {
-	a := func() vip.World { return onWire(svc("a", "10.77.0.50,fd77::50")) }
+func TestProbe(t *testing.T) {
+	a := func() vip.World { return worldWithMACs(svc("a", "10.77.0.50,fd77::50")) }
 	const taken = `acquire kubevip-a
 		a: AddressInUse
 		event a AddressInUse
@@ -94,17 +94,17 @@ func TestVacant(t *testing.T) {
 		w    func() vip.World
 		want string
 	}{
-		{"claimed by this node: asked ahead", func() vip.World {
+		{"claimed by this node: probed before it is held", func() vip.World {
 			w := a()
 			w.Members = w.Members[:1]
 			return w
 		}, asking + "acquire kubevip-a\na: VIPClaiming"},
-		{"held for the first time: asked, nothing bound", func() vip.World { return first(a(), "a") },
+		{"held for the first time: asked, nothing bound", func() vip.World { return heldNew(a(), "a") },
 			asking + "acquire kubevip-a\na: VIPAnnounced"},
-		{"free: bound, and asked until it is", func() vip.World { return finds(first(a(), "a"), inquiring(), clean) }, asking + bound},
+		{"free: bound, and asked until it is", func() vip.World { return withResults(heldNew(a(), "a"), probingRules(), noConflict) }, asking + bound},
 		{"bound: no more questions", func() vip.World {
-			w := finds(first(a(), "a"), inquiring(), clean)
-			w.Bound = Make(inquiring(), w).Addresses
+			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)
+			w.Bound = Make(probingRules(), w).Addresses
 			w.CheckResults = nil
 			return w
 		}, `acquire kubevip-a
@@ -113,13 +113,13 @@ func TestVacant(t *testing.T) {
 			status a 10.77.0.50(VIP) fd77::50(VIP)
 			a: VIPAnnounced
 			event a VIPAnnounced`},
-		{"another host has it", func() vip.World { return finds(first(a(), "a"), inquiring(), wrong(foe)) }, asking + taken},
+		{"another host has it", func() vip.World { return withResults(heldNew(a(), "a"), probingRules(), answeredBy(foreignMAC)) }, asking + taken},
 		{"one of two", func() vip.World {
-			w := finds(first(a(), "a"), inquiring(), clean)
+			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)
 			f := w.CheckResults[addr("fd77::50")]
-			f.UnexpectedMACs = []string{foe}
+			f.UnexpectedMACs = []string{foreignMAC}
 			w.CheckResults[f.Addr] = f
-			w.Bound = Make(inquiring(), w).Addresses
+			w.Bound = Make(probingRules(), w).Addresses
 			return w
 		}, `ask fd77::50 on eth0 probe
 			acquire kubevip-a
@@ -129,7 +129,7 @@ func TestVacant(t *testing.T) {
 			event a AddressInUse
 			fd77::50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`},
 		{"an answer to another question does not count", func() vip.World {
-			w := finds(first(a(), "a"), inquiring(), clean)
+			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)
 			for x, f := range w.CheckResults {
 				f.Kind = vip.CheckDefend
 				w.CheckResults[x] = f
@@ -137,22 +137,22 @@ func TestVacant(t *testing.T) {
 			return w
 		}, asking + "acquire kubevip-a\na: VIPAnnounced"},
 		{"moved from another node: never asked", func() vip.World {
-			return held(onWire(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n1")
+			return held(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a", "n1")
 		}, bound},
 		{"moved from a node that had not bound it: asked", func() vip.World { return held(a(), "a", "n1") },
 			asking + "acquire kubevip-a\na: VIPAnnounced"},
 		{"the status says it was announced: never asked", func() vip.World {
-			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a")
+			return heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("n2"))), "a")
 		}, bound},
 		{"another program's status names it: never asked", func() vip.World {
-			return first(onWire(svc("a", "10.77.0.50,fd77::50", written("kube-vip"), func(s *vip.Service) { s.VIPHost = "" })), "a")
+			return heldNew(worldWithMACs(svc("a", "10.77.0.50,fd77::50", written("kube-vip"), func(s *vip.Service) { s.VIPHost = "" })), "a")
 		}, bound},
 		{"the Service asks for another address than before: asked", func() vip.World {
-			return held(onWire(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
+			return held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
 		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\na: VIPAnnounced"},
 		{"the Service asks for another address, which is in use: the status is cleared", func() vip.World {
-			w := held(onWire(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
-			return finds(w, inquiring(), wrong(foe))
+			w := held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
+			return withResults(w, probingRules(), answeredBy(foreignMAC))
 		}, `ask 10.77.0.50 on eth0 probe
 			acquire kubevip-a
 			status a
@@ -160,23 +160,23 @@ func TestVacant(t *testing.T) {
 			event a AddressInUse
 			10.77.0.50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`},
 		{"of two Services with one address one has a status: never asked", func() vip.World {
-			return first(onWire(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81), written("n2"))), "a")
+			return heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81), written("n2"))), "a")
 		}, "acquire kubevip-a\nacquire kubevip-b\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},
 		{"a lease of several Services was changed before this one came", func() vip.World {
-			w := onWire(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "kubevip-a" }))
+			w := worldWithMACs(svc("a", "10.77.0.50", func(s *vip.Service) { s.Lease = "kubevip-a" }))
 			return held(w, "a", "n1")
 		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\na: VIPAnnounced"},
 		{"kube-proxy is not ready: later", func() vip.World {
-			return first(onWire(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a")
+			return heldNew(worldWithMACs(svc("a", "10.77.0.50", local("n1"), func(s *vip.Service) { s.HealthCheckNodePort = 30000 })), "a")
 		}, "acquire kubevip-a\na: VIPAnnounced"},
 		{"one address of two Services is asked for once", func() vip.World {
-			return first(onWire(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81))), "a")
+			return heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81))), "a")
 		}, "ask 10.77.0.50 on eth0 probe\nacquire kubevip-a\nacquire kubevip-b\na: VIPAnnounced\nb: VIPAnnounced"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := Make(inquiring(), tt.w())
-			diff(t, asks(p), tt.want)
+			p := Make(probingRules(), tt.w())
+			diff(t, checksSummary(p), tt.want)
 			for _, i := range p.AddressChecks {
 				if want := "02:00:00:00:00:01 02:00:00:00:00:02 02:00:00:00:00:03"; len(tt.w().Members) == 3 && i.AllowedMACs != want {
 					t.Errorf("%s may be answered by %q, want %q", i.Addr, i.AllowedMACs, want)
@@ -185,16 +185,16 @@ func TestVacant(t *testing.T) {
 		})
 	}
 	t.Run("no status is written: the lease counts", func(t *testing.T) {
-		r := inquiring()
+		r := probingRules()
 		r.NoStatus = true
-		diff(t, asks(Make(r, held(a(), "a", "n1"))), bound)
-		diff(t, asks(Make(r, first(a(), "a"))), asking+"acquire kubevip-a\na: VIPAnnounced")
+		diff(t, checksSummary(Make(r, held(a(), "a", "n1"))), bound)
+		diff(t, checksSummary(Make(r, heldNew(a(), "a"))), asking+"acquire kubevip-a\na: VIPAnnounced")
 	})
-	t.Run("switched off", func(t *testing.T) { diff(t, asks(Make(rules(), first(a(), "a"))), bound) })
+	t.Run("switched off", func(t *testing.T) { diff(t, checksSummary(Make(rules(), heldNew(a(), "a"))), bound) })
 }
 
 // What has no endpoints yet is asked for by the few that may get it.
-func TestForesee(t *testing.T) {
+func TestProbeEarly(t *testing.T) {
 	bare := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
 	for _, tt := range []struct {
 		name   string
@@ -217,47 +217,49 @@ func TestForesee(t *testing.T) {
 		{"old", func(w *vip.World) { w.Services[0].Created = w.Now.Add(-time.Minute) }, 0},
 		{"announced before", func(w *vip.World) { written("n1")(&w.Services[0]) }, 0},
 	} {
-		w := onWire(svc("a", "10.77.0.50", bare))
+		w := worldWithMACs(svc("a", "10.77.0.50", bare))
 		w.Services[0].Created = w.Now.Add(-time.Second)
 		tt.change(&w)
 		asked := 0
 		for _, x := range w.Members {
 			w.Self = x.Name
-			asked += len(Make(inquiring(), w).AddressChecks)
+			asked += len(Make(probingRules(), w).AddressChecks)
 		}
 		if asked != tt.want {
 			t.Errorf("%s: %d nodes ask, want %d", tt.name, asked, tt.want)
 		}
 	}
 	// While the lease is free, those go on: which of them takes it is not sure before.
-	w := onWire(svc("a", "10.77.0.50"))
+	w := worldWithMACs(svc("a", "10.77.0.50"))
 	for _, x := range w.Members {
 		w.Self = x.Name
-		if got := len(Make(inquiring(), w).AddressChecks); got != 1 {
+		if got := len(Make(probingRules(), w).AddressChecks); got != 1 {
 			t.Errorf("%s asks %d times while the lease is free, want once", x.Name, got)
 		}
 	}
-	if w = held(w, "a", "n2"); len(Make(inquiring(), w).AddressChecks) > 0 {
+	if w = held(w, "a", "n2"); len(Make(probingRules(), w).AddressChecks) > 0 {
 		t.Error("asked though another node has the lease")
 	}
 	// Once it has endpoints and a lease, what is known counts.
-	w = onWire(svc("a", "10.77.0.50", bare))
+	w = worldWithMACs(svc("a", "10.77.0.50", bare))
 	w.Services[0].Created = w.Now
-	w = finds(w, inquiring(), clean)
+	w = withResults(w, probingRules(), noConflict)
 	w.Services[0].Endpoints = vip.Endpoints{Ready: []string{"n1"}}
-	if got := len(Make(inquiring(), first(w, "a")).Addresses); got != 1 {
+	if got := len(Make(probingRules(), heldNew(w, "a")).Addresses); got != 1 {
 		t.Errorf("%d addresses are wanted at once, want 1", got)
 	}
 }
 
-// hears has somebody claim 10.77.0.50 some time ago.
-func hears(w vip.World, mac string, ago time.Duration) vip.World {
+// withHeard has somebody claim 10.77.0.50 some time ago.
+func withHeard(w vip.World, mac string, ago time.Duration) vip.World {
 	w.Heard = map[netip.Addr]vip.HeardAnnouncement{addr("10.77.0.50"): {MAC: mac, Link: "eth0", At: w.Now.Add(-ago)}}
 	return w
 }
 
-func TestContested(t *testing.T) {
-	mine := func() vip.World { return bind(rules(), held(onWire(svc("a", "10.77.0.50", written("n1"))), "a", "n1")) }
+func TestDefend(t *testing.T) {
+	mine := func() vip.World {
+		return bind(rules(), held(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+	}
 	const well = `acquire kubevip-a
 		bind 10.77.0.50/32 dev eth0
 		status a 10.77.0.50(VIP)
@@ -280,39 +282,39 @@ func TestContested(t *testing.T) {
 		again time.Duration
 		want  string
 	}{
-		{"a foreign host", func() vip.World { return hears(mine(), foe, time.Second) }, 29 * time.Second, fmt.Sprintf(ill, foe)},
-		{"it answers no question", func() vip.World { return finds(hears(mine(), foe, time.Second), rules(), clean) }, 29 * time.Second, fmt.Sprintf(ill, foe)},
+		{"a foreign host", func() vip.World { return withHeard(mine(), foreignMAC, time.Second) }, 29 * time.Second, fmt.Sprintf(ill, foreignMAC)},
+		{"it answers no question", func() vip.World { return withResults(withHeard(mine(), foreignMAC, time.Second), rules(), noConflict) }, 29 * time.Second, fmt.Sprintf(ill, foreignMAC)},
 		{"it answers no question, and was not heard for a while", func() vip.World {
-			return finds(hears(mine(), foe, 31*time.Second), rules(), clean)
+			return withResults(withHeard(mine(), foreignMAC, 31*time.Second), rules(), noConflict)
 		}, 0, over},
 		{"heard a while ago, and still there", func() vip.World {
-			return finds(hears(mine(), foe, time.Minute), rules(), wrong(foe))
-		}, 0, fmt.Sprintf(ill, foe)},
+			return withResults(withHeard(mine(), foreignMAC, time.Minute), rules(), answeredBy(foreignMAC))
+		}, 0, fmt.Sprintf(ill, foreignMAC)},
 		{"two of them", func() vip.World {
-			return finds(hears(mine(), foe, time.Second), rules(), wrong("02:00:00:00:00:fe", foe))
-		}, 29 * time.Second, fmt.Sprintf(ill, "02:00:00:00:00:fe, "+foe)},
+			return withResults(withHeard(mine(), foreignMAC, time.Second), rules(), answeredBy("02:00:00:00:00:fe", foreignMAC))
+		}, 29 * time.Second, fmt.Sprintf(ill, "02:00:00:00:00:fe, "+foreignMAC)},
 		{"one of so many that not all are kept: no Event for each", func() vip.World {
-			return finds(hears(mine(), foe, time.Second), rules(), wrong("02:00:00:00:00:fe"))
+			return withResults(withHeard(mine(), foreignMAC, time.Second), rules(), answeredBy("02:00:00:00:00:fe"))
 		}, 29 * time.Second, fmt.Sprintf(ill, "02:00:00:00:00:fe")},
-		{"long ago", func() vip.World { return hears(mine(), foe, time.Hour) }, 0, well},
+		{"long ago", func() vip.World { return withHeard(mine(), foreignMAC, time.Hour) }, 0, well},
 		{"long ago, but still there", func() vip.World {
-			w := finds(hears(mine(), foe, time.Second), rules(), wrong(foe))
+			w := withResults(withHeard(mine(), foreignMAC, time.Second), rules(), answeredBy(foreignMAC))
 			w.Heard = nil
 			return w
-		}, 0, fmt.Sprintf(ill, foe)},
+		}, 0, fmt.Sprintf(ill, foreignMAC)},
 		{"long ago, and just gone", func() vip.World {
-			w := finds(hears(mine(), foe, time.Second), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At })
+			w := withResults(withHeard(mine(), foreignMAC, time.Second), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At })
 			w.Heard = nil
 			return w
 		}, 0, over},
-		{"the node that had it", func() vip.World { return hears(mine(), "02:00:00:00:00:02", time.Second) }, 0, well},
+		{"the node that had it", func() vip.World { return withHeard(mine(), "02:00:00:00:00:02", time.Second) }, 0, well},
 		{"a node with an older Herald may be anybody", func() vip.World {
-			w := hears(mine(), foe, time.Second)
+			w := withHeard(mine(), foreignMAC, time.Second)
 			w.Members[2].Info.Links[0].MAC = ""
 			return w
 		}, 0, well},
 		{"on another link", func() vip.World {
-			w := hears(mine(), foe, time.Second)
+			w := withHeard(mine(), foreignMAC, time.Second)
 			s := w.Heard[addr("10.77.0.50")]
 			s.Link = "eth1"
 			w.Heard[addr("10.77.0.50")] = s
@@ -322,7 +324,7 @@ func TestContested(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Make(rules(), tt.w())
-			diff(t, asks(p), tt.want)
+			diff(t, checksSummary(p), tt.want)
 			if p.ReplanAfter != tt.again {
 				t.Errorf("again after %v, want %v", p.ReplanAfter, tt.again)
 			}
@@ -331,22 +333,22 @@ func TestContested(t *testing.T) {
 }
 
 // What a host that is no node announces does not end a hand-over.
-func TestLingerHeedsNodesOnly(t *testing.T) {
-	w := held(onWire(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
+func TestOnlyNodesEndHandOver(t *testing.T) {
+	w := held(worldWithMACs(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
 	w = held(bind(rules(), w), "a", "n2")
 	w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(-time.Second), Until: w.Now.Add(2 * time.Second)}
-	for mac, want := range map[string]int{foe: 1, "02:00:00:00:00:02": 0} {
-		if got := len(Make(rules(), hears(w, mac, 0)).Addresses); got != want {
+	for mac, want := range map[string]int{foreignMAC: 1, "02:00:00:00:00:02": 0} {
+		if got := len(Make(rules(), withHeard(w, mac, 0)).Addresses); got != want {
 			t.Errorf("after an announcement by %s %d addresses are wanted, want %d", mac, got, want)
 		}
 	}
 }
 
 func TestVerify(t *testing.T) {
-	// n2 owns it; of n1 and n3 the first in rank asks.
+	// n2 owns it; of n1 and n3 the one with the highest rendezvous hash asks.
 	theirs := func(change ...func(*vip.Service)) vip.World {
-		w := held(onWire(svc("a", "10.77.0.50", written("n2"))), "a", "n2")
-		w.Self = witnesses(w)[0]
+		w := held(worldWithMACs(svc("a", "10.77.0.50", written("n2"))), "a", "n2")
+		w.Self = verifiers(w)[0]
 		for _, f := range change {
 			f(&w.Services[0])
 		}
@@ -358,22 +360,26 @@ func TestVerify(t *testing.T) {
 		w    func() vip.World
 		want string
 	}{
-		{"asked, and well", func() vip.World { return finds(theirs(), rules(), clean) }, ask + "a: VIPElsewhere"},
-		{"silent", func() vip.World { return finds(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true }) },
+		{"asked, and well", func() vip.World { return withResults(theirs(), rules(), noConflict) }, ask + "a: VIPElsewhere"},
+		{"silent", func() vip.World {
+			return withResults(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true })
+		},
 			ask + `a: VIPUnanswered
 			event a VIPUnanswered
 			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two`},
 		{"others answer", func() vip.World {
-			return finds(theirs(), rules(), wrong("02:00:00:00:00:03", foe))
+			return withResults(theirs(), rules(), answeredBy("02:00:00:00:00:03", foreignMAC))
 		}, ask + `a: VIPForeignMAC
 			event a VIPForeignMAC
 			node SELF has asked on eth0 who has 10.77.0.50: node n2 owns it, but somebody else answers (MAC 02:00:00:00:00:03, node n3; MAC 02:00:00:00:00:ff)`},
-		{"again well", func() vip.World { return finds(theirs(), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At }) },
+		{"again well", func() vip.World {
+			return withResults(theirs(), rules(), func(f *vip.CheckResult) { f.ClearedAt = f.At })
+		},
 			ask + `a: VIPElsewhere
 			event a VIPAnswered
 			node n2, which owns 10.77.0.50, answers for it again, and nobody else does`},
 		{"found of an earlier owner", func() vip.World {
-			w := finds(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true })
+			w := withResults(theirs(), rules(), func(f *vip.CheckResult) { f.NoAnswer = true })
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, Transitions: 3}
 			return w
 		}, "ask 10.77.0.50 on eth0 verify of n2 #3: 02:00:00:00:00:02\na: VIPElsewhere"},
@@ -389,7 +395,7 @@ func TestVerify(t *testing.T) {
 			w.Members[1].Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.88.0.1/24")}
 			return w
 		}, "a: VIPElsewhere"},
-		{"an older Herald tells no MAC: whoever answers", func() vip.World {
+		{"an older Herald publishes no MAC: whoever answers", func() vip.World {
 			w := theirs()
 			w.Members[1].Info.Links[0].MAC = ""
 			return w
@@ -398,13 +404,13 @@ func TestVerify(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := tt.w()
-			diff(t, asks(Make(rules(), w)), strings.ReplaceAll(tt.want, "SELF", w.Self))
+			diff(t, checksSummary(Make(rules(), w)), strings.ReplaceAll(tt.want, "SELF", w.Self))
 		})
 	}
 }
 
-// witnesses is the nodes that ask for a VIP of another.
-func witnesses(w vip.World) []string {
+// verifiers is the nodes that ask for a VIP of another.
+func verifiers(w vip.World) []string {
 	var who []string
 	for _, x := range w.Members {
 		w.Self = x.Name
@@ -416,13 +422,13 @@ func witnesses(w vip.World) []string {
 }
 
 // Of all nodes that can, one asks; if it can't, another does.
-func TestOneWitness(t *testing.T) {
+func TestOneVerifier(t *testing.T) {
 	count := map[string]int{}
 	for n := range 100 {
-		w := held(onWire(svc("a", fmt.Sprintf("10.77.0.%d", 50+n), written("n2"))), "a", "n2")
+		w := held(worldWithMACs(svc("a", fmt.Sprintf("10.77.0.%d", 50+n), written("n2"))), "a", "n2")
 		w.Services[0].Key.Name = fmt.Sprint("a", n)
 		w.Claims = map[vip.Key]vip.Claim{key(fmt.Sprint("kubevip-a", n)): {Holder: "n2", Valid: true}}
-		who := witnesses(w)
+		who := verifiers(w)
 		if len(who) != 1 || who[0] == "n2" {
 			t.Fatalf("%v ask", who)
 		}
@@ -439,7 +445,7 @@ func TestOneWitness(t *testing.T) {
 			x := w
 			x.Members = slices.Clone(w.Members)
 			spoil(&x.Members[i])
-			if other := witnesses(x); len(other) != 1 || other[0] == who[0] {
+			if other := verifiers(x); len(other) != 1 || other[0] == who[0] {
 				t.Errorf("%s is %s: %v ask", who[0], what, other)
 			}
 		}
@@ -450,8 +456,8 @@ func TestOneWitness(t *testing.T) {
 }
 
 // A node that can't reach the API server lets go of what another announces, and goes
-// on listening: else it would soon know no more why it had let go, and take it back.
-func TestOutdoneListens(t *testing.T) {
+// on listening: else it would soon know no more why it had released, and take it back.
+func TestSupersededNodeListens(t *testing.T) {
 	const mac = "02:00:00:00:00:02"
 	w := held(world(svc("web", "10.77.0.50")), "web", "n1")
 	w.Members[1].Info.Links[0].MAC = mac

@@ -12,16 +12,16 @@ import (
 
 var cpLease = vip.Key{Namespace: "kube-system", Name: "plndr-cp-lock"}
 
-// controlled are rules with a VIP for the control plane and nothing else.
-func controlled() Rules {
+// controlPlaneRules are rules with a VIP for the control plane and nothing else.
+func controlPlaneRules() Rules {
 	r := rules()
 	r.Enabled, r.Election = false, false
 	r.ControlPlane = &ControlPlane{Addresses: []netip.Addr{addr("10.77.0.50"), addr("fd77::50")}, Port: 6443, Lease: cpLease, Interface: "auto"}
 	return r
 }
 
-// ready is a World in which the API servers of the given nodes are.
-func ready(nodes string, services ...vip.Service) vip.World {
+// controlPlaneWorld is a World in which the API servers of the given nodes are.
+func controlPlaneWorld(nodes string, services ...vip.Service) vip.World {
 	w := world(services...)
 	for i := range w.Members {
 		w.Members[i].Info.APIServerReady = strings.Contains(nodes, w.Members[i].Name)
@@ -29,13 +29,13 @@ func ready(nodes string, services ...vip.Service) vip.World {
 	return w
 }
 
-// heldCP says that node holds the VIP of the control plane.
-func heldCP(w vip.World, node string) vip.World {
+// controlPlaneHeld says that node holds the VIP of the control plane.
+func controlPlaneHeld(w vip.World, node string) vip.World {
 	w.Claims[cpLease] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
 	return w
 }
 
-func member3(w *vip.World, name string) *vip.Member {
+func memberNamed(w *vip.World, name string) *vip.Member {
 	for i := range w.Members {
 		if w.Members[i].Name == name {
 			return &w.Members[i]
@@ -51,73 +51,73 @@ func TestControlPlane(t *testing.T) {
 		w    vip.World
 		want string
 	}{
-		{"before any API server is ready", ready(""), "control-plane: NoEndpoints"},
-		{"the first", ready("n1"), "acquire plndr-cp-lock\ncontrol-plane: VIPClaiming"},
-		{"another node's", ready("n2"), "follow plndr-cp-lock -> n2\ncontrol-plane: VIPClaiming"},
-		{"held", heldCP(ready("n1 n2"), "n1"), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
-		{"held elsewhere", heldCP(ready("n1 n2"), "n2"), "control-plane: VIPElsewhere"},
-		{"no fail-back", heldCP(ready("n1"), "n2"), "control-plane: VIPElsewhere"}, // giving it is for n2 to do
-		{"the owner's dies", heldCP(ready("n3"), "n1"), "hand over plndr-cp-lock -> n3\n" + both + "control-plane: VIPAnnounced"},
-		{"all die", heldCP(ready(""), "n1"), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		{"before any API server is ready", controlPlaneWorld(""), "control-plane: NoEndpoints"},
+		{"the first", controlPlaneWorld("n1"), "acquire plndr-cp-lock\ncontrol-plane: VIPClaiming"},
+		{"another node's", controlPlaneWorld("n2"), "follow plndr-cp-lock -> n2\ncontrol-plane: VIPClaiming"},
+		{"held", controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		{"held elsewhere", controlPlaneHeld(controlPlaneWorld("n1 n2"), "n2"), "control-plane: VIPElsewhere"},
+		{"no fail-back", controlPlaneHeld(controlPlaneWorld("n1"), "n2"), "control-plane: VIPElsewhere"}, // giving it is for n2 to do
+		{"the owner's dies", controlPlaneHeld(controlPlaneWorld("n3"), "n1"), "hand over plndr-cp-lock -> n3\n" + both + "control-plane: VIPAnnounced"},
+		{"all die", controlPlaneHeld(controlPlaneWorld(""), "n1"), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"all others' links are down", func() vip.World {
-			w := heldCP(ready("n2"), "n1")
-			member3(&w, "n2").Info.Links[0].Up = false
+			w := controlPlaneHeld(controlPlaneWorld("n2"), "n1")
+			memberNamed(&w, "n2").Info.Links[0].Up = false
 			return w
 		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"the owner stops", func() vip.World {
-			w := heldCP(ready("n1 n2"), "n1")
+			w := controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1")
 			w.Stopping = true
 			return w
 		}(), "hand over plndr-cp-lock -> n2\n" + both + "control-plane: VIPAnnounced"},
 		{"the last one stops", func() vip.World {
-			w := heldCP(ready("n1"), "n1")
+			w := controlPlaneHeld(controlPlaneWorld("n1"), "n1")
 			w.Stopping = true
 			return w
 		}(), "control-plane: NoEligibleNode"},
 		{"what keeps Services off a node", func() vip.World {
-			w := heldCP(ready("n1 n2"), "n1")
+			w := controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1")
 			w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x", Excluded: "its condition NetworkUnavailable is True"}, {Name: "n2"}}
 			return w
 		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"held by another program", func() vip.World {
-			w := ready("n1 n2")
+			w := controlPlaneWorld("n1 n2")
 			w.Claims[cpLease] = vip.Claim{Holder: "n2", Valid: true, Foreign: true}
 			return w
 		}(), "control-plane: HeldByOtherAnnouncer"},
 		{"that the kubeconfig names it does not keep it from its VIP", func() vip.World {
-			w := heldCP(ready("n1"), "n1")
+			w := controlPlaneHeld(controlPlaneWorld("n1"), "n1")
 			w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.77.0.50/32"), Description: "the address of the API server"}}
 			w.Nodes = []vip.Node{{Name: "n1", Addresses: []netip.Addr{addr("10.77.0.11"), addr("10.77.0.50")}}}
 			return w
 		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"a node's own address", func() vip.World {
-			w := ready("n1")
+			w := controlPlaneWorld("n1")
 			w.Members[1].Info.Links[0].Prefixes = []netip.Prefix{netip.MustParsePrefix("10.77.0.50/24"), netip.MustParsePrefix("fd77::50/64")}
 			return w
 		}(), "control-plane: AddressRefused"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := Make(controlled(), bind(controlled(), tt.w))
+			p := Make(controlPlaneRules(), bind(controlPlaneRules(), tt.w))
 			for _, n := range p.Events {
 				if !n.Service.IsZero() && n.Service.Namespace != "" {
 					t.Errorf("an Event on %s", n.Service)
 				}
 			}
 			p.Events = nil // nobody can read them: there is no Service to write them to
-			diff(t, seen(p), tt.want)
+			diff(t, summary(p), tt.want)
 		})
 	}
 }
 
 // TestControlPlaneAndServices: they share nothing, neither lease nor address.
 func TestControlPlaneAndServices(t *testing.T) {
-	r := controlled()
+	r := controlPlaneRules()
 	r.Enabled, r.Election = true, true
-	w := heldCP(ready("n1", svc("a", "10.77.0.60"), svc("thief", "10.77.0.50")), "n1")
+	w := controlPlaneHeld(controlPlaneWorld("n1", svc("a", "10.77.0.60"), svc("thief", "10.77.0.50")), "n1")
 	p := Make(r, bind(r, held(w, "a", "n1")))
 	p.Events = nil
-	diff(t, seen(p), `acquire plndr-cp-lock
+	diff(t, summary(p), `acquire plndr-cp-lock
 		acquire kubevip-a
 		bind 10.77.0.50/32 dev eth0
 		bind fd77::50/128 dev eth0
@@ -130,14 +130,14 @@ func TestControlPlaneAndServices(t *testing.T) {
 
 // TestControlPlaneWithOneLease: the lease for all Services is not the control plane's.
 func TestControlPlaneWithOneLease(t *testing.T) {
-	r := controlled()
+	r := controlPlaneRules()
 	r.Enabled = true
-	w := ready("n2", svc("a", "10.77.0.60"))
+	w := controlPlaneWorld("n2", svc("a", "10.77.0.60"))
 	w.Claims[r.Lease] = vip.Claim{Holder: "n1", Valid: true}
-	w = heldCP(w, "n2")
+	w = controlPlaneHeld(w, "n2")
 	p := Make(r, bind(r, w))
 	p.Events = nil
-	diff(t, seen(p), `acquire plndr-svcs-lock
+	diff(t, summary(p), `acquire plndr-svcs-lock
 		bind 10.77.0.60/32 dev eth0
 		status a 10.77.0.60(VIP)
 		control-plane: VIPElsewhere
@@ -147,9 +147,9 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 // TestControlPlaneByBGP: the owner binds it and tells routers, whether Services have
 // an owner each or none, and withdraws it last of all.
 func TestControlPlaneByBGP(t *testing.T) {
-	r := controlled()
+	r := controlPlaneRules()
 	r.ARP, r.BGP = false, &BGP{}
-	w := heldCP(ready("n1 n2"), "n1")
+	w := controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1")
 	p := Make(r, bind(r, w))
 	want := []netip.Prefix{netip.MustParsePrefix("10.77.0.50/32"), netip.MustParsePrefix("fd77::50/128")}
 	var got []netip.Prefix
@@ -168,7 +168,7 @@ func TestControlPlaneByBGP(t *testing.T) {
 		t.Errorf("n2 has routes %v, addresses %v", p.Routes, p.Addresses)
 	}
 	// Handed over: it is told of a while longer, as one not to be preferred.
-	w = heldCP(ready("n1 n2"), "n2")
+	w = controlPlaneHeld(controlPlaneWorld("n1 n2"), "n2")
 	w.HandingOver[cpLease] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}
 	p = Make(r, w)
 	if len(p.Routes) != 2 || !p.Routes[0].Drain {

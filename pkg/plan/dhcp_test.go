@@ -11,14 +11,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// connected says that the links that the plan wants are there.
-func connected(w vip.World) vip.World {
+// withMacvlans says that the links that the plan wants are there.
+func withMacvlans(w vip.World) vip.World {
 	w.Macvlans = Make(rules(), w).Macvlans
 	return w
 }
 
-// answered says what has become of the Hires that the plan wants.
-func answered(w vip.World, answers ...vip.DHCPState) vip.World {
+// withDHCPStates says what has become of the DHCPRequests of the plan.
+func withDHCPStates(w vip.World, answers ...vip.DHCPState) vip.World {
 	p := Make(rules(), w)
 	w.DHCPStates = nil
 	for i, h := range p.DHCPRequests {
@@ -35,7 +35,7 @@ func answered(w vip.World, answers ...vip.DHCPState) vip.World {
 	return w
 }
 
-func got(a string, w vip.World) vip.DHCPState {
+func leasedState(a string, w vip.World) vip.DHCPState {
 	bits := 24
 	if addr(a).Is6() {
 		bits = 128
@@ -43,16 +43,16 @@ func got(a string, w vip.World) vip.DHCPState {
 	return vip.DHCPState{State: "bound", Lease: vip.DHCPLease{Addr: addr(a), Bits: bits, Server: "10.77.0.1", Expires: w.Now.Add(time.Hour)}}
 }
 
-// hireSeen adds links and clients to seen.
-func hireSeen(p vip.Plan) string {
+// dhcpSummary adds links and clients to summary.
+func dhcpSummary(p vip.Plan) string {
 	var b strings.Builder
 	for _, l := range p.Macvlans {
 		b.WriteString("link on " + l.Parent + "\n")
 	}
 	for _, h := range p.DHCPRequests {
-		b.WriteString("hire " + h.Family.String())
+		b.WriteString("request " + h.Family.String())
 		if h.LastLease.Addr.IsValid() {
-			b.WriteString(" known " + h.LastLease.Addr.String())
+			b.WriteString(" last " + h.LastLease.Addr.String())
 		}
 		if h.Requested.IsValid() {
 			b.WriteString(" ask " + h.Requested.String())
@@ -65,7 +65,7 @@ func hireSeen(p vip.Plan) string {
 		}
 		b.WriteString("\n")
 	}
-	text := seen(p)
+	text := summary(p)
 	for _, l := range p.Macvlans { // a hash
 		text = strings.ReplaceAll(text, l.Name, "macvlan")
 	}
@@ -73,24 +73,24 @@ func hireSeen(p vip.Plan) string {
 }
 
 // One Service from its creation to its end.
-func TestHire(t *testing.T) {
+func TestDHCP(t *testing.T) {
 	s := svc("a", "0.0.0.0")
 	r := rules()
 	w := world(s)
 	w.Members = w.Members[:1]
-	diff(t, hireSeen(Make(r, w)), "acquire kubevip-a\na: VIPClaiming")
+	diff(t, dhcpSummary(Make(r, w)), "acquire kubevip-a\na: VIPClaiming")
 	w = held(w, "a", "n1")
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nacquire kubevip-a\na: DHCPPending")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nacquire kubevip-a\na: DHCPPending")
 	if m := Make(r, w).Macvlans[0]; m.RPFilter != 2 || m.IPv6 || len(m.Name) != 15 {
 		t.Errorf("%+v", m)
 	}
-	w = answered(connected(w))
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nacquire kubevip-a\na: DHCPPending")
-	w = answered(w, got("10.77.0.155", w))
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
+	w = withDHCPStates(withMacvlans(w))
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nacquire kubevip-a\na: DHCPPending")
+	w = withDHCPStates(w, leasedState("10.77.0.155", w))
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
 	w = bind(r, w)
 	p := Make(r, w)
-	diff(t, hireSeen(p), "link on eth0\nhire IPv4\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	diff(t, dhcpSummary(p), "link on eth0\nrequest IPv4\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	if p.Announcements[0].Link != p.Macvlans[0].Name || p.Addresses[0].New {
 		t.Errorf("%+v, %+v", p.Announcements, p.Addresses)
 	}
@@ -113,70 +113,70 @@ func TestHire(t *testing.T) {
 	t.Run("another process", func(t *testing.T) { // knows of it by the status
 		w := w
 		w.DHCPStates = nil
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 		w.Now = w.Now.Add(2 * time.Hour) // it is over
 		w.Tenure.Until = w.Now.Add(time.Hour)
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\na: DHCPPending")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\na: DHCPPending")
 	})
 	t.Run("expired", func(t *testing.T) {
 		w := w
 		w.DHCPStates = []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "selecting", Lost: true, Problem: "it has expired"}}
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nstatus a\na: DHCPFailed\nevent a DHCPFailed")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nstatus a\na: DHCPFailed\nevent a DHCPFailed")
 	})
 	t.Run("another address", func(t *testing.T) {
 		w := w
 		w.DHCPStates = slices.Clone(w.DHCPStates)
 		w.DHCPStates[0].Lease.Addr = addr("10.77.0.156")
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.156/32 dev macvlan\na: VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.156/32 dev macvlan\na: VIPAnnounced")
 		w = bind(r, w)
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.156/32 dev macvlan\nstatus a 10.77.0.156(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.156/32 dev macvlan\nstatus a 10.77.0.156(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	})
-	t.Run("given away", func(t *testing.T) { // at once: two nodes can't have one hardware address
+	t.Run("handed over", func(t *testing.T) { // at once: two nodes can't have one hardware address
 		w := w
 		w.Claims = map[vip.Key]vip.Claim{key("kubevip-a"): {Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}}
 		w.Members = world().Members
 		w.HandingOver = map[vip.Key]vip.HandingOver{key("kubevip-a"): {Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}}
-		diff(t, hireSeen(Make(r, w)), "a: VIPElsewhere")
+		diff(t, dhcpSummary(Make(r, w)), "a: VIPElsewhere")
 	})
 	t.Run("no endpoints", func(t *testing.T) { // the lease is kept in case they come back
 		w := w
 		w.Services = slices.Clone(w.Services)
 		w.Services[0].Endpoints = vip.Endpoints{}
-		diff(t, hireSeen(Make(r, w)), "status a\na: NoEndpoints\nevent a NoEndpoints")
+		diff(t, dhcpSummary(Make(r, w)), "status a\na: NoEndpoints\nevent a NoEndpoints")
 	})
 	t.Run("deleted", func(t *testing.T) {
 		w := w
 		w.Services = nil
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 release")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 release")
 	})
 	t.Run("ignored", func(t *testing.T) {
 		w := w
 		w.Services = slices.Clone(w.Services)
 		w.Services[0].Ignore = true
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 release\nstatus a\na: Ignored\nevent a VIPWithdrawn")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 release\nstatus a\na: Ignored\nevent a VIPWithdrawn")
 	})
 	t.Run("only the status names it", func(t *testing.T) { // the lease goes on
 		w := w
 		w.Services = slices.Clone(w.Services)
 		w.Services[0].Addresses, w.Services[0].Source = []netip.Addr{addr("10.77.0.155")}, sourceStatus
-		diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4 known 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	})
 }
 
 var netips = cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 
 // Both families, by name and by dhcp_mode.
-func TestHireDual(t *testing.T) {
+func TestDHCPDual(t *testing.T) {
 	r := rules()
 	dual := func(s *vip.Service) { s.Families = []vip.Family{vip.IPv4, vip.IPv6} }
 	w := held(world(svc("a", "0.0.0.0,::", dual)), "a", "n1")
-	w = connected(w)
-	w = answered(w, got("10.77.0.155", w))
+	w = withMacvlans(w)
+	w = withDHCPStates(w, leasedState("10.77.0.155", w))
 	w = bind(r, w)
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nhire IPv6\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: DHCPPending")
-	w = answered(w, got("10.77.0.155", w), got("fd77::5", w))
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nrequest IPv6\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nstatus a 10.77.0.155(VIP)\na: DHCPPending")
+	w = withDHCPStates(w, leasedState("10.77.0.155", w), leasedState("fd77::5", w))
 	w = bind(r, w)
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nhire IPv6\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nbind fd77::5/128 dev macvlan\nstatus a 10.77.0.155(VIP) fd77::5(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nrequest IPv6\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\nbind fd77::5/128 dev macvlan\nstatus a 10.77.0.155(VIP) fd77::5(VIP)\na: VIPAnnounced\nevent a VIPAnnounced")
 	if !Make(r, w).Macvlans[0].IPv6 {
 		t.Error("the link has no IPv6")
 	}
@@ -207,7 +207,7 @@ func TestHireDual(t *testing.T) {
 }
 
 // The identity is a function of the Service alone.
-func TestHireIdentity(t *testing.T) {
+func TestDHCPIdentity(t *testing.T) {
 	uid := func(s *vip.Service) { s.UID = "3F2504E0-4F89-11D3-9A0C-0305E82C3301" }
 	one := func(node string, change ...func(*vip.Service)) (vip.DHCPRequest, vip.Macvlan) {
 		t.Helper()
@@ -238,18 +238,18 @@ func TestHireIdentity(t *testing.T) {
 }
 
 // Services of a namespace that name the same macvlan share a lease.
-func TestHireShared(t *testing.T) {
+func TestDHCPShared(t *testing.T) {
 	shared := func(s *vip.Service) { s.DHCP.Macvlan = "web0" }
 	other := func(s *vip.Service) { s.Key.Namespace = "other" }
 	r := rules()
 	w := world(svc("a", "0.0.0.0", shared), svc("b", "0.0.0.0", shared, port(443), younger), svc("c", "0.0.0.0", shared, other, younger), svc("d", "0.0.0.0", shared, younger, younger))
 	w = held(w, "a", "n1")
-	w = connected(w)
-	w = answered(w, got("10.77.0.155", w))
+	w = withMacvlans(w)
+	w = withDHCPStates(w, leasedState("10.77.0.155", w))
 	w = bind(r, w)
 	p := Make(r, w)
-	diff(t, hireSeen(p), `link on eth0
-		hire IPv4
+	diff(t, dhcpSummary(p), `link on eth0
+		request IPv4
 		acquire kubevip-a
 		acquire kubevip-b
 		bind 10.77.0.155/32 dev macvlan
@@ -265,11 +265,11 @@ func TestHireShared(t *testing.T) {
 }
 
 // What is leased belongs to one Service, and is none of the cluster's addresses.
-func TestHireConflicts(t *testing.T) {
+func TestDHCPConflicts(t *testing.T) {
 	r := rules()
 	base := func(more ...vip.Service) vip.World {
 		w := world(append(more, svc("z", "0.0.0.0", younger))...)
-		return connected(held(w, "z", "n1"))
+		return withMacvlans(held(w, "z", "n1"))
 	}
 	reason := func(w vip.World, name string) vip.Reason {
 		for _, v := range Make(r, w).Verdicts {
@@ -282,22 +282,22 @@ func TestHireConflicts(t *testing.T) {
 	for _, a := range []string{"10.77.0.12", "10.96.0.1"} {
 		w := base()
 		w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.96.0.0/16"), Description: "the cluster's Service range"}}
-		w = answered(w, got(a, w))
+		w = withDHCPStates(w, leasedState(a, w))
 		p := Make(r, w)
 		if len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined != addr(a) || len(p.Addresses) > 0 {
-			t.Errorf("%s: %s", a, hireSeen(p))
+			t.Errorf("%s: %s", a, dhcpSummary(p))
 		}
 	}
 	// One that has it already keeps it; the lease is declined.
 	w := base(svc("a", "10.77.0.50", port(443), written("n2")))
-	w = answered(held(w, "a", "n2"), got("10.77.0.50", w))
+	w = withDHCPStates(held(w, "a", "n2"), leasedState("10.77.0.50", w))
 	p := Make(r, w)
 	if len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined != addr("10.77.0.50") || len(p.Addresses) > 0 || reason(w, "a") != vip.VIPElsewhere {
-		t.Errorf("%s", hireSeen(p))
+		t.Errorf("%s", dhcpSummary(p))
 	}
 	// One that comes later does not get what is leased, be its port another.
 	w = base()
-	w = answered(w, got("10.77.0.50", w))
+	w = withDHCPStates(w, leasedState("10.77.0.50", w))
 	w = bind(r, w)
 	p = Make(r, w)
 	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases
@@ -317,15 +317,15 @@ func TestHireConflicts(t *testing.T) {
 	mac := func(s *vip.Service) { s.DHCP.MAC = "02:00:5e:00:00:01" }
 	w = held(held(world(svc("a", "0.0.0.0", mac), svc("b", "0.0.0.0", mac, younger)), "a", "n1"), "b", "n1")
 	if p := Make(r, w); reason(w, "b") != vip.DHCPFailed || len(p.Macvlans) != 1 {
-		t.Errorf("%s", hireSeen(p))
+		t.Errorf("%s", dhcpSummary(p))
 	}
 }
 
-// A record that is another client's, or that no status stands for, is not believed.
-func TestHireForged(t *testing.T) {
+// A record that is another client's, or that no status stands for, is not used.
+func TestDHCPForgedAnnotation(t *testing.T) {
 	r := rules()
 	s := svc("a", "0.0.0.0")
-	w := connected(held(world(s), "a", "n1"))
+	w := withMacvlans(held(world(s), "a", "n1"))
 	mac := w.Macvlans[0].MAC
 	k := vip.DHCPLease{Addr: addr("10.77.0.99"), Bits: 24, MAC: mac, Expires: w.Now.Add(time.Hour)}
 	try := func(change func(*vip.Service)) bool {
@@ -337,7 +337,7 @@ func TestHireForged(t *testing.T) {
 		return len(p.Addresses) > 0 || p.DHCPRequests[0].LastLease.Addr.IsValid()
 	}
 	if !try(func(*vip.Service) {}) {
-		t.Error("what was written is not believed")
+		t.Error("what was written is not used")
 	}
 	for what, change := range map[string]func(*vip.Service){
 		"without a status":     func(s *vip.Service) { s.Ingress = nil },
@@ -352,26 +352,26 @@ func TestHireForged(t *testing.T) {
 }
 
 // The link can't be had, is down, or would drop what clients send.
-func TestHireLinks(t *testing.T) {
+func TestDHCPMacvlans(t *testing.T) {
 	r := rules()
-	w := connected(held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.DHCP.RPFilter = "0" })), "a", "n1"))
+	w := withMacvlans(held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.DHCP.RPFilter = "0" })), "a", "n1"))
 	w.StrictRPFilter = true
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nhire IPv4\nacquire kubevip-a\na: DHCPPending\nevent a InvalidField")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4\nacquire kubevip-a\na: DHCPPending\nevent a InvalidField")
 	w.StrictRPFilter = false
 	name := w.Macvlans[0].Name
-	w = answered(w, got("10.77.0.155", w))
+	w = withDHCPStates(w, leasedState("10.77.0.155", w))
 	w.Macvlans, w.MacvlanErrors = nil, map[string]string{name: "an interface of that name is there already"}
-	diff(t, hireSeen(Make(r, w)), "link on eth0\nacquire kubevip-a\na: VIPAnnounced\nevent a DHCPFailed")
+	diff(t, dhcpSummary(Make(r, w)), "link on eth0\nacquire kubevip-a\na: VIPAnnounced\nevent a DHCPFailed")
 	w.Members[0].Info.Links[0].Up = false
 	if p := Make(r, w); p.LeaseIntents[0].Action != vip.HandOver {
-		t.Errorf("with its parent down: %s", hireSeen(p))
+		t.Errorf("with its parent down: %s", dhcpSummary(p))
 	}
 	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "eth9" })), "a", "n1")
 	if p := Make(r, w); len(p.DHCPRequests) > 0 || p.Verdicts[0].Reason != vip.NoEligibleNode {
-		t.Errorf("on a link that is not there: %s", hireSeen(p))
+		t.Errorf("on a link that is not there: %s", dhcpSummary(p))
 	}
 	w = held(world(svc("a", "0.0.0.0", func(s *vip.Service) { s.Interface = "auto" })), "a", "n1")
 	if p := Make(r, w); len(p.Macvlans) != 1 || p.Macvlans[0].Parent != "eth0" {
-		t.Errorf("auto: %s", hireSeen(p))
+		t.Errorf("auto: %s", dhcpSummary(p))
 	}
 }

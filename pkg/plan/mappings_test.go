@@ -14,8 +14,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// opened asks for the ports of s to be opened.
-func opened(change ...func(*vip.Forward)) func(*vip.Service) {
+// forwarded asks for the ports of s to be opened.
+func forwarded(change ...func(*vip.Forward)) func(*vip.Service) {
 	return func(s *vip.Service) {
 		s.Forward = &vip.Forward{Lease: time.Hour}
 		for _, f := range change {
@@ -24,8 +24,8 @@ func opened(change ...func(*vip.Forward)) func(*vip.Service) {
 	}
 }
 
-// opening are rules with UPnP.
-func opening(change ...func(*Forwarding)) Rules {
+// upnpRules are rules with UPnP.
+func upnpRules(change ...func(*Forwarding)) Rules {
 	r := rules()
 	r.Forwarding = &Forwarding{Status: true}
 	for _, f := range change {
@@ -34,8 +34,8 @@ func opening(change ...func(*Forwarding)) Rules {
 	return r
 }
 
-// ports is what a plan wants of gateways, in few words.
-func ports(p vip.Plan) string {
+// mappingsSummary is what a plan wants of gateways, in few words.
+func mappingsSummary(p vip.Plan) string {
 	var lines []string
 	for _, x := range p.Mappings {
 		where := "elsewhere"
@@ -47,7 +47,7 @@ func ports(p vip.Plan) string {
 	return strings.Join(lines, "\n")
 }
 
-// messages are the Notes of a reason.
+// messages are the messages of the Events of a reason.
 func messages(p vip.Plan, reason vip.Reason) []string {
 	var all []string
 	for _, n := range p.Events {
@@ -59,7 +59,7 @@ func messages(p vip.Plan, reason vip.Reason) []string {
 }
 
 // made says that the gateways have what the plan wants of them.
-func mapped(w vip.World, p vip.Plan, external string) vip.World {
+func withMappings(w vip.World, p vip.Plan, external string) vip.World {
 	for _, x := range p.Mappings {
 		if x.Here {
 			w.MappingStates = append(w.MappingStates, vip.MappingState{Mapping: x, Gateway: "10.77.0.1 (box)", Confirmed: true, External: netip.AddrPortFrom(addr(external), x.External), Until: w.Now.Add(time.Hour)})
@@ -71,7 +71,7 @@ func mapped(w vip.World, p vip.Plan, external string) vip.World {
 func TestMappings(t *testing.T) {
 	const a = "a TCP 80 -> 10.77.0.50:80 on eth0 for kubevip-a, "
 	web := func(change ...func(*vip.Service)) vip.World {
-		return world(svc("a", "10.77.0.50", append([]func(*vip.Service){opened()}, change...)...))
+		return world(svc("a", "10.77.0.50", append([]func(*vip.Service){forwarded()}, change...)...))
 	}
 	tests := []struct {
 		name string
@@ -79,73 +79,73 @@ func TestMappings(t *testing.T) {
 		w    vip.World
 		want string
 	}{
-		{"bound here", opening(), held(web(), "a", "n1"), a + "here"},
-		{"another node's", opening(), held(web(), "a", "n2"), a + "elsewhere"},
-		{"free", opening(), web(), a + "elsewhere"},
-		{"not asked for", opening(), held(web(func(s *vip.Service) { s.Forward = nil }), "a", "n1"), ""},
+		{"bound here", upnpRules(), held(web(), "a", "n1"), a + "here"},
+		{"another node's", upnpRules(), held(web(), "a", "n2"), a + "elsewhere"},
+		{"free", upnpRules(), web(), a + "elsewhere"},
+		{"not asked for", upnpRules(), held(web(func(s *vip.Service) { s.Forward = nil }), "a", "n1"), ""},
 		{"off", rules(), held(web(), "a", "n1"), ""},
-		{"without endpoints", opening(), held(web(func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }), "a", "n1"), ""},
-		{"ignored", opening(), held(web(func(s *vip.Service) { s.Ignore = true }), "a", "n1"), ""},
-		{"a stranger's", opening(), func() vip.World {
+		{"without endpoints", upnpRules(), held(web(func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }), "a", "n1"), ""},
+		{"ignored", upnpRules(), held(web(func(s *vip.Service) { s.Ignore = true }), "a", "n1"), ""},
+		{"another program's", upnpRules(), func() vip.World {
 			w := web()
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "kube-vip", Valid: true, Foreign: true}
 			return w
 		}(), a + "elsewhere"},
-		{"without tenure", opening(), func() vip.World {
+		{"without tenure", upnpRules(), func() vip.World {
 			w := held(web(), "a", "n1")
 			w.Tenure.Until = w.Now.Add(-time.Second)
 			return w
 		}(), a + "elsewhere"},
-		{"being given away", opening(), func() vip.World {
+		{"being handed over", upnpRules(), func() vip.World {
 			w := held(web(), "a", "n1")
 			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 			return w
 		}(), a + "elsewhere"},
-		{"stopping, with a successor", opening(), func() vip.World {
+		{"stopping, with a successor", upnpRules(), func() vip.World {
 			w := held(web(), "a", "n1")
 			w.Stopping = true
 			return w
 		}(), a + "here"}, // until it is given
-		{"the last one stops", opening(), func() vip.World {
+		{"the last one stops", upnpRules(), func() vip.World {
 			w := held(web(), "a", "n1")
 			w.Stopping, w.Members = true, w.Members[:1]
 			return w
 		}(), ""},
-		{"both protocols, both families, another port", opening(),
-			held(world(svc("a", "10.77.0.50,fd77::50", opened(func(f *vip.Forward) { f.External = map[uint16]uint16{53: 5353} }), func(s *vip.Service) {
+		{"both protocols, both families, another port", upnpRules(),
+			held(world(svc("a", "10.77.0.50,fd77::50", forwarded(func(f *vip.Forward) { f.External = map[uint16]uint16{53: 5353} }), func(s *vip.Service) {
 				s.Ports = []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}}
 			})), "a", "n1"),
 			`a TCP 5353 -> 10.77.0.50:53 on eth0 for kubevip-a, here
 			a UDP 5353 -> 10.77.0.50:53 on eth0 for kubevip-a, here
 			a TCP 53 -> fd77::50:53 on eth0 for kubevip-a, here
 			a UDP 53 -> fd77::50:53 on eth0 for kubevip-a, here`},
-		{"of an allowed namespace", opening(func(f *Forwarding) { f.Namespaces = []string{"default"} }), held(web(), "a", "n1"), a + "here"},
-		{"of another namespace", opening(func(f *Forwarding) { f.Namespaces = []string{"web"} }), held(web(), "a", "n1"), ""},
-		{"an allowed port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{443, 443}, {80, 90}} }), held(web(), "a", "n1"), a + "here"},
-		{"another port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(), "a", "n1"), ""},
-		{"any allowed port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(opened(func(f *vip.Forward) { f.Any = true })), "a", "n1"), a + "here"},
+		{"of an allowed namespace", upnpRules(func(f *Forwarding) { f.Namespaces = []string{"default"} }), held(web(), "a", "n1"), a + "here"},
+		{"of another namespace", upnpRules(func(f *Forwarding) { f.Namespaces = []string{"web"} }), held(web(), "a", "n1"), ""},
+		{"an allowed port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{443, 443}, {80, 90}} }), held(web(), "a", "n1"), a + "here"},
+		{"another port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(), "a", "n1"), ""},
+		{"any allowed port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{81, 65535}} }), held(web(forwarded(func(f *vip.Forward) { f.Any = true })), "a", "n1"), a + "here"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			diff(t, ports(Make(tt.r, bind(tt.r, tt.w))), tt.want)
+			diff(t, mappingsSummary(Make(tt.r, bind(tt.r, tt.w))), tt.want)
 		})
 	}
 }
 
 // What is not bound yet is nobody's to open, and not to be closed either.
 func TestMappingBeforeItsAddress(t *testing.T) {
-	w := held(world(svc("a", "10.77.0.50", opened())), "a", "n1")
-	if got := ports(Make(opening(), w)); !strings.HasSuffix(got, "elsewhere") {
+	w := held(world(svc("a", "10.77.0.50", forwarded())), "a", "n1")
+	if got := mappingsSummary(Make(upnpRules(), w)); !strings.HasSuffix(got, "elsewhere") {
 		t.Errorf("got %s", got)
 	}
 }
 
 // A VIP whose end has come stays while its ports are being closed, and no longer
 // than two seconds; nobody is told of it any more.
-func TestClosing(t *testing.T) {
-	r := opening()
-	w := bind(r, held(world(svc("a", "10.77.0.50", opened())), "a", "n1"))
-	w = mapped(w, Make(r, w), "11.22.33.1")
+func TestKeepUntilClosed(t *testing.T) {
+	r := upnpRules()
+	w := bind(r, held(world(svc("a", "10.77.0.50", forwarded())), "a", "n1"))
+	w = withMappings(w, Make(r, w), "11.22.33.1")
 	gone := func(since time.Duration) vip.World {
 		w := w
 		w.Services, w.MappingStates = nil, slices.Clone(w.MappingStates)
@@ -171,8 +171,8 @@ func TestClosing(t *testing.T) {
 		want  string
 		again time.Duration
 	}{
-		{"the pass that sees it go", gone(-1), "bind 10.77.0.50/32 dev eth0 lingering", 2 * time.Second},
-		{"while it is being removed", gone(500 * time.Millisecond), "bind 10.77.0.50/32 dev eth0 lingering", 1500 * time.Millisecond},
+		{"the pass that sees it go", gone(-1), "bind 10.77.0.50/32 dev eth0 until handed over", 2 * time.Second},
+		{"while it is being removed", gone(500 * time.Millisecond), "bind 10.77.0.50/32 dev eth0 until handed over", 1500 * time.Millisecond},
 		{"the gateway hangs", gone(2 * time.Second), "", 0},
 		{"removed", noMore, "", 0},
 		{"was never made", refused, "", 0},
@@ -183,7 +183,7 @@ func TestClosing(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := Make(r, tt.w)
-			diff(t, seen(p), tt.want)
+			diff(t, summary(p), tt.want)
 			if p.ReplanAfter != tt.again {
 				t.Errorf("again after %v, want %v", p.ReplanAfter, tt.again)
 			}
@@ -206,18 +206,18 @@ func TestExternalAddress(t *testing.T) {
 		change func(*vip.World)
 		want   string
 	}{
-		{"confirmed", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", nil, " 11.22.33.1(Proxy)"},
-		{"turned off", opening(func(f *Forwarding) { f.Status = false }), svc("a", "10.77.0.50", opened()), "11.22.33.1", nil, ""},
-		{"refused", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) { w.MappingStates[0].Confirmed = false }, ""},
-		{"going", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) { w.MappingStates[0].RemovalSince = w.Now }, ""},
-		{"behind another gateway", opening(), svc("a", "10.77.0.50", opened()), "192.168.1.2", nil, ""},
-		{"behind a provider's", opening(), svc("a", "10.77.0.50", opened()), "100.64.3.4", nil, ""},
-		{"a loopback address", opening(), svc("a", "10.77.0.50", opened()), "127.0.0.1", nil, ""},
-		{"one of the cluster's", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) {
+		{"confirmed", upnpRules(), svc("a", "10.77.0.50", forwarded()), "11.22.33.1", nil, " 11.22.33.1(Proxy)"},
+		{"turned off", upnpRules(func(f *Forwarding) { f.Status = false }), svc("a", "10.77.0.50", forwarded()), "11.22.33.1", nil, ""},
+		{"refused", upnpRules(), svc("a", "10.77.0.50", forwarded()), "11.22.33.1", func(w *vip.World) { w.MappingStates[0].Confirmed = false }, ""},
+		{"going", upnpRules(), svc("a", "10.77.0.50", forwarded()), "11.22.33.1", func(w *vip.World) { w.MappingStates[0].RemovalSince = w.Now }, ""},
+		{"behind another gateway", upnpRules(), svc("a", "10.77.0.50", forwarded()), "192.168.1.2", nil, ""},
+		{"behind a provider's", upnpRules(), svc("a", "10.77.0.50", forwarded()), "100.64.3.4", nil, ""},
+		{"a loopback address", upnpRules(), svc("a", "10.77.0.50", forwarded()), "127.0.0.1", nil, ""},
+		{"one of the cluster's", upnpRules(), svc("a", "10.77.0.50", forwarded()), "11.22.33.1", func(w *vip.World) {
 			w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("11.22.0.0/16"), Description: "the cluster's Service range"}}
 		}, ""},
-		{"the status alone names the VIP", opening(), svc("a", "10.77.0.50", opened(), func(s *vip.Service) { s.Source = "status.loadBalancer.ingress" }), "11.22.33.1", nil, ""},
-		{"two gateways", opening(), svc("a", "10.77.0.50", opened()), "11.22.33.1", func(w *vip.World) {
+		{"the status alone names the VIP", upnpRules(), svc("a", "10.77.0.50", forwarded(), func(s *vip.Service) { s.Source = "status.loadBalancer.ingress" }), "11.22.33.1", nil, ""},
+		{"two gateways", upnpRules(), svc("a", "10.77.0.50", forwarded()), "11.22.33.1", func(w *vip.World) {
 			x := w.MappingStates[0]
 			x.Gateway, x.External = "10.77.0.2", netip.MustParseAddrPort("11.22.3.1:8080")
 			w.MappingStates = append(w.MappingStates, x, x)
@@ -226,13 +226,13 @@ func TestExternalAddress(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := bind(tt.r, held(world(tt.s), "a", "n1"))
-			w = mapped(w, Make(tt.r, w), tt.public)
+			w = withMappings(w, Make(tt.r, w), tt.public)
 			if tt.change != nil {
 				tt.change(&w)
 			}
 			p := Make(tt.r, w)
 			p.Events, p.LeaseIntents, p.Addresses = nil, nil, nil
-			diff(t, seen(p), "status a 10.77.0.50(VIP)"+tt.want+"\na: VIPAnnounced")
+			diff(t, summary(p), "status a 10.77.0.50(VIP)"+tt.want+"\na: VIPAnnounced")
 			for _, i := range p.Statuses[0].Ingress[1:] {
 				if len(i.Ports) != 1 || i.Ports[0].Protocol != "TCP" {
 					t.Errorf("ports of %s: %v", i.Addr, i.Ports)
@@ -242,35 +242,35 @@ func TestExternalAddress(t *testing.T) {
 	}
 }
 
-func TestMappingNotes(t *testing.T) {
+func TestMappingEvents(t *testing.T) {
 	tests := []struct {
 		name        string
 		r           Rules
 		change      func(w *vip.World)
 		open, wrong []string
 	}{
-		{"confirmed", opening(), nil, []string{"open: TCP 11.22.33.1:80 -> 10.77.0.50:80 by gateway 10.77.0.1 (box); asked for 1h0m0s at a time"}, nil},
-		{"not yet", opening(), func(w *vip.World) {
+		{"confirmed", upnpRules(), nil, []string{"open: TCP 11.22.33.1:80 -> 10.77.0.50:80 by gateway 10.77.0.1 (box); asked for 1h0m0s at a time"}, nil},
+		{"not yet", upnpRules(), func(w *vip.World) {
 			w.MappingStates = append(w.MappingStates, vip.MappingState{Mapping: w.MappingStates[0].Mapping, Gateway: "10.77.0.2"})
 		}, nil, nil},
-		{"refused", opening(), func(w *vip.World) { w.MappingStates[0].Confirmed, w.MappingStates[0].Problem = false, "it refuses" }, nil,
+		{"refused", upnpRules(), func(w *vip.World) { w.MappingStates[0].Confirmed, w.MappingStates[0].Problem = false, "it refuses" }, nil,
 			[]string{"port 80/TCP of 10.77.0.50: gateway 10.77.0.1 (box): it refuses"}},
-		{"no gateway", opening(), func(w *vip.World) {
+		{"no gateway", upnpRules(), func(w *vip.World) {
 			w.MappingStates[0] = vip.MappingState{Mapping: w.MappingStates[0].Mapping, Problem: "no gateway"}
 		}, nil, []string{"port 80/TCP of 10.77.0.50: no gateway"}},
-		{"behind another", opening(), func(w *vip.World) { w.MappingStates[0].External = netip.MustParseAddrPort("192.168.1.2:80") },
+		{"behind another", upnpRules(), func(w *vip.World) { w.MappingStates[0].External = netip.MustParseAddrPort("192.168.1.2:80") },
 			[]string{"open: TCP 192.168.1.2:80 -> 10.77.0.50:80 by gateway 10.77.0.1 (box); asked for 1h0m0s at a time"},
 			[]string{"gateway 10.77.0.1 (box) is itself behind another: its external address, 192.168.1.2, is not a public one; forward the ports to it on the other"}},
 		{"off", rules(), func(w *vip.World) { w.MappingStates = nil }, nil, []string{"this Herald asks no gateway for anything: enable_upnp is false"}},
-		{"another namespace", opening(func(f *Forwarding) { f.Namespaces = []string{"x", "y"} }), func(w *vip.World) { w.MappingStates = nil }, nil,
+		{"another namespace", upnpRules(func(f *Forwarding) { f.Namespaces = []string{"x", "y"} }), func(w *vip.World) { w.MappingStates = nil }, nil,
 			[]string{"the namespace default is none of upnp_namespaces (x,y)"}},
-		{"another port", opening(func(f *Forwarding) { f.Ports = [][2]uint16{{1, 79}} }), func(w *vip.World) { w.MappingStates = nil }, nil,
+		{"another port", upnpRules(func(f *Forwarding) { f.Ports = [][2]uint16{{1, 79}} }), func(w *vip.World) { w.MappingStates = nil }, nil,
 			[]string{"the external port 80 is none of upnp_ports"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			w := bind(tt.r, held(world(svc("a", "10.77.0.50", opened())), "a", "n1"))
-			w = mapped(w, Make(opening(), w), "11.22.33.1")
+			w := bind(tt.r, held(world(svc("a", "10.77.0.50", forwarded())), "a", "n1"))
+			w = withMappings(w, Make(upnpRules(), w), "11.22.33.1")
 			if tt.change != nil {
 				tt.change(&w)
 			}
@@ -286,11 +286,11 @@ func TestMappingNotes(t *testing.T) {
 }
 
 // Gateways are asked on a link where this node has an address of its own.
-func TestWayOut(t *testing.T) {
+func TestGatewayLink(t *testing.T) {
 	w := world()
 	w.Members[0].Info.Links = append(w.Members[0].Info.Links, vip.Link{Name: "hm-1", Up: true},
 		vip.Link{Name: "lo", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/8"), netip.MustParsePrefix("::1/128")}})
-	r := opening()
+	r := upnpRules()
 	m := newMappings(newPass(&r, &w), nil)
 	for _, tt := range []struct{ addr, link, want string }{
 		{"10.77.0.50", "eth0", "eth0"},
@@ -310,10 +310,10 @@ func TestWayOut(t *testing.T) {
 
 // A VIP that is on no link has no gateways.
 func TestMappingWithoutLink(t *testing.T) {
-	r := routing(withElection)
+	r := bgpRules(withElection)
 	r.Forwarding = &Forwarding{Status: true}
-	p := Make(r, up(held(world(svc("a", "10.77.0.50", opened())), "a", "n1")))
-	if got := ports(p); got != "" {
+	p := Make(r, withSessions(held(world(svc("a", "10.77.0.50", forwarded())), "a", "n1")))
+	if got := mappingsSummary(p); got != "" {
 		t.Errorf("wanted: %s", got)
 	}
 	if got := messages(p, vip.PortNotMapped); len(got) != 1 || !strings.Contains(got[0], "BGP only") {

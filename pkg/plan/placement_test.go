@@ -28,9 +28,9 @@ func newCluster(nodes int, services []vip.Service) *cluster {
 	return c
 }
 
-// turn lets one node plan on its view and write at most n claims, by
+// planAndClaim lets one node plan on its view and write at most n claims, by
 // compare-and-swap on the truth: what it loses it learns.
-func (c *cluster) turn(node string, n int) {
+func (c *cluster) planAndClaim(node string, n int) {
 	w := c.world
 	w.Self, w.Claims = node, c.views[node]
 	for _, s := range Make(c.rules, w).LeaseIntents {
@@ -75,7 +75,7 @@ func TestSpread(t *testing.T) {
 		for len(c.world.Claims) < len(all) {
 			c.world.Services = all[:min(len(all), len(c.world.Services)+r.IntN(20))]
 			m := c.world.Members[r.IntN(3)].Name
-			c.turn(m, 1+r.IntN(10))
+			c.planAndClaim(m, 1+r.IntN(10))
 			c.learn(m, r, r.Float64())
 			if r.IntN(50) == 0 { // nobody waits for ever for what it has not seen
 				for _, m := range c.world.Members {

@@ -18,7 +18,7 @@ func TestUnit(t *testing.T) {
 	}{
 		{name: "nothing is known yet", w: func() vip.World { w := world(svc("a", "10.77.0.50")); w.Synced = false; return w }},
 		{
-			name: "free, another node is first in rank",
+			name: "free, another node is the best",
 			w: func() vip.World {
 				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n1")
 				w.Members = w.Members[:2]
@@ -31,7 +31,7 @@ func TestUnit(t *testing.T) {
 				b: VIPClaiming`,
 		},
 		{
-			name: "free, this node is first in rank: a claim, no address yet",
+			name: "free, this node is the best: a claim, no address yet",
 			w: func() vip.World {
 				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n2")
 				w.Members = w.Members[:2]
@@ -91,7 +91,7 @@ func TestUnit(t *testing.T) {
 				event a VIPMoved`,
 		},
 		{
-			name: "held by a stranger",
+			name: "held by another program",
 			w: func() vip.World {
 				w := world(svc("a", "10.77.0.50", written("n1")))
 				w.Claims[key("kubevip-a")] = vip.Claim{Holder: "x", Valid: true, Foreign: true}
@@ -125,7 +125,7 @@ func TestUnit(t *testing.T) {
 				b: VIPAnnounced`,
 		},
 		{
-			name: "tenure is over: nothing is bound, the claim is not let go of",
+			name: "tenure is over: nothing is bound, the claim is not released of",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
 				w.Tenure.Until = w.Now
@@ -149,7 +149,7 @@ func TestUnit(t *testing.T) {
 				event a VIPAnnounced`,
 		},
 		{
-			name: "labelled nodes carry nothing while there are others, be they down",
+			name: "labelled nodes get no VIP while there are others, be they down",
 			w: func() vip.World {
 				w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
 				w.Members[2].Alive = false
@@ -172,7 +172,7 @@ func TestUnit(t *testing.T) {
 				a: VIPAnnounced`,
 		},
 		{
-			name: "being given away: the status is the successor's to write",
+			name: "being handed over: the status is the successor's to write",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n2"))), "a", "n1"))
 				w.Members = w.Members[:2]
@@ -186,7 +186,7 @@ func TestUnit(t *testing.T) {
 				event a VIPAnnounced`,
 		},
 		{
-			name: "stopping, and nobody else may have it: let go, and the status says so",
+			name: "stopping, and nobody else may have it: released, and the status says so",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
 				w.Members = w.Members[:1]
@@ -209,7 +209,7 @@ func TestUnit(t *testing.T) {
 				a: VIPAnnounced`,
 		},
 		{
-			name: "no node may carry it: the status is cleared, the user told",
+			name: "no node is eligible: the status is cleared, the user told",
 			w: func() vip.World {
 				w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
 				for i := range w.Members {
@@ -229,7 +229,7 @@ func TestUnit(t *testing.T) {
 				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 				return w
 			},
-			want: `bind 10.77.0.50/32 dev eth0 lingering
+			want: `bind 10.77.0.50/32 dev eth0 until handed over
 				a: VIPElsewhere`,
 		},
 		{
@@ -296,7 +296,7 @@ func TestUnit(t *testing.T) {
 				a: VIPAnnounced`,
 		},
 		{
-			name: "no endpoints: no VIP, status cleared, claim let go",
+			name: "no endpoints: no VIP, status cleared, claim released",
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} })), "a", "n1")
 			},
@@ -305,7 +305,7 @@ func TestUnit(t *testing.T) {
 				event a NoEndpoints`,
 		},
 		{
-			name: "a new Service has no endpoints yet: that is no news",
+			name: "a new Service has no endpoints yet: no Event",
 			w: func() vip.World {
 				return world(svc("a", "10.77.0.50", func(s *vip.Service) {
 					s.Endpoints, s.Created = vip.Endpoints{}, epoch.Add(time.Hour-time.Second)
@@ -476,7 +476,7 @@ func TestUnit(t *testing.T) {
 			want: `a: OtherClass`,
 		},
 		{
-			name: "the status's writer lives: the tidying is its",
+			name: "the status's writer lives: it clears the status",
 			w: func() vip.World {
 				return world(svc("a", "10.77.0.50", written("n2"), func(s *vip.Service) { s.Ignore = true }))
 			},
@@ -520,12 +520,12 @@ func TestUnit(t *testing.T) {
 			if tt.r != nil {
 				tt.r(&r)
 			}
-			diff(t, seen(Make(r, tt.w())), tt.want)
+			diff(t, summary(Make(r, tt.w())), tt.want)
 		})
 	}
 }
 
-func TestLingeringOnlyListens(t *testing.T) {
+func TestHandedOverListens(t *testing.T) {
 	w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
 	w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2", Valid: true, PreviousHolder: "n1", Transitions: 2}
 	w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
@@ -628,13 +628,13 @@ func TestRefuse(t *testing.T) {
 func TestOneRefusedOfTwo(t *testing.T) {
 	w := held(world(svc("a", "10.77.0.50,127.0.0.1", written("n1"))), "a", "n1")
 	p := Make(rules(), w)
-	diff(t, seen(p), `acquire kubevip-a
+	diff(t, summary(p), `acquire kubevip-a
 		bind 10.77.0.50/32 dev eth0
 		a: VIPAnnounced
 		event a AddressRefused`)
 }
 
-func TestWhyNobody(t *testing.T) {
+func TestWhyNoNode(t *testing.T) {
 	w := world(svc("a", "10.77.0.50", local("n3")))
 	w.Members[0].Info = info(false)
 	w.Nodes = []vip.Node{{Name: "n3", Excluded: "it has the label x"}}

@@ -9,8 +9,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// crowd is n Services, all held by n1, and the other nodes calm.
-func crowd(n int) vip.World {
+// heldByN1 is n Services, all held by n1, and the other nodes stable.
+func heldByN1(n int) vip.World {
 	var all []vip.Service
 	for i := range n {
 		all = append(all, svc(fmt.Sprintf("s%d", i), fmt.Sprintf("10.77.0.%d", 50+i), func(s *vip.Service) { s.Created = epoch.Add(time.Duration(i) * time.Second) }))
@@ -25,8 +25,8 @@ func crowd(n int) vip.World {
 	return w
 }
 
-// gives is what the plan gives away.
-func gives(p vip.Plan) string {
+// handOvers is what the plan gives away.
+func handOvers(p vip.Plan) string {
 	var all []string
 	for _, s := range p.LeaseIntents {
 		if s.Action == vip.HandOver {
@@ -57,13 +57,13 @@ func TestRebalance(t *testing.T) {
 				w.Services[i].Local, w.Services[i].Endpoints = true, vip.Endpoints{Ready: []string{"n1", "n3"}}
 			}
 		}, want: "kubevip-s3 to n3"},
-		{name: "a drained node gives all, and evenly", n: 4, change: func(_ *Rules, w *vip.World) {
+		{name: "a drained node hands over all, and evenly", n: 4, change: func(_ *Rules, w *vip.World) {
 			w.Nodes = []vip.Node{{Name: "n1", Drained: true}, {Name: "n2"}, {Name: "n3"}}
 		}, want: "kubevip-s0 to n3, kubevip-s1 to n2, kubevip-s2 to n2, kubevip-s3 to n3"},
 		{name: "to a drained node goes nothing", n: 4, change: func(_ *Rules, w *vip.World) {
 			w.Nodes = []vip.Node{{Name: "n1"}, {Name: "n2", Drained: true}, {Name: "n3"}}
 		}, want: "kubevip-s3 to n3"},
-		{name: "a node that is being shut down gives all", n: 2, change: func(_ *Rules, w *vip.World) {
+		{name: "a node that is being shut down hands over all", n: 2, change: func(_ *Rules, w *vip.World) {
 			w.Nodes = []vip.Node{{Name: "n1", ShuttingDown: true}, {Name: "n2", ShuttingDown: true}, {Name: "n3"}}
 		}, want: "kubevip-s0 to n3, kubevip-s1 to n3"},
 		{name: "but not if all are", n: 1, change: func(_ *Rules, w *vip.World) {
@@ -86,12 +86,12 @@ func TestRebalance(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r, w := rules(), crowd(tt.n)
+			r, w := rules(), heldByN1(tt.n)
 			r.Rebalance = true
 			if tt.change != nil {
 				tt.change(&r, &w)
 			}
-			if got := gives(Make(r, w)); got != tt.want {
+			if got := handOvers(Make(r, w)); got != tt.want {
 				t.Errorf("gives %q, want %q", got, tt.want)
 			}
 		})

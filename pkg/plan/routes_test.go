@@ -12,8 +12,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// routing are the rules of BGP alone, without an election.
-func routing(change ...func(*Rules)) Rules {
+// bgpRules are the rules of BGP alone, without an election.
+func bgpRules(change ...func(*Rules)) Rules {
 	r := rules()
 	r.ARP, r.Election, r.BGP = false, false, &BGP{}
 	for _, f := range change {
@@ -25,8 +25,8 @@ func routing(change ...func(*Rules)) Rules {
 func withARP(r *Rules)      { r.ARP = true }
 func withElection(r *Rules) { r.Election = true }
 
-// up says that this node, and all others, have a session.
-func up(w vip.World) vip.World {
+// withSessions says that this node, and all others, have a session.
+func withSessions(w vip.World) vip.World {
 	session := []vip.BGPSession{{Peer: "192.0.2.1", State: vip.Established, Since: w.Now.Add(-time.Hour)}}
 	w.BGPSessions = session
 	for i := range w.Members {
@@ -35,17 +35,17 @@ func up(w vip.World) vip.World {
 	return w
 }
 
-func from(w vip.World, self string) vip.World {
+func seenFrom(w vip.World, self string) vip.World {
 	w.Self = self
 	return w
 }
 
-func ways(m ...vip.Method) func(*vip.Service) {
+func announcedBy(m ...vip.Method) func(*vip.Service) {
 	return func(s *vip.Service) { s.Announce = append([]vip.Method{}, m...) }
 }
 
-// told is what a plan tells routers, and its statuses, in few words.
-func told(p vip.Plan) string {
+// routesSummary is what a plan advertises, and its statuses, in few words.
+func routesSummary(p vip.Plan) string {
 	var b strings.Builder
 	for _, r := range p.Routes {
 		fmt.Fprintf(&b, "%s", r.Prefix)
@@ -103,95 +103,95 @@ func TestRoutes(t *testing.T) {
 		world vip.World
 		want  string
 	}{
-		{"the node that wrote the status", routing(), up(world(a)), mine},
-		{"another node", routing(), from(up(world(a)), "n2"), theirs},
-		{"a second family", routing(), up(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "10.77.0.50/32\nfd77::50/128\nstatus of a: 2 addresses, host \"n1\"\n"},
-		{"no session: the status that is there stays", routing(), world(a), mine},
-		{"no session, and a new Service", routing(), world(svc("a", "10.77.0.50", local("n1"))), "10.77.0.50/32\na: NoBGPSession\n"},
-		{"excluded", routing(), taint(up(world(a)), "n1", "it has a taint"), ""},
-		{"another takes over the status", routing(), from(taint(up(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n2")))), "n1", "it has a taint"), "n2"),
+		{"the node that wrote the status", bgpRules(), withSessions(world(a)), mine},
+		{"another node", bgpRules(), seenFrom(withSessions(world(a)), "n2"), theirs},
+		{"a second family", bgpRules(), withSessions(world(svc("a", "10.77.0.50,fd77::50", written("n1")))), "10.77.0.50/32\nfd77::50/128\nstatus of a: 2 addresses, host \"n1\"\n"},
+		{"no session: the status that is there stays", bgpRules(), world(a), mine},
+		{"no session, and a new Service", bgpRules(), world(svc("a", "10.77.0.50", local("n1"))), "10.77.0.50/32\na: NoBGPSession\n"},
+		{"excluded", bgpRules(), taint(withSessions(world(a)), "n1", "it has a taint"), ""},
+		{"another takes over the status", bgpRules(), seenFrom(taint(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n2")))), "n1", "it has a taint"), "n2"),
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n2\"\n"},
-		{"stopping", routing(), stopping(up(world(a)), "n1"), "10.77.0.50/32 draining\n"},
-		{"stopping for a restart", routing(func(r *Rules) { r.BGP.Keep = true }), stopping(up(world(a)), "n1"), "10.77.0.50/32 kept\n"},
-		{"stopping, and excluded before", routing(), stopping(taint(up(world(a)), "n1", "it has a taint"), "n1"), ""},
-		{"stopping as the last", routing(), stopping(up(world(svc("a", "10.77.0.50", written("n1"), local("n1")))), "n1"),
+		{"stopping", bgpRules(), stopping(withSessions(world(a)), "n1"), "10.77.0.50/32 draining\n"},
+		{"stopping for a restart", bgpRules(func(r *Rules) { r.BGP.Keep = true }), stopping(withSessions(world(a)), "n1"), "10.77.0.50/32 kept\n"},
+		{"stopping, and excluded before", bgpRules(), stopping(taint(withSessions(world(a)), "n1", "it has a taint"), "n1"), ""},
+		{"stopping as the last", bgpRules(), stopping(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1")))), "n1"),
 			"10.77.0.50/32 draining\nstatus of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},
-		{"another stops", routing(), stopping(up(world(a)), "n2"), mine},
-		{"Local, with an endpoint", routing(), up(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n3")))), mine},
-		{"Local, without one", routing(), from(up(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n3")))), "n2"), ""},
-		{"Local, kube-proxy does not serve it yet", routing(), up(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), ""},
-		{"Local, kube-proxy serves it", routing(), ready(up(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), "a"), mine},
-		{"Local, endpoints that end", routing(), up(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) {
+		{"another stops", bgpRules(), stopping(withSessions(world(a)), "n2"), mine},
+		{"Local, with an endpoint", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n3")))), mine},
+		{"Local, without one", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n3")))), "n2"), ""},
+		{"Local, kube-proxy does not serve it yet", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), ""},
+		{"Local, kube-proxy serves it", bgpRules(), ready(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1"), health))), "a"), mine},
+		{"Local, endpoints that end", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) {
 			s.Local, s.Endpoints = true, vip.Endpoints{Terminating: []string{"n1"}}
 		}))), mine},
-		{"Local, on nobody's node", routing(), up(world(svc("a", "10.77.0.50", written("n1"), local("w9")))),
+		{"Local, on nobody's node", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("w9")))),
 			"status of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},
-		{"no endpoint", routing(), up(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }))),
+		{"no endpoint", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }))),
 			"status of a: 0 addresses, host \"\"\na: NoEndpoints\n"},
-		{"an address shared: where both are served", routing(), from(up(world(a, svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "n2"), ""},
-		{"an address shared: where nobody serves both, as the oldest", routing(), from(up(world(svc("a", "10.77.0.50", written("n1"), local("n2")),
+		{"an address shared: where both are served", bgpRules(), seenFrom(withSessions(world(a, svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "n2"), ""},
+		{"an address shared: where nobody serves both, as the oldest", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n2")),
 			svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "n2"), "10.77.0.50/32\nstatus of a: 1 addresses, host \"n2\"\n"},
-		{"without a lease in time", routing(), func() vip.World { w := up(world(a)); w.Tenure.Until = w.Now; return w }(), mine},
-		{"aggregates", routing(func(r *Rules) {
+		{"without a lease in time", bgpRules(), func() vip.World { w := withSessions(world(a)); w.Tenure.Until = w.Now; return w }(), mine},
+		{"aggregates", bgpRules(func(r *Rules) {
 			r.BGP.Aggregates = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/24"), netip.MustParsePrefix("10.78.0.0/24")}
-		}), up(world(a)), "10.77.0.0/24\n10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"},
+		}), withSessions(world(a)), "10.77.0.0/24\n10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"},
 
-		{"both ways, no election: the owner of all binds it", routing(withARP), bind(routing(withARP), lock(up(world(a)), "n1")), mine + "bind 10.77.0.50/32\n"},
-		{"both ways, no election: the others are next hops", routing(withARP), from(lock(up(world(a)), "n1"), "n2"), theirs + "a: VIPElsewhere\n"},
-		{"both ways, no election: no link is up", routing(withARP), func() vip.World {
-			w := up(world(a))
+		{"both ways, no election: the owner of all binds it", bgpRules(withARP), bind(bgpRules(withARP), heldForAll(withSessions(world(a)), "n1")), mine + "bind 10.77.0.50/32\n"},
+		{"both ways, no election: the others are next hops", bgpRules(withARP), seenFrom(heldForAll(withSessions(world(a)), "n1"), "n2"), theirs + "a: VIPElsewhere\n"},
+		{"both ways, no election: no link is up", bgpRules(withARP), func() vip.World {
+			w := withSessions(world(a))
 			for i := range w.Members {
 				w.Members[i].Info.Links = nil
 			}
 			return w
 		}(), mine},
-		{"both enabled, ARP asked for", routing(withARP), from(lock(up(world(svc("a", "10.77.0.50", ways(vip.ByARP)))), "n1"), "n2"), "a: VIPElsewhere\n"},
-		{"both enabled, BGP asked for", routing(withARP), up(world(svc("a", "10.77.0.50", written("n1"), ways(vip.ByBGP)))), mine},
-		{"a way that is not enabled", routing(), up(world(svc("a", "10.77.0.50", ways(vip.ByARP)))), "a: InvalidField\n"},
-		{"a way that can't be read", routing(), up(world(svc("a", "10.77.0.50", ways()))), "a: InvalidField\n"},
+		{"both enabled, ARP asked for", bgpRules(withARP), seenFrom(heldForAll(withSessions(world(svc("a", "10.77.0.50", announcedBy(vip.ByARP)))), "n1"), "n2"), "a: VIPElsewhere\n"},
+		{"both enabled, BGP asked for", bgpRules(withARP), withSessions(world(svc("a", "10.77.0.50", written("n1"), announcedBy(vip.ByBGP)))), mine},
+		{"a way that is not enabled", bgpRules(), withSessions(world(svc("a", "10.77.0.50", announcedBy(vip.ByARP)))), "a: InvalidField\n"},
+		{"a way that can't be read", bgpRules(), withSessions(world(svc("a", "10.77.0.50", announcedBy()))), "a: InvalidField\n"},
 
-		{"election: the owner", routing(withElection), held(up(world(a)), "a", "n1"), mine},
-		{"election: another", routing(withElection), from(held(up(world(a)), "a", "n1"), "n2"), "a: VIPElsewhere\n"},
-		{"election: no link is needed", routing(withElection), held(up(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "eth9" }))), "a", "n1"), mine},
-		{"election: given away", routing(withElection), leaving(held(up(world(a)), "a", "n2"), "a", time.Second), "10.77.0.50/32 draining\na: VIPElsewhere\n"},
-		{"election: given away, and over", routing(withElection), leaving(held(up(world(a)), "a", "n2"), "a", -time.Second), "a: VIPElsewhere\n"},
-		{"election: no lease in time", routing(withElection), func() vip.World { w := held(up(world(a)), "a", "n1"); w.Tenure.Until = w.Now; return w }(), "a: NodeLeaseNotHeld\n"},
-		{"election, both ways: not before it is bound", routing(withElection, withARP), held(up(world(a)), "a", "n1"), "bind 10.77.0.50/32\n"},
-		{"election, both ways", routing(withElection, withARP), bind(routing(withElection, withARP), held(up(world(a)), "a", "n1")), mine + "bind 10.77.0.50/32\n"},
+		{"election: the owner", bgpRules(withElection), held(withSessions(world(a)), "a", "n1"), mine},
+		{"election: another", bgpRules(withElection), seenFrom(held(withSessions(world(a)), "a", "n1"), "n2"), "a: VIPElsewhere\n"},
+		{"election: no link is needed", bgpRules(withElection), held(withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "eth9" }))), "a", "n1"), mine},
+		{"election: handed over", bgpRules(withElection), handedOver(held(withSessions(world(a)), "a", "n2"), "a", time.Second), "10.77.0.50/32 draining\na: VIPElsewhere\n"},
+		{"election: handed over, and over", bgpRules(withElection), handedOver(held(withSessions(world(a)), "a", "n2"), "a", -time.Second), "a: VIPElsewhere\n"},
+		{"election: no lease in time", bgpRules(withElection), func() vip.World { w := held(withSessions(world(a)), "a", "n1"); w.Tenure.Until = w.Now; return w }(), "a: NodeLeaseNotHeld\n"},
+		{"election, both ways: not before it is bound", bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1"), "bind 10.77.0.50/32\n"},
+		{"election, both ways", bgpRules(withElection, withARP), bind(bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1")), mine + "bind 10.77.0.50/32\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, told(Make(tt.rules, tt.world))); diff != "" {
+			if diff := cmp.Diff(tt.want, routesSummary(Make(tt.rules, tt.world))); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
 }
 
-func lock(w vip.World, node string) vip.World {
+func heldForAll(w vip.World, node string) vip.World {
 	w.Claims[rules().Lease] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
 	return w
 }
 
-func leaving(w vip.World, name string, left time.Duration) vip.World {
+func handedOver(w vip.World, name string, left time.Duration) vip.World {
 	w.HandingOver[key("kubevip-"+name)] = vip.HandingOver{Successor: "n2", Since: w.Now.Add(left - 3*time.Second), Until: w.Now.Add(left)}
 	return w
 }
 
 // One node of those that serve it writes the status, and all agree on which.
-func TestOneWriter(t *testing.T) {
+func TestOneStatusWriter(t *testing.T) {
 	var services []vip.Service
 	for i := range 30 {
 		services = append(services, svc(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d", 50+i)))
 	}
 	writers := make(map[string]int)
 	for _, self := range []string{"n1", "n2", "n3"} {
-		w := from(up(world(services...)), self)
+		w := seenFrom(withSessions(world(services...)), self)
 		w.Members[2].Info.BGPSessions = nil // n3's is down
 		if self == "n3" {
 			w.BGPSessions = nil
 		}
-		p := Make(routing(), w)
+		p := Make(bgpRules(), w)
 		for _, s := range p.Statuses {
 			writers[s.Service.Name]++
 		}
@@ -212,8 +212,8 @@ func TestOneWriter(t *testing.T) {
 // What a Service says of its routes wins over the options, piece by piece.
 func TestAttributes(t *testing.T) {
 	med, pref := uint32(5), uint32(200)
-	r := routing(func(r *Rules) { r.BGP.Attributes = vip.BGPAttributes{MED: &med, Communities: []vip.Community{1}} })
-	p := Make(r, up(world(svc("a", "10.77.0.50", func(s *vip.Service) {
+	r := bgpRules(func(r *Rules) { r.BGP.Attributes = vip.BGPAttributes{MED: &med, Communities: []vip.Community{1}} })
+	p := Make(r, withSessions(world(svc("a", "10.77.0.50", func(s *vip.Service) {
 		s.BGPAttributes = vip.BGPAttributes{LocalPref: &pref, Communities: []vip.Community{}, Peers: []string{"192.0.2.1"}}
 	}))))
 	want := vip.BGPAttributes{MED: &med, LocalPref: &pref, Communities: []vip.Community{}, Peers: []string{"192.0.2.1"}}

@@ -100,8 +100,8 @@ func bind(r Rules, w vip.World) vip.World {
 	return w
 }
 
-// seen is a plan in few words.
-func seen(p vip.Plan) string {
+// summary is a plan in few words.
+func summary(p vip.Plan) string {
 	var b strings.Builder
 	for _, s := range p.LeaseIntents {
 		fmt.Fprintf(&b, "%s %s", s.Action, s.Lease.Name)
@@ -113,7 +113,7 @@ func seen(p vip.Plan) string {
 	for _, a := range p.Addresses {
 		fmt.Fprintf(&b, "bind %s dev %s", a.Prefix(), a.Link)
 		if !a.Until.IsZero() {
-			b.WriteString(" lingering")
+			b.WriteString(" until handed over")
 		}
 		b.WriteString("\n")
 	}
