@@ -10,6 +10,7 @@ import (
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/peers"
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -37,8 +38,8 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 	n.gateway = peers.NewGateway(peers.GatewayOptions{Address: n.gatewayAddress, Answers: n.answers, Poke: wake.Send})
 	n.leases = lease.New(n.cluster.Leases(), lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
-		Duration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod,
-		Info: n.info, Peers: n.peers, Gateway: n.gateway,
+		Timing: quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod},
+		Info:   n.info, Peers: n.peers, Gateway: n.gateway,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
 }

@@ -37,7 +37,6 @@ type cache struct {
 	watched map[vip.Key]*coordinationv1.Lease // what the watch shows
 	written map[vip.Key]bool                  // latest was returned by a write, and the watch has not shown it
 	deleted map[vip.Key]uint64                // the last version of what this node deleted, until the watch has dropped it
-	dropped map[vip.Key]*coordinationv1.Lease // what left the watch, until update has returned it
 	pending map[vip.Key]bool                  // to be compared by update: watched or latest has changed
 
 	// Of VIP leases only:
@@ -54,7 +53,6 @@ func newCache(self string) cache {
 		watched:   make(map[vip.Key]*coordinationv1.Lease),
 		written:   make(map[vip.Key]bool),
 		deleted:   make(map[vip.Key]uint64),
-		dropped:   make(map[vip.Key]*coordinationv1.Lease),
 		pending:   make(map[vip.Key]bool),
 		changedAt: make(map[vip.Key]time.Time),
 		vanished:  make(map[vip.Key]*coordinationv1.Lease),
@@ -110,10 +108,11 @@ func (c *cache) forget(k vip.Key) {
 // the Leases of which it shows a newer version than was known, and the last versions of
 // those that are gone without a delete of this node.
 func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []*coordinationv1.Lease) {
+	last := make(map[vip.Key]*coordinationv1.Lease, len(dropped))
 	for _, l := range dropped {
 		k := keyOf(l)
 		delete(c.watched, k)
-		c.dropped[k], c.pending[k] = l, true
+		last[k], c.pending[k] = l, true
 	}
 	for _, l := range added {
 		k := keyOf(l)
@@ -124,11 +123,8 @@ func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []
 			if c.updateShown(k, l) {
 				changed = append(changed, l)
 			}
-		} else if l := c.updateMissing(k); l != nil {
+		} else if l := c.updateMissing(k, last[k]); l != nil {
 			gone = append(gone, l)
-		}
-		if l := c.dropped[k]; l != nil && (c.latest[k] == nil || c.version(k) > version(l)) {
-			delete(c.dropped, k)
 		}
 	}
 	clear(c.pending)
@@ -157,16 +153,17 @@ func (c *cache) updateShown(k vip.Key, l *coordinationv1.Lease) bool {
 	return true
 }
 
-// updateMissing takes over that the watch shows no such Lease. It returns the last version
-// of one that was known; nil if none was, or the watch is behind this node's write.
-func (c *cache) updateMissing(k vip.Key) *coordinationv1.Lease {
+// updateMissing takes over that the watch shows no such Lease, but showed the version last
+// (nil: none) since the update before. It returns the last version of a Lease that was known;
+// nil if none was, or the watch is behind this node's write.
+func (c *cache) updateMissing(k vip.Key, last *coordinationv1.Lease) *coordinationv1.Lease {
 	delete(c.deleted, k)
 	x := c.latest[k]
-	if x == nil || c.written[k] {
+	if x == nil || c.written[k] && (last == nil || version(last) < x.version) {
 		return nil
 	}
-	c.setLatest(k, nil)
-	if last := c.dropped[k]; last != nil && version(last) > x.version {
+	c.forget(k)
+	if last != nil && version(last) > x.version {
 		return last
 	}
 	return x.Lease

@@ -22,7 +22,7 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	for name, p := range l.peers {
 		if p.lease != nil {
 			all = append(all, vip.Member{
-				Name: name, Epoch: p.epoch, Alive: l.decision.Alive[name],
+				Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name],
 				Stalled: !p.stalledSince.IsZero(), Stable: p.stable(now), Info: p.info,
 			})
 		}
@@ -58,7 +58,7 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	if m, ok := l.moved(x); ok {
 		return vip.Claim{
 			Holder: m.Holder, PreviousHolder: x.holder, Transitions: transitions(x.Lease) + 1,
-			Valid: m.Holder != l.o.Node || m.Epoch == l.own.epoch && !l.own.over,
+			Valid: m.Holder != l.o.Node || m.Epoch == l.own.Epoch && !l.own.EpochOver,
 		}
 	}
 	if x.orphaned {
@@ -83,9 +83,9 @@ func (l *Leases) valid(x *record, now time.Time) bool {
 	case !x.ours:
 		// With this node's own name: an earlier program here, which has ended since Herald
 		// runs. Any other lasts until it isn't renewed for its own duration.
-		return node != l.o.Node && now.Sub(l.cache.changedAt[x.key]) < duration(x.Lease, l.o.Duration)
+		return node != l.o.Node && now.Sub(l.cache.changedAt[x.key]) < duration(x.Lease, l.o.LeaseDuration)
 	case node == l.o.Node:
-		return x.epoch == l.own.epoch && !l.own.over && l.cache.outdated[x.key] != x.version
+		return x.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version
 	default:
 		p := l.peers[node] // absent: it has stopped, or been silent long after it was fenced
 		return p != nil && !p.void(x.epoch) && !l.decision.Released[node]
@@ -100,7 +100,7 @@ func (l *Leases) orphanedClaim(x *coordinationv1.Lease, now time.Time) vip.Claim
 	p := l.peers[node]
 	return vip.Claim{
 		Holder: node, Transitions: transitions(x),
-		Valid: node != l.o.Node && p != nil && !p.void(epoch) && now.Sub(l.cache.changedAt[keyOf(x)]) < l.o.Duration,
+		Valid: node != l.o.Node && p != nil && !p.void(epoch) && now.Sub(l.cache.changedAt[keyOf(x)]) < l.o.LeaseDuration,
 	}
 }
 

@@ -21,12 +21,15 @@
 package lease
 
 import (
+	"encoding/json"
 	"maps"
 	"strconv"
 	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -125,6 +128,14 @@ func addLabels(l *coordinationv1.Lease) {
 	l.Labels = all
 }
 
+// setOwner makes a Lease go with the object of that UID, whether or not a Herald is left to
+// delete it. It does nothing if the UID is not known ("").
+func setOwner(l *coordinationv1.Lease, kind, name, uid string) {
+	if uid != "" {
+		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kind, Name: name, UID: types.UID(uid)}}
+	}
+}
+
 // A record is a version of a VIP lease with what it says, parsed once.
 type record struct {
 	*coordinationv1.Lease
@@ -142,4 +153,29 @@ func parseRecord(l *coordinationv1.Lease) *record {
 	r.ours = ok && node == r.holder
 	r.orphaned = r.holder == "" && l.Annotations[ClaimAnnotation] != ""
 	return r
+}
+
+// A NodeLease is what a node lease says, for commands that only read.
+type NodeLease struct {
+	Name      string
+	RenewedAt time.Time // by the node's own clock
+	Duration  time.Duration
+	Fenced    bool // its epoch is over and it has not begun another
+	Info      vip.NodeInfo
+}
+
+// ParseNodeLease reads a node lease. ok is false if l is none. Info that can't be read is zero.
+func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
+	name, ok := strings.CutPrefix(l.Name, NodePrefix)
+	if !ok {
+		return n, false
+	}
+	n = NodeLease{Name: name, Fenced: fenced(l), Duration: duration(l, 15*time.Second)}
+	if l.Spec.RenewTime != nil {
+		n.RenewedAt = l.Spec.RenewTime.Time
+	}
+	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &n.Info) != nil {
+		n.Info = vip.NodeInfo{}
+	}
+	return n, true
 }

@@ -33,10 +33,7 @@ type Options struct {
 	NodeUID   func(node string) string // of its Node object, "" if that is not known; may be nil
 	Namespace string                   // of the node leases
 
-	// Duration > RenewDeadline > RetryPeriod (vip_leaseduration, vip_renewdeadline,
-	// vip_retryperiod). A node lease is renewed each RetryPeriod; without success for
-	// RenewDeadline the node gives up; silent for Duration it may be fenced.
-	Duration, RenewDeadline, RetryPeriod time.Duration
+	quorum.Timing // vip_leaseduration, vip_renewdeadline, vip_retryperiod
 
 	Info    func() vip.NodeInfo // what to tell the others about this node
 	Peers   Peers               // may be nil: no heartbeats are exchanged
@@ -60,11 +57,10 @@ type Leases struct {
 	o       Options
 	store   Store
 	wake    mailbox.Signal
-	results chan func() // what the end of a request changes, called by Run with mu held
 	metrics *metrics
 
-	// mu guards all below. Run's goroutine changes it, but for writes.intents and the like
-	// (Observe, Put) and the end of an epoch (request goroutines, Tenure).
+	// mu guards all below. It is changed by Run, by the end of each request (start), and by
+	// what Observe, Put and Tenure are told.
 	mu       sync.Mutex
 	cache    cache
 	own      ownLease
@@ -81,11 +77,11 @@ type Leases struct {
 func New(store Store, o Options) *Leases {
 	l := &Leases{
 		o: o, store: store, wake: o.Wake,
-		results: make(chan func()),
 		metrics: newMetrics(),
 		cache:   newCache(o.Node),
 		peers:   make(map[string]*peer),
 		writes:  newWrites(),
+		own:     ownLease{Self: quorum.Self{Name: o.Node}},
 	}
 	if l.wake == nil {
 		l.wake = mailbox.NewSignal()
@@ -138,14 +134,14 @@ func (l *Leases) Tenure() vip.Tenure {
 	defer l.mu.Unlock()
 	now := time.Now()
 	if l.pausedFor(now) > 0 {
-		l.own.confirmAfter = now
+		l.own.ConfirmAfter = now
 	}
 	return l.tenure(now)
 }
 
 // tenure is this node's right to act on its claims.
 func (l *Leases) tenure(now time.Time) vip.Tenure {
-	return l.own.self(l.o.Node).Tenure(l.timing(), l.decision.HoldUntil, now)
+	return l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 }
 
 // pausedFor is how long the process was stopped, or got no CPU, until now; 0 if it was not.
@@ -201,33 +197,21 @@ func (l *Leases) Run(ctx context.Context) error {
 			return l.releaseNodeLease(requests)
 		case <-l.wake:
 		case <-ticker.C:
-		case apply := <-l.results:
-			l.locked(apply)
-		}
-		for more := true; more; {
-			select {
-			case apply := <-l.results:
-				l.locked(apply)
-			default:
-				more = false
-			}
 		}
 	}
 }
 
-// locked calls f with mu held.
-func (l *Leases) locked(f func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	f()
-}
-
-// start runs a request in a goroutine of its own. Run calls what it returns, with mu held.
+// start runs a request in a goroutine of its own, then what it returns, with mu held, and
+// wakes Run.
 func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(context.Context) func()) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
-		l.results <- request(ctx)
+		apply := request(ctx)
+		l.mu.Lock()
+		apply()
+		l.mu.Unlock()
+		l.Wake()
 	}()
 }
 
@@ -237,7 +221,9 @@ func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(
 func (l *Leases) releaseAll(ctx context.Context) {
 	for {
 		l.Observe(&vip.World{Now: time.Now()})
-		l.Put(nil)
+		l.mu.Lock()
+		l.writes.setIntents(nil)
+		l.mu.Unlock()
 		if ctx.Err() == nil {
 			l.step(ctx)
 		}
@@ -247,22 +233,19 @@ func (l *Leases) releaseAll(ctx context.Context) {
 		if idle {
 			return
 		}
-		l.locked(<-l.results)
+		<-l.wake // at the end of a request
 	}
 }
 
 // step looks at everything once: it reads the watch cache and the heartbeats, decides, and
 // starts the requests that follow. It does nothing until the watch cache is filled.
 func (l *Leases) step(ctx context.Context) {
-	me := self{info: l.o.Info()} // before the lock: other rooms answer
-	if l.o.NodeUID != nil {
-		me.uid = l.o.NodeUID(l.o.Node)
-	}
+	info := l.o.Info() // before the lock: other rooms answer
 	statuses, gateway := l.liveness()
 	l.mu.Lock()
 	now := time.Now()
 	if paused := l.pausedFor(now); paused > 0 {
-		l.own.confirmAfter, l.own.next = now, now
+		l.own.ConfirmAfter, l.own.next = now, now
 		l.o.Log.Warn("this process was stopped or got no CPU; it confirms its claims before it goes on", "for", paused.Round(time.Millisecond))
 	}
 	l.lastStep = now
@@ -272,8 +255,7 @@ func (l *Leases) step(ctx context.Context) {
 	}
 	l.readCache(now)
 	l.evaluate(statuses, gateway, now)
-	me.info.Isolated, me.info.Suspects = l.decision.Isolated, l.decision.Suspects
-	l.renew(ctx, now, me)
+	l.renew(ctx, now, info)
 	l.fence(ctx, now)
 	l.write(ctx, now)
 	l.report(now)
@@ -311,14 +293,14 @@ func (l *Leases) readCache(now time.Time) {
 			if p.lease != nil && version(x) > version(p.lease) {
 				p.update(x, now) // it may have been released before it was deleted
 			}
-			p.gone = true
+			p.Exists = false
 		default:
 			l.cache.goneVIPLease(parseRecord(x), now)
 		}
 		l.changed = true
 	}
 	for node, p := range l.peers {
-		if p.gone && (p.released || p.silent(now, 2*l.o.Duration)) {
+		if !p.Exists && (p.released || p.silent(now, 2*l.o.LeaseDuration)) {
 			delete(l.peers, node)
 			l.changed = true
 		}
@@ -329,7 +311,7 @@ func (l *Leases) readCache(now time.Time) {
 func (l *Leases) peer(node string, now time.Time) *peer {
 	p := l.peers[node]
 	if p == nil {
-		p = &peer{changed: now, gone: true}
+		p = &peer{Peer: quorum.Peer{Changed: now}}
 		l.peers[node] = p
 	}
 	return p
@@ -343,7 +325,7 @@ func (l *Leases) changedVIPLease(x *record, now time.Time) {
 	}
 	p := l.peer(x.holder, now) // without a node lease it may be fenced once the lease duration has passed
 	if p.lease == nil {
-		p.epoch = max(p.epoch, x.epoch)
+		p.Epoch = max(p.Epoch, x.epoch)
 	}
 	p.acquiredAt, p.stalledSince = now, time.Time{}
 }

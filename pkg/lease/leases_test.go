@@ -407,7 +407,9 @@ func TestAsleep(t *testing.T) {
 		a := start(t, s, "n1")
 		a.want("a")
 		time.Sleep(500 * time.Millisecond)
-		a.locked(func() { a.lastStep = a.lastStep.Add(-3 * time.Second) }) // as after SIGSTOP
+		a.mu.Lock()
+		a.lastStep = a.lastStep.Add(-3 * time.Second) // as after SIGSTOP
+		a.mu.Unlock()
 		if tenure := a.Tenure(); tenure.Confirmed {
 			t.Error("acts on its claims before they are confirmed")
 		}

@@ -36,9 +36,9 @@ func (a *air) join(t *testing.T, s *leasetest.Server, name string) *node {
 	n.way = leasetest.NewClient(s, func() { n.Wake() })
 	n.Leases = New(n.way, Options{
 		Node: name, Namespace: "kube-system",
-		Duration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period,
-		Info: func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
-		Log:  slog.New(slog.DiscardHandler), Poke: func() {},
+		Timing: quorum.Timing{LeaseDuration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period},
+		Info:   func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
+		Log:    slog.New(slog.DiscardHandler), Poke: func() {},
 		Peers: view{a, name}, Gateway: view{a, name},
 	})
 	a.mu.Lock()

@@ -6,18 +6,16 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // A peer is what this node knows of another node's lease. Times are this node's
 // own clock: the clocks of two nodes are never compared.
 type peer struct {
+	quorum.Peer
 	lease    *coordinationv1.Lease // as last seen; nil if only a claim names the node
-	changed  time.Time             // when this node last saw it change
-	epoch    int64
-	fenced   bool // epoch is over
-	released bool // and the node itself said so: it has stopped
-	gone     bool // the node lease does not exist (any more)
+	released bool                  // the node itself ended its epoch: it has stopped
 	info     vip.NodeInfo
 	infoText string
 	stability
@@ -29,12 +27,12 @@ type peer struct {
 
 // void reports whether claims of the epoch are.
 func (p *peer) void(epoch int64) bool {
-	return p.released || p.epoch > epoch || p.fenced && p.epoch >= epoch
+	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
 }
 
 // silent reports whether the node lease has not changed for d.
 func (p *peer) silent(now time.Time, d time.Duration) bool {
-	return now.Sub(p.changed) >= d
+	return now.Sub(p.Changed) >= d
 }
 
 // update stores a version of the node lease. It reports whether anything but the renewal
@@ -43,24 +41,23 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	epoch := transitions(l)
 	// Only the fence voids claims, its own or another's. A lease that was blanked or
 	// renamed by hand is still this node's: it puts it right as soon as it sees it.
-	fenced := fenced(l)
-	released := fenced && holder(l) == ""
+	over := fenced(l)
+	released := over && holder(l) == ""
 	text := l.Annotations[NodeAnnotation]
-	same := p.lease != nil && p.epoch == epoch && p.fenced == fenced && p.released == released && p.infoText == text && !p.gone
+	same := p.Exists && p.Epoch == epoch && p.Over == over && p.released == released && p.infoText == text
 	if text != p.infoText {
 		p.infoText, p.info = text, vip.NodeInfo{}
 		if json.Unmarshal([]byte(text), &p.info) != nil {
 			p.info = vip.NodeInfo{Excluded: "its node lease can't be read"}
 		}
 	}
-	if epoch != p.epoch {
+	if epoch != p.Epoch {
 		p.stalledSince = time.Time{}
 		if p.lease != nil {
 			p.setAlive(false, now)
 		}
 	}
-	p.lease, p.changed, p.gone = l, now, false
-	p.epoch, p.fenced, p.released = epoch, fenced, released
+	p.lease, p.released, p.Peer = l, released, quorum.Peer{Epoch: epoch, Over: over, Exists: true, Changed: now}
 	return !same
 }
 

@@ -1,10 +1,19 @@
 package lease
 
 import (
+	"context"
+	"strconv"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	fenceTimeout = 1500 * time.Millisecond // how long a write of a fence may take
+	keepFenced   = time.Hour               // the node lease of a fenced node is deleted after this
 )
 
 // liveness is what heartbeats say of the other nodes, nil if none are exchanged, and the
@@ -19,18 +28,14 @@ func (l *Leases) liveness() (statuses map[string]vip.PeerStatus, gateway vip.Liv
 	return statuses, gateway
 }
 
-func (l *Leases) timing() quorum.Timing {
-	return quorum.Timing{LeaseDuration: l.o.Duration, RenewDeadline: l.o.RenewDeadline, RetryPeriod: l.o.RetryPeriod}
-}
-
 // evaluate makes the next decision, and logs what it changes.
 func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, gateway vip.Liveness, now time.Time) {
 	in := quorum.Input{
-		Now: now, Timing: l.timing(), Self: l.own.self(l.o.Node), Statuses: statuses, Gateway: gateway,
+		Now: now, Timing: l.o.Timing, Self: l.own.Self, Statuses: statuses, Gateway: gateway,
 		Peers: make(map[string]quorum.Peer, len(l.peers)), Versions: make(map[vip.Key]uint64, len(l.quorum.Moved)),
 	}
 	for node, p := range l.peers {
-		in.Peers[node] = quorum.Peer{Epoch: p.epoch, Over: p.fenced, Exists: p.lease != nil && !p.gone, Changed: p.changed}
+		in.Peers[node] = p.Peer
 	}
 	for k := range l.quorum.Moved {
 		in.Versions[k] = l.cache.version(k)
@@ -50,4 +55,77 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, gateway vip.Livene
 		l.o.Log.Info("the API server is out of reach and a node is dead: the nodes that are left have agreed on who takes its VIPs", "vips", d.Agreed, "nodes", d.Holders)
 	}
 	l.changed = l.changed || d.Changed
+}
+
+// fence starts to mark the epochs as over that the decision names, and to delete node
+// leases that have been fenced for keepFenced. Without a confirmed tenure it does nothing.
+func (l *Leases) fence(ctx context.Context, now time.Time) {
+	if t := l.tenure(now); l.own.RenewingSince.IsZero() || !t.Holds(now) || !t.Confirmed {
+		return
+	}
+	for node, p := range l.peers {
+		k := vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + node}
+		if l.writes.pending[k] {
+			continue
+		}
+		if p.Over && p.Exists && p.silent(now, keepFenced) {
+			l.deleteFenced(ctx, k, p.lease)
+		}
+		why := l.decision.Fence[node]
+		if why == "" || p.Over || !p.Exists && !l.isHolder(node) || now.Before(l.writes.failures[k].until) {
+			continue
+		}
+		l.o.Log.Info("the claims of a node are voided", "node", node, "why", why, "renewed", now.Sub(p.Changed).Round(time.Millisecond).String()+" ago", "epoch", p.Epoch)
+		l.writeFence(ctx, k, node, p)
+	}
+}
+
+// writeFence starts to replace p's node lease by its tombstone. The first tries are given
+// up early: with the node may have died the API server that would answer, or etcd's leader.
+func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer) {
+	timeout := fenceTimeout
+	if l.writes.failures[k].count < shortTries {
+		timeout = shortTimeout
+	}
+	next, now := l.tombstone(node, p), time.Now()
+	l.writes.pending[k] = true
+	l.start(ctx, min(timeout, l.o.RenewDeadline/2), func(ctx context.Context) func() {
+		write := l.store.Update
+		if next.ResourceVersion == "" {
+			write = l.store.Create
+		}
+		got, err := write(ctx, next)
+		return func() {
+			l.written(k, got, err)
+			if err == nil {
+				l.metrics.fenced.Inc()
+				p.update(got, now)
+				delete(l.decision.Alive, node)
+				l.changed = true
+			}
+		}
+	})
+}
+
+// tombstone is p's node lease with its epoch marked as over. It replaces the very
+// version that was seen to grow old.
+func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
+	next := &coordinationv1.Lease{}
+	if p.Exists {
+		next = p.lease.DeepCopy()
+	}
+	next.Namespace, next.Name = l.o.Namespace, NodePrefix+node
+	addLabels(next)
+	annotate(next, FencedAnnotation, strconv.FormatInt(p.Epoch, 10))
+	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &node, new(int32(p.Epoch))
+	return next
+}
+
+// deleteFenced starts to delete a node lease.
+func (l *Leases) deleteFenced(ctx context.Context, k vip.Key, x *coordinationv1.Lease) {
+	l.writes.pending[k] = true
+	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+		err := l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
+		return func() { l.written(k, nil, err) }
+	})
 }

@@ -10,7 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -26,27 +25,14 @@ const (
 
 // An ownLease is the state of this node's own node lease.
 type ownLease struct {
-	epoch int64                 // 0 until the first write
-	over  bool                  // epoch is over: fenced, in other hands, or given up
+	quorum.Self
 	lease *coordinationv1.Lease // as written last; nil: it must be read before it is written
-
-	renewed       time.Time // when the last good renewal was sent
-	renewingSince time.Time // since when no renewal has failed; zero: the last one did
-	confirmAfter  time.Time // renewals sent before this don't confirm the tenure: the process was stopped
-	failing       bool      // the last renewal failed, and that was logged
+	info  string                // its NodeAnnotation
 
 	pending    bool      // a renewal is under way
+	failing    bool      // the last renewal failed, and that was logged
 	next       time.Time // when the next one is due
 	shortTries int       // how many of the next renewals have shortTimeout
-	info       string    // NodeAnnotation as written last
-}
-
-// self is what package quorum may know of it.
-func (o *ownLease) self(node string) quorum.Self {
-	return quorum.Self{
-		Name: node, Epoch: o.epoch, EpochOver: o.over, Renewed: o.renewed, RenewingSince: o.renewingSince,
-		Confirmed: !o.renewed.Before(o.confirmAfter),
-	}
 }
 
 // checkOwn compares a version of this node's own lease that the watch shows with what was
@@ -56,7 +42,7 @@ func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
 	}
-	if fencedEpoch(x) >= l.own.epoch {
+	if fencedEpoch(x) >= l.own.Epoch {
 		l.endEpoch("it was fenced by another node")
 	}
 	l.own.lease, l.own.next = nil, now
@@ -65,34 +51,30 @@ func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 // endEpoch voids all claims of this node, until the next renewal begins another epoch. It
 // does nothing if that was done already.
 func (l *Leases) endEpoch(why string) {
-	if l.own.over || l.own.epoch == 0 {
+	if l.own.EpochOver || l.own.Epoch == 0 {
 		return
 	}
-	l.own.over, l.changed = true, true
+	l.own.EpochOver, l.changed = true, true
 	l.metrics.epochsOver.Inc()
-	l.o.Log.Warn("the node lease is lost: this node gives up its VIPs and begins a new epoch", "why", why, "epoch", l.own.epoch)
+	l.o.Log.Warn("the node lease is lost: this node gives up its VIPs and begins a new epoch", "why", why, "epoch", l.own.Epoch)
 }
 
-// self is what the node lease says of this node.
-type self struct {
-	info vip.NodeInfo
-	uid  string // of the Node object, "" if not known
-}
-
-// renew starts a renewal if one is due, or if the info has changed and renewals succeed.
-func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
+// renew starts a renewal if one is due, or if what the node lease says of this node has
+// changed and renewals succeed.
+func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
-	info, err := json.Marshal(me.info)
+	about.Isolated, about.Suspects = l.decision.Isolated, l.decision.Suspects
+	info, err := json.Marshal(about)
 	if err != nil {
 		l.o.Log.Error("this node's description can't be written", "err", err)
 		return
 	}
-	if o.pending || now.Before(o.next) && (string(info) == o.info || o.renewingSince.IsZero()) {
+	if o.pending || now.Before(o.next) && (string(info) == o.info || o.RenewingSince.IsZero()) {
 		return
 	}
 	o.pending = true
 	known := o.lease
-	if o.over {
+	if o.EpochOver {
 		known = nil
 	}
 	timeout, short := l.o.RenewDeadline/2, false
@@ -102,7 +84,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
 	}
 	l.start(ctx, timeout, func(ctx context.Context) func() {
 		sent := time.Now()
-		got, err := l.writeOwn(ctx, known, string(info), me.uid)
+		got, err := l.writeOwn(ctx, known, string(info))
 		if short && err != nil && ctx.Err() != nil {
 			// Its API server has died, or etcd's leader: another try, which counts as no failure.
 			return func() { l.own.pending, l.own.next = false, time.Now() }
@@ -113,7 +95,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, me self) {
 
 // writeOwn writes the node lease over known, or over what the API server has if known is
 // nil. It is called without mu.
-func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info, nodeUID string) (*coordinationv1.Lease, error) {
+func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease, error) {
 	if known == nil {
 		var err error
 		known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
@@ -125,8 +107,8 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 		}
 	}
 	l.mu.Lock()
-	epoch := nextEpoch(known, l.own.epoch, l.own.over, time.Now())
-	ends := l.own.epoch != 0 && epoch != l.own.epoch
+	epoch := nextEpoch(known, l.own.Epoch, l.own.EpochOver, time.Now())
+	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
 	if ends {
 		// It must be over here before any other node can see that it is.
 		l.endEpoch("another epoch has begun, or it was fenced")
@@ -135,7 +117,7 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	if ends {
 		l.o.Poke()
 	}
-	next := l.nextOwn(known, epoch, info, nodeUID)
+	next := l.nextOwn(known, epoch, info)
 	if known != nil {
 		return l.store.Update(ctx, next)
 	}
@@ -187,7 +169,7 @@ func excluded(l *coordinationv1.Lease) bool {
 }
 
 // nextOwn is the node lease to write over known (nil: none exists).
-func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info, nodeUID string) *coordinationv1.Lease {
+func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(time.Now())
 	next := &coordinationv1.Lease{}
 	if known != nil {
@@ -197,11 +179,11 @@ func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info, nodeUID
 	addLabels(next)
 	annotate(next, FencedAnnotation, "")
 	annotate(next, NodeAnnotation, info)
-	if nodeUID != "" {
-		next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: l.o.Node, UID: types.UID(nodeUID)}}
+	if l.o.NodeUID != nil {
+		setOwner(next, "Node", l.o.Node, l.o.NodeUID(l.o.Node))
 	}
 	next.Spec.HolderIdentity, next.Spec.RenewTime = &l.o.Node, &now
-	next.Spec.LeaseDurationSeconds, next.Spec.LeaseTransitions = new(int32(l.o.Duration/time.Second)), new(int32(epoch))
+	next.Spec.LeaseDurationSeconds, next.Spec.LeaseTransitions = new(int32(l.o.LeaseDuration/time.Second)), new(int32(epoch))
 	if known == nil || epoch != transitions(known) {
 		next.Spec.AcquireTime = &now
 	}
@@ -217,24 +199,24 @@ func (l *Leases) renewedOwn(got *coordinationv1.Lease, sent time.Time, err error
 	case err == nil:
 		l.metrics.renewals.WithLabelValues("ok").Inc()
 		l.cache.setWritten(got)
-		if o.epoch != transitions(got) {
-			o.epoch, o.over = transitions(got), false
+		if o.Epoch != transitions(got) {
+			o.Epoch, o.EpochOver = transitions(got), false
 			l.changed = true
-			l.o.Log.Info("the node lease is held", "lease", l.o.Namespace+"/"+got.Name, "epoch", o.epoch)
+			l.o.Log.Info("the node lease is held", "lease", l.o.Namespace+"/"+got.Name, "epoch", o.Epoch)
 		}
-		if o.renewingSince.IsZero() {
-			o.renewingSince = sent
+		if o.RenewingSince.IsZero() {
+			o.RenewingSince = sent
 		}
 		if o.failing {
 			l.o.Log.Info("the node lease is renewed again")
 		}
-		o.lease, o.renewed, o.failing = got, sent, false
+		o.lease, o.Renewed, o.failing = got, sent, false
 		o.shortTries = 0
 		if now.Sub(sent) < fastRenewal {
 			o.shortTries = shortTries
 		}
 		o.info, o.next = got.Annotations[NodeAnnotation], sent.Add(l.o.RetryPeriod)
-		if o.over { // while this renewal was under way
+		if o.EpochOver { // while this renewal was under way
 			o.next = now
 		}
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err), apierrors.IsAlreadyExists(err):
@@ -246,38 +228,37 @@ func (l *Leases) renewedOwn(got *coordinationv1.Lease, sent time.Time, err error
 		if !o.failing {
 			l.o.Log.Warn("the node lease can't be renewed; trying on", "err", err)
 		}
-		o.failing, o.renewingSince = true, time.Time{}
+		o.failing, o.RenewingSince = true, time.Time{}
 	}
 }
 
 // releaseNodeLease blanks the node lease, which voids its epoch, and deletes it. It does
 // nothing if this process never wrote one.
-func (l *Leases) releaseNodeLease(ctx context.Context) error {
-	if l.own.epoch == 0 {
+func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
+	for range 3 { // others may write it meanwhile, or a renewal whose answer was lost
+		if err = l.tryReleaseNodeLease(ctx); !apierrors.IsConflict(err) {
+			break
+		}
+	}
+	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
-	var err error
-	for range 3 { // others may write it meanwhile, or a renewal whose answer was lost
-		var x *coordinationv1.Lease
-		x, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		if err != nil {
-			break
-		}
-		x = x.DeepCopy()
-		x.Spec.HolderIdentity = new("")
-		annotate(x, FencedAnnotation, strconv.FormatInt(max(l.own.epoch, transitions(x)), 10))
-		if x, err = l.store.Update(ctx, x); err == nil {
-			err = l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
-		}
-		if err == nil || apierrors.IsNotFound(err) {
-			return nil
-		}
-		if !apierrors.IsConflict(err) {
-			break
-		}
+	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.LeaseDuration, err)
+}
+
+func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
+	if l.own.Epoch == 0 {
+		return nil
 	}
-	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.Duration, err)
+	x, err := l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
+	if err != nil {
+		return err
+	}
+	x = x.DeepCopy()
+	x.Spec.HolderIdentity = new("")
+	annotate(x, FencedAnnotation, strconv.FormatInt(max(l.own.Epoch, transitions(x)), 10))
+	if x, err = l.store.Update(ctx, x); err != nil {
+		return err
+	}
+	return l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
 }

@@ -1,13 +1,16 @@
 package lease
 
-import "time"
+import (
+	"time"
 
-// A summary is what of the World changes with time alone, or with the end of an epoch.
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// A summary is what of the World changes with time alone, and what the metrics have.
 type summary struct {
-	alive, stable, stalled      int // other nodes
-	foreign                     int // VIP leases with a valid claim of another program
-	vanished, handingOver, held int // VIP leases
-	holds, confirmed, isolated  bool
+	alive, stable    int // other nodes
+	foreign, held    int // VIP leases with a valid claim of another program, and of this node
+	holds, confirmed bool
 }
 
 // report pokes the agent if the World has changed since the last report.
@@ -32,37 +35,33 @@ func (l *Leases) expire(now time.Time) {
 	for node, p := range l.peers {
 		p.setAlive(l.decision.Alive[node], now)
 		if !p.stalledSince.IsZero() && now.Sub(p.stalledSince) > stalledFor {
-			p.stalledSince, p.expectedSince = time.Time{}, time.Time{}
+			p.stalledSince, p.expectedSince, l.changed = time.Time{}, time.Time{}, true
 		}
 	}
 	for k := range l.cache.vanished {
-		if now.Sub(l.cache.changedAt[k]) >= l.o.Duration {
+		if now.Sub(l.cache.changedAt[k]) >= l.o.LeaseDuration {
 			delete(l.cache.vanished, k)
 			delete(l.cache.changedAt, k)
+			l.changed = true
 		}
 	}
 	for k, v := range l.writes.handingOver {
 		if !now.Before(v.Until) {
 			delete(l.writes.handingOver, k)
+			l.changed = true
 		}
 	}
 }
 
 func (l *Leases) summarize(now time.Time) summary {
 	t := l.tenure(now)
-	s := summary{
-		vanished: len(l.cache.vanished), handingOver: len(l.writes.handingOver),
-		holds: t.Holds(now), confirmed: t.Confirmed, isolated: l.decision.Isolated,
-	}
+	s := summary{holds: t.Holds(now), confirmed: t.Confirmed}
 	for node, p := range l.peers {
 		if l.decision.Alive[node] {
 			s.alive++
 		}
 		if p.stable(now) {
 			s.stable++
-		}
-		if !p.stalledSince.IsZero() {
-			s.stalled++
 		}
 	}
 	for k := range l.cache.changedAt {
@@ -76,4 +75,35 @@ func (l *Leases) summarize(now time.Time) summary {
 		}
 	}
 	return s
+}
+
+type metrics struct {
+	held, members     prometheus.Gauge
+	epochsOver        prometheus.Counter
+	fenced            prometheus.Counter
+	renewals, written *prometheus.CounterVec
+}
+
+func newMetrics() *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	m := &metrics{
+		held:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_claims_held", Help: "VIP leases that this node holds."}),
+		members:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_members_alive", Help: "Other nodes that may be given VIPs: their Herald renews its node lease and is not dead on the VIPs' link."}),
+		epochsOver: counter("herald_node_lease_lost_total", "Times this node's right to its VIPs ended: its node lease was fenced, in other hands, or not renewed while other nodes renewed theirs."),
+		fenced:     counter("herald_nodes_fenced_total", "Dead or silent nodes whose claims this node has voided."),
+		renewals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_node_lease_renewals_total", Help: "Renewals of this node's lease, by result (ok, conflict, error)."}, []string{"result"}),
+		written:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_vip_lease_writes_total", Help: "Writes on VIP leases, by action (acquire, hand over, release) and result (ok, conflict, error). The owner of a VIP changed with each acquire or hand over that is ok."}, []string{"action", "result"}),
+	}
+	for _, result := range []string{"ok", "conflict", "error"} {
+		m.renewals.WithLabelValues(result) // a series that begins with its first error hides it from rate()
+	}
+	return m
+}
+
+// Collectors are the metrics of this package.
+func (l *Leases) Collectors() []prometheus.Collector {
+	m := l.metrics
+	return []prometheus.Collector{m.held, m.members, m.epochsOver, m.fenced, m.renewals, m.written}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -35,9 +36,9 @@ func start(t *testing.T, s *leasetest.Server, name string) *node {
 	n.way = leasetest.NewClient(s, func() { n.Wake() })
 	n.Leases = New(n.way, Options{
 		Node: name, Namespace: "kube-system",
-		Duration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period,
-		Info: func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
-		Log:  slog.New(slog.DiscardHandler), Poke: func() {},
+		Timing: quorum.Timing{LeaseDuration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period},
+		Info:   func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
+		Log:    slog.New(slog.DiscardHandler), Poke: func() {},
 	})
 	watching := make(chan struct{})
 	go func() { defer close(watching); n.way.Watch(ctx) }()

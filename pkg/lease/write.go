@@ -10,7 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -105,6 +104,7 @@ func (l *Leases) write(ctx context.Context, now time.Time) {
 		switch u.action {
 		case vip.HandOver:
 			// From now on, not from the answer on: the watch may show the successor's name first.
+			l.changed = true
 			l.writes.handingOver[u.key] = vip.HandingOver{Successor: u.holder, Since: now, Until: now.Add(overlap)}
 		case release:
 			// The claim is void as soon as it is written, which is before the answer: should it
@@ -138,10 +138,10 @@ func (l *Leases) listUpdates(now time.Time) []update {
 		may := l.writes.may(k, l.cache.version(k), now)
 		switch {
 		case intent.Action == vip.Acquire && !valid && may:
-			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.epoch})
+			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch})
 		case intent.Action == vip.HandOver && mine && may && l.decision.Alive[intent.Successor]:
 			if p := l.peers[intent.Successor]; p != nil {
-				handOver = append(handOver, update{vip.HandOver, k, from, intent, intent.Successor, p.epoch})
+				handOver = append(handOver, update{vip.HandOver, k, from, intent, intent.Successor, p.Epoch})
 			}
 		}
 	}
@@ -174,13 +174,10 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	addLabels(next)
 	annotate(next, ClaimAnnotation, quorum.ClaimText(u.holder, u.epoch))
 	annotate(next, FromAnnotation, previous)
-	if u.intent.UID != "" {
-		// The Lease goes with its Service, though no Herald may be left to delete it.
-		next.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: u.intent.Service.Name, UID: types.UID(u.intent.UID)}}
-	}
+	setOwner(next, "Service", u.intent.Service.Name, u.intent.UID)
 	now := metav1.NewMicroTime(time.Now())
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &u.holder, &count
-	next.Spec.LeaseDurationSeconds = new(int32(l.o.Duration / time.Second))
+	next.Spec.LeaseDurationSeconds = new(int32(l.o.LeaseDuration / time.Second))
 	next.Spec.AcquireTime, next.Spec.RenewTime = &now, &now
 	return next
 }
@@ -235,11 +232,8 @@ func (l *Leases) updated(u update, got *coordinationv1.Lease, err error) {
 		delete(l.writes.handingOver, u.key)
 	}
 	l.changed = true
-	l.metrics.written.WithLabelValues(actionLabels[u.action], result).Inc()
+	l.metrics.written.WithLabelValues(string(u.action), result).Inc()
 }
-
-// actionLabels are the actions as the metrics have them.
-var actionLabels = map[vip.LeaseAction]string{vip.Acquire: "acquire", vip.HandOver: "hand_over", release: "release"}
 
 // written takes over the outcome of a write on any lease but this node's own.
 func (l *Leases) written(k vip.Key, got *coordinationv1.Lease, err error) {
@@ -263,15 +257,14 @@ func (l *Leases) written(k vip.Key, got *coordinationv1.Lease, err error) {
 // acquired none for stalledAfter, counted while this node's own renewals succeed.
 func (l *Leases) updateStalled(now time.Time) {
 	expected := make(map[string]bool)
-	if !l.own.renewingSince.IsZero() {
-		for _, intent := range l.writes.intents {
-			if intent.Action == vip.Follow {
-				expected[intent.ExpectedHolder] = true
-			}
+	for _, intent := range l.writes.intents {
+		if intent.Action == vip.Follow && !l.own.RenewingSince.IsZero() {
+			expected[intent.ExpectedHolder] = true
 		}
 	}
 	for node, p := range l.peers {
 		if waited := p.updateStalled(expected[node], now); waited > 0 {
+			l.changed = true
 			l.o.Log.Info("a node does not acquire the VIPs that are its to acquire; others go ahead of it", "node", node, "for", waited.Round(100*time.Millisecond))
 		}
 	}

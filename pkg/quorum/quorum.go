@@ -65,7 +65,7 @@ type Self struct {
 	EpochOver     bool      // Epoch was fenced or given up, and the next has not begun
 	Renewed       time.Time // when the last renewal that succeeded was sent; zero: none has
 	RenewingSince time.Time // since when no renewal has failed; zero: the last one did
-	Confirmed     bool      // vip.Tenure.Confirmed
+	ConfirmAfter  time.Time // renewals sent before this confirm nothing: the process was stopped since
 }
 
 // late reports whether this node has an epoch and its next renewal is late.
@@ -76,7 +76,7 @@ func (s Self) late(t Timing, now time.Time) bool {
 // Tenure is this node's right to act on its claims: until the renew deadline after its
 // last renewal, or until heldUntil (Decision.HoldUntil) if that is later.
 func (s Self) Tenure(t Timing, heldUntil, now time.Time) vip.Tenure {
-	x := vip.Tenure{Epoch: s.Epoch, Confirmed: s.Confirmed}
+	x := vip.Tenure{Epoch: s.Epoch, Confirmed: !s.Renewed.Before(s.ConfirmAfter)}
 	if s.Epoch != 0 && !s.EpochOver && !s.Renewed.IsZero() {
 		x.Until = later(s.Renewed.Add(t.RenewDeadline), heldUntil)
 	}

@@ -55,7 +55,7 @@ func newView(nodes int) *view {
 	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	v := &view{
 		now: began, began: began, others: map[string]node{}, known: map[string]Peer{}, statuses: map[string]vip.PeerStatus{},
-		self: Self{Name: "n1", Epoch: 1, Renewed: began, RenewingSince: began, Confirmed: true},
+		self: Self{Name: "n1", Epoch: 1, Renewed: began, RenewingSince: began},
 	}
 	v.set(well, 2, nodes)
 	v.pass(5*time.Second, true)
@@ -221,7 +221,7 @@ func TestFence(t *testing.T) {
 		}, 14900 * time.Millisecond, ""},
 		{"dead and fenced", 3, func(v *view) { v.set(dead.with(func(n *node) { n.fenced = true }), 2, 2) }, time.Minute, ""},
 		{"dead, and this node's renewals fail", 3, func(v *view) { v.set(dead, 2, 2); v.self.RenewingSince = time.Time{} }, time.Second, ""},
-		{"dead, and this node's tenure is not confirmed", 3, func(v *view) { v.set(dead, 2, 2); v.self.Confirmed = false }, time.Second, ""},
+		{"dead, and this node's tenure is not confirmed", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now.Add(time.Hour) }, time.Second, ""},
 		{"dead, as third in turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 250 * time.Millisecond, ""},
 		{"dead, and nobody fenced it before this node's turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 350 * time.Millisecond, ReasonDead},
 	}

@@ -250,7 +250,7 @@ func (n *node) start() {
 	log := slog.New(diary{n: n})
 	o := lease.Options{
 		Node: n.name, Namespace: "kube-system",
-		Duration: n.clock(15 * time.Second), RenewDeadline: n.clock(10 * time.Second), RetryPeriod: n.clock(2 * time.Second),
+		Timing: quorum.Timing{LeaseDuration: n.clock(15 * time.Second), RenewDeadline: n.clock(10 * time.Second), RetryPeriod: n.clock(2 * time.Second)},
 		Info: func() vip.NodeInfo {
 			info := n.info()
 			if p.agent.Stopping() {

@@ -1,0 +1,25 @@
+package lease
+
+import (
+	"strconv"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What this node wrote, and another program deleted before the watch showed it, is gone.
+func TestWrittenAndDeletedAtOnce(t *testing.T) {
+	lease := func(version int) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-a", ResourceVersion: strconv.Itoa(version)}}
+	}
+	for _, dropped := range []int{6, 5} { // 5: the watch is behind this node's write
+		c := newCache("n1")
+		c.update([]*coordinationv1.Lease{lease(5)}, nil)
+		c.setWritten(lease(6))
+		_, gone := c.update(nil, []*coordinationv1.Lease{lease(dropped)})
+		if is := c.version(lk("a")) == 0 && len(gone) == 1; is != (dropped == 6) {
+			t.Errorf("version %d was dropped: gone is %v, want %v", dropped, is, dropped == 6)
+		}
+	}
+}
