@@ -95,9 +95,10 @@ func newEvents(c *clients, o Options, m *metrics) *Events {
 	}
 }
 
-// Put queues for Run those Events of want, all that hold now, that were not part of the
-// Put before. Those that find no room in the queue are queued by a later Put. It is for
-// one goroutine, and does not block.
+// Put takes the Events that hold now, and queues for Run those that the Put before did
+// not contain, but for those that have been written maxRepeats times within rememberFor
+// and those without a namespace. Those that find no room in the queue are queued by a
+// later Put. It is for one goroutine, and does not block.
 func (e *Events) Put(want []vip.Event) {
 	if len(want) > 0 && slices.Equal(want, e.last) {
 		return

@@ -108,15 +108,17 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// listWatch sends the Reflector's requests to the API server.
+// request makes a request to list or watch.
+func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
+	o.FieldSelector = r.fields
+	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
+}
+
+// listWatch sends the Reflector's requests to the API server, each once.
 func (r *watchedResource) listWatch() cache.ListerWatcher {
-	request := func(o metav1.ListOptions) *rest.Request {
-		o.FieldSelector = r.fields
-		return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec).MaxRetries(0)
-	}
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := request(o).Do(ctx).Get()
+			list, err := r.request(o).MaxRetries(0).Do(ctx).Get()
 			if err == nil {
 				r.succeeded()
 			}
@@ -124,7 +126,7 @@ func (r *watchedResource) listWatch() cache.ListerWatcher {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
-			w, err := request(o).Watch(ctx)
+			w, err := r.request(o).MaxRetries(0).Watch(ctx)
 			if err == nil {
 				r.succeeded()
 			}

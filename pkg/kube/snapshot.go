@@ -46,42 +46,42 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 	if err != nil {
 		return s, err
 	}
-	services := list(ctx, c.core, "services", namespace, "", func(o *corev1.Service) {
+	servicesErr := list(ctx, &watchedResource{client: c.core, resource: "services", namespace: namespace}, func(o *corev1.Service) {
 		if r := readService(o); r.LoadBalancer {
 			s.Services = append(s.Services, r.Service)
 		}
 	})
-	fields := ""
+	leases := &watchedResource{client: c.coordination, resource: "leases", namespace: namespace}
 	if namespace == "" {
-		fields = notKubeletLeases
+		leases.fields = notKubeletLeases
 	}
-	leases := list(ctx, c.coordination, "leases", namespace, fields, func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) })
-	nodes := list(ctx, c.core, "nodes", "", "", func(o *corev1.Node) { s.Nodes = append(s.Nodes, *readNode(o, "")) })
-	if apierrors.IsForbidden(nodes) {
-		nodes = nil // who has a Role in one namespace gets the rest
+	leasesErr := list(ctx, leases, func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) })
+	nodesErr := list(ctx, &watchedResource{client: c.core, resource: "nodes"}, func(o *corev1.Node) { s.Nodes = append(s.Nodes, *readNode(o, "")) })
+	if apierrors.IsForbidden(nodesErr) {
+		nodesErr = nil // who has a Role in one namespace gets the rest
 	}
-	events := list(ctx, c.core, "events", namespace, "involvedObject.kind=Service,source="+component, func(o *corev1.Event) {
+	events := &watchedResource{client: c.core, resource: "events", namespace: namespace, fields: "involvedObject.kind=Service,source=" + component}
+	eventsErr := list(ctx, events, func(o *corev1.Event) {
 		s.Events = append(s.Events, readEvent(o))
 	})
 	slices.SortFunc(s.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
 	slices.SortStableFunc(s.Events, func(a, b StoredEvent) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order, b.order), a.Service.Compare(b.Service))
 	})
-	return s, errors.Join(services, leases, nodes, events)
+	return s, errors.Join(servicesErr, leasesErr, nodesErr, eventsErr)
 }
 
-// list calls each with all objects of a resource in a namespace, "" for all, that the
-// field selector matches. It lists 500 at a time.
-func list[O runtime.Object](ctx context.Context, client rest.Interface, resource, namespace, fields string, each func(O)) error {
+// list calls each with all objects of a resource. It lists 500 at a time.
+func list[O runtime.Object](ctx context.Context, r *watchedResource, each func(O)) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return client.Get().Namespace(namespace).Resource(resource).VersionedParams(&o, metav1.ParameterCodec).Do(ctx).Get()
+		return r.request(o).Do(ctx).Get()
 	})
-	err := pages.EachListItem(ctx, metav1.ListOptions{FieldSelector: fields}, func(o runtime.Object) error {
+	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
 		each(o.(O))
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("can't list %s: %w", resource, err)
+		return fmt.Errorf("can't list %s: %w", r.resource, err)
 	}
 	return nil
 }
