@@ -100,7 +100,7 @@ func TestForeignHosts(t *testing.T) {
 	announceByARP(t, "rt", "10.77.0.51")
 	taken := time.Now()
 	awaitEvent(t, "b", "VIPForeignMAC", "claims 10.77.0.51 (MAC "+otherMAC+")")
-	awaitReachable(t, "http://10.77.0.51/") // the client was told anew at once
+	awaitReachable(t, "http://10.77.0.51/") // the client was told again at once
 	awaitStatusOutput(t, `default/b +10\.77\.0\.51 .*VIPForeignMAC.*`+otherMAC, time.Second)
 	metrics, err := cluster.Get(t.Context(), holder, "http://127.0.0.1:2112/metrics")
 	if err != nil || !strings.Contains(metrics, `herald_vip_problems{problem="conflict"} 1`) {

@@ -15,15 +15,15 @@ type ailment string
 
 // What may be wrong with a node; the last two are wrong with the cluster.
 const (
-	cut     ailment = "cut from the API"
-	deaf    ailment = "its watch is stuck"
-	slow    ailment = "the API is slow"
-	lose    ailment = "answers are lost"
-	unplug  ailment = "its cable is out"
-	aside   ailment = "on the other side of the LAN"
-	blocked ailment = "its gossip port is blocked"
-	away    ailment = "the API server is away for all"
-	split   ailment = "the LAN is in two parts"
+	cut        ailment = "cut from the API"
+	watchStuck ailment = "its watch is stuck"
+	slow       ailment = "the API is slow"
+	lose       ailment = "answers are lost"
+	unplug     ailment = "its cable is out"
+	aside      ailment = "on the other side of the LAN"
+	blocked    ailment = "its gossip port is blocked"
+	away       ailment = "the API server is away for all"
+	split      ailment = "the LAN is in two parts"
 )
 
 // toggle makes something wrong with n, or right again, and returns which.
@@ -60,7 +60,7 @@ func (n *node) refit() {
 			c.look(a)
 		}
 	}
-	n.mute = n.has(blocked)
+	n.portBlocked = n.has(blocked)
 	if n.proc == nil {
 		return
 	}
@@ -69,7 +69,7 @@ func (n *node) refit() {
 		if n.has(slow) {
 			f.Lag, f.Delay = n.slow.Lag, n.slow.Delay
 		}
-		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || !c.away.IsZero(), n.has(deaf), n.has(lose)
+		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || !c.away.IsZero(), n.has(watchStuck), n.has(lose)
 	})
 	if n.way.Faults() != leasetest.NoFaults {
 		n.renews = time.Time{}
@@ -84,7 +84,7 @@ func (c *cluster) fault(r *rand.Rand, n *node) {
 	case 0, 1:
 		c.toggle(r, n, cut)
 	case 2:
-		c.toggle(r, n, deaf)
+		c.toggle(r, n, watchStuck)
 	case 3:
 		c.mu.Lock()
 		n.slow.Delay, n.slow.Lag = time.Duration(r.IntN(3000))*time.Millisecond, time.Duration(1+r.IntN(2000))*time.Millisecond

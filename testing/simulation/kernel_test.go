@@ -276,7 +276,7 @@ func (n *node) slack(a netip.Addr) time.Duration {
 	f := n.way.Faults()
 	grace := grace + 5*n.c.pass // each end of it may have to wait for a pass
 	switch {
-	case f != leasetest.NoFaults && n.c.deafens(n):
+	case f != leasetest.NoFaults && n.c.blocksWarning(n):
 		return n.clock(10*time.Second) + time.Second // the renew deadline: nobody can tell it
 	case n.proc == nil || n.kernel[a].by != n.proc:
 		return n.clock(lifetime) + grace // its kernel's
@@ -290,10 +290,10 @@ func (n *node) slack(a netip.Addr) time.Duration {
 	return grace
 }
 
-// deafens reports whether a blocked gossip port may keep n from hearing that its
+// blocksWarning reports whether a blocked gossip port may keep n from hearing that its
 // epoch is over: its own, or, where a few nodes are all there are, any.
-func (c *cluster) deafens(n *node) bool {
-	return n.mute || len(c.nodes) < 10 && slices.ContainsFunc(c.nodes, func(o *node) bool { return o.mute })
+func (c *cluster) blocksWarning(n *node) bool {
+	return n.portBlocked || len(c.nodes) < 10 && slices.ContainsFunc(c.nodes, func(o *node) bool { return o.portBlocked })
 }
 
 // agreed is called when n has agreed with others to move VIPs without the API
@@ -306,7 +306,7 @@ func (n *node) agreed() {
 	c.tally["agreements"]++
 	reach := 0
 	for _, o := range c.nodes {
-		if o == n || time.Since(o.changed) < 1500*time.Millisecond || o.proc != nil && o.cable && o.side == n.side && !o.mute {
+		if o == n || time.Since(o.changed) < 1500*time.Millisecond || o.proc != nil && o.cable && o.side == n.side && !o.portBlocked {
 			reach++
 		}
 	}

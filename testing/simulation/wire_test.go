@@ -66,7 +66,7 @@ func (w *wire) connect(p *process) *processWire {
 	return &processWire{wire: w, p: p}
 }
 
-// Statuses is how the other nodes look.
+// Statuses is the state of the other nodes.
 func (w *processWire) Statuses() map[string]vip.PeerStatus {
 	n := w.p.n
 	w.mu.Lock()
@@ -188,7 +188,7 @@ func (n *node) wake() {
 	}
 }
 
-// truth is how o would look from n after a while.
+// truth is the liveness of o that n would find after a while.
 func (w *wire) truth(n, o *node) vip.Liveness {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
@@ -197,7 +197,7 @@ func (w *wire) truth(n, o *node) vip.Liveness {
 		return vip.Dead
 	case o.proc == nil:
 		return vip.Dead // its kernel refuses
-	case n.mute || o.mute:
+	case n.portBlocked || o.portBlocked:
 		return vip.Suspect
 	}
 	return vip.Alive

@@ -76,23 +76,23 @@ type node struct {
 	rate float64 // of its clock
 
 	// All below is guarded by the cluster's mutex.
-	way     *leasetest.Client // of the process that runs, or ran last
-	proc    *process          // nil if none runs
-	kernel  map[netip.Addr]*bound
-	heard   map[netip.Addr]vip.HeardAnnouncement
-	poked   map[netip.Addr]time.Time // when a sound was last worth a poke
-	linger  map[netip.Addr]bool      // bound only until the successor is heard
-	said    map[netip.Addr]bool      // announced
-	hears   map[netip.Addr]bool      // announced or listened for
-	cable   bool                     // the VIPs' link is up
-	side    int                      // of the LAN, should it be in two parts
-	mute    bool                     // its gossip port is blocked
-	ill     map[ailment]int          // of its falls, which one that is
-	slow    leasetest.Faults
-	changed time.Time // when something about it went wrong or right last
-	renews  time.Time // since when its process has had nothing in the way of its renewals and its watch; or zero
-	down    bool      // it is being restarted
-	fell    int       // how often something went wrong with it
+	way         *leasetest.Client // of the process that runs, or ran last
+	proc        *process          // nil if none runs
+	kernel      map[netip.Addr]*bound
+	heard       map[netip.Addr]vip.HeardAnnouncement
+	poked       map[netip.Addr]time.Time // when a sound was last worth a poke
+	linger      map[netip.Addr]bool      // bound only until the successor is heard
+	said        map[netip.Addr]bool      // announced
+	hears       map[netip.Addr]bool      // announced or listened for
+	cable       bool                     // the VIPs' link is up
+	side        int                      // of the LAN, should it be in two parts
+	portBlocked bool                     // its gossip port is blocked
+	ill         map[ailment]int          // of its falls, which one that is
+	slow        leasetest.Faults
+	changed     time.Time // when something about it went wrong or right last
+	renews      time.Time // since when its process has had nothing in the way of its renewals and its watch; or zero
+	down        bool      // it is being restarted
+	fell        int       // how often something went wrong with it
 }
 
 // A process is a Herald that runs on a node, or ran.
