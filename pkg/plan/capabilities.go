@@ -22,9 +22,9 @@ func (r *Rules) kindOf(s *vip.Service, controlPlane bool) kind {
 	return kind{controlPlane, r.ARP && wants(vip.ByARP), r.BGP != nil && wants(vip.ByBGP), s.Local, s.HealthCheckNodePort != 0, s.Lease != ""}
 }
 
-// capabilities are what follows for a Service from the way it is announced: by ARP, by BGP or both,
-// for the API servers, with a lease of its own or with one lease for all. They are
-// found once; no other code asks for the way.
+// capabilities are what follows for a Service from the way it is announced: by ARP, by BGP or both, for the API
+// servers, with a lease of its own or with one lease for all. They are found once; no other code asks for the
+// way.
 type capabilities struct {
 	owned               bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
 	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and ND
@@ -95,9 +95,8 @@ func (c *capabilities) announced() bool {
 	return c.bindsAddresses || c.ownerAdvertises || c.everyNodeAdvertises
 }
 
-// A ControlPlane is the VIP of the API servers, as the options have it. In the plan
-// it is one more Service, the oldest of all, with externalTrafficPolicy Local: its
-// endpoints are the nodes whose own API server is ready.
+// A ControlPlane is the VIP of the API servers, as the options have it. In the plan it is one more Service, the
+// oldest of all, with externalTrafficPolicy Local: its endpoints are the nodes whose own API server is ready.
 type ControlPlane struct {
 	Addresses []netip.Addr
 	Port      uint16
@@ -105,12 +104,12 @@ type ControlPlane struct {
 	Interface string // the link that carries it; "" is the one of VIPs
 }
 
-// ControlPlaneKey names the Service that stands for the API servers. No Service of
-// Kubernetes is without a namespace.
+// ControlPlaneKey names the Service that stands for the API servers. No Service of Kubernetes is without a
+// namespace.
 var ControlPlaneKey = vip.Key{Name: "control-plane"}
 
-// service is the Service of the API servers in w. If no API server is ready, the node
-// that has the VIP is as good as any: it is what terminates.
+// service is the Service of the API servers in w. If no API server is ready, the node that has the VIP is as
+// good as any: it is what terminates.
 func (c *ControlPlane) service(w vip.World) vip.Service {
 	s := vip.Service{
 		Key: ControlPlaneKey, LoadBalancer: true, Local: true,

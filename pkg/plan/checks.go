@@ -20,7 +20,8 @@ const (
 	earlyProbers = 4
 )
 
-// addressChecks are the questions who has an address, on the links of this node, and what is known of MACs.
+// addressChecks plans which AddressChecks this node makes, and tells the MACs of nodes from those of other
+// hosts.
 type addressChecks struct {
 	*pass
 	nodeByMAC map[string]string
@@ -61,8 +62,8 @@ func macsOf(info *vip.NodeInfo) []string {
 	return macs
 }
 
-// add adds a check to the Plan, if there is none of its address yet, and returns its result; known is false
-// as long as there is none.
+// add adds a check to the Plan, if there is none of its address yet, and returns its result; known is false as
+// long as there is none.
 func (c *addressChecks) add(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if !c.added[x.Addr] {
 		c.added[x.Addr] = true
@@ -71,21 +72,22 @@ func (c *addressChecks) add(x vip.AddressCheck) (result vip.CheckResult, known b
 	return c.result(x)
 }
 
+// result is the result of a check, if it is the one that was made last of its address.
 func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	result, known = c.CheckResults[x.Addr]
 	return result, known && result.Same(x)
 }
 
-// probe asks whether an address that is new is free (RFC 5227 section 2.1.1). free is false as long as that is not
-// known; others are the MACs of other hosts that have it.
+// probe asks whether an address that is new is free (RFC 5227 section 2.1.1). free is false as long as that is
+// not known; others are the MACs of other hosts that have it.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	r, known := c.add(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.nodeMACs})
 	return known && r.OK(), r.UnexpectedMACs
 }
 
-// probeEarly probes the new addresses of a unit that no node holds, so that no time is lost once one does: on the node that
-// is to claim it, and on those that may do so instead, since in a burst of new Services
-// the counts of others are too low.
+// probeEarly probes the new addresses of a unit that no node holds, so that no time is lost once one does. It
+// does so on the node that is to claim it, and on those that mayBecomeOwner: in a burst of new Services nodes
+// disagree on who is to claim which. An address that is bound here, or whose link is not up, is left out.
 func (c *addressChecks) probeEarly(u *unit) {
 	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u) {
 		return
@@ -99,8 +101,9 @@ func (c *addressChecks) probeEarly(u *unit) {
 	}
 }
 
-// mayBecomeOwner reports whether this node is not excluded, and fewer than earlyProbers nodes come before it: alive, not excluded, with
-// fewer units, or as many and a higher rendezvous hash for u.
+// mayBecomeOwner reports whether this node is likely to get u: it is not excluded, and fewer than earlyProbers
+// nodes come before it. Those are alive, not excluded, and have fewer units, or as many and a higher rendezvous
+// hash for u.
 func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 	before := 0
 	for _, n := range c.alive {
@@ -111,9 +114,9 @@ func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 	return c.self.excluded() == "" && before < earlyProbers
 }
 
-// defend checks whether another host claims an address that this node has (RFC 5227 section 2.4): while one was heard to announce
-// it, and as long as an earlier check has found one. If one does it becomes the verdict in o, with an Event; an Event also tells
-// when none does any more.
+// defend checks whether another host claims an address that this node has (RFC 5227 section 2.4): while one was
+// heard to announce it, and as long as an earlier check has found one. If one does it becomes the verdict in o,
+// with an Event; an Event also tells when none does any more.
 func (c *addressChecks) defend(a vip.Address, o *outcome) {
 	x := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckDefend, AllowedMACs: c.nodeMACs}
 	announced, heard := c.Heard[a.Addr]
@@ -148,9 +151,10 @@ func (c *addressChecks) defend(a vip.Address, o *outcome) {
 	o.addEvent(o.reason, o.message, 0)
 }
 
-// verify checks whether another node, the owner of u, answers for those addresses of s that it has written into the status and so has
-// bound; provided that isVerifier chooses this node, and the Plan does not keep the address here.
-// A fault that was found becomes the verdict in o, with an Event; an Event also tells when it is gone.
+// verify checks whether another node, the owner of u, answers for those addresses of s that it has written into
+// the status and so has bound; provided that isVerifier chooses this node, and the Plan does not keep the
+// address here. A fault that was found becomes the verdict in o, with an Event; an Event also tells when it is
+// gone.
 func (c *addressChecks) verify(u *unit, s *service, o *outcome) {
 	owner := c.members[u.claim.Holder]
 	if owner == nil || !owner.Alive || s.statusBy != owner.Name || !s.bindsAddresses {
@@ -198,8 +202,9 @@ func (c *addressChecks) reportVerified(r vip.CheckResult, o *outcome) {
 	o.addEvent(o.reason, o.message, 0)
 }
 
-// isVerifier reports whether this node is the one to verify an address of another: of the nodes that are alive, are not the
-// owner and have the address's link up in a network of the owner's link, the one with the highest rendezvous hash.
+// isVerifier reports whether this node is the one to verify an address of another: of the nodes that are alive,
+// are not the owner and have the address's link up in a network of the owner's link, the one with the highest
+// rendezvous hash.
 func (c *addressChecks) isVerifier(u *unit, s *service, a vip.Address, owner *member) bool {
 	if c.self == nil || !c.self.Alive || c.self == owner {
 		return false

@@ -456,7 +456,7 @@ func TestOneVerifier(t *testing.T) {
 }
 
 // A node that can't reach the API server lets go of what another announces, and goes
-// on listening: else it would soon know no more why it had released, and take it back.
+// on listening: else it would soon know no more why it had removed the address, and bind it again.
 func TestSupersededNodeListens(t *testing.T) {
 	const mac = "02:00:00:00:00:02"
 	w := held(world(svc("web", "10.77.0.50")), "web", "n1")

@@ -16,8 +16,8 @@ import (
 const (
 	// sourceStatus is vip.Service.Source if nothing but the status names an address.
 	sourceStatus = "status.loadBalancer.ingress"
-	// recordAfter is how much longer than recorded a lease must last before that is recorded: a short one
-	// would otherwise be written every few seconds.
+	// recordAfter is how much longer than recorded a lease must last before that is recorded: a short one would
+	// otherwise be written every few seconds.
 	recordAfter = time.Minute
 )
 
@@ -36,9 +36,9 @@ type dhcpKey struct {
 	family vip.Family
 }
 
-// A dhcpClient is a client of DHCP servers: for a Service, or for all Services of a
-// namespace that name the same macvlan. All that a server knows it by is a function
-// of the Service, so whichever node owns that goes on with its leases.
+// A dhcpClient is a client of DHCP servers: for a Service, or for all Services of a namespace that name the
+// same macvlan. All that a server knows it by is a function of the Service, so whichever node owns that goes on
+// with its leases.
 type dhcpClient struct {
 	id       string
 	oldest   *service // whose annotations count
@@ -59,8 +59,9 @@ func newDHCP(p *pass, reserved *reservedAddresses) *dhcp {
 	return d
 }
 
-// requestedAddresses are the addresses that s asks for. 0.0.0.0 and :: ask for one by DHCP: dhcp_mode says for which
-// families 0.0.0.0 alone stands, and an address that only the status names because it was leased is asked for so again.
+// requestedAddresses are the addresses that s asks for. 0.0.0.0 and :: ask for one by DHCP: dhcp_mode says for
+// which families 0.0.0.0 alone stands, and an address that only the status names because it was leased is asked
+// for so again.
 func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	switch {
@@ -89,8 +90,9 @@ func clientID(s *vip.Service) string {
 	return s.UID
 }
 
-// assignClients gives every Service that asks for addresses by DHCP its client, and the addresses that are leased. A Service
-// whose client would have the macvlan or the MAC of that of an older one is rejected. services are sorted, oldest first.
+// assignClients gives every Service that asks for addresses by DHCP its client, and the addresses that are
+// leased. A Service whose client would have the macvlan or the MAC of that of an older one is rejected.
+// services are sorted, oldest first.
 func (d *dhcp) assignClients(services []*service) {
 	byLink, byMAC := make(map[string]*dhcpClient), make(map[string]*dhcpClient)
 	for _, s := range services {
@@ -121,7 +123,8 @@ func (d *dhcp) assignClients(services []*service) {
 	}
 }
 
-// assignLeased adds the address of a family that is leased for s, if one is and s may have it, to s.addrs. One that it may not have is declined.
+// assignLeased adds the address of a family that is leased for s, if one is and s may have it, to s.addrs. One
+// that it may not have is declined.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	l, _ := d.leaseOf(s, f)
 	if !l.Addr.IsValid() {
@@ -138,8 +141,8 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	s.addrs = append(s.addrs, address{vip.Address{Addr: l.Addr, Bits: l.Bits}, !slices.Contains(s.Addresses, l.Addr) || s.Source == sourceStatus})
 }
 
-// newDHCPClient makes a client: its macvlan and its MAC are a function of its ID, unless the
-// annotations of the oldest Service name them.
+// newDHCPClient makes a client: its macvlan and its MAC are a function of its ID, unless the annotations of the
+// oldest Service name them.
 func newDHCPClient(id string, s *service) *dhcpClient {
 	sum := sha256.Sum256([]byte(id))
 	c := &dhcpClient{id: id, oldest: s, link: s.DHCP.Macvlan, mac: s.DHCP.MAC, declined: make(map[vip.Family]string)}
@@ -154,8 +157,8 @@ func newDHCPClient(id string, s *service) *dhcpClient {
 	return c
 }
 
-// duid is the DHCP Unique Identifier, in hexadecimal: DUID-LL of the MAC if somebody chose
-// that, else DUID-UUID (RFC 8415 sections 11.4 and 11.5).
+// duid is the DHCP Unique Identifier, in hexadecimal: DUID-LL of the MAC if somebody chose that, else DUID-UUID
+// (RFC 8415 sections 11.4 and 11.5).
 func (c *dhcpClient) duid() string {
 	if mac := c.oldest.DHCP.MAC; mac != "" {
 		return "00030001" + strings.ReplaceAll(mac, ":", "")
@@ -182,7 +185,8 @@ func (s *service) clientOf(a address) *dhcpClient {
 	return nil
 }
 
-// recordedLease is what the status of s, or of the oldest Service with its client, records as leased to that; the zero value if nothing is.
+// recordedLease is what the status of s, or of the oldest Service with its client, records as leased to that;
+// the zero value if nothing is.
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
@@ -194,9 +198,8 @@ func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	return vip.DHCPLease{}
 }
 
-// leaseOf is what is leased for s, and whether that is valid now. It is what this
-// node's client has, or, without one, what is recorded: the owner of a moment
-// ago may have been another process, or another node.
+// leaseOf is what is leased for s, and whether that is valid now. It is what this node's client has, or,
+// without one, what is recorded: the owner of a moment ago may have been another process, or another node.
 func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	if x, ok := d.states[dhcpKey{s.client.id, f}]; ok && x.Request.MAC == s.client.mac {
 		return x.Lease, x.Lease.Valid(d.Now)
@@ -257,8 +260,8 @@ func (d *dhcp) requestFor(c *dhcpClient) {
 	}
 }
 
-// missing is how many addresses of s are not leased, or not usable, what the DHCP clients say is wrong, and whether one of them has yet to
-// find out: it has neither a lease nor a problem.
+// missing is how many addresses of s are not leased, or not usable, what the DHCP clients say is wrong, and
+// whether one of them has yet to find out: it has neither a lease nor a problem.
 func (d *dhcp) missing(s *service) (missing int, problems []string, undecided bool) {
 	for _, f := range s.dhcpFamilies {
 		x, ok := d.states[dhcpKey{s.client.id, f}]
@@ -292,9 +295,9 @@ func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHC
 	return list
 }
 
-// release has leases released that no Service asks for any more: it was deleted,
-// is not ours, or has other addresses. A lease whose Service merely has no
-// endpoints, or is another node's, is left to the next owner. Nothing is released while this process stops, or without a valid tenure.
+// release has leases released that no Service asks for any more: it was deleted, is not ours, or has other
+// addresses. A lease whose Service merely has no endpoints, or is another node's, is left to the next owner.
+// Nothing is released while this process stops, or without a valid tenure.
 func (d *dhcp) release(all []*service) {
 	if !d.Tenure.Holds(d.Now) || d.Stopping {
 		return

@@ -68,8 +68,8 @@ func byAge(a, b *service) int {
 	return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
 }
 
-// admit fills in the capabilities and the addresses of s, or rejects it: it isn't ours, asks for no address that it may
-// have, for no way of announcing that is enabled, or has no endpoints.
+// admit fills in the capabilities and the addresses of s, or rejects it: it isn't ours, asks for no address
+// that it may have, for no way of announcing that is enabled, or has no endpoints.
 func (f *filter) admit(s *service, controlPlane bool) {
 	if reason, message := f.notOurs(s.Service); reason != "" && !controlPlane {
 		f.reject(s, reason, message)
@@ -171,10 +171,10 @@ func (f *filter) rejectWithoutEndpoints(s *service) {
 	f.reject(s, vip.NoEndpoints, s.noEndpoints)
 }
 
-// dropConflicts takes an address from every Service that shares it, with the
-// same port and protocol, with one that comes before it: first the Services that have it by their status
-// already, then the older. An address that is leased by DHCP is
-// shared only among Services with the same DHCP client. Services that are left with nothing are rejected.
+// dropConflicts takes an address from every Service that shares it, with the same port and protocol, with one
+// that comes before it: first the Services that have it by their status already, then the older. An address
+// that is leased by DHCP is shared only among Services with the same DHCP client. Services that are left with
+// nothing are rejected.
 func (f *filter) dropConflicts() {
 	type slot struct {
 		addr netip.Addr
@@ -237,8 +237,8 @@ func (f *filter) dropConflicts() {
 	}
 }
 
-// incumbentsFirst is all Services, in the same order but for this: first come those that have
-// one of their addresses in a status that Herald wrote.
+// incumbentsFirst is all Services, in the same order but for this: first come those that have one of their
+// addresses in a status that Herald wrote.
 func incumbentsFirst(all []*service) []*service {
 	order := make([]*service, 0, len(all))
 	others := make([]*service, 0, len(all))
@@ -293,8 +293,8 @@ func newReservedAddresses(w *vip.World, cp *ControlPlane) reservedAddresses {
 	return r
 }
 
-// whatIs describes what a is, or is in, if it is reserved; else it is "". Only addresses of nodes
-// are reserved if nodesOnly.
+// whatIs describes what a is, or is in, if it is reserved; else it is "". Only addresses of nodes are reserved
+// if nodesOnly.
 func (r *reservedAddresses) whatIs(a netip.Addr, nodesOnly bool) string {
 	if what, ok := r.nodes[a]; ok || nodesOnly {
 		return what
@@ -331,8 +331,8 @@ func (r *reservedAddresses) refuse(s *service, a netip.Addr) string {
 	return ""
 }
 
-// hasFamily reports whether the Service may have VIPs of a family: one that spec.ipFamilies has,
-// any if that is empty.
+// hasFamily reports whether the Service may have VIPs of a family: one that spec.ipFamilies has, any if that is
+// empty.
 func (s *service) hasFamily(f vip.Family) bool {
 	return len(s.Families) == 0 || slices.Contains(s.Families, f)
 }

@@ -63,8 +63,8 @@ func group(p *pass, services []*service) []*unit {
 	return units
 }
 
-// complete fills in the rest of a unit whose Services are known: its leases, its claim, what it
-// requires of a node, and the links of its addresses.
+// complete fills in the rest of a unit whose Services are known: its leases, its claim, what it requires of a
+// node, and the links of its addresses.
 func (p *pass) complete(u *unit) {
 	slices.SortFunc(u.services, byAge)
 	u.lease = u.services[0].lease
@@ -97,8 +97,8 @@ func (p *pass) complete(u *unit) {
 	u.needs = needsOf(u)
 }
 
-// completeAddress fills in all of a but its Addr, as this node would bind it: on the macvlan if
-// it is leased and this node holds the unit; for another holder, on the link that has the macvlan.
+// completeAddress fills in all of a but its Addr, as this node would bind it: on the macvlan if it is leased
+// and this node holds the unit; for another holder, on the link that has the macvlan.
 func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
 	a.New = !a.leased && p.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
@@ -125,11 +125,10 @@ func (p *pass) prefixLen(a netip.Addr) int {
 	return p.Bits4
 }
 
-// isNew reports whether no node has announced a for s yet, so that another host may have it: no
-// status of u's Services names it. A claim that has changed hands
-// does not mean that its address was ever bound: it may have been in use. Only
-// where no status is written it is judged by the claim, whose transitions say
-// nothing about s if the lease was made for others too.
+// isNew reports whether no node has announced a for s yet, so that another host may have it: no status of u's
+// Services names it. A claim that has changed hands does not mean that its address was ever bound: it may have
+// been in use. Only where no status is written it is judged by the claim, whose transitions say nothing about s
+// if the lease was made for others too.
 func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 	if !s.statusTellsUse {
 		return u.claim.Transitions == 0 || !s.ownLease
@@ -147,8 +146,8 @@ func needsOf(u *unit) requirements {
 	return requirements{capabilities: s.capabilities, bound: u.services, endpoint: local, endpoints: nodes}
 }
 
-// endpointNodes are the names of the nodes with endpoints of all Services of u whose owner needs one; where no node has,
-// those with endpoints of the oldest of these. ok is false if there is no such Service.
+// endpointNodes are the names of the nodes with endpoints of all Services of u whose owner needs one; where no
+// node has, those with endpoints of the oldest of these. ok is false if there is no such Service.
 func endpointNodes(u *unit) (nodes []string, ok bool) {
 	var first []string
 	for _, s := range u.services {

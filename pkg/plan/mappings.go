@@ -46,16 +46,17 @@ func newMappings(p *pass, reserved *reservedAddresses) *mappings {
 	return m
 }
 
-// want adds the mappings of a unit that is not announced here to the Plan: without, they would be
-// removed, which is for the node that made them to do.
+// want adds the mappings of a unit that is not announced here to the Plan: without, they would be removed,
+// which is for the node that made them to do.
 func (m *mappings) want(u *unit) {
 	for _, s := range u.services {
 		m.wantFor(s, func(vip.Address) bool { return false })
 	}
 }
 
-// wantFor adds the mappings of all ports of s to the Plan that options and namespaces allow, on the gateways of the links of its
-// addresses. here says which addresses are on this node, so that it makes and renews their mappings.
+// wantFor adds the mappings of all ports of s to the Plan that options and namespaces allow, on the gateways of
+// the links of its addresses. here says which addresses are on this node, so that it makes and renews their
+// mappings.
 func (m *mappings) wantFor(s *service, here func(vip.Address) bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
@@ -76,9 +77,9 @@ func (m *mappings) wantFor(s *service, here func(vip.Address) bool) {
 	}
 }
 
-// gatewayLink is the link on which the gateways of a VIP are asked: its own; if this node
-// has no address of its family there to ask from (a macvlan, lo), the one whose subnet has the
-// VIP, else the one with the default route.
+// gatewayLink is the link on which the gateways of a VIP are asked: its own; if this node has no address of its
+// family there to ask from (a macvlan, lo), the one whose subnet has the VIP, else the one with the default
+// route.
 func (m *mappings) gatewayLink(a vip.Address) string {
 	if m.self == nil {
 		return a.Link
@@ -97,8 +98,8 @@ func (m *mappings) gatewayLink(a vip.Address) string {
 	return cmp.Or(link, a.Link)
 }
 
-// report sends Events about the mappings of s, which is announced here: one for each reason why a port is not open, and, once no
-// gateway's answer is pending, one that lists the ports that are.
+// report sends Events about the mappings of s, which is announced here: one for each reason why a port is not
+// open, and, once no gateway's answer is pending, one that lists the ports that are.
 func (m *mappings) report(s *service) {
 	if s.Forward == nil {
 		return
@@ -162,9 +163,10 @@ func (m *mappings) forbidden(s *service) (reasons []string) {
 	return reasons
 }
 
-// externalIngress is what the status of s has behind the VIPs, as with kube-vip: the public IPv4 addresses on which gateways have its ports open, provided
-// that the options want them there. The mode Proxy keeps kube-proxy from them: otherwise a
-// gateway that names somebody else's address would draw the cluster's traffic to it.
+// externalIngress is what the status of s has behind the VIPs, as with kube-vip: the public IPv4 addresses on
+// which gateways have its ports open, provided that the options want them there. The mode Proxy keeps
+// kube-proxy from them: otherwise a gateway that names somebody else's address would draw the cluster's traffic
+// to it.
 func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	// If only the status names addresses, these would be taken for ones to announce.
 	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == sourceStatus {
@@ -202,8 +204,8 @@ func public(a netip.Addr) bool {
 }
 
 // keepUntilClosed keeps each VIP that this node has and no Service wants any more while a mapping to it is
-// being removed, closeWithin at most: many gateways let only the address
-// that ports lead to close them. It does nothing without a valid tenure.
+// being removed, closeWithin at most: many gateways let only the address that ports lead to close them. It does
+// nothing without a valid tenure.
 func (m *mappings) keepUntilClosed(units []*unit) {
 	if len(m.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
 		return

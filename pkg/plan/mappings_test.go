@@ -171,8 +171,8 @@ func TestKeepUntilClosed(t *testing.T) {
 		want  string
 		again time.Duration
 	}{
-		{"the pass that sees it go", gone(-1), "bind 10.77.0.50/32 dev eth0 until handed over", 2 * time.Second},
-		{"while it is being removed", gone(500 * time.Millisecond), "bind 10.77.0.50/32 dev eth0 until handed over", 1500 * time.Millisecond},
+		{"the pass that sees it go", gone(-1), "bind 10.77.0.50/32 dev eth0 with a deadline", 2 * time.Second},
+		{"while it is being removed", gone(500 * time.Millisecond), "bind 10.77.0.50/32 dev eth0 with a deadline", 1500 * time.Millisecond},
 		{"the gateway hangs", gone(2 * time.Second), "", 0},
 		{"removed", noMore, "", 0},
 		{"was never made", refused, "", 0},

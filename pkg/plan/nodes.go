@@ -30,14 +30,15 @@ type member struct {
 // excluded is why the node takes no VIP of a Service, or "".
 func (n *member) excluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
+// newNodes finds the nodes, and why each of them takes no VIPs, if it does not.
 func newNodes(w *vip.World) *nodes {
 	objects := make(map[string]vip.Node, len(w.Nodes)) // without: a node of which Kubernetes says nothing
 	for _, o := range w.Nodes {
 		objects[o.Name] = o
 	}
 	// kubeadm puts the label that keeps VIPs off a node on every control-plane node. Where Herald runs on such
-	// nodes only, there would be no VIP at all, so it does not count. Nodes that are down
-	// do, so that the label means the same when one fails.
+	// nodes only, there would be no VIP at all, so it does not count. Nodes that are down do, so that the label
+	// means the same when one fails.
 	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return objects[x.Name].ExclusionLabel == "" })
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !objects[x.Name].ShuttingDown })
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
@@ -77,8 +78,9 @@ type requirements struct {
 	bound         []*service // the links to which their addresses, and macvlans, are to be bound are up
 }
 
-// ineligible is the one judgement of whether a node may announce something: why it may not, or "". Whether
-// the node is alive is not looked at.
+// ineligible is why a node may not announce something, or "" if it may: the first that holds of these. Its Herald takes
+// no VIP; Kubernetes keeps VIPs off it; a link that is needed is missing or down; it has no endpoint. A node that is not
+// alive may be eligible. No other code decides this.
 func ineligible(need *requirements, n *member) string {
 	switch {
 	case n.refusal != "":
@@ -137,10 +139,10 @@ func (all *nodes) whyNoNode(need *requirements) string {
 	return "no node may announce it at present: " + strings.Join(reasons, "; ")
 }
 
-// linkFor finds the link of a node to which a is bound for a Service that names the link want: that link, or the
-// node's default for VIPs if want is "". "auto" is the link whose subnet has a, the longest prefix
-// first, else the one with the default route; "" if there is none. subnet is the
-// prefix length of the link's subnet that has a, 0 if none has. The zero Addr is in no subnet.
+// linkFor finds the link of a node to which a is bound for a Service that names the link want: that link, or
+// the node's default for VIPs if want is "". "auto" is the link whose subnet has a, the longest prefix first,
+// else the one with the default route; "" if there is none. subnet is the prefix length of the link's subnet
+// that has a, 0 if none has. The zero Addr is in no subnet.
 func linkFor(info *vip.NodeInfo, want string, a netip.Addr) (link string, subnet int) {
 	want = cmp.Or(want, info.Interface)
 	link = info.LinkFor(want)
@@ -192,13 +194,14 @@ func hash(s string) uint64 {
 	return h
 }
 
-// highestRank is the one of some nodes, at least one, that has the highest rendezvous hash for a unit or Service.
+// highestRank is the one of some nodes, at least one, that has the highest rendezvous hash for a unit or
+// Service.
 func highestRank(key uint64, nodes []*member) *member {
 	return slices.MaxFunc(nodes, func(a, b *member) int { return cmp.Compare(rank(key, a.hash), rank(key, b.hash)) })
 }
 
-// rank is the rendezvous hash of a unit or Service and a node
-// (the finalizer of splitmix64, so that each pair is as good as random).
+// rank is the rendezvous hash of a unit or Service and a node (the finalizer of splitmix64, so that each pair
+// is as good as random).
 func rank(unit, node uint64) uint64 {
 	x := unit ^ (node + 0x9e3779b97f4a7c15)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

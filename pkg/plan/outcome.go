@@ -19,7 +19,7 @@ type outcome struct {
 	status       vip.Status
 }
 
-// An event is an Event on a Service before it is known which.
+// An event is what of a vip.Event does not follow from the Service.
 type event struct {
 	reason     vip.Reason
 	message    string
@@ -37,8 +37,8 @@ func (o *outcome) addEvent(reason vip.Reason, message string, occurrence int64) 
 	o.events = append(o.events, event{reason, message, occurrence})
 }
 
-// publish sets the verdict of s, and adds its Events and its status, if there are any, to the Plan.
-// Every Service is published once.
+// publish sets the verdict of s, and adds its Events and its status, if there are any, to the Plan. Every
+// Service is published once.
 func (p *pass) publish(s *service, o *outcome) {
 	if s.unit != nil {
 		o.owner = cmp.Or(o.owner, s.unit.claim.Holder)
@@ -54,9 +54,9 @@ func (p *pass) publish(s *service, o *outcome) {
 	}
 }
 
-// reject publishes that s is not announced by anybody. If this node is responsible for s, it also sends an Event, provided
-// that vip.Reasons has the reason as one of Events, and clears the status that Herald wrote,
-// unless another announcer holds the Service now.
+// reject publishes that Herald announces s on no node, and why. If this node is responsible for s it also adds
+// an Event, provided that vip.Reasons has the reason as one of Events, and clears the status that Herald wrote,
+// if it did, unless another announcer holds the Service now.
 func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	if infoOf(reason).Event {
 		p.eventIfResponsible(s, reason, message)
@@ -77,8 +77,8 @@ func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	p.publish(s, o)
 }
 
-// event adds an Event about s to the Plan, unless the renewal of this node's lease is late: the
-// API server is out of reach, and when it is back the Event may be wrong.
+// event adds an Event about s to the Plan, unless the renewal of this node's lease is late: the API server is
+// out of reach, and when it is back the Event may be wrong.
 func (p *pass) event(s *service, reason vip.Reason, message string, occurrence int64) {
 	if !p.Tenure.RenewalLateSince.IsZero() {
 		return
@@ -96,15 +96,15 @@ func (p *pass) eventIfResponsible(s *service, reason vip.Reason, message string)
 	}
 }
 
+// infoOf is what vip.Reasons says of a reason. It panics if it is not there.
 func infoOf(reason vip.Reason) vip.ReasonInfo {
 	return vip.Reasons[slices.IndexFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason })]
 }
 
-// responsible reports whether this node is the one that sends Events and clears the status of a
-// Service that is not announced: the node that holds its claim; if none does, the
-// node that wrote its status last, if that is alive; else the alive node with the highest
-// rendezvous hash. It never is while the renewal of its lease is late or it is isolated: what it
-// knows is old.
+// responsible reports whether this node is the one that sends Events about a Service that is not announced, and
+// clears its status: the node that holds the claim on its unit; if none does, the node that wrote its status
+// last, if that is alive; else the alive node with the highest rendezvous hash. While the renewal of this
+// node's lease is late, or it is isolated, it is responsible for nothing, since what it knows may be old.
 func (p *pass) responsible(s *service) bool {
 	if !p.Tenure.RenewalLateSince.IsZero() || p.self != nil && p.self.Info.Isolated {
 		return false

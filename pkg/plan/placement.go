@@ -12,10 +12,10 @@ type placement struct {
 
 // run sets the target of every unit that is free, or that this node holds and must or may hand over.
 //
-// A free unit goes to the node that had it, else to the best. The oldest comes first and counts for the next, so that a
-// burst of new Services spreads evenly although every node plans alone: a node's
-// own count is exact and the counts it has of others are at worst too low,
-// hence nobody takes more than its share of what there is.
+// A free unit goes to the node that had it, else to the best. The oldest comes first and counts for the next,
+// so that a burst of new Services spreads evenly although every node plans alone: a node's own count is exact
+// and the counts it has of others are at worst too low, hence nobody takes more than its share of what there
+// is.
 func (p *placement) run() {
 	for _, u := range p.units {
 		if n := p.members[u.claim.Holder]; n != nil {
@@ -41,9 +41,9 @@ func (p *placement) run() {
 	}
 }
 
-// former is the node that had a free unit, if it is alive, not stalled and eligible: the one named by
-// u's lease, by the lease of another of its Services, or by a status. nil if there is none.
-// So a lease that was deleted or blanked by hand moves nothing.
+// former is the node that had a free unit, if it is alive, not stalled and eligible: the one named by u's
+// lease, by the lease of another of its Services, or by a status. nil if there is none. So a lease that was
+// deleted or blanked by hand moves nothing.
 func (p *placement) former(u *unit) *member {
 	names := append(make([]string, 0, 8), p.Claims[u.lease].Holder)
 	for _, k := range u.records {
@@ -62,8 +62,9 @@ func (p *placement) former(u *unit) *member {
 	return nil
 }
 
-// best is the eligible node that is to have u, or nil if there is none: one that is not stalled (slow to claim what was
-// its to claim) before one that is; then the one with the fewest units; then the one with the highest rendezvous hash.
+// best is the eligible node that is to have u, or nil if there is none: one that is not stalled (slow to claim
+// what was its to claim) before one that is; then the one with the fewest units; then the one with the highest
+// rendezvous hash.
 func (p *placement) best(u *unit) *member {
 	var best *member
 	var bestRank uint64
@@ -82,8 +83,8 @@ func (p *placement) best(u *unit) *member {
 	return best
 }
 
-// returnUnits makes a node that was drained (herald undrain) the target of the units that this node has from it,
-// until the Node's ReturnUntil.
+// returnUnits makes a node that was drained (herald undrain) the target of the units that this node has from
+// it, until the Node's ReturnUntil.
 func (p *placement) returnUnits() {
 	undrained := make(map[string]*member)
 	for _, o := range p.Nodes {
@@ -104,9 +105,9 @@ func (p *placement) returnUnits() {
 	}
 }
 
-// rebalance gives the youngest unit of this node that may move a target that has at least two units fewer, is stable (alive
-// without a break for a while) and not stalled, if there is one. It does nothing without vip_rebalance,
-// or while this node is handing over another unit: one at a time.
+// rebalance gives the youngest unit of this node that may move a target that has at least two units fewer, is
+// stable (alive without a break for a while) and not stalled, if there is one. It does nothing without
+// vip_rebalance, or while this node is handing over another unit: one at a time.
 func (p *placement) rebalance() {
 	if !p.Rebalance || len(p.HandingOver) > 0 {
 		return
@@ -126,8 +127,9 @@ func (p *placement) rebalance() {
 	}
 }
 
-// mayMove reports whether u may be moved although this node could keep it: this node holds it beyond doubt (its tenure is
-// valid, no renewal is late), it is not being handed over already, and it is not of a kind that never moves so.
+// mayMove reports whether u may be moved although this node could keep it: this node holds it beyond doubt (its
+// tenure is valid, no renewal is late), it is not being handed over already, and it is not of a kind that never
+// moves so.
 func (p *placement) mayMove(u *unit) bool {
 	return u.claim.Holder == p.Self && u.target == nil && u.services[0].movable && !p.handingOver(u) &&
 		p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()

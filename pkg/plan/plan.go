@@ -33,8 +33,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Rules are the options that placement depends on. They are the same on every
-// node, or nodes would not agree.
+// Rules are the options that placement depends on. They are the same on every node, or nodes would not agree.
 type Rules struct {
 	Enabled     bool        // svc_enable
 	Class       string      // lb_class_name; may be empty
@@ -58,8 +57,8 @@ type Rules struct {
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 }
 
-// Make plans for w.Self. It reads w and keeps nothing of it. Until w.Synced the Plan is
-// empty, which does not mean that everything is to be taken away: callers must not act on it.
+// Make plans for w.Self. It reads w and keeps nothing of it. Until w.Synced the Plan is empty, which does not
+// mean that everything is to be taken away: callers must not act on it.
 func Make(r Rules, w vip.World) vip.Plan {
 	if !w.Synced {
 		return vip.Plan{}
@@ -90,7 +89,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	return p.finish(f.all)
 }
 
-// A pass is one run of Make: what every step of it reads, and the Plan that they fill.
+// A pass is one run of Make: what all its steps read, and the Plan that they fill.
 type pass struct {
 	*Rules
 	*vip.World
@@ -114,7 +113,7 @@ type service struct {
 	addrs         []address    // what it may have; Link and Bits are filled in for this node
 	dhcpFamilies  []vip.Family // what it asks a DHCP server for; what is leased is in addrs
 	lease         vip.Key      // see leaseOf
-	client        *dhcpClient  // which asks; nil if nothing is asked for, or nothing may be
+	client        *dhcpClient  // which asks for dhcpFamilies; nil if there are none
 	unit          *unit
 	verdict       vip.Verdict
 	decided       bool // the verdict is published
@@ -129,10 +128,10 @@ type address struct {
 
 // A unit is the Services that are announced by one node.
 type unit struct {
-	lease    vip.Key    // that of the oldest Service; its holder announces the unit
-	records  []vip.Key  // the other leases of its Services: they say what lease does
-	services []*service // oldest first
-	needs    requirements
+	lease    vip.Key      // that of the oldest Service; its holder announces the unit
+	records  []vip.Key    // the other leases of its Services: its owner keeps them too, as a record
+	services []*service   // oldest first
+	needs    requirements // of its owner
 	hash     uint64
 	claim    vip.Claim // what lease says; without a Holder if it may be taken
 	target   *member   // who is to claim it, or to have it next; nil if no node may, or it stays
@@ -154,8 +153,8 @@ func newPass(r *Rules, w *vip.World) *pass {
 // isBound reports whether this node's kernel has a on a's link.
 func (p *pass) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
 
-// want adds an address, and its announcement, to the Plan; one that is there already, since
-// several Services share it, is not added again.
+// want adds an address, and its announcement, to the Plan; one that is there already, since several Services
+// share it, is not added again.
 func (p *pass) want(a vip.Address, listenOnly bool) {
 	if p.wanted[a.Addr] {
 		return
@@ -165,8 +164,8 @@ func (p *pass) want(a vip.Address, listenOnly bool) {
 	p.out.Announcements = append(p.out.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: listenOnly})
 }
 
-// kubeProxyServes adds the HealthCheck of s to the Plan, once, and reports whether it has passed:
-// kube-proxy on this node serves s.
+// kubeProxyServes adds the HealthCheck of s to the Plan, if it is not there yet, and reports whether it has
+// passed by now: kube-proxy on this node serves s, or has not answered for long enough.
 func (p *pass) kubeProxyServes(s *service) bool {
 	if !s.healthChecked {
 		s.healthChecked = true
@@ -175,7 +174,7 @@ func (p *pass) kubeProxyServes(s *service) bool {
 	return p.HealthChecked[s.Key]
 }
 
-// handingOver reports whether this node has written u's lease to a successor a moment ago.
+// handingOver reports whether this node has written a successor into u's lease and still answers for u.
 func (p *pass) handingOver(u *unit) bool {
 	_, ok := p.HandingOver[u.lease]
 	return ok
@@ -188,7 +187,7 @@ func (p *pass) replanAfter(d time.Duration) {
 	}
 }
 
-// finish adds the verdicts of all Services of type LoadBalancer.
+// finish adds the verdicts of all Services of type LoadBalancer, sorted by Key, and returns the Plan.
 func (p *pass) finish(all []*service) vip.Plan {
 	p.out.Verdicts = make([]vip.Verdict, 0, len(all))
 	for _, s := range all {

@@ -125,7 +125,7 @@ func TestUnit(t *testing.T) {
 				b: VIPAnnounced`,
 		},
 		{
-			name: "tenure is over: nothing is bound, the claim is not released of",
+			name: "tenure is over: nothing is bound, the claim is kept",
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50")), "a", "n1"))
 				w.Tenure.Until = w.Now
@@ -229,7 +229,7 @@ func TestUnit(t *testing.T) {
 				w.HandingOver[key("kubevip-a")] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(time.Second)}
 				return w
 			},
-			want: `bind 10.77.0.50/32 dev eth0 until handed over
+			want: `bind 10.77.0.50/32 dev eth0 with a deadline
 				a: VIPElsewhere`,
 		},
 		{

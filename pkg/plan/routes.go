@@ -29,8 +29,8 @@ type routes struct {
 
 func newRoutes(p *pass) *routes { return &routes{p, make(map[netip.Prefix]bool)} }
 
-// want adds a host route to a to the Plan. The first Service that wants it says how; later callers get a Route that is in
-// no Plan.
+// want adds a host route to a, with the attributes of s, to the Plan and returns it to be changed. If it is
+// there already nothing is added, and the Route that is returned is in no Plan.
 func (r *routes) want(s *service, a netip.Addr) *vip.Route {
 	prefix := netip.PrefixFrom(a, a.BitLen())
 	if r.added[prefix] {
@@ -41,7 +41,9 @@ func (r *routes) want(s *service, a netip.Addr) *vip.Route {
 	return &r.out.Routes[len(r.out.Routes)-1]
 }
 
-// advertise plans the routes of s, which this node owns and binds nowhere, and publishes s.
+// advertise plans the routes of s, which this node owns and binds nowhere, and publishes it. It advertises
+// nothing until kube-proxy serves s, if s waits for that. The status is not written while s is handed over, or
+// no router knows of it.
 func (r *routes) advertise(s *service, handingOver bool) {
 	if s.waitsForKubeProxy && !r.kubeProxyServes(s) {
 		r.publish(s, &outcome{reason: vip.VIPClaiming, message: "kube-proxy on node " + r.Self + " does not serve it yet"})
@@ -62,8 +64,8 @@ func (r *routes) advertise(s *service, handingOver bool) {
 	r.publish(s, o)
 }
 
-// advertiseFromEveryNode plans the routes that every node advertises which can serve a Service. It publishes the Services that
-// have no owner, or none that is eligible.
+// advertiseFromEveryNode plans the routes of the Services that every node advertises which can serve them. It
+// publishes those of them that are not published yet: they have no owner, or no node is eligible to be it.
 func (r *routes) advertiseFromEveryNode(services []*service) {
 	sharing := make(map[netip.Addr][]*service)
 	for _, s := range services { // oldest first
@@ -93,9 +95,9 @@ func servingNeeds(s *service) *requirements {
 	return &requirements{capabilities: s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 }
 
-// advertiseHere plans the route to an address that services share, oldest first, if this node can serve them all and
-// kube-proxy does; where no node can serve them all, the oldest alone counts. While this process stops the
-// route is drained, or kept for the next process. It reports whether the route is there and stays.
+// advertiseHere plans the route to an address that services share, oldest first, if this node can serve them
+// all and kube-proxy does; where no node can serve them all, the oldest alone counts. While this process stops
+// the route is drained, or kept for the next process. It reports whether the route is there and stays.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 	canServeAll := func(n *member) bool {
 		return !slices.ContainsFunc(services, func(s *service) bool { return ineligible(servingNeeds(s), n) != "" })
@@ -126,8 +128,9 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 	return ready && !r.Stopping
 }
 
-// publishUnowned publishes a Service that every node advertises which can serve it; here are the addresses that this one
-// advertises. Only statusWriter writes the status and sends the Event.
+// publishUnowned publishes a Service that is announced by every node which can serve it; here has the addresses
+// that this node advertises. Only the statusWriter writes the status and sends Events. Without such a node it
+// is rejected.
 func (r *routes) publishUnowned(s *service, here map[netip.Addr]bool) {
 	need := servingNeeds(s)
 	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return ineligible(need, n) != "" })
@@ -156,9 +159,9 @@ func (r *routes) publishUnowned(s *service, here map[netip.Addr]bool) {
 	r.publish(s, o)
 }
 
-// known is those addresses of s, as text and for the status, of which a router was told, or had been when the status
-// was written: a session that breaks takes no status away, since kube-proxy would
-// then need a while to serve the VIP again. here, unless nil, restricts them.
+// known is those addresses of s, as text and for the status, of which a router was told, or had been when the
+// status was written: a session that breaks takes no status away, since kube-proxy would then need a while to
+// serve the VIP again. here, unless nil, restricts them.
 func (r *routes) known(s *service, here map[netip.Addr]bool) (text string, ingress []vip.Ingress) {
 	var names []string
 	for _, a := range s.addrs {
@@ -173,8 +176,8 @@ func (r *routes) known(s *service, here map[netip.Addr]bool) (text string, ingre
 // connected reports whether a BGP session of this node is established.
 func (r *routes) connected() bool { return slices.ContainsFunc(r.BGPSessions, vip.BGPSession.Up) }
 
-// addNoSession makes it the verdict, with an Event, that no router hears of a Service. While a session has been in its state for less
-// than sessionGrace it changes nothing.
+// addNoSession makes it the verdict, with an Event, that no router hears of a Service. While a session has been
+// in its state for less than sessionGrace it changes nothing.
 func (r *routes) addNoSession(o *outcome) {
 	why := []string{}
 	for _, x := range r.BGPSessions {
@@ -188,8 +191,8 @@ func (r *routes) addNoSession(o *outcome) {
 	o.addEvent(o.reason, o.message, 0)
 }
 
-// statusWriter is the node, one of those that can serve s, that writes its status: the one that did; else of those with an
-// established session, if there are any, the one with the highest rendezvous hash.
+// statusWriter is the node, one of those that can serve s, that writes its status: the one that did; else of
+// those with an established session, if there are any, the one with the highest rendezvous hash.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	if n := r.members[s.statusBy]; n != nil && slices.Contains(eligible, n) {
 		return n
@@ -206,8 +209,8 @@ func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	return highestRank(hashKey(s.Key), connected)
 }
 
-// addAggregates adds the prefixes that are advertised as long as a host route in them is, and
-// sorts all routes. An aggregate is drained or kept if all of those are.
+// addAggregates adds the prefixes that are advertised as long as a host route in them is, and sorts all routes.
+// An aggregate is drained or kept if all of those are.
 func (r *routes) addAggregates() {
 	if r.BGP == nil {
 		return

@@ -154,7 +154,7 @@ func TestRoutes(t *testing.T) {
 		{"election: another", bgpRules(withElection), seenFrom(held(withSessions(world(a)), "a", "n1"), "n2"), "a: VIPElsewhere\n"},
 		{"election: no link is needed", bgpRules(withElection), held(withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Interface = "eth9" }))), "a", "n1"), mine},
 		{"election: handed over", bgpRules(withElection), handedOver(held(withSessions(world(a)), "a", "n2"), "a", time.Second), "10.77.0.50/32 draining\na: VIPElsewhere\n"},
-		{"election: handed over, and over", bgpRules(withElection), handedOver(held(withSessions(world(a)), "a", "n2"), "a", -time.Second), "a: VIPElsewhere\n"},
+		{"election: handed over, past the deadline", bgpRules(withElection), handedOver(held(withSessions(world(a)), "a", "n2"), "a", -time.Second), "a: VIPElsewhere\n"},
 		{"election: no lease in time", bgpRules(withElection), func() vip.World { w := held(withSessions(world(a)), "a", "n1"); w.Tenure.Until = w.Now; return w }(), "a: NodeLeaseNotHeld\n"},
 		{"election, both ways: not before it is bound", bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1"), "bind 10.77.0.50/32\n"},
 		{"election, both ways", bgpRules(withElection, withARP), bind(bgpRules(withElection, withARP), held(withSessions(world(a)), "a", "n1")), mine + "bind 10.77.0.50/32\n"},
@@ -219,5 +219,17 @@ func TestAttributes(t *testing.T) {
 	want := vip.BGPAttributes{MED: &med, LocalPref: &pref, Communities: []vip.Community{}, Peers: []string{"192.0.2.1"}}
 	if diff := cmp.Diff(want, p.Routes[0].Attributes); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// While no node may own the lease of all, but every node advertises, no Event says that no node is eligible.
+func TestAdvertisedWithoutOwner(t *testing.T) {
+	w := withSessions(world(svc("a", "10.77.0.50", written("n1"))))
+	for i := range w.Members {
+		w.Members[i].Info.Links = nil
+	}
+	p := Make(bgpRules(withARP), w)
+	if len(p.Events) != 1 || p.Events[0].Reason != vip.VIPAnnounced {
+		t.Errorf("events %+v, want one: %s", p.Events, vip.VIPAnnounced)
 	}
 }

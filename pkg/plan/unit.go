@@ -19,7 +19,8 @@ type unitPlanner struct {
 	mappings *mappings
 }
 
-// plan plans for one unit, and publishes what becomes of its Services.
+// plan adds what this node does about one unit to the Plan, and publishes its Services. It is the table in the
+// package's comment from the unit's lease on.
 func (m *unitPlanner) plan(u *unit) {
 	holder := u.claim.Holder
 	switch {
@@ -45,8 +46,8 @@ func (m *unitPlanner) plan(u *unit) {
 	}
 }
 
-// rejectUnit rejects the Services of a unit for which no node is eligible, but for those that are advertised by every node:
-// they may have nodes that can serve them.
+// rejectUnit rejects the Services of a unit for which no node is eligible, but leaves those that every node
+// advertises to publishUnowned: there may be nodes that can serve them.
 func (m *unitPlanner) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.needs)
 	for _, s := range u.services {
@@ -66,7 +67,7 @@ func (m *unitPlanner) wantLeases(u *unit, action vip.LeaseAction, successor stri
 	}
 }
 
-// leaseIntent is what is wanted of the lease of s.
+// leaseIntent is an action on the lease of s. It has no UID if the lease is not deleted with s.
 func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
 	intent := vip.LeaseIntent{Lease: s.lease, Service: s.Key, Action: action}
 	if s.fixedLease.IsZero() {
@@ -75,7 +76,8 @@ func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
 	return intent
 }
 
-// claim plans for a free unit: its target claims the lease, all others see to it that it does.
+// claim plans for a free unit: its target acquires the lease, all others follow that and mark it stalled if it
+// does not.
 func (m *unitPlanner) claim(u *unit) {
 	intent := u.services[0].leaseIntent(vip.Acquire)
 	if u.target != m.self {
@@ -106,8 +108,8 @@ func (m *unitPlanner) follow(u *unit) {
 	}
 }
 
-// keepUntilHeard keeps the addresses of a unit that this node has handed over: until the successor is heard to
-// announce them, or until the deadline. Routes are kept, with GRACEFUL_SHUTDOWN, until the deadline.
+// keepUntilHeard keeps those addresses of a unit that this node has handed over and that are still bound: until
+// the successor is heard to announce them, or until the deadline. Routes are kept until the deadline, draining.
 func (m *unitPlanner) keepUntilHeard(u *unit) {
 	if len(m.HandingOver) == 0 || m.self == nil || !m.Tenure.Holds(m.Now) {
 		return
@@ -132,15 +134,16 @@ func (m *unitPlanner) keepUntilHeard(u *unit) {
 	}
 }
 
-// successorHeard reports whether a was announced by another host since it was handed over: by another node, if all nodes
-// publish their MACs.
+// successorHeard reports whether a was announced by another host since it was handed over: by another node, if
+// all nodes publish their MACs.
 func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 	x, ok := m.Heard[a.Addr]
 	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
-// own plans for a unit that this node holds: it hands it over, announces it, or, if no node is eligible, releases it
-// by wanting nothing.
+// own plans for a unit that this node holds: it hands it over if there is a target, keeps it if this node is
+// eligible (or the unit is keptWithoutEligible), or releases its leases by wanting nothing of them. Unless
+// released it is announced.
 func (m *unitPlanner) own(u *unit) {
 	switch {
 	case u.target != nil:
@@ -190,7 +193,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 		c.ingress = append(c.ingress, m.mappings.externalIngress(s)...)
 	}
 	o := outcome{here: len(c.bound) > 0}
-	m.judge(s, handingOver, &c, &o)
+	m.report(s, handingOver, &c, &o)
 	for _, a := range s.addrs {
 		if m.isBound(a.Address) {
 			m.checks.defend(a.Address, &o)
@@ -199,9 +202,10 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 	m.publish(s, &o)
 }
 
-// bindAddress wants one address of s bound and announced, if that may be: its link is up; if it is leased, its lease is valid and its
-// macvlan there; no other node has superseded this one; kube-proxy serves s (ready), and a new address is free, unless it
-// is bound already. What the kernel has is added to c.
+// bindAddress wants one address of s bound and announced, if its link is up; if its lease is valid and its
+// macvlan there, should it be leased by DHCP; if no other node has superseded this one; and, unless it is bound
+// already, if kube-proxy serves s (ready) and no other host has an address that is new. It adds to c what the
+// kernel has, or what is in the way.
 func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress) {
 	link := a.Link
 	if a.leased {
@@ -245,8 +249,8 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	c.ingress = append(c.ingress, m.ingress(s, a.Addr))
 }
 
-// superseded reports whether another node announced a after this node's lease should have been renewed: that node is the
-// successor, of which this one can't hear in another way.
+// superseded reports whether another node announced a after this node's lease should have been renewed: that
+// node is the successor, of which this one can't hear in another way.
 func (m *unitPlanner) superseded(a vip.Address) bool {
 	late := m.Tenure.RenewalLateSince
 	h := m.Heard[a.Addr]
@@ -254,7 +258,8 @@ func (m *unitPlanner) superseded(a vip.Address) bool {
 	return !late.IsZero() && h.At.After(late) && node != "" && node != m.Self
 }
 
-// listen adds an announcement that is only listened for, since the successor's is why a is not bound here: it must go on being heard.
+// listen goes on listening for announcements of an address that is not bound here because another node
+// announces it.
 func (m *unitPlanner) listen(a vip.Address) {
 	x := vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: true}
 	if !m.wanted[a.Addr] && !slices.Contains(m.out.Announcements, x) {
@@ -262,9 +267,12 @@ func (m *unitPlanner) listen(a vip.Address) {
 	}
 }
 
-// judge fills in what is published of s, which this node owns and binds. The verdict names, in this order: addresses
-// in use, DHCP leases that are missing, a successor, addresses that are not bound yet; else that s is announced, with an Event.
-func (m *unitPlanner) judge(s *service, handingOver bool, c *progress, o *outcome) {
+// report sets in o what is published of s, which this node owns and binds. The verdict names the first that
+// there is of: addresses in use, missing DHCP leases, another node that announces s, addresses not bound yet;
+// else it is that s is announced, with an Event. The status gets the addresses that are bound; it is cleared if
+// none is because of another host or the DHCP server, and left alone while s is handed over or a DHCP client
+// has no answer yet.
+func (m *unitPlanner) report(s *service, handingOver bool, c *progress, o *outcome) {
 	missing, problems, undecided := m.dhcp.missing(s)
 	switch {
 	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusBy == m.Self: // it asked for other addresses before
@@ -300,7 +308,8 @@ func (m *unitPlanner) judge(s *service, handingOver bool, c *progress, o *outcom
 	}
 }
 
-// addAnnounced adds the Event that this node announces a Service of u: VIPMoved if it has the unit from another node.
+// addAnnounced adds the Event that this node announces a Service of u: VIPMoved if it has taken u over from
+// another node.
 func (p *pass) addAnnounced(u *unit, o *outcome) {
 	if from := u.claim.PreviousHolder; from != "" && from != p.Self {
 		o.addEvent(vip.VIPMoved, "moved from node "+from+": "+o.message, u.claim.Transitions)
@@ -319,7 +328,8 @@ func (p *pass) ingress(s *service, a netip.Addr) vip.Ingress {
 	return vip.Ingress{Addr: a, IPMode: cmp.Or(s.IPMode, p.IPMode), Ports: s.Ports}
 }
 
-// reportUnmanaged sends an Event about each VIP that this node's kernel has although this node does not own it, and Herald did not bind it.
+// reportUnmanaged sends an Event about each VIP that this node's kernel has although this node does not own it,
+// and Herald did not bind it.
 func (m *unitPlanner) reportUnmanaged(units []*unit) {
 	for _, x := range m.Unmanaged {
 		for _, u := range units {

@@ -113,7 +113,7 @@ func summary(p vip.Plan) string {
 	for _, a := range p.Addresses {
 		fmt.Fprintf(&b, "bind %s dev %s", a.Prefix(), a.Link)
 		if !a.Until.IsZero() {
-			b.WriteString(" until handed over")
+			b.WriteString(" with a deadline")
 		}
 		b.WriteString("\n")
 	}
