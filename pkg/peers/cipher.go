@@ -125,7 +125,8 @@ var (
 	errAuthentic = errors.New("not authentic: changed on its way, or made without the key")
 )
 
-// open decrypts a packet. The message shares no memory with it.
+// open decrypts a packet, or returns errFormat, errKey or errAuthentic. The message shares no memory
+// with the packet.
 func (s *sealer) open(packet []byte) (id packetID, message []byte, err error) {
 	if len(packet) < minPacket || packet[0] != 'H' || packet[1] != 'P' || packet[2] != version {
 		return id, nil, errFormat

@@ -118,7 +118,7 @@ type verdict struct {
 	announced bool      // it is silent, and a heartbeat has said so
 }
 
-// detectable reports whether the death of p would be detected.
+// detectable reports whether the death of p would be detected by a probe: both kinds have succeeded.
 func (p *peer) detectable() bool { return p.state == vip.Alive && p.probe.answered && p.probe.open }
 
 func newDetector(self string) *detector {
@@ -129,7 +129,7 @@ func newDetector(self string) *detector {
 }
 
 // setNodes takes over the addresses in the node leases, and derives the transmit interval from how
-// many nodes are known. Nodes without a node lease stay until forgetAfter.
+// many nodes are known. A node without a node lease is removed forgetAfter after its last heartbeat.
 func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	for name := range nodes {
 		if name != d.self {
@@ -164,14 +164,15 @@ func (d *detector) peer(name string, now time.Time) *peer {
 	return p
 }
 
-// newMessage returns a heartbeat of this node, and remembers its nonce.
+// newMessage returns a heartbeat of this node, which echoes the last packet of each node, and
+// stores its nonce.
 func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *message {
 	maps.DeleteFunc(d.sent, func(_ uint32, at time.Time) bool { return now.Sub(at) > nonceLifetime })
 	d.sent[nonce] = now
 	m := &message{from: d.self, nonce: nonce, interval: d.interval, stopping: stopping, heartbeat: d.heartbeat}
 	for _, p := range d.peers {
 		if !p.rx.at.IsZero() {
-			// After a pause of this process the nodes that were alive before it count as heard.
+			// Just after a pause of this process, nodes that are Alive count as heard.
 			hears := p.rx.arriving(now) || p.state == vip.Alive && now.Sub(d.listeningSince) < pauseThreshold
 			m.echoes = append(m.echoes, echo{node: p.id, hears: hears, nonce: p.rx.nonce})
 		}
@@ -179,10 +180,11 @@ func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *messa
 	return m
 }
 
-// receive takes over a message that came from addr, and evaluates its sender. It returns false,
-// and ignores the message, if that is from this node or may be a replay: its sequence number is
-// not above the last of the same process; or it is of another process than that which is heard, and
-// echoes no nonce that this process sent within nonceMaxAge.
+// receive takes over a message that came from addr, and evaluates its sender; the heartbeat in it
+// counts only once a process of that node has echoed a nonce not older than nonceMaxAge (verified). It
+// returns false, and ignores the message, if it is from this node, or may be a replay: its sequence number
+// is not above the last of its process; or it echoes no such nonce, and another process of the node is
+// verified, was heard within forgetAfter, and did not say that it stops.
 func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now time.Time) bool {
 	if m.from == d.self {
 		return false
@@ -197,8 +199,7 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 			return false
 		}
 	case !fresh && rx.verified && !rx.stopping && now.Sub(rx.at) < forgetAfter:
-		// If it is a new process that has not heard of this one yet, its next packet will
-		// have an echo: packets are sent to it anyway.
+		// A new process that has not received a packet of this one yet will echo the next one.
 		return false
 	default:
 		rx.verified, rx.stopping, rx.echoOf = false, false, time.Time{}
@@ -261,8 +262,7 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 }
 
 // takeChanges returns the changes since it was called last.
-func (d *detector) takeChanges() []change {
-	taken := d.changes
-	d.changes = nil
+func (d *detector) takeChanges() (taken []change) {
+	taken, d.changes = d.changes, nil
 	return taken
 }

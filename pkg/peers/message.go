@@ -39,6 +39,7 @@ type echo struct {
 // A nodeID is the beginning of the SHA-256 of a node's name.
 type nodeID [6]byte
 
+// idOf derives the nodeID of a node's name.
 func idOf(node string) (id nodeID) {
 	sum := sha256.Sum256([]byte(node))
 	copy(id[:], sum[:])
@@ -127,6 +128,7 @@ type reader struct {
 	short bool
 }
 
+// take reads n bytes.
 func (r *reader) take(n int) []byte {
 	if len(r.b) < n {
 		r.short, r.b = true, nil

@@ -241,8 +241,8 @@ func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (
 	return result
 }
 
-// send sends a heartbeat to all nodes whose address is known. It does nothing without a socket or a
-// key. It returns the transmit interval.
+// send sends a heartbeat to all nodes whose address is known, under the first key that the node has too,
+// or a random one if it is silent; none without a socket or a key. It returns the transmit interval.
 func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -252,8 +252,8 @@ func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	}
 	m := p.detector.newMessage(rand.Uint32(), stopping, now)
 	m.keys = keys
-	text, anyKey := m.append(nil), rand.IntN(len(keys)) // which keys a silent node has is not known
-	packets := make([][]byte, len(keys))                // one for each key that is needed
+	text, anyKey := m.append(nil), rand.IntN(len(keys))
+	packets := make([][]byte, len(keys)) // one for each key that is needed
 	for _, o := range p.detector.peers {
 		if !o.addr.IsValid() {
 			continue

@@ -61,8 +61,7 @@ func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 	}
 	udp, err := config.ListenPacket(context.Background(), "udp", at.String())
 	if err != nil {
-		_ = tcp.Close()
-		return nil, err
+		return nil, errors.Join(err, tcp.Close())
 	}
 	s := &kernelSocket{udp: udp.(*net.UDPConn), tcp: tcp, zone: at.Addr().Zone(), ended: make(chan struct{})}
 	if s.reader, err = rawio.NewReader(s.udp); err != nil {
@@ -100,15 +99,14 @@ type kernelSocket struct {
 func (s *kernelSocket) accept() {
 	defer close(s.ended)
 	for {
-		conn, err := s.tcp.Accept()
-		if errors.Is(err, net.ErrClosed) {
+		switch conn, err := s.tcp.Accept(); {
+		case errors.Is(err, net.ErrClosed):
 			return
-		}
-		if err != nil {
+		case err != nil:
 			time.Sleep(minInterval) // no file descriptor is left; the kernel accepts connections all the same
-			continue
+		default:
+			_ = conn.Close()
 		}
-		_ = conn.Close()
 	}
 }
 

@@ -57,10 +57,9 @@ func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
 	return !d.listeningSince.IsZero() && d.delay(now) <= pauseThreshold && now.Sub(d.listeningSince) >= p.rx.interval*3/2
 }
 
-// check evaluates all nodes; it is to be called again nextCheck later. It returns those to be
-// probed now, which it marks so; whether a node has just fallen silent, which a heartbeat is to say
-// at once; and how long this process was paused, or 0. After a pause nobody is
-// judged until canJudgeSilence.
+// check evaluates all nodes; it is to be called again nextCheck later. It returns those to be probed
+// now, marked as running; whether a node has just fallen silent, which a heartbeat is to say at once;
+// and for how long this process was paused, or 0.
 func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause time.Duration) {
 	delay := d.delay(now)
 	if delay > pauseThreshold && !d.listeningSince.IsZero() {
@@ -87,9 +86,9 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 	return probe, newlySilent, pause
 }
 
-// needsProbe reports whether p is to be probed now. A node that is heard is probed while it is
-// Alive, until its address and its port have answered. One that is silent is, unless
-// it is Dead, its silence can't be judged, or it was never Alive and has had less than startupTime.
+// needsProbe reports whether p is to be probed now. A node that is heard is probed while it is Alive,
+// until its address and its port have answered. One that is silent is probed unless it is Dead, its
+// silence can't be judged, or it was never Alive and is known for less than startupTime.
 func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	switch {
 	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):
