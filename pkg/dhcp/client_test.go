@@ -128,8 +128,8 @@ func TestInvalidAnswers4(t *testing.T) {
 	}
 	generic := func(code dhcpv4.OptionCode, b ...byte) dhcpv4.Modifier { return dhcpv4.WithGeneric(code, b) }
 	tests := map[string]struct {
-		answer func([]byte, *PacketAddr) [][]byte
-		words  string // "": not worth a word
+		answer  func([]byte, *PacketAddr) [][]byte
+		problem string // "": not reported
 	}{
 		"no address":       {offer("0.0.0.0"), "no host can have"},
 		"loopback":         {offer("127.0.0.1"), "no host can have"},
@@ -163,8 +163,8 @@ func TestInvalidAnswers4(t *testing.T) {
 				if got.Lease.Addr.IsValid() {
 					t.Errorf("leased %s", got.Lease.Addr)
 				}
-				if !strings.Contains(got.Problem, x.words) || !strings.Contains(got.Problem, "mv") {
-					t.Errorf("problem %q, want %q", got.Problem, x.words)
+				if !strings.Contains(got.Problem, x.problem) || !strings.Contains(got.Problem, "mv") {
+					t.Errorf("problem %q, want %q", got.Problem, x.problem)
 				}
 				w.mu.Lock()
 				w.answer = honest4("10.0.0.50", 3600)
@@ -194,8 +194,8 @@ func TestInvalidAnswers6(t *testing.T) {
 		return o
 	}
 	tests := map[string]struct {
-		answer func([]byte, *PacketAddr) [][]byte
-		words  string
+		answer  func([]byte, *PacketAddr) [][]byte
+		problem string
 	}{
 		"loopback":        {say("::1", time.Hour), "no host can have"},
 		"multicast":       {say("ff02::1", time.Hour), "no host can have"},
@@ -228,8 +228,8 @@ func TestInvalidAnswers6(t *testing.T) {
 				if got.Lease.Addr.IsValid() {
 					t.Errorf("leased %s", got.Lease.Addr)
 				}
-				if !strings.Contains(got.Problem, x.words) {
-					t.Errorf("problem %q, want %q", got.Problem, x.words)
+				if !strings.Contains(got.Problem, x.problem) {
+					t.Errorf("problem %q, want %q", got.Problem, x.problem)
 				}
 				w.mu.Lock()
 				w.answer = say("fd00::50", time.Hour)
@@ -294,7 +294,7 @@ func TestInfiniteLease(t *testing.T) {
 	})
 }
 
-// While nobody answers the client asks ever more seldom, and says so.
+// While nobody answers the client asks ever more seldom, and reports that.
 func TestBackOff(t *testing.T) {
 	for _, h := range []vip.DHCPRequest{request4, request6} {
 		w := &fakeServer{}

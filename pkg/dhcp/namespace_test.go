@@ -153,7 +153,7 @@ type process struct {
 	out *buffer
 }
 
-// run starts a program in the servers' namespace, and waits until it says so.
+// run starts a program in the servers' namespace, and waits until its output contains ready.
 func (l *network) run(ready string, argv ...string) *process {
 	l.t.Helper()
 	p := &process{cmd: exec.Command(argv[0], argv[1:]...), out: &buffer{}}

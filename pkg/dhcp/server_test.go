@@ -74,7 +74,7 @@ func TestLeaseMovesBetweenNodes(t *testing.T) {
 			if now := third.await(20*time.Second, "an answer", leased); now.Lease.Addr != got.Lease.Addr {
 				t.Errorf("moved: got %s, want %s", now.Lease.Addr, got.Lease.Addr)
 			}
-			// dnsmasq empties its file each time before it writes it anew.
+			// dnsmasq empties its file each time before it writes it.
 			check.True(t, 5*time.Second, "the server to have one lease", func() bool { return leases(l.file(s.file), s.name) == 1 })
 			h.Release = true
 			third.put(h)
@@ -196,7 +196,7 @@ func TestServerChangesPool(t *testing.T) {
 	}
 }
 
-// One address for two: the second is told, and gets it when the first gives it back.
+// One address for two: the problem of the second is reported, and it gets the address when the first gives it back.
 func TestPoolExhausted(t *testing.T) {
 	t.Parallel()
 	for _, s := range shortServers() {

@@ -46,7 +46,7 @@ func Open(r vip.DHCPRequest) (net.PacketConn, error) {
 	}
 	c, err := packet.Listen(ifi, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: clientPortFilter})
 	if err != nil {
-		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, hint(err))
+		return nil, fmt.Errorf("can't open a packet socket: %w%s", err, capabilityHint(err))
 	}
 	return conn4{c}, nil
 }
@@ -187,7 +187,7 @@ func open6(ifi *net.Interface) (net.PacketConn, error) {
 		at := netip.AddrPortFrom(local.Addr(), clientPort6)
 		c, err := config.ListenPacket(context.Background(), "udp6", at.String())
 		if err != nil {
-			return nil, fmt.Errorf("can't listen on it: %w%s", err, hint(err))
+			return nil, fmt.Errorf("can't listen on it: %w%s", err, capabilityHint(err))
 		}
 		return conn6{c}, nil
 	}
@@ -216,8 +216,8 @@ func (c conn6) ReadFrom(b []byte) (int, net.Addr, error) {
 	return n, p, nil
 }
 
-// hint says what to do about a kernel's errno.
-func hint(err error) string {
+// capabilityHint is what the process lacks if err is a kernel's refusal, or "".
+func capabilityHint(err error) string {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return " (the process needs the capability NET_RAW)"
 	}

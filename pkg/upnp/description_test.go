@@ -23,8 +23,8 @@ func TestReadDevice(t *testing.T) {
 	one := func(control string) string { return "WANIPConnection:1 http://10.0.0.1:5000" + control }
 	tests := []struct {
 		name, text string
-		want       []string // or, if none, what is said
-		said       string
+		want       []string // or, if none, what is reported
+		reported   string
 	}{
 		{"miniupnpd's", string(real), []string{"WANIPConnection:2 http://10.0.0.1:5000/ctl/IPConn", "WANIPv6FirewallControl:1 http://10.0.0.1:5000/ctl/IP6FCtl"}, ""},
 		{"a path", descriptionXML("/ctl"), []string{one("/ctl")}, ""},
@@ -49,8 +49,8 @@ func TestReadDevice(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			if (err == nil) != (tt.said == "") || err != nil && !strings.Contains(explain(err), tt.said) {
-				t.Errorf("said %v, want %q", err, tt.said)
+			if (err == nil) != (tt.reported == "") || err != nil && !strings.Contains(explain(err), tt.reported) {
+				t.Errorf("reported %v, want %q", err, tt.reported)
 			}
 		})
 	}
@@ -100,20 +100,20 @@ func TestCheckResponse(t *testing.T) {
 	}
 }
 
-// Every code has words of its own, and a refusal without one counts as a failure.
+// Every code has an explanation of its own, and a refusal without one counts as a failure.
 func TestExplain(t *testing.T) {
 	refusal := func(code int) error {
 		f := &soap.SOAPFaultError{}
 		f.Detail.UPnPError.Errorcode = code
 		return f
 	}
-	said := map[string]int{}
+	reported := map[string]int{}
 	for code := range faultMeanings {
 		text := explain(refusal(code))
-		if said[text] != 0 {
-			t.Errorf("%d and %d are told alike", code, said[text])
+		if reported[text] != 0 {
+			t.Errorf("%d and %d have the same explanation", code, reported[text])
 		}
-		said[text] = code
+		reported[text] = code
 	}
 	if got := faultCode(refusal(0)); got != 501 {
 		t.Errorf("without a code: %d", got)

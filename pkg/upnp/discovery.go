@@ -3,6 +3,8 @@ package upnp
 import (
 	"context"
 	"errors"
+	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,80 +13,158 @@ import (
 	"github.com/heraldvip/herald/pkg/mailbox"
 )
 
-// A discovery searches for gateways on one segment, for as long as a mapping is wanted there.
+// maxGateways is how many gateways there may be on one segment: anybody on a LAN may claim to be one.
+const maxGateways = 8
+
+// A discovery searches for the gateways on one segment.
 type discovery struct {
-	m       *Mapper
-	segment segment
-	soon    mailbox.Signal // search again
-	cancel  context.CancelFunc
-	problem atomic.Pointer[string] // why there is no gateway, or ""
+	m        *Mapper
+	segment  segment
+	changed  mailbox.Signal                          // other mappings are wanted
+	soon     mailbox.Signal                          // search again
+	problem  atomic.Pointer[string]                  // why there is no gateway, or ""
+	gateways atomic.Pointer[map[netip.Addr]*gateway] // written by run, never changed afterwards
 }
 
 func newDiscovery(m *Mapper, s segment) *discovery {
-	d := &discovery{m: m, segment: s, soon: mailbox.NewSignal()}
+	d := &discovery{m: m, segment: s, changed: mailbox.NewSignal(), soon: mailbox.NewSignal()}
 	d.problem.Store(new(string))
+	d.gateways.Store(&map[netip.Addr]*gateway{})
 	return d
 }
 
-// run searches until ctx ends. The gateways that it finds live until gatewaysCtx ends.
-func (d *discovery) run(ctx, gatewaysCtx context.Context) {
-	d.m.tasks.Go(func() { d.listen(ctx) })
-	interval := d.m.timing.searchMin
-	for {
-		began := time.Now()
-		err := d.search(ctx, gatewaysCtx)
-		found := false
-		d.m.do(ctx, func() {
-			d.m.dropGateways(d.segment)
-			found = d.m.countGateways(d.segment) > 0
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		d.report(found, err)
-		if found {
-			interval = d.m.timing.searchMax
+// wanted reports whether a mapping is wanted on the segment.
+func (d *discovery) wanted() bool { return d.m.want.Get().segments[d.segment] }
+
+// run searches whenever a mapping is wanted on the segment, until ctx ends.
+func (d *discovery) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if d.wanted() {
+			d.searchWhileWanted(ctx)
+			continue
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(interval):
-		case <-d.soon:
+		case <-d.changed:
+		}
+	}
+}
+
+// searchWhileWanted searches until no mapping is wanted on the segment, or ctx ends: each
+// timing.searchMax once there is a gateway, and early when one announces itself or fails.
+func (d *discovery) searchWhileWanted(ctx context.Context) {
+	listenCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	d.m.tasks.Go(func() { d.listen(listenCtx) })
+	for interval := d.m.timing.searchMin; ; interval = min(2*interval, d.m.timing.searchMax) {
+		began := time.Now()
+		err := d.search(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		d.dropGateways()
+		if len(*d.gateways.Load()) > 0 {
+			interval = d.m.timing.searchMax
+		}
+		d.report(err)
+		next := time.After(interval)
+		for waiting := true; waiting; {
 			select {
 			case <-ctx.Done():
-			case <-time.After(time.Until(began.Add(d.m.timing.searchGap))):
+				return
+			case <-d.changed:
+				if !d.wanted() {
+					return
+				}
+			case <-d.soon:
+				next = time.After(time.Until(began.Add(d.m.timing.searchGap)))
+			case <-next:
+				waiting = false
 			}
 		}
-		interval = min(2*interval, d.m.timing.searchMax)
 	}
 }
 
 // search searches once, from each source address. It fails if it could from none.
-func (d *discovery) search(ctx, gatewaysCtx context.Context) error {
-	own := d.m.ownPrefixes(d.segment.link)
+func (d *discovery) search(ctx context.Context) error {
+	own := d.ownPrefixes()
 	list := sourceAddrs(d.segment, own)
 	if len(list) == 0 {
 		return errNoAddress
 	}
-	found := func(r response) {
-		d.m.do(ctx, func() { d.m.handleResponse(gatewaysCtx, d.segment, r) })
-	}
-	errs := make([]error, len(list))
+	errs, found := make([]error, len(list)), make(chan response)
 	var group sync.WaitGroup
 	for i, from := range list {
-		group.Go(func() { errs[i] = d.searchFrom(ctx, from, own, found) })
+		group.Go(func() { errs[i] = d.searchFrom(ctx, from, own, func(r response) { found <- r }) })
 	}
-	group.Wait()
+	go func() {
+		group.Wait()
+		close(found)
+	}()
+	for r := range found {
+		d.handleResponse(ctx, r)
+	}
 	if slices.Contains(errs, nil) {
 		return nil
 	}
 	return errors.Join(errs...)
 }
 
-// report publishes why there is no gateway, if none was found, and pokes if that has changed.
-func (d *discovery) report(found bool, err error) {
+// ownPrefixes is the link's own addresses.
+func (d *discovery) ownPrefixes() []netip.Prefix {
+	for _, l := range d.m.o.Links() {
+		if l.Name == d.segment.link {
+			return l.Prefixes
+		}
+	}
+	return nil
+}
+
+// handleResponse hands a response to its gateway, which is started if it is new. One that
+// Options.Gateways does not name, or one too many, is ignored.
+func (d *discovery) handleResponse(ctx context.Context, r response) {
+	gateways := *d.gateways.Load()
+	if g := gateways[r.addr]; g != nil {
+		g.seen = time.Now()
+		g.responses.Put(&r)
+		return
+	}
+	if allowed := d.m.o.Gateways; len(allowed) > 0 && !slices.Contains(allowed, r.addr) || len(gateways) >= maxGateways {
+		return
+	}
+	g := newGateway(d, &r)
+	gateways = maps.Clone(gateways)
+	gateways[r.addr] = g
+	d.gateways.Store(&gateways)
+	d.m.metrics.gateways.Inc()
+	d.m.o.Log.Info("found a gateway", "link", d.segment.link, "address", r.addr)
+	inner, cancel := context.WithCancel(ctx)
+	g.cancel = cancel
+	d.m.tasks.Go(func() { g.run(inner) })
+}
+
+// dropGateways forgets the gateways that can't be used and have not responded for three
+// times timing.searchMax.
+func (d *discovery) dropGateways() {
+	gateways := maps.Clone(*d.gateways.Load())
+	maps.DeleteFunc(gateways, func(addr netip.Addr, g *gateway) bool {
+		if g.published.Load().problem == "" || time.Since(g.seen) <= 3*d.m.timing.searchMax {
+			return false
+		}
+		d.m.o.Log.Info("a gateway is gone", "link", d.segment.link, "address", addr)
+		d.m.metrics.gateways.Dec()
+		g.cancel()
+		return true
+	})
+	d.gateways.Store(&gateways)
+}
+
+// report publishes why there is no gateway, if there is none, and pokes if that has
+// changed. err is why it could not be searched.
+func (d *discovery) report(err error) {
 	problem := ""
 	switch {
-	case found:
+	case len(*d.gateways.Load()) > 0:
 	case err != nil:
 		problem = err.Error()
 	case len(d.m.o.Gateways) > 0:

@@ -237,5 +237,5 @@ func trap(t testing.TB, r *router, at string) string {
 	return ln.Addr().String()
 }
 
-// patience bounds a wait for something that must not happen.
-const patience = 500 * time.Millisecond
+// unwantedWait is how long tests wait for something that must not happen.
+const unwantedWait = 500 * time.Millisecond

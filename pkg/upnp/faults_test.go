@@ -15,27 +15,27 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// quick is testTiming with less patience.
-func quick(m *Mapper) {
+// fastTiming shortens testTiming for gateways of the test itself.
+func fastTiming(m *Mapper) {
 	m.timing.responses, m.timing.searchMin = 300*time.Millisecond, 200*time.Millisecond
 	m.timing.verify, m.timing.retryMin = 100*time.Millisecond, 50*time.Millisecond
 }
 
-func problem(words string) func(vip.MappingState) bool {
-	return func(x vip.MappingState) bool { return strings.Contains(x.Problem, words) }
+func problem(contains string) func(vip.MappingState) bool {
+	return func(x vip.MappingState) bool { return strings.Contains(x.Problem, contains) }
 }
 
-// Each refusal is told in words that say what to change, and ends when the reason does.
+// The problem of each refusal says what to change, and ends when the gateway refuses no more.
 func TestRefusals(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
-	n := newNode(t, quick)
+	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	n.mapped("made", made)
 	tests := []struct {
-		name    string
-		control func(action, body string) (int, string)
-		words   []string
+		name     string
+		control  func(action, body string) (int, string)
+		contains []string
 	}{
 		{"secure mode", refuse("AddPortMapping", 718), []string{"718", "secure mode"}},
 		{"not authorized", refuse("AddPortMapping", 606), []string{"606", "secure mode", "1024"}},
@@ -62,12 +62,12 @@ func TestRefusals(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			f.set(func() { f.control = tt.control; clear(f.mapped) })
-			for _, w := range tt.words {
+			for _, w := range tt.contains {
 				n.mapped("with "+w, problem(w))
 			}
-			x := n.mapped("with a problem", problem(tt.words[0]))
+			x := n.mapped("with a problem", problem(tt.contains[0]))
 			if i := strings.IndexFunc(x.Problem, func(r rune) bool { return r < ' ' || r > '~' }); i >= 0 || len(x.Problem) > 400 {
-				t.Errorf("a stranger's text goes through: %q", x.Problem)
+				t.Errorf("text of the gateway is shown unfiltered: %q", x.Problem)
 			}
 			f.set(func() { f.control = nil })
 			n.mapped("made", made)
@@ -87,7 +87,7 @@ func TestOnlyPermanentLeases(t *testing.T) {
 			return 0, ""
 		}
 	})
-	n := newNode(t, quick)
+	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	if x := n.mapped("made", made); !x.Until.IsZero() {
 		t.Errorf("it ends at %v", x.Until)
@@ -104,7 +104,7 @@ func TestOnlyPermanentLeases(t *testing.T) {
 func TestRenewal(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
-	n := newNode(t, quick)
+	n := newNode(t, fastTiming)
 	short := want("TCP", 80)
 	short.Lease = 2 * time.Second
 	n.put(short)
@@ -135,7 +135,7 @@ func TestOneGatewayHangs(t *testing.T) {
 	bad.set(func() {
 		bad.control = func(string, string) (int, string) { <-gate; return 500, "" }
 	})
-	n := newNode(t, quick)
+	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	n.mapped("made by the other", func(x vip.MappingState) bool { return made(x) && x.Gateway == "10.0.0.2 (fake)" })
 	began := time.Now()
@@ -179,10 +179,10 @@ func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 		"a file":              func(f *fake) { f.location = "file:///etc/passwd" },
 		"redirected outside":  func(f *fake) { f.describe = redirect("http://" + outside + "/") },
 		"redirected inside":   func(f *fake) { f.describe = redirect("http://" + inside + "/") },
-		"control outside":     func(f *fake) { f.describe = says(descriptionXML("http://" + outside + "/ctl")) },
-		"control inside":      func(f *fake) { f.describe = says(descriptionXML("http://" + inside + "/ctl")) },
-		"a base outside":      func(f *fake) { f.describe = says(based("http://" + outside + "/")) },
-		"control with a user": func(f *fake) { f.describe = says(descriptionXML("http://x@" + outside + "/ctl")) },
+		"control outside":     func(f *fake) { f.describe = serveText(descriptionXML("http://" + outside + "/ctl")) },
+		"control inside":      func(f *fake) { f.describe = serveText(descriptionXML("http://" + inside + "/ctl")) },
+		"a base outside":      func(f *fake) { f.describe = serveText(based("http://" + outside + "/")) },
+		"control with a user": func(f *fake) { f.describe = serveText(descriptionXML("http://x@" + outside + "/ctl")) },
 		"an endless description": func(f *fake) {
 			f.describe = func(w http.ResponseWriter, _ *http.Request) {
 				io.WriteString(w, "<?xml version='1.0'?><root>")
@@ -194,16 +194,16 @@ func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 			}
 		},
 		"an entity": func(f *fake) {
-			f.describe = says(`<?xml version="1.0"?><!DOCTYPE root [<!ENTITY x SYSTEM "http://` + outside + `/">]>` + descriptionXML("&x;"))
+			f.describe = serveText(`<?xml version="1.0"?><!DOCTYPE root [<!ENTITY x SYSTEM "http://` + outside + `/">]>` + descriptionXML("&x;"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
 			f.set(func() { change(f) })
-			n := newNode(t, quick)
+			n := newNode(t, fastTiming)
 			n.put(want("TCP", 80))
 			n.mapped("with a problem", func(x vip.MappingState) bool { return x.Problem != "" })
-			time.Sleep(patience)
+			time.Sleep(unwantedWait)
 			if got := f.count("AddPortMapping"); got != 0 {
 				t.Errorf("asked for %d mappings", got)
 			}
@@ -212,8 +212,8 @@ func TestRequestsGoToTheGatewayOnly(t *testing.T) {
 	// One request later.
 	f := newFake(t, r, routerAddr)
 	f.elsewhere = outside
-	f.set(func() { f.describe = says(descriptionXML("/redirect")) })
-	n := newNode(t, quick)
+	f.set(func() { f.describe = serveText(descriptionXML("/redirect")) })
+	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	n.mapped("refused", problem("that is refused"))
 }
@@ -222,7 +222,7 @@ func redirect(to string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusTemporaryRedirect) }
 }
 
-func says(text string) http.HandlerFunc {
+func serveText(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, text) }
 }
 
@@ -237,10 +237,10 @@ func TestNamedGateways(t *testing.T) {
 	check.OK(t, err)
 	check.OK(t, r.nl.AddrAdd(lan, addr(t, "10.0.0.2/24")))
 	bad, good := newFake(t, r, routerAddr), newFake(t, r, "10.0.0.2")
-	n := newNode(t, quick, func(m *Mapper) { m.o.Gateways = []netip.Addr{netip.MustParseAddr("10.0.0.2")} })
+	n := newNode(t, fastTiming, func(m *Mapper) { m.o.Gateways = []netip.Addr{netip.MustParseAddr("10.0.0.2")} })
 	n.put(want("TCP", 80))
 	n.mapped("made", made)
-	time.Sleep(patience)
+	time.Sleep(unwantedWait)
 	bad.mu.Lock()
 	defer bad.mu.Unlock()
 	if len(bad.asked) > 0 || good.count("AddPortMapping") != 1 {
@@ -252,10 +252,10 @@ func TestNamedGateways(t *testing.T) {
 func TestNoRequestsWithoutMappings(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
-	n := newNode(t, quick)
+	n := newNode(t, fastTiming)
 	n.put(here(want("TCP", 80), false))
-	time.Sleep(patience)
-	if known := n.known.Load(); len(known.discoveries) > 0 || len(known.gateways) > 0 {
+	time.Sleep(unwantedWait)
+	if len(*n.discoveries.Load()) > 0 {
 		t.Error("searched for what is another node's to ask")
 	}
 	n.put(want("TCP", 80))
@@ -277,7 +277,7 @@ func TestNoRequestsWithoutMappings(t *testing.T) {
 func TestMappingCannotBeRemoved(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
-	n := newNode(t, quick)
+	n := newNode(t, fastTiming)
 	short := want("TCP", 80)
 	short.Lease = 2 * time.Second
 	n.put(short)
@@ -293,7 +293,7 @@ func TestMappingCannotBeRemoved(t *testing.T) {
 	n.put()
 	x := n.mapped("that stays", problem("still has it"))
 	if x.RemovalSince.IsZero() {
-		t.Error("nobody is told that it is to be removed")
+		t.Error("RemovalSince is zero")
 	}
 	check.True(t, 10*time.Second, "more tries", func() bool { return f.count("DeletePortMapping") > 2 })
 	check.True(t, 10*time.Second, "it to be forgotten", func() bool {
@@ -303,14 +303,14 @@ func TestMappingCannotBeRemoved(t *testing.T) {
 	})
 }
 
-// The description that a stranger gave a mapping is shown, without what a terminal obeys.
+// The description that another host gave a mapping is shown, without what a terminal obeys.
 func TestDescriptionOfOthersIsPrintable(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	f.set(func() {
 		f.mapped["TCP 80"] = "<NewInternalPort>80</NewInternalPort><NewInternalClient>not an address</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>&#xe9;\"\t" + strings.Repeat("long ", 100) + "</NewPortMappingDescription><NewLeaseDuration>0</NewLeaseDuration>"
 	})
-	n := newNode(t, quick)
+	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	x := n.mapped("refused", problem("belongs to another host"))
 	if strings.ContainsFunc(x.Problem, func(r rune) bool { return r < ' ' || r > '~' }) || len(x.Problem) > 300 {
@@ -337,7 +337,7 @@ func TestExternalPorts(t *testing.T) {
 	}
 }
 
-// A gateway that forgets mappings before their time is told of: some do with any lease.
+// A gateway that forgets mappings before their time is reported: some can't do with leases.
 func TestGatewayLosesMappings(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
@@ -357,7 +357,7 @@ func TestGatewayLosesMappings(t *testing.T) {
 			return 0, ""
 		}
 	})
-	n := newNode(t, quick)
+	n := newNode(t, fastTiming)
 	n.put(want("TCP", 80))
 	n.mapped("that is forgotten", func(x vip.MappingState) bool { return x.Confirmed && strings.Contains(x.Problem, leaseKey) })
 	f.set(func() { f.control = nil })
@@ -370,12 +370,12 @@ func TestLocationChanges(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
 	f.set(func() { f.boot = "" })
-	n := newNode(t, quick, func(m *Mapper) { m.timing.searchMax = 200 * time.Millisecond })
+	n := newNode(t, fastTiming, func(m *Mapper) { m.timing.searchMax = 200 * time.Millisecond })
 	n.put(want("TCP", 80))
 	n.mapped("made", made)
 	f.set(func() { f.location = "http://" + routerAddr + ":1/desc.xml" })
-	time.Sleep(patience)
-	for _, g := range n.known.Load().gateways {
+	time.Sleep(unwantedWait)
+	for _, g := range n.gateways() {
 		if state := g.published.Load(); state.restarts != 0 || state.failing {
 			t.Errorf("restarted %d times, failing: %v", state.restarts, state.failing)
 		}
@@ -392,7 +392,7 @@ func TestLocationChanges(t *testing.T) {
 func TestHandedOver(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
-	n1, n2 := newNode(t, quick), newNode(t, quick)
+	n1, n2 := newNode(t, fastTiming), newNode(t, fastTiming)
 	n1.put(want("TCP", 80))
 	n1.mapped("made", made)
 	n2.put(want("TCP", 80))
@@ -415,14 +415,14 @@ func TestHandedOver(t *testing.T) {
 func TestSameExternalPort(t *testing.T) {
 	r := newRouter(t)
 	f := newFake(t, r, routerAddr)
-	n := newNode(t, quick)
+	n := newNode(t, fastTiming)
 	w := want("TCP", 80)
 	n.put(w)
 	n.mapped("made", made)
 	w.Any = true
 	n.put(w)
 	n.mapped("made", func(x vip.MappingState) bool { return made(x) && x.Any && x.External.Port() == 80 })
-	time.Sleep(patience)
+	time.Sleep(unwantedWait)
 	if got := f.count("DeletePortMapping"); got != 0 {
 		t.Errorf("%d requests to remove it", got)
 	}
@@ -435,9 +435,9 @@ func TestServiceTypes(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			f := newFake(t, r, routerAddr)
 			f.set(func() {
-				f.describe = says(strings.Replace(descriptionXML("/ctl"), "WANIPConnection:1", kind, 1))
+				f.describe = serveText(strings.Replace(descriptionXML("/ctl"), "WANIPConnection:1", kind, 1))
 			})
-			n := newNode(t, quick)
+			n := newNode(t, fastTiming)
 			n.put(want("TCP", 80))
 			n.mapped("made", made)
 			n.put()
@@ -457,7 +457,7 @@ func TestServiceTypes(t *testing.T) {
 			one := descriptionXML("/ctl")
 			i, j := strings.Index(one, "<service>"), strings.Index(one, "</serviceList>")
 			two := strings.NewReplacer("WANIPConnection:1", "WANPPPConnection:1", "/ctl", "/ppp").Replace(one[i:j])
-			f.describe = says(one[:j] + two + one[j:])
+			f.describe = serveText(one[:j] + two + one[j:])
 			f.control = func(action, _ string) (int, string) {
 				if action == "GetStatusInfo" {
 					return 200, envelope(`<u:GetStatusInfoResponse xmlns:u="x"><NewConnectionStatus>Disconnected</NewConnectionStatus><NewLastConnectionError>x</NewLastConnectionError><NewUptime>1</NewUptime></u:GetStatusInfoResponse>`)
@@ -466,7 +466,7 @@ func TestServiceTypes(t *testing.T) {
 			}
 			f.ppp = `<u:GetStatusInfoResponse xmlns:u="x"><NewConnectionStatus>Connected</NewConnectionStatus><NewLastConnectionError>x</NewLastConnectionError><NewUptime>1</NewUptime></u:GetStatusInfoResponse>`
 		})
-		n := newNode(t, quick)
+		n := newNode(t, fastTiming)
 		n.put(want("TCP", 80))
 		x := n.mapped("made by the one that is connected", made)
 		if x.External.Addr().String() != "11.22.33.77" {
@@ -478,7 +478,7 @@ func TestServiceTypes(t *testing.T) {
 // Gateways come and go.
 func TestGatewayComesAndGoes(t *testing.T) {
 	r := newRouter(t)
-	n := newNode(t, quick, func(m *Mapper) { m.timing.searchMax = 200 * time.Millisecond })
+	n := newNode(t, fastTiming, func(m *Mapper) { m.timing.searchMax = 200 * time.Millisecond })
 	n.put(want("TCP", 80))
 	for range 2 {
 		n.mapped("without a gateway", problem("no UPnP gateway answers on eth0"))
@@ -495,7 +495,7 @@ func TestGatewayComesAndGoes(t *testing.T) {
 // the next check.
 func TestRestartAtAnotherPort(t *testing.T) {
 	r := newRouter(t)
-	n := newNode(t, quick, func(m *Mapper) { m.timing.searchMax, m.timing.verify = 200*time.Millisecond, time.Hour })
+	n := newNode(t, fastTiming, func(m *Mapper) { m.timing.searchMax, m.timing.verify = 200*time.Millisecond, time.Hour })
 	n.put(want("TCP", 80))
 	for range 3 {
 		t.Run("a life", func(t *testing.T) {
@@ -524,7 +524,7 @@ func TestMappingsWithTheSameName(t *testing.T) {
 			f.set(func() {
 				f.mapped["TCP 80"] = "<NewInternalPort>80</NewInternalPort><NewInternalClient>10.0.0.60</NewInternalClient><NewEnabled>1</NewEnabled><NewPortMappingDescription>" + tt.description + "</NewPortMappingDescription><NewLeaseDuration>100</NewLeaseDuration>"
 			})
-			n := newNode(t, quick)
+			n := newNode(t, fastTiming)
 			n.put(want("TCP", 80))
 			if tt.want {
 				n.mapped("made", made)

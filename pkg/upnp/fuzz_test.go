@@ -75,7 +75,7 @@ func FuzzDescription(f *testing.F) {
 		d, err := parseDescription(text, location, gateway)
 		if err != nil {
 			if why := explain(err); len(why) > 300 || strings.ContainsFunc(why, unprintable) {
-				t.Errorf("said: %q", why)
+				t.Errorf("problem: %q", why)
 			}
 			return
 		}
@@ -92,7 +92,7 @@ func FuzzDescription(f *testing.F) {
 
 func unprintable(r rune) bool { return r < ' ' || r > '~' }
 
-// FuzzPrintable: no text of a stranger is longer than it may be, or more than text.
+// FuzzPrintable: no text from the network is longer than it may be, or more than text.
 func FuzzPrintable(f *testing.F) {
 	f.Add("a\x00b\x1b[2J", 3)
 	f.Fuzz(func(t *testing.T, text string, max int) {

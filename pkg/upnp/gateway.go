@@ -15,12 +15,12 @@ import (
 // one after the other, so that one that hangs delays no other.
 type gateway struct {
 	m         *Mapper
-	segment   segment
+	discovery *discovery // that found it
 	control   controlPoint
 	responses *mailbox.Mailbox[*response] // to searches; Changed is also sent when other mappings are wanted
 	published atomic.Pointer[gatewayState]
 
-	// Of Mapper.Run.
+	// Of the discovery's goroutine.
 	cancel context.CancelFunc
 	seen   time.Time // when it responded last
 
@@ -68,10 +68,10 @@ type entry struct {
 // maxLosses is how often in a row a gateway may lose a mapping before the user is told.
 const maxLosses = 3
 
-func newGateway(m *Mapper, k gatewayKey, r *response) *gateway {
+func newGateway(d *discovery, r *response) *gateway {
 	g := &gateway{
-		m: m, segment: k.segment, control: controlPoint{k.segment.link, k.addr}, responses: mailbox.New[*response](),
-		seen: time.Now(), state: gatewayState{name: k.addr.String()}, entries: make(map[key]*entry),
+		m: d.m, discovery: d, control: controlPoint{d.segment.link, r.addr}, responses: mailbox.New[*response](),
+		seen: time.Now(), state: gatewayState{name: r.addr.String()}, entries: make(map[key]*entry),
 	}
 	state := g.state
 	g.published.Store(&state)
@@ -141,7 +141,7 @@ func (g *gateway) handleResponse(now time.Time) {
 		return
 	}
 	if g.at != nil {
-		g.m.o.Log.Info("a gateway was restarted", "link", g.segment.link, "address", g.control.addr)
+		g.m.o.Log.Info("a gateway was restarted", "link", g.control.link, "address", g.control.addr)
 		g.state.restarts++
 	}
 	g.at, g.described, g.fails, g.retryAt = r, false, 0, time.Time{}
@@ -169,7 +169,7 @@ func (g *gateway) updateEntries(now time.Time) {
 		}
 	}
 	for k, w := range want.mappings {
-		if w.Here && g.entries[k] == nil && segmentOf(w) == g.segment {
+		if w.Here && g.entries[k] == nil && segmentOf(w) == g.discovery.segment {
 			g.entries[k] = &entry{want: w}
 		}
 	}

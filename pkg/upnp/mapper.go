@@ -64,36 +64,21 @@ var defaultTiming = timing{
 	verify: 30 * time.Second, retryMin: 2 * time.Second, retryMax: 30 * time.Second, stopTimeout: 3 * time.Second,
 }
 
-// maxGateways is how many gateways there may be on one segment: anybody on a LAN may claim to be one.
-const maxGateways = 8
-
 // A Mapper has gateways make the Mappings that it is given.
 type Mapper struct {
-	o       Options
-	timing  timing
-	metrics metrics
-	want    *mailbox.Mailbox[*wanted]
-	calls   chan func() // what Run is to call; see do
-	known   atomic.Pointer[known]
-	tasks   sync.WaitGroup
+	o           Options
+	timing      timing
+	metrics     metrics
+	want        *mailbox.Mailbox[*wanted]
+	discoveries atomic.Pointer[map[segment]*discovery] // written by Run, never changed afterwards
+	tasks       sync.WaitGroup                         // discoveries and gateways
 }
 
 // wanted is the Mappings of a Put.
 type wanted struct {
 	mappings map[key]vip.Mapping
-	at       time.Time // when they were put
-}
-
-// known is the gateways and the searches under way. Run replaces it, and never changes it.
-type known struct {
-	gateways    map[gatewayKey]*gateway
-	discoveries map[segment]*discovery
-}
-
-// A gatewayKey is where a gateway is.
-type gatewayKey struct {
-	segment segment
-	addr    netip.Addr
+	segments map[segment]bool // where there is one that is Here
+	at       time.Time        // when they were put
 }
 
 // A key identifies a Mapping. The Service is not part of it: a Service that is deleted
@@ -113,9 +98,9 @@ func keyOf(m vip.Mapping) key {
 
 // New makes a Mapper. Run does the work.
 func New(o Options) *Mapper {
-	m := &Mapper{o: o, timing: defaultTiming, metrics: newMetrics(), want: mailbox.New[*wanted](), calls: make(chan func())}
+	m := &Mapper{o: o, timing: defaultTiming, metrics: newMetrics(), want: mailbox.New[*wanted]()}
 	m.want.Put(&wanted{})
-	m.known.Store(&known{map[gatewayKey]*gateway{}, map[segment]*discovery{}})
+	m.discoveries.Store(&map[segment]*discovery{})
 	return m
 }
 
@@ -126,9 +111,12 @@ func (m *Mapper) String() string { return "upnp" }
 // stays on its gateway, and is this node's no more. One that want does not have is
 // removed from its gateway if it is this node's.
 func (m *Mapper) Put(want []vip.Mapping) {
-	w := &wanted{mappings: make(map[key]vip.Mapping, len(want)), at: time.Now()}
+	w := &wanted{mappings: make(map[key]vip.Mapping, len(want)), segments: make(map[segment]bool), at: time.Now()}
 	for _, x := range want {
 		w.mappings[keyOf(x)] = x
+		if x.Here {
+			w.segments[segmentOf(x)] = true
+		}
 	}
 	m.want.Put(w)
 }
@@ -136,14 +124,16 @@ func (m *Mapper) Put(want []vip.Mapping) {
 // Observe fills in World.MappingStates: what has become of each mapping of this node's on
 // each gateway, and those for which there is no gateway.
 func (m *Mapper) Observe(w *vip.World) {
-	known, want, now := m.known.Load(), m.want.Get(), time.Now()
+	discoveries, want, now := *m.discoveries.Load(), m.want.Get(), time.Now()
 	asked := make(map[key]bool)
-	for _, g := range known.gateways {
-		state := g.published.Load()
-		for k, e := range state.entries {
-			if e.update(k, want) { // the gateway's goroutine may be busy
-				asked[k] = true
-				w.MappingStates = append(w.MappingStates, state.mappingState(e, now))
+	for _, d := range discoveries {
+		for _, g := range *d.gateways.Load() {
+			state := g.published.Load()
+			for k, e := range state.entries {
+				if e.update(k, want) { // the gateway's goroutine may be busy
+					asked[k] = true
+					w.MappingStates = append(w.MappingStates, state.mappingState(e, now))
+				}
 			}
 		}
 	}
@@ -152,7 +142,7 @@ func (m *Mapper) Observe(w *vip.World) {
 			continue
 		}
 		state := vip.MappingState{Mapping: x}
-		if d := known.discoveries[segmentOf(x)]; d != nil {
+		if d := discoveries[segmentOf(x)]; d != nil && len(*d.gateways.Load()) == 0 {
 			state.Problem = *d.problem.Load()
 		}
 		w.MappingStates = append(w.MappingStates, state)
@@ -163,131 +153,31 @@ func (m *Mapper) Observe(w *vip.World) {
 	})
 }
 
-// Run searches for gateways as long as a mapping is wanted here, and asks them for it,
-// until ctx ends. Then it removes what is to be removed, for timing.stopTimeout at most.
+// Run has gateways searched for on each segment as long as a mapping is wanted there, and
+// asked for it, until ctx ends. Then it removes what is to be removed, for
+// timing.stopTimeout at most.
 func (m *Mapper) Run(ctx context.Context) error {
 	defer m.tasks.Wait()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case f := <-m.calls:
-			f()
 		case <-m.want.Changed:
-			m.updateDiscoveries(ctx)
-			for _, g := range m.known.Load().gateways {
+		}
+		all := maps.Clone(*m.discoveries.Load())
+		for s := range m.want.Get().segments {
+			if all[s] == nil {
+				d := newDiscovery(m, s)
+				all[s] = d
+				m.tasks.Go(func() { d.run(ctx) })
+			}
+		}
+		m.discoveries.Store(&all)
+		for _, d := range all {
+			d.changed.Send()
+			for _, g := range *d.gateways.Load() {
 				g.responses.Changed.Send()
 			}
 		}
 	}
-}
-
-// do has Run call f and waits until it has, or ctx ends.
-func (m *Mapper) do(ctx context.Context, f func()) {
-	done := make(chan struct{})
-	select {
-	case <-ctx.Done():
-	case m.calls <- func() { f(); close(done) }:
-		<-done
-	}
-}
-
-// updateDiscoveries searches on each segment on which a mapping is wanted here, and on no other.
-func (m *Mapper) updateDiscoveries(ctx context.Context) {
-	old := m.known.Load()
-	now := &known{old.gateways, make(map[segment]*discovery)}
-	var started []*discovery
-	for _, w := range m.want.Get().mappings {
-		s := segmentOf(w)
-		if !w.Here || now.discoveries[s] != nil {
-			continue
-		}
-		if now.discoveries[s] = old.discoveries[s]; now.discoveries[s] == nil {
-			now.discoveries[s] = newDiscovery(m, s)
-			started = append(started, now.discoveries[s])
-		}
-	}
-	for s, d := range old.discoveries {
-		if now.discoveries[s] == nil {
-			d.cancel()
-		}
-	}
-	m.known.Store(now)
-	for _, d := range started {
-		var inner context.Context
-		inner, d.cancel = context.WithCancel(ctx)
-		m.tasks.Go(func() { d.run(inner, ctx) })
-	}
-}
-
-// handleResponse hands a response to its gateway, which is started if it is new. One that
-// Options.Gateways does not name, or one too many, is ignored. Run calls it; ctx is Run's.
-func (m *Mapper) handleResponse(ctx context.Context, s segment, r response) {
-	if len(m.o.Gateways) > 0 && !slices.Contains(m.o.Gateways, r.addr) {
-		return
-	}
-	k := gatewayKey{s, r.addr}
-	g := m.known.Load().gateways[k]
-	if g == nil && m.countGateways(s) >= maxGateways {
-		return
-	}
-	if g != nil {
-		g.seen = time.Now()
-		g.responses.Put(&r)
-		return
-	}
-	g = newGateway(m, k, &r)
-	m.setGateways(func(all map[gatewayKey]*gateway) { all[k] = g })
-	m.o.Log.Info("found a gateway", "link", s.link, "address", r.addr)
-	inner, cancel := context.WithCancel(ctx)
-	g.cancel = cancel
-	m.tasks.Go(func() { g.run(inner) })
-}
-
-// setGateways replaces the known gateways by a changed copy.
-func (m *Mapper) setGateways(change func(map[gatewayKey]*gateway)) {
-	old := m.known.Load()
-	all := maps.Clone(old.gateways)
-	change(all)
-	m.metrics.gateways.Set(float64(len(all)))
-	m.known.Store(&known{all, old.discoveries})
-}
-
-// dropGateways forgets the gateways on s that can't be used and have not responded for
-// three times timing.searchMax. Run calls it.
-func (m *Mapper) dropGateways(s segment) {
-	for k, g := range m.known.Load().gateways {
-		if k.segment == s && g.published.Load().problem != "" && time.Since(g.seen) > 3*m.timing.searchMax {
-			m.o.Log.Info("a gateway is gone", "link", s.link, "address", k.addr)
-			g.cancel()
-			m.setGateways(func(all map[gatewayKey]*gateway) { delete(all, k) })
-		}
-	}
-}
-
-// countGateways is how many gateways are known on s.
-func (m *Mapper) countGateways(s segment) (n int) {
-	for k := range m.known.Load().gateways {
-		if k.segment == s {
-			n++
-		}
-	}
-	return n
-}
-
-// searchSoon has a search on s begin, if there are any at present.
-func (m *Mapper) searchSoon(s segment) {
-	if d := m.known.Load().discoveries[s]; d != nil {
-		d.soon.Send()
-	}
-}
-
-// ownPrefixes is a link's own addresses.
-func (m *Mapper) ownPrefixes(link string) []netip.Prefix {
-	for _, l := range m.o.Links() {
-		if l.Name == link {
-			return l.Prefixes
-		}
-	}
-	return nil
 }

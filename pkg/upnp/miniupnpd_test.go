@@ -38,7 +38,7 @@ func TestMappingOutlivesItsNode(t *testing.T) {
 	if !r.has(t, "TCP 80", vip4+":80") || !r.has(t, "UDP 53", vip4+":53") {
 		t.Fatalf("the router does not forward:\n%s", r.run(t, "nft", "list", "ruleset"))
 	}
-	for _, g := range n1.known.Load().gateways {
+	for _, g := range n1.gateways() {
 		have, err := g.control.getPortMapping(t.Context(), g.published.Load().service, netip.Addr{}, 80, "TCP")
 		if err != nil || have == nil || have.description != "herald default/web (0a1b2c3d)" {
 			t.Errorf("the gateway calls it %+v, %v", have, err)
@@ -76,7 +76,7 @@ func TestRestart(t *testing.T) {
 	n.put(want("TCP", 80))
 	x := n.mapped("without a gateway", func(x vip.MappingState) bool { return x.Problem != "" })
 	if !strings.Contains(x.Problem, "no UPnP gateway answers on eth0") {
-		t.Errorf("said: %s", x.Problem)
+		t.Errorf("problem: %s", x.Problem)
 	}
 	d := r.miniupnpd(t)
 	n.mapped("made", made)
@@ -90,7 +90,7 @@ func TestRestart(t *testing.T) {
 	check.True(t, 10*time.Second, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
 	n.mapped("made", made)
 	// Somebody else deletes it.
-	for _, g := range n.known.Load().gateways {
+	for _, g := range n.gateways() {
 		check.OK(t, g.control.deletePortMapping(t.Context(), g.published.Load().service, netip.Addr{}, 80, "TCP"))
 	}
 	check.True(t, 10*time.Second, "the mapping to be made again", func() bool { return r.has(t, "TCP 80", vip4+":80") })
@@ -118,9 +118,9 @@ func TestPortTaken(t *testing.T) {
 	mine := want("TCP", 80)
 	n2.put(mine)
 	x := n2.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
-	for _, words := range []string{"80/TCP", "10.0.0.10 port 80", `"herald default/other (ffffffff)"`, "heraldvip.io/upnp-external-port"} {
-		if !strings.Contains(x.Problem, words) {
-			t.Errorf("nothing is said of %s: %s", words, x.Problem)
+	for _, contains := range []string{"80/TCP", "10.0.0.10 port 80", `"herald default/other (ffffffff)"`, "heraldvip.io/upnp-external-port"} {
+		if !strings.Contains(x.Problem, contains) {
+			t.Errorf("%q is not in the problem: %s", contains, x.Problem)
 		}
 	}
 	if x.Confirmed || !r.has(t, "TCP 80", "10.0.0.10:80") {
@@ -170,7 +170,7 @@ func TestSecureMode(t *testing.T) {
 	n.put(want("TCP", 80))
 	x := n.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
 	if !strings.Contains(x.Problem, "secure mode") || x.Confirmed {
-		t.Errorf("said: %s", x.Problem)
+		t.Errorf("problem: %s", x.Problem)
 	}
 	check.OK(t, netlink.AddrAdd(eth0, addr(t, vip4+"/32")))
 	n.mapped("made", made)
@@ -211,6 +211,6 @@ func TestPinhole(t *testing.T) {
 	n2.put(six)
 	x := n2.mapped("refused", func(x vip.MappingState) bool { return x.Problem != "" })
 	if !strings.Contains(x.Problem, "606") || !strings.Contains(x.Problem, "1024") {
-		t.Errorf("said: %s", x.Problem)
+		t.Errorf("problem: %s", x.Problem)
 	}
 }

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -249,6 +251,14 @@ func newNode(t testing.TB, change ...func(*Mapper)) *node {
 	}
 	n.stop = check.Run(t, n.Mapper)
 	return n
+}
+
+// gateways is those that were found.
+func (n *node) gateways() (all []*gateway) {
+	for _, d := range *n.discoveries.Load() {
+		all = slices.AppendSeq(all, maps.Values(*d.gateways.Load()))
+	}
+	return all
 }
 
 // mapped waits until the World has a mapping of which ok is true.

@@ -240,7 +240,7 @@ func errProtocol(w vip.Mapping) error {
 	return fmt.Errorf("%w: UPnP opens TCP and UDP ports only, not %s", errUnwilling, w.Protocol)
 }
 
-// seconds is d as a gateway takes it.
+// seconds is d in seconds, as gateways accept it.
 func seconds(d time.Duration) uint32 {
 	return uint32(min(int64(d.Round(time.Second)/time.Second), math.MaxUint32))
 }

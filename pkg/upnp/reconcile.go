@@ -86,7 +86,7 @@ func (e *entry) dueAt() time.Time {
 
 // apply makes the gateway do what is wanted of e.
 func (g *gateway) apply(ctx context.Context, e *entry) error {
-	remove, six := !e.removeSince.IsZero(), g.segment.family == vip.IPv6
+	remove, six := !e.removeSince.IsZero(), g.discovery.segment.family == vip.IPv6
 	switch {
 	case remove && six:
 		return g.deletePinhole(ctx, e)
@@ -130,7 +130,7 @@ func (m *Mapper) backoff(fails int) time.Duration {
 // prepare reads the gateway's description, if that is not known, and asks for its
 // external address each timing.verify.
 func (g *gateway) prepare(ctx context.Context, now time.Time) error {
-	six := g.segment.family == vip.IPv6
+	six := g.discovery.segment.family == vip.IPv6
 	if !g.described {
 		d, err := g.control.fetchDescription(ctx, g.at.location)
 		if err != nil {
@@ -181,7 +181,7 @@ func (g *gateway) recordFailure(ctx context.Context, err error) time.Duration {
 	g.retryAt, g.described = time.Now().Add(wait), false
 	g.state.problem, g.state.failing = why, true
 	g.m.metrics.failures.WithLabelValues(failureReason(err)).Inc()
-	g.m.searchSoon(g.segment) // it may have moved
+	g.discovery.soon.Send() // it may have moved
 	return wait
 }
 

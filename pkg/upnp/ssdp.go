@@ -215,9 +215,10 @@ func bindToLink(link string) func(network, address string, c syscall.RawConn) er
 	}
 }
 
-// listenForNotify calls hint whenever a gateway on s isGatewayNotify itself or says good-bye,
-// until ctx ends. What it says is not believed: it is only a reason to search.
-func listenForNotify(ctx context.Context, s segment, hint func()) error {
+// listenForNotify calls found whenever a gateway on s announces itself or says good-bye
+// (NOTIFY), until ctx ends, or returns why it can't receive that. What is in it is not
+// used: it is only a reason to search.
+func listenForNotify(ctx context.Context, s segment, found func()) error {
 	link, err := net.InterfaceByName(s.link)
 	if err != nil {
 		return err
@@ -239,7 +240,7 @@ func listenForNotify(ctx context.Context, s segment, hint func()) error {
 			return err
 		}
 		if isGatewayNotify(buf[:n]) {
-			hint()
+			found()
 		}
 	}
 }
