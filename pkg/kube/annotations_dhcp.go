@@ -23,6 +23,7 @@ const (
 	dhcpLeaseKey = "heraldvip.io/dhcp-lease"
 )
 
+// dhcp reads what a Service sets of the address that a DHCP server leases for it.
 func (r annotationReader) dhcp() vip.DHCP {
 	return vip.DHCP{
 		Hostname:  parseAnnotation(r, hostnameKey, parseHostname),
@@ -46,6 +47,7 @@ func parseHostname(value string) (name, problem string) {
 	return name, ""
 }
 
+// parseMAC reads a unicast MAC address of 6 bytes that is not all zeros.
 func parseMAC(value string) (mac, problem string) {
 	m, err := net.ParseMAC(value)
 	if err != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == [6]byte{} {

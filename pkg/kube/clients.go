@@ -142,7 +142,7 @@ func (t *countingTransport) logReachability(host string, err error) {
 	if err != nil {
 		if t.unreachableSince.CompareAndSwap(nil, new(time.Now())) {
 			t.metrics.reachable.Set(0)
-			t.log.Warn("the Kubernetes API server can't be reached; trying on", "server", host, "err", err)
+			t.log.Warn("the Kubernetes API server can't be reached; retrying", "server", host, "err", err)
 		}
 		return
 	}

@@ -170,7 +170,7 @@ func (r *watchedResource) retryDelay(err error) time.Duration {
 	r.refused.Store(lasting && (missing || forbidden))
 	if lasting && !missing && !r.reported {
 		r.reported = true
-		text := "the API server does not let us watch " + r.description() + "; trying on"
+		text := "the API server does not let us watch " + r.description() + "; retrying"
 		if forbidden {
 			text = "not allowed to watch " + r.description() + "; herald manifest rbac prints what is needed"
 		}

@@ -86,6 +86,7 @@ func list[O runtime.Object](ctx context.Context, r *watchedResource, each func(O
 	return nil
 }
 
+// readEvent converts an Event; Occurrence is not kept by the API server.
 func readEvent(o *corev1.Event) StoredEvent {
 	e := StoredEvent{At: o.LastTimestamp.UTC(), Node: o.Source.Host}
 	e.order, _ = strconv.ParseUint(o.ResourceVersion, 10, 64)

@@ -71,11 +71,11 @@ func (c *Cluster) apiServers() []netip.Addr {
 	return slices.Compact(all)
 }
 
-// The three functions below are called by the stores, with mu held, for every object
-// that is added, modified (new and old) or deleted (new is nil). They return whether the
-// World differs for it: what makes no difference to it (a Node's heartbeat, a Service's
-// label, the pods of a Service that is no LoadBalancer) must not poke the agent.
-
+// serviceChanged is called by the store, with mu held, when a Service is added (old is
+// nil), modified, or deleted (new is nil). It updates requested, and notes what Observe
+// has to replace. It returns false, so that the agent is not poked, if the World is the
+// same: for a change of labels, say, or of a Service that is not in the World, unless it
+// has a cluster IP that a Service of type LoadBalancer requests.
 func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChanged bool) {
 	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) && slices.Equal(old.clusterIPs, new.clusterIPs) {
 		return false
@@ -103,6 +103,9 @@ func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChang
 	return worldChanged
 }
 
+// sliceChanged is serviceChanged for EndpointSlices; it updates slicesOf. It returns false
+// if the slice's Service is not in the World, unless an address in it is requested by a
+// Service of type LoadBalancer, or it is that of the API servers.
 func (c *Cluster) sliceChanged(k vip.Key, old, new *cachedSlice) (worldChanged bool) {
 	for _, s := range []*cachedSlice{old, new} {
 		if s == nil {
