@@ -57,7 +57,7 @@ type Link struct {
 // Auto is the value of vip_servicesinterface that leaves the choice to the VIP's address.
 const Auto = "auto"
 
-// AutoBits, in Link.Bits4 and Link.Bits6, is the prefix length of the interface's address whose subnet has the VIP.
+// AutoBits in Link.Bits4 and Link.Bits6 is the prefix length of the interface's address whose subnet has the VIP.
 const AutoBits = 0
 
 // Lease is the timing of leases: Duration > RenewDeadline > 1.2 x RetryPeriod.

@@ -14,7 +14,7 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// errorCases are wrong values, each with the one line of its error.
+// errorTests are wrong values, each with the one line of its error.
 var errorTests = []struct {
 	env  string // variables with spaces between
 	want string
