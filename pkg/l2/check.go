@@ -33,7 +33,6 @@ type AddressChecks struct {
 	// What follows belongs to run.
 	current      []vip.AddressCheck // what checks is made of
 	list         []*conflictCheck   // checks, to be gone through ten times a second
-	due          time.Time          // when a check is to go on, unless a message comes before
 	nextVerify   time.Time          // when requests of CheckVerify may be sent again
 	doubtedFirst bool               // at every other request of CheckVerify
 }
@@ -61,11 +60,12 @@ func (c *AddressChecks) Observe(w *vip.World) {
 	w.CheckResults = map[netip.Addr]vip.CheckResult{}
 	checks := *c.checks.Load()
 	for _, want := range c.wanted.Get() {
-		key := newTarget(want.Addr, want.Link).addr
-		if x := checks[key]; x != nil {
-			if r := x.result.Load(); r.Same(want) && !r.At.IsZero() && (r.Kind != vip.CheckVerify || !r.OK() || !r.ClearedAt.IsZero()) {
-				w.CheckResults[key] = *r
-			}
+		x := checks[newTarget(want.Addr, want.Link).addr]
+		if x == nil {
+			continue
+		}
+		if r := x.result.Load(); r.Same(want) && !r.At.IsZero() && (r.Kind != vip.CheckVerify || !r.OK() || !r.ClearedAt.IsZero()) {
+			w.CheckResults[x.target.addr] = *r
 		}
 	}
 }
@@ -108,16 +108,13 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 		if conflict && x.want.Kind == vip.CheckDefend {
 			c.a.defend(x.target, now)
 		}
-		c.due = earlier(c.due, x.next)
 	}
-	if !c.due.After(now) {
-		changed = c.advance(now) || changed
-	}
-	if changed {
+	next, other := c.advance(now)
+	if changed || other {
 		c.count()
 		c.a.opts.Poke()
 	}
-	return max(c.due.Sub(now), stepGap)
+	return max(next.Sub(now), stepGap)
 }
 
 // take begins the checks that are newly wanted, forgets the rest, and reports whether new
@@ -151,14 +148,12 @@ func (c *AddressChecks) take(now time.Time) (changed bool) {
 	c.a.heard.check(queued)
 	c.a.checkEvery(every, now)
 	c.count()
-	c.due = time.Time{}
 	return changed
 }
 
-// advance goes on with all checks that are due, sets when it is to be called again, and
-// reports whether a result is another than before.
-func (c *AddressChecks) advance(now time.Time) bool {
-	changed := false
+// advance goes on with all checks that are due. It returns when the next one is due unless a
+// message comes before, and whether a result is another than before.
+func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	probes, verifies := now.Add(never), now.Add(never)
 	for _, x := range c.list {
 		if x.want.Kind != vip.CheckVerify {
@@ -183,8 +178,7 @@ func (c *AddressChecks) advance(now time.Time) bool {
 	if verifies.Before(c.nextVerify) {
 		verifies = c.nextVerify
 	}
-	c.due = earlier(probes, verifies)
-	return changed
+	return earlier(probes, verifies), changed
 }
 
 // count sets the metric of problems.

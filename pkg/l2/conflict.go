@@ -220,11 +220,10 @@ func (x *conflictCheck) endProbes(now time.Time) bool {
 	x.endRound()
 	x.sent, x.began = 0, time.Time{}
 	changed := x.conclude(false, "", now)
+	delay := x.retryDelay()
+	x.next, x.backoff = now.Add(delay), min(2*delay, maxBackoff)
 	if x.result.Load().OK() {
-		x.backoff, x.next = 0, now.Add(never)
-		return changed
+		x.next, x.backoff = now.Add(never), 0
 	}
-	x.next = now.Add(x.retryDelay())
-	x.backoff = min(2*x.retryDelay(), maxBackoff)
 	return changed
 }

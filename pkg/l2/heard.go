@@ -52,13 +52,6 @@ type queuedMessage struct {
 	message neighborMessage
 }
 
-func (h *heard) init(announcements prometheus.Counter) {
-	h.announcements = announcements
-	h.expected = map[target]*expectation{}
-	h.lastHeard = map[string]time.Time{}
-	h.resolving = map[target][]chan<- [6]byte{}
-}
-
 // receive stores a message that arrived on a link, unless this node itself sent it (own). It
 // hands replies to resolve and queues what is checked (queued). poke reports whether it is an
 // announcement, request or reply by which another host claims an expected address and the

@@ -83,8 +83,10 @@ func (t target) linkFamily() linkFamily { return linkFamily{t.link, vip.FamilyOf
 func New(o Options) *Announcer { return newAnnouncer(o, sockets{}) }
 
 func newAnnouncer(o Options, n network) *Announcer {
+	m := newMetrics()
 	a := &Announcer{
-		opts: o, log: o.Log, network: n, metrics: newMetrics(), started: time.Now(),
+		opts: o, log: o.Log, network: n, metrics: m, started: time.Now(),
+		heard:        heard{announcements: m.heard, expected: map[target]*expectation{}, lastHeard: map[string]time.Time{}, resolving: map[target][]chan<- [6]byte{}},
 		linksChanged: mailbox.NewSignal(), wake: mailbox.NewSignal(),
 		announcements: map[target]*announcement{},
 		senders:       map[string]frameSender{},
@@ -92,7 +94,6 @@ func newAnnouncer(o Options, n network) *Announcer {
 		receivers:     map[linkFamily]*receiver{},
 		reopened:      make(chan struct{}),
 	}
-	a.heard.init(a.metrics.heard)
 	a.checks = newAddressChecks(a)
 	a.LinksChanged() // Run reads them first
 	return a

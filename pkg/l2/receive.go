@@ -2,6 +2,7 @@ package l2
 
 import (
 	"context"
+	"iter"
 	"maps"
 	"net/netip"
 	"sync"
@@ -186,17 +187,14 @@ func (a *Announcer) widenFilters(now time.Time) {
 }
 
 // concerns returns the addresses of which each message on k is needed: those that are
-// announced, listened for or checked. a.mu is held.
+// announced, listened for, probed or defended; some twice. a.mu is held.
 func (a *Announcer) concerns(k linkFamily) []netip.Addr {
 	var list []netip.Addr
-	for t := range a.announcements {
-		if t.linkFamily() == k {
-			list = append(list, t.addr)
-		}
-	}
-	for t := range a.checked {
-		if t.linkFamily() == k && a.announcements[t] == nil {
-			list = append(list, t.addr)
+	for _, targets := range []iter.Seq[target]{maps.Keys(a.announcements), maps.Keys(a.checked)} {
+		for t := range targets {
+			if t.linkFamily() == k {
+				list = append(list, t.addr)
+			}
 		}
 	}
 	return list

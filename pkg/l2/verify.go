@@ -1,7 +1,6 @@
 package l2
 
 import (
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -41,18 +40,15 @@ func (c *AddressChecks) nextToVerify(now time.Time) *conflictCheck {
 }
 
 // verify asks who has a VIP of another node. If that can't be sent, which says nothing about
-// the owner, it is due again soon.
+// the owner, it is due again after verifyGap.
 func (c *AddressChecks) verify(x *conflictCheck, now time.Time) {
 	c.doubtedFirst = !c.doubtedFirst
 	from := c.a.source(x.target)
-	if err := c.a.whoHas(x.target, from); err != nil {
-		x.next = now.Add(verifyRetry)
-		if errors.Is(err, errNotReceiving) {
-			x.next = now.Add(verifyGap)
-		}
+	c.nextVerify = c.a.nextTick(now, now.Add(verifyGap/2), verifyGap) // the next tick, if this is one or comes just after it
+	if c.a.whoHas(x.target, from) != nil {
+		x.next = now.Add(verifyGap)
 		return
 	}
-	c.nextVerify = c.a.nextTick(now, now.Add(verifyGap/2), verifyGap) // the next tick, if this is one or comes just after it
 	x.startRound()
 	x.awaiting, x.next = true, now.Add(replyTimeout)
 	x.anyMessage = from.Is6() && from.IsUnspecified() // RFC 4861 section 7.2.4
