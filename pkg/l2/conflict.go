@@ -2,6 +2,7 @@ package l2
 
 import (
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -33,6 +34,7 @@ type conflictCheck struct {
 	target target
 	result atomic.Pointer[vip.CheckResult] // At is zero as long as nothing is known
 
+	round     int                         // the current one, or between two the last one
 	next      time.Time                   // when to send again, or to end the round
 	conflicts map[string]*conflictingHost // by MAC address
 
@@ -50,9 +52,8 @@ type conflictCheck struct {
 
 // A conflictingHost is one that claims an address and is not allowed to.
 type conflictingHost struct {
-	rounds  int  // in how many it was heard
-	current bool // it was heard in this one
-	silent  int  // rounds in a row since
+	rounds int // in how many it was heard
+	last   int // the last of these
 }
 
 // newConflictCheck returns a check that begins at once; a CheckVerify begins after
@@ -85,11 +86,7 @@ func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 		return false
 	}
 	x.want = w
-	for mac := range x.conflicts {
-		if x.allows(mac) {
-			delete(x.conflicts, mac)
-		}
-	}
+	maps.DeleteFunc(x.conflicts, func(mac string, _ *conflictingHost) bool { return x.allows(mac) })
 	r := x.result.Load()
 	return !r.At.IsZero() && x.conclude(r.NoAnswer, "", now)
 }
@@ -115,11 +112,11 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conf
 		if len(x.conflicts) == maxConflicts {
 			return false, false
 		}
-		h = &conflictingHost{}
+		h = &conflictingHost{last: -1}
 		x.conflicts[mac] = h
 	}
-	if !h.current {
-		h.current, h.silent = true, 0
+	if h.last != x.round {
+		h.last = x.round
 		h.rounds++
 	}
 	if x.want.Kind == vip.CheckVerify {
@@ -162,10 +159,8 @@ func (x *conflictCheck) conclude(noAnswer bool, notSent string, now time.Time) b
 
 // startRound begins a round: what was heard before says nothing about it.
 func (x *conflictCheck) startRound() {
+	x.round++
 	x.answered = false
-	for _, h := range x.conflicts {
-		h.current = false
-	}
 }
 
 // endRound ends a round. Hosts that were not heard in it are forgotten, with CheckVerify and
@@ -175,14 +170,7 @@ func (x *conflictCheck) endRound() {
 	if x.want.Kind == vip.CheckProbe {
 		enough = 1
 	}
-	for mac, h := range x.conflicts {
-		if !h.current {
-			h.silent++
-		}
-		if h.silent >= enough {
-			delete(x.conflicts, mac)
-		}
-	}
+	maps.DeleteFunc(x.conflicts, func(_ string, h *conflictingHost) bool { return x.round-h.last >= enough })
 }
 
 // probe sends the next probe of a round, or ends the round if all were sent, and reports

@@ -120,8 +120,14 @@ func (a *Announcer) Observe(w *vip.World) {
 // BenchmarkSecond).
 func (a *Announcer) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
-	defer a.forgetRequests()
-	defer tasks.Wait()
+	defer func() {
+		tasks.Wait()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		clear(a.asked)
+		clear(a.receivers) // they have ended
+		a.closeUnused()
+	}()
 	tasks.Go(func() { a.checks.run(ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -143,15 +149,6 @@ func (a *Announcer) Run(ctx context.Context) error {
 			a.matchReceivers(ctx, &tasks)
 		}
 	}
-}
-
-// forgetRequests closes the senders that were needed for requests only.
-func (a *Announcer) forgetRequests() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	clear(a.asked)
-	clear(a.receivers) // they have ended
-	a.closeUnused()
 }
 
 func earlier(a, b time.Time) time.Time {

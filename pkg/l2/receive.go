@@ -72,22 +72,19 @@ func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 
 // keepReceiving receives until ctx ends. When it fails, it begins again after reopenAfter.
 func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Link, family vip.Family) {
-	failures := 0
-	for ctx.Err() == nil {
+	for failures := 1; ; failures++ {
 		began := time.Now()
 		err := a.receive(ctx, r, link, family)
-		if ctx.Err() != nil {
-			return
-		}
 		if time.Since(began) > reopenAfter { // it worked for a while
-			failures = 0
+			failures = 1
 		}
 		// The first ones may be no more than the link going down or away.
-		if failures++; failures == 3 {
+		if failures == 3 && ctx.Err() == nil {
 			a.log.Warn("can't receive the announcements of other hosts, trying again every second", "link", link.Name, "family", family, "err", err)
 		}
 		select {
 		case <-ctx.Done():
+			return
 		case <-time.After(reopenAfter):
 		}
 	}

@@ -66,11 +66,8 @@ func (s packetSender) send(frame []byte) error {
 	}
 	var sent error // there is no room: this waits for it
 	err := s.conn.Control(func(fd uintptr) {
-		for {
+		for sent = unix.EINTR; errors.Is(sent, unix.EINTR); {
 			sent = unix.Sendto(int(fd), frame, 0, &unix.SockaddrLinklayer{Ifindex: s.link})
-			if !errors.Is(sent, unix.EINTR) {
-				return
-			}
 		}
 	})
 	return errors.Join(err, sent)

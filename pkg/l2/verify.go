@@ -74,7 +74,7 @@ func (x *conflictCheck) doubted() bool {
 func (c *AddressChecks) endVerify(x *conflictCheck, now time.Time) bool {
 	x.awaiting = false
 	for _, h := range x.conflicts {
-		x.answered = x.answered || h.current
+		x.answered = x.answered || h.last == x.round
 	}
 	switch {
 	case x.answered:
