@@ -40,11 +40,11 @@ func TestRenewsOnce(t *testing.T) {
 	})
 }
 
-func TestOneWins(t *testing.T) {
+func TestOneNodeAcquires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		nodes := []*node{start(t, s, "n1"), start(t, s, "n2"), start(t, s, "n3")}
-		never(t, t.Context(), "a", newCrew(nodes...))
+		neverTwo(t, t.Context(), "a", newGroup(nodes...))
 		time.Sleep(time.Second)
 		for _, n := range nodes {
 			n.want("a")
@@ -69,8 +69,8 @@ func TestKilled(t *testing.T) {
 		a.want("a")
 		time.Sleep(time.Second)
 		b.want("a")
-		both := newCrew(a, b)
-		never(t, t.Context(), "a", both)
+		both := newGroup(a, b)
+		neverTwo(t, t.Context(), "a", both)
 		time.Sleep(10 * time.Second)
 		if !a.serves("a") {
 			t.Fatalf("n1 does not serve\n%s", s)
@@ -134,15 +134,15 @@ func cut(n *node, d time.Duration) (served time.Duration) {
 	return served
 }
 
-func TestCutFromAPI(t *testing.T) {
+func TestCutFromAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
 		a.want("a")
 		time.Sleep(time.Second)
 		b.want("a")
-		both := newCrew(a, b)
-		never(t, t.Context(), "a", both)
+		both := newGroup(a, b)
+		neverTwo(t, t.Context(), "a", both)
 		time.Sleep(4 * time.Second)
 		if served := cut(a, 40*time.Second); served > deadline || served < deadline-period-100*time.Millisecond {
 			t.Errorf("served for %v after the cut, want until the renew deadline (%v)", served, deadline)
@@ -156,7 +156,7 @@ func TestCutFromAPI(t *testing.T) {
 		}
 		// Short of the deadline nothing happens at all.
 		if served := cut(b, 7*time.Second); served < 6900*time.Millisecond {
-			t.Errorf("a short cut made the owner let go after %v", served)
+			t.Errorf("a short cut made the owner give up after %v", served)
 		}
 		time.Sleep(20 * time.Second)
 		if !b.serves("a") {
@@ -174,8 +174,8 @@ func TestStaleWatch(t *testing.T) {
 		a.want("a")
 		time.Sleep(time.Second)
 		b.want("a")
-		both := newCrew(a, b)
-		never(t, t.Context(), "a", both)
+		both := newGroup(a, b)
+		neverTwo(t, t.Context(), "a", both)
 		time.Sleep(5 * time.Second)
 		b.way.SetFaults(func(c *leasetest.Faults) { c.WatchCut = true })
 		time.Sleep(2 * time.Minute)
@@ -204,7 +204,7 @@ func TestLostAnswers(t *testing.T) {
 	})
 }
 
-func TestGive(t *testing.T) {
+func TestHandOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
@@ -226,8 +226,8 @@ func TestGive(t *testing.T) {
 	})
 }
 
-// What is given to a node stays with it until its plan has come to know of it.
-func TestGivenBeforePlanned(t *testing.T) {
+// What is handed to a node stays with it until its plan has been made with it.
+func TestHandedOverBeforePlanned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		a, b := start(t, s, "n1"), start(t, s, "n2")
@@ -237,7 +237,7 @@ func TestGivenBeforePlanned(t *testing.T) {
 		a.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.HandOver, Successor: "n2"}})
 		time.Sleep(time.Second)
 		if got := s.String(); !strings.Contains(got, "kubevip-a n2\n") {
-			t.Errorf("n2 let go of what it was given:\n%s", got)
+			t.Errorf("n2 released what it was handed:\n%s", got)
 		}
 		b.world() // now it knows
 		b.want("b")
@@ -248,8 +248,8 @@ func TestGivenBeforePlanned(t *testing.T) {
 	})
 }
 
-// Nothing is given to a node that is not there.
-func TestGiveToTheDead(t *testing.T) {
+// Nothing is handed to a node that has no node lease.
+func TestHandOverToUnknownNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		a := start(t, s, "n1")
@@ -263,7 +263,7 @@ func TestGiveToTheDead(t *testing.T) {
 	})
 }
 
-// Whoever stops lets go at once; what nobody took over is free.
+// A node that stops releases at once; what no other acquired is free.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
@@ -271,10 +271,10 @@ func TestStop(t *testing.T) {
 		a.want("a", "b")
 		time.Sleep(time.Second)
 		b.want("a", "b")
-		a.want("b") // a is let go of, b is not
+		a.want("b") // a is released, b is not
 		time.Sleep(time.Second)
 		if !b.serves("a") {
-			t.Errorf("what was let go of was not taken\n%s", s)
+			t.Errorf("what was released was not acquired\n%s", s)
 		}
 		a.stop()
 		<-a.done
@@ -288,18 +288,18 @@ func TestStop(t *testing.T) {
 	})
 }
 
-func TestStranger(t *testing.T) {
+func TestOtherAnnouncer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
-		stranger, seconds := "kube-vip-1", int32(5)
-		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &stranger, LeaseDurationSeconds: &seconds}}
+		other, seconds := "kube-vip-1", int32(5)
+		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &other, LeaseDurationSeconds: &seconds}}
 		l, _ = s.Put(l)
 		a := start(t, s, "n1")
 		a.want("a")
 		for range 10 { // renewed: respected
 			time.Sleep(4 * time.Second)
 			if c := a.world().Claims[lk("a")]; !c.Valid || !c.Foreign || a.serves("a") {
-				t.Fatalf("a stranger's claim was not respected: %+v", c)
+				t.Fatalf("another program's claim was not respected: %+v", c)
 			}
 			l, _ = s.Put(l)
 		}
@@ -308,23 +308,23 @@ func TestStranger(t *testing.T) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		if took := time.Since(stopped); took < 5*time.Second || took > 6*time.Second {
-			t.Errorf("taken over after %v, want after the stranger's own 5 s", took)
+			t.Errorf("taken over after %v, want after the other program's own 5 s", took)
 		}
-		// The stranger writes its name over ours: it is respected at once.
+		// The other program writes its name over ours: it is respected at once.
 		x := s.Lease(lk("a")).DeepCopy()
-		x.Spec.HolderIdentity = &stranger
+		x.Spec.HolderIdentity = &other
 		if _, err := s.Put(x); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(50 * time.Millisecond)
 		if a.serves("a") {
-			t.Error("still serves what a stranger took")
+			t.Error("still serves what another program took")
 		}
 	})
 }
 
 // An earlier program on this very node is gone, since we are here.
-func TestOwnNameWithoutEpoch(t *testing.T) {
+func TestEarlierProgramOnThisNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		self, seconds := "n1", int32(3600)
@@ -338,7 +338,7 @@ func TestOwnNameWithoutEpoch(t *testing.T) {
 	})
 }
 
-func TestMeddling(t *testing.T) {
+func TestEditedByHand(t *testing.T) {
 	own := vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"}
 	tests := []struct {
 		name   string
@@ -363,7 +363,7 @@ func TestMeddling(t *testing.T) {
 			x.Labels = map[string]string{"a": "b"}
 			s.Put(x)
 		}, false},
-		{"node lease taken by a stranger", func(s *leasetest.Server) {
+		{"node lease taken by another program", func(s *leasetest.Server) {
 			x, who := s.Lease(own).DeepCopy(), "x"
 			x.Spec.HolderIdentity = &who
 			s.Put(x)
@@ -382,8 +382,8 @@ func TestMeddling(t *testing.T) {
 				a.want("a", "b")
 				time.Sleep(time.Second)
 				b.want("b")
-				both := newCrew(a, b)
-				never(t, t.Context(), "a", both)
+				both := newGroup(a, b)
+				neverTwo(t, t.Context(), "a", both)
 				tt.meddle(s)
 				time.Sleep(time.Minute)
 				if !a.serves("a") || !a.serves("b") || !a.world().Tenure.Holds(time.Now()) {
@@ -401,7 +401,7 @@ func TestMeddling(t *testing.T) {
 }
 
 // A process that was stopped confirms its claims before it acts on them.
-func TestAsleep(t *testing.T) {
+func TestPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		a := start(t, s, "n1")
@@ -437,16 +437,16 @@ func TestStalled(t *testing.T) {
 		}
 		time.Sleep(stalledAfter - stepPeriod)
 		if stalled() {
-			t.Error("passed over too early")
+			t.Error("stalled too early")
 		}
 		time.Sleep(3 * stepPeriod)
 		if !stalled() {
-			t.Error("never passed over")
+			t.Error("never stalled")
 		}
 		b.want("b") // it claims something: it is back
 		time.Sleep(time.Second)
 		if stalled() {
-			t.Error("still passed over although it claims")
+			t.Error("still stalled although it claims")
 		}
 	})
 }
@@ -469,13 +469,13 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 		nodes[i] = start(t, s, fmt.Sprintf("n%d", i+1))
 		nodes[i].want("a")
 	}
-	all := newCrew(nodes...)
+	all := newGroup(nodes...)
 	nodes = all.all() // this goroutine's own
 	blind := func() bool {
 		return slices.ContainsFunc(nodes, func(n *node) bool { return n.way.Faults().WatchCut || n.way.Faults().Cut })
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	never(t, ctx, "a", all)
+	neverTwo(t, ctx, "a", all)
 	var deleted time.Time
 	for range 30 {
 		n, fault := nodes[r.IntN(3)], r.IntN(8)
@@ -528,7 +528,7 @@ func randomFaults(t *testing.T, r *rand.Rand) {
 	cancel()
 }
 
-// A namespace that does not exist is told of, and not asked for without a pause.
+// In a namespace that does not exist writes are tried again with pauses.
 func TestNoNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()

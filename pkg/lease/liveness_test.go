@@ -13,23 +13,24 @@ import (
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
-// An air is the wire between nodes: what each sees of the others, at once.
-type air struct {
-	mu      sync.Mutex
-	nodes   map[string]*node
-	cards   map[string]vip.Heartbeat
-	seen    map[[2]string]vip.PeerStatus
-	gateway map[string]vip.Liveness // by node
+// A network is what heartbeats tell each node of the others, without delay.
+type network struct {
+	mu         sync.Mutex
+	nodes      map[string]*node
+	heartbeats map[string]vip.Heartbeat
+	seen       map[[2]string]vip.PeerStatus
+	gateway    map[string]vip.Liveness // by node
 }
 
-func newAir() *air {
-	return &air{nodes: map[string]*node{}, cards: map[string]vip.Heartbeat{}, seen: map[[2]string]vip.PeerStatus{}, gateway: map[string]vip.Liveness{}}
+func newNetwork() *network {
+	return &network{nodes: map[string]*node{}, heartbeats: map[string]vip.Heartbeat{}, seen: map[[2]string]vip.PeerStatus{}, gateway: map[string]vip.Liveness{}}
 }
 
 // join runs a node that sees the others and is seen by them.
-func (a *air) join(t *testing.T, s *leasetest.Server, name string) *node {
+func (a *network) join(t *testing.T, s *leasetest.Server, name string) *node {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	n := &node{name: name, stop: stop, done: make(chan struct{})}
@@ -43,7 +44,7 @@ func (a *air) join(t *testing.T, s *leasetest.Server, name string) *node {
 	})
 	a.mu.Lock()
 	for other := range a.nodes {
-		a.seen[[2]string{name, other}] = vip.PeerStatus{Liveness: vip.Alive, Since: time.Now(), Heartbeat: a.cards[other]}
+		a.seen[[2]string{name, other}] = vip.PeerStatus{Liveness: vip.Alive, Since: time.Now(), Heartbeat: a.heartbeats[other]}
 		a.seen[[2]string{other, name}] = vip.PeerStatus{Liveness: vip.Alive, Since: time.Now()}
 	}
 	a.nodes[name] = n
@@ -58,9 +59,9 @@ func (a *air) join(t *testing.T, s *leasetest.Server, name string) *node {
 	return n
 }
 
-// A view is the wire as one node sees it.
+// A view is the network as one node sees it.
 type view struct {
-	*air
+	*network
 	of string
 }
 
@@ -76,7 +77,7 @@ func (v view) Liveness() vip.Liveness {
 	return v.gateway[v.of]
 }
 
-func (a *air) statuses(of string) map[string]vip.PeerStatus {
+func (a *network) statuses(of string) map[string]vip.PeerStatus {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := map[string]vip.PeerStatus{}
@@ -88,10 +89,10 @@ func (a *air) statuses(of string) map[string]vip.PeerStatus {
 	return all
 }
 
-func (a *air) announce(name string, c vip.Heartbeat) {
+func (a *network) announce(name string, c vip.Heartbeat) {
 	a.mu.Lock()
-	changed := a.cards[name] != c
-	a.cards[name] = c
+	changed := a.heartbeats[name] != c
+	a.heartbeats[name] = c
 	for pair, s := range a.seen {
 		if pair[1] == name && s.Liveness == vip.Alive {
 			s.Heartbeat = c
@@ -109,13 +110,13 @@ func (a *air) announce(name string, c vip.Heartbeat) {
 	}
 }
 
-// look makes one node look so to another from now on.
-func (a *air) look(from, to string, state vip.Liveness) {
+// setLiveness sets the Liveness of one node (to) as another (from) sees it.
+func (a *network) setLiveness(from, to string, state vip.Liveness) {
 	a.mu.Lock()
 	s := a.seen[[2]string{from, to}]
 	s.Liveness, s.Since, s.Overdue = state, time.Now(), false
 	if state == vip.Alive {
-		s.Heartbeat = a.cards[to]
+		s.Heartbeat = a.heartbeats[to]
 	}
 	a.seen[[2]string{from, to}] = s
 	n := a.nodes[from]
@@ -123,8 +124,8 @@ func (a *air) look(from, to string, state vip.Liveness) {
 	n.Wake()
 }
 
-// late makes one node late to another until it looks otherwise.
-func (a *air) late(from, to string) {
+// setOverdue makes the heartbeat of one node (to) overdue for another, until setLiveness.
+func (a *network) setOverdue(from, to string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.seen[[2]string{from, to}]
@@ -132,8 +133,8 @@ func (a *air) late(from, to string) {
 	a.seen[[2]string{from, to}] = s
 }
 
-// split makes each node of one side look so to each of the other, and the other way round.
-func (a *air) split(state vip.Liveness, side ...string) {
+// setBetween sets the Liveness of each node of one side for each of the other, both ways.
+func (a *network) setBetween(state vip.Liveness, side ...string) {
 	in := map[string]bool{}
 	for _, n := range side {
 		in[n] = true
@@ -141,28 +142,20 @@ func (a *air) split(state vip.Liveness, side ...string) {
 	for from := range a.nodes {
 		for to := range a.nodes {
 			if in[from] != in[to] {
-				a.look(from, to, state)
+				a.setLiveness(from, to, state)
 			}
 		}
 	}
 }
 
-// awaits until node serves, and says how long that took.
-func awaits(t *testing.T, n *node, name string, most time.Duration) time.Duration {
+// waitServes waits until the node serves, and returns how long that took.
+func waitServes(t *testing.T, n *node, name string, limit time.Duration) time.Duration {
 	t.Helper()
-	began := time.Now()
-	for !n.serves(name) {
-		if time.Since(began) > most {
-			t.Errorf("%s does not serve %s within %v", n.name, name, most)
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	return time.Since(began)
+	return check.True(t, limit, n.name+" serves "+name, func() bool { return n.serves(name) })
 }
 
 // three is n1, which has the Service a, and n2 and n3, which would take it: n2 first.
-func three(t *testing.T, a *air, s *leasetest.Server) (n1, n2, n3 *node) {
+func three(t *testing.T, a *network, s *leasetest.Server) (n1, n2, n3 *node) {
 	n1, n2, n3 = a.join(t, s, "n1"), a.join(t, s, "n2"), a.join(t, s, "n3")
 	time.Sleep(time.Second)
 	n1.want("a")
@@ -178,7 +171,7 @@ func three(t *testing.T, a *air, s *leasetest.Server) (n1, n2, n3 *node) {
 }
 
 // two is n1, which has the Service a, and n2, which would take it.
-func two(t *testing.T, a *air, s *leasetest.Server) (n1, n2 *node) {
+func two(t *testing.T, a *network, s *leasetest.Server) (n1, n2 *node) {
 	n1, n2 = a.join(t, s, "n1"), a.join(t, s, "n2")
 	time.Sleep(time.Second)
 	n1.want("a")
@@ -188,21 +181,21 @@ func two(t *testing.T, a *air, s *leasetest.Server) (n1, n2 *node) {
 	return n1, n2
 }
 
-// gatewayAnswers has the default gateway answer a node from now on.
-func (a *air) gatewayAnswers(node string) {
+// setGatewayAlive has the default gateway answer a node from now on.
+func (a *network) setGatewayAlive(node string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.gateway[node] = vip.Alive
 }
 
-func TestGoneFromTheWire(t *testing.T) {
+func TestDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, _ := three(t, a, s)
 		n1.kill()
 		before := s.Writes()
-		a.split(vip.Dead, "n1")
-		if took := awaits(t, n2, "a", time.Minute); took > 100*time.Millisecond {
+		a.setBetween(vip.Dead, "n1")
+		if took := waitServes(t, n2, "a", time.Minute); took > 100*time.Millisecond {
 			t.Errorf("taken over after %v, want two writes", took)
 		}
 		if writes := s.Writes() - before; writes > 2+3 { // a fence, a claim, and maybe a renewal of each node
@@ -211,13 +204,13 @@ func TestGoneFromTheWire(t *testing.T) {
 	})
 }
 
-// A node that falls off the LAN sees the others go one by one. It judges none of
-// them: those that still look alive are late.
-func TestFallsOffTheLAN(t *testing.T) {
+// A node that is cut off from the LAN sees the others die one by one. It fences none of
+// them: the heartbeats of those that are still alive are overdue.
+func TestCutOffFromLAN(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		three(t, a, s)
-		a.join(t, s, "n0")                               // first in turn
+		a.join(t, s, "n0")                               // the first that may fence
 		time.Sleep(5*time.Second + 300*time.Millisecond) // not when they renew
 		epochs := func() (all []int64) {
 			for _, node := range []string{"n1", "n2", "n3"} {
@@ -229,10 +222,10 @@ func TestFallsOffTheLAN(t *testing.T) {
 		before := epochs()
 		others := []string{"n1", "n2", "n3"}
 		for _, node := range others {
-			a.late("n0", node)
+			a.setOverdue("n0", node)
 		}
 		for _, node := range others {
-			a.look("n0", node, vip.Dead)
+			a.setLiveness("n0", node, vip.Dead)
 			time.Sleep(50 * time.Millisecond)
 		}
 		time.Sleep(2 * time.Second)
@@ -242,102 +235,101 @@ func TestFallsOffTheLAN(t *testing.T) {
 	})
 }
 
-// Of two nodes the one that is left asks the gateway, which takes it a moment, and
-// then waits no longer.
-func TestGoneOfTwo(t *testing.T) {
+// Of two nodes the one that is left waits until the gateway has answered, and no longer.
+func TestDeadOfTwo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2 := two(t, a, s)
 		n1.kill()
-		a.split(vip.Dead, "n1")
+		a.setBetween(vip.Dead, "n1")
 		time.Sleep(200 * time.Millisecond)
 		if n2.serves("a") {
 			t.Error("taken over before the gateway has answered")
 		}
-		a.gatewayAnswers("n2")
+		a.setGatewayAlive("n2")
 		n2.Wake()
-		if took := awaits(t, n2, "a", time.Minute); took > 100*time.Millisecond {
+		if took := waitServes(t, n2, "a", time.Minute); took > 100*time.Millisecond {
 			t.Errorf("taken over %v after the gateway has answered, want two writes", took)
 		}
 	})
 }
 
-// With the node died the leader of etcd: what is asked until there is another is never answered.
-func TestGoneWithTheLeader(t *testing.T) {
+// The leader of etcd dies with the node: no request is answered until there is another.
+func TestDeadWithEtcdLeader(t *testing.T) {
 	const election = 1500 * time.Millisecond
-	for phase := time.Duration(0); phase < period; phase += 200 * time.Millisecond { // of the renewals
+	for phase := time.Duration(0); phase < period; phase += 200 * time.Millisecond { // of the renewal period
 		synctest.Test(t, func(t *testing.T) {
-			a, s := newAir(), leasetest.NewServer()
+			a, s := newNetwork(), leasetest.NewServer()
 			n1, n2, n3 := three(t, a, s)
 			time.Sleep(phase)
 			n1.kill()
 			for _, n := range []*node{n2, n3} {
 				n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 			}
-			time.Sleep(400 * time.Millisecond) // until it is missed
-			a.split(vip.Dead, "n1")
+			time.Sleep(400 * time.Millisecond) // until it is found dead
+			a.setBetween(vip.Dead, "n1")
 			time.Sleep(election - 400*time.Millisecond)
 			for _, n := range []*node{n2, n3} {
 				n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = false })
 			}
-			if took := awaits(t, n2, "a", time.Minute); took > time.Second {
+			if took := waitServes(t, n2, "a", time.Minute); took > time.Second {
 				t.Errorf("%v into a period: taken over %v after the election, want a second at most", phase, took)
 			}
 		})
 	}
 }
 
-func TestMute(t *testing.T) {
+func TestSuspect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
-		a.split(vip.Suspect, "n1")
-		never(t, t.Context(), "a", newCrew(n1, n2, n3))
+		a.setBetween(vip.Suspect, "n1")
+		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
 		time.Sleep(time.Minute)
 		if !n1.serves("a") {
 			t.Errorf("a node whose port is blocked lost its VIP\n%s", s)
 		}
 		if m := n2.NodeInfos()["n3"].Suspects; len(m) != 1 || m[0] != "n1" {
-			t.Errorf("n3 tells of %v, want of n1", m)
+			t.Errorf("n3 suspects %v, want n1", m)
 		}
 	})
 }
 
-// A node that is cut from the wire alone sees two dead nodes. It judges neither,
-// carries nothing, and comes back when it is among them again.
-func TestAlone(t *testing.T) {
+// A node that no longer reaches two others fences neither and carries nothing, until it
+// reaches them again.
+func TestIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
-		a.split(vip.Dead, "n1")
-		awaits(t, n2, "a", time.Second)
+		a.setBetween(vip.Dead, "n1")
+		waitServes(t, n2, "a", time.Second)
 		time.Sleep(time.Minute)
 		if n1.serves("a") || !n2.serves("a") || n3.serves("a") {
 			t.Errorf("n1, n2, n3 serve: %v, %v, %v; want n2\n%s", n1.serves("a"), n2.serves("a"), n3.serves("a"), s)
 		}
 		if !n2.NodeInfos()["n1"].Isolated {
-			t.Error("n1 does not say that it is cut off")
+			t.Error("n1 does not say that it is isolated")
 		}
-		a.split(vip.Alive, "n1")
+		a.setBetween(vip.Alive, "n1")
 		time.Sleep(quorum.RejoinTime + 2*stepPeriod + time.Second)
 		if n2.NodeInfos()["n1"].Isolated {
-			t.Error("n1 still says that it is cut off")
+			t.Error("n1 still says that it is isolated")
 		}
 	})
 }
 
-// Of two nodes the one with the gateway is the better one; without one the lease decides.
+// Of two nodes the one whose gateway answers fences; without one the lease decides.
 func TestTwoNodes(t *testing.T) {
 	for _, gateway := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			a, s := newAir(), leasetest.NewServer()
+			a, s := newNetwork(), leasetest.NewServer()
 			n1, n2 := two(t, a, s)
 			if gateway {
-				a.gatewayAnswers("n2")
+				a.setGatewayAlive("n2")
 			}
 			n1.kill()
-			a.split(vip.Dead, "n1")
-			took := awaits(t, n2, "a", time.Minute)
+			a.setBetween(vip.Dead, "n1")
+			took := waitServes(t, n2, "a", time.Minute)
 			if gateway != (took < time.Second) {
 				t.Errorf("gateway %v: taken over after %v", gateway, took)
 			}
@@ -345,15 +337,14 @@ func TestTwoNodes(t *testing.T) {
 	}
 }
 
-// A node that can't renew while others do yields: they take over while it is
-// silent, and never do two serve.
+// A node that can't renew while others do yields: they take over, and never do two serve.
 func TestYields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
-		never(t, t.Context(), "a", newCrew(n1, n2, n3))
+		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
-		if took := awaits(t, n2, "a", time.Minute); took > deadline-time.Second {
+		if took := waitServes(t, n2, "a", time.Minute); took > deadline-time.Second {
 			t.Errorf("taken over after %v, want less than the renew deadline", took)
 		}
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.Cut = false })
@@ -364,57 +355,57 @@ func TestYields(t *testing.T) {
 	})
 }
 
-// A node that was fenced and can't know it is told on the wire.
-func TestToldOnTheWire(t *testing.T) {
+// A node that was fenced and can't read that is told by heartbeats.
+func TestToldByHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
-		a.split(vip.Dead, "n1")
-		awaits(t, n2, "a", time.Second)
+		a.setBetween(vip.Dead, "n1")
+		waitServes(t, n2, "a", time.Second)
 		if !n1.serves("a") {
-			t.Fatal("n1 has let go already")
+			t.Fatal("n1 has given up already")
 		}
-		a.split(vip.Alive, "n1")
+		a.setBetween(vip.Alive, "n1")
 		time.Sleep(100 * time.Millisecond)
 		if n1.serves("a") {
 			t.Error("n1 goes on serving what n2 has")
 		}
-		never(t, t.Context(), "a", newCrew(n1, n2, n3))
+		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
 		time.Sleep(30 * time.Second)
 	})
 }
 
-func cutAll(nodes ...*node) {
+func cutFromAPI(nodes ...*node) {
 	for _, n := range nodes {
 		n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 	}
 }
 
-func mendAll(nodes ...*node) {
+func reconnectAPI(nodes ...*node) {
 	for _, n := range nodes {
 		n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = false })
 	}
 }
 
-// Without the API server everything stays, for hours, and nothing moves after.
-func TestBides(t *testing.T) {
+// Without the API server nothing moves for hours, nor when it is back.
+func TestHoldsOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
 		before := s.Lease(lk("a")).ResourceVersion
-		cutAll(n1, n2, n3)
+		cutFromAPI(n1, n2, n3)
 		for range 3 * 60 {
 			time.Sleep(time.Minute)
 			if !n1.serves("a") {
-				t.Fatal("n1 let go")
+				t.Fatal("n1 gave up")
 			}
 		}
-		mendAll(n1, n2, n3)
+		reconnectAPI(n1, n2, n3)
 		for range 400 {
 			time.Sleep(100 * time.Millisecond)
 			if !n1.serves("a") {
-				t.Fatalf("n1 let go when the API server came back\n%s", s)
+				t.Fatalf("n1 gave up when the API server came back\n%s", s)
 			}
 		}
 		if got := s.Lease(lk("a")).ResourceVersion; got != before {
@@ -423,28 +414,28 @@ func TestBides(t *testing.T) {
 	})
 }
 
-// A minority without the API server lets go, and moves nothing.
+// A minority without the API server gives up, and moves nothing.
 func TestMinority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
-		cutAll(n1, n2, n3)
+		cutFromAPI(n1, n2, n3)
 		time.Sleep(time.Minute)
-		a.split(vip.Dead, "n1", "n3")
-		a.look("n1", "n3", vip.Dead)
-		a.look("n3", "n1", vip.Dead)
+		a.setBetween(vip.Dead, "n1", "n3")
+		a.setLiveness("n1", "n3", vip.Dead)
+		a.setLiveness("n3", "n1", vip.Dead)
 		time.Sleep(3 * time.Second)
 		for _, n := range []*node{n1, n2, n3} {
 			if n.serves("a") {
 				t.Errorf("%s serves alone", n.name)
 			}
 		}
-		mendAll(n1, n2, n3)
-		a.split(vip.Alive, "n1")
-		a.split(vip.Alive, "n2")
-		a.split(vip.Alive, "n3")
-		crew := newCrew(n1, n2, n3)
-		never(t, t.Context(), "a", crew)
+		reconnectAPI(n1, n2, n3)
+		a.setBetween(vip.Alive, "n1")
+		a.setBetween(vip.Alive, "n2")
+		a.setBetween(vip.Alive, "n3")
+		group := newGroup(n1, n2, n3)
+		neverTwo(t, t.Context(), "a", group)
 		time.Sleep(time.Minute)
 		if !n1.serves("a") && !n2.serves("a") {
 			t.Errorf("nobody serves when all is well again\n%s", s)
@@ -456,12 +447,12 @@ func TestMinority(t *testing.T) {
 // VIP, and write it down when the API server is back.
 func TestMovesWithoutTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n2, n3 := moves(t, a, s)
 		if w := n3.world(); w.Claims[lk("a")].Holder != "n2" {
 			t.Errorf("n3 takes %q for the owner", w.Claims[lk("a")].Holder)
 		}
-		mendAll(n2, n3)
+		reconnectAPI(n2, n3)
 		for range 10 {
 			agents(t, time.Second, n2, n3)
 			if !n2.serves("a") || n3.serves("a") {
@@ -474,10 +465,10 @@ func TestMovesWithoutTheAPIServer(t *testing.T) {
 	})
 }
 
-// They act on nothing that one of them would do otherwise.
+// Nothing moves that they have proposed differently.
 func TestNoAgreement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n2, n3 := ownerDies(t, a, s)
 		for range 100 {
 			n2.want("a")

@@ -94,30 +94,30 @@ func (n *node) serves(name string) bool {
 	return c.Valid && c.Holder == n.name && w.Tenure.Holds(w.Now) && w.Tenure.Confirmed
 }
 
-// A crew is the nodes of a test, some of which are replaced while others look on.
-type crew struct {
+// A group is the nodes of a test, some of which are replaced while they are watched.
+type group struct {
 	mu    sync.Mutex
 	nodes []*node
 }
 
-func newCrew(nodes ...*node) *crew { return &crew{nodes: nodes} }
+func newGroup(nodes ...*node) *group { return &group{nodes: nodes} }
 
-func (c *crew) all() []*node {
+func (c *group) all() []*node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.nodes)
 }
 
-func (c *crew) replace(i int, n *node) *node {
+func (c *group) replace(i int, n *node) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nodes[i] = n
 	return n
 }
 
-// never fails the test if two of the crew may announce the Service at once, at
+// neverTwo fails the test if two of the group may announce the Service at once, at
 // any time while it runs.
-func never(t *testing.T, ctx context.Context, name string, c *crew) {
+func neverTwo(t *testing.T, ctx context.Context, name string, c *group) {
 	done := make(chan struct{})
 	t.Cleanup(func() { <-done })
 	go func() {

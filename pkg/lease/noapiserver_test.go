@@ -24,17 +24,17 @@ func agents(t *testing.T, d time.Duration, n2 *node, others ...*node) {
 
 // ownerDies is n2 and n3 when the API server has been away for a while, and n1, which
 // has the Service a, has just died.
-func ownerDies(t *testing.T, a *air, s *leasetest.Server) (n2, n3 *node) {
+func ownerDies(t *testing.T, a *network, s *leasetest.Server) (n2, n3 *node) {
 	n1, n2, n3 := three(t, a, s)
-	cutAll(n1, n2, n3)
+	cutFromAPI(n1, n2, n3)
 	time.Sleep(time.Minute)
 	n1.kill()
-	a.split(vip.Dead, "n1")
+	a.setBetween(vip.Dead, "n1")
 	return n2, n3
 }
 
 // moves is ownerDies, and n2 has taken over.
-func moves(t *testing.T, a *air, s *leasetest.Server) (n2, n3 *node) {
+func moves(t *testing.T, a *network, s *leasetest.Server) (n2, n3 *node) {
 	t.Helper()
 	n2, n3 = ownerDies(t, a, s)
 	agents(t, time.Second, n2, n3)
@@ -46,27 +46,27 @@ func moves(t *testing.T, a *air, s *leasetest.Server) (n2, n3 *node) {
 
 // The API server is back for some nodes before it is for the owner, whose renewal
 // hangs: nothing moves, unless it stays away from the owner.
-func TestBackForSome(t *testing.T) {
+func TestAPIServerBackForSome(t *testing.T) {
 	for _, stays := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			a, s := newAir(), leasetest.NewServer()
+			a, s := newNetwork(), leasetest.NewServer()
 			n1, n2, n3 := three(t, a, s)
 			before := s.Lease(lk("a")).ResourceVersion
-			cutAll(n1, n2, n3)
+			cutFromAPI(n1, n2, n3)
 			time.Sleep(time.Minute)
-			mendAll(n2, n3)
+			reconnectAPI(n2, n3)
 			for range 60 {
 				time.Sleep(100 * time.Millisecond)
 				if !n1.serves("a") {
-					t.Fatalf("n1 let go as soon as others had renewed\n%s", s)
+					t.Fatalf("n1 gave up as soon as others had renewed\n%s", s)
 				}
 			}
 			if stays {
-				never(t, t.Context(), "a", newCrew(n1, n2, n3))
-				awaits(t, n2, "a", 15*time.Second)
+				neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
+				waitServes(t, n2, "a", 15*time.Second)
 				return
 			}
-			mendAll(n1)
+			reconnectAPI(n1)
 			time.Sleep(20 * time.Second)
 			if got := s.Lease(lk("a")).ResourceVersion; got != before {
 				t.Errorf("the VIP lease was written\n%s", s)
@@ -76,9 +76,9 @@ func TestBackForSome(t *testing.T) {
 }
 
 // Of many nodes that see another yield, one fences it.
-func TestOneFences(t *testing.T) {
+func TestOneNodeFences(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, _ := three(t, a, s)
 		for _, name := range []string{"n4", "n5", "n6", "n7", "n8"} {
 			a.join(t, s, name)
@@ -86,7 +86,7 @@ func TestOneFences(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		before := s.Conflicts()
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
-		awaits(t, n2, "a", time.Minute)
+		waitServes(t, n2, "a", time.Minute)
 		time.Sleep(time.Second)
 		if n := s.Conflicts() - before; n > 0 {
 			t.Errorf("%d writes came too late", n)
@@ -96,11 +96,11 @@ func TestOneFences(t *testing.T) {
 
 // A VIP was moved without the API server, and the node that had it comes back before
 // that is written: it begins a new epoch, and the VIP stays where it is.
-func TestMovedStaysMoved(t *testing.T) {
+func TestMoveOutlivesRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n2, n3 := moves(t, a, s)
-		mendAll(n2, n3)
+		reconnectAPI(n2, n3)
 		again := a.join(t, s, "n1")
 		agents(t, 10*time.Second, n2, n3, again)
 		if again.serves("a") || !n2.serves("a") {
@@ -112,13 +112,13 @@ func TestMovedStaysMoved(t *testing.T) {
 	})
 }
 
-// What was moved without the API server and can't be written down once it is back is let go of.
-func TestMovedLapses(t *testing.T) {
+// What was moved without the API server and can't be written once it is back is given up.
+func TestMoveNotWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n2, n3 := moves(t, a, s)
 		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true }) // and so does not see what n1 becomes
-		mendAll(n2, n3)
+		reconnectAPI(n2, n3)
 		again := a.join(t, s, "n1")
 		agents(t, deadline+6*time.Second, n2, n3, again)
 		if n2.serves("a") {
@@ -127,37 +127,37 @@ func TestMovedLapses(t *testing.T) {
 	})
 }
 
-// A node whose watch is stuck sees nobody renew. It is no crew of itself alone, of
-// which it would be most.
-func TestStuckWatchIsNoCrew(t *testing.T) {
+// A node whose watch is stuck sees nobody renew. The others stay voters: of itself alone it
+// would be the majority.
+func TestStuckWatchKeepsVoters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
 		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
 		time.Sleep(2 * leaseDuration)
-		cutAll(n1, n2, n3)
+		cutFromAPI(n1, n2, n3)
 		time.Sleep(10 * time.Second)
 		n2.mu.Lock()
 		defer n2.mu.Unlock()
 		for _, node := range []string{"n1", "n2", "n3"} {
 			if n2.quorum.Voters[node] == 0 {
-				t.Errorf("%s is none of the crew: %v", node, n2.quorum.Voters)
+				t.Errorf("%s is none of the group: %v", node, n2.quorum.Voters)
 			}
 		}
 	})
 }
 
-// A node that comes back among the others meets them one by one, and judges none that
-// it has not met yet.
-func TestMeetsOneByOne(t *testing.T) {
+// A node that reaches the others again hears them one by one, and fences none that
+// it has not heard yet.
+func TestRejoinsOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, s := newAir(), leasetest.NewServer()
+		a, s := newNetwork(), leasetest.NewServer()
 		three(t, a, s)
 		a.join(t, s, "n4")
-		a.join(t, s, "n0") // first in turn
+		a.join(t, s, "n0") // the first that may fence
 		time.Sleep(5 * time.Second)
 		for _, node := range []string{"n1", "n2", "n3", "n4"} {
-			a.look("n0", node, vip.Dead)
+			a.setLiveness("n0", node, vip.Dead)
 		}
 		time.Sleep(time.Second)
 		epochs := func() (all []int64) {
@@ -168,7 +168,7 @@ func TestMeetsOneByOne(t *testing.T) {
 		}
 		before := epochs()
 		for _, node := range []string{"n1", "n2", "n3", "n4"} {
-			a.look("n0", node, vip.Alive)
+			a.setLiveness("n0", node, vip.Alive)
 			time.Sleep(400 * time.Millisecond)
 		}
 		if after := epochs(); !slices.Equal(after, before) {
