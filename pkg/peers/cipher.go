@@ -38,7 +38,7 @@ type packetID struct {
 	sequence uint64
 }
 
-// A keyID tells keys apart without revealing them.
+// A keyID identifies a key without revealing it.
 type keyID [4]byte
 
 // idOfKey derives the ID of a key.

@@ -29,7 +29,7 @@ type message struct {
 	echoes    []echo  // one for each node of which it has received a packet
 }
 
-// An echo tells a node that its packet was received, and the others whether it is heard.
+// An echo shows a node that its packet was received, and the others whether it is heard.
 type echo struct {
 	node  nodeID
 	hears bool   // the sender received a verified packet of it within the detection time

@@ -56,8 +56,8 @@ func (n *network) breakPath(from, to netip.Addr, broken bool) {
 	n.with(func() { n.broken[[2]netip.Addr{from, to}] = broken })
 }
 
-// heal ends all faults.
-func (n *network) heal() {
+// endFaults ends all faults.
+func (n *network) endFaults() {
 	n.with(func() { n.loss = 0; clear(n.down); clear(n.blocked); clear(n.refuses); clear(n.broken) })
 }
 

@@ -15,7 +15,7 @@
 //	                  answered, and TCP is not refused                          Suspect
 //
 // The VIPs of a Dead node may be taken over. Suspect is a blocked port or a process that hangs: only
-// its node lease can tell. A process that was itself paused judges no other node until it
+// its node lease decides. A process that was itself paused judges no other node until it
 // has listened again for a while.
 package peers
 

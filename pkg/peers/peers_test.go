@@ -196,7 +196,7 @@ func TestCutNodeIsDead(t *testing.T) {
 				}
 				t.Logf("dead for all after %v", took)
 				c.await("the cut node to see nobody", 5*time.Second, func() bool { return c.countInState(c.nodes[1], vip.Dead) == n-1 })
-				c.net.heal()
+				c.net.endFaults()
 				c.await("it to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == n-1 })
 			})
 		})
@@ -429,7 +429,7 @@ func TestAddressChanges(t *testing.T) {
 		if !c.othersSee(1, vip.Dead) {
 			t.Error("it was cut off at its new address, and is not dead")
 		}
-		c.net.heal()
+		c.net.endFaults()
 		n.setAddr(netip.Addr{})
 		c.await("it to watch nobody", time.Second, func() bool { return c.countInState(n, vip.Unknown) == 2 && strings.Contains(n.Off(), "no address") })
 	})

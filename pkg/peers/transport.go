@@ -17,8 +17,8 @@ type Transport interface {
 	// Listen opens the port of one address of this node, for UDP packets and for TCP connections.
 	Listen(at netip.AddrPort) (Socket, error)
 	// Dial opens a TCP connection from an address of this node, and closes it. It returns nil if to
-	// took it, syscall.ECONNREFUSED if the kernel at to refused it, and any other error if nothing can
-	// be told.
+	// took it, syscall.ECONNREFUSED if the kernel at to refused it, and any other error if neither
+	// happened.
 	Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error
 }
 

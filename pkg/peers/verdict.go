@@ -21,7 +21,7 @@ import (
 //
 //	a  Its heartbeats arrive, and echo those of this node.
 //	s  Its heartbeats arrive, but have echoed none of this node's for suspectDelay. Or it is
-//	   silent for that long, and a probe was answered or can tell nothing: its address never
+//	   silent for that long, and a probe was answered or proves nothing: its address never
 //	   answered, or an Alive node hears it. (From Dead only the former.)
 //	d  Its last heartbeat said that it stops. Or it was Alive once, is silent, no Alive node
 //	   hears it, and a probe found that its port refuses connections, or that an address which
@@ -125,7 +125,7 @@ func (d *detector) probed(p *peer, result probeResult, startedAt, now time.Time)
 	d.evaluate(p, now)
 }
 
-// probedAlive records which probes of p, whose heartbeats arrive, are answered: only those can tell
+// probedAlive records which probes of p, whose heartbeats arrive, are answered: only those prove
 // anything once p is silent. What was not answered is tried again after startupTime, or a minute
 // if p has been in its state for half a minute. A TCP port that can't be reached is reported.
 func (d *detector) probedAlive(p *peer, result probeResult, now time.Time) {

@@ -397,7 +397,7 @@ func TestBGPThousand(t *testing.T) {
 func TestBGPWithoutAPI(t *testing.T) {
 	frr, _ := startRouters(t)
 	start(t, bgpEnv("vip_leaseduration", "4", "vip_renewdeadline", "3", "vip_retryperiod", "1"))
-	createService(t, webService("alone", "10.79.0.55"))
+	createService(t, webService("without-api", "10.79.0.55"))
 	awaitHops(t, frr, "10.79.0.55", 3, 10*time.Second)
 	awaitProxies(t, "10.79.0.55")
 	awaitReachable(t, "http://10.79.0.55/")

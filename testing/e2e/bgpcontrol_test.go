@@ -35,7 +35,7 @@ func startReadyServer(t *testing.T, node string) *http.Server {
 }
 
 // The VIP of the control plane by BGP alone: its owner is the one next hop, and it goes
-// when the owner's API server dies, or its Herald is told to stop.
+// when the owner's API server dies, or its Herald is stopped.
 func TestBGPControlPlane(t *testing.T) {
 	frr, _ := startRouters(t)
 	servers := map[string]*http.Server{}
@@ -59,7 +59,7 @@ func TestBGPControlPlane(t *testing.T) {
 		most time.Duration // without an answer
 	}{
 		{"its API server dies", func(owner string) { servers[owner].Close() }, 3500 * time.Millisecond}, // three questions, and a hand-over
-		{"its Herald is told to stop", func(owner string) { f.node[owner].Signal(syscall.SIGTERM) }, 100 * time.Millisecond},
+		{"its Herald is stopped", func(owner string) { f.node[owner].Signal(syscall.SIGTERM) }, 100 * time.Millisecond},
 	} {
 		awaitHops(t, frr, vip, 1, 10*time.Second)
 		awaitReachable(t, "http://"+vip+":6444/")

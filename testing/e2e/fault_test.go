@@ -461,7 +461,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("it is still on %s", to)
 	}
 	if out := runHerald(t, "status"); !strings.Contains(out, "carries no VIP: it is drained") {
-		t.Errorf("herald status does not tell:\n%s", out)
+		t.Errorf("herald status does not show it:\n%s", out)
 	}
 	if out := runHerald(t, "undrain", s.owner); !strings.Contains(out, "carries VIPs again") {
 		t.Error(out)
@@ -632,7 +632,7 @@ func TestRebalance(t *testing.T) {
 		return nil
 	})
 	if took := time.Since(back); took < 20*time.Second {
-		t.Errorf("spread again after %v: before it was calm", took)
+		t.Errorf("spread again after %v: before the node was alive for long enough", took)
 	}
 	w, c := s.report()
 	if w.LongestSilence > 100*time.Millisecond {

@@ -374,17 +374,17 @@ func awaitEvent(t *testing.T, name, reason, words string) {
 		if err != nil {
 			return err
 		}
-		var said []string
+		var found []string
 		for _, e := range list.Items {
 			if e.InvolvedObject.Name != name {
 				continue
 			}
-			said = append(said, e.Reason+": "+e.Message)
+			found = append(found, e.Reason+": "+e.Message)
 			if e.Reason == reason && strings.Contains(e.Message, words) {
 				return nil
 			}
 		}
-		return fmt.Errorf("there are only %q", said)
+		return fmt.Errorf("there are only %q", found)
 	})
 }
 

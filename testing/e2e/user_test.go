@@ -98,7 +98,7 @@ func TestIPModeByOption(t *testing.T) {
 	awaitStatus(t, "a", "10.77.0.50(Proxy)", 2*time.Second)
 }
 
-// 100 Services on 3 nodes: spread evenly, and quiet once they are there.
+// 100 Services on 3 nodes: spread evenly, and with few API requests once they are there.
 func TestHundred(t *testing.T) {
 	start(t, env())
 	began := time.Now()
@@ -213,7 +213,7 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// A Lease deleted, blanked or taken by a stranger: the VIP comes back, or waits,
+// A Lease deleted, blanked or taken by another program: the VIP comes back, or waits,
 // and no other is touched.
 func TestMeddledLeases(t *testing.T) {
 	start(t, env())
@@ -246,16 +246,16 @@ func TestMeddledLeases(t *testing.T) {
 	if r := w.Stop().Addrs[0]; r.LongestSilence > 300*time.Millisecond || len(r.Timeline) > 5 {
 		t.Errorf("unanswered for %v, %v", r.LongestSilence, r.Timeline)
 	}
-	// A stranger takes it, renews it for a while, and goes.
+	// Another program takes it, renews it for a while, and goes.
 	w = whoHas(t, 20*time.Millisecond, "10.77.0.51")
 	awaitAnswer(t, w, "10.77.0.51", time.Second)
 	for range 4 {
 		now := time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
-		check.Value(leases.Patch(t.Context(), "kubevip-a", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"holderIdentity":"stranger","leaseDurationSeconds":2,"renewTime":%q}}`, now), metav1.PatchOptions{}))(t)
+		check.Value(leases.Patch(t.Context(), "kubevip-a", types.MergePatchType, fmt.Appendf(nil, `{"spec":{"holderIdentity":"another-program","leaseDurationSeconds":2,"renewTime":%q}}`, now), metav1.PatchOptions{}))(t)
 		awaitSilence(t, w, "10.77.0.51", time.Second)
 		time.Sleep(800 * time.Millisecond)
 	}
-	awaitEvent(t, "a", "HeldByOtherAnnouncer", "stranger")
+	awaitEvent(t, "a", "HeldByOtherAnnouncer", "another-program")
 	awaitAnswer(t, w, "10.77.0.51", 4*time.Second)
 	g, c := good.report()
 	if g.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(g.Timeline) != 1 {
@@ -277,14 +277,14 @@ func TestForeignLease(t *testing.T) {
 		l.Spec.RenewTime = &now
 		l = check.Value(leases.Update(t.Context(), l, metav1.UpdateOptions{}))(t)
 		if got := externalIPs(getService(t, "a")); got != "" {
-			t.Fatalf("announced as %s against a stranger's renewed lease", got)
+			t.Fatalf("announced as %s against another program's renewed lease", got)
 		}
 	}
 	awaitEvent(t, "a", "HeldByOtherAnnouncer", who)
 	last := time.Now()
 	awaitAnswer(t, w, "10.77.0.50", 6*time.Second)
 	if took := time.Since(last); took < 2500*time.Millisecond {
-		t.Errorf("taken over after %v, before the stranger's 3 s", took)
+		t.Errorf("taken over after %v, before the other program's 3 s", took)
 	}
 	awaitStatus(t, "a", "10.77.0.50(VIP)", time.Second)
 }
@@ -341,14 +341,14 @@ func TestBadOptions(t *testing.T) {
 	out2, _ := cmd2.CombinedOutput()
 	for _, want := range []string{"svc_enable", "maybe", "vip_interface", "a/b", "vip_subnet", "999", "bgp_enable", "vip_leaseduration"} {
 		if !strings.Contains(string(out)+string(out2), want) {
-			t.Errorf("nothing is said of %s:\n%s%s", want, out, out2)
+			t.Errorf("there is no message about %s:\n%s%s", want, out, out2)
 		}
 	}
 }
 
 // With svc_namespace a Role in two namespaces is all that Herald needs.
 func TestNamespaced(t *testing.T) {
-	const ns = "tenant"
+	const ns = "some-team"
 	ctx := t.Context()
 	check.Value(cluster.Client().CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}))(t)
 	t.Cleanup(func() {
@@ -363,7 +363,7 @@ func TestNamespaced(t *testing.T) {
 	})
 	check.OK(t, cluster.Apply(ctx, string(rbac)))
 	file := check.Value(cluster.Kubeconfig(ctx, "heralds/herald"))(t)
-	p := lab.Pod{Namespace: ns, Name: "tenant-web", Node: "w1", Labels: map[string]string{"app": "web"}}
+	p := lab.Pod{Namespace: ns, Name: "some-team-web", Node: "w1", Labels: map[string]string{"app": "web"}}
 	check.OK(t, cluster.AddPod(ctx, p))
 	t.Cleanup(func() { cluster.RemovePod(context.Background(), p) })
 	start(t, env("svc_namespace", ns, "cp_namespace", "heralds", "k8s_config_file", file))

@@ -139,7 +139,7 @@ func TestForeignHosts(t *testing.T) {
 		})
 	}
 	await("c", "VIPUnanswered", "node "+silentNode+" owns it, but does not answer", 15*time.Second)
-	t.Logf("told %v after it ceased to answer", time.Since(silenced).Round(100*time.Millisecond))
+	t.Logf("reported %v after it ceased to answer", time.Since(silenced).Round(100*time.Millisecond))
 	awaitStatusOutput(t, `default/c +10\.77\.0\.52 +`+silentNode+` .*VIPUnanswered`, time.Second)
 
 	// The faults end.
@@ -147,7 +147,7 @@ func TestForeignHosts(t *testing.T) {
 	runOn(t, "rt", "ip", "addr", "del", "10.77.0.51/32", "dev", "eth0")
 	await("c", "VIPAnswered", "node "+silentNode, 10*time.Second)
 	await("b", "VIPAnswered", "10.77.0.51", 50*time.Second)
-	t.Logf("told to be over %v after it was taken", time.Since(taken).Round(time.Second))
+	t.Logf("reported to be over %v after it was taken", time.Since(taken).Round(time.Second))
 	awaitStatusOutput(t, `(?m)default/b +10\.77\.0\.51 +`+holder+` +\S+ +VIP *$`, 2*time.Second)
 	if now := awaitOwner(t, "b"); now != holder {
 		t.Errorf("b moved to %s", now)

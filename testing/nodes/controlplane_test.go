@@ -146,7 +146,7 @@ func TestConnectionsAreReset(t *testing.T) {
 	defer plain.Close()
 	check.OK(t, plain.SetDeadline(time.Now().Add(time.Minute)))
 	c := tls.Client(plain, &tls.Config{InsecureSkipVerify: true})
-	check.OK(t, c.HandshakeContext(t.Context())) // an API server leaves those alone that have come so far
+	check.OK(t, c.HandshakeContext(t.Context())) // an API server that stops closes only connections without a handshake
 	pod := check.Value(os.ReadFile(cluster.File(was, "etc/kubernetes/manifests/herald.yaml")))(t)
 	check.OK(t, cluster.StaticPod(was, "herald", ""))
 	defer func() { check.OK(t, cluster.StaticPod(was, "herald", string(pod))) }()
@@ -154,7 +154,7 @@ func TestConnectionsAreReset(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("%v after %v, want a reset", err, time.Since(began))
 	}
-	t.Logf("reset %v after Herald on %s was told to stop; the VIP is on %s", time.Since(began).Round(time.Millisecond), was, cpOwner(t))
+	t.Logf("reset %v after Herald on %s was stopped; the VIP is on %s", time.Since(began).Round(time.Millisecond), was, cpOwner(t))
 }
 
 // handOver is how long both nodes may answer in a hand-over (docs/ownership.md).

@@ -195,6 +195,6 @@ func TestPreflight(t *testing.T) {
 	// The kernel's files of this network namespace are not in /sys, which is the machine's.
 	if out, _ := cluster.In(t.Context(), node, "unshare", "-m", "sh", "-c", "mount -t sysfs sysfs /sys && exec "+herald+
 		" preflight --k8sConfigPath=/etc/kubernetes/admin.conf --arp --services --interface=eth0"); !strings.Contains(out, "strictARP") {
-		t.Errorf("nothing is said of strict ARP:\n%s", out)
+		t.Errorf("there is no message about strict ARP:\n%s", out)
 	}
 }
