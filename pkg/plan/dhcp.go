@@ -24,8 +24,6 @@ const (
 // dhcp plans which addresses DHCP servers are asked for.
 type dhcp struct {
 	*pass
-	reserved *reservedAddresses
-	clients  map[string]*dhcpClient // by ID
 	states   map[dhcpKey]vip.DHCPState
 	macvlans map[string]vip.Macvlan // by name
 }
@@ -48,8 +46,8 @@ type dhcpClient struct {
 	declined map[vip.Family]string // why what is leased can't be used
 }
 
-func newDHCP(p *pass, reserved *reservedAddresses) *dhcp {
-	d := &dhcp{p, reserved, make(map[string]*dhcpClient), make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates)), make(map[string]vip.Macvlan, len(p.Macvlans))}
+func newDHCP(p *pass) *dhcp {
+	d := &dhcp{p, make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates)), make(map[string]vip.Macvlan, len(p.Macvlans))}
 	for _, x := range p.DHCPStates {
 		d.states[dhcpKey{x.Request.ID, x.Request.Family}] = x
 	}
@@ -94,13 +92,13 @@ func clientID(s *vip.Service) string {
 // leased. A Service whose client would have the macvlan or the MAC of that of an older one is rejected.
 // services are sorted, oldest first.
 func (d *dhcp) assignClients(services []*service) {
-	byLink, byMAC := make(map[string]*dhcpClient), make(map[string]*dhcpClient)
+	clients, byLink, byMAC := make(map[string]*dhcpClient), make(map[string]*dhcpClient), make(map[string]*dhcpClient)
 	for _, s := range services {
 		if len(s.dhcpFamilies) == 0 {
 			continue
 		}
 		id := clientID(s.Service)
-		c := d.clients[id]
+		c := clients[id]
 		if c == nil {
 			c = newDHCPClient(id, s)
 			if o := byLink[c.link]; o != nil {
@@ -111,7 +109,7 @@ func (d *dhcp) assignClients(services []*service) {
 				d.reject(s, vip.DHCPFailed, fmt.Sprintf("the hardware address %s (kube-vip.io/hwaddr) is that of Service %s, which is older", c.mac, o.oldest.Key))
 				continue
 			}
-			d.clients[id], byLink[c.link], byMAC[c.mac] = c, c, c
+			clients[id], byLink[c.link], byMAC[c.mac] = c, c, c
 		}
 		s.client = c
 		for _, f := range s.dhcpFamilies {

@@ -22,9 +22,8 @@ const (
 // A filter finds the Services that are this Herald's and may have an address, and rejects all others.
 type filter struct {
 	*pass
-	dhcp     *dhcp
-	reserved *reservedAddresses
-	kinds    map[kind]*capabilities
+	dhcp  *dhcp
+	kinds map[kind]*capabilities
 
 	all                []*service // every Service of type LoadBalancer, and those whose status Herald wrote
 	accepted           []*service // with an address and an endpoint: oldest first
@@ -263,8 +262,8 @@ type reservedAddresses struct {
 	ranges []vip.ReservedRange   // longest prefix first
 }
 
-func newReservedAddresses(w *vip.World, cp *ControlPlane) reservedAddresses {
-	r := reservedAddresses{nodes: make(map[netip.Addr]string), ranges: slices.Clone(w.Reserved)}
+func newReservedAddresses(w *vip.World, cp *ControlPlane) *reservedAddresses {
+	r := &reservedAddresses{nodes: make(map[netip.Addr]string), ranges: slices.Clone(w.Reserved)}
 	var controlPlane []netip.Addr
 	if cp != nil {
 		controlPlane = cp.Addresses

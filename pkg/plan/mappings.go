@@ -33,12 +33,11 @@ const closeWithin = 2 * time.Second
 // mappings plans which ports gateways are to have open (UPnP).
 type mappings struct {
 	*pass
-	reserved *reservedAddresses
-	states   map[vip.Key][]*vip.MappingState // by Service
+	states map[vip.Key][]*vip.MappingState // by Service
 }
 
-func newMappings(p *pass, reserved *reservedAddresses) *mappings {
-	m := &mappings{p, reserved, make(map[vip.Key][]*vip.MappingState)}
+func newMappings(p *pass) *mappings {
+	m := &mappings{p, make(map[vip.Key][]*vip.MappingState)}
 	for i := range p.MappingStates {
 		x := &p.MappingStates[i]
 		m.states[x.Service] = append(m.states[x.Service], x)
@@ -46,18 +45,17 @@ func newMappings(p *pass, reserved *reservedAddresses) *mappings {
 	return m
 }
 
-// want adds the mappings of a unit that is not announced here to the Plan: without, they would be removed,
-// which is for the node that made them to do.
+// want adds the mappings of a unit that is not announced here to the Plan: without, they would be removed, which
+// is for the node that made them to do.
 func (m *mappings) want(u *unit) {
 	for _, s := range u.services {
-		m.wantFor(s, func(vip.Address) bool { return false })
+		m.wantFor(s, false)
 	}
 }
 
 // wantFor adds the mappings of all ports of s to the Plan that options and namespaces allow, on the gateways of
-// the links of its addresses. here says which addresses are on this node, so that it makes and renews their
-// mappings.
-func (m *mappings) wantFor(s *service, here func(vip.Address) bool) {
+// the links of its addresses. If s is announced here, this node makes and renews those of addresses that are bound.
+func (m *mappings) wantFor(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
 	}
@@ -65,7 +63,7 @@ func (m *mappings) wantFor(s *service, here func(vip.Address) bool) {
 		for _, p := range s.Ports {
 			x := vip.Mapping{
 				Service: s.Key, UID: s.UID, Claim: s.unit.lease, Addr: a.Addr, Link: m.gatewayLink(a.Address), Protocol: p.Protocol, Port: p.Port,
-				External: p.Port, Any: s.Forward.Any, Lease: s.Forward.Lease, Here: here(a.Address),
+				External: p.Port, Any: s.Forward.Any, Lease: s.Forward.Lease, Here: here && m.isBound(a.Address),
 			}
 			if a.Addr.Is4() { // a pinhole in an IPv6 firewall changes no port
 				x.External = cmp.Or(s.Forward.External[p.Port], p.Port)

@@ -67,14 +67,13 @@ func Make(r Rules, w vip.World) vip.Plan {
 		w.Services = append([]vip.Service{r.ControlPlane.service(w)}, w.Services...)
 	}
 	p := newPass(&r, &w)
-	reserved := newReservedAddresses(&w, r.ControlPlane)
-	dhcp := newDHCP(p, &reserved)
-	f := filter{pass: p, dhcp: dhcp, reserved: &reserved, kinds: make(map[kind]*capabilities)}
+	dhcp := newDHCP(p)
+	f := filter{pass: p, dhcp: dhcp, kinds: make(map[kind]*capabilities)}
 	f.run()
 	units := group(p, f.accepted)
 	(&placement{pass: p, units: units}).run()
 
-	m := unitPlanner{pass: p, dhcp: dhcp, checks: newAddressChecks(p), routes: newRoutes(p), mappings: newMappings(p, &reserved)}
+	m := unitPlanner{pass: p, dhcp: dhcp, checks: newAddressChecks(p), routes: newRoutes(p), mappings: newMappings(p)}
 	for _, u := range group(p, f.expectingEndpoints) {
 		m.checks.probeEarly(u)
 	}
@@ -94,9 +93,10 @@ type pass struct {
 	*Rules
 	*vip.World
 	*nodes
-	bound  map[binding]bool
-	wanted map[netip.Addr]bool // the addresses in out.Addresses
-	out    vip.Plan
+	reserved *reservedAddresses
+	bound    map[binding]bool
+	wanted   map[netip.Addr]bool // the addresses in out.Addresses
+	out      vip.Plan
 }
 
 // A binding is an address on a link.
@@ -141,7 +141,7 @@ type unit struct {
 
 func newPass(r *Rules, w *vip.World) *pass {
 	p := &pass{
-		Rules: r, World: w, nodes: newNodes(w),
+		Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(w, r.ControlPlane),
 		bound: make(map[binding]bool, len(w.Bound)), wanted: make(map[netip.Addr]bool, len(w.Bound)),
 	}
 	for _, b := range w.Bound {

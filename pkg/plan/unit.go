@@ -187,7 +187,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 	for _, a := range s.addrs {
 		m.bindAddress(s, a, ready, &c)
 	}
-	m.mappings.wantFor(s, func(a vip.Address) bool { return m.isBound(a) && !handingOver })
+	m.mappings.wantFor(s, !handingOver)
 	if len(c.bound) > 0 && !handingOver {
 		m.mappings.report(s)
 		c.ingress = append(c.ingress, m.mappings.externalIngress(s)...)
