@@ -49,7 +49,7 @@ func baseConfig() Config {
 // addresses has go-cmp compare them by value, and leave out what BGP is made of.
 var addresses = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.IgnoreUnexported(BGP{})}
 
-// on are the variables of base.
+// baseEnv are the variables that make baseConfig.
 var baseEnv = []string{"svc_enable=true", "vip_arp=true"}
 
 func TestParse(t *testing.T) {

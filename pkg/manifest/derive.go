@@ -11,7 +11,7 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
-// derived begins every file that is written from here.
+// derivedHeader is the first line of every derived file.
 const derivedHeader = `# Written by "herald docs" from what "herald manifest" prints. Do not edit.` + "\n"
 
 // defaultRequest returns a Request in which nothing was given.

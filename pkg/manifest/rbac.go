@@ -42,7 +42,6 @@ var (
 	leaseVerbs = []string{"get", "list", "watch", "create", "update", "delete"}
 )
 
-// writesServices and keeps are conditions: Services are written to; Herald keeps its key in a Secret.
 func writesServices(c config.Config) bool { return !c.Services.ReadOnly }
 func keepsSecret(c config.Config) bool    { return c.Peers.Port != 0 && c.Peers.KeyFile == "" }
 
@@ -60,7 +59,7 @@ var rules = []rule{
 	{"networking.k8s.io", "servicecidrs", nil, watchVerbs, clusterOnly, nil, "The cluster's own ranges, which no Service may take."},
 }
 
-// ofRBAC are the options that make a difference to the permissions.
+// rbacOptions are the options that the permissions depend on.
 var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "disable_service_updates", "herald_peers_port", "herald_peers_key"}
 
 // policyRules returns what the table grants in any of scopes, each permission once.
