@@ -120,9 +120,9 @@ func (x *client) recorded() bool {
 	return k.Addr.IsValid() && k.MAC == x.request.MAC
 }
 
-// instruct replaces the request by r, which differs in Declined or Release at most as
-// far as the client can follow (see sameClient). What the client is doing is interrupted
-// if its address is to be declined, or released.
+// instruct replaces the request by r, which is for the same client (sameClient): only
+// Declined and Release are looked at from now on. What the client is doing is interrupted
+// if Release is new, or if Declined is new and the address that is leased.
 func (x *client) instruct(r vip.DHCPRequest) {
 	before := x.latest.Swap(&r)
 	release := r.Release && !before.Release
@@ -171,6 +171,7 @@ func (x *client) lose(kind, why string) {
 	})
 }
 
+// expiry is when k expires, for messages.
 func expiry(k vip.DHCPLease) string {
 	if k.Expires.IsZero() {
 		return "never"

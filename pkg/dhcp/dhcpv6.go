@@ -60,6 +60,7 @@ func (x *protocol6) obtain(ctx context.Context, attempt int, preferred netip.Add
 	return x.sendRequest(ctx, best.server, best.addr)
 }
 
+// sendRequest asks a server for addr by a Request, three times at most.
 func (x *protocol6) sendRequest(ctx context.Context, server string, addr netip.Addr) (vip.DHCPLease, error) {
 	return x.ask(ctx, dhcpv6.MessageTypeRequest, server, addr, backoff(solTimeout, reqMaxRT, 3))
 }

@@ -194,6 +194,7 @@ func open6(ifi *net.Interface) (net.PacketConn, error) {
 	return nil, errors.New("the link has no link-local address")
 }
 
+// conn6 has PacketAddr for its addresses; those of packets received are empty.
 type conn6 struct{ net.PacketConn }
 
 func (c conn6) WriteTo(b []byte, to net.Addr) (int, error) {
@@ -205,15 +206,8 @@ func (c conn6) WriteTo(b []byte, to net.Addr) (int, error) {
 }
 
 func (c conn6) ReadFrom(b []byte) (int, net.Addr, error) {
-	n, from, err := c.PacketConn.ReadFrom(b)
-	if err != nil {
-		return n, nil, err
-	}
-	p := &PacketAddr{}
-	if u, ok := from.(*net.UDPAddr); ok {
-		p.Src = u.AddrPort().Addr()
-	}
-	return n, p, nil
+	n, _, err := c.PacketConn.ReadFrom(b)
+	return n, &PacketAddr{}, err
 }
 
 // capabilityHint is what the process lacks if err is a kernel's refusal, or "".

@@ -84,13 +84,9 @@ func (x *client) receive(ctx context.Context, conn net.PacketConn, t transaction
 		case err != nil:
 			return false, ignored, x.linkError(ctx, err)
 		}
-		addr, ok := from.(*PacketAddr)
-		if !ok {
-			addr = &PacketAddr{}
-		}
 		a, err := t.parse(buf[:n])
 		if err == nil {
-			if done, err = t.receive(a, addr); done {
+			if done, err = t.receive(a, from.(*PacketAddr)); done {
 				return true, ignored, err
 			}
 		}

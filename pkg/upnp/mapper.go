@@ -81,19 +81,13 @@ type wanted struct {
 	at       time.Time        // when they were put
 }
 
-// A key identifies a Mapping. The Service is not part of it: a Service that is deleted
-// and created again keeps what it has.
-type key struct {
-	addr     netip.Addr
-	link     string
-	protocol string
-	port     uint16
-	external uint16
-	any      bool
-}
+// A key identifies a Mapping: it has neither Service, Claim and Lease nor Here. A Service
+// that is deleted and created again keeps what it has.
+type key vip.Mapping
 
 func keyOf(m vip.Mapping) key {
-	return key{m.Addr, m.Link, m.Protocol, m.Port, m.External, m.Any}
+	m.Service, m.UID, m.Claim, m.Lease, m.Here = vip.Key{}, "", vip.Key{}, 0, false
+	return key(m)
 }
 
 // New makes a Mapper. Run does the work.

@@ -160,9 +160,9 @@ func (g *gateway) prepare(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// recordFailure records that the gateway does not answer, and returns when to try again.
-// The first time the user is not told while there are mappings: it may be about to be
-// restarted.
+// recordFailure records that the gateway can't be used because of err, has a search begin,
+// and returns how long to wait before it is tried again. The first failure in a row is not
+// published while the gateway has mappings: it may be about to be restarted.
 func (g *gateway) recordFailure(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0 // it is this process that ends
