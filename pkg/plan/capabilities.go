@@ -17,6 +17,7 @@ type kind struct {
 	leaseName     bool // it names its lease
 }
 
+// kindOf finds the kind of a Service. Methods that are not enabled are left out.
 func (r *Rules) kindOf(s *vip.Service, controlPlane bool) kind {
 	wants := func(m vip.Method) bool { return controlPlane || s.Announce == nil || slices.Contains(s.Announce, m) }
 	return kind{controlPlane, r.ARP && wants(vip.ByARP), r.BGP != nil && wants(vip.ByBGP), s.Local, s.HealthCheckNodePort != 0, s.Lease != ""}

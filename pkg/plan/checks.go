@@ -107,7 +107,7 @@ func (c *addressChecks) probeEarly(u *unit) {
 func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 	before := 0
 	for _, n := range c.alive {
-		if n.excluded() == "" && (n.units < c.self.units || n.units == c.self.units && rank(u.hash, n.hash) > rank(u.hash, c.self.hash)) {
+		if n.excluded() == "" && (n.units < c.self.units || n.units == c.self.units && rendezvousHash(u.hash, n.hash) > rendezvousHash(u.hash, c.self.hash)) {
 			before++
 		}
 	}
@@ -217,9 +217,9 @@ func (c *addressChecks) isVerifier(u *unit, s *service, a vip.Address, owner *me
 	if ownerLink == nil || !sharesNetwork(linkNamed(&c.self.Info, a.Link), ownerLink) {
 		return false
 	}
-	own := rank(u.hash, c.self.hash)
+	own := rendezvousHash(u.hash, c.self.hash)
 	return !slices.ContainsFunc(c.alive, func(n *member) bool {
-		return n != owner && n != c.self && rank(u.hash, n.hash) >= own && sharesNetwork(linkOn(n), ownerLink)
+		return n != owner && n != c.self && rendezvousHash(u.hash, n.hash) >= own && sharesNetwork(linkOn(n), ownerLink)
 	})
 }
 

@@ -218,12 +218,14 @@ func (d *dhcp) request(u *unit) {
 	for _, s := range u.services {
 		if s.client != nil && !slices.Contains(done, s.client) {
 			done = append(done, s.client)
-			d.requestFor(s.client)
+			d.requestClient(s.client)
 		}
 	}
 }
 
-func (d *dhcp) requestFor(c *dhcpClient) {
+// requestClient adds the macvlan of a client and a DHCPRequest for each of its families; the latter not while
+// the kernel can't have the macvlan, which an Event tells.
+func (d *dhcp) requestClient(c *dhcpClient) {
 	s := c.oldest
 	filter := 2
 	if s.DHCP.RPFilter != "" {
@@ -258,20 +260,20 @@ func (d *dhcp) requestFor(c *dhcpClient) {
 	}
 }
 
-// missing is how many addresses of s are not leased, or not usable, what the DHCP clients say is wrong, and
-// whether one of them has yet to find out: it has neither a lease nor a problem.
-func (d *dhcp) missing(s *service) (missing int, problems []string, undecided bool) {
+// missingLeases is how many addresses of s are not leased, or not usable, what the DHCP clients say is wrong,
+// and whether one of them has yet to find out: it has neither a lease nor a problem.
+func (d *dhcp) missingLeases(s *service) (missingLeases int, problems []string, undecided bool) {
 	for _, f := range s.dhcpFamilies {
 		x, ok := d.states[dhcpKey{s.client.id, f}]
 		if x.Problem != "" {
 			problems = append(problems, x.Problem)
 		}
 		if l, valid := d.leaseOf(s, f); !valid || s.client.declined[f] != "" {
-			missing++
+			missingLeases++
 			undecided = undecided || !ok || !x.Lost && x.Problem == "" && l.Addr == netip.Addr{}
 		}
 	}
-	return missing, problems, undecided
+	return missingLeases, problems, undecided
 }
 
 // leasesToRecord are the leases of s whose addresses are in ingress, as the status is to have them.

@@ -30,7 +30,9 @@ type filter struct {
 	expectingEndpoints []*service // rejected for the lack of endpoints only, new, and never announced: oldest first
 }
 
-func (f *filter) run() {
+// findServices sets all, accepted and expectingEndpoints, and publishes the Services that are in accepted no
+// more.
+func (f *filter) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
 	f.accepted = make([]*service, 0, len(f.Services))
 	backing := make([]service, len(f.Services))
@@ -58,6 +60,7 @@ func (f *filter) run() {
 	f.dropDecided()
 }
 
+// dropDecided takes the Services that are published, so rejected, out of accepted.
 func (f *filter) dropDecided() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.decided })
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// group makes units, oldest first, of the Services that share an address, a lease or a DHCP client. Services
-// that have no owner are in none. services are sorted, oldest first.
-func group(p *pass, services []*service) []*unit {
+// groupIntoUnits makes units, oldest first, of the Services that share an address, a lease or a DHCP client.
+// Services that have no owner are in none. services are sorted, oldest first.
+func groupIntoUnits(p *pass, services []*service) []*unit {
 	byClient := make(map[*dhcpClient]*unit)
 	byAddr := make(map[netip.Addr]*unit, len(services))
 	byLease := make(map[vip.Key]*unit, len(services))
@@ -58,14 +58,14 @@ func group(p *pass, services []*service) []*unit {
 	}
 	units = slices.DeleteFunc(units, func(u *unit) bool { return u.mergedInto != nil })
 	for _, u := range units {
-		p.complete(u)
+		p.completeUnit(u)
 	}
 	return units
 }
 
-// complete fills in the rest of a unit whose Services are known: its leases, its claim, what it requires of a
-// node, and the links of its addresses.
-func (p *pass) complete(u *unit) {
+// completeUnit fills in the rest of a unit whose Services are known: its leases, its claim, what it requires of
+// a node, and the links of its addresses.
+func (p *pass) completeUnit(u *unit) {
 	slices.SortFunc(u.services, byAge)
 	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
@@ -94,7 +94,7 @@ func (p *pass) complete(u *unit) {
 			}
 		}
 	}
-	u.needs = needsOf(u)
+	u.requirements = ownerRequirements(u)
 }
 
 // completeAddress fills in all of a but its Addr, as this node would bind it: on the macvlan if it is leased
@@ -136,8 +136,8 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.inStatus(a) })
 }
 
-// needsOf is what u requires of the node that announces it.
-func needsOf(u *unit) requirements {
+// ownerRequirements is what u requires of the node that announces it.
+func ownerRequirements(u *unit) requirements {
 	s := u.services[0]
 	if s.sharesOwner {
 		return requirements{capabilities: s.capabilities, linkOfVIPs: true}

@@ -45,17 +45,18 @@ func newMappings(p *pass) *mappings {
 	return m
 }
 
-// want adds the mappings of a unit that is not announced here to the Plan: without, they would be removed, which
-// is for the node that made them to do.
-func (m *mappings) want(u *unit) {
+// wantUnit adds the mappings of a unit that is not announced here to the Plan: without, they would be removed,
+// which is for the node that made them to do.
+func (m *mappings) wantUnit(u *unit) {
 	for _, s := range u.services {
-		m.wantFor(s, false)
+		m.wantService(s, false)
 	}
 }
 
-// wantFor adds the mappings of all ports of s to the Plan that options and namespaces allow, on the gateways of
-// the links of its addresses. If s is announced here, this node makes and renews those of addresses that are bound.
-func (m *mappings) wantFor(s *service, here bool) {
+// wantService adds the mappings of all ports of s to the Plan that options and namespaces allow, on the
+// gateways of the links of its addresses. If s is announced here, this node makes and renews those of addresses
+// that are bound.
+func (m *mappings) wantService(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
 	}

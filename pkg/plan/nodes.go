@@ -78,9 +78,9 @@ type requirements struct {
 	bound         []*service // the links to which their addresses, and macvlans, are to be bound are up
 }
 
-// ineligible is why a node may not announce something, or "" if it may: the first that holds of these. Its Herald takes
-// no VIP; Kubernetes keeps VIPs off it; a link that is needed is missing or down; it has no endpoint. A node that is not
-// alive may be eligible. No other code decides this.
+// ineligible is why a node may not announce something, or "" if it may: the first that holds of these. Its
+// Herald takes no VIP; Kubernetes keeps VIPs off it; a link that is needed is missing or down; it has no
+// endpoint. A node that is not alive may be eligible. No other code decides this.
 func ineligible(need *requirements, n *member) string {
 	switch {
 	case n.refusal != "":
@@ -194,15 +194,15 @@ func hash(s string) uint64 {
 	return h
 }
 
-// highestRank is the one of some nodes, at least one, that has the highest rendezvous hash for a unit or
+// highestHash is the one of some nodes, at least one, that has the highest rendezvous hash for a unit or
 // Service.
-func highestRank(key uint64, nodes []*member) *member {
-	return slices.MaxFunc(nodes, func(a, b *member) int { return cmp.Compare(rank(key, a.hash), rank(key, b.hash)) })
+func highestHash(key uint64, nodes []*member) *member {
+	return slices.MaxFunc(nodes, func(a, b *member) int { return cmp.Compare(rendezvousHash(key, a.hash), rendezvousHash(key, b.hash)) })
 }
 
-// rank is the rendezvous hash of a unit or Service and a node (the finalizer of splitmix64, so that each pair
-// is as good as random).
-func rank(unit, node uint64) uint64 {
+// rendezvousHash is the rendezvous hash of a unit or Service and a node (the finalizer of splitmix64, so that
+// each pair is as good as random).
+func rendezvousHash(unit, node uint64) uint64 {
 	x := unit ^ (node + 0x9e3779b97f4a7c15)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

@@ -58,7 +58,7 @@ func (p *pass) publish(s *service, o *outcome) {
 // an Event, provided that vip.Reasons has the reason as one of Events, and clears the status that Herald wrote,
 // if it did, unless another announcer holds the Service now.
 func (p *pass) reject(s *service, reason vip.Reason, message string) {
-	if infoOf(reason).Event {
+	if reasonInfo(reason).Event {
 		p.eventIfResponsible(s, reason, message)
 	}
 	p.rejectSilently(s, reason, message)
@@ -84,7 +84,7 @@ func (p *pass) event(s *service, reason vip.Reason, message string, occurrence i
 		return
 	}
 	p.out.Events = append(p.out.Events, vip.Event{
-		Service: s.Key, UID: s.UID, Warning: infoOf(reason).Warning,
+		Service: s.Key, UID: s.UID, Warning: reasonInfo(reason).Warning,
 		Reason: reason, Message: message, Occurrence: occurrence,
 	})
 }
@@ -96,8 +96,8 @@ func (p *pass) eventIfResponsible(s *service, reason vip.Reason, message string)
 	}
 }
 
-// infoOf is what vip.Reasons says of a reason. It panics if it is not there.
-func infoOf(reason vip.Reason) vip.ReasonInfo {
+// reasonInfo is what vip.Reasons says of a reason. It panics if it is not there.
+func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 	return vip.Reasons[slices.IndexFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason })]
 }
 
@@ -115,5 +115,5 @@ func (p *pass) responsible(s *service) bool {
 	if n := p.members[s.statusBy]; n != nil && n.Alive {
 		return n == p.self
 	}
-	return len(p.alive) > 0 && highestRank(hashKey(s.Key), p.alive) == p.self
+	return len(p.alive) > 0 && highestHash(hashKey(s.Key), p.alive) == p.self
 }

@@ -10,13 +10,13 @@ type placement struct {
 	units []*unit
 }
 
-// run sets the target of every unit that is free, or that this node holds and must or may hand over.
+// setTargets sets the target of every unit that is free, or that this node holds and must or may hand over.
 //
 // A free unit goes to the node that had it, else to the best. The oldest comes first and counts for the next,
 // so that a burst of new Services spreads evenly although every node plans alone: a node's own count is exact
 // and the counts it has of others are at worst too low, hence nobody takes more than its share of what there
 // is.
-func (p *placement) run() {
+func (p *placement) setTargets() {
 	for _, u := range p.units {
 		if n := p.members[u.claim.Holder]; n != nil {
 			n.units++
@@ -28,7 +28,7 @@ func (p *placement) run() {
 			if u.target = p.former(u); u.target == nil {
 				u.target = p.best(u)
 			}
-		case p.self != nil && u.claim.Holder == p.Self && ineligible(&u.needs, p.self) != "":
+		case p.self != nil && u.claim.Holder == p.Self && ineligible(&u.requirements, p.self) != "":
 			u.target = p.best(u)
 		}
 		if u.target != nil {
@@ -55,7 +55,7 @@ func (p *placement) former(u *unit) *member {
 		names = append(names, s.statusBy)
 	}
 	for _, name := range names {
-		if n := p.members[name]; n != nil && n.Alive && !n.Stalled && ineligible(&u.needs, n) == "" {
+		if n := p.members[name]; n != nil && n.Alive && !n.Stalled && ineligible(&u.requirements, n) == "" {
 			return n
 		}
 	}
@@ -72,10 +72,10 @@ func (p *placement) best(u *unit) *member {
 		if best != nil && (n.Stalled && !best.Stalled || n.Stalled == best.Stalled && n.units > best.units) {
 			continue // before the dearer question whether it is eligible
 		}
-		if ineligible(&u.needs, n) != "" {
+		if ineligible(&u.requirements, n) != "" {
 			continue
 		}
-		r := rank(u.hash, n.hash)
+		r := rendezvousHash(u.hash, n.hash)
 		if best == nil || best.Stalled && !n.Stalled || n.units < best.units || r > bestRank {
 			best, bestRank = n, r
 		}
@@ -97,7 +97,7 @@ func (p *placement) returnUnits() {
 		return
 	}
 	for _, u := range p.units {
-		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) && ineligible(&u.needs, to) == "" {
+		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) && ineligible(&u.requirements, to) == "" {
 			u.target = to
 			p.self.units--
 			to.units++
@@ -117,7 +117,7 @@ func (p *placement) rebalance() {
 			continue
 		}
 		for _, n := range p.alive {
-			if n.Stable && !n.Stalled && n.units+2 <= p.self.units && (u.target == nil || n.units < u.target.units) && ineligible(&u.needs, n) == "" {
+			if n.Stable && !n.Stalled && n.units+2 <= p.self.units && (u.target == nil || n.units < u.target.units) && ineligible(&u.requirements, n) == "" {
 				u.target = n
 			}
 		}

@@ -69,12 +69,12 @@ func Make(r Rules, w vip.World) vip.Plan {
 	p := newPass(&r, &w)
 	dhcp := newDHCP(p)
 	f := filter{pass: p, dhcp: dhcp, kinds: make(map[kind]*capabilities)}
-	f.run()
-	units := group(p, f.accepted)
-	(&placement{pass: p, units: units}).run()
+	f.findServices()
+	units := groupIntoUnits(p, f.accepted)
+	(&placement{pass: p, units: units}).setTargets()
 
 	m := unitPlanner{pass: p, dhcp: dhcp, checks: newAddressChecks(p), routes: newRoutes(p), mappings: newMappings(p)}
-	for _, u := range group(p, f.expectingEndpoints) {
+	for _, u := range groupIntoUnits(p, f.expectingEndpoints) {
 		m.checks.probeEarly(u)
 	}
 	for _, u := range units {
@@ -128,13 +128,13 @@ type address struct {
 
 // A unit is the Services that are announced by one node.
 type unit struct {
-	lease    vip.Key      // that of the oldest Service; its holder announces the unit
-	records  []vip.Key    // the other leases of its Services: its owner keeps them too, as a record
-	services []*service   // oldest first
-	needs    requirements // of its owner
-	hash     uint64
-	claim    vip.Claim // what lease says; without a Holder if it may be taken
-	target   *member   // who is to claim it, or to have it next; nil if no node may, or it stays
+	lease        vip.Key      // that of the oldest Service; its holder announces the unit
+	records      []vip.Key    // the other leases of its Services: its owner keeps them too, as a record
+	services     []*service   // oldest first
+	requirements requirements // of its owner
+	hash         uint64
+	claim        vip.Claim // what lease says; without a Holder if it may be taken
+	target       *member   // who is to claim it, or to have it next; nil if no node may, or it stays
 
 	mergedInto *unit // while units are made: the older unit that has its Services now; nil if it is one itself
 }
@@ -153,9 +153,9 @@ func newPass(r *Rules, w *vip.World) *pass {
 // isBound reports whether this node's kernel has a on a's link.
 func (p *pass) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
 
-// want adds an address, and its announcement, to the Plan; one that is there already, since several Services
-// share it, is not added again.
-func (p *pass) want(a vip.Address, listenOnly bool) {
+// wantAddress adds an address, and its announcement, to the Plan; one that is there already, since several
+// Services share it, is not added again.
+func (p *pass) wantAddress(a vip.Address, listenOnly bool) {
 	if p.wanted[a.Addr] {
 		return
 	}

@@ -29,9 +29,9 @@ type routes struct {
 
 func newRoutes(p *pass) *routes { return &routes{p, make(map[netip.Prefix]bool)} }
 
-// want adds a host route to a, with the attributes of s, to the Plan and returns it to be changed. If it is
+// add adds a host route to a, with the attributes of s, to the Plan and returns it to be changed. If it is
 // there already nothing is added, and the Route that is returned is in no Plan.
-func (r *routes) want(s *service, a netip.Addr) *vip.Route {
+func (r *routes) add(s *service, a netip.Addr) *vip.Route {
 	prefix := netip.PrefixFrom(a, a.BitLen())
 	if r.added[prefix] {
 		return new(vip.Route)
@@ -50,7 +50,7 @@ func (r *routes) advertise(s *service, handingOver bool) {
 		return
 	}
 	for _, a := range s.addrs {
-		r.want(s, a.Addr)
+		r.add(s, a.Addr)
 	}
 	advertised, ingress := r.known(s, nil)
 	o := &outcome{here: true, reason: vip.VIPAnnounced, message: "node " + r.Self + " advertises " + advertised + " by BGP"}
@@ -90,8 +90,8 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 	}
 }
 
-// servingNeeds is what s requires of a node that advertises routes to it.
-func servingNeeds(s *service) *requirements {
+// routeRequirements is what s requires of a node that advertises routes to it.
+func routeRequirements(s *service) *requirements {
 	return &requirements{capabilities: s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 }
 
@@ -100,7 +100,7 @@ func servingNeeds(s *service) *requirements {
 // the route is drained, or kept for the next process. It reports whether the route is there and stays.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 	canServeAll := func(n *member) bool {
-		return !slices.ContainsFunc(services, func(s *service) bool { return ineligible(servingNeeds(s), n) != "" })
+		return !slices.ContainsFunc(services, func(s *service) bool { return ineligible(routeRequirements(s), n) != "" })
 	}
 	if !slices.ContainsFunc(r.alive, canServeAll) {
 		services = services[:1]
@@ -122,7 +122,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 		}
 	}
 	if ready {
-		x := r.want(services[0], a)
+		x := r.add(services[0], a)
 		x.Drain, x.Keep = r.Stopping && !r.BGP.Keep, r.Stopping && r.BGP.Keep
 	}
 	return ready && !r.Stopping
@@ -132,7 +132,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 // that this node advertises. Only the statusWriter writes the status and sends Events. Without such a node it
 // is rejected.
 func (r *routes) publishUnowned(s *service, here map[netip.Addr]bool) {
-	need := servingNeeds(s)
+	need := routeRequirements(s)
 	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return ineligible(need, n) != "" })
 	if len(eligible) == 0 {
 		r.reject(s, vip.NoEligibleNode, r.whyNoNode(need))
@@ -206,7 +206,7 @@ func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	if len(connected) == 0 {
 		connected = eligible
 	}
-	return highestRank(hashKey(s.Key), connected)
+	return highestHash(hashKey(s.Key), connected)
 }
 
 // addAggregates adds the prefixes that are advertised as long as a host route in them is, and sorts all routes.

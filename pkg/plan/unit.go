@@ -25,7 +25,7 @@ func (m *unitPlanner) plan(u *unit) {
 	holder := u.claim.Holder
 	switch {
 	case u.claim.Foreign && holder != "":
-		m.mappings.want(u)
+		m.mappings.wantUnit(u)
 		for _, s := range u.services {
 			m.reject(s, vip.HeldByOtherAnnouncer, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, holder))
 		}
@@ -37,19 +37,19 @@ func (m *unitPlanner) plan(u *unit) {
 		m.follow(u)
 	case m.self == nil || !m.Tenure.Holds(m.Now):
 		m.wantLeases(u, vip.Acquire, "")
-		m.mappings.want(u)
+		m.mappings.wantUnit(u)
 		for _, s := range u.services {
 			m.publish(s, &outcome{reason: vip.NodeLeaseNotHeld, message: "this node could not renew its node lease in time and announces nothing until it can"})
 		}
 	default:
-		m.own(u)
+		m.keepOrHandOver(u)
 	}
 }
 
 // rejectUnit rejects the Services of a unit for which no node is eligible, but leaves those that every node
 // advertises to publishUnowned: there may be nodes that can serve them.
 func (m *unitPlanner) rejectUnit(u *unit) {
-	why := m.whyNoNode(&u.needs)
+	why := m.whyNoNode(&u.requirements)
 	for _, s := range u.services {
 		if !s.everyNodeAdvertises {
 			m.reject(s, vip.NoEligibleNode, why)
@@ -85,7 +85,7 @@ func (m *unitPlanner) claim(u *unit) {
 	}
 	m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
 	m.checks.probeEarly(u)
-	m.mappings.want(u)
+	m.mappings.wantUnit(u)
 	for _, s := range u.services {
 		m.publish(s, &outcome{reason: vip.VIPClaiming, message: "node " + u.target.Name + " is about to claim it"})
 	}
@@ -94,7 +94,7 @@ func (m *unitPlanner) claim(u *unit) {
 
 // follow plans for a unit that another node holds.
 func (m *unitPlanner) follow(u *unit) {
-	m.mappings.want(u)
+	m.mappings.wantUnit(u)
 	for _, k := range u.records {
 		if c := m.Claims[k]; c.Valid && c.Holder == m.Self {
 			m.out.LeaseIntents = append(m.out.LeaseIntents, vip.LeaseIntent{Lease: k, Action: vip.HandOver, Successor: u.claim.Holder})
@@ -122,12 +122,12 @@ func (m *unitPlanner) keepUntilHeard(u *unit) {
 		for _, s := range u.services {
 			for _, a := range s.addrs {
 				if s.ownerAdvertises {
-					m.routes.want(s, a.Addr).Drain = true // nothing says when routers have heard of the successor
+					m.routes.add(s, a.Addr).Drain = true // nothing says when routers have heard of the successor
 					m.replanAfter(h.Until.Sub(m.Now))
 				}
 				if s.bindsAddresses && !m.successorHeard(a.Address, h) && linkFault(&m.self.Info, a.Link) == "" && m.isBound(a.Address) {
 					a.Until = h.Until
-					m.want(a.Address, true)
+					m.wantAddress(a.Address, true)
 				}
 			}
 		}
@@ -141,14 +141,14 @@ func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
-// own plans for a unit that this node holds: it hands it over if there is a target, keeps it if this node is
-// eligible (or the unit is keptWithoutEligible), or releases its leases by wanting nothing of them. Unless
-// released it is announced.
-func (m *unitPlanner) own(u *unit) {
+// keepOrHandOver plans for a unit that this node holds: it hands it over if there is a target, keeps it if this
+// node is eligible (or the unit is keptWithoutEligible), or releases its leases by wanting nothing of them.
+// Unless released it is announced.
+func (m *unitPlanner) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
 		m.wantLeases(u, vip.HandOver, u.target.Name)
-	case ineligible(&u.needs, m.self) == "", u.services[0].keptWithoutEligible && m.self.refusal == "":
+	case ineligible(&u.requirements, m.self) == "", u.services[0].keptWithoutEligible && m.self.refusal == "":
 		m.wantLeases(u, vip.Acquire, "")
 	default:
 		m.rejectUnit(u)
@@ -187,7 +187,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 	for _, a := range s.addrs {
 		m.bindAddress(s, a, ready, &c)
 	}
-	m.mappings.wantFor(s, !handingOver)
+	m.mappings.wantService(s, !handingOver)
 	if len(c.bound) > 0 && !handingOver {
 		m.mappings.report(s)
 		c.ingress = append(c.ingress, m.mappings.externalIngress(s)...)
@@ -238,12 +238,12 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 			return
 		}
 	}
-	m.want(a.Address, false)
+	m.wantAddress(a.Address, false)
 	if !bound {
 		return
 	}
 	if s.ownerAdvertises {
-		m.routes.want(s, a.Addr)
+		m.routes.add(s, a.Addr)
 	}
 	c.bound = append(c.bound, a.Addr.String()+" on "+a.Link)
 	c.ingress = append(c.ingress, m.ingress(s, a.Addr))
@@ -273,7 +273,7 @@ func (m *unitPlanner) listen(a vip.Address) {
 // none is because of another host or the DHCP server, and left alone while s is handed over or a DHCP client
 // has no answer yet.
 func (m *unitPlanner) report(s *service, handingOver bool, c *progress, o *outcome) {
-	missing, problems, undecided := m.dhcp.missing(s)
+	missing, problems, undecided := m.dhcp.missingLeases(s)
 	switch {
 	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusBy == m.Self: // it asked for other addresses before
 		o.setStatus(vip.Status{})
