@@ -58,9 +58,9 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, gateway vip.Livene
 }
 
 // fence starts to mark the epochs as over that the decision names, and to delete node
-// leases that have been fenced for keepFenced. Without a confirmed tenure it does nothing.
+// leases that have been fenced for keepFenced. It does nothing while renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
-	if t := l.tenure(now); l.own.RenewingSince.IsZero() || !t.Holds(now) || !t.Confirmed {
+	if l.own.RenewingSince.IsZero() {
 		return
 	}
 	for node, p := range l.peers {

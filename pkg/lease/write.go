@@ -104,8 +104,8 @@ func (l *Leases) write(ctx context.Context, now time.Time) {
 		switch u.action {
 		case vip.HandOver:
 			// From now on, not from the answer on: the watch may show the successor's name first.
-			l.changed = true
 			l.writes.handingOver[u.key] = vip.HandingOver{Successor: u.holder, Since: now, Until: now.Add(overlap)}
+			l.changed = true
 		case release:
 			// The claim is void as soon as it is written, which is before the answer: should it
 			// be wanted again meanwhile, it must be acquired again.

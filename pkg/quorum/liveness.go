@@ -36,7 +36,7 @@ func (e *evaluation) countReachable() {
 	if 2*reached == known {
 		gateway = e.Gateway
 	}
-	s, now := &e.s, e.Now
+	s, now, before := &e.s, e.Now, e.s.isolated
 	minority := 2*reached < known || 2*reached == known && gateway == vip.Dead
 	if minority {
 		s.minorityAt = now
@@ -49,6 +49,7 @@ func (e *evaluation) countReachable() {
 		s.isolated = false
 	}
 	e.d.Isolated = s.isolated
+	e.d.Changed = e.d.Changed || s.isolated != before
 }
 
 // listFences lists the peers whose epoch this node must end now. Without renewals that

@@ -243,8 +243,8 @@ func TestIsolated(t *testing.T) {
 	v := newView(4)
 	v.set(well.is(vip.Dead), 2, 4)
 	v.pass(50*time.Millisecond, true)
-	if !v.d.Isolated || v.d.Reached != 1 || v.d.Known != 4 {
-		t.Errorf("%v, reaches %d of %d; want it isolated, as 1 of 4", v.d.Isolated, v.d.Reached, v.d.Known)
+	if !v.d.Isolated || v.d.Reached != 1 || v.d.Known != 4 || !v.d.Changed {
+		t.Errorf("%v (changed %v), reaches %d of %d; want it isolated, as 1 of 4", v.d.Isolated, v.d.Changed, v.d.Reached, v.d.Known)
 	}
 	v.set(well, 2, 4)
 	v.pass(2900*time.Millisecond, true)
@@ -254,6 +254,10 @@ func TestIsolated(t *testing.T) {
 	v.pass(200*time.Millisecond, true)
 	if v.d.Isolated {
 		t.Error("still isolated after 3 s")
+	}
+	v.pass(50*time.Millisecond, true)
+	if v.d.Changed {
+		t.Error("changed although nothing has")
 	}
 	v.pass(4*time.Second, false)
 	v.set(well.is(vip.Dead), 2, 4)

@@ -221,10 +221,10 @@ func (c *cluster) everywhere(r *rand.Rand, what ailment) {
 	c.active[what] = 1 - c.active[what]
 	wrong := c.active[what] == 1
 	c.note(nil, netip.Addr{}, "%s: %v", what, wrong)
-	crew := map[*node]bool{}
+	voters := map[*node]bool{}
 	for _, n := range c.nodes {
 		if n.proc != nil && time.Since(n.changed) > 30*time.Second && len(n.ill) == 0 {
-			crew[n] = true
+			voters[n] = true
 		}
 	}
 	switch {
@@ -241,7 +241,7 @@ func (c *cluster) everywhere(r *rand.Rand, what ailment) {
 			}
 		}
 	case wrong:
-		c.away, c.crew = time.Now(), crew
+		c.away, c.voters = time.Now(), voters
 	default:
 		c.away = time.Time{}
 	}

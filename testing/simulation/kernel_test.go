@@ -297,7 +297,7 @@ func (c *cluster) blocksWarning(n *node) bool {
 }
 
 // agreed is called when n has agreed with others to move VIPs without the API
-// server: they must be half of the crew, at the least.
+// server: they must be half of the voters, at the least.
 func (n *node) agreed() {
 	c := n.c
 	if c.away.IsZero() {
@@ -310,20 +310,20 @@ func (n *node) agreed() {
 			reach++
 		}
 	}
-	if 2*reach < len(c.crew) {
-		c.breaks(netip.Addr{}, []*node{n}, "%s is one of %d of a crew of %d or more, and moves VIPs without the API server", n.name, reach, len(c.crew))
+	if 2*reach < len(c.voters) {
+		c.breaks(netip.Addr{}, []*node{n}, "%s is one of %d of a voters of %d or more, and moves VIPs without the API server", n.name, reach, len(c.voters))
 	}
 }
 
 // judged is called when n voids the claims of a node that is gone from the wire: it must
 // see as many as it has lost of those that certainly renew, and that it has met since they
 // began to. Who hears of renewals late does not know how many those are.
-func (n *node) judged(sights map[*node]vip.PeerStatus) {
+func (n *node) judged(statuses map[*node]vip.PeerStatus) {
 	if !n.reliable() {
 		return
 	}
 	seen, gone := 1, 0
-	for o, s := range sights {
+	for o, s := range statuses {
 		if s.Liveness == vip.Alive || s.Liveness == vip.Suspect {
 			seen++
 			continue

@@ -52,7 +52,7 @@ type cluster struct {
 	tally    map[string]int
 
 	away   time.Time       // since when the API server is away for all; zero: it is not
-	crew   map[*node]bool  // the nodes that were well for long when it went
+	voters map[*node]bool  // the nodes that were well for long when it went
 	active map[ailment]int // of the cluster as a whole
 
 	restarts sync.WaitGroup
@@ -405,7 +405,7 @@ func (d diary) Handle(_ context.Context, r slog.Record) error {
 		fmt.Fprintf(&b, " %s", a)
 	}
 	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %s", a); return true })
-	sights := d.n.c.wire.looks(d.n) // before the lock
+	statuses := d.n.c.wire.looks(d.n) // before the lock
 	d.n.c.mu.Lock()
 	defer d.n.c.mu.Unlock()
 	d.n.c.tally[r.Message]++
@@ -414,7 +414,7 @@ func (d diary) Handle(_ context.Context, r slog.Record) error {
 		d.n.agreed()
 	}
 	if strings.Contains(b.String(), "why="+quorum.ReasonDead) {
-		d.n.judged(sights)
+		d.n.judged(statuses)
 	}
 	return nil
 }
