@@ -315,8 +315,8 @@ func (p *peer) leave(why string) {
 	}
 	if p.up() {
 		p.log.Info("this node ends the BGP session", "reason", why)
-		_ = p.server.DeletePath(context.Background(), &api.DeletePathRequest{}) // all of ours
 	}
+	_ = p.server.DeletePath(context.Background(), &api.DeletePathRequest{}) // all
 	p.endSession(why)
 	giveServer(p.server)
 }

@@ -52,9 +52,8 @@ func takeServer(id netip.Addr) (*gobgpServer, error) {
 	return s, nil
 }
 
-// giveServer puts a server back that has no peer any more.
+// giveServer puts a server back that has no peer and no routes any more.
 func giveServer(s *gobgpServer) {
-	_ = s.DeletePath(context.Background(), &api.DeletePathRequest{}) // all of ours
 	s.peer.Store(nil)
 	pool.Lock()
 	defer pool.Unlock()
