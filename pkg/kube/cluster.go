@@ -117,11 +117,10 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 func newReflectorStore[O runtime.Object, V any](o Options, mu *sync.RWMutex, client rest.Interface, resource string, convert func(O) *V) *reflectorStore[V] {
 	var object O // nil, but of the type that is watched
 	return &reflectorStore[V]{
-		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log},
+		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke},
 		mu:              mu,
 		values:          make(map[vip.Key]*V),
 		convert:         func(x runtime.Object) *V { return convert(x.(O)) },
-		poke:            o.Poke,
 	}
 }
 

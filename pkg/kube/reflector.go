@@ -34,7 +34,6 @@ type reflectorStore[V any] struct {
 	// removed (new is nil). poke is called, without mu, if it returned true, and when
 	// synced or refused has changed.
 	onChange func(k vip.Key, old, new *V) (worldChanged bool)
-	poke     func()
 }
 
 // A watchedResource is what a Reflector lists and watches, and whether that works.
@@ -45,18 +44,19 @@ type watchedResource struct {
 	fields    string         // field selector
 	object    runtime.Object // of its type; may be a nil pointer
 	log       *slog.Logger
+	poke      func()
 
 	failures int         // errors in a row that the API server answered with
 	reported bool        // that it fails is logged
 	refused  atomic.Bool // the last failuresBeforeReport errors were 403 or 404
 }
 
-// Delays before a list or watch that failed is tried again.
+// Delays before a list or watch that failed is sent again.
 const (
 	retryMin = 200 * time.Millisecond
 	retryMax = 3 * time.Second
-	// After a 403 or 404 the delay grows further: permissions appear late while a
-	// cluster starts, but may never do.
+	// After a 403 or 404 these are added: permissions appear late while a cluster
+	// starts, but may never do.
 	refusedMin   = 500 * time.Millisecond
 	refusedMax   = 30 * time.Second
 	missingRetry = 10 * time.Minute // a server without the resource may be replaced by a newer one
@@ -74,29 +74,8 @@ func (r *watchedResource) description() string {
 
 // Run lists and watches until ctx ends.
 func (s *reflectorStore[V]) Run(ctx context.Context) error {
-	initial := wait.Backoff{Duration: retryMin, Factor: 2, Steps: 10, Cap: retryMax}
-	// The Reflector's own back-off is for refused connections while a watch is being
-	// resumed only; all other failures end ListAndWatch and come back here.
-	r := cache.NewReflectorWithOptions(s.listWatch(), s.object, s, cache.ReflectorOptions{Name: "herald", Backoff: &initial})
-	for backoff := initial; ctx.Err() == nil; {
-		began := time.Now()
-		err := r.ListAndWatchWithContext(ctx)
-		if ctx.Err() != nil {
-			break
-		}
-		if time.Since(began) > time.Minute {
-			backoff = initial
-		}
-		before := s.refused.Load()
-		delay := s.retryDelay(err)
-		if s.refused.Load() != before {
-			s.poke() // Cluster.Synced depends on it
-		}
-		if delay == 0 {
-			delay = backoff.Step()
-		}
-		sleep(ctx, wait.Jitter(delay, 0.5))
-	}
+	backoff := &wait.Backoff{Duration: retryMin, Factor: 2, Jitter: 0.5, Steps: 10, Cap: retryMax}
+	cache.NewReflectorWithOptions(s.listWatch(), s.object, s, cache.ReflectorOptions{Name: "herald", Backoff: backoff}).RunWithContext(ctx)
 	return nil
 }
 
@@ -119,17 +98,13 @@ func (r *watchedResource) listWatch() cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := r.request(o).MaxRetries(0).Do(ctx).Get()
-			if err == nil {
-				r.succeeded()
-			}
+			r.ended(ctx, err)
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
 			w, err := r.request(o).MaxRetries(0).Watch(ctx)
-			if err == nil {
-				r.succeeded()
-			}
+			r.ended(ctx, err)
 			if o.SendInitialEvents != nil && utilnet.IsConnectionRefused(err) {
 				// The Reflector would wait by itself, and not notice that ctx ends.
 				return nil, errors.New(err.Error())
@@ -137,6 +112,25 @@ func (r *watchedResource) listWatch() cache.ListerWatcher {
 			return w, err
 		},
 	}
+}
+
+// ended takes account of a request that ended with err, which may be nil. It blocks for
+// retryDelay, or until ctx ends: so much longer than usual the Reflector waits.
+func (r *watchedResource) ended(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	before := r.refused.Load()
+	var delay time.Duration
+	if err == nil {
+		r.succeeded()
+	} else {
+		delay = r.retryDelay(err)
+	}
+	if r.refused.Load() != before {
+		r.poke() // Cluster.Synced depends on it
+	}
+	sleep(ctx, wait.Jitter(delay, 0.5))
 }
 
 // succeeded forgets all failures; it logs that the resource is served if the
@@ -149,17 +143,15 @@ func (r *watchedResource) succeeded() {
 	r.refused.Store(false)
 }
 
-// retryDelay counts a list or watch that ended with err, which may be nil, and
-// returns how long to wait before the next; 0 is the usual back-off. From the
-// third error in a row that the API server answered with it is logged, once, unless
-// the server has no such resource. Connections that fail are not counted.
+// retryDelay counts a list or watch that ended with err, and returns how long to wait
+// before the next, beside the Reflector's back-off. From the third error in a row that
+// the API server answered with it is logged, once, unless the server has no such
+// resource. Connections that fail are not counted.
 func (r *watchedResource) retryDelay(err error) time.Duration {
 	reason := apierrors.ReasonForError(err)
 	switch reason {
 	case metav1.StatusReasonUnknown: // no answer: countingTransport logs that
-		if err != nil {
-			r.log.Debug("watching "+r.description()+" failed", "err", err)
-		}
+		r.log.Debug("watching "+r.description()+" failed", "err", err)
 		return 0
 	case metav1.StatusReasonExpired, metav1.StatusReasonGone: // listing again helps
 		return 0
