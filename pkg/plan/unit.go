@@ -92,7 +92,8 @@ func (m *unitPlanner) claim(u *unit) {
 	m.keepUntilHeard(u)
 }
 
-// follow plans for a unit that another node holds.
+// follow plans for a unit that another node holds: this one hands over the records of its leases that it has from
+// before, keeps what it has handed over until it is heard there, and verifies that the holder answers.
 func (m *unitPlanner) follow(u *unit) {
 	m.mappings.wantUnit(u)
 	for _, k := range u.records {
