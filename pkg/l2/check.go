@@ -117,8 +117,9 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 	return max(next.Sub(now), stepGap)
 }
 
-// take begins the checks that are newly wanted, forgets the rest, and reports whether new
-// AllowedMACs have changed a result.
+// take begins the checks that were put and are new, forgets those that were not put, and
+// reports whether new AllowedMACs have changed a result. The address of a new CheckDefend is
+// defended at once. If the same was put as before it does nothing.
 func (c *AddressChecks) take(now time.Time) (changed bool) {
 	want := c.wanted.Get()
 	if slices.Equal(want, c.current) {

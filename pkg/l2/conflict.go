@@ -136,7 +136,8 @@ func (x *conflictCheck) retryDelay() time.Duration {
 	return max(x.backoff, minBackoff)
 }
 
-// conclude makes a result of the conflicts that count, and reports whether that is another.
+// conclude stores a result with the conflicts that count, and reports whether it differs from
+// the one before in more than its times, or is the first of a CheckProbe or CheckDefend.
 func (x *conflictCheck) conclude(noAnswer bool, notSent string, now time.Time) bool {
 	before := x.result.Load()
 	r := &vip.CheckResult{AddressCheck: x.want, At: now, NoAnswer: noAnswer, ClearedAt: before.ClearedAt, NotSent: notSent}

@@ -98,6 +98,7 @@ func ndpFrame(m ndp.Message, from netip.Addr, mac net.HardwareAddr, group netip.
 	return ethernetFrame(to, mac, ethernet.EtherTypeIPv6, packet)
 }
 
+// ethernetFrame returns a frame. It is an error if the address from has not 6 bytes.
 func ethernetFrame(to, from net.HardwareAddr, kind ethernet.EtherType, payload []byte) ([]byte, error) {
 	if len(from) != 6 {
 		return nil, fmt.Errorf("the link has no Ethernet address (%q)", from)

@@ -73,7 +73,8 @@ func (a *Announcer) readLinks(now time.Time) {
 // b. They may not after a loss of carrier: the cable may be in another switch.
 func sameLink(a, b vip.Link) bool { return a.Index == b.Index && a.MAC == b.MAC && a.Up == b.Up }
 
-// link returns a link of this node and its MAC address, or why it can't be used. a.mu is held.
+// link returns a link of this node and its MAC address. It is an error if there is no such link,
+// also after reading the links again, or if it has no MAC address. a.mu is held.
 func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr, error) {
 	if _, ok := a.links[name]; !ok { // it may have been made a moment ago
 		a.readLinks(now)
@@ -86,6 +87,7 @@ func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr
 	return l, mac, err
 }
 
+// ethernetAddress returns the MAC address of a link, or errNoEthernet if it has none of 6 bytes.
 func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 	mac, err := net.ParseMAC(l.MAC)
 	if err != nil || len(mac) != 6 {
@@ -94,8 +96,8 @@ func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// transmit sends the frames that are made for the MAC address of a link, and counts them. It
-// opens the link if it isn't open. a.mu is held.
+// transmit sends the frames that are made for the MAC address of t's link until one fails, and
+// counts those that were sent. It opens a sender if there is none. a.mu is held.
 func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec, frames func(mac net.HardwareAddr) ([][]byte, error)) error {
 	link, mac, err := a.link(t.link, now)
 	if err != nil {

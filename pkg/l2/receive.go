@@ -70,7 +70,8 @@ func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// keepReceiving receives until ctx ends. When it fails, it begins again after reopenAfter.
+// keepReceiving receives until ctx ends. When it fails, it begins again after reopenAfter; the
+// third failure in a row is logged.
 func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Link, family vip.Family) {
 	for failures := 1; ; failures++ {
 		began := time.Now()
@@ -133,7 +134,7 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 	}
 }
 
-// setConn stores that r is open, without a filter, or is not (nil).
+// setConn stores that r is open, without a filter, or is not (nil), and has Resolve look again.
 func (a *Announcer) setConn(r *receiver, conn messageReceiver) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
