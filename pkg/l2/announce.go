@@ -163,9 +163,9 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 	})
 	switch {
 	case err != nil && x.ok:
-		a.log.Warn("a VIP can no longer be announced", "address", t.addr, "link", t.link, "err", err)
+		a.opts.Log.Warn("a VIP can no longer be announced", "address", t.addr, "link", t.link, "err", err)
 	case err == nil && x.err != nil:
-		a.log.Info("a VIP can be announced again", "address", t.addr, "link", t.link)
+		a.opts.Log.Info("a VIP can be announced again", "address", t.addr, "link", t.link)
 	}
 	if x.ok, x.err = err == nil, err; err != nil {
 		a.metrics.errors.WithLabelValues(familyLabel(t.addr)).Inc()

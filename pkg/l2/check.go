@@ -31,10 +31,9 @@ type AddressChecks struct {
 	checks atomic.Pointer[map[netip.Addr]*conflictCheck] // by target's address; the map never changes
 
 	// What follows belongs to run.
-	current      []vip.AddressCheck // what checks is made of
-	list         []*conflictCheck   // checks, to be gone through ten times a second
-	nextVerify   time.Time          // when requests of CheckVerify may be sent again
-	doubtedFirst bool               // at every other request of CheckVerify
+	list         []*conflictCheck // checks, to be gone through ten times a second
+	nextVerify   time.Time        // when requests of CheckVerify may be sent again
+	doubtedFirst bool             // at every other request of CheckVerify
 }
 
 func newAddressChecks(a *Announcer) *AddressChecks {
@@ -80,6 +79,7 @@ func (c *AddressChecks) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.wanted.Changed:
+			c.take(time.Now())
 		case <-c.queued:
 			if wait := stepGap - time.Since(last); wait > 0 {
 				timer.Reset(wait)
@@ -92,12 +92,10 @@ func (c *AddressChecks) run(ctx context.Context) {
 	}
 }
 
-// step takes over what was put, reads the messages that were queued, and goes on with the
-// checks that are due. It pokes if a result is another than before. It returns how long to
-// wait until a check is due.
+// step reads the messages that were queued and goes on with the checks that are due. It pokes
+// if a result is another than before. It returns how long to wait until a check is due.
 func (c *AddressChecks) step(now time.Time) time.Duration {
-	changed := c.take(now)
-	checks := *c.checks.Load()
+	changed, checks := false, *c.checks.Load()
 	for _, q := range c.a.heard.takeQueue() {
 		x := checks[q.message.addr]
 		if x == nil || x.target.link != q.link {
@@ -117,15 +115,11 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 	return max(next.Sub(now), stepGap)
 }
 
-// take begins the checks that were put and are new, forgets those that were not put, and
-// reports whether new AllowedMACs have changed a result. The address of a new CheckDefend is
-// defended at once. If the same was put as before it does nothing.
-func (c *AddressChecks) take(now time.Time) (changed bool) {
+// take begins the checks that were put and are new, forgets those that were not put, and pokes
+// if new AllowedMACs have changed a result. The address of a new CheckDefend is defended at once.
+func (c *AddressChecks) take(now time.Time) {
 	want := c.wanted.Get()
-	if slices.Equal(want, c.current) {
-		return false
-	}
-	c.current, c.list = want, c.list[:0:0]
+	c.list = make([]*conflictCheck, 0, len(want))
 	before, checks := *c.checks.Load(), make(map[netip.Addr]*conflictCheck, len(want))
 	queued, every := map[target]bool{}, map[target]bool{} // of a CheckVerify replies are enough
 	for _, w := range want {
@@ -137,7 +131,7 @@ func (c *AddressChecks) take(now time.Time) (changed bool) {
 				c.a.defend(t, now)
 			}
 		} else if x.setAllowed(w, now) {
-			changed = true
+			c.a.opts.Poke()
 		}
 		c.list = append(c.list, x)
 		checks[t.addr], queued[t] = x, true
@@ -149,7 +143,6 @@ func (c *AddressChecks) take(now time.Time) (changed bool) {
 	c.a.heard.check(queued)
 	c.a.checkEvery(every, now)
 	c.count()
-	return changed
 }
 
 // advance goes on with all checks that are due. It returns when the next one is due unless a

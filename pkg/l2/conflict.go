@@ -197,7 +197,7 @@ func (c *AddressChecks) probe(x *conflictCheck, now time.Time) bool {
 		return false
 	}
 	if !errors.Is(err, errNoEthernet) && x.result.Load().NotSent == "" {
-		c.a.log.Warn("can't ask whether another host has an address", "address", x.target.addr, "link", x.target.link, "err", err)
+		c.a.opts.Log.Warn("can't ask whether another host has an address", "address", x.target.addr, "link", x.target.link, "err", err)
 	}
 	x.sent, x.began, x.next = 0, time.Time{}, now.Add(maxBackoff)
 	return x.conclude(false, err.Error(), now)

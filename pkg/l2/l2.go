@@ -38,7 +38,6 @@ type Options struct {
 // for AddressChecks and Resolve.
 type Announcer struct {
 	opts    Options
-	log     *slog.Logger
 	network network
 	metrics metrics
 	heard   heard
@@ -85,7 +84,7 @@ func New(o Options) *Announcer { return newAnnouncer(o, sockets{}) }
 func newAnnouncer(o Options, n network) *Announcer {
 	m := newMetrics()
 	a := &Announcer{
-		opts: o, log: o.Log, network: n, metrics: m, started: time.Now(),
+		opts: o, network: n, metrics: m, started: time.Now(),
 		heard:        heard{announcements: m.heard, expected: map[target]*expectation{}, lastHeard: map[string]time.Time{}, resolving: map[target][]chan<- [6]byte{}},
 		linksChanged: mailbox.NewSignal(), wake: mailbox.NewSignal(),
 		announcements: map[target]*announcement{},

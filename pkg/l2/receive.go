@@ -81,7 +81,7 @@ func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Lin
 		}
 		// The first ones may be no more than the link going down or away.
 		if failures == 3 && ctx.Err() == nil {
-			a.log.Warn("can't receive the announcements of other hosts, trying again every second", "link", link.Name, "family", family, "err", err)
+			a.opts.Log.Warn("can't receive the announcements of other hosts, trying again every second", "link", link.Name, "family", family, "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -170,7 +170,7 @@ func (a *Announcer) setFilters(now time.Time) {
 		}
 		if err := r.conn.setFilter(narrow, senders); err != nil {
 			r.filterFailed = true
-			a.log.Debug("the kernel does not leave out the ARP requests between other hosts", "link", k.link, "family", k.family, "err", err)
+			a.opts.Log.Debug("the kernel does not leave out the ARP requests between other hosts", "link", k.link, "family", k.family, "err", err)
 			continue
 		}
 		r.narrow = narrow

@@ -85,7 +85,7 @@ func (a *Announcer) Resolve(ctx context.Context, link string, addr netip.Addr) (
 				again = time.After(requestGap)
 			}
 			if err != nil {
-				a.log.Debug("can't ask who has an address", "address", t.addr, "link", link, "err", err)
+				a.opts.Log.Debug("can't ask who has an address", "address", t.addr, "link", link, "err", err)
 			}
 		}
 		select {
