@@ -86,7 +86,7 @@ func TestARPFilter(t *testing.T) {
 func TestARPFilterOfManyAddresses(t *testing.T) {
 	connectNeighbour(t)
 	conn := check.Value(sockets{}.openReceiver(kernelLink(t, "eth0"), vip.IPv4))(t)
-	defer conn.close()
+	defer conn.Close()
 	for _, c := range []struct{ addresses, apart int }{{1, 1}, {334, 3}, {1000, 1}, {4000, 1}, {maxBlocks, 32}, {maxBlocks + 1, 32}, {5000, 77}} {
 		t.Run(fmt.Sprintf("%d, each %d", c.addresses, c.apart), func(t *testing.T) {
 			var list []netip.Addr
@@ -244,7 +244,7 @@ func TestKernelRefusesFilter(t *testing.T) {
 func TestKernelFilter(t *testing.T) {
 	n := connectNeighbour(t)
 	e := check.Value(sockets{}.openReceiver(kernelLink(t, "eth0"), vip.IPv4))(t)
-	defer e.close()
+	defer e.Close()
 	tap := n.tap(t, "peer0", 0)
 	tell := func(sender string) {
 		t.Helper()

@@ -27,7 +27,6 @@ const (
 type AddressChecks struct {
 	a      *Announcer
 	wanted *mailbox.Mailbox[[]vip.AddressCheck]
-	queued mailbox.Signal                                // heard has a message for a check
 	checks atomic.Pointer[map[netip.Addr]*conflictCheck] // by target's address; the map never changes
 
 	// What follows belongs to run.
@@ -37,7 +36,7 @@ type AddressChecks struct {
 }
 
 func newAddressChecks(a *Announcer) *AddressChecks {
-	c := &AddressChecks{a: a, wanted: mailbox.New[[]vip.AddressCheck](), queued: mailbox.NewSignal()}
+	c := &AddressChecks{a: a, wanted: mailbox.New[[]vip.AddressCheck]()}
 	c.checks.Store(&map[netip.Addr]*conflictCheck{})
 	return c
 }
@@ -80,7 +79,7 @@ func (c *AddressChecks) run(ctx context.Context) {
 			return
 		case <-c.wanted.Changed:
 			c.take(time.Now())
-		case <-c.queued:
+		case <-c.a.heard.queued:
 			if wait := stepGap - time.Since(last); wait > 0 {
 				timer.Reset(wait)
 				continue

@@ -563,3 +563,25 @@ func TestPutAddressChecks(t *testing.T) {
 		}
 	})
 }
+
+// A result is not observed any more as soon as its check is not wanted, and what is checked
+// instead has none yet.
+func TestResultsAreOfWhatWasPutLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.putChecks(t, probeCheck("eth0", "10.0.0.9"))
+		time.Sleep(200 * time.Millisecond)
+		if got := r.results(); !strings.Contains(got, "10.0.0.9 probe") {
+			t.Fatalf("results are %q", got)
+		}
+		for _, want := range [][]vip.AddressCheck{nil, {defendCheck("10.0.0.9")}} {
+			r.AddressChecks().Put(want)
+			var w vip.World
+			r.Observe(&w) // Run has not seen it yet
+			if len(w.CheckResults) > 0 {
+				t.Errorf("results are %v after Put of %v", w.CheckResults, want)
+			}
+		}
+	})
+}

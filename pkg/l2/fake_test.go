@@ -119,7 +119,7 @@ func (l *fakeLAN) openSender(link vip.Link) (frameSender, error) {
 	return &fakeSender{l, link}, nil
 }
 
-func (m *fakeSender) close() error {
+func (m *fakeSender) Close() error {
 	m.lan.mu.Lock()
 	defer m.lan.mu.Unlock()
 	m.lan.senders--
@@ -295,7 +295,7 @@ func (e *fakeReceiver) setFilter(narrow bool, only []netip.Addr) error {
 	return nil
 }
 
-func (e *fakeReceiver) close() error {
+func (e *fakeReceiver) Close() error {
 	e.once.Do(func() {
 		e.lan.mu.Lock()
 		defer e.lan.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -25,6 +26,8 @@ const (
 // heard is what was received from other hosts, and who waits for it.
 type heard struct {
 	announcements prometheus.Counter
+	poke          func()
+	queued        mailbox.Signal // to AddressChecks: queue is not empty
 
 	// mu guards what follows. It is not Announcer.mu, so that a receiver never waits for a
 	// frame to be sent.
@@ -53,15 +56,14 @@ type queuedMessage struct {
 }
 
 // receive stores a message that arrived on a link, unless this node itself sent it (own). It
-// hands replies to resolve and queues what is checked (queued). poke reports whether it is an
-// announcement, request or reply by which another host claims an expected address and the
-// agent should know: the first in this role, the first of another MAC in a second, and the
-// first in defendInterval.
-func (h *heard) receive(link string, m neighborMessage, now time.Time) (own, poke, queued bool) {
+// hands claims, which are all messages but probes, to resolve, and queues messages about what is
+// checked. If another host claims an expected address it pokes: at the first claim in this role,
+// at the first in a second by another MAC, and at the first in defendInterval.
+func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ownMACs[m.mac] {
-		return true, false, false
+		return true
 	}
 	h.lastHeard[link] = now
 	t := target{m.addr, link}
@@ -72,7 +74,8 @@ func (h *heard) receive(link string, m neighborMessage, now time.Time) (own, pok
 		e.poke = e.poke || since >= defendInterval || since >= time.Second && mac != e.last.MAC
 		e.last = vip.HeardAnnouncement{MAC: mac, Link: link, At: now}
 		if e.poke && e.unwanted.IsZero() {
-			poke, e.poke, e.poked = true, false, now
+			e.poke, e.poked = false, now
+			h.poke()
 		}
 	}
 	for _, replies := range h.resolving[t] {
@@ -83,10 +86,11 @@ func (h *heard) receive(link string, m neighborMessage, now time.Time) (own, pok
 			}
 		}
 	}
-	if queued = h.checked[t] && len(h.queue) < maxQueue; queued {
+	if h.checked[t] && len(h.queue) < maxQueue {
 		h.queue = append(h.queue, queuedMessage{link, m})
+		h.queued.Send()
 	}
-	return false, poke, queued
+	return false
 }
 
 // expect listens for the wanted announcements and, for listenAfter, for those that were

@@ -480,7 +480,7 @@ func TestKernelFullQueue(t *testing.T) {
 			t.Fatal("the queue is never full")
 		}
 	}
-	check.OK(t, m.close())
+	check.OK(t, m.Close())
 	if err := m.send(frame); err == nil {
 		t.Error("a frame was sent after close")
 	}

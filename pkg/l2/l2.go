@@ -85,7 +85,10 @@ func newAnnouncer(o Options, n network) *Announcer {
 	m := newMetrics()
 	a := &Announcer{
 		opts: o, network: n, metrics: m, started: time.Now(),
-		heard:        heard{announcements: m.heard, expected: map[target]*expectation{}, lastHeard: map[string]time.Time{}, resolving: map[target][]chan<- [6]byte{}},
+		heard: heard{
+			announcements: m.heard, poke: o.Poke, queued: mailbox.NewSignal(),
+			expected: map[target]*expectation{}, lastHeard: map[string]time.Time{}, resolving: map[target][]chan<- [6]byte{},
+		},
 		linksChanged: mailbox.NewSignal(), wake: mailbox.NewSignal(),
 		announcements: map[target]*announcement{},
 		senders:       map[string]frameSender{},

@@ -3,6 +3,7 @@ package l2
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -21,7 +22,7 @@ type network interface {
 // frameSender sends Ethernet frames on a link.
 type frameSender interface {
 	send(frame []byte) error
-	close() error
+	io.Closer
 }
 
 // messageReceiver receives the ARP packets or the neighbor advertisements on a link.
@@ -31,8 +32,7 @@ type messageReceiver interface {
 	// setFilter leaves out, if narrow, ARP requests that are no probes and whose sender is not
 	// in senders. Otherwise nothing is left out.
 	setFilter(narrow bool, senders []netip.Addr) error
-	// close ends receive.
-	close() error
+	io.Closer // ends receive
 }
 
 var (
@@ -145,7 +145,7 @@ func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 // closeSender closes the sender on a link, if there is one. a.mu is held.
 func (a *Announcer) closeSender(link string) {
 	if s := a.senders[link]; s != nil {
-		_ = s.close()
+		_ = s.Close()
 		delete(a.senders, link)
 	}
 }

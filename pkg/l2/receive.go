@@ -97,8 +97,8 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 	if err != nil {
 		return err
 	}
-	defer conn.close()
-	defer context.AfterFunc(ctx, func() { _ = conn.close() })()
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	a.setConn(r, conn)
 	defer a.setConn(r, nil)
 	waits := 0 // messages in a row that were waited for, each for less than batchWindow
@@ -115,15 +115,8 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 		case waited > readTime:
 			waits++
 		}
-		own, poke, queued := a.heard.receive(link.Name, m, time.Now())
-		if own {
+		if own := a.heard.receive(link.Name, m, time.Now()); own {
 			continue
-		}
-		if poke {
-			a.opts.Poke()
-		}
-		if queued {
-			a.checks.queued.Send()
 		}
 		if m.kind == messageAnnouncement && waited > batchWindow || waits >= batchThreshold {
 			// A node's announcements come in rounds: the rest of this one is read in one go, instead

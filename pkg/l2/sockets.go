@@ -52,12 +52,10 @@ func (sockets) openSender(link vip.Link) (frameSender, error) {
 
 // packetSender sends by a packet socket on the link of an index.
 type packetSender struct {
-	file *os.File
+	*os.File
 	conn syscall.RawConn
 	link int
 }
-
-func (s packetSender) close() error { return s.file.Close() }
 
 // send blocks for sendTimeout at most: then the error is EAGAIN.
 func (s packetSender) send(frame []byte) error {
@@ -85,7 +83,7 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 		if err != nil {
 			return nil, errors.Join(err, c.Close())
 		}
-		return &arpReceiver{conn: c, reader: r, buf: make([]byte, 128)}, nil
+		return &arpReceiver{c, r, make([]byte, 128)}, nil
 	}
 	// Bound to no address, so that the link needs none. All are members of ff02::1.
 	c, _, err := ndp.Listen(&ifi, ndp.Unspecified)
@@ -98,16 +96,14 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 	if err := errors.Join(c.SetICMPFilter(&only), c.SetControlMessage(ipv6.FlagInterface|ipv6.FlagHopLimit, true)); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &ndpReceiver{conn: c, index: link.Index}, nil
+	return &ndpReceiver{c, link.Index}, nil
 }
 
 type arpReceiver struct {
-	conn   *packet.Conn
+	*packet.Conn
 	reader *rawio.Reader
 	buf    []byte
 }
-
-func (r *arpReceiver) close() error { return r.conn.Close() }
 
 func (r *arpReceiver) receive() (neighborMessage, error) {
 	for {
@@ -130,16 +126,14 @@ func (r *arpReceiver) setFilter(narrow bool, senders []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	return r.conn.SetBPF(program)
+	return r.SetBPF(program)
 }
 
 // ndpReceiver receives the advertisements on all links, and ignores those of other links.
 type ndpReceiver struct {
-	conn  *ndp.Conn
+	*ndp.Conn
 	index int
 }
-
-func (r *ndpReceiver) close() error { return r.conn.Close() }
 
 // setFilter does nothing: solicitations between other hosts don't come this far, and
 // advertisements are not known to be a burden.
@@ -147,7 +141,7 @@ func (r *ndpReceiver) setFilter(bool, []netip.Addr) error { return nil }
 
 func (r *ndpReceiver) receive() (neighborMessage, error) {
 	for {
-		message, cm, _, err := r.conn.ReadFrom()
+		message, cm, _, err := r.ReadFrom()
 		if err != nil {
 			return neighborMessage{}, err
 		}
