@@ -37,7 +37,7 @@ type Options struct {
 
 	Info    func() vip.NodeInfo // what to tell the others about this node
 	Peers   Peers               // may be nil: no heartbeats are exchanged
-	Gateway Gateway             // may be nil: Unknown
+	Gateway Gateway             // may be nil: Unknown; asked only where it decides
 
 	Log  *slog.Logger
 	Wake mailbox.Signal // has Run look at the Store, Info, Peers and Gateway at once; may be nil
@@ -241,7 +241,10 @@ func (l *Leases) releaseAll(ctx context.Context) {
 // starts the requests that follow. It does nothing until the watch cache is filled.
 func (l *Leases) step(ctx context.Context) {
 	info := l.o.Info() // before the lock: other rooms answer
-	statuses, gateway := l.liveness()
+	var statuses map[string]vip.PeerStatus
+	if l.o.Peers != nil && l.o.Peers.Off() == "" {
+		statuses = l.o.Peers.Statuses()
+	}
 	l.mu.Lock()
 	now := time.Now()
 	if paused := l.pausedFor(now); paused > 0 {
@@ -254,7 +257,7 @@ func (l *Leases) step(ctx context.Context) {
 		return
 	}
 	l.readCache(now)
-	l.evaluate(statuses, gateway, now)
+	l.evaluate(statuses, now)
 	l.renew(ctx, now, info)
 	l.fence(ctx, now)
 	l.write(ctx, now)

@@ -23,6 +23,8 @@ type network struct {
 	heartbeats map[string]vip.Heartbeat
 	seen       map[[2]string]vip.PeerStatus
 	gateway    map[string]vip.Liveness // by node
+
+	gatewayAsked int
 }
 
 func newNetwork() *network {
@@ -74,6 +76,7 @@ func (v view) SetHeartbeat(h vip.Heartbeat) { v.announce(v.of, h) }
 func (v view) Liveness() vip.Liveness {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.gatewayAsked++
 	return v.gateway[v.of]
 }
 
@@ -394,6 +397,9 @@ func TestHoldsOn(t *testing.T) {
 		a, s := newNetwork(), leasetest.NewServer()
 		n1, n2, n3 := three(t, a, s)
 		before := s.Lease(lk("a")).ResourceVersion
+		if a.gatewayAsked > 0 {
+			t.Error("the gateway was asked while all is well")
+		}
 		cutFromAPI(n1, n2, n3)
 		for range 3 * 60 {
 			time.Sleep(time.Minute)

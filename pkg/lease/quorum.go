@@ -16,22 +16,10 @@ const (
 	keepFenced   = time.Hour               // the node lease of a fenced node is deleted after this
 )
 
-// liveness is what heartbeats say of the other nodes, nil if none are exchanged, and the
-// gateway's liveness. It is called without the lock: other rooms answer.
-func (l *Leases) liveness() (statuses map[string]vip.PeerStatus, gateway vip.Liveness) {
-	if l.o.Peers != nil && l.o.Peers.Off() == "" {
-		statuses = l.o.Peers.Statuses()
-	}
-	if l.o.Gateway != nil {
-		gateway = l.o.Gateway.Liveness()
-	}
-	return statuses, gateway
-}
-
 // evaluate makes the next decision, and logs what it changes.
-func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, gateway vip.Liveness, now time.Time) {
+func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, now time.Time) {
 	in := quorum.Input{
-		Now: now, Timing: l.o.Timing, Self: l.own.Self, Statuses: statuses, Gateway: gateway,
+		Now: now, Timing: l.o.Timing, Self: l.own.Self, Statuses: statuses,
 		Peers: make(map[string]quorum.Peer, len(l.peers)), Versions: make(map[vip.Key]uint64, len(l.quorum.Moved)),
 	}
 	for node, p := range l.peers {
@@ -40,9 +28,13 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, gateway vip.Livene
 	for k := range l.quorum.Moved {
 		in.Versions[k] = l.cache.version(k)
 	}
+	state, d := quorum.Evaluate(l.quorum, in)
+	if d.NeedsGateway && l.o.Gateway != nil {
+		in.Gateway = l.o.Gateway.Liveness() // which has it asked: so not without need
+		state, d = quorum.Evaluate(l.quorum, in)
+	}
 	before := l.decision
-	l.quorum, l.decision = quorum.Evaluate(l.quorum, in)
-	d := l.decision
+	l.quorum, l.decision = state, d
 	if d.EndEpoch != "" {
 		l.endEpoch(d.EndEpoch)
 	}

@@ -113,7 +113,9 @@ func (e *evaluation) decideTenure() {
 	mayFollow := api && now.Sub(s.apiSince) <= e.apiTolerance(returned)
 	agree, watches := e.countAgreeing(), e.Statuses != nil
 	majority := 2*agree > len(s.Voters)
-	enough := majority || 2*agree == len(s.Voters) && e.Gateway == vip.Alive
+	half := e.late && 2*agree == len(s.Voters)
+	e.d.NeedsGateway = e.d.NeedsGateway || half
+	enough := majority || half && e.Gateway == vip.Alive
 	if !e.late || api || !watches || 2*dead <= len(s.Voters) {
 		s.cutOffSince = time.Time{}
 	} else if s.cutOffSince.IsZero() {

@@ -34,7 +34,7 @@ func (e *evaluation) countReachable() {
 	e.d.Reached, e.d.Known = reached, known
 	gateway := vip.Unknown
 	if 2*reached == known {
-		gateway = e.Gateway
+		gateway, e.d.NeedsGateway = e.Gateway, true
 	}
 	s, now, before := &e.s, e.Now, e.s.isolated
 	minority := 2*reached < known || 2*reached == known && gateway == vip.Dead

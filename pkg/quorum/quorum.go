@@ -42,7 +42,7 @@ type Input struct {
 	Self     Self
 	Peers    map[string]Peer           // by name: the other nodes that have a node lease or a claim
 	Statuses map[string]vip.PeerStatus // by name, from heartbeats; nil if none are exchanged at present
-	Gateway  vip.Liveness              // of the default gateway on the VIPs' link
+	Gateway  vip.Liveness              // of the default gateway on the VIPs' link; Unknown unless Decision.NeedsGateway
 	Versions map[vip.Key]uint64        // the version of each VIP lease in State.Moved; 0 or absent: it is gone
 }
 
@@ -165,7 +165,9 @@ type Decision struct {
 	Heartbeat vip.Heartbeat // what to tell the other nodes
 	Agreed    int           // how many moves all holders have just agreed on
 	Holders   int           // how many nodes act on their claims, as this one sees it
-	Changed   bool          // a plan made from the decision before may be out of date
+	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.
+	NeedsGateway bool
+	Changed      bool // a plan made from the decision before may be out of date
 }
 
 // ClaimText is a claim as it is written: node@epoch.

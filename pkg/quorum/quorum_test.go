@@ -267,6 +267,18 @@ func TestIsolated(t *testing.T) {
 	}
 }
 
+// The gateway is asked only of two halves.
+func TestNeedsGateway(t *testing.T) {
+	v := newView(4)
+	for dead, want := range []bool{false, false, true, false} {
+		v.set(well.is(vip.Dead), 2, 1+dead)
+		v.pass(50*time.Millisecond, true)
+		if v.d.NeedsGateway != want {
+			t.Errorf("%d of 4 dead: %v, want %v", dead, v.d.NeedsGateway, want)
+		}
+	}
+}
+
 // A node that acts on claims that are void is told, and one that is told ends its epoch.
 func TestVoidedClaim(t *testing.T) {
 	v := newView(3)
