@@ -140,7 +140,7 @@ func TestReadAnnotations(t *testing.T) {
 }
 
 // TestAnnotationsTable: every key is in the table once, explained, and what this
-// version reads is not marked as coming later.
+// version reads is not marked as unsupported.
 func TestAnnotationsTable(t *testing.T) {
 	rows := make(map[string]Annotation)
 	for _, a := range Annotations {
@@ -152,7 +152,7 @@ func TestAnnotationsTable(t *testing.T) {
 			t.Errorf("%s is not explained: value %q, meaning %q", a.Key, a.Value, a.Meaning)
 		}
 		if a.Consequence != "" && !a.Unsupported {
-			t.Errorf("%s: Misses is for annotations that come later", a.Key)
+			t.Errorf("%s: Consequence is for unsupported annotations", a.Key)
 		}
 		if prefix, _, _ := strings.Cut(a.Key, "/"); prefix != "kube-vip.io" && prefix != "heraldvip.io" {
 			t.Errorf("%s has a prefix that is not ours", a.Key)
@@ -168,7 +168,7 @@ func TestAnnotationsTable(t *testing.T) {
 	}
 }
 
-// FuzzReadAnnotations: whatever users write, nothing panics, every complaint names its
+// FuzzReadAnnotations: whatever users write, nothing panics, every sentence in Invalid names its
 // annotation and is of a bounded length, and what is passed on is sound.
 func FuzzReadAnnotations(f *testing.F) {
 	f.Add("192.168.0.1,fd00::1", "true", "eth0", "shared", "VIP")
@@ -200,7 +200,7 @@ func FuzzReadAnnotations(f *testing.F) {
 			seen[a] = true
 		}
 		if strings.TrimSpace(addresses) != "" && len(s.Addresses) == 0 && len(s.Invalid) == 0 {
-			t.Errorf("%q: no address and no complaint", addresses)
+			t.Errorf("%q: no address and nothing in Invalid", addresses)
 		}
 		if strings.Contains(s.Lease, "/") || strings.HasPrefix(s.Lease, nodeLeasePrefix) {
 			t.Errorf("lease %q of %q", s.Lease, lease)

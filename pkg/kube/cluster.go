@@ -114,7 +114,7 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 
 // newReflectorStore makes the store of a resource in o.Namespace; its onChange is still
 // to be set.
-func newReflectorStore[O runtime.Object, V any](o Options, mu *sync.RWMutex, client rest.Interface, resource string, convert func(O) *V) *reflectorStore[V] {
+func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, client rest.Interface, resource string, convert func(O) *V) *reflectorStore[V] {
 	var object O // nil, but of the type that is watched
 	return &reflectorStore[V]{
 		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke},

@@ -20,7 +20,7 @@ type Leases struct {
 	client rest.Interface
 	stores []*reflectorStore[coordinationv1.Lease]
 
-	mu      sync.RWMutex                      // guards the values of the stores, changed and deleted
+	mu      sync.Mutex                        // guards the values of the stores, changed and deleted
 	changed map[vip.Key]*coordinationv1.Lease // since the last call of TakeChanges
 	deleted []*coordinationv1.Lease
 }

@@ -25,7 +25,7 @@ import (
 // object is converted to a V when it arrives, and dropped.
 type reflectorStore[V any] struct {
 	watchedResource
-	mu     *sync.RWMutex // that of the Cluster or of the Leases; guards values, held while onChange runs
+	mu     sync.Locker // that of the Cluster or of the Leases; guards values, held while onChange runs
 	values map[vip.Key]*V
 	synced atomic.Bool // the first list is in values
 

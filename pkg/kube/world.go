@@ -72,10 +72,10 @@ func (c *Cluster) apiServers() []netip.Addr {
 }
 
 // serviceChanged is called by the store, with mu held, when a Service is added (old is
-// nil), modified, or deleted (new is nil). It updates requested, and notes what Observe
-// has to replace. It returns false, so that the agent is not poked, if the World is the
-// same: for a change of labels, say, or of a Service that is not in the World, unless it
-// has a cluster IP that a Service of type LoadBalancer requests.
+// nil), modified, or deleted (new is nil). It updates requested, changed and outdated. It
+// returns false, so that the agent is not poked, if the World is the same: for a change
+// of labels, say, or of a Service that is not in the World, unless it has a cluster IP
+// that a Service of type LoadBalancer requests.
 func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChanged bool) {
 	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) && slices.Equal(old.clusterIPs, new.clusterIPs) {
 		return false
