@@ -156,7 +156,8 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 	return refused
 }
 
-// rejectWithoutEndpoints rejects s because it has no endpoints; without an Event while it is new.
+// rejectWithoutEndpoints rejects s because it has no endpoints; without an Event until newServiceAge. Until
+// oldServiceAge it is in expectingEndpoints. One whose status Herald wrote, or that was created in the future, is old.
 func (f *filter) rejectWithoutEndpoints(s *service) {
 	age := f.Now.Sub(s.Created)
 	if age < 0 || s.statusBy != "" {
@@ -178,63 +179,77 @@ func (f *filter) rejectWithoutEndpoints(s *service) {
 // that is leased by DHCP is shared only among Services with the same DHCP client. Services that are left with
 // nothing are rejected.
 func (f *filter) dropConflicts() {
-	type slot struct {
-		addr netip.Addr
-		port vip.Port
-	}
-	type holder struct {
-		*service
-		client *dhcpClient
-	}
-	byPort := make(map[slot]*service) // of addresses that are shared
-	first := make(map[netip.Addr]holder, len(f.accepted))
+	h := addressHolders{make(map[netip.Addr]addressHolder, len(f.accepted)), make(map[addressPort]*service)}
 	for _, s := range incumbentsFirst(f.accepted) {
 		var conflicts []string
-		conflict := func(a address) string {
-			by, shared := first[a.Addr]
-			if !shared {
-				return ""
-			}
-			if by.client != s.clientOf(a) {
-				if !a.leased {
-					return fmt.Sprintf("%s belongs to Service %s, which had it first, and is leased by DHCP", a.Addr, by.Key)
-				}
-				text := fmt.Sprintf("%s, which a DHCP server has leased, belongs to Service %s, which had it first", a.Addr, by.Key)
-				s.client.declined[vip.FamilyOf(a.Addr)] = text
-				return text
-			}
-			for _, p := range by.Ports {
-				byPort[slot{a.Addr, p}] = by.service
-			}
-			for _, p := range s.Ports {
-				if by := byPort[slot{a.Addr, p}]; by != nil {
-					return fmt.Sprintf("%s port %d/%s belongs to Service %s, which had it first", a.Addr, p.Port, p.Protocol, by.Key)
-				}
-			}
-			return ""
-		}
 		s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool {
-			text := conflict(a)
+			text := h.conflict(s, a)
 			if text != "" {
 				conflicts = append(conflicts, text)
 			}
 			return text != ""
 		})
-		for _, a := range s.addrs {
-			if _, ok := first[a.Addr]; !ok {
-				first[a.Addr] = holder{s, s.clientOf(a)}
-				continue
-			}
-			for _, p := range s.Ports {
-				byPort[slot{a.Addr, p}] = s
-			}
-		}
+		h.add(s)
 		switch {
 		case len(conflicts) == 0:
 		case len(s.addrs) == 0 && !slices.ContainsFunc(s.dhcpFamilies, func(x vip.Family) bool { return s.client.declined[x] != "" }):
 			f.reject(s, vip.AddressConflict, strings.Join(conflicts, "; "))
 		default:
 			f.eventIfResponsible(s, vip.AddressConflict, strings.Join(conflicts, "; "))
+		}
+	}
+}
+
+// addressHolders are the Services that have addresses.
+type addressHolders struct {
+	first  map[netip.Addr]addressHolder
+	byPort map[addressPort]*service // of addresses that are shared only
+}
+
+type addressHolder struct {
+	*service
+	client *dhcpClient // to which the address is leased, or nil
+}
+
+type addressPort struct {
+	addr netip.Addr
+	port vip.Port
+}
+
+// conflict is why s may not share a with the Services that have it already, or "". A leased address in conflict is
+// declined.
+func (h *addressHolders) conflict(s *service, a address) string {
+	by, shared := h.first[a.Addr]
+	switch {
+	case !shared:
+		return ""
+	case by.client != s.clientOf(a) && a.leased:
+		text := fmt.Sprintf("%s, which a DHCP server has leased, belongs to Service %s, which had it first", a.Addr, by.Key)
+		s.client.declined[vip.FamilyOf(a.Addr)] = text
+		return text
+	case by.client != s.clientOf(a):
+		return fmt.Sprintf("%s belongs to Service %s, which had it first, and is leased by DHCP", a.Addr, by.Key)
+	}
+	for _, p := range by.Ports {
+		h.byPort[addressPort{a.Addr, p}] = by.service
+	}
+	for _, p := range s.Ports {
+		if by := h.byPort[addressPort{a.Addr, p}]; by != nil {
+			return fmt.Sprintf("%s port %d/%s belongs to Service %s, which had it first", a.Addr, p.Port, p.Protocol, by.Key)
+		}
+	}
+	return ""
+}
+
+// add adds the addresses of s.
+func (h *addressHolders) add(s *service) {
+	for _, a := range s.addrs {
+		if _, shared := h.first[a.Addr]; !shared {
+			h.first[a.Addr] = addressHolder{s, s.clientOf(a)}
+			continue
+		}
+		for _, p := range s.Ports {
+			h.byPort[addressPort{a.Addr, p}] = s
 		}
 	}
 }
