@@ -58,9 +58,7 @@ func TestWaitsUntilKubeProxyIsReady(t *testing.T) {
 	if passed(c) {
 		t.Error("passed before any answer")
 	}
-	for x.requests.Load() < 3 {
-		time.Sleep(time.Millisecond)
-	}
+	check.True(t, maxWait, "three requests", func() bool { return x.requests.Load() >= 3 })
 	if passed(c) {
 		t.Fatal("passed although kube-proxy says no")
 	}
