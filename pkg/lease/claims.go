@@ -53,7 +53,8 @@ func (l *Leases) moved(x *record) (m quorum.Move, ok bool) {
 	return m, ok && m.Version == x.version
 }
 
-// claim is what a VIP lease says, or what was agreed on in its place without the API server.
+// claim is what a VIP lease says, or the Move that was agreed on in its place without the
+// API server.
 func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	if m, ok := l.moved(x); ok {
 		return vip.Claim{
@@ -73,7 +74,10 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	return c
 }
 
-// valid reports whether what a VIP lease itself says is a valid claim.
+// valid reports whether a VIP lease, as it is written, is held: by another program, if that
+// has changed it within its own duration; by this node, in its epoch, unless that is over or
+// a newer version is known to exist; or by another node whose epoch is not over and whose
+// claims may not be moved.
 func (l *Leases) valid(x *record, now time.Time) bool {
 	switch node := x.holder; {
 	case x.orphaned:

@@ -13,7 +13,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Peers is what other nodes are told and known of by heartbeats.
+// Peers exchanges heartbeats with the other nodes.
 type Peers interface {
 	// Statuses is the status of each other node, by name. The map is the caller's.
 	Statuses() map[string]vip.PeerStatus
@@ -35,7 +35,7 @@ type Options struct {
 
 	quorum.Timing // vip_leaseduration, vip_renewdeadline, vip_retryperiod
 
-	Info    func() vip.NodeInfo // what to tell the others about this node
+	Info    func() vip.NodeInfo // of this node, for its node lease
 	Peers   Peers               // may be nil: no heartbeats are exchanged
 	Gateway Gateway             // may be nil: Unknown; asked only where it decides
 
@@ -52,15 +52,15 @@ const (
 )
 
 // Leases is this node's part in the agreement: it renews the node lease, acquires,
-// hands over and releases VIP leases as the plan says, and fences dead and silent nodes.
+// hands over and releases VIP leases as the plan wants, and fences dead and silent nodes.
 type Leases struct {
 	o       Options
 	store   Store
 	wake    mailbox.Signal
 	metrics *metrics
 
-	// mu guards all below. It is changed by Run, by the end of each request (start), and by
-	// what Observe, Put and Tenure are told.
+	// mu guards all below. Run changes it, the end of each request (start), Put (writes and
+	// quorum), Observe (writes.observed) and Tenure (own.ConfirmAfter).
 	mu       sync.Mutex
 	cache    cache
 	own      ownLease
@@ -152,7 +152,7 @@ func (l *Leases) pausedFor(now time.Time) time.Duration {
 	return 0
 }
 
-// NodeInfos is what the other nodes tell about themselves on their node leases, by name.
+// NodeInfos is the vip.NodeInfo on the node lease of each other node, by name.
 // Nodes that have stopped are left out; those that were fenced are not.
 func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	l.mu.Lock()

@@ -40,7 +40,7 @@ func (p *peer) silent(now time.Time, d time.Duration) bool {
 func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	epoch := transitions(l)
 	// Only the fence voids claims, its own or another's. A lease that was blanked or
-	// renamed by hand is still this node's: it puts it right as soon as it sees it.
+	// renamed by hand is still this node's: it writes it again as soon as its watch shows that.
 	over := fenced(l)
 	released := over && holder(l) == ""
 	text := l.Annotations[NodeAnnotation]

@@ -59,8 +59,8 @@ func (l *Leases) endEpoch(why string) {
 	l.o.Log.Warn("the node lease is lost: this node gives up its VIPs and begins a new epoch", "why", why, "epoch", l.own.Epoch)
 }
 
-// renew starts a renewal if one is due, or if what the node lease says of this node has
-// changed and renewals succeed.
+// renew starts a renewal if one is due, or if the info on the node lease has changed and
+// renewals succeed; but none while one is under way.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
 	about.Isolated, about.Suspects = l.decision.Isolated, l.decision.Suspects

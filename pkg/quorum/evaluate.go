@@ -239,7 +239,7 @@ func (e *evaluation) listPeers() {
 	slices.Sort(e.d.Suspects)
 }
 
-// writeHeartbeat makes what the others are told.
+// writeHeartbeat makes the heartbeat to send from now on.
 func (e *evaluation) writeHeartbeat() {
 	t := e.tenure()
 	e.d.Heartbeat = vip.Heartbeat{

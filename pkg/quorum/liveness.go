@@ -79,7 +79,9 @@ func (e *evaluation) listFences() {
 	}
 }
 
-// fenceReason is why the claims of p must be voided now, or "". turn is how many other
+// fenceReason is why this node must fence p now, or "": p is dead, and this node reaches a
+// majority and has been in no minority for RejoinTime; or p has yielded, and has not renewed
+// for a retry period; or p has not renewed for the lease duration. turn is how many other
 // nodes try before this one.
 func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	// A node gets the whole lease duration again once this one can see its renewals.

@@ -162,7 +162,7 @@ type Decision struct {
 	Released       map[string]bool   // the peers whose claims may be moved without the API server
 	Fence          map[string]string // the peers that this node must fence now, with the reason
 
-	Heartbeat vip.Heartbeat // what to tell the other nodes
+	Heartbeat vip.Heartbeat // to send to the other nodes
 	Agreed    int           // how many moves all holders have just agreed on
 	Holders   int           // how many nodes act on their claims, as this one sees it
 	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.
