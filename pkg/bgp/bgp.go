@@ -3,7 +3,8 @@
 //
 // Each peer has a gobgp server with a table of its own, so that a router which resets
 // the session in a loop or sends the whole Internet delays no other, and the routes
-// for each can differ in next hop and attributes without policies.
+// for each can differ in next hop and attributes without policies
+// (docs/decisions/0020-one-speaker-per-peer.md).
 package bgp
 
 import (
@@ -82,7 +83,7 @@ func (s *Speaker) String() string { return "bgp" }
 // and the peers' goroutines do the rest; Put does not block. One goroutine calls it.
 func (s *Speaker) Put(routes []vip.Route) {
 	before := s.wanted.Get()
-	next := wanted{routes: slices.Concat(routes, kept(before.routes, routes))}
+	next := wanted{routes: slices.Concat(routes, keptRoutes(before.routes, routes))}
 	if slices.ContainsFunc(next.routes, func(r vip.Route) bool { return r.Drain }) {
 		next.drainingSince = before.drainingSince
 		if next.drainingSince.IsZero() {
@@ -92,9 +93,9 @@ func (s *Speaker) Put(routes []vip.Route) {
 	s.wanted.Put(next)
 }
 
-// kept is the routes of before with Keep whose prefixes are not in routes: the next
+// keptRoutes is the routes of before with Keep whose prefixes are not in routes: the next
 // process takes them over.
-func kept(before, routes []vip.Route) (stay []vip.Route) {
+func keptRoutes(before, routes []vip.Route) (stay []vip.Route) {
 	for _, r := range before {
 		if r.Keep && !slices.ContainsFunc(routes, func(o vip.Route) bool { return o.Prefix == r.Prefix }) {
 			stay = append(stay, r)

@@ -22,8 +22,8 @@ type endpoints struct {
 	nextHop6 netip.Addr
 }
 
-// fixed is what can't change while a session stands. The identifier is chosen once.
-func (e endpoints) fixed() [3]string { return [3]string{e.remote, e.source.String(), e.bind} }
+// sessionKey is what can't change while a session stands. The identifier is chosen once.
+func (e endpoints) sessionKey() [3]string { return [3]string{e.remote, e.source.String(), e.bind} }
 
 // nextHop is the next hop of prefixes of an address's family; zero if there is none.
 func (e endpoints) nextHop(prefix netip.Addr) netip.Addr {

@@ -95,11 +95,11 @@ func (p *peer) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			if !slices.ContainsFunc(p.wanted.Get().routes, func(r vip.Route) bool { return r.Keep }) {
-				p.leave("Herald on node " + p.o.Node + " stops")
+				p.shutDown("Herald on node " + p.o.Node + " stops")
 			}
 			return
 		case why := <-p.stop:
-			p.leave(why)
+			p.shutDown(why)
 			return
 		case x := <-p.events:
 			p.changeState(x, false)
@@ -107,7 +107,7 @@ func (p *peer) run(ctx context.Context) {
 		case <-p.discovery.heard.Changed:
 		case <-ticker.C:
 			if before := p.received; p.countUpdates() > before && receivedRoutes(p.server, p.at.remote) > p.o.MaxReceived {
-				p.endFlood()
+				p.endFloodedSession()
 			}
 		}
 	}
@@ -136,7 +136,7 @@ func (p *peer) update() {
 	}
 	p.advertise(at)
 	switch {
-	case p.at.fixed() == at.fixed():
+	case p.at.sessionKey() == at.sessionKey():
 		p.at = at // the next hops may be others
 	case time.Now().After(p.pausedUntil):
 		p.connect(at)
@@ -298,8 +298,8 @@ func receivedRoutes(s *gobgpServer, neighbor string) (n int) {
 	return n
 }
 
-// endFlood ends the session for floodPause, since the peer has sent too many routes.
-func (p *peer) endFlood() {
+// endFloodedSession ends the session for floodPause, since the peer has sent too many routes.
+func (p *peer) endFloodedSession() {
 	why := fmt.Sprintf("more than %d routes, and this node needs none: filter what is sent to it", p.o.MaxReceived)
 	p.log.Warn("the BGP session is ended, since the peer sends too much", "reason", why, "again", floodPause)
 	p.endSession(why)
@@ -307,9 +307,9 @@ func (p *peer) endFlood() {
 	p.setReason("the peer sent " + why)
 }
 
-// leave withdraws all routes, ends the session with the reason, and gives the server
+// shutDown withdraws all routes, ends the session with the reason, and gives the server
 // back. It blocks until the peer knows, for shutdownWait at most.
-func (p *peer) leave(why string) {
+func (p *peer) shutDown(why string) {
 	if p.server == nil {
 		return
 	}

@@ -92,12 +92,12 @@ func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 	case r != nil && there && a.marked && !r.ends.After(v.end):
 		return nil
 	}
-	return n.bindOver(key, w, v, wantedBefore)
+	return n.bindOrTakeOver(key, w, v, wantedBefore)
 }
 
-// bindOver binds w at key, also over what this process, an earlier one or another program
+// bindOrTakeOver binds w at key, also over what this process, an earlier one or another program
 // left there, with whatever prefix length. It fails if there is what looks like the node's own address.
-func (n *Interfaces) bindOver(key addressKey, w vip.Address, v validity, wantedBefore bool) error {
+func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, wantedBefore bool) error {
 	a, there := n.snapshot.addresses[key]
 	others := n.snapshot.otherLengths(key)
 	for _, o := range append(others, a) {

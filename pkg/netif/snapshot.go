@@ -101,11 +101,11 @@ func (r route) compare(o route) int {
 	return cmp.Or(cmp.Compare(r.family, o.family), cmp.Compare(r.metric, o.metric), cmp.Compare(r.link, o.link))
 }
 
-// carriesVIPs reports whether a VIP may sensibly be on l, so that it belongs into the
+// mayCarryVIPs reports whether a VIP may sensibly be on l, so that it belongs into the
 // NodeInfo: no loopback, no port of a bridge or a bond (its addresses are on its master; a link
 // in a VRF has a master too, but keeps its own), and either addressed or hardware that is up, or
 // what is stacked on that. A pod's end of a veth has no address of a network.
-func (s *snapshot) carriesVIPs(l link, addressed bool) bool {
+func (s *snapshot) mayCarryVIPs(l link, addressed bool) bool {
 	if master, ok := s.links[l.master]; l.loopback || ok && master.kind != "vrf" {
 		return false
 	}

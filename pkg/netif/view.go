@@ -90,7 +90,7 @@ func (n *Interfaces) newView() *view {
 			continue
 		}
 		chosen := l.name == v.info.Interface || l.name == v.info.DefaultInterface
-		if link.Prefixes = networks[l.index]; chosen || s.carriesVIPs(l, len(link.Prefixes) > 0) {
+		if link.Prefixes = networks[l.index]; chosen || s.mayCarryVIPs(l, len(link.Prefixes) > 0) {
 			v.info.Links = append(v.info.Links, link)
 		}
 	}
