@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -176,13 +177,9 @@ func TestTable(t *testing.T) {
 func TestJSON(t *testing.T) {
 	want := Report{Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Version: "v", Machine: "m", Results: []Result{result(10, 5)}}
 	text, err := json.Marshal(want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	var got Report
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal(text, &got))
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -79,9 +80,7 @@ func TestMoving(t *testing.T) {
 func TestNoColour(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	f, err := os.CreateTemp(t.TempDir(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer f.Close()
 	s := newScreen(f, false)
 	if s.colour || s.moving || !s.fast {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +14,9 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-)
 
-func itoa(i int) string { return strconv.Itoa(i) }
+	"github.com/heraldvip/herald/testing/check"
+)
 
 // createService creates it until the end of the test. It is served without a status: by its
 // externalIPs.
@@ -27,7 +26,7 @@ func createService(t *testing.T, l *Lab, s *corev1.Service, addrs ...netip.Addr)
 		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, a.String())
 	}
 	services := l.Client().CoreV1().Services(s.Namespace)
-	must(services.Create(soon(t), s, metav1.CreateOptions{}))(t)
+	check.Value(services.Create(soon(t), s, metav1.CreateOptions{}))(t)
 	t.Cleanup(func() {
 		if err := services.Delete(context.WithoutCancel(t.Context()), s.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -37,9 +36,7 @@ func createService(t *testing.T, l *Lab, s *corev1.Service, addrs ...netip.Addr)
 
 func addPod(t *testing.T, l *Lab, p Pod) {
 	t.Helper()
-	if err := l.AddPod(soon(t), p); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, l.AddPod(soon(t), p))
 	t.Cleanup(func() {
 		if err := l.RemovePod(context.WithoutCancel(t.Context()), p); err != nil {
 			t.Error(err)
@@ -54,11 +51,11 @@ func awaitSlices(t *testing.T, l *Lab, service string, want ...string) {
 	ctx := soon(t)
 	slicesOf := l.Client().DiscoveryV1().EndpointSlices("default")
 	opts := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service}
-	watch := must(slicesOf.Watch(ctx, opts))(t)
+	watch := check.Value(slicesOf.Watch(ctx, opts))(t)
 	defer watch.Stop()
 	for {
 		var got []string
-		for _, s := range must(slicesOf.List(ctx, opts))(t).Items {
+		for _, s := range check.Value(slicesOf.List(ctx, opts))(t).Items {
 			for _, e := range s.Endpoints {
 				got = append(got, e.Addresses[0]+" "+mark(e.Conditions.Ready, "r")+mark(e.Conditions.Serving, "s")+mark(e.Conditions.Terminating, "t"))
 			}
@@ -86,18 +83,14 @@ func mark(b *bool, letter string) string {
 func answers(t *testing.T, l *Lab, addr netip.Addr) string {
 	t.Helper()
 	ctx, to := soon(t), netip.AddrPortFrom(addr, 80).String()
-	for {
-		conn, err := l.DialFrom("cl")(ctx, "tcp", to)
-		if err == nil {
-			defer conn.Close()
-			_ = conn.(*net.TCPConn).SetLinger(0) // as Connect does
-			return strings.TrimSpace(must(ask(conn, to, "/"))(t))
-		}
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond) // kube-proxy's rules can't be awaited
-	}
+	var conn net.Conn
+	check.Until(t, 10*time.Second, "kube-proxy has its rules for "+to, func() (err error) {
+		conn, err = l.DialFrom("cl")(ctx, "tcp", to)
+		return err
+	})
+	defer conn.Close()
+	_ = conn.(*net.TCPConn).SetLinger(0) // as Connect does
+	return strings.TrimSpace(check.Value(ask(conn, to, "/"))(t))
 }
 
 func TestPods(t *testing.T) {
@@ -117,13 +110,9 @@ func TestPods(t *testing.T) {
 	if got := answers(t, l, v6); got != "a n1 fd77::100" {
 		t.Errorf("over IPv6 with externalTrafficPolicy Local: %q, want the client's own address", got)
 	}
-	if err := l.SetReady(soon(t), b, true); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, l.SetReady(soon(t), b, true))
 	awaitSlices(t, l, "pods", "10.240.1.2 rs-", "10.240.31.2 rs-", "fd77:240:1::2 rs-", "fd77:240:31::2 rs-")
-	if err := l.SetReady(soon(t), b, false); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, l.SetReady(soon(t), b, false))
 	awaitSlices(t, l, "pods", "10.240.1.2 rs-", "10.240.31.2 ---", "fd77:240:1::2 rs-", "fd77:240:31::2 ---")
 
 	if err := l.AddPod(soon(t), a); err == nil || !strings.Contains(err.Error(), "pod default/a is there already") {
@@ -135,7 +124,7 @@ func TestPods(t *testing.T) {
 	if err := l.AddPod(soon(t), Pod{Namespace: "nowhere", Name: "c", Node: "w1"}); err == nil {
 		t.Error("a pod in no namespace: want an error")
 	}
-	for _, r := range must(Residents())(t) {
+	for _, r := range check.Value(Residents())(t) {
 		if strings.HasPrefix(r.Namespace, "p-nowhere") {
 			t.Errorf("the pod that could not be added left %v", r)
 		}
@@ -153,17 +142,17 @@ func TestPodToService(t *testing.T) {
 	}
 	svc := Service("default", "inner", WithVIPs(netip.MustParseAddr("10.77.0.71"), netip.MustParseAddr("fd77::1071")))
 	createService(t, l, svc)
-	svc = must(l.Client().CoreV1().Services("default").Get(soon(t), "inner", metav1.GetOptions{}))(t)
+	svc = check.Value(l.Client().CoreV1().Services("default").Get(soon(t), "inner", metav1.GetOptions{}))(t)
 	for _, ip := range svc.Spec.ClusterIPs {
 		url := "http://" + net.JoinHostPort(ip, "80")
 		for _, from := range []Pod{far, near, server} {
-			got, err := l.Get(soon(t), PodNamespace(from), url)
-			for deadline := time.Now().Add(5 * time.Second); err != nil && time.Now().Before(deadline); {
-				time.Sleep(20 * time.Millisecond) // kube-proxy's rules can't be awaited
+			var got string
+			check.Until(t, 5*time.Second, "kube-proxy has its rules for "+ip+", asked from "+from.Name, func() (err error) {
 				got, err = l.Get(soon(t), PodNamespace(from), url)
-			}
-			if err != nil || !strings.HasPrefix(got, "server n2 ") {
-				t.Errorf("from %s to %s: %q, error %v", from.Name, ip, got, err)
+				return err
+			})
+			if !strings.HasPrefix(got, "server n2 ") {
+				t.Errorf("from %s to %s: %q", from.Name, ip, got)
 			}
 		}
 	}
@@ -177,7 +166,7 @@ func TestDeletePod(t *testing.T) {
 	addPod(t, l, p)
 	createService(t, l, Service("default", "leaving"), vip)
 	answers(t, l, vip)
-	c := must(l.Connect(t.Context(), 10*time.Millisecond, vip.String()+":80"))(t)
+	c := check.Value(l.Connect(t.Context(), 10*time.Millisecond, vip.String()+":80"))(t)
 	began, deleted := time.Now(), make(chan error)
 	go func() { deleted <- l.DeletePod(t.Context(), p, 1500*time.Millisecond) }()
 	awaitSlices(t, l, "leaving", "10.240.31.2 -st")
@@ -218,19 +207,17 @@ func TestDeletePod(t *testing.T) {
 func TestExposeDeployment(t *testing.T) {
 	l := theLab(t)
 	labels := map[string]string{"app": "nginx"}
-	if err := l.AddDeployment(soon(t), "default", "nginx", labels); err != nil {
-		t.Fatal(err)
-	}
-	must(l.Kubectl(soon(t), "expose", "deployment", "nginx", "--port=80", "--type=LoadBalancer", "--load-balancer-ip=10.77.0.63"))(t)
+	check.OK(t, l.AddDeployment(soon(t), "default", "nginx", labels))
+	check.Value(l.Kubectl(soon(t), "expose", "deployment", "nginx", "--port=80", "--type=LoadBalancer", "--load-balancer-ip=10.77.0.63"))(t)
 	addPod(t, l, Pod{Name: "nginx-1", Node: "w1", Labels: labels})
 	awaitSlices(t, l, "nginx", "10.240.31.2 rs-")
-	must(l.Kubectl(soon(t), "delete", "service", "nginx"))(t)
+	check.Value(l.Kubectl(soon(t), "delete", "service", "nginx"))(t)
 }
 
 func TestAccounts(t *testing.T) {
 	l := theLab(t)
 	as := func(user, ns string, args ...string) string {
-		path := must(l.Kubeconfig(soon(t), user))(t)
+		path := check.Value(l.Kubeconfig(soon(t), user))(t)
 		out, _ := l.Kubectl(soon(t), append([]string{"--kubeconfig=" + path, "-n", ns, "auth", "can-i"}, args...)...) // "no" is exit status 1
 		return strings.TrimSpace(out)
 	}
@@ -248,7 +235,7 @@ func TestAccounts(t *testing.T) {
 	if _, err := l.Kubeconfig(soon(t), "nobody"); err == nil {
 		t.Error("an unknown user: want an error")
 	}
-	who := must(l.Kubectl(soon(t), "--kubeconfig="+must(l.Kubeconfig(soon(t), "herald"))(t), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"))(t)
+	who := check.Value(l.Kubectl(soon(t), "--kubeconfig="+check.Value(l.Kubeconfig(soon(t), "herald"))(t), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"))(t)
 	if want := "system:serviceaccount:kube-system:herald"; who != want {
 		t.Errorf("herald is %q, want %q", who, want)
 	}
@@ -260,15 +247,15 @@ func TestAccounts(t *testing.T) {
 // The lab itself must be quiet: what is counted beside Herald's requests is little and known.
 func TestAPIRequests(t *testing.T) {
 	l := theLab(t)
-	before := must(l.APIRequests(soon(t)))(t)
+	before := check.Value(l.APIRequests(soon(t)))(t)
 	if before["POST nodes"] != 4 {
 		t.Errorf("%v nodes were created, want 4 counted", before["POST nodes"])
 	}
-	clients := must(kubernetes.NewForConfig(l.Config()))(t)
-	must(clients.CoreV1().ConfigMaps("default").List(soon(t), metav1.ListOptions{}))(t)
+	clients := check.Value(kubernetes.NewForConfig(l.Config()))(t)
+	check.Value(clients.CoreV1().ConfigMaps("default").List(soon(t), metav1.ListOptions{}))(t)
 	const span = 5 * time.Second
 	time.Sleep(span) // the length of the measurement
-	got := Since(must(l.APIRequests(soon(t)))(t), before)
+	got := Since(check.Value(l.APIRequests(soon(t)))(t), before)
 	t.Logf("in %v: %v", span, got)
 	if got["LIST configmaps"] != 1 {
 		t.Errorf("got %v lists of configmaps, want 1", got["LIST configmaps"])

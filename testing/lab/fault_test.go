@@ -2,12 +2,15 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func carrier(t *testing.T, l *Lab, node string) bool {
@@ -19,31 +22,23 @@ func TestLANFaults(t *testing.T) {
 	l := theLab(t)
 	n2, _ := l.Addrs("n2")
 	w := whoHas(t, l, 20*time.Millisecond, n2)
-	must(w.Await(soon(t), n2, "n2"))(t)
+	check.Value(w.Await(soon(t), n2, "n2"))(t)
 	for _, f := range []struct {
 		name    string
 		fault   func(string) error
 		carrier bool
 	}{{"unplug", l.Unplug, false}, {"cut", l.Cut, true}} {
 		t.Run(f.name, func(t *testing.T) {
-			if err := f.fault("n2"); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, f.fault("n2"))
 			defer l.Reconnect("n2")
-			must(w.AwaitSilence(soon(t), n2))(t)
+			check.Value(w.AwaitSilence(soon(t), n2))(t)
 			// The kernel tells of a lost carrier within a second (linkwatch).
-			for deadline := time.Now().Add(3 * time.Second); carrier(t, l, "n2") != f.carrier; time.Sleep(20 * time.Millisecond) {
-				if time.Now().After(deadline) {
-					t.Fatalf("carrier: %v, want %v", carrier(t, l, "n2"), f.carrier)
-				}
-			}
+			check.True(t, 3*time.Second, fmt.Sprintf("carrier is %v", f.carrier), func() bool { return carrier(t, l, "n2") == f.carrier })
 			if err := apiReachable(t, l, "n2"); err != nil {
 				t.Errorf("the API server can't be reached, either: %v", err)
 			}
-			if err := l.Reconnect("n2"); err != nil {
-				t.Fatal(err)
-			}
-			must(w.Await(soon(t), n2, "n2"))(t)
+			check.OK(t, l.Reconnect("n2"))
+			check.Value(w.Await(soon(t), n2, "n2"))(t)
 			if !carrier(t, l, "n2") {
 				t.Error("no carrier after Reconnect")
 			}
@@ -72,20 +67,16 @@ func TestAPIFaults(t *testing.T) {
 	l := theLab(t)
 	n3, _ := l.Addrs("n3")
 	w := whoHas(t, l, 20*time.Millisecond, n3)
-	must(w.Await(soon(t), n3, "n3"))(t)
-	if err := l.CutAPI("n3"); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(w.Await(soon(t), n3, "n3"))(t)
+	check.OK(t, l.CutAPI("n3"))
 	if err := apiReachable(t, l, "n3"); err == nil || !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("n3 is cut from the API server: got error %v, want a timeout", err)
 	}
 	if err := apiReachable(t, l, "n2"); err != nil {
 		t.Errorf("n2 is not cut: %v", err)
 	}
-	must(w.Await(soon(t), n3, "n3"))(t) // and so n3 is not cut from the LAN
-	if err := l.ConnectAPI("n3"); err != nil {
-		t.Fatal(err)
-	}
+	check.Value(w.Await(soon(t), n3, "n3"))(t) // and so n3 is not cut from the LAN
+	check.OK(t, l.ConnectAPI("n3"))
 	if err := apiReachable(t, l, "n3"); err != nil {
 		t.Errorf("after ConnectAPI: %v", err)
 	}
@@ -99,15 +90,11 @@ func TestAPIServerFaults(t *testing.T) {
 		_, err := l.Client().CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		return err
 	}
-	if err := l.PauseAPI(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, l.PauseAPI())
 	if err := list(300 * time.Millisecond); err == nil {
 		t.Error("a paused API server answers")
 	}
-	if err := l.ResumeAPI(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, l.ResumeAPI())
 	if err := list(10 * time.Second); err != nil {
 		t.Errorf("after ResumeAPI: %v", err)
 	}
@@ -115,15 +102,11 @@ func TestAPIServerFaults(t *testing.T) {
 	if err := l.StartAPI(soon(t)); err == nil {
 		t.Error("start an API server that runs: want an error")
 	}
-	if err := l.StopAPI(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, l.StopAPI())
 	if err := list(time.Second); err == nil {
 		t.Error("a stopped API server answers")
 	}
-	if err := l.StartAPI(soon(t)); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, l.StartAPI(soon(t)))
 	if _, err := l.Client().CoreV1().Pods("default").Get(soon(t), "kept", metav1.GetOptions{}); err != nil {
 		t.Errorf("the API server forgot a pod: %v", err)
 	}
@@ -136,13 +119,14 @@ func TestDuplicateAddressDetection(t *testing.T) {
 	bind(t, l, "n1", vip)
 	run(t, l, "n2", "ip address add "+vip.String()+"/128 dev eth0")
 	defer run(t, l, "n2", "ip address del "+vip.String()+"/128 dev eth0")
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	check.Until(t, 5*time.Second, "n2's kernel finds the duplicate", func() error {
 		s := run(t, l, "n2", "ip address show dev eth0 to "+vip.String())
 		if strings.Contains(s, "dadfailed") {
-			break
+			return nil
 		}
-		if !strings.Contains(s, "tentative") || time.Now().After(deadline) {
+		if !strings.Contains(s, "tentative") {
 			t.Fatalf("n2 uses an address that n1 has:\n%s", s)
 		}
-	}
+		return fmt.Errorf("it is still tentative:\n%s", s)
+	})
 }

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // rbac is the rights of the lab's Herald in these tests.
@@ -82,9 +84,7 @@ func theLab(t *testing.T) *Lab {
 func alone(t *testing.T) {
 	t.Helper()
 	need(t)
-	if err := sharedDown(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, sharedDown())
 }
 
 func up(t *testing.T, opts Options) *Lab {
@@ -93,16 +93,12 @@ func up(t *testing.T, opts Options) *Lab {
 		opts.Wait = turn
 	}
 	script, err := filepath.Abs("testdata/herald.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	opts.Herald = script
 	ctx, cancel := context.WithTimeout(t.Context(), turn+time.Minute)
 	defer cancel()
 	l, err := Up(ctx, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	return l
 }
 
@@ -116,9 +112,7 @@ func soon(t *testing.T) context.Context {
 func must[T any](v T, err error) func(t *testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		return v
 	}
 }
@@ -126,7 +120,7 @@ func must[T any](v T, err error) func(t *testing.T) T {
 // run runs a command line in a namespace and returns what it prints.
 func run(t *testing.T, l *Lab, ns, line string) string {
 	t.Helper()
-	return must(l.Run(soon(t), ns, strings.Fields(line)...))(t)
+	return check.Value(l.Run(soon(t), ns, strings.Fields(line)...))(t)
 }
 
 // bind puts an address on a node's eth0 until the test ends or unbind is called, in the
@@ -138,12 +132,12 @@ func bind(t *testing.T, l *Lab, node string, addr netip.Addr) (unbind func()) {
 	if addr.Is6() {
 		args = append(args, "nodad", "preferred_lft", "0")
 	}
-	must(l.Run(soon(t), node, args...))(t)
+	check.Value(l.Run(soon(t), node, args...))(t)
 	bound := true
 	unbind = func() {
 		if bound {
 			bound = false
-			must(l.Run(context.WithoutCancel(t.Context()), node, "ip", "address", "del", p, "dev", "eth0"))(t)
+			check.Value(l.Run(context.WithoutCancel(t.Context()), node, "ip", "address", "del", p, "dev", "eth0"))(t)
 		}
 	}
 	t.Cleanup(unbind)
@@ -154,9 +148,9 @@ func bind(t *testing.T, l *Lab, node string, addr netip.Addr) (unbind func()) {
 // package's tests may have a lab up.
 func nothingLeft(t *testing.T) {
 	t.Helper()
-	lock := must(acquire(t.Context(), "checking", turn))(t)
+	lock := check.Value(acquire(t.Context(), "checking", turn))(t)
 	defer lock.Close()
-	if left := must(Residents())(t); len(left) > 0 {
+	if left := check.Value(Residents())(t); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	if dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPattern)); len(dirs) > 0 {
@@ -167,15 +161,7 @@ func nothingLeft(t *testing.T) {
 // sweepInTurn is Sweep, after another package's lab.
 func sweepInTurn(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(turn); ; time.Sleep(50 * time.Millisecond) {
-		err := Sweep()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	check.Until(t, turn, "no other lab is up", Sweep)
 }
 
 func TestUpAndDown(t *testing.T) {
@@ -229,7 +215,7 @@ func TestUpAndDown(t *testing.T) {
 	if s := log.String(); !strings.Contains(s, "up: nodes [n1], kube-proxy in nftables mode") || !strings.Contains(s, "down\n") {
 		t.Errorf("progress:\n%s", s)
 	}
-	entries := must(os.ReadDir(dir))(t)
+	entries := check.Value(os.ReadDir(dir))(t)
 	if len(entries) != 1 || entries[0].Name() != "logs" {
 		t.Errorf("Down left %v in the given directory, want logs only", entries)
 	}
@@ -253,15 +239,11 @@ func TestUpFails(t *testing.T) {
 	}
 	// A program that ends at once is told of with its last words.
 	parts := t.TempDir()
-	real := must(Options{}.withDefaults())(t).Parts
+	real := check.Value(Options{}.withDefaults())(t).Parts
 	for _, p := range []string{"etcd", "kube-controller-manager", "kube-proxy", "kubectl"} {
-		if err := os.Symlink(filepath.Join(real, p), filepath.Join(parts, p)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Symlink(filepath.Join(real, p), filepath.Join(parts, p)))
 	}
-	if err := os.WriteFile(filepath.Join(parts, "kube-apiserver"), []byte("#!/bin/sh\necho no memory today\nexit 7\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(parts, "kube-apiserver"), []byte("#!/bin/sh\necho no memory today\nexit 7\n"), 0o755))
 	_, err := Up(t.Context(), Options{Parts: parts, Wait: turn})
 	if err == nil || !strings.Contains(err.Error(), "kube-apiserver ended: exit status 7") || !strings.Contains(err.Error(), "no memory today") {
 		t.Errorf("got error %v", err)
@@ -288,11 +270,9 @@ func startVictim(t *testing.T, mode, dir, line string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "HERALD_LAB_TEST_VICTIM="+mode, "HERALD_LAB_TEST_DIR="+dir)
-	out := must(cmd.StdoutPipe())(t)
+	out := check.Value(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		if strings.Contains(lines.Text(), line) {
@@ -309,9 +289,7 @@ func startVictim(t *testing.T, mode, dir, line string) *exec.Cmd {
 
 func kill(t *testing.T, cmd *exec.Cmd, sig syscall.Signal) {
 	t.Helper()
-	if err := cmd.Process.Signal(sig); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, cmd.Process.Signal(sig))
 	_ = cmd.Wait() // says that it was killed
 }
 
@@ -320,7 +298,7 @@ func TestKilledRun(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
 		cmd := startVictim(t, "plain", "", "READY")
 		running := map[int]Resident{}
-		for _, r := range must(Residents())(t) {
+		for _, r := range check.Value(Residents())(t) {
 			if r.Pid != 0 {
 				running[r.Pid] = r
 			}
@@ -329,13 +307,14 @@ func TestKilledRun(t *testing.T) {
 			t.Errorf("the other process's lab runs %v", running)
 		}
 		kill(t, cmd, sig)
-		// They die with it: their end can't be awaited by who isn't their parent.
-		for deadline := time.Now().Add(5 * time.Second); len(running) > 0; time.Sleep(10 * time.Millisecond) {
+		// Only a parent can wait for a process to end: this test is not theirs.
+		check.Until(t, 5*time.Second, fmt.Sprintf("the lab's processes end with the one that got %v", sig), func() error {
 			maps.DeleteFunc(running, func(pid int, _ Resident) bool { return dead(pid) })
-			if len(running) > 0 && time.Now().After(deadline) {
-				t.Fatalf("5 s after %v of the lab's process: %v", sig, running)
+			if len(running) > 0 {
+				return fmt.Errorf("these run on: %v", running)
 			}
-		}
+			return nil
+		})
 		sweepInTurn(t)
 		nothingLeft(t)
 	}

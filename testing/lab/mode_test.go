@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestIptables(t *testing.T) {
@@ -38,7 +40,7 @@ type command struct{ path, dir, root string }
 
 func buildCommand(t *testing.T) command {
 	t.Helper()
-	c := command{filepath.Join(t.TempDir(), "lab"), t.TempDir(), must(repoRoot())(t)}
+	c := command{filepath.Join(t.TempDir(), "lab"), t.TempDir(), check.Value(repoRoot())(t)}
 	build := exec.Command("go", "build", "-o", c.path, "./testing/lab/cmd/lab")
 	build.Dir = c.root
 	if out, err := build.CombinedOutput(); err != nil {
@@ -98,7 +100,7 @@ func TestCommand(t *testing.T) {
 	c.do(t, "pod", "add", "web2", "n1", "app=web", "tier=front")
 	c.do(t, "kubectl", "expose", "pod", "web", "--port=80", "--type=LoadBalancer", "--external-ip=10.77.0.50")
 	c.do(t, "exec", "n1", "ip", "address", "add", "10.77.0.50/32", "dev", "eth0")
-	l := must(Attach(c.dir))(t)
+	l := check.Value(Attach(c.dir))(t)
 	if got := answers(t, l, netip.MustParseAddr("10.77.0.50")); !strings.HasPrefix(got, "web") {
 		t.Errorf("got %q, want an answer by web or web2", got)
 	}
@@ -122,7 +124,7 @@ func TestCommand(t *testing.T) {
 	c.do(t, "down")
 	nothingLeft(t)
 	c.downAgain(t)
-	if left := must(os.ReadDir(c.dir))(t); len(left) != 1 || left[0].Name() != "logs" {
+	if left := check.Value(os.ReadDir(c.dir))(t); len(left) != 1 || left[0].Name() != "logs" {
 		t.Errorf("down left %v, want logs only", left)
 	}
 }

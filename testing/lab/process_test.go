@@ -7,10 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func TestRun(t *testing.T) {
@@ -40,7 +43,7 @@ func TestRun(t *testing.T) {
 
 func TestDo(t *testing.T) {
 	l := theLab(t)
-	here := must(os.Readlink("/proc/thread-self/ns/net"))(t)
+	here := check.Value(os.Readlink("/proc/thread-self/ns/net"))(t)
 	for range 3 * runtime.GOMAXPROCS(0) { // so that threads are used again
 		var names []string
 		err := l.Do("rt", func() error {
@@ -61,14 +64,14 @@ func TestDo(t *testing.T) {
 	if err := l.Do("rt", func() error { runtime.Goexit(); return nil }); err == nil {
 		t.Error("a function that does not return: want an error")
 	}
-	if got := must(os.Readlink("/proc/thread-self/ns/net"))(t); got != here {
+	if got := check.Value(os.Readlink("/proc/thread-self/ns/net"))(t); got != here {
 		t.Errorf("the test is now in %s, was in %s", got, here)
 	}
 }
 
 func TestGet(t *testing.T) {
 	l := theLab(t)
-	if got := must(l.Get(soon(t), "n1", "http://127.0.0.1:10249/proxyMode"))(t); got != "nftables" {
+	if got := check.Value(l.Get(soon(t), "n1", "http://127.0.0.1:10249/proxyMode"))(t); got != "nftables" {
 		t.Errorf("kube-proxy of n1 says its mode is %q", got)
 	}
 	if _, err := l.Get(soon(t), "n1", "http://127.0.0.1:10249/nothing"); err == nil || !strings.Contains(err.Error(), "from n1") || !strings.Contains(err.Error(), "404") {
@@ -81,11 +84,9 @@ func TestGet(t *testing.T) {
 
 func TestProcess(t *testing.T) {
 	l := theLab(t)
-	p := must(l.Start("n1", "busy", []string{"sh", "-c", `echo hello $A >&2; trap 'echo bye; exit 5' USR1; while :; do :; done`}, "A=b"))(t)
+	p := check.Value(l.Start("n1", "busy", []string{"sh", "-c", `echo hello $A >&2; trap 'echo bye; exit 5' USR1; while :; do :; done`}, "A=b"))(t)
 	defer p.Kill()
-	if err := p.WaitLog(soon(t), "hello b"); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, p.WaitLog(soon(t), "hello b"))
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("enough"))
 	defer cancel()
 	if err := p.Wait(ctx); err == nil || !strings.Contains(err.Error(), "runs on: enough") || !p.Running() {
@@ -98,12 +99,10 @@ func TestProcess(t *testing.T) {
 	if err != nil || cpu < 20*time.Millisecond || cpu > time.Second || rss < 100<<10 || rss > 100<<20 {
 		t.Errorf("after 200 ms of a busy loop: CPU %v, resident %d bytes, error %v", cpu, rss, err)
 	}
-	if ns := must(os.Readlink("/proc/" + itoa(p.Pid) + "/ns/net"))(t); !inodes("n1")[ns] {
+	if ns := check.Value(os.Readlink("/proc/" + strconv.Itoa(p.Pid) + "/ns/net"))(t); !inodes("n1")[ns] {
 		t.Errorf("it runs in %s", ns)
 	}
-	if err := p.Signal(syscall.SIGUSR1); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, p.Signal(syscall.SIGUSR1))
 	if err := p.WaitLog(soon(t), "bye"); err != nil {
 		t.Error(err)
 	}
@@ -128,20 +127,16 @@ func TestProcess(t *testing.T) {
 
 func TestStartHerald(t *testing.T) {
 	l := theLab(t)
-	h := must(l.StartHerald("n2", map[string]string{"vip_arp": "true"}))(t)
+	h := check.Value(l.StartHerald("n2", map[string]string{"vip_arp": "true"}))(t)
 	defer h.Kill()
 	want := "testdata/herald.sh manager as n2 with " + l.Dir() + "/conf/herald.kubeconfig, arp=true, user=\n"
-	if err := h.WaitLog(soon(t), want); err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, h.WaitLog(soon(t), want))
+	check.OK(t, h.Signal(syscall.SIGTERM))
 	var exit *exec.ExitError
 	if err := h.Wait(soon(t)); !errors.As(err, &exit) || exit.ExitCode() != 3 {
 		t.Errorf("got error %v, want exit status 3", err)
 	}
-	again := must(l.StartHerald("n2", map[string]string{"vip_nodename": "other", "k8s_config_file": "/tmp/x"}))(t)
+	again := check.Value(l.StartHerald("n2", map[string]string{"vip_nodename": "other", "k8s_config_file": "/tmp/x"}))(t)
 	defer again.Kill()
 	if err := again.WaitLog(soon(t), "manager as other with /tmp/x, arp=,"); err != nil {
 		t.Error(err)
@@ -149,7 +144,7 @@ func TestStartHerald(t *testing.T) {
 	if s := again.Log(); strings.Contains(s, "terminated") {
 		t.Errorf("the log of the second run has lines of the first:\n%s", s)
 	}
-	if b := must(os.ReadFile(again.LogFile))(t); !strings.Contains(string(b), "terminated") {
+	if b := check.Value(os.ReadFile(again.LogFile))(t); !strings.Contains(string(b), "terminated") {
 		t.Errorf("the file of both runs lost the first:\n%s", b)
 	}
 	if _, err := l.StartHerald("w1", nil); err == nil {

@@ -11,6 +11,8 @@ import (
 	"github.com/mdlayher/arp"
 	"github.com/mdlayher/ndp"
 	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 var prober = host{name: "pr", octet: 101, lan: true}
@@ -25,9 +27,7 @@ func TestQuestion(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got, err := question(prober, netip.MustParseAddr(tt.target))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		if len(got) > ethLen+ipv6Len { // the checksum is the codec's affair
 			got = append(append(got[:ethLen+ipv6Len+2:ethLen+ipv6Len+2], 0xcc, 0xcc), got[ethLen+ipv6Len+4:]...)
 		}
@@ -44,17 +44,13 @@ func TestReadAnswer(t *testing.T) {
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	arpFrame := func(to net.HardwareAddr, op arp.Operation, target netip.Addr) []byte {
 		p, err := arp.NewPacket(op, n1.mac(0x77), vip4, to, target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		b, _ := p.MarshalBinary() // never an error
 		return append(ethernetHeader(to, n1.mac(0x77), unix.ETH_P_ARP), b...)
 	}
 	naFrame := func(na *ndp.NeighborAdvertisement) []byte {
 		b, err := ndp.MarshalMessage(na)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		h := make([]byte, ipv6Len)
 		h[0], h[6] = 0x60, unix.IPPROTO_ICMPV6
 		return append(append(ethernetHeader(prober.mac(0x77), n1.mac(0x77), unix.ETH_P_IPV6), h...), b...)
@@ -122,9 +118,7 @@ apiserver_request_total{code="0",component="apiserver",dry_run="",group="",resou
 apiserver_request_total{code="200",component="",dry_run="",group="",resource="",scope="",subresource="/metrics",verb="GET",version=""} 2
 apiserver_request_terminations_total{code="429"} 1
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	want := map[string]float64{"PUT leases": 15, "PATCH services/status": 1.5e6, "GET /metrics": 2}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -145,9 +139,7 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	o, err := Options{}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if o.Nodes != 3 || o.ProxyMode != "nftables" || !strings.HasSuffix(o.Parts, "/bin/parts") || !strings.HasSuffix(o.Herald, "/bin/herald") {
 		t.Errorf("defaults: %+v", o)
 	}

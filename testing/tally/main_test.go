@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // TestTally has the go command test small modules, and reads what it prints.
@@ -56,9 +58,7 @@ func TestTally(t *testing.T) {
 				"x.go":      "package x\nimport \"os\"\nfunc exit() { os.Exit(3) }\n",
 				"x_test.go": tt.code,
 			} {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 			}
 			cmd := exec.CommandContext(t.Context(), "go", "test", "-json", "./...")
 			cmd.Dir = dir
@@ -68,9 +68,7 @@ func TestTally(t *testing.T) {
 			}
 			var out bytes.Buffer
 			tally := newTally(&out, tt.each)
-			if err := tally.read(bytes.NewReader(stdout)); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, tally.read(bytes.NewReader(stdout)))
 			if tally.passed() != tt.passed {
 				t.Errorf("passed is %v", tally.passed())
 			}
@@ -96,9 +94,7 @@ func TestTally(t *testing.T) {
 func TestNothing(t *testing.T) {
 	var out bytes.Buffer
 	tally := newTally(&out, false)
-	if err := tally.read(strings.NewReader("go: go.mod file not found\n")); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, tally.read(strings.NewReader("go: go.mod file not found\n")))
 	if tally.passed() {
 		t.Error("passed without a package")
 	}
@@ -110,9 +106,7 @@ func TestNothing(t *testing.T) {
 func TestAppendLines(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "skips")
 	for _, lines := range [][]string{{"a", "b"}, nil, {"c"}} {
-		if err := appendLines(file, lines); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, appendLines(file, lines))
 	}
 	if got, err := os.ReadFile(file); err != nil || string(got) != "a\nb\nc\n" {
 		t.Errorf("%q, %v", got, err)
