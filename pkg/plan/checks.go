@@ -101,7 +101,7 @@ func (c *addressChecks) probeEarly(u *unit) {
 	}
 }
 
-// mayBecomeOwner reports whether this node is likely to get u: it is not excluded, and fewer than earlyProbers
+// mayBecomeOwner reports whether this node may get u soon: it is not excluded, and fewer than earlyProbers
 // nodes come before it. Those are alive, not excluded, and have fewer units, or as many and a higher rendezvous
 // hash for u.
 func (c *addressChecks) mayBecomeOwner(u *unit) bool {

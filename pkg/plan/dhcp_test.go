@@ -342,7 +342,7 @@ func TestDHCPForgedAnnotation(t *testing.T) {
 	for what, change := range map[string]func(*vip.Service){
 		"without a status":     func(s *vip.Service) { s.Ingress = nil },
 		"with another address": func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.98") },
-		"by a stranger":        func(s *vip.Service) { s.Announcer = "elsewhere" },
+		"by another program":   func(s *vip.Service) { s.Announcer = "elsewhere" },
 		"of another client":    func(s *vip.Service) { s.DHCP.Leases[0].MAC = "02:00:00:00:00:99" },
 	} {
 		if try(change) {

@@ -598,7 +598,7 @@ func TestRefuse(t *testing.T) {
 		}
 		w := world(s, svc("b", "10.77.0.51"))
 		w.Self = "n2"
-		w.Members = w.Members[1:2] // one node has every duty
+		w.Members = w.Members[1:2] // one node is responsible for all
 		w.Nodes = []vip.Node{{Name: "w1", Addresses: []netip.Addr{addr("10.77.0.31")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.1.0/24")}}}
 		w.Reserved = []vip.ReservedRange{
 			{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"},
