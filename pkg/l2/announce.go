@@ -23,7 +23,7 @@ const (
 	// tick is the time between two calls of sendDue, unless something new is wanted: each goes
 	// through all VIPs, and wakes up the other nodes, and a repetition may be late.
 	tick = 200 * time.Millisecond
-	// maxTick is the most time between two calls of sendDue while anything is announced or
+	// maxTick is the maximum time between two calls of sendDue while anything is announced or
 	// asked for: the receivers' filters depend on time.
 	maxTick = time.Second
 )

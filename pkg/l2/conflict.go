@@ -57,7 +57,7 @@ type conflictingHost struct {
 }
 
 // newConflictCheck returns a check that begins at once; a CheckVerify begins after
-// verifyInterval to twice that, or all of a node's VIPs would be due at the same time.
+// verifyInterval to twice that, or all VIPs would be asked for at the same time.
 func newConflictCheck(w vip.AddressCheck, now time.Time) *conflictCheck {
 	x := &conflictCheck{want: w, target: newTarget(w.Addr, w.Link), next: now, conflicts: map[string]*conflictingHost{}}
 	x.result.Store(&vip.CheckResult{AddressCheck: w})
@@ -79,8 +79,8 @@ func (x *conflictCheck) allows(mac string) bool {
 	return x.want.Kind == vip.CheckVerify && x.want.AllowedMACs == "" || strings.Contains(x.want.AllowedMACs, mac)
 }
 
-// setAllowed takes over AllowedMACs of w, which is the same check otherwise, and reports
-// whether that changed the result.
+// setAllowed replaces AllowedMACs by those of w, which is the same check otherwise, forgets
+// conflicts that are now allowed, and reports whether that changed the result.
 func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	if x.want == w {
 		return false
@@ -158,7 +158,7 @@ func (x *conflictCheck) conclude(noAnswer bool, notSent string, now time.Time) b
 	return first || before.NoAnswer != r.NoAnswer || before.NotSent != r.NotSent || !slices.Equal(before.UnexpectedMACs, r.UnexpectedMACs)
 }
 
-// startRound begins a round: what was heard before says nothing about it.
+// startRound begins a round, in which nobody has replied yet.
 func (x *conflictCheck) startRound() {
 	x.round++
 	x.answered = false

@@ -152,7 +152,7 @@ func parseARP(frame []byte) (neighborMessage, bool) {
 }
 
 // parseNA reads a neighbor advertisement. It returns false for other messages, and for an
-// advertisement without the target's link-layer address, which says nothing.
+// advertisement without the target's link-layer address.
 func parseNA(m ndp.Message) (neighborMessage, bool) {
 	na, ok := m.(*ndp.NeighborAdvertisement)
 	if !ok {

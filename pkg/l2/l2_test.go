@@ -179,9 +179,9 @@ func TestLinksThatCannotBeUsed(t *testing.T) {
 			10.0.0.9 can't be announced on bad0: operation not permitted
 			10.0.0.9 can't be announced on down0: the link is down
 			10.0.0.9 can't be announced on eth7: this node has no such link
-			10.0.0.9 can't be announced on ib0: the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)
-			10.0.0.9 can't be announced on lo: the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)
-			10.0.0.9 can't be announced on ppp0: the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)`, want...)
+			10.0.0.9 can't be announced on ib0: the link has no Ethernet neighbours (it is a loopback, a tunnel or point-to-point)
+			10.0.0.9 can't be announced on lo: the link has no Ethernet neighbours (it is a loopback, a tunnel or point-to-point)
+			10.0.0.9 can't be announced on ppp0: the link has no Ethernet neighbours (it is a loopback, a tunnel or point-to-point)`, want...)
 		r.checkFrames(t, "the one that works", firstFrames)
 	})
 }

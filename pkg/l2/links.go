@@ -36,7 +36,7 @@ type messageReceiver interface {
 }
 
 var (
-	errNoEthernet = errors.New("the link has no Ethernet neighbours to tell (it is a loopback, a tunnel or point-to-point)")
+	errNoEthernet = errors.New("the link has no Ethernet neighbours (it is a loopback, a tunnel or point-to-point)")
 	errLinkDown   = errors.New("the link is down")
 )
 

@@ -18,7 +18,7 @@ const (
 	// batchThreshold is after how many messages that follow each other within batchWindow all
 	// are read in batches.
 	batchThreshold = 4
-	// readTime is the most time that it takes to read a message that has arrived already.
+	// readTime is the maximum time that it takes to read a message that has arrived already.
 	readTime = 50 * time.Microsecond
 	// reopenAfter is the time between two attempts to open a receiver.
 	reopenAfter = time.Second
@@ -142,9 +142,9 @@ func (a *Announcer) receiving(k linkFamily) bool {
 	return r != nil && r.conn != nil
 }
 
-// On a link with many hosts and VIPs most messages concern this node not at all: hosts ask for
-// each other, and each VIP is announced to everybody. Each such frame would wake the process
-// up, so the kernel leaves them out.
+// On a link with hundreds of hosts and VIPs most messages do not concern this node: hosts ask for
+// each other, and each VIP is announced to all. Each such frame would wake the process up, so
+// the kernel filters them out (docs/decisions/0061-a-process-that-is-seldom-woken-up.md).
 
 // setFilters has each receiver's kernel filter leave out what doesn't concern this node, if
 // announcements and checked have been the same for listenAfter and another host was heard on

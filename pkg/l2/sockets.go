@@ -24,7 +24,7 @@ type sockets struct{}
 // sendTimeout is how long a frame may wait for room in the link's queue.
 const sendTimeout = 200 * time.Millisecond
 
-// maxMessage is the most bytes of an advertisement that are read; one for a VIP has 32.
+// maxMessage is the length up to which an advertisement is read; one for a VIP has 32 bytes.
 const maxMessage = 1500
 
 // openSender opens a packet socket for Ethernet frames of any protocol. It needs no address on

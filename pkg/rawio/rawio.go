@@ -1,4 +1,4 @@
-// Package rawio moves packets by system calls of which the Go runtime is not told.
+// Package rawio reads and sends packets by raw system calls, which the Go scheduler does not see.
 //
 // A process that was asleep and makes a system call in the usual way wakes up the
 // runtime's monitor, since the call might block: one more thread, which from then on checks
