@@ -20,10 +20,6 @@ import (
 // Limits that keep slow or many clients from blocking the process.
 const (
 	headerTimeout  = 5 * time.Second
-	readTimeout    = 10 * time.Second
-	writeTimeout   = 30 * time.Second
-	idleTimeout    = time.Minute
-	headerBytes    = 16 << 10
 	maxConnections = 256 // of each listener
 	shutdownGrace  = time.Second
 )
@@ -111,10 +107,10 @@ func (s *Server) serve(ctx context.Context, e endpoint) (served bool, err error)
 	srv := &http.Server{
 		Handler:           e.handler,
 		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    headerBytes,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	closed := make(chan struct{})
