@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 
 	"github.com/osrg/gobgp/v3/pkg/log"
 	"github.com/osrg/gobgp/v3/pkg/packet/bgp"
@@ -13,11 +12,13 @@ import (
 
 // A gobgpLog takes what a server of gobgp logs: it is logged as Debug, and what explains why
 // there is no session becomes the peer's reason.
-type gobgpLog struct {
-	server *gobgpServer
-	// connecting: no session is established. Only then gobgp logs at its debug level, which
-	// alone has failed attempts to connect, and costs too much while routes are sent.
-	connecting atomic.Bool
+type gobgpLog struct{ server *gobgpServer }
+
+// connecting reports whether no session is established. Only then gobgp logs at its debug level,
+// which alone has failed attempts to connect, and costs too much while routes are sent.
+func (l *gobgpLog) connecting() bool {
+	p := l.server.peer.Load()
+	return p == nil || !p.up()
 }
 
 func (l *gobgpLog) Panic(msg string, f log.Fields) { l.write(slog.LevelError, msg, f) }
@@ -26,13 +27,13 @@ func (l *gobgpLog) Error(msg string, f log.Fields) { l.write(slog.LevelDebug, ms
 func (l *gobgpLog) Warn(msg string, f log.Fields)  { l.write(slog.LevelDebug, msg, f) }
 func (l *gobgpLog) Info(msg string, f log.Fields)  { l.write(slog.LevelDebug, msg, f) }
 func (l *gobgpLog) Debug(msg string, f log.Fields) {
-	if l.connecting.Load() {
+	if l.connecting() {
 		l.write(slog.LevelDebug, msg, f)
 	}
 }
 func (l *gobgpLog) SetLevel(log.LogLevel) {}
 func (l *gobgpLog) GetLevel() log.LogLevel {
-	if l.connecting.Load() {
+	if l.connecting() {
 		return log.DebugLevel
 	}
 	return log.InfoLevel

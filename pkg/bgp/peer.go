@@ -131,7 +131,6 @@ func (p *peer) update() {
 			p.setReason(err.Error())
 			return
 		}
-		p.server.log.connecting.Store(true)
 		p.server.peer.Store(p)
 	}
 	p.advertise(at)
@@ -270,7 +269,6 @@ func (p *peer) changeState(x *api.PeerState, ending bool) {
 	if s.Up() != before.Up() || before.State == waiting {
 		s.Since = time.Now()
 	}
-	p.server.log.connecting.Store(!s.Up())
 	switch {
 	case s.Up() && !before.Up():
 		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", s.Prefixes)

@@ -15,7 +15,6 @@ import (
 type gobgpServer struct {
 	*server.BgpServer
 	id   netip.Addr
-	log  *gobgpLog
 	peer atomic.Pointer[peer] // whose events and logs these are; nil: nobody's
 }
 
@@ -64,9 +63,7 @@ func giveServer(s *gobgpServer) {
 // its table.
 func startServer(id netip.Addr) (*gobgpServer, error) {
 	s := &gobgpServer{id: id}
-	s.log = &gobgpLog{server: s}
-	s.log.connecting.Store(true)
-	s.BgpServer = server.NewBgpServer(server.LoggerOption(s.log))
+	s.BgpServer = server.NewBgpServer(server.LoggerOption(&gobgpLog{s}))
 	go s.Serve()
 	ctx := context.Background()
 	err := s.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{

@@ -26,7 +26,7 @@ type Node struct {
 
 // A Link is a network interface of a node, as its announcer tells it.
 type Link struct {
-	Index    int            `json:"-"` // of its kernel (if_nametoindex(3)); 0 if another node has told of it
+	Index    int            `json:"-"` // of this node's kernel (if_nametoindex(3)); 0 for a link of another node
 	Name     string         `json:"name"`
 	Up       bool           `json:"up"`
 	MAC      string         `json:"mac,omitempty"`      // its Ethernet address, as 02:00:00:00:00:0a; "" if it has none
