@@ -105,6 +105,39 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+var decision = regexp.MustCompile(`\bdecision (\d{4})\b`)
+
+// TestDecisionsInCode: each decision is named ("decision 0017") by the code that it explains, and
+// the code names none that does not exist.
+func TestDecisionsInCode(t *testing.T) {
+	decisions, named := map[string]bool{}, map[string]bool{}
+	files, err := filepath.Glob(filepath.Join(root, "docs/decisions/*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		number, _, _ := strings.Cut(filepath.Base(file), "-")
+		decisions[number] = true
+	}
+	eachFile(t, func(file, text string) {
+		code := slices.Contains([]string{".go", ".sh"}, filepath.Ext(file)) || filepath.Base(file) == "Makefile"
+		if !code || file == filepath.Join(root, "testing/docs_test.go") {
+			return
+		}
+		for _, m := range decision.FindAllStringSubmatch(text, -1) {
+			named[m[1]] = true
+			if !decisions[m[1]] {
+				t.Errorf("%s names decision %s, which does not exist", file, m[1])
+			}
+		}
+	})
+	for number := range decisions {
+		if !named[number] {
+			t.Errorf("no code names decision %s: do so in a comment at the place that it explains", number)
+		}
+	}
+}
+
 // TestAnchors: as GitHub makes them.
 func TestAnchors(t *testing.T) {
 	got := anchors("# A `b` c, (d)\ntext\n```\n# not one\n```\n## E-f  g!\n")

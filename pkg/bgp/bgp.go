@@ -3,8 +3,7 @@
 //
 // Each peer has a gobgp server with a table of its own, so that a router which resets
 // the session in a loop or sends the whole Internet delays no other, and the routes
-// for each can differ in next hop and attributes without policies
-// (docs/decisions/0020-one-speaker-per-peer.md).
+// for each can differ in next hop and attributes without policies (decision 0020).
 package bgp
 
 import (

@@ -163,7 +163,7 @@ func (p *parser) addListedPeers() {
 			p.fail(option, fmt.Errorf("peer %d: %s is named twice", t.number, name))
 		default:
 			c.Peers = append(c.Peers, peer)
-			if t.bfd {
+			if t.bfd { // decision 0022
 				p.warn("bgp_peers (%s), peer %d (%s): there is no BFD in this version; a short bgp_hold_time takes its place", option.where, t.number, name)
 			}
 		}

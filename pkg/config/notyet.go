@@ -25,6 +25,7 @@ var notYet = slices.Concat(
 	inSection(groupControlPlane, "", []Option{
 		{Env: "vip_leaderelection", Flag: "leaderElection", Type: Bool, Default: "false", Missing: lacksElection, Effect: NoEffect, Meaning: "Elect an owner. Herald always does."},
 		{Env: "cp_detect", Flag: "autodetectcp", Type: Bool, Default: "false", Missing: lacksElection, Effect: NoEffect, Meaning: "Find a working API server on the node. Herald always does."},
+		// Refused, not only warned of: decision 0052.
 		{Env: "lb_enable", Flag: "enableLoadBalancer", Type: Bool, Default: "false", Missing: lacksBalancer, Effect: Refused, Meaning: "Balance over the API servers in the kernel (ip_vs). Refused, since who asks for it counts on all API servers being used; see [0052](../decisions/0052-no-balancing-of-api-servers-in-the-kernel.md)."},
 		{Env: "lb_port", Flag: "lbPort", Type: Port, Default: "6443", Missing: lacksBalancer, Effect: Unused, Meaning: "The port that is balanced."},
 		{Env: "lb_fwdmethod", Flag: "lbForwardingMethod", Type: String, Default: "local", Missing: lacksBalancer, Effect: Unused, Meaning: "How balanced traffic is forwarded."},

@@ -28,7 +28,7 @@ import (
 // any, unless arp_ignore says otherwise. So that is set on the parent as long as a
 // macvlan of Herald is on it. What was there before is written on the macvlan
 // (IFLA_IFALIAS), which is our mark, too: a later process knows both from it
-// (docs/decisions/0032-the-parent-of-a-macvlan-minds-its-own-addresses.md).
+// (decision 0032).
 type Macvlans struct {
 	n      *Interfaces
 	kernel *rtnetlink // nil in tests without a real kernel

@@ -36,8 +36,7 @@ func diagRequest(kind, flags int, family uint8, id []byte) *nl.NetlinkRequest {
 // clients get a reset and can connect anew, to wherever a is then; they would not notice
 // for long otherwise, since what the node sends from an address that it has no more goes nowhere.
 //
-// The kernel sends the reset from a, so it must still be bound
-// (docs/decisions/0053-connections-to-the-control-plane-s-vip-are-reset.md).
+// The kernel sends the reset from a, so it must still be bound (decision 0053).
 func (k *rtnetlink) resetConnections(a netip.Addr) (int, error) {
 	n := 0
 	var errs []error

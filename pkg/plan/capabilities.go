@@ -28,7 +28,7 @@ func (r *Rules) kindOf(s *vip.Service, controlPlane bool) kind {
 // way.
 type capabilities struct {
 	owned               bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
-	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and ND
+	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and NDP; not for BGP alone (decision 0021)
 	ownerAdvertises     bool // its owner advertises routes to its addresses
 	everyNodeAdvertises bool // every node that can serve it advertises routes to its addresses, whoever holds its lease
 

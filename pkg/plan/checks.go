@@ -78,7 +78,7 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 	return result, known && result.Same(x)
 }
 
-// probe asks whether an address that is new is free (RFC 5227 section 2.1.1). free is false as long as that is
+// probe asks whether an address that is new is free (RFC 5227 section 2.1.1; decision 0017). free is false as long as that is
 // not known; others are the MACs of other hosts that have it.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	r, known := c.add(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.nodeMACs})
@@ -154,7 +154,7 @@ func (c *addressChecks) defend(a vip.Address, o *outcome) {
 // verify checks whether another node, the owner of u, answers for those addresses of s that it has written into
 // the status and so has bound; provided that isVerifier chooses this node, and the Plan does not keep the
 // address here. A fault that was found becomes the verdict in o, with an Event; an Event also tells when it is
-// gone.
+// gone. Nothing is moved because of it (decision 0018).
 func (c *addressChecks) verify(u *unit, s *service, o *outcome) {
 	owner := c.members[u.claim.Holder]
 	if owner == nil || !owner.Alive || s.statusBy != owner.Name || !s.bindsAddresses {

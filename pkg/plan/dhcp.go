@@ -36,7 +36,7 @@ type dhcpKey struct {
 
 // A dhcpClient is a client of DHCP servers: for a Service, or for all Services of a namespace that name the
 // same macvlan. All that a server knows it by is a function of the Service, so whichever node owns that goes on
-// with its leases.
+// with its leases (decision 0030).
 type dhcpClient struct {
 	id       string
 	oldest   *service // whose annotations count

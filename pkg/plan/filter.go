@@ -105,7 +105,7 @@ func (f *filter) admit(s *service, controlPlane bool) {
 	} else if len(refused) > 0 {
 		f.eventIfResponsible(s, vip.AddressRefused, strings.Join(refused, "; "))
 	}
-	if !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints) {
+	if !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints) { // decision 0007
 		f.rejectWithoutEndpoints(s)
 	}
 }

@@ -38,7 +38,7 @@ func newNodes(w *vip.World) *nodes {
 	}
 	// kubeadm puts the label that keeps VIPs off a node on every control-plane node. Where Herald runs on such
 	// nodes only, there would be no VIP at all, so it does not count. Nodes that are down do, so that the label
-	// means the same when one fails.
+	// means the same when one fails (decision 0015).
 	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return objects[x.Name].ExclusionLabel == "" })
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !objects[x.Name].ShuttingDown })
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}

@@ -15,7 +15,7 @@ type placement struct {
 // A free unit goes to the node that had it, else to the best. The oldest comes first and counts for the next,
 // so that a burst of new Services spreads evenly although every node plans alone: a node's own count is exact
 // and the counts it has of others are at worst too low, hence nobody takes more than its share of what there
-// is.
+// is (decision 0010).
 func (p *placement) setTargets() {
 	for _, u := range p.units {
 		if n := p.members[u.claim.Holder]; n != nil {

@@ -111,6 +111,8 @@ func (m *unitPlanner) follow(u *unit) {
 
 // keepUntilHeard keeps those addresses of a unit that this node has handed over and that are still bound: until
 // the successor is heard to announce them, or until the deadline. Routes are kept until the deadline, draining.
+// An address that is leased by DHCP is not kept: here it is bound on its macvlan, which is a's link only for the
+// holder (decision 0031).
 func (m *unitPlanner) keepUntilHeard(u *unit) {
 	if len(m.HandingOver) == 0 || m.self == nil || !m.Tenure.Holds(m.Now) {
 		return

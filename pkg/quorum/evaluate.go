@@ -167,7 +167,8 @@ func (e *evaluation) countVoters() map[string]int64 {
 
 // apiTolerance is how long others may reach the API server before this node, which does
 // not, yields. If it was out of reach for them, too (returned), this node's renewal may
-// still wait for an answer that never comes, and needs time to be given up and sent again.
+// still wait for an answer that never comes, and needs time to be given up and sent again
+// (decision 0060).
 func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	if returned {
 		return e.Timing.RenewDeadline/2 + e.Timing.RetryPeriod
