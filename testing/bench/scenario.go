@@ -38,7 +38,7 @@ var scenarios = []scenario{
 		func(b *bench, _ context.Context, node string) error { return b.lab.ConnectAPI(node) },
 	},
 	{
-		"its gossip port blocked, and opened", false,
+		"its heartbeat port blocked, and opened", false,
 		func(b *bench, ctx context.Context, node string) error {
 			return b.lab.BlockPort(ctx, node, 7947)
 		},

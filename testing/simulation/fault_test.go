@@ -21,7 +21,7 @@ const (
 	lose       ailment = "answers are lost"
 	unplug     ailment = "its cable is out"
 	aside      ailment = "on the other side of the LAN"
-	blocked    ailment = "its gossip port is blocked"
+	blocked    ailment = "its heartbeat port is blocked"
 	away       ailment = "the API server is away for all"
 	split      ailment = "the LAN is in two parts"
 )

@@ -290,7 +290,7 @@ func (n *node) slack(a netip.Addr) time.Duration {
 	return grace
 }
 
-// blocksWarning reports whether a blocked gossip port may keep n from hearing that its
+// blocksWarning reports whether a blocked heartbeat port may keep n from hearing that its
 // epoch is over: its own, or, where a few nodes are all there are, any.
 func (c *cluster) blocksWarning(n *node) bool {
 	return n.portBlocked || len(c.nodes) < 10 && slices.ContainsFunc(c.nodes, func(o *node) bool { return o.portBlocked })

@@ -86,7 +86,7 @@ type node struct {
 	hears       map[netip.Addr]bool      // announced or listened for
 	cable       bool                     // the VIPs' link is up
 	side        int                      // of the LAN, should it be in two parts
-	portBlocked bool                     // its gossip port is blocked
+	portBlocked bool                     // its heartbeat port is blocked
 	ill         map[ailment]int          // of its falls, which one that is
 	slow        leasetest.Faults
 	changed     time.Time // when something about it went wrong or right last
