@@ -199,12 +199,17 @@ func TestDHCPExpose(t *testing.T) {
 	}
 	w := whoHas(t, 20*time.Millisecond, vip)
 	time.Sleep(500 * time.Millisecond)
+	answered := false
 	for _, span := range w.Stop().Addrs[0].Timeline {
 		for _, mac := range links {
-			if !slices.Equal(span.Hosts, []string{mac}) {
+			answered = answered || len(span.Hosts) > 0
+			if len(span.Hosts) > 0 && !slices.Equal(span.Hosts, []string{mac}) { // a busy machine may answer late
 				t.Errorf("answered by %v, want %s", span.Hosts, mac)
 			}
 		}
+	}
+	if !answered {
+		t.Error("nobody answered")
 	}
 	neighbours, err := cluster.Run(t.Context(), "cl", "ip", "neigh", "show", vip)
 	if err != nil || strings.Contains(neighbours, cluster.MAC(node)) {
