@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	}
 	for _, arg := range os.Args[1:] {
 		if strings.HasPrefix(arg, "-test.fuzz=") { // no link is needed, and workers talk by files that a child does not inherit
-			namespace.Stay()
+			namespace.AssumeInside()
 			os.Exit(m.Run())
 		}
 	}

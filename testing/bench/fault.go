@@ -12,8 +12,8 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// A victim is the owner that something is done to, and those who look on.
-type victim struct {
+// A probedOwner is the owner that something is done to, and those who look on.
+type probedOwner struct {
 	node   string
 	owned  []netip.Addr
 	who    *lab.WhoHas
@@ -21,12 +21,14 @@ type victim struct {
 	before map[string]float64 // API requests
 }
 
-// pick chooses the node with the most VIPs and begins to look on, and to count
+// probeOwner chooses the node with the most VIPs and begins to look on, and to count
 // API requests.
-func (b *bench) pick(ctx context.Context) (*victim, error) { return b.pickBy(ctx, true) }
+func (b *bench) probeOwner(ctx context.Context) (*probedOwner, error) {
+	return b.probeOwnerOf(ctx, true)
+}
 
-func (b *bench) pickBy(ctx context.Context, count bool) (*victim, error) {
-	v := &victim{}
+func (b *bench) probeOwnerOf(ctx context.Context, count bool) (*probedOwner, error) {
+	v := &probedOwner{}
 	for _, n := range b.lab.Nodes() {
 		have, err := b.bound(n)
 		if err != nil {
@@ -37,15 +39,15 @@ func (b *bench) pickBy(ctx context.Context, count bool) (*victim, error) {
 		}
 	}
 	some := v.owned
-	if len(some) > sample {
+	if len(some) > maxProbed {
 		// Evenly, since the order of the VIPs may be the order in which they move.
 		some = nil
-		for i := range sample {
-			some = append(some, v.owned[i*len(v.owned)/sample])
+		for i := range maxProbed {
+			some = append(some, v.owned[i*len(v.owned)/maxProbed])
 		}
 	}
 	var err error
-	if v.who, err = b.lab.WhoHas(ctx, quick, some...); err != nil {
+	if v.who, err = b.lab.WhoHas(ctx, probeInterval, some...); err != nil {
 		return nil, err
 	}
 	if v.client, err = b.lab.Connect(ctx, 10*time.Millisecond, some[len(some)/2].String()+":80"); err != nil {
@@ -59,37 +61,37 @@ func (b *bench) pickBy(ctx context.Context, count bool) (*victim, error) {
 	return v, err
 }
 
-// stop ends the looking on, a moment later, and takes over what was seen.
-func (b *bench) stop(ctx context.Context, v *victim, f *Fault) (lab.WhoHasReport, error) {
+// stopProbes ends the looking on, a moment later, and takes over what was seen.
+func (b *bench) stopProbes(ctx context.Context, v *probedOwner, f *Fault) (lab.WhoHasReport, error) {
 	sleep(ctx, time.Second)
 	report, connects := v.who.Stop(), v.client.Stop()
 	f.Owned = len(v.owned)
-	f.note(report, connects)
+	f.record(report, connects)
 	now, err := b.lab.APIRequests(ctx)
 	f.Requests = lab.Since(now, v.before)
 	return report, errors.Join(err, report.Err)
 }
 
-// noFault looks on while nothing is done.
-func (b *bench) noFault(ctx context.Context) error {
-	b.say("looking on without a fault")
-	v, err := b.pick(ctx)
+// probeWithoutFault looks on while nothing is done.
+func (b *bench) probeWithoutFault(ctx context.Context) error {
+	b.log("looking on without a fault")
+	v, err := b.probeOwner(ctx)
 	if err != nil {
 		return err
 	}
 	sleep(ctx, 10*time.Second)
-	_, err = b.stop(ctx, v, &b.result.NoFault)
+	_, err = b.stopProbes(ctx, v, &b.result.NoFault)
 	return err
 }
 
-// stopOne stops an owner by SIGTERM.
-func (b *bench) stopOne(ctx context.Context) error {
-	v, err := b.pick(ctx)
+// stopOwner stops an owner by SIGTERM.
+func (b *bench) stopOwner(ctx context.Context) error {
+	v, err := b.probeOwner(ctx)
 	if err != nil {
 		return err
 	}
 	f := &b.result.Stopped
-	b.say("SIGTERM of %s, which has %d VIPs", v.node, len(v.owned))
+	b.log("SIGTERM of %s, which has %d VIPs", v.node, len(v.owned))
 	p := b.heralds[v.node]
 	began := time.Now()
 	err = p.Signal(syscall.SIGTERM)
@@ -100,47 +102,47 @@ func (b *bench) stopOne(ctx context.Context) error {
 		err = p.Wait(ctx)
 		f.Ended = millis(time.Since(began))
 	}
-	if _, stopped := b.stop(ctx, v, f); err == nil {
+	if _, stopped := b.stopProbes(ctx, v, f); err == nil {
 		err = stopped
 	}
 	if err != nil {
 		return err
 	}
 	for _, x := range f.Failures {
-		b.say("  failed %s", x)
+		b.log("  failed %s", x)
 	}
-	b.say("all moved after %.0f ms, longest unanswered %.0f ms, %d of %d connections failed", f.AllMoved, f.LongestSilence, f.Failed, f.Connections)
+	b.log("all moved after %.0f ms, longest unanswered %.0f ms, %d of %d connections failed", f.AllMoved, f.LongestSilence, f.Failed, f.Connections)
 	return b.startHerald(ctx, v.node)
 }
 
-// killOne kills an owner.
-func (b *bench) killOne(ctx context.Context) error {
+// killOwner kills an owner.
+func (b *bench) killOwner(ctx context.Context) error {
 	sleep(ctx, 3*time.Second)
-	v, err := b.pick(ctx)
+	v, err := b.probeOwner(ctx)
 	if err != nil {
 		return err
 	}
 	f := &b.result.Killed
-	b.say("SIGKILL of %s, which has %d VIPs", v.node, len(v.owned))
+	b.log("SIGKILL of %s, which has %d VIPs", v.node, len(v.owned))
 	began := time.Now()
 	b.heralds[v.node].Kill()
 	err = b.awaitMoved(ctx, v, f, began)
-	report, stopped := b.stop(ctx, v, f)
+	report, stopped := b.stopProbes(ctx, v, f)
 	if err == nil {
 		err = stopped
 	}
-	f.TakenOver = takenOver(report, v.node, began)
+	f.TakenOver = takeoverTimes(report, v.node, began)
 	if err == nil {
 		err = b.startHerald(ctx, v.node)
 	}
-	b.say("left the kernel after %.0f ms, taken over after %.0f to %.0f ms", f.KernelDropped, f.TakenOver.P50, f.AllMoved)
+	b.log("left the kernel after %.0f ms, taken over after %.0f to %.0f ms", f.KernelDropped, f.TakenOver.P50, f.AllMoved)
 	return err
 }
 
 // awaitMoved waits until the other nodes' kernels have all VIPs of the victim, and
 // its own has none.
-func (b *bench) awaitMoved(ctx context.Context, v *victim, f *Fault, began time.Time) error {
-	return b.until(ctx, settling, func() error {
+func (b *bench) awaitMoved(ctx context.Context, v *probedOwner, f *Fault, began time.Time) error {
+	return b.until(ctx, stepTimeout, func() error {
 		if f.KernelDropped == 0 {
 			have, err := b.bound(v.node)
 			if err != nil {
@@ -151,7 +153,7 @@ func (b *bench) awaitMoved(ctx context.Context, v *victim, f *Fault, began time.
 			}
 		}
 		if f.AllMoved == 0 {
-			missing, err := b.missing(v)
+			missing, err := b.countMissing(v)
 			if err != nil {
 				return err
 			}
@@ -167,8 +169,8 @@ func (b *bench) awaitMoved(ctx context.Context, v *victim, f *Fault, began time.
 	})
 }
 
-// missing counts the victim's VIPs that no other node has.
-func (b *bench) missing(v *victim) (int, error) {
+// countMissing counts the victim's VIPs that no other node has.
+func (b *bench) countMissing(v *probedOwner) (int, error) {
 	elsewhere := map[netip.Addr]bool{}
 	for _, n := range b.lab.Nodes() {
 		if n == v.node {
@@ -191,8 +193,8 @@ func (b *bench) missing(v *victim) (int, error) {
 	return n, nil
 }
 
-// takenOver is when each VIP was first answered by a node other than the old one.
-func takenOver(report lab.WhoHasReport, old string, began time.Time) Quantiles {
+// takeoverTimes is when each VIP was first answered by a node other than the old one.
+func takeoverTimes(report lab.WhoHasReport, old string, began time.Time) Quantiles {
 	var all []time.Duration
 	for _, a := range report.Addrs {
 		for _, s := range a.Timeline {

@@ -44,13 +44,13 @@ func main() {
 
 // A setup is what is measured, and how.
 type setup struct {
-	herald string
-	logs   string
-	rbac   string
-	nodes  int           // with Herald
-	hold   time.Duration // how long a fault lasts
-	steady time.Duration // how long what happens without cause is counted
-	say    func(format string, args ...any)
+	herald      string
+	logs        string
+	rbac        string
+	nodes       int           // with Herald
+	faultLasts  time.Duration // how long a fault lasts
+	steadyLasts time.Duration // how long what happens without cause is counted
+	log         func(format string, args ...any)
 }
 
 func run(ctx context.Context, args []string) error {
@@ -58,12 +58,12 @@ func run(ctx context.Context, args []string) error {
 	services := flags.String("services", "10,100,1000", "how many Services, one run for each")
 	repeat := flags.Int("repeat", 1, "how often each is run; the table then has medians and ranges")
 	out := flags.String("out", ".", "the directory bench-<date>.json is written to")
-	s := setup{say: progress(time.Now())}
+	s := setup{log: progress(time.Now())}
 	flags.StringVar(&s.herald, "herald", "bin/herald", "the program to measure")
 	flags.StringVar(&s.logs, "logs", "", "keep the logs of the last run in this directory")
 	flags.IntVar(&s.nodes, "nodes", 3, "how many nodes run Herald")
-	flags.DurationVar(&s.hold, "hold", 20*time.Second, "how long what can be mended stays broken; 0 leaves all that out")
-	flags.DurationVar(&s.steady, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
+	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long what can be mended stays broken; 0 leaves all that out")
+	flags.DurationVar(&s.steadyLasts, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string) error {
 	report := Report{Began: time.Now().Round(time.Second), Machine: machine(), Version: s.version(ctx)}
 	for _, n := range sizes {
 		for i := range *repeat {
-			s.say("%d Services, run %d of %d", n, i+1, *repeat)
+			s.log("%d Services, run %d of %d", n, i+1, *repeat)
 			r, err := s.measure(ctx, n)
 			if err != nil {
 				return fmt.Errorf("%d Services: %w", n, err)
@@ -106,8 +106,8 @@ func parseSizes(text string) ([]int, error) {
 	var sizes []int
 	for _, t := range strings.Split(text, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(t))
-		if err != nil || n < 3 || n > most {
-			return nil, fmt.Errorf("--services: %q: want numbers from 3 to %d, separated by commas", t, most)
+		if err != nil || n < 3 || n > maxServices {
+			return nil, fmt.Errorf("--services: %q: want numbers from 3 to %d, separated by commas", t, maxServices)
 		}
 		sizes = append(sizes, n)
 	}

@@ -20,18 +20,18 @@ import (
 )
 
 // most is how many Services a run can have: vips has some addresses more.
-const most = 4000
+const maxServices = 4000
 
 // vips is where VIPs come from. The LAN's own range has too few, so these are
 // on-link for the client alone; to ARP that is all the same.
 var vips = netip.MustParsePrefix("10.77.16.0/20")
 
 const (
-	clients  = 16 // Services that are created at a time
-	singles  = 25 // Services that are created one after the other
-	sample   = 50 // VIPs that are asked for quickly while something is done to their owner
-	quick    = 20 * time.Millisecond
-	settling = 2 * time.Minute
+	parallelCreates = 16 // Services that are created at a time
+	singleServices  = 25 // Services that are created one after the other
+	maxProbed       = 50 // VIPs that are asked for quickly while something is done to their owner
+	probeInterval   = 20 * time.Millisecond
+	stepTimeout     = 2 * time.Minute
 )
 
 // A bench is one run.
@@ -57,7 +57,7 @@ func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
 	if _, err := l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0"); err != nil {
 		return r, err
 	}
-	for i, step := range []func(context.Context) error{b.baseline, b.start, b.create, b.oneByOne, b.steady, b.noFault, b.stopOne, b.killOne, b.suffer} {
+	for i, step := range []func(context.Context) error{b.measureBaseline, b.startHeralds, b.createServices, b.createSingleServices, b.measureSteady, b.probeWithoutFault, b.stopOwner, b.killOwner, b.runScenarios} {
 		if err := step(ctx); err != nil {
 			return b.result, fmt.Errorf("step %d: %w", i+1, err)
 		}
@@ -65,17 +65,17 @@ func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
 	return b.result, nil
 }
 
-// baseline counts the requests without Herald.
-func (b *bench) baseline(ctx context.Context) error {
-	b.say("counting requests without Herald for %v", b.setup.steady)
+// measureBaseline counts the requests without Herald.
+func (b *bench) measureBaseline(ctx context.Context) error {
+	b.log("counting requests without Herald for %v", b.setup.steadyLasts)
 	sleep(ctx, 2*time.Second) // the lab's own start
-	got, err := b.count(ctx, b.setup.steady)
+	got, err := b.requestRates(ctx, b.setup.steadyLasts)
 	b.result.Steady.Baseline = got
 	return err
 }
 
-// count is the API requests per second during d.
-func (b *bench) count(ctx context.Context, d time.Duration) (map[string]float64, error) {
+// requestRates is the API requests per second during d.
+func (b *bench) requestRates(ctx context.Context, d time.Duration) (map[string]float64, error) {
 	before, err := b.lab.APIRequests(ctx)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (b *bench) start(ctx context.Context) error {
+func (b *bench) startHeralds(ctx context.Context) error {
 	g, all := errgroup.WithContext(ctx)
 	for i := range 3 {
 		g.Go(func() error {
@@ -117,7 +117,7 @@ func (b *bench) startHerald(ctx context.Context, node string) error {
 		return err
 	}
 	b.heralds[node] = p
-	return b.until(ctx, settling, func() error {
+	return b.until(ctx, stepTimeout, func() error {
 		_, err := b.lab.Get(ctx, node, "http://127.0.0.1:2112/readyz")
 		return err
 	})
@@ -139,11 +139,11 @@ func (b *bench) until(ctx context.Context, atMost time.Duration, fn func() error
 	}
 }
 
-// create creates all Services and waits until they are answered and written.
-func (b *bench) create(ctx context.Context) error {
+// createServices creates all Services and waits until they are answered and written.
+func (b *bench) createServices(ctx context.Context) error {
 	// A question is heard by every host of the LAN: 4000 of them a second are enough.
-	every := max(quick, time.Duration(len(b.addrs))*250*time.Microsecond)
-	b.say("creating; each VIP is asked for every %v", every)
+	every := max(probeInterval, time.Duration(len(b.addrs))*250*time.Microsecond)
+	b.log("creating; each VIP is asked for every %v", every)
 	who, err := b.lab.WhoHas(ctx, every, b.addrs...)
 	if err != nil {
 		return err
@@ -159,9 +159,9 @@ func (b *bench) create(ctx context.Context) error {
 		return err
 	}
 	b.result.CreatedAll = millis(time.Since(began))
-	soon, cancel := context.WithTimeout(ctx, settling)
+	soon, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	if err := who.AwaitAll(soon, ""); err != nil {
+	if err := who.AwaitAnswers(soon, ""); err != nil {
 		return err
 	}
 	report := who.Stop()
@@ -169,27 +169,27 @@ func (b *bench) create(ctx context.Context) error {
 		return report.Err
 	}
 	b.result.AskedEvery = millis(every)
-	b.noteAnswers(report, began, sent, ready())
-	if err := b.until(ctx, settling, func() error { return b.written(ctx) }); err != nil {
+	b.recordAnswers(report, began, sent, ready())
+	if err := b.until(ctx, stepTimeout, func() error { return b.checkStatuses(ctx) }); err != nil {
 		return err
 	}
 	b.result.StatusAll = millis(time.Since(began))
-	b.say("all answered after %.0f ms", b.result.AnsweredAll)
-	last, err := b.quiet(ctx)
+	b.log("all answered after %.0f ms", b.result.AnsweredAll)
+	last, err := b.awaitFewRequests(ctx)
 	if err != nil {
 		return err
 	}
 	b.result.QuietAfter = millis(last.Sub(began))
-	if err := b.spread(); err != nil {
+	if err := b.recordSpread(); err != nil {
 		return err
 	}
-	b.say("spread: %v", b.result.Spread)
-	return b.notePasses(ctx)
+	b.log("spread: %v", b.result.Spread)
+	return b.recordPasses(ctx)
 }
 
-// oneByOne creates a few Services more, each some time after the one before it was
+// createSingleServices creates a few Services more, each some time after the one before it was
 // answered, and takes them away again.
-func (b *bench) oneByOne(ctx context.Context) error {
+func (b *bench) createSingleServices(ctx context.Context) error {
 	const every = 5 * time.Millisecond
 	ready, err := b.watchEndpoints(ctx)
 	if err != nil {
@@ -200,7 +200,7 @@ func (b *bench) oneByOne(ctx context.Context) error {
 	var whole []time.Duration
 	var first []time.Time
 	vip := b.addrs[len(b.addrs)-1]
-	for i := range singles {
+	for i := range singleServices {
 		vip = vip.Next()
 		sleep(ctx, 200*time.Millisecond+rand.N(200*time.Millisecond)) // at no set time of Herald's rounds
 		who, err := b.lab.WhoHas(ctx, every, vip)
@@ -208,10 +208,10 @@ func (b *bench) oneByOne(ctx context.Context) error {
 			return err
 		}
 		sent := time.Now()
-		_, err = services.Create(ctx, lab.Service("default", extra(i), lab.WithVIPs(vip), lab.Selecting("web")), metav1.CreateOptions{})
+		_, err = services.Create(ctx, lab.Service("default", singleName(i), lab.WithVIPs(vip), lab.Selecting("web")), metav1.CreateOptions{})
 		if err == nil {
-			soon, cancel := context.WithTimeout(ctx, settling)
-			err = who.AwaitAll(soon, "")
+			soon, cancel := context.WithTimeout(ctx, stepTimeout)
+			err = who.AwaitAnswers(soon, "")
 			cancel()
 		}
 		report := who.Stop()
@@ -223,35 +223,35 @@ func (b *bench) oneByOne(ctx context.Context) error {
 	}
 	var part []time.Duration
 	at := ready()
-	for i := range singles {
-		if t, ok := at[extra(i)]; ok {
+	for i := range singleServices {
+		if t, ok := at[singleName(i)]; ok {
 			part = append(part, max(0, first[i].Sub(t)))
 		}
-		if err := services.Delete(ctx, extra(i), metav1.DeleteOptions{}); err != nil {
+		if err := services.Delete(ctx, singleName(i), metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 	}
 	b.result.Single, b.result.SingleAfterEndpoints = quantiles(whole), quantiles(part)
-	b.say("one by one: answered after %.0f ms (p50), %.0f ms (max)", b.result.Single.P50, b.result.Single.Max)
-	if err := b.until(ctx, settling, b.spread); err != nil {
+	b.log("one by one: answered after %.0f ms (p50), %.0f ms (max)", b.result.Single.P50, b.result.Single.Max)
+	if err := b.until(ctx, stepTimeout, b.recordSpread); err != nil {
 		return err
 	}
-	_, err = b.quiet(ctx)
+	_, err = b.awaitFewRequests(ctx)
 	return err
 }
 
-// extra names a Service that was created alone.
-func extra(i int) string { return fmt.Sprintf("extra-%02d", i) }
+// singleName names a Service that was created alone.
+func singleName(i int) string { return fmt.Sprintf("extra-%02d", i) }
 
-func name(i int) string { return fmt.Sprintf("web-%04d", i) }
+func serviceName(i int) string { return fmt.Sprintf("web-%04d", i) }
 
 func (b *bench) createAll(ctx context.Context, sent []time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(clients)
+	g.SetLimit(parallelCreates)
 	for i, a := range b.addrs {
 		g.Go(func() error {
 			sent[i] = time.Now()
-			s := lab.Service("default", name(i), lab.WithVIPs(a), lab.Selecting("web"))
+			s := lab.Service("default", serviceName(i), lab.WithVIPs(a), lab.Selecting("web"))
 			_, err := b.lab.Client().CoreV1().Services("default").Create(ctx, s, metav1.CreateOptions{})
 			return err
 		})
@@ -259,12 +259,12 @@ func (b *bench) createAll(ctx context.Context, sent []time.Time) error {
 	return g.Wait()
 }
 
-// noteAnswers takes over when each VIP was answered first.
-func (b *bench) noteAnswers(report lab.WhoHasReport, began time.Time, sent []time.Time, ready map[string]time.Time) {
+// recordAnswers takes over when each VIP was answered first.
+func (b *bench) recordAnswers(report lab.WhoHasReport, began time.Time, sent []time.Time, ready map[string]time.Time) {
 	var whole, part []time.Duration
 	for i, a := range report.Addrs {
 		whole = append(whole, a.First.Sub(sent[i]))
-		if at, ok := ready[name(i)]; ok {
+		if at, ok := ready[serviceName(i)]; ok {
 			part = append(part, max(0, a.First.Sub(at)))
 		}
 		b.result.AnsweredAll = max(b.result.AnsweredAll, millis(a.First.Sub(began)))
@@ -302,8 +302,8 @@ func (b *bench) watchEndpoints(ctx context.Context) (func() map[string]time.Time
 	}, nil
 }
 
-// written reports whether every Service has its VIP in its status.
-func (b *bench) written(ctx context.Context) error {
+// checkStatuses reports whether every Service has its VIP in its status.
+func (b *bench) checkStatuses(ctx context.Context) error {
 	list, err := b.lab.Client().CoreV1().Services("default").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return err
@@ -320,11 +320,11 @@ func (b *bench) written(ctx context.Context) error {
 	return nil
 }
 
-// quiet waits until nobody writes any more but what is written for ever, and tells since when.
-func (b *bench) quiet(ctx context.Context) (since time.Time, err error) {
-	for end := time.Now().Add(settling); ; {
+// awaitFewRequests waits until nobody writes any more but what is written for ever, and tells since when.
+func (b *bench) awaitFewRequests(ctx context.Context) (since time.Time, err error) {
+	for end := time.Now().Add(stepTimeout); ; {
 		since = time.Now()
-		got, err := b.count(ctx, 2*time.Second)
+		got, err := b.requestRates(ctx, 2*time.Second)
 		if err != nil {
 			return since, err
 		}
@@ -333,13 +333,13 @@ func (b *bench) quiet(ctx context.Context) (since time.Time, err error) {
 			return since, nil
 		}
 		if time.Now().After(end) {
-			return since, fmt.Errorf("after %v there still are %.0f requests per second: %v", settling, rate, got)
+			return since, fmt.Errorf("after %v there still are %.0f requests per second: %v", stepTimeout, rate, got)
 		}
 	}
 }
 
-// spread counts the VIPs that each node's kernel has.
-func (b *bench) spread() error {
+// recordSpread counts the VIPs that each node's kernel has.
+func (b *bench) recordSpread() error {
 	b.result.Spread = map[string]int{}
 	sum := 0
 	for _, n := range b.lab.Nodes() {
@@ -358,7 +358,7 @@ func (b *bench) spread() error {
 
 // bound lists the VIPs on a node's eth0, as its kernel has them.
 func (b *bench) bound(node string) (list []netip.Addr, err error) {
-	err = b.lab.Do(node, func() error {
+	err = b.lab.InNamespace(node, func() error {
 		eth0, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err

@@ -119,8 +119,8 @@ func total(m map[string]float64) float64 {
 	return sum
 }
 
-// note takes over what the probers saw.
-func (f *Fault) note(w lab.WhoHasReport, c lab.ConnectReport) {
+// record takes over what the probers saw.
+func (f *Fault) record(w lab.WhoHasReport, c lab.ConnectReport) {
 	f.Watched, f.AskedEvery = len(w.Addrs), millis(w.Every)
 	var silence []time.Duration
 	for _, a := range w.Addrs {
@@ -137,10 +137,10 @@ func (f *Fault) note(w lab.WhoHasReport, c lab.ConnectReport) {
 
 // A row of the table: what it says of a result.
 type row struct {
-	label string
-	value func(Result) float64
-	form  string // of fmt, for one value
-	fault bool   // of one of the scenarios
+	label      string
+	value      func(Result) float64
+	format     string // of fmt, for one value
+	ofScenario bool   // of one of the scenarios
 }
 
 var rows = []row{
@@ -193,7 +193,7 @@ var rows = []row{
 func init() {
 	for _, s := range scenarios {
 		of := func(r Result) Fault { return r.Faults[s.name] }
-		rows = append(rows, row{fault: true}, row{s.name + ": its VIPs", func(r Result) float64 { return float64(of(r).Owned) }, "%.0f", true},
+		rows = append(rows, row{ofScenario: true}, row{s.name + ": its VIPs", func(r Result) float64 { return float64(of(r).Owned) }, "%.0f", true},
 			row{"  unanswered, p50 of its VIPs (ms)", func(r Result) float64 { return of(r).Silence.P50 }, "%.0f", true},
 			row{"              max", func(r Result) float64 { return of(r).Silence.Max }, "%.0f", true})
 		if s.moves {
@@ -220,9 +220,9 @@ func (x row) cell(runs []Result) string {
 		all = append(all, x.value(r))
 	}
 	slices.Sort(all)
-	text := fmt.Sprintf(x.form, all[(len(all)-1)/2])
+	text := fmt.Sprintf(x.format, all[(len(all)-1)/2])
 	if len(all) > 1 {
-		text += fmt.Sprintf(" ("+x.form+"-"+x.form+")", all[0], all[len(all)-1])
+		text += fmt.Sprintf(" ("+x.format+"-"+x.format+")", all[0], all[len(all)-1])
 	}
 	return text
 }
@@ -257,7 +257,7 @@ func (r Report) Table() string {
 	line("Services", func(n int) string { return fmt.Sprint(n) })
 	faults := slices.ContainsFunc(r.Results, func(x Result) bool { return x.Faults != nil })
 	for _, x := range rows {
-		if x.fault && !faults {
+		if x.ofScenario && !faults {
 			continue
 		}
 		if x.value == nil {

@@ -108,7 +108,7 @@ func TestTakenOver(t *testing.T) {
 		// Never taken over: not counted here, awaitMoved fails.
 		line(4, lab.Span{From: at(-1), Hosts: []string{"n1"}}, lab.Span{From: at(3)}),
 	}}
-	if d := cmp.Diff(Quantiles{5000, 14000, 14000}, takenOver(report, "n1", began)); d != "" {
+	if d := cmp.Diff(Quantiles{5000, 14000, 14000}, takeoverTimes(report, "n1", began)); d != "" {
 		t.Error(d)
 	}
 }
@@ -120,7 +120,7 @@ func TestFaultNote(t *testing.T) {
 	for i := range failures {
 		failures[i] = lab.Attempt{Began: began.Add(1500 * time.Millisecond), Latency: 2 * time.Second, Err: errors.New("no answer")}
 	}
-	f.note(
+	f.record(
 		lab.WhoHasReport{Every: 20 * time.Millisecond, Addrs: []lab.AddrReport{
 			{Addr: addr(1), LongestSilence: 30 * time.Millisecond, LongestDouble: 60 * time.Millisecond},
 			{Addr: addr(2), LongestSilence: 90 * time.Millisecond, LongestDouble: 20 * time.Millisecond},

@@ -68,36 +68,36 @@ var scenarios = []scenario{
 	},
 }
 
-// suffer does all scenarios, one after the other.
-func (b *bench) suffer(ctx context.Context) error {
-	if b.setup.hold == 0 {
+// runScenarios does all scenarios, one after the other.
+func (b *bench) runScenarios(ctx context.Context) error {
+	if b.setup.faultLasts == 0 {
 		return nil
 	}
 	b.result.Faults = map[string]Fault{}
 	for _, s := range scenarios {
-		if err := b.play(ctx, s); err != nil {
+		if err := b.runScenario(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return nil
 }
 
-// play does one scenario to the owner of the most VIPs.
-func (b *bench) play(ctx context.Context, s scenario) error {
-	if err := b.until(ctx, settling, func() error { return b.lab.Guarded(ctx) }); err != nil {
+// runScenario does one scenario to the owner of the most VIPs.
+func (b *bench) runScenario(ctx context.Context, s scenario) error {
+	if err := b.until(ctx, stepTimeout, func() error { return b.lab.PeersDetectable(ctx) }); err != nil {
 		return err
 	}
-	v, err := b.pickBy(ctx, false)
+	v, err := b.probeOwnerOf(ctx, false)
 	if err != nil {
 		return err
 	}
-	b.say("%s: %s, which has %d VIPs", s.name, v.node, len(v.owned))
+	b.log("%s: %s, which has %d VIPs", s.name, v.node, len(v.owned))
 	f := Fault{}
 	began := time.Now()
 	err = s.do(b, ctx, v.node)
 	if err == nil && s.moves {
-		err = b.until(ctx, settling, func() error {
-			missing, err := b.missing(v)
+		err = b.until(ctx, stepTimeout, func() error {
+			missing, err := b.countMissing(v)
 			if err == nil && missing > 0 {
 				err = fmt.Errorf("%d of %s's %d VIPs are on no other node", missing, v.node, len(v.owned))
 			}
@@ -106,13 +106,13 @@ func (b *bench) play(ctx context.Context, s scenario) error {
 		f.AllMoved = millis(time.Since(began))
 	}
 	if err == nil {
-		sleep(ctx, b.setup.hold-time.Since(began))
+		sleep(ctx, b.setup.faultLasts-time.Since(began))
 	}
 	if mended := s.undo(b, ctx, v.node); err == nil {
 		err = mended
 	}
 	if err == nil {
-		err = b.until(ctx, settling, func() error {
+		err = b.until(ctx, stepTimeout, func() error {
 			_, err := b.lab.Get(ctx, v.node, "http://127.0.0.1:2112/readyz")
 			return err
 		})
@@ -125,9 +125,9 @@ func (b *bench) play(ctx context.Context, s scenario) error {
 	have, err := b.bound(v.node)
 	f.Owned = len(v.owned)
 	f.Gone = len(v.owned) - len(slices.DeleteFunc(slices.Clone(v.owned), func(a netip.Addr) bool { return !slices.Contains(have, a) }))
-	f.note(report, connects)
+	f.record(report, connects)
 	b.result.Faults[s.name] = f
-	b.say("unanswered %.0f ms (p50), %.0f ms (max), by two %.0f ms, %d of its VIPs gone, %d of %d connections failed",
+	b.log("unanswered %.0f ms (p50), %.0f ms (max), by two %.0f ms, %d of its VIPs gone, %d of %d connections failed",
 		f.Silence.P50, f.Silence.Max, f.LongestDouble, f.Gone, f.Failed, f.Connections)
 	return errors.Join(err, report.Err)
 }

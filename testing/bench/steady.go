@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// steady measures what Herald costs while nothing happens.
-func (b *bench) steady(ctx context.Context) error {
-	b.say("counting for %v while nothing happens", b.setup.steady)
+// measureSteady measures what Herald costs while nothing happens.
+func (b *bench) measureSteady(ctx context.Context) error {
+	b.log("counting for %v while nothing happens", b.setup.steadyLasts)
 	sleep(ctx, 2*time.Second)
 	cpu, passes := map[string]time.Duration{}, map[string]float64{}
 	s := &b.result.Steady
@@ -27,7 +27,7 @@ func (b *bench) steady(ctx context.Context) error {
 		}
 	}
 	began := time.Now()
-	requests, err := b.count(ctx, b.setup.steady)
+	requests, err := b.requestRates(ctx, b.setup.steadyLasts)
 	if err != nil {
 		return err
 	}
@@ -45,12 +45,12 @@ func (b *bench) steady(ctx context.Context) error {
 		s.RSS[n] = float64(rss) / (1 << 20)
 		s.Passes[n] = (count - passes[n]) / s.Seconds
 	}
-	b.say("%.2f requests/s; CPU, %% of a core: %s", total(requests), byName(s.CPU))
+	b.log("%.2f requests/s; CPU, %% of a core: %s", total(requests), byName(s.CPU))
 	return nil
 }
 
-// notePasses takes over how long passes have taken so far.
-func (b *bench) notePasses(ctx context.Context) error {
+// recordPasses takes over how long passes have taken so far.
+func (b *bench) recordPasses(ctx context.Context) error {
 	b.result.PassMean = map[string]float64{}
 	for n := range b.heralds {
 		sum, count, err := b.passes(ctx, n)
@@ -59,7 +59,7 @@ func (b *bench) notePasses(ctx context.Context) error {
 		}
 		b.result.PassMean[n] = 1000 * sum / max(1, count)
 	}
-	b.say("mean time of a pass, ms: %s", byName(b.result.PassMean))
+	b.log("mean time of a pass, ms: %s", byName(b.result.PassMean))
 	return nil
 }
 

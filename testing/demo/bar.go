@@ -11,9 +11,9 @@ import (
 // cells is how many characters a timeline has.
 const cells = 72
 
-// cell is the sign for those who answered: the digit of a node, a dot for
+// signOf is the sign for those who answered: the digit of a node, a dot for
 // nobody, and = for two at once.
-func cell(hosts []string) string {
+func signOf(hosts []string) string {
 	switch len(hosts) {
 	case 0:
 		return "·"
@@ -35,7 +35,7 @@ func bar(spans []lab.Span, began, ended time.Time) string {
 			if !s.From.Before(to) || !s.To.After(from) {
 				continue
 			}
-			if c := cell(s.Hosts); sign == " " || c == "=" || c == "·" && sign != "=" {
+			if c := signOf(s.Hosts); sign == " " || c == "=" || c == "·" && sign != "=" {
 				sign = c
 			}
 		}
@@ -66,8 +66,8 @@ func axis(length time.Duration) string {
 	return strings.TrimRight(string(line), " ")
 }
 
-// shine gives each cell its colour.
-func (s *screen) shine(bar string) string {
+// colourBar gives each cell its colour.
+func (s *screen) colourBar(bar string) string {
 	if !s.colour {
 		return bar
 	}
@@ -84,7 +84,7 @@ func (s *screen) timeline(r lab.AddrReport, began, ended time.Time) {
 	b := bar(r.Timeline, began, ended)
 	s.line("")
 	s.line("    " + s.paint(dim, fmt.Sprintf("who has %s?", r.Addr)))
-	s.line("    " + s.shine(b))
+	s.line("    " + s.colourBar(b))
 	s.line("    " + s.paint(dim, axis(ended.Sub(began))))
 	var key []string
 	for _, n := range []string{"1", "2", "3"} {

@@ -13,18 +13,18 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// A watch is those who look on: one asks who has the VIP, the other connects to it.
-type watch struct {
-	who    *lab.WhoHas
-	client *lab.Connect
-	forget func()
+// A probes is those who look on: one asks who has the VIP, the other connects to it.
+type probes struct {
+	who       *lab.WhoHas
+	client    *lab.Connect
+	stopFlush func()
 }
 
-// watch begins to look on. So that its connections tell of the VIP and not of
+// startProbes begins to look on. So that its connections tell of the VIP and not of
 // what it once heard, the client forgets its neighbours twice a second: a real
 // one would go on using the old owner's hardware address for a while, and
 // kube-proxy there would serve it.
-func (d *demo) watch(ctx context.Context) (*watch, error) {
+func (d *demo) startProbes(ctx context.Context) (*probes, error) {
 	who, err := d.lab.WhoHas(ctx, 20*time.Millisecond, vip)
 	if err != nil {
 		return nil, err
@@ -47,25 +47,25 @@ func (d *demo) watch(ctx context.Context) (*watch, error) {
 			}
 		}
 	})
-	return &watch{who, client, func() { cancel(); done.Wait() }}, nil
+	return &probes{who, client, func() { cancel(); done.Wait() }}, nil
 }
 
 // stop ends the watch and reports. It may be called again.
-func (w *watch) stop() (lab.ConnectReport, lab.WhoHasReport) {
+func (w *probes) stop() (lab.ConnectReport, lab.WhoHasReport) {
 	connects, answers := w.client.Stop(), w.who.Stop()
-	w.forget()
+	w.stopFlush()
 	return connects, answers
 }
 
-func (d *demo) handOver(ctx context.Context) error {
+func (d *demo) stopOwner(ctx context.Context) error {
 	old, err := d.owner()
 	if err != nil {
 		return err
 	}
 	p := d.heralds[old]
-	d.say("%s announces %s. Its Herald is asked to stop, as in a drain or an upgrade. Meanwhile one host asks `who has` every 20 ms, "+
+	d.text("%s announces %s. Its Herald is asked to stop, as in a drain or an upgrade. Meanwhile one host asks `who has` every 20 ms, "+
 		"and the client opens a new connection every 10 ms. It forgets its neighbours twice a second, as if it were new each time.", old, vip)
-	w, err := d.watch(ctx)
+	w, err := d.startProbes(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,42 +83,42 @@ func (d *demo) handOver(ctx context.Context) error {
 	var at time.Time
 	err = d.during("handing over", func() error {
 		var err error
-		next, at, err = another(soon, w.who, d.lab.Nodes(), old)
+		next, at, err = awaitOtherOwner(soon, w.who, d.lab.Nodes(), old)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	d.at(at.Sub(began), plain, "%s answers: it was named in the Lease by %s, bound the address and announced it", next, old)
+	d.event(at.Sub(began), plain, "%s answers: it was named in the Lease by %s, bound the address and announced it", next, old)
 	err = d.during("waiting for the process to end", func() error { return p.Wait(soon) })
 	if err != nil {
 		return fmt.Errorf("herald on %s: %w", old, err)
 	}
-	d.at(time.Since(began), plain, "%s has heard that, let go of the rest, and its process has ended with status 0", old)
+	d.event(time.Since(began), plain, "%s has heard that, let go of the rest, and its process has ended with status 0", old)
 	time.Sleep(700 * time.Millisecond)
 	connects, report := w.stop()
 	from := at.Add(-600 * time.Millisecond)
 	d.timeline(report.Addr(vip), from, from.Add(1200*time.Millisecond))
-	return d.judgeHandOver(connects, report, at)
+	return d.checkHandOver(connects, report, at)
 }
 
-// judgeHandOver tells what was seen of a hand-over, and fails where it isn't as promised.
-func (d *demo) judgeHandOver(connects lab.ConnectReport, report lab.WhoHasReport, moved time.Time) error {
+// checkHandOver tells what was seen of a hand-over, and fails where it isn't as promised.
+func (d *demo) checkHandOver(connects lab.ConnectReport, report lab.WhoHasReport, moved time.Time) error {
 	r := report.Addr(vip)
-	lost := slices.DeleteFunc(slices.Clone(connects.Failures), func(a lab.Attempt) bool { return caught(a, moved) })
+	lost := slices.DeleteFunc(slices.Clone(connects.Failures), func(a lab.Attempt) bool { return resetByMove(a, moved) })
 	switch {
 	case report.Err != nil:
 		return report.Err
 	case len(lost) > 0:
 		return fmt.Errorf("connections failed during the hand-over:\n%s%s", connects, r)
-	case r.LongestSilence > mostSilence:
+	case r.LongestSilence > maxSilence:
 		return fmt.Errorf("the address went unanswered for %v:\n%s", r.LongestSilence, r)
 	}
 	if n := len(connects.Failures); n > 0 {
-		d.well("%d connections. %d was half open when the address moved, and was reset: kube-proxy on the new node knows nothing of it. "+
+		d.checked("%d connections. %d was half open when the address moved, and was reset: kube-proxy on the new node knows nothing of it. "+
 			"No other failed.", connects.Attempts, n)
 	} else {
-		d.well("%d connections, none failed, the slowest took %d ms.", connects.Attempts, connects.Max.Milliseconds())
+		d.checked("%d connections, none failed, the slowest took %d ms.", connects.Attempts, connects.Max.Milliseconds())
 	}
 	silence, both := "No question went unanswered", "both nodes answered for less than the 20 ms between two questions"
 	if r.Unanswered > 0 {
@@ -127,18 +127,18 @@ func (d *demo) judgeHandOver(connects lab.ConnectReport, report lab.WhoHasReport
 	if r.LongestDouble > 0 {
 		both = "both nodes answered for " + short(r.LongestDouble)
 	}
-	d.well("%s. Make before break: %s.", silence, both)
+	d.checked("%s. Make before break: %s.", silence, both)
 	return nil
 }
 
-// caught reports whether a connection was under way when the address moved: its
+// resetByMove reports whether a connection was under way when the address moved: its
 // first packets went to one node, and the next to another, which resets it.
-func caught(a lab.Attempt, moved time.Time) bool {
+func resetByMove(a lab.Attempt, moved time.Time) bool {
 	const blur = 30 * time.Millisecond // the client hears of the move a little before or after
 	return errors.Is(a.Err, syscall.ECONNRESET) && a.Began.Before(moved.Add(blur)) && a.Began.Add(a.Latency).After(moved.Add(-blur))
 }
 
-func (d *demo) kill(ctx context.Context) error {
+func (d *demo) killOwner(ctx context.Context) error {
 	if err := d.restartAll(ctx); err != nil {
 		return err
 	}
@@ -146,11 +146,11 @@ func (d *demo) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.until(ctx, 20*time.Second, "until the nodes see each other", func() error { return d.lab.Guarded(ctx) }); err != nil {
+	if err := d.until(ctx, 20*time.Second, "until the nodes see each other", func() error { return d.lab.PeersDetectable(ctx) }); err != nil {
 		return err
 	}
-	d.say("The same with SIGKILL, on %s: the process gets no chance to say anything.", old)
-	w, err := d.watch(ctx)
+	d.text("The same with SIGKILL, on %s: the process gets no chance to say anything.", old)
+	w, err := d.startProbes(ctx)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func (d *demo) kill(ctx context.Context) error {
 	d.line("")
 	began := time.Now()
 	p.Kill()
-	if err := d.failover(ctx, w, old, began); err != nil {
+	if err := d.showFailover(ctx, w, old, began); err != nil {
 		return err
 	}
 	time.Sleep(time.Second)
@@ -171,17 +171,17 @@ func (d *demo) kill(ctx context.Context) error {
 	}
 	r := report.Addr(vip)
 	d.timeline(r, began.Add(-500*time.Millisecond), report.Ended)
-	if r.LongestDouble > kernelAfter {
+	if r.LongestDouble > maxKernelAnswers {
 		return fmt.Errorf("two nodes answered for %v:\n%s", r.LongestDouble, r)
 	}
-	d.well("Nobody answered for %s. Of %d connections %d failed.", short(r.LongestSilence), connects.Attempts, len(connects.Failures))
-	d.say("Two nodes answered for %s: the new owner, and the kernel of the dead process, until the lifetime of its address was over. "+
+	d.checked("Nobody answered for %s. Of %d connections %d failed.", short(r.LongestSilence), connects.Attempts, len(connects.Failures))
+	d.text("Two nodes answered for %s: the new owner, and the kernel of the dead process, until the lifetime of its address was over. "+
 		"The client was served by either; an announcement told it to use the new one.", short(r.LongestDouble))
 	return d.events(ctx, "moved from node "+old)
 }
 
-// cut takes both cables off the owner. Nothing there is stopped, and nothing there notices.
-func (d *demo) cut(ctx context.Context) error {
+// cutOwner takes both cables off the owner. Nothing there is stopped, and nothing there notices.
+func (d *demo) cutOwner(ctx context.Context) error {
 	if err := d.restartAll(ctx); err != nil {
 		return err
 	}
@@ -189,12 +189,12 @@ func (d *demo) cut(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.until(ctx, 20*time.Second, "until the nodes see each other", func() error { return d.lab.Guarded(ctx) }); err != nil {
+	if err := d.until(ctx, 20*time.Second, "until the nodes see each other", func() error { return d.lab.PeersDetectable(ctx) }); err != nil {
 		return err
 	}
-	d.say("Now both cables of %s are cut, to the LAN and to the API server. Its links stay up: it is the switch that is dead. "+
+	d.text("Now both cables of %s are cut, to the LAN and to the API server. Its links stay up: it is the switch that is dead. "+
 		"Its Herald lives, has the VIP, and hears nothing any more.", old)
-	w, err := d.watch(ctx)
+	w, err := d.startProbes(ctx)
 	if err != nil {
 		return err
 	}
@@ -203,22 +203,22 @@ func (d *demo) cut(ctx context.Context) error {
 	mend := func() error { return errors.Join(d.lab.Reconnect(old), d.lab.ConnectAPI(old)) }
 	defer mend()
 	began := time.Now()
-	d.at(0, red, "cut")
+	d.event(0, red, "cut")
 	if err := errors.Join(d.lab.Cut(old), d.lab.CutAPI(old)); err != nil {
 		return err
 	}
-	soon, cancel := context.WithTimeout(ctx, cutAfter)
+	soon, cancel := context.WithTimeout(ctx, maxCutFailover)
 	defer cancel()
-	next, at, err := another(soon, w.who, d.lab.Nodes(), old)
+	next, at, err := awaitOtherOwner(soon, w.who, d.lab.Nodes(), old)
 	if err != nil {
 		return err
 	}
-	d.at(at.Sub(began), plain, "%s answers: the others had not heard %s for a quarter of a second, nobody answered for its address, and they are the majority", next, old)
+	d.event(at.Sub(began), plain, "%s answers: the others had not heard %s for a quarter of a second, nobody answered for its address, and they are the majority", next, old)
 	time.Sleep(12 * time.Second)
 	if err := mend(); err != nil {
 		return err
 	}
-	d.at(time.Since(began), plain, "mended: %s has let go of the VIP by itself long ago", old)
+	d.event(time.Since(began), plain, "mended: %s has let go of the VIP by itself long ago", old)
 	time.Sleep(2 * time.Second)
 	connects, report := w.stop()
 	if report.Err != nil {
@@ -229,32 +229,32 @@ func (d *demo) cut(ctx context.Context) error {
 	if r.LongestDouble > time.Second {
 		return fmt.Errorf("two nodes answered for %v:\n%s", r.LongestDouble, r)
 	}
-	d.well("Nobody answered for %s; the slowest connection took %d ms. Never two owners.", short(r.LongestSilence), connects.Max.Milliseconds())
+	d.checked("Nobody answered for %s; the slowest connection took %d ms. Never two owners.", short(r.LongestSilence), connects.Max.Milliseconds())
 	return nil
 }
 
-// A mark is something that happened during the failover.
-type mark struct {
-	at   time.Time
-	text string
-	last bool
-	err  error
+// An event is something that happened during the failover.
+type event struct {
+	at        time.Time
+	text      string
+	takenOver bool
+	err       error
 }
 
-// failover tells what happens between a death and a new owner, as it happens.
-func (d *demo) failover(ctx context.Context, w *watch, old string, began time.Time) error {
+// showFailover tells what happens between a death and a new owner, as it happens.
+func (d *demo) showFailover(ctx context.Context, w *probes, old string, began time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Second)
 	defer cancel()
-	d.at(0, red, "killed; %s's kernel still has the address, and answers", old)
-	marks := make(chan mark, 3)
-	go func() { marks <- d.dropped(ctx, old, began) }()
-	go func() { marks <- d.voided(ctx, old) }()
+	d.event(0, red, "killed; %s's kernel still has the address, and answers", old)
+	marks := make(chan event, 3)
+	go func() { marks <- d.awaitAddressExpired(ctx, old, began) }()
+	go func() { marks <- d.awaitFenced(ctx, old) }()
 	go func() {
-		next, at, err := another(ctx, w.who, d.lab.Nodes(), old)
-		if took := at.Sub(began); err == nil && took > deathAfter {
-			err = fmt.Errorf("%s took over after %v, not within %v", next, took, deathAfter)
+		next, at, err := awaitOtherOwner(ctx, w.who, d.lab.Nodes(), old)
+		if took := at.Sub(began); err == nil && took > maxFailover {
+			err = fmt.Errorf("%s took over after %v, not within %v", next, took, maxFailover)
 		}
-		marks <- mark{at, next + " has claimed the VIP, bound it and announced it", true, err}
+		marks <- event{at, next + " has claimed the VIP, bound it and announced it", true, err}
 	}()
 	var line []string
 	stop := d.spin(func(since time.Duration, m string) string {
@@ -263,49 +263,49 @@ func (d *demo) failover(ctx context.Context, w *watch, old string, began time.Ti
 			if o := w.who.Owner(vip); o != "" {
 				hosts = []string{o}
 			}
-			line = append(line, cell(hosts))
+			line = append(line, signOf(hosts))
 		}
-		return fmt.Sprintf("  %s %4.1f s %s", d.paint(yellow, m), time.Since(began).Seconds(), d.shine(strings.Join(line, "")))
+		return fmt.Sprintf("  %s %4.1f s %s", d.paint(yellow, m), time.Since(began).Seconds(), d.colourBar(strings.Join(line, "")))
 	})
 	defer stop()
-	var answered *mark
+	var answered *event
 	for range cap(marks) {
 		m := <-marks
 		switch {
 		case m.err != nil:
 			return m.err
-		case m.last:
+		case m.takenOver:
 			answered = &m // told last, though a log may be read later than a packet
 		default:
-			d.at(m.at.Sub(began), plain, "%s", m.text)
+			d.event(m.at.Sub(began), plain, "%s", m.text)
 		}
 	}
-	d.at(answered.at.Sub(began), plain, "%s", answered.text)
+	d.event(answered.at.Sub(began), plain, "%s", answered.text)
 	return nil
 }
 
-// dropped waits for the dead node's kernel to drop the VIP.
-func (d *demo) dropped(ctx context.Context, old string, began time.Time) mark {
+// awaitAddressExpired waits for the dead node's kernel to drop the VIP.
+func (d *demo) awaitAddressExpired(ctx context.Context, old string, began time.Time) event {
 	for {
 		have, err := d.bound(old)
 		now := time.Now()
 		switch {
 		case err != nil:
-			return mark{err: err}
+			return event{err: err}
 		case !slices.Contains(have, vip):
-			if took := now.Sub(began); took > kernelAfter {
-				return mark{err: fmt.Errorf("%s's kernel dropped %s after %v, not within %v", old, vip, took, kernelAfter)}
+			if took := now.Sub(began); took > maxKernelAnswers {
+				return event{err: fmt.Errorf("%s's kernel dropped %s after %v, not within %v", old, vip, took, maxKernelAnswers)}
 			}
-			return mark{at: now, text: fmt.Sprintf("%s's kernel drops the address by itself: it was given for 3 s at a time, in the whole seconds that a kernel counts", old)}
+			return event{at: now, text: fmt.Sprintf("%s's kernel drops the address by itself: it was given for 3 s at a time, in the whole seconds that a kernel counts", old)}
 		case ctx.Err() != nil:
-			return mark{err: errors.New("the dead node's kernel keeps the VIP")}
+			return event{err: errors.New("the dead node's kernel keeps the VIP")}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// voided waits for another node to say that the dead one's claims are void.
-func (d *demo) voided(ctx context.Context, old string) mark {
+// awaitFenced waits for another node to say that the dead one's claims are void.
+func (d *demo) awaitFenced(ctx context.Context, old string) event {
 	said := make(chan error, len(d.heralds))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -318,14 +318,14 @@ func (d *demo) voided(ctx context.Context, old string) mark {
 	if err != nil {
 		err = <-said // that one only was not its turn
 	}
-	return mark{at: time.Now(), text: fmt.Sprintf("%s is silent on the wire, and its kernel says that no Herald listens there: another node voids its claims, by one write on its Lease", old), err: err}
+	return event{at: time.Now(), text: fmt.Sprintf("%s is silent on the wire, and its kernel says that no Herald listens there: another node voids its claims, by one write on its Lease", old), err: err}
 }
 
 // restartAll starts Herald again where it was stopped.
 func (d *demo) restartAll(ctx context.Context) error {
 	for _, n := range d.lab.Nodes() {
 		if p := d.heralds[n]; !p.Running() {
-			d.say("Herald on %s is started again.", n)
+			d.text("Herald on %s is started again.", n)
 			if err := d.startHerald(ctx, n); err != nil {
 				return err
 			}
@@ -334,7 +334,7 @@ func (d *demo) restartAll(ctx context.Context) error {
 	return nil
 }
 
-func (d *demo) back(ctx context.Context) error {
+func (d *demo) restartHeralds(ctx context.Context) error {
 	before, err := d.owners()
 	if err != nil {
 		return err
@@ -359,7 +359,7 @@ func (d *demo) back(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.well("Nothing moved: a node that comes back takes nothing from anybody, for that would cut connections.")
+	d.checked("Nothing moved: a node that comes back takes nothing from anybody, for that would cut connections.")
 	_, err = d.status(ctx)
 	return err
 }

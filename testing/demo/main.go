@@ -39,12 +39,12 @@ func main() {
 	// (To be notified of SIGPIPE would be wrong: that tells of any socket.)
 	signal.Ignore(syscall.SIGPIPE)
 	s := newScreen(os.Stdout, *fast)
-	s.unread = stop
-	context.AfterFunc(ctx, s.hurry)
+	s.onWriteError = stop
+	context.AfterFunc(ctx, s.skipPauses)
 	err := run(ctx, s, *herald, *logs)
 	switch {
 	case err == nil:
-	case ctx.Err() != nil && !errors.As(err, new(leftError)):
+	case ctx.Err() != nil && !errors.As(err, new(removeError)):
 		s.line("")
 		s.line("  " + s.paint(yellow, "Interrupted.") + " Everything that was brought up is gone again.")
 		os.Exit(130)
@@ -56,8 +56,8 @@ func main() {
 	}
 }
 
-// A leftError says that the cluster could not be removed.
-type leftError struct{ error }
+// A removeError says that the cluster could not be removed.
+type removeError struct{ error }
 
 // run brings a cluster up, tells the story, and brings it down, whatever happens.
 func run(ctx context.Context, s *screen, herald, logs string) (err error) {
@@ -80,8 +80,8 @@ func run(ctx context.Context, s *screen, herald, logs string) (err error) {
 
 	s.line("")
 	s.line(s.paint(title, "  Herald: virtual IPs for Services of type LoadBalancer, on bare metal"))
-	s.act(1, "A cluster")
-	s.say("Three nodes, a worker that only runs pods, a client and a control plane, each a network namespace of this machine, " +
+	s.chapter(1, "A cluster")
+	s.text("Three nodes, a worker that only runs pods, a client and a control plane, each a network namespace of this machine, " +
 		"joined by a switch. etcd, API server, controller-manager and kube-proxy are the real ones.")
 	s.line("")
 	d := &demo{screen: s, path: herald, heralds: map[string]*lab.Process{}}
@@ -94,21 +94,21 @@ func run(ctx context.Context, s *screen, herald, logs string) (err error) {
 	}
 	defer func() {
 		if err != nil && ctx.Err() == nil {
-			err = errors.Join(err, errors.New(d.lastWords()))
+			err = errors.Join(err, errors.New(d.logTails()))
 		}
 		if down := s.during("removing it", d.lab.Down); down != nil {
-			err = errors.Join(err, leftError{fmt.Errorf("something may be left of the cluster: %w", down)})
+			err = errors.Join(err, removeError{fmt.Errorf("something may be left of the cluster: %w", down)})
 		}
 		if err == nil {
 			s.line(s.paint(dim, fmt.Sprintf("  The whole story took %.0f s.", time.Since(d.lab.Since()).Seconds())))
 			s.line("")
 		}
 	}()
-	return d.tell(ctx)
+	return d.run(ctx)
 }
 
-// lastWords is the end of each Herald's log, for a failure.
-func (d *demo) lastWords() string {
+// logTails is the end of each Herald's log, for a failure.
+func (d *demo) logTails() string {
 	var b strings.Builder
 	b.WriteString("\nthe ends of the logs:")
 	for _, n := range d.lab.Nodes() {

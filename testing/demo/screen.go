@@ -31,23 +31,23 @@ const (
 // A screen is where the story is told: a terminal, with colour and a line that
 // moves while something is waited for, or a file, with plain lines.
 type screen struct {
-	colour bool
-	moving bool          // the last line may be written again
-	fast   bool          // no time to read
-	over   chan struct{} // closed: there is nobody to read any more
-	unread func()        // called when nothing can be written any more; nil: nobody cares
-	once   sync.Once
+	colour       bool
+	moving       bool          // the last line may be written again
+	fast         bool          // no time to read
+	skip         chan struct{} // closed: there is nobody to read any more
+	onWriteError func()        // called when nothing can be written any more; nil: nobody cares
+	once         sync.Once
 
-	mu   sync.Mutex // guards out, and that the moving line is its last
-	out  io.Writer
-	live string // the moving line, or ""
-	gap  bool   // the last line was an empty one
+	mu         sync.Mutex // guards out, and that the moving line is its last
+	out        io.Writer
+	movingLine string // the moving line, or ""
+	lastEmpty  bool   // the last line was an empty one
 }
 
 // newScreen looks at what f is. NO_COLOR is as no-color.org has it.
 func newScreen(f *os.File, fast bool) *screen {
 	tty := term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
-	return &screen{out: f, moving: tty, colour: tty && os.Getenv("NO_COLOR") == "", fast: fast || !tty, over: make(chan struct{})}
+	return &screen{out: f, moving: tty, colour: tty && os.Getenv("NO_COLOR") == "", fast: fast || !tty, skip: make(chan struct{})}
 }
 
 func (s *screen) paint(st style, text string) string {
@@ -61,51 +61,51 @@ func (s *screen) paint(st style, text string) string {
 func (s *screen) line(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if text == "" && s.gap {
+	if text == "" && s.lastEmpty {
 		return // one empty line is enough
 	}
-	s.gap = text == ""
-	s.wipe()
-	if _, err := fmt.Fprintln(s.out, strings.ReplaceAll(text, nbsp, " ")); err != nil && s.unread != nil {
-		s.unread()
+	s.lastEmpty = text == ""
+	s.eraseMovingLine()
+	if _, err := fmt.Fprintln(s.out, strings.ReplaceAll(text, nbsp, " ")); err != nil && s.onWriteError != nil {
+		s.onWriteError()
 	}
-	s.draw()
+	s.drawMovingLine()
 }
 
-func (s *screen) wipe() {
-	if s.live != "" {
+func (s *screen) eraseMovingLine() {
+	if s.movingLine != "" {
 		fmt.Fprint(s.out, "\r\x1b[K")
 	}
 }
 
-func (s *screen) draw() {
-	if s.live != "" {
-		fmt.Fprint(s.out, s.live)
+func (s *screen) drawMovingLine() {
+	if s.movingLine != "" {
+		fmt.Fprint(s.out, s.movingLine)
 	}
 }
 
-// move writes the moving line again; "" ends it. Without a terminal there is none.
-func (s *screen) move(text string) {
+// setMovingLine writes the moving line again; "" ends it. Without a terminal there is none.
+func (s *screen) setMovingLine(text string) {
 	if !s.moving {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wipe()
-	s.live = text
-	s.draw()
+	s.eraseMovingLine()
+	s.movingLine = text
+	s.drawMovingLine()
 }
 
-// act begins a chapter.
-func (s *screen) act(n int, name string) {
+// chapter begins a chapter.
+func (s *screen) chapter(n int, name string) {
 	s.line("")
 	head := fmt.Sprintf("── %d  %s ", n, name)
 	s.line(s.paint(title, head+strings.Repeat("─", max(0, 72-utf8.RuneCountInString(head)))))
 	s.line("")
 }
 
-// say tells something in words.
-func (s *screen) say(format string, args ...any) {
+// text tells something in words.
+func (s *screen) text(format string, args ...any) {
 	for _, l := range wrap(fmt.Sprintf(format, args...), 76) {
 		s.line("  " + l)
 	}
@@ -144,8 +144,8 @@ func (s *screen) output(text string) {
 	s.pause(900 * time.Millisecond)
 }
 
-// well tells what has been checked.
-func (s *screen) well(format string, args ...any) {
+// checked tells what has been checked.
+func (s *screen) checked(format string, args ...any) {
 	for i, l := range wrap(fmt.Sprintf(format, args...), 76) {
 		mark := "    "
 		if i == 0 {
@@ -156,8 +156,8 @@ func (s *screen) well(format string, args ...any) {
 	s.pause(700 * time.Millisecond)
 }
 
-// at tells what happened at a time, counted from the beginning of what is being watched.
-func (s *screen) at(since time.Duration, st style, format string, args ...any) {
+// event tells what happened at a time, counted from the beginning of what is being watched.
+func (s *screen) event(since time.Duration, st style, format string, args ...any) {
 	for i, l := range wrap(fmt.Sprintf(format, args...), 72) {
 		mark := strings.Repeat(" ", 13)
 		if i == 0 {
@@ -188,12 +188,12 @@ func (s *screen) pause(d time.Duration) {
 	}
 	select {
 	case <-time.After(d):
-	case <-s.over:
+	case <-s.skip:
 	}
 }
 
-// hurry ends all pauses.
-func (s *screen) hurry() { s.once.Do(func() { close(s.over) }) }
+// skipPauses ends all pauses.
+func (s *screen) skipPauses() { s.once.Do(func() { close(s.skip) }) }
 
 // during runs fn and shows that something is going on.
 func (s *screen) during(what string, fn func() error) error {
@@ -204,7 +204,7 @@ func (s *screen) during(what string, fn func() error) error {
 	return fn()
 }
 
-var marks = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
+var spinnerFrames = []string{"⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"}
 
 // spin keeps the moving line moving until the function it returns is called.
 func (s *screen) spin(text func(since time.Duration, mark string) string) (stop func()) {
@@ -217,10 +217,10 @@ func (s *screen) spin(text func(since time.Duration, mark string) string) (stop 
 		tick := time.NewTicker(80 * time.Millisecond)
 		defer tick.Stop()
 		for n := 0; ; n++ {
-			s.move(text(time.Since(began), marks[n%len(marks)]))
+			s.setMovingLine(text(time.Since(began), spinnerFrames[n%len(spinnerFrames)]))
 			select {
 			case <-over:
-				s.move("")
+				s.setMovingLine("")
 				return
 			case <-tick.C:
 			}

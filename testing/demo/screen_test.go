@@ -16,26 +16,26 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// paper is a screen that is no terminal.
-func paper() (*screen, *bytes.Buffer) {
+// newTestScreen is a screen that is no terminal.
+func newTestScreen() (*screen, *bytes.Buffer) {
 	var b bytes.Buffer
-	return &screen{out: &b, fast: true, over: make(chan struct{})}, &b
+	return &screen{out: &b, fast: true, skip: make(chan struct{})}, &b
 }
 
-func TestPlain(t *testing.T) {
-	s, b := paper()
-	s.act(3, "A name")
-	s.say("Some %s.", "words")
+func TestPlainScreen(t *testing.T) {
+	s, b := newTestScreen()
+	s.chapter(3, "A name")
+	s.text("Some %s.", "words")
 	s.command("kubectl get services   # a remark")
 	s.output("NAME   AGE\nweb    1s\n")
 	s.command("true")
-	s.at(1500*time.Millisecond, red, "it happened")
-	s.at(20*time.Millisecond, plain, "so did that")
-	s.move("spinning")
+	s.event(1500*time.Millisecond, red, "it happened")
+	s.event(20*time.Millisecond, plain, "so did that")
+	s.setMovingLine("spinning")
 	if err := s.during("waiting", func() error { return nil }); err != nil {
 		t.Error(err)
 	}
-	s.well("All is %s.", "well")
+	s.checked("All is %s.", "well")
 	want := `
 ── 3  A name ───────────────────────────────────────────────────────────
 
@@ -56,12 +56,12 @@ func TestPlain(t *testing.T) {
 }
 
 // The moving line is wiped before another one is written, and stands below it again.
-func TestMoving(t *testing.T) {
-	s, b := paper()
+func TestMovingLine(t *testing.T) {
+	s, b := newTestScreen()
 	s.moving, s.colour = true, true
-	s.move("one")
+	s.setMovingLine("one")
 	s.line("above")
-	s.move("")
+	s.setMovingLine("")
 	s.line("after")
 	want := "one\r\x1b[Kabove\none\r\x1b[Kafter\n"
 	if d := cmp.Diff(want, b.String()); d != "" {
@@ -92,26 +92,26 @@ func TestNoColour(t *testing.T) {
 }
 
 // Whoever interrupts need not wait for pauses.
-func TestHurry(t *testing.T) {
-	s, _ := paper()
+func TestSkipPauses(t *testing.T) {
+	s, _ := newTestScreen()
 	s.fast = false
 	began := time.Now()
-	s.hurry()
-	s.hurry()
+	s.skipPauses()
+	s.skipPauses()
 	s.pause(time.Minute)
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("a pause took %v", took)
 	}
 }
 
-type full struct{}
+type brokenPipe struct{}
 
-func (full) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
 // Without a reader there is no point in going on.
-func TestUnread(t *testing.T) {
+func TestWriteError(t *testing.T) {
 	n := 0
-	s := &screen{out: full{}, fast: true, unread: func() { n++ }}
+	s := &screen{out: brokenPipe{}, fast: true, onWriteError: func() { n++ }}
 	s.line("x")
 	if n != 1 {
 		t.Errorf("told %d times that nobody reads, want once", n)
@@ -222,7 +222,7 @@ func TestAxis(t *testing.T) {
 }
 
 func TestTimeline(t *testing.T) {
-	s, b := paper()
+	s, b := newTestScreen()
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	s.timeline(lab.AddrReport{Addr: vip, Timeline: spans(began, "2.3")}, began, began.Add(3*time.Second))
 	got := b.String()
@@ -232,13 +232,13 @@ func TestTimeline(t *testing.T) {
 		}
 	}
 	s.colour = true
-	if got, want := s.shine("1·"), "\x1b[30;46m1\x1b[0m\x1b[31m·\x1b[0m"; got != want {
+	if got, want := s.colourBar("1·"), "\x1b[30;46m1\x1b[0m\x1b[31m·\x1b[0m"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 // What the story says about a hand-over depends on what was seen, and fails where it isn't as told.
-func TestJudgeHandOver(t *testing.T) {
+func TestCheckHandOver(t *testing.T) {
 	moved := time.Now()
 	began := moved.Add(-time.Second)
 	reset := lab.Attempt{Began: moved.Add(-4 * time.Millisecond), Latency: 6 * time.Millisecond, Err: &os.SyscallError{Syscall: "read", Err: syscall.ECONNRESET}}
@@ -270,10 +270,10 @@ func TestJudgeHandOver(t *testing.T) {
 		}, "connections failed", true},
 		{"a broken prober", func(_ *lab.ConnectReport, w *lab.WhoHasReport) { w.Err = fmt.Errorf("broken") }, "broken", true},
 	} {
-		s, b := paper()
+		s, b := newTestScreen()
 		connects, report := good()
 		c.change(&connects, &report)
-		err := (&demo{screen: s}).judgeHandOver(connects, report, moved)
+		err := (&demo{screen: s}).checkHandOver(connects, report, moved)
 		got := strings.Join(strings.Fields(b.String()), " ")
 		if err != nil {
 			got = err.Error()

@@ -23,10 +23,10 @@ var (
 
 // What is promised, and checked.
 const (
-	mostSilence = 100 * time.Millisecond  // unanswered during a hand-over
-	kernelAfter = 4500 * time.Millisecond // a dead owner's addresses are gone: their lifetime is 3 s
-	deathAfter  = 3 * time.Second         // a dead owner's VIPs are taken over; usually a quarter of a second
-	cutAfter    = 4 * time.Second         // those of one that is cut off; usually 0.4 s
+	maxSilence       = 100 * time.Millisecond  // unanswered during a hand-over
+	maxKernelAnswers = 4500 * time.Millisecond // a dead owner's addresses are gone: their lifetime is 3 s
+	maxFailover      = 3 * time.Second         // a dead owner's VIPs are taken over; usually a quarter of a second
+	maxCutFailover   = 4 * time.Second         // those of one that is cut off; usually 0.4 s
 )
 
 // A demo is the story under way.
@@ -36,24 +36,24 @@ type demo struct {
 	path    string // of herald
 	heralds map[string]*lab.Process
 
-	began time.Time // when the latest kubectl was started
+	kubectlStarted time.Time // when the latest kubectl was started
 }
 
-func (d *demo) tell(ctx context.Context) error {
+func (d *demo) run(ctx context.Context) error {
 	for i, a := range []struct {
 		name string
 		tell func(context.Context) error
 	}{
-		{"Herald on every node", d.start},
-		{"A Service gets its VIP", d.expose},
-		{"What a user sees", d.look},
-		{"The owner is stopped: nothing is lost", d.handOver},
-		{"The owner is killed", d.kill},
-		{"The owner's cables are cut", d.cut},
-		{"It comes back", d.back},
-		{"Nothing is left", d.end},
+		{"Herald on every node", d.startHeralds},
+		{"A Service gets its VIP", d.exposeService},
+		{"What a user sees", d.showOwners},
+		{"The owner is stopped: nothing is lost", d.stopOwner},
+		{"The owner is killed", d.killOwner},
+		{"The owner's cables are cut", d.cutOwner},
+		{"It comes back", d.restartHeralds},
+		{"Nothing is left", d.removeAll},
 	} {
-		d.act(i+2, a.name)
+		d.chapter(i+2, a.name)
 		if err := a.tell(ctx); err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func (d *demo) tell(ctx context.Context) error {
 // kubectl shows and runs kubectl, and shows what it prints.
 func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
 	d.command("kubectl " + strings.Join(args, " "))
-	d.began = time.Now()
+	d.kubectlStarted = time.Now()
 	out, err := d.lab.Kubectl(ctx, args...)
 	if err == nil && strings.TrimSpace(out) == "" {
 		out = "No resources found" // it says so on standard error
@@ -111,7 +111,7 @@ func (d *demo) until(ctx context.Context, atMost time.Duration, what string, fn 
 
 // bound lists the VIPs on a node's eth0, as its kernel has them.
 func (d *demo) bound(node string) (list []netip.Addr, err error) {
-	err = d.lab.Do(node, func() error {
+	err = d.lab.InNamespace(node, func() error {
 		eth0, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err
@@ -142,8 +142,8 @@ func (d *demo) startHerald(ctx context.Context, node string) error {
 	})
 }
 
-func (d *demo) start(ctx context.Context) error {
-	d.say("One process per node, with the rights of `herald manifest rbac` and no more.")
+func (d *demo) startHeralds(ctx context.Context) error {
+	d.text("One process per node, with the rights of `herald manifest rbac` and no more.")
 	d.command("svc_enable=true svc_election=true vip_arp=true herald manager   # n1, n2, n3")
 	d.line("")
 	for _, n := range d.lab.Nodes() {
@@ -151,13 +151,13 @@ func (d *demo) start(ctx context.Context) error {
 			return err
 		}
 	}
-	d.well("Herald is ready on %s.", strings.Join(d.lab.Nodes(), ", "))
-	d.say("Each node renews one Lease of its own, however many Services there are.")
+	d.checked("Herald is ready on %s.", strings.Join(d.lab.Nodes(), ", "))
+	d.text("Each node renews one Lease of its own, however many Services there are.")
 	_, err := d.kubectl(ctx, "get", "leases", "--namespace=kube-system", "--selector=app.kubernetes.io/managed-by=herald")
 	return err
 }
 
-func (d *demo) expose(ctx context.Context) error {
+func (d *demo) exposeService(ctx context.Context) error {
 	for i := range 3 {
 		p := lab.Pod{Name: fmt.Sprintf("web-%d", i), Node: "w1", Labels: map[string]string{"app": "web"}}
 		if err := d.lab.AddPod(ctx, p); err != nil {
@@ -167,7 +167,7 @@ func (d *demo) expose(ctx context.Context) error {
 	if err := d.lab.AddDeployment(ctx, "default", "web", map[string]string{"app": "web"}); err != nil {
 		return err
 	}
-	d.say("A Deployment `web` runs three pods on the worker. One command gives it an address:")
+	d.text("A Deployment `web` runs three pods on the worker. One command gives it an address:")
 	who, err := d.lab.WhoHas(ctx, 10*time.Millisecond, vip)
 	if err != nil {
 		return err
@@ -178,10 +178,10 @@ func (d *demo) expose(ctx context.Context) error {
 	}
 	soon, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, err := who.Await(soon, vip, ""); err != nil {
+	if _, err := who.AwaitAnswer(soon, vip, ""); err != nil {
 		return err
 	}
-	took := who.Stop().Addr(vip).First.Sub(d.began)
+	took := who.Stop().Addr(vip).First.Sub(d.kubectlStarted)
 	err = d.until(ctx, 5*time.Second, "waiting for EXTERNAL-IP", func() error {
 		ip, err := d.lab.Kubectl(ctx, "get", "service", "web", "--output=jsonpath={.status.loadBalancer.ingress[0].ip}")
 		if err == nil && ip != vip.String() {
@@ -195,13 +195,13 @@ func (d *demo) expose(ctx context.Context) error {
 	if _, err := d.kubectl(ctx, "get", "services"); err != nil {
 		return err
 	}
-	d.well("%s was answered on the LAN %s after kubectl was started.", vip, short(took))
-	d.say("The client, which knows nothing of Kubernetes:")
-	return d.reach(ctx)
+	d.checked("%s was answered on the LAN %s after kubectl was started.", vip, short(took))
+	d.text("The client, which knows nothing of Kubernetes:")
+	return d.connectFromClient(ctx)
 }
 
-// reach asks the VIP from the client.
-func (d *demo) reach(ctx context.Context) error {
+// connectFromClient asks the VIP from the client.
+func (d *demo) connectFromClient(ctx context.Context) error {
 	url := "http://" + vip.String() + "/"
 	d.command("curl " + url + "   # on the client, 10.77.0.100")
 	var out string
@@ -219,12 +219,12 @@ func (d *demo) reach(ctx context.Context) error {
 	}
 	d.output(out)
 	pod, _, _ := strings.Cut(out, " ")
-	d.well("Pod %s answered.", pod)
+	d.checked("Pod %s answered.", pod)
 	return nil
 }
 
-func (d *demo) look(ctx context.Context) error {
-	d.say("Two Services more, so that every node has something to do.")
+func (d *demo) showOwners(ctx context.Context) error {
+	d.text("Two Services more, so that every node has something to do.")
 	for _, name := range []string{"api", "mail"} {
 		_, err := d.kubectl(ctx, "expose", "deployment", "web", "--name="+name, "--port=80", "--type=LoadBalancer", "--load-balancer-ip="+vips[name].String())
 		if err != nil {
@@ -243,7 +243,7 @@ func (d *demo) look(ctx context.Context) error {
 		return err
 	}
 	time.Sleep(300 * time.Millisecond) // the statuses and Events are on their way
-	d.say("Who announces what, as of the cluster's own objects, from any machine with a kubeconfig:")
+	d.text("Who announces what, as of the cluster's own objects, from any machine with a kubeconfig:")
 	if _, err := d.status(ctx); err != nil {
 		return err
 	}
@@ -251,8 +251,8 @@ func (d *demo) look(ctx context.Context) error {
 	if n := len(slices.Compact(nodes)); n != 3 {
 		return fmt.Errorf("three VIPs are on %d nodes: %v", n, owners)
 	}
-	d.well("Three VIPs, three nodes.")
-	d.say("The switch sees the same. Another host asks who has the address:")
+	d.checked("Three VIPs, three nodes.")
+	d.text("The switch sees the same. Another host asks who has the address:")
 	d.command("arping -c 1 -I eth0 " + vip.String())
 	out, err := d.lab.Run(ctx, "pr", "arping", "-c", "1", "-I", "eth0", vip.String())
 	if err != nil {
@@ -262,8 +262,8 @@ func (d *demo) look(ctx context.Context) error {
 	if mac := d.lab.MAC(owners["web"]); !strings.Contains(strings.ToLower(out), mac) {
 		return fmt.Errorf("%s did not answer with %s's hardware address, %s", vip, owners["web"], mac)
 	}
-	d.well("That is %s.", owners["web"])
-	d.say("And the Service itself tells its story:")
+	d.checked("That is %s.", owners["web"])
+	d.text("And the Service itself tells its story:")
 	return d.events(ctx, "announces")
 }
 
@@ -306,8 +306,8 @@ func (d *demo) events(ctx context.Context, word string) error {
 	return err
 }
 
-// another waits for a node other than the old one to answer for the VIP.
-func another(ctx context.Context, who *lab.WhoHas, nodes []string, old string) (string, time.Time, error) {
+// awaitOtherOwner waits for a node other than the old one to answer for the VIP.
+func awaitOtherOwner(ctx context.Context, who *lab.WhoHas, nodes []string, old string) (string, time.Time, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
@@ -321,7 +321,7 @@ func another(ctx context.Context, who *lab.WhoHas, nodes []string, old string) (
 		if node != old {
 			n++
 			go func() {
-				at, err := who.Await(ctx, vip, node)
+				at, err := who.AwaitAnswer(ctx, vip, node)
 				first <- answer{node, at, err}
 			}()
 		}

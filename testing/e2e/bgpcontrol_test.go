@@ -17,7 +17,7 @@ import (
 func startReadyServer(t *testing.T, node string) *http.Server {
 	t.Helper()
 	var l net.Listener
-	err := cluster.Do(node, func() (err error) {
+	err := cluster.InNamespace(node, func() (err error) {
 		l, err = net.Listen("tcp", ":6444")
 		return err
 	})

@@ -39,7 +39,7 @@ func observe(t *testing.T, name, vip string) *observedVIP {
 	awaitProxies(t, vip) // or else a node that the VIP moves to would refuse connections
 	s := &observedVIP{t: t, addr: netip.MustParseAddr(vip), owner: node}
 	s.who, s.conn = whoHas(t, 20*time.Millisecond, vip), connect(t, vip+":80")
-	check.Value(s.who.Await(withTimeout(t, 10*time.Second), s.addr, node))(t)
+	check.Value(s.who.AwaitAnswer(withTimeout(t, 10*time.Second), s.addr, node))(t)
 	return s
 }
 
@@ -51,7 +51,7 @@ func (s *observedVIP) awaitMove(within time.Duration) string {
 	first := make(chan string, len(otherNodes(s.owner)))
 	for _, n := range otherNodes(s.owner) {
 		go func() {
-			if _, err := s.who.Await(ctx, s.addr, n); err == nil {
+			if _, err := s.who.AwaitAnswer(ctx, s.addr, n); err == nil {
 				first <- n
 			}
 		}()

@@ -43,7 +43,7 @@ func TestLocal(t *testing.T) {
 		t.Errorf("%s answers although there is no endpoint", got)
 	}
 	p := addPod(t, "local-1", "n2")
-	check.Value(w.Await(withTimeout(t, 3*time.Second), addr, "n2"))(t)
+	check.Value(w.AwaitAnswer(withTimeout(t, 3*time.Second), addr, "n2"))(t)
 	client, _ := cluster.Addrs("cl")
 	until(t, 10*time.Second, "the pod sees the client's address", func(ctx ctx) error {
 		body, err := cluster.Get(ctx, "cl", "http://10.77.0.50/")
@@ -59,7 +59,7 @@ func TestLocal(t *testing.T) {
 	addPod(t, "local-w", "w1")
 	awaitEvent(t, "follow", "NoEligibleNode", "externalTrafficPolicy Local")
 	addPod(t, "local-3", "n3")
-	check.Value(w.Await(withTimeout(t, 3*time.Second), addr, "n3"))(t)
+	check.Value(w.AwaitAnswer(withTimeout(t, 3*time.Second), addr, "n3"))(t)
 }
 
 // A rolling update of the pods from n1 to n2 to n3: the VIP follows, and no
@@ -141,7 +141,7 @@ func TestSlices(t *testing.T) {
 		})
 	}
 	slice("slices-1", "n1", "10.240.1.200", true)
-	check.Value(w.Await(withTimeout(t, 4*time.Second), addr, "n1"))(t)
+	check.Value(w.AwaitAnswer(withTimeout(t, 4*time.Second), addr, "n1"))(t)
 	slice("slices-2", "n3", "10.240.3.200", true)
 	slice("slices-3", "n2", "10.240.2.200", false)
 	time.Sleep(300 * time.Millisecond) // more endpoints move nothing
@@ -149,7 +149,7 @@ func TestSlices(t *testing.T) {
 		t.Errorf("on %s, want n1 still", got)
 	}
 	cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "slices-1", metav1.DeleteOptions{})
-	check.Value(w.Await(withTimeout(t, 4*time.Second), addr, "n3"))(t)
+	check.Value(w.AwaitAnswer(withTimeout(t, 4*time.Second), addr, "n3"))(t)
 	cluster.Client().DiscoveryV1().EndpointSlices("default").Delete(t.Context(), "slices-2", metav1.DeleteOptions{})
 	awaitSilence(t, w, "10.77.0.50", 2*time.Second) // n2's endpoint is not ready
 }

@@ -64,7 +64,7 @@ func TestMigration(t *testing.T) {
 		// The node that is replaced first has them all, so that all of them move.
 		w = check.Value(cluster.WhoHas(t.Context(), 20*time.Millisecond, vips4...))(t)
 		for _, a := range vips4 {
-			check.Value(w.Await(withTimeout(t, 20*time.Second), a, n))(t)
+			check.Value(w.AwaitAnswer(withTimeout(t, 20*time.Second), a, n))(t)
 		}
 	}
 	w.Stop() // what was before they came up is not of interest
@@ -81,7 +81,7 @@ func TestMigration(t *testing.T) {
 		time.Sleep(7 * time.Second) // longer than kube-vip's lease: it takes what Herald does not renew
 	}
 	for _, a := range vips4 {
-		if _, err := w.Await(withTimeout(t, 20*time.Second), a, ""); err != nil {
+		if _, err := w.AwaitAnswer(withTimeout(t, 20*time.Second), a, ""); err != nil {
 			t.Error(err)
 		}
 	}

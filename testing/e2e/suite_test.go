@@ -328,7 +328,7 @@ func connect(t *testing.T, to string) *lab.Connect {
 func awaitAnswer(t *testing.T, w *lab.WhoHas, vip string, within time.Duration) string {
 	t.Helper()
 	a := netip.MustParseAddr(vip)
-	if _, err := w.Await(withTimeout(t, within), a, ""); err != nil {
+	if _, err := w.AwaitAnswer(withTimeout(t, within), a, ""); err != nil {
 		t.Fatalf("nobody answers for %s within %v: %v", vip, within, err)
 	}
 	return w.Owner(a)
@@ -440,7 +440,7 @@ func blockPort(t *testing.T, node string, port int) {
 // awaitDetectable waits until every Herald would detect the death of every other.
 func awaitDetectable(t *testing.T) {
 	t.Helper()
-	until(t, 30*time.Second, "all nodes would detect the death of one another", cluster.Guarded)
+	until(t, 30*time.Second, "all nodes would detect the death of one another", cluster.PeersDetectable)
 }
 
 // awaitRecovery waits until controllers and kube-proxies follow the API server again.

@@ -53,7 +53,7 @@ func newGateway(t *testing.T, host, public string) *gateway {
 	if _, err := exec.LookPath("/usr/sbin/miniupnpd"); err != nil {
 		t.Fatal("no miniupnpd; testing/lab/deps.sh installs it")
 	}
-	undo := check.Value(cluster.FarSide(host, netip.PrefixFrom(netip.MustParseAddr(public), 24)))(t)
+	undo := check.Value(cluster.AddWAN(host, netip.PrefixFrom(netip.MustParseAddr(public), 24)))(t)
 	g := &gateway{t: t, host: host}
 	t.Cleanup(func() {
 		g.stop(syscall.SIGKILL)
@@ -157,7 +157,7 @@ func forwardedService(name, vip string, opts ...func(*corev1.Service)) *corev1.S
 func echoDatagrams(t *testing.T, port int) {
 	t.Helper()
 	for _, p := range webPods {
-		err := cluster.Do(lab.PodNamespace(p), func() error {
+		err := cluster.InNamespace(lab.PodNamespace(p), func() error {
 			c, err := net.ListenPacket("udp4", fmt.Sprint(":", port))
 			if err != nil {
 				return err

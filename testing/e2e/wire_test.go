@@ -21,7 +21,7 @@ import (
 // that is given an address that is in use (RFC 5227 section 2.3).
 func announceByARP(t *testing.T, host, addr string) {
 	t.Helper()
-	err := cluster.Do(host, func() error {
+	err := cluster.InNamespace(host, func() error {
 		ifi, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err

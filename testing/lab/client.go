@@ -73,12 +73,12 @@ func (l *Lab) awaitAPI(ctx context.Context) error {
 
 // Kubectl runs kubectl as admin and returns what it prints on standard output.
 func (l *Lab) Kubectl(ctx context.Context, args ...string) (string, error) {
-	return l.Run(ctx, "cp", append([]string{l.part("kubectl")}, args...)...)
+	return l.Run(ctx, "cp", append([]string{l.programPath("kubectl")}, args...)...)
 }
 
 // Apply applies YAML with kubectl, as admin.
 func (l *Lab) Apply(ctx context.Context, yaml string) error {
-	_, err := l.run(ctx, "cp", yaml, l.part("kubectl"), "apply", "-f", "-")
+	_, err := l.run(ctx, "cp", yaml, l.programPath("kubectl"), "apply", "-f", "-")
 	return err
 }
 

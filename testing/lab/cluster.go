@@ -13,12 +13,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// part is the path of a built program.
-func (l *Lab) part(name string) string { return filepath.Join(l.opts.Parts, name) }
+// programPath is the path of a built program.
+func (l *Lab) programPath(name string) string { return filepath.Join(l.opts.Parts, name) }
 
 // startAPI starts etcd and the API server. Awake they are later.
 func (l *Lab) startAPI() error {
-	cmd := exec.Command(l.part("etcd"), "--name=lab", "--data-dir="+filepath.Join(l.dir, "etcd"), "--unsafe-no-fsync",
+	cmd := exec.Command(l.programPath("etcd"), "--name=lab", "--data-dir="+filepath.Join(l.dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
 		"--initial-cluster=lab=http://127.0.0.1:2380", "--log-level=warn",
@@ -36,7 +36,7 @@ func (l *Lab) startAPI() error {
 }
 
 func (l *Lab) spawnAPI() error {
-	api, err := l.Start("cp", "kube-apiserver", []string{l.part("kube-apiserver"),
+	api, err := l.Start("cp", "kube-apiserver", []string{l.programPath("kube-apiserver"),
 		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0", "--advertise-address=10.78.0.2", "--secure-port=6443",
 		"--tls-cert-file=" + l.pki("apiserver.crt"), "--tls-private-key-file=" + l.pki("apiserver.key"),
 		"--token-auth-file=" + l.pki("tokens.csv"), "--authorization-mode=RBAC",
@@ -57,7 +57,7 @@ func (l *Lab) spawnAPI() error {
 // startControllers starts the controller-manager with the one controller that
 // the lab does not stand in for.
 func (l *Lab) startControllers(ctx context.Context) error {
-	kcm, err := l.Start("cp", "kube-controller-manager", []string{l.part("kube-controller-manager"),
+	kcm, err := l.Start("cp", "kube-controller-manager", []string{l.programPath("kube-controller-manager"),
 		"--kubeconfig=" + l.kubeconfig("controllers"), "--leader-elect=false", "--controllers=endpointslice-controller",
 		"--secure-port=10257", "--bind-address=127.0.0.1", "--cert-dir=" + l.pki("controllers"),
 		"--authentication-skip-lookup", "--kube-api-qps=1000", "--kube-api-burst=1000",
@@ -115,7 +115,7 @@ nftables: {minSyncPeriod: 100ms}
 	if err != nil {
 		return err
 	}
-	p, err := l.Start(h.name, "kube-proxy-"+h.name, []string{l.part("kube-proxy"), "--config=" + conf, "--v=1"})
+	p, err := l.Start(h.name, "kube-proxy-"+h.name, []string{l.programPath("kube-proxy"), "--config=" + conf, "--v=1"})
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func createService(t *testing.T, l *Lab, s *corev1.Service, addrs ...netip.Addr)
 		s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, a.String())
 	}
 	services := l.Client().CoreV1().Services(s.Namespace)
-	check.Value(services.Create(soon(t), s, metav1.CreateOptions{}))(t)
+	check.Value(services.Create(withTimeout(t), s, metav1.CreateOptions{}))(t)
 	t.Cleanup(func() {
 		if err := services.Delete(context.WithoutCancel(t.Context()), s.Name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
@@ -36,7 +36,7 @@ func createService(t *testing.T, l *Lab, s *corev1.Service, addrs ...netip.Addr)
 
 func addPod(t *testing.T, l *Lab, p Pod) {
 	t.Helper()
-	check.OK(t, l.AddPod(soon(t), p))
+	check.OK(t, l.AddPod(withTimeout(t), p))
 	t.Cleanup(func() {
 		if err := l.RemovePod(context.WithoutCancel(t.Context()), p); err != nil {
 			t.Error(err)
@@ -48,7 +48,7 @@ func addPod(t *testing.T, l *Lab, p Pod) {
 // ready, serving, terminating ("10.240.31.2 rs-").
 func awaitSlices(t *testing.T, l *Lab, service string, want ...string) {
 	t.Helper()
-	ctx := soon(t)
+	ctx := withTimeout(t)
 	slicesOf := l.Client().DiscoveryV1().EndpointSlices("default")
 	opts := metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service}
 	watch := check.Value(slicesOf.Watch(ctx, opts))(t)
@@ -57,7 +57,7 @@ func awaitSlices(t *testing.T, l *Lab, service string, want ...string) {
 		var got []string
 		for _, s := range check.Value(slicesOf.List(ctx, opts))(t).Items {
 			for _, e := range s.Endpoints {
-				got = append(got, e.Addresses[0]+" "+mark(e.Conditions.Ready, "r")+mark(e.Conditions.Serving, "s")+mark(e.Conditions.Terminating, "t"))
+				got = append(got, e.Addresses[0]+" "+flag(e.Conditions.Ready, "r")+flag(e.Conditions.Serving, "s")+flag(e.Conditions.Terminating, "t"))
 			}
 		}
 		if slices.Sort(got); slices.Equal(got, want) {
@@ -71,18 +71,18 @@ func awaitSlices(t *testing.T, l *Lab, service string, want ...string) {
 	}
 }
 
-func mark(b *bool, letter string) string {
+func flag(b *bool, letter string) string {
 	if b != nil && *b {
 		return letter
 	}
 	return "-"
 }
 
-// answers waits until a connection from cl to the address succeeds, and returns pod, node
+// awaitAnswer waits until a connection from cl to the address succeeds, and returns pod, node
 // and client as the pod tells.
-func answers(t *testing.T, l *Lab, addr netip.Addr) string {
+func awaitAnswer(t *testing.T, l *Lab, addr netip.Addr) string {
 	t.Helper()
-	ctx, to := soon(t), netip.AddrPortFrom(addr, 80).String()
+	ctx, to := withTimeout(t), netip.AddrPortFrom(addr, 80).String()
 	var conn net.Conn
 	check.Until(t, 10*time.Second, "kube-proxy has its rules for "+to, func() (err error) {
 		conn, err = l.DialFrom("cl")(ctx, "tcp", to)
@@ -90,41 +90,41 @@ func answers(t *testing.T, l *Lab, addr netip.Addr) string {
 	})
 	defer conn.Close()
 	_ = conn.(*net.TCPConn).SetLinger(0) // as Connect does
-	return strings.TrimSpace(check.Value(ask(conn, to, "/"))(t))
+	return strings.TrimSpace(check.Value(httpGet(conn, to, "/"))(t))
 }
 
 func TestPods(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	v4, v6 := netip.MustParseAddr("10.77.0.61"), netip.MustParseAddr("fd77::1061")
-	bind(t, l, "n1", v4)
-	bind(t, l, "n1", v6)
+	bindAddress(t, l, "n1", v4)
+	bindAddress(t, l, "n1", v6)
 	a := Pod{Name: "a", Node: "n1", Labels: map[string]string{"app": "pods"}}
 	b := Pod{Name: "b", Node: "w1", Labels: a.Labels, NotReady: true}
 	addPod(t, l, a)
 	addPod(t, l, b)
 	createService(t, l, Service("default", "pods", WithVIPs(v4, v6), Local), v4, v6)
 	awaitSlices(t, l, "pods", "10.240.1.2 rs-", "10.240.31.2 ---", "fd77:240:1::2 rs-", "fd77:240:31::2 ---")
-	if got := answers(t, l, v4); got != "a n1 10.77.0.100" {
+	if got := awaitAnswer(t, l, v4); got != "a n1 10.77.0.100" {
 		t.Errorf("over IPv4 with externalTrafficPolicy Local: %q, want the client's own address", got)
 	}
-	if got := answers(t, l, v6); got != "a n1 fd77::100" {
+	if got := awaitAnswer(t, l, v6); got != "a n1 fd77::100" {
 		t.Errorf("over IPv6 with externalTrafficPolicy Local: %q, want the client's own address", got)
 	}
-	check.OK(t, l.SetReady(soon(t), b, true))
+	check.OK(t, l.SetReady(withTimeout(t), b, true))
 	awaitSlices(t, l, "pods", "10.240.1.2 rs-", "10.240.31.2 rs-", "fd77:240:1::2 rs-", "fd77:240:31::2 rs-")
-	check.OK(t, l.SetReady(soon(t), b, false))
+	check.OK(t, l.SetReady(withTimeout(t), b, false))
 	awaitSlices(t, l, "pods", "10.240.1.2 rs-", "10.240.31.2 ---", "fd77:240:1::2 rs-", "fd77:240:31::2 ---")
 
-	if err := l.AddPod(soon(t), a); err == nil || !strings.Contains(err.Error(), "pod default/a is there already") {
+	if err := l.AddPod(withTimeout(t), a); err == nil || !strings.Contains(err.Error(), "pod default/a is there already") {
 		t.Errorf("the same pod again: got error %v", err)
 	}
-	if err := l.AddPod(soon(t), Pod{Name: "c", Node: "n9"}); err == nil || !strings.Contains(err.Error(), `no node "n9"`) {
+	if err := l.AddPod(withTimeout(t), Pod{Name: "c", Node: "n9"}); err == nil || !strings.Contains(err.Error(), `no node "n9"`) {
 		t.Errorf("a pod on no node: got error %v", err)
 	}
-	if err := l.AddPod(soon(t), Pod{Namespace: "nowhere", Name: "c", Node: "w1"}); err == nil {
+	if err := l.AddPod(withTimeout(t), Pod{Namespace: "nowhere", Name: "c", Node: "w1"}); err == nil {
 		t.Error("a pod in no namespace: want an error")
 	}
-	for _, r := range check.Value(Residents())(t) {
+	for _, r := range check.Value(NamespaceProcesses())(t) {
 		if strings.HasPrefix(r.Namespace, "p-nowhere") {
 			t.Errorf("the pod that could not be added left %v", r)
 		}
@@ -134,7 +134,7 @@ func TestPods(t *testing.T) {
 // A Service's own address works from pods, also where traffic crosses nothing but the
 // node's pod bridge.
 func TestPodToService(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	server := Pod{Name: "server", Node: "n2", Labels: map[string]string{"app": "inner"}}
 	near, far := Pod{Name: "near", Node: "n2"}, Pod{Name: "far", Node: "w1"}
 	for _, p := range []Pod{server, near, far} {
@@ -142,13 +142,13 @@ func TestPodToService(t *testing.T) {
 	}
 	svc := Service("default", "inner", WithVIPs(netip.MustParseAddr("10.77.0.71"), netip.MustParseAddr("fd77::1071")))
 	createService(t, l, svc)
-	svc = check.Value(l.Client().CoreV1().Services("default").Get(soon(t), "inner", metav1.GetOptions{}))(t)
+	svc = check.Value(l.Client().CoreV1().Services("default").Get(withTimeout(t), "inner", metav1.GetOptions{}))(t)
 	for _, ip := range svc.Spec.ClusterIPs {
 		url := "http://" + net.JoinHostPort(ip, "80")
 		for _, from := range []Pod{far, near, server} {
 			var got string
 			check.Until(t, 5*time.Second, "kube-proxy has its rules for "+ip+", asked from "+from.Name, func() (err error) {
-				got, err = l.Get(soon(t), PodNamespace(from), url)
+				got, err = l.Get(withTimeout(t), PodNamespace(from), url)
 				return err
 			})
 			if !strings.HasPrefix(got, "server n2 ") {
@@ -159,13 +159,13 @@ func TestPodToService(t *testing.T) {
 }
 
 func TestDeletePod(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	vip := netip.MustParseAddr("10.77.0.62")
-	bind(t, l, "n1", vip)
+	bindAddress(t, l, "n1", vip)
 	p := Pod{Name: "leaving", Node: "w1", Labels: map[string]string{"app": "leaving"}}
 	addPod(t, l, p)
 	createService(t, l, Service("default", "leaving"), vip)
-	answers(t, l, vip)
+	awaitAnswer(t, l, vip)
 	c := check.Value(l.Connect(t.Context(), 10*time.Millisecond, vip.String()+":80"))(t)
 	began, deleted := time.Now(), make(chan error)
 	go func() { deleted <- l.DeletePod(t.Context(), p, 1500*time.Millisecond) }()
@@ -183,13 +183,13 @@ func TestDeletePod(t *testing.T) {
 		}
 	}
 	awaitSlices(t, l, "leaving")
-	if out, err := l.Kubectl(soon(t), "get", "pods", "-o", "name"); err != nil || strings.Contains(out, "leaving") {
+	if out, err := l.Kubectl(withTimeout(t), "get", "pods", "-o", "name"); err != nil || strings.Contains(out, "leaving") {
 		t.Errorf("pods: %s, error %v", out, err)
 	}
-	if err := l.RemovePod(soon(t), p); err != nil {
+	if err := l.RemovePod(withTimeout(t), p); err != nil {
 		t.Errorf("remove what is not there: %v", err)
 	}
-	if err := l.DeletePod(soon(t), p, time.Second); err == nil {
+	if err := l.DeletePod(withTimeout(t), p, time.Second); err == nil {
 		t.Error("delete gracefully what is not there: want an error")
 	}
 	// Its address is free again.
@@ -205,20 +205,20 @@ func TestDeletePod(t *testing.T) {
 }
 
 func TestExposeDeployment(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	labels := map[string]string{"app": "nginx"}
-	check.OK(t, l.AddDeployment(soon(t), "default", "nginx", labels))
-	check.Value(l.Kubectl(soon(t), "expose", "deployment", "nginx", "--port=80", "--type=LoadBalancer", "--load-balancer-ip=10.77.0.63"))(t)
+	check.OK(t, l.AddDeployment(withTimeout(t), "default", "nginx", labels))
+	check.Value(l.Kubectl(withTimeout(t), "expose", "deployment", "nginx", "--port=80", "--type=LoadBalancer", "--load-balancer-ip=10.77.0.63"))(t)
 	addPod(t, l, Pod{Name: "nginx-1", Node: "w1", Labels: labels})
 	awaitSlices(t, l, "nginx", "10.240.31.2 rs-")
-	check.Value(l.Kubectl(soon(t), "delete", "service", "nginx"))(t)
+	check.Value(l.Kubectl(withTimeout(t), "delete", "service", "nginx"))(t)
 }
 
-func TestAccounts(t *testing.T) {
-	l := theLab(t)
+func TestServiceAccountRights(t *testing.T) {
+	l := sharedLab(t)
 	as := func(user, ns string, args ...string) string {
-		path := check.Value(l.Kubeconfig(soon(t), user))(t)
-		out, _ := l.Kubectl(soon(t), append([]string{"--kubeconfig=" + path, "-n", ns, "auth", "can-i"}, args...)...) // "no" is exit status 1
+		path := check.Value(l.Kubeconfig(withTimeout(t), user))(t)
+		out, _ := l.Kubectl(withTimeout(t), append([]string{"--kubeconfig=" + path, "-n", ns, "auth", "can-i"}, args...)...) // "no" is exit status 1
 		return strings.TrimSpace(out)
 	}
 	for _, tt := range []struct{ user, ns, verb, resource, want string }{
@@ -232,30 +232,30 @@ func TestAccounts(t *testing.T) {
 			t.Errorf("may %s %s %s: %q, want %q", tt.user, tt.verb, tt.resource, got, tt.want)
 		}
 	}
-	if _, err := l.Kubeconfig(soon(t), "nobody"); err == nil {
+	if _, err := l.Kubeconfig(withTimeout(t), "nobody"); err == nil {
 		t.Error("an unknown user: want an error")
 	}
-	who := check.Value(l.Kubectl(soon(t), "--kubeconfig="+check.Value(l.Kubeconfig(soon(t), "herald"))(t), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"))(t)
+	who := check.Value(l.Kubectl(withTimeout(t), "--kubeconfig="+check.Value(l.Kubeconfig(withTimeout(t), "herald"))(t), "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"))(t)
 	if want := "system:serviceaccount:kube-system:herald"; who != want {
 		t.Errorf("herald is %q, want %q", who, want)
 	}
-	if err := l.Apply(soon(t), "kind: Nonsense"); err == nil {
+	if err := l.Apply(withTimeout(t), "kind: Nonsense"); err == nil {
 		t.Error("YAML of no known kind: want an error")
 	}
 }
 
 // The lab itself must be quiet: what is counted beside Herald's requests is little and known.
 func TestAPIRequests(t *testing.T) {
-	l := theLab(t)
-	before := check.Value(l.APIRequests(soon(t)))(t)
+	l := sharedLab(t)
+	before := check.Value(l.APIRequests(withTimeout(t)))(t)
 	if before["POST nodes"] != 4 {
 		t.Errorf("%v nodes were created, want 4 counted", before["POST nodes"])
 	}
 	clients := check.Value(kubernetes.NewForConfig(l.Config()))(t)
-	check.Value(clients.CoreV1().ConfigMaps("default").List(soon(t), metav1.ListOptions{}))(t)
+	check.Value(clients.CoreV1().ConfigMaps("default").List(withTimeout(t), metav1.ListOptions{}))(t)
 	const span = 5 * time.Second
 	time.Sleep(span) // the length of the measurement
-	got := Since(check.Value(l.APIRequests(soon(t)))(t), before)
+	got := Since(check.Value(l.APIRequests(withTimeout(t)))(t), before)
 	t.Logf("in %v: %v", span, got)
 	if got["LIST configmaps"] != 1 {
 		t.Errorf("got %v lists of configmaps, want 1", got["LIST configmaps"])

@@ -118,7 +118,7 @@ func (c *Connect) attempt() (a Attempt) {
 	// old connection in its table, and swallow the first packet of a new one.
 	_ = conn.(*net.TCPConn).SetLinger(0)
 	_ = conn.SetDeadline(a.Began.Add(connectTimeout))
-	answer, err := ask(conn, c.addr, c.path)
+	answer, err := httpGet(conn, c.addr, c.path)
 	if err != nil {
 		a.Err = err
 		return a
@@ -133,8 +133,8 @@ func (c *Connect) attempt() (a Attempt) {
 	return a
 }
 
-// ask sends one HTTP request and returns the body of the answer.
-func ask(conn net.Conn, host, path string) (string, error) {
+// httpGet sends one HTTP request and returns the body of the answer.
+func httpGet(conn net.Conn, host, path string) (string, error) {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", path, host); err != nil {
 		return "", err
 	}

@@ -79,34 +79,34 @@ func (l *Lab) Exec(ns string, argv ...string) error {
 	}
 	runtime.LockOSThread() // execve(2) leaves the thread that calls it, with its namespace
 	defer runtime.UnlockOSThread()
-	return within(ns, func() error {
+	return inNamespaceOnThread(ns, func() error {
 		return syscall.Exec(path, argv, append(os.Environ(), "KUBECONFIG="+l.kubeconfig("admin")))
 	})
 }
 
 // ExecKubectl replaces this process by kubectl, run by the admin.
 func (l *Lab) ExecKubectl(args ...string) error {
-	return l.Exec("cp", append([]string{l.part("kubectl")}, args...)...)
+	return l.Exec("cp", append([]string{l.programPath("kubectl")}, args...)...)
 }
 
-// A Resident is a process that runs in a namespace of the lab.
-type Resident struct {
+// A NamespaceProcess is a process that runs in a namespace of the lab.
+type NamespaceProcess struct {
 	Namespace string
 	Pid       int
 	Command   string
 }
 
-// Residents lists what runs in the lab, by namespace. A namespace in which
+// NamespaceProcesses lists what runs in the lab, by namespace. A namespace in which
 // nothing runs is listed with Pid 0.
-func Residents() ([]Resident, error) {
+func NamespaceProcesses() ([]NamespaceProcess, error) {
 	names, err := listNetns()
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(names)
-	var list []Resident
+	var list []NamespaceProcess
 	for _, ns := range names {
-		pids := inhabitants(inodes(ns))
+		pids := processesIn(netnsInodes(ns))
 		for _, pid := range pids {
 			b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
@@ -117,10 +117,10 @@ func Residents() ([]Resident, error) {
 			}
 			argv := strings.Split(strings.TrimRight(string(b), "\x00"), "\x00")
 			argv[0] = filepath.Base(argv[0])
-			list = append(list, Resident{ns, pid, strings.Join(argv[:min(3, len(argv))], " ")})
+			list = append(list, NamespaceProcess{ns, pid, strings.Join(argv[:min(3, len(argv))], " ")})
 		}
 		if len(pids) == 0 {
-			list = append(list, Resident{Namespace: ns})
+			list = append(list, NamespaceProcess{Namespace: ns})
 		}
 	}
 	return list, nil

@@ -13,7 +13,7 @@ import (
 // the namespace ns. It dials IP addresses only: there are no names in the lab.
 func (l *Lab) DialFrom(ns string) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		err = inside(ns, func() error {
+		err = inNamespace(ns, func() error {
 			var d net.Dialer // with an IP address: one goroutine, one socket
 			conn, err = d.DialContext(ctx, network, addr)
 			return err

@@ -9,9 +9,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// port runs fn on a host's port of the switch.
-func (l *Lab) port(bridge, name string, fn func(*netlink.Handle, netlink.Link) error) error {
-	err := inNetns("switch", func(nl *netlink.Handle) error {
+// onSwitchPort runs fn on a host's port of the switch.
+func (l *Lab) onSwitchPort(bridge, name string, fn func(*netlink.Handle, netlink.Link) error) error {
+	err := withNetlink("switch", func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(bridge + "-" + name)
 		if err != nil {
 			return err
@@ -26,29 +26,29 @@ func (l *Lab) port(bridge, name string, fn func(*netlink.Handle, netlink.Link) e
 
 // Unplug pulls a host's cable from the LAN: it sees eth0 lose its carrier.
 func (l *Lab) Unplug(name string) error {
-	return l.port(lanBridge, name, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetDown(p) })
+	return l.onSwitchPort(lanBridge, name, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetDown(p) })
 }
 
 // Cut cuts a host from the LAN without its noticing: eth0 stays up, and every
 // frame is lost in both directions.
 func (l *Lab) Cut(name string) error {
-	return l.port(lanBridge, name, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
+	return l.onSwitchPort(lanBridge, name, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
 }
 
 // Reconnect undoes Unplug and Cut.
-func (l *Lab) Reconnect(name string) error { return l.rejoin(lanBridge, name) }
+func (l *Lab) Reconnect(name string) error { return l.reconnect(lanBridge, name) }
 
 // CutAPI cuts a node from the API server without its noticing: packets are lost
 // in both directions.
 func (l *Lab) CutAPI(node string) error {
-	return l.port(mgmtBridge, node, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
+	return l.onSwitchPort(mgmtBridge, node, func(nl *netlink.Handle, p netlink.Link) error { return nl.LinkSetNoMaster(p) })
 }
 
 // ConnectAPI undoes CutAPI.
-func (l *Lab) ConnectAPI(node string) error { return l.rejoin(mgmtBridge, node) }
+func (l *Lab) ConnectAPI(node string) error { return l.reconnect(mgmtBridge, node) }
 
-func (l *Lab) rejoin(bridge, name string) error {
-	return l.port(bridge, name, func(nl *netlink.Handle, p netlink.Link) error {
+func (l *Lab) reconnect(bridge, name string) error {
+	return l.onSwitchPort(bridge, name, func(nl *netlink.Handle, p netlink.Link) error {
 		br, err := nl.LinkByName(bridge)
 		if err != nil {
 			return err

@@ -19,10 +19,10 @@ func carrier(t *testing.T, l *Lab, node string) bool {
 }
 
 func TestLANFaults(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	n2, _ := l.Addrs("n2")
 	w := whoHas(t, l, 20*time.Millisecond, n2)
-	check.Value(w.Await(soon(t), n2, "n2"))(t)
+	check.Value(w.AwaitAnswer(withTimeout(t), n2, "n2"))(t)
 	for _, f := range []struct {
 		name    string
 		fault   func(string) error
@@ -31,14 +31,14 @@ func TestLANFaults(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			check.OK(t, f.fault("n2"))
 			defer l.Reconnect("n2")
-			check.Value(w.AwaitSilence(soon(t), n2))(t)
+			check.Value(w.AwaitSilence(withTimeout(t), n2))(t)
 			// The kernel tells of a lost carrier within a second (linkwatch).
 			check.True(t, 3*time.Second, fmt.Sprintf("carrier is %v", f.carrier), func() bool { return carrier(t, l, "n2") == f.carrier })
 			if err := apiReachable(t, l, "n2"); err != nil {
 				t.Errorf("the API server can't be reached, either: %v", err)
 			}
 			check.OK(t, l.Reconnect("n2"))
-			check.Value(w.Await(soon(t), n2, "n2"))(t)
+			check.Value(w.AwaitAnswer(withTimeout(t), n2, "n2"))(t)
 			if !carrier(t, l, "n2") {
 				t.Error("no carrier after Reconnect")
 			}
@@ -64,10 +64,10 @@ func apiReachable(t *testing.T, l *Lab, node string) error {
 }
 
 func TestAPIFaults(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	n3, _ := l.Addrs("n3")
 	w := whoHas(t, l, 20*time.Millisecond, n3)
-	check.Value(w.Await(soon(t), n3, "n3"))(t)
+	check.Value(w.AwaitAnswer(withTimeout(t), n3, "n3"))(t)
 	check.OK(t, l.CutAPI("n3"))
 	if err := apiReachable(t, l, "n3"); err == nil || !strings.Contains(err.Error(), "timeout") {
 		t.Errorf("n3 is cut from the API server: got error %v, want a timeout", err)
@@ -75,7 +75,7 @@ func TestAPIFaults(t *testing.T) {
 	if err := apiReachable(t, l, "n2"); err != nil {
 		t.Errorf("n2 is not cut: %v", err)
 	}
-	check.Value(w.Await(soon(t), n3, "n3"))(t) // and so n3 is not cut from the LAN
+	check.Value(w.AwaitAnswer(withTimeout(t), n3, "n3"))(t) // and so n3 is not cut from the LAN
 	check.OK(t, l.ConnectAPI("n3"))
 	if err := apiReachable(t, l, "n3"); err != nil {
 		t.Errorf("after ConnectAPI: %v", err)
@@ -83,7 +83,7 @@ func TestAPIFaults(t *testing.T) {
 }
 
 func TestAPIServerFaults(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	list := func(timeout time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
@@ -99,24 +99,24 @@ func TestAPIServerFaults(t *testing.T) {
 		t.Errorf("after ResumeAPI: %v", err)
 	}
 	addPod(t, l, Pod{Name: "kept", Node: "w1"})
-	if err := l.StartAPI(soon(t)); err == nil {
+	if err := l.StartAPI(withTimeout(t)); err == nil {
 		t.Error("start an API server that runs: want an error")
 	}
 	check.OK(t, l.StopAPI())
 	if err := list(time.Second); err == nil {
 		t.Error("a stopped API server answers")
 	}
-	check.OK(t, l.StartAPI(soon(t)))
-	if _, err := l.Client().CoreV1().Pods("default").Get(soon(t), "kept", metav1.GetOptions{}); err != nil {
+	check.OK(t, l.StartAPI(withTimeout(t)))
+	if _, err := l.Client().CoreV1().Pods("default").Get(withTimeout(t), "kept", metav1.GetOptions{}); err != nil {
 		t.Errorf("the API server forgot a pod: %v", err)
 	}
 }
 
 // A node's kernel looks for duplicates of IPv6 addresses unless told not to.
 func TestDuplicateAddressDetection(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	vip := netip.MustParseAddr("fd77::1070")
-	bind(t, l, "n1", vip)
+	bindAddress(t, l, "n1", vip)
 	run(t, l, "n2", "ip address add "+vip.String()+"/128 dev eth0")
 	defer run(t, l, "n2", "ip address del "+vip.String()+"/128 dev eth0")
 	check.Until(t, 5*time.Second, "n2's kernel finds the duplicate", func() error {

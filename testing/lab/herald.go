@@ -29,9 +29,9 @@ func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) 
 	return l.Start(node, "herald-"+node, []string{l.opts.Herald, "manager"}, list...)
 }
 
-// Guarded is nil if each node's Herald would notice the death of each other's: a
+// PeersDetectable is nil if each node's Herald would notice the death of each other's: a
 // moment after they have met.
-func (l *Lab) Guarded(ctx context.Context) error {
+func (l *Lab) PeersDetectable(ctx context.Context) error {
 	for _, n := range l.Nodes() {
 		metrics, err := l.Get(ctx, n, "http://127.0.0.1:2112/metrics")
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // dialPatience is how long a node that does not answer is waited for.
-const dialPatience = 500 * time.Millisecond
+const dialTimeout = 500 * time.Millisecond
 
 // writeNodeFiles writes what a node has on its disk before its first start.
 func (k *Kubelets) writeNodeFiles(h host) error {
@@ -35,12 +35,12 @@ func (k *Kubelets) writeNodeFiles(h host) error {
 func (k *Kubelets) dialAny(ctx context.Context, network, _ string) (net.Conn, error) {
 	var errs []error
 	nodes := k.Nodes()
-	avoid, _ := k.avoid.Load().(string)
+	avoid, _ := k.avoided.Load().(string)
 	if i := slices.Index(nodes, avoid); i >= 0 {
 		nodes = append(slices.Delete(nodes, i, i+1), avoid)
 	}
 	for _, n := range nodes {
-		one, cancel := context.WithTimeout(ctx, dialPatience)
+		one, cancel := context.WithTimeout(ctx, dialTimeout)
 		c, err := k.DialFrom("cp")(one, network, net.JoinHostPort(k.host(n).mgmt4().String(), "6443"))
 		cancel()
 		if err == nil {
@@ -51,9 +51,9 @@ func (k *Kubelets) dialAny(ctx context.Context, network, _ string) (net.Conn, er
 	return nil, errors.Join(errs...)
 }
 
-// Avoid has the admin's clients of this process ask the API servers of other nodes than this.
-func (k *Kubelets) Avoid(node string) {
-	k.avoid.Store(node)
+// AvoidAPIServer has the admin's clients of this process ask the API servers of other nodes than this.
+func (k *Kubelets) AvoidAPIServer(node string) {
+	k.avoided.Store(node)
 	k.idle() // connections to it included; those in use end by themselves
 }
 

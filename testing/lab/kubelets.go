@@ -36,12 +36,12 @@ import (
 // testing/lab/deps.sh installs.
 type Kubelets struct {
 	*Lab
-	vip   netip.Addr
-	inits map[string]*Process // by node: what started its PID 1
-	avoid atomic.Value        // a node whose API server is asked last
+	vip      netip.Addr
+	starters map[string]*Process // by node: what started its PID 1
+	avoided  atomic.Value        // a node whose API server is asked last
 
-	away    sync.Once
-	awayErr error
+	downOnce sync.Once
+	downErr  error
 }
 
 // KubeletOptions say what a lab of real nodes is made of.
@@ -98,7 +98,7 @@ func UpKubelets(ctx context.Context, o KubeletOptions) (*Kubelets, error) {
 	if err := CheckKubelets(o.Options); err != nil {
 		return nil, err
 	}
-	lock, err := acquire(ctx, "as long as it runs:", o.Wait)
+	lock, err := lockMachine(ctx, "as long as it runs:", o.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func UpKubelets(ctx context.Context, o KubeletOptions) (*Kubelets, error) {
 	all := slices.DeleteFunc(hosts(o.Nodes), func(h host) bool { return h.name == "w1" })
 	k := &Kubelets{
 		Lab: &Lab{opts: o.Options, dir: o.Dir, lock: lock, hosts: all, pods: map[string]*backend{}, began: time.Now()},
-		vip: o.VIP, inits: map[string]*Process{},
+		vip: o.VIP, starters: map[string]*Process{},
 	}
 	if err := k.up(ctx, o); err != nil {
 		return nil, errors.Join(fmt.Errorf("lab: %w", err), k.Down())
@@ -150,14 +150,14 @@ func (k *Kubelets) up(ctx context.Context, o KubeletOptions) error {
 
 // Down ends every node, and removes all of it.
 func (k *Kubelets) Down() error {
-	k.away.Do(func() {
+	k.downOnce.Do(func() {
 		err := clearNetns()
 		if !k.temp { // a disk is gigabytes
 			err = errors.Join(err, os.RemoveAll(filepath.Join(k.dir, "nodes")), os.RemoveAll(filepath.Join(k.dir, "images")))
 		}
-		k.awayErr = errors.Join(err, removeCgroups(prefix+"*"), k.Lab.Down())
+		k.downErr = errors.Join(err, removeCgroups(prefix+"*"), k.Lab.Down())
 	})
-	return k.awayErr
+	return k.downErr
 }
 
 // writeImages writes the images of Kubernetes and of the lab to where nodes look for them.
@@ -181,7 +181,7 @@ func (k *Kubelets) writeImages(ctx context.Context, more []string) error {
 		return writeImage(filepath.Join(dir, "tool.tar"), filepath.Join(dir, "tool"), nil, ToolImage)
 	})
 	for program, name := range podImages(kubeVersion) {
-		g.Go(func() error { return writeImage(filepath.Join(dir, program+".tar"), k.part(program), nil, name) })
+		g.Go(func() error { return writeImage(filepath.Join(dir, program+".tar"), k.programPath(program), nil, name) })
 	}
 	for _, archive := range more {
 		g.Go(func() error { return os.Link(archive, filepath.Join(dir, filepath.Base(archive))) })
@@ -192,12 +192,12 @@ func (k *Kubelets) writeImages(ctx context.Context, more []string) error {
 // kubeVersion is the version of testing/lab/parts.
 const kubeVersion = "v1.36.3"
 
-// home is the directory of what a node writes.
-func (k *Kubelets) home(node string) string { return filepath.Join(k.dir, "nodes", node) }
+// nodeDir is the directory of what a node writes.
+func (k *Kubelets) nodeDir(node string) string { return filepath.Join(k.dir, "nodes", node) }
 
 // File is a file of a node's own directories (etc/kubernetes, var/lib/kubelet...),
 // as this process sees it.
-func (k *Kubelets) File(node, path string) string { return filepath.Join(k.home(node), "own", path) }
+func (k *Kubelets) File(node, path string) string { return filepath.Join(k.nodeDir(node), "own", path) }
 
 // PowerOn starts a node, with the disk it had.
 func (k *Kubelets) PowerOn(node string) error {
@@ -210,11 +210,11 @@ func (k *Kubelets) PowerOn(node string) error {
 		return err
 	}
 	p, err := k.Start(node, "node-"+node, []string{"unshare", "-m", "-u", "-i", "-p", "-f", "--kill-child=SIGKILL",
-		filepath.Join(root, "testing/lab/nodes/node.sh"), node, k.home(node), k.opts.Parts})
+		filepath.Join(root, "testing/lab/nodes/node.sh"), node, k.nodeDir(node), k.opts.Parts})
 	if err != nil {
 		return err
 	}
-	k.inits[node] = p
+	k.starters[node] = p
 	return nil
 }
 
@@ -222,27 +222,27 @@ func (k *Kubelets) PowerOn(node string) error {
 // gets to do anything. Its disk stays.
 func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 	err := errors.Join(k.Cut(node), k.CutAPI(node))
-	if p := k.inits[node]; p != nil {
+	if p := k.starters[node]; p != nil {
 		p.Kill()
 	}
 	// Whoever is in the network namespace is of the node; its pods end with its PID 1.
-	err = errors.Join(err, killInside(node))
+	err = errors.Join(err, killProcessesIn(node))
 	// What a kernel forgets with its power: addresses, rules, connections, cgroups. kubelet
 	// takes 3 s for each cgroup of a pod that it finds when it starts.
 	if e := deleteNetns(node); e != nil {
 		return errors.Join(err, e)
 	}
 	for _, bridge := range []string{lanBridge, mgmtBridge} {
-		err = errors.Join(err, k.unplugged(ctx, bridge, node))
+		err = errors.Join(err, k.awaitPortRemoved(ctx, bridge, node))
 	}
-	return errors.Join(err, k.emptied(ctx, node), buildHost(k.host(node), k.hosts), k.Cut(node), k.CutAPI(node))
+	return errors.Join(err, k.removeNodeCgroups(ctx, node), buildHost(k.host(node), k.hosts), k.Cut(node), k.CutAPI(node))
 }
 
 // Shutdown tells a node that it is going to be shut down, as "systemctl reboot" does, and
 // waits until its kubelet has ended the pods, or logind waits no longer. Then the power may be
 // cut. It returns how long kubelet took, and an error if logind had enough of waiting.
 func (k *Kubelets) Shutdown(ctx context.Context, node string) (time.Duration, error) {
-	out, err := k.In(ctx, node, k.part("logind"), "reboot")
+	out, err := k.RunOnNode(ctx, node, k.programPath("logind"), "reboot")
 	if err != nil {
 		return 0, err
 	}
@@ -259,8 +259,8 @@ func (k *Kubelets) Boot(node string) error {
 	return errors.Join(k.PowerOn(node), k.Reconnect(node), k.ConnectAPI(node))
 }
 
-// unplugged waits until the port of a node that was removed has gone.
-func (k *Kubelets) unplugged(ctx context.Context, bridge, node string) error {
+// awaitPortRemoved waits until the port of a node that was removed has gone.
+func (k *Kubelets) awaitPortRemoved(ctx context.Context, bridge, node string) error {
 	for {
 		if _, err := k.Run(ctx, "switch", "ip", "link", "show", bridge+"-"+node); err != nil {
 			return ctx.Err()
@@ -271,9 +271,9 @@ func (k *Kubelets) unplugged(ctx context.Context, bridge, node string) error {
 	}
 }
 
-// emptied removes the cgroups of a node whose processes have been killed, as soon as the
+// removeNodeCgroups removes the cgroups of a node whose processes have been killed, as soon as the
 // last one is gone.
-func (k *Kubelets) emptied(ctx context.Context, node string) error {
+func (k *Kubelets) removeNodeCgroups(ctx context.Context, node string) error {
 	for late := time.After(5 * time.Second); ; {
 		err := removeCgroups(prefix + node)
 		if err == nil {
@@ -289,8 +289,8 @@ func (k *Kubelets) emptied(ctx context.Context, node string) error {
 	}
 }
 
-// In runs a program in all namespaces of a node, and returns what it prints.
-func (k *Kubelets) In(ctx context.Context, node string, argv ...string) (string, error) {
+// RunOnNode runs a program in all namespaces of a node, and returns what it prints.
+func (k *Kubelets) RunOnNode(ctx context.Context, node string, argv ...string) (string, error) {
 	pid, err := k.pid1(node)
 	if err != nil {
 		return "", err
@@ -300,7 +300,7 @@ func (k *Kubelets) In(ctx context.Context, node string, argv ...string) (string,
 
 // pid1 is a node's PID 1, as this process sees it.
 func (k *Kubelets) pid1(node string) (int, error) {
-	p := k.inits[node]
+	p := k.starters[node]
 	if p == nil || !p.Running() {
 		return 0, fmt.Errorf("node %s has no power", node)
 	}
@@ -313,9 +313,9 @@ func (k *Kubelets) pid1(node string) (int, error) {
 
 // awaitFile waits until a node has written a file into its directory.
 func (k *Kubelets) awaitFile(ctx context.Context, node, name string) error {
-	p := k.inits[node]
+	p := k.starters[node]
 	return k.await(ctx, p, func() error {
-		_, err := os.Stat(filepath.Join(k.home(node), name))
+		_, err := os.Stat(filepath.Join(k.nodeDir(node), name))
 		return err
 	})
 }
@@ -347,7 +347,7 @@ func (k *Kubelets) kubeadm(ctx context.Context, node, what string, args ...strin
 		return "", err
 	}
 	argv := append([]string{"nsenter", "-t", strconv.Itoa(pid), "-m", "-u", "-i", "-p", "--",
-		k.part("kubeadm"), what, "--config=/etc/kubernetes/kubeadm.yaml", "--ignore-preflight-errors=all"}, args...)
+		k.programPath("kubeadm"), what, "--config=/etc/kubernetes/kubeadm.yaml", "--ignore-preflight-errors=all"}, args...)
 	p, err := k.Start(node, "kubeadm-"+what+"-"+node, argv)
 	if err != nil {
 		return "", err
@@ -447,7 +447,7 @@ func (k *Kubelets) StartProxies(ctx context.Context) error {
 		}
 	}
 	for _, n := range k.Nodes() {
-		p := k.inits[n]
+		p := k.starters[n]
 		if err := k.await(ctx, p, func() error {
 			_, err := k.Get(ctx, n, "http://127.0.0.1:10256/healthz")
 			return err
@@ -469,6 +469,6 @@ func (k *Kubelets) StartProxy(node string) error {
 	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 		return err
 	}
-	_, err := k.Start(node, "kube-proxy-"+node, []string{k.part("kube-proxy"), "--config=" + conf, "--v=1"})
+	_, err := k.Start(node, "kube-proxy-"+node, []string{k.programPath("kube-proxy"), "--config=" + conf, "--v=1"})
 	return err
 }

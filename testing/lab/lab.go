@@ -119,13 +119,13 @@ type Lab struct {
 
 	began time.Time
 
-	once    sync.Once // guards the way down
-	downErr error
+	downOnce sync.Once // guards the way down
+	downErr  error
 }
 
 // patience is how long a lab may take to come up. It takes 3 seconds on an idle
 // machine of two cores.
-const patience = 2 * time.Minute
+const upTimeout = 2 * time.Minute
 
 // Up brings a lab up. It first removes what a killed one left. On failure
 // nothing is left but the logs, if Options.Dir names a place for them.
@@ -141,7 +141,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if opts.Detached {
 		what = "detached " + opts.Dir
 	}
-	lock, err := acquire(ctx, what, opts.Wait)
+	lock, err := lockMachine(ctx, what, opts.Wait)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		return nil, err
 	}
 	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes), pods: map[string]*backend{}, began: time.Now()}
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not up after %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, upTimeout, fmt.Errorf("not up after %v", upTimeout))
 	defer cancel()
 	if err := l.up(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("lab: %w", err), l.Down())
@@ -165,7 +165,7 @@ func (l *Lab) up(ctx context.Context) error {
 	if err := l.writeSecrets(); err != nil {
 		return err
 	}
-	if err := l.buildFirst(); err != nil {
+	if err := l.buildControlPlane(); err != nil {
 		return err
 	}
 	if err := l.startAPI(); err != nil {
@@ -173,7 +173,7 @@ func (l *Lab) up(ctx context.Context) error {
 	}
 	l.progress("etcd and API server started")
 	// While those two wake up, everything else can be plugged in.
-	if err := l.buildRest(); err != nil {
+	if err := l.buildOtherHosts(); err != nil {
 		return err
 	}
 	l.progress("%d namespaces plugged into the switch", len(l.hosts)+1)
@@ -196,15 +196,15 @@ func (l *Lab) up(ctx context.Context) error {
 	return nil
 }
 
-// buildFirst makes what the API server needs.
-func (l *Lab) buildFirst() error {
+// buildControlPlane makes what the API server needs.
+func (l *Lab) buildControlPlane() error {
 	if err := buildSwitch(); err != nil {
 		return err
 	}
 	return buildHost(l.host("cp"), l.hosts)
 }
 
-func (l *Lab) buildRest() error {
+func (l *Lab) buildOtherHosts() error {
 	for _, h := range l.hosts {
 		if h.name == "cp" {
 			continue
@@ -239,7 +239,7 @@ func (l *Lab) startCluster(ctx context.Context) error {
 	l.progress("controller-manager and kube-proxies ready")
 	for _, h := range l.hosts {
 		if h.node { // Herald's own VIPs meet the kernel as it comes
-			if err := inside(h.name, func() error { return setSysctls("net/ipv6/conf/eth0/accept_dad=1") }); err != nil {
+			if err := inNamespace(h.name, func() error { return setSysctls("net/ipv6/conf/eth0/accept_dad=1") }); err != nil {
 				return err
 			}
 		}
@@ -252,11 +252,11 @@ func (l *Lab) startCluster(ctx context.Context) error {
 // the first call does it, since afterwards the namespaces may be another lab's;
 // others wait for it.
 func (l *Lab) Down() error {
-	l.once.Do(func() { l.downErr = l.takeDown() })
+	l.downOnce.Do(func() { l.downErr = l.remove() })
 	return l.downErr
 }
 
-func (l *Lab) takeDown() error {
+func (l *Lab) remove() error {
 	if l.idle != nil {
 		l.idle()
 	}

@@ -34,24 +34,24 @@ subjects: [{kind: ServiceAccount, namespace: kube-system, name: herald}]
 `
 
 // turn is how long these tests wait for another package's lab to end.
-const turn = 5 * time.Minute
+const lockTimeout = 5 * time.Minute
 
 // shared is the lab of most tests, brought up by the first that needs it.
 var shared *Lab
 
 func TestMain(m *testing.M) {
 	if os.Getenv("HERALD_LAB_TEST_VICTIM") != "" {
-		victim()
+		runChildLab()
 	}
 	code := m.Run()
-	if err := sharedDown(); err != nil {
+	if err := shutSharedLab(); err != nil {
 		fmt.Fprintln(os.Stderr, "lab down:", err)
 		code = 1
 	}
 	os.Exit(code)
 }
 
-func sharedDown() error {
+func shutSharedLab() error {
 	if shared == nil {
 		return nil
 	}
@@ -60,8 +60,8 @@ func sharedDown() error {
 	return l.Down()
 }
 
-// need skips the test where no lab can come up, unless HERALD_LAB=require.
-func need(t *testing.T) {
+// requireLab skips the test where no lab can come up, unless HERALD_LAB=require.
+func requireLab(t *testing.T) {
 	t.Helper()
 	if err := Check(Options{}); err != nil {
 		if os.Getenv("HERALD_LAB") == "require" {
@@ -71,39 +71,39 @@ func need(t *testing.T) {
 	}
 }
 
-func theLab(t *testing.T) *Lab {
+func sharedLab(t *testing.T) *Lab {
 	t.Helper()
-	need(t)
+	requireLab(t)
 	if shared == nil {
-		shared = up(t, Options{RBAC: rbac})
+		shared = bringUp(t, Options{RBAC: rbac})
 	}
 	return shared
 }
 
-// alone ends the shared lab, so that the test can have one of its own.
-func alone(t *testing.T) {
+// endSharedLab ends the shared lab, so that the test can have one of its own.
+func endSharedLab(t *testing.T) {
 	t.Helper()
-	need(t)
-	check.OK(t, sharedDown())
+	requireLab(t)
+	check.OK(t, shutSharedLab())
 }
 
-func up(t *testing.T, opts Options) *Lab {
+func bringUp(t *testing.T, opts Options) *Lab {
 	t.Helper()
 	if opts.Wait == 0 {
-		opts.Wait = turn
+		opts.Wait = lockTimeout
 	}
 	script, err := filepath.Abs("testdata/herald.sh")
 	check.OK(t, err)
 	opts.Herald = script
-	ctx, cancel := context.WithTimeout(t.Context(), turn+time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), lockTimeout+time.Minute)
 	defer cancel()
 	l, err := Up(ctx, opts)
 	check.OK(t, err)
 	return l
 }
 
-// soon is a context that ends if what should happen does not.
-func soon(t *testing.T) context.Context {
+// withTimeout is a context that ends if what should happen does not.
+func withTimeout(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, errors.New("10 s are over"))
 	t.Cleanup(cancel)
 	return ctx
@@ -120,19 +120,19 @@ func must[T any](v T, err error) func(t *testing.T) T {
 // run runs a command line in a namespace and returns what it prints.
 func run(t *testing.T, l *Lab, ns, line string) string {
 	t.Helper()
-	return check.Value(l.Run(soon(t), ns, strings.Fields(line)...))(t)
+	return check.Value(l.Run(withTimeout(t), ns, strings.Fields(line)...))(t)
 }
 
-// bind puts an address on a node's eth0 until the test ends or unbind is called, in the
+// bindAddress puts an address on a node's eth0 until the test ends or unbind is called, in the
 // way an announcer does: as no source address.
-func bind(t *testing.T, l *Lab, node string, addr netip.Addr) (unbind func()) {
+func bindAddress(t *testing.T, l *Lab, node string, addr netip.Addr) (unbind func()) {
 	t.Helper()
 	p := netip.PrefixFrom(addr, addr.BitLen()).String()
 	args := []string{"ip", "address", "add", p, "dev", "eth0"}
 	if addr.Is6() {
 		args = append(args, "nodad", "preferred_lft", "0")
 	}
-	check.Value(l.Run(soon(t), node, args...))(t)
+	check.Value(l.Run(withTimeout(t), node, args...))(t)
 	bound := true
 	unbind = func() {
 		if bound {
@@ -144,13 +144,13 @@ func bind(t *testing.T, l *Lab, node string, addr netip.Addr) (unbind func()) {
 	return unbind
 }
 
-// nothingLeft checks that labs leave nothing behind. It waits for its turn: another
+// checkNothingLeft checks that labs leave nothing behind. It waits for its turn: another
 // package's tests may have a lab up.
-func nothingLeft(t *testing.T) {
+func checkNothingLeft(t *testing.T) {
 	t.Helper()
-	lock := check.Value(acquire(t.Context(), "checking", turn))(t)
+	lock := check.Value(lockMachine(t.Context(), "checking", lockTimeout))(t)
 	defer lock.Close()
-	if left := check.Value(Residents())(t); len(left) > 0 {
+	if left := check.Value(NamespaceProcesses())(t); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 	if dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), tempPattern)); len(dirs) > 0 {
@@ -158,18 +158,18 @@ func nothingLeft(t *testing.T) {
 	}
 }
 
-// sweepInTurn is Sweep, after another package's lab.
-func sweepInTurn(t *testing.T) {
+// awaitSweep is Sweep, after another package's lab.
+func awaitSweep(t *testing.T) {
 	t.Helper()
-	check.Until(t, turn, "no other lab is up", Sweep)
+	check.Until(t, lockTimeout, "no other lab is up", Sweep)
 }
 
 func TestUpAndDown(t *testing.T) {
-	alone(t)
+	endSharedLab(t)
 	var log strings.Builder
 	dir := t.TempDir()
-	l := up(t, Options{Nodes: 1, Dir: dir, Log: &log, RBAC: rbac})
-	out, err := l.Kubectl(soon(t), "get", "nodes", "-o", "custom-columns=N:.metadata.name,R:.status.conditions[0].status,C:.spec.podCIDRs", "--no-headers")
+	l := bringUp(t, Options{Nodes: 1, Dir: dir, Log: &log, RBAC: rbac})
+	out, err := l.Kubectl(withTimeout(t), "get", "nodes", "-o", "custom-columns=N:.metadata.name,R:.status.conditions[0].status,C:.spec.podCIDRs", "--no-headers")
 	if err != nil {
 		t.Error(err)
 	}
@@ -203,7 +203,7 @@ func TestUpAndDown(t *testing.T) {
 	}
 	wg.Wait()
 	// Down again does no harm to the next lab.
-	next := up(t, Options{Nodes: 1})
+	next := bringUp(t, Options{Nodes: 1})
 	if err := l.Down(); err != nil {
 		t.Error(err)
 	}
@@ -211,7 +211,7 @@ func TestUpAndDown(t *testing.T) {
 	if err := next.Down(); err != nil {
 		t.Error(err)
 	}
-	nothingLeft(t)
+	checkNothingLeft(t)
 	if s := log.String(); !strings.Contains(s, "up: nodes [n1], kube-proxy in nftables mode") || !strings.Contains(s, "down\n") {
 		t.Errorf("progress:\n%s", s)
 	}
@@ -225,17 +225,17 @@ func TestUpAndDown(t *testing.T) {
 }
 
 func TestUpFails(t *testing.T) {
-	alone(t)
+	endSharedLab(t)
 	for name, opts := range map[string]Options{
 		"an unready part": {RBAC: "kind: Nonsense\n"},
 		"no parts":        {Parts: t.TempDir()},
 	} {
-		opts.Wait = turn
+		opts.Wait = lockTimeout
 		if l, err := Up(t.Context(), opts); err == nil {
 			t.Errorf("%s: want an error", name)
 			_ = l.Down()
 		}
-		nothingLeft(t)
+		checkNothingLeft(t)
 	}
 	// A program that ends at once is told of with its last words.
 	parts := t.TempDir()
@@ -244,16 +244,16 @@ func TestUpFails(t *testing.T) {
 		check.OK(t, os.Symlink(filepath.Join(real, p), filepath.Join(parts, p)))
 	}
 	check.OK(t, os.WriteFile(filepath.Join(parts, "kube-apiserver"), []byte("#!/bin/sh\necho no memory today\nexit 7\n"), 0o755))
-	_, err := Up(t.Context(), Options{Parts: parts, Wait: turn})
+	_, err := Up(t.Context(), Options{Parts: parts, Wait: lockTimeout})
 	if err == nil || !strings.Contains(err.Error(), "kube-apiserver ended: exit status 7") || !strings.Contains(err.Error(), "no memory today") {
 		t.Errorf("got error %v", err)
 	}
-	nothingLeft(t)
+	checkNothingLeft(t)
 }
 
-// victim is another process that brings a lab up, and is killed.
-func victim() {
-	l, err := Up(context.Background(), Options{Nodes: 1, Wait: turn, Detached: os.Getenv("HERALD_LAB_TEST_VICTIM") == "detached", Dir: os.Getenv("HERALD_LAB_TEST_DIR"), Log: os.Stdout})
+// runChildLab is another process that brings a lab up, and is killed.
+func runChildLab() {
+	l, err := Up(context.Background(), Options{Nodes: 1, Wait: lockTimeout, Detached: os.Getenv("HERALD_LAB_TEST_VICTIM") == "detached", Dir: os.Getenv("HERALD_LAB_TEST_DIR"), Log: os.Stdout})
 	if err != nil {
 		fmt.Println("FAILED", err)
 		os.Exit(1)
@@ -265,8 +265,8 @@ func victim() {
 	select {}
 }
 
-// startVictim returns the process when it has printed the line.
-func startVictim(t *testing.T, mode, dir, line string) *exec.Cmd {
+// startChildLab returns the process when it has printed the line.
+func startChildLab(t *testing.T, mode, dir, line string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), "HERALD_LAB_TEST_VICTIM="+mode, "HERALD_LAB_TEST_DIR="+dir)
@@ -294,11 +294,11 @@ func kill(t *testing.T, cmd *exec.Cmd, sig syscall.Signal) {
 }
 
 func TestKilledRun(t *testing.T) {
-	alone(t)
+	endSharedLab(t)
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGINT} {
-		cmd := startVictim(t, "plain", "", "READY")
-		running := map[int]Resident{}
-		for _, r := range check.Value(Residents())(t) {
+		cmd := startChildLab(t, "plain", "", "READY")
+		running := map[int]NamespaceProcess{}
+		for _, r := range check.Value(NamespaceProcesses())(t) {
 			if r.Pid != 0 {
 				running[r.Pid] = r
 			}
@@ -309,26 +309,26 @@ func TestKilledRun(t *testing.T) {
 		kill(t, cmd, sig)
 		// Only a parent can wait for a process to end: this test is not theirs.
 		check.Until(t, 5*time.Second, fmt.Sprintf("the lab's processes end with the one that got %v", sig), func() error {
-			maps.DeleteFunc(running, func(pid int, _ Resident) bool { return dead(pid) })
+			maps.DeleteFunc(running, func(pid int, _ NamespaceProcess) bool { return dead(pid) })
 			if len(running) > 0 {
 				return fmt.Errorf("these run on: %v", running)
 			}
 			return nil
 		})
-		sweepInTurn(t)
-		nothingLeft(t)
+		awaitSweep(t)
+		checkNothingLeft(t)
 	}
 }
 
 // A detached lab that was killed before it was complete holds the lock by its
 // etcd, and can't be attached to: it is in nobody's way.
 func TestKilledWhileDetaching(t *testing.T) {
-	alone(t)
+	endSharedLab(t)
 	dir := t.TempDir()
-	kill(t, startVictim(t, "detached", dir, "plugged"), syscall.SIGKILL)
+	kill(t, startChildLab(t, "detached", dir, "plugged"), syscall.SIGKILL)
 	if _, err := Attach(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("attach to half a lab: got error %v", err)
 	}
-	sweepInTurn(t)
-	nothingLeft(t)
+	awaitSweep(t)
+	checkNothingLeft(t)
 }

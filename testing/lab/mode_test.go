@@ -12,22 +12,22 @@ import (
 )
 
 func TestIptables(t *testing.T) {
-	alone(t)
-	l := up(t, Options{Nodes: 2, ProxyMode: "iptables"})
+	endSharedLab(t)
+	l := bringUp(t, Options{Nodes: 2, ProxyMode: "iptables"})
 	t.Cleanup(func() {
 		if err := l.Down(); err != nil {
 			t.Error(err)
 		}
 	})
 	v4, v6 := netip.MustParseAddr("10.77.0.50"), netip.MustParseAddr("fd77::1050")
-	bind(t, l, "n1", v4)
-	bind(t, l, "n1", v6)
+	bindAddress(t, l, "n1", v4)
+	bindAddress(t, l, "n1", v6)
 	addPod(t, l, Pod{Name: "a", Node: "n2", Labels: map[string]string{"app": "web"}})
 	createService(t, l, Service("default", "web", WithVIPs(v4, v6)), v4, v6)
-	if got, want := answers(t, l, v4), "a n2 10.77.0.11"; got != want {
+	if got, want := awaitAnswer(t, l, v4), "a n2 10.77.0.11"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, want := answers(t, l, v6), "a n2 fd77::11"; got != want {
+	if got, want := awaitAnswer(t, l, v6), "a n2 fd77::11"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if s := run(t, l, "n1", "iptables-save"); !strings.Contains(s, v4.String()) {
@@ -35,12 +35,12 @@ func TestIptables(t *testing.T) {
 	}
 }
 
-// command is the built command, with a directory for its lab.
-type command struct{ path, dir, root string }
+// labCommand is the built command, with a directory for its lab.
+type labCommand struct{ path, dir, root string }
 
-func buildCommand(t *testing.T) command {
+func buildCommand(t *testing.T) labCommand {
 	t.Helper()
-	c := command{filepath.Join(t.TempDir(), "lab"), t.TempDir(), check.Value(repoRoot())(t)}
+	c := labCommand{filepath.Join(t.TempDir(), "lab"), t.TempDir(), check.Value(repoRoot())(t)}
 	build := exec.Command("go", "build", "-o", c.path, "./testing/lab/cmd/lab")
 	build.Dir = c.root
 	if out, err := build.CombinedOutput(); err != nil {
@@ -49,81 +49,81 @@ func buildCommand(t *testing.T) command {
 	return c
 }
 
-func (c command) try(args ...string) (string, error) {
+func (c labCommand) runMayFail(args ...string) (string, error) {
 	cmd := exec.Command(c.path, args...)
 	cmd.Dir, cmd.Env = c.root, append(os.Environ(), "HERALD_LAB_DIR="+c.dir)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-func (c command) do(t *testing.T, args ...string) string {
+func (c labCommand) run(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := c.try(args...)
+	out, err := c.runMayFail(args...)
 	if err != nil {
 		t.Fatalf("lab %s: %v: %s", strings.Join(args, " "), err, out)
 	}
 	return out
 }
 
-func (c command) fail(t *testing.T, want string, args ...string) {
+func (c labCommand) runFails(t *testing.T, want string, args ...string) {
 	t.Helper()
-	if out, err := c.try(args...); err == nil || !strings.Contains(out, want) {
+	if out, err := c.runMayFail(args...); err == nil || !strings.Contains(out, want) {
 		t.Errorf("lab %s: error %v, %s; want it to fail and say %q", strings.Join(args, " "), err, out, want)
 	}
 }
 
-// downAgain checks that there may be nothing to do, or another package's lab.
-func (c command) downAgain(t *testing.T) {
+// runDownAgain checks that there may be nothing to do, or another package's lab.
+func (c labCommand) runDownAgain(t *testing.T) {
 	t.Helper()
-	if out, err := c.try("down"); err != nil && !strings.Contains(out, "another lab is up") {
+	if out, err := c.runMayFail("down"); err != nil && !strings.Contains(out, "another lab is up") {
 		t.Errorf("lab down: %v: %s", err, out)
 	}
 }
 
 // TestCommand walks through what the command offers. The lab outlives each step.
 func TestCommand(t *testing.T) {
-	alone(t)
+	endSharedLab(t)
 	c := buildCommand(t)
-	if out := c.do(t); !strings.Contains(out, "lab pod add NAME NODE") {
+	if out := c.run(t); !strings.Contains(out, "lab pod add NAME NODE") {
 		t.Errorf("usage: %s", out)
 	}
-	c.fail(t, `"lab up" makes one`, "status")
-	defer c.downAgain(t)
-	if out := c.do(t, "up", "--bare", "--nodes", "1", "--wait", turn.String()); !strings.Contains(out, "up: nodes [n1]") || !strings.Contains(out, c.path+" kubectl get nodes") {
+	c.runFails(t, `"lab up" makes one`, "status")
+	defer c.runDownAgain(t)
+	if out := c.run(t, "up", "--bare", "--nodes", "1", "--wait", lockTimeout.String()); !strings.Contains(out, "up: nodes [n1]") || !strings.Contains(out, c.path+" kubectl get nodes") {
 		t.Errorf("up: %s", out)
 	}
-	c.fail(t, "another lab is up", "up", "--bare")
+	c.runFails(t, "another lab is up", "up", "--bare")
 	if err := Sweep(); err == nil {
 		t.Error("Sweep removes a detached lab")
 	}
-	c.do(t, "pod", "add", "web", "w1")
-	c.do(t, "pod", "add", "web2", "n1", "app=web", "tier=front")
-	c.do(t, "kubectl", "expose", "pod", "web", "--port=80", "--type=LoadBalancer", "--external-ip=10.77.0.50")
-	c.do(t, "exec", "n1", "ip", "address", "add", "10.77.0.50/32", "dev", "eth0")
+	c.run(t, "pod", "add", "web", "w1")
+	c.run(t, "pod", "add", "web2", "n1", "app=web", "tier=front")
+	c.run(t, "kubectl", "expose", "pod", "web", "--port=80", "--type=LoadBalancer", "--external-ip=10.77.0.50")
+	c.run(t, "exec", "n1", "ip", "address", "add", "10.77.0.50/32", "dev", "eth0")
 	l := check.Value(Attach(c.dir))(t)
-	if got := answers(t, l, netip.MustParseAddr("10.77.0.50")); !strings.HasPrefix(got, "web") {
+	if got := awaitAnswer(t, l, netip.MustParseAddr("10.77.0.50")); !strings.HasPrefix(got, "web") {
 		t.Errorf("got %q, want an answer by web or web2", got)
 	}
 	if err := l.StopAPI(); err == nil {
 		t.Error("stop the API server of another process's lab: want an error")
 	}
 	l.idle()
-	out := c.do(t, "status")
+	out := c.run(t, "status")
 	for _, want := range []string{"HOST", "etcd --name=lab", "p-default-web2", "herald-lab-backend web w1", "service/web", "pod/web2", "10.77.0.50"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("status lacks %q:\n%s", want, out)
 		}
 	}
-	c.do(t, "pod", "remove", "web2", "--grace", "1s")
-	if out := c.do(t, "kubectl", "get", "pods", "-o", "name"); strings.TrimSpace(out) != "pod/web" {
+	c.run(t, "pod", "remove", "web2", "--grace", "1s")
+	if out := c.run(t, "kubectl", "get", "pods", "-o", "name"); strings.TrimSpace(out) != "pod/web" {
 		t.Errorf("pods: %s", out)
 	}
 	for _, args := range []string{"frobnicate", "exec", "exec n9 true", "pod add x", "pod add x n1 y", "pod add x n9", "up --nodes"} {
-		c.fail(t, "lab: ", strings.Fields(args)...)
+		c.runFails(t, "lab: ", strings.Fields(args)...)
 	}
-	c.do(t, "down")
-	nothingLeft(t)
-	c.downAgain(t)
+	c.run(t, "down")
+	checkNothingLeft(t)
+	c.runDownAgain(t)
 	if left := check.Value(os.ReadDir(c.dir))(t); len(left) != 1 || left[0].Name() != "logs" {
 		t.Errorf("down left %v, want logs only", left)
 	}

@@ -24,14 +24,14 @@ const (
 // netnsPath is the file that stands for the namespace ns ("n1", "cl", "switch").
 func netnsPath(ns string) string { return filepath.Join(netnsDir, prefix+ns) }
 
-// Do runs fn on a thread inside the network namespace ns: "n1".., "w1", "cl",
+// InNamespace runs fn on a thread inside the network namespace ns: "n1".., "w1", "cl",
 // "pr", "rt", "cp", "switch", or what PodNamespace returns. Sockets that fn opens
 // stay in that namespace wherever they are used later. fn must start no
 // goroutines that open sockets: they would run outside.
-func (l *Lab) Do(ns string, fn func() error) error { return inside(ns, fn) }
+func (l *Lab) InNamespace(ns string, fn func() error) error { return inNamespace(ns, fn) }
 
-func inside(ns string, fn func() error) error {
-	return onThread(func() error { return within(ns, fn) })
+func inNamespace(ns string, fn func() error) error {
+	return onThread(func() error { return inNamespaceOnThread(ns, fn) })
 }
 
 // onThread runs fn on a locked thread. It works on a goroutine of its own, because
@@ -57,8 +57,8 @@ type strandedError struct{ err error }
 
 func (e *strandedError) Error() string { return "return from namespace: " + e.err.Error() }
 
-// within runs fn inside ns on the calling thread, which must be locked.
-func within(ns string, fn func() error) error {
+// inNamespaceOnThread runs fn inside ns on the calling thread, which must be locked.
+func inNamespaceOnThread(ns string, fn func() error) error {
 	home, err := netns.Get()
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func createNetns(ns string, sysctls ...string) error {
 	}); err != nil {
 		return fmt.Errorf("make namespace %s: %w", ns, err)
 	}
-	return inside(ns, func() error {
+	return inNamespace(ns, func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
@@ -156,7 +156,7 @@ func listNetns() ([]string, error) {
 // forker returns the one thread that starts this process's children, and lives
 // as long as it: PR_SET_PDEATHSIG fires when the thread that forked a child
 // ends, not when the process does (prctl(2)).
-var forker = sync.OnceValue(func() chan<- func() {
+var childStarter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
 		runtime.LockOSThread()
@@ -167,9 +167,9 @@ var forker = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// onForker runs fn on the forker's thread, inside ns.
-func onForker(ns string, fn func() error) error {
+// startChild runs fn on the forker's thread, inside ns.
+func startChild(ns string, fn func() error) error {
 	done := make(chan error)
-	forker() <- func() { done <- within(ns, fn) }
+	childStarter() <- func() { done <- inNamespaceOnThread(ns, fn) }
 	return <-done
 }

@@ -61,7 +61,7 @@ func (l *Lab) AddPod(ctx context.Context, p Pod) error {
 	if !h.node {
 		return fmt.Errorf("pod %s: there is no node %q", p.key(), p.Node)
 	}
-	b, err := l.reserve(p)
+	b, err := l.reservePod(p)
 	if err != nil {
 		return err
 	}
@@ -79,8 +79,8 @@ func (l *Lab) AddPod(ctx context.Context, p Pod) error {
 	return nil
 }
 
-// reserve books the pod under the lowest free index of its node.
-func (l *Lab) reserve(p Pod) (*backend, error) {
+// reservePod books the pod under the lowest free index of its node.
+func (l *Lab) reservePod(p Pod) (*backend, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.pods[p.key()] != nil {
@@ -101,7 +101,7 @@ func (l *Lab) reserve(p Pod) (*backend, error) {
 // startBackend plugs a namespace into the node's pod bridge and starts the server in it.
 func (l *Lab) startBackend(b *backend, h host, v4, v6 netip.Addr) error {
 	ns := PodNamespace(b.Pod)
-	if err := createNetns(ns, quietIPv6...); err != nil {
+	if err := createNetns(ns, hostSysctls...); err != nil {
 		return err
 	}
 	peer, err := netns.GetFromPath(netnsPath(ns))
@@ -109,7 +109,7 @@ func (l *Lab) startBackend(b *backend, h host, v4, v6 netip.Addr) error {
 		return err
 	}
 	defer peer.Close()
-	err = inNetns(h.name, func(nl *netlink.Handle) error {
+	err = withNetlink(h.name, func(nl *netlink.Handle) error {
 		cni, err := nl.LinkByName("cni0")
 		if err != nil {
 			return err
@@ -125,7 +125,7 @@ func (l *Lab) startBackend(b *backend, h host, v4, v6 netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	err = inNetns(ns, func(nl *netlink.Handle) error {
+	err = withNetlink(ns, func(nl *netlink.Handle) error {
 		if err := configure(nl, "eth0", netip.PrefixFrom(v4, 24), netip.PrefixFrom(v6, 64)); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (l *Lab) execBackend(b *backend, ns string) error {
 	cmd.Env = l.environment("GOMAXPROCS=1")
 	for _, port := range backendPorts {
 		var ln net.Listener
-		err := inside(ns, func() (err error) {
+		err := inNamespace(ns, func() (err error) {
 			ln, err = net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
 			return err
 		})
@@ -245,7 +245,7 @@ func (l *Lab) RemovePod(ctx context.Context, p Pod) error {
 	ns := PodNamespace(p)
 	var errs []error
 	if _, err := os.Stat(netnsPath(ns)); err == nil {
-		errs = append(errs, killInside(ns))
+		errs = append(errs, killProcessesIn(ns))
 		if h, err := netns.GetFromPath(netnsPath(ns)); err == nil {
 			// The kernel would do it, but some time later.
 			nl, err := netlink.NewHandleAt(h)

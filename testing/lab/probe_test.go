@@ -35,18 +35,18 @@ func owners(r AddrReport) string {
 	return strings.Join(s, " ")
 }
 
-// TestUndisturbed measures the noise: what the probers show of a VIP that
+// TestProbersWithoutFault measures the noise: what the probers show of a VIP that
 // nobody touches.
-func TestUndisturbed(t *testing.T) {
-	l := theLab(t)
+func TestProbersWithoutFault(t *testing.T) {
+	l := sharedLab(t)
 	v4, v6 := netip.MustParseAddr("10.77.0.64"), netip.MustParseAddr("fd77::1064")
-	bind(t, l, "n1", v4)
-	bind(t, l, "n1", v6)
+	bindAddress(t, l, "n1", v4)
+	bindAddress(t, l, "n1", v6)
 	quiet := Pod{Name: "quiet", Node: "w1", Labels: map[string]string{"app": "quiet"}}
 	addPod(t, l, quiet)
 	createService(t, l, Service("default", "quiet", WithVIPs(v4, v6)), v4, v6)
-	answers(t, l, v4)
-	answers(t, l, v6)
+	awaitAnswer(t, l, v4)
+	awaitAnswer(t, l, v6)
 	w := whoHas(t, l, 20*time.Millisecond, v4, v6)
 	c4 := check.Value(l.Connect(t.Context(), 10*time.Millisecond, netip.AddrPortFrom(v4, 80).String()))(t)
 	c6 := check.Value(l.Connect(t.Context(), 10*time.Millisecond, "http://["+v6.String()+"]/any"))(t)
@@ -76,19 +76,19 @@ func TestUndisturbed(t *testing.T) {
 }
 
 // A process that reads late sees when a frame came, not when it was read.
-func TestReceiveTime(t *testing.T) {
-	l := theLab(t)
+func TestAnswerTimeIsKernelTime(t *testing.T) {
+	l := sharedLab(t)
 	n1, n1v6 := l.Addrs("n1")
 	for etherType, addr := range map[uint16]netip.Addr{unix.ETH_P_ARP: n1, unix.ETH_P_IPV6: n1v6} {
 		conn := check.Value(listenPackets("pr", etherType))(t)
 		defer conn.Close()
 		asked := time.Now()
-		check.Value(conn.Write(check.Value(question(l.host("pr"), addr))(t)))(t)
+		check.Value(conn.Write(check.Value(marshalRequest(l.host("pr"), addr))(t)))(t)
 		time.Sleep(200 * time.Millisecond) // the lateness
 		for {
-			frame, at, err := receive(conn, make([]byte, 2048), make([]byte, 256))
+			frame, at, err := readFrame(conn, make([]byte, 2048), make([]byte, 256))
 			check.OK(t, err)
-			if got, mac, ok := readAnswer(l.host("pr"), frame); ok && got == addr {
+			if got, mac, ok := parseAnswer(l.host("pr"), frame); ok && got == addr {
 				if late := at.Sub(asked); late < -time.Millisecond || late > 100*time.Millisecond || mac != l.MAC("n1") {
 					t.Errorf("%s: answered by %s after %v, want by n1 at once", addr, mac, late)
 				}
@@ -99,14 +99,14 @@ func TestReceiveTime(t *testing.T) {
 }
 
 func TestWhoHasSeesChanges(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	for _, addr := range []netip.Addr{netip.MustParseAddr("10.77.0.65"), netip.MustParseAddr("fd77::1065")} {
 		t.Run(addr.String(), func(t *testing.T) {
-			unbind1 := bind(t, l, "n1", addr)
+			unbind1 := bindAddress(t, l, "n1", addr)
 			w := whoHas(t, l, 20*time.Millisecond, addr)
 			var at time.Time
 			for range 5 { // more rounds than a silence takes
-				at = check.Value(w.Await(soon(t), addr, "n1"))(t)
+				at = check.Value(w.AwaitAnswer(withTimeout(t), addr, "n1"))(t)
 			}
 			if since := time.Since(at); since < 0 || since > time.Second {
 				t.Errorf("the first answer came %v ago", since)
@@ -117,7 +117,7 @@ func TestWhoHasSeesChanges(t *testing.T) {
 			// Silence for a while.
 			unbind1()
 			gone := time.Now()
-			last := check.Value(w.AwaitSilence(soon(t), addr))(t)
+			last := check.Value(w.AwaitSilence(withTimeout(t), addr))(t)
 			if d := gone.Sub(last); d < 0 || d > time.Second {
 				t.Errorf("the last answer came %v before the address went", d)
 			}
@@ -128,18 +128,18 @@ func TestWhoHasSeesChanges(t *testing.T) {
 				t.Errorf("owner is %q, want nobody", got)
 			}
 			silent := time.Now()
-			unbind2 := bind(t, l, "n2", addr)
-			check.Value(w.Await(soon(t), addr, ""))(t)
+			unbind2 := bindAddress(t, l, "n2", addr)
+			check.Value(w.AwaitAnswer(withTimeout(t), addr, ""))(t)
 			back := time.Since(silent)
 			// Two at a time.
-			bind(t, l, "n1", addr)
-			check.Value(w.Await(soon(t), addr, "n1"))(t)
+			bindAddress(t, l, "n1", addr)
+			check.Value(w.AwaitAnswer(withTimeout(t), addr, "n1"))(t)
 			double := time.Now()
 			time.Sleep(200 * time.Millisecond) // the length of what is measured
 			took := time.Since(double)
 			unbind2()
 			for range 3 { // the first may still be of a round that n2 answered, too
-				check.Value(w.Await(soon(t), addr, "n1"))(t)
+				check.Value(w.AwaitAnswer(withTimeout(t), addr, "n1"))(t)
 			}
 			r := w.Stop().Addr(addr)
 			t.Log(r)
@@ -159,19 +159,19 @@ func TestWhoHasSeesChanges(t *testing.T) {
 	}
 }
 
-func TestWhoHasNobody(t *testing.T) {
-	l := theLab(t)
+func TestWhoHasNoAnswer(t *testing.T) {
+	l := sharedLab(t)
 	nobody, other := netip.MustParseAddr("10.77.0.66"), netip.MustParseAddr("10.77.0.67")
 	w := whoHas(t, l, 5*time.Millisecond, nobody)
-	if last := check.Value(w.AwaitSilence(soon(t), nobody))(t); !last.IsZero() {
+	if last := check.Value(w.AwaitSilence(withTimeout(t), nobody))(t); !last.IsZero() {
 		t.Errorf("the last answer came at %v, want none", last)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := w.Await(ctx, nobody, "n1"); err == nil || !strings.Contains(err.Error(), "waiting for an answer by n1") {
+	if _, err := w.AwaitAnswer(ctx, nobody, "n1"); err == nil || !strings.Contains(err.Error(), "waiting for an answer by n1") {
 		t.Errorf("got error %v", err)
 	}
-	if _, err := w.Await(ctx, other, ""); err == nil || !strings.Contains(err.Error(), "nobody asked") {
+	if _, err := w.AwaitAnswer(ctx, other, ""); err == nil || !strings.Contains(err.Error(), "nobody asked") {
 		t.Errorf("an address that is not asked for: got error %v", err)
 	}
 	r := w.Stop()
@@ -184,8 +184,8 @@ func TestWhoHasNobody(t *testing.T) {
 }
 
 // A host that is not of the lab is named by its hardware address.
-func TestWhoHasStranger(t *testing.T) {
-	l := theLab(t)
+func TestWhoHasHostOutsideLab(t *testing.T) {
+	l := sharedLab(t)
 	addr := netip.MustParseAddr("10.77.0.68")
 	run(t, l, "rt", "ip link add stranger link eth0 address 02:00:00:00:aa:01 type macvlan mode bridge")
 	defer run(t, l, "rt", "ip link del stranger")
@@ -194,18 +194,18 @@ func TestWhoHasStranger(t *testing.T) {
 	run(t, l, "rt", "ip address add "+addr.String()+"/32 dev stranger")
 	run(t, l, "rt", "ip link set stranger up")
 	w := whoHas(t, l, 20*time.Millisecond, addr)
-	if _, err := w.Await(soon(t), addr, "02:00:00:00:aa:01"); err != nil {
+	if _, err := w.AwaitAnswer(withTimeout(t), addr, "02:00:00:00:aa:01"); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestWhoHasThousand(t *testing.T) {
-	l := theLab(t)
+func TestWhoHasThousandAddresses(t *testing.T) {
+	l := sharedLab(t)
 	var addrs []netip.Addr
 	for i := range 1000 {
 		addrs = append(addrs, netip.AddrFrom4([4]byte{10, 77, byte(1 + i/250), byte(1 + i%250)}))
 	}
-	err := inNetns("n1", func(nl *netlink.Handle) error {
+	err := withNetlink("n1", func(nl *netlink.Handle) error {
 		eth0, err := nl.LinkByName("eth0")
 		for _, a := range addrs {
 			if err != nil {
@@ -219,7 +219,7 @@ func TestWhoHasThousand(t *testing.T) {
 	defer run(t, l, "n1", "ip address flush dev eth0 to 10.77.0.0/21 scope global dynamic")
 	const every = 500 * time.Millisecond
 	w := whoHas(t, l, every, addrs...)
-	check.OK(t, w.AwaitAll(soon(t), "n1"))
+	check.OK(t, w.AwaitAnswers(withTimeout(t), "n1"))
 	time.Sleep(3 * time.Second) // the length of the measurement
 	r := w.Stop()
 	if r.Err != nil {
@@ -233,12 +233,12 @@ func TestWhoHasThousand(t *testing.T) {
 }
 
 func TestConnectSeesOutage(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	vip := netip.MustParseAddr("10.77.0.69")
-	bind(t, l, "n1", vip)
+	bindAddress(t, l, "n1", vip)
 	addPod(t, l, Pod{Name: "web", Node: "w1", Labels: map[string]string{"app": "web"}})
 	createService(t, l, Service("default", "web"), vip)
-	answers(t, l, vip)
+	awaitAnswer(t, l, vip)
 	c := check.Value(l.Connect(t.Context(), 10*time.Millisecond, vip.String()+":80"))(t)
 	time.Sleep(200 * time.Millisecond) // the length of what is measured before the outage
 	cut := time.Now()
@@ -246,7 +246,7 @@ func TestConnectSeesOutage(t *testing.T) {
 	defer l.Reconnect("n1")
 	time.Sleep(500 * time.Millisecond) // the length of the outage
 	// n2 takes over: address first, then the announcement that makes the client use it.
-	bind(t, l, "n2", vip)
+	bindAddress(t, l, "n2", vip)
 	run(t, l, "n2", fmt.Sprintf("arping -q -U -c 1 -I eth0 %s", vip))
 	outage := time.Since(cut)
 	time.Sleep(500 * time.Millisecond) // the length of what is measured after it
@@ -277,7 +277,7 @@ func TestConnectSeesOutage(t *testing.T) {
 }
 
 func TestConnectRefused(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	c := check.Value(l.Connect(t.Context(), 10*time.Millisecond, "10.77.0.1:80"))(t)
 	time.Sleep(100 * time.Millisecond) // the length of what is measured
 	r := c.Stop()

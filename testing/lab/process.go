@@ -24,10 +24,10 @@ type Process struct {
 	Pid       int
 	LogFile   string // its standard output and error; programs of one name share a file
 
-	from  int64 // where in LogFile this run begins
-	cmd   *exec.Cmd
-	ended chan struct{}
-	err   error // how it ended; read it after ended is closed
+	logStart int64 // where in LogFile this run begins
+	cmd      *exec.Cmd
+	ended    chan struct{}
+	err      error // how it ended; read it after ended is closed
 }
 
 // Start runs argv in the namespace ns. Of this process's environment it has PATH
@@ -53,7 +53,7 @@ func (l *Lab) spawn(ns, name string, cmd *exec.Cmd) (*Process, error) {
 		return nil, err
 	}
 	defer log.Close()
-	if p.from, err = log.Seek(0, io.SeekEnd); err != nil {
+	if p.logStart, err = log.Seek(0, io.SeekEnd); err != nil {
 		return nil, err
 	}
 	cmd.Stdout, cmd.Stderr = log, log
@@ -63,7 +63,7 @@ func (l *Lab) spawn(ns, name string, cmd *exec.Cmd) (*Process, error) {
 	if !l.opts.Detached {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
-	if err := onForker(ns, cmd.Start); err != nil {
+	if err := startChild(ns, cmd.Start); err != nil {
 		return nil, fmt.Errorf("start %s in %s: %w", name, ns, err)
 	}
 	p.Pid = cmd.Process.Pid
@@ -113,10 +113,10 @@ func (p *Process) Running() bool {
 // Log returns what the process has printed so far.
 func (p *Process) Log() string {
 	b, err := os.ReadFile(p.LogFile)
-	if err != nil || int64(len(b)) < p.from {
+	if err != nil || int64(len(b)) < p.logStart {
 		return ""
 	}
-	return string(b[p.from:])
+	return string(b[p.logStart:])
 }
 
 // tail is the last few lines of the log, for error messages.
@@ -206,7 +206,7 @@ func (l *Lab) run(ctx context.Context, ns, stdin string, argv ...string) (string
 	cmd.WaitDelay = time.Second
 	var out, errout bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errout
-	err := onForker(ns, cmd.Start)
+	err := startChild(ns, cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}

@@ -17,16 +17,16 @@ import (
 )
 
 func TestRun(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	if got := run(t, l, "n2", "ip -brief -4 address show eth0"); !strings.Contains(got, "10.77.0.12/24") {
 		t.Errorf("n2 has %s", got)
 	}
-	_, err := l.Run(soon(t), "n2", "sh", "-c", "echo to standard output; echo no such thing >&2; exit 4")
+	_, err := l.Run(withTimeout(t), "n2", "sh", "-c", "echo to standard output; echo no such thing >&2; exit 4")
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 4 || !strings.Contains(err.Error(), "no such thing") || !strings.Contains(err.Error(), "n2: sh -c") {
 		t.Errorf("got error %v", err)
 	}
-	if _, err := l.Run(soon(t), "n99", "true"); err == nil || !strings.Contains(err.Error(), "namespace n99") {
+	if _, err := l.Run(withTimeout(t), "n99", "true"); err == nil || !strings.Contains(err.Error(), "namespace n99") {
 		t.Errorf("an unknown host: got error %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -41,12 +41,12 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func TestDo(t *testing.T) {
-	l := theLab(t)
+func TestInNamespace(t *testing.T) {
+	l := sharedLab(t)
 	here := check.Value(os.Readlink("/proc/thread-self/ns/net"))(t)
 	for range 3 * runtime.GOMAXPROCS(0) { // so that threads are used again
 		var names []string
-		err := l.Do("rt", func() error {
+		err := l.InNamespace("rt", func() error {
 			ifs, err := net.Interfaces()
 			for _, i := range ifs {
 				names = append(names, i.Name)
@@ -58,10 +58,10 @@ func TestDo(t *testing.T) {
 		}
 	}
 	want := errors.New("mine")
-	if err := l.Do("rt", func() error { return want }); err != want {
+	if err := l.InNamespace("rt", func() error { return want }); err != want {
 		t.Errorf("got error %v, want the function's", err)
 	}
-	if err := l.Do("rt", func() error { runtime.Goexit(); return nil }); err == nil {
+	if err := l.InNamespace("rt", func() error { runtime.Goexit(); return nil }); err == nil {
 		t.Error("a function that does not return: want an error")
 	}
 	if got := check.Value(os.Readlink("/proc/thread-self/ns/net"))(t); got != here {
@@ -70,23 +70,23 @@ func TestDo(t *testing.T) {
 }
 
 func TestGet(t *testing.T) {
-	l := theLab(t)
-	if got := check.Value(l.Get(soon(t), "n1", "http://127.0.0.1:10249/proxyMode"))(t); got != "nftables" {
+	l := sharedLab(t)
+	if got := check.Value(l.Get(withTimeout(t), "n1", "http://127.0.0.1:10249/proxyMode"))(t); got != "nftables" {
 		t.Errorf("kube-proxy of n1 says its mode is %q", got)
 	}
-	if _, err := l.Get(soon(t), "n1", "http://127.0.0.1:10249/nothing"); err == nil || !strings.Contains(err.Error(), "from n1") || !strings.Contains(err.Error(), "404") {
+	if _, err := l.Get(withTimeout(t), "n1", "http://127.0.0.1:10249/nothing"); err == nil || !strings.Contains(err.Error(), "from n1") || !strings.Contains(err.Error(), "404") {
 		t.Errorf("got error %v", err)
 	}
-	if _, err := l.Get(soon(t), "cl", "http://127.0.0.1:10249/proxyMode"); err == nil || !strings.Contains(err.Error(), "from cl") {
+	if _, err := l.Get(withTimeout(t), "cl", "http://127.0.0.1:10249/proxyMode"); err == nil || !strings.Contains(err.Error(), "from cl") {
 		t.Errorf("a kube-proxy on cl: got error %v", err)
 	}
 }
 
 func TestProcess(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	p := check.Value(l.Start("n1", "busy", []string{"sh", "-c", `echo hello $A >&2; trap 'echo bye; exit 5' USR1; while :; do :; done`}, "A=b"))(t)
 	defer p.Kill()
-	check.OK(t, p.WaitLog(soon(t), "hello b"))
+	check.OK(t, p.WaitLog(withTimeout(t), "hello b"))
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("enough"))
 	defer cancel()
 	if err := p.Wait(ctx); err == nil || !strings.Contains(err.Error(), "runs on: enough") || !p.Running() {
@@ -99,22 +99,22 @@ func TestProcess(t *testing.T) {
 	if err != nil || cpu < 20*time.Millisecond || cpu > time.Second || rss < 100<<10 || rss > 100<<20 {
 		t.Errorf("after 200 ms of a busy loop: CPU %v, resident %d bytes, error %v", cpu, rss, err)
 	}
-	if ns := check.Value(os.Readlink("/proc/" + strconv.Itoa(p.Pid) + "/ns/net"))(t); !inodes("n1")[ns] {
+	if ns := check.Value(os.Readlink("/proc/" + strconv.Itoa(p.Pid) + "/ns/net"))(t); !netnsInodes("n1")[ns] {
 		t.Errorf("it runs in %s", ns)
 	}
 	check.OK(t, p.Signal(syscall.SIGUSR1))
-	if err := p.WaitLog(soon(t), "bye"); err != nil {
+	if err := p.WaitLog(withTimeout(t), "bye"); err != nil {
 		t.Error(err)
 	}
 	var exit *exec.ExitError
-	if err := p.Wait(soon(t)); !errors.As(err, &exit) || exit.ExitCode() != 5 || p.Running() {
+	if err := p.Wait(withTimeout(t)); !errors.As(err, &exit) || exit.ExitCode() != 5 || p.Running() {
 		t.Errorf("got error %v, want exit status 5", err)
 	}
 	p.Kill() // is fine
 	if err := p.Signal(syscall.SIGTERM); err == nil {
 		t.Error("signal to a process that has ended: want an error")
 	}
-	if err := p.WaitLog(soon(t), "never printed"); err == nil || !strings.Contains(err.Error(), "running: false") {
+	if err := p.WaitLog(withTimeout(t), "never printed"); err == nil || !strings.Contains(err.Error(), "running: false") {
 		t.Errorf("wait for the log of a process that has ended: got error %v", err)
 	}
 	if _, _, err := p.Usage(); err == nil {
@@ -126,19 +126,19 @@ func TestProcess(t *testing.T) {
 }
 
 func TestStartHerald(t *testing.T) {
-	l := theLab(t)
+	l := sharedLab(t)
 	h := check.Value(l.StartHerald("n2", map[string]string{"vip_arp": "true"}))(t)
 	defer h.Kill()
 	want := "testdata/herald.sh manager as n2 with " + l.Dir() + "/conf/herald.kubeconfig, arp=true, user=\n"
-	check.OK(t, h.WaitLog(soon(t), want))
+	check.OK(t, h.WaitLog(withTimeout(t), want))
 	check.OK(t, h.Signal(syscall.SIGTERM))
 	var exit *exec.ExitError
-	if err := h.Wait(soon(t)); !errors.As(err, &exit) || exit.ExitCode() != 3 {
+	if err := h.Wait(withTimeout(t)); !errors.As(err, &exit) || exit.ExitCode() != 3 {
 		t.Errorf("got error %v, want exit status 3", err)
 	}
 	again := check.Value(l.StartHerald("n2", map[string]string{"vip_nodename": "other", "k8s_config_file": "/tmp/x"}))(t)
 	defer again.Kill()
-	if err := again.WaitLog(soon(t), "manager as other with /tmp/x, arp=,"); err != nil {
+	if err := again.WaitLog(withTimeout(t), "manager as other with /tmp/x, arp=,"); err != nil {
 		t.Error(err)
 	}
 	if s := again.Log(); strings.Contains(s, "terminated") {

@@ -14,13 +14,13 @@ const tick = 20 * time.Millisecond
 
 var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// rounds makes a target that was asked every tick, and answered 1 ms later by the
+// targetOfRounds makes a target that was asked every tick, and answered 1 ms later by the
 // hosts in the round's letters: "a", "ab" (b 2 ms later), "-" for nobody.
-func rounds(s string) *target {
+func targetOfRounds(s string) *target {
 	t := &target{addr: netip.MustParseAddr("10.77.0.50")}
 	for i, who := range strings.Fields(s) {
 		at := epoch.Add(time.Duration(i) * tick)
-		t.asked = append(t.asked, at)
+		t.requested = append(t.requested, at)
 		for j, h := range who {
 			if h != '-' {
 				t.answers = append(t.answers, answer{at.Add(time.Duration(j+1) * time.Millisecond), string(h)})
@@ -57,8 +57,8 @@ func TestAddrReport(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			target := rounds(tt.rounds)
-			got := target.report(epoch, epoch.Add(time.Duration(len(target.asked))*tick), tick)
+			target := targetOfRounds(tt.rounds)
+			got := target.report(epoch, epoch.Add(time.Duration(len(target.requested))*tick), tick)
 			var timeline []string
 			for i, s := range got.Timeline {
 				timeline = append(timeline, strings.TrimSuffix(ms(s.From.Sub(epoch)), "ms")+":"+strings.Join(s.Hosts, ","))
@@ -87,7 +87,7 @@ func TestAddrReportNeverAsked(t *testing.T) {
 // An answer that comes after the next question belongs to that: the first
 // question was unanswered for so long.
 func TestAddrReportLateAnswer(t *testing.T) {
-	target := rounds("a - a")
+	target := targetOfRounds("a - a")
 	target.answers = append(target.answers, answer{epoch.Add(2*tick + time.Microsecond), "a"})
 	got := target.report(epoch, epoch.Add(3*tick), tick)
 	if got.Unanswered != 1 || got.LongestSilence != tick+time.Microsecond {
@@ -97,7 +97,7 @@ func TestAddrReportLateAnswer(t *testing.T) {
 
 func TestWhoHasReportString(t *testing.T) {
 	r := WhoHasReport{Every: tick, Began: epoch, Ended: epoch.Add(4 * tick), Err: errors.New("no link")}
-	r.Addrs = []AddrReport{rounds("a - ab b").report(r.Began, r.Ended, tick)}
+	r.Addrs = []AddrReport{targetOfRounds("a - ab b").report(r.Began, r.Ended, tick)}
 	want := `who has, every 20ms for 80ms
   FAILED: no link
   10.77.0.50: 4 rounds, 1 unanswered; silent 21ms, longest 21ms; two answering 20ms, longest 20ms
@@ -110,7 +110,7 @@ func TestWhoHasReportString(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	for i := range 20 {
-		a := rounds("a - ab b").report(r.Began, r.Ended, tick)
+		a := targetOfRounds("a - ab b").report(r.Began, r.Ended, tick)
 		a.LongestSilence = time.Duration(i) * time.Second
 		r.Addrs = append(r.Addrs, a)
 	}

@@ -12,12 +12,12 @@ import (
 
 // A Router is a BGP daemon in one of the lab's namespaces, with files of its own.
 type Router struct {
-	lab   *Lab
-	ns    string
-	dir   string
-	bird  bool
-	procs []*Process
-	was   []string // the sysctls before
+	lab           *Lab
+	ns            string
+	dir           string
+	bird          bool
+	procs         []*Process
+	sysctlsBefore []string // the sysctls before
 }
 
 // routing are the sysctls of a router. One that tells clients of a shorter way leaves
@@ -58,11 +58,11 @@ func (l *Lab) newRouter(ns string, files map[string]string) (*Router, error) {
 	for name, text := range files {
 		errs = append(errs, os.WriteFile(r.file(name), []byte(text), 0o644))
 	}
-	errs = append(errs, inside(ns, func() error {
+	errs = append(errs, inNamespace(ns, func() error {
 		for _, s := range routing {
 			name, _, _ := strings.Cut(s, "=")
 			if value, err := os.ReadFile("/proc/sys/" + name); err == nil {
-				r.was = append(r.was, name+"="+strings.TrimSpace(string(value)))
+				r.sysctlsBefore = append(r.sysctlsBefore, name+"="+strings.TrimSpace(string(value)))
 			}
 		}
 		return setSysctls(routing...)
@@ -130,7 +130,7 @@ func (r *Router) flush(family string) error {
 
 // Close ends the daemons, removes their files, and leaves the namespace as it was.
 func (r *Router) Close() error {
-	return errors.Join(r.Kill(), os.RemoveAll(r.dir), inside(r.ns, func() error { return setSysctls(r.was...) }))
+	return errors.Join(r.Kill(), os.RemoveAll(r.dir), inNamespace(r.ns, func() error { return setSysctls(r.sysctlsBefore...) }))
 }
 
 // Vtysh gives FRR commands and returns the answers.

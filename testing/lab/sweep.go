@@ -22,15 +22,15 @@ const tempPattern = "herald-lab-*"
 // lockPath is the file whose lock says that a lab is up on this machine.
 func lockPath() string { return filepath.Join(os.TempDir(), "herald-lab.lock") }
 
-// acquire takes the machine's lab lock, waiting for another lab to end for up to
+// lockMachine takes the machine's lab lock, waiting for another lab to end for up to
 // wait. what is told to others. Closing the file lets go of it, and so does the end of
 // every process that has it open.
-func acquire(ctx context.Context, what string, wait time.Duration) (*os.File, error) {
+func lockMachine(ctx context.Context, what string, wait time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(lockPath(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := lock(ctx, f, wait); err != nil {
+	if err := awaitLock(ctx, f, wait); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -42,7 +42,7 @@ func acquire(ctx context.Context, what string, wait time.Duration) (*os.File, er
 	return f, nil
 }
 
-func lock(ctx context.Context, f *os.File, wait time.Duration) error {
+func awaitLock(ctx context.Context, f *os.File, wait time.Duration) error {
 	give := time.After(max(wait, 500*time.Millisecond))
 	tick := time.NewTicker(20 * time.Millisecond) // flock(2) can't be waited for with a deadline
 	defer tick.Stop()
@@ -96,7 +96,7 @@ func writeAt(f *os.File, s string) error {
 // namespaces, the namespaces with their links, and temporary directories. It
 // refuses while a lab is up.
 func Sweep() error {
-	lock, err := acquire(context.Background(), "sweeping", 0)
+	lock, err := lockMachine(context.Background(), "sweeping", 0)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func clearNetns() error {
 	if err != nil {
 		return err
 	}
-	if err := killInside(names...); err != nil {
+	if err := killProcessesIn(names...); err != nil {
 		return err
 	}
 	var errs []error
@@ -131,13 +131,13 @@ func clearNetns() error {
 	return errors.Join(errs...)
 }
 
-// killInside ends every process in the named namespaces, and waits until they are gone.
-func killInside(names ...string) error {
-	inside := inodes(names...)
+// killProcessesIn ends every process in the named namespaces, and waits until they are gone.
+func killProcessesIn(names ...string) error {
+	inside := netnsInodes(names...)
 	deadline := time.Now().Add(10 * time.Second)
 	killed := map[int]bool{}
 	for {
-		for _, pid := range inhabitants(inside) {
+		for _, pid := range processesIn(inside) {
 			_ = unix.Kill(pid, unix.SIGKILL) // gone by now is as good
 			killed[pid] = true
 		}
@@ -163,8 +163,8 @@ func dead(pid int) bool {
 	return err != nil || len(threads) <= 1 && strings.Contains(string(stat), ") Z ")
 }
 
-// inodes are the namespaces as /proc/<pid>/ns/net shows them, "net:[inode]".
-func inodes(names ...string) map[string]bool {
+// netnsInodes are the namespaces as /proc/<pid>/ns/net shows them, "net:[inode]".
+func netnsInodes(names ...string) map[string]bool {
 	set := map[string]bool{}
 	for _, ns := range names {
 		var st unix.Stat_t
@@ -175,8 +175,8 @@ func inodes(names ...string) map[string]bool {
 	return set
 }
 
-// inhabitants lists the processes whose network namespace is one of those given.
-func inhabitants(inodes map[string]bool) []int {
+// processesIn lists the processes whose network namespace is one of those given.
+func processesIn(inodes map[string]bool) []int {
 	links, _ := filepath.Glob("/proc/[0-9]*/ns/net") // the pattern is well-formed
 	var pids []int
 	for _, link := range links {

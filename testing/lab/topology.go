@@ -93,19 +93,19 @@ func nth(p netip.Prefix, i int) netip.Addr {
 var (
 	// Links come up without waiting for duplicate address detection, which
 	// is turned on again for the nodes when everything is up.
-	quietIPv6 = []string{"net/ipv6/conf/default/accept_dad=0", "net/ipv6/conf/all/accept_ra=0", "net/ipv6/conf/default/accept_ra=0"}
-	forwards  = []string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/default/forwarding=1",
+	hostSysctls = []string{"net/ipv6/conf/default/accept_dad=0", "net/ipv6/conf/all/accept_ra=0", "net/ipv6/conf/default/accept_ra=0"}
+	forwarding  = []string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/default/forwarding=1",
 		"net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/default/rp_filter=0"}
 	// Traffic between two pods of one node crosses cni0 only, and must still
 	// meet kube-proxy's rules.
-	filterBridge = []string{"net/bridge/bridge-nf-call-iptables=1", "net/bridge/bridge-nf-call-ip6tables=1"}
+	bridgeFiltering = []string{"net/bridge/bridge-nf-call-iptables=1", "net/bridge/bridge-nf-call-ip6tables=1"}
 	// A switch has no addresses and no firewall.
-	switching = []string{"net/ipv6/conf/all/disable_ipv6=1", "net/ipv6/conf/default/disable_ipv6=1", "net/bridge/bridge-nf-call-iptables=0",
+	switchSysctls = []string{"net/ipv6/conf/all/disable_ipv6=1", "net/ipv6/conf/default/disable_ipv6=1", "net/bridge/bridge-nf-call-iptables=0",
 		"net/bridge/bridge-nf-call-ip6tables=0", "net/bridge/bridge-nf-call-arptables=0"}
 )
 
-// inNetns runs fn with a netlink socket in the namespace ns.
-func inNetns(ns string, fn func(*netlink.Handle) error) error {
+// withNetlink runs fn with a netlink socket in the namespace ns.
+func withNetlink(ns string, fn func(*netlink.Handle) error) error {
 	h, err := netns.GetFromPath(netnsPath(ns))
 	if err != nil {
 		return fmt.Errorf("namespace %s: %w", ns, err)
@@ -121,10 +121,10 @@ func inNetns(ns string, fn func(*netlink.Handle) error) error {
 
 // buildSwitch makes the switch with its two bridges.
 func buildSwitch() error {
-	if err := createNetns("switch", switching...); err != nil {
+	if err := createNetns("switch", switchSysctls...); err != nil {
 		return err
 	}
-	return inNetns("switch", func(nl *netlink.Handle) error {
+	return withNetlink("switch", func(nl *netlink.Handle) error {
 		for _, name := range []string{lanBridge, mgmtBridge} {
 			snoop := false // nobody here is a querier
 			br := &netlink.Bridge{LinkAttrs: linkAttrs(name), MulticastSnooping: &snoop}
@@ -145,9 +145,9 @@ func linkAttrs(name string) netlink.LinkAttrs {
 
 // buildHost makes the host's namespace and plugs it into the switch.
 func buildHost(h host, all []host) error {
-	sysctls := quietIPv6
+	sysctls := hostSysctls
 	if h.node {
-		sysctls = append(append(sysctls[:len(sysctls):len(sysctls)], forwards...), filterBridge...)
+		sysctls = append(append(sysctls[:len(sysctls):len(sysctls)], forwarding...), bridgeFiltering...)
 	}
 	if err := createNetns(h.name, sysctls...); err != nil {
 		return err
@@ -162,7 +162,7 @@ func buildHost(h host, all []host) error {
 			return err
 		}
 	}
-	return inNetns(h.name, func(nl *netlink.Handle) error {
+	return withNetlink(h.name, func(nl *netlink.Handle) error {
 		if h.node {
 			if err := addPodBridge(nl, h); err != nil {
 				return err
@@ -179,7 +179,7 @@ func plug(h host, bridge, link string, macNet byte, addrs ...netip.Prefix) error
 		return err
 	}
 	defer peer.Close()
-	err = inNetns("switch", func(nl *netlink.Handle) error {
+	err = withNetlink("switch", func(nl *netlink.Handle) error {
 		br, err := nl.LinkByName(bridge)
 		if err != nil {
 			return err
@@ -192,7 +192,7 @@ func plug(h host, bridge, link string, macNet byte, addrs ...netip.Prefix) error
 	if err != nil {
 		return fmt.Errorf("plug %s into %s: %w", h.name, bridge, err)
 	}
-	return inNetns(h.name, func(nl *netlink.Handle) error { return configure(nl, link, addrs...) })
+	return withNetlink(h.name, func(nl *netlink.Handle) error { return configure(nl, link, addrs...) })
 }
 
 // configure sets a link up with the addresses, usable at once.

@@ -34,11 +34,11 @@ type WhoHas struct {
 
 // A target is an address that is asked for.
 type target struct {
-	addr     netip.Addr
-	question []byte
-	asked    []time.Time // wall clock
-	answers  []answer
-	news     chan struct{} // closed when something was asked or answered; nil if nobody waits
+	addr      netip.Addr
+	request   []byte
+	requested []time.Time // wall clock
+	answers   []answer
+	changed   chan struct{} // closed when something was asked or answered; nil if nobody waits
 }
 
 type answer struct {
@@ -55,11 +55,11 @@ func (l *Lab) WhoHas(ctx context.Context, every time.Duration, addrs ...netip.Ad
 		w.names[h.mac(0x77).String()] = h.name
 	}
 	for _, a := range addrs {
-		q, err := question(w.self, a)
+		q, err := marshalRequest(w.self, a)
 		if err != nil {
 			return nil, fmt.Errorf("who has %s: %w", a, err)
 		}
-		t := &target{addr: a, question: q}
+		t := &target{addr: a, request: q}
 		w.targets, w.byAddr[a] = append(w.targets, t), t
 	}
 	for _, etherType := range []uint16{unix.ETH_P_ARP, unix.ETH_P_IPV6} {
@@ -72,10 +72,10 @@ func (l *Lab) WhoHas(ctx context.Context, every time.Duration, addrs ...netip.Ad
 	}
 	ctx, w.stop = context.WithCancel(ctx)
 	for _, c := range w.conns {
-		w.done.Go(func() { w.receive(c) })
+		w.done.Go(func() { w.receiveAnswers(c) })
 	}
 	w.done.Go(func() {
-		w.send(ctx)
+		w.sendRequests(ctx)
 		// The last questions have their time to be answered, too.
 		time.Sleep(min(every, 100*time.Millisecond))
 		w.close()
@@ -89,9 +89,9 @@ func (w *WhoHas) close() {
 	}
 }
 
-// send asks until ctx is done. A process that was kept from running does not ask
+// sendRequests asks until ctx is done. A process that was kept from running does not ask
 // twice in one breath: it leaves rounds out.
-func (w *WhoHas) send(ctx context.Context) {
+func (w *WhoHas) sendRequests(ctx context.Context) {
 	if len(w.targets) == 0 {
 		<-ctx.Done()
 		return
@@ -106,7 +106,7 @@ func (w *WhoHas) send(ctx context.Context) {
 			next += late / len(w.targets) * len(w.targets) // whole rounds: everybody keeps their turn
 		}
 		for ; next <= due; next++ {
-			w.ask(w.targets[next%len(w.targets)])
+			w.sendRequest(w.targets[next%len(w.targets)])
 		}
 		select {
 		case <-ctx.Done():
@@ -116,7 +116,7 @@ func (w *WhoHas) send(ctx context.Context) {
 	}
 }
 
-func (w *WhoHas) ask(t *target) {
+func (w *WhoHas) sendRequest(t *target) {
 	etherType := uint16(unix.ETH_P_IPV6)
 	if t.addr.Is4() {
 		etherType = unix.ETH_P_ARP
@@ -124,58 +124,58 @@ func (w *WhoHas) ask(t *target) {
 	w.mu.Lock() // so that no answer is seen before its question
 	defer w.mu.Unlock()
 	at := time.Now().Round(0)
-	if _, err := w.conns[etherType].Write(t.question); err != nil {
-		w.fail(fmt.Errorf("ask for %s: %w", t.addr, err))
+	if _, err := w.conns[etherType].Write(t.request); err != nil {
+		w.setError(fmt.Errorf("ask for %s: %w", t.addr, err))
 		return
 	}
-	t.asked = append(t.asked, at)
-	t.tell()
+	t.requested = append(t.requested, at)
+	t.notify()
 }
 
-// fail notes the first error; w.mu is held.
-func (w *WhoHas) fail(err error) {
+// setError notes the first error; w.mu is held.
+func (w *WhoHas) setError(err error) {
 	if w.err == nil {
 		w.err = err
 	}
 }
 
-func (w *WhoHas) receive(c *socket.Conn) {
+func (w *WhoHas) receiveAnswers(c *socket.Conn) {
 	buf, oob := make([]byte, 2048), make([]byte, 256)
 	for {
-		frame, at, err := receive(c, buf, oob)
+		frame, at, err := readFrame(c, buf, oob)
 		if err != nil {
 			return // closed: there is no other error on a packet socket of a link that stays
 		}
-		addr, mac, ok := readAnswer(w.self, frame)
+		addr, mac, ok := parseAnswer(w.self, frame)
 		if !ok {
 			continue
 		}
 		w.mu.Lock()
 		if t := w.byAddr[addr]; t != nil {
-			t.answers = append(t.answers, answer{at, w.name(mac)})
-			t.tell()
+			t.answers = append(t.answers, answer{at, w.hostName(mac)})
+			t.notify()
 		}
 		w.mu.Unlock()
 	}
 }
 
-func (w *WhoHas) name(mac string) string {
+func (w *WhoHas) hostName(mac string) string {
 	if n, ok := w.names[mac]; ok {
 		return n
 	}
 	return mac
 }
 
-// tell wakes who waits for t; w.mu is held.
-func (t *target) tell() {
-	if t.news != nil {
-		close(t.news)
-		t.news = nil
+// notify wakes who waits for t; w.mu is held.
+func (t *target) notify() {
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
 	}
 }
 
-// await calls look, with w.mu held, whenever there is news of addr, until it says true.
-func (w *WhoHas) await(ctx context.Context, addr netip.Addr, what string, look func(*target) bool) error {
+// awaitChange calls look, with w.mu held, whenever there is news of addr, until it says true.
+func (w *WhoHas) awaitChange(ctx context.Context, addr netip.Addr, what string, look func(*target) bool) error {
 	for {
 		w.mu.Lock()
 		t := w.byAddr[addr]
@@ -187,10 +187,10 @@ func (w *WhoHas) await(ctx context.Context, addr netip.Addr, what string, look f
 			w.mu.Unlock()
 			return nil
 		}
-		if t.news == nil {
-			t.news = make(chan struct{})
+		if t.changed == nil {
+			t.changed = make(chan struct{})
 		}
-		news := t.news
+		news := t.changed
 		w.mu.Unlock()
 		select {
 		case <-news:
@@ -200,12 +200,12 @@ func (w *WhoHas) await(ctx context.Context, addr netip.Addr, what string, look f
 	}
 }
 
-// Await waits for the first answer for addr by the given node that arrives after
+// AwaitAnswer waits for the first answer for addr by the given node that arrives after
 // the call, and returns when it arrived. With "" any node will do.
-func (w *WhoHas) Await(ctx context.Context, addr netip.Addr, node string) (time.Time, error) {
+func (w *WhoHas) AwaitAnswer(ctx context.Context, addr netip.Addr, node string) (time.Time, error) {
 	since := time.Now()
 	var at time.Time
-	err := w.await(ctx, addr, "an answer by "+node, func(t *target) bool {
+	err := w.awaitChange(ctx, addr, "an answer by "+node, func(t *target) bool {
 		for i := len(t.answers) - 1; i >= 0 && t.answers[i].at.After(since); i-- {
 			if node == "" || t.answers[i].who == node {
 				at = t.answers[i].at
@@ -216,13 +216,13 @@ func (w *WhoHas) Await(ctx context.Context, addr netip.Addr, node string) (time.
 	return at, err
 }
 
-// AwaitAll waits until the given node, or any with "", has answered for every
+// AwaitAnswers waits until the given node, or any with "", has answered for every
 // address since the call.
-func (w *WhoHas) AwaitAll(ctx context.Context, node string) error {
+func (w *WhoHas) AwaitAnswers(ctx context.Context, node string) error {
 	var g errgroup.Group
 	for _, t := range w.targets {
 		g.Go(func() error {
-			_, err := w.Await(ctx, t.addr, node)
+			_, err := w.AwaitAnswer(ctx, t.addr, node)
 			return err
 		})
 	}
@@ -233,12 +233,12 @@ func (w *WhoHas) AwaitAll(ctx context.Context, node string) error {
 // returns when the last answer came: the zero time if none ever did.
 func (w *WhoHas) AwaitSilence(ctx context.Context, addr netip.Addr) (time.Time, error) {
 	var last time.Time
-	err := w.await(ctx, addr, "silence", func(t *target) bool {
+	err := w.awaitChange(ctx, addr, "silence", func(t *target) bool {
 		if len(t.answers) > 0 {
 			last = t.answers[len(t.answers)-1].at
 		}
 		// The latest question may still be answered.
-		return len(t.asked) >= 4 && last.Before(t.asked[len(t.asked)-4])
+		return len(t.requested) >= 4 && last.Before(t.requested[len(t.requested)-4])
 	})
 	return last, err
 }
@@ -253,7 +253,7 @@ func (w *WhoHas) Owner(addr netip.Addr) string {
 		return ""
 	}
 	last := t.answers[len(t.answers)-1]
-	if n := len(t.asked); n > 1 && last.at.Before(t.asked[n-2]) {
+	if n := len(t.requested); n > 1 && last.at.Before(t.requested[n-2]) {
 		return ""
 	}
 	return last.who

@@ -44,21 +44,21 @@ func (s Span) length() time.Duration { return s.To.Sub(s.From) }
 // report makes the report of one address: answers belong to the last question
 // asked before they arrived.
 func (t *target) report(began, ended time.Time, every time.Duration) AddrReport {
-	r := AddrReport{Addr: t.addr, Rounds: len(t.asked)}
+	r := AddrReport{Addr: t.addr, Rounds: len(t.requested)}
 	slices.SortFunc(t.answers, func(a, b answer) int { return a.at.Compare(b.at) })
 	if len(t.answers) > 0 {
 		r.First = t.answers[0].at
 	}
-	if len(t.asked) == 0 {
+	if len(t.requested) == 0 {
 		r.LongestSilence = ended.Sub(began)
 		r.TotalSilence = r.LongestSilence
 		return r
 	}
 	next := 0 // answer
-	for i, asked := range t.asked {
+	for i, asked := range t.requested {
 		until := ended
-		if i+1 < len(t.asked) {
-			until = t.asked[i+1]
+		if i+1 < len(t.requested) {
+			until = t.requested[i+1]
 		}
 		from, hosts := asked, []string(nil)
 		for ; next < len(t.answers) && t.answers[next].at.Before(until); next++ {
@@ -72,15 +72,15 @@ func (t *target) report(began, ended time.Time, every time.Duration) AddrReport 
 		if len(hosts) == 0 {
 			r.Unanswered++
 		}
-		r.extend(from, hosts)
+		r.addRound(from, hosts)
 	}
 	r.Timeline[len(r.Timeline)-1].To = ended
-	r.measure(every)
+	r.sumUp(every)
 	return r
 }
 
-// extend goes on with the last span, or ends it and begins another.
-func (r *AddrReport) extend(from time.Time, hosts []string) {
+// addRound goes on with the last span, or ends it and begins another.
+func (r *AddrReport) addRound(from time.Time, hosts []string) {
 	if n := len(r.Timeline); n > 0 {
 		last := &r.Timeline[n-1]
 		if slices.Equal(last.Hosts, hosts) {
@@ -91,7 +91,7 @@ func (r *AddrReport) extend(from time.Time, hosts []string) {
 	r.Timeline = append(r.Timeline, Span{From: from, Hosts: hosts})
 }
 
-func (r *AddrReport) measure(every time.Duration) {
+func (r *AddrReport) sumUp(every time.Duration) {
 	for _, s := range r.Timeline {
 		switch {
 		case len(s.Hosts) == 0:

@@ -17,7 +17,7 @@ import (
 
 var prober = host{name: "pr", octet: 101, lan: true}
 
-func TestQuestion(t *testing.T) {
+func TestMarshalRequest(t *testing.T) {
 	tests := []struct{ target, want string }{
 		{"10.77.0.50", "ffffffffffff 027700000101 0806" + // to all, from pr
 			"0001 0800 06 04 0001 027700000101 0a4d0065 000000000000 0a4d0032"},
@@ -26,7 +26,7 @@ func TestQuestion(t *testing.T) {
 			"87 00 CCCC 00000000" + "fd770000000000000000000000001050" + "01 01 027700000101"},
 	}
 	for _, tt := range tests {
-		got, err := question(prober, netip.MustParseAddr(tt.target))
+		got, err := marshalRequest(prober, netip.MustParseAddr(tt.target))
 		check.OK(t, err)
 		if len(got) > ethLen+ipv6Len { // the checksum is the codec's affair
 			got = append(append(got[:ethLen+ipv6Len+2:ethLen+ipv6Len+2], 0xcc, 0xcc), got[ethLen+ipv6Len+4:]...)
@@ -38,7 +38,7 @@ func TestQuestion(t *testing.T) {
 	}
 }
 
-func TestReadAnswer(t *testing.T) {
+func TestParseAnswer(t *testing.T) {
 	n1, n2 := host{octet: 11}, host{octet: 12}
 	vip4, vip6 := netip.MustParseAddr("10.77.0.50"), netip.MustParseAddr("fd77::1050")
 	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -76,7 +76,7 @@ func TestReadAnswer(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			addr, mac, ok := readAnswer(prober, tt.frame)
+			addr, mac, ok := parseAnswer(prober, tt.frame)
 			if addr != tt.addr || mac != tt.mac || ok != tt.ok {
 				t.Errorf("got %v %q %v, want %v %q %v", addr, mac, ok, tt.addr, tt.mac, tt.ok)
 			}

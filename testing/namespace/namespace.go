@@ -16,8 +16,8 @@ const env = "HERALD_TEST_NAMESPACE"
 // Inside reports whether this process is the child that Enter or EnterAs made.
 func Inside() bool { return os.Getenv(env) != "" }
 
-// Stay has Inside say true although no child is made.
-func Stay() { os.Setenv(env, "1") }
+// AssumeInside has Inside say true although no child is made.
+func AssumeInside() { os.Setenv(env, "1") }
 
 // Enter runs this test binary again, in a user and network namespace of its own, which
 // takes no root, and ends with its exit status. Its own arguments, and args before them,

@@ -69,7 +69,7 @@ var faults = []fault{
 	{
 		name: "its API server hangs", moves: true, maxOutage: 12 * time.Second, // three questions without an answer, and the requests under way
 		do: func(t *testing.T, node string) {
-			cluster.Avoid(node)
+			cluster.AvoidAPIServer(node)
 			runOn(t, node, "pkill", "-STOP", "-x", "kube-apiserver")
 		},
 		undo: func(t *testing.T, node string) { runOn(t, node, "pkill", "-CONT", "-x", "kube-apiserver") },
@@ -163,7 +163,7 @@ const handOver = 3200 * time.Millisecond
 // runOn runs a program on a node.
 func runOn(t *testing.T, node string, argv ...string) string {
 	t.Helper()
-	out := check.Value(cluster.In(t.Context(), node, argv...))(t)
+	out := check.Value(cluster.RunOnNode(t.Context(), node, argv...))(t)
 	return out
 }
 

@@ -108,7 +108,7 @@ func rebootNode(t *testing.T) {
 		cluster.Kubectl(context.WithoutCancel(t.Context()), "delete", "pod", "lasting", "--grace-period=0", "--force")
 	}()
 	kubectl(t, "wait", "pod", "lasting", "--for=condition=Ready", "--timeout=1m")
-	cluster.Avoid(node)
+	cluster.AvoidAPIServer(node)
 	p := watchVIPs(t)
 	// In the order of time: kubelet ends the pods, the power goes, comes back.
 	took := check.Value(cluster.Shutdown(t.Context(), node))(t)
@@ -159,7 +159,7 @@ func powerCut(t *testing.T, node string, maxOutage time.Duration) {
 	t.Helper()
 	moveVIPsTo(t, node)
 	leader := etcdLeader(t)
-	cluster.Avoid(node)
+	cluster.AvoidAPIServer(node)
 	p := watchVIPs(t)
 	check.OK(t, cluster.PowerOff(t.Context(), node))
 	gone := time.Now()

@@ -174,7 +174,7 @@ func TestChartInstalls(t *testing.T) {
 func TestPreflight(t *testing.T) {
 	node := cluster.Nodes()[0]
 	run := func(argv ...string) (string, error) {
-		return cluster.In(t.Context(), node, append([]string{herald, "preflight", "--k8sConfigPath=/etc/kubernetes/admin.conf"}, argv...)...)
+		return cluster.RunOnNode(t.Context(), node, append([]string{herald, "preflight", "--k8sConfigPath=/etc/kubernetes/admin.conf"}, argv...)...)
 	}
 	out, err := run(bothOptions...)
 	if err != nil {
@@ -193,7 +193,7 @@ func TestPreflight(t *testing.T) {
 	runOn(t, node, "ip", "link", "add", "kube-ipvs0", "type", "bridge")
 	defer runOn(t, node, "ip", "link", "del", "kube-ipvs0")
 	// The kernel's files of this network namespace are not in /sys, which is the machine's.
-	if out, _ := cluster.In(t.Context(), node, "unshare", "-m", "sh", "-c", "mount -t sysfs sysfs /sys && exec "+herald+
+	if out, _ := cluster.RunOnNode(t.Context(), node, "unshare", "-m", "sh", "-c", "mount -t sysfs sysfs /sys && exec "+herald+
 		" preflight --k8sConfigPath=/etc/kubernetes/admin.conf --arp --services --interface=eth0"); !strings.Contains(out, "strictARP") {
 		t.Errorf("there is no message about strict ARP:\n%s", out)
 	}

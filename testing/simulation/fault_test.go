@@ -10,76 +10,76 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An ailment is what is wrong with a node for a while.
-type ailment string
+// A faultKind is what is wrong with a node for a while.
+type faultKind string
 
 // What may be wrong with a node; the last two are wrong with the cluster.
 const (
-	cut        ailment = "cut from the API"
-	watchStuck ailment = "its watch is stuck"
-	slow       ailment = "the API is slow"
-	lose       ailment = "answers are lost"
-	unplug     ailment = "its cable is out"
-	aside      ailment = "on the other side of the LAN"
-	blocked    ailment = "its heartbeat port is blocked"
-	away       ailment = "the API server is away for all"
-	split      ailment = "the LAN is in two parts"
+	cut         faultKind = "cut from the API"
+	watchStuck  faultKind = "its watch is stuck"
+	slow        faultKind = "the API is slow"
+	loseAnswers faultKind = "answers are lost"
+	unplug      faultKind = "its cable is out"
+	otherSide   faultKind = "on the other side of the LAN"
+	blocked     faultKind = "its heartbeat port is blocked"
+	apiAway     faultKind = "the API server is away for all"
+	split       faultKind = "the LAN is in two parts"
 )
 
 // toggle makes something wrong with n, or right again, and returns which.
-func (n *node) toggle(what ailment) (wrong bool) {
+func (n *node) toggle(what faultKind) (wrong bool) {
 	c := n.c
 	c.mu.Lock()
 	word := "mended"
-	if wrong = n.ill[what] == 0; wrong {
-		n.fell++
-		n.ill[what], word = n.fell, "wrong"
+	if wrong = n.faults[what] == 0; wrong {
+		n.faultCount++
+		n.faults[what], word = n.faultCount, "wrong"
 	} else {
-		delete(n.ill, what)
+		delete(n.faults, what)
 	}
-	c.note(n, netip.Addr{}, "%s: %s", what, word)
-	n.refit()
+	c.recordLocked(n, netip.Addr{}, "%s: %s", what, word)
+	n.applyFaults()
 	c.mu.Unlock()
-	c.wire.change(n)
+	c.wire.peersChanged(n)
 	n.poke()
 	return wrong
 }
 
-// refit makes n's cable, side, port and way what its ailments, and those of the
+// applyFaults makes n's cable, side, port and way what its ailments, and those of the
 // cluster, make of them. The cluster's mutex must be held.
-func (n *node) refit() {
+func (n *node) applyFaults() {
 	c := n.c
 	n.changed = time.Now()
 	side := 0
-	if n.has(aside) != n.has(split) {
+	if n.has(otherSide) != n.has(split) {
 		side = 1
 	}
 	if cable := !n.has(unplug); cable != n.cable || side != n.side {
 		n.cable, n.side = cable, side
 		for a := range n.kernel {
-			c.look(a)
+			c.checkOwners(a)
 		}
 	}
 	n.portBlocked = n.has(blocked)
 	if n.proc == nil {
 		return
 	}
-	n.way.SetFaults(func(f *leasetest.Faults) {
+	n.client.SetFaults(func(f *leasetest.Faults) {
 		*f = leasetest.NoFaults
 		if n.has(slow) {
 			f.Lag, f.Delay = n.slow.Lag, n.slow.Delay
 		}
-		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || !c.away.IsZero(), n.has(watchStuck), n.has(lose)
+		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || !c.apiAwaySince.IsZero(), n.has(watchStuck), n.has(loseAnswers)
 	})
-	if n.way.Faults() != leasetest.NoFaults {
+	if n.client.Faults() != leasetest.NoFaults {
 		n.renews = time.Time{}
 	} else if n.renews.IsZero() {
 		n.renews = n.changed
 	}
 }
 
-// fault makes something go wrong, or right again.
-func (c *cluster) fault(r *rand.Rand, n *node) {
+// anyFault makes something go wrong, or right again.
+func (c *cluster) anyFault(r *rand.Rand, n *node) {
 	switch r.IntN(10) {
 	case 0, 1:
 		c.toggle(r, n, cut)
@@ -91,20 +91,20 @@ func (c *cluster) fault(r *rand.Rand, n *node) {
 		c.mu.Unlock()
 		c.toggle(r, n, slow)
 	case 4:
-		c.toggle(r, n, lose)
+		c.toggle(r, n, loseAnswers)
 	case 5:
 		c.restart(r, n, "killed and started", func() { n.kill(false) })
 	case 6:
-		c.restart(r, n, "stopped in good order and started", n.halt)
+		c.restart(r, n, "stopped in good order and started", n.stop)
 	case 7:
 		c.toggle(r, n, unplug)
 	case 8:
 		i := r.IntN(len(c.services))
-		c.say(nil, netip.Addr{}, "%s: ignored, or not", c.services[i].Key)
+		c.record(nil, netip.Addr{}, "%s: ignored, or not", c.services[i].Key)
 		c.change(i, func(s *vip.Service) { s.Ignore = !s.Ignore })
 	case 9:
 		i := r.IntN(len(c.services))
-		c.say(nil, netip.Addr{}, "%s: shares an address, or not", c.services[i].Key)
+		c.record(nil, netip.Addr{}, "%s: shares an address, or not", c.services[i].Key)
 		c.change(i, func(s *vip.Service) {
 			if i > 0 && s.Addresses[0] != c.services[i-1].Addresses[0] {
 				s.Addresses = c.services[i-1].Addresses
@@ -121,50 +121,50 @@ func (c *cluster) wireFault(r *rand.Rand, n *node) {
 	o := c.nodes[r.IntN(len(c.nodes))]
 	switch r.IntN(12) {
 	default:
-		c.fault(r, n)
+		c.anyFault(r, n)
 	case 0, 1:
-		c.toggle(r, n, aside)
+		c.toggle(r, n, otherSide)
 	case 2:
 		c.toggle(r, n, blocked)
 	case 3:
 		if n != o {
-			c.say(n, netip.Addr{}, "takes %s for dead", o.name)
-			c.wire.mistake(n, o)
+			c.record(n, netip.Addr{}, "takes %s for dead", o.name)
+			c.wire.takeForDead(n, o)
 		}
 	case 4:
-		if c.crowd() {
+		if c.large() {
 			c.toggle(r, n, cut)
 		} else {
-			c.everywhere(r, away)
+			c.toggleForAll(r, apiAway)
 		}
 	case 5:
 		c.restart(r, n, "the power fails", func() { n.kill(true) })
 	}
 }
 
-// crowdFault is a wireFault of a large cluster: rarely one of the whole.
-func (c *cluster) crowdFault(r *rand.Rand, n *node) {
+// largeFault is a wireFault of a large cluster: rarely one of the whole.
+func (c *cluster) largeFault(r *rand.Rand, n *node) {
 	switch r.IntN(500) {
 	case 0:
-		c.everywhere(r, away)
+		c.toggleForAll(r, apiAway)
 	case 1, 2, 3, 4:
-		c.everywhere(r, split)
+		c.toggleForAll(r, split)
 	default:
 		c.wireFault(r, n)
 	}
 }
 
 // toggle makes something wrong with a node, or right again. In a crowd it mends by itself.
-func (c *cluster) toggle(r *rand.Rand, n *node, what ailment) {
-	if !n.toggle(what) || !c.crowd() {
+func (c *cluster) toggle(r *rand.Rand, n *node, what faultKind) {
+	if !n.toggle(what) || !c.large() {
 		return
 	}
 	c.mu.Lock()
-	fell := n.ill[what]
+	fell := n.faults[what]
 	c.mu.Unlock()
-	time.AfterFunc(lasting(r), func() {
+	time.AfterFunc(faultDuration(r), func() {
 		c.mu.Lock()
-		same := n.ill[what] == fell
+		same := n.faults[what] == fell
 		c.mu.Unlock()
 		if same {
 			n.toggle(what)
@@ -172,12 +172,12 @@ func (c *cluster) toggle(r *rand.Rand, n *node, what ailment) {
 	})
 }
 
-// crowd reports whether the cluster is so large that faults overlap and mend by themselves.
-func (c *cluster) crowd() bool { return c.gap > 0 }
+// large reports whether the cluster is so large that faults overlap and mend by themselves.
+func (c *cluster) large() bool { return c.gap > 0 }
 
-// lasting is how long a fault lasts in a crowd: most are short, some outlast every
+// faultDuration is how long a fault lasts in a crowd: most are short, some outlast every
 // deadline.
-func lasting(r *rand.Rand) time.Duration {
+func faultDuration(r *rand.Rand) time.Duration {
 	if r.IntN(12) == 0 {
 		return time.Duration(r.IntN(25000)) * time.Millisecond
 	}
@@ -188,8 +188,8 @@ func lasting(r *rand.Rand) time.Duration {
 // things go on meanwhile.
 func (c *cluster) restart(r *rand.Rand, n *node, what string, end func()) {
 	pause := time.Duration(r.IntN(20000)) * time.Millisecond
-	if c.crowd() {
-		pause = lasting(r)
+	if c.large() {
+		pause = faultDuration(r)
 	}
 	c.mu.Lock()
 	busy := n.down
@@ -198,32 +198,32 @@ func (c *cluster) restart(r *rand.Rand, n *node, what string, end func()) {
 	if busy {
 		return
 	}
-	c.say(n, netip.Addr{}, "%s", what)
+	c.record(n, netip.Addr{}, "%s", what)
 	again := func() {
 		end()
 		time.Sleep(pause)
-		c.say(n, netip.Addr{}, "a Herald starts")
+		c.record(n, netip.Addr{}, "a Herald starts")
 		n.start()
 		c.mu.Lock()
 		n.down = false
 		c.mu.Unlock()
 	}
-	if !c.crowd() {
+	if !c.large() {
 		again()
 		return
 	}
 	c.restarts.Go(again)
 }
 
-// everywhere makes something wrong with the whole cluster, or right again.
-func (c *cluster) everywhere(r *rand.Rand, what ailment) {
+// toggleForAll makes something wrong with the whole cluster, or right again.
+func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 	c.mu.Lock()
-	c.active[what] = 1 - c.active[what]
-	wrong := c.active[what] == 1
-	c.note(nil, netip.Addr{}, "%s: %v", what, wrong)
+	c.clusterFaults[what] = 1 - c.clusterFaults[what]
+	wrong := c.clusterFaults[what] == 1
+	c.recordLocked(nil, netip.Addr{}, "%s: %v", what, wrong)
 	voters := map[*node]bool{}
 	for _, n := range c.nodes {
-		if n.proc != nil && time.Since(n.changed) > 30*time.Second && len(n.ill) == 0 {
+		if n.proc != nil && time.Since(n.changed) > 30*time.Second && len(n.faults) == 0 {
 			voters[n] = true
 		}
 	}
@@ -234,58 +234,58 @@ func (c *cluster) everywhere(r *rand.Rand, what ailment) {
 			most = r.IntN(len(c.nodes))
 		}
 		for _, n := range c.nodes {
-			delete(n.ill, split)
+			delete(n.faults, split)
 			if most > 0 && r.IntN(len(c.nodes)) < most {
-				n.fell++
-				n.ill[split] = n.fell
+				n.faultCount++
+				n.faults[split] = n.faultCount
 			}
 		}
 	case wrong:
-		c.away, c.voters = time.Now(), voters
+		c.apiAwaySince, c.voters = time.Now(), voters
 	default:
-		c.away = time.Time{}
+		c.apiAwaySince = time.Time{}
 	}
 	for _, n := range c.nodes {
 		changed, side := n.changed, n.side
-		n.refit()
-		if what == away || side == n.side {
+		n.applyFaults()
+		if what == apiAway || side == n.side {
 			n.changed = changed
 		}
 	}
 	c.mu.Unlock()
 	if what == split {
 		for _, n := range c.nodes {
-			c.wire.change(n)
+			c.wire.peersChanged(n)
 		}
 	}
-	if wrong && c.crowd() {
-		lasts := lasting(r)
-		if what == away { // that nodes die without it, and are replaced, takes a while
+	if wrong && c.large() {
+		lasts := faultDuration(r)
+		if what == apiAway { // that nodes die without it, and are replaced, takes a while
 			lasts += time.Duration(r.IntN(20000)) * time.Millisecond
 		}
 		time.AfterFunc(lasts, func() {
 			c.mu.Lock()
-			same := c.active[what] == 1
+			same := c.clusterFaults[what] == 1
 			c.mu.Unlock()
 			if same {
-				c.everywhere(r, what)
+				c.toggleForAll(r, what)
 			}
 		})
 	}
 }
 
-func (n *node) has(what ailment) bool { return n.ill[what] != 0 }
+func (n *node) has(what faultKind) bool { return n.faults[what] != 0 }
 
-// heal makes all well again.
-func (c *cluster) heal() {
-	c.say(nil, netip.Addr{}, "all is well")
+// clearFaults makes all well again.
+func (c *cluster) clearFaults() {
+	c.record(nil, netip.Addr{}, "all is well")
 	c.restarts.Wait()
 	c.mu.Lock()
-	c.away = time.Time{}
-	clear(c.active)
+	c.apiAwaySince = time.Time{}
+	clear(c.clusterFaults)
 	for _, n := range c.nodes {
-		clear(n.ill)
-		n.refit()
+		clear(n.faults)
+		n.applyFaults()
 	}
 	for i := range c.services {
 		c.services[i].Ignore = false
@@ -293,7 +293,7 @@ func (c *cluster) heal() {
 	c.list = nil
 	c.mu.Unlock()
 	for _, n := range c.nodes {
-		c.wire.change(n)
+		c.wire.peersChanged(n)
 		n.poke()
 	}
 }
@@ -302,6 +302,6 @@ func (c *cluster) heal() {
 func (c *cluster) counts() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return fmt.Sprintf("%d binds, %d fences, %d tenures lost, %d votes to move without the API server", c.tally["binds"], c.tally["the claims of a node are voided"],
-		c.tally["the node lease is lost: this node gives up its VIPs and begins a new epoch"], c.tally["agreements"])
+	return fmt.Sprintf("%d binds, %d fences, %d tenures lost, %d votes to move without the API server", c.eventCount["binds"], c.eventCount["the claims of a node are voided"],
+		c.eventCount["the node lease is lost: this node gives up its VIPs and begins a new epoch"], c.eventCount["agreements"])
 }

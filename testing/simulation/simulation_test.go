@@ -26,7 +26,7 @@ func TestFaults(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t, size{nodes: 3, services: 9})
-				c.run(rand.New(rand.NewPCG(seed, 4)), 25, c.fault)
+				c.run(rand.New(rand.NewPCG(seed, 4)), 25, c.anyFault)
 			})
 		})
 	}
@@ -61,9 +61,9 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// TestNothingMoves: an API server that answers nobody for a while, and then
+// TestOutageMovesNothing: an API server that answers nobody for a while, and then
 // everybody again, moves nothing, although some nodes notice before others.
-func TestNothingMoves(t *testing.T) {
+func TestOutageMovesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 9))
 		c := newCluster(t, size{nodes: 20, services: 100, skew: 0.05})
@@ -72,13 +72,13 @@ func TestNothingMoves(t *testing.T) {
 			for range 5 {
 				time.Sleep(time.Minute + time.Duration(r.IntN(5000))*time.Millisecond)
 				before := c.binds()
-				c.everywhere(r, away)
+				c.toggleForAll(r, apiAway)
 				time.Sleep(time.Duration(5000+r.IntN(60000)) * time.Millisecond)
-				c.everywhere(r, away)
+				c.toggleForAll(r, apiAway)
 				time.Sleep(20 * time.Second)
 				if moved := c.binds() - before; moved > 0 {
 					c.mu.Lock()
-					c.breaks(netip.Addr{}, c.nodes, "%d VIPs have moved", moved)
+					c.fail(netip.Addr{}, c.nodes, "%d VIPs have moved", moved)
 					c.mu.Unlock()
 				}
 			}
@@ -86,19 +86,19 @@ func TestNothingMoves(t *testing.T) {
 	})
 }
 
-// TestNoGap: while all nodes but one are well, a VIP of a node that stops in good order is
+// TestHandOverWithoutGap: while all nodes but one are well, a VIP of a node that stops in good order is
 // never unanswered, and one of a node that is cut from the API server moves before
 // its renew deadline.
-func TestNoGap(t *testing.T) {
+func TestHandOverWithoutGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, size{nodes: 5, services: 40})
 		c.wire = newWire(c, rand.New(rand.NewPCG(1, 11)))
 		r := rand.New(rand.NewPCG(1, 12))
 		c.run(r, 1, func(*rand.Rand, *node) {
 			for _, n := range c.nodes {
-				c.always(true)
-				n.halt()
-				c.always(false)
+				c.setMustAnswer(true)
+				n.stop()
+				c.setMustAnswer(false)
 				n.start()
 				time.Sleep(10 * time.Second)
 			}
@@ -107,32 +107,32 @@ func TestNoGap(t *testing.T) {
 			time.Sleep(9 * time.Second)
 			c.mu.Lock()
 			for a := range n.kernel {
-				c.breaks(a, c.nodes, "%s has been cut from the API server for 9 s and still has %s", n.name, a)
+				c.fail(a, c.nodes, "%s has been cut from the API server for 9 s and still has %s", n.name, a)
 			}
 			c.mu.Unlock()
 		})
 	})
 }
 
-// always says whether each VIP must be answered at any time from now on.
-func (c *cluster) always(must bool) {
+// setMustAnswer says whether each VIP must be answered at any time from now on.
+func (c *cluster) setMustAnswer(must bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.gapless = must
+	c.mustAnswer = must
 }
 
 // binds is how many addresses have been bound so far.
 func (c *cluster) binds() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tally["binds"]
+	return c.eventCount["binds"]
 }
 
-// TestCrowd: a larger cluster, in which many things go wrong at a time. Unless
+// TestLargeCluster: a larger cluster, in which many things go wrong at a time. Unless
 // HERALD_LARGE says how large (nodes,VIPs,faults), it is one that takes some seconds.
 // HERALD_SIMULATE is how long it may take at most; HERALD_SEED repeats the faults of
 // a run, though not the order in which the goroutines run.
-func TestCrowd(t *testing.T) {
+func TestLargeCluster(t *testing.T) {
 	nodes, services, faults, seed := 10, 60, 400, uint64(1)
 	if text := os.Getenv("HERALD_LARGE"); text != "" {
 		if n, _ := fmt.Sscanf(text, "%d,%d,%d", &nodes, &services, &faults); n != 3 || nodes < 2 || services < 1 {
@@ -161,9 +161,9 @@ func TestCrowd(t *testing.T) {
 			nodes: nodes, services: services, skew: 0.02,
 			pass: time.Duration(services) * 10 * time.Microsecond, gap: 8 * time.Second / time.Duration(nodes),
 		})
-		c.over = &over
+		c.timeIsUp = &over
 		c.wire = newWire(c, rand.New(rand.NewPCG(seed, 8)))
-		c.run(r, faults, c.crowdFault)
+		c.run(r, faults, c.largeFault)
 	})
 }
 
@@ -175,8 +175,8 @@ func (c *cluster) run(r *rand.Rand, faults int, fault func(*rand.Rand, *node)) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var watch sync.WaitGroup
-	watch.Go(func() { c.watch(ctx) })
-	if !c.crowd() {
+	watch.Go(func() { c.recheckOverlaps(ctx) })
+	if !c.large() {
 		c.create()
 	}
 	time.Sleep(5 * time.Second)
@@ -186,41 +186,41 @@ func (c *cluster) run(r *rand.Rand, faults int, fault func(*rand.Rand, *node)) {
 	c.progress("all have started", began)
 	for i := range faults {
 		fault(r, c.nodes[r.IntN(len(c.nodes))])
-		if c.crowd() {
+		if c.large() {
 			time.Sleep(time.Duration(r.Int64N(int64(2 * c.gap))))
 		} else {
 			time.Sleep(time.Duration(r.IntN(15000)) * time.Millisecond)
 		}
-		if c.isBroken() || c.over != nil && c.over.Load() {
+		if c.isBroken() || c.timeIsUp != nil && c.timeIsUp.Load() {
 			break
 		}
 		if (i+1)%100 == 0 {
 			c.progress(fmt.Sprintf("%d faults", i+1), began)
 		}
-		if c.crowd() && (i+1)%quiet == 0 && i+1 < faults {
-			c.calm()
+		if c.large() && (i+1)%recoverEvery == 0 && i+1 < faults {
+			c.recoverAll()
 			c.progress(fmt.Sprintf("%d faults, no invariant broken", i+1), began)
 		}
 	}
-	c.calm()
+	c.recoverAll()
 	c.progress("the end", began)
 	cancel()
 	watch.Wait()
 	for _, n := range c.nodes {
-		n.halt()
+		n.stop()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range c.services {
 		if who := c.answers(c.services[i].Addresses[0], 0); len(who) > 0 {
-			c.breaks(c.services[i].Addresses[0], who, "%s is still answered after all have stopped", c.services[i].Key)
+			c.fail(c.services[i].Addresses[0], who, "%s is still answered after all have stopped", c.services[i].Key)
 		}
 	}
 }
 
 // progress logs how far a long run is.
 func (c *cluster) progress(what string, began time.Time) {
-	if !c.crowd() {
+	if !c.large() {
 		return
 	}
 	var used syscall.Rusage
@@ -241,32 +241,32 @@ func (c *cluster) create() {
 }
 
 // quiet is after how many faults in a crowd all must be well again.
-const quiet = 500
+const recoverEvery = 500
 
-// calm makes all well again, and checks that a minute later at the latest it is.
-func (c *cluster) calm() {
-	c.heal()
+// recoverAll makes all well again, and checks that a minute later at the latest it is.
+func (c *cluster) recoverAll() {
+	c.clearFaults()
 	settled, good := "", 0
 	for range 60 {
 		time.Sleep(time.Second)
 		good++
-		if settled = c.settled(); settled != "" {
+		if settled = c.unsettled(); settled != "" {
 			good = 0
 		}
-		if c.isBroken() || c.crowd() && good == 3 {
+		if c.isBroken() || c.large() && good == 3 {
 			return
 		}
 	}
 	if settled != "" {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.breaks(netip.Addr{}, nil, "after a minute without faults %s", settled)
+		c.fail(netip.Addr{}, nil, "after a minute without faults %s", settled)
 	}
 }
 
-// settled says what is not as it should be once all has been well for a while: every
+// unsettled says what is not as it should be once all has been well for a while: every
 // VIP is answered by exactly one node, and the statuses say which.
-func (c *cluster) settled() string {
+func (c *cluster) unsettled() string {
 	type slot struct {
 		addr netip.Addr
 		port vip.Port
@@ -279,14 +279,14 @@ func (c *cluster) settled() string {
 		at := slot{a, s.Ports[0]}
 		who := c.answers(a, 0)
 		if len(who) != 1 {
-			return fmt.Sprintf("%s, %s, is answered by %d nodes\n%s", s.Key, a, len(who), c.tells(a, who))
+			return fmt.Sprintf("%s, %s, is answered by %d nodes\n%s", s.Key, a, len(who), c.explain(a, who))
 		}
 		if taken[at] || s.VIPHost == "" {
 			continue // in conflict: the older, or who had it, keeps it
 		}
 		taken[at] = true
 		if s.VIPHost != who[0].name {
-			return fmt.Sprintf("%s: its status names %s, but %s answers\n%s", s.Key, s.VIPHost, who[0].name, c.tells(a, who))
+			return fmt.Sprintf("%s: its status names %s, but %s answers\n%s", s.Key, s.VIPHost, who[0].name, c.explain(a, who))
 		}
 	}
 	return ""

@@ -14,34 +14,34 @@ import (
 type wire struct {
 	c *cluster
 
-	mu    sync.Mutex // is taken before the cluster's
-	r     *rand.Rand
-	cards []vip.Heartbeat      // what the process that runs there told last
-	seen  [][]glimpse          // by observer, and node
-	due   map[time.Time][]mail // what happens then
+	mu         sync.Mutex // is taken before the cluster's
+	r          *rand.Rand
+	heartbeats []vip.Heartbeat          // what the process that runs there told last
+	views      [][]peerView             // by observer, and node
+	deliveries map[time.Time][]delivery // what happens then
 }
 
-// A glimpse is one node's sight of another, and what it is about to become.
-type glimpse struct {
+// A peerView is one node's sight of another, and what it is about to become.
+type peerView struct {
 	vip.PeerStatus
-	next  vip.Liveness
-	late  time.Time // from when on it is late, if it is not to look alive
-	round int
+	next        vip.Liveness
+	overdueFrom time.Time // from when on it is late, if it is not to look alive
+	round       int
 }
 
 // late is two periods of pkg/peers.
-const late = 200 * time.Millisecond
+const overdueAfter = 200 * time.Millisecond
 
-// A mail changes what one node sees. It reports whether that is another now.
-type mail struct {
+// A delivery changes what one node sees. It reports whether that is another now.
+type delivery struct {
 	to    *node
 	apply func() bool
 }
 
 func newWire(c *cluster, r *rand.Rand) *wire {
-	w := &wire{c: c, r: r, cards: make([]vip.Heartbeat, len(c.nodes)), due: map[time.Time][]mail{}}
+	w := &wire{c: c, r: r, heartbeats: make([]vip.Heartbeat, len(c.nodes)), deliveries: map[time.Time][]delivery{}}
 	for range c.nodes {
-		w.seen = append(w.seen, make([]glimpse, len(c.nodes)))
+		w.views = append(w.views, make([]peerView, len(c.nodes)))
 	}
 	return w
 }
@@ -57,11 +57,11 @@ type processWire struct {
 func (w *wire) connect(p *process) *processWire {
 	n := p.n
 	w.mu.Lock()
-	for i := range w.seen[n.id] {
-		g := &w.seen[n.id][i]
-		*g = glimpse{round: g.round + 1}
+	for i := range w.views[n.id] {
+		g := &w.views[n.id][i]
+		*g = peerView{round: g.round + 1}
 	}
-	w.cards[n.id] = vip.Heartbeat{}
+	w.heartbeats[n.id] = vip.Heartbeat{}
 	w.mu.Unlock()
 	return &processWire{wire: w, p: p}
 }
@@ -74,16 +74,16 @@ func (w *processWire) Statuses() map[string]vip.PeerStatus {
 	all := make(map[string]vip.PeerStatus, len(w.c.nodes))
 	for i, o := range w.c.nodes {
 		if o != n {
-			g := w.seen[n.id][i] // a copy
-			g.Overdue = g.Liveness == vip.Alive && g.next != vip.Alive && !time.Now().Before(g.late)
+			g := w.views[n.id][i] // a copy
+			g.Overdue = g.Liveness == vip.Alive && g.next != vip.Alive && !time.Now().Before(g.overdueFrom)
 			all[o.name] = g.PeerStatus
 		}
 	}
 	return all
 }
 
-// looks is the liveness of the other nodes as n sees it.
-func (w *wire) looks(n *node) map[*node]vip.PeerStatus {
+// statusesOf is the liveness of the other nodes as n sees it.
+func (w *wire) statusesOf(n *node) map[*node]vip.PeerStatus {
 	if w == nil {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (w *wire) looks(n *node) map[*node]vip.PeerStatus {
 	looks := map[*node]vip.PeerStatus{}
 	for i, o := range w.c.nodes {
 		if o != n {
-			looks[o] = w.seen[n.id][i].PeerStatus
+			looks[o] = w.views[n.id][i].PeerStatus
 		}
 	}
 	return looks
@@ -127,10 +127,10 @@ func (w *processWire) SetHeartbeat(h vip.Heartbeat) {
 	if !runs {
 		return
 	}
-	w.cards[n.id] = h
+	w.heartbeats[n.id] = h
 	for _, o := range w.c.nodes {
 		if o != n {
-			w.after(w.between(5, 40), o, func() bool { return w.deliver(n, o) })
+			w.after(w.between(5, 40), o, func() bool { return w.deliverHeartbeat(n, o) })
 		}
 	}
 }
@@ -144,42 +144,42 @@ func (w *wire) between(least, most int) time.Duration {
 func (w *wire) after(d time.Duration, to *node, apply func() bool) {
 	const grid = 5 * time.Millisecond
 	at := time.Now().Add(d).Truncate(grid).Add(grid)
-	if len(w.due[at]) == 0 {
-		time.AfterFunc(time.Until(at), func() { w.post(at) })
+	if len(w.deliveries[at]) == 0 {
+		time.AfterFunc(time.Until(at), func() { w.deliverDue(at) })
 	}
-	w.due[at] = append(w.due[at], mail{to, apply})
+	w.deliveries[at] = append(w.deliveries[at], delivery{to, apply})
 }
 
-// post delivers the mail of a moment.
-func (w *wire) post(at time.Time) {
+// deliverDue delivers the mail of a moment.
+func (w *wire) deliverDue(at time.Time) {
 	wake := make([]bool, len(w.c.nodes))
 	w.mu.Lock()
-	for _, m := range w.due[at] {
+	for _, m := range w.deliveries[at] {
 		if m.apply() {
 			wake[m.to.id] = true
 		}
 	}
-	delete(w.due, at)
+	delete(w.deliveries, at)
 	w.mu.Unlock()
 	for i, n := range w.c.nodes {
 		if wake[i] {
-			n.wake()
+			n.wakeLeases()
 		}
 	}
 }
 
-// deliver lets o read the card of n, if anything passes between them.
-func (w *wire) deliver(n, o *node) bool {
-	g := &w.seen[o.id][n.id]
-	if g.Liveness != vip.Alive || g.Heartbeat == w.cards[n.id] || w.truth(o, n) != vip.Alive {
+// deliverHeartbeat lets o read the card of n, if anything passes between them.
+func (w *wire) deliverHeartbeat(n, o *node) bool {
+	g := &w.views[o.id][n.id]
+	if g.Liveness != vip.Alive || g.Heartbeat == w.heartbeats[n.id] || w.actualLiveness(o, n) != vip.Alive {
 		return false
 	}
-	g.Heartbeat = w.cards[n.id]
+	g.Heartbeat = w.heartbeats[n.id]
 	return true
 }
 
-// wake is what pkg/peers does when something it sees has changed.
-func (n *node) wake() {
+// wakeLeases is what pkg/peers does when something it sees has changed.
+func (n *node) wakeLeases() {
 	n.c.mu.Lock()
 	p := n.proc
 	n.c.mu.Unlock()
@@ -188,8 +188,8 @@ func (n *node) wake() {
 	}
 }
 
-// truth is the liveness of o that n would find after a while.
-func (w *wire) truth(n, o *node) vip.Liveness {
+// actualLiveness is the liveness of o that n would find after a while.
+func (w *wire) actualLiveness(n, o *node) vip.Liveness {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	switch {
@@ -203,8 +203,8 @@ func (w *wire) truth(n, o *node) vip.Liveness {
 	return vip.Alive
 }
 
-// change looks again at how a node sees the others, and they it: something about it is another.
-func (w *wire) change(n *node) {
+// peersChanged looks again at how a node sees the others, and they it: something about it is another.
+func (w *wire) peersChanged(n *node) {
 	if w == nil {
 		return
 	}
@@ -212,49 +212,49 @@ func (w *wire) change(n *node) {
 	defer w.mu.Unlock()
 	for _, o := range w.c.nodes {
 		if o != n {
-			w.turns(n, o)
-			w.turns(o, n)
+			w.scheduleView(n, o)
+			w.scheduleView(o, n)
 		}
 	}
 }
 
-// turns sees to it that o will look to n as it should.
-func (w *wire) turns(n, o *node) {
-	g, t := &w.seen[n.id][o.id], w.truth(n, o)
+// scheduleView sees to it that o will look to n as it should.
+func (w *wire) scheduleView(n, o *node) {
+	g, t := &w.views[n.id][o.id], w.actualLiveness(n, o)
 	if t == g.next {
 		return
 	}
-	g.next, g.late = t, time.Now().Add(late)
+	g.next, g.overdueFrom = t, time.Now().Add(overdueAfter)
 	g.round++
 	round, after := g.round, w.between(250, 600)
 	if t == vip.Alive {
 		after = w.between(20, 300)
 	}
-	w.after(after, n, func() bool { return w.turn(n, o, round) })
+	w.after(after, n, func() bool { return w.applyView(n, o, round) })
 }
 
-// turn makes o look to n as it is about to look, unless that has changed since.
-func (w *wire) turn(n, o *node, round int) bool {
-	g := &w.seen[n.id][o.id]
+// applyView makes o look to n as it is about to look, unless that has changed since.
+func (w *wire) applyView(n, o *node, round int) bool {
+	g := &w.views[n.id][o.id]
 	if g.round != round || g.next == g.Liveness || g.Liveness == vip.Unknown && g.next != vip.Alive {
 		return false
 	}
 	g.Liveness, g.Since = g.next, time.Now()
 	if g.Liveness == vip.Alive {
-		g.Heartbeat = w.cards[o.id]
+		g.Heartbeat = w.heartbeats[o.id]
 	}
 	return true
 }
 
-// mistake lets n take o for dead for a while, though it is alive.
-func (w *wire) mistake(n, o *node) {
+// takeForDead lets n take o for dead for a while, though it is alive.
+func (w *wire) takeForDead(n, o *node) {
 	w.mu.Lock()
-	if g := &w.seen[n.id][o.id]; g.Liveness == vip.Alive {
+	if g := &w.views[n.id][o.id]; g.Liveness == vip.Alive {
 		g.Liveness, g.Since = vip.Dead, time.Now()
 		g.round++
 		round := g.round
-		w.after(w.between(50, 2000), n, func() bool { return w.turn(n, o, round) })
+		w.after(w.between(50, 2000), n, func() bool { return w.applyView(n, o, round) })
 	}
 	w.mu.Unlock()
-	n.wake()
+	n.wakeLeases()
 }

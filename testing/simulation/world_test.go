@@ -37,31 +37,31 @@ type cluster struct {
 	nodes []*node
 	wire  *wire // nil: nodes can't see each other on the wire
 
-	mu       sync.Mutex // guards all below, and all nodes; what it is held for calls no room of Herald
-	services []vip.Service
-	index    map[vip.Key]int
-	list     []vip.Service // services as the caches show them; nil: something has changed
-	created  bool          // the services are there
-	carriers map[netip.Addr][]*node
-	hearers  map[netip.Addr][]*node
-	began    map[where]map[*node]time.Time // who answers, and since when
-	double   map[where]bool                // where two do
-	story    []line
-	broken   bool // an invariant
-	gapless  bool // each VIP must be answered
-	tally    map[string]int
+	mu           sync.Mutex // guards all below, and all nodes; what it is held for calls no room of Herald
+	services     []vip.Service
+	index        map[vip.Key]int
+	list         []vip.Service // services as the caches show them; nil: something has changed
+	created      bool          // the services are there
+	bound        map[netip.Addr][]*node
+	listeners    map[netip.Addr][]*node
+	answersSince map[addrOnSide]map[*node]time.Time // who answers, and since when
+	overlaps     map[addrOnSide]bool                // where two do
+	history      []historyLine
+	broken       bool // an invariant
+	mustAnswer   bool // each VIP must be answered
+	eventCount   map[string]int
 
-	away   time.Time       // since when the API server is away for all; zero: it is not
-	voters map[*node]bool  // the nodes that were well for long when it went
-	active map[ailment]int // of the cluster as a whole
+	apiAwaySince  time.Time         // since when the API server is away for all; zero: it is not
+	voters        map[*node]bool    // the nodes that were well for long when it went
+	clusterFaults map[faultKind]int // of the cluster as a whole
 
 	restarts sync.WaitGroup
 	passes   atomic.Int64
-	over     *atomic.Bool // the time for it is; may be nil
+	timeIsUp *atomic.Bool // the time for it is; may be nil
 }
 
-// A line of the story.
-type line struct {
+// A historyLine of the story.
+type historyLine struct {
 	at   time.Time
 	n    *node // nil: all
 	addr netip.Addr
@@ -76,23 +76,23 @@ type node struct {
 	rate float64 // of its clock
 
 	// All below is guarded by the cluster's mutex.
-	way         *leasetest.Client // of the process that runs, or ran last
+	client      *leasetest.Client // of the process that runs, or ran last
 	proc        *process          // nil if none runs
-	kernel      map[netip.Addr]*bound
+	kernel      map[netip.Addr]*kernelAddress
 	heard       map[netip.Addr]vip.HeardAnnouncement
 	poked       map[netip.Addr]time.Time // when a sound was last worth a poke
-	linger      map[netip.Addr]bool      // bound only until the successor is heard
-	said        map[netip.Addr]bool      // announced
-	hears       map[netip.Addr]bool      // announced or listened for
+	untilHeard  map[netip.Addr]bool      // bound only until the successor is heard
+	announced   map[netip.Addr]bool      // announced
+	listens     map[netip.Addr]bool      // announced or listened for
 	cable       bool                     // the VIPs' link is up
 	side        int                      // of the LAN, should it be in two parts
 	portBlocked bool                     // its heartbeat port is blocked
-	ill         map[ailment]int          // of its falls, which one that is
+	faults      map[faultKind]int        // of its falls, which one that is
 	slow        leasetest.Faults
 	changed     time.Time // when something about it went wrong or right last
 	renews      time.Time // since when its process has had nothing in the way of its renewals and its watch; or zero
 	down        bool      // it is being restarted
-	fell        int       // how often something went wrong with it
+	faultCount  int       // how often something went wrong with it
 }
 
 // A process is a Herald that runs on a node, or ran.
@@ -101,7 +101,7 @@ type process struct {
 	agent   *agent.Agent
 	pending int // statuses that the API server could not be told; the agent's goroutine
 	leases  *lease.Leases
-	way     *leasetest.Client
+	client  *leasetest.Client
 	stop    context.CancelFunc
 	done    chan struct{}
 }
@@ -111,8 +111,8 @@ func newCluster(t *testing.T, s size) *cluster {
 	c := &cluster{
 		t: t, size: s, api: leasetest.NewServer(),
 		rules: plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP},
-		index: map[vip.Key]int{}, carriers: map[netip.Addr][]*node{}, hearers: map[netip.Addr][]*node{},
-		began: map[where]map[*node]time.Time{}, double: map[where]bool{}, tally: map[string]int{}, active: map[ailment]int{},
+		index: map[vip.Key]int{}, bound: map[netip.Addr][]*node{}, listeners: map[netip.Addr][]*node{},
+		answersSince: map[addrOnSide]map[*node]time.Time{}, overlaps: map[addrOnSide]bool{}, eventCount: map[string]int{}, clusterFaults: map[faultKind]int{},
 	}
 	for i := range s.services {
 		name := fmt.Sprintf("s%04d", i)
@@ -128,8 +128,8 @@ func newCluster(t *testing.T, s size) *cluster {
 	for i := range s.nodes {
 		c.nodes = append(c.nodes, &node{
 			c: c, id: i, name: fmt.Sprintf("n%d", i+1), cable: true, rate: 1,
-			kernel: map[netip.Addr]*bound{}, heard: map[netip.Addr]vip.HeardAnnouncement{}, poked: map[netip.Addr]time.Time{},
-			linger: map[netip.Addr]bool{}, ill: map[ailment]int{},
+			kernel: map[netip.Addr]*kernelAddress{}, heard: map[netip.Addr]vip.HeardAnnouncement{}, poked: map[netip.Addr]time.Time{},
+			untilHeard: map[netip.Addr]bool{}, faults: map[faultKind]int{},
 		})
 	}
 	return c
@@ -141,23 +141,23 @@ func ownAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 1, byte(i >> 7), byte(i<<1) + 1})
 }
 
-// say notes what happens to n (nil: to all) for the story; a may be zero.
-func (c *cluster) say(n *node, a netip.Addr, format string, args ...any) {
+// record notes what happens to n (nil: to all) for the story; a may be zero.
+func (c *cluster) record(n *node, a netip.Addr, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.note(n, a, format, args...)
+	c.recordLocked(n, a, format, args...)
 }
 
-func (c *cluster) note(n *node, a netip.Addr, format string, args ...any) {
+func (c *cluster) recordLocked(n *node, a netip.Addr, format string, args ...any) {
 	const most = 50000
-	if len(c.story) >= 2*most {
-		c.story = slices.Clone(c.story[most:])
+	if len(c.history) >= 2*most {
+		c.history = slices.Clone(c.history[most:])
 	}
-	c.story = append(c.story, line{time.Now(), n, a, fmt.Sprintf(format, args...)})
+	c.history = append(c.history, historyLine{time.Now(), n, a, fmt.Sprintf(format, args...)})
 }
 
-// tells is what led to something about an address, or about all.
-func (c *cluster) tells(a netip.Addr, nodes []*node) string {
+// explain is what led to something about an address, or about all.
+func (c *cluster) explain(a netip.Addr, nodes []*node) string {
 	names := []string{}
 	for _, s := range c.services {
 		if !a.IsValid() || slices.Contains(s.Addresses, a) {
@@ -169,7 +169,7 @@ func (c *cluster) tells(a netip.Addr, nodes []*node) string {
 	}
 	var lines []string
 	often, room := map[string]int{}, map[bool]int{true: 30, false: 50}
-	for _, l := range slices.Backward(c.story) {
+	for _, l := range slices.Backward(c.history) {
 		about := l.addr.IsValid() && l.addr == a
 		if !about && l.n != nil && (l.addr.IsValid() || !slices.Contains(nodes, l.n)) || room[about] == 0 {
 			continue
@@ -193,10 +193,10 @@ func (c *cluster) tells(a netip.Addr, nodes []*node) string {
 	return told + strings.Join(lines[max(0, len(lines)-60):], "\n")
 }
 
-// breaks says that something does not hold that must. The first time tells how it came.
-func (c *cluster) breaks(a netip.Addr, nodes []*node, format string, args ...any) {
+// fail says that something does not hold that must. The first time tells how it came.
+func (c *cluster) fail(a netip.Addr, nodes []*node, format string, args ...any) {
 	if !c.broken {
-		c.t.Errorf("%s: %s\n%s", time.Now().Format("04:05.000"), fmt.Sprintf(format, args...), c.tells(a, nodes))
+		c.t.Errorf("%s: %s\n%s", time.Now().Format("04:05.000"), fmt.Sprintf(format, args...), c.explain(a, nodes))
 	}
 	c.broken = true
 }
@@ -207,8 +207,8 @@ func (c *cluster) isBroken() bool {
 	return c.broken
 }
 
-// view is what a cache of the Services shows. It is shared, and must not be changed.
-func (c *cluster) view() []vip.Service {
+// cachedServices is what a cache of the Services shows. It is shared, and must not be changed.
+func (c *cluster) cachedServices() []vip.Service {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.list == nil && c.created {
@@ -245,9 +245,9 @@ func (n *node) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	rest, stopRest := context.WithCancel(context.Background())
 	p := &process{n: n, stop: stop, done: make(chan struct{})}
-	p.way = leasetest.NewClient(n.c.api, func() { p.leases.Wake() })
+	p.client = leasetest.NewClient(n.c.api, func() { p.leases.Wake() })
 	poke := func() { p.agent.Poke() }
-	log := slog.New(diary{n: n})
+	log := slog.New(historyHandler{n: n})
 	o := lease.Options{
 		Node: n.name, Namespace: "kube-system",
 		Timing: quorum.Timing{LeaseDuration: n.clock(15 * time.Second), RenewDeadline: n.clock(10 * time.Second), RetryPeriod: n.clock(2 * time.Second)},
@@ -264,7 +264,7 @@ func (n *node) start() {
 		w := n.c.wire.connect(p)
 		o.Peers, o.Gateway = w, w
 	}
-	p.leases = lease.New(p.way, o)
+	p.leases = lease.New(p.client, o)
 	p.agent = agent.New(agent.Options{
 		Self: n.name, Log: log,
 		Plan: func(w vip.World) vip.Plan {
@@ -275,25 +275,25 @@ func (n *node) start() {
 			return plan.Make(n.c.rules, w)
 		},
 		Observers:     []agent.Observer{p.leases, p},
-		Addresses:     set[vip.Address](func(want []vip.Address) ([]vip.Address, error) { return p.bind(want, p.leases.Tenure()) }),
-		Announcements: set[vip.Announcement](p.announce),
-		Statuses: set[vip.Status](func(want []vip.Status) ([]vip.Status, error) {
+		Addresses:     applierFunc[vip.Address](func(want []vip.Address) ([]vip.Address, error) { return p.bind(want, p.leases.Tenure()) }),
+		Announcements: applierFunc[vip.Announcement](p.announce),
+		Statuses: applierFunc[vip.Status](func(want []vip.Status) ([]vip.Status, error) {
 			p.pending = len(want) - len(p.write(want))
 			return nil, nil
 		}),
-		HealthChecks: set[vip.HealthCheck](func(want []vip.HealthCheck) ([]vip.HealthCheck, error) { return want, nil }),
-		Events:       set[vip.Event](func(want []vip.Event) ([]vip.Event, error) { return want, nil }),
+		HealthChecks: applierFunc[vip.HealthCheck](func(want []vip.HealthCheck) ([]vip.HealthCheck, error) { return want, nil }),
+		Events:       applierFunc[vip.Event](func(want []vip.Event) ([]vip.Event, error) { return want, nil }),
 		Leases:       p.leases,
 	})
 	n.c.mu.Lock()
-	n.way, n.proc, n.said = p.way, p, nil
-	n.refit()
+	n.client, n.proc, n.announced = p.client, p, nil
+	n.applyFaults()
 	n.c.mu.Unlock()
-	n.c.wire.change(n)
+	n.c.wire.peersChanged(n)
 	go func() {
 		defer close(p.done)
 		var group sync.WaitGroup
-		group.Go(func() { p.way.Watch(rest) })
+		group.Go(func() { p.client.Watch(rest) })
 		group.Go(func() { p.leases.Run(rest) })
 		group.Go(func() { p.refresh(rest) })
 		p.agent.Run(ctx)
@@ -304,12 +304,12 @@ func (n *node) start() {
 			n.proc, n.changed, n.renews = nil, time.Now(), time.Time{}
 		}
 		n.c.mu.Unlock()
-		n.c.wire.change(n)
+		n.c.wire.peersChanged(n)
 	}()
 }
 
-// halt ends the process in good order, and waits for its end.
-func (n *node) halt() {
+// stop ends the process in good order, and waits for its end.
+func (n *node) stop() {
 	n.c.mu.Lock()
 	p := n.proc
 	n.c.mu.Unlock()
@@ -330,8 +330,8 @@ func (n *node) kill(power bool) {
 	}
 	n.c.mu.Unlock()
 	if p != nil {
-		p.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
-		n.c.wire.change(n)
+		p.client.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
+		n.c.wire.peersChanged(n)
 		p.stop()
 	}
 }
@@ -339,16 +339,16 @@ func (n *node) kill(power bool) {
 // runs reports whether p is the process that runs. The cluster's mutex must be held.
 func (p *process) runs() bool { return p.n.proc == p }
 
-// set makes a part of a function.
-type set[W any] func(want []W) ([]W, error)
+// applierFunc makes a part of a function.
+type applierFunc[W any] func(want []W) ([]W, error)
 
-func (f set[W]) Set(_ context.Context, want []W) ([]W, error) { return f(want) }
+func (f applierFunc[W]) Set(_ context.Context, want []W) ([]W, error) { return f(want) }
 
-func (f set[W]) Put(want []W) { f(want) }
+func (f applierFunc[W]) Put(want []W) { f(want) }
 
 // write writes statuses, if the API server is in reach.
 func (p *process) write(want []vip.Status) (have []vip.Status) {
-	if p.way.Faults().Cut {
+	if p.client.Faults().Cut {
 		return nil
 	}
 	c := p.n.c
@@ -373,7 +373,7 @@ func (n *node) info() vip.NodeInfo {
 // Observe fills in what the node's own kernel, wire and caches show.
 func (p *process) Observe(w *vip.World) {
 	n := p.n
-	w.Services = n.c.view()
+	w.Services = n.c.cachedServices()
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
 	w.Synced = p.runs()
@@ -382,45 +382,45 @@ func (p *process) Observe(w *vip.World) {
 	for a := range n.kernel {
 		w.Bound = append(w.Bound, vip.Address{Addr: a, Bits: 32, Link: "eth0"})
 	}
-	w.Heard = make(map[netip.Addr]vip.HeardAnnouncement, len(n.hears))
-	for a := range n.hears {
+	w.Heard = make(map[netip.Addr]vip.HeardAnnouncement, len(n.listens))
+	for a := range n.listens {
 		if s, ok := n.heard[a]; ok {
 			w.Heard[a] = s
 		}
 	}
 }
 
-// A diary is the log of a node's Herald: its lines are part of the story.
-type diary struct {
+// A historyHandler is the log of a node's Herald: its lines are part of the story.
+type historyHandler struct {
 	n     *node
 	attrs []slog.Attr
 }
 
-func (d diary) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+func (d historyHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
-func (d diary) Handle(_ context.Context, r slog.Record) error {
+func (d historyHandler) Handle(_ context.Context, r slog.Record) error {
 	var b strings.Builder
 	b.WriteString(`"` + r.Message + `"`)
 	for _, a := range d.attrs {
 		fmt.Fprintf(&b, " %s", a)
 	}
 	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %s", a); return true })
-	statuses := d.n.c.wire.looks(d.n) // before the lock
+	statuses := d.n.c.wire.statusesOf(d.n) // before the lock
 	d.n.c.mu.Lock()
 	defer d.n.c.mu.Unlock()
-	d.n.c.tally[r.Message]++
-	d.n.c.note(d.n, netip.Addr{}, "%s", b.String())
+	d.n.c.eventCount[r.Message]++
+	d.n.c.recordLocked(d.n, netip.Addr{}, "%s", b.String())
 	if strings.Contains(r.Message, "have agreed on who takes its VIPs") {
-		d.n.agreed()
+		d.n.checkAgreement()
 	}
 	if strings.Contains(b.String(), "why="+quorum.ReasonDead) {
-		d.n.judged(statuses)
+		d.n.checkFence(statuses)
 	}
 	return nil
 }
 
-func (d diary) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return diary{d.n, slices.Concat(d.attrs, attrs)}
+func (d historyHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return historyHandler{d.n, slices.Concat(d.attrs, attrs)}
 }
 
-func (d diary) WithGroup(string) slog.Handler { return d }
+func (d historyHandler) WithGroup(string) slog.Handler { return d }

@@ -49,18 +49,18 @@ type tally struct {
 	out  io.Writer
 	each bool
 
-	output  map[string][]string // by package and test: its lines
-	count   map[string]*count   // by package
-	skipped []string            // "package Test: reason"
-	ended   int                 // packages with a result
-	failed  bool
+	output    map[string][]string // by package and test: its lines
+	byPackage map[string]*count   // by package
+	skipped   []string            // "package Test: reason"
+	ended     int                 // packages with a result
+	failed    bool
 }
 
 // A count is the number of tests of a package by result.
 type count struct{ run, skipped int }
 
 func newTally(out io.Writer, each bool) *tally {
-	return &tally{out: out, each: each, output: map[string][]string{}, count: map[string]*count{}}
+	return &tally{out: out, each: each, output: map[string][]string{}, byPackage: map[string]*count{}}
 }
 
 // passed reports whether there were packages, and none failed.
@@ -75,13 +75,13 @@ func (t *tally) read(r io.Reader) error {
 			fmt.Fprintf(t.out, "%s\n", line) // from the go command itself
 			continue
 		}
-		t.note(e)
+		t.handle(e)
 	}
 	return lines.Err()
 }
 
-// note takes over one event.
-func (t *tally) note(e event) {
+// handle takes over one event.
+func (t *tally) handle(e event) {
 	id := e.Package + "\x00" + e.Test
 	switch e.Action {
 	case "output":
@@ -101,31 +101,31 @@ func (t *tally) note(e event) {
 }
 
 func (t *tally) endTest(e event) {
-	c := t.of(e.Package)
+	c := t.counts(e.Package)
 	c.run++
 	if e.Action == "skip" {
 		c.skipped++
 		t.skipped = append(t.skipped, fmt.Sprintf("%s %s: %s", short(e.Package), e.Test, reason(t.output[e.Package+"\x00"+e.Test])))
 	}
 	if t.each && !strings.Contains(e.Test, "/") {
-		fmt.Fprintf(t.out, "    %-4s %7.1fs  %s\n", word(e.Action), e.Elapsed, e.Test)
+		fmt.Fprintf(t.out, "    %-4s %7.1fs  %s\n", resultText(e.Action), e.Elapsed, e.Test)
 	}
 	if e.Action == "fail" {
-		t.show(t.output[e.Package+"\x00"+e.Test])
+		t.printOutput(t.output[e.Package+"\x00"+e.Test])
 	}
 }
 
 func (t *tally) endPackage(e event) {
 	t.ended++
-	c := t.of(e.Package)
+	c := t.counts(e.Package)
 	if e.Action == "fail" {
 		t.failed = true
 		// What died with its package never got a result of its own.
-		for _, id := range t.unended(e.Package) {
-			t.show(t.output[id])
+		for _, id := range t.withoutResult(e.Package) {
+			t.printOutput(t.output[id])
 			delete(t.output, id)
 		}
-		t.show(t.output[e.Package+"\x00"])
+		t.printOutput(t.output[e.Package+"\x00"])
 	}
 	if c.run == 0 && e.Action != "fail" {
 		return // no tests
@@ -134,11 +134,11 @@ func (t *tally) endPackage(e event) {
 	if c.skipped > 0 {
 		about += fmt.Sprintf(", %d skipped", c.skipped)
 	}
-	fmt.Fprintf(t.out, "  %-4s %7.1fs  %s (%s)\n", word(e.Action), e.Elapsed, short(e.Package), about)
+	fmt.Fprintf(t.out, "  %-4s %7.1fs  %s (%s)\n", resultText(e.Action), e.Elapsed, short(e.Package), about)
 }
 
-// unended is the tests of a package that have output but no result, in order.
-func (t *tally) unended(pkg string) []string {
+// withoutResult is the tests of a package that have output but no result, in order.
+func (t *tally) withoutResult(pkg string) []string {
 	var ids []string
 	for id := range t.output {
 		if strings.HasPrefix(id, pkg+"\x00") && id != pkg+"\x00" {
@@ -149,15 +149,15 @@ func (t *tally) unended(pkg string) []string {
 	return ids
 }
 
-func (t *tally) of(pkg string) *count {
-	if t.count[pkg] == nil {
-		t.count[pkg] = &count{}
+func (t *tally) counts(pkg string) *count {
+	if t.byPackage[pkg] == nil {
+		t.byPackage[pkg] = &count{}
 	}
-	return t.count[pkg]
+	return t.byPackage[pkg]
 }
 
-// show prints lines of a test that failed.
-func (t *tally) show(lines []string) {
+// printOutput prints lines of a test that failed.
+func (t *tally) printOutput(lines []string) {
 	for _, l := range lines {
 		if !strings.HasPrefix(l, "=== ") {
 			fmt.Fprint(t.out, "      "+l)
@@ -166,20 +166,20 @@ func (t *tally) show(lines []string) {
 }
 
 // place is where a message was logged.
-var place = regexp.MustCompile(`^\s*\w+\.go:\d+: `)
+var logLocation = regexp.MustCompile(`^\s*\w+\.go:\d+: `)
 
 // reason is what a test said last.
 func reason(lines []string) string {
 	for _, l := range slices.Backward(lines) {
-		if at := place.FindString(l); at != "" {
+		if at := logLocation.FindString(l); at != "" {
 			return strings.TrimSpace(l[len(at):])
 		}
 	}
 	return "no reason given"
 }
 
-// word is the result at the end of a line, by action.
-func word(action string) string {
+// resultText is the result at the end of a line, by action.
+func resultText(action string) string {
 	switch action {
 	case "pass":
 		return "ok"

@@ -137,7 +137,7 @@ func down(dir string) error {
 
 func status(ctx context.Context, l *lab.Lab) error {
 	fmt.Printf("up for %v in %s\n\n", time.Since(l.Since()).Round(time.Second), l.Dir())
-	list, err := lab.Residents()
+	list, err := lab.NamespaceProcesses()
 	if err != nil {
 		return err
 	}

@@ -9,40 +9,40 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// FarSide gives a host of the LAN a second link, wan0, with the address wan, and a
+// AddWAN gives a host of the LAN a second link, wan0, with the address wan, and a
 // host at the other end of it: the namespace "far-<router>", with the address
 // after wan. The host then routes between the two, as a home router does. undo
 // takes all that away.
-func (l *Lab) FarSide(router string, wan netip.Prefix) (undo func() error, err error) {
+func (l *Lab) AddWAN(router string, wan netip.Prefix) (undo func() error, err error) {
 	far := "far-" + router
 	undo = func() error {
 		return errors.Join(
 			// Before the namespace, whose links the kernel removes in its own time.
-			inNetns(router, func(nl *netlink.Handle) error {
+			withNetlink(router, func(nl *netlink.Handle) error {
 				if l, err := nl.LinkByName("wan0"); err == nil {
 					return nl.LinkDel(l) // the other end goes with it
 				}
 				return nil
 			}),
 			deleteNetns(far),
-			inside(router, func() error { return setSysctls("net/ipv4/ip_forward=0", "net/ipv6/conf/all/forwarding=0") }))
+			inNamespace(router, func() error { return setSysctls("net/ipv4/ip_forward=0", "net/ipv6/conf/all/forwarding=0") }))
 	}
-	if err := createNetns(far, quietIPv6...); err != nil {
+	if err := createNetns(far, hostSysctls...); err != nil {
 		return nil, err
 	}
-	if err := l.wire(router, far, wan); err != nil {
+	if err := l.connectWAN(router, far, wan); err != nil {
 		return nil, errors.Join(fmt.Errorf("far side of %s: %w", router, err), undo())
 	}
 	return undo, nil
 }
 
-func (l *Lab) wire(router, far string, wan netip.Prefix) error {
+func (l *Lab) connectWAN(router, far string, wan netip.Prefix) error {
 	peer, err := netns.GetFromPath(netnsPath(far))
 	if err != nil {
 		return err
 	}
 	defer peer.Close()
-	if err := inNetns(router, func(nl *netlink.Handle) error {
+	if err := withNetlink(router, func(nl *netlink.Handle) error {
 		veth := netlink.NewVeth(linkAttrs("wan0"))
 		veth.PeerName, veth.PeerNamespace = "wan0", netlink.NsFd(peer)
 		if err := nl.LinkAdd(veth); err != nil {
@@ -52,10 +52,10 @@ func (l *Lab) wire(router, far string, wan netip.Prefix) error {
 	}); err != nil {
 		return err
 	}
-	if err := inside(router, func() error { return setSysctls("net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1") }); err != nil {
+	if err := inNamespace(router, func() error { return setSysctls("net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1") }); err != nil {
 		return err
 	}
-	return inNetns(far, func(nl *netlink.Handle) error {
+	return withNetlink(far, func(nl *netlink.Handle) error {
 		return configure(nl, "wan0", netip.PrefixFrom(wan.Addr().Next(), wan.Bits()))
 	})
 }

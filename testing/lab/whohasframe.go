@@ -19,10 +19,10 @@ const (
 	ipv6Len = 40
 )
 
-// question is the Ethernet frame by which the host self asks for target: a
+// marshalRequest is the Ethernet frame by which the host self asks for target: a
 // broadcast ARP request (RFC 826) or a multicast Neighbour Solicitation
 // (RFC 4861 section 7.2.2), from the host's own addresses.
-func question(self host, target netip.Addr) ([]byte, error) {
+func marshalRequest(self host, target netip.Addr) ([]byte, error) {
 	mac := self.mac(0x77)
 	if target.Is4() {
 		p, err := arp.NewPacket(arp.OperationRequest, mac, self.lan4(), make(net.HardwareAddr, 6), target)
@@ -57,9 +57,9 @@ func ethernetHeader(dst, src net.HardwareAddr, etherType uint16) []byte {
 	return binary.BigEndian.AppendUint16(h, etherType)
 }
 
-// readAnswer reads a frame as an answer to a question of the host self: who
+// parseAnswer reads a frame as an answer to a question of the host self: who
 // says that it has which address. Announcements are none.
-func readAnswer(self host, frame []byte) (addr netip.Addr, mac string, ok bool) {
+func parseAnswer(self host, frame []byte) (addr netip.Addr, mac string, ok bool) {
 	if len(frame) < ethLen || net.HardwareAddr(frame[:6]).String() != self.mac(0x77).String() {
 		return addr, "", false
 	}
@@ -95,7 +95,7 @@ func readAnswer(self host, frame []byte) (addr netip.Addr, mac string, ok bool) 
 // one EtherType, with the kernel's time of arrival on each.
 func listenPackets(ns string, etherType uint16) (*socket.Conn, error) {
 	var conn *socket.Conn
-	err := inside(ns, func() error {
+	err := inNamespace(ns, func() error {
 		ifi, err := net.InterfaceByName("eth0")
 		if err != nil {
 			return err
@@ -122,8 +122,8 @@ func listenPackets(ns string, etherType uint16) (*socket.Conn, error) {
 	return conn, err
 }
 
-// receive reads a frame and when the kernel got it, on the wall clock.
-func receive(c *socket.Conn, buf, oob []byte) (frame []byte, at time.Time, err error) {
+// readFrame reads a frame and when the kernel got it, on the wall clock.
+func readFrame(c *socket.Conn, buf, oob []byte) (frame []byte, at time.Time, err error) {
 	n, oobn, _, _, err := c.Recvmsg(context.Background(), buf, oob, 0)
 	if err != nil {
 		return nil, at, err

@@ -9,19 +9,19 @@ import (
 	"time"
 )
 
-// end takes everything away and looks for what is left.
-func (d *demo) end(ctx context.Context) error {
-	d.say("A Service that is told to be left alone, and two that go:")
+// removeAll takes everything away and looks for what is left.
+func (d *demo) removeAll(ctx context.Context) error {
+	d.text("A Service that is told to be left alone, and two that go:")
 	if _, err := d.kubectl(ctx, "annotate", "service", "mail", "kube-vip.io/ignore=true"); err != nil {
 		return err
 	}
-	if err := d.withdraw(ctx); err != nil {
+	if err := d.deleteServices(ctx); err != nil {
 		return err
 	}
 	if _, err := d.kubectl(ctx, "get", "services"); err != nil {
 		return err
 	}
-	d.say("Then Herald is stopped on all nodes.")
+	d.text("Then Herald is stopped on all nodes.")
 	if err := d.stopAll(ctx); err != nil {
 		return err
 	}
@@ -39,13 +39,13 @@ func (d *demo) end(ctx context.Context) error {
 	if _, err := d.kubectl(ctx, mine...); err != nil {
 		return err
 	}
-	d.well("No address, no Lease, no status is left.")
+	d.checked("No address, no Lease, no status is left.")
 	d.line("")
 	return nil
 }
 
-// withdraw deletes Services and waits until nothing tells of VIPs any more.
-func (d *demo) withdraw(ctx context.Context) error {
+// deleteServices deletes Services and waits until nothing tells of VIPs any more.
+func (d *demo) deleteServices(ctx context.Context) error {
 	// One who asks tells when: by the time that kubectl's words are read, all is over.
 	who, err := d.lab.WhoHas(ctx, 10*time.Millisecond, vip)
 	if err != nil {
@@ -61,7 +61,7 @@ func (d *demo) withdraw(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	took := last.Sub(d.began)
+	took := last.Sub(d.kubectlStarted)
 	err = d.until(ctx, 3*time.Second, "waiting for the VIPs to go", func() error {
 		owners, err := d.owners()
 		if err == nil && len(owners) > 0 {
@@ -72,7 +72,7 @@ func (d *demo) withdraw(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.well("No node has a VIP any more. The last answer for %s came %s after kubectl was started.", vip, short(took))
+	d.checked("No node has a VIP any more. The last answer for %s came %s after kubectl was started.", vip, short(took))
 	return d.until(ctx, 3*time.Second, "waiting for the status to be cleared", func() error {
 		out, err := d.lab.Kubectl(ctx, "get", "service", "mail", "--output=jsonpath={.status.loadBalancer}{.metadata.annotations.kube-vip\\.io/vipHost}")
 		if err == nil && strings.Trim(out, "{}") != "" {
