@@ -146,7 +146,7 @@ func (p *peer) update() {
 func (p *peer) connect(at endpoints) {
 	ctx := context.Background()
 	if p.at != (endpoints{}) {
-		p.log.Info("the BGP session is set up anew", "to", at.remote, "from", at.source)
+		p.log.Info("the BGP session is set up again", "to", at.remote, "from", at.source)
 		if err := p.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: p.at.remote}); err != nil {
 			p.setReason(err.Error())
 		}

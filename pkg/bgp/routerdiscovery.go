@@ -39,7 +39,7 @@ func newRouterDiscovery() *routerDiscovery {
 // it returned last. It is an error until one was heard, while this node can't send on the link,
 // and if link is zero. It is called every pollInterval, since it sends what is due.
 func (d *routerDiscovery) router(link vip.Link, name string, keep bool) (netip.Addr, error) {
-	if d.conn != nil && d.index != link.Index { // the link is gone, or was made anew
+	if d.conn != nil && d.index != link.Index { // the link is gone, or was made again
 		d.close()
 	}
 	if d.conn == nil {
@@ -65,7 +65,7 @@ func (d *routerDiscovery) router(link vip.Link, name string, keep bool) (netip.A
 	return netip.Addr{}, fmt.Errorf("no router advertisement was heard on %s yet", name)
 }
 
-// send sends a message. After an error the socket is opened anew by the next call of router:
+// send sends a message. After an error the socket is opened again by the next call of router:
 // the link may have another link-local address.
 func (d *routerDiscovery) send(m ndp.Message, to netip.Addr) error {
 	err := d.conn.WriteTo(m, nil, to)

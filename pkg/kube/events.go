@@ -27,7 +27,7 @@ const (
 	// hundreds of VIPs move at once, the leases and statuses of others shall not wait.
 	eventRate  = 20
 	eventQueue = 20000 // that wait to be written
-	// rememberFor is for how long an Event that ceased to hold is remembered: as long
+	// rememberFor is how long an Event that ceased to hold is remembered: as long
 	// as the API server keeps Events (--event-ttl, one hour).
 	rememberFor = time.Hour
 	// maxRepeats is how often an Event that holds and ceases to hold is written within

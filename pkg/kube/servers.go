@@ -256,7 +256,7 @@ func (s *Servers) ReadinessCheck(address string) (func(context.Context) error, e
 	}, nil
 }
 
-// tlsConfigFor is how to verify the server at address, a URL: on a loopback address by
+// tlsConfigFor verifies the server at address, a URL: on a loopback address by
 // the name that all API servers have, else by the host name of the URL; in both cases by
 // the CAs of secure, if it is not nil. Its client certificate is not sent.
 func tlsConfigFor(secure *tls.Config, address string) (*tls.Config, error) {

@@ -86,7 +86,7 @@ type statusState struct {
 	rewrites       int         // how many such versions there were
 }
 
-// A statusResult is how one write ended.
+// A statusResult is the outcome of one write.
 type statusResult struct {
 	key     vip.Key
 	version string

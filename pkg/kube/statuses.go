@@ -124,7 +124,7 @@ func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	})
 }
 
-// A writeResult is how a write of a status ended; the value of a metric's label.
+// A writeResult is the outcome of a write of a status; the value of a metric's label.
 type writeResult string
 
 const (

@@ -302,7 +302,7 @@ func TestKernelWithoutCapability(t *testing.T) {
 	}
 }
 
-// awaitResult waits for what comes of an Inquiry.
+// awaitResult waits for the result of an AddressCheck.
 func awaitResult(t *testing.T, a *Announcer, w vip.AddressCheck) vip.CheckResult {
 	t.Helper()
 	a.AddressChecks().Put(nil)

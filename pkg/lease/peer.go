@@ -87,7 +87,7 @@ const (
 	forgetAfter = 10 * time.Minute // breaks are forgotten after so long without one
 )
 
-// stability is for how long a node has been alive without a break, and how often that ended.
+// stability is how long a node has been alive without a break, and how often that ended.
 type stability struct {
 	aliveSince time.Time // zero: it is not alive
 	lastBreak  time.Time

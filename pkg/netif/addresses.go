@@ -242,8 +242,8 @@ func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []address
 }
 
 // leftBehind reports whether an address without our mark may be taken over: it is alone in its
-// network, or was added to a network that the link had. Anything else is how a node gets
-// an address of its own.
+// network, or was added to a network that the link had. Any other is such as a node has
+// as its own address.
 func (a kernelAddress) leftBehind() bool { return a.prefix.IsSingleIP() || a.secondary }
 
 // addressHint is what to do about a kernel's errno, in brackets; "" if nothing is known.

@@ -21,7 +21,7 @@ import (
 //
 // 333 addresses of both families take 6 ms to renew (see BenchmarkRenewal), and so a
 // hundredth of a core (BenchmarkSecondOfRenewals). Most of that is the kernel's with IPv6: it
-// joins the link's groups anew each time (ipv6_find_idev calls ipv6_mc_up).
+// joins the link's groups again each time (ipv6_find_idev calls ipv6_mc_up).
 const (
 	lifetime = 3 // seconds
 	period   = 750 * time.Millisecond

@@ -363,7 +363,7 @@ func TestSubscriptionFails(t *testing.T) {
 			var w vip.World
 			r.Observe(&w)
 			if got, want := text(w.Unmanaged), "eth0 10.0.0.77/32"; got != want {
-				t.Errorf("%s: Stray %q after it went again, want %q", op, got, want)
+				t.Errorf("%s: Unmanaged %q after it went again, want %q", op, got, want)
 			}
 			if r.pokes.Load() == 0 {
 				t.Errorf("%s: no poke", op)

@@ -33,7 +33,7 @@ func diagRequest(kind, flags int, family uint8, id []byte) *nl.NetlinkRequest {
 }
 
 // resetConnections ends the TCP connections to a that end on this node, and returns how many. Their
-// clients get a reset and can connect anew, to wherever a is then; they would not notice
+// clients get a reset and can connect again, to wherever a is then; they would not notice
 // for long otherwise, since what the node sends from an address that it has no more goes nowhere.
 //
 // The kernel sends the reset from a, so it must still be bound (decision 0053).

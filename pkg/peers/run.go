@@ -26,7 +26,7 @@ const (
 	reloadInterval = 250 * time.Millisecond
 	// minSendInterval is the shortest time between two heartbeats.
 	minSendInterval = 10 * time.Millisecond
-	// offLogDelay is for how long there must have been no socket before that is logged.
+	// offLogDelay is how long there must have been no socket before that is logged.
 	offLogDelay = 5 * time.Second
 )
 

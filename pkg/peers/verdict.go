@@ -30,7 +30,7 @@ import (
 // Without a socket on this node all are Unknown. A silent node stays what it is while this process
 // may have missed its heartbeats (canJudgeSilence).
 const (
-	// startupTime is for how long a node that was never Alive is not probed, since it may be starting.
+	// startupTime is how long a node that was never Alive is not probed, since it may be starting.
 	startupTime = 3 * time.Second
 	// unprobedSuspectAfter is after what time a silent node becomes Suspect if no probe of it ends.
 	unprobedSuspectAfter = 10 * time.Second

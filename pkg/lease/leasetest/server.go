@@ -37,7 +37,7 @@ type Server struct {
 
 // How much a Server remembers.
 const (
-	maxEvents = 4096 // a watch that is further behind begins anew
+	maxEvents = 4096 // a watch that is further behind begins again
 	maxTrace  = 1024 // lines
 )
 

@@ -1,0 +1,108 @@
+package testing_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// banned is the words that code and documents used to have for things that have a name
+// in an RFC, in Kubernetes, in Linux or in plain English, and what to say instead. The
+// glossary in docs/architecture.md has the names of what Herald alone knows.
+var banned = map[string]string{
+	"anew":      "again",
+	"bereft":    "orphaned",
+	"bide":      "hold on, the quorum's state",
+	"biding":    "holding on without the API server",
+	"cargo":     "progress",
+	"deaf":      "isolated, or heartbeats are off",
+	"enlist":    "add to the voters",
+	"foresee":   "probe early",
+	"heed":      "filter, accept",
+	"heeded":    "followed",
+	"heeds":     "accepts",
+	"hire":      "DHCP request",
+	"hired":     "DHCP state",
+	"hires":     "DHCP requests",
+	"hubbub":    "batch threshold",
+	"indulge":   "grace period",
+	"inquest":   "conflict check",
+	"inquiries": "address checks",
+	"inquiry":   "address check",
+	"lest":      "so that ... not",
+	"lodge":     "assign the leased address",
+	"lull":      "batch window",
+	"mute":      "suspect",
+	"nudge":     "wake, poke",
+	"outdone":   "superseded by",
+	"peruse":    "read, parse",
+	"rouse":     "wake",
+	"shelf":     "cache",
+	"sieve":     "BPF filter",
+	"sift":      "filter",
+	"stake":     "lease intent",
+	"stakes":    "lease intents",
+	"stray":     "unmanaged",
+	"strays":    "unmanaged addresses",
+}
+
+// phrases are banned, too: they make a reader guess.
+var phrases = regexp.MustCompile(`(?i)\bis (how (?:to|the|a|an|one|it|they)|for how long)\b|\bof late\b`)
+
+var (
+	word  = regexp.MustCompile(`[A-Za-z]+`)
+	camel = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
+)
+
+// found is the banned words and phrases in a line of text.
+func found(line string) (all []string) {
+	for _, w := range word.FindAllString(line, -1) {
+		for _, part := range camel.FindAllString(w, -1) {
+			if instead, bad := banned[strings.ToLower(part)]; bad {
+				all = append(all, part+" (say: "+instead+")")
+			}
+		}
+	}
+	for _, p := range phrases.FindAllString(line, -1) {
+		all = append(all, p)
+	}
+	return all
+}
+
+// TestWords: no file has a banned word, but this one.
+func TestWords(t *testing.T) {
+	looked := 0
+	eachFile(t, func(file, text string) {
+		switch {
+		case strings.HasSuffix(file, "testing/words_test.go"):
+			return
+		case strings.HasSuffix(file, ".go"), strings.HasSuffix(file, ".md"), strings.HasSuffix(file, ".sh"):
+		default:
+			return
+		}
+		looked++
+		for n, line := range strings.Split(text, "\n") {
+			for _, bad := range found(line) {
+				t.Errorf("%s:%d: %s", file, n+1, bad)
+			}
+		}
+	})
+	if looked < 100 {
+		t.Errorf("only %d files were looked at", looked)
+	}
+}
+
+func TestFound(t *testing.T) {
+	for line, want := range map[string]int{
+		"func (l *Leases) rouseAll() {": 1, "httpHire": 1, "lestAnybody, HIRE": 2, "This is how it works": 1, "x is how long y takes": 0,
+		"higher closest requires muted": 0, "a.Stake": 1, "x := peruseAll(shelf)": 2, "of Late night": 1,
+	} {
+		if got := found(line); len(got) != want {
+			t.Errorf("%q: got %q, want %d", line, got, want)
+		}
+	}
+	if _, err := os.Stat("words_test.go"); err != nil {
+		t.Error("this file, which has the words, is looked for by another name")
+	}
+}
