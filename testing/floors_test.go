@@ -288,6 +288,31 @@ func TestAgainst(t *testing.T) {
 	}
 }
 
+// maxMutexes is how many mutexes product code may have: state belongs to one goroutine,
+// and values are handed over (pkg/mailbox, atomic.Pointer). Whoever needs one more says
+// at the field what it guards, and raises this.
+const maxMutexes = 12
+
+var mutex = regexp.MustCompile(`(?m)^\s+(?:\w+\s+)?sync\.(?:RW)?Mutex\b`)
+
+// TestMutexes counts the mutexes in pkg and cmd.
+func TestMutexes(t *testing.T) {
+	n := 0
+	for _, s := range sources(t) {
+		if !strings.HasPrefix(s.file, "testing/") {
+			text, err := os.ReadFile(filepath.Join(root, s.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += len(mutex.FindAll(text, -1))
+		}
+	}
+	if n == 0 || n > maxMutexes {
+		t.Errorf("%d mutexes in pkg and cmd, want 1 to %d", n, maxMutexes)
+	}
+	t.Logf("%d mutexes", n)
+}
+
 // machine is a path that exists only where somebody wrote this. The classes of
 // one letter keep this file from containing one.
 var machine = regexp.MustCompile(`(^|[^\w.\-])/([w]ork|[t]mp/brief|[t]mp/bash_jobs)/|\.\./[s]hared\b|/[r]oot/go\b`)

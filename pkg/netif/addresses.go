@@ -242,8 +242,7 @@ func (n *Interfaces) unwanted(wanted map[addressKey]vip.Address) (keys []address
 }
 
 // leftBehind reports whether an address without our mark may be taken over: it is alone in its
-// network, or was added to a network that the link had. Any other is such as a node has
-// as its own address.
+// network, or was added to a network that the link had. A node's own address is neither.
 func (a kernelAddress) leftBehind() bool { return a.prefix.IsSingleIP() || a.secondary }
 
 // addressHint is what to do about a kernel's errno, in brackets; "" if nothing is known.
