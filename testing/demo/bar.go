@@ -11,8 +11,8 @@ import (
 // cells is how many characters a timeline has.
 const cells = 72
 
-// signOf is the sign for those who answered: the digit of a node, a dot for
-// nobody, and = for two at once.
+// signOf is the character of a cell: the last digit of the only node that answered, a dot if none
+// did, = if several did.
 func signOf(hosts []string) string {
 	switch len(hosts) {
 	case 0:
@@ -23,8 +23,9 @@ func signOf(hosts []string) string {
 	return "="
 }
 
-// bar draws who answered from began to ended. A cell shows the rarest thing of
-// its time: two answering over nobody, and nobody over a single one.
+// bar draws who answered from began to ended. Of what happened within the time of one
+// cell it shows several nodes rather than none, and none rather than a single one;
+// a cell outside all spans is blank.
 func bar(spans []lab.Span, began, ended time.Time) string {
 	var b strings.Builder
 	edge := func(i int) time.Time { return began.Add(ended.Sub(began) * time.Duration(i) / cells) }
@@ -66,7 +67,7 @@ func axis(length time.Duration) string {
 	return strings.TrimRight(string(line), " ")
 }
 
-// colourBar gives each cell its colour.
+// colourBar colours each cell by its sign, if the screen has colours.
 func (s *screen) colourBar(bar string) string {
 	if !s.colour {
 		return bar
@@ -79,7 +80,7 @@ func (s *screen) colourBar(bar string) string {
 	return b.String()
 }
 
-// timeline shows who answered, from began to ended, and what the signs mean.
+// timeline draws who answered from began to ended, with an axis and a key of the signs.
 func (s *screen) timeline(r lab.AddrReport, began, ended time.Time) {
 	b := bar(r.Timeline, began, ended)
 	s.line("")

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// removeAll takes everything away and looks for what is left.
+// removeAll withdraws the VIPs and stops Herald, and checks that no address, status or Lease is left.
 func (d *demo) removeAll(ctx context.Context) error {
-	d.text("A Service that is told to be left alone, and two that go:")
+	d.text("One Service is annotated so that Herald ignores it, two are deleted:")
 	if _, err := d.kubectl(ctx, "annotate", "service", "mail", "kube-vip.io/ignore=true"); err != nil {
 		return err
 	}
@@ -25,9 +25,9 @@ func (d *demo) removeAll(ctx context.Context) error {
 	if err := d.stopAll(ctx); err != nil {
 		return err
 	}
-	mine := []string{"get", "leases", "--all-namespaces", "--selector=app.kubernetes.io/managed-by=herald"}
+	leases := []string{"get", "leases", "--all-namespaces", "--selector=app.kubernetes.io/managed-by=herald"}
 	err := d.until(ctx, 3*time.Second, "looking for Leases", func() error {
-		out, err := d.lab.Kubectl(ctx, append(mine, "--output=name")...)
+		out, err := d.lab.Kubectl(ctx, append(leases, "--output=name")...)
 		if err == nil && strings.TrimSpace(out) != "" {
 			err = fmt.Errorf("these are left:\n%s", out)
 		}
@@ -36,7 +36,7 @@ func (d *demo) removeAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := d.kubectl(ctx, mine...); err != nil {
+	if _, err := d.kubectl(ctx, leases...); err != nil {
 		return err
 	}
 	d.checked("No address, no Lease, no status is left.")
@@ -44,9 +44,10 @@ func (d *demo) removeAll(ctx context.Context) error {
 	return nil
 }
 
-// deleteServices deletes Services and waits until nothing tells of VIPs any more.
+// deleteServices deletes two Services and waits until nobody answers for their VIPs, no kernel
+// has one, and the status of the ignored Service is cleared.
 func (d *demo) deleteServices(ctx context.Context) error {
-	// One who asks tells when: by the time that kubectl's words are read, all is over.
+	// Measured on the LAN: by the time that kubectl has ended, all is over.
 	who, err := d.lab.WhoHas(ctx, 10*time.Millisecond, vip)
 	if err != nil {
 		return err

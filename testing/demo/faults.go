@@ -13,17 +13,17 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// A probes is those who look on: one asks who has the VIP, the other connects to it.
+// probes watch the VIP from outside: one host asks who has it, the client connects to it.
 type probes struct {
 	who       *lab.WhoHas
 	client    *lab.Connect
 	stopFlush func()
 }
 
-// startProbes begins to look on. So that its connections tell of the VIP and not of
-// what it once heard, the client forgets its neighbours twice a second: a real
-// one would go on using the old owner's hardware address for a while, and
-// kube-proxy there would serve it.
+// startProbes starts both probers, and a task that flushes the client's neighbour
+// cache twice a second. With a cached entry the client would go on using the old
+// owner's hardware address for a while, where kube-proxy would serve it, and its
+// connections would show nothing of the VIP.
 func (d *demo) startProbes(ctx context.Context) (*probes, error) {
 	who, err := d.lab.WhoHas(ctx, 20*time.Millisecond, vip)
 	if err != nil {
@@ -50,7 +50,7 @@ func (d *demo) startProbes(ctx context.Context) (*probes, error) {
 	return &probes{who, client, func() { cancel(); done.Wait() }}, nil
 }
 
-// stop ends the watch and reports. It may be called again.
+// stop ends the probers and the flushing, and returns what they have seen. It may be called again.
 func (w *probes) stop() (lab.ConnectReport, lab.WhoHasReport) {
 	connects, answers := w.client.Stop(), w.who.Stop()
 	w.stopFlush()
@@ -63,8 +63,8 @@ func (d *demo) stopOwner(ctx context.Context) error {
 		return err
 	}
 	p := d.heralds[old]
-	d.text("%s announces %s. Its Herald is asked to stop, as in a drain or an upgrade. Meanwhile one host asks `who has` every 20 ms, "+
-		"and the client opens a new connection every 10 ms. It forgets its neighbours twice a second, as if it were new each time.", old, vip)
+	d.text("%s owns %s. Its Herald is stopped, as in a drain or an upgrade. Meanwhile one host sends an ARP request every 20 ms, "+
+		"and the client opens a new connection every 10 ms. Its neighbour cache is flushed twice a second, so that it always asks who has the VIP.", old, vip)
 	w, err := d.startProbes(ctx)
 	if err != nil {
 		return err
@@ -89,12 +89,12 @@ func (d *demo) stopOwner(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.event(at.Sub(began), plain, "%s answers: it was named in the Lease by %s, bound the address and announced it", next, old)
+	d.event(at.Sub(began), plain, "%s answers: %s has named it as successor in the Lease, and it has bound the address and announced it", next, old)
 	err = d.during("waiting for the process to end", func() error { return p.Wait(soon) })
 	if err != nil {
 		return fmt.Errorf("herald on %s: %w", old, err)
 	}
-	d.event(time.Since(began), plain, "%s has heard that, let go of the rest, and its process has ended with status 0", old)
+	d.event(time.Since(began), plain, "%s has heard the announcement and removed the address, and its process has ended with status 0", old)
 	time.Sleep(700 * time.Millisecond)
 	connects, report := w.stop()
 	from := at.Add(-600 * time.Millisecond)
@@ -102,7 +102,9 @@ func (d *demo) stopOwner(ctx context.Context) error {
 	return d.checkHandOver(connects, report, at)
 }
 
-// checkHandOver tells what was seen of a hand-over, and fails where it isn't as promised.
+// checkHandOver reports what the probers have seen of a hand-over. It is an error if a
+// connection failed that was not reset by the move, or an ARP request went unanswered for
+// longer than maxSilence.
 func (d *demo) checkHandOver(connects lab.ConnectReport, report lab.WhoHasReport, moved time.Time) error {
 	r := report.Addr(vip)
 	lost := slices.DeleteFunc(slices.Clone(connects.Failures), func(a lab.Attempt) bool { return resetByMove(a, moved) })
@@ -115,12 +117,12 @@ func (d *demo) checkHandOver(connects lab.ConnectReport, report lab.WhoHasReport
 		return fmt.Errorf("the address went unanswered for %v:\n%s", r.LongestSilence, r)
 	}
 	if n := len(connects.Failures); n > 0 {
-		d.checked("%d connections. %d was half open when the address moved, and was reset: kube-proxy on the new node knows nothing of it. "+
+		d.checked("%d connections. %d was half open when the address moved, and was reset, since kube-proxy on the new node has no record of it. "+
 			"No other failed.", connects.Attempts, n)
 	} else {
 		d.checked("%d connections, none failed, the slowest took %d ms.", connects.Attempts, connects.Max.Milliseconds())
 	}
-	silence, both := "No question went unanswered", "both nodes answered for less than the 20 ms between two questions"
+	silence, both := "No ARP request went unanswered", "both nodes answered for less than the 20 ms between two requests"
 	if r.Unanswered > 0 {
 		silence = "The longest time without an answer was " + short(r.LongestSilence)
 	}
@@ -131,11 +133,12 @@ func (d *demo) checkHandOver(connects lab.ConnectReport, report lab.WhoHasReport
 	return nil
 }
 
-// resetByMove reports whether a connection was under way when the address moved: its
-// first packets went to one node, and the next to another, which resets it.
+// resetByMove reports whether a was reset and was under way when the address moved, or
+// within 30 ms of that: its first packets went to one node and the next to another,
+// which resets it.
 func resetByMove(a lab.Attempt, moved time.Time) bool {
-	const blur = 30 * time.Millisecond // the client hears of the move a little before or after
-	return errors.Is(a.Err, syscall.ECONNRESET) && a.Began.Before(moved.Add(blur)) && a.Began.Add(a.Latency).After(moved.Add(-blur))
+	const tolerance = 30 * time.Millisecond // the client hears the announcement a little before or after
+	return errors.Is(a.Err, syscall.ECONNRESET) && a.Began.Before(moved.Add(tolerance)) && a.Began.Add(a.Latency).After(moved.Add(-tolerance))
 }
 
 func (d *demo) killOwner(ctx context.Context) error {
@@ -146,10 +149,10 @@ func (d *demo) killOwner(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.until(ctx, 20*time.Second, "until the nodes see each other", func() error { return d.lab.PeersDetectable(ctx) }); err != nil {
+	if err := d.until(ctx, 20*time.Second, "waiting for heartbeats between all nodes", func() error { return d.lab.PeersDetectable(ctx) }); err != nil {
 		return err
 	}
-	d.text("The same with SIGKILL, on %s: the process gets no chance to say anything.", old)
+	d.text("The same with SIGKILL, on %s: the process has no time to hand over.", old)
 	w, err := d.startProbes(ctx)
 	if err != nil {
 		return err
@@ -175,12 +178,12 @@ func (d *demo) killOwner(ctx context.Context) error {
 		return fmt.Errorf("two nodes answered for %v:\n%s", r.LongestDouble, r)
 	}
 	d.checked("Nobody answered for %s. Of %d connections %d failed.", short(r.LongestSilence), connects.Attempts, len(connects.Failures))
-	d.text("Two nodes answered for %s: the new owner, and the kernel of the dead process, until the lifetime of its address was over. "+
-		"The client was served by either; an announcement told it to use the new one.", short(r.LongestDouble))
+	d.text("Two nodes answered for %s: the new owner, and the kernel of the killed one, until the lifetime of its address was over. "+
+		"Either serves the client; the announcement makes it use the new owner.", short(r.LongestDouble))
 	return d.events(ctx, "moved from node "+old)
 }
 
-// cutOwner takes both cables off the owner. Nothing there is stopped, and nothing there notices.
+// cutOwner cuts the owner from the LAN and from the API server for 12 s. Its links stay up.
 func (d *demo) cutOwner(ctx context.Context) error {
 	if err := d.restartAll(ctx); err != nil {
 		return err
@@ -189,21 +192,21 @@ func (d *demo) cutOwner(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.until(ctx, 20*time.Second, "until the nodes see each other", func() error { return d.lab.PeersDetectable(ctx) }); err != nil {
+	if err := d.until(ctx, 20*time.Second, "waiting for heartbeats between all nodes", func() error { return d.lab.PeersDetectable(ctx) }); err != nil {
 		return err
 	}
-	d.text("Now both cables of %s are cut, to the LAN and to the API server. Its links stay up: it is the switch that is dead. "+
-		"Its Herald lives, has the VIP, and hears nothing any more.", old)
+	d.text("Now both networks of %s fail, the LAN and the one to the API server. Its links stay up, as when a switch fails. "+
+		"Its Herald runs and owns the VIP, but receives nothing any more.", old)
 	w, err := d.startProbes(ctx)
 	if err != nil {
 		return err
 	}
 	defer w.stop()
 	time.Sleep(500 * time.Millisecond)
-	mend := func() error { return errors.Join(d.lab.Reconnect(old), d.lab.ConnectAPI(old)) }
-	defer mend()
+	repair := func() error { return errors.Join(d.lab.Reconnect(old), d.lab.ConnectAPI(old)) }
+	defer repair()
 	began := time.Now()
-	d.event(0, red, "cut")
+	d.event(0, red, "both networks fail")
 	if err := errors.Join(d.lab.Cut(old), d.lab.CutAPI(old)); err != nil {
 		return err
 	}
@@ -213,12 +216,12 @@ func (d *demo) cutOwner(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.event(at.Sub(began), plain, "%s answers: the others had not heard %s for a quarter of a second, nobody answered for its address, and they are the majority", next, old)
+	d.event(at.Sub(began), plain, "%s answers: no heartbeat of %s for a quarter of a second, nobody answered for the address, and the other nodes are the majority", next, old)
 	time.Sleep(12 * time.Second)
-	if err := mend(); err != nil {
+	if err := repair(); err != nil {
 		return err
 	}
-	d.event(time.Since(began), plain, "mended: %s has let go of the VIP by itself long ago", old)
+	d.event(time.Since(began), plain, "repaired: %s has removed the VIP by itself long ago", old)
 	time.Sleep(2 * time.Second)
 	connects, report := w.stop()
 	if report.Err != nil {
@@ -241,11 +244,12 @@ type event struct {
 	err       error
 }
 
-// showFailover tells what happens between a death and a new owner, as it happens.
+// showFailover shows what happens between the end of old's process and the new owner's
+// first answer, as it happens. It returns the first thing that goes wrong.
 func (d *demo) showFailover(ctx context.Context, w *probes, old string, began time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, 25*time.Second)
 	defer cancel()
-	d.event(0, red, "killed; %s's kernel still has the address, and answers", old)
+	d.event(0, red, "killed; %s's kernel still has the address and answers ARP requests", old)
 	marks := make(chan event, 3)
 	go func() { marks <- d.awaitAddressExpired(ctx, old, began) }()
 	go func() { marks <- d.awaitFenced(ctx, old) }()
@@ -254,7 +258,7 @@ func (d *demo) showFailover(ctx context.Context, w *probes, old string, began ti
 		if took := at.Sub(began); err == nil && took > maxFailover {
 			err = fmt.Errorf("%s took over after %v, not within %v", next, took, maxFailover)
 		}
-		marks <- event{at, next + " has claimed the VIP, bound it and announced it", true, err}
+		marks <- event{at, next + " has acquired the VIP, bound it and announced it", true, err}
 	}()
 	var line []string
 	stop := d.spin(func(since time.Duration, m string) string {
@@ -275,7 +279,7 @@ func (d *demo) showFailover(ctx context.Context, w *probes, old string, began ti
 		case m.err != nil:
 			return m.err
 		case m.takenOver:
-			answered = &m // told last, though a log may be read later than a packet
+			answered = &m // shown last, though a log may be read later than a packet
 		default:
 			d.event(m.at.Sub(began), plain, "%s", m.text)
 		}
@@ -284,7 +288,8 @@ func (d *demo) showFailover(ctx context.Context, w *probes, old string, began ti
 	return nil
 }
 
-// awaitAddressExpired waits for the dead node's kernel to drop the VIP.
+// awaitAddressExpired waits until the kernel of old has removed the VIP. Later than
+// maxKernelAnswers after began is an error, and so is the end of ctx.
 func (d *demo) awaitAddressExpired(ctx context.Context, old string, began time.Time) event {
 	for {
 		have, err := d.bound(old)
@@ -294,34 +299,35 @@ func (d *demo) awaitAddressExpired(ctx context.Context, old string, began time.T
 			return event{err: err}
 		case !slices.Contains(have, vip):
 			if took := now.Sub(began); took > maxKernelAnswers {
-				return event{err: fmt.Errorf("%s's kernel dropped %s after %v, not within %v", old, vip, took, maxKernelAnswers)}
+				return event{err: fmt.Errorf("%s's kernel removed %s after %v, not within %v", old, vip, took, maxKernelAnswers)}
 			}
-			return event{at: now, text: fmt.Sprintf("%s's kernel drops the address by itself: it was given for 3 s at a time, in the whole seconds that a kernel counts", old)}
+			return event{at: now, text: fmt.Sprintf("%s's kernel removes the address by itself: its valid lifetime was 3 s, and a kernel counts whole seconds", old)}
 		case ctx.Err() != nil:
-			return event{err: errors.New("the dead node's kernel keeps the VIP")}
+			return event{err: errors.New("the killed node's kernel keeps the VIP")}
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// awaitFenced waits for another node to say that the dead one's claims are void.
+// awaitFenced waits until another node has logged that it has fenced old: that the
+// claims of old are void.
 func (d *demo) awaitFenced(ctx context.Context, old string) event {
-	said := make(chan error, len(d.heralds))
+	results := make(chan error, len(d.heralds))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for n, p := range d.heralds {
 		if n != old {
-			go func() { said <- p.WaitLog(ctx, "claims of a node are voided\" node="+old) }()
+			go func() { results <- p.WaitLog(ctx, "claims of a node are voided\" node="+old) }()
 		}
 	}
-	err := <-said
+	err := <-results
 	if err != nil {
-		err = <-said // that one only was not its turn
+		err = <-results // the other node may have fenced it
 	}
-	return event{at: time.Now(), text: fmt.Sprintf("%s is silent on the wire, and its kernel says that no Herald listens there: another node voids its claims, by one write on its Lease", old), err: err}
+	return event{at: time.Now(), text: fmt.Sprintf("no heartbeats from %s, and its kernel answers that no Herald listens: another node fences it, by one write to its Lease", old), err: err}
 }
 
-// restartAll starts Herald again where it was stopped.
+// restartAll starts Herald on each node where it does not run, and waits until it is ready.
 func (d *demo) restartAll(ctx context.Context) error {
 	for _, n := range d.lab.Nodes() {
 		if p := d.heralds[n]; !p.Running() {
@@ -342,7 +348,7 @@ func (d *demo) restartHeralds(ctx context.Context) error {
 	if err := d.restartAll(ctx); err != nil {
 		return err
 	}
-	err = d.during("looking for three seconds whether anything moves", func() error {
+	err = d.during("checking for three seconds that nothing moves", func() error {
 		for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 			now, err := d.owners()
 			if err != nil {
@@ -359,7 +365,7 @@ func (d *demo) restartHeralds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.checked("Nothing moved: a node that comes back takes nothing from anybody, for that would cut connections.")
+	d.checked("Nothing moved: a node that comes back takes no VIP from its owner, for that would cut connections.")
 	_, err = d.status(ctx)
 	return err
 }

@@ -50,16 +50,16 @@ func main() {
 		os.Exit(130)
 	default:
 		s.line("")
-		s.line("  " + s.paint(red, "✗ That did not go as told:"))
+		s.line("  " + s.paint(red, "✗ Something is not as expected:"))
 		s.output(err.Error())
 		os.Exit(1)
 	}
 }
 
-// A removeError says that the cluster could not be removed.
+// A removeError means that the cluster could not be removed.
 type removeError struct{ error }
 
-// run brings a cluster up, tells the story, and brings it down, whatever happens.
+// run brings a cluster up, runs all chapters, and removes the cluster, also after an error.
 func run(ctx context.Context, s *screen, herald, logs string) (err error) {
 	herald, err = filepath.Abs(herald)
 	if err != nil {
@@ -100,14 +100,14 @@ func run(ctx context.Context, s *screen, herald, logs string) (err error) {
 			err = errors.Join(err, removeError{fmt.Errorf("something may be left of the cluster: %w", down)})
 		}
 		if err == nil {
-			s.line(s.paint(dim, fmt.Sprintf("  The whole story took %.0f s.", time.Since(d.lab.Since()).Seconds())))
+			s.line(s.paint(dim, fmt.Sprintf("  All of it took %.0f s.", time.Since(d.lab.Since()).Seconds())))
 			s.line("")
 		}
 	}()
 	return d.run(ctx)
 }
 
-// logTails is the end of each Herald's log, for a failure.
+// logTails is the last lines of each Herald's log, for an error message.
 func (d *demo) logTails() string {
 	var b strings.Builder
 	b.WriteString("\nthe ends of the logs:")

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/term"
 )
 
-// width is how wide anything is that this program writes.
+// width is the number of columns that the output fits in.
 const width = 98
 
 // A style is an SGR sequence (ECMA-48), without which text is plain.
@@ -28,14 +28,14 @@ const (
 	title  style = "1;36"
 )
 
-// A screen is where the story is told: a terminal, with colour and a line that
+// A screen is what the demo writes to: a terminal, with colours and a last line that
 // moves while something is waited for, or a file, with plain lines.
 type screen struct {
 	colour       bool
 	moving       bool          // the last line may be written again
 	fast         bool          // no time to read
-	skip         chan struct{} // closed: there is nobody to read any more
-	onWriteError func()        // called when nothing can be written any more; nil: nobody cares
+	skip         chan struct{} // closed: pauses are skipped from now on
+	onWriteError func()        // called when a write fails; may be nil
 	once         sync.Once
 
 	mu         sync.Mutex // guards out, and that the moving line is its last
@@ -44,7 +44,8 @@ type screen struct {
 	lastEmpty  bool   // the last line was an empty one
 }
 
-// newScreen looks at what f is. NO_COLOR is as no-color.org has it.
+// newScreen has colours and a moving line if f is a terminal; no colours if NO_COLOR is set
+// (no-color.org). fast leaves out the pauses for reading.
 func newScreen(f *os.File, fast bool) *screen {
 	tty := term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
 	return &screen{out: f, moving: tty, colour: tty && os.Getenv("NO_COLOR") == "", fast: fast || !tty, skip: make(chan struct{})}
@@ -84,7 +85,7 @@ func (s *screen) drawMovingLine() {
 	}
 }
 
-// setMovingLine writes the moving line again; "" ends it. Without a terminal there is none.
+// setMovingLine replaces the moving line; "" removes it. Without a terminal it does nothing.
 func (s *screen) setMovingLine(text string) {
 	if !s.moving {
 		return
@@ -96,7 +97,7 @@ func (s *screen) setMovingLine(text string) {
 	s.drawMovingLine()
 }
 
-// chapter begins a chapter.
+// chapter writes a chapter's heading.
 func (s *screen) chapter(n int, name string) {
 	s.line("")
 	head := fmt.Sprintf("── %d  %s ", n, name)
@@ -104,7 +105,7 @@ func (s *screen) chapter(n int, name string) {
 	s.line("")
 }
 
-// text tells something in words.
+// text writes a paragraph.
 func (s *screen) text(format string, args ...any) {
 	for _, l := range wrap(fmt.Sprintf(format, args...), 76) {
 		s.line("  " + l)
@@ -112,7 +113,7 @@ func (s *screen) text(format string, args ...any) {
 	s.pause(700 * time.Millisecond)
 }
 
-// command shows what is about to be run.
+// command writes the command line that is about to be run, and a remark after "   #".
 func (s *screen) command(text string) {
 	s.line("")
 	text, note, _ := strings.Cut(text, "   #") // a remark keeps its distance
@@ -133,7 +134,7 @@ func (s *screen) command(text string) {
 	s.pause(400 * time.Millisecond)
 }
 
-// output shows what a program has printed.
+// output writes what a program has printed, indented.
 func (s *screen) output(text string) {
 	for l := range strings.Lines(strings.TrimRight(text, "\n ")) {
 		for _, l := range fold(strings.TrimRight(l, "\n "), width-4) {
@@ -144,7 +145,7 @@ func (s *screen) output(text string) {
 	s.pause(900 * time.Millisecond)
 }
 
-// checked tells what has been checked.
+// checked writes a paragraph, with a check mark, of what has been found as expected.
 func (s *screen) checked(format string, args ...any) {
 	for i, l := range wrap(fmt.Sprintf(format, args...), 76) {
 		mark := "    "
@@ -156,7 +157,7 @@ func (s *screen) checked(format string, args ...any) {
 	s.pause(700 * time.Millisecond)
 }
 
-// event tells what happened at a time, counted from the beginning of what is being watched.
+// event writes what happened, behind the time since the beginning of the chapter's fault.
 func (s *screen) event(since time.Duration, st style, format string, args ...any) {
 	for i, l := range wrap(fmt.Sprintf(format, args...), 72) {
 		mark := strings.Repeat(" ", 13)
@@ -170,7 +171,7 @@ func (s *screen) event(since time.Duration, st style, format string, args ...any
 // nbsp keeps a number and its unit on one line. What is written has spaces.
 const nbsp = "\u00a0"
 
-// short is a duration as one says it.
+// short is a duration in ms, or from a second up in s with one decimal.
 func short(d time.Duration) string {
 	switch {
 	case d == 0:
@@ -192,10 +193,10 @@ func (s *screen) pause(d time.Duration) {
 	}
 }
 
-// skipPauses ends all pauses.
+// skipPauses ends the current pause and all later ones. It may be called again.
 func (s *screen) skipPauses() { s.once.Do(func() { close(s.skip) }) }
 
-// during runs fn and shows that something is going on.
+// during runs fn and returns its error. Meanwhile the moving line shows what and for how long.
 func (s *screen) during(what string, fn func() error) error {
 	stop := s.spin(func(since time.Duration, mark string) string {
 		return fmt.Sprintf("  %s %s %s", s.paint(yellow, mark), what, s.paint(dim, fmt.Sprintf("%.1f s", since.Seconds())))

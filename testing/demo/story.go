@@ -15,21 +15,21 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// What the story is about.
+// The VIPs, by Service; vip is that of web.
 var (
 	vip  = netip.MustParseAddr("10.77.0.50")
 	vips = map[string]netip.Addr{"web": vip, "api": netip.MustParseAddr("10.77.0.51"), "mail": netip.MustParseAddr("10.77.0.52")}
 )
 
-// What is promised, and checked.
+// The limits that the demo checks.
 const (
-	maxSilence       = 100 * time.Millisecond  // unanswered during a hand-over
-	maxKernelAnswers = 4500 * time.Millisecond // a dead owner's addresses are gone: their lifetime is 3 s
-	maxFailover      = 3 * time.Second         // a dead owner's VIPs are taken over; usually a quarter of a second
-	maxCutFailover   = 4 * time.Second         // those of one that is cut off; usually 0.4 s
+	maxSilence       = 100 * time.Millisecond  // that ARP requests go unanswered during a hand-over
+	maxKernelAnswers = 4500 * time.Millisecond // until a killed owner's kernel removes its addresses: their lifetime is 3 s
+	maxFailover      = 3 * time.Second         // until a killed owner's VIPs have a new one; usually a quarter of a second
+	maxCutFailover   = 4 * time.Second         // the same of an owner whose networks fail; usually 0.4 s
 )
 
-// A demo is the story under way.
+// A demo is one run of the chapters.
 type demo struct {
 	*screen
 	lab     *lab.Lab
@@ -47,9 +47,9 @@ func (d *demo) run(ctx context.Context) error {
 		{"Herald on every node", d.startHeralds},
 		{"A Service gets its VIP", d.exposeService},
 		{"What a user sees", d.showOwners},
-		{"The owner is stopped: nothing is lost", d.stopOwner},
+		{"The owner is stopped: no connection is lost", d.stopOwner},
 		{"The owner is killed", d.killOwner},
-		{"The owner's cables are cut", d.cutOwner},
+		{"The owner's networks fail", d.cutOwner},
 		{"It comes back", d.restartHeralds},
 		{"Nothing is left", d.removeAll},
 	} {
@@ -88,9 +88,9 @@ func (d *demo) status(ctx context.Context) (string, error) {
 	return out, err
 }
 
-// until tries fn until it says nothing is wrong, for so long at most.
-func (d *demo) until(ctx context.Context, atMost time.Duration, what string, fn func() error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, atMost, fmt.Errorf("not within %v", atMost))
+// until calls fn every 20 ms until it returns nil. After limit it returns fn's last error.
+func (d *demo) until(ctx context.Context, limit time.Duration, what string, fn func() error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %v", limit))
 	defer cancel()
 	return d.during(what, func() error {
 		tick := time.NewTicker(20 * time.Millisecond)
@@ -196,11 +196,11 @@ func (d *demo) exposeService(ctx context.Context) error {
 		return err
 	}
 	d.checked("%s was answered on the LAN %s after kubectl was started.", vip, short(took))
-	d.text("The client, which knows nothing of Kubernetes:")
+	d.text("From the client, which is no part of the cluster:")
 	return d.connectFromClient(ctx)
 }
 
-// connectFromClient asks the VIP from the client.
+// connectFromClient requests the VIP's page from the client, and checks that a pod of web answers.
 func (d *demo) connectFromClient(ctx context.Context) error {
 	url := "http://" + vip.String() + "/"
 	d.command("curl " + url + "   # on the client, 10.77.0.100")
@@ -224,7 +224,7 @@ func (d *demo) connectFromClient(ctx context.Context) error {
 }
 
 func (d *demo) showOwners(ctx context.Context) error {
-	d.text("Two Services more, so that every node has something to do.")
+	d.text("Two more Services, so that every node owns a VIP.")
 	for _, name := range []string{"api", "mail"} {
 		_, err := d.kubectl(ctx, "expose", "deployment", "web", "--name="+name, "--port=80", "--type=LoadBalancer", "--load-balancer-ip="+vips[name].String())
 		if err != nil {
@@ -242,8 +242,8 @@ func (d *demo) showOwners(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(300 * time.Millisecond) // the statuses and Events are on their way
-	d.text("Who announces what, as of the cluster's own objects, from any machine with a kubeconfig:")
+	time.Sleep(300 * time.Millisecond) // statuses and Events are written a moment later
+	d.text("Who announces which VIP, read from the cluster's own objects, on any machine with a kubeconfig:")
 	if _, err := d.status(ctx); err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func (d *demo) showOwners(ctx context.Context) error {
 		return fmt.Errorf("three VIPs are on %d nodes: %v", n, owners)
 	}
 	d.checked("Three VIPs, three nodes.")
-	d.text("The switch sees the same. Another host asks who has the address:")
+	d.text("The same, seen on the LAN. Another host asks who has the address:")
 	d.command("arping -c 1 -I eth0 " + vip.String())
 	out, err := d.lab.Run(ctx, "pr", "arping", "-c", "1", "-I", "eth0", vip.String())
 	if err != nil {
@@ -263,11 +263,12 @@ func (d *demo) showOwners(ctx context.Context) error {
 		return fmt.Errorf("%s did not answer with %s's hardware address, %s", vip, owners["web"], mac)
 	}
 	d.checked("That is %s.", owners["web"])
-	d.text("And the Service itself tells its story:")
+	d.text("And the Events of the Service:")
 	return d.events(ctx, "announces")
 }
 
-// owners says which node's kernel has the VIP of each Service.
+// owners returns the node whose kernel has the VIP, by Service; a Service whose VIP no node has
+// is missing. Two nodes with one VIP are an error.
 func (d *demo) owners() (map[string]string, error) {
 	owners := map[string]string{}
 	for _, n := range d.lab.Nodes() {
@@ -287,7 +288,7 @@ func (d *demo) owners() (map[string]string, error) {
 	return owners, nil
 }
 
-// events shows the Events of the Service web, in which word must appear.
+// events waits until the Events of the Service web contain word, and shows them.
 func (d *demo) events(ctx context.Context, word string) error {
 	d.command("kubectl describe service web | sed -n '/^Events/,$p'")
 	var tail string
@@ -298,7 +299,7 @@ func (d *demo) events(ctx context.Context, word string) error {
 		}
 		_, tail, _ = strings.Cut(out, "\nEvents:")
 		if !strings.Contains(tail, word) {
-			return fmt.Errorf("no Event says %q:%s", word, tail)
+			return fmt.Errorf("no Event contains %q:%s", word, tail)
 		}
 		return nil
 	})
@@ -306,7 +307,8 @@ func (d *demo) events(ctx context.Context, word string) error {
 	return err
 }
 
-// awaitOtherOwner waits for a node other than the old one to answer for the VIP.
+// awaitOtherOwner waits until a node other than old answers for the VIP, and returns which and
+// when. It is an error if none does before the end of ctx.
 func awaitOtherOwner(ctx context.Context, who *lab.WhoHas, nodes []string, old string) (string, time.Time, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -337,7 +339,7 @@ func awaitOtherOwner(ctx context.Context, who *lab.WhoHas, nodes []string, old s
 	return "", time.Time{}, err
 }
 
-// owner is the node that has the VIP of web.
+// owner is the node whose kernel has the VIP of web; none is an error.
 func (d *demo) owner() (string, error) {
 	owners, err := d.owners()
 	if err == nil && owners["web"] == "" {
