@@ -115,9 +115,9 @@ func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 }
 
 // defend checks whether another host claims an address that this node has (RFC 5227 section 2.4): while one was
-// heard to announce it, and as long as an earlier check has found one. If one does it becomes the verdict in o,
+// heard to announce it, and as long as an earlier check has found one. If one does it becomes the verdict of s,
 // with an Event; an Event also tells when none does any more.
-func (c *addressChecks) defend(a vip.Address, o *outcome) {
+func (c *addressChecks) defend(s *service, a vip.Address) {
 	x := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckDefend, AllowedMACs: c.nodeMACs}
 	announced, heard := c.Heard[a.Addr]
 	age := c.Now.Sub(announced.At)
@@ -142,26 +142,26 @@ func (c *addressChecks) defend(a vip.Address, o *outcome) {
 			if since.IsZero() { // that host answers no AddressCheck
 				since = announced.At
 			}
-			o.addEvent(vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
+			c.event(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
 		}
 		return
 	}
-	o.set(vip.VIPForeignMAC, fmt.Sprintf("another host on %s claims %s (MAC %s): some clients may reach that host instead; take the address off it. Node %s goes on announcing the VIP",
+	c.setProblem(s, vip.VIPForeignMAC, fmt.Sprintf("another host on %s claims %s (MAC %s): some clients may reach that host instead; take the address off it. Node %s goes on announcing the VIP",
 		a.Link, a.Addr, strings.Join(others, ", "), c.Self))
-	o.addEvent(o.reason, o.message, 0)
 }
 
-// verify checks whether another node, the owner of u, answers for those addresses of s that it has written into
+// verify checks whether another node, the owner of s, answers for those addresses of s that it has written into
 // the status and so has bound; provided that isVerifier chooses this node, and the Plan does not keep the
-// address here. A fault that was found becomes the verdict in o, with an Event; an Event also tells when it is
+// address here. A fault that was found becomes the verdict of s, with an Event; an Event also tells when it is
 // gone. Nothing is moved because of it (decision 0018).
-func (c *addressChecks) verify(u *unit, s *service, o *outcome) {
+func (c *addressChecks) verify(s *service) {
+	u := s.unit
 	owner := c.members[u.claim.Holder]
 	if owner == nil || !owner.Alive || s.statusBy != owner.Name || !s.bindsAddresses {
 		return
 	}
 	for _, a := range s.addrs {
-		if !s.inStatus(a.Addr) || c.wanted[a.Addr] || !c.isVerifier(u, s, a.Address, owner) {
+		if !s.inStatus(a.Addr) || c.wanted[a.Addr] || !c.isVerifier(s, a.Address, owner) {
 			continue
 		}
 		x := vip.AddressCheck{
@@ -172,13 +172,14 @@ func (c *addressChecks) verify(u *unit, s *service, o *outcome) {
 			x.AllowedMACs = strings.TrimSpace(x.AllowedMACs + " " + s.client.mac)
 		}
 		if r, known := c.add(x); known {
-			c.reportVerified(r, o)
+			c.reportVerified(s, r)
 		}
 	}
 }
 
-// reportVerified adds to o what a CheckVerify has found.
-func (c *addressChecks) reportVerified(r vip.CheckResult, o *outcome) {
+// reportVerified makes what a CheckVerify has found the verdict of s, with an Event, or only adds an Event that
+// an earlier fault is gone.
+func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 	switch {
 	case len(r.UnexpectedMACs) > 0:
 		var hosts []string
@@ -188,24 +189,20 @@ func (c *addressChecks) reportVerified(r vip.CheckResult, o *outcome) {
 			}
 			hosts = append(hosts, "MAC "+mac)
 		}
-		o.set(vip.VIPForeignMAC, fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but somebody else answers (%s)",
+		c.setProblem(s, vip.VIPForeignMAC, fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but somebody else answers (%s)",
 			c.Self, r.Link, r.Addr, r.Owner, strings.Join(hosts, "; ")))
 	case r.NoAnswer:
-		o.set(vip.VIPUnanswered, fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two",
+		c.setProblem(s, vip.VIPUnanswered, fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two",
 			c.Self, r.Link, r.Addr, r.Owner))
 	case !r.ClearedAt.IsZero():
-		o.addEvent(vip.VIPAnswered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else does", r.Owner, r.Addr), r.ClearedAt.Unix())
-		return
-	default:
-		return
+		c.event(s, vip.VIPAnswered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else does", r.Owner, r.Addr), r.ClearedAt.Unix())
 	}
-	o.addEvent(o.reason, o.message, 0)
 }
 
 // isVerifier reports whether this node is the one to verify an address of another: of the nodes that are alive,
 // are not the owner and have the address's link up in a network of the owner's link, the one with the highest
 // rendezvous hash.
-func (c *addressChecks) isVerifier(u *unit, s *service, a vip.Address, owner *member) bool {
+func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) bool {
 	if c.self == nil || !c.self.Alive || c.self == owner {
 		return false
 	}
@@ -217,9 +214,9 @@ func (c *addressChecks) isVerifier(u *unit, s *service, a vip.Address, owner *me
 	if ownerLink == nil || !sharesNetwork(linkNamed(&c.self.Info, a.Link), ownerLink) {
 		return false
 	}
-	own := rendezvousHash(u.hash, c.self.hash)
+	own := rendezvousHash(s.unit.hash, c.self.hash)
 	return !slices.ContainsFunc(c.alive, func(n *member) bool {
-		return n != owner && n != c.self && rendezvousHash(u.hash, n.hash) >= own && sharesNetwork(linkOn(n), ownerLink)
+		return n != owner && n != c.self && rendezvousHash(s.unit.hash, n.hash) >= own && sharesNetwork(linkOn(n), ownerLink)
 	})
 }
 

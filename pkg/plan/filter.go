@@ -30,7 +30,7 @@ type filter struct {
 	expectingEndpoints []*service // rejected for the lack of endpoints only, new, and never announced: oldest first
 }
 
-// findServices sets all, accepted and expectingEndpoints, and publishes the Services that are in accepted no
+// findServices sets all, accepted and expectingEndpoints, and rejects the Services that are in accepted no
 // more.
 func (f *filter) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
@@ -48,7 +48,7 @@ func (f *filter) findServices() {
 		s.verdict.Service = s.Key
 		f.all = append(f.all, s)
 		f.admit(s, i == 0 && f.ControlPlane != nil)
-		if !s.decided {
+		if !s.decided() {
 			f.accepted = append(f.accepted, s)
 		}
 	}
@@ -60,9 +60,9 @@ func (f *filter) findServices() {
 	f.dropDecided()
 }
 
-// dropDecided takes the Services that are published, so rejected, out of accepted.
+// dropDecided takes the Services that have a verdict, so are rejected, out of accepted.
 func (f *filter) dropDecided() {
-	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.decided })
+	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.decided() })
 }
 
 // byAge orders by creation, oldest first, then by name: creationTimestamp has whole seconds only.

@@ -116,7 +116,6 @@ type service struct {
 	client        *dhcpClient  // which asks for dhcpFamilies; nil if there are none
 	unit          *unit
 	verdict       vip.Verdict
-	decided       bool // the verdict is published
 	healthChecked bool // its HealthCheck is in the Plan
 }
 

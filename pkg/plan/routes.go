@@ -41,31 +41,31 @@ func (r *routes) add(s *service, a netip.Addr) *vip.Route {
 	return &r.out.Routes[len(r.out.Routes)-1]
 }
 
-// advertise plans the routes of s, which this node owns and binds nowhere, and publishes it. It advertises
+// advertise plans the routes of s, which this node owns and binds nowhere, and sets its verdict. It advertises
 // nothing until kube-proxy serves s, if s waits for that. The status is not written while s is handed over, or
 // no router knows of it.
 func (r *routes) advertise(s *service, handingOver bool) {
 	if s.waitsForKubeProxy && !r.kubeProxyServes(s) {
-		r.publish(s, &outcome{reason: vip.VIPClaiming, message: "kube-proxy on node " + r.Self + " does not serve it yet"})
+		s.setVerdict(vip.VIPClaiming, "kube-proxy on node "+r.Self+" does not serve it yet")
 		return
 	}
 	for _, a := range s.addrs {
 		r.add(s, a.Addr)
 	}
 	advertised, ingress := r.known(s, nil)
-	o := &outcome{here: true, reason: vip.VIPAnnounced, message: "node " + r.Self + " advertises " + advertised + " by BGP"}
+	s.verdict.AnnouncedHere = true
+	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by BGP")
 	switch {
 	case len(ingress) == 0:
-		r.addNoSession(o)
+		r.reportNoSession(s)
 	case !handingOver: // else the status is the successor's to write
-		o.setStatus(r.status(ingress))
-		r.addAnnounced(s.unit, o)
+		r.writeStatus(s, ingress, nil)
+		r.addAnnounced(s)
 	}
-	r.publish(s, o)
 }
 
 // advertiseFromEveryNode plans the routes of the Services that every node advertises which can serve them. It
-// publishes those of them that are not published yet: they have no owner, or no node is eligible to be it.
+// sets the verdict of those that have none yet: they have no owner, or no node is eligible to be it.
 func (r *routes) advertiseFromEveryNode(services []*service) {
 	sharing := make(map[netip.Addr][]*service)
 	for _, s := range services { // oldest first
@@ -84,8 +84,8 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 		}
 	}
 	for _, s := range services {
-		if s.everyNodeAdvertises && !s.decided {
-			r.publishUnowned(s, here)
+		if s.everyNodeAdvertises && !s.decided() {
+			r.reportUnowned(s, here)
 		}
 	}
 }
@@ -128,10 +128,10 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 	return ready && !r.Stopping
 }
 
-// publishUnowned publishes a Service that is announced by every node which can serve it; here has the addresses
+// reportUnowned sets the verdict of a Service that is announced by every node which can serve it; here has the addresses
 // that this node advertises. Only the statusWriter writes the status and sends Events. Without such a node it
 // is rejected.
-func (r *routes) publishUnowned(s *service, here map[netip.Addr]bool) {
+func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool) {
 	need := routeRequirements(s)
 	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return ineligible(need, n) != "" })
 	if len(eligible) == 0 {
@@ -143,20 +143,18 @@ func (r *routes) publishUnowned(s *service, here map[netip.Addr]bool) {
 		names = append(names, n.Name)
 	}
 	writer := r.statusWriter(s, eligible)
-	o := &outcome{
-		owner: writer.Name, here: slices.ContainsFunc(s.addrs, func(a address) bool { return here[a.Addr] }),
-		reason: vip.VIPAnnounced, message: "advertised by BGP from " + strings.Join(names, ", "),
-	}
+	s.verdict.Owner = writer.Name
+	s.verdict.AnnouncedHere = slices.ContainsFunc(s.addrs, func(a address) bool { return here[a.Addr] })
+	s.setVerdict(vip.VIPAnnounced, "advertised by BGP from "+strings.Join(names, ", "))
 	if writer == r.self {
 		switch advertised, ingress := r.known(s, here); {
 		case len(ingress) > 0:
-			o.setStatus(r.status(ingress))
-			o.addEvent(vip.VIPAnnounced, "every node that can serve it advertises "+advertised+" by BGP", 0)
-		case o.here:
-			r.addNoSession(o)
+			r.writeStatus(s, ingress, nil)
+			r.event(s, vip.VIPAnnounced, "every node that can serve it advertises "+advertised+" by BGP", 0)
+		case s.verdict.AnnouncedHere:
+			r.reportNoSession(s)
 		}
 	}
-	r.publish(s, o)
 }
 
 // known is those addresses of s, as text and for the status, of which a router was told, or had been when the
@@ -176,9 +174,9 @@ func (r *routes) known(s *service, here map[netip.Addr]bool) (text string, ingre
 // connected reports whether a BGP session of this node is established.
 func (r *routes) connected() bool { return slices.ContainsFunc(r.BGPSessions, vip.BGPSession.Up) }
 
-// addNoSession makes it the verdict, with an Event, that no router hears of a Service. While a session has been
+// reportNoSession makes it the verdict of s, with an Event, that no router hears of it. While a session has been
 // in its state for less than sessionGrace it changes nothing.
-func (r *routes) addNoSession(o *outcome) {
+func (r *routes) reportNoSession(s *service) {
 	why := []string{}
 	for _, x := range r.BGPSessions {
 		if wait := sessionGrace - r.Now.Sub(x.Since); wait > 0 {
@@ -187,8 +185,7 @@ func (r *routes) addNoSession(o *outcome) {
 		}
 		why = append(why, fmt.Sprintf("%s: %s", x.Peer, cmp.Or(x.Reason, x.State)))
 	}
-	o.set(vip.NoBGPSession, "node "+r.Self+" has no BGP session: "+cmp.Or(strings.Join(why, "; "), "no peer is configured"))
-	o.addEvent(o.reason, o.message, 0)
+	r.setProblem(s, vip.NoBGPSession, "node "+r.Self+" has no BGP session: "+cmp.Or(strings.Join(why, "; "), "no peer is configured"))
 }
 
 // statusWriter is the node, one of those that can serve s, that writes its status: the one that did; else of

@@ -19,7 +19,7 @@ type unitPlanner struct {
 	mappings *mappings
 }
 
-// plan adds what this node does about one unit to the Plan, and publishes its Services. It is the table in the
+// plan adds what this node does about one unit to the Plan, and sets the verdicts of its Services. It is the table in the
 // package's comment from the unit's lease on.
 func (m *unitPlanner) plan(u *unit) {
 	holder := u.claim.Holder
@@ -39,7 +39,7 @@ func (m *unitPlanner) plan(u *unit) {
 		m.wantLeases(u, vip.Acquire, "")
 		m.mappings.wantUnit(u)
 		for _, s := range u.services {
-			m.publish(s, &outcome{reason: vip.NodeLeaseNotHeld, message: "this node could not renew its node lease in time and announces nothing until it can"})
+			s.setVerdict(vip.NodeLeaseNotHeld, "this node could not renew its node lease in time and announces nothing until it can")
 		}
 	default:
 		m.keepOrHandOver(u)
@@ -47,7 +47,7 @@ func (m *unitPlanner) plan(u *unit) {
 }
 
 // rejectUnit rejects the Services of a unit for which no node is eligible, but leaves those that every node
-// advertises to publishUnowned: there may be nodes that can serve them.
+// advertises to reportUnowned: there may be nodes that can serve them.
 func (m *unitPlanner) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.requirements)
 	for _, s := range u.services {
@@ -87,7 +87,7 @@ func (m *unitPlanner) claim(u *unit) {
 	m.checks.probeEarly(u)
 	m.mappings.wantUnit(u)
 	for _, s := range u.services {
-		m.publish(s, &outcome{reason: vip.VIPClaiming, message: "node " + u.target.Name + " is about to claim it"})
+		s.setVerdict(vip.VIPClaiming, "node "+u.target.Name+" is about to claim it")
 	}
 	m.keepUntilHeard(u)
 }
@@ -103,9 +103,8 @@ func (m *unitPlanner) follow(u *unit) {
 	}
 	m.keepUntilHeard(u)
 	for _, s := range u.services {
-		o := &outcome{reason: vip.VIPElsewhere, message: "node " + u.claim.Holder + " announces it"}
-		m.checks.verify(u, s, o)
-		m.publish(s, o)
+		s.setVerdict(vip.VIPElsewhere, "node "+u.claim.Holder+" announces it")
+		m.checks.verify(s)
 	}
 }
 
@@ -180,7 +179,7 @@ type progress struct {
 	ingress    []vip.Ingress // for the status
 }
 
-// announce binds and announces what s has on this node, which owns it, and publishes how far that is.
+// announce binds and announces what s has on this node, which owns it, and reports how far that is.
 func (m *unitPlanner) announce(s *service, handingOver bool) {
 	if s.ignoresEndpoints {
 		m.event(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
@@ -195,14 +194,13 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 		m.mappings.report(s)
 		c.ingress = append(c.ingress, m.mappings.externalIngress(s)...)
 	}
-	o := outcome{here: len(c.bound) > 0}
-	m.report(s, handingOver, &c, &o)
+	s.verdict.AnnouncedHere = len(c.bound) > 0
+	m.report(s, handingOver, &c)
 	for _, a := range s.addrs {
 		if m.isBound(a.Address) {
-			m.checks.defend(a.Address, &o)
+			m.checks.defend(s, a.Address)
 		}
 	}
-	m.publish(s, &o)
 }
 
 // bindAddress wants one address of s bound and announced, if its link is up; if its lease is valid and its
@@ -270,60 +268,54 @@ func (m *unitPlanner) listen(a vip.Address) {
 	}
 }
 
-// report sets in o what is published of s, which this node owns and binds. The verdict names the first that
+// report sets the verdict and the status of s, which this node owns and binds. The verdict names the first that
 // there is of: addresses in use, missing DHCP leases, another node that announces s, addresses not bound yet;
 // else it is that s is announced, with an Event. The status gets the addresses that are bound; it is cleared if
 // none is because of another host or the DHCP server, and left alone while s is handed over or a DHCP client
 // has no answer yet.
-func (m *unitPlanner) report(s *service, handingOver bool, c *progress, o *outcome) {
+func (m *unitPlanner) report(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
 	switch {
 	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusBy == m.Self: // it asked for other addresses before
-		o.setStatus(vip.Status{})
+		m.clearStatus(s)
 	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusBy != "":
 		// While the client asks whether a lease is still good the status stays.
 	case len(c.ingress) > 0:
-		o.setStatus(m.status(c.ingress))
-		o.status.DHCPLeases = m.dhcp.leasesToRecord(s, c.ingress)
+		m.writeStatus(s, c.ingress, m.dhcp.leasesToRecord(s, c.ingress))
 	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusBy != "":
-		o.setStatus(vip.Status{})
+		m.clearStatus(s)
 	}
 	problem := ""
 	if len(problems) > 0 {
 		problem = fmt.Sprintf("node %s: %s", m.Self, strings.Join(problems, "; "))
-		o.addEvent(vip.DHCPFailed, problem, 0)
+		m.event(s, vip.DHCPFailed, problem, 0)
 	}
 	switch {
 	case len(c.inUse) > 0:
-		o.set(vip.AddressInUse, strings.Join(c.inUse, "; "))
-		o.addEvent(o.reason, o.message, 0)
+		m.setProblem(s, vip.AddressInUse, strings.Join(c.inUse, "; "))
 	case missing > 0 && problem != "":
-		o.set(vip.DHCPFailed, problem)
+		s.setVerdict(vip.DHCPFailed, problem)
 	case missing > 0:
-		o.set(vip.DHCPPending, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.client.link))
+		s.setVerdict(vip.DHCPPending, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.client.link))
 	case c.superseded:
-		o.set(vip.VIPElsewhere, "this node can't reach the API server, and another one announces it")
+		s.setVerdict(vip.VIPElsewhere, "this node can't reach the API server, and another one announces it")
 	case len(c.bound) < len(s.addrs):
-		o.set(vip.VIPAnnounced, fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.bound), len(s.addrs)))
+		s.setVerdict(vip.VIPAnnounced, fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.bound), len(s.addrs)))
 	default:
-		o.set(vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.bound, ", "))
-		m.addAnnounced(s.unit, o)
+		s.setVerdict(vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.bound, ", "))
+		m.addAnnounced(s)
 	}
 }
 
-// addAnnounced adds the Event that this node announces a Service of u: VIPMoved if it has taken u over from
-// another node.
-func (p *pass) addAnnounced(u *unit, o *outcome) {
-	if from := u.claim.PreviousHolder; from != "" && from != p.Self {
-		o.addEvent(vip.VIPMoved, "moved from node "+from+": "+o.message, u.claim.Transitions)
+// addAnnounced adds the Event that this node announces s, as its verdict says: VIPMoved if it has taken it over
+// from another node.
+func (p *pass) addAnnounced(s *service) {
+	claim := s.unit.claim
+	if from := claim.PreviousHolder; from != "" && from != p.Self {
+		p.event(s, vip.VIPMoved, "moved from node "+from+": "+s.verdict.Message, claim.Transitions)
 	} else {
-		o.addEvent(vip.VIPAnnounced, o.message, u.claim.Transitions)
+		p.event(s, vip.VIPAnnounced, s.verdict.Message, claim.Transitions)
 	}
-}
-
-// status is a status that this node writes.
-func (p *pass) status(ingress []vip.Ingress) vip.Status {
-	return vip.Status{VIPHost: p.Self, Announcer: p.Announcer, Ingress: ingress}
 }
 
 // ingress is the entry of an address in the status of s.

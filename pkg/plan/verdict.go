@@ -7,54 +7,37 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An outcome is what becomes of a Service on this node.
-type outcome struct {
-	reason  vip.Reason // of the verdict
-	message string
-	owner   string // "": the holder of its unit's lease, if there is one
-	here    bool   // this node announces it
-	events  []event
-
-	writesStatus bool // else the status stays as it is
-	status       vip.Status
-}
-
-// An event is what of a vip.Event does not follow from the Service.
-type event struct {
-	reason     vip.Reason
-	message    string
-	occurrence int64 // see vip.Event
-}
-
-// set sets the verdict.
-func (o *outcome) set(reason vip.Reason, message string) { o.reason, o.message = reason, message }
-
-// setStatus sets what is to be written into the status; a Status without Ingress clears it.
-func (o *outcome) setStatus(status vip.Status) { o.writesStatus, o.status = true, status }
-
-// addEvent adds an Event.
-func (o *outcome) addEvent(reason vip.Reason, message string, occurrence int64) {
-	o.events = append(o.events, event{reason, message, occurrence})
-}
-
-// publish sets the verdict of s, and adds its Events and its status, if there are any, to the Plan. Every
-// Service is published once.
-func (p *pass) publish(s *service, o *outcome) {
+// setVerdict says what becomes of s on this node, and why. The last verdict of a Service counts. Its owner is the
+// holder of its unit's lease, unless another was set.
+func (s *service) setVerdict(reason vip.Reason, message string) {
+	s.verdict.Reason, s.verdict.Message = reason, message
 	if s.unit != nil {
-		o.owner = cmp.Or(o.owner, s.unit.claim.Holder)
-	}
-	s.decided = true
-	s.verdict.Owner, s.verdict.AnnouncedHere, s.verdict.Reason, s.verdict.Message = o.owner, o.here, o.reason, o.message
-	for _, e := range o.events {
-		p.event(s, e.reason, e.message, e.occurrence)
-	}
-	if o.writesStatus {
-		o.status.Service = s.Key
-		p.out.Statuses = append(p.out.Statuses, o.status)
+		s.verdict.Owner = cmp.Or(s.verdict.Owner, s.unit.claim.Holder)
 	}
 }
 
-// reject publishes that Herald announces s on no node, and why. If this node is responsible for s it also adds
+// decided reports whether s has a verdict.
+func (s *service) decided() bool { return s.verdict.Reason != "" }
+
+// setProblem sets the verdict of s, and adds an Event that says the same.
+func (p *pass) setProblem(s *service, reason vip.Reason, message string) {
+	s.setVerdict(reason, message)
+	p.event(s, reason, message, 0)
+}
+
+// clearStatus has the status of s cleared.
+func (p *pass) clearStatus(s *service) {
+	p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key})
+}
+
+// writeStatus has these addresses, and what of them is leased by DHCP, written into the status of s.
+func (p *pass) writeStatus(s *service, ingress []vip.Ingress, leases []vip.DHCPLease) {
+	p.out.Statuses = append(p.out.Statuses, vip.Status{
+		Service: s.Key, VIPHost: p.Self, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases,
+	})
+}
+
+// reject sets the verdict that Herald announces s on no node, and why. If this node is responsible for s it also adds
 // an Event, provided that vip.Reasons has the reason as one of Events, and clears the status that Herald wrote,
 // if it did, unless another announcer holds the Service now.
 func (p *pass) reject(s *service, reason vip.Reason, message string) {
@@ -66,15 +49,14 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 
 // rejectSilently is reject without the Event for the reason.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
-	o := &outcome{reason: reason, message: message}
+	s.setVerdict(reason, message)
 	if s.statusBy != "" && reason != vip.HeldByOtherAnnouncer && p.responsible(s) {
-		o.setStatus(vip.Status{})
+		p.clearStatus(s)
 		switch reason {
 		case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:
-			o.addEvent(vip.VIPWithdrawn, "no longer announced: "+message, 0)
+			p.event(s, vip.VIPWithdrawn, "no longer announced: "+message, 0)
 		}
 	}
-	p.publish(s, o)
 }
 
 // event adds an Event about s to the Plan, unless the renewal of this node's lease is late: the API server is
