@@ -8,31 +8,17 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A kind is what the capabilities of a Service follow from, besides the options.
-type kind struct {
-	controlPlane  bool // it stands for the API servers
-	arp, bgp      bool // it may be announced so
-	local         bool // externalTrafficPolicy is Local
-	healthChecked bool // it has a healthCheckNodePort
-	leaseName     bool // it names its lease
-}
-
-// kindOf finds the kind of a Service. Methods that are not enabled are left out.
-func (r *Rules) kindOf(s *vip.Service, controlPlane bool) kind {
-	wants := func(m vip.Method) bool { return controlPlane || s.Announce == nil || slices.Contains(s.Announce, m) }
-	return kind{controlPlane, r.ARP && wants(vip.ByARP), r.BGP != nil && wants(vip.ByBGP), s.Local, s.HealthCheckNodePort != 0, s.Lease != ""}
-}
-
 // capabilities are what follows for a Service from the way it is announced: by ARP, by BGP or both, for the API
-// servers, with a lease of its own or with one lease for all. They are found once; no other code asks for the
-// way.
+// servers, with a lease of its own or with one lease for all. They are found once for each; no other code
+// asks for the way.
 type capabilities struct {
 	owned               bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
 	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and NDP; not for BGP alone (decision 0021)
 	ownerAdvertises     bool // its owner advertises routes to its addresses
 	everyNodeAdvertises bool // every node that can serve it advertises routes to its addresses, whoever holds its lease
 
-	fixedLease          vip.Key // its lease; zero: it has none, or one in its own namespace that is deleted with it
+	lease               vip.Key // whose holder owns it; zero: it has no owner
+	leaseFollows        bool    // its lease is in its own namespace, and deleted with it
 	ownLease            bool    // its lease was made for this Service alone
 	sharesOwner         bool    // one node owns all Services: neither endpoints nor links of a single one decide which
 	ownerNeedsEndpoint  bool    // externalTrafficPolicy Local: only a node with an endpoint may own it
@@ -52,43 +38,41 @@ type capabilities struct {
 	noEndpointThere string // what is said of a node without an endpoint of it
 }
 
-// capabilitiesOf finds the capabilities of a kind of Service.
-func (r *Rules) capabilitiesOf(k kind) *capabilities {
-	if k.controlPlane {
-		return &capabilities{
-			owned: true, bindsAddresses: k.arp || k.bgp, ownerAdvertises: k.bgp, // an API server answers only where the VIP is bound
-			fixedLease: r.ControlPlane.Lease, ownLease: true, ownerNeedsEndpoint: true, keptWithoutEligible: true,
+// capabilitiesOf finds the capabilities of a Service, which stands for the API servers if controlPlane.
+func (r *Rules) capabilitiesOf(s *vip.Service, controlPlane bool) capabilities {
+	enabled := func(m vip.Method) bool { return controlPlane || s.Announce == nil || slices.Contains(s.Announce, m) }
+	arp, bgp := r.ARP && enabled(vip.ByARP), r.BGP != nil && enabled(vip.ByBGP)
+	if controlPlane {
+		return capabilities{
+			owned: true, bindsAddresses: arp || bgp, ownerAdvertises: bgp, // an API server answers only where the VIP is bound
+			lease: r.ControlPlane.Lease, ownLease: true, ownerNeedsEndpoint: true, keptWithoutEligible: true,
 			localDelivery: true, reserved: true,
 			noDHCP:          "the control plane can't have: the nodes must know it before there is an API server",
 			noEndpoints:     "no node's own API server is ready",
 			noEndpointThere: "its own API server is not ready",
 		}
 	}
-	c := &capabilities{
-		owned: r.Election || k.arp, bindsAddresses: k.arp, ownerAdvertises: k.bgp && r.Election, everyNodeAdvertises: k.bgp && !r.Election,
-		ownLease: r.Election && !k.leaseName, ownerNeedsEndpoint: k.local && r.Election,
-		sharesOwner: !r.Election, ignoresEndpoints: k.local && !r.Election,
+	c := capabilities{
+		owned: r.Election || arp, bindsAddresses: arp, ownerAdvertises: bgp && r.Election, everyNodeAdvertises: bgp && !r.Election,
+		ownLease: r.Election && s.Lease == "", ownerNeedsEndpoint: s.Local && r.Election,
+		sharesOwner: !r.Election, ignoresEndpoints: s.Local && !r.Election,
 		nodeExclusion: true, movable: r.Election,
-		waitsForKubeProxy: k.local && k.healthChecked && r.Election,
+		waitsForKubeProxy: s.Local && s.HealthCheckNodePort != 0 && r.Election,
 		hasStatus:         true, statusTellsUse: !r.NoStatus,
 		noEndpoints:     "none of its endpoints is ready, so its VIP is not announced",
 		noEndpointThere: "no ready endpoint there (externalTrafficPolicy Local)",
 	}
-	if c.owned && c.sharesOwner {
-		c.fixedLease = r.Lease
+	switch {
+	case !c.owned:
+	case c.sharesOwner && !r.Lease.IsZero():
+		c.lease = r.Lease
+	default:
+		c.lease, c.leaseFollows = vip.Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}, true
 	}
-	if !k.arp {
+	if !arp {
 		c.noDHCP = "needs vip_arp: the lease is its link's"
 	}
 	return c
-}
-
-// leaseOf is the lease whose holder owns s, the zero Key if it has no owner.
-func leaseOf(s *service) vip.Key {
-	if !s.owned || !s.fixedLease.IsZero() {
-		return s.fixedLease
-	}
-	return vip.Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}
 }
 
 // announced reports whether there is any way to announce the Service.

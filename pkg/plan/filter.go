@@ -22,8 +22,7 @@ const (
 // A filter finds the Services that are this Herald's and may have an address, and rejects all others.
 type filter struct {
 	*pass
-	dhcp  *dhcp
-	kinds map[kind]*capabilities
+	dhcp *dhcp
 
 	all                []*service // every Service of type LoadBalancer, and those whose status Herald wrote
 	accepted           []*service // with an address and an endpoint: oldest first
@@ -84,11 +83,7 @@ func (f *filter) admit(s *service, controlPlane bool) {
 		f.reject(s, vip.NoAddress, "it names no address; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator")
 		return
 	}
-	k := f.kindOf(s.Service, controlPlane)
-	if f.kinds[k] == nil {
-		f.kinds[k] = f.capabilitiesOf(k)
-	}
-	s.capabilities = f.kinds[k]
+	s.capabilities = f.capabilitiesOf(s.Service, controlPlane)
 	switch {
 	case len(s.Addresses) == 0, !s.announced() && s.Announce != nil && len(s.Announce) == 0: // the Events about invalid fields are enough
 		f.rejectSilently(s, vip.InvalidField, strings.Join(s.Invalid, " "))
@@ -97,7 +92,6 @@ func (f *filter) admit(s *service, controlPlane bool) {
 		f.reject(s, vip.InvalidField, fmt.Sprintf("heraldvip.io/announce asks for %v, which is not enabled (vip_arp, bgp_enable)", s.Announce))
 		return
 	}
-	s.lease = leaseOf(s)
 	s.verdict.Lease = s.lease
 	if refused := f.admitAddresses(s); len(s.addrs)+len(s.dhcpFamilies) == 0 {
 		f.reject(s, vip.AddressRefused, strings.Join(refused, "; "))

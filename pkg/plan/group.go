@@ -73,10 +73,7 @@ func (p *pass) completeUnit(u *unit) {
 	if !u.claim.Valid {
 		u.claim.Holder = ""
 	}
-	var seen map[netip.Addr]vip.Address // a single Service names no address twice
-	if len(u.services) > 1 {
-		seen = make(map[netip.Addr]vip.Address)
-	}
+	seen := make(map[netip.Addr]vip.Address)
 	for _, s := range u.services {
 		s.unit = u
 		if s.lease != u.lease && !slices.Contains(u.records, s.lease) {
@@ -89,9 +86,7 @@ func (p *pass) completeUnit(u *unit) {
 				continue
 			}
 			p.completeAddress(u, s, a)
-			if seen != nil {
-				seen[a.Addr] = a.Address
-			}
+			seen[a.Addr] = a.Address
 		}
 	}
 	u.requirements = ownerRequirements(u)
@@ -136,31 +131,27 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.inStatus(a) })
 }
 
-// ownerRequirements is what u requires of the node that announces it.
+// ownerRequirements is what u requires of the node that announces it: an endpoint of each of its Services whose
+// owner needs one, or, where no node has that, of the oldest of these.
 func ownerRequirements(u *unit) requirements {
-	s := u.services[0]
-	if s.sharesOwner {
-		return requirements{capabilities: s.capabilities, linkOfVIPs: true}
+	need := requirements{capabilities: &u.services[0].capabilities}
+	if need.sharesOwner {
+		need.linkOfVIPs = true
+		return need
 	}
-	nodes, local := endpointNodes(u)
-	return requirements{capabilities: s.capabilities, bound: u.services, endpoint: local, endpoints: nodes}
-}
-
-// endpointNodes are the names of the nodes with endpoints of all Services of u whose owner needs one; where no
-// node has, those with endpoints of the oldest of these. ok is false if there is no such Service.
-func endpointNodes(u *unit) (nodes []string, ok bool) {
+	need.bound = u.services
 	var first []string
 	for _, s := range u.services {
 		switch local := s.Endpoints.Local(); {
 		case !s.ownerNeedsEndpoint:
-		case !ok:
-			nodes, first, ok = local, local, true
+		case !need.endpoint:
+			need.endpoint, need.endpoints, first = true, local, local
 		default:
-			nodes = slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return !slices.Contains(local, n) })
+			need.endpoints = slices.DeleteFunc(slices.Clone(need.endpoints), func(n string) bool { return !slices.Contains(local, n) })
 		}
 	}
-	if len(nodes) == 0 {
-		nodes = first
+	if len(need.endpoints) == 0 {
+		need.endpoints = first
 	}
-	return nodes, ok
+	return need
 }

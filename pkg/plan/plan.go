@@ -68,7 +68,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	}
 	p := newPass(&r, &w)
 	dhcp := newDHCP(p)
-	f := filter{pass: p, dhcp: dhcp, kinds: make(map[kind]*capabilities)}
+	f := filter{pass: p, dhcp: dhcp}
 	f.findServices()
 	units := groupIntoUnits(p, f.accepted)
 	(&placement{pass: p, units: units}).setTargets()
@@ -108,11 +108,10 @@ type binding struct {
 // A service is a Service on its way through the plan.
 type service struct {
 	*vip.Service
-	*capabilities
+	capabilities
 	statusBy      string       // the node that wrote its status last, if a Herald of this installation did; else ""
 	addrs         []address    // what it may have; Link and Bits are filled in for this node
 	dhcpFamilies  []vip.Family // what it asks a DHCP server for; what is leased is in addrs
-	lease         vip.Key      // see leaseOf
 	client        *dhcpClient  // which asks for dhcpFamilies; nil if there are none
 	unit          *unit
 	verdict       vip.Verdict

@@ -92,7 +92,7 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 
 // routeRequirements is what s requires of a node that advertises routes to it.
 func routeRequirements(s *service) *requirements {
-	return &requirements{capabilities: s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
+	return &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 }
 
 // advertiseHere plans the route to an address that services share, oldest first, if this node can serve them

@@ -70,7 +70,7 @@ func (m *unitPlanner) wantLeases(u *unit, action vip.LeaseAction, successor stri
 // leaseIntent is an action on the lease of s. It has no UID if the lease is not deleted with s.
 func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
 	intent := vip.LeaseIntent{Lease: s.lease, Service: s.Key, Action: action}
-	if s.fixedLease.IsZero() {
+	if s.leaseFollows {
 		intent.UID = s.UID
 	}
 	return intent
