@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -74,7 +73,7 @@ func (c controlPoint) dial(ctx context.Context, src netip.Addr, address string) 
 	return d.DialContext(ctx, "tcp", address)
 }
 
-// limitedTransport cuts replies off after max bytes, and stores why there was none: the
+// limitedTransport has reading a reply fail after max bytes, and stores why there was none: the
 // SOAP library keeps only the text of the error.
 type limitedTransport struct {
 	max    int64
@@ -88,11 +87,7 @@ func (t limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		*t.failed = err
 		return nil, err
 	}
-	body := response.Body
-	response.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.LimitReader(body, t.max), body}
+	response.Body = http.MaxBytesReader(nil, response.Body, t.max)
 	return response, nil
 }
 

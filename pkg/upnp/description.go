@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/huin/goupnp"
+	"golang.org/x/text/encoding/charmap"
 )
 
 // Bounds of a description, in bytes and in number.
@@ -98,13 +99,8 @@ func parseDescription(text []byte, location *url.URL, addr netip.Addr) (descript
 // charset reads the encodings that old devices declare besides UTF-8.
 func charset(name string, input io.Reader) (io.Reader, error) {
 	switch strings.ToLower(name) {
-	case "iso-8859-1", "latin1", "us-ascii", "windows-1252":
-		text, err := io.ReadAll(input)
-		runes := make([]rune, len(text))
-		for i, b := range text {
-			runes[i] = rune(b)
-		}
-		return strings.NewReader(string(runes)), err
+	case "iso-8859-1", "latin1", "us-ascii", "windows-1252": // the last contains the others
+		return charmap.Windows1252.NewDecoder().Reader(input), nil
 	}
 	return nil, fmt.Errorf("encoding %s", quote(name))
 }

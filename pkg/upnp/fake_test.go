@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -50,7 +51,8 @@ func newFake(t testing.TB, r *router, at string) *fake {
 		if lan, err = net.InterfaceByName("lan"); err != nil {
 			return
 		}
-		conn, err = net.ListenMulticastUDP("udp4", lan, &net.UDPAddr{IP: group4.AsSlice(), Port: ssdpPort})
+		_, group := segment{"lan", vip.IPv4}.group()
+		conn, err = net.ListenMulticastUDP("udp4", lan, net.UDPAddrFromAddrPort(group))
 	})
 	check.OK(t, err)
 	var reply net.PacketConn

@@ -73,8 +73,7 @@ func newGateway(d *discovery, r *response) *gateway {
 		m: d.m, discovery: d, control: controlPoint{d.segment.link, r.addr}, responses: mailbox.New[*response](),
 		seen: time.Now(), state: gatewayState{name: r.addr.String()}, entries: make(map[key]*entry),
 	}
-	state := g.state
-	g.published.Store(&state)
+	g.published.Store(new(g.state))
 	g.responses.Put(r)
 	return g
 }

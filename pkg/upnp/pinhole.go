@@ -15,9 +15,9 @@ const maxPinholeLease = 24 * time.Hour
 // 2.5.3.2), so the next owner of a VIP takes it over without knowing its UniqueID.
 func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 	w := e.want
-	protocol := protocolNumber(w.Protocol)
-	if protocol == 0 {
-		return errProtocol(w)
+	protocol, err := protocolNumber(w.Protocol)
+	if err != nil {
+		return err
 	}
 	lease := w.Lease
 	if lease == 0 || lease > maxPinholeLease {
@@ -45,7 +45,7 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 			return err
 		}
 	}
-	err := call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) (err error) {
+	err = call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) (err error) {
 		e.pinhole, err = fw.AddPinholeCtx(ctx, "", 0, w.Addr.String(), w.Port, protocol, seconds(lease))
 		return err
 	})

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -69,8 +71,8 @@ func (g *gateway) externalPorts(m vip.Mapping) []uint16 {
 // to, or else makes it at the first external port that is free. If none is, it returns a
 // takenError about the first.
 func (g *gateway) ensurePortMapping(ctx context.Context, e *entry) error {
-	if protocolNumber(e.want.Protocol) == 0 {
-		return errProtocol(e.want)
+	if _, err := protocolNumber(e.want.Protocol); err != nil {
+		return err
 	}
 	list := g.externalPorts(e.want)
 	if e.external != 0 { // where it was last
@@ -225,19 +227,15 @@ func (g *gateway) deletePortMapping(ctx context.Context, e *entry) error {
 	return err
 }
 
-// protocolNumber is the number of a protocol (IANA) that UPnP can map, or 0.
-func protocolNumber(protocol string) uint16 {
+// protocolNumber is the number of a protocol (IANA). One that UPnP can't map is an error.
+func protocolNumber(protocol string) (uint16, error) {
 	switch protocol {
 	case "TCP":
-		return 6
+		return unix.IPPROTO_TCP, nil
 	case "UDP":
-		return 17
+		return unix.IPPROTO_UDP, nil
 	}
-	return 0
-}
-
-func errProtocol(w vip.Mapping) error {
-	return fmt.Errorf("%w: UPnP opens TCP and UDP ports only, not %s", errUnwilling, w.Protocol)
+	return 0, fmt.Errorf("%w: UPnP opens TCP and UDP ports only, not %s", errUnwilling, protocol)
 }
 
 // seconds is d in seconds, as gateways accept it.

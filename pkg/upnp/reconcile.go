@@ -3,6 +3,7 @@ package upnp
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -18,11 +19,9 @@ func (g *gateway) reconcile(ctx context.Context) time.Duration {
 	now := time.Now()
 	g.handleResponse(now)
 	g.updateEntries(now)
-	for k, e := range g.entries { // what can't be removed has ended by itself
-		if !e.removeSince.IsZero() && !e.until.IsZero() && now.After(e.until) {
-			delete(g.entries, k)
-		}
-	}
+	maps.DeleteFunc(g.entries, func(_ key, e *entry) bool { // what can't be removed has ended by itself
+		return !e.removeSince.IsZero() && !e.until.IsZero() && now.After(e.until)
+	})
 	if len(g.entries) == 0 {
 		return idle // nothing is wanted: nothing is asked
 	}
@@ -42,7 +41,7 @@ func (g *gateway) reconcile(ctx context.Context) time.Duration {
 			continue
 		}
 		err := g.apply(ctx, e)
-		if err != nil && !isRefusal(err) {
+		if err != nil && failureReason(err) == failUnreachable {
 			return g.recordFailure(ctx, err)
 		}
 		g.recordResult(k, e, err)
@@ -185,13 +184,8 @@ func (g *gateway) recordFailure(ctx context.Context, err error) time.Duration {
 	return wait
 }
 
-// isRefusal reports whether the gateway has answered, if only to refuse.
-func isRefusal(err error) bool {
-	_, taken := errors.AsType[*takenError](err)
-	return taken || faultCode(err) != 0 || errors.Is(err, errUnreadable) || errors.Is(err, errUnwilling)
-}
-
-// failureReason is why something failed, for the metric.
+// failureReason is why something failed, as the metric names it. All but failUnreachable
+// mean that the gateway has answered.
 func failureReason(err error) string {
 	_, taken := errors.AsType[*takenError](err)
 	switch {
@@ -199,7 +193,7 @@ func failureReason(err error) string {
 		return failTaken
 	case errors.Is(err, errUnreadable):
 		return failUnreadable
-	case isRefusal(err):
+	case faultCode(err) != 0, errors.Is(err, errUnwilling):
 		return failRefused
 	}
 	return failUnreachable

@@ -31,12 +31,6 @@ const (
 	maxWait = 1
 )
 
-// The groups to which control points send M-SEARCH (UPnP Device Architecture 2.0, section 1.3.2 and annex A).
-var (
-	group4 = netip.MustParseAddr("239.255.255.250")
-	group6 = netip.MustParseAddr("ff02::c")
-)
-
 // searchTargets are the device types that are searched for (ST). A gateway of version 2
 // must respond to 1 as well; some don't.
 var searchTargets = []string{
@@ -51,6 +45,15 @@ type segment struct {
 }
 
 func (s segment) String() string { return s.link + " (" + s.family.String() + ")" }
+
+// group is where M-SEARCH and NOTIFY are sent on the segment (UPnP Device Architecture
+// 2.0, sections 1.2 and 1.3 and annex A).
+func (s segment) group() (network string, to netip.AddrPort) {
+	if s.family == vip.IPv6 {
+		return "udp6", netip.AddrPortFrom(netip.MustParseAddr("ff02::c").WithZone(s.link), ssdpPort)
+	}
+	return "udp4", netip.AddrPortFrom(netip.MustParseAddr("239.255.255.250"), ssdpPort)
+}
 
 // segmentOf is where the gateways of a mapping are.
 func segmentOf(m vip.Mapping) segment { return segment{m.Link, vip.FamilyOf(m.Addr)} }
@@ -84,10 +87,7 @@ func sourceAddrs(s segment, own []netip.Prefix) (list []netip.Addr) {
 // calls found with the first good response of each gateway. It takes timing.responses.
 func (d *discovery) searchFrom(ctx context.Context, from netip.Addr, own []netip.Prefix, found func(response)) error {
 	s := d.segment
-	network, to := "udp6", netip.AddrPortFrom(group6.WithZone(s.link), ssdpPort)
-	if s.family == vip.IPv4 {
-		network, to = "udp4", netip.AddrPortFrom(group4, ssdpPort)
-	}
+	network, to := s.group()
 	config := net.ListenConfig{Control: bindToLink(s.link)}
 	pc, err := config.ListenPacket(ctx, network, netip.AddrPortFrom(from, 0).String())
 	if err != nil {
@@ -223,11 +223,8 @@ func listenForNotify(ctx context.Context, s segment, found func()) error {
 	if err != nil {
 		return err
 	}
-	network, group := "udp4", net.UDPAddr{IP: group4.AsSlice(), Port: ssdpPort}
-	if s.family == vip.IPv6 {
-		network, group = "udp6", net.UDPAddr{IP: group6.AsSlice(), Port: ssdpPort, Zone: s.link}
-	}
-	conn, err := net.ListenMulticastUDP(network, link, &group)
+	network, group := s.group()
+	conn, err := net.ListenMulticastUDP(network, link, net.UDPAddrFromAddrPort(group))
 	if err != nil {
 		return fmt.Errorf("listen to gateways on %s: %w", s, err)
 	}
