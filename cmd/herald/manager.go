@@ -147,10 +147,10 @@ func (n *node) newAgent() *agent.Agent {
 	o := agent.Options{
 		Self: n.cfg.Node.Name, Log: n.log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Observers: []agent.Observer{n.cluster, n.cluster.Statuses(), n.leases, n.links, n.announcer, n.checker, n.dhcp},
+		Observers: []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dhcp},
 		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
-		Statuses: n.cluster.Statuses(), Events: n.cluster.Events(), Leases: n.leases,
+		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
 	if n.cfg.UPnP.Enable {
 		o.Observers, o.Mappings = append(o.Observers, n.mapper), n.mapper
@@ -227,7 +227,7 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	tasks := []task{n.cluster, n.cluster.Statuses(), n.cluster.Events(), n.leases, n.links, n.announcer, n.checker, n.dhcp, n.peers, n.gateway, n.server}
+	tasks := []task{n.cluster, n.cluster.Statuses, n.cluster.Events, n.leases, n.links, n.announcer, n.checker, n.dhcp, n.peers, n.gateway, n.server}
 	if n.peers.Off() != peers.NoPort {
 		tasks = append(tasks, n.keys)
 	}

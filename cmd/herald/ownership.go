@@ -36,7 +36,7 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 		},
 	})
 	n.gateway = peers.NewGateway(peers.GatewayOptions{Address: n.gatewayAddress, Answers: n.answers, Poke: wake.Send})
-	n.leases = lease.New(n.cluster.Leases(), lease.Options{
+	n.leases = lease.New(n.cluster.Leases, lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
 		Timing: quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod},
 		Info:   n.info, Peers: n.peers, Gateway: n.gateway,

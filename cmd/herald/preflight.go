@@ -146,21 +146,14 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
 	if err != nil {
 		return failed(err)
 	}
-	var needed []kube.Permission
-	for _, p := range manifest.Permissions(cfg) {
-		needed = append(needed, kube.Permission(p))
-	}
+	needed := manifest.Permissions(cfg)
 	i, err := kube.Inspect(ctx, access, needed)
 	if err != nil {
 		return failed(err)
 	}
 	all := []preflight.Result{{Subject: "API server", Severity: preflight.OK, Message: i.Version + ", by " + where}, checkIPMode(i)}
 	if len(i.Missing) > 0 {
-		var missing []string
-		for _, p := range i.Missing {
-			missing = append(missing, p.String())
-		}
-		return append(all, preflight.Result{Subject: "permissions", Severity: preflight.Error, Message: "not permitted: " + strings.Join(missing, ", ") + "; herald manifest rbac prints what is needed"})
+		return append(all, preflight.Result{Subject: "permissions", Severity: preflight.Error, Message: "not permitted: " + strings.Join(i.Missing, ", ") + "; herald manifest rbac prints what is needed"})
 	}
 	all = append(all, preflight.Result{Subject: "permissions", Severity: preflight.OK, Message: fmt.Sprintf("all %d", len(needed))})
 	if cfg.Peers.Port == 0 {

@@ -49,6 +49,9 @@ type clients struct {
 // reached and when it answers again.
 func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error) {
 	cfg = rest.CopyConfig(cfg)
+	if cfg.Dial == nil {
+		cfg.Dial = dial // client-go shares a transport among equal configurations, but never one that has a Dial function
+	}
 	cfg.WarningHandler = rest.NoWarnings{} // deprecation notices for the author, not the operator
 	cfg.ContentType = runtime.ContentTypeProtobuf
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -105,10 +108,6 @@ func newMetrics() *metrics {
 			Help: "Events about Services, by result: created, already_exists, dropped (the namespace is being deleted, or the API server does not accept it) or error (it will be tried again).",
 		}, []string{"result"}),
 	}
-}
-
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.reachable, m.statuses, m.events}
 }
 
 // A countingTransport sends requests to the API server. It counts them, and logs when

@@ -37,14 +37,15 @@ type Options struct {
 // written to it. With Options.Namespace set it needs no permission outside the
 // namespaces that Options names, and knows neither Nodes nor ServiceCIDRs.
 type Cluster struct {
-	o        Options
-	metrics  *metrics
-	host     netip.Addr                        // the API server's address as configured, if it is one
-	watches  []func(ctx context.Context) error // Run of all stores
-	leases   *Leases
-	statuses *Statuses
-	events   *Events
-	secrets  rest.Interface // for Secrets in Options.NodeLeaseNamespace
+	o       Options
+	metrics *metrics
+	host    netip.Addr                        // the API server's address as configured, if it is one
+	watches []func(ctx context.Context) error // Run of all stores
+	secrets rest.Interface                    // for Secrets in Options.NodeLeaseNamespace
+
+	Leases   *Leases   // the cache of Lease objects
+	Statuses *Statuses // the Mailbox for the status of Services
+	Events   *Events   // the Mailbox for Events
 
 	// mu guards the values of the stores and all that follows. It is held while an
 	// object is taken over and while Observe runs, never while waiting for anything.
@@ -73,7 +74,7 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	separate, err := newClients(Separate(cfg), m, nil)
+	separate, err := newClients(cfg, m, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -103,12 +104,12 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	if o.Namespace == "" { // Nodes and ServiceCIDRs have no namespace: a Role can't grant them
 		c.watches = append(c.watches, c.nodes.Run, c.cidrs.Run)
 	}
-	c.leases = newLeases(separate, main, o)
-	for _, s := range c.leases.stores {
+	c.Leases = newLeases(separate, main, o)
+	for _, s := range c.Leases.stores {
 		c.watches = append(c.watches, s.Run)
 	}
-	c.statuses = newStatuses(c, main, o)
-	c.events = newEvents(main, o, m)
+	c.Statuses = newStatuses(c, main, o)
+	c.Events = newEvents(main, o, m)
 	return c, nil
 }
 
@@ -146,17 +147,10 @@ func (c *Cluster) Synced() bool {
 		(c.nodes.synced.Load() || c.nodes.refused.Load()) && (c.cidrs.synced.Load() || c.cidrs.refused.Load())
 }
 
-// Leases is the cache of Lease objects.
-func (c *Cluster) Leases() *Leases { return c.leases }
-
-// Statuses is the Mailbox for the status of Services.
-func (c *Cluster) Statuses() *Statuses { return c.statuses }
-
-// Events is the Mailbox for Events.
-func (c *Cluster) Events() *Events { return c.events }
-
 // Collectors are the metrics of requests, statuses and Events.
-func (c *Cluster) Collectors() []prometheus.Collector { return c.metrics.collectors() }
+func (c *Cluster) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{c.metrics.requests, c.metrics.reachable, c.metrics.statuses, c.metrics.events}
+}
 
 // Annotations are those of a Node below the prefix Options.Annotations, by the rest of
 // their keys; nil if the Node is not this one or not in the cache. They must not be changed.

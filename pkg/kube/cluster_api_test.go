@@ -96,12 +96,12 @@ func TestExactPermissions(t *testing.T) {
 	api.must(t, "PATCH", "/api/v1/nodes/n1/status", `{"status":{"addresses":[{"type":"InternalIP","address":"192.168.7.1"},{"type":"Hostname","address":"n1"}]}}`)
 
 	r := newClusterTest(t, "herald", Options{})
-	if r.Synced() || r.Leases().Synced() {
+	if r.Synced() || r.Leases.Synced() {
 		t.Fatal("synced before Run")
 	}
 	check.Run(t, r)
-	check.Run(t, r.Statuses())
-	check.Run(t, r.Events())
+	check.Run(t, r.Statuses)
+	check.Run(t, r.Events)
 	r.poked.until(t, "Synced", r.Synced)
 
 	key := vip.Key{Namespace: ns, Name: "web"}
@@ -140,7 +140,7 @@ func TestExactPermissions(t *testing.T) {
 func (r *clusterTest) useLeases(t testing.TB, ns string) {
 	t.Helper()
 	ctx := t.Context()
-	l := r.Leases()
+	l := r.Leases
 	r.leasesPoked.until(t, "the leases", l.Synced)
 	node := "n1"
 	created, err := l.Create(ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "kubevip-web"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &node}})
@@ -196,7 +196,7 @@ func TestKubeletLeasesAreIgnored(t *testing.T) {
 	t.Cleanup(func() { api.do("DELETE", beat, "") })
 	r := newClusterTest(t, "admin", Options{})
 	check.Run(t, r)
-	r.leasesPoked.until(t, "the leases", r.Leases().Synced)
+	r.leasesPoked.until(t, "the leases", r.Leases.Synced)
 	r.poked.until(t, "Synced", r.Synced)
 	select {
 	case <-r.poked:
@@ -205,7 +205,7 @@ func TestKubeletLeasesAreIgnored(t *testing.T) {
 	api.must(t, "POST", beat, `{"metadata":{"name":"after"}}`)
 	api.must(t, "POST", "/apis/coordination.k8s.io/v1/namespaces/"+ns+"/leases", `{"metadata":{"name":"last"}}`)
 	r.leasesPoked.until(t, "the last Lease", func() bool {
-		changed, _ := r.Leases().TakeChanges()
+		changed, _ := r.Leases.TakeChanges()
 		for _, l := range changed {
 			if l.Namespace == "kube-node-lease" {
 				t.Fatalf("Lease %s/%s is in the cache", l.Namespace, l.Name)
@@ -232,8 +232,8 @@ func TestNamespacedPermissions(t *testing.T) {
 	api.allow(t, "narrow", locks, leasePermissions)
 	r := newClusterTest(t, "narrow", Options{Namespace: ns, NodeLeaseNamespace: own, LeaseNamespaces: []string{locks}})
 	check.Run(t, r)
-	check.Run(t, r.Statuses())
-	check.Run(t, r.Events())
+	check.Run(t, r.Statuses)
+	check.Run(t, r.Events)
 	r.create(t, ns, "web", "192.168.7.101")
 	r.create(t, foreign, "web", "192.168.7.102")
 	key := vip.Key{Namespace: ns, Name: "web"}
@@ -261,8 +261,8 @@ func TestWithoutPermissions(t *testing.T) {
 	ns := api.namespace(t)
 	r := newClusterTest(t, "nobody", Options{})
 	check.Run(t, r)
-	check.Run(t, r.Statuses())
-	check.Run(t, r.Events())
+	check.Run(t, r.Statuses)
+	check.Run(t, r.Events)
 	r.create(t, ns, "web", "192.168.7.103")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "Synced without Nodes and ServiceCIDRs", func() bool { return r.Synced() && r.service(key) != nil })
@@ -277,7 +277,7 @@ func TestWithoutPermissions(t *testing.T) {
 		if n := r.pending(status); n != 1 {
 			t.Fatalf("statuses: %d pending", n)
 		}
-		if have := putWritten(r.Events(), event); len(have) != 0 {
+		if have := putWritten(r.Events, event); len(have) != 0 {
 			t.Fatalf("events: %v", have)
 		}
 		return r.log.count("level=WARN", "status of Services", "herald manifest rbac") > 0 && r.log.count("level=WARN", "create Events", "herald manifest rbac") > 0
@@ -292,7 +292,7 @@ func TestServerGoesAndComesBack(t *testing.T) {
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
 	check.Run(t, r)
-	check.Run(t, r.Statuses())
+	check.Run(t, r.Statuses)
 	r.poked.until(t, "Synced", r.Synced)
 	r.create(t, ns, "web", "192.168.7.104")
 	key := vip.Key{Namespace: ns, Name: "web"}
@@ -336,7 +336,7 @@ func TestServerStartsLater(t *testing.T) {
 	}
 	check.OK(t, api.start())
 	r.poked.until(t, "Synced", r.Synced)
-	r.leasesPoked.until(t, "the leases", r.Leases().Synced)
+	r.leasesPoked.until(t, "the leases", r.Leases.Synced)
 }
 
 // TestRunEnds: with a server, without one, and in the middle of a back-off.

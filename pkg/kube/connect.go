@@ -102,47 +102,33 @@ func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	return cfg, origin, nil
 }
 
-// Separate is a copy of cfg that shares no TCP connection with it.
-func Separate(cfg *rest.Config) *rest.Config {
-	c := rest.CopyConfig(cfg)
-	// client-go shares a transport among equal configurations, but never one that
-	// has a Dial function.
-	if c.Dial == nil {
-		c.Dial = dial
-	}
-	return c
-}
-
 // findConfig is the configuration in the file explicit, if that exists, else that of
 // the Pod, else that in the first of files that exists.
 func findConfig(explicit string, inCluster func() (*rest.Config, error), files ...string) (cfg *rest.Config, origin string, err error) {
+	const pod = "the Pod's service account"
+	sources := append([]string{pod}, files...)
+	if explicit != "" {
+		sources = append([]string{explicit}, sources...)
+	}
 	var tried []error
-	load := func(file string) (*rest.Config, string, error) {
-		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-			tried = append(tried, fmt.Errorf("%s: no such file", file))
-			return nil, "", nil
+	for _, source := range sources {
+		if source == pod {
+			if cfg, err = inCluster(); err == nil {
+				return cfg, pod, nil
+			}
+			tried = append(tried, fmt.Errorf("%s: %w", pod, err))
+			continue
+		}
+		if _, err := os.Stat(source); errors.Is(err, fs.ErrNotExist) {
+			tried = append(tried, fmt.Errorf("%s: no such file", source))
+			continue
 		}
 		// A file that exists but is wrong is an error, not a reason to go on: the
 		// next one may be for another cluster.
-		cfg, err := clientcmd.BuildConfigFromFlags("", file)
-		if err != nil {
-			return nil, "", fmt.Errorf("the kubeconfig %s can't be used: %w", file, err)
+		if cfg, err = clientcmd.BuildConfigFromFlags("", source); err != nil {
+			return nil, "", fmt.Errorf("the kubeconfig %s can't be used: %w", source, err)
 		}
-		return cfg, "file " + file, nil
-	}
-	if explicit != "" {
-		if cfg, origin, err := load(explicit); cfg != nil || err != nil {
-			return cfg, origin, err
-		}
-	}
-	if cfg, err = inCluster(); err == nil {
-		return cfg, "the Pod's service account", nil
-	}
-	tried = append(tried, fmt.Errorf("the Pod's service account: %w", err))
-	for _, file := range files {
-		if cfg, origin, err := load(file); cfg != nil || err != nil {
-			return cfg, origin, err
-		}
+		return cfg, "file " + source, nil
 	}
 	return nil, "", fmt.Errorf("no way to the API server found; set k8s_config_file to a kubeconfig. Tried:\n%w", errors.Join(tried...))
 }

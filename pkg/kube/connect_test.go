@@ -101,8 +101,8 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// TestSeparate: two Clusters' worth of requests share a connection each, never both one.
-func TestSeparate(t *testing.T) {
+// TestClientsShareNoConnection: two Clusters' worth of requests share a connection each, never both one.
+func TestClientsShareNoConnection(t *testing.T) {
 	var open atomic.Int32
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
 	s.EnableHTTP2 = true
@@ -114,7 +114,7 @@ func TestSeparate(t *testing.T) {
 	s.StartTLS()
 	defer s.Close()
 	cfg := &rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1}
-	for i, c := range []*rest.Config{cfg, Separate(cfg)} {
+	for i, c := range []*rest.Config{cfg, cfg} {
 		a, err := newClients(c, newMetrics(), nil)
 		check.OK(t, err)
 		for range 5 {
@@ -274,7 +274,7 @@ func TestCountingTransport(t *testing.T) {
 	ask(t.Context(), nil, errors.New("connection refused"))
 	check("unreachable again", 2, 1)
 	for code, want := range map[string]float64{"200": 2, "503": 1, "error": 5} {
-		if got := sum(t, m.collectors(), "herald_api_requests_total", code); got != want {
+		if got := sum(t, (&Cluster{metrics: m}).Collectors(), "herald_api_requests_total", code); got != want {
 			t.Errorf("herald_api_requests_total{code=%q} is %v, want %v", code, got, want)
 		}
 	}

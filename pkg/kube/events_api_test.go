@@ -19,7 +19,7 @@ import (
 // putEvents puts Events and waits until they are written.
 func (r *clusterTest) putEvents(t testing.TB, want ...vip.Event) {
 	t.Helper()
-	check.True(t, 20*time.Second, "Events are written", func() bool { return len(putWritten(r.Events(), want...)) == len(want) })
+	check.True(t, 20*time.Second, "Events are written", func() bool { return len(putWritten(r.Events, want...)) == len(want) })
 }
 
 func TestEvents(t *testing.T) {
@@ -27,7 +27,7 @@ func TestEvents(t *testing.T) {
 	ns := api.namespace(t)
 	first := newClusterTest(t, "admin", Options{})
 	check.Run(t, first)
-	check.Run(t, first.Events())
+	check.Run(t, first.Events)
 	first.create(t, ns, "web", "192.168.7.108")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	first.poked.until(t, "the Service", func() bool { return first.service(key) != nil })
@@ -39,7 +39,7 @@ func TestEvents(t *testing.T) {
 
 	// After a restart, or on another node: the same is not written again.
 	second := newClusterTest(t, "admin", Options{Node: "n2"})
-	check.Run(t, second.Events())
+	check.Run(t, second.Events)
 	second.putEvents(t, announced)
 	if got := sum(t, second.Collectors(), "herald_events_total", "already_exists"); got != 1 {
 		t.Errorf("herald_events_total{already_exists} is %v, want 1", got)

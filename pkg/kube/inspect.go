@@ -11,18 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// A Permission is one thing to do with one kind of object.
-type Permission struct {
-	Namespace   string // "" is everywhere
-	Group       string
-	Resource    string
-	Subresource string
-	Name        string // "" is any
-	Verb        string
-}
-
-// String is the verb and what it is for, as kubectl auth can-i takes them.
-func (p Permission) String() string {
+// describePermission is the verb and what it is for, as kubectl auth can-i takes them.
+func describePermission(p authorizationv1.ResourceAttributes) string {
 	what := p.Resource
 	if p.Group != "" {
 		what += "." + p.Group
@@ -41,13 +31,13 @@ func (p Permission) String() string {
 
 // An Inspection is the version of an API server, and what it does not permit.
 type Inspection struct {
-	Version string       // such as v1.36.3
-	Minor   int          // of 1.x, or 0 if it can't be read
-	Missing []Permission // of those Inspect was given
+	Version string   // such as v1.36.3
+	Minor   int      // of 1.x, or 0 if it can't be read
+	Missing []string // the permissions of those Inspect was given, as describePermission writes them
 }
 
 // Inspect asks an API server for its version and which of want it permits us.
-func Inspect(ctx context.Context, cfg *rest.Config, want []Permission) (Inspection, error) {
+func Inspect(ctx context.Context, cfg *rest.Config, want []authorizationv1.ResourceAttributes) (Inspection, error) {
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		return Inspection{}, err
@@ -71,17 +61,15 @@ func Inspect(ctx context.Context, cfg *rest.Config, want []Permission) (Inspecti
 			return i, err
 		}
 		if !allowed {
-			i.Missing = append(i.Missing, p)
+			i.Missing = append(i.Missing, describePermission(p))
 		}
 	}
 	return i, nil
 }
 
 // isAllowed asks whether p is permitted (SelfSubjectAccessReview, which everybody may create).
-func isAllowed(ctx context.Context, client rest.Interface, p Permission) (bool, error) {
-	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-		Namespace: p.Namespace, Group: p.Group, Resource: p.Resource, Subresource: p.Subresource, Name: p.Name, Verb: p.Verb,
-	}}}
+func isAllowed(ctx context.Context, client rest.Interface, p authorizationv1.ResourceAttributes) (bool, error) {
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p}}
 	if err := client.Post().AbsPath("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
 		return false, fmt.Errorf("can't ask the API server what is permitted: %w", err)
 	}

@@ -13,9 +13,9 @@ import (
 
 // pending is how many of these Statuses the cache does not show.
 func (r *clusterTest) pending(want ...vip.Status) int {
-	r.Statuses().Put(want)
+	r.Statuses.Put(want)
 	var w vip.World
-	r.Statuses().Observe(&w)
+	r.Statuses.Observe(&w)
 	return w.StatusesPending
 }
 
@@ -31,7 +31,7 @@ func TestStatusIsCorrected(t *testing.T) {
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
 	check.Run(t, r)
-	check.Run(t, r.Statuses())
+	check.Run(t, r.Statuses)
 	r.create(t, ns, "web", "192.168.7.106")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
@@ -57,7 +57,7 @@ func TestRequestsOfAStatus(t *testing.T) {
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
 	check.Run(t, r)
-	check.Run(t, r.Statuses())
+	check.Run(t, r.Statuses)
 	r.poked.until(t, "Synced", r.Synced)
 	const n = 50
 	var want []vip.Status
@@ -89,7 +89,7 @@ func TestStatusNoUpdates(t *testing.T) {
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{NoUpdates: true})
 	check.Run(t, r)
-	check.Run(t, r.Statuses())
+	check.Run(t, r.Statuses)
 	r.create(t, ns, "web", "192.168.7.107")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })
@@ -122,23 +122,23 @@ func TestStatusPreconditions(t *testing.T) {
 	now := r.Cluster.service(key)
 	old := *now
 	old.version = "1"
-	if got, err := r.Statuses().write(t.Context(), &old, want); got != conflict {
+	if got, err := r.Statuses.write(t.Context(), &old, want); got != conflict {
 		t.Errorf("an old version: result %s, %v; want a conflict", got, err)
 	}
-	if got, err := r.Statuses().write(t.Context(), now, want); got != written || err != nil {
+	if got, err := r.Statuses.write(t.Context(), now, want); got != written || err != nil {
 		t.Errorf("result %s, %v; want written", got, err)
 	}
 	x := *now
 	x.Key.Name = "nothing"
 	other := want
 	other.Service.Name = "nothing"
-	if got, _ := r.Statuses().write(t.Context(), &x, other); got != notFound {
+	if got, _ := r.Statuses.write(t.Context(), &x, other); got != notFound {
 		t.Errorf("no such Service: result %s", got)
 	}
 	bad := want
 	bad.Ingress = []vip.Ingress{{Addr: want.Ingress[0].Addr, IPMode: "Nonsense"}}
 	r.poked.until(t, "the status", func() bool { return r.service(key).VIPHost == "n1" })
-	if got, err := r.Statuses().write(t.Context(), r.Cluster.service(key), bad); got != rejected || err == nil {
+	if got, err := r.Statuses.write(t.Context(), r.Cluster.service(key), bad); got != rejected || err == nil {
 		t.Errorf("an ipMode that does not exist: result %s, %v; want rejected", got, err)
 	}
 }
@@ -150,7 +150,7 @@ func TestClearedAfterTypeChange(t *testing.T) {
 	ns := api.namespace(t)
 	r := newClusterTest(t, "admin", Options{})
 	check.Run(t, r)
-	check.Run(t, r.Statuses())
+	check.Run(t, r.Statuses)
 	r.create(t, ns, "web", "192.168.7.111")
 	key := vip.Key{Namespace: ns, Name: "web"}
 	r.poked.until(t, "the Service", func() bool { return r.service(key) != nil })

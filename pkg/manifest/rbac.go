@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/template"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -125,15 +126,11 @@ func roleAndBinding(namespace, home string, policy []rbacv1.PolicyRule) []any {
 	}
 }
 
-// A Permission is one verb on one kind of object. Without a Namespace it is for all, without a Name for all objects.
-type Permission struct {
-	Namespace, Group, Resource, Subresource, Name, Verb string
-}
-
-// Permissions returns all that RBAC grants with these options, each permission once.
-func Permissions(c config.Config) []Permission {
+// Permissions returns all that RBAC grants with these options, each permission once. Without a Namespace
+// one is for all, without a Name for all objects.
+func Permissions(c config.Config) []authorizationv1.ResourceAttributes {
 	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace}
-	var all []Permission
+	var all []authorizationv1.ResourceAttributes
 	for _, r := range rules {
 		if !r.applies(c) || r.Scope == clusterOnly && c.Services.Namespace != "" {
 			continue
@@ -145,7 +142,7 @@ func Permissions(c config.Config) []Permission {
 		}
 		for _, name := range names {
 			for _, verb := range r.Verbs {
-				p := Permission{namespaces[r.Scope], r.Group, resource, sub, name, verb}
+				p := authorizationv1.ResourceAttributes{Namespace: namespaces[r.Scope], Group: r.Group, Resource: resource, Subresource: sub, Name: name, Verb: verb}
 				if !slices.Contains(all, p) {
 					all = append(all, p)
 				}
