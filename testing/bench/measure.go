@@ -19,7 +19,7 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// most is how many Services a run can have: vips has some addresses more.
+// maxServices is how many Services a run can have: vips has some addresses more.
 const maxServices = 4000
 
 // vips is where VIPs come from. The LAN's own range has too few, so these are

@@ -12,8 +12,8 @@ import (
 // process of a pod.
 const backendName = "herald-lab-backend"
 
-// A program that uses this package is also the backend of its pods: so a pod
-// needs no program that would have to be built and found.
+// A program that uses this package runs itself again as the backend of its pods: no other
+// program has to be built and found.
 func init() {
 	if len(os.Args) == 3 && os.Args[0] == backendName {
 		serveBackend(os.Args[1], os.Args[2])
@@ -29,7 +29,7 @@ func serveBackend(pod, node string) {
 		fmt.Fprintf(w, "%s %s %s\n", pod, node, client)
 	}
 	srv := http.Server{Handler: http.HandlerFunc(answer)}
-	srv.SetKeepAlivesEnabled(false) // every request shows what a new connection meets
+	srv.SetKeepAlivesEnabled(false) // each request takes a new connection
 	var wg sync.WaitGroup
 	for i := range backendPorts {
 		wg.Go(func() {

@@ -27,7 +27,7 @@ func (l *Lab) connect() error {
 		BearerToken:     "admin-token",
 		TLSClientConfig: rest.TLSClientConfig{CAData: l.ca},
 		Dial:            l.DialFrom("cp"),
-		QPS:             -1, // no limit of our own
+		QPS:             -1, // no limit in the client
 		WarningHandler:  rest.NoWarnings{},
 	}
 	client, hc, err := newClient(l.config)
@@ -46,7 +46,7 @@ func newClient(c *rest.Config) (kubernetes.Interface, func(), error) {
 		return nil, nil, err
 	}
 	client, err := kubernetes.NewForConfigAndClient(c, hc)
-	return client, func() { utilnet.CloseIdleConnectionsFor(hc.Transport) }, err // what client-go wraps around it does not pass that on
+	return client, func() { utilnet.CloseIdleConnectionsFor(hc.Transport) }, err // client-go's wrappers do not implement it
 }
 
 // Client is the admin's client, from this process into the lab, with no rate limit.
@@ -56,7 +56,7 @@ func (l *Lab) Client() kubernetes.Interface { return l.client }
 // control plane's namespace, so it works from anywhere in this process.
 func (l *Lab) Config() *rest.Config { return rest.CopyConfig(l.config) }
 
-// awaitAPI waits until the API server is ready and has made what every cluster has.
+// awaitAPI waits until the API server is ready and has made the namespaces that every cluster has.
 func (l *Lab) awaitAPI(ctx context.Context) error {
 	return l.await(ctx, l.api, func() error {
 		if _, err := l.client.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx); err != nil {
@@ -143,14 +143,14 @@ func countRequests(metrics []byte) (map[string]float64, error) {
 		for _, g := range metricLabel.FindAllStringSubmatch(labels, -1) {
 			m[g[1]] = g[2]
 		}
-		what := m["resource"]
-		if sub := m["subresource"]; sub != "" && what != "" {
-			what += "/" + sub
+		resource := m["resource"]
+		if sub := m["subresource"]; sub != "" && resource != "" {
+			resource += "/" + sub
 		} else if sub != "" {
-			what = sub
+			resource = sub
 		}
 		if m["verb"] != "WATCH" {
-			sum[m["verb"]+" "+what] += n
+			sum[m["verb"]+" "+resource] += n
 		}
 	}
 	return sum, lines.Err()
@@ -163,8 +163,8 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-// Since returns what has been counted in now beyond before, without what did
-// not change.
+// Since returns by how much each count of now is greater than that of before, without those
+// that did not change.
 func Since(now, before map[string]float64) map[string]float64 {
 	d := maps.Clone(now)
 	for k := range d {

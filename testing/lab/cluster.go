@@ -16,13 +16,13 @@ import (
 // programPath is the path of a built program.
 func (l *Lab) programPath(name string) string { return filepath.Join(l.opts.Parts, name) }
 
-// startAPI starts etcd and the API server. Awake they are later.
+// startAPI starts etcd and the API server, and does not wait until they are ready.
 func (l *Lab) startAPI() error {
 	cmd := exec.Command(l.programPath("etcd"), "--name=lab", "--data-dir="+filepath.Join(l.dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
 		"--initial-cluster=lab=http://127.0.0.1:2380", "--log-level=warn",
-		"--heartbeat-interval=10", "--election-timeout=100") // one member elects itself, and sooner so
+		"--heartbeat-interval=10", "--election-timeout=100") // the only member elects itself sooner
 	cmd.Env = l.environment()
 	if l.opts.Detached {
 		// The lock lives as long as a process has the file open. etcd lives
@@ -65,8 +65,8 @@ func (l *Lab) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Its /healthz wants no token but TLS, with a certificate of its own: that
-	// it listens is enough, since the test of it is the first EndpointSlice.
+	// Its /healthz needs TLS with a certificate that it signs itself. That its port is open is
+	// enough: the first EndpointSlice shows that it works.
 	return l.awaitPort(ctx, kcm, "127.0.0.1:10257")
 }
 
@@ -98,7 +98,7 @@ func (l *Lab) writeNode(ctx context.Context, h host) error {
 // startProxy starts the node's kube-proxy and waits until it has written its rules once.
 func (l *Lab) startProxy(ctx context.Context, h host) error {
 	conf := l.conf("kube-proxy-" + h.name + ".yaml")
-	// The sync periods: the default of a second would be most of what is measured.
+	// The sync periods: the default of a second would dominate what is measured.
 	err := os.WriteFile(conf, fmt.Appendf(nil, `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: %s
@@ -136,7 +136,8 @@ func (l *Lab) awaitPort(ctx context.Context, p *Process, addr string) error {
 	})
 }
 
-// await tries fn until it succeeds, the process ends, or ctx does.
+// await calls fn every 20 ms until it returns nil. It is an error if p or ctx ends before;
+// the error has fn's last one, and the end of p's log if p has ended.
 func (l *Lab) await(ctx context.Context, p *Process, fn func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

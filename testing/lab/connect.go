@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// connectTimeout is how long an attempt may take, all in all.
+// connectTimeout is the limit for an attempt, from dialing to the end of the response.
 const connectTimeout = 2 * time.Second
 
-// A Connect is a client that opens a new connection again and again, asks one
-// question over it and reads the whole answer. It lives on the host cl.
+// A Connect opens a new connection at a fixed interval, from the host cl, makes one HTTP
+// request over it and reads the whole response.
 type Connect struct {
 	lab   *Lab
 	addr  string // IP:port
@@ -34,7 +34,7 @@ type Connect struct {
 	ended  time.Time
 	stalls []stall
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards attempts
 	attempts []Attempt
 }
 
@@ -48,7 +48,7 @@ type Attempt struct {
 	Client  netip.Addr // the source address that the pod saw
 }
 
-// Connect begins to open a connection to to, "IP:port" or "http://IP:port/path", once per
+// Connect starts a client that opens a connection to to, "IP:port" or "http://IP:port/path", once per
 // every, each for itself and with 2 s to succeed, until Stop is called or ctx is done.
 func (l *Lab) Connect(ctx context.Context, every time.Duration, to string) (*Connect, error) {
 	if !strings.Contains(to, "://") {
@@ -73,11 +73,11 @@ func (l *Lab) Connect(ctx context.Context, every time.Duration, to string) (*Con
 }
 
 // A stall is a time in which this process should have run and did not: the
-// machine was busy. It says nothing of what it watches.
+// machine was busy. An outage at that time may be this process's own.
 type stall struct{ from, to time.Time }
 
 func (c *Connect) run(ctx context.Context) {
-	due := c.began
+	next := c.began
 	tick := time.NewTicker(c.every)
 	defer tick.Stop()
 	for {
@@ -93,16 +93,15 @@ func (c *Connect) run(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		due = due.Add(c.every)
-		if now := time.Now(); now.Sub(due) > 5*time.Millisecond {
-			c.stalls = append(c.stalls, stall{due, now})
-			due = now
+		next = next.Add(c.every)
+		if now := time.Now(); now.Sub(next) > 5*time.Millisecond {
+			c.stalls = append(c.stalls, stall{next, now})
+			next = now
 		}
 	}
 }
 
-// attempt makes one connection. It is not ended by Stop: the last one is as good
-// as the first.
+// attempt makes one connection. Stop does not interrupt it.
 func (c *Connect) attempt() (a Attempt) {
 	a.Began = time.Now()
 	defer func() { a.Latency = time.Since(a.Began) }()
@@ -133,7 +132,8 @@ func (c *Connect) attempt() (a Attempt) {
 	return a
 }
 
-// httpGet sends one HTTP request and returns the body of the answer.
+// httpGet sends a GET request over conn and returns the body of the response. A status other
+// than 200 is an error.
 func httpGet(conn net.Conn, host, path string) (string, error) {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", path, host); err != nil {
 		return "", err
@@ -218,7 +218,7 @@ func overlap(stalls []stall, from, to time.Time) time.Duration {
 	return sum
 }
 
-// String tells the figures and the first failures.
+// String lists the figures and the first ten failures.
 func (r ConnectReport) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "connect to %s, every %v for %v: %d attempts, %d failures, p50 %s, p99 %s, max %s, longest without a success %s\n",

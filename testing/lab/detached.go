@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// stateFile is in the directory of a detached lab that is complete.
+// stateFile is the file that a detached lab has in its directory once it is up.
 const stateFile = "lab.json"
 
-// state is what a detached lab leaves for those who attach to it.
+// state is what Attach needs to know of a detached lab.
 type state struct {
 	Nodes     int
 	ProxyMode string
@@ -96,8 +96,8 @@ type NamespaceProcess struct {
 	Command   string
 }
 
-// NamespaceProcesses lists what runs in the lab, by namespace. A namespace in which
-// nothing runs is listed with Pid 0.
+// NamespaceProcesses lists the processes in the lab's namespaces, ordered by namespace. A namespace
+// without any is listed with Pid 0.
 func NamespaceProcesses() ([]NamespaceProcess, error) {
 	names, err := listNetns()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// onSwitchPort runs fn on a host's port of the switch.
+// onSwitchPort calls fn with the port by which a host is plugged into a bridge of the switch.
 func (l *Lab) onSwitchPort(bridge, name string, fn func(*netlink.Handle, netlink.Link) error) error {
 	err := withNetlink("switch", func(nl *netlink.Handle) error {
 		link, err := nl.LinkByName(bridge + "-" + name)
@@ -59,14 +59,14 @@ func (l *Lab) reconnect(bridge, name string) error {
 
 // BlockPort has a node's firewall drop what comes and goes by a port, UDP and TCP.
 func (l *Lab) BlockPort(ctx context.Context, node string, port int) error {
-	for _, words := range []string{
+	for _, command := range []string{
 		"add table inet lab_block",
 		"add chain inet lab_block in { type filter hook input priority -300; }",
 		"add chain inet lab_block out { type filter hook output priority -300; }",
 		fmt.Sprintf("add rule inet lab_block in th dport %d drop", port),
 		fmt.Sprintf("add rule inet lab_block out th dport %d drop", port),
 	} {
-		if _, err := l.Run(ctx, node, "nft", words); err != nil {
+		if _, err := l.Run(ctx, node, "nft", command); err != nil {
 			return err
 		}
 	}
@@ -79,7 +79,7 @@ func (l *Lab) OpenPort(ctx context.Context, node string) error {
 	return err
 }
 
-// StopAPI kills the API server. What it was told is kept by etcd.
+// StopAPI kills the API server (SIGKILL). etcd keeps the objects.
 func (l *Lab) StopAPI() error {
 	if l.api == nil {
 		return errAttached
@@ -102,8 +102,7 @@ func (l *Lab) StartAPI(ctx context.Context) error {
 	return l.awaitAPI(ctx)
 }
 
-// PauseAPI stops the API server in its tracks (SIGSTOP): connections stay
-// open, and nothing answers.
+// PauseAPI suspends the API server (SIGSTOP): connections stay open, and requests get no answer.
 func (l *Lab) PauseAPI() error { return l.signalAPI(syscall.SIGSTOP) }
 
 // ResumeAPI undoes PauseAPI.

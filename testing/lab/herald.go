@@ -12,7 +12,7 @@ import (
 // StartHerald runs `herald manager` on a node, as the ServiceAccount
 // kube-system/herald, which has the rights that Options.RBAC gave it. env is
 // added to vip_nodename and k8s_config_file, and wins over them. The log is
-// logs/herald-<node>.log, where a restarted Herald goes on.
+// logs/herald-<node>.log; a Herald that is started again appends to it.
 func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) {
 	if !slices.Contains(l.Nodes(), node) {
 		return nil, fmt.Errorf("start herald: there is no node %q for it", node)
@@ -29,8 +29,8 @@ func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) 
 	return l.Start(node, "herald-"+node, []string{l.opts.Herald, "manager"}, list...)
 }
 
-// PeersDetectable is nil if each node's Herald would notice the death of each other's: a
-// moment after they have met.
+// PeersDetectable is nil once each node's Herald exchanges heartbeats with every other's, so that
+// it would detect their death: herald_peers_detectable is 1 for each. It does not wait.
 func (l *Lab) PeersDetectable(ctx context.Context) error {
 	for _, n := range l.Nodes() {
 		metrics, err := l.Get(ctx, n, "http://127.0.0.1:2112/metrics")
@@ -39,7 +39,7 @@ func (l *Lab) PeersDetectable(ctx context.Context) error {
 		}
 		for _, o := range l.Nodes() {
 			if o != n && !strings.Contains(metrics, fmt.Sprintf("herald_peers_detectable{node=%q} 1\n", o)) {
-				return fmt.Errorf("%s does not watch %s yet", n, o)
+				return fmt.Errorf("%s would not detect the death of %s yet", n, o)
 			}
 		}
 	}

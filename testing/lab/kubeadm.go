@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// dialPatience is how long a node that does not answer is waited for.
+// dialTimeout is the limit for connecting to one node's API server.
 const dialTimeout = 500 * time.Millisecond
 
 // writeNodeFiles writes what a node has on its disk before its first start.
@@ -31,7 +31,8 @@ func (k *Kubelets) writeNodeFiles(h host) error {
 	return nil
 }
 
-// dialAny connects to the first API server that answers. Those that are avoided come last.
+// dialAny connects to the first node's API server that accepts. A node given to AvoidAPIServer is
+// tried last. If none accepts, it returns all errors.
 func (k *Kubelets) dialAny(ctx context.Context, network, _ string) (net.Conn, error) {
 	var errs []error
 	nodes := k.Nodes()
@@ -51,10 +52,11 @@ func (k *Kubelets) dialAny(ctx context.Context, network, _ string) (net.Conn, er
 	return nil, errors.Join(errs...)
 }
 
-// AvoidAPIServer has the admin's clients of this process ask the API servers of other nodes than this.
+// AvoidAPIServer makes the admin's clients of this process use the API server of node only if no
+// other accepts connections. Idle connections are closed.
 func (k *Kubelets) AvoidAPIServer(node string) {
 	k.avoided.Store(node)
-	k.idle() // connections to it included; those in use end by themselves
+	k.idle() // those in use end by themselves
 }
 
 func (k *Kubelets) endpoint() string { return net.JoinHostPort(k.vip.String(), "6443") }

@@ -68,7 +68,7 @@ func podImages(version string) map[string]string {
 	return images
 }
 
-// CheckKubelets says what keeps a lab of real nodes from coming up here.
+// CheckKubelets returns an error for each thing that keeps a lab of real nodes from coming up here.
 func CheckKubelets(o Options) error {
 	err := Check(o)
 	o, e := o.withDefaults()
@@ -148,7 +148,7 @@ func (k *Kubelets) up(ctx context.Context, o KubeletOptions) error {
 	return nil
 }
 
-// Down ends every node, and removes all of it.
+// Down ends every node and removes its namespaces, cgroups and disks.
 func (k *Kubelets) Down() error {
 	k.downOnce.Do(func() {
 		err := clearNetns()
@@ -192,14 +192,14 @@ func (k *Kubelets) writeImages(ctx context.Context, more []string) error {
 // kubeVersion is the version of testing/lab/parts.
 const kubeVersion = "v1.36.3"
 
-// nodeDir is the directory of what a node writes.
+// nodeDir is the directory with the node's disk.
 func (k *Kubelets) nodeDir(node string) string { return filepath.Join(k.dir, "nodes", node) }
 
 // File is a file of a node's own directories (etc/kubernetes, var/lib/kubelet...),
 // as this process sees it.
 func (k *Kubelets) File(node, path string) string { return filepath.Join(k.nodeDir(node), "own", path) }
 
-// PowerOn starts a node, with the disk it had.
+// PowerOn starts a node, with the disk that it had before, if any.
 func (k *Kubelets) PowerOn(node string) error {
 	h := k.host(node)
 	if err := k.writeNodeFiles(h); err != nil {
@@ -218,16 +218,16 @@ func (k *Kubelets) PowerOn(node string) error {
 	return nil
 }
 
-// PowerOff cuts a node's power: it is silent on the wire at once, and nothing on it
-// gets to do anything. Its disk stays.
+// PowerOff cuts a node's power: it is off the network at once, and all of its processes are killed.
+// Its disk stays.
 func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 	err := errors.Join(k.Cut(node), k.CutAPI(node))
 	if p := k.starters[node]; p != nil {
 		p.Kill()
 	}
-	// Whoever is in the network namespace is of the node; its pods end with its PID 1.
+	// Every process in the network namespace is the node's; its pods end with its PID 1.
 	err = errors.Join(err, killProcessesIn(node))
-	// What a kernel forgets with its power: addresses, rules, connections, cgroups. kubelet
+	// What a kernel keeps in memory is lost: addresses, rules, connections, cgroups. kubelet
 	// takes 3 s for each cgroup of a pod that it finds when it starts.
 	if e := deleteNetns(node); e != nil {
 		return errors.Join(err, e)
@@ -239,8 +239,8 @@ func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 }
 
 // Shutdown tells a node that it is going to be shut down, as "systemctl reboot" does, and
-// waits until its kubelet has ended the pods, or logind waits no longer. Then the power may be
-// cut. It returns how long kubelet took, and an error if logind had enough of waiting.
+// waits until its kubelet has ended the pods, or logind's limit is over. Then the power may be
+// cut. It returns how long kubelet took, and an error if that was more than the limit.
 func (k *Kubelets) Shutdown(ctx context.Context, node string) (time.Duration, error) {
 	out, err := k.RunOnNode(ctx, node, k.programPath("logind"), "reboot")
 	if err != nil {
@@ -254,12 +254,13 @@ func (k *Kubelets) Shutdown(ctx context.Context, node string) (time.Duration, er
 	return d, err
 }
 
-// Boot gives a node its power back.
+// Boot starts a node again after PowerOff, and reconnects it.
 func (k *Kubelets) Boot(node string) error {
 	return errors.Join(k.PowerOn(node), k.Reconnect(node), k.ConnectAPI(node))
 }
 
-// awaitPortRemoved waits until the port of a node that was removed has gone.
+// awaitPortRemoved waits until the bridge's port of a removed node is gone, and removes it if
+// the kernel has not yet.
 func (k *Kubelets) awaitPortRemoved(ctx context.Context, bridge, node string) error {
 	for {
 		if _, err := k.Run(ctx, "switch", "ip", "link", "show", bridge+"-"+node); err != nil {
@@ -271,16 +272,16 @@ func (k *Kubelets) awaitPortRemoved(ctx context.Context, bridge, node string) er
 	}
 }
 
-// removeNodeCgroups removes the cgroups of a node whose processes have been killed, as soon as the
-// last one is gone.
+// removeNodeCgroups removes the cgroups of a node whose processes have been killed. It tries for 5 s,
+// since a cgroup can be removed only when its last process is gone.
 func (k *Kubelets) removeNodeCgroups(ctx context.Context, node string) error {
-	for late := time.After(5 * time.Second); ; {
+	for timeout := time.After(5 * time.Second); ; {
 		err := removeCgroups(prefix + node)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-late:
+		case <-timeout:
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
@@ -289,7 +290,7 @@ func (k *Kubelets) removeNodeCgroups(ctx context.Context, node string) error {
 	}
 }
 
-// RunOnNode runs a program in all namespaces of a node, and returns what it prints.
+// RunOnNode runs a program in all namespaces of a node, and returns its standard output.
 func (k *Kubelets) RunOnNode(ctx context.Context, node string, argv ...string) (string, error) {
 	pid, err := k.pid1(node)
 	if err != nil {
@@ -321,16 +322,16 @@ func (k *Kubelets) awaitFile(ctx context.Context, node, name string) error {
 }
 
 // Init makes a cluster of its first node by kubeadm, and Join adds another node
-// to it, as one more of its control plane. Both return what kubeadm said.
+// to it, as one more of its control plane. Both return what kubeadm has printed.
 func (k *Kubelets) Init(ctx context.Context) (string, error) {
 	if err := k.writeFile(k.Nodes()[0], "etc/kubernetes/kubeadm.yaml", k.initConfig(k.host(k.Nodes()[0]))); err != nil {
 		return "", err
 	}
-	said, err := k.kubeadm(ctx, k.Nodes()[0], "init", "--upload-certs")
+	output, err := k.kubeadm(ctx, k.Nodes()[0], "init", "--upload-certs")
 	if err != nil {
-		return said, err
+		return output, err
 	}
-	return said, k.connectKubelets()
+	return output, k.connectKubelets()
 }
 
 // Join adds a node to the cluster that Init has made.
@@ -385,7 +386,7 @@ func (k *Kubelets) writeKubeconfigFor(node, file string) error {
 	return clientcmd.WriteToFile(*c, file)
 }
 
-// UseAPI has kubectl ask the API server of a node from now on.
+// UseAPI has kubectl use the API server of a node from now on.
 func (k *Kubelets) UseAPI(node string) error {
 	return k.writeKubeconfigFor(node, k.kubeconfig("admin"))
 }

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Options say what a lab is made of. The zero value is a lab of three nodes
+// Options of a lab. The zero value is a lab of three nodes
 // with kube-proxy in nftables mode.
 type Options struct {
 	Nodes     int           // nodes Herald may run on, 1 to 20; 0 means 3
@@ -28,7 +28,7 @@ type Options struct {
 	Herald    string        // the program under test; "" means bin/herald in the checkout
 	RBAC      string        // YAML that is applied before Up returns, such as `herald manifest rbac` prints
 	Log       io.Writer     // gets a line per step; nil means none
-	Wait      time.Duration // how long Up waits for another lab on this machine to end; 0 means that it fails at once
+	Wait      time.Duration // how long Up waits for another lab on this machine to end; 0: it fails at once
 	Detached  bool          // the lab outlives this process; Attach finds it again
 }
 
@@ -59,7 +59,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.Parts = cmp.Or(o.Parts, filepath.Join(root, "bin", "parts"))
 		o.Herald = cmp.Or(o.Herald, filepath.Join(root, "bin", "herald"))
 	}
-	// A detached lab is met again from another working directory.
+	// Attach may be called in another working directory.
 	for _, path := range []*string{&o.Parts, &o.Herald, &o.Dir} {
 		if *path == "" {
 			continue
@@ -72,8 +72,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Check says what keeps a lab from coming up here: not being root, programs
-// not built, packages not installed. Herald itself may be missing.
+// Check returns an error for each thing that keeps a lab from coming up here: not being root,
+// programs not built, packages not installed. Herald itself may be missing.
 func Check(o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -119,16 +119,16 @@ type Lab struct {
 
 	began time.Time
 
-	downOnce sync.Once // guards the way down
+	downOnce sync.Once // guards downErr
 	downErr  error
 }
 
-// patience is how long a lab may take to come up. It takes 3 seconds on an idle
+// upTimeout is the limit for a lab to come up. It takes 3 seconds on an idle
 // machine of two cores.
 const upTimeout = 2 * time.Minute
 
 // Up brings a lab up. It first removes what a killed one left. On failure
-// nothing is left but the logs, if Options.Dir names a place for them.
+// nothing is left but the logs, if Options.Dir is set.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -172,7 +172,7 @@ func (l *Lab) up(ctx context.Context) error {
 		return err
 	}
 	l.progress("etcd and API server started")
-	// While those two wake up, everything else can be plugged in.
+	// While those two start, everything else can be plugged in.
 	if err := l.buildOtherHosts(); err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (l *Lab) up(ctx context.Context) error {
 	return nil
 }
 
-// buildControlPlane makes what the API server needs.
+// buildControlPlane makes the switch and the control plane's namespace.
 func (l *Lab) buildControlPlane() error {
 	if err := buildSwitch(); err != nil {
 		return err
@@ -216,7 +216,8 @@ func (l *Lab) buildOtherHosts() error {
 	return nil
 }
 
-// startCluster starts what talks to the API server, and waits until it works.
+// startCluster starts the API server's clients (controller-manager, kube-proxies), writes the Nodes
+// and applies Options.RBAC, and waits until all are ready.
 func (l *Lab) startCluster(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return l.startControllers(ctx) })
@@ -238,7 +239,7 @@ func (l *Lab) startCluster(ctx context.Context) error {
 	}
 	l.progress("controller-manager and kube-proxies ready")
 	for _, h := range l.hosts {
-		if h.node { // Herald's own VIPs meet the kernel as it comes
+		if h.node { // Herald runs with the kernel's default
 			if err := inNamespace(h.name, func() error { return setSysctls("net/ipv6/conf/eth0/accept_dad=1") }); err != nil {
 				return err
 			}
@@ -250,7 +251,7 @@ func (l *Lab) startCluster(ctx context.Context) error {
 // Down ends every process of the lab and removes its namespaces and links. A
 // directory given by Options.Dir keeps its logs, a temporary one is removed. Only
 // the first call does it, since afterwards the namespaces may be another lab's;
-// others wait for it.
+// others wait for it and return the same error.
 func (l *Lab) Down() error {
 	l.downOnce.Do(func() { l.downErr = l.remove() })
 	return l.downErr
@@ -285,7 +286,7 @@ func (l *Lab) makeDir() error {
 		}
 		l.dir, l.temp = dir, true
 	}
-	// An old cluster's data would be half a cluster; old logs would mislead.
+	// Old data would be read as this cluster's, and so would old logs.
 	for _, sub := range []string{"etcd", "logs", "pki", "conf/home"} {
 		if err := os.RemoveAll(filepath.Join(l.dir, sub)); err != nil {
 			return err

@@ -33,7 +33,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: herald-t
 subjects: [{kind: ServiceAccount, namespace: kube-system, name: herald}]
 `
 
-// turn is how long these tests wait for another package's lab to end.
+// lockTimeout is how long these tests wait for another package's lab to end.
 const lockTimeout = 5 * time.Minute
 
 // shared is the lab of most tests, brought up by the first that needs it.

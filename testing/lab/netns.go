@@ -21,7 +21,7 @@ const (
 	netnsDir = "/run/netns"
 )
 
-// netnsPath is the file that stands for the namespace ns ("n1", "cl", "switch").
+// netnsPath is the file that the namespace ns ("n1", "cl", "switch") is mounted on.
 func netnsPath(ns string) string { return filepath.Join(netnsDir, prefix+ns) }
 
 // InNamespace runs fn on a thread inside the network namespace ns: "n1".., "w1", "cl",
@@ -36,7 +36,7 @@ func inNamespace(ns string, fn func() error) error {
 
 // onThread runs fn on a locked thread. It works on a goroutine of its own, because
 // a thread that can't be brought back from a namespace must never serve other
-// goroutines: it ends with its goroutine.
+// goroutines: the runtime ends it together with its goroutine.
 func onThread(fn func() error) error {
 	err := errors.New("the function ended its goroutine")
 	done := make(chan struct{})
@@ -153,8 +153,8 @@ func listNetns() ([]string, error) {
 	return names, nil
 }
 
-// forker returns the one thread that starts this process's children, and lives
-// as long as it: PR_SET_PDEATHSIG fires when the thread that forked a child
+// childStarter returns the queue of the one thread that starts this process's children, and that
+// lives as long as the process: PR_SET_PDEATHSIG fires when the thread that forked a child
 // ends, not when the process does (prctl(2)).
 var childStarter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
@@ -167,7 +167,7 @@ var childStarter = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// startChild runs fn on the forker's thread, inside ns.
+// startChild runs fn on childStarter's thread, inside ns, and returns its error.
 func startChild(ns string, fn func() error) error {
 	done := make(chan error)
 	childStarter() <- func() { done <- inNamespaceOnThread(ns, fn) }

@@ -47,7 +47,7 @@ func (p Pod) key() string { return p.namespace() + "/" + p.Name }
 // PodNamespace is the network namespace of a pod, for Do and Run.
 func PodNamespace(p Pod) string { return "p-" + p.namespace() + "-" + p.Name }
 
-// A backend is what runs for a Pod.
+// A backend is the namespace and the process of a Pod.
 type backend struct {
 	Pod   Pod
 	Index int // its addresses are the node's pod ranges' Index-th
@@ -79,7 +79,8 @@ func (l *Lab) AddPod(ctx context.Context, p Pod) error {
 	return nil
 }
 
-// reservePod books the pod under the lowest free index of its node.
+// reservePod records the pod with the lowest free index of its node, from 2. It is an error if a pod
+// of that name is there.
 func (l *Lab) reservePod(p Pod) (*backend, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -138,8 +139,8 @@ func (l *Lab) startBackend(b *backend, h host, v4, v6 netip.Addr) error {
 	return l.execBackend(b, ns)
 }
 
-// execBackend starts the server with its listeners open: there is no moment at which the
-// pod is there and refuses connections.
+// execBackend starts the server with its listeners already open, so that the pod never refuses a
+// connection.
 func (l *Lab) execBackend(b *backend, ns string) error {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = []string{backendName, b.Pod.Name, b.Pod.Node}
@@ -207,7 +208,7 @@ func conditionStatus(b bool) corev1.ConditionStatus {
 	return corev1.ConditionFalse
 }
 
-// SetReady writes the pod's Ready condition. The server answers either way.
+// SetReady writes the pod's Ready condition. Its server answers also while it is not ready.
 func (l *Lab) SetReady(ctx context.Context, p Pod, ready bool) error {
 	s := conditionStatus(ready)
 	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q},{"type":"ContainersReady","status":%q}]}}`, s, s)

@@ -39,8 +39,8 @@ func (l *Lab) Start(ns, name string, argv []string, env ...string) (*Process, er
 	return l.spawn(ns, name, cmd)
 }
 
-// environment is what the lab's children get: no variable of the user's that
-// could steer them, but PATH.
+// environment is that of the lab's children: PATH of this process, a HOME in the lab's
+// directory, and env.
 func (l *Lab) environment(env ...string) []string {
 	return append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + l.conf("home")}, env...)
 }
@@ -57,8 +57,8 @@ func (l *Lab) spawn(ns, name string, cmd *exec.Cmd) (*Process, error) {
 		return nil, err
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	// A group of its own: Ctrl-C is for whoever runs the lab, which then takes
-	// it down in order.
+	// A session of its own, so that Ctrl-C reaches only the process that runs the lab, which
+	// then ends its children in order.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if !l.opts.Detached {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
@@ -145,7 +145,7 @@ func (p *Process) WaitLog(ctx context.Context, s string) error {
 	}()
 	events := make([]byte, 4096)
 	for {
-		last := over.Err() != nil // one more look after the end
+		last := over.Err() != nil // the log is read once more after the end
 		if strings.Contains(p.Log(), s) {
 			return nil
 		}
@@ -194,7 +194,7 @@ func (p *Process) Usage() (cpu time.Duration, rss int64, err error) {
 }
 
 // Run runs argv in the namespace ns until it ends and returns its standard
-// output; an error has what it said on standard error.
+// output; an error has its standard error.
 func (l *Lab) Run(ctx context.Context, ns string, argv ...string) (string, error) {
 	return l.run(ctx, ns, "", argv...)
 }
@@ -211,8 +211,8 @@ func (l *Lab) run(ctx context.Context, ns, stdin string, argv ...string) (string
 		err = cmd.Wait()
 	}
 	if err != nil {
-		said := strings.TrimSpace(errout.String())
-		err = fmt.Errorf("%s: %s: %w: %s", ns, strings.Join(argv, " "), err, said)
+		message := strings.TrimSpace(errout.String())
+		err = fmt.Errorf("%s: %s: %w: %s", ns, strings.Join(argv, " "), err, message)
 	}
 	return out.String(), err
 }

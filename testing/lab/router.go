@@ -20,8 +20,8 @@ type Router struct {
 	sysctlsBefore []string // the sysctls before
 }
 
-// routing are the sysctls of a router. One that tells clients of a shorter way leaves
-// no choice to ECMP.
+// routing are the sysctls of a router. It sends no ICMP redirects: with one the client would
+// bypass ECMP.
 var routing = []string{
 	"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv4/conf/all/send_redirects=0", "net/ipv4/conf/eth0/send_redirects=0",
 	"net/ipv4/fib_multipath_hash_policy=1", "net/ipv6/fib_multipath_hash_policy=1",
@@ -96,7 +96,7 @@ func (r *Router) start(ctx context.Context, name string, argv []string, ready fu
 	return r.lab.await(ctx, p, ready)
 }
 
-// Kill ends the daemons at once, and takes what they left in the kernel.
+// Kill ends the daemons at once, and removes the routes that they left in the kernel.
 func (r *Router) Kill() error {
 	for _, p := range r.procs {
 		p.Kill()
@@ -109,8 +109,8 @@ func (r *Router) Kill() error {
 	return errors.Join(errs...)
 }
 
-// flush removes the routes that zebra left in the kernel. Those by a nexthop object
-// go with that; ip route flush passes them over.
+// flush removes the routes of one family that zebra left in the kernel. Those that use a nexthop
+// object are removed with it; ip route flush leaves them out. It tries for a second.
 func (r *Router) flush(family string) error {
 	var left string
 	for range 20 {
@@ -159,15 +159,15 @@ func (r *Router) Hops(ctx context.Context, prefix string) ([]string, error) {
 	}
 	var hops []string
 	f := strings.Fields(out)
-	for i, word := range f {
-		if word == "via" && i+1 < len(f) {
+	for i, field := range f {
+		if field == "via" && i+1 < len(f) {
 			hops = append(hops, f[i+1])
 		}
 	}
 	return hops, nil
 }
 
-// AwaitHops waits until the kernel has so many next hops for a prefix, and
+// AwaitHops waits until the kernel has exactly want next hops for a prefix, and
 // returns how long that took.
 func (r *Router) AwaitHops(ctx context.Context, prefix string, want int) (time.Duration, error) {
 	began := time.Now()

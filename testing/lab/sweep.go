@@ -16,15 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tempPattern names the directories of labs that were given none.
+// tempPattern is the name of the directories of labs without Options.Dir.
 const tempPattern = "herald-lab-*"
 
 // lockPath is the file whose lock says that a lab is up on this machine.
 func lockPath() string { return filepath.Join(os.TempDir(), "herald-lab.lock") }
 
 // lockMachine takes the machine's lab lock, waiting for another lab to end for up to
-// wait. what is told to others. Closing the file lets go of it, and so does the end of
-// every process that has it open.
+// wait. It writes what to the file, for others to read. The lock ends when the file is
+// closed by every process that has it open.
 func lockMachine(ctx context.Context, what string, wait time.Duration) (*os.File, error) {
 	f, err := os.OpenFile(lockPath(), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -43,7 +43,7 @@ func lockMachine(ctx context.Context, what string, wait time.Duration) (*os.File
 }
 
 func awaitLock(ctx context.Context, f *os.File, wait time.Duration) error {
-	give := time.After(max(wait, 500*time.Millisecond))
+	timeout := time.After(max(wait, 500*time.Millisecond))
 	tick := time.NewTicker(20 * time.Millisecond) // flock(2) can't be waited for with a deadline
 	defer tick.Stop()
 	for orphaned := 0; ; {
@@ -65,7 +65,7 @@ func awaitLock(ctx context.Context, f *os.File, wait time.Duration) error {
 			}
 		}
 		select {
-		case <-give:
+		case <-timeout:
 			return fmt.Errorf("another lab is up on this machine; end it first, with \"lab down\" if \"lab up\" started it: %s",
 				strings.Join(strings.Fields(string(who)), " "))
 		case <-ctx.Done():
@@ -133,12 +133,12 @@ func clearNetns() error {
 
 // killProcessesIn ends every process in the named namespaces, and waits until they are gone.
 func killProcessesIn(names ...string) error {
-	inside := netnsInodes(names...)
+	inodes := netnsInodes(names...)
 	deadline := time.Now().Add(10 * time.Second)
 	killed := map[int]bool{}
 	for {
-		for _, pid := range processesIn(inside) {
-			_ = unix.Kill(pid, unix.SIGKILL) // gone by now is as good
+		for _, pid := range processesIn(inodes) {
+			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
 			killed[pid] = true
 		}
 		maps.DeleteFunc(killed, func(pid int, _ bool) bool { return dead(pid) })
@@ -148,7 +148,7 @@ func killProcessesIn(names ...string) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("processes %v in the lab's namespaces survive SIGKILL", slices.Sorted(maps.Keys(killed)))
 		}
-		time.Sleep(5 * time.Millisecond) // strangers' children can't be waited for
+		time.Sleep(5 * time.Millisecond) // only a parent can wait for a process
 	}
 }
 

@@ -97,14 +97,14 @@ var (
 	forwarding  = []string{"net/ipv4/ip_forward=1", "net/ipv6/conf/all/forwarding=1", "net/ipv6/conf/default/forwarding=1",
 		"net/ipv4/conf/all/rp_filter=0", "net/ipv4/conf/default/rp_filter=0"}
 	// Traffic between two pods of one node crosses cni0 only, and must still
-	// meet kube-proxy's rules.
+	// pass kube-proxy's rules.
 	bridgeFiltering = []string{"net/bridge/bridge-nf-call-iptables=1", "net/bridge/bridge-nf-call-ip6tables=1"}
 	// A switch has no addresses and no firewall.
 	switchSysctls = []string{"net/ipv6/conf/all/disable_ipv6=1", "net/ipv6/conf/default/disable_ipv6=1", "net/bridge/bridge-nf-call-iptables=0",
 		"net/bridge/bridge-nf-call-ip6tables=0", "net/bridge/bridge-nf-call-arptables=0"}
 )
 
-// withNetlink runs fn with a netlink socket in the namespace ns.
+// withNetlink calls fn with a netlink socket in the namespace ns.
 func withNetlink(ns string, fn func(*netlink.Handle) error) error {
 	h, err := netns.GetFromPath(netnsPath(ns))
 	if err != nil {
@@ -223,7 +223,8 @@ func addPodBridge(nl *netlink.Handle, h host) error {
 	return configure(nl, "cni0", netip.PrefixFrom(nth(h.pods4(), 1), 24), netip.PrefixFrom(nth(h.pods6(), 1), 64))
 }
 
-// addRoutes routes pod ranges by their nodes, and the rest by the router.
+// addRoutes routes the pod ranges of other nodes through those, if h is a node, and everything else
+// through the router. The router itself and hosts without LAN get none.
 func addRoutes(nl *netlink.Handle, h host, all []host) error {
 	if !h.lan || h.name == "rt" {
 		return nil

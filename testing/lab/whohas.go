@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A WhoHas asks the LAN again and again who has an address, by ARP or Neighbour
-// Solicitation, and notes who answers. It asks from the host pr.
+// A WhoHas sends ARP requests (RFC 826) or Neighbour Solicitations (RFC 4861) for addresses at a
+// fixed interval, from the host pr, and records who answers.
 //
 // Answers count by the time at which the kernel got them, so a busy machine
 // that wakes this process late makes no gap.
@@ -29,25 +29,25 @@ type WhoHas struct {
 	mu      sync.Mutex // guards what follows, and the targets
 	targets []*target
 	byAddr  map[netip.Addr]*target
-	err     error // the first that kept a question from being asked or an answer from being read
+	err     error // the first that kept a request from being sent
 }
 
-// A target is an address that is asked for.
+// A target is an address whose owner is asked for.
 type target struct {
 	addr      netip.Addr
 	request   []byte
 	requested []time.Time // wall clock
 	answers   []answer
-	changed   chan struct{} // closed when something was asked or answered; nil if nobody waits
+	changed   chan struct{} // closed with the next request or answer; nil if nobody waits
 }
 
 type answer struct {
 	at  time.Time // wall clock
-	who string    // host, or hardware address of a stranger
+	who string    // a host of the lab, or another's hardware address
 }
 
-// WhoHas begins to ask for each of addrs once per every, until Stop is called or
-// ctx is done. Questions for many addresses are spread over the time.
+// WhoHas starts to send a request for each of addrs once per every, until Stop is called or
+// ctx is done. Those for many addresses are spread over the interval.
 func (l *Lab) WhoHas(ctx context.Context, every time.Duration, addrs ...netip.Addr) (*WhoHas, error) {
 	w := &WhoHas{self: l.host("pr"), names: map[string]string{}, every: every, began: time.Now().Round(0),
 		conns: map[uint16]*socket.Conn{}, byAddr: map[netip.Addr]*target{}}
@@ -76,7 +76,7 @@ func (l *Lab) WhoHas(ctx context.Context, every time.Duration, addrs ...netip.Ad
 	}
 	w.done.Go(func() {
 		w.sendRequests(ctx)
-		// The last questions have their time to be answered, too.
+		// Time for the answers to the last requests.
 		time.Sleep(min(every, 100*time.Millisecond))
 		w.close()
 	})
@@ -101,11 +101,11 @@ func (w *WhoHas) sendRequests(ctx context.Context) {
 	defer tick.Stop()
 	began, next := time.Now(), 0
 	for {
-		due := int(time.Since(began) / step)
-		if late := due - next - len(w.targets); late > 0 {
-			next += late / len(w.targets) * len(w.targets) // whole rounds: everybody keeps their turn
+		now := int(time.Since(began) / step)
+		if late := now - next - len(w.targets); late > 0 {
+			next += late / len(w.targets) * len(w.targets) // only complete rounds are left out
 		}
-		for ; next <= due; next++ {
+		for ; next <= now; next++ {
 			w.sendRequest(w.targets[next%len(w.targets)])
 		}
 		select {
@@ -121,18 +121,18 @@ func (w *WhoHas) sendRequest(t *target) {
 	if t.addr.Is4() {
 		etherType = unix.ETH_P_ARP
 	}
-	w.mu.Lock() // so that no answer is seen before its question
+	w.mu.Lock() // so that no answer is recorded before its request
 	defer w.mu.Unlock()
 	at := time.Now().Round(0)
 	if _, err := w.conns[etherType].Write(t.request); err != nil {
-		w.setError(fmt.Errorf("ask for %s: %w", t.addr, err))
+		w.setError(fmt.Errorf("send request for %s: %w", t.addr, err))
 		return
 	}
 	t.requested = append(t.requested, at)
 	t.notify()
 }
 
-// setError notes the first error; w.mu is held.
+// setError stores err if it is the first error; w.mu is held.
 func (w *WhoHas) setError(err error) {
 	if w.err == nil {
 		w.err = err
@@ -166,7 +166,7 @@ func (w *WhoHas) hostName(mac string) string {
 	return mac
 }
 
-// notify wakes who waits for t; w.mu is held.
+// notify wakes those who wait for t; w.mu is held.
 func (t *target) notify() {
 	if t.changed != nil {
 		close(t.changed)
@@ -174,7 +174,8 @@ func (t *target) notify() {
 	}
 }
 
-// awaitChange calls look, with w.mu held, whenever there is news of addr, until it says true.
+// awaitChange calls look, with w.mu held, now and after each request and answer for addr, until it
+// returns true. It is an error if addr is not asked for, or ctx ends.
 func (w *WhoHas) awaitChange(ctx context.Context, addr netip.Addr, what string, look func(*target) bool) error {
 	for {
 		w.mu.Lock()
@@ -190,10 +191,10 @@ func (w *WhoHas) awaitChange(ctx context.Context, addr netip.Addr, what string, 
 		if t.changed == nil {
 			t.changed = make(chan struct{})
 		}
-		news := t.changed
+		changed := t.changed
 		w.mu.Unlock()
 		select {
-		case <-news:
+		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("who has %s: waiting for %s, last answered by %q: %w", addr, what, w.Owner(addr), context.Cause(ctx))
 		}
@@ -243,8 +244,8 @@ func (w *WhoHas) AwaitSilence(ctx context.Context, addr netip.Addr) (time.Time, 
 	return last, err
 }
 
-// Owner is the host that answered for addr in the latest round or the one
-// before, or "". Of several it is the last.
+// Owner is the host that answered for addr last, if that was in the latest round or the one
+// before, or "".
 func (w *WhoHas) Owner(addr netip.Addr) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -259,7 +260,7 @@ func (w *WhoHas) Owner(addr netip.Addr) string {
 	return last.who
 }
 
-// Stop ends the asking and reports.
+// Stop ends the requests, waits a moment for the last answers, and reports. It may be called again.
 func (w *WhoHas) Stop() WhoHasReport {
 	w.stop()
 	w.done.Wait()

@@ -57,8 +57,9 @@ func ethernetHeader(dst, src net.HardwareAddr, etherType uint16) []byte {
 	return binary.BigEndian.AppendUint16(h, etherType)
 }
 
-// parseAnswer reads a frame as an answer to a question of the host self: who
-// says that it has which address. Announcements are none.
+// parseAnswer reads a frame as an answer to a request of the host self: an ARP reply or a solicited
+// Neighbour Advertisement that is addressed to it. It returns the address and its hardware address.
+// Announcements and everything else are not ok.
 func parseAnswer(self host, frame []byte) (addr netip.Addr, mac string, ok bool) {
 	if len(frame) < ethLen || net.HardwareAddr(frame[:6]).String() != self.mac(0x77).String() {
 		return addr, "", false
@@ -122,7 +123,7 @@ func listenPackets(ns string, etherType uint16) (*socket.Conn, error) {
 	return conn, err
 }
 
-// readFrame reads a frame and when the kernel got it, on the wall clock.
+// readFrame waits for a frame and returns it with the kernel's time of arrival, on the wall clock.
 func readFrame(c *socket.Conn, buf, oob []byte) (frame []byte, at time.Time, err error) {
 	n, oobn, _, _, err := c.Recvmsg(context.Background(), buf, oob, 0)
 	if err != nil {

@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// A WhoHasReport is what a WhoHas has seen.
+// A WhoHasReport is the result of a WhoHas.
 type WhoHasReport struct {
 	Every        time.Duration
 	Began, Ended time.Time
 	Addrs        []AddrReport // in the order they were given
-	Err          error        // something kept it from asking; the report is not to be trusted
+	Err          error        // a request could not be sent; the report is not to be trusted
 }
 
-// An AddrReport tells who answered for one address.
+// An AddrReport is who answered for one address, and when.
 type AddrReport struct {
 	Addr       netip.Addr
-	Rounds     int // questions asked
-	Unanswered int // those that nobody answered before the next one was asked
-	First      time.Time
+	Rounds     int       // requests sent
+	Unanswered int       // those without an answer before the next request
+	First      time.Time // the first answer; zero if there was none
 
-	// Silence is a stretch of unanswered questions: from when the first was
-	// asked until an answer came, or the end.
+	// A silence is a row of unanswered requests: from when the first was sent until an answer
+	// came, or the end.
 	LongestSilence, TotalSilence time.Duration
-	// A double answer is a stretch of rounds that two or more hosts answered.
+	// A double is a row of rounds that two or more hosts answered.
 	LongestDouble, TotalDouble time.Duration
 
 	Timeline []Span
@@ -36,13 +36,13 @@ type AddrReport struct {
 // A Span is a time during which the same hosts answered every round.
 type Span struct {
 	From, To time.Time
-	Hosts    []string // sorted: names of the lab's hosts, or hardware addresses of strangers; empty: nobody
+	Hosts    []string // sorted: names of the lab's hosts, or hardware addresses of others; empty: nobody
 }
 
 func (s Span) length() time.Duration { return s.To.Sub(s.From) }
 
-// report makes the report of one address: answers belong to the last question
-// asked before they arrived.
+// report makes the report of one address: an answer belongs to the last request sent before it
+// arrived. An address that was never asked for counts as silent all the time.
 func (t *target) report(began, ended time.Time, every time.Duration) AddrReport {
 	r := AddrReport{Addr: t.addr, Rounds: len(t.requested)}
 	slices.SortFunc(t.answers, func(a, b answer) int { return a.at.Compare(b.at) })
@@ -55,12 +55,12 @@ func (t *target) report(began, ended time.Time, every time.Duration) AddrReport 
 		return r
 	}
 	next := 0 // answer
-	for i, asked := range t.requested {
+	for i, sent := range t.requested {
 		until := ended
 		if i+1 < len(t.requested) {
 			until = t.requested[i+1]
 		}
-		from, hosts := asked, []string(nil)
+		from, hosts := sent, []string(nil)
 		for ; next < len(t.answers) && t.answers[next].at.Before(until); next++ {
 			if hosts == nil {
 				from = t.answers[next].at
@@ -79,7 +79,7 @@ func (t *target) report(began, ended time.Time, every time.Duration) AddrReport 
 	return r
 }
 
-// addRound goes on with the last span, or ends it and begins another.
+// addRound extends the last span if the same hosts answered, or else ends it and starts another.
 func (r *AddrReport) addRound(from time.Time, hosts []string) {
 	if n := len(r.Timeline); n > 0 {
 		last := &r.Timeline[n-1]
@@ -105,7 +105,7 @@ func (r *AddrReport) sumUp(every time.Duration) {
 	}
 }
 
-// Addr is the report of one address, the zero report if it was not asked for.
+// Addr is the report of one address; zero if there is none.
 func (r WhoHasReport) Addr(a netip.Addr) AddrReport {
 	for _, x := range r.Addrs {
 		if x.Addr == a {
@@ -115,7 +115,7 @@ func (r WhoHasReport) Addr(a netip.Addr) AddrReport {
 	return AddrReport{}
 }
 
-// Worst is the report of the address with the longest silence.
+// Worst is the report of the address with the longest silence; zero without addresses.
 func (r WhoHasReport) Worst() AddrReport {
 	if len(r.Addrs) == 0 {
 		return AddrReport{}
@@ -123,7 +123,7 @@ func (r WhoHasReport) Worst() AddrReport {
 	return slices.MaxFunc(r.Addrs, func(a, b AddrReport) int { return cmp.Compare(a.LongestSilence, b.LongestSilence) })
 }
 
-// String tells of each address, with its timeline; of more than ten, those with
+// String lists each address with its timeline; of more than ten, the ten with
 // the longest silence.
 func (r WhoHasReport) String() string {
 	var b strings.Builder
@@ -143,7 +143,7 @@ func (r WhoHasReport) String() string {
 	return b.String()
 }
 
-// String tells who answered when, counted from the first span.
+// String lists who answered when, counted from the first span.
 func (r AddrReport) String() string {
 	var b strings.Builder
 	began := time.Time{}
@@ -172,5 +172,5 @@ func (r AddrReport) write(b *strings.Builder, began time.Time) {
 	}
 }
 
-// ms prints a duration as a person measures it here, in milliseconds.
+// ms is a duration in whole milliseconds.
 func ms(d time.Duration) string { return fmt.Sprintf("%.0fms", float64(d)/float64(time.Millisecond)) }

@@ -240,7 +240,7 @@ func (c *cluster) create() {
 	}
 }
 
-// quiet is after how many faults in a crowd all must be well again.
+// recoverEvery is after how many faults in a crowd all must be well again.
 const recoverEvery = 500
 
 // recoverAll makes all well again, and checks that a minute later at the latest it is.

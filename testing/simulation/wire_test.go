@@ -29,7 +29,7 @@ type peerView struct {
 	round       int
 }
 
-// late is two periods of pkg/peers.
+// overdueAfter is two periods of pkg/peers.
 const overdueAfter = 200 * time.Millisecond
 
 // A delivery changes what one node sees. It reports whether that is another now.

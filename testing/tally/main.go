@@ -165,7 +165,7 @@ func (t *tally) printOutput(lines []string) {
 	}
 }
 
-// place is where a message was logged.
+// logLocation is where a message was logged.
 var logLocation = regexp.MustCompile(`^\s*\w+\.go:\d+: `)
 
 // reason is what a test said last.
