@@ -168,8 +168,8 @@ func (c *addressChecks) verify(s *service) {
 			Addr: a.Addr, Link: a.Link, Kind: vip.CheckVerify, Owner: owner.Name, Transitions: u.claim.Transitions,
 			AllowedMACs: strings.Join(macsOf(&owner.Info), " "),
 		}
-		if a.leased {
-			x.AllowedMACs = strings.TrimSpace(x.AllowedMACs + " " + s.client.mac)
+		if a.client != nil {
+			x.AllowedMACs = strings.TrimSpace(x.AllowedMACs + " " + a.client.mac)
 		}
 		if r, known := c.add(x); known {
 			c.reportVerified(s, r)
@@ -225,12 +225,7 @@ func sharesNetwork(l, other *vip.Link) bool {
 	if l == nil || !l.Up || l.MAC == "" {
 		return false
 	}
-	for _, p := range l.Prefixes {
-		for _, q := range other.Prefixes {
-			if p.Bits() == q.Bits() && p.Contains(q.Addr()) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.Prefixes, func(p netip.Prefix) bool {
+		return slices.ContainsFunc(other.Prefixes, func(q netip.Prefix) bool { return p.Masked() == q.Masked() })
+	})
 }

@@ -24,8 +24,7 @@ const (
 // dhcp plans which addresses DHCP servers are asked for.
 type dhcp struct {
 	*pass
-	states   map[dhcpKey]vip.DHCPState
-	macvlans map[string]vip.Macvlan // by name
+	states map[dhcpKey]vip.DHCPState
 }
 
 // A dhcpKey identifies a vip.DHCPRequest.
@@ -39,20 +38,18 @@ type dhcpKey struct {
 // with its leases (decision 0030).
 type dhcpClient struct {
 	id       string
-	oldest   *service // whose annotations count
-	link     string   // the macvlan
+	sum      [sha256.Size]byte // of id
+	oldest   *service          // whose annotations count
+	link     string            // the macvlan
 	mac      string
 	families []vip.Family
 	declined map[vip.Family]string // why what is leased can't be used
 }
 
 func newDHCP(p *pass) *dhcp {
-	d := &dhcp{p, make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates)), make(map[string]vip.Macvlan, len(p.Macvlans))}
+	d := &dhcp{p, make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates))}
 	for _, x := range p.DHCPStates {
 		d.states[dhcpKey{x.Request.ID, x.Request.Family}] = x
-	}
-	for _, x := range p.Macvlans {
-		d.macvlans[x.Name] = x
 	}
 	return d
 }
@@ -135,15 +132,18 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 		d.eventIfResponsible(s, vip.AddressRefused, "a DHCP server has leased an address that a Service may not take: "+why)
 		return
 	}
-	// One that s asks for by name as well is that first: it is not bound to the macvlan.
-	s.addrs = append(s.addrs, address{vip.Address{Addr: l.Addr, Bits: l.Bits}, !slices.Contains(s.Addresses, l.Addr) || s.Source == sourceStatus})
+	a := address{vip.Address{Addr: l.Addr, Bits: l.Bits}, s.client}
+	if slices.Contains(s.Addresses, l.Addr) && s.Source != sourceStatus {
+		a.client = nil // one that s asks for by name as well is that first: it is not bound to the macvlan
+	}
+	s.addrs = append(s.addrs, a)
 }
 
 // newDHCPClient makes a client: its macvlan and its MAC are a function of its ID, unless the annotations of the
 // oldest Service name them.
 func newDHCPClient(id string, s *service) *dhcpClient {
 	sum := sha256.Sum256([]byte(id))
-	c := &dhcpClient{id: id, oldest: s, link: s.DHCP.Macvlan, mac: s.DHCP.MAC, declined: make(map[vip.Family]string)}
+	c := &dhcpClient{id: id, sum: sum, oldest: s, link: s.DHCP.Macvlan, mac: s.DHCP.MAC, declined: make(map[vip.Family]string)}
 	if c.link == "" {
 		c.link = "herald-" + hex.EncodeToString(sum[:4])
 	}
@@ -163,24 +163,9 @@ func (c *dhcpClient) duid() string {
 	}
 	uuid := strings.ReplaceAll(c.id, "-", "")
 	if b, err := hex.DecodeString(uuid); err != nil || len(b) != 16 {
-		sum := sha256.Sum256([]byte(c.id))
-		uuid = hex.EncodeToString(sum[16:])
+		uuid = hex.EncodeToString(c.sum[16:])
 	}
 	return "0004" + strings.ToLower(uuid)
-}
-
-// iaid is the Identity Association Identifier (RFC 8415 section 12).
-func (c *dhcpClient) iaid() uint32 {
-	sum := sha256.Sum256([]byte(c.id))
-	return binary.BigEndian.Uint32(sum[10:])
-}
-
-// clientOf is the DHCP client to which a is leased, or nil if it is not leased.
-func (s *service) clientOf(a address) *dhcpClient {
-	if a.leased {
-		return s.client
-	}
-	return nil
 }
 
 // recordedLease is what the status of s, or of the oldest Service with its client, records as leased to that;
@@ -209,7 +194,7 @@ func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 // usable reports whether a leased address of s may be bound now: the lease is valid, and the macvlan is there.
 func (d *dhcp) usable(s *service, a netip.Addr) bool {
 	_, valid := d.leaseOf(s, vip.FamilyOf(a))
-	return valid && d.macvlans[s.client.link].MAC == s.client.mac
+	return valid && slices.ContainsFunc(d.Macvlans, func(x vip.Macvlan) bool { return x.Name == s.client.link && x.MAC == s.client.mac })
 }
 
 // request adds the macvlans and the DHCPRequests of a unit that this node has to the Plan.
@@ -245,7 +230,7 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 	}
 	for _, f := range c.families {
 		r := vip.DHCPRequest{
-			ID: c.id, Family: f, Link: c.link, MAC: c.mac, DUID: c.duid(), IAID: c.iaid(),
+			ID: c.id, Family: f, Link: c.link, MAC: c.mac, DUID: c.duid(), IAID: binary.BigEndian.Uint32(c.sum[10:]),
 			Hostname: s.DHCP.Hostname, Broadcast: s.DHCP.Broadcast, LastLease: d.recordedLease(s, f),
 		}
 		for _, a := range s.DHCP.Requested {
@@ -302,23 +287,20 @@ func (d *dhcp) release(all []*service) {
 	if !d.Tenure.Holds(d.Now) || d.Stopping {
 		return
 	}
-	requested, wanted := make(map[string]bool), make(map[string]bool)
-	for _, x := range d.out.Macvlans {
-		wanted[x.Name] = true
-	}
+	requested := make(map[string]bool)
 	for _, s := range all {
 		if len(s.dhcpFamilies) > 0 {
 			requested[clientID(s.Service)] = true
 		}
 	}
 	for _, x := range d.DHCPStates {
-		link, ok := d.macvlans[x.Request.Link]
-		if requested[x.Request.ID] || !x.Lease.Addr.IsValid() || !ok {
+		ofRequest := func(l vip.Macvlan) bool { return l.Name == x.Request.Link }
+		i := slices.IndexFunc(d.Macvlans, ofRequest)
+		if requested[x.Request.ID] || !x.Lease.Addr.IsValid() || i < 0 {
 			continue
 		}
-		if !wanted[link.Name] {
-			wanted[link.Name] = true
-			d.out.Macvlans = append(d.out.Macvlans, link)
+		if !slices.ContainsFunc(d.out.Macvlans, ofRequest) {
+			d.out.Macvlans = append(d.out.Macvlans, d.Macvlans[i])
 		}
 		r := x.Request
 		r.Release, r.Declined, r.DeclinedWhy = true, netip.Addr{}, ""

@@ -217,11 +217,11 @@ func (h *addressHolders) conflict(s *service, a address) string {
 	switch {
 	case !shared:
 		return ""
-	case by.client != s.clientOf(a) && a.leased:
+	case by.client != a.client && a.client != nil:
 		text := fmt.Sprintf("%s, which a DHCP server has leased, belongs to Service %s, which had it first", a.Addr, by.Key)
-		s.client.declined[vip.FamilyOf(a.Addr)] = text
+		a.client.declined[vip.FamilyOf(a.Addr)] = text
 		return text
-	case by.client != s.clientOf(a):
+	case by.client != a.client:
 		return fmt.Sprintf("%s belongs to Service %s, which had it first, and is leased by DHCP", a.Addr, by.Key)
 	}
 	for _, p := range by.Ports {
@@ -239,7 +239,7 @@ func (h *addressHolders) conflict(s *service, a address) string {
 func (h *addressHolders) add(s *service) {
 	for _, a := range s.addrs {
 		if _, shared := h.first[a.Addr]; !shared {
-			h.first[a.Addr] = addressHolder{s, s.clientOf(a)}
+			h.first[a.Addr] = addressHolder{s, a.client}
 			continue
 		}
 		for _, p := range s.Ports {

@@ -96,18 +96,18 @@ func (p *pass) completeUnit(u *unit) {
 // and this node holds the unit; for another holder, on the link that has the macvlan.
 func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
-	a.New = !a.leased && p.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
+	a.New = a.client == nil && p.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
 	if p.self == nil {
 		return
 	}
 	named := a.Addr
-	if a.leased {
+	if a.client != nil {
 		named = netip.Addr{} // which subnet has it says nothing about links
 	}
 	var subnet int
 	a.Link, subnet = linkFor(&p.self.Info, s.Interface, named)
-	if a.leased && u.claim.Holder == p.Self {
-		a.Link = s.client.link
+	if a.client != nil && u.claim.Holder == p.Self {
+		a.Link = a.client.link
 	}
 	a.Bits = cmp.Or(p.prefixLen(a.Addr), a.Bits, subnet, a.Addr.BitLen())
 }

@@ -45,18 +45,10 @@ func newMappings(p *pass) *mappings {
 	return m
 }
 
-// wantUnit adds the mappings of a unit that is not announced here to the Plan: without, they would be removed,
-// which is for the node that made them to do.
-func (m *mappings) wantUnit(u *unit) {
-	for _, s := range u.services {
-		m.wantService(s, false)
-	}
-}
-
-// wantService adds the mappings of all ports of s to the Plan that options and namespaces allow, on the
-// gateways of the links of its addresses. If s is announced here, this node makes and renews those of addresses
-// that are bound.
-func (m *mappings) wantService(s *service, here bool) {
+// want adds the mappings of all ports of s to the Plan that options and namespaces allow, on the gateways of the
+// links of its addresses. If s is announced here, this node makes and renews those of addresses that are bound;
+// if not, they are in the Plan because they would else be removed, which is for the node that made them to do.
+func (m *mappings) want(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
 	}
@@ -223,10 +215,7 @@ func (m *mappings) keepUntilClosed(units []*unit) {
 		if !x.Confirmed || m.wanted[x.Addr] || wanted[x.Mapping] || elsewhere(x.Addr) {
 			continue
 		}
-		until := m.Now.Add(closeWithin)
-		if !x.RemovalSince.IsZero() {
-			until = x.RemovalSince.Add(closeWithin)
-		}
+		until := cmp.Or(x.RemovalSince, m.Now).Add(closeWithin)
 		i := slices.IndexFunc(m.Bound, func(b vip.Address) bool { return b.Addr == x.Addr })
 		if i < 0 || !m.Now.Before(until) {
 			continue

@@ -27,6 +27,9 @@ type member struct {
 	units     int // how many it holds, or is about to
 }
 
+// hasSession reports whether a BGP session of the node is established.
+func (n *member) hasSession() bool { return slices.ContainsFunc(n.Info.BGPSessions, vip.BGPSession.Up) }
+
 // excluded is why the node takes no VIP of a Service, or "".
 func (n *member) excluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
@@ -65,7 +68,9 @@ func newNodes(w *vip.World) *nodes {
 			all.alive = append(all.alive, n)
 		}
 	}
-	all.self = all.members[w.Self]
+	if all.self = all.members[w.Self]; all.self != nil {
+		all.self.Info.BGPSessions = w.BGPSessions // newer than in its node lease
+	}
 	return all
 }
 
@@ -103,7 +108,7 @@ func ineligible(need *requirements, n *member) string {
 			}
 		}
 		for _, a := range s.addrs {
-			if a.leased {
+			if a.client != nil {
 				continue
 			}
 			link := n.Info.LinkFor(s.Interface)

@@ -73,7 +73,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	units := groupIntoUnits(p, f.accepted)
 	(&placement{pass: p, units: units}).setTargets()
 
-	m := unitPlanner{pass: p, dhcp: dhcp, checks: newAddressChecks(p), routes: newRoutes(p), mappings: newMappings(p)}
+	m := unitPlanner{pass: p, dhcp: dhcp, checks: newAddressChecks(p), routes: &routes{p, make(map[netip.Prefix]bool)}, mappings: newMappings(p)}
 	for _, u := range groupIntoUnits(p, f.expectingEndpoints) {
 		m.checks.probeEarly(u)
 	}
@@ -121,7 +121,7 @@ type service struct {
 // An address is one that a Service may have.
 type address struct {
 	vip.Address
-	leased bool // by a DHCP server to service.client
+	client *dhcpClient // to which a DHCP server has leased it; nil if it is not leased
 }
 
 // A unit is the Services that are announced by one node.

@@ -24,10 +24,8 @@ const sessionGrace = 10 * time.Second
 // routes plans the routes that this node advertises.
 type routes struct {
 	*pass
-	added map[netip.Prefix]bool
+	added map[netip.Prefix]bool // those in out.Routes
 }
-
-func newRoutes(p *pass) *routes { return &routes{p, make(map[netip.Prefix]bool)} }
 
 // add adds a host route to a, with the attributes of s, to the Plan and returns it to be changed. If it is
 // there already nothing is added, and the Route that is returned is in no Plan.
@@ -70,7 +68,7 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 	sharing := make(map[netip.Addr][]*service)
 	for _, s := range services { // oldest first
 		for _, a := range s.addrs {
-			if s.everyNodeAdvertises && !a.leased { // what is leased is on one link of one node
+			if s.everyNodeAdvertises && a.client == nil { // what is leased is on one link of one node
 				sharing[a.Addr] = append(sharing[a.Addr], s)
 			}
 		}
@@ -163,16 +161,13 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool) {
 func (r *routes) known(s *service, here map[netip.Addr]bool) (text string, ingress []vip.Ingress) {
 	var names []string
 	for _, a := range s.addrs {
-		if (here == nil || here[a.Addr]) && (r.connected() || s.inStatus(a.Addr)) {
+		if (here == nil || here[a.Addr]) && (r.self.hasSession() || s.inStatus(a.Addr)) {
 			names = append(names, a.Addr.String())
 			ingress = append(ingress, r.ingress(s, a.Addr))
 		}
 	}
 	return strings.Join(names, ", "), ingress
 }
-
-// connected reports whether a BGP session of this node is established.
-func (r *routes) connected() bool { return slices.ContainsFunc(r.BGPSessions, vip.BGPSession.Up) }
 
 // reportNoSession makes it the verdict of s, with an Event, that no router hears of it. While a session has been
 // in its state for less than sessionGrace it changes nothing.
@@ -194,12 +189,7 @@ func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	if n := r.members[s.statusBy]; n != nil && slices.Contains(eligible, n) {
 		return n
 	}
-	connected := slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool {
-		if n == r.self {
-			return !r.connected()
-		}
-		return !slices.ContainsFunc(n.Info.BGPSessions, vip.BGPSession.Up)
-	})
+	connected := slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool { return !n.hasSession() })
 	if len(connected) == 0 {
 		connected = eligible
 	}

@@ -25,8 +25,8 @@ func (m *unitPlanner) plan(u *unit) {
 	holder := u.claim.Holder
 	switch {
 	case u.claim.Foreign && holder != "":
-		m.mappings.wantUnit(u)
 		for _, s := range u.services {
+			m.mappings.want(s, false)
 			m.reject(s, vip.HeldByOtherAnnouncer, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, holder))
 		}
 	case holder == "" && u.target == nil:
@@ -37,8 +37,8 @@ func (m *unitPlanner) plan(u *unit) {
 		m.follow(u)
 	case m.self == nil || !m.Tenure.Holds(m.Now):
 		m.wantLeases(u, vip.Acquire, "")
-		m.mappings.wantUnit(u)
 		for _, s := range u.services {
+			m.mappings.want(s, false)
 			s.setVerdict(vip.NodeLeaseNotHeld, "this node could not renew its node lease in time and announces nothing until it can")
 		}
 	default:
@@ -85,8 +85,8 @@ func (m *unitPlanner) claim(u *unit) {
 	}
 	m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
 	m.checks.probeEarly(u)
-	m.mappings.wantUnit(u)
 	for _, s := range u.services {
+		m.mappings.want(s, false)
 		s.setVerdict(vip.VIPClaiming, "node "+u.target.Name+" is about to claim it")
 	}
 	m.keepUntilHeard(u)
@@ -95,7 +95,6 @@ func (m *unitPlanner) claim(u *unit) {
 // follow plans for a unit that another node holds: this one hands over the records of its leases that it has from
 // before, keeps what it has handed over until it is heard there, and verifies that the holder answers.
 func (m *unitPlanner) follow(u *unit) {
-	m.mappings.wantUnit(u)
 	for _, k := range u.records {
 		if c := m.Claims[k]; c.Valid && c.Holder == m.Self {
 			m.out.LeaseIntents = append(m.out.LeaseIntents, vip.LeaseIntent{Lease: k, Action: vip.HandOver, Successor: u.claim.Holder})
@@ -103,6 +102,7 @@ func (m *unitPlanner) follow(u *unit) {
 	}
 	m.keepUntilHeard(u)
 	for _, s := range u.services {
+		m.mappings.want(s, false)
 		s.setVerdict(vip.VIPElsewhere, "node "+u.claim.Holder+" announces it")
 		m.checks.verify(s)
 	}
@@ -189,7 +189,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 	for _, a := range s.addrs {
 		m.bindAddress(s, a, ready, &c)
 	}
-	m.mappings.wantService(s, !handingOver)
+	m.mappings.want(s, !handingOver)
 	if len(c.bound) > 0 && !handingOver {
 		m.mappings.report(s)
 		c.ingress = append(c.ingress, m.mappings.externalIngress(s)...)
@@ -209,7 +209,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 // kernel has, or what is in the way.
 func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress) {
 	link := a.Link
-	if a.leased {
+	if a.client != nil {
 		link = m.self.Info.LinkFor(s.Interface)
 	}
 	if fault := linkFault(&m.self.Info, link); fault != "" {
@@ -218,7 +218,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 		}
 		return
 	}
-	if a.leased && !m.dhcp.usable(s, a.Addr) {
+	if a.client != nil && !m.dhcp.usable(s, a.Addr) {
 		return
 	}
 	if m.superseded(a.Address) {
