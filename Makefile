@@ -47,13 +47,11 @@ lab: build parts ## brings a cluster up, leaves it up and says how to use it (ro
 bench: build parts ## measures Herald with 10, 100 and 1000 Services (root)
 	go run ./testing/bench
 
-docs: ## docs/reference and the README's table of options, from the code
-	go run ./cmd/herald docs
+docs: ## docs/reference, from the code
+	go test ./pkg/config ./pkg/manifest ./cmd/herald -run '^TestReference$$' -update
 
-manifests: ## manifests/, each by the command line it names
-	@for file in manifests/*.yaml; do \
-		sed -n 's/^# Made by: herald //p' "$$file" | xargs go run ./cmd/herald > "$$file.new" && mv "$$file.new" "$$file" && echo "$$file" || exit 1; \
-	done
+manifests: ## manifests/, from the code
+	go test ./pkg/manifest -run '^(TestFiles|TestDerived)$$' -update
 
 clean: ## removes bin/ and what a killed lab left (that needs root)
 	@if [ -d .lab ]; then go run ./testing/lab/cmd/lab down; fi

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -147,5 +148,26 @@ func TestManifestAlone(t *testing.T) {
 		if err == nil || out != "" {
 			t.Errorf("%v: %v, and on standard output, where kubectl reads: %q", args, err, out)
 		}
+	}
+}
+
+// TestDocumentedManifests: the commands in the documents work, without
+// warnings.
+func TestDocumentedManifests(t *testing.T) {
+	command := regexp.MustCompile(`(?m)^\s*herald manifest ((?:[^|>\n\\]|\\\n)+)`)
+	seen := 0
+	for _, file := range []string{"../../README.md", "../../docs/operations.md", "../../docs/control-plane.md", "../../docs/installation.md"} {
+		text, err := os.ReadFile(file)
+		check.OK(t, err)
+		for _, m := range command.FindAllStringSubmatch(string(text), -1) {
+			seen++
+			args := strings.Fields(strings.ReplaceAll(m[1], "\\\n", " "))
+			if stdout, stderr, err := run(t, manifestCommand(), args...); err != nil || stderr != "" || stdout == "" {
+				t.Errorf("%s: herald manifest %q: %v, stderr %q", file, args, err, stderr)
+			}
+		}
+	}
+	if seen < 6 {
+		t.Errorf("only %d commands found", seen)
 	}
 }

@@ -1,20 +1,20 @@
 package manifest
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"text/template"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/testing/check"
 )
 
-var update = flag.Bool("update", false, "rewrite manifests/*.yaml")
+// manifests is the directory of the manifests.
+const manifests = "../../manifests"
 
 // files are the manifests the repository carries.
 var files = []struct {
@@ -42,31 +42,41 @@ func request(t *testing.T, args ...string) Request {
 	return Request{Config: c, Given: given, Image: Image("")}
 }
 
-// TestFiles: manifests/*.yaml are what the command prints. go test -update rewrites them.
+// TestFiles: manifests/*.yaml are what the command prints.
 func TestFiles(t *testing.T) {
-	const dir = "../../manifests"
 	known := map[string]bool{}
 	for _, f := range files {
 		t.Run(f.name, func(t *testing.T) {
 			known[f.name] = true
-			path := filepath.Join(dir, f.name)
 			got, err := f.write(request(t, strings.Fields(f.args)...))
 			check.OK(t, err)
-			if *update {
-				check.OK(t, os.WriteFile(path, got, 0o644))
-			}
-			want, err := os.ReadFile(path)
-			check.OK(t, err)
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("%s is not what is written now (go test ./pkg/manifest -update), -file +now:\n%s", path, diff)
-			}
+			check.Golden(t, filepath.Join(manifests, f.name), string(got))
 		})
 	}
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(manifests)
 	check.OK(t, err)
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".yaml") && !known[e.Name()] {
-			t.Errorf("%s/%s is written by nothing", dir, e.Name())
+			t.Errorf("%s/%s is written by nothing", manifests, e.Name())
 		}
+	}
+}
+
+// TestReference: docs/reference/rbac.md has every row of the table of permissions.
+func TestReference(t *testing.T) {
+	page := template.Must(template.New("rbac.md.tmpl").Funcs(template.FuncMap{"join": strings.Join}).ParseFiles("testdata/rbac.md.tmpl"))
+	var b strings.Builder
+	check.OK(t, page.Execute(&b, rules))
+	check.Golden(t, "../../docs/reference/rbac.md", b.String())
+	for _, want := range []string{
+		"\n| (core) | services | list, watch | where the Services are | The Services whose addresses are announced. |\n",
+		"\n| networking.k8s.io | servicecidrs | list, watch | in the whole cluster only | ",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, &b)
+		}
+	}
+	if got := strings.Count(b.String(), "\n| "); got != len(rules)+1 {
+		t.Errorf("%d rows, want %d and a head", got, len(rules))
 	}
 }

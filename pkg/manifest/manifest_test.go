@@ -1,7 +1,6 @@
 package manifest
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -324,28 +323,3 @@ func TestRBAC(t *testing.T) {
 		}
 	}
 }
-
-func TestMarkdown(t *testing.T) {
-	var b strings.Builder
-	check.OK(t, Markdown(&b))
-	for _, want := range []string{
-		"\n| (core) | services | list, watch | where the Services are | The Services whose addresses are announced. |\n",
-		"\n| networking.k8s.io | servicecidrs | list, watch | in the whole cluster only | ",
-	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, &b)
-		}
-	}
-	if got := strings.Count(b.String(), "\n| "); got != len(rules)+1 {
-		t.Errorf("%d rows, want %d and a head", got, len(rules))
-	}
-	if err := Markdown(full{}); !errors.Is(err, errFull) {
-		t.Errorf("Markdown: %v, want %v", err, errFull)
-	}
-}
-
-var errFull = errors.New("disk full")
-
-type full struct{}
-
-func (full) Write([]byte) (int, error) { return 0, errFull }

@@ -1,11 +1,8 @@
 package manifest
 
 import (
-	_ "embed"
-	"io"
 	"slices"
 	"strings"
-	"text/template"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -150,16 +147,4 @@ func Permissions(c config.Config) []authorizationv1.ResourceAttributes {
 		}
 	}
 	return all
-}
-
-//go:embed rbac.md.tmpl
-var referencePage string
-
-// Markdown writes the reference page of permissions.
-func Markdown(w io.Writer) error {
-	page, err := template.New("").Funcs(template.FuncMap{"join": strings.Join}).Parse(referencePage)
-	if err != nil {
-		return err
-	}
-	return page.Execute(w, rules)
 }

@@ -1,0 +1,107 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// derivedHeader is the first line of every derived file but the schema, which JSON has no comment for.
+const derivedHeader = `# Written by "make manifests" from what "herald manifest" prints. Do not edit.` + "\n"
+
+// TestDerived: the files of manifests/ that follow from what "herald manifest" prints are current.
+func TestDerived(t *testing.T) {
+	for file, text := range map[string]func(*testing.T) string{
+		"base/rbac.yaml":                  baseRBAC,
+		"base/daemonset.yaml":             baseDaemonSet,
+		"helm/herald/templates/rbac.yaml": chartRBAC,
+		"helm/herald/values.schema.json":  chartSchema,
+	} {
+		check.Golden(t, filepath.Join(manifests, file), text(t))
+	}
+}
+
+// yamlOf returns a comment and the objects as YAML documents.
+func yamlOf(t *testing.T, comment string, objects ...any) string {
+	t.Helper()
+	return string(check.Value(write(comment, objects...))(t))
+}
+
+// baseRBAC returns the permissions for the kustomize base.
+func baseRBAC(t *testing.T) string {
+	return yamlOf(t, derivedHeader, rbacObjects(request(t).Config)...)
+}
+
+// baseDaemonSet returns the DaemonSet for the kustomize base. Its options are in a
+// ConfigMap, which overlays add to.
+func baseDaemonSet(t *testing.T) string {
+	d := daemonSet(request(t))
+	d.Spec.Template.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{
+		ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}},
+	}}
+	return yamlOf(t, derivedHeader, d)
+}
+
+// chartRBAC returns the permissions as a template of the Helm chart, which has
+// helpers for the names.
+func chartRBAC(t *testing.T) string {
+	c := request(t).Config
+	objects := rbacObjects(c)
+	account, roles := yamlOf(t, "", objects[0]), yamlOf(t, "", objects[1:]...)
+	helpers := strings.NewReplacer(
+		"  labels:\n    app.kubernetes.io/name: herald\n", "  labels: {{- include \"herald.labels\" . | nindent 4 }}\n",
+		"- kind: ServiceAccount\n  name: herald\n", "- kind: ServiceAccount\n  name: {{ include \"herald.account\" . }}\n",
+		"  name: herald\n", "  name: {{ include \"herald.name\" . }}\n",
+		"namespace: "+c.Node.Namespace+"\n", "namespace: {{ .Release.Namespace }}\n",
+	)
+	accountHelpers := strings.NewReplacer(
+		"herald.name", "herald.account",
+		"metadata:\n", "metadata:\n  {{- with .Values.serviceAccount.annotations }}\n  annotations: {{- toYaml . | nindent 4 }}\n  {{- end }}\n",
+	)
+	return derivedHeader + "{{- if .Values.serviceAccount.create }}\n" + accountHelpers.Replace(helpers.Replace(account)) + "{{- end }}\n" +
+		"{{- if .Values.rbac.create }}\n" + helpers.Replace(roles) + "{{- end }}\n"
+}
+
+// chartSchema returns the schema of the chart's values: the file with the options that this version has.
+func chartSchema(t *testing.T) string {
+	type object = map[string]any
+	var schema object
+	check.OK(t, json.Unmarshal(check.Value(os.ReadFile(filepath.Join(manifests, "helm/herald/values.schema.json")))(t), &schema))
+	known := object{}
+	for _, o := range config.Options {
+		if !o.Supported() || o.Env == configFile {
+			continue
+		}
+		types := []string{"string", "null"}
+		switch o.Type {
+		case config.Bool:
+			types = append(types, "boolean")
+		case config.Int, config.Seconds, config.Milliseconds, config.Port:
+			types = append(types, "integer")
+		}
+		for _, name := range append([]string{o.Env}, o.Aliases...) {
+			known[name] = object{"type": types, "description": o.Meaning}
+		}
+	}
+	properties, _ := schema["properties"].(object)
+	options, ok := properties["options"].(object)
+	if !ok {
+		t.Fatal("the schema of the chart's values has no options")
+	}
+	options["properties"] = known
+	delete(options, "patternProperties")
+	var b bytes.Buffer
+	e := json.NewEncoder(&b) // sorts the keys of maps
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	check.OK(t, e.Encode(schema))
+	return b.String()
+}
