@@ -12,17 +12,17 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// A probedOwner is the owner that something is done to, and those who look on.
+// A probedOwner is the node that a fault is made on, and the probers of its VIPs.
 type probedOwner struct {
 	node   string
 	owned  []netip.Addr
 	who    *lab.WhoHas
 	client *lab.Connect
-	before map[string]float64 // API requests
+	before map[string]float64 // API requests when the probers had started
 }
 
-// probeOwner chooses the node with the most VIPs and begins to look on, and to count
-// API requests.
+// probeOwner chooses the node with the most VIPs, starts probers of at most maxProbed of them, and,
+// a second later, counts the API requests.
 func (b *bench) probeOwner(ctx context.Context) (*probedOwner, error) {
 	return b.probeOwnerOf(ctx, true)
 }
@@ -38,19 +38,19 @@ func (b *bench) probeOwnerOf(ctx context.Context, count bool) (*probedOwner, err
 			v.node, v.owned = n, have
 		}
 	}
-	some := v.owned
-	if len(some) > maxProbed {
+	probed := v.owned
+	if len(probed) > maxProbed {
 		// Evenly, since the order of the VIPs may be the order in which they move.
-		some = nil
+		probed = nil
 		for i := range maxProbed {
-			some = append(some, v.owned[i*len(v.owned)/maxProbed])
+			probed = append(probed, v.owned[i*len(v.owned)/maxProbed])
 		}
 	}
 	var err error
-	if v.who, err = b.lab.WhoHas(ctx, probeInterval, some...); err != nil {
+	if v.who, err = b.lab.WhoHas(ctx, probeInterval, probed...); err != nil {
 		return nil, err
 	}
-	if v.client, err = b.lab.Connect(ctx, 10*time.Millisecond, some[len(some)/2].String()+":80"); err != nil {
+	if v.client, err = b.lab.Connect(ctx, 10*time.Millisecond, probed[len(probed)/2].String()+":80"); err != nil {
 		v.who.Stop()
 		return nil, err
 	}
@@ -61,7 +61,8 @@ func (b *bench) probeOwnerOf(ctx context.Context, count bool) (*probedOwner, err
 	return v, err
 }
 
-// stopProbes ends the looking on, a moment later, and takes over what was seen.
+// stopProbes ends the probers after another second, and records in f what they saw and which API
+// requests there were.
 func (b *bench) stopProbes(ctx context.Context, v *probedOwner, f *Fault) (lab.WhoHasReport, error) {
 	sleep(ctx, time.Second)
 	report, connects := v.who.Stop(), v.client.Stop()
@@ -72,9 +73,9 @@ func (b *bench) stopProbes(ctx context.Context, v *probedOwner, f *Fault) (lab.W
 	return report, errors.Join(err, report.Err)
 }
 
-// probeWithoutFault looks on while nothing is done.
+// probeWithoutFault probes an owner for ten seconds without a fault: the noise of the bench itself.
 func (b *bench) probeWithoutFault(ctx context.Context) error {
-	b.log("looking on without a fault")
+	b.log("probing without a fault")
 	v, err := b.probeOwner(ctx)
 	if err != nil {
 		return err
@@ -84,7 +85,7 @@ func (b *bench) probeWithoutFault(ctx context.Context) error {
 	return err
 }
 
-// stopOwner stops an owner by SIGTERM.
+// stopOwner stops an owner by SIGTERM, waits until its VIPs have moved, and starts it again.
 func (b *bench) stopOwner(ctx context.Context) error {
 	v, err := b.probeOwner(ctx)
 	if err != nil {
@@ -115,7 +116,7 @@ func (b *bench) stopOwner(ctx context.Context) error {
 	return b.startHerald(ctx, v.node)
 }
 
-// killOwner kills an owner.
+// killOwner kills an owner by SIGKILL, waits until its VIPs have moved, and starts it again.
 func (b *bench) killOwner(ctx context.Context) error {
 	sleep(ctx, 3*time.Second)
 	v, err := b.probeOwner(ctx)
@@ -139,8 +140,8 @@ func (b *bench) killOwner(ctx context.Context) error {
 	return err
 }
 
-// awaitMoved waits until the other nodes' kernels have all VIPs of the victim, and
-// its own has none.
+// awaitMoved waits until the other nodes' kernels have all VIPs of v, and its own has none,
+// and records when.
 func (b *bench) awaitMoved(ctx context.Context, v *probedOwner, f *Fault, began time.Time) error {
 	return b.until(ctx, stepTimeout, func() error {
 		if f.KernelDropped == 0 {
@@ -169,7 +170,7 @@ func (b *bench) awaitMoved(ctx context.Context, v *probedOwner, f *Fault, began 
 	})
 }
 
-// countMissing counts the victim's VIPs that no other node has.
+// countMissing counts the VIPs of v that no other node's kernel has.
 func (b *bench) countMissing(v *probedOwner) (int, error) {
 	elsewhere := map[netip.Addr]bool{}
 	for _, n := range b.lab.Nodes() {
@@ -193,7 +194,8 @@ func (b *bench) countMissing(v *probedOwner) (int, error) {
 	return n, nil
 }
 
-// takeoverTimes is when each VIP was first answered by a node other than the old one.
+// takeoverTimes is how long after began each VIP was first answered by a node other than old. VIPs
+// that none answered for are left out.
 func takeoverTimes(report lab.WhoHasReport, old string, began time.Time) Quantiles {
 	var all []time.Duration
 	for _, a := range report.Addrs {

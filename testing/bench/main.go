@@ -1,12 +1,12 @@
 // Command bench measures Herald on a real cluster in network namespaces of this
 // machine: how soon a Service's VIP is answered, what Herald costs when nothing
-// happens, and what a stopped and a killed owner mean to those who connect. It
+// happens, and what clients see of a stopped and a killed owner. It
 // prints a table and writes bench-<date>.json.
 //
 // It needs root, the programs that testing/lab/parts/build.sh builds, the
 // packages that testing/lab/deps.sh installs, and bin/herald; "make bench" sees
-// to all of that. Whatever the run without any fault shows is the bench's own,
-// not Herald's.
+// to all of that. What the step without a fault shows is noise of the bench, not
+// Herald's doing.
 package main
 
 import (
@@ -42,14 +42,14 @@ func main() {
 	}
 }
 
-// A setup is what is measured, and how.
+// A setup is the program to measure and the options of a run.
 type setup struct {
 	herald      string
 	logs        string
 	rbac        string
-	nodes       int           // with Herald
+	nodes       int           // that run Herald
 	faultLasts  time.Duration // how long a fault lasts
-	steadyLasts time.Duration // how long what happens without cause is counted
+	steadyLasts time.Duration // how long requests and CPU are counted while nothing changes
 	log         func(format string, args ...any)
 }
 
@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&s.herald, "herald", "bin/herald", "the program to measure")
 	flags.StringVar(&s.logs, "logs", "", "keep the logs of the last run in this directory")
 	flags.IntVar(&s.nodes, "nodes", 3, "how many nodes run Herald")
-	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long what can be mended stays broken; 0 leaves all that out")
+	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long each fault lasts that ends by being repaired; 0 leaves those out")
 	flags.DurationVar(&s.steadyLasts, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string) error {
 	return os.WriteFile(path, append(text, '\n'), 0o644)
 }
 
-// progress tells on standard error what is going on, and when.
+// progress returns a function that logs to standard error, with the seconds since began.
 func progress(began time.Time) func(string, ...any) {
 	return func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, "%7.1fs  %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
@@ -114,7 +114,7 @@ func parseSizes(text string) ([]int, error) {
 	return sizes, nil
 }
 
-// prepare looks for what is needed.
+// prepare checks that Herald and the lab's programs are there, and gets the RBAC manifest.
 func (s *setup) prepare(ctx context.Context) (err error) {
 	if s.herald, err = filepath.Abs(s.herald); err != nil {
 		return err
@@ -142,7 +142,7 @@ func (s *setup) version(ctx context.Context) string {
 	return line
 }
 
-// machine is what the figures were taken on.
+// machine describes this machine: cores and kernel.
 func machine() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -19,17 +19,17 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// maxServices is how many Services a run can have: vips has some addresses more.
+// maxServices is the limit for Services of a run; vips has enough addresses for it.
 const maxServices = 4000
 
 // vips is where VIPs come from. The LAN's own range has too few, so these are
-// on-link for the client alone; to ARP that is all the same.
+// on-link for the client alone, which makes no difference to ARP.
 var vips = netip.MustParsePrefix("10.77.16.0/20")
 
 const (
 	parallelCreates = 16 // Services that are created at a time
 	singleServices  = 25 // Services that are created one after the other
-	maxProbed       = 50 // VIPs that are asked for quickly while something is done to their owner
+	maxProbed       = 50 // VIPs of an owner that are probed during a fault
 	probeInterval   = 20 * time.Millisecond
 	stepTimeout     = 2 * time.Minute
 )
@@ -68,13 +68,13 @@ func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
 // measureBaseline counts the requests without Herald.
 func (b *bench) measureBaseline(ctx context.Context) error {
 	b.log("counting requests without Herald for %v", b.setup.steadyLasts)
-	sleep(ctx, 2*time.Second) // the lab's own start
+	sleep(ctx, 2*time.Second) // until the lab itself is idle
 	got, err := b.requestRates(ctx, b.setup.steadyLasts)
 	b.result.Steady.Baseline = got
 	return err
 }
 
-// requestRates is the API requests per second during d.
+// requestRates waits for d and returns the API requests per second of that time, by "VERB resource".
 func (b *bench) requestRates(ctx context.Context, d time.Duration) (map[string]float64, error) {
 	before, err := b.lab.APIRequests(ctx)
 	if err != nil {
@@ -123,9 +123,9 @@ func (b *bench) startHerald(ctx context.Context, node string) error {
 	})
 }
 
-// until tries fn until it returns nil.
-func (b *bench) until(ctx context.Context, atMost time.Duration, fn func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, atMost)
+// until calls fn every 20 ms until it returns nil. After limit it returns fn's last error.
+func (b *bench) until(ctx context.Context, limit time.Duration, fn func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
 		err := fn()
@@ -133,17 +133,18 @@ func (b *bench) until(ctx context.Context, atMost time.Duration, fn func() error
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("not within %v: %w", atMost, err)
+			return fmt.Errorf("not within %v: %w", limit, err)
 		}
 		sleep(ctx, 20*time.Millisecond)
 	}
 }
 
-// createServices creates all Services and waits until they are answered and written.
+// createServices creates all Services, waits until all VIPs are answered and all statuses written,
+// and records when.
 func (b *bench) createServices(ctx context.Context) error {
-	// A question is heard by every host of the LAN: 4000 of them a second are enough.
+	// Every host of the LAN receives each request: not more than 4000 a second.
 	every := max(probeInterval, time.Duration(len(b.addrs))*250*time.Microsecond)
-	b.log("creating; each VIP is asked for every %v", every)
+	b.log("creating; each VIP is probed every %v", every)
 	who, err := b.lab.WhoHas(ctx, every, b.addrs...)
 	if err != nil {
 		return err
@@ -187,8 +188,8 @@ func (b *bench) createServices(ctx context.Context) error {
 	return b.recordPasses(ctx)
 }
 
-// createSingleServices creates a few Services more, each some time after the one before it was
-// answered, and takes them away again.
+// createSingleServices creates a few more Services, each after the VIP of the one before was
+// answered, records how long that took, and deletes them.
 func (b *bench) createSingleServices(ctx context.Context) error {
 	const every = 5 * time.Millisecond
 	ready, err := b.watchEndpoints(ctx)
@@ -197,12 +198,12 @@ func (b *bench) createSingleServices(ctx context.Context) error {
 	}
 	defer ready()
 	services := b.lab.Client().CoreV1().Services("default")
-	var whole []time.Duration
+	var total []time.Duration
 	var first []time.Time
 	vip := b.addrs[len(b.addrs)-1]
 	for i := range singleServices {
 		vip = vip.Next()
-		sleep(ctx, 200*time.Millisecond+rand.N(200*time.Millisecond)) // at no set time of Herald's rounds
+		sleep(ctx, 200*time.Millisecond+rand.N(200*time.Millisecond)) // at random times relative to Herald's passes
 		who, err := b.lab.WhoHas(ctx, every, vip)
 		if err != nil {
 			return err
@@ -219,19 +220,19 @@ func (b *bench) createSingleServices(ctx context.Context) error {
 			return err
 		}
 		first = append(first, report.Addrs[0].First)
-		whole = append(whole, first[i].Sub(sent))
+		total = append(total, first[i].Sub(sent))
 	}
-	var part []time.Duration
+	var afterEndpoints []time.Duration
 	at := ready()
 	for i := range singleServices {
 		if t, ok := at[singleName(i)]; ok {
-			part = append(part, max(0, first[i].Sub(t)))
+			afterEndpoints = append(afterEndpoints, max(0, first[i].Sub(t)))
 		}
 		if err := services.Delete(ctx, singleName(i), metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 	}
-	b.result.Single, b.result.SingleAfterEndpoints = quantiles(whole), quantiles(part)
+	b.result.Single, b.result.SingleAfterEndpoints = quantiles(total), quantiles(afterEndpoints)
 	b.log("one by one: answered after %.0f ms (p50), %.0f ms (max)", b.result.Single.P50, b.result.Single.Max)
 	if err := b.until(ctx, stepTimeout, b.recordSpread); err != nil {
 		return err
@@ -240,7 +241,7 @@ func (b *bench) createSingleServices(ctx context.Context) error {
 	return err
 }
 
-// singleName names a Service that was created alone.
+// singleName is the name of a Service that is created alone.
 func singleName(i int) string { return fmt.Sprintf("extra-%02d", i) }
 
 func serviceName(i int) string { return fmt.Sprintf("web-%04d", i) }
@@ -259,21 +260,22 @@ func (b *bench) createAll(ctx context.Context, sent []time.Time) error {
 	return g.Wait()
 }
 
-// recordAnswers takes over when each VIP was answered first.
+// recordAnswers records how long after its creation, and after its endpoints were ready, each VIP was
+// answered first.
 func (b *bench) recordAnswers(report lab.WhoHasReport, began time.Time, sent []time.Time, ready map[string]time.Time) {
-	var whole, part []time.Duration
+	var total, afterEndpoints []time.Duration
 	for i, a := range report.Addrs {
-		whole = append(whole, a.First.Sub(sent[i]))
+		total = append(total, a.First.Sub(sent[i]))
 		if at, ok := ready[serviceName(i)]; ok {
-			part = append(part, max(0, a.First.Sub(at)))
+			afterEndpoints = append(afterEndpoints, max(0, a.First.Sub(at)))
 		}
 		b.result.AnsweredAll = max(b.result.AnsweredAll, millis(a.First.Sub(began)))
 	}
-	b.result.Answered, b.result.AfterEndpoints = quantiles(whole), quantiles(part)
+	b.result.Answered, b.result.AfterEndpoints = quantiles(total), quantiles(afterEndpoints)
 }
 
-// watchEndpoints notes when each Service has had an endpoint first. The function
-// it returns ends that and tells.
+// watchEndpoints starts to record when each Service has its first endpoint. The function it returns
+// ends the watch and returns these times by Service; it may be called again.
 func (b *bench) watchEndpoints(ctx context.Context) (func() map[string]time.Time, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	w, err := b.lab.Client().DiscoveryV1().EndpointSlices("default").Watch(ctx, metav1.ListOptions{})
@@ -302,7 +304,7 @@ func (b *bench) watchEndpoints(ctx context.Context) (func() map[string]time.Time
 	}, nil
 }
 
-// checkStatuses reports whether every Service has its VIP in its status.
+// checkStatuses returns an error unless every Service has one address in its status.
 func (b *bench) checkStatuses(ctx context.Context) error {
 	list, err := b.lab.Client().CoreV1().Services("default").List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
@@ -320,7 +322,8 @@ func (b *bench) checkStatuses(ctx context.Context) error {
 	return nil
 }
 
-// awaitFewRequests waits until nobody writes any more but what is written for ever, and tells since when.
+// awaitFewRequests waits until there are less than 5 API requests a second for 2 s, which an idle
+// cluster makes, and returns the beginning of these.
 func (b *bench) awaitFewRequests(ctx context.Context) (since time.Time, err error) {
 	for end := time.Now().Add(stepTimeout); ; {
 		since = time.Now()
@@ -338,7 +341,7 @@ func (b *bench) awaitFewRequests(ctx context.Context) (since time.Time, err erro
 	}
 }
 
-// recordSpread counts the VIPs that each node's kernel has.
+// recordSpread records how many VIPs each node's kernel has. It is an error if these are not all.
 func (b *bench) recordSpread() error {
 	b.result.Spread = map[string]int{}
 	sum := 0

@@ -27,7 +27,7 @@ type Result struct {
 	// somebody answered for its VIP, and the part of it after the Service's
 	// endpoints were ready, which Herald waits for.
 	Answered, AfterEndpoints Quantiles
-	AskedEvery               float64 // the most by which the times above are too long
+	AskedEvery               float64 // the limit of the error of the times above
 	CreatedAll, AnsweredAll  float64 // since the first was sent
 	StatusAll                float64
 	QuietAfter               float64 // until the last write of all this
@@ -48,7 +48,7 @@ type Result struct {
 // Quantiles of some durations, in milliseconds.
 type Quantiles struct{ P50, P99, Max float64 }
 
-// Steady is what happens while nothing happens.
+// Steady is what Herald does while nothing changes.
 type Steady struct {
 	Seconds  float64
 	Requests map[string]float64 // per second, by "VERB resource"
@@ -58,13 +58,13 @@ type Steady struct {
 	Passes   map[string]float64 // by node, per second
 }
 
-// A Fault is what was seen of some of the VIPs of one owner.
+// A Fault is what the probers saw of VIPs of one owner.
 type Fault struct {
 	Owned          int // VIPs of that owner
-	Watched        int // that were asked for
+	Watched        int // that were probed
 	AskedEvery     float64
 	LongestSilence float64
-	Silence        Quantiles // by VIP: how long it was unanswered at a stretch, at most
+	Silence        Quantiles // by VIP: its longest time without an answer
 	Gone           int       // how many of its VIPs it had no more at the end
 	LongestDouble  float64
 	Connections    int
@@ -75,7 +75,7 @@ type Fault struct {
 	Ended          float64            // until the process had
 	TakenOver      Quantiles          // by VIP: until another node answered
 	Requests       map[string]float64 // that the API server answered meanwhile, by "VERB resource"
-	Failures       []string           `json:",omitempty"` // the first few, with the time since the looking on began
+	Failures       []string           `json:",omitempty"` // the first few, with the time since the probers started
 }
 
 // quantiles of durations; none make zeros.
@@ -119,7 +119,7 @@ func total(m map[string]float64) float64 {
 	return sum
 }
 
-// record takes over what the probers saw.
+// record stores what the probers saw.
 func (f *Fault) record(w lab.WhoHasReport, c lab.ConnectReport) {
 	f.Watched, f.AskedEvery = len(w.Addrs), millis(w.Every)
 	var silence []time.Duration
@@ -135,7 +135,7 @@ func (f *Fault) record(w lab.WhoHasReport, c lab.ConnectReport) {
 	}
 }
 
-// A row of the table: what it says of a result.
+// A row of the table: a label, and its value of a result.
 type row struct {
 	label      string
 	value      func(Result) float64
@@ -159,14 +159,14 @@ var rows = []row{
 	{"                                 max", func(r Result) float64 { return r.Single.Max }, "%.0f", false},
 	{"  of that after its endpoints were ready, p50", func(r Result) float64 { return r.SingleAfterEndpoints.P50 }, "%.0f", false},
 	{"                                          max", func(r Result) float64 { return r.SingleAfterEndpoints.Max }, "%.0f", false},
-	{"VIPs per node, most", func(r Result) float64 { return float64(slices.Max(values(r.Spread))) }, "%.0f", false},
-	{"               least", func(r Result) float64 { return float64(slices.Min(values(r.Spread))) }, "%.0f", false},
+	{"VIPs per node, max", func(r Result) float64 { return float64(slices.Max(values(r.Spread))) }, "%.0f", false},
+	{"               min", func(r Result) float64 { return float64(slices.Min(values(r.Spread))) }, "%.0f", false},
 	{},
 	{"steady: API requests/s", func(r Result) float64 { return total(r.Steady.Requests) }, "%.2f", false},
 	{"  without Herald", func(r Result) float64 { return total(r.Steady.Baseline) }, "%.2f", false},
-	{"  CPU per node, most (% of a core)", func(r Result) float64 { return slices.Max(values(r.Steady.CPU)) }, "%.2f", false},
-	{"  RSS per node, most (MiB)", func(r Result) float64 { return slices.Max(values(r.Steady.RSS)) }, "%.0f", false},
-	{"  passes per second and node, most", func(r Result) float64 { return slices.Max(values(r.Steady.Passes)) }, "%.2f", false},
+	{"  CPU per node, max (% of a core)", func(r Result) float64 { return slices.Max(values(r.Steady.CPU)) }, "%.2f", false},
+	{"  RSS per node, max (MiB)", func(r Result) float64 { return slices.Max(values(r.Steady.RSS)) }, "%.0f", false},
+	{"  passes per second and node, max", func(r Result) float64 { return slices.Max(values(r.Steady.Passes)) }, "%.2f", false},
 	{},
 	{"no fault: longest unanswered (ms)", func(r Result) float64 { return r.NoFault.LongestSilence }, "%.0f", false},
 	{"  connections failed", func(r Result) float64 { return float64(r.NoFault.Failed) }, "%.0f", false},
@@ -227,7 +227,7 @@ func (x row) cell(runs []Result) string {
 	return text
 }
 
-// nodes is how many ran Herald.
+// nodes is how many nodes ran Herald.
 func (r Report) nodes() int {
 	if len(r.Results) == 0 || r.Results[0].Nodes == 0 {
 		return 3
@@ -277,7 +277,7 @@ func (r Report) Table() string {
 	return b.String()
 }
 
-// verbs are the requests of which there were any, the most first.
+// verbs are the requests, by "VERB resource", of all results; the most frequent first.
 func verbs(results []Result) []string {
 	sum := map[string]float64{}
 	for _, r := range results {

@@ -155,16 +155,16 @@ func TestTable(t *testing.T) {
 	for label, want := range map[string]string{
 		"Services":                                    "10 100",
 		"created until answered, p50 (ms)":            "50 (30-90) 70",
-		"VIPs per node, most":                         "4 (4-4) 4",
+		"VIPs per node, max":                          "4 (4-4) 4",
 		"steady: API requests/s":                      "1.80 (1.80-1.80) 1.80",
 		"PUT leases":                                  "1.60 (0.10) 1.60 (0.10)",
 		"GET x":                                       "0.20 (0.00) 0.20 (0.00)",
-		"CPU per node, most (% of a core)":            "0.50 (0.50-0.50) 0.50",
-		"RSS per node, most (MiB)":                    "30 (30-30) 30",
+		"CPU per node, max (% of a core)":             "0.50 (0.50-0.50) 0.50",
+		"RSS per node, max (MiB)":                     "30 (30-30) 30",
 		"no fault: longest unanswered (ms)":           "0 (0-0) 0",
 		"SIGKILL of an owner: its VIPs":               "0 (0-0) 0",
 		"gone from its kernel after (ms)":             "0 (0-0) 0",
-		"passes per second and node, most":            "1.00 (1.00-1.00) 1.00",
+		"passes per second and node, max":             "1.00 (1.00-1.00) 1.00",
 		"of that after its endpoints were ready, p50": "0 (0-0) 0",
 	} {
 		if got, ok := lines[label]; !ok || got != want {

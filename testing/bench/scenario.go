@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A scenario is something that is done to an owner for a while, and undone.
+// A scenario is a fault of an owner that is made and, after a while, repaired.
 type scenario struct {
 	name  string
 	moves bool // its VIPs are expected to move
@@ -24,7 +24,7 @@ var scenarios = []scenario{
 		func(b *bench, _ context.Context, node string) error { return b.lab.Reconnect(node) },
 	},
 	{
-		"both its cables cut, and mended", true,
+		"both its networks cut, and repaired", true,
 		func(b *bench, _ context.Context, node string) error {
 			return errors.Join(b.lab.Cut(node), b.lab.CutAPI(node))
 		},
@@ -33,7 +33,7 @@ var scenarios = []scenario{
 		},
 	},
 	{
-		"cut from the API server alone, and mended", true,
+		"cut from the API server alone, and repaired", true,
 		func(b *bench, _ context.Context, node string) error { return b.lab.CutAPI(node) },
 		func(b *bench, _ context.Context, node string) error { return b.lab.ConnectAPI(node) },
 	},
@@ -55,7 +55,7 @@ var scenarios = []scenario{
 			if err := b.lab.StopAPI(); err != nil {
 				return err
 			}
-			sleep(ctx, 10*time.Second) // longer than a node needs to know that it is
+			sleep(ctx, 10*time.Second) // longer than a node needs to detect it
 			b.heralds[node].Kill()
 			return nil
 		},
@@ -68,7 +68,7 @@ var scenarios = []scenario{
 	},
 }
 
-// runScenarios does all scenarios, one after the other.
+// runScenarios runs all scenarios, one after the other; none if faults last 0 s.
 func (b *bench) runScenarios(ctx context.Context) error {
 	if b.setup.faultLasts == 0 {
 		return nil
@@ -82,7 +82,8 @@ func (b *bench) runScenarios(ctx context.Context) error {
 	return nil
 }
 
-// runScenario does one scenario to the owner of the most VIPs.
+// runScenario makes the fault on the node with the most VIPs, repairs it, waits until that node is
+// ready, and records what the probers saw.
 func (b *bench) runScenario(ctx context.Context, s scenario) error {
 	if err := b.until(ctx, stepTimeout, func() error { return b.lab.PeersDetectable(ctx) }); err != nil {
 		return err
@@ -108,8 +109,8 @@ func (b *bench) runScenario(ctx context.Context, s scenario) error {
 	if err == nil {
 		sleep(ctx, b.setup.faultLasts-time.Since(began))
 	}
-	if mended := s.undo(b, ctx, v.node); err == nil {
-		err = mended
+	if repaired := s.undo(b, ctx, v.node); err == nil {
+		err = repaired
 	}
 	if err == nil {
 		err = b.until(ctx, stepTimeout, func() error {

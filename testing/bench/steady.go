@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// measureSteady measures what Herald costs while nothing happens.
+// measureSteady records API requests, CPU, memory and passes while nothing changes.
 func (b *bench) measureSteady(ctx context.Context) error {
 	b.log("counting for %v while nothing happens", b.setup.steadyLasts)
 	sleep(ctx, 2*time.Second)
@@ -49,7 +49,7 @@ func (b *bench) measureSteady(ctx context.Context) error {
 	return nil
 }
 
-// recordPasses takes over how long passes have taken so far.
+// recordPasses records the mean duration of the passes so far, by node.
 func (b *bench) recordPasses(ctx context.Context) error {
 	b.result.PassMean = map[string]float64{}
 	for n := range b.heralds {
@@ -76,7 +76,7 @@ func (b *bench) passes(ctx context.Context, node string) (sum, count float64, er
 	return sum, count, err
 }
 
-// metric reads the value of a metric without labels.
+// metric returns the value of a metric without labels; none is an error.
 func metric(text, name string) (float64, error) {
 	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
 		if v, ok := strings.CutPrefix(lines.Text(), name+" "); ok {

@@ -10,10 +10,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A faultKind is what is wrong with a node for a while.
+// A faultKind is a fault that a node, or the cluster, has for a while.
 type faultKind string
 
-// What may be wrong with a node; the last two are wrong with the cluster.
+// The faults of a node; the last two are of the cluster.
 const (
 	cut         faultKind = "cut from the API"
 	watchStuck  faultKind = "its watch is stuck"
@@ -26,18 +26,18 @@ const (
 	split       faultKind = "the LAN is in two parts"
 )
 
-// toggle makes something wrong with n, or right again, and returns which.
+// toggle gives n the fault what, or ends it if n has it, and reports whether n has it now.
 func (n *node) toggle(what faultKind) (wrong bool) {
 	c := n.c
 	c.mu.Lock()
-	word := "mended"
+	state := "ends"
 	if wrong = n.faults[what] == 0; wrong {
 		n.faultCount++
-		n.faults[what], word = n.faultCount, "wrong"
+		n.faults[what], state = n.faultCount, "begins"
 	} else {
 		delete(n.faults, what)
 	}
-	c.recordLocked(n, netip.Addr{}, "%s: %s", what, word)
+	c.recordLocked(n, netip.Addr{}, "%s: %s", what, state)
 	n.applyFaults()
 	c.mu.Unlock()
 	c.wire.peersChanged(n)
@@ -45,8 +45,8 @@ func (n *node) toggle(what faultKind) (wrong bool) {
 	return wrong
 }
 
-// applyFaults makes n's cable, side, port and way what its ailments, and those of the
-// cluster, make of them. The cluster's mutex must be held.
+// applyFaults sets n's cable, side, port and client as n's faults and the cluster's require, and
+// checks the owners of n's addresses if cable or side changed. The cluster's mutex must be held.
 func (n *node) applyFaults() {
 	c := n.c
 	n.changed = time.Now()
@@ -78,7 +78,7 @@ func (n *node) applyFaults() {
 	}
 }
 
-// anyFault makes something go wrong, or right again.
+// anyFault begins or ends a random fault of n, restarts it, or changes a random Service.
 func (c *cluster) anyFault(r *rand.Rand, n *node) {
 	switch r.IntN(10) {
 	case 0, 1:
@@ -95,28 +95,28 @@ func (c *cluster) anyFault(r *rand.Rand, n *node) {
 	case 5:
 		c.restart(r, n, "killed and started", func() { n.kill(false) })
 	case 6:
-		c.restart(r, n, "stopped in good order and started", n.stop)
+		c.restart(r, n, "stopped by SIGTERM and started", n.stop)
 	case 7:
 		c.toggle(r, n, unplug)
 	case 8:
 		i := r.IntN(len(c.services))
-		c.record(nil, netip.Addr{}, "%s: ignored, or not", c.services[i].Key)
+		c.record(nil, netip.Addr{}, "%s: the annotation ignore is toggled", c.services[i].Key)
 		c.change(i, func(s *vip.Service) { s.Ignore = !s.Ignore })
 	case 9:
 		i := r.IntN(len(c.services))
-		c.record(nil, netip.Addr{}, "%s: shares an address, or not", c.services[i].Key)
+		c.record(nil, netip.Addr{}, "%s: sharing an address is toggled", c.services[i].Key)
 		c.change(i, func(s *vip.Service) {
 			if i > 0 && s.Addresses[0] != c.services[i-1].Addresses[0] {
 				s.Addresses = c.services[i-1].Addresses
 				s.Ports = []vip.Port{{Protocol: "TCP", Port: uint16(1000 + i)}}
 			} else {
-				s.Addresses = []netip.Addr{s.Addresses[0].Next()} // views share the old slice
+				s.Addresses = []netip.Addr{s.Addresses[0].Next()} // cached lists share the old slice
 			}
 		})
 	}
 }
 
-// wireFault is a fault, of the wire as likely as not.
+// wireFault is, half of the time, a fault of what the nodes see of each other, else an anyFault.
 func (c *cluster) wireFault(r *rand.Rand, n *node) {
 	o := c.nodes[r.IntN(len(c.nodes))]
 	switch r.IntN(12) {
@@ -142,7 +142,7 @@ func (c *cluster) wireFault(r *rand.Rand, n *node) {
 	}
 }
 
-// largeFault is a wireFault of a large cluster: rarely one of the whole.
+// largeFault is a wireFault, or in one of a hundred a fault of the whole cluster.
 func (c *cluster) largeFault(r *rand.Rand, n *node) {
 	switch r.IntN(500) {
 	case 0:
@@ -154,7 +154,7 @@ func (c *cluster) largeFault(r *rand.Rand, n *node) {
 	}
 }
 
-// toggle makes something wrong with a node, or right again. In a crowd it mends by itself.
+// toggle begins or ends a fault of n. In a large cluster it ends by itself after a while.
 func (c *cluster) toggle(r *rand.Rand, n *node, what faultKind) {
 	if !n.toggle(what) || !c.large() {
 		return
@@ -172,11 +172,11 @@ func (c *cluster) toggle(r *rand.Rand, n *node, what faultKind) {
 	})
 }
 
-// large reports whether the cluster is so large that faults overlap and mend by themselves.
+// large reports whether the cluster is so large that faults overlap and end by themselves.
 func (c *cluster) large() bool { return c.gap > 0 }
 
-// faultDuration is how long a fault lasts in a crowd: most are short, some outlast every
-// deadline.
+// faultDuration is a random duration of a fault in a large cluster: most are short, some are longer
+// than every deadline.
 func faultDuration(r *rand.Rand) time.Duration {
 	if r.IntN(12) == 0 {
 		return time.Duration(r.IntN(25000)) * time.Millisecond
@@ -184,8 +184,8 @@ func faultDuration(r *rand.Rand) time.Duration {
 	return time.Duration(r.IntN(3000)) * time.Millisecond
 }
 
-// restart ends the process of n, and starts another after a while. In a crowd other
-// things go on meanwhile.
+// restart ends the process of n by end, and starts another after a while; nothing if n is being
+// restarted already. In a large cluster it does not wait for that.
 func (c *cluster) restart(r *rand.Rand, n *node, what string, end func()) {
 	pause := time.Duration(r.IntN(20000)) * time.Millisecond
 	if c.large() {
@@ -215,7 +215,7 @@ func (c *cluster) restart(r *rand.Rand, n *node, what string, end func()) {
 	c.restarts.Go(again)
 }
 
-// toggleForAll makes something wrong with the whole cluster, or right again.
+// toggleForAll begins or ends a fault of the whole cluster. In a large cluster it ends by itself.
 func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 	c.mu.Lock()
 	c.clusterFaults[what] = 1 - c.clusterFaults[what]
@@ -229,13 +229,13 @@ func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 	}
 	switch {
 	case what == split:
-		most := 0
+		otherSide := 0 // about how many nodes
 		if wrong {
-			most = r.IntN(len(c.nodes))
+			otherSide = r.IntN(len(c.nodes))
 		}
 		for _, n := range c.nodes {
 			delete(n.faults, split)
-			if most > 0 && r.IntN(len(c.nodes)) < most {
+			if otherSide > 0 && r.IntN(len(c.nodes)) < otherSide {
 				n.faultCount++
 				n.faults[split] = n.faultCount
 			}
@@ -260,7 +260,7 @@ func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 	}
 	if wrong && c.large() {
 		lasts := faultDuration(r)
-		if what == apiAway { // that nodes die without it, and are replaced, takes a while
+		if what == apiAway { // time for nodes to die meanwhile, and to be replaced
 			lasts += time.Duration(r.IntN(20000)) * time.Millisecond
 		}
 		time.AfterFunc(lasts, func() {
@@ -276,9 +276,9 @@ func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 
 func (n *node) has(what faultKind) bool { return n.faults[what] != 0 }
 
-// clearFaults makes all well again.
+// clearFaults waits for restarts to end, and ends all faults.
 func (c *cluster) clearFaults() {
-	c.record(nil, netip.Addr{}, "all is well")
+	c.record(nil, netip.Addr{}, "all faults end")
 	c.restarts.Wait()
 	c.mu.Lock()
 	c.apiAwaySince = time.Time{}
@@ -298,7 +298,7 @@ func (c *cluster) clearFaults() {
 	}
 }
 
-// counts is what has happened, for the log.
+// counts is how often the main events have happened, for the log.
 func (c *cluster) counts() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,8 +16,8 @@ const (
 	lifetime = 4 * time.Second // of a bound address that nobody refreshes
 	refresh  = time.Second
 
-	// grace is how long two nodes may answer at once where a message crosses a fault:
-	// a watch event and a frame on the wire.
+	// grace is how long two nodes may answer at once while a watch event and a frame are on
+	// their way.
 	grace = 100 * time.Millisecond
 )
 
@@ -27,9 +27,9 @@ type addrOnSide struct {
 	side int
 }
 
-// A kernelAddress address is in a node's kernel.
+// A kernelAddress is the state of an address in a node's kernel.
 type kernelAddress struct {
-	until time.Time // the kernel drops it then
+	until time.Time // the kernel removes it then
 	by    *process  // who put it there, or refreshed it last
 }
 
@@ -52,7 +52,7 @@ func (n *node) unbind(a netip.Addr) {
 	n.c.checkOwners(a)
 }
 
-// expire drops what nobody refreshes any more; at no time: all.
+// expire removes the addresses whose lifetime is over; all at the zero time.
 func (n *node) expire(now time.Time) {
 	for a, b := range n.kernel {
 		if now.IsZero() || !now.Before(b.until) {
@@ -103,7 +103,8 @@ func (p *process) bind(want []vip.Address, t vip.Tenure) (have []vip.Address, er
 	return have, nil
 }
 
-// refresh is what keeps bound addresses alive, and repeats what is announced.
+// refresh extends the lifetime of bound addresses while the node's tenure lasts, and repeats the
+// announcements, until ctx or p ends.
 func (p *process) refresh(ctx context.Context) {
 	n := p.n
 	for ticker := time.NewTicker(n.clock(refresh)); ; {
@@ -130,21 +131,21 @@ func (p *process) refresh(ctx context.Context) {
 			}
 		}
 		lost := len(n.kernel) != before
-		said := slices.Collect(maps.Keys(n.announced))
+		announced := slices.Collect(maps.Keys(n.announced))
 		for a, s := range n.heard {
 			if !n.listens[a] && now.Sub(s.At) > 5*time.Second {
 				delete(n.heard, a)
 			}
 		}
 		n.c.mu.Unlock()
-		n.sendAnnouncements(said) // as l2 does every 3 s
+		n.sendAnnouncements(announced) // as l2 does every 3 s
 		if lost {
 			n.poke()
 		}
 	}
 }
 
-// announce tells the others on the LAN what is newly wanted.
+// announce sends an announcement for each address that was not wanted before.
 func (p *process) announce(want []vip.Announcement) ([]vip.Announcement, error) {
 	n := p.n
 	n.c.mu.Lock()
@@ -179,8 +180,8 @@ func (p *process) announce(want []vip.Announcement) ([]vip.Announcement, error) 
 	return want, nil
 }
 
-// sendAnnouncements is one frame for each address, heard by whoever listens on the LAN: it is
-// worth a poke if it is news, and once a second after that.
+// sendAnnouncements sends one frame for each address to the nodes on the same side of the LAN that
+// listen for it, and pokes their agents, for one address at most once a second.
 func (n *node) sendAnnouncements(addrs []netip.Addr) {
 	c := n.c
 	c.mu.Lock()
@@ -207,7 +208,7 @@ func (n *node) sendAnnouncements(addrs []netip.Addr) {
 	}
 }
 
-// answers is who answers for an address on one side of the LAN at this moment.
+// answers returns the nodes that answer for an address on one side of the LAN now.
 func (c *cluster) answers(a netip.Addr, side int) (who []*node) {
 	now := time.Now()
 	for _, n := range c.bound[a] {
@@ -218,7 +219,8 @@ func (c *cluster) answers(a netip.Addr, side int) (who []*node) {
 	return who
 }
 
-// checkOwners checks that no two nodes answer for an address for longer than they may.
+// checkOwners checks that no two nodes answer for an address for longer than maxOverlap, and that one
+// does if mustAnswer is set.
 // It is called whenever a kernel, a cable, a side or a process has changed, and each 20 ms
 // for as long as two answer.
 func (c *cluster) checkOwners(a netip.Addr) {
@@ -245,7 +247,7 @@ func (c *cluster) checkOwners(a netip.Addr) {
 			continue
 		}
 		c.overlaps[w] = true
-		// Since the second of them does: of two hand-overs in a row each has its own time.
+		// Since the second of them answers: of two hand-overs in a row each has its own time.
 		since := slices.SortedFunc(maps.Values(began), time.Time.Compare)[1]
 		limit := time.Duration(0)
 		names := []string{}
@@ -254,12 +256,12 @@ func (c *cluster) checkOwners(a netip.Addr) {
 			names = append(names, n.name)
 		}
 		if d := now.Sub(since); d > limit {
-			c.fail(a, who, "%s is answered by %v for %v, at most %v are good", a, names, d, limit)
+			c.fail(a, who, "%s is answered by %v for %v, at most %v are allowed", a, names, d, limit)
 		}
 	}
 }
 
-// recheckOverlaps looks again at what two nodes answer.
+// recheckOverlaps calls checkOwners every 20 ms for addresses that two nodes answer for.
 func (c *cluster) recheckOverlaps(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.mu.Lock()
@@ -271,33 +273,33 @@ func (c *cluster) recheckOverlaps(ctx context.Context) {
 	}
 }
 
-// maxOverlap is how long n may go on answering for what another has.
+// maxOverlap is how long n may go on answering for an address after another has bound it.
 func (n *node) maxOverlap(a netip.Addr) time.Duration {
 	f := n.client.Faults()
 	grace := grace + 5*n.c.pass // each end of it may have to wait for a pass
 	switch {
 	case f != leasetest.NoFaults && n.c.blocksWarning(n):
-		return n.clock(10*time.Second) + time.Second // the renew deadline: nobody can tell it
+		return n.clock(10*time.Second) + time.Second // the renew deadline: it can't be warned
 	case n.proc == nil || n.kernel[a].by != n.proc:
 		return n.clock(lifetime) + grace // its kernel's
 	case n.untilHeard[a] || f.LoseAnswers:
-		// It waits to hear its successor. And whoever hands over and does not hear that
-		// it was written serves on until its watch shows it.
+		// It keeps the address until it hears its successor, or, if the answer to its write is
+		// lost, until its watch shows the write.
 		return 3*time.Second + grace
 	case n.c.wire != nil:
-		return time.Second // it learns on the wire that its epoch is over
+		return time.Second // heartbeats show it that its epoch is over
 	}
 	return grace
 }
 
 // blocksWarning reports whether a blocked heartbeat port may keep n from hearing that its
-// epoch is over: its own, or, where a few nodes are all there are, any.
+// epoch is over: its own, or any in a cluster of less than ten nodes.
 func (c *cluster) blocksWarning(n *node) bool {
 	return n.portBlocked || len(c.nodes) < 10 && slices.ContainsFunc(c.nodes, func(o *node) bool { return o.portBlocked })
 }
 
-// checkAgreement is called when n has agreed with others to move VIPs without the API
-// server: they must be half of the voters, at the least.
+// checkAgreement checks, when n has agreed with others to move VIPs without the API server,
+// that they are at least half of the voters.
 func (n *node) checkAgreement() {
 	c := n.c
 	if c.apiAwaySince.IsZero() {
@@ -311,13 +313,13 @@ func (n *node) checkAgreement() {
 		}
 	}
 	if 2*reach < len(c.voters) {
-		c.fail(netip.Addr{}, []*node{n}, "%s is one of %d of a voters of %d or more, and moves VIPs without the API server", n.name, reach, len(c.voters))
+		c.fail(netip.Addr{}, []*node{n}, "%s is one of %d nodes of %d voters or more, and moves VIPs without the API server", n.name, reach, len(c.voters))
 	}
 }
 
-// checkFence is called when n voids the claims of a node that is gone from the wire: it must
-// see as many as it has lost of those that certainly renew, and that it has met since they
-// began to. Who hears of renewals late does not know how many those are.
+// checkFence checks, when n fences a node, that n sees at least as many nodes as it has lost: those
+// that certainly renew, and whose heartbeats of the current epoch n has received. If n's own
+// watch was not reliable, it can't know these, and nothing is checked.
 func (n *node) checkFence(statuses map[*node]vip.PeerStatus) {
 	if !n.renewsReliably() {
 		return
@@ -335,11 +337,11 @@ func (n *node) checkFence(statuses map[*node]vip.PeerStatus) {
 		}
 	}
 	if seen < gone {
-		n.c.fail(netip.Addr{}, []*node{n}, "%s sees %d nodes, has lost sight of %d that renew, and judges them", n.name, seen, gone)
+		n.c.fail(netip.Addr{}, []*node{n}, "%s sees %d nodes, has lost %d that renew, and fences them", n.name, seen, gone)
 	}
 }
 
-// renewsReliably reports whether nothing has been in the way of n's renewals, and of what it hears, for long.
+// renewsReliably reports whether n's renewals and watch have been without a fault for 20 s.
 func (n *node) renewsReliably() bool {
 	return !n.renews.IsZero() && time.Since(n.renews) > 20*time.Second
 }

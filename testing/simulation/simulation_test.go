@@ -17,9 +17,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// TestFaults: whatever happens, no VIP is answered by two nodes but for a
-// hand-over, and once all is well every VIP is answered by exactly one and its
-// status says so.
+// TestFaults: under any faults no VIP is answered by two nodes except during a hand-over, and once
+// all faults have ended every VIP is answered by exactly one node, which its status names.
 func TestFaults(t *testing.T) {
 	for seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -32,7 +31,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// seeds is how many there are to try: HERALD_SEEDS, or a few.
+// seeds is how many seeds are tried: HERALD_SEEDS, or 20.
 func seeds(t *testing.T) uint64 {
 	text := os.Getenv("HERALD_SEEDS")
 	if text == "" {
@@ -45,8 +44,8 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
-// TestWire: the same, where nodes see each other on the wire, the wire fails too,
-// and what is seen may be wrong.
+// TestWire: the same with heartbeats between the nodes, whose network fails too, and which may
+// take a node for dead that is alive.
 func TestWire(t *testing.T) {
 	for seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -61,8 +60,8 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// TestOutageMovesNothing: an API server that answers nobody for a while, and then
-// everybody again, moves nothing, although some nodes notice before others.
+// TestOutageMovesNothing: no VIP moves because the API server is away for a while, although some
+// nodes notice its end before others.
 func TestOutageMovesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 9))
@@ -86,8 +85,8 @@ func TestOutageMovesNothing(t *testing.T) {
 	})
 }
 
-// TestHandOverWithoutGap: while all nodes but one are well, a VIP of a node that stops in good order is
-// never unanswered, and one of a node that is cut from the API server moves before
+// TestHandOverWithoutGap: while all other nodes are without fault, a VIP of a node that is stopped by
+// SIGTERM is never unanswered, and one of a node that is cut from the API server moves before
 // its renew deadline.
 func TestHandOverWithoutGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -114,7 +113,7 @@ func TestHandOverWithoutGap(t *testing.T) {
 	})
 }
 
-// setMustAnswer says whether each VIP must be answered at any time from now on.
+// setMustAnswer sets whether it is an error, from now on, if nobody answers for a VIP.
 func (c *cluster) setMustAnswer(must bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,9 +127,9 @@ func (c *cluster) binds() int {
 	return c.eventCount["binds"]
 }
 
-// TestLargeCluster: a larger cluster, in which many things go wrong at a time. Unless
-// HERALD_LARGE says how large (nodes,VIPs,faults), it is one that takes some seconds.
-// HERALD_SIMULATE is how long it may take at most; HERALD_SEED repeats the faults of
+// TestLargeCluster: a larger cluster with many faults at a time. HERALD_LARGE sets its size
+// (nodes,VIPs,faults); without it the test takes some seconds.
+// HERALD_SIMULATE is the limit for its duration; HERALD_SEED repeats the faults of
 // a run, though not the order in which the goroutines run.
 func TestLargeCluster(t *testing.T) {
 	nodes, services, faults, seed := 10, 60, 400, uint64(1)
@@ -167,7 +166,8 @@ func TestLargeCluster(t *testing.T) {
 	})
 }
 
-// run starts all nodes, breaks things, mends them, and stops all nodes.
+// run starts all nodes, makes a number of faults, ends them, checks that the cluster recovers, and
+// stops all nodes.
 func (c *cluster) run(r *rand.Rand, faults int, fault func(*rand.Rand, *node)) {
 	for _, n := range c.nodes {
 		n.rate += c.skew * (2*r.Float64() - 1)
@@ -240,10 +240,10 @@ func (c *cluster) create() {
 	}
 }
 
-// recoverEvery is after how many faults in a crowd all must be well again.
+// recoverEvery is after how many faults a large cluster is made to recover.
 const recoverEvery = 500
 
-// recoverAll makes all well again, and checks that a minute later at the latest it is.
+// recoverAll ends all faults, and checks that a minute later every VIP has one owner and its status.
 func (c *cluster) recoverAll() {
 	c.clearFaults()
 	settled, good := "", 0
@@ -264,8 +264,8 @@ func (c *cluster) recoverAll() {
 	}
 }
 
-// unsettled says what is not as it should be once all has been well for a while: every
-// VIP is answered by exactly one node, and the statuses say which.
+// unsettled describes the first VIP that is not answered by exactly one node, or whose status names
+// another; "" if there is none. Services that lost a conflict are left out.
 func (c *cluster) unsettled() string {
 	type slot struct {
 		addr netip.Addr
@@ -282,7 +282,7 @@ func (c *cluster) unsettled() string {
 			return fmt.Sprintf("%s, %s, is answered by %d nodes\n%s", s.Key, a, len(who), c.explain(a, who))
 		}
 		if taken[at] || s.VIPHost == "" {
-			continue // in conflict: the older, or who had it, keeps it
+			continue // in conflict: the older one, or the one that had it, keeps it
 		}
 		taken[at] = true
 		if s.VIPHost != who[0].name {

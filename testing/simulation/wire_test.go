@@ -8,31 +8,31 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// A wire is what nodes see of each other on the LAN, as pkg/peers tells it:
-// whoever answers is alive at once, whoever is gone is found dead after a while,
-// cards arrive a moment after they were told.
+// A wire is what nodes see of each other on the LAN, as pkg/peers reports it: a node that answers is
+// alive at once, one that does not is found dead after a while, heartbeats arrive a moment after they
+// were sent.
 type wire struct {
 	c *cluster
 
 	mu         sync.Mutex // is taken before the cluster's
 	r          *rand.Rand
-	heartbeats []vip.Heartbeat          // what the process that runs there told last
+	heartbeats []vip.Heartbeat          // by node: the last that its process has sent
 	views      [][]peerView             // by observer, and node
-	deliveries map[time.Time][]delivery // what happens then
+	deliveries map[time.Time][]delivery // by time
 }
 
-// A peerView is one node's sight of another, and what it is about to become.
+// A peerView is one node's status of another, and the liveness that it will see next.
 type peerView struct {
 	vip.PeerStatus
 	next        vip.Liveness
-	overdueFrom time.Time // from when on it is late, if it is not to look alive
+	overdueFrom time.Time // when it becomes overdue, if next is not alive
 	round       int
 }
 
-// overdueAfter is two periods of pkg/peers.
+// overdueAfter is two heartbeat periods of pkg/peers.
 const overdueAfter = 200 * time.Millisecond
 
-// A delivery changes what one node sees. It reports whether that is another now.
+// A delivery changes what one node sees. apply reports whether it has changed anything.
 type delivery struct {
 	to    *node
 	apply func() bool
@@ -53,7 +53,7 @@ type processWire struct {
 	last vip.Heartbeat
 }
 
-// connect is the wire for a new process, which has met nobody; nil without a wire.
+// connect returns the wire for a new process, which has seen no other node yet.
 func (w *wire) connect(p *process) *processWire {
 	n := p.n
 	w.mu.Lock()
@@ -82,7 +82,7 @@ func (w *processWire) Statuses() map[string]vip.PeerStatus {
 	return all
 }
 
-// statusesOf is the liveness of the other nodes as n sees it.
+// statusesOf returns the statuses of the other nodes as n sees them; nil without a wire.
 func (w *wire) statusesOf(n *node) map[*node]vip.PeerStatus {
 	if w == nil {
 		return nil
@@ -135,12 +135,12 @@ func (w *processWire) SetHeartbeat(h vip.Heartbeat) {
 	}
 }
 
-func (w *wire) between(least, most int) time.Duration {
-	return time.Duration(least+w.r.IntN(most-least)) * time.Millisecond
+func (w *wire) between(from, to int) time.Duration {
+	return time.Duration(from+w.r.IntN(to-from)) * time.Millisecond
 }
 
-// after sends mail. Like a process that takes a moment to look at what has arrived, a
-// node is woken once for all that arrives within 5 ms.
+// after schedules a delivery. As a process takes a moment to read what has arrived, a node is woken
+// once for all deliveries within 5 ms.
 func (w *wire) after(d time.Duration, to *node, apply func() bool) {
 	const grid = 5 * time.Millisecond
 	at := time.Now().Add(d).Truncate(grid).Add(grid)
@@ -150,7 +150,7 @@ func (w *wire) after(d time.Duration, to *node, apply func() bool) {
 	w.deliveries[at] = append(w.deliveries[at], delivery{to, apply})
 }
 
-// deliverDue delivers the mail of a moment.
+// deliverDue makes the deliveries of one time, and wakes the nodes that they changed something for.
 func (w *wire) deliverDue(at time.Time) {
 	wake := make([]bool, len(w.c.nodes))
 	w.mu.Lock()
@@ -168,7 +168,8 @@ func (w *wire) deliverDue(at time.Time) {
 	}
 }
 
-// deliverHeartbeat lets o read the card of n, if anything passes between them.
+// deliverHeartbeat gives o the heartbeat of n, unless o does not see n as alive or has it already. It
+// reports whether it was given.
 func (w *wire) deliverHeartbeat(n, o *node) bool {
 	g := &w.views[o.id][n.id]
 	if g.Liveness != vip.Alive || g.Heartbeat == w.heartbeats[n.id] || w.actualLiveness(o, n) != vip.Alive {
@@ -188,7 +189,7 @@ func (n *node) wakeLeases() {
 	}
 }
 
-// actualLiveness is the liveness of o that n would find after a while.
+// actualLiveness is the liveness of o that n would detect after a while.
 func (w *wire) actualLiveness(n, o *node) vip.Liveness {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
@@ -203,7 +204,7 @@ func (w *wire) actualLiveness(n, o *node) vip.Liveness {
 	return vip.Alive
 }
 
-// peersChanged looks again at how a node sees the others, and they it: something about it is another.
+// peersChanged schedules, after a change of n, how n will see the others, and they n.
 func (w *wire) peersChanged(n *node) {
 	if w == nil {
 		return
@@ -218,7 +219,7 @@ func (w *wire) peersChanged(n *node) {
 	}
 }
 
-// scheduleView sees to it that o will look to n as it should.
+// scheduleView schedules the moment at which n detects a changed liveness of o.
 func (w *wire) scheduleView(n, o *node) {
 	g, t := &w.views[n.id][o.id], w.actualLiveness(n, o)
 	if t == g.next {
@@ -233,7 +234,8 @@ func (w *wire) scheduleView(n, o *node) {
 	w.after(after, n, func() bool { return w.applyView(n, o, round) })
 }
 
-// applyView makes o look to n as it is about to look, unless that has changed since.
+// applyView makes n see the next liveness of o, unless that was rescheduled since (by round). It
+// reports whether the liveness has changed.
 func (w *wire) applyView(n, o *node, round int) bool {
 	g := &w.views[n.id][o.id]
 	if g.round != round || g.next == g.Liveness || g.Liveness == vip.Unknown && g.next != vip.Alive {
@@ -246,7 +248,7 @@ func (w *wire) applyView(n, o *node, round int) bool {
 	return true
 }
 
-// takeForDead lets n take o for dead for a while, though it is alive.
+// takeForDead makes n see o as dead for a while, though it is alive.
 func (w *wire) takeForDead(n, o *node) {
 	w.mu.Lock()
 	if g := &w.views[n.id][o.id]; g.Liveness == vip.Alive {

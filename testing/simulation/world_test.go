@@ -24,8 +24,8 @@ import (
 type size struct {
 	nodes, services int
 	pass            time.Duration // how long a pass of the plan takes
-	gap             time.Duration // between faults, on average; 0: they are few, and not mended but by the next
-	skew            float64       // how much faster or slower than it should a clock may run: 0.01 is 1 %
+	gap             time.Duration // between faults, on average; 0: faults end only by another call of toggle
+	skew            float64       // limit of a clock's error: 0.01 is 1 %
 }
 
 // A cluster is nodes, an API server, and a wire.
@@ -37,10 +37,10 @@ type cluster struct {
 	nodes []*node
 	wire  *wire // nil: nodes can't see each other on the wire
 
-	mu           sync.Mutex // guards all below, and all nodes; what it is held for calls no room of Herald
+	mu           sync.Mutex // guards all below, and all nodes; no package of Herald is called while it is held
 	services     []vip.Service
 	index        map[vip.Key]int
-	list         []vip.Service // services as the caches show them; nil: something has changed
+	list         []vip.Service // services as the caches show them; nil: they have changed
 	created      bool          // the services are there
 	bound        map[netip.Addr][]*node
 	listeners    map[netip.Addr][]*node
@@ -48,19 +48,19 @@ type cluster struct {
 	overlaps     map[addrOnSide]bool                // where two do
 	history      []historyLine
 	broken       bool // an invariant
-	mustAnswer   bool // each VIP must be answered
+	mustAnswer   bool // it is an error if nobody answers for a VIP
 	eventCount   map[string]int
 
 	apiAwaySince  time.Time         // since when the API server is away for all; zero: it is not
-	voters        map[*node]bool    // the nodes that were well for long when it went
-	clusterFaults map[faultKind]int // of the cluster as a whole
+	voters        map[*node]bool    // the nodes that had been without fault for long then
+	clusterFaults map[faultKind]int // the cluster's own; 1: it has the fault
 
 	restarts sync.WaitGroup
 	passes   atomic.Int64
-	timeIsUp *atomic.Bool // the time for it is; may be nil
+	timeIsUp *atomic.Bool // HERALD_SIMULATE is over; may be nil
 }
 
-// A historyLine of the story.
+// A historyLine is an event, for the report of a broken invariant.
 type historyLine struct {
 	at   time.Time
 	n    *node // nil: all
@@ -80,26 +80,26 @@ type node struct {
 	proc        *process          // nil if none runs
 	kernel      map[netip.Addr]*kernelAddress
 	heard       map[netip.Addr]vip.HeardAnnouncement
-	poked       map[netip.Addr]time.Time // when a sound was last worth a poke
+	poked       map[netip.Addr]time.Time // when an announcement last poked the agent
 	untilHeard  map[netip.Addr]bool      // bound only until the successor is heard
 	announced   map[netip.Addr]bool      // announced
 	listens     map[netip.Addr]bool      // announced or listened for
 	cable       bool                     // the VIPs' link is up
-	side        int                      // of the LAN, should it be in two parts
+	side        int                      // of the LAN, if that is split
 	portBlocked bool                     // its heartbeat port is blocked
-	faults      map[faultKind]int        // of its falls, which one that is
+	faults      map[faultKind]int        // that it has; the value tells the same kind of fault at two times apart
 	slow        leasetest.Faults
-	changed     time.Time // when something about it went wrong or right last
-	renews      time.Time // since when its process has had nothing in the way of its renewals and its watch; or zero
+	changed     time.Time // when a fault began or ended last
+	renews      time.Time // since when its process could renew and watch without fault; zero: it can't
 	down        bool      // it is being restarted
-	faultCount  int       // how often something went wrong with it
+	faultCount  int       // how many faults have begun
 }
 
 // A process is a Herald that runs on a node, or ran.
 type process struct {
 	n       *node
 	agent   *agent.Agent
-	pending int // statuses that the API server could not be told; the agent's goroutine
+	pending int // statuses that could not be written; used by the agent's goroutine
 	leases  *lease.Leases
 	client  *leasetest.Client
 	stop    context.CancelFunc
@@ -135,13 +135,13 @@ func newCluster(t *testing.T, s size) *cluster {
 	return c
 }
 
-// ownAddress is the first that a Service asks for; the next one is nobody's, so
-// that it may change to that.
+// ownAddress is the address that Service i requests first. The next address is requested by no
+// other, so that it can change to that.
 func ownAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 1, byte(i >> 7), byte(i<<1) + 1})
 }
 
-// record notes what happens to n (nil: to all) for the story; a may be zero.
+// record appends an event of n (nil: of all), about a (may be zero), to the history.
 func (c *cluster) record(n *node, a netip.Addr, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,14 +149,14 @@ func (c *cluster) record(n *node, a netip.Addr, format string, args ...any) {
 }
 
 func (c *cluster) recordLocked(n *node, a netip.Addr, format string, args ...any) {
-	const most = 50000
-	if len(c.history) >= 2*most {
-		c.history = slices.Clone(c.history[most:])
+	const limit = 50000
+	if len(c.history) >= 2*limit {
+		c.history = slices.Clone(c.history[limit:])
 	}
 	c.history = append(c.history, historyLine{time.Now(), n, a, fmt.Sprintf(format, args...)})
 }
 
-// explain is what led to something about an address, or about all.
+// explain returns the history of an address, or of all if a is zero, and of the nodes and their leases.
 func (c *cluster) explain(a netip.Addr, nodes []*node) string {
 	names := []string{}
 	for _, s := range c.services {
@@ -180,20 +180,20 @@ func (c *cluster) explain(a netip.Addr, nodes []*node) string {
 		}
 		kind := who + l.text[:min(len(l.text), 60)]
 		if often[kind]++; often[kind] > 4 && !about {
-			continue // it goes on like that
+			continue // a repeated line
 		}
 		room[about]--
 		lines = append(lines, l.at.Format("04:05.000 ")+who+l.text)
 	}
 	slices.Reverse(lines)
-	told := strings.Join(lines, "\n") + "\n--- leases\n"
+	text := strings.Join(lines, "\n") + "\n--- leases\n"
 	lines = slices.DeleteFunc(strings.Split(c.api.Trace(1<<20), "\n"), func(l string) bool {
 		return !slices.ContainsFunc(names, func(name string) bool { return strings.Contains(l, name) })
 	})
-	return told + strings.Join(lines[max(0, len(lines)-60):], "\n")
+	return text + strings.Join(lines[max(0, len(lines)-60):], "\n")
 }
 
-// fail says that something does not hold that must. The first time tells how it came.
+// fail reports a broken invariant. Only the first one is printed, with what led to it.
 func (c *cluster) fail(a netip.Addr, nodes []*node, format string, args ...any) {
 	if !c.broken {
 		c.t.Errorf("%s: %s\n%s", time.Now().Format("04:05.000"), fmt.Sprintf(format, args...), c.explain(a, nodes))
@@ -217,7 +217,7 @@ func (c *cluster) cachedServices() []vip.Service {
 	return c.list
 }
 
-// change changes one Service and tells every cache.
+// change changes one Service and pokes every node's agent.
 func (c *cluster) change(i int, f func(*vip.Service)) {
 	c.mu.Lock()
 	f(&c.services[i])
@@ -237,7 +237,7 @@ func (n *node) poke() {
 	}
 }
 
-// clock is how long d is for this node.
+// clock is how long d takes by this node's clock.
 func (n *node) clock(d time.Duration) time.Duration { return time.Duration(float64(d) / n.rate) }
 
 // start runs a Herald on n.
@@ -308,7 +308,7 @@ func (n *node) start() {
 	}()
 }
 
-// stop ends the process in good order, and waits for its end.
+// stop ends the process as SIGTERM does, and waits for its end; nothing if none runs.
 func (n *node) stop() {
 	n.c.mu.Lock()
 	p := n.proc
@@ -319,8 +319,8 @@ func (n *node) stop() {
 	}
 }
 
-// kill ends the process without a word: nothing it does from now on has an
-// effect. power: nor does its kernel.
+// kill ends the process as SIGKILL does: nothing it does from now on has an effect. With
+// power the node loses its power: its kernel's addresses are gone, too.
 func (n *node) kill(power bool) {
 	n.c.mu.Lock()
 	p := n.proc
@@ -339,14 +339,14 @@ func (n *node) kill(power bool) {
 // runs reports whether p is the process that runs. The cluster's mutex must be held.
 func (p *process) runs() bool { return p.n.proc == p }
 
-// applierFunc makes a part of a function.
+// applierFunc makes an agent.Applier or agent.Mailbox of a function.
 type applierFunc[W any] func(want []W) ([]W, error)
 
 func (f applierFunc[W]) Set(_ context.Context, want []W) ([]W, error) { return f(want) }
 
 func (f applierFunc[W]) Put(want []W) { f(want) }
 
-// write writes statuses, if the API server is in reach.
+// write writes statuses to the Services and returns them; none while p is cut from the API server.
 func (p *process) write(want []vip.Status) (have []vip.Status) {
 	if p.client.Faults().Cut {
 		return nil
@@ -370,7 +370,7 @@ func (n *node) info() vip.NodeInfo {
 	return vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name}}}
 }
 
-// Observe fills in what the node's own kernel, wire and caches show.
+// Observe writes what the node's kernel, wire and caches show into w.
 func (p *process) Observe(w *vip.World) {
 	n := p.n
 	w.Services = n.c.cachedServices()
@@ -390,7 +390,7 @@ func (p *process) Observe(w *vip.World) {
 	}
 }
 
-// A historyHandler is the log of a node's Herald: its lines are part of the story.
+// A historyHandler records a node's log lines in the history, and checks what they report.
 type historyHandler struct {
 	n     *node
 	attrs []slog.Attr
