@@ -3,7 +3,6 @@ package kube
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -19,9 +18,7 @@ func parseMethods(value string) (methods []vip.Method, problem string) {
 		if m != vip.ByARP && m != vip.ByBGP {
 			return []vip.Method{}, "write arp, bgp, or both with a comma between. The VIP is not announced"
 		}
-		if !slices.Contains(methods, m) {
-			methods = append(methods, m)
-		}
+		methods = appendUnique(methods, m)
 	}
 	return methods, ""
 }

@@ -56,22 +56,14 @@ func Inspect(ctx context.Context, cfg *rest.Config, want []authorizationv1.Resou
 		i.Minor = int(v.Minor())
 	}
 	for _, p := range want {
-		allowed, err := isAllowed(ctx, c.core, p)
-		if err != nil {
-			return i, err
+		// Everybody may create a SelfSubjectAccessReview.
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p}}
+		if err := c.core.Post().AbsPath("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
+			return i, fmt.Errorf("can't ask the API server what is permitted: %w", err)
 		}
-		if !allowed {
+		if !review.Status.Allowed {
 			i.Missing = append(i.Missing, describePermission(p))
 		}
 	}
 	return i, nil
-}
-
-// isAllowed asks whether p is permitted (SelfSubjectAccessReview, which everybody may create).
-func isAllowed(ctx context.Context, client rest.Interface, p authorizationv1.ResourceAttributes) (bool, error) {
-	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &p}}
-	if err := client.Post().AbsPath("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews").Body(review).Do(ctx).Into(review); err != nil {
-		return false, fmt.Errorf("can't ask the API server what is permitted: %w", err)
-	}
-	return review.Status.Allowed, nil
 }

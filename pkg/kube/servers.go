@@ -105,29 +105,19 @@ func (s *Servers) ownTargets() []string {
 
 // targets is where to connect to, in this order. address is what the kubeconfig names.
 func (s *Servers) targets(address string) []string {
-	own := s.ownTargets()
-	var all []string
-	add := func(targets ...string) {
-		for _, t := range targets {
-			if t != "" && !slices.Contains(all, t) {
-				all = append(all, t)
-			}
-		}
-	}
-	add(s.first)
+	own, all := s.ownTargets(), []string{s.first}
 	if s.ownReady.Load() {
-		add(own...)
+		all = appendUnique(all, own...)
 	}
 	if others := s.others.Load(); others != nil {
 		for _, a := range *others {
 			if t := s.hostPort(a); !slices.Contains(own, t) {
-				add(t)
+				all = appendUnique(all, t)
 			}
 		}
 	}
-	add(own...)
-	add(address)
-	return all
+	all = appendUnique(all, append(own, address)...)
+	return slices.DeleteFunc(all, func(t string) bool { return t == "" })
 }
 
 // dial connects to the first API server that answers. It tries for dialTime.

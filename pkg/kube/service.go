@@ -126,12 +126,14 @@ func parsePrefixes(texts []string) (prefixes []netip.Prefix) {
 	return prefixes
 }
 
-// appendUnique appends a unless list contains it.
-func appendUnique(list []netip.Addr, a netip.Addr) []netip.Addr {
-	if slices.Contains(list, a) {
-		return list
+// appendUnique appends those values that list does not contain.
+func appendUnique[T comparable](list []T, values ...T) []T {
+	for _, v := range values {
+		if !slices.Contains(list, v) {
+			list = append(list, v)
+		}
 	}
-	return append(list, a)
+	return list
 }
 
 // readIngress converts status.loadBalancer.ingress.

@@ -38,16 +38,26 @@ func (c *Cluster) Observe(w *vip.World) {
 
 // mergeServices is worldServices with those in changed replaced, added or left out.
 func (c *Cluster) mergeServices() []vip.Service {
-	all := slices.DeleteFunc(slices.Clone(c.worldServices), func(s vip.Service) bool { return c.changed[s.Key] })
+	fresh := make([]vip.Service, 0, len(c.changed))
 	for k := range c.changed {
 		if s := c.services.values[k]; s.inWorld() {
 			service := s.Service
 			service.Endpoints = mergeEndpoints(c.slicesOf[k])
-			all = append(all, service)
+			fresh = append(fresh, service)
 		}
 	}
-	slices.SortFunc(all, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
-	return all
+	slices.SortFunc(fresh, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
+	out := make([]vip.Service, 0, len(c.worldServices)+len(fresh))
+	for i := range c.worldServices {
+		k := c.worldServices[i].Key
+		for len(fresh) > 0 && fresh[0].Key.Compare(k) < 0 {
+			out, fresh = append(out, fresh[0]), fresh[1:]
+		}
+		if !c.changed[k] {
+			out = append(out, c.worldServices[i])
+		}
+	}
+	return append(out, fresh...)
 }
 
 // apiServers are the addresses of all API servers: the endpoints of the Service
