@@ -54,7 +54,7 @@ func (c controlPoint) dial(ctx context.Context, src netip.Addr, address string) 
 	if err != nil {
 		return nil, err
 	}
-	if a, err := netip.ParseAddr(host); err != nil || a.Unmap().WithZone("") != c.addr {
+	if parseAddr(host) != c.addr {
 		return nil, fmt.Errorf("the gateway at %s names %s, which is another host; that is refused", c.addr, quote(host))
 	}
 	to := c.addr
@@ -71,6 +71,12 @@ func (c controlPoint) dial(ctx context.Context, src netip.Addr, address string) 
 	}
 	d := net.Dialer{Control: control}
 	return d.DialContext(ctx, "tcp", address)
+}
+
+// parseAddr reads the address of a host, without a zone; it is not valid if text is none.
+func parseAddr(text string) netip.Addr {
+	a, _ := netip.ParseAddr(text)
+	return a.Unmap().WithZone("")
 }
 
 // limitedTransport has reading a reply fail after max bytes, and stores why there was none: the
@@ -171,10 +177,7 @@ func (c controlPoint) getPortMapping(ctx context.Context, s service, src netip.A
 	var found portMapping
 	get := func(ctx context.Context, wan wanConnection) error {
 		port, client, _, description, left, err := wan.GetSpecificPortMappingEntryCtx(ctx, "", external, protocol)
-		found = portMapping{port: port, description: description, left: time.Duration(left) * time.Second}
-		if a, err := netip.ParseAddr(client); err == nil {
-			found.client = a.Unmap()
-		}
+		found = portMapping{parseAddr(client), port, description, time.Duration(left) * time.Second}
 		return err
 	}
 	err := c.callWAN(ctx, s, netip.Addr{}, get)
@@ -207,7 +210,7 @@ func (c controlPoint) externalAddr(ctx context.Context, s service) (netip.Addr, 
 	var a netip.Addr
 	err := c.callWAN(ctx, s, netip.Addr{}, func(ctx context.Context, wan wanConnection) error {
 		text, err := wan.GetExternalIPAddressCtx(ctx)
-		a, _ = netip.ParseAddr(text)
+		a = parseAddr(text)
 		return err
 	})
 	if faultCode(err) == 501 { // miniupnpd's way to say that it has none
@@ -216,7 +219,7 @@ func (c controlPoint) externalAddr(ctx context.Context, s service) (netip.Addr, 
 	if a.IsUnspecified() {
 		a = netip.Addr{}
 	}
-	return a.Unmap(), err
+	return a, err
 }
 
 // chooseService finds the service for a family: of several that map ports the first that

@@ -84,7 +84,7 @@ func parseDescription(text []byte, location *url.URL, addr netip.Addr) (descript
 			return
 		}
 		u := s.ControlURL.URL
-		if host, err := netip.ParseAddr(u.Hostname()); err != nil || host.Unmap().WithZone("") != addr || u.Scheme != "http" {
+		if parseAddr(u.Hostname()) != addr || u.Scheme != "http" {
 			elsewhere = fmt.Errorf("its description sends requests to another host, %s; that is refused", quote(u.Host))
 			return
 		}

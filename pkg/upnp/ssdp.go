@@ -169,11 +169,10 @@ func checkResponse(r *response, s segment, from netip.Addr, own []netip.Prefix) 
 	if r.location.Scheme != "http" || r.location.User != nil {
 		return errors.New("its description is not to be had by plain http")
 	}
-	host, err := netip.ParseAddr(r.location.Hostname())
-	if err != nil {
+	host := parseAddr(r.location.Hostname())
+	if !host.IsValid() {
 		return errors.New("its description is at a name, not at an address")
 	}
-	host = host.Unmap().WithZone("")
 	if vip.FamilyOf(host) != s.family {
 		return fmt.Errorf("its description is at an address of the other family, %s", host)
 	}
@@ -192,16 +191,11 @@ func checkResponse(r *response, s segment, from netip.Addr, own []netip.Prefix) 
 
 // isNeighbor reports whether a can be another host on a link with these prefixes.
 func isNeighbor(a netip.Addr, own []netip.Prefix) bool {
-	if !a.IsGlobalUnicast() && !(a.Is6() && a.IsLinkLocalUnicast()) {
-		return false
-	}
 	if slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Addr() == a }) {
 		return false // this node itself
 	}
-	if a.Is6() && a.IsLinkLocalUnicast() {
-		return true
-	}
-	return slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) })
+	inSubnet := slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(a) })
+	return a.Is6() && a.IsLinkLocalUnicast() || a.IsGlobalUnicast() && inSubnet
 }
 
 // bindToLink returns a net.Dialer.Control that binds a socket to a link.
