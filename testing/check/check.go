@@ -1,5 +1,5 @@
-// Package check is what tests of all rooms share: errors that must not be, conditions
-// that are waited for, and tasks that are run.
+// Package check has helpers for the tests of all packages: for errors, for conditions that
+// are waited for, and for tasks.
 package check
 
 import (
@@ -18,7 +18,8 @@ func OK(t testing.TB, err error) {
 	}
 }
 
-// Value is v; it ends the test if err is not nil. It takes the two results of a call:
+// Value takes the two results of a call and returns a function that returns v, or ends the test if
+// err is not nil:
 //
 //	conn := check.Value(net.Dial(network, address))(t)
 func Value[T any](v T, err error) func(t testing.TB) T {
@@ -29,9 +30,8 @@ func Value[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// Until calls look every few milliseconds until it returns nil, and returns how long
-// that took. It ends the test with what and the last error if that takes longer than
-// within.
+// Until calls look every 5 ms until it returns nil, and returns how long that took. If that
+// takes longer than within, it ends the test with what and look's last error.
 func Until(t testing.TB, within time.Duration, what string, look func() error) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -52,7 +52,7 @@ func True(t testing.TB, within time.Duration, what string, ok func() bool) time.
 	t.Helper()
 	return Until(t, within, what, func() error {
 		if !ok() {
-			return fmt.Errorf("it is not so")
+			return fmt.Errorf("the condition is false")
 		}
 		return nil
 	})

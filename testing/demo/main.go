@@ -36,7 +36,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	// "demo | head" must not leave a cluster behind: without a reader it ends as if interrupted.
-	// (To be notified of SIGPIPE would be wrong: that tells of any socket.)
+	// (signal.Notify for SIGPIPE would be wrong: any socket can cause it.)
 	signal.Ignore(syscall.SIGPIPE)
 	s := newScreen(os.Stdout, *fast)
 	s.onWriteError = stop

@@ -16,7 +16,7 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// newTestScreen is a screen that is no terminal.
+// newTestScreen is a screen that is no terminal, and what is written to it.
 func newTestScreen() (*screen, *bytes.Buffer) {
 	var b bytes.Buffer
 	return &screen{out: &b, fast: true, skip: make(chan struct{})}, &b
@@ -55,7 +55,7 @@ func TestPlainScreen(t *testing.T) {
 	}
 }
 
-// The moving line is wiped before another one is written, and stands below it again.
+// The moving line is erased before another line is written, and drawn again below it.
 func TestMovingLine(t *testing.T) {
 	s, b := newTestScreen()
 	s.moving, s.colour = true, true
@@ -91,7 +91,7 @@ func TestNoColour(t *testing.T) {
 	}
 }
 
-// Whoever interrupts need not wait for pauses.
+// An interrupted demo skips its pauses.
 func TestSkipPauses(t *testing.T) {
 	s, _ := newTestScreen()
 	s.fast = false
@@ -108,13 +108,13 @@ type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
-// Without a reader there is no point in going on.
+// A failed write calls onWriteError, which ends the demo.
 func TestWriteError(t *testing.T) {
 	n := 0
 	s := &screen{out: brokenPipe{}, fast: true, onWriteError: func() { n++ }}
 	s.line("x")
 	if n != 1 {
-		t.Errorf("told %d times that nobody reads, want once", n)
+		t.Errorf("called %d times after a failed write, want once", n)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// What the story says about a hand-over depends on what was seen, and fails where it isn't as told.
+// What is reported of a hand-over depends on what the probers saw; broken limits are errors.
 func TestCheckHandOver(t *testing.T) {
 	moved := time.Now()
 	began := moved.Add(-time.Second)
@@ -252,13 +252,13 @@ func TestCheckHandOver(t *testing.T) {
 		want   string // in the words, or in the error
 		fails  bool
 	}{
-		{"as told", func(*lab.ConnectReport, *lab.WhoHasReport) {}, "both nodes answered for 20 ms", false},
+		{"within all limits", func(*lab.ConnectReport, *lab.WhoHasReport) {}, "both nodes answered for 20 ms", false},
 		{"a short overlap", func(_ *lab.ConnectReport, w *lab.WhoHasReport) { w.Addrs[0].LongestDouble = 0 }, "less than the 20 ms", false},
 		{"a short silence", func(_ *lab.ConnectReport, w *lab.WhoHasReport) {
 			w.Addrs[0].Unanswered, w.Addrs[0].LongestSilence = 2, 40*time.Millisecond
 		}, "longest time without an answer was 40 ms", false},
 		{"a long silence", func(_ *lab.ConnectReport, w *lab.WhoHasReport) { w.Addrs[0].LongestSilence = 101 * time.Millisecond }, "unanswered for 101ms", true},
-		{"caught in the move", func(c *lab.ConnectReport, _ *lab.WhoHasReport) { c.Failures = []lab.Attempt{reset} }, "1 was half open when the address moved", false},
+		{"reset by the move", func(c *lab.ConnectReport, _ *lab.WhoHasReport) { c.Failures = []lab.Attempt{reset} }, "1 was half open when the address moved", false},
 		{"reset before", func(c *lab.ConnectReport, _ *lab.WhoHasReport) {
 			c.Failures = []lab.Attempt{{Began: moved.Add(-100 * time.Millisecond), Latency: time.Millisecond, Err: reset.Err}}
 		}, "connections failed", true},

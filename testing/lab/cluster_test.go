@@ -79,7 +79,7 @@ func flag(b *bool, letter string) string {
 }
 
 // awaitAnswer waits until a connection from cl to the address succeeds, and returns pod, node
-// and client as the pod tells.
+// and client as the pod's answer has them.
 func awaitAnswer(t *testing.T, l *Lab, addr netip.Addr) string {
 	t.Helper()
 	ctx, to := withTimeout(t), netip.AddrPortFrom(addr, 80).String()

@@ -32,7 +32,7 @@ func TestLANFaults(t *testing.T) {
 			check.OK(t, f.fault("n2"))
 			defer l.Reconnect("n2")
 			check.Value(w.AwaitSilence(withTimeout(t), n2))(t)
-			// The kernel tells of a lost carrier within a second (linkwatch).
+			// The kernel reports a lost carrier within a second (linkwatch).
 			check.True(t, 3*time.Second, fmt.Sprintf("carrier is %v", f.carrier), func() bool { return carrier(t, l, "n2") == f.carrier })
 			if err := apiReachable(t, l, "n2"); err != nil {
 				t.Errorf("the API server can't be reached, either: %v", err)
@@ -112,7 +112,7 @@ func TestAPIServerFaults(t *testing.T) {
 	}
 }
 
-// A node's kernel looks for duplicates of IPv6 addresses unless told not to.
+// A node's kernel does duplicate address detection (RFC 4862) for addresses without nodad.
 func TestDuplicateAddressDetection(t *testing.T) {
 	l := sharedLab(t)
 	vip := netip.MustParseAddr("fd77::1070")

@@ -13,9 +13,9 @@ import (
 	"runtime"
 )
 
-// writeImage writes an image that is made of one static program, in
-// /usr/local/bin, as an archive of the form that docker save writes, which containerd imports. names are its names; it
-// runs the program with args. The same program gives the same image.
+// writeImage writes an image with one static program, in /usr/local/bin, as an archive in the
+// format of docker save, which containerd imports. names are its names; it runs the program with
+// args. The same program gives the same image.
 func writeImage(out, program string, args []string, names ...string) error {
 	text, err := os.ReadFile(program)
 	if err != nil {

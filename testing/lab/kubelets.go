@@ -238,7 +238,7 @@ func (k *Kubelets) PowerOff(ctx context.Context, node string) error {
 	return errors.Join(err, k.removeNodeCgroups(ctx, node), buildHost(k.host(node), k.hosts), k.Cut(node), k.CutAPI(node))
 }
 
-// Shutdown tells a node that it is going to be shut down, as "systemctl reboot" does, and
+// Shutdown announces a node's shutdown by logind, as "systemctl reboot" does, and
 // waits until its kubelet has ended the pods, or logind's limit is over. Then the power may be
 // cut. It returns how long kubelet took, and an error if that was more than the limit.
 func (k *Kubelets) Shutdown(ctx context.Context, node string) (time.Duration, error) {

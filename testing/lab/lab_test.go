@@ -40,7 +40,7 @@ const lockTimeout = 5 * time.Minute
 var shared *Lab
 
 func TestMain(m *testing.M) {
-	if os.Getenv("HERALD_LAB_TEST_VICTIM") != "" {
+	if os.Getenv("HERALD_LAB_TEST_CHILD") != "" {
 		runChildLab()
 	}
 	code := m.Run()
@@ -144,8 +144,8 @@ func bindAddress(t *testing.T, l *Lab, node string, addr netip.Addr) (unbind fun
 	return unbind
 }
 
-// checkNothingLeft checks that labs leave nothing behind. It waits for its turn: another
-// package's tests may have a lab up.
+// checkNothingLeft checks that no process, namespace or directory of a lab is left. It waits while
+// another package's tests have a lab up.
 func checkNothingLeft(t *testing.T) {
 	t.Helper()
 	lock := check.Value(lockMachine(t.Context(), "checking", lockTimeout))(t)
@@ -237,7 +237,7 @@ func TestUpFails(t *testing.T) {
 		}
 		checkNothingLeft(t)
 	}
-	// A program that ends at once is told of with its last words.
+	// The error for a program that ends at once has the end of its log.
 	parts := t.TempDir()
 	real := check.Value(Options{}.withDefaults())(t).Parts
 	for _, p := range []string{"etcd", "kube-controller-manager", "kube-proxy", "kubectl"} {
@@ -251,9 +251,9 @@ func TestUpFails(t *testing.T) {
 	checkNothingLeft(t)
 }
 
-// runChildLab is another process that brings a lab up, and is killed.
+// runChildLab brings a lab up in this process, which is a test's child and will be killed.
 func runChildLab() {
-	l, err := Up(context.Background(), Options{Nodes: 1, Wait: lockTimeout, Detached: os.Getenv("HERALD_LAB_TEST_VICTIM") == "detached", Dir: os.Getenv("HERALD_LAB_TEST_DIR"), Log: os.Stdout})
+	l, err := Up(context.Background(), Options{Nodes: 1, Wait: lockTimeout, Detached: os.Getenv("HERALD_LAB_TEST_CHILD") == "detached", Dir: os.Getenv("HERALD_LAB_TEST_DIR"), Log: os.Stdout})
 	if err != nil {
 		fmt.Println("FAILED", err)
 		os.Exit(1)
@@ -265,11 +265,11 @@ func runChildLab() {
 	select {}
 }
 
-// startChildLab returns the process when it has printed the line.
+// startChildLab runs this test binary as runChildLab, and returns it when it has printed line.
 func startChildLab(t *testing.T, mode, dir, line string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "HERALD_LAB_TEST_VICTIM="+mode, "HERALD_LAB_TEST_DIR="+dir)
+	cmd.Env = append(os.Environ(), "HERALD_LAB_TEST_CHILD="+mode, "HERALD_LAB_TEST_DIR="+dir)
 	out := check.Value(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
 	check.OK(t, cmd.Start())

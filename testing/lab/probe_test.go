@@ -187,12 +187,12 @@ func TestWhoHasNoAnswer(t *testing.T) {
 func TestWhoHasHostOutsideLab(t *testing.T) {
 	l := sharedLab(t)
 	addr := netip.MustParseAddr("10.77.0.68")
-	run(t, l, "rt", "ip link add stranger link eth0 address 02:00:00:00:aa:01 type macvlan mode bridge")
-	defer run(t, l, "rt", "ip link del stranger")
+	run(t, l, "rt", "ip link add other0 link eth0 address 02:00:00:00:aa:01 type macvlan mode bridge")
+	defer run(t, l, "rt", "ip link del other0")
 	run(t, l, "rt", "sysctl -qw net.ipv4.conf.all.arp_ignore=1")
 	defer run(t, l, "rt", "sysctl -qw net.ipv4.conf.all.arp_ignore=0")
-	run(t, l, "rt", "ip address add "+addr.String()+"/32 dev stranger")
-	run(t, l, "rt", "ip link set stranger up")
+	run(t, l, "rt", "ip address add "+addr.String()+"/32 dev other0")
+	run(t, l, "rt", "ip link set other0 up")
 	w := whoHas(t, l, 20*time.Millisecond, addr)
 	if _, err := w.AwaitAnswer(withTimeout(t), addr, "02:00:00:00:aa:01"); err != nil {
 		t.Error(err)

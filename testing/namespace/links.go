@@ -7,7 +7,7 @@ import (
 )
 
 // Links is the links of this process's network namespace as package netif publishes them, but
-// for their addresses; none if the kernel can't be asked.
+// for their addresses; none if the kernel's list can't be read.
 func Links() []vip.Link {
 	var list []vip.Link
 	all, _ := net.Interfaces()

@@ -10,18 +10,18 @@ import (
 	"syscall"
 )
 
-// env tells the test binary that it is the child in its own namespaces.
+// env is set in the environment of the child that runs in its own namespaces.
 const env = "HERALD_TEST_NAMESPACE"
 
 // Inside reports whether this process is the child that Enter or EnterAs made.
 func Inside() bool { return os.Getenv(env) != "" }
 
-// AssumeInside has Inside say true although no child is made.
+// AssumeInside makes Inside true without a child: this process is in namespaces of its own already.
 func AssumeInside() { os.Setenv(env, "1") }
 
-// Enter runs this test binary again, in a user and network namespace of its own, which
-// takes no root, and ends with its exit status. Its own arguments, and args before them,
-// are the child's.
+// Enter runs this test binary again in a user and network namespace of its own, which needs no
+// root, and exits with the child's exit status. The child's arguments are args and those of this
+// process. It does not return.
 func Enter(args ...string) {
 	EnterAs(&syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,

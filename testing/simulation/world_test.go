@@ -87,7 +87,7 @@ type node struct {
 	cable       bool                     // the VIPs' link is up
 	side        int                      // of the LAN, if that is split
 	portBlocked bool                     // its heartbeat port is blocked
-	faults      map[faultKind]int        // that it has; the value tells the same kind of fault at two times apart
+	faults      map[faultKind]int        // that it has; the value is faultCount when it began
 	slow        leasetest.Faults
 	changed     time.Time // when a fault began or ended last
 	renews      time.Time // since when its process could renew and watch without fault; zero: it can't

@@ -1,4 +1,4 @@
-// Command tally reads what "go test -json" prints and tells it in short: a line
+// Command tally reads what "go test -json" prints and prints a summary: a line
 // per package, the whole output of what failed, and, to a file, what was skipped
 // and why. Its exit status is 1 if anything failed.
 package main
@@ -38,7 +38,7 @@ func main() {
 type event struct {
 	Action     string
 	Package    string
-	ImportPath string // of what does not build
+	ImportPath string // of a package that does not build
 	Test       string
 	Output     string
 	Elapsed    float64 // seconds
@@ -80,7 +80,7 @@ func (t *tally) read(r io.Reader) error {
 	return lines.Err()
 }
 
-// handle takes over one event.
+// handle updates the tally by one event, and prints the result of a test or package that ended.
 func (t *tally) handle(e event) {
 	id := e.Package + "\x00" + e.Test
 	switch e.Action {
@@ -120,7 +120,7 @@ func (t *tally) endPackage(e event) {
 	c := t.counts(e.Package)
 	if e.Action == "fail" {
 		t.failed = true
-		// What died with its package never got a result of its own.
+		// Tests that ended with the process have no result of their own.
 		for _, id := range t.withoutResult(e.Package) {
 			t.printOutput(t.output[id])
 			delete(t.output, id)
@@ -156,7 +156,7 @@ func (t *tally) counts(pkg string) *count {
 	return t.byPackage[pkg]
 }
 
-// printOutput prints lines of a test that failed.
+// printOutput prints the output of a failed test, without test2json's "=== " lines.
 func (t *tally) printOutput(lines []string) {
 	for _, l := range lines {
 		if !strings.HasPrefix(l, "=== ") {
@@ -165,10 +165,10 @@ func (t *tally) printOutput(lines []string) {
 	}
 }
 
-// logLocation is where a message was logged.
+// logLocation matches the file and line before a logged message.
 var logLocation = regexp.MustCompile(`^\s*\w+\.go:\d+: `)
 
-// reason is what a test said last.
+// reason is the last message that a test logged, or "no reason given".
 func reason(lines []string) string {
 	for _, l := range slices.Backward(lines) {
 		if at := logLocation.FindString(l); at != "" {
@@ -178,7 +178,7 @@ func reason(lines []string) string {
 	return "no reason given"
 }
 
-// resultText is the result at the end of a line, by action.
+// resultText is the text for the result of a test or package, by action.
 func resultText(action string) string {
 	switch action {
 	case "pass":
