@@ -182,7 +182,7 @@ func checkIPMode(i kube.Inspection) preflight.Result {
 
 const otherNodes = "other nodes"
 
-// checkPeers connects to the port by which the other nodes watch each other, on each whose node lease has not run out.
+// checkPeers connects to herald_peers_port of each other node whose node lease has not run out.
 func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) preflight.Result {
 	var unreachable []string
 	reached := 0

@@ -153,7 +153,7 @@ func (n nodeStatus) state(now time.Time) string {
 	}
 	switch {
 	case n.Info.LivenessOff != "":
-		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node watches no others, since " + n.Info.LivenessOff
+		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node exchanges no heartbeats, since " + n.Info.LivenessOff
 	case len(n.Info.Suspects) > 0:
 		return "ok, but it gets no heartbeats from " + strings.Join(n.Info.Suspects, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
 	}

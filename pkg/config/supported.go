@@ -53,7 +53,7 @@ var supported = slices.Concat(
 	}),
 	inSection(groupLeases, first, []Option{
 		{Env: "vip_leaseduration", Flag: "leaseDuration", Type: Seconds, Default: "15",
-			Meaning: "How long the others wait for a node that no longer renews its lease. Where nodes watch each other (`herald_peers_port`), they notice sooner. More than `vip_renewdeadline`.",
+			Meaning: "How long the others wait for a node that no longer renews its lease. Where nodes exchange heartbeats (`herald_peers_port`), a dead one is noticed sooner. More than `vip_renewdeadline`.",
 			set:     store(seconds(1, maxSeconds), func(c *Config) *time.Duration { return &c.Lease.Duration })},
 		{Env: "vip_renewdeadline", Flag: "leaseRenewDuration", Type: Seconds, Default: "10",
 			Meaning: "How long a node keeps its VIPs without being able to renew its lease. More than 1.2 times `vip_retryperiod`.",
@@ -62,10 +62,10 @@ var supported = slices.Concat(
 			Meaning: "How often a node renews its lease.",
 			set:     store(seconds(1, maxSeconds), func(c *Config) *time.Duration { return &c.Lease.RetryPeriod })},
 		{Env: "herald_peers_port", Flag: "peersPort", Type: Port, Default: "7947",
-			Meaning: "The port by which the nodes watch each other on the link of VIPs. UDP and TCP; the same on all nodes, and open between them. The VIPs of a dead node then move in less than a second. 0 is off: they move after `vip_leaseduration`.",
+			Meaning: "The port of the heartbeats that nodes exchange on the link of VIPs. UDP and TCP; the same on all nodes, and open between them. The VIPs of a dead node then move in less than a second. 0 is off: they move after `vip_leaseduration`.",
 			set:     store(parsePortOrNone, func(c *Config) *uint16 { return &c.Peers.Port })},
 		{Env: "herald_peers_key", Flag: "peersKey", Type: Path,
-			Meaning: "A file with the keys that encrypt what the nodes send each other. One per line, in base64, the newest first. It is read again each minute. If not set, Herald makes a key itself and keeps it in the Secret `herald-peers` in the announcers' namespace.",
+			Meaning: "A file with the keys that encrypt the heartbeats. One per line, in base64, the newest first. It is read again each minute. If not set, Herald makes a key itself and keeps it in the Secret `herald-peers` in the announcers' namespace.",
 			set:     store(pathOf("a file with a key"), func(c *Config) *string { return &c.Peers.KeyFile })},
 	}),
 	inSection(groupServices, first, []Option{

@@ -95,7 +95,7 @@ func (i *NodeInfo) HeartbeatAddress() (found netip.Addr) {
 type Member struct {
 	Name  string
 	Epoch int64 // which life of the announcer this is
-	Alive bool  // its node lease is renewed, and not fenced
+	Alive bool  // its node lease is renewed, not fenced, and it is not dead by heartbeats
 	// Stalled: it was the one to claim a VIP and has claimed none for a while.
 	// Others then go ahead of it.
 	Stalled bool
@@ -105,7 +105,7 @@ type Member struct {
 
 // A Claim is what a VIP lease says, as far as this node may judge it.
 type Claim struct {
-	Holder         string    // the node, or the stranger, that holds it; "" if free
+	Holder         string    // the node, or the identity that another program wrote; "" if free
 	Valid          bool      // false: anybody may take it
 	Foreign        bool      // held by a program that is not Herald
 	PreviousHolder string    // the node it was handed over from, or ""

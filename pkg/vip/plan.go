@@ -6,7 +6,7 @@ import (
 )
 
 // A Plan is all that this node should be: each slice is the whole of what is
-// wanted of one part of it. What a Plan doesn't hold is taken away.
+// wanted of one room. What a Plan doesn't hold is taken away.
 type Plan struct {
 	LeaseIntents  []LeaseIntent
 	HealthChecks  []HealthCheck
@@ -21,7 +21,7 @@ type Plan struct {
 	Events        []Event
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key
 
-	// Again, if not zero, is after what time the plan would be another although
+	// ReplanAfter, if not zero, is the time after which the plan would be another although
 	// nothing changed.
 	ReplanAfter time.Duration
 }
@@ -33,8 +33,8 @@ type LeaseIntent struct {
 	Service        Key    // the Service it stands for
 	UID            string // that Service's; "" if the lease stands for no single one
 	Action         LeaseAction
-	Successor      string // with Give: the successor; "" lets the lease go to whoever wants it
-	ExpectedHolder string // with Watch: the node that is to claim it
+	Successor      string // with HandOver: the node that is to have it
+	ExpectedHolder string // with Follow: the node that is to claim it, or ""
 }
 
 // A LeaseAction is what to do about a VIP lease.
@@ -90,7 +90,7 @@ type Status struct {
 	Ingress   []Ingress
 	VIPHost   string // kube-vip.io/vipHost; "" removes the annotation
 	Announcer string // heraldvip.io/announcer; "" removes the annotation
-	// Leases is what DHCP servers have leased for it (heraldvip.io/dhcp-lease, and their
+	// DHCPLeases is what DHCP servers have leased for it (heraldvip.io/dhcp-lease, and their
 	// addresses in kube-vip.io/requestedIP). None removes the first of these
 	// annotations and leaves the second, so that the same address is asked for next time.
 	DHCPLeases []DHCPLease
