@@ -37,6 +37,7 @@ type cache struct {
 	watched map[vip.Key]*coordinationv1.Lease // what the watch shows
 	written map[vip.Key]bool                  // latest was returned by a write, and the watch has not shown it
 	deleted map[vip.Key]uint64                // the last version of what this node deleted, until the watch has dropped it
+	dropped map[vip.Key]uint64                // the last version of what the watch has dropped, while a write of this node on it is under way
 	pending map[vip.Key]bool                  // to be compared by update: watched or latest has changed
 
 	// Of VIP leases only:
@@ -53,6 +54,7 @@ func newCache(self string) cache {
 		watched:   make(map[vip.Key]*coordinationv1.Lease),
 		written:   make(map[vip.Key]bool),
 		deleted:   make(map[vip.Key]uint64),
+		dropped:   make(map[vip.Key]uint64),
 		pending:   make(map[vip.Key]bool),
 		changedAt: make(map[vip.Key]time.Time),
 		vanished:  make(map[vip.Key]*coordinationv1.Lease),
@@ -83,9 +85,14 @@ func (c *cache) setLatest(k vip.Key, l *coordinationv1.Lease) {
 	}
 }
 
-// setWritten stores what a write of this node returned.
+// setWritten stores l, which a write of this node returned, unless the watch has already shown
+// the deletion of that version, or of a later one. A VIP lease that it stores is not vanished.
 func (c *cache) setWritten(l *coordinationv1.Lease) {
 	k := keyOf(l)
+	if last, ok := c.dropped[k]; ok && last >= version(l) {
+		return
+	}
+	delete(c.vanished, k)
 	c.setLatest(k, l)
 	c.written[k] = true
 	delete(c.deleted, k)
@@ -112,7 +119,7 @@ func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []
 	for _, l := range dropped {
 		k := keyOf(l)
 		delete(c.watched, k)
-		last[k], c.pending[k] = l, true
+		last[k], c.dropped[k], c.pending[k] = l, version(l), true
 	}
 	for _, l := range added {
 		k := keyOf(l)

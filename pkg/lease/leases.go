@@ -273,6 +273,7 @@ func (l *Leases) step(ctx context.Context) {
 // node lease has long been gone.
 func (l *Leases) readCache(now time.Time) {
 	changed, gone := l.cache.update(l.store.TakeChanges())
+	maps.DeleteFunc(l.cache.dropped, func(k vip.Key, _ uint64) bool { return !l.writes.pending[k] })
 	for _, x := range changed {
 		switch node := l.nodeOf(keyOf(x)); {
 		case node == l.o.Node:

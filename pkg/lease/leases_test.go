@@ -400,6 +400,28 @@ func TestEditedByHand(t *testing.T) {
 	}
 }
 
+// A VIP lease that another program deletes before the answer to the write that made it has
+// arrived is written again: the answer does not bring it back into the cache.
+func TestDeletedBeforeAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n := start(t, s, "n1")
+		time.Sleep(time.Second)
+		n.way.SetFaults(func(f *leasetest.Faults) { f.AnswerDelay = time.Second })
+		n.want("a")
+		time.Sleep(500 * time.Millisecond)
+		if err := s.Remove(lk("a"), ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		n.way.SetFaults(func(f *leasetest.Faults) { f.AnswerDelay = 0 })
+		time.Sleep(time.Minute)
+		if s.Lease(lk("a")) == nil || !n.serves("a") {
+			t.Errorf("the lease exists: %v; n1 serves: %v; want true, true\n%s", s.Lease(lk("a")) != nil, n.serves("a"), s)
+		}
+	})
+}
+
 // A process that was stopped confirms its claims before it acts on them.
 func TestPaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

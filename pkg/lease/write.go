@@ -243,7 +243,6 @@ func (l *Leases) written(k vip.Key, got *coordinationv1.Lease, err error) {
 	}
 	if err == nil {
 		delete(l.writes.failures, k)
-		delete(l.cache.vanished, k)
 		return
 	}
 	f := l.writes.failures[k]

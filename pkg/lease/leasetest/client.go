@@ -15,6 +15,7 @@ import (
 type Faults struct {
 	Lag         time.Duration // between an event and the cache showing it
 	Delay       time.Duration // of a request
+	AnswerDelay time.Duration // of the answer to a write, which has taken effect by then
 	Cut         bool          // nothing goes through
 	WatchCut    bool          // only the watch is cut
 	LoseAnswers bool          // writes take effect, but their answers are lost
@@ -163,6 +164,7 @@ func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordina
 		return nil, err
 	}
 	got, err := c.Put(l)
+	time.Sleep(c.Faults().AnswerDelay)
 	if c.Faults().LoseAnswers {
 		return nil, errors.New("the connection broke")
 	}
