@@ -1,10 +1,10 @@
 // Command tool is the one program in the pods of the lab's real nodes:
 //
-//	tool pause   what holds a pod's namespaces: it reaps orphans, and ends when told to
+//	tool pause   keeps a pod's namespaces: it reaps orphans, and ends with SIGTERM
 //	tool web     answers HTTP on :8080 with "pod node client", ready or not
 //
-// web goes on answering for a while after SIGTERM, as a backend should whose
-// endpoint is still known to kube-proxies.
+// web answers for another 5 s after SIGTERM, as a backend should, since kube-proxies
+// still have its endpoint.
 package main
 
 import (
@@ -57,7 +57,7 @@ func web() {
 		client, _, _ := net.SplitHostPort(r.RemoteAddr)
 		fmt.Fprintf(w, "%s %s %s\n", name, os.Getenv("NODE"), client)
 	})}
-	srv.SetKeepAlivesEnabled(false) // every request shows what a new connection meets
+	srv.SetKeepAlivesEnabled(false) // each request takes a new connection
 	go func() {
 		<-ctx.Done()
 		time.Sleep(5 * time.Second)

@@ -2,11 +2,11 @@
 // systemd: it has the part of org.freedesktop.login1 that delays a shutdown, as
 // org.freedesktop.login1(5) and systemd-inhibit(1) describe it, on the node's own bus.
 //
-//	logind serve    has the name org.freedesktop.login1, and what of org.freedesktop.systemd1 reloads it
-//	logind reboot   asks it to, as "systemctl reboot" does, and waits until the power may go
+//	logind serve    owns the bus name org.freedesktop.login1, and of org.freedesktop.systemd1 what reloads it
+//	logind reboot   announces a shutdown, as "systemctl reboot" does, and waits until the power may be cut
 //
-// It can't do anything to a machine: where logind would have systemd stop everything,
-// it emits the signal of the end, and whoever called decides.
+// It never shuts a machine down: where logind would have systemd stop everything, it only
+// emits a signal, for the caller to act on.
 package main
 
 import (
@@ -87,20 +87,19 @@ func serve(ctx context.Context) error {
 	return nil
 }
 
-// A daemon is what logind has to say about shutdowns. Its exported methods are
-// methods of the bus.
+// A daemon is the part of logind that delays shutdowns. Its exported methods are D-Bus methods.
 type daemon struct {
 	bus        *dbus.Conn
 	properties *prop.Properties
-	freed      chan struct{} // a lock was
+	freed      chan struct{} // gets a value when a lock is released
 
-	mu    sync.Mutex
+	mu    sync.Mutex        // guards locks
 	locks map[*os.File]lock // by the end of the pipe that is kept
 }
 
 type lock struct{ what, who, why string }
 
-// Inhibit gives the caller a lock: a file that keeps shutdowns waiting until it is closed.
+// Inhibit gives the caller a lock: a file that delays shutdowns until it is closed.
 func (d *daemon) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) {
 	if what != "shutdown" || mode != "delay" {
 		return 0, dbus.MakeFailedError(fmt.Errorf("only shutdown can be inhibited here, and only by delay: %s, %s", what, mode))
@@ -137,7 +136,8 @@ func (d *daemon) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error)
 	return dbus.UnixFD(fd), nil
 }
 
-// Reboot tells everybody, and waits until nobody delays it any more, or for too long.
+// Reboot emits PrepareForShutdown and returns. When all locks are released, or InhibitDelayMaxUSec is
+// over, it emits done, with the duration and the number of locks that are left.
 func (d *daemon) Reboot(bool) *dbus.Error {
 	d.properties.SetMust(manager, "PreparingForShutdown", true)
 	log.Print("preparing for shutdown")
@@ -145,8 +145,8 @@ func (d *daemon) Reboot(bool) *dbus.Error {
 		return dbus.MakeFailedError(err)
 	}
 	go func() {
-		most := time.Duration(d.properties.GetMust(manager, "InhibitDelayMaxUSec").(uint64)) * time.Microsecond
-		late := time.After(most)
+		limit := time.Duration(d.properties.GetMust(manager, "InhibitDelayMaxUSec").(uint64)) * time.Microsecond
+		timeout := time.After(limit)
 		began := time.Now()
 		var left int
 		for waiting := true; waiting; {
@@ -158,11 +158,11 @@ func (d *daemon) Reboot(bool) *dbus.Error {
 			}
 			select {
 			case <-d.freed:
-			case <-late:
+			case <-timeout:
 				waiting = false
 			}
 		}
-		log.Printf("after %v %d locks are left: the power may go", time.Since(began).Round(time.Millisecond), left)
+		log.Printf("after %v %d locks are left: the power may be cut", time.Since(began).Round(time.Millisecond), left)
 		if err := d.bus.Emit(path, done, int64(time.Since(began)), int32(left)); err != nil {
 			log.Print(err)
 		}
@@ -170,7 +170,7 @@ func (d *daemon) Reboot(bool) *dbus.Error {
 	return nil
 }
 
-// reload reads logind.conf(5), as far as it is about delays.
+// reload reads InhibitDelayMaxSec of logind.conf(5)'s drop-ins, and sets InhibitDelayMaxUSec.
 func (d *daemon) reload() {
 	delay := delayDefault
 	files, _ := filepath.Glob(dropIns) // the pattern is well-formed
