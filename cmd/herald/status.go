@@ -71,7 +71,7 @@ func writeStatus(w io.Writer, s kube.Snapshot, now time.Time) error {
 		}
 	}
 	if len(nodes) == 0 {
-		nodes = append(nodes, "(no node lease in sight: no Herald runs, or in another namespace)")
+		nodes = append(nodes, "(no node lease found: no Herald runs, or in another namespace)")
 	}
 	return errors.Join(
 		writeTable(w, "SERVICE\tVIP\tOWNER\tSINCE\tMODE\tWHAT IS WRONG", services),
