@@ -226,12 +226,7 @@ func (c controlPoint) externalAddr(ctx context.Context, s service) (netip.Addr, 
 // is connected, in the order of wanConnectionURNs, else the first. If there is none it
 // returns an error.
 func (c controlPoint) chooseService(ctx context.Context, d description, six bool) (service, error) {
-	var fit []service
-	for _, s := range d.services {
-		if six == (s.urn == urnFirewall) {
-			fit = append(fit, s)
-		}
-	}
+	fit := slices.DeleteFunc(slices.Clone(d.services), func(s service) bool { return six != (s.urn == urnFirewall) })
 	switch {
 	case len(fit) == 0 && six:
 		return service{}, errors.New("it has no control of its IPv6 firewall (WANIPv6FirewallControl), so IPv6 ports must be opened on the router by hand")

@@ -155,11 +155,8 @@ func parseResponse(datagram []byte) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	boot := h.Header.Get("BOOTID.UPNP.ORG")
-	if len(boot) > 20 { // a 31-bit number
-		boot = boot[:20]
-	}
-	return response{location: u, boot: boot}, nil
+	boot := h.Header.Get("BOOTID.UPNP.ORG") // a 31-bit number; what is longer is cut off
+	return response{location: u, boot: boot[:min(len(boot), 20)]}, nil
 }
 
 // checkResponse checks that a response which came from the address from has its location
