@@ -12,7 +12,7 @@ func (n *node) newSpeaker() *bgp.Speaker {
 	b := n.cfg.BGP
 	list := &bgp.PeerList{Fixed: b.Peers, Log: n.log}
 	if b.AnnotationPrefix != "" {
-		list.Read = func() ([]vip.BGPPeer, error) { return b.AnnotatedPeers(n.cluster.Annotations(n.cfg.Node.Name)) }
+		list.Read = func() ([]vip.BGPPeer, error) { return b.AnnotatedPeers(n.cluster.Node(n.cfg.Node.Name).Annotations) }
 	}
 	return bgp.New(bgp.Options{
 		Node: n.cfg.Node.Name, Peers: list.Peers,

@@ -152,15 +152,12 @@ func (c *Cluster) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{c.metrics.requests, c.metrics.reachable, c.metrics.statuses, c.metrics.events}
 }
 
-// Annotations are those of a Node below the prefix Options.Annotations, by the rest of
-// their keys; nil if the Node is not this one or not in the cache. They must not be changed.
-func (c *Cluster) Annotations(node string) map[string]vip.Secret { return c.node(node).Annotations }
-
 // NodeUID is the UID of a Node, for owner references; "" if it is not in the cache.
-func (c *Cluster) NodeUID(name string) string { return c.node(name).UID }
+func (c *Cluster) NodeUID(name string) string { return c.Node(name).UID }
 
-// node is a Node as the cache has it; the zero Node if it is not there.
-func (c *Cluster) node(name string) vip.Node {
+// Node is a Node as the cache has it; the zero Node if it is not there. Its Annotations
+// are nil if it is not this one, and must not be changed.
+func (c *Cluster) Node(name string) vip.Node {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if n := c.nodes.values[vip.Key{Name: name}]; n != nil {

@@ -185,10 +185,5 @@ func (d debugOnly) Handle(ctx context.Context, r slog.Record) error {
 	return d.Handler.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
-func (d debugOnly) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return debugOnly{d.Handler.WithAttrs(attrs)}
-}
-
-// WithGroup implements slog.Handler.
-func (d debugOnly) WithGroup(name string) slog.Handler { return debugOnly{d.Handler.WithGroup(name)} }
+func (d debugOnly) WithAttrs(a []slog.Attr) slog.Handler { return debugOnly{d.Handler.WithAttrs(a)} }
+func (d debugOnly) WithGroup(name string) slog.Handler   { return debugOnly{d.Handler.WithGroup(name)} }

@@ -177,17 +177,11 @@ func (r *watchedResource) retryDelay(err error) time.Duration {
 	return 0
 }
 
-// Add implements cache.ReflectorStore.
-func (s *reflectorStore[V]) Add(o any) error { return s.Update(o) }
-
-// Update implements cache.ReflectorStore.
+// Add, Update, Delete, Resync and Replace implement cache.ReflectorStore.
+func (s *reflectorStore[V]) Add(o any) error    { return s.Update(o) }
 func (s *reflectorStore[V]) Update(o any) error { return s.apply(o, s.convert(o.(runtime.Object))) }
-
-// Delete implements cache.ReflectorStore.
 func (s *reflectorStore[V]) Delete(o any) error { return s.apply(o, nil) }
-
-// Resync implements cache.ReflectorStore; there is nothing to do.
-func (s *reflectorStore[V]) Resync() error { return nil }
+func (s *reflectorStore[V]) Resync() error      { return nil }
 
 // apply stores v, or nil for none, for the object o.
 func (s *reflectorStore[V]) apply(o any, v *V) error {
@@ -204,7 +198,8 @@ func (s *reflectorStore[V]) apply(o any, v *V) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore.
+// Replace stores the objects of list and removes all others. Those without a name are
+// left out, and the error joins what is wrong with them.
 func (s *reflectorStore[V]) Replace(list []any, _ string) error {
 	values := make(map[vip.Key]*V, len(list))
 	var errs []error

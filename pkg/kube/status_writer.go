@@ -57,7 +57,6 @@ func (s *Statuses) Run(ctx context.Context) error {
 type statusWriter struct {
 	*Statuses
 	taken   wantedStatuses
-	takes   uint64 // how often takeWanted was called
 	states  map[vip.Key]*statusState
 	queue   []vip.Key // Services to be written, unless the cache shows what is wanted by then
 	next    time.Time // when the first Service that was too early in queue is ready; zero: none was
@@ -71,7 +70,6 @@ type statusWriter struct {
 
 // A statusState is one Service that is being written, or was.
 type statusState struct {
-	take    uint64 // the last takeWanted that found it among what is wanted
 	want    vip.Status
 	pending bool // the cache did not show want at the last takeWanted
 	busy    bool // being written
@@ -98,22 +96,20 @@ type statusResult struct {
 // takeWanted takes over what was Put last, and forgets Services that are no longer wanted.
 func (w *statusWriter) takeWanted() {
 	w.taken = w.wanted.Get()
-	w.takes++
+	wanted := make(map[vip.Key]bool, len(w.taken.all))
 	for i := range w.taken.all {
-		if s := w.states[w.taken.all[i].Service]; s != nil {
-			s.take = w.takes
-		}
+		wanted[w.taken.all[i].Service] = true
 	}
 	for k, s := range w.states {
 		s.pending = false
-		if s.take != w.takes && !s.busy {
+		if !wanted[k] && !s.busy {
 			delete(w.states, k)
 		}
 	}
 	for _, want := range w.taken.pending {
 		s := w.states[want.Service]
 		if s == nil {
-			s = &statusState{take: w.takes}
+			s = &statusState{}
 			w.states[want.Service] = s
 		}
 		if !reflect.DeepEqual(s.want, want) {
