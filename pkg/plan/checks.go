@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -62,8 +63,7 @@ func macsOf(info *vip.NodeInfo) []string {
 	return macs
 }
 
-// add adds a check to the Plan, if there is none of its address yet, and returns its result; known is false as
-// long as there is none.
+// add adds a check to the Plan, if there is none of its address yet, and returns its result.
 func (c *addressChecks) add(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if !c.added[x.Addr] {
 		c.added[x.Addr] = true
@@ -72,10 +72,13 @@ func (c *addressChecks) add(x vip.AddressCheck) (result vip.CheckResult, known b
 	return c.result(x)
 }
 
-// result is the result of a check, if it is the one that was made last of its address.
+// result is the result of a check, if it is the one that was made last of its address; else known is false, and
+// the result empty.
 func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, known bool) {
-	result, known = c.CheckResults[x.Addr]
-	return result, known && result.Same(x)
+	if r := c.CheckResults[x.Addr]; r.Same(x) {
+		return r, true
+	}
+	return vip.CheckResult{}, false
 }
 
 // probe asks whether an address that is new is free (RFC 5227 section 2.1.1; decision 0017). free is false as long as that is
@@ -127,27 +130,21 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 		return
 	}
 	c.add(x)
-	var others []string
-	if known {
-		others = r.UnexpectedMACs
-	}
+	others := r.UnexpectedMACs
 	if heard && age < heardConflictLasts {
 		c.replanAfter(heardConflictLasts - age)
 		if len(others) == 0 { // else they include it, or are proof enough
 			others = []string{announced.MAC}
 		}
 	}
-	if len(others) == 0 {
-		if since := r.ClearedAt; known {
-			if since.IsZero() { // that host answers no AddressCheck
-				since = announced.At
-			}
-			c.event(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
-		}
-		return
+	switch {
+	case len(others) == 0 && known:
+		since := cmp.Or(r.ClearedAt, announced.At) // a host that was heard may answer no AddressCheck
+		c.event(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
+	case len(others) > 0:
+		c.setProblem(s, vip.VIPForeignMAC, fmt.Sprintf("another host on %s claims %s (MAC %s): some clients may reach that host instead; take the address off it. Node %s goes on announcing the VIP",
+			a.Link, a.Addr, strings.Join(others, ", "), c.Self))
 	}
-	c.setProblem(s, vip.VIPForeignMAC, fmt.Sprintf("another host on %s claims %s (MAC %s): some clients may reach that host instead; take the address off it. Node %s goes on announcing the VIP",
-		a.Link, a.Addr, strings.Join(others, ", "), c.Self))
 }
 
 // verify checks whether another node, the owner of s, answers for those addresses of s that it has written into

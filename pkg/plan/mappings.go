@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -75,17 +76,11 @@ func (m *mappings) gatewayLink(a vip.Address) string {
 	if m.self == nil {
 		return a.Link
 	}
-	link := m.self.Info.DefaultInterface
-	for _, l := range m.self.Info.Links {
-		for _, p := range l.Prefixes {
-			switch {
-			case l.Name == a.Link && p.Addr().Is4() == a.Addr.Is4() && !p.Addr().IsLoopback():
-				return a.Link
-			case p.Contains(a.Addr):
-				link = l.Name
-			}
-		}
+	canAsk := func(p netip.Prefix) bool { return p.Addr().Is4() == a.Addr.Is4() && !p.Addr().IsLoopback() }
+	if l := linkNamed(&m.self.Info, a.Link); l != nil && slices.ContainsFunc(l.Prefixes, canAsk) {
+		return a.Link
 	}
+	link, _ := linkFor(&m.self.Info, "auto", a.Addr)
 	return cmp.Or(link, a.Link)
 }
 
@@ -163,25 +158,19 @@ func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == sourceStatus {
 		return nil
 	}
+	ports := make(map[netip.Addr][]vip.Port)
 	for _, x := range m.states[s.Key] {
 		a := x.External.Addr()
 		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !public(a) || m.reserved.whatIs(a, false) != "" {
 			continue
 		}
-		i := slices.IndexFunc(list, func(y vip.Ingress) bool { return y.Addr == a })
-		if i < 0 {
-			i = len(list)
-			list = append(list, vip.Ingress{Addr: a, IPMode: vip.ModeProxy})
-		}
-		if p := (vip.Port{Protocol: x.Protocol, Port: x.External.Port()}); !slices.Contains(list[i].Ports, p) {
-			list[i].Ports = append(list[i].Ports, p)
-		}
+		ports[a] = append(ports[a], vip.Port{Protocol: x.Protocol, Port: x.External.Port()})
 	}
-	slices.SortFunc(list, func(a, b vip.Ingress) int { return a.Addr.Compare(b.Addr) })
-	for i := range list {
-		slices.SortFunc(list[i].Ports, func(a, b vip.Port) int {
+	for _, a := range slices.SortedFunc(maps.Keys(ports), netip.Addr.Compare) {
+		slices.SortFunc(ports[a], func(a, b vip.Port) int {
 			return cmp.Or(cmp.Compare(a.Port, b.Port), strings.Compare(a.Protocol, b.Protocol))
 		})
+		list = append(list, vip.Ingress{Addr: a, IPMode: vip.ModeProxy, Ports: slices.Compact(ports[a])})
 	}
 	return list
 }

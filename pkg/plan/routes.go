@@ -213,7 +213,5 @@ func (r *routes) addAggregates() {
 			r.out.Routes = append(r.out.Routes, vip.Route{Prefix: p, Attributes: r.BGP.Attributes, Drain: drain, Keep: keep})
 		}
 	}
-	slices.SortFunc(r.out.Routes, func(a, b vip.Route) int {
-		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
-	})
+	slices.SortFunc(r.out.Routes, func(a, b vip.Route) int { return a.Prefix.Compare(b.Prefix) })
 }
