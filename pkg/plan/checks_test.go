@@ -114,6 +114,11 @@ func TestProbe(t *testing.T) {
 			a: VIPAnnounced
 			event a VIPAnnounced`},
 		{"another host has it", func() vip.World { return withResults(heldNew(a(), "a"), probingRules(), answeredBy(foreignMAC)) }, asking + taken},
+		{"another host had it by another kind of check: asked anew", func() vip.World {
+			return withResults(heldNew(a(), "a"), probingRules(), func(f *vip.CheckResult) {
+				f.Kind, f.UnexpectedMACs = vip.CheckDefend, []string{foreignMAC}
+			})
+		}, asking + "acquire kubevip-a\na: VIPAnnounced"},
 		{"one of two", func() vip.World {
 			w := withResults(heldNew(a(), "a"), probingRules(), noConflict)
 			f := w.CheckResults[addr("fd77::50")]

@@ -19,41 +19,14 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 		if !s.owned {
 			continue
 		}
-		var u *unit
-		join := func(o *unit) {
-			for o != nil && o.mergedInto != nil {
-				o = o.mergedInto
-			}
-			switch {
-			case o == nil || o == u:
-			case u == nil:
-				u = o
-			default: // s joins two units: the younger becomes part of the older
-				if byAge(o.services[0], u.services[0]) < 0 {
-					u, o = o, u
-				}
-				u.services = append(u.services, o.services...)
-				o.mergedInto = u
-			}
-		}
-		join(byLease[s.lease])
+		u := &unit{services: []*service{s}}
+		units = append(units, u)
+		u = join(byLease, s.lease, u)
 		for _, a := range s.addrs {
-			join(byAddr[a.Addr])
+			u = join(byAddr, a.Addr, u)
 		}
 		if s.client != nil {
-			join(byClient[s.client])
-		}
-		if u == nil {
-			u = &unit{}
-			units = append(units, u)
-		}
-		u.services = append(u.services, s)
-		byLease[s.lease] = u
-		for _, a := range s.addrs {
-			byAddr[a.Addr] = u
-		}
-		if s.client != nil {
-			byClient[s.client] = u
+			join(byClient, s.client, u)
 		}
 	}
 	units = slices.DeleteFunc(units, func(u *unit) bool { return u.mergedInto != nil })
@@ -61,6 +34,24 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 		p.completeUnit(u)
 	}
 	return units
+}
+
+// join merges the younger of u and the unit that has k, if there is one, into the older. It returns that unit,
+// which has k now.
+func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
+	o := units[k]
+	for o != nil && o.mergedInto != nil {
+		o = o.mergedInto
+	}
+	if o != nil && o != u {
+		if byAge(o.services[0], u.services[0]) < 0 {
+			o, u = u, o
+		}
+		u.services = append(u.services, o.services...)
+		o.mergedInto = u
+	}
+	units[k] = u
+	return u
 }
 
 // completeUnit fills in the rest of a unit whose Services are known: its leases, its claim, what it requires of
@@ -109,15 +100,11 @@ func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	if a.client != nil && u.claim.Holder == p.Self {
 		a.Link = a.client.link
 	}
-	a.Bits = cmp.Or(p.prefixLen(a.Addr), a.Bits, subnet, a.Addr.BitLen())
-}
-
-// prefixLen is the prefix length that the options give to a, or 0 if they leave it to its subnet.
-func (p *pass) prefixLen(a netip.Addr) int {
-	if a.Is6() {
-		return p.Bits6
+	bits := p.Bits4 // 0 leaves it to the DHCP lease or the subnet
+	if a.Addr.Is6() {
+		bits = p.Bits6
 	}
-	return p.Bits4
+	a.Bits = cmp.Or(bits, a.Bits, subnet, a.Addr.BitLen())
 }
 
 // isNew reports whether no node has announced a for s yet, so that another host may have it: no status of u's
