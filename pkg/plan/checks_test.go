@@ -114,7 +114,7 @@ func TestProbe(t *testing.T) {
 			a: VIPAnnounced
 			event a VIPAnnounced`},
 		{"another host has it", func() vip.World { return withResults(heldNew(a(), "a"), probingRules(), answeredBy(foreignMAC)) }, asking + taken},
-		{"another host had it by another kind of check: asked anew", func() vip.World {
+		{"another host had it by another kind of check: asked again", func() vip.World {
 			return withResults(heldNew(a(), "a"), probingRules(), func(f *vip.CheckResult) {
 				f.Kind, f.UnexpectedMACs = vip.CheckDefend, []string{foreignMAC}
 			})
