@@ -109,14 +109,6 @@ func withTimeout(t *testing.T) context.Context {
 	return ctx
 }
 
-func must[T any](v T, err error) func(t *testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		check.OK(t, err)
-		return v
-	}
-}
-
 // run runs a command line in a namespace and returns what it prints.
 func run(t *testing.T, l *Lab, ns, line string) string {
 	t.Helper()
