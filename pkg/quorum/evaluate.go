@@ -26,23 +26,26 @@ type peer struct {
 // active reports whether the node lease exists and is neither fenced nor released.
 func (p Peer) active() bool { return p.Exists && !p.Over }
 
-// dead reports whether the node was found dead in the epoch of its node lease, or a later
-// one. A node that began an epoch and has sent no heartbeat in it may be unable to send
-// any, or cut off from this link only: its lease decides.
+// dead reports whether heartbeats find the node Dead and its last heartbeat was of the epoch
+// of its node lease or a later one. A node in an epoch in which it has sent none is not dead,
+// nor is one without an epoch (0): it may be unable to send any, or cut off from this link
+// only, so its lease decides.
 func (p peer) dead() bool {
 	return p.status.Liveness == vip.Dead && p.Epoch != 0 && p.status.Heartbeat.Epoch >= p.Epoch
 }
 
-// yielded reports whether the node's heartbeats say that it acts on no claim and does not
-// reach the API server.
+// yielded reports whether the node is Alive, in the epoch (not 0) of its node lease, and its
+// heartbeats say both that it acts on no claim and that it does not reach the API server.
 func (p peer) yielded() bool {
 	h := p.status.Heartbeat
 	return p.status.Liveness == vip.Alive && h.Epoch == p.Epoch && p.Epoch != 0 && !h.TenureValid && !h.APIReachable
 }
 
-// Evaluate decides what follows from in and from the State of the evaluation before (the
-// zero State at first), and returns the State for the next. It should be called several
-// times a second, and when anything in its Input has changed.
+// Evaluate decides at in.Now what this node may do, from in and the State of the evaluation
+// before (the zero State at first): its tenure, its heartbeat, which nodes to fence, which may
+// be given VIPs. It returns that and the State for the next evaluation, and changes neither
+// argument. An Alive node whose heartbeat voids this node's claim ends its epoch. It should be
+// called several times a second, and when anything in its Input has changed.
 func Evaluate(before State, in Input) (State, Decision) {
 	e := &evaluation{Input: in, s: before, late: in.Self.late(in.Timing, in.Now)}
 	for _, status := range in.Statuses {
@@ -55,23 +58,29 @@ func Evaluate(before State, in Input) (State, Decision) {
 	e.decideTenure()
 	e.dropMoves()
 	e.commitProposals()
-	e.writeHeartbeat()
+	e.setHeartbeat()
 	e.listPeers()
 	e.listFences()
 	return e.s, e.d
 }
 
-// endEpoch decides that this node's epoch is over, if it has one that is not.
+// endEpoch marks this node's epoch as over and stores why in Decision.EndEpoch. It does
+// nothing if there is no epoch, or it is over already.
 func (e *evaluation) endEpoch(why string) {
 	if e.Self.Epoch != 0 && !e.Self.EpochOver {
 		e.Self.EpochOver, e.d.EndEpoch = true, why
 	}
 }
 
-// tenure is this node's right to act on its claims.
+// tenure returns this node's right to act on its claims (Self.Tenure), by what has been
+// decided so far: s.heldUntil, and whether the epoch is over.
 func (e *evaluation) tenure() vip.Tenure { return e.Self.Tenure(e.Timing, e.s.heldUntil, e.Now) }
 
-// updatePeers combines what is known of each peer, and remembers that.
+// updatePeers makes e.peers of the node lease, the heartbeats and the memory of each peer, and
+// stores the memory for the next evaluation: its status, since when it has yielded, and
+// whether it was Alive without the API server at any time since this node's renewal is late.
+// It sets Decision.Changed if a Liveness, or the epoch or TenureValid of a heartbeat, has
+// changed.
 func (e *evaluation) updatePeers() {
 	e.peers = make(map[string]peer, len(e.Input.Peers))
 	known := make(map[string]memory, len(e.Input.Peers))
@@ -95,12 +104,29 @@ func (e *evaluation) updatePeers() {
 	e.s.memory = known
 }
 
-// decideTenure decides what this node's tenure rests on: Verdict, HoldUntil and EndEpoch.
-// It also decides whether claims of dead nodes may be moved.
+// decideTenure stores in Decision.Verdict and HoldUntil what this node's right to act on its
+// claims rests on, the first of these that applies:
+//   - Renewing: its renewal is not late, or it has no epoch, or that is over.
+//   - Yielding, which ends the epoch: others have reached the API server for longer than
+//     apiTolerance, and the last renewal is older than Timing.yield.
+//   - GivingUp, which ends it, too: for longer than tolerance nobody it hears has reached the
+//     API server and more than half of the voters have been Dead; or the tenure ran out, and
+//     there are more than two voters.
+//   - Holding, which extends the tenure to holdTime from now: nobody it hears reaches the API
+//     server (or all that do had lost it, too, and apiTolerance has not passed), and more than
+//     half of the voters agree (half, if the gateway is Alive). Without that it lasts for
+//     tolerance.
+//   - Expiring: nothing extends the tenure.
+//
+// While the renewal is not late it stores the voters. It also stores whether claims may be
+// moved without the API server (s.moving): the tenure holds, the renewal has been late for
+// moveDelay, nobody it hears reaches the API server, and more than half of the voters agree. A
+// change of that drops the proposals and sets Decision.Changed. Without heartbeats nothing is
+// held on to, given up or moved.
 func (e *evaluation) decideTenure() {
 	s, now := &e.s, e.Now
 	if !e.late {
-		s.Voters = e.countVoters()
+		s.Voters = e.listVoters()
 	}
 	t := e.tenure()
 	holds := t.Holds(now)
@@ -152,10 +178,11 @@ func (e *evaluation) decideTenure() {
 	e.d.HoldUntil, e.d.Holders = s.heldUntil, len(s.holders)
 }
 
-// countVoters is the nodes that are active now, with their epochs, this node included. One
-// that has not renewed for the lease duration counts until it is fenced: it may be this
-// node's watch that is stuck, and of itself alone it would be the majority.
-func (e *evaluation) countVoters() map[string]int64 {
+// listVoters returns the epochs, by name, of this node and of the nodes whose node lease is
+// neither fenced nor released. One that has not renewed for the lease duration counts until it
+// is fenced: it may be this node's watch that is stuck, and of itself alone it would be the
+// majority.
+func (e *evaluation) listVoters() map[string]int64 {
 	voters := map[string]int64{e.Self.Name: e.Self.Epoch}
 	for node, p := range e.peers {
 		if p.active() {
@@ -165,10 +192,10 @@ func (e *evaluation) countVoters() map[string]int64 {
 	return voters
 }
 
-// apiTolerance is how long others may reach the API server before this node, which does
-// not, yields. If it was out of reach for them, too (returned), this node's renewal may
-// still wait for an answer that never comes, and needs time to be given up and sent again
-// (decision 0060).
+// apiTolerance returns how long others may reach the API server before this node, which does
+// not, yields: a second, or, if all of them had lost it as well (returned), half a renew
+// deadline and a retry period. Then this node's renewal may still wait for an answer that
+// never comes, and needs time to be given up and sent again (decision 0060).
 func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	if returned {
 		return e.Timing.RenewDeadline/2 + e.Timing.RetryPeriod
@@ -176,9 +203,12 @@ func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	return tolerance
 }
 
-// findHolders stores which voters act on their claims, and the hashes of that. holds: this
-// node does. It reports whether any other node reaches the API server; whether all of those
-// had lost it while this one has; and how many voters are dead.
+// findHolders stores the voters that act on their claims, sorted, and the digests of that:
+// s.stateHash, and s.futureHash (0 without proposals). This node is one if holds is set,
+// another if it is Alive and its heartbeat has TenureValid in the epoch it is a voter with. It
+// returns whether any Alive node reaches the API server (api), whether all that do were seen
+// without it since this node's renewal is late (returned; false if none does), and how many
+// voters are Dead.
 func (e *evaluation) findHolders(holds bool) (api, returned bool, dead int) {
 	s, holders := &e.s, []string{}
 	returned = true
@@ -208,8 +238,9 @@ func (e *evaluation) findHolders(holds bool) (api, returned bool, dead int) {
 	return api, api && returned, dead
 }
 
-// countAgreeing is how many holders have the StateHash that this node has, or will have
-// once its proposals are carried out; this node included if it is one.
+// countAgreeing returns how many holders have sent the StateHash that this node has, or will
+// have once its proposals are carried out. This node counts if it is a holder; one that has
+// sent no StateHash (0) does not.
 func (e *evaluation) countAgreeing() (n int) {
 	for _, node := range e.s.holders {
 		h := e.peers[node].status.Heartbeat.StateHash // 0 from a node that has sent none yet
@@ -220,8 +251,11 @@ func (e *evaluation) countAgreeing() (n int) {
 	return n
 }
 
-// listPeers lists the peers that may be given VIPs, those whose claims may be moved, and
-// those that are Suspect.
+// listPeers fills in Decision.Alive, Released and Suspects. Alive are the peers that renew
+// their node lease and are not dead; while this node's own renewal is late, those that act on
+// their claims. Released are, only while claims may be moved without the API server, the
+// voters that are dead, or Alive without a valid tenure. Suspects are those that renew and
+// have been Suspect for longer than RejoinTime, sorted.
 func (e *evaluation) listPeers() {
 	e.d.Alive, e.d.Released = make(map[string]bool, len(e.peers)), map[string]bool{}
 	for node, p := range e.peers {
@@ -240,8 +274,10 @@ func (e *evaluation) listPeers() {
 	slices.Sort(e.d.Suspects)
 }
 
-// writeHeartbeat makes the heartbeat to send from now on.
-func (e *evaluation) writeHeartbeat() {
+// setHeartbeat makes Decision.Heartbeat from what the steps before it have decided.
+// APIReachable: this node has an epoch that is not over, and its renewal is not late.
+// TenureValid: its tenure holds and is confirmed.
+func (e *evaluation) setHeartbeat() {
 	t := e.tenure()
 	e.d.Heartbeat = vip.Heartbeat{
 		Epoch: e.Self.Epoch, APIReachable: !e.late && !e.Self.EpochOver && e.Self.Epoch != 0,
@@ -250,8 +286,10 @@ func (e *evaluation) writeHeartbeat() {
 	}
 }
 
-// voidedClaim is the claim, as ClaimText has it, of the first node by name that acts on its
-// claims though they are void: its epoch is over, or one of them was moved. "" without any.
+// voidedClaim returns the void claim, node@epoch, on which another node still acts: of those
+// that are Alive, with a valid tenure by their heartbeats, the first by name whose node lease
+// is in a later epoch, or has that epoch marked as over, or one of whose claims was moved
+// without the API server (s.Moved). "" if there is none.
 func (e *evaluation) voidedClaim() string {
 	first, epoch := "", int64(0)
 	for node, p := range e.peers {

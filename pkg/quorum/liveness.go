@@ -12,11 +12,13 @@ const (
 	silentDelay = 500 * time.Millisecond // a node whose lease is silent
 )
 
-// countReachable counts the nodes that renew and have been met: whether this node reaches
-// enough of them to fence others, or so few that it takes itself for the one cut off. A
-// node that is Suspect counts as reached; for fencing, one whose heartbeat is overdue does
-// not. Of two halves the one whose gateway answers may fence, and the one whose gateway
-// does not is isolated.
+// countReachable counts, of the nodes that renew their node lease, those that are Alive,
+// Suspect or dead (Decision.Known) and those of them that are Alive or Suspect (Reached), this
+// node in both. From that it decides s.mayFence: more than half are reached without a
+// heartbeat that is Overdue (half, if the gateway is Alive); and Decision.Isolated: this node
+// renews in time and reaches less than half (half, if the gateway is Dead), or did so within
+// RejoinTime. With exactly half reached it sets Decision.NeedsGateway; a change of Isolated
+// sets Decision.Changed.
 func (e *evaluation) countReachable() {
 	known, reached, inTime := 1, 1, 1
 	for _, p := range e.peers {
@@ -52,8 +54,10 @@ func (e *evaluation) countReachable() {
 	e.d.Changed = e.d.Changed || s.isolated != before
 }
 
-// listFences lists the peers whose epoch this node must end now. Without renewals that
-// succeed, and a confirmed tenure, it judges nobody.
+// listFences stores in Decision.Fence the peers whose epoch is not over and for which
+// fenceReason has a reason. It lists none if this node's last renewal failed, or its tenure is
+// over or not confirmed. The turn of this node comes after those of all other nodes in
+// Decision.Alive whose name sorts before its own, but for the one that is to be fenced.
 func (e *evaluation) listFences() {
 	e.d.Fence = map[string]string{}
 	if t := e.tenure(); e.Self.RenewingSince.IsZero() || !t.Holds(e.Now) || !t.Confirmed {
@@ -79,10 +83,11 @@ func (e *evaluation) listFences() {
 	}
 }
 
-// fenceReason is why this node must fence p now, or "": p is dead, and this node reaches a
-// majority and has been in no minority for RejoinTime; or p has yielded, and has not renewed
-// for a retry period; or p has not renewed for the lease duration. turn is how many other
-// nodes try before this one.
+// fenceReason returns why this node must fence p now, or "": p is dead, and this node reaches
+// enough others (s.mayFence) and has been in no minority for RejoinTime; or p has yielded, and
+// its node lease has not changed for a retry period; or that has not changed for the lease
+// duration, during which all of this node's renewals succeeded. turn is how many other nodes
+// try before this one: each puts it off by deadDelay, or by silentDelay with the last reason.
 func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	// A node gets the whole lease duration again once this one can see its renewals.
 	silent := e.Now.Sub(later(p.Changed, e.Self.RenewingSince))

@@ -10,9 +10,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Propose stores what this node's plan would move without the API server, in place of
-// what it proposed before; Move.Epoch is filled in here. Moves to nodes that do not act
-// on their claims are left out. It does nothing unless moves are possible at present.
+// Propose returns s with moves, which this node's plan would make without the API server, as
+// its proposals in place of those before; if they differ, agreementTime begins again.
+// Move.Epoch is filled in here. Moves to nodes that do not act on their claims are left out.
+// It returns s as it is while claims may not be moved (Moving).
 func (s State) Propose(moves map[vip.Key]Move) State {
 	if !s.moving {
 		return s
@@ -30,7 +31,8 @@ func (s State) Propose(moves map[vip.Key]Move) State {
 	return s
 }
 
-// future is Moved as it will be once the proposals are carried out.
+// future returns a copy of Moved as it will be once the proposals are carried out: they
+// replace earlier Moves of the same VIP leases.
 func (s State) future() map[vip.Key]Move {
 	all := make(map[vip.Key]Move, len(s.Moved)+len(s.proposals))
 	maps.Copy(all, s.Moved)
@@ -38,8 +40,8 @@ func (s State) future() map[vip.Key]Move {
 	return all
 }
 
-// hash is a digest of which nodes act on their claims, in which epochs, and of who holds
-// what was moved. It is never 0.
+// hash returns a 64-bit digest, never 0, of the nodes that act on their claims (s.holders),
+// their epochs, and which node holds each of the given VIP leases.
 func (s State) hash(moved map[vip.Key]Move) uint64 {
 	h := fnv.New64a()
 	for _, node := range s.holders {
@@ -52,7 +54,8 @@ func (s State) hash(moved map[vip.Key]Move) uint64 {
 	return max(1, h.Sum64())
 }
 
-// proposalHash is the StateHash that this node proposes; 0 if it proposes nothing.
+// proposalHash returns the StateHash that there will be once this node's proposals are carried
+// out; 0 if it has none, or claims may not be moved at present.
 func (e *evaluation) proposalHash() uint64 {
 	if !e.s.moving {
 		return 0
@@ -60,8 +63,10 @@ func (e *evaluation) proposalHash() uint64 {
 	return e.s.futureHash
 }
 
-// commitProposals carries out the proposals of this node once all holders have proposed
-// the same, or carried it out, for agreementTime.
+// commitProposals adds the proposals of this node to s.Moved, and sets Decision.Agreed and
+// Changed, once for agreementTime without a break every other holder has sent the same
+// ProposalHash along with the same StateHash, or has carried it out (its StateHash is this
+// node's ProposalHash). Until then, and without proposals, it moves nothing.
 func (e *evaluation) commitProposals() {
 	s := &e.s
 	if e.proposalHash() == 0 {
@@ -85,10 +90,12 @@ func (e *evaluation) commitProposals() {
 	s.proposals, s.futureHash, s.agreedSince = nil, 0, time.Time{}
 }
 
-// dropMoves forgets the moves whose VIP lease has another version by now: the API server
-// knows better. A node that reaches it again must have written what it took within the
-// renew deadline: nodes that started since know nothing of it, and may fence the old
-// holder once its node lease has been silent before their eyes.
+// dropMoves removes a Move from s.Moved if its VIP lease has another version by now, or is
+// gone; if it is to this node, whose epoch is over; or if it is not written though this node's
+// renewals have succeeded for longer than the renew deadline (a Move to itself) or the lease
+// duration (to another): nodes that started since know nothing of it, and may fence the old
+// holder once its node lease has been silent before their eyes. It sets Decision.Changed if it
+// removes any.
 func (e *evaluation) dropMoves() {
 	s := &e.s
 	keep := func(k vip.Key, m Move) bool {
@@ -106,7 +113,7 @@ func (e *evaluation) dropMoves() {
 	}
 }
 
-// movedFrom reports whether a claim of the node's epoch was moved to another node.
+// movedFrom reports whether s.Moved has a Move of a claim node@epoch to another node.
 func (s State) movedFrom(node string, epoch int64) bool {
 	for _, m := range s.Moved {
 		if m.From == node && m.FromEpoch == epoch && m.Holder != node {
@@ -116,5 +123,6 @@ func (s State) movedFrom(node string, epoch int64) bool {
 	return false
 }
 
-// Moving reports whether claims may be moved without the API server at present.
+// Moving reports whether the last evaluation decided that claims of dead nodes may be moved
+// without the API server (decideTenure).
 func (s State) Moving() bool { return s.moving }

@@ -50,11 +50,13 @@ type Input struct {
 // Timing is the durations that all nodes share: LeaseDuration > RenewDeadline > RetryPeriod.
 type Timing struct{ LeaseDuration, RenewDeadline, RetryPeriod time.Duration }
 
-// late is how long after a good renewal was sent the next one is late.
+// late returns how long after a good renewal was sent the next one is late: one and a half
+// retry periods.
 func (t Timing) late() time.Duration { return t.RetryPeriod * 3 / 2 }
 
-// yield is how long after its last renewal a node yields to others that renew. By then
-// they have noticed if the API server is out of reach for them, too.
+// yield returns how long after its last renewal a node yields to others that renew: 0.6 of the
+// renew deadline, and at least 2.5 retry periods and half a second. By then the others have
+// noticed if the API server is out of reach for them, too.
 func (t Timing) yield() time.Duration {
 	return max(t.RenewDeadline*6/10, t.RetryPeriod*5/2+time.Second/2)
 }
@@ -69,13 +71,17 @@ type Self struct {
 	ConfirmAfter  time.Time // renewals sent before this confirm nothing: the process was stopped since
 }
 
-// late reports whether this node has an epoch and its next renewal is late.
+// late reports whether this node has an epoch and sent its last good renewal longer than
+// Timing.late ago.
 func (s Self) late(t Timing, now time.Time) bool {
 	return s.Epoch != 0 && now.Sub(s.Renewed) > t.late()
 }
 
-// Tenure is this node's right to act on its claims: until the renew deadline after its
-// last renewal, or until heldUntil (Decision.HoldUntil) if that is later.
+// Tenure returns this node's right to act on its claims. Until is the renew deadline after its
+// last good renewal was sent, or heldUntil (Decision.HoldUntil) if that is later; zero, so
+// that it does not hold, without an epoch, after its end, or if no renewal has succeeded yet.
+// It is Confirmed unless that renewal was sent before ConfirmAfter. RenewalLateSince is set if
+// the next one is late.
 func (s Self) Tenure(t Timing, heldUntil, now time.Time) vip.Tenure {
 	x := vip.Tenure{Epoch: s.Epoch, Confirmed: !s.Renewed.Before(s.ConfirmAfter)}
 	if s.Epoch != 0 && !s.EpochOver && !s.Renewed.IsZero() {
@@ -171,12 +177,12 @@ type Decision struct {
 	Changed      bool // a plan made from the decision before may be out of date
 }
 
-// ClaimText is a claim as it is written: node@epoch.
+// ClaimText returns a claim as it is written: node@epoch.
 func ClaimText(node string, epoch int64) string {
 	return node + "@" + strconv.FormatInt(epoch, 10)
 }
 
-// later is the later of two times.
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
