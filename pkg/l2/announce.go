@@ -39,11 +39,14 @@ type announcement struct {
 	defended time.Time // when defend last sent it
 }
 
-// Set sends announcements at once for what is new in want, and no more for what is not in
-// it; for what is ListenOnly it sends nothing. It returns what was last announced without
-// an error or is ListenOnly, and for each of the rest why it was not announced. That is
-// tried again by Run, and Poke follows when it succeeds. Nothing is sent if ctx has ended, nor
-// while Options.Tenure is unconfirmed or over.
+// Set replaces what is announced and listened for by want. What is new in it, or was
+// ListenOnly before, is announced before Set returns (unless ctx has ended or Options.Tenure
+// is unconfirmed or over), and from then on by Run; what is not in it is announced no more. A
+// ListenOnly entry sends nothing, and is ignored if want also has its target to be announced.
+//
+// It returns the entries that are ListenOnly or whose last announcement was sent, and an error
+// with the reason for each of the others; Run tries those again, and pokes when one succeeds.
+// It blocks while frames are sent, each for sendTimeout at most.
 func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Announcement, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,11 +82,13 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 		}
 	}
 	a.wake.Send()
-	return a.announced()
+	return a.outcome()
 }
 
-// announced returns what Set returns, sorted by link and address. a.mu is held.
-func (a *Announcer) announced() ([]vip.Announcement, error) {
+// outcome returns the announcements that are ListenOnly or whose last attempt succeeded,
+// sorted by link and address, and one joined error with the rest: why the last attempt failed,
+// or that none was allowed yet because the tenure is not certain. a.mu is held.
+func (a *Announcer) outcome() ([]vip.Announcement, error) {
 	var have []vip.Announcement
 	var errs []error
 	for _, t := range slices.SortedFunc(maps.Keys(a.announcements), func(x, y target) int { return cmp.Or(cmp.Compare(x.link, y.link), x.addr.Compare(y.addr)) }) {
@@ -100,10 +105,12 @@ func (a *Announcer) announced() ([]vip.Announcement, error) {
 	return have, errors.Join(errs...)
 }
 
-// sendDue sends the announcements whose time has come, and pokes if one begins to succeed
-// or to fail. It forgets requests older than requestsRemembered, and sets the receivers'
-// filters. It returns how long to wait until it is to be called again: an hour if nothing is
-// wanted, since then Run is woken.
+// sendDue sends the announcements whose time has come (next; never ListenOnly ones), and pokes
+// if one succeeds whose last attempt did not, or the reverse. It sets the receivers' filters,
+// and forgets where requests were sent longer than requestsRemembered ago: it then closes
+// unused senders and wakes Run, which stops the receivers. It returns how long to wait until
+// it is to be called again: to the next tick at which something is to be sent, about maxTick
+// at most; an hour if nothing is announced, listened for or was asked for.
 func (a *Announcer) sendDue(now time.Time) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -137,17 +144,22 @@ func (a *Announcer) sendDue(now time.Time) time.Duration {
 }
 
 // nextTick returns the first moment that is after now, not before t, and a whole number of
-// periods after this node's start. What may be a little late is done at such moments, so that
-// the process is woken up less often.
+// periods after the Announcer was made. What may be a little late is done at such moments, so
+// that the process is woken up less often.
 func (a *Announcer) nextTick(now, t time.Time, period time.Duration) time.Time {
 	since := max(t.Sub(a.started), now.Sub(a.started)+1)
 	return a.started.Add((since + period - 1).Truncate(period))
 }
 
-// announce sends x and sets when to do so again. It sends nothing while this node's tenure is
-// unconfirmed or over: a process that was asleep may have lost its VIPs to another. The first
-// announcements are sent in both forms, the repetitions after that in the first form
-// (announcementFrames) only, which keeps caches and switches from forgetting. a.mu is held.
+// announce sends x's frames, stores the outcome in x.ok and x.err, and sets x.next, when to
+// send again. The first three times (1 + repeats) both frames of announcementFrames are sent,
+// then the first only, which keeps caches and switches from forgetting. The next time is
+// repeatGap later, but Rate (±10 %) from the third success on.
+//
+// While this node's tenure is unconfirmed or over it sends nothing, and leaves ok and err as
+// they were: a process that was asleep may have lost its VIPs to another. A failure is counted
+// and begins the three times again; it is logged if x.ok was set, and so is the next success.
+// a.mu is held.
 func (a *Announcer) announce(x *announcement, now time.Time) {
 	x.next = now.Add(repeatGap)
 	if t := a.opts.Tenure(); !t.Confirmed || !t.Holds(now) {
@@ -178,9 +190,10 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 	}
 }
 
-// defend announces t once more, at once, if this node announces it, but not twice within
-// defendInterval (RFC 5227 section 2.4 (c)). That repairs the caches of those who heard another
-// host claim it.
+// defend announces t at once, before its next repetition, which repairs the caches of those
+// who heard another host claim it. It does nothing if this node does not announce t (or is
+// ListenOnly), or defended it within defendInterval (RFC 5227 section 2.4 (c)); announce sends
+// nothing without a valid tenure.
 func (a *Announcer) defend(t target, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

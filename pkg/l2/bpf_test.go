@@ -211,8 +211,8 @@ func TestFiltersDropWhatConcernsOthers(t *testing.T) {
 		synctest.Wait()
 		r.lock.Lock()
 		defer r.lock.Unlock()
-		if len(r.checked) > 0 {
-			t.Errorf("still let pass: %v", r.checked)
+		if len(r.unfiltered) > 0 {
+			t.Errorf("still let pass: %v", r.unfiltered)
 		}
 	})
 }

@@ -30,9 +30,9 @@ type AddressChecks struct {
 	checks atomic.Pointer[map[netip.Addr]*conflictCheck] // by target's address; the map never changes
 
 	// What follows belongs to run.
-	list         []*conflictCheck // checks, to be gone through ten times a second
-	nextVerify   time.Time        // when requests of CheckVerify may be sent again
-	doubtedFirst bool             // at every other request of CheckVerify
+	list             []*conflictCheck // checks, to be gone through ten times a second
+	nextVerify       time.Time        // when requests of CheckVerify may be sent again
+	unconfirmedFirst bool             // those with an unconfirmed finding come first; toggled by each request of CheckVerify
 }
 
 func newAddressChecks(a *Announcer) *AddressChecks {
@@ -44,16 +44,18 @@ func newAddressChecks(a *Announcer) *AddressChecks {
 // AddressChecks is the Mailbox of address checks.
 func (a *Announcer) AddressChecks() *AddressChecks { return a.checks }
 
-// Put replaces what is checked. A check that is in want and was before goes on, with its
-// result, also if its AllowedMACs have changed.
+// Put replaces what is checked, and wakes up run; it does not block. If want equals what was
+// put last, nothing happens. A check that differs from one before in AllowedMACs at most
+// (vip.AddressCheck.Same) goes on, with its result. want must not be changed afterwards.
 func (c *AddressChecks) Put(want []vip.AddressCheck) {
 	if !slices.Equal(want, c.wanted.Get()) {
 		c.wanted.Put(want)
 	}
 }
 
-// Observe fills in CheckResults of what was put last. A check without a result yet is left
-// out, and so is a CheckVerify that was never other than OK.
+// Observe sets w.CheckResults to the last result of each check that was put last, by address.
+// Left out are a check that run has not taken yet, one without a result yet, and a CheckVerify
+// whose results were all OK.
 func (c *AddressChecks) Observe(w *vip.World) {
 	w.CheckResults = map[netip.Addr]vip.CheckResult{}
 	checks := *c.checks.Load()
@@ -68,7 +70,8 @@ func (c *AddressChecks) Observe(w *vip.World) {
 	}
 }
 
-// run checks until ctx ends.
+// run does the checks until ctx ends: it takes over what is put, and calls step when a message
+// was queued, but not within stepGap of the last step, and when a check is due.
 func (c *AddressChecks) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -78,7 +81,7 @@ func (c *AddressChecks) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.wanted.Changed:
-			c.take(time.Now())
+			c.takeWanted(time.Now())
 		case <-c.a.heard.queued:
 			if wait := stepGap - time.Since(last); wait > 0 {
 				timer.Reset(wait)
@@ -91,8 +94,11 @@ func (c *AddressChecks) run(ctx context.Context) {
 	}
 }
 
-// step reads the messages that were queued and goes on with the checks that are due. It pokes
-// if a result is another than before. It returns how long to wait until a check is due.
+// step hands the queued messages to the checks of their addresses, and then goes on with the
+// checks that are due (advance). A message from a link other than the check's is dropped; one
+// that conflicts with a CheckDefend has the address announced at once (defend). If a result
+// changed it updates the metric and pokes. It returns how long to wait until a check is due,
+// stepGap at least.
 func (c *AddressChecks) step(now time.Time) time.Duration {
 	changed, checks := false, *c.checks.Load()
 	for _, q := range c.a.heard.takeQueue() {
@@ -108,15 +114,19 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 	}
 	next, other := c.advance(now)
 	if changed || other {
-		c.count()
+		c.updateMetric()
 		c.a.opts.Poke()
 	}
 	return max(next.Sub(now), stepGap)
 }
 
-// take begins the checks that were put and are new, forgets those that were not put, and pokes
-// if new AllowedMACs have changed a result. The address of a new CheckDefend is defended at once.
-func (c *AddressChecks) take(now time.Time) {
+// takeWanted replaces the checks by those that were put last. One that was there before (Same)
+// goes on with its new AllowedMACs; the others begin from nothing, and the address of such a
+// CheckDefend is announced at once (defend). From now on messages about the targets of all
+// checks are queued, and kernel filters drop none about those of CheckProbe and CheckDefend.
+// It updates the metric, and pokes if new AllowedMACs changed a result; new checks do not
+// poke.
+func (c *AddressChecks) takeWanted(now time.Time) {
 	want := c.wanted.Get()
 	c.list = make([]*conflictCheck, 0, len(want))
 	before, checks := *c.checks.Load(), make(map[netip.Addr]*conflictCheck, len(want))
@@ -139,19 +149,21 @@ func (c *AddressChecks) take(now time.Time) {
 		}
 	}
 	c.checks.Store(&checks)
-	c.a.heard.check(queued)
-	c.a.checkEvery(every, now)
-	c.count()
+	c.a.heard.setChecked(queued)
+	c.a.setUnfiltered(every, now)
+	c.updateMetric()
 }
 
-// advance goes on with all checks that are due. It returns when the next one is due unless a
-// message comes before, and whether a result is another than before.
+// advance goes on with each CheckProbe and CheckDefend that is due (stepProbes), ends each
+// CheckVerify whose time for replies is over, and, each verifyGap, sends the requests of up to
+// parallelVerifies that are due. It returns when something is due next (after never if there
+// is no check), and whether a result changed.
 func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	probes, verifies := now.Add(never), now.Add(never)
 	for _, x := range c.list {
 		if x.want.Kind != vip.CheckVerify {
 			if !x.next.After(now) {
-				changed = c.probe(x, now) || changed
+				changed = c.stepProbes(x, now) || changed
 			}
 			probes = earlier(probes, x.next)
 			continue
@@ -164,7 +176,7 @@ func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	if !c.nextVerify.After(now) {
 		for range parallelVerifies {
 			if x := c.nextToVerify(now); x != nil {
-				c.verify(x, now)
+				c.sendVerify(x, now)
 			}
 		}
 	}
@@ -174,8 +186,10 @@ func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	return earlier(probes, verifies), changed
 }
 
-// count sets the metric of problems.
-func (c *AddressChecks) count() {
+// updateMetric sets the gauge of problems: "unanswered" to the number of checks with NoAnswer,
+// and "in_use", "conflict" and "foreign_mac" to those of CheckProbe, CheckDefend and
+// CheckVerify with UnexpectedMACs. One check may be in two of them.
+func (c *AddressChecks) updateMetric() {
 	counts := map[string]float64{}
 	for _, x := range c.list {
 		r := x.result.Load()

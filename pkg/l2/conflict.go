@@ -56,8 +56,8 @@ type conflictingHost struct {
 	last   int // the last of these
 }
 
-// newConflictCheck returns a check that begins at once; a CheckVerify begins after
-// verifyInterval to twice that, or all VIPs would be asked for at the same time.
+// newConflictCheck returns a check without a result, which is due at once; a CheckVerify is
+// due after verifyInterval to twice that, or all VIPs would be asked for at the same time.
 func newConflictCheck(w vip.AddressCheck, now time.Time) *conflictCheck {
 	x := &conflictCheck{want: w, target: newTarget(w.Addr, w.Link), next: now, conflicts: map[string]*conflictingHost{}}
 	x.result.Store(&vip.CheckResult{AddressCheck: w})
@@ -67,20 +67,23 @@ func newConflictCheck(w vip.AddressCheck, now time.Time) *conflictCheck {
 	return x
 }
 
-// counts reports whether a host was heard in enough rounds to be in the result: one, or two of
-// a CheckVerify, since the new owner of a VIP that moves may be heard before the claim is seen
-// to change.
-func (x *conflictCheck) counts(h *conflictingHost) bool {
+// isEstablished reports whether h was heard in enough rounds to be in the result: one, or with
+// CheckVerify two, not necessarily in a row, since the new owner of a VIP that moves may be
+// heard before the claim is seen to change.
+func (x *conflictCheck) isEstablished(h *conflictingHost) bool {
 	return h.rounds > 1 || x.want.Kind != vip.CheckVerify
 }
 
-// allows reports whether mac may claim the address.
+// allows reports whether mac may claim the address: it is in AllowedMACs, or these are empty
+// and it is a CheckVerify.
 func (x *conflictCheck) allows(mac string) bool {
 	return x.want.Kind == vip.CheckVerify && x.want.AllowedMACs == "" || strings.Contains(x.want.AllowedMACs, mac)
 }
 
 // setAllowed replaces AllowedMACs by those of w, which is the same check otherwise, forgets
-// conflicts that are now allowed, and reports whether that changed the result.
+// conflicting hosts that are now allowed, and stores a result without them, if there is a
+// result already. It reports whether that result is another one. If w equals x.want it does
+// nothing. A host that is allowed no longer is a conflict once it is heard again.
 func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	if x.want == w {
 		return false
@@ -88,14 +91,19 @@ func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	x.want = w
 	maps.DeleteFunc(x.conflicts, func(mac string, _ *conflictingHost) bool { return x.allows(mac) })
 	r := x.result.Load()
-	return !r.At.IsZero() && x.conclude(r.NoAnswer, "", now)
+	return !r.At.IsZero() && x.setResult(r.NoAnswer, "", now)
 }
 
-// receive notes a message about the address by its sender's MAC, and reports whether the result
-// changed, and whether it is a conflict that is in the result. It ignores probes by other hosts,
-// but for a CheckProbe (the kernel replies to them), messages between two rounds of a
-// CheckVerify, and hosts beyond maxConflicts. A conflict is in the result at once, or at the end
-// of the round of a CheckVerify, and has the next round begin after retryDelay.
+// receive takes over a message of another host about the address. It ignores a probe, unless x
+// is a CheckProbe (the kernel replies to probes for a bound address), and any message between
+// two rounds of a CheckVerify. An allowed host that sends a reply (or anything, if anyMessage)
+// has answered. Any other host is stored as conflicting in this round, unless maxConflicts
+// others are.
+//
+// With CheckVerify that changes the result only at the end of the round, so both returns are
+// false. With the other kinds a conflicting host is in the result at once: conflict is true,
+// changed says whether the result is another one, and between two rounds the next begins after
+// retryDelay at the latest.
 func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conflict bool) {
 	mac := net.HardwareAddr(m.mac[:]).String()
 	switch {
@@ -125,10 +133,11 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conf
 	if x.sent == 0 {
 		x.next = earlier(x.next, now.Add(x.retryDelay()))
 	}
-	return x.conclude(false, "", now), true
+	return x.setResult(false, "", now), true
 }
 
-// retryDelay is how long to wait before the next round for an address that another host has.
+// retryDelay returns how long after a conflict the next round of probes begins: defendInterval
+// for a CheckDefend, else backoff, and minBackoff at least.
 func (x *conflictCheck) retryDelay() time.Duration {
 	if x.want.Kind == vip.CheckDefend {
 		return defendInterval
@@ -136,13 +145,15 @@ func (x *conflictCheck) retryDelay() time.Duration {
 	return max(x.backoff, minBackoff)
 }
 
-// conclude stores a result with the conflicts that count, and reports whether it differs from
-// the one before in more than its times, or is the first of a CheckProbe or CheckDefend.
-func (x *conflictCheck) conclude(noAnswer bool, notSent string, now time.Time) bool {
+// setResult stores a result of now, with noAnswer, notSent and the MACs of the established
+// conflicting hosts. Its ClearedAt is now if the result before was not OK and this one is, and
+// zero while it is not OK. It reports whether NoAnswer, NotSent or UnexpectedMACs differ from
+// the result before, or this is the first result of a CheckProbe or CheckDefend.
+func (x *conflictCheck) setResult(noAnswer bool, notSent string, now time.Time) bool {
 	before := x.result.Load()
 	r := &vip.CheckResult{AddressCheck: x.want, At: now, NoAnswer: noAnswer, ClearedAt: before.ClearedAt, NotSent: notSent}
 	for mac, h := range x.conflicts {
-		if x.counts(h) {
+		if x.isEstablished(h) {
 			r.UnexpectedMACs = append(r.UnexpectedMACs, mac)
 		}
 	}
@@ -164,9 +175,10 @@ func (x *conflictCheck) startRound() {
 	x.answered = false
 }
 
-// endRound ends a round. Hosts that were not heard in it are forgotten, with CheckVerify and
-// CheckDefend only at the third in a row: a host may reply at times.
-func (x *conflictCheck) endRound() {
+// forgetSilentHosts removes the conflicting hosts that were not heard in this round, or, with
+// CheckVerify and CheckDefend, in none of the last three: a host may reply at times. The
+// result stays as it is.
+func (x *conflictCheck) forgetSilentHosts() {
 	enough := 3
 	if x.want.Kind == vip.CheckProbe {
 		enough = 1
@@ -174,10 +186,13 @@ func (x *conflictCheck) endRound() {
 	maps.DeleteFunc(x.conflicts, func(_ string, h *conflictingHost) bool { return x.round-h.last >= enough })
 }
 
-// probe sends the next probe of a round, or ends the round if all were sent, and reports
-// whether the result changed. If no probe can be sent within sendWithin, or on a link without
-// Ethernet, the result says so, and the next round begins after maxBackoff.
-func (c *AddressChecks) probe(x *conflictCheck, now time.Time) bool {
+// stepProbes sends the next probe of x's round, or ends the round if all three were sent, sets
+// x.next, when to call it again, and reports whether the result changed. A probe that can't be
+// sent is tried again each sendAgain. Once sendWithin has passed since the round began, or at
+// once on a link without Ethernet, the round is given up: the result says why in NotSent (so
+// the address counts as free), that is logged the first time, but not for a link without
+// Ethernet, and the next round begins after maxBackoff.
+func (c *AddressChecks) stepProbes(x *conflictCheck, now time.Time) bool {
 	if x.began.IsZero() {
 		x.began = now
 	}
@@ -200,15 +215,17 @@ func (c *AddressChecks) probe(x *conflictCheck, now time.Time) bool {
 		c.a.opts.Log.Warn("can't ask whether another host has an address", "address", x.target.addr, "link", x.target.link, "err", err)
 	}
 	x.sent, x.began, x.next = 0, time.Time{}, now.Add(maxBackoff)
-	return x.conclude(false, err.Error(), now)
+	return x.setResult(false, err.Error(), now)
 }
 
-// endProbes ends a round of probes, sets when the next one begins, if another host has the
-// address, and reports whether the result changed.
+// endProbes stores the result of a round whose probes were all sent, and reports whether it
+// changed. If another host has the address the next round begins after retryDelay, whose
+// backoff doubles each time up to maxBackoff. If none has it there is no next round until a
+// conflict is received.
 func (x *conflictCheck) endProbes(now time.Time) bool {
-	x.endRound()
+	x.forgetSilentHosts()
 	x.sent, x.began = 0, time.Time{}
-	changed := x.conclude(false, "", now)
+	changed := x.setResult(false, "", now)
 	delay := x.retryDelay()
 	x.next, x.backoff = now.Add(delay), min(2*delay, maxBackoff)
 	if x.result.Load().OK() {

@@ -48,10 +48,10 @@ func announcementFrames(addr netip.Addr, mac net.HardwareAddr) ([][]byte, error)
 	return [][]byte{first, second}, errors.Join(err1, err2)
 }
 
-// requestFrame returns the Ethernet frame that asks who has addr: an ARP request, or a
-// neighbor solicitation to the solicited-node group. If from is 0.0.0.0 or :: it is a probe
-// (RFC 5227 section 2.1.1, RFC 4862 section 5.4.2), from which no neighbour learns anything.
-// It is an error if mac has not 6 bytes.
+// requestFrame returns the Ethernet frame that asks who has addr, sent from an address at mac:
+// a broadcast ARP request, or a neighbor solicitation to the solicited-node group. If from is
+// 0.0.0.0 or :: it is a probe (RFC 5227 section 2.1.1, RFC 4862 section 5.4.2), from which no
+// neighbour learns anything. It is an error if mac has not 6 bytes.
 func requestFrame(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	if addr.Is4() {
 		return arpFrame(arp.OperationRequest, from, mac, addr, make(net.HardwareAddr, 6))
@@ -67,7 +67,8 @@ func requestFrame(addr, from netip.Addr, mac net.HardwareAddr) ([]byte, error) {
 	return ndpFrame(ns, from, mac, group)
 }
 
-// arpFrame returns an ARP packet from sender at mac to target at targetMAC, as a broadcast.
+// arpFrame returns a broadcast Ethernet frame with an ARP packet from sender at mac to target
+// at targetMAC. It is an error if an address is not IPv4 or a MAC address has not 6 bytes.
 func arpFrame(op arp.Operation, sender netip.Addr, mac net.HardwareAddr, target netip.Addr, targetMAC net.HardwareAddr) ([]byte, error) {
 	p, err := arp.NewPacket(op, mac, sender, targetMAC, target)
 	if err != nil {
@@ -80,7 +81,8 @@ func arpFrame(op arp.Operation, sender netip.Addr, mac net.HardwareAddr, target 
 	return ethernetFrame(ethernet.Broadcast, mac, ethernet.EtherTypeARP, payload)
 }
 
-// ndpFrame returns an ICMPv6 message in an IPv6 packet from an address to a multicast group.
+// ndpFrame returns an Ethernet frame with an ICMPv6 message in an IPv6 packet, from an address
+// at mac to a multicast group and its Ethernet address. It is an error if mac has not 6 bytes.
 func ndpFrame(m ndp.Message, from netip.Addr, mac net.HardwareAddr, group netip.Addr) ([]byte, error) {
 	message, err := ndp.MarshalMessageChecksum(m, from, group)
 	if err != nil {
@@ -98,7 +100,8 @@ func ndpFrame(m ndp.Message, from netip.Addr, mac net.HardwareAddr, group netip.
 	return ethernetFrame(to, mac, ethernet.EtherTypeIPv6, packet)
 }
 
-// ethernetFrame returns a frame. It is an error if the address from has not 6 bytes.
+// ethernetFrame returns a frame with that payload. It is an error if the address from has not
+// 6 bytes.
 func ethernetFrame(to, from net.HardwareAddr, kind ethernet.EtherType, payload []byte) ([]byte, error) {
 	if len(from) != 6 {
 		return nil, fmt.Errorf("the link has no Ethernet address (%q)", from)
@@ -124,9 +127,11 @@ const (
 	messageProbe                           // an ARP probe (RFC 5227 section 2.1.1): mac's host does not use addr yet
 )
 
-// parseARP reads an Ethernet frame. In a request as in a reply the sender has the address
-// (RFC 826), but if the sender of a request is 0.0.0.0 it is a probe for the target. It
-// returns false for what is not ARP for IPv4 over Ethernet, and for packets without an address.
+// parseARP reads an Ethernet frame with an ARP packet. addr and mac are the sender's, since in
+// a request as in a reply the sender has the address (RFC 826); a request from 0.0.0.0 is a
+// messageProbe, with the target's address. If sender and target are the same address it is a
+// messageAnnouncement, whatever the operation. It returns false for what is not ARP for IPv4
+// over Ethernet, is too short, or has no such address.
 func parseARP(frame []byte) (neighborMessage, bool) {
 	const head = 14
 	if len(frame) < head+28 || binary.BigEndian.Uint16(frame[12:]) != uint16(ethernet.EtherTypeARP) {
@@ -151,8 +156,9 @@ func parseARP(frame []byte) (neighborMessage, bool) {
 	return m, !m.addr.IsUnspecified()
 }
 
-// parseNA reads a neighbor advertisement. It returns false for other messages, and for an
-// advertisement without the target's link-layer address.
+// parseNA reads a neighbor advertisement: its target address, the MAC address in its option,
+// and messageReply if it is solicited, else messageAnnouncement. It returns false for other
+// messages, and for an advertisement without a target link-layer address of 6 bytes.
 func parseNA(m ndp.Message) (neighborMessage, bool) {
 	na, ok := m.(*ndp.NeighborAdvertisement)
 	if !ok {

@@ -55,10 +55,15 @@ type queuedMessage struct {
 	message neighborMessage
 }
 
-// receive stores a message that arrived on a link, unless this node itself sent it (own). It
-// hands claims, which are all messages but probes, to resolve, and queues messages about what is
-// checked. If another host claims an expected address it pokes: at the first claim in this role,
-// at the first in a second by another MAC, and at the first in defendInterval.
+// receive takes over a message that arrived on a link. If this node itself sent it, it does
+// nothing but return true (own). Else it stores that another host was heard on the link,
+// queues the message for AddressChecks if its target is checked (unless maxQueue are waiting),
+// and, if it is no probe, hands the sender's MAC to those who wait for it (forwardReplies).
+//
+// If it is no probe and its target is expected, it is counted and stored as the last
+// announcement. It pokes at the first one since the target is wanted in its role (announced or
+// listened for), defendInterval after the last poke, and a second after it if the MAC is
+// another than last time; but not while the target is unwanted.
 func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,8 +98,9 @@ func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool
 	return false
 }
 
-// expect listens for the wanted announcements and, for listenAfter, for those that were
-// wanted before.
+// expect stores the targets to listen for, in place of those before. The next announcement of
+// one that is new, or whose ListenOnly changed, is to poke. One that is not in wanted any more
+// is still listened for, without a poke, and forgotten by the first call after listenAfter.
 func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,8 +123,10 @@ func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
 	}
 }
 
-// last is the last announcement by another host of each wanted address that had one.
-func (h *heard) last() map[netip.Addr]vip.HeardAnnouncement {
+// lastAnnouncements returns the last message by another host that was no probe, for each
+// address that is wanted and had one, by address; of the link where it came last if it is
+// wanted on several.
+func (h *heard) lastAnnouncements() map[netip.Addr]vip.HeardAnnouncement {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := map[netip.Addr]vip.HeardAnnouncement{}
@@ -130,7 +138,8 @@ func (h *heard) last() map[netip.Addr]vip.HeardAnnouncement {
 	return all
 }
 
-// since returns how long ago another host was last heard on a link; if none was, centuries.
+// since returns how long ago another host was last heard on a link, whatever it sent; the
+// maximum Duration (centuries) if none was.
 func (h *heard) since(link string, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -144,9 +153,10 @@ func (h *heard) setOwnMACs(own map[[6]byte]bool) {
 	h.ownMACs = own
 }
 
-// resolve sends the MAC address of whoever claims t to replies, which must have room for one,
-// until the returned function is called.
-func (h *heard) resolve(t target, replies chan<- [6]byte) (stop func()) {
+// forwardReplies has receive send to replies the MAC address of each message of another host
+// about t that is no probe, until the returned function is called. It sends no request.
+// replies must have room for one; while it is full, further ones are dropped.
+func (h *heard) forwardReplies(t target, replies chan<- [6]byte) (stop func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.resolving[t] = append(h.resolving[t], replies)
@@ -160,14 +170,16 @@ func (h *heard) resolve(t target, replies chan<- [6]byte) (stop func()) {
 	}
 }
 
-// check queues the messages about these targets from now on. They must not be changed.
-func (h *heard) check(targets map[target]bool) {
+// setChecked has receive queue the messages about these targets from now on, in place of those
+// before. The map must not be changed afterwards.
+func (h *heard) setChecked(targets map[target]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checked = targets
 }
 
-// takeQueue returns the messages that were queued since the last call.
+// takeQueue empties the queue, and returns the messages in it, oldest first; nil if there were
+// none.
 func (h *heard) takeQueue() []queuedMessage {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -55,7 +55,7 @@ type Announcer struct {
 	asked         map[linkFamily]time.Time // where addresses were asked for, and when last
 	receivers     map[linkFamily]*receiver
 	reopened      chan struct{}   // closed and replaced when one of them has been opened or closed
-	checked       map[target]bool // what AddressChecks needs every message about
+	unfiltered    map[target]bool // what AddressChecks needs every message about
 	widened       time.Time       // when announcements or checked last gained or lost a target
 }
 
@@ -65,7 +65,8 @@ type target struct {
 	link string
 }
 
-// newTarget is an address without its zone, and as IPv4 if it is an IPv4-mapped one.
+// newTarget returns the target of addr on a link: without a zone, and as IPv4 if addr is
+// IPv4-mapped.
 func newTarget(addr netip.Addr, link string) target {
 	return target{addr.Unmap().WithZone(""), link}
 }
@@ -81,6 +82,7 @@ func (t target) linkFamily() linkFamily { return linkFamily{t.link, vip.FamilyOf
 // New makes an Announcer. It opens links only once something is to be announced or asked.
 func New(o Options) *Announcer { return newAnnouncer(o, sockets{}) }
 
+// newAnnouncer makes an Announcer that opens its links by n.
 func newAnnouncer(o Options, n network) *Announcer {
 	m := newMetrics()
 	a := &Announcer{
@@ -110,16 +112,17 @@ func (a *Announcer) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.sent, m.errors, m.heard, m.requests, m.problems}
 }
 
-// Observe fills in Heard, the last announcement by another host of each address that is
-// wanted, and CheckResults.
+// Observe sets w.Heard to the last announcement by another host of each wanted address that
+// had one, and w.CheckResults as AddressChecks.Observe does.
 func (a *Announcer) Observe(w *vip.World) {
-	w.Heard = a.heard.last()
+	w.Heard = a.heard.lastAnnouncements()
 	a.checks.Observe(w)
 }
 
-// Run repeats the announcements, receives those of other hosts and does the address checks,
-// until ctx ends. For 333 VIPs that costs a third of a hundredth of a core (see
-// BenchmarkSecond).
+// Run sends announcements when they are due, keeps a receiver for each link and family that is
+// used, and does the address checks, until ctx ends. Then it waits for the receivers to end,
+// closes unused senders, and returns nil. For 333 VIPs that costs a third of a hundredth of a
+// core (see BenchmarkSecond).
 func (a *Announcer) Run(ctx context.Context) error {
 	var tasks sync.WaitGroup
 	defer func() {

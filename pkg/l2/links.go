@@ -40,12 +40,13 @@ var (
 	errLinkDown   = errors.New("the link is down")
 )
 
-// LinksChanged has the Announcer call Options.Links. It does not block. VIPs on a link that
-// came up or changed its MAC address or carrier are then announced as if they were new.
+// LinksChanged has Run call Options.Links; it does not block. The announcements on a link
+// whose index, MAC address or Up has changed then begin from the first.
 func (a *Announcer) LinksChanged() { a.linksChanged.Send() }
 
-// readLinks calls Options.Links and stores what it returns. Senders on links that have
-// changed are closed, and their VIPs are announced from the beginning. a.mu is held.
+// readLinks calls Options.Links, and stores the links and this node's MAC addresses, whose
+// messages are ignored. The sender on a link that has changed (sameLink) is closed, and its
+// announcements are due at once and from the first. It sends nothing. a.mu is held.
 func (a *Announcer) readLinks(now time.Time) {
 	before := a.links
 	a.links = map[string]vip.Link{}
@@ -69,12 +70,14 @@ func (a *Announcer) readLinks(now time.Time) {
 	}
 }
 
-// sameLink reports whether neighbours that heard an announcement on a will still know it on
-// b. They may not after a loss of carrier: the cable may be in another switch.
+// sameLink reports whether index, MAC address and Up of both are the same, so that neighbours
+// that heard an announcement on a will still know it on b. They may not after a loss of
+// carrier: the cable may be in another switch.
 func sameLink(a, b vip.Link) bool { return a.Index == b.Index && a.MAC == b.MAC && a.Up == b.Up }
 
-// link returns a link of this node and its MAC address. It is an error if there is no such link,
-// also after reading the links again, or if it has no MAC address. a.mu is held.
+// link returns a link of this node, up or not, and its MAC address. If the link is not known
+// it reads the links again (readLinks). It is an error if there is still no such link, or if
+// it has no Ethernet address (errNoEthernet). a.mu is held.
 func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr, error) {
 	if _, ok := a.links[name]; !ok { // it may have been made a moment ago
 		a.readLinks(now)
@@ -96,8 +99,11 @@ func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// transmit sends the frames that are made for the MAC address of t's link until one fails, and
-// counts those that were sent. It opens a sender if there is none. a.mu is held.
+// transmit sends the frames that the function makes for the MAC address of t's link, in order,
+// until one fails (sendFailed), and counts each that was sent, by family. It opens a sender on
+// the link if there is none. It returns the first error: there is no such link, it has no
+// Ethernet address, no frame could be made, no sender opened, or a frame not sent. a.mu is
+// held.
 func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec, frames func(mac net.HardwareAddr) ([][]byte, error)) error {
 	link, mac, err := a.link(t.link, now)
 	if err != nil {
@@ -123,9 +129,11 @@ func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterV
 	return nil
 }
 
-// sendFailed returns why a frame could not be sent. Unless the link's queue was full, the
-// link has gone or is down: its sender is closed, and all its VIPs are announced from the
-// beginning within repeatGap, since it may be back before LinksChanged is called. a.mu is held.
+// sendFailed returns why a frame could not be sent. If the link's queue was full (ENOBUFS,
+// EAGAIN) that is err, and nothing else happens. Else the link has gone or is down: its sender
+// is closed, and all its announcements begin from the first within repeatGap, since it may be
+// back before LinksChanged is called; the error is errLinkDown for ENETDOWN, or one that wraps
+// err. a.mu is held.
 func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
 		return err
@@ -150,9 +158,10 @@ func (a *Announcer) closeSender(link string) {
 	}
 }
 
-// closeUnused closes the senders on links that are not used. a.mu is held.
+// closeUnused closes the senders on links of which no family is in use (linksInUse). a.mu is
+// held.
 func (a *Announcer) closeUnused() {
-	used := a.used()
+	used := a.linksInUse()
 	for link := range a.senders {
 		if !used[linkFamily{link, vip.IPv4}] && !used[linkFamily{link, vip.IPv6}] {
 			a.closeSender(link)

@@ -19,6 +19,7 @@ type metrics struct {
 // problems is the values of the label "problem".
 var problems = []string{"in_use", "conflict", "unanswered", "foreign_mac"}
 
+// newMetrics makes the metrics, with each value of their labels at 0.
 func newMetrics() metrics {
 	byFamily := func(name, help string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"family"})
@@ -45,5 +46,5 @@ func newMetrics() metrics {
 	return m
 }
 
-// familyLabel is the value of the label "family" for an address.
+// familyLabel is the value of the label "family" for an address: "ipv4" or "ipv6".
 func familyLabel(a netip.Addr) string { return strings.ToLower(vip.FamilyOf(a).String()) }

@@ -33,9 +33,9 @@ type receiver struct {
 	filterFailed bool            // the kernel did not take one
 }
 
-// used returns the links and families on which something is announced, listened for, or was
-// asked for within requestsRemembered. a.mu is held.
-func (a *Announcer) used() map[linkFamily]bool {
+// linksInUse returns the links and families on which something is announced or listened for,
+// or a request was sent within requestsRemembered. a.mu is held.
+func (a *Announcer) linksInUse() map[linkFamily]bool {
 	used := map[linkFamily]bool{}
 	for t := range a.announcements {
 		used[t.linkFamily()] = true
@@ -46,12 +46,13 @@ func (a *Announcer) used() map[linkFamily]bool {
 	return used
 }
 
-// matchReceivers starts a receiver for each link and family that is used, and stops the
-// others, and those whose link has gone or was replaced by another of its name.
+// matchReceivers starts a receiver, a goroutine in tasks, for each link and family in use that
+// has none, if the link exists. It stops those no longer in use, and those whose link has gone
+// or was replaced by another of its name, without waiting for their end.
 func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	used := a.used()
+	used := a.linksInUse()
 	for k, r := range a.receivers {
 		if !used[k] || a.links[k.link].Index != r.index {
 			r.stop()
@@ -70,8 +71,9 @@ func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	}
 }
 
-// keepReceiving receives until ctx ends. When it fails, it begins again after reopenAfter; the
-// third failure in a row is logged.
+// keepReceiving receives until ctx ends. When that fails, it begins again after reopenAfter.
+// The third failure in a row is logged, as a warning and once; one after more than reopenAfter
+// of receiving is a first one again.
 func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Link, family vip.Family) {
 	for failures := 1; ; failures++ {
 		began := time.Now()
@@ -91,7 +93,9 @@ func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Lin
 	}
 }
 
-// receive opens r and stores what it receives in heard, until ctx ends or that fails.
+// receive opens a socket for r without a filter, and hands each message to heard, until ctx
+// ends or something fails; it returns that error, never nil. When messages come in quick
+// succession it sleeps for batchWindow before it reads on, to be woken up less often.
 func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, family vip.Family) error {
 	conn, err := a.network.openReceiver(link, family)
 	if err != nil {
@@ -127,7 +131,8 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 	}
 }
 
-// setConn stores that r is open, without a filter, or is not (nil), and has Resolve look again.
+// setConn stores the open socket of r, which has no filter yet, or nil when it was closed, and
+// wakes up each Resolve that waits for that (reopened).
 func (a *Announcer) setConn(r *receiver, conn messageReceiver) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -136,7 +141,7 @@ func (a *Announcer) setConn(r *receiver, conn messageReceiver) {
 	a.reopened = make(chan struct{})
 }
 
-// receiving reports whether a receiver is open. a.mu is held.
+// receiving reports whether there is a receiver of k and its socket is open. a.mu is held.
 func (a *Announcer) receiving(k linkFamily) bool {
 	r := a.receivers[k]
 	return r != nil && r.conn != nil
@@ -146,11 +151,12 @@ func (a *Announcer) receiving(k linkFamily) bool {
 // each other, and each VIP is announced to all. Each such frame would wake the process up, so
 // the kernel filters them out (docs/decisions/0061-a-process-that-is-seldom-woken-up.md).
 
-// setFilters has each receiver's kernel filter leave out what doesn't concern this node, if
-// announcements and checked have been the same for listenAfter and another host was heard on
-// the link within a quarter of linkSilentAfter; else the filter is taken off: while nobody is
-// heard any message shows that the link works. A kernel that refused a filter isn't asked
-// again. a.mu is held.
+// setFilters has the kernel filter ARP requests for each open receiver (setFilter of
+// filterSenders) if the targets of announcements and unfiltered have been the same for
+// listenAfter, and another host was heard on the link within a quarter of linkSilentAfter.
+// Else it takes the filter off: while nobody is heard any message shows that the link works.
+// Where the filter is on or off already nothing is done. A failure is logged (debug), and a
+// receiver with one gets no filter until it is opened again. a.mu is held.
 func (a *Announcer) setFilters(now time.Time) {
 	for k, r := range a.receivers {
 		narrow := now.Sub(a.widened) > listenAfter && a.heard.since(k.link, now) < linkSilentAfter/4
@@ -159,7 +165,7 @@ func (a *Announcer) setFilters(now time.Time) {
 		}
 		var senders []netip.Addr
 		if narrow {
-			senders = a.concerns(k)
+			senders = a.filterSenders(k)
 		}
 		if err := r.conn.setFilter(narrow, senders); err != nil {
 			r.filterFailed = true
@@ -170,18 +176,18 @@ func (a *Announcer) setFilters(now time.Time) {
 	}
 }
 
-// widenFilters takes the filters off for listenAfter: what they have to let pass is about to
-// change. a.mu is held.
+// widenFilters takes all filters off now, and keeps setFilters from setting any for
+// listenAfter: the targets that they have to let pass have changed. a.mu is held.
 func (a *Announcer) widenFilters(now time.Time) {
 	a.widened = now
 	a.setFilters(now)
 }
 
-// concerns returns the addresses of which each message on k is needed: those that are
-// announced, listened for, probed or defended; some twice. a.mu is held.
-func (a *Announcer) concerns(k linkFamily) []netip.Addr {
+// filterSenders returns the addresses on k from which a filter has to let ARP requests pass:
+// those that are announced, listened for, probed or defended; some twice. a.mu is held.
+func (a *Announcer) filterSenders(k linkFamily) []netip.Addr {
 	var list []netip.Addr
-	for _, targets := range []iter.Seq[target]{maps.Keys(a.announcements), maps.Keys(a.checked)} {
+	for _, targets := range []iter.Seq[target]{maps.Keys(a.announcements), maps.Keys(a.unfiltered)} {
 		for t := range targets {
 			if t.linkFamily() == k {
 				list = append(list, t.addr)
@@ -191,13 +197,14 @@ func (a *Announcer) concerns(k linkFamily) []netip.Addr {
 	return list
 }
 
-// checkEvery has the filters let pass every message about these targets, in place of those of
-// the last call.
-func (a *Announcer) checkEvery(targets map[target]bool, now time.Time) {
+// setUnfiltered stores the targets about which the filters are to drop nothing, in place of
+// those of the last call. If the set differs, all filters of all receivers are taken off for
+// listenAfter (widenFilters). The map must not be changed afterwards.
+func (a *Announcer) setUnfiltered(targets map[target]bool, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !maps.Equal(a.checked, targets) {
-		a.checked = targets
+	if !maps.Equal(a.unfiltered, targets) {
+		a.unfiltered = targets
 		a.widenFilters(now)
 	}
 }

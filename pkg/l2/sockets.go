@@ -56,7 +56,8 @@ type packetSender struct {
 	link int
 }
 
-// send blocks for sendTimeout at most: then the error is EAGAIN.
+// send sends a frame. If the link's queue is full it blocks for sendTimeout at most, and then
+// returns EAGAIN. Other errors are those of sendto(2).
 func (s packetSender) send(frame []byte) error {
 	if err := rawio.Send(s.conn, frame, s.link); !errors.Is(err, unix.EAGAIN) {
 		return err
@@ -70,6 +71,9 @@ func (s packetSender) send(frame []byte) error {
 	return errors.Join(err, sent)
 }
 
+// openReceiver opens a packet socket that receives the ARP frames on a link, or, for IPv6, a
+// raw ICMPv6 socket for neighbor advertisements. The link needs no address. An error says
+// which capability is missing, if that is why.
 func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, error) {
 	ifi := net.Interface{Index: link.Index, Name: link.Name, MTU: maxMessage}
 	if family == vip.IPv4 {
@@ -98,12 +102,15 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 	return &ndpReceiver{c, link.Index}, nil
 }
 
+// arpReceiver receives ARP packets by a packet socket on one link.
 type arpReceiver struct {
 	*packet.Conn
 	reader *rawio.Reader
 	buf    []byte
 }
 
+// receive blocks until a frame comes that parseARP can read; others are skipped. It returns an
+// error only if reading fails or the socket is closed.
 func (r *arpReceiver) receive() (neighborMessage, error) {
 	for {
 		n, err := r.reader.Read(r.buf)
@@ -116,6 +123,8 @@ func (r *arpReceiver) receive() (neighborMessage, error) {
 	}
 }
 
+// setFilter attaches arpFilter of senders to the socket if narrow, else a filter that accepts
+// everything. It replaces the one before; if the kernel refuses, that one stays.
 func (r *arpReceiver) setFilter(narrow bool, senders []netip.Addr) error {
 	filter := acceptAll
 	if narrow {
@@ -134,10 +143,13 @@ type ndpReceiver struct {
 	index int
 }
 
-// setFilter does nothing: solicitations between other hosts don't come this far, and
-// advertisements are not known to be a burden.
+// setFilter does nothing and returns nil: solicitations between other hosts don't come this
+// far, and advertisements are not known to be a burden.
 func (r *ndpReceiver) setFilter(bool, []netip.Addr) error { return nil }
 
+// receive blocks until an advertisement comes that parseNA can read. It skips those of other
+// links, and those whose hop limit is not 255, which may have passed a router. It returns an
+// error only if reading fails or the socket is closed.
 func (r *ndpReceiver) receive() (neighborMessage, error) {
 	for {
 		message, cm, _, err := r.ReadFrom()
@@ -153,7 +165,8 @@ func (r *ndpReceiver) receive() (neighborMessage, error) {
 	}
 }
 
-// hint is what an operator can do about an error of the kernel, or "".
+// hint returns what an operator can do about an error, to be added to its text: for EPERM and
+// EACCES that NET_RAW is missing, else "".
 func hint(err error) string {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
 		return " (the process needs the capability NET_RAW)"

@@ -21,12 +21,13 @@ const (
 	maxUnanswered = 4
 )
 
-// nextToVerify returns the CheckVerify that is due and has waited longest, or nil. At every
-// other request those that raised a doubt come first.
+// nextToVerify returns the CheckVerify that is due (next) and not waiting for replies, and of
+// several the one that was due first; nil if there is none. At every other request one with an
+// unconfirmed finding comes before all without.
 func (c *AddressChecks) nextToVerify(now time.Time) *conflictCheck {
 	before := func(x, y *conflictCheck) bool {
-		if c.doubtedFirst && x.doubted() != y.doubted() {
-			return x.doubted()
+		if c.unconfirmedFirst && x.hasUnconfirmedFinding() != y.hasUnconfirmedFinding() {
+			return x.hasUnconfirmedFinding()
 		}
 		return x.next.Before(y.next)
 	}
@@ -39,10 +40,12 @@ func (c *AddressChecks) nextToVerify(now time.Time) *conflictCheck {
 	return first
 }
 
-// verify asks who has a VIP of another node. If that can't be sent, which says nothing about
-// the owner, it is due again after verifyGap.
-func (c *AddressChecks) verify(x *conflictCheck, now time.Time) {
-	c.doubtedFirst = !c.doubtedFirst
+// sendVerify sends one request for the VIP of another node, from an address of this node or
+// else as a probe, and sets nextVerify to the next tick of verifyGap. If it was sent, a round
+// begins that waits replyTimeout for replies. If not, which says nothing about the owner, x is
+// due again after verifyGap.
+func (c *AddressChecks) sendVerify(x *conflictCheck, now time.Time) {
+	c.unconfirmedFirst = !c.unconfirmedFirst
 	from := c.a.source(x.target)
 	c.nextVerify = c.a.nextTick(now, now.Add(verifyGap/2), verifyGap) // the next tick, if this is one or comes just after it
 	if c.a.whoHas(x.target, from) != nil {
@@ -54,23 +57,28 @@ func (c *AddressChecks) verify(x *conflictCheck, now time.Time) {
 	x.anyMessage = from.Is6() && from.IsUnspecified() // RFC 4861 section 7.2.4
 }
 
-// doubted reports whether the last round had another outcome than the result says: the owner
-// did not reply, or another host did, but not often enough to count.
-func (x *conflictCheck) doubted() bool {
+// hasUnconfirmedFinding reports whether something was found that is not in the result yet,
+// since it must be found again: the owner did not reply in the last round, up to maxUnanswered
+// - 1 in a row, or another host has replied in one round only, and not been silent for three
+// since.
+func (x *conflictCheck) hasUnconfirmedFinding() bool {
 	if x.unanswered > 0 && x.unanswered < maxUnanswered {
 		return true
 	}
 	for _, h := range x.conflicts {
-		if !x.counts(h) {
+		if !x.isEstablished(h) {
 			return true
 		}
 	}
 	return false
 }
 
-// endVerify ends the round of a CheckVerify, sets when the next one begins, and reports whether
-// the result changed. It does not count as unanswered if no host at all was heard on the link
-// within linkSilentAfter: then it is this node that is cut off.
+// endVerify ends the round of a CheckVerify, stores its result, and reports whether that
+// changed. The round is answered if an allowed or a conflicting host replied. After
+// maxUnanswered rounds without an answer in a row the result is NoAnswer; a round does not
+// count if no host at all was heard on the link within linkSilentAfter: then it is this node
+// that is cut off. The next request is due after some verifyInterval, or verifyRetry with an
+// unconfirmed finding.
 func (c *AddressChecks) endVerify(x *conflictCheck, now time.Time) bool {
 	x.awaiting = false
 	for _, h := range x.conflicts {
@@ -82,10 +90,10 @@ func (c *AddressChecks) endVerify(x *conflictCheck, now time.Time) bool {
 	case c.a.heard.since(x.target.link, now) <= linkSilentAfter:
 		x.unanswered = min(x.unanswered+1, maxUnanswered)
 	}
-	x.endRound()
-	changed := x.conclude(x.unanswered == maxUnanswered, "", now)
+	x.forgetSilentHosts()
+	changed := x.setResult(x.unanswered == maxUnanswered, "", now)
 	x.next = now.Add(verifyInterval + rand.N(verifyInterval/5) - replyTimeout)
-	if x.doubted() {
+	if x.hasUnconfirmedFinding() {
 		x.next = now.Add(verifyRetry - replyTimeout)
 	}
 	return changed

@@ -25,8 +25,10 @@ const (
 var errNotReceiving = errors.New("replies can't be received on the link")
 
 // whoHas sends one ARP request or neighbor solicitation for t from an address, of this node or
-// unspecified, and has Run keep a receiver for the replies. While there is none it sends
-// nothing: it returns why the link can't be used, or else errNotReceiving.
+// unspecified (a probe), and does not wait for replies. Sent or not, it has Run keep a
+// receiver for them on the link for requestsRemembered. While none is open it sends nothing:
+// it returns why the link can't be used (unknown, without Ethernet, down), or else
+// errNotReceiving. It returns nil if the request was sent, else the error of transmit.
 func (a *Announcer) whoHas(t target, from netip.Addr) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -49,9 +51,10 @@ func (a *Announcer) whoHas(t target, from netip.Addr) error {
 	})
 }
 
-// source returns the address to ask for t from: one of this node's own in t's network. It is
-// never a VIP, since neighbours learn from a request where its sender is (RFC 826). Without one
-// it is unspecified, which makes the request a probe.
+// source returns the address to ask for t from: the first of this node's own on t's link whose
+// network contains t, and which is not t itself. It is never a VIP, since neighbours learn
+// from a request where its sender is (RFC 826). If there is none it is unspecified, which
+// makes the request a probe.
 func (a *Announcer) source(t target) netip.Addr {
 	for _, l := range a.opts.Links() {
 		for _, p := range l.Prefixes {
@@ -63,16 +66,18 @@ func (a *Announcer) source(t target) netip.Addr {
 	return vip.FamilyOf(t.addr).Unspecified()
 }
 
-// Resolve asks the neighbours on a link who has addr, by ARP requests or neighbor
-// solicitations, and blocks until one replies. It returns its MAC address, in the form
-// 02:00:00:00:00:0a. ok is false if nobody replied within 120 ms or before ctx ended, if the
-// link can't be used, or while Run does not run. This node itself does not reply.
+// Resolve asks the neighbours on a link who has addr, by up to three ARP requests or neighbor
+// solicitations 40 ms apart, and blocks until a host replies or announces it. It returns that
+// host's MAC address, in the form 02:00:00:00:00:0a, and true. It returns "" and false if
+// nobody did within 120 ms or before ctx ended, if the link can't be used, or while Run does
+// not run. Requests begin once a receiver is open, which Run opens if need be. This node
+// itself does not reply.
 func (a *Announcer) Resolve(ctx context.Context, link string, addr netip.Addr) (mac string, ok bool) {
 	t := newTarget(addr, link)
 	ctx, cancel := context.WithTimeout(ctx, requests*requestGap)
 	defer cancel()
 	replies := make(chan [6]byte, 1)
-	defer a.heard.resolve(t, replies)()
+	defer a.heard.forwardReplies(t, replies)()
 	for sent := 0; ; {
 		a.mu.Lock()
 		reopened := a.reopened

@@ -26,6 +26,6 @@ func BenchmarkHandlePacket(b *testing.B) {
 	other.setKeys(key)
 	packet := other.seal(m.append(nil), 0)
 	for b.Loop() {
-		p.handle(packet, netip.AddrPort{})
+		p.handlePacket(packet, netip.AddrPort{})
 	}
 }

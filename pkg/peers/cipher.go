@@ -44,7 +44,8 @@ type keyID [4]byte
 // idOfKey derives the ID of a key.
 func idOfKey(key []byte) keyID { return keyID(derive(key, nil, "herald peers: key id", len(keyID{}))) }
 
-// derive returns n bytes derived from key by HKDF with SHA-256.
+// derive returns n bytes derived from key by HKDF with SHA-256. It panics if n is more than
+// 8160.
 func derive(key, salt []byte, info string, n int) []byte {
 	out, err := hkdf.Key(sha256.New, key, salt, info, n)
 	if err != nil {
@@ -53,7 +54,8 @@ func derive(key, salt []byte, info string, n int) []byte {
 	return out
 }
 
-// newAEAD returns the cipher with which a process encrypts under a key of the cluster.
+// newAEAD returns the AES-256-GCM with which a process, named by its instance ID, encrypts
+// under a key of the cluster: its own key is derived from both.
 func newAEAD(key []byte, instance instanceID) cipher.AEAD {
 	block, err := aes.NewCipher(derive(key, instance[:], "herald peers: packets", 32))
 	if err != nil {
@@ -82,11 +84,15 @@ type sender struct {
 	instance instanceID
 }
 
+// newSealer returns a sealer for the process with that instance ID, without a key of the
+// cluster.
 func newSealer(instance instanceID) *sealer {
 	return &sealer{last: packetID{instance: instance}, receive: make(map[sender]cipher.AEAD)}
 }
 
-// setKeys replaces the keys. Packets under others can't be opened any more.
+// setKeys replaces the keys of the cluster by copies of these. Packets under others can't be
+// opened any more. If the keys are the same as before it does nothing; the sequence number
+// goes on in any case.
 func (s *sealer) setKeys(keys [][]byte) {
 	if slices.EqualFunc(keys, s.keys, slices.Equal) {
 		return
@@ -99,7 +105,8 @@ func (s *sealer) setKeys(keys [][]byte) {
 	clear(s.receive)
 }
 
-// seal returns a packet with message, encrypted with the key at that index; nil if there is none.
+// seal returns a packet with message, encrypted with the key at that index of s.keys, under
+// the next sequence number, which it stores. It returns nil if there is no such key.
 func (s *sealer) seal(message []byte, key int) []byte {
 	if key >= len(s.keys) {
 		return nil
@@ -125,8 +132,10 @@ var (
 	errAuthentic = errors.New("not authentic: changed on its way, or made without the key")
 )
 
-// open decrypts a packet, or returns errFormat, errKey or errAuthentic. The message shares no memory
-// with the packet.
+// open decrypts a packet and returns its sender with its sequence number, and the message,
+// which shares no memory with the packet. It returns a nil message and errFormat, errKey (not
+// one of s.keys) or errAuthentic if it can't. It does not look for replays. The cipher of a
+// sender whose packet was authentic is stored for the next one.
 func (s *sealer) open(packet []byte) (id packetID, message []byte, err error) {
 	if len(packet) < minPacket || packet[0] != 'H' || packet[1] != 'P' || packet[2] != version {
 		return id, nil, errFormat

@@ -25,8 +25,8 @@ const (
 	nonceLifetime = 3 * maxInterval * 5 / 2
 )
 
-// detectionTime is after what time without a packet a sender with that transmit interval is
-// silent (RFC 5880 section 6.8.4): two packets may be late or lost.
+// detectionTime returns 2.5 times the transmit interval of a sender: without a packet for
+// longer it is silent (RFC 5880 section 6.8.4). So two packets may be late or lost.
 func detectionTime(interval time.Duration) time.Duration { return interval * 5 / 2 }
 
 // A detector is a failure detector: from heartbeats and from the results of probes it decides
@@ -85,8 +85,8 @@ type received struct {
 	failedAt  time.Time     // when a packet from its address last could not be opened
 }
 
-// arriving reports whether the last heartbeat is verified, did not say that the node stops,
-// and came within the detection time.
+// arriving reports whether the node is heard now: its last packet is of a verified process,
+// did not say that it stops, and came within its detection time.
 func (r *received) arriving(now time.Time) bool {
 	return r.verified && !r.stopping && now.Sub(r.at) <= detectionTime(r.interval)
 }
@@ -118,9 +118,13 @@ type verdict struct {
 	announced bool      // it is silent, and a heartbeat has said so
 }
 
-// detectable reports whether the death of p would be detected by a probe: both kinds have succeeded.
+// detectable reports whether probes would detect the death of p: it is Alive, its TCP port has
+// taken a connection since it became so, and its address has been answered for since it was
+// last Unknown.
 func (p *peer) detectable() bool { return p.state == vip.Alive && p.probe.answered && p.probe.open }
 
+// newDetector returns a detector of the node named self, which knows no other node and does
+// not listen.
 func newDetector(self string) *detector {
 	return &detector{
 		self: self, id: idOf(self), peers: make(map[string]*peer), sent: make(map[uint32]time.Time),
@@ -128,12 +132,16 @@ func newDetector(self string) *detector {
 	}
 }
 
-// setNodes takes over the addresses in the node leases, and derives the transmit interval from how
-// many nodes are known. A node without a node lease is removed forgetAfter after its last heartbeat.
+// setNodes adds the nodes in the map but this one. Where its address is new or another one
+// than in the last call, heartbeats to the node go there; if it is invalid, only if no packet
+// was received from the node. A node that is not in the map keeps its address, and is removed
+// once it is known, and its last packet is old, for longer than forgetAfter. The transmit
+// interval is derived from how many nodes are known then. Nodes added or removed are a change;
+// nothing is evaluated.
 func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	for name := range nodes {
 		if name != d.self {
-			d.peer(name, now)
+			d.getOrAdd(name, now)
 		}
 	}
 	for name, p := range d.peers {
@@ -152,8 +160,9 @@ func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	d.interval = min(max(minInterval, time.Duration(len(d.peers)+1)*intervalPerNode), maxInterval)
 }
 
-// peer returns the node with that name, which it adds if it is not known.
-func (d *detector) peer(name string, now time.Time) *peer {
+// getOrAdd returns the node with that name. If it is not known it is added first, as Unknown
+// and without an address, which is a change.
+func (d *detector) getOrAdd(name string, now time.Time) *peer {
 	p := d.peers[name]
 	if p == nil {
 		p = &peer{name: name, id: idOf(name), firstSeen: now}
@@ -164,8 +173,11 @@ func (d *detector) peer(name string, now time.Time) *peer {
 	return p
 }
 
-// newMessage returns a heartbeat of this node, which echoes the last packet of each node, and
-// stores its nonce.
+// newMessage returns a heartbeat of this node, without its key IDs, and stores its nonce with
+// the time; nonces older than nonceLifetime are removed. It has one echo for each node from
+// which a packet was accepted: the nonce in the last one, and whether the node is heard, which
+// means that its packets are arriving, or it is Alive and this process has listened for less
+// than pauseThreshold.
 func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *message {
 	maps.DeleteFunc(d.sent, func(_ uint32, at time.Time) bool { return now.Sub(at) > nonceLifetime })
 	d.sent[nonce] = now
@@ -180,16 +192,23 @@ func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *messa
 	return m
 }
 
-// receive takes over a message that came from addr, and evaluates its sender; the heartbeat in it
-// counts only once a process of that node has echoed a nonce not older than nonceMaxAge (verified). It
-// returns false, and ignores the message, if it is from this node, or may be a replay: its sequence number
-// is not above the last of its process; or it echoes no such nonce, and another process of the node is
-// verified, was heard within forgetAfter, and did not say that it stops.
+// receive takes over a message that came from addr. It returns false and changes nothing if
+// the message is from this node, or may be a replay: its sequence number is not above the last
+// of its process; or it is of another process than the last, echoes no nonce of the last
+// nonceMaxAge, and the last process is verified, was heard within forgetAfter, and did not say
+// that it stops.
+//
+// Else it stores what the message says, and evaluates the sender and each other node that was
+// probed and is not Dead. The sender is added if it is not known. The process is verified once
+// a message of it echoes a nonce not older than nonceMaxAge; before that its vip.Heartbeat and
+// its stopping are ignored, and its address is used only if there is none. A message of a
+// verified one discards the last probe's result; another vip.Heartbeat than before is a
+// change.
 func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now time.Time) bool {
 	if m.from == d.self {
 		return false
 	}
-	p := d.peer(m.from, now)
+	p := d.getOrAdd(m.from, now)
 	rx := &p.rx
 	echoOf := d.echoOf(m)
 	fresh := now.Sub(echoOf) < nonceMaxAge
@@ -229,7 +248,8 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 	return true
 }
 
-// echoOf returns when the nonce that m echoes was sent; zero if that is none of this process, or
+// echoOf returns when the nonce that m echoes was sent by this process. It returns zero if m
+// has no echo for this node, or one of a nonce that is not stored: of another process, or
 // older than nonceLifetime.
 func (d *detector) echoOf(m *message) time.Time {
 	for _, e := range m.echoes {
@@ -240,7 +260,8 @@ func (d *detector) echoOf(m *message) time.Time {
 	return time.Time{}
 }
 
-// receiveFailed records that a packet from addr could not be opened.
+// receiveFailed stores now as failedAt of each node to whose address heartbeats are sent, if
+// that is addr: a packet from there could not be opened. Of other addresses nothing is stored.
 func (d *detector) receiveFailed(addr netip.Addr, now time.Time) {
 	for _, p := range d.peers {
 		if p.addr.Addr() == addr {
@@ -249,7 +270,10 @@ func (d *detector) receiveFailed(addr netip.Addr, now time.Time) {
 	}
 }
 
-// statuses returns the state of every node that is known, by name.
+// statuses returns, for every known node by name, the state of its last evaluation, since when
+// it has it, and the vip.Heartbeat of its last verified packet. Overdue is of now: the node is
+// Alive, and its last packet came more than two of its transmit intervals ago. Nothing is
+// evaluated.
 func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	all := make(map[string]vip.PeerStatus, len(d.peers))
 	for name, p := range d.peers {
@@ -261,7 +285,8 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	return all
 }
 
-// takeChanges returns the changes since it was called last.
+// takeChanges returns the changes since it was called last, oldest first, and removes them;
+// nil if there are none.
 func (d *detector) takeChanges() (taken []change) {
 	taken, d.changes = d.changes, nil
 	return taken

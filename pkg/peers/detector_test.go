@@ -27,7 +27,7 @@ func newFixture(t *testing.T) *fixture {
 	if r.state() != vip.Alive {
 		t.Fatalf("n1 is %v at first", r.state())
 	}
-	r.probedAlive(r.peers["n1"], probeResult{answers: true, connected: true}, r.now)
+	r.recordHeardProbe(r.peers["n1"], probeResult{answers: true, connected: true}, r.now)
 	return r
 }
 
@@ -55,7 +55,7 @@ func (r *fixture) advance(d time.Duration, f func()) {
 func (r *fixture) runProbe(result probeResult, d time.Duration) {
 	began := r.now
 	r.advance(d, nil)
-	r.probed(r.peers["n1"], result, began, r.now)
+	r.probeEnded(r.peers["n1"], result, began, r.now)
 }
 
 func (r *fixture) expectState(state vip.Liveness) {
@@ -138,7 +138,7 @@ func TestProbeResults(t *testing.T) {
 				r.expectState(vip.Alive)
 				return
 			}
-			r.advance(3*time.Second, func() { r.probed(r.peers["n1"], tt.result, r.now, r.now) })
+			r.advance(3*time.Second, func() { r.probeEnded(r.peers["n1"], tt.result, r.now, r.now) })
 			r.expectState(vip.Suspect)
 		})
 	}
@@ -150,14 +150,14 @@ func TestPausedProcess(t *testing.T) {
 	r.advance(400*time.Millisecond, nil)
 	began := r.now
 	r.now = r.now.Add(pauseThreshold + 2*checkInterval) // no tick meanwhile
-	r.probed(r.peers["n1"], probeResult{}, began, r.now)
+	r.probeEnded(r.peers["n1"], probeResult{}, began, r.now)
 	r.expectState(vip.Alive)
 	r.check(r.now)
 	if probe, _, _ := r.check(r.now); len(probe) != 0 {
 		t.Error("it probes at once")
 	}
 	r.advance(minInterval, nil)
-	r.probed(r.peers["n1"], probeResult{}, began, r.now)
+	r.probeEnded(r.peers["n1"], probeResult{}, began, r.now)
 	r.expectState(vip.Alive)
 	r.advance(minInterval, nil)
 	r.runProbe(probeResult{}, 150*time.Millisecond)

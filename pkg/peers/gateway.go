@@ -51,9 +51,10 @@ func NewGateway(o GatewayOptions) *Gateway {
 // String names the task.
 func (g *Gateway) String() string { return "gateway" }
 
-// Liveness is Alive if the gateway answered when it was asked last, and Dead if it did
-// not. It is Unknown if there is no gateway, if it was not asked yet, or if that was more
-// than 2 s ago. It does not block: if the answer is older than 0.5 s it has Run ask again.
+// Liveness returns Alive if the gateway answered when it was asked last, and Dead if it did
+// not. It returns Unknown if there is no gateway, it was not asked yet, or that was more than
+// 2 s (gatewayMaxAge) ago. It does not block or ask: if the answer is older than 0.5 s
+// (gatewayRefresh) it has Run ask again.
 func (g *Gateway) Liveness() vip.Liveness {
 	last := g.last.Load()
 	if time.Since(last.at) > gatewayRefresh {
@@ -62,7 +63,7 @@ func (g *Gateway) Liveness() vip.Liveness {
 	return last.current()
 }
 
-// current returns the answer; Unknown if it is older than gatewayMaxAge.
+// current returns the stored Liveness, or Unknown if it is older than gatewayMaxAge.
 func (a *gatewayAnswer) current() vip.Liveness {
 	if time.Since(a.at) > gatewayMaxAge {
 		return vip.Unknown
@@ -70,7 +71,9 @@ func (a *gatewayAnswer) current() vip.Liveness {
 	return a.liveness
 }
 
-// Run asks the gateway each time Liveness finds the last answer too old, until ctx ends.
+// Run asks the gateway each time Liveness found the last answer too old, until ctx ends, and
+// stores the answer: Unknown without a gateway address. It pokes if the answer differs from
+// the one before, which counts as Unknown if it is older than gatewayMaxAge.
 func (g *Gateway) Run(ctx context.Context) error {
 	for {
 		select {

@@ -67,7 +67,8 @@ const (
 	retryKeys  = time.Second
 )
 
-// NewKeys makes Keys. read returns text for ParseKeys; source is where it reads that, for messages.
+// NewKeys makes Keys that read nothing before Run. read returns text for ParseKeys; source is
+// where it reads that, for log messages.
 func NewKeys(log *slog.Logger, source string, read func(context.Context) ([]byte, error)) *Keys {
 	return &Keys{log: log, source: source, read: read, keys: mailbox.New[[][]byte]()}
 }
@@ -78,8 +79,10 @@ func (k *Keys) String() string { return "peers: keys" }
 // Get returns the keys read last; nil if none could be read yet. They must not be changed.
 func (k *Keys) Get() [][]byte { return k.keys.Get() }
 
-// Run reads the keys until ctx ends. If that fails Get still returns the last ones. An error is
-// logged once, until it is another one or reading succeeds.
+// Run reads and stores the keys each reloadKeys until ctx ends; until it succeeds once, after
+// retryKeys and then twice as long each time, up to reloadKeys. If reading or parsing fails,
+// Get still returns the last keys. An error is logged when it is another than the last one,
+// and so is the first success after it.
 func (k *Keys) Run(ctx context.Context) error {
 	logged, retry := "", retryKeys
 	for {

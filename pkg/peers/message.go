@@ -39,7 +39,7 @@ type echo struct {
 // A nodeID is the beginning of the SHA-256 of a node's name.
 type nodeID [6]byte
 
-// idOf derives the nodeID of a node's name.
+// idOf returns the first 6 bytes of the SHA-256 of a node's name.
 func idOf(node string) (id nodeID) {
 	sum := sha256.Sum256([]byte(node))
 	copy(id[:], sum[:])
@@ -55,7 +55,8 @@ const (
 	echoLen   = 11
 )
 
-// append appends the encoded message to b, with maxEchoes echoes at most.
+// append appends the encoded message to b and returns the result. Echoes beyond maxEchoes are
+// left out.
 func (m *message) append(b []byte) []byte {
 	b = append(b, byte(len(m.from)))
 	b = append(b, m.from...)
@@ -90,7 +91,8 @@ func flag(set bool, value byte) byte {
 
 var errShort = errors.New("the message ends too early")
 
-// parseMessage decodes b, of which it keeps nothing. It returns an error if b is too short.
+// parseMessage decodes b, of which it keeps nothing. It returns errShort if b ends before the
+// voided claim does, and ignores what follows that.
 func parseMessage(b []byte) (*message, error) {
 	r := reader{b: b}
 	m := &message{from: string(r.take(int(r.byte())))}
@@ -128,7 +130,8 @@ type reader struct {
 	short bool
 }
 
-// take reads n bytes.
+// take returns the next n bytes, a part of r.b, and removes them from r.b. If fewer are left
+// it returns n zeros, discards the rest, and sets r.short.
 func (r *reader) take(n int) []byte {
 	if len(r.b) < n {
 		r.short, r.b = true, nil

@@ -69,7 +69,8 @@ type Peers struct {
 	off      string // what Off returns
 }
 
-// New makes Peers that send and receive nothing before Run.
+// New makes Peers that send and receive nothing before Run, with a random instance ID and, if
+// o has no Transport, the kernel's.
 func New(o Options) *Peers {
 	o.Transport = cmp.Or[Transport](o.Transport, kernelTransport{})
 	off := "it has not started yet"
@@ -87,8 +88,8 @@ func New(o Options) *Peers {
 // String names the task.
 func (p *Peers) String() string { return "peers" }
 
-// SetHeartbeat sets what the heartbeats of this node contain. It does not block: if h differs
-// from before, Run sends it to all nodes at once, and a second time 25 ms later.
+// SetHeartbeat sets what the heartbeats of this node contain. It does not wait for them: if h
+// differs from before, Run sends it to all nodes at once, and again 25 ms later.
 func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 	p.mu.Lock()
 	changed := p.detector.heartbeat != h
@@ -99,8 +100,9 @@ func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 	}
 }
 
-// Statuses returns the state of every other node that has a node lease, or was heard within the
-// last minute, by name. The caller may change the map.
+// Statuses returns the state of every other node that has a node lease, or was heard or first
+// seen within about the last minute, by name: as last evaluated, but Overdue as of now. The
+// caller may change the map.
 func (p *Peers) Statuses() map[string]vip.PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -110,8 +112,9 @@ func (p *Peers) Statuses() map[string]vip.PeerStatus {
 // NoPort is what Off returns if no heartbeats are to be exchanged.
 const NoPort = "herald_peers_port is 0"
 
-// Off returns why this node exchanges no heartbeats at the moment, in words for a person; "" if
-// it does.
+// Off returns why this node has no socket for heartbeats, in words for a person: Run has not
+// started or has ended, there is no port (NoPort), key or address, or the address can't be
+// listened on. It returns "" while heartbeats are exchanged.
 func (p *Peers) Off() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,6 +16,7 @@ type metrics struct {
 	received, probes, pauses prometheus.Counter
 }
 
+// newMetrics makes the metrics, with each result and each reason at 0.
 func newMetrics() *metrics {
 	m := &metrics{
 		on:         prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_peers_on", Help: "1 if this node sends heartbeats to the other nodes and receives theirs, 0 if not: a dead node's VIPs then move after the lease duration. The log says why."}),
@@ -42,20 +43,21 @@ func (p *Peers) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.on, m.state, m.detectable, m.sent, m.received, m.dropped, m.probes, m.pauses}
 }
 
-// setState sets the metric of a node's state.
+// setState sets a node's gauge of that state to 1, and those of the other three states to 0.
 func (m *metrics) setState(node string, state vip.Liveness) {
 	for _, s := range []vip.Liveness{vip.Unknown, vip.Alive, vip.Dead, vip.Suspect} {
 		m.state.WithLabelValues(node, s.String()).Set(oneIf(s == state))
 	}
 }
 
-// forget removes the metrics of a node.
-func (m *metrics) forget(node string) {
+// removeNode deletes the metrics with a node's name: state and detectable.
+func (m *metrics) removeNode(node string) {
 	m.state.DeletePartialMatch(prometheus.Labels{"node": node})
 	m.detectable.DeleteLabelValues(node)
 }
 
-// countDropped counts a packet that could not be opened, by the error of sealer.open or parseMessage.
+// countDropped adds 1 to the dropped packets of the reason for err: "key" for errKey, "forged"
+// for errAuthentic, else "format".
 func (m *metrics) countDropped(err error) {
 	reason := map[error]string{errKey: "key", errAuthentic: "forged"}[err]
 	m.dropped.WithLabelValues(cmp.Or(reason, "format")).Inc()
@@ -69,14 +71,18 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// publish sets the metrics of nodes that have changed, logs their new states, and pokes.
+// publish reports changes and then pokes, once; without any it does nothing. For each change
+// it sets the gauge of the node's state; if the state is another one than before, it also sets
+// "detectable" to 0. It logs another state, or that the node's TCP port can't be reached, but
+// not a new node or another vip.Heartbeat alone. The metrics of a node that was removed are
+// deleted without a log entry.
 func (p *Peers) publish(changes []change) {
 	if len(changes) == 0 {
 		return
 	}
 	for _, c := range changes {
 		if c.forgotten {
-			p.metrics.forget(c.node)
+			p.metrics.removeNode(c.node)
 			continue
 		}
 		p.metrics.setState(c.node, c.is)
@@ -90,7 +96,9 @@ func (p *Peers) publish(changes []change) {
 	p.o.Poke()
 }
 
-// logChange logs the new state of a node, or that its TCP port can't be reached.
+// logChange logs that a node's TCP port can't be reached (tcpUnreachable), or else its new
+// state and the reason, if one is known: as a warning if the node is Suspect, or Dead without
+// having said that it stops.
 func (p *Peers) logChange(c change) {
 	log := p.o.Log.With("node", c.node)
 	if c.why != "" {

@@ -38,8 +38,10 @@ type socketState struct {
 	offLogged bool      // it has been logged since
 }
 
-// Run sends heartbeats to the other nodes, and evaluates theirs, until ctx ends. At its end it sends
-// them two that say that this process stops. With port 0 it does nothing but wait for ctx.
+// Run sends heartbeats to the other nodes, receives and evaluates theirs, and reloads keys and
+// addresses, until ctx ends. At its end it sends them two that say that this process stops,
+// closes the socket, and waits for its goroutines. With port 0 it only logs that, and waits
+// for ctx. It returns nil.
 func (p *Peers) Run(ctx context.Context) error {
 	if p.o.Port == 0 {
 		p.o.Log.Info("nodes exchange no heartbeats: " + NoPort + "; the failover of a dead node takes the lease duration")
@@ -84,8 +86,10 @@ func (p *Peers) Run(ctx context.Context) error {
 	}
 }
 
-// reload takes over the keys and the addresses of the nodes. It opens a socket if there is none,
-// and closes it if there are no keys or this node's address has changed.
+// reload takes over the keys, this node's address, and the addresses of the other nodes,
+// link-local ones with this node's zone. It closes the socket if there are no keys, or this
+// node's address has gone or changed, and opens one if there is none and both are known. It
+// stores why there is none (setOff).
 func (p *Peers) reload(now time.Time) {
 	nodes, address, keys := p.o.Nodes(), p.o.Address(), p.o.Keys()
 	for name, at := range nodes {
@@ -105,15 +109,16 @@ func (p *Peers) reload(now time.Time) {
 		off = "this node has no address on the link of VIPs"
 	}
 	if p.socket != nil && (off != "" || at != p.at) {
-		p.close()
+		p.closeSocket()
 	}
 	if off == "" && p.socket == nil {
-		off = p.listen(at, now)
+		off = p.openSocket(at, now)
 	}
 	p.setOff(off, now)
 }
 
-// setOff sets what Off returns, and logs it once if it has been the same for offLogDelay.
+// setOff stores what Off returns: why there is no socket, or "". A reason is logged once,
+// after it has been the same for offLogDelay.
 func (p *Peers) setOff(off string, now time.Time) {
 	p.mu.Lock()
 	if off != p.off {
@@ -127,8 +132,10 @@ func (p *Peers) setOff(off string, now time.Time) {
 	}
 }
 
-// listen opens the socket. It returns why that failed, or "".
-func (p *Peers) listen(at netip.AddrPort, now time.Time) (off string) {
+// openSocket opens the socket at an address and stores it, starts to receive from it, has the
+// detector listen (startListening), sets the metric "on" to 1, and logs that. If it can't, it
+// stores and logs nothing, and returns why, in words for Off; else "".
+func (p *Peers) openSocket(at netip.AddrPort, now time.Time) (off string) {
 	socket, err := p.o.Transport.Listen(at)
 	if err != nil {
 		return "can't listen on " + at.String() + ": " + err.Error()
@@ -143,8 +150,9 @@ func (p *Peers) listen(at netip.AddrPort, now time.Time) (off string) {
 	return ""
 }
 
-// close closes the socket. All nodes are Unknown from the next check on.
-func (p *Peers) close() {
+// closeSocket closes the socket, which must be open, sets the metric "on" to 0, and has the
+// detector listen no more: all nodes are Unknown from the next check on.
+func (p *Peers) closeSocket() {
 	_ = p.socket.Close()
 	p.socket = nil
 	p.mu.Lock()
@@ -153,7 +161,8 @@ func (p *Peers) close() {
 	p.metrics.on.Set(0)
 }
 
-// receive receives packets until socket is closed.
+// receive passes each packet on socket to handlePacket until the socket is closed. After
+// another error it sleeps for checkInterval, and goes on.
 func (p *Peers) receive(socket Socket) {
 	b := make([]byte, maxPacket)
 	for {
@@ -164,14 +173,16 @@ func (p *Peers) receive(socket Socket) {
 		case err != nil:
 			time.Sleep(checkInterval)
 		default:
-			p.handle(b[:n], from)
+			p.handlePacket(b[:n], from)
 		}
 	}
 }
 
-// handle opens a packet, and has the detector take it over. What can't be opened, or may
-// be a replay, is counted and dropped.
-func (p *Peers) handle(packet []byte, from netip.AddrPort) {
+// handlePacket decrypts and parses a packet, has the detector take its message over, counts it
+// as received, and publishes the changes that follow. A packet that can't be opened or parsed
+// is counted by reason and its sender's address reported to the detector (receiveFailed); one
+// that the detector ignores (from this node, or perhaps a replay) is counted as "replay".
+func (p *Peers) handlePacket(packet []byte, from netip.AddrPort) {
 	now := time.Now()
 	p.mu.Lock()
 	id, text, err := p.sealer.open(packet)
@@ -196,8 +207,11 @@ func (p *Peers) handle(packet []byte, from netip.AddrPort) {
 	p.publish(changes)
 }
 
-// check has the detector evaluate all nodes, and starts the probes that it asks for. It returns
-// whether a node has just fallen silent, and after what time to check again.
+// check has the detector evaluate all nodes, publishes the changes, and starts a goroutine for
+// each node that is to be probed, which passes the result to the detector, sets the metric
+// "detectable", and publishes what changes. A pause of this process is counted and logged
+// (debug). It does not wait for probes. It returns whether a node has just fallen silent, and
+// after what time to check again.
 func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, next time.Duration) {
 	p.mu.Lock()
 	probe, newlySilent, pause := p.detector.check(now)
@@ -208,7 +222,7 @@ func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, nex
 		p.tasks.Go(func() {
 			result := p.probe(ctx, from, to)
 			p.mu.Lock()
-			p.detector.probed(o, result, now, time.Now())
+			p.detector.probeEnded(o, result, now, time.Now())
 			p.metrics.detectable.WithLabelValues(o.name).Set(oneIf(o.detectable()))
 			changes := p.detector.takeChanges()
 			p.mu.Unlock()
@@ -228,8 +242,9 @@ func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, nex
 	return newlySilent, next
 }
 
-// probe asks who has an address and connects to a port there, both at once. It
-// blocks for probeTimeout at most.
+// probe asks who has to's address (Options.Answers) and opens a TCP connection to its port,
+// both at once, and returns what came of both; a connection that fails other than by a refusal
+// is neither connected nor refused. It blocks for probeTimeout at most, and stores nothing.
 func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (result probeResult) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -241,8 +256,10 @@ func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (
 	return result
 }
 
-// send sends a heartbeat to all nodes whose address is known, under the first key that the node has too,
-// or a random one if it is silent; none without a socket or a key. It returns the transmit interval.
+// send sends one heartbeat to each node whose address is known, and counts each by result. It
+// is encrypted with the first key that the node has too (or the first of all if it has none of
+// them), and to a node that is not arriving with a random one. Without a socket or a key it
+// sends nothing. It returns this node's transmit interval.
 func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -274,7 +291,8 @@ func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	return interval
 }
 
-// stop sends the last two heartbeats, and closes the socket.
+// stop sends two heartbeats that say that this process stops, minSendInterval apart, and
+// closes the socket. Without a socket it does nothing.
 func (p *Peers) stop() {
 	if p.socket == nil {
 		return
@@ -283,6 +301,6 @@ func (p *Peers) stop() {
 		p.send(time.Now(), true)
 		time.Sleep(minSendInterval)
 	}
-	p.close()
+	p.closeSocket()
 	p.setOff("it has stopped", time.Now())
 }

@@ -41,7 +41,9 @@ const (
 	networkControl = 0xc0
 )
 
-// Listen implements Transport.
+// Listen implements Transport: it opens both sockets, with DSCP CS6 and a receive buffer of
+// receiveBuffer if the kernel lets it, and starts to accept and close TCP connections. It
+// returns an error and leaves nothing open if either can't be opened.
 func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 	config := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
 		return c.Control(func(fd uintptr) {
@@ -71,7 +73,8 @@ func (kernelTransport) Listen(at netip.AddrPort) (Socket, error) {
 	return s, nil
 }
 
-// Dial implements Transport.
+// Dial implements Transport. A connection that is reset at once counts as taken. It blocks
+// until ctx ends at most.
 func (kernelTransport) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error {
 	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), KeepAlive: -1}
 	d.SetMultipathTCP(false)
@@ -95,7 +98,8 @@ type kernelSocket struct {
 	ended  chan struct{} // accept has returned
 }
 
-// accept accepts and closes connections until the listener is closed.
+// accept accepts TCP connections and closes each at once, until the listener is closed; then
+// it closes s.ended. After another error it sleeps for minInterval, and goes on.
 func (s *kernelSocket) accept() {
 	defer close(s.ended)
 	for {
@@ -115,6 +119,8 @@ func (s *kernelSocket) WriteTo(b []byte, to netip.AddrPort) error {
 	return err
 }
 
+// ReadFrom blocks until a packet comes, and returns its length and sender; a link-local one
+// has the zone of this node's address. A packet longer than b is cut.
 func (s *kernelSocket) ReadFrom(b []byte) (int, netip.AddrPort, error) {
 	n, err := s.reader.Read(b)
 	if err != nil {
@@ -127,7 +133,7 @@ func (s *kernelSocket) ReadFrom(b []byte) (int, netip.AddrPort, error) {
 	return n, from, nil
 }
 
-// Close closes the port. When it returns, accept has ended.
+// Close closes the UDP socket and the TCP listener, and blocks until accept has ended.
 func (s *kernelSocket) Close() error {
 	err := errors.Join(s.tcp.Close(), s.udp.Close())
 	<-s.ended

@@ -42,26 +42,35 @@ const (
 	unmetProbePause   = 10 * time.Second // it was never Alive
 )
 
-// startListening is to be called when heartbeats begin to be received, or are again after a pause.
+// startListening stores now as listeningSince: the caller begins to receive heartbeats, or
+// does so again after a pause. The next check is due after checkInterval. States stay as they
+// are.
 func (d *detector) startListening(now time.Time) {
 	d.listeningSince, d.checkedAt, d.nextCheck = now, now, checkInterval
 }
 
-// delay returns by how much the next check is late; negative before it is due.
-func (d *detector) delay(now time.Time) time.Duration { return now.Sub(d.checkedAt) - d.nextCheck }
-
-// canJudgeSilence reports whether this process has listened for at least 1.5 transmit intervals
-// of p, so that it means something if nothing came. What came during a pause the kernel has
-// kept, unless the whole machine stood still.
-func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
-	return !d.listeningSince.IsZero() && d.delay(now) <= pauseThreshold && now.Sub(d.listeningSince) >= p.rx.interval*3/2
+// checkLateBy returns how long ago check should have been called again (nextCheck after its
+// last call); negative before that.
+func (d *detector) checkLateBy(now time.Time) time.Duration {
+	return now.Sub(d.checkedAt) - d.nextCheck
 }
 
-// check evaluates all nodes; it is to be called again nextCheck later. It returns those to be probed
-// now, marked as running; whether a node has just fallen silent, which a heartbeat is to say at once;
-// and for how long this process was paused, or 0.
+// canJudgeSilence reports whether it means something that nothing came from p: this process
+// listens, has for at least 1.5 transmit intervals of p, and check is not late by more than
+// pauseThreshold. What came during a pause the kernel has kept, unless the whole machine stood
+// still.
+func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
+	return !d.listeningSince.IsZero() && d.checkLateBy(now) <= pauseThreshold && now.Sub(d.listeningSince) >= p.rx.interval*3/2
+}
+
+// check evaluates all nodes, and sets nextCheck, after what time to call it again:
+// checkInterval while a node is probed or an Alive one is late, else idleCheckInterval. It
+// returns the nodes to be probed now, which it marks as running; whether a verified node has
+// fallen silent since the last call, which a heartbeat is to say at once; and for how long
+// this process was paused, if the call is more than pauseThreshold late, else 0. After a pause
+// listening starts again, so silence can't be judged for a while.
 func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause time.Duration) {
-	delay := d.delay(now)
+	delay := d.checkLateBy(now)
 	if delay > pauseThreshold && !d.listeningSince.IsZero() {
 		pause = delay
 		d.startListening(now)
@@ -86,9 +95,11 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 	return probe, newlySilent, pause
 }
 
-// needsProbe reports whether p is to be probed now. A node that is heard is probed while it is Alive,
-// until its address and its port have answered. One that is silent is probed unless it is Dead, its
-// silence can't be judged, or it was never Alive and is known for less than startupTime.
+// needsProbe reports whether p is to be probed now. It never is while a probe of it runs,
+// before its next time (probe.next), or without an address. A node whose heartbeats arrive is
+// probed only while it is Alive and not yet detectable. Another is probed unless it is Dead,
+// its silence can't be judged, or it was never Alive and either it is known or this process
+// listens for less than startupTime.
 func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	switch {
 	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):
@@ -101,16 +112,18 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	return p.wasAlive || now.Sub(p.firstSeen) >= startupTime && now.Sub(d.listeningSince) >= startupTime
 }
 
-// probed takes over the result of a probe of p that began at startedAt, and evaluates p. If p is
-// silent the result is ignored if p was heard meanwhile, or if this process was paused or delayed
-// and may have missed the answers.
-func (d *detector) probed(p *peer, result probeResult, startedAt, now time.Time) {
+// probeEnded takes over the result of a probe of p that began at startedAt. If heartbeats of p
+// arrive, recordHeardProbe does. Else the result and its time are stored, the next probe is
+// put off by a pause that depends on p's state, and p is evaluated. But the result is dropped
+// if p was heard meanwhile, or if this process was paused, started to listen, or was delayed
+// by more than probeMaxDelay, and may have missed the answers.
+func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
 	p.probe.running = false
 	switch {
 	case p.rx.arriving(now):
-		d.probedAlive(p, result, now)
+		d.recordHeardProbe(p, result, now)
 		return
-	case p.rx.at.After(startedAt) || d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.delay(now) > probeMaxDelay:
+	case p.rx.at.After(startedAt) || d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.checkLateBy(now) > probeMaxDelay:
 		return
 	}
 	p.probe.result, p.probe.at = result, now
@@ -125,10 +138,11 @@ func (d *detector) probed(p *peer, result probeResult, startedAt, now time.Time)
 	d.evaluate(p, now)
 }
 
-// probedAlive records which probes of p, whose heartbeats arrive, are answered: only those prove
-// anything once p is silent. What was not answered is tried again after startupTime, or a minute
-// if p has been in its state for half a minute. A TCP port that can't be reached is reported.
-func (d *detector) probedAlive(p *peer, result probeResult, now time.Time) {
+// recordHeardProbe stores which probes of p, whose heartbeats arrive, have been answered at
+// least once: only those prove anything once p is silent. The next probe is due after
+// startupTime if p has been in its state for less than 30 s, else after a minute. If p is
+// Alive and its TCP port was never reached since, that is a change (tcpUnreachable), once.
+func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) {
 	p.probe.answered, p.probe.open = p.probe.answered || result.answers, p.probe.open || result.connected
 	p.probe.next = now.Add(time.Minute)
 	if now.Sub(p.since) < 30*time.Second {
@@ -144,7 +158,12 @@ func (d *detector) probedAlive(p *peer, result probeResult, now time.Time) {
 	}
 }
 
-// evaluate sets the state of p, by the rules at the head of this file.
+// evaluate sets the state of p by the rules at the head of this file. It is Unknown while this
+// node does not listen, Dead if p has said that it stops, and Alive if its heartbeats arrive
+// and the newest nonce that they echo was sent within the detection time of both intervals. If
+// they arrive without that for suspectDelay, and silence can be judged, it is Suspect; until
+// then it stays. The state of a silent node stays if it is Dead or its silence can't be
+// judged; else evaluateSilent sets it.
 func (d *detector) evaluate(p *peer, now time.Time) {
 	rx := &p.rx
 	switch {
@@ -166,7 +185,15 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 	}
 }
 
-// evaluateSilent sets the state of p, which is silent and not Dead, by the result of the last probe.
+// evaluateSilent sets the state of p, which is silent and not Dead, by the result of the last
+// probe. Without one, or if p is Alive and the result older than probeMaxAge, the state stays,
+// but an Alive node becomes Suspect after unprobedSuspectAfter of silence.
+//
+// Dead follows at once from a refused port, or from an address that no longer answers, if p
+// was Alive once and no Alive node hears it. Other results count after suspectDelay of
+// silence: p becomes Unknown if it was never Alive and its port refused, or neither it nor the
+// address answered; else Suspect. It is also Suspect if a packet from it could not be opened
+// within forgetAfter.
 func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	probe, silent := &p.probe, min(now.Sub(p.rx.at), now.Sub(d.listeningSince))
 	result := probe.result
@@ -197,14 +224,14 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	}
 }
 
-// suspectDelay returns for how long p must be silent, or not have echoed, to become Suspect: 3 s,
-// or longer if the transmit intervals are.
+// suspectDelay returns for how long p must be silent, or not have echoed, to become Suspect: 3
+// s, or two detection times of both nodes' transmit intervals together if that is longer.
 func (d *detector) suspectDelay(p *peer) time.Duration {
 	return max(3*time.Second, 2*detectionTime(p.rx.interval+d.interval))
 }
 
-// heardByOthers reports whether a node that is Alive says that it hears p: then only the path
-// between p and this node is broken.
+// heardByOthers reports whether another node that is Alive and whose heartbeats arrive says
+// that it hears p: then only the path between p and this node is broken.
 func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 	for _, q := range d.peers {
 		if q == p || q.state != vip.Alive || !q.rx.arriving(now) {
@@ -217,7 +244,10 @@ func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 	return false
 }
 
-// setState sets the state of p, and adds a change if it is another one.
+// setState stores the state of p and the reason. If the state is another one than before,
+// since is now, and it is a change. When p becomes Alive, its next probe is due a moment
+// later, which differs for each pair of nodes. When it becomes anything else, its TCP port
+// counts as never reached, and with Unknown its address as never answered for.
 func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Time) {
 	if p.state == state {
 		p.why = why
