@@ -46,6 +46,7 @@ type cache struct {
 	outdated  map[vip.Key]uint64                // versions that are known to be old, though the watch shows no newer one
 }
 
+// newCache makes an empty cache for the node self.
 func newCache(self string) cache {
 	return cache{
 		self:      self,
@@ -62,7 +63,7 @@ func newCache(self string) cache {
 	}
 }
 
-// version is the newest version known of a Lease, 0 if there is none.
+// version returns the newest resourceVersion known of a Lease; 0 if none is known to exist.
 func (c *cache) version(k vip.Key) uint64 {
 	if x := c.latest[k]; x != nil {
 		return x.version
@@ -70,7 +71,9 @@ func (c *cache) version(k vip.Key) uint64 {
 	return 0
 }
 
-// setLatest stores the newest version known of a Lease; nil: there is none.
+// setLatest stores l, parsed, as the newest version known of the Lease k, without comparing it
+// with the one before; nil removes that. It marks k to be compared with the watch by the next
+// update.
 func (c *cache) setLatest(k vip.Key, l *coordinationv1.Lease) {
 	delete(c.latest, k)
 	delete(c.mine, k)
@@ -85,8 +88,9 @@ func (c *cache) setLatest(k vip.Key, l *coordinationv1.Lease) {
 	}
 }
 
-// setWritten stores l, which a write of this node returned, unless the watch has already shown
-// the deletion of that version, or of a later one. A VIP lease that it stores is not vanished.
+// setWritten stores l, which a write of this node returned, as the newest version, until the
+// watch shows it or a newer one. It does nothing if the watch has already shown the deletion
+// of that version or of a later one. A VIP lease that it stores is no longer vanished.
 func (c *cache) setWritten(l *coordinationv1.Lease) {
 	k := keyOf(l)
 	if last, ok := c.dropped[k]; ok && last >= version(l) {
@@ -98,22 +102,27 @@ func (c *cache) setWritten(l *coordinationv1.Lease) {
 	delete(c.deleted, k)
 }
 
-// setDeleted stores that this node has deleted a Lease, whose last version is l.
+// setDeleted removes a Lease that this node has deleted, whose last version was l. As long as
+// the watch still shows that version or an older one, update ignores it.
 func (c *cache) setDeleted(l *coordinationv1.Lease) {
 	k := keyOf(l)
 	c.forget(k)
 	c.deleted[k] = version(l)
 }
 
-// forget removes a Lease that the API server says does not exist.
+// forget removes the newest version of a Lease that the API server says does not exist, and
+// marks the key to be compared: the next update takes it back if the watch still shows it.
+// What is kept of VIP leases only (changedAt, vanished, outdated) stays.
 func (c *cache) forget(k vip.Key) {
 	c.setLatest(k, nil)
 	delete(c.written, k)
 }
 
-// update takes over what has happened to the watch cache (Store.TakeChanges). It returns
-// the Leases of which it shows a newer version than was known, and the last versions of
-// those that are gone without a delete of this node.
+// update applies what has happened to the watch cache since the last call (Store.TakeChanges:
+// added, dropped) to the newest versions. It returns the Leases of which the watch shows a
+// newer version than was known, and the last versions of those that are gone without a delete
+// of this node; those that this node's writes returned already are in neither. The order is
+// random.
 func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []*coordinationv1.Lease) {
 	last := make(map[vip.Key]*coordinationv1.Lease, len(dropped))
 	for _, l := range dropped {
@@ -138,8 +147,10 @@ func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []
 	return changed, gone
 }
 
-// updateShown takes over the version that the watch shows of a Lease. It reports whether
-// that is newer than what was known.
+// updateShown stores l, the version that the watch shows of the Lease k, as the newest, unless
+// that version or a newer one is known, or this node has deleted it. It reports whether it has
+// stored it. Once the watch has caught up with this node's last write or delete it forgets
+// that there was one.
 func (c *cache) updateShown(k vip.Key, l *coordinationv1.Lease) bool {
 	v := version(l)
 	if old, ok := c.deleted[k]; ok {
@@ -160,9 +171,10 @@ func (c *cache) updateShown(k vip.Key, l *coordinationv1.Lease) bool {
 	return true
 }
 
-// updateMissing takes over that the watch shows no such Lease, but showed the version last
-// (nil: none) since the update before. It returns the last version of a Lease that was known;
-// nil if none was, or the watch is behind this node's write.
+// updateMissing removes the newest version of the Lease k, which the watch does not show, and
+// returns it, or last if that is newer. last is the version that the watch has dropped since
+// the update before; nil: none. If none was known, as after a delete of this node, or the
+// watch is behind this node's last write, it removes nothing and returns nil.
 func (c *cache) updateMissing(k vip.Key, last *coordinationv1.Lease) *coordinationv1.Lease {
 	delete(c.deleted, k)
 	x := c.latest[k]
@@ -176,9 +188,10 @@ func (c *cache) updateMissing(k vip.Key, last *coordinationv1.Lease) *coordinati
 	return x.Lease
 }
 
-// changedVIPLease stores when a VIP lease changed that no Herald holds, and that what was
-// found out about the version before no longer applies.
-func (c *cache) changedVIPLease(x *record, now time.Time) {
+// setVIPLeaseChanged ends what was remembered of the version before x: that it vanished, is
+// outdated, or when it changed. If no Herald wrote the holder of x (another program did, or it
+// has none) now is stored as the time of the change.
+func (c *cache) setVIPLeaseChanged(x *record, now time.Time) {
 	delete(c.vanished, x.key)
 	delete(c.outdated, x.key)
 	delete(c.changedAt, x.key)
@@ -187,8 +200,10 @@ func (c *cache) changedVIPLease(x *record, now time.Time) {
 	}
 }
 
-// goneVIPLease stores that a VIP lease was deleted, if it named a Herald as its holder.
-func (c *cache) goneVIPLease(x *record, now time.Time) {
+// setVIPLeaseGone remembers the VIP lease x, the last version of one that was deleted without
+// a delete of this node, as vanished since now, if a Herald wrote its holder. Of any other it
+// forgets when it changed.
+func (c *cache) setVIPLeaseGone(x *record, now time.Time) {
 	delete(c.changedAt, x.key)
 	if x.ours {
 		c.vanished[x.key], c.changedAt[x.key] = x.Lease, now

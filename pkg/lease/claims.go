@@ -12,8 +12,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// members is World.Members: this node, if it has an epoch, with the given info, and every
-// node whose node lease was ever seen.
+// members returns World.Members, sorted by name: this node with the given info, if it has an
+// epoch, and each other node whose node lease was seen (l.peers), fenced or not. This node is
+// Alive while its tenure holds at now, another if the last decision has it as Alive.
 func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	all := make([]vip.Member, 0, len(l.peers)+1)
 	if t := l.tenure(now); t.Epoch != 0 {
@@ -31,8 +32,9 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	return all
 }
 
-// claims is World.Claims: what each VIP lease says, and each that was deleted by another
-// program than its holder.
+// claims returns World.Claims: claim's of each VIP lease that exists (every Lease that is no
+// node lease), and orphanedClaim's of each that another program than its holder deleted, until
+// expire removes it a lease duration later.
 func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	all := make(map[vip.Key]vip.Claim, len(l.cache.latest))
 	for k, x := range l.cache.vanished {
@@ -46,17 +48,19 @@ func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	return all
 }
 
-// moved is the Move that a VIP lease was subject to while the API server was away; ok is
-// false if there is none, or the lease was written since.
-func (l *Leases) moved(x *record) (m quorum.Move, ok bool) {
+// moveOf returns the Move that was agreed on without the API server in place of what a VIP
+// lease says; ok is false if there is none, or x is not the version that it replaces.
+func (l *Leases) moveOf(x *record) (m quorum.Move, ok bool) {
 	m, ok = l.quorum.Moved[x.key]
 	return m, ok && m.Version == x.version
 }
 
-// claim is what a VIP lease says, or the Move that was agreed on in its place without the
-// API server.
+// claim returns the Move that was agreed on without the API server in place of x, if there is
+// one (moveOf): valid if it is to another node, or to this one in its present epoch, which is
+// not over. Otherwise it returns the orphaned claim if another program has blanked the holder,
+// or else what x says: Foreign if another program wrote the holder, Valid as valid has it.
 func (l *Leases) claim(x *record, now time.Time) vip.Claim {
-	if m, ok := l.moved(x); ok {
+	if m, ok := l.moveOf(x); ok {
 		return vip.Claim{
 			Holder: m.Holder, PreviousHolder: x.holder, Transitions: transitions(x.Lease) + 1,
 			Valid: m.Holder != l.o.Node || m.Epoch == l.own.Epoch && !l.own.EpochOver,
@@ -74,10 +78,11 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	return c
 }
 
-// valid reports whether a VIP lease, as it is written, is held: by another program, if that
-// has changed it within its own duration; by this node, in its epoch, unless that is over or
-// a newer version is known to exist; or by another node whose epoch is not over and whose
-// claims may not be moved.
+// valid reports whether a VIP lease, as it is written, is held. By another program: if it has
+// changed within its own duration, and its holder is not named as this node. By this node: in
+// its present epoch, unless that is over or a newer version is known to exist. By another
+// node: if that is known, its epoch is not over, and its claims may not be moved. An orphaned
+// one: as orphanedClaim has it. Without a holder it is not.
 func (l *Leases) valid(x *record, now time.Time) bool {
 	switch node := x.holder; {
 	case x.orphaned:
@@ -96,9 +101,11 @@ func (l *Leases) valid(x *record, now time.Time) bool {
 	}
 }
 
-// orphanedClaim is the claim on a VIP lease that was blanked or deleted by another program
-// than its holder. The holder, if its epoch is not over, announces the VIP until it sees that
-// and claims it again: the claim is valid for a lease duration, but not for the holder itself.
+// orphanedClaim returns the claim on a VIP lease that another program than its holder has
+// blanked or deleted; x is the last version with a claim. The holder announces the VIP until
+// it sees that and claims it again. So the claim is valid for a lease duration from when that
+// was seen, if the holder is another node that is known, and its epoch is not over; never if
+// it is this node.
 func (l *Leases) orphanedClaim(x *coordinationv1.Lease, now time.Time) vip.Claim {
 	node, epoch, _ := parseClaim(x)
 	p := l.peers[node]
@@ -108,8 +115,11 @@ func (l *Leases) orphanedClaim(x *coordinationv1.Lease, now time.Time) vip.Claim
 	}
 }
 
-// moves is where the plan would have the VIP leases go whose claims are void.
-func (l *Leases) moves(want []vip.LeaseIntent, now time.Time) map[vip.Key]quorum.Move {
+// proposedMoves returns, by VIP lease, where the plan would have the claims go that are not
+// valid: to this node if its intent is to acquire it, or to the ExpectedHolder of one that it
+// follows. Leases that do not exist, hand-overs, and intents without an ExpectedHolder are
+// left out. Move.Epoch is left for State.Propose.
+func (l *Leases) proposedMoves(want []vip.LeaseIntent, now time.Time) map[vip.Key]quorum.Move {
 	all := make(map[vip.Key]quorum.Move)
 	for _, s := range want {
 		node := s.ExpectedHolder
@@ -123,7 +133,8 @@ func (l *Leases) moves(want []vip.LeaseIntent, now time.Time) map[vip.Key]quorum
 	return all
 }
 
-// nodeOf is the node whose node lease k names, or "".
+// nodeOf returns the node whose node lease k is: what follows NodePrefix, in the namespace of
+// the node leases. "" for any other Lease.
 func (l *Leases) nodeOf(k vip.Key) string {
 	if node, ok := strings.CutPrefix(k.Name, NodePrefix); ok && k.Namespace == l.o.Namespace {
 		return node
@@ -131,7 +142,8 @@ func (l *Leases) nodeOf(k vip.Key) string {
 	return ""
 }
 
-// isHolder reports whether any VIP lease names the node as its holder.
+// isHolder reports whether any VIP lease that exists names the node as its holder, whether its
+// claim is valid or not.
 func (l *Leases) isHolder(node string) bool {
 	for x := range maps.Values(l.cache.latest) {
 		if x.holder == node && l.nodeOf(x.key) == "" {

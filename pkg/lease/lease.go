@@ -53,11 +53,12 @@ const NodePrefix = "herald-node-"
 // Labels are on every Lease that Herald creates, so that they can be found.
 var Labels = map[string]string{"app.kubernetes.io/managed-by": "herald"}
 
+// keyOf returns the namespace and name of a Lease.
 func keyOf(l *coordinationv1.Lease) vip.Key {
 	return vip.Key{Namespace: l.Namespace, Name: l.Name}
 }
 
-// holder is spec.holderIdentity, or "".
+// holder returns spec.holderIdentity; "" if that is not set.
 func holder(l *coordinationv1.Lease) string {
 	if l.Spec.HolderIdentity == nil {
 		return ""
@@ -65,7 +66,8 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// transitions is spec.leaseTransitions, or 0. On a node lease that is the node's epoch.
+// transitions returns spec.leaseTransitions, which on a node lease is the node's epoch; 0 if
+// that is not set.
 func transitions(l *coordinationv1.Lease) int64 {
 	if l.Spec.LeaseTransitions == nil {
 		return 0
@@ -73,33 +75,37 @@ func transitions(l *coordinationv1.Lease) int64 {
 	return int64(*l.Spec.LeaseTransitions)
 }
 
-// parseClaim reads ClaimAnnotation; ok is false if there is none, or it can't be read.
+// parseClaim returns node and epoch of ClaimAnnotation; ok is false if there is none, or it is
+// not <node>@<number>.
 func parseClaim(l *coordinationv1.Lease) (node string, epoch int64, ok bool) {
 	node, e, ok := strings.Cut(l.Annotations[ClaimAnnotation], "@")
 	epoch, err := strconv.ParseInt(e, 10, 64)
 	return node, epoch, ok && err == nil
 }
 
-// fencedEpoch is the epoch that FencedAnnotation says is over, or 0.
+// fencedEpoch returns the epoch in FencedAnnotation; 0 if there is none, or it is not a
+// number.
 func fencedEpoch(l *coordinationv1.Lease) int64 {
 	e, _ := strconv.ParseInt(l.Annotations[FencedAnnotation], 10, 64)
 	return e
 }
 
-// fenced reports whether the epoch of a node lease is over.
+// fenced reports whether the epoch of a node lease is over: FencedAnnotation names that epoch
+// or a later one, as both a fence and the node's own release write it.
 func fenced(l *coordinationv1.Lease) bool {
 	e := fencedEpoch(l)
 	return e != 0 && e >= transitions(l)
 }
 
-// version is the resourceVersion as a number. Kubernetes promises since 1.35 that those
-// of one resource are ordered numbers; etcd has made them so from the beginning.
+// version returns the resourceVersion as a number; 0 if it is not one. Kubernetes promises
+// since 1.35 that those of one resource are ordered numbers; etcd has made them so from the
+// beginning.
 func version(l *coordinationv1.Lease) uint64 {
 	v, _ := strconv.ParseUint(l.ResourceVersion, 10, 64)
 	return v
 }
 
-// duration is spec.leaseDurationSeconds, or otherwise if that is not set.
+// duration returns spec.leaseDurationSeconds; otherwise, if that is not set or less than 1.
 func duration(l *coordinationv1.Lease, otherwise time.Duration) time.Duration {
 	if l.Spec.LeaseDurationSeconds == nil || *l.Spec.LeaseDurationSeconds < 1 {
 		return otherwise
@@ -107,7 +113,8 @@ func duration(l *coordinationv1.Lease, otherwise time.Duration) time.Duration {
 	return time.Duration(*l.Spec.LeaseDurationSeconds) * time.Second
 }
 
-// annotate sets an annotation, or removes it if value is "".
+// annotate sets the annotation key of l, or removes it if value is "". It replaces the map by
+// a changed copy, since other versions of l may share it.
 func annotate(l *coordinationv1.Lease, key, value string) {
 	l.Annotations = maps.Clone(l.Annotations)
 	if value == "" {
@@ -120,7 +127,7 @@ func annotate(l *coordinationv1.Lease, key, value string) {
 	l.Annotations[key] = value
 }
 
-// addLabels adds Labels.
+// addLabels adds Labels to those of l, in a new map.
 func addLabels(l *coordinationv1.Lease) {
 	all := maps.Clone(Labels)
 	maps.Copy(all, l.Labels)
@@ -128,8 +135,9 @@ func addLabels(l *coordinationv1.Lease) {
 	l.Labels = all
 }
 
-// setOwner makes a Lease go with the object of that UID, whether or not a Herald is left to
-// delete it. It does nothing if the UID is not known ("").
+// setOwner replaces the owner references of l by the v1 object of that kind, name and UID,
+// with which Kubernetes deletes it, whether or not a Herald is left to do so. It does nothing
+// if the UID is not known ("").
 func setOwner(l *coordinationv1.Lease, kind, name, uid string) {
 	if uid != "" {
 		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kind, Name: name, UID: types.UID(uid)}}
@@ -147,6 +155,8 @@ type record struct {
 	orphaned bool  // a Herald claimed it, and another program has blanked the holder
 }
 
+// parseRecord parses a Lease. ours is set if ClaimAnnotation names its holder, orphaned if it
+// has a ClaimAnnotation and no holder.
 func parseRecord(l *coordinationv1.Lease) *record {
 	node, epoch, ok := parseClaim(l)
 	r := &record{Lease: l, key: keyOf(l), version: version(l), holder: holder(l), epoch: epoch}
@@ -164,7 +174,9 @@ type NodeLease struct {
 	Info      vip.NodeInfo
 }
 
-// ParseNodeLease reads a node lease. ok is false if l is none. Info that can't be read is zero.
+// ParseNodeLease parses a node lease, without a check of its namespace. ok is false if the
+// name does not begin with NodePrefix. Duration is 15 s if it is not set, Info zero if it
+// can't be read.
 func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 	name, ok := strings.CutPrefix(l.Name, NodePrefix)
 	if !ok {

@@ -73,7 +73,7 @@ type Leases struct {
 	reported summary
 }
 
-// New makes Leases on a Store. Run does the work.
+// New makes Leases on a Store. It does nothing until Run is called.
 func New(store Store, o Options) *Leases {
 	l := &Leases{
 		o: o, store: store, wake: o.Wake,
@@ -95,20 +95,24 @@ func (l *Leases) String() string { return "leases" }
 // Wake has Run look at the Store, Info, Peers and Gateway at once. It does not block.
 func (l *Leases) Wake() { l.wake.Send() }
 
-// Put stores what is wanted of every VIP lease. One that this node held when Observe was
-// last called, and that no intent names, is released; one that it was given since then is
-// kept, since no plan knows of it yet. So Observe and Put are called by one goroutine.
+// Put replaces what is wanted of every VIP lease and wakes Run, which writes. A lease that
+// this node held when Observe was last called, and that no intent names, is released; one that
+// it was given since then is kept, since no plan knows of it yet. So Observe and Put are
+// called by one goroutine. While claims may be moved without the API server it also proposes
+// where those go that are not valid.
 func (l *Leases) Put(want []vip.LeaseIntent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.writes.setIntents(want)
 	if l.quorum.Moving() {
-		l.quorum = l.quorum.Propose(l.moves(want, time.Now()))
+		l.quorum = l.quorum.Propose(l.proposedMoves(want, time.Now()))
 	}
 	l.Wake()
 }
 
-// Observe fills in Members, Tenure, Claims and HandingOver.
+// Observe fills in Members and Claims as of w.Now, Tenure and HandingOver, and remembers the
+// versions of the VIP leases that name this node as holder: only those may be released by the
+// next Put.
 func (l *Leases) Observe(w *vip.World) {
 	info := l.o.Info() // before the lock: another room answers
 	l.mu.Lock()
@@ -126,9 +130,10 @@ func (l *Leases) Observe(w *vip.World) {
 	}
 }
 
-// Tenure is this node's right to act on its claims at this moment. Each room that
-// refreshes an address or repeats an announcement asks for it before each time. After a
-// pause of the process it is not Confirmed until a renewal succeeds that was sent later.
+// Tenure returns this node's right to act on its claims at this moment. Each room that
+// refreshes an address or repeats an announcement asks for it before each time. If Run has not
+// made a step for more than pauseLimit the process was stopped: from then on the tenure is not
+// Confirmed until a renewal that is sent later succeeds.
 func (l *Leases) Tenure() vip.Tenure {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,12 +144,13 @@ func (l *Leases) Tenure() vip.Tenure {
 	return l.tenure(now)
 }
 
-// tenure is this node's right to act on its claims.
+// tenure returns this node's right to act on its claims at now. mu is held.
 func (l *Leases) tenure(now time.Time) vip.Tenure {
 	return l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 }
 
-// pausedFor is how long the process was stopped, or got no CPU, until now; 0 if it was not.
+// pausedFor returns the time since Run's last step if that is more than pauseLimit, so that
+// the process was stopped or got no CPU; 0 otherwise, and before the first step.
 func (l *Leases) pausedFor(now time.Time) time.Duration {
 	if d := now.Sub(l.lastStep); !l.lastStep.IsZero() && d > pauseLimit {
 		return d
@@ -152,8 +158,9 @@ func (l *Leases) pausedFor(now time.Time) time.Duration {
 	return 0
 }
 
-// NodeInfos is the vip.NodeInfo on the node lease of each other node, by name.
-// Nodes that have stopped are left out; those that were fenced are not.
+// NodeInfos returns the vip.NodeInfo on the node lease of each other node, by name. Nodes that
+// have released theirs, and those of which only a claim was seen, are left out; those that
+// were fenced are not.
 func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -166,7 +173,8 @@ func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	return all
 }
 
-// Ready is why this node can't act on claims at present, or nil.
+// Ready returns an error if this node's tenure does not hold at present, confirmed or not; nil
+// if it does.
 func (l *Leases) Ready() error {
 	if t := l.Tenure(); !t.Holds(time.Now()) {
 		return errors.New("the node lease is not renewed: the API server is out of reach, or refuses it")
@@ -174,8 +182,10 @@ func (l *Leases) Ready() error {
 	return nil
 }
 
-// Run works until ctx ends. Then it releases all VIP leases and the node lease, so that
-// the others need not wait for it, within stopTime.
+// Run makes a step when it is woken, and at least each stepPeriod, until ctx ends; after one
+// that took more than 1 ms it pauses three times as long. Then it releases all VIP leases and
+// the node lease, so that the others need not wait for it, within stopTime, and returns the
+// error of the latter.
 func (l *Leases) Run(ctx context.Context) error {
 	// Requests outlive ctx: their end must be known.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -201,8 +211,8 @@ func (l *Leases) Run(ctx context.Context) error {
 	}
 }
 
-// start runs a request in a goroutine of its own, then what it returns, with mu held, and
-// wakes Run.
+// start runs a request in a goroutine of its own, with that timeout, then the function that it
+// returns, with mu held, and wakes Run. It does not block.
 func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(context.Context) func()) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -215,9 +225,11 @@ func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(
 	}()
 }
 
-// releaseAll releases every VIP lease that this node still holds: another node that stops
-// may have handed it over a moment ago. It returns when no request is under way, since
-// one that was not answered may have been carried out.
+// releaseAll makes steps that want no VIP lease, which release those that name this node (also
+// those that another node that stops handed over a moment ago), one after the end of each
+// request, until no request is under way: one that was not answered may have been carried out.
+// It blocks until then. A release that failed is not waited for; after ctx has ended nothing
+// more is started.
 func (l *Leases) releaseAll(ctx context.Context) {
 	for {
 		l.Observe(&vip.World{Now: time.Now()})
@@ -237,8 +249,11 @@ func (l *Leases) releaseAll(ctx context.Context) {
 	}
 }
 
-// step looks at everything once: it reads the watch cache and the heartbeats, decides, and
-// starts the requests that follow. It does nothing until the watch cache is filled.
+// step reads the watch cache and the heartbeats (none while Peers.Off gives a reason),
+// decides, starts the requests that follow (renewal, fences, VIP leases) without waiting for
+// them, pokes the agent if the World has changed, and sets the heartbeat. After a pause of the
+// process it logs that, and the tenure is not confirmed until a renewal succeeds, which is due
+// at once. Until the watch cache is filled it does no more than that. It takes mu.
 func (l *Leases) step(ctx context.Context) {
 	info := l.o.Info() // before the lock: other rooms answer
 	var statuses map[string]vip.PeerStatus
@@ -260,7 +275,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.evaluate(statuses, now)
 	l.renew(ctx, now, info)
 	l.fence(ctx, now)
-	l.write(ctx, now)
+	l.writeVIPLeases(ctx, now)
 	l.report(now)
 	heartbeat := l.decision.Heartbeat
 	l.mu.Unlock()
@@ -269,8 +284,12 @@ func (l *Leases) step(ctx context.Context) {
 	}
 }
 
-// readCache takes over what the watch shows, and forgets nodes that have stopped or whose
-// node lease has long been gone.
+// readCache applies what has changed in the watch cache since the last call. A newer version
+// of this node's own lease is checked (checkOwn), and one that is gone is written again at
+// once; those of other nodes are stored in l.peers, and VIP leases in the cache, as vanished
+// if they are gone. It forgets nodes whose node lease does not exist, if they released it or
+// it has not changed for two lease durations. All that concerns other nodes and VIPs, but for
+// mere renewals, sets l.changed.
 func (l *Leases) readCache(now time.Time) {
 	changed, gone := l.cache.update(l.store.TakeChanges())
 	maps.DeleteFunc(l.cache.dropped, func(k vip.Key, _ uint64) bool { return !l.writes.pending[k] })
@@ -283,7 +302,7 @@ func (l *Leases) readCache(now time.Time) {
 				l.changed = true
 			}
 		default:
-			l.changedVIPLease(parseRecord(x), now)
+			l.storeVIPLease(parseRecord(x), now)
 			l.changed = true
 		}
 	}
@@ -299,7 +318,7 @@ func (l *Leases) readCache(now time.Time) {
 			}
 			p.Exists = false
 		default:
-			l.cache.goneVIPLease(parseRecord(x), now)
+			l.cache.setVIPLeaseGone(parseRecord(x), now)
 		}
 		l.changed = true
 	}
@@ -311,7 +330,8 @@ func (l *Leases) readCache(now time.Time) {
 	}
 }
 
-// peer is what is known of a node; if that was nothing, it is known from now on.
+// peer returns what is known of another node; if that is nothing, it adds an entry that counts
+// as changed now.
 func (l *Leases) peer(node string, now time.Time) *peer {
 	p := l.peers[node]
 	if p == nil {
@@ -321,9 +341,12 @@ func (l *Leases) peer(node string, now time.Time) *peer {
 	return p
 }
 
-// changedVIPLease takes over a new version of a VIP lease: its holder is not stalled.
-func (l *Leases) changedVIPLease(x *record, now time.Time) {
-	l.cache.changedVIPLease(x, now)
+// storeVIPLease stores in the cache what follows from the new version x of a VIP lease
+// (setVIPLeaseChanged). If a Herald on another node holds it, that node counts as one that has
+// acquired a lease just now and is not stalled; it is added to l.peers if it is new, with the
+// epoch of the claim as long as it has no node lease.
+func (l *Leases) storeVIPLease(x *record, now time.Time) {
+	l.cache.setVIPLeaseChanged(x, now)
 	if !x.ours || x.holder == l.o.Node {
 		return
 	}

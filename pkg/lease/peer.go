@@ -25,18 +25,21 @@ type peer struct {
 	stalledSince  time.Time // since when it counts as stalled: it was expected to acquire one and did not; zero: it is not
 }
 
-// void reports whether claims of the epoch are.
+// void reports whether claims of that epoch are void: the node has released its node lease, is
+// in a later epoch, or that epoch was fenced.
 func (p *peer) void(epoch int64) bool {
 	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
 }
 
-// silent reports whether the node lease has not changed for d.
+// silent reports whether this node has seen no change of the node lease for d or longer.
 func (p *peer) silent(now time.Time, d time.Duration) bool {
 	return now.Sub(p.Changed) >= d
 }
 
-// update stores a version of the node lease. It reports whether anything but the renewal
-// time has changed.
+// update stores the version l of the node lease, seen to change now: its epoch, its info, and
+// whether it was fenced or released. It reports whether the lease did not exist before, or any
+// of these differs. Info that can't be read excludes the node from VIPs. A new epoch clears
+// the mark that the node is stalled, and counts as a break of its stability.
 func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	epoch := transitions(l)
 	// Only the fence voids claims, its own or another's. A lease that was blanked or
@@ -61,9 +64,10 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 	return !same
 }
 
-// updateStalled marks the node as stalled if it is expected to acquire a VIP lease and has
-// acquired none for stalledAfter. It returns for how long if it has just become stalled,
-// and 0 otherwise.
+// updateStalled stores since when the node has been expected to acquire a VIP lease. After
+// more than stalledAfter, in which it acquired none, it marks the node as stalled and returns
+// how long that was; 0 otherwise, also if the mark is there already. If the node is not
+// expected to acquire one, only that time is cleared, not the mark.
 func (p *peer) updateStalled(expected bool, now time.Time) time.Duration {
 	if !expected {
 		p.expectedSince = time.Time{}
@@ -94,7 +98,8 @@ type stability struct {
 	breaks     int
 }
 
-// setAlive stores whether the node is alive now.
+// setAlive stores since when the node is alive, or that it is not. Each time that it ceases to
+// be alive counts as a break, up to maxBreaks; none counts any more forgetAfter the last.
 func (s *stability) setAlive(alive bool, now time.Time) {
 	switch {
 	case alive && s.aliveSince.IsZero():
@@ -107,7 +112,8 @@ func (s *stability) setAlive(alive bool, now time.Time) {
 	}
 }
 
-// stable reports whether the node has been alive for so long that VIPs may be moved to it.
+// stable reports whether the node has been alive for stableAfter, twice as long for each
+// break, so that VIPs may be moved to it.
 func (s *stability) stable(now time.Time) bool {
 	return !s.aliveSince.IsZero() && now.Sub(s.aliveSince) >= stableAfter<<s.breaks
 }

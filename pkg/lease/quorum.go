@@ -16,7 +16,11 @@ const (
 	keepFenced   = time.Hour               // the node lease of a fenced node is deleted after this
 )
 
-// evaluate makes the next decision, and logs what it changes.
+// evaluate stores the State and the Decision that quorum.Evaluate makes of this node's lease,
+// the peers, the statuses (nil: no heartbeats are exchanged) and, only if it asks for that,
+// the gateway. It ends this node's epoch if that is decided, logs when this node becomes
+// isolated or ceases to be, and Moves that were agreed on, and sets l.changed if the decision
+// has it.
 func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, now time.Time) {
 	in := quorum.Input{
 		Now: now, Timing: l.o.Timing, Self: l.own.Self, Statuses: statuses,
@@ -49,8 +53,11 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, now time.Time) {
 	l.changed = l.changed || d.Changed
 }
 
-// fence starts to mark the epochs as over that the decision names, and to delete node
-// leases that have been fenced for keepFenced. It does nothing while renewals fail.
+// fence starts to write and logs the fences that the last decision names, and starts to delete
+// node leases that have been fenced, and not changed, for keepFenced. It leaves out nodes with
+// a request under way, and fences none that is fenced already, has neither a node lease nor a
+// VIP lease that names it, or whose last fence failed a moment ago. It does nothing while
+// renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
 		return
@@ -72,8 +79,11 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 	}
 }
 
-// writeFence starts to replace p's node lease by its tombstone. The first tries are given
-// up early: with the node may have died the API server that would answer, or etcd's leader.
+// writeFence starts to replace p's node lease by its tombstone, or to create that if none
+// exists. Once that has succeeded the node counts as fenced and not alive here, too. The first
+// shortTries tries time out after shortTimeout, later ones after fenceTimeout (at most half a
+// renew deadline): with the node may have died the API server that would answer, or etcd's
+// leader.
 func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer) {
 	timeout := fenceTimeout
 	if l.writes.failures[k].count < shortTries {
@@ -88,7 +98,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 		}
 		got, err := write(ctx, next)
 		return func() {
-			l.written(k, got, err)
+			l.applyWrite(k, got, err)
 			if err == nil {
 				l.metrics.fenced.Inc()
 				p.update(got, now)
@@ -99,8 +109,9 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 	})
 }
 
-// tombstone is p's node lease with its epoch marked as over. It replaces the very
-// version that was seen to grow old.
+// tombstone returns p's node lease, or a new one if none exists, with its epoch marked as over
+// and the node as holder. It keeps the resourceVersion that this node saw last, so that the
+// API server refuses it if the node has renewed since.
 func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	if p.Exists {
@@ -113,11 +124,11 @@ func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
 	return next
 }
 
-// deleteFenced starts to delete a node lease.
+// deleteFenced starts to delete the node lease k, if its version is still that of x.
 func (l *Leases) deleteFenced(ctx context.Context, k vip.Key, x *coordinationv1.Lease) {
 	l.writes.pending[k] = true
 	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 		err := l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
-		return func() { l.written(k, nil, err) }
+		return func() { l.applyWrite(k, nil, err) }
 	})
 }

@@ -35,9 +35,10 @@ type ownLease struct {
 	shortTries int       // how many of the next renewals have shortTimeout
 }
 
-// checkOwn compares a version of this node's own lease that the watch shows with what was
-// written last. If it is newer, another program wrote it: the lease is read again, and the
-// epoch is over if that was a fence.
+// checkOwn compares x, the version of this node's own lease that the watch shows, with what
+// was written last. If it is newer, another program wrote it: the epoch is over if x is fenced
+// in it, and the lease is read and renewed at once. Otherwise, and before the first write, it
+// does nothing.
 func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
@@ -48,8 +49,9 @@ func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	l.own.lease, l.own.next = nil, now
 }
 
-// endEpoch voids all claims of this node, until the next renewal begins another epoch. It
-// does nothing if that was done already.
+// endEpoch marks this node's epoch as over, which voids all its claims until a renewal begins
+// another epoch, counts that and logs it with the reason. It does nothing without an epoch, or
+// if it is over already. mu is held.
 func (l *Leases) endEpoch(why string) {
 	if l.own.EpochOver || l.own.Epoch == 0 {
 		return
@@ -59,8 +61,11 @@ func (l *Leases) endEpoch(why string) {
 	l.o.Log.Warn("the node lease is lost: this node gives up its VIPs and begins a new epoch", "why", why, "epoch", l.own.Epoch)
 }
 
-// renew starts a renewal if one is due, or if the info on the node lease has changed and
-// renewals succeed; but none while one is under way.
+// renew starts a renewal of this node's lease if none is under way and one is due, or if its
+// info (about, with Isolated and Suspects of the last decision) has changed and the last
+// renewal succeeded. If the version to replace is not known, or the epoch is over, the lease
+// is read first. A renewal times out after half a renew deadline; the first shortTries after a
+// fast one time out after shortTimeout, are tried again at once, and count as no failure.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
 	about.Isolated, about.Suspects = l.decision.Isolated, l.decision.Suspects
@@ -89,12 +94,14 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 			// Its API server has died, or etcd's leader: another try, which counts as no failure.
 			return func() { l.own.pending, l.own.next = false, time.Now() }
 		}
-		return func() { l.renewedOwn(got, sent, err) }
+		return func() { l.applyRenewal(got, sent, err) }
 	})
 }
 
-// writeOwn writes the node lease over known, or over what the API server has if known is
-// nil. It is called without mu.
+// writeOwn writes the node lease over known, or over what the API server has if known is nil
+// (creates it if there is none), and returns what was written, or the error. If that begins
+// another epoch (nextEpoch) this node's present one ends, and the agent is poked, before the
+// write is sent. It blocks for the requests; mu is not held.
 func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease, error) {
 	if known == nil {
 		var err error
@@ -129,8 +136,12 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	return got, err
 }
 
-// nextEpoch is the epoch to write over a node lease (nil: none exists) by a process in
-// epoch own (0: it has none yet); over: that is over.
+// nextEpoch returns the epoch to write over the node lease known (nil: none exists) by a
+// process in epoch own (0: it has none yet); over: that has ended. It is own as long as that
+// is valid. A process without one adopts that of the lease, and any process a later one that
+// it finds there. It is one more than both if the lease is fenced, if own is over, or if a
+// process without one finds that the node was stopping. With neither it is the number of
+// seconds since 2020.
 func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time) int64 {
 	// Greater than any that the node ever had, though nobody may remember that: the number
 	// of seconds since 2020.
@@ -162,13 +173,15 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 }
 
 // excluded reports whether a node lease says that the node refuses VIPs, as a process does
-// that is stopping.
+// that is stopping; false if its info can't be read.
 func excluded(l *coordinationv1.Lease) bool {
 	var info vip.NodeInfo
 	return json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &info) == nil && info.Excluded != ""
 }
 
-// nextOwn is the node lease to write over known (nil: none exists).
+// nextOwn returns the node lease to write over known (nil: none exists), a changed copy of
+// that: held by this node, in that epoch, renewed now, not fenced, with info as NodeAnnotation
+// and, if its UID is known, the Node as owner. AcquireTime changes only with the epoch.
 func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(time.Now())
 	next := &coordinationv1.Lease{}
@@ -190,8 +203,13 @@ func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) 
 	return next
 }
 
-// renewedOwn takes over the outcome of a renewal that was sent at the given time.
-func (l *Leases) renewedOwn(got *coordinationv1.Lease, sent time.Time, err error) {
+// applyRenewal stores the outcome of a renewal that was sent at the given time, and when the
+// next is due. After success: a retry period from sent (at once if the epoch ended meanwhile);
+// if another epoch was written, it begins. After a conflict, or if the lease is gone: at once,
+// with the lease read first; that is no failure. After any other error: a quarter of a retry
+// period from now; RenewingSince is cleared, and the first such error logged. It counts the
+// renewal by result. mu is held.
+func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err error) {
 	o := &l.own
 	o.pending = false
 	now := time.Now()
@@ -232,8 +250,9 @@ func (l *Leases) renewedOwn(got *coordinationv1.Lease, sent time.Time, err error
 	}
 }
 
-// releaseNodeLease blanks the node lease, which voids its epoch, and deletes it. It does
-// nothing if this process never wrote one.
+// releaseNodeLease blanks the node lease, which voids its epoch, and deletes it, in at most
+// three tries if others write it meanwhile. It blocks. It returns nil also if the lease is
+// gone, or this process never wrote one.
 func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 	for range 3 { // others may write it meanwhile, or a renewal whose answer was lost
 		if err = l.tryReleaseNodeLease(ctx); !apierrors.IsConflict(err) {
@@ -246,6 +265,8 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.LeaseDuration, err)
 }
 
+// tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, and
+// deletes it. It returns the first error, nil if this process has no epoch.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil

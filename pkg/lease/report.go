@@ -13,7 +13,9 @@ type summary struct {
 	holds, confirmed bool
 }
 
-// report pokes the agent if the World has changed since the last report.
+// report ends what has expired, and if the World has changed since the last report (l.changed,
+// or the summary differs) it sets the metrics and pokes the agent. It logs when this node's
+// tenure has run out.
 func (l *Leases) report(now time.Time) {
 	l.expire(now)
 	s := l.summarize(now)
@@ -29,8 +31,9 @@ func (l *Leases) report(now time.Time) {
 	l.o.Poke()
 }
 
-// expire ends what ends with time: nodes that were stalled for stalledFor, VIP leases that
-// vanished a lease duration ago, and hand-overs whose successor was not heard.
+// expire stores which peers are alive by the last decision, and removes what ends with time:
+// the mark of nodes that were stalled for stalledFor, VIP leases that vanished a lease
+// duration ago, and hand-overs that have reached their Until. Each of these sets l.changed.
 func (l *Leases) expire(now time.Time) {
 	for node, p := range l.peers {
 		p.setAlive(l.decision.Alive[node], now)
@@ -53,6 +56,9 @@ func (l *Leases) expire(now time.Time) {
 	}
 }
 
+// summarize counts the other nodes that are alive, and stable, and the VIP leases with a valid
+// claim of this node, and of another program or orphaned. It adds whether this node's tenure
+// holds at now and is confirmed.
 func (l *Leases) summarize(now time.Time) summary {
 	t := l.tenure(now)
 	s := summary{holds: t.Holds(now), confirmed: t.Confirmed}
@@ -84,6 +90,8 @@ type metrics struct {
 	renewals, written *prometheus.CounterVec
 }
 
+// newMetrics makes the metrics, with a series for each result of a renewal. Collectors returns
+// them for registration.
 func newMetrics() *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
@@ -102,7 +110,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// Collectors are the metrics of this package.
+// Collectors returns the metrics of this package.
 func (l *Leases) Collectors() []prometheus.Collector {
 	m := l.metrics
 	return []prometheus.Collector{m.held, m.members, m.epochsOver, m.fenced, m.renewals, m.written}

@@ -45,6 +45,7 @@ type failure struct {
 	replaced uint64 // 0: none was known
 }
 
+// newWrites makes an empty writes: no plan is known.
 func newWrites() writes {
 	return writes{
 		intents:     make(map[vip.Key]vip.LeaseIntent),
@@ -54,7 +55,8 @@ func newWrites() writes {
 	}
 }
 
-// setIntents replaces what is wanted.
+// setIntents replaces what is wanted. Of the VIP leases that Observe last saw with this node
+// as holder, those that no intent names become unplanned: they are to be released.
 func (w *writes) setIntents(want []vip.LeaseIntent) {
 	w.planned = true
 	clear(w.intents)
@@ -65,9 +67,10 @@ func (w *writes) setIntents(want []vip.LeaseIntent) {
 	}
 }
 
-// may reports whether a VIP lease whose newest known version is given may be written now:
-// no request on it is under way, and the last one did not just fail.
-func (w *writes) may(k vip.Key, version uint64, now time.Time) bool {
+// mayWrite reports whether a VIP lease whose newest known version is given (0: none) may be
+// written now: no request on it is under way, and the wait after its last failure is over, or
+// that was a conflict and another version than the one it was to replace is known.
+func (w *writes) mayWrite(k vip.Key, version uint64, now time.Time) bool {
 	f := w.failures[k]
 	return !w.pending[k] && (!now.Before(f.until) || f.conflict && f.replaced != version)
 }
@@ -85,9 +88,12 @@ type update struct {
 	epoch  int64                 // that node's
 }
 
-// write starts the writes on VIP leases that the plan wants, maxWrites at a time. Without a
-// confirmed tenure that rests on renewals it starts none.
-func (l *Leases) write(ctx context.Context, now time.Time) {
+// writeVIPLeases starts the writes that listUpdates returns, until maxWrites requests are
+// under way. Before its request, a hand-over is stored in handingOver, and a lease to be
+// released counts as outdated, so that this node's claim on it is not valid. It starts none
+// before the first plan, nor without a confirmed tenure that rests on renewals (not on
+// Decision.HoldUntil). It also finds nodes that are stalled.
+func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 	l.updateStalled(now)
 	t := l.tenure(now)
 	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.HoldUntil.After(now) || len(l.writes.pending) >= maxWrites {
@@ -114,13 +120,16 @@ func (l *Leases) write(ctx context.Context, now time.Time) {
 		l.writes.pending[u.key] = true
 		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 			got, err := l.send(ctx, u, next)
-			return func() { l.updated(u, got, err) }
+			return func() { l.applyUpdate(u, got, err) }
 		})
 	}
 }
 
-// listUpdates is the writes that the intents ask for: hand-overs first, since another node
-// waits for them, then what to acquire, by key, then what to release.
+// listUpdates returns the writes on VIP leases to start now: hand-overs first, since another
+// node waits for them, then what to acquire, by key, then releases. A lease is handed over if
+// this node's claim on it is valid and the Successor is alive; acquired if no claim on it is
+// valid, not even an orphaned one; released if a Herald wrote this node as its holder and it
+// is unplanned in its newest version. Leases for which mayWrite is false are left out.
 func (l *Leases) listUpdates(now time.Time) []update {
 	var handOver, acquire, releases []update
 	for k, intent := range l.writes.intents {
@@ -135,7 +144,7 @@ func (l *Leases) listUpdates(now time.Time) []update {
 		} else if x := l.cache.vanished[k]; x != nil {
 			valid = l.orphanedClaim(x, now).Valid
 		}
-		may := l.writes.may(k, l.cache.version(k), now)
+		may := l.writes.mayWrite(k, l.cache.version(k), now)
 		switch {
 		case intent.Action == vip.Acquire && !valid && may:
 			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch})
@@ -147,7 +156,7 @@ func (l *Leases) listUpdates(now time.Time) []update {
 	}
 	for k := range l.cache.mine {
 		x := l.cache.latest[k]
-		if x.ours && l.writes.unplanned[k] == x.version && l.writes.may(k, x.version, now) {
+		if x.ours && l.writes.unplanned[k] == x.version && l.writes.mayWrite(k, x.version, now) {
 			releases = append(releases, update{action: release, key: k, from: x.Lease})
 		}
 	}
@@ -155,7 +164,11 @@ func (l *Leases) listUpdates(now time.Time) []update {
 	return slices.Concat(handOver, acquire, releases)
 }
 
-// nextVIPLease is the VIP lease with u.holder as its holder.
+// nextVIPLease returns the lease to write for an acquire or a hand-over: a changed copy of
+// u.from, or a new one, with u.holder and u.epoch as its claim, the holder before as
+// FromAnnotation, the Service as owner (if its UID is known), Labels, and acquired and renewed
+// now. Transitions rise by one unless the holder before, or the one before that if it is
+// blank, is u.holder.
 func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	var count int32
@@ -182,8 +195,9 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	return next
 }
 
-// send writes next, or releases the lease if next is nil. The lease it returns is what was
-// written, also if err is not nil.
+// send writes next, over u.from if there is one; if next is nil it blanks u.from and deletes
+// it. It blocks, without mu. It returns what was written: a blanked lease also together with
+// the error of its delete, and nil if nothing was.
 func (l *Leases) send(ctx context.Context, u update, next *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	switch {
 	case next == nil:
@@ -203,9 +217,13 @@ func (l *Leases) send(ctx context.Context, u update, next *coordinationv1.Lease)
 	return l.store.Update(ctx, next)
 }
 
-// updated takes over the outcome of a write on a VIP lease.
-func (l *Leases) updated(u update, got *coordinationv1.Lease, err error) {
-	l.written(u.key, got, err)
+// applyUpdate stores the outcome of a write on a VIP lease, beyond applyWrite: a lease that
+// was released is deleted; one that is not found is forgotten and may be written at once;
+// after a conflict the version that was to be replaced counts as outdated. Either of the last
+// two ends the hand-over it was for. Other errors are logged. It counts the write by action
+// and result, and sets l.changed. mu is held.
+func (l *Leases) applyUpdate(u update, got *coordinationv1.Lease, err error) {
+	l.applyWrite(u.key, got, err)
 	result := "ok"
 	switch {
 	case err == nil && u.action == release:
@@ -235,8 +253,11 @@ func (l *Leases) updated(u update, got *coordinationv1.Lease, err error) {
 	l.metrics.written.WithLabelValues(string(u.action), result).Inc()
 }
 
-// written takes over the outcome of a write on any lease but this node's own.
-func (l *Leases) written(k vip.Key, got *coordinationv1.Lease, err error) {
+// applyWrite stores the outcome of a write or delete on any lease but this node's own: the
+// request is no longer under way, and got, if not nil, is the newest version (also if err is
+// the error of a delete after it). After an error the next write waits, 100 ms at first and
+// twice as long after each, up to 3.2 s; a success ends that.
+func (l *Leases) applyWrite(k vip.Key, got *coordinationv1.Lease, err error) {
 	delete(l.writes.pending, k)
 	if got != nil { // also if the delete after it failed
 		l.cache.setWritten(got)
@@ -252,8 +273,9 @@ func (l *Leases) written(k vip.Key, got *coordinationv1.Lease, err error) {
 	l.writes.failures[k] = f
 }
 
-// updateStalled finds the nodes that the plan expects to acquire a VIP lease and that have
-// acquired none for stalledAfter, counted while this node's own renewals succeed.
+// updateStalled marks, and logs, the nodes that the plan expects to acquire a VIP lease
+// (ExpectedHolder of one that this node follows) and that have acquired none for stalledAfter,
+// counted while this node's own renewals succeed.
 func (l *Leases) updateStalled(now time.Time) {
 	expected := make(map[string]bool)
 	for _, intent := range l.writes.intents {
