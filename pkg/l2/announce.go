@@ -154,12 +154,12 @@ func (a *Announcer) nextTick(now, t time.Time, period time.Duration) time.Time {
 // announce sends x's frames, stores the outcome in x.ok and x.err, and sets x.next, when to
 // send again. The first three times (1 + repeats) both frames of announcementFrames are sent,
 // then the first only, which keeps caches and switches from forgetting. The next time is
-// repeatGap later, but Rate (±10 %) from the third success on.
+// repeatGap later, but Rate (±10 %) from the third success in a row on. A failure is counted
+// and begins the three times again; the first one after a success is logged, and so is a
+// success after a failure.
 //
 // While this node's tenure is unconfirmed or over it sends nothing, and leaves ok and err as
-// they were: a process that was asleep may have lost its VIPs to another. A failure is counted
-// and begins the three times again; it is logged if x.ok was set, and so is the next success.
-// a.mu is held.
+// they were: a process that was asleep may have lost its VIPs to another. a.mu is held.
 func (a *Announcer) announce(x *announcement, now time.Time) {
 	x.next = now.Add(repeatGap)
 	if t := a.opts.Tenure(); !t.Confirmed || !t.Holds(now) {
@@ -191,9 +191,9 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 }
 
 // defend announces t at once, before its next repetition, which repairs the caches of those
-// who heard another host claim it. It does nothing if this node does not announce t (or is
-// ListenOnly), or defended it within defendInterval (RFC 5227 section 2.4 (c)); announce sends
-// nothing without a valid tenure.
+// who heard another host claim it. It does nothing if this node does not announce t, only
+// listens for it, or defended it within defendInterval (RFC 5227 section 2.4 (c)); announce
+// sends nothing without a valid tenure. It locks a.mu.
 func (a *Announcer) defend(t target, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -35,6 +35,7 @@ type AddressChecks struct {
 	unconfirmedFirst bool             // those with an unconfirmed finding come first; toggled by each request of CheckVerify
 }
 
+// newAddressChecks returns AddressChecks with no check, which send and receive by a.
 func newAddressChecks(a *Announcer) *AddressChecks {
 	c := &AddressChecks{a: a, wanted: mailbox.New[[]vip.AddressCheck]()}
 	c.checks.Store(&map[netip.Addr]*conflictCheck{})
@@ -156,8 +157,8 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 
 // advance goes on with each CheckProbe and CheckDefend that is due (stepProbes), ends each
 // CheckVerify whose time for replies is over, and, each verifyGap, sends the requests of up to
-// parallelVerifies that are due. It returns when something is due next (after never if there
-// is no check), and whether a result changed.
+// parallelVerifies that are due. It returns when something is due next (in 1000 hours, never,
+// if there is no check), and whether a result changed.
 func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	probes, verifies := now.Add(never), now.Add(never)
 	for _, x := range c.list {

@@ -80,10 +80,11 @@ func (x *conflictCheck) allows(mac string) bool {
 	return x.want.Kind == vip.CheckVerify && x.want.AllowedMACs == "" || strings.Contains(x.want.AllowedMACs, mac)
 }
 
-// setAllowed replaces AllowedMACs by those of w, which is the same check otherwise, forgets
-// conflicting hosts that are now allowed, and stores a result without them, if there is a
-// result already. It reports whether that result is another one. If w equals x.want it does
-// nothing. A host that is allowed no longer is a conflict once it is heard again.
+// setAllowed replaces x.want by w, another AllowedMACs of the same check, and forgets
+// conflicting hosts that are now allowed. If there is a result already it stores a new one, of
+// the remaining hosts and the same NoAnswer, and reports whether that differs. If w equals
+// x.want it does nothing and returns false. A host that is allowed no longer is a conflict
+// once it is heard again.
 func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	if x.want == w {
 		return false
@@ -169,7 +170,8 @@ func (x *conflictCheck) setResult(noAnswer bool, notSent string, now time.Time) 
 	return first || before.NoAnswer != r.NoAnswer || before.NotSent != r.NotSent || !slices.Equal(before.UnexpectedMACs, r.UnexpectedMACs)
 }
 
-// startRound begins a round, in which nobody has replied yet.
+// startRound raises x.round by one, and clears x.answered. Conflicting hosts of earlier rounds
+// stay.
 func (x *conflictCheck) startRound() {
 	x.round++
 	x.answered = false

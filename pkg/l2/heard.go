@@ -23,7 +23,7 @@ const (
 	maxQueue = 10000
 )
 
-// heard is what was received from other hosts, and who waits for it.
+// heard is what was received from other hosts, and who waits for it. Its methods lock mu.
 type heard struct {
 	announcements prometheus.Counter
 	poke          func()
@@ -100,7 +100,8 @@ func (h *heard) receive(link string, m neighborMessage, now time.Time) (own bool
 
 // expect stores the targets to listen for, in place of those before. The next announcement of
 // one that is new, or whose ListenOnly changed, is to poke. One that is not in wanted any more
-// is still listened for, without a poke, and forgotten by the first call after listenAfter.
+// is still listened for, without a poke, and forgotten by the first call more than listenAfter
+// later.
 func (h *heard) expect(wanted map[target]*announcement, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +147,8 @@ func (h *heard) since(link string, now time.Time) time.Duration {
 	return now.Sub(h.lastHeard[link])
 }
 
-// setOwnMACs sets the MAC addresses of this node, whose messages are ignored.
+// setOwnMACs stores the MAC addresses of this node, in place of those before; receive ignores
+// messages from them.
 func (h *heard) setOwnMACs(own map[[6]byte]bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

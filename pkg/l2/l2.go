@@ -156,6 +156,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 	}
 }
 
+// earlier returns a, or b if that is before a.
 func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
 		return b

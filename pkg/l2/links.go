@@ -40,13 +40,13 @@ var (
 	errLinkDown   = errors.New("the link is down")
 )
 
-// LinksChanged has Run call Options.Links; it does not block. The announcements on a link
-// whose index, MAC address or Up has changed then begin from the first.
+// LinksChanged has Run call Options.Links; it does not block. The VIPs on a link whose index,
+// MAC address or Up has changed are then announced at once, as if they were new.
 func (a *Announcer) LinksChanged() { a.linksChanged.Send() }
 
 // readLinks calls Options.Links, and stores the links and this node's MAC addresses, whose
-// messages are ignored. The sender on a link that has changed (sameLink) is closed, and its
-// announcements are due at once and from the first. It sends nothing. a.mu is held.
+// messages are ignored. On a link that has changed (sameLink) it closes the sender, and makes
+// the announcements due now, as if they were new. It sends nothing. a.mu is held.
 func (a *Announcer) readLinks(now time.Time) {
 	before := a.links
 	a.links = map[string]vip.Link{}
@@ -99,11 +99,11 @@ func ethernetAddress(l vip.Link) (net.HardwareAddr, error) {
 	return mac, nil
 }
 
-// transmit sends the frames that the function makes for the MAC address of t's link, in order,
-// until one fails (sendFailed), and counts each that was sent, by family. It opens a sender on
-// the link if there is none. It returns the first error: there is no such link, it has no
-// Ethernet address, no frame could be made, no sender opened, or a frame not sent. a.mu is
-// held.
+// transmit calls frames with the MAC address of t's link, and sends the frames it returns, in
+// order, until one fails (sendFailed); each that was sent is added to count, by family. It
+// opens a sender on the link if there is none. It returns the first error: there is no such
+// link, it has no Ethernet address, no frame could be made, no sender opened, or a frame not
+// sent. a.mu is held; it blocks for sendTimeout per frame at most.
 func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterVec, frames func(mac net.HardwareAddr) ([][]byte, error)) error {
 	link, mac, err := a.link(t.link, now)
 	if err != nil {
@@ -131,9 +131,9 @@ func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterV
 
 // sendFailed returns why a frame could not be sent. If the link's queue was full (ENOBUFS,
 // EAGAIN) that is err, and nothing else happens. Else the link has gone or is down: its sender
-// is closed, and all its announcements begin from the first within repeatGap, since it may be
-// back before LinksChanged is called; the error is errLinkDown for ENETDOWN, or one that wraps
-// err. a.mu is held.
+// is closed, and all its VIPs are announced as if they were new, within repeatGap, since it
+// may be back before LinksChanged is called. The error is then errLinkDown for ENETDOWN, or
+// one that wraps err. a.mu is held.
 func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
 		return err

@@ -48,7 +48,7 @@ func (a *Announcer) linksInUse() map[linkFamily]bool {
 
 // matchReceivers starts a receiver, a goroutine in tasks, for each link and family in use that
 // has none, if the link exists. It stops those no longer in use, and those whose link has gone
-// or was replaced by another of its name, without waiting for their end.
+// or was replaced by another of its name, without waiting for their end. It locks a.mu.
 func (a *Announcer) matchReceivers(ctx context.Context, tasks *sync.WaitGroup) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,7 +132,7 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 }
 
 // setConn stores the open socket of r, which has no filter yet, or nil when it was closed, and
-// wakes up each Resolve that waits for that (reopened).
+// wakes up each Resolve that waits for that (reopened). It locks a.mu.
 func (a *Announcer) setConn(r *receiver, conn messageReceiver) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,12 +151,13 @@ func (a *Announcer) receiving(k linkFamily) bool {
 // each other, and each VIP is announced to all. Each such frame would wake the process up, so
 // the kernel filters them out (docs/decisions/0061-a-process-that-is-seldom-woken-up.md).
 
-// setFilters has the kernel filter ARP requests for each open receiver (setFilter of
-// filterSenders) if the targets of announcements and unfiltered have been the same for
-// listenAfter, and another host was heard on the link within a quarter of linkSilentAfter.
-// Else it takes the filter off: while nobody is heard any message shows that the link works.
-// Where the filter is on or off already nothing is done. A failure is logged (debug), and a
-// receiver with one gets no filter until it is opened again. a.mu is held.
+// setFilters has the kernel drop, for each open receiver, the ARP requests (no probes) whose
+// sender is none of filterSenders, if the targets of announcements and unfiltered have been
+// the same for listenAfter, and another host was heard on the link within a quarter of
+// linkSilentAfter. Else it takes the filter off: while nobody is heard any message shows that
+// the link works. A receiver whose filter is on or off as it should be is left alone. A
+// failure is logged (debug), and that receiver gets no filter until it is opened again. a.mu
+// is held.
 func (a *Announcer) setFilters(now time.Time) {
 	for k, r := range a.receivers {
 		narrow := now.Sub(a.widened) > listenAfter && a.heard.since(k.link, now) < linkSilentAfter/4
@@ -199,7 +200,7 @@ func (a *Announcer) filterSenders(k linkFamily) []netip.Addr {
 
 // setUnfiltered stores the targets about which the filters are to drop nothing, in place of
 // those of the last call. If the set differs, all filters of all receivers are taken off for
-// listenAfter (widenFilters). The map must not be changed afterwards.
+// listenAfter (widenFilters). The map must not be changed afterwards. It locks a.mu.
 func (a *Announcer) setUnfiltered(targets map[target]bool, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -22,8 +22,8 @@ const (
 )
 
 // nextToVerify returns the CheckVerify that is due (next) and not waiting for replies, and of
-// several the one that was due first; nil if there is none. At every other request one with an
-// unconfirmed finding comes before all without.
+// several the one that was due first; nil if there is none. While unconfirmedFirst, those with
+// an unconfirmed finding come before all without.
 func (c *AddressChecks) nextToVerify(now time.Time) *conflictCheck {
 	before := func(x, y *conflictCheck) bool {
 		if c.unconfirmedFirst && x.hasUnconfirmedFinding() != y.hasUnconfirmedFinding() {
@@ -43,7 +43,7 @@ func (c *AddressChecks) nextToVerify(now time.Time) *conflictCheck {
 // sendVerify sends one request for the VIP of another node, from an address of this node or
 // else as a probe, and sets nextVerify to the next tick of verifyGap. If it was sent, a round
 // begins that waits replyTimeout for replies. If not, which says nothing about the owner, x is
-// due again after verifyGap.
+// due again after verifyGap. Each call toggles unconfirmedFirst.
 func (c *AddressChecks) sendVerify(x *conflictCheck, now time.Time) {
 	c.unconfirmedFirst = !c.unconfirmedFirst
 	from := c.a.source(x.target)
@@ -58,9 +58,9 @@ func (c *AddressChecks) sendVerify(x *conflictCheck, now time.Time) {
 }
 
 // hasUnconfirmedFinding reports whether something was found that is not in the result yet,
-// since it must be found again: the owner did not reply in the last round, up to maxUnanswered
-// - 1 in a row, or another host has replied in one round only, and not been silent for three
-// since.
+// since it must be found again: the owner did not reply in the last round, but not
+// maxUnanswered times in a row yet; or another host has replied in one round only, and is not
+// forgotten since (forgetSilentHosts).
 func (x *conflictCheck) hasUnconfirmedFinding() bool {
 	if x.unanswered > 0 && x.unanswered < maxUnanswered {
 		return true

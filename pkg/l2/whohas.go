@@ -28,7 +28,8 @@ var errNotReceiving = errors.New("replies can't be received on the link")
 // unspecified (a probe), and does not wait for replies. Sent or not, it has Run keep a
 // receiver for them on the link for requestsRemembered. While none is open it sends nothing:
 // it returns why the link can't be used (unknown, without Ethernet, down), or else
-// errNotReceiving. It returns nil if the request was sent, else the error of transmit.
+// errNotReceiving. It returns nil if the request was sent, else the error of transmit. It
+// locks a.mu.
 func (a *Announcer) whoHas(t target, from netip.Addr) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,9 +70,9 @@ func (a *Announcer) source(t target) netip.Addr {
 // Resolve asks the neighbours on a link who has addr, by up to three ARP requests or neighbor
 // solicitations 40 ms apart, and blocks until a host replies or announces it. It returns that
 // host's MAC address, in the form 02:00:00:00:00:0a, and true. It returns "" and false if
-// nobody did within 120 ms or before ctx ended, if the link can't be used, or while Run does
-// not run. Requests begin once a receiver is open, which Run opens if need be. This node
-// itself does not reply.
+// nobody did within 120 ms or before ctx ended, also if the link can't be used (that is
+// logged, debug), or while Run does not run. Without an open receiver it waits for Run to open
+// one before it sends. This node itself does not reply.
 func (a *Announcer) Resolve(ctx context.Context, link string, addr netip.Addr) (mac string, ok bool) {
 	t := newTarget(addr, link)
 	ctx, cancel := context.WithTimeout(ctx, requests*requestGap)

@@ -41,7 +41,7 @@ type packetID struct {
 // A keyID identifies a key without revealing it.
 type keyID [4]byte
 
-// idOfKey derives the ID of a key.
+// idOfKey returns the ID of a key: 4 bytes derived from it, which do not reveal it.
 func idOfKey(key []byte) keyID { return keyID(derive(key, nil, "herald peers: key id", len(keyID{}))) }
 
 // derive returns n bytes derived from key by HKDF with SHA-256. It panics if n is more than
@@ -69,7 +69,7 @@ func newAEAD(key []byte, instance instanceID) cipher.AEAD {
 }
 
 // A sealer encrypts this process's packets and decrypts those of others. Only one goroutine
-// at a time may use it.
+// at a time may use it: callers hold Peers.mu.
 type sealer struct {
 	last    packetID // the packet sealed last
 	keys    [][]byte // of the cluster
@@ -120,7 +120,8 @@ func (s *sealer) seal(message []byte, key int) []byte {
 	return s.send[key].Seal(b, aeadNonce(s.last.sequence), message, b[:headerLen])
 }
 
-// aeadNonce returns the nonce (RFC 5116) of a packet with that sequence number.
+// aeadNonce returns the nonce (RFC 5116) of a packet with that sequence number: 4 zero bytes
+// and the number.
 func aeadNonce(sequence uint64) []byte {
 	return binary.BigEndian.AppendUint64(make([]byte, 4, 12), sequence)
 }

@@ -30,7 +30,8 @@ const (
 func detectionTime(interval time.Duration) time.Duration { return interval * 5 / 2 }
 
 // A detector is a failure detector: from heartbeats and from the results of probes it decides
-// which other nodes are alive. It does no I/O and reads no clock: callers pass the time.
+// which other nodes are alive. It does no I/O and reads no clock: callers pass the time,
+// and hold Peers.mu.
 type detector struct {
 	self      string
 	id        nodeID

@@ -41,7 +41,8 @@ type gatewayAnswer struct {
 	at       time.Time
 }
 
-// NewGateway makes a Gateway that asks nothing before Run.
+// NewGateway makes a Gateway that asks nothing before Run; until then Liveness returns
+// Unknown.
 func NewGateway(o GatewayOptions) *Gateway {
 	g := &Gateway{o: o, askNow: mailbox.NewSignal()}
 	g.last.Store(&gatewayAnswer{})

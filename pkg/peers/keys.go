@@ -25,9 +25,10 @@ func NewKey() []byte {
 	return []byte(base64.StdEncoding.EncodeToString(key) + "\n")
 }
 
-// ParseKeys reads 1 to 8 keys: one per line, in base64, at least 16 bytes each. Packets to a node
-// are encrypted with the first that the node has as well; packets from a node may be encrypted with any.
-// Empty lines, and those that begin with #, are ignored. An error does not contain a key.
+// ParseKeys reads 1 to 8 keys: one per line, in base64, at least 16 bytes each. Empty lines,
+// and those that begin with #, are ignored. If a line is no key, or there are no or too many
+// keys, it returns an error, which does not contain a key. Packets to a node are encrypted
+// with the first that the node has as well; packets from a node may be encrypted with any.
 func ParseKeys(text []byte) ([][]byte, error) {
 	var keys [][]byte
 	n := 0

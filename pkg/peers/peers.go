@@ -89,7 +89,7 @@ func New(o Options) *Peers {
 func (p *Peers) String() string { return "peers" }
 
 // SetHeartbeat sets what the heartbeats of this node contain. It does not wait for them: if h
-// differs from before, Run sends it to all nodes at once, and again 25 ms later.
+// differs from before, Run sends it to all nodes at once, and again some 25 ms later.
 func (p *Peers) SetHeartbeat(h vip.Heartbeat) {
 	p.mu.Lock()
 	changed := p.detector.heartbeat != h

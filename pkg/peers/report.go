@@ -63,7 +63,7 @@ func (m *metrics) countDropped(err error) {
 	m.dropped.WithLabelValues(cmp.Or(reason, "format")).Inc()
 }
 
-// oneIf is the value of a gauge that is 1 or 0.
+// oneIf returns 1 if is, else 0.
 func oneIf(is bool) float64 {
 	if is {
 		return 1
@@ -75,7 +75,7 @@ func oneIf(is bool) float64 {
 // it sets the gauge of the node's state; if the state is another one than before, it also sets
 // "detectable" to 0. It logs another state, or that the node's TCP port can't be reached, but
 // not a new node or another vip.Heartbeat alone. The metrics of a node that was removed are
-// deleted without a log entry.
+// deleted without a log entry. p.mu is not held.
 func (p *Peers) publish(changes []change) {
 	if len(changes) == 0 {
 		return

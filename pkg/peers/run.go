@@ -89,7 +89,7 @@ func (p *Peers) Run(ctx context.Context) error {
 // reload takes over the keys, this node's address, and the addresses of the other nodes,
 // link-local ones with this node's zone. It closes the socket if there are no keys, or this
 // node's address has gone or changed, and opens one if there is none and both are known. It
-// stores why there is none (setOff).
+// stores why there is none (setOff), or "".
 func (p *Peers) reload(now time.Time) {
 	nodes, address, keys := p.o.Nodes(), p.o.Address(), p.o.Keys()
 	for name, at := range nodes {
@@ -181,7 +181,8 @@ func (p *Peers) receive(socket Socket) {
 // handlePacket decrypts and parses a packet, has the detector take its message over, counts it
 // as received, and publishes the changes that follow. A packet that can't be opened or parsed
 // is counted by reason and its sender's address reported to the detector (receiveFailed); one
-// that the detector ignores (from this node, or perhaps a replay) is counted as "replay".
+// that the detector ignores (from this node, or perhaps a replay) is counted as "replay". It
+// locks p.mu.
 func (p *Peers) handlePacket(packet []byte, from netip.AddrPort) {
 	now := time.Now()
 	p.mu.Lock()
@@ -258,8 +259,9 @@ func (p *Peers) probe(ctx context.Context, from netip.Addr, to netip.AddrPort) (
 
 // send sends one heartbeat to each node whose address is known, and counts each by result. It
 // is encrypted with the first key that the node has too (or the first of all if it has none of
-// them), and to a node that is not arriving with a random one. Without a socket or a key it
-// sends nothing. It returns this node's transmit interval.
+// them), and to a node that is not arriving with a random one. stopping says in it that this
+// process stops. Without a socket or a key it sends nothing. It returns this node's transmit
+// interval. It holds p.mu meanwhile.
 func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

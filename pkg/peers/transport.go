@@ -114,6 +114,7 @@ func (s *kernelSocket) accept() {
 	}
 }
 
+// WriteTo sends b as one UDP packet. Nobody confirms it, so nil does not mean that it arrived.
 func (s *kernelSocket) WriteTo(b []byte, to netip.AddrPort) error {
 	_, err := s.udp.WriteToUDPAddrPort(b, to)
 	return err

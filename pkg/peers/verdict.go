@@ -55,7 +55,7 @@ func (d *detector) checkLateBy(now time.Time) time.Duration {
 	return now.Sub(d.checkedAt) - d.nextCheck
 }
 
-// canJudgeSilence reports whether it means something that nothing came from p: this process
+// canJudgeSilence reports whether it would mean something if nothing came from p: this process
 // listens, has for at least 1.5 transmit intervals of p, and check is not late by more than
 // pauseThreshold. What came during a pause the kernel has kept, unless the whole machine stood
 // still.
@@ -63,12 +63,16 @@ func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
 	return !d.listeningSince.IsZero() && d.checkLateBy(now) <= pauseThreshold && now.Sub(d.listeningSince) >= p.rx.interval*3/2
 }
 
-// check evaluates all nodes, and sets nextCheck, after what time to call it again:
-// checkInterval while a node is probed or an Alive one is late, else idleCheckInterval. It
-// returns the nodes to be probed now, which it marks as running; whether a verified node has
-// fallen silent since the last call, which a heartbeat is to say at once; and for how long
-// this process was paused, if the call is more than pauseThreshold late, else 0. After a pause
-// listening starts again, so silence can't be judged for a while.
+// check evaluates all nodes. It returns those to be probed now (needsProbe), which it marks as
+// running; newlySilent if a verified node has fallen silent or stopped since the last call,
+// which a heartbeat is to say at once; and for how long this process was paused, if the call
+// is more than pauseThreshold late, else 0. A node that has fallen silent may be probed at
+// once. After a pause listening starts again (startListening), so silence can't be judged for
+// a while.
+//
+// It stores when it was called, when last more than probeMaxDelay late, and in nextCheck after
+// what time to call it again: checkInterval while a node is probed, or an Alive one has sent
+// nothing for longer than its transmit interval, else idleCheckInterval.
 func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause time.Duration) {
 	delay := d.checkLateBy(now)
 	if delay > pauseThreshold && !d.listeningSince.IsZero() {
@@ -141,7 +145,8 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 // recordHeardProbe stores which probes of p, whose heartbeats arrive, have been answered at
 // least once: only those prove anything once p is silent. The next probe is due after
 // startupTime if p has been in its state for less than 30 s, else after a minute. If p is
-// Alive and its TCP port was never reached since, that is a change (tcpUnreachable), once.
+// Alive, its TCP port was never reached since, and silence can be judged, that is a change
+// (tcpUnreachable), once; it is p.why until the port is reached.
 func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) {
 	p.probe.answered, p.probe.open = p.probe.answered || result.answers, p.probe.open || result.connected
 	p.probe.next = now.Add(time.Minute)
@@ -224,8 +229,8 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 	}
 }
 
-// suspectDelay returns for how long p must be silent, or not have echoed, to become Suspect: 3
-// s, or two detection times of both nodes' transmit intervals together if that is longer.
+// suspectDelay returns how long p must be silent, or not have echoed, to become Suspect: twice
+// the detection time of both nodes' transmit intervals together, and 3 s at least.
 func (d *detector) suspectDelay(p *peer) time.Duration {
 	return max(3*time.Second, 2*detectionTime(p.rx.interval+d.interval))
 }
@@ -245,9 +250,9 @@ func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 }
 
 // setState stores the state of p and the reason. If the state is another one than before,
-// since is now, and it is a change. When p becomes Alive, its next probe is due a moment
-// later, which differs for each pair of nodes. When it becomes anything else, its TCP port
-// counts as never reached, and with Unknown its address as never answered for.
+// since is set to now, and it is a change. When p becomes Alive, its next probe is due a
+// moment later, which differs for each pair of nodes. When it becomes anything else, its TCP
+// port counts as never reached, and with Unknown its address as never answered for.
 func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Time) {
 	if p.state == state {
 		p.why = why
