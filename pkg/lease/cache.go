@@ -118,11 +118,11 @@ func (c *cache) forget(k vip.Key) {
 	delete(c.written, k)
 }
 
-// update applies what has happened to the watch cache since the last call (Store.TakeChanges:
-// added, dropped) to the newest versions. It returns the Leases of which the watch shows a
-// newer version than was known, and the last versions of those that are gone without a delete
-// of this node; those that this node's writes returned already are in neither. The order is
-// random.
+// update brings the newest versions up to date with what has happened to the watch cache since
+// the last call (Store.TakeChanges: added, dropped). It returns the Leases of which the watch
+// shows a newer version than was known, and the last versions of those that are gone without a
+// delete of this node. What this node's own writes and deletes have stored already is in
+// neither. The order is random.
 func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []*coordinationv1.Lease) {
 	last := make(map[vip.Key]*coordinationv1.Lease, len(dropped))
 	for _, l := range dropped {
@@ -148,7 +148,7 @@ func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []
 }
 
 // updateShown stores l, the version that the watch shows of the Lease k, as the newest, unless
-// that version or a newer one is known, or this node has deleted it. It reports whether it has
+// that version or a newer one is known, or was deleted by this node. It reports whether it has
 // stored it. Once the watch has caught up with this node's last write or delete it forgets
 // that there was one.
 func (c *cache) updateShown(k vip.Key, l *coordinationv1.Lease) bool {
@@ -174,7 +174,8 @@ func (c *cache) updateShown(k vip.Key, l *coordinationv1.Lease) bool {
 // updateMissing removes the newest version of the Lease k, which the watch does not show, and
 // returns it, or last if that is newer. last is the version that the watch has dropped since
 // the update before; nil: none. If none was known, as after a delete of this node, or the
-// watch is behind this node's last write, it removes nothing and returns nil.
+// watch is behind this node's last write, it removes nothing and returns nil. In each case it
+// forgets that this node has deleted k.
 func (c *cache) updateMissing(k vip.Key, last *coordinationv1.Lease) *coordinationv1.Lease {
 	delete(c.deleted, k)
 	x := c.latest[k]
@@ -188,9 +189,9 @@ func (c *cache) updateMissing(k vip.Key, last *coordinationv1.Lease) *coordinati
 	return x.Lease
 }
 
-// setVIPLeaseChanged ends what was remembered of the version before x: that it vanished, is
-// outdated, or when it changed. If no Herald wrote the holder of x (another program did, or it
-// has none) now is stored as the time of the change.
+// setVIPLeaseChanged is called with a new version x of a VIP lease: from then on it is neither
+// vanished nor outdated. It stores now as the time of the change if no Herald wrote the holder
+// of x (another program did, or there is none); of any other it stores no time.
 func (c *cache) setVIPLeaseChanged(x *record, now time.Time) {
 	delete(c.vanished, x.key)
 	delete(c.outdated, x.key)
@@ -200,9 +201,9 @@ func (c *cache) setVIPLeaseChanged(x *record, now time.Time) {
 	}
 }
 
-// setVIPLeaseGone remembers the VIP lease x, the last version of one that was deleted without
-// a delete of this node, as vanished since now, if a Herald wrote its holder. Of any other it
-// forgets when it changed.
+// setVIPLeaseGone is called with the last version x of a VIP lease that was deleted, though
+// not by this node. It stores x as vanished since now if a Herald wrote its holder. Of any
+// other it forgets the time of the last change.
 func (c *cache) setVIPLeaseGone(x *record, now time.Time) {
 	delete(c.changedAt, x.key)
 	if x.ours {

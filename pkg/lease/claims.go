@@ -13,8 +13,9 @@ import (
 )
 
 // members returns World.Members, sorted by name: this node with the given info, if it has an
-// epoch, and each other node whose node lease was seen (l.peers), fenced or not. This node is
-// Alive while its tenure holds at now, another if the last decision has it as Alive.
+// epoch, and each other node whose node lease was seen (l.peers), fenced or not, with its info
+// and whether it is stalled and stable. This node is Alive while its tenure holds at now,
+// another if the last decision has it as Alive.
 func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	all := make([]vip.Member, 0, len(l.peers)+1)
 	if t := l.tenure(now); t.Epoch != 0 {
@@ -32,9 +33,9 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	return all
 }
 
-// claims returns World.Claims: claim's of each VIP lease that exists (every Lease that is no
-// node lease), and orphanedClaim's of each that another program than its holder deleted, until
-// expire removes it a lease duration later.
+// claims returns World.Claims: of each VIP lease that exists (every Lease that is no node
+// lease) what claim returns; of each that vanished, that is, was deleted by another program
+// than its holder, what orphanedClaim returns, until expire removes it after a lease duration.
 func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	all := make(map[vip.Key]vip.Claim, len(l.cache.latest))
 	for k, x := range l.cache.vanished {
@@ -78,11 +79,15 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	return c
 }
 
-// valid reports whether a VIP lease, as it is written, is held. By another program: if it has
-// changed within its own duration, and its holder is not named as this node. By this node: in
-// its present epoch, unless that is over or a newer version is known to exist. By another
-// node: if that is known, its epoch is not over, and its claims may not be moved. An orphaned
-// one: as orphanedClaim has it. Without a holder it is not.
+// valid reports whether a VIP lease, as it is written, is held, so that no other node may
+// acquire it. It depends on the holder:
+//   - none: false; but if another program has blanked the lease, as orphanedClaim has it.
+//   - another program: it has changed the lease within the duration that it names; false if
+//     the holder has this node's name.
+//   - this node: the claim is of its present epoch, which is not over, and no newer version of
+//     the lease is known to exist (cache.outdated).
+//   - another node: it is known, the epoch of the claim is not over, and the last decision has
+//     not released its claims to be moved.
 func (l *Leases) valid(x *record, now time.Time) bool {
 	switch node := x.holder; {
 	case x.orphaned:
@@ -101,11 +106,11 @@ func (l *Leases) valid(x *record, now time.Time) bool {
 	}
 }
 
-// orphanedClaim returns the claim on a VIP lease that another program than its holder has
-// blanked or deleted; x is the last version with a claim. The holder announces the VIP until
-// it sees that and claims it again. So the claim is valid for a lease duration from when that
-// was seen, if the holder is another node that is known, and its epoch is not over; never if
-// it is this node.
+// orphanedClaim returns the claim, with Holder and Transitions only, on a VIP lease that
+// another program than its holder has blanked or deleted; x is the last version. The holder
+// announces the VIP until it sees that and claims it again. So the claim is valid for a lease
+// duration from when that was seen, if the holder is another node that is known and whose
+// epoch is not over; it is never valid if the holder is this node.
 func (l *Leases) orphanedClaim(x *coordinationv1.Lease, now time.Time) vip.Claim {
 	node, epoch, _ := parseClaim(x)
 	p := l.peers[node]
@@ -116,9 +121,10 @@ func (l *Leases) orphanedClaim(x *coordinationv1.Lease, now time.Time) vip.Claim
 }
 
 // proposedMoves returns, by VIP lease, where the plan would have the claims go that are not
-// valid: to this node if its intent is to acquire it, or to the ExpectedHolder of one that it
-// follows. Leases that do not exist, hand-overs, and intents without an ExpectedHolder are
-// left out. Move.Epoch is left for State.Propose.
+// valid (claim): to this node if its intent is to acquire it, or to the ExpectedHolder of one
+// that it follows; each with the version and the claim that it replaces. Leases that do not
+// exist, hand-overs, and intents without an ExpectedHolder are left out. Move.Epoch is left
+// for State.Propose.
 func (l *Leases) proposedMoves(want []vip.LeaseIntent, now time.Time) map[vip.Key]quorum.Move {
 	all := make(map[vip.Key]quorum.Move)
 	for _, s := range want {

@@ -73,7 +73,8 @@ type Leases struct {
 	reported summary
 }
 
-// New makes Leases on a Store. It does nothing until Run is called.
+// New makes Leases on a Store, with a wake signal of its own if o.Wake is nil. Run does the
+// work.
 func New(store Store, o Options) *Leases {
 	l := &Leases{
 		o: o, store: store, wake: o.Wake,

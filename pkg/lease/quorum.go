@@ -53,11 +53,11 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, now time.Time) {
 	l.changed = l.changed || d.Changed
 }
 
-// fence starts to write and logs the fences that the last decision names, and starts to delete
-// node leases that have been fenced, and not changed, for keepFenced. It leaves out nodes with
-// a request under way, and fences none that is fenced already, has neither a node lease nor a
-// VIP lease that names it, or whose last fence failed a moment ago. It does nothing while
-// renewals fail.
+// fence starts to write, and logs, the fences that the last decision names, and starts to
+// delete node leases that have been over, and not changed, for keepFenced. It leaves out nodes
+// with a request on their lease under way, and fences none whose epoch is over, that has
+// neither a node lease nor a VIP lease that names it, or whose last failure is still waited
+// for (applyWrite). It does nothing while this node's own renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
 		return
@@ -80,10 +80,10 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 }
 
 // writeFence starts to replace p's node lease by its tombstone, or to create that if none
-// exists. Once that has succeeded the node counts as fenced and not alive here, too. The first
-// shortTries tries time out after shortTimeout, later ones after fenceTimeout (at most half a
-// renew deadline): with the node may have died the API server that would answer, or etcd's
-// leader.
+// exists. The outcome goes to applyWrite; after success the node counts here as fenced and not
+// alive. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
+// (at most half a renew deadline): with the node may have died the API server that would
+// answer, or etcd's leader.
 func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer) {
 	timeout := fenceTimeout
 	if l.writes.failures[k].count < shortTries {
@@ -124,7 +124,8 @@ func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
 	return next
 }
 
-// deleteFenced starts to delete the node lease k, if its version is still that of x.
+// deleteFenced starts to delete the node lease k, if its version is still that of x. The
+// outcome goes to applyWrite.
 func (l *Leases) deleteFenced(ctx context.Context, k vip.Key, x *coordinationv1.Lease) {
 	l.writes.pending[k] = true
 	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {

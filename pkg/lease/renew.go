@@ -36,9 +36,9 @@ type ownLease struct {
 }
 
 // checkOwn compares x, the version of this node's own lease that the watch shows, with what
-// was written last. If it is newer, another program wrote it: the epoch is over if x is fenced
-// in it, and the lease is read and renewed at once. Otherwise, and before the first write, it
-// does nothing.
+// was written last. If x is newer, another program wrote it: the lease is read and renewed at
+// once, and this node's epoch is over if x has it, or a later one, in FencedAnnotation.
+// Otherwise, or if the version written last is not known, it does nothing.
 func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
@@ -49,9 +49,9 @@ func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	l.own.lease, l.own.next = nil, now
 }
 
-// endEpoch marks this node's epoch as over, which voids all its claims until a renewal begins
-// another epoch, counts that and logs it with the reason. It does nothing without an epoch, or
-// if it is over already. mu is held.
+// endEpoch marks this node's epoch as over, which voids all its claims (the next renewal
+// begins another), counts that, logs it with the reason, and sets l.changed. It does nothing
+// without an epoch, or if it is over already. mu is held.
 func (l *Leases) endEpoch(why string) {
 	if l.own.EpochOver || l.own.Epoch == 0 {
 		return

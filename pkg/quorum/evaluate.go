@@ -76,11 +76,11 @@ func (e *evaluation) endEpoch(why string) {
 // decided so far: s.heldUntil, and whether the epoch is over.
 func (e *evaluation) tenure() vip.Tenure { return e.Self.Tenure(e.Timing, e.s.heldUntil, e.Now) }
 
-// updatePeers makes e.peers of the node lease, the heartbeats and the memory of each peer, and
-// stores the memory for the next evaluation: its status, since when it has yielded, and
-// whether it was Alive without the API server at any time since this node's renewal is late.
-// It sets Decision.Changed if a Liveness, or the epoch or TenureValid of a heartbeat, has
-// changed.
+// updatePeers fills e.peers with the node lease and the heartbeats of each peer and what is
+// remembered of it, and stores for the next evaluation: its status, since when it has yielded,
+// and whether it was Alive without the API server at any time since this node's renewal is
+// late. Peers that are no longer in the Input are forgotten. It sets Decision.Changed if a
+// Liveness, or the epoch or TenureValid of a heartbeat, has changed.
 func (e *evaluation) updatePeers() {
 	e.peers = make(map[string]peer, len(e.Input.Peers))
 	known := make(map[string]memory, len(e.Input.Peers))
@@ -203,12 +203,12 @@ func (e *evaluation) apiTolerance(returned bool) time.Duration {
 	return tolerance
 }
 
-// findHolders stores the voters that act on their claims, sorted, and the digests of that:
-// s.stateHash, and s.futureHash (0 without proposals). This node is one if holds is set,
-// another if it is Alive and its heartbeat has TenureValid in the epoch it is a voter with. It
-// returns whether any Alive node reaches the API server (api), whether all that do were seen
-// without it since this node's renewal is late (returned; false if none does), and how many
-// voters are Dead.
+// findHolders stores the voters that act on their claims, sorted (s.holders), and the digests
+// of that: s.stateHash, and s.futureHash (0 without proposals). This node is one if holds is
+// set; another is if it is Alive and its heartbeat has TenureValid in the epoch in which it is
+// a voter. It returns whether any Alive node reaches the API server (api), whether all that do
+// were seen without it since this node's renewal is late (returned; false if none does), and
+// how many voters are Dead.
 func (e *evaluation) findHolders(holds bool) (api, returned bool, dead int) {
 	s, holders := &e.s, []string{}
 	returned = true

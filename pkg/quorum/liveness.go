@@ -13,12 +13,12 @@ const (
 )
 
 // countReachable counts, of the nodes that renew their node lease, those that are Alive,
-// Suspect or dead (Decision.Known) and those of them that are Alive or Suspect (Reached), this
-// node in both. From that it decides s.mayFence: more than half are reached without a
-// heartbeat that is Overdue (half, if the gateway is Alive); and Decision.Isolated: this node
-// renews in time and reaches less than half (half, if the gateway is Dead), or did so within
-// RejoinTime. With exactly half reached it sets Decision.NeedsGateway; a change of Isolated
-// sets Decision.Changed.
+// Suspect or dead (Decision.Known), and those that are Alive or Suspect (Reached), this node
+// in both. From that it decides s.mayFence: more than half of those known are reached, without
+// one whose heartbeat is Overdue (half, if the gateway is Alive). And Decision.Isolated: while
+// this node renews in time and reaches less than half (half, if the gateway is Dead), and for
+// RejoinTime after that. With exactly half reached it sets Decision.NeedsGateway; a change of
+// Isolated sets Decision.Changed.
 func (e *evaluation) countReachable() {
 	known, reached, inTime := 1, 1, 1
 	for _, p := range e.peers {

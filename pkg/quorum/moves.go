@@ -63,10 +63,11 @@ func (e *evaluation) proposalHash() uint64 {
 	return e.s.futureHash
 }
 
-// commitProposals adds the proposals of this node to s.Moved, and sets Decision.Agreed and
-// Changed, once for agreementTime without a break every other holder has sent the same
-// ProposalHash along with the same StateHash, or has carried it out (its StateHash is this
-// node's ProposalHash). Until then, and without proposals, it moves nothing.
+// commitProposals adds this node's proposals to s.Moved and sets Decision.Agreed and Changed,
+// if every other holder has agreed for agreementTime without a break: it sent the same
+// StateHash and the same ProposalHash, or, as StateHash, this node's ProposalHash (it has
+// carried out the same already). A holder that does not agree makes that time begin again. It
+// does nothing without proposals.
 func (e *evaluation) commitProposals() {
 	s := &e.s
 	if e.proposalHash() == 0 {
