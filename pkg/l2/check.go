@@ -157,8 +157,8 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 
 // advance goes on with each CheckProbe and CheckDefend that is due (stepProbes), ends each
 // CheckVerify whose time for replies is over, and, each verifyGap, sends the requests of up to
-// parallelVerifies that are due. It returns when something is due next (in 1000 hours, never,
-// if there is no check), and whether a result changed.
+// parallelVerifies others that are due (nextToVerify). It returns when something is due next
+// (in 1000 hours, never, if there is no check), and whether a result changed.
 func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	probes, verifies := now.Add(never), now.Add(never)
 	for _, x := range c.list {

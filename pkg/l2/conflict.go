@@ -138,7 +138,7 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conf
 }
 
 // retryDelay returns how long after a conflict the next round of probes begins: defendInterval
-// for a CheckDefend, else backoff, and minBackoff at least.
+// for a CheckDefend, else backoff (set by endProbes), and minBackoff at least.
 func (x *conflictCheck) retryDelay() time.Duration {
 	if x.want.Kind == vip.CheckDefend {
 		return defendInterval

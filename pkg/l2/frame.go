@@ -130,8 +130,9 @@ const (
 // parseARP reads an Ethernet frame with an ARP packet. addr and mac are the sender's, since in
 // a request as in a reply the sender has the address (RFC 826); a request from 0.0.0.0 is a
 // messageProbe, with the target's address. If sender and target are the same address it is a
-// messageAnnouncement, whatever the operation. It returns false for what is not ARP for IPv4
-// over Ethernet, is too short, or has no such address.
+// messageAnnouncement, whatever the operation, else a messageReply or messageRequest. It
+// returns false for what is not ARP for IPv4 over Ethernet, is too short, or has no such
+// address.
 func parseARP(frame []byte) (neighborMessage, bool) {
 	const head = 14
 	if len(frame) < head+28 || binary.BigEndian.Uint16(frame[12:]) != uint16(ethernet.EtherTypeARP) {

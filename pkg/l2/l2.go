@@ -106,7 +106,7 @@ func newAnnouncer(o Options, n network) *Announcer {
 // String names the task.
 func (a *Announcer) String() string { return "layer 2 announcements" }
 
-// Collectors are the room's metrics.
+// Collectors are the Announcer's metrics.
 func (a *Announcer) Collectors() []prometheus.Collector {
 	m := a.metrics
 	return []prometheus.Collector{m.sent, m.errors, m.heard, m.requests, m.problems}

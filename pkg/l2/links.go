@@ -77,7 +77,7 @@ func sameLink(a, b vip.Link) bool { return a.Index == b.Index && a.MAC == b.MAC 
 
 // link returns a link of this node, up or not, and its MAC address. If the link is not known
 // it reads the links again (readLinks). It is an error if there is still no such link, or if
-// it has no Ethernet address (errNoEthernet). a.mu is held.
+// it has no Ethernet address (errNoEthernet; the link is returned all the same). a.mu is held.
 func (a *Announcer) link(name string, now time.Time) (vip.Link, net.HardwareAddr, error) {
 	if _, ok := a.links[name]; !ok { // it may have been made a moment ago
 		a.readLinks(now)

@@ -93,9 +93,11 @@ func (a *Announcer) keepReceiving(ctx context.Context, r *receiver, link vip.Lin
 	}
 }
 
-// receive opens a socket for r without a filter, and hands each message to heard, until ctx
-// ends or something fails; it returns that error, never nil. When messages come in quick
-// succession it sleeps for batchWindow before it reads on, to be woken up less often.
+// receive opens a socket for r without a filter (setConn), and hands each message to heard,
+// until ctx ends, which closes the socket, or something fails; it returns that error, never
+// nil. To be woken up less often it sleeps for batchWindow before it reads on: after an
+// announcement that comes after a pause, since more follow, and after batchThreshold messages
+// in quick succession.
 func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, family vip.Family) error {
 	conn, err := a.network.openReceiver(link, family)
 	if err != nil {

@@ -56,8 +56,9 @@ type packetSender struct {
 	link int
 }
 
-// send sends a frame. If the link's queue is full it blocks for sendTimeout at most, and then
-// returns EAGAIN. Other errors are those of sendto(2).
+// send sends a frame. If the socket's buffer is full (EAGAIN) it blocks for sendTimeout at
+// most, and returns EAGAIN if there is still no room. Other errors are those of sendto(2), at
+// once: ENOBUFS if the link's queue is full.
 func (s packetSender) send(frame []byte) error {
 	if err := rawio.Send(s.conn, frame, s.link); !errors.Is(err, unix.EAGAIN) {
 		return err

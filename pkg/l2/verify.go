@@ -74,11 +74,11 @@ func (x *conflictCheck) hasUnconfirmedFinding() bool {
 }
 
 // endVerify ends the round of a CheckVerify, stores its result, and reports whether that
-// changed. The round is answered if an allowed or a conflicting host replied. After
-// maxUnanswered rounds without an answer in a row the result is NoAnswer; a round does not
-// count if no host at all was heard on the link within linkSilentAfter: then it is this node
-// that is cut off. The next request is due after some verifyInterval, or verifyRetry with an
-// unconfirmed finding.
+// changed. The round is answered if an allowed or a conflicting host replied. The result is
+// NoAnswer after maxUnanswered rounds in a row that were not; a round without an answer does
+// not count if no host at all was heard on the link within linkSilentAfter: then it is this
+// node that is cut off. The next request is due after verifyInterval and up to a fifth more,
+// or after verifyRetry with an unconfirmed finding.
 func (c *AddressChecks) endVerify(x *conflictCheck, now time.Time) bool {
 	x.awaiting = false
 	for _, h := range x.conflicts {

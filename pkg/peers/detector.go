@@ -136,9 +136,9 @@ func newDetector(self string) *detector {
 // setNodes adds the nodes in the map but this one. Where its address is new or another one
 // than in the last call, heartbeats to the node go there; if it is invalid, only if no packet
 // was received from the node. A node that is not in the map keeps its address, and is removed
-// once it is known, and its last packet is old, for longer than forgetAfter. The transmit
-// interval is derived from how many nodes are known then. Nodes added or removed are a change;
-// nothing is evaluated.
+// once both its last packet and its being added were more than forgetAfter ago. The transmit
+// interval is set to intervalPerNode for each node then known, minInterval at least and
+// maxInterval at most. Nodes added or removed are a change; nothing is evaluated.
 func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	for name := range nodes {
 		if name != d.self {

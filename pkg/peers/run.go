@@ -210,9 +210,9 @@ func (p *Peers) handlePacket(packet []byte, from netip.AddrPort) {
 
 // check has the detector evaluate all nodes, publishes the changes, and starts a goroutine for
 // each node that is to be probed, which passes the result to the detector, sets the metric
-// "detectable", and publishes what changes. A pause of this process is counted and logged
-// (debug). It does not wait for probes. It returns whether a node has just fallen silent, and
-// after what time to check again.
+// "detectable", and publishes what changes. It does not wait for probes. Those of silent nodes
+// are counted and logged (debug), and so is a pause of this process. It returns whether a node
+// has just fallen silent, and after what time to check again. It locks p.mu.
 func (p *Peers) check(ctx context.Context, now time.Time) (newlySilent bool, next time.Duration) {
 	p.mu.Lock()
 	probe, newlySilent, pause := p.detector.check(now)

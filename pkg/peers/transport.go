@@ -121,7 +121,8 @@ func (s *kernelSocket) WriteTo(b []byte, to netip.AddrPort) error {
 }
 
 // ReadFrom blocks until a packet comes, and returns its length and sender; a link-local one
-// has the zone of this node's address. A packet longer than b is cut.
+// has the zone of this node's address. A packet longer than b is cut. After Close it returns
+// net.ErrClosed.
 func (s *kernelSocket) ReadFrom(b []byte) (int, netip.AddrPort, error) {
 	n, err := s.reader.Read(b)
 	if err != nil {

@@ -167,7 +167,7 @@ func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) 
 // node does not listen, Dead if p has said that it stops, and Alive if its heartbeats arrive
 // and the newest nonce that they echo was sent within the detection time of both intervals. If
 // they arrive without that for suspectDelay, and silence can be judged, it is Suspect; until
-// then it stays. The state of a silent node stays if it is Dead or its silence can't be
+// then it stays. If they do not arrive, the state stays if it is Dead or silence can't be
 // judged; else evaluateSilent sets it.
 func (d *detector) evaluate(p *peer, now time.Time) {
 	rx := &p.rx
