@@ -8,9 +8,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// capabilities are what follows for a Service from the way it is announced: by ARP, by BGP or both, for the API
-// servers, with a lease of its own or with one lease for all. They are found once for each; no other code
-// asks for the way.
+// capabilities are what follows for a Service from the options and from how it is announced:
+// by ARP, by BGP or both, for the API servers, with a lease of its own or with one lease for
+// all. They are computed once for each; no other code asks for the method.
 type capabilities struct {
 	owned               bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
 	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and NDP; not for BGP alone (decision 0021)
@@ -38,7 +38,10 @@ type capabilities struct {
 	noEndpointThere string // what is said of a node without an endpoint of it
 }
 
-// capabilitiesOf finds the capabilities of a Service, which stands for the API servers if controlPlane.
+// capabilitiesOf returns the capabilities of s by the options. ARP and BGP count if they are
+// enabled and s, if it names methods, names them. With controlPlane s stands for the API
+// servers: its lease is that of the ControlPlane, and what s names does not count. The lease
+// is zero if no node is to own s (BGP without svc_election).
 func (r *Rules) capabilitiesOf(s *vip.Service, controlPlane bool) capabilities {
 	enabled := func(m vip.Method) bool { return controlPlane || s.Announce == nil || slices.Contains(s.Announce, m) }
 	arp, bgp := r.ARP && enabled(vip.ByARP), r.BGP != nil && enabled(vip.ByBGP)
@@ -75,13 +78,14 @@ func (r *Rules) capabilitiesOf(s *vip.Service, controlPlane bool) capabilities {
 	return c
 }
 
-// announced reports whether there is any way to announce the Service.
-func (c *capabilities) announced() bool {
+// hasMethod reports whether any method to announce the Service is enabled.
+func (c *capabilities) hasMethod() bool {
 	return c.bindsAddresses || c.ownerAdvertises || c.everyNodeAdvertises
 }
 
-// A ControlPlane is the VIP of the API servers, as the options have it. In the plan it is one more Service, the
-// oldest of all, with externalTrafficPolicy Local: its endpoints are the nodes whose own API server is ready.
+// A ControlPlane is the VIP of the API servers, as the options have it. In the plan it is one
+// more Service, the oldest of all, with externalTrafficPolicy Local: its endpoints are the
+// nodes whose own API server is ready.
 type ControlPlane struct {
 	Addresses []netip.Addr
 	Port      uint16
@@ -89,12 +93,13 @@ type ControlPlane struct {
 	Interface string // the link that carries it; "" is the one of VIPs
 }
 
-// ControlPlaneKey names the Service that stands for the API servers. No Service of Kubernetes is without a
-// namespace.
+// ControlPlaneKey names the Service that stands for the API servers. No Service of Kubernetes
+// is without a namespace.
 var ControlPlaneKey = vip.Key{Name: "control-plane"}
 
-// service is the Service of the API servers in w. If no API server is ready, the node that has the VIP is as
-// good as any: it is what terminates.
+// service returns the Service that stands for the API servers in w. Its ready endpoints are
+// the alive nodes whose own API server is ready; the holder of its valid lease is a
+// terminating one, so that, if no API server is ready, the node that has the VIP may keep it.
 func (c *ControlPlane) service(w vip.World) vip.Service {
 	s := vip.Service{
 		Key: ControlPlaneKey, LoadBalancer: true, Local: true,

@@ -21,8 +21,8 @@ const (
 	earlyProbers = 4
 )
 
-// addressChecks plans which AddressChecks this node makes, and tells the MACs of nodes from those of other
-// hosts.
+// addressChecks plans which AddressChecks this node makes, reports their results, and tells
+// the MACs of nodes from those of other hosts.
 type addressChecks struct {
 	*pass
 	nodeByMAC map[string]string
@@ -31,6 +31,7 @@ type addressChecks struct {
 	added     map[netip.Addr]bool // the addresses in out.AddressChecks
 }
 
+// newAddressChecks indexes the MACs of all nodes, dead ones too, and of this node's macvlans.
 func newAddressChecks(p *pass) *addressChecks {
 	c := &addressChecks{pass: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
 	var all []string
@@ -52,7 +53,7 @@ func newAddressChecks(p *pass) *addressChecks {
 	return c
 }
 
-// macsOf are the link-layer addresses of a node, without repetition.
+// macsOf returns the MACs of a node's links, each once; nil if it publishes none.
 func macsOf(info *vip.NodeInfo) []string {
 	var macs []string
 	for _, l := range info.Links {
@@ -63,8 +64,9 @@ func macsOf(info *vip.NodeInfo) []string {
 	return macs
 }
 
-// add adds a check to the Plan, if there is none of its address yet, and returns its result.
-func (c *addressChecks) add(x vip.AddressCheck) (result vip.CheckResult, known bool) {
+// addCheck adds x to the Plan, unless it has a check of that address, of any kind, and returns
+// the result of x as result does.
+func (c *addressChecks) addCheck(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if !c.added[x.Addr] {
 		c.added[x.Addr] = true
 		c.out.AddressChecks = append(c.out.AddressChecks, x)
@@ -72,8 +74,9 @@ func (c *addressChecks) add(x vip.AddressCheck) (result vip.CheckResult, known b
 	return c.result(x)
 }
 
-// result is the result of a check, if it is the one that was made last of its address; else known is false, and
-// the result empty.
+// result returns the last result for x.Addr, if it is of the same check as x
+// (vip.AddressCheck.Same). Else, and as long as there is none, known is false and the result
+// is zero.
 func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, known bool) {
 	if r := c.CheckResults[x.Addr]; r.Same(x) {
 		return r, true
@@ -81,16 +84,18 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 	return vip.CheckResult{}, false
 }
 
-// probe asks whether an address that is new is free (RFC 5227 section 2.1.1; decision 0017). free is false as long as that is
-// not known; others are the MACs of other hosts that have it.
+// probe adds a check whether any host has a, which is new (RFC 5227 section 2.1.1;
+// decision 0017). free is false as long as there is no result; others are the MACs of hosts
+// that are no nodes and have it, nil if none.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
-	r, known := c.add(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.nodeMACs})
+	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.nodeMACs})
 	return known && r.OK(), r.UnexpectedMACs
 }
 
-// probeEarly probes the new addresses of a unit that no node holds, so that no time is lost once one does. It
-// does so on the node that is to claim it, and on those that mayBecomeOwner: in a burst of new Services nodes
-// disagree on who is to claim which. An address that is bound here, or whose link is not up, is left out.
+// probeEarly probes the new addresses of u before this node holds it, so that no time is lost
+// once it does. It does so if probing is on and this node is u's target or mayBecomeOwner: in
+// a burst of new Services nodes disagree on who is to claim which. It leaves out addresses
+// that are bound here, are for BGP alone, or whose link is not up.
 func (c *addressChecks) probeEarly(u *unit) {
 	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u) {
 		return
@@ -104,22 +109,27 @@ func (c *addressChecks) probeEarly(u *unit) {
 	}
 }
 
-// mayBecomeOwner reports whether this node may get u soon: it is not excluded, and fewer than earlyProbers
-// nodes come before it. Those are alive, not excluded, and have fewer units, or as many and a higher rendezvous
-// hash for u.
+// mayBecomeOwner reports whether this node may get u soon: it is not excluded, and fewer than
+// earlyProbers (4) nodes come before it. Those are alive, not excluded, and have fewer units,
+// or as many and a higher rendezvous hash for u.
 func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 	before := 0
 	for _, n := range c.alive {
-		if n.excluded() == "" && (n.units < c.self.units || n.units == c.self.units && rendezvousHash(u.hash, n.hash) > rendezvousHash(u.hash, c.self.hash)) {
+		if n.whyExcluded() == "" && (n.units < c.self.units || n.units == c.self.units && rendezvousHash(u.hash, n.hash) > rendezvousHash(u.hash, c.self.hash)) {
 			before++
 		}
 	}
-	return c.self.excluded() == "" && before < earlyProbers
+	return c.self.whyExcluded() == "" && before < earlyProbers
 }
 
-// defend checks whether another host claims an address that this node has (RFC 5227 section 2.4): while one was
-// heard to announce it, and as long as an earlier check has found one. If one does it becomes the verdict of s,
-// with an Event; an Event also tells when none does any more.
+// defend adds a check whether another host claims a, which is bound here (RFC 5227
+// section 2.4): for ten minutes after a MAC that is no node's announced it on its link, and as
+// long as an earlier check's result is not OK, or was not once. Else it does nothing.
+// Announcements do not count while an alive node publishes no MAC.
+//
+// If the result names a host, or one was heard less than 30 s ago, VIPForeignMAC becomes the
+// verdict of s, with an Event; if there is a result and no host any more it adds the Event
+// VIPAnswered. The address stays.
 func (c *addressChecks) defend(s *service, a vip.Address) {
 	x := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckDefend, AllowedMACs: c.nodeMACs}
 	announced, heard := c.Heard[a.Addr]
@@ -129,7 +139,7 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 	if !heard && (!known || r.OK() && r.ClearedAt.IsZero()) {
 		return
 	}
-	c.add(x)
+	c.addCheck(x)
 	others := r.UnexpectedMACs
 	if heard && age < heardConflictLasts {
 		c.replanAfter(heardConflictLasts - age)
@@ -140,17 +150,18 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 	switch {
 	case len(others) == 0 && known:
 		since := cmp.Or(r.ClearedAt, announced.At) // a host that was heard may answer no AddressCheck
-		c.event(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
+		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
 	case len(others) > 0:
 		c.setProblem(s, vip.VIPForeignMAC, fmt.Sprintf("another host on %s claims %s (MAC %s): some clients may reach that host instead; take the address off it. Node %s goes on announcing the VIP",
 			a.Link, a.Addr, strings.Join(others, ", "), c.Self))
 	}
 }
 
-// verify checks whether another node, the owner of s, answers for those addresses of s that it has written into
-// the status and so has bound; provided that isVerifier chooses this node, and the Plan does not keep the
-// address here. A fault that was found becomes the verdict of s, with an Event; an Event also tells when it is
-// gone. Nothing is moved because of it (decision 0018).
+// verify adds checks whether the owner of s, another node, and nobody else answers for its
+// addresses. It checks those that the status names, the Plan does not keep here, and
+// isVerifier assigns to this node; none if the owner is not alive, has not written the status,
+// or binds no addresses. reportVerified reports known results. Nothing is moved because of
+// them (decision 0018).
 func (c *addressChecks) verify(s *service) {
 	u := s.unit
 	owner := c.members[u.claim.Holder]
@@ -168,14 +179,15 @@ func (c *addressChecks) verify(s *service) {
 		if a.client != nil {
 			x.AllowedMACs = strings.TrimSpace(x.AllowedMACs + " " + a.client.mac)
 		}
-		if r, known := c.add(x); known {
+		if r, known := c.addCheck(x); known {
 			c.reportVerified(s, r)
 		}
 	}
 }
 
-// reportVerified makes what a CheckVerify has found the verdict of s, with an Event, or only adds an Event that
-// an earlier fault is gone.
+// reportVerified sets the verdict of s, with an Event, if the result of a CheckVerify is a
+// fault: VIPForeignMAC if an unexpected MAC answered, else VIPUnanswered if nobody did. If an
+// earlier fault is gone it only adds the Event VIPAnswered; if there never was one, nothing.
 func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 	switch {
 	case len(r.UnexpectedMACs) > 0:
@@ -192,13 +204,13 @@ func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 		c.setProblem(s, vip.VIPUnanswered, fmt.Sprintf("node %s has asked on %s who has %s: node %s owns it, but does not answer; look at that node's firewall (ARP, ICMPv6 neighbor solicitations), at its sysctls arp_ignore and arp_filter, and at the network between the two",
 			c.Self, r.Link, r.Addr, r.Owner))
 	case !r.ClearedAt.IsZero():
-		c.event(s, vip.VIPAnswered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else does", r.Owner, r.Addr), r.ClearedAt.Unix())
+		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("node %s, which owns %s, answers for it again, and nobody else does", r.Owner, r.Addr), r.ClearedAt.Unix())
 	}
 }
 
-// isVerifier reports whether this node is the one to verify an address of another: of the nodes that are alive,
-// are not the owner and have the address's link up in a network of the owner's link, the one with the highest
-// rendezvous hash.
+// isVerifier reports whether this node is the one to verify a of s: of the alive nodes other
+// than owner whose link for a shares a subnet with the owner's (sharesNetwork), the one with
+// the highest rendezvous hash. False if the owner has no such link.
 func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) bool {
 	if c.self == nil || !c.self.Alive || c.self == owner {
 		return false
@@ -217,7 +229,8 @@ func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) boo
 	})
 }
 
-// sharesNetwork reports whether a link is up, has a MAC, and has an address in one of the subnets of another.
+// sharesNetwork reports whether l is up, has a MAC, and has an address in one of the subnets
+// of other. It is false if l is nil; the state of other does not matter.
 func sharesNetwork(l, other *vip.Link) bool {
 	if l == nil || !l.Up || l.MAC == "" {
 		return false

@@ -21,7 +21,8 @@ const (
 	recordAfter = time.Minute
 )
 
-// dhcp plans which addresses DHCP servers are asked for.
+// dhcp plans what is asked of DHCP servers: macvlans, DHCPRequests, and the addresses that
+// Services get from them.
 type dhcp struct {
 	*pass
 	states map[dhcpKey]vip.DHCPState
@@ -33,9 +34,9 @@ type dhcpKey struct {
 	family vip.Family
 }
 
-// A dhcpClient is a client of DHCP servers: for a Service, or for all Services of a namespace that name the
-// same macvlan. All that a server knows it by is a function of the Service, so whichever node owns that goes on
-// with its leases (decision 0030).
+// A dhcpClient is a client of DHCP servers: for a Service, or for all Services of a namespace
+// that name the same macvlan. All that a server knows it by is a function of the Service, so
+// whichever node owns that goes on with its leases (decision 0030).
 type dhcpClient struct {
 	id       string
 	sum      [sha256.Size]byte // of id
@@ -46,6 +47,7 @@ type dhcpClient struct {
 	declined map[vip.Family]string // why what is leased can't be used
 }
 
+// newDHCP indexes the DHCPStates of the World by client and family.
 func newDHCP(p *pass) *dhcp {
 	d := &dhcp{p, make(map[dhcpKey]vip.DHCPState, len(p.DHCPStates))}
 	for _, x := range p.DHCPStates {
@@ -54,9 +56,10 @@ func newDHCP(p *pass) *dhcp {
 	return d
 }
 
-// requestedAddresses are the addresses that s asks for. 0.0.0.0 and :: ask for one by DHCP: dhcp_mode says for
-// which families 0.0.0.0 alone stands, and an address that only the status names because it was leased is asked
-// for so again.
+// requestedAddresses returns the addresses that s asks for; 0.0.0.0 and :: ask for one by
+// DHCP. It is s.Addresses but for two cases: 0.0.0.0 alone is :: with dhcp_mode ipv6, and with
+// dual the families of those two that s may have; and if only the status names addresses, each
+// that is recorded as leased is replaced by 0.0.0.0 or ::, to be asked for again.
 func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	switch {
@@ -77,7 +80,8 @@ func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	return s.Addresses
 }
 
-// clientID is the ID of the DHCP client of s.
+// clientID returns the ID of the DHCP client of s: the namespace and the macvlan that s names,
+// which Services may share, else its UID.
 func clientID(s *vip.Service) string {
 	if s.DHCP.Macvlan != "" {
 		return "macvlan " + s.Key.Namespace + "/" + s.DHCP.Macvlan
@@ -85,9 +89,10 @@ func clientID(s *vip.Service) string {
 	return s.UID
 }
 
-// assignClients gives every Service that asks for addresses by DHCP its client, and the addresses that are
-// leased. A Service whose client would have the macvlan or the MAC of that of an older one is rejected.
-// services are sorted, oldest first.
+// assignClients sets the client of every Service that has dhcpFamilies, and adds the addresses
+// leased to it (assignLeased). Services with the same clientID get the same client. One whose
+// new client would have the macvlan or the MAC of another is rejected (DHCPFailed). services
+// are sorted, oldest first.
 func (d *dhcp) assignClients(services []*service) {
 	clients, byLink, byMAC := make(map[string]*dhcpClient), make(map[string]*dhcpClient), make(map[string]*dhcpClient)
 	for _, s := range services {
@@ -118,8 +123,10 @@ func (d *dhcp) assignClients(services []*service) {
 	}
 }
 
-// assignLeased adds the address of a family that is leased for s, if one is and s may have it, to s.addrs. One
-// that it may not have is declined.
+// assignLeased adds the address of family f that is leased for s (leaseOf; it may have
+// expired) to s.addrs and the verdict; if none is, only 0.0.0.0 or :: to the verdict. One that
+// whyRefused refuses is not added to s.addrs but declined, with an Event if this node is
+// responsible.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	l, _ := d.leaseOf(s, f)
 	if !l.Addr.IsValid() {
@@ -127,9 +134,9 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 		return
 	}
 	s.verdict.Addresses = append(s.verdict.Addresses, l.Addr)
-	if why := d.reserved.refuse(s, l.Addr); why != "" {
+	if why := d.reserved.whyRefused(s, l.Addr); why != "" {
 		s.client.declined[f] = why
-		d.eventIfResponsible(s, vip.AddressRefused, "a DHCP server has leased an address that a Service may not take: "+why)
+		d.addEventIfResponsible(s, vip.AddressRefused, "a DHCP server has leased an address that a Service may not take: "+why)
 		return
 	}
 	a := address{vip.Address{Addr: l.Addr, Bits: l.Bits}, s.client}
@@ -139,8 +146,8 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	s.addrs = append(s.addrs, a)
 }
 
-// newDHCPClient makes a client: its macvlan and its MAC are a function of its ID, unless the annotations of the
-// oldest Service name them.
+// newDHCPClient returns a client whose macvlan and MAC are those in the annotations of s, the
+// oldest of its Services, or else a hash of id.
 func newDHCPClient(id string, s *service) *dhcpClient {
 	sum := sha256.Sum256([]byte(id))
 	c := &dhcpClient{id: id, sum: sum, oldest: s, link: s.DHCP.Macvlan, mac: s.DHCP.MAC, declined: make(map[vip.Family]string)}
@@ -155,8 +162,9 @@ func newDHCPClient(id string, s *service) *dhcpClient {
 	return c
 }
 
-// duid is the DHCP Unique Identifier, in hexadecimal: DUID-LL of the MAC if somebody chose that, else DUID-UUID
-// (RFC 8415 sections 11.4 and 11.5).
+// duid returns the DHCP Unique Identifier in hexadecimal: DUID-LL of the MAC if an annotation
+// chose that (RFC 8415 section 11.4), else DUID-UUID (11.5) of the ID, or of its hash if that
+// is no UUID.
 func (c *dhcpClient) duid() string {
 	if mac := c.oldest.DHCP.MAC; mac != "" {
 		return "00030001" + strings.ReplaceAll(mac, ":", "")
@@ -168,8 +176,9 @@ func (c *dhcpClient) duid() string {
 	return "0004" + strings.ToLower(uuid)
 }
 
-// recordedLease is what the status of s, or of the oldest Service with its client, records as leased to that;
-// the zero value if nothing is.
+// recordedLease returns the first lease of family f recorded in the annotations of s, else of
+// its client's oldest Service, or the zero value. It counts only if it has the client's MAC,
+// and the status, written by Herald, still names its address. It may have expired.
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
@@ -181,8 +190,9 @@ func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	return vip.DHCPLease{}
 }
 
-// leaseOf is what is leased for s, and whether that is valid now. It is what this node's client has, or,
-// without one, what is recorded: the owner of a moment ago may have been another process, or another node.
+// leaseOf returns the lease of s in family f and whether it is valid now: that of this node's
+// client, even if that has none (zero), or, if no such client runs with this MAC,
+// recordedLease: the owner of a moment ago may have been another process or node.
 func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	if x, ok := d.states[dhcpKey{s.client.id, f}]; ok && x.Request.MAC == s.client.mac {
 		return x.Lease, x.Lease.Valid(d.Now)
@@ -191,14 +201,16 @@ func (d *dhcp) leaseOf(s *service, f vip.Family) (l vip.DHCPLease, valid bool) {
 	return l, l.Valid(d.Now)
 }
 
-// usable reports whether a leased address of s may be bound now: the lease is valid, and the macvlan is there.
-func (d *dhcp) usable(s *service, a netip.Addr) bool {
+// mayBind reports whether a, which is leased for s, may be bound now: the lease of its family
+// is valid, and the macvlan is up with the client's MAC.
+func (d *dhcp) mayBind(s *service, a netip.Addr) bool {
 	_, valid := d.leaseOf(s, vip.FamilyOf(a))
 	return valid && slices.ContainsFunc(d.Macvlans, func(x vip.Macvlan) bool { return x.Name == s.client.link && x.MAC == s.client.mac })
 }
 
-// request adds the macvlans and the DHCPRequests of a unit that this node has to the Plan.
-func (d *dhcp) request(u *unit) {
+// requestForUnit adds the macvlan and DHCPRequests of each DHCP client of u, which this node
+// holds, to the Plan.
+func (d *dhcp) requestForUnit(u *unit) {
 	var done []*dhcpClient
 	for _, s := range u.services {
 		if s.client != nil && !slices.Contains(done, s.client) {
@@ -208,8 +220,10 @@ func (d *dhcp) request(u *unit) {
 	}
 }
 
-// requestClient adds the macvlan of a client and a DHCPRequest for each of its families; the latter not while
-// the kernel can't have the macvlan, which an Event tells.
+// requestClient adds the macvlan of c to the Plan, and a DHCPRequest for each of its families,
+// with the recorded lease and what is declined. If the kernel could not make the macvlan it
+// adds an Event (DHCPFailed) and no request. An rp_filter that drops traffic to the VIP gets
+// the Event InvalidField.
 func (d *dhcp) requestClient(c *dhcpClient) {
 	s := c.oldest
 	filter := 2
@@ -221,11 +235,11 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 		Name: c.link, Parent: parent, MAC: c.mac, RPFilter: filter, IPv6: slices.Contains(c.families, vip.IPv6),
 	})
 	if filter == 1 || filter == 0 && d.StrictRPFilter {
-		d.event(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/rp_filter is %q, and net.ipv4.conf.all.rp_filter of node %s is 1 at least with it: what clients send to the VIP is dropped, since answers leave by %s; remove the annotation",
+		d.addEvent(s, vip.InvalidField, fmt.Sprintf("kube-vip.io/rp_filter is %q, and net.ipv4.conf.all.rp_filter of node %s is 1 at least with it: what clients send to the VIP is dropped, since answers leave by %s; remove the annotation",
 			s.DHCP.RPFilter, d.Self, parent), 0)
 	}
 	if why := d.MacvlanErrors[c.link]; why != "" {
-		d.event(s, vip.DHCPFailed, fmt.Sprintf("node %s can't have the interface %s: %s", d.Self, c.link, why), 0)
+		d.addEvent(s, vip.DHCPFailed, fmt.Sprintf("node %s can't have the interface %s: %s", d.Self, c.link, why), 0)
 		return
 	}
 	for _, f := range c.families {
@@ -245,23 +259,27 @@ func (d *dhcp) requestClient(c *dhcpClient) {
 	}
 }
 
-// missingLeases is how many addresses of s are not leased, or not usable, what the DHCP clients say is wrong,
-// and whether one of them has yet to find out: it has neither a lease nor a problem.
-func (d *dhcp) missingLeases(s *service) (missingLeases int, problems []string, undecided bool) {
+// missingLeases returns how many dhcpFamilies of s have no valid lease or a declined one, what
+// the DHCP clients report as wrong, and undecided: whether the client of a missing one has not
+// answered yet, neither with a lease nor with its loss or a problem.
+func (d *dhcp) missingLeases(s *service) (missing int, problems []string, undecided bool) {
 	for _, f := range s.dhcpFamilies {
 		x, ok := d.states[dhcpKey{s.client.id, f}]
 		if x.Problem != "" {
 			problems = append(problems, x.Problem)
 		}
 		if l, valid := d.leaseOf(s, f); !valid || s.client.declined[f] != "" {
-			missingLeases++
+			missing++
 			undecided = undecided || !ok || !x.Lost && x.Problem == "" && l.Addr == netip.Addr{}
 		}
 	}
-	return missingLeases, problems, undecided
+	return missing, problems, undecided
 }
 
-// leasesToRecord are the leases of s whose addresses are in ingress, as the status is to have them.
+// leasesToRecord returns the valid leases of s whose addresses are in ingress, as the status
+// is to record them: to the second, without renewal times. A lease that is recorded and has
+// since become less than a minute longer is returned as recorded, so that the status is not
+// written again.
 func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHCPLease) {
 	for _, f := range s.dhcpFamilies {
 		l, valid := d.leaseOf(s, f)
@@ -280,10 +298,12 @@ func (d *dhcp) leasesToRecord(s *service, ingress []vip.Ingress) (list []vip.DHC
 	return list
 }
 
-// release has leases released that no Service asks for any more: it was deleted, is not ours, or has other
-// addresses. A lease whose Service merely has no endpoints, or is another node's, is left to the next owner.
-// Nothing is released while this process stops, or without a valid tenure.
-func (d *dhcp) release(all []*service) {
+// releaseUnrequested adds a DHCPRequest with Release, and the macvlan, for each lease of this
+// node's clients that none of all asks for any more: the Service was deleted, is not ours, or
+// has other addresses. One that merely has no endpoints, or another owner, still asks. It does
+// nothing while this process stops, or without a valid tenure, and skips a lease whose macvlan
+// is gone.
+func (d *dhcp) releaseUnrequested(all []*service) {
 	if !d.Tenure.Holds(d.Now) || d.Stopping {
 		return
 	}

@@ -19,7 +19,8 @@ const (
 	oldServiceAge = 30 * time.Second
 )
 
-// A filter finds the Services that are this Herald's and may have an address, and rejects all others.
+// A filter sorts out the Services that are this Herald's and may have an address, and rejects
+// all others.
 type filter struct {
 	*pass
 	dhcp *dhcp
@@ -29,8 +30,10 @@ type filter struct {
 	expectingEndpoints []*service // rejected for the lack of endpoints only, new, and never announced: oldest first
 }
 
-// findServices sets all, accepted and expectingEndpoints, and rejects the Services that are in accepted no
-// more.
+// findServices sets all, accepted and expectingEndpoints. It gives every Service that is not
+// accepted a verdict: by admit, for want of a DHCP client of its own (assignClients), or for
+// address conflicts (dropConflicts). A Service that is not of type LoadBalancer and whose
+// status Herald did not write is in none of the three.
 func (f *filter) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
 	f.accepted = make([]*service, 0, len(f.Services))
@@ -47,37 +50,40 @@ func (f *filter) findServices() {
 		s.verdict.Service = s.Key
 		f.all = append(f.all, s)
 		f.admit(s, i == 0 && f.ControlPlane != nil)
-		if !s.decided() {
+		if !s.hasVerdict() {
 			f.accepted = append(f.accepted, s)
 		}
 	}
 	slices.SortFunc(f.accepted, byAge)
 	slices.SortFunc(f.expectingEndpoints, byAge)
 	f.dhcp.assignClients(f.accepted)
-	f.dropDecided()
+	f.dropRejected()
 	f.dropConflicts()
-	f.dropDecided()
+	f.dropRejected()
 }
 
-// dropDecided takes the Services that have a verdict, so are rejected, out of accepted.
-func (f *filter) dropDecided() {
-	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.decided() })
+// dropRejected takes the Services that have a verdict, so are rejected, out of accepted.
+func (f *filter) dropRejected() {
+	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.hasVerdict() })
 }
 
-// byAge orders by creation, oldest first, then by name: creationTimestamp has whole seconds only.
+// byAge orders by creationTimestamp, oldest first, and those of the same second by Key.
 func byAge(a, b *service) int {
 	return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
 }
 
-// admit fills in the capabilities and the addresses of s, or rejects it: it isn't ours, asks for no address
-// that it may have, for no way of announcing that is enabled, or has no endpoints.
+// admit sets the capabilities and the addresses of s, or rejects it, for the first that
+// applies: it is not ours (not asked of the control plane); names no address; all it names is
+// invalid; no method that it wants is enabled; all its addresses are refused; it has no
+// endpoint, and is Local or does not allow that. Events, if this node is responsible, tell of
+// invalid fields and of refused addresses though it is accepted.
 func (f *filter) admit(s *service, controlPlane bool) {
-	if reason, message := f.notOurs(s.Service); reason != "" && !controlPlane {
+	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
 		f.reject(s, reason, message)
 		return
 	}
 	for _, text := range s.Invalid {
-		f.eventIfResponsible(s, vip.InvalidField, text)
+		f.addEventIfResponsible(s, vip.InvalidField, text)
 	}
 	if len(s.Addresses) == 0 && len(s.Invalid) == 0 {
 		f.reject(s, vip.NoAddress, "it names no address; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator")
@@ -85,10 +91,10 @@ func (f *filter) admit(s *service, controlPlane bool) {
 	}
 	s.capabilities = f.capabilitiesOf(s.Service, controlPlane)
 	switch {
-	case len(s.Addresses) == 0, !s.announced() && s.Announce != nil && len(s.Announce) == 0: // the Events about invalid fields are enough
+	case len(s.Addresses) == 0, !s.hasMethod() && s.Announce != nil && len(s.Announce) == 0: // the Events about invalid fields are enough
 		f.rejectSilently(s, vip.InvalidField, strings.Join(s.Invalid, " "))
 		return
-	case !s.announced():
+	case !s.hasMethod():
 		f.reject(s, vip.InvalidField, fmt.Sprintf("heraldvip.io/announce asks for %v, which is not enabled (vip_arp, bgp_enable)", s.Announce))
 		return
 	}
@@ -97,15 +103,16 @@ func (f *filter) admit(s *service, controlPlane bool) {
 		f.reject(s, vip.AddressRefused, strings.Join(refused, "; "))
 		return
 	} else if len(refused) > 0 {
-		f.eventIfResponsible(s, vip.AddressRefused, strings.Join(refused, "; "))
+		f.addEventIfResponsible(s, vip.AddressRefused, strings.Join(refused, "; "))
 	}
 	if !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints) { // decision 0007
 		f.rejectWithoutEndpoints(s)
 	}
 }
 
-// notOurs is why s is not this Herald's to announce, or "".
-func (f *filter) notOurs(s *vip.Service) (vip.Reason, string) {
+// whyNotOurs returns why s is not this Herald's to announce, as the reason and message of a
+// verdict: svc_enable, type, kube-vip.io/ignore or class. Both are "" if it is.
+func (f *filter) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) {
 	switch {
 	case !f.Enabled:
 		return vip.Ignored, "svc_enable is false"
@@ -123,15 +130,16 @@ func (f *filter) notOurs(s *vip.Service) (vip.Reason, string) {
 	return "", ""
 }
 
-// admitAddresses sets s.addrs and s.dhcpFamilies to what s asks for and may have, and returns why it may not
-// have the rest.
+// admitAddresses sets s.addrs and s.dhcpFamilies to what s asks for and may have, adds the
+// former to its verdict's Addresses, and returns one sentence for each that is refused:
+// reserved, not of its IP families, or DHCP that it can't have. nil if none is.
 func (f *filter) admitAddresses(s *service) (refused []string) {
 	s.addrs = make([]address, 0, len(s.Addresses))
 	for _, a := range requestedAddresses(s, f.DHCPMode) {
 		family, why := vip.FamilyOf(a), ""
 		switch {
 		case !a.IsUnspecified():
-			why = f.reserved.refuse(s, a)
+			why = f.reserved.whyRefused(s, a)
 		case s.noDHCP != "":
 			why = fmt.Sprintf("%s asks for an address by DHCP, which %s", a, s.noDHCP)
 		case !s.hasFamily(family):
@@ -150,8 +158,10 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 	return refused
 }
 
-// rejectWithoutEndpoints rejects s because it has no endpoints; without an Event until newServiceAge. Until
-// oldServiceAge it is in expectingEndpoints. One whose status Herald wrote, or that was created in the future, is old.
+// rejectWithoutEndpoints rejects s as NoEndpoints; without an Event, but with another plan
+// later, until it is 3 s old (newServiceAge). Until it is 30 s old (oldServiceAge) it goes to
+// expectingEndpoints, unless its status names an address. One whose status Herald wrote, or
+// that was created in the future, counts as old.
 func (f *filter) rejectWithoutEndpoints(s *service) {
 	age := f.Now.Sub(s.Created)
 	if age < 0 || s.statusBy != "" {
@@ -168,10 +178,10 @@ func (f *filter) rejectWithoutEndpoints(s *service) {
 	f.reject(s, vip.NoEndpoints, s.noEndpoints)
 }
 
-// dropConflicts takes an address from every Service that shares it, with the same port and protocol, with one
-// that comes before it: first the Services that have it by their status already, then the older. An address
-// that is leased by DHCP is shared only among Services with the same DHCP client. Services that are left with
-// nothing are rejected.
+// dropConflicts takes an address from every accepted Service that may not share it with one
+// that comes before it (see conflict): first come those whose status has it, written by
+// Herald, then the older. A Service that is left with nothing is rejected, unless its DHCP
+// client declines an address and so gets another; otherwise the conflict is an Event only.
 func (f *filter) dropConflicts() {
 	h := addressHolders{make(map[netip.Addr]addressHolder, len(f.accepted)), make(map[addressPort]*service)}
 	for _, s := range incumbentsFirst(f.accepted) {
@@ -183,18 +193,18 @@ func (f *filter) dropConflicts() {
 			}
 			return text != ""
 		})
-		h.add(s)
+		h.addService(s)
 		switch {
 		case len(conflicts) == 0:
 		case len(s.addrs) == 0 && !slices.ContainsFunc(s.dhcpFamilies, func(x vip.Family) bool { return s.client.declined[x] != "" }):
 			f.reject(s, vip.AddressConflict, strings.Join(conflicts, "; "))
 		default:
-			f.eventIfResponsible(s, vip.AddressConflict, strings.Join(conflicts, "; "))
+			f.addEventIfResponsible(s, vip.AddressConflict, strings.Join(conflicts, "; "))
 		}
 	}
 }
 
-// addressHolders are the Services that have addresses.
+// addressHolders are the Services that have addresses, while dropConflicts goes through them.
 type addressHolders struct {
 	first  map[netip.Addr]addressHolder
 	byPort map[addressPort]*service // of addresses that are shared only
@@ -210,8 +220,10 @@ type addressPort struct {
 	port vip.Port
 }
 
-// conflict is why s may not share a with the Services that have it already, or "". A leased address in conflict is
-// declined.
+// conflict returns why s may not have a besides the Services that were added with it: one has
+// the same port and protocol, or it is leased by DHCP to another client than theirs. "" if it
+// may. If a is leased to the client of s, the reason is also stored there as declined, so that
+// the server is asked for another.
 func (h *addressHolders) conflict(s *service, a address) string {
 	by, shared := h.first[a.Addr]
 	switch {
@@ -235,8 +247,9 @@ func (h *addressHolders) conflict(s *service, a address) string {
 	return ""
 }
 
-// add adds the addresses of s.
-func (h *addressHolders) add(s *service) {
+// addService adds s as a holder of each of its s.addrs; of an address that has one already, as
+// holder of its ports.
+func (h *addressHolders) addService(s *service) {
 	for _, a := range s.addrs {
 		if _, shared := h.first[a.Addr]; !shared {
 			h.first[a.Addr] = addressHolder{s, a.client}
@@ -248,8 +261,8 @@ func (h *addressHolders) add(s *service) {
 	}
 }
 
-// incumbentsFirst is all Services, in the same order but for this: first come those that have one of their
-// addresses in a status that Herald wrote.
+// incumbentsFirst returns all Services, first those that have one of their addresses in a
+// status that Herald wrote, then the others, each in the order given.
 func incumbentsFirst(all []*service) []*service {
 	order := make([]*service, 0, len(all))
 	others := make([]*service, 0, len(all))
@@ -263,7 +276,7 @@ func incumbentsFirst(all []*service) []*service {
 	return append(order, others...)
 }
 
-// inStatus reports whether the Service's status names a, whoever wrote it.
+// inStatus reports whether status.loadBalancer.ingress names a, whoever wrote it.
 func (s *service) inStatus(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a })
 }
@@ -274,6 +287,9 @@ type reservedAddresses struct {
 	ranges []vip.ReservedRange   // longest prefix first
 }
 
+// newReservedAddresses returns the addresses of all nodes (of their links, and as Kubernetes
+// has them, but for the control plane's VIP), and the ranges of w.Reserved, of pods, and of
+// the control plane's VIP if cp is not nil.
 func newReservedAddresses(w *vip.World, cp *ControlPlane) *reservedAddresses {
 	r := &reservedAddresses{nodes: make(map[netip.Addr]string), ranges: slices.Clone(w.Reserved)}
 	var controlPlane []netip.Addr
@@ -304,8 +320,8 @@ func newReservedAddresses(w *vip.World, cp *ControlPlane) *reservedAddresses {
 	return r
 }
 
-// whatIs describes what a is, or is in, if it is reserved; else it is "". Only addresses of nodes are reserved
-// if nodesOnly.
+// whatIs describes what a is if it is a node's address, or the longest reserved range that it
+// is in; "" if neither. With nodesOnly ranges do not count.
 func (r *reservedAddresses) whatIs(a netip.Addr, nodesOnly bool) string {
 	if what, ok := r.nodes[a]; ok || nodesOnly {
 		return what
@@ -324,8 +340,10 @@ func (r *reservedAddresses) whatIs(a netip.Addr, nodesOnly bool) string {
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-// refuse is why s may not have a as a VIP, or "".
-func (r *reservedAddresses) refuse(s *service, a netip.Addr) string {
+// whyRefused returns why s may not have a as a VIP, or "": it is loopback, multicast,
+// broadcast or link-local, not of the Service's families, or reserved (for the control plane:
+// a node's).
+func (r *reservedAddresses) whyRefused(s *service, a netip.Addr) string {
 	switch {
 	case a.IsLoopback():
 		return fmt.Sprintf("%s is a loopback address", a)
@@ -342,8 +360,7 @@ func (r *reservedAddresses) refuse(s *service, a netip.Addr) string {
 	return ""
 }
 
-// hasFamily reports whether the Service may have VIPs of a family: one that spec.ipFamilies has, any if that is
-// empty.
+// hasFamily reports whether s may have VIPs of family f: spec.ipFamilies has it, or is empty.
 func (s *service) hasFamily(f vip.Family) bool {
 	return len(s.Families) == 0 || slices.Contains(s.Families, f)
 }

@@ -8,8 +8,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// groupIntoUnits makes units, oldest first, of the Services that share an address, a lease or a DHCP client.
-// Services that have no owner are in none. services are sorted, oldest first.
+// groupIntoUnits returns the units, complete, of the Services that share an address, a lease
+// or a DHCP client; a Service that shares nothing is a unit of its own. Services without an
+// owner are left out. services must be sorted, oldest first; so are the units.
 func groupIntoUnits(p *pass, services []*service) []*unit {
 	byClient := make(map[*dhcpClient]*unit)
 	byAddr := make(map[netip.Addr]*unit, len(services))
@@ -36,8 +37,9 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 	return units
 }
 
-// join merges the younger of u and the unit that has k, if there is one, into the older. It returns that unit,
-// which has k now.
+// join records in units that u has k. If another unit has k, that and u become one: the
+// Services of the one whose first Service is younger are appended to the other. It returns the
+// unit that has k now.
 func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	o := units[k]
 	for o != nil && o.mergedInto != nil {
@@ -54,8 +56,9 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	return u
 }
 
-// completeUnit fills in the rest of a unit whose Services are known: its leases, its claim, what it requires of
-// a node, and the links of its addresses.
+// completeUnit sets what follows for u from its Services: their order and unit, its leases,
+// hash, claim (without a Holder if not valid) and requirements, and Link, Bits and the rest of
+// each address. Services that share an address get the same link, that of the oldest.
 func (p *pass) completeUnit(u *unit) {
 	slices.SortFunc(u.services, byAge)
 	u.lease = u.services[0].lease
@@ -83,8 +86,10 @@ func (p *pass) completeUnit(u *unit) {
 	u.requirements = ownerRequirements(u)
 }
 
-// completeAddress fills in all of a but its Addr, as this node would bind it: on the macvlan if it is leased
-// and this node holds the unit; for another holder, on the link that has the macvlan.
+// completeAddress sets Lease, LocalDelivery and New of a, and, if this node is known, Link and
+// Bits as this node would bind it. Link is the one that s names or the node's default; the
+// macvlan if a is leased and this node holds u. Bits are those of the options, else of the
+// DHCP lease, else of the link's subnet with a, else all of the address.
 func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
 	a.New = a.client == nil && p.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
@@ -107,10 +112,12 @@ func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	a.Bits = cmp.Or(bits, a.Bits, subnet, a.Addr.BitLen())
 }
 
-// isNew reports whether no node has announced a for s yet, so that another host may have it: no status of u's
-// Services names it. A claim that has changed hands does not mean that its address was ever bound: it may have
-// been in use. Only where no status is written it is judged by the claim, whose transitions say nothing about s
-// if the lease was made for others too.
+// isNew reports whether a was never announced for u as far as records tell, so that another
+// host may have it: no status of u's Services names it. A claim that changed hands proves
+// nothing: its address may never have been bound.
+//
+// Where no status is written (the control plane, disable_service_updates) a is new if the
+// claim never changed hands, or the lease is not that of s alone.
 func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 	if !s.statusTellsUse {
 		return u.claim.Transitions == 0 || !s.ownLease
@@ -118,8 +125,10 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.inStatus(a) })
 }
 
-// ownerRequirements is what u requires of the node that announces it: an endpoint of each of its Services whose
-// owner needs one, or, where no node has that, of the oldest of these.
+// ownerRequirements returns what u requires of its owner: links for all its addresses, and, of
+// Services whose owner needs an endpoint, one of each; if no node has one of each, one of the
+// oldest of these. If one node owns all Services it requires only that the node's default link
+// is up.
 func ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {

@@ -19,11 +19,14 @@ type Forwarding struct {
 	Status     bool        // external addresses are written to statuses
 }
 
+// allowsNamespace reports whether Services of the namespace may ask gateways: it is in
+// Namespaces, or these are nil.
 func (f *Forwarding) allowsNamespace(name string) bool {
 	return f.Namespaces == nil || slices.Contains(f.Namespaces, name)
 }
 
-// AllowsPort reports whether an external port may be opened.
+// AllowsPort reports whether the external port may be opened: it is in one of Ports, or these
+// are nil.
 func (f *Forwarding) AllowsPort(port uint16) bool {
 	return f.Ports == nil || slices.ContainsFunc(f.Ports, func(r [2]uint16) bool { return r[0] <= port && port <= r[1] })
 }
@@ -31,12 +34,13 @@ func (f *Forwarding) AllowsPort(port uint16) bool {
 // closeWithin is how long a VIP that is not wanted any more may stay for its mappings' sake.
 const closeWithin = 2 * time.Second
 
-// mappings plans which ports gateways are to have open (UPnP).
+// mappings plans which ports gateways are to have open (UPnP), and reports which are.
 type mappings struct {
 	*pass
 	states map[vip.Key][]*vip.MappingState // by Service
 }
 
+// newMappings groups the World's MappingStates by Service.
 func newMappings(p *pass) *mappings {
 	m := &mappings{p, make(map[vip.Key][]*vip.MappingState)}
 	for i := range p.MappingStates {
@@ -46,10 +50,11 @@ func newMappings(p *pass) *mappings {
 	return m
 }
 
-// want adds the mappings of all ports of s to the Plan that options and namespaces allow, on the gateways of the
-// links of its addresses. If s is announced here, this node makes and renews those of addresses that are bound;
-// if not, they are in the Plan because they would else be removed, which is for the node that made them to do.
-func (m *mappings) want(s *service, here bool) {
+// addMappings adds a Mapping to the Plan for each address and port of s that the options
+// allow; none if s asks for none, or enable_upnp or the namespace forbids it. With here, this
+// node makes and renews those whose address is bound. All others are in the Plan only so that
+// they are not removed: they belong to the node that made them.
+func (m *mappings) addMappings(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
 	}
@@ -69,9 +74,10 @@ func (m *mappings) want(s *service, here bool) {
 	}
 }
 
-// gatewayLink is the link on which the gateways of a VIP are asked: its own; if this node has no address of its
-// family there to ask from (a macvlan, lo), the one whose subnet has the VIP, else the one with the default
-// route.
+// gatewayLink returns the link on which the gateways of VIP a are asked: a.Link. If this node
+// has no address of a's family there to ask from (a macvlan, lo), it is the link whose subnet
+// has a, else the one with the default route. a.Link, too, if there is neither, or this node
+// has no node lease.
 func (m *mappings) gatewayLink(a vip.Address) string {
 	if m.self == nil {
 		return a.Link
@@ -84,14 +90,16 @@ func (m *mappings) gatewayLink(a vip.Address) string {
 	return cmp.Or(link, a.Link)
 }
 
-// report sends Events about the mappings of s, which is announced here: one for each reason why a port is not
-// open, and, once no gateway's answer is pending, one that lists the ports that are.
-func (m *mappings) report(s *service) {
+// addEvents adds Events about the mappings of s, which is announced here: PortNotMapped for
+// each problem (forbidden by options, refused by a gateway, or a gateway whose external
+// address is private), and one PortMapped that lists the open ports, once no gateway's answer
+// is pending. Mappings being removed do not count.
+func (m *mappings) addEvents(s *service) {
 	if s.Forward == nil {
 		return
 	}
 	var open []string
-	problems := m.forbidden(s)
+	problems := m.whyForbidden(s)
 	pending := false
 	for _, x := range m.states[s.Key] {
 		if !x.RemovalSince.IsZero() {
@@ -112,7 +120,7 @@ func (m *mappings) report(s *service) {
 				text = fmt.Sprintf("%s %s in the firewall of gateway %s", x.Protocol, to, x.Gateway)
 			}
 			open = append(open, text)
-			if !public(x.External.Addr()) && x.Addr.Is4() {
+			if !isPublic(x.External.Addr()) && x.Addr.Is4() {
 				problems = append(problems, fmt.Sprintf("gateway %s is itself behind another: its external address, %s, is not a public one; forward the ports to it on the other", x.Gateway, x.External.Addr()))
 			}
 		case x.Problem == "":
@@ -121,19 +129,21 @@ func (m *mappings) report(s *service) {
 	}
 	slices.Sort(problems)
 	for _, text := range slices.Compact(problems) {
-		m.event(s, vip.PortNotMapped, text, 0)
+		m.addEvent(s, vip.PortNotMapped, text, 0)
 	}
 	if len(open) > 0 && !pending {
 		lease := "ever"
 		if s.Forward.Lease != 0 {
 			lease = s.Forward.Lease.String()
 		}
-		m.event(s, vip.PortMapped, fmt.Sprintf("open: %s; asked for %s at a time", strings.Join(open, ", "), lease), 0)
+		m.addEvent(s, vip.PortMapped, fmt.Sprintf("open: %s; asked for %s at a time", strings.Join(open, ", "), lease), 0)
 	}
 }
 
-// forbidden lists which ports the options do not let s have opened.
-func (m *mappings) forbidden(s *service) (reasons []string) {
+// whyForbidden returns why the options do not let s have ports opened: enable_upnp is false,
+// or its namespace is not allowed, or else a line for each external port that is not; nil if
+// all are allowed.
+func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	switch {
 	case m.Forwarding == nil:
 		return []string{"this Herald asks no gateway for anything: enable_upnp is false"}
@@ -149,10 +159,13 @@ func (m *mappings) forbidden(s *service) (reasons []string) {
 	return reasons
 }
 
-// externalIngress is what the status of s has behind the VIPs, as with kube-vip: the public IPv4 addresses on
-// which gateways have its ports open, provided that the options want them there. The mode Proxy keeps
-// kube-proxy from them: otherwise a gateway that names somebody else's address would draw the cluster's traffic
-// to it.
+// externalIngress returns what the status of s names besides its VIPs, as with kube-vip: the
+// public IPv4 addresses on which gateways have confirmed its ports, sorted. nil if the options
+// don't want that, or only the status names addresses (these would be announced next).
+// Reserved addresses are left out.
+//
+// The mode Proxy keeps kube-proxy from them: otherwise a gateway that names somebody else's
+// address would draw the cluster's traffic to it.
 func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	// If only the status names addresses, these would be taken for ones to announce.
 	if m.Forwarding == nil || !m.Forwarding.Status || s.Forward == nil || s.Source == sourceStatus {
@@ -161,7 +174,7 @@ func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	ports := make(map[netip.Addr][]vip.Port)
 	for _, x := range m.states[s.Key] {
 		a := x.External.Addr()
-		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !public(a) || m.reserved.whatIs(a, false) != "" {
+		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !isPublic(a) || m.reserved.whatIs(a, false) != "" {
 			continue
 		}
 		ports[a] = append(ports[a], vip.Port{Protocol: x.Protocol, Port: x.External.Port()})
@@ -175,17 +188,22 @@ func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	return list
 }
 
-// sharedRange is the range that providers use between themselves and their customers (RFC 6598).
+// sharedRange is the range that providers use between themselves and their customers (RFC
+// 6598).
 var sharedRange = netip.MustParsePrefix("100.64.0.0/10")
 
-// public reports whether a may be an address on the Internet.
-func public(a netip.Addr) bool {
+// isPublic reports whether a may be an address on the Internet: global unicast, not private
+// (RFC 1918, RFC 4193) and not in sharedRange.
+func isPublic(a netip.Addr) bool {
 	return a.IsGlobalUnicast() && !a.IsPrivate() && !sharedRange.Contains(a)
 }
 
-// keepUntilClosed keeps each VIP that this node has and no Service wants any more while a mapping to it is
-// being removed, closeWithin at most: many gateways let only the address that ports lead to close them. It does
-// nothing without a valid tenure.
+// keepUntilClosed adds to the Plan, without announcing it, each address that is bound here, is
+// in the Plan no more, and has a mapping that a gateway confirmed and the Plan has no more:
+// until closeWithin (2 s) after the mapping's RemovalSince. Many gateways let only the address
+// that a port leads to close it.
+//
+// It does nothing without a valid tenure, or if another node holds a unit with the address.
 func (m *mappings) keepUntilClosed(units []*unit) {
 	if len(m.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
 		return
@@ -197,7 +215,7 @@ func (m *mappings) keepUntilClosed(units []*unit) {
 	}
 	elsewhere := func(a netip.Addr) bool {
 		return slices.ContainsFunc(units, func(u *unit) bool {
-			return u.claim.Holder != "" && u.claim.Holder != m.Self && slices.ContainsFunc(u.services, func(s *service) bool { return s.has(a) })
+			return u.claim.Holder != "" && u.claim.Holder != m.Self && slices.ContainsFunc(u.services, func(s *service) bool { return s.hasAddress(a) })
 		})
 	}
 	for _, x := range m.MappingStates {

@@ -27,13 +27,17 @@ type member struct {
 	units     int // how many it holds, or is about to
 }
 
-// hasSession reports whether a BGP session of the node is established.
+// hasSession reports whether at least one BGP session of the node is established.
 func (n *member) hasSession() bool { return slices.ContainsFunc(n.Info.BGPSessions, vip.BGPSession.Up) }
 
-// excluded is why the node takes no VIP of a Service, or "".
-func (n *member) excluded() string { return cmp.Or(n.refusal, n.exclusion) }
+// whyExcluded returns why the node takes no VIP of a Service: its Herald's refusal, else the
+// exclusion by Kubernetes; "" if it does. Links and endpoints do not count.
+func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 
-// newNodes finds the nodes, and why each of them takes no VIPs, if it does not.
+// newNodes returns the members, dead ones too, by name and the alive ones, with the refusal
+// and exclusion of each. Refusals are: this process stops; drained; shutting down while
+// another node is alive and is not; isolated; what another node publishes as Excluded.
+// Exclusions are Node.Excluded, and ExclusionLabel if not all members have one.
 func newNodes(w *vip.World) *nodes {
 	objects := make(map[string]vip.Node, len(w.Nodes)) // without: a node of which Kubernetes says nothing
 	for _, o := range w.Nodes {
@@ -83,10 +87,11 @@ type requirements struct {
 	bound         []*service // the links to which their addresses, and macvlans, are to be bound are up
 }
 
-// ineligible is why a node may not announce something, or "" if it may: the first that holds of these. Its
-// Herald takes no VIP; Kubernetes keeps VIPs off it; a link that is needed is missing or down; it has no
-// endpoint. A node that is not alive may be eligible. No other code decides this.
-func ineligible(need *requirements, n *member) string {
+// whyIneligible returns why node n may not announce what has these requirements, or "" if it
+// may: the first of a refusal of its Herald, an exclusion by Kubernetes, a link that is needed
+// and missing or down, no endpoint. It does not ask whether the node is alive. No other code
+// decides this.
+func whyIneligible(need *requirements, n *member) string {
 	switch {
 	case n.refusal != "":
 		return n.refusal
@@ -126,12 +131,13 @@ func ineligible(need *requirements, n *member) string {
 	return ""
 }
 
-// whyNoNode lists why no node that is alive is eligible, five of them by name.
+// whyNoNode returns a sentence with the reason why each alive node is ineligible, five of them
+// by name and the number of the rest. If it finds none it says that no node runs Herald.
 func (all *nodes) whyNoNode(need *requirements) string {
 	const limit = 5
 	var reasons []string
 	for _, n := range all.alive {
-		if why := ineligible(need, n); why != "" {
+		if why := whyIneligible(need, n); why != "" {
 			reasons = append(reasons, n.Name+": "+why)
 		}
 	}
@@ -144,15 +150,18 @@ func (all *nodes) whyNoNode(need *requirements) string {
 	return "no node may announce it at present: " + strings.Join(reasons, "; ")
 }
 
-// linkFor finds the link of a node to which a is bound for a Service that names the link want: that link, or
-// the node's default for VIPs if want is "". "auto" is the link whose subnet has a, the longest prefix first,
-// else the one with the default route; "" if there is none. subnet is the prefix length of the link's subnet
-// that has a, 0 if none has. The zero Addr is in no subnet.
-func linkFor(info *vip.NodeInfo, want string, a netip.Addr) (link string, subnet int) {
-	want = cmp.Or(want, info.Interface)
-	link = info.LinkFor(want)
+// linkFor returns the link of a node on which a is bound for a Service that names the link
+// requested, or with "" the node's default, and the prefix length of that link's longest
+// subnet with a, 0 if none has it.
+//
+// "auto" is the link with the longest subnet that has a, else the one with the default route,
+// or "". A named link is returned even if the node does not have it. The zero Addr is in no
+// subnet.
+func linkFor(info *vip.NodeInfo, requested string, a netip.Addr) (link string, subnet int) {
+	requested = cmp.Or(requested, info.Interface)
+	link = info.LinkFor(requested)
 	for _, l := range info.Links {
-		if want != "auto" && l.Name != want {
+		if requested != "auto" && l.Name != requested {
 			continue
 		}
 		for _, p := range l.Prefixes {
@@ -164,7 +173,8 @@ func linkFor(info *vip.NodeInfo, want string, a netip.Addr) (link string, subnet
 	return link, subnet
 }
 
-// linkFault is what is wrong with a link of a node, or "" if it is up.
+// linkFault returns what is wrong with a link of a node, as text for users: it is down, is
+// missing, or is "" since there is no default route. "" if it is up.
 func linkFault(info *vip.NodeInfo, link string) string {
 	switch l := linkNamed(info, link); {
 	case l != nil && l.Up:
@@ -177,7 +187,7 @@ func linkFault(info *vip.NodeInfo, link string) string {
 	return "it has no link " + link
 }
 
-// linkNamed is the link of that name, or nil.
+// linkNamed returns the link of that name, or nil.
 func linkNamed(info *vip.NodeInfo, name string) *vip.Link {
 	for i := range info.Links {
 		if info.Links[i].Name == name {
@@ -187,10 +197,10 @@ func linkNamed(info *vip.NodeInfo, name string) *vip.Link {
 	return nil
 }
 
-// hashKey is the hash of k.String().
+// hashKey returns the hash of k.String().
 func hashKey(k vip.Key) uint64 { return hash(k.String()) }
 
-// hash is the FNV-1a hash of a name: the same on every node and in every version.
+// hash returns the FNV-1a hash of s, 64 bits: the same on every node and in every version.
 func hash(s string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(s) {
@@ -199,14 +209,14 @@ func hash(s string) uint64 {
 	return h
 }
 
-// highestHash is the one of some nodes, at least one, that has the highest rendezvous hash for a unit or
-// Service.
+// highestHash returns the one of nodes that has the highest rendezvous hash for key. It panics
+// if there are none.
 func highestHash(key uint64, nodes []*member) *member {
 	return slices.MaxFunc(nodes, func(a, b *member) int { return cmp.Compare(rendezvousHash(key, a.hash), rendezvousHash(key, b.hash)) })
 }
 
-// rendezvousHash is the rendezvous hash of a unit or Service and a node (the finalizer of splitmix64, so that
-// each pair is as good as random).
+// rendezvousHash returns the rendezvous hash of a unit or Service and a node, of which both
+// hashes are given (the finalizer of splitmix64, so that each pair is as good as random).
 func rendezvousHash(unit, node uint64) uint64 {
 	x := unit ^ (node + 0x9e3779b97f4a7c15)
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

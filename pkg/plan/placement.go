@@ -4,18 +4,20 @@ import (
 	"slices"
 )
 
-// A placement gives units to nodes.
+// A placement chooses the nodes that units go to.
 type placement struct {
 	*pass
 	units []*unit
 }
 
-// setTargets sets the target of every unit that is free, or that this node holds and must or may hand over.
+// setTargets sets the target of every unit that is free, or that this node holds and is not
+// eligible for, then of those that returnUnits and rebalance move. A free unit goes to
+// formerHolder, else to bestNode; one that this node can't keep, to bestNode. target stays nil
+// if no node is eligible, and for all other units.
 //
-// A free unit goes to the node that had it, else to the best. The oldest comes first and counts for the next,
-// so that a burst of new Services spreads evenly although every node plans alone: a node's own count is exact
-// and the counts it has of others are at worst too low, hence nobody takes more than its share of what there
-// is (decision 0010).
+// The oldest unit comes first and counts for the next, so that a burst of new Services spreads
+// evenly although every node plans alone: a node's own count is exact and its counts of others
+// are at worst too low, so no node takes more than its share (decision 0010).
 func (p *placement) setTargets() {
 	for _, u := range p.units {
 		if n := p.members[u.claim.Holder]; n != nil {
@@ -25,11 +27,11 @@ func (p *placement) setTargets() {
 	for _, u := range p.units {
 		switch {
 		case u.claim.Holder == "":
-			if u.target = p.former(u); u.target == nil {
-				u.target = p.best(u)
+			if u.target = p.formerHolder(u); u.target == nil {
+				u.target = p.bestNode(u)
 			}
-		case p.self != nil && u.claim.Holder == p.Self && ineligible(&u.requirements, p.self) != "":
-			u.target = p.best(u)
+		case p.self != nil && u.claim.Holder == p.Self && whyIneligible(&u.requirements, p.self) != "":
+			u.target = p.bestNode(u)
 		}
 		if u.target != nil {
 			u.target.units++
@@ -41,10 +43,11 @@ func (p *placement) setTargets() {
 	}
 }
 
-// former is the node that had a free unit, if it is alive, not stalled and eligible: the one named by u's
-// lease, by the lease of another of its Services, or by a status. nil if there is none. So a lease that was
+// formerHolder returns the node that had a free unit, if it is alive, not stalled and
+// eligible, or nil: the first such that is named by u's own lease, valid or not, by a valid
+// lease among its records, or by a status as the one that wrote it. So a lease that was
 // deleted or blanked by hand moves nothing.
-func (p *placement) former(u *unit) *member {
+func (p *placement) formerHolder(u *unit) *member {
 	names := append(make([]string, 0, 8), p.Claims[u.lease].Holder)
 	for _, k := range u.records {
 		if c := p.Claims[k]; c.Valid {
@@ -55,24 +58,24 @@ func (p *placement) former(u *unit) *member {
 		names = append(names, s.statusBy)
 	}
 	for _, name := range names {
-		if n := p.members[name]; n != nil && n.Alive && !n.Stalled && ineligible(&u.requirements, n) == "" {
+		if n := p.members[name]; n != nil && n.Alive && !n.Stalled && whyIneligible(&u.requirements, n) == "" {
 			return n
 		}
 	}
 	return nil
 }
 
-// best is the eligible node that is to have u, or nil if there is none: one that is not stalled (slow to claim
-// what was its to claim) before one that is; then the one with the fewest units; then the one with the highest
-// rendezvous hash.
-func (p *placement) best(u *unit) *member {
+// bestNode returns the alive and eligible node that is to have u, or nil: one that is not
+// stalled (slow to claim what was its to claim) before one that is; then the one with the
+// fewest units; then the one with the highest rendezvous hash. It may be this node.
+func (p *placement) bestNode(u *unit) *member {
 	var best *member
 	var bestRank uint64
 	for _, n := range p.alive {
 		if best != nil && (n.Stalled && !best.Stalled || n.Stalled == best.Stalled && n.units > best.units) {
 			continue // before the dearer question whether it is eligible
 		}
-		if ineligible(&u.requirements, n) != "" {
+		if whyIneligible(&u.requirements, n) != "" {
 			continue
 		}
 		r := rendezvousHash(u.hash, n.hash)
@@ -83,8 +86,9 @@ func (p *placement) best(u *unit) *member {
 	return best
 }
 
-// returnUnits makes a node that was drained (herald undrain) the target of the units that this node has from
-// it, until the Node's ReturnUntil.
+// returnUnits sets a node that was undrained (herald undrain) as the target of the units that
+// this node holds, may move, and had directly from it (PreviousHolder): while it is alive and
+// eligible, and until the Node's ReturnUntil, when it asks for another plan.
 func (p *placement) returnUnits() {
 	undrained := make(map[string]*member)
 	for _, o := range p.Nodes {
@@ -97,7 +101,7 @@ func (p *placement) returnUnits() {
 		return
 	}
 	for _, u := range p.units {
-		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) && ineligible(&u.requirements, to) == "" {
+		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) && whyIneligible(&u.requirements, to) == "" {
 			u.target = to
 			p.self.units--
 			to.units++
@@ -105,9 +109,10 @@ func (p *placement) returnUnits() {
 	}
 }
 
-// rebalance gives the youngest unit of this node that may move a target that has at least two units fewer, is
-// stable (alive without a break for a while) and not stalled, if there is one. It does nothing without
-// vip_rebalance, or while this node is handing over another unit: one at a time.
+// rebalance sets the target of one unit of this node at most: the youngest that may move and
+// for which there is an eligible node that has at least two units fewer, is stable (alive
+// without a break for a while) and not stalled; of several, the one with the fewest units. It
+// does nothing without vip_rebalance, or while any unit is being handed over.
 func (p *placement) rebalance() {
 	if !p.Rebalance || len(p.HandingOver) > 0 {
 		return
@@ -117,7 +122,7 @@ func (p *placement) rebalance() {
 			continue
 		}
 		for _, n := range p.alive {
-			if n.Stable && !n.Stalled && n.units+2 <= p.self.units && (u.target == nil || n.units < u.target.units) && ineligible(&u.requirements, n) == "" {
+			if n.Stable && !n.Stalled && n.units+2 <= p.self.units && (u.target == nil || n.units < u.target.units) && whyIneligible(&u.requirements, n) == "" {
 				u.target = n
 			}
 		}
@@ -127,9 +132,9 @@ func (p *placement) rebalance() {
 	}
 }
 
-// mayMove reports whether u may be moved although this node could keep it: this node holds it beyond doubt (its
-// tenure is valid, no renewal is late), it is not being handed over already, and it is not of a kind that never
-// moves so.
+// mayMove reports whether u may be moved although this node could keep it: this node holds it,
+// its tenure is valid and no renewal is late, u has no target yet, it is not being handed
+// over, and it is movable (not the control plane's, and svc_election is on).
 func (p *placement) mayMove(u *unit) bool {
 	return u.claim.Holder == p.Self && u.target == nil && u.services[0].movable && !p.handingOver(u) &&
 		p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()

@@ -33,7 +33,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// Rules are the options that placement depends on. They are the same on every node, or nodes would not agree.
+// Rules are the options that placement depends on. They are the same on every node; otherwise
+// nodes would not agree.
 type Rules struct {
 	Enabled     bool        // svc_enable
 	Class       string      // lb_class_name; may be empty
@@ -57,8 +58,9 @@ type Rules struct {
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 }
 
-// Make plans for w.Self. It reads w and keeps nothing of it. Until w.Synced the Plan is empty, which does not
-// mean that everything is to be taken away: callers must not act on it.
+// Make returns the Plan of node w.Self. It changes nothing in w and keeps nothing of it.
+// Before w.Synced it returns the empty Plan, on which callers must not act: it does not mean
+// that everything is to be taken away.
 func Make(r Rules, w vip.World) vip.Plan {
 	if !w.Synced {
 		return vip.Plan{}
@@ -84,11 +86,11 @@ func Make(r Rules, w vip.World) vip.Plan {
 	m.routes.addAggregates()
 	m.reportUnmanaged(units)
 	m.mappings.keepUntilClosed(units)
-	dhcp.release(f.all)
+	dhcp.releaseUnrequested(f.all)
 	return p.finish(f.all)
 }
 
-// A pass is one run of Make: what all its steps read, and the Plan that they fill.
+// A pass is one run of Make: what all its steps read, and the Plan, out, that they fill.
 type pass struct {
 	*Rules
 	*vip.World
@@ -105,7 +107,7 @@ type binding struct {
 	link string
 }
 
-// A service is a Service on its way through the plan.
+// A service is a Service with what the steps of the plan have found out about it.
 type service struct {
 	*vip.Service
 	capabilities
@@ -137,6 +139,8 @@ type unit struct {
 	mergedInto *unit // while units are made: the older unit that has its Services now; nil if it is one itself
 }
 
+// newPass returns a pass over w with an empty Plan, its nodes, reserved and bound addresses
+// indexed.
 func newPass(r *Rules, w *vip.World) *pass {
 	p := &pass{
 		Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(w, r.ControlPlane),
@@ -148,11 +152,12 @@ func newPass(r *Rules, w *vip.World) *pass {
 	return p
 }
 
-// isBound reports whether this node's kernel has a on a's link.
+// isBound reports whether this node's kernel has a on a.Link; on another link does not count.
 func (p *pass) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
 
-// wantAddress adds an address, and its announcement, to the Plan; one that is there already, since several
-// Services share it, is not added again.
+// wantAddress adds a, and an Announcement of it on its link, to the Plan. With listenOnly the
+// Announcement only listens for other hosts. It does nothing if the Plan has the address
+// already, on whichever link.
 func (p *pass) wantAddress(a vip.Address, listenOnly bool) {
 	if p.wanted[a.Addr] {
 		return
@@ -162,8 +167,9 @@ func (p *pass) wantAddress(a vip.Address, listenOnly bool) {
 	p.out.Announcements = append(p.out.Announcements, vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: listenOnly})
 }
 
-// kubeProxyServes adds the HealthCheck of s to the Plan, if it is not there yet, and reports whether it has
-// passed by now: kube-proxy on this node serves s, or has not answered for long enough.
+// kubeProxyServes adds the HealthCheck of s to the Plan, if it is not there yet, and reports
+// whether it has passed: kube-proxy on this node serves s, or has not answered for so long
+// that it counts as serving. It is false until there is a result.
 func (p *pass) kubeProxyServes(s *service) bool {
 	if !s.healthChecked {
 		s.healthChecked = true
@@ -172,20 +178,22 @@ func (p *pass) kubeProxyServes(s *service) bool {
 	return p.HealthChecked[s.Key]
 }
 
-// handingOver reports whether this node has written a successor into u's lease and still answers for u.
+// handingOver reports whether this node has written a successor into u.lease and still answers
+// for u, waiting to hear the successor announce it.
 func (p *pass) handingOver(u *unit) bool {
 	_, ok := p.HandingOver[u.lease]
 	return ok
 }
 
-// replanAfter asks for another plan after d, should nothing change before.
+// replanAfter sets the Plan's ReplanAfter to d, unless a shorter time is set.
 func (p *pass) replanAfter(d time.Duration) {
 	if p.out.ReplanAfter == 0 || d < p.out.ReplanAfter {
 		p.out.ReplanAfter = d
 	}
 }
 
-// finish adds the verdicts of all Services of type LoadBalancer, sorted by Key, and returns the Plan.
+// finish sets the Plan's Verdicts, one for each of all that is of type LoadBalancer, sorted by
+// Key, and returns the Plan.
 func (p *pass) finish(all []*service) vip.Plan {
 	p.out.Verdicts = make([]vip.Verdict, 0, len(all))
 	for _, s := range all {

@@ -21,15 +21,16 @@ type BGP struct {
 // sessionGrace is how long BGP sessions may take to come up before a user hears of it.
 const sessionGrace = 10 * time.Second
 
-// routes plans the routes that this node advertises.
+// routes plans the BGP routes that this node advertises.
 type routes struct {
 	*pass
 	added map[netip.Prefix]bool // those in out.Routes
 }
 
-// add adds a host route to a, with the attributes of s, to the Plan and returns it to be changed. If it is
-// there already nothing is added, and the Route that is returned is in no Plan.
-func (r *routes) add(s *service, a netip.Addr) *vip.Route {
+// addRoute adds a host route to a, with the attributes of s or else of the options, to the
+// Plan, and returns it for the caller to change. If the Plan has one already it adds nothing
+// and returns a Route that is in no Plan.
+func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	prefix := netip.PrefixFrom(a, a.BitLen())
 	if r.added[prefix] {
 		return new(vip.Route)
@@ -39,18 +40,21 @@ func (r *routes) add(s *service, a netip.Addr) *vip.Route {
 	return &r.out.Routes[len(r.out.Routes)-1]
 }
 
-// advertise plans the routes of s, which this node owns and binds nowhere, and sets its verdict. It advertises
-// nothing until kube-proxy serves s, if s waits for that. The status is not written while s is handed over, or
-// no router knows of it.
+// advertise adds a route to each address of s, which this node owns and binds nowhere, and
+// sets the verdict VIPAnnounced. If s waits for kube-proxy and that does not serve it yet, it
+// only sets VIPClaiming.
+//
+// If a router knows of an address (knownToRouters) it writes the status and adds the Event,
+// but not while handingOver; if none does, see reportNoSession.
 func (r *routes) advertise(s *service, handingOver bool) {
 	if s.waitsForKubeProxy && !r.kubeProxyServes(s) {
 		s.setVerdict(vip.VIPClaiming, "kube-proxy on node "+r.Self+" does not serve it yet")
 		return
 	}
 	for _, a := range s.addrs {
-		r.add(s, a.Addr)
+		r.addRoute(s, a.Addr)
 	}
-	advertised, ingress := r.known(s, nil)
+	advertised, ingress := r.knownToRouters(s, nil)
 	s.verdict.AnnouncedHere = true
 	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by BGP")
 	switch {
@@ -58,12 +62,14 @@ func (r *routes) advertise(s *service, handingOver bool) {
 		r.reportNoSession(s)
 	case !handingOver: // else the status is the successor's to write
 		r.writeStatus(s, ingress, nil)
-		r.addAnnounced(s)
+		r.addAnnouncedEvent(s)
 	}
 }
 
-// advertiseFromEveryNode plans the routes of the Services that every node advertises which can serve them. It
-// sets the verdict of those that have none yet: they have no owner, or no node is eligible to be it.
+// advertiseFromEveryNode adds the routes to the addresses of those Services that every node
+// advertises, as advertiseHere decides for each address. Leased addresses are left out: they
+// are on one link of one node. It sets the verdict (reportUnowned) of those Services that have
+// none yet: they have no owner, or no node is eligible to be it.
 func (r *routes) advertiseFromEveryNode(services []*service) {
 	sharing := make(map[netip.Addr][]*service)
 	for _, s := range services { // oldest first
@@ -82,23 +88,27 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 		}
 	}
 	for _, s := range services {
-		if s.everyNodeAdvertises && !s.decided() {
+		if s.everyNodeAdvertises && !s.hasVerdict() {
 			r.reportUnowned(s, here)
 		}
 	}
 }
 
-// routeRequirements is what s requires of a node that advertises routes to it.
+// routeRequirements returns what s requires of a node that advertises routes to it: its
+// capabilities, and an endpoint of s if externalTrafficPolicy is Local. No link is required.
 func routeRequirements(s *service) *requirements {
 	return &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 }
 
-// advertiseHere plans the route to an address that services share, oldest first, if this node can serve them
-// all and kube-proxy does; where no node can serve them all, the oldest alone counts. While this process stops
-// the route is drained, or kept for the next process. It reports whether the route is there and stays.
+// advertiseHere adds the route to a, which services share, oldest first, if this node can
+// serve them all, and kube-proxy serves those that are Local; where no alive node can serve
+// them all, the oldest alone counts. While this process stops the route is drained, or with
+// BGP.Keep kept for the next process, though the node refuses VIPs.
+//
+// It reports whether the route was added and this process is not stopping.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 	canServeAll := func(n *member) bool {
-		return !slices.ContainsFunc(services, func(s *service) bool { return ineligible(routeRequirements(s), n) != "" })
+		return !slices.ContainsFunc(services, func(s *service) bool { return whyIneligible(routeRequirements(s), n) != "" })
 	}
 	if !slices.ContainsFunc(r.alive, canServeAll) {
 		services = services[:1]
@@ -120,18 +130,22 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 		}
 	}
 	if ready {
-		x := r.add(services[0], a)
+		x := r.addRoute(services[0], a)
 		x.Drain, x.Keep = r.Stopping && !r.BGP.Keep, r.Stopping && r.BGP.Keep
 	}
 	return ready && !r.Stopping
 }
 
-// reportUnowned sets the verdict of a Service that is announced by every node which can serve it; here has the addresses
-// that this node advertises. Only the statusWriter writes the status and sends Events. Without such a node it
-// is rejected.
+// reportUnowned sets the verdict of a Service that every node advertises: NoEligibleNode,
+// rejected, if no alive node can serve it; else VIPAnnounced, naming the nodes, with the
+// statusWriter as owner. here has the addresses that this node advertises.
+//
+// If this node is the statusWriter it writes the status and adds an Event, with the addresses
+// advertised here that a router knows of; if there are none but it advertises some, see
+// reportNoSession.
 func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool) {
 	need := routeRequirements(s)
-	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return ineligible(need, n) != "" })
+	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return whyIneligible(need, n) != "" })
 	if len(eligible) == 0 {
 		r.reject(s, vip.NoEligibleNode, r.whyNoNode(need))
 		return
@@ -145,20 +159,21 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool) {
 	s.verdict.AnnouncedHere = slices.ContainsFunc(s.addrs, func(a address) bool { return here[a.Addr] })
 	s.setVerdict(vip.VIPAnnounced, "advertised by BGP from "+strings.Join(names, ", "))
 	if writer == r.self {
-		switch advertised, ingress := r.known(s, here); {
+		switch advertised, ingress := r.knownToRouters(s, here); {
 		case len(ingress) > 0:
 			r.writeStatus(s, ingress, nil)
-			r.event(s, vip.VIPAnnounced, "every node that can serve it advertises "+advertised+" by BGP", 0)
+			r.addEvent(s, vip.VIPAnnounced, "every node that can serve it advertises "+advertised+" by BGP", 0)
 		case s.verdict.AnnouncedHere:
 			r.reportNoSession(s)
 		}
 	}
 }
 
-// known is those addresses of s, as text and for the status, of which a router was told, or had been when the
-// status was written: a session that breaks takes no status away, since kube-proxy would then need a while to
-// serve the VIP again. here, unless nil, restricts them.
-func (r *routes) known(s *service, here map[netip.Addr]bool) (text string, ingress []vip.Ingress) {
+// knownToRouters returns those addresses of s, as text and for the status, that a router knows
+// of: all if a BGP session of this node is established, else those that the status names
+// already (if it were cleared, kube-proxy would need a while to serve the VIP again). If here
+// is not nil, only addresses in it.
+func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool) (text string, ingress []vip.Ingress) {
 	var names []string
 	for _, a := range s.addrs {
 		if (here == nil || here[a.Addr]) && (r.self.hasSession() || s.inStatus(a.Addr)) {
@@ -169,8 +184,9 @@ func (r *routes) known(s *service, here map[netip.Addr]bool) (text string, ingre
 	return strings.Join(names, ", "), ingress
 }
 
-// reportNoSession makes it the verdict of s, with an Event, that no router hears of it. While a session has been
-// in its state for less than sessionGrace it changes nothing.
+// reportNoSession sets the verdict of s to NoBGPSession, with an Event that lists why each
+// session is down. It changes nothing, but asks for another plan, while any session has been
+// in its state for less than 10 s.
 func (r *routes) reportNoSession(s *service) {
 	why := []string{}
 	for _, x := range r.BGPSessions {
@@ -183,8 +199,9 @@ func (r *routes) reportNoSession(s *service) {
 	r.setProblem(s, vip.NoBGPSession, "node "+r.Self+" has no BGP session: "+cmp.Or(strings.Join(why, "; "), "no peer is configured"))
 }
 
-// statusWriter is the node, one of those that can serve s, that writes its status: the one that did; else of
-// those with an established session, if there are any, the one with the highest rendezvous hash.
+// statusWriter returns the node of eligible, at least one, that writes the status of s: the
+// one that wrote it last; if that is not eligible, the one with the highest rendezvous hash
+// among those with an established session, or among all if none has one.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	if n := r.members[s.statusBy]; n != nil && slices.Contains(eligible, n) {
 		return n
@@ -196,8 +213,9 @@ func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	return highestHash(hashKey(s.Key), connected)
 }
 
-// addAggregates adds the prefixes that are advertised as long as a host route in them is, and sorts all routes.
-// An aggregate is drained or kept if all of those are.
+// addAggregates adds each aggregate of the BGP options that contains a host route of the Plan,
+// and sorts all routes by prefix. An aggregate is drained, or kept, if all host routes in it
+// are. It does nothing without bgp_enable.
 func (r *routes) addAggregates() {
 	if r.BGP == nil {
 		return

@@ -19,26 +19,29 @@ type unitPlanner struct {
 	mappings *mappings
 }
 
-// plan adds what this node does about one unit to the Plan, and sets the verdicts of its Services. It is the table in the
-// package's comment from the unit's lease on.
+// plan adds what this node does about u to the Plan, and sets the verdicts of its Services.
+// The first case applies: another program holds the lease (rejected); it is free and no node
+// may claim it (rejected), or one may (planFree); another node holds it (planHeldElsewhere);
+// this node holds it without a valid tenure (the lease is kept, nothing is announced); or with
+// one (keepOrHandOver).
 func (m *unitPlanner) plan(u *unit) {
 	holder := u.claim.Holder
 	switch {
 	case u.claim.Foreign && holder != "":
 		for _, s := range u.services {
-			m.mappings.want(s, false)
+			m.mappings.addMappings(s, false)
 			m.reject(s, vip.HeldByOtherAnnouncer, fmt.Sprintf("the lease %s is held and renewed by another announcer (%s); Herald takes over when that stops", u.lease, holder))
 		}
 	case holder == "" && u.target == nil:
 		m.rejectUnit(u)
 	case holder == "":
-		m.claim(u)
+		m.planFree(u)
 	case holder != m.Self:
-		m.follow(u)
+		m.planHeldElsewhere(u)
 	case m.self == nil || !m.Tenure.Holds(m.Now):
 		m.wantLeases(u, vip.Acquire, "")
 		for _, s := range u.services {
-			m.mappings.want(s, false)
+			m.mappings.addMappings(s, false)
 			s.setVerdict(vip.NodeLeaseNotHeld, "this node could not renew its node lease in time and announces nothing until it can")
 		}
 	default:
@@ -46,8 +49,9 @@ func (m *unitPlanner) plan(u *unit) {
 	}
 }
 
-// rejectUnit rejects the Services of a unit for which no node is eligible, but leaves those that every node
-// advertises to reportUnowned: there may be nodes that can serve them.
+// rejectUnit rejects the Services of u as NoEligibleNode, with the reason of every node. It
+// leaves out those that every node advertises: reportUnowned sets their verdict, since some
+// nodes may serve them.
 func (m *unitPlanner) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.requirements)
 	for _, s := range u.services {
@@ -57,7 +61,8 @@ func (m *unitPlanner) rejectUnit(u *unit) {
 	}
 }
 
-// wantLeases adds the same action for all leases of u, which this node holds, to the Plan.
+// wantLeases adds to the Plan one LeaseIntent with this action and successor for each lease of
+// u: u.lease and all u.records.
 func (m *unitPlanner) wantLeases(u *unit, action vip.LeaseAction, successor string) {
 	for _, k := range append([]vip.Key{u.lease}, u.records...) {
 		s := u.services[slices.IndexFunc(u.services, func(s *service) bool { return s.lease == k })]
@@ -67,7 +72,8 @@ func (m *unitPlanner) wantLeases(u *unit, action vip.LeaseAction, successor stri
 	}
 }
 
-// leaseIntent is an action on the lease of s. It has no UID if the lease is not deleted with s.
+// leaseIntent returns a LeaseIntent with this action on the lease of s. Its UID is that of s
+// if the lease is deleted with s, else "".
 func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
 	intent := vip.LeaseIntent{Lease: s.lease, Service: s.Key, Action: action}
 	if s.leaseFollows {
@@ -76,9 +82,11 @@ func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
 	return intent
 }
 
-// claim plans for a free unit: its target acquires the lease, all others follow that and mark it stalled if it
-// does not.
-func (m *unitPlanner) claim(u *unit) {
+// planFree plans for a free unit that has a target. If that is this node it acquires the
+// lease; else it follows the lease, and the target is marked stalled if it does not claim it
+// in time. The verdicts are VIPClaiming. New addresses are probed early, and addresses that
+// this node has handed over are kept until heard.
+func (m *unitPlanner) planFree(u *unit) {
 	intent := u.services[0].leaseIntent(vip.Acquire)
 	if u.target != m.self {
 		intent.Action, intent.ExpectedHolder = vip.Follow, u.target.Name
@@ -86,15 +94,17 @@ func (m *unitPlanner) claim(u *unit) {
 	m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
 	m.checks.probeEarly(u)
 	for _, s := range u.services {
-		m.mappings.want(s, false)
+		m.mappings.addMappings(s, false)
 		s.setVerdict(vip.VIPClaiming, "node "+u.target.Name+" is about to claim it")
 	}
 	m.keepUntilHeard(u)
 }
 
-// follow plans for a unit that another node holds: this one hands over the records of its leases that it has from
-// before, keeps what it has handed over until it is heard there, and verifies that the holder answers.
-func (m *unitPlanner) follow(u *unit) {
+// planHeldElsewhere plans for a unit that another node holds. The verdicts are VIPElsewhere.
+// This node hands over to the holder the other leases of u that it holds itself, keeps the
+// addresses that it has handed over until they are heard there, and verifies that the holder
+// answers (see verify).
+func (m *unitPlanner) planHeldElsewhere(u *unit) {
 	for _, k := range u.records {
 		if c := m.Claims[k]; c.Valid && c.Holder == m.Self {
 			m.out.LeaseIntents = append(m.out.LeaseIntents, vip.LeaseIntent{Lease: k, Action: vip.HandOver, Successor: u.claim.Holder})
@@ -102,16 +112,19 @@ func (m *unitPlanner) follow(u *unit) {
 	}
 	m.keepUntilHeard(u)
 	for _, s := range u.services {
-		m.mappings.want(s, false)
+		m.mappings.addMappings(s, false)
 		s.setVerdict(vip.VIPElsewhere, "node "+u.claim.Holder+" announces it")
 		m.checks.verify(s)
 	}
 }
 
-// keepUntilHeard keeps those addresses of a unit that this node has handed over and that are still bound: until
-// the successor is heard to announce them, or until the deadline. Routes are kept until the deadline, draining.
-// An address that is leased by DHCP is not kept: here it is bound on its macvlan, which is a's link only for the
-// holder (decision 0031).
+// keepUntilHeard keeps, listening only, those addresses of u that are bound here, their link
+// up, until another node is heard to announce them. Routes of Services that the owner
+// advertises are kept, draining. It does so for leases in HandingOver whose Until is not over,
+// which becomes that of the addresses; without one, or without a valid tenure, nothing.
+//
+// An address leased by DHCP is not kept: it is bound on its macvlan, which is a.Link only for
+// the holder (decision 0031).
 func (m *unitPlanner) keepUntilHeard(u *unit) {
 	if len(m.HandingOver) == 0 || m.self == nil || !m.Tenure.Holds(m.Now) {
 		return
@@ -124,7 +137,7 @@ func (m *unitPlanner) keepUntilHeard(u *unit) {
 		for _, s := range u.services {
 			for _, a := range s.addrs {
 				if s.ownerAdvertises {
-					m.routes.add(s, a.Addr).Drain = true // nothing says when routers have heard of the successor
+					m.routes.addRoute(s, a.Addr).Drain = true // nothing says when routers have heard of the successor
 					m.replanAfter(h.Until.Sub(m.Now))
 				}
 				if s.bindsAddresses && !m.successorHeard(a.Address, h) && linkFault(&m.self.Info, a.Link) == "" && m.isBound(a.Address) {
@@ -136,27 +149,31 @@ func (m *unitPlanner) keepUntilHeard(u *unit) {
 	}
 }
 
-// successorHeard reports whether a was announced by another host since it was handed over: by another node, if
-// all nodes publish their MACs.
+// successorHeard reports whether a host announced a at or after h.Since. The host must have
+// the MAC of a node, unless some node that is alive publishes no MAC: then any host counts.
 func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 	x, ok := m.Heard[a.Addr]
 	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
-// keepOrHandOver plans for a unit that this node holds: it hands it over if there is a target, keeps it if this
-// node is eligible (or the unit is keptWithoutEligible), or releases its leases by wanting nothing of them.
-// Unless released it is announced.
+// keepOrHandOver plans for a unit that this node holds with a valid tenure. With a target its
+// leases are handed over. Else they are kept if this node is eligible, or if it refuses
+// nothing and u is keptWithoutEligible. Else u is rejected, and its leases are released since
+// the Plan has no LeaseIntent for them.
+//
+// Unless rejected it is announced, even while it is handed over: DHCP is asked, and each
+// Service is bound (announce) or, with BGP alone, advertised.
 func (m *unitPlanner) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
 		m.wantLeases(u, vip.HandOver, u.target.Name)
-	case ineligible(&u.requirements, m.self) == "", u.services[0].keptWithoutEligible && m.self.refusal == "":
+	case whyIneligible(&u.requirements, m.self) == "", u.services[0].keptWithoutEligible && m.self.refusal == "":
 		m.wantLeases(u, vip.Acquire, "")
 	default:
 		m.rejectUnit(u)
 		return
 	}
-	m.dhcp.request(u)
+	m.dhcp.requestForUnit(u)
 	// Once it is being handed over, statuses are the successor's to write, and ports its to keep open.
 	handingOver := m.handingOver(u)
 	for _, s := range u.services {
@@ -165,13 +182,14 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 			continue
 		}
 		if s.Forward != nil {
-			m.event(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by BGP only", 0)
+			m.addEvent(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by BGP only", 0)
 		}
 		m.routes.advertise(s, handingOver)
 	}
 }
 
-// A progress is how far the addresses of a Service have come on this node.
+// A progress is how many of the addresses of a Service are bound on this node, and what is in
+// the way of others.
 type progress struct {
 	bound      []string      // addresses, each with its link
 	inUse      []string      // addresses that other hosts have, each with what to do about it
@@ -179,23 +197,27 @@ type progress struct {
 	ingress    []vip.Ingress // for the status
 }
 
-// announce binds and announces what s has on this node, which owns it, and reports how far that is.
+// announce wants the addresses of s bound and announced on this node, which owns it (see
+// bindAddress), adds its mappings, sets its verdict and status, and defends the addresses that
+// are bound. While handingOver this node leaves status, mappings and their Events to the
+// successor. With svc_election false and externalTrafficPolicy Local it adds the Event
+// LocalNoElection.
 func (m *unitPlanner) announce(s *service, handingOver bool) {
 	if s.ignoresEndpoints {
-		m.event(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
+		m.addEvent(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
 	}
 	var c progress
 	ready := !s.waitsForKubeProxy || m.kubeProxyServes(s)
 	for _, a := range s.addrs {
 		m.bindAddress(s, a, ready, &c)
 	}
-	m.mappings.want(s, !handingOver)
+	m.mappings.addMappings(s, !handingOver)
 	if len(c.bound) > 0 && !handingOver {
-		m.mappings.report(s)
+		m.mappings.addEvents(s)
 		c.ingress = append(c.ingress, m.mappings.externalIngress(s)...)
 	}
 	s.verdict.AnnouncedHere = len(c.bound) > 0
-	m.report(s, handingOver, &c)
+	m.setVerdictAndStatus(s, handingOver, &c)
 	for _, a := range s.addrs {
 		if m.isBound(a.Address) {
 			m.checks.defend(s, a.Address)
@@ -203,10 +225,13 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 	}
 }
 
-// bindAddress wants one address of s bound and announced, if its link is up; if its lease is valid and its
-// macvlan there, should it be leased by DHCP; if no other node has superseded this one; and, unless it is bound
-// already, if kube-proxy serves s (ready) and no other host has an address that is new. It adds to c what the
-// kernel has, or what is in the way.
+// bindAddress adds one address of s to the Plan, to be bound and announced; its route, if the
+// owner advertises, and its entry in c follow once the kernel has it. It does not add an
+// address whose link is down (an Event, unless s moves), or that is leased by DHCP and mayBind
+// is false; one that is superseded is only listened for.
+//
+// If it is not bound yet, it also waits for kube-proxy to serve s (ready), and, if it is new
+// and vip_skipdad is false, for a probe to find it free; hosts that have it go to c.inUse.
 func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress) {
 	link := a.Link
 	if a.client != nil {
@@ -214,16 +239,16 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	}
 	if fault := linkFault(&m.self.Info, link); fault != "" {
 		if s.unit.target == nil { // else the Event about the move is enough
-			m.event(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
+			m.addEvent(s, vip.NoEligibleNode, fmt.Sprintf("node %s owns %s, but %s", m.Self, a.Addr, fault), 0)
 		}
 		return
 	}
-	if a.client != nil && !m.dhcp.usable(s, a.Addr) {
+	if a.client != nil && !m.dhcp.mayBind(s, a.Addr) {
 		return
 	}
 	if m.superseded(a.Address) {
 		c.superseded = true
-		m.listen(a.Address)
+		m.addListenOnly(a.Address)
 		return
 	}
 	bound := m.isBound(a.Address)
@@ -244,14 +269,15 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 		return
 	}
 	if s.ownerAdvertises {
-		m.routes.add(s, a.Addr)
+		m.routes.addRoute(s, a.Addr)
 	}
 	c.bound = append(c.bound, a.Addr.String()+" on "+a.Link)
 	c.ingress = append(c.ingress, m.ingress(s, a.Addr))
 }
 
-// superseded reports whether another node announced a after this node's lease should have been renewed: that
-// node is the successor, of which this one can't hear in another way.
+// superseded reports whether another node was heard to announce a since the renewal of this
+// node's lease became overdue: that node has taken a over, which this one can't learn from the
+// API server. False if no renewal is late.
 func (m *unitPlanner) superseded(a vip.Address) bool {
 	late := m.Tenure.RenewalLateSince
 	h := m.Heard[a.Addr]
@@ -259,21 +285,25 @@ func (m *unitPlanner) superseded(a vip.Address) bool {
 	return !late.IsZero() && h.At.After(late) && node != "" && node != m.Self
 }
 
-// listen goes on listening for announcements of an address that is not bound here because another node
-// announces it.
-func (m *unitPlanner) listen(a vip.Address) {
+// addListenOnly adds an Announcement of a to the Plan that only listens for other hosts; a is
+// not bound. It does nothing if the Plan has the address, or this Announcement, already.
+func (m *unitPlanner) addListenOnly(a vip.Address) {
 	x := vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: true}
 	if !m.wanted[a.Addr] && !slices.Contains(m.out.Announcements, x) {
 		m.out.Announcements = append(m.out.Announcements, x)
 	}
 }
 
-// report sets the verdict and the status of s, which this node owns and binds. The verdict names the first that
-// there is of: addresses in use, missing DHCP leases, another node that announces s, addresses not bound yet;
-// else it is that s is announced, with an Event. The status gets the addresses that are bound; it is cleared if
-// none is because of another host or the DHCP server, and left alone while s is handed over or a DHCP client
-// has no answer yet.
-func (m *unitPlanner) report(s *service, handingOver bool, c *progress) {
+// setVerdictAndStatus sets the verdict of s, which this node owns and binds, to the first of:
+// AddressInUse (with an Event), DHCPFailed or DHCPPending, VIPElsewhere (superseded),
+// VIPAnnounced with what is bound so far; if all is bound, VIPAnnounced with an Event. What
+// DHCP clients report wrong is an Event in any case.
+//
+// The status gets the addresses bound. If there are none, it is cleared if this node wrote it
+// and another host has one, or if no DHCP lease is left of a Service that has nothing else. It
+// is left alone while s is handed over, if s has no status, or while a DHCP client has no
+// answer yet and Herald wrote a status; and in all other cases.
+func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
 	switch {
 	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusBy == m.Self: // it asked for other addresses before
@@ -288,7 +318,7 @@ func (m *unitPlanner) report(s *service, handingOver bool, c *progress) {
 	problem := ""
 	if len(problems) > 0 {
 		problem = fmt.Sprintf("node %s: %s", m.Self, strings.Join(problems, "; "))
-		m.event(s, vip.DHCPFailed, problem, 0)
+		m.addEvent(s, vip.DHCPFailed, problem, 0)
 	}
 	switch {
 	case len(c.inUse) > 0:
@@ -303,34 +333,35 @@ func (m *unitPlanner) report(s *service, handingOver bool, c *progress) {
 		s.setVerdict(vip.VIPAnnounced, fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.bound), len(s.addrs)))
 	default:
 		s.setVerdict(vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.bound, ", "))
-		m.addAnnounced(s)
+		m.addAnnouncedEvent(s)
 	}
 }
 
-// addAnnounced adds the Event that this node announces s, as its verdict says: VIPMoved if it has taken it over
-// from another node.
-func (p *pass) addAnnounced(s *service) {
+// addAnnouncedEvent adds the Event that this node announces s, with the message of its
+// verdict: VIPMoved if the claim names another node as previous holder, else VIPAnnounced.
+func (p *pass) addAnnouncedEvent(s *service) {
 	claim := s.unit.claim
 	if from := claim.PreviousHolder; from != "" && from != p.Self {
-		p.event(s, vip.VIPMoved, "moved from node "+from+": "+s.verdict.Message, claim.Transitions)
+		p.addEvent(s, vip.VIPMoved, "moved from node "+from+": "+s.verdict.Message, claim.Transitions)
 	} else {
-		p.event(s, vip.VIPAnnounced, s.verdict.Message, claim.Transitions)
+		p.addEvent(s, vip.VIPAnnounced, s.verdict.Message, claim.Transitions)
 	}
 }
 
-// ingress is the entry of an address in the status of s.
+// ingress returns the entry of a in the status of s: all ports of s, and its IPMode or else
+// that of the options.
 func (p *pass) ingress(s *service, a netip.Addr) vip.Ingress {
 	return vip.Ingress{Addr: a, IPMode: cmp.Or(s.IPMode, p.IPMode), Ports: s.Ports}
 }
 
-// reportUnmanaged sends an Event about each VIP that this node's kernel has although this node does not own it,
-// and Herald did not bind it.
+// reportUnmanaged adds an Event for each address that this node's kernel has, Herald did not
+// bind, and a Service may have whose unit this node does not hold. Nothing is removed.
 func (m *unitPlanner) reportUnmanaged(units []*unit) {
 	for _, x := range m.Unmanaged {
 		for _, u := range units {
 			for _, s := range u.services {
-				if u.claim.Holder != m.Self && s.has(x.Addr) {
-					m.event(s, vip.UnmanagedAddress, fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: ip addr del %s dev %s",
+				if u.claim.Holder != m.Self && s.hasAddress(x.Addr) {
+					m.addEvent(s, vip.UnmanagedAddress, fmt.Sprintf("node %s has %s on %s, but Herald did not put it there and node %s does not own it; remove it with: ip addr del %s dev %s",
 						m.Self, x.Addr, x.Link, m.Self, x.Prefix(), x.Link), 0)
 				}
 			}
@@ -338,7 +369,8 @@ func (m *unitPlanner) reportUnmanaged(units []*unit) {
 	}
 }
 
-// has reports whether a is one of the addresses that s may have.
-func (s *service) has(a netip.Addr) bool {
+// hasAddress reports whether a is in s.addrs, the addresses that s asked for, or has leased,
+// and may have.
+func (s *service) hasAddress(a netip.Addr) bool {
 	return slices.ContainsFunc(s.addrs, func(x address) bool { return x.Addr == a })
 }

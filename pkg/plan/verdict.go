@@ -7,8 +7,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// setVerdict says what becomes of s on this node, and why. The last verdict of a Service counts. Its owner is the
-// holder of its unit's lease, unless another was set.
+// setVerdict sets reason and message of the verdict of s, in place of those it had. It sets
+// the owner, unless one is set already, to the holder of its unit's lease, if s is in a unit.
 func (s *service) setVerdict(reason vip.Reason, message string) {
 	s.verdict.Reason, s.verdict.Message = reason, message
 	if s.unit != nil {
@@ -16,52 +16,58 @@ func (s *service) setVerdict(reason vip.Reason, message string) {
 	}
 }
 
-// decided reports whether s has a verdict.
-func (s *service) decided() bool { return s.verdict.Reason != "" }
+// hasVerdict reports whether s has a verdict.
+func (s *service) hasVerdict() bool { return s.verdict.Reason != "" }
 
-// setProblem sets the verdict of s, and adds an Event that says the same.
+// setProblem sets the verdict of s, and adds an Event of the same reason and message, whether
+// or not this node is responsible for s.
 func (p *pass) setProblem(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
-	p.event(s, reason, message, 0)
+	p.addEvent(s, reason, message, 0)
 }
 
-// clearStatus has the status of s cleared.
+// clearStatus adds an empty Status for s to the Plan, which clears what Herald wrote there.
 func (p *pass) clearStatus(s *service) {
 	p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key})
 }
 
-// writeStatus has these addresses, and what of them is leased by DHCP, written into the status of s.
+// writeStatus adds a Status for s to the Plan: ingress, the DHCP leases to record, this node
+// as vipHost, and this installation as announcer.
 func (p *pass) writeStatus(s *service, ingress []vip.Ingress, leases []vip.DHCPLease) {
 	p.out.Statuses = append(p.out.Statuses, vip.Status{
 		Service: s.Key, VIPHost: p.Self, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases,
 	})
 }
 
-// reject sets the verdict that Herald announces s on no node, and why. If this node is responsible for s it also adds
-// an Event, provided that vip.Reasons has the reason as one of Events, and clears the status that Herald wrote,
-// if it did, unless another announcer holds the Service now.
+// reject sets the verdict of s: it is announced on no node, and why. If this node is
+// responsible for s it also adds an Event, provided that vip.Reasons has the reason as one of
+// Events, and clears the status as rejectSilently does.
 func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	if reasonInfo(reason).Event {
-		p.eventIfResponsible(s, reason, message)
+		p.addEventIfResponsible(s, reason, message)
 	}
 	p.rejectSilently(s, reason, message)
 }
 
-// rejectSilently is reject without the Event for the reason.
+// rejectSilently sets the verdict of s without an Event for the reason. If Herald wrote the
+// status of s and this node is responsible for s, it clears the status, unless another
+// announcer holds the lease; and if s is not Herald's any more (its type, its class, ignored)
+// adds the Event VIPWithdrawn.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	if s.statusBy != "" && reason != vip.HeldByOtherAnnouncer && p.responsible(s) {
 		p.clearStatus(s)
 		switch reason {
 		case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:
-			p.event(s, vip.VIPWithdrawn, "no longer announced: "+message, 0)
+			p.addEvent(s, vip.VIPWithdrawn, "no longer announced: "+message, 0)
 		}
 	}
 }
 
-// event adds an Event about s to the Plan, unless the renewal of this node's lease is late: the API server is
-// out of reach, and when it is back the Event may be wrong.
-func (p *pass) event(s *service, reason vip.Reason, message string, occurrence int64) {
+// addEvent adds an Event about s to the Plan, a warning if vip.Reasons says so. It does
+// nothing while the renewal of this node's lease is late: the API server is out of reach, and
+// when it is back the Event may be wrong.
+func (p *pass) addEvent(s *service, reason vip.Reason, message string, occurrence int64) {
 	if !p.Tenure.RenewalLateSince.IsZero() {
 		return
 	}
@@ -71,22 +77,23 @@ func (p *pass) event(s *service, reason vip.Reason, message string, occurrence i
 	})
 }
 
-// eventIfResponsible adds an Event about s to the Plan if this node is responsible for s.
-func (p *pass) eventIfResponsible(s *service, reason vip.Reason, message string) {
+// addEventIfResponsible is addEvent, but does nothing if this node is not responsible for s.
+func (p *pass) addEventIfResponsible(s *service, reason vip.Reason, message string) {
 	if p.responsible(s) {
-		p.event(s, reason, message, 0)
+		p.addEvent(s, reason, message, 0)
 	}
 }
 
-// reasonInfo is what vip.Reasons says of a reason. It panics if it is not there.
+// reasonInfo returns the entry of reason in vip.Reasons. It panics if there is none.
 func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 	return vip.Reasons[slices.IndexFunc(vip.Reasons, func(r vip.ReasonInfo) bool { return r.Reason == reason })]
 }
 
-// responsible reports whether this node is the one that sends Events about a Service that is not announced, and
-// clears its status: the node that holds the claim on its unit; if none does, the node that wrote its status
-// last, if that is alive; else the alive node with the highest rendezvous hash. While the renewal of this
-// node's lease is late, or it is isolated, it is responsible for nothing, since what it knows may be old.
+// responsible reports whether this node is the one that sends Events about a Service that is
+// not announced, and clears its status: the node that holds its unit, alive or not; if none
+// does, the node that wrote its status last, if that is alive; else the alive node with the
+// highest rendezvous hash for s. It is false on every node whose lease renewal is late, or
+// that is isolated, since what it knows may be old.
 func (p *pass) responsible(s *service) bool {
 	if !p.Tenure.RenewalLateSince.IsZero() || p.self != nil && p.self.Info.Isolated {
 		return false

@@ -37,7 +37,7 @@ type MappingState struct {
 	Mapping
 	Gateway      string         // its address, and what it calls itself; "" if there is none
 	Confirmed    bool           // the gateway confirmed it
-	External     netip.AddrPort // what is open, if Made; its address is not valid if the gateway has none
+	External     netip.AddrPort // what is open, if Confirmed; its address is not valid if the gateway has none
 	Until        time.Time      // when it ends without renewal; zero: never
 	Problem      string         // in plain words, with what to change, or ""
 	RemovalSince time.Time      // since when it is to be removed; zero: it is wanted
