@@ -84,9 +84,9 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 	return vip.CheckResult{}, false
 }
 
-// probe adds a check whether any host has a, which is new (RFC 5227 section 2.1.1;
-// decision 0017). free is false as long as there is no result; others are the MACs of hosts
-// that are no nodes and have it, nil if none.
+// probe adds a check whether another host has a, which is new (RFC 5227 section 2.1.1;
+// decision 0017). free is true once a result says that none has; others are the MACs of hosts
+// that have it and are no nodes, nil if none is known.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.nodeMACs})
 	return known && r.OK(), r.UnexpectedMACs

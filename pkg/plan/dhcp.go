@@ -91,8 +91,8 @@ func clientID(s *vip.Service) string {
 
 // assignClients sets the client of every Service that has dhcpFamilies, and adds the addresses
 // leased to it (assignLeased). Services with the same clientID get the same client. One whose
-// new client would have the macvlan or the MAC of another is rejected (DHCPFailed). services
-// are sorted, oldest first.
+// new client would have the macvlan or the MAC of an older Service's is rejected (DHCPFailed).
+// services are sorted, oldest first.
 func (d *dhcp) assignClients(services []*service) {
 	clients, byLink, byMAC := make(map[string]*dhcpClient), make(map[string]*dhcpClient), make(map[string]*dhcpClient)
 	for _, s := range services {

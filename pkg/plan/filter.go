@@ -179,9 +179,10 @@ func (f *filter) rejectWithoutEndpoints(s *service) {
 }
 
 // dropConflicts takes an address from every accepted Service that may not share it with one
-// that comes before it (see conflict): first come those whose status has it, written by
-// Herald, then the older. A Service that is left with nothing is rejected, unless its DHCP
-// client declines an address and so gets another; otherwise the conflict is an Event only.
+// that comes before it (see conflict), in the order of incumbentsFirst: who has addresses by
+// its status keeps them, then the older does. A Service that is left with nothing is rejected,
+// unless its DHCP client declines an address and so gets another; otherwise the conflict is an
+// Event only, if this node is responsible.
 func (f *filter) dropConflicts() {
 	h := addressHolders{make(map[netip.Addr]addressHolder, len(f.accepted)), make(map[addressPort]*service)}
 	for _, s := range incumbentsFirst(f.accepted) {

@@ -9,8 +9,9 @@ import (
 )
 
 // groupIntoUnits returns the units, complete, of the Services that share an address, a lease
-// or a DHCP client; a Service that shares nothing is a unit of its own. Services without an
-// owner are left out. services must be sorted, oldest first; so are the units.
+// or a DHCP client; a Service that shares nothing is a unit of its own. It sets the unit of
+// each. Services without an owner are left out. services must be sorted, oldest first; so are
+// the units.
 func groupIntoUnits(p *pass, services []*service) []*unit {
 	byClient := make(map[*dhcpClient]*unit)
 	byAddr := make(map[netip.Addr]*unit, len(services))

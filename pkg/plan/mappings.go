@@ -50,10 +50,11 @@ func newMappings(p *pass) *mappings {
 	return m
 }
 
-// addMappings adds a Mapping to the Plan for each address and port of s that the options
-// allow; none if s asks for none, or enable_upnp or the namespace forbids it. With here, this
-// node makes and renews those whose address is bound. All others are in the Plan only so that
-// they are not removed: they belong to the node that made them.
+// addMappings adds a Mapping to the Plan for each address and port of s whose external port
+// the options allow, or for which any will do (IPv4 only); none if s asks for none, or
+// enable_upnp or the namespace forbids it. With here, this node makes and renews those whose
+// address is bound. All others are in the Plan only so that they are not removed: they belong
+// to the node that made them.
 func (m *mappings) addMappings(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
@@ -92,8 +93,9 @@ func (m *mappings) gatewayLink(a vip.Address) string {
 
 // addEvents adds Events about the mappings of s, which is announced here: PortNotMapped for
 // each problem (forbidden by options, refused by a gateway, or a gateway whose external
-// address is private), and one PortMapped that lists the open ports, once no gateway's answer
-// is pending. Mappings being removed do not count.
+// address is not public), and one PortMapped that lists the open ports, if there are any and
+// no gateway's answer is pending. Mappings being removed do not count. It does nothing if s
+// asks for no ports.
 func (m *mappings) addEvents(s *service) {
 	if s.Forward == nil {
 		return
@@ -141,8 +143,8 @@ func (m *mappings) addEvents(s *service) {
 }
 
 // whyForbidden returns why the options do not let s have ports opened: enable_upnp is false,
-// or its namespace is not allowed, or else a line for each external port that is not; nil if
-// all are allowed.
+// or its namespace is not allowed, or else a line for each external port that is not, unless
+// any will do; nil if all are allowed.
 func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	switch {
 	case m.Forwarding == nil:
@@ -200,10 +202,11 @@ func isPublic(a netip.Addr) bool {
 
 // keepUntilClosed adds to the Plan, without announcing it, each address that is bound here, is
 // in the Plan no more, and has a mapping that a gateway confirmed and the Plan has no more:
-// until closeWithin (2 s) after the mapping's RemovalSince. Many gateways let only the address
-// that a port leads to close it.
+// until closeWithin (2 s) after the mapping's RemovalSince, or after now if that is not set
+// yet. Many gateways let only the address that a port leads to close it.
 //
-// It does nothing without a valid tenure, or if another node holds a unit with the address.
+// It does nothing without a valid tenure, and for an address of a unit that another node
+// holds.
 func (m *mappings) keepUntilClosed(units []*unit) {
 	if len(m.MappingStates) == 0 || !m.Tenure.Holds(m.Now) {
 		return

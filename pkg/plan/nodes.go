@@ -37,7 +37,7 @@ func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 // newNodes returns the members, dead ones too, by name and the alive ones, with the refusal
 // and exclusion of each. Refusals are: this process stops; drained; shutting down while
 // another node is alive and is not; isolated; what another node publishes as Excluded.
-// Exclusions are Node.Excluded, and ExclusionLabel if not all members have one.
+// Exclusions are Node.Excluded, and ExclusionLabel unless all members have one.
 func newNodes(w *vip.World) *nodes {
 	objects := make(map[string]vip.Node, len(w.Nodes)) // without: a node of which Kubernetes says nothing
 	for _, o := range w.Nodes {
@@ -151,8 +151,8 @@ func (all *nodes) whyNoNode(need *requirements) string {
 }
 
 // linkFor returns the link of a node on which a is bound for a Service that names the link
-// requested, or with "" the node's default, and the prefix length of that link's longest
-// subnet with a, 0 if none has it.
+// requested, or with "" the node's default, which may be "auto"; and the prefix length of that
+// link's longest subnet with a, 0 if none has it.
 //
 // "auto" is the link with the longest subnet that has a, else the one with the default route,
 // or "". A named link is returned even if the node does not have it. The zero Addr is in no

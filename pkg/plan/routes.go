@@ -94,16 +94,18 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 	}
 }
 
-// routeRequirements returns what s requires of a node that advertises routes to it: its
-// capabilities, and an endpoint of s if externalTrafficPolicy is Local. No link is required.
+// routeRequirements returns what s requires of a node that advertises routes to it: that
+// Kubernetes does not exclude it, and an endpoint of s if externalTrafficPolicy is Local. No
+// link is required.
 func routeRequirements(s *service) *requirements {
 	return &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 }
 
-// advertiseHere adds the route to a, which services share, oldest first, if this node can
-// serve them all, and kube-proxy serves those that are Local; where no alive node can serve
-// them all, the oldest alone counts. While this process stops the route is drained, or with
-// BGP.Keep kept for the next process, though the node refuses VIPs.
+// advertiseHere adds the route to a, with the attributes of the oldest of services, which
+// share it, oldest first: if this node can serve them all, and kube-proxy serves those that
+// have a HealthCheck; where no alive node can serve them all, the oldest alone counts. While
+// this process stops the route is drained, or with BGP.Keep kept for the next process, though
+// the node refuses VIPs.
 //
 // It reports whether the route was added and this process is not stopping.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {

@@ -22,8 +22,8 @@ type unitPlanner struct {
 // plan adds what this node does about u to the Plan, and sets the verdicts of its Services.
 // The first case applies: another program holds the lease (rejected); it is free and no node
 // may claim it (rejected), or one may (planFree); another node holds it (planHeldElsewhere);
-// this node holds it without a valid tenure (the lease is kept, nothing is announced); or with
-// one (keepOrHandOver).
+// this node holds it without a valid tenure (the leases are kept, nothing is announced,
+// NodeLeaseNotHeld); or with one (keepOrHandOver).
 func (m *unitPlanner) plan(u *unit) {
 	holder := u.claim.Holder
 	switch {
@@ -82,10 +82,11 @@ func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
 	return intent
 }
 
-// planFree plans for a free unit that has a target. If that is this node it acquires the
-// lease; else it follows the lease, and the target is marked stalled if it does not claim it
-// in time. The verdicts are VIPClaiming. New addresses are probed early, and addresses that
-// this node has handed over are kept until heard.
+// planFree plans for a free unit that has a target. If that is this node it acquires u.lease;
+// else it follows the lease, and the target is marked stalled if it does not claim it in time.
+// The verdicts are VIPClaiming. New addresses are probed early, addresses that this node has
+// handed over are kept until heard, and mappings are in the Plan only so that they are not
+// removed.
 func (m *unitPlanner) planFree(u *unit) {
 	intent := u.services[0].leaseIntent(vip.Acquire)
 	if u.target != m.self {
@@ -101,9 +102,9 @@ func (m *unitPlanner) planFree(u *unit) {
 }
 
 // planHeldElsewhere plans for a unit that another node holds. The verdicts are VIPElsewhere.
-// This node hands over to the holder the other leases of u that it holds itself, keeps the
-// addresses that it has handed over until they are heard there, and verifies that the holder
-// answers (see verify).
+// This node hands over to the holder the records of u that it holds itself, keeps the
+// addresses that it has handed over until they are heard there, has mappings in the Plan only
+// so that they are not removed, and verifies that the holder answers (see verify).
 func (m *unitPlanner) planHeldElsewhere(u *unit) {
 	for _, k := range u.records {
 		if c := m.Claims[k]; c.Valid && c.Holder == m.Self {
@@ -162,7 +163,8 @@ func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 // the Plan has no LeaseIntent for them.
 //
 // Unless rejected it is announced, even while it is handed over: DHCP is asked, and each
-// Service is bound (announce) or, with BGP alone, advertised.
+// Service is bound (announce) or, with BGP alone, advertised; one of these that asks for ports
+// gets the Event PortNotMapped.
 func (m *unitPlanner) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
@@ -197,11 +199,11 @@ type progress struct {
 	ingress    []vip.Ingress // for the status
 }
 
-// announce wants the addresses of s bound and announced on this node, which owns it (see
-// bindAddress), adds its mappings, sets its verdict and status, and defends the addresses that
-// are bound. While handingOver this node leaves status, mappings and their Events to the
-// successor. With svc_election false and externalTrafficPolicy Local it adds the Event
-// LocalNoElection.
+// announce binds and announces the addresses of s on this node, which owns it (see
+// bindAddress), adds its mappings, their Events once an address is bound, sets its verdict and
+// status (setVerdictAndStatus), and defends the addresses that are bound. While handingOver it
+// leaves status, mappings and their Events to the successor. If s is Local without
+// svc_election it adds the Event LocalNoElection.
 func (m *unitPlanner) announce(s *service, handingOver bool) {
 	if s.ignoresEndpoints {
 		m.addEvent(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)
@@ -339,6 +341,7 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 
 // addAnnouncedEvent adds the Event that this node announces s, with the message of its
 // verdict: VIPMoved if the claim names another node as previous holder, else VIPAnnounced.
+// Each transition of the claim is another occurrence.
 func (p *pass) addAnnouncedEvent(s *service) {
 	claim := s.unit.claim
 	if from := claim.PreviousHolder; from != "" && from != p.Self {
