@@ -56,7 +56,7 @@ type Announcer struct {
 	receivers     map[linkFamily]*receiver
 	reopened      chan struct{}   // closed and replaced when one of them has been opened or closed
 	unfiltered    map[target]bool // what AddressChecks needs every message about
-	widened       time.Time       // when announcements or checked last gained or lost a target
+	widened       time.Time       // when announcements or unfiltered last gained or lost a target
 }
 
 // A target is an address on a link.
