@@ -124,8 +124,8 @@ func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 
 // defend adds a check whether another host claims a, which is bound here (RFC 5227
 // section 2.4): for ten minutes after a MAC that is no node's announced it on its link, and as
-// long as an earlier check's result is not OK, or was not once. Else it does nothing.
-// Announcements do not count while an alive node publishes no MAC.
+// long as the last result of the check has a fault, or is OK only after one. Else it does
+// nothing. Announcements do not count while an alive node publishes no MAC.
 //
 // If the result names a host, or one was heard less than 30 s ago, VIPForeignMAC becomes the
 // verdict of s, with an Event; if there is a result and no host any more it adds the Event
@@ -158,10 +158,10 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 }
 
 // verify adds checks whether the owner of s, another node, and nobody else answers for its
-// addresses. It checks those that the status names, the Plan does not keep here, and
-// isVerifier assigns to this node; none if the owner is not alive, has not written the status,
-// or binds no addresses. reportVerified reports known results. Nothing is moved because of
-// them (decision 0018).
+// addresses: for those that the status names and isVerifier assigns to this node, unless the
+// Plan has them here; for none if the owner is not alive, has not written the status, or binds
+// no addresses. reportVerified reports known results. Nothing is moved because of them
+// (decision 0018).
 func (c *addressChecks) verify(s *service) {
 	u := s.unit
 	owner := c.members[u.claim.Holder]
@@ -209,8 +209,9 @@ func (c *addressChecks) reportVerified(s *service, r vip.CheckResult) {
 }
 
 // isVerifier reports whether this node is the one to verify a of s: of the alive nodes other
-// than owner whose link for a shares a subnet with the owner's (sharesNetwork), the one with
-// the highest rendezvous hash. False if the owner has no such link.
+// than owner whose link for a is up and in a subnet of the owner's link for it
+// (sharesNetwork), the one with the highest rendezvous hash. False if the owner has no such
+// link.
 func (c *addressChecks) isVerifier(s *service, a vip.Address, owner *member) bool {
 	if c.self == nil || !c.self.Alive || c.self == owner {
 		return false

@@ -56,10 +56,10 @@ func newDHCP(p *pass) *dhcp {
 	return d
 }
 
-// requestedAddresses returns the addresses that s asks for; 0.0.0.0 and :: ask for one by
-// DHCP. It is s.Addresses but for two cases: 0.0.0.0 alone is :: with dhcp_mode ipv6, and with
-// dual the families of those two that s may have; and if only the status names addresses, each
-// that is recorded as leased is replaced by 0.0.0.0 or ::, to be asked for again.
+// requestedAddresses returns the addresses that s asks for, where 0.0.0.0 and :: ask for one
+// by DHCP. These are s.Addresses, but 0.0.0.0 alone becomes :: with dhcp_mode ipv6, and with
+// dual 0.0.0.0 and ::, or only :: if s may not have IPv4. If only the status names addresses,
+// those recorded as leased become 0.0.0.0 or ::, to be asked for again.
 func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	switch {
@@ -126,7 +126,7 @@ func (d *dhcp) assignClients(services []*service) {
 // assignLeased adds the address of family f that is leased for s (leaseOf; it may have
 // expired) to s.addrs and the verdict; if none is, only 0.0.0.0 or :: to the verdict. One that
 // whyRefused refuses is not added to s.addrs but declined, with an Event if this node is
-// responsible.
+// responsible. One that s also names counts as named, not as leased.
 func (d *dhcp) assignLeased(s *service, f vip.Family) {
 	l, _ := d.leaseOf(s, f)
 	if !l.Addr.IsValid() {

@@ -30,10 +30,10 @@ type filter struct {
 	expectingEndpoints []*service // rejected for the lack of endpoints only, new, and never announced: oldest first
 }
 
-// findServices sets all, accepted and expectingEndpoints. It gives every Service that is not
-// accepted a verdict: by admit, for want of a DHCP client of its own (assignClients), or for
-// address conflicts (dropConflicts). A Service that is not of type LoadBalancer and whose
-// status Herald did not write is in none of the three.
+// findServices sets statusBy of every Service, and all, accepted and expectingEndpoints. It
+// gives every Service that is not accepted a verdict: by admit, for want of a DHCP client of
+// its own (assignClients), or for address conflicts (dropConflicts). A Service that is not of
+// type LoadBalancer and whose status Herald did not write is in none.
 func (f *filter) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
 	f.accepted = make([]*service, 0, len(f.Services))
@@ -222,9 +222,10 @@ type addressPort struct {
 }
 
 // conflict returns why s may not have a besides the Services that were added with it: one has
-// the same port and protocol, or it is leased by DHCP to another client than theirs. "" if it
-// may. If a is leased to the client of s, the reason is also stored there as declined, so that
-// the server is asked for another.
+// the same port and protocol, or one of the two is leased a by DHCP, and not to a client that
+// both have. "" if it may, or if nobody has a. If a is leased to the client of s, the reason
+// is also stored there as declined, so that the server is asked for another. The ports of the
+// first holder go to byPort, as a is shared now.
 func (h *addressHolders) conflict(s *service, a address) string {
 	by, shared := h.first[a.Addr]
 	switch {
@@ -248,8 +249,8 @@ func (h *addressHolders) conflict(s *service, a address) string {
 	return ""
 }
 
-// addService adds s as a holder of each of its s.addrs; of an address that has one already, as
-// holder of its ports.
+// addService adds s as the first holder of each of its s.addrs, or, of an address that has one
+// already, as the holder of its ports.
 func (h *addressHolders) addService(s *service) {
 	for _, a := range s.addrs {
 		if _, shared := h.first[a.Addr]; !shared {

@@ -38,9 +38,9 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 	return units
 }
 
-// join records in units that u has k. If another unit has k, that and u become one: the
-// Services of the one whose first Service is younger are appended to the other. It returns the
-// unit that has k now.
+// join records in units that u has k. If another unit has k, or what that was merged into, the
+// two become one: the Services of the one whose first Service is younger are appended to the
+// other, and its mergedInto is set. It returns the unit that has k now.
 func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	o := units[k]
 	for o != nil && o.mergedInto != nil {

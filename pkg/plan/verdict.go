@@ -16,7 +16,7 @@ func (s *service) setVerdict(reason vip.Reason, message string) {
 	}
 }
 
-// hasVerdict reports whether s has a verdict.
+// hasVerdict reports whether the verdict of s has a reason, so was set.
 func (s *service) hasVerdict() bool { return s.verdict.Reason != "" }
 
 // setProblem sets the verdict of s, and adds an Event of the same reason and message, whether
@@ -40,8 +40,8 @@ func (p *pass) writeStatus(s *service, ingress []vip.Ingress, leases []vip.DHCPL
 }
 
 // reject sets the verdict of s: it is announced on no node, and why. If this node is
-// responsible for s it also adds an Event, provided that vip.Reasons has the reason as one of
-// Events, and clears the status as rejectSilently does.
+// responsible for s it also adds an Event with the reason, provided that vip.Reasons marks
+// that as an Event, and clears the status as rejectSilently does.
 func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	if reasonInfo(reason).Event {
 		p.addEventIfResponsible(s, reason, message)
@@ -50,9 +50,9 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 }
 
 // rejectSilently sets the verdict of s without an Event for the reason. If Herald wrote the
-// status of s and this node is responsible for s, it clears the status, unless another
-// announcer holds the lease; and if s is not Herald's any more (its type, its class, ignored)
-// adds the Event VIPWithdrawn.
+// status of s and this node is responsible for s, it also clears the status, unless the reason
+// is HeldByOtherAnnouncer, and adds the Event VIPWithdrawn if the reason is NotLoadBalancer,
+// OtherClass or Ignored.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	if s.statusBy != "" && reason != vip.HeldByOtherAnnouncer && p.responsible(s) {
