@@ -39,9 +39,12 @@ type capabilities struct {
 }
 
 // capabilitiesOf returns the capabilities of s by the options. ARP and BGP count if they are
-// enabled and s, if it names methods, names them. With controlPlane s stands for the API
-// servers: its lease is that of the ControlPlane, and what s names does not count. The lease
-// is zero if no node is to own s (BGP without svc_election).
+// enabled and s, if it names methods, names them. The lease is the one that s names, or
+// kubevip-NAME, in its namespace; without svc_election the lease for all, if there is one, and
+// zero if no node is to own s (BGP alone).
+//
+// With controlPlane s stands for the API servers: its lease is that of the ControlPlane, and
+// what s names does not count.
 func (r *Rules) capabilitiesOf(s *vip.Service, controlPlane bool) capabilities {
 	enabled := func(m vip.Method) bool { return controlPlane || s.Announce == nil || slices.Contains(s.Announce, m) }
 	arp, bgp := r.ARP && enabled(vip.ByARP), r.BGP != nil && enabled(vip.ByBGP)

@@ -222,8 +222,8 @@ func (d *dhcp) requestForUnit(u *unit) {
 
 // requestClient adds the macvlan of c to the Plan, and a DHCPRequest for each of its families,
 // with the recorded lease and what is declined. If the kernel could not make the macvlan it
-// adds an Event (DHCPFailed) and no request. An rp_filter that drops traffic to the VIP gets
-// the Event InvalidField.
+// adds an Event (DHCPFailed) and no request. An rp_filter of 1, or of 0 where that of all
+// links is 1, gets the Event InvalidField: it drops traffic to the VIP.
 func (d *dhcp) requestClient(c *dhcpClient) {
 	s := c.oldest
 	filter := 2

@@ -72,11 +72,12 @@ func byAge(a, b *service) int {
 	return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
 }
 
-// admit sets the capabilities and the addresses of s, or rejects it, for the first that
-// applies: it is not ours (not asked of the control plane); names no address; all it names is
-// invalid; no method that it wants is enabled; all its addresses are refused; it has no
-// endpoint, and is Local or does not allow that. Events, if this node is responsible, tell of
-// invalid fields and of refused addresses though it is accepted.
+// admit sets the capabilities, the addresses and the lease of s, or rejects it, for the first
+// that applies: it is not ours (not asked of the control plane); names no address; all it
+// names is invalid; no method that it wants is enabled; all its addresses are refused; it has
+// no endpoint, and externalTrafficPolicy is Local or it does not allow that. If this node is
+// responsible it also adds Events about invalid fields and about refused addresses of a
+// Service that has others.
 func (f *filter) admit(s *service, controlPlane bool) {
 	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
 		f.reject(s, reason, message)
@@ -278,7 +279,7 @@ func incumbentsFirst(all []*service) []*service {
 	return append(order, others...)
 }
 
-// inStatus reports whether status.loadBalancer.ingress names a, whoever wrote it.
+// inStatus reports whether status.loadBalancer.ingress of s names a, whoever wrote it.
 func (s *service) inStatus(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a })
 }
@@ -289,9 +290,9 @@ type reservedAddresses struct {
 	ranges []vip.ReservedRange   // longest prefix first
 }
 
-// newReservedAddresses returns the addresses of all nodes (of their links, and as Kubernetes
-// has them, but for the control plane's VIP), and the ranges of w.Reserved, of pods, and of
-// the control plane's VIP if cp is not nil.
+// newReservedAddresses returns what no Service may have: the addresses of all nodes (of their
+// links, and as Kubernetes has them, but for the control plane's VIP), and the ranges of
+// w.Reserved, of pods, and of the control plane's VIP if cp is not nil.
 func newReservedAddresses(w *vip.World, cp *ControlPlane) *reservedAddresses {
 	r := &reservedAddresses{nodes: make(map[netip.Addr]string), ranges: slices.Clone(w.Reserved)}
 	var controlPlane []netip.Addr

@@ -131,8 +131,8 @@ func whyIneligible(need *requirements, n *member) string {
 	return ""
 }
 
-// whyNoNode returns a sentence with the reason why each alive node is ineligible, five of them
-// by name and the number of the rest. If it finds none it says that no node runs Herald.
+// whyNoNode returns a sentence with the reason of each alive node that is ineligible, five of
+// them by name and the number of the rest. If there is none it says that no node runs Herald.
 func (all *nodes) whyNoNode(need *requirements) string {
 	const limit = 5
 	var reasons []string

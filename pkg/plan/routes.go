@@ -187,8 +187,8 @@ func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool) (text stri
 }
 
 // reportNoSession sets the verdict of s to NoBGPSession, with an Event that lists why each
-// session is down. It changes nothing, but asks for another plan, while any session has been
-// in its state for less than 10 s.
+// session is down, or that no peer is configured. It changes nothing, but asks for another
+// plan, while any session has been in its state for less than 10 s.
 func (r *routes) reportNoSession(s *service) {
 	why := []string{}
 	for _, x := range r.BGPSessions {

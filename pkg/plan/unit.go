@@ -102,9 +102,9 @@ func (m *unitPlanner) planFree(u *unit) {
 }
 
 // planHeldElsewhere plans for a unit that another node holds. The verdicts are VIPElsewhere.
-// This node hands over to the holder the records of u that it holds itself, keeps the
-// addresses that it has handed over until they are heard there, has mappings in the Plan only
-// so that they are not removed, and verifies that the holder answers (see verify).
+// This node hands over to the holder the other leases of u (records) that it holds itself,
+// keeps the addresses that it has handed over until they are heard there, has mappings in the
+// Plan only so that they are not removed, and verifies that the holder answers (see verify).
 func (m *unitPlanner) planHeldElsewhere(u *unit) {
 	for _, k := range u.records {
 		if c := m.Claims[k]; c.Valid && c.Holder == m.Self {
@@ -202,8 +202,8 @@ type progress struct {
 // announce binds and announces the addresses of s on this node, which owns it (see
 // bindAddress), adds its mappings, their Events once an address is bound, sets its verdict and
 // status (setVerdictAndStatus), and defends the addresses that are bound. While handingOver it
-// leaves status, mappings and their Events to the successor. If s is Local without
-// svc_election it adds the Event LocalNoElection.
+// leaves status, mappings and their Events to the successor. If externalTrafficPolicy is Local
+// without svc_election it adds the Event LocalNoElection.
 func (m *unitPlanner) announce(s *service, handingOver bool) {
 	if s.ignoresEndpoints {
 		m.addEvent(s, vip.LocalNoElection, "externalTrafficPolicy is Local, which needs svc_election=true: node "+m.Self+" owns all VIPs, whether it has an endpoint of this Service or not", 0)

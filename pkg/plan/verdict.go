@@ -90,8 +90,8 @@ func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 }
 
 // responsible reports whether this node is the one that sends Events about a Service that is
-// not announced, and clears its status: the node that holds its unit, alive or not; if none
-// does, the node that wrote its status last, if that is alive; else the alive node with the
+// not announced, and clears its status: the node that holds its unit, alive or not; if no node
+// does, the one that wrote its status last, if that is alive; else the alive node with the
 // highest rendezvous hash for s. It is false on every node whose lease renewal is late, or
 // that is isolated, since what it knows may be old.
 func (p *pass) responsible(s *service) bool {
