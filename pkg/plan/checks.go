@@ -31,7 +31,8 @@ type addressChecks struct {
 	added     map[netip.Addr]bool // the addresses in out.AddressChecks
 }
 
-// newAddressChecks indexes the MACs of all nodes, dead ones too, and of this node's macvlans.
+// newAddressChecks indexes the MACs of all nodes, dead ones too, and of this node's macvlans,
+// and sets complete if every alive node publishes one.
 func newAddressChecks(p *pass) *addressChecks {
 	c := &addressChecks{pass: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
 	var all []string

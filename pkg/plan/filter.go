@@ -212,11 +212,13 @@ type addressHolders struct {
 	byPort map[addressPort]*service // of addresses that are shared only
 }
 
+// An addressHolder is the first Service that has an address, and how it has it.
 type addressHolder struct {
 	*service
 	client *dhcpClient // to which the address is leased, or nil
 }
 
+// An addressPort is a port of an address.
 type addressPort struct {
 	addr netip.Addr
 	port vip.Port
@@ -224,9 +226,9 @@ type addressPort struct {
 
 // conflict returns why s may not have a besides the Services that were added with it: one has
 // the same port and protocol, or one of the two is leased a by DHCP, and not to a client that
-// both have. "" if it may, or if nobody has a. If a is leased to the client of s, the reason
-// is also stored there as declined, so that the server is asked for another. The ports of the
-// first holder go to byPort, as a is shared now.
+// both have. "" if it may, or if nobody has a. If it is the client of s that a is leased to,
+// the second reason is also stored there as declined, so that the server is asked for another.
+// The ports of the first holder go to byPort, as a is shared now.
 func (h *addressHolders) conflict(s *service, a address) string {
 	by, shared := h.first[a.Addr]
 	switch {
@@ -341,6 +343,7 @@ func (r *reservedAddresses) whatIs(a netip.Addr, nodesOnly bool) string {
 	return ""
 }
 
+// broadcast is 255.255.255.255, to all hosts of a link.
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // whyRefused returns why s may not have a as a VIP, or "": it is loopback, multicast,

@@ -27,9 +27,9 @@ type routes struct {
 	added map[netip.Prefix]bool // those in out.Routes
 }
 
-// addRoute adds a host route to a, with the attributes of s or else of the options, to the
-// Plan, and returns it for the caller to change. If the Plan has one already it adds nothing
-// and returns a Route that is in no Plan.
+// addRoute adds a host route to a to the Plan, with the attributes that s names and the
+// options' for all others, and returns it for the caller to change. If the Plan has a route to
+// a already, whosever it is, it adds nothing and returns a Route that is in no Plan.
 func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	prefix := netip.PrefixFrom(a, a.BitLen())
 	if r.added[prefix] {
@@ -41,11 +41,11 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 }
 
 // advertise adds a route to each address of s, which this node owns and binds nowhere, and
-// sets the verdict VIPAnnounced. If s waits for kube-proxy and that does not serve it yet, it
-// only sets VIPClaiming.
+// sets AnnouncedHere and the verdict VIPAnnounced. If s waits for kube-proxy and that does not
+// serve it yet, it only sets VIPClaiming.
 //
-// If a router knows of an address (knownToRouters) it writes the status and adds the Event,
-// but not while handingOver; if none does, see reportNoSession.
+// If a router knows of an address (knownToRouters) it writes the status and adds the Event
+// (VIPAnnounced or VIPMoved), but not while handingOver; if none does, see reportNoSession.
 func (r *routes) advertise(s *service, handingOver bool) {
 	if s.waitsForKubeProxy && !r.kubeProxyServes(s) {
 		s.setVerdict(vip.VIPClaiming, "kube-proxy on node "+r.Self+" does not serve it yet")
