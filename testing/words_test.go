@@ -64,10 +64,7 @@ func found(line string) (all []string) {
 			}
 		}
 	}
-	for _, p := range phrases.FindAllString(line, -1) {
-		all = append(all, p)
-	}
-	return all
+	return append(all, phrases.FindAllString(line, -1)...)
 }
 
 // TestWords: no file has a banned word, but this one.
