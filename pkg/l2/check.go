@@ -155,8 +155,9 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 	c.updateMetric()
 }
 
-// advance goes on with each CheckProbe and CheckDefend that is due (stepProbes), ends each
-// CheckVerify whose time for replies is over, and, each verifyGap, sends the requests of up to
+// advance goes on with each CheckProbe and CheckDefend that is due (stepProbes), evaluates the
+// replies to each CheckVerify whose time for them is over (none counts as NoAnswer only after
+// maxUnanswered requests in a row), and, each verifyGap, sends the requests of up to
 // parallelVerifies others that are due (nextToVerify). It returns when something is due next
 // (in 1000 hours, never, if there is no check), and whether a result changed.
 func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {

@@ -44,7 +44,7 @@ var (
 // MAC address or Up has changed are then announced at once, as if they were new.
 func (a *Announcer) LinksChanged() { a.linksChanged.Send() }
 
-// readLinks calls Options.Links, and stores the links and this node's MAC addresses, whose
+// readLinks calls Options.Links, which does not fail, and stores the links and this node's MAC addresses, whose
 // messages are ignored. On a link that has changed (sameLink) it closes the sender, and makes
 // the announcements due now, as if they were new. It sends nothing. a.mu is held.
 func (a *Announcer) readLinks(now time.Time) {

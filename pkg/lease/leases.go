@@ -145,7 +145,9 @@ func (l *Leases) Tenure() vip.Tenure {
 	return l.tenure(now)
 }
 
-// tenure returns this node's right to act on its claims at now. mu is held.
+// tenure returns this node's right to act on its claims at now: the end of it, whether a
+// renewal has confirmed it since the process was paused, and since when renewals are late, if
+// they are. mu is held.
 func (l *Leases) tenure(now time.Time) vip.Tenure {
 	return l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
 }
@@ -213,7 +215,8 @@ func (l *Leases) Run(ctx context.Context) error {
 }
 
 // start runs a request in a goroutine of its own, with that timeout, then the function that it
-// returns, with mu held, and wakes Run. It does not block.
+// returns, with mu held, and wakes Run. It does not block. Marks that a request is under way
+// are the caller's to set, and that function's to clear.
 func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(context.Context) func()) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -229,7 +232,7 @@ func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(
 // releaseAll makes steps that want no VIP lease, which release those that name this node (also
 // those that another node that stops handed over a moment ago), one after the end of each
 // request, until no request is under way: one that was not answered may have been carried out.
-// It blocks until then. A release that failed is not waited for; after ctx has ended nothing
+// It blocks until then. A release that failed, a timeout included, is not repeated; after ctx has ended nothing
 // more is started.
 func (l *Leases) releaseAll(ctx context.Context) {
 	for {

@@ -273,7 +273,7 @@ func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Ti
 	p.probe.answered, p.probe.open = p.probe.answered && state != vip.Unknown, false
 }
 
-// String is the result in words, for the log.
+// String is "address answered true, port open false, port refused false", for the log.
 func (r probeResult) String() string {
 	return fmt.Sprintf("address answered %t, port open %t, port refused %t", r.answers, r.connected, r.refused)
 }

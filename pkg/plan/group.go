@@ -87,7 +87,7 @@ func (p *pass) completeUnit(u *unit) {
 	u.requirements = ownerRequirements(u)
 }
 
-// completeAddress sets Lease, LocalDelivery and New of a, and, if this node is known, Link and
+// completeAddress sets Lease (the VIP lease of u), LocalDelivery and New of a, and, if this node is known, Link and
 // Bits as this node would bind it. Link is the one that s names or the node's default; the
 // macvlan if a is leased and this node holds u. Bits are those of the options, else of the
 // DHCP lease, else of the link's subnet with a, else all of the address.

@@ -119,8 +119,9 @@ func (m *unitPlanner) planHeldElsewhere(u *unit) {
 	}
 }
 
-// keepUntilHeard keeps, listening only, those addresses of u that are bound here, their link
-// up, until another node is heard to announce them. Routes of Services that the owner
+// keepUntilHeard keeps those addresses of u bound that are bound here, their link up, until
+// another node is heard to announce them: this node goes on answering for them, and repeats
+// no announcement. Routes of Services that the owner
 // advertises are kept, draining. It does so for leases in HandingOver whose Until is not over,
 // which becomes that of the addresses; without one, or without a valid tenure, nothing.
 //
