@@ -280,7 +280,8 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	for name, p := range d.peers {
 		all[name] = vip.PeerStatus{
 			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat,
-			Overdue: p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
+			Stopping: p.state == vip.Dead && p.rx.stopping,
+			Overdue:  p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
 		}
 	}
 	return all

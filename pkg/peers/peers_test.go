@@ -212,6 +212,9 @@ func TestStoppedNodeIsDeadAtOnce(t *testing.T) {
 		if got := c.nodes[0].Why("n1"); got != "it has stopped" {
 			t.Errorf("got %q", got)
 		}
+		if !c.nodes[0].Statuses()["n1"].Stopping {
+			t.Error("its status does not say that it stops")
+		}
 		<-c.nodes[1].done
 		c.start(c.nodes[1])
 		c.await("it to be back", time.Second, func() bool { return c.othersSee(1, vip.Alive) && c.countInState(c.nodes[1], vip.Alive) == 2 })

@@ -14,7 +14,7 @@ const (
 
 // countReachable counts, of the nodes that renew their node lease, those that are Alive,
 // Suspect or dead (Decision.Known), and those that are Alive or Suspect (Reached), this node
-// in both. From that it decides s.mayFence: more than half of those known are reached, without
+// in both. A node that is dead since it said that it stops is in neither. From that it decides s.mayFence: more than half of those known are reached, without
 // one whose heartbeat is Overdue (half, if the gateway is Alive). And Decision.Isolated: while
 // this node renews in time and reaches less than half (half, if the gateway is Dead), and for
 // RejoinTime after that. With exactly half reached it sets Decision.NeedsGateway; a change of
@@ -23,7 +23,7 @@ func (e *evaluation) countReachable() {
 	known, reached, inTime := 1, 1, 1
 	for _, p := range e.peers {
 		switch {
-		case !p.renews:
+		case !p.renews, p.status.Stopping:
 		case p.dead():
 			known++
 		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:

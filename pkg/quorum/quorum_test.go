@@ -19,6 +19,7 @@ type node struct {
 	tenure   bool // its heartbeats say that it acts on its claims
 	agrees   bool // its heartbeats have this node's StateHash
 	overdue  bool
+	stopping bool // dead, as its last heartbeat said
 	fenced   bool
 	epoch    int64 // in its heartbeats
 	voids    string
@@ -92,7 +93,7 @@ func (v *view) pass(d time.Duration, renews bool) {
 				p.Changed = v.now
 			}
 			s := v.statuses[name]
-			s.Overdue = n.overdue
+			s.Overdue, s.Stopping = n.overdue, n.stopping
 			s.Heartbeat = vip.Heartbeat{Epoch: n.epoch, APIReachable: n.api, TenureValid: n.tenure, VoidedClaim: n.voids}
 			if n.agrees {
 				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = v.d.Heartbeat.StateHash, v.d.Heartbeat.ProposalHash
@@ -264,6 +265,23 @@ func TestIsolated(t *testing.T) {
 	v.pass(50*time.Millisecond, false)
 	if v.d.Isolated {
 		t.Error("isolated without renewals")
+	}
+}
+
+// Nodes that stop in good order isolate nobody: the last one still has statuses to clear.
+func TestStoppingNodesIsolateNobody(t *testing.T) {
+	v := newView(3)
+	v.set(well.is(vip.Dead).with(func(n *node) { n.stopping = true }), 2, 3)
+	v.pass(50*time.Millisecond, true)
+	if v.d.Isolated || v.d.Reached != 1 || v.d.Known != 1 {
+		t.Errorf("isolated %v, reaches %d of %d; want 1 of 1", v.d.Isolated, v.d.Reached, v.d.Known)
+	}
+	v = newView(3)
+	v.set(well.is(vip.Dead).with(func(n *node) { n.stopping = true }), 2, 2)
+	v.set(well.is(vip.Dead), 3, 3)
+	v.pass(50*time.Millisecond, true)
+	if v.d.Isolated || !v.d.NeedsGateway {
+		t.Errorf("isolated %v, asks the gateway %v; want that asked, since one of two is dead", v.d.Isolated, v.d.NeedsGateway)
 	}
 }
 

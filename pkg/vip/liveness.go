@@ -26,6 +26,8 @@ type PeerStatus struct {
 	Liveness  Liveness
 	Since     time.Time // when Liveness last changed
 	Heartbeat Heartbeat // the last one
+	// Stopping: its Liveness is Dead since its last heartbeat said that its process stops.
+	Stopping bool
 	// Overdue: its Liveness is Alive, but its heartbeat is late. A node that falls off the
 	// link sees the others die one by one, and the last of them are Alive until then.
 	Overdue bool
