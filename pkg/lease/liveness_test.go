@@ -1,8 +1,6 @@
 package lease
 
 import (
-	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -34,16 +32,7 @@ func newNetwork() *network {
 // join runs a node that sees the others and is seen by them.
 func (a *network) join(t *testing.T, s *leasetest.Server, name string) *node {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	n := &node{name: name, stop: stop, done: make(chan struct{})}
-	n.way = leasetest.NewClient(s, func() { n.Wake() })
-	n.Leases = New(n.way, Options{
-		Node: name, Namespace: "kube-system",
-		Timing: quorum.Timing{LeaseDuration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period},
-		Info:   func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
-		Log:    slog.New(slog.DiscardHandler), Poke: func() {},
-		Peers: view{a, name}, Gateway: view{a, name},
-	})
+	n, run := newNode(t, s, name, func(o *Options) { o.Peers, o.Gateway = view{a, name}, view{a, name} })
 	a.mu.Lock()
 	for other := range a.nodes {
 		a.seen[[2]string{name, other}] = vip.PeerStatus{Liveness: vip.Alive, Since: time.Now(), Heartbeat: a.heartbeats[other]}
@@ -51,13 +40,7 @@ func (a *network) join(t *testing.T, s *leasetest.Server, name string) *node {
 	}
 	a.nodes[name] = n
 	a.mu.Unlock()
-	watching := make(chan struct{})
-	go func() { defer close(watching); n.way.Watch(ctx) }()
-	t.Cleanup(func() { stop(); <-n.done; <-watching })
-	go func() {
-		defer close(n.done)
-		_ = n.Run(ctx) // the API server may be away when it ends
-	}()
+	run(func(error) {}) // the API server may be away when it ends
 	return n
 }
 

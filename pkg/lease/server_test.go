@@ -31,25 +31,39 @@ const (
 // start runs a node; its own earlier life, if any, must have ended.
 func start(t *testing.T, s *leasetest.Server, name string) *node {
 	t.Helper()
+	n, run := newNode(t, s, name, func(*Options) {})
+	run(func(err error) {
+		if err != nil && !n.way.Faults().Cut {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
+	return n
+}
+
+// newNode makes a node, with its Options after change. run runs it until it is stopped or
+// the test ends, without blocking; ended gets what its Run returned.
+func newNode(t *testing.T, s *leasetest.Server, name string, change func(*Options)) (n *node, run func(ended func(error))) {
+	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	n := &node{name: name, stop: stop, done: make(chan struct{})}
+	n = &node{name: name, stop: stop, done: make(chan struct{})}
 	n.way = leasetest.NewClient(s, func() { n.Wake() })
-	n.Leases = New(n.way, Options{
+	o := Options{
 		Node: name, Namespace: "kube-system",
 		Timing: quorum.Timing{LeaseDuration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period},
 		Info:   func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0"} },
 		Log:    slog.New(slog.DiscardHandler), Poke: func() {},
-	})
-	watching := make(chan struct{})
-	go func() { defer close(watching); n.way.Watch(ctx) }()
-	t.Cleanup(func() { stop(); <-n.done; <-watching })
-	go func() {
-		defer close(n.done)
-		if err := n.Run(ctx); err != nil && !n.way.Faults().Cut {
-			t.Errorf("%s: %v", name, err)
-		}
-	}()
-	return n
+	}
+	change(&o)
+	n.Leases = New(n.way, o)
+	return n, func(ended func(error)) {
+		watching := make(chan struct{})
+		go func() { defer close(watching); n.way.Watch(ctx) }()
+		t.Cleanup(func() { stop(); <-n.done; <-watching })
+		go func() {
+			defer close(n.done)
+			ended(n.Run(ctx))
+		}()
+	}
 }
 
 // kill ends the process without a word.
