@@ -22,7 +22,7 @@ func BenchmarkHandlePacket(b *testing.B) {
 	}
 	p.detector.setNodes(nodes, now)
 	m := &message{from: "n1", interval: p.detector.interval, echoes: make([]echo, 99)}
-	other := newSealer(instanceID{1})
+	other := newSealer([16]byte{1})
 	other.setKeys(key)
 	packet := other.seal(m.append(nil), 0)
 	for b.Loop() {

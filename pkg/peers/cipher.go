@@ -4,37 +4,39 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"slices"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // A packet on the wire:
 //
-//	"HP" version(1) 0(1), key ID(4), instance ID(16), sequence number(8)   in the clear, but authenticated
-//	the message                                                              AES-256-GCM
+//	"HP" version(1) 0(1), key ID(4), process ID(16), sequence number(8), nonce(12)   in the clear, but authenticated
+//	the message                                                                       AES-256-GCM
 //
 // Each process encrypts with a key of its own, derived (HKDF, RFC 5869) from the cluster's key and
-// its instance ID, and counts its packets. So no AEAD nonce is used twice, and nothing has to be
-// stored across restarts.
+// its process ID. The AEAD nonce (RFC 5116) is derived from the sequence number and the message,
+// so that two messages never share one: not even if a virtual machine is restored from a
+// snapshot of its memory, and counts from an earlier number on (decision 0066).
 const (
-	instanceLen = 16
-	headerLen   = 4 + 4 + instanceLen + 8
-	tagLen      = 16
-	version     = 1
-	minPacket   = headerLen + tagLen
+	processLen = len(vip.ProcessID{})
+	nonceLen   = 12
+	headerLen  = 4 + 4 + processLen + 8 + nonceLen
+	tagLen     = 16
+	version    = 1
+	minPacket  = headerLen + tagLen
 	// maxPacket is what is read of a packet. Longer ones are not authentic then.
 	maxPacket  = 16 << 10
 	maxSenders = 1024 // in sealer.receive; when there would be more all are removed
 )
 
-// An instanceID is the random number that a process draws at its start.
-type instanceID [instanceLen]byte
-
 // A packetID is a packet's sender and its sequence number, which rises with each packet.
 type packetID struct {
-	instance instanceID
+	process  vip.ProcessID
 	sequence uint64
 }
 
@@ -54,10 +56,10 @@ func derive(key, salt []byte, info string, n int) []byte {
 	return out
 }
 
-// newAEAD returns the AES-256-GCM with which a process, named by its instance ID, encrypts
+// newAEAD returns the AES-256-GCM with which a process, named by its process ID, encrypts
 // under a key of the cluster: its own key is derived from both.
-func newAEAD(key []byte, instance instanceID) cipher.AEAD {
-	block, err := aes.NewCipher(derive(key, instance[:], "herald peers: packets", 32))
+func newAEAD(key []byte, process vip.ProcessID) cipher.AEAD {
+	block, err := aes.NewCipher(derive(key, process[:], "herald peers: packets", 32))
 	if err != nil {
 		panic(err) // only if the length is wrong
 	}
@@ -74,20 +76,27 @@ type sealer struct {
 	last    packetID // the packet sealed last
 	keys    [][]byte // of the cluster
 	ids     []keyID  // of keys
-	send    []cipher.AEAD
+	send    []sealKey
 	receive map[sender]cipher.AEAD // of processes from which an authentic packet came
+}
+
+// A sealKey is what packets are encrypted with under one of the cluster's keys: the key of this
+// process, and the secret that makes their nonces unpredictable.
+type sealKey struct {
+	aead        cipher.AEAD
+	nonceSecret []byte
 }
 
 // A sender is a process and the key that it encrypts with.
 type sender struct {
-	key      keyID
-	instance instanceID
+	key     keyID
+	process vip.ProcessID
 }
 
-// newSealer returns a sealer for the process with that instance ID, without a key of the
+// newSealer returns a sealer for the process with that process ID, without a key of the
 // cluster.
-func newSealer(instance instanceID) *sealer {
-	return &sealer{last: packetID{instance: instance}, receive: make(map[sender]cipher.AEAD)}
+func newSealer(process vip.ProcessID) *sealer {
+	return &sealer{last: packetID{process: process}, receive: make(map[sender]cipher.AEAD)}
 }
 
 // setKeys replaces the keys of the cluster by copies of these. Packets under others can't be
@@ -100,7 +109,7 @@ func (s *sealer) setKeys(keys [][]byte) {
 	s.keys, s.ids, s.send = nil, nil, nil
 	for _, k := range keys {
 		k = slices.Clone(k)
-		s.keys, s.ids, s.send = append(s.keys, k), append(s.ids, idOfKey(k)), append(s.send, newAEAD(k, s.last.instance))
+		s.keys, s.ids, s.send = append(s.keys, k), append(s.ids, idOfKey(k)), append(s.send, sealKey{newAEAD(k, s.last.process), derive(k, s.last.process[:], "herald peers: nonces", 32)})
 	}
 	clear(s.receive)
 }
@@ -115,15 +124,20 @@ func (s *sealer) seal(message []byte, key int) []byte {
 	b := make([]byte, 0, headerLen+len(message)+tagLen)
 	b = append(b, 'H', 'P', version, 0)
 	b = append(b, s.ids[key][:]...)
-	b = append(b, s.last.instance[:]...)
+	b = append(b, s.last.process[:]...)
 	b = binary.BigEndian.AppendUint64(b, s.last.sequence)
-	return s.send[key].Seal(b, aeadNonce(s.last.sequence), message, b[:headerLen])
+	nonce := newNonce(s.send[key].nonceSecret, b, message)
+	b = append(b, nonce...)
+	return s.send[key].aead.Seal(b, nonce, message, b[:headerLen])
 }
 
-// aeadNonce returns the nonce (RFC 5116) of a packet with that sequence number: 4 zero bytes
-// and the number.
-func aeadNonce(sequence uint64) []byte {
-	return binary.BigEndian.AppendUint64(make([]byte, 4, 12), sequence)
+// newNonce returns the nonce (RFC 5116) of a packet: the beginning of the HMAC-SHA-256 of its
+// header, up to the sequence number, and its message. Another message has another nonce.
+func newNonce(secret, header, message []byte) []byte {
+	mac := hmac.New(sha256.New, secret)
+	mac.Write(header)
+	mac.Write(message)
+	return mac.Sum(nil)[:nonceLen]
 }
 
 // Why a packet can't be opened.
@@ -141,17 +155,17 @@ func (s *sealer) open(packet []byte) (id packetID, message []byte, err error) {
 	if len(packet) < minPacket || packet[0] != 'H' || packet[1] != 'P' || packet[2] != version {
 		return id, nil, errFormat
 	}
-	from := sender{keyID(packet[4:8]), instanceID(packet[8 : 8+instanceLen])}
-	id = packetID{from.instance, binary.BigEndian.Uint64(packet[headerLen-8:])}
+	from := sender{keyID(packet[4:8]), vip.ProcessID(packet[8 : 8+processLen])}
+	id = packetID{from.process, binary.BigEndian.Uint64(packet[8+processLen:])}
 	key := slices.Index(s.ids, from.key)
 	if key < 0 {
 		return id, nil, errKey
 	}
 	aead, known := s.receive[from]
 	if !known {
-		aead = newAEAD(s.keys[key], from.instance)
+		aead = newAEAD(s.keys[key], from.process)
 	}
-	message, err = aead.Open(nil, aeadNonce(id.sequence), packet[headerLen:], packet[:headerLen])
+	message, err = aead.Open(nil, packet[headerLen-nonceLen:headerLen], packet[headerLen:], packet[:headerLen])
 	if err != nil {
 		return id, nil, errAuthentic
 	}

@@ -74,6 +74,7 @@ type peer struct {
 // received is what is known from a node's heartbeats.
 type received struct {
 	packetID                // of the last one
+	highest   uint64        // the highest sequence number of its process so far
 	nonce     uint32        // in it
 	at        time.Time     // when it came
 	verified  bool          // its process has echoed a nonce of this one, so its packets are no replay
@@ -194,10 +195,7 @@ func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *messa
 }
 
 // receive takes over a message that came from addr. It returns false and changes nothing if
-// the message is from this node, or may be a replay: its sequence number is not above the last
-// of its process; or it is of another process than the last, echoes no nonce of the last
-// nonceMaxAge, and the last process is verified, was heard within forgetAfter, and did not say
-// that it stops.
+// the message is from this node, or may be a replay (isReplay).
 //
 // Else it stores what the message says, and evaluates the sender and each other node that was
 // probed and is not Dead. The sender is added if it is not known. The process is verified once
@@ -213,18 +211,13 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 	rx := &p.rx
 	echoOf := d.echoOf(m)
 	fresh := now.Sub(echoOf) < nonceMaxAge
-	switch {
-	case id.instance == rx.instance:
-		if id.sequence <= rx.sequence {
-			return false
-		}
-	case !fresh && rx.verified && !rx.stopping && now.Sub(rx.at) < forgetAfter:
-		// A new process that has not received a packet of this one yet will echo the next one.
+	if rx.isReplay(id, echoOf, now) {
 		return false
-	default:
-		rx.verified, rx.stopping, rx.echoOf = false, false, time.Time{}
 	}
-	rx.packetID, rx.nonce, rx.at = id, m.nonce, now
+	if id.process != rx.process {
+		rx.verified, rx.stopping, rx.echoOf, rx.highest = false, false, time.Time{}, 0
+	}
+	rx.packetID, rx.nonce, rx.at, rx.highest = id, m.nonce, now, max(rx.highest, id.sequence)
 	if echoOf.After(rx.echoOf) {
 		rx.echoOf = echoOf
 	}
@@ -247,6 +240,23 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 		}
 	}
 	return true
+}
+
+// isReplay reports whether a packet, which echoes a nonce that was sent at echoOf, may have been
+// recorded earlier. One of the same process is no replay if its sequence number is above all
+// before. A process that is restored from a snapshot of its memory counts from an earlier number
+// on: then its packet must echo a nonce of the last nonceMaxAge that was sent after those echoed
+// before, or, above the last sequence number, the same. A packet of another process is no replay
+// if it echoes a nonce of the last nonceMaxAge; or if the last process was never verified, has
+// said that it stops, or was last heard more than forgetAfter ago.
+func (r *received) isReplay(id packetID, echoOf, now time.Time) bool {
+	fresh := now.Sub(echoOf) < nonceMaxAge
+	if id.process != r.process {
+		// A new process that has not received a packet of this one yet will echo the next one.
+		return !fresh && r.verified && !r.stopping && now.Sub(r.at) < forgetAfter
+	}
+	restored := fresh && (echoOf.After(r.echoOf) || echoOf.Equal(r.echoOf) && id.sequence > r.sequence)
+	return id.sequence <= r.highest && !restored
 }
 
 // echoOf returns when the nonce that m echoes was sent by this process. It returns zero if m
@@ -279,7 +289,7 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	all := make(map[string]vip.PeerStatus, len(d.peers))
 	for name, p := range d.peers {
 		all[name] = vip.PeerStatus{
-			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat,
+			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat, Process: p.rx.process,
 			Stopping: p.state == vip.Dead && p.rx.stopping,
 			Overdue:  p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
 		}

@@ -23,7 +23,7 @@ func newFixture(t *testing.T) *fixture {
 	r := &fixture{detector: newDetector("n0"), t: t, now: time.Unix(1e9, 0)}
 	r.setNodes(map[string]netip.AddrPort{"n1": peerAddr}, r.now)
 	r.startListening(r.now)
-	r.advance(time.Second, func() { r.receiveHeartbeat(instanceID{1}) })
+	r.advance(time.Second, func() { r.receiveHeartbeat(vip.ProcessID{1}) })
 	if r.state() != vip.Alive {
 		t.Fatalf("n1 is %v at first", r.state())
 	}
@@ -35,10 +35,10 @@ func (r *fixture) state() vip.Liveness { return r.peers["n1"].state }
 
 // receiveHeartbeat has n0 receive a heartbeat of n1 that echoes a nonce just sent. It returns
 // whether n0 accepted it.
-func (r *fixture) receiveHeartbeat(instance instanceID) bool {
+func (r *fixture) receiveHeartbeat(process vip.ProcessID) bool {
 	m := r.newMessage(uint32(r.sequence)+1, false, r.now)
 	r.sequence++
-	return r.receive(&message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: m.nonce}}}, packetID{instance, r.sequence}, peerAddr, r.now)
+	return r.receive(&message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: m.nonce}}}, packetID{process, r.sequence}, peerAddr, r.now)
 }
 
 // advance lets time pass, with a check each checkInterval, and f each transmit interval.
@@ -76,7 +76,7 @@ func TestSilenceAloneIsNoDeath(t *testing.T) {
 func TestOverdue(t *testing.T) {
 	r := newFixture(t)
 	overdue := func() bool { return r.statuses(r.now)["n1"].Overdue }
-	r.receiveHeartbeat(instanceID{1})
+	r.receiveHeartbeat(vip.ProcessID{1})
 	r.advance(2*minInterval, nil)
 	if overdue() {
 		t.Error("overdue after two intervals")
@@ -85,7 +85,7 @@ func TestOverdue(t *testing.T) {
 	if !overdue() {
 		t.Error("not overdue after more than two intervals")
 	}
-	r.receiveHeartbeat(instanceID{1})
+	r.receiveHeartbeat(vip.ProcessID{1})
 	if overdue() {
 		t.Error("overdue, though it was heard")
 	}
@@ -107,13 +107,13 @@ func TestNextCheck(t *testing.T) {
 		}
 	}
 	r.peers["n1"].probe.running = false // newFixture has reported its result
-	r.receiveHeartbeat(instanceID{1})
+	r.receiveHeartbeat(vip.ProcessID{1})
 	expectNext(idleCheckInterval, "just heard")
 	r.now = r.now.Add(minInterval)
 	expectNext(idleCheckInterval, "an interval later")
 	r.now = r.now.Add(checkInterval)
 	expectNext(checkInterval, "late")
-	r.receiveHeartbeat(instanceID{1})
+	r.receiveHeartbeat(vip.ProcessID{1})
 	expectNext(idleCheckInterval, "heard again")
 }
 
@@ -134,7 +134,7 @@ func TestProbeResults(t *testing.T) {
 			r.runProbe(tt.result, 150*time.Millisecond)
 			r.expectState(tt.want)
 			if tt.want == vip.Dead {
-				r.receiveHeartbeat(instanceID{1})
+				r.receiveHeartbeat(vip.ProcessID{1})
 				r.expectState(vip.Alive)
 				return
 			}
@@ -179,10 +179,10 @@ func TestAddressNeverAnswered(t *testing.T) {
 func TestReplay(t *testing.T) {
 	r := newFixture(t)
 	old := &message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: uint32(r.sequence)}}}
-	if r.receive(old, packetID{instanceID{1}, r.sequence}, peerAddr, r.now) {
+	if r.receive(old, packetID{vip.ProcessID{1}, r.sequence}, peerAddr, r.now) {
 		t.Error("the same packet again")
 	}
-	if r.receive(&message{from: "n1"}, packetID{instanceID{9}, 1e6}, peerAddr, r.now) {
+	if r.receive(&message{from: "n1"}, packetID{vip.ProcessID{9}, 1e6}, peerAddr, r.now) {
 		t.Error("a packet of another process that proves nothing")
 	}
 	r.advance(2*nonceMaxAge, nil)
@@ -191,14 +191,14 @@ func TestReplay(t *testing.T) {
 	}
 	r.expectState(vip.Dead)
 	for i := range uint64(10) {
-		r.receive(old, packetID{instanceID{9}, 1e6 + i}, peerAddr, r.now)
+		r.receive(old, packetID{vip.ProcessID{9}, 1e6 + i}, peerAddr, r.now)
 		r.advance(minInterval, nil)
 	}
 	r.expectState(vip.Dead)
-	if r.receiveHeartbeat(instanceID{2}); r.state() != vip.Alive {
+	if r.receiveHeartbeat(vip.ProcessID{2}); r.state() != vip.Alive {
 		t.Errorf("a new process is %v", r.state())
 	}
-	if r.receive(&message{from: "n0"}, packetID{instanceID{3}, 1}, peerAddr, r.now) {
+	if r.receive(&message{from: "n0"}, packetID{vip.ProcessID{3}, 1}, peerAddr, r.now) {
 		t.Error("it hears itself")
 	}
 }
@@ -215,4 +215,25 @@ func TestTransmitInterval(t *testing.T) {
 			t.Errorf("%d others: got %v, want %v", n, r.interval, want)
 		}
 	}
+}
+
+// TestRestoredSnapshotIsHeard: a process that is restored from a snapshot of its memory counts from an
+// earlier sequence number on. It is heard by its echoes; packets recorded before are not.
+func TestRestoredSnapshotIsHeard(t *testing.T) {
+	r := newFixture(t)
+	old := &message{from: "n1", interval: minInterval, echoes: []echo{{node: r.id, hears: true, nonce: uint32(r.sequence)}}}
+	r.advance(time.Minute, func() { r.receiveHeartbeat(vip.ProcessID{1}) })
+	recorded := r.sequence - 1
+	r.sequence -= 100
+	if !r.receiveHeartbeat(vip.ProcessID{1}) {
+		t.Fatal("a restored process is not heard")
+	}
+	if r.receive(old, packetID{vip.ProcessID{1}, recorded}, peerAddr, r.now) {
+		t.Error("a packet recorded before is heard again")
+	}
+	r.advance(time.Second, func() { r.receiveHeartbeat(vip.ProcessID{1}) })
+	if r.receive(old, packetID{vip.ProcessID{1}, recorded}, peerAddr, r.now) {
+		t.Error("a packet recorded before is heard again after a second")
+	}
+	r.expectState(vip.Alive)
 }

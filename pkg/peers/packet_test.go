@@ -79,7 +79,7 @@ func FuzzMessage(f *testing.F) {
 
 func TestSeal(t *testing.T) {
 	keyA, keyB := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
-	sender, receiver := newSealer(instanceID{1}), newSealer(instanceID{2})
+	sender, receiver := newSealer(vip.ProcessID{1}), newSealer(vip.ProcessID{2})
 	sender.setKeys([][]byte{keyA, keyB})
 	receiver.setKeys([][]byte{keyB})
 	text := []byte("hello")
@@ -87,7 +87,7 @@ func TestSeal(t *testing.T) {
 	packet := sender.seal(text, 1)
 	for range 2 { // the second time with what was kept of the first
 		id, got, err := receiver.open(packet)
-		if err != nil || id != (packetID{instanceID{1}, 1}) || !bytes.Equal(got, text) {
+		if err != nil || id != (packetID{vip.ProcessID{1}, 1}) || !bytes.Equal(got, text) {
 			t.Fatalf("got %v %q, %v", id, got, err)
 		}
 	}
@@ -120,7 +120,7 @@ func TestSeal(t *testing.T) {
 }
 
 func FuzzOpen(f *testing.F) {
-	s := newSealer(instanceID{1})
+	s := newSealer(vip.ProcessID{1})
 	s.setKeys([][]byte{bytes.Repeat([]byte{1}, 32)})
 	f.Add(s.seal([]byte("x"), 0))
 	f.Fuzz(func(t *testing.T, packet []byte) {
@@ -128,4 +128,22 @@ func FuzzOpen(f *testing.F) {
 			t.Errorf("forged: %q", text)
 		}
 	})
+}
+
+// TestRestoredSnapshotUsesOtherNonces: a process that is restored from a snapshot of its memory goes
+// on with the sequence number that it had. Two messages under one sequence number must not be
+// encrypted with one nonce: the keystream of AES-GCM would show the difference of the two.
+func TestRestoredSnapshotUsesOtherNonces(t *testing.T) {
+	first := newSealer(vip.ProcessID{1})
+	first.setKeys([][]byte{bytes.Repeat([]byte{1}, 32)})
+	restored := *first // all that its memory holds
+	a, b := []byte("it reaches the API server"), []byte("it does not reach the API")
+	packetA, packetB := first.seal(a, 0), restored.seal(b, 0)
+	same := true
+	for i := range a {
+		same = same && packetA[headerLen+i]^packetB[headerLen+i] == a[i]^b[i]
+	}
+	if same {
+		t.Error("both messages are encrypted with the same keystream")
+	}
 }

@@ -22,7 +22,6 @@ package peers
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"log/slog"
 	"net/netip"
 	"sync"
@@ -34,10 +33,11 @@ import (
 
 // Options of Peers. None but Transport may be nil.
 type Options struct {
-	Node string // this node's name
-	Port uint16 // UDP and TCP; 0: no heartbeats
-	Log  *slog.Logger
-	Poke func() // called when Statuses has changed; must not block
+	Node    string        // this node's name
+	Process vip.ProcessID // of this process, which the header of each packet has
+	Port    uint16        // UDP and TCP; 0: no heartbeats
+	Log     *slog.Logger
+	Poke    func() // called when Statuses has changed; must not block
 
 	// Keys is the keys of the cluster, see ParseKeys; none: not known yet, so nothing is
 	// sent. Packets to a node are encrypted with the first that the node has too.
@@ -69,19 +69,20 @@ type Peers struct {
 	off      string // what Off returns
 }
 
-// New makes Peers that send and receive nothing before Run, with a random instance ID and, if
-// o has no Transport, the kernel's.
+// New makes Peers that send and receive nothing before Run, with the kernel's Transport if o has
+// none, and a random Process if that is zero.
 func New(o Options) *Peers {
 	o.Transport = cmp.Or[Transport](o.Transport, kernelTransport{})
+	if o.Process == (vip.ProcessID{}) {
+		o.Process = vip.NewProcessID()
+	}
 	off := "it has not started yet"
 	if o.Port == 0 {
 		off = NoPort
 	}
-	var instance instanceID
-	_, _ = rand.Read(instance[:]) // never fails
 	return &Peers{
 		o: o, metrics: newMetrics(), sendNow: mailbox.NewSignal(),
-		detector: newDetector(o.Node), sealer: newSealer(instance), off: off,
+		detector: newDetector(o.Node), sealer: newSealer(o.Process), off: off,
 	}
 }
 

@@ -2,6 +2,8 @@ package peers
 
 import (
 	"context"
+	crand "crypto/rand"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -269,7 +271,9 @@ func (p *Peers) send(now time.Time, stopping bool) (interval time.Duration) {
 	if p.socket == nil || len(keys) == 0 {
 		return interval
 	}
-	m := p.detector.newMessage(rand.Uint32(), stopping, now)
+	var nonce [4]byte // of the kernel's generator: math/rand would repeat itself after a snapshot
+	_, _ = crand.Read(nonce[:])
+	m := p.detector.newMessage(binary.BigEndian.Uint32(nonce[:]), stopping, now)
 	m.keys = keys
 	text, anyKey := m.append(nil), rand.IntN(len(keys))
 	packets := make([][]byte, len(keys)) // one for each key that is needed

@@ -1,6 +1,23 @@
 package vip
 
-import "time"
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"time"
+)
+
+// A ProcessID is the random number that a Herald process draws at its start. Two processes that
+// run under one node name differ in it.
+type ProcessID [16]byte
+
+// NewProcessID returns a random ProcessID.
+func NewProcessID() (id ProcessID) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+// String returns the 32 hexadecimal digits of the ID.
+func (id ProcessID) String() string { return hex.EncodeToString(id[:]) }
 
 // A Heartbeat is what a node tells all others on the VIPs' link several times a second.
 type Heartbeat struct {
@@ -26,6 +43,7 @@ type PeerStatus struct {
 	Liveness  Liveness
 	Since     time.Time // when Liveness last changed
 	Heartbeat Heartbeat // the last one
+	Process   ProcessID // the process that has sent it; zero: none was received
 	// Stopping: its Liveness is Dead since its last heartbeat said that its process stops.
 	Stopping bool
 	// Overdue: its Liveness is Alive, but its heartbeat is late. A node that falls off the
