@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LAB     := bin/lab
 
 .DEFAULT_GOAL := build
-.PHONY: build image test test-nodes lint unit parts simulate demo lab bench docs manifests clean help
+.PHONY: build image test test-nodes lint unit fuzz parts simulate demo lab bench docs manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	@rm -f bin/herald && LDFLAGS='-X main.version=$(VERSION)' testing/lab/build.sh . bin herald=./cmd/herald
@@ -20,6 +20,9 @@ lint: ## what reads the code: gofmt, go vet, staticcheck, shellcheck, govulnchec
 
 unit: ## the tests that need neither root nor a lab
 	@testing/test.sh unit
+
+fuzz: ## every fuzz target, all together for as long as HERALD_FUZZ says (10m)
+	@testing/test.sh fuzz
 
 parts: ## what all tests' labs are made of: Debian packages, and etcd, API server, kubelet... in bin/parts
 	@testing/lab/deps.sh

@@ -3,6 +3,7 @@
 #
 #   test.sh lint   what reads the code: gofmt, go vet, staticcheck, shellcheck, govulncheck
 #   test.sh unit   the tests that need no lab, with the race detector
+#   test.sh fuzz   every fuzz target, all together for as long as HERALD_FUZZ says: 1h, 20m, 300s
 #   test.sh lab    the tests in network namespaces (root)
 #   test.sh all    all of that, after installing and building what it needs (root)
 #
@@ -123,16 +124,65 @@ unit() {
   local packages
   mapfile -t packages < <(go list ./... | grep -vxF "$(inLab)")
   loud "tests without a lab" tests -race -timeout 10m "${packages[@]}"
-  local target
-  for target in FuzzAnswer4 FuzzAnswer6 FuzzPacket; do # what anybody on a VIP's network may send
-    quiet "pkg/dhcp: $target" go test ./pkg/dhcp -run '^$' -fuzz "^$target\$" -fuzztime 20s -fuzzminimizetime 10x -timeout 3m
-  done
+  fuzz 20
   if command -v spin >/dev/null; then
     quiet "the model of ownership" testing/model/check.sh
   else
     skip "the model of ownership" "spin is not installed (apt-get install spin)"
   fi
   quiet "the image, twice the same" go -C manifests/image test -timeout 5m ./...
+}
+
+# fuzz SECONDS: runs every fuzz target for so long, as many at once as there are cores. What is
+# found is written to testdata/fuzz of the package, and is a test from then on.
+fuzz() {
+  local package dir targets=()
+  mkdir -p "$work/fuzz"
+  while read -r dir; do
+    package=$work/fuzz/${dir//\//-}.test
+    if ! go test -c -fuzz=. -o "$package" "./$dir" >"$work/log" 2>&1; then
+      cat "$work/log"
+      line "$dir: the fuzz targets" FAILED 0 "they can't be built"
+      failed+=("$dir: the fuzz targets")
+      continue
+    fi
+    mapfile -t -O "${#targets[@]}" targets < <(cd "$dir" && "$package" -test.list '^Fuzz' | grep '^Fuzz' | sed "s|^|$dir |")
+  done < <(find cmd pkg testing -name '*_test.go' -exec grep -lZ '^func Fuzz' {} + | xargs -0 -n 1 dirname | sort -u)
+  local seconds=$1 jobs
+  jobs=$(nproc)
+  if [ "$seconds" = share ]; then # of the time for all
+    seconds=$(($(inSeconds "${HERALD_FUZZ-10m}") * jobs / ${#targets[@]} + 1))
+  fi
+  export -f line fuzzTarget
+  export work
+  printf '%s\n' "${targets[@]}" | xargs -P "$jobs" -L 1 bash -c 'fuzzTarget "$@"' fuzzTarget "$seconds"
+  if [ -s "$work/fuzz/failed" ]; then
+    mapfile -t -O "${#failed[@]}" failed <"$work/fuzz/failed"
+  fi
+}
+
+# fuzzTarget SECONDS DIRECTORY TARGET: runs one, for fuzz.
+fuzzTarget() {
+  local seconds=$1 dir=$2 target=$3 begin=$SECONDS log=$work/fuzz/$3.log
+  cd "$dir" || return
+  if "$work/fuzz/${dir//\//-}.test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "${seconds}s" -test.fuzzminimizetime 10x -test.parallel 1 \
+    -test.fuzzcachedir "$(go env GOCACHE)/fuzz/$dir" -test.timeout $((seconds + 180))s >"$log" 2>&1 </dev/null; then
+    line "$dir: $target" ok $((SECONDS - begin)) "$(sed -n 's/.*execs: \([0-9]*\) .*/\1 inputs/p' "$log" | tail -n 1)"
+  else
+    cat "$log"
+    line "$dir: $target" FAILED $((SECONDS - begin))
+    echo "$dir: $target" >>"$work/fuzz/failed"
+  fi
+}
+
+# inSeconds DURATION: 90s, 20m or 1h in seconds.
+inSeconds() {
+  case $1 in
+  '' | [!0-9]* | *[!0-9]*[!0-9] | *[!0-9hms]) echo "HERALD_FUZZ is \"$1\"; write a duration such as 1h, 20m or 300s" >&2 && return 1 ;;
+  *h) echo $((${1%h} * 3600)) ;;
+  *m) echo $((${1%m} * 60)) ;;
+  *) echo "${1%s}" ;;
+  esac
 }
 
 # lab: one package after the other, since there is one lab on a machine.
@@ -198,6 +248,10 @@ summary() {
 case ${1-} in
 lint) lint ;;
 unit) unit ;;
+fuzz)
+  inSeconds "${HERALD_FUZZ-10m}" >/dev/null
+  fuzz share
+  ;;
 lab)
   root
   export HERALD_LAB=require
