@@ -1,12 +1,14 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
 const (
@@ -17,36 +19,71 @@ const (
 	PeersEntry = "keys"
 )
 
-// PeersKeys reads PeersEntry of PeersSecret. If there is no such Secret it creates one
-// with what newKeys returns, or reads the one that another node has created meanwhile.
-// A Secret without the entry is an error.
+// PeersKeys returns PeersEntry of PeersSecret. If the Secret has no entries yet, as the manifests
+// have it, it writes what newKeys returns, or returns what another node has written meanwhile. If
+// there is no such Secret it creates one, which the manifests do not permit: whoever may create
+// Secrets can make tokens (decision 0072). A Secret with other entries only is an error.
 func (c *Cluster) PeersKeys(ctx context.Context, newKeys func() []byte) ([]byte, error) {
-	namespace := c.o.NodeLeaseNamespace
-	read := func() (*corev1.Secret, error) {
-		s := &corev1.Secret{}
-		return s, c.secrets.Get().Namespace(namespace).Resource("secrets").Name(PeersSecret).Do(ctx).Into(s)
-	}
-	s, err := read()
-	if apierrors.IsNotFound(err) {
-		s = &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: PeersSecret, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "herald"}},
-			Type:       corev1.SecretTypeOpaque,
-			Data:       map[string][]byte{PeersEntry: newKeys()},
-		}
-		err = c.secrets.Post().Namespace(namespace).Resource("secrets").Body(s).Do(ctx).Into(s)
-		if apierrors.IsAlreadyExists(err) {
-			s, err = read()
-		}
-	}
+	p := peersSecret{client: c.secrets, namespace: c.o.NodeLeaseNamespace}
+	s, err := p.get(ctx)
 	switch {
-	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("herald must be allowed to get the Secret %s in the namespace %s, and to create it: apply what \"herald manifest rbac\" prints, or set herald_peers_key: %w", PeersSecret, namespace, err)
-	case err != nil:
-		return nil, fmt.Errorf("the Secret %s/%s: %w", namespace, PeersSecret, err)
+	case apierrors.IsNotFound(err):
+		if s, err = p.create(ctx, newKeys()); apierrors.IsForbidden(err) {
+			return nil, fmt.Errorf("there is no Secret %s in the namespace %s, and Herald may not create it: apply what \"herald manifest rbac\" prints, or \"kubectl -n %[2]s create secret generic %[1]s\", or set herald_peers_key: %[3]w",
+				PeersSecret, p.namespace, err)
+		}
+	case err == nil && len(s.Data) == 0:
+		s.Data = map[string][]byte{PeersEntry: newKeys()}
+		s, err = p.update(ctx, s)
 	}
-	keys, ok := s.Data[PeersEntry]
-	if !ok {
-		return nil, fmt.Errorf("the Secret %s/%s has no entry %q", namespace, PeersSecret, PeersEntry)
+	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) { // another node has written it meanwhile
+		s, err = p.get(ctx)
+	}
+	if err != nil {
+		return nil, p.explain(err)
+	}
+	return p.keys(s)
+}
+
+// A peersSecret is PeersSecret in a namespace.
+type peersSecret struct {
+	client    rest.Interface
+	namespace string
+}
+
+func (p peersSecret) get(ctx context.Context) (*corev1.Secret, error) {
+	s := &corev1.Secret{}
+	return s, p.client.Get().Namespace(p.namespace).Resource("secrets").Name(PeersSecret).Do(ctx).Into(s)
+}
+
+func (p peersSecret) create(ctx context.Context, keys []byte) (*corev1.Secret, error) {
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: PeersSecret, Namespace: p.namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "herald"}},
+		Type:       corev1.SecretTypeOpaque,
+		Data:       map[string][]byte{PeersEntry: keys},
+	}
+	return s, p.client.Post().Namespace(p.namespace).Resource("secrets").Body(s).Do(ctx).Into(s)
+}
+
+// update writes s, unless the Secret has changed since s was read, and returns what was written.
+func (p peersSecret) update(ctx context.Context, s *corev1.Secret) (*corev1.Secret, error) {
+	written := &corev1.Secret{}
+	return written, p.client.Put().Namespace(p.namespace).Resource("secrets").Name(PeersSecret).Body(s).Do(ctx).Into(written)
+}
+
+// explain adds to an error what to do about it.
+func (p peersSecret) explain(err error) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("herald must be allowed to get and update the Secret %s in the namespace %s: apply what \"herald manifest rbac\" prints, or set herald_peers_key: %w", PeersSecret, p.namespace, err)
+	}
+	return fmt.Errorf("the Secret %s/%s: %w", p.namespace, PeersSecret, err)
+}
+
+// keys returns PeersEntry of s; an error if s has none, or an empty one.
+func (p peersSecret) keys(s *corev1.Secret) ([]byte, error) {
+	keys := s.Data[PeersEntry]
+	if len(bytes.TrimSpace(keys)) == 0 {
+		return nil, fmt.Errorf("the Secret %s/%s has no entry %q: remove its other entries, and Herald writes one", p.namespace, PeersSecret, PeersEntry)
 	}
 	return keys, nil
 }

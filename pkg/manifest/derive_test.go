@@ -55,7 +55,7 @@ func baseDaemonSet(t *testing.T) string {
 func chartRBAC(t *testing.T) string {
 	c := request(t).Config
 	objects := rbacObjects(c)
-	account, roles := yamlOf(t, "", objects[0]), yamlOf(t, "", objects[1:]...)
+	account, secret, roles := yamlOf(t, "", objects[0]), yamlOf(t, "", objects[1]), yamlOf(t, "", objects[2:]...)
 	helpers := strings.NewReplacer(
 		"  labels:\n    app.kubernetes.io/name: herald\n", "  labels: {{- include \"herald.labels\" . | nindent 4 }}\n",
 		"- kind: ServiceAccount\n  name: herald\n", "- kind: ServiceAccount\n  name: {{ include \"herald.account\" . }}\n",
@@ -67,7 +67,11 @@ func chartRBAC(t *testing.T) string {
 		"metadata:\n", "metadata:\n  {{- with .Values.serviceAccount.annotations }}\n  annotations: {{- toYaml . | nindent 4 }}\n  {{- end }}\n",
 	)
 	return derivedHeader + "{{- if .Values.serviceAccount.create }}\n" + accountHelpers.Replace(helpers.Replace(account)) + "{{- end }}\n" +
-		"{{- if .Values.rbac.create }}\n" + helpers.Replace(roles) + "{{- end }}\n"
+		"{{- if .Values.rbac.create }}\n" +
+		// Helm refuses an object that is there and belongs to no release, as one that Herald has created itself.
+		"{{- $peers := lookup \"v1\" \"Secret\" .Release.Namespace \"" + peersSecret + "\" }}\n" +
+		"{{- if or (not $peers) (eq (dig \"metadata\" \"annotations\" \"meta.helm.sh/release-name\" \"\" $peers) .Release.Name) }}\n" +
+		helpers.Replace(secret) + "{{- end }}\n" + helpers.Replace(roles) + "{{- end }}\n"
 }
 
 // chartSchema returns the schema of the chart's values: the file with the options that this version has.

@@ -8,6 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/heraldvip/herald/testing/check"
@@ -232,13 +233,20 @@ func granted(t *testing.T, args ...string) []string {
 	text, err := RBAC(r)
 	check.OK(t, err)
 	var all []string
-	bound := map[string]int{}
+	bound, secrets := map[string]int{}, 0
 	for _, doc := range documents(t, text) {
 		switch kind := read[struct{ Kind string }](t, []byte(kindOnly(doc))).Kind; kind {
 		case "ServiceAccount":
 			if sa := read[corev1.ServiceAccount](t, []byte(doc)); sa.Name != "herald" || sa.Namespace != r.Config.Node.Namespace {
 				t.Errorf("ServiceAccount %s/%s", sa.Namespace, sa.Name)
 			}
+		case "Secret": // empty, so that applying it again leaves the key alone
+			want := corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, Type: corev1.SecretTypeOpaque,
+				ObjectMeta: metav1.ObjectMeta{Name: "herald-peers", Namespace: r.Config.Node.Namespace, Labels: labels}}
+			if diff := cmp.Diff(want, read[corev1.Secret](t, []byte(doc))); diff != "" {
+				t.Errorf("Secret, -want +got:\n%s", diff)
+			}
+			secrets++
 		case "Role", "ClusterRole":
 			role := read[rbacv1.Role](t, []byte(doc)) // a ClusterRole has the same fields
 			bound[kind+role.Namespace]++
@@ -257,6 +265,9 @@ func granted(t *testing.T, args ...string) []string {
 		default:
 			t.Errorf("kind %q", kind)
 		}
+	}
+	if shipped, used := secrets == 1, strings.Contains(strings.Join(all, "\n"), "/secrets "); shipped != used {
+		t.Errorf("a Secret: %v, rights on it: %v", shipped, used)
 	}
 	for role, n := range bound {
 		if n != 2 {
@@ -299,7 +310,7 @@ func TestRBAC(t *testing.T) {
 	}
 	cluster := join(each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch"))
 	secret := func(ns string) []string {
-		return join(each(ns+"/secrets herald-peers", "get"), each(ns+"/secrets", "create"))
+		return each(ns+"/secrets herald-peers", "get", "update")
 	}
 	tests := []struct {
 		args string

@@ -12,6 +12,9 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
+// peersSecret is the Secret with the key of the heartbeats.
+const peersSecret = "herald-peers"
+
 // A rule is one row of the table of permissions.
 type rule struct {
 	Group, Resource string
@@ -51,8 +54,7 @@ var rules = []rule{
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, servicesNamespace, nil, "The VIP leases: who owns which VIP."},
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerNamespace, nil, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
 	{"", "events", nil, []string{"create"}, servicesNamespace, nil, "Events that tell a Service's user what happens to its VIPs."},
-	{"", "secrets", []string{"herald-peers"}, []string{"get"}, announcerOnly, keepsSecret, "The key that encrypts the nodes' heartbeats. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
-	{"", "secrets", nil, []string{"create"}, announcerOnly, keepsSecret, "Create that Secret, once. Not needed if the Secret is made by hand."},
+	{"", "secrets", []string{peersSecret}, []string{"get", "update"}, announcerOnly, keepsSecret, "The key that encrypts the nodes' heartbeats: the first node writes it into this Secret, which comes with the permissions and is empty. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
 	{"", "nodes", nil, watchVerbs, clusterOnly, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
 	{"networking.k8s.io", "servicecidrs", nil, watchVerbs, clusterOnly, nil, "The cluster's own ranges, which no Service may take."},
 }
@@ -75,13 +77,17 @@ func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
 	return policy
 }
 
-// rbacObjects returns the ServiceAccount, and the roles bound to it.
+// rbacObjects returns the ServiceAccount, the Secret of the heartbeats' key if these options need
+// it, and the roles bound to the account.
 func rbacObjects(c config.Config) []any {
 	home := c.Node.Namespace
 	objects := []any{&corev1.ServiceAccount{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
 		ObjectMeta: meta(home),
 	}}
+	if keepsSecret(c) {
+		objects = append(objects, emptySecret(home))
+	}
 	if c.Services.Namespace == "" {
 		objects = append(objects, roleAndBinding("", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
 		if policy := policyRules(c, announcerOnly); len(policy) > 0 {
@@ -101,6 +107,15 @@ func rbacObjects(c config.Config) []any {
 		objects = append(objects, roleAndBinding(namespace, home, policyRules(c, scopes[namespace]...))...)
 	}
 	return objects
+}
+
+// emptySecret returns the Secret that Herald writes its key into. It is shipped because nobody can be
+// permitted to create this one alone, and who may create any can make tokens (decision 0072). Without
+// data of its own, applying it again leaves the key alone.
+func emptySecret(namespace string) *corev1.Secret {
+	m := meta(namespace)
+	m.Name = peersSecret
+	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: m, Type: corev1.SecretTypeOpaque}
 }
 
 // roleAndBinding returns a role in a namespace, or in the whole cluster (""), and its

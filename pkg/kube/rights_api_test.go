@@ -1,0 +1,149 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// manifests is the directory of the repository's manifests; this room may not import what writes them.
+const manifests = "../../manifests/"
+
+// serviceAccount is the user that a Pod of Herald is to the API server.
+const serviceAccount = "system:serviceaccount:kube-system:herald"
+
+// collections is where the API server has the objects of a kind, with the namespace still to be put in.
+var collections = map[string]string{
+	"ServiceAccount":                   "/api/v1/namespaces/%s/serviceaccounts",
+	"Secret":                           "/api/v1/namespaces/%s/secrets",
+	"ClusterRole":                      "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+	"ClusterRoleBinding":               "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+	"Role":                             "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/roles",
+	"RoleBinding":                      "/apis/rbac.authorization.k8s.io/v1/namespaces/%s/rolebindings",
+	"FlowSchema":                       "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas",
+	"ValidatingAdmissionPolicy":        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+	"ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+}
+
+// apply creates the objects of a file of manifests, and deletes them when the test ends.
+func (s *apiServer) apply(t *testing.T, file string) {
+	t.Helper()
+	text := string(check.Value(os.ReadFile(manifests + file))(t))
+	for doc := range strings.SplitSeq(text, "---\n") {
+		var o struct {
+			Kind     string
+			Metadata struct{ Name, Namespace string }
+		}
+		check.OK(t, yaml.Unmarshal([]byte(doc), &o))
+		if o.Kind == "" || o.Kind == "DaemonSet" || o.Kind == "Kustomization" {
+			continue
+		}
+		path := collections[o.Kind]
+		if path == "" {
+			t.Fatalf("%s has a %s, which this test does not know", file, o.Kind)
+		}
+		if strings.Contains(path, "%s") {
+			path = fmt.Sprintf(path, o.Metadata.Namespace)
+		}
+		s.do("DELETE", path+"/"+o.Metadata.Name, "")
+		s.must(t, "POST", path, string(check.Value(yaml.YAMLToJSON([]byte(doc)))(t)))
+		t.Cleanup(func() { s.do("DELETE", path+"/"+o.Metadata.Name, "") })
+	}
+}
+
+// doAs sends a request as another user; a ServiceAccount's groups are those that its token has.
+func (s *apiServer) doAs(t *testing.T, user, method, path, body string) (*http.Response, string) {
+	t.Helper()
+	r := check.Value(http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path), strings.NewReader(body)))(t)
+	r.Header.Set("Authorization", "Bearer admin")
+	r.Header.Set("Impersonate-User", user)
+	r.Header.Add("Impersonate-Group", "system:authenticated")
+	if rest, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
+		namespace, _, _ := strings.Cut(rest, ":")
+		r.Header.Add("Impersonate-Group", "system:serviceaccounts")
+		r.Header.Add("Impersonate-Group", "system:serviceaccounts:"+namespace)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if method == "PATCH" {
+		r.Header.Set("Content-Type", "application/merge-patch+json")
+	}
+	resp := check.Value(s.admin.Do(r))(t)
+	defer resp.Body.Close()
+	return resp, string(check.Value(io.ReadAll(resp.Body))(t))
+}
+
+// rightsOf is all that RBAC lets a user do in a namespace, one rule per line, sorted, as the API server's own review says.
+func (s *apiServer) rightsOf(t *testing.T, user, namespace string) string {
+	t.Helper()
+	_, answer := s.doAs(t, user, "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", `{"spec":{"namespace":"`+namespace+`"}}`)
+	var review authorizationv1.SelfSubjectRulesReview
+	check.OK(t, json.Unmarshal([]byte(answer), &review))
+	var lines []string
+	for _, r := range review.Status.ResourceRules {
+		line := fmt.Sprintf("%s %s %s: %s", strings.Join(r.APIGroups, ","), strings.Join(r.Resources, ","), strings.Join(r.ResourceNames, ","), strings.Join(r.Verbs, " "))
+		// What each user may: ask who and what they are.
+		if !strings.Contains(line, "selfsubject") {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(slices.Compact(lines), "\n") + "\n"
+}
+
+// TestStolenToken: what whoever has the token of Herald's ServiceAccount can do is testdata/rights.txt and no more: mint no
+// token, and give nobody rights.
+func TestStolenToken(t *testing.T) {
+	api := startAPI(t)
+	api.apply(t, "rbac.yaml")
+	tenant := api.namespace(t)
+	secrets := "/api/v1/namespaces/kube-system/secrets"
+	api.must(t, "POST", secrets, `{"metadata":{"name":"other"}}`)
+	t.Cleanup(func() {
+		for _, name := range []string{"other", "bootstrap-token-abcdef", "minted"} {
+			api.do("DELETE", secrets+"/"+name, "")
+		}
+	})
+	check.Until(t, 20*time.Second, "the authorizer knows the Role", func() error {
+		if resp, answer := api.doAs(t, serviceAccount, "GET", secrets+"/"+PeersSecret, ""); resp.StatusCode == http.StatusForbidden {
+			return fmt.Errorf("%s", answer)
+		}
+		return nil
+	})
+
+	rights := "in kube-system:\n" + api.rightsOf(t, serviceAccount, "kube-system") + "\nin a namespace of tenants:\n" + api.rightsOf(t, serviceAccount, tenant)
+	check.Golden(t, "testdata/rights.txt", rights)
+
+	for _, tt := range []struct {
+		what, method, path, body string
+		want                     int
+	}{
+		{"make a bootstrap token, with which a machine joins as any node", "POST", secrets,
+			`{"metadata":{"name":"bootstrap-token-abcdef"},"type":"bootstrap.kubernetes.io/token","data":{"token-id":"YWJjZGVm","token-secret":"MDEyMzQ1Njc4OWFiY2RlZg==","usage-bootstrap-authentication":"dHJ1ZQ=="}}`, http.StatusForbidden},
+		{"make a token of another ServiceAccount", "POST", secrets,
+			`{"metadata":{"name":"minted","annotations":{"kubernetes.io/service-account.name":"clusterrole-aggregation-controller"}},"type":"kubernetes.io/service-account-token"}`, http.StatusForbidden},
+		{"turn the Secret of the heartbeats' key into such a token", "PUT", secrets + "/" + PeersSecret,
+			`{"metadata":{"name":"herald-peers","annotations":{"kubernetes.io/service-account.name":"clusterrole-aggregation-controller"}},"type":"kubernetes.io/service-account-token"}`, http.StatusUnprocessableEntity},
+		{"ask for a token of another ServiceAccount", "POST", "/api/v1/namespaces/kube-system/serviceaccounts/herald/token",
+			`{"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{"audiences":["x"]}}`, http.StatusForbidden},
+		{"delete the Secret, to make another", "DELETE", secrets + "/" + PeersSecret, "", http.StatusForbidden},
+		{"read another Secret", "GET", secrets + "/other", "", http.StatusForbidden},
+		{"list Secrets", "GET", secrets, "", http.StatusForbidden},
+		{"drain a node", "PATCH", "/api/v1/nodes/n1", `{"metadata":{"annotations":{"heraldvip.io/drain":"x"}}}`, http.StatusForbidden},
+		{"change a Service's spec", "PATCH", "/api/v1/namespaces/default/services/kubernetes", `{"spec":{"type":"NodePort"}}`, http.StatusForbidden},
+	} {
+		if resp, answer := api.doAs(t, serviceAccount, tt.method, tt.path, tt.body); resp.StatusCode != tt.want {
+			t.Errorf("%s: %s %s is answered by %d, want %d: %.200s", tt.what, tt.method, tt.path, resp.StatusCode, tt.want, answer)
+		}
+	}
+}
