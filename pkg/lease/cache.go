@@ -41,7 +41,7 @@ type cache struct {
 	pending map[vip.Key]bool                  // to be compared by update: watched or latest has changed
 
 	// Of VIP leases only:
-	changedAt map[vip.Key]time.Time             // when one that no Herald holds was seen to change, or a vanished one to vanish
+	changedAt map[vip.Key]time.Time             // when one was seen to change that no Herald holds, or a node whose node lease does not bear that out; or a vanished one to vanish
 	vanished  map[vip.Key]*coordinationv1.Lease // those that were deleted, but not by their holder
 	outdated  map[vip.Key]uint64                // versions that are known to be old, though the watch shows no newer one
 }
@@ -190,13 +190,13 @@ func (c *cache) updateMissing(k vip.Key, last *coordinationv1.Lease) *coordinati
 }
 
 // setVIPLeaseChanged is called with a new version x of a VIP lease: from then on it is neither
-// vanished nor outdated. It stores now as the time of the change if no Herald wrote the holder
-// of x (another program did, or there is none); of any other it stores no time.
-func (c *cache) setVIPLeaseChanged(x *record, now time.Time) {
+// vanished nor outdated. It stores now as the time of the change if timed is set, which is for those
+// whose claim lasts no longer than a certain time after it; of any other it stores no time.
+func (c *cache) setVIPLeaseChanged(x *record, timed bool, now time.Time) {
 	delete(c.vanished, x.key)
 	delete(c.outdated, x.key)
 	delete(c.changedAt, x.key)
-	if !x.ours {
+	if timed {
 		c.changedAt[x.key] = now
 	}
 }

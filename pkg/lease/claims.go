@@ -22,12 +22,10 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 		all = append(all, vip.Member{Name: l.o.Node, Epoch: t.Epoch, Alive: t.Holds(now), Info: info})
 	}
 	for name, p := range l.peers {
-		if p.lease != nil {
-			all = append(all, vip.Member{
-				Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name],
-				Stalled: !p.stalledSince.IsZero(), Stable: p.stable(now), Info: p.info,
-			})
-		}
+		all = append(all, vip.Member{
+			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name],
+			Stalled: !p.stalledSince.IsZero(), Stable: p.stable(now), Info: p.info,
+		})
 	}
 	slices.SortFunc(all, func(a, b vip.Member) int { return strings.Compare(a.Name, b.Name) })
 	return all
@@ -86,8 +84,12 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 //     the holder has this node's name.
 //   - this node: the claim is of its present epoch, which is not over, and no newer version of
 //     the lease is known to exist (cache.outdated).
-//   - another node: it is known, the epoch of the claim is not over, and the last decision has
-//     not released its claims to be moved.
+//   - another node: its node lease has reached the epoch of the claim, which is not over, and
+//     the last decision has not released its claims to be moved.
+//   - a node without a node lease, or whose node lease has not reached the epoch of the claim
+//     (unproven): the lease was seen to change within the lease duration, or the epoch of the
+//     node lease to fall. The node lease may have been deleted or blanked by hand, and is put
+//     back by then, or be on its way by another watch.
 func (l *Leases) valid(x *record, now time.Time) bool {
 	switch node := x.holder; {
 	case x.orphaned:
@@ -101,8 +103,11 @@ func (l *Leases) valid(x *record, now time.Time) bool {
 	case node == l.o.Node:
 		return x.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version
 	default:
-		p := l.peers[node] // absent: it has stopped, or been silent long after it was fenced
-		return p != nil && !p.void(x.epoch) && !l.decision.Released[node]
+		if l.unproven(x) {
+			p := l.peers[node]
+			return now.Sub(l.cache.changedAt[x.key]) < l.o.LeaseDuration || p != nil && !p.fellAt.IsZero()
+		}
+		return !l.peers[node].void(x.epoch) && !l.decision.Released[node]
 	}
 }
 

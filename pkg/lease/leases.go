@@ -162,14 +162,13 @@ func (l *Leases) pausedFor(now time.Time) time.Duration {
 }
 
 // NodeInfos returns the vip.NodeInfo on the node lease of each other node, by name. Nodes that
-// have released theirs, and those of which only a claim was seen, are left out; those that
-// were fenced are not.
+// have released theirs are left out; those that were fenced are not.
 func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := make(map[string]vip.NodeInfo, len(l.peers))
 	for node, p := range l.peers {
-		if p.lease != nil && !p.released {
+		if !p.released {
 			all[node] = p.info
 		}
 	}
@@ -297,15 +296,17 @@ func (l *Leases) step(ctx context.Context) {
 func (l *Leases) readCache(now time.Time) {
 	changed, gone := l.cache.update(l.store.TakeChanges())
 	maps.DeleteFunc(l.cache.dropped, func(k vip.Key, _ uint64) bool { return !l.writes.pending[k] })
-	for _, x := range changed {
+	for _, x := range changed { // node leases first: what a VIP lease says is judged by them
 		switch node := l.nodeOf(keyOf(x)); {
+		case node == "":
 		case node == l.o.Node:
 			l.checkOwn(x, now)
-		case node != "":
-			if l.peer(node, now).update(x, now) {
-				l.changed = true
-			}
-		default:
+		case l.peer(node, now).update(x, now):
+			l.changed = true
+		}
+	}
+	for _, x := range changed {
+		if l.nodeOf(keyOf(x)) == "" {
 			l.storeVIPLease(parseRecord(x), now)
 			l.changed = true
 		}
@@ -317,7 +318,7 @@ func (l *Leases) readCache(now time.Time) {
 			continue
 		case node != "":
 			p := l.peer(node, now)
-			if p.lease != nil && version(x) > version(p.lease) {
+			if p.lease == nil || version(x) > version(p.lease) {
 				p.update(x, now) // it may have been released before it was deleted
 			}
 			p.Exists = false
@@ -346,17 +347,20 @@ func (l *Leases) peer(node string, now time.Time) *peer {
 }
 
 // storeVIPLease stores in the cache what follows from the new version x of a VIP lease
-// (setVIPLeaseChanged). If a Herald on another node holds it, that node counts as one that has
-// acquired a lease just now and is not stalled; it is added to l.peers if it is new, with the
-// epoch of the claim as long as it has no node lease.
+// (setVIPLeaseChanged). If a Herald on another node holds it, in the epoch of its node lease,
+// that node counts as one that has acquired a lease just now and is not stalled. Nothing that a
+// VIP lease says adds a node or changes its epoch: whoever may write Leases in a namespace of
+// Services can write anything there (decision 0064).
 func (l *Leases) storeVIPLease(x *record, now time.Time) {
-	l.cache.setVIPLeaseChanged(x, now)
-	if !x.ours || x.holder == l.o.Node {
-		return
+	l.cache.setVIPLeaseChanged(x, !x.ours || x.holder != l.o.Node && l.unproven(x), now)
+	if p := l.peers[x.holder]; p != nil && x.ours && p.Epoch == x.epoch {
+		p.acquiredAt, p.stalledSince = now, time.Time{}
 	}
-	p := l.peer(x.holder, now) // without a node lease it may be fenced once the lease duration has passed
-	if p.lease == nil {
-		p.Epoch = max(p.Epoch, x.epoch)
-	}
-	p.acquiredAt, p.stalledSince = now, time.Time{}
+}
+
+// unproven reports whether the claim of another node on x is one that its node lease does not
+// bear out: there is no node lease, or it has not reached that epoch.
+func (l *Leases) unproven(x *record) bool {
+	p := l.peers[x.holder]
+	return p == nil || x.epoch > p.Epoch
 }

@@ -14,10 +14,11 @@ import (
 // own clock: the clocks of two nodes are never compared.
 type peer struct {
 	quorum.Peer
-	lease    *coordinationv1.Lease // as last seen; nil if only a claim names the node
+	lease    *coordinationv1.Lease // as last seen
 	released bool                  // the node itself ended its epoch: it has stopped
 	info     vip.NodeInfo
 	infoText string
+	fellAt   time.Time // when its epoch was last seen to fall, as by hand; zero: not within the lease duration
 	stability
 
 	expectedSince time.Time // since when it has been expected to acquire a VIP lease; zero: it is not
@@ -53,6 +54,9 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 		if json.Unmarshal([]byte(text), &p.info) != nil {
 			p.info = vip.NodeInfo{Excluded: "its node lease can't be read"}
 		}
+	}
+	if epoch < p.Epoch {
+		p.fellAt = now
 	}
 	if epoch != p.Epoch {
 		p.stalledSince = time.Time{}

@@ -57,7 +57,8 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, now time.Time) {
 // delete node leases that have been over, and not changed, for keepFenced. It leaves out nodes
 // with a request on their lease under way, and fences none whose epoch is over, that has
 // neither a node lease nor a VIP lease that names it, or whose last failure is still waited
-// for (applyWrite). It does nothing while this node's own renewals fail.
+// for (applyWrite). No more than maxWrites of these requests are under way at a time. It does
+// nothing while this node's own renewals fail.
 func (l *Leases) fence(ctx context.Context, now time.Time) {
 	if l.own.RenewingSince.IsZero() {
 		return
@@ -66,6 +67,9 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		k := vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + node}
 		if l.writes.pending[k] {
 			continue
+		}
+		if l.writes.nodeLeases >= maxWrites {
+			return // the end of one brings us back here
 		}
 		if p.Over && p.Exists && p.silent(now, keepFenced) {
 			l.deleteFenced(ctx, k, p.lease)
@@ -91,6 +95,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 	}
 	next, now := l.tombstone(node, p), time.Now()
 	l.writes.pending[k] = true
+	l.writes.nodeLeases++
 	l.start(ctx, min(timeout, l.o.RenewDeadline/2), func(ctx context.Context) func() {
 		write := l.store.Update
 		if next.ResourceVersion == "" {
@@ -98,6 +103,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 		}
 		got, err := write(ctx, next)
 		return func() {
+			l.writes.nodeLeases--
 			l.applyWrite(k, got, err)
 			if err == nil {
 				l.metrics.fenced.Inc()
@@ -128,8 +134,12 @@ func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
 // outcome goes to applyWrite.
 func (l *Leases) deleteFenced(ctx context.Context, k vip.Key, x *coordinationv1.Lease) {
 	l.writes.pending[k] = true
+	l.writes.nodeLeases++
 	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
 		err := l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
-		return func() { l.applyWrite(k, nil, err) }
+		return func() {
+			l.writes.nodeLeases--
+			l.applyWrite(k, nil, err)
+		}
 	})
 }

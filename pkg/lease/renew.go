@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -124,6 +125,9 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	if ends {
 		l.o.Poke()
 	}
+	if known != nil && epoch < transitions(known) {
+		l.o.Log.Error("the node lease has an epoch that no node reaches by counting: something else than Herald wrote it; this node begins another", "lease", l.o.Namespace+"/"+known.Name, "epoch", transitions(known), "next", epoch)
+	}
 	next := l.nextOwn(known, epoch, info)
 	if known != nil {
 		return l.store.Update(ctx, next)
@@ -141,12 +145,19 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 // is valid. A process without one adopts that of the lease, and any process a later one that
 // it finds there. It is one more than both if the lease is fenced, if own is over, or if a
 // process without one finds that the node was stopping. With neither it is the number of
-// seconds since 2020.
+// seconds since 2020. That is also the next if the lease is at lastEpoch, or beyond: nobody
+// counts so far, so something else wrote it, and no claim of it counts any more once the node
+// lease is in an earlier epoch.
 func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time) int64 {
 	// Greater than any that the node ever had, though nobody may remember that: the number
 	// of seconds since 2020.
-	first := max(1, now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix())
+	first := min(max(1, now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix()), lastEpoch/2)
 	switch {
+	case known != nil && max(fencedEpoch(known), transitions(known)) >= lastEpoch:
+		if own+1 < lastEpoch {
+			return max(first, own+1)
+		}
+		return first
 	case known == nil && own == 0:
 		return first
 	case known == nil && over:
@@ -171,6 +182,9 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 	}
 	return own
 }
+
+// lastEpoch is where counting up ends: leaseTransitions has 32 bits.
+const lastEpoch = math.MaxInt32 - 1
 
 // excluded reports whether a node lease says that the node refuses VIPs, as a process does
 // that is stopping; false if its info can't be read.

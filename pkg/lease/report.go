@@ -32,11 +32,14 @@ func (l *Leases) report(now time.Time) {
 }
 
 // expire stores which peers are alive by the last decision, and removes what ends with time:
-// the mark of nodes that were stalled for stalledFor, VIP leases that vanished a lease
+// the mark of nodes that were stalled for stalledFor, or whose epoch fell a lease duration ago, VIP leases that vanished a lease
 // duration ago, and hand-overs that have reached their Until. Each of these sets l.changed.
 func (l *Leases) expire(now time.Time) {
 	for node, p := range l.peers {
 		p.setAlive(l.decision.Alive[node], now)
+		if !p.fellAt.IsZero() && now.Sub(p.fellAt) >= l.o.LeaseDuration {
+			p.fellAt, l.changed = time.Time{}, true
+		}
 		if !p.stalledSince.IsZero() && now.Sub(p.stalledSince) > stalledFor {
 			p.stalledSince, p.expectedSince, l.changed = time.Time{}, time.Time{}, true
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -31,6 +32,7 @@ type writes struct {
 	observed, unplanned map[vip.Key]uint64
 
 	pending     map[vip.Key]bool // a request is under way; of node leases of others, too
+	nodeLeases  int              // how many of these are on node leases of others
 	failures    map[vip.Key]failure
 	handingOver map[vip.Key]vip.HandingOver
 }
@@ -96,11 +98,11 @@ type update struct {
 func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 	l.updateStalled(now)
 	t := l.tenure(now)
-	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.HoldUntil.After(now) || len(l.writes.pending) >= maxWrites {
+	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.HoldUntil.After(now) || len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
 		return
 	}
 	for _, u := range l.listUpdates(now) {
-		if len(l.writes.pending) >= maxWrites {
+		if len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
 			return // the next result brings us back here
 		}
 		var next *coordinationv1.Lease
@@ -179,7 +181,7 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 		earlier := u.from.Annotations[FromAnnotation]
 		if previous = cmp.Or(holder(u.from), earlier); previous == u.holder {
 			previous = earlier
-		} else {
+		} else if count < math.MaxInt32 {
 			count++
 		}
 	}

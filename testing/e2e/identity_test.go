@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// forgeClaim creates a Lease with the claim node@epoch, as whoever has the role edit in the
+// namespace can.
+func forgeClaim(t *testing.T, namespace, name, node string, epoch int64) {
+	t.Helper()
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"heraldvip.io/claim": fmt.Sprintf("%s@%d", node, epoch)}}}
+	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds = &node, new(int32(3600))
+	check.Value(cluster.Client().CoordinationV1().Leases(namespace).Create(t.Context(), l, metav1.CreateOptions{}))(t)
+}
+
+// createTenant creates a namespace that is deleted with all in it when the test ends.
+func createTenant(t *testing.T, name string) {
+	t.Helper()
+	check.Value(cluster.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}))(t)
+	t.Cleanup(func() {
+		ctx := context.Background()
+		cluster.Client().CoordinationV1().Leases(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
+		cluster.Client().CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	})
+}
+
+// nodeLeases returns the names of the node leases.
+func nodeLeases(t *testing.T) (names []string) {
+	t.Helper()
+	list := check.Value(cluster.Client().CoordinationV1().Leases("kube-system").List(t.Context(), metav1.ListOptions{}))(t)
+	for _, l := range list.Items {
+		if strings.HasPrefix(l.Name, "herald-node-") {
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
+// vipLeaseWrites returns the lines of a node's metrics that count writes on VIP leases, and
+// renewals of its node lease that were refused or failed.
+func vipLeaseWrites(t *testing.T, node string) (lines string) {
+	t.Helper()
+	for l := range strings.SplitSeq(check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics"))(t), "\n") {
+		if strings.HasPrefix(l, "herald_vip_lease_writes_total") || strings.HasPrefix(l, "herald_node_lease_renewals_total") && !strings.Contains(l, `"ok"`) {
+			lines += l + "\n"
+		}
+	}
+	return lines
+}
+
+// A thousand Leases in a tenant's namespace claim VIPs for nodes that do not exist, for a node
+// that is stopped, in an epoch it never had, and for a healthy node in its own: no node
+// lease is made or raised, nothing is written, and the stopped node serves again.
+func TestForgedLeases(t *testing.T) {
+	f := start(t, env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1"))
+	good := observe(t, "good", "10.77.0.50")
+	if good.owner == "n3" {
+		runHerald(t, "drain", "n3") // nothing of the test hangs on which node it is
+		t.Cleanup(func() { runHerald(t, "undrain", "n3") })
+		good.awaitMove(10 * time.Second)
+	}
+	f.node["n3"].Signal(syscall.SIGTERM)
+	check.OK(t, f.node["n3"].Wait(withTimeout(t, 30*time.Second)))
+	createTenant(t, "tenant")
+	own := check.Value(cluster.Client().CoordinationV1().Leases("kube-system").Get(t.Context(), "herald-node-n1", metav1.GetOptions{}))(t)
+	before := vipLeaseWrites(t, "n1") + vipLeaseWrites(t, "n2")
+	forgeClaim(t, "tenant", "forged", "n3", 1<<31-1)
+	for i := range 100 {
+		forgeClaim(t, "tenant", fmt.Sprintf("ghost-%d", i), fmt.Sprintf("ghost%d", i), 1)
+	}
+	for i := range 900 {
+		forgeClaim(t, "tenant", fmt.Sprintf("kubevip-forged-%d", i), "n1", int64(*own.Spec.LeaseTransitions))
+	}
+	time.Sleep(8 * time.Second) // a lease duration, and what the nodes wait for one another
+	if names := nodeLeases(t); len(names) != 2 {
+		t.Errorf("%d node leases, want those of n1 and n2: %.200q", len(names), names)
+	}
+	if after := vipLeaseWrites(t, "n1") + vipLeaseWrites(t, "n2"); after != before {
+		t.Errorf("written on VIP leases, or refused renewals: before\n%s\nafter\n%s", before, after)
+	}
+	f.startOn("n3")
+	f.awaitReady("n3")
+	n3 := check.Value(cluster.Client().CoordinationV1().Leases("kube-system").Get(t.Context(), "herald-node-n3", metav1.GetOptions{}))(t)
+	if e := *n3.Spec.LeaseTransitions; e < 1 || e > 1<<30 {
+		t.Errorf("n3 is in epoch %d", e)
+	}
+	g, c := good.report()
+	if len(c.Failures) > 1 || g.LongestSilence > 300*time.Millisecond {
+		t.Errorf("another Service was harmed: unanswered for %v, %d connections failed", g.LongestSilence, len(c.Failures))
+	}
+}
