@@ -108,15 +108,15 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	// The agent and the leases exist before any room runs, and so before these are called.
 	poke := func() { n.agent.Poke() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
-	var locks []string
+	var leases []vip.Key
 	if !cfg.Services.Election {
-		locks = append(locks, cfg.Services.Lease.Namespace)
+		leases = append(leases, cfg.Services.Lease)
 	}
 	if cfg.ControlPlane.Enable {
-		locks = append(locks, cfg.ControlPlane.Lease.Namespace)
+		leases = append(leases, cfg.ControlPlane.Lease)
 	}
 	n.cluster, err = kube.New(access, kube.Options{
-		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, LeaseNamespaces: locks, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
+		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix, Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
 		Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: log, Poke: poke, PokeLeases: wake.Send,
 	})
 	if err != nil {

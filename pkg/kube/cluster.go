@@ -17,11 +17,12 @@ import (
 
 // Options of a Cluster.
 type Options struct {
-	Namespace          string   // watch the Services of this namespace only (svc_namespace); "" for all
-	NodeLeaseNamespace string   // the namespace of node leases
-	LeaseNamespaces    []string // the namespaces of other leases: for all Services (svc_leasename), of the control plane (vip_leasename)
-	Node               string   // this node's name, for Events
-	NoUpdates          bool     // write nothing to Services (disable_service_updates)
+	Namespace          string    // watch the Services of this namespace only (svc_namespace); "" for all
+	NodeLeaseNamespace string    // the namespace of node leases
+	NodeLeasePrefix    string    // which their names begin with
+	Leases             []vip.Key // other leases: for all Services (svc_leasename), of the control plane (vip_leasename)
+	Node               string    // this node's name, for Events
+	NoUpdates          bool      // write nothing to Services (disable_service_updates)
 	// Annotations is the prefix of annotations of this node's own Node object that are
 	// kept; "" keeps none (annotation).
 	Annotations string

@@ -194,7 +194,7 @@ func TestKubeletLeasesAreIgnored(t *testing.T) {
 	beat := "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 	api.must(t, "POST", beat, `{"metadata":{"name":"before"}}`)
 	t.Cleanup(func() { api.do("DELETE", beat, "") })
-	r := newClusterTest(t, "admin", Options{})
+	r := newClusterTest(t, "admin", Options{Leases: []vip.Key{{Namespace: ns, Name: "last"}}})
 	check.Run(t, r)
 	r.leasesPoked.until(t, "the leases", r.Leases.Synced)
 	r.poked.until(t, "Synced", r.Synced)
@@ -230,7 +230,7 @@ func TestNamespacedPermissions(t *testing.T) {
 	api.allow(t, "narrow", ns, namespacePermissions)
 	api.allow(t, "narrow", own, leasePermissions)
 	api.allow(t, "narrow", locks, leasePermissions)
-	r := newClusterTest(t, "narrow", Options{Namespace: ns, NodeLeaseNamespace: own, LeaseNamespaces: []string{locks}})
+	r := newClusterTest(t, "narrow", Options{Namespace: ns, NodeLeaseNamespace: own, Leases: []vip.Key{{Namespace: locks, Name: "kubevip-web"}}})
 	check.Run(t, r)
 	check.Run(t, r.Statuses)
 	check.Run(t, r.Events)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -19,19 +20,29 @@ import (
 type Leases struct {
 	client rest.Interface
 	stores []*reflectorStore[coordinationv1.Lease]
+	nodes  vip.Key // namespace of the node leases, and the prefix of their names
+	poke   func()
 
-	mu      sync.Mutex                        // guards the values of the stores, changed and deleted
+	mu      sync.Mutex                        // guards the values of the stores and what follows
+	named   map[vip.Key]int                   // by how many Services and options; of these and of node leases there is a change to tell
+	told    map[vip.Key]bool                  // Leases that TakeChanges has returned, or will, and that are not deleted
 	changed map[vip.Key]*coordinationv1.Lease // since the last call of TakeChanges
 	deleted []*coordinationv1.Lease
 }
 
 // newLeases makes Leases that are watched by one connection and written by another.
 func newLeases(write, watch *clients, o Options) *Leases {
-	l := &Leases{client: write.coordination, changed: make(map[vip.Key]*coordinationv1.Lease)}
-	namespaces := []string{""}
-	if o.Namespace != "" {
-		namespaces = append([]string{o.Namespace, o.NodeLeaseNamespace}, o.LeaseNamespaces...)
-		slices.Sort(namespaces)
+	l := &Leases{
+		client: write.coordination, nodes: vip.Key{Namespace: o.NodeLeaseNamespace, Name: o.NodeLeasePrefix}, poke: o.PokeLeases,
+		named: make(map[vip.Key]int), told: make(map[vip.Key]bool), changed: make(map[vip.Key]*coordinationv1.Lease),
+	}
+	namespaces := []string{o.Namespace, o.NodeLeaseNamespace}
+	for _, k := range o.Leases {
+		l.named[k]++
+		namespaces = append(namespaces, k.Namespace)
+	}
+	if slices.Sort(namespaces); o.Namespace == "" {
+		namespaces = []string{""}
 	}
 	o.Poke = o.PokeLeases
 	for _, namespace := range slices.Compact(namespaces) {
@@ -55,15 +66,48 @@ func withoutManagedFields(o *coordinationv1.Lease) *coordinationv1.Lease {
 	return o
 }
 
-// leaseChanged is called by the stores with mu held.
+// leaseChanged is called by the stores with mu held. It reports whether there is a change to
+// tell. Leases that nothing names, such as the leader elections of other programs, are only
+// kept: any number of renewals of theirs wakes nobody.
 func (l *Leases) leaseChanged(k vip.Key, old, new *coordinationv1.Lease) bool {
-	if new != nil {
-		l.changed[k] = new
-	} else {
-		delete(l.changed, k)
-		l.deleted = append(l.deleted, old)
+	isNodeLease := k.Namespace == l.nodes.Namespace && strings.HasPrefix(k.Name, l.nodes.Name)
+	if !isNodeLease && l.named[k] == 0 && !l.told[k] {
+		return false
 	}
+	l.tell(k, old, new)
 	return true
+}
+
+// tell has the next TakeChanges return the Lease k: its version new, or if that is nil old as
+// deleted. mu is held.
+func (l *Leases) tell(k vip.Key, old, new *coordinationv1.Lease) {
+	if new != nil {
+		l.changed[k], l.told[k] = new, true
+		return
+	}
+	delete(l.changed, k)
+	delete(l.told, k)
+	l.deleted = append(l.deleted, old)
+}
+
+// setNamed is called when a Service begins to name the Lease k (by is 1), or ends to (-1). What
+// is known of a Lease that is named for the first time is told from then on, and until it is
+// deleted, though the Service may be gone: its holder has to release it.
+func (l *Leases) setNamed(k vip.Key, by int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.named[k] += by; l.named[k] == 0 {
+		delete(l.named, k)
+	}
+	if by < 0 || l.told[k] {
+		return
+	}
+	for _, s := range l.stores {
+		if x := s.values[k]; x != nil {
+			l.tell(k, nil, x)
+			l.poke()
+		}
+	}
 }
 
 // Synced reports whether all Leases have been listed once.
@@ -72,9 +116,9 @@ func (l *Leases) Synced() bool {
 }
 
 // TakeChanges is the Leases that are new or changed since the last call, and the last version
-// of each that was deleted since: of all namespaces but that of the kubelets, or, with
-// Options.Namespace, of those that Options names. They must not be changed. It is for
-// one caller.
+// of each that was deleted since: node leases, and those that a Service of type LoadBalancer or
+// Options.Leases names, or has named since they exist. They must not be changed. It is for one
+// caller.
 func (l *Leases) TakeChanges() (changed, deleted []*coordinationv1.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,6 +25,14 @@ type cachedService struct {
 // or was, and still has the annotation kube-vip.io/vipHost. No Service (nil) is not.
 func (s *cachedService) inWorld() bool { return s != nil && (s.LoadBalancer || s.VIPHost != "") }
 
+// leaseKey is the VIP lease that a Service of the World names; zero for others, and nil.
+func (s *cachedService) leaseKey() vip.Key {
+	if !s.inWorld() {
+		return vip.Key{}
+	}
+	return s.LeaseKey()
+}
+
 // requestedAddrs are the addresses that a Service of type LoadBalancer requests, and
 // those that DHCP servers have leased for it. Other Services, and nil, have none.
 func (s *cachedService) requestedAddrs() []netip.Addr {

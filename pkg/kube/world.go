@@ -80,6 +80,14 @@ func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChang
 	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) && slices.Equal(old.clusterIPs, new.clusterIPs) {
 		return false
 	}
+	if before, after := old.leaseKey(), new.leaseKey(); before != after {
+		if !after.IsZero() {
+			c.Leases.setNamed(after, 1)
+		}
+		if !before.IsZero() {
+			c.Leases.setNamed(before, -1)
+		}
+	}
 	before, after := old.requestedAddrs(), new.requestedAddrs()
 	for _, a := range after {
 		c.requested[a]++

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -73,7 +72,7 @@ func (r *Rules) capabilitiesOf(s *vip.Service, controlPlane bool) capabilities {
 	case c.sharesOwner && !r.Lease.IsZero():
 		c.lease = r.Lease
 	default:
-		c.lease, c.leaseFollows = vip.Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}, true
+		c.lease, c.leaseFollows = s.LeaseKey(), true
 	}
 	if !arp {
 		c.noDHCP = "needs vip_arp: the lease is its link's"

@@ -1,6 +1,7 @@
 package vip
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"time"
@@ -67,6 +68,12 @@ type Service struct {
 	VIPHost   string    // kube-vip.io/vipHost as it stands: the node that last wrote the status
 	Announcer string    // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
 	Invalid   []string  // what could not be read, each a sentence that names the field
+}
+
+// LeaseKey is the VIP lease of a Service that has one of its own, in its namespace: the one that
+// it names, or else kubevip- and its name.
+func (s *Service) LeaseKey() Key {
+	return Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}
 }
 
 // DHCP is what the annotations of a Service say about asking a DHCP server.

@@ -1,0 +1,111 @@
+package kube
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"testing"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// newLeasesTest is a Cluster that is connected to nothing; pokes counts its PokeLeases.
+func newLeasesTest(t testing.TB) (c *Cluster, pokes func() int) {
+	t.Helper()
+	n := 0
+	c, err := New(&rest.Config{Host: "https://192.0.2.1:6443"}, Options{
+		NodeLeaseNamespace: "kube-system", NodeLeasePrefix: "herald-node-", Leases: []vip.Key{{Namespace: "kube-system", Name: "plndr-cp-lock"}},
+		Node: "n1", Log: slog.New(slog.DiscardHandler), Poke: func() {}, PokeLeases: func() { n++ },
+	})
+	check.OK(t, err)
+	return c, func() int {
+		defer func() { n = 0 }()
+		return n
+	}
+}
+
+// renewed is a version of a Lease.
+func renewed(namespace, name string, version int) *coordinationv1.Lease {
+	holder, now := "some-pod", metav1.NowMicro()
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, ResourceVersion: fmt.Sprint(version)},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &now},
+	}
+}
+
+// taken is the names of what TakeChanges returns, sorted; what was deleted with a minus.
+func taken(l *Leases) (names []string) {
+	changed, deleted := l.TakeChanges()
+	for _, x := range changed {
+		names = append(names, x.Namespace+"/"+x.Name)
+	}
+	for _, x := range deleted {
+		names = append(names, "-"+x.Namespace+"/"+x.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// A Lease wakes somebody only if it is a node lease, or an option or a Service names it, or a
+// Service has named it before.
+func TestLeasesThatNothingNames(t *testing.T) {
+	c, pokes := newLeasesTest(t)
+	s := c.Leases.stores[0]
+	expect := func(step string, wantPokes int, want ...string) {
+		t.Helper()
+		if got, n := taken(c.Leases), pokes(); !slices.Equal(got, want) || n != wantPokes {
+			t.Errorf("%s: %d pokes, changes %q; want %d, %q", step, n, got, wantPokes, want)
+		}
+	}
+	check.OK(t, s.Replace([]any{renewed("default", "kubevip-web", 1), renewed("kube-system", "kube-scheduler", 2), renewed("kube-system", "herald-node-n2", 3)}, "3"))
+	expect("the first list", 1, "kube-system/herald-node-n2")
+	for i := range 300 {
+		check.OK(t, s.Update(renewed("kube-system", "kube-scheduler", 10+i)))
+		check.OK(t, s.Update(renewed("tenant", "herald-node-n1", 10+i)))
+	}
+	expect("leader elections", 0)
+	check.OK(t, s.Update(renewed("kube-system", "plndr-cp-lock", 400)))
+	expect("named by an option", 1, "kube-system/plndr-cp-lock")
+	check.OK(t, c.services.Update(loadBalancer("web", "10.0.0.1")))
+	expect("named by a Service from now on", 1, "default/kubevip-web")
+	check.OK(t, s.Update(renewed("default", "kubevip-web", 401)))
+	expect("changed", 1, "default/kubevip-web")
+	other := loadBalancer("web", "10.0.0.1")
+	other.Annotations[leaseNameKey] = "shared"
+	check.OK(t, c.services.Update(other))
+	check.OK(t, s.Update(renewed("default", "kubevip-web", 402)))
+	check.OK(t, s.Update(renewed("default", "shared", 403)))
+	expect("the Service names another, and the first is still held", 2, "default/kubevip-web", "default/shared")
+	check.OK(t, s.Delete(renewed("default", "kubevip-web", 404)))
+	expect("the first is deleted", 1, "-default/kubevip-web")
+	check.OK(t, s.Update(renewed("default", "kubevip-web", 405)))
+	expect("nothing names it any more", 0)
+	check.OK(t, c.services.Delete(other))
+	check.OK(t, s.Delete(renewed("default", "shared", 406)))
+	expect("the Service is deleted, then its lease", 1, "-default/shared")
+	if len(c.Leases.told) != 2 || len(c.Leases.named) != 1 {
+		t.Errorf("remembered: told %v, named %v", c.Leases.told, c.Leases.named)
+	}
+}
+
+// BenchmarkForeignRenewal is what a renewal costs that concerns nobody here, once it is decoded.
+func BenchmarkForeignRenewal(b *testing.B) {
+	c, pokes := newLeasesTest(b)
+	for i := range 1000 {
+		check.OK(b, c.services.Update(loadBalancer(fmt.Sprintf("web-%d", i), fmt.Sprintf("10.0.%d.%d", i/250, i%250))))
+	}
+	s, renewals := c.Leases.stores[0], []*coordinationv1.Lease{renewed("apps", "leader", 1), renewed("apps", "leader", 2)}
+	for i := 0; b.Loop(); i++ {
+		if err := s.Update(renewals[i%2]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if n := pokes(); n > 0 || len(taken(c.Leases)) > 0 {
+		b.Errorf("%d pokes", n)
+	}
+}
