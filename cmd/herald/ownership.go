@@ -53,6 +53,7 @@ func (n *node) info() vip.NodeInfo {
 		info.Excluded = "its Herald is stopping"
 	}
 	info.LivenessOff = n.peers.Off()
+	info.HeartbeatKeys = n.peers.KeyIDs()
 	return info
 }
 

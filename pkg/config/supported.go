@@ -65,7 +65,7 @@ var supported = slices.Concat(
 			Meaning: "The port of the heartbeats that nodes exchange on the link of VIPs. UDP and TCP; the same on all nodes, and open between them. The VIPs of a dead node then move in less than a second. 0 is off: they move after `vip_leaseduration`.",
 			set:     store(parsePortOrNone, func(c *Config) *uint16 { return &c.Peers.Port })},
 		{Env: "herald_peers_key", Flag: "peersKey", Type: Path,
-			Meaning: "A file with the keys that encrypt the heartbeats. One per line, in base64, the newest first. It is read again each minute. If not set, Herald makes a key itself and keeps it in the Secret `herald-peers` in the announcers' namespace, which comes with the manifests.",
+			Meaning: "A file with the keys that encrypt the heartbeats. One per line, in base64, the newest first. It is read again each half minute. If not set, Herald makes a key itself and keeps it in the Secret `herald-peers` in the announcers' namespace, which comes with the manifests.",
 			set:     store(pathOf("a file with a key"), func(c *Config) *string { return &c.Peers.KeyFile })},
 	}),
 	inSection(groupServices, first, []Option{

@@ -7,6 +7,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"slices"
 
@@ -45,6 +46,12 @@ type keyID [4]byte
 
 // idOfKey returns the ID of a key: 4 bytes derived from it, which do not reveal it.
 func idOfKey(key []byte) keyID { return keyID(derive(key, nil, "herald peers: key id", len(keyID{}))) }
+
+// String returns the ID in hexadecimal.
+func (id keyID) String() string { return hex.EncodeToString(id[:]) }
+
+// KeyID returns a text of 8 characters that identifies a key without revealing it.
+func KeyID(key []byte) string { return idOfKey(key).String() }
 
 // derive returns n bytes derived from key by HKDF with SHA-256. It panics if n is more than
 // 8160.

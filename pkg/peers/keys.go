@@ -61,11 +61,12 @@ type Keys struct {
 	keys   *mailbox.Mailbox[[][]byte]
 }
 
-// The keys are read each reloadKeys; while there are none, after retryKeys, and after twice as
-// long each time.
+// The keys are read each reloadKeys; while there are several, which are being replaced, each
+// reloadSeveral; while there are none, after retryKeys, and after twice as long each time.
 const (
-	reloadKeys = time.Minute
-	retryKeys  = time.Second
+	reloadKeys    = 30 * time.Second
+	reloadSeveral = 5 * time.Second
+	retryKeys     = time.Second
 )
 
 // NewKeys makes Keys that read nothing before Run. read returns text for ParseKeys; source is
@@ -80,8 +81,8 @@ func (k *Keys) String() string { return "peers: keys" }
 // Get returns the keys read last; nil if none could be read yet. They must not be changed.
 func (k *Keys) Get() [][]byte { return k.keys.Get() }
 
-// Run reads and stores the keys each reloadKeys until ctx ends; until it succeeds once, after
-// retryKeys and then twice as long each time, up to reloadKeys. If reading or parsing fails,
+// Run reads and stores the keys each reloadKeys, or reloadSeveral, until ctx ends; until it
+// succeeds once, after retryKeys and then twice as long each time, up to reloadKeys. If reading or parsing fails,
 // Get still returns the last keys. An error is logged when it is another than the last one,
 // and so is the first success after it.
 func (k *Keys) Run(ctx context.Context) error {
@@ -102,6 +103,9 @@ func (k *Keys) Run(ctx context.Context) error {
 			}
 			logged = ""
 			k.keys.Put(keys)
+			if len(keys) > 1 {
+				pause = reloadSeveral
+			}
 		} else {
 			if logged != err.Error() {
 				logged = err.Error()

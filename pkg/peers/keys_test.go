@@ -77,7 +77,7 @@ func TestKeysAreReloaded(t *testing.T) {
 		if k.Get() != nil || strings.Count(log.String(), "not allowed") != 1 {
 			t.Errorf("got %v; log:\n%s", k.Get(), &log)
 		}
-		if reads < 10 || reads > 20 {
+		if reads < 20 || reads > 30 {
 			t.Errorf("%d reads in ten minutes", reads)
 		}
 		key := NewKey()
@@ -92,6 +92,13 @@ func TestKeysAreReloaded(t *testing.T) {
 		if got := k.Get(); len(got) != 2 || !bytes.Equal(got[1], first[0]) {
 			t.Errorf("after a rotation: %d keys", len(got))
 		}
+		put(key, nil)
+		pass(reloadSeveral)
+		if got := k.Get(); len(got) != 1 || !bytes.Equal(got[0], first[0]) {
+			t.Errorf("%v after one of two keys was removed: %d keys", reloadSeveral, len(got))
+		}
+		put(append(NewKey(), key...), nil)
+		pass(reloadKeys)
 		put([]byte("nonsense"), nil)
 		pass(2 * reloadKeys)
 		if got := k.Get(); len(got) != 2 || strings.Count(log.String(), "is no key") != 1 {

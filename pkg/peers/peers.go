@@ -110,6 +110,21 @@ func (p *Peers) Statuses() map[string]vip.PeerStatus {
 	return p.detector.statuses(time.Now())
 }
 
+// KeyIDs returns the KeyID of each key that this node decrypts heartbeats with, in the order of
+// Options.Keys as last read by Run; nil while there is no socket for heartbeats.
+func (p *Peers) KeyIDs() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.off != "" {
+		return nil
+	}
+	ids := make([]string, len(p.sealer.ids))
+	for i, id := range p.sealer.ids {
+		ids[i] = id.String()
+	}
+	return ids
+}
+
 // NoPort is what Off returns if no heartbeats are to be exchanged.
 const NoPort = "herald_peers_port is 0"
 

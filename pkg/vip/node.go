@@ -43,6 +43,9 @@ type NodeInfo struct {
 	Isolated         bool   `json:"isolated,omitempty"` // it reaches too few other nodes on the VIPs' link to carry any
 	// LivenessOff is why it exchanges no heartbeats on the VIPs' link, or "".
 	LivenessOff string `json:"livenessOff,omitempty"`
+	// HeartbeatKeys is the IDs of the keys with which it decrypts heartbeats (peers.KeyID), the
+	// newest first; none while LivenessOff.
+	HeartbeatKeys []string `json:"heartbeatKeys,omitempty"`
 	// Suspects is the nodes whose Liveness has been Suspect for a while, sorted.
 	Suspects []string `json:"suspects,omitempty"`
 
