@@ -179,4 +179,3 @@ func encodeKeys(keys [][]byte) []byte {
 	}
 	return b.Bytes()
 }
-

@@ -147,3 +147,54 @@ func TestStolenToken(t *testing.T) {
 		}
 	}
 }
+
+// TestFlowSchema: what Herald sends does not wait in the queues of all tenants' ServiceAccounts, in kube-system by
+// what the API server has itself, elsewhere by what the manifests bring.
+func TestFlowSchema(t *testing.T) {
+	api := startAPI(t)
+	api.do("POST", "/api/v1/namespaces", `{"metadata":{"name":"herald"}}`)
+	level := func(user, method, path string) string {
+		t.Helper()
+		resp, _ := api.doAs(t, user, method, path, "{}")
+		uid := resp.Header.Get("X-Kubernetes-PF-FlowSchema-UID")
+		var all struct {
+			Items []struct {
+				Metadata struct{ Name, UID string }
+				Spec     struct {
+					PriorityLevelConfiguration struct{ Name string }
+				}
+			}
+		}
+		check.OK(t, json.Unmarshal([]byte(api.must(t, "GET", collections["FlowSchema"], "")), &all))
+		for _, s := range all.Items {
+			if s.Metadata.UID == uid {
+				return s.Spec.PriorityLevelConfiguration.Name
+			}
+		}
+		return "none: " + uid
+	}
+	renewal := "/apis/coordination.k8s.io/v1/namespaces/%s/leases/herald-node-n1"
+	own := "system:serviceaccount:herald:herald"
+	if got := level(own, "PUT", fmt.Sprintf(renewal, "herald")); got != "workload-low" {
+		t.Errorf("without the manifests a renewal is served at %s", got)
+	}
+	api.apply(t, "rbac-own-namespace.yaml")
+	check.Until(t, 20*time.Second, "the API server sorts by the new FlowSchemas", func() error {
+		if got := level(own, "PUT", fmt.Sprintf(renewal, "herald")); got != "leader-election" {
+			return fmt.Errorf("a renewal is served at %s", got)
+		}
+		return nil
+	})
+	for _, tt := range []struct{ user, method, path, want string }{
+		{own, "GET", "/api/v1/services", "workload-high"},
+		{own, "PATCH", "/api/v1/namespaces/default/services/kubernetes/status", "workload-high"},
+		{"system:serviceaccount:herald:default", "PUT", fmt.Sprintf(renewal, "herald"), "workload-low"},
+		{"system:serviceaccount:tenant:herald", "PUT", fmt.Sprintf(renewal, "tenant"), "workload-low"},
+		{serviceAccount, "PUT", fmt.Sprintf(renewal, "kube-system"), "leader-election"},
+		{serviceAccount, "GET", "/api/v1/services", "workload-high"},
+	} {
+		if got := level(tt.user, tt.method, tt.path); got != tt.want {
+			t.Errorf("%s: %s %s is served at %s, want %s", tt.user, tt.method, tt.path, got, tt.want)
+		}
+	}
+}

@@ -59,6 +59,8 @@ func chartRBAC(t *testing.T) string {
 	helpers := strings.NewReplacer(
 		"  labels:\n    app.kubernetes.io/name: herald\n", "  labels: {{- include \"herald.labels\" . | nindent 4 }}\n",
 		"- kind: ServiceAccount\n  name: herald\n", "- kind: ServiceAccount\n  name: {{ include \"herald.account\" . }}\n",
+		"        name: herald\n        namespace: "+c.Node.Namespace+"\n", "        name: {{ include \"herald.account\" . }}\n        namespace: {{ .Release.Namespace }}\n",
+		"  name: herald-leases\n", "  name: {{ include \"herald.name\" . }}-leases\n",
 		"  name: herald\n", "  name: {{ include \"herald.name\" . }}\n",
 		"namespace: "+c.Node.Namespace+"\n", "namespace: {{ .Release.Namespace }}\n",
 	)
@@ -71,7 +73,9 @@ func chartRBAC(t *testing.T) string {
 		// Helm refuses an object that is there and belongs to no release, as one that Herald has created itself.
 		"{{- $peers := lookup \"v1\" \"Secret\" .Release.Namespace \"" + peersSecret + "\" }}\n" +
 		"{{- if or (not $peers) (eq (dig \"metadata\" \"annotations\" \"meta.helm.sh/release-name\" \"\" $peers) .Release.Name) }}\n" +
-		helpers.Replace(secret) + "{{- end }}\n" + helpers.Replace(roles) + "{{- end }}\n"
+		helpers.Replace(secret) + "{{- end }}\n" +
+		"{{- if ne .Release.Namespace \"" + priorityNamespace + "\" }}\n" + helpers.Replace(yamlOf(t, "", flowSchemasIn(c.Node.Namespace)...)) + "{{- end }}\n" +
+		helpers.Replace(roles) + "{{- end }}\n"
 }
 
 // chartSchema returns the schema of the chart's values: the file with the options that this version has.

@@ -26,6 +26,7 @@ var files = []struct {
 	{"pod.yaml", Pod, "--arp --services --servicesElection"},
 	{"rbac.yaml", RBAC, ""},
 	{"rbac-namespaced.yaml", RBAC, "--serviceNamespace default"},
+	{"rbac-own-namespace.yaml", RBAC, "--namespace herald"},
 }
 
 // request is what args ask for, as the command reads them.

@@ -233,7 +233,7 @@ func granted(t *testing.T, args ...string) []string {
 	text, err := RBAC(r)
 	check.OK(t, err)
 	var all []string
-	bound, secrets := map[string]int{}, 0
+	bound, secrets, flows := map[string]int{}, 0, 0
 	for _, doc := range documents(t, text) {
 		switch kind := read[struct{ Kind string }](t, []byte(kindOnly(doc))).Kind; kind {
 		case "ServiceAccount":
@@ -247,6 +247,11 @@ func granted(t *testing.T, args ...string) []string {
 				t.Errorf("Secret, -want +got:\n%s", diff)
 			}
 			secrets++
+		case "FlowSchema":
+			if r.Config.Node.Namespace == "kube-system" {
+				t.Error("a FlowSchema, where the API server has its own")
+			}
+			flows++
 		case "Role", "ClusterRole":
 			role := read[rbacv1.Role](t, []byte(doc)) // a ClusterRole has the same fields
 			bound[kind+role.Namespace]++
@@ -268,6 +273,9 @@ func granted(t *testing.T, args ...string) []string {
 	}
 	if shipped, used := secrets == 1, strings.Contains(strings.Join(all, "\n"), "/secrets "); shipped != used {
 		t.Errorf("a Secret: %v, rights on it: %v", shipped, used)
+	}
+	if flows != 2 && r.Config.Node.Namespace != "kube-system" {
+		t.Errorf("%d FlowSchemas", flows)
 	}
 	for role, n := range bound {
 		if n != 2 {

@@ -78,7 +78,7 @@ func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
 }
 
 // rbacObjects returns the ServiceAccount, the Secret of the heartbeats' key if these options need
-// it, and the roles bound to the account.
+// it, outside kube-system its FlowSchemas, and the roles bound to the account.
 func rbacObjects(c config.Config) []any {
 	home := c.Node.Namespace
 	objects := []any{&corev1.ServiceAccount{
@@ -88,6 +88,7 @@ func rbacObjects(c config.Config) []any {
 	if keepsSecret(c) {
 		objects = append(objects, emptySecret(home))
 	}
+	objects = append(objects, flowSchemas(c)...)
 	if c.Services.Namespace == "" {
 		objects = append(objects, roleAndBinding("", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
 		if policy := policyRules(c, announcerOnly); len(policy) > 0 {

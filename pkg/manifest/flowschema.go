@@ -1,0 +1,56 @@
+package manifest
+
+import (
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/config"
+)
+
+// priorityNamespace is where the API server's own FlowSchemas serve each ServiceAccount before those of
+// tenants: system-leader-election its writes of Leases, kube-system-service-accounts the rest.
+const priorityNamespace = metav1.NamespaceSystem
+
+// flowSchemas returns the same for Herald's ServiceAccount in another namespace: without them its renewals
+// wait in the queues of the priority level workload-low, with the requests of all tenants. Its levels are
+// those of the API server. In kube-system it returns none.
+func flowSchemas(c config.Config) []any {
+	if c.Node.Namespace == priorityNamespace {
+		return nil
+	}
+	return flowSchemasIn(c.Node.Namespace)
+}
+
+func flowSchemasIn(home string) []any {
+	every := []string{flowcontrolv1.NamespaceEvery}
+	return []any{
+		// Before the API server's own for ServiceAccounts, 9000, as those that it has for kube-system.
+		flowSchema(home, name+"-leases", "leader-election", 150, flowcontrolv1.ResourcePolicyRule{
+			Verbs: []string{"get", "create", "update", "delete"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Namespaces: every,
+		}),
+		flowSchema(home, name, "workload-high", 950, flowcontrolv1.ResourcePolicyRule{
+			Verbs: []string{flowcontrolv1.VerbAll}, APIGroups: []string{flowcontrolv1.APIGroupAll}, Resources: []string{flowcontrolv1.ResourceAll}, Namespaces: every, ClusterScope: true,
+		}),
+	}
+}
+
+// flowSchema returns the FlowSchema that has requests of Herald's ServiceAccount served at a priority level.
+func flowSchema(home, named, level string, precedence int32, rule flowcontrolv1.ResourcePolicyRule) *flowcontrolv1.FlowSchema {
+	m := meta("")
+	m.Name = named
+	return &flowcontrolv1.FlowSchema{
+		TypeMeta:   metav1.TypeMeta{APIVersion: flowcontrolv1.SchemeGroupVersion.String(), Kind: "FlowSchema"},
+		ObjectMeta: m,
+		Spec: flowcontrolv1.FlowSchemaSpec{
+			PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level},
+			MatchingPrecedence:         precedence,
+			DistinguisherMethod:        &flowcontrolv1.FlowDistinguisherMethod{Type: flowcontrolv1.FlowDistinguisherMethodByUserType},
+			Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
+				Subjects: []flowcontrolv1.Subject{{
+					Kind: flowcontrolv1.SubjectKindServiceAccount, ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Name: name, Namespace: home},
+				}},
+				ResourceRules: []flowcontrolv1.ResourcePolicyRule{rule},
+			}},
+		},
+	}
+}
