@@ -248,7 +248,11 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	before := a.last.Load()
 
 	// What is no longer wanted is no longer announced.
-	keep := slices.DeleteFunc(slices.Clone(a.announced), func(x vip.Announcement) bool { return !slices.Contains(p.Announcements, x) })
+	wanted := make(map[vip.Announcement]bool, len(p.Announcements))
+	for _, x := range p.Announcements {
+		wanted[x] = true
+	}
+	keep := slices.DeleteFunc(slices.Clone(a.announced), func(x vip.Announcement) bool { return !wanted[x] })
 	if len(keep) != len(a.announced) {
 		_, err := a.o.Announcements.Set(ctx, keep)
 		failed("announcements", err)

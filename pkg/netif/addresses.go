@@ -15,19 +15,94 @@ import (
 
 // Set binds what is wanted and isn't bound, as far as this node's Tenure allows, then removes
 // what bears our mark and isn't wanted. It returns what bears our mark and the kernel
-// answers for, also what could not be removed. Every address that is missing, or could not be
-// removed, has an error that names it.
+// answers for, also what could not be removed. The error names the addresses that are missing or
+// could not be removed, maxErrors of them, and says how many more there are.
+//
+// Between two portions of the work others have mu, so that renewals never wait for all of it.
 func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.epoch = n.opts.Tenure().Epoch
-	var errs []error
-	add := func(err error) {
-		if err != nil {
-			errs = append(errs, err)
-			n.metrics.errors.Inc()
+	var errs errorList
+	wanted, order := n.wantedKeys(want, &errs)
+	n.setting = true
+	began := time.Now()
+	for _, key := range order {
+		if ctx.Err() != nil {
+			errs.add(fmt.Errorf("not all addresses were looked at: %w", context.Cause(ctx)))
+			break
 		}
+		errs.add(n.ensureBound(key, wanted[key]))
+		began = n.release(began)
 	}
+	var removed []addressKey
+	unwanted := n.unwanted(wanted)
+	for _, key := range unwanted {
+		delete(n.renewed, key) // all of them, or rebindNetworks would bind the next ones again
+	}
+	for _, key := range unwanted {
+		errs.add(n.remove(key, "no longer wanted"))
+		if removed = append(removed, key); time.Since(began) >= portion {
+			errs.add(n.rebindNetworks(removed))
+			removed = nil
+		}
+		began = n.release(began)
+	}
+	errs.add(n.rebindNetworks(removed))
+	n.metrics.errors.Add(float64(errs.total))
+	n.setting = false
+	n.publish()
+	if n.unpublished {
+		n.unpublished = false
+		n.opts.Poke()
+	}
+	return slices.Clone(n.view.Load().bound), errs.join()
+}
+
+// portion is how long Set holds mu at a time.
+const portion = 2 * time.Millisecond
+
+// release unlocks mu for a moment if it has been held for a portion since began, and returns since when
+// it has been held then. A goroutine that has waited for longer than 1 ms is handed mu by the second
+// Unlock at the latest (sync.Mutex's starvation mode).
+func (n *Interfaces) release(began time.Time) time.Time {
+	if time.Since(began) < portion {
+		return began
+	}
+	n.mu.Unlock()
+	n.mu.Lock()
+	return time.Now()
+}
+
+// maxErrors is how many addresses an error of Set names.
+const maxErrors = 10
+
+// An errorList is the first maxErrors errors, and how many there were.
+type errorList struct {
+	first []error
+	total int
+}
+
+func (l *errorList) add(err error) {
+	if err == nil {
+		return
+	}
+	if l.total++; l.total <= maxErrors {
+		l.first = append(l.first, err)
+	}
+}
+
+// join is nil if there was no error.
+func (l *errorList) join() error {
+	if l.total > maxErrors {
+		return errors.Join(append(l.first, fmt.Errorf("and %d more", l.total-maxErrors))...)
+	}
+	return errors.Join(l.first...)
+}
+
+// wantedKeys is where each address of want is to be bound, and these keys in the order of want. It
+// leaves out, with an error, those that can't be bound on this node.
+func (n *Interfaces) wantedKeys(want []vip.Address, errs *errorList) (map[addressKey]vip.Address, []addressKey) {
 	wanted := map[addressKey]vip.Address{}
 	bits := map[addressKey]int{} // by link and address alone
 	var order []addressKey
@@ -37,26 +112,15 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 		_, twice := wanted[key]
 		switch {
 		case err != nil:
-			add(err)
+			errs.add(err)
 		case !twice && bits[alone] != 0: // IPv6 can't do that (inet6_rtm_newaddr)
-			add(fmt.Errorf("address %s on %s: it is wanted with the prefix length %d, too, which goes first", key.prefix, w.Link, bits[alone]))
+			errs.add(fmt.Errorf("address %s on %s: it is wanted with the prefix length %d, too, which goes first", key.prefix, w.Link, bits[alone]))
 		case !twice:
 			wanted[key], bits[alone] = w, key.prefix.Bits()
 			order = append(order, key)
 		}
 	}
-	for _, key := range order {
-		if ctx.Err() != nil {
-			add(fmt.Errorf("not all addresses were looked at: %w", context.Cause(ctx)))
-			break
-		}
-		add(n.ensureBound(key, wanted[key]))
-	}
-	for _, key := range n.unwanted(wanted) {
-		add(n.remove(key, "no longer wanted"))
-	}
-	n.publish()
-	return slices.Clone(n.view.Load().bound), errors.Join(errs...)
+	return wanted, order
 }
 
 // keyOf is where w is to be bound; an error if w is no address or this node has no such link.
@@ -84,7 +148,7 @@ func (n *Interfaces) ensureBound(key addressKey, w vip.Address) error {
 	v := n.validity(w, time.Now())
 	switch r := n.renewed[key]; {
 	case v.seconds == 0 && there && a.marked && v.over:
-		return n.remove(key, "the right to hold it has ended")
+		return errors.Join(n.remove(key, "the right to hold it has ended"), n.rebindNetworks([]addressKey{key}))
 	case v.seconds == 0 && there && a.marked:
 		return nil
 	case v.seconds == 0:
@@ -133,21 +197,24 @@ func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, w
 // and Herald's own of IPv6. (Herald's own of IPv4 is removed by Set, since it isn't wanted.)
 func (n *Interfaces) removeOtherLengths(others []kernelAddress, linkName string) error {
 	var errs []error
+	var removed []addressKey
 	for _, o := range others {
 		if o.marked && o.prefix.Addr().Is4() {
 			continue
 		}
+		removed = append(removed, o.addressKey)
 		if err := n.unbind(o.addressKey, linkName); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		n.log.Info("removed an address that is to have another prefix length", "address", o.prefix, "link", linkName)
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.rebindNetworks(removed))...)
 }
 
 // remove removes what is bound at key, and before that resets the connections to it if it
 // has LocalDelivery. If that fails, it is still no longer renewed, so that it lasts for a few seconds only.
+// rebindNetworks is still to be called.
 func (n *Interfaces) remove(key addressKey, why string) error {
 	name := n.snapshot.links[key.link].name
 	if n.wanted[key].LocalDelivery {
@@ -193,32 +260,45 @@ func (n *Interfaces) bind(method func([]bindRequest) []error, list []bindRequest
 }
 
 // unbind has the kernel remove what is at key, which is not renewed from now on, even if that
-// fails.
+// fails. rebindNetworks is still to be called.
 func (n *Interfaces) unbind(key addressKey, linkName string) error {
 	delete(n.renewed, key)
 	if err := n.kernel.unbind(key); err != nil {
 		return fmt.Errorf("address %s on %s: can't remove it: %w%s", key.prefix, linkName, err, addressHint(err, key.prefix, linkName))
 	}
 	n.apply(change{address: &kernelAddress{addressKey: key}, gone: true})
-	return n.rebindNetwork(key)
+	return nil
 }
 
-// rebindNetwork binds again what the kernel may have removed together with key: an IPv4
+// rebindNetworks binds again what the kernel may have removed together with the keys: an IPv4
 // address takes those of the same network along that were added after it, unless the
 // sysctl promote_secondaries is set.
-func (n *Interfaces) rebindNetwork(key addressKey) error {
-	if key.prefix.Addr().Is6() || key.prefix.IsSingleIP() {
+func (n *Interfaces) rebindNetworks(removed []addressKey) error {
+	networks := map[addressKey]bool{}
+	for _, key := range removed {
+		network := addressKey{key.link, key.prefix.Masked()}
+		if name := n.snapshot.links[key.link].name; key.prefix.Addr().Is4() && !key.prefix.IsSingleIP() && !networks[network] {
+			networks[network] = sysctl4("all", "promote_secondaries") < 1 && sysctl4(name, "promote_secondaries") < 1
+		}
+	}
+	if len(networks) == 0 {
 		return nil
 	}
 	var again []bindRequest
 	for k := range n.renewed {
-		if k.link == key.link && k.prefix.Masked() == key.prefix.Masked() {
+		if networks[addressKey{k.link, k.prefix.Masked()}] {
 			if v := n.validity(n.wanted[k], time.Now()); v.seconds > 0 {
 				again = append(again, bindRequest{k, n.wanted[k].Link, v.seconds})
 			}
 		}
 	}
-	return errors.Join(n.bind(n.kernel.bind, again)...)
+	var errs errorList
+	for part := range slices.Chunk(again, chunk) { // a request must fit into the socket's buffer
+		for _, err := range n.bind(n.kernel.bind, part) {
+			errs.add(err)
+		}
+	}
+	return errs.join()
 }
 
 // unwanted is what bears our mark and is not in wanted, in the order of links and addresses. It

@@ -74,7 +74,7 @@ func (n *Interfaces) readAll() (bool, error) {
 			delete(n.renewed, key)
 			lost = true
 		case !n.kernel.keepsMark():
-			a.marked = true
+			a.marked, a.secondary = true, false
 			s.addresses[key] = a
 		}
 	}
@@ -119,7 +119,7 @@ func (n *Interfaces) contradicts(c change) bool {
 		return !c.gone && c.address.marked && !(there && known.marked)
 	}
 	if !n.kernel.keepsMark() {
-		c.address.marked = true
+		c.address.marked, c.address.secondary = true, false
 	}
 	return c.gone || *c.address != known
 }

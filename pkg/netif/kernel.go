@@ -80,7 +80,7 @@ type kernelAddress struct {
 	marked    bool // it bears Herald's mark
 	tentative bool // another program had the kernel look for duplicates, and it doesn't answer for it yet
 	temporary bool // IPv6: made up for privacy, and replaced every day (RFC 8981)
-	secondary bool // IPv4: another address of the link with that network came first
+	secondary bool // IPv4, without our mark: another address of the link with that network came first
 	global    bool // its scope
 }
 

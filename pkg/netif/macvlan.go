@@ -54,18 +54,24 @@ const maxRemoved = 4
 // Set makes what is wanted and isn't there, corrects what is, and removes links of Herald
 // that aren't wanted, maxRemoved at a time; it pokes if there are more, or if what is
 // ready has changed. It touches no other link. It returns those that are as they should be, and those
-// that are still there (with name and MAC only).
+// that are still there (with name and MAC only). Renewals of addresses do not wait for more than one link.
 func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, error) {
 	n := m.n
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	wanted, failed, ready := map[string]vip.Macvlan{}, map[string]string{}, map[string]vip.Macvlan{}
 	var errs []error
-	for _, w := range want {
-		if _, twice := wanted[w.Name]; twice {
-			continue
+	want = slices.DeleteFunc(slices.Clone(want), func(w vip.Macvlan) bool {
+		_, twice := wanted[w.Name]
+		if !twice {
+			wanted[w.Name] = w
 		}
-		wanted[w.Name] = w
+		return twice
+	})
+	m.wanted = wanted // repair reads it as soon as mu is released
+	began := time.Now()
+	for _, w := range want {
+		began = n.release(began)
 		if err := m.ensure(w); err != nil {
 			failed[w.Name] = err.Error()
 			errs = append(errs, fmt.Errorf("link %s: %w", w.Name, err))
@@ -83,7 +89,7 @@ func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, er
 	if len(unwanted) > maxRemoved || !maps.Equal(m.ready, ready) || !maps.Equal(m.errors, failed) {
 		n.opts.Poke()
 	}
-	m.wanted, m.ready, m.errors, n.changed = wanted, ready, failed, true
+	m.ready, m.errors, n.changed = ready, failed, true
 	n.publish()
 	have := slices.Collect(maps.Values(ready))
 	for _, l := range n.snapshot.macvlans() {

@@ -50,7 +50,7 @@ type Interfaces struct {
 
 	// mu guards what follows and Macvlans, and lets one at a time change the kernel: a renewal
 	// creates the address if it is missing, so it must not run beside its removal. It is
-	// held over system calls.
+	// held over system calls, by Set for a portion of them at a time.
 	mu       sync.Mutex
 	snapshot *snapshot // the kernel, by the first reading and every change since
 	changed  bool      // view is older than what it is made from
@@ -58,6 +58,9 @@ type Interfaces struct {
 	wanted   map[addressKey]vip.Address // what was last wanted there
 	epoch    int64                      // the tenure that the last Set was made under
 	macvlans *Macvlans
+
+	setting     bool // Set is under way, and publishes at its end
+	unpublished bool // another has not published because of that
 }
 
 // New reads the links and addresses. It fails if the interface of VIPs isn't there or

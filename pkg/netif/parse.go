@@ -93,8 +93,8 @@ func parseAddress(m []byte) (kernelAddress, bool) {
 	}
 	a.addressKey = addressKey{int(head.Index), netip.PrefixFrom(local, int(head.Prefixlen))}
 	a.tentative = flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0
-	// The two families use one flag for two things.
-	a.secondary = head.Family == unix.AF_INET && flags&unix.IFA_F_SECONDARY != 0
+	// The two families use one flag for two things. Of our own addresses it does not matter.
+	a.secondary = head.Family == unix.AF_INET && flags&unix.IFA_F_SECONDARY != 0 && !a.marked
 	a.temporary = head.Family == unix.AF_INET6 && flags&unix.IFA_F_TEMPORARY != 0
 	return a, a.prefix.IsValid()
 }

@@ -3,6 +3,7 @@ package netif
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -88,8 +89,9 @@ func (s *snapshot) sortedAddresses() []kernelAddress {
 
 // otherLengths is the same address on the same link with other prefix lengths.
 func (s *snapshot) otherLengths(key addressKey) (others []kernelAddress) {
-	for k, a := range s.addresses {
-		if k.link == key.link && k.prefix.Addr() == key.prefix.Addr() && k != key {
+	addr := key.prefix.Addr()
+	for bits := range addr.BitLen() + 1 { // a look-up each: there may be thousands of addresses
+		if a, ok := s.addresses[addressKey{key.link, netip.PrefixFrom(addr, bits)}]; ok && bits != key.prefix.Bits() {
 			others = append(others, a)
 		}
 	}

@@ -27,9 +27,14 @@ type view struct {
 	macvlansWanted bool
 }
 
-// publish replaces the view if what it is made from has changed. It calls OnLinkChange if the
-// links differ, and reports whether anything else does. n.mu is held.
+// publish replaces the view if what it is made from has changed, unless a Set is under way, which does
+// that at its end, and pokes. It calls OnLinkChange if the links differ, and reports whether anything else
+// does. n.mu is held.
 func (n *Interfaces) publish() (differs bool) {
+	if n.setting {
+		n.unpublished = n.unpublished || n.changed
+		return false
+	}
 	if !n.changed {
 		return false
 	}
