@@ -214,7 +214,7 @@ func TestProbeEarly(t *testing.T) {
 				w.Members = append(w.Members, x)
 			}
 		}, 4},
-		{"one is excluded", func(w *vip.World) { w.Nodes = []vip.Node{{Name: "n2", Excluded: "a taint"}} }, 2},
+		{"one is excluded", func(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n2", Excluded: "a taint"}) }, 2},
 		{"one has a link that is down", func(w *vip.World) {
 			w.Members[0].Info.Links = slices.Clone(w.Members[0].Info.Links)
 			w.Members[0].Info.Links[0].Up = false

@@ -37,22 +37,29 @@ func (n *member) whyExcluded() string { return cmp.Or(n.refusal, n.exclusion) }
 // newNodes returns the members, dead ones too, by name and the alive ones, with the refusal
 // and exclusion of each. Refusals are: this process stops; drained; shutting down while
 // another node is alive and is not; isolated; what another node publishes as Excluded.
-// Exclusions are Node.Excluded, and ExclusionLabel unless all members have one.
+// Exclusions are: it has no Node while another member has one; Node.Excluded; ExclusionLabel
+// unless all members that have a Node have one.
 func newNodes(w *vip.World) *nodes {
-	objects := make(map[string]vip.Node, len(w.Nodes)) // without: a node of which Kubernetes says nothing
+	objects := make(map[string]vip.Node, len(w.Nodes))
 	for _, o := range w.Nodes {
 		objects[o.Name] = o
 	}
+	hasNode := func(x vip.Member) bool { _, ok := objects[x.Name]; return ok }
+	// Where no member has a Node, this process may not read Nodes, or there are none yet: that says nothing.
+	nodesKnown := slices.ContainsFunc(w.Members, hasNode)
 	// kubeadm puts the label that keeps VIPs off a node on every control-plane node. Where Herald runs on such
 	// nodes only, there would be no VIP at all, so it does not count. Nodes that are down do, so that the label
-	// means the same when one fails (decision 0015).
-	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return objects[x.Name].ExclusionLabel == "" })
+	// means the same when one fails; a member whose Node was deleted does not (decision 0015).
+	labelCounts := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return hasNode(x) && objects[x.Name].ExclusionLabel == "" })
 	othersStay := slices.ContainsFunc(w.Members, func(x vip.Member) bool { return x.Alive && !objects[x.Name].ShuttingDown })
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
 		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded}
-		if n.exclusion == "" && labelCounts && o.ExclusionLabel != "" {
+		switch {
+		case nodesKnown && !hasNode(x):
+			n.exclusion = "Kubernetes has no Node of that name"
+		case n.exclusion == "" && labelCounts && o.ExclusionLabel != "":
 			n.exclusion = "it has the label " + o.ExclusionLabel
 		}
 		switch {

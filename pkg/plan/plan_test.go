@@ -139,7 +139,7 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
 				w.Members = w.Members[:2]
-				w.Nodes = []vip.Node{{Name: "n1", Excluded: "it has the label x"}}
+				w.Nodes = allNodes(vip.Node{Name: "n1", Excluded: "it has the label x"})
 				return w
 			},
 			want: `hand over kubevip-a -> n2
@@ -165,6 +165,42 @@ func TestUnit(t *testing.T) {
 			w: func() vip.World {
 				w := held(world(svc("a", "10.77.0.50")), "a", "n1")
 				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}, {Name: "n3", ExclusionLabel: "x"}, {Name: "w1"}}
+				return w
+			},
+			want: `acquire kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced`,
+		},
+		{
+			name: "a member without a Node says nothing about labels, and gets nothing",
+			w: func() vip.World {
+				w := held(held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51")), "a", "n1"), "b", "n3")
+				w.Nodes = []vip.Node{{Name: "n1", ExclusionLabel: "x"}, {Name: "n2", ExclusionLabel: "x"}}
+				return w
+			},
+			want: `acquire kubevip-a
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced
+				b: VIPElsewhere`,
+		},
+		{
+			name: "without a Node: handed to a node that has one",
+			w: func() vip.World {
+				w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+				w.Nodes = []vip.Node{{Name: "n2"}}
+				return w
+			},
+			want: `hand over kubevip-a -> n2
+				bind 10.77.0.50/32 dev eth0
+				status a 10.77.0.50(VIP)
+				a: VIPAnnounced
+				event a VIPAnnounced`,
+		},
+		{
+			name: "no member has a Node: they have other names, or Nodes can't be read",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50")), "a", "n1")
+				w.Nodes = []vip.Node{{Name: "w1"}}
 				return w
 			},
 			want: `acquire kubevip-a
@@ -637,7 +673,7 @@ func TestOneRefusedOfTwo(t *testing.T) {
 func TestWhyNoNode(t *testing.T) {
 	w := world(svc("a", "10.77.0.50", local("n3")))
 	w.Members[0].Info = info(false)
-	w.Nodes = []vip.Node{{Name: "n3", Excluded: "it has the label x"}}
+	w.Nodes = allNodes(vip.Node{Name: "n3", Excluded: "it has the label x"})
 	got := Make(rules(), w).Verdicts[0].Message
 	for _, want := range []string{"n1: its link eth0 is down", "n2: no ready endpoint there", "n3: it has the label x"} {
 		if !strings.Contains(got, want) {

@@ -80,7 +80,7 @@ func TestRebalance(t *testing.T) {
 		}, want: "kubevip-s0 to n2, kubevip-s2 to n2"},
 		{name: "until its time is over", n: 4, change: func(r *Rules, w *vip.World) {
 			r.Rebalance = false
-			w.Nodes = []vip.Node{{Name: "n2", ReturnUntil: w.Now}}
+			w.Nodes = allNodes(vip.Node{Name: "n2", ReturnUntil: w.Now})
 			w.Claims[key("kubevip-s0")] = vip.Claim{Holder: "n1", Valid: true, PreviousHolder: "n2"}
 		}},
 	}

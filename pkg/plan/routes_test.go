@@ -73,7 +73,7 @@ func routesSummary(p vip.Plan) string {
 
 func TestRoutes(t *testing.T) {
 	taint := func(w vip.World, node, why string) vip.World {
-		w.Nodes = append(w.Nodes, vip.Node{Name: node, Excluded: why})
+		w.Nodes = allNodes(vip.Node{Name: node, Excluded: why})
 		return w
 	}
 	stopping := func(w vip.World, node string) vip.World {

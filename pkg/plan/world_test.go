@@ -88,6 +88,15 @@ func world(services ...vip.Service) vip.World {
 	return w
 }
 
+// allNodes returns the Nodes n1, n2 and n3, with those given in place of the ones of the same name.
+func allNodes(given ...vip.Node) []vip.Node {
+	all := []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}}
+	for _, n := range given {
+		all[slices.IndexFunc(all, func(o vip.Node) bool { return o.Name == n.Name })] = n
+	}
+	return all
+}
+
 // held says that node holds the lease of the Service of that name.
 func held(w vip.World, name, node string) vip.World {
 	w.Claims[key("kubevip-"+name)] = vip.Claim{Holder: node, Valid: true, Transitions: 1}

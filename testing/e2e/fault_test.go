@@ -647,22 +647,8 @@ func TestRebalance(t *testing.T) {
 func TestNodeDeleted(t *testing.T) {
 	start(t, env())
 	s := observe(t, "a", "10.77.0.50")
+	deleteNode(t, s.owner)
 	ctx := context.Background()
-	nodes := cluster.Client().CoreV1().Nodes()
-	before := check.Value(nodes.Get(ctx, s.owner, metav1.GetOptions{}))(t)
-	check.OK(t, nodes.Delete(ctx, s.owner, metav1.DeleteOptions{}))
-	t.Cleanup(func() { // as it was, for the tests that follow
-		again := before.DeepCopy()
-		again.ObjectMeta = metav1.ObjectMeta{Name: before.Name, Labels: before.Labels, Annotations: before.Annotations}
-		made, err := nodes.Create(ctx, again, metav1.CreateOptions{})
-		if err == nil {
-			made.Status = before.Status
-			_, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{})
-		}
-		if err != nil {
-			t.Error(err)
-		}
-	})
 	time.Sleep(5 * time.Second)
 	counted := check.Value(cluster.APIRequests(ctx))(t)
 	time.Sleep(5 * time.Second)
@@ -675,4 +661,25 @@ func TestNodeDeleted(t *testing.T) {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
 	expectConnectionsSurvive(t, c, 1)
+}
+
+// deleteNode deletes a Node from the API, and creates it again when the test ends.
+func deleteNode(t *testing.T, name string) {
+	t.Helper()
+	ctx := context.Background()
+	nodes := cluster.Client().CoreV1().Nodes()
+	before := check.Value(nodes.Get(ctx, name, metav1.GetOptions{}))(t)
+	check.OK(t, nodes.Delete(ctx, name, metav1.DeleteOptions{}))
+	t.Cleanup(func() { // as it was, for the tests that follow
+		again := before.DeepCopy()
+		again.ObjectMeta = metav1.ObjectMeta{Name: before.Name, Labels: before.Labels, Annotations: before.Annotations}
+		made, err := nodes.Create(ctx, again, metav1.CreateOptions{})
+		if err == nil {
+			made.Status = before.Status
+			_, err = nodes.UpdateStatus(ctx, made, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
 }

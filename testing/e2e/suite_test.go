@@ -369,8 +369,14 @@ func awaitStatus(t *testing.T, name, want string, within time.Duration) {
 // awaitEvent waits for an Event on a Service whose message contains the words.
 func awaitEvent(t *testing.T, name, reason, words string) {
 	t.Helper()
+	awaitEventIn(t, "default", name, reason, words)
+}
+
+// awaitEventIn is awaitEvent for a Service of any namespace.
+func awaitEventIn(t *testing.T, namespace, name, reason, words string) {
+	t.Helper()
 	until(t, 20*time.Second, "an Event "+reason+" on "+name, func(ctx context.Context) error {
-		list, err := cluster.Client().CoreV1().Events("default").List(ctx, metav1.ListOptions{})
+		list, err := cluster.Client().CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
