@@ -48,7 +48,6 @@ type Options struct {
 const (
 	stepPeriod = 250 * time.Millisecond  // Run looks at all leases and times at least that often
 	pauseLimit = 1250 * time.Millisecond // after a pause longer than this the process was stopped, or got no CPU
-	stopTime   = 3 * time.Second         // how long Run may take to end
 )
 
 // Leases is this node's part in the agreement: it renews the node lease, acquires,
@@ -186,7 +185,7 @@ func (l *Leases) Ready() error {
 
 // Run makes a step when it is woken, and at least each stepPeriod, until ctx ends; after one
 // that took more than 1 ms it pauses three times as long. Then it releases all VIP leases and
-// the node lease, so that the others need not wait for it, within stopTime, and returns the
+// the node lease, so that the others need not wait for it, within quorum.StopTime, and returns the
 // error of the latter.
 func (l *Leases) Run(ctx context.Context) error {
 	// Requests outlive ctx: their end must be known.
@@ -204,7 +203,7 @@ func (l *Leases) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			defer time.AfterFunc(stopTime, cancel).Stop()
+			defer time.AfterFunc(quorum.StopTime, cancel).Stop()
 			l.releaseAll(requests)
 			return l.releaseNodeLease(requests)
 		case <-l.wake:
@@ -237,6 +236,7 @@ func (l *Leases) releaseAll(ctx context.Context) {
 	for {
 		l.Observe(&vip.World{Now: time.Now()})
 		l.mu.Lock()
+		l.own.releasing = true
 		l.writes.setIntents(nil)
 		l.mu.Unlock()
 		if ctx.Err() == nil {

@@ -288,6 +288,29 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// A node that is fenced while it releases its leases begins no other epoch for that.
+func TestFencedWhileStopping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := start(t, s, "n1")
+		a.want("a")
+		time.Sleep(period - 200*time.Millisecond) // it is about to renew
+		a.way.SetFaults(func(f *leasetest.Faults) { f.Delay = 300 * time.Millisecond })
+		a.stop()
+		time.Sleep(100 * time.Millisecond)
+		x := s.Lease(vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"}).DeepCopy()
+		annotate(x, FencedAnnotation, "1")
+		s.Put(x)
+		<-a.done
+		if trace := s.Trace(20); strings.Contains(trace, "transitions 2") {
+			t.Errorf("another epoch was begun:\n%s", trace)
+		}
+		if got := s.String(); got != "" {
+			t.Errorf("left after the end:\n%s", got)
+		}
+	})
+}
+
 func TestOtherAnnouncer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()

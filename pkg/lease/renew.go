@@ -31,6 +31,7 @@ type ownLease struct {
 	info  string                // its NodeAnnotation
 
 	pending    bool      // a renewal is under way
+	releasing  bool      // Run ends: no renewal is started, so that no epoch begins any more
 	failing    bool      // the last renewal failed, and that was logged
 	next       time.Time // when the next one is due
 	shortTries int       // how many of the next renewals have shortTimeout
@@ -62,13 +63,16 @@ func (l *Leases) endEpoch(why string) {
 	l.o.Log.Warn("the node lease is lost: this node gives up its VIPs and begins a new epoch", "why", why, "epoch", l.own.Epoch)
 }
 
-// renew starts a renewal of this node's lease if none is under way and one is due, or if its
+// renew starts a renewal of this node's lease, unless Run ends, if none is under way and one is due, or if its
 // info (about, with Isolated and Suspects of the last decision) has changed and the last
 // renewal succeeded. If the version to replace is not known, or the epoch is over, the lease
 // is read first. A renewal times out after half a renew deadline; the first shortTries after a
 // fast one time out after shortTimeout, are tried again at once, and count as no failure.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o := &l.own
+	if o.releasing {
+		return
+	}
 	about.Isolated, about.Suspects = l.decision.Isolated, l.decision.Suspects
 	info, err := json.Marshal(about)
 	if err != nil {

@@ -6,6 +6,10 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
+// StopTime is how long a process may take, after its last heartbeat said that it stops, to
+// release its node lease. Its VIPs are handed over by then.
+const StopTime = 3 * time.Second
+
 // Between the nodes that may fence another: one tries at once, the others in turn.
 const (
 	deadDelay   = 150 * time.Millisecond // a node that is dead, or has yielded
@@ -83,17 +87,22 @@ func (e *evaluation) listFences() {
 	}
 }
 
-// fenceReason returns why this node must fence p now, or "": p is dead, and this node reaches
-// enough others (s.mayFence) and has been in no minority for RejoinTime; or p has yielded, and
+// fenceReason returns why this node must fence p now, or "": p is dead (for StopTime, if it said
+// that it stops), and this node reaches enough others (s.mayFence) and has been in no minority
+// for RejoinTime; or p has yielded, and
 // its node lease has not changed for a retry period; or that has not changed for the lease
 // duration, during which all of this node's renewals succeeded. turn is how many other nodes
 // try before this one: each puts it off by deadDelay, or by silentDelay with the last reason.
 func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	// A node gets the whole lease duration again once this one can see its renewals.
 	silent := e.Now.Sub(later(p.Changed, e.Self.RenewingSince))
+	deadFor := e.Now.Sub(p.status.Since)
+	if p.status.Stopping {
+		deadFor -= StopTime
+	}
 	switch {
 	// A node that rejoins the others meets them one by one: those that it has not met yet look dead.
-	case p.dead() && e.s.mayFence && e.Now.Sub(e.s.minorityAt) > RejoinTime && e.Now.Sub(p.status.Since) >= turn*deadDelay:
+	case p.dead() && e.s.mayFence && e.Now.Sub(e.s.minorityAt) > RejoinTime && deadFor >= turn*deadDelay:
 		return ReasonDead
 	case !p.yieldedSince.IsZero() && e.Now.Sub(p.Changed) >= e.Timing.RetryPeriod && e.Now.Sub(p.yieldedSince) >= turn*deadDelay:
 		return ReasonYielded

@@ -208,6 +208,12 @@ func TestFence(t *testing.T) {
 			v.set(dead.with(func(n *node) { n.fenced = true }), 4, 6)
 		}, 50 * time.Millisecond, ReasonDead},
 		{"dead in an earlier epoch", 3, func(v *view) { v.set(dead.with(func(n *node) { n.epoch = 0 }), 2, 2) }, time.Minute, ""},
+		{"dead since it said that it stops", 3, func(v *view) {
+			v.set(dead.with(func(n *node) { n.stopping = true }), 2, 2)
+		}, 2900 * time.Millisecond, ""},
+		{"dead for 3 s since it said that it stops, its node lease not released", 3, func(v *view) {
+			v.set(dead.with(func(n *node) { n.stopping = true }), 2, 2)
+		}, 3100 * time.Millisecond, ReasonDead},
 		{"suspect", 3, func(v *view) { v.set(well.is(vip.Suspect), 2, 2) }, time.Minute, ""},
 		{"holds nothing and does not reach the API server", 3, func(v *view) {
 			v.set(cut.with(func(n *node) { n.tenure = false }), 2, 2)
