@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -135,6 +136,38 @@ func TestDecisionsInCode(t *testing.T) {
 		if !named[number] {
 			t.Errorf("no code names decision %s: do so in a comment at the place that it explains", number)
 		}
+	}
+}
+
+// TestSecurityPage: each test that docs/security.md names exists, and each of the twenty findings has a row that
+// names a test, or says "open".
+func TestSecurityPage(t *testing.T) {
+	tests := map[string]bool{}
+	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
+	eachFile(t, func(file, text string) {
+		if strings.HasSuffix(file, "_test.go") {
+			for _, m := range declared.FindAllStringSubmatch(text, -1) {
+				tests[m[1]] = true
+			}
+		}
+	})
+	text, named, rows := pages(t)["docs/security.md"], regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*)`"), 0
+	for line := range strings.Lines(text) {
+		names := named.FindAllStringSubmatch(line, -1)
+		for _, m := range names {
+			if !tests[m[1]] {
+				t.Errorf("docs/security.md names %s, which does not exist", m[1])
+			}
+		}
+		if cells := strings.Split(line, "|"); len(cells) == 7 && strings.TrimSpace(cells[1]) == strconv.Itoa(rows+1) {
+			rows++
+			if len(names) == 0 && !strings.Contains(cells[3], "open") {
+				t.Errorf("row %d of docs/security.md names no test", rows)
+			}
+		}
+	}
+	if rows != 20 {
+		t.Errorf("docs/security.md has %d of the twenty rows", rows)
 	}
 }
 
