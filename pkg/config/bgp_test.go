@@ -185,3 +185,37 @@ func FuzzPeers(f *testing.F) {
 		}
 	})
 }
+
+// FuzzAnnotatedPeers: whatever the annotations of a Node say, they name at most maxAnnotatedPeers
+// valid peers, each once, or are an error that tells no password; no file is read.
+func FuzzAnnotatedPeers(f *testing.F) {
+	f.Add("bgp-peers-0-peer-ip=192.0.2.1,192.0.2.2\nbgp-peers-0-peer-asn=65001\nbgp-peers-0-node-asn=65009\nbgp-peers-0-src-ip=192.0.2.9\nbgp-peers-0-bgp-pass=cGFzc3dvcmQ=\nbgp-peers-0-peer-port=1179", true)
+	f.Add("bgp-peers-0-peer-ip=2001:db8::1\nbgp-peers-0-peer-asn=65002\nbgp-peers-1-peer-ip=,\nbgp-peers-1-bgp-pass=QC9ldGMvc2hhZG93", false)
+	f.Add("bgp-peers-0-peer-asn=1\nbgp-peers-0-peer-ip="+strings.Repeat("192.0.2.1,", 50000)+"192.0.2.2", true)
+	f.Add("bgp-peers-0-peer-asn=1\nbgp-peers-0-peer-ip=fe80::1%eth0,0.0.0.0,224.0.0.1,::ffff:192.0.2.1", true)
+	f.Fuzz(func(t *testing.T, text string, multihop bool) {
+		annotations := make(map[string]vip.Secret)
+		for line := range strings.Lines(text) {
+			key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+			annotations[key] = vip.Secret(value)
+		}
+		b := BGP{AnnotationPrefix: "example.com", local: localSide{as: 65000}, single: vip.BGPPeer{Multihop: multihop}}
+		peers, err := b.AnnotatedPeers(annotations)
+		if err != nil {
+			if pass := string(annotations["bgp-peers-0-bgp-pass"]); len(peers) > 0 || len(pass) > 8 && strings.Contains(err.Error(), pass) {
+				t.Errorf("%d peers and %v", len(peers), err)
+			}
+			return
+		}
+		names := make(map[string]bool)
+		for _, p := range peers {
+			if names[p.Name()] || p.AS == 0 || p.LocalAS == 0 || p.Port == 0 || !p.Address.IsValid() || p.Address.Is4In6() || len(p.Password) > maxPassword {
+				t.Errorf("peer %+v", p)
+			}
+			names[p.Name()] = true
+		}
+		if len(peers) > maxAnnotatedPeers {
+			t.Errorf("%d peers", len(peers))
+		}
+	})
+}

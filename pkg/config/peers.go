@@ -242,13 +242,18 @@ func readPassword(password vip.Secret, readFile func(string) ([]byte, error)) (v
 	return password, nil
 }
 
+// maxAnnotatedPeers is how many addresses of peers the annotations of a Node may name.
+const maxAnnotatedPeers = 100
+
 // AnnotatedPeers parses the peers that Node annotations name, without their prefix:
 // bgp-peers-<n>-peer-ip (several with commas between), -peer-asn, -node-asn, -src-ip,
 // -peer-port and -bgp-pass (in base64), n counting from 0. -src-ip is the BGP identifier,
-// too. Its error names every annotation that is wrong, and no password; there are then no peers.
+// too. More than maxAnnotatedPeers addresses are an error. Its error names every annotation that
+// is wrong, and no password; there are then no peers.
 func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, error) {
 	var peers []vip.BGPPeer
 	var errs []error
+	left := maxAnnotatedPeers
 	for n := 0; ; n++ {
 		prefix := fmt.Sprintf("bgp-peers-%d-", n)
 		value := func(key string) string { return string(annotations[prefix+key]) }
@@ -271,6 +276,10 @@ func (b BGP) AnnotatedPeers(annotations map[string]vip.Secret) ([]vip.BGPPeer, e
 			t.peer.RouterID = local.source
 		}
 		check("bgp-pass", parseInto(&t.peer.Password, value("bgp-pass"), parseBase64Password))
+		if left -= strings.Count(addresses, ",") + 1; left < 0 {
+			check("peer-ip", fmt.Errorf("is one address too many: a node may have %d peers", maxAnnotatedPeers))
+			break
+		}
 		for text := range strings.SplitSeq(addresses, ",") {
 			address, err := parseAddr(strings.TrimSpace(text))
 			if err != nil {

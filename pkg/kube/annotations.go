@@ -62,11 +62,11 @@ var Annotations = []Annotation{
 	{Key: rpFilterKey, Value: "0, 1 or 2", Meaning: "The reverse path filter of the interface that Herald makes. The default is 2 (loose). 1 (strict) drops what clients send, since answers leave by the interface below."},
 	{Key: dhcpLeaseKey, Value: "JSON", Meaning: "What a DHCP server has leased: address, server, when it expires. Another node goes on with it.", Written: true},
 	{Key: announceKey, Value: "arp, bgp, or both with a comma between", Meaning: "How the VIP is announced. The default is every way that is enabled."},
-	{Key: communitiesKey, Value: "communities, separated by commas", Meaning: "Communities of the VIP's routes: 65000:100, large ones 65000:1:100, names such as no-export, or none. Wins over the option."},
+	{Key: communitiesKey, Value: "communities, separated by commas", Meaning: "Communities of the VIP's routes: 65000:100, large ones 65000:1:100, names such as no-export, or none; 64 at most. Wins over the option."},
 	{Key: localPrefKey, Value: "0 to 4294967295", Meaning: "The local preference sent to BGP peers of the same AS. Wins over the option."},
 	{Key: medKey, Value: "0 to 4294967295", Meaning: "The MED of the VIP's routes. Wins over the option."},
 	{Key: prependKey, Value: "0 to 16", Meaning: "How often the AS number is repeated towards BGP peers of another AS. Wins over the option."},
-	{Key: peersKey, Value: "addresses or interfaces of peers, separated by commas", Meaning: "The BGP peers to which the VIP is announced, as the options name them. The default is all of them. If it can't be read, it is none."},
+	{Key: peersKey, Value: "addresses or interfaces of peers, separated by commas", Meaning: "The BGP peers to which the VIP is announced, as the options name them. 100 at most. The default is all of them. If it can't be read, it is none."},
 	{Key: vipHostKey, Value: "a node's name", Meaning: "The node that announces the VIP. By BGP several may; this is the one that wrote the status.", Written: true},
 	{Key: announcerKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
@@ -86,7 +86,7 @@ func readAnnotations(s *vip.Service, annotations map[string]string) {
 	if s.Addresses = parseAnnotation(r, addressesKey, parseAddresses); r.value(addressesKey) != "" {
 		s.Source = addressesKey
 	}
-	s.VIPHost, s.Announcer = annotations[vipHostKey], annotations[announcerKey]
+	s.VIPHost, s.Announcer = truncate(annotations[vipHostKey], maxName+1), truncate(annotations[announcerKey], maxName+1)
 	s.Ignore = parseAnnotation(r, ignoreKey, parseBool)
 	s.AllowWithoutEndpoints = parseAnnotation(r, withoutEndpointsKey, parseBool)
 	s.Interface = parseAnnotation(r, interfaceKey, parseInterface)
@@ -172,11 +172,15 @@ func parseBool(value string) (on bool, problem string) {
 	return on, ""
 }
 
-// parseInterface returns even a name that no interface can have: a VIP never goes to
-// a link that its user did not ask for.
+// maxName is the length of the longest name that Kubernetes has (RFC 1123 subdomains). What is
+// longer names nothing, and neither do its first maxName+1 bytes.
+const maxName = 253
+
+// parseInterface returns even a name that no interface can have, the first 60 bytes of it: a VIP
+// never goes to a link that its user did not ask for.
 func parseInterface(value string) (name, problem string) {
 	if !isLinkName(value) {
-		return value, "no name of a network interface; write one of at most 15 characters, or auto"
+		return truncate(value, 60), "no name of a network interface; write one of at most 15 characters, or auto"
 	}
 	return value, ""
 }
@@ -225,7 +229,8 @@ func quote(value string) string {
 	return strconv.Quote(value)
 }
 
-// truncate cuts a text to at most limit bytes, between two characters.
+// truncate cuts a text to at most limit bytes, between two characters. What it returns of a
+// longer one is a copy, which does not keep all of it in memory.
 func truncate(text string, limit int) string {
 	if len(text) <= limit {
 		return text
@@ -233,5 +238,5 @@ func truncate(text string, limit int) string {
 	for limit > 0 && !utf8.RuneStart(text[limit]) {
 		limit--
 	}
-	return text[:limit]
+	return strings.Clone(text[:limit])
 }

@@ -42,9 +42,15 @@ func (r annotationReader) bgpAttributes() (a vip.BGPAttributes) {
 	return a
 }
 
-// parsePeers reads names of peers as vip.BGPPeer spells them. If one can't be a name it
-// returns none, not nil, which would be all peers.
+// maxPeers is how many peers a Service may name.
+const maxPeers = 100
+
+// parsePeers reads names of peers as vip.BGPPeer spells them. If one can't be a name, or there
+// are more than maxPeers, it returns none, not nil, which would be all peers.
 func parsePeers(value string) (peers []string, problem string) {
+	if n := strings.Count(value, ",") + 1; n > maxPeers {
+		return []string{}, fmt.Sprintf("it names %d peers, and may name %d. The VIP is announced to no peer", n, maxPeers)
+	}
 	for text := range strings.SplitSeq(value, ",") {
 		name := strings.TrimSpace(text)
 		if a, err := netip.ParseAddr(name); err == nil {

@@ -55,6 +55,8 @@ func TestReadAnnotations(t *testing.T) {
 		{medKey, "4294967296", vip.Service{Invalid: []string{`heraldvip.io/bgp-med is "4294967296": write a whole number from 0 to 4294967295. The default is used.`}}},
 		{prependKey, "17", vip.Service{Invalid: []string{`heraldvip.io/bgp-prepend is "17": write a whole number from 0 to 16. The default is used.`}}},
 		{peersKey, "192.0.2.1, FD00:0::1,eth0", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{"192.0.2.1", "fd00::1", "eth0"}}}},
+		{peersKey, strings.Repeat("eth0,", maxPeers) + "eth1", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}, Invalid: []string{
+			`heraldvip.io/bgp-peers is "` + strings.Repeat("eth0,", 12) + `"...: it names 101 peers, and may name 100. The VIP is announced to no peer.`}}},
 		{peersKey, "192.0.2.1,", vip.Service{BGPAttributes: vip.BGPAttributes{Peers: []string{}}, Invalid: []string{
 			`heraldvip.io/bgp-peers is "192.0.2.1,": write the addresses or interfaces of peers with commas between. The VIP is announced to no peer.`}}},
 		{ignoreKey, "true", vip.Service{Ignore: true}},

@@ -94,9 +94,16 @@ func (c LargeCommunity) String() string { return fmt.Sprintf("%d:%d:%d", c[0], c
 // MarshalText writes a LargeCommunity as String does.
 func (c LargeCommunity) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
+// maxCommunities is how many communities of both kinds a route may have. A BGP message has 4096
+// bytes (RFC 4271 section 4.1), and a speaker that gets a longer one ends the session.
+const maxCommunities = 64
+
 // ParseCommunities reads "65000:100,65000:1:100,no-export": communities, large
-// communities and well-known names. Its error says which is wrong.
+// communities and well-known names, maxCommunities at most. Its error says which is wrong.
 func ParseCommunities(text string) (small []Community, large []LargeCommunity, err error) {
+	if n := strings.Count(text, ",") + 1; n > maxCommunities {
+		return nil, nil, fmt.Errorf("there are %d communities, and may be %d", n, maxCommunities)
+	}
 	for i, t := range strings.Split(text, ",") {
 		t = strings.TrimSpace(t)
 		if c, ok := wellKnown[strings.ToLower(t)]; ok {
@@ -116,7 +123,7 @@ func ParseCommunities(text string) (small []Community, large []LargeCommunity, e
 		}
 		switch {
 		case !ok:
-			return nil, nil, fmt.Errorf("community %d, %q, is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor a well-known name", i+1, t)
+			return nil, nil, fmt.Errorf("community %d, %.60q, is neither 0..65535:0..65535, nor a:b:c of 32 bits each, nor a well-known name", i+1, t)
 		case len(parts) == 3:
 			large = append(large, n)
 		default:

@@ -30,7 +30,11 @@ func TestParseCommunities(t *testing.T) {
 	if got, want := fmt.Sprint(small, large), "[65000:100 0:0 65535:65535 65535:65281 65535:0] [4294967295:0:7]"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	for _, text := range []string{"", ",", "65000", "65000:", "65536:1", "1:65536", "1:2:4294967296", "1:2:3:4", "-1:2", "1: 2", "export"} {
+	most := strings.Repeat("65000:1,65000:1:1,", 31) + "no-export,no-peer"
+	if small, large, err := ParseCommunities(most); err != nil || len(small)+len(large) != maxCommunities {
+		t.Errorf("%d communities: %v, %v, %v", maxCommunities, small, large, err)
+	}
+	for _, text := range []string{most + ",1:1", "", ",", "65000", "65000:", "65536:1", "1:65536", "1:2:4294967296", "1:2:3:4", "-1:2", "1: 2", "export"} {
 		if small, large, err := ParseCommunities(text); err == nil {
 			t.Errorf("%q is taken for %v %v", text, small, large)
 		}
