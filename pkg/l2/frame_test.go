@@ -188,16 +188,3 @@ func TestParseNA(t *testing.T) {
 		}
 	}
 }
-
-func FuzzParseARP(f *testing.F) {
-	f.Add([]byte{})
-	frames, _ := announcementFrames(netip.MustParseAddr("10.0.0.9"), mac)
-	for _, x := range frames {
-		f.Add(x)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if w, ok := parseARP(b); ok && !w.addr.Is4() {
-			t.Errorf("%x: %v", b, w)
-		}
-	})
-}
