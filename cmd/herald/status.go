@@ -152,6 +152,10 @@ func (n nodeStatus) state(now time.Time) string {
 		return why
 	}
 	switch {
+	case len(n.Info.Restarts) > 1:
+		return fmt.Sprintf("ok, but takes a VIP only if no other node can: its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
+	case n.node.NotReady:
+		return "ok, but takes a new VIP only if no other node can: Kubernetes does not have it as Ready"
 	case n.Info.LivenessOff != "":
 		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node exchanges no heartbeats, since " + n.Info.LivenessOff
 	case len(n.Info.Suspects) > 0:

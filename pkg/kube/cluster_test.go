@@ -137,6 +137,11 @@ func TestPokes(t *testing.T) {
 			}))
 		}, 0},
 		{"it is cordoned", func() error { return c.nodes.Update(node(func(n *corev1.Node) { n.Spec.Unschedulable = true })) }, 0},
+		{"it is not ready", func() error {
+			return c.nodes.Update(node(func(n *corev1.Node) {
+				n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionUnknown}}
+			}))
+		}, 1},
 		{"it is tainted", func() error {
 			return c.nodes.Update(node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: autoscalerTaint}} }))
 		}, 1},

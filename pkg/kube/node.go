@@ -32,6 +32,9 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 	n.ShuttingDown = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, shuttingDownMessage)
 	})
+	n.NotReady = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && (c.Status == corev1.ConditionFalse || c.Status == corev1.ConditionUnknown)
+	})
 	_, n.Drained = o.Annotations[drainKey]
 	n.ReturnUntil, _ = time.Parse(time.RFC3339, o.Annotations[returnKey])
 	for _, a := range o.Status.Addresses {

@@ -117,7 +117,7 @@ func (l *Leases) Observe(w *vip.World) {
 	info := l.o.Info() // before the lock: another room answers
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	info.Isolated = l.decision.Isolated
+	info.Isolated, info.Restarts = l.decision.Isolated, l.own.recentRestarts(w.Now)
 	w.Members = l.members(w.Now, info)
 	w.Tenure = l.tenure(time.Now())
 	w.Claims = l.claims(w.Now)

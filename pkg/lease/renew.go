@@ -30,6 +30,9 @@ type ownLease struct {
 	lease *coordinationv1.Lease // as written last; nil: it must be read before it is written
 	info  string                // its NodeAnnotation
 
+	began    time.Time // when this process held it first
+	restarts []int64   // as in vip.NodeInfo; see recentRestarts
+
 	pending    bool      // a renewal is under way
 	releasing  bool      // Run ends: no renewal is started, so that no epoch begins any more
 	failing    bool      // the last renewal failed, and that was logged
@@ -64,7 +67,7 @@ func (l *Leases) endEpoch(why string) {
 }
 
 // renew starts a renewal of this node's lease, unless Run ends, if none is under way and one is due, or if its
-// info (about, with Isolated and Suspects of the last decision) has changed and the last
+// info (about, with Isolated and Suspects of the last decision, and Restarts) has changed and the last
 // renewal succeeded. If the version to replace is not known, or the epoch is over, the lease
 // is read first. A renewal times out after half a renew deadline; the first shortTries after a
 // fast one time out after shortTimeout, are tried again at once, and count as no failure.
@@ -73,7 +76,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	if o.releasing {
 		return
 	}
-	about.Isolated, about.Suspects = l.decision.Isolated, l.decision.Suspects
+	about.Isolated, about.Suspects, about.Restarts = l.decision.Isolated, l.decision.Suspects, o.recentRestarts(now)
 	info, err := json.Marshal(about)
 	if err != nil {
 		l.o.Log.Error("this node's description can't be written", "err", err)
@@ -120,6 +123,9 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	}
 	l.mu.Lock()
 	epoch := nextEpoch(known, l.own.Epoch, l.own.EpochOver, time.Now())
+	if l.own.Epoch == 0 {
+		info = addRestart(info, known, time.Now())
+	}
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
 	if ends {
 		// It must be over here before any other node can see that it is.
@@ -235,6 +241,9 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 	case err == nil:
 		l.metrics.renewals.WithLabelValues("ok").Inc()
 		l.cache.setWritten(got)
+		if o.Epoch == 0 {
+			o.began, o.restarts = now, restartsOf(got)
+		}
 		if o.Epoch != transitions(got) {
 			o.Epoch, o.EpochOver = transitions(got), false
 			l.changed = true

@@ -23,6 +23,7 @@ type member struct {
 	vip.Member
 	refusal   string // why its Herald takes no VIP at all, or ""
 	exclusion string // why Kubernetes keeps the VIPs of Services off it, or ""
+	notReady  bool   // its condition Ready is not True
 	hash      uint64
 	units     int // how many it holds, or is about to
 }
@@ -55,7 +56,7 @@ func newNodes(w *vip.World) *nodes {
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
-		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded}
+		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady}
 		switch {
 		case nodesKnown && !hasNode(x):
 			n.exclusion = "Kubernetes has no Node of that name"
@@ -83,6 +84,37 @@ func newNodes(w *vip.World) *nodes {
 		all.self.Info.BGPSessions = w.BGPSessions // newer than in its node lease
 	}
 	return all
+}
+
+// A rank says how well a node would serve a unit. Of eligible nodes one with the lowest rank
+// gets it.
+type rank int
+
+// The ranks. A node has the highest one that applies.
+const (
+	rankWell       rank = iota
+	rankNotReady        // kubelet does not report it as ready, though it may serve
+	rankRestarting      // its Herald was killed or crashed more than once in the last minutes (decision 0071)
+	rankStalled         // it was the one to claim a VIP lease, and was slow
+)
+
+// restartsTolerated is how many vip.NodeInfo.Restarts do not make a node rankRestarting: one
+// power cut says nothing about the next.
+const restartsTolerated = 1
+
+// rankFor returns the rank of n as the owner of what has these requirements. Ready does not
+// count for the API servers, whose packets end in a process of the node. Every
+// node comes to the same, but for Stalled, since it judges by the Node and by what n publishes.
+func (n *member) rankFor(need *requirements) rank {
+	switch {
+	case n.Stalled:
+		return rankStalled
+	case len(n.Info.Restarts) > restartsTolerated:
+		return rankRestarting
+	case need.nodeExclusion && n.notReady:
+		return rankNotReady
+	}
+	return rankWell
 }
 
 // requirements are what a node must have to announce Services.

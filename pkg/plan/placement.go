@@ -43,8 +43,8 @@ func (p *placement) setTargets() {
 	}
 }
 
-// formerHolder returns the node that had a free unit, if it is alive, not stalled and
-// eligible, or nil: the first such that is named by u's own lease, valid or not, by a valid
+// formerHolder returns the node that had a free unit, if it is alive, of rankNotReady or better
+// and eligible, or nil: the first such that is named by u's own lease, valid or not, by a valid
 // lease among its records, or by a status as the one that wrote it. So a lease that was
 // deleted or blanked by hand moves nothing.
 func (p *placement) formerHolder(u *unit) *member {
@@ -58,37 +58,39 @@ func (p *placement) formerHolder(u *unit) *member {
 		names = append(names, s.statusBy)
 	}
 	for _, name := range names {
-		if n := p.members[name]; n != nil && n.Alive && !n.Stalled && whyIneligible(&u.requirements, n) == "" {
+		if n := p.members[name]; n != nil && n.Alive && n.rankFor(&u.requirements) <= rankNotReady && whyIneligible(&u.requirements, n) == "" {
 			return n
 		}
 	}
 	return nil
 }
 
-// bestNode returns the alive and eligible node that is to have u, or nil: one that is not
-// stalled (slow to claim what was its to claim) before one that is; then the one with the
-// fewest units; then the one with the highest rendezvous hash. It may be this node.
+// bestNode returns the alive and eligible node that is to have u, or nil: the one with the lowest
+// rank; then the one with the fewest units; then the one with the highest rendezvous hash. It may
+// be this node.
 func (p *placement) bestNode(u *unit) *member {
 	var best *member
-	var bestRank uint64
+	var bestRank rank
+	var bestHash uint64
 	for _, n := range p.alive {
-		if best != nil && (n.Stalled && !best.Stalled || n.Stalled == best.Stalled && n.units > best.units) {
+		rank := n.rankFor(&u.requirements)
+		if best != nil && (rank > bestRank || rank == bestRank && n.units > best.units) {
 			continue // before the dearer question whether it is eligible
 		}
 		if whyIneligible(&u.requirements, n) != "" {
 			continue
 		}
-		r := rendezvousHash(u.hash, n.hash)
-		if best == nil || best.Stalled && !n.Stalled || n.units < best.units || r > bestRank {
-			best, bestRank = n, r
+		h := rendezvousHash(u.hash, n.hash)
+		if best == nil || rank < bestRank || n.units < best.units || h > bestHash {
+			best, bestRank, bestHash = n, rank, h
 		}
 	}
 	return best
 }
 
 // returnUnits sets a node that was undrained (herald undrain) as the target of the units that
-// this node holds, may move, and had directly from it (PreviousHolder): while it is alive and
-// eligible, and until the Node's ReturnUntil, when it asks for another plan.
+// this node holds, may move, and had directly from it (PreviousHolder): while it is alive,
+// eligible, and of rankNotReady or better, and until the Node's ReturnUntil, when it asks for another plan.
 func (p *placement) returnUnits() {
 	undrained := make(map[string]*member)
 	for _, o := range p.Nodes {
@@ -101,7 +103,7 @@ func (p *placement) returnUnits() {
 		return
 	}
 	for _, u := range p.units {
-		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) && whyIneligible(&u.requirements, to) == "" {
+		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) && to.rankFor(&u.requirements) <= rankNotReady && whyIneligible(&u.requirements, to) == "" {
 			u.target = to
 			p.self.units--
 			to.units++
@@ -111,7 +113,7 @@ func (p *placement) returnUnits() {
 
 // rebalance sets the target of one unit of this node at most: the youngest that may move and
 // for which there is an eligible node that has at least two units fewer, is stable (alive
-// without a break for a while) and not stalled; of several, the one with the fewest units. It
+// without a break for a while) and of rankWell; of several, the one with the fewest units. It
 // does nothing without vip_rebalance, or while any unit is being handed over.
 func (p *placement) rebalance() {
 	if !p.Rebalance || len(p.HandingOver) > 0 {
@@ -122,7 +124,7 @@ func (p *placement) rebalance() {
 			continue
 		}
 		for _, n := range p.alive {
-			if n.Stable && !n.Stalled && n.units+2 <= p.self.units && (u.target == nil || n.units < u.target.units) && whyIneligible(&u.requirements, n) == "" {
+			if n.Stable && n.rankFor(&u.requirements) == rankWell && n.units+2 <= p.self.units && (u.target == nil || n.units < u.target.units) && whyIneligible(&u.requirements, n) == "" {
 				u.target = n
 			}
 		}

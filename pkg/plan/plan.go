@@ -18,8 +18,8 @@
 //	free, another node is the best               that node is given time to claim it
 //	no node is eligible                          Event with the reason of every node
 //
-// The best node is an eligible one that is not stalled, if there is one; of these one that
-// holds the fewest units; of these the one with the highest rendezvous hash.
+// The best node is an eligible one of the lowest rank (well, not ready, restarting, stalled); of these
+// one that holds the fewest units; of these the one with the highest rendezvous hash.
 //
 // Services that share an address or a lease are one unit: they are announced by one node,
 // owned by the lease of the oldest of them.

@@ -18,6 +18,7 @@ type Node struct {
 	Drained      bool      // an operator wants it to carry no VIP (herald drain)
 	ReturnUntil  time.Time // until then it gets back what it gave away when it was drained (herald undrain)
 	ShuttingDown bool      // its kubelet says that it is being shut down
+	NotReady     bool      // its condition Ready is False or Unknown
 
 	// Annotations are those of this process's own node whose prefix Herald was told
 	// (annotation), without it. There may be passwords among them.
@@ -53,6 +54,11 @@ type NodeInfo struct {
 	// APIServerReady: the node's own API server answers that it is ready, so that the node
 	// may carry the VIP of the control plane.
 	APIServerReady bool `json:"apiServerReady,omitempty"`
+
+	// Restarts is when (Unix seconds by the node's own clock) its Herald was started again
+	// after an end without a hand-over: killed, crashed, or with the power of the node. It is
+	// empty again once the Herald has run for a while (decision 0071).
+	Restarts []int64 `json:"restarts,omitempty"`
 }
 
 // LinkFor is the link that carries the VIPs of a Service which names link: "" leaves

@@ -113,6 +113,48 @@ func TestHandOverWithoutGap(t *testing.T) {
 	})
 }
 
+// TestCrashLoop: a node whose Herald is killed again and again gets no VIP any more after its second
+// restart, although it holds the fewest, so that the others' clients notice nothing.
+func TestCrashLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const restarts = 20
+		c := newCluster(t, size{nodes: 3, services: 30})
+		c.wire = newWire(c, rand.New(rand.NewPCG(1, 13)))
+		c.run(rand.New(rand.NewPCG(1, 14)), 1, func(r *rand.Rand, _ *node) {
+			n := c.nodes[2]
+			before, began := 0, time.Now()
+			for i := range restarts {
+				n.kill(false)
+				time.Sleep(time.Duration(1000+r.IntN(4000)) * time.Millisecond)
+				n.start()
+				if i == 1 {
+					before, began = c.binds(), time.Now()
+				}
+				time.Sleep(time.Second)
+				for range 3 { // three Services are created
+					s := r.IntN(len(c.services))
+					c.change(s, func(s *vip.Service) { s.Ignore = true })
+					time.Sleep(time.Second)
+					c.change(s, func(s *vip.Service) { s.Ignore = false })
+					time.Sleep(time.Duration(500+r.IntN(3000)) * time.Millisecond)
+				}
+				c.mu.Lock()
+				if len(n.kernel) > 0 && i > 0 {
+					t.Errorf("restart %d: it has %d VIPs", i+1, len(n.kernel))
+				}
+				c.mu.Unlock()
+			}
+			created := 3 * (restarts - 1)
+			minutes := time.Since(began).Minutes()
+			moved := c.binds() - before - created
+			t.Logf("%d restarts in %.1f minutes: %.1f VIPs moved per minute, beside %d that were new", restarts, minutes, float64(moved)/minutes, created)
+			if moved > 0 {
+				t.Errorf("%d VIPs were bound beside the %d of new Services", moved, created)
+			}
+		})
+	})
+}
+
 // setMustAnswer sets whether it is an error, from now on, if nobody answers for a VIP.
 func (c *cluster) setMustAnswer(must bool) {
 	c.mu.Lock()

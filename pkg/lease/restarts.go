@@ -1,0 +1,57 @@
+package lease
+
+import (
+	"encoding/json"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// maxRestarts is how many of the last restarts count.
+const maxRestarts = maxBreaks
+
+// recentRestarts returns vip.NodeInfo.Restarts as they are to be published at now: those that
+// this process found and added when it started, nil once it has run for stableAfter, twice as
+// long for each of them, or for forgetAfter if that is less.
+func (o *ownLease) recentRestarts(now time.Time) []int64 {
+	if now.Sub(o.began) >= min(stableAfter<<len(o.restarts), forgetAfter) {
+		return nil
+	}
+	return o.restarts
+}
+
+// addRestart returns info, a vip.NodeInfo as JSON that a process is about to write for the first
+// time, with the restarts of the node lease known that are not older than forgetAfter, and now.
+// Both times are of this node's own clock. It returns info unchanged if known is nil or its
+// process has stopped in good order.
+func addRestart(info string, known *coordinationv1.Lease, now time.Time) string {
+	var about vip.NodeInfo
+	if known == nil || holder(known) == "" || excluded(known) || json.Unmarshal([]byte(info), &about) != nil {
+		return info
+	}
+	about.Restarts = nil
+	for _, at := range restartsOf(known) {
+		if age := now.Sub(time.Unix(at, 0)); age >= 0 && age <= forgetAfter {
+			about.Restarts = append(about.Restarts, at)
+		}
+	}
+	about.Restarts = append(about.Restarts, now.Unix())
+	about.Restarts = about.Restarts[max(0, len(about.Restarts)-maxRestarts):]
+	text, err := json.Marshal(about)
+	if err != nil {
+		return info
+	}
+	return string(text)
+}
+
+// restartsOf returns the Restarts in the NodeAnnotation of a node lease, the last maxRestarts;
+// nil if it can't be read.
+func restartsOf(l *coordinationv1.Lease) []int64 {
+	var about vip.NodeInfo
+	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &about) != nil {
+		return nil
+	}
+	return about.Restarts[max(0, len(about.Restarts)-maxRestarts):]
+}
