@@ -100,6 +100,7 @@ type probeState struct {
 	next     time.Time // not before
 	at       time.Time // when the last one ended; zero: none since the last verified heartbeat
 	result   probeResult
+	refusals int  // how many probes in a row its port has refused since the last verified heartbeat
 	answered bool // its address was answered for while it was alive, so no answer means something
 	open     bool // and its port took a TCP connection
 }
@@ -222,7 +223,7 @@ func (d *detector) receive(m *message, id packetID, addr netip.AddrPort, now tim
 		rx.echoOf = echoOf
 	}
 	if rx.verified = rx.verified || fresh; rx.verified {
-		p.probe.at, p.announced = time.Time{}, false
+		p.probe.at, p.probe.refusals, p.announced = time.Time{}, 0, false
 	}
 	rx.interval = min(max(m.interval, minInterval/2), 2*maxInterval)
 	rx.keys, rx.echoes, rx.stopping = m.keys, m.echoes, rx.verified && m.stopping

@@ -131,6 +131,12 @@ func TestProbeResults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newFixture(t)
 			r.advance(400*time.Millisecond, nil)
+			if tt.result.refused { // a reset may be forged
+				for range minRefusals - 1 {
+					r.runProbe(tt.result, 150*time.Millisecond)
+					r.expectState(vip.Alive)
+				}
+			}
 			r.runProbe(tt.result, 150*time.Millisecond)
 			r.expectState(tt.want)
 			if tt.want == vip.Dead {
@@ -236,4 +242,26 @@ func TestRestoredSnapshotIsHeard(t *testing.T) {
 		t.Error("a packet recorded before is heard again after a second")
 	}
 	r.expectState(vip.Alive)
+}
+
+// TestForgedReset: whoever sees a SYN can answer it by a reset. So a node whose heartbeats are merely late
+// is not dead because connections to it are refused, however often; nor is one whose heartbeats arrive.
+func TestForgedReset(t *testing.T) {
+	refused := probeResult{answers: true, refused: true}
+	r := newFixture(t)
+	for range 20 {
+		r.receiveHeartbeat(vip.ProcessID{1})
+		r.advance(300*time.Millisecond, nil)
+		for range minRefusals {
+			r.runProbe(refused, 2*checkInterval)
+			r.expectState(vip.Alive)
+		}
+		r.receiveHeartbeat(vip.ProcessID{1})
+		r.expectState(vip.Alive)
+	}
+	r.advance(5*time.Second, func() {
+		r.receiveHeartbeat(vip.ProcessID{1})
+		r.probeEnded(r.peers["n1"], refused, r.now, r.now)
+		r.expectState(vip.Alive)
+	})
 }

@@ -24,8 +24,9 @@ import (
 //	   silent for that long, and a probe was answered or proves nothing: its address never
 //	   answered, or an Alive node hears it. (From Dead only the former.)
 //	d  Its last heartbeat said that it stops. Or it was Alive once, is silent, no Alive node
-//	   hears it, and a probe found that its port refuses connections, or that an address which
-//	   used to answer does not. To end the state Alive the probe must be younger than probeMaxAge.
+//	   hears it, and either a probe found that an address which used to answer does not, or it is
+//	   silent for refusedTime and its port has refused the last minRefusals connections. To end
+//	   the state Alive the last probe must be younger than probeMaxAge.
 //
 // Without a socket on this node all are Unknown. A silent node stays what it is while this process
 // may have missed its heartbeats (canJudgeSilence).
@@ -36,6 +37,12 @@ const (
 	unprobedSuspectAfter = 10 * time.Second
 	// probeMaxAge is how old the result of a probe may be to end the state Alive.
 	probeMaxAge = 500 * time.Millisecond
+	// A TCP reset is not authenticated: whoever sees the SYN can forge one. So a node whose port refuses
+	// connections is Dead only once it is silent for refusedTime and has refused minRefusals in a row. Until
+	// then its kernel answers for its VIPs and serves them (their lifetime is 3 s, renewed each 0.75 s), so
+	// no client waits for it.
+	refusedTime = 500 * time.Millisecond
+	minRefusals = 3
 	// From the end of a probe of a silent node to the next one.
 	aliveProbePause   = 50 * time.Millisecond
 	suspectProbePause = 3 * time.Second
@@ -118,7 +125,8 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 
 // probeEnded takes over the result of a probe of p that began at startedAt. If heartbeats of p
 // arrive, recordHeardProbe does. Else the result and its time are stored, the next probe is
-// put off by a pause that depends on p's state, and p is evaluated. But the result is dropped
+// put off by a pause that depends on p's state and is short after the first refusals, and p is
+// evaluated. But the result is dropped
 // if p was heard meanwhile, or if this process was paused, started to listen, or was delayed
 // by more than probeMaxDelay, and may have missed the answers.
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
@@ -131,7 +139,12 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 		return
 	}
 	p.probe.result, p.probe.at = result, now
+	if p.probe.refusals++; !result.refused {
+		p.probe.refusals = 0
+	}
 	switch {
+	case p.probe.refusals > 0 && p.probe.refusals < minRefusals:
+		p.probe.next = now.Add(aliveProbePause) // to be sure soon
 	case p.state == vip.Suspect:
 		p.probe.next = now.Add(suspectProbePause)
 	case !p.wasAlive:
@@ -194,8 +207,9 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 // probe. Without one, or if p is Alive and the result older than probeMaxAge, the state stays,
 // but an Alive node becomes Suspect after unprobedSuspectAfter of silence.
 //
-// Dead follows at once from a refused port, or from an address that no longer answers, if p
-// was Alive once and no Alive node hears it. Other results count after suspectDelay of
+// Dead follows at once from an address that no longer answers, and from a port that has refused
+// minRefusals connections in a row after refusedTime of silence, if p was Alive once and no
+// Alive node hears it. Other results count after suspectDelay of
 // silence: p becomes Unknown if it was never Alive and its port refused, or neither it nor the
 // address answered; else Suspect. It is also Suspect if a packet from it could not be opened
 // within forgetAfter.
@@ -209,7 +223,7 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 		return
 	}
 	switch {
-	case p.wasAlive && result.refused && !d.heardByOthers(p, now):
+	case p.wasAlive && probe.refusals >= minRefusals && silent >= refusedTime && !d.heardByOthers(p, now):
 		d.setState(p, vip.Dead, "its node refuses connections: nothing listens on its port", now)
 	case p.wasAlive && probe.answered && !result.answers && !result.connected && !d.heardByOthers(p, now):
 		d.setState(p, vip.Dead, "nobody answers for its address", now)
