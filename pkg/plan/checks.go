@@ -17,6 +17,9 @@ const (
 	heardConflictLasts = 30 * time.Second
 	// defendAfterHeard is how long after such an announcement this node checks whether anybody claims the VIP.
 	defendAfterHeard = 10 * time.Minute
+	// moveTime is how long after this node has acquired a VIP the node that had it before may still be heard
+	// announcing it.
+	moveTime = 5 * time.Second
 	// earlyProbers is how many nodes probe the new addresses of a unit that no node holds.
 	earlyProbers = 4
 )
@@ -27,6 +30,7 @@ type addressChecks struct {
 	*pass
 	nodeByMAC map[string]string
 	nodeMACs  string              // the MACs of all nodes, as in vip.AddressCheck
+	ownMACs   string              // those of this node and of its macvlans
 	complete  bool                // every node that is alive publishes its MACs: another MAC is no node's
 	added     map[netip.Addr]bool // the addresses in out.AddressChecks
 }
@@ -35,9 +39,12 @@ type addressChecks struct {
 // and sets complete if every alive node publishes one.
 func newAddressChecks(p *pass) *addressChecks {
 	c := &addressChecks{pass: p, nodeByMAC: make(map[string]string), complete: true, added: make(map[netip.Addr]bool)}
-	var all []string
+	var all, own []string
 	for _, x := range p.Members {
 		macs := macsOf(&x.Info)
+		if x.Name == p.Self {
+			own = slices.Clone(macs)
+		}
 		for _, mac := range macs {
 			c.nodeByMAC[mac] = x.Name
 		}
@@ -48,9 +55,9 @@ func newAddressChecks(p *pass) *addressChecks {
 	}
 	for _, x := range p.Macvlans { // their address moves along with the VIP
 		c.nodeByMAC[x.MAC] = p.Self
-		all = append(all, x.MAC)
+		all, own = append(all, x.MAC), append(own, x.MAC)
 	}
-	c.nodeMACs = strings.Join(all, " ")
+	c.nodeMACs, c.ownMACs = strings.Join(all, " "), strings.Join(own, " ")
 	return c
 }
 
@@ -124,21 +131,25 @@ func (c *addressChecks) mayBecomeOwner(u *unit) bool {
 }
 
 // defend adds a check whether another host claims a, which is bound here (RFC 5227
-// section 2.4): for ten minutes after a MAC that is no node's announced it on its link, and as
+// section 2.4): for ten minutes after a MAC that isForeign announced it on its link, and as
 // long as the last result of the check has a fault, or is OK only after one. Else it does
 // nothing. Announcements do not count while an alive node publishes no MAC.
 //
 // If the result names a host, or one was heard less than 30 s ago, VIPForeignMAC becomes the
 // verdict of s, with an Event; if there is a result and no host any more it adds the Event
-// VIPAnswered. The address stays.
+// VIPAnswered. The address stays, whoever announces it: ARP and NDP prove nothing. A node that
+// has taken the VIP over says so in its heartbeats (vip.Heartbeat.VoidedClaim).
 func (c *addressChecks) defend(s *service, a vip.Address) {
 	x := vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckDefend, AllowedMACs: c.nodeMACs}
 	announced, heard := c.Heard[a.Addr]
 	age := c.Now.Sub(announced.At)
-	heard = heard && announced.Link == a.Link && c.complete && c.nodeByMAC[announced.MAC] == "" && age < defendAfterHeard
+	heard = heard && announced.Link == a.Link && c.isForeign(s, announced) && age < defendAfterHeard
 	r, known := c.result(x)
 	if !heard && (!known || r.OK() && r.ClearedAt.IsZero()) {
 		return
+	}
+	if c.nodeByMAC[announced.MAC] != "" {
+		x.AllowedMACs = c.ownMACs
 	}
 	c.addCheck(x)
 	others := r.UnexpectedMACs
@@ -153,9 +164,36 @@ func (c *addressChecks) defend(s *service, a vip.Address) {
 		since := cmp.Or(r.ClearedAt, announced.At) // a host that was heard may answer no AddressCheck
 		c.addEvent(s, vip.VIPAnswered, fmt.Sprintf("no other host on %s claims %s any more", a.Link, a.Addr), since.Unix())
 	case len(others) > 0:
-		c.setProblem(s, vip.VIPForeignMAC, fmt.Sprintf("another host on %s claims %s (MAC %s): some clients may reach that host instead; take the address off it. Node %s goes on announcing the VIP",
-			a.Link, a.Addr, strings.Join(others, ", "), c.Self))
+		c.setProblem(s, vip.VIPForeignMAC, c.describeConflict(a, others))
 	}
+}
+
+// isForeign reports whether an announcement of an address of s, which this node owns, is a
+// conflict: its MAC is no node's, while all nodes that are alive publish theirs; or it is
+// another node's, and this node acquired the address longer than moveTime before.
+func (c *addressChecks) isForeign(s *service, x vip.HeardAnnouncement) bool {
+	switch c.nodeByMAC[x.MAC] {
+	case "":
+		return c.complete
+	case c.Self:
+		return false
+	}
+	return !c.handingOver(s.unit) && x.At.Sub(s.unit.claim.AcquiredAt) > moveTime
+}
+
+// describeConflict returns the message of the Event VIPForeignMAC for hosts that claim a,
+// which this node goes on announcing.
+func (c *addressChecks) describeConflict(a vip.Address, macs []string) string {
+	who, advice := "another host", "take the address off it"
+	hosts := slices.Clone(macs)
+	for i, mac := range hosts {
+		if node := c.nodeByMAC[mac]; node != "" {
+			who, advice = "a host", "it is the MAC of a node that does not own the VIP, so the address is bound there by hand, or another host forges ARP"
+			hosts[i] += " of node " + node
+		}
+	}
+	return fmt.Sprintf("%s on %s claims %s (MAC %s): some clients may reach that host instead; %s. Node %s goes on announcing the VIP",
+		who, a.Link, a.Addr, strings.Join(hosts, ", "), advice, c.Self)
 }
 
 // verify adds checks whether the owner of s, another node, and nobody else answers for its

@@ -194,10 +194,9 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 // A progress is how many of the addresses of a Service are bound on this node, and what is in
 // the way of others.
 type progress struct {
-	bound      []string      // addresses, each with its link
-	inUse      []string      // addresses that other hosts have, each with what to do about it
-	superseded bool          // another node announces one, and this one can't renew its lease
-	ingress    []vip.Ingress // for the status
+	bound   []string      // addresses, each with its link
+	inUse   []string      // addresses that other hosts have, each with what to do about it
+	ingress []vip.Ingress // for the status
 }
 
 // announce binds and announces the addresses of s on this node, which owns it (see
@@ -231,7 +230,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 // bindAddress adds one address of s to the Plan, to be bound and announced; its route, if the
 // owner advertises, and its entry in c follow once the kernel has it. It does not add an
 // address whose link is down (an Event, unless s moves), or that is leased by DHCP and mayBind
-// is false; one that is superseded is only listened for.
+// is false.
 //
 // If it is not bound yet, it also waits for kube-proxy to serve s (ready), and, if it is new
 // and vip_skipdad is false, for a probe to find it free; hosts that have it go to c.inUse.
@@ -247,11 +246,6 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 		return
 	}
 	if a.client != nil && !m.dhcp.mayBind(s, a.Addr) {
-		return
-	}
-	if m.superseded(a.Address) {
-		c.superseded = true
-		m.addListenOnly(a.Address)
 		return
 	}
 	bound := m.isBound(a.Address)
@@ -278,29 +272,10 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	c.ingress = append(c.ingress, m.ingress(s, a.Addr))
 }
 
-// superseded reports whether another node was heard to announce a since the renewal of this
-// node's lease became overdue: that node has taken a over, which this one can't learn from the
-// API server. False if no renewal is late.
-func (m *unitPlanner) superseded(a vip.Address) bool {
-	late := m.Tenure.RenewalLateSince
-	h := m.Heard[a.Addr]
-	node := m.checks.nodeByMAC[h.MAC]
-	return !late.IsZero() && h.At.After(late) && node != "" && node != m.Self
-}
-
-// addListenOnly adds an Announcement of a to the Plan that only listens for other hosts; a is
-// not bound. It does nothing if the Plan has the address, or this Announcement, already.
-func (m *unitPlanner) addListenOnly(a vip.Address) {
-	x := vip.Announcement{Addr: a.Addr, Link: a.Link, ListenOnly: true}
-	if !m.wanted[a.Addr] && !slices.Contains(m.out.Announcements, x) {
-		m.out.Announcements = append(m.out.Announcements, x)
-	}
-}
-
 // setVerdictAndStatus sets the verdict of s, which this node owns and binds, to the first of:
-// AddressInUse (with an Event), DHCPFailed or DHCPPending, VIPElsewhere (superseded),
-// VIPAnnounced with what is bound so far; if all is bound, VIPAnnounced with an Event. What
-// DHCP clients report wrong is an Event in any case.
+// AddressInUse (with an Event), DHCPFailed or DHCPPending, VIPAnnounced with what is bound so
+// far; if all is bound, VIPAnnounced with an Event. What DHCP clients report wrong is an Event
+// in any case.
 //
 // The status gets the addresses bound. If there are none, it is cleared if this node wrote it
 // and another host has one, or if no DHCP lease is left of a Service that has nothing else. It
@@ -330,8 +305,6 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 		s.setVerdict(vip.DHCPFailed, problem)
 	case missing > 0:
 		s.setVerdict(vip.DHCPPending, fmt.Sprintf("node %s asks for an address on %s", m.Self, s.client.link))
-	case c.superseded:
-		s.setVerdict(vip.VIPElsewhere, "this node can't reach the API server, and another one announces it")
 	case len(c.bound) < len(s.addrs):
 		s.setVerdict(vip.VIPAnnounced, fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.bound), len(s.addrs)))
 	default:

@@ -44,12 +44,12 @@ func (p peer) yielded() bool {
 // Evaluate decides at in.Now what this node may do, from in and the State of the evaluation
 // before (the zero State at first): its tenure, its heartbeat, which nodes to fence, which may
 // be given VIPs. It returns that and the State for the next evaluation, and changes neither
-// argument. An Alive node whose heartbeat voids this node's claim ends its epoch. It should be
+// argument. A heartbeat of any node that voids this node's claim ends its epoch. It should be
 // called several times a second, and when anything in its Input has changed.
 func Evaluate(before State, in Input) (State, Decision) {
 	e := &evaluation{Input: in, s: before, late: in.Self.late(in.Timing, in.Now)}
-	for _, status := range in.Statuses {
-		if status.Liveness == vip.Alive && status.Heartbeat.VoidedClaim == ClaimText(in.Self.Name, in.Self.Epoch) {
+	for _, status := range in.Statuses { // also of nodes that do not hear this one, or no longer: void is for good
+		if status.Heartbeat.VoidedClaim == ClaimText(in.Self.Name, in.Self.Epoch) {
 			e.endEpoch("another node has voided it")
 		}
 	}
@@ -286,18 +286,21 @@ func (e *evaluation) setHeartbeat() {
 	}
 }
 
-// voidedClaim returns the void claim, node@epoch, on which another node still acts: of those
-// that are Alive, with a valid tenure by their heartbeats, the first by name whose node lease
-// is in a later epoch, or has that epoch marked as over, or one of whose claims was moved
-// without the API server (s.Moved). "" if there is none.
+// voidedClaim returns the void claim, node@epoch, on which another node acts, or acted when it
+// was last heard: its last heartbeat has a valid tenure, and its node lease is in a later epoch,
+// or has that epoch marked as over, or one of its claims was moved without the API server
+// (s.Moved). A node that is no longer heard may still hear this one. Of several such nodes it is
+// the claim of an Alive one, else of a Suspect one, and then of the first by name; "" if there is none.
 func (e *evaluation) voidedClaim() string {
+	order := map[vip.Liveness]int{vip.Alive: 2, vip.Suspect: 1}
 	first, epoch := "", int64(0)
 	for node, p := range e.peers {
 		h := p.status.Heartbeat
-		if p.status.Liveness != vip.Alive || !h.TenureValid || h.Epoch == 0 || first != "" && first < node {
+		if !h.TenureValid || h.Epoch == 0 || p.Epoch <= h.Epoch && (p.Epoch != h.Epoch || !p.Over) && !e.s.movedFrom(node, h.Epoch) {
 			continue
 		}
-		if p.Epoch > h.Epoch || p.Epoch == h.Epoch && p.Over || e.s.movedFrom(node, h.Epoch) {
+		before := order[p.status.Liveness] - order[e.peers[first].status.Liveness]
+		if first == "" || before > 0 || before == 0 && node < first {
 			first, epoch = node, h.Epoch
 		}
 	}

@@ -311,11 +311,28 @@ func TestVoidedClaim(t *testing.T) {
 	if got := v.d.Heartbeat.VoidedClaim; got != "n2@1" {
 		t.Errorf("tells of %q, want of n2@1", got)
 	}
-	v = newView(3)
-	v.set(well.with(func(n *node) { n.voids = "n1@1" }), 2, 2)
+	for _, liveness := range []vip.Liveness{vip.Alive, vip.Suspect, vip.Dead} { // Suspect: it does not hear this node
+		v = newView(3)
+		v.set(well.with(func(n *node) { n.voids = "n1@1" }).is(liveness), 2, 2)
+		v.pass(50*time.Millisecond, true)
+		if v.d.EndEpoch == "" || v.d.Heartbeat.TenureValid {
+			t.Errorf("goes on although a node that is %s has voided its claim", liveness)
+		}
+	}
+}
+
+// A node that is not heard any more is told, too, after those that are.
+func TestVoidedClaimOfASilentNode(t *testing.T) {
+	v := newView(4)
+	v.set(cut.with(func(n *node) { n.fenced = true }).is(vip.Dead), 2, 2)
 	v.pass(50*time.Millisecond, true)
-	if v.d.EndEpoch == "" || v.d.Heartbeat.TenureValid {
-		t.Error("goes on although its claim is void")
+	if got := v.d.Heartbeat.VoidedClaim; got != "n2@1" {
+		t.Errorf("tells of %q, want of n2@1", got)
+	}
+	v.set(cut.with(func(n *node) { n.fenced = true }), 4, 4)
+	v.pass(50*time.Millisecond, true)
+	if got := v.d.Heartbeat.VoidedClaim; got != "n4@1" {
+		t.Errorf("tells of %q, want of n4@1", got)
 	}
 }
 

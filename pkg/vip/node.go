@@ -132,7 +132,6 @@ type Tenure struct {
 	// An unconfirmed node neither refreshes nor adds anything.
 	Confirmed bool
 	// RenewalLateSince, if not zero, is since when a renewal of the node lease is overdue.
-	// What others have announced since then may have been taken from this node.
 	RenewalLateSince time.Time
 }
 
