@@ -69,6 +69,7 @@ var worlds = map[string][]string{
 	"k8s.io/apimachinery/":                  {"pkg/kube", "pkg/lease", "pkg/manifest"},
 	"k8s.io/api/coordination/":              {"pkg/kube", "pkg/lease", "cmd/herald/status.go"},
 	"k8s.io/apimachinery/pkg/util/duration": {"cmd/herald/status.go"},
+	"k8s.io/apimachinery/pkg/labels":        {"pkg/pool"},
 	"sigs.k8s.io/":                          {},
 	"sigs.k8s.io/yaml":                      {"pkg/config", "pkg/manifest"},
 	"github.com/vishvananda/":               {"pkg/netif"},

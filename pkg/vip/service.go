@@ -120,6 +120,16 @@ func (f Family) String() string {
 	return "IPv6"
 }
 
+// A DualStack is spec.ipFamilyPolicy of a Service.
+type DualStack uint8
+
+// The policies. SingleStack stands for a Service without one.
+const (
+	SingleStack DualStack = iota
+	PreferDualStack
+	RequireDualStack
+)
+
 // MarshalText writes a Family as String does. Without it encoding/json takes a
 // list of them for bytes, and writes base64.
 func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }

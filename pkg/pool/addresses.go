@@ -1,0 +1,89 @@
+package pool
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// addresses is the value of a key that lists addresses.
+type addresses struct {
+	Ranges []Range      // all of them, merged
+	DHCP   []vip.Family // of 0.0.0.0/32 and ::/128: the address is asked of a DHCP server
+
+	inner []Range // Ranges without the first and last address of each IPv4 CIDR shorter than /31
+}
+
+// parseAddresses reads CIDRs, ranges (two addresses with a hyphen) and single addresses, of
+// both families, with commas or line breaks between them.
+func parseAddresses(text string) (out addresses, problem string) {
+	for item := range strings.FieldsFuncSeq(text, func(c rune) bool { return c == ',' || c == '\n' || c == '\r' }) {
+		item = strings.TrimSpace(item)
+		switch item {
+		case "":
+			continue
+		case "0.0.0.0/32", "0.0.0.0":
+			out.addDHCP(vip.IPv4)
+			continue
+		case "::/128", "::":
+			out.addDHCP(vip.IPv6)
+			continue
+		}
+		r, isCIDR, problem := parseItem(item)
+		if problem != "" {
+			return addresses{}, problem
+		}
+		out.Ranges = append(out.Ranges, r)
+		if isCIDR && r.From.Is4() && r.From != r.To && r.From.Next() != r.To {
+			r = Range{r.From.Next(), r.To.Prev()}
+		}
+		out.inner = append(out.inner, r)
+	}
+	if len(out.Ranges)+len(out.DHCP) == 0 {
+		return addresses{}, "it has no addresses; write CIDRs and ranges separated by commas, such as 192.168.0.200/29,192.168.1.10-192.168.1.20,2001:db8::/112"
+	}
+	out.Ranges, out.inner = merge(out.Ranges), merge(out.inner)
+	return out, ""
+}
+
+// addDHCP adds a family to DHCP, once.
+func (a *addresses) addDHCP(f vip.Family) {
+	for _, have := range a.DHCP {
+		if have == f {
+			return
+		}
+	}
+	a.DHCP = append(a.DHCP, f)
+}
+
+// parseItem reads one CIDR, range or address.
+func parseItem(item string) (r Range, isCIDR bool, problem string) {
+	if strings.Contains(item, "/") {
+		p, err := netip.ParsePrefix(item)
+		if a := p.Addr(); err == nil && a.Is4In6() {
+			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+		}
+		if err != nil || !p.IsValid() {
+			return Range{}, false, quote(item) + " is no CIDR; write one such as 192.168.0.200/29 or 2001:db8::/112"
+		}
+		return rangeOf(p), true, ""
+	}
+	first, second, isRange := strings.Cut(item, "-")
+	if !isRange {
+		second = first
+	}
+	from, err := netip.ParseAddr(strings.TrimSpace(first))
+	to, err2 := netip.ParseAddr(strings.TrimSpace(second))
+	from, to = from.Unmap(), to.Unmap()
+	switch {
+	case err != nil || err2 != nil || from.Zone() != "" || to.Zone() != "":
+		return Range{}, false, quote(item) + " is neither a CIDR nor a range; write one such as 192.168.0.200/29 or 192.168.0.10-192.168.0.20"
+	case from.BitLen() != to.BitLen():
+		return Range{}, false, fmt.Sprintf("%s begins with an %s address and ends with an %s one; both must be of one family", quote(item), vip.FamilyOf(from), vip.FamilyOf(to))
+	case to.Less(from):
+		return Range{}, false, fmt.Sprintf("%s ends before it begins; write %s-%s", quote(item), to, from)
+	}
+	return Range{from, to}, false, ""
+}

@@ -1,0 +1,356 @@
+package pool
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A Request is what an Allocator knows of a Service of type LoadBalancer.
+type Request struct {
+	Service    vip.Key
+	UID        string
+	Created    time.Time
+	Labels     map[string]string // needed only if Pools.NeedsServiceLabels
+	Ports      []vip.Port
+	SharingKey string       // Services of a namespace with the same one share addresses
+	Families   []vip.Family // spec.ipFamilies
+	DualStack  vip.DualStack
+	Pools      []string // that it asks for; empty for what is offered to it
+
+	Addresses []netip.Addr // that it has, or names; 0.0.0.0 and :: ask a DHCP server
+	Allocated string       // the pools that they were allocated from, with commas; "" if a person set them
+	Shown     []netip.Addr // in its status: clients may use them
+	Foreign   bool         // it is another implementation's: what it has is in use, and it is given nothing
+}
+
+// A Decision is what becomes of a Service: Addresses are to be written on it, or, if there are
+// none, it waits.
+type Decision struct {
+	Service   vip.Key
+	UID       string
+	Addresses []netip.Addr // all that it is to have, in the order of spec.ipFamilies
+	Pool      string       // that they are of; two names with a comma if it took two
+	Reason    string       // why these; or why none, and what to do
+}
+
+// An Allocator decides which Service has which addresses. It remembers what it has decided
+// until that is seen on the Service, and which addresses were released when. Its methods must
+// not be called concurrently.
+//
+// For n Services Set, Delete and Decide take time that does not grow with n, but for addresses
+// that many share, and for Services that wait: Decide tries all of those again when something
+// was released.
+type Allocator struct {
+	rest       time.Duration // how long an address that was released is given only if there is no other
+	pools      *Pools
+	namespaces map[string]map[string]string // labels of namespaces
+	reserved   []Range                      // merged
+
+	services map[vip.Key]*service
+	holders  map[netip.Addr][]*service // who has, or names, an address
+	keyed    map[sharingKey]map[*service]bool
+	spaces   map[*Pool]*space
+	offered  map[string][]*Pool // by namespace, as far as it was asked for
+
+	resting   map[netip.Addr]time.Time // since when
+	restQueue []rest                   // those of resting, the longest first, and some that are not any more
+	contested map[netip.Addr]bool      // to be looked at: a second Service has come to it
+	changed   map[*service]bool        // to be looked at
+	open      map[*service]bool        // wants more than it has
+	pending   map[*service]bool        // was given addresses that are not seen on it yet
+	freed     bool                     // something may be free that was not when open was looked at
+}
+
+// A rest is that of an address; over if resting has another time for it, or none.
+type rest struct {
+	addr  netip.Addr
+	since time.Time
+}
+
+// A sharingKey is the key of Services that share addresses.
+type sharingKey struct{ namespace, key string }
+
+// A service is what an Allocator knows of a Service.
+type service struct {
+	Request
+	has    []netip.Addr // what it holds: what it names, or was given; without 0.0.0.0 and ::
+	pools  []string     // with pending: that it was given addresses of
+	given  []netip.Addr // with pending: what is to be written on it, 0.0.0.0 and :: included
+	reason string       // of the last Decision
+	lost   string       // why an address that is written on it is not its own; "" if none was lost
+}
+
+// NewAllocator makes an Allocator without pools. rest may be 0.
+func NewAllocator(rest time.Duration) *Allocator {
+	a := &Allocator{
+		rest:     rest,
+		services: make(map[vip.Key]*service), holders: make(map[netip.Addr][]*service),
+		keyed:   make(map[sharingKey]map[*service]bool),
+		resting: make(map[netip.Addr]time.Time), contested: make(map[netip.Addr]bool),
+		changed: make(map[*service]bool), open: make(map[*service]bool), pending: make(map[*service]bool),
+	}
+	a.SetPools(newPools())
+	return a
+}
+
+// SetPools replaces the pools. What Services have stays, in a pool or not; what they were given
+// and do not have yet stays if a pool still has it and they do not share it.
+func (a *Allocator) SetPools(p *Pools) {
+	a.pools = p
+	a.resetSpaces()
+	a.withdrawIf(func(x netip.Addr) bool { return p.find(x) == nil || len(a.holders[x]) > 1 }) // who shares may be another
+}
+
+// withdrawIf takes back what Services were given, and is not seen on them yet, if unfit
+// reports true of an address of it.
+func (a *Allocator) withdrawIf(unfit func(netip.Addr) bool) {
+	for s := range a.pending {
+		if slices.ContainsFunc(s.has, func(x netip.Addr) bool { return !slices.Contains(s.Addresses, x) && unfit(x) }) {
+			a.withdraw(s)
+		}
+	}
+}
+
+// SetNamespaces replaces the labels of namespaces, by name. A namespace that is not there has none.
+func (a *Allocator) SetNamespaces(labels map[string]map[string]string) {
+	a.namespaces, a.offered, a.freed = labels, make(map[string][]*Pool), true
+}
+
+// SetReserved replaces the ranges of which no Service is given an address. Those that have one
+// keep it, unless it was given to them and is not seen on them yet.
+func (a *Allocator) SetReserved(ranges []vip.ReservedRange) {
+	list := make([]Range, 0, len(ranges))
+	for _, r := range ranges {
+		list = append(list, rangeOf(r.Prefix))
+	}
+	list = merge(list)
+	if slices.Equal(list, a.reserved) {
+		return
+	}
+	a.reserved = list
+	a.resetSpaces()
+	a.withdrawIf(func(x netip.Addr) bool { return contains(list, x) })
+}
+
+// resetSpaces makes spaces from the pools and what is reserved, and has Services that want
+// more looked at again.
+func (a *Allocator) resetSpaces() {
+	a.spaces, a.offered, a.freed = make(map[*Pool]*space, len(a.pools.all)), make(map[string][]*Pool), true
+	for _, p := range a.pools.all {
+		a.spaces[p] = newSpace(p, a.reserved, a.pools.descending)
+	}
+	if a.someShare() {
+		addrs := slices.SortedFunc(maps.Keys(a.holders), netip.Addr.Compare)
+		for _, s := range a.spaces {
+			for _, x := range addrs {
+				s.setHeld(x, true)
+			}
+		}
+	}
+}
+
+// someShare reports whether allow-share is on for any namespace, so that spaces keep held.
+func (a *Allocator) someShare() bool {
+	for _, on := range a.pools.share {
+		if on {
+			return true
+		}
+	}
+	return false
+}
+
+// Set adds or replaces a Service. What it had and has no more is released at now.
+func (a *Allocator) Set(r Request, now time.Time) {
+	s := a.services[r.Service]
+	if s != nil && s.UID != r.UID {
+		a.Delete(r.Service, now)
+		s = nil
+	}
+	if s == nil {
+		s = &service{}
+		a.services[r.Service] = s
+	} else if a.pending[s] && sameWishes(&s.Request, &r) {
+		s.Labels, s.Shown = r.Labels, r.Shown // what it was given stays
+		return
+	}
+	before, changedPorts := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports)
+	a.setKey(s, r.Service.Namespace, r.SharingKey)
+	s.Request, s.has, s.lost = r, nil, ""
+	delete(a.pending, s)
+	for _, x := range r.Addresses {
+		if !x.IsUnspecified() && !slices.Contains(s.has, x) {
+			s.has = append(s.has, x)
+		}
+	}
+	for _, x := range before {
+		if !slices.Contains(s.has, x) {
+			a.release(s, x, now)
+		}
+	}
+	for _, x := range s.has {
+		if !slices.Contains(before, x) {
+			a.hold(s, x)
+		}
+		if changedPorts && len(a.holders[x]) > 1 {
+			a.contested[x] = true
+		}
+	}
+	a.changed[s] = true
+}
+
+// sameWishes reports whether two Requests of one Service differ in labels and status only.
+func sameWishes(x, y *Request) bool {
+	return x.SharingKey == y.SharingKey && x.DualStack == y.DualStack && x.Allocated == y.Allocated && x.Foreign == y.Foreign &&
+		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Families, y.Families) && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Pools, y.Pools)
+}
+
+// Delete forgets a Service, and releases what it had at now.
+func (a *Allocator) Delete(k vip.Key, now time.Time) {
+	s := a.services[k]
+	if s == nil {
+		return
+	}
+	for _, x := range s.has {
+		a.release(s, x, now)
+	}
+	a.setKey(s, k.Namespace, "")
+	delete(a.services, k)
+	delete(a.changed, s)
+	delete(a.open, s)
+	delete(a.pending, s)
+}
+
+// setKey files s under the sharing key that it is to have; "" for none.
+func (a *Allocator) setKey(s *service, namespace, key string) {
+	if s.SharingKey != "" {
+		old := sharingKey{namespace, s.SharingKey}
+		if delete(a.keyed[old], s); len(a.keyed[old]) == 0 {
+			delete(a.keyed, old)
+		}
+	}
+	if key != "" {
+		k := sharingKey{namespace, key}
+		if a.keyed[k] == nil {
+			a.keyed[k] = make(map[*service]bool)
+		}
+		a.keyed[k][s] = true
+	}
+}
+
+// hold makes s one of those that have x. If it is not the only one, x is contested.
+func (a *Allocator) hold(s *service, x netip.Addr) {
+	a.holders[x] = append(a.holders[x], s)
+	switch len(a.holders[x]) {
+	case 1:
+		a.setHeld(x, true)
+	default:
+		a.contested[x] = true
+	}
+}
+
+// setHeld keeps held of all spaces, if there is any that may be shared.
+func (a *Allocator) setHeld(x netip.Addr, held bool) {
+	if x.Is4() && a.someShare() {
+		for _, p := range a.pools.all {
+			a.spaces[p].setHeld(x, held)
+		}
+	}
+}
+
+// unhold makes s no more one of those that have x.
+func (a *Allocator) unhold(s *service, x netip.Addr) {
+	left := slices.DeleteFunc(a.holders[x], func(o *service) bool { return o == s })
+	if len(left) > 0 {
+		a.holders[x] = left
+		a.freed = true // its ports
+		return
+	}
+	delete(a.holders, x)
+	delete(a.contested, x)
+	a.setHeld(x, false)
+}
+
+// release is unhold at a time, from which x rests if nobody else has it.
+func (a *Allocator) release(s *service, x netip.Addr, now time.Time) {
+	a.unhold(s, x)
+	if len(a.holders[x]) > 0 || a.pools.find(x) == nil {
+		return
+	}
+	a.freed = true
+	if a.rest == 0 {
+		a.free(x)
+		return
+	}
+	a.resting[x] = now
+	a.restQueue = append(a.restQueue, rest{x, now})
+}
+
+// withdraw takes back what s was given and is not seen on it yet.
+func (a *Allocator) withdraw(s *service) {
+	unwritten := func(x netip.Addr) bool { return !slices.Contains(s.Addresses, x) }
+	for _, x := range s.has {
+		if unwritten(x) {
+			a.putBack(s, x)
+		}
+	}
+	s.has = slices.DeleteFunc(slices.Clone(s.has), unwritten)
+	delete(a.pending, s)
+	a.changed[s] = true
+}
+
+// putBack is unhold for an address that nobody ever used for s: it does not rest.
+func (a *Allocator) putBack(s *service, x netip.Addr) {
+	a.unhold(s, x)
+	if len(a.holders[x]) == 0 {
+		a.free(x)
+	}
+}
+
+// free lets x be found again.
+func (a *Allocator) free(x netip.Addr) {
+	a.freed = true
+	for _, p := range a.pools.all {
+		a.spaces[p].freed(x)
+	}
+}
+
+// endRests frees the addresses that have rested long enough.
+func (a *Allocator) endRests(now time.Time) {
+	for len(a.restQueue) > 0 {
+		x := a.restQueue[0]
+		if a.rests(x) {
+			if now.Sub(x.since) < a.rest {
+				return
+			}
+			delete(a.resting, x.addr)
+			if len(a.holders[x.addr]) == 0 {
+				a.free(x.addr)
+			}
+		}
+		a.restQueue = a.restQueue[1:]
+	}
+}
+
+// rests reports whether a rest goes on.
+func (a *Allocator) rests(r rest) bool {
+	since, rests := a.resting[r.addr]
+	return rests && since.Equal(r.since)
+}
+
+// isTaken reports whether x is not to be given to a Service that asks for any address.
+func (a *Allocator) isTaken(x netip.Addr) bool {
+	if _, rests := a.resting[x]; rests {
+		return true
+	}
+	return len(a.holders[x]) > 0
+}
+
+// byAge orders Services by creationTimestamp, oldest first, and those of the same second by Key.
+func byAge(x, y *service) int {
+	return cmp.Or(x.Created.Compare(y.Created), x.Service.Compare(y.Service))
+}

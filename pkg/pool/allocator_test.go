@@ -1,0 +1,419 @@
+package pool
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+var start = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+
+// A world is the API server's Services beside an Allocator.
+type world struct {
+	t        testing.TB
+	now      time.Time
+	pools    *Pools
+	a        *Allocator
+	rest     time.Duration
+	services map[vip.Key]*Request
+	number   int // of Services ever
+	reserved []vip.ReservedRange
+	labels   map[string]map[string]string
+}
+
+func newWorld(t testing.TB, rest time.Duration, lines ...string) *world {
+	w := &world{t: t, now: start, rest: rest, services: make(map[vip.Key]*Request)}
+	w.a = NewAllocator(rest)
+	w.edit(lines...)
+	return w
+}
+
+// edit replaces the ConfigMap.
+func (w *world) edit(lines ...string) {
+	w.pools, _ = Parse(w.pools, data(lines...))
+	w.a.SetPools(w.pools)
+}
+
+// set creates a Service, a second after the one before, or changes it.
+func (w *world) set(name string, change func(r *Request)) {
+	ns, short, found := strings.Cut(name, "/")
+	if !found {
+		ns, short = "ns", name
+	}
+	k := vip.Key{Namespace: ns, Name: short}
+	r := w.services[k]
+	if r == nil {
+		w.number++
+		r = &Request{Service: k, UID: fmt.Sprint(w.number), Created: start.Add(time.Duration(w.number) * time.Second), Families: []vip.Family{vip.IPv4}, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}
+	}
+	c := *r
+	if change != nil {
+		change(&c)
+	}
+	w.services[k] = &c
+	w.a.Set(c, w.now)
+}
+
+// remove deletes a Service.
+func (w *world) remove(name string) {
+	k := vip.Key{Namespace: "ns", Name: name}
+	delete(w.services, k)
+	w.a.Delete(k, w.now)
+}
+
+// restart has another Allocator go on with what is on the Services, told in another order.
+func (w *world) restart() {
+	w.a = NewAllocator(w.rest)
+	w.a.SetPools(w.pools)
+	w.a.SetReserved(w.reserved)
+	w.a.SetNamespaces(w.labels)
+	for _, r := range w.services { // in no order
+		w.a.Set(*r, w.now)
+	}
+}
+
+// write writes one Decision on its Service.
+func (w *world) write(d Decision) {
+	r := w.services[d.Service]
+	if r == nil || r.UID != d.UID || len(d.Addresses) == 0 {
+		return
+	}
+	c := *r
+	c.Addresses, c.Allocated = d.Addresses, d.Pool
+	w.services[d.Service] = &c
+	w.a.Set(c, w.now)
+}
+
+// decide has all that is decided written, until nothing more is, and returns who waits and why.
+func (w *world) decide() (waits map[string]string) {
+	for range 5 {
+		waits = make(map[string]string)
+		wrote := false
+		for _, d := range w.a.Decide(w.now) {
+			if d.Reason == "" {
+				w.t.Fatalf("no reason: %v", d)
+			}
+			if len(d.Addresses) == 0 {
+				waits[d.Service.Name] = d.Reason
+				continue
+			}
+			w.write(d)
+			wrote = true
+		}
+		if !wrote {
+			return waits
+		}
+	}
+	w.t.Fatal("it does not come to an end")
+	return nil
+}
+
+// show puts what Services have into their statuses.
+func (w *world) show() {
+	for k := range w.services {
+		w.set(k.String(), func(r *Request) { r.Shown = slices.Clone(r.Addresses) })
+	}
+}
+
+// has is what a Service has, with the pools it is of.
+func (w *world) has(name string) string {
+	r := w.services[vip.Key{Namespace: "ns", Name: name}]
+	if strings.Contains(name, "/") {
+		ns, short, _ := strings.Cut(name, "/")
+		r = w.services[vip.Key{Namespace: ns, Name: short}]
+	}
+	var out []string
+	for _, a := range r.Addresses {
+		out = append(out, a.String())
+	}
+	if r.Allocated != "" {
+		out = append(out, "of "+r.Allocated)
+	}
+	return strings.Join(out, " ")
+}
+
+// expect compares what Services have: "a: 10.0.0.1 of web".
+func (w *world) expect(lines ...string) {
+	w.t.Helper()
+	for _, l := range lines {
+		name, want, _ := strings.Cut(l, ": ")
+		if got := w.has(name); got != want {
+			w.t.Errorf("%s has %q, want %q", name, got, want)
+		}
+	}
+}
+
+func addrs(texts ...string) (out []netip.Addr) {
+	for _, x := range texts {
+		out = append(out, netip.MustParseAddr(x))
+	}
+	return out
+}
+
+func asks(pools ...string) func(*Request) { return func(r *Request) { r.Pools = pools } }
+
+func pinned(texts ...string) func(*Request) {
+	return func(r *Request) { r.Addresses = addrs(texts...) }
+}
+
+func families(d vip.DualStack, f ...vip.Family) func(*Request) {
+	return func(r *Request) { r.Families, r.DualStack = f, d }
+}
+
+func key(k string, port uint16) func(*Request) {
+	return func(r *Request) { r.SharingKey, r.Ports = k, []vip.Port{{Protocol: "TCP", Port: port}} }
+}
+
+func TestAllocation(t *testing.T) {
+	four, six := vip.IPv4, vip.IPv6
+	for _, tt := range []struct {
+		name  string
+		pools []string
+		do    func(w *world)
+		want  []string
+		waits string // parts of the reason why the Service x waits
+	}{
+		{"lowest first, the oldest Service first, .0 and .255 never", []string{"cidr-global=10.0.0.254-10.0.1.2"}, func(w *world) {
+			w.set("b", nil)
+			w.set("a", nil)
+			w.set("c", nil)
+		}, []string{"b: 10.0.0.254 of cidr-global", "a: 10.0.1.1 of cidr-global", "c: 10.0.1.2 of cidr-global"}, ""},
+		{"highest first", []string{"cidr-global=10.0.0.0/24", "search-order=desc"}, func(w *world) { w.set("a", nil); w.set("b", nil) },
+			[]string{"a: 10.0.0.254 of cidr-global", "b: 10.0.0.253 of cidr-global"}, ""},
+		{"its namespace's own", []string{"cidr-global=10.0.0.0/24", "cidr-web=10.1.0.0/24"}, func(w *world) { w.set("web/a", nil); w.set("a", nil) },
+			[]string{"web/a: 10.1.0.1 of cidr-web", "a: 10.0.0.1 of cidr-global"}, ""},
+		{"none for its namespace", []string{"cidr-web=10.1.0.0/24"}, func(w *world) { w.set("x", nil) },
+			[]string{"x: "}, "no pool is offered to namespace ns; add the key cidr-ns or cidr-global"},
+		{"in use in every namespace, also by classes of others", []string{"cidr-global=10.0.0.0/29", "cidr-web=10.0.0.0/29"}, func(w *world) {
+			w.set("a", pinned("10.0.0.1"))
+			w.set("b", func(r *Request) { r.Foreign = true; r.Addresses = addrs("10.0.0.2") })
+			w.set("c", nil)
+			w.set("web/d", nil)
+		}, []string{"a: 10.0.0.1", "b: 10.0.0.2", "c: 10.0.0.3 of cidr-global", "web/d: 10.0.0.4 of cidr-web"}, ""},
+		{"nothing to another's class", []string{"cidr-global=10.0.0.0/29"}, func(w *world) { w.set("a", func(r *Request) { r.Foreign = true }) }, []string{"a: "}, ""},
+		{"nothing that is reserved", []string{"cidr-global=10.0.0.0/29"}, func(w *world) {
+			w.reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.0.0.0/30")}, {Prefix: netip.MustParsePrefix("10.0.0.5/32")}}
+			w.a.SetReserved(w.reserved)
+			w.set("a", nil)
+			w.set("b", nil)
+		}, []string{"a: 10.0.0.4 of cidr-global", "b: 10.0.0.6 of cidr-global"}, ""},
+		{"exhausted", []string{"cidr-global=10.0.0.1/32"}, func(w *world) { w.set("a", nil); w.set("x", nil) },
+			[]string{"a: 10.0.0.1 of cidr-global", "x: "}, "the pool that is offered to it has no free IPv4 address (cidr-global); add addresses, or delete a Service that has one"},
+		{"exhausted, then one goes", []string{"cidr-global=10.0.0.1/32"}, func(w *world) {
+			w.set("a", nil)
+			w.set("x", nil)
+			w.decide()
+			w.remove("a")
+		}, []string{"x: 10.0.0.1 of cidr-global"}, ""},
+		{"exhausted, then the pool grows", []string{"cidr-global=10.0.0.1/32"}, func(w *world) {
+			w.set("a", nil)
+			w.set("x", nil)
+			w.decide()
+			w.edit("cidr-global=10.0.0.1-10.0.0.2")
+		}, []string{"a: 10.0.0.1 of cidr-global", "x: 10.0.0.2 of cidr-global"}, ""},
+		{"DHCP", []string{"cidr-global=0.0.0.0/32"}, func(w *world) { w.set("a", nil); w.set("b", nil) }, []string{"a: 0.0.0.0 of cidr-global", "b: 0.0.0.0 of cidr-global"}, ""},
+
+		{"PreferDualStack takes both, in the order of spec.ipFamilies", []string{"cidr-global=10.0.0.0/24,2001:db8::/64"}, func(w *world) { w.set("a", families(vip.PreferDualStack, six, four)) },
+			[]string{"a: 2001:db8::1 10.0.0.1 of cidr-global"}, ""},
+		{"PreferDualStack takes what there is", []string{"cidr-global=10.0.0.0/24"}, func(w *world) { w.set("a", families(vip.PreferDualStack, six, four)) },
+			[]string{"a: 10.0.0.1 of cidr-global"}, ""},
+		{"PreferDualStack gets the second when there is one", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			w.set("a", families(vip.PreferDualStack, six, four))
+			w.decide()
+			w.edit("cidr-global=10.0.0.0/24,2001:db8::/64")
+		}, []string{"a: 2001:db8::1 10.0.0.1 of cidr-global"}, ""},
+		{"RequireDualStack waits for both", []string{"cidr-global=10.0.0.0/24"}, func(w *world) { w.set("x", families(vip.RequireDualStack, four, six)); w.set("b", nil) },
+			[]string{"x: ", "b: 10.0.0.1 of cidr-global"}, "has no free IPv6 address"},
+		{"both of one pool if one has both", []string{"pool-a=10.0.0.0/24", "pool-b=10.1.0.0/24,2001:db8::/64"}, func(w *world) { w.set("a", families(vip.RequireDualStack, four, six)) },
+			[]string{"a: 10.1.0.1 2001:db8::1 of b"}, ""},
+		{"else of two", []string{"pool-a=10.0.0.0/24", "pool-b=2001:db8::/64"}, func(w *world) { w.set("a", families(vip.RequireDualStack, four, six)) },
+			[]string{"a: 10.0.0.1 2001:db8::1 of a,b"}, ""},
+		{"single stack of either family", []string{"cidr-global=2001:db8::/64"}, func(w *world) { w.set("a", families(vip.SingleStack)) }, []string{"a: 2001:db8::1 of cidr-global"}, ""},
+		{"a family that it does not have any more goes", []string{"cidr-global=10.0.0.0/24,2001:db8::/64"}, func(w *world) {
+			w.set("a", families(vip.PreferDualStack, four, six))
+			w.decide()
+			w.set("a", families(vip.SingleStack, four))
+		}, []string{"a: 10.0.0.1 of cidr-global"}, ""},
+
+		{"by name", []string{"pool-a=10.0.0.0/24", "pool-b=10.1.0.0/24", "pool-b.auto=false"}, func(w *world) { w.set("a", asks("b")); w.set("b", nil) },
+			[]string{"a: 10.1.0.1 of b", "b: 10.0.0.1 of a"}, ""},
+		{"by names, the first that has one", []string{"pool-a=10.0.0.1", "pool-b=10.1.0.1"}, func(w *world) { w.set("a", asks("b", "a")); w.set("b", asks("b", "a")) },
+			[]string{"a: 10.1.0.1 of b", "b: 10.0.0.1 of a"}, ""},
+		{"by a name that is none", []string{"pool-a=10.0.0.0/24"}, func(w *world) { w.set("x", asks("gold")) }, []string{"x: "}, `it asks for pool "gold", which does not exist`},
+		{"by name of a pool for others", []string{"pool-a=10.0.0.0/24", "pool-a.namespaces=shop"}, func(w *world) { w.set("x", asks("a")) },
+			[]string{"x: "}, "it asks for pool a, which is not offered to namespace ns"},
+		{"by name of a key of the provider", []string{"cidr-global=10.0.0.0/24", "cidr-ns=10.1.0.0/24"}, func(w *world) { w.set("a", asks("cidr-global")) }, []string{"a: 10.0.0.1 of cidr-global"}, ""},
+		{"another name later", []string{"pool-a=10.0.0.0/24", "pool-b=10.1.0.0/24"}, func(w *world) {
+			w.set("a", asks("a"))
+			w.decide()
+			w.set("a", asks("b"))
+		}, []string{"a: 10.1.0.1 of b"}, ""},
+		{"priority, then who names the Services, then the namespaces, then the name", []string{"pool-a=10.0.0.0/24", "pool-b=10.1.0.0/24", "pool-b.namespaces=web", "pool-c=10.2.0.0/24", "pool-c.services=tier=gold", "pool-d=10.3.0.0/24", "pool-d.services=tier=new", "pool-d.priority=-1"}, func(w *world) {
+			w.set("a", nil)
+			w.set("web/b", nil)
+			w.set("web/c", func(r *Request) { r.Labels = map[string]string{"tier": "gold"} })
+			w.set("d", func(r *Request) { r.Labels = map[string]string{"tier": "new"} })
+		}, []string{"a: 10.0.0.1 of a", "web/b: 10.1.0.1 of b", "web/c: 10.2.0.1 of c", "d: 10.0.0.2 of a"}, ""},
+		{"namespaces by label, which come later", []string{"pool-a=10.0.0.0/24", "pool-a.namespaces=team=blue"}, func(w *world) {
+			w.set("a", nil)
+			w.decide()
+			w.labels = map[string]map[string]string{"ns": {"team": "blue"}}
+			w.a.SetNamespaces(w.labels)
+		}, []string{"a: 10.0.0.1 of a"}, ""},
+		{"a pool that can't be read does not pass its Services on", []string{"cidr-ns=10.0.0.0/99", "cidr-global=10.0.0.0/24"}, func(w *world) { w.set("x", nil) },
+			[]string{"x: "}, "pool cidr-ns can't be read; correct its keys"},
+
+		{"one address by a key, ports apart", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			w.set("a", key("k", 80))
+			w.set("b", key("k", 81))
+			w.set("c", key("k", 80))
+			w.set("d", key("other", 82))
+		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.1 of cidr-global", "c: 10.0.0.2 of cidr-global", "d: 10.0.0.3 of cidr-global"}, ""},
+		{"a protocol is a part of a port", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			w.set("a", key("k", 53))
+			w.set("b", func(r *Request) { r.SharingKey, r.Ports = "k", []vip.Port{{Protocol: "UDP", Port: 53}} })
+		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.1 of cidr-global"}, ""},
+		{"by allow-share, also of other namespaces, IPv4 only", []string{"cidr-global=10.0.0.0/24,2001:db8::/64", "allow-share-global=true", "allow-share-own=false"}, func(w *world) {
+			w.set("a", key("", 80))
+			w.set("web/b", key("", 81))
+			w.set("own/c", key("", 82))
+			w.set("d", families(vip.SingleStack, six))
+			w.set("e", func(r *Request) { r.Families, r.Ports = []vip.Family{six}, []vip.Port{{Protocol: "TCP", Port: 81}} })
+		}, []string{"a: 10.0.0.1 of cidr-global", "web/b: 10.0.0.1 of cidr-global", "own/c: 10.0.0.2 of cidr-global", "d: 2001:db8::1 of cidr-global", "e: 2001:db8::2 of cidr-global"}, ""},
+
+		{"two set by people stay as they are", []string{"cidr-global=10.0.0.0/24"}, func(w *world) { w.set("a", pinned("10.0.0.1")); w.set("b", pinned("10.0.0.1")) },
+			[]string{"a: 10.0.0.1", "b: 10.0.0.1"}, ""},
+		{"of two that were allocated one the younger moves", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			for _, ns := range []string{"ns/a", "web/b"} {
+				w.set(ns, func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.7"), "cidr-global" })
+			}
+		}, []string{"a: 10.0.0.7 of cidr-global", "web/b: 10.0.0.1 of cidr-global"}, ""},
+		{"... unless it is the one that clients use", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			w.set("a", func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.7"), "cidr-global" })
+			w.set("b", func(r *Request) {
+				r.Addresses, r.Allocated, r.Shown = addrs("10.0.0.7"), "cidr-global", addrs("10.0.0.7")
+			})
+		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.7 of cidr-global"}, ""},
+		{"nobody takes an address away by asking for it", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			w.set("old", func(r *Request) { r.Foreign = true })
+			w.set("a", nil)
+			w.decide()
+			w.show()
+			w.set("old", func(r *Request) { r.Foreign = false; r.Addresses = addrs("10.0.0.1") })
+		}, []string{"a: 10.0.0.1 of cidr-global", "old: 10.0.0.1"}, ""},
+
+		{"nothing is renumbered: the pool has moved", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			w.set("a", nil)
+			w.decide()
+			w.edit("cidr-global=10.1.0.0/24")
+			w.set("b", nil)
+		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.1.0.1 of cidr-global"}, ""},
+		{"... is gone", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			w.set("a", nil)
+			w.decide()
+			w.edit()
+			w.restart()
+			w.edit("search-order=desc", "cidr-web=10.0.0.0/24")
+		}, []string{"a: 10.0.0.1 of cidr-global"}, ""},
+		{"... is reserved now", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			w.set("a", nil)
+			w.decide()
+			w.reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.0.0.0/28")}}
+			w.a.SetReserved(w.reserved)
+			w.set("b", nil)
+		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.16 of cidr-global"}, ""},
+		{"... a better pool came", []string{"pool-b=10.1.0.0/24"}, func(w *world) {
+			w.set("a", nil)
+			w.decide()
+			w.edit("pool-a=10.0.0.0/24", "pool-b=10.1.0.0/24")
+			w.restart()
+		}, []string{"a: 10.1.0.1 of b"}, ""},
+		{"a Service that is not a LoadBalancer any more has nothing", []string{"cidr-global=10.0.0.1/32"}, func(w *world) {
+			w.set("a", nil)
+			w.decide()
+			w.a.Delete(vip.Key{Namespace: "ns", Name: "a"}, w.now)
+			w.set("b", nil)
+		}, []string{"b: 10.0.0.1 of cidr-global"}, ""},
+		{"one of another UID is another Service", []string{"cidr-global=10.0.0.0/24"}, func(w *world) {
+			w.set("a", nil)
+			w.decide()
+			w.set("a", func(r *Request) { r.UID, r.Addresses, r.Allocated = "new", nil, "" })
+			w.set("b", nil)
+		}, []string{"a: 10.0.0.1 of cidr-global", "b: 10.0.0.2 of cidr-global"}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, 0, tt.pools...)
+			tt.do(w)
+			waits := w.decide()
+			w.expect(tt.want...)
+			if why := waits["x"]; (tt.waits == "") != (why == "") || !strings.Contains(why, tt.waits) {
+				t.Errorf("x waits: %q, want %q", why, tt.waits)
+			}
+			w.restart() // changes nothing
+			w.decide()
+			w.expect(tt.want...)
+		})
+	}
+}
+
+// An address that was released is given last, and to the one who asks after its rest first again.
+func TestRest(t *testing.T) {
+	w := newWorld(t, time.Hour, "cidr-global=10.0.0.1-10.0.0.3")
+	w.set("a", nil)
+	w.set("b", nil)
+	w.decide()
+	w.remove("b")
+	w.now = w.now.Add(time.Minute)
+	w.remove("a")
+	w.set("c", nil)
+	w.set("d", nil)
+	w.decide()
+	w.expect("c: 10.0.0.3 of cidr-global", "d: 10.0.0.2 of cidr-global") // .2 rests longer than .1
+	w.remove("d")
+	w.now = w.now.Add(59*time.Minute + time.Second)
+	w.set("e", nil)
+	w.decide()
+	w.expect("e: 10.0.0.1 of cidr-global") // its rest is over, that of .2 is not
+}
+
+// What was decided and not written yet is the Service's, whatever else happens; what its pool
+// has no more is taken back.
+func TestDecidedAndNotWritten(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
+	w.set("a", nil)
+	first := w.a.Decide(w.now)
+	w.set("b", nil)
+	w.set("a", func(r *Request) { r.Labels = map[string]string{"x": "y"} })
+	again := w.a.Decide(w.now)
+	if len(first) != 1 || len(again) != 2 || !slices.Equal(first[0].Addresses, again[0].Addresses) || slices.Equal(again[0].Addresses, again[1].Addresses) {
+		t.Fatalf("first %v, then %v", first, again)
+	}
+	w.edit("cidr-global=10.1.0.0/24")
+	w.decide()
+	w.expect("a: 10.1.0.1 of cidr-global", "b: 10.1.0.2 of cidr-global")
+}
+
+func TestReasons(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
+	w.set("a", nil)
+	w.set("b", func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.9"), "cidr-global" })
+	w.set("c", func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.9"), "cidr-global" })
+	w.set("other/c", func(r *Request) { r.Addresses, r.Allocated = addrs("10.0.0.9"), "cidr-global" })
+	var got []string
+	for _, d := range w.a.Decide(w.now) {
+		got = append(got, d.Service.String()+": "+d.Reason)
+	}
+	want := []string{
+		"ns/a: 10.0.0.1 is of pool cidr-global",
+		"ns/c: 10.0.0.9 belongs to Service ns/b; 10.0.0.2 is of pool cidr-global",
+		"other/c: 10.0.0.9 belongs to Service ns/b; 10.0.0.3 is of pool cidr-global",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}

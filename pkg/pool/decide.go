@@ -1,0 +1,194 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Decide returns all that is to be written on Services and is not seen on them yet, and all
+// Services that wait, sorted by Key. The oldest Service is served first.
+func (a *Allocator) Decide(now time.Time) []Decision {
+	a.endRests(now)
+	for _, x := range slices.SortedFunc(maps.Keys(a.contested), netip.Addr.Compare) {
+		a.settle(x)
+	}
+	clear(a.contested)
+	if a.freed {
+		a.freed = false
+		maps.Copy(a.changed, a.open)
+	}
+	for _, s := range slices.SortedFunc(maps.Keys(a.changed), byAge) {
+		a.serve(s)
+	}
+	clear(a.changed)
+	var out []Decision
+	for s := range a.pending {
+		out = append(out, Decision{s.Service, s.UID, s.given, strings.Join(s.pools, ","), s.reason})
+	}
+	for s := range a.open {
+		if !a.pending[s] && s.reason != "" {
+			out = append(out, Decision{Service: s.Service, UID: s.UID, Reason: s.reason})
+		}
+	}
+	slices.SortFunc(out, func(x, y Decision) int { return x.Service.Compare(y.Service) })
+	return out
+}
+
+// settle takes x from Services whose address was allocated and that may not share it with
+// others that rank before them (see ranked).
+func (a *Allocator) settle(x netip.Addr) {
+	var keep []*service
+	for _, s := range ranked(a.holders[x], x, a.pending) {
+		by := a.conflicting(keep, s, x)
+		switch {
+		case by == nil:
+			keep = append(keep, s)
+		case s.Allocated != "" && !s.Foreign || a.pending[s]:
+			a.lose(s, x, fmt.Sprintf("%s belongs to Service %s", x, by.Service))
+		}
+	}
+}
+
+// ranked orders the Services that have x, those first that keep it: whose status shows it,
+// then those to which it was allocated, then those on which a person set it, then those that
+// were given it and do not have it yet; of these the older ones first. So nobody takes an
+// address away by asking for it.
+func ranked(holders []*service, x netip.Addr, pending map[*service]bool) []*service {
+	rank := func(s *service) int {
+		switch {
+		case slices.Contains(s.Shown, x):
+			return 0
+		case !slices.Contains(s.Addresses, x) && pending[s]:
+			return 3
+		case s.Allocated != "":
+			return 1
+		}
+		return 2
+	}
+	return slices.SortedFunc(slices.Values(holders), func(p, q *service) int { return cmp.Or(cmp.Compare(rank(p), rank(q)), byAge(p, q)) })
+}
+
+// conflicting is the first of holders that s may not share x with; nil if there is none.
+// Two may share it if they have no port in common, and are of one namespace, have the same
+// sharing key, may by allow-share, or both show it already: an edit of pools takes nothing away.
+func (a *Allocator) conflicting(holders []*service, s *service, x netip.Addr) *service {
+	for _, o := range holders {
+		consent := o.Service.Namespace == s.Service.Namespace ||
+			o.SharingKey != "" && o.SharingKey == s.SharingKey ||
+			a.pools.MayShare(x, o.Service.Namespace, s.Service.Namespace) ||
+			slices.Contains(o.Shown, x) && slices.Contains(s.Shown, x)
+		if !consent || portsOverlap(o, s) {
+			return o
+		}
+	}
+	return nil
+}
+
+// portsOverlap reports whether two Services have a port in common: number and protocol.
+func portsOverlap(x, y *service) bool {
+	for _, p := range x.Ports {
+		if slices.Contains(y.Ports, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// lose takes x from s, so that it gets another.
+func (a *Allocator) lose(s *service, x netip.Addr, reason string) {
+	a.unhold(s, x)
+	s.has = slices.DeleteFunc(slices.Clone(s.has), func(y netip.Addr) bool { return x == y })
+	s.lost = reason
+	delete(a.pending, s)
+	a.changed[s] = true
+}
+
+// serve decides what becomes of s: it is put to pending, to open, to both or to none.
+func (a *Allocator) serve(s *service) {
+	delete(a.open, s)
+	if s.Foreign || s.Allocated == "" && len(s.Addresses) > 0 {
+		return
+	}
+	dhcp := slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified)
+	if dhcp || a.pending[s] && slices.ContainsFunc(s.given, netip.Addr.IsUnspecified) {
+		return
+	}
+	kept := slices.DeleteFunc(slices.Clone(s.has), func(x netip.Addr) bool {
+		return len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(x)) || a.asksForAnotherPool(s)
+	})
+	c := choice{a: a, s: s, kept: kept}
+	c.choose()
+	switch {
+	case len(c.missing) > 0 && (s.DualStack == vip.RequireDualStack || len(kept)+len(c.taken) == 0 || !a.hasAllNamed(s)):
+		c.giveBack()
+		a.withdraw(s) // it waits, and keeps what is written on it
+		s.reason = joinReasons(s.lost, c.problem)
+		a.open[s] = true
+		return
+	case len(c.missing) > 0:
+		a.open[s] = true // one family is enough for now
+	}
+	a.give(s, kept, &c)
+}
+
+// asksForAnotherPool reports whether s names pools, and has been allocated its addresses from
+// none of them: its user has changed the annotation since. One of a pool that has other
+// addresses now is not meant.
+func (a *Allocator) asksForAnotherPool(s *service) bool {
+	if len(s.Pools) == 0 || s.Allocated == "" {
+		return false
+	}
+	for name := range strings.SplitSeq(s.Allocated, ",") {
+		if slices.Contains(s.Pools, name) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasAllNamed reports whether s holds all addresses that are written on it.
+func (a *Allocator) hasAllNamed(s *service) bool {
+	return !slices.ContainsFunc(s.Addresses, func(x netip.Addr) bool { return !slices.Contains(s.has, x) })
+}
+
+// give makes s have what it kept and what was chosen, in the order of its families. What it
+// does not keep is released once it is no longer seen on it.
+func (a *Allocator) give(s *service, kept []netip.Addr, c *choice) {
+	all := slices.Concat(kept, c.taken)
+	slices.SortStableFunc(all, func(x, y netip.Addr) int {
+		return cmp.Compare(slices.Index(s.Families, vip.FamilyOf(x)), slices.Index(s.Families, vip.FamilyOf(y)))
+	})
+	for _, x := range c.taken {
+		if !x.IsUnspecified() && !slices.Contains(s.has, x) {
+			s.has = append(slices.Clip(s.has), x)
+		}
+	}
+	switch {
+	case sameSet(all, s.Addresses) && s.Allocated != "":
+		delete(a.pending, s)
+	case !a.pending[s] || !slices.Equal(all, s.given):
+		s.given, s.pools, s.reason = all, c.poolNames(kept), joinReasons(s.lost, c.reason())
+		a.pending[s] = true
+	}
+}
+
+// sameSet reports whether two lists have the same addresses, in whatever order: what a Service
+// has is not written again to change the order.
+func sameSet(x, y []netip.Addr) bool {
+	return len(x) == len(y) && !slices.ContainsFunc(x, func(a netip.Addr) bool { return !slices.Contains(y, a) })
+}
+
+// joinReasons puts two reasons, which may be empty, into one.
+func joinReasons(first, second string) string {
+	if first == "" || second == "" {
+		return first + second
+	}
+	return first + "; " + second
+}

@@ -1,0 +1,222 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Problem is what is wrong with one key of the ConfigMap.
+type Problem struct {
+	Key     string
+	Message string // what is wrong, and what would be right or what happens now
+	// Warning: the key can be read, but has an effect that is probably not meant.
+	Warning bool
+}
+
+// String is the key and the message.
+func (p Problem) String() string { return p.Key + ": " + p.Message }
+
+// Keys of the ConfigMap, or how they begin.
+const (
+	cidrPrefix      = "cidr-"
+	rangePrefix     = "range-"
+	interfacePrefix = "interface-"
+	sharePrefix     = "allow-share-"
+	poolPrefix      = "pool-"
+	searchOrderKey  = "search-order"
+	skipEndsKey     = "skip-end-ips-in-cidr"
+
+	global = "global" // in place of a namespace: for those that have no key of their own
+)
+
+// Parse reads the data of the ConfigMap. Of a key that can't be read the value in previous
+// stays in force; if there is none, an attribute or the addresses of a pool that can't be read
+// leave a pool that gives no addresses, but still stands before those that come after it.
+// previous may be nil. Problems are sorted by key; the Pools are never nil.
+func Parse(previous *Pools, data map[string]string) (*Pools, []Problem) {
+	r := &reader{data: data, pools: newPools()}
+	if previous != nil {
+		r.earlier = previous.good
+	}
+	keys := slices.Sorted(maps.Keys(data)) // so a pool comes before its attributes
+	for _, k := range keys {
+		r.read(k)
+	}
+	r.pools.complete()
+	r.findShadowed()
+	r.findEmpty()
+	slices.SortStableFunc(r.problems, func(a, b Problem) int { return cmp.Compare(a.Key, b.Key) })
+	return r.pools, r.problems
+}
+
+// A reader reads the keys of a ConfigMap into Pools.
+type reader struct {
+	data     map[string]string
+	earlier  map[string]string // texts that could be read before, by key
+	pools    *Pools
+	problems []Problem
+}
+
+func (r *reader) fail(key, format string, args ...any) {
+	r.problems = append(r.problems, Problem{Key: key, Message: fmt.Sprintf(format, args...)})
+}
+
+func (r *reader) warn(key, format string, args ...any) {
+	r.problems = append(r.problems, Problem{Key: key, Message: fmt.Sprintf(format, args...), Warning: true})
+}
+
+// readKey returns what parse makes of a key's text, and true. If parse returns a problem, that
+// is reported, and the result is that of the text that was in force before; if there is none,
+// it is false, and consequence, the end of the message, says what that means.
+func readKey[T any](r *reader, key, consequence string, parse func(text string) (v T, problem string)) (v T, ok bool) {
+	text := r.data[key]
+	v, problem := parse(text)
+	if problem == "" {
+		r.pools.good[key] = text
+		return v, true
+	}
+	before, had := r.earlier[key]
+	if had {
+		if v, again := parse(before); again == "" {
+			r.fail(key, "%s. Until then the value before it stays in force: %s", problem, quote(before))
+			r.pools.good[key] = before
+			return v, true
+		}
+	}
+	r.fail(key, "%s. %s", problem, consequence)
+	var zero T
+	return zero, false
+}
+
+// read reads one key.
+func (r *reader) read(key string) {
+	p := r.pools
+	switch prefix, name := splitKey(key); prefix {
+	case searchOrderKey:
+		p.descending, _ = readKey(r, key, "Until then the lowest address comes first", parseSearchOrder)
+	case skipEndsKey:
+		p.skipEnds, _ = readKey(r, key, "Until then it counts as false", parseTrueFalse)
+	case cidrPrefix, rangePrefix:
+		r.readProviderPool(prefix, name)
+	case interfacePrefix:
+		p.interfaces[name], _ = readKey(r, key, "Until then it counts as absent", parseInterface)
+	case sharePrefix:
+		p.share[name], _ = readKey(r, key, "Until then it counts as false", parseShare)
+	case poolPrefix:
+		r.readPool(name)
+	case "":
+		if name, ok := strings.CutPrefix(key, "allow-shared-"); ok {
+			r.warn(key, "no such key, so it is ignored; did you mean %s%s?", sharePrefix, name)
+			return
+		}
+		r.warn(key, "no such key, so it is ignored; docs/pools.md lists all that there are")
+	}
+}
+
+// splitKey returns how a key begins, one of the constants, and the rest; "" if it is none of
+// them or names nothing.
+func splitKey(key string) (prefix, name string) {
+	if key == searchOrderKey || key == skipEndsKey {
+		return key, ""
+	}
+	for _, p := range []string{cidrPrefix, rangePrefix, interfacePrefix, sharePrefix, poolPrefix} {
+		if name, ok := strings.CutPrefix(key, p); ok && name != "" {
+			return p, name
+		}
+	}
+	return "", ""
+}
+
+// readProviderPool reads cidr-<namespace> or range-<namespace>. Both may have either, as the
+// provider goes by the text.
+func (r *reader) readProviderPool(prefix, namespace string) {
+	key := prefix + namespace
+	p := &Pool{Name: key, Key: key, Auto: true, provider: true}
+	if namespace != global {
+		p.Namespaces = Namespaces{Names: []string{namespace}}
+	}
+	a, ok := readKey(r, key, "Until then Services that it is for get no address", parseAddresses)
+	p.addresses, p.Broken = a, !ok
+	to := r.pools.ranges
+	if prefix == cidrPrefix {
+		to = r.pools.cidrs
+	}
+	to[namespace] = p
+	r.pools.byName[p.Name] = p
+}
+
+// findShadowed warns of pools of the provider that no Service gets an address of, since
+// another comes before them, and of pools that overlap.
+func (r *reader) findShadowed() {
+	p := r.pools
+	for namespace := range p.ranges {
+		key := rangePrefix + namespace
+		switch {
+		case p.cidrs[namespace] != nil:
+			r.warn(key, "no Service gets an address of it, since %s%s comes before it; put its addresses there", cidrPrefix, namespace)
+		case p.cidrs[global] != nil:
+			r.warn(key, "no Service gets an address of it, since %s%s comes before it; name it %s%s", cidrPrefix, global, cidrPrefix, namespace)
+		}
+	}
+}
+
+// findEmpty warns of pools that give nothing although they can be read, and of interfaces
+// and allow-share of namespaces, of which nothing can be said.
+func (r *reader) findEmpty() {
+	for _, p := range r.pools.byName {
+		if !p.Broken && p.Auto && len(p.DHCP) == 0 && p.Size(4)+p.Size(6) == 0 {
+			r.warn(p.Key, "it gives no address: those that end in .0 or .255, and those that no Service may have (loopback, link-local, multicast), are left out")
+		}
+	}
+}
+
+func parseSearchOrder(text string) (descending bool, problem string) {
+	switch strings.TrimSpace(text) {
+	case "desc":
+		return true, ""
+	case "asc", "":
+		return false, ""
+	}
+	return false, fmt.Sprintf("%s is not an order; write desc for the highest address first, asc for the lowest", quote(text))
+}
+
+func parseTrueFalse(text string) (on bool, problem string) {
+	switch strings.TrimSpace(text) {
+	case "true":
+		return true, ""
+	case "false", "":
+		return false, ""
+	}
+	return false, fmt.Sprintf("%s is neither true nor false; write one of them", quote(text))
+}
+
+// parseShare reads what the provider does: 1, t, T, TRUE, true, True and their opposites.
+func parseShare(text string) (on bool, problem string) {
+	on, err := strconv.ParseBool(strings.TrimSpace(text))
+	if err != nil {
+		return false, fmt.Sprintf("%s is neither true nor false; write one of them", quote(text))
+	}
+	return on, ""
+}
+
+// parseInterface reads the name of a link as the kernel allows it (dev_valid_name in
+// net/core/dev.c), or auto. Blank is none.
+func parseInterface(text string) (name, problem string) {
+	name = strings.TrimSpace(text)
+	if len(name) > 15 || name == "." || name == ".." || strings.ContainsAny(name, "/: \t\n\v\f\r\x00") {
+		return "", fmt.Sprintf("%s is no name of a network interface; write one of at most 15 characters, or auto", quote(text))
+	}
+	return name, ""
+}
+
+// quote quotes text that somebody wrote, and cuts it after 60 bytes.
+func quote(text string) string {
+	if len(text) > 60 {
+		return strconv.Quote(strings.ToValidUTF8(text[:60], "")) + "..."
+	}
+	return strconv.Quote(text)
+}

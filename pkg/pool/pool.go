@@ -1,0 +1,270 @@
+package pool
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A Pool is addresses that Services may have.
+type Pool struct {
+	Name string // what Services and messages call it: web for pool-web, cidr-default for cidr-default
+	Key  string // that it comes from
+	addresses
+
+	Namespaces Namespaces      // that it is offered to
+	Services   labels.Selector // that get an address of it without asking; nil for all
+	Interface  string          // of its VIPs; "" if it says nothing
+	Nodes      labels.Selector // that may carry its VIPs; nil for all
+	Prefer     []Preference    // of those nodes
+	Auto       bool            // Services get addresses of it without asking
+	Priority   int             // the highest comes first
+	Announce   []vip.Method    // of its VIPs; nil if it says nothing
+	Enforce    bool            // only Namespaces may ask for its addresses, whatever the option says
+	Broken     bool            // a part of it could never be read, so it gives nothing
+
+	provider bool    // it comes from a key of kube-vip's provider
+	search   []Range // what is given to Services that ask for none in particular, isEnd included
+}
+
+// A Preference is nodes that should rather carry the VIPs of a pool.
+type Preference struct {
+	Nodes  labels.Selector
+	Weight int // 1 to 100
+}
+
+// Namespaces is those that a pool is offered to: all if it is zero.
+type Namespaces struct {
+	Names    []string // sorted
+	Selector labels.Selector
+}
+
+// All reports whether n is every namespace.
+func (n Namespaces) All() bool { return n.Names == nil && n.Selector == nil }
+
+// Contains reports whether a namespace with these labels belongs to n.
+func (n Namespaces) Contains(name string, l map[string]string) bool {
+	switch {
+	case n.Selector != nil:
+		return n.Selector.Matches(labels.Set(l))
+	case n.Names != nil:
+		_, found := slices.BinarySearch(n.Names, name)
+		return found
+	}
+	return true
+}
+
+// String is for messages.
+func (n Namespaces) String() string {
+	switch {
+	case n.Selector != nil:
+		return "the namespaces with labels " + n.Selector.String()
+	case n.Names != nil:
+		return "the namespaces " + strings.Join(n.Names, ", ")
+	}
+	return "all namespaces"
+}
+
+// A Namespace is one, with its labels.
+type Namespace struct {
+	Name   string
+	Labels map[string]string
+}
+
+// Size is how many addresses of a family p gives to Services that ask for none in particular.
+func (p *Pool) Size(f vip.Family) (n float64) {
+	for _, r := range p.search {
+		if vip.FamilyOf(r.From) == f {
+			n += r.size()
+		}
+	}
+	return n
+}
+
+// Contains reports whether a Service may have a from p.
+func (p *Pool) Contains(a netip.Addr) bool { return contains(p.Ranges, a) }
+
+// Ranges of addresses that no Service can have, merged: "this network" (RFC 1122), loopback,
+// link-local, multicast and reserved ones (RFC 1112, RFC 4291).
+var notForServices = merge([]Range{
+	rangeOf(netip.MustParsePrefix("0.0.0.0/8")),
+	rangeOf(netip.MustParsePrefix("127.0.0.0/8")),
+	rangeOf(netip.MustParsePrefix("169.254.0.0/16")),
+	rangeOf(netip.MustParsePrefix("224.0.0.0/3")),
+	rangeOf(netip.MustParsePrefix("::/127")),
+	rangeOf(netip.MustParsePrefix("::ffff:0:0/96")),
+	rangeOf(netip.MustParsePrefix("fe80::/10")),
+	rangeOf(netip.MustParsePrefix("ff00::/8")),
+})
+
+// Pools is what a ConfigMap says. It is not modified once it was parsed.
+type Pools struct {
+	byName     map[string]*Pool
+	all        []*Pool           // sorted by name
+	own        []*Pool           // those of pool-<name>, as compare orders them
+	cidrs      map[string]*Pool  // cidr-<namespace>, by namespace
+	ranges     map[string]*Pool  // range-<namespace>
+	interfaces map[string]string // interface-<namespace>
+	share      map[string]bool   // allow-share-<namespace>
+	descending bool              // search-order is desc
+	skipEnds   bool              // skip-end-ips-in-cidr
+
+	good map[string]string // the text in force of each key that can be read
+}
+
+func newPools() *Pools {
+	return &Pools{
+		byName: make(map[string]*Pool), cidrs: make(map[string]*Pool), ranges: make(map[string]*Pool),
+		interfaces: make(map[string]string), share: make(map[string]bool), good: make(map[string]string),
+	}
+}
+
+// complete sets what follows from all keys together: search of each Pool, all and own.
+func (p *Pools) complete() {
+	p.all = slices.SortedFunc(maps.Values(p.byName), func(a, b *Pool) int { return cmp.Compare(a.Name, b.Name) })
+	for _, x := range p.all {
+		from := x.Ranges
+		if p.skipEnds {
+			from = x.inner
+		}
+		x.search = subtract(from, notForServices)
+		if !x.provider {
+			p.own = append(p.own, x)
+		}
+	}
+	slices.SortFunc(p.own, compare)
+}
+
+// compare orders pools as Services get addresses of them: the one with the higher priority
+// first, then the one that names the Services, then the one that names the namespaces, then
+// by name.
+func compare(a, b *Pool) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.specificity(), a.specificity()), cmp.Compare(a.Name, b.Name))
+}
+
+func (p *Pool) specificity() int {
+	switch {
+	case p.Services != nil:
+		return 2
+	case !p.Namespaces.All():
+		return 1
+	}
+	return 0
+}
+
+// All is every pool, sorted by name. It must not be modified.
+func (p *Pools) All() []*Pool { return p.all }
+
+// Pool is the pool of that name, or nil.
+func (p *Pools) Pool(name string) *Pool { return p.byName[name] }
+
+// NeedsNamespaceLabels reports whether a pool has a selector of namespaces.
+func (p *Pools) NeedsNamespaceLabels() bool {
+	return slices.ContainsFunc(p.own, func(x *Pool) bool { return x.Namespaces.Selector != nil })
+}
+
+// NeedsServiceLabels reports whether a pool has a selector of Services.
+func (p *Pools) NeedsServiceLabels() bool {
+	return slices.ContainsFunc(p.own, func(x *Pool) bool { return x.Services != nil })
+}
+
+// NamesNamespaces reports whether a pool-<name> is for some namespaces only, so that its
+// operator expects others to be kept out. The provider's keys never did that.
+func (p *Pools) NamesNamespaces() bool {
+	return slices.ContainsFunc(p.own, func(x *Pool) bool { return !x.Namespaces.All() })
+}
+
+// providerPool is the one pool of the provider's keys that a namespace gets addresses of, in
+// its order: cidr-<namespace>, cidr-global, range-<namespace>, range-global. nil if there is none.
+func (p *Pools) providerPool(namespace string) *Pool {
+	return cmp.Or(p.cidrs[namespace], p.cidrs[global], p.ranges[namespace], p.ranges[global])
+}
+
+// offered is the pools that Services of a namespace get addresses of without asking, best
+// first, but for their selectors of Services.
+func (p *Pools) offered(ns Namespace) (out []*Pool) {
+	for _, x := range p.own {
+		if x.Auto && x.Namespaces.Contains(ns.Name, ns.Labels) {
+			out = append(out, x)
+		}
+	}
+	if x := p.providerPool(ns.Name); x != nil {
+		at, _ := slices.BinarySearchFunc(out, x, compare)
+		out = slices.Insert(out, at, x)
+	}
+	return out
+}
+
+// Interface is the link of the VIPs of a namespace's Service: that of the pool that an address
+// of it is of, else interface-<namespace>, else interface-global; "" if none says.
+func (p *Pools) Interface(namespace string, addrs []netip.Addr) string {
+	for _, x := range p.own {
+		if x.Interface != "" && slices.ContainsFunc(addrs, x.Contains) {
+			return x.Interface
+		}
+	}
+	if name, ok := p.interfaces[namespace]; ok {
+		return name
+	}
+	return p.interfaces[global]
+}
+
+// sharing reports whether the Services of a namespace share IPv4 addresses with others of
+// which that is true: allow-share-<namespace>, or, if that is absent, allow-share-global.
+func (p *Pools) sharing(namespace string) bool {
+	if on, ok := p.share[namespace]; ok {
+		return on
+	}
+	return p.share[global]
+}
+
+// MayShare reports whether the operator lets Services of both namespaces share a: it is an
+// IPv4 address of a pool, and allow-share is on for both.
+func (p *Pools) MayShare(a netip.Addr, one, other string) bool {
+	return a.Is4() && p.sharing(one) && p.sharing(other) && p.find(a) != nil
+}
+
+// find is a pool that has a, the first by name; nil if none has.
+func (p *Pools) find(a netip.Addr) *Pool {
+	for _, x := range p.all {
+		if x.Contains(a) {
+			return x
+		}
+	}
+	return nil
+}
+
+// Allowed reports whether Services of a namespace may ask for a, and of which pool it is; ""
+// if of none. With poolsOnly it must be of a pool that is offered to the namespace; without, it
+// must only not be of one that Enforce keeps for others. reason, if it may not, is a sentence
+// that begins with the address.
+func (p *Pools) Allowed(ns Namespace, a netip.Addr, poolsOnly bool) (pool string, ok bool, reason string) {
+	var kept, other *Pool // for other namespaces
+	for _, x := range p.all {
+		switch {
+		case !x.Contains(a):
+		case !x.Broken && x.Namespaces.Contains(ns.Name, ns.Labels):
+			return x.Name, true, ""
+		case x.Enforce && kept == nil:
+			kept = x
+		case other == nil:
+			other = x
+		}
+	}
+	switch x := cmp.Or(kept, other); {
+	case x != nil && (poolsOnly || kept != nil):
+		return x.Name, false, fmt.Sprintf("%s is of pool %s, which is not offered to namespace %s", a, x.Name, ns.Name)
+	case poolsOnly:
+		return "", false, fmt.Sprintf("%s is of no pool that is offered to namespace %s", a, ns.Name)
+	case x != nil:
+		return x.Name, true, ""
+	}
+	return "", true, ""
+}

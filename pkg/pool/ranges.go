@@ -1,0 +1,145 @@
+package pool
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+// A Range is the addresses From to To, both included. They are of one family, without a zone,
+// and From is not higher than To.
+type Range struct{ From, To netip.Addr }
+
+// rangeOf is the addresses of a prefix, which may have bits set beyond its length.
+func rangeOf(p netip.Prefix) Range {
+	from := p.Masked().Addr()
+	last := from.AsSlice()
+	for i := p.Bits(); i < len(last)*8; i++ {
+		last[i/8] |= 0x80 >> (i % 8)
+	}
+	to, _ := netip.AddrFromSlice(last)
+	return Range{from, to}
+}
+
+// String is as the ConfigMap has it: one address, or two with a hyphen.
+func (r Range) String() string {
+	if r.From == r.To {
+		return r.From.String()
+	}
+	return r.From.String() + "-" + r.To.String()
+}
+
+// Contains reports whether a is in r.
+func (r Range) Contains(a netip.Addr) bool {
+	return r.From.BitLen() == a.BitLen() && r.From.Compare(a) <= 0 && a.Compare(r.To) <= 0
+}
+
+// merge returns the addresses of all ranges, sorted (IPv4 first), without overlaps; ranges
+// that follow each other without a gap are one.
+func merge(ranges []Range) []Range {
+	sorted := slices.Clone(ranges)
+	slices.SortFunc(sorted, func(a, b Range) int { return a.From.Compare(b.From) })
+	out := sorted[:0]
+	for _, r := range sorted {
+		if n := len(out) - 1; n >= 0 && out[n].To.BitLen() == r.From.BitLen() && (r.From.Compare(out[n].To) <= 0 || out[n].To.Next() == r.From) {
+			if out[n].To.Less(r.To) {
+				out[n].To = r.To
+			}
+			continue
+		}
+		out = append(out, r)
+	}
+	return slices.Clip(out)
+}
+
+// subtract returns the addresses of from that are not in what. Both must be as merge returns
+// them; so is the result.
+func subtract(from, what []Range) (out []Range) {
+	for _, r := range from {
+		for len(what) > 0 && what[0].To.Less(r.From) {
+			what = what[1:]
+		}
+		rest := true
+		for _, w := range what {
+			if r.To.Less(w.From) {
+				break
+			}
+			if r.From.Less(w.From) {
+				out = append(out, Range{r.From, w.From.Prev()})
+			}
+			if !w.To.Less(r.To) {
+				rest = false
+				break
+			}
+			r.From = w.To.Next()
+		}
+		if rest {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// indexOf is the index of the range that contains a, and true; or that of the first range
+// that is higher than a, which may be len(ranges), and false. ranges must be as merge returns
+// them.
+func indexOf(ranges []Range, a netip.Addr) (i int, found bool) {
+	i, found = slices.BinarySearchFunc(ranges, a, func(r Range, a netip.Addr) int {
+		if r.To.Less(a) {
+			return -1
+		}
+		if a.Less(r.From) {
+			return 1
+		}
+		return 0
+	})
+	return i, found
+}
+
+// contains reports whether a is in one of ranges, which must be as merge returns them.
+func contains(ranges []Range, a netip.Addr) bool {
+	_, found := indexOf(ranges, a)
+	return found
+}
+
+// isEnd reports whether a is an address that is given to a Service only if it asks for it: an
+// IPv4 address that ends in .0 or .255, which some systems take for a network's or its
+// broadcast address, or an IPv6 address whose lower 64 bits are zero, the Subnet-Router
+// anycast address (RFC 4291 section 2.6.1).
+func isEnd(a netip.Addr) bool {
+	if a.Is4() {
+		last := a.As4()[3]
+		return last == 0 || last == 255
+	}
+	bytes := a.As16()
+	return binary.BigEndian.Uint64(bytes[8:]) == 0
+}
+
+// size is how many addresses of r are not isEnd. It is exact up to 2^53.
+func (r Range) size() float64 {
+	if r.From.Is4() {
+		from, to := r.From.As4(), r.To.As4()
+		return float64(ordinary(int64(binary.BigEndian.Uint32(to[:]))) - ordinary(int64(binary.BigEndian.Uint32(from[:]))-1))
+	}
+	from, to := r.From.As16(), r.To.As16()
+	high := float64(binary.BigEndian.Uint64(to[:8]) - binary.BigEndian.Uint64(from[:8]))
+	lowFrom, lowTo := binary.BigEndian.Uint64(from[8:]), binary.BigEndian.Uint64(to[8:])
+	if high == 0 {
+		n := float64(lowTo - lowFrom)
+		if lowFrom == 0 {
+			return n // the first is not counted
+		}
+		return n + 1
+	}
+	n := high*(1<<64) - high + float64(lowTo) - float64(lowFrom)
+	if lowFrom == 0 {
+		return n
+	}
+	return n + 1
+}
+
+// ordinary is how many IPv4 addresses from 0.0.0.0 up to n, as a number, end neither in .0 nor
+// in .255; n may be -1.
+func ordinary(n int64) int64 {
+	return n/256*254 + max(0, min(n%256, 254))
+}
