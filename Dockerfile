@@ -1,6 +1,7 @@
 # The image, for those who have docker; "make image" needs none. For another platform:
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=v0.2.0 .
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+RUN apt-get update && apt-get install -y --no-install-recommends libcap2-bin
 ARG TARGETARCH
 ARG VERSION=devel
 WORKDIR /src
@@ -9,6 +10,8 @@ RUN go mod download
 COPY cmd cmd
 COPY pkg pkg
 RUN CGO_ENABLED=0 GOARCH=$TARGETARCH go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o /herald ./cmd/herald
+# For another user than root: permitted, and made effective by the program itself.
+RUN setcap cap_net_admin,cap_net_raw+p /herald
 
 FROM scratch
 COPY LICENSE /licenses/LICENSE

@@ -58,6 +58,9 @@ func managerCommand() *cobra.Command {
 		for _, w := range warnings {
 			log.Warn(w)
 		}
+		if err := raiseCapabilities(); err != nil {
+			return err
+		}
 		n, err := newNode(cfg, log)
 		if err != nil {
 			return err

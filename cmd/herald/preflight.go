@@ -46,6 +46,9 @@ func preflightCommand() *cobra.Command {
 		for _, w := range warnings {
 			c.PrintErrln("warning: " + w)
 		}
+		if err := raiseCapabilities(); err != nil {
+			return err
+		}
 		deadline := time.Now().Add(*wait)
 		for !writeResults(c.OutOrStdout(), checkNode(c.Context(), cfg)) {
 			if time.Now().After(deadline) {

@@ -13,12 +13,21 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// users and groups let the image run as nonroot, which is enough for the commands that
-// need no capabilities ("herald manifest", "herald status").
+// users and groups let the image run as nonroot.
 const (
 	users  = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"
 	groups = "root:x:0:\nnonroot:x:65532:\n"
 )
+
+// program is the file name of the program.
+const program = "herald"
+
+// fileCapabilities permits the program NET_ADMIN and NET_RAW when another user than root runs it, as "setcap
+// cap_net_admin,cap_net_raw+p" does: a struct vfs_cap_data of revision 2 (include/uapi/linux/capability.h) as extended
+// attribute in the tar archive. Not effective at once: the kernel would refuse to run it in a container without them.
+var fileCapabilities = map[string]string{
+	"SCHILY.xattr.security.capability": "\x00\x00\x00\x02" + "\x00\x30\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00",
+}
 
 // writeBase writes below dir what is in the image in addition to the program.
 func writeBase(dir string, license, sbom []byte) error {
@@ -49,7 +58,7 @@ func authorities() []byte {
 }
 
 // archive returns a tar archive of what is below dir, which depends on names, contents and the owner's
-// right to execute alone: sorted by name, owned by root, all times being when.
+// right to execute alone: sorted by name, owned by root, all times being when. The program has fileCapabilities.
 func archive(dir string, when time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -72,7 +81,11 @@ func archive(dir string, when time.Time) ([]byte, error) {
 		if info.Mode()&0o100 != 0 {
 			mode = 0o755
 		}
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: mode, ModTime: when, Format: tar.FormatUSTAR}); err != nil {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: mode, ModTime: when, Format: tar.FormatUSTAR}
+		if name == program {
+			header.PAXRecords, header.Format = fileCapabilities, tar.FormatPAX
+		}
+		if err := w.WriteHeader(header); err != nil {
 			return err
 		}
 		_, err = w.Write(text)

@@ -52,6 +52,10 @@ func read(t *testing.T, r io.Reader) map[string][]byte {
 		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.ModTime.IsZero() {
 			t.Errorf("%s is of %d:%d (%s), %v", h.Name, h.Uid, h.Gid, h.Uname, h.ModTime)
 		}
+		// NET_ADMIN and NET_RAW are 12 and 13.
+		if got, want := []byte(h.PAXRecords["SCHILY.xattr.security.capability"]), []byte{3: 0x02, 5: 0x30, 19: 0}; h.Name == "herald" && !bytes.Equal(got, want) {
+			t.Errorf("the program has the file capabilities %x, want %x", got, want)
+		}
 		text, err := io.ReadAll(a)
 		if err != nil {
 			t.Fatal(err)

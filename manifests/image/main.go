@@ -71,8 +71,8 @@ func run(root, out, version string, names, platforms []string) (string, error) {
 			return "", fmt.Errorf("platform %q: must be linux/amd64 or the like", name)
 		}
 		arch := platform.Architecture
-		base, program := filepath.Join(work, arch, "base"), filepath.Join(work, arch, "program")
-		binary := filepath.Join(program, "herald")
+		base, top := filepath.Join(work, arch, "base"), filepath.Join(work, arch, "program")
+		binary := filepath.Join(top, program)
 		if err := compile(root, binary, arch, version); err != nil {
 			return "", err
 		}
@@ -83,7 +83,7 @@ func run(root, out, version string, names, platforms []string) (string, error) {
 		if err := errors.Join(os.WriteFile(strings.TrimSuffix(out, ".tar")+"."+arch+".spdx.json", sbom, 0o644), writeBase(base, license, sbom)); err != nil {
 			return "", err
 		}
-		image, err := newImage(*platform, labels, when, base, program)
+		image, err := newImage(*platform, labels, when, base, top)
 		if err != nil {
 			return "", err
 		}

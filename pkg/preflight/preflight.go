@@ -63,7 +63,7 @@ func Capabilities(files fs.FS) Result {
 	}
 	if len(missing) > 0 {
 		return Result{subject, Error, "the process lacks " + strings.Join(missing, " and ") +
-			"; add them in securityContext.capabilities of the container, and run it as user 0: no other user gets them"}
+			"; add them in securityContext.capabilities of the container, and run it as user 0, or from an image in which the program has them as file capabilities"}
 	}
 	return Result{subject, OK, "NET_ADMIN and NET_RAW"}
 }
