@@ -21,7 +21,7 @@ func manifestCommand() *cobra.Command {
 		Args:         cobra.NoArgs,
 		SilenceUsage: true,
 		RunE: func(*cobra.Command, []string) error { // its output goes to kubectl: no help there
-			return errors.New(`name what to print: "herald manifest daemonset", "pod" or "rbac"`)
+			return errors.New(`name what to print: "herald manifest daemonset", "pod", "rbac" or "admission"`)
 		},
 	}
 	daemonSet := manifestOf("daemonset", "Print a DaemonSet: Herald on every node", manifest.DaemonSet)
@@ -30,6 +30,7 @@ func manifestCommand() *cobra.Command {
 		daemonSet,
 		manifestOf("pod", "Print a static Pod: Herald on one node", manifest.Pod),
 		manifestOf("rbac", "Print the ServiceAccount and the least it must be allowed", manifest.RBAC),
+		manifestOf("admission", "Print policies that limit what Services and Leases of tenants may ask for", manifest.Admission),
 	)
 	return c
 }
@@ -53,7 +54,7 @@ func manifestOf(kind, short string, write func(manifest.Request) ([]byte, error)
 		if err != nil {
 			return err
 		}
-		if kind != "rbac" { // which is the same whatever is announced
+		if kind != "rbac" && kind != "admission" { // which are the same whatever is announced
 			for _, w := range warnings {
 				c.PrintErrln("warning: " + w)
 			}

@@ -62,13 +62,16 @@ func (s *apiServer) apply(t *testing.T, file string) {
 	}
 }
 
-// doAs sends a request as another user; a ServiceAccount's groups are those that its token has.
+// doAs sends a request as a user; a ServiceAccount's groups are those that its token has, the administrator's is system:masters.
 func (s *apiServer) doAs(t *testing.T, user, method, path, body string) (*http.Response, string) {
 	t.Helper()
 	r := check.Value(http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://127.0.0.1:%d%s", s.port, path), strings.NewReader(body)))(t)
 	r.Header.Set("Authorization", "Bearer admin")
 	r.Header.Set("Impersonate-User", user)
 	r.Header.Add("Impersonate-Group", "system:authenticated")
+	if user == "admin" {
+		r.Header.Add("Impersonate-Group", "system:masters")
+	}
 	if rest, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok {
 		namespace, _, _ := strings.Cut(rest, ":")
 		r.Header.Add("Impersonate-Group", "system:serviceaccounts")

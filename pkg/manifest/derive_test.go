@@ -23,7 +23,10 @@ func TestDerived(t *testing.T) {
 		"base/rbac.yaml":                  baseRBAC,
 		"base/daemonset.yaml":             baseDaemonSet,
 		"helm/herald/templates/rbac.yaml": chartRBAC,
-		"helm/herald/values.schema.json":  chartSchema,
+
+		"components/admission/admission.yaml":  componentAdmission,
+		"helm/herald/templates/admission.yaml": chartAdmission,
+		"helm/herald/values.schema.json":       chartSchema,
 	} {
 		check.Golden(t, filepath.Join(manifests, file), text(t))
 	}
@@ -76,6 +79,22 @@ func chartRBAC(t *testing.T) string {
 		helpers.Replace(secret) + "{{- end }}\n" +
 		"{{- if ne .Release.Namespace \"" + priorityNamespace + "\" }}\n" + helpers.Replace(yamlOf(t, "", flowSchemasIn(c.Node.Namespace)...)) + "{{- end }}\n" +
 		helpers.Replace(roles) + "{{- end }}\n"
+}
+
+// componentAdmission returns the policies for the kustomize component.
+func componentAdmission(t *testing.T) string {
+	return yamlOf(t, derivedHeader, admissionObjects(request(t).Config)...)
+}
+
+// chartAdmission returns the policies as a template of the Helm chart. Their names contain that of the release.
+func chartAdmission(t *testing.T) string {
+	c := request(t).Config
+	return derivedHeader + "{{- if .Values.admission.enabled }}\n" + strings.NewReplacer(
+		"  labels:\n    app.kubernetes.io/name: herald\n", "  labels: {{- include \"herald.labels\" . | nindent 4 }}\n",
+		"  name: herald-", "  name: {{ include \"herald.name\" . }}-",
+		"  policyName: herald-", "  policyName: {{ include \"herald.name\" . }}-",
+		"namespace('"+c.Node.Namespace+"')", "namespace('{{ .Release.Namespace }}')",
+	).Replace(yamlOf(t, "", admissionObjects(c)...)) + "{{- end }}\n"
 }
 
 // chartSchema returns the schema of the chart's values: the file with the options that this version has.

@@ -24,6 +24,7 @@ var files = []struct {
 }{
 	{"daemonset.yaml", DaemonSet, "--arp --services --servicesElection"},
 	{"pod.yaml", Pod, "--arp --services --servicesElection"},
+	{"admission.yaml", Admission, ""},
 	{"rbac.yaml", RBAC, ""},
 	{"rbac-namespaced.yaml", RBAC, "--serviceNamespace default"},
 	{"rbac-own-namespace.yaml", RBAC, "--namespace herald"},

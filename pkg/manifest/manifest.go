@@ -85,6 +85,16 @@ func RBAC(r Request) ([]byte, error) {
 	), rbacObjects(r.Config)...)
 }
 
+// Admission returns the YAML of the policies that limit what tenants may ask for by Services and Leases.
+func Admission(r Request) ([]byte, error) {
+	return write(header("admission", r,
+		"What Services and Leases of tenants may ask for, checked by the API server (1.30 or newer). It permits nothing to a namespace",
+		"until an administrator annotates it: docs/security.md#admission.",
+		"",
+		"  kubectl apply -f this-file.yaml",
+	), admissionObjects(r.Config)...)
+}
+
 // header returns the comment a file begins with: how to use it, and how to make it again.
 func header(kind string, r Request, how ...string) string {
 	var b strings.Builder
@@ -109,7 +119,7 @@ func quote(value string) string {
 func command(kind string, r Request) string {
 	words := []string{"herald manifest", kind}
 	for _, s := range r.Given {
-		if s.Option.Env == configFile || kind == "rbac" && !slices.Contains(rbacOptions, s.Option.Env) {
+		if s.Option.Env == configFile || kind == "rbac" && !slices.Contains(rbacOptions, s.Option.Env) || kind == "admission" && s.Option.Env != "cp_namespace" {
 			continue
 		}
 		word := "--" + s.Option.Flag

@@ -1,0 +1,112 @@
+package kube
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// TestAdmission: with the policies of the manifests a tenant, who has the role edit in a namespace, may ask for what an annotation
+// of the namespace lists, and writes no claim; Herald, an administrator, and the controllers that clean up may go on.
+func TestAdmission(t *testing.T) {
+	const tenant, collector, deleter = "ann", "system:serviceaccount:kube-system:generic-garbage-collector", "system:serviceaccount:kube-system:namespace-controller"
+	api := startAPI(t)
+	api.apply(t, "rbac.yaml")
+	ns := api.namespace(t)
+	api.must(t, "POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/"+ns+"/rolebindings",
+		`{"metadata":{"name":"ann"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"system:aggregate-to-edit"},"subjects":[{"apiGroup":"rbac.authorization.k8s.io","kind":"User","name":"ann"}]}`)
+	services, leases := "/api/v1/namespaces/"+ns+"/services", "/apis/coordination.k8s.io/v1/namespaces/"+ns+"/leases"
+	service := func(name, annotations, spec string) string {
+		return `{"metadata":{"name":"` + name + `","annotations":{` + annotations + `}},"spec":{"type":"LoadBalancer","ports":[{"port":80}]` + spec + `}}`
+	}
+	addresses := func(list string) string { return `"kube-vip.io/loadbalancerIPs":"` + list + `"` }
+	lease := func(name, annotations string) string {
+		return `{"metadata":{"name":"` + name + `","annotations":{` + annotations + `}},"spec":{"holderIdentity":"n1","leaseDurationSeconds":15}}`
+	}
+	const claim = `"heraldvip.io/claim":"n1@7"`
+
+	// What was there before the policies, and stays.
+	check.Until(t, 20*time.Second, "the tenant has the role", func() error {
+		if resp, answer := api.doAs(t, tenant, "POST", services, service("old", addresses("10.9.9.9")+`,"kube-vip.io/hwaddr":"02:00:00:00:00:01"`, "")); resp.StatusCode != http.StatusCreated {
+			return fmt.Errorf("%s", answer)
+		}
+		return nil
+	})
+	many := strings.TrimSuffix(strings.Repeat("10.9.9.9,", 2000), ",")
+	api.must(t, "POST", services, service("many", addresses(many), ""))
+	api.must(t, "POST", leases, lease("forged", claim))
+	api.must(t, "POST", leases, lease("another", claim))
+	api.apply(t, "admission.yaml")
+	check.Until(t, 20*time.Second, "the policies are in force", func() error {
+		for path, body := range map[string]string{services + "?dryRun=All": service("probe", addresses("10.1.1.1")+`,"kube-vip.io/hwaddr":"02:00:00:00:00:01"`, ""), leases + "?dryRun=All": lease("probe", claim)} {
+			if resp, answer := api.doAs(t, tenant, "POST", path, body); resp.StatusCode != http.StatusUnprocessableEntity && resp.StatusCode != http.StatusForbidden {
+				return fmt.Errorf("%s: %d %s", path, resp.StatusCode, answer)
+			}
+		}
+		return nil
+	})
+
+	type request struct{ user, method, path, body, refused string } // refused: words of the answer; none: permitted
+	expect := func(requests ...request) {
+		t.Helper()
+		for _, r := range requests {
+			resp, answer := api.doAs(t, r.user, r.method, r.path, r.body)
+			if ok := resp.StatusCode < 300; ok != (r.refused == "") || !strings.Contains(answer, r.refused) {
+				t.Errorf("%s: %s %s %.300s is answered by %d %.600s, want %q", r.user, r.method, r.path, r.body, resp.StatusCode, answer, r.refused)
+			}
+		}
+	}
+	dry := "?dryRun=All"
+	expect(
+		request{tenant, "POST", services + dry, service("a", "", ""), ""},
+		request{tenant, "POST", services + dry, service("a", addresses("10.77.0.5"), ""), "the namespace may not ask for 10.77.0.5; its annotation heraldvip.io/allowed-addresses permits none"},
+		request{tenant, "POST", services + dry, service("a", "", `,"loadBalancerIP":"10.77.0.5"`), "may not ask for 10.77.0.5"},
+		request{tenant, "POST", services + dry, service("a", addresses("nonsense"), ""), "may not ask for nonsense"},
+		request{tenant, "POST", services + dry, service("a", addresses(many), ""), "16 addresses at most"},
+		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/forwardUPNP":"true"`, ""), "may not set kube-vip.io/forwardUPNP on a Service: its annotation heraldvip.io/allowed-annotations"},
+		request{"admin", "POST", services + dry, service("a", addresses("10.77.0.5"), ""), ""},
+		// What is there may be changed in other respects.
+		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"labels":{"a":"b"}}}`, ""},
+		request{tenant, "PATCH", services + "/many" + dry, `{"metadata":{"labels":{"a":"b"}}}`, ""},
+		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"annotations":{"kube-vip.io/hwaddr":"02:00:00:00:00:02"}}}`, "may not set kube-vip.io/hwaddr"},
+		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.9.9.9,10.9.9.8"}}}`, "may not ask for 10.9.9.8;"},
+		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"annotations":{"kube-vip.io/hwaddr":null}}}`, ""},
+		request{tenant, "POST", services + dry, `{"metadata":{"name":"c","annotations":{` + addresses("10.77.0.5") + `}},"spec":{"ports":[{"port":80}]}}`, ""}, // no LoadBalancer
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"annotations":{"kube-vip.io/vipHost":"n1","kube-vip.io/requestedIP":"10.77.0.9"}}}`, ""},
+		// Claims.
+		request{tenant, "POST", leases + dry, lease("mine", ""), ""},
+		request{tenant, "POST", leases + dry, lease("mine", claim), "only Herald writes or deletes a Lease"},
+		request{tenant, "PATCH", leases + "/forged" + dry, `{"spec":{"holderIdentity":"n2"}}`, "only Herald writes"},
+		request{tenant, "PATCH", leases + "/forged" + dry, `{"metadata":{"annotations":null}}`, "only Herald writes"},
+		request{tenant, "DELETE", leases + "/forged", "", "only Herald writes"},
+		request{serviceAccount, "POST", leases + dry, lease("mine", claim), ""},
+		request{serviceAccount, "DELETE", leases + "/forged" + dry, "", ""},
+		request{"admin", "DELETE", leases + "/forged" + dry, "", ""},
+		request{collector, "DELETE", leases + "/forged", "", ""},
+		request{deleter, "DELETE", leases, "", ""}, // the collection
+	)
+
+	api.must(t, "PATCH", "/api/v1/namespaces/"+ns, `{"metadata":{"annotations":{"heraldvip.io/allowed-addresses":"10.77.0.0/28, fd00::5,0.0.0.0","heraldvip.io/allowed-annotations":"kube-vip.io/forwardUPNP"}}}`)
+	check.Until(t, 20*time.Second, "the namespace may have what its annotations list", func() error {
+		if resp, answer := api.doAs(t, tenant, "POST", services+dry, service("a", addresses("10.77.0.5, fd00:0::5")+`,"kube-vip.io/forwardUPNP":"true"`, "")); resp.StatusCode != http.StatusCreated {
+			return fmt.Errorf("%d %s", resp.StatusCode, answer)
+		}
+		return nil
+	})
+	expect(
+		request{tenant, "POST", services + dry, service("a", addresses("0.0.0.0"), ""), ""},
+		request{tenant, "POST", services + dry, service("a", addresses("10.77.0.5,10.77.0.16"), ""), "may not ask for 10.77.0.16; its annotation heraldvip.io/allowed-addresses permits 10.77.0.0/28, fd00::5, 0.0.0.0"},
+		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/hwaddr":"02:00:00:00:00:01"`, ""), "may not set kube-vip.io/hwaddr"},
+	)
+	api.must(t, "PATCH", "/api/v1/namespaces/"+ns, `{"metadata":{"annotations":{"heraldvip.io/allowed-annotations":"*"}}}`)
+	check.Until(t, 20*time.Second, "the namespace may set every annotation", func() error {
+		if resp, answer := api.doAs(t, tenant, "POST", services+dry, service("a", `"kube-vip.io/hwaddr":"02:00:00:00:00:01"`, "")); resp.StatusCode != http.StatusCreated {
+			return fmt.Errorf("%d %s", resp.StatusCode, answer)
+		}
+		return nil
+	})
+}
