@@ -209,7 +209,7 @@ func TestFloors(t *testing.T) {
 // maxClosures is how many function literals a file of cmd/herald may have, nested ones
 // included. No import test sees what goes through a closure, so rooms are wired by methods
 // and interfaces where they can be. The loop that decides who may hold VIPs gets by with ten:
-// all of ownership.go and controlplane.go, and in manager.go poke, tenure and Poke of netif.
+// all of ownership.go and controlplane.go, and in manager.go poke, pokeBoth and tenure.
 var maxClosures = map[string]int{
 	"cmd/herald/ownership.go":    6,
 	"cmd/herald/controlplane.go": 1,

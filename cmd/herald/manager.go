@@ -77,6 +77,7 @@ type node struct {
 	links     *netif.Interfaces
 	announcer *l2.Announcer
 	checker   *health.Checker
+	dataPlane *health.DataPlane // runs with svc_enable
 	dhcp      *dhcp.Clients
 	peers     *peers.Peers
 	keys      *peers.Keys
@@ -110,6 +111,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	}
 	// The agent and the leases exist before any room runs, and so before these are called.
 	poke := func() { n.agent.Poke() }
+	pokeBoth := func() { n.agent.Poke(); wake.Send() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
 	var leases []vip.Key
 	if !cfg.Services.Election {
@@ -126,7 +128,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		return nil, err
 	}
 	n.links, err = netif.New(netif.Options{
-		Log: log, Poke: func() { n.agent.Poke(); wake.Send() }, OnLinkChange: func() { n.speaker.LinksChanged(); n.announcer.LinksChanged() }, Tenure: tenure,
+		Log: log, Poke: pokeBoth, OnLinkChange: func() { n.speaker.LinksChanged(); n.announcer.LinksChanged() }, Tenure: tenure,
 		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {
@@ -136,6 +138,9 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 		Log: log, Poke: poke, Tenure: tenure, Rate: cfg.ARP.Period, Links: n.links.Links,
 	})
 	n.checker = health.NewChecker(log, poke)
+	n.dataPlane = health.NewDataPlane(health.DataPlaneOptions{
+		APIService: n.cluster.APIService, Hosts: n.ownAddresses, Checker: n.checker, Log: log, Changed: pokeBoth,
+	})
 	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Resolve})
 	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.speaker = n.newMapper(), n.newSpeaker()
@@ -150,7 +155,7 @@ func (n *node) newAgent() *agent.Agent {
 	o := agent.Options{
 		Self: n.cfg.Node.Name, Log: n.log,
 		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Observers: []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dhcp},
+		Observers: []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp},
 		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
@@ -167,7 +172,7 @@ func (n *node) newAgent() *agent.Agent {
 // collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dhcp, n.peers, n.mapper, n.speaker} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -233,6 +238,9 @@ func (n *node) run(ctx context.Context) error {
 	tasks := []task{n.cluster, n.cluster.Statuses, n.cluster.Events, n.leases, n.links, n.announcer, n.checker, n.dhcp, n.peers, n.gateway, n.server}
 	if n.peers.Off() != peers.NoPort {
 		tasks = append(tasks, n.keys)
+	}
+	if n.cfg.Services.Enable {
+		tasks = append(tasks, n.dataPlane)
 	}
 	if n.apiServer != nil {
 		tasks = append(tasks, n.apiServer)

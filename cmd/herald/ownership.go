@@ -49,6 +49,7 @@ func (n *node) info() vip.NodeInfo {
 	info := n.links.Info()
 	info.APIServerReady = n.apiServer != nil && n.apiServer.Ready()
 	info.BGPSessions = n.speaker.Summary()
+	info.DataPlaneFault = n.dataPlane.Fault()
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"
 	}

@@ -152,6 +152,8 @@ func (n nodeStatus) state(now time.Time) string {
 		return why
 	}
 	switch {
+	case n.Info.DataPlaneFault != "":
+		return "takes a VIP only if no other node can: " + n.Info.DataPlaneFault
 	case len(n.Info.Restarts) > 1:
 		return fmt.Sprintf("ok, but takes a VIP only if no other node can: its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
 	case n.node.NotReady:

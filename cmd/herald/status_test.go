@@ -53,6 +53,7 @@ func storedEvent(service string, reason vip.Reason, warning bool, message string
 
 func TestStatusTable(t *testing.T) {
 	const up, down, none = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false}]}`, `{"interface":"","links":[]}`
+	const restarted, faulty = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"restarts":[1,2,3]}`, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"dataPlaneFault":"kube-proxy is gone"}`
 	bad := serviceWith("bad", "10.0.0.4", "10.0.0.4")
 	bad.Invalid = []string{"kube-vip.io/ignore is wrong."}
 	open := serviceWith("open", "10.0.0.6", "10.0.0.6")
@@ -68,8 +69,10 @@ func TestStatusTable(t *testing.T) {
 		},
 		Leases: []*coordinationv1.Lease{
 			nodeLease("n1", time.Second, up), nodeLease("n2", time.Second, down), nodeLease("n3", time.Second, none), nodeLease("n4", time.Minute, up),
+			nodeLease("n5", time.Second, restarted), nodeLease("n6", time.Second, faulty), nodeLease("n7", time.Second, up),
 			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"), vipLease("open", "n1"),
 		},
+		Nodes: []vip.Node{{Name: "n7", NotReady: true}},
 		Events: []kube.StoredEvent{
 			storedEvent("half", vip.AddressRefused, true, "no IPv6"), storedEvent("half", vip.VIPAnnounced, false, "n1 announces it"),
 			storedEvent("none", vip.NoEndpoints, false, "not ready"), storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"),
@@ -90,6 +93,9 @@ func TestStatusTable(t *testing.T) {
 		`n2 .*its link eth0 is down`,
 		`n3 .*no default route`,
 		`n4 +1 +60s +silent`,
+		`n5 .*killed or crashed 3 times`,
+		`n6 .*only if no other node can: kube-proxy is gone`,
+		`n7 .*only if no other node can: .*Ready`,
 	} {
 		if !regexp.MustCompile(want).MatchString(b.String()) {
 			t.Errorf("no %s in\n%s", want, b.String())

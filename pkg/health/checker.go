@@ -1,4 +1,6 @@
 // Package health asks whether what stands behind a VIP on this node is ready:
+//   - kube-proxy, or what replaces it, all the time (DataPlane): whether this node would
+//     forward packets to VIPs.
 //   - kube-proxy, for a Service with externalTrafficPolicy Local (Checker): its
 //     healthCheckNodePort answers 200 once kube-proxy has its rules for the local
 //     endpoints in place. A VIP bound before that would attract packets that are dropped.
@@ -47,8 +49,9 @@ type key struct {
 // A poller is a HealthCheck that a goroutine works on.
 type poller struct {
 	vip.HealthCheck
-	passed atomic.Bool
-	cancel context.CancelFunc
+	passed   atomic.Bool
+	answered atomic.Bool // it passed by an answer
+	cancel   context.CancelFunc
 }
 
 // NewChecker makes a Checker; Run does the work. poke is called when a check has passed.
@@ -131,6 +134,7 @@ func (c *Checker) poll(ctx context.Context, p *poller) {
 				"service", p.Service, "healthCheckNodePort", p.Port, "waited", maxWait)
 		}
 		if ok || late {
+			p.answered.Store(ok)
 			p.passed.Store(true)
 			c.poke()
 			return
@@ -142,21 +146,43 @@ func (c *Checker) poll(ctx context.Context, p *poller) {
 	}
 }
 
-// ask sends one request to each address that kube-proxy may listen on, loopback first,
-// until one is answered, and reports whether that answer is 200 (OK).
+// answered returns at most max HealthChecks that have passed by an answer and are still wanted.
+func (c *Checker) answered(max int) (list []vip.HealthCheck) {
+	pollers := c.pollers.Load()
+	if pollers == nil {
+		return nil
+	}
+	for _, x := range c.want.Get() {
+		if p := (*pollers)[key{x.Service, x.Port}]; p != nil && p.answered.Load() && len(list) < max {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// ask reports whether the first answer to w (request) is 200 (OK).
 func (c *Checker) ask(ctx context.Context, w vip.HealthCheck) bool {
+	return c.request(ctx, w) == http.StatusOK
+}
+
+// answers reports whether there is any answer to w.
+func (c *Checker) answers(ctx context.Context, w vip.HealthCheck) bool { return c.request(ctx, w) != 0 }
+
+// request sends one request to each address that kube-proxy may listen on, loopback first,
+// until one is answered, and returns the status code of that answer, 0 if none is.
+func (c *Checker) request(ctx context.Context, w vip.HealthCheck) (status int) {
 	for _, h := range append([]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, w.Hosts...) {
 		url := "http://" + net.JoinHostPort(h.String(), strconv.Itoa(int(w.Port))) + "/healthz"
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
-			return false
+			return 0
 		}
 		answer, err := c.client.Do(req)
 		if err != nil {
 			continue // nobody listens on that one
 		}
 		answer.Body.Close()
-		return answer.StatusCode == http.StatusOK
+		return answer.StatusCode
 	}
-	return false
+	return 0
 }

@@ -20,6 +20,7 @@ type kubeProxy struct {
 	check    vip.HealthCheck
 	status   atomic.Int32
 	requests atomic.Int32
+	close    func()
 }
 
 func listen(t *testing.T) *kubeProxy {
@@ -31,7 +32,8 @@ func listen(t *testing.T) *kubeProxy {
 		w.WriteHeader(int(p.status.Load()))
 	})}
 	go s.Serve(l)
-	t.Cleanup(func() { s.Close() })
+	p.close = func() { s.Close() }
+	t.Cleanup(p.close)
 	return p
 }
 

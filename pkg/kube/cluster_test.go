@@ -344,3 +344,31 @@ func BenchmarkObserve(b *testing.B) {
 		})
 	}
 }
+
+// APIService is known once the Service default/kubernetes and its endpoints are.
+func TestAPIService(t *testing.T) {
+	c, _ := newTestCluster(t, "https://192.0.2.1:6443")
+	expect := func(when, service string, servers ...string) {
+		t.Helper()
+		gotService, gotServers := c.APIService()
+		got := []string{}
+		for _, a := range gotServers {
+			got = append(got, a.String())
+		}
+		slices.Sort(got)
+		if gotService.IsValid() != (service != "") || gotService.IsValid() && gotService.String() != service || !slices.Equal(got, servers) {
+			t.Errorf("%s: %s at %v, want %s at %v", when, gotService, got, service, servers)
+		}
+	}
+	servers := endpointSlice("kubernetes", "kubernetes", "192.168.0.250", "n1")
+	servers.Endpoints = append(servers.Endpoints, discoveryv1.Endpoint{Addresses: []string{"192.168.0.251"}})
+	servers.Ports = []discoveryv1.EndpointPort{{Port: new(int32(6443))}}
+	c.slices.Add(servers)
+	expect("only the endpoints are known", "")
+	s := clusterIPService("kubernetes", "10.96.0.1")
+	s.Spec.Ports = []corev1.ServicePort{{Port: 443, Protocol: corev1.ProtocolTCP}}
+	c.services.Add(s)
+	expect("both are known", "10.96.0.1:443", "192.168.0.250:6443", "192.168.0.251:6443")
+	c.slices.Delete(servers)
+	expect("the endpoints are gone", "10.96.0.1:443")
+}

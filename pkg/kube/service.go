@@ -189,6 +189,7 @@ type cachedSlice struct {
 	service vip.Key // to which it belongs
 	vip.Endpoints
 	addrs []netip.Addr // of pods, or of API servers
+	port  uint16       // of API servers; 0 for pods
 }
 
 // kubernetesService is the Service of the API servers; its endpoints are their addresses.
@@ -206,6 +207,9 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 		return nil
 	}
 	s := &cachedSlice{service: vip.Key{Namespace: o.Namespace, Name: name}}
+	if s.service == kubernetesService && len(o.Ports) > 0 {
+		s.port = uint16(ptr.Deref(o.Ports[0].Port, 0))
+	}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
 		s.addEndpoint(e)

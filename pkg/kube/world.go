@@ -71,6 +71,24 @@ func (c *Cluster) apiServers() []netip.Addr {
 	return slices.Compact(all)
 }
 
+// APIService returns the first cluster IP and port of the Service of the API servers, and the
+// addresses of these, as its endpoints have them. Both are zero if they are not in the caches:
+// before these are filled, and with Options.Namespace.
+func (c *Cluster) APIService() (service netip.AddrPort, servers []netip.AddrPort) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	s := c.services.values[kubernetesService]
+	if s == nil || len(s.clusterIPs) == 0 || len(s.Ports) == 0 {
+		return netip.AddrPort{}, nil
+	}
+	for _, x := range c.slicesOf[kubernetesService] {
+		for _, a := range x.addrs {
+			servers = append(servers, netip.AddrPortFrom(a, x.port))
+		}
+	}
+	return netip.AddrPortFrom(s.clusterIPs[0], s.Ports[0].Port), servers
+}
+
 // serviceChanged is called by the store, with mu held, when a Service is added (old is
 // nil), modified, or deleted (new is nil). It updates requested, changed and outdated. It
 // returns false, so that the agent is not poked, if the World is the same: for a change

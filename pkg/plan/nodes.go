@@ -95,6 +95,7 @@ const (
 	rankWell       rank = iota
 	rankNotReady        // kubelet does not report it as ready, though it may serve
 	rankRestarting      // its Herald was killed or crashed more than once in the last minutes (decision 0071)
+	rankFaulty          // its data plane would not forward packets to VIPs (decision 0070)
 	rankStalled         // it was the one to claim a VIP lease, and was slow
 )
 
@@ -102,13 +103,15 @@ const (
 // power cut says nothing about the next.
 const restartsTolerated = 1
 
-// rankFor returns the rank of n as the owner of what has these requirements. Ready does not
-// count for the API servers, whose packets end in a process of the node. Every
+// rankFor returns the rank of n as the owner of what has these requirements. Neither Ready nor
+// the data plane count for the API servers, whose packets end in a process of the node. Every
 // node comes to the same, but for Stalled, since it judges by the Node and by what n publishes.
 func (n *member) rankFor(need *requirements) rank {
 	switch {
 	case n.Stalled:
 		return rankStalled
+	case need.nodeExclusion && n.Info.DataPlaneFault != "":
+		return rankFaulty
 	case len(n.Info.Restarts) > restartsTolerated:
 		return rankRestarting
 	case need.nodeExclusion && n.notReady:

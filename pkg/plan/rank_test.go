@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -19,8 +20,12 @@ func TestRankBeforeCount(t *testing.T) {
 		{name: "restarts", n1: restarted(2), want: "n2"},
 		{name: "both restart: the fewest units", n1: restarted(2), n2: restarted(5), want: "n1"},
 		{name: "restarts, before stalled", n1: stalled, n2: restarted(6), want: "n2"},
+		{name: "restarts, before a faulty data plane", n1: faulty, n2: restarted(6), want: "n2"},
 		{name: "not ready", n1: notReady, want: "n2"},
 		{name: "not ready, before restarts", n1: restarted(2), n2: notReady, want: "n2"},
+		{name: "a faulty data plane", n1: faulty, want: "n2"},
+		{name: "both faulty: the fewest units", n1: faulty, n2: faulty, want: "n1"},
+		{name: "a faulty data plane, before stalled", n1: stalled, n2: faulty, want: "n2"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -57,4 +62,62 @@ func stalled(_ *vip.World, m *vip.Member) { m.Stalled = true }
 
 func notReady(w *vip.World, m *vip.Member) {
 	w.Nodes = allNodes(vip.Node{Name: m.Name, NotReady: true})
+}
+
+// faulty says that the data plane of a node has a fault, and has had it for long enough to act if
+// it is this node's.
+func faulty(w *vip.World, m *vip.Member) {
+	m.Info.DataPlaneFault = "kube-proxy is gone"
+	if m.Name == w.Self {
+		w.DataPlaneFault = m.Info.DataPlaneFault
+	}
+}
+
+// What n1 holds leaves it for a fault of its data plane, if another node is better.
+func TestDataPlaneFault(t *testing.T) {
+	const (
+		serves = "\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced"
+		event  = "\nevent a VIPAnnounced"
+		keeps  = "acquire kubevip-a" + serves + event
+		gives  = "hand over kubevip-a -> "
+	)
+	n := func(name string, f func(*vip.World, *vip.Member)) func(*vip.World) {
+		return func(w *vip.World) {
+			f(w, &w.Members[slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == name })])
+		}
+	}
+	both := func(fs ...func(*vip.World)) func(*vip.World) {
+		return func(w *vip.World) {
+			for _, f := range fs {
+				f(w)
+			}
+		}
+	}
+	tests := []struct {
+		name   string
+		change func(*vip.World)
+		want   string
+	}{
+		{"none", func(*vip.World) {}, keeps},
+		{"a fault", n("n1", faulty), gives + "n2" + serves + event},
+		{"another node has one", n("n2", faulty), keeps},
+		{"the others don't know of it yet", both(n("n1", faulty), func(w *vip.World) { w.DataPlaneFault = "" }), keeps},
+		{"all have one", both(n("n1", faulty), n("n2", faulty), n("n3", faulty)), keeps},
+		{"the only node without one is stalled", both(n("n1", faulty), n("n2", faulty), n("n3", stalled)), keeps},
+		{"the only node without one is drained", both(n("n1", faulty), n("n2", faulty), func(w *vip.World) {
+			w.Nodes = allNodes(vip.Node{Name: "n3", Drained: true})
+		}), keeps},
+		{"the only node without one restarts and is not ready", both(n("n1", faulty), n("n2", faulty), n("n3", restarted(3)), n("n3", notReady)), gives + "n3" + serves + event},
+		{"a renewal is late", both(n("n1", faulty), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now.Add(-time.Second) }), "acquire kubevip-a" + serves},
+		{"not ready alone", n("n1", notReady), keeps},
+		{"restarts alone", n("n1", restarted(6)), keeps},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := bind(rules(), held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1"))
+			w.Members[2].Info = info(true)
+			tt.change(&w)
+			diff(t, summary(Make(rules(), w)), tt.want)
+		})
+	}
 }

@@ -103,7 +103,8 @@ func routeRequirements(s *service) *requirements {
 
 // advertiseHere adds the route to a, with the attributes of the oldest of services, which
 // share it, oldest first: if this node can serve them all, and kube-proxy serves those that
-// have a HealthCheck; where no alive node can serve them all, the oldest alone counts. While
+// have a HealthCheck; where no alive node can serve them all, the oldest alone counts. With a
+// DataPlaneFault it does not, if another alive node can, has none, and has a session. While
 // this process stops the route is drained, or with BGP.Keep kept for the next process, though
 // the node refuses VIPs.
 //
@@ -122,7 +123,9 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 	if r.Stopping {
 		self.refusal = "" // it has routes to drain
 	}
-	if !canServeAll(&self) {
+	if !canServeAll(&self) || r.DataPlaneFault != "" && slices.ContainsFunc(r.alive, func(n *member) bool {
+		return n != r.self && n.Info.DataPlaneFault == "" && n.hasSession() && canServeAll(n)
+	}) {
 		return false
 	}
 	ready := true

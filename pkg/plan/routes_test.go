@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +88,14 @@ func TestRoutes(t *testing.T) {
 		}
 		return w
 	}
+	fault := func(w vip.World, names ...string) vip.World {
+		for i := range w.Members {
+			if m := &w.Members[i]; slices.Contains(names, m.Name) {
+				faulty(&w, m)
+			}
+		}
+		return w
+	}
 	ready := func(w vip.World, names ...string) vip.World {
 		for _, n := range names {
 			w.HealthChecked[key(n)] = true
@@ -109,6 +118,10 @@ func TestRoutes(t *testing.T) {
 		{"no session: the status that is there stays", bgpRules(), world(a), mine},
 		{"no session, and a new Service", bgpRules(), world(svc("a", "10.77.0.50", local("n1"))), "10.77.0.50/32\na: NoBGPSession\n"},
 		{"excluded", bgpRules(), taint(withSessions(world(a)), "n1", "it has a taint"), ""},
+		{"its data plane fails", bgpRules(), fault(withSessions(world(a)), "n1"), ""},
+		{"its data plane fails, and those of all others", bgpRules(), fault(withSessions(world(a)), "n1", "n2", "n3"), mine},
+		{"its data plane fails, and no other node has a session", bgpRules(), fault(world(a), "n1"), mine},
+		{"another node's data plane fails", bgpRules(), fault(withSessions(world(a)), "n2"), mine},
 		{"another takes over the status", bgpRules(), seenFrom(taint(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n1", "n2")))), "n1", "it has a taint"), "n2"),
 			"10.77.0.50/32\nstatus of a: 1 addresses, host \"n2\"\n"},
 		{"stopping", bgpRules(), stopping(withSessions(world(a)), "n1"), "10.77.0.50/32 draining\n"},

@@ -59,6 +59,8 @@ type NodeInfo struct {
 	// after an end without a hand-over: killed, crashed, or with the power of the node. It is
 	// empty again once the Herald has run for a while (decision 0071).
 	Restarts []int64 `json:"restarts,omitempty"`
+	// DataPlaneFault is why packets to VIPs would not be forwarded on the node, or "".
+	DataPlaneFault string `json:"dataPlaneFault,omitempty"`
 }
 
 // LinkFor is the link that carries the VIPs of a Service which names link: "" leaves

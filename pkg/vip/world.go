@@ -37,6 +37,10 @@ type World struct {
 
 	CheckResults map[netip.Addr]CheckResult // by address; absent until there is a result
 
+	// DataPlaneFault is NodeInfo.DataPlaneFault of this node once the others have had time to
+	// read it, and this node to read theirs; "" if there is none.
+	DataPlaneFault string
+
 	// From DHCP.
 	Macvlans       []Macvlan         // those that are up, with the MAC and parent asked for
 	MacvlanErrors  map[string]string // by name: why a Macvlan is not there

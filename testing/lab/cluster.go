@@ -42,7 +42,7 @@ func (l *Lab) spawnAPI() error {
 		"--token-auth-file=" + l.pki("tokens.csv"), "--authorization-mode=RBAC",
 		"--service-account-key-file=" + l.pki("sa.key"), "--service-account-signing-key-file=" + l.pki("sa.key"),
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-cluster-ip-range=" + ServiceCIDRs, "--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=" + ServiceCIDRs,
 		// No controller makes the default ServiceAccounts that Pods would
 		// need, or takes the taint of new Nodes away.
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
@@ -119,6 +119,9 @@ nftables: {minSyncPeriod: 100ms}
 	if err != nil {
 		return err
 	}
+	l.mu.Lock()
+	l.proxies[h.name] = p
+	l.mu.Unlock()
 	return l.await(ctx, p, func() error {
 		_, err := l.Get(ctx, h.name, "http://127.0.0.1:10256/healthz")
 		return err

@@ -114,8 +114,9 @@ type Lab struct {
 	client kubernetes.Interface
 	idle   func() // closes the client's connections
 
-	mu   sync.Mutex // guards pods
-	pods map[string]*backend
+	mu      sync.Mutex // guards pods and proxies
+	pods    map[string]*backend
+	proxies map[string]*Process // the kube-proxies, by node; empty if attached
 
 	began time.Time
 
@@ -149,7 +150,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		lock.Close()
 		return nil, err
 	}
-	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes), pods: map[string]*backend{}, began: time.Now()}
+	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes), pods: map[string]*backend{}, proxies: map[string]*Process{}, began: time.Now()}
 	ctx, cancel := context.WithTimeoutCause(ctx, upTimeout, fmt.Errorf("not up after %v", upTimeout))
 	defer cancel()
 	if err := l.up(ctx); err != nil {

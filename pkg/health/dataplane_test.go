@@ -1,0 +1,152 @@
+package health
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// A dataPlane is a DataPlane whose requests are answered by the test.
+type dataPlane struct {
+	*DataPlane
+	proxy   atomic.Int32 // a proxyAnswer
+	forward atomic.Int32 // yes, no, or not known
+	changes atomic.Int32
+}
+
+const (
+	notKnown = iota
+	yes
+	no
+)
+
+// newDataPlane runs a DataPlane.
+func newDataPlane(t *testing.T, proxy proxyAnswer, forward int32) *dataPlane {
+	t.Helper()
+	d := &dataPlane{}
+	d.set(proxy, forward)
+	d.DataPlane = NewDataPlane(DataPlaneOptions{Log: slog.New(slog.DiscardHandler), Changed: func() { d.changes.Add(1) }})
+	d.askProxy = func(context.Context) proxyAnswer { return proxyAnswer(d.proxy.Load()) }
+	d.forwards = func(context.Context) (bool, bool) {
+		if d.forward.Load() != yes {
+			time.Sleep(forwardTimeout)
+		}
+		return d.forward.Load() == yes, d.forward.Load() != notKnown
+	}
+	check.Run(t, d.DataPlane)
+	return d
+}
+
+func (d *dataPlane) set(proxy proxyAnswer, forward int32) {
+	d.proxy.Store(int32(proxy))
+	d.forward.Store(forward)
+}
+
+// acts reports whether VIPs are to be handed over.
+func (d *dataPlane) acts() bool {
+	var w vip.World
+	d.Observe(&w)
+	return w.DataPlaneFault != ""
+}
+
+// What is published after some time in which the answers were others than at the start.
+func TestDataPlaneFault(t *testing.T) {
+	tests := []struct {
+		name         string
+		proxyBefore  proxyAnswer
+		before       int32
+		proxy        proxyAnswer
+		forward      int32
+		lasts        time.Duration
+		fault, moves bool
+	}{
+		{"all is well", proxyWell, yes, proxyWell, yes, time.Hour, false, false},
+		{"kube-proxy restarts, its rules stay", proxyWell, yes, proxySilent, yes, 50 * time.Second, false, false},
+		{"kube-proxy and its rules are gone for 3 s", proxyWell, yes, proxySilent, no, 3 * time.Second, false, false},
+		{"kube-proxy and its rules are gone for 9 s", proxyWell, yes, proxySilent, no, 9 * time.Second, true, true},
+		{"rules are gone, kube-proxy answers", proxyWell, yes, proxyWell, no, 20 * time.Second, true, true},
+		{"kube-proxy is gone, its rules stay", proxyWell, yes, proxySilent, yes, 65 * time.Second, true, true},
+		{"its rules are out of date", proxyWell, yes, proxyOutOfDate, yes, 65 * time.Second, true, true},
+		{"its rules are out of date for half a minute", proxyWell, yes, proxyOutOfDate, yes, 30 * time.Second, false, false},
+		{"no API server answers", proxyWell, yes, proxyWell, notKnown, time.Hour, false, false},
+		{"there is no kube-proxy", proxySilent, notKnown, proxySilent, notKnown, time.Hour, false, false},
+		{"there is no kube-proxy, Services work", proxySilent, yes, proxySilent, yes, time.Hour, false, false},
+		{"there is no kube-proxy, Services do not work any more", proxySilent, yes, proxySilent, no, 20 * time.Second, true, true},
+		{"kube-proxy is not up yet when the node boots", proxySilent, no, proxySilent, no, 50 * time.Second, false, false},
+		{"Services never work", proxySilent, no, proxySilent, no, 80 * time.Second, true, true},
+		{"there is no Local Service any more to ask kube-proxy by", proxyWell, notKnown, proxyUnknown, notKnown, time.Hour, false, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDataPlane(t, tt.proxyBefore, tt.before)
+				time.Sleep(500 * time.Millisecond)
+				d.set(tt.proxy, tt.forward)
+				time.Sleep(tt.lasts)
+				synctest.Wait()
+				if d.Fault() != "" != tt.fault || d.acts() != tt.moves {
+					t.Errorf("fault %q, VIPs are to be moved: %v; want %v and %v", d.Fault(), d.acts(), tt.fault, tt.moves)
+				}
+			})
+		})
+	}
+}
+
+// A fault that is over ends after 10 s without; one that comes back again and again, later.
+func TestDataPlaneFaultEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDataPlane(t, proxyWell, yes)
+		time.Sleep(500 * time.Millisecond)
+		fail := func() {
+			t.Helper()
+			d.set(proxySilent, no)
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+			if !d.acts() {
+				t.Fatal("no fault after 10 s")
+			}
+			d.set(proxyWell, yes)
+		}
+		expect := func(after time.Duration) {
+			t.Helper()
+			time.Sleep(after - time.Second)
+			synctest.Wait()
+			if d.Fault() == "" {
+				t.Errorf("the fault was over %v after its cause", after-time.Second)
+			}
+			time.Sleep(4 * time.Second)
+			synctest.Wait()
+			if d.Fault() != "" || d.acts() {
+				t.Errorf("the fault was not over %v after its cause: %s", after+3*time.Second, d.Fault())
+			}
+		}
+		fail()
+		expect(wellAfter)
+		if got := d.changes.Load(); got != 3 {
+			t.Errorf("%d changes were told, want 3: published, acted on, ended", got)
+		}
+		fail()
+		expect(2 * wellAfter)
+		fail()
+		time.Sleep(3 * wellAfter)
+		fail() // before it ended: the same
+		expect(4 * wellAfter)
+		time.Sleep(forgetFaultsAfter)
+		fail()
+		expect(wellAfter)
+		for range 12 {
+			fail()
+			time.Sleep(maxWellAfter + 3*time.Second)
+			synctest.Wait()
+			if d.Fault() != "" {
+				t.Fatal("a fault lasts longer than maxWellAfter")
+			}
+		}
+	})
+}
