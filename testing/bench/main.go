@@ -12,6 +12,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -26,6 +27,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/heraldvip/herald/testing/abuse"
 	"github.com/heraldvip/herald/testing/lab"
 )
 
@@ -56,6 +58,7 @@ type setup struct {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	services := flags.String("services", "10,100,1000", "how many Services, one run for each")
+	abused := flags.String("abuse", "", "measure with this load instead: all, or kinds of it, such as services,arp=5000; the limits that are exceeded are an error")
 	repeat := flags.Int("repeat", 1, "how often each is run; the table then has medians and ranges")
 	out := flags.String("out", ".", "the directory bench-<date>.json is written to")
 	s := setup{log: progress(time.Now())}
@@ -73,6 +76,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if err := s.prepare(ctx); err != nil {
 		return err
+	}
+	if *abused != "" {
+		return s.abuse(ctx, *abused, sizes)
 	}
 	report := Report{Began: time.Now().Round(time.Second), Machine: machine(), Version: s.version(ctx)}
 	for _, n := range sizes {
@@ -93,6 +99,23 @@ func run(ctx context.Context, args []string) error {
 	}
 	fmt.Printf("\nwritten to %s\n", path)
 	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+// abuse measures with the load and as many Services as each of sizes says, and prints tables.
+func (s setup) abuse(ctx context.Context, text string, sizes []int) error {
+	load, err := abuse.Parse(text)
+	if err != nil {
+		return fmt.Errorf("--abuse: %w", err)
+	}
+	var errs []error
+	for _, n := range sizes {
+		all, err := s.runAbuse(ctx, n, load)
+		fmt.Printf("\n%s, %s, %d Services, abuse %s\n%s", s.version(ctx), machine(), n, text, abuseTable(all))
+		if errs = append(errs, err); err == nil {
+			errs = append(errs, abuseLimits(all))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // progress returns a function that logs to standard error, with the seconds since began.
