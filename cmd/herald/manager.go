@@ -145,7 +145,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.speaker = n.newMapper(), n.newSpeaker()
 	n.agent = n.newAgent()
-	n.server = serve.New(cfg.Serve.Metrics, cfg.Serve.HealthPort, n.pages(), log)
+	n.newServer()
 	return n, nil
 }
 
@@ -172,17 +172,25 @@ func (n *node) newAgent() *agent.Agent {
 // collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.server} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
 }
 
-// pages returns what is served over HTTP.
-func (n *node) pages() serve.Pages {
+// newServer makes n.server. Its own metrics are among those that it serves.
+func (n *node) newServer() {
 	metrics := prometheus.NewRegistry()
+	n.server = serve.New(serve.Options{
+		Metrics: n.cfg.Serve.Metrics, HealthPort: n.cfg.Serve.HealthPort, Pages: n.pages(metrics),
+		IsLocal: n.links.IsLocal, IsVIP: n.links.IsVIP, Log: n.log,
+	})
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics.MustRegister(n.collectors()...)
+}
+
+// pages returns what is served over HTTP.
+func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 	return serve.Pages{
 		Metrics: metrics,
 		Healthy: func() error {

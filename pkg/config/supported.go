@@ -123,10 +123,10 @@ var supported = slices.Concat(
 	}),
 	inSection(groupServing, first, []Option{
 		{Env: "prometheus_server", Flag: "prometheusHTTPServer", Type: Endpoint, Default: ":2112", Empty: []Origin{FromFlag, FromFile},
-			Meaning: "Where `/metrics`, `/healthz`, `/readyz` and `/debug/plan` are served. `off`, or an empty flag, is nowhere. An address in use is a warning, and tried again.",
+			Meaning: "Where `/metrics`, `/healthz`, `/readyz` and `/debug/plan` are served, the last over loopback only. `off`, or an empty flag, is nowhere. Without a host: on all addresses but VIPs. An address in use is a warning, and tried again.",
 			set:     store(parseListenAddress, func(c *Config) *string { return &c.Serve.Metrics })},
 		{Env: "health_check_port", Flag: "healthCheckPort", Type: Port, Default: "0",
-			Meaning: "A port on which `/healthz` and `/readyz` are served as well, for probes. 0 is none. Generated manifests set it to 2113.",
+			Meaning: "A port on which `/healthz` and `/readyz` are served as well, to this node alone: for kubelet. 0 is none. Generated manifests set it to 2113.",
 			set:     store(parsePortOrNone, func(c *Config) *uint16 { return &c.Serve.HealthPort })},
 	}),
 	inSection(groupControlPlane, second, []Option{

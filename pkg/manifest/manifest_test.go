@@ -112,8 +112,8 @@ func TestSecurityContext(t *testing.T) {
 			probe *corev1.Probe
 			path  string
 		}{{c.LivenessProbe, "/healthz"}, {c.ReadinessProbe, "/readyz"}} {
-			if p.probe.HTTPGet.Path != p.path || p.probe.HTTPGet.Port.IntValue() != 9000 {
-				t.Errorf("%s: probe of %s at %s", name, p.probe.HTTPGet.Path, &p.probe.HTTPGet.Port)
+			if p.probe.HTTPGet.Host != "127.0.0.1" || p.probe.HTTPGet.Path != p.path || p.probe.HTTPGet.Port.IntValue() != 9000 {
+				t.Errorf("%s: probe of %s at %s:%s", name, p.probe.HTTPGet.Path, p.probe.HTTPGet.Host, &p.probe.HTTPGet.Port)
 			}
 		}
 		if diff := cmp.Diff([]string{"manager"}, c.Args); diff != "" || c.Command != nil {

@@ -21,7 +21,7 @@ const (
 	configFile = "herald_config" // read when the manifest is made, so that it need not be on the nodes
 )
 
-// Where probes ask, and the kubeconfig of a static Pod, unless options say otherwise.
+// The port that probes ask, and the kubeconfig of a static Pod, unless options say otherwise.
 const (
 	defaultHealthPort = 2113
 	defaultKubeConfig = "/etc/kubernetes/admin.conf"
@@ -141,9 +141,10 @@ func environment(given []config.Setting, port int32) []corev1.EnvVar {
 	return vars
 }
 
+// httpProbe asks over loopback: Herald answers probes of its own node only.
 func httpProbe(path string, port, period int32) *corev1.Probe {
 	return &corev1.Probe{
-		ProbeHandler:        corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(port)}},
+		ProbeHandler:        corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: "127.0.0.1", Path: path, Port: intstr.FromInt32(port)}},
 		InitialDelaySeconds: period,
 		PeriodSeconds:       period,
 		TimeoutSeconds:      5,

@@ -2,6 +2,7 @@ package netif
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -293,6 +294,34 @@ func TestLinks(t *testing.T) {
 			}
 			if d := diff(lines(step.want), lines(got.String())); d != "" {
 				t.Errorf("%s (-want +got):\n%s", step.name, d)
+			}
+		}
+	})
+}
+
+// IsLocal knows every address of the node, and IsVIP which of them are there for Services.
+func TestIsLocal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newFake(`
+			link 3 eth0 up mac=02:00:00:00:00:0a
+			link 1 lo loopback
+			link 8 kube-ipvs0 down dummy
+			lo 127.0.0.1/8
+			lo 10.0.0.8/32 marked
+			eth0 10.0.0.5/24
+			eth0 fe80::5/64 linkscope
+			kube-ipvs0 10.96.0.1/32`)
+		r := newRig(t, k)
+		defer r.run(t)()
+		check.Value(r.Set(t.Context(), []vip.Address{addr("10.0.0.1/32", "eth0"), addr("10.0.0.8/32", "lo")}))(t)
+		synctest.Wait()
+		for a, want := range map[string][2]bool{
+			"127.0.0.1": {true, false}, "10.0.0.5": {true, false}, "fe80::5": {true, false},
+			"10.0.0.1": {true, true}, "10.0.0.8": {true, true}, "10.96.0.1": {true, true},
+			"10.0.0.6": {false, false}, "127.0.0.2": {false, false},
+		} {
+			if a := netip.MustParseAddr(a); r.IsLocal(a) != want[0] || r.IsVIP(a) != want[1] {
+				t.Errorf("%s: local %v, VIP %v, want %v", a, r.IsLocal(a), r.IsVIP(a), want)
 			}
 		}
 	})

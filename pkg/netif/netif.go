@@ -130,6 +130,16 @@ func (n *Interfaces) Links() []vip.Link { return n.view.Load().links }
 // there is none. It does not block.
 func (n *Interfaces) Gateway(link string) netip.Addr { return n.view.Load().gateways[link] }
 
+// IsLocal reports whether a is an address of this node: its own, of the loopback, or a VIP. It does not block.
+func (n *Interfaces) IsLocal(a netip.Addr) bool {
+	_, ok := n.view.Load().local[a]
+	return ok
+}
+
+// IsVIP reports whether a is on this node for a Service: bound by Herald, or by kube-proxy in ipvs mode on
+// kube-ipvs0. It does not block.
+func (n *Interfaces) IsVIP(a netip.Addr) bool { return n.view.Load().local[a] }
+
 // Run renews the bound VIPs, repairs macvlans, and follows the kernel's changes of links and
 // addresses, until ctx ends. It then leaves the VIPs to the kernel, which removes them
 // when their lifetime ends, unless Set was called with nothing before.

@@ -21,6 +21,7 @@ type view struct {
 	info      vip.NodeInfo          // of this node's links
 	links     []vip.Link            // all, by index
 	gateways  map[string]netip.Addr // by link: the next hop of its default route
+	local     map[netip.Addr]bool   // every address of this node: whether it is a VIP
 
 	macvlans       []vip.Macvlan // those that are ready and up, by name
 	macvlanErrors  map[string]string
@@ -44,18 +45,19 @@ func (n *Interfaces) publish() (differs bool) {
 	if !reflect.DeepEqual(before.links, now.links) && n.opts.OnLinkChange != nil {
 		n.opts.OnLinkChange()
 	}
-	before.links = now.links
+	before.links, before.local = now.links, now.local
 	return !reflect.DeepEqual(before, *now)
 }
 
 // newView makes a view of the snapshot, of what is wanted and of the macvlans. n.mu is held.
 func (n *Interfaces) newView() *view {
 	s := n.snapshot
-	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors, macvlansWanted: len(n.macvlans.wanted) > 0}
+	v := &view{gateways: map[string]netip.Addr{}, macvlanErrors: n.macvlans.errors, macvlansWanted: len(n.macvlans.wanted) > 0, local: make(map[netip.Addr]bool, len(s.addresses))}
 	all, networks := map[int][]netip.Prefix{}, map[int][]netip.Prefix{} // by link
 	for _, a := range s.sortedAddresses() {
 		l := s.links[a.link]
 		entry := vip.Address{Addr: a.prefix.Addr(), Bits: a.prefix.Bits(), Link: l.name}
+		v.local[entry.Addr] = v.local[entry.Addr] || a.marked || l.name == ipvsLink
 		switch {
 		case a.marked && a.tentative:
 		case a.marked:

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -25,15 +27,24 @@ type Pages struct {
 //go:embed index.html
 var indexPage string
 
+// planForbidden is the answer to hosts that ask for /debug/plan: it shows the Services of all namespaces.
+const planForbidden = "/debug/plan is served on the loopback address only: ask 127.0.0.1 on the node, or use kubectl port-forward to the Pod"
+
 // handler returns the handler of every page.
 func (p Pages) handler(log *slog.Logger) http.Handler {
 	mux := p.healthHandler()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		ErrorHandling:       promhttp.ContinueOnError, // one broken collector must not hide the others
-		MaxRequestsInFlight: 4,
-	}))
-	mux.HandleFunc("GET /debug/plan", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.Plan()) })
+	mux.Handle("GET /metrics", newRenderer(promhttp.HandlerFor(p.Metrics, promhttp.HandlerOpts{
+		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorHandling: promhttp.ContinueOnError, // one broken collector must not hide the others
+	})))
+	plan := newRenderer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.Plan()) }))
+	mux.HandleFunc("GET /debug/plan", func(w http.ResponseWriter, r *http.Request) {
+		if !overLoopback(r) {
+			http.Error(w, planForbidden, http.StatusForbidden)
+			return
+		}
+		plan.ServeHTTP(w, r)
+	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = io.WriteString(w, indexPage) // fails only if the client went away
@@ -47,6 +58,15 @@ func (p Pages) healthHandler() *http.ServeMux {
 	mux.HandleFunc("GET /healthz", healthPage(p.Healthy))
 	mux.HandleFunc("GET /readyz", healthPage(p.Ready))
 	return mux
+}
+
+// overLoopback reports whether a request came over the loopback link. That both ends have one address of the node
+// is not enough: the API server, which proxies for everybody who may write EndpointSlices, asks so on its own node
+// (decision 0068).
+func overLoopback(r *http.Request) bool {
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return err == nil && local != nil && remote.Addr().Unmap().IsLoopback() && address(local).IsLoopback()
 }
 
 // healthPage answers ok, or 503 with the error of check.

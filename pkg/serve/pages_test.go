@@ -1,13 +1,18 @@
 package serve
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -30,9 +35,16 @@ func healthyPages() Pages {
 	}
 }
 
+// request asks over the loopback link.
 func request(h http.Handler, method, path string) *httptest.ResponseRecorder {
+	return requestFrom(h, "127.0.0.1", "127.0.0.1", httptest.NewRequest(method, path, nil))
+}
+
+func requestFrom(h http.Handler, from, to string, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	local := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(to), 2112))
+	r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(from), 40000).String()
+	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local)))
 	return w
 }
 
@@ -72,6 +84,86 @@ func TestPages(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.body)
 			}
 		})
+	}
+}
+
+// TestPlanOverLoopbackOnly: /debug/plan shows the Services of all namespaces.
+func TestPlanOverLoopbackOnly(t *testing.T) {
+	for _, tt := range []struct {
+		from, to string
+		code     int
+	}{
+		{"127.0.0.1", "127.0.0.1", 200}, {"::1", "::1", 200}, {"::ffff:127.0.0.1", "::ffff:127.0.0.1", 200},
+		{otherHost, nodeAddress, 403}, {otherHost, "127.0.0.1", 403}, {"127.0.0.1", nodeAddress, 403},
+		{nodeAddress, nodeAddress, 403}, // perhaps the API server's proxy, for anybody
+	} {
+		w := requestFrom(healthyPages().handler(slog.New(slog.DiscardHandler)), tt.from, tt.to, httptest.NewRequest("GET", "/debug/plan", nil))
+		if w.Code != tt.code || w.Code == 403 && w.Body.String() != planForbidden+"\n" {
+			t.Errorf("from %s to %s: %d %q, want %d", tt.from, tt.to, w.Code, w.Body, tt.code)
+		}
+	}
+}
+
+// TestPagesThatCost: one page is made at a time, and for other hosts one a second at most.
+func TestPagesThatCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made, atOnce, most := 0, 0, 0
+		r := newRenderer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			made, atOnce = made+1, atOnce+1
+			most = max(most, atOnce)
+			time.Sleep(10 * time.Millisecond)
+			atOnce--
+			if len(req.Header) > 0 {
+				t.Error("the page depends on what the client sends")
+			}
+			fmt.Fprint(w, made)
+		}))
+		get := func(from string) string {
+			req := httptest.NewRequest("GET", "/metrics", nil)
+			req.Header.Set("Accept-Encoding", "gzip")
+			return requestFrom(r, from, nodeAddress, req).Body.String()
+		}
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() { get(otherHost) })
+		}
+		all.Wait()
+		if made != 1 {
+			t.Errorf("made %d times for 100 requests at once, want once", made)
+		}
+		if got := request(r, "GET", "/metrics").Body.String(); got != "2" {
+			t.Errorf("over the loopback link: page %s, want 2, a new one", got)
+		}
+		for range 10 {
+			all.Go(func() { request(r, "GET", "/metrics") })
+		}
+		all.Wait()
+		if most != 1 {
+			t.Errorf("%d made at once, want one at a time", most)
+		}
+		time.Sleep(2 * pageAge)
+		if got := get(otherHost); got != "13" {
+			t.Errorf("after %v: page %s, want 13, a new one", 2*pageAge, got)
+		}
+	})
+}
+
+// TestPageThatPanics: the next request is answered.
+func TestPageThatPanics(t *testing.T) {
+	panics := true
+	r := newRenderer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if panics {
+			panic("no page")
+		}
+		fmt.Fprint(w, "page")
+	}))
+	func() {
+		defer func() { recover() }()
+		request(r, "GET", "/metrics")
+	}()
+	panics = false
+	if got := request(r, "GET", "/metrics").Body.String(); got != "page" {
+		t.Errorf("got %q", got)
 	}
 }
 

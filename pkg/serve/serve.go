@@ -11,17 +11,20 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Limits that keep slow or many clients from blocking the process.
+// Limits that keep slow clients from blocking the process.
 const (
-	headerTimeout  = 5 * time.Second
-	maxConnections = 256 // of each listener
-	shutdownGrace  = time.Second
+	headerTimeout = 3 * time.Second
+	readTimeout   = 5 * time.Second
+	writeTimeout  = 10 * time.Second
+	idleTimeout   = 15 * time.Second
+	shutdownGrace = time.Second
 )
 
 // How long to wait before an address is tried again: twice as long each time.
@@ -30,33 +33,51 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
+// Options of a Server. IsLocal and IsVIP are called for every connection.
+type Options struct {
+	Metrics    string // host:port of all pages; "" is none
+	HealthPort uint16 // of the health pages alone, for this node itself; 0 is none
+	Pages      Pages
+	IsLocal    func(netip.Addr) bool // whether this node has the address
+	IsVIP      func(netip.Addr) bool // whether it has it for a Service: nothing is served there
+	Log        *slog.Logger
+}
+
 // A Server serves Pages over HTTP.
 type Server struct {
+	o         Options
 	endpoints []endpoint
 	log       *slog.Logger
 	listen    func(ctx context.Context, network, address string) (net.Listener, error)
+	refused   *prometheus.CounterVec
 }
 
 // An endpoint is an address and what is served there.
 type endpoint struct {
-	name    string // for the log
-	address string
-	handler http.Handler
+	name      string // for the log
+	address   string
+	localOnly bool // connections of other hosts are closed
+	handler   http.Handler
 }
 
-// New makes a Server of all pages on the address metrics (host:port, "" is
-// none) and of the health pages alone on healthPort of every address of the
-// node (0 is none).
-func New(metrics string, healthPort uint16, pages Pages, log *slog.Logger) *Server {
-	s := &Server{log: log, listen: new(net.ListenConfig).Listen}
-	if metrics != "" {
-		s.endpoints = append(s.endpoints, endpoint{"metrics", metrics, pages.handler(log)})
+// New makes a Server. The health port listens on all addresses, since a probe without a host asks the address of
+// the node, and closes connections of other hosts.
+func New(o Options) *Server {
+	s := &Server{o: o, log: o.Log, listen: new(net.ListenConfig).Listen, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "herald_http_connections_closed_total",
+		Help: "Connections to Herald's own ports that it has closed: to a VIP (vip), of another host to the port for probes (not_local), or because there were too many (limit).",
+	}, []string{"endpoint", "reason"})}
+	if o.Metrics != "" {
+		s.endpoints = append(s.endpoints, endpoint{name: "metrics", address: o.Metrics, handler: o.Pages.handler(o.Log)})
 	}
-	if healthPort != 0 {
-		s.endpoints = append(s.endpoints, endpoint{"health", fmt.Sprintf(":%d", healthPort), pages.healthHandler()})
+	if o.HealthPort != 0 {
+		s.endpoints = append(s.endpoints, endpoint{name: "health", address: fmt.Sprintf(":%d", o.HealthPort), localOnly: true, handler: o.Pages.healthHandler()})
 	}
 	return s
 }
+
+// Collectors are the metrics of the Server.
+func (s *Server) Collectors() []prometheus.Collector { return []prometheus.Collector{s.refused} }
 
 func (s *Server) String() string { return "http" }
 
@@ -107,10 +128,11 @@ func (s *Server) serve(ctx context.Context, e endpoint) (served bool, err error)
 	srv := &http.Server{
 		Handler:           e.handler,
 		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    16 << 10,
+		ConnState:         trackState,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	closed := make(chan struct{})
@@ -122,10 +144,23 @@ func (s *Server) serve(ctx context.Context, e endpoint) (served bool, err error)
 			_ = srv.Close() // a request took too long; the process is ending
 		}
 	})
-	err = srv.Serve(netutil.LimitListener(l, maxConnections))
+	err = srv.Serve(s.newListener(l, e))
 	if stop() {
 		return true, errors.Join(err, srv.Close())
 	}
 	<-closed
 	return true, nil
+}
+
+// newListener makes the listener of e from what accepts its connections. An operator who names an address means
+// that one, even if it is a VIP.
+func (s *Server) newListener(l net.Listener, e endpoint) *listener {
+	isVIP := s.o.IsVIP
+	if !address(l.Addr()).IsUnspecified() {
+		isVIP = func(netip.Addr) bool { return false }
+	}
+	return &listener{
+		Listener: l, localOnly: e.localOnly, isLocal: s.o.IsLocal, isVIP: isVIP,
+		refused: func(reason string) { s.refused.WithLabelValues(e.name, reason).Inc() },
+	}
 }

@@ -20,7 +20,7 @@ import (
 // TestRun serves both endpoints on real sockets.
 func TestRun(t *testing.T) {
 	var log logs
-	s := New("127.0.0.1:1", 1, healthyPages(), log.logger()) // two names for one port
+	s := New(options("127.0.0.1:1", 1, log.logger())) // two names for one port
 	listeners := make(chan net.Listener, 2)
 	s.listen = func(ctx context.Context, network, address string) (net.Listener, error) {
 		l, err := new(net.ListenConfig).Listen(ctx, network, "127.0.0.1:0")
@@ -77,7 +77,7 @@ func TestEndpoints(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var got []string
-		for _, at := range New(tt.metrics, tt.health, healthyPages(), slog.New(slog.DiscardHandler)).endpoints {
+		for _, at := range New(options(tt.metrics, tt.health, slog.New(slog.DiscardHandler))).endpoints {
 			got = append(got, at.name+" "+at.address)
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -92,7 +92,7 @@ func TestNothingToServe(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		begin := time.Now()
-		err := New("", 0, healthyPages(), slog.New(slog.DiscardHandler)).Run(ctx)
+		err := New(options("", 0, slog.New(slog.DiscardHandler))).Run(ctx)
 		if got := time.Since(begin); err != nil || got != time.Hour {
 			t.Errorf("Run: %v after %v, want nil after an hour", err, got)
 		}
@@ -105,7 +105,7 @@ func TestAddressInUse(t *testing.T) {
 	check.OK(t, err)
 	defer taken.Close()
 	var log logs
-	s := New(taken.Addr().String(), 1, healthyPages(), log.logger())
+	s := New(options(taken.Addr().String(), 1, log.logger()))
 	tried, served := make(chan error, 1), make(chan net.Listener, 1)
 	real := s.listen
 	s.listen = func(ctx context.Context, network, address string) (net.Listener, error) {
@@ -133,7 +133,7 @@ func TestAddressInUse(t *testing.T) {
 func TestRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logs
-		s := New(":2112", 0, healthyPages(), log.logger())
+		s := New(options(":2112", 0, log.logger()))
 		begin, w := time.Now(), newPipeListener()
 		var tries []time.Duration
 		s.listen = func(context.Context, string, string) (net.Listener, error) {
@@ -174,7 +174,7 @@ func TestRetry(t *testing.T) {
 			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 error="address already in use" retry=1s`,
 			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 error="interface gone" retry=1s`,
 			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 error="permission denied" retry=2s`,
-			`level=INFO msg="serving HTTP" endpoint=metrics address=192.0.2.1:2112`,
+			`level=INFO msg="serving HTTP" endpoint=metrics address=[::]:2112`,
 		}
 		var got []string
 		for _, line := range log.lines {
@@ -194,7 +194,7 @@ func TestRetry(t *testing.T) {
 // TestStopWhileWaiting: Run does not wait for the next try when it is stopped.
 func TestStopWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(":2112", 0, healthyPages(), slog.New(slog.DiscardHandler))
+		s := New(options(":2112", 0, slog.New(slog.DiscardHandler)))
 		s.listen = func(context.Context, string, string) (net.Listener, error) { return nil, errors.New("no") }
 		stop := check.Run(t, s)
 		time.Sleep(time.Minute)
@@ -210,7 +210,7 @@ func TestStopWhileWaiting(t *testing.T) {
 func TestSlowClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newPipeListener()
-		s := New(":2112", 0, healthyPages(), slog.New(slog.DiscardHandler))
+		s := New(options(":2112", 0, slog.New(slog.DiscardHandler)))
 		s.listen = func(context.Context, string, string) (net.Listener, error) { return w, nil }
 		stop := check.Run(t, s)
 		c, err := w.dial()
@@ -229,34 +229,6 @@ func TestSlowClient(t *testing.T) {
 	})
 }
 
-// TestManyClients: no more than maxConnections at once.
-func TestManyClients(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newPipeListener()
-		s := New(":2112", 0, healthyPages(), slog.New(slog.DiscardHandler))
-		s.listen = func(context.Context, string, string) (net.Listener, error) { return w, nil }
-		stop := check.Run(t, s)
-		var open []net.Conn
-		for range maxConnections {
-			c, err := w.dial()
-			check.OK(t, err)
-			open = append(open, c)
-		}
-		synctest.Wait()
-		_, far := net.Pipe()
-		select {
-		case w.conns <- far:
-			t.Error("one connection too many was accepted")
-		default:
-		}
-		open[0].Close()
-		if got, err := w.get("/healthz"); got != "200 ok\n" {
-			t.Errorf("after one has gone: %q, %v", got, err)
-		}
-		stop()
-	})
-}
-
 // TestStopDuringRequest: a request under way may end, but not for long.
 func TestStopDuringRequest(t *testing.T) {
 	for _, takes := range []time.Duration{shutdownGrace / 2, time.Hour} {
@@ -265,7 +237,9 @@ func TestStopDuringRequest(t *testing.T) {
 				pages, asked := healthyPages(), make(chan struct{})
 				pages.Ready = func() error { close(asked); time.Sleep(takes); return nil }
 				w := newPipeListener()
-				s := New(":2112", 0, pages, slog.New(slog.DiscardHandler))
+				o := options(":2112", 0, slog.New(slog.DiscardHandler))
+				o.Pages = pages
+				s := New(o)
 				s.listen = func(context.Context, string, string) (net.Listener, error) { return w, nil }
 				stop := check.Run(t, s)
 				answer := make(chan string)
@@ -296,7 +270,7 @@ func TestStopDuringRequest(t *testing.T) {
 }
 
 func TestString(t *testing.T) {
-	if got := New("", 0, healthyPages(), slog.New(slog.DiscardHandler)).String(); got != "http" {
+	if got := New(options("", 0, slog.New(slog.DiscardHandler))).String(); got != "http" {
 		t.Errorf("String = %q, want http", got)
 	}
 }
