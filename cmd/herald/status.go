@@ -138,6 +138,7 @@ type statusView struct {
 	vips      map[string]int              // by node: Services whose lease it holds
 	last      map[string]kube.StoredEvent // by the Service's UID
 	events    []kube.StoredEvent          // oldest first
+	has       map[netip.Addr]vip.Key      // the first Service whose status names the address
 }
 
 // A nodeStatus is a node lease and the Node.
@@ -198,7 +199,7 @@ func (n nodeStatus) barred(now time.Time) string {
 }
 
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
-	v := statusView{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, vips: map[string]int{}, sharedFor: map[string]time.Time{}, last: map[string]kube.StoredEvent{}}
+	v := statusView{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, vips: map[string]int{}, sharedFor: map[string]time.Time{}, last: map[string]kube.StoredEvent{}, has: map[netip.Addr]vip.Key{}}
 	for _, l := range s.Leases {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
 		if n, ok := lease.ParseNodeLease(l); ok {
@@ -218,8 +219,14 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 		v.last[e.UID] = e // oldest first: the newest stays
 	}
 	for i := range s.Services {
-		if owner, _ := v.owner(&s.Services[i]); owner != "" {
+		x := &s.Services[i]
+		if owner, _ := v.owner(x); owner != "" {
 			v.vips[owner]++
+		}
+		for _, y := range x.Ingress {
+			if _, known := v.has[y.Addr]; !known {
+				v.has[y.Addr] = x.Key
+			}
 		}
 	}
 	return v
@@ -281,9 +288,9 @@ func (v statusView) problem(s *vip.Service, owner string) string {
 	case len(s.Invalid) > 0:
 		return strings.Join(s.Invalid, " ")
 	case len(s.Ingress) > 0 && len(missing) > 0:
-		return "not announced: " + strings.Join(missing, ", ") + v.refusal(s)
+		return "not announced: " + strings.Join(missing, ", ") + v.refusal(s) + v.whoHas(s)
 	case found && e.Reason != vip.VIPAnnounced && e.Reason != vip.VIPMoved && (e.Warning || len(s.Ingress) == 0):
-		return string(e.Reason) + ": " + e.Message
+		return string(e.Reason) + ": " + e.Message + v.whoHas(s)
 	case len(s.Ingress) == 0 && len(s.Addresses) == 0:
 		return "it names no address"
 	case len(s.Ingress) == 0:
@@ -337,6 +344,21 @@ func (v statusView) refusal(s *vip.Service) string {
 		}
 	}
 	return ""
+}
+
+// whoHas names, for each address that s requests and its status does not name, the Service whose status does; "" if
+// there is none. The Event tells the user of s no more than that a Service of another namespace has it.
+func (v statusView) whoHas(s *vip.Service) string {
+	var all []string
+	for _, a := range s.Addresses {
+		if k, ok := v.has[a]; ok && !slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a }) {
+			all = append(all, fmt.Sprintf("%s has %s", k, a))
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return " [" + strings.Join(all, ", ") + "]"
 }
 
 // age returns the time from t to now in words, or "-" if t is zero.

@@ -65,7 +65,7 @@ func TestStatusTable(t *testing.T) {
 		Services: []vip.Service{
 			leased, open,
 			serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("half", "10.0.0.2 fd00::2", "10.0.0.2"), serviceWith("none", "10.0.0.3", ""), bad,
-			serviceWith("sad", "10.0.0.5", "10.0.0.5"),
+			serviceWith("sad", "10.0.0.5", "10.0.0.5"), serviceWith("taker", "10.0.0.1 10.0.0.5", ""),
 		},
 		Leases: []*coordinationv1.Lease{
 			nodeLease("n1", time.Second, up), nodeLease("n2", time.Second, down), nodeLease("n3", time.Second, none), nodeLease("n4", time.Minute, up),
@@ -76,6 +76,7 @@ func TestStatusTable(t *testing.T) {
 		Events: []kube.StoredEvent{
 			storedEvent("half", vip.AddressRefused, true, "no IPv6"), storedEvent("half", vip.VIPAnnounced, false, "n1 announces it"),
 			storedEvent("none", vip.NoEndpoints, false, "not ready"), storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"),
+			storedEvent("taker", vip.AddressConflict, true, "10.0.0.1, 10.0.0.5: in use"),
 		},
 	}
 	var b strings.Builder

@@ -21,6 +21,7 @@ const (
 	leaseNameKey        = "kube-vip.io/leaseName"
 	withoutEndpointsKey = "kube-vip.io/allow-reconcile-without-endpoints"
 	ipModeKey           = "heraldvip.io/ip-mode"
+	sharingKeyKey       = "heraldvip.io/sharing-key"
 	announceKey         = "heraldvip.io/announce"
 	communitiesKey      = "heraldvip.io/bgp-communities"
 	localPrefKey        = "heraldvip.io/bgp-local-pref"
@@ -49,6 +50,7 @@ var Annotations = []Annotation{
 	{Key: ignoreKey, Value: "true or false", Meaning: "Herald leaves the Service alone. Set later it takes the VIP down."},
 	{Key: interfaceKey, Value: "the name of a network interface, or auto", Meaning: "The interface that carries the VIP. auto is the one whose subnet contains it. Wins over vip_servicesinterface."},
 	{Key: leaseNameKey, Value: "name, or namespace/name", Meaning: "The Lease that decides which node owns the VIP, in the Service's own namespace; the default is kubevip-<service>. Services with the same Lease move together."},
+	{Key: sharingKeyKey, Value: "any text of at most 253 bytes", Meaning: "Consent to share an address with Services of other namespaces that have the same text here: a newcomer gets an address that a Service of another namespace has only with it. Choose one that others can't guess. Services of one namespace need none."},
 	{Key: withoutEndpointsKey, Value: "true or false", Meaning: "Announce the VIP even while the Service has no ready endpoint. Without effect if externalTrafficPolicy is Local."},
 	{Key: ipModeKey, Value: "VIP or Proxy", Meaning: "The ipMode to write to the status. VIP: packets arrive with the VIP as their destination, and kube-proxy serves it. Proxy: kube-proxy leaves the address alone. Wins over the option."},
 	{Key: upnpKey, Value: "true or false", Meaning: "Have the UPnP gateways of the VIP's link forward the Service's ports to it. Needs enable_upnp. See upnp.md."},
@@ -91,6 +93,7 @@ func readAnnotations(s *vip.Service, annotations map[string]string) {
 	s.AllowWithoutEndpoints = parseAnnotation(r, withoutEndpointsKey, parseBool)
 	s.Interface = parseAnnotation(r, interfaceKey, parseInterface)
 	s.Lease = parseAnnotation(r, leaseNameKey, r.parseLeaseName)
+	s.SharingKey = parseAnnotation(r, sharingKeyKey, parseSharingKey)
 	s.IPMode = parseAnnotation(r, ipModeKey, parseIPMode)
 	s.Forward = r.forward()
 	s.DHCP = r.dhcp()
@@ -211,6 +214,16 @@ func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 
 // nodeLeasePrefix begins the names of node leases, which no Service may reach.
 const nodeLeasePrefix = "herald-node-"
+
+// maxSharingKey is how many bytes of a sharing key are kept.
+const maxSharingKey = 253
+
+func parseSharingKey(value string) (key, problem string) {
+	if len(value) > maxSharingKey {
+		return "", fmt.Sprintf("longer than %d bytes; write a shorter text. The addresses are shared with no other namespace", maxSharingKey)
+	}
+	return value, ""
+}
 
 func parseIPMode(value string) (mode vip.IPMode, problem string) {
 	for _, mode := range []vip.IPMode{vip.ModeVIP, vip.ModeProxy} {

@@ -89,6 +89,9 @@ func TestReadAnnotations(t *testing.T) {
 			`kube-vip.io/leaseName is "herald-node-n1": names that begin with herald-node- are those of node leases; write another. The default is used.`}}},
 		{leaseNameKey, long, vip.Service{Invalid: []string{
 			`kube-vip.io/leaseName is "` + long[:60] + `"...: no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
+		{sharingKeyKey, " a key, of two words ", vip.Service{SharingKey: "a key, of two words"}},
+		{sharingKeyKey, strings.Repeat("k", 254), vip.Service{Invalid: []string{
+			`heraldvip.io/sharing-key is "` + strings.Repeat("k", 60) + `"...: longer than 253 bytes; write a shorter text. The addresses are shared with no other namespace.`}}},
 		{ipModeKey, "VIP", vip.Service{IPMode: vip.ModeVIP}},
 		{ipModeKey, "proxy", vip.Service{IPMode: vip.ModeProxy}},
 		{ipModeKey, "", vip.Service{}},

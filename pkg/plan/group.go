@@ -12,40 +12,84 @@ import (
 // or a DHCP client; a Service that shares nothing is a unit of its own. It sets the unit of
 // each. Services without an owner are left out. services must be sorted, oldest first; so are
 // the units.
+//
+// Units of several namespaces are not merged because a Service asks for addresses of both: it does
+// not get those that it has not already (refused as AddressConflict).
 func groupIntoUnits(p *pass, services []*service) []*unit {
 	byClient := make(map[*dhcpClient]*unit)
 	byAddr := make(map[netip.Addr]*unit, len(services))
 	byLease := make(map[vip.Key]*unit, len(services))
 	units := make([]*unit, 0, len(services))
+	asking := make([]*service, 0, len(services))
 	for _, s := range services {
 		if !s.owned {
 			continue
 		}
 		u := &unit{services: []*service{s}}
-		units = append(units, u)
+		s.unit, s.held = u, p.leaseHeld(s)
+		units, asking = append(units, u), append(asking, s)
 		u = join(byLease, s.lease, u)
-		for _, a := range s.addrs {
-			u = join(byAddr, a.Addr, u)
-		}
 		if s.client != nil {
-			join(byClient, s.client, u)
+			u = join(byClient, s.client, u)
+		}
+		for _, a := range s.addrs {
+			if p.has(s, a.Addr) {
+				s.hasAny = true
+				u = join(byAddr, a.Addr, u)
+			}
 		}
 	}
-	units = slices.DeleteFunc(units, func(u *unit) bool { return u.mergedInto != nil })
+	for _, s := range asking {
+		p.joinAsked(byAddr, s)
+	}
+	units = slices.DeleteFunc(units, func(u *unit) bool {
+		u.services = slices.DeleteFunc(u.services, func(s *service) bool { return len(s.addrs)+len(s.dhcpFamilies) == 0 })
+		return u.mergedInto != nil || len(u.services) == 0
+	})
 	for _, u := range units {
 		p.completeUnit(u)
 	}
 	return units
 }
 
+// joinAsked joins the unit of s with the units of the addresses that it asks for and does not have. Where these are
+// units of different namespaces it does so only if s is alone in its unit and has nothing, so that nothing
+// that anybody has is moved; else it takes the address from s, with an Event, and rejects s if none is left.
+func (p *pass) joinAsked(byAddr map[netip.Addr]*unit, s *service) {
+	var refused refusals
+	s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool {
+		u, o := s.unit.current(), byAddr[a.Addr].current()
+		switch {
+		case p.has(s, a.Addr):
+		case o == nil, o == u, !u.foreignTo(s) && !o.foreignTo(s), len(u.services) == 1 && !s.hasAny:
+			join(byAddr, a.Addr, u)
+		default:
+			refused.add(a.Addr, "shared with another namespace, and this Service has, or asks for, other addresses that would have to move together with it: give it no other address, and no kube-vip.io/leaseName")
+			return true
+		}
+		return false
+	})
+	p.reportDropped(s, vip.AddressConflict, refused, len(s.dhcpFamilies) > 0)
+}
+
+// current returns the unit that has the Services of u now; nil for nil.
+func (u *unit) current() *unit {
+	for u != nil && u.mergedInto != nil {
+		u = u.mergedInto
+	}
+	return u
+}
+
+// foreignTo reports whether u has a Service of another namespace than that of s.
+func (u *unit) foreignTo(s *service) bool {
+	return slices.ContainsFunc(u.services, func(o *service) bool { return o.Key.Namespace != s.Key.Namespace })
+}
+
 // join records in units that u has k. If another unit has k, or what that was merged into, the
 // two become one: the Services of the one whose first Service is younger are appended to the
 // other, and its mergedInto is set. It returns the unit that has k now.
 func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
-	o := units[k]
-	for o != nil && o.mergedInto != nil {
-		o = o.mergedInto
-	}
+	o := units[k].current()
 	if o != nil && o != u {
 		if byAge(o.services[0], u.services[0]) < 0 {
 			o, u = u, o
@@ -57,34 +101,85 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	return u
 }
 
-// completeUnit sets what follows for u from its Services: their order and unit, its leases,
+// completeUnit sets what follows for u from its Services: their order and unit, which are decisive, its leases,
 // hash, claim (without a Holder if not valid) and requirements, and Link, Bits and the rest of
-// each address. Services that share an address get the same link, that of the oldest.
+// each address. The order is: those that have one of their addresses and whose lease is held, then others whose lease is
+// held, then others that have an address, each by age. So who joins a unit neither changes its lease nor, as it is not decisive, where it may be.
 func (p *pass) completeUnit(u *unit) {
-	slices.SortFunc(u.services, byAge)
+	if len(u.services) > 1 {
+		slices.SortFunc(u.services, func(a, b *service) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b)) })
+	}
 	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
 	u.claim = p.Claims[u.lease]
 	if !u.claim.Valid {
 		u.claim.Holder = ""
 	}
-	seen := make(map[netip.Addr]vip.Address)
+	nobodyHas := !slices.ContainsFunc(u.services, func(s *service) bool { return s.hasAny })
 	for _, s := range u.services {
-		s.unit = u
+		s.unit, s.decisive = u, s.hasAny || nobodyHas
 		if s.lease != u.lease && !slices.Contains(u.records, s.lease) {
 			u.records = append(u.records, s.lease)
 		}
+	}
+	u.requirements = ownerRequirements(u)
+	p.completeAddresses(u)
+}
+
+// rank is the place of s among the Services of its unit, see completeUnit.
+func (s *service) rank() int {
+	switch {
+	case s.held && s.hasAny:
+		return 0
+	case s.held:
+		return 1
+	case s.hasAny:
+		return 2
+	}
+	return 3
+}
+
+// completeAddresses completes the addresses of u, and adds the links that its decisive Services need to its requirements. Those
+// that share an address have it on one link: that which the first of them names that has the
+// address; of several that have it, the first whose link is up on any node.
+func (p *pass) completeAddresses(u *unit) {
+	first := make(map[netip.Addr]*service)
+	for _, s := range u.services {
+		for _, a := range s.addrs {
+			if o := first[a.Addr]; o == nil || p.has(s, a.Addr) && (!p.has(o, a.Addr) || s.Interface != o.Interface && !p.anyLinkUp(o.Interface) && p.anyLinkUp(s.Interface)) {
+				first[a.Addr] = s
+			}
+		}
+	}
+	done := make(map[netip.Addr]vip.Address, len(first))
+	for _, s := range u.services {
+		need := s.decisive && s.bindsAddresses && !s.sharesOwner
+		if need && len(s.dhcpFamilies) > 0 {
+			u.requirements.links = append(u.requirements.links, linkOf{requested: s.Interface})
+		}
 		for i := range s.addrs {
 			a := &s.addrs[i]
-			if first, ok := seen[a.Addr]; ok { // one address, one link: the oldest Service says which
-				a.Address = first
+			if first[a.Addr] != s {
 				continue
 			}
 			p.completeAddress(u, s, a)
-			seen[a.Addr] = a.Address
+			done[a.Addr] = a.Address
+			if need && a.client == nil && (len(u.services) == 1 || !s.hasAny || p.has(s, a.Addr)) {
+				u.requirements.links = append(u.requirements.links, linkOf{s.Interface, a.Addr})
+			}
 		}
 	}
-	u.requirements = ownerRequirements(u)
+	for _, s := range u.services {
+		for i := range s.addrs {
+			s.addrs[i].Address = done[s.addrs[i].Addr]
+		}
+	}
+}
+
+// anyLinkUp reports whether any alive node has the link that a Service names, and it is up; "" and "auto"
+// count as up.
+func (p *pass) anyLinkUp(requested string) bool {
+	return requested == "" || requested == "auto" || slices.ContainsFunc(p.alive, func(n *member) bool { return linkFault(&n.Info, requested) == "" })
 }
 
 // completeAddress sets Lease (the VIP lease of u), LocalDelivery and New of a, and, if this node is known, Link and
@@ -126,21 +221,23 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 	return !slices.ContainsFunc(u.services, func(o *service) bool { return o.inStatus(a) })
 }
 
-// ownerRequirements returns what u requires of its owner: links for all its addresses, and, of
+// ownerRequirements returns what u requires of its owner but for links of single addresses (see completeAddresses): of decisive
 // Services whose owner needs an endpoint, one of each; if no node has one of each, one of the
-// oldest of these. If one node owns all Services it requires only that the node's default link
-// is up.
+// first of these. A unit of several namespaces requires none. If one node owns all Services it requires only that the
+// node's default link is up.
 func ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {
 		need.linkOfVIPs = true
 		return need
 	}
-	need.bound = u.services
+	if u.foreignTo(u.services[0]) {
+		return need
+	}
 	var first []string
 	for _, s := range u.services {
 		switch local := s.Endpoints.Local(); {
-		case !s.ownerNeedsEndpoint:
+		case !s.ownerNeedsEndpoint, !s.decisive:
 		case !need.endpoint:
 			need.endpoint, need.endpoints, first = true, local, local
 		default:

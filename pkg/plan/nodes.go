@@ -122,11 +122,17 @@ func (n *member) rankFor(need *requirements) rank {
 
 // requirements are what a node must have to announce Services.
 type requirements struct {
-	*capabilities            // of the oldest of them: with nodeExclusion Kubernetes must not keep VIPs off the node
-	linkOfVIPs    bool       // its link of VIPs is up
-	endpoint      bool       // it is one of endpoints
-	endpoints     []string   // names of nodes
-	bound         []*service // the links to which their addresses, and macvlans, are to be bound are up
+	*capabilities          // of the first of them: with nodeExclusion Kubernetes must not keep VIPs off the node
+	linkOfVIPs    bool     // its link of VIPs is up
+	endpoint      bool     // it is one of endpoints
+	endpoints     []string // names of nodes
+	links         []linkOf // to which addresses are to be bound, or macvlans made, are up
+}
+
+// A linkOf is the link for an address of a Service.
+type linkOf struct {
+	requested string     // what the Service names: a link, "auto", or "" for the node's default
+	addr      netip.Addr // zero for what a DHCP server leases
 }
 
 // whyIneligible returns why node n may not announce what has these requirements, or "" if it
@@ -145,26 +151,13 @@ func whyIneligible(need *requirements, n *member) string {
 			return fault
 		}
 	}
-	for _, s := range need.bound {
-		if !s.bindsAddresses { // a route leads to the node, not to one of its links
-			continue
+	for _, l := range need.links {
+		link := n.Info.LinkFor(l.requested)
+		if l.addr.IsValid() && cmp.Or(l.requested, n.Info.Interface) == "auto" {
+			link, _ = linkFor(&n.Info, l.requested, l.addr)
 		}
-		if len(s.dhcpFamilies) > 0 {
-			if fault := linkFault(&n.Info, n.Info.LinkFor(s.Interface)); fault != "" {
-				return fault
-			}
-		}
-		for _, a := range s.addrs {
-			if a.client != nil {
-				continue
-			}
-			link := n.Info.LinkFor(s.Interface)
-			if cmp.Or(s.Interface, n.Info.Interface) == "auto" {
-				link, _ = linkFor(&n.Info, s.Interface, a.Addr)
-			}
-			if fault := linkFault(&n.Info, link); fault != "" {
-				return fault
-			}
+		if fault := linkFault(&n.Info, link); fault != "" {
+			return fault
 		}
 	}
 	if need.endpoint && !slices.Contains(need.endpoints, n.Name) {

@@ -63,17 +63,19 @@ func (p *placement) nodeWithDataPlane(u *unit) *member {
 
 // formerHolder returns the node that had a free unit, if it is alive, of rankNotReady or better
 // and eligible, or nil: the first such that is named by u's own lease, valid or not, by a valid
-// lease among its records, or by a status as the one that wrote it. So a lease that was
+// lease of another decisive Service, or by the status of one as the one that wrote it. So a lease that was
 // deleted or blanked by hand moves nothing.
 func (p *placement) formerHolder(u *unit) *member {
 	names := append(make([]string, 0, 8), p.Claims[u.lease].Holder)
-	for _, k := range u.records {
-		if c := p.Claims[k]; c.Valid {
+	for _, s := range u.services {
+		if c := p.Claims[s.lease]; s.decisive && s.lease != u.lease && c.Valid {
 			names = append(names, c.Holder)
 		}
 	}
 	for _, s := range u.services {
-		names = append(names, s.statusBy)
+		if s.decisive {
+			names = append(names, s.statusBy)
+		}
 	}
 	for _, name := range names {
 		if n := p.members[name]; n != nil && n.Alive && n.rankFor(&u.requirements) <= rankNotReady && whyIneligible(&u.requirements, n) == "" {

@@ -24,7 +24,8 @@
 // highest rendezvous hash.
 //
 // Services that share an address or a lease are one unit: they are announced by one node,
-// owned by the lease of the oldest of them.
+// owned by the lease of the oldest of those that have their address. Services of different namespaces share
+// an address only with the consent of the one that has it (decision 0062).
 package plan
 
 import (
@@ -78,8 +79,10 @@ func Make(r Rules, w vip.World) vip.Plan {
 	(&placement{pass: p, units: units}).setTargets()
 
 	m := unitPlanner{pass: p, dhcp: dhcp, checks: newAddressChecks(p), routes: &routes{p, make(map[netip.Prefix]bool)}, mappings: newMappings(p)}
-	for _, u := range groupIntoUnits(p, f.expectingEndpoints) {
-		m.checks.probeEarly(u)
+	for _, s := range f.expectingEndpoints {
+		for _, u := range groupIntoUnits(p, []*service{s}) { // alone: whether it may share an address is not known yet
+			m.checks.probeEarly(u)
+		}
 	}
 	for _, u := range units {
 		m.plan(u)
@@ -118,6 +121,11 @@ type service struct {
 	dhcpFamilies  []vip.Family // what it asks a DHCP server for; what is leased is in addrs
 	client        *dhcpClient  // which asks for dhcpFamilies; nil if there are none
 	unit          *unit
+	notOurs       bool // another announcer's
+	contended     bool // a Service of another namespace was refused an address that this one has
+	hasAny        bool // it has one of its addresses (see has)
+	held          bool // its lease is held
+	decisive      bool // what it requires of a node counts for its unit
 	verdict       vip.Verdict
 	healthChecked bool // its HealthCheck is in the Plan
 }
@@ -130,9 +138,9 @@ type address struct {
 
 // A unit is the Services that are announced by one node.
 type unit struct {
-	lease        vip.Key      // that of the oldest Service; its holder announces the unit
+	lease        vip.Key      // that of the first Service; its holder announces the unit
 	records      []vip.Key    // the other leases of its Services: its owner keeps them too, as a record
-	services     []*service   // oldest first
+	services     []*service   // see completeUnit for their order
 	requirements requirements // of its owner
 	hash         uint64
 	claim        vip.Claim // what lease says; without a Holder if it may be taken

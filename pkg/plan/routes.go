@@ -79,6 +79,11 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 			}
 		}
 	}
+	for a, all := range sharing { // who has it comes first, and says how it is advertised
+		if len(all) > 1 {
+			r.sortFirstCome(a, all)
+		}
+	}
 	here := make(map[netip.Addr]bool, len(sharing))
 	for _, s := range services {
 		for _, a := range s.addrs {
@@ -101,9 +106,9 @@ func routeRequirements(s *service) *requirements {
 	return &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
 }
 
-// advertiseHere adds the route to a, with the attributes of the oldest of services, which
-// share it, oldest first: if this node can serve them all, and kube-proxy serves those that
-// have a HealthCheck; where no alive node can serve them all, the oldest alone counts. With a
+// advertiseHere adds the route to a, with the attributes of the first of services, which
+// share it, those that have it first, then by age: if this node can serve them all, and kube-proxy serves those that
+// have a HealthCheck; where no alive node can serve them all, the first alone counts. With a
 // DataPlaneFault it does not, if another alive node can, has none, and has a session. While
 // this process stops the route is drained, or with BGP.Keep kept for the next process, though
 // the node refuses VIPs.

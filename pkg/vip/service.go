@@ -52,6 +52,8 @@ type Service struct {
 	Interface string       // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
 	Lease     string       // kube-vip.io/leaseName: a Lease's name in the Service's own namespace, or ""
 
+	SharingKey string // heraldvip.io/sharing-key: Services of other namespaces with the same one may share its addresses; "" if none may
+
 	DHCP DHCP // how an address is asked for if one is 0.0.0.0 or ::
 
 	Local                 bool   // externalTrafficPolicy is Local

@@ -4,14 +4,82 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
 )
+
+// A tenant who asks for the VIPs of other namespaces, by a new Service or by one that is older than theirs, gets an Event
+// that names nobody, and changes nothing for them. herald status tells the operator who asks for whose address.
+func TestOtherTenant(t *testing.T) {
+	start(t, env())
+	createTenant(t, "tenant-addresses")
+	asking := func(name, addrs string) *corev1.Service {
+		var list []netip.Addr
+		for a := range strings.SplitSeq(addrs, ",") {
+			list = append(list, netip.MustParseAddr(a))
+		}
+		s := lab.Service("tenant-addresses", name, lab.WithVIPs(list...), lab.Annotated("kube-vip.io/allow-reconcile-without-endpoints", "true"))
+		s.Spec.Ports[0].Port = 9
+		return s
+	}
+	createService(t, asking("old", "10.77.0.70"))
+	time.Sleep(1100 * time.Millisecond) // creationTimestamp has whole seconds
+	var addrs []string
+	owners := map[string]string{}
+	for i := range 6 {
+		addrs = append(addrs, fmt.Sprintf("10.77.0.%d", 50+i))
+		createService(t, webService(fmt.Sprintf("v%d", i), addrs[i]))
+	}
+	for i := range 6 {
+		owners[addrs[i]] = awaitOwner(t, fmt.Sprintf("v%d", i))
+	}
+	awaitReachable(t, "http://10.77.0.50/")
+	all := strings.Join(addrs, ",")
+	w, c := whoHas(t, 20*time.Millisecond, addrs...), connect(t, "10.77.0.50:80")
+	for _, a := range addrs {
+		awaitAnswer(t, w, a, 10*time.Second)
+	}
+
+	s := asking("new", all)
+	s.Annotations["kube-vip.io/serviceInterface"] = "nope"
+	createService(t, s)
+	awaitEventIn(t, "tenant-addresses", "new", "AddressConflict", "10.77.0.50, 10.77.0.51, 10.77.0.52, 10.77.0.53, 10.77.0.54, 10.77.0.55: in use by a Service of another namespace")
+	check.Value(cluster.Client().CoreV1().Services("tenant-addresses").Patch(t.Context(), "old", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"`+all+`"}}}`), metav1.PatchOptions{}))(t)
+	awaitEventIn(t, "tenant-addresses", "old", "AddressConflict", "10.77.0.55: in use by a Service of another namespace")
+	time.Sleep(2 * time.Second) // the time in which a mistake would show
+
+	awaitStatusOutput(t, `tenant-addresses/new .*AddressConflict: .*default/v3 has 10\.77\.0\.53`, 10*time.Second)
+	events := check.Value(cluster.Client().CoreV1().Events("tenant-addresses").List(t.Context(), metav1.ListOptions{}))(t)
+	for _, e := range events.Items {
+		if strings.Contains(e.Message, "default/") {
+			t.Errorf("the tenant is told whose the addresses are: %s", e.Message)
+		}
+	}
+	report := w.Stop()
+	t.Logf("%s\n%s", report, c.Stop())
+	for _, r := range report.Addrs {
+		if r.LongestSilence > 100*time.Millisecond {
+			t.Errorf("%s: unanswered for %v", r.Addr, r.LongestSilence)
+		}
+	}
+	for i, a := range addrs {
+		if got := awaitOwner(t, fmt.Sprintf("v%d", i)); got != owners[a] {
+			t.Errorf("%s moved from %s to %s", a, owners[a], got)
+		}
+	}
+}
 
 // All nodes have the exclusion label, as control-plane nodes do. The Node of one is deleted while its Herald lives on:
 // it gets no VIP, and the others keep theirs. When its power fails all VIPs are answered.

@@ -1,0 +1,288 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// has reports whether s has a already, as every node sees it and no user of s can write it: the
+// status of s names it. Where no status is written (the control plane, disable_service_updates) it
+// also has what it asks for if its lease is held.
+func (p *pass) has(s *service, a netip.Addr) bool {
+	return s.inStatus(a) || !s.statusTellsUse && p.leaseHeld(s)
+}
+
+// leaseHeld reports whether any node, or another announcer, holds the lease of s.
+func (p *pass) leaseHeld(s *service) bool {
+	c := p.Claims[s.lease]
+	return c.Valid && c.Holder != ""
+}
+
+// inStatus reports whether status.loadBalancer.ingress of s names a, whoever wrote it.
+func (s *service) inStatus(a netip.Addr) bool {
+	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr == a })
+}
+
+// An addressOf is an address that a Service asks for.
+type addressOf struct {
+	*service
+	addr netip.Addr
+}
+
+// dropConflicts takes an address from every accepted Service that may not share it with one
+// that comes before it (see firstCome and mayShare). A Service that is left with nothing is
+// rejected, unless its DHCP client declines an address and so gets another; otherwise the
+// conflict is an Event only, if this node is responsible.
+func (f *filter) dropConflicts() {
+	refused := make(map[addressOf]string)
+	waiting, asking := f.waitingHolders(), f.askedByMany()
+	for a := range waiting {
+		if asking[a] == nil {
+			asking[a] = slices.DeleteFunc(slices.Clone(f.accepted), func(s *service) bool { return !s.hasAddress(a) })
+		}
+	}
+	for a, services := range asking {
+		f.judge(a, services, waiting[a], refused)
+	}
+	if len(refused) == 0 {
+		return
+	}
+	for _, s := range f.accepted {
+		var dropped refusals
+		s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool {
+			why := refused[addressOf{s, a.Addr}]
+			if why != "" {
+				dropped.add(a.Addr, why)
+			}
+			return why != ""
+		})
+		declines := slices.ContainsFunc(s.dhcpFamilies, func(x vip.Family) bool { return s.client.declined[x] != "" })
+		f.reportDropped(s, vip.AddressConflict, dropped, declines)
+	}
+}
+
+// refusals are addresses that a Service may not have, by the reason; in the order in which they were added.
+type refusals []refusal
+
+// A refusal is addresses that a Service may not have for one reason.
+type refusal struct {
+	addrs []string
+	why   string
+}
+
+// add adds an address and why the Service may not have it.
+func (r *refusals) add(a netip.Addr, why string) {
+	i := slices.IndexFunc(*r, func(x refusal) bool { return x.why == why })
+	if i < 0 {
+		i = len(*r)
+		*r = append(*r, refusal{why: why})
+	}
+	(*r)[i].addrs = append((*r)[i].addrs, a.String())
+}
+
+// String names each reason once, after the addresses that it is about.
+func (r refusals) String() string {
+	var all []string
+	for _, x := range r {
+		all = append(all, strings.Join(x.addrs, ", ")+": "+x.why)
+	}
+	return strings.Join(all, "; ")
+}
+
+// reportDropped tells why addresses were taken from s.addrs: by rejecting s if none is left,
+// unless it keepsOn for another reason, else by an Event if this node is responsible. It does nothing if
+// why is empty.
+func (p *pass) reportDropped(s *service, reason vip.Reason, why refusals, keepsOn bool) {
+	switch {
+	case len(why) == 0:
+	case len(s.addrs) == 0 && !keepsOn:
+		p.reject(s, reason, why.String())
+	default:
+		p.addEventIfResponsible(s, reason, why.String())
+	}
+}
+
+// askedByMany returns the accepted Services, oldest first, that ask for an address, for each address that
+// two or more ask for.
+func (f *filter) askedByMany() map[netip.Addr][]*service {
+	first, all := make(map[netip.Addr]*service, len(f.accepted)), make(map[netip.Addr][]*service)
+	for _, s := range f.accepted {
+		for _, a := range s.addrs {
+			switch o := first[a.Addr]; {
+			case o == nil:
+				first[a.Addr] = s
+			case len(all[a.Addr]) == 0:
+				all[a.Addr] = []*service{o, s}
+			default:
+				all[a.Addr] = append(all[a.Addr], s)
+			}
+		}
+	}
+	return all
+}
+
+// waitingHolders returns, by address, the Services that have it by their status but are not accepted: they
+// wait for endpoints, or are another announcer's (of whose status entries with ipMode Proxy do not count,
+// since they may be addresses of gateways).
+func (f *filter) waitingHolders() map[netip.Addr][]*service {
+	all := make(map[netip.Addr][]*service)
+	for _, s := range f.withoutEndpoints {
+		for _, a := range s.addrs {
+			if s.inStatus(a.Addr) {
+				all[a.Addr] = append(all[a.Addr], s)
+			}
+		}
+	}
+	for _, s := range f.notOurs {
+		for _, i := range s.Ingress {
+			if i.Addr.IsValid() && i.IPMode != vip.ModeProxy {
+				all[i.Addr] = append(all[i.Addr], s)
+			}
+		}
+	}
+	return all
+}
+
+// judge decides which of services, which ask for a, may have it, and adds why not to refused for the
+// others. waiting are Services that have a but are not accepted: they keep it from other namespaces.
+func (f *filter) judge(a netip.Addr, services, waiting []*service, refused map[addressOf]string) {
+	f.sortFirstCome(a, services)
+	ports := f.portsInStatus(a, services)
+	holders := make([]*service, 0, len(services))
+	for _, s := range services {
+		why := f.whyNotBeside(s, a, waiting)
+		if why == "" {
+			why = f.whyNotBeside(s, a, holders)
+		}
+		if why == "" && len(holders) > 0 {
+			why = declineIfLeased(s, holders[0], a)
+		}
+		if why == "" {
+			why = portConflict(s, ports)
+		}
+		if why != "" {
+			refused[addressOf{s, a}] = why
+			continue
+		}
+		holders = append(holders, s)
+		for _, p := range s.Ports {
+			ports[p] = s
+		}
+	}
+}
+
+// sortFirstCome sorts Services that ask for a, oldest first, in the order in which they may have it: those that have
+// it, then those whose lease is held, then the others.
+func (p *pass) sortFirstCome(a netip.Addr, services []*service) {
+	rank := make(map[*service]int, len(services))
+	for _, s := range services {
+		switch {
+		case p.has(s, a):
+		case p.leaseHeld(s):
+			rank[s] = 1
+		default:
+			rank[s] = 2
+		}
+	}
+	slices.SortStableFunc(services, func(x, y *service) int { return cmp.Compare(rank[x], rank[y]) })
+}
+
+// portsInStatus returns the ports of a that the statuses of services name and their specs still have, each with the
+// first such Service: one that has the address and takes another port later does not take it from that.
+func (f *filter) portsInStatus(a netip.Addr, services []*service) map[vip.Port]*service {
+	ports := make(map[vip.Port]*service)
+	for _, s := range services {
+		for _, i := range s.Ingress {
+			for _, p := range i.Ports {
+				if i.Addr == a && ports[p] == nil && slices.Contains(s.Ports, p) {
+					ports[p] = s
+				}
+			}
+		}
+	}
+	return ports
+}
+
+// whyNotBeside returns why s may not have a besides the holders of other namespaces, or "": it needs
+// their consent unless its status names the address. The first holder that does not consent is marked
+// contended. The control plane needs nobody's consent: its address is refused to others.
+func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) string {
+	if s.reserved || s.inStatus(a) {
+		return ""
+	}
+	for _, o := range holders {
+		if o.Key.Namespace == s.Key.Namespace {
+			continue
+		}
+		if why := whyNotShared(s, o); why != "" {
+			o.contended = true
+			return "in use by a Service of another namespace" + why
+		}
+	}
+	return ""
+}
+
+// whyNotShared returns why s may not share an address with o, a Service of another namespace that has it,
+// as the end of a sentence, or "": they need the same sharing key, and must not differ in what would
+// change how o is announced. Nothing of o is told.
+func whyNotShared(s, o *service) string {
+	switch {
+	case s.SharingKey == "" || s.SharingKey != o.SharingKey || o.notOurs:
+		return "; ask for another address, or agree with its user on a value of the annotation heraldvip.io/sharing-key for both"
+	case s.Local || o.Local:
+		return ", which is shared only if externalTrafficPolicy of both is Cluster"
+	case s.Interface != o.Interface:
+		return ", which is shared only if both have the same kube-vip.io/serviceInterface"
+	case !reflect.DeepEqual(s.Announce, o.Announce) || !reflect.DeepEqual(s.BGPAttributes, o.BGPAttributes):
+		return ", which is shared only if both have the same heraldvip.io/announce and heraldvip.io/bgp-... annotations"
+	}
+	return ""
+}
+
+// nameFor names s in a message to the user of o: by its namespace only if that is the same.
+func (s *service) nameFor(o *service) string {
+	if s.Key.Namespace == o.Key.Namespace {
+		return "Service " + s.Key.String()
+	}
+	return "a Service of another namespace"
+}
+
+// declineIfLeased returns why s may not have a, which the Service first has: one of the two is leased a by
+// DHCP, and not to a client that both have. "" if it may. If it is the client of s that a is leased to,
+// the reason is also stored there as declined, so that the server is asked for another address.
+func declineIfLeased(s, first *service, a netip.Addr) string {
+	switch client, had := s.clientOf(a), first.clientOf(a); {
+	case client == had:
+		return ""
+	case client != nil:
+		why := "leased by a DHCP server, but it belongs to " + first.nameFor(s) + ", which had it first"
+		client.declined[vip.FamilyOf(a)] = a.String() + ": " + why
+		return why
+	}
+	return "it belongs to " + first.nameFor(s) + ", which had it first, and is leased by DHCP"
+}
+
+// clientOf returns the DHCP client of s to which a is leased, or nil.
+func (s *service) clientOf(a netip.Addr) *dhcpClient {
+	if i := slices.IndexFunc(s.addrs, func(x address) bool { return x.Addr == a }); i >= 0 {
+		return s.addrs[i].client
+	}
+	return nil
+}
+
+// portConflict returns why s may not have an address on which these ports are taken: another Service has
+// one of its ports. "" if none has.
+func portConflict(s *service, ports map[vip.Port]*service) string {
+	for _, p := range s.Ports {
+		if by := ports[p]; by != nil && by != s {
+			return fmt.Sprintf("port %d/%s belongs to %s, which had it first", p.Port, p.Protocol, by.nameFor(s))
+		}
+	}
+	return ""
+}

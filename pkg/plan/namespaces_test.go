@@ -1,0 +1,210 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// tenant makes s one of another namespace that is older than all others, has another port and can be served without endpoints.
+func tenant(s *vip.Service) {
+	s.Key.Namespace, s.Created, s.Ports = "tenant", epoch.Add(-1), []vip.Port{{Protocol: "TCP", Port: 9}}
+	s.Endpoints, s.AllowWithoutEndpoints = vip.Endpoints{}, true
+}
+
+func on(link string) func(*vip.Service) { return func(s *vip.Service) { s.Interface = link } }
+
+func sharing(key string) func(*vip.Service) { return func(s *vip.Service) { s.SharingKey = key } }
+
+// heldBy says that node holds the lease of that namespace and Service.
+func heldBy(w vip.World, namespace, name, node string) vip.World {
+	w.Claims[vip.Key{Namespace: namespace, Name: "kubevip-" + name}] = vip.Claim{Holder: node, Valid: true, Transitions: 1}
+	return w
+}
+
+// twoIncumbents has Service a on n1 and b on n2, announced both, and the others given.
+func twoIncumbents(others ...vip.Service) vip.World {
+	a, b := svc("a", "10.77.0.50", written("n1")), svc("b", "10.77.0.51", written("n2"))
+	return held(held(world(append([]vip.Service{a, b}, others...)...), "a", "n1"), "b", "n2")
+}
+
+// What a Service of another namespace asks for changes nothing for those that have it. Seen from n1.
+func TestNewcomerOfOtherNamespace(t *testing.T) {
+	const unchanged = `acquire kubevip-a
+		bind 10.77.0.50/32 dev eth0
+		a: VIPAnnounced
+		b: VIPElsewhere
+		`
+	for _, tt := range []struct {
+		name string
+		w    vip.World
+		want string
+	}{
+		{"names all addresses, an unused port and a link that is not there", twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, on("nope"))), unchanged + `x: AddressConflict`},
+		{"gets the others that it asks for", heldBy(twoIncumbents(svc("x", "10.77.0.50,10.77.0.52,10.77.0.51", tenant)), "tenant", "x", "n1"),
+			`acquire kubevip-x
+			acquire kubevip-a
+			bind 10.77.0.52/32 dev eth0
+			bind 10.77.0.50/32 dev eth0
+			a: VIPAnnounced
+			b: VIPElsewhere
+			x: VIPAnnounced
+			event x AddressConflict`},
+		{"has other addresses already", heldBy(twoIncumbents(svc("x", "10.77.0.52,10.77.0.50", tenant, func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.52")}} })), "tenant", "x", "n3"),
+			unchanged + `x: VIPElsewhere`},
+		{"sharing keys differ", func() vip.World {
+			w := twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k")))
+			w.Services[0].SharingKey = "other"
+			return w
+		}(), unchanged + `x: AddressConflict`},
+		{"consent: shared on the lease of the one that has it", func() vip.World {
+			w := heldBy(twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"))), "tenant", "x", "n1")
+			w.Services[0].SharingKey = "k"
+			return w
+		}(), `acquire kubevip-a
+			acquire kubevip-x
+			bind 10.77.0.50/32 dev eth0
+			a: VIPAnnounced
+			b: VIPElsewhere
+			x: VIPAnnounced`},
+		{"consent, on another link", func() vip.World {
+			w := twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"), on("nope")))
+			w.Services[0].SharingKey = "k"
+			return w
+		}(), unchanged + `x: AddressConflict`},
+		{"consent, Local", func() vip.World {
+			w := twoIncumbents(svc("x", "10.77.0.50", tenant, sharing("k"), local("n3")))
+			w.Services[0].SharingKey = "k"
+			return w
+		}(), unchanged + `x: AddressConflict`},
+		{"consent of two that are on two nodes: merges neither", func() vip.World {
+			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, sharing("k")))
+			w.Services[0].SharingKey, w.Services[1].SharingKey = "k", "k"
+			return w
+		}(), `acquire kubevip-a
+			acquire kubevip-x
+			bind 10.77.0.50/32 dev eth0
+			a: VIPAnnounced
+			b: VIPElsewhere
+			x: VIPAnnounced`},
+		{"shared since before consent was asked for: goes on", heldBy(twoIncumbents(svc("x", "10.77.0.50", tenant, written("n1"))), "tenant", "x", "n1"),
+			`acquire kubevip-x
+			acquire kubevip-a
+			bind 10.77.0.50/32 dev eth0
+			a: VIPAnnounced
+			b: VIPElsewhere
+			x: VIPAnnounced`},
+		{"all Heralds restarted: who is named by a status has it", func() vip.World {
+			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant, on("nope")))
+			clear(w.Claims)
+			return w
+		}(), `acquire kubevip-a
+			follow kubevip-b -> n2
+			a: VIPClaiming
+			b: VIPClaiming
+			x: AddressConflict`},
+		{"no status is written: who holds a lease has it", func() vip.World {
+			w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant))
+			for i := range w.Services {
+				w.Services[i].Ingress = nil
+			}
+			return w
+		}(), unchanged + `x: AddressConflict`},
+		{"the one that has it waits for endpoints: keeps its status", func() vip.World {
+			w := twoIncumbents(svc("x", "10.77.0.50", tenant))
+			w.Services[0].Endpoints = vip.Endpoints{}
+			return w
+		}(), `a: NoEndpoints
+			b: VIPElsewhere
+			x: AddressConflict
+			event a NoEndpoints`},
+		{"nobody has it yet: the older", world(svc("x", "10.77.0.50", tenant, younger), svc("a", "10.77.0.50", younger)), `acquire kubevip-x
+			a: AddressConflict
+			x: VIPClaiming`},
+		{"another announcer's Service has it", world(svc("a", "10.77.0.50", func(s *vip.Service) {
+			s.HasClass, s.Class, s.Ingress = true, "other", []vip.Ingress{{Addr: addr("10.77.0.50"), IPMode: vip.ModeVIP}}
+		}), svc("x", "10.77.0.50", tenant)), `a: OtherClass
+			x: AddressConflict`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := rules()
+			r.NoStatus = strings.HasPrefix(tt.name, "no status")
+			p := Make(r, bind(r, tt.w))
+			p.Statuses = nil
+			p.Events = slices.DeleteFunc(p.Events, func(e vip.Event) bool { return e.Reason == vip.VIPAnnounced })
+			if tt.want == "" || !strings.Contains(tt.want, "event x") { // which node adds it is a matter of hashes
+				p.Events = slices.DeleteFunc(p.Events, func(e vip.Event) bool { return e.Service.Name == "x" })
+			}
+			diff(t, summary(p), tt.want)
+		})
+	}
+}
+
+// A newcomer of the same namespace on a link that is not there bars no node either.
+func TestNewcomerOfSameNamespace(t *testing.T) {
+	w := twoIncumbents(svc("x", "10.77.0.50", port(9), younger, on("nope")))
+	p := Make(rules(), bind(rules(), w))
+	if got := reasonOf(p, "a"); got != vip.VIPAnnounced || len(p.Addresses) != 1 {
+		t.Errorf("the VIP of a: %s, %v", got, p.Addresses)
+	}
+}
+
+// The status of a Service that waits is kept only while a Service of another namespace asks for its address.
+func TestStatusKeptWhileContended(t *testing.T) {
+	for _, contended := range []bool{true, false} {
+		w := twoIncumbents()
+		w.Services[0].Endpoints = vip.Endpoints{}
+		if contended {
+			w.Services = append(w.Services, svc("x", "10.77.0.50", tenant))
+		}
+		if cleared := len(Make(rules(), w).Statuses) > 0; cleared == contended {
+			t.Errorf("contended %v, the status is cleared: %v", contended, cleared)
+		}
+	}
+}
+
+// Exactly one node tells the newcomer, each reason once, and nothing about whose the addresses are.
+func TestNewcomerIsTold(t *testing.T) {
+	var told []string
+	for _, self := range []string{"n1", "n2", "n3"} {
+		w := twoIncumbents(svc("x", "10.77.0.50,10.77.0.51", tenant))
+		w.Self = self
+		for _, e := range Make(rules(), w).Events {
+			if e.Service.Name == "x" {
+				told = append(told, e.Message)
+			}
+		}
+	}
+	const want = "10.77.0.50, 10.77.0.51: in use by a Service of another namespace; ask for another address, or agree with its user on a value of the annotation heraldvip.io/sharing-key for both"
+	if !slices.Equal(told, []string{want}) {
+		t.Errorf("the newcomer is told %q", told)
+	}
+}
+
+// The VIP of the API servers depends on no Service: neither on one whose status names it, nor on one that names its lease.
+func TestControlPlaneAndOtherNamespaces(t *testing.T) {
+	const want = "acquire plndr-cp-lock\nbind 10.77.0.50/32 dev eth0\nbind fd77::50/128 dev eth0\ncontrol-plane: VIPAnnounced\n"
+	inKubeSystem := func(s *vip.Service) { s.Key.Namespace = cpLease.Namespace }
+	named := svc("x", "10.77.0.60", inKubeSystem, on("nope"), func(s *vip.Service) { s.Lease = cpLease.Name })
+	for _, tt := range []struct {
+		enabled bool
+		s       vip.Service
+		want    string
+	}{
+		{false, svc("x", "10.77.0.50", inKubeSystem, written("n2")), "x: Ignored"},
+		{true, named, "x: InvalidField"},
+	} {
+		r := controlPlaneRules()
+		r.Enabled, r.Election = tt.enabled, true
+		w := controlPlaneHeld(controlPlaneWorld("n1 n2", tt.s), "n1")
+		p := Make(r, bind(r, w))
+		p.Events, p.Statuses = nil, nil
+		diff(t, summary(p), want+tt.want)
+	}
+}
+
+func reasonOf(p vip.Plan, name string) vip.Reason {
+	return p.Verdicts[slices.IndexFunc(p.Verdicts, func(v vip.Verdict) bool { return v.Service.Name == name })].Reason
+}
