@@ -227,6 +227,7 @@ func planRules(cfg config.Config) plan.Rules {
 		Rebalance:  cfg.Services.Rebalance,
 		Forwarding: forwardingRules(cfg.UPnP),
 		NoStatus:   cfg.Services.ReadOnly,
+		Quota:      cfg.Services.Quota,
 		ProbeNew:   !cfg.ARP.SkipDAD,
 		DHCPMode:   cfg.DHCP.Mode,
 		BGP:        bgpRules(cfg.BGP),

@@ -82,6 +82,7 @@ type Services struct {
 	Rebalance bool    // vip_rebalance: move VIPs to nodes that carry fewer
 	ReadOnly  bool    // disable_service_updates: write nothing to Services
 	IPMode    string  // svc_ipmode: "VIP" or "Proxy"
+	Quota     int     // svc_quota: how many addresses a namespace may have; 0 is no limit
 }
 
 // Class configures which load balancer class is Herald's.

@@ -58,6 +58,7 @@ var errorTests = []struct {
 	{"svc_leasename=a/b/c", `svc_leasename="a/b/c" (environment): must be the name of a Lease, or namespace/name`},
 	{"svc_leasename=/a", `svc_leasename="/a" (environment): must be the name of a Lease, or namespace/name`},
 	{"svc_leasename=A", `svc_leasename="A" (environment): must be the name of a Lease, or namespace/name`},
+	{"svc_quota=-1", `svc_quota="-1" (environment): must be a whole number of addresses, or 0 for no limit`},
 	{"svc_ipmode=DSR", `svc_ipmode="DSR" (environment): must be VIP or Proxy`},
 	{"disable_service_updates=2", `disable_service_updates="2" (environment): must be true or false`},
 	{"lb_class_name=a/b/c", `lb_class_name="a/b/c" (environment): must be a load balancer class such as example.com/internal, or empty`},

@@ -89,6 +89,7 @@ func TestParse(t *testing.T) {
 		{"svc_leasename=lock", func(c *Config) { c.Services.Lease.Name = "lock" }},
 		{"svc_leasename=lb/lock.1", func(c *Config) { c.Services.Lease.Namespace, c.Services.Lease.Name = "lb", "lock.1" }},
 		{"svc_ipmode=proxy", func(c *Config) { c.Services.IPMode = "Proxy" }},
+		{"svc_quota=40", func(c *Config) { c.Services.Quota = 40 }},
 		{"disable_service_updates=true", func(c *Config) { c.Services.ReadOnly = true }},
 		{"lb_class_name=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},
 		{"LoadBalancerClassName=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},

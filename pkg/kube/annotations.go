@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -46,7 +47,7 @@ type Annotation struct {
 
 // Annotations explains every annotation on a Service, for the generated reference.
 var Annotations = []Annotation{
-	{Key: addressesKey, Value: "IP addresses, separated by commas", Meaning: "The addresses of the Service, IPv4, IPv6 or both. Wins over spec.loadBalancerIP, which wins over the addresses that the status has already. An empty value is as if the annotation were absent."},
+	{Key: addressesKey, Value: "IP addresses, separated by commas", Meaning: "The addresses of the Service, IPv4, IPv6 or both; those after the first 16 are left out. Wins over spec.loadBalancerIP, which wins over the addresses that the status has already. An empty value is as if the annotation were absent."},
 	{Key: ignoreKey, Value: "true or false", Meaning: "Herald leaves the Service alone. Set later it takes the VIP down."},
 	{Key: interfaceKey, Value: "the name of a network interface, or auto", Meaning: "The interface that carries the VIP. auto is the one whose subnet contains it. Wins over vip_servicesinterface."},
 	{Key: leaseNameKey, Value: "name, or namespace/name", Meaning: "The Lease that decides which node owns the VIP, in the Service's own namespace; the default is kubevip-<service>. Services with the same Lease move together."},
@@ -139,10 +140,17 @@ func parseAnnotation[T any](r annotationReader, key string, parse func(value str
 	return v
 }
 
-// parseAddresses reads a list of addresses; none of them if one is wrong.
+// maxAddresses is how many addresses a Service may have.
+const maxAddresses = 16
+
+// parseAddresses reads a list of addresses: the first maxAddresses, whatever comes after them;
+// none if one of those is wrong.
 func parseAddresses(value string) (addrs []netip.Addr, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		a, problem := parseAddress(text)
+		if len(addrs) == maxAddresses && (problem != "" || !slices.Contains(addrs, a)) {
+			return addrs, fmt.Sprintf("a Service may have %d addresses; those after %s are left out", maxAddresses, addrs[maxAddresses-1])
+		}
 		if problem != "" {
 			return nil, problem + "; write IP addresses separated by commas, such as 192.168.0.10,fd00::10"
 		}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -21,6 +22,11 @@ func addrs(list ...string) []netip.Addr {
 
 func TestReadAnnotations(t *testing.T) {
 	long := strings.Repeat("x", 300)
+	sixteen := make([]string, maxAddresses)
+	for i := range sixteen {
+		sixteen[i] = fmt.Sprintf("10.0.0.%d", i+1)
+	}
+	most := strings.Join(sixteen, ",")
 	tests := []struct {
 		key, value string
 		want       vip.Service
@@ -89,6 +95,9 @@ func TestReadAnnotations(t *testing.T) {
 			`kube-vip.io/leaseName is "herald-node-n1": names that begin with herald-node- are those of node leases; write another. The default is used.`}}},
 		{leaseNameKey, long, vip.Service{Invalid: []string{
 			`kube-vip.io/leaseName is "` + long[:60] + `"...: no name that a Lease can have; write lower case letters, digits, - and . only. The default is used.`}}},
+		{addressesKey, most + ", 10.0.0.1", vip.Service{Addresses: addrs(sixteen...), Source: addressesKey}},
+		{addressesKey, most + ",10.0.0.17,no address", vip.Service{Addresses: addrs(sixteen...), Source: addressesKey, Invalid: []string{
+			`kube-vip.io/loadbalancerIPs is "10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4,10.0.0.5,10.0.0.6,10.0.0"...: a Service may have 16 addresses; those after 10.0.0.16 are left out.`}}},
 		{sharingKeyKey, " a key, of two words ", vip.Service{SharingKey: "a key, of two words"}},
 		{sharingKeyKey, strings.Repeat("k", 254), vip.Service{Invalid: []string{
 			`heraldvip.io/sharing-key is "` + strings.Repeat("k", 60) + `"...: longer than 253 bytes; write a shorter text. The addresses are shared with no other namespace.`}}},

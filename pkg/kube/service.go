@@ -83,7 +83,7 @@ func readService(o *corev1.Service) *cachedService {
 // readSpecAndStatusAddresses fills in Addresses and Source from spec.loadBalancerIP or,
 // if that is empty, from s.Ingress: those with another mode than Proxy, if there are
 // any, since the others are then external addresses of gateways. A spec.loadBalancerIP
-// that is no IP address adds a sentence to Invalid.
+// that is no IP address adds a sentence to Invalid. Of the status the first maxAddresses count.
 func (s *cachedService) readSpecAndStatusAddresses(loadBalancerIP string) {
 	const field = "spec.loadBalancerIP"
 	if loadBalancerIP != "" {
@@ -97,7 +97,7 @@ func (s *cachedService) readSpecAndStatusAddresses(loadBalancerIP string) {
 		return
 	}
 	for _, i := range withoutGateways(s.Ingress) {
-		if i.Addr.IsValid() {
+		if i.Addr.IsValid() && len(s.Addresses) < maxAddresses {
 			s.Source = "status.loadBalancer.ingress"
 			s.Addresses = appendUnique(s.Addresses, i.Addr)
 		}

@@ -58,7 +58,7 @@ func (f *filter) dropConflicts() {
 		s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool {
 			why := refused[addressOf{s, a.Addr}]
 			if why != "" {
-				dropped.add(a.Addr, why)
+				dropped.add(a.Addr.String(), why)
 			}
 			return why != ""
 		})
@@ -77,13 +77,13 @@ type refusal struct {
 }
 
 // add adds an address and why the Service may not have it.
-func (r *refusals) add(a netip.Addr, why string) {
+func (r *refusals) add(addr, why string) {
 	i := slices.IndexFunc(*r, func(x refusal) bool { return x.why == why })
 	if i < 0 {
 		i = len(*r)
 		*r = append(*r, refusal{why: why})
 	}
-	(*r)[i].addrs = append((*r)[i].addrs, a.String())
+	(*r)[i].addrs = append((*r)[i].addrs, addr)
 }
 
 // String names each reason once, after the addresses that it is about.

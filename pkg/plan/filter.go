@@ -32,7 +32,7 @@ type filter struct {
 }
 
 // findServices sets statusBy of every Service, and the lists of f. It
-// gives every Service that is not accepted a verdict: by admit, for want of a DHCP client of
+// gives every Service that is not accepted a verdict: by admit, for the quota of its namespace (applyQuota), for want of a DHCP client of
 // its own (assignClients), for address conflicts (dropConflicts), or for want of endpoints. A Service that is not of
 // type LoadBalancer and whose status Herald did not write is in none.
 func (f *filter) findServices() {
@@ -61,6 +61,8 @@ func (f *filter) findServices() {
 	}
 	slices.SortFunc(f.accepted, byAge)
 	slices.SortFunc(f.withoutEndpoints, byAge)
+	f.applyQuota()
+	f.dropRejected()
 	f.dhcp.assignClients(f.accepted)
 	f.dropRejected()
 	f.dropConflicts()

@@ -64,7 +64,7 @@ func (p *pass) joinAsked(byAddr map[netip.Addr]*unit, s *service) {
 		case o == nil, o == u, !u.foreignTo(s) && !o.foreignTo(s), len(u.services) == 1 && !s.hasAny:
 			join(byAddr, a.Addr, u)
 		default:
-			refused.add(a.Addr, "shared with another namespace, and this Service has, or asks for, other addresses that would have to move together with it: give it no other address, and no kube-vip.io/leaseName")
+			refused.add(a.Addr.String(), "shared with another namespace, and this Service has, or asks for, other addresses that would have to move together with it: give it no other address, and no kube-vip.io/leaseName")
 			return true
 		}
 		return false

@@ -54,6 +54,7 @@ type Rules struct {
 	NoStatus    bool        // disable_service_updates: no status tells what was announced
 	ProbeNew    bool        // vip_skipdad is false: ask whether an address is free before it is used for the first time
 
+	Quota    int    // svc_quota: how many addresses the Services of a namespace may have together; 0 is no limit
 	DHCPMode string // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
 	ARP      bool   // vip_arp: VIPs are bound and announced on links
 	BGP      *BGP   // bgp_enable; nil: nothing is advertised to routers

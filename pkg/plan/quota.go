@@ -1,0 +1,67 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A countedAddress is one that counts for the quota of a namespace: an address, or what a DHCP client asks for in a family.
+type countedAddress struct {
+	addr     string // also 0.0.0.0 and ::
+	clientID string // "" for an address that is named
+}
+
+// applyQuota takes from accepted Services those addresses, and those families that they ask a DHCP server for,
+// by which their namespace would have more than svc_quota: never what the Service has (see has, hasLeased), of the rest what the
+// youngest ask for. What Services of the namespace share counts once. A Service that is left with nothing
+// is rejected; else it is an Event only, if this node is responsible.
+func (f *filter) applyQuota() {
+	if f.Quota == 0 {
+		return
+	}
+	counted := make(map[string]map[countedAddress]bool) // by namespace
+	visit := func(has bool) {
+		for _, s := range f.accepted {
+			if s.localDelivery { // the control plane
+				continue
+			}
+			ns := s.Key.Namespace
+			if counted[ns] == nil {
+				counted[ns] = make(map[countedAddress]bool)
+			}
+			f.countService(s, counted[ns], has)
+		}
+	}
+	visit(true)
+	visit(false)
+}
+
+// countService counts what s has (has true), or takes from s what it has not and is beyond the quota.
+func (f *filter) countService(s *service, counted map[countedAddress]bool, has bool) {
+	var over refusals
+	exceeds := func(c countedAddress, hasIt bool) bool {
+		switch {
+		case hasIt != has || counted[c]:
+		case has || len(counted) < f.Quota:
+			counted[c] = true
+		default:
+			over.add(c.addr, fmt.Sprintf("the Services of the namespace %s have, or ask for, %d addresses, and may have no more (svc_quota); release one, or ask the operator for more", s.Key.Namespace, f.Quota))
+			return true
+		}
+		return false
+	}
+	s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool { return exceeds(countedAddress{addr: a.Addr.String()}, f.has(s, a.Addr)) })
+	s.dhcpFamilies = slices.DeleteFunc(s.dhcpFamilies, func(x vip.Family) bool {
+		return exceeds(countedAddress{x.Unspecified().String(), clientID(s.Service)}, f.hasLeased(s, x))
+	})
+	f.reportDropped(s, vip.AddressRefused, over, len(s.dhcpFamilies) > 0)
+}
+
+// hasLeased is has for an address of family x that s asks a DHCP server for: its status names one that s does not.
+func (f *filter) hasLeased(s *service, x vip.Family) bool {
+	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
+		return i.Addr.IsValid() && vip.FamilyOf(i.Addr) == x && (s.Source == sourceStatus || !slices.Contains(s.Addresses, i.Addr))
+	}) || !s.statusTellsUse && f.leaseHeld(s)
+}

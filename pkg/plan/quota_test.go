@@ -1,0 +1,61 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// TestQuota has three addresses for a namespace: of what it has none is taken, of the rest the oldest get them.
+func TestQuota(t *testing.T) {
+	asks := func(addrs ...string) vip.Service { return svc("d", strings.Join(addrs, ","), younger) }
+	for _, tt := range []struct {
+		name     string
+		services []vip.Service
+		want     string // what each may have
+	}{
+		{"the youngest gets what is left", []vip.Service{svc("a", "10.77.0.50,10.77.0.51"), asks("10.77.0.60", "10.77.0.61")}, "a: 10.77.0.50 10.77.0.51; d: 10.77.0.60"},
+		{"nothing is left", []vip.Service{svc("a", "10.77.0.50,10.77.0.51,10.77.0.52"), asks("10.77.0.60")}, "a: 10.77.0.50 10.77.0.51 10.77.0.52; d: AddressRefused"},
+		{"a shared address counts once", []vip.Service{svc("a", "10.77.0.50,10.77.0.51"), svc("b", "10.77.0.51", port(9)), asks("10.77.0.60")}, "a: 10.77.0.50 10.77.0.51; b: 10.77.0.51; d: 10.77.0.60"},
+		{"who has an address keeps it", []vip.Service{svc("a", "10.77.0.50,10.77.0.51,10.77.0.52"), svc("d", "10.77.0.60,10.77.0.61", younger, written("n2"))}, "a: 10.77.0.50; d: 10.77.0.60 10.77.0.61"},
+		{"more than the quota, had before", []vip.Service{svc("a", "10.77.0.50,10.77.0.51,10.77.0.52,10.77.0.53", written("n2")), asks("10.77.0.60")}, "a: 10.77.0.50 10.77.0.51 10.77.0.52 10.77.0.53; d: AddressRefused"},
+		{"what DHCP servers are asked for counts", []vip.Service{svc("a", "10.77.0.50,10.77.0.51,0.0.0.0"), asks("0.0.0.0", "::")}, "a: 10.77.0.50 10.77.0.51 dhcp; d: AddressRefused"},
+		{"other namespaces have theirs", []vip.Service{svc("a", "10.77.0.50,10.77.0.51,10.77.0.52"), svc("x", "10.77.0.60,10.77.0.61", tenant)}, "a: 10.77.0.50 10.77.0.51 10.77.0.52; x: 10.77.0.60 10.77.0.61"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := rules(), world(tt.services...)
+			r.Quota = 3
+			p := newPass(&r, &w)
+			f := filter{pass: p, dhcp: newDHCP(p)}
+			f.findServices()
+			var got []string
+			for _, s := range f.all {
+				text := s.Key.Name + ":"
+				for _, a := range s.addrs {
+					text += " " + a.Addr.String()
+				}
+				for range s.dhcpFamilies {
+					text += " dhcp"
+				}
+				if s.hasVerdict() {
+					text = fmt.Sprintf("%s: %s", s.Key.Name, s.verdict.Reason)
+				}
+				got = append(got, text)
+			}
+			slices.Sort(got)
+			if got := strings.Join(got, "; "); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+	r, w := rules(), world(svc("a", "10.77.0.50,10.77.0.51", younger))
+	r.Quota, w.Members = 1, w.Members[:1]
+	events := Make(r, w).Events
+	const want = "10.77.0.51: the Services of the namespace default have, or ask for, 1 addresses, and may have no more (svc_quota); release one, or ask the operator for more"
+	if len(events) != 1 || events[0].Reason != vip.AddressRefused || events[0].Message != want {
+		t.Errorf("the Events are %v", events)
+	}
+}
