@@ -163,7 +163,7 @@ fuzz() {
 
 # fuzzTarget SECONDS DIRECTORY TARGET: runs one, for fuzz.
 fuzzTarget() {
-  local seconds=$1 dir=$2 target=$3 begin=$SECONDS log=$work/fuzz/$3.log
+  local seconds=$1 dir=$2 target=$3 begin=$SECONDS log=$work/fuzz/${2//\//-}-$3.log
   cd "$dir" || return
   if "$work/fuzz/${dir//\//-}.test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "${seconds}s" -test.fuzzminimizetime 10x -test.parallel 1 \
     -test.fuzzcachedir "$(go env GOCACHE)/fuzz/$dir" -test.timeout $((seconds + 180))s >"$log" 2>&1 </dev/null; then
