@@ -19,6 +19,7 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/dhcp"
 	"github.com/heraldvip/herald/pkg/health"
+	"github.com/heraldvip/herald/pkg/hostlock"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/l2"
 	"github.com/heraldvip/herald/pkg/lease"
@@ -79,6 +80,7 @@ type node struct {
 	checker   *health.Checker
 	dataPlane *health.DataPlane // runs with svc_enable
 	dhcp      *dhcp.Clients
+	lock      *hostlock.Lock
 	peers     *peers.Peers
 	keys      *peers.Keys
 	gateway   *peers.Gateway
@@ -200,6 +202,9 @@ func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 			return nil
 		},
 		Ready: func() error {
+			if other := n.lock.Holder(); other != "" {
+				return errors.New("another Herald runs on this host, and this one waits until that ends: " + other)
+			}
 			if !n.cluster.Synced() {
 				return errors.New("the caches of the API server have not been filled yet")
 			}
@@ -238,21 +243,66 @@ func planRules(cfg config.Config) plan.Rules {
 	return r
 }
 
-// run runs the node until ctx ends. The agent ends first: it needs all the
-// others to hand over what this node carries.
+// run runs the node until ctx ends. Until no other process has its name (decision 0065) only
+// rooms run that change nothing. The agent ends first: it needs all the others to hand over what
+// this node carries.
 func (n *node) run(ctx context.Context) error {
+	if err := n.awaitHost(ctx); err != nil {
+		return nil // asked to stop
+	}
+	held, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release() // when all else has ended
+	go n.lock.Run(held)
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	tasks := []task{n.cluster, n.cluster.Statuses, n.cluster.Events, n.leases, n.links, n.announcer, n.checker, n.dhcp, n.peers, n.gateway, n.server}
+	start := func(tasks ...task) {
+		for _, t := range tasks {
+			group.Go(func() error {
+				if err := t.Run(rest); err != nil {
+					return fmt.Errorf("%s: %w", t, err)
+				}
+				return nil
+			})
+		}
+	}
+	// A task that failed ends the agent too.
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(rest, cancel)()
+	start(n.readers()...)
+	if err := n.awaitName(both); err != nil {
+		stop()
+		return group.Wait()
+	}
+	start(n.others()...)
+	group.Go(func() error {
+		defer stop()
+		began := time.Now()
+		err := n.agent.Run(both)
+		n.log.Info("herald stops: this node carries no VIP any more", "ran", time.Since(began).Round(time.Second))
+		return err
+	})
+	return group.Wait()
+}
+
+// readers returns the tasks that change nothing before the agent has made a Plan.
+func (n *node) readers() []task {
+	tasks := []task{n.server, n.cluster, n.links}
 	if n.peers.Off() != peers.NoPort {
 		tasks = append(tasks, n.keys)
 	}
-	if n.cfg.Services.Enable {
-		tasks = append(tasks, n.dataPlane)
-	}
 	if n.apiServer != nil {
 		tasks = append(tasks, n.apiServer)
+	}
+	return tasks
+}
+
+// others returns all tasks but readers and the agent.
+func (n *node) others() []task {
+	tasks := []task{n.cluster.Statuses, n.cluster.Events, n.leases, n.announcer, n.checker, n.dhcp, n.peers, n.gateway}
+	if n.cfg.Services.Enable {
+		tasks = append(tasks, n.dataPlane)
 	}
 	if n.cfg.UPnP.Enable {
 		tasks = append(tasks, n.mapper)
@@ -260,24 +310,5 @@ func (n *node) run(ctx context.Context) error {
 	if n.cfg.BGP.Enable {
 		tasks = append(tasks, n.speaker)
 	}
-	for _, t := range tasks {
-		group.Go(func() error {
-			if err := t.Run(rest); err != nil {
-				return fmt.Errorf("%s: %w", t, err)
-			}
-			return nil
-		})
-	}
-	group.Go(func() error {
-		defer stop()
-		began := time.Now()
-		// A task that failed ends the agent too.
-		both, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(rest, cancel)()
-		err := n.agent.Run(both)
-		n.log.Info("herald stops: this node carries no VIP any more", "ran", time.Since(began).Round(time.Second))
-		return err
-	})
-	return group.Wait()
+	return tasks
 }

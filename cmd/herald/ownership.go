@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"os"
 
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/hostlock"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/mailbox"
@@ -24,8 +26,11 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 		from, read = file, func(context.Context) ([]byte, error) { return os.ReadFile(file) }
 	}
 	n.keys = peers.NewKeys(n.log, from, read)
+	id := vip.NewProcessID()
+	process := vip.ProcessInfo{ID: id.String(), Host: hostlock.HostID(), Name: processName(cfg)}
+	n.lock = hostlock.New(fmt.Sprintf("%s, node name %s, process %.8s", process.Name, cfg.Node.Name, process.ID), n.log, wake.Send)
 	n.peers = peers.New(peers.Options{
-		Node: cfg.Node.Name, Port: cfg.Peers.Port, Log: n.log, Poke: wake.Send, Keys: n.keys.Get,
+		Process: id, Node: cfg.Node.Name, Port: cfg.Peers.Port, Log: n.log, Poke: wake.Send, Keys: n.keys.Get,
 		Address: n.heartbeatAddress, Answers: n.answers,
 		Nodes: func() map[string]netip.AddrPort {
 			all := make(map[string]netip.AddrPort)
@@ -38,8 +43,9 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 	n.gateway = peers.NewGateway(peers.GatewayOptions{Address: n.gatewayAddress, Answers: n.answers, Poke: wake.Send})
 	n.leases = lease.New(n.cluster.Leases, lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
-		Timing: quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod},
-		Info:   n.info, Peers: n.peers, Gateway: n.gateway,
+		Timing:  quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod},
+		Process: process,
+		Info:    n.info, Peers: n.peers, Gateway: n.gateway,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
 }
@@ -55,7 +61,43 @@ func (n *node) info() vip.NodeInfo {
 	}
 	info.LivenessOff = n.peers.Off()
 	info.HeartbeatKeys = n.peers.KeyIDs()
+	info.Waiting = n.lock.Waiting()
 	return info
+}
+
+// processName is where this process runs, in words that tell it from another one with the same
+// node name.
+func processName(cfg config.Config) string {
+	host, _ := os.Hostname()
+	name := "host " + host + ", node leases in namespace " + cfg.Node.Namespace
+	if pod := os.Getenv("POD_NAME"); pod != "" {
+		name += ", Pod " + pod
+	}
+	return name
+}
+
+// awaitHost blocks until this process is the only Herald that works on its host, or ctx ends,
+// whose error it returns.
+func (n *node) awaitHost(ctx context.Context) error {
+	if n.lock.TryAcquire() {
+		return nil
+	}
+	// The other one has the ports, as a rule. If not, kubelet's probes want an answer.
+	serving, stop := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- n.server.Run(serving) }()
+	err := n.lock.Acquire(ctx, func(holder string) {
+		n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, "Two processes of Herald run on one host. The one that works: "+holder+". The one that waits until that ends: "+processName(n.cfg)+". End one of them")
+	})
+	stop()
+	<-served // so that its ports are free
+	return err
+}
+
+// awaitName blocks until no other process that lives has the name of this node, or ctx ends,
+// whose error it returns.
+func (n *node) awaitName(ctx context.Context) error {
+	return n.leases.AwaitName(ctx, func(message string) { n.cluster.WriteNodeEvent(ctx, vip.NodeNameInUse, message) })
 }
 
 // heartbeatAddress is the address from which this node sends heartbeats, with its zone if it

@@ -244,3 +244,18 @@ func (e *Events) newEvent(q *queuedEvent) *corev1.Event {
 		ReportingInstance:   e.node,
 	}
 }
+
+// WriteNodeEvent tries once to create a Warning on this node's Node object, in the namespace
+// where Events of Nodes are. It blocks for 5 s at most; a failure is logged.
+func (c *Cluster) WriteNodeEvent(ctx context.Context, reason vip.Reason, message string) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	o := c.Events.newEvent(&queuedEvent{Event: vip.Event{
+		Service: vip.Key{Namespace: metav1.NamespaceDefault, Name: c.o.Node}, Warning: true, Reason: reason, Message: message,
+	}, occurrences: 1, began: time.Now()})
+	// kubectl describe looks for Events of a Node by its name in place of the UID, as kubelet writes them.
+	o.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.o.Node, UID: types.UID(c.o.Node)}
+	if _, err := c.Events.tryCreate(ctx, o); err != nil {
+		c.o.Log.Info("an Event on the Node could not be written", "err", err)
+	}
+}

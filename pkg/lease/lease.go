@@ -172,6 +172,7 @@ type NodeLease struct {
 	Duration  time.Duration
 	Fenced    bool // its epoch is over and it has not begun another
 	Info      vip.NodeInfo
+	Waiting   string // what a process says of itself that waits on another host for the name of this node; "" if none does
 }
 
 // ParseNodeLease parses a node lease, without a check of its namespace. ok is false if the
@@ -183,9 +184,8 @@ func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 		return n, false
 	}
 	n = NodeLease{Name: name, Fenced: fenced(l), Duration: duration(l, 15*time.Second)}
-	if l.Spec.RenewTime != nil {
-		n.RenewedAt = l.Spec.RenewTime.Time
-	}
+	n.RenewedAt = renewTime(l)
+	n.Waiting, _, _ = strings.Cut(l.Annotations[WaitingAnnotation], waitingStamp)
 	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &n.Info) != nil {
 		n.Info = vip.NodeInfo{}
 	}

@@ -32,6 +32,7 @@ type Options struct {
 	Node      string                   // this node's name, the holder identity
 	NodeUID   func(node string) string // of its Node object, "" if that is not known; may be nil
 	Namespace string                   // of the node leases
+	Process   vip.ProcessInfo          // this process; zero: it does not matter which one writes the node lease
 
 	quorum.Timing // vip_leaseduration, vip_renewdeadline, vip_retryperiod
 
@@ -174,9 +175,15 @@ func (l *Leases) NodeInfos() map[string]vip.NodeInfo {
 	return all
 }
 
-// Ready returns an error if this node's tenure does not hold at present, confirmed or not; nil
-// if it does.
+// Ready returns an error if this node's tenure does not hold at present, confirmed or not, or
+// while AwaitName waits for another process; nil if it does.
 func (l *Leases) Ready() error {
+	l.mu.Lock()
+	other := l.own.waitsFor
+	l.mu.Unlock()
+	if other != "" {
+		return errors.New("another Herald has the name of this node, and this one waits until that ends: " + other)
+	}
 	if t := l.Tenure(); !t.Holds(time.Now()) {
 		return errors.New("the node lease is not renewed: the API server is out of reach, or refuses it")
 	}
@@ -186,7 +193,8 @@ func (l *Leases) Ready() error {
 // Run makes a step when it is woken, and at least each stepPeriod, until ctx ends; after one
 // that took more than 1 ms it pauses three times as long. Then it releases all VIP leases and
 // the node lease, so that the others need not wait for it, within quorum.StopTime, and returns the
-// error of the latter.
+// error of the latter. If another process has taken the name of this node it releases nothing,
+// and returns an error that says which.
 func (l *Leases) Run(ctx context.Context) error {
 	// Requests outlive ctx: their end must be known.
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -196,6 +204,9 @@ func (l *Leases) Run(ctx context.Context) error {
 	for {
 		began := time.Now()
 		l.step(requests)
+		if err := l.taken(); err != nil {
+			return err
+		}
 		// A step looks at every lease. When hundreds are written it waits a little, and
 		// takes in what has come meanwhile at once.
 		if took := time.Since(began); took > time.Millisecond {

@@ -38,7 +38,7 @@ func (p *peer) silent(now time.Time, d time.Duration) bool {
 }
 
 // update stores the version l of the node lease, seen to change now: its epoch, its info, and
-// whether it was fenced or released. It reports whether the lease did not exist before, or any
+// whether it was fenced or released; a version without a renewal or one of these counts as no change. It reports whether the lease did not exist before, or any
 // of these differs. Info that can't be read excludes the node from VIPs. A new epoch clears
 // the mark that the node is stalled, and counts as a break of its stability.
 func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
@@ -64,7 +64,11 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 			p.setAlive(false, now)
 		}
 	}
-	p.lease, p.released, p.Peer = l, released, quorum.Peer{Epoch: epoch, Over: over, Exists: true, Changed: now}
+	changed := now
+	if same && p.lease != nil && renewTime(l).Equal(renewTime(p.lease)) {
+		changed = p.Changed // by another process, which waits for the name (tellWaiting)
+	}
+	p.lease, p.released, p.Peer = l, released, quorum.Peer{Epoch: epoch, Over: over, Exists: true, Changed: changed}
 	return !same
 }
 

@@ -38,6 +38,13 @@ type ownLease struct {
 	failing    bool      // the last renewal failed, and that was logged
 	next       time.Time // when the next one is due
 	shortTries int       // how many of the next renewals have shortTimeout
+
+	predecessor string    // the ID of the process that had the name, and has ended (AwaitName)
+	waitsFor    string    // the process that has the name and lives, while AwaitName waits; or ""
+	taken       error     // another process has taken the name: this one must end
+	waiting     string    // WaitingAnnotation of the lease
+	waitingAt   time.Time // when that last changed
+	waitingHere bool      // other processes of this host wait for this one to end
 }
 
 // checkOwn compares x, the version of this node's own lease that the watch shows, with what
@@ -48,6 +55,7 @@ func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
 		return
 	}
+	l.checkWaiting(x, now)
 	if fencedEpoch(x) >= l.own.Epoch {
 		l.endEpoch("it was fenced by another node")
 	}
@@ -76,7 +84,9 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	if o.releasing {
 		return
 	}
-	about.Isolated, about.Suspects, about.Restarts = l.decision.Isolated, l.decision.Suspects, o.recentRestarts(now)
+	o.waitingHere = len(about.Waiting) > 0
+	about.Isolated, about.Suspects = l.decision.Isolated, l.decision.Suspects
+	about.Restarts, about.Process = o.recentRestarts(now), l.o.Process
 	info, err := json.Marshal(about)
 	if err != nil {
 		l.o.Log.Error("this node's description can't be written", "err", err)
@@ -121,12 +131,18 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 			return nil, err
 		}
 	}
+	if known != nil {
+		if err := l.checkProcess(known); err != nil {
+			return nil, err
+		}
+	}
 	l.mu.Lock()
 	epoch := nextEpoch(known, l.own.Epoch, l.own.EpochOver, time.Now())
 	if l.own.Epoch == 0 {
 		info = addRestart(info, known, time.Now())
 	}
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
+	waits := time.Since(l.own.waitingAt) < keepWaiting
 	if ends {
 		// It must be over here before any other node can see that it is.
 		l.endEpoch("another epoch has begun, or it was fenced")
@@ -139,6 +155,9 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 		l.o.Log.Error("the node lease has an epoch that no node reaches by counting: something else than Herald wrote it; this node begins another", "lease", l.o.Namespace+"/"+known.Name, "epoch", transitions(known), "next", epoch)
 	}
 	next := l.nextOwn(known, epoch, info)
+	if !waits {
+		annotate(next, WaitingAnnotation, "")
+	}
 	if known != nil {
 		return l.store.Update(ctx, next)
 	}

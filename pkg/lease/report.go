@@ -11,6 +11,7 @@ type summary struct {
 	alive, stable    int // other nodes
 	foreign, held    int // VIP leases with a valid claim of another program, and of this node
 	holds, confirmed bool
+	waiting          bool // another process has this node's name, and waits
 }
 
 // report ends what has expired, and if the World has changed since the last report (l.changed,
@@ -28,6 +29,10 @@ func (l *Leases) report(now time.Time) {
 	l.reported, l.changed = s, false
 	l.metrics.held.Set(float64(s.held))
 	l.metrics.members.Set(float64(s.alive))
+	l.metrics.waiting.Set(0)
+	if s.waiting {
+		l.metrics.waiting.Set(1)
+	}
 	l.o.Poke()
 }
 
@@ -64,7 +69,7 @@ func (l *Leases) expire(now time.Time) {
 // holds at now and is confirmed.
 func (l *Leases) summarize(now time.Time) summary {
 	t := l.tenure(now)
-	s := summary{holds: t.Holds(now), confirmed: t.Confirmed}
+	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, waiting: l.own.waitingHere || l.own.waiting != "" && now.Sub(l.own.waitingAt) < keepWaiting}
 	for node, p := range l.peers {
 		if l.decision.Alive[node] {
 			s.alive++
@@ -88,6 +93,7 @@ func (l *Leases) summarize(now time.Time) summary {
 
 type metrics struct {
 	held, members     prometheus.Gauge
+	waiting           prometheus.Gauge
 	epochsOver        prometheus.Counter
 	fenced            prometheus.Counter
 	renewals, written *prometheus.CounterVec
@@ -102,6 +108,7 @@ func newMetrics() *metrics {
 	m := &metrics{
 		held:       prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_claims_held", Help: "VIP leases that this node holds."}),
 		members:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_members_alive", Help: "Other nodes that may be given VIPs: their Herald renews its node lease and is not dead on the VIPs' link."}),
+		waiting:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "herald_node_second_process", Help: "1 while a second Herald waits for this one to end: one on the same host, or one on a host with the same node name. herald status says which."}),
 		epochsOver: counter("herald_node_lease_lost_total", "Times this node's right to its VIPs ended: its node lease was fenced, in other hands, or not renewed while other nodes renewed theirs."),
 		fenced:     counter("herald_nodes_fenced_total", "Dead or silent nodes whose claims this node has voided."),
 		renewals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_node_lease_renewals_total", Help: "Renewals of this node's lease, by result (ok, conflict, error)."}, []string{"result"}),
@@ -116,5 +123,5 @@ func newMetrics() *metrics {
 // Collectors returns the metrics of this package.
 func (l *Leases) Collectors() []prometheus.Collector {
 	m := l.metrics
-	return []prometheus.Collector{m.held, m.members, m.epochsOver, m.fenced, m.renewals, m.written}
+	return []prometheus.Collector{m.held, m.members, m.waiting, m.epochsOver, m.fenced, m.renewals, m.written}
 }

@@ -19,6 +19,14 @@ func NewProcessID() (id ProcessID) {
 // String returns the 32 hexadecimal digits of the ID.
 func (id ProcessID) String() string { return hex.EncodeToString(id[:]) }
 
+// A ProcessInfo tells one Herald process from others that work, or want to, under the same node
+// name; zero: one of an earlier version.
+type ProcessInfo struct {
+	ID   string `json:"id"`   // its ProcessID
+	Host string `json:"host"` // identifies the host for as long as it runs; "" if that is not known
+	Name string `json:"name"` // where it runs, for a person
+}
+
 // A Heartbeat is what a node tells all others on the VIPs' link several times a second.
 type Heartbeat struct {
 	Epoch        int64 // of its node lease; 0 until it has one

@@ -50,6 +50,11 @@ type NodeInfo struct {
 	// Suspects is the nodes whose Liveness has been Suspect for a while, sorted.
 	Suspects []string `json:"suspects,omitempty"`
 
+	Process ProcessInfo `json:"process,omitzero"` // the process that works under the node's name
+	// Waiting is what other Herald processes of the node's host say of themselves, which wait
+	// for this one to end; sorted.
+	Waiting []string `json:"waiting,omitempty"`
+
 	BGPSessions []BGPSession `json:"bgpSessions,omitempty"` // its BGP sessions
 	// APIServerReady: the node's own API server answers that it is ready, so that the node
 	// may carry the VIP of the control plane.

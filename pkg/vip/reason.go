@@ -33,6 +33,7 @@ const (
 	NotLoadBalancer      Reason = "NotLoadBalancer"
 	OtherClass           Reason = "OtherClass"
 	Ignored              Reason = "Ignored"
+	NodeNameInUse        Reason = "NodeNameInUse"
 	NodeLeaseNotHeld     Reason = "NodeLeaseNotHeld"
 )
 
@@ -72,5 +73,6 @@ var Reasons = []ReasonInfo{
 	{NotLoadBalancer, false, false, "spec.type is not LoadBalancer."},
 	{OtherClass, false, false, "spec.loadBalancerClass names another implementation."},
 	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},
+	{NodeNameInUse, true, true, "On the Node, not on a Service: two processes of Herald run on one host, or on two hosts with one node name; one works, the other waits until that ends. The message says where they are."},
 	{NodeLeaseNotHeld, false, false, "This node could not renew its node lease in time and holds nothing until it can."},
 }

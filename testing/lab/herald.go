@@ -17,6 +17,17 @@ func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) 
 	if !slices.Contains(l.Nodes(), node) {
 		return nil, fmt.Errorf("start herald: there is no node %q for it", node)
 	}
+	return l.startHerald(node, node, "herald-"+node, env)
+}
+
+// StartSecondHerald runs `herald manager` as StartHerald does, beside another one: on any host of
+// the lab that is a node or a worker, under the name of any node. The log is
+// logs/herald-second-<host>.log.
+func (l *Lab) StartSecondHerald(host, node string, env map[string]string) (*Process, error) {
+	return l.startHerald(host, node, "herald-second-"+host, env)
+}
+
+func (l *Lab) startHerald(host, node, name string, env map[string]string) (*Process, error) {
 	if _, err := exec.LookPath(l.opts.Herald); err != nil {
 		return nil, fmt.Errorf("start herald: %w", err)
 	}
@@ -26,7 +37,7 @@ func (l *Lab) StartHerald(node string, env map[string]string) (*Process, error) 
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		list = append(list, k+"="+all[k])
 	}
-	return l.Start(node, "herald-"+node, []string{l.opts.Herald, "manager"}, list...)
+	return l.Start(host, name, []string{l.opts.Herald, "manager"}, list...)
 }
 
 // PeersDetectable is nil once each node's Herald exchanges heartbeats with every other's, so that

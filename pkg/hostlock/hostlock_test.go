@@ -1,0 +1,124 @@
+package hostlock
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// newLock makes a Lock whose socket is this test's alone.
+func newLock(t *testing.T, self string) *Lock {
+	l := New(self, slog.New(slog.DiscardHandler), func() {})
+	l.address = fmt.Sprintf("%s-%d-%s", address, os.Getpid(), t.Name())
+	return l
+}
+
+// hold acquires the lock and keeps it until release is called, which waits for its end.
+func hold(t *testing.T, l *Lock) (release func()) {
+	t.Helper()
+	check.OK(t, l.Acquire(t.Context(), func(string) {}))
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- l.Run(ctx) }()
+	return func() { stop(); check.OK(t, <-done) }
+}
+
+// Of two processes one has the lock; each learns who the other is; when the first ends the
+// second has it at once.
+func TestTwoProcesses(t *testing.T) {
+	first, second := newLock(t, "first"), newLock(t, "second")
+	release := hold(t, first)
+	acquired := make(chan error)
+	go func() { acquired <- second.Acquire(t.Context(), func(string) {}) }()
+	check.Until(t, 10*time.Second, "each knows of the other", func() error {
+		if w := first.Waiting(); len(w) != 1 || w[0] != "second" || second.Holder() != "first" {
+			return fmt.Errorf("waiting %q, holder %q", w, second.Holder())
+		}
+		return nil
+	})
+	select {
+	case err := <-acquired:
+		t.Fatalf("the second one has it too: %v", err)
+	default:
+	}
+	release()
+	began := time.Now()
+	check.OK(t, <-acquired)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the second one has it after %v", took)
+	}
+	if second.Holder() != "" {
+		t.Errorf("it waits for %q", second.Holder())
+	}
+}
+
+// A process that waits no more is forgotten.
+func TestWaitsNoMore(t *testing.T) {
+	first, second := newLock(t, "first"), newLock(t, "second")
+	defer hold(t, first)()
+	ctx, stop := context.WithCancel(t.Context())
+	acquired := make(chan error)
+	go func() { acquired <- second.Acquire(ctx, func(string) {}) }()
+	check.Until(t, 10*time.Second, "it waits", func() error {
+		if len(first.Waiting()) != 1 {
+			return fmt.Errorf("waiting: %q", first.Waiting())
+		}
+		return nil
+	})
+	stop()
+	if err := <-acquired; err == nil {
+		t.Error("it was acquired")
+	}
+	check.Until(t, 10*time.Second, "it is forgotten", func() error {
+		if len(first.Waiting()) != 0 {
+			return fmt.Errorf("waiting: %q", first.Waiting())
+		}
+		return nil
+	})
+}
+
+// Other programs of the host can neither fill the memory of the holder nor its log's lines.
+func TestOtherPrograms(t *testing.T) {
+	first := newLock(t, "first")
+	defer hold(t, first)()
+	for range 3 * maxWaiting {
+		conn := check.Value(net.Dial("unix", first.address))(t)
+		defer conn.Close()
+		go io.WriteString(conn, strings.Repeat("\x1b[31mx", 10000)) // fails once that is closed
+	}
+	check.Until(t, 10*time.Second, "some of them are heard", func() error {
+		if len(first.Waiting()) == 0 {
+			return fmt.Errorf("none is")
+		}
+		return nil
+	})
+	for _, w := range first.Waiting() {
+		if len(w) > maxLine || strings.ContainsRune(w, '\x1b') {
+			t.Errorf("heard %q", w)
+		}
+	}
+}
+
+// A process that has the lock and does not answer is waited for, too.
+func TestHolderHangs(t *testing.T) {
+	second := newLock(t, "second")
+	hanging := check.Value(net.Listen("unix", second.address))(t)
+	acquired := make(chan error)
+	go func() { acquired <- second.Acquire(t.Context(), func(string) {}) }()
+	check.Until(t, 10*time.Second, "it says so", func() error {
+		if !strings.Contains(second.Holder(), "does not answer") {
+			return fmt.Errorf("holder %q", second.Holder())
+		}
+		return nil
+	})
+	hanging.Close()
+	check.OK(t, <-acquired)
+}
