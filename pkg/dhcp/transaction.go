@@ -9,7 +9,12 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/heraldvip/herald/pkg/rawio"
 )
+
+// readsPerSecond is how many packets a transaction reads, so that a flood of answers costs little.
+const readsPerSecond = 500
 
 // A transaction is a message that is sent again until it is answered.
 type transaction struct {
@@ -68,10 +73,10 @@ func (x *client) transact(ctx context.Context, t transaction) (sent time.Time, e
 }
 
 // receive reads answers until one ends t, or the deadline of conn. ignored is why the
-// first of the others was ignored.
+// first of the others was ignored. It reads readsPerSecond at most.
 func (x *client) receive(ctx context.Context, conn net.PacketConn, t transaction) (done bool, ignored, err error) {
-	buf := make([]byte, 4096)
-	for {
+	buf, limit := make([]byte, 4096), rawio.Limit{PerSecond: readsPerSecond}
+	for ; ; limit.Read() {
 		if ctx.Err() != nil { // its deadline may have been overwritten
 			return false, ignored, errNoAnswer
 		}

@@ -35,6 +35,7 @@ type heard struct {
 	ownMACs   map[[6]byte]bool
 	expected  map[target]*expectation
 	lastHeard map[string]time.Time // when another host was last heard, by link
+	flooded   map[string]time.Time // when messages were last dropped since there were too many, by link
 	resolving map[target][]chan<- [6]byte
 	checked   map[target]bool // what AddressChecks takes from queue
 	queue     []queuedMessage
@@ -145,6 +146,20 @@ func (h *heard) since(link string, now time.Time) time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return now.Sub(h.lastHeard[link])
+}
+
+// setFlooded stores that messages on a link were dropped at now, since there were too many to read.
+func (h *heard) setFlooded(link string, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.flooded[link] = now
+}
+
+// floodedSince reports whether messages on a link were dropped after t: a reply may have been among them.
+func (h *heard) floodedSince(link string, t time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.flooded[link].After(t)
 }
 
 // setOwnMACs stores the MAC addresses of this node, in place of those before; receive ignores

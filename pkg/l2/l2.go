@@ -89,7 +89,7 @@ func newAnnouncer(o Options, n network) *Announcer {
 		opts: o, network: n, metrics: m, started: time.Now(),
 		heard: heard{
 			announcements: m.heard, poke: o.Poke, queued: mailbox.NewSignal(),
-			expected: map[target]*expectation{}, lastHeard: map[string]time.Time{}, resolving: map[target][]chan<- [6]byte{},
+			expected: map[target]*expectation{}, lastHeard: map[string]time.Time{}, flooded: map[string]time.Time{}, resolving: map[target][]chan<- [6]byte{},
 		},
 		linksChanged: mailbox.NewSignal(), wake: mailbox.NewSignal(),
 		announcements: map[target]*announcement{},

@@ -77,7 +77,7 @@ func (x *conflictCheck) hasUnconfirmedFinding() bool {
 // changed. The round is answered if an allowed or a conflicting host replied. The result is
 // NoAnswer after maxUnanswered rounds in a row that were not; a round without an answer does
 // not count if no host at all was heard on the link within linkSilentAfter: then it is this
-// node that is cut off. The next request is due after verifyInterval and up to a fifth more,
+// node that is cut off; or if messages were dropped meanwhile, in a flood. The next request is due after verifyInterval and up to a fifth more,
 // or after verifyRetry with an unconfirmed finding.
 func (c *AddressChecks) endVerify(x *conflictCheck, now time.Time) bool {
 	x.awaiting = false
@@ -87,7 +87,7 @@ func (c *AddressChecks) endVerify(x *conflictCheck, now time.Time) bool {
 	switch {
 	case x.answered:
 		x.unanswered = 0
-	case c.a.heard.since(x.target.link, now) <= linkSilentAfter:
+	case c.a.heard.since(x.target.link, now) <= linkSilentAfter && !c.a.heard.floodedSince(x.target.link, now.Add(-replyTimeout)):
 		x.unanswered = min(x.unanswered+1, maxUnanswered)
 	}
 	x.forgetSilentHosts()

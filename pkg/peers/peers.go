@@ -24,6 +24,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -123,6 +124,13 @@ func (p *Peers) KeyIDs() []string {
 		ids[i] = id.String()
 	}
 	return ids
+}
+
+// keyIDs returns the IDs of the keys that packets are decrypted with.
+func (p *Peers) keyIDs() []keyID {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.sealer.ids)
 }
 
 // NoPort is what Off returns if no heartbeats are to be exchanged.

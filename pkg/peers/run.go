@@ -11,6 +11,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/heraldvip/herald/pkg/rawio"
 )
 
 const (
@@ -163,10 +165,10 @@ func (p *Peers) closeSocket() {
 	p.metrics.on.Set(0)
 }
 
-// receive passes each packet on socket to handlePacket until the socket is closed. After
-// another error it sleeps for checkInterval, and goes on.
+// receive passes each packet on socket to handlePacket until the socket is closed, but not more than
+// a floodGuard lets it read. After another error it sleeps for checkInterval, and goes on.
 func (p *Peers) receive(socket Socket) {
-	b := make([]byte, maxPacket)
+	b, guard := make([]byte, maxPacket), floodGuard{limit: rawio.Limit{PerSecond: readsPerSecond}}
 	for {
 		n, from, err := socket.ReadFrom(b)
 		switch {
@@ -176,6 +178,7 @@ func (p *Peers) receive(socket Socket) {
 			time.Sleep(checkInterval)
 		default:
 			p.handlePacket(b[:n], from)
+			guard.packetRead(socket, p.keyIDs)
 		}
 	}
 }

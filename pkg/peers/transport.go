@@ -98,11 +98,11 @@ type kernelSocket struct {
 	ended  chan struct{} // accept has returned
 }
 
-// accept accepts TCP connections and closes each at once, until the listener is closed; then
-// it closes s.ended. After another error it sleeps for minInterval, and goes on.
+// accept accepts TCP connections and closes each at once, a thousand in a second at most, until the
+// listener is closed; then it closes s.ended. After another error it sleeps for minInterval, and goes on.
 func (s *kernelSocket) accept() {
 	defer close(s.ended)
-	for {
+	for limit := (rawio.Limit{PerSecond: 1000}); ; limit.Read() {
 		switch conn, err := s.tcp.Accept(); {
 		case errors.Is(err, net.ErrClosed):
 			return
@@ -133,6 +133,28 @@ func (s *kernelSocket) ReadFrom(b []byte) (int, netip.AddrPort, error) {
 		from = netip.AddrPortFrom(a.WithZone(s.zone), from.Port())
 	}
 	return n, from, nil
+}
+
+// setFilter implements packetFilter. A keyID that has come into use since the call is not among ids; its
+// packets are dropped until the next call.
+func (s *kernelSocket) setFilter(ids []keyID) error {
+	program, err := keyFilter(ids)
+	if err != nil {
+		return err
+	}
+	conn, err := s.udp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = conn.Control(func(fd uintptr) {
+		filters := make([]unix.SockFilter, len(program))
+		for i, x := range program {
+			filters[i] = unix.SockFilter{Code: x.Op, Jt: x.Jt, Jf: x.Jf, K: x.K}
+		}
+		set = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filters)), Filter: &filters[0]})
+	})
+	return errors.Join(err, set)
 }
 
 // Close closes the UDP socket and the TCP listener, and blocks until accept has ended.

@@ -2,56 +2,39 @@ package e2e
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/mdlayher/packet"
-	"golang.org/x/sys/unix"
+	"github.com/mdlayher/arp"
 
 	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/lab"
 )
 
-// forgeAnnouncements has a host of the LAN announce addresses by gratuitous ARP once a second, in the
-// name of a node (its MAC as the sender's), until ctx ends or a frame can't be sent.
-func forgeAnnouncements(ctx context.Context, host, inTheNameOf string, addrs []string) error {
-	mac, err := net.ParseMAC(cluster.MAC(inTheNameOf))
+// macOf returns the MAC of a host on the LAN.
+func macOf(host string) net.HardwareAddr {
+	mac, err := net.ParseMAC(cluster.MAC(host))
 	if err != nil {
-		return err
+		panic(err)
 	}
-	return cluster.InNamespace(host, func() error {
-		ifi, err := net.InterfaceByName("eth0")
-		if err != nil {
-			return err
-		}
-		c, err := packet.Listen(ifi, packet.Raw, unix.ETH_P_ARP, nil)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		for ; ctx.Err() == nil; time.Sleep(time.Second) {
-			for _, a := range addrs {
-				if _, err := c.WriteTo(announcementFrame(ifi.HardwareAddr, mac, netip.MustParseAddr(a)), &packet.Addr{HardwareAddr: broadcast}); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	})
+	return mac
 }
 
-var broadcast = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-
-// announcementFrame is a gratuitous ARP request (RFC 5227 section 3) that says that addr is at sender, in
-// a frame from another host.
-func announcementFrame(from, sender net.HardwareAddr, addr netip.Addr) []byte {
-	f := append(append([]byte{}, broadcast...), from...)
-	f = append(f, 0x08, 0x06, 0, 1, 8, 0, 6, 4)
-	f = binary.BigEndian.AppendUint16(f, 1)
-	f = append(append(f, sender...), addr.AsSlice()...)
-	return append(append(f, make([]byte, 6)...), addr.AsSlice()...)
+// announcementsOf returns the frames by which a host announces addresses, one after the other, in the name of
+// another.
+func announcementsOf(host, inTheNameOf string, addrs []string) func(i int) []byte {
+	var frames [][]byte
+	for _, a := range addrs {
+		frames = append(frames, lab.ForgeARP(macOf(host), lab.Broadcast, macOf(inTheNameOf), netip.MustParseAddr(a), arp.OperationRequest))
+	}
+	return func(i int) []byte { return frames[i%len(frames)] }
 }
 
 // While the API server is away, a host of the LAN announces the VIPs in the name of another node, and
@@ -71,9 +54,9 @@ func TestForgedFrames(t *testing.T) {
 	t.Cleanup(func() { cluster.StartAPI(context.Background()) })
 	time.Sleep(4 * time.Second) // all renewals are late
 	who := whoHas(t, 20*time.Millisecond, vips...)
-	ctx, stop := context.WithTimeout(t.Context(), 15*time.Second)
-	defer stop()
-	check.OK(t, forgeAnnouncements(ctx, "rt", otherNodes(s.owner)[0], vips))
+	forged := check.Value(cluster.Flood(t.Context(), "rt", len(vips), announcementsOf("rt", otherNodes(s.owner)[0], vips)))(t)
+	time.Sleep(15 * time.Second)
+	check.Value(forged.Stop())(t)
 	r := who.Stop()
 	for _, a := range r.Addrs {
 		if len(a.Timeline) != 1 || a.LongestSilence > 100*time.Millisecond {
@@ -86,4 +69,89 @@ func TestForgedFrames(t *testing.T) {
 	}
 	awaitEvent(t, "a", "VIPForeignMAC", "10.77.0.50")
 	awaitRecovery(t)
+}
+
+// TestFloods: a host of the LAN sends as much as one core can to each door of a node: what costs Herald
+// there, and whether VIPs are answered and the nodes hear each other meanwhile.
+func TestFloods(t *testing.T) {
+	f := start(t, env())
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
+	node := s.owner
+	v4, _ := cluster.Addrs(node)
+	other4, _ := cluster.Addrs(otherNodes(node)[0])
+	rt4, _ := cluster.Addrs("rt")
+	vip := netip.MustParseAddr("10.77.0.50")
+	to, from := macOf(node), macOf("rt")
+	port := netip.AddrPortFrom(v4, 7947)
+	junk := make([]byte, 400)
+	rand.Read(junk)
+	forged := append([]byte("HP\x01\x00"), junk...) // of the right form, with no key that there is
+	withKey := lab.ForgeUDP(from, to, netip.AddrPortFrom(other4, 7947), port, append(append([]byte("HP\x01\x00"), keyID(t)...), junk...))
+	const process = 14 + 20 + 8 + 4 + 4 // where in the frame the process ID is
+	offer := append([]byte{2, 1, 6, 0}, junk...)
+	copy(offer[236:], []byte{99, 130, 83, 99, 53, 1, 2, 255}) // RFC 2131 section 3, DHCPOFFER
+	createService(t, webService("d", "0.0.0.0"))              // there is no server, so it goes on asking
+	same := func(frame []byte) func(int) []byte { return func(int) []byte { return frame } }
+	floods := []struct {
+		what  string
+		frame func(i int) []byte
+	}{
+		{"ARP announcements of the VIP by a foreign MAC", same(lab.ForgeARP(from, to, from, vip, arp.OperationRequest))},
+		{"ARP replies", same(lab.ForgeARP(from, to, from, netip.MustParseAddr("10.77.0.200"), arp.OperationReply))},
+		{"neighbor advertisements", same(lab.ForgeAdvertisement(from, from, netip.MustParseAddr("fd77::200")))},
+		{"heartbeats without the key", same(lab.ForgeUDP(from, to, netip.AddrPortFrom(rt4, 7947), port, forged))},
+		{"heartbeats in the name of another node", same(lab.ForgeUDP(from, to, netip.AddrPortFrom(other4, 7947), port, forged))},
+		{"heartbeats that name the key, each by another process", func(i int) []byte {
+			binary.BigEndian.PutUint64(withKey[process:], uint64(i))
+			return withKey
+		}},
+		{"DHCP offers to all nodes", same(lab.ForgeUDP(from, lab.Broadcast, netip.AddrPortFrom(rt4, 67), netip.MustParseAddrPort("255.255.255.255:68"), offer))},
+	}
+	const lasts = 4 * time.Second
+	for _, x := range floods {
+		before, began := usage(t, f), time.Now()
+		flood := check.Value(cluster.Flood(t.Context(), "rt", 0, x.frame))(t)
+		time.Sleep(lasts)
+		after, took := usage(t, f), time.Since(began).Seconds()
+		sent := check.Value(flood.Stop())(t)
+		core := 0.0 // of the node where it costs most
+		for n := range after {
+			core = max(core, (after[n]-before[n]).Seconds()/took)
+		}
+		t.Logf("%s: %.0f frames a second cost %.3f of a core", x.what, float64(sent)/took, core)
+		if core > 0.12 {
+			t.Errorf("%s: Herald takes %.2f of a core, want 0.12 at most", x.what, core)
+		}
+	}
+	w, _ := s.report()
+	if len(w.Timeline) != 1 || w.LongestSilence > 500*time.Millisecond {
+		t.Errorf("%s: unanswered for %v, owners %v", vip, w.LongestSilence, w.Timeline)
+	}
+	for n, p := range f.node {
+		if log := p.Log(); strings.Contains(log, "another node is dead") {
+			t.Errorf("%s took another node for dead\n%s", n, tail(log, 20))
+		}
+	}
+}
+
+// usage returns the CPU time that each Herald has used, by node.
+func usage(t *testing.T, f *heralds) map[string]time.Duration {
+	t.Helper()
+	all := make(map[string]time.Duration)
+	for n, p := range f.node {
+		cpu, _, err := p.Usage()
+		check.OK(t, err)
+		all[n] = cpu
+	}
+	return all
+}
+
+// keyID returns the ID of the key of the heartbeats, which each packet names in the clear.
+func keyID(t *testing.T) []byte {
+	t.Helper()
+	text := check.Value(cluster.Kubectl(t.Context(), "-n", "kube-system", "get", "lease", "herald-node-n1", "-o", `jsonpath={.metadata.annotations.heraldvip\.io/node}`))(t)
+	var info struct{ HeartbeatKeys []string }
+	check.OK(t, json.Unmarshal([]byte(text), &info))
+	return check.Value(hex.DecodeString(info.HeartbeatKeys[0]))(t)
 }
