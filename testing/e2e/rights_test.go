@@ -1,10 +1,23 @@
 package e2e
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -42,4 +55,86 @@ func TestRotateKey(t *testing.T) {
 			t.Errorf("%s:\n%s", n, tail(log, 20))
 		}
 	}
+}
+
+// serviceAccount is the user that Herald is to the API server.
+const serviceAccount = "system:serviceaccount:kube-system:herald"
+
+// granted returns what "herald manifest rbac" permits, as "group/resource name verb" with a dash for any name, each for its namespace
+// if it has one.
+func granted(t *testing.T) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	for doc := range strings.SplitSeq(string(check.Value(exec.Command(herald, "manifest", "rbac").Output())(t)), "---\n") {
+		var role rbacv1.Role // a ClusterRole has the same fields, and no namespace
+		check.OK(t, yaml.Unmarshal([]byte(doc), &role))
+		for _, r := range role.Rules {
+			names := r.ResourceNames
+			if len(names) == 0 {
+				names = []string{"-"}
+			}
+			for _, name := range names {
+				for _, verb := range r.Verbs {
+					if verb == "list" && slices.Contains(r.Verbs, "watch") {
+						continue // API servers that send what there is at the start of a watch are asked for no list
+					}
+					all[fmt.Sprintf("%s %s/%s %s %s", cmp.Or(role.Namespace, "-"), r.APIGroups[0], r.Resources[0], name, verb)] = true
+				}
+			}
+		}
+	}
+	return all
+}
+
+// TestLeastRights: in a short life of three Heralds, no request is refused for want of permission, and each permission that
+// "herald manifest rbac" grants is used: one that is used by nothing should not be granted.
+func TestLeastRights(t *testing.T) {
+	audit := filepath.Join(cluster.Dir(), "logs", "audit.log")
+	before := len(check.Value(os.ReadFile(audit))(t))
+	// As in a new cluster: the Secret is there, without a key.
+	check.Value(cluster.Client().CoreV1().Secrets("kube-system").Patch(t.Context(), "herald-peers", types.MergePatchType, []byte(`{"data":null}`), metav1.PatchOptions{}))(t)
+	f := start(t, env())
+	createService(t, webService("a", "10.77.0.50"))
+	node := awaitOwner(t, "a")
+	awaitStatus(t, "a", "10.77.0.50(VIP)", 10*time.Second)
+	f.node[node].Signal(syscall.SIGTERM) // hands over
+	check.OK(t, f.node[node].Wait(withTimeout(t, 30*time.Second)))
+	check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}))
+
+	unused := granted(t)
+	if len(unused) < 12 {
+		t.Fatalf("only %d permissions: %q", len(unused), slices.Sorted(maps.Keys(unused)))
+	}
+	check.Until(t, 20*time.Second, "each permission is used", func() error {
+		for line := range strings.Lines(string(check.Value(os.ReadFile(audit))(t)[before:])) {
+			var e struct {
+				Verb      string
+				User      struct{ Username string }
+				ObjectRef struct{ Resource, Subresource, Namespace, Name, APIGroup string }
+				Status    struct{ Code int } `json:"responseStatus"`
+			}
+			if json.Unmarshal([]byte(line), &e) != nil { // the last one is not written to its end yet
+				continue
+			}
+			if e.User.Username != serviceAccount {
+				t.Fatalf("a request of %q", e.User.Username)
+			}
+			if e.Status.Code == 403 {
+				t.Fatalf("refused: %s", line)
+			}
+			resource := e.ObjectRef.Resource
+			if e.ObjectRef.Subresource != "" {
+				resource += "/" + e.ObjectRef.Subresource
+			}
+			for _, namespace := range []string{"-", e.ObjectRef.Namespace} {
+				for _, name := range []string{"-", e.ObjectRef.Name} {
+					delete(unused, fmt.Sprintf("%s %s/%s %s %s", namespace, e.ObjectRef.APIGroup, resource, name, e.Verb))
+				}
+			}
+		}
+		if len(unused) > 0 {
+			return fmt.Errorf("nobody uses %q", slices.Sorted(maps.Keys(unused)))
+		}
+		return nil
+	})
 }

@@ -60,7 +60,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "herald manifest rbac:", err)
 		return 1
 	}
-	cluster, err = lab.Up(ctx, lab.Options{Herald: herald, RBAC: string(rbac), Wait: 5 * time.Minute, ProxyMode: os.Getenv("HERALD_PROXY_MODE"), Log: os.Stdout})
+	cluster, err = lab.Up(ctx, lab.Options{Herald: herald, RBAC: string(rbac), Audited: serviceAccount, Wait: 5 * time.Minute, ProxyMode: os.Getenv("HERALD_PROXY_MODE"), Log: os.Stdout})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

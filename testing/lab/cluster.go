@@ -36,7 +36,15 @@ func (l *Lab) startAPI() error {
 }
 
 func (l *Lab) spawnAPI() error {
-	api, err := l.Start("cp", "kube-apiserver", []string{l.programPath("kube-apiserver"),
+	var audit []string
+	if l.opts.Audited != "" {
+		policy := fmt.Sprintf("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [%q]}\n- {level: None}\n", l.opts.Audited)
+		if err := os.WriteFile(l.conf("audit.yaml"), []byte(policy), 0o600); err != nil {
+			return err
+		}
+		audit = []string{"--audit-policy-file=" + l.conf("audit.yaml"), "--audit-log-path=" + filepath.Join(l.dir, "logs", "audit.log")}
+	}
+	api, err := l.Start("cp", "kube-apiserver", append([]string{l.programPath("kube-apiserver"),
 		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0", "--advertise-address=10.78.0.2", "--secure-port=6443",
 		"--tls-cert-file=" + l.pki("apiserver.crt"), "--tls-private-key-file=" + l.pki("apiserver.key"),
 		"--token-auth-file=" + l.pki("tokens.csv"), "--authorization-mode=RBAC",
@@ -46,7 +54,7 @@ func (l *Lab) spawnAPI() error {
 		// No controller makes the default ServiceAccounts that Pods would
 		// need, or takes the taint of new Nodes away.
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-		"--v=1"})
+		"--v=1"}, audit...))
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ type Options struct {
 	Parts     string        // where the built programs are; "" means bin/parts in the checkout
 	Herald    string        // the program under test; "" means bin/herald in the checkout
 	RBAC      string        // YAML that is applied before Up returns, such as `herald manifest rbac` prints
+	Audited   string        // user whose requests the API server logs in logs/audit.log, one JSON object a line; "" means none
 	Log       io.Writer     // gets a line per step; nil means none
 	Wait      time.Duration // how long Up waits for another lab on this machine to end; 0: it fails at once
 	Detached  bool          // the lab outlives this process; Attach finds it again
