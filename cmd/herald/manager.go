@@ -27,6 +27,7 @@ import (
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/preflight"
 	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/upnp"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -61,6 +62,9 @@ func managerCommand() *cobra.Command {
 		}
 		if err := raiseCapabilities(); err != nil {
 			return err
+		}
+		if r := preflight.Capabilities(os.DirFS("/")); r.Severity == preflight.Error {
+			log.Error("this node can carry no VIP: " + r.Message)
 		}
 		n, err := newNode(cfg, log)
 		if err != nil {
