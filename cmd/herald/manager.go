@@ -167,7 +167,7 @@ func (n *node) newAgent() *agent.Agent {
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
 	if n.cfg.UPnP.Enable {
-		o.Observers, o.Mappings = append(o.Observers, n.mapper), n.mapper
+		o.Observers, o.Mappings, o.MappingSweeps = append(o.Observers, n.mapper), n.mapper, n.mapper.Sweeps()
 	}
 	if n.cfg.BGP.Enable {
 		o.Observers, o.Routes = append(o.Observers, n.speaker), n.speaker

@@ -34,6 +34,9 @@ func (c *Cluster) Observe(w *vip.World) {
 		c.worldReserved = c.reservedRanges()
 	}
 	w.Services, w.Nodes, w.Reserved = c.worldServices, c.worldNodes, c.worldReserved
+	if s := c.services.values[kubernetesService]; s != nil {
+		w.ClusterUID = s.UID
+	}
 }
 
 // mergeServices is worldServices with those in changed replaced, added or left out.

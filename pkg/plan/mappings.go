@@ -62,7 +62,7 @@ func (m *mappings) addMappings(s *service, here bool) {
 	for _, a := range s.addrs {
 		for _, p := range s.Ports {
 			x := vip.Mapping{
-				Service: s.Key, UID: s.UID, Claim: s.unit.lease, Addr: a.Addr, Link: m.gatewayLink(a.Address), Protocol: p.Protocol, Port: p.Port,
+				Service: s.Key, UID: s.UID, Cluster: m.ClusterUID, Claim: s.unit.lease, Addr: a.Addr, Link: m.gatewayLink(a.Address), Protocol: p.Protocol, Port: p.Port,
 				External: p.Port, Any: s.Forward.Any, Lease: s.Forward.Lease, Here: here && m.isBound(a.Address),
 			}
 			if a.Addr.Is4() { // a pinhole in an IPv6 firewall changes no port
@@ -71,6 +71,36 @@ func (m *mappings) addMappings(s *service, here bool) {
 			if m.Forwarding.AllowsPort(x.External) || x.Any && a.Addr.Is4() {
 				m.out.Mappings = append(m.out.Mappings, x)
 			}
+		}
+	}
+}
+
+// addSweeps adds a MappingSweep for the link of VIPs and for each link with an IPv4 Mapping: on one
+// node only, the first by name of the alive ones that take VIPs, while its tenure is valid. It adds
+// none if the UID of the cluster is not known, since another cluster may share the gateways.
+func (m *mappings) addSweeps() {
+	takesVIPs := func(n *member) bool { return n.refusal == "" }
+	if i := slices.IndexFunc(m.alive, takesVIPs); i < 0 || m.alive[i] != m.self || m.Forwarding == nil || m.ClusterUID == "" || !m.Tenure.Holds(m.Now) {
+		return
+	}
+	links := []string{m.self.Info.LinkFor("")}
+	for _, x := range m.out.Mappings {
+		if x.Addr.Is4() {
+			links = append(links, x.Link)
+		}
+	}
+	var keep []vip.ForwardedPort
+	for i := range m.Services { // those of another class, too, which another Herald announces
+		if s := &m.Services[i]; s.Forward != nil {
+			for _, p := range s.Ports {
+				keep = append(keep, vip.ForwardedPort{UID: s.UID, Protocol: p.Protocol, Port: p.Port})
+			}
+		}
+	}
+	slices.Sort(links)
+	for _, link := range slices.Compact(links) {
+		if linkFault(&m.self.Info, link) == "" {
+			m.out.MappingSweeps = append(m.out.MappingSweeps, vip.MappingSweep{Link: link, Cluster: m.ClusterUID, Keep: keep})
 		}
 	}
 }

@@ -320,3 +320,51 @@ func TestMappingWithoutLink(t *testing.T) {
 		t.Errorf("said: %q", got)
 	}
 }
+
+// One node looks for the mappings of Services that are gone.
+func TestMappingSweeps(t *testing.T) {
+	other := svc("other", "10.77.0.51", forwarded(), func(s *vip.Service) { s.HasClass, s.Class = true, "other" })
+	base := func(change ...func(*vip.World)) vip.World {
+		w := world(svc("a", "10.77.0.50", forwarded()), svc("quiet", "10.77.0.52"), other)
+		w.ClusterUID = "cluster"
+		for _, f := range change {
+			f(&w)
+		}
+		return w
+	}
+	drained := func(w *vip.World) { w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true}) }
+	tests := []struct {
+		name  string
+		rules Rules
+		world vip.World
+		want  bool
+	}{
+		{"the first node", upnpRules(), base(), true},
+		{"another node", upnpRules(), seenFrom(base(), "n2"), false},
+		{"the first node is drained", upnpRules(), base(drained), false},
+		{"another node, the first is drained", upnpRules(), seenFrom(base(drained), "n2"), true},
+		{"it stops", upnpRules(), base(func(w *vip.World) { w.Stopping = true }), false},
+		{"without enable_upnp", rules(), base(), false},
+		{"the cluster is not known", upnpRules(), base(func(w *vip.World) { w.ClusterUID = "" }), false},
+		{"without a tenure", upnpRules(), base(func(w *vip.World) { w.Tenure = vip.Tenure{} }), false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var want []vip.MappingSweep
+			if tt.want {
+				want = []vip.MappingSweep{{Link: "eth0", Cluster: "cluster"}}
+				for _, s := range tt.world.Services {
+					if s.Forward != nil {
+						want[0].Keep = append(want[0].Keep, vip.ForwardedPort{UID: s.UID, Protocol: s.Ports[0].Protocol, Port: s.Ports[0].Port})
+					}
+				}
+				if len(want[0].Keep) != 2 {
+					t.Fatal("two Services ask for a port")
+				}
+			}
+			if d := cmp.Diff(want, Make(tt.rules, tt.world).MappingSweeps); d != "" {
+				t.Errorf("-want +got:\n%s", d)
+			}
+		})
+	}
+}

@@ -92,6 +92,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	m.routes.addAggregates()
 	m.reportUnmanaged(units)
 	m.mappings.keepUntilClosed(units)
+	m.mappings.addSweeps()
 	dhcp.releaseUnrequested(f.all)
 	return p.finish(f.all)
 }

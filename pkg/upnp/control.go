@@ -103,6 +103,7 @@ type wanConnection interface {
 	GetStatusInfoCtx(context.Context) (status, lastError string, uptime uint32, err error)
 	GetExternalIPAddressCtx(context.Context) (string, error)
 	GetSpecificPortMappingEntryCtx(ctx context.Context, remote string, external uint16, protocol string) (port uint16, client string, enabled bool, description string, lease uint32, err error)
+	GetGenericPortMappingEntryCtx(ctx context.Context, index uint16) (remote string, external uint16, protocol string, port uint16, client string, enabled bool, description string, lease uint32, err error)
 	AddPortMappingCtx(ctx context.Context, remote string, external uint16, protocol string, port uint16, client string, enabled bool, description string, lease uint32) error
 	DeletePortMappingCtx(ctx context.Context, remote string, external uint16, protocol string) error
 }

@@ -33,10 +33,13 @@ func newDiscovery(m *Mapper, s segment) *discovery {
 	return d
 }
 
-// wanted reports whether a mapping is wanted on the segment.
-func (d *discovery) wanted() bool { return d.m.want.Get().segments[d.segment] }
+// wanted reports whether a mapping is wanted on the segment, or those of Services that are gone
+// are to be looked for there.
+func (d *discovery) wanted() bool {
+	return d.m.want.Get().segments[d.segment] || d.m.sweepOf(d.segment) != nil
+}
 
-// run searches whenever a mapping is wanted on the segment, until ctx ends.
+// run searches whenever the segment is wanted, until ctx ends.
 func (d *discovery) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if d.wanted() {
@@ -50,7 +53,7 @@ func (d *discovery) run(ctx context.Context) {
 	}
 }
 
-// searchWhileWanted searches until no mapping is wanted on the segment, or ctx ends: each
+// searchWhileWanted searches until the segment is not wanted, or ctx ends: each
 // timing.searchMax once there is a gateway, and early when one announces itself or fails.
 func (d *discovery) searchWhileWanted(ctx context.Context) {
 	listenCtx, cancel := context.WithCancel(ctx)

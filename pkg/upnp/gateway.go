@@ -35,6 +35,7 @@ type gateway struct {
 	fails     int       // in a row
 	retryAt   time.Time // nothing is asked of it before
 	permanent bool      // it accepts mappings without a lease only
+	sweep     sweep
 }
 
 // A gatewayState is what others may know of a gateway.

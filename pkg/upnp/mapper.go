@@ -15,7 +15,9 @@
 // A mapping outlives the process that made it, and moves with its VIP: nothing
 // changes on the gateway when another node answers for the VIP. The next owner
 // finds the mapping, knows it by the address it leads to, and renews it. A node
-// removes only what it made or renewed itself, and has not handed over since.
+// removes only what it made or renewed itself, and has not handed over since. What nobody
+// is left to remove, since its Service was deleted while no Herald ran, is found by its
+// mark (sweepMappings).
 package upnp
 
 import (
@@ -57,11 +59,14 @@ type timing struct {
 	retryMin    time.Duration // the first wait after a failure; it doubles
 	retryMax    time.Duration // the longest
 	stopTimeout time.Duration // for removing mappings when ctx has ended
+	sweepAfter  time.Duration // until the first sweep, and from one that finds something to the one that removes it
+	sweepPeriod time.Duration // between two sweeps otherwise
 }
 
 var defaultTiming = timing{
 	responses: (maxWait + 1) * time.Second, searchMin: 10 * time.Second, searchMax: time.Minute, searchGap: 2 * time.Second,
 	verify: 30 * time.Second, retryMin: 2 * time.Second, retryMax: 30 * time.Second, stopTimeout: 3 * time.Second,
+	sweepAfter: 15 * time.Second, sweepPeriod: 10 * time.Minute,
 }
 
 // A Mapper has gateways make the Mappings that it is given.
@@ -70,6 +75,7 @@ type Mapper struct {
 	timing      timing
 	metrics     metrics
 	want        *mailbox.Mailbox[*wanted]
+	sweeps      *mailbox.Mailbox[[]vip.MappingSweep]
 	discoveries atomic.Pointer[map[segment]*discovery] // written by Run, never changed afterwards
 	tasks       sync.WaitGroup                         // discoveries and gateways
 }
@@ -81,18 +87,18 @@ type wanted struct {
 	at       time.Time        // when they were put
 }
 
-// A key identifies a Mapping: it has neither Service, Claim and Lease nor Here. A Service
+// A key identifies a Mapping: it has neither Service, UID, Cluster, Claim and Lease nor Here. A Service
 // that is deleted and created again keeps what it has.
 type key vip.Mapping
 
 func keyOf(m vip.Mapping) key {
-	m.Service, m.UID, m.Claim, m.Lease, m.Here = vip.Key{}, "", vip.Key{}, 0, false
+	m.Service, m.UID, m.Cluster, m.Claim, m.Lease, m.Here = vip.Key{}, "", "", vip.Key{}, 0, false
 	return key(m)
 }
 
 // New makes a Mapper. Run does the work.
 func New(o Options) *Mapper {
-	m := &Mapper{o: o, timing: defaultTiming, metrics: newMetrics(), want: mailbox.New[*wanted]()}
+	m := &Mapper{o: o, timing: defaultTiming, metrics: newMetrics(), want: mailbox.New[*wanted](), sweeps: mailbox.New[[]vip.MappingSweep]()}
 	m.want.Put(&wanted{})
 	m.discoveries.Store(&map[segment]*discovery{})
 	return m
@@ -147,8 +153,8 @@ func (m *Mapper) Observe(w *vip.World) {
 	})
 }
 
-// Run has gateways searched for on each segment as long as a mapping is wanted there, and
-// asked for it, until ctx ends. Then it removes what is to be removed, for
+// Run has gateways searched for on each segment as long as a mapping is wanted there, or one
+// of Sweeps is, and asked for it, until ctx ends. Then it removes what is to be removed, for
 // timing.stopTimeout at most.
 func (m *Mapper) Run(ctx context.Context) error {
 	defer m.tasks.Wait()
@@ -157,9 +163,15 @@ func (m *Mapper) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-m.want.Changed:
+		case <-m.sweeps.Changed:
 		}
 		all := maps.Clone(*m.discoveries.Load())
-		for s := range m.want.Get().segments {
+		segments := make(map[segment]bool)
+		maps.Copy(segments, m.want.Get().segments)
+		for _, x := range m.sweeps.Get() {
+			segments[segment{x.Link, vip.IPv4}] = true
+		}
+		for s := range segments {
 			if all[s] == nil {
 				d := newDiscovery(m, s)
 				all[s] = d

@@ -233,6 +233,7 @@ type node struct {
 var testTiming = timing{
 	responses: 1500 * time.Millisecond, searchMin: time.Second, searchMax: 10 * time.Second, searchGap: 200 * time.Millisecond,
 	verify: 300 * time.Millisecond, retryMin: 100 * time.Millisecond, retryMax: 500 * time.Millisecond, stopTimeout: 3 * time.Second,
+	sweepAfter: time.Second, sweepPeriod: 2 * time.Second,
 }
 
 // newNode runs a Mapper until the test ends.

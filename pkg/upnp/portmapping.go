@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,16 +40,38 @@ const (
 	maxDescriptionLength = 64 // what gateways are known to accept
 )
 
-// mappingDescription is what a mapping is called on the gateway: "herald namespace/name (uid)".
+// mappingDescription is what a mapping is called on the gateway: "herald namespace/name (uid
+// cluster)", with the marks of the Service and the cluster, as far as they are known.
 func mappingDescription(m vip.Mapping) string {
 	name, uid := m.Service.String(), ""
-	if m.UID != "" {
-		uid = " (" + m.UID[:min(8, len(m.UID))] + ")"
+	switch {
+	case m.UID != "" && m.Cluster != "":
+		uid = " (" + mark(m.UID) + " " + mark(m.Cluster) + ")"
+	case m.UID != "":
+		uid = " (" + mark(m.UID) + ")"
 	}
 	if room := maxDescriptionLength - len(descriptionPrefix) - len(uid); len(name) > room {
 		name = name[:room]
 	}
 	return descriptionPrefix + name + uid
+}
+
+// mark returns the beginning of a UID: its first eight characters.
+func mark(uid string) string { return uid[:min(8, len(uid))] }
+
+// marksOf returns the marks of the Service and the cluster in a mappingDescription, or "" and ""
+// if there are not both.
+func marksOf(description string) (uid, cluster string) {
+	text, ok := strings.CutSuffix(description, ")")
+	i := strings.LastIndex(text, " (")
+	if !ok || i < 0 || !strings.HasPrefix(text, descriptionPrefix) {
+		return "", ""
+	}
+	uid, cluster, ok = strings.Cut(text[i+2:], " ")
+	if !ok || uid == "" || cluster == "" {
+		return "", ""
+	}
+	return uid, cluster
 }
 
 // externalPorts are the external ports that will do for m, the best first. They are the

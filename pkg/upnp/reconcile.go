@@ -22,8 +22,8 @@ func (g *gateway) reconcile(ctx context.Context) time.Duration {
 	maps.DeleteFunc(g.entries, func(_ key, e *entry) bool { // what can't be removed has ended by itself
 		return !e.removeSince.IsZero() && !e.until.IsZero() && now.After(e.until)
 	})
-	if len(g.entries) == 0 {
-		return idle // nothing is wanted: nothing is asked
+	if wait := g.untilSweep(now); len(g.entries) == 0 && wait > 0 {
+		return wait // nothing is wanted: nothing is asked
 	}
 	if wait := g.retryAt.Sub(now); wait > 0 {
 		return wait
@@ -47,8 +47,13 @@ func (g *gateway) reconcile(ctx context.Context) time.Duration {
 		g.recordResult(k, e, err)
 		g.publish()
 	}
+	if g.untilSweep(time.Now()) == 0 {
+		if err := g.sweepMappings(ctx); err != nil {
+			return g.recordFailure(ctx, err)
+		}
+	}
 	g.fails, g.retryAt, g.state.problem, g.state.failing = 0, time.Time{}, "", false
-	wait := idle
+	wait := g.untilSweep(time.Now())
 	for _, e := range g.entries {
 		wait = min(wait, max(0, time.Until(e.dueAt())))
 	}

@@ -18,6 +18,7 @@ type Forward struct {
 type Mapping struct {
 	Service  Key
 	UID      string        // that Service's
+	Cluster  string        // World.ClusterUID
 	Claim    Key           // the claim the VIP stands on
 	Addr     netip.Addr    // the VIP
 	Link     string        // where the gateways are
@@ -30,6 +31,21 @@ type Mapping struct {
 	// the mapping, and this node leaves it alone. What is in no Mapping at all is
 	// removed by the node that made or renewed it last.
 	Here bool
+}
+
+// A MappingSweep is a link on whose gateways this node looks for mappings that a Herald of
+// this cluster has made for a Service that is gone, and removes them.
+type MappingSweep struct {
+	Link    string
+	Cluster string          // World.ClusterUID
+	Keep    []ForwardedPort // what Services ask for, whichever Herald announces them
+}
+
+// A ForwardedPort is a port of a Service that asks for it to be opened.
+type ForwardedPort struct {
+	UID      string // that Service's
+	Protocol string
+	Port     uint16
 }
 
 // A MappingState is what has become of a Mapping on one gateway.

@@ -17,6 +17,7 @@ type Plan struct {
 	DHCPRequests  []DHCPRequest
 	Routes        []Route   // sorted by prefix
 	Mappings      []Mapping // of all nodes: see Mapping.Here
+	MappingSweeps []MappingSweep
 	Statuses      []Status
 	Events        []Event
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key

@@ -18,6 +18,8 @@ type World struct {
 	Nodes    []Node
 	Reserved []ReservedRange // ranges no VIP may be of
 
+	ClusterUID string // UID of the Service default/kubernetes, which no two clusters share; "" if it is not known
+
 	StatusesPending int // statuses of Services that are planned and not written yet
 
 	// From the leases.

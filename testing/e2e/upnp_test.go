@@ -211,7 +211,7 @@ func TestUPnP(t *testing.T) {
 	})
 	awaitEvent(t, "plunder-nginx", "PortMapped", "TCP "+public1+":32380 -> 10.77.0.50:32380 by gateway 10.77.0.1 (lab rt)")
 	awaitStatus(t, "plunder-nginx", "10.77.0.50(VIP),"+public1+"(Proxy)", 2*time.Second)
-	uid := string(getService(t, "plunder-nginx").UID)[:8]
+	uid := string(getService(t, "plunder-nginx").UID)[:8] + " " + string(getService(t, "kubernetes").UID)[:8]
 	seen := listMappings(t)
 	t.Log("\n" + seen)
 	for _, want := range []string{"TCP 32380->10.77.0.50:32380 'herald default/plunder-nginx (" + uid + ")'", "UDP  5300->10.77.0.50:5300 ", " 35"} {
@@ -396,5 +396,50 @@ func TestUPnPRefused(t *testing.T) {
 	w, c := good.report()
 	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || len(w.Timeline) != 1 {
 		t.Errorf("another Service was harmed: unanswered for %v, %d connections failed", w.LongestSilence, len(c.Failures))
+	}
+}
+
+// A mapping for ever, of a Service that is deleted while no Herald runs, is removed once one does. What
+// another program has on the gateway stays, and what a Herald of another cluster has.
+func TestUPnPServiceDeletedMeanwhile(t *testing.T) {
+	g := newGateway(t, "rt", public1)
+	g.start()
+	f := start(t, env("enable_upnp", "true"))
+	f.killed = true
+	createService(t, forwardedService("a", "10.77.0.50", lab.Annotated("kube-vip.io/upnp-lease-duration", "0")))
+	g.awaitOpen(32380, "10.77.0.50:32380", 10*time.Second)
+	for _, p := range f.node {
+		p.Signal(syscall.SIGKILL)
+		p.Wait(withTimeout(t, 10*time.Second))
+	}
+	check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	for port, description := range map[string]string{"9001": "a program", "9002": "herald default/a (01234567)", "9003": "herald default/a (01234567 89abcdef)"} {
+		if out, err := cluster.Run(t.Context(), "cl", "upnpc", "-m", "eth0", "-e", description, "-r", port, "TCP"); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	before := g.mappings()
+	for _, want := range []string{"dport 32380", "dport 9001", "dport 9002", "dport 9003"} {
+		if !strings.Contains(before, want) {
+			t.Fatalf("there is no %s in\n%s", want, before)
+		}
+	}
+
+	for _, n := range cluster.Nodes() {
+		f.startOn(n)
+	}
+	began := time.Now()
+	until(t, 2*time.Minute, "the port is closed", func(ctx) error {
+		if have := g.mappings(); strings.Contains(have, "dport 32380") {
+			return errors.New(have)
+		}
+		return nil
+	})
+	t.Logf("closed %v after Herald was started", time.Since(began).Round(time.Second))
+	after := g.mappings()
+	for _, want := range []string{"dport 9001", "dport 9002", "dport 9003"} {
+		if !strings.Contains(after, want) {
+			t.Errorf("there is no %s any more in\n%s", want, after)
+		}
 	}
 }
