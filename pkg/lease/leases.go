@@ -111,7 +111,7 @@ func (l *Leases) Put(want []vip.LeaseIntent) {
 	l.Wake()
 }
 
-// Observe fills in Members and Claims as of w.Now, Tenure and HandingOver, and remembers the
+// Observe fills in Members and Claims as of w.Now, Tenure, HandingOver and LeaseRefusals, and remembers the
 // versions of the VIP leases that name this node as holder: only those may be released by the
 // next Put.
 func (l *Leases) Observe(w *vip.World) {
@@ -123,6 +123,7 @@ func (l *Leases) Observe(w *vip.World) {
 	w.Tenure = l.tenure(time.Now())
 	w.Claims = l.claims(w.Now)
 	w.HandingOver = maps.Clone(l.writes.handingOver)
+	w.LeaseRefusals = l.writes.refusals()
 	l.writes.observed = make(map[vip.Key]uint64)
 	for k := range l.cache.mine {
 		if l.nodeOf(k) == "" {

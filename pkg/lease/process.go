@@ -13,8 +13,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// WaitingAnnotation, on a node lease, is what a process says of itself that has the node's
-// name, too, and waits for the holder to end (decision 0065).
+// WaitingAnnotation is an annotation on a node lease: what a process says of itself that has the
+// node's name, too, and waits for the holder to end (decision 0065).
 const WaitingAnnotation = "heraldvip.io/waiting"
 
 const (

@@ -112,7 +112,7 @@ func newMetrics() *metrics {
 		epochsOver: counter("herald_node_lease_lost_total", "Times this node's right to its VIPs ended: its node lease was fenced, in other hands, or not renewed while other nodes renewed theirs."),
 		fenced:     counter("herald_nodes_fenced_total", "Dead or silent nodes whose claims this node has voided."),
 		renewals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_node_lease_renewals_total", Help: "Renewals of this node's lease, by result (ok, conflict, error)."}, []string{"result"}),
-		written:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_vip_lease_writes_total", Help: "Writes on VIP leases, by action (acquire, hand over, release) and result (ok, conflict, error). The owner of a VIP changed with each acquire or hand over that is ok."}, []string{"action", "result"}),
+		written:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "herald_vip_lease_writes_total", Help: "Writes on VIP leases, by action (acquire, hand over, release) and result (ok, conflict, refused, error). The owner of a VIP changed with each acquire or hand over that is ok."}, []string{"action", "result"}),
 	}
 	for _, result := range []string{"ok", "conflict", "error"} {
 		m.renewals.WithLabelValues(result) // a series that begins with its first error hides it from rate()

@@ -45,6 +45,9 @@ type failure struct {
 	// next write need not wait.
 	conflict bool
 	replaced uint64 // 0: none was known
+
+	refused  string // why the API server refuses it, and what to do (refusalText); "" if it does not
+	refusals int
 }
 
 // newWrites makes an empty writes: no plan is known.
@@ -67,6 +70,7 @@ func (w *writes) setIntents(want []vip.LeaseIntent) {
 		w.intents[intent.Lease] = intent
 		delete(w.unplanned, intent.Lease)
 	}
+	w.dropRefusals()
 }
 
 // mayWrite reports whether a VIP lease whose newest known version is given (0: none) may be
@@ -221,13 +225,19 @@ func (l *Leases) send(ctx context.Context, u update, next *coordinationv1.Lease)
 
 // applyUpdate stores the outcome of a write on a VIP lease, beyond applyWrite: a lease that
 // was released is deleted; one that is not found is forgotten and may be written at once;
-// after a conflict the version that was to be replaced counts as outdated. Either of the last
-// two ends the hand-over it was for. Other errors are logged. It counts the write by action
+// after a conflict the version that was to be replaced counts as outdated; a refusal is stored
+// (setRefusal). Any of the last three ends the hand-over it was for. Other errors are logged. It counts the write by action
 // and result, and sets l.changed. mu is held.
 func (l *Leases) applyUpdate(u update, got *coordinationv1.Lease, err error) {
 	l.applyWrite(u.key, got, err)
 	result := "ok"
+	why, first := l.writes.setRefusal(u.key, err, time.Now())
 	switch {
+	case why != "":
+		result = "refused"
+		if first {
+			l.o.Log.Warn("the API server refuses to have a VIP lease written; it is tried again less and less often", "lease", u.key, "action", u.action, "why", why)
+		}
 	case err == nil && u.action == release:
 		l.cache.setDeleted(got)
 	case err == nil:
@@ -248,7 +258,7 @@ func (l *Leases) applyUpdate(u update, got *coordinationv1.Lease, err error) {
 		result = "error"
 		l.o.Log.Warn("a VIP lease can't be written; trying again", "lease", u.key, "action", u.action, "err", err)
 	}
-	if result == "conflict" && u.action == vip.HandOver {
+	if result != "ok" && result != "error" && u.action == vip.HandOver {
 		delete(l.writes.handingOver, u.key)
 	}
 	l.changed = true
@@ -277,10 +287,14 @@ func (l *Leases) applyWrite(k vip.Key, got *coordinationv1.Lease, err error) {
 
 // updateStalled marks, and logs, the nodes that the plan expects to acquire a VIP lease
 // (ExpectedHolder of one that this node follows) and that have acquired none for stalledAfter,
-// counted while this node's own renewals succeed.
+// counted while this node's own renewals succeed. Leases in namespaces in which the API server
+// refuses the node's writes do not count.
 func (l *Leases) updateStalled(now time.Time) {
 	expected := make(map[string]bool)
 	for _, intent := range l.writes.intents {
+		if p := l.peers[intent.ExpectedHolder]; p != nil && p.info.LeasesRefused(intent.Lease.Namespace) {
+			continue
+		}
 		if intent.Action == vip.Follow && !l.own.RenewingSince.IsZero() {
 			expected[intent.ExpectedHolder] = true
 		}

@@ -42,6 +42,32 @@ func TestUnit(t *testing.T) {
 				b: VIPClaiming`,
 		},
 		{
+			name: "free, and the API server refuses to have this node write the lease: an Event",
+			w: func() vip.World {
+				w := world(svc("a", "10.77.0.50"))
+				w.Members = w.Members[:1]
+				w.LeaseRefusals = map[vip.Key]string{key("kubevip-a"): "quota"}
+				return w
+			},
+			want: `acquire kubevip-a
+				a: LeaseRefused
+				event a LeaseRefused`,
+		},
+		{
+			name: "refused to this node, but another one is to acquire it now",
+			w: func() vip.World {
+				w := held(world(svc("a", "10.77.0.50"), svc("b", "10.77.0.51", younger)), "a", "n1")
+				w.Members = w.Members[:2]
+				w.LeaseRefusals = map[vip.Key]string{key("kubevip-b"): "quota"}
+				return w
+			},
+			want: `acquire kubevip-a
+				follow kubevip-b -> n2
+				bind 10.77.0.50/32 dev eth0
+				a: VIPAnnounced
+				b: VIPClaiming`,
+		},
+		{
 			name: "held and bound: announced, status and Event",
 			w: func() vip.World {
 				return bind(rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", "n1"))

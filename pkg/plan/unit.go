@@ -84,7 +84,8 @@ func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
 
 // planFree plans for a free unit that has a target. If that is this node it acquires u.lease;
 // else it follows the lease, and the target is marked stalled if it does not claim it in time.
-// The verdicts are VIPClaiming. New addresses are probed early, addresses that this node has
+// The verdicts are VIPClaiming, or LeaseRefused if this node is to acquire it and the API server
+// refuses that (decision 0080). New addresses are probed early, addresses that this node has
 // handed over are kept until heard, and mappings are in the Plan only so that they are not
 // removed.
 func (m *unitPlanner) planFree(u *unit) {
@@ -94,8 +95,13 @@ func (m *unitPlanner) planFree(u *unit) {
 	}
 	m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
 	m.checks.probeEarly(u)
+	refusal := m.LeaseRefusals[u.lease]
 	for _, s := range u.services {
 		m.mappings.addMappings(s, false)
+		if u.target == m.self && refusal != "" {
+			m.setProblem(s, vip.LeaseRefused, "no node can announce it, since the API server refuses to have the Lease "+u.lease.String()+" written: "+refusal)
+			continue
+		}
 		s.setVerdict(vip.VIPClaiming, "node "+u.target.Name+" is about to claim it")
 	}
 	m.keepUntilHeard(u)
@@ -170,6 +176,11 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 	switch {
 	case u.target != nil:
 		m.wantLeases(u, vip.HandOver, u.target.Name)
+		if refusal := m.LeaseRefusals[u.lease]; refusal != "" {
+			for _, s := range u.services {
+				m.addEvent(s, vip.LeaseRefused, "it stays with node "+m.Self+", since the API server refuses to have the Lease "+u.lease.String()+" written: "+refusal, 0)
+			}
+		}
 	case whyIneligible(&u.requirements, m.self) == "", u.services[0].keptWithoutEligible && m.self.refusal == "":
 		m.wantLeases(u, vip.Acquire, "")
 	default:

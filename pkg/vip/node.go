@@ -50,6 +50,10 @@ type NodeInfo struct {
 	// Suspects is the nodes whose Liveness has been Suspect for a while, sorted.
 	Suspects []string `json:"suspects,omitempty"`
 
+	// LeasesRefusedIn is the namespaces in which the API server refuses to have the node write
+	// VIP leases, sorted; AllNamespaces if they are many.
+	LeasesRefusedIn []string `json:"leasesRefusedIn,omitempty"`
+
 	Process ProcessInfo `json:"process,omitzero"` // the process that works under the node's name
 	// Waiting is what other Herald processes of the node's host say of themselves, which wait
 	// for this one to end; sorted.
@@ -66,6 +70,15 @@ type NodeInfo struct {
 	Restarts []int64 `json:"restarts,omitempty"`
 	// DataPlaneFault is why packets to VIPs would not be forwarded on the node, or "".
 	DataPlaneFault string `json:"dataPlaneFault,omitempty"`
+}
+
+// AllNamespaces in NodeInfo.LeasesRefusedIn stands for any namespace.
+const AllNamespaces = "*"
+
+// LeasesRefused reports whether the node may be unable to write VIP leases in the namespace,
+// since the API server refuses that.
+func (i *NodeInfo) LeasesRefused(namespace string) bool {
+	return slices.Contains(i.LeasesRefusedIn, namespace) || slices.Contains(i.LeasesRefusedIn, AllNamespaces)
 }
 
 // LinkFor is the link that carries the VIPs of a Service which names link: "" leaves

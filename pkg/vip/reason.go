@@ -33,6 +33,7 @@ const (
 	NotLoadBalancer      Reason = "NotLoadBalancer"
 	OtherClass           Reason = "OtherClass"
 	Ignored              Reason = "Ignored"
+	LeaseRefused         Reason = "LeaseRefused"
 	NodeNameInUse        Reason = "NodeNameInUse"
 	NodeLeaseNotHeld     Reason = "NodeLeaseNotHeld"
 )
@@ -73,6 +74,7 @@ var Reasons = []ReasonInfo{
 	{NotLoadBalancer, false, false, "spec.type is not LoadBalancer."},
 	{OtherClass, false, false, "spec.loadBalancerClass names another implementation."},
 	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},
+	{LeaseRefused, true, true, "The API server refuses to have the Service's Lease written (a quota, admission, a namespace that is being deleted), so no node can announce the VIPs, or they can't be handed over. The message has the Lease, the answer, and what to do. It is tried again, at least each minute or, with more than 30 such Leases in a namespace, each 2 s times their number."},
 	{NodeNameInUse, true, true, "On the Node, not on a Service: two processes of Herald run on one host, or on two hosts with one node name; one works, the other waits until that ends. The message says where they are."},
 	{NodeLeaseNotHeld, false, false, "This node could not renew its node lease in time and holds nothing until it can."},
 }

@@ -28,6 +28,9 @@ type World struct {
 	Tenure      Tenure
 	HandingOver map[Key]HandingOver // by VIP lease: written to a successor, while this node still answers
 
+	// LeaseRefusals is why the API server refuses to have this node write VIP leases, by lease.
+	LeaseRefusals map[Key]string
+
 	// From the gateways of this node's links (UPnP).
 	MappingStates []MappingState // sorted by VIP, port, protocol and gateway
 

@@ -22,6 +22,10 @@ import (
 // A Server is an API server for Leases: objects with versions, compare-and-swap,
 // and a log of all that happened, which each Client's watch reads at its own pace.
 type Server struct {
+	// Refuse returns the error with which admission refuses a write of l, or nil; it may be nil.
+	// Not to be changed once the Server is in use.
+	Refuse func(l *coordinationv1.Lease) error
+
 	MissingNamespace string // a namespace that does not exist; not to be changed once the Server is in use
 
 	mu         sync.Mutex // guards all below, and all fields of all Clients that change
@@ -63,6 +67,11 @@ func (s *Server) Put(l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	s.writeCount++
 	k := keyOf(l)
 	old := s.objects[k]
+	if s.Refuse != nil {
+		if err := s.Refuse(l); err != nil {
+			return nil, err
+		}
+	}
 	switch {
 	case k.Namespace == s.MissingNamespace && s.MissingNamespace != "":
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, k.Namespace)
