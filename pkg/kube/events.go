@@ -2,19 +2,12 @@ package kube
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -25,8 +18,9 @@ const component = "herald"
 const (
 	// eventRate is how many Events are written a second, and at most in a burst. When
 	// hundreds of VIPs move at once, the leases and statuses of others shall not wait.
-	eventRate  = 20
-	eventQueue = 20000 // that wait to be written
+	eventRate = 20
+	// maxBatches is how many Puts with new Events may be ahead of Run.
+	maxBatches = 64
 	// rememberFor is how long an Event that ceased to hold is remembered: as long
 	// as the API server keeps Events (--event-ttl, one hour).
 	rememberFor = time.Hour
@@ -34,6 +28,8 @@ const (
 	// rememberFor.
 	maxRepeats      = 10
 	maxMessageBytes = 1024 // longer ones are refused by some API versions
+	// maxRemembered is how many Events that ceased to hold are remembered.
+	maxRemembered = 10000
 )
 
 // Events writes Events about Services.
@@ -49,10 +45,13 @@ type Events struct {
 	log     *slog.Logger
 	metrics *metrics
 	create  func(ctx context.Context, e *corev1.Event) error
-	queue   chan *queuedEvent // from Put to Run
+	added   chan []*queuedEvent // from Put to Run
+	pause   time.Duration       // Run's, since the API server is unavailable
+	warned  time.Time           // when Run last said that Events are refused
+	again   atomic.Bool         // Events that were given up shall be queued again by the next Put
 
 	// What follows belongs to the caller of Put.
-	last   []vip.Event // what Put was given last; nil if not all of it found room in the queue
+	last   []vip.Event // what Put was given last; nil if Run was too far behind to take what is new
 	states map[vip.Event]*eventState
 	swept  time.Time // when states was last rid of what is too old
 	puts   uint64
@@ -69,7 +68,8 @@ type eventState struct {
 }
 
 // Values of eventState.progress. Put changes eventUnwritten to eventQueued, and
-// eventWritten to eventUnwritten; Run changes eventQueued to eventWritten.
+// eventWritten to eventUnwritten; Run changes eventQueued to eventWritten, or back to
+// eventUnwritten if it gives the Event up.
 const (
 	eventUnwritten int32 = iota
 	eventQueued
@@ -82,6 +82,11 @@ type queuedEvent struct {
 	occurrences int
 	began       time.Time
 	progress    *atomic.Int32
+
+	// Of an Event into which others of its Service and reason have been combined:
+	similar int       // how many others
+	first   time.Time // when the first of them began to hold
+	due     time.Time // when it is to be written
 }
 
 func newEvents(c *clients, o Options, m *metrics) *Events {
@@ -90,23 +95,26 @@ func newEvents(c *clients, o Options, m *metrics) *Events {
 		create: func(ctx context.Context, e *corev1.Event) error {
 			return c.core.Post().Namespace(e.Namespace).Resource("events").Body(e).MaxRetries(0).Do(ctx).Error()
 		},
-		queue:  make(chan *queuedEvent, eventQueue),
+		added:  make(chan []*queuedEvent, maxBatches),
 		states: make(map[vip.Event]*eventState),
 	}
 }
 
 // Put takes the Events that hold now, and queues for Run those that the Put before did
 // not contain, but for those that have been written maxRepeats times within rememberFor
-// and those without a namespace. Those that find no room in the queue are queued by a
-// later Put. It is for one goroutine, and does not block.
+// and those without a namespace. Those that Run has given up, or could not take, are queued by
+// a later Put: the next one that differs, or once their namespace takes Events again. It is for one goroutine, and does not block.
 func (e *Events) Put(want []vip.Event) {
-	if len(want) > 0 && slices.Equal(want, e.last) {
+	again := e.again.Swap(false)
+	if len(want) > 0 && !again && slices.Equal(want, e.last) {
 		return
 	}
 	now := time.Now()
 	e.puts++
 	e.last = want
+	var added []*queuedEvent
 	for _, w := range want {
+		w.Message = limitMessage(w.Message)
 		s := e.states[w]
 		if s == nil {
 			s = &eventState{}
@@ -116,18 +124,50 @@ func (e *Events) Put(want []vip.Event) {
 			s.begin(now)
 		}
 		s.put = e.puts
-		if s.progress.Load() == eventUnwritten && w.Service.Namespace != "" && !e.enqueue(w, s) {
-			e.last = nil
+		if w.Service.Namespace != "" && s.progress.CompareAndSwap(eventUnwritten, eventQueued) {
+			added = append(added, &queuedEvent{Event: w, occurrences: s.occurrences, began: s.began, progress: &s.progress})
 		}
 	}
-	if now.Sub(e.swept) > time.Minute {
-		e.swept = now
-		for k, s := range e.states {
-			if s.put != e.puts && s.progress.Load() != eventQueued && now.Sub(s.began) > rememberFor {
-				delete(e.states, k)
-			}
+	e.send(added)
+	e.forget(now, len(want))
+}
+
+// send hands Events to Run. If that is too far behind, a later Put does so.
+func (e *Events) send(added []*queuedEvent) {
+	if len(added) == 0 {
+		return
+	}
+	select {
+	case e.added <- added:
+	default:
+		for _, q := range added {
+			q.progress.Store(eventUnwritten)
+		}
+		e.last = nil
+	}
+}
+
+// forget forgets once a minute what ceased to hold rememberFor ago, and if more than maxRemembered
+// Events are remembered besides the held ones that hold, all that are not queued.
+func (e *Events) forget(now time.Time, held int) {
+	tooMany := len(e.states) > held+maxRemembered
+	if !tooMany && now.Sub(e.swept) <= time.Minute {
+		return
+	}
+	e.swept = now
+	for k, s := range e.states {
+		if s.put != e.puts && s.progress.Load() != eventQueued && (tooMany || now.Sub(s.began) > rememberFor) {
+			delete(e.states, k)
 		}
 	}
+}
+
+// limitMessage cuts what is longer than maxMessageBytes.
+func limitMessage(m string) string {
+	if len(m) <= maxMessageBytes {
+		return m
+	}
+	return truncate(m, maxMessageBytes-len("...")) + "..."
 }
 
 // begin counts that the Event begins to hold. One that was written is written again,
@@ -144,118 +184,5 @@ func (s *eventState) begin(now time.Time) {
 	}
 }
 
-// enqueue queues an Event for Run. It reports whether there was room.
-func (e *Events) enqueue(w vip.Event, s *eventState) bool {
-	s.progress.Store(eventQueued)
-	select {
-	case e.queue <- &queuedEvent{w, s.occurrences, s.began, &s.progress}:
-		return true
-	default:
-		s.progress.Store(eventUnwritten)
-		return false
-	}
-}
-
 // String names the task.
 func (e *Events) String() string { return "kube: events" }
-
-// Run writes Events until ctx ends. What is queued then is lost.
-func (e *Events) Run(ctx context.Context) error {
-	limit := flowcontrol.NewTokenBucketRateLimiter(eventRate, eventRate)
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case q := <-e.queue:
-			e.write(ctx, limit, e.newEvent(q))
-			q.progress.Store(eventWritten)
-		}
-	}
-	return nil
-}
-
-// write tries to create an Event until the API server has it or does not want it, or
-// ctx ends.
-func (e *Events) write(ctx context.Context, limit flowcontrol.RateLimiter, o *corev1.Event) {
-	var pause time.Duration
-	for denied := false; limit.Wait(ctx) == nil; sleep(ctx, pause) {
-		final, err := e.tryCreate(ctx, o)
-		if final || ctx.Err() != nil {
-			return
-		}
-		pause = max(unavailableMin, min(2*pause, unavailableMax))
-		if apierrors.IsForbidden(err) {
-			pause = refusedMax
-			if !denied {
-				denied = true
-				e.log.Warn("not allowed to create Events; herald manifest rbac prints what is needed", "err", err)
-			}
-		}
-	}
-}
-
-// tryCreate tries once to create an Event. final is false if it should be tried again.
-func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (final bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	err = e.create(ctx, o)
-	result := "dropped"
-	switch {
-	case err == nil:
-		result, final = "created", true
-	case apierrors.IsAlreadyExists(err):
-		result, final = "already_exists", true
-	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		final = true // the namespace is being deleted, and the Service with it
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		final = true
-		e.log.Warn("the API server does not accept an Event", "service", o.InvolvedObject.Namespace+"/"+o.InvolvedObject.Name, "reason", o.Reason, "message", o.Message, "err", err)
-	default:
-		result = "error"
-		e.log.Debug("creating an Event failed; trying again", "err", err)
-	}
-	e.metrics.events.WithLabelValues(result).Inc()
-	return final, err
-}
-
-// newEvent is q as an object of the API server. Its name is that of the Service and a
-// hash of what distinguishes Events of one Service.
-func (e *Events) newEvent(q *queuedEvent) *corev1.Event {
-	kind := corev1.EventTypeNormal
-	if q.Warning {
-		kind = corev1.EventTypeWarning
-	}
-	content, _ := json.Marshal([]any{q.UID, q.Reason, q.Message, q.Occurrence, q.occurrences}) // can't fail
-	hash := sha256.Sum256(content)
-	message := q.Message
-	if len(message) > maxMessageBytes {
-		message = truncate(message, maxMessageBytes-len("...")) + "..."
-	}
-	began := metav1.NewTime(q.began)
-	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: q.Service.Namespace, Name: q.Service.Name + "." + hex.EncodeToString(hash[:8])},
-		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Service",
-			Namespace: q.Service.Namespace, Name: q.Service.Name, UID: types.UID(q.UID),
-		},
-		Type: kind, Reason: string(q.Reason), Message: message,
-		FirstTimestamp: began, LastTimestamp: began, Count: 1,
-		Source:              corev1.EventSource{Component: component, Host: e.node},
-		ReportingController: component,
-		ReportingInstance:   e.node,
-	}
-}
-
-// WriteNodeEvent tries once to create a Warning on this node's Node object, in the namespace
-// where Events of Nodes are. It blocks for 5 s at most; a failure is logged.
-func (c *Cluster) WriteNodeEvent(ctx context.Context, reason vip.Reason, message string) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	o := c.Events.newEvent(&queuedEvent{Event: vip.Event{
-		Service: vip.Key{Namespace: metav1.NamespaceDefault, Name: c.o.Node}, Warning: true, Reason: reason, Message: message,
-	}, occurrences: 1, began: time.Now()})
-	// kubectl describe looks for Events of a Node by its name in place of the UID, as kubelet writes them.
-	o.InvolvedObject = corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: c.o.Node, UID: types.UID(c.o.Node)}
-	if _, err := c.Events.tryCreate(ctx, o); err != nil {
-		c.o.Log.Info("an Event on the Node could not be written", "err", err)
-	}
-}
