@@ -145,7 +145,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	})
 	n.checker = health.NewChecker(log, poke)
 	n.dataPlane = health.NewDataPlane(health.DataPlaneOptions{
-		APIService: n.cluster.APIService, Hosts: n.ownAddresses, Checker: n.checker, Log: log, Changed: pokeBoth,
+		APIService: n.cluster.APIService, NetworkNotReady: n.cluster.NetworkNotReady, Hosts: n.ownAddresses, Checker: n.checker, Log: log, Changed: pokeBoth,
 	})
 	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Resolve})
 	n.wireOwnership(cfg, wake, poke)

@@ -19,6 +19,8 @@ type DataPlaneOptions struct {
 	APIService func() (service netip.AddrPort, servers []netip.AddrPort)
 	Hosts      func() []netip.Addr // this node's addresses: kube-proxy may listen there instead of on loopback
 	Checker    *Checker            // knows healthCheckNodePorts that have been answered
+	// NetworkNotReady reports whether kubelet says that the network plugin (CNI) of this node does not work.
+	NetworkNotReady func() bool
 
 	Log     *slog.Logger
 	Changed func() // called from Run when Fault, or what Observe fills in, has changed
@@ -50,6 +52,7 @@ type DataPlane struct {
 	proxy     signal
 	proxySaid proxyAnswer // the last time
 	healthz   bool        // kube-proxy's health check has been well once
+	network   signal      // of kubelet about the network plugin
 	forward   signal
 	forwardAt time.Time // when it was asked last
 	faults    int       // without forgetFaultsAfter between two of them
@@ -134,10 +137,11 @@ func (d *DataPlane) Run(ctx context.Context) error {
 	}
 }
 
-// ask makes one request to kube-proxy, and, if that or the last connection failed, or
+// ask looks at what kubelet says, makes one request to kube-proxy, and, if that or the last connection failed, or
 // forwardPeriod is over, a connection to the API servers' Service.
 func (d *DataPlane) ask(ctx context.Context) {
 	now := time.Now()
+	d.network.update(!d.o.NetworkNotReady(), now)
 	d.proxySaid = d.askProxy(ctx)
 	switch d.proxySaid {
 	case proxyUnknown:
@@ -160,6 +164,9 @@ func (d *DataPlane) ask(ctx context.Context) {
 func (d *DataPlane) why(now time.Time) string {
 	if d.forward.failures >= forwardFailures && (d.forward.well || d.forward.failingFor(now) >= slowFault) {
 		return "its connections to Services lead nowhere: default/kubernetes is not forwarded to the API servers, though each of these answers it directly; look at kube-proxy, or what replaces it, on that node"
+	}
+	if d.network.failingFor(now) >= slowFault {
+		return "its kubelet says that the network plugin (CNI) does not work (condition Ready of the Node); look at the CNI on that node"
 	}
 	if !d.proxy.well || d.proxy.failingFor(now) < slowFault {
 		return ""

@@ -17,6 +17,7 @@ type dataPlane struct {
 	*DataPlane
 	proxy   atomic.Int32 // a proxyAnswer
 	forward atomic.Int32 // yes, no, or not known
+	network atomic.Bool  // kubelet says that it does not work
 	changes atomic.Int32
 }
 
@@ -31,7 +32,7 @@ func newDataPlane(t *testing.T, proxy proxyAnswer, forward int32) *dataPlane {
 	t.Helper()
 	d := &dataPlane{}
 	d.set(proxy, forward)
-	d.DataPlane = NewDataPlane(DataPlaneOptions{Log: slog.New(slog.DiscardHandler), Changed: func() { d.changes.Add(1) }})
+	d.DataPlane = NewDataPlane(DataPlaneOptions{Log: slog.New(slog.DiscardHandler), Changed: func() { d.changes.Add(1) }, NetworkNotReady: d.network.Load})
 	d.askProxy = func(context.Context) proxyAnswer { return proxyAnswer(d.proxy.Load()) }
 	d.forwards = func(context.Context) (bool, bool) {
 		if d.forward.Load() != yes {
@@ -96,6 +97,31 @@ func TestDataPlaneFault(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The network plugin has to be out of order for a minute.
+func TestNetworkPlugin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDataPlane(t, proxyWell, yes)
+		time.Sleep(500 * time.Millisecond)
+		d.network.Store(true)
+		time.Sleep(50 * time.Second)
+		synctest.Wait()
+		if d.Fault() != "" {
+			t.Errorf("after 50 s: %s", d.Fault())
+		}
+		time.Sleep(15 * time.Second)
+		synctest.Wait()
+		if d.Fault() == "" || !d.acts() {
+			t.Error("no fault after 65 s")
+		}
+		d.network.Store(false)
+		time.Sleep(wellAfter + 3*time.Second)
+		synctest.Wait()
+		if d.Fault() != "" {
+			t.Errorf("after it works again: %s", d.Fault())
+		}
+	})
 }
 
 // A fault that is over ends after 10 s without; one that comes back again and again, later.

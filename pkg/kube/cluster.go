@@ -167,6 +167,9 @@ func (c *Cluster) Node(name string) vip.Node {
 	return vip.Node{}
 }
 
+// NetworkNotReady is vip.Node.NetworkNotReady of Options.Node; false if that is not in the cache.
+func (c *Cluster) NetworkNotReady() bool { return c.Node(c.o.Node).NetworkNotReady }
+
 // service is a Service as the cache has it, or nil. It must not be changed.
 func (c *Cluster) service(k vip.Key) *cachedService {
 	c.mu.RLock()

@@ -32,6 +32,9 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 	n.ShuttingDown = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, shuttingDownMessage)
 	})
+	n.NetworkNotReady = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, networkNotReadyMessage)
+	})
 	n.NotReady = slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && (c.Status == corev1.ConditionFalse || c.Status == corev1.ConditionUnknown)
 	})
@@ -57,6 +60,11 @@ func readNode(o *corev1.Node, prefix string) *vip.Node {
 // the node is shut down and its pods are terminated (pkg/kubelet/nodeshutdown, since
 // 1.20). There is neither a reason nor a condition of its own for that.
 const shuttingDownMessage = "node is shutting down"
+
+// networkNotReadyMessage is part of what kubelet writes into the condition Ready while the
+// container runtime says that the network plugin (CNI) does not work. The condition
+// NetworkUnavailable is not kubelet's.
+const networkNotReadyMessage = "container runtime network not ready"
 
 // exclusionReason says why no VIP may be on the node: it is out of service, about to be
 // deleted, or without network; else "". That the node is cordoned (spec.unschedulable)

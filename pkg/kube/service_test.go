@@ -2,6 +2,7 @@ package kube
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -255,6 +256,9 @@ func TestShuttingDown(t *testing.T) {
 			n := readNode(&corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status, Message: message}}}}, "")
 			if n.ShuttingDown != (want && counts) {
 				t.Errorf("Ready is %s, %q: %v", status, message, n.ShuttingDown)
+			}
+			if n.NetworkNotReady != (strings.Contains(message, "network") && counts) {
+				t.Errorf("Ready is %s, %q: its network is not ready: %v", status, message, n.NetworkNotReady)
 			}
 		}
 	}

@@ -19,6 +19,8 @@ type Node struct {
 	ReturnUntil  time.Time // until then it gets back what it gave away when it was drained (herald undrain)
 	ShuttingDown bool      // its kubelet says that it is being shut down
 	NotReady     bool      // its condition Ready is False or Unknown
+	// NetworkNotReady: its kubelet says that the network plugin (CNI) does not work.
+	NetworkNotReady bool
 
 	// Annotations are those of this process's own node whose prefix Herald was told
 	// (annotation), without it. There may be passwords among them.
