@@ -42,6 +42,7 @@ var floors = map[string]int{
 	"pkg/netif":    1,
 	"pkg/l2":       1,
 	"pkg/bgp":      1,
+	"pkg/nft":      1,
 	"pkg/dhcp":     1,
 	"pkg/upnp":     1,
 	"pkg/health":   1,
@@ -75,7 +76,9 @@ var worlds = map[string][]string{
 	"sigs.k8s.io/yaml":                      {"pkg/config", "pkg/manifest"},
 	"github.com/vishvananda/":               {"pkg/netif"},
 	"github.com/mdlayher/":                  {"pkg/l2"},
+	"github.com/google/nftables":            {"pkg/nft"},
 	"github.com/huin/":                      {"pkg/upnp"},
+	"github.com/mdlayher/netlink":           {"pkg/nft"}, // an option of google/nftables
 	"github.com/mdlayher/ndp":               {"pkg/l2", "pkg/bgp"},
 	"github.com/mdlayher/packet":            {"pkg/l2", "pkg/dhcp"},
 	"github.com/insomniacslk/":              {"pkg/dhcp"},

@@ -25,6 +25,7 @@ import (
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/netif"
+	"github.com/heraldvip/herald/pkg/nft"
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/preflight"
@@ -91,6 +92,7 @@ type node struct {
 	apiServer *health.APIServerCheck // nil without cp_enable
 	mapper    *upnp.Mapper           // runs with enable_upnp
 	speaker   *bgp.Speaker           // runs with bgp_enable
+	nft       *nft.Tables
 	agent     *agent.Agent
 	server    *serve.Server
 	cfg       config.Config
@@ -149,7 +151,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	})
 	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Resolve})
 	n.wireOwnership(cfg, wake, poke)
-	n.mapper, n.speaker = n.newMapper(), n.newSpeaker()
+	n.mapper, n.speaker, n.nft = n.newMapper(), n.newSpeaker(), nft.New(log)
 	n.agent = n.newAgent()
 	n.newServer()
 	return n, nil
@@ -160,9 +162,9 @@ func (n *node) newAgent() *agent.Agent {
 	r := planRules(n.cfg)
 	o := agent.Options{
 		Self: n.cfg.Node.Name, Log: n.log,
-		Plan:      func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Observers: []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp},
-		Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
+		Plan:         func(w vip.World) vip.Plan { return plan.Make(r, w) },
+		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp},
+		FormerOwners: n.nft, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
@@ -178,7 +180,7 @@ func (n *node) newAgent() *agent.Agent {
 // collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.server} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.nft, n.server} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -233,7 +235,7 @@ func planRules(cfg config.Config) plan.Rules {
 		Lease:    cfg.Services.Lease,
 		Bits4:    cfg.Link.Bits4, Bits6: cfg.Link.Bits6,
 		IPMode: vip.IPMode(cfg.Services.IPMode), Announcer: cfg.Node.Namespace,
-		Rebalance:  cfg.Services.Rebalance,
+		Rebalance: cfg.Services.Rebalance, KeepConnections: cfg.Services.KeepConnections,
 		Forwarding: forwardingRules(cfg.UPnP),
 		NoStatus:   cfg.Services.ReadOnly,
 		Quota:      cfg.Services.Quota,

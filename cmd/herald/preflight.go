@@ -20,6 +20,7 @@ import (
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/manifest"
 	"github.com/heraldvip/herald/pkg/netif"
+	"github.com/heraldvip/herald/pkg/nft"
 	"github.com/heraldvip/herald/pkg/preflight"
 )
 
@@ -93,6 +94,9 @@ func checkNode(ctx context.Context, cfg config.Config) []preflight.Result {
 		all = append(all, preflight.StrictARP(files, link), preflight.ReversePath(files, link))
 	}
 	all = append(all, checkPorts(cfg)...)
+	if cfg.Services.KeepConnections > 0 {
+		all = append(all, checkNftables())
+	}
 	return append(all, checkAPIServer(ctx, cfg)...)
 }
 
@@ -109,6 +113,15 @@ func checkLink(cfg config.Config) (link string, r preflight.Result) {
 	info := n.Info()
 	r.Severity, r.Message = preflight.OK, info.Interface+" (vip_interface, vip_servicesinterface)"
 	return info.DefaultInterface, r
+}
+
+// checkNftables checks whether the kernel takes what keeps connections of VIPs that move.
+func checkNftables() preflight.Result {
+	r := preflight.Result{Subject: "herald_keep_connections", Severity: preflight.OK, Message: "the kernel has nftables"}
+	if err := nft.Check(); err != nil {
+		r.Severity, r.Message = preflight.Warning, fmt.Sprintf("nftables can't be used (%v): a move of a VIP resets its connections", err)
+	}
+	return r
 }
 
 // checkPorts checks whether the ports that Herald listens on are free. Another Herald

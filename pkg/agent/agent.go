@@ -47,6 +47,7 @@ type Options struct {
 	Observers []Observer
 	Log       *slog.Logger
 
+	FormerOwners  Applier[vip.FormerOwner] // may be nil: connections of VIPs that move are reset
 	Addresses     Applier[vip.Address]
 	Announcements Applier[vip.Announcement]
 	Macvlans      Applier[vip.Macvlan] // may be nil, with DHCP
@@ -224,6 +225,11 @@ func (a *Agent) pass(ctx context.Context) bool {
 	}
 	p := a.o.Plan(w)
 	a.last.Store(&Pass{World: w, Plan: p})
+	if a.o.FormerOwners != nil {
+		// Before a VIP is bound here. Not in apply: they outlast the process, whose last Plan is empty.
+		_, err := a.o.FormerOwners.Set(ctx, p.FormerOwners)
+		a.logOnce("former owners", err)
+	}
 	ok := a.apply(ctx, p)
 	a.metrics.observe(p, time.Since(began))
 	if p.ReplanAfter > 0 {

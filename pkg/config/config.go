@@ -80,9 +80,12 @@ type Services struct {
 	Namespace string  // svc_namespace; "" is all of them
 	Lease     vip.Key // svc_leasename: the single lease when Election is false
 	Rebalance bool    // vip_rebalance: move VIPs to nodes that carry fewer
-	ReadOnly  bool    // disable_service_updates: write nothing to Services
-	IPMode    string  // svc_ipmode: "VIP" or "Proxy"
-	Quota     int     // svc_quota: how many addresses a namespace may have; 0 is no limit
+	// KeepConnections is how long after a move of a VIP connections that began before it are
+	// kept (herald_keep_connections); 0: they are reset by the move.
+	KeepConnections time.Duration
+	ReadOnly        bool   // disable_service_updates: write nothing to Services
+	IPMode          string // svc_ipmode: "VIP" or "Proxy"
+	Quota           int    // svc_quota: how many addresses a namespace may have; 0 is no limit
 }
 
 // Class configures which load balancer class is Herald's.

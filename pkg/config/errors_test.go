@@ -54,6 +54,7 @@ var errorTests = []struct {
 	{"svc_enable=maybe", `svc_enable="maybe" (environment): must be true or false`},
 	{"svc_election=on", `svc_election="on" (environment): must be true or false`},
 	{"vip_rebalance=on", `vip_rebalance="on" (environment): must be true or false`},
+	{"herald_keep_connections=1h", `herald_keep_connections="1h" (environment): must be a whole number of seconds from 0 to 86400`},
 	{"svc_namespace=a,b", `svc_namespace="a,b" (environment): must be one namespace: lower-case letters, digits and dashes, at most 63 of them`},
 	{"svc_leasename=a/b/c", `svc_leasename="a/b/c" (environment): must be the name of a Lease, or namespace/name`},
 	{"svc_leasename=/a", `svc_leasename="/a" (environment): must be the name of a Lease, or namespace/name`},

@@ -68,7 +68,7 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	if x.orphaned {
 		return l.orphanedClaim(x.Lease, now)
 	}
-	c := vip.Claim{Holder: x.holder, PreviousHolder: x.Annotations[FromAnnotation], Transitions: transitions(x.Lease)}
+	c := vip.Claim{Holder: x.holder, PreviousHolder: x.Annotations[FromAnnotation], FormerHolders: x.former, Transitions: transitions(x.Lease)}
 	if x.Spec.AcquireTime != nil {
 		c.AcquiredAt = x.Spec.AcquireTime.Time
 	}

@@ -41,6 +41,10 @@ const (
 	ClaimAnnotation = "heraldvip.io/claim"
 	// FromAnnotation, on a VIP lease, is the node that had it before.
 	FromAnnotation = "heraldvip.io/from"
+	// FormerAnnotation, on a VIP lease, is the nodes that had it before, the latest first, each
+	// with the time at which it ceased to (Unix time in seconds): n2@1790000000,n1@1789999990.
+	// The owner of now is none of them.
+	FormerAnnotation = "heraldvip.io/former-holders"
 	// FencedAnnotation, on a node lease, is the epoch that is over.
 	FencedAnnotation = "heraldvip.io/fenced"
 	// NodeAnnotation, on a node lease, is a vip.NodeInfo as JSON.
@@ -153,13 +157,14 @@ type record struct {
 	epoch    int64 // of the claim
 	ours     bool  // a Herald wrote the holder
 	orphaned bool  // a Herald claimed it, and another program has blanked the holder
+	former   []vip.FormerHolder
 }
 
 // parseRecord parses a Lease. ours is set if ClaimAnnotation names its holder, orphaned if it
 // has a ClaimAnnotation and no holder.
 func parseRecord(l *coordinationv1.Lease) *record {
 	node, epoch, ok := parseClaim(l)
-	r := &record{Lease: l, key: keyOf(l), version: version(l), holder: holder(l), epoch: epoch}
+	r := &record{Lease: l, key: keyOf(l), version: version(l), holder: holder(l), epoch: epoch, former: parseFormerHolders(l)}
 	r.ours = ok && node == r.holder
 	r.orphaned = r.holder == "" && l.Annotations[ClaimAnnotation] != ""
 	return r

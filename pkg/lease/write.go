@@ -178,8 +178,9 @@ func (l *Leases) listUpdates(now time.Time) []update {
 func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	var count int32
-	previous := ""
+	previous, former := "", ""
 	if u.from != nil {
+		former = formerHolders(u.from, u.holder, time.Now())
 		next = u.from.DeepCopy()
 		count = int32(transitions(u.from))
 		earlier := u.from.Annotations[FromAnnotation]
@@ -193,6 +194,7 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	addLabels(next)
 	annotate(next, ClaimAnnotation, quorum.ClaimText(u.holder, u.epoch))
 	annotate(next, FromAnnotation, previous)
+	annotate(next, FormerAnnotation, former)
 	setOwner(next, "Service", u.intent.Service.Name, u.intent.UID)
 	now := metav1.NewMicroTime(time.Now())
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &u.holder, &count

@@ -52,7 +52,10 @@ type Rules struct {
 	Announcer   string      // which installation of Herald this is: statuses written by another are left alone
 	Forwarding  *Forwarding // enable_upnp; nil: no gateway is asked for anything
 	NoStatus    bool        // disable_service_updates: no status tells what was announced
-	ProbeNew    bool        // vip_skipdad is false: ask whether an address is free before it is used for the first time
+	// KeepConnections is how long after a move of a VIP its former owners are sent the packets
+	// of connections that its owner does not know (herald_keep_connections); 0: never.
+	KeepConnections time.Duration
+	ProbeNew        bool // vip_skipdad is false: ask whether an address is free before it is used for the first time
 
 	Quota    int    // svc_quota: how many addresses the Services of a namespace may have together; 0 is no limit
 	DHCPMode string // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
@@ -87,6 +90,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	}
 	for _, u := range units {
 		m.plan(u)
+		p.wantFormerOwners(u)
 	}
 	m.routes.advertiseFromEveryNode(f.accepted)
 	m.routes.addAggregates()

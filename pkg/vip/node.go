@@ -136,12 +136,19 @@ type Member struct {
 
 // A Claim is what a VIP lease says, as far as this node may judge it.
 type Claim struct {
-	Holder         string    // the node, or the identity that another program wrote; "" if free
-	Valid          bool      // false: anybody may take it
-	Foreign        bool      // held by a program that is not Herald
-	PreviousHolder string    // the node it was handed over from, or ""
-	AcquiredAt     time.Time // since when (spec.acquireTime, the holder's clock)
-	Transitions    int64     // spec.leaseTransitions
+	Holder         string         // the node, or the identity that another program wrote; "" if free
+	Valid          bool           // false: anybody may take it
+	Foreign        bool           // held by a program that is not Herald
+	PreviousHolder string         // the node it was handed over from, or ""
+	FormerHolders  []FormerHolder // the nodes that had it before Holder, each once, the latest first
+	AcquiredAt     time.Time      // since when (spec.acquireTime, the holder's clock)
+	Transitions    int64          // spec.leaseTransitions
+}
+
+// A FormerHolder is a node that had a VIP lease.
+type FormerHolder struct {
+	Node  string
+	Until time.Time // when it ceased to have it (the clock of the node that wrote that)
 }
 
 // A Tenure is this node's own right to hold claims.

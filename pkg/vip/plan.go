@@ -11,6 +11,7 @@ type Plan struct {
 	LeaseIntents  []LeaseIntent
 	HealthChecks  []HealthCheck
 	AddressChecks []AddressCheck // one per address
+	FormerOwners  []FormerOwner  // in place before Addresses are bound
 	Addresses     []Address
 	Announcements []Announcement
 	Macvlans      []Macvlan

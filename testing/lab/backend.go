@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -22,9 +23,17 @@ func init() {
 }
 
 // serveBackend answers every HTTP request on the listeners it has inherited, which
-// are file descriptors 3 and up, with a line "pod node client".
+// are file descriptors 3 and up, with a line "pod node client". A connection that asks for
+// /echo is no longer HTTP: it gets back what it sends, until the client closes it.
 func serveBackend(pod, node string) {
 	answer := func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/echo" {
+			if conn, in, err := http.NewResponseController(w).Hijack(); err == nil {
+				_, _ = io.Copy(conn, in)
+				conn.Close()
+			}
+			return
+		}
 		client, _, _ := net.SplitHostPort(r.RemoteAddr)
 		fmt.Fprintf(w, "%s %s %s\n", pod, node, client)
 	}

@@ -1,0 +1,45 @@
+package lease
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// maxFormerHolders is how many nodes FormerAnnotation names at most.
+const maxFormerHolders = 8
+
+// parseFormerHolders returns the nodes of FormerAnnotation, the latest first, and no more than
+// maxFormerHolders. Entries that are not <node>@<seconds> are left out.
+func parseFormerHolders(l *coordinationv1.Lease) (all []vip.FormerHolder) {
+	for entry := range strings.SplitSeq(l.Annotations[FormerAnnotation], ",") {
+		node, at, _ := strings.Cut(entry, "@")
+		seconds, err := strconv.ParseInt(at, 10, 64)
+		if err == nil && node != "" && len(all) < maxFormerHolders {
+			all = append(all, vip.FormerHolder{Node: node, Until: time.Unix(seconds, 0)})
+		}
+	}
+	return all
+}
+
+// formerHolders returns the FormerAnnotation of a VIP lease that next is to hold: that of l,
+// without next, and before it the holder of l, if that is another node and a Herald wrote it.
+func formerHolders(l *coordinationv1.Lease, next string, now time.Time) string {
+	all := parseFormerHolders(l)
+	if node, _, ok := parseClaim(l); ok && node == holder(l) && node != next {
+		all = slices.DeleteFunc(all, func(f vip.FormerHolder) bool { return f.Node == node })
+		all = slices.Insert(all, 0, vip.FormerHolder{Node: node, Until: now})
+	}
+	var entries []string
+	for _, f := range all {
+		if f.Node != next && len(entries) < maxFormerHolders {
+			entries = append(entries, f.Node+"@"+strconv.FormatInt(f.Until.Unix(), 10))
+		}
+	}
+	return strings.Join(entries, ",")
+}

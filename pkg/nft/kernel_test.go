@@ -1,0 +1,215 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// set has Tables of a node hold entries for both VIPs, with the next hops of that node.
+func (r *rig) set(tables *Tables, node string, former ...string) {
+	r.t.Helper()
+	var want []vip.FormerOwner
+	for _, f := range former {
+		want = append(want,
+			vip.FormerOwner{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0." + f[1:])},
+			vip.FormerOwner{Addr: vip6, Link: "eth0", NextHop: netip.MustParseAddr("fd00::" + f[1:])})
+	}
+	inside(r.t, node, func() {
+		have, err := tables.Set(context.Background(), want)
+		check.OK(r.t, err)
+		if len(have) != len(want) {
+			r.t.Errorf("%s has %v, want %v", node, have, want)
+		}
+	})
+}
+
+// Without an entry a connection is reset once its VIP has moved. This is what Herald is to
+// spare clients, and what shows that the other tests can fail.
+func TestResetWithoutEntry(t *testing.T) {
+	r := newRig(t)
+	r.move("n1")
+	for _, to := range []netip.Addr{vip4, vip6} {
+		c := r.dial(to)
+		c.wants(t, "n1")
+		r.move("n2")
+		if got, err := c.ask(5 * time.Second); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("%s: answered by %q (%v), want a reset", to, got, err)
+		}
+		r.move("n1")
+	}
+}
+
+// A VIP goes from n1 to n2, to n3 and back to n1: all connections live, new ones are served by
+// the owner.
+func TestConnectionsSurviveMoves(t *testing.T) {
+	r := newRig(t)
+	log := check.Log(t)
+	n1, n2, n3 := New(log), New(log), New(log)
+	owners := make(map[string][]connection)
+	both := func(node string) {
+		t.Helper()
+		for _, to := range []netip.Addr{vip4, vip6} {
+			owners[node] = append(owners[node], r.dial(to))
+		}
+		for name, all := range owners {
+			for _, c := range all {
+				c.wants(t, name)
+			}
+		}
+	}
+	r.move("n1")
+	both("n1")
+	r.set(n2, "n2", "n1")
+	r.move("n2")
+	both("n2")
+	r.set(n3, "n3", "n2")
+	r.move("n3")
+	both("n3")
+	r.set(n2, "n2") // n1 is asked by n3 no more, but by n1 itself
+	r.set(n1, "n1", "n3")
+	r.set(n3, "n3", "n2")
+	r.move("n1")
+	both("n1")
+}
+
+// Nodes that name each other send a packet to and fro until its TTL has ended.
+func TestLoopEnds(t *testing.T) {
+	r := newRig(t)
+	r.move("n3")
+	sh(t, "ip netns exec client sysctl -qw net.ipv4.ip_default_ttl=9")
+	c := r.dial(vip4)
+	c.wants(t, "n3")
+	log := check.Log(t)
+	r.set(New(log), "n1", "n2")
+	r.set(New(log), "n2", "n1")
+	r.move("n1")
+	sent := func() int {
+		out := sh(t, "ip netns exec client nstat -asz TcpOutSegs | awk '/TcpOutSegs/ {print $2}'")
+		return check.Value(strconv.Atoi(strings.TrimSpace(out)))(t)
+	}
+	before := sent()
+	if got, err := c.ask(time.Second); err == nil {
+		t.Fatalf("answered by %q: no node that is asked knows the connection", got)
+	}
+	hops := packets(t, "n1") + packets(t, "n2")
+	if segments := sent() - before; hops < 8 || hops > 9*segments {
+		t.Errorf("%d packets were sent on for %d segments with a TTL of 9", hops, segments)
+	}
+}
+
+// packets is how many packets the rule of a node has sent on.
+func packets(t testing.TB, node string) int {
+	t.Helper()
+	out := sh(t, "ip netns exec "+node+" nft list chain ip herald established")
+	found := regexp.MustCompile(`counter packets (\d+)`).FindStringSubmatch(out)
+	if found == nil {
+		t.Fatalf("no counter in\n%s", out)
+	}
+	return check.Value(strconv.Atoi(found[1]))(t)
+}
+
+// ruleset is all that nftables has on a node, without what changes by itself.
+func ruleset(t testing.TB, node string) string {
+	out := sh(t, "ip netns exec "+node+" nft list ruleset")
+	out = regexp.MustCompile(`counter packets \d+ bytes \d+`).ReplaceAllString(out, "counter")
+	return regexp.MustCompile(` expires \w+`).ReplaceAllString(out, "")
+}
+
+// What the kernel has is what was set last, also by another process, and nothing at last;
+// tables of others stay.
+func TestTable(t *testing.T) {
+	r := newRig(t)
+	empty := ruleset(t, "n1")
+	tables := New(check.Log(t))
+	r.set(tables, "n1")
+	if diff := cmp.Diff(empty, ruleset(t, "n1")); diff != "" {
+		t.Errorf("without an entry (-want +got):\n%s", diff)
+	}
+	r.set(tables, "n1", "n2")
+	full := ruleset(t, "n1")
+	for _, want := range []string{
+		"type ipv4_addr . iface_index : ipv4_addr", "type ipv6_addr . iface_index : ipv6_addr", "timeout 5m",
+		"10.0.0.200 . \"eth0\" : 10.0.0.2", "fd00::200 . \"eth0\" : fd00::2",
+		"type filter hook prerouting priority mangle; policy accept;",
+		"ct state ! established,related tcp flags != syn / syn,rst,ack ip ttl > 1 counter dup to ip daddr . iif map @former_owners device iif drop",
+		"ip6 hoplimit > 1 counter dup to ip6 daddr . iif map @former_owners device iif drop",
+	} {
+		if !strings.Contains(full, want) {
+			t.Errorf("there is no %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(full)
+	}
+	again := New(check.Log(t)) // the process was restarted
+	r.set(again, "n1", "n3")
+	if got := ruleset(t, "n1"); strings.Contains(got, "10.0.0.2\n") || !strings.Contains(got, "10.0.0.3") {
+		t.Errorf("after a restart:\n%s", got)
+	}
+	sh(t, "ip netns exec n1 nft delete table ip herald") // by another program
+	r.set(again, "n1", "n2")
+	if diff := cmp.Diff(full, ruleset(t, "n1")); diff != "" {
+		t.Errorf("after another program had deleted a table (-want +got):\n%s", diff)
+	}
+	r.set(again, "n1")
+	if diff := cmp.Diff(empty, ruleset(t, "n1")); diff != "" {
+		t.Errorf("at last (-want +got):\n%s", diff)
+	}
+}
+
+// A thousand entries go through one transaction.
+func TestManyEntries(t *testing.T) {
+	newRig(t)
+	tables := New(check.Log(t))
+	var want []vip.FormerOwner
+	for a := netip.MustParseAddr("10.1.0.0"); len(want) < 5000; a = a.Next() {
+		want = append(want, vip.FormerOwner{Addr: a, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.2")})
+	}
+	inside(t, "n1", func() {
+		for range 2 {
+			began := time.Now()
+			have, err := tables.Set(context.Background(), want)
+			check.OK(t, err)
+			t.Logf("%d entries in %v", len(have), time.Since(began))
+			want = want[1:]
+		}
+	})
+	if got := strings.Count(sh(t, "ip netns exec n1 nft list map ip herald former_owners"), "expires"); got != 4999 {
+		t.Errorf("the kernel has %d entries, want 4999", got)
+	}
+}
+
+// Without the right to change nftables there are no entries, which is logged once, and no error.
+func TestRefused(t *testing.T) {
+	newRig(t)
+	var out strings.Builder
+	tables := New(slog.New(slog.NewTextHandler(&out, nil)))
+	inside(t, "n1", func() {
+		none := [2]unix.CapUserData{}
+		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+		for range 3 {
+			have, err := tables.Set(context.Background(), []vip.FormerOwner{{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.2")}})
+			if have != nil || err != nil {
+				t.Errorf("%v, %v; want no entries and no error", have, err)
+			}
+			tables.failed = tables.failed.Add(-retryAfter)
+		}
+	})
+	if got := strings.Count(out.String(), "established connections of VIPs that have moved to this node are reset"); got != 1 {
+		t.Errorf("said %d times, want once:\n%s", got, &out)
+	}
+}

@@ -1,0 +1,79 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func TestFormerOwners(t *testing.T) {
+	const keep = time.Hour
+	former := func(nodes ...string) (all []vip.FormerHolder) {
+		for i, n := range nodes {
+			all = append(all, vip.FormerHolder{Node: n, Until: epoch.Add(time.Hour - time.Duration(i+1)*time.Minute)})
+		}
+		return all
+	}
+	tests := []struct {
+		name   string
+		holder string
+		former []vip.FormerHolder
+		change func(*Rules, *vip.World)
+		want   string
+	}{
+		{name: "it never moved", holder: "n1"},
+		{name: "it came here from n2", holder: "n1", former: former("n2"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200"},
+		{name: "n2 had it from n3: n2 asks it", holder: "n1", former: former("n2", "n3"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200"},
+		{name: "this node gave it to n2", holder: "n2", former: former("n1")},
+		{name: "this node had it from n3, and gave it to n2", holder: "n2", former: former("n1", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200"},
+		{name: "another's connections lead past this node", holder: "n2", former: former("n3", "n1")},
+		{name: "nobody holds it at present: what came before stays", former: former("n1", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200"},
+		{
+			name: "the last move was longer ago than connections are kept: the one before even more", holder: "n1", former: former("n2", "n3"),
+			change: func(r *Rules, _ *vip.World) { r.KeepConnections = time.Minute },
+		},
+		{
+			name: "the one before is not known, which n3 is", holder: "n1", former: former("n9", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200",
+		},
+		{
+			name: "the Herald there is being restarted: Kubernetes knows the address", holder: "n1", former: former("w1"), want: "10.77.0.50 eth0 10.77.0.21",
+			change: func(_ *Rules, w *vip.World) {
+				w.Nodes = allNodes()
+				w.Nodes = append(w.Nodes, vip.Node{Name: "w1", Addresses: []netip.Addr{addr("10.99.0.21"), addr("192.0.2.1"), addr("10.77.0.21")}})
+			},
+		},
+		{name: "off", holder: "n1", former: former("n2"), change: func(r *Rules, _ *vip.World) { r.KeepConnections = 0 }},
+		{name: "BGP alone", holder: "n1", former: former("n2"), change: func(r *Rules, _ *vip.World) { r.ARP, r.BGP = false, &BGP{} }},
+		{
+			name: "a time to come, which no Herald wrote", holder: "n1",
+			former: []vip.FormerHolder{{Node: "n2", Until: epoch.Add(1000 * time.Hour)}},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := rules(), held(world(svc("a", "10.77.0.50,fd77::50")), "a", tt.holder)
+			r.KeepConnections = keep
+			c := w.Claims[key("kubevip-a")]
+			c.FormerHolders, c.Valid = tt.former, tt.holder != ""
+			w.Claims[key("kubevip-a")] = c
+			if tt.change != nil {
+				tt.change(&r, &w)
+			}
+			p := Make(r, w)
+			var got []string
+			for _, x := range p.FormerOwners {
+				got = append(got, fmt.Sprint(x.Addr, " ", x.Link, " ", x.NextHop))
+			}
+			if got := strings.Join(got, ", "); got != tt.want {
+				t.Errorf("%s\nwant %s", got, tt.want)
+			}
+			if len(got) > 0 && (p.ReplanAfter == 0 || p.ReplanAfter > time.Minute) {
+				t.Errorf("planned again after %v: the kernel would forget it", p.ReplanAfter)
+			}
+		})
+	}
+}

@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// A held is a connection that the client holds to a pod behind a VIP.
+type held struct {
+	net.Conn
+	in    *bufio.Reader
+	owner string // of the VIP when it began
+}
+
+// hold opens n connections to a VIP.
+func hold(t *testing.T, n int, vip, owner string) []*held {
+	t.Helper()
+	var all []*held
+	for range n {
+		conn := check.Value(cluster.DialFrom("cl")(withTimeout(t, 5*time.Second), "tcp", net.JoinHostPort(vip, "80")))(t)
+		t.Cleanup(func() { conn.Close() })
+		check.Value(io.WriteString(conn, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
+		h := &held{conn, bufio.NewReader(conn), owner}
+		check.OK(t, h.ask())
+		all = append(all, h)
+	}
+	return all
+}
+
+// ask sends a line and waits for its echo.
+func (h *held) ask() error {
+	_ = h.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := io.WriteString(h, "hello\n"); err != nil {
+		return err
+	}
+	line, err := h.in.ReadString('\n')
+	if err == nil && line != "hello\n" {
+		return fmt.Errorf("echo: %q", line)
+	}
+	return err
+}
+
+// expectHeld fails the test if one of the connections does not answer, and returns the
+// slowest answer.
+func expectHeld(t *testing.T, after string, all []*held) {
+	t.Helper()
+	var broken []string
+	var slowest time.Duration
+	for _, h := range all {
+		began := time.Now()
+		if err := h.ask(); err != nil {
+			broken = append(broken, fmt.Sprintf("begun at %s: %v", h.owner, err))
+		}
+		slowest = max(slowest, time.Since(began))
+	}
+	t.Logf("after %s: %d of %d broken, slowest answer %v", after, len(broken), len(all), slowest.Round(time.Millisecond))
+	if len(broken) > 0 {
+		t.Errorf("after %s: %s", after, strings.Join(slices.Compact(broken), "\n"))
+	}
+}
+
+// Connections outlive their VIP's moves: one Herald after another is stopped, and started
+// again, twice; then killed; then drained. Under externalTrafficPolicy Cluster and Local, by
+// IPv4 and IPv6.
+func TestConnectionsSurviveMoves(t *testing.T) {
+	f := start(t, env())
+	f.killed = true
+	vips := []string{"10.77.0.50", "fd77::50"}
+	createService(t, webService("a", strings.Join(vips, ","), func(s *corev1.Service) {
+		s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
+	}))
+	owner := awaitOwner(t, "a")
+	for _, v := range vips {
+		awaitReachable(t, "http://"+net.JoinHostPort(v, "80")+"/")
+		awaitProxies(t, v)
+	}
+	var all []*held
+	more := func() {
+		t.Helper()
+		for _, v := range vips {
+			all = append(all, hold(t, 5, v, owner)...)
+		}
+	}
+	moved := func(how string) {
+		t.Helper()
+		before := owner
+		until(t, 10*time.Second, "the VIP has moved", func(context.Context) error {
+			if owner = awaitOwner(t, "a"); owner == before {
+				return fmt.Errorf("it is still %s's", owner)
+			}
+			return nil
+		})
+		expectHeld(t, fmt.Sprintf("%s, from %s to %s", how, before, owner), all)
+	}
+	more()
+	for range 4 {
+		stopped := owner
+		f.node[stopped].Signal(syscall.SIGTERM)
+		moved("SIGTERM")
+		check.OK(t, f.node[stopped].Wait(withTimeout(t, 10*time.Second)))
+		more()
+		f.startOn(stopped)
+		f.awaitReady(stopped)
+		expectHeld(t, "the start of "+stopped, all)
+	}
+	awaitDetectable(t)
+	killed := owner
+	f.node[killed].Kill()
+	moved("SIGKILL")
+	more()
+	f.startOn(killed)
+	f.awaitReady(killed)
+	expectHeld(t, "the start of "+killed, all)
+	drained := owner
+	runHerald(t, "drain", drained)
+	moved("drain")
+	runHerald(t, "undrain", drained)
+	moved("undrain")
+}
