@@ -11,7 +11,8 @@ import (
 )
 
 // TestAdmission: with the policies of the manifests a tenant, who has the role edit in a namespace, may ask for what an annotation
-// of the namespace lists, and writes no claim; Herald, an administrator, and the controllers that clean up may go on.
+// of the namespace lists, and writes no claim; Herald, an administrator, and the controllers that clean up may go on. Herald's token is good for
+// Leases of Herald, and for the status and the annotations of Services that Herald writes, and for no others.
 func TestAdmission(t *testing.T) {
 	const tenant, collector, deleter = "ann", "system:serviceaccount:kube-system:generic-garbage-collector", "system:serviceaccount:kube-system:namespace-controller"
 	api := startAPI(t)
@@ -40,6 +41,11 @@ func TestAdmission(t *testing.T) {
 	api.must(t, "POST", services, service("many", addresses(many), ""))
 	api.must(t, "POST", leases, lease("forged", claim))
 	api.must(t, "POST", leases, lease("another", claim))
+	own := strings.Replace(lease("own", claim), `{"name"`, `{"labels":{"app.kubernetes.io/managed-by":"herald"},"name"`, 1)
+	api.must(t, "POST", leases, own)
+	const election = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/some-controller"
+	api.must(t, "POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", lease("some-controller", ""))
+	t.Cleanup(func() { api.do("DELETE", election, "") })
 	api.apply(t, "admission.yaml")
 	check.Until(t, 20*time.Second, "the policies are in force", func() error {
 		for path, body := range map[string]string{services + "?dryRun=All": service("probe", addresses("10.1.1.1")+`,"kube-vip.io/hwaddr":"02:00:00:00:00:01"`, ""), leases + "?dryRun=All": lease("probe", claim)} {
@@ -61,6 +67,7 @@ func TestAdmission(t *testing.T) {
 		}
 	}
 	dry := "?dryRun=All"
+	stored := func(path string) string { return api.must(t, "GET", path, "") }
 	expect(
 		request{tenant, "POST", services + dry, service("a", "", ""), ""},
 		request{tenant, "POST", services + dry, service("a", addresses("10.77.0.5"), ""), "the namespace may not ask for 10.77.0.5; its annotation heraldvip.io/allowed-addresses permits none"},
@@ -83,8 +90,20 @@ func TestAdmission(t *testing.T) {
 		request{tenant, "PATCH", leases + "/forged" + dry, `{"spec":{"holderIdentity":"n2"}}`, "only Herald writes"},
 		request{tenant, "PATCH", leases + "/forged" + dry, `{"metadata":{"annotations":null}}`, "only Herald writes"},
 		request{tenant, "DELETE", leases + "/forged", "", "only Herald writes"},
-		request{serviceAccount, "POST", leases + dry, lease("mine", claim), ""},
-		request{serviceAccount, "DELETE", leases + "/forged" + dry, "", ""},
+		// Herald's token.
+		request{serviceAccount, "POST", leases + dry, strings.Replace(own, "own", "mine", 1), ""},
+		request{serviceAccount, "PUT", leases + "/own" + dry, stored(leases + "/own"), ""},
+		request{serviceAccount, "DELETE", leases + "/own" + dry, "", ""},
+		request{serviceAccount, "POST", leases + dry, lease("mine", claim), "managed-by=herald"},
+		request{serviceAccount, "DELETE", election, "", "managed-by=herald"},
+		request{serviceAccount, "PUT", election, strings.Replace(stored(election), `"n1"`, `"thief"`, 1), "managed-by=herald"},
+		request{serviceAccount, "PUT", election, strings.Replace(stored(election), `"name"`, `"labels":{"app.kubernetes.io/managed-by":"herald"},"name"`, 1), "managed-by=herald"},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`, ""},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"annotations":{"kube-vip.io/hwaddr":"02:00:00:00:00:02"}}}`, "only its own annotations"},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"annotations":{"kube-vip.io/hwaddr":null}}}`, "only its own annotations"},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"annotations":{"example.com/other":"x"}}}`, "only its own annotations"},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"labels":{"app":"other"}}}`, "no labels, finalizers or owners"},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"finalizers":["example.com/stuck"]}}`, "no labels, finalizers or owners"},
 		request{"admin", "DELETE", leases + "/forged" + dry, "", ""},
 		request{collector, "DELETE", leases + "/forged", "", ""},
 		request{deleter, "DELETE", leases, "", ""}, // the collection

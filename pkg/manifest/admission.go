@@ -27,6 +27,9 @@ var restricted = []string{
 	"heraldvip.io/announce", "heraldvip.io/bgp-communities", "heraldvip.io/bgp-local-pref", "heraldvip.io/bgp-med", "heraldvip.io/bgp-prepend", "heraldvip.io/bgp-peers",
 }
 
+// written are the annotations of Services that Herald itself writes.
+var written = []string{"kube-vip.io/vipHost", "heraldvip.io/announcer", "heraldvip.io/dhcp-lease", "kube-vip.io/requestedIP"}
+
 // Parts of the policies' expressions, which are CEL as Kubernetes has it: optional fields, its libraries for IP
 // addresses and for authorization.
 const (
@@ -38,27 +41,40 @@ const (
 		`.split(',').map(a, a.trim()).filter(a, a != ''))`
 	// listedIn is the list, with commas between, that an annotation % of the Namespace holds.
 	listedIn = `namespaceObject.metadata.?annotations[?'%'].orValue('').split(',').map(a, a.trim()).filter(a, a != '')`
-	// limited excludes requests of those who may update every Service anyhow: administrators and controllers.
-	limited = `!authorizer.group('').resource('services').check('update').allowed()`
 )
 
 // expression returns format with operand for each %.
 func expression(format, operand string) string { return strings.ReplaceAll(format, "%", operand) }
 
-// admissionObjects returns the policies for what RBAC can't express, and their bindings. home is the announcers' namespace.
+// listOf returns words as a list in CEL.
+func listOf(words []string) string { return "['" + strings.Join(words, "', '") + "']" }
+
+// admissionObjects returns the policies for what RBAC can't express, and their bindings.
 func admissionObjects(c config.Config) []any {
-	services := resourceRule("", "services", admissionv1.Create, admissionv1.Update)
-	var quoted []string
-	for _, a := range restricted {
-		quoted = append(quoted, "'"+a+"'")
-	}
 	var objects []any
 	add := func(suffix string, spec admissionv1.ValidatingAdmissionPolicySpec) {
 		objects = append(objects, policyAndBinding(name+"-"+suffix, spec)...)
 	}
-	add("addresses", admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: services,
-		MatchConditions:  []admissionv1.MatchCondition{{Name: "by-a-tenant", Expression: limited}},
+	add("addresses", addressesPolicy())
+	add("annotations", annotationsPolicy())
+	add("claims", claimsPolicy(c.Node.Namespace))
+	account := []admissionv1.MatchCondition{{
+		Name: "by-herald", Expression: "request.userInfo.username == 'system:serviceaccount:" + c.Node.Namespace + ":" + name + "'",
+	}}
+	add("token-leases", tokenLeasesPolicy(account))
+	add("token-services", tokenServicesPolicy(account))
+	return objects
+}
+
+// byTenant matches requests of those who may not update every Service anyhow, as administrators and controllers may.
+var byTenant = []admissionv1.MatchCondition{{Name: "by-a-tenant", Expression: "!authorizer.group('').resource('services').check('update').allowed()"}}
+
+// addressesPolicy refuses addresses that the Service's namespace may not ask for. Those that it asked for before may stay.
+func addressesPolicy() admissionv1.ValidatingAdmissionPolicySpec {
+	most := strconv.Itoa(maxAddresses)
+	return admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: resourceRule("", "services", admissionv1.Create, admissionv1.Update),
+		MatchConditions:  byTenant,
 		Variables: []admissionv1.Variable{
 			{Name: "requested", Expression: expression(requestedBy, "object")},
 			{Name: "before", Expression: expression(requestedBy, "oldObject")},
@@ -68,44 +84,85 @@ func admissionObjects(c config.Config) []any {
 		},
 		Validations: []admissionv1.Validation{
 			{
-				Expression: "variables.requested == variables.before || size(variables.requested) <= " + strconv.Itoa(maxAddresses),
-				Message:    "a Service may ask for " + strconv.Itoa(maxAddresses) + " addresses at most",
+				Expression: "variables.requested == variables.before || size(variables.requested) <= " + most,
+				Message:    "a Service may ask for " + most + " addresses at most",
 			},
 			{
-				Expression: "size(variables.requested) > " + strconv.Itoa(maxAddresses) + " || size(variables.refused) == 0",
+				Expression: "size(variables.requested) > " + most + " || size(variables.refused) == 0",
 				MessageExpression: `'the namespace may not ask for ' + variables.refused.join(', ') + '; its annotation ` + allowedAddresses +
 					` permits ' + (size(variables.allowed) == 0 ? 'none' : variables.allowed.join(', '))`,
 			},
 		},
-	})
-	add("annotations", admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: services,
-		MatchConditions:  []admissionv1.MatchCondition{{Name: "by-a-tenant", Expression: limited}},
+	}
+}
+
+// annotationsPolicy refuses restricted annotations that the Service's namespace may not set. It may keep and remove them.
+func annotationsPolicy() admissionv1.ValidatingAdmissionPolicySpec {
+	return admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: resourceRule("", "services", admissionv1.Create, admissionv1.Update),
+		MatchConditions:  byTenant,
 		Variables: []admissionv1.Variable{
 			{Name: "now", Expression: expression(annotationsOf, "object")},
 			{Name: "before", Expression: expression(annotationsOf, "oldObject")},
 			{Name: "allowed", Expression: expression(listedIn, allowedAnnotations)},
-			{Name: "refused", Expression: "[" + strings.Join(quoted, ", ") + "].filter(k, k in variables.now && variables.now[?k] != variables.before[?k] && " +
+			{Name: "refused", Expression: listOf(restricted) + ".filter(k, k in variables.now && variables.now[?k] != variables.before[?k] && " +
 				"!(k in variables.allowed) && !('*' in variables.allowed))"},
 		},
 		Validations: []admissionv1.Validation{{
 			Expression:        "size(variables.refused) == 0",
 			MessageExpression: `'the namespace may not set ' + variables.refused.join(', ') + ' on a Service: its annotation ` + allowedAnnotations + ` does not list it'`,
 		}},
-	})
-	add("claims", admissionv1.ValidatingAdmissionPolicySpec{
+	}
+}
+
+// claimsPolicy refuses Leases with a claim to all but Herald, administrators, and the controllers that remove what belonged to
+// a Service or a namespace: those who may delete Leases in home, the announcers' namespace.
+func claimsPolicy(home string) admissionv1.ValidatingAdmissionPolicySpec {
+	return admissionv1.ValidatingAdmissionPolicySpec{
 		MatchConstraints: resourceRule("coordination.k8s.io", "leases", admissionv1.Create, admissionv1.Update, admissionv1.Delete),
 		MatchConditions: []admissionv1.MatchCondition{{
 			Name:       "has-a-claim",
 			Expression: `'heraldvip.io/claim' in ` + expression(annotationsOf, "object") + ` || 'heraldvip.io/claim' in ` + expression(annotationsOf, "oldObject"),
 		}},
 		Validations: []admissionv1.Validation{{
-			// Herald, administrators, and the controllers that remove what belonged to a Service or a namespace.
-			Expression: `authorizer.group('coordination.k8s.io').resource('leases').namespace('` + c.Node.Namespace + `').check('delete').allowed()`,
+			Expression: `authorizer.group('coordination.k8s.io').resource('leases').namespace('` + home + `').check('delete').allowed()`,
 			Message:    "the annotation heraldvip.io/claim says which node owns a VIP: only Herald writes or deletes a Lease that has it",
 		}},
-	})
-	return objects
+	}
+}
+
+// tokenLeasesPolicy keeps whoever has Herald's token to the Leases that Herald has created, or adopted before the policy came.
+func tokenLeasesPolicy(account []admissionv1.MatchCondition) admissionv1.ValidatingAdmissionPolicySpec {
+	const labeled = `(% == null || %.metadata.?labels[?'app.kubernetes.io/managed-by'].orValue('') == 'herald')`
+	return admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: resourceRule("coordination.k8s.io", "leases", admissionv1.Create, admissionv1.Update, admissionv1.Delete),
+		MatchConditions:  account,
+		Validations: []admissionv1.Validation{{
+			Expression: expression(labeled, "object") + " && " + expression(labeled, "oldObject"),
+			Message:    "Herald writes only Leases with the label app.kubernetes.io/managed-by=herald",
+		}},
+	}
+}
+
+// tokenServicesPolicy keeps whoever has Herald's token to the status of Services and the annotations that Herald writes: the API
+// server lets those who may write the status change the metadata, too.
+func tokenServicesPolicy(account []admissionv1.MatchCondition) admissionv1.ValidatingAdmissionPolicySpec {
+	return admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: resourceRule("", "services/status", admissionv1.Update),
+		MatchConditions:  account,
+		Variables: []admissionv1.Variable{
+			{Name: "now", Expression: expression(annotationsOf, "object")},
+			{Name: "before", Expression: expression(annotationsOf, "oldObject")},
+		},
+		Validations: []admissionv1.Validation{{
+			Expression: "(variables.now.map(k, k) + variables.before.map(k, k)).all(k, k in " + listOf(written) + " || variables.now[?k] == variables.before[?k])",
+			Message:    "Herald writes only its own annotations on Services",
+		}, {
+			Expression: "object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?finalizers == oldObject.metadata.?finalizers && " +
+				"object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences",
+			Message: "Herald writes no labels, finalizers or owners of Services",
+		}},
+	}
 }
 
 // resourceRule returns the constraint to these operations on one kind of objects in namespaces. Subresources, such as the status, are no match.

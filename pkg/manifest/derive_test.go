@@ -94,6 +94,7 @@ func chartAdmission(t *testing.T) string {
 		"  name: herald-", "  name: {{ include \"herald.name\" . }}-",
 		"  policyName: herald-", "  policyName: {{ include \"herald.name\" . }}-",
 		"namespace('"+c.Node.Namespace+"')", "namespace('{{ .Release.Namespace }}')",
+		"serviceaccount:"+c.Node.Namespace+":herald", `serviceaccount:{{ .Release.Namespace }}:{{ include "herald.account" . }}`,
 	).Replace(yamlOf(t, "", admissionObjects(c)...)) + "{{- end }}\n"
 }
 

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -340,5 +342,21 @@ func TestRBAC(t *testing.T) {
 		if diff := cmp.Diff(tt.want, granted(t, strings.Fields(tt.args)...)); diff != "" {
 			t.Errorf("%q: -want +got:\n%s", tt.args, diff)
 		}
+	}
+}
+
+// TestWrittenAnnotations: the policy of admission lets Herald write each annotation that the reference says it writes.
+func TestWrittenAnnotations(t *testing.T) {
+	found := 0
+	for _, a := range kube.Annotations {
+		if a.Written {
+			found++
+			if !slices.Contains(written, a.Key) {
+				t.Errorf("%s is not in the list", a.Key)
+			}
+		}
+	}
+	if found < 3 {
+		t.Errorf("only %d annotations are written", found)
 	}
 }

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,7 +31,7 @@ patches:
 `+patch), 0o600))
 	t.Cleanup(func() {
 		for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
-			kubectl(t, "delete", kind, "-l", "app.kubernetes.io/name=herald")
+			check.Value(cluster.Kubectl(context.Background(), "delete", kind, "-l", "app.kubernetes.io/name=herald"))(t)
 		}
 	})
 	asDaemonSet(t, "herald", kustomize(t, dir))
