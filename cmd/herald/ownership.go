@@ -59,6 +59,7 @@ func (n *node) info() vip.NodeInfo {
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"
 	}
+	info.Unanswered = n.announcer.AddressChecks().Unanswered()
 	info.LivenessOff = n.peers.Off()
 	info.HeartbeatKeys = n.peers.KeyIDs()
 	info.Waiting = n.lock.Waiting()

@@ -164,6 +164,8 @@ func (n nodeStatus) state(now time.Time) string {
 		return "ok, but takes a new VIP only if no other node can: Kubernetes does not have it as Ready"
 	case n.Info.LivenessOff != "":
 		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node exchanges no heartbeats, since " + n.Info.LivenessOff
+	case len(n.Info.Unanswered) > 0:
+		return fmt.Sprintf("ok, but nobody answers it for %s, an address of another node on a link with VIPs: is the VLAN on all ports of the switch?", n.Info.Unanswered[0])
 	case len(n.Info.Suspects) > 0:
 		return "ok, but it gets no heartbeats from " + strings.Join(n.Info.Suspects, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
 	}

@@ -56,7 +56,7 @@ func (c *AddressChecks) Put(want []vip.AddressCheck) {
 
 // Observe sets w.CheckResults to the last result of each check that was put last, by address.
 // Left out are a check that run has not taken yet, one without a result yet, and a CheckVerify
-// whose results were all OK.
+// or CheckNeighbor whose results were all OK.
 func (c *AddressChecks) Observe(w *vip.World) {
 	w.CheckResults = map[netip.Addr]vip.CheckResult{}
 	checks := *c.checks.Load()
@@ -65,7 +65,7 @@ func (c *AddressChecks) Observe(w *vip.World) {
 		if x == nil {
 			continue
 		}
-		if r := x.result.Load(); r.Same(want) && !r.At.IsZero() && (r.Kind != vip.CheckVerify || !r.OK() || !r.ClearedAt.IsZero()) {
+		if r := x.result.Load(); r.Same(want) && !r.At.IsZero() && (!x.verifies() || !r.OK() || !r.ClearedAt.IsZero()) {
 			w.CheckResults[x.target.addr] = *r
 		}
 	}
@@ -131,7 +131,7 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 	want := c.wanted.Get()
 	c.list = make([]*conflictCheck, 0, len(want))
 	before, checks := *c.checks.Load(), make(map[netip.Addr]*conflictCheck, len(want))
-	queued, every := map[target]bool{}, map[target]bool{} // of a CheckVerify replies are enough
+	queued, every := map[target]bool{}, map[target]bool{} // to a request of CheckVerify or CheckNeighbor replies are enough
 	for _, w := range want {
 		t := newTarget(w.Addr, w.Link)
 		x := before[t.addr]
@@ -145,7 +145,7 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 		}
 		c.list = append(c.list, x)
 		checks[t.addr], queued[t] = x, true
-		if w.Kind != vip.CheckVerify {
+		if !x.verifies() {
 			every[t] = true
 		}
 	}
@@ -156,14 +156,14 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 }
 
 // advance goes on with each CheckProbe and CheckDefend that is due (stepProbes), evaluates the
-// replies to each CheckVerify whose time for them is over (none counts as NoAnswer only after
-// maxUnanswered requests in a row), and, each verifyGap, sends the requests of up to
-// parallelVerifies others that are due (nextToVerify). It returns when something is due next
+// replies to each CheckVerify and CheckNeighbor whose time for them is over (none counts as NoAnswer only after
+// maxUnanswered requests in a row), and sends the requests of each CheckNeighbor that is due, and,
+// each verifyGap, of up to parallelVerifies of CheckVerify (nextToVerify). It returns when something is due next
 // (in 1000 hours, never, if there is no check), and whether a result changed.
 func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	probes, verifies := now.Add(never), now.Add(never)
 	for _, x := range c.list {
-		if x.want.Kind != vip.CheckVerify {
+		if !x.verifies() {
 			if !x.next.After(now) {
 				changed = c.stepProbes(x, now) || changed
 			}
@@ -172,6 +172,13 @@ func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 		}
 		if x.awaiting && !x.next.After(now) {
 			changed = c.endVerify(x, now) || changed
+		}
+		if x.want.Kind == vip.CheckNeighbor { // few, and not to wait for the VIPs
+			if !x.awaiting && !x.next.After(now) {
+				c.sendRequest(x, now)
+			}
+			probes = earlier(probes, x.next)
+			continue
 		}
 		verifies = earlier(verifies, x.next)
 	}
@@ -188,14 +195,17 @@ func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	return earlier(probes, verifies), changed
 }
 
-// updateMetric sets the gauge of problems: "unanswered" to the number of checks with NoAnswer,
-// and "in_use", "conflict" and "foreign_mac" to those of CheckProbe, CheckDefend and
+// updateMetric sets the gauge of problems: "unanswered" to the number of CheckVerify with NoAnswer,
+// "node_unanswered" to that of CheckNeighbor with it, and "in_use", "conflict" and "foreign_mac" to those of CheckProbe, CheckDefend and
 // CheckVerify with UnexpectedMACs. One check may be in two of them.
 func (c *AddressChecks) updateMetric() {
 	counts := map[string]float64{}
 	for _, x := range c.list {
 		r := x.result.Load()
-		if r.NoAnswer {
+		switch {
+		case r.NoAnswer && x.want.Kind == vip.CheckNeighbor:
+			counts["node_unanswered"]++
+		case r.NoAnswer:
 			counts["unanswered"]++
 		}
 		if len(r.UnexpectedMACs) > 0 {

@@ -28,7 +28,7 @@ const (
 )
 
 // A conflictCheck is an AddressCheck and how far it has come. It works in rounds: three probes
-// (CheckProbe, CheckDefend) or one request (CheckVerify), and the time for replies.
+// (CheckProbe, CheckDefend) or one request (CheckVerify, CheckNeighbor), and the time for replies.
 type conflictCheck struct {
 	want   vip.AddressCheck
 	target target
@@ -48,6 +48,10 @@ type conflictCheck struct {
 	answered   bool // an allowed host replied in this round
 	anyMessage bool // an announcement counts as a reply: to an NDP probe they look the same
 	unanswered int  // rounds in a row in which nobody replied
+
+	// CheckNeighbor, which also uses those of CheckVerify.
+	silentSince time.Time // when the first of the unanswered requests was sent
+	answers     int       // rounds in a row with a reply, since NoAnswer
 }
 
 // A conflictingHost is one that claims an address and is not allowed to.
@@ -57,27 +61,36 @@ type conflictingHost struct {
 }
 
 // newConflictCheck returns a check without a result, which is due at once; a CheckVerify is
-// due after verifyInterval to twice that, or all VIPs would be asked for at the same time.
+// due after verifyInterval to twice that, or all VIPs would be asked for at the same time; a
+// CheckNeighbor within neighborInterval.
 func newConflictCheck(w vip.AddressCheck, now time.Time) *conflictCheck {
 	x := &conflictCheck{want: w, target: newTarget(w.Addr, w.Link), next: now, conflicts: map[string]*conflictingHost{}}
 	x.result.Store(&vip.CheckResult{AddressCheck: w})
-	if w.Kind == vip.CheckVerify {
+	switch w.Kind {
+	case vip.CheckVerify:
 		x.next = now.Add(verifyInterval + rand.N(verifyInterval))
+	case vip.CheckNeighbor:
+		x.next = now.Add(rand.N(neighborInterval))
 	}
 	return x
+}
+
+// verifies reports whether x asks for an address that another node has: CheckVerify or CheckNeighbor.
+func (x *conflictCheck) verifies() bool {
+	return x.want.Kind == vip.CheckVerify || x.want.Kind == vip.CheckNeighbor
 }
 
 // isEstablished reports whether h was heard in enough rounds to be in the result: one, or with
 // CheckVerify two, not necessarily in a row, since the new owner of a VIP that moves may be
 // heard before the claim is seen to change.
 func (x *conflictCheck) isEstablished(h *conflictingHost) bool {
-	return h.rounds > 1 || x.want.Kind != vip.CheckVerify
+	return h.rounds > 1 || !x.verifies()
 }
 
 // allows reports whether mac may claim the address: it is in AllowedMACs, or these are empty
-// and it is a CheckVerify.
+// and it is a CheckVerify, or it is a CheckNeighbor.
 func (x *conflictCheck) allows(mac string) bool {
-	return x.want.Kind == vip.CheckVerify && x.want.AllowedMACs == "" || strings.Contains(x.want.AllowedMACs, mac)
+	return x.want.Kind == vip.CheckNeighbor || x.want.Kind == vip.CheckVerify && x.want.AllowedMACs == "" || strings.Contains(x.want.AllowedMACs, mac)
 }
 
 // setAllowed replaces x.want by w, another AllowedMACs of the same check, and forgets
@@ -110,7 +123,7 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conf
 	switch {
 	case m.kind == messageProbe && x.want.Kind != vip.CheckProbe:
 		return false, false
-	case x.want.Kind == vip.CheckVerify && !x.awaiting:
+	case x.verifies() && !x.awaiting:
 		return false, false
 	case x.allows(mac):
 		x.answered = x.answered || m.kind == messageReply || x.anyMessage
@@ -128,7 +141,7 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conf
 		h.last = x.round
 		h.rounds++
 	}
-	if x.want.Kind == vip.CheckVerify {
+	if x.verifies() {
 		return false, false
 	}
 	if x.sent == 0 {
@@ -166,7 +179,7 @@ func (x *conflictCheck) setResult(noAnswer bool, notSent string, now time.Time) 
 		r.ClearedAt = now
 	}
 	x.result.Store(r)
-	first := before.At.IsZero() && x.want.Kind != vip.CheckVerify
+	first := before.At.IsZero() && !x.verifies()
 	return first || before.NoAnswer != r.NoAnswer || before.NotSent != r.NotSent || !slices.Equal(before.UnexpectedMACs, r.UnexpectedMACs)
 }
 

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,9 +22,10 @@ type nodes struct {
 // A member is a node, as placement sees it.
 type member struct {
 	vip.Member
-	refusal   string // why its Herald takes no VIP at all, or ""
-	exclusion string // why Kubernetes keeps the VIPs of Services off it, or ""
-	notReady  bool   // its condition Ready is not True
+	refusal   string          // why its Herald takes no VIP at all, or ""
+	exclusion string          // why Kubernetes keeps the VIPs of Services off it, or ""
+	notReady  bool            // its condition Ready is not True
+	unheard   map[string]bool // the links on which the other nodes get no answer from it
 	hash      uint64
 	units     int // how many it holds, or is about to
 }
@@ -83,6 +85,7 @@ func newNodes(w *vip.World) *nodes {
 	if all.self = all.members[w.Self]; all.self != nil {
 		all.self.Info.BGPSessions = w.BGPSessions // newer than in its node lease
 	}
+	all.setUnheard()
 	return all
 }
 
@@ -96,6 +99,7 @@ const (
 	rankNotReady        // kubelet does not report it as ready, though it may serve
 	rankRestarting      // its Herald was killed or crashed more than once in the last minutes (decision 0071)
 	rankFaulty          // its data plane would not forward packets to VIPs (decision 0070)
+	rankUnheard         // the other nodes get no answer from it on a link that is needed (decision 0067)
 	rankStalled         // it was the one to claim a VIP lease, and was slow
 )
 
@@ -110,6 +114,8 @@ func (n *member) rankFor(need *requirements) rank {
 	switch {
 	case n.Stalled:
 		return rankStalled
+	case n.isUnheard(need):
+		return rankUnheard
 	case need.nodeExclusion && n.Info.DataPlaneFault != "":
 		return rankFaulty
 	case len(n.Info.Restarts) > restartsTolerated:
@@ -135,6 +141,22 @@ type linkOf struct {
 	addr      netip.Addr // zero for what a DHCP server leases
 }
 
+// linksOn returns the links of n to which addresses, and macvlans, of what has these requirements are to be
+// bound; some of them several times, and "" for one that can't be told.
+func (need *requirements) linksOn(n *member) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, l := range need.links {
+			link := n.Info.LinkFor(l.requested)
+			if l.addr.IsValid() && cmp.Or(l.requested, n.Info.Interface) == "auto" {
+				link, _ = linkFor(&n.Info, l.requested, l.addr)
+			}
+			if !yield(link) {
+				return
+			}
+		}
+	}
+}
+
 // whyIneligible returns why node n may not announce what has these requirements, or "" if it
 // may: the first of a refusal of its Herald, an exclusion by Kubernetes, a link that is needed
 // and missing or down, no endpoint. It does not ask whether the node is alive. No other code
@@ -151,11 +173,7 @@ func whyIneligible(need *requirements, n *member) string {
 			return fault
 		}
 	}
-	for _, l := range need.links {
-		link := n.Info.LinkFor(l.requested)
-		if l.addr.IsValid() && cmp.Or(l.requested, n.Info.Interface) == "auto" {
-			link, _ = linkFor(&n.Info, l.requested, l.addr)
-		}
+	for link := range need.linksOn(n) {
 		if fault := linkFault(&n.Info, link); fault != "" {
 			return fault
 		}

@@ -12,8 +12,8 @@ type placement struct {
 
 // setTargets sets the target of every unit that is free, or that this node holds and is not
 // eligible for, then of those that returnUnits and rebalance move. A free unit goes to
-// formerHolder, else to bestNode; one that this node can't keep, to bestNode; one that its data
-// plane does not forward, to nodeWithDataPlane. target stays nil if no node is eligible, and for
+// formerHolder, else to bestNode; one that this node can't keep, to bestNode; one whose clients this
+// node's data plane or link fails, to betterNode. target stays nil if no node is eligible, and for
 // all other units.
 //
 // The oldest unit comes first and counts for the next, so that a burst of new Services spreads
@@ -33,8 +33,8 @@ func (p *placement) setTargets() {
 			}
 		case p.self != nil && u.claim.Holder == p.Self && whyIneligible(&u.requirements, p.self) != "":
 			u.target = p.bestNode(u)
-		case u.claim.Holder == p.Self:
-			u.target = p.nodeWithDataPlane(u)
+		case p.self != nil && u.claim.Holder == p.Self:
+			u.target = p.betterNode(u)
 		}
 		if u.target != nil {
 			u.target.units++
@@ -46,13 +46,14 @@ func (p *placement) setTargets() {
 	}
 }
 
-// nodeWithDataPlane returns the node that is to have u, which this node holds, in its place,
-// since the data plane here does not forward packets to VIPs (World.DataPlaneFault): bestNode,
-// if its own data plane has no fault and it is not stalled. It returns nil if there is no such
-// node, so that VIPs never go to a node that is no better, if this node's data plane has no
-// fault, does not matter for u (the control plane), or while a renewal of the node lease is late.
-func (p *placement) nodeWithDataPlane(u *unit) *member {
-	if p.DataPlaneFault == "" || p.self == nil || !u.requirements.nodeExclusion || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
+// betterNode returns the node that is to have u, which this node holds, in its place, since the data plane
+// here does not forward packets to VIPs (World.DataPlaneFault), which does not matter for the control plane,
+// or the other nodes get no answer from this one on a link of u (isUnheard): bestNode, if neither is so
+// there, and it is not stalled. It returns nil if there is no such node, so that VIPs never go to a node
+// that is no better, if nothing is wrong here, or while a renewal of the node lease is late.
+func (p *placement) betterNode(u *unit) *member {
+	faulty := p.DataPlaneFault != "" && u.requirements.nodeExclusion
+	if !faulty && !p.self.isUnheard(&u.requirements) || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
 		return nil
 	}
 	if n := p.bestNode(u); n != nil && n != p.self && n.rankFor(&u.requirements) < rankFaulty {

@@ -213,7 +213,8 @@ type progress struct {
 // announce binds and announces the addresses of s on this node, which owns it (see
 // bindAddress), adds its mappings, their Events once an address is bound, sets its verdict and
 // status (setVerdictAndStatus), and defends the addresses that are bound. While handingOver it
-// leaves status, mappings and their Events to the successor. If externalTrafficPolicy is Local
+// leaves status, mappings and their Events to the successor. It reports a link on which this node is
+// unheard. If externalTrafficPolicy is Local
 // without svc_election it adds the Event LocalNoElection.
 func (m *unitPlanner) announce(s *service, handingOver bool) {
 	if s.ignoresEndpoints {
@@ -231,6 +232,7 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 	}
 	s.verdict.AnnouncedHere = len(c.bound) > 0
 	m.setVerdictAndStatus(s, handingOver, &c)
+	m.checks.reportUnheard(s)
 	for _, a := range s.addrs {
 		if m.isBound(a.Address) {
 			m.checks.defend(s, a.Address)

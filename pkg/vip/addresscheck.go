@@ -12,7 +12,8 @@ type AddressCheck struct {
 	Link string
 	Kind CheckKind
 	// AllowedMACs is the link-layer addresses that may answer, separated by spaces; an
-	// answer by any other is in CheckResult.UnexpectedMACs. With CheckVerify, "" allows all.
+	// answer by any other is in CheckResult.UnexpectedMACs. With CheckVerify, "" allows all;
+	// CheckNeighbor ignores it and allows all.
 	AllowedMACs string
 	// Owner and Transitions, with CheckVerify, are Holder and Transitions of the Claim: a
 	// check of another owner, or of the same after a move, begins from nothing.
@@ -39,13 +40,16 @@ const (
 	CheckDefend CheckKind = "defend"
 	// CheckVerify asks whether Owner, another node, answers for an address, and nobody else.
 	CheckVerify CheckKind = "verify"
+	// CheckNeighbor asks whether Owner, another node, answers for an address of its own, as long as
+	// other hosts on the link are heard: else it is this node that is cut off.
+	CheckNeighbor CheckKind = "neighbor"
 )
 
 // A CheckResult is the outcome of an AddressCheck.
 type CheckResult struct {
 	AddressCheck
 	At             time.Time // when it was known
-	NoAnswer       bool      // with CheckVerify: nobody answered
+	NoAnswer       bool      // with CheckVerify and CheckNeighbor: nobody answered
 	UnexpectedMACs []string  // who answered, or announced the address, and is not allowed to; sorted
 	// ClearedAt is when the result became OK after it had not been; zero if it always was,
 	// or is not.

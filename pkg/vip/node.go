@@ -49,6 +49,9 @@ type NodeInfo struct {
 	// HeartbeatKeys is the IDs of the keys with which it decrypts heartbeats (peers.KeyID), the
 	// newest first; none while LivenessOff.
 	HeartbeatKeys []string `json:"heartbeatKeys,omitempty"`
+	// Unanswered is addresses of other nodes, on links other than that of heartbeats, for which nobody
+	// answers this node, although it hears other hosts on that link (CheckNeighbor); sorted.
+	Unanswered []netip.Addr `json:"unanswered,omitempty"`
 	// Suspects is the nodes whose Liveness has been Suspect for a while, sorted.
 	Suspects []string `json:"suspects,omitempty"`
 

@@ -1,0 +1,155 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Heartbeats show whether a node is heard on the link of VIPs. On other links with VIPs, such as VLANs, the
+// nodes ask for the addresses that they have there, by ARP or NDP (vip.CheckNeighbor), and publish which of them
+// nobody answers for (vip.NodeInfo.Unanswered). A node for which two say so is unheard on that link: it gets
+// no VIP there as long as another node is heard, and hands over those it has (decision 0067).
+
+const (
+	// neighborWitnesses is how many nodes ask for an address of each node.
+	neighborWitnesses = 3
+	// neededWitnesses is how many of them must get no answer.
+	neededWitnesses = 2
+)
+
+// A neighbor is a node on a network, with the address that it has there.
+type neighbor struct {
+	*member
+	addr netip.Addr
+}
+
+// neighborsOn returns the alive nodes that have an address of a network on a link that is up, and the
+// first such address of each; sorted by name.
+func (all *nodes) neighborsOn(network netip.Prefix) []neighbor {
+	var found []neighbor
+	for _, n := range all.alive {
+		if a := addressOn(&n.Info, network); a.IsValid() {
+			found = append(found, neighbor{n, a})
+		}
+	}
+	return found
+}
+
+// addressOn returns the first address of a node in a network, on a link that is up and has exactly that
+// network; zero if there is none.
+func addressOn(info *vip.NodeInfo, network netip.Prefix) netip.Addr {
+	for _, l := range info.Links {
+		for _, p := range l.Prefixes {
+			if l.Up && p.Masked() == network {
+				return p.Addr()
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
+// setUnheard sets member.unheard of each alive node from what the alive nodes publish as Unanswered: the links
+// with an address that neededWitnesses of the others name, or the only one that could.
+func (all *nodes) setUnheard() {
+	named := map[netip.Addr]int{}
+	for _, n := range all.alive {
+		for _, a := range n.Info.Unanswered {
+			named[a]++
+		}
+	}
+	if len(named) == 0 {
+		return
+	}
+	for _, n := range all.alive {
+		for _, l := range n.Info.Links {
+			for _, p := range l.Prefixes {
+				if by := named[p.Addr()]; by > 0 && by >= min(neededWitnesses, len(all.neighborsOn(p.Masked()))-1) {
+					if n.unheard == nil {
+						n.unheard = map[string]bool{}
+					}
+					n.unheard[l.Name] = true
+				}
+			}
+		}
+	}
+}
+
+// isUnheard reports whether n is unheard on a link to which addresses of what has these requirements
+// are to be bound.
+func (n *member) isUnheard(need *requirements) bool { return n.unheardLink(need) != "" }
+
+// unheardLink returns the first such link, or "".
+func (n *member) unheardLink(need *requirements) string {
+	if len(n.unheard) > 0 {
+		for link := range need.linksOn(n) {
+			if n.unheard[link] {
+				return link
+			}
+		}
+	}
+	return ""
+}
+
+// watchNeighbors adds checks of the addresses that other nodes have on the links to which units are bound that
+// a node holds: on those links of this node that are up, have an address, and are not that of heartbeats. Each
+// address is checked by neighborWitnesses nodes, those with the highest rendezvous hashes.
+func (c *addressChecks) watchNeighbors(units []*unit) {
+	if c.self == nil || !c.self.Alive {
+		return
+	}
+	used := map[string]bool{}
+	for _, u := range units {
+		if u.claim.Holder == "" {
+			continue
+		}
+		for link := range u.requirements.linksOn(c.self) {
+			used[link] = true
+		}
+	}
+	for _, l := range c.self.Info.Links { // in a fixed order
+		if !used[l.Name] || !l.Up || l.MAC == "" || len(l.Prefixes) == 0 || l.Name == c.self.Info.LinkFor("") {
+			continue
+		}
+		all := c.neighborsOn(l.Prefixes[0].Masked())
+		for _, n := range all {
+			if n.member != c.self && n.addr != l.Prefixes[0].Addr() && c.isWitness(n, all) {
+				c.addCheck(vip.AddressCheck{Addr: n.addr, Link: l.Name, Kind: vip.CheckNeighbor, Owner: n.Name})
+			}
+		}
+	}
+}
+
+// isWitness reports whether this node is one of neighborWitnesses of all that check n.
+func (c *addressChecks) isWitness(n neighbor, all []neighbor) bool {
+	own, before := rendezvousHash(n.hash, c.self.hash), 0
+	for _, o := range all {
+		if o.member != n.member && o.member != c.self && rendezvousHash(n.hash, o.hash) > own {
+			before++
+		}
+	}
+	return before < neighborWitnesses
+}
+
+// reportUnheard adds the Event VIPUnanswered to s, which this node owns, if this node is unheard on a link
+// of its unit.
+func (c *addressChecks) reportUnheard(s *service) {
+	link := c.self.unheardLink(&s.unit.requirements)
+	if link == "" {
+		return
+	}
+	what := "no other node is better, so it stays"
+	if to := s.unit.target; to != nil {
+		what = "it is handed to node " + to.Name
+	}
+	var by []string
+	for _, n := range c.alive {
+		if slices.ContainsFunc(linkNamed(&c.self.Info, link).Prefixes, func(p netip.Prefix) bool { return slices.Contains(n.Info.Unanswered, p.Addr()) }) {
+			by = append(by, n.Name)
+		}
+	}
+	c.addEvent(s, vip.VIPUnanswered, fmt.Sprintf("node %s owns it, but does not answer %s on its link %s: %s; look at the cable, and at the VLANs of the switch's port", c.Self, strings.Join(by, " and "), link, what), 0)
+}
