@@ -111,7 +111,7 @@ func securityContext() *corev1.SecurityContext {
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
 		ReadOnlyRootFilesystem:   new(true),
-		// Capabilities that are added reach the process of root alone.
+		// Of other users only a program with file capabilities gets those that are added (overlay hardened).
 		RunAsUser: new(int64(0)),
 		Capabilities: &corev1.Capabilities{
 			Drop: []corev1.Capability{"ALL"},

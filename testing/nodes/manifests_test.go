@@ -124,7 +124,7 @@ func TestChart(t *testing.T) {
 	}
 	for _, set := range []string{
 		"image.tag=latest",
-		"preflight=true,controlPlaneOnly=true,networkPolicy.enabled=true,admission.enabled=true,options.cp_enable=true,options.address=10.77.0.40,image.pullPolicy=Never",
+		"preflight=true,controlPlaneOnly=true,networkPolicy.enabled=true,admission.enabled=true,nonRoot=true,options.cp_enable=true,options.address=10.77.0.40,image.pullPolicy=Never",
 		"options.vip_arp=false,options.bgp_enable=true,options.bgp_as=65000,serviceAccount.name=other,options.prometheus_server=off",
 	} {
 		out, err := helm(t, "template", "--kube-version=v1.36.3", "other", chart, "-n", "kube-system", "--set", set)

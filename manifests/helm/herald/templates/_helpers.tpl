@@ -51,7 +51,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "herald.security" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
-runAsUser: 0 # capabilities that are added reach the process of root alone
+{{- if .Values.nonRoot }}
+runAsUser: 65532
+runAsGroup: 65532
+runAsNonRoot: true
+{{- else }}
+runAsUser: 0 # of other users only a program with file capabilities gets those that are added
+{{- end }}
 capabilities:
   drop: [ALL]
   add: [NET_ADMIN, NET_RAW]
