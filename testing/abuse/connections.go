@@ -8,8 +8,11 @@ import (
 	"time"
 )
 
+// reopenAfter is how long a client waits that was refused, or that the other side has hung up on.
+const reopenAfter = 5 * time.Second
+
 // holdConnections keeps the connections to each port of each node open, without a request, until
-// ctx ends. One that is closed or refused is opened again after a second.
+// ctx ends. One that is closed or refused is opened again after reopenAfter.
 func (r *Running) holdConnections(ctx context.Context) {
 	for _, node := range r.lab.Nodes() {
 		address, _ := r.lab.Addrs(node)
@@ -21,7 +24,7 @@ func (r *Running) holdConnections(ctx context.Context) {
 						r.hold(ctx, to)
 						select {
 						case <-ctx.Done():
-						case <-time.After(time.Second):
+						case <-time.After(reopenAfter):
 						}
 					}
 					return nil

@@ -30,6 +30,7 @@ type sample struct {
 	others  float64            // CPU of all other processes of this machine, per cent of a core
 	probes  Fault
 	created Quantiles // a new Service: created until its VIP is answered
+	ready   Quantiles // the part of that after it had endpoints, which Herald waits for
 	health  Quantiles // /healthz, as kubelet asks for it
 	unwell  int       // how often that failed
 }
@@ -140,30 +141,39 @@ func (b *bench) sample(ctx context.Context, name string, do func(context.Context
 // measureNewServices creates some Services, one after the other has its VIP answered, deletes them,
 // and records how long that took.
 func (b *bench) measureNewServices(ctx context.Context, x *sample) error {
-	services := b.lab.Client().CoreV1().Services("default")
-	var took []time.Duration
-	vip := vips.Addr()
-	for range maxServices + 1 {
-		vip = vip.Next()
+	endpoints, err := b.watchEndpoints(ctx)
+	if err != nil {
+		return err
 	}
+	services := b.lab.Client().CoreV1().Services("default")
+	var took, afterEndpoints []time.Duration
+	vip := b.addrs[len(b.addrs)-1]
+	var answered []time.Time
+	name := func(i int) string { return fmt.Sprintf("%s-%02d", strings.ReplaceAll(x.name, " ", "-"), i) } // of no earlier phase
 	for i := range 10 {
 		vip = vip.Next()
 		sleep(ctx, 200*time.Millisecond+rand.N(200*time.Millisecond)) // at random times relative to Herald's passes
-		one, err := b.createOne(ctx, singleName(i), vip)
+		sent := time.Now()
+		one, err := b.createOne(ctx, name(i), vip)
 		if err != nil {
 			return err
 		}
+		answered = append(answered, sent.Add(one))
 		if took = append(took, one); one == newServiceTimeout {
 			break
 		}
 	}
-	x.created = quantiles(took)
-	b.log("new Services: answered after %.0f ms (p50), %.0f ms (max)", x.created.P50, x.created.Max)
-	for i := range took {
-		if err := services.Delete(ctx, singleName(i), metav1.DeleteOptions{}); err != nil {
+	at := endpoints()
+	for i, first := range answered {
+		if t, ok := at[name(i)]; ok {
+			afterEndpoints = append(afterEndpoints, max(0, first.Sub(t)))
+		}
+		if err := services.Delete(ctx, name(i), metav1.DeleteOptions{}); err != nil {
 			return err
 		}
 	}
+	x.created, x.ready = quantiles(took), quantiles(afterEndpoints)
+	b.log("new Services: answered after %.0f ms (p50), %.0f ms (max), %.0f ms after they had endpoints (max)", x.created.P50, x.created.Max, x.ready.Max)
 	return nil
 }
 
@@ -263,6 +273,8 @@ func abuseTable(all []sample) string {
 	row("connections failed", func(x sample) string { return fmt.Sprintf("%d of %d", x.probes.Failed, x.probes.Connections) })
 	row("new Service until answered, p50 (ms)", func(x sample) string { return fmt.Sprintf("%.0f", x.created.P50) })
 	row("  max", func(x sample) string { return fmt.Sprintf("%.0f", x.created.Max) })
+	row("  of that after it had endpoints, p50", func(x sample) string { return fmt.Sprintf("%.0f", x.ready.P50) })
+	row("  max", func(x sample) string { return fmt.Sprintf("%.0f", x.ready.Max) })
 	row("/healthz, max (ms)", func(x sample) string { return fmt.Sprintf("%.0f", x.health.Max) })
 	row("  failed", func(x sample) string { return strconv.Itoa(x.unwell) })
 	return b.String()
