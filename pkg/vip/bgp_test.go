@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -58,4 +59,32 @@ func TestOver(t *testing.T) {
 	if a, b := (BGPAttributes{MED: &five}), (BGPAttributes{MED: &other}); !a.Equal(b) || a.Equal(BGPAttributes{}) || a.Equal(BGPAttributes{MED: &zero}) {
 		t.Error("numbers are compared by where they are")
 	}
+}
+
+// FuzzParseCommunities: any text is parsed into maxCommunities at most, which are read again from what
+// they are written as, or is an error of a bounded length.
+func FuzzParseCommunities(f *testing.F) {
+	for _, text := range []string{"65000:100, 65000:1:100,no-export", "", ",", "65536:1", "NO-EXPORT", strings.Repeat("1:1,", 63) + "1:1:1", strings.Repeat("x", 3000) + ":1"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		small, large, err := ParseCommunities(text)
+		if err != nil {
+			if len(small)+len(large) > 0 || len(err.Error()) > 400 {
+				t.Errorf("%v %v, and %v", small, large, err)
+			}
+			return
+		}
+		var words []string
+		for _, c := range small {
+			words = append(words, c.String())
+		}
+		for _, c := range large {
+			words = append(words, c.String())
+		}
+		s, l, err := ParseCommunities(strings.Join(words, ","))
+		if err != nil || !slices.Equal(s, small) || !slices.Equal(l, large) || len(words) == 0 || len(words) > maxCommunities {
+			t.Errorf("%q: %v %v, and read again %v %v, %v", text, small, large, s, l, err)
+		}
+	})
 }
