@@ -73,7 +73,7 @@ type Service struct {
 }
 
 // LeaseKey is the VIP lease of a Service that has one of its own, in its namespace: the one that
-// it names, or else kubevip- and its name.
+// it names, or else kubevip- and its name (decision 0081).
 func (s *Service) LeaseKey() Key {
 	return Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}
 }
