@@ -23,7 +23,7 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	}
 	for name, p := range l.peers {
 		all = append(all, vip.Member{
-			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name],
+			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone,
 			Stalled: !p.stalledSince.IsZero(), Stable: p.stable(now), Info: p.info,
 		})
 	}

@@ -15,6 +15,7 @@ import (
 type peer struct {
 	quorum.Peer
 	lease    *coordinationv1.Lease // as last seen
+	gone     bool                  // it is dead by heartbeats, and so is its kernel
 	released bool                  // the node itself ended its epoch: it has stopped
 	info     vip.NodeInfo
 	infoText string

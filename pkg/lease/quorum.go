@@ -28,6 +28,8 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, now time.Time) {
 	}
 	for node, p := range l.peers {
 		in.Peers[node] = p.Peer
+		l.changed = l.changed || p.gone != statuses[node].Gone
+		p.gone = statuses[node].Gone
 	}
 	for k := range l.quorum.Moved {
 		in.Versions[k] = l.cache.version(k)

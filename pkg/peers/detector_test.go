@@ -140,6 +140,9 @@ func TestProbeResults(t *testing.T) {
 			r.runProbe(tt.result, 150*time.Millisecond)
 			r.expectState(tt.want)
 			if tt.want == vip.Dead {
+				if gone := r.statuses(r.now)["n1"].Gone; gone == tt.result.refused {
+					t.Errorf("gone %v: a kernel that refuses connections is there", gone)
+				}
 				r.receiveHeartbeat(vip.ProcessID{1})
 				r.expectState(vip.Alive)
 				return

@@ -61,10 +61,16 @@ func (p *pass) formerOwner(s *service, a vip.Address, former []vip.FormerHolder)
 }
 
 // nextHop returns an address of a node, of the family of a, on the link that a would have
-// there; zero if none is known. A node whose Herald has just ended has no node lease: that is
-// its address by Kubernetes, if it is of a subnet of this node's link of a.
+// there; zero if none is known, or the node is gone, by heartbeats or by Kubernetes: it has lost
+// its connections. A node whose Herald has just ended has no node lease: that is its address
+// by Kubernetes, if it is of a subnet of this node's link of a.
 func (p *pass) nextHop(s *service, a vip.Address, node string) netip.Addr {
-	if n := p.members[node]; n != nil {
+	n := p.members[node]
+	i := slices.IndexFunc(p.Nodes, func(o vip.Node) bool { return o.Name == node })
+	if n != nil && n.Gone || (n == nil || !n.Alive) && i >= 0 && p.Nodes[i].NotReady {
+		return netip.Addr{}
+	}
+	if n != nil {
 		link, _ := linkFor(&n.Info, s.Interface, a.Addr)
 		for _, own := range n.Info.OwnAddresses(link) {
 			if link != "" && own.Is4() == a.Addr.Is4() {
@@ -74,14 +80,12 @@ func (p *pass) nextHop(s *service, a vip.Address, node string) netip.Addr {
 		return netip.Addr{}
 	}
 	own := linkNamed(&p.self.Info, a.Link)
-	for _, o := range p.Nodes {
-		if o.Name != node || own == nil {
-			continue
-		}
-		for _, addr := range o.Addresses {
-			if slices.ContainsFunc(own.Prefixes, func(x netip.Prefix) bool { return x.Contains(addr) && addr.Is4() == a.Addr.Is4() }) {
-				return addr
-			}
+	if i < 0 || own == nil {
+		return netip.Addr{}
+	}
+	for _, addr := range p.Nodes[i].Addresses {
+		if slices.ContainsFunc(own.Prefixes, func(x netip.Prefix) bool { return x.Contains(addr) && addr.Is4() == a.Addr.Is4() }) {
+			return addr
 		}
 	}
 	return netip.Addr{}

@@ -46,6 +46,20 @@ func TestFormerOwners(t *testing.T) {
 				w.Nodes = append(w.Nodes, vip.Node{Name: "w1", Addresses: []netip.Addr{addr("10.99.0.21"), addr("192.0.2.1"), addr("10.77.0.21")}})
 			},
 		},
+		{
+			name: "n2 is gone: n3 is asked at once", holder: "n1", former: former("n2", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200",
+			change: func(_ *Rules, w *vip.World) { w.Members[1].Alive, w.Members[1].Gone = false, true },
+		},
+		{
+			name: "only the Herald of n2 was killed", holder: "n1", former: former("n2", "n3"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200",
+			change: func(_ *Rules, w *vip.World) { w.Members[1].Alive, w.Nodes = false, allNodes() },
+		},
+		{
+			name: "n2 has no Herald, and is not ready", holder: "n1", former: former("n2"),
+			change: func(_ *Rules, w *vip.World) {
+				w.Members[1].Alive, w.Nodes = false, allNodes(vip.Node{Name: "n2", NotReady: true})
+			},
+		},
 		{name: "off", holder: "n1", former: former("n2"), change: func(r *Rules, _ *vip.World) { r.KeepConnections = 0 }},
 		{name: "BGP alone", holder: "n1", former: former("n2"), change: func(r *Rules, _ *vip.World) { r.ARP, r.BGP = false, &BGP{} }},
 		{

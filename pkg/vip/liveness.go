@@ -54,6 +54,8 @@ type PeerStatus struct {
 	Process   ProcessID // the process that has sent it; zero: none was received
 	// Stopping: its Liveness is Dead since its last heartbeat said that its process stops.
 	Stopping bool
+	// Gone: its Liveness is Dead, and its kernel did not answer either.
+	Gone bool
 	// Overdue: its Liveness is Alive, but its heartbeat is late. A node that falls off the
 	// link sees the others die one by one, and the last of them are Alive until then.
 	Overdue bool

@@ -130,6 +130,7 @@ type Member struct {
 	Name  string
 	Epoch int64 // which life of the announcer this is
 	Alive bool  // its node lease is renewed, not fenced, and it is not dead by heartbeats
+	Gone  bool  // it is dead by heartbeats, and so is its kernel
 	// Stalled: it was the one to claim a VIP and has claimed none for a while.
 	// Others then go ahead of it.
 	Stalled bool
