@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -12,8 +13,9 @@ import (
 	"github.com/heraldvip/herald/testing/lab"
 )
 
-// Clients that only connect harm neither the VIP of another tenant nor the answers to kubelet's probes.
-func TestIdleClients(t *testing.T) {
+// A tenant with an annotation as long as the API server takes it, and clients that only connect, harm neither the
+// VIP of another tenant nor the answers to kubelet's probes.
+func TestManyAddressesAndIdleClients(t *testing.T) {
 	f := start(t, env("health_check_port", "2113"))
 	held := []string{"10.77.0.60", "10.77.0.61", "10.77.0.62", "10.77.0.63", "10.77.0.64"} // on all nodes, with the next
 	for i, vip := range held {
@@ -24,6 +26,7 @@ func TestIdleClients(t *testing.T) {
 	for _, vip := range held {
 		awaitAnswer(t, who, vip, 10*time.Second)
 	}
+	t.Run("many addresses in one annotation", manyAddresses)
 	t.Run("idle clients", func(t *testing.T) { idleClients(t, s.owner) })
 	for _, n := range cluster.Nodes() {
 		if !f.node[n].Running() {
@@ -42,6 +45,41 @@ func TestIdleClients(t *testing.T) {
 		}
 	}
 	expectConnectionsSurvive(t, c, 0)
+}
+
+// manyAddresses creates Services with very many addresses each, and after each the Service of another tenant.
+func manyAddresses(t *testing.T) {
+	for i, n := range []int{2000, 14000} {
+		name, next := fmt.Sprint("many-", n), fmt.Sprintf("10.77.0.%d", 51+i)
+		createService(t, webService(name, "", lab.Annotated("kube-vip.io/loadbalancerIPs", addressList(n))))
+		w := whoHas(t, 20*time.Millisecond, next)
+		began := time.Now()
+		createService(t, webService(fmt.Sprint("next-", n), next))
+		awaitAnswer(t, w, next, 20*time.Second)
+		took := time.Since(began)
+		if t.Logf("%d addresses: a new Service's VIP is answered after %v", n, took.Round(time.Millisecond)); took > 2*time.Second {
+			t.Errorf("%d addresses: a new Service's VIP is answered after %v, want a second", n, took)
+		}
+		awaitEvent(t, name, "InvalidField", "16 addresses")
+	}
+	time.Sleep(5 * time.Second) // an address that nobody renews lasts that long
+	for _, node := range cluster.Nodes() {
+		if got := len(vips(t, node)); got > 2*16+8 {
+			t.Errorf("%s has bound %d addresses", node, got)
+		}
+	}
+}
+
+// addressList is n addresses of a network that nobody has.
+func addressList(n int) string {
+	var b strings.Builder
+	for i, a := 0, netip.MustParseAddr("10.88.0.1"); i < n; i, a = i+1, a.Next() {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(a.String())
+	}
+	return b.String()
 }
 
 // idleClients opens many connections to a node's ports from another host, and leaves them idle.
