@@ -239,6 +239,7 @@ func planRules(cfg config.Config) plan.Rules {
 		Forwarding: forwardingRules(cfg.UPnP),
 		NoStatus:   cfg.Services.ReadOnly,
 		Quota:      cfg.Services.Quota,
+		Reserved:   cfg.Services.Reserved,
 		ProbeNew:   !cfg.ARP.SkipDAD,
 		DHCPMode:   cfg.DHCP.Mode,
 		BGP:        bgpRules(cfg.BGP),

@@ -83,9 +83,10 @@ type Services struct {
 	// KeepConnections is how long after a move of a VIP connections that began before it are
 	// kept (herald_keep_connections); 0: they are reset by the move.
 	KeepConnections time.Duration
-	ReadOnly        bool   // disable_service_updates: write nothing to Services
-	IPMode          string // svc_ipmode: "VIP" or "Proxy"
-	Quota           int    // svc_quota: how many addresses a namespace may have; 0 is no limit
+	ReadOnly        bool           // disable_service_updates: write nothing to Services
+	IPMode          string         // svc_ipmode: "VIP" or "Proxy"
+	Quota           int            // svc_quota: how many addresses a namespace may have; 0 is no limit
+	Reserved        []netip.Prefix // svc_reserved: what no Service may have
 }
 
 // Class configures which load balancer class is Herald's.

@@ -47,7 +47,7 @@ func baseConfig() Config {
 }
 
 // addresses has go-cmp compare them by value, and leave out what BGP is made of.
-var addresses = cmp.Options{cmpopts.EquateComparable(netip.Addr{}), cmpopts.IgnoreUnexported(BGP{})}
+var addresses = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreUnexported(BGP{})}
 
 // baseEnv are the variables that make baseConfig.
 var baseEnv = []string{"svc_enable=true", "vip_arp=true"}
@@ -89,6 +89,9 @@ func TestParse(t *testing.T) {
 		{"svc_leasename=lock", func(c *Config) { c.Services.Lease.Name = "lock" }},
 		{"svc_leasename=lb/lock.1", func(c *Config) { c.Services.Lease.Namespace, c.Services.Lease.Name = "lb", "lock.1" }},
 		{"svc_ipmode=proxy", func(c *Config) { c.Services.IPMode = "Proxy" }},
+		{"svc_reserved=10.244.3.0/16,192.168.0.1,fd00::/8", func(c *Config) {
+			c.Services.Reserved = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("192.168.0.1/32"), netip.MustParsePrefix("fd00::/8")}
+		}},
 		{"svc_quota=40", func(c *Config) { c.Services.Quota = 40 }},
 		{"disable_service_updates=true", func(c *Config) { c.Services.ReadOnly = true }},
 		{"lb_class_name=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},

@@ -355,6 +355,18 @@ func hostAddr(family vip.Family) func(string) (netip.Addr, error) {
 	}
 }
 
+// parsePrefix parses one of several prefixes, or an address, which is a prefix of one.
+func parsePrefix(v string) (netip.Prefix, error) {
+	if a, err := parseAddr(v); err == nil {
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(v)
+	if err != nil || p.Addr().Is4In6() {
+		return netip.Prefix{}, errors.New("must be IP addresses or prefixes with commas between, such as 10.244.0.0/16,192.168.0.1")
+	}
+	return p.Masked(), nil
+}
+
 func parseGateway(v string) (netip.Addr, error) {
 	a, err := parseAddr(v)
 	if err != nil {

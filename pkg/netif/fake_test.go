@@ -44,7 +44,7 @@ type fakeAddr struct {
 
 // newFake makes a kernel from lines like "link 2 eth0 up" (also: down, bridge,
 // veth, vlan, vrf, loopback, master=3, mac=02:00:00:00:00:0a), "eth0 10.0.0.5/24 marked" (also: tentative, temporary, secondary, linkscope) and
-// "default 4 eth0 100".
+// "default 4 eth0 100 10.0.0.1" (family, link, metric, gateway).
 func newFake(lines string) *fakeKernel {
 	k := &fakeKernel{links: map[int]link{}, addrs: map[addressKey]*fakeAddr{}, checks: map[bool]*time.Timer{}, subscriptions: map[*fakeSubscription]bool{}}
 	for line := range strings.Lines(lines) {
@@ -81,6 +81,9 @@ func (k *fakeKernel) parse(words []string) {
 		fmt.Sscan(words[1], &r.family)
 		if len(words) > 3 {
 			fmt.Sscan(words[3], &r.metric)
+		}
+		if len(words) > 4 {
+			r.via = netip.MustParseAddr(words[4])
 		}
 		k.setDefaults(append(k.defaults, r)...)
 	default:

@@ -25,6 +25,9 @@ func describeInfo(i vip.NodeInfo) string {
 		}
 		fmt.Fprintf(&b, "%s %s %v\n", l.Name, state, l.Prefixes)
 	}
+	if len(i.OtherAddresses)+len(i.Gateways) > 0 {
+		fmt.Fprintf(&b, "others %v gateways %v\n", i.OtherAddresses, i.Gateways)
+	}
 	return b.String()
 }
 
@@ -66,13 +69,14 @@ func TestInfo(t *testing.T) {
 				vethb 10.244.0.1/32
 				kube-ipvs0 10.0.0.10/32
 				kube-ipvs0 10.96.0.1/32
-				default 4 eth0 100
-				default 6 eth1 100`,
+				default 4 eth0 100 10.0.0.1
+				default 6 eth1 100 fe80::1`,
 			want: `
 				interface eth0 default eth0
 				cni0 up [10.244.0.1/24]
 				eth0 up 02:00:00:00:00:0a [10.0.0.5/24 2001:db8::5/64 fd00::5/64]
-				eth1 up []`,
+				eth1 up []
+				others [10.0.0.10 10.0.0.77 10.244.0.1 2001:db8::77] gateways [10.0.0.1]`,
 			unmanaged: `
 				eth0 10.0.0.10/32
 				eth1 2001:db8::77/128

@@ -87,6 +87,7 @@ func (n *Interfaces) newView() *view {
 	}
 	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
 	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
+	var others []netip.Prefix
 	for _, l := range s.links {
 		link := vip.Link{Index: l.index, Name: l.name, Up: l.up, MAC: l.mac, Prefixes: all[l.index]}
 		v.links = append(v.links, link)
@@ -99,11 +100,43 @@ func (n *Interfaces) newView() *view {
 		chosen := l.name == v.info.Interface || l.name == v.info.DefaultInterface
 		if link.Prefixes = networks[l.index]; chosen || s.mayCarryVIPs(l, len(link.Prefixes) > 0) {
 			v.info.Links = append(v.info.Links, link)
+			all[l.index] = without(all[l.index], link.Prefixes)
 		}
+		others = append(others, all[l.index]...)
 	}
+	v.info.OtherAddresses, v.info.Gateways = otherAddresses(others), v.globalGateways()
 	slices.SortFunc(v.links, func(a, b vip.Link) int { return cmp.Compare(a.Index, b.Index) })
 	slices.SortFunc(v.info.Links, func(a, b vip.Link) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(v.macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
 	n.metrics.addresses.Set(float64(len(v.bound)))
 	return v
+}
+
+// without is a copy of list without those that are in the second.
+func without(list, unwanted []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return slices.Contains(unwanted, p) })
+}
+
+// maxOtherAddresses is how many NodeInfo.OtherAddresses a node publishes: they are on its node lease.
+const maxOtherAddresses = 256
+
+// otherAddresses is the addresses of prefixes, sorted, each once, maxOtherAddresses at most; nil for none.
+func otherAddresses(prefixes []netip.Prefix) (addrs []netip.Addr) {
+	for _, p := range prefixes {
+		addrs = append(addrs, p.Addr())
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	addrs = slices.Compact(addrs)
+	return addrs[:min(len(addrs), maxOtherAddresses)]
+}
+
+// globalGateways is the gateways that have no link-local address, sorted, each once; nil for none.
+func (v *view) globalGateways() (addrs []netip.Addr) {
+	for _, a := range v.gateways {
+		if a.IsGlobalUnicast() {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
 }

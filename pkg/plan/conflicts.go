@@ -15,7 +15,14 @@ import (
 // status of s names it. Where no status is written (the control plane, disable_service_updates) it
 // also has what it asks for if its lease is held.
 func (p *pass) has(s *service, a netip.Addr) bool {
-	return s.inStatus(a) || !s.statusTellsUse && p.leaseHeld(s)
+	return s.statusHas(a) || !s.statusTellsUse && p.leaseHeld(s)
+}
+
+// statusHas reports whether the status of s names a as its VIP: not as one of a gateway (UPnP), which may name any.
+func (s *service) statusHas(a netip.Addr) bool {
+	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
+		return i.Addr == a && (i.IPMode != vip.ModeProxy || s.Forward == nil)
+	})
 }
 
 // leaseHeld reports whether any node, or another announcer, holds the lease of s.
@@ -134,7 +141,7 @@ func (f *filter) waitingHolders() map[netip.Addr][]*service {
 	all := make(map[netip.Addr][]*service)
 	for _, s := range f.withoutEndpoints {
 		for _, a := range s.addrs {
-			if s.inStatus(a.Addr) {
+			if s.statusHas(a.Addr) {
 				all[a.Addr] = append(all[a.Addr], s)
 			}
 		}
@@ -213,7 +220,7 @@ func (f *filter) portsInStatus(a netip.Addr, services []*service) map[vip.Port]*
 // their consent unless its status names the address. The first holder that does not consent is marked
 // contended. The control plane needs nobody's consent: its address is refused to others.
 func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) string {
-	if s.reserved || s.inStatus(a) {
+	if s.reserved || s.statusHas(a) {
 		return ""
 	}
 	for _, o := range holders {

@@ -182,7 +182,7 @@ func (p *pass) anyLinkUp(requested string) bool {
 	return requested == "" || requested == "auto" || slices.ContainsFunc(p.alive, func(n *member) bool { return linkFault(&n.Info, requested) == "" })
 }
 
-// completeAddress sets Lease (the VIP lease of u), LocalDelivery and New of a, and, if this node is known, Link and
+// completeAddress sets Lease (the VIP lease of u), LocalDelivery and New of a, and, if this node is known, Link, offLink and
 // Bits as this node would bind it. Link is the one that s names or the node's default; the
 // macvlan if a is leased and this node holds u. Bits are those of the options, else of the
 // DHCP lease, else of the link's subnet with a, else all of the address.
@@ -201,6 +201,7 @@ func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	if a.client != nil && u.claim.Holder == p.Self {
 		a.Link = a.client.link
 	}
+	a.offLink = subnet == 0 && a.client == nil
 	bits := p.Bits4 // 0 leaves it to the DHCP lease or the subnet
 	if a.Addr.Is6() {
 		bits = p.Bits6

@@ -206,7 +206,7 @@ func (m *mappings) externalIngress(s *service) (list []vip.Ingress) {
 	ports := make(map[netip.Addr][]vip.Port)
 	for _, x := range m.states[s.Key] {
 		a := x.External.Addr()
-		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !isPublic(a) || m.reserved.whatIs(a, false) != "" {
+		if !x.Confirmed || !x.RemovalSince.IsZero() || !x.Addr.Is4() || !isPublic(a) || m.reserved.whatIs(s, a) != "" {
 			continue
 		}
 		ports[a] = append(ports[a], vip.Port{Protocol: x.Protocol, Port: x.External.Port()})

@@ -58,10 +58,11 @@ type Rules struct {
 	KeepConnections time.Duration
 	ProbeNew        bool // vip_skipdad is false: ask whether an address is free before it is used for the first time
 
-	Quota    int    // svc_quota: how many addresses the Services of a namespace may have together; 0 is no limit
-	DHCPMode string // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
-	ARP      bool   // vip_arp: VIPs are bound and announced on links
-	BGP      *BGP   // bgp_enable; nil: nothing is advertised to routers
+	Quota    int            // svc_quota: how many addresses the Services of a namespace may have together; 0 is no limit
+	Reserved []netip.Prefix // svc_reserved: what no Service may have
+	DHCPMode string         // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
+	ARP      bool           // vip_arp: VIPs are bound and announced on links
+	BGP      *BGP           // bgp_enable; nil: nothing is advertised to routers
 
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 }
@@ -141,7 +142,8 @@ type service struct {
 // An address is one that a Service may have.
 type address struct {
 	vip.Address
-	client *dhcpClient // to which a DHCP server has leased it; nil if it is not leased
+	client  *dhcpClient // to which a DHCP server has leased it; nil if it is not leased
+	offLink bool        // it is in no network that this node has on Link
 }
 
 // A unit is the Services that are announced by one node.
@@ -161,7 +163,7 @@ type unit struct {
 // indexed.
 func newPass(r *Rules, w *vip.World) *pass {
 	p := &pass{
-		Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(w, r.ControlPlane),
+		Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(r, w),
 		bound: make(map[binding]bool, len(w.Bound)), wanted: make(map[netip.Addr]bool, len(w.Bound)),
 	}
 	for _, b := range w.Bound {

@@ -11,33 +11,49 @@ import (
 
 // reservedAddresses are those that no Service may have as a VIP.
 type reservedAddresses struct {
-	nodes  map[netip.Addr]string // those of nodes, which the control plane may not have either
-	ranges []vip.ReservedRange   // longest prefix first
+	nodes    map[netip.Addr]description // those of nodes, which the control plane may not have either
+	programs map[netip.Addr]description // those that other programs have given to nodes
+	routers  map[netip.Addr]description // gateways and BGP peers
+	subnets  map[netip.Addr]description // network and broadcast addresses of links
+	ranges   []vip.ReservedRange        // longest prefix first
+}
+
+// A description says what an address is: "what node" or "what node on link".
+type description struct{ what, node, link string }
+
+func (d description) String() string {
+	if d.link == "" {
+		return d.what + " " + d.node
+	}
+	return d.what + " " + d.node + " on " + d.link
 }
 
 // newReservedAddresses returns what no Service may have: the addresses of all nodes (of their
-// links, and as Kubernetes has them, but for the control plane's VIP), and the ranges of
-// w.Reserved, of pods, and of the control plane's VIP if cp is not nil.
-func newReservedAddresses(w *vip.World, cp *ControlPlane) *reservedAddresses {
-	r := &reservedAddresses{nodes: make(map[netip.Addr]string), ranges: slices.Clone(w.Reserved)}
+// links, and as Kubernetes has them, but for the control plane's VIP), what other programs have
+// given to nodes, routers, network and broadcast addresses, and the ranges of w.Reserved, of svc_reserved, of
+// pods, and of the control plane's VIP.
+func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
+	r := &reservedAddresses{
+		nodes: make(map[netip.Addr]description), programs: make(map[netip.Addr]description),
+		routers: make(map[netip.Addr]description), subnets: make(map[netip.Addr]description), ranges: slices.Clone(w.Reserved),
+	}
 	var controlPlane []netip.Addr
-	if cp != nil {
-		controlPlane = cp.Addresses
+	if rules.ControlPlane != nil {
+		controlPlane = rules.ControlPlane.Addresses
 	}
 	for _, a := range controlPlane {
 		r.ranges = append(r.ranges, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: "the VIP of the control plane"})
 	}
-	for _, m := range w.Members {
-		for _, l := range m.Info.Links {
-			for _, p := range l.Prefixes {
-				r.nodes[p.Addr()] = fmt.Sprintf("the address of node %s on %s", m.Name, l.Name)
-			}
-		}
+	for _, p := range rules.Reserved {
+		r.ranges = append(r.ranges, vip.ReservedRange{Prefix: p, Description: "a range that the operator has reserved"})
+	}
+	for i := range w.Members {
+		r.addMember(&w.Members[i])
 	}
 	for _, n := range w.Nodes {
 		for _, a := range n.Addresses {
 			if !slices.Contains(controlPlane, a) { // which kubelet may have taken for the node's
-				r.nodes[a] = "the address of node " + n.Name
+				r.nodes[a] = description{what: "the address of node", node: n.Name}
 			}
 		}
 		for _, p := range n.PodCIDRs {
@@ -48,11 +64,65 @@ func newReservedAddresses(w *vip.World, cp *ControlPlane) *reservedAddresses {
 	return r
 }
 
-// whatIs describes what a is if it is a node's address, or the longest reserved range that it
-// is in; "" if neither. With nodesOnly ranges do not count.
-func (r *reservedAddresses) whatIs(a netip.Addr, nodesOnly bool) string {
-	if what, ok := r.nodes[a]; ok || nodesOnly {
-		return what
+// addMember adds what a node publishes, be it alive or not.
+func (r *reservedAddresses) addMember(m *vip.Member) {
+	for _, l := range m.Info.Links {
+		for _, p := range l.Prefixes {
+			r.nodes[p.Addr()] = description{"the address of node", m.Name, l.Name}
+			r.addSubnet(p, m.Name, l.Name)
+		}
+	}
+	for _, a := range m.Info.OtherAddresses {
+		r.programs[a] = description{what: "an address that another program has given to node", node: m.Name}
+	}
+	for _, a := range m.Info.Gateways {
+		r.routers[a] = description{what: "the gateway of node", node: m.Name}
+	}
+	for _, b := range m.Info.BGPSessions {
+		if a, err := netip.ParseAddr(b.Peer); err == nil { // others are interfaces
+			r.routers[a.Unmap().WithZone("")] = description{what: "the BGP peer of node", node: m.Name}
+		}
+	}
+}
+
+// addSubnet adds the first and the last address of an IPv4 network (RFC 1122 section 3.2.1.3), and the first of an
+// IPv6 network, which is that of its routers (Subnet-Router anycast, RFC 4291 section 2.6.1). Networks of two
+// addresses have neither (RFC 3021, RFC 6164).
+func (r *reservedAddresses) addSubnet(p netip.Prefix, node, link string) {
+	first := p.Masked().Addr()
+	switch {
+	case p.Addr().BitLen()-p.Bits() < 2:
+	case first.Is6():
+		r.subnets[first] = description{"the Subnet-Router anycast address of node", node, link}
+	default:
+		last := first.As4()
+		for bit := p.Bits(); bit < 32; bit++ {
+			last[bit/8] |= 0x80 >> (bit % 8)
+		}
+		r.subnets[first] = description{"the network address of node", node, link}
+		r.subnets[netip.AddrFrom4(last)] = description{"the broadcast address of node", node, link}
+	}
+}
+
+// whatIs describes what a is that s may not have, or returns "": a node's address; unless s is the control plane,
+// what another program has given to a node, a router, a network or broadcast address, or the longest reserved range that it is in.
+//
+// What another program has given to a node s may have if its status names it: the program is an announcer that ran
+// here before Herald. Where no status is written, it may have it too.
+func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
+	if d, ok := r.nodes[a]; ok {
+		return d.String()
+	}
+	if s.reserved {
+		return ""
+	}
+	if d, ok := r.programs[a]; ok && s.statusTellsUse && !s.statusHas(a) {
+		return d.String()
+	}
+	for _, m := range []map[netip.Addr]description{r.routers, r.subnets} {
+		if d, ok := m[a]; ok {
+			return d.String()
+		}
 	}
 	for _, x := range r.ranges {
 		switch {
@@ -70,7 +140,7 @@ func (r *reservedAddresses) whatIs(a netip.Addr, nodesOnly bool) string {
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // whyRefused returns why s may not have a as a VIP, or "": it is loopback, multicast,
-// broadcast or link-local, not of the Service's families, or reserved (for the control plane:
+// broadcast, link-local or of 0.0.0.0/8, not of the Service's families, or reserved (for the control plane:
 // a node's).
 func (r *reservedAddresses) whyRefused(s *service, a netip.Addr) string {
 	switch {
@@ -80,10 +150,12 @@ func (r *reservedAddresses) whyRefused(s *service, a netip.Addr) string {
 		return fmt.Sprintf("%s is a multicast or broadcast address", a)
 	case a.IsLinkLocalUnicast():
 		return fmt.Sprintf("%s is a link-local address", a)
+	case a.Is4() && a.As4()[0] == 0:
+		return fmt.Sprintf("%s is in 0.0.0.0/8, which no host may have (RFC 1122 section 3.2.1.3)", a)
 	case !s.hasFamily(vip.FamilyOf(a)):
 		return fmt.Sprintf("%s is an %s address, but spec.ipFamilies has no %s", a, vip.FamilyOf(a), vip.FamilyOf(a))
 	}
-	if what := r.whatIs(a, s.reserved); what != "" {
+	if what := r.whatIs(s, a); what != "" {
 		return fmt.Sprintf("%s is %s", a, what)
 	}
 	return ""

@@ -246,7 +246,8 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 // is false.
 //
 // If it is not bound yet, it also waits for kube-proxy to serve s (ready), and, if it is new
-// and vip_skipdad is false, for a probe to find it free; hosts that have it go to c.inUse.
+// and vip_skipdad is false, for a probe to find it free; hosts that have it go to c.inUse. One that is bound, and in
+// no network of its link, is an Event, unless routers learn of it by BGP.
 func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress) {
 	link := a.Link
 	if a.client != nil {
@@ -280,6 +281,9 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	}
 	if s.ownerAdvertises {
 		m.routes.addRoute(s, a.Addr)
+	}
+	if a.offLink && !s.ownerAdvertises && !s.everyNodeAdvertises && !s.localDelivery {
+		m.addEvent(s, vip.AddressOffLink, fmt.Sprintf("%s is in none of the networks that node %s has on %s: hosts there ask for it by ARP or NDP only if they have a route to it over that link", a.Addr, m.Self, a.Link), 0)
 	}
 	c.bound = append(c.bound, a.Addr.String()+" on "+a.Link)
 	c.ingress = append(c.ingress, m.ingress(s, a.Addr))

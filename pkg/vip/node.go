@@ -64,6 +64,11 @@ type NodeInfo struct {
 	// for this one to end; sorted.
 	Waiting []string `json:"waiting,omitempty"`
 
+	// OtherAddresses is what other programs have given to the node and is in no network of Links: single
+	// addresses (/32, /128), and those of links that carry no VIPs. Sorted; at most 256.
+	OtherAddresses []netip.Addr `json:"otherAddresses,omitempty"`
+	Gateways       []netip.Addr `json:"gateways,omitempty"` // next hops of its default routes, link-local ones left out; sorted
+
 	BGPSessions []BGPSession `json:"bgpSessions,omitempty"` // its BGP sessions
 	// APIServerReady: the node's own API server answers that it is ready, so that the node
 	// may carry the VIP of the control plane.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/leaderelection"
@@ -20,7 +21,7 @@ import (
 )
 
 // The stand-in for kube-vip behaves on the Lease of each Service as kube-vip does: it
-// runs client-go's elector with kube-vip's times, binds the VIP while it leads, and
+// runs client-go's elector with kube-vip's times, writes the status and binds the VIP while it leads, and
 // repeats a gratuitous ARP. Asked to stop, it takes the VIPs down and releases the
 // leases; killed, it leaves both. This test binary is it, started with these variables.
 const (
@@ -66,12 +67,22 @@ func takePartInElection(ctx context.Context, client kubernetes.Interface, servic
 		},
 		LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second, ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) { announce(ctx, vip) },
+			OnStartedLeading: func(ctx context.Context) {
+				writeStatus(ctx, client, service, vip)
+				announce(ctx, vip)
+			},
 			OnStoppedLeading: func() {
 				fmt.Println("down", vip, ip("addr", "del", vip.String()+"/32", "dev", "eth0"))
 			},
 		},
 	})
+}
+
+// writeStatus writes a VIP to the status of its Service.
+func writeStatus(ctx context.Context, client kubernetes.Interface, service string, vip netip.Addr) {
+	patch := fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q}]}}}`, vip)
+	_, err := client.CoreV1().Services("default").Patch(ctx, service, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+	fmt.Println("status", vip, err)
 }
 
 // announce binds a VIP, and sends a gratuitous ARP each 3 s until ctx ends.

@@ -21,9 +21,13 @@ import (
 
 // A tenant who asks for the VIPs of other namespaces, by a new Service or by one that is older than theirs, gets an Event
 // that names nobody, and changes nothing for them. herald status tells the operator who asks for whose address.
+//
+// An address that a node has for another program, and the gateway's, are refused too.
 func TestOtherTenant(t *testing.T) {
 	start(t, env())
 	createTenant(t, "tenant-addresses")
+	runOn(t, "n2", "ip", "addr", "add", "10.77.0.80/32", "dev", "eth0")
+	t.Cleanup(func() { cluster.Run(context.Background(), "n2", "ip", "addr", "del", "10.77.0.80/32", "dev", "eth0") })
 	asking := func(name, addrs string) *corev1.Service {
 		var list []netip.Addr
 		for a := range strings.SplitSeq(addrs, ",") {
@@ -58,6 +62,8 @@ func TestOtherTenant(t *testing.T) {
 	check.Value(cluster.Client().CoreV1().Services("tenant-addresses").Patch(t.Context(), "old", types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"`+all+`"}}}`), metav1.PatchOptions{}))(t)
 	awaitEventIn(t, "tenant-addresses", "old", "AddressConflict", "10.77.0.55: in use by a Service of another namespace")
+	createService(t, webService("other", "10.77.0.80,10.77.0.255"))
+	awaitEvent(t, "other", "AddressRefused", "10.77.0.80 is an address that another program has given to node n2; 10.77.0.255 is the broadcast address of node")
 	time.Sleep(2 * time.Second) // the time in which a mistake would show
 
 	awaitStatusOutput(t, `tenant-addresses/new .*AddressConflict: .*default/v3 has 10\.77\.0\.53`, 10*time.Second)

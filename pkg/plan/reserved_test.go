@@ -1,0 +1,98 @@
+package plan
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// worldOfRouters has what nodes publish of other programs' addresses and of routers.
+func worldOfRouters(services ...vip.Service) vip.World {
+	w := world(services...)
+	w.Members[1].Info.OtherAddresses = []netip.Addr{addr("10.77.0.80"), addr("172.17.0.1")}
+	w.Members[1].Info.Gateways = []netip.Addr{addr("10.77.0.1"), addr("fd77::1")}
+	w.Members[2].Info.BGPSessions = []vip.BGPSession{{Peer: "10.99.0.9"}, {Peer: "eth1"}, {Peer: "fe80::1%eth1"}}
+	return w
+}
+
+// TestRefuseRouters: what belongs to nodes, routers and links is refused by the node that is responsible.
+func TestRefuseRouters(t *testing.T) {
+	for _, tt := range []struct{ addr, want string }{
+		{"10.77.0.80", "an address that another program has given to node n2"},
+		{"172.17.0.1", "an address that another program has given to node n2"},
+		{"10.77.0.1", "the gateway of node n2"},
+		{"fd77::1", "the gateway of node n2"},
+		{"10.99.0.9", "the BGP peer of node n3"},
+		{"10.77.0.0", "the network address of node n3 on eth0"},
+		{"10.77.0.255", "the broadcast address of node n3 on eth0"},
+		{"10.99.255.255", "the broadcast address of node n3 on eth1"},
+		{"fd77::", "the Subnet-Router anycast address of node n3 on eth0"},
+		{"0.1.2.3", "in 0.0.0.0/8"},
+		{"10.60.1.2", "in a range that the operator has reserved (10.60.0.0/16)"},
+		{"10.77.0.254", ""}, {"10.99.0.255", ""}, {"10.99.1.0", ""}, {"fd77::ffff:ffff:ffff:ffff", ""},
+	} {
+		r := rules()
+		r.Reserved = []netip.Prefix{netip.MustParsePrefix("10.60.0.0/16")}
+		told := 0
+		for _, self := range []string{"n1", "n2", "n3"} {
+			w := worldOfRouters(svc("a", tt.addr))
+			w.Self = self
+			p := Make(r, w)
+			v := p.Verdicts[0]
+			if refused := v.Reason == vip.AddressRefused; refused != (tt.want != "") || refused && v.Message != tt.addr+" is "+tt.want && !strings.HasPrefix(v.Message, tt.addr+" is "+tt.want+",") {
+				t.Errorf("%s on %s: %s %q, want %q", tt.addr, self, v.Reason, v.Message, tt.want)
+			}
+			for _, e := range p.Events {
+				if e.Reason == vip.AddressRefused {
+					told++
+				}
+			}
+		}
+		if tt.want != "" && told != 1 {
+			t.Errorf("%s: %d nodes tell of it", tt.addr, told)
+		}
+	}
+}
+
+// An address that an announcer left behind on a node, which ran there before Herald, is named by the Service's status.
+func TestLeftByOtherAnnouncer(t *testing.T) {
+	w := held(worldOfRouters(svc("a", "10.77.0.80", written("n2"))), "a", "n1")
+	if got := reasonOf(Make(rules(), w), "a"); got == vip.AddressRefused {
+		t.Error("the VIP is refused")
+	}
+	r := controlPlaneRules()
+	w = controlPlaneHeld(controlPlaneWorld("n1"), "n1")
+	w.Members[1].Info.OtherAddresses = r.ControlPlane.Addresses
+	if got := reasonOf(Make(r, bind(r, w)), ControlPlaneKey.Name); got != vip.VIPAnnounced {
+		t.Errorf("the VIP of the control plane: %s", got)
+	}
+}
+
+// A VIP in no network of its link is announced, with a hint unless routers learn of it.
+func TestOffLink(t *testing.T) {
+	hint := func(addrs string, bgp bool) (text string) {
+		r, w := rules(), held(world(svc("a", addrs, written("n1"))), "a", "n1")
+		if bgp {
+			r.BGP = &BGP{}
+		}
+		p := Make(r, bind(r, w))
+		if got := reasonOf(p, "a"); got != vip.VIPAnnounced && !bgp {
+			t.Errorf("%s: %s", addrs, got)
+		}
+		for _, e := range p.Events {
+			if e.Reason == vip.AddressOffLink && !e.Warning {
+				text += e.Message
+			}
+		}
+		return text
+	}
+	const want = "10.99.0.5 is in none of the networks that node n1 has on eth0: hosts there ask for it by ARP or NDP only if they have a route to it over that link"
+	if got := hint("10.77.0.50,10.99.0.5", false); got != want {
+		t.Errorf("the hint is %q", got)
+	}
+	if got := hint("10.77.0.50,fd77::50", false) + hint("10.99.0.5", true); got != "" {
+		t.Errorf("a hint for nothing: %q", got)
+	}
+}
