@@ -73,13 +73,13 @@ func TestEnvironment(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"", []string{"vip_nodename<-spec.nodeName", "health_check_port=2113"}},
+		{"", []string{"vip_nodename<-spec.nodeName", "health_check_port=2113", "POD_NAME<-metadata.name"}},
 		{"--arp --services --interface eth0 --leaderElection", // as kube-vip's documentation has it
-			[]string{"vip_nodename<-spec.nodeName", "vip_interface=eth0", "svc_enable=true", "vip_arp=true", "health_check_port=2113"}},
+			[]string{"vip_nodename<-spec.nodeName", "vip_interface=eth0", "svc_enable=true", "vip_arp=true", "health_check_port=2113", "POD_NAME<-metadata.name"}},
 		{"--arp=true --services --leaseDuration 15 --leaseRenewDuration=8 --log -4",
-			[]string{"vip_loglevel=-4", "vip_nodename<-spec.nodeName", "vip_renewdeadline=8", "svc_enable=true", "vip_arp=true", "health_check_port=2113"}},
-		{"--lbClassName= --healthCheckPort 8080", []string{"vip_nodename<-spec.nodeName", "lb_class_name=", "health_check_port=8080"}},
-		{"-n lb", []string{"vip_nodename<-spec.nodeName", "cp_namespace=lb", "health_check_port=2113"}},
+			[]string{"vip_loglevel=-4", "vip_nodename<-spec.nodeName", "vip_renewdeadline=8", "svc_enable=true", "vip_arp=true", "health_check_port=2113", "POD_NAME<-metadata.name"}},
+		{"--lbClassName= --healthCheckPort 8080", []string{"vip_nodename<-spec.nodeName", "lb_class_name=", "health_check_port=8080", "POD_NAME<-metadata.name"}},
+		{"-n lb", []string{"vip_nodename<-spec.nodeName", "cp_namespace=lb", "health_check_port=2113", "POD_NAME<-metadata.name"}},
 	}
 	for _, tt := range tests {
 		r := request(t, strings.Fields(tt.args)...)

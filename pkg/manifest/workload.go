@@ -131,14 +131,18 @@ func environment(given []config.Setting, port int32) []corev1.EnvVar {
 		case i >= 0:
 			vars = append(vars, corev1.EnvVar{Name: o.Env, Value: given[i].Value})
 		case o.Env == nodeName:
-			vars = append(vars, corev1.EnvVar{Name: o.Env, ValueFrom: &corev1.EnvVarSource{
-				FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: "spec.nodeName"},
-			}})
+			vars = append(vars, fieldVariable(o.Env, "spec.nodeName"))
 		case o.Env == healthPort:
 			vars = append(vars, corev1.EnvVar{Name: o.Env, Value: strconv.Itoa(int(port))})
 		}
 	}
-	return vars
+	// With it a process tells another one with the same node name which Pod it is.
+	return append(vars, fieldVariable("POD_NAME", "metadata.name"))
+}
+
+// fieldVariable returns a variable whose value is a field of the Pod (downward API).
+func fieldVariable(name, path string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
 }
 
 // httpProbe asks over loopback: Herald answers probes of its own node only.

@@ -38,6 +38,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "herald.env" -}}
 - name: vip_nodename
   valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- range $name, $value := omit .Values.options "health_check_port" "vip_nodename" }}
 {{- if not (kindIs "invalid" $value) }}
 - name: {{ $name }}
