@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -51,19 +52,24 @@ func listOf(words []string) string { return "['" + strings.Join(words, "', '") +
 
 // admissionObjects returns the policies for what RBAC can't express, and their bindings.
 func admissionObjects(c config.Config) []any {
-	var objects []any
-	add := func(suffix string, spec admissionv1.ValidatingAdmissionPolicySpec) {
-		objects = append(objects, policyAndBinding(name+"-"+suffix, spec)...)
-	}
-	add("addresses", addressesPolicy())
-	add("annotations", annotationsPolicy())
-	add("claims", claimsPolicy(c.Node.Namespace))
+	return slices.Concat(tenantPolicies(c), tokenPolicies(c))
+}
+
+// tenantPolicies returns those that limit what tenants may write.
+func tenantPolicies(c config.Config) []any {
+	return slices.Concat(
+		policyAndBinding("addresses", addressesPolicy()),
+		policyAndBinding("annotations", annotationsPolicy()),
+		policyAndBinding("claims", claimsPolicy(c.Node.Namespace)),
+	)
+}
+
+// tokenPolicies returns those that limit what Herald's ServiceAccount may write (decision 0081).
+func tokenPolicies(c config.Config) []any {
 	account := []admissionv1.MatchCondition{{
 		Name: "by-herald", Expression: "request.userInfo.username == 'system:serviceaccount:" + c.Node.Namespace + ":" + name + "'",
 	}}
-	add("token-leases", tokenLeasesPolicy(account))
-	add("token-services", tokenServicesPolicy(account))
-	return objects
+	return slices.Concat(policyAndBinding("token-leases", tokenLeasesPolicy(account)), policyAndBinding("token-services", tokenServicesPolicy(account)))
 }
 
 // byTenant matches requests of those who may not update every Service anyhow, as administrators and controllers may.
@@ -175,11 +181,11 @@ func resourceRule(group, resource string, on ...admissionv1.OperationType) *admi
 	}}}}
 }
 
-// policyAndBinding returns a policy that refuses what it finds wrong, and what makes it effective in all namespaces.
-func policyAndBinding(named string, spec admissionv1.ValidatingAdmissionPolicySpec) []any {
+// policyAndBinding returns a policy named herald-suffix that refuses what it finds wrong, and what makes it effective in all namespaces.
+func policyAndBinding(suffix string, spec admissionv1.ValidatingAdmissionPolicySpec) []any {
 	spec.FailurePolicy = new(admissionv1.Fail) // an expression that can't be evaluated, for one because it is too costly, refuses
 	m := meta("")
-	m.Name = named
+	m.Name = name + "-" + suffix
 	kind := func(k string) metav1.TypeMeta {
 		return metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: k}
 	}
@@ -187,7 +193,7 @@ func policyAndBinding(named string, spec admissionv1.ValidatingAdmissionPolicySp
 		&admissionv1.ValidatingAdmissionPolicy{TypeMeta: kind("ValidatingAdmissionPolicy"), ObjectMeta: m, Spec: spec},
 		&admissionv1.ValidatingAdmissionPolicyBinding{
 			TypeMeta: kind("ValidatingAdmissionPolicyBinding"), ObjectMeta: m,
-			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: named, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
+			Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: m.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny}},
 		},
 	}
 }

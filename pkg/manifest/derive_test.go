@@ -24,9 +24,10 @@ func TestDerived(t *testing.T) {
 		"base/daemonset.yaml":             baseDaemonSet,
 		"helm/herald/templates/rbac.yaml": chartRBAC,
 
-		"components/admission/admission.yaml":  componentAdmission,
-		"helm/herald/templates/admission.yaml": chartAdmission,
-		"helm/herald/values.schema.json":       chartSchema,
+		"components/admission/admission.yaml":             componentAdmission,
+		"components/admission-token/admission-token.yaml": componentAdmissionToken,
+		"helm/herald/templates/admission.yaml":            chartAdmission,
+		"helm/herald/values.schema.json":                  chartSchema,
 	} {
 		check.Golden(t, filepath.Join(manifests, file), text(t))
 	}
@@ -81,9 +82,13 @@ func chartRBAC(t *testing.T) string {
 		helpers.Replace(roles) + "{{- end }}\n"
 }
 
-// componentAdmission returns the policies for the kustomize component.
+// componentAdmission and componentAdmissionToken return the policies for the two kustomize components.
 func componentAdmission(t *testing.T) string {
-	return yamlOf(t, derivedHeader, admissionObjects(request(t).Config)...)
+	return yamlOf(t, derivedHeader, tenantPolicies(request(t).Config)...)
+}
+
+func componentAdmissionToken(t *testing.T) string {
+	return yamlOf(t, derivedHeader, tokenPolicies(request(t).Config)...)
 }
 
 // chartAdmission returns the policies as a template of the Helm chart. Their names contain that of the release.
