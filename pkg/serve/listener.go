@@ -1,11 +1,13 @@
 package serve
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"time"
 )
 
 // How many connections an endpoint has open at once. Beyond that the oldest one is closed for a new one, so that
@@ -16,6 +18,9 @@ const (
 	maxPerSource = 16  // of these, from one host (of IPv6: one /64)
 )
 
+// warnEvery is how often the log says at most that there are too many.
+const warnEvery = 10 * time.Minute
+
 // A listener accepts connections for one endpoint, at most so many at once as the constants above say. It closes
 // connections to a VIP, and for an endpoint of this node those of other hosts, without an answer.
 type listener struct {
@@ -24,7 +29,11 @@ type listener struct {
 	isLocal   func(netip.Addr) bool
 	isVIP     func(netip.Addr) bool
 	refused   func(reason string) // counts
-	open      []*connection       // in the order of Accept, which alone uses it
+	log       *slog.Logger        // of this endpoint
+
+	// What follows belongs to Accept.
+	open   []*connection // in the order in which they were accepted
+	warned time.Time     // when the log last said that there were too many
 }
 
 // A connection is one that listener has accepted.
@@ -38,6 +47,14 @@ type connection struct {
 func (c *connection) Close() error {
 	c.closed.Store(true)
 	return c.Conn.Close()
+}
+
+// from names the other end.
+func (c *connection) from() string {
+	if !c.source.IsValid() {
+		return "this node"
+	}
+	return c.source.String()
 }
 
 // trackState is the http.Server's ConnState: it notes whether a connection has a request under way.
@@ -75,11 +92,11 @@ func (l *listener) Accept() (net.Conn, error) {
 
 // refuse closes c with a reset, so that the kernel does not keep it in TIME_WAIT.
 func (l *listener) refuse(c net.Conn, reason string) {
+	l.refused(reason)
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetLinger(0) // fails only if it is closed already
 	}
 	_ = c.Close()
-	l.refused(reason)
 }
 
 // makeRoom closes a connection if there are as many as may be, so that there is room for one from source.
@@ -113,6 +130,10 @@ func (l *listener) closeOldest(most int, counts func(*connection) bool) {
 	}
 	if n < most {
 		return
+	}
+	if time.Since(l.warned) > warnEvery {
+		l.warned = time.Now()
+		l.log.Warn("too many connections are open: the oldest are closed for new ones", "open", n, "from", oldest.from())
 	}
 	if idle != nil {
 		oldest = idle

@@ -96,6 +96,44 @@ func TestConnectionsHeldOpen(t *testing.T) {
 	}
 }
 
+// TestRequestUnderWay: a connection with a request under way is not the one that is closed.
+func TestRequestUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, ready, answer := quiet(), make(chan struct{}), make(chan string)
+		o.Pages.Ready = func() error { <-ready; return nil }
+		_, w := servePipe(t, o)
+		go func() {
+			got, _ := w.getFrom(otherHost, nodeAddress, "/readyz")
+			answer <- got
+		}()
+		synctest.Wait()
+		for range 3 * maxPerSource {
+			begin(t, check.Value(w.dialFrom(otherHost, nodeAddress))(t), "silent")
+			synctest.Wait()
+		}
+		close(ready)
+		if got := <-answer; got != "200 ok\n" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestTooManyConnectionsAreLogged: once in a while, with who has them.
+func TestTooManyConnectionsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logs
+		_, w := servePipe(t, options(":2112", 0, log.logger()))
+		for range 10 * maxPerSource {
+			begin(t, check.Value(w.dialFrom(otherHost, nodeAddress))(t), "silent")
+			synctest.Wait()
+		}
+		const want = `level=WARN msg="too many connections are open: the oldest are closed for new ones" endpoint=metrics open=16 from=192.0.2.99/32`
+		if last := log.lines[len(log.lines)-1]; last != want || log.count("WARN") != 1 {
+			t.Errorf("log %q, want one warning: %s", log.lines, want)
+		}
+	})
+}
+
 // begin sends as much as a client of this kind does.
 func begin(t *testing.T, c net.Conn, kind string) {
 	t.Cleanup(func() { c.Close() })
@@ -128,6 +166,7 @@ func TestRefusedConnections(t *testing.T) {
 		{true, nodeAddress, vipAddress, "vip"},
 		{true, nodeAddress, nodeAddress, ""},
 		{true, nodeAddress, secondaryAddress, ""}, // the kernel's choice of the source
+		{true, "192.0.2.7", "192.0.2.7", ""},      // an address that IsLocal does not know yet
 		{true, "127.0.0.1", "127.0.0.1", ""},
 		{true, "::1", "::1", ""},
 		{true, "::ffff:127.0.0.1", "::ffff:127.0.0.1", ""},

@@ -161,6 +161,7 @@ func (s *Server) newListener(l net.Listener, e endpoint) *listener {
 	}
 	return &listener{
 		Listener: l, localOnly: e.localOnly, isLocal: s.o.IsLocal, isVIP: isVIP,
+		log:     s.log.With("endpoint", e.name),
 		refused: func(reason string) { s.refused.WithLabelValues(e.name, reason).Inc() },
 	}
 }
