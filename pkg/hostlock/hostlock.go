@@ -29,7 +29,8 @@ const address = "@heraldvip.io/herald"
 // What other programs of this host may send or cost.
 const (
 	maxWaiting = 16  // connections; more are closed
-	maxLine    = 512 // bytes
+	maxTold    = 4   // of them Waiting returns
+	maxLine    = 300 // bytes
 	lineTime   = 2 * time.Second
 	retryTime  = 250 * time.Millisecond // between two tries while there is a lock but nobody answers
 	logTime    = time.Minute
@@ -56,8 +57,8 @@ func New(self string, log *slog.Logger, poke func()) *Lock {
 // String names the task.
 func (l *Lock) String() string { return "hostlock" }
 
-// Waiting returns what the processes that wait for this one to end say of themselves, sorted;
-// it must not be changed.
+// Waiting returns what the processes that wait for this one to end say of themselves, the first
+// maxTold, sorted; it must not be changed.
 func (l *Lock) Waiting() []string { return l.waiting.Get() }
 
 // Holder returns what the process that has the lock says of itself; "" if this one has it, or
@@ -185,9 +186,9 @@ func (l *Lock) Run(ctx context.Context) error {
 			all = slices.DeleteFunc(all, func(q *process) bool { return p == q })
 			l.log.Debug("another Herald on this host waits no more", "other", p.text)
 		}
-		texts := make([]string, len(all))
-		for i, p := range all {
-			texts[i] = p.text
+		var texts []string
+		for _, p := range all[:min(len(all), maxTold)] {
+			texts = append(texts, p.text)
 		}
 		slices.Sort(texts)
 		l.waiting.Put(texts)

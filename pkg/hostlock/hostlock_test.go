@@ -100,6 +100,9 @@ func TestOtherPrograms(t *testing.T) {
 		}
 		return nil
 	})
+	if n := len(first.Waiting()); n > maxTold {
+		t.Errorf("%d are told of", n)
+	}
 	for _, w := range first.Waiting() {
 		if len(w) > maxLine || strings.ContainsRune(w, '\x1b') {
 			t.Errorf("heard %q", w)

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,9 +18,11 @@ import (
 // and tells the others in which namespaces that is (vip.NodeInfo.LeasesRefusedIn), so that they
 // neither take it for stalled nor try in its place (decision 0080).
 const (
-	maxRefusalPause = time.Minute     // between two tries of one lease
-	refusalPace     = 2 * time.Second // times the leases of a namespace that are refused: that pause instead if it is longer
-	maxRefusalText  = 500             // bytes
+	maxRefusalPause = time.Minute            // between two tries of one lease
+	refusalPace     = 2 * time.Second        // times the leases of a namespace that are refused: that pause instead if it is longer
+	refusedShare    = 200 * time.Millisecond // times the same: the pause after the first try
+	keepRefused     = 2 * time.Minute        // so long after the last refusal a namespace is told of: Services that come and go cost no write each
+	maxRefusalText  = 500                    // bytes
 	// namespaceTerminating is corev1.NamespaceTerminatingCause.
 	namespaceTerminating = "NamespaceTerminating"
 	maxRefusedIn         = 64 // namespaces that are told of; of more none, but vip.AllNamespaces
@@ -59,9 +62,9 @@ func refusalText(err error) string {
 }
 
 // setRefusal stores that a write on k was refused, and why, if err says so, and when the next
-// may be sent: 0.2 s later at first, four times as long after each, up to maxRefusalPause or
-// refusalPace. It returns why, "" if err is no refusal, in the words of the first one until a
-// write succeeds; and whether this is the first.
+// may be sent: refusedShare for each refused lease of the namespace later at first, four times as
+// long after each, up to maxRefusalPause or refusalPace. It returns why, "" if err is no refusal,
+// in the words of the first one until a write succeeds; and whether this is the first.
 func (w *writes) setRefusal(k vip.Key, err error, now time.Time) (why string, first bool) {
 	if why = refusalText(err); why == "" {
 		return "", false
@@ -70,11 +73,11 @@ func (w *writes) setRefusal(k vip.Key, err error, now time.Time) (why string, fi
 	if first = f.refused == ""; first {
 		f.refused = why
 	}
-	f.refusals = min(f.refusals+1, 10)
+	f.refusals = min(f.refusals+1, 6)
 	w.failures[k] = f
-	limit := max(maxRefusalPause, time.Duration(w.countRefused(k.Namespace))*refusalPace)
-	f.until = now.Add(min(50*time.Millisecond<<(2*f.refusals), limit))
-	w.failures[k] = f
+	n := time.Duration(w.countRefused(k.Namespace))
+	f.until = now.Add(min(n*refusedShare<<(2*(f.refusals-1)), max(maxRefusalPause, n*refusalPace)))
+	w.failures[k], w.refusedAt[k.Namespace] = f, now
 	return f.refused, first
 }
 
@@ -113,18 +116,12 @@ func (w *writes) refusals() map[vip.Key]string {
 	return all
 }
 
-// refusedIn returns the namespaces in which writes of this node are refused, sorted;
-// vip.AllNamespaces alone if they are more than maxRefusedIn.
-func (w *writes) refusedIn() []string {
-	var all []string
-	for k, f := range w.failures {
-		if f.refused != "" {
-			all = append(all, k.Namespace)
-		}
-	}
-	slices.Sort(all)
-	if all = slices.Compact(all); len(all) > maxRefusedIn {
+// refusedIn returns the namespaces in which a write of this node was refused within keepRefused,
+// sorted; vip.AllNamespaces alone if they are more than maxRefusedIn. The others are forgotten.
+func (w *writes) refusedIn(now time.Time) []string {
+	maps.DeleteFunc(w.refusedAt, func(_ string, at time.Time) bool { return now.Sub(at) > keepRefused })
+	if len(w.refusedAt) > maxRefusedIn {
 		return []string{vip.AllNamespaces}
 	}
-	return all
+	return slices.Sorted(maps.Keys(w.refusedAt))
 }

@@ -53,7 +53,10 @@ func TestRefusedLeases(t *testing.T) {
 		if !a.serves("good") {
 			t.Error("n1 does not serve what is not refused")
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(3 * time.Minute)
+		if got := s.Writes(); got > 200+200+1000 {
+			t.Errorf("%d writes in the first three minutes, want some 200 renewals, 200 first tries and few more of each", got)
+		}
 		before := s.Writes()
 		for range 120 {
 			time.Sleep(time.Second)
@@ -74,6 +77,29 @@ func TestRefusedLeases(t *testing.T) {
 		time.Sleep(time.Second)
 		if w := a.world(); len(w.LeaseRefusals) != 0 {
 			t.Errorf("%d are still refused that nobody wants", len(w.LeaseRefusals))
+		}
+	})
+}
+
+// Services that come and go in a namespace that refuses their leases cost one write each.
+func TestRefusedComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		s.Refuse = refuseTenant
+		a := start(t, s, "n1")
+		time.Sleep(time.Second)
+		before := s.Writes()
+		for i := range 300 {
+			k := vip.Key{Namespace: "tenant", Name: fmt.Sprintf("kubevip-%d", i)}
+			a.world()
+			a.Put([]vip.LeaseIntent{{Lease: k, Service: k, Action: vip.Acquire}})
+			time.Sleep(100 * time.Millisecond)
+			a.world()
+			a.Put(nil)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got := s.Writes() - before; got > 300+40 {
+			t.Errorf("%d writes in a minute, want 300 tries and 30 renewals", got)
 		}
 	})
 }

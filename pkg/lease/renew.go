@@ -87,7 +87,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o.waitingHere = len(about.Waiting) > 0
 	about.Isolated, about.Suspects = l.decision.Isolated, l.decision.Suspects
 	about.Restarts, about.Process = o.recentRestarts(now), l.o.Process
-	about.LeasesRefusedIn = l.writes.refusedIn()
+	about.LeasesRefusedIn = l.writes.refusedIn(now)
 	info, err := json.Marshal(about)
 	if err != nil {
 		l.o.Log.Error("this node's description can't be written", "err", err)

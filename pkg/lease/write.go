@@ -34,6 +34,7 @@ type writes struct {
 	pending     map[vip.Key]bool // a request is under way; of node leases of others, too
 	nodeLeases  int              // how many of these are on node leases of others
 	failures    map[vip.Key]failure
+	refusedAt   map[string]time.Time // by namespace: when a write there was last refused
 	handingOver map[vip.Key]vip.HandingOver
 }
 
@@ -56,6 +57,7 @@ func newWrites() writes {
 		intents:     make(map[vip.Key]vip.LeaseIntent),
 		pending:     make(map[vip.Key]bool),
 		failures:    make(map[vip.Key]failure),
+		refusedAt:   make(map[string]time.Time),
 		handingOver: make(map[vip.Key]vip.HandingOver),
 	}
 }
