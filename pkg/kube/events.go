@@ -103,7 +103,7 @@ func newEvents(c *clients, o Options, m *metrics) *Events {
 // Put takes the Events that hold now, and queues for Run those that the Put before did
 // not contain, but for those that have been written maxRepeats times within rememberFor
 // and those without a namespace. Those that Run has given up, or could not take, are queued by
-// a later Put: the next one that differs, or once their namespace takes Events again. It is for one goroutine, and does not block.
+// a later Put: the next one that differs, or once few are waiting. It is for one goroutine, and does not block.
 func (e *Events) Put(want []vip.Event) {
 	again := e.again.Swap(false)
 	if len(want) > 0 && !again && slices.Equal(want, e.last) {

@@ -207,16 +207,13 @@ func (q *eventQueue) sweep(now time.Time) {
 	})
 }
 
-// taken removes e, which next has returned and which is dealt with. It reports whether its namespace had refused
-// Events before.
-func (q *eventQueue) taken(e *queuedEvent) (refusedBefore bool) {
+// taken removes e, which next has returned and which is dealt with.
+func (q *eventQueue) taken(e *queuedEvent) {
 	n := q.namespaces[e.Service.Namespace]
-	refusedBefore = !n.refusedSince.IsZero()
 	n.refusedSince, n.pause = time.Time{}, 0
 	q.waiting--
 	n.events[0] = nil
 	q.setEvents(n, n.events[1:])
-	return refusedBefore
 }
 
 // refused notes that the namespace of e, which next has returned, does not take it: nothing of that namespace is tried

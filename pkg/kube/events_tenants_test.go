@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,4 +159,25 @@ func TestEventsAreBounded(t *testing.T) {
 			t.Errorf("%d of %d written", len(have), len(all))
 		}
 	})
+}
+
+// TestEventQueueForgets: nothing is kept of Services and namespaces of which nothing was written for long.
+func TestEventQueueForgets(t *testing.T) {
+	q, now := newEventQueue(func(*queuedEvent) {}), time.Unix(1e9, 0)
+	for i, e := range slices.Concat(eventsIn("web", 100), eventsIn("other", 1)) {
+		q.add(&queuedEvent{Event: e, progress: new(atomic.Int32)}, now)
+		if i == 50 {
+			o, _ := q.next(now)
+			q.refused(o, now, time.Minute, time.Minute)
+		}
+	}
+	for range 10000 {
+		now = now.Add(time.Second)
+		if o, _ := q.next(now); o != nil {
+			q.taken(o)
+		}
+	}
+	if len(q.namespaces) != 0 || len(q.services) != 0 || len(q.turns) != 0 || q.waiting != 0 {
+		t.Errorf("%d namespaces, %d Services, %d turns, %d waiting; want none", len(q.namespaces), len(q.services), len(q.turns), q.waiting)
+	}
 }

@@ -75,8 +75,8 @@ func (e *Events) writeNext(ctx context.Context, q *eventQueue, o *queuedEvent) {
 	case result == eventTaken:
 		e.pause = 0
 		o.progress.Store(eventWritten)
-		if q.taken(o) || q.waiting == maxWaiting/2 {
-			e.again.Store(true)
+		if q.taken(o); q.waiting == maxWaiting/2 {
+			e.again.Store(true) // there is room for those that found none
 		}
 	case result == eventUnavailable:
 		e.pause = max(unavailableMin, min(2*e.pause, unavailableMax))
