@@ -28,6 +28,7 @@ import (
 	"github.com/heraldvip/herald/pkg/nft"
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/preflight"
 	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/upnp"
@@ -93,6 +94,7 @@ type node struct {
 	mapper    *upnp.Mapper           // runs with enable_upnp
 	speaker   *bgp.Speaker           // runs with bgp_enable
 	nft       *nft.Tables
+	pools     *pool.Assigner
 	agent     *agent.Agent
 	server    *serve.Server
 	cfg       config.Config
@@ -128,7 +130,13 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	if cfg.ControlPlane.Enable {
 		leases = append(leases, cfg.ControlPlane.Lease)
 	}
+	var pools vip.Key
+	if cfg.GivesAddresses() {
+		pools = cfg.Pools
+		leases = append(leases, poolsLease(cfg), providerLease)
+	}
 	n.cluster, err = kube.New(access, kube.Options{
+		Pools:     pools,
 		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix, Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
 		Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: log, Poke: poke, PokeLeases: wake.Send,
 	})
@@ -152,6 +160,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Resolve})
 	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.speaker, n.nft = n.newMapper(), n.newSpeaker(), nft.New(log)
+	n.pools = pool.NewAssigner(addressRest, poke)
 	n.agent = n.newAgent()
 	n.newServer()
 	return n, nil
@@ -168,6 +177,9 @@ func (n *node) newAgent() *agent.Agent {
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
+	if n.cfg.GivesAddresses() {
+		o.Observers, o.Pools, o.Assignments = append(o.Observers, n.pools), n.pools, n.cluster.Assignments
+	}
 	if n.cfg.UPnP.Enable {
 		o.Observers, o.Mappings, o.MappingSweeps = append(o.Observers, n.mapper), n.mapper, n.mapper.Sweeps()
 	}
@@ -180,7 +192,7 @@ func (n *node) newAgent() *agent.Agent {
 // collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.nft, n.server} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.nft, n.server, n.pools} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -247,6 +259,9 @@ func planRules(cfg config.Config) plan.Rules {
 	if cfg.ControlPlane.Enable {
 		r.ControlPlane = controlPlaneRules(cfg)
 	}
+	if cfg.GivesAddresses() {
+		r.Allocation = &plan.Allocation{Lease: poolsLease(cfg), Provider: providerLease}
+	}
 	return r
 }
 
@@ -307,7 +322,7 @@ func (n *node) readers() []task {
 
 // others returns all tasks but readers and the agent.
 func (n *node) others() []task {
-	tasks := []task{n.cluster.Statuses, n.cluster.Events, n.leases, n.announcer, n.checker, n.dhcp, n.peers, n.gateway}
+	tasks := []task{n.cluster.Statuses, n.cluster.Assignments, n.cluster.Events, n.leases, n.announcer, n.checker, n.dhcp, n.peers, n.gateway}
 	if n.cfg.Services.Enable {
 		tasks = append(tasks, n.dataPlane)
 	}

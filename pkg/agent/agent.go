@@ -50,10 +50,12 @@ type Options struct {
 	FormerOwners  Applier[vip.FormerOwner] // may be nil: connections of VIPs that move are reset
 	Addresses     Applier[vip.Address]
 	Announcements Applier[vip.Announcement]
-	Macvlans      Applier[vip.Macvlan] // may be nil, with DHCP
+	Macvlans      Applier[vip.Macvlan]   // may be nil, with DHCP
+	Pools         Applier[vip.PoolInput] // may be nil: Services are given no addresses
 
 	Leases        Mailbox[vip.LeaseIntent]
 	Statuses      Mailbox[vip.Status]
+	Assignments   Mailbox[vip.Assignment] // may be nil, with Pools
 	Events        Mailbox[vip.Event]
 	HealthChecks  Mailbox[vip.HealthCheck]
 	AddressChecks Mailbox[vip.AddressCheck] // may be nil: nobody is asked who has an address
@@ -280,6 +282,11 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		a.macvlansLeft = len(left)
 		failed("links", err)
 	}
+	if a.o.Pools != nil {
+		_, err := a.o.Pools.Set(ctx, p.Pools)
+		failed("pools", err)
+	}
+	put(a.o.Assignments, p.Assignments)
 	put(a.o.DHCP, p.DHCPRequests)
 	put(a.o.Routes, p.Routes)
 	put(a.o.Mappings, p.Mappings)

@@ -22,6 +22,7 @@ type Config struct {
 	Peers        Peers
 	Services     Services
 	Class        Class
+	Pools        vip.Key // the ConfigMap of pools: svc_pools_namespace, svc_pools; without a Name there are none
 	ARP          ARP
 	BGP          BGP
 	Kube         Kube
@@ -29,6 +30,11 @@ type Config struct {
 	UPnP         UPnP
 	DHCP         DHCP
 	ControlPlane ControlPlane
+}
+
+// GivesAddresses reports whether Services without an address are given one of a pool.
+func (c *Config) GivesAddresses() bool {
+	return c.Services.Enable && !c.Services.ReadOnly && c.Pools.Name != ""
 }
 
 // Log configures what is logged.

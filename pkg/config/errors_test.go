@@ -63,6 +63,8 @@ var errorTests = []struct {
 	{"svc_quota=-1", `svc_quota="-1" (environment): must be a whole number of addresses, or 0 for no limit`},
 	{"svc_ipmode=DSR", `svc_ipmode="DSR" (environment): must be VIP or Proxy`},
 	{"disable_service_updates=2", `disable_service_updates="2" (environment): must be true or false`},
+	{"svc_pools=a/b", `svc_pools="a/b" (environment): must be the name of a ConfigMap, or empty`},
+	{"svc_pools_namespace=Kube", `svc_pools_namespace="Kube" (environment): must be one namespace: lower-case letters, digits and dashes, at most 63 of them`},
 	{"lb_class_name=a/b/c", `lb_class_name="a/b/c" (environment): must be a load balancer class such as example.com/internal, or empty`},
 	{"lb_class_name=Example/b", `lb_class_name="Example/b" (environment): must be a load balancer class such as example.com/internal, or empty`},
 	{"lb_class_name=example.com/", `lb_class_name="example.com/" (environment): must be a load balancer class such as example.com/internal, or empty`},

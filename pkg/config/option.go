@@ -55,6 +55,7 @@ const (
 	groupLeases       Group = "Leases"
 	groupServices     Group = "Services"
 	groupClass        Group = "Load balancer class"
+	groupPools        Group = "Address pools"
 	groupARP          Group = "ARP and NDP"
 	groupAPIServer    Group = "API server"
 	groupServing      Group = "Metrics and health"

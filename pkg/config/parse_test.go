@@ -35,6 +35,7 @@ func baseConfig() Config {
 			Enable: true, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-svcs-lock"}, KeepConnections: time.Hour, IPMode: "VIP",
 		},
 		Class: Class{Name: "kube-vip.io/kube-vip-class", Legacy: true},
+		Pools: vip.Key{Namespace: "kube-system", Name: "kubevip"},
 		ARP:   ARP{Enable: true, Period: 3 * time.Second},
 		Serve: Serve{Metrics: ":2112"},
 		UPnP:  UPnP{Status: true},

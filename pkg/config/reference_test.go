@@ -50,7 +50,7 @@ func TestReferenceIsComplete(t *testing.T) {
 
 // groups are the headings of the reference, in its order.
 var groups = []Group{
-	groupGeneral, groupLinks, groupLeases, groupServices, groupClass, groupARP, groupAPIServer, groupServing,
+	groupGeneral, groupLinks, groupLeases, groupServices, groupClass, groupPools, groupARP, groupAPIServer, groupServing,
 	groupControlPlane, groupBGP, groupRouting, groupDHCP, groupEgress, groupOthers, groupObsolete,
 }
 

@@ -13,6 +13,7 @@ import (
 const (
 	first  = "0.1"
 	second = "0.2"
+	third  = "0.3"
 )
 
 // anywhere: an empty value is a value wherever it is given.
@@ -137,6 +138,14 @@ var supported = slices.Concat(
 		{Env: "health_check_port", Flag: "healthCheckPort", Type: Port, Default: "0",
 			Meaning: "A port on which `/healthz` and `/readyz` are served as well, to this node alone: for kubelet. 0 is none. Generated manifests set it to 2113.",
 			set:     store(parsePortOrNone, func(c *Config) *uint16 { return &c.Serve.HealthPort })},
+	}),
+	inSection(groupPools, third, []Option{
+		{Env: "svc_pools", Aliases: []string{"KUBEVIP_CONFIG_MAP"}, Flag: "pools", Type: Name, Default: "kubevip", Empty: anywhere,
+			Meaning: "The ConfigMap of address pools. Services that name no address are given one of these; see pools.md. Empty (`svc_pools=`): they are given none.",
+			set:     store(parseConfigMap, func(c *Config) *string { return &c.Pools.Name })},
+		{Env: "svc_pools_namespace", Aliases: []string{"KUBEVIP_NAMESPACE"}, Flag: "poolsNamespace", Type: Name, Default: "kube-system",
+			Meaning: "The namespace of that ConfigMap.",
+			set:     store(parseNamespace, func(c *Config) *string { return &c.Pools.Namespace })},
 	}),
 	inSection(groupControlPlane, second, []Option{
 		{Env: "cp_enable", Flag: "controlplane", Type: Bool, Default: "false",

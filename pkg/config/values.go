@@ -263,6 +263,14 @@ func parseLease(v string) (vip.Key, error) {
 	return vip.Key{Namespace: namespace, Name: name}, nil
 }
 
+// parseConfigMap accepts the name of a ConfigMap, or nothing.
+func parseConfigMap(v string) (string, error) {
+	if v != "" && !isSubdomain(v) {
+		return "", errors.New("must be the name of a ConfigMap, or empty")
+	}
+	return v, nil
+}
+
 // parseClass accepts what the API server accepts in spec.loadBalancerClass.
 func parseClass(v string) (string, error) {
 	prefix, name, found := strings.Cut(v, "/")

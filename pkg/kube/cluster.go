@@ -27,6 +27,8 @@ type Options struct {
 	// kept; "" keeps none (annotation).
 	Annotations string
 
+	Pools vip.Key // the ConfigMap of pools; zero for none
+
 	Servers *Servers // is given the addresses of the API servers; may be nil
 
 	Log        *slog.Logger
@@ -47,6 +49,8 @@ type Cluster struct {
 	Leases   *Leases   // the cache of Lease objects
 	Statuses *Statuses // the Mailbox for the status of Services
 	Events   *Events   // the Mailbox for Events
+	// Assignments is the Mailbox for the addresses that Services are given.
+	Assignments *Assignments
 
 	// mu guards the values of the stores and all that follows. It is held while an
 	// object is taken over and while Observe runs, never while waiting for anything.
@@ -55,6 +59,9 @@ type Cluster struct {
 	slices   *reflectorStore[cachedSlice]
 	nodes    *reflectorStore[vip.Node]       // stays empty with Options.Namespace
 	cidrs    *reflectorStore[[]netip.Prefix] // ServiceCIDRs; stays empty with Options.Namespace
+
+	configMaps *reflectorStore[cachedConfigMap]   // the one of pools; nil without Options.Pools
+	namespaces *reflectorStore[map[string]string] // labels; nil without Options.Pools, or with Options.Namespace
 
 	slicesOf  map[vip.Key]map[vip.Key]*cachedSlice // by Service, its slices by name
 	requested map[netip.Addr]int                   // how many Services of type LoadBalancer request the address
@@ -65,6 +72,8 @@ type Cluster struct {
 	outdated      bool             // worldNodes and worldReserved are out of date
 	worldNodes    []vip.Node       // sorted by name
 	worldReserved []vip.ReservedRange
+	poolsChanged  bool // worldPools is out of date
+	worldPools    *vip.PoolSource
 }
 
 // New makes a Cluster of a configuration that Connect returned. Nothing is connected
@@ -89,7 +98,13 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 		c.host, _ = netip.ParseAddr(u.Hostname())
 		c.host = c.host.Unmap()
 	}
-	c.services = newReflectorStore(o, &c.mu, main.core, "services", readService)
+	c.services = newReflectorStore(o, &c.mu, main.core, "services", func(object *corev1.Service) *cachedService {
+		s := readService(object)
+		if !o.Pools.IsZero() {
+			s.Labels = firstLabels(object.Labels)
+		}
+		return s
+	})
 	c.slices = newReflectorStore(o, &c.mu, main.discovery, "endpointslices", readSlice)
 	c.nodes = newReflectorStore(o, &c.mu, main.core, "nodes", func(n *corev1.Node) *vip.Node {
 		if n.Name == o.Node {
@@ -105,11 +120,13 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	if o.Namespace == "" { // Nodes and ServiceCIDRs have no namespace: a Role can't grant them
 		c.watches = append(c.watches, c.nodes.Run, c.cidrs.Run)
 	}
+	c.watchPools(main)
 	c.Leases = newLeases(separate, main, o)
 	for _, s := range c.Leases.stores {
 		c.watches = append(c.watches, s.Run)
 	}
 	c.Statuses = newStatuses(c, main, o)
+	c.Assignments = newAssignments(c, main, o)
 	c.Events = newEvents(main, o, m)
 	return c, nil
 }

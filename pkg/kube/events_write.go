@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -148,7 +149,7 @@ func (e *Events) newEvent(q *queuedEvent) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: q.Service.Namespace, Name: q.Service.Name + "." + hex.EncodeToString(hash[:8])},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "v1", Kind: "Service",
+			APIVersion: "v1", Kind: cmp.Or(q.Kind, "Service"),
 			Namespace: q.Service.Namespace, Name: q.Service.Name, UID: types.UID(q.UID),
 		},
 		Type: kind, Reason: string(q.Reason), Message: message,

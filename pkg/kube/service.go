@@ -70,6 +70,7 @@ func readService(o *corev1.Service) *cachedService {
 	s.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
 	s.clusterIPs = parseAddrs(o.Spec.ClusterIPs) // or "None"
 	s.Ingress = readIngress(o.Status.LoadBalancer.Ingress)
+	s.DualStack = readFamilyPolicy(o.Spec.IPFamilyPolicy)
 	readAnnotations(&s.Service, o.Annotations)
 	if s.Source == "" {
 		s.readSpecAndStatusAddresses(o.Spec.LoadBalancerIP)

@@ -37,6 +37,7 @@ func (c *Cluster) Observe(w *vip.World) {
 	if s := c.services.values[kubernetesService]; s != nil {
 		w.ClusterUID = s.UID
 	}
+	w.Pools = c.observePools()
 }
 
 // mergeServices is worldServices with those in changed replaced, added or left out.

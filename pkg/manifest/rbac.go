@@ -28,6 +28,14 @@ type rule struct {
 // applies reports whether Herald needs the rule with these options.
 func (r rule) applies(c config.Config) bool { return r.when == nil || r.when(c) }
 
+// namesIn returns the names of the objects with these options.
+func (r rule) namesIn(c config.Config) []string {
+	if slices.Contains(r.Names, poolsConfigMap) {
+		return []string{c.Pools.Name}
+	}
+	return r.Names
+}
+
 // A scope is where a permission is needed if svc_namespace limits Herald to one namespace.
 type scope string
 
@@ -36,6 +44,7 @@ const (
 	announcerNamespace scope = "where the announcers are"
 	announcerOnly      scope = "where the announcers are, and nowhere else"
 	clusterOnly        scope = "in the whole cluster only" // with svc_namespace Herald does without it
+	poolsNamespace     scope = "where the ConfigMap of pools is"
 )
 
 var (
@@ -44,7 +53,11 @@ var (
 )
 
 func writesServices(c config.Config) bool { return !c.Services.ReadOnly }
+func readsPools(c config.Config) bool     { return !c.Services.ReadOnly && c.Pools.Name != "" }
 func keepsSecret(c config.Config) bool    { return c.Peers.Port != 0 && c.Peers.KeyFile == "" }
+
+// poolsConfigMap in rule.Names stands for the name of the ConfigMap of pools.
+const poolsConfigMap = "svc_pools"
 
 // rules is the table of permissions.
 var rules = []rule{
@@ -56,11 +69,13 @@ var rules = []rule{
 	{"", "events", nil, []string{"create"}, servicesNamespace, nil, "Events that tell a Service's user what happens to its VIPs."},
 	{"", "secrets", []string{peersSecret}, []string{"get", "update"}, announcerOnly, keepsSecret, "The key that encrypts the nodes' heartbeats: the first node writes it into this Secret, which comes with the permissions and is empty. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
 	{"", "nodes", nil, watchVerbs, clusterOnly, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
+	{"", "configmaps", []string{poolsConfigMap}, watchVerbs, poolsNamespace, readsPools, "The address pools. Not needed with `svc_pools=`."},
+	{"", "namespaces", nil, watchVerbs, clusterOnly, readsPools, "The labels of namespaces, by which a pool may choose those that it is for."},
 	{"networking.k8s.io", "servicecidrs", nil, watchVerbs, clusterOnly, nil, "The cluster's own ranges, which no Service may take."},
 }
 
 // rbacOptions are the options that the permissions depend on.
-var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "disable_service_updates", "herald_peers_port", "herald_peers_key"}
+var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace"}
 
 // policyRules returns what the table grants in any of scopes, each permission once.
 func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
@@ -69,7 +84,7 @@ func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
 		if !slices.Contains(scopes, r.Scope) || !r.applies(c) {
 			continue
 		}
-		p := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: r.Names, Verbs: r.Verbs}
+		p := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, ResourceNames: r.namesIn(c), Verbs: r.Verbs}
 		if !slices.ContainsFunc(policy, func(o rbacv1.PolicyRule) bool { return o.String() == p.String() }) {
 			policy = append(policy, p)
 		}
@@ -90,7 +105,7 @@ func rbacObjects(c config.Config) []any {
 	}
 	objects = append(objects, flowSchemas(c)...)
 	if c.Services.Namespace == "" {
-		objects = append(objects, roleAndBinding("", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
+		objects = append(objects, roleAndBinding("", home, policyRules(c, servicesNamespace, announcerNamespace, poolsNamespace, clusterOnly))...)
 		if policy := policyRules(c, announcerOnly); len(policy) > 0 {
 			objects = append(objects, roleAndBinding(home, home, policy)...)
 		}
@@ -103,6 +118,12 @@ func rbacObjects(c config.Config) []any {
 	if lease := c.Services.Lease.Namespace; scopes[lease] == nil {
 		scopes[lease] = []scope{announcerNamespace}
 		order = append(order, lease)
+	}
+	if readsPools(c) {
+		scopes[c.Pools.Namespace] = append(scopes[c.Pools.Namespace], poolsNamespace)
+		if !slices.Contains(order, c.Pools.Namespace) {
+			order = append(order, c.Pools.Namespace)
+		}
 	}
 	for _, namespace := range slices.Compact(order) {
 		objects = append(objects, roleAndBinding(namespace, home, policyRules(c, scopes[namespace]...))...)
@@ -142,14 +163,14 @@ func roleAndBinding(namespace, home string, policy []rbacv1.PolicyRule) []any {
 // Permissions returns all that RBAC grants with these options, each permission once. Without a Namespace
 // one is for all, without a Name for all objects.
 func Permissions(c config.Config) []authorizationv1.ResourceAttributes {
-	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace}
+	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace, poolsNamespace: c.Pools.Namespace}
 	var all []authorizationv1.ResourceAttributes
 	for _, r := range rules {
 		if !r.applies(c) || r.Scope == clusterOnly && c.Services.Namespace != "" {
 			continue
 		}
 		resource, sub, _ := strings.Cut(r.Resource, "/")
-		names := r.Names
+		names := r.namesIn(c)
 		if names == nil {
 			names = []string{""}
 		}

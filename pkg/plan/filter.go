@@ -100,7 +100,7 @@ func (f *filter) admit(s *service, controlPlane bool) {
 		f.addEventIfResponsible(s, vip.InvalidField, text)
 	}
 	if len(s.Addresses) == 0 && len(s.Invalid) == 0 {
-		f.reject(s, vip.NoAddress, "it names no address; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator")
+		f.rejectWithoutAddress(s)
 		return
 	}
 	s.capabilities = f.capabilitiesOf(s.Service, controlPlane)
@@ -122,6 +122,16 @@ func (f *filter) admit(s *service, controlPlane bool) {
 	} else if len(refused) > 0 {
 		f.addEventIfResponsible(s, vip.AddressRefused, strings.Join(refused, "; "))
 	}
+}
+
+// rejectWithoutAddress rejects s as NoAddress; where Herald gives addresses without an Event, since
+// the node that does so says what becomes of it.
+func (f *filter) rejectWithoutAddress(s *service) {
+	if f.Allocation != nil && f.Pools != nil && f.providerHolder() == "" {
+		f.rejectSilently(s, vip.NoAddress, f.whyNoAddress(s))
+		return
+	}
+	f.reject(s, vip.NoAddress, f.whyNoAddress(s))
 }
 
 // whyNotOurs returns why s is not this Herald's to announce, as the reason and message of a

@@ -5,7 +5,7 @@
 // What becomes of a Service of type LoadBalancer, first row that fits:
 //
 //	ignored, or another class                    not ours; what we wrote there is cleared
-//	no address asked for                         waits (NoAddress)
+//	no address asked for                         waits for one of the pools, or its user (NoAddress)
 //	every address refused or in conflict         Event, nothing else
 //	no endpoint that gets traffic                no VIP (NoEndpoints)
 //	its unit's lease held by another program     waits (HeldByOtherAnnouncer)
@@ -65,6 +65,7 @@ type Rules struct {
 	BGP      *BGP           // bgp_enable; nil: nothing is advertised to routers
 
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
+	Allocation   *Allocation   // nil: Services are given no addresses
 }
 
 // Make returns the Plan of node w.Self. It changes nothing in w and keeps nothing of it.
@@ -81,6 +82,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	dhcp := newDHCP(p)
 	f := filter{pass: p, dhcp: dhcp}
 	f.findServices()
+	f.planPools()
 	units := groupIntoUnits(p, f.accepted)
 	(&placement{pass: p, units: units}).setTargets()
 

@@ -28,16 +28,6 @@ type Request struct {
 	Foreign   bool         // it is another implementation's: what it has is in use, and it is given nothing
 }
 
-// A Decision is what becomes of a Service: Addresses are to be written on it, or, if there are
-// none, it waits.
-type Decision struct {
-	Service   vip.Key
-	UID       string
-	Addresses []netip.Addr // all that it is to have, in the order of spec.ipFamilies
-	Pool      string       // that they are of; two names with a comma if it took two
-	Reason    string       // why these; or why none, and what to do
-}
-
 // An Allocator decides which Service has which addresses. It remembers what it has decided
 // until that is seen on the Service, and which addresses were released when. Its methods must
 // not be called concurrently.
@@ -81,7 +71,7 @@ type service struct {
 	has    []netip.Addr // what it holds: what it names, or was given; without 0.0.0.0 and ::
 	pools  []string     // with pending: that it was given addresses of
 	given  []netip.Addr // with pending: what is to be written on it, 0.0.0.0 and :: included
-	reason string       // of the last Decision
+	reason string       // of the last Assignment
 	lost   string       // why an address that is written on it is not its own; "" if none was lost
 }
 
@@ -142,26 +132,11 @@ func (a *Allocator) SetReserved(ranges []vip.ReservedRange) {
 func (a *Allocator) resetSpaces() {
 	a.spaces, a.offered, a.freed = make(map[*Pool]*space, len(a.pools.all)), make(map[string][]*Pool), true
 	for _, p := range a.pools.all {
-		a.spaces[p] = newSpace(p, a.reserved, a.pools.descending)
+		a.spaces[p] = newSpace(p, a.reserved, a.pools)
 	}
-	if a.someShare() {
-		addrs := slices.SortedFunc(maps.Keys(a.holders), netip.Addr.Compare)
-		for _, s := range a.spaces {
-			for _, x := range addrs {
-				s.setHeld(x, true)
-			}
-		}
+	for _, x := range slices.SortedFunc(maps.Keys(a.holders), netip.Addr.Compare) {
+		a.setHeld(x, true)
 	}
-}
-
-// someShare reports whether allow-share is on for any namespace, so that spaces keep held.
-func (a *Allocator) someShare() bool {
-	for _, on := range a.pools.share {
-		if on {
-			return true
-		}
-	}
-	return false
 }
 
 // Set adds or replaces a Service. What it had and has no more is released at now.
@@ -253,12 +228,13 @@ func (a *Allocator) hold(s *service, x netip.Addr) {
 	}
 }
 
-// setHeld keeps held of all spaces, if there is any that may be shared.
+// Used is how many addresses of a family of p Services have or name.
+func (a *Allocator) Used(p *Pool, f vip.Family) int { return a.spaces[p].family(f).used }
+
+// setHeld records in all spaces that a Service has x, or that none has it any more.
 func (a *Allocator) setHeld(x netip.Addr, held bool) {
-	if x.Is4() && a.someShare() {
-		for _, p := range a.pools.all {
-			a.spaces[p].setHeld(x, held)
-		}
+	for _, p := range a.pools.all {
+		a.spaces[p].setHeld(x, held)
 	}
 }
 

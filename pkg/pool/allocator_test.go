@@ -77,8 +77,8 @@ func (w *world) restart() {
 	}
 }
 
-// write writes one Decision on its Service.
-func (w *world) write(d Decision) {
+// write writes one Assignment on its Service.
+func (w *world) write(d vip.Assignment) {
 	r := w.services[d.Service]
 	if r == nil || r.UID != d.UID || len(d.Addresses) == 0 {
 		return

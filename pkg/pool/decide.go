@@ -14,7 +14,7 @@ import (
 
 // Decide returns all that is to be written on Services and is not seen on them yet, and all
 // Services that wait, sorted by Key. The oldest Service is served first.
-func (a *Allocator) Decide(now time.Time) []Decision {
+func (a *Allocator) Decide(now time.Time) []vip.Assignment {
 	a.endRests(now)
 	for _, x := range slices.SortedFunc(maps.Keys(a.contested), netip.Addr.Compare) {
 		a.settle(x)
@@ -28,16 +28,16 @@ func (a *Allocator) Decide(now time.Time) []Decision {
 		a.serve(s)
 	}
 	clear(a.changed)
-	var out []Decision
+	var out []vip.Assignment
 	for s := range a.pending {
-		out = append(out, Decision{s.Service, s.UID, s.given, strings.Join(s.pools, ","), s.reason})
+		out = append(out, vip.Assignment{Service: s.Service, UID: s.UID, Addresses: s.given, Pool: strings.Join(s.pools, ","), Reason: s.reason})
 	}
 	for s := range a.open {
 		if !a.pending[s] && s.reason != "" {
-			out = append(out, Decision{Service: s.Service, UID: s.UID, Reason: s.reason})
+			out = append(out, vip.Assignment{Service: s.Service, UID: s.UID, Reason: s.reason})
 		}
 	}
-	slices.SortFunc(out, func(x, y Decision) int { return x.Service.Compare(y.Service) })
+	slices.SortFunc(out, func(x, y vip.Assignment) int { return x.Service.Compare(y.Service) })
 	return out
 }
 

@@ -2,7 +2,7 @@
 // Services. It does no I/O, asks no clock, and for the same input it always has the same output.
 //
 // Parse reads the ConfigMap of kube-vip's cloud provider as that does, and the keys that
-// Herald adds to it; docs/pools.md explains them all. What it can't read is a Problem that
+// Herald adds to it; docs/pools.md explains them all. What it can't read is a PoolProblem that
 // names the key, and only that key is affected.
 //
 // An Allocator is told which Services there are and what they have (Set, Delete), what may not

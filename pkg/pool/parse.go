@@ -7,18 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
-
-// A Problem is what is wrong with one key of the ConfigMap.
-type Problem struct {
-	Key     string
-	Message string // what is wrong, and what would be right or what happens now
-	// Warning: the key can be read, but has an effect that is probably not meant.
-	Warning bool
-}
-
-// String is the key and the message.
-func (p Problem) String() string { return p.Key + ": " + p.Message }
 
 // Keys of the ConfigMap, or how they begin.
 const (
@@ -37,7 +28,7 @@ const (
 // stays in force; if there is none, an attribute or the addresses of a pool that can't be read
 // leave a pool that gives no addresses, but still stands before those that come after it.
 // previous may be nil. Problems are sorted by key; the Pools are never nil.
-func Parse(previous *Pools, data map[string]string) (*Pools, []Problem) {
+func Parse(previous *Pools, data map[string]string) (*Pools, []vip.PoolProblem) {
 	r := &reader{data: data, pools: newPools()}
 	if previous != nil {
 		r.earlier = previous.good
@@ -49,7 +40,7 @@ func Parse(previous *Pools, data map[string]string) (*Pools, []Problem) {
 	r.pools.complete()
 	r.findShadowed()
 	r.findEmpty()
-	slices.SortStableFunc(r.problems, func(a, b Problem) int { return cmp.Compare(a.Key, b.Key) })
+	slices.SortStableFunc(r.problems, func(a, b vip.PoolProblem) int { return cmp.Compare(a.Key, b.Key) })
 	return r.pools, r.problems
 }
 
@@ -58,15 +49,15 @@ type reader struct {
 	data     map[string]string
 	earlier  map[string]string // texts that could be read before, by key
 	pools    *Pools
-	problems []Problem
+	problems []vip.PoolProblem
 }
 
 func (r *reader) fail(key, format string, args ...any) {
-	r.problems = append(r.problems, Problem{Key: key, Message: fmt.Sprintf(format, args...)})
+	r.problems = append(r.problems, vip.PoolProblem{Key: key, Message: fmt.Sprintf(format, args...)})
 }
 
 func (r *reader) warn(key, format string, args ...any) {
-	r.problems = append(r.problems, Problem{Key: key, Message: fmt.Sprintf(format, args...), Warning: true})
+	r.problems = append(r.problems, vip.PoolProblem{Key: key, Message: fmt.Sprintf(format, args...), Warning: true})
 }
 
 // readKey returns what parse makes of a key's text, and true. If parse returns a problem, that

@@ -225,6 +225,16 @@ func (p *Pools) sharing(namespace string) bool {
 	return p.share[global]
 }
 
+// someShare reports whether allow-share is on for any namespace.
+func (p *Pools) someShare() bool {
+	for _, on := range p.share {
+		if on {
+			return true
+		}
+	}
+	return false
+}
+
 // MayShare reports whether the operator lets Services of both namespaces share a: it is an
 // IPv4 address of a pool, and allow-share is on for both.
 func (p *Pools) MayShare(a netip.Addr, one, other string) bool {

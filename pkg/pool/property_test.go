@@ -210,7 +210,7 @@ func TestEveryOrderComesToTheSame(t *testing.T) {
 			}
 		})
 	}
-	var first []Decision
+	var first []vip.Assignment
 	for i := range 20 {
 		w.restart() // in the order of a map
 		got := w.a.Decide(w.now)

@@ -12,7 +12,8 @@ type space struct {
 	pool       *Pool
 	descending bool
 	families   [2]familySpace // IPv4, IPv6
-	held       []netip.Addr   // IPv4 addresses of the pool that Services have, sorted; kept only if some may share
+	share      bool           // allow-share is on for some namespace
+	held       []netip.Addr   // with share: IPv4 addresses of the pool that Services have, sorted
 }
 
 // A familySpace is the addresses of one family in a space.
@@ -20,11 +21,13 @@ type familySpace struct {
 	ranges []Range    // what may be given, isEnd included
 	next   netip.Addr // of ranges; none before it, in the order of search, is free
 	full   bool       // none at all is free
+	used   int        // how many Services have or name, reserved ones included
 }
 
 // newSpace returns what may be given of p, without reserved, which must be as merge returns it.
-func newSpace(p *Pool, reserved []Range, descending bool) *space {
-	s := &space{pool: p, descending: descending}
+func newSpace(p *Pool, reserved []Range, all *Pools) *space {
+	s := &space{pool: p, descending: all.descending, share: all.someShare()}
+	descending := s.descending
 	for _, r := range subtract(p.search, reserved) {
 		of := &s.families[0]
 		if r.From.Is6() {
@@ -123,7 +126,15 @@ func (s *space) before(a, b netip.Addr) bool {
 
 // setHeld records that a Service has a, or that none has it any more.
 func (s *space) setHeld(a netip.Addr, held bool) {
-	if !a.Is4() || !s.pool.Contains(a) {
+	if !s.pool.Contains(a) {
+		return
+	}
+	if held {
+		s.family(vip.FamilyOf(a)).used++
+	} else {
+		s.family(vip.FamilyOf(a)).used--
+	}
+	if !s.share || !a.Is4() {
 		return
 	}
 	switch i, found := slices.BinarySearchFunc(s.held, a, netip.Addr.Compare); {

@@ -20,6 +20,8 @@ type Plan struct {
 	Mappings      []Mapping // of all nodes: see Mapping.Here
 	MappingSweeps []MappingSweep
 	Statuses      []Status
+	Pools         []PoolInput  // one, or none
+	Assignments   []Assignment // to be written on Services
 	Events        []Event
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key
 
@@ -101,7 +103,8 @@ type Status struct {
 // An Event is something the user of a Service must know. It becomes a Kubernetes Event
 // on the Service.
 type Event struct {
-	Service Key
+	Service Key    // or another object
+	Kind    string // of that object; "" for a Service
 	UID     string
 	Warning bool
 	Reason  Reason

@@ -37,6 +37,9 @@ const (
 	LeaseRefused         Reason = "LeaseRefused"
 	NodeNameInUse        Reason = "NodeNameInUse"
 	NodeLeaseNotHeld     Reason = "NodeLeaseNotHeld"
+	AddressAllocated     Reason = "AddressAllocated"
+	NoPoolAddress        Reason = "NoPoolAddress"
+	PoolProblemFound     Reason = "PoolProblem"
 )
 
 // A ReasonInfo explains a Reason.
@@ -78,5 +81,8 @@ var Reasons = []ReasonInfo{
 	{Ignored, false, false, "The annotation kube-vip.io/ignore is \"true\"."},
 	{LeaseRefused, true, true, "The API server refuses to have the Service's Lease written (a quota, admission, a namespace that is being deleted), so no node can announce the VIPs, or they can't be handed over. The message has the Lease, the answer, and what to do. It is tried again, at least each minute or, with more than 30 such Leases in a namespace, each 2 s times their number."},
 	{NodeNameInUse, true, true, "On the Node, not on a Service: two processes of Herald run on one host, or on two hosts with one node name; one works, the other waits until that ends. The message says where they are."},
+	{AddressAllocated, true, false, "The Service is given addresses of a pool; the message says which, and of which pool."},
+	{NoPoolAddress, true, true, "The Service waits for an address of a pool; the message says why there is none, and what to do."},
+	{PoolProblemFound, true, true, "On the ConfigMap of pools: a key can't be read, or has an effect that is probably not meant. What was good stays in force."},
 	{NodeLeaseNotHeld, false, false, "This node could not renew its node lease in time and holds nothing until it can."},
 }

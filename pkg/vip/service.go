@@ -46,11 +46,15 @@ type Service struct {
 	Class        string // spec.loadBalancerClass
 	Ignore       bool   // kube-vip.io/ignore
 
-	Addresses []netip.Addr // the addresses it asks for, in order, unmapped, without repetition
-	Source    string       // the field that named them, for messages; "" if none did
-	Families  []Family     // spec.ipFamilies; a VIP of another family can't reach a backend
-	Interface string       // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
-	Lease     string       // kube-vip.io/leaseName: a Lease's name in the Service's own namespace, or ""
+	Addresses []netip.Addr      // the addresses it asks for, in order, unmapped, without repetition
+	Source    string            // the field that named them, for messages; "" if none did
+	Families  []Family          // spec.ipFamilies; a VIP of another family can't reach a backend
+	DualStack DualStack         // spec.ipFamilyPolicy
+	Pools     []string          // the pools it asks for, in order (heraldvip.io/pool)
+	Allocated string            // heraldvip.io/allocated as it stands: the pools that Addresses were given of, with commas; "" if a person set them
+	Labels    map[string]string // at most 64 of them, the first by name; nil without pools
+	Interface string            // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
+	Lease     string            // kube-vip.io/leaseName: a Lease's name in the Service's own namespace, or ""
 
 	SharingKey string // heraldvip.io/sharing-key: Services of other namespaces with the same one may share its addresses; "" if none may
 

@@ -22,6 +22,11 @@ type World struct {
 
 	StatusesPending int // statuses of Services that are planned and not written yet
 
+	// From the pools.
+	Pools        *PoolSource   // as the API server has it; nil: there is no ConfigMap of pools
+	Assignments  []Assignment  // of the node that allocates: what is not seen on Services yet, and who waits, sorted by Service
+	PoolProblems []PoolProblem // sorted by key
+
 	// From the leases.
 	Members     []Member      // sorted by name; this node is one of them once it has a node lease
 	Claims      map[Key]Claim // by VIP lease; a lease that does not exist is absent

@@ -1,0 +1,141 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Allocation is what the plan must know to have addresses of pools given to Services.
+type Allocation struct {
+	Lease    vip.Key // whose holder gives them
+	Provider vip.Key // the lease of kube-vip's cloud provider: while that renews it, it serves the ConfigMap
+}
+
+// planPools has this node give addresses if it holds the lease of pools: it adds what that
+// needs, and what is decided already, to the Plan. If the lease is free the best node acquires
+// it; a node whose Herald refuses VIPs hands it over. There is no lease without a ConfigMap.
+func (f *filter) planPools() {
+	if f.Allocation == nil {
+		return
+	}
+	in := vip.PoolInput{Now: f.Now, Source: f.Pools}
+	if in.Source != nil && f.intendPoolsLease() && f.providerHolder() == "" {
+		in.Allocate = true
+		in.Reserved = f.reserved.all()
+		in.Requests = make([]vip.AddressRequest, 0, len(f.Services))
+		for i := range f.Services {
+			s := &f.Services[i]
+			if !s.LoadBalancer || s.Key == ControlPlaneKey {
+				continue
+			}
+			reason, _ := f.whyNotOurs(s)
+			unreadable := s.Source != "" && len(s.Addresses) == 0
+			in.Requests = append(in.Requests, vip.AddressRequest{Service: s, Foreign: reason != "" || unreadable})
+		}
+		f.reportPools()
+	}
+	f.out.Pools = []vip.PoolInput{in}
+}
+
+// providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that,
+// else "".
+func (p *pass) providerHolder() string {
+	if c := p.Claims[p.Allocation.Provider]; c.Valid {
+		return c.Holder
+	}
+	return ""
+}
+
+// intendPoolsLease adds the LeaseIntent on the lease of pools to the Plan, if there is any, and
+// reports whether this node holds it, may act on it, and does not hand it over.
+func (p *pass) intendPoolsLease() bool {
+	c := p.Claims[p.Allocation.Lease]
+	if !c.Valid {
+		c.Holder = ""
+	}
+	if p.self == nil || c.Holder != "" && c.Holder != p.Self {
+		return false
+	}
+	intent := vip.LeaseIntent{Lease: p.Allocation.Lease, Action: vip.Acquire}
+	holds := c.Holder == p.Self
+	if !holds || p.self.refusal != "" {
+		switch best := p.bestAllocator(); {
+		case best == nil:
+			return false
+		case holds:
+			intent.Action, intent.Successor = vip.HandOver, best.Name
+		case best != p.self:
+			intent.Action, intent.ExpectedHolder = vip.Follow, best.Name
+		}
+	}
+	p.out.LeaseIntents = append(p.out.LeaseIntents, intent)
+	return holds && intent.Action == vip.Acquire && p.Tenure.Holds(p.Now) && p.Tenure.RenewalLateSince.IsZero()
+}
+
+// bestAllocator returns the alive node that is to give addresses, or nil: one that refuses no VIPs, and
+// is not stalled if there is another; of these the one with the highest rendezvous hash.
+func (p *pass) bestAllocator() *member {
+	var able []*member
+	stalled := true
+	for _, n := range p.alive {
+		switch {
+		case n.refusal != "" || stalled != n.Stalled && n.Stalled:
+			continue
+		case stalled && !n.Stalled:
+			able, stalled = nil, false
+		}
+		able = append(able, n)
+	}
+	if len(able) == 0 {
+		return nil
+	}
+	return highestHash(hashKey(p.Allocation.Lease), able)
+}
+
+// reportPools adds the Assignments to the Plan that are decided and not seen on Services yet,
+// and Events: on Services that are given addresses, or wait for one, and on the ConfigMap for
+// each of its problems.
+func (p *pass) reportPools() {
+	for _, a := range p.Assignments {
+		reason, message := vip.AddressAllocated, a.Reason
+		if len(a.Addresses) > 0 {
+			p.out.Assignments = append(p.out.Assignments, a)
+		} else {
+			reason, message = vip.NoPoolAddress, "it waits for an address: "+a.Reason
+		}
+		p.addEvent(&service{Service: &vip.Service{Key: a.Service, UID: a.UID}}, reason, message, 0)
+	}
+	source := p.Pools
+	for _, x := range p.PoolProblems {
+		p.out.Events = append(p.out.Events, vip.Event{
+			Service: source.ConfigMap, Kind: "ConfigMap", UID: source.UID, Warning: true, Reason: vip.PoolProblemFound, Message: x.String(),
+		})
+	}
+}
+
+// whyNoAddress is what a Service that names no address is told: who is to give it one.
+func (f *filter) whyNoAddress(s *service) string {
+	const text = "it names no address"
+	switch {
+	case f.Allocation == nil || f.Pools == nil:
+		return text + "; set the annotation kube-vip.io/loadbalancerIPs or spec.loadBalancerIP, by hand or by an address allocator"
+	case f.providerHolder() != "":
+		return fmt.Sprintf("%s yet; kube-vip's cloud provider (%s), which renews the lease %s, is to give it one", text, f.providerHolder(), f.Allocation.Provider)
+	}
+	pools := cmp.Or(strings.Join(s.Pools, ","), "the pools of ConfigMap "+f.Pools.ConfigMap.String())
+	return fmt.Sprintf("%s yet; it is to be given one of %s", text, pools)
+}
+
+// all is every range and address that no Service may have.
+func (r *reservedAddresses) all() []vip.ReservedRange {
+	out := make([]vip.ReservedRange, 0, len(r.ranges)+len(r.nodes))
+	out = append(out, r.ranges...)
+	for a, what := range r.nodes {
+		out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: what})
+	}
+	return out
+}

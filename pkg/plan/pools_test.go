@@ -1,0 +1,134 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+var (
+	poolsLease    = vip.Key{Namespace: "kube-system", Name: "herald-pools"}
+	providerLease = vip.Key{Namespace: "kube-system", Name: "kube-vip-cloud-controller"}
+)
+
+func poolRules() Rules {
+	r := rules()
+	r.Allocation = &Allocation{Lease: poolsLease, Provider: providerLease}
+	return r
+}
+
+// poolWorld has a ConfigMap of pools, whose lease a node holds, and a Service that names no address.
+func poolWorld(holder string) vip.World {
+	w := world(svc("a", ""))
+	w.Pools = &vip.PoolSource{ConfigMap: vip.Key{Namespace: "kube-system", Name: "kubevip"}, UID: "uid-pools", Data: map[string]string{"cidr-global": "10.77.0.0/28"}}
+	if holder != "" {
+		w.Claims[poolsLease] = vip.Claim{Holder: holder, Valid: true}
+	}
+	return w
+}
+
+// poolSummary is what a Plan says of pools.
+func poolSummary(p vip.Plan) string {
+	var b strings.Builder
+	for _, in := range p.Pools {
+		if in.Allocate {
+			b.WriteString("allocate for")
+			for _, q := range in.Requests {
+				fmt.Fprintf(&b, " %s", q.Key.Name)
+				if q.Foreign {
+					b.WriteString("(foreign)")
+				}
+			}
+			b.WriteString("\n")
+		}
+	}
+	for _, a := range p.Assignments {
+		fmt.Fprintf(&b, "write %s %v of %s\n", a.Service.Name, a.Addresses, a.Pool)
+	}
+	return b.String() + summary(p)
+}
+
+func TestWhoGivesAddresses(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		world  vip.World
+		change func(w *vip.World)
+		want   string
+	}{
+		{"no ConfigMap", poolWorld("n1"), func(w *vip.World) { w.Pools = nil }, "a: NoAddress\nevent a NoAddress"}, // reported: nobody else says it
+		{"this node holds the lease", poolWorld("n1"), nil, "allocate for a\nacquire herald-pools\na: NoAddress"},
+		{"another node holds it", poolWorld("n2"), nil, "a: NoAddress"},
+		{"it is free", poolWorld(""), nil, "follow herald-pools -> n3\na: NoAddress"},
+		{"it is free, and the best node is this one", poolWorld(""), func(w *vip.World) { w.Self = "n3" }, "acquire herald-pools\na: NoAddress"},
+		{"its holder is dead", poolWorld("n2"), func(w *vip.World) {
+			w.Claims[poolsLease] = vip.Claim{Holder: "n2"}
+			w.Members[1].Alive = false
+		}, "follow herald-pools -> n3\na: NoAddress"},
+		{"this node stops", poolWorld("n1"), func(w *vip.World) { w.Stopping = true }, "hand over herald-pools -> n3\na: NoAddress"},
+		{"it stops, and there is no other", poolWorld("n1"), func(w *vip.World) { w.Stopping, w.Members = true, w.Members[:1] }, "a: NoAddress"},
+		{"its tenure has ended", poolWorld("n1"), func(w *vip.World) { w.Tenure.Until = w.Now }, "acquire herald-pools\na: NoAddress"},
+		{"its renewal is late", poolWorld("n1"), func(w *vip.World) { w.Tenure.RenewalLateSince = w.Now }, "acquire herald-pools\na: NoAddress"},
+		{"kube-vip's cloud provider renews its lease", poolWorld("n1"), func(w *vip.World) {
+			w.Claims[providerLease] = vip.Claim{Holder: "provider-x", Foreign: true, Valid: true}
+		}, "acquire herald-pools\na: NoAddress\nevent a NoAddress"},
+		{"it does no more", poolWorld("n1"), func(w *vip.World) { w.Claims[providerLease] = vip.Claim{Holder: "provider-x", Foreign: true} }, "allocate for a\nacquire herald-pools\na: NoAddress"},
+		{"Services of others, and what can't be read", poolWorld("n1"), func(w *vip.World) {
+			w.Services = []vip.Service{
+				svc("a", "", func(s *vip.Service) { s.HasClass, s.Class = true, "other" }),
+				svc("b", "", func(s *vip.Service) { s.Ignore = true }),
+				svc("c", "", func(s *vip.Service) {
+					s.Source, s.Invalid = "kube-vip.io/loadbalancerIPs", []string{"kube-vip.io/loadbalancerIPs is wrong."}
+				}),
+				svc("d", "", func(s *vip.Service) { s.LoadBalancer = false }),
+				svc("e", ""),
+			}
+		}, "allocate for a(foreign) b(foreign) c(foreign) e\nacquire herald-pools\na: OtherClass\nb: Ignored\nc: InvalidField\ne: NoAddress"},
+		{"what is decided", poolWorld("n1"), func(w *vip.World) {
+			w.Assignments = []vip.Assignment{
+				{Service: key("a"), UID: "uid-a", Addresses: []netip.Addr{addr("10.77.0.1")}, Pool: "cidr-global", Reason: "10.77.0.1 is of pool cidr-global"},
+				{Service: key("b"), UID: "uid-b", Reason: "none is free"},
+			}
+			w.PoolProblems = []vip.PoolProblem{{Key: "cidr-x", Message: "is wrong"}}
+		}, "allocate for a\nwrite a [10.77.0.1] of cidr-global\nacquire herald-pools\na: NoAddress\nevent a AddressAllocated\nevent b NoPoolAddress\nevent kubevip PoolProblem"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := tt.world
+			if tt.change != nil {
+				tt.change(&w)
+			}
+			got := poolSummary(Make(poolRules(), w))
+			if w.Self == "n3" || !strings.Contains(tt.want, "event a NoAddress") {
+				diff(t, got, tt.want)
+				return
+			}
+			// Who is responsible for the Service says so, and only that node.
+			var all string
+			for _, self := range []string{"n1", "n2", "n3"} {
+				w.Self = self
+				for l := range strings.Lines(poolSummary(Make(poolRules(), w))) {
+					if strings.HasPrefix(l, "event") {
+						all += l
+					}
+				}
+			}
+			diff(t, all, "event a NoAddress")
+		})
+	}
+}
+
+// What no Service may have is not given: addresses of nodes, their pods, what is reserved.
+func TestPoolsAreToldWhatIsReserved(t *testing.T) {
+	w := poolWorld("n1")
+	w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.112.0.0/16"), Description: "the cluster's Service range"}}
+	w.Nodes = []vip.Node{{Name: "n1", Addresses: []netip.Addr{addr("10.77.0.77")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.1.0/24")}}}
+	in := Make(poolRules(), w).Pools[0]
+	for _, want := range []string{"10.112.0.0/16", "10.200.1.0/24", "10.77.0.77/32", "10.77.0.11/32", "10.99.0.200/32"} {
+		if !slices.ContainsFunc(in.Reserved, func(r vip.ReservedRange) bool { return r.Prefix.String() == want }) {
+			t.Errorf("%s is not in %v", want, in.Reserved)
+		}
+	}
+}

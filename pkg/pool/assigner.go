@@ -1,0 +1,139 @@
+package pool
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// An Assigner gives addresses to Services. As an Applier of the agent it is told what the Plan
+// knows of pools and Services; as an Observer it says what it has decided, and what is wrong
+// with the ConfigMap. It is for one goroutine.
+//
+// Every node reads the ConfigMap, so that what was good stays in force wherever addresses are
+// given next; the one whose Plan says Allocate decides.
+type Assigner struct {
+	rest    time.Duration
+	poke    func()
+	metrics *metrics
+
+	source      *vip.PoolSource // that pools were read from
+	pools       *Pools
+	problems    []vip.PoolProblem
+	allocator   *Allocator // nil while this node does not allocate
+	requests    []vip.AddressRequest
+	lastSeen    map[vip.Key]uint64 // of a Service: the Set that contained it
+	sets        uint64
+	assignments []vip.Assignment
+}
+
+// NewAssigner makes an Assigner. An address that is released rests before it is given again, if
+// there is any other. poke is called when there is something new to Observe.
+func NewAssigner(rest time.Duration, poke func()) *Assigner {
+	return &Assigner{rest: rest, poke: poke, metrics: newMetrics(), pools: newPools()}
+}
+
+// Observe fills in Assignments and PoolProblems.
+func (a *Assigner) Observe(w *vip.World) { w.Assignments, w.PoolProblems = a.assignments, a.problems }
+
+// Collectors are the metrics of pools; those of addresses are there only on the node that allocates.
+func (a *Assigner) Collectors() []prometheus.Collector { return a.metrics.all() }
+
+// Set takes over the one PoolInput of want, if there is one, and decides. It returns nothing.
+func (a *Assigner) Set(_ context.Context, want []vip.PoolInput) ([]vip.PoolInput, error) {
+	if len(want) == 0 { // nothing is planned: the process stops
+		want = []vip.PoolInput{{}}
+	}
+	in := want[0]
+	changed := a.readSource(in.Source)
+	before := a.assignments
+	switch {
+	case !in.Allocate || in.Source == nil:
+		a.allocator, a.requests, a.assignments = nil, nil, nil
+	case a.allocator == nil:
+		a.allocator, a.lastSeen, changed = NewAllocator(a.rest), make(map[vip.Key]uint64), true
+	}
+	if a.allocator != nil {
+		if changed {
+			a.allocator.SetPools(a.pools)
+			a.allocator.SetNamespaces(in.Source.Namespaces)
+		}
+		a.allocator.SetReserved(in.Reserved)
+		a.update(in)
+		a.assignments = a.allocator.Decide(in.Now)
+	}
+	a.metrics.observe(a)
+	if changed || !reflect.DeepEqual(before, a.assignments) {
+		a.poke()
+	}
+	return nil, nil
+}
+
+// readSource reads the ConfigMap, and reports whether it, or the labels of namespaces, are
+// others than before.
+func (a *Assigner) readSource(s *vip.PoolSource) (changed bool) {
+	if s == a.source {
+		return false
+	}
+	before := a.source
+	a.source = s
+	switch {
+	case s == nil:
+		a.pools, a.problems = newPools(), nil
+	case before == nil || !maps.Equal(before.Data, s.Data):
+		a.pools, a.problems = Parse(a.pools, s.Data)
+	}
+	return true
+}
+
+// update tells the Allocator of Services that have changed, came, or went.
+func (a *Assigner) update(in vip.PoolInput) {
+	if slices.Equal(a.requests, in.Requests) { // the same Services in memory
+		return
+	}
+	a.requests = in.Requests
+	a.sets++
+	for _, q := range in.Requests {
+		a.lastSeen[q.Key] = a.sets
+		r := newRequest(q)
+		if s := a.allocator.services[q.Key]; s == nil || !same(&s.Request, &r) {
+			a.allocator.Set(r, in.Now)
+		}
+	}
+	for k, seen := range a.lastSeen {
+		if seen != a.sets {
+			a.allocator.Delete(k, in.Now)
+			delete(a.lastSeen, k)
+		}
+	}
+}
+
+// same reports whether two Requests say the same.
+func same(x, y *Request) bool {
+	return x.UID == y.UID && x.Created.Equal(y.Created) && sameWishes(x, y) && slices.Equal(x.Shown, y.Shown) && maps.Equal(x.Labels, y.Labels)
+}
+
+// newRequest is what an Allocator must know of a Service. What another implementation's status
+// shows is in use, too.
+func newRequest(q vip.AddressRequest) Request {
+	r := Request{
+		Service: q.Key, UID: q.UID, Created: q.Created, Labels: q.Labels, Ports: q.Ports, SharingKey: q.SharingKey,
+		Families: q.Families, DualStack: q.DualStack, Pools: q.Pools,
+		Addresses: q.Addresses, Allocated: q.Allocated, Foreign: q.Foreign,
+	}
+	for _, i := range q.Ingress {
+		if i.Addr.IsValid() && i.IPMode != vip.ModeProxy {
+			r.Shown = append(r.Shown, i.Addr)
+		}
+	}
+	if q.Foreign {
+		r.Addresses = slices.Concat(r.Addresses, r.Shown)
+	}
+	return r
+}

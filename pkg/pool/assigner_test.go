@@ -1,0 +1,135 @@
+package pool
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// assign has an Assigner take a PoolInput, and returns what it observes.
+func assign(t *testing.T, a *Assigner, in vip.PoolInput) vip.World {
+	t.Helper()
+	_, err := a.Set(t.Context(), []vip.PoolInput{in})
+	check.OK(t, err)
+	var w vip.World
+	a.Observe(&w)
+	return w
+}
+
+func source(lines ...string) *vip.PoolSource { return &vip.PoolSource{Data: data(lines...)} }
+
+func request(name string, change func(*vip.Service)) vip.AddressRequest {
+	s := &vip.Service{Key: vip.Key{Namespace: "ns", Name: name}, UID: "uid-" + name, Created: start, LoadBalancer: true, Families: []vip.Family{vip.IPv4}, Ports: []vip.Port{{Protocol: "TCP", Port: 80}}}
+	if change != nil {
+		change(s)
+	}
+	return vip.AddressRequest{Service: s}
+}
+
+// given is what the World says is to be written.
+func given(w vip.World) string {
+	var out []string
+	for _, a := range w.Assignments {
+		out = append(out, fmt.Sprint(a.Service.Name, a.Addresses))
+	}
+	return strings.Join(out, " ")
+}
+
+// gauge is the sum of a metric over all its labels.
+func gauge(t *testing.T, a *Assigner, name string) (sum float64) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(a.Collectors()...)
+	families, err := r.Gather()
+	check.OK(t, err)
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == name {
+				sum += m.GetGauge().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+func TestAssigner(t *testing.T) {
+	pokes := 0
+	a := NewAssigner(time.Minute, func() { pokes++ })
+	poked := func(want bool) {
+		t.Helper()
+		if pokes > 0 != want {
+			t.Errorf("poked: %v, want %v", pokes > 0, want)
+		}
+		pokes = 0
+	}
+	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/24", "cidr-web=nonsense"), Allocate: true, Requests: []vip.AddressRequest{request("a", nil)}}
+
+	w := assign(t, a, in)
+	poked(true)
+	if given(w) != "a[10.0.0.1]" || len(w.PoolProblems) != 1 || w.PoolProblems[0].Key != "cidr-web" {
+		t.Fatalf("%v, problems %v", given(w), w.PoolProblems)
+	}
+	assign(t, a, in)
+	poked(false)
+
+	// The Service has its address; others come, one of another implementation.
+	in.Requests = []vip.AddressRequest{
+		request("a", func(s *vip.Service) { s.Addresses, s.Allocated = addrs("10.0.0.1"), "cidr-global" }),
+		request("b", nil), request("c", func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addrs("10.0.0.2")[0]}} }),
+	}
+	in.Requests[2].Foreign = true
+	if got := given(assign(t, a, in)); got != "b[10.0.0.3]" {
+		t.Error(got)
+	}
+	poked(true)
+
+	// A mistake in the ConfigMap: what was good stays in force, also after another node had its turn.
+	in.Source = source("cidr-global=10.0.0.0/")
+	in.Allocate = false
+	if w = assign(t, a, in); given(w) != "" || len(w.PoolProblems) != 1 {
+		t.Errorf("%v, problems %v", given(w), w.PoolProblems)
+	}
+	in.Allocate = true
+	in.Requests = in.Requests[:2]
+	if got := given(assign(t, a, in)); got != "b[10.0.0.2]" { // c is gone, and its address never rested
+		t.Error(got)
+	}
+	if n := gauge(t, a, "herald_pool_addresses_used"); n != 2 {
+		t.Errorf("%v are used, want 2", n)
+	}
+
+	// b goes before its address was written, a is deleted: its address rests.
+	in.Requests = []vip.AddressRequest{request("d", nil)}
+	in.Now = in.Now.Add(time.Second)
+	if got := given(assign(t, a, in)); got != "d[10.0.0.3]" {
+		t.Error(got)
+	}
+
+	// Nothing is planned any more: the process stops.
+	_, err := a.Set(t.Context(), nil)
+	check.OK(t, err)
+	if a.Observe(&w); len(w.Assignments) > 0 {
+		t.Errorf("%v", w.Assignments)
+	}
+}
+
+// Labels of namespaces that change have pools offered to others.
+func TestAssignerFollowsLabels(t *testing.T) {
+	a := NewAssigner(0, func() {})
+	d := data("pool-blue=10.0.0.0/24", "pool-blue.namespaces=team=blue")
+	in := vip.PoolInput{Now: start, Source: &vip.PoolSource{Data: d}, Allocate: true, Requests: []vip.AddressRequest{request("a", nil)}}
+	w := assign(t, a, in)
+	if len(w.Assignments) != 1 || !strings.Contains(w.Assignments[0].Reason, "no pool is offered to namespace ns") || gauge(t, a, "herald_pool_services_waiting") != 1 {
+		t.Fatal(w.Assignments)
+	}
+	in.Source = &vip.PoolSource{Data: d, Namespaces: map[string]map[string]string{"ns": {"team": "blue"}}}
+	if got := given(assign(t, a, in)); got != "a[10.0.0.1]" {
+		t.Error(got)
+	}
+}

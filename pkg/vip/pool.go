@@ -1,0 +1,51 @@
+package vip
+
+import (
+	"net/netip"
+	"time"
+)
+
+// A PoolSource is the ConfigMap of pools, and what pools ask of namespaces.
+type PoolSource struct {
+	ConfigMap  Key
+	UID        string
+	Data       map[string]string
+	Namespaces map[string]map[string]string // labels of namespaces, by name; nil if they may not be read
+}
+
+// A PoolInput is all that the allocation of addresses depends on.
+type PoolInput struct {
+	Now    time.Time
+	Source *PoolSource // nil: there is no ConfigMap of pools
+
+	// Allocate: this node is the one that gives addresses to Services. Without it, what
+	// follows is empty.
+	Allocate bool
+	Requests []AddressRequest
+	Reserved []ReservedRange // of which none is given
+}
+
+// An AddressRequest is a Service of type LoadBalancer: what it has is in use.
+type AddressRequest struct {
+	*Service
+	Foreign bool // it is given nothing: it is not ours, or names what can't be read
+}
+
+// An Assignment is what the pools have for a Service that wants an address.
+type Assignment struct {
+	Service   Key
+	UID       string
+	Addresses []netip.Addr // all that it is to have; none: it waits
+	Pool      string       // that they are of; two names with a comma if it took two
+	Reason    string       // why these; or why none, and what to do
+}
+
+// A PoolProblem is what is wrong with one key of the ConfigMap of pools.
+type PoolProblem struct {
+	Key     string
+	Message string // what is wrong, and what would be right or what happens now
+	Warning bool   // the key can be read, but has an effect that is probably not meant
+}
+
+// String is the key and the message.
+func (p PoolProblem) String() string { return p.Key + ": " + p.Message }
