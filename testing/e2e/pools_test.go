@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// setPools makes the ConfigMap of pools say this, until the test has ended.
+func setPools(t *testing.T, data map[string]string) {
+	t.Helper()
+	maps := cluster.Client().CoreV1().ConfigMaps("kube-system")
+	c := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kubevip"}, Data: data}
+	if _, err := maps.Create(t.Context(), c, metav1.CreateOptions{}); err == nil {
+		t.Cleanup(func() { maps.Delete(context.Background(), "kubevip", metav1.DeleteOptions{}) })
+		return
+	}
+	check.Value(maps.Update(t.Context(), c, metav1.UpdateOptions{}))(t)
+}
+
+// poolsHolder is the node that gives addresses.
+func poolsHolder(t *testing.T) (node string) {
+	t.Helper()
+	until(t, 5*time.Second, "a node holds the lease herald-pools", func(c ctx) error {
+		l, err := cluster.Client().CoordinationV1().Leases("kube-system").Get(c, "herald-pools", metav1.GetOptions{})
+		if err == nil && (l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "") {
+			err = fmt.Errorf("nobody holds it")
+		}
+		if err == nil {
+			node = *l.Spec.HolderIdentity
+		}
+		return err
+	})
+	return node
+}
+
+// A Service without an address is given one of the ConfigMap that kube-vip's cloud provider reads;
+// no restart, failure or edit changes what it has.
+func TestPools(t *testing.T) {
+	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62", "pool-web": "10.77.0.70-10.77.0.79", "pool-web.auto": "false"})
+	f := start(t, env())
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.60")
+	began := time.Now()
+	createService(t, webService("a", ""))
+	awaitStatus(t, "a", "10.77.0.60(VIP)", 3*time.Second)
+	t.Logf("shown after %v", time.Since(began).Round(time.Millisecond))
+	awaitAnswer(t, w, "10.77.0.60", time.Second)
+	if got := getService(t, "a").Annotations; got["kube-vip.io/loadbalancerIPs"] != "10.77.0.60" || got["heraldvip.io/allocated"] != "range-global" {
+		t.Errorf("annotations %v", got)
+	}
+	createService(t, webService("b", "", lab.Annotated("heraldvip.io/pool", "web")))
+	awaitStatus(t, "b", "10.77.0.70(VIP)", 3*time.Second)
+	awaitEvent(t, "b", "AddressAllocated", "10.77.0.70 is of pool web")
+	createService(t, webService("pinned", "10.77.0.61")) // in use, as a person set it
+	createService(t, webService("c", ""))
+	awaitStatus(t, "c", "10.77.0.62(VIP)", 3*time.Second)
+	createService(t, webService("d", ""))
+	awaitEvent(t, "d", "NoPoolAddress", "has no free IPv4 address (range-global)")
+
+	// The node that gives addresses dies: another one goes on.
+	f.killed = true
+	holder := poolsHolder(t)
+	check.OK(t, f.node[holder].Signal(syscall.SIGKILL))
+	setPools(t, map[string]string{"range-global": "10.77.0.90-10.77.0.91", "cidr-global": "nonsense"})
+	f.startOn(holder)
+	f.awaitReady(holder)
+	awaitEventIn(t, "kube-system", "kubevip", "PoolProblem", `cidr-global: "nonsense" is neither`)
+	setPools(t, map[string]string{"range-global": "10.77.0.90-10.77.0.91"})
+	awaitStatus(t, "d", "10.77.0.90(VIP)", 20*time.Second)
+	for name, want := range map[string]string{"a": "10.77.0.60(VIP)", "b": "10.77.0.70(VIP)", "c": "10.77.0.62(VIP)", "pinned": "10.77.0.61(VIP)"} {
+		awaitStatus(t, name, want, 5*time.Second)
+	}
+}
+
+// While kube-vip's cloud provider renews its lease, its ConfigMap is its to serve.
+func TestPoolsOfTheCloudProvider(t *testing.T) {
+	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62"})
+	cluster.Apply(t.Context(), providerLease(time.Now()))
+	t.Cleanup(func() {
+		cluster.Client().CoordinationV1().Leases("kube-system").Delete(context.Background(), "kube-vip-cloud-controller", metav1.DeleteOptions{})
+	})
+	start(t, env())
+	createService(t, webService("a", ""))
+	awaitEvent(t, "a", "NoAddress", "kube-vip's cloud provider (provider-1), which renews the lease kube-system/kube-vip-cloud-controller, is to give it one")
+	// It is scaled to zero.
+	awaitStatus(t, "a", "10.77.0.60(VIP)", 30*time.Second)
+}
+
+// providerLease is the lease of kube-vip's cloud provider, with its default durations.
+func providerLease(at time.Time) string {
+	return `
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata:
+  name: kube-vip-cloud-controller
+  namespace: kube-system
+spec:
+  holderIdentity: provider-1
+  leaseDurationSeconds: 5
+  renewTime: ` + at.UTC().Format("2006-01-02T15:04:05.000000Z") + "\n"
+}
