@@ -296,6 +296,8 @@ func (v statusView) problem(s *vip.Service, owner string) string {
 		return "not announced: " + strings.Join(missing, ", ") + v.refusal(s) + v.whoHas(s)
 	case found && e.Reason != vip.VIPAnnounced && e.Reason != vip.VIPMoved && (e.Warning || len(s.Ingress) == 0):
 		return string(e.Reason) + ": " + e.Message + v.whoHas(s)
+	case found && s.VIPHost == "" && (e.Reason == vip.NoEndpoints || e.Reason == vip.NoEligibleNode):
+		return string(e.Reason) + ": " + e.Message
 	case len(s.Ingress) == 0 && len(s.Addresses) == 0:
 		return "it names no address"
 	case len(s.Ingress) == 0:

@@ -64,7 +64,7 @@ func TestStatusTable(t *testing.T) {
 	s := kube.Snapshot{
 		Services: []vip.Service{
 			leased, open,
-			serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("half", "10.0.0.2 fd00::2", "10.0.0.2"), serviceWith("none", "10.0.0.3", ""), bad,
+			serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("half", "10.0.0.2 fd00::2", "10.0.0.2"), serviceWith("none", "10.0.0.3", ""), serviceWith("idle", "10.0.0.6", "10.0.0.6"), bad,
 			serviceWith("sad", "10.0.0.5", "10.0.0.5"), serviceWith("taker", "10.0.0.1 10.0.0.5", ""),
 		},
 		Leases: []*coordinationv1.Lease{
@@ -75,7 +75,7 @@ func TestStatusTable(t *testing.T) {
 		Nodes: []vip.Node{{Name: "n7", NotReady: true}},
 		Events: []kube.StoredEvent{
 			storedEvent("half", vip.AddressRefused, true, "no IPv6"), storedEvent("half", vip.VIPAnnounced, false, "n1 announces it"),
-			storedEvent("none", vip.NoEndpoints, false, "not ready"), storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"),
+			storedEvent("none", vip.NoEndpoints, false, "not ready"), storedEvent("idle", vip.NoEndpoints, false, "nobody there"), storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"),
 			storedEvent("taker", vip.AddressConflict, true, "10.0.0.1, 10.0.0.5: in use"),
 		},
 	}
@@ -85,6 +85,7 @@ func TestStatusTable(t *testing.T) {
 		`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`,
 		`default/half .*not announced: fd00::2 \(no IPv6\)`,
 		`default/none +\(10\.0\.0\.3\) +- .*NoEndpoints: not ready`,
+		`default/idle +10\.0\.0\.6 +- .*NoEndpoints: nobody there`,
 		`default/bad .*kube-vip.io/ignore is wrong`,
 		`default/leased .*not announced: ::`,
 		`DHCP LEASE +ADDRESS +MAC +SERVER +EXPIRES IN\ndefault/leased +10\.0\.0\.9/24 +02:00:00:00:00:01 +10\.0\.0\.1 +60m\n`,

@@ -50,11 +50,11 @@ type Options struct {
 	FormerOwners  Applier[vip.FormerOwner] // may be nil: connections of VIPs that move are reset
 	Addresses     Applier[vip.Address]
 	Announcements Applier[vip.Announcement]
-	Macvlans      Applier[vip.Macvlan]   // may be nil, with DHCP
-	Pools         Applier[vip.PoolInput] // may be nil: Services are given no addresses
+	Macvlans      Applier[vip.Macvlan] // may be nil, with DHCP
 
 	Leases        Mailbox[vip.LeaseIntent]
 	Statuses      Mailbox[vip.Status]
+	Pools         Mailbox[vip.PoolInput]  // may be nil: Services are given no addresses
 	Assignments   Mailbox[vip.Assignment] // may be nil, with Pools
 	Events        Mailbox[vip.Event]
 	HealthChecks  Mailbox[vip.HealthCheck]
@@ -282,10 +282,7 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		a.macvlansLeft = len(left)
 		failed("links", err)
 	}
-	if a.o.Pools != nil {
-		_, err := a.o.Pools.Set(ctx, p.Pools)
-		failed("pools", err)
-	}
+	put(a.o.Pools, p.Pools)
 	put(a.o.Assignments, p.Assignments)
 	put(a.o.DHCP, p.DHCPRequests)
 	put(a.o.Routes, p.Routes)

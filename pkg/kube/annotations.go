@@ -72,7 +72,7 @@ var Annotations = []Annotation{
 	{Key: medKey, Value: "0 to 4294967295", Meaning: "The MED of the VIP's routes. Wins over the option."},
 	{Key: prependKey, Value: "0 to 16", Meaning: "How often the AS number is repeated towards BGP peers of another AS. Wins over the option."},
 	{Key: peersKey, Value: "addresses or interfaces of peers, separated by commas", Meaning: "The BGP peers to which the VIP is announced, as the options name them. 100 at most. The default is all of them. If it can't be read, it is none."},
-	{Key: vipHostKey, Value: "a node's name", Meaning: "The node that announces the VIP. By BGP several may; this is the one that wrote the status.", Written: true},
+	{Key: vipHostKey, Value: "a node's name", Meaning: "The node that announces the VIP; absent while none does. By BGP several may; this is the one that wrote the status.", Written: true},
 	{Key: announcerKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
 	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Unsupported: true, Consequence: "the VIP is announced without a VLAN"},

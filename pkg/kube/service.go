@@ -21,9 +21,11 @@ type cachedService struct {
 	clusterIPs         []netip.Addr
 }
 
-// inWorld reports whether the World contains the Service: it is of type LoadBalancer,
-// or was, and still has the annotation kube-vip.io/vipHost. No Service (nil) is not.
-func (s *cachedService) inWorld() bool { return s != nil && (s.LoadBalancer || s.VIPHost != "") }
+// inWorld reports whether the World contains the Service: it is of type LoadBalancer, or was, and still
+// has the annotation kube-vip.io/vipHost or heraldvip.io/announcer. No Service (nil) is not.
+func (s *cachedService) inWorld() bool {
+	return s != nil && (s.LoadBalancer || s.VIPHost != "" || s.Announcer != "")
+}
 
 // leaseKey is the VIP lease that a Service of the World names; zero for others, and nil.
 func (s *cachedService) leaseKey() vip.Key {

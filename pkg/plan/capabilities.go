@@ -64,7 +64,7 @@ func (r *Rules) capabilitiesOf(s *vip.Service, controlPlane bool) capabilities {
 		nodeExclusion: true, movable: r.Election,
 		waitsForKubeProxy: s.Local && s.HealthCheckNodePort != 0 && r.Election,
 		hasStatus:         true, statusTellsUse: !r.NoStatus,
-		noEndpoints:     "none of its endpoints is ready, so its VIP is not announced",
+		noEndpoints:     "none of its endpoints is ready, so no node announces it",
 		noEndpointThere: "no ready endpoint there (externalTrafficPolicy Local)",
 	}
 	switch {

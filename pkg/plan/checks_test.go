@@ -219,7 +219,7 @@ func TestProbeEarly(t *testing.T) {
 			w.Members[0].Info.Links = slices.Clone(w.Members[0].Info.Links)
 			w.Members[0].Info.Links[0].Up = false
 		}, 2},
-		{"old", func(w *vip.World) { w.Services[0].Created = w.Now.Add(-time.Minute) }, 0},
+		{"old", func(w *vip.World) { w.Services[0].Created = w.Now.Add(-time.Minute) }, 1}, // the one that is to show its address
 		{"announced before", func(w *vip.World) { written("n1")(&w.Services[0]) }, 0},
 	} {
 		w := worldWithMACs(svc("a", "10.77.0.50", bare))

@@ -69,7 +69,7 @@ func (f *filter) dropConflicts() {
 			}
 			return why != ""
 		})
-		declines := slices.ContainsFunc(s.dhcpFamilies, func(x vip.Family) bool { return s.client.declined[x] != "" })
+		declines := s.client != nil && slices.ContainsFunc(s.dhcpFamilies, func(x vip.Family) bool { return s.client.declined[x] != "" })
 		f.reportDropped(s, vip.AddressConflict, dropped, declines)
 	}
 }
@@ -134,18 +134,10 @@ func (f *filter) askedByMany() map[netip.Addr][]*service {
 	return all
 }
 
-// waitingHolders returns, by address, the Services that have it by their status but are not accepted: they
-// wait for endpoints, or are another announcer's (of whose status entries with ipMode Proxy do not count,
-// since they may be addresses of gateways).
+// waitingHolders returns, by address, the Services of other announcers that have it by their status, of
+// which entries with ipMode Proxy do not count, since they may be addresses of gateways.
 func (f *filter) waitingHolders() map[netip.Addr][]*service {
 	all := make(map[netip.Addr][]*service)
-	for _, s := range f.withoutEndpoints {
-		for _, a := range s.addrs {
-			if s.statusHas(a.Addr) {
-				all[a.Addr] = append(all[a.Addr], s)
-			}
-		}
-	}
 	for _, s := range f.notOurs {
 		for _, i := range s.Ingress {
 			if i.Addr.IsValid() && i.IPMode != vip.ModeProxy {

@@ -182,7 +182,7 @@ func (c *dhcpClient) duid() string {
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
-			if x.statusBy != "" && x.inStatus(l.Addr) && vip.FamilyOf(l.Addr) == f && l.MAC == s.client.mac {
+			if x.statusOurs && x.inStatus(l.Addr) && vip.FamilyOf(l.Addr) == f && l.MAC == s.client.mac {
 				return l
 			}
 		}

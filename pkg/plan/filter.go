@@ -26,14 +26,14 @@ type filter struct {
 
 	all                []*service // every Service of type LoadBalancer, and those whose status Herald wrote
 	accepted           []*service // with an address and an endpoint: oldest first
-	withoutEndpoints   []*service // rejected for the lack of endpoints only: oldest first
+	withoutEndpoints   []*service // with an address that a status may name, and no endpoint: oldest first
 	expectingEndpoints []*service // those of them that are new and were never announced: oldest first
 	notOurs            []*service // of type LoadBalancer, with a status that another announcer wrote
 }
 
 // findServices sets statusBy of every Service, and the lists of f. It
 // gives every Service that is not accepted a verdict: by admit, for the quota of its namespace (applyQuota), for want of a DHCP client of
-// its own (assignClients), for address conflicts (dropConflicts), or for want of endpoints. A Service that is not of
+// its own (assignClients), for address conflicts (dropConflicts), or for want of endpoints if that leaves nothing to show. A Service that is not of
 // type LoadBalancer and whose status Herald did not write is in none.
 func (f *filter) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
@@ -43,33 +43,52 @@ func (f *filter) findServices() {
 		s := &backing[i]
 		s.Service = &f.Services[i]
 		if s.Announcer == f.Announcer {
-			s.statusBy = s.VIPHost
+			s.statusBy, s.statusOurs = s.VIPHost, s.VIPHost != "" || s.Announcer != ""
 		}
-		if !s.LoadBalancer && s.statusBy == "" {
+		if !s.LoadBalancer && !s.statusOurs {
 			continue
 		}
 		s.verdict.Service = s.Key
 		f.all = append(f.all, s)
 		f.admit(s, i == 0 && f.ControlPlane != nil)
-		switch {
-		case s.hasVerdict():
-		case !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints): // decision 0007
-			f.withoutEndpoints = append(f.withoutEndpoints, s)
-		default:
+		if !s.hasVerdict() {
 			f.accepted = append(f.accepted, s)
 		}
 	}
 	slices.SortFunc(f.accepted, byAge)
-	slices.SortFunc(f.withoutEndpoints, byAge)
 	f.applyQuota()
 	f.dropRejected()
-	f.dhcp.assignClients(f.accepted)
+	f.dhcp.assignClients(slices.DeleteFunc(slices.Clone(f.accepted), (*service).lacksEndpoints)) // a lease is asked for where it is announced
 	f.dropRejected()
 	f.dropConflicts()
 	f.dropRejected()
-	for _, s := range f.withoutEndpoints {
-		f.rejectWithoutEndpoints(s)
-	}
+	f.setAsideWithoutEndpoints()
+}
+
+// lacksEndpoints reports whether s is announced nowhere for want of an endpoint (decision 0007, which decision 0076
+// keeps in this).
+func (s *service) lacksEndpoints() bool {
+	return !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints)
+}
+
+// setAsideWithoutEndpoints takes Services without endpoints out of accepted. Those whose addresses a
+// status may name go to withoutEndpoints, and to expectingEndpoints as long as they are younger than
+// 30 s (oldServiceAge) and no status names an address; the others are rejected.
+func (f *filter) setAsideWithoutEndpoints() {
+	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool {
+		if !s.lacksEndpoints() {
+			return false
+		}
+		if len(s.addrs) == 0 || !s.hasStatus {
+			f.reject(s, vip.NoEndpoints, s.noEndpoints)
+			return true
+		}
+		f.withoutEndpoints = append(f.withoutEndpoints, s)
+		if f.ageWithoutEndpoints(s) < oldServiceAge && len(s.Ingress) == 0 {
+			f.expectingEndpoints = append(f.expectingEndpoints, s)
+		}
+		return true
+	})
 }
 
 // dropRejected takes the Services that have a verdict, so are rejected, out of accepted.
@@ -89,7 +108,7 @@ func byAge(a, b *service) int {
 // Service that has others.
 func (f *filter) admit(s *service, controlPlane bool) {
 	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
-		if s.LoadBalancer && s.statusBy == "" && len(s.Ingress) > 0 {
+		if s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0 {
 			s.notOurs = true
 			f.notOurs = append(f.notOurs, s)
 		}
@@ -180,24 +199,4 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 		}
 	}
 	return refused
-}
-
-// rejectWithoutEndpoints rejects s as NoEndpoints; without an Event, but with another plan
-// later, until it is 3 s old (newServiceAge). Until it is 30 s old (oldServiceAge) it goes to
-// expectingEndpoints, unless its status names an address. One whose status Herald wrote, or
-// that was created in the future, counts as old.
-func (f *filter) rejectWithoutEndpoints(s *service) {
-	age := f.Now.Sub(s.Created)
-	if age < 0 || s.statusBy != "" {
-		age = oldServiceAge
-	}
-	if age < oldServiceAge && len(s.Ingress) == 0 {
-		f.expectingEndpoints = append(f.expectingEndpoints, s)
-	}
-	if age < newServiceAge {
-		f.rejectSilently(s, vip.NoEndpoints, s.noEndpoints)
-		f.replanAfter(newServiceAge - age)
-		return
-	}
-	f.reject(s, vip.NoEndpoints, s.noEndpoints)
 }

@@ -151,16 +151,19 @@ func TestNewcomerOfSameNamespace(t *testing.T) {
 	}
 }
 
-// The status of a Service that waits is kept only while a Service of another namespace asks for its address.
-func TestStatusKeptWhileContended(t *testing.T) {
+// The status of a Service that waits for endpoints is kept, whether or not a Service of another namespace
+// asks for its address, which does not get it.
+func TestStatusKeptWithoutEndpoints(t *testing.T) {
 	for _, contended := range []bool{true, false} {
 		w := twoIncumbents()
 		w.Services[0].Endpoints = vip.Endpoints{}
 		if contended {
 			w.Services = append(w.Services, svc("x", "10.77.0.50", tenant))
 		}
-		if cleared := len(Make(rules(), w).Statuses) > 0; cleared == contended {
-			t.Errorf("contended %v, the status is cleared: %v", contended, cleared)
+		for _, s := range Make(rules(), w).Statuses {
+			if s.Service.Name != "a" || len(s.Ingress) == 0 || s.VIPHost != "" {
+				t.Errorf("contended %v: %+v", contended, s)
+			}
 		}
 	}
 }

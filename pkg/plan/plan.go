@@ -7,7 +7,7 @@
 //	ignored, or another class                    not ours; what we wrote there is cleared
 //	no address asked for                         waits for one of the pools, or its user (NoAddress)
 //	every address refused or in conflict         Event, nothing else
-//	no endpoint that gets traffic                no VIP (NoEndpoints)
+//	no endpoint that gets traffic                no VIP; the status names its addresses (NoEndpoints)
 //	its unit's lease held by another program     waits (HeldByOtherAnnouncer)
 //	... and asks for an address by DHCP          a macvlan and a DHCP client of its own, and once it is leased:
 //	held by this node, which is eligible         bound, announced, status written; first, if it is
@@ -97,6 +97,9 @@ func Make(r Rules, w vip.World) vip.Plan {
 		p.wantFormerOwners(u)
 	}
 	m.checks.watchNeighbors(units)
+	for _, s := range f.withoutEndpoints {
+		m.showAllocated(s, vip.NoEndpoints, s.noEndpoints)
+	}
 	m.routes.advertiseFromEveryNode(f.accepted)
 	m.routes.addAggregates()
 	m.reportUnmanaged(units)
@@ -127,6 +130,7 @@ type binding struct {
 type service struct {
 	*vip.Service
 	capabilities
+	statusOurs    bool         // a Herald of this installation wrote its status
 	statusBy      string       // the node that wrote its status last, if a Herald of this installation did; else ""
 	addrs         []address    // what it may have; Link and Bits are filled in for this node
 	dhcpFamilies  []vip.Family // what it asks a DHCP server for; what is leased is in addrs

@@ -334,7 +334,7 @@ func TestUnit(t *testing.T) {
 		{
 			name: "Local: endpoints only on nodes without Herald",
 			w:    func() vip.World { return world(svc("a", "10.77.0.50", local("w1"), written("n1"))) },
-			want: `status a
+			want: `status a 10.77.0.50(VIP)
 				a: NoEligibleNode
 				event a NoEligibleNode`,
 		},
@@ -358,11 +358,11 @@ func TestUnit(t *testing.T) {
 				a: VIPAnnounced`,
 		},
 		{
-			name: "no endpoints: no VIP, status cleared, claim released",
+			name: "no endpoints: no VIP, the status stays, claim released",
 			w: func() vip.World {
 				return held(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} })), "a", "n1")
 			},
-			want: `status a
+			want: `status a 10.77.0.50(VIP)
 				a: NoEndpoints
 				event a NoEndpoints`,
 		},

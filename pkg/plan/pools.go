@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -132,10 +133,11 @@ func (f *filter) whyNoAddress(s *service) string {
 
 // all is every range and address that no Service may have.
 func (r *reservedAddresses) all() []vip.ReservedRange {
-	out := make([]vip.ReservedRange, 0, len(r.ranges)+len(r.nodes))
-	out = append(out, r.ranges...)
-	for a, what := range r.nodes {
-		out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: what})
+	out := slices.Clone(r.ranges)
+	for _, m := range []map[netip.Addr]description{r.nodes, r.programs, r.routers, r.subnets} {
+		for a, what := range m {
+			out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: what.String()})
+		}
 	}
 	return out
 }

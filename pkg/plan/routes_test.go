@@ -140,7 +140,7 @@ func TestRoutes(t *testing.T) {
 		{"Local, on nobody's node", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("w9")))),
 			"status of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},
 		{"no endpoint", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }))),
-			"status of a: 0 addresses, host \"\"\na: NoEndpoints\n"},
+			"status of a: 1 addresses, host \"\"\na: NoEndpoints\n"},
 		{"an address shared: where both are served", bgpRules(), seenFrom(withSessions(world(a, svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "n2"), ""},
 		{"an address shared: where nobody serves both, as the oldest", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n2")),
 			svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "n2"), "10.77.0.50/32\nstatus of a: 1 addresses, host \"n2\"\n"},

@@ -49,13 +49,20 @@ func (m *unitPlanner) plan(u *unit) {
 	}
 }
 
-// rejectUnit rejects the Services of u as NoEligibleNode, with the reason of every node. It
-// leaves out those that every node advertises: reportUnowned sets their verdict, since some
+// rejectUnit rejects the Services of u as NoEligibleNode, with the reason of every node; if all that a node
+// lacks is an endpoint, their statuses stay (showAllocated). It leaves out those that every node advertises: reportUnowned sets their verdict, since some
 // nodes may serve them.
 func (m *unitPlanner) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.requirements)
+	elsewhere := u.requirements
+	elsewhere.endpoint = false
+	wantsEndpoint := slices.ContainsFunc(m.alive, func(n *member) bool { return whyIneligible(&elsewhere, n) == "" })
 	for _, s := range u.services {
-		if !s.everyNodeAdvertises {
+		switch {
+		case s.everyNodeAdvertises:
+		case wantsEndpoint && s.hasStatus && len(s.addrs) > 0:
+			m.showAllocated(s, vip.NoEligibleNode, why)
+		default:
 			m.reject(s, vip.NoEligibleNode, why)
 		}
 	}
@@ -301,13 +308,13 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
 	switch {
-	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusBy == m.Self: // it asked for other addresses before
+	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && (s.statusBy == m.Self || s.statusBy == ""): // it asked for other addresses before
 		m.clearStatus(s)
-	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusBy != "":
+	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
 		// While the client asks whether a lease is still good the status stays.
 	case len(c.ingress) > 0:
 		m.writeStatus(s, c.ingress, m.dhcp.leasesToRecord(s, c.ingress))
-	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusBy != "":
+	case missing > 0 && missing == len(s.dhcpFamilies) && len(s.addrs) == 0 && s.statusOurs:
 		m.clearStatus(s)
 	}
 	problem := ""

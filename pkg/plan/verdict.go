@@ -57,7 +57,7 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	keep := reason == vip.HeldByOtherAnnouncer || s.contended && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode)
-	if s.statusBy != "" && !keep && p.responsible(s) {
+	if s.statusOurs && !keep && p.responsible(s) {
 		p.clearStatus(s)
 		switch reason {
 		case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"context"
 	"maps"
 	"reflect"
 	"slices"
@@ -12,9 +11,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// An Assigner gives addresses to Services. As an Applier of the agent it is told what the Plan
-// knows of pools and Services; as an Observer it says what it has decided, and what is wrong
-// with the ConfigMap. It is for one goroutine.
+// An Assigner gives addresses to Services (decision 0077). As a Mailbox of the agent it is told what the
+// Plan knows of pools and Services, and decides at once; as an Observer it says what it has decided,
+// and what is wrong with the ConfigMap. It is for one goroutine.
 //
 // Every node reads the ConfigMap, so that what was good stays in force wherever addresses are
 // given next; the one whose Plan says Allocate decides.
@@ -28,8 +27,8 @@ type Assigner struct {
 	problems    []vip.PoolProblem
 	allocator   *Allocator // nil while this node does not allocate
 	requests    []vip.AddressRequest
-	lastSeen    map[vip.Key]uint64 // of a Service: the Set that contained it
-	sets        uint64
+	lastSeen    map[vip.Key]uint64 // of a Service: the Put that contained it
+	puts        uint64
 	assignments []vip.Assignment
 }
 
@@ -45,8 +44,9 @@ func (a *Assigner) Observe(w *vip.World) { w.Assignments, w.PoolProblems = a.ass
 // Collectors are the metrics of pools; those of addresses are there only on the node that allocates.
 func (a *Assigner) Collectors() []prometheus.Collector { return a.metrics.all() }
 
-// Set takes over the one PoolInput of want, if there is one, and decides. It returns nothing.
-func (a *Assigner) Set(_ context.Context, want []vip.PoolInput) ([]vip.PoolInput, error) {
+// Put takes over the one PoolInput of want, if there is one, and decides: within milliseconds, or
+// tenths of a second if there are ten thousand Services without addresses.
+func (a *Assigner) Put(want []vip.PoolInput) {
 	if len(want) == 0 { // nothing is planned: the process stops
 		want = []vip.PoolInput{{}}
 	}
@@ -72,7 +72,6 @@ func (a *Assigner) Set(_ context.Context, want []vip.PoolInput) ([]vip.PoolInput
 	if changed || !reflect.DeepEqual(before, a.assignments) {
 		a.poke()
 	}
-	return nil, nil
 }
 
 // readSource reads the ConfigMap, and reports whether it, or the labels of namespaces, are
@@ -98,16 +97,16 @@ func (a *Assigner) update(in vip.PoolInput) {
 		return
 	}
 	a.requests = in.Requests
-	a.sets++
+	a.puts++
 	for _, q := range in.Requests {
-		a.lastSeen[q.Key] = a.sets
+		a.lastSeen[q.Key] = a.puts
 		r := newRequest(q)
 		if s := a.allocator.services[q.Key]; s == nil || !same(&s.Request, &r) {
 			a.allocator.Set(r, in.Now)
 		}
 	}
 	for k, seen := range a.lastSeen {
-		if seen != a.sets {
+		if seen != a.puts {
 			a.allocator.Delete(k, in.Now)
 			delete(a.lastSeen, k)
 		}

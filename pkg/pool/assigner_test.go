@@ -15,8 +15,7 @@ import (
 // assign has an Assigner take a PoolInput, and returns what it observes.
 func assign(t *testing.T, a *Assigner, in vip.PoolInput) vip.World {
 	t.Helper()
-	_, err := a.Set(t.Context(), []vip.PoolInput{in})
-	check.OK(t, err)
+	a.Put([]vip.PoolInput{in})
 	var w vip.World
 	a.Observe(&w)
 	return w
@@ -112,8 +111,7 @@ func TestAssigner(t *testing.T) {
 	}
 
 	// Nothing is planned any more: the process stops.
-	_, err := a.Set(t.Context(), nil)
-	check.OK(t, err)
+	a.Put(nil)
 	if a.Observe(&w); len(w.Assignments) > 0 {
 		t.Errorf("%v", w.Assignments)
 	}

@@ -38,6 +38,7 @@ func TestLocal(t *testing.T) {
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.50")
 	createService(t, localService("follow", "10.77.0.50"))
 	awaitEvent(t, "follow", "NoEndpoints", "")
+	awaitStatus(t, "follow", "10.77.0.50(VIP)", 5*time.Second)
 	addr := netip.MustParseAddr("10.77.0.50")
 	if got := w.Owner(addr); got != "" {
 		t.Errorf("%s answers although there is no endpoint", got)
@@ -55,9 +56,12 @@ func TestLocal(t *testing.T) {
 	// A pod on a worker without Herald makes no node eligible.
 	cluster.RemovePod(t.Context(), p)
 	awaitSilence(t, w, "10.77.0.50", 3*time.Second)
-	awaitStatus(t, "follow", "", time.Second)
 	addPod(t, "local-w", "w1")
 	awaitEvent(t, "follow", "NoEligibleNode", "externalTrafficPolicy Local")
+	awaitStatus(t, "follow", "10.77.0.50(VIP)", time.Second)
+	if host := getService(t, "follow").Annotations["kube-vip.io/vipHost"]; host != "" {
+		t.Errorf("kube-vip.io/vipHost is %q while nobody announces it", host)
+	}
 	addPod(t, "local-3", "n3")
 	check.Value(w.AwaitAnswer(withTimeout(t, 3*time.Second), addr, "n3"))(t)
 }
