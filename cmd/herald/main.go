@@ -36,7 +36,7 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
-	c.AddCommand(managerCommand(), manifestCommand(), preflightCommand(), statusCommand(), drainCommand(), undrainCommand(), peersCommand(), versionCommand())
+	c.AddCommand(managerCommand(), manifestCommand(), preflightCommand(), statusCommand(), poolsCommand(), drainCommand(), undrainCommand(), peersCommand(), versionCommand())
 	return c
 }
 

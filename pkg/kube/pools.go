@@ -1,7 +1,12 @@
 package kube
 
 import (
+	"context"
+	"fmt"
+
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -54,4 +59,21 @@ func (c *Cluster) observePools() *vip.PoolSource {
 		}
 	}
 	return c.worldPools
+}
+
+// TakePools reads the ConfigMap of pools; nil if there is none. Labels of namespaces are not read.
+func TakePools(ctx context.Context, cfg *rest.Config, k vip.Key) (*vip.PoolSource, error) {
+	c, err := newClients(cfg, newMetrics(), nil)
+	if err != nil {
+		return nil, err
+	}
+	var o corev1.ConfigMap
+	err = c.core.Get().Namespace(k.Namespace).Resource("configmaps").Name(k.Name).Do(ctx).Into(&o)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("can't read the ConfigMap of pools: %w", err)
+	}
+	return &vip.PoolSource{ConfigMap: k, UID: string(o.UID), Data: o.Data}, nil
 }

@@ -29,7 +29,10 @@ var restricted = []string{
 }
 
 // written are the annotations of Services that Herald itself writes.
-var written = []string{"kube-vip.io/vipHost", "heraldvip.io/announcer", "heraldvip.io/dhcp-lease", "kube-vip.io/requestedIP"}
+var written = []string{
+	"kube-vip.io/vipHost", "heraldvip.io/announcer", "heraldvip.io/dhcp-lease", "kube-vip.io/requestedIP",
+	"kube-vip.io/loadbalancerIPs", "heraldvip.io/allocated",
+}
 
 // Parts of the policies' expressions, which are CEL as Kubernetes has it: optional fields, its libraries for IP
 // addresses and for authorization.

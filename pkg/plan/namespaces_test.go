@@ -153,7 +153,7 @@ func TestNewcomerOfSameNamespace(t *testing.T) {
 
 // The status of a Service that waits for endpoints is kept, whether or not a Service of another namespace
 // asks for its address, which does not get it.
-func TestStatusKeptWithoutEndpoints(t *testing.T) {
+func TestStatusKeptWhileContended(t *testing.T) {
 	for _, contended := range []bool{true, false} {
 		w := twoIncumbents()
 		w.Services[0].Endpoints = vip.Endpoints{}

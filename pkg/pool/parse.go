@@ -94,7 +94,10 @@ func (r *reader) read(key string) {
 	case cidrPrefix, rangePrefix:
 		r.readProviderPool(prefix, name)
 	case interfacePrefix:
-		p.interfaces[name], _ = readKey(r, key, "Until then it counts as absent", parseInterface)
+		var ok bool
+		if p.interfaces[name], ok = readKey(r, key, "Until then it counts as absent", parseInterface); ok {
+			r.warn(key, notYet+"; set the annotation kube-vip.io/serviceInterface on Services")
+		}
 	case sharePrefix:
 		p.share[name], _ = readKey(r, key, "Until then it counts as false", parseShare)
 	case poolPrefix:

@@ -1,0 +1,222 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/pool"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// poolsCommand is "herald pools": the pools, what is free, who has what, and who waits.
+func poolsCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "pools",
+		Short: "Show the address pools, what is free, who has what, and who waits",
+		Long: "Show each pool with the addresses that it has, how many are used and free, the Services that have\n" +
+			"one or wait for one, and what is wrong with the ConfigMap.",
+		Args: cobra.NoArgs,
+	}
+	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
+	name := c.Flags().String("pools", "kubevip", "The ConfigMap of pools (svc_pools)")
+	namespace := c.Flags().String("pools-namespace", "kube-system", "Its namespace (svc_pools_namespace)")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		access, err := kube.ConnectUser(*file, currentVersion())
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
+		defer cancel()
+		source, err := kube.TakePools(ctx, access, vip.Key{Namespace: *namespace, Name: *name})
+		if err != nil {
+			return err
+		}
+		s, err := kube.TakeSnapshot(ctx, access, "")
+		if err != nil {
+			return err
+		}
+		return writePools(c.OutOrStdout(), source, s)
+	}
+	c.AddCommand(poolsCheckCommand())
+	return c
+}
+
+// poolsCheckCommand is "herald pools check": what is wrong with a ConfigMap that is not applied yet.
+func poolsCheckCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Check a ConfigMap of pools before it is applied",
+		Long: "Read a ConfigMap from a file (YAML or JSON; - is standard input) as Herald would, and show its pools and\n" +
+			"what is wrong. It ends with status 1 if a key can't be read.",
+		Args: cobra.ExactArgs(1),
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		read := func() ([]byte, error) { return os.ReadFile(args[0]) }
+		if args[0] == "-" {
+			read = func() ([]byte, error) { return io.ReadAll(c.InOrStdin()) }
+		}
+		text, err := read()
+		if err != nil {
+			return err
+		}
+		data, err := config.ConfigMapData(text)
+		if err != nil {
+			return fmt.Errorf("%s: %w", args[0], err)
+		}
+		return checkPools(c.OutOrStdout(), data)
+	}
+	return c
+}
+
+// checkPools writes the pools of a ConfigMap and its problems. It returns an error if a key can't be read.
+func checkPools(w io.Writer, data map[string]string) error {
+	pools, problems := pool.Parse(nil, data)
+	var rows []string
+	for _, p := range pools.All() {
+		for _, f := range familiesOf(p) {
+			rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s", p.Name, f, sizeOf(p, f), p.Namespaces))
+		}
+	}
+	if err := writeTable(w, "POOL\tFAMILY\tADDRESSES\tFOR", rows); err != nil {
+		return err
+	}
+	return writeProblems(w, problems)
+}
+
+// writePools writes a table of the pools, one of the Services that have an address of them or wait for one, and
+// the problems of the ConfigMap.
+func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
+	if source == nil {
+		_, err := fmt.Fprintln(w, "There is no ConfigMap of pools: Services that name no address are given none.")
+		return err
+	}
+	pools, problems := pool.Parse(nil, source.Data)
+	used := make(map[netip.Addr]bool)
+	for i := range s.Services {
+		for _, a := range addressesOf(&s.Services[i]) {
+			used[a] = true
+		}
+	}
+	var rows, services []string
+	for _, p := range pools.All() {
+		for _, f := range familiesOf(p) {
+			n := 0
+			for a := range used {
+				if vip.FamilyOf(a) == f && p.Contains(a) {
+					n++
+				}
+			}
+			rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%d\t%.0f\t%s", p.Name, f, sizeOf(p, f), n, max(0, p.Size(f)-float64(n)), p.Namespaces))
+		}
+	}
+	for i := range s.Services {
+		services = append(services, poolServiceRows(&s.Services[i], pools, s.Events)...)
+	}
+	if err := errors.Join(writeTable(w, "POOL\tFAMILY\tADDRESSES\tUSED\tFREE\tFOR", rows), writeTable(w, "\nSERVICE\tADDRESS\tPOOL\tBY", services)); err != nil {
+		return err
+	}
+	// What is wrong is told, and is no failure of this command.
+	_ = writeProblems(w, problems)
+	return nil
+}
+
+// poolServiceRows returns a row for each address of a Service, or one that says why it waits.
+func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEvent) (rows []string) {
+	for _, a := range addressesOf(s) {
+		var names []string
+		for _, p := range pools.All() {
+			if p.Contains(a) {
+				names = append(names, p.Name)
+			}
+		}
+		by := "its user"
+		if s.Allocated != "" {
+			by = "Herald"
+			if len(names) == 0 {
+				by = "Herald, of " + s.Allocated + ", which has it no more"
+			}
+		}
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s", s.Key, a, dash(strings.Join(names, ",")), by))
+	}
+	if len(rows) > 0 || s.Ignore {
+		return rows
+	}
+	why := "waits for an address"
+	for _, e := range events { // oldest first
+		if e.UID == s.UID && (e.Reason == vip.NoPoolAddress || e.Reason == vip.NoAddress) {
+			why = e.Message
+		}
+	}
+	return []string{fmt.Sprintf("%s\t-\t-\t%s", s.Key, why)}
+}
+
+// addressesOf returns what a Service names and what its status has, each once.
+func addressesOf(s *vip.Service) []netip.Addr {
+	all := slices.Clone(s.Addresses)
+	for _, i := range s.Ingress {
+		if i.Addr.IsValid() && i.IPMode != vip.ModeProxy && !slices.Contains(all, i.Addr) {
+			all = append(all, i.Addr)
+		}
+	}
+	return all
+}
+
+// familiesOf returns the families of which a pool has addresses, or asks a DHCP server.
+func familiesOf(p *pool.Pool) (families []vip.Family) {
+	for _, f := range []vip.Family{vip.IPv4, vip.IPv6} {
+		if p.Size(f) > 0 || slices.Contains(p.DHCP, f) {
+			families = append(families, f)
+		}
+	}
+	return families
+}
+
+// sizeOf returns how many addresses a pool has, as text.
+func sizeOf(p *pool.Pool, f vip.Family) string {
+	if slices.Contains(p.DHCP, f) {
+		return "by DHCP"
+	}
+	return fmt.Sprintf("%.0f", p.Size(f))
+}
+
+// writeProblems writes what is wrong with a ConfigMap, what can't be read first. It returns an error if there
+// is any of that.
+func writeProblems(w io.Writer, problems []vip.PoolProblem) error {
+	wrong := 0
+	errorsFirst := func(x, y vip.PoolProblem) int {
+		switch {
+		case x.Warning == y.Warning:
+			return 0
+		case y.Warning:
+			return -1
+		}
+		return 1
+	}
+	for i, p := range slices.SortedStableFunc(slices.Values(problems), errorsFirst) {
+		kind := "error"
+		if p.Warning {
+			kind = "warning"
+		} else {
+			wrong++
+		}
+		if i == 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "%s: %s\n", kind, p)
+	}
+	if wrong > 0 {
+		return errors.New("the ConfigMap has keys that can't be read")
+	}
+	return nil
+}

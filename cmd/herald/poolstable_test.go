@@ -1,0 +1,67 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+func TestPoolsTable(t *testing.T) {
+	source := &vip.PoolSource{Data: map[string]string{"cidr-global": "10.0.0.0/24,2001:db8::/64", "range-shop": "10.0.1.1-10.0.1.9", "pool-dhcp": "0.0.0.0/32", "cidr-web": "nonsense"}}
+	given := serviceWith("given", "10.0.0.1", "10.0.0.1")
+	given.Allocated = "cidr-global"
+	moved := serviceWith("moved", "10.9.0.1", "10.9.0.1")
+	moved.Allocated = "pool-old"
+	s := kube.Snapshot{
+		Services: []vip.Service{given, moved, serviceWith("own", "10.0.0.7", ""), serviceWith("waits", "", "")},
+		Events:   []kube.StoredEvent{storedEvent("waits", vip.NoPoolAddress, true, "it waits for an address: none is free")},
+	}
+	var b strings.Builder
+	check.OK(t, writePools(&b, source, s))
+	for _, want := range []string{
+		`cidr-global +IPv4 +254 +2 +252 +all namespaces`,
+		`cidr-global +IPv6 +18446744073709551616 +0`,
+		`dhcp +IPv4 +by DHCP`,
+		`range-shop +IPv4 +9 +0 +9 +the namespaces shop`,
+		`default/given +10\.0\.0\.1 +cidr-global +Herald\n`,
+		`default/moved +10\.9\.0\.1 +- +Herald, of pool-old, which has it no more`,
+		`default/own +10\.0\.0\.7 +cidr-global +its user`,
+		`default/waits +- +- +it waits for an address: none is free`,
+		`error: cidr-web: "nonsense" is neither a CIDR nor a range`,
+		`warning: range-shop: no Service gets an address of it`,
+	} {
+		if !regexp.MustCompile(want).MatchString(b.String()) {
+			t.Errorf("no %s in\n%s", want, b.String())
+		}
+	}
+	b.Reset()
+	check.OK(t, writePools(&b, nil, s))
+	if !strings.Contains(b.String(), "no ConfigMap of pools") {
+		t.Error(b.String())
+	}
+}
+
+func TestPoolsCheck(t *testing.T) {
+	for _, tt := range []struct{ text, want, err string }{
+		{"kind: ConfigMap\ndata:\n  cidr-global: 10.0.0.0/30\n", "cidr-global  IPv4    3          all namespaces", ""},
+		{`{"kind":"ConfigMap","data":{"search-order":"up"}}`, `error: search-order: "up" is not an order`, "keys that can't be read"},
+		{"kind: ConfigMap\ndata:\n  cdir-global: 10.0.0.0/30\n", "warning: cdir-global: no such key", ""},
+		{"kind: Secret\n", "", "not a ConfigMap"},
+		{"kind: ConfigMap\ndata: {cidr-global: [1]}\n", "", "not the YAML of a ConfigMap"},
+		{"{", "", "not the YAML of a ConfigMap"},
+	} {
+		var b strings.Builder
+		data, err := config.ConfigMapData([]byte(tt.text))
+		if err == nil {
+			err = checkPools(&b, data)
+		}
+		if (tt.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.err) || !strings.Contains(b.String(), tt.want) {
+			t.Errorf("%q: error %v, want %q; wrote\n%swant %s", tt.text, err, tt.err, b.String(), tt.want)
+		}
+	}
+}
