@@ -37,7 +37,7 @@ func TestAbuse(t *testing.T) {
 	began := time.Now()
 	createService(t, webService("d", "10.77.0.53"))
 	awaitAnswer(t, whoHas(t, 20*time.Millisecond, "10.77.0.53"), "10.77.0.53", 5*time.Second)
-	t.Logf("a new Service is answered after %v; shares of a core %v before, %v with %s", time.Since(began).Round(time.Millisecond), idle, busy, running)
+	t.Logf("a new Service is answered after %v; CPU, of a core: %.3v before, %.3v with %s", time.Since(began).Round(time.Millisecond), idle, busy, running)
 	for _, n := range cluster.Nodes() {
 		until(t, 5*time.Second, "the Herald on "+n+" says that it is well", func(ctx context.Context) error {
 			_, err := cluster.Get(ctx, n, "http://127.0.0.1:2112/healthz")
