@@ -253,8 +253,8 @@ func planRules(cfg config.Config) plan.Rules {
 		Quota:      cfg.Services.Quota,
 		Reserved:   cfg.Services.Reserved,
 		ProbeNew:   !cfg.ARP.SkipDAD,
-		DHCPMode:   cfg.DHCP.Mode,
-		BGP:        bgpRules(cfg.BGP),
+		DHCPMode:   cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
+		BGP: bgpRules(cfg.BGP),
 	}
 	if cfg.ControlPlane.Enable {
 		r.ControlPlane = controlPlaneRules(cfg)

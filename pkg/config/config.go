@@ -134,6 +134,8 @@ type UPnP struct {
 type DHCP struct {
 	Attempts int    // dhcp_backoff_attempts: tries in a row before a pause; 0 is no pause
 	Mode     string // dhcp_mode: "ipv4", "ipv6" or "dual"
+	// MacvlanPrefixes is with which names of interfaces that Services choose begin (dhcp_macvlan_prefixes).
+	MacvlanPrefixes []string
 }
 
 // ControlPlane configures the VIP of the API servers.

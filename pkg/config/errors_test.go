@@ -98,6 +98,7 @@ var errorTests = []struct {
 	{"control_plane_health_check_timeout_seconds=0", `control_plane_health_check_timeout_seconds="0" (environment): must be a whole number of seconds from 1 to 86400`},
 	{"control_plane_health_check_failure_threshold=0", `control_plane_health_check_failure_threshold="0" (environment): must be a whole number from 1 to 100`},
 	{"dhcp_backoff_attempts=-1", `dhcp_backoff_attempts="-1" (environment): must be a whole number of tries, or 0 for no end of them`},
+	{"dhcp_macvlan_prefixes=herald-,", `dhcp_macvlan_prefixes="herald-," (environment): must be the beginnings of names of interfaces, of at most 14 characters, with commas between`},
 	{"dhcp_mode=both", `dhcp_mode="both" (environment): must be ipv4, ipv6 or dual`},
 	{"enable_upnp=x", `enable_upnp="x" (environment): must be true or false`},
 	{"upnp_status=x", `upnp_status="x" (environment): must be true or false`},

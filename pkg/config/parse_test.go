@@ -39,7 +39,7 @@ func baseConfig() Config {
 		ARP:   ARP{Enable: true, Period: 3 * time.Second},
 		Serve: Serve{Metrics: ":2112"},
 		UPnP:  UPnP{Status: true},
-		DHCP:  DHCP{Attempts: 3, Mode: "ipv4"},
+		DHCP:  DHCP{Attempts: 3, Mode: "ipv4", MacvlanPrefixes: []string{"herald-"}},
 		ControlPlane: ControlPlane{
 			Port: 6443, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-cp-lock"},
 			CheckPeriod: time.Second, CheckTimeout: 2 * time.Second, CheckFailures: 3,
@@ -105,6 +105,7 @@ func TestParse(t *testing.T) {
 		{"lb_class_legacy_handling=true LoadBalancerClassLegacyHandling=false", func(*Config) {}}, // in any order
 		{"vip_arpRate=500", func(c *Config) { c.ARP.Period = 500 * time.Millisecond }},
 		{"dhcp_backoff_attempts=0", func(c *Config) { c.DHCP.Attempts = 0 }},
+		{"dhcp_macvlan_prefixes=herald-,lan", func(c *Config) { c.DHCP.MacvlanPrefixes = []string{"herald-", "lan"} }},
 		{"dhcp_mode=dual", func(c *Config) { c.DHCP.Mode = "dual" }},
 		{"vip_skipdad=true", func(c *Config) { c.ARP.SkipDAD = true }},
 		{"k8s_config_file=/etc/k3s.yaml", func(c *Config) { c.Kube.ConfigFile = "/etc/k3s.yaml" }},

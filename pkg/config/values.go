@@ -175,6 +175,14 @@ func parseLinkName(v string) (string, error) {
 	return v, nil
 }
 
+// parseLinkPrefix parses what the names of some interfaces begin with.
+func parseLinkPrefix(v string) (string, error) {
+	if _, err := parseLinkName(v); v == "" || err != nil || len(v) > 14 || strings.Contains(v, "%") {
+		return "", errors.New("must be the beginnings of names of interfaces, of at most 14 characters, with commas between")
+	}
+	return v, nil
+}
+
 func parseInterface(v string) (string, error) {
 	if v == Auto {
 		return "", errors.New("must be the name of a link, or empty for that of the default route; auto is a value of vip_servicesinterface")

@@ -47,11 +47,18 @@ func parseHostname(value string) (name, problem string) {
 	return name, ""
 }
 
-// parseMAC reads a unicast MAC address of 6 bytes that is not all zeros.
+// kubeVIPsMACs begin the MAC addresses that kube-vip makes, and writes on its Services.
+var kubeVIPsMACs = [3]byte{0x00, 0x00, 0x6c}
+
+// parseMAC reads a locally administered unicast MAC address (IEEE 802: bit 1 of the first byte is set, bit 0 is
+// not), or one that kube-vip has made. Others belong to the hardware of hosts and routers.
 func parseMAC(value string) (mac, problem string) {
 	m, err := net.ParseMAC(value)
-	if err != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == [6]byte{} {
+	switch {
+	case err != nil || len(m) != 6 || m[0]&1 != 0 || [6]byte(m) == [6]byte{}:
 		return "", "no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used"
+	case m[0]&2 == 0 && [3]byte(m[:3]) != kubeVIPsMACs:
+		return "", "not locally administered: the second digit must be 2, 6, a or e, as in 02:00:5e:10:20:30. The default is used"
 	}
 	return m.String(), ""
 }

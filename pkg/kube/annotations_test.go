@@ -123,6 +123,9 @@ func TestReadAnnotations(t *testing.T) {
 			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN."}}},
 		{serviceVLANKey, "", vip.Service{}},
 		{hwaddrKey, "00:00:6C:00:00:01", vip.Service{DHCP: vip.DHCP{MAC: "00:00:6c:00:00:01"}}},
+		{hwaddrKey, "0E-00-5e-00-00-01", vip.Service{DHCP: vip.DHCP{MAC: "0e:00:5e:00:00:01"}}},
+		{hwaddrKey, "00:00:5e:00:01:07", vip.Service{Invalid: []string{
+			`kube-vip.io/hwaddr is "00:00:5e:00:01:07": not locally administered: the second digit must be 2, 6, a or e, as in 02:00:5e:10:20:30. The default is used.`}}},
 		{hwaddrKey, "01:00:5e:00:00:01", vip.Service{Invalid: []string{
 			`kube-vip.io/hwaddr is "01:00:5e:00:00:01": no MAC address of one interface; write one such as 02:00:5e:10:20:30. The default is used.`}}},
 		{hwaddrKey, "00:00:00:00:00:00", vip.Service{Invalid: []string{

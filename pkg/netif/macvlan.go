@@ -35,6 +35,7 @@ type Macvlans struct {
 
 	wanted, ready map[string]vip.Macvlan // by name; the last Set's, replaced as a whole
 	errors        map[string]string      // why one isn't ready; the same
+	gateways      map[string]netip.Addr  // by MAC address, as the kernel has resolved them
 }
 
 // Macvlans makes the links for VIPs leased by DHCP.
@@ -69,6 +70,7 @@ func (m *Macvlans) Set(_ context.Context, want []vip.Macvlan) ([]vip.Macvlan, er
 		return twice
 	})
 	m.wanted = wanted // repair reads it as soon as mu is released
+	m.resolveGateways()
 	began := time.Now()
 	for _, w := range want {
 		began = n.release(began)
@@ -113,6 +115,7 @@ func (m *Macvlans) repair(ctx context.Context) {
 		}
 		m.n.mu.Lock()
 		if m.n.opts.Tenure().Confirmed {
+			m.resolveGateways()
 			for _, w := range m.wanted {
 				if err := m.ensure(w); err != nil {
 					m.n.log.Debug("a macvlan can't be corrected", "link", w.Name, "err", err)
@@ -125,8 +128,16 @@ func (m *Macvlans) repair(ctx context.Context) {
 	}
 }
 
+// resolveGateways sets gateways; to none while no macvlan is wanted. n.mu is held.
+func (m *Macvlans) resolveGateways() {
+	m.gateways = nil
+	if len(m.wanted) > 0 && m.kernel != nil {
+		m.gateways = m.kernel.gatewayMACs(m.n.snapshot, m.n.view.Load().gateways)
+	}
+}
+
 // ensure makes w if it isn't there, and corrects it if it is. It makes it again if it has another
-// parent or MAC, and fails if a link of that name isn't Herald's. n.mu is held.
+// parent or MAC, and fails if a link of that name isn't Herald's; it also fails, and removes it, if its MAC is a gateway's. n.mu is held.
 func (m *Macvlans) ensure(w vip.Macvlan) error {
 	n := m.n
 	if m.kernel == nil {
@@ -142,7 +153,13 @@ func (m *Macvlans) ensure(w vip.Macvlan) error {
 	if parent.kind == "macvlan" { // the kernel puts a macvlan on a macvlan beside it
 		below = parent.parent
 	}
-	switch {
+	switch gateway, taken := m.gateways[mac.String()]; {
+	case taken:
+		err := fmt.Errorf("the hardware address %s is that of the gateway %s; write another (kube-vip.io/hwaddr)", mac, gateway)
+		if there && l.byHerald() {
+			err = errors.Join(err, m.remove(l))
+		}
+		return err
 	case !found:
 		return fmt.Errorf("this node has no interface %q for it to sit on", w.Parent)
 	case there && !l.byHerald() && !(l.kind == "macvlan" && l.alias == "" && !l.adminUp && l.mac == w.MAC && l.parent == below):

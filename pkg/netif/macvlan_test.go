@@ -249,6 +249,35 @@ func TestMacvlanOfOtherPrograms(t *testing.T) {
 	}
 }
 
+// A gateway's MAC address is nobody else's, also if it is resolved when the link is there already.
+func TestMacvlanWithMACOfGateway(t *testing.T) {
+	eth0 := newVeth(t, "eth0", "10.0.0.5/24")
+	removeAfterwards(t, "herald-1", "herald-2")
+	gateway := net.IPv4(10, 0, 0, 1)
+	check.OK(t, netlink.RouteAdd(&netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: gateway}))
+	neighbor := &netlink.Neigh{LinkIndex: eth0.Attrs().Index, IP: gateway, State: netlink.NUD_PERMANENT}
+	resolve := func(mac string) {
+		neighbor.HardwareAddr = check.Value(net.ParseMAC(mac))(t)
+		check.OK(t, netlink.NeighSet(neighbor))
+	}
+	r, stop := kernelRig(t)
+	defer stop()
+	links := r.Macvlans()
+	resolve(mv1.MAC)
+	for _, refused := range []vip.Macvlan{mv1, mv2} {
+		resolve(refused.MAC)
+		got, err := links.Set(t.Context(), []vip.Macvlan{mv1, mv2})
+		if len(got) != 1 || got[0] == refused || err == nil || !strings.Contains(err.Error(), refused.MAC+" is that of the gateway 10.0.0.1") {
+			t.Errorf("%s: %v, %v", refused.Name, got, err)
+		}
+		if _, err := netlink.LinkByName(refused.Name); err == nil {
+			t.Errorf("%s is there", refused.Name)
+		}
+	}
+	_, err := links.Set(context.Background(), nil)
+	check.OK(t, err)
+}
+
 // A macvlan on a macvlan sits beside it.
 func TestMacvlanOnMacvlan(t *testing.T) {
 	eth0 := newVeth(t, "eth0", "10.0.0.5/24")

@@ -333,3 +333,18 @@ func (s *netlinkSubscription) receive() ([]change, error) {
 		}
 	}
 }
+
+// gatewayMACs returns the gateways of links by their MAC addresses, as far as the kernel has resolved those. It sends nothing.
+func (k *rtnetlink) gatewayMACs(s *snapshot, gateways map[string]netip.Addr) map[string]netip.Addr {
+	byMAC := make(map[string]netip.Addr)
+	for name, gateway := range gateways {
+		l, _ := s.linkNamed(name)
+		neighbors, _ := k.handle.NeighList(l.index, netlink.FAMILY_ALL) // none if the link is gone
+		for _, x := range neighbors {
+			if a, ok := netip.AddrFromSlice(x.IP); ok && a.Unmap() == gateway && len(x.HardwareAddr) == 6 {
+				byMAC[x.HardwareAddr.String()] = gateway
+			}
+		}
+	}
+	return byMAC
+}

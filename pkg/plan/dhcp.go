@@ -1,13 +1,10 @@
 package plan
 
 import (
-	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -32,19 +29,6 @@ type dhcp struct {
 type dhcpKey struct {
 	id     string
 	family vip.Family
-}
-
-// A dhcpClient is a client of DHCP servers: for a Service, or for all Services of a namespace
-// that name the same macvlan. All that a server knows it by is a function of the Service, so
-// whichever node owns that goes on with its leases (decision 0030).
-type dhcpClient struct {
-	id       string
-	sum      [sha256.Size]byte // of id
-	oldest   *service          // whose annotations count
-	link     string            // the macvlan
-	mac      string
-	families []vip.Family
-	declined map[vip.Family]string // why what is leased can't be used
 }
 
 // newDHCP indexes the DHCPStates of the World by client and family.
@@ -80,43 +64,24 @@ func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	return s.Addresses
 }
 
-// clientID returns the ID of the DHCP client of s: the namespace and the macvlan that s names,
-// which Services may share, else its UID.
-func clientID(s *vip.Service) string {
-	if s.DHCP.Macvlan != "" {
-		return "macvlan " + s.Key.Namespace + "/" + s.DHCP.Macvlan
-	}
-	return s.UID
-}
-
 // assignClients sets the client of every Service that has dhcpFamilies, and adds the addresses
 // leased to it (assignLeased). Services with the same clientID get the same client. One whose
-// new client would have the macvlan or the MAC of an older Service's is rejected (DHCPFailed).
-// services are sorted, oldest first.
+// client is refused is rejected (DHCPFailed). services are sorted, oldest first.
 func (d *dhcp) assignClients(services []*service) {
-	clients, byLink, byMAC := make(map[string]*dhcpClient), make(map[string]*dhcpClient), make(map[string]*dhcpClient)
+	clients := d.newClients(services)
+	d.refuseClients(clients)
 	for _, s := range services {
-		if len(s.dhcpFamilies) == 0 {
+		switch {
+		case len(s.dhcpFamilies) == 0:
+			continue
+		case s.client.refused != "":
+			d.reject(s, vip.DHCPFailed, s.client.refused)
+			s.client = nil
 			continue
 		}
-		id := clientID(s.Service)
-		c := clients[id]
-		if c == nil {
-			c = newDHCPClient(id, s)
-			if o := byLink[c.link]; o != nil {
-				d.reject(s, vip.DHCPFailed, fmt.Sprintf("the interface %s (kube-vip.io/macvlanName) is that of Service %s, which is older and of another namespace", c.link, o.oldest.Key))
-				continue
-			}
-			if o := byMAC[c.mac]; o != nil {
-				d.reject(s, vip.DHCPFailed, fmt.Sprintf("the hardware address %s (kube-vip.io/hwaddr) is that of Service %s, which is older", c.mac, o.oldest.Key))
-				continue
-			}
-			clients[id], byLink[c.link], byMAC[c.mac] = c, c, c
-		}
-		s.client = c
 		for _, f := range s.dhcpFamilies {
-			if !slices.Contains(c.families, f) {
-				c.families = append(c.families, f)
+			if !slices.Contains(s.client.families, f) {
+				s.client.families = append(s.client.families, f)
 			}
 			d.assignLeased(s, f)
 		}
@@ -144,36 +109,6 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 		a.client = nil // one that s asks for by name as well is that first: it is not bound to the macvlan
 	}
 	s.addrs = append(s.addrs, a)
-}
-
-// newDHCPClient returns a client whose macvlan and MAC are those in the annotations of s, the
-// oldest of its Services, or else a hash of id.
-func newDHCPClient(id string, s *service) *dhcpClient {
-	sum := sha256.Sum256([]byte(id))
-	c := &dhcpClient{id: id, sum: sum, oldest: s, link: s.DHCP.Macvlan, mac: s.DHCP.MAC, declined: make(map[vip.Family]string)}
-	if c.link == "" {
-		c.link = "herald-" + hex.EncodeToString(sum[:4])
-	}
-	if c.mac == "" {
-		mac := slices.Clone(sum[4:10])
-		mac[0] = mac[0]&0xfc | 2 // unicast, locally administered
-		c.mac = fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
-	}
-	return c
-}
-
-// duid returns the DHCP Unique Identifier in hexadecimal: DUID-LL of the MAC if an annotation
-// chose that (RFC 8415 section 11.4), else DUID-UUID (11.5) of the ID, or of its hash if that
-// is no UUID.
-func (c *dhcpClient) duid() string {
-	if mac := c.oldest.DHCP.MAC; mac != "" {
-		return "00030001" + strings.ReplaceAll(mac, ":", "")
-	}
-	uuid := strings.ReplaceAll(c.id, "-", "")
-	if b, err := hex.DecodeString(uuid); err != nil || len(b) != 16 {
-		uuid = hex.EncodeToString(c.sum[16:])
-	}
-	return "0004" + strings.ToLower(uuid)
 }
 
 // recordedLease returns the first lease of family f recorded in the annotations of s, else of

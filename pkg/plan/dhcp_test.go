@@ -230,16 +230,16 @@ func TestDHCPIdentity(t *testing.T) {
 		t.Errorf("link %s, MAC %s", l.Name, h.MAC)
 	}
 	h, l = one("n1", func(s *vip.Service) {
-		s.DHCP = vip.DHCP{MAC: "02:00:5e:00:00:01", Hostname: "web", Broadcast: true, Macvlan: "web0", RPFilter: "0", Requested: []netip.Addr{addr("fd77::9"), addr("10.0.0.9")}}
+		s.DHCP = vip.DHCP{MAC: "02:00:5e:00:00:01", Hostname: "web", Broadcast: true, Macvlan: "herald-web0", RPFilter: "0", Requested: []netip.Addr{addr("fd77::9"), addr("10.0.0.9")}}
 	})
-	if h.MAC != "02:00:5e:00:00:01" || h.DUID != "0003000102005e000001" || h.Hostname != "web" || !h.Broadcast || h.Link != "web0" || l.Name != "web0" || l.RPFilter != 0 || h.Requested != addr("fd77::9") {
+	if h.MAC != "02:00:5e:00:00:01" || h.DUID != "0003000102005e000001" || h.Hostname != "web" || !h.Broadcast || h.Link != "herald-web0" || l.Name != "herald-web0" || l.RPFilter != 0 || h.Requested != addr("fd77::9") {
 		t.Errorf("as annotated: %+v %+v", h, l)
 	}
 }
 
 // Services of a namespace that name the same macvlan share a lease.
 func TestDHCPShared(t *testing.T) {
-	shared := func(s *vip.Service) { s.DHCP.Macvlan = "web0" }
+	shared := func(s *vip.Service) { s.DHCP.Macvlan = "herald-web0" }
 	other := func(s *vip.Service) { s.Key.Namespace = "other" }
 	r := rules()
 	w := world(svc("a", "0.0.0.0", shared), svc("b", "0.0.0.0", shared, port(443), younger), svc("c", "0.0.0.0", shared, other, younger), svc("d", "0.0.0.0", shared, younger, younger))
@@ -262,6 +262,40 @@ func TestDHCPShared(t *testing.T) {
 		event c DHCPFailed
 		event a VIPAnnounced
 		event b VIPAnnounced`)
+}
+
+// What a Service chooses for its macvlan takes neither a name nor a MAC address from anybody: not from another program, not
+// from a node, and not from a Service of another namespace, be that younger.
+func TestDHCPTakesNothing(t *testing.T) {
+	older := func(s *vip.Service) { s.Key.Namespace, s.Created = "tenant", epoch.Add(-time.Hour) }
+	chooses := func(d vip.DHCP) vip.Service { return svc("x", "0.0.0.0", older, func(s *vip.Service) { s.DHCP = d }) }
+	generated := newDHCPClient("uid-a", &service{Service: new(svc("a", "0.0.0.0"))})
+	for _, tt := range []struct {
+		x    vip.DHCP
+		mac  string // of a
+		want string // "" if x gets what it chose
+	}{
+		{vip.DHCP{Macvlan: "cni0"}, "", `0.0.0.0 asks for an address by DHCP, but kube-vip.io/macvlanName is "cni0", and must begin with herald- (dhcp_macvlan_prefixes), so that it is no other program's interface`},
+		{vip.DHCP{Macvlan: generated.link}, "", `0.0.0.0 asks for an address by DHCP, but kube-vip.io/macvlanName is "` + generated.link + `", a name of the kind that Herald makes itself; write another`},
+		{vip.DHCP{MAC: "02:00:00:00:00:0b"}, "", "the hardware address 02:00:00:00:00:0b (kube-vip.io/hwaddr) is that of node n2; write another"},
+		{vip.DHCP{MAC: generated.mac}, "", "the hardware address " + generated.mac + " (kube-vip.io/hwaddr) is that of a Service of another namespace, which comes first; write another"},
+		{vip.DHCP{MAC: "02:00:5e:00:00:01"}, "02:00:5e:00:00:01", "the hardware address 02:00:5e:00:00:01 (kube-vip.io/hwaddr) is that of a Service of another namespace, which comes first; write another"},
+		{vip.DHCP{MAC: "02:00:5e:00:00:02", Macvlan: "herald-web"}, "", ""},
+	} {
+		a := svc("a", "0.0.0.0", written("n2"))
+		a.Ingress[0].Addr, a.DHCP.MAC = addr("10.77.0.99"), tt.mac
+		w := held(world(a, chooses(tt.x)), "a", "n1")
+		w.Members[1].Info.Links = slices.Clone(w.Members[1].Info.Links)
+		w.Members[1].Info.Links[0].MAC = "02:00:00:00:00:0b"
+		p := Make(rules(), w)
+		if len(p.Macvlans) != 1 || tt.mac == "" && p.Macvlans[0].MAC != generated.mac {
+			t.Errorf("%+v: a has %v", tt.x, p.Macvlans)
+		}
+		v := p.Verdicts[slices.IndexFunc(p.Verdicts, func(v vip.Verdict) bool { return v.Service.Name == "x" })]
+		if refused := v.Reason == vip.DHCPFailed || v.Reason == vip.AddressRefused; refused != (tt.want != "") || refused && v.Message != tt.want {
+			t.Errorf("%+v: %s %q, want %q", tt.x, v.Reason, v.Message, tt.want)
+		}
+	}
 }
 
 // What is leased belongs to one Service, and is none of the cluster's addresses.

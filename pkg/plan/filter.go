@@ -185,6 +185,8 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 			why = f.reserved.whyRefused(s, a)
 		case s.noDHCP != "":
 			why = fmt.Sprintf("%s asks for an address by DHCP, which %s", a, s.noDHCP)
+		case f.whyMacvlanRefused(s.DHCP.Macvlan) != "":
+			why = fmt.Sprintf("%s asks for an address by DHCP, but %s", a, f.whyMacvlanRefused(s.DHCP.Macvlan))
 		case !s.hasFamily(family):
 			why = fmt.Sprintf("%s asks for an %s address, but spec.ipFamilies has no %s", a, family, family)
 		}

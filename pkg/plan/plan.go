@@ -58,11 +58,12 @@ type Rules struct {
 	KeepConnections time.Duration
 	ProbeNew        bool // vip_skipdad is false: ask whether an address is free before it is used for the first time
 
-	Quota    int            // svc_quota: how many addresses the Services of a namespace may have together; 0 is no limit
-	Reserved []netip.Prefix // svc_reserved: what no Service may have
-	DHCPMode string         // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
-	ARP      bool           // vip_arp: VIPs are bound and announced on links
-	BGP      *BGP           // bgp_enable; nil: nothing is advertised to routers
+	Quota           int            // svc_quota: how many addresses the Services of a namespace may have together; 0 is no limit
+	Reserved        []netip.Prefix // svc_reserved: what no Service may have
+	MacvlanPrefixes []string       // dhcp_macvlan_prefixes: with which names of macvlans that Services choose begin; nil is "herald-"
+	DHCPMode        string         // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
+	ARP             bool           // vip_arp: VIPs are bound and announced on links
+	BGP             *BGP           // bgp_enable; nil: nothing is advertised to routers
 
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 	Allocation   *Allocation   // nil: Services are given no addresses

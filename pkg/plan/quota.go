@@ -60,8 +60,8 @@ func (f *filter) countService(s *service, counted map[countedAddress]bool, has b
 }
 
 // hasLeased is has for an address of family x that s asks a DHCP server for: its status names one that s does not.
-func (f *filter) hasLeased(s *service, x vip.Family) bool {
+func (p *pass) hasLeased(s *service, x vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		return i.Addr.IsValid() && vip.FamilyOf(i.Addr) == x && (s.Source == sourceStatus || !slices.Contains(s.Addresses, i.Addr))
-	}) || !s.statusTellsUse && f.leaseHeld(s)
+	}) || !s.statusTellsUse && p.leaseHeld(s)
 }

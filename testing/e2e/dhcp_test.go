@@ -390,7 +390,7 @@ func TestDHCPMoves(t *testing.T) {
 func TestDHCPOneOwner(t *testing.T) {
 	f := start(t, env("svc_election", "false", "dhcp_mode", "dual"))
 	server := startDnsmasq(t)
-	shared := lab.Annotated("kube-vip.io/macvlanName", "web0")
+	shared := lab.Annotated("kube-vip.io/macvlanName", "herald-web0")
 	createService(t, webService("a", "0.0.0.0", shared))
 	createService(t, webService("b", "0.0.0.0", shared, func(s *corev1.Service) { s.Spec.Ports[0].Port = 8080 }))
 	both := lab.WithVIPs(netip.IPv4Unspecified(), netip.IPv6Unspecified())
@@ -400,7 +400,7 @@ func TestDHCPOneOwner(t *testing.T) {
 		t.Errorf("a has %v, b has %v", a, b)
 	}
 	from := awaitOwner(t, "a")
-	if links := macvlans(t, from); len(links) != 2 || links["web0"] == "" || !slices.Contains(slices.Collect(maps.Values(links)), "02:00:5e:00:00:77") {
+	if links := macvlans(t, from); len(links) != 2 || links["herald-web0"] == "" || !slices.Contains(slices.Collect(maps.Values(links)), "02:00:5e:00:00:77") {
 		t.Errorf("links on %s: %v", from, links)
 	}
 	f.node[from].Signal(os.Interrupt)

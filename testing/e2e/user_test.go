@@ -181,7 +181,7 @@ func TestBadInput(t *testing.T) {
 	}
 	// A name reaches no link that is not Herald's, and there is no DHCP server here.
 	createService(t, webService("link", "0.0.0.0", lab.Annotated("kube-vip.io/macvlanName", "eth0")))
-	awaitEvent(t, "link", "DHCPFailed", "not Herald's")
+	awaitEvent(t, "link", "AddressRefused", `kube-vip.io/macvlanName is "eth0", and must begin with herald-`)
 	createService(t, webService("nobody", "0.0.0.0"))
 	createService(t, webService("mode", "10.77.0.61", lab.Annotated("heraldvip.io/ip-mode", "Teleport")))
 	awaitEvent(t, "mode", "InvalidField", "heraldvip.io/ip-mode")
