@@ -16,7 +16,8 @@ import (
 //
 // This node does so only if it is responsible for s. An address that is new is named once a probe
 // has found it free; if another host has it that becomes the verdict AddressInUse, with an Event. If
-// no address can be named, what Herald wrote is cleared.
+// no address can be named, what Herald wrote is cleared, unless a Service of another namespace asks for one of the addresses: the
+// status is all that says whose it is, also when all Heralds stop (decision 0062).
 func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	s.unit = nil // nobody announces it: who is responsible does not follow from its lease
@@ -45,7 +46,7 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 	switch {
 	case len(ingress) > 0 && s.hasStatus:
 		m.out.Statuses = append(m.out.Statuses, vip.Status{Service: s.Key, Ingress: ingress, Announcer: m.Announcer})
-	case s.statusOurs:
+	case s.statusOurs && !s.contended:
 		m.clearStatus(s)
 	}
 	if len(inUse) > 0 {

@@ -168,6 +168,26 @@ func TestStatusKeptWhileContended(t *testing.T) {
 	}
 }
 
+// All Heralds stop, or no node is eligible: whose an address is must be known afterwards.
+func TestStatusKeptWhenAllStop(t *testing.T) {
+	for _, contended := range []bool{true, false} {
+		for _, stop := range []func(w *vip.World){
+			func(w *vip.World) { w.Stopping, w.Members = true, w.Members[:1] },
+			func(w *vip.World) { w.Services[0].Interface, w.Members = "nope", w.Members[:1] },
+		} {
+			w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
+			if contended {
+				w.Services = append(w.Services, svc("x", "10.77.0.50", tenant))
+			}
+			stop(&w)
+			p := Make(rules(), w)
+			if cleared := len(p.Statuses) > 0; cleared == contended {
+				t.Errorf("contended %v: the statuses are %v", contended, p.Statuses)
+			}
+		}
+	}
+}
+
 // Exactly one node tells the newcomer, each reason once, and nothing about whose the addresses are.
 func TestNewcomerIsTold(t *testing.T) {
 	var told []string
