@@ -174,6 +174,9 @@ func TestStatusKeptWhenAllStop(t *testing.T) {
 		for _, stop := range []func(w *vip.World){
 			func(w *vip.World) { w.Stopping, w.Members = true, w.Members[:1] },
 			func(w *vip.World) { w.Services[0].Interface, w.Members = "nope", w.Members[:1] },
+			func(w *vip.World) {
+				w.Services[0].Endpoints, w.Stopping, w.Members = vip.Endpoints{}, true, w.Members[:1]
+			},
 		} {
 			w := held(world(svc("a", "10.77.0.50", written("n1"))), "a", "n1")
 			if contended {
