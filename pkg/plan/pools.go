@@ -27,19 +27,57 @@ func (f *filter) planPools() {
 	if in.Source != nil && f.intendPoolsLease() && f.providerHolder() == "" {
 		in.Allocate = true
 		in.Reserved = f.reserved.all()
-		in.Requests = make([]vip.AddressRequest, 0, len(f.Services))
-		for i := range f.Services {
-			s := &f.Services[i]
-			if !s.LoadBalancer || s.Key == ControlPlaneKey {
-				continue
-			}
-			reason, _ := f.whyNotOurs(s)
-			unreadable := s.Source != "" && len(s.Addresses) == 0
-			in.Requests = append(in.Requests, vip.AddressRequest{Service: s, Foreign: reason != "" || unreadable})
-		}
+		in.Requests = f.addressRequests()
 		f.reportPools()
 	}
 	f.out.Pools = []vip.PoolInput{in}
+}
+
+// addressRequests returns every Service of type LoadBalancer. Foreign are those that are not ours, that name what
+// can't be read, and those without an address by which their namespace would have more than svc_quota, the
+// youngest ones, which get an Event.
+func (f *filter) addressRequests() []vip.AddressRequest {
+	all := make([]vip.AddressRequest, 0, len(f.Services))
+	var wanting []int // the indices of those without an address
+	counted := make(map[string]map[netip.Addr]bool)
+	for i := range f.Services {
+		s := &f.Services[i]
+		if !s.LoadBalancer || s.Key == ControlPlaneKey {
+			continue
+		}
+		reason, _ := f.whyNotOurs(s)
+		foreign := reason != "" || s.Source != "" && len(s.Addresses) == 0
+		if !foreign && f.Quota > 0 {
+			if len(s.Addresses) == 0 {
+				wanting = append(wanting, len(all))
+			}
+			if counted[s.Key.Namespace] == nil {
+				counted[s.Key.Namespace] = make(map[netip.Addr]bool)
+			}
+			for _, a := range s.Addresses {
+				counted[s.Key.Namespace][a] = true
+			}
+		}
+		all = append(all, vip.AddressRequest{Service: s, Foreign: foreign})
+	}
+	slices.SortFunc(wanting, func(i, j int) int {
+		return cmp.Or(all[i].Created.Compare(all[j].Created), all[i].Key.Compare(all[j].Key))
+	})
+	given := make(map[string]int) // how many the Services of a namespace may be given now
+	for _, i := range wanting {
+		s := all[i].Service
+		need := 1
+		if s.DualStack != vip.SingleStack && len(s.Families) != 1 {
+			need = 2
+		}
+		if len(counted[s.Key.Namespace])+given[s.Key.Namespace]+need > f.Quota {
+			all[i].Foreign = true
+			f.addEvent(&service{Service: s}, vip.NoPoolAddress, fmt.Sprintf("it waits for an address: the Services of the namespace %s may have %d (svc_quota); release one, or ask the operator for more", s.Key.Namespace, f.Quota), 0)
+			continue
+		}
+		given[s.Key.Namespace] += need
+	}
+	return all
 }
 
 // providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that,

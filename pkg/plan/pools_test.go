@@ -132,3 +132,34 @@ func TestPoolsAreToldWhatIsReserved(t *testing.T) {
 		}
 	}
 }
+
+// A namespace is given no more addresses than it may have (svc_quota): the oldest Services get them.
+func TestPoolsKeepTheQuota(t *testing.T) {
+	w := poolWorld("n1")
+	both := func(s *vip.Service) { s.Families, s.DualStack = []vip.Family{vip.IPv4, vip.IPv6}, vip.PreferDualStack }
+	w.Services = []vip.Service{
+		svc("a", "10.77.0.50,10.77.0.51"), svc("b", "10.77.0.50", port(81)),
+		svc("c", "", younger, younger), svc("d", "", younger), svc("e", "", both),
+		svc("x", "", func(s *vip.Service) { s.Key.Namespace = "other" }),
+	}
+	for quota, want := range map[int]string{0: "", 2: "c d e", 3: "c e", 4: "c d", 5: "c", 6: ""} {
+		r := poolRules()
+		r.Quota = quota
+		p := Make(r, w)
+		var foreign, told []string
+		for _, q := range p.Pools[0].Requests {
+			if q.Foreign {
+				foreign = append(foreign, q.Key.Name)
+			}
+		}
+		for _, e := range p.Events {
+			if e.Reason == vip.NoPoolAddress {
+				told = append(told, e.Service.Name)
+			}
+		}
+		slices.Sort(told)
+		if got := strings.Join(foreign, " "); got != want || strings.Join(told, " ") != want {
+			t.Errorf("quota %d: %q are given nothing, %q are told; want %q", quota, got, told, want)
+		}
+	}
+}
