@@ -284,3 +284,23 @@ func BenchmarkOneChange(b *testing.B) {
 		a.Decide(now)
 	}
 }
+
+// 10,000 Services wait for a pool that has ten addresses; one of those that have one goes.
+func BenchmarkManyWait(b *testing.B) {
+	p, _ := Parse(nil, data("cidr-global=10.0.0.0-10.0.0.10"))
+	a := NewAllocator(time.Minute)
+	a.SetPools(p)
+	for i := range 10000 {
+		a.Set(manyService(i), start)
+	}
+	now := start
+	for b.Loop() {
+		now = now.Add(time.Second)
+		for _, d := range a.Decide(now) {
+			if len(d.Addresses) > 0 {
+				a.Delete(d.Service, now)
+				break
+			}
+		}
+	}
+}
