@@ -39,9 +39,11 @@ func TestPermissions(t *testing.T) {
 		return lines
 	}
 	everywhere := []string{
+		"configmaps [] [kubevip] [list watch]",
 		"endpointslices.discovery.k8s.io [] [] [list watch]",
 		"events [] [] [create]",
 		"leases.coordination.k8s.io [] [] [get list watch create update delete]",
+		"namespaces [] [] [list watch]",
 		"nodes [] [] [list watch]",
 		"servicecidrs.networking.k8s.io [] [] [list watch]",
 		"services [] [] [list watch]",
