@@ -48,7 +48,8 @@ func (r annotationReader) readPools() {
 	}
 	for _, k := range ciliumSharingKeys {
 		if s.SharingKey == "" && r.value(k) != "" {
-			s.SharingKey = s.Key.Namespace + "/" + parseAnnotation(r, k, parseSharingKey)
+			// No other annotation gives a key that begins with a space, so nobody in another namespace can have it.
+			s.SharingKey = " " + s.Key.Namespace + "/" + parseAnnotation(r, k, parseSharingKey)
 		}
 	}
 	for _, k := range otherAddressesKeys {

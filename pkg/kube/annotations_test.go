@@ -53,7 +53,8 @@ func TestReadAnnotations(t *testing.T) {
 		{"metallb.universe.tf/address-pool", "web", vip.Service{Pools: []string{"web"}}},
 		{"metallb.io/allow-shared-ip", "x", vip.Service{SharingKey: "x"}},
 		{"metallb.universe.tf/allow-shared-ip", "x", vip.Service{SharingKey: "x"}},
-		{"lbipam.cilium.io/sharing-key", "x", vip.Service{SharingKey: "default/x"}},
+		{"lbipam.cilium.io/sharing-key", "x", vip.Service{SharingKey: " default/x"}},
+		{sharingKeyKey, " default/x", vip.Service{SharingKey: "default/x"}}, // and not Cilium's
 		{allocatedKey, "web", vip.Service{Allocated: "web"}},
 		{"metallb.io/loadBalancerIPs", "192.168.0.10, fd00::10", vip.Service{Addresses: addrs("192.168.0.10", "fd00::10"), Source: "metallb.io/loadBalancerIPs"}},
 		{"metallb.universe.tf/loadBalancerIPs", "192.168.0.10", vip.Service{Addresses: addrs("192.168.0.10"), Source: "metallb.universe.tf/loadBalancerIPs"}},
