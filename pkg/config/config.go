@@ -32,9 +32,10 @@ type Config struct {
 	ControlPlane ControlPlane
 }
 
-// GivesAddresses reports whether Services without an address are given one of a pool.
+// GivesAddresses reports whether Services without an address are given one of a pool. Who watches the
+// Services of one namespace does not know which addresses those of others have, so gives none.
 func (c *Config) GivesAddresses() bool {
-	return c.Services.Enable && !c.Services.ReadOnly && c.Pools.Name != ""
+	return c.Services.Enable && !c.Services.ReadOnly && c.Services.Namespace == "" && c.Pools.Name != ""
 }
 
 // Log configures what is logged.

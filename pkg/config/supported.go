@@ -141,7 +141,7 @@ var supported = slices.Concat(
 	}),
 	inSection(groupPools, third, []Option{
 		{Env: "svc_pools", Aliases: []string{"KUBEVIP_CONFIG_MAP"}, Flag: "pools", Type: Name, Default: "kubevip", Empty: anywhere,
-			Meaning: "The ConfigMap of address pools. Services that name no address are given one of these; see pools.md. Empty (`svc_pools=`): they are given none.",
+			Meaning: "The ConfigMap of address pools. Services that name no address are given one of these; see pools.md. Empty (`svc_pools=`), or with `svc_namespace`: they are given none.",
 			set:     store(parseConfigMap, func(c *Config) *string { return &c.Pools.Name })},
 		{Env: "svc_pools_namespace", Aliases: []string{"KUBEVIP_NAMESPACE"}, Flag: "poolsNamespace", Type: Name, Default: "kube-system",
 			Meaning: "The namespace of that ConfigMap.",

@@ -27,7 +27,7 @@ type Options struct {
 	// kept; "" keeps none (annotation).
 	Annotations string
 
-	Pools vip.Key // the ConfigMap of pools; zero for none
+	Pools vip.Key // the ConfigMap of pools; zero for none, as it must be with Namespace
 
 	Servers *Servers // is given the addresses of the API servers; may be nil
 
@@ -61,7 +61,7 @@ type Cluster struct {
 	cidrs    *reflectorStore[[]netip.Prefix] // ServiceCIDRs; stays empty with Options.Namespace
 
 	configMaps *reflectorStore[cachedConfigMap]   // the one of pools; nil without Options.Pools
-	namespaces *reflectorStore[map[string]string] // labels; nil without Options.Pools, or with Options.Namespace
+	namespaces *reflectorStore[map[string]string] // labels; nil without Options.Pools
 
 	slicesOf  map[vip.Key]map[vip.Key]*cachedSlice // by Service, its slices by name
 	requested map[netip.Addr]int                   // how many Services of type LoadBalancer request the address

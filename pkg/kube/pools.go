@@ -17,9 +17,8 @@ type cachedConfigMap struct {
 	data map[string]string
 }
 
-// watchPools adds the ConfigMap of pools and, unless Services of one namespace only are
-// watched, the labels of all namespaces. Synced does not wait for either: without permission
-// there are no pools.
+// watchPools adds the ConfigMap of pools and the labels of all namespaces. Synced does not wait for
+// either: without permission there are no pools.
 func (c *Cluster) watchPools(core *clients) {
 	if c.o.Pools.IsZero() {
 		return
@@ -31,14 +30,12 @@ func (c *Cluster) watchPools(core *clients) {
 	c.configMaps.namespace, c.configMaps.fields = c.o.Pools.Namespace, "metadata.name="+c.o.Pools.Name
 	c.configMaps.onChange = func(vip.Key, *cachedConfigMap, *cachedConfigMap) bool { return changed() }
 	c.watches = append(c.watches, c.configMaps.Run)
-	if c.o.Namespace == "" {
-		c.namespaces = newReflectorStore(c.o, &c.mu, core.core, "namespaces", func(o *corev1.Namespace) *map[string]string {
-			labels := firstLabels(o.Labels)
-			return &labels
-		})
-		c.namespaces.onChange = func(vip.Key, *map[string]string, *map[string]string) bool { return changed() }
-		c.watches = append(c.watches, c.namespaces.Run)
-	}
+	c.namespaces = newReflectorStore(c.o, &c.mu, core.core, "namespaces", func(o *corev1.Namespace) *map[string]string {
+		labels := firstLabels(o.Labels)
+		return &labels
+	})
+	c.namespaces.onChange = func(vip.Key, *map[string]string, *map[string]string) bool { return changed() }
+	c.watches = append(c.watches, c.namespaces.Run)
 }
 
 // observePools returns the ConfigMap of pools, or nil; c.mu is held.
@@ -52,11 +49,9 @@ func (c *Cluster) observePools() *vip.PoolSource {
 		return nil
 	}
 	c.worldPools = &vip.PoolSource{ConfigMap: c.o.Pools, UID: m.uid, Data: m.data}
-	if c.namespaces != nil {
-		c.worldPools.Namespaces = make(map[string]map[string]string, len(c.namespaces.values))
-		for k, labels := range c.namespaces.values {
-			c.worldPools.Namespaces[k.Name] = *labels
-		}
+	c.worldPools.Namespaces = make(map[string]map[string]string, len(c.namespaces.values))
+	for k, labels := range c.namespaces.values {
+		c.worldPools.Namespaces[k.Name] = *labels
 	}
 	return c.worldPools
 }

@@ -319,8 +319,8 @@ func TestRBAC(t *testing.T) {
 			each(ns+"discovery.k8s.io/endpointslices", "list", "watch"), leases(ns), each(ns+"/events", "create"))
 	}
 	nodes, cidrs := each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch")
-	pools := func(ns string) []string { return each(ns+"/configmaps kubevip", "list", "watch") }
-	cluster := join(nodes, pools(""), each("/namespaces", "list", "watch"), cidrs)
+	pools := each("/configmaps kubevip", "list", "watch")
+	cluster := join(nodes, pools, each("/namespaces", "list", "watch"), cidrs)
 	secret := func(ns string) []string {
 		return each(ns+"/secrets herald-peers", "get", "update")
 	}
@@ -333,12 +333,12 @@ func TestRBAC(t *testing.T) {
 		{"--peersKey /etc/herald/key", join(services(""), cluster)},
 		{"--disableServiceUpdates", join(each("/services", "list", "watch"), each("discovery.k8s.io/endpointslices", "list", "watch"),
 			leases(""), each("/events", "create"), nodes, cidrs, secret("kube-system "))},
-		{"--serviceNamespace web", join(services("web "), leases("kube-system "), secret("kube-system "), pools("kube-system "))},
-		{"--serviceNamespace web -n lb --servicesElection", join(services("web "), leases("lb "), secret("lb "), pools("kube-system "))},
-		{"--serviceNamespace lb -n lb", join(services("lb "), secret("lb "), pools("kube-system "))},
-		{"--serviceNamespace web --servicesLeaseName locks/one", join(services("web "), leases("kube-system "), secret("kube-system "), pools("kube-system "), leases("locks "))},
-		{"--serviceNamespace web --servicesLeaseName web/one", join(services("web "), leases("kube-system "), secret("kube-system "), pools("kube-system "))},
-		{"--pools addresses --poolsNamespace lb --serviceNamespace web", join(services("web "), leases("kube-system "), secret("kube-system "), each("lb /configmaps addresses", "list", "watch"))},
+		{"--serviceNamespace web", join(services("web "), leases("kube-system "), secret("kube-system "))},
+		{"--serviceNamespace web -n lb --servicesElection", join(services("web "), leases("lb "), secret("lb "))},
+		{"--serviceNamespace lb -n lb", join(services("lb "), secret("lb "))},
+		{"--serviceNamespace web --servicesLeaseName locks/one", join(services("web "), leases("kube-system "), secret("kube-system "), leases("locks "))},
+		{"--serviceNamespace web --servicesLeaseName web/one", join(services("web "), leases("kube-system "), secret("kube-system "))},
+		{"--pools addresses --poolsNamespace lb", join(services(""), nodes, each("/configmaps addresses", "list", "watch"), each("/namespaces", "list", "watch"), cidrs, secret("kube-system "))},
 		{"--pools=", join(services(""), nodes, cidrs, secret("kube-system "))},
 		{"--servicesLeaseName locks/one", join(services(""), cluster, secret("kube-system "))},
 	}

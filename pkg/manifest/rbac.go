@@ -44,7 +44,6 @@ const (
 	announcerNamespace scope = "where the announcers are"
 	announcerOnly      scope = "where the announcers are, and nowhere else"
 	clusterOnly        scope = "in the whole cluster only" // with svc_namespace Herald does without it
-	poolsNamespace     scope = "where the ConfigMap of pools is"
 )
 
 var (
@@ -53,8 +52,10 @@ var (
 )
 
 func writesServices(c config.Config) bool { return !c.Services.ReadOnly }
-func readsPools(c config.Config) bool     { return !c.Services.ReadOnly && c.Pools.Name != "" }
-func keepsSecret(c config.Config) bool    { return c.Peers.Port != 0 && c.Peers.KeyFile == "" }
+func readsPools(c config.Config) bool {
+	return !c.Services.ReadOnly && c.Services.Namespace == "" && c.Pools.Name != ""
+}
+func keepsSecret(c config.Config) bool { return c.Peers.Port != 0 && c.Peers.KeyFile == "" }
 
 // poolsConfigMap in rule.Names stands for the name of the ConfigMap of pools.
 const poolsConfigMap = "svc_pools"
@@ -69,7 +70,7 @@ var rules = []rule{
 	{"", "events", nil, []string{"create"}, servicesNamespace, nil, "Events that tell a Service's user what happens to its VIPs."},
 	{"", "secrets", []string{peersSecret}, []string{"get", "update"}, announcerOnly, keepsSecret, "The key that encrypts the nodes' heartbeats: the first node writes it into this Secret, which comes with the permissions and is empty. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
 	{"", "nodes", nil, watchVerbs, clusterOnly, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
-	{"", "configmaps", []string{poolsConfigMap}, watchVerbs, poolsNamespace, readsPools, "The address pools. Not needed with `svc_pools=`."},
+	{"", "configmaps", []string{poolsConfigMap}, watchVerbs, clusterOnly, readsPools, "The address pools. Not needed with `svc_pools=`."},
 	{"", "namespaces", nil, watchVerbs, clusterOnly, readsPools, "The labels of namespaces, by which a pool may choose those that it is for."},
 	{"networking.k8s.io", "servicecidrs", nil, watchVerbs, clusterOnly, nil, "The cluster's own ranges, which no Service may take."},
 }
@@ -105,7 +106,7 @@ func rbacObjects(c config.Config) []any {
 	}
 	objects = append(objects, flowSchemas(c)...)
 	if c.Services.Namespace == "" {
-		objects = append(objects, roleAndBinding("", home, policyRules(c, servicesNamespace, announcerNamespace, poolsNamespace, clusterOnly))...)
+		objects = append(objects, roleAndBinding("", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
 		if policy := policyRules(c, announcerOnly); len(policy) > 0 {
 			objects = append(objects, roleAndBinding(home, home, policy)...)
 		}
@@ -118,12 +119,6 @@ func rbacObjects(c config.Config) []any {
 	if lease := c.Services.Lease.Namespace; scopes[lease] == nil {
 		scopes[lease] = []scope{announcerNamespace}
 		order = append(order, lease)
-	}
-	if readsPools(c) {
-		scopes[c.Pools.Namespace] = append(scopes[c.Pools.Namespace], poolsNamespace)
-		if !slices.Contains(order, c.Pools.Namespace) {
-			order = append(order, c.Pools.Namespace)
-		}
 	}
 	for _, namespace := range slices.Compact(order) {
 		objects = append(objects, roleAndBinding(namespace, home, policyRules(c, scopes[namespace]...))...)
@@ -163,7 +158,7 @@ func roleAndBinding(namespace, home string, policy []rbacv1.PolicyRule) []any {
 // Permissions returns all that RBAC grants with these options, each permission once. Without a Namespace
 // one is for all, without a Name for all objects.
 func Permissions(c config.Config) []authorizationv1.ResourceAttributes {
-	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace, poolsNamespace: c.Pools.Namespace}
+	namespaces := map[scope]string{servicesNamespace: c.Services.Namespace, announcerNamespace: c.Node.Namespace, announcerOnly: c.Node.Namespace}
 	var all []authorizationv1.ResourceAttributes
 	for _, r := range rules {
 		if !r.applies(c) || r.Scope == clusterOnly && c.Services.Namespace != "" {
