@@ -77,14 +77,7 @@ func (n *Interfaces) newView() *view {
 			}
 		}
 	}
-	byRoute := ""
-	for _, r := range slices.SortedFunc(slices.Values(s.routes), route.compare) {
-		name := s.links[r.link].name
-		byRoute = cmp.Or(byRoute, name)
-		if r.via.IsValid() && !v.gateways[name].IsValid() {
-			v.gateways[name] = r.via
-		}
-	}
+	byRoute := v.setGateways(s)
 	v.info.DefaultInterface = cmp.Or(n.opts.Interface, byRoute)
 	v.info.Interface = cmp.Or(n.opts.ServicesInterface, n.opts.Interface, byRoute)
 	var others []netip.Prefix
@@ -110,6 +103,18 @@ func (n *Interfaces) newView() *view {
 	slices.SortFunc(v.macvlans, func(a, b vip.Macvlan) int { return strings.Compare(a.Name, b.Name) })
 	n.metrics.addresses.Set(float64(len(v.bound)))
 	return v
+}
+
+// setGateways sets gateways, and returns the link of the first default route, IPv4 before IPv6; "" if there is none.
+func (v *view) setGateways(s *snapshot) (byRoute string) {
+	for _, r := range slices.SortedFunc(slices.Values(s.routes), route.compare) {
+		name := s.links[r.link].name
+		byRoute = cmp.Or(byRoute, name)
+		if r.via.IsValid() && !v.gateways[name].IsValid() {
+			v.gateways[name] = r.via
+		}
+	}
+	return byRoute
 }
 
 // without is a copy of list without those that are in the second.
