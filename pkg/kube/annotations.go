@@ -49,7 +49,7 @@ type Annotation struct {
 var Annotations = []Annotation{
 	{Key: addressesKey, Value: "IP addresses, separated by commas", Meaning: "The addresses of the Service, IPv4, IPv6 or both; those after the first 16 are left out. Wins over spec.loadBalancerIP, which wins over the addresses that the status has already. An empty value is as if the annotation were absent."},
 	{Key: poolKey, Value: "names of pools, separated by commas", Meaning: "The pools that the Service wants an address of, the first that has one. The default is those that are offered to its namespace. MetalLB's `metallb.io/address-pool` is understood as well. See pools.md."},
-	{Key: allocatedKey, Value: "names of pools", Meaning: "The pools that kube-vip.io/loadbalancerIPs was given of. Remove both for another address; remove this one to keep the address as one that you set.", Written: true},
+	{Key: allocatedKey, Value: "names of pools", Meaning: "The pools that kube-vip.io/loadbalancerIPs was given of. Remove it to keep the address as one that you set; without both annotations the Service keeps what its status names.", Written: true},
 	{Key: ignoreKey, Value: "true or false", Meaning: "Herald leaves the Service alone. Set later it takes the VIP down."},
 	{Key: interfaceKey, Value: "the name of a network interface, or auto", Meaning: "The interface that carries the VIP. auto is the one whose subnet contains it. Wins over vip_servicesinterface."},
 	{Key: leaseNameKey, Value: "name, or namespace/name", Meaning: "The Lease that decides which node owns the VIP, in the Service's own namespace; the default is kubevip-<service>. Services with the same Lease move together."},
