@@ -101,6 +101,10 @@ func fromEnv(environ []string) (map[string]Setting, []string) {
 			add(given, Setting{Option: o, Value: value, From: FromEnv, name: name, where: "environment"})
 			continue
 		}
+		// For a Service named lb kubelet sets LB_PORT=tcp://10.96.0.1:80.
+		if strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://") {
+			continue
+		}
 		// Others use names such as PORT too, so there is no warning of those.
 		if o, ok := byName(strings.ToLower(name)); ok && o.Supported() && strings.Contains(name, "_") {
 			warnings = append(warnings, fmt.Sprintf("%s (environment) is not known: %s is written in lower case", name, o.Env))

@@ -145,9 +145,20 @@ type ControlPlane struct {
 	Addresses []netip.Addr // address: at most one of each family
 	Port      uint16       // port of the API servers
 	Lease     vip.Key      // vip_leasename: the VIP's lease
+	Balance   Balance
 
 	CheckURL      string        // control_plane_health_check_address; "" leaves it to Port
 	CheckPeriod   time.Duration // between two health checks
 	CheckTimeout  time.Duration // for one answer
 	CheckFailures int           // in a row that make the API server count as not ready
 }
+
+// Balance is what is asked for of balancing over the API servers.
+type Balance struct {
+	Enable bool   // lb_enable
+	Port   uint16 // lb_port; 0 is ControlPlane.Port
+	Method string // lb_fwdmethod; Herald has Local only
+}
+
+// Local is the value of lb_fwdmethod with which the owner of the VIP serves all connections itself.
+const Local = "local"

@@ -93,6 +93,10 @@ var errorTests = []struct {
 	{"port=0", `port="0" (environment): must be a port from 1 to 65535`},
 	{"vip_leasename=a/b/c", `vip_leasename="a/b/c" (environment): must be the name of a Lease, or namespace/name`},
 	{"vip_leasename=plndr-svcs-lock cp_enable=true address=192.0.2.1", `vip_leasename="plndr-svcs-lock" (environment): must be another lease than svc_leasename="plndr-svcs-lock" (default)`},
+	{"lb_enable=x", `lb_enable="x" (environment): must be true or false`},
+	{"lb_port=0", `lb_port="0" (environment): must be a port from 1 to 65535`},
+	{"lb_fwdmethod=dnat", `lb_fwdmethod="dnat" (environment): must be local, masquerade, tunnel, directroute or bypass`},
+	{"lb_fwdmethod=masquerade lb_enable=true cp_enable=true address=192.0.2.1", `lb_fwdmethod="masquerade" (environment): must be local with lb_enable="true" (environment): Herald does not balance over the API servers. With local the API server of the node that owns the VIP answers all connections`},
 	{"control_plane_health_check_address=localhost:6443", `control_plane_health_check_address="localhost:6443" (environment): must be a URL such as https://127.0.0.1:6443/readyz`},
 	{"control_plane_health_check_period_seconds=0", `control_plane_health_check_period_seconds="0" (environment): must be a whole number of seconds from 1 to 86400`},
 	{"control_plane_health_check_timeout_seconds=0", `control_plane_health_check_timeout_seconds="0" (environment): must be a whole number of seconds from 1 to 86400`},
@@ -175,7 +179,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 			if name != "/etc/herald.yaml" {
 				return nil, os.ErrNotExist
 			}
-			return []byte("vip_subnet: [32]\nvip_arp: perhaps\nvip_apr: true\nherald_config: /b\negress_podcidr: 10.0.0.0/8\nlb_enable: 1\n"), nil
+			return []byte("vip_subnet: [32]\nvip_arp: perhaps\nvip_apr: true\nherald_config: /b\negress_podcidr: 10.0.0.0/8\n"), nil
 		},
 		Hostname: "n1",
 	})
@@ -189,8 +193,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 		`svc_ipmode="x" (environment): must be VIP or Proxy`,
 		`vip_arp="perhaps" (file /etc/herald.yaml): must be true or false`,
 		`bgp_as="0" (environment): must be an AS number: a whole number from 1 to 4294967294, not 23456`,
-		`lb_enable="1" (file /etc/herald.yaml): this version of Herald does not support balancing over the API servers in the kernel yet; remove it`,
-		`egress_podcidr="10.0.0.0/8" (file /etc/herald.yaml): this version of Herald does not support egress yet; remove it`,
+		`egress_podcidr="10.0.0.0/8" (file /etc/herald.yaml): ` + reasonEgress,
 	}
 	if err == nil {
 		t.Fatal("no error")
@@ -227,9 +230,13 @@ func TestWarnings(t *testing.T) {
 		{"cp_enable=false vip_address=192.0.2.1", []string{`vip_address="192.0.2.1" (environment) has no effect without cp_enable=true`}},
 		{"zebra_b=1 vip_packetproject=p vip_packet=true vip_loseleadership=true vip_loseleadershiptimeout=4", []string{
 			`zebra_b (environment) is not known`,
-			`vip_packet (environment) has no effect: this version of Herald does not support this option`,
-			`vip_packetproject (environment) has no effect: this version of Herald does not support this option`,
+			`vip_packet (environment) has no effect: Herald does not use Equinix Metal's API`,
+			`vip_packetproject (environment) has no effect: Herald does not use Equinix Metal's API`,
 		}},
+		{"lb_enable=true cp_enable=true address=192.0.2.1 lb_port=7443", []string{warnLocal, `lb_port="7443" (environment) has no effect: with lb_fwdmethod=local the VIP answers at port="6443" (default)`}},
+		{"lb_enable=true cp_enable=true address=192.0.2.1 lb_port=6443", []string{warnLocal}},
+		{"lb_enable=true lb_fwdmethod=masquerade", []string{warnNoCP}},
+		{"lb_port=7443 lb_fwdmethod=masquerade", nil},
 		{"egress_thing=false egress_other= control_plane_health_check_thing=false", nil},
 		{"vip_inteface=eth0", []string{`vip_inteface (environment) is not known; did you mean vip_interface?`}},
 		{"svc_elections=true", []string{`svc_elections (environment) is not known; did you mean svc_election?`}},
@@ -281,11 +288,11 @@ func TestUnsupportedOptions(t *testing.T) {
 			switch {
 			case (err != nil) != (o.Effect == Refused):
 				t.Errorf("%s=%s: error %v, effect is %s", name, value, err, o.Effect)
-			case err != nil && err.Error() != name+`="`+value+`" (environment): this version of Herald does not support `+o.Missing+` yet; remove it`:
+			case err != nil && err.Error() != name+`="`+value+`" (environment): `+o.Reason:
 				t.Errorf("%s=%s: error %v", name, value, err)
 			case (len(warnings) == 1) != (o.Effect == Unused):
 				t.Errorf("%s=%s: warnings %q, effect is %s", name, value, warnings, o.Effect)
-			case len(warnings) == 1 && warnings[0] != name+` (environment) has no effect: this version of Herald does not support `+o.Missing:
+			case len(warnings) == 1 && warnings[0] != name+` (environment) has no effect: `+o.Reason:
 				t.Errorf("%s=%s: warning %q", name, value, warnings[0])
 			}
 			if o.Type == Bool {

@@ -14,17 +14,17 @@ type Option struct {
 	Meaning     string // for the reference, in full sentences
 	Group       Group
 	Since       string   // the release that first understood it
-	Missing     string   // "" if this version supports it, else what is still missing, in words
+	Reason      string   // "" if Herald has it, else why not and what to do instead, as a part of a sentence
 	Secret      bool     // messages do not repeat its value
-	Effect      Effect   // what a value does while Missing is not ""
+	Effect      Effect   // what a value does while Reason is not ""
 	Empty       []Origin // where an empty value is a value; elsewhere it means "not set"
 
 	// set checks value and stores it. Its error is only about what would be right: "must be...".
 	set func(c *Config, value string) error
 }
 
-// Supported reports whether the option has an effect in this version.
-func (o Option) Supported() bool { return o.Missing == "" }
+// Supported reports whether Herald has the option.
+func (o Option) Supported() bool { return o.Reason == "" }
 
 // A Type is the kind of value an option takes, as the reference and the help name it.
 type Type string
@@ -68,7 +68,7 @@ const (
 	groupObsolete     Group = "No longer read by kube-vip"
 )
 
-// An Effect is what becomes of a value that this version does not support.
+// An Effect is what becomes of a value of an option that Herald does not have.
 type Effect string
 
 // The effects.
@@ -93,9 +93,9 @@ const (
 	FromEnv
 )
 
-// Options is the table of all options: those this version supports, then
-// those it only knows of.
-var Options = slices.Concat(supported, bgpOptions, notYet)
+// Options is the table of all options: those that Herald has, then
+// those of kube-vip that it only knows of.
+var Options = slices.Concat(supported, bgpOptions, unsupported)
 
 // inSection sets the group of options and the release that they came with.
 func inSection(group Group, since string, options []Option) []Option {

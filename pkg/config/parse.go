@@ -161,7 +161,7 @@ func (p *parser) warn(format string, args ...any) {
 	p.warnings = append(p.warnings, fmt.Sprintf(format, args...))
 }
 
-// checkUnsupported checks what was given of an option that this version does not support, or of all that its
+// checkUnsupported checks what was given of an option that Herald does not have, or of all that its
 // pattern stands for. A warning does not repeat the value: it may be a password.
 func (p *parser) checkUnsupported(o Option) {
 	for _, name := range slices.Sorted(maps.Keys(p.given)) {
@@ -176,9 +176,9 @@ func (p *parser) checkUnsupported(o Option) {
 		switch {
 		case isDefault(o, s.Value):
 		case o.Effect == Refused:
-			p.fail(s, fmt.Errorf("this version of Herald does not support %s yet; remove it", o.Missing))
+			p.fail(s, errors.New(o.Reason))
 		case o.Effect == Unused:
-			p.warn("%s (%s) has no effect: this version of Herald does not support %s", s.name, s.where, o.Missing)
+			p.warn("%s (%s) has no effect: %s", s.name, s.where, o.Reason)
 		}
 	}
 }
@@ -222,6 +222,7 @@ func (p *parser) check() {
 func (p *parser) checkControlPlane() {
 	c := &p.config
 	address := p.setting("address")
+	p.checkBalancing()
 	if !c.ControlPlane.Enable {
 		if address.From != FromDefault && p.valid("cp_enable") {
 			p.warn("%v has no effect without cp_enable=true", address)
@@ -236,5 +237,26 @@ func (p *parser) checkControlPlane() {
 	}
 	if c.ControlPlane.Lease == c.Services.Lease && p.valid("vip_leasename") {
 		p.fail(p.setting("vip_leasename"), fmt.Errorf("must be another lease than %v", p.setting("svc_leasename")))
+	}
+}
+
+// checkBalancing checks what the options of balancing over the API servers ask for, which Herald does not do (decision 0052).
+func (p *parser) checkBalancing() {
+	c := &p.config.ControlPlane
+	enable, port, method := p.setting("lb_enable"), p.setting("lb_port"), p.setting("lb_fwdmethod")
+	switch {
+	case !c.Balance.Enable || !p.valid("cp_enable", "lb_port", "lb_fwdmethod"):
+		return
+	case !c.Enable:
+		p.warn("%v has no effect without cp_enable=true", enable)
+		return
+	case c.Balance.Method != Local:
+		p.fail(method, fmt.Errorf("must be local with %v: Herald does not balance over the API servers. With local the API server of the node that owns the VIP answers all connections", enable))
+		return
+	}
+	// decision 0085: kube-vip does the same.
+	p.warn("%v: with lb_fwdmethod=local connections to the VIP are not balanced, by kube-vip neither: the API server of the node that owns the VIP answers them all", enable)
+	if c.Balance.Port != 0 && c.Balance.Port != c.Port {
+		p.warn("%v has no effect: with lb_fwdmethod=local the VIP answers at %v", port, p.setting("port"))
 	}
 }

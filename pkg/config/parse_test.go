@@ -42,6 +42,7 @@ func baseConfig() Config {
 		DHCP:  DHCP{Attempts: 3, Mode: "ipv4", MacvlanPrefixes: []string{"herald-"}},
 		ControlPlane: ControlPlane{
 			Port: 6443, Lease: vip.Key{Namespace: "kube-system", Name: "plndr-cp-lock"},
+			Balance:     Balance{Method: Local},
 			CheckPeriod: time.Second, CheckTimeout: 2 * time.Second, CheckFailures: 3,
 		},
 	}
@@ -72,6 +73,8 @@ func TestParse(t *testing.T) {
 		{"vip_interface=eth0 vip_servicesinterface=auto", func(c *Config) { c.Link.Interface, c.Link.Services = "eth0", Auto }},
 		{"vip_servicesinterface=eth1", func(c *Config) { c.Link.Services = "eth1" }},
 		{"vip_subnet=24,64", func(c *Config) { c.Link.Bits4, c.Link.Bits6 = 24, 64 }},
+		{"vip_cidr=24", func(c *Config) { c.Link.Bits4 = 24 }}, // the name of vip_subnet before kube-vip 0.9
+		{"vip_cidr=24 vip_subnet=16", func(c *Config) { c.Link.Bits4 = 16 }},
 		{"vip_subnet=/24,/64", func(c *Config) { c.Link.Bits4, c.Link.Bits6 = 24, 64 }},
 		{"vip_subnet=24", func(c *Config) { c.Link.Bits4 = 24 }},
 		{"vip_subnet=/32", func(*Config) {}},
@@ -85,6 +88,10 @@ func TestParse(t *testing.T) {
 			c.Lease = Lease{Duration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second}
 		}},
 		{"vip_renewdeadline=3", func(c *Config) { c.Lease.RenewDeadline = 3 * time.Second }}, // 3 > 2.4
+		{"enableServicesElection=true", func(c *Config) { c.Services.Election = true }},
+		{"lb_port=7443 lb_fwdmethod=Masquerade", func(c *Config) {
+			c.ControlPlane.Balance = Balance{Port: 7443, Method: "masquerade"}
+		}},
 		{"svc_election=T", func(c *Config) { c.Services.Election = true }},
 		{"svc_namespace=web", func(c *Config) { c.Services.Namespace = "web" }},
 		{"svc_leasename=lock", func(c *Config) { c.Services.Lease.Name = "lock" }},

@@ -34,16 +34,16 @@ func TestReferenceIsComplete(t *testing.T) {
 	}
 	for _, want := range []string{
 		"\n## Interfaces and addresses\n",
-		"\n# Options of kube-vip that are not supported yet\n",
+		"\n# Options of kube-vip that Herald does not have\n",
 		"\n| `lb_class_legacy_handling`, `LoadBalancerClassLegacyHandling` | `--lbClassNameLegacyHandling`, `--LoadBalancerClassLegacyHandling` | bool | `true` | ",
-		"\n| `zebra_enable` | `--zebra` | `false` | Hand routes to FRR's zebra. | warning |\n",
+		"\n| `zebra_enable` | `--zebra` | `false` | Hand routes to FRR's zebra. | warning | Herald hands no routes to zebra; make FRR a peer by bgp_peers. |\n",
 		"\n| `cp_namespace` | `--namespace`, `-n` | name | `kube-system` | ",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q on the page", want)
 		}
 	}
-	if supported, missing, _ := strings.Cut(page, "not supported yet"); strings.Contains(supported, "`egress_") || strings.Contains(missing, "`vip_arp`") {
+	if supported, missing, _ := strings.Cut(page, "that Herald does not have"); strings.Contains(supported, "`egress_") || strings.Contains(missing, "`vip_arp`") {
 		t.Error("an option is on the wrong side of the page")
 	}
 }
@@ -58,7 +58,7 @@ var groups = []Group{
 func optionsPage(t *testing.T) string {
 	t.Helper()
 	cell := strings.NewReplacer("|", `\|`).Replace
-	functions := template.FuncMap{"sections": sections, "names": names, "flags": flags, "code": code, "cell": cell}
+	functions := template.FuncMap{"sections": sections, "names": names, "flags": flags, "code": code, "cell": cell, "sentence": sentence}
 	page := template.Must(template.New("options.md.tmpl").Funcs(functions).ParseFiles("testdata/options.md.tmpl"))
 	var b strings.Builder
 	check.OK(t, page.Execute(&b, nil))
@@ -105,6 +105,9 @@ func flags(o Option) string {
 	}
 	return code(all...)
 }
+
+// sentence returns a part of a sentence as a whole one.
+func sentence(s string) string { return strings.ToUpper(s[:1]) + s[1:] + "." }
 
 // code returns words set as code, with commas between, without those that are empty.
 func code(words ...string) string {

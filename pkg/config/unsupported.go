@@ -1,0 +1,94 @@
+package config
+
+import "slices"
+
+// Why options of kube-vip are not supported, and what to do instead.
+const (
+	reasonElection  = "the control plane's VIP always has one owner, which is elected"
+	reasonDetect    = "a node's own API server is always asked first, and the VIP goes to one whose API server is ready"
+	reasonBalancer  = "Herald does not balance over the API servers; the API server of the node that owns the VIP answers"
+	reasonCheck     = "the health check has control_plane_health_check_address, _period_seconds, _timeout_seconds and _failure_threshold only"
+	reasonZebra     = "Herald hands no routes to zebra; make FRR a peer by bgp_peers"
+	reasonRoutes    = "Herald writes no routes to VIPs into a routing table; remove it, and make the daemon that would export them a BGP peer by bgp_enable and bgp_peers"
+	reasonTable     = "it is for vip_routingtable, which Herald does not have"
+	reasonDNSMode   = "addresses are IP addresses; names are not looked up"
+	reasonDDNS      = "the control plane's VIP is not leased by DHCP; reserve an address, and set it by address and in DNS"
+	reasonEgress    = "Herald does not send what pods send with a VIP as its source; remove it, and have the network plugin do that"
+	reasonEgressHow = "Herald has no egress: what the pods of a Service send keeps the source that the network plugin gives it"
+	reasonLabels    = "Herald does not write to Nodes; the owner of a VIP is in the annotation kube-vip.io/vipHost of its Service, and in what herald status prints"
+	reasonFilter    = "Herald drops no packets to other ports of a VIP; remove it, and have the nodes' firewall drop packets from outside to what they listen on"
+	reasonDemand    = "elections are for every Service or for none; remove it, and set svc_election=true if each Service is to have one owner"
+	reasonWireGuard = "Herald makes no WireGuard tunnels; remove it, and announce VIPs by BGP over a tunnel that the nodes have"
+	reasonMirror    = "Herald copies no packets; tc does, by its action mirred"
+	reasonConfig    = "Herald does not read kube-vip's form of file; remove it, and use herald_config, a file whose keys are the names of the environment variables"
+	reasonPreserve  = "a VIP is always kept until another node has it, or until its owner can't know whether another has"
+	reasonLink      = "VIPs always leave a node whose link goes down"
+	reasonLeases    = "the annotations of leases are Herald's own"
+	reasonLoopback  = "the addresses of VIPs always have global scope"
+	reasonInstance  = "one Herald on each node announces all VIPs; a second one waits until the first ends"
+	reasonDebounce  = "Herald acts on the first change, and gathers those that come while it does"
+	reasonEndpoints = "Herald reads EndpointSlices, in which Kubernetes has what Endpoints have"
+	reasonSingle    = "Herald needs a cluster, of one node at least"
+	reasonPools     = "address pools are in the ConfigMap that svc_pools names"
+	reasonPacket    = "Herald does not use Equinix Metal's API"
+)
+
+// unsupported are the options of kube-vip that Herald knows of but does not
+// have. A name that ends in * is for all names that begin so.
+var unsupported = slices.Concat(
+	inSection(groupControlPlane, "", []Option{
+		{Env: "vip_leaderelection", Flag: "leaderElection", Type: Bool, Default: "false", Reason: reasonElection, Effect: NoEffect, Meaning: "Elect an owner of the control plane's VIP."},
+		{Env: "cp_detect", Flag: "autodetectcp", Type: Bool, Default: "false", Reason: reasonDetect, Effect: NoEffect, Meaning: "Find a working API server on the node."},
+		{Env: "control_plane_health_check_*", Type: String, Reason: reasonCheck, Effect: Unused, Meaning: "All other options of the health check."},
+		{Env: "backend_health_check_interval", Type: Seconds, Default: "5", Reason: reasonBalancer, Effect: Unused, Meaning: "How often API servers that are balanced are checked."},
+		{Env: "iptables_backend", Type: String, Reason: reasonBalancer, Effect: Unused, Meaning: "The iptables that masquerading uses, `nft` or `legacy`."},
+	}),
+	inSection(groupBGP, "", []Option{
+		{Env: "zebra_enable", Flag: "zebra", Type: Bool, Default: "false", Reason: reasonZebra, Effect: Unused, Meaning: "Hand routes to FRR's zebra."},
+		{Env: "zebra_url", Flag: "zebraUrl", Type: String, Default: "unix:/var/run/frr/zserv.api", Reason: reasonZebra, Effect: Unused, Meaning: "Where zebra is."},
+		{Env: "zebra_version", Flag: "zebraVersion", Type: Int, Default: "6", Reason: reasonZebra, Effect: Unused, Meaning: "Its protocol's version."},
+		{Env: "zebra_software_name", Flag: "zebraSoftwareName", Type: String, Default: "frr8.3", Reason: reasonZebra, Effect: Unused, Meaning: "Its name and version."},
+	}),
+	inSection(groupRouting, "", []Option{
+		{Env: "vip_routingtable", Flag: "table", Type: Bool, Default: "false", Reason: reasonRoutes, Effect: Refused, Meaning: "Put routes to VIPs into a table, for another daemon to export."},
+		{Env: "vip_routingtableid", Flag: "tableID", Type: Int, Default: "198", Reason: reasonTable, Effect: Unused, Meaning: "The table."},
+		{Env: "vip_routingtabletype", Flag: "tableType", Type: Int, Default: "1", Reason: reasonTable, Effect: Unused, Meaning: "The type of the routes."},
+		{Env: "vip_routingprotocol", Flag: "routingProtocol", Type: Int, Default: "248", Reason: reasonTable, Effect: Unused, Meaning: "The protocol number of the routes."},
+		{Env: "vip_cleanroutingtable", Flag: "cleanRoutingTable", Type: Bool, Default: "false", Reason: reasonTable, Effect: Unused, Meaning: "Remove left-over routes at start."},
+	}),
+	inSection(groupDHCP, "", []Option{
+		{Env: "dns_mode", Flag: "dnsMode", Type: String, Default: "first", Reason: reasonDNSMode, Effect: Unused, Meaning: "Which addresses of a name are used: `first`, `ipv4`, `ipv6` or `dual`."},
+		{Env: "vip_ddns", Flag: "ddns", Type: Bool, Default: "false", Reason: reasonDDNS, Effect: Unused, Meaning: "Get the control plane's address by DHCP and dynamic DNS."},
+	}),
+	inSection(groupEgress, "", []Option{
+		{Env: "egress_podcidr", Type: String, Reason: reasonEgress, Effect: Refused, Meaning: "The pods' ranges."},
+		{Env: "egress_servicecidr", Type: String, Reason: reasonEgress, Effect: Refused, Meaning: "The Services' ranges."},
+		// These two say how, and many a manifest has them where no Service asks for egress.
+		{Env: "egress_withnftables", Type: Bool, Default: "false", Reason: reasonEgressHow, Effect: Unused, Meaning: "Use nftables."},
+		{Env: "egress_clean", Aliases: []string{"EGRESS_CLEAN"}, Type: Bool, Default: "false", Reason: reasonEgressHow, Effect: Unused, Meaning: "Remove left-over rules at start."},
+		{Env: "egress_*", Type: String, Reason: reasonEgress, Effect: Refused, Meaning: "All other options of egress."},
+	}),
+	inSection(groupOthers, "", []Option{
+		// decision 0084
+		{Env: "enable_node_labeling", Flag: "enableNodeLabeling", Type: Bool, Default: "false", Reason: reasonLabels, Effect: Unused, Meaning: "Label the node that owns a VIP."},
+		{Env: "enable_service_security", Flag: "onlyAllowTrafficServicePorts", Type: Bool, Default: "false", Reason: reasonFilter, Effect: Refused, Meaning: "Drop packets to a VIP's other ports. Refused, since who asks for it relies on it."},
+		{Env: "per_service_election_on_demand", Type: Bool, Default: "false", Reason: reasonDemand, Effect: Refused, Meaning: "An election for those Services that ask for it by an annotation; the others are announced by all nodes."},
+		{Env: "vip_wireguard", Flag: "wireguard", Type: Bool, Default: "false", Reason: reasonWireGuard, Effect: Refused, Meaning: "Announce VIPs over WireGuard."},
+		{Env: "mirror_dest_interface", Flag: "mirrorDestInterface", Type: Interface, Reason: reasonMirror, Effect: Unused, Meaning: "Copy the VIPs' traffic to this interface."},
+		{Env: "config_file", Flag: "config-file", Type: Path, Reason: reasonConfig, Effect: Refused, Meaning: "A file in kube-vip's own form."},
+		{Env: "vip_preserve_on_leadership_loss", Type: Bool, Default: "false", Reason: reasonPreserve, Effect: NoEffect, Meaning: "Keep a VIP bound after losing its lease, until another node has it."},
+		{Env: "vip_loseleadership*", Type: String, Reason: reasonLink, Effect: NoEffect, Meaning: "Give up VIPs when the link goes down."},
+		{Env: "vip_leaseannotations", Type: String, Reason: reasonLeases, Effect: Unused, Meaning: "Annotations of the leases, as JSON."},
+		{Env: "vip_interfaceloglobal", Flag: "loInterfaceGlobalScope", Type: Bool, Default: "false", Reason: reasonLoopback, Effect: NoEffect, Meaning: "Global scope for addresses on `lo`."},
+		{Env: "instance_name", Type: String, Reason: reasonInstance, Effect: Unused, Meaning: "Distinguishes several announcers on one node."},
+		{Env: "debounce_time", Type: String, Reason: reasonDebounce, Effect: Unused, Meaning: "How long changes are gathered."},
+		{Env: "enable_endpoints", Flag: "enableEndpoints", Type: Bool, Default: "false", Reason: reasonEndpoints, Effect: Unused, Meaning: "Read Endpoints."},
+	}),
+	inSection(groupObsolete, "", []Option{
+		{Env: "vip_singlenode", Type: Bool, Default: "false", Reason: reasonSingle, Effect: Unused, Meaning: "Run without a cluster."},
+		{Env: "vip_startleader", Type: Bool, Default: "false", Reason: reasonElection, Effect: Unused, Meaning: "Start as the owner."},
+		{Env: "vip_configmap", Type: Name, Reason: reasonPools, Effect: Unused, Meaning: "A ConfigMap of Services."},
+		{Env: "vip_packet*", Type: String, Reason: reasonPacket, Effect: Unused, Meaning: "Equinix Metal's API."},
+		{Env: "provider_config", Type: Path, Reason: reasonPacket, Effect: Unused, Meaning: "Equinix Metal's settings."},
+	}),
+)
