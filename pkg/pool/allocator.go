@@ -15,7 +15,7 @@ type Request struct {
 	Service    vip.Key
 	UID        string
 	Created    time.Time
-	Labels     map[string]string // needed only if Pools.NeedsServiceLabels
+	Labels     map[string]string
 	Ports      []vip.Port
 	SharingKey string       // Services of a namespace with the same one share addresses
 	Families   []vip.Family // spec.ipFamilies

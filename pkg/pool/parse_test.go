@@ -2,7 +2,6 @@ package pool
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -212,50 +211,6 @@ func TestMistakeLeavesWhatWasGood(t *testing.T) {
 	again, _ := Parse(edited, data("cidr-web=still wrong", "cidr-db=10.0.1.8/31"))
 	if got, want := again.text(), "cidr-db: 10.0.1.8-10.0.1.9\ncidr-web: 10.0.0.4-10.0.0.5"; got != want {
 		t.Errorf("a second mistake: got\n%s\nwant\n%s", got, want)
-	}
-}
-
-func TestInterfaceOfPools(t *testing.T) {
-	p, _ := Parse(nil, data("interface-web=eth1", "interface-global=eth0", "interface-none=", "pool-v=10.7.0.0/24", "pool-v.interface=vlan7", "cidr-global=10.0.0.0/24"))
-	for _, tt := range []struct{ namespace, addr, want string }{
-		{"web", "10.0.0.1", "eth1"},
-		{"db", "10.0.0.1", "eth0"},
-		{"none", "10.0.0.1", ""},
-		{"web", "10.7.0.1", "vlan7"},
-	} {
-		if got := p.Interface(tt.namespace, []netip.Addr{netip.MustParseAddr(tt.addr)}); got != tt.want {
-			t.Errorf("%s %s: %q, want %q", tt.namespace, tt.addr, got, tt.want)
-		}
-	}
-}
-
-func TestWhoMayAskForWhat(t *testing.T) {
-	p, _ := Parse(nil, data("cidr-web=10.0.1.0/24", "pool-blue=10.0.2.0/24", "pool-blue.namespaces=team=blue",
-		"pool-kept=10.0.3.0/24", "pool-kept.namespaces=shop", "pool-kept.enforce=true", "pool-all=10.0.4.0/24", "pool-all.auto=false"))
-	blue := map[string]string{"team": "blue"}
-	for _, tt := range []struct {
-		ns          Namespace
-		addr        string
-		any, pooled bool
-	}{
-		{Namespace{Name: "web"}, "10.0.1.9", true, true},
-		{Namespace{Name: "db"}, "10.0.1.9", true, false},
-		{Namespace{Name: "db"}, "10.0.2.9", true, false},
-		{Namespace{Name: "db", Labels: blue}, "10.0.2.9", true, true},
-		{Namespace{Name: "db"}, "10.0.3.9", false, false},
-		{Namespace{Name: "shop"}, "10.0.3.9", true, true},
-		{Namespace{Name: "db"}, "10.0.4.9", true, true},
-		{Namespace{Name: "db"}, "10.0.5.9", true, false},
-	} {
-		a := netip.MustParseAddr(tt.addr)
-		_, anyOK, whyAny := p.Allowed(tt.ns, a, false)
-		_, pooledOK, whyPooled := p.Allowed(tt.ns, a, true)
-		if anyOK != tt.any || pooledOK != tt.pooled {
-			t.Errorf("%s of %v: any %v (%s), pools %v (%s); want %v, %v", tt.addr, tt.ns, anyOK, whyAny, pooledOK, whyPooled, tt.any, tt.pooled)
-		}
-		if (whyAny == "") != anyOK || (whyPooled == "") != pooledOK || !pooledOK && !strings.HasPrefix(whyPooled, tt.addr) {
-			t.Errorf("reasons %q, %q", whyAny, whyPooled)
-		}
 	}
 }
 

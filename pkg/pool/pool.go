@@ -2,7 +2,6 @@ package pool
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -162,25 +161,6 @@ func (p *Pool) specificity() int {
 // All is every pool, sorted by name. It must not be modified.
 func (p *Pools) All() []*Pool { return p.all }
 
-// Pool is the pool of that name, or nil.
-func (p *Pools) Pool(name string) *Pool { return p.byName[name] }
-
-// NeedsNamespaceLabels reports whether a pool has a selector of namespaces.
-func (p *Pools) NeedsNamespaceLabels() bool {
-	return slices.ContainsFunc(p.own, func(x *Pool) bool { return x.Namespaces.Selector != nil })
-}
-
-// NeedsServiceLabels reports whether a pool has a selector of Services.
-func (p *Pools) NeedsServiceLabels() bool {
-	return slices.ContainsFunc(p.own, func(x *Pool) bool { return x.Services != nil })
-}
-
-// NamesNamespaces reports whether a pool-<name> is for some namespaces only, so that its
-// operator expects others to be kept out. The provider's keys never did that.
-func (p *Pools) NamesNamespaces() bool {
-	return slices.ContainsFunc(p.own, func(x *Pool) bool { return !x.Namespaces.All() })
-}
-
 // providerPool is the one pool of the provider's keys that a namespace gets addresses of, in
 // its order: cidr-<namespace>, cidr-global, range-<namespace>, range-global. nil if there is none.
 func (p *Pools) providerPool(namespace string) *Pool {
@@ -200,20 +180,6 @@ func (p *Pools) offered(ns Namespace) (out []*Pool) {
 		out = slices.Insert(out, at, x)
 	}
 	return out
-}
-
-// Interface is the link of the VIPs of a namespace's Service: that of the pool that an address
-// of it is of, else interface-<namespace>, else interface-global; "" if none says.
-func (p *Pools) Interface(namespace string, addrs []netip.Addr) string {
-	for _, x := range p.own {
-		if x.Interface != "" && slices.ContainsFunc(addrs, x.Contains) {
-			return x.Interface
-		}
-	}
-	if name, ok := p.interfaces[namespace]; ok {
-		return name
-	}
-	return p.interfaces[global]
 }
 
 // sharing reports whether the Services of a namespace share IPv4 addresses with others of
@@ -249,32 +215,4 @@ func (p *Pools) find(a netip.Addr) *Pool {
 		}
 	}
 	return nil
-}
-
-// Allowed reports whether Services of a namespace may ask for a, and of which pool it is; ""
-// if of none. With poolsOnly it must be of a pool that is offered to the namespace; without, it
-// must only not be of one that Enforce keeps for others. reason, if it may not, is a sentence
-// that begins with the address.
-func (p *Pools) Allowed(ns Namespace, a netip.Addr, poolsOnly bool) (pool string, ok bool, reason string) {
-	var kept, other *Pool // for other namespaces
-	for _, x := range p.all {
-		switch {
-		case !x.Contains(a):
-		case !x.Broken && x.Namespaces.Contains(ns.Name, ns.Labels):
-			return x.Name, true, ""
-		case x.Enforce && kept == nil:
-			kept = x
-		case other == nil:
-			other = x
-		}
-	}
-	switch x := cmp.Or(kept, other); {
-	case x != nil && (poolsOnly || kept != nil):
-		return x.Name, false, fmt.Sprintf("%s is of pool %s, which is not offered to namespace %s", a, x.Name, ns.Name)
-	case poolsOnly:
-		return "", false, fmt.Sprintf("%s is of no pool that is offered to namespace %s", a, ns.Name)
-	case x != nil:
-		return x.Name, true, ""
-	}
-	return "", true, ""
 }

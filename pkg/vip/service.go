@@ -126,6 +126,10 @@ func (f Family) String() string {
 	return "IPv6"
 }
 
+// MarshalText writes a Family as String does. Without it encoding/json takes a
+// list of them for bytes, and writes base64.
+func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
+
 // A DualStack is spec.ipFamilyPolicy of a Service.
 type DualStack uint8
 
@@ -135,10 +139,6 @@ const (
 	PreferDualStack
 	RequireDualStack
 )
-
-// MarshalText writes a Family as String does. Without it encoding/json takes a
-// list of them for bytes, and writes base64.
-func (f Family) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
 // A Port is one a Service listens on. Two Services may share an address as
 // long as they share no Port on it.
