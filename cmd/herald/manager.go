@@ -68,7 +68,10 @@ func managerCommand() *cobra.Command {
 		if r := preflight.Capabilities(os.DirFS("/")); r.Severity == preflight.Error {
 			log.Error("this node can carry no VIP: " + r.Message)
 		}
-		n, err := newNode(cfg, log)
+		n, err := newNode(c.Context(), cfg, log)
+		if c.Context().Err() != nil {
+			return nil // asked to stop
+		}
 		if err != nil {
 			return err
 		}
@@ -101,7 +104,8 @@ type node struct {
 	log       *slog.Logger
 }
 
-func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
+// newNode makes all rooms. It waits for a kubeconfig; if ctx ends meanwhile, that is the error.
+func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
 	n := &node{cfg: cfg, log: log}
 	wake := mailbox.NewSignal() // of the leases
@@ -109,7 +113,7 @@ func newNode(cfg config.Config, log *slog.Logger) (*node, error) {
 	if cfg.ControlPlane.Enable {
 		servers = kube.NewServers(cfg.ControlPlane.Port, n.ownAddresses)
 	}
-	access, where, err := kube.Connect(kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion(), Servers: servers})
+	access, where, err := kube.AwaitConfig(ctx, kube.Access{File: cfg.Kube.ConfigFile, Server: cfg.Kube.Server, Version: currentVersion(), Servers: servers}, log)
 	if err != nil {
 		return nil, err
 	}

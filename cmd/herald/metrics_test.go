@@ -89,7 +89,7 @@ func idleNode(t *testing.T) *node {
 	check.OK(t, os.WriteFile(file, []byte(nowhere), 0o600))
 	cfg, _, err := config.Parse(config.Sources{Hostname: "docs", Env: []string{"k8s_config_file=" + file, "vip_allow_interface_not_up=true"}})
 	check.OK(t, err)
-	return check.Value(newNode(cfg, slog.New(slog.DiscardHandler)))(t)
+	return check.Value(newNode(t.Context(), cfg, slog.New(slog.DiscardHandler)))(t)
 }
 
 // A metric is one row of the reference.

@@ -67,7 +67,7 @@ func ConnectUser(file, version string) (*rest.Config, error) {
 // Connect finds the API server: by a.File if there is such a file, else by the
 // Pod's service account, else by /etc/kubernetes/admin.conf, else by
 // .kube/config in the home directory. origin names the one that was used. The error, if
-// none exists, names all that were tried; a file that can't be read is an error, too.
+// none exists, names all that were tried; a file that is empty or can't be read is an error, too.
 // Nothing is connected yet.
 //
 // The connection has no client-side rate limit. To have dead HTTP/2 connections
@@ -102,6 +102,46 @@ func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	return cfg, origin, nil
 }
 
+// How long AwaitConfig waits, and how often it looks. A file that is mounted into a container is
+// seen there as long as it is written in place; one that was put in its place by a rename is seen
+// by the next container only. So the process ends after a while, and kubelet starts another.
+const (
+	configWait   = 2 * time.Minute
+	configPeriod = 500 * time.Millisecond
+)
+
+// errNoConfig is within the errors of Connect that end once somebody writes a kubeconfig.
+var errNoConfig = errors.New("no way to the API server found")
+
+// AwaitConfig is Connect for a process that may be started before its kubeconfig is written, as
+// kubelet starts a static Pod before kubeadm has written admin.conf. While there is no kubeconfig,
+// or an empty one, it tries again, for two minutes at most, and logs what it waits for.
+// A kubeconfig that can't be used is an error if it still can't at the next try: it may
+// have been half written. If ctx ends meanwhile, that is the error.
+func AwaitConfig(ctx context.Context, a Access, log *slog.Logger) (*rest.Config, string, error) {
+	began, failed := time.Now(), false
+	for waited := false; ; waited = true {
+		cfg, origin, err := Connect(a)
+		missing := errors.Is(err, errNoConfig)
+		switch {
+		case err == nil:
+			return cfg, origin, nil
+		case !missing && failed:
+			return nil, "", err
+		case missing && time.Since(began) >= configWait:
+			return nil, "", fmt.Errorf("waited %v: %w", configWait, err)
+		case missing && !waited:
+			log.Warn("waiting for a kubeconfig, such as kubeadm writes", "for", configWait, "err", err)
+		}
+		failed = !missing
+		select {
+		case <-ctx.Done():
+			return nil, "", ctx.Err()
+		case <-time.After(configPeriod):
+		}
+	}
+}
+
 // findConfig is the configuration in the file explicit, if that exists, else that of
 // the Pod, else that in the first of files that exists.
 func findConfig(explicit string, inCluster func() (*rest.Config, error), files ...string) (cfg *rest.Config, origin string, err error) {
@@ -119,18 +159,22 @@ func findConfig(explicit string, inCluster func() (*rest.Config, error), files .
 			tried = append(tried, fmt.Errorf("%s: %w", pod, err))
 			continue
 		}
-		if _, err := os.Stat(source); errors.Is(err, fs.ErrNotExist) {
+		file, err := os.Stat(source)
+		if errors.Is(err, fs.ErrNotExist) {
 			tried = append(tried, fmt.Errorf("%s: no such file", source))
 			continue
 		}
-		// A file that exists but is wrong is an error, not a reason to go on: the
+		if err == nil && file.Size() == 0 { // hostPath of type FileOrCreate makes it so
+			return nil, "", fmt.Errorf("%w: the kubeconfig %s is empty", errNoConfig, source)
+		}
+		// A file that has content but is wrong is an error, not a reason to go on: the
 		// next one may be for another cluster.
 		if cfg, err = clientcmd.BuildConfigFromFlags("", source); err != nil {
 			return nil, "", fmt.Errorf("the kubeconfig %s can't be used: %w", source, err)
 		}
 		return cfg, "file " + source, nil
 	}
-	return nil, "", fmt.Errorf("no way to the API server found; set k8s_config_file to a kubeconfig. Tried:\n%w", errors.Join(tried...))
+	return nil, "", fmt.Errorf("%w; set k8s_config_file to a kubeconfig. Tried:\n%w", errNoConfig, errors.Join(tried...))
 }
 
 // dial opens TCP connections that notice within seconds when the other side does not answer any more.

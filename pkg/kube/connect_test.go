@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -36,7 +37,7 @@ current-context: x
 func TestFindConfig(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	for name, text := range map[string]string{"good": kubeconfig, "other": strings.ReplaceAll(kubeconfig, "192.0.2.7", "192.0.2.8"), "broken": "clusters: ["} {
+	for name, text := range map[string]string{"good": kubeconfig, "other": strings.ReplaceAll(kubeconfig, "192.0.2.7", "192.0.2.8"), "broken": "clusters: [", "empty": ""} {
 		check.OK(t, os.WriteFile(at(name), []byte(text), 0o600))
 	}
 	inside := func() (*rest.Config, error) { return &rest.Config{Host: "https://10.96.0.1"}, nil }
@@ -57,6 +58,7 @@ func TestFindConfig(t *testing.T) {
 		{name: "second file", inCluster: outside, files: []string{at("missing"), at("other")}, host: "https://192.0.2.8:6443", where: "file " + at("other")},
 		{name: "explicit file that is broken", explicit: at("broken"), inCluster: inside, errors: []string{at("broken")}},
 		{name: "a broken file is not passed over", inCluster: outside, files: []string{at("broken"), at("good")}, errors: []string{at("broken")}},
+		{name: "an empty file is not passed over", inCluster: outside, files: []string{at("empty"), at("good")}, errors: []string{at("empty") + " is empty"}},
 		{name: "nothing", explicit: at("missing"), inCluster: outside, files: []string{at("a"), at("b")},
 			errors: []string{"k8s_config_file", at("missing") + ": no such file", "service account", at("a") + ": no such file", at("b") + ": no such file"}},
 	}
@@ -76,6 +78,74 @@ func TestFindConfig(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAwaitConfig: a kubeconfig that is missing, empty or half written is waited for, and one that stays wrong is not.
+func TestAwaitConfig(t *testing.T) {
+	const empty, none = "", "none"
+	half := kubeconfig[:len(kubeconfig)/2]
+	tests := []struct {
+		name   string
+		first  string // what the file contains at first; none: there is no file
+		then   string // what it contains after 5 s
+		err    string // a part of it
+		after  time.Duration
+		logged int // lines
+	}{
+		{name: "there", first: kubeconfig, then: kubeconfig},
+		{name: "empty at first", first: empty, then: kubeconfig, after: 5 * time.Second, logged: 1},
+		{name: "missing at first", first: none, then: kubeconfig, after: 5 * time.Second, logged: 1},
+		{name: "empty, then wrong", first: empty, then: "clusters: [", err: "can't be used", after: 5*time.Second + configPeriod, logged: 1},
+		{name: "half written for long", first: half, then: kubeconfig, err: "can't be used", after: configPeriod},
+		{name: "empty for ever", first: empty, then: empty, err: "is empty", after: configWait, logged: 1},
+		{name: "missing for ever", first: none, then: none, err: "k8s_config_file", after: configWait, logged: 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("HOME", t.TempDir())
+			file := filepath.Join(t.TempDir(), "admin.conf")
+			write := func(text string) {
+				if text != none {
+					check.OK(t, os.WriteFile(file, []byte(text), 0o600))
+				}
+			}
+			write(tt.first)
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				time.AfterFunc(5*time.Second-time.Millisecond, func() { write(tt.then) })
+				var lines strings.Builder
+				cfg, where, err := AwaitConfig(t.Context(), Access{File: file}, slog.New(slog.NewTextHandler(&lines, nil)))
+				if took := time.Since(began); took != tt.after {
+					t.Errorf("it took %v, want %v", took, tt.after)
+				}
+				if got := strings.Count(lines.String(), "\n"); got != tt.logged || tt.logged > 0 && !strings.Contains(lines.String(), file) {
+					t.Errorf("logged, want %d lines that name the file:\n%s", tt.logged, &lines)
+				}
+				if tt.err != "" {
+					if err == nil || !strings.Contains(err.Error(), tt.err) {
+						t.Errorf("error %v, want %q", err, tt.err)
+					}
+					return
+				}
+				check.OK(t, err)
+				if cfg.Host != "https://192.0.2.7:6443" || where != "file "+file {
+					t.Errorf("%s from %s", cfg.Host, where)
+				}
+			})
+		})
+	}
+}
+
+// TestAwaitConfigStops: a process that is told to stop does not wait any longer.
+func TestAwaitConfigStops(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		if _, _, err := AwaitConfig(ctx, Access{}, slog.New(slog.DiscardHandler)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v, want %v", err, context.DeadlineExceeded)
+		}
+	})
 }
 
 func TestConnect(t *testing.T) {
