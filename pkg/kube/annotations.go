@@ -31,6 +31,7 @@ const (
 	peersKey            = "heraldvip.io/bgp-peers"
 	announcerKey        = "heraldvip.io/announcer"
 	serviceVLANKey      = "kube-vip.io/serviceVLAN"
+	egressKey           = "kube-vip.io/egress"
 )
 
 // An Annotation is one row of the reference of annotations.
@@ -41,8 +42,10 @@ type Annotation struct {
 	Written     bool // Herald writes it; setting it has no effect
 	Unsupported bool // kube-vip has it, this version of Herald does not
 	// Consequence is what an Unsupported annotation changes about the announcement; it
-	// becomes an Event on a Service that has the annotation. "" if there is none.
+	// becomes an Event on a Service that has the annotation. "" if there is none; then Instead
+	// says, for the reference, what Herald does.
 	Consequence string
+	Instead     string
 }
 
 // Annotations explains every annotation on a Service, for the generated reference.
@@ -76,11 +79,11 @@ var Annotations = []Annotation{
 	{Key: announcerKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
 	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Unsupported: true, Consequence: "the VIP is announced without a VLAN"},
-	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Unsupported: true},
-	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Unsupported: true},
-	{Key: "kube-vip.io/egress", Value: "true or false", Meaning: "Send what the Service's pods send with the VIP as its source. The same holds for all annotations whose name begins with egress.", Unsupported: true},
-	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false", Meaning: "Elect an owner for this Service alone.", Unsupported: true},
-	{Key: "kube-vip.io/ignore-service-security", Value: "true or false", Meaning: "Do not restrict the VIP to the ports of the Service.", Unsupported: true},
+	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Unsupported: true, Instead: "TCP connections are kept when the VIP moves (herald_keep_connections), and kube-proxy removes the entries of UDP whose endpoint is gone"},
+	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Unsupported: true, Instead: "the DHCP server is given the name (kube-vip.io/loadbalancerHostname), and may register it"},
+	{Key: egressKey, Value: "true or false", Meaning: "Send what the Service's pods send with the VIP as its source. The same holds for all annotations whose name begins with egress.", Unsupported: true, Consequence: "what the Service's pods send keeps the source that the network plugin gives it"},
+	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false", Meaning: "Elect an owner for this Service alone, where per_service_election_on_demand is set.", Unsupported: true, Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
+	{Key: "kube-vip.io/ignore-service-security", Value: "true or false", Meaning: "Do not restrict the VIP to the ports of the Service, where enable_service_security is set.", Unsupported: true, Instead: "no VIP is restricted; enable_service_security is refused"},
 }
 
 // readAnnotations fills in the fields of s that come from annotations. An annotation

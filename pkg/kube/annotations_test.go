@@ -122,6 +122,9 @@ func TestReadAnnotations(t *testing.T) {
 		{vipHostKey, "n1", vip.Service{VIPHost: "n1"}},
 		{serviceVLANKey, "100", vip.Service{Invalid: []string{
 			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN."}}},
+		{egressKey, "true", vip.Service{Invalid: []string{
+			"kube-vip.io/egress is not supported by this version of Herald: what the Service's pods send keeps the source that the network plugin gives it."}}},
+		{egressKey, "false", vip.Service{}},
 		{serviceVLANKey, "", vip.Service{}},
 		{hwaddrKey, "00:00:6C:00:00:01", vip.Service{DHCP: vip.DHCP{MAC: "00:00:6c:00:00:01"}}},
 		{hwaddrKey, "0E-00-5e-00-00-01", vip.Service{DHCP: vip.DHCP{MAC: "0e:00:5e:00:00:01"}}},
@@ -182,8 +185,8 @@ func TestAnnotationsTable(t *testing.T) {
 		if a.Value == "" || !strings.HasSuffix(a.Meaning, ".") {
 			t.Errorf("%s is not explained: value %q, meaning %q", a.Key, a.Value, a.Meaning)
 		}
-		if a.Consequence != "" && !a.Unsupported {
-			t.Errorf("%s: Consequence is for unsupported annotations", a.Key)
+		if one := (a.Consequence != "") != (a.Instead != ""); one != a.Unsupported {
+			t.Errorf("%s: Consequence is %q, Instead %q, want one of them for an unsupported annotation, and none otherwise", a.Key, a.Consequence, a.Instead)
 		}
 		if prefix, _, _ := strings.Cut(a.Key, "/"); prefix != "kube-vip.io" && prefix != "heraldvip.io" {
 			t.Errorf("%s has a prefix that is not ours", a.Key)
