@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,21 +22,22 @@ const (
 // has no effect, and why. Those that ask for what Herald does not have are refused, with the way out.
 func TestDistributions(t *testing.T) {
 	tests := map[string]struct {
+		asks     string // for what: the VIP of the control plane, those of Services, an election for each; the prefix length of IPv4 VIPs
 		warnings []string
 		err      string
 	}{
-		"cluster-api-nutanix": {},
-		"cluster-api-proxmox": {},
-		"cluster-api-vsphere": {},
-		"eks-anywhere":        {},
+		"cluster-api-nutanix": {asks: "cp services election /32"},
+		"cluster-api-proxmox": {asks: "cp /32"},
+		"cluster-api-vsphere": {asks: "cp services election /32"},
+		"eks-anywhere":        {asks: "cp /32"},
 		"harvester":           {warnings: []string{warnNoCP}, err: `enable_service_security="true" (environment): ` + reasonFilter},
-		"helm-chart":          {warnings: []string{warnNoCP}},
-		"k3s":                 {},
-		"kubespray":           {warnings: []string{"enable_node_labeling (environment) has no effect: " + reasonLabels, warnLocal}},
-		"minikube":            {warnings: []string{warnLocal}},
+		"helm-chart":          {asks: "services /32", warnings: []string{warnNoCP}},
+		"k3s":                 {asks: "cp services /24"},
+		"kubespray":           {asks: "cp services election /32", warnings: []string{"enable_node_labeling (environment) has no effect: " + reasonLabels, warnLocal}},
+		"minikube":            {asks: "cp /32", warnings: []string{warnLocal}},
 		"openshift": {err: `vip_routingtable="true" (environment): ` + reasonRoutes + "\n" +
 			`vip_arp="false" (environment): must be true with cp_enable, or bgp_enable must: nothing else announces its VIP`},
-		"rke2": {warnings: []string{warnLocal}},
+		"rke2": {asks: "cp services election /24", warnings: []string{warnLocal}},
 	}
 	files := check.Value(filepath.Glob("testdata/distributions/*.env"))(t)
 	if len(files) != len(tests) {
@@ -57,12 +59,26 @@ func TestDistributions(t *testing.T) {
 				}
 			} else if tt.err != "" {
 				t.Fatalf("no error, want %s", tt.err)
-			} else if !c.ControlPlane.Enable && !c.Services.Enable {
-				t.Error("it announces nothing")
+			} else if got := asked(c); got != tt.asks {
+				t.Errorf("it asks for %q, want %q", got, tt.asks)
 			}
 			if diff := cmp.Diff(tt.warnings, warnings); diff != "" {
 				t.Errorf("warnings, -want +got:\n%s", diff)
 			}
 		})
 	}
+}
+
+// asked returns what c asks Herald to announce, in short.
+func asked(c Config) string {
+	var words []string
+	for _, o := range []struct {
+		set  bool
+		word string
+	}{{c.ControlPlane.Enable, "cp"}, {c.Services.Enable, "services"}, {c.Services.Election, "election"}} {
+		if o.set {
+			words = append(words, o.word)
+		}
+	}
+	return strings.Join(append(words, fmt.Sprintf("/%d", c.Link.Bits4)), " ")
 }
