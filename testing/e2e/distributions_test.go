@@ -1,0 +1,47 @@
+package e2e
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// distributionEnv returns the settings by which a distribution installs kube-vip (pkg/config/testdata/distributions), with
+// the address and the links of the lab, and whatever stands in for API servers asked whether they are ready.
+func distributionEnv(t *testing.T, name, address string) map[string]string {
+	t.Helper()
+	env := map[string]string{}
+	text := check.Value(os.ReadFile("../../pkg/config/testdata/distributions/" + name + ".env"))(t)
+	for line := range strings.Lines(string(text)) {
+		if key, value, found := strings.Cut(strings.TrimSpace(line), "="); found && !strings.HasPrefix(line, "#") {
+			env[key] = value
+		}
+	}
+	delete(env, "vip_interface")
+	delete(env, "vip_nodename")
+	env["address"], env["control_plane_health_check_address"] = address, "http://127.0.0.1:6444/readyz"
+	return env
+}
+
+// TestDistributions: what Ansible roles set for k3s, and Kubespray, serves the control plane's VIP and those of Services.
+func TestDistributions(t *testing.T) {
+	for _, n := range cluster.Nodes() {
+		startReadyServer(t, n)
+	}
+	for _, tt := range []struct {
+		name   string
+		warned bool // that connections are not balanced
+	}{{"k3s", false}, {"kubespray", true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := start(t, distributionEnv(t, tt.name, "10.77.0.90"))
+			createService(t, webService("a", "10.77.0.91"))
+			awaitReachable(t, "http://10.77.0.90:6444/")
+			awaitReachable(t, "http://10.77.0.91/")
+			if log := f.node["n1"].Log(); strings.Contains(log, "lb_enable") != tt.warned {
+				t.Errorf("a warning of lb_enable: %v, want %v", !tt.warned, tt.warned)
+			}
+		})
+	}
+}
