@@ -1,11 +1,16 @@
 package e2e
 
 import (
+	"context"
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/lab"
 )
 
 // distributionEnv returns the settings by which a distribution installs kube-vip (pkg/config/testdata/distributions), with
@@ -44,4 +49,25 @@ func TestDistributions(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestKubeconfigWrittenLater: as with a hostPath of type FileOrCreate, the kubeconfig is empty when Herald starts, and is written
+// while it waits.
+func TestKubeconfigWrittenLater(t *testing.T) {
+	text := check.Value(os.ReadFile(check.Value(cluster.Kubeconfig(t.Context(), "herald"))(t)))(t)
+	file := filepath.Join(t.TempDir(), "admin.conf")
+	check.OK(t, os.WriteFile(file, nil, 0o600))
+	f := &heralds{t: t, env: env("k8s_config_file", file), node: make(map[string]*lab.Process)}
+	t.Cleanup(f.end)
+	f.startOn("n1")
+	until(t, 10*time.Second, "Herald says that it waits", func(context.Context) error {
+		if log := f.node["n1"].Log(); !strings.Contains(log, "waiting for a kubeconfig") || !strings.Contains(log, file) {
+			return errors.New("the log does not have it")
+		}
+		return nil
+	})
+	check.OK(t, os.WriteFile(file, text, 0o600))
+	f.awaitReady("n1")
+	createService(t, webService("a", "10.77.0.91"))
+	awaitReachable(t, "http://10.77.0.91/")
 }
