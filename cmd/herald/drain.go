@@ -16,10 +16,16 @@ import (
 
 // drainCommand is "herald drain": a node hands its VIPs to the others.
 func drainCommand() *cobra.Command {
-	return moveCommand("drain NODE", "Have a node hand its VIPs to the others, and carry none until undrained",
+	var connections time.Duration
+	c := moveCommand("drain NODE", "Have a node hand its VIPs to the others, and carry none until undrained",
 		"Mark a node so that it carries no VIP, and wait until the others have taken over what it had, make\n"+
 			"before break. The mark stays, also over restarts, until herald undrain. Pods are not touched:\n"+
-			"kubectl drain does that.", (*nodeDrain).drain)
+			"kubectl drain does that. Established connections go on, and still go by the node: with\n"+
+			"--connections it waits until they have ended.", func(d *nodeDrain, ctx context.Context) error {
+			return d.drain(ctx, connections)
+		})
+	c.Flags().DurationVar(&connections, "connections", 0, "How long to wait, after that, for the connections that still go by the node")
+	return c
 }
 
 // undrainCommand is "herald undrain": the node gets back what it handed over.
@@ -38,8 +44,7 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 		if err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
-		defer cancel()
+		ctx := c.Context()
 		node := strings.ToLower(args[0])
 		return move(&nodeDrain{
 			node: node, timeout: *timeout, began: time.Now(),
@@ -66,12 +71,29 @@ type nodeDrain struct {
 	mark, unmark, clearReturn func(context.Context) error
 }
 
-func (d *nodeDrain) drain(ctx context.Context) error {
-	if _, _, err := d.readLeases(ctx); err != nil {
+// drain drains the node within the timeout, and then waits for its connections.
+func (d *nodeDrain) drain(ctx context.Context, connections time.Duration) error {
+	had, err := d.handOver(ctx)
+	if err != nil {
 		return err
 	}
+	d.printf("%s carries no VIP any more (%s); herald undrain %s ends that", d.node, d.elapsed(), d.node)
+	if !had {
+		return nil
+	}
+	return d.waitForConnections(ctx, connections)
+}
+
+// handOver marks the node, and waits until it has no VIP. It returns whether it had one.
+func (d *nodeDrain) handOver(ctx context.Context) (had bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	held, _, err := d.readLeases(ctx)
+	if err != nil {
+		return false, err
+	}
 	if err := d.mark(ctx); err != nil {
-		return err
+		return false, err
 	}
 	left, err := d.wait(ctx, "VIPs left on "+d.node, func() ([]string, error) {
 		held, _, err := d.readLeases(ctx)
@@ -79,16 +101,66 @@ func (d *nodeDrain) drain(ctx context.Context) error {
 	})
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case len(left) > 0:
-		return fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. The node stays marked; herald undrain %s ends that",
+		return true, fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. The node stays marked; herald undrain %s ends that",
 			d.timeout, d.node, abbreviate(left), d.node)
 	}
-	d.printf("%s carries no VIP any more (%s); herald undrain %s ends that", d.node, d.elapsed(), d.node)
-	return nil
+	return len(held) > 0, nil
+}
+
+// countTime is how long a node may take to publish how many connections it still knows. One
+// that runs with herald_keep_connections=0, or an older Herald, never does.
+const countTime = 3 * time.Second
+
+// waitForConnections prints how many connections to VIPs of others the node knows, and waits for
+// at most the time given until there are none. It is an error if there still are some then.
+func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, max(atMost, countTime))
+	defer cancel()
+	printed := -1
+	for poll := time.NewTicker(300 * time.Millisecond); ; {
+		n, counted, err := d.connections(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return err
+		case err == nil && counted && n != printed:
+			d.printf("connections that began before and still go by %s: %d", d.node, n)
+			printed = n
+		}
+		if printed == 0 || printed > 0 && atMost == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			if printed > 0 {
+				return fmt.Errorf("after %s there still are %d connections by way of %s; they end with the node", atMost, printed, d.node)
+			}
+			return nil
+		case <-poll.C:
+		}
+	}
+}
+
+// connections returns how many connections to VIPs of others the node knows; counted is false
+// if it has not published that since d.began.
+func (d *nodeDrain) connections(ctx context.Context) (n int, counted bool, err error) {
+	snapshot, err := d.read(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	for _, l := range snapshot.Leases {
+		if x, ok := lease.ParseNodeLease(l); ok && x.Name == d.node && x.Info.Connections != nil {
+			// The clocks of the node and of this machine differ a little.
+			return x.Info.Connections.Sum(), !time.Unix(x.Info.Connections.At, 0).Before(d.began.Add(-time.Second)), nil
+		}
+	}
+	return 0, false, nil
 }
 
 func (d *nodeDrain) undrain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
 	if _, _, err := d.readLeases(ctx); err != nil {
 		return err
 	}
@@ -99,8 +171,8 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 		_, away, err := d.readLeases(ctx)
 		return away, err
 	})
-	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
+	clearing, cleared := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cleared()
 	if err := errors.Join(err, d.clearReturn(clearing)); err != nil {
 		return err
 	}

@@ -82,26 +82,27 @@ func managerCommand() *cobra.Command {
 
 // A node is all rooms of one process, wired together.
 type node struct {
-	cluster   *kube.Cluster
-	leases    *lease.Leases
-	links     *netif.Interfaces
-	announcer *l2.Announcer
-	checker   *health.Checker
-	dataPlane *health.DataPlane // runs with svc_enable
-	dhcp      *dhcp.Clients
-	lock      *hostlock.Lock
-	peers     *peers.Peers
-	keys      *peers.Keys
-	gateway   *peers.Gateway
-	apiServer *health.APIServerCheck // nil without cp_enable
-	mapper    *upnp.Mapper           // runs with enable_upnp
-	speaker   *bgp.Speaker           // runs with bgp_enable
-	nft       *nft.Tables
-	pools     *pool.Assigner
-	agent     *agent.Agent
-	server    *serve.Server
-	cfg       config.Config
-	log       *slog.Logger
+	cluster     *kube.Cluster
+	leases      *lease.Leases
+	links       *netif.Interfaces
+	announcer   *l2.Announcer
+	checker     *health.Checker
+	dataPlane   *health.DataPlane // runs with svc_enable
+	dhcp        *dhcp.Clients
+	lock        *hostlock.Lock
+	peers       *peers.Peers
+	keys        *peers.Keys
+	gateway     *peers.Gateway
+	apiServer   *health.APIServerCheck // nil without cp_enable
+	mapper      *upnp.Mapper           // runs with enable_upnp
+	speaker     *bgp.Speaker           // runs with bgp_enable
+	nft         *nft.Tables
+	connections *netif.Connections
+	pools       *pool.Assigner
+	agent       *agent.Agent
+	server      *serve.Server
+	cfg         config.Config
+	log         *slog.Logger
 }
 
 // newNode makes all rooms. It waits for a kubeconfig; if ctx ends meanwhile, that is the error.
@@ -165,6 +166,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	n.wireOwnership(cfg, wake, poke)
 	n.mapper, n.speaker, n.nft = n.newMapper(), n.newSpeaker(), nft.New(log)
 	n.pools = pool.NewAssigner(addressRest, poke)
+	n.connections = netif.NewConnections(log, wake.Send)
 	n.agent = n.newAgent()
 	n.newServer()
 	return n, nil
@@ -176,8 +178,8 @@ func (n *node) newAgent() *agent.Agent {
 	o := agent.Options{
 		Self: n.cfg.Node.Name, Log: n.log,
 		Plan:         func(w vip.World) vip.Plan { return plan.Make(r, w) },
-		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp},
-		FormerOwners: n.nft, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
+		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp, n.nft},
+		FormerOwners: n.nft, Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
@@ -326,7 +328,7 @@ func (n *node) readers() []task {
 
 // others returns all tasks but readers and the agent.
 func (n *node) others() []task {
-	tasks := []task{n.cluster.Statuses, n.cluster.Assignments, n.cluster.Events, n.leases, n.announcer, n.checker, n.dhcp, n.peers, n.gateway}
+	tasks := []task{n.cluster.Statuses, n.cluster.Assignments, n.cluster.Events, n.leases, n.announcer, n.checker, n.dhcp, n.connections, n.peers, n.gateway}
 	if n.cfg.Services.Enable {
 		tasks = append(tasks, n.dataPlane)
 	}

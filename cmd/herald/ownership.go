@@ -61,6 +61,7 @@ func (n *node) info() vip.NodeInfo {
 	}
 	info.Unanswered = n.announcer.AddressChecks().Unanswered()
 	info.LivenessOff = n.peers.Off()
+	info.Connections = n.connections.Count()
 	info.HeartbeatKeys = n.peers.KeyIDs()
 	info.Waiting = n.lock.Waiting()
 	return info

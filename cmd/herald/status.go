@@ -147,8 +147,26 @@ type nodeStatus struct {
 	node vip.Node // zero if it is not known
 }
 
-// state describes what is wrong with a node, or is "ok".
+// state describes what is wrong with a node, or is "ok"; and how many connections to VIPs of
+// others still go by it.
 func (n nodeStatus) state(now time.Time) string {
+	what := n.fault(now)
+	if c := n.Info.Connections; c != nil && len(c.VIPs) > 0 && !n.Fenced {
+		what += fmt.Sprintf("; %d connections to %s that it had still go by it", c.Sum(), abbreviate(addressTexts(c.VIPs)))
+	}
+	return what
+}
+
+// addressTexts returns the addresses as texts.
+func addressTexts(all map[netip.Addr]int) (texts []string) {
+	for a := range all {
+		texts = append(texts, a.String())
+	}
+	return texts
+}
+
+// fault describes what is wrong with a node, or is "ok".
+func (n nodeStatus) fault(now time.Time) string {
 	if why := n.barred(now); why != "" {
 		return why
 	}

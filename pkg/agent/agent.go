@@ -12,6 +12,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -52,6 +53,7 @@ type Options struct {
 	Announcements Applier[vip.Announcement]
 	Macvlans      Applier[vip.Macvlan] // may be nil, with DHCP
 
+	Connections   Mailbox[netip.Addr] // may be nil: those to VIPs that were owned before are not counted
 	Leases        Mailbox[vip.LeaseIntent]
 	Statuses      Mailbox[vip.Status]
 	Pools         Mailbox[vip.PoolInput]  // may be nil: Services are given no addresses
@@ -284,6 +286,7 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	}
 	put(a.o.Pools, p.Pools)
 	put(a.o.Assignments, p.Assignments)
+	put(a.o.Connections, p.OwnedBefore)
 	put(a.o.DHCP, p.DHCPRequests)
 	put(a.o.Routes, p.Routes)
 	put(a.o.Mappings, p.Mappings)

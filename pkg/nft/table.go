@@ -44,7 +44,8 @@ const (
 	maxElements = 250              // in one message: a netlink attribute has at most 64 KiB
 )
 
-// Tables is the tables of this node's network namespace. Only one goroutine may use it.
+// Tables is the tables of this node's network namespace. Only one goroutine, the agent's, may
+// use it.
 type Tables struct {
 	log     *slog.Logger
 	metrics *metrics
@@ -58,6 +59,9 @@ type Tables struct {
 func New(log *slog.Logger) *Tables {
 	return &Tables{log: log, metrics: newMetrics()}
 }
+
+// Observe implements agent.Observer.
+func (t *Tables) Observe(w *vip.World) { w.FormerOwners = t.written }
 
 // Check returns an error if nftables can't be used: the kernel has none, or this process no
 // CAP_NET_ADMIN. It changes nothing.

@@ -119,6 +119,7 @@ type verdict struct {
 	why       string    // in words for a person; "" if there is nothing to say
 	wasAlive  bool      // it has been Alive since it is known
 	announced bool      // it is silent, and a heartbeat has said so
+	gone      bool      // it is Dead since nobody answers for its address
 }
 
 // detectable reports whether probes would detect the death of p: it is Alive, its TCP port has
@@ -292,7 +293,7 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 		all[name] = vip.PeerStatus{
 			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat, Process: p.rx.process,
 			Stopping: p.state == vip.Dead && p.rx.stopping,
-			Gone:     p.state == vip.Dead && !p.rx.stopping && !p.probe.result.refused,
+			Gone:     p.gone,
 			Overdue:  p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
 		}
 	}

@@ -227,6 +227,7 @@ func (d *detector) evaluateSilent(p *peer, now time.Time) {
 		d.setState(p, vip.Dead, "its node refuses connections: nothing listens on its port", now)
 	case p.wasAlive && probe.answered && !result.answers && !result.connected && !d.heardByOthers(p, now):
 		d.setState(p, vip.Dead, "nobody answers for its address", now)
+		p.gone = true
 	case min(silent, now.Sub(p.firstSeen)) < d.suspectDelay(p):
 	case now.Sub(p.rx.failedAt) < forgetAfter:
 		d.setState(p, vip.Suspect, "its packets can't be opened: it has another key, or another version", now)
@@ -277,7 +278,7 @@ func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Ti
 		c.silent = now.Sub(p.rx.at)
 	}
 	d.changes = append(d.changes, c)
-	p.state, p.since, p.why = state, now, why
+	p.state, p.since, p.why, p.gone = state, now, why, false
 	if state == vip.Alive {
 		// Each pair of nodes probes at another time: at a start all become Alive at once.
 		p.wasAlive, p.probe.next = true, now.Add(time.Duration(p.id[0]^d.id[0])*d.interval/40)

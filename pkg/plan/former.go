@@ -12,62 +12,95 @@ import (
 // does not forget them (nft.Timeout).
 const renewFormerOwners = time.Minute
 
-// wantFormerOwners adds to the Plan where packets of connections of u go that this node does
-// not know: to the latest of the nodes that held u before this one. It does so on the node that
-// holds u, and on those that held it, so that each asks the one before it; a node that held u
-// more than once is asked for all its connections at once. It leaves out VIPs whose packets end
-// in a process of the node, or that are leased by DHCP, whose MAC address moves with them.
-func (p *pass) wantFormerOwners(u *unit) {
-	if p.KeepConnections == 0 || u.claim.Foreign || p.self == nil {
+// A formerOwners plans where packets of connections go that began on former owners of VIPs.
+type formerOwners struct {
+	*pass
+	planned map[binding]bool       // what has an entry in the Plan
+	kernel  map[binding]netip.Addr // the next hops that nftables has
+}
+
+// newFormerOwners makes a formerOwners.
+func newFormerOwners(p *pass) *formerOwners {
+	f := &formerOwners{pass: p, planned: make(map[binding]bool), kernel: make(map[binding]netip.Addr, len(p.FormerOwners))}
+	for _, x := range p.FormerOwners {
+		f.kernel[binding{x.Addr, x.Link}] = x.NextHop
+	}
+	return f
+}
+
+// plan adds to the Plan where packets of connections of u go that this node does not know: to
+// the latest of the nodes that held u before this one. It does so on the node that holds u, and
+// on those that held it, so that each asks the one before it; a node that held u more than once
+// is asked for all its connections at once. On a former holder it also adds u to OwnedBefore. It
+// leaves out VIPs whose packets end in a process of the node, or that are leased by DHCP, whose
+// MAC address moves with them.
+func (f *formerOwners) plan(u *unit) {
+	if f.KeepConnections == 0 || u.claim.Foreign || f.self == nil {
 		return
 	}
-	former := u.claim.FormerHolders
-	if u.claim.Holder != p.Self {
-		i := slices.IndexFunc(former, func(f vip.FormerHolder) bool { return f.Node == p.Self })
+	former, ownedBefore := u.claim.FormerHolders, false
+	if u.claim.Holder != f.Self {
+		i := slices.IndexFunc(former, func(h vip.FormerHolder) bool { return h.Node == f.Self })
 		if i < 0 {
 			return
 		}
+		ownedBefore = f.keeps(former[i]) > 0
 		former = former[i+1:]
 	}
 	for _, s := range u.services {
 		for _, a := range s.addrs {
-			if !s.bindsAddresses || s.localDelivery || a.client != nil {
+			b := binding{a.Addr, a.Link}
+			if !s.bindsAddresses || s.localDelivery || a.client != nil || f.planned[b] {
 				continue
 			}
-			hop, until := p.formerOwner(s, a.Address, former)
-			x := vip.FormerOwner{Addr: a.Addr, Link: a.Link, NextHop: hop}
-			if hop.IsValid() && !slices.Contains(p.out.FormerOwners, x) {
-				p.out.FormerOwners = append(p.out.FormerOwners, x)
-				p.replanAfter(min(renewFormerOwners, until.Sub(p.Now)))
+			f.planned[b] = true
+			if ownedBefore {
+				f.out.OwnedBefore = append(f.out.OwnedBefore, a.Addr)
+			}
+			if hop, left := f.nextHop(s, a.Address, former); hop.IsValid() {
+				f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, NextHop: hop})
+				f.replanAfter(min(renewFormerOwners, left))
 			}
 		}
 	}
 }
 
-// formerOwner returns the address of the first of former that may still know connections of a,
-// on the link of a there, and until when it is asked; zero if there is none.
-func (p *pass) formerOwner(s *service, a vip.Address, former []vip.FormerHolder) (hop netip.Addr, until time.Time) {
-	for _, f := range former {
-		// The time is of another clock, and of a lease that a tenant may write.
-		until := f.Until.Add(p.KeepConnections)
-		if !p.Now.Before(until) || until.Sub(p.Now) > p.KeepConnections+time.Minute {
-			continue
-		}
-		if hop := p.nextHop(s, a, f.Node); hop.IsValid() {
-			return hop, until
-		}
+// keeps returns for how long the connections that began on a former holder are still kept; 0 if
+// they are not. Its time is of another clock, and of a lease that a tenant may write, so one
+// that is far ahead does not count.
+func (f *formerOwners) keeps(h vip.FormerHolder) time.Duration {
+	left := h.Until.Add(f.KeepConnections).Sub(f.Now)
+	if left > f.KeepConnections+time.Minute {
+		return 0
 	}
-	return netip.Addr{}, time.Time{}
+	return max(0, left)
 }
 
-// nextHop returns an address of a node, of the family of a, on the link that a would have
+// nextHop returns the address of the first of former that may still know connections of a, and
+// for how long it is to be asked; zero if there is none.
+func (f *formerOwners) nextHop(s *service, a vip.Address, former []vip.FormerHolder) (hop netip.Addr, left time.Duration) {
+	for _, h := range former {
+		if left = f.keeps(h); left == 0 {
+			continue
+		}
+		if n := f.members[h.Node]; n != nil && n.Alive && n.Info.Connections.None(a.Addr, h.Until) {
+			continue
+		}
+		if hop = f.addressOn(s, a, h.Node); hop.IsValid() {
+			return hop, left
+		}
+	}
+	return netip.Addr{}, 0
+}
+
+// addressOn returns an address of a node, of the family of a, on the link that a would have
 // there; zero if none is known, or the node is gone, by heartbeats or by Kubernetes: it has lost
-// its connections. A node whose Herald has just ended has no node lease: that is its address
-// by Kubernetes, if it is of a subnet of this node's link of a.
-func (p *pass) nextHop(s *service, a vip.Address, node string) netip.Addr {
-	n := p.members[node]
-	i := slices.IndexFunc(p.Nodes, func(o vip.Node) bool { return o.Name == node })
-	if n != nil && n.Gone || (n == nil || !n.Alive) && i >= 0 && p.Nodes[i].NotReady {
+// its connections. A node whose Herald has just ended has no node lease: that is the next hop
+// that nftables has, or its address by Kubernetes, if it is of a subnet of this node's link of a.
+func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.Addr {
+	n := f.members[node]
+	i := slices.IndexFunc(f.Nodes, func(o vip.Node) bool { return o.Name == node })
+	if n != nil && n.Gone || (n == nil || !n.Alive) && i >= 0 && f.Nodes[i].NotReady {
 		return netip.Addr{}
 	}
 	if n != nil {
@@ -79,12 +112,15 @@ func (p *pass) nextHop(s *service, a vip.Address, node string) netip.Addr {
 		}
 		return netip.Addr{}
 	}
-	own := linkNamed(&p.self.Info, a.Link)
+	if hop := f.kernel[binding{a.Addr, a.Link}]; hop.IsValid() {
+		return hop
+	}
+	own := linkNamed(&f.self.Info, a.Link)
 	if i < 0 || own == nil {
 		return netip.Addr{}
 	}
-	for _, addr := range p.Nodes[i].Addresses {
-		if slices.ContainsFunc(own.Prefixes, func(x netip.Prefix) bool { return x.Contains(addr) && addr.Is4() == a.Addr.Is4() }) {
+	for _, addr := range f.Nodes[i].Addresses {
+		if addr.Is4() == a.Addr.Is4() && slices.ContainsFunc(own.Prefixes, func(x netip.Prefix) bool { return x.Contains(addr) }) {
 			return addr
 		}
 	}

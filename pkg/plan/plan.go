@@ -93,9 +93,10 @@ func Make(r Rules, w vip.World) vip.Plan {
 			m.checks.probeEarly(u)
 		}
 	}
+	former := newFormerOwners(p)
 	for _, u := range units {
 		m.plan(u)
-		p.wantFormerOwners(u)
+		former.plan(u)
 	}
 	m.checks.watchNeighbors(units)
 	for _, s := range f.withoutEndpoints {

@@ -78,6 +78,8 @@ type NodeInfo struct {
 	// after an end without a hand-over: killed, crashed, or with the power of the node. It is
 	// empty again once the Herald has run for a while (decision 0071).
 	Restarts []int64 `json:"restarts,omitempty"`
+	// Connections is to VIPs that the node owned before; nil: it has counted none.
+	Connections *ConnectionCount `json:"connections,omitempty"`
 	// DataPlaneFault is why packets to VIPs would not be forwarded on the node, or "".
 	DataPlaneFault string `json:"dataPlaneFault,omitempty"`
 }

@@ -12,6 +12,7 @@ type Plan struct {
 	HealthChecks  []HealthCheck
 	AddressChecks []AddressCheck // one per address
 	FormerOwners  []FormerOwner  // in place before Addresses are bound
+	OwnedBefore   []netip.Addr   // VIPs of other nodes whose connections may still go by this one
 	Addresses     []Address
 	Announcements []Announcement
 	Macvlans      []Macvlan

@@ -42,6 +42,7 @@ type World struct {
 	// From this node's kernel and wire.
 	Bound         []Address                        // VIPs of ours that the kernel has
 	Unmanaged     []Address                        // VIPs that the kernel has and no Herald has bound
+	FormerOwners  []FormerOwner                    // what nftables has
 	Heard         map[netip.Addr]HeardAnnouncement // the last announcement by another host
 	HealthChecked map[Key]bool                     // by Service: its HealthCheck has passed, or waited for an answer long enough
 

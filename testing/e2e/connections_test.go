@@ -110,6 +110,7 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 		f.node[stopped].Signal(syscall.SIGTERM)
 		moved("SIGTERM")
 		check.OK(t, f.node[stopped].Wait(withTimeout(t, 10*time.Second)))
+		expectHeld(t, "the end of "+stopped, all)
 		more()
 		f.startOn(stopped)
 		f.awaitReady(stopped)
@@ -124,8 +125,20 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	f.awaitReady(killed)
 	expectHeld(t, "the start of "+killed, all)
 	drained := owner
-	runHerald(t, "drain", drained)
+	out := runHerald(t, "drain", drained)
 	moved("drain")
+	began := 0 // at the node that is drained
+	for _, h := range all {
+		if h.owner == drained {
+			began++
+		}
+	}
+	if want := fmt.Sprintf("connections that began before and still go by %s: %d\n", drained, began); !strings.Contains(out, want) {
+		t.Errorf("no %q in\n%s", want, out)
+	}
+	if status := runHerald(t, "status"); !strings.Contains(status, "connections to 10.77.0.50, fd77::50 that it had still go by it") {
+		t.Errorf("herald status:\n%s", status)
+	}
 	runHerald(t, "undrain", drained)
 	moved("undrain")
 }

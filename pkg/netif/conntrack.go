@@ -1,0 +1,172 @@
+package netif
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	countPeriod    = 5 * time.Second // between two counts of connections
+	minCountPeriod = time.Second     // the same, if what is to be counted has changed
+	countShare     = 50              // a count that took d is followed by a pause of countShare times d at least
+	// settleTime is how long after a change of what is to be counted each count is published, though
+	// it is as before: what a former owner counted before a move says nothing about it.
+	settleTime = 20 * time.Second
+)
+
+// Connections counts the TCP connections to VIPs that this node's conntrack knows.
+type Connections struct {
+	log       *slog.Logger
+	changed   func()
+	want      *mailbox.Mailbox[[]netip.Addr]
+	published atomic.Pointer[vip.ConnectionCount]
+	list      func(found func(to netip.Addr)) error
+}
+
+// NewConnections makes Connections. changed is called from Run when Count has changed.
+func NewConnections(log *slog.Logger, changed func()) *Connections {
+	return &Connections{log: log, changed: changed, want: mailbox.New[[]netip.Addr](), list: listConnections}
+}
+
+// String names the task.
+func (c *Connections) String() string { return "connections" }
+
+// Put replaces the VIPs whose connections are counted; nil: none.
+func (c *Connections) Put(want []netip.Addr) { c.want.Put(want) }
+
+// Count is the last count; nil if nothing is to be counted, or nothing could be.
+func (c *Connections) Count() *vip.ConnectionCount { return c.published.Load() }
+
+// Run counts each 5 s while there is something to count, and when that changes, less often if a
+// count takes long, until ctx ends.
+func (c *Connections) Run(ctx context.Context) error {
+	wanted, changedAt, failing := map[netip.Addr]bool{}, time.Time{}, false
+	for {
+		want := make(map[netip.Addr]bool)
+		for _, a := range c.want.Get() {
+			want[a] = true
+		}
+		began := time.Now()
+		if !maps.Equal(want, wanted) {
+			wanted, changedAt = want, began
+		}
+		if len(want) == 0 {
+			c.publish(nil, true)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-c.want.Changed:
+			}
+			continue
+		}
+		count := vip.ConnectionCount{At: began.Unix(), VIPs: make(map[netip.Addr]int)}
+		err := c.list(func(to netip.Addr) {
+			if want[to] {
+				count.VIPs[to]++
+			}
+		})
+		if err == nil {
+			c.publish(&count, began.Sub(changedAt) < settleTime)
+		} else if c.publish(nil, true); !failing {
+			c.log.Warn("the connections to VIPs that have moved can't be counted; their former owners are asked for as long as herald_keep_connections says", "err", err)
+		}
+		failing = err != nil
+		pause := countShare * time.Since(began)
+		next := time.After(max(countPeriod, pause))
+		select { // VIPs that move one after the other don't cause one count each
+		case <-ctx.Done():
+			return nil
+		case <-time.After(max(minCountPeriod, pause)):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next:
+		case <-c.want.Changed:
+		}
+	}
+}
+
+// publish makes count what Count returns, and calls changed. It does nothing if the last one
+// differs in At only, unless also is set.
+func (c *Connections) publish(count *vip.ConnectionCount, also bool) {
+	last := c.published.Load()
+	switch {
+	case count == nil && last == nil:
+		return
+	case count != nil && last != nil && maps.Equal(count.VIPs, last.VIPs) && !also:
+		return
+	}
+	c.published.Store(count)
+	c.changed()
+}
+
+// Places in a message about a connection: enum ctattr_type and others in
+// linux/netfilter/nfnetlink_conntrack.h.
+const (
+	attrTypeMask = 0x3fff // without NLA_F_NESTED and NLA_F_NET_BYTEORDER
+	// The states in which either side may send.
+	firstState, lastState = nl.TCP_CONNTRACK_SYN_RECV, nl.TCP_CONNTRACK_LAST_ACK
+)
+
+// listConnections calls found with the destination, before translation, of each TCP connection
+// that conntrack knows and that has not ended. The error is of the kernel, such as EPERM
+// without CAP_NET_ADMIN.
+func listConnections(found func(to netip.Addr)) error {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+		r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+		err := r.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(message []byte) bool {
+			if len(message) < nl.SizeofNfgenmsg {
+				return true
+			}
+			about := message[nl.SizeofNfgenmsg:]
+			state := attribute(about, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
+			if len(state) == 0 || state[0] < firstState || state[0] > lastState {
+				return true
+			}
+			place := nl.CTA_IP_V4_DST
+			if family == unix.AF_INET6 {
+				place = nl.CTA_IP_V6_DST
+			}
+			if to, ok := netip.AddrFromSlice(attribute(about, nl.CTA_TUPLE_ORIG, nl.CTA_TUPLE_IP, place)); ok {
+				found(to)
+			}
+			return true
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attribute returns the value of a nested netlink attribute, by its type and those around it;
+// nil if there is none.
+func attribute(b []byte, path ...int) []byte {
+next:
+	for _, want := range path {
+		all, err := nl.ParseRouteAttr(b)
+		if err != nil {
+			return nil
+		}
+		for _, a := range all {
+			if int(a.Attr.Type&attrTypeMask) == want {
+				b = a.Value
+				continue next
+			}
+		}
+		return nil
+	}
+	return b
+}

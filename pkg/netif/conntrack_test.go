@@ -1,0 +1,70 @@
+package netif
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// What is counted is published when it has changed, and for a while after what is to be counted has.
+func TestConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+		var log strings.Builder
+		var changes, lists int
+		var known []netip.Addr
+		var fault error
+		c := NewConnections(slog.New(slog.NewTextHandler(&log, nil)), func() { changes++ })
+		c.list = func(found func(netip.Addr)) error {
+			lists++
+			for _, x := range known {
+				found(x)
+			}
+			return fault
+		}
+		stop := check.Run(t, c)
+		defer stop()
+		time.Sleep(time.Minute)
+		if lists > 0 || c.Count() != nil {
+			t.Errorf("%d counts of nothing, result %v", lists, c.Count())
+		}
+		known = []netip.Addr{a, a, b, netip.MustParseAddr("192.0.2.9")}
+		began := time.Now()
+		c.Put([]netip.Addr{a, b})
+		time.Sleep(time.Second)
+		if got := c.Count(); got == nil || !maps.Equal(got.VIPs, map[netip.Addr]int{a: 2, b: 1}) || got.At != began.Unix() {
+			t.Errorf("counted %+v", got)
+		}
+		time.Sleep(time.Minute)
+		if changes != 4 || !c.Count().None(netip.MustParseAddr("192.0.2.7"), began.Add(-5*time.Second)) {
+			t.Errorf("%d changes, want those of the first 20 s; last %+v", changes, c.Count())
+		}
+		known = nil
+		time.Sleep(5 * time.Second)
+		if got := c.Count(); changes != 5 || len(got.VIPs) > 0 {
+			t.Errorf("%d changes, last %+v", changes, got)
+		}
+		fault = errors.New("not permitted")
+		time.Sleep(time.Minute)
+		if got := c.Count(); got != nil || strings.Count(log.String(), "not permitted") != 1 {
+			t.Errorf("%+v after a fault, log\n%s", got, &log)
+		}
+		fault = nil
+		time.Sleep(5 * time.Second)
+		if c.Count() == nil {
+			t.Error("not counted after the fault")
+		}
+		c.Put(nil)
+		time.Sleep(10 * time.Second)
+		if c.Count() != nil {
+			t.Errorf("%+v though nothing is to be counted", c.Count())
+		}
+	})
+}
