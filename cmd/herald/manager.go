@@ -265,6 +265,10 @@ func planRules(cfg config.Config) plan.Rules {
 	if cfg.ControlPlane.Enable {
 		r.ControlPlane = controlPlaneRules(cfg)
 	}
+	if cfg.Services.Addresses != "" {
+		poolsOnly := cfg.Services.Addresses == "pools"
+		r.PoolsOnly = &poolsOnly
+	}
 	if cfg.GivesAddresses() {
 		r.Allocation = &plan.Allocation{Lease: poolsLease(cfg), Provider: providerLease}
 	}

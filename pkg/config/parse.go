@@ -201,6 +201,9 @@ func (p *parser) check() {
 	if c.Services.Enable && !c.ARP.Enable && !c.BGP.Enable && p.valid("vip_arp", "bgp_enable") {
 		p.fail(p.setting("vip_arp"), errors.New("must be true with svc_enable, unless bgp_enable is: else nothing announces the VIPs of Services"))
 	}
+	if c.Services.Enable && c.Services.Addresses == "pools" && !c.GivesAddresses() && p.valid("svc_pools", "svc_namespace", "disable_service_updates") {
+		p.fail(p.setting("svc_addresses"), errors.New("must be any where no pools are read: with an empty svc_pools, with svc_namespace, or with disable_service_updates"))
+	}
 	if !c.Services.Enable && !c.ControlPlane.Enable && p.valid("svc_enable", "cp_enable") {
 		p.warn("%v: no VIP is announced; set svc_enable=true for those of Services, cp_enable=true for the control plane's", p.setting("svc_enable"))
 	}

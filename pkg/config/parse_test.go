@@ -100,6 +100,7 @@ func TestParse(t *testing.T) {
 		{"svc_reserved=10.244.3.0/16,192.168.0.1,fd00::/8", func(c *Config) {
 			c.Services.Reserved = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("192.168.0.1/32"), netip.MustParsePrefix("fd00::/8")}
 		}},
+		{"svc_addresses=Pools", func(c *Config) { c.Services.Addresses = "pools" }},
 		{"svc_quota=40", func(c *Config) { c.Services.Quota = 40 }},
 		{"disable_service_updates=true", func(c *Config) { c.Services.ReadOnly = true }},
 		{"lb_class_name=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},

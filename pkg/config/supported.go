@@ -146,6 +146,9 @@ var supported = slices.Concat(
 		{Env: "svc_pools_namespace", Aliases: []string{"KUBEVIP_NAMESPACE"}, Flag: "poolsNamespace", Type: Name, Default: "kube-system",
 			Meaning: "The namespace of that ConfigMap.",
 			set:     store(parseNamespace, func(c *Config) *string { return &c.Pools.Namespace })},
+		{Env: "svc_addresses", Flag: "servicesAddresses", Type: String,
+			Meaning: "Which addresses Services may ask for by name. `any`: all that are not reserved, nor kept for others by `.enforce` of a pool. `pools`: those that a pool offers to their namespace; what a Service has already stays. If not set, `pools` once a `pool-<name>` is for some namespaces only, else `any`. See pools.md.",
+			set:     store(oneOf("any", "pools"), func(c *Config) *string { return &c.Services.Addresses })},
 	}),
 	inSection(groupControlPlane, second, []Option{
 		{Env: "cp_enable", Flag: "controlplane", Type: Bool, Default: "false",

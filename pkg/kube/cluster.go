@@ -155,10 +155,10 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Synced reports whether all that the World needs has been listed once. Nodes and
-// ServiceCIDRs that the API server refuses to list are done without.
+// Synced reports whether all that the World needs has been listed once. Nodes,
+// ServiceCIDRs, the ConfigMap of pools and Namespaces that the API server refuses to list are done without.
 func (c *Cluster) Synced() bool {
-	if !c.services.synced.Load() || !c.slices.synced.Load() {
+	if !c.services.synced.Load() || !c.slices.synced.Load() || !c.poolsSynced() {
 		return false
 	}
 	return c.o.Namespace != "" ||

@@ -17,8 +17,7 @@ type cachedConfigMap struct {
 	data map[string]string
 }
 
-// watchPools adds the ConfigMap of pools and the labels of all namespaces. Synced does not wait for
-// either: without permission there are no pools.
+// watchPools adds the ConfigMap of pools and the labels of all namespaces. Without permission there are no pools.
 func (c *Cluster) watchPools(core *clients) {
 	if c.o.Pools.IsZero() {
 		return
@@ -36,6 +35,12 @@ func (c *Cluster) watchPools(core *clients) {
 	})
 	c.namespaces.onChange = func(vip.Key, *map[string]string, *map[string]string) bool { return changed() }
 	c.watches = append(c.watches, c.namespaces.Run)
+}
+
+// poolsSynced reports whether the ConfigMap of pools and the Namespaces have been listed once, or are refused, or
+// not asked for: before that it is not known which addresses Services may have.
+func (c *Cluster) poolsSynced() bool {
+	return c.o.Pools.IsZero() || (c.configMaps.synced.Load() || c.configMaps.refused.Load()) && (c.namespaces.synced.Load() || c.namespaces.refused.Load())
 }
 
 // observePools returns the ConfigMap of pools, or nil; c.mu is held.

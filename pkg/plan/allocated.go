@@ -16,8 +16,7 @@ import (
 //
 // This node does so only if it is responsible for s. An address that is new is named once a probe
 // has found it free; if another host has it that becomes the verdict AddressInUse, with an Event. If
-// no address can be named, what Herald wrote is cleared, unless a Service of another namespace asks for one of the addresses: the
-// status is all that says whose it is, also when all Heralds stop (decision 0062).
+// no address can be named, what Herald wrote is cleared, unless s keepsStatus, also when all Heralds stop.
 func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	s.unit = nil // nobody announces it: who is responsible does not follow from its lease
@@ -46,7 +45,7 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 	switch {
 	case len(ingress) > 0 && s.hasStatus:
 		m.out.Statuses = append(m.out.Statuses, vip.Status{Service: s.Key, Ingress: ingress, Announcer: m.Announcer})
-	case s.statusOurs && !s.contended:
+	case s.statusOurs && !s.keepsStatus():
 		m.clearStatus(s)
 	}
 	if len(inUse) > 0 {

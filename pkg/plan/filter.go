@@ -175,7 +175,7 @@ func (f *filter) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) 
 
 // admitAddresses sets s.addrs and s.dhcpFamilies to what s asks for and may have, adds the
 // former to its verdict's Addresses, and returns one sentence for each that is refused:
-// reserved, not of its IP families, or DHCP that it can't have. nil if none is.
+// reserved, not of its IP families, DHCP that it can't have, or not offered to its namespace. nil if none is.
 func (f *filter) admitAddresses(s *service) (refused []string) {
 	s.addrs = make([]address, 0, len(s.Addresses))
 	for _, a := range requestedAddresses(s, f.DHCPMode) {
@@ -189,6 +189,9 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 			why = fmt.Sprintf("%s asks for an address by DHCP, but %s", a, f.whyMacvlanRefused(s.DHCP.Macvlan))
 		case !s.hasFamily(family):
 			why = fmt.Sprintf("%s asks for an %s address, but spec.ipFamilies has no %s", a, family, family)
+		}
+		if why == "" {
+			why = f.whyNotOffered(s, a)
 		}
 		switch {
 		case why != "":

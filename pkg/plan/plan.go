@@ -59,6 +59,7 @@ type Rules struct {
 	ProbeNew        bool // vip_skipdad is false: ask whether an address is free before it is used for the first time
 
 	Quota           int            // svc_quota: how many addresses the Services of a namespace may have together; 0 is no limit
+	PoolsOnly       *bool          // svc_addresses: Services may have only addresses of pools that are offered to their namespace; nil: if a pool names namespaces
 	Reserved        []netip.Prefix // svc_reserved: what no Service may have
 	MacvlanPrefixes []string       // dhcp_macvlan_prefixes: with which names of macvlans that Services choose begin; nil is "herald-"
 	DHCPMode        string         // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
@@ -117,6 +118,7 @@ type pass struct {
 	*vip.World
 	*nodes
 	reserved *reservedAddresses
+	offers   *offers // nil: every address may be asked for
 	bound    map[binding]bool
 	wanted   map[netip.Addr]bool // the addresses in out.Addresses
 	out      vip.Plan
@@ -139,6 +141,7 @@ type service struct {
 	client        *dhcpClient  // which asks for dhcpFamilies; nil if there are none
 	unit          *unit
 	notOurs       bool // another announcer's
+	unoffered     bool // it has an address that no pool offers to its namespace
 	contended     bool // a Service of another namespace was refused an address that this one has
 	hasAny        bool // it has one of its addresses (see has)
 	held          bool // its lease is held
@@ -171,7 +174,7 @@ type unit struct {
 // indexed.
 func newPass(r *Rules, w *vip.World) *pass {
 	p := &pass{
-		Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(r, w),
+		Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(r, w), offers: newOffers(r, w),
 		bound: make(map[binding]bool, len(w.Bound)), wanted: make(map[netip.Addr]bool, len(w.Bound)),
 	}
 	for _, b := range w.Bound {

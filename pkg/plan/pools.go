@@ -34,7 +34,7 @@ func (f *filter) planPools() {
 }
 
 // addressRequests returns every Service of type LoadBalancer. Foreign are those that are not ours, that name what
-// can't be read, and those without an address by which their namespace would have more than svc_quota, the
+// can't be read, or what no pool offers to their namespace, and those without an address by which their namespace would have more than svc_quota, the
 // youngest ones, which get an Event.
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
@@ -46,7 +46,8 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 			continue
 		}
 		reason, _ := f.whyNotOurs(s)
-		foreign := reason != "" || s.Source != "" && len(s.Addresses) == 0
+		refused := f.namesUnoffered(s)
+		foreign := reason != "" || refused || s.Source != "" && len(s.Addresses) == 0
 		if !foreign && f.Quota > 0 {
 			if len(s.Addresses) == 0 {
 				wanting = append(wanting, len(all))
@@ -58,7 +59,7 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 				counted[s.Key.Namespace][a] = true
 			}
 		}
-		all = append(all, vip.AddressRequest{Service: s, Foreign: foreign})
+		all = append(all, vip.AddressRequest{Service: s, Foreign: foreign, Refused: refused})
 	}
 	slices.SortFunc(wanting, func(i, j int) int {
 		return cmp.Or(all[i].Created.Compare(all[j].Created), all[i].Key.Compare(all[j].Key))

@@ -51,12 +51,11 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 
 // rejectSilently sets the verdict of s without an Event for the reason. If Herald wrote the
 // status of s and this node is responsible for s, it also clears the status, unless the reason
-// is HeldByOtherAnnouncer, or s only waits (NoEndpoints, NoEligibleNode) while a Service of another
-// namespace asks for one of its addresses: the status is what says that s has it (decision 0062). It also adds the Event VIPWithdrawn if the reason is NotLoadBalancer,
+// is HeldByOtherAnnouncer, or s only waits (NoEndpoints, NoEligibleNode) and keepsStatus. It also adds the Event VIPWithdrawn if the reason is NotLoadBalancer,
 // OtherClass or Ignored.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
-	keep := reason == vip.HeldByOtherAnnouncer || s.contended && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode)
+	keep := reason == vip.HeldByOtherAnnouncer || s.keepsStatus() && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode)
 	if s.statusOurs && !keep && p.responsible(s) {
 		p.clearStatus(s)
 		switch reason {

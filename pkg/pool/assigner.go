@@ -38,8 +38,13 @@ func NewAssigner(rest time.Duration, poke func()) *Assigner {
 	return &Assigner{rest: rest, poke: poke, metrics: newMetrics(), pools: newPools()}
 }
 
-// Observe fills in Assignments and PoolProblems.
-func (a *Assigner) Observe(w *vip.World) { w.Assignments, w.PoolProblems = a.assignments, a.problems }
+// Observe fills in Assignments, PoolProblems and, once there is a ConfigMap, PoolPolicy.
+func (a *Assigner) Observe(w *vip.World) {
+	w.Assignments, w.PoolProblems = a.assignments, a.problems
+	if a.source != nil {
+		w.PoolPolicy = a.pools
+	}
+}
 
 // Collectors are the metrics of pools; those of addresses are there only on the node that allocates.
 func (a *Assigner) Collectors() []prometheus.Collector { return a.metrics.all() }
@@ -119,7 +124,7 @@ func same(x, y *Request) bool {
 }
 
 // newRequest is what an Allocator must know of a Service. What another implementation's status
-// shows is in use, too.
+// shows is in use, too; what a Service may not have is not, unless its status shows it.
 func newRequest(q vip.AddressRequest) Request {
 	r := Request{
 		Service: q.Key, UID: q.UID, Created: q.Created, Labels: q.Labels, Ports: q.Ports, SharingKey: q.SharingKey,
@@ -130,6 +135,9 @@ func newRequest(q vip.AddressRequest) Request {
 		if i.Addr.IsValid() && i.IPMode != vip.ModeProxy {
 			r.Shown = append(r.Shown, i.Addr)
 		}
+	}
+	if q.Refused {
+		r.Addresses = nil
 	}
 	if q.Foreign {
 		r.Addresses = slices.Concat(r.Addresses, r.Shown)

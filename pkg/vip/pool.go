@@ -13,6 +13,18 @@ type PoolSource struct {
 	Namespaces map[string]map[string]string // labels of namespaces, by name; nil if they may not be read
 }
 
+// A PoolPolicy is what the ConfigMap of pools says about addresses that Services ask for by name. It is not
+// modified after it was made.
+type PoolPolicy interface {
+	// NamesNamespaces reports whether a pool is for some namespaces only.
+	NamesNamespaces() bool
+	// Enforces reports whether a pool keeps its addresses from other namespaces, whatever svc_addresses says.
+	Enforces() bool
+	// WhyNotOffered returns why Services of a namespace with these labels may not ask for an address, as a
+	// sentence that begins with the address, or "".
+	WhyNotOffered(namespace string, labels map[string]string, a netip.Addr, poolsOnly bool) string
+}
+
 // A PoolInput is all that the allocation of addresses depends on.
 type PoolInput struct {
 	Now    time.Time
@@ -28,7 +40,8 @@ type PoolInput struct {
 // An AddressRequest is a Service of type LoadBalancer: what it has is in use.
 type AddressRequest struct {
 	*Service
-	Foreign bool // it is given nothing: it is not ours, or names what can't be read
+	Foreign bool // it is given nothing: it is not ours, or names what can't be read, or what it may not have
+	Refused bool // it names an address that it may not have: only what its status shows is in use
 }
 
 // An Assignment is what the pools have for a Service that wants an address.

@@ -107,3 +107,29 @@ spec:
   leaseDurationSeconds: 5
   renewTime: ` + at.UTC().Format("2006-01-02T15:04:05.000000Z") + "\n"
 }
+
+// Once a pool names namespaces, a Service may ask for no address but those that pools offer to its own; what
+// it has it keeps through edits of the pools and a restart of all Heralds, also without endpoints.
+func TestPoolsOfNamespaces(t *testing.T) {
+	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62"})
+	f := start(t, env())
+	createService(t, webService("had", "10.77.0.65"))
+	awaitStatus(t, "had", "10.77.0.65(VIP)", 5*time.Second)
+	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62", "pool-edge": "10.77.0.70-10.77.0.79", "pool-edge.namespaces": "team-a"})
+	createService(t, webService("pooled", ""))
+	awaitStatus(t, "pooled", "10.77.0.60(VIP)", 5*time.Second)
+	createService(t, webService("other", "10.77.0.66"))
+	awaitEvent(t, "other", "AddressRefused", "10.77.0.66 is of no pool that is offered to the namespace default")
+	createService(t, webService("edge", "10.77.0.70"))
+	awaitEvent(t, "edge", "AddressRefused", "10.77.0.70 is of a pool that is not offered to the namespace default")
+	for _, n := range cluster.Nodes() {
+		check.OK(t, f.node[n].Signal(syscall.SIGTERM))
+	}
+	for _, n := range cluster.Nodes() {
+		check.OK(t, f.node[n].Wait(t.Context()))
+		f.startOn(n)
+	}
+	w := whoHas(t, 20*time.Millisecond, "10.77.0.65")
+	awaitAnswer(t, w, "10.77.0.65", 10*time.Second)
+	awaitStatus(t, "had", "10.77.0.65(VIP)", 5*time.Second)
+}

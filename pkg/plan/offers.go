@@ -1,0 +1,75 @@
+package plan
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/heraldvip/herald/pkg/pool"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// offers are the addresses that pools offer to namespaces (decision 0078).
+type offers struct {
+	policy    vip.PoolPolicy
+	poolsOnly bool
+	labels    map[string]map[string]string // of namespaces
+}
+
+// newOffers returns what the pools offer, or nil if every address may be asked for: Herald gives no addresses,
+// or no pool keeps any for some namespaces and svc_addresses is not "pools". A ConfigMap that is new is read here.
+func newOffers(r *Rules, w *vip.World) *offers {
+	if r.Allocation == nil {
+		return nil
+	}
+	o := &offers{policy: w.PoolPolicy}
+	var data map[string]string
+	if w.Pools != nil {
+		data, o.labels = w.Pools.Data, w.Pools.Namespaces
+	}
+	if w.Pools == nil || o.policy == nil {
+		o.policy, _ = pool.Parse(nil, data)
+	}
+	if r.PoolsOnly != nil {
+		o.poolsOnly = *r.PoolsOnly
+	} else {
+		o.poolsOnly = o.policy.NamesNamespaces()
+	}
+	if !o.poolsOnly && !o.policy.Enforces() {
+		return nil
+	}
+	return o
+}
+
+// whyNotOffered returns why s may not ask for a, which may be 0.0.0.0 or ::, or "": no pool offers it to the
+// namespace of s. What s has already it keeps, as when pools are edited, and s is marked unoffered.
+func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
+	if p.offers == nil || s.reserved {
+		return ""
+	}
+	why := p.offers.policy.WhyNotOffered(s.Key.Namespace, p.offers.labels[s.Key.Namespace], a, p.offers.poolsOnly)
+	switch {
+	case why == "":
+	case a.IsUnspecified() && p.hasLeased(s, vip.FamilyOf(a)), !a.IsUnspecified() && p.has(s, a):
+		s.unoffered = true
+	default:
+		return why + "; name no address, so that the Service is given one of a pool, or ask the operator (svc_addresses)"
+	}
+	return ""
+}
+
+// namesUnoffered reports whether s names an address that no pool offers to its namespace, and its status does
+// not show it: nobody has to do without that address because of s.
+func (p *pass) namesUnoffered(s *vip.Service) bool {
+	if p.offers == nil {
+		return false
+	}
+	shown := service{Service: s}
+	return slices.ContainsFunc(s.Addresses, func(a netip.Addr) bool {
+		return !a.IsUnspecified() && !shown.statusHas(a) &&
+			p.offers.policy.WhyNotOffered(s.Key.Namespace, p.offers.labels[s.Key.Namespace], a, p.offers.poolsOnly) != ""
+	})
+}
+
+// keepsStatus reports whether the status of s is all that says that an address is its own: a Service of another
+// namespace asks for one of them (decision 0062), or no pool would offer it to s again (decision 0078).
+func (s *service) keepsStatus() bool { return s.contended || s.unoffered }

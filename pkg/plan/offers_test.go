@@ -1,0 +1,103 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/pool"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// TestOffered: which addresses Services may ask for by name, by svc_addresses and what pools say; what a Service has
+// it keeps, and what it may not have is in use only if its status shows it.
+func TestOffered(t *testing.T) {
+	on, off := true, false
+	const plain = "pool-web=10.77.0.60-10.77.0.69 cidr-global=10.77.0.70/31,0.0.0.0/32"
+	const named = plain + " pool-kept=10.77.0.80-10.77.0.89 pool-kept.namespaces=team=blue"
+	for _, tt := range []struct {
+		name   string
+		only   *bool
+		pools  string // "" for no ConfigMap
+		addrs  string
+		change func(*vip.Service)
+		want   string // "": it may; else what the Event says
+	}{
+		{"no ConfigMap", nil, "", "10.77.0.50", nil, ""},
+		{"no pool names a namespace", nil, plain, "10.77.0.50", nil, ""},
+		{"a pool does", nil, named, "10.77.0.50", nil, "10.77.0.50 is of no pool that is offered to the namespace default"},
+		{"... and the option says any", &off, named, "10.77.0.80", nil, ""},
+		{"... but the pool is enforced", &off, named + " pool-kept.enforce=true", "10.77.0.80", nil, "10.77.0.80 is of a pool that is not offered to the namespace default"},
+		{"of a pool for all", nil, named, "10.77.0.60", nil, ""},
+		{"of a pool for others", nil, named, "10.77.0.80", nil, "10.77.0.80 is of a pool that is not offered to the namespace default"},
+		{"of a pool for this namespace's labels", nil, named, "10.77.0.80", func(s *vip.Service) { s.Key.Namespace = "blue" }, ""},
+		{"the option says pools", &on, plain, "10.77.0.50", nil, "10.77.0.50 is of no pool"},
+		{"... and there is no ConfigMap", &on, "", "10.77.0.50", nil, "10.77.0.50 is of no pool"},
+		{"a Service keeps what it has", &on, "", "10.77.0.50", written("n2"), ""},
+		{"DHCP that a pool has", &on, plain, "0.0.0.0", nil, ""},
+		{"DHCP that no pool has", &on, plain, "::", nil, ":: is of no pool"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := poolWorld("n1")
+			w.Services = []vip.Service{svc("a", tt.addrs)}
+			if tt.change != nil {
+				tt.change(&w.Services[0])
+			}
+			w.Pools.Data, w.Pools.Namespaces = make(map[string]string), map[string]map[string]string{"blue": {"team": "blue"}}
+			for line := range strings.FieldsSeq(tt.pools) {
+				k, v, _ := strings.Cut(line, "=")
+				w.Pools.Data[k] = v
+			}
+			if tt.pools == "" {
+				w.Pools = nil
+			}
+			r := poolRules()
+			r.PoolsOnly = tt.only
+			p := newPass(&r, &w)
+			f := filter{pass: p, dhcp: newDHCP(p)}
+			f.findServices()
+			f.planPools()
+			s := f.all[0]
+			switch got := s.verdict.Message; {
+			case tt.want == "" && s.hasVerdict():
+				t.Errorf("refused: %s", got)
+			case tt.want != "" && (s.verdict.Reason != vip.AddressRefused || !strings.HasPrefix(got, tt.want)):
+				t.Errorf("%s %q, want %q", s.verdict.Reason, got, tt.want)
+			}
+			for _, q := range p.out.Pools[0].Requests {
+				if want := tt.want != "" && tt.addrs != "::"; q.Refused != want || want && !q.Foreign {
+					t.Errorf("refused %v, foreign %v, want %v", q.Refused, q.Foreign, want)
+				}
+			}
+		})
+	}
+}
+
+// TestPolicyInForce: what could be read before counts, not a mistake in the ConfigMap.
+func TestPolicyInForce(t *testing.T) {
+	w := poolWorld("n1")
+	w.Services = []vip.Service{svc("a", "10.77.0.80")}
+	before, _ := pool.Parse(nil, map[string]string{"pool-kept": "10.77.0.80/28", "pool-kept.namespaces": "blue"})
+	w.PoolPolicy, _ = pool.Parse(before, map[string]string{"pool-kept": "10.77.0.80/28", "pool-kept.namespaces": "=="})
+	if v := Make(poolRules(), w).Verdicts[0]; v.Reason != vip.AddressRefused {
+		t.Errorf("%v", v)
+	}
+}
+
+// TestStatusKeptOfUnoffered: the status of a Service that has an address which no pool offers it stays when its last
+// endpoint goes and when all Heralds stop: it is what lets the Service have the address again.
+func TestStatusKeptOfUnoffered(t *testing.T) {
+	for _, only := range []bool{false, true} {
+		s := svc("a", "10.77.0.50", written("n1"))
+		s.Announcer, s.Endpoints = "", vip.Endpoints{}
+		w := world(s)
+		w.Members, w.Stopping = w.Members[:1], true
+		w.Pools = poolWorld("").Pools
+		r := poolRules()
+		r.PoolsOnly = &only
+		got := Make(r, w)
+		if len(got.Statuses) > 0 == only {
+			t.Errorf("pools only %v: %s", only, fmt.Sprint(got.Statuses))
+		}
+	}
+}

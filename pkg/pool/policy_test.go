@@ -1,0 +1,53 @@
+package pool
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func TestWhoMayAskForWhat(t *testing.T) {
+	p, _ := Parse(nil, data("cidr-web=10.0.1.0/24", "pool-blue=10.0.2.0/24", "pool-blue.namespaces=team=blue",
+		"pool-kept=10.0.3.0/24", "pool-kept.namespaces=shop", "pool-kept.enforce=true", "pool-all=10.0.4.0/24,0.0.0.0/32", "pool-all.auto=false",
+		"pool-both=10.0.3.64/26", "pool-both.namespaces=team=blue", "pool-bad=10.0.6.0/24", "pool-bad.namespaces=-"))
+	if !p.NamesNamespaces() || !p.Enforces() {
+		t.Errorf("names namespaces %v, enforces %v", p.NamesNamespaces(), p.Enforces())
+	}
+	const none, other = "is of no pool that is offered to the namespace ", "is of a pool that is not offered to the namespace "
+	blue := map[string]string{"team": "blue"}
+	for _, tt := range []struct {
+		namespace   string
+		labels      map[string]string
+		addr        string
+		any, pooled string
+	}{
+		{"web", nil, "10.0.1.9", "", ""},
+		{"db", nil, "10.0.1.9", "", other},
+		{"db", nil, "10.0.2.9", "", other},
+		{"db", blue, "10.0.2.9", "", ""},
+		{"db", nil, "10.0.3.9", other, other},
+		{"shop", nil, "10.0.3.9", "", ""},
+		{"db", nil, "10.0.3.70", other, other},
+		{"db", blue, "10.0.3.70", "", ""}, // two pools have it
+		{"db", nil, "10.0.4.9", "", ""},
+		{"db", nil, "10.0.5.9", "", none},
+		{"db", nil, "10.0.6.9", other, other}, // for whom it is can't be read
+		{"db", nil, "0.0.0.0", "", ""},
+		{"db", nil, "::", "", none},
+	} {
+		for poolsOnly, want := range map[bool]string{false: tt.any, true: tt.pooled} {
+			if want != "" {
+				want = tt.addr + " " + want + tt.namespace
+			}
+			if got := p.WhyNotOffered(tt.namespace, tt.labels, netip.MustParseAddr(tt.addr), poolsOnly); got != want {
+				t.Errorf("%s of %s %v, pools only %v: %q, want %q", tt.addr, tt.namespace, tt.labels, poolsOnly, got, want)
+			}
+		}
+	}
+}
+
+func TestProvidersKeysKeepNobodyOut(t *testing.T) {
+	p, _ := Parse(nil, data("cidr-web=10.0.1.0/24", "range-global=10.0.2.1-10.0.2.9", "pool-all=10.0.4.0/24"))
+	if p.NamesNamespaces() || p.Enforces() {
+		t.Error("pools that name no namespaces keep others out")
+	}
+}
