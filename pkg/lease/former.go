@@ -28,7 +28,8 @@ func parseFormerHolders(l *coordinationv1.Lease) (all []vip.FormerHolder) {
 }
 
 // formerHolders returns the FormerAnnotation of a VIP lease that next is to hold: that of l,
-// without next, and before it the holder of l, if that is another node and a Herald wrote it.
+// and before it the holder of l, if that is another node and a Herald wrote it. next may be in
+// it, from an earlier time.
 func formerHolders(l *coordinationv1.Lease, next string, now time.Time) string {
 	all := parseFormerHolders(l)
 	if node, _, ok := parseClaim(l); ok && node == holder(l) && node != next {
@@ -37,7 +38,7 @@ func formerHolders(l *coordinationv1.Lease, next string, now time.Time) string {
 	}
 	var entries []string
 	for _, f := range all {
-		if f.Node != next && len(entries) < maxFormerHolders {
+		if len(entries) < maxFormerHolders {
 			entries = append(entries, f.Node+"@"+strconv.FormatInt(f.Until.Unix(), 10))
 		}
 	}

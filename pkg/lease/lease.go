@@ -43,7 +43,7 @@ const (
 	FromAnnotation = "heraldvip.io/from"
 	// FormerAnnotation, on a VIP lease, is the nodes that had it before, the latest first, each
 	// with the time at which it ceased to (Unix time in seconds): n2@1790000000,n1@1789999990.
-	// The owner of now is none of them.
+	// The owner of now is among them if it had it before another one.
 	FormerAnnotation = "heraldvip.io/former-holders"
 	// FencedAnnotation, on a node lease, is the epoch that is over.
 	FencedAnnotation = "heraldvip.io/fenced"

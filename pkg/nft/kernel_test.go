@@ -79,10 +79,10 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	r.set(n3, "n3", "n2")
 	r.move("n3")
 	both("n3")
-	r.set(n2, "n2") // n1 is asked by n3 no more, but by n1 itself
 	r.set(n1, "n1", "n3")
-	r.set(n3, "n3", "n2")
 	r.move("n1")
+	both("n1")
+	r.set(n2, "n2") // the ring ends
 	both("n1")
 }
 

@@ -12,6 +12,10 @@ import (
 // does not forget them (nft.Timeout).
 const renewFormerOwners = time.Minute
 
+// settleTime is how long after a move of a VIP packets may still come to its former owner:
+// until clients have heard of the move, and a node that lags has seen it.
+const settleTime = 10 * time.Second
+
 // A formerOwners plans where packets of connections go that began on former owners of VIPs.
 type formerOwners struct {
 	*pass
@@ -57,7 +61,7 @@ func (f *formerOwners) plan(u *unit) {
 			if ownedBefore {
 				f.out.OwnedBefore = append(f.out.OwnedBefore, a.Addr)
 			}
-			if hop, left := f.nextHop(s, a.Address, former); hop.IsValid() {
+			if hop, left := f.nextHop(u, s, a.Address, former); hop.IsValid() {
 				f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, NextHop: hop})
 				f.replanAfter(min(renewFormerOwners, left))
 			}
@@ -78,10 +82,18 @@ func (f *formerOwners) keeps(h vip.FormerHolder) time.Duration {
 
 // nextHop returns the address of the first of former that may still know connections of a, and
 // for how long it is to be asked; zero if there is none.
-func (f *formerOwners) nextHop(s *service, a vip.Address, former []vip.FormerHolder) (hop netip.Addr, left time.Duration) {
+func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.FormerHolder) (hop netip.Addr, left time.Duration) {
 	for _, h := range former {
 		if left = f.keeps(h); left == 0 {
 			continue
+		}
+		if h.Node == u.claim.Holder {
+			// It has the VIP again, and gets its packets. Those that still come here are its too; but
+			// for longer that would be a ring, in which packets that nobody knows go round until
+			// their TTL ends.
+			if left = settleTime - f.Now.Sub(u.claim.FormerHolders[0].Until); h.Node == f.Self || left <= 0 {
+				continue
+			}
 		}
 		if n := f.members[h.Node]; n != nil && n.Alive && n.Info.Connections.None(a.Addr, h.Until) {
 			continue

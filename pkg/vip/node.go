@@ -151,7 +151,7 @@ type Claim struct {
 	Valid          bool           // false: anybody may take it
 	Foreign        bool           // held by a program that is not Herald
 	PreviousHolder string         // the node it was handed over from, or ""
-	FormerHolders  []FormerHolder // the nodes that had it before Holder, each once, the latest first
+	FormerHolders  []FormerHolder // the nodes that had it, each once, the latest first; Holder too, if it had it before another
 	AcquiredAt     time.Time      // since when (spec.acquireTime, the holder's clock)
 	Transitions    int64          // spec.leaseTransitions
 }
