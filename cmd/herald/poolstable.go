@@ -147,7 +147,7 @@ func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEven
 				by = "Herald, of " + s.Allocated + ", which has it no more"
 			}
 		}
-		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s", s.Key, a, dash(strings.Join(names, ",")), by))
+		rows = append(rows, row(s.Key.String(), a.String(), dash(strings.Join(names, ",")), by))
 	}
 	if len(rows) > 0 || s.Ignore {
 		return rows
@@ -158,7 +158,7 @@ func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEven
 			why = e.Message
 		}
 	}
-	return []string{fmt.Sprintf("%s\t-\t-\t%s", s.Key, why)}
+	return []string{row(s.Key.String(), "-", "-", why)}
 }
 
 // addressesOf returns what a Service names and what its status has, each once.

@@ -8,8 +8,8 @@ import (
 	"io"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,9 +65,9 @@ func writeStatus(w io.Writer, s kube.Snapshot, now time.Time) error {
 		services = append(services, "(no Service of type LoadBalancer)")
 	}
 	for _, n := range v.nodes {
-		nodes = append(nodes, fmt.Sprintf("%s\t%d\t%s\t%s", n.Name, v.vips[n.Name], age(n.RenewedAt, now), n.state(now)))
+		nodes = append(nodes, row(n.Name, strconv.Itoa(v.vips[n.Name]), age(n.RenewedAt, now), n.state(now)))
 		for _, b := range n.Info.BGPSessions {
-			sessions = append(sessions, fmt.Sprintf("%s\t%s\t%d\t%s\t%s\t%d\t%s", n.Name, b.Peer, b.AS, b.State, age(b.Since, now), b.Prefixes, b.Reason))
+			sessions = append(sessions, row(n.Name, b.Peer, fmt.Sprint(b.AS), fmt.Sprint(b.State), age(b.Since, now), fmt.Sprint(b.Prefixes), b.Reason))
 		}
 	}
 	if len(nodes) == 0 {
@@ -81,19 +81,6 @@ func writeStatus(w io.Writer, s kube.Snapshot, now time.Time) error {
 	)
 }
 
-// writeTable writes rows, whose cells have tabs between, below a header. Without rows it writes nothing.
-func writeTable(w io.Writer, header string, rows []string) error {
-	if len(rows) == 0 {
-		return nil
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, header)
-	for _, row := range rows {
-		fmt.Fprintln(t, row)
-	}
-	return t.Flush()
-}
-
 // controlPlaneLease is the default of vip_leasename, which this command does not know.
 const controlPlaneLease = "plndr-cp-lock"
 
@@ -102,7 +89,7 @@ const controlPlaneLease = "plndr-cp-lock"
 func (v statusView) controlPlaneRow() string {
 	ready := 0
 	for _, n := range v.nodes {
-		if n.Info.APIServerReady && !n.Fenced {
+		if n.Info.APIServerReady && !n.Fenced && n.namespace == v.announcers {
 			ready++
 		}
 	}
@@ -111,14 +98,15 @@ func (v statusView) controlPlaneRow() string {
 	}
 	owner, acquired := "", time.Time{}
 	for k, l := range v.leases {
-		if k.Name == controlPlaneLease && l.Annotations[lease.ClaimAnnotation] != "" {
+		if k.Name == controlPlaneLease && k.Namespace == v.announcers && l.Annotations[lease.ClaimAnnotation] != "" {
 			owner, acquired = holder(l)
 		}
 	}
-	return strings.Join([]string{"(control plane)", "-", dash(owner), age(acquired, v.now), "-", fmt.Sprintf("API servers ready: %d", ready)}, "\t")
+	return row("(control plane)", "-", dash(owner), age(acquired, v.now), "-", fmt.Sprintf("API servers ready: %d", ready))
 }
 
-// holder returns the node that a lease names, and since when that has it; both are zero if it names none.
+// holder returns the node that a lease names, and since when that has it; both are zero if it names none. What is longer than
+// the name of a node can be is cut.
 func holder(l *coordinationv1.Lease) (node string, acquired time.Time) {
 	if l == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
 		return "", acquired
@@ -126,25 +114,28 @@ func holder(l *coordinationv1.Lease) (node string, acquired time.Time) {
 	if l.Spec.AcquireTime != nil {
 		acquired = l.Spec.AcquireTime.Time
 	}
-	return *l.Spec.HolderIdentity, acquired
+	node = *l.Spec.HolderIdentity
+	return node[:min(len(node), 253)], acquired
 }
 
 // A statusView is a Snapshot, indexed.
 type statusView struct {
-	now       time.Time
-	leases    map[vip.Key]*coordinationv1.Lease
-	sharedFor map[string]time.Time        // by node: since when it holds a lease that is no single Service's
-	nodes     []nodeStatus                // sorted by name
-	vips      map[string]int              // by node: Services whose lease it holds
-	last      map[string]kube.StoredEvent // by the Service's UID
-	events    []kube.StoredEvent          // oldest first
-	has       map[netip.Addr]vip.Key      // the first Service whose status names the address
+	now        time.Time
+	leases     map[vip.Key]*coordinationv1.Lease
+	sharedFor  map[string]time.Time        // by node: since when it holds a lease that is no single Service's
+	nodes      []nodeStatus                // sorted by name
+	announcers string                      // the namespace of node leases, see announcersNamespace
+	vips       map[string]int              // by node: Services whose lease it holds
+	last       map[string]kube.StoredEvent // by the Service's UID
+	events     []kube.StoredEvent          // oldest first
+	has        map[netip.Addr]vip.Key      // the first Service whose status names the address
 }
 
 // A nodeStatus is a node lease and the Node.
 type nodeStatus struct {
-	lease.NodeLease
-	node vip.Node // zero if it is not known
+	lease.NodeLease          // whose Name is namespace/name if it is not in the namespace of the announcers: any user can write such a Lease
+	namespace       string   // of the lease
+	node            vip.Node // zero if it is not known
 }
 
 // state describes what is wrong with a node, or is "ok"; and how many connections to VIPs of
@@ -223,10 +214,14 @@ func (n nodeStatus) barred(now time.Time) string {
 
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	v := statusView{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, vips: map[string]int{}, sharedFor: map[string]time.Time{}, last: map[string]kube.StoredEvent{}, has: map[netip.Addr]vip.Key{}}
+	v.announcers = announcersNamespace(s.Leases)
 	for _, l := range s.Leases {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
 		if n, ok := lease.ParseNodeLease(l); ok {
-			v.nodes = append(v.nodes, nodeStatus{NodeLease: n})
+			if l.Namespace != v.announcers {
+				n.Name = l.Namespace + "/" + n.Name
+			}
+			v.nodes = append(v.nodes, nodeStatus{NodeLease: n, namespace: l.Namespace})
 		}
 		if node, acquired := holder(l); !acquired.IsZero() && l.Annotations[lease.ClaimAnnotation] != "" && !strings.HasPrefix(l.Name, "kubevip-") {
 			v.sharedFor[node] = acquired
@@ -253,6 +248,23 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 		}
 	}
 	return v
+}
+
+// announcersNamespace returns the namespace of Herald's node leases: kube-system, or, if none is there, that of the oldest.
+func announcersNamespace(leases []*coordinationv1.Lease) (namespace string) {
+	var oldest time.Time
+	for _, l := range leases {
+		if _, ok := lease.ParseNodeLease(l); !ok {
+			continue
+		}
+		if l.Namespace == "kube-system" {
+			return l.Namespace
+		}
+		if namespace == "" || l.CreationTimestamp.Time.Before(oldest) {
+			namespace, oldest = l.Namespace, l.CreationTimestamp.Time
+		}
+	}
+	return namespace
 }
 
 // owner returns who holds the lease of a Service, and since when. If the Service has no lease of its own, that
@@ -283,7 +295,7 @@ func (v statusView) serviceRow(s *vip.Service) string {
 			vips = append(vips, "("+a.String()+")") // requested, not announced
 		}
 	}
-	return strings.Join([]string{s.Key.String(), dash(strings.Join(vips, ",")), dash(owner), age(acquired, v.now), dash(strings.Join(modes, ",")), v.problem(s, owner)}, "\t")
+	return row(s.Key.String(), dash(strings.Join(vips, ",")), dash(owner), age(acquired, v.now), dash(strings.Join(modes, ",")), v.problem(s, owner))
 }
 
 // externalAddresses returns what is open on a gateway: external address and port.
@@ -356,7 +368,7 @@ func (v statusView) dhcpRows(s *vip.Service) (rows []string) {
 		default: // Herald does not write every renewal of a short lease
 			left = "a minute"
 		}
-		rows = append(rows, fmt.Sprintf("%s\t%s/%d\t%s\t%s\t%s", s.Key, l.Addr, l.Bits, dash(l.MAC), dash(l.Server), left))
+		rows = append(rows, row(s.Key.String(), fmt.Sprintf("%s/%d", l.Addr, l.Bits), dash(l.MAC), dash(l.Server), left))
 	}
 	return rows
 }

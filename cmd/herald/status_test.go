@@ -143,3 +143,27 @@ func TestStatusBGPSessions(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
+
+// What a tenant can write adds no rows and columns, controls no terminal, and says nothing about the nodes and the control plane.
+func TestStatusOfForgedObjects(t *testing.T) {
+	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`
+	owner := vipLease("x", "n1\n\x1b[2Jn2\tSINCE"+strings.Repeat("x", 100000))
+	forged, cp := nodeLease("n1", time.Hour, up), vipLease("cp", "forged")
+	forged.Namespace, cp.Namespace, cp.Name = "tenant", "tenant", controlPlaneLease
+	cp.Annotations = map[string]string{lease.ClaimAnnotation: "forged@7"}
+	s := kube.Snapshot{
+		Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("x", "10.0.0.2", "")},
+		Leases:   []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, up), vipLease("good", "n1"), owner, cp},
+		Events:   []kube.StoredEvent{storedEvent("x", vip.AddressConflict, true, "in\tuse\ndefault/good\x1b[31m \u202e")},
+	}
+	var b strings.Builder
+	check.OK(t, writeStatus(&b, s, noon))
+	if strings.ContainsAny(b.String(), "\x1b\t\u202e") || strings.Count(b.String(), "\n") != 8 || len(b.String()) > 5000 {
+		t.Errorf("%d bytes, %d lines, or characters that are not printable:\n%.2000q", len(b.String()), strings.Count(b.String(), "\n"), b.String())
+	}
+	for _, want := range []string{`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`, `\(control plane\) +- +- .*API servers ready: 1\n`, `n1 +1 +1s +ok\n`, `tenant/n1 +0 +60m +silent`} {
+		if !regexp.MustCompile(want).MatchString(b.String()) {
+			t.Errorf("no %s in\n%.3000s", want, b.String())
+		}
+	}
+}

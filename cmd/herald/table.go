@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+)
+
+// row is a row of a table. Users can write what is in it (a Lease, an Event, an annotation): what is not printable becomes a
+// space, so that it adds no rows and no columns and controls no terminal.
+func row(cells ...string) string {
+	printable := func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}
+	for i, c := range cells {
+		cells[i] = strings.Map(printable, c)
+	}
+	return strings.Join(cells, "\t")
+}
+
+// writeTable writes rows, whose cells have tabs between, below a header. Without rows it writes nothing.
+func writeTable(w io.Writer, header string, rows []string) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, header)
+	for _, row := range rows {
+		fmt.Fprintln(t, row)
+	}
+	return t.Flush()
+}
