@@ -15,12 +15,14 @@ import (
 const maxFormerHolders = 8
 
 // parseFormerHolders returns the nodes of FormerAnnotation, the latest first, and no more than
-// maxFormerHolders. Entries that are not <node>@<seconds> are left out.
+// maxFormerHolders. Entries that are not <node>@<seconds> are left out, and so is what names a node again:
+// Herald writes no such thing, and nodes would send a packet round in a circle.
 func parseFormerHolders(l *coordinationv1.Lease) (all []vip.FormerHolder) {
 	for entry := range strings.SplitSeq(l.Annotations[FormerAnnotation], ",") {
 		node, at, _ := strings.Cut(entry, "@")
 		seconds, err := strconv.ParseInt(at, 10, 64)
-		if err == nil && node != "" && len(all) < maxFormerHolders {
+		again := slices.ContainsFunc(all, func(f vip.FormerHolder) bool { return f.Node == node })
+		if err == nil && node != "" && !again && len(all) < maxFormerHolders {
 			all = append(all, vip.FormerHolder{Node: node, Until: time.Unix(seconds, 0)})
 		}
 	}

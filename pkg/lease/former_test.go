@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,7 +16,10 @@ import (
 
 func TestFormerHolders(t *testing.T) {
 	now := time.Unix(100, 0)
-	long := strings.TrimSuffix(strings.Repeat("x@1,", 100), ",")
+	var long []string
+	for i := range 100 {
+		long = append(long, fmt.Sprintf("x%d@1", i))
+	}
 	tests := []struct{ name, holder, claim, before, next, want string }{
 		{"new", "", "", "", "n1", ""},
 		{"another node", "n1", "n1@1", "", "n2", "n1@100"},
@@ -27,7 +31,8 @@ func TestFormerHolders(t *testing.T) {
 		{"free", "", "", "n1@90", "n2", "n1@90"},
 		{"another program's", "x", "n1@1", "n1@90", "n2", "n1@90"},
 		{"what a tenant wrote", "n1", "n1@1", "n3,@5,n4@x,=@,n5@7", "n2", "n1@100,n5@7"},
-		{"no more than eight", "n1", "n1@1", long, "n2", "n1@100" + strings.Repeat(",x@1", 7)},
+		{"no more than eight", "n1", "n1@1", strings.Join(long, ","), "n2", "n1@100," + strings.Join(long[:7], ",")},
+		{"a circle that a tenant wrote", "n1", "n1@1", "n2@95,n1@90,n2@80,n3@70,n2@60", "n4", "n1@100,n2@95,n3@70"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
