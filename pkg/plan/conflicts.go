@@ -48,13 +48,8 @@ type addressOf struct {
 // conflict is an Event only, if this node is responsible.
 func (f *filter) dropConflicts() {
 	refused := make(map[addressOf]string)
-	waiting, asking := f.waitingHolders(), f.askedByMany()
-	for a := range waiting {
-		if asking[a] == nil {
-			asking[a] = slices.DeleteFunc(slices.Clone(f.accepted), func(s *service) bool { return !s.hasAddress(a) })
-		}
-	}
-	for a, services := range asking {
+	waiting := f.waitingHolders()
+	for a, services := range f.askedByMany(waiting) {
 		f.judge(a, services, waiting[a], refused)
 	}
 	if len(refused) == 0 {
@@ -116,8 +111,8 @@ func (p *pass) reportDropped(s *service, reason vip.Reason, why refusals, keepsO
 }
 
 // askedByMany returns the accepted Services, oldest first, that ask for an address, for each address that
-// two or more ask for.
-func (f *filter) askedByMany() map[netip.Addr][]*service {
+// two or more ask for, or one beside those that wait.
+func (f *filter) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][]*service {
 	first, all := make(map[netip.Addr]*service, len(f.accepted)), make(map[netip.Addr][]*service)
 	for _, s := range f.accepted {
 		for _, a := range s.addrs {
@@ -131,17 +126,26 @@ func (f *filter) askedByMany() map[netip.Addr][]*service {
 			}
 		}
 	}
+	for a := range waiting {
+		if first[a] != nil && all[a] == nil {
+			all[a] = []*service{first[a]}
+		}
+	}
 	return all
 }
 
-// waitingHolders returns, by address, the Services of other announcers that have it by their status, of
-// which entries with ipMode Proxy do not count, since they may be addresses of gateways.
+// waitingHolders returns, by address, the Services of type LoadBalancer that have it by their status and do not ask for
+// it, and whose status no Herald of this installation wrote, so that none will clear it. They are another announcer's, or
+// their user has removed heraldvip.io/announcer, who could ask for the address again when another has it.
 func (f *filter) waitingHolders() map[netip.Addr][]*service {
 	all := make(map[netip.Addr][]*service)
-	for _, s := range f.notOurs {
-		for _, i := range s.Ingress {
-			if i.Addr.IsValid() && i.IPMode != vip.ModeProxy {
-				all[i.Addr] = append(all[i.Addr], s)
+	for _, s := range f.all {
+		if !s.LoadBalancer || s.statusOurs {
+			continue
+		}
+		for _, a := range s.StatusVIPs() {
+			if s.hasVerdict() || !s.hasAddress(a) {
+				all[a] = append(all[a], s)
 			}
 		}
 	}
@@ -197,9 +201,16 @@ func (p *pass) sortFirstCome(a netip.Addr, services []*service) {
 func (f *filter) portsInStatus(a netip.Addr, services []*service) map[vip.Port]*service {
 	ports := make(map[vip.Port]*service)
 	for _, s := range services {
+		specified := make(map[vip.Port]bool, len(s.Ports)) // there may be ten thousand
+		for _, p := range s.Ports {
+			specified[p] = true
+		}
 		for _, i := range s.Ingress {
+			if i.Addr != a {
+				continue
+			}
 			for _, p := range i.Ports {
-				if i.Addr == a && ports[p] == nil && slices.Contains(s.Ports, p) {
+				if ports[p] == nil && specified[p] {
 					ports[p] = s
 				}
 			}

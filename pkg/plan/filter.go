@@ -28,7 +28,6 @@ type filter struct {
 	accepted           []*service // with an address and an endpoint: oldest first
 	withoutEndpoints   []*service // with an address that a status may name, and no endpoint: oldest first
 	expectingEndpoints []*service // those of them that are new and were never announced: oldest first
-	notOurs            []*service // of type LoadBalancer, with a status that another announcer wrote
 }
 
 // findServices sets statusBy of every Service, and the lists of f. It
@@ -42,8 +41,8 @@ func (f *filter) findServices() {
 	for i := range f.Services {
 		s := &backing[i]
 		s.Service = &f.Services[i]
-		if s.Announcer == f.Announcer {
-			s.statusBy, s.statusOurs = s.VIPHost, s.VIPHost != "" || s.Announcer != ""
+		if s.statusOurs = f.wroteStatus(s.Service); s.statusOurs {
+			s.statusBy = s.VIPHost
 		}
 		if !s.LoadBalancer && !s.statusOurs {
 			continue
@@ -63,6 +62,11 @@ func (f *filter) findServices() {
 	f.dropConflicts()
 	f.dropRejected()
 	f.setAsideWithoutEndpoints()
+}
+
+// wroteStatus reports whether a Herald of this installation wrote the status of s, by its annotations.
+func (p *pass) wroteStatus(s *vip.Service) bool {
+	return s.Announcer == p.Announcer && (s.VIPHost != "" || s.Announcer != "")
 }
 
 // lacksEndpoints reports whether s is announced nowhere for want of an endpoint (decision 0007, which decision 0076
@@ -108,10 +112,7 @@ func byAge(a, b *service) int {
 // Service that has others.
 func (f *filter) admit(s *service, controlPlane bool) {
 	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
-		if s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0 {
-			s.notOurs = true
-			f.notOurs = append(f.notOurs, s)
-		}
+		s.notOurs = s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0
 		f.reject(s, reason, message)
 		return
 	}

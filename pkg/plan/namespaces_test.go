@@ -234,3 +234,37 @@ func TestControlPlaneAndOtherNamespaces(t *testing.T) {
 func reasonOf(p vip.Plan, name string) vip.Reason {
 	return p.Verdicts[slices.IndexFunc(p.Verdicts, func(v vip.Verdict) bool { return v.Service.Name == name })].Reason
 }
+
+// A tenant's Service that had an address asks for another, or for nothing that can be read, and its user has removed what says that
+// Herald wrote its status: so it could come back to the address. Nobody of another namespace gets that as long as the status names it. Seen from n1.
+func TestStatusThatNobodyClears(t *testing.T) {
+	const a = "10.77.0.60"
+	left := func(s *vip.Service) {
+		tenant(s)
+		s.Ingress = []vip.Ingress{{Addr: addr(a), IPMode: vip.ModeVIP}}
+	}
+	unreadable := func(s *vip.Service) {
+		s.Source, s.Invalid = "kube-vip.io/loadbalancerIPs", []string{"kube-vip.io/loadbalancerIPs is wrong."}
+	}
+	byProxy := func(s *vip.Service) { s.Ingress[0].IPMode, s.Forward = vip.ModeProxy, &vip.Forward{} }
+	for _, tt := range []struct {
+		name string
+		x    vip.Service
+		want string // the verdict of a newcomer that asks for the address
+	}{
+		{"it asks for another", svc("x", "10.77.0.61", left), "v: AddressConflict"},
+		{"what it asks for can't be read", svc("x", "", left, unreadable), "v: AddressConflict"},
+		{"what it asks for is refused", svc("x", "127.0.0.1", left), "v: AddressConflict"},
+		{"it is to be ignored", svc("x", a, left, func(s *vip.Service) { s.Ignore = true }), "v: AddressConflict"},
+		{"of the mode of gateways", svc("x", "10.77.0.61", left, byProxy), "v: AddressConflict"},
+		{"a Herald is about to clear it", svc("x", "", left, unreadable, func(s *vip.Service) { s.VIPHost = "n1" }), "v: VIPClaiming"},
+		{"of the same namespace", svc("x", "", left, unreadable, func(s *vip.Service) { s.Key.Namespace = "default" }), "v: VIPClaiming"},
+		{"it is no LoadBalancer", svc("x", "", left, func(s *vip.Service) { s.LoadBalancer = false }), "v: VIPClaiming"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := summary(Make(rules(), world(tt.x, svc("v", a)))); !strings.Contains(got, tt.want) {
+				t.Errorf("no %s in\n%s", tt.want, got)
+			}
+		})
+	}
+}

@@ -34,7 +34,8 @@ func (f *filter) planPools() {
 }
 
 // addressRequests returns every Service of type LoadBalancer. Foreign are those that are not ours, that name what
-// can't be read, or what no pool offers to their namespace, and those without an address by which their namespace would have more than svc_quota, the
+// can't be read, or what no pool offers to their namespace, that keep what they do not ask for (keepsAnother), and those without an address
+// by which their namespace would have more than svc_quota, the
 // youngest ones, which get an Event.
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
@@ -47,7 +48,7 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		}
 		reason, _ := f.whyNotOurs(s)
 		refused := f.namesUnoffered(s)
-		foreign := reason != "" || refused || s.Source != "" && len(s.Addresses) == 0
+		foreign := reason != "" || refused || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
 		if !foreign && f.Quota > 0 {
 			if len(s.Addresses) == 0 {
 				wanting = append(wanting, len(all))
@@ -79,6 +80,14 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		given[s.Key.Namespace] += need
 	}
 	return all
+}
+
+// keepsAnother reports whether the status of s names an address that s does not ask for, and that no Herald of this
+// installation wrote, so that none will clear it.
+func (p *pass) keepsAnother(s *vip.Service) bool {
+	return !p.wroteStatus(s) && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool {
+		return !slices.Contains(s.Addresses, a) && !slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified)
+	})
 }
 
 // providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that,

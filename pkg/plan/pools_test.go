@@ -163,3 +163,17 @@ func TestPoolsKeepTheQuota(t *testing.T) {
 		}
 	}
 }
+
+// An address that a status names and its Service does not ask for, which nobody will clear, is in use.
+func TestAddressKeptByStatus(t *testing.T) {
+	w := poolWorld("n1")
+	w.Services[0] = svc("a", "10.77.0.99", func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.1")}} })
+	for announcer, foreign := range map[string]bool{"": true, "kube-system": false} {
+		w.Services[0].Announcer = announcer
+		r := poolRules()
+		r.Announcer = "kube-system"
+		if p := Make(r, w); len(p.Pools) != 1 || len(p.Pools[0].Requests) != 1 || p.Pools[0].Requests[0].Foreign != foreign {
+			t.Errorf("written by %q: %+v, want Foreign %v", announcer, p.Pools, foreign)
+		}
+	}
+}

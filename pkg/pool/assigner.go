@@ -129,12 +129,7 @@ func newRequest(q vip.AddressRequest) Request {
 	r := Request{
 		Service: q.Key, UID: q.UID, Created: q.Created, Labels: q.Labels, Ports: q.Ports, SharingKey: q.SharingKey,
 		Families: q.Families, DualStack: q.DualStack, Pools: q.Pools,
-		Addresses: q.Addresses, Allocated: q.Allocated, Foreign: q.Foreign,
-	}
-	for _, i := range q.Ingress {
-		if i.Addr.IsValid() && i.IPMode != vip.ModeProxy {
-			r.Shown = append(r.Shown, i.Addr)
-		}
+		Shown: q.StatusVIPs(), Addresses: q.Addresses, Allocated: q.Allocated, Foreign: q.Foreign,
 	}
 	if q.Refused {
 		r.Addresses = nil

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -129,5 +130,27 @@ func TestAssignerFollowsLabels(t *testing.T) {
 	in.Source = &vip.PoolSource{Data: d, Namespaces: map[string]map[string]string{"ns": {"team": "blue"}}}
 	if got := given(assign(t, a, in)); got != "a[10.0.0.1]" {
 		t.Error(got)
+	}
+}
+
+// Who forges heraldvip.io/allocated on an older Service takes no address from the one whose status names it, of whatever ipMode.
+func TestForgedAllocation(t *testing.T) {
+	for _, mode := range []vip.IPMode{vip.ModeVIP, vip.ModeProxy} {
+		a := NewAssigner(time.Minute, func() {})
+		having := func(s *vip.Service) {
+			s.Addresses, s.Allocated = []netip.Addr{netip.MustParseAddr("10.0.0.1")}, "cidr-global"
+		}
+		victim := request("victim", func(s *vip.Service) {
+			having(s)
+			s.Ingress = []vip.Ingress{{Addr: s.Addresses[0], IPMode: mode}}
+		})
+		forger := request("forger", func(s *vip.Service) {
+			having(s)
+			s.Key.Namespace, s.Created = "tenant", start.Add(-time.Hour)
+		})
+		in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/24"), Allocate: true, Requests: []vip.AddressRequest{victim, forger}}
+		if got := given(assign(t, a, in)); got != "forger[10.0.0.2]" {
+			t.Errorf("ipMode %s: given %s, want another address for the forger only", mode, got)
+		}
 	}
 }

@@ -91,14 +91,19 @@ func (a *Allocator) conflicting(holders []*service, s *service, x netip.Addr) *s
 	return nil
 }
 
-// portsOverlap reports whether two Services have a port in common: number and protocol.
+// portsOverlap reports whether two Services have a port in common: number and protocol. Each may have ten thousand.
 func portsOverlap(x, y *service) bool {
-	for _, p := range x.Ports {
-		if slices.Contains(y.Ports, p) {
-			return true
-		}
+	if len(x.Ports) > len(y.Ports) {
+		x, y = y, x
 	}
-	return false
+	if len(x.Ports) <= 4 {
+		return slices.ContainsFunc(x.Ports, func(p vip.Port) bool { return slices.Contains(y.Ports, p) })
+	}
+	of := make(map[vip.Port]bool, len(x.Ports))
+	for _, p := range x.Ports {
+		of[p] = true
+	}
+	return slices.ContainsFunc(y.Ports, func(p vip.Port) bool { return of[p] })
 }
 
 // lose takes x from s, so that it gets another.

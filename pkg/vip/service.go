@@ -3,6 +3,7 @@ package vip
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -74,6 +75,19 @@ type Service struct {
 	VIPHost   string    // kube-vip.io/vipHost as it stands: the node that last wrote the status
 	Announcer string    // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
 	Invalid   []string  // what could not be read, each a sentence that names the field
+}
+
+// StatusVIPs returns the VIPs that the status names: the addresses with another ipMode than Proxy, or all if there are no
+// such. Beside VIPs those of mode Proxy may be the addresses of gateways (UPnP).
+func (s *Service) StatusVIPs() (vips []netip.Addr) {
+	isVIP := func(i Ingress) bool { return i.IPMode != ModeProxy }
+	all := !slices.ContainsFunc(s.Ingress, isVIP)
+	for _, i := range s.Ingress {
+		if i.Addr.IsValid() && (all || isVIP(i)) {
+			vips = append(vips, i.Addr)
+		}
+	}
+	return vips
 }
 
 // LeaseKey is the VIP lease of a Service that has one of its own, in its namespace: the one that

@@ -38,6 +38,7 @@ func TestOtherTenant(t *testing.T) {
 		return s
 	}
 	createService(t, asking("old", "10.77.0.70"))
+	createService(t, asking("kept", "10.77.0.71"))
 	time.Sleep(1100 * time.Millisecond) // creationTimestamp has whole seconds
 	var addrs []string
 	owners := map[string]string{}
@@ -62,6 +63,10 @@ func TestOtherTenant(t *testing.T) {
 	check.Value(cluster.Client().CoreV1().Services("tenant-addresses").Patch(t.Context(), "old", types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"`+all+`"}}}`), metav1.PatchOptions{}))(t)
 	awaitEventIn(t, "tenant-addresses", "old", "AddressConflict", "10.77.0.55: in use by a Service of another namespace")
+	// Its status goes on to name the address: whoever got that could lose it to this Service again.
+	leaveStatus(t, "tenant-addresses", "kept")
+	createService(t, webService("later", "10.77.0.71"))
+	awaitEvent(t, "later", "AddressConflict", "10.77.0.71: in use by a Service of another namespace")
 	createService(t, webService("other", "10.77.0.80,10.77.0.255"))
 	awaitEvent(t, "other", "AddressRefused", "10.77.0.80 is an address that another program has given to node n2; 10.77.0.255 is the broadcast address of node")
 	time.Sleep(2 * time.Second) // the time in which a mistake would show
@@ -85,6 +90,22 @@ func TestOtherTenant(t *testing.T) {
 			t.Errorf("%s moved from %s to %s", a, owners[a], got)
 		}
 	}
+}
+
+// leaveStatus has a Service that is announced ask for nothing that can be read, and removes what says that Herald wrote its
+// status, so that it stays.
+func leaveStatus(t *testing.T, namespace, name string) {
+	t.Helper()
+	services := cluster.Client().CoreV1().Services(namespace)
+	until(t, 10*time.Second, name+" has a status", func(c ctx) error {
+		s, err := services.Get(c, name, metav1.GetOptions{})
+		if err == nil && len(s.Status.LoadBalancer.Ingress) == 0 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	check.Value(services.Patch(t.Context(), name, types.MergePatchType, []byte(`{"metadata":{"annotations":{
+		"kube-vip.io/loadbalancerIPs":"nothing","kube-vip.io/vipHost":null,"heraldvip.io/announcer":null}}}`), metav1.PatchOptions{}))(t)
 }
 
 // All nodes have the exclusion label, as control-plane nodes do. The Node of one is deleted while its Herald lives on:
