@@ -41,15 +41,16 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
 	var wanting []int // the indices of those without an address
 	counted := make(map[string]map[netip.Addr]bool)
+	beyond := f.nameBeyondQuota()
 	for i := range f.Services {
 		s := &f.Services[i]
 		if !s.LoadBalancer || s.Key == ControlPlaneKey {
 			continue
 		}
 		reason, _ := f.whyNotOurs(s)
-		refused := f.namesUnoffered(s)
+		refused := f.namesUnoffered(s) || beyond[s.Key]
 		foreign := reason != "" || refused || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
-		if !foreign && f.Quota > 0 {
+		if f.Quota > 0 && (!foreign || reason == "" && beyond[s.Key]) {
 			if len(s.Addresses) == 0 {
 				wanting = append(wanting, len(all))
 			}
@@ -80,6 +81,48 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		given[s.Key.Namespace] += need
 	}
 	return all
+}
+
+// nameBeyondQuota returns the Services of type LoadBalancer that name an address by which those of their namespace would
+// name more than svc_quota: of those whose status does not show it, the youngest. Nobody else has to do without that
+// address because of them. Those that are not ours are counted by themselves.
+func (f *filter) nameBeyondQuota() map[vip.Key]bool {
+	if f.Quota == 0 {
+		return nil
+	}
+	var services []*vip.Service
+	for i := range f.Services {
+		if s := &f.Services[i]; s.LoadBalancer && s.Key != ControlPlaneKey {
+			services = append(services, s)
+		}
+	}
+	slices.SortFunc(services, func(x, y *vip.Service) int { return cmp.Or(x.Created.Compare(y.Created), x.Key.Compare(y.Key)) })
+	type group struct {
+		namespace string
+		ours      bool
+	}
+	named, beyond := make(map[group]map[netip.Addr]bool), make(map[vip.Key]bool)
+	for _, shown := range []bool{true, false} {
+		for _, s := range services {
+			why, _ := f.whyNotOurs(s)
+			g, vips := group{s.Key.Namespace, why == ""}, s.StatusVIPs()
+			all := named[g]
+			if all == nil {
+				all = make(map[netip.Addr]bool)
+				named[g] = all
+			}
+			for _, a := range s.Addresses {
+				switch {
+				case slices.Contains(vips, a) != shown, all[a]:
+				case shown || len(all) < f.Quota:
+					all[a] = true
+				default:
+					beyond[s.Key] = true
+				}
+			}
+		}
+	}
+	return beyond
 }
 
 // keepsAnother reports whether the status of s names an address that s does not ask for, and that no Herald of this

@@ -164,6 +164,42 @@ func TestPoolsKeepTheQuota(t *testing.T) {
 	}
 }
 
+// With svc_quota the Services of a namespace, be they ours or not, can't keep more addresses of pools from others by naming them.
+func TestNamedBeyondQuota(t *testing.T) {
+	const many = "10.77.0.1,10.77.0.2,10.77.0.3"
+	ignored := func(s *vip.Service) { s.Ignore = true }
+	for _, tt := range []struct {
+		name string
+		s    vip.Service
+		want string // whose names count for nothing
+	}{
+		{"no more than it may", svc("x", "10.77.0.1,10.77.0.2"), ""},
+		{"more", svc("x", many), "x"},
+		{"not ours", svc("x", many, ignored), "x"},
+		{"not ours, no more than it may", svc("x", "10.77.0.1,10.77.0.2", ignored), ""},
+		{"it has them", svc("x", many, written("n1")), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := poolWorld("n1")
+			w.Services = []vip.Service{tt.s, svc("y", "10.77.0.2", port(9), younger)}
+			if tt.s.Ignore {
+				w.Services[1].Key.Namespace = "other"
+			}
+			r := poolRules()
+			r.Quota = 2
+			var refused []string
+			for _, q := range Make(r, w).Pools[0].Requests {
+				if q.Refused {
+					refused = append(refused, q.Key.Name)
+				}
+			}
+			if got := strings.Join(refused, " "); got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 // An address that a status names and its Service does not ask for, which nobody will clear, is in use.
 func TestAddressKeptByStatus(t *testing.T) {
 	w := poolWorld("n1")
