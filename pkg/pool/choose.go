@@ -222,13 +222,13 @@ func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Ad
 	return best, nil
 }
 
-// mayShareWithAll reports whether s is given x beside all that have it: each has the same sharing key in the same
+// mayShareWithAll reports whether s is given x beside all that keep it: each has the same sharing key in the same
 // namespace, or allow-share is on for both, and none has a port in common with s, or has no ports.
 func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
 	if a.contested[x] {
 		return false
 	}
-	for _, o := range a.holders[x] {
+	for _, o := range a.entitled(x) {
 		byKey := o.SharingKey != "" && o.SharingKey == s.SharingKey && o.Service.Namespace == s.Service.Namespace
 		byPool := x.Is4() && a.pools.sharing(o.Service.Namespace) && a.pools.sharing(s.Service.Namespace)
 		if o == s || o.Foreign || len(o.Ports) == 0 || !byKey && !byPool || portsOverlap(o, s) {

@@ -56,6 +56,18 @@ func (a *Allocator) settle(x netip.Addr) {
 	}
 }
 
+// entitled returns the Services that have or name x, without those that name it only and may not share it with one whose
+// status shows it: these do not keep others from sharing it.
+func (a *Allocator) entitled(x netip.Addr) []*service {
+	holders := a.holders[x]
+	shows := func(s *service) bool { return slices.Contains(s.Shown, x) }
+	if len(holders) == 1 || !slices.ContainsFunc(holders, shows) {
+		return holders
+	}
+	showing := slices.DeleteFunc(slices.Clone(holders), func(s *service) bool { return !shows(s) })
+	return slices.DeleteFunc(slices.Clone(holders), func(s *service) bool { return !shows(s) && a.conflicting(showing, s, x) != nil })
+}
+
 // ranked orders the Services that have x, those first that keep it: whose status shows it,
 // then those to which it was allocated, then those on which a person set it, then those that
 // were given it and do not have it yet; of these the older ones first. So nobody takes an
