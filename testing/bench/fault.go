@@ -19,6 +19,7 @@ type probedOwner struct {
 	who    *lab.WhoHas
 	client *lab.Connect
 	before map[string]float64 // API requests when the probers had started
+	held   []*lab.Held        // connections to the VIPs that are probed, begun before the fault
 }
 
 // probeOwner chooses the node with the most VIPs, starts probers of at most maxProbed of them, and,
@@ -54,6 +55,13 @@ func (b *bench) probeOwnerOf(ctx context.Context, count bool) (*probedOwner, err
 		v.who.Stop()
 		return nil, err
 	}
+	for _, a := range probed {
+		h, err := b.lab.Hold(ctx, netip.AddrPortFrom(a, 80).String())
+		if err != nil {
+			return nil, err
+		}
+		v.held = append(v.held, h)
+	}
 	sleep(ctx, time.Second)
 	if count {
 		v.before, err = b.lab.APIRequests(ctx)
@@ -68,9 +76,22 @@ func (b *bench) stopProbes(ctx context.Context, v *probedOwner, f *Fault) (lab.W
 	report, connects := v.who.Stop(), v.client.Stop()
 	f.Owned = len(v.owned)
 	f.record(report, connects)
+	v.askHeld(f)
 	now, err := b.lab.APIRequests(ctx)
 	f.Requests = lab.Since(now, v.before)
 	return report, errors.Join(err, report.Err)
+}
+
+// askHeld records in f how many of the connections that began before the fault have outlived it,
+// and ends them.
+func (v *probedOwner) askHeld(f *Fault) {
+	for _, h := range v.held {
+		f.Held++
+		if _, err := h.Ask(); err != nil {
+			f.Broken++
+		}
+		h.Close()
+	}
 }
 
 // probeWithoutFault probes an owner for ten seconds without a fault: the noise of the bench itself.

@@ -70,6 +70,8 @@ type Fault struct {
 	Connections    int
 	Failed         int
 	SlowestSuccess float64
+	Held           int                // connections that began before the fault and were asked after it
+	Broken         int                // of those, the ones that did not outlive it
 	AllMoved       float64            // until other nodes' kernels had all of its VIPs
 	KernelDropped  float64            // until its own kernel had none
 	Ended          float64            // until the process had
@@ -180,6 +182,8 @@ var rows = []row{
 	{"  longest answered by two", func(r Result) float64 { return r.Stopped.LongestDouble }, "%.0f", false},
 	{"  connections failed", func(r Result) float64 { return float64(r.Stopped.Failed) }, "%.0f", false},
 	{"  slowest connection", func(r Result) float64 { return r.Stopped.SlowestSuccess }, "%.0f", false},
+	{"  connections from before", func(r Result) float64 { return float64(r.Stopped.Held) }, "%.0f", false},
+	{"  of these broken", func(r Result) float64 { return float64(r.Stopped.Broken) }, "%.0f", false},
 	{},
 	{"SIGKILL of an owner: its VIPs", func(r Result) float64 { return float64(r.Killed.Owned) }, "%.0f", false},
 	{"  gone from its kernel after (ms)", func(r Result) float64 { return r.Killed.KernelDropped }, "%.0f", false},
@@ -188,6 +192,8 @@ var rows = []row{
 	{"  API requests per VIP", func(r Result) float64 { return perVIP(r.Killed) }, "%.1f", false},
 	{"  longest unanswered", func(r Result) float64 { return r.Killed.LongestSilence }, "%.0f", false},
 	{"  longest answered by two", func(r Result) float64 { return r.Killed.LongestDouble }, "%.0f", false},
+	{"  connections from before", func(r Result) float64 { return float64(r.Killed.Held) }, "%.0f", false},
+	{"  of these broken", func(r Result) float64 { return float64(r.Killed.Broken) }, "%.0f", false},
 }
 
 func init() {

@@ -127,6 +127,7 @@ func (b *bench) runScenario(ctx context.Context, s scenario) error {
 	f.Owned = len(v.owned)
 	f.Gone = len(v.owned) - len(slices.DeleteFunc(slices.Clone(v.owned), func(a netip.Addr) bool { return !slices.Contains(have, a) }))
 	f.record(report, connects)
+	v.askHeld(&f)
 	b.result.Faults[s.name] = f
 	b.log("unanswered %.0f ms (p50), %.0f ms (max), by two %.0f ms, %d of its VIPs gone, %d of %d connections failed",
 		f.Silence.P50, f.Silence.Max, f.LongestDouble, f.Gone, f.Failed, f.Connections)

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -15,13 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/lab"
 )
 
-// A held is a connection that the client holds to a pod behind a VIP.
+// A held is a connection, and which node owned its VIP when it began.
 type held struct {
-	net.Conn
-	in    *bufio.Reader
-	owner string // of the VIP when it began
+	*lab.Held
+	owner string
 }
 
 // hold opens n connections to a VIP.
@@ -29,27 +27,11 @@ func hold(t *testing.T, n int, vip, owner string) []*held {
 	t.Helper()
 	var all []*held
 	for range n {
-		conn := check.Value(cluster.DialFrom("cl")(withTimeout(t, 5*time.Second), "tcp", net.JoinHostPort(vip, "80")))(t)
-		t.Cleanup(func() { conn.Close() })
-		check.Value(io.WriteString(conn, "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
-		h := &held{conn, bufio.NewReader(conn), owner}
-		check.OK(t, h.ask())
-		all = append(all, h)
+		h := check.Value(cluster.Hold(withTimeout(t, 5*time.Second), net.JoinHostPort(vip, "80")))(t)
+		t.Cleanup(func() { h.Close() })
+		all = append(all, &held{h, owner})
 	}
 	return all
-}
-
-// ask sends a line and waits for its echo.
-func (h *held) ask() error {
-	_ = h.SetDeadline(time.Now().Add(5 * time.Second))
-	if _, err := io.WriteString(h, "hello\n"); err != nil {
-		return err
-	}
-	line, err := h.in.ReadString('\n')
-	if err == nil && line != "hello\n" {
-		return fmt.Errorf("echo: %q", line)
-	}
-	return err
 }
 
 // expectHeld fails the test if one of the connections does not answer, and returns the
@@ -59,11 +41,11 @@ func expectHeld(t *testing.T, after string, all []*held) {
 	var broken []string
 	var slowest time.Duration
 	for _, h := range all {
-		began := time.Now()
-		if err := h.ask(); err != nil {
+		took, err := h.Ask()
+		if err != nil {
 			broken = append(broken, fmt.Sprintf("begun at %s: %v", h.owner, err))
 		}
-		slowest = max(slowest, time.Since(began))
+		slowest = max(slowest, took)
 	}
 	t.Logf("after %s: %d of %d broken, slowest answer %v", after, len(broken), len(all), slowest.Round(time.Millisecond))
 	if len(broken) > 0 {

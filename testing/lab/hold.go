@@ -1,0 +1,52 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// askTimeout is how long the answer on a held connection may take.
+const askTimeout = 5 * time.Second
+
+// A Held is a TCP connection that the client holds to a pod behind an address.
+type Held struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+// Hold connects the client to an address and port, and to the pod's /echo there. Close ends it.
+func (l *Lab) Hold(ctx context.Context, address string) (*Held, error) {
+	conn, err := l.DialFrom("cl")(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	h := &Held{conn, bufio.NewReader(conn)}
+	if _, err = io.WriteString(conn, "GET /echo HTTP/1.1\r\nHost: pod\r\n\r\n"); err == nil {
+		_, err = h.Ask()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("%s: %w", address, err)
+	}
+	return h, nil
+}
+
+// Ask sends a line, waits for its echo for 5 s at most, and returns how long that took. The
+// error is that of a connection that no longer works.
+func (h *Held) Ask() (took time.Duration, err error) {
+	const line = "hello\n"
+	began := time.Now()
+	_ = h.SetDeadline(began.Add(askTimeout))
+	if _, err = io.WriteString(h, line); err != nil {
+		return 0, err
+	}
+	echo, err := h.in.ReadString('\n')
+	if err == nil && echo != line {
+		err = fmt.Errorf("the pod sent %q", echo)
+	}
+	return time.Since(began), err
+}
