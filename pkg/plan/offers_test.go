@@ -56,7 +56,7 @@ func TestOffered(t *testing.T) {
 			p := newPass(&r, &w)
 			f := filter{pass: p, dhcp: newDHCP(p)}
 			f.findServices()
-			f.planPools()
+			f.planPools(newAddressChecks(p))
 			s := f.all[0]
 			switch got := s.verdict.Message; {
 			case tt.want == "" && s.hasVerdict():

@@ -82,13 +82,14 @@ func Make(r Rules, w vip.World) vip.Plan {
 	}
 	p := newPass(&r, &w)
 	dhcp := newDHCP(p)
+	checks := newAddressChecks(p)
 	f := filter{pass: p, dhcp: dhcp}
 	f.findServices()
-	f.planPools()
+	f.planPools(checks)
 	units := groupIntoUnits(p, f.accepted)
 	(&placement{pass: p, units: units}).setTargets()
 
-	m := unitPlanner{pass: p, dhcp: dhcp, checks: newAddressChecks(p), routes: &routes{p, make(map[netip.Prefix]bool)}, mappings: newMappings(p)}
+	m := unitPlanner{pass: p, dhcp: dhcp, checks: checks, routes: &routes{p, make(map[netip.Prefix]bool)}, mappings: newMappings(p)}
 	for _, s := range f.expectingEndpoints {
 		for _, u := range groupIntoUnits(p, []*service{s}) { // alone: whether it may share an address is not known yet
 			m.checks.probeEarly(u)

@@ -19,7 +19,7 @@ type Allocation struct {
 // planPools has this node give addresses if it holds the lease of pools: it adds what that
 // needs, and what is decided already, to the Plan. If the lease is free the best node acquires
 // it; a node whose Herald refuses VIPs hands it over. There is no lease without a ConfigMap.
-func (f *filter) planPools() {
+func (f *filter) planPools(checks *addressChecks) {
 	if f.Allocation == nil {
 		return
 	}
@@ -28,6 +28,7 @@ func (f *filter) planPools() {
 		in.Allocate = true
 		in.Reserved = f.reserved.all()
 		in.Requests = f.addressRequests()
+		in.InUse = f.addressesInUse(checks)
 		f.reportPools()
 	}
 	f.out.Pools = []vip.PoolInput{in}
@@ -131,6 +132,32 @@ func (p *pass) keepsAnother(s *vip.Service) bool {
 	return !p.wroteStatus(s) && slices.ContainsFunc(s.StatusVIPs(), func(a netip.Addr) bool {
 		return !slices.Contains(s.Addresses, a) && !slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified)
 	})
+}
+
+// addressesInUse probes for the addresses that Services were given of pools and that no status shows yet, and
+// returns those that another host has, sorted: the Services are given others (decision 0079). It leaves out what
+// is not bound to links, what this node has, and what it can't ask for.
+func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
+	if !f.ProbeNew {
+		return nil
+	}
+	for _, s := range f.all {
+		if s.Allocated == "" || !s.bindsAddresses {
+			continue
+		}
+		for _, a := range s.addrs {
+			link, _ := linkFor(&f.self.Info, s.Interface, a.Addr)
+			x := vip.Address{Addr: a.Addr, Link: link}
+			if s.statusHas(a.Addr) || f.isBound(x) || linkFault(&f.self.Info, link) != "" {
+				continue
+			}
+			if _, others := checks.probe(x); len(others) > 0 {
+				inUse = append(inUse, a.Addr)
+			}
+		}
+	}
+	slices.SortFunc(inUse, netip.Addr.Compare)
+	return slices.Compact(inUse)
 }
 
 // providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that,

@@ -213,3 +213,36 @@ func TestAddressKeptByStatus(t *testing.T) {
 		}
 	}
 }
+
+// The node that gives addresses probes for those that were given and that no status shows, and says which another host has.
+func TestAddressesInUse(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(w *vip.World, s *vip.Service)
+		want   string
+	}{
+		{"another host has it", nil, "[10.77.0.60]"},
+		{"it is asked for by its user", func(_ *vip.World, s *vip.Service) { s.Allocated = "" }, "[]"},
+		{"its status shows it", func(_ *vip.World, s *vip.Service) { written("n2")(s) }, "[]"},
+		{"by BGP alone", func(_ *vip.World, s *vip.Service) { s.Announce = []vip.Method{vip.ByBGP} }, "[]"},
+		{"this node's link is down", func(w *vip.World, _ *vip.Service) { w.Members[0].Info.Links[0].Up = false }, "[]"},
+		{"another node gives addresses", func(w *vip.World, _ *vip.Service) { w.Claims[poolsLease] = vip.Claim{Holder: "n2", Valid: true} }, "[]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := poolWorld("n1")
+			w.Services = []vip.Service{svc("a", "10.77.0.60", func(s *vip.Service) { s.Allocated = "web" })}
+			if tt.change != nil {
+				tt.change(&w, &w.Services[0])
+			}
+			r := poolRules()
+			r.ProbeNew, r.BGP = true, &BGP{}
+			w.CheckResults = map[netip.Addr]vip.CheckResult{}
+			for _, c := range Make(r, w).AddressChecks {
+				w.CheckResults[c.Addr] = vip.CheckResult{AddressCheck: c, UnexpectedMACs: []string{"02:00:00:00:00:99"}}
+			}
+			if got := fmt.Sprint(Make(r, w).Pools[0].InUse); got != tt.want {
+				t.Errorf("in use %s, want %s", got, tt.want)
+			}
+		})
+	}
+}

@@ -49,6 +49,7 @@ type Allocator struct {
 
 	resting   map[netip.Addr]time.Time // since when
 	restQueue []rest                   // those of resting, the longest first, and some that are not any more
+	occupied  map[netip.Addr]time.Time // that other hosts turned out to have: since when
 	contested map[netip.Addr]bool      // to be looked at: a second Service has come to it
 	changed   map[*service]bool        // to be looked at
 	open      map[*service]bool        // wants more than it has
@@ -73,6 +74,7 @@ type service struct {
 	given  []netip.Addr // with pending: what is to be written on it, 0.0.0.0 and :: included
 	reason string       // of the last Assignment
 	lost   string       // why an address that is written on it is not its own; "" if none was lost
+	moved  int          // how often it was given another address since a host had the one it was given
 }
 
 // NewAllocator makes an Allocator without pools. rest may be 0.
@@ -81,7 +83,7 @@ func NewAllocator(rest time.Duration) *Allocator {
 		rest:     rest,
 		services: make(map[vip.Key]*service), holders: make(map[netip.Addr][]*service),
 		keyed:   make(map[sharingKey]map[*service]bool),
-		resting: make(map[netip.Addr]time.Time), contested: make(map[netip.Addr]bool),
+		resting: make(map[netip.Addr]time.Time), occupied: make(map[netip.Addr]time.Time), contested: make(map[netip.Addr]bool),
 		changed: make(map[*service]bool), open: make(map[*service]bool), pending: make(map[*service]bool),
 	}
 	a.SetPools(newPools())
@@ -161,6 +163,9 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		if !x.IsUnspecified() && !slices.Contains(s.has, x) {
 			s.has = append(s.has, x)
 		}
+	}
+	if slices.ContainsFunc(s.has, func(x netip.Addr) bool { return slices.Contains(s.Shown, x) }) {
+		s.moved = 0
 	}
 	for _, x := range before {
 		if !slices.Contains(s.has, x) {
@@ -320,7 +325,7 @@ func (a *Allocator) rests(r rest) bool {
 
 // isTaken reports whether x is not to be given to a Service that asks for any address.
 func (a *Allocator) isTaken(x netip.Addr) bool {
-	if _, rests := a.resting[x]; rests {
+	if _, rests := a.resting[x]; rests || a.isOccupied(x) {
 		return true
 	}
 	return len(a.holders[x]) > 0

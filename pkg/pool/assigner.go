@@ -71,6 +71,7 @@ func (a *Assigner) Put(want []vip.PoolInput) {
 		}
 		a.allocator.SetReserved(in.Reserved)
 		a.update(in)
+		a.allocator.SetInUse(in.InUse, in.Now)
 		a.assignments = a.allocator.Decide(in.Now)
 	}
 	a.metrics.observe(a)

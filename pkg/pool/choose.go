@@ -112,7 +112,7 @@ func (c *choice) take(p *Pool, f vip.Family) bool {
 		return true
 	}
 	for _, x := range c.s.Addresses {
-		if vip.FamilyOf(x) == f && len(a.holders[x]) == 0 && p.Contains(x) {
+		if vip.FamilyOf(x) == f && len(a.holders[x]) == 0 && p.Contains(x) && !a.isOccupied(x) {
 			c.hold(x, p, fmt.Sprintf("%s is free again", x))
 			return true
 		}
@@ -126,7 +126,7 @@ func (c *choice) take(p *Pool, f vip.Family) bool {
 		return true
 	}
 	for _, x := range a.restQueue {
-		if a.rests(x) && vip.FamilyOf(x.addr) == f && len(a.holders[x.addr]) == 0 && contains(a.spaces[p].family(f).ranges, x.addr) {
+		if a.rests(x) && vip.FamilyOf(x.addr) == f && len(a.holders[x.addr]) == 0 && !a.isOccupied(x.addr) && contains(a.spaces[p].family(f).ranges, x.addr) {
 			c.hold(x.addr, p, fmt.Sprintf("%s is of pool %s, which has none that was not released lately", x.addr, p.Name))
 			return true
 		}
@@ -225,7 +225,7 @@ func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Ad
 // mayShareWithAll reports whether s is given x beside all that keep it: each has the same sharing key in the same
 // namespace, or allow-share is on for both, and none has a port in common with s, or has no ports.
 func (a *Allocator) mayShareWithAll(s *service, x netip.Addr) bool {
-	if a.contested[x] {
+	if a.contested[x] || a.isOccupied(x) {
 		return false
 	}
 	for _, o := range a.entitled(x) {

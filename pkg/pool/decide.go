@@ -16,6 +16,7 @@ import (
 // Services that wait, sorted by Key. The oldest Service is served first.
 func (a *Allocator) Decide(now time.Time) []vip.Assignment {
 	a.endRests(now)
+	a.endOccupied(now)
 	for _, x := range slices.SortedFunc(maps.Keys(a.contested), netip.Addr.Compare) {
 		a.settle(x)
 	}

@@ -35,6 +35,7 @@ type PoolInput struct {
 	Allocate bool
 	Requests []AddressRequest
 	Reserved []ReservedRange // of which none is given
+	InUse    []netip.Addr    // what Services were given that another host turned out to have before it was ever shown
 }
 
 // An AddressRequest is a Service of type LoadBalancer: what it has is in use.

@@ -109,15 +109,19 @@ spec:
 }
 
 // Once a pool names namespaces, a Service may ask for no address but those that pools offer to its own; what
-// it has it keeps through edits of the pools and a restart of all Heralds, also without endpoints.
+// it has it keeps through edits of the pools and a restart of all Heralds. One is given another address if another
+// host has the one that it was given.
 func TestPoolsOfNamespaces(t *testing.T) {
 	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62"})
 	f := start(t, env())
 	createService(t, webService("had", "10.77.0.65"))
 	awaitStatus(t, "had", "10.77.0.65(VIP)", 5*time.Second)
 	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62", "pool-edge": "10.77.0.70-10.77.0.79", "pool-edge.namespaces": "team-a"})
+	runOn(t, "rt", "ip", "addr", "add", "10.77.0.60/32", "dev", "eth0")
+	t.Cleanup(func() { cluster.Run(context.Background(), "rt", "ip", "addr", "del", "10.77.0.60/32", "dev", "eth0") })
 	createService(t, webService("pooled", ""))
-	awaitStatus(t, "pooled", "10.77.0.60(VIP)", 5*time.Second)
+	awaitStatus(t, "pooled", "10.77.0.61(VIP)", 5*time.Second)
+	awaitEvent(t, "pooled", "AddressAllocated", "10.77.0.60 is in use by another host; 10.77.0.61 is of pool range-global")
 	createService(t, webService("other", "10.77.0.66"))
 	awaitEvent(t, "other", "AddressRefused", "10.77.0.66 is of no pool that is offered to the namespace default")
 	createService(t, webService("edge", "10.77.0.70"))

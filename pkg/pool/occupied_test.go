@@ -1,0 +1,99 @@
+package pool
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// inUse says that other hosts have addresses, and returns what Service a has after that and why it waits.
+func (w *world) inUse(addrs ...string) (has, waits string) {
+	var list []netip.Addr
+	for _, a := range addrs {
+		list = append(list, netip.MustParseAddr(a))
+	}
+	w.a.SetInUse(list, w.now)
+	waiting := w.decide()
+	var text []string
+	for _, a := range w.services[vip.Key{Namespace: "ns", Name: "a"}].Addresses {
+		text = append(text, a.String())
+	}
+	return strings.Join(text, " "), waiting["a"]
+}
+
+func TestAnotherForOneInUse(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.1-10.0.0.9")
+	w.set("a", nil)
+	w.decide()
+	if has, _ := w.inUse("10.0.0.1"); has != "10.0.0.2" {
+		t.Errorf("it has %s, want another", has)
+	}
+	w.set("b", nil)
+	w.decide()
+	if got := w.services[vip.Key{Namespace: "ns", Name: "b"}].Addresses; !slices.Equal(got, []netip.Addr{netip.MustParseAddr("10.0.0.3")}) {
+		t.Errorf("another Service is given %v", got)
+	}
+	w.now = w.now.Add(occupiedLasts)
+	w.set("c", nil)
+	w.decide()
+	if got := w.services[vip.Key{Namespace: "ns", Name: "c"}].Addresses; !slices.Equal(got, []netip.Addr{netip.MustParseAddr("10.0.0.1")}) {
+		t.Errorf("ten minutes later a Service is given %v", got)
+	}
+}
+
+func TestWhatStaysThoughInUse(t *testing.T) {
+	for name, change := range map[string]func(r *Request){
+		"shown":           func(r *Request) { r.Shown = r.Addresses },
+		"set by a person": func(r *Request) { r.Allocated = "" },
+		"of others":       func(r *Request) { r.Foreign = true },
+	} {
+		w := newWorld(t, 0, "cidr-global=10.0.0.1-10.0.0.9")
+		w.set("a", nil)
+		w.decide()
+		w.set("a", change)
+		if has, _ := w.inUse("10.0.0.1"); has != "10.0.0.1" {
+			t.Errorf("%s: it has %s", name, has)
+		}
+	}
+}
+
+// A host that answers for every address does not use up a pool; nor does a Service get one back and lose it again.
+func TestHostThatHasEveryAddress(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.1-10.0.0.9")
+	w.set("a", nil)
+	w.decide()
+	has := ""
+	for range 20 {
+		has, _ = w.inUse("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6")
+	}
+	if has != "10.0.0.4" || len(w.a.occupied) != mostMoves {
+		t.Errorf("it has %s, %d addresses are kept back", has, len(w.a.occupied))
+	}
+	w.set("a", func(r *Request) { r.Shown = r.Addresses })
+	w.set("a", func(r *Request) { r.Shown = nil })
+	if has, _ = w.inUse("10.0.0.4"); has != "10.0.0.5" {
+		t.Errorf("once one was shown it has %s", has)
+	}
+}
+
+func TestNoOtherForOneInUse(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.1/32")
+	w.set("a", nil)
+	w.decide()
+	const why = "10.0.0.1 is in use by another host; the pool that is offered to it has no free IPv4 address (cidr-global)"
+	if has, waits := w.inUse("10.0.0.1"); has != "10.0.0.1" || !strings.HasPrefix(waits, why) {
+		t.Errorf("it has %s and waits: %s", has, waits)
+	}
+	w.edit("cidr-global=10.0.0.1-10.0.0.2")
+	if has, waits := w.inUse(); has != "10.0.0.2" || waits != "" {
+		t.Errorf("with another address it has %s and waits: %s", has, waits)
+	}
+	w.now = w.now.Add(time.Hour)
+	if has, _ := w.inUse(); has != "10.0.0.2" {
+		t.Errorf("later it has %s", has)
+	}
+}
