@@ -64,12 +64,17 @@ func (d *demo) stopOwner(ctx context.Context) error {
 	}
 	p := d.heralds[old]
 	d.text("%s owns %s. Its Herald is stopped, as in a drain or an upgrade. Meanwhile one host sends an ARP request every 20 ms, "+
-		"and the client opens a new connection every 10 ms. Its neighbour cache is flushed twice a second, so that it always asks who has the VIP.", old, vip)
+		"and the client opens a new connection every 10 ms, and goes on with one that is open already. Its neighbour cache is flushed twice a second, so that it always asks who has the VIP.", old, vip)
 	w, err := d.startProbes(ctx)
 	if err != nil {
 		return err
 	}
 	defer w.stop()
+	dialogue, err := d.startDialogue(ctx)
+	if err != nil {
+		return err
+	}
+	defer dialogue.stop()
 	time.Sleep(500 * time.Millisecond)
 	d.command(fmt.Sprintf("kill -TERM %d   # herald manager on %s", p.Pid, old))
 	d.line("")
@@ -99,7 +104,58 @@ func (d *demo) stopOwner(ctx context.Context) error {
 	connects, report := w.stop()
 	from := at.Add(-600 * time.Millisecond)
 	d.timeline(report.Addr(vip), from, from.Add(1200*time.Millisecond))
-	return d.checkHandOver(connects, report, at)
+	if err := d.checkHandOver(connects, report, at); err != nil {
+		return err
+	}
+	if err := dialogue.stop(); err != nil {
+		return fmt.Errorf("the connection that was open before the hand-over: %w", err)
+	}
+	d.checked("The connection that was open goes on: %d lines came back, the slowest after %d ms. %s does not know it, so it sends its packets to %s, which does.",
+		dialogue.lines, dialogue.slowest.Milliseconds(), next, old)
+	return nil
+}
+
+// A dialogue is a connection on which the client sends a line each 20 ms, and a pod sends it back.
+type dialogue struct {
+	held    *lab.Held
+	end     context.CancelFunc
+	done    sync.WaitGroup
+	lines   int
+	slowest time.Duration
+	err     error
+}
+
+// startDialogue connects the client to the VIP and has it begin.
+func (d *demo) startDialogue(ctx context.Context) (*dialogue, error) {
+	held, err := d.lab.Hold(ctx, vip.String()+":80")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	g := &dialogue{held: held, end: cancel}
+	g.done.Go(func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for g.err == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			var took time.Duration
+			took, g.err = held.Ask()
+			g.lines, g.slowest = g.lines+1, max(g.slowest, took)
+		}
+	})
+	return g, nil
+}
+
+// stop ends the dialogue, and returns the error that ended it before. It may be called again.
+func (g *dialogue) stop() error {
+	g.end()
+	g.done.Wait()
+	g.held.Close()
+	return g.err
 }
 
 // checkHandOver reports what the probers have seen of a hand-over. It is an error if a
