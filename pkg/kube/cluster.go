@@ -107,10 +107,15 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	})
 	c.slices = newReflectorStore(o, &c.mu, main.discovery, "endpointslices", readSlice)
 	c.nodes = newReflectorStore(o, &c.mu, main.core, "nodes", func(n *corev1.Node) *vip.Node {
+		prefix := ""
 		if n.Name == o.Node {
-			return readNode(n, o.Annotations)
+			prefix = o.Annotations
 		}
-		return readNode(n, "")
+		node := readNode(n, prefix)
+		if !o.Pools.IsZero() {
+			node.Labels = firstLabels(n.Labels)
+		}
+		return node
 	})
 	c.cidrs = newReflectorStore(o, &c.mu, main.networking, "servicecidrs", readServiceCIDR)
 	c.services.onChange, c.slices.onChange = c.serviceChanged, c.sliceChanged

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,6 +32,11 @@ func TestPoolsAreObserved(t *testing.T) {
 	}
 	api.must(t, "PATCH", "/api/v1/namespaces/"+ns, `{"metadata":{"labels":{"team":"blue"}}}`)
 	r.poked.until(t, "the label", func() bool { return pools().Namespaces[ns]["team"] == "blue" })
+	api.must(t, "POST", "/api/v1/nodes", `{"metadata":{"name":"`+ns+`","labels":{"zone":"a"}}}`)
+	t.Cleanup(func() { api.must(t, "DELETE", "/api/v1/nodes/"+ns, "") })
+	r.poked.until(t, "the Node with its labels", func() bool {
+		return slices.ContainsFunc(observe(r.Cluster).Nodes, func(n vip.Node) bool { return n.Name == ns && n.Labels["zone"] == "a" })
+	})
 	api.must(t, "DELETE", "/api/v1/namespaces/"+ns+"/configmaps/kubevip", "")
 	r.poked.until(t, "its end", func() bool { return pools() == nil })
 }

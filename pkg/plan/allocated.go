@@ -75,7 +75,7 @@ func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok b
 // ableWithEndpoint returns the alive nodes that could announce s if it had an endpoint there. It also sets
 // what follows for the addresses of s if it is announced, alone, from this node (completeAddress).
 func (p *pass) ableWithEndpoint(s *service) []*member {
-	need := *routeRequirements(s)
+	need := *p.routeRequirements(s)
 	for _, u := range groupIntoUnits(p, []*service{s}) {
 		need = u.requirements
 	}

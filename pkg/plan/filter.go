@@ -40,7 +40,7 @@ func (f *filter) findServices() {
 	backing := make([]service, len(f.Services))
 	for i := range f.Services {
 		s := &backing[i]
-		s.Service = &f.Services[i]
+		s.Service, s.Interface = &f.Services[i], f.Services[i].Interface
 		if s.statusOurs = f.wroteStatus(s.Service); s.statusOurs {
 			s.statusBy = s.VIPHost
 		}
@@ -174,7 +174,7 @@ func (f *filter) whyNotOurs(s *vip.Service) (reason vip.Reason, message string) 
 	return "", ""
 }
 
-// admitAddresses sets s.addrs and s.dhcpFamilies to what s asks for and may have, adds the
+// admitAddresses sets s.addrs and s.dhcpFamilies to what s asks for and may have, and its Interface, adds the
 // former to its verdict's Addresses, and returns one sentence for each that is refused:
 // reserved, not of its IP families, DHCP that it can't have, or not offered to its namespace. nil if none is.
 func (f *filter) admitAddresses(s *service) (refused []string) {
@@ -204,5 +204,6 @@ func (f *filter) admitAddresses(s *service) (refused []string) {
 			s.verdict.Addresses = append(s.verdict.Addresses, a)
 		}
 	}
+	f.setInterface(s)
 	return refused
 }

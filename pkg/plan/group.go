@@ -122,7 +122,7 @@ func (p *pass) completeUnit(u *unit) {
 			u.records = append(u.records, s.lease)
 		}
 	}
-	u.requirements = ownerRequirements(u)
+	u.requirements = p.ownerRequirements(u)
 	p.completeAddresses(u)
 }
 
@@ -224,19 +224,23 @@ func (p *pass) isNew(u *unit, s *service, a netip.Addr) bool {
 
 // ownerRequirements returns what u requires of its owner but for links of single addresses (see completeAddresses): of decisive
 // Services whose owner needs an endpoint, one of each; if no node has one of each, one of the
-// first of these. A unit of several namespaces requires none. If one node owns all Services it requires only that the
+// first of these; and that the pools of their addresses are for that node. A unit of several namespaces requires no endpoint. If one node owns all Services it requires only that the
 // node's default link is up.
-func ownerRequirements(u *unit) requirements {
+func (p *pass) ownerRequirements(u *unit) requirements {
 	need := requirements{capabilities: &u.services[0].capabilities}
 	if need.sharesOwner {
 		need.linkOfVIPs = true
 		return need
 	}
 	if u.foreignTo(u.services[0]) {
+		p.limitNodes(&need, u.services[0]) // the addresses of all
 		return need
 	}
 	var first []string
 	for _, s := range u.services {
+		if s.decisive {
+			p.limitNodes(&need, s)
+		}
 		switch local := s.Endpoints.Local(); {
 		case !s.ownerNeedsEndpoint, !s.decisive:
 		case !need.endpoint:

@@ -22,12 +22,15 @@ type nodes struct {
 // A member is a node, as placement sees it.
 type member struct {
 	vip.Member
-	refusal   string          // why its Herald takes no VIP at all, or ""
-	exclusion string          // why Kubernetes keeps the VIPs of Services off it, or ""
-	notReady  bool            // its condition Ready is not True
-	unheard   map[string]bool // the links on which the other nodes get no answer from it
-	hash      uint64
-	units     int // how many it holds, or is about to
+	refusal   string // why its Herald takes no VIP at all, or ""
+	exclusion string // why Kubernetes keeps the VIPs of Services off it, or ""
+	labels    map[string]string
+	// labelsKnown: the labels of Nodes can be read.
+	labelsKnown bool
+	notReady    bool            // its condition Ready is not True
+	unheard     map[string]bool // the links on which the other nodes get no answer from it
+	hash        uint64
+	units       int // how many it holds, or is about to
 }
 
 // hasSession reports whether at least one BGP session of the node is established.
@@ -58,7 +61,7 @@ func newNodes(w *vip.World) *nodes {
 	all := &nodes{members: make(map[string]*member, len(w.Members)), addresses: objects[w.Self].Addresses}
 	for _, x := range w.Members {
 		o := objects[x.Name]
-		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady}
+		n := &member{Member: x, hash: hash(x.Name), exclusion: o.Excluded, notReady: o.NotReady, labels: o.Labels, labelsKnown: nodesKnown}
 		switch {
 		case nodesKnown && !hasNode(x):
 			n.exclusion = "Kubernetes has no Node of that name"
@@ -133,6 +136,9 @@ type requirements struct {
 	endpoint      bool     // it is one of endpoints
 	endpoints     []string // names of nodes
 	links         []linkOf // to which addresses are to be bound, or macvlans made, are up
+
+	policy  vip.PoolPolicy // lets it carry each of limited; nil if there are none
+	limited []netip.Addr   // of pools that are for some nodes only
 }
 
 // A linkOf is the link for an address of a Service.
@@ -159,7 +165,7 @@ func (need *requirements) linksOn(n *member) iter.Seq[string] {
 
 // whyIneligible returns why node n may not announce what has these requirements, or "" if it
 // may: the first of a refusal of its Herald, an exclusion by Kubernetes, a link that is needed
-// and missing or down, no endpoint. It does not ask whether the node is alive. No other code
+// and missing or down, a pool that is not for it, no endpoint. It does not ask whether the node is alive. No other code
 // decides this.
 func whyIneligible(need *requirements, n *member) string {
 	switch {
@@ -176,6 +182,11 @@ func whyIneligible(need *requirements, n *member) string {
 	for link := range need.linksOn(n) {
 		if fault := linkFault(&n.Info, link); fault != "" {
 			return fault
+		}
+	}
+	for _, a := range need.limited {
+		if why := need.policy.WhyNotOn(a, n.labels); why != "" && n.labelsKnown {
+			return why
 		}
 	}
 	if need.endpoint && !slices.Contains(need.endpoints, n.Name) {

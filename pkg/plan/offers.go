@@ -8,15 +8,15 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// offers are the addresses that pools offer to namespaces (decision 0078).
+// offers are what pools say of addresses (decision 0078).
 type offers struct {
 	policy    vip.PoolPolicy
-	poolsOnly bool
+	limited   bool                         // not every address may be asked for
+	poolsOnly bool                         // only those of pools
 	labels    map[string]map[string]string // of namespaces
 }
 
-// newOffers returns what the pools offer, or nil if every address may be asked for: Herald gives no addresses,
-// or no pool keeps any for some namespaces and svc_addresses is not "pools". A ConfigMap that is new is read here.
+// newOffers returns what the pools say, or nil if Herald reads none. A ConfigMap that is new is read here.
 func newOffers(r *Rules, w *vip.World) *offers {
 	if r.Allocation == nil {
 		return nil
@@ -34,16 +34,39 @@ func newOffers(r *Rules, w *vip.World) *offers {
 	} else {
 		o.poolsOnly = o.policy.NamesNamespaces()
 	}
-	if !o.poolsOnly && !o.policy.Enforces() {
-		return nil
-	}
+	o.limited = o.poolsOnly || o.policy.Enforces()
 	return o
+}
+
+// setInterface sets the link of a Service that names none to that which pools say for the first of its addresses
+// for which they do.
+func (p *pass) setInterface(s *service) {
+	if p.offers == nil || s.reserved {
+		return
+	}
+	for _, a := range s.addrs {
+		if s.Interface == "" {
+			s.Interface = p.offers.policy.Interface(s.Key.Namespace, a.Addr)
+		}
+	}
+}
+
+// limitNodes adds the addresses of s to what need requires of a node, as far as their pools are for some nodes only.
+func (p *pass) limitNodes(need *requirements, s *service) {
+	if p.offers == nil || s.reserved {
+		return
+	}
+	for _, a := range s.addrs {
+		if p.offers.policy.LimitsNodes(a.Addr) {
+			need.policy, need.limited = p.offers.policy, append(need.limited, a.Addr)
+		}
+	}
 }
 
 // whyNotOffered returns why s may not ask for a, which may be 0.0.0.0 or ::, or "": no pool offers it to the
 // namespace of s. What s has already it keeps, as when pools are edited, and s is marked unoffered.
 func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
-	if p.offers == nil || s.reserved {
+	if p.offers == nil || !p.offers.limited || s.reserved {
 		return ""
 	}
 	why := p.offers.policy.WhyNotOffered(s.Key.Namespace, p.offers.labels[s.Key.Namespace], a, p.offers.poolsOnly)
@@ -60,7 +83,7 @@ func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 // namesUnoffered reports whether s names an address that no pool offers to its namespace, and its status does
 // not show it: nobody has to do without that address because of s.
 func (p *pass) namesUnoffered(s *vip.Service) bool {
-	if p.offers == nil {
+	if p.offers == nil || !p.offers.limited {
 		return false
 	}
 	shown := service{Service: s}

@@ -101,3 +101,48 @@ func TestStatusKeptOfUnoffered(t *testing.T) {
 		}
 	}
 }
+
+// TestNodesOfPools: only nodes that the pool of an address selects carry it; where Nodes can't be read all do.
+func TestNodesOfPools(t *testing.T) {
+	in := func(node, zone string) vip.Node {
+		return vip.Node{Name: node, Labels: map[string]string{"zone": zone}}
+	}
+	for _, tt := range []struct {
+		name   string
+		holder string
+		nodes  []vip.Node
+		want   string
+	}{
+		{"free: the one node that is selected", "", allNodes(in("n2", "a")), "follow kubevip-a -> n2"},
+		{"held by a node that is not", "n1", allNodes(in("n2", "a")), "hand over kubevip-a -> n2"},
+		{"held by one that is", "n1", allNodes(in("n1", "a")), "acquire kubevip-a"},
+		{"no node is", "", allNodes(), "a: NoEligibleNode"},
+		{"Nodes can't be read", "n1", nil, "acquire kubevip-a"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := poolWorld("n2")
+			w.Services = []vip.Service{svc("a", "10.77.0.60")}
+			w.Nodes = tt.nodes
+			w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30", "pool-x.nodes": "zone=a"}
+			if tt.holder != "" {
+				w = held(w, "a", tt.holder)
+			}
+			if got := summary(Make(poolRules(), w)); !strings.HasPrefix(got, tt.want) {
+				t.Errorf("got %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestInterfaceOfPools: a VIP goes to the link of its pool, unless its Service names one.
+func TestInterfaceOfPools(t *testing.T) {
+	for named, want := range map[string]string{"": "eth1", "eth0": "eth0"} {
+		w := poolWorld("n2")
+		w.Services = []vip.Service{svc("a", "10.77.0.60", func(s *vip.Service) { s.Interface = named })}
+		w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30", "pool-x.interface": "eth1"}
+		w = held(w, "a", "n1")
+		if got := Make(poolRules(), w).Addresses; len(got) != 1 || got[0].Link != want {
+			t.Errorf("Service names %q: %v, want %s", named, got, want)
+		}
+	}
+}

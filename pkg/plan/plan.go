@@ -119,7 +119,7 @@ type pass struct {
 	*vip.World
 	*nodes
 	reserved *reservedAddresses
-	offers   *offers // nil: every address may be asked for
+	offers   *offers // nil: no pools are read
 	bound    map[binding]bool
 	wanted   map[netip.Addr]bool // the addresses in out.Addresses
 	out      vip.Plan
@@ -135,6 +135,7 @@ type binding struct {
 type service struct {
 	*vip.Service
 	capabilities
+	Interface     string       // the link that the Service names, else that of a pool; in place of that of vip.Service
 	statusOurs    bool         // a Herald of this installation wrote its status
 	statusBy      string       // the node that wrote its status last, if a Herald of this installation did; else ""
 	addrs         []address    // what it may have; Link and Bits are filled in for this node

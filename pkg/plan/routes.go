@@ -100,10 +100,12 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 }
 
 // routeRequirements returns what s requires of a node that advertises routes to it: that
-// Kubernetes does not exclude it, and an endpoint of s if externalTrafficPolicy is Local. No
+// Kubernetes does not exclude it, and that the pools of its addresses are for it, and an endpoint of s if externalTrafficPolicy is Local. No
 // link is required.
-func routeRequirements(s *service) *requirements {
-	return &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
+func (p *pass) routeRequirements(s *service) *requirements {
+	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
+	p.limitNodes(need, s)
+	return need
 }
 
 // advertiseHere adds the route to a, with the attributes of the first of services, which
@@ -116,7 +118,7 @@ func routeRequirements(s *service) *requirements {
 // It reports whether the route was added and this process is not stopping.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 	canServeAll := func(n *member) bool {
-		return !slices.ContainsFunc(services, func(s *service) bool { return whyIneligible(routeRequirements(s), n) != "" })
+		return !slices.ContainsFunc(services, func(s *service) bool { return whyIneligible(r.routeRequirements(s), n) != "" })
 	}
 	if !slices.ContainsFunc(r.alive, canServeAll) {
 		services = services[:1]
@@ -154,7 +156,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 // advertised here that a router knows of; if there are none but it advertises some, see
 // reportNoSession.
 func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool) {
-	need := routeRequirements(s)
+	need := r.routeRequirements(s)
 	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return whyIneligible(need, n) != "" })
 	if len(eligible) == 0 {
 		r.reject(s, vip.NoEligibleNode, r.whyNoNode(need))

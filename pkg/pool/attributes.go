@@ -69,7 +69,7 @@ func (r *reader) readAttribute(key, name, attribute string) {
 		r.warn(key, "a pool has no attribute %s, so it is ignored; there are %s", quote(attribute), attributeNames)
 	}
 	p.Broken = p.Broken || !ok
-	if ok && slices.Contains([]string{"interface", "nodes", "prefer", "announce"}, attribute) {
+	if ok && slices.Contains([]string{"prefer", "announce"}, attribute) {
 		r.warn(key, notYet)
 	}
 }

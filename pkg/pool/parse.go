@@ -94,9 +94,8 @@ func (r *reader) read(key string) {
 	case cidrPrefix, rangePrefix:
 		r.readProviderPool(prefix, name)
 	case interfacePrefix:
-		var ok bool
-		if p.interfaces[name], ok = readKey(r, key, "Until then it counts as absent", parseInterface); ok {
-			r.warn(key, notYet+"; set the annotation kube-vip.io/serviceInterface on Services")
+		if link, ok := readKey(r, key, "Until then it counts as absent", parseInterface); ok {
+			p.interfaces[name] = link
 		}
 	case sharePrefix:
 		p.share[name], _ = readKey(r, key, "Until then it counts as false", parseShare)

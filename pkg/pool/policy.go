@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -24,12 +26,12 @@ func (p *Pools) Enforces() bool {
 // WhyNotOffered returns why Services of a namespace, with these labels, may not ask for a by name, or "". With
 // poolsOnly a must be of a pool that is offered to the namespace; without, it must only not be of one with
 // Enforce, or that can't be read, unless another pool that has it is offered to the namespace. 0.0.0.0 and :: are of the pools that say so.
-func (p *Pools) WhyNotOffered(namespace string, labels map[string]string, a netip.Addr, poolsOnly bool) string {
+func (p *Pools) WhyNotOffered(namespace string, namespaceLabels map[string]string, a netip.Addr, poolsOnly bool) string {
 	of, enforced := false, false // pools for other namespaces
 	for _, x := range p.all {
 		switch {
 		case !x.Contains(a) && !(a.IsUnspecified() && slices.Contains(x.DHCP, vip.FamilyOf(a))):
-		case !x.Broken && x.Namespaces.Contains(namespace, labels):
+		case !x.Broken && x.Namespaces.Contains(namespace, namespaceLabels):
 			return ""
 		default:
 			of, enforced = true, enforced || x.Enforce || x.Broken
@@ -42,4 +44,48 @@ func (p *Pools) WhyNotOffered(namespace string, labels map[string]string, a neti
 		return fmt.Sprintf("%s is of no pool that is offered to the namespace %s", a, namespace)
 	}
 	return ""
+}
+
+// Interface returns the link of a VIP of a namespace's Service that names none: that of the first pool-<name> which
+// has the address and says one; else, of an address of the provider's keys, interface-<namespace> or interface-global.
+func (p *Pools) Interface(namespace string, a netip.Addr) string {
+	provided := false
+	for _, x := range p.own {
+		if x.Interface != "" && x.Contains(a) {
+			return x.Interface
+		}
+	}
+	for _, x := range p.all {
+		provided = provided || x.provider && x.Contains(a)
+	}
+	if !provided {
+		return ""
+	}
+	if link, ok := p.interfaces[namespace]; ok {
+		return link
+	}
+	return p.interfaces[global]
+}
+
+// limiting returns the first pool-<name> that has a and is for some nodes only; nil if there is none.
+func (p *Pools) limiting(a netip.Addr) *Pool {
+	for _, x := range p.own {
+		if x.Nodes != nil && x.Contains(a) {
+			return x
+		}
+	}
+	return nil
+}
+
+// LimitsNodes reports whether a is of a pool that is for some nodes only.
+func (p *Pools) LimitsNodes(a netip.Addr) bool { return p.limiting(a) != nil }
+
+// WhyNotOn returns why a node with these labels may not carry a, or "": the first pool-<name> which has a and says
+// for which nodes it is does not select it.
+func (p *Pools) WhyNotOn(a netip.Addr, nodeLabels map[string]string) string {
+	x := p.limiting(a)
+	if x == nil || x.Nodes.Matches(labels.Set(nodeLabels)) {
+		return ""
+	}
+	return fmt.Sprintf("pool %s, of which %s is, is for nodes with %s", x.Name, a, x.Nodes)
 }

@@ -51,3 +51,30 @@ func TestProvidersKeysKeepNobodyOut(t *testing.T) {
 		t.Error("pools that name no namespaces keep others out")
 	}
 }
+
+func TestInterfaceOfPools(t *testing.T) {
+	p, _ := Parse(nil, data("interface-web=eth1", "interface-global=eth0", "interface-none=", "pool-v=10.7.0.0/24", "pool-v.interface=vlan7", "pool-w=10.8.0.0/24", "cidr-global=10.0.0.0/24"))
+	for _, tt := range []struct{ namespace, addr, want string }{
+		{"web", "10.0.0.1", "eth1"},
+		{"db", "10.0.0.1", "eth0"},
+		{"none", "10.0.0.1", ""},
+		{"web", "10.7.0.1", "vlan7"},
+		{"web", "10.8.0.1", ""},
+		{"web", "10.9.0.1", ""}, // of no pool
+	} {
+		if got := p.Interface(tt.namespace, netip.MustParseAddr(tt.addr)); got != tt.want {
+			t.Errorf("%s %s: %q, want %q", tt.namespace, tt.addr, got, tt.want)
+		}
+	}
+}
+
+func TestNodesOfPools(t *testing.T) {
+	p, _ := Parse(nil, data("pool-a=10.7.0.0/24", "pool-a.nodes=zone in (a,b)", "pool-b=10.8.0.0/24"))
+	const why = "pool a, of which 10.7.0.1 is, is for nodes with zone in (a,b)"
+	for _, tt := range []struct{ addr, zone, want string }{{"10.7.0.1", "a", ""}, {"10.7.0.1", "c", why}, {"10.8.0.1", "c", ""}, {"10.9.0.1", "c", ""}} {
+		a := netip.MustParseAddr(tt.addr)
+		if got := p.WhyNotOn(a, map[string]string{"zone": tt.zone}); got != tt.want || p.LimitsNodes(a) != (tt.addr == "10.7.0.1") {
+			t.Errorf("%s in zone %s: %q", tt.addr, tt.zone, got)
+		}
+	}
+}

@@ -22,6 +22,8 @@ type Node struct {
 	// NetworkNotReady: its kubelet says that the network plugin (CNI) does not work.
 	NetworkNotReady bool
 
+	Labels map[string]string // at most 64 of them, the first by name; nil without pools
+
 	// Annotations are those of this process's own node whose prefix Herald was told
 	// (annotation), without it. There may be passwords among them.
 	Annotations map[string]Secret

@@ -23,6 +23,12 @@ type PoolPolicy interface {
 	// WhyNotOffered returns why Services of a namespace with these labels may not ask for an address, as a
 	// sentence that begins with the address, or "".
 	WhyNotOffered(namespace string, labels map[string]string, a netip.Addr, poolsOnly bool) string
+	// Interface returns the link of a VIP of a namespace's Service that names none; "" if no pool says.
+	Interface(namespace string, a netip.Addr) string
+	// LimitsNodes reports whether not every node may carry a.
+	LimitsNodes(a netip.Addr) bool
+	// WhyNotOn returns why a node with these labels may not carry a, or "".
+	WhyNotOn(a netip.Addr, labels map[string]string) string
 }
 
 // A PoolInput is all that the allocation of addresses depends on.
