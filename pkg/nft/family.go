@@ -2,6 +2,7 @@ package nft
 
 import (
 	"net"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -105,8 +106,36 @@ func (f family) build(c *nftables.Conn) error {
 		Table: table, Name: "established", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-150), // after conntrack, before translation
 	})
+	unknown := f.matchUnknown(set, link)
+	network := expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.hopLimit, Len: 1}
+	read, write := network, network
+	read.DestRegister = second
+	write.OperationType, write.SourceRegister = expr.PayloadWrite, second
+	if f.is4 {
+		write.CsumType, write.CsumOffset = expr.CsumTypeInet, 10 // of the header (RFC 791, section 3.1)
+	}
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(slices.Clone(unknown),
+		&read,
+		&expr.Cmp{Op: expr.CmpOpGt, Register: second, Data: []byte{maxHops}},
+		&expr.Immediate{Register: second, Data: []byte{maxHops}},
+		&write,
+	)})
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(slices.Clone(unknown),
+		&read,
+		&expr.Cmp{Op: expr.CmpOpGt, Register: second, Data: []byte{1}},
+		&expr.Counter{},
+		&expr.Meta{Key: expr.MetaKeyIIF, Register: second},
+		&expr.Dup{RegAddr: first, RegDev: second, IsRegDevSet: true},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	)})
+	return nil
+}
+
+// matchUnknown matches packets to a VIP with an entry of a TCP connection that this node does not know, and puts the next
+// hop into the register first. link is the register of the part of the key that is the link.
+func (f family) matchUnknown(set *nftables.Set, link uint32) []expr.Any {
 	known := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
-	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{
+	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{unix.IPPROTO_TCP}},
 		&expr.Ct{Key: expr.CtKeySTATE, Register: first},
@@ -116,15 +145,12 @@ func (f family) build(c *nftables.Conn) error {
 		&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1, DestRegister: first},
 		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 1, Mask: []byte{2 | 4 | 16}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: []byte{2}}, // no SYN alone, which begins a connection here
-		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.hopLimit, Len: 1, DestRegister: first},
-		&expr.Cmp{Op: expr.CmpOpGt, Register: first, Data: []byte{1}},
 		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.destination, Len: f.addr.Bytes, DestRegister: first},
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: link},
 		&expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, DestRegister: first, IsDestRegSet: true},
-		&expr.Counter{},
-		&expr.Meta{Key: expr.MetaKeyIIF, Register: second},
-		&expr.Dup{RegAddr: first, RegDev: second, IsRegDevSet: true},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	}})
-	return nil
+	}
 }
+
+// maxHops is the TTL (hop limit) that a packet has left at most when it is first sent on: enough for all former owners of a VIP
+// (8, pkg/lease) and the way to a Pod, and what a packet is sent to and fro at most where nodes name each other.
+const maxHops = 16

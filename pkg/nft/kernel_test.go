@@ -86,6 +86,27 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	both("n1")
 }
 
+// Whatever the TTL was, what nodes that name each other send to and fro has 16 at most.
+func TestLoopIsShort(t *testing.T) {
+	r := newRig(t)
+	r.move("n3")
+	sh(t, "ip netns exec client sysctl -qw net.ipv4.ip_default_ttl=255")
+	c := r.dial(vip4)
+	c.wants(t, "n3")
+	log := check.Log(t)
+	r.set(New(log), "n1", "n2")
+	r.set(New(log), "n2", "n1")
+	r.move("n1")
+	if got, err := c.ask(500 * time.Millisecond); err == nil {
+		t.Fatalf("answered by %q: no node that is asked knows the connection", got)
+	}
+	out := sh(t, "ip netns exec client nstat -asz TcpOutSegs | awk '/TcpOutSegs/ {print $2}'")
+	segments := check.Value(strconv.Atoi(strings.TrimSpace(out)))(t)
+	if hops := packets(t, "n1") + packets(t, "n2"); hops < 15 || hops > 16*segments {
+		t.Errorf("%d packets were sent on for %d segments at most", hops, segments)
+	}
+}
+
 // Nodes that name each other send a packet to and fro until its TTL has ended.
 func TestLoopEnds(t *testing.T) {
 	r := newRig(t)

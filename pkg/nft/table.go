@@ -9,13 +9,16 @@
 //	chain established {
 //	  type filter hook prerouting priority -150; policy accept;
 //	  meta l4proto tcp ct state & (established | related) == 0 tcp flags & (syn | rst | ack) != syn
+//	    ip daddr . iif map @former_owners ip ttl > 16 ip ttl set 16
+//	  meta l4proto tcp ct state & (established | related) == 0 tcp flags & (syn | rst | ack) != syn
 //	    ip ttl > 1 counter dup to ip daddr . iif map @former_owners device iif drop
 //	}
 //
 // The chain comes after conntrack (priority -200), which says whether this node knows the
 // connection, and before kube-proxy's translation of addresses (-100). Nodes that name each other
 // send a packet to and fro until its TTL (hop limit) has ended: nf_dup_ipv4 and nf_dup_ipv6 take
-// one off, but it is the rule that has to look at it, since on this way no kernel function does.
+// one off, but it is the rule that has to look at it, since on this way no kernel function does. A tenant can have nodes name
+// each other, by the annotation of a VIP lease, so the first rule leaves a packet 16.
 // While nothing is wanted there is no table.
 package nft
 
