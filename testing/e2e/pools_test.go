@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/heraldvip/herald/testing/check"
 	"github.com/heraldvip/herald/testing/lab"
@@ -136,4 +137,40 @@ func TestPoolsOfNamespaces(t *testing.T) {
 	w := whoHas(t, 20*time.Millisecond, "10.77.0.65")
 	awaitAnswer(t, w, "10.77.0.65", 10*time.Second)
 	awaitStatus(t, "had", "10.77.0.65(VIP)", 5*time.Second)
+}
+
+// The VIPs of a pool for some nodes are on these, and follow their label.
+func TestPoolsOfNodes(t *testing.T) {
+	label := func(node, value string) {
+		patch := `{"metadata":{"labels":{"pool-test":` + value + `}}}`
+		if _, err := cluster.Client().CoreV1().Nodes().Patch(context.Background(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	first, second := cluster.Nodes()[0], cluster.Nodes()[1]
+	for _, n := range []string{first, second} {
+		t.Cleanup(func() { label(n, "null") })
+	}
+	label(first, `"x"`)
+	setPools(t, map[string]string{"pool-edge": "10.77.0.70-10.77.0.79", "pool-edge.nodes": "pool-test=x"})
+	start(t, env())
+	awaitHost := func(name, node string) {
+		until(t, 5*time.Second, node+" announces "+name, func(context.Context) error {
+			if host := getService(t, name).Annotations["kube-vip.io/vipHost"]; host != node {
+				return fmt.Errorf("it is %q", host)
+			}
+			return nil
+		})
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		createService(t, webService(name, ""))
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		awaitHost(name, first)
+	}
+	label(second, `"x"`)
+	label(first, "null")
+	for _, name := range []string{"a", "b", "c"} {
+		awaitHost(name, second)
+	}
 }
