@@ -2,10 +2,10 @@ package netif
 
 import (
 	"errors"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,25 +17,26 @@ import (
 func TestConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-		var log strings.Builder
-		var changes, lists int
-		var known []netip.Addr
-		var fault error
-		c := NewConnections(slog.New(slog.NewTextHandler(&log, nil)), func() { changes++ })
+		var changes, lists atomic.Int32
+		var known atomic.Pointer[[]netip.Addr]
+		var fault atomic.Pointer[error]
+		logger, logged := log()
+		c := NewConnections(logger, func() { changes.Add(1) })
 		c.list = func(found func(netip.Addr)) error {
-			lists++
-			for _, x := range known {
+			lists.Add(1)
+			for _, x := range *known.Load() {
 				found(x)
 			}
-			return fault
+			return *fault.Load()
 		}
+		know := func(err error, all ...netip.Addr) { known.Store(&all); fault.Store(&err) }
 		stop := check.Run(t, c)
 		defer stop()
 		time.Sleep(time.Minute)
-		if lists > 0 || c.Count() != nil {
-			t.Errorf("%d counts of nothing, result %v", lists, c.Count())
+		if lists.Load() > 0 || c.Count() != nil {
+			t.Errorf("%d counts of nothing, result %v", lists.Load(), c.Count())
 		}
-		known = []netip.Addr{a, a, b, netip.MustParseAddr("192.0.2.9")}
+		know(nil, a, a, b, netip.MustParseAddr("192.0.2.9"))
 		began := time.Now()
 		c.Put([]netip.Addr{a, b})
 		time.Sleep(time.Second)
@@ -43,20 +44,20 @@ func TestConnections(t *testing.T) {
 			t.Errorf("counted %+v", got)
 		}
 		time.Sleep(time.Minute)
-		if changes != 4 || !c.Count().None(netip.MustParseAddr("192.0.2.7"), began.Add(-5*time.Second)) {
-			t.Errorf("%d changes, want those of the first 20 s; last %+v", changes, c.Count())
+		if changes.Load() != 4 || !c.Count().None(netip.MustParseAddr("192.0.2.7"), began.Add(-5*time.Second)) {
+			t.Errorf("%d changes, want those of the first 20 s; last %+v", changes.Load(), c.Count())
 		}
-		known = nil
+		know(nil)
 		time.Sleep(5 * time.Second)
-		if got := c.Count(); changes != 5 || len(got.VIPs) > 0 {
-			t.Errorf("%d changes, last %+v", changes, got)
+		if got := c.Count(); changes.Load() != 5 || len(got.VIPs) > 0 {
+			t.Errorf("%d changes, last %+v", changes.Load(), got)
 		}
-		fault = errors.New("not permitted")
+		know(errors.New("not permitted"))
 		time.Sleep(time.Minute)
-		if got := c.Count(); got != nil || strings.Count(log.String(), "not permitted") != 1 {
-			t.Errorf("%+v after a fault, log\n%s", got, &log)
+		if got, text := c.Count(), logged.String(); got != nil || strings.Count(text, "not permitted") != 1 {
+			t.Errorf("%+v after a fault, log\n%s", got, text)
 		}
-		fault = nil
+		know(nil)
 		time.Sleep(5 * time.Second)
 		if c.Count() == nil {
 			t.Error("not counted after the fault")
