@@ -49,7 +49,7 @@ func (f *formerOwners) plan(u *unit) {
 			return
 		}
 		ownedBefore = f.keeps(former[i]) > 0
-		former = former[i+1:]
+		former = f.after(u, i)
 	}
 	for _, s := range u.services {
 		for _, a := range s.addrs {
@@ -67,6 +67,21 @@ func (f *formerOwners) plan(u *unit) {
 			}
 		}
 	}
+}
+
+// after returns the former holders that the i-th asks: those before it. If the holder is one of
+// them, since the VIP is back, it is the last: packets that still come here may be of its
+// connections, and those that it sends here, of connections that began on any of the others, would
+// come back to it at once if it were the next. That is a ring, in which packets that nobody knows
+// go round until their TTL ends, so it is for settleTime only.
+func (f *formerOwners) after(u *unit, i int) []vip.FormerHolder {
+	former := u.claim.FormerHolders
+	isHolder := func(h vip.FormerHolder) bool { return h.Node == u.claim.Holder }
+	all := slices.DeleteFunc(slices.Clone(former[i+1:]), isHolder)
+	if held := slices.IndexFunc(former, isHolder); held >= 0 {
+		all = append(all, former[held])
+	}
+	return all
 }
 
 // keeps returns for how long the connections that began on a former holder are still kept; 0 if
@@ -87,10 +102,7 @@ func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.
 		if left = f.keeps(h); left == 0 {
 			continue
 		}
-		if h.Node == u.claim.Holder {
-			// It has the VIP again, and gets its packets. Those that still come here are its too; but
-			// for longer that would be a ring, in which packets that nobody knows go round until
-			// their TTL ends.
+		if h.Node == u.claim.Holder { // see after
 			if left = settleTime - f.Now.Sub(u.claim.FormerHolders[0].Until); h.Node == f.Self || left <= 0 {
 				continue
 			}

@@ -38,6 +38,14 @@ func TestFormerOwners(t *testing.T) {
 			name: "it is back at n2, where its packets go that still come here", holder: "n2", want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200",
 			former: []vip.FormerHolder{{Node: "n1", Until: epoch.Add(time.Hour - 9*time.Second)}, {Node: "n2", Until: epoch.Add(time.Minute)}},
 		},
+		{
+			name: "it is back at n2: what came to this node leads on to n3 first, or n3's connections would be in a ring", holder: "n2", want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200",
+			former: []vip.FormerHolder{{Node: "n1", Until: epoch.Add(time.Hour - 9*time.Second)}, {Node: "n2", Until: epoch.Add(time.Minute)}, {Node: "n3", Until: epoch.Add(time.Minute)}},
+		},
+		{
+			name: "it is back at n2: the last one leads to it", holder: "n2", want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200",
+			former: []vip.FormerHolder{{Node: "n3", Until: epoch.Add(time.Hour - 9*time.Second)}, {Node: "n2", Until: epoch.Add(time.Minute)}, {Node: "n1", Until: epoch.Add(time.Minute)}},
+		},
 		{name: "nobody holds it at present: what came before stays", former: former("n1", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200"},
 		{
 			name: "the last move was longer ago than connections are kept: the one before even more", holder: "n1", former: former("n2", "n3"),

@@ -53,6 +53,19 @@ func expectHeld(t *testing.T, after string, all []*held) {
 	}
 }
 
+// awaitNeighbor waits until the client sends packets for vip to a node: it follows the gratuitous
+// ARP or unsolicited neighbor advertisement, which come a little after the VIP lease has changed.
+func awaitNeighbor(t *testing.T, vip, node string) {
+	t.Helper()
+	until(t, 10*time.Second, "the client sends packets for "+vip+" to "+node, func(ctx context.Context) error {
+		neighbors, err := cluster.Run(ctx, "cl", "ip", "neigh", "show", vip)
+		if err == nil && !strings.Contains(neighbors, cluster.MAC(node)) {
+			err = fmt.Errorf("it has %q", strings.TrimSpace(neighbors))
+		}
+		return err
+	})
+}
+
 // Connections outlive their VIP's moves: one Herald after another is stopped, and started
 // again, twice; then killed; then drained. Under externalTrafficPolicy Cluster and Local, by
 // IPv4 and IPv6.
@@ -72,6 +85,7 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	more := func() {
 		t.Helper()
 		for _, v := range vips {
+			awaitNeighbor(t, v, owner)
 			all = append(all, hold(t, 5, v, owner)...)
 		}
 	}
