@@ -12,6 +12,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // drainCommand is "herald drain": a node hands its VIPs to the others.
@@ -65,7 +66,12 @@ type nodeDrain struct {
 	node    string
 	timeout time.Duration
 	began   time.Time
-	printf  func(format string, args ...any)
+	// count is the node's last count of connections to VIPs of others, as readLeases found it; nil
+	// if there is none. countedBefore is when that before the drain began, which has none of the VIPs
+	// that the node had then.
+	count         *vip.ConnectionCount
+	countedBefore int64
+	printf        func(format string, args ...any)
 
 	read                      func(context.Context) (kube.Snapshot, error)
 	mark, unmark, clearReturn func(context.Context) error
@@ -92,6 +98,9 @@ func (d *nodeDrain) handOver(ctx context.Context) (had bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if d.count != nil {
+		d.countedBefore = d.count.At
+	}
 	if err := d.mark(ctx); err != nil {
 		return false, err
 	}
@@ -111,7 +120,7 @@ func (d *nodeDrain) handOver(ctx context.Context) (had bool, err error) {
 
 // countTime is how long a node may take to publish how many connections it still knows. One
 // that runs with herald_keep_connections=0, or an older Herald, never does.
-const countTime = 3 * time.Second
+const countTime = 6 * time.Second
 
 // waitForConnections prints how many connections to VIPs of others the node knows, and waits for
 // at most the time given until there are none. It is an error if there still are some then.
@@ -120,13 +129,13 @@ func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration
 	defer cancel()
 	printed := -1
 	for poll := time.NewTicker(300 * time.Millisecond); ; {
-		n, counted, err := d.connections(ctx)
+		_, _, err := d.readLeases(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			return err
-		case err == nil && counted && n != printed:
-			d.printf("connections that began before and still go by %s: %d", d.node, n)
-			printed = n
+		case d.count != nil && d.count.At > d.countedBefore && d.count.Sum() != printed:
+			printed = d.count.Sum()
+			d.printf("connections that began before and still go by %s: %d", d.node, printed)
 		}
 		if printed == 0 || printed > 0 && atMost == 0 {
 			return nil
@@ -140,22 +149,6 @@ func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration
 		case <-poll.C:
 		}
 	}
-}
-
-// connections returns how many connections to VIPs of others the node knows; counted is false
-// if it has not published that since d.began.
-func (d *nodeDrain) connections(ctx context.Context) (n int, counted bool, err error) {
-	snapshot, err := d.read(ctx)
-	if err != nil {
-		return 0, false, err
-	}
-	for _, l := range snapshot.Leases {
-		if x, ok := lease.ParseNodeLease(l); ok && x.Name == d.node && x.Info.Connections != nil {
-			// The clocks of the node and of this machine differ a little.
-			return x.Info.Connections.Sum(), !time.Unix(x.Info.Connections.At, 0).Before(d.began.Add(-time.Second)), nil
-		}
-	}
-	return 0, false, nil
 }
 
 func (d *nodeDrain) undrain(ctx context.Context) error {
@@ -196,7 +189,9 @@ func (d *nodeDrain) readLeases(ctx context.Context) (held, away []string, err er
 	known := false
 	for _, l := range snapshot.Leases {
 		if n, ok := lease.ParseNodeLease(l); ok {
-			known = known || n.Name == d.node
+			if n.Name == d.node {
+				known, d.count = true, n.Info.Connections
+			}
 			continue
 		}
 		node, _ := holder(l)

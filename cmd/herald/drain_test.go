@@ -62,32 +62,33 @@ func TestDrain(t *testing.T) {
 
 // After a drain the connections that still go by the node are counted, and waited for.
 func TestDrainConnections(t *testing.T) {
-	began := time.Now()
 	counted := func(text string) kube.Snapshot {
 		s := snapshotOf("n2", "n1")
-		s.Leases[0] = nodeLease("n1", 0, strings.ReplaceAll(text, "At", fmt.Sprint(began.Unix())))
+		s.Leases[0] = nodeLease("n1", 0, strings.ReplaceAll(text, "At", "7"))
 		return s
 	}
 	some, fewer, none := `{"connections":{"at":At,"vips":{"192.0.2.1":2,"2001:db8::1":3}}}`, `{"connections":{"at":At,"vips":{"192.0.2.1":1}}}`, `{"connections":{"at":At}}`
 	early := `{"connections":{"at":1,"vips":{"192.0.2.1":9}}}`
 	tests := []struct {
 		name      string
+		before    string // what the node has published before it is drained
 		wait      time.Duration
 		snapshots []kube.Snapshot
 		printed   string // of connections
 		want      string // of drain's error
 	}{
-		{"told", 0, []kube.Snapshot{counted(early), counted(some)}, "5 ", ""},
-		{"waited for", time.Minute, []kube.Snapshot{counted(some), counted(some), counted(fewer), counted(none)}, "5 1 0 ", ""},
-		{"none", time.Minute, []kube.Snapshot{counted(none)}, "0 ", ""},
-		{"not in time", time.Minute, []kube.Snapshot{counted(some), counted(fewer)}, "5 1 ", "after 1m0s there still are 1 connections by way of n1; they end with the node"},
-		{"an older Herald", time.Minute, []kube.Snapshot{snapshotOf("n2", "n1")}, "", ""},
+		{"told", early, 0, []kube.Snapshot{counted(early), counted(some)}, "5 ", ""},
+		{"waited for", "{}", time.Minute, []kube.Snapshot{counted(some), counted(some), counted(fewer), counted(none)}, "5 1 0 ", ""},
+		{"none", "{}", time.Minute, []kube.Snapshot{counted(none)}, "0 ", ""},
+		{"not in time", "{}", time.Minute, []kube.Snapshot{counted(some), counted(fewer)}, "5 1 ", "after 1m0s there still are 1 connections by way of n1; they end with the node"},
+		{"an older Herald", "{}", time.Minute, []kube.Snapshot{snapshotOf("n2", "n1")}, "", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			d, ctx := newTestDrain(t, append([]kube.Snapshot{snapshotOf("n1", ""), snapshotOf("n2", "n1")}, tt.snapshots...)...)
+			before := snapshotOf("n1", "")
+			before.Leases[0] = counted(tt.before).Leases[0]
+			d, ctx := newTestDrain(t, append([]kube.Snapshot{before, snapshotOf("n2", "n1")}, tt.snapshots...)...)
 			printed := ""
-			d.began = began
 			d.printf = func(format string, args ...any) {
 				if strings.HasPrefix(format, "connections") {
 					printed += fmt.Sprint(args[1], " ")

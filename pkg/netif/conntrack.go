@@ -19,6 +19,7 @@ const (
 	countPeriod    = 5 * time.Second // between two counts of connections
 	minCountPeriod = time.Second     // the same, if what is to be counted has changed
 	countShare     = 50              // a count that took d is followed by a pause of countShare times d at least
+	minCountShare  = 10              // the same, if what is to be counted has changed
 	// settleTime is how long after a change of what is to be counted each count is published, though
 	// it is as before: what a former owner counted before a move says nothing about it.
 	settleTime = 20 * time.Second
@@ -69,7 +70,7 @@ func (c *Connections) Run(ctx context.Context) error {
 			}
 			continue
 		}
-		count := vip.ConnectionCount{At: began.Unix(), VIPs: make(map[netip.Addr]int)}
+		count := vip.ConnectionCount{At: began.UnixMilli(), VIPs: make(map[netip.Addr]int)}
 		err := c.list(func(to netip.Addr) {
 			if want[to] {
 				count.VIPs[to]++
@@ -81,12 +82,12 @@ func (c *Connections) Run(ctx context.Context) error {
 			c.log.Warn("the connections to VIPs that have moved can't be counted; their former owners are asked for as long as herald_keep_connections says", "err", err)
 		}
 		failing = err != nil
-		pause := countShare * time.Since(began)
-		next := time.After(max(countPeriod, pause))
+		took := time.Since(began)
+		next := time.After(max(countPeriod, countShare*took))
 		select { // VIPs that move one after the other don't cause one count each
 		case <-ctx.Done():
 			return nil
-		case <-time.After(max(minCountPeriod, pause)):
+		case <-time.After(max(minCountPeriod, minCountShare*took)):
 		}
 		select {
 		case <-ctx.Done():

@@ -40,7 +40,7 @@ func TestConnections(t *testing.T) {
 		began := time.Now()
 		c.Put([]netip.Addr{a, b})
 		time.Sleep(time.Second)
-		if got := c.Count(); got == nil || !maps.Equal(got.VIPs, map[netip.Addr]int{a: 2, b: 1}) || got.At != began.Unix() {
+		if got := c.Count(); got == nil || !maps.Equal(got.VIPs, map[netip.Addr]int{a: 2, b: 1}) || got.At != began.UnixMilli() {
 			t.Errorf("counted %+v", got)
 		}
 		time.Sleep(time.Minute)

@@ -78,19 +78,19 @@ func TestFormerOwners(t *testing.T) {
 		{
 			name: "n2 knows no connection: n3 is asked at once", holder: "n1", former: former("n2", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200",
 			change: func(_ *Rules, w *vip.World) {
-				w.Members[1].Info.Connections = &vip.ConnectionCount{At: epoch.Add(time.Hour).Unix()}
+				w.Members[1].Info.Connections = &vip.ConnectionCount{At: epoch.Add(time.Hour).UnixMilli()}
 			},
 		},
 		{
 			name: "n2 knows some of one family", holder: "n1", former: former("n2"), want: "fd77::50 eth0 fd77::200",
 			change: func(_ *Rules, w *vip.World) {
-				w.Members[1].Info.Connections = &vip.ConnectionCount{At: epoch.Add(time.Hour).Unix(), VIPs: map[netip.Addr]int{addr("fd77::50"): 1}}
+				w.Members[1].Info.Connections = &vip.ConnectionCount{At: epoch.Add(time.Hour).UnixMilli(), VIPs: map[netip.Addr]int{addr("fd77::50"): 1}}
 			},
 		},
 		{
 			name: "n2 has not counted since the VIP moved", holder: "n1", former: former("n2"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200",
 			change: func(_ *Rules, w *vip.World) {
-				w.Members[1].Info.Connections = &vip.ConnectionCount{At: epoch.Add(59 * time.Minute).Unix()}
+				w.Members[1].Info.Connections = &vip.ConnectionCount{At: epoch.Add(59 * time.Minute).UnixMilli()}
 			},
 		},
 		{name: "off", holder: "n1", former: former("n2"), change: func(r *Rules, _ *vip.World) { r.KeepConnections = 0 }},

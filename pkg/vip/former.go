@@ -7,7 +7,7 @@ import (
 
 // A ConnectionCount is how many TCP connections to VIPs that it owned before a node knows.
 type ConnectionCount struct {
-	At   int64              `json:"at"`             // when the count began (Unix seconds, the node's clock); a later one with the same result need not be told
+	At   int64              `json:"at"`             // when the count began (Unix time in milliseconds, the node's clock); a later one with the same result need not be told
 	VIPs map[netip.Addr]int `json:"vips,omitempty"` // by VIP; without those that have none
 }
 
@@ -21,7 +21,7 @@ func (c *ConnectionCount) Sum() (n int) {
 
 // None reports whether the node, which had a until then, has known no connection to it since.
 func (c *ConnectionCount) None(a netip.Addr, until time.Time) bool {
-	return c != nil && c.VIPs[a] == 0 && time.Unix(c.At, 0).Sub(until) >= countAfter
+	return c != nil && c.VIPs[a] == 0 && time.UnixMilli(c.At).Sub(until) >= countAfter
 }
 
 // countAfter is how long after a move of a VIP a count of its connections on the former owner
