@@ -37,7 +37,7 @@ func undrainCommand() *cobra.Command {
 }
 
 func moveCommand(use, short, long string, move func(*nodeDrain, context.Context) error) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.ExactArgs(1)}
+	c := &cobra.Command{Use: use, Short: short, Long: long, Args: oneArgument("NODE, as herald status lists them")}
 	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
 	timeout := c.Flags().Duration("timeout", time.Minute, "How long to wait")
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -59,6 +59,16 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 		}, ctx)
 	}
 	return c
+}
+
+// oneArgument refuses more and fewer arguments than one, and names it: what is in upper case, and then where to find it.
+func oneArgument(what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("%s takes one %s; it was given %d arguments", c.CommandPath(), what, len(args))
+		}
+		return nil
+	}
 }
 
 // A nodeDrain drains or undrains a node.

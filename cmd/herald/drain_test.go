@@ -40,6 +40,21 @@ func snapshotOf(node, from string) kube.Snapshot {
 	return kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}"), l}}
 }
 
+// TestArguments: who forgets the node, or names two, is told what is missing.
+func TestArguments(t *testing.T) {
+	for _, tt := range []struct{ args, want string }{
+		{"drain", "herald drain takes one NODE, as herald status lists them; it was given 0 arguments"},
+		{"undrain n1 n2", "herald undrain takes one NODE, as herald status lists them; it was given 2 arguments"},
+		{"pools check", "herald pools check takes one FILE, a ConfigMap in YAML or - for standard input; it was given 0 arguments"},
+	} {
+		c := root()
+		c.SetArgs(strings.Fields(tt.args))
+		if err := c.Execute(); text(err) != tt.want {
+			t.Errorf("herald %s: got  %v\nwant %s", tt.args, err, tt.want)
+		}
+	}
+}
+
 func TestDrain(t *testing.T) {
 	none := kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}")}}
 	tests := []struct {

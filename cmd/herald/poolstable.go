@@ -59,7 +59,7 @@ func poolsCheckCommand() *cobra.Command {
 		Short: "Check a ConfigMap of pools before it is applied",
 		Long: "Read a ConfigMap from a file (YAML or JSON; - is standard input) as Herald would, and show its pools and\n" +
 			"what is wrong. It ends with status 1 if a key can't be read.",
-		Args: cobra.ExactArgs(1),
+		Args: oneArgument("FILE, a ConfigMap in YAML or - for standard input"),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		read := func() ([]byte, error) { return os.ReadFile(args[0]) }

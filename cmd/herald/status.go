@@ -40,28 +40,31 @@ func statusCommand() *cobra.Command {
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
 		defer cancel()
-		s, err := kube.TakeSnapshot(ctx, access, *namespace)
+		s, err := kube.TakeAllowedSnapshot(ctx, access, *namespace)
 		if err != nil {
 			return err
 		}
-		return writeStatus(c.OutOrStdout(), s, time.Now())
+		return writeStatus(c.OutOrStdout(), s, *namespace, time.Now())
 	}
 	return c
 }
 
-// writeStatus writes a table of the Services, one of DHCP leases, one of nodes and one of BGP sessions. Of the
+// writeStatus writes a table of the Services of a namespace, "" for all, one of DHCP leases, one of nodes and one of BGP sessions. Of the
 // second and the last, those without rows are left out.
-func writeStatus(w io.Writer, s kube.Snapshot, now time.Time) error {
+func writeStatus(w io.Writer, s kube.Snapshot, namespace string, now time.Time) error {
 	v := newStatusView(s, now)
 	var services, dhcp, nodes, sessions []string
 	for i := range s.Services {
+		if namespace != "" && s.Services[i].Key.Namespace != namespace {
+			continue
+		}
 		services = append(services, v.serviceRow(&s.Services[i]))
 		dhcp = append(dhcp, v.dhcpRows(&s.Services[i])...)
 	}
-	if row := v.controlPlaneRow(); row != "" {
+	if row := v.controlPlaneRow(); row != "" && namespace == "" {
 		services = append(services, row)
 	}
-	if len(s.Services) == 0 {
+	if len(services) == 0 {
 		services = append(services, "(no Service of type LoadBalancer)")
 	}
 	for _, n := range v.nodes {
@@ -71,7 +74,7 @@ func writeStatus(w io.Writer, s kube.Snapshot, now time.Time) error {
 		}
 	}
 	if len(nodes) == 0 {
-		nodes = append(nodes, "(no node lease found: no Herald runs, or in another namespace)")
+		nodes = append(nodes, "(no node lease found: no Herald runs, or its namespace may not be read with this kubeconfig)")
 	}
 	return errors.Join(
 		writeTable(w, "SERVICE\tVIP\tOWNER\tSINCE\tMODE\tWHAT IS WRONG", services),
@@ -129,87 +132,6 @@ type statusView struct {
 	last       map[string]kube.StoredEvent // by the Service's UID
 	events     []kube.StoredEvent          // oldest first
 	has        map[netip.Addr]vip.Key      // the first Service whose status names the address
-}
-
-// A nodeStatus is a node lease and the Node.
-type nodeStatus struct {
-	lease.NodeLease          // whose Name is namespace/name if it is not in the namespace of the announcers: any user can write such a Lease
-	namespace       string   // of the lease
-	node            vip.Node // zero if it is not known
-}
-
-// state describes what is wrong with a node, or is "ok"; and how many connections to VIPs of
-// others still go by it.
-func (n nodeStatus) state(now time.Time) string {
-	what := n.fault(now)
-	if c := n.Info.Connections; c != nil && len(c.VIPs) > 0 && !n.Fenced {
-		what += fmt.Sprintf("; %d connections to %s that it had still go by it", c.Sum(), abbreviate(addressTexts(c.VIPs)))
-	}
-	return what
-}
-
-// addressTexts returns the addresses as texts.
-func addressTexts(all map[netip.Addr]int) (texts []string) {
-	for a := range all {
-		texts = append(texts, a.String())
-	}
-	return texts
-}
-
-// fault describes what is wrong with a node, or is "ok".
-func (n nodeStatus) fault(now time.Time) string {
-	if why := n.barred(now); why != "" {
-		return why
-	}
-	switch {
-	case n.Waiting != "" || len(n.Info.Waiting) > 0:
-		other := strings.Join(append(slices.Clone(n.Info.Waiting), n.Waiting), "; ")
-		return "ok, but another Herald waits until this one ends, since both have the name of the node or run on one host: " + strings.TrimSuffix(other, "; ")
-	case n.Info.DataPlaneFault != "":
-		return "takes a VIP only if no other node can: " + n.Info.DataPlaneFault
-	case len(n.Info.Restarts) > 1:
-		return fmt.Sprintf("ok, but takes a VIP only if no other node can: its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
-	case n.node.NotReady:
-		return "ok, but takes a new VIP only if no other node can: Kubernetes does not have it as Ready"
-	case n.Info.LivenessOff != "":
-		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node exchanges no heartbeats, since " + n.Info.LivenessOff
-	case len(n.Info.Unanswered) > 0:
-		return fmt.Sprintf("ok, but nobody answers it for %s, an address of another node on a link with VIPs: is the VLAN on all ports of the switch?", n.Info.Unanswered[0])
-	case len(n.Info.Suspects) > 0:
-		return "ok, but it gets no heartbeats from " + strings.Join(n.Info.Suspects, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
-	}
-	return "ok"
-}
-
-// barred returns what keeps a node from carrying VIPs, or "".
-func (n nodeStatus) barred(now time.Time) string {
-	switch silent := now.Sub(n.RenewedAt); {
-	case n.Fenced:
-		return "fenced: the others have taken its VIPs"
-	case silent > n.Duration:
-		return "silent for " + duration.HumanDuration(silent)
-	case n.Info.Excluded != "":
-		return "carries no VIP: " + n.Info.Excluded
-	case n.node.Drained:
-		return "carries no VIP: it is drained; herald undrain " + n.Name + " ends that"
-	case n.node.ShuttingDown:
-		return "carries no VIP: it is being shut down"
-	case n.node.Excluded != "":
-		return "carries no VIP of a Service: " + n.node.Excluded
-	case n.Info.Isolated:
-		return "carries no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
-	}
-	link := n.Info.LinkFor("")
-	i := slices.IndexFunc(n.Info.Links, func(l vip.Link) bool { return l.Name == link })
-	switch {
-	case link == "":
-		return "carries no VIP: it has no default route, so no link for VIPs"
-	case i < 0:
-		return "carries no VIP: it has no link " + link
-	case !n.Info.Links[i].Up:
-		return "carries no VIP: its link " + link + " is down"
-	}
-	return ""
 }
 
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
@@ -315,13 +237,21 @@ func (v statusView) problem(s *vip.Service, owner string) string {
 			return "its owner " + owner + ": " + why
 		}
 	}
+	if s.Ignore {
+		return "ignored (kube-vip.io/ignore)"
+	}
+	invalid := strings.Join(s.Invalid, " ")
+	if e := v.last[s.UID]; invalid != "" && (e.Reason == vip.InvalidField || len(s.Ingress)+len(s.Addresses) == 0) {
+		return invalid
+	}
+	return strings.TrimSpace(invalid + " " + v.withoutVIP(s, owner))
+}
+
+// withoutVIP is problem for what is no fault of the Service's annotations, nor of its owner.
+func (v statusView) withoutVIP(s *vip.Service, owner string) string {
 	e, found := v.last[s.UID]
 	missing := unannounced(s)
 	switch {
-	case s.Ignore:
-		return "ignored (kube-vip.io/ignore)"
-	case len(s.Invalid) > 0:
-		return strings.Join(s.Invalid, " ")
 	case len(s.Ingress) > 0 && len(missing) > 0:
 		return "not announced: " + strings.Join(missing, ", ") + v.refusal(s) + v.whoHas(s)
 	case found && e.Reason != vip.VIPAnnounced && e.Reason != vip.VIPMoved && (e.Warning || len(s.Ingress) == 0):
@@ -331,7 +261,7 @@ func (v statusView) problem(s *vip.Service, owner string) string {
 	case len(s.Ingress) == 0 && len(s.Addresses) == 0:
 		return "it names no address"
 	case len(s.Ingress) == 0:
-		return "not announced, and no Event says why: another class, or Herald does not run"
+		return "not announced, and no Event says why: another class, or Herald does not run" + v.whoHas(s)
 	case owner == "":
 		return "its status names a VIP, but no node holds its lease"
 	}
@@ -403,7 +333,9 @@ func age(t, now time.Time) string {
 	if t.IsZero() {
 		return "-"
 	}
-	return duration.HumanDuration(now.Sub(t))
+	return inWords(now.Sub(t))
 }
+
+func inWords(d time.Duration) string { return duration.HumanDuration(d) }
 
 func dash(s string) string { return cmp.Or(s, "-") }

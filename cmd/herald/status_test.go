@@ -56,6 +56,8 @@ func TestStatusTable(t *testing.T) {
 	const restarted, faulty = `{"interface":"eth0","links":[{"name":"eth0","up":true}],"restarts":[1,2,3]}`, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"dataPlaneFault":"kube-proxy is gone"}`
 	bad := serviceWith("bad", "10.0.0.4", "10.0.0.4")
 	bad.Invalid = []string{"kube-vip.io/ignore is wrong."}
+	typo := serviceWith("typo", "10.0.0.7", "10.0.0.7")
+	typo.Invalid = []string{"it is wrong."}
 	open := serviceWith("open", "10.0.0.6", "10.0.0.6")
 	open.Forward = &vip.Forward{}
 	open.Ingress = append(open.Ingress, vip.Ingress{Addr: netip.MustParseAddr("11.22.33.1"), IPMode: vip.ModeProxy, Ports: []vip.Port{{Protocol: "TCP", Port: 53}, {Protocol: "UDP", Port: 53}, {Protocol: "TCP", Port: 8080}}})
@@ -63,35 +65,37 @@ func TestStatusTable(t *testing.T) {
 	leased.DHCP.Leases = []vip.DHCPLease{{Addr: netip.MustParseAddr("10.0.0.9"), Bits: 24, MAC: "02:00:00:00:00:01", Server: "10.0.0.1", Expires: noon.Add(time.Hour)}}
 	s := kube.Snapshot{
 		Services: []vip.Service{
-			leased, open,
+			leased, open, typo,
 			serviceWith("good", "10.0.0.1", "10.0.0.1"), serviceWith("half", "10.0.0.2 fd00::2", "10.0.0.2"), serviceWith("none", "10.0.0.3", ""), serviceWith("idle", "10.0.0.6", "10.0.0.6"), bad,
 			serviceWith("sad", "10.0.0.5", "10.0.0.5"), serviceWith("taker", "10.0.0.1 10.0.0.5", ""),
 		},
 		Leases: []*coordinationv1.Lease{
 			nodeLease("n1", time.Second, up), nodeLease("n2", time.Second, down), nodeLease("n3", time.Second, none), nodeLease("n4", time.Minute, up),
 			nodeLease("n5", time.Second, restarted), nodeLease("n6", time.Second, faulty), nodeLease("n7", time.Second, up),
-			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"), vipLease("open", "n1"),
+			vipLease("good", "n1"), vipLease("half", "n1"), vipLease("bad", "n1"), vipLease("sad", "n4"), vipLease("open", "n1"), vipLease("typo", "n1"),
 		},
 		Nodes: []vip.Node{{Name: "n7", NotReady: true}},
 		Events: []kube.StoredEvent{
 			storedEvent("half", vip.AddressRefused, true, "no IPv6"), storedEvent("half", vip.VIPAnnounced, false, "n1 announces it"),
 			storedEvent("none", vip.NoEndpoints, false, "not ready"), storedEvent("idle", vip.NoEndpoints, false, "nobody there"), storedEvent("good", vip.VIPAnnounced, false, "n1 announces it"),
+			storedEvent("bad", vip.InvalidField, true, "kube-vip.io/ignore is wrong."), storedEvent("bad", vip.AddressInUse, true, "somebody answers"), storedEvent("typo", vip.InvalidField, true, "it is wrong."),
 			storedEvent("taker", vip.AddressConflict, true, "10.0.0.1, 10.0.0.5: in use"),
 		},
 	}
 	var b strings.Builder
-	check.OK(t, writeStatus(&b, s, noon))
+	check.OK(t, writeStatus(&b, s, "", noon))
 	for _, want := range []string{
 		`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`,
 		`default/half .*not announced: fd00::2 \(no IPv6\)`,
 		`default/none +\(10\.0\.0\.3\) +- .*NoEndpoints: not ready`,
 		`default/idle +10\.0\.0\.6 +- .*NoEndpoints: nobody there`,
-		`default/bad .*kube-vip.io/ignore is wrong`,
+		`default/bad .*kube-vip.io/ignore is wrong. AddressInUse: somebody answers`,
+		`default/typo +10\.0\.0\.7 +n1 +60s +VIP +it is wrong\. *\n`,
 		`default/leased .*not announced: ::`,
 		`DHCP LEASE +ADDRESS +MAC +SERVER +EXPIRES IN\ndefault/leased +10\.0\.0\.9/24 +02:00:00:00:00:01 +10\.0\.0\.1 +60m\n`,
 		`default/sad .*n4.*silent for 60s`,
 		`default/open +10\.0\.0\.6,11\.22\.33\.1:53,11\.22\.33\.1:8080 +n1 +60s +VIP *\n`,
-		`n1 +4 +1s +ok`,
+		`n1 +5 +1s +ok`,
 		`n2 .*its link eth0 is down`,
 		`n3 .*no default route`,
 		`n4 +1 +60s +silent`,
@@ -104,8 +108,29 @@ func TestStatusTable(t *testing.T) {
 		}
 	}
 	b.Reset()
-	if err := writeStatus(&b, kube.Snapshot{}, noon); err != nil || !strings.Contains(b.String(), "no Herald runs") || !strings.Contains(b.String(), "no Service of type LoadBalancer") {
+	if err := writeStatus(&b, kube.Snapshot{}, "", noon); err != nil || !strings.Contains(b.String(), "no Herald runs") || !strings.Contains(b.String(), "no Service of type LoadBalancer") {
 		t.Errorf("%v:\n%s", err, b.String())
+	}
+}
+
+// TestStatusOfOneNamespace: the Services are those of the namespace, and the nodes are there all the same, with all the VIPs that they
+// have. Who has a Role in that namespace only gets what can be read there.
+func TestStatusOfOneNamespace(t *testing.T) {
+	other := serviceWith("other", "10.0.0.1", "")
+	other.Key.Namespace = "team"
+	all := kube.Snapshot{
+		Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1"), other},
+		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`), vipLease("web", "n1")},
+	}
+	var b strings.Builder
+	check.OK(t, writeStatus(&b, all, "team", noon))
+	if !strings.Contains(b.String(), "default/web has 10.0.0.1") || strings.Contains(b.String(), "\ndefault/web") || !regexp.MustCompile(`n1 +1 +1s +ok`).MatchString(b.String()) {
+		t.Errorf("the status of one namespace is\n%s", b.String())
+	}
+	b.Reset()
+	check.OK(t, writeStatus(&b, kube.Snapshot{Services: []vip.Service{other}}, "team", noon))
+	if !strings.Contains(b.String(), "team/other") || !strings.Contains(b.String(), "may not be read") {
+		t.Errorf("the status, for a user of one namespace, is\n%s", b.String())
 	}
 }
 
@@ -118,13 +143,13 @@ func TestStatusOfControlPlane(t *testing.T) {
 		nodeLease("n2", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}],"apiServerReady":true}`), cp,
 	}}
 	var b strings.Builder
-	check.OK(t, writeStatus(&b, s, noon))
+	check.OK(t, writeStatus(&b, s, "", noon))
 	if want := regexp.MustCompile(`\(control plane\) +- +n2 +60s +- +API servers ready: 2\n`); !want.MatchString(b.String()) {
 		t.Errorf("no %v in\n%s", want, &b)
 	}
 	s.Leases = nil
 	b.Reset()
-	if err := writeStatus(&b, s, noon); err != nil || strings.Contains(b.String(), "control plane") {
+	if err := writeStatus(&b, s, "", noon); err != nil || strings.Contains(b.String(), "control plane") {
 		t.Errorf("%v\n%s", err, &b)
 	}
 }
@@ -135,7 +160,7 @@ func TestStatusBGPSessions(t *testing.T) {
 		`{"peer":"192.0.2.1","as":65001,"state":"established","since":"2026-01-01T11:00:00Z","prefixes":7},` +
 		`{"peer":"eth1","state":"active","since":"2026-01-01T11:59:00Z","reason":"the peer refuses connections"}]}`
 	var b strings.Builder
-	check.OK(t, writeStatus(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info)}}, noon))
+	check.OK(t, writeStatus(&b, kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, info)}}, "", noon))
 	want := "\nNODE  PEER       AS     STATE        SINCE  PREFIXES  WHY\n" +
 		"n1    192.0.2.1  65001  established  60m    7         \n" +
 		"n1    eth1       0      active       60s    0         the peer refuses connections\n"
@@ -157,7 +182,7 @@ func TestStatusOfForgedObjects(t *testing.T) {
 		Events:   []kube.StoredEvent{storedEvent("x", vip.AddressConflict, true, "in\tuse\ndefault/good\x1b[31m \u202e")},
 	}
 	var b strings.Builder
-	check.OK(t, writeStatus(&b, s, noon))
+	check.OK(t, writeStatus(&b, s, "", noon))
 	if strings.ContainsAny(b.String(), "\x1b\t\u202e") || strings.Count(b.String(), "\n") != 8 || len(b.String()) > 5000 {
 		t.Errorf("%d bytes, %d lines, or characters that are not printable:\n%.2000q", len(b.String()), strings.Count(b.String(), "\n"), b.String())
 	}

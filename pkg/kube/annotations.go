@@ -88,7 +88,8 @@ var Annotations = []Annotation{
 
 // readAnnotations fills in the fields of s that come from annotations. An annotation
 // that can't be read adds a sentence to s.Invalid that names it and what would be
-// right; so does an unsupported one with a Consequence, unless it is set to false.
+// right; so does an unsupported one with a Consequence, unless it is set to false, and one that
+// is probably mistyped.
 func readAnnotations(s *vip.Service, annotations map[string]string) {
 	r := annotationReader{s, annotations}
 	if s.Addresses = parseAnnotation(r, addressesKey, parseAddresses); r.value(addressesKey) != "" {
@@ -116,6 +117,7 @@ func readAnnotations(s *vip.Service, annotations map[string]string) {
 		}
 		s.Invalid = append(s.Invalid, fmt.Sprintf("%s is not supported by this version of Herald: %s.", a.Key, a.Consequence))
 	}
+	r.reportUnknown()
 }
 
 // An annotationReader reads annotations into a Service.

@@ -159,6 +159,17 @@ func TestReadAnnotations(t *testing.T) {
 		{dhcpLeaseKey, `[{"address":"10.0.0.5","bits":99,"mac":"02:00:00:00:00:01"},{"address":"127.0.0.1","bits":8},{"bits":8},{"address":"fe80::1%eth0","bits":128}]`, vip.Service{}},
 		{dhcpLeaseKey, `{`, vip.Service{}},
 		{"example.com/anything", "goes", vip.Service{}},
+		{"kube-vip.io/loadbalancerIP", "192.168.0.10", vip.Service{Invalid: []string{
+			"kube-vip.io/loadbalancerIP is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."}}},
+		{"kube-vip.io/LoadBalancerIPs", "192.168.0.10", vip.Service{Invalid: []string{
+			"kube-vip.io/LoadBalancerIPs is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."}}},
+		{"heraldvip.io/loadbalancerIPs", "192.168.0.10", vip.Service{Invalid: []string{
+			"heraldvip.io/loadbalancerIPs is not known; did you mean kube-vip.io/loadbalancerIPs? It has no effect."}}},
+		{"heraldvip.io/allowed-addresses", "192.168.0.10", vip.Service{Invalid: []string{
+			"heraldvip.io/allowed-addresses is not known on a Service. It has no effect."}}},
+		{"kube-vip.io/active-endpoint", "10.0.0.1", vip.Service{}}, // kube-vip writes it
+		{"kube-vip.io/egress-ipv6", "true", vip.Service{}},
+		{"kube-vip.io/ignored-by-nobody", "x", vip.Service{}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.key+"="+tt.value[:min(len(tt.value), 40)], func(t *testing.T) {
@@ -170,6 +181,28 @@ func TestReadAnnotations(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestManyUnknownAnnotations: of thousands of annotations that nobody knows three are named, and reading them takes little time.
+func TestManyUnknownAnnotations(t *testing.T) {
+	many := map[string]string{"kube-vip.io/ignor": "true"}
+	for i := range 15000 { // about as many as fit into 256 KiB, what the API server permits
+		many[fmt.Sprintf("heraldvip.io/%04d", i)] = ""
+	}
+	began := time.Now()
+	var s vip.Service
+	readAnnotations(&s, many)
+	if took := time.Since(began); took > 500*time.Millisecond {
+		t.Errorf("reading them took %v", took)
+	}
+	want := []string{
+		"heraldvip.io/0000 is not known on a Service. It has no effect.",
+		"heraldvip.io/0001 is not known on a Service. It has no effect.",
+		"heraldvip.io/0002 is not known on a Service. It has no effect.",
+	}
+	if diff := cmp.Diff(want, s.Invalid); diff != "" {
+		t.Errorf("what is said of them (-want +got):\n%s", diff)
 	}
 }
 

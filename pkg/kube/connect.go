@@ -58,8 +58,10 @@ func ConnectUser(file, version string) (*rest.Config, error) {
 		}
 	}
 	cfg, _, err := Connect(Access{File: file, Version: version})
-	if err != nil {
-		return nil, fmt.Errorf("%w; here a kubeconfig may be named by --kubeconfig or KUBECONFIG, too", err)
+	if errors.Is(err, errNoConfig) {
+		return nil, fmt.Errorf("name a kubeconfig by --kubeconfig or KUBECONFIG: %w", err)
+	} else if err != nil {
+		return nil, err
 	}
 	return cfg, nil
 }

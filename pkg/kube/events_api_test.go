@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,5 +119,28 @@ func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 	}
 	if len(s.Services) != 1 {
 		t.Errorf("%d Services, want 1", len(s.Services))
+	}
+}
+
+// TestSnapshotOfOneNamespace: who may read all namespaces gets the Services and leases of all, others those of the one that they may read.
+func TestSnapshotOfOneNamespace(t *testing.T) {
+	api := startAPI(t)
+	ns, other := api.namespace(t), api.namespace(t)
+	api.allow(t, "nobody", ns, `[{"apiGroups":["","coordination.k8s.io"],"resources":["services","leases","events"],"verbs":["list"]}]`)
+	r := newClusterTest(t, "admin", Options{})
+	r.create(t, ns, "web", "192.168.7.110")
+	r.create(t, other, "web", "192.168.7.111")
+	for user, sees := range map[string]bool{"admin": true, "nobody": false} {
+		var s Snapshot
+		check.Until(t, 10*time.Second, "the API server's authorizer has read the Role", func() (err error) {
+			s, err = TakeAllowedSnapshot(t.Context(), api.as(user), ns)
+			return err
+		})
+		has := func(ns string) bool {
+			return slices.ContainsFunc(s.Services, func(s vip.Service) bool { return s.Key.Namespace == ns })
+		}
+		if !has(ns) || has(other) != sees {
+			t.Errorf("%s gets the Services %v, want those of its own namespace, and of the other one: %v", user, s.Services, sees)
+		}
 	}
 }

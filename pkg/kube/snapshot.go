@@ -71,6 +71,16 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 	return s, errors.Join(servicesErr, leasesErr, nodesErr, eventsErr)
 }
 
+// TakeAllowedSnapshot is TakeSnapshot of all namespaces, since nodes have their leases in another one than Services; of namespace for
+// those who may not read the others.
+func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
+	s, err := TakeSnapshot(ctx, cfg, "")
+	if namespace != "" && apierrors.IsForbidden(err) {
+		return TakeSnapshot(ctx, cfg, namespace)
+	}
+	return s, err
+}
+
 // list calls each with all objects of a resource. It lists 500 at a time.
 func list[O runtime.Object](ctx context.Context, r *watchedResource, each func(O)) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

@@ -61,7 +61,7 @@ var Reasons = []ReasonInfo{
 	{AddressRefused, true, true, "The Service asks for an address it may not take: a node's, be it another program's; a gateway's or a BGP peer's; an API server's; a network or broadcast address; one of a cluster or pod range or of svc_reserved; loopback, multicast, link-local, `0.0.0.0` or `::` without vip_arp, or of a family the Service does not have; or for more than its namespace may have (svc_quota)."},
 	{AddressConflict, true, true, "Another Service has the address and keeps it: one of another namespace, which has not consented to share it (heraldvip.io/sharing-key), or one with the same port and protocol. The one whose status names it has it; if there is none, the one whose lease is held, then the older."},
 	{AddressOffLink, true, false, "The VIP is announced by ARP or NDP alone, on a link in none of whose networks it is. Hosts there reach it only if they have a route to it over that link."},
-	{InvalidField, true, true, "An annotation, or spec.loadBalancerIP, can't be read or asks for what is not enabled; the message names it and says what would be right."},
+	{InvalidField, true, true, "An annotation, or spec.loadBalancerIP, can't be read, is not known, or asks for what is not enabled; the message names it and says what would be right."},
 	{NoEndpoints, true, false, "No endpoint of the Service is ready, so no node announces its VIPs. Its status goes on naming them."},
 	{NoEligibleNode, true, true, "No node may carry the VIPs at present; the message lists why, node by node."},
 	{NoBGPSession, true, true, "The node that is to advertise the VIPs has no BGP session, so no router knows of them; the message lists why, peer by peer."},

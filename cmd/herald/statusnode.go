@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A nodeStatus is a node lease and the Node.
+type nodeStatus struct {
+	lease.NodeLease          // whose Name is namespace/name if it is not in the namespace of the announcers: any user can write such a Lease
+	namespace       string   // of the lease
+	node            vip.Node // zero if it is not known
+}
+
+// state describes what is wrong with a node, or is "ok"; and how many connections to VIPs of
+// others still go by it.
+func (n nodeStatus) state(now time.Time) string {
+	what := n.fault(now)
+	if c := n.Info.Connections; c != nil && len(c.VIPs) > 0 && !n.Fenced {
+		what += fmt.Sprintf("; %d connections to %s that it had still go by it", c.Sum(), abbreviate(addressTexts(c.VIPs)))
+	}
+	return what
+}
+
+// addressTexts returns the addresses as texts.
+func addressTexts(all map[netip.Addr]int) (texts []string) {
+	for a := range all {
+		texts = append(texts, a.String())
+	}
+	return texts
+}
+
+// fault describes what is wrong with a node, or is "ok".
+func (n nodeStatus) fault(now time.Time) string {
+	if why := n.barred(now); why != "" {
+		return why
+	}
+	switch {
+	case n.Waiting != "" || len(n.Info.Waiting) > 0:
+		other := strings.Join(append(slices.Clone(n.Info.Waiting), n.Waiting), "; ")
+		return "ok, but another Herald waits until this one ends, since both have the name of the node or run on one host: " + strings.TrimSuffix(other, "; ")
+	case n.Info.DataPlaneFault != "":
+		return "takes a VIP only if no other node can: " + n.Info.DataPlaneFault
+	case len(n.Info.Restarts) > 1:
+		return fmt.Sprintf("ok, but takes a VIP only if no other node can: its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
+	case n.node.NotReady:
+		return "ok, but takes a new VIP only if no other node can: Kubernetes does not have it as Ready"
+	case n.Info.LivenessOff != "":
+		return "ok, but should another node die, its VIPs stay with it for the lease duration: this node exchanges no heartbeats, since " + n.Info.LivenessOff
+	case len(n.Info.Unanswered) > 0:
+		return fmt.Sprintf("ok, but nobody answers it for %s, an address of another node on a link with VIPs: is the VLAN on all ports of the switch?", n.Info.Unanswered[0])
+	case len(n.Info.Suspects) > 0:
+		return "ok, but it gets no heartbeats from " + strings.Join(n.Info.Suspects, ", ") + ": is herald_peers_port open between them, UDP and TCP?"
+	}
+	return "ok"
+}
+
+// barred returns what keeps a node from carrying VIPs, or "".
+func (n nodeStatus) barred(now time.Time) string {
+	switch silent := now.Sub(n.RenewedAt); {
+	case n.Fenced:
+		return "fenced: the others have taken its VIPs"
+	case silent > n.Duration:
+		return "silent for " + inWords(silent)
+	case n.Info.Excluded != "":
+		return "carries no VIP: " + n.Info.Excluded
+	case n.node.Drained:
+		return "carries no VIP: it is drained; herald undrain " + n.Name + " ends that"
+	case n.node.ShuttingDown:
+		return "carries no VIP: it is being shut down"
+	case n.node.Excluded != "":
+		return "carries no VIP of a Service: " + n.node.Excluded
+	case n.Info.Isolated:
+		return "carries no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
+	}
+	link := n.Info.LinkFor("")
+	i := slices.IndexFunc(n.Info.Links, func(l vip.Link) bool { return l.Name == link })
+	switch {
+	case link == "":
+		return "carries no VIP: it has no default route, so no link for VIPs"
+	case i < 0:
+		return "carries no VIP: it has no link " + link
+	case !n.Info.Links[i].Up:
+		return "carries no VIP: its link " + link + " is down"
+	}
+	return ""
+}

@@ -1,0 +1,61 @@
+package kube
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/agext/levenshtein"
+)
+
+const (
+	maxUnknownNamed   = 3  // unknown annotations of a Service that its user is told of
+	maxUnknownChecked = 32 // unknown annotations of a Service that are compared with the known ones
+)
+
+// reportUnknown adds a sentence to Service.Invalid for annotations that are probably mistyped: those that begin with heraldvip.io/
+// and that no Service has, and those that begin with kube-vip.io/ and differ from a known one by at most two letters, or in case.
+// Others of kube-vip's are left alone, since it has and writes more than Herald knows. The first three by name are reported.
+func (r annotationReader) reportUnknown() {
+	var unknown []string
+	for key := range r.annotations {
+		if strings.HasPrefix(key, "heraldvip.io/") || strings.HasPrefix(key, "kube-vip.io/") && !strings.HasPrefix(key, egressKey) {
+			if !slices.ContainsFunc(Annotations, func(a Annotation) bool { return a.Key == key }) {
+				unknown = append(unknown, key)
+			}
+		}
+	}
+	slices.Sort(unknown)
+	reported := 0
+	for _, key := range unknown[:min(len(unknown), maxUnknownChecked)] {
+		text := truncate(key, 80)
+		switch near := nearestAnnotation(key); {
+		case near != "":
+			text += " is not known; did you mean " + near + "? It has no effect."
+		case strings.HasPrefix(key, "heraldvip.io/"):
+			text += " is not known on a Service. It has no effect."
+		default:
+			continue
+		}
+		r.service.Invalid = append(r.service.Invalid, text)
+		if reported++; reported == maxUnknownNamed {
+			return
+		}
+	}
+}
+
+// nearestAnnotation returns the annotation to be set whose name, whatever is before the slash, is at most two letters from that of key,
+// whatever their case; "" if there is none.
+func nearestAnnotation(key string) (nearest string) {
+	_, name, _ := strings.Cut(strings.ToLower(key), "/")
+	least := 3
+	for _, a := range Annotations {
+		if a.Written || a.Unsupported {
+			continue
+		}
+		_, known, _ := strings.Cut(strings.ToLower(a.Key), "/")
+		if d := levenshtein.Distance(name, known, nil); d < least {
+			nearest, least = a.Key, d
+		}
+	}
+	return nearest
+}
