@@ -38,14 +38,14 @@ type capabilities struct {
 }
 
 // capabilitiesOf returns the capabilities of s by the options. ARP and BGP count if they are
-// enabled and s, if it names methods, names them. The lease is the one that s names, or
+// enabled and, unless methods is nil, among these. The lease is the one that s names, or
 // kubevip-NAME, in its namespace; without svc_election the lease for all, if there is one, and
 // zero if no node is to own s (BGP alone).
 //
 // With controlPlane s stands for the API servers: its lease is that of the ControlPlane, and
 // what s names does not count.
-func (r *Rules) capabilitiesOf(s *vip.Service, controlPlane bool) capabilities {
-	enabled := func(m vip.Method) bool { return controlPlane || s.Announce == nil || slices.Contains(s.Announce, m) }
+func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlane bool) capabilities {
+	enabled := func(m vip.Method) bool { return controlPlane || methods == nil || slices.Contains(methods, m) }
 	arp, bgp := r.ARP && enabled(vip.ByARP), r.BGP != nil && enabled(vip.ByBGP)
 	if controlPlane {
 		return capabilities{

@@ -40,7 +40,8 @@ func (f *filter) findServices() {
 	backing := make([]service, len(f.Services))
 	for i := range f.Services {
 		s := &backing[i]
-		s.Service, s.Interface = &f.Services[i], f.Services[i].Interface
+		s.Service = &f.Services[i]
+		s.Interface, s.Announce = s.Service.Interface, s.Service.Announce
 		if s.statusOurs = f.wroteStatus(s.Service); s.statusOurs {
 			s.statusBy = s.VIPHost
 		}
@@ -123,10 +124,17 @@ func (f *filter) admit(s *service, controlPlane bool) {
 		f.rejectWithoutAddress(s)
 		return
 	}
-	s.capabilities = f.capabilitiesOf(s.Service, controlPlane)
+	pool := ""
+	if !controlPlane {
+		pool = f.setMethods(s)
+	}
+	s.capabilities = f.capabilitiesOf(s.Service, s.Announce, controlPlane)
 	switch {
 	case len(s.Addresses) == 0, !s.hasMethod() && s.Announce != nil && len(s.Announce) == 0: // the Events about invalid fields are enough
 		f.rejectSilently(s, vip.InvalidField, strings.Join(s.Invalid, " "))
+		return
+	case !s.hasMethod() && pool != "":
+		f.reject(s, vip.InvalidField, fmt.Sprintf("pool %s (pool-%s.announce), of which %s is, is announced by %v, which is not enabled (vip_arp, bgp_enable); ask the operator", pool, pool, s.Addresses[0], s.Announce))
 		return
 	case !s.hasMethod():
 		f.reject(s, vip.InvalidField, fmt.Sprintf("heraldvip.io/announce asks for %v, which is not enabled (vip_arp, bgp_enable)", s.Announce))

@@ -233,13 +233,13 @@ func (p *pass) ownerRequirements(u *unit) requirements {
 		return need
 	}
 	if u.foreignTo(u.services[0]) {
-		p.limitNodes(&need, u.services[0]) // the addresses of all
+		p.addPoolRequirements(&need, u.services[0]) // the addresses of all
 		return need
 	}
 	var first []string
 	for _, s := range u.services {
 		if s.decisive {
-			p.limitNodes(&need, s)
+			p.addPoolRequirements(&need, s)
 		}
 		switch local := s.Endpoints.Local(); {
 		case !s.ownerNeedsEndpoint, !s.decisive:

@@ -137,8 +137,9 @@ type requirements struct {
 	endpoints     []string // names of nodes
 	links         []linkOf // to which addresses are to be bound, or macvlans made, are up
 
-	policy  vip.PoolPolicy // lets it carry each of limited; nil if there are none
-	limited []netip.Addr   // of pools that are for some nodes only
+	policy    vip.PoolPolicy // lets it carry each of limited; nil if there are neither these nor preferred
+	limited   []netip.Addr   // of pools that are for some nodes only
+	preferred []netip.Addr   // of pools that prefer some nodes: see weightFor
 }
 
 // A linkOf is the link for an address of a Service.
@@ -193,6 +194,17 @@ func whyIneligible(need *requirements, n *member) string {
 		return need.noEndpointThere
 	}
 	return ""
+}
+
+// weightFor returns how much the pools of the addresses prefer n as the owner of what has these requirements:
+// the sum over the addresses. 0 if the labels of Nodes can't be read.
+func (n *member) weightFor(need *requirements) (sum int) {
+	for _, a := range need.preferred {
+		if n.labelsKnown {
+			sum += need.policy.Weight(a, n.labels)
+		}
+	}
+	return sum
 }
 
 // whyNoNode returns a sentence with the reason of each alive node that is ineligible, five of

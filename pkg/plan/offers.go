@@ -51,14 +51,31 @@ func (p *pass) setInterface(s *service) {
 	}
 }
 
-// limitNodes adds the addresses of s to what need requires of a node, as far as their pools are for some nodes only.
-func (p *pass) limitNodes(need *requirements, s *service) {
+// setMethods sets the ways to announce a Service that names none to those which pools say for the first of its
+// addresses for which they do. It returns that pool, or "".
+func (p *pass) setMethods(s *service) (pool string) {
+	if p.offers == nil || s.Announce != nil {
+		return ""
+	}
+	for _, a := range s.Addresses {
+		if s.Announce, pool = p.offers.policy.Methods(a); pool != "" {
+			return pool
+		}
+	}
+	return ""
+}
+
+// addPoolRequirements adds the addresses of s to need, as far as their pools are for some nodes only, or prefer some.
+func (p *pass) addPoolRequirements(need *requirements, s *service) {
 	if p.offers == nil || s.reserved {
 		return
 	}
 	for _, a := range s.addrs {
 		if p.offers.policy.LimitsNodes(a.Addr) {
 			need.policy, need.limited = p.offers.policy, append(need.limited, a.Addr)
+		}
+		if p.offers.policy.Prefers(a.Addr) {
+			need.policy, need.preferred = p.offers.policy, append(need.preferred, a.Addr)
 		}
 	}
 }

@@ -146,3 +146,103 @@ func TestInterfaceOfPools(t *testing.T) {
 		}
 	}
 }
+
+// TestPreferredNodesOfPools: of the nodes that serve equally well a VIP goes to the one that its pool prefers most; it
+// moves to one that is preferred more with vip_rebalance only, and by that to none that is preferred less.
+func TestPreferredNodesOfPools(t *testing.T) {
+	inZone := func(n, zone string) vip.Node {
+		return vip.Node{Name: n, Labels: map[string]string{"zone": zone}}
+	}
+	for _, tt := range []struct {
+		name      string
+		holder    string
+		rebalance bool
+		change    func(w *vip.World)
+		want      string
+	}{
+		{"free: the one that is preferred most", "", false, nil, "follow kubevip-a -> n3"},
+		{"which has others already", "", false, func(w *vip.World) {
+			w.Services = append(w.Services, svc("b", "10.77.0.70", younger), svc("c", "10.77.0.71", younger))
+			*w = held(held(*w, "b", "n3"), "c", "n3")
+		}, "follow kubevip-a -> n3"},
+		{"unless it is not ready", "", false, func(w *vip.World) { w.Nodes[2].NotReady = true }, "acquire kubevip-a"},
+		{"or dead", "", false, func(w *vip.World) { w.Members[2].Alive = false }, "acquire kubevip-a"},
+		{"weights are added up", "", false, func(w *vip.World) { w.Nodes[0].Labels["disk"] = "ssd" }, "acquire kubevip-a"},
+		{"a VIP stays where it is", "n1", false, nil, "acquire kubevip-a"},
+		{"but not with vip_rebalance", "n1", true, nil, "hand over kubevip-a -> n3"},
+		{"to a node that is stable", "n1", true, func(w *vip.World) { w.Members[2].Stable = false }, "acquire kubevip-a"},
+		{"vip_rebalance moves it to none that is preferred less", "n1", true, func(w *vip.World) {
+			w.Members[2].Alive = false
+			w.Services = append(w.Services, svc("b", "10.77.0.61"), svc("c", "10.77.0.62"))
+			*w = held(held(*w, "b", "n1"), "c", "n1")
+		}, "acquire kubevip-a\nacquire kubevip-b\nacquire kubevip-c"},
+		{"Nodes can't be read", "n1", true, func(w *vip.World) { w.Nodes = nil }, "acquire kubevip-a"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := poolWorld("n2")
+			w.Services = []vip.Service{svc("a", "10.77.0.60")}
+			w.Nodes = allNodes(inZone("n1", "b"), inZone("n2", "x"), inZone("n3", "a"))
+			w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30", "pool-x.prefer": "100 zone=a; 20 zone=b; 81 disk=ssd"}
+			for i := range w.Members {
+				w.Members[i].Stable = true
+			}
+			if tt.holder != "" {
+				w = held(w, "a", tt.holder)
+			}
+			if tt.change != nil {
+				tt.change(&w)
+			}
+			r := poolRules()
+			r.Rebalance = tt.rebalance
+			if got := summary(Make(r, w)); !strings.HasPrefix(got, tt.want) {
+				t.Errorf("got %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestMethodsOfPools: VIPs are announced as their pool says, unless their Service does.
+func TestMethodsOfPools(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		pool    string
+		service []vip.Method
+		bgp     bool
+		want    string
+	}{
+		{"by all that is enabled", "", nil, true, "bound advertised"},
+		{"arp", "arp", nil, true, "bound"},
+		{"bgp", "bgp", nil, true, "advertised"},
+		{"both", "arp,bgp", nil, true, "bound advertised"},
+		{"the Service says another", "bgp", []vip.Method{vip.ByARP}, true, "bound"},
+		{"what is not enabled", "bgp", nil, false, "pool x (pool-x.announce), of which 10.77.0.60 is, is announced by [bgp]"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := poolWorld("n2")
+			w.Services = []vip.Service{svc("a", "10.77.0.60", func(s *vip.Service) { s.Announce = tt.service })}
+			w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30"}
+			if tt.pool != "" {
+				w.Pools.Data["pool-x.announce"] = tt.pool
+			}
+			r := poolRules()
+			if tt.bgp {
+				r.BGP = &BGP{}
+				w = withSessions(w)
+			}
+			p := Make(r, bind(r, held(w, "a", "n1")))
+			var got []string
+			if len(p.Addresses) > 0 {
+				got = append(got, "bound")
+			}
+			if len(p.Routes) > 0 {
+				got = append(got, "advertised")
+			}
+			if len(got) == 0 {
+				got = append(got, p.Verdicts[0].Message)
+			}
+			if text := strings.Join(got, " "); !strings.HasPrefix(text, tt.want) {
+				t.Errorf("%s, want %s", text, tt.want)
+			}
+		})
+	}
+}

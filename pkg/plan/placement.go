@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 )
 
@@ -87,23 +88,20 @@ func (p *placement) formerHolder(u *unit) *member {
 }
 
 // bestNode returns the alive and eligible node that is to have u, or nil: the one with the lowest
-// rank; then the one with the fewest units; then the one with the highest rendezvous hash. It may
-// be this node.
+// rank; then the one that the pools of u prefer most; then the one with the fewest units; then the one with the
+// highest rendezvous hash. It may be this node.
 func (p *placement) bestNode(u *unit) *member {
 	var best *member
 	var bestRank rank
+	var bestWeight int
 	var bestHash uint64
 	for _, n := range p.alive {
-		rank := n.rankFor(&u.requirements)
-		if best != nil && (rank > bestRank || rank == bestRank && n.units > best.units) {
+		rank, weight, h := n.rankFor(&u.requirements), n.weightFor(&u.requirements), rendezvousHash(u.hash, n.hash)
+		if best != nil && cmp.Or(cmp.Compare(rank, bestRank), cmp.Compare(bestWeight, weight), cmp.Compare(n.units, best.units), cmp.Compare(bestHash, h)) > 0 {
 			continue // before the dearer question whether it is eligible
 		}
-		if whyIneligible(&u.requirements, n) != "" {
-			continue
-		}
-		h := rendezvousHash(u.hash, n.hash)
-		if best == nil || rank < bestRank || n.units < best.units || h > bestHash {
-			best, bestRank, bestHash = n, rank, h
+		if whyIneligible(&u.requirements, n) == "" {
+			best, bestRank, bestWeight, bestHash = n, rank, weight, h
 		}
 	}
 	return best
@@ -133,9 +131,9 @@ func (p *placement) returnUnits() {
 }
 
 // rebalance sets the target of one unit of this node at most: the youngest that may move and
-// for which there is an eligible node that has at least two units fewer, is stable (alive
-// without a break for a while) and of rankWell; of several, the one with the fewest units. It
-// does nothing without vip_rebalance, or while any unit is being handed over.
+// for which there is an eligible node that the unit's pools prefer to this one, or prefer as much and that has at
+// least two units fewer, is stable (alive without a break for a while) and of rankWell; of several, the one that is
+// preferred most, then the one with the fewest units. It does nothing without vip_rebalance, or while any unit is being handed over.
 func (p *placement) rebalance() {
 	if !p.Rebalance || len(p.HandingOver) > 0 {
 		return
@@ -144,9 +142,13 @@ func (p *placement) rebalance() {
 		if !p.mayMove(u) {
 			continue
 		}
+		here, most := p.self.weightFor(&u.requirements), 0
 		for _, n := range p.alive {
-			if n.Stable && n.rankFor(&u.requirements) == rankWell && n.units+2 <= p.self.units && (u.target == nil || n.units < u.target.units) && whyIneligible(&u.requirements, n) == "" {
-				u.target = n
+			weight := n.weightFor(&u.requirements)
+			better := weight > here || weight == here && n.units+2 <= p.self.units
+			if better && n.Stable && n.rankFor(&u.requirements) == rankWell && (u.target == nil || weight > most || weight == most && n.units < u.target.units) &&
+				whyIneligible(&u.requirements, n) == "" {
+				u.target, most = n, weight
 			}
 		}
 		if u.target != nil {

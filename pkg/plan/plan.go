@@ -21,8 +21,8 @@
 //	no node is eligible                          Event with the reason of every node
 //
 // The best node is an eligible one of the lowest rank (well, not ready, restarting, with a faulty
-// data plane, unheard, stalled); of these one that holds the fewest units; of these the one with the
-// highest rendezvous hash.
+// data plane, unheard, stalled); of these one that the pools of its addresses prefer most; of these one that
+// holds the fewest units; of these the one with the highest rendezvous hash.
 //
 // Services that share an address or a lease are one unit: they are announced by one node,
 // owned by the lease of the oldest of those that have their address. Services of different namespaces share
@@ -136,6 +136,7 @@ type service struct {
 	*vip.Service
 	capabilities
 	Interface     string       // the link that the Service names, else that of a pool; in place of that of vip.Service
+	Announce      []vip.Method // the ways that the Service names, else those of a pool; in place of that of vip.Service
 	statusOurs    bool         // a Herald of this installation wrote its status
 	statusBy      string       // the node that wrote its status last, if a Herald of this installation did; else ""
 	addrs         []address    // what it may have; Link and Bits are filled in for this node

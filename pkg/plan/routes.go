@@ -104,7 +104,7 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 // link is required.
 func (p *pass) routeRequirements(s *service) *requirements {
 	need := &requirements{capabilities: &s.capabilities, endpoint: s.Local, endpoints: s.Endpoints.Local()}
-	p.limitNodes(need, s)
+	p.addPoolRequirements(need, s)
 	return need
 }
 

@@ -69,13 +69,7 @@ func (r *reader) readAttribute(key, name, attribute string) {
 		r.warn(key, "a pool has no attribute %s, so it is ignored; there are %s", quote(attribute), attributeNames)
 	}
 	p.Broken = p.Broken || !ok
-	if ok && slices.Contains([]string{"prefer", "announce"}, attribute) {
-		r.warn(key, notYet)
-	}
 }
-
-// notYet is said of what can be read and has no effect.
-const notYet = "this version of Herald reads it, and does nothing about it yet"
 
 // isSelector reports whether a text can only be a label selector, not a list of names.
 func isSelector(text string) bool { return strings.ContainsAny(text, "=!()<>") }

@@ -168,7 +168,7 @@ func TestKeys(t *testing.T) {
 		{"a pool with all attributes", data("pool-web=10.0.0.4/30,2001:db8::10-2001:db8::19", "pool-web.namespaces=shop, admin", "pool-web.services=tier=gold", "pool-web.interface=vlan7",
 			"pool-web.nodes=zone in (a,b)", "pool-web.prefer=100 zone=a; 20 zone=b", "pool-web.auto=false", "pool-web.priority=7", "pool-web.announce=bgp, arp", "pool-web.enforce=true"),
 			"web: 10.0.0.4-10.0.0.7 2001:db8::10-2001:db8::19; namespaces the namespaces admin, shop; services tier=gold; interface vlan7; nodes zone in (a,b); prefer [{zone=a 100} {zone=b 20}]; auto false; priority 7; announce [bgp arp]; enforce true",
-			[]string{"pool-web.announce: this version of Herald reads it", "pool-web.prefer"}},
+			nil},
 		{"namespaces by label", data("pool-web=10.0.0.4", "pool-web.namespaces=team=blue"), "web: 10.0.0.4; namespaces the namespaces with labels team=blue", nil},
 		{"an attribute without a pool", data("pool-web.auto=false"), "", []string{"pool-web.auto: there is no pool web; write its addresses to the key pool-web"}},
 		{"an attribute that is none", data("pool-web=10.0.0.4", "pool-web.namespace=shop"), "web: 10.0.0.4", []string{`pool-web.namespace: a pool has no attribute "namespace", so it is ignored; there are namespaces, services`}},

@@ -67,14 +67,19 @@ func (p *Pools) Interface(namespace string, a netip.Addr) string {
 	return p.interfaces[global]
 }
 
-// limiting returns the first pool-<name> that has a and is for some nodes only; nil if there is none.
-func (p *Pools) limiting(a netip.Addr) *Pool {
+// firstWith returns the first pool-<name> that has a and of which says is true; nil if there is none.
+func (p *Pools) firstWith(a netip.Addr, says func(*Pool) bool) *Pool {
 	for _, x := range p.own {
-		if x.Nodes != nil && x.Contains(a) {
+		if says(x) && x.Contains(a) {
 			return x
 		}
 	}
 	return nil
+}
+
+// limiting returns the first pool-<name> that has a and is for some nodes only; nil if there is none.
+func (p *Pools) limiting(a netip.Addr) *Pool {
+	return p.firstWith(a, func(x *Pool) bool { return x.Nodes != nil })
 }
 
 // LimitsNodes reports whether a is of a pool that is for some nodes only.
@@ -88,4 +93,33 @@ func (p *Pools) WhyNotOn(a netip.Addr, nodeLabels map[string]string) string {
 		return ""
 	}
 	return fmt.Sprintf("pool %s, of which %s is, is for nodes with %s", x.Name, a, x.Nodes)
+}
+
+// preferring returns the first pool-<name> that has a and prefers some nodes; nil if there is none.
+func (p *Pools) preferring(a netip.Addr) *Pool {
+	return p.firstWith(a, func(x *Pool) bool { return len(x.Prefer) > 0 })
+}
+
+// Prefers reports whether a is of a pool that prefers some nodes.
+func (p *Pools) Prefers(a netip.Addr) bool { return p.preferring(a) != nil }
+
+// Weight returns the sum of the weights of the selectors that select a node with these labels, of the first
+// pool-<name> which has a and prefers some nodes.
+func (p *Pools) Weight(a netip.Addr, nodeLabels map[string]string) (sum int) {
+	if x := p.preferring(a); x != nil {
+		for _, w := range x.Prefer {
+			if w.Nodes.Matches(labels.Set(nodeLabels)) {
+				sum += w.Weight
+			}
+		}
+	}
+	return sum
+}
+
+// Methods returns how VIPs of the first pool-<name> that has a and says so are announced, and its name.
+func (p *Pools) Methods(a netip.Addr) (methods []vip.Method, pool string) {
+	if x := p.firstWith(a, func(x *Pool) bool { return x.Announce != nil }); x != nil {
+		return x.Announce, x.Name
+	}
+	return nil, ""
 }

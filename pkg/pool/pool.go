@@ -22,7 +22,7 @@ type Pool struct {
 	Services   labels.Selector // that get an address of it without asking; nil for all
 	Interface  string          // of its VIPs; "" if it says nothing
 	Nodes      labels.Selector // that may carry its VIPs; nil for all
-	Prefer     []Preference    // of those nodes
+	Prefer     []Preference    // of those nodes; the weights of all that select a node are added up
 	Auto       bool            // Services get addresses of it without asking
 	Priority   int             // the highest comes first
 	Announce   []vip.Method    // of its VIPs; nil if it says nothing

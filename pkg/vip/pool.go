@@ -29,6 +29,12 @@ type PoolPolicy interface {
 	LimitsNodes(a netip.Addr) bool
 	// WhyNotOn returns why a node with these labels may not carry a, or "".
 	WhyNotOn(a netip.Addr, labels map[string]string) string
+	// Prefers reports whether some nodes should rather carry a than others.
+	Prefers(a netip.Addr) bool
+	// Weight returns how much a node with these labels is preferred for a; 0 if not at all.
+	Weight(a netip.Addr, labels map[string]string) int
+	// Methods returns the ways to announce a, and the pool that says so; nil if none does.
+	Methods(a netip.Addr) (methods []Method, pool string)
 }
 
 // A PoolInput is all that the allocation of addresses depends on.
