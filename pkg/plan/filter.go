@@ -45,7 +45,7 @@ func (f *filter) findServices() {
 		if s.statusOurs = f.wroteStatus(s.Service); s.statusOurs {
 			s.statusBy = s.VIPHost
 		}
-		if !s.LoadBalancer && !s.statusOurs {
+		if !s.LoadBalancer && !s.statusOurs && len(s.Conditions) == 0 {
 			continue
 		}
 		s.verdict.Service = s.Key
@@ -155,7 +155,7 @@ func (f *filter) admit(s *service, controlPlane bool) {
 // rejectWithoutAddress rejects s as NoAddress; where Herald gives addresses without an Event, since
 // the node that does so says what becomes of it.
 func (f *filter) rejectWithoutAddress(s *service) {
-	if f.Allocation != nil && f.Pools != nil && f.providerHolder() == "" {
+	if f.givesAddresses() {
 		f.rejectSilently(s, vip.NoAddress, f.whyNoAddress(s))
 		return
 	}

@@ -150,6 +150,7 @@ type service struct {
 	held          bool // its lease is held
 	decisive      bool // what it requires of a node counts for its unit
 	verdict       vip.Verdict
+	conditions    []vip.Condition // that this node is to write; nil if none
 	healthChecked bool // its HealthCheck is in the Plan
 }
 
@@ -226,9 +227,10 @@ func (p *pass) replanAfter(d time.Duration) {
 	}
 }
 
-// finish sets the Plan's Verdicts, one for each of all that is of type LoadBalancer, sorted by
-// Key, and returns the Plan.
+// finish adds the conditions of all to the Plan, sets its Verdicts, one for each of all that is of type LoadBalancer,
+// sorted by Key, and returns it.
 func (p *pass) finish(all []*service) vip.Plan {
+	p.addAllConditions(all)
 	p.out.Verdicts = make([]vip.Verdict, 0, len(all))
 	for _, s := range all {
 		if s.LoadBalancer {

@@ -76,7 +76,9 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		}
 		if len(counted[s.Key.Namespace])+given[s.Key.Namespace]+need > f.Quota {
 			all[i].Foreign = true
-			f.addEvent(&service{Service: s}, vip.NoPoolAddress, fmt.Sprintf("it waits for an address: the Services of the namespace %s may have %d (svc_quota); release one, or ask the operator for more", s.Key.Namespace, f.Quota), 0)
+			text := fmt.Sprintf("it waits for an address: the Services of the namespace %s may have %d (svc_quota); release one, or ask the operator for more", s.Key.Namespace, f.Quota)
+			f.addEvent(&service{Service: s}, vip.NoPoolAddress, text, 0)
+			f.reportWaiting(s.Key, s.UID, text)
 			continue
 		}
 		given[s.Key.Namespace] += need
@@ -160,6 +162,11 @@ func (f *filter) addressesInUse(checks *addressChecks) (inUse []netip.Addr) {
 	return slices.Compact(inUse)
 }
 
+// givesAddresses reports whether a Herald gives addresses: there is a ConfigMap of pools, and it is not the provider's to serve.
+func (p *pass) givesAddresses() bool {
+	return p.Allocation != nil && p.Pools != nil && p.providerHolder() == ""
+}
+
 // providerHolder is the holder of the lease of kube-vip's cloud provider while it renews that,
 // else "".
 func (p *pass) providerHolder() string {
@@ -217,16 +224,21 @@ func (p *pass) bestAllocator() *member {
 
 // reportPools adds the Assignments to the Plan that are decided and not seen on Services yet,
 // and Events: on Services that are given addresses, or wait for one, and on the ConfigMap for
-// each of its problems.
-func (p *pass) reportPools() {
+// each of its problems; on Services that have an address of no pool any more. Of Services that wait and name no address it reports the conditions.
+func (p *filter) reportPools() {
 	for _, a := range p.Assignments {
 		reason, message := vip.AddressAllocated, a.Reason
 		if len(a.Addresses) > 0 {
 			p.out.Assignments = append(p.out.Assignments, a)
 		} else {
 			reason, message = vip.NoPoolAddress, "it waits for an address: "+a.Reason
+			p.reportWaiting(a.Service, a.UID, message)
 		}
 		p.addEvent(&service{Service: &vip.Service{Key: a.Service, UID: a.UID}}, reason, message, 0)
+	}
+	for _, x := range p.OutsidePools {
+		s := &service{Service: &vip.Service{Key: x.Service, UID: x.UID}}
+		p.addEvent(s, vip.AddressOutsidePools, outsideMessage(x.Addr.String(), x.Pool), 0)
 	}
 	source := p.Pools
 	for _, x := range p.PoolProblems {

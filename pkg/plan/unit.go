@@ -107,6 +107,7 @@ func (m *unitPlanner) planFree(u *unit) {
 		m.mappings.addMappings(s, false)
 		if u.target == m.self && refusal != "" {
 			m.setProblem(s, vip.LeaseRefused, "no node can announce it, since the API server refuses to have the Lease "+u.lease.String()+" written: "+refusal)
+			m.report(s, vip.False, vip.LeaseRefused, s.verdict.Message)
 			continue
 		}
 		s.setVerdict(vip.VIPClaiming, "node "+u.target.Name+" is about to claim it")
@@ -304,7 +305,8 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 // The status gets the addresses bound. If there are none, it is cleared if this node wrote it
 // and another host has one, or if no DHCP lease is left of a Service that has nothing else. It
 // is left alone while s is handed over, if s has no status, or while a DHCP client has no
-// answer yet and Herald wrote a status; and in all other cases.
+// answer yet and Herald wrote a status; and in all other cases. The conditions say what is bound, or why nothing is; they are left
+// alone while s is handed over, or nothing is bound and nothing is in the way.
 func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
 	switch {
@@ -334,6 +336,13 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 	default:
 		s.setVerdict(vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.bound, ", "))
 		m.addAnnouncedEvent(s)
+	}
+	switch {
+	case handingOver: // the successor's to write
+	case len(c.bound) > 0:
+		m.report(s, vip.True, s.verdict.Reason, s.verdict.Message)
+	case len(c.inUse) > 0, missing > 0 && problem != "":
+		m.report(s, vip.False, s.verdict.Reason, s.verdict.Message)
 	}
 }
 

@@ -49,14 +49,18 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	p.rejectSilently(s, reason, message)
 }
 
-// rejectSilently sets the verdict of s without an Event for the reason. If Herald wrote the
+// rejectSilently sets the verdict of s, and reports it (reportRejected), without an Event for the reason. If Herald wrote the
 // status of s and this node is responsible for s, it also clears the status, unless the reason
 // is HeldByOtherAnnouncer, or s only waits (NoEndpoints, NoEligibleNode) and keepsStatus. It also adds the Event VIPWithdrawn if the reason is NotLoadBalancer,
 // OtherClass or Ignored.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	keep := reason == vip.HeldByOtherAnnouncer || s.keepsStatus() && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode)
-	if s.statusOurs && !keep && p.responsible(s) {
+	if !p.responsible(s) {
+		return
+	}
+	p.reportRejected(s, reason, message)
+	if s.statusOurs && !keep {
 		p.clearStatus(s)
 		switch reason {
 		case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:

@@ -100,6 +100,12 @@ func (p *Pools) preferring(a netip.Addr) *Pool {
 	return p.firstWith(a, func(x *Pool) bool { return len(x.Prefer) > 0 })
 }
 
+// InPool reports whether any pool has a. It asks the pool called name first.
+func (p *Pools) InPool(a netip.Addr, name string) bool {
+	x := p.byName[name]
+	return x != nil && x.Contains(a) || p.find(a) != nil
+}
+
 // Prefers reports whether a is of a pool that prefers some nodes.
 func (p *Pools) Prefers(a netip.Addr) bool { return p.preferring(a) != nil }
 

@@ -29,6 +29,8 @@ type PoolPolicy interface {
 	LimitsNodes(a netip.Addr) bool
 	// WhyNotOn returns why a node with these labels may not carry a, or "".
 	WhyNotOn(a netip.Addr, labels map[string]string) string
+	// InPool reports whether a is of a pool; to be fast it is told of which it probably is.
+	InPool(a netip.Addr, name string) bool
 	// Prefers reports whether some nodes should rather carry a than others.
 	Prefers(a netip.Addr) bool
 	// Weight returns how much a node with these labels is preferred for a; 0 if not at all.
@@ -64,6 +66,14 @@ type Assignment struct {
 	Addresses []netip.Addr // all that it is to have; none: it waits
 	Pool      string       // that they are of; two names with a comma if it took two
 	Reason    string       // why these; or why none, and what to do
+}
+
+// An OutsidePool is an address that a Service was given of a pool and that no pool has any more.
+type OutsidePool struct {
+	Service Key
+	UID     string
+	Addr    netip.Addr
+	Pool    string // that it was given of, as the Service says
 }
 
 // A PoolProblem is what is wrong with one key of the ConfigMap of pools.

@@ -52,6 +52,7 @@ type Service struct {
 	Families  []Family          // spec.ipFamilies; a VIP of another family can't reach a backend
 	DualStack DualStack         // spec.ipFamilyPolicy
 	Pools     []string          // the pools it asks for, in order (heraldvip.io/pool)
+	Renumber  bool              // heraldvip.io/renumber: what it was given may be replaced if no pool has it any more
 	Allocated string            // heraldvip.io/allocated as it stands: the pools that Addresses were given of, with commas; "" if a person set them
 	Labels    map[string]string // at most 64 of them, the first by name; nil without pools
 	Interface string            // kube-vip.io/serviceInterface: a link's name, "auto", or "" for the node's default
@@ -72,6 +73,7 @@ type Service struct {
 	Forward               *Forward      // kube-vip.io/forwardUPNP: what gateways are asked for; nil for nothing
 
 	Ingress   []Ingress // status.loadBalancer.ingress as it stands
+	Conditions []Condition // status.conditions of Herald's types, as they stand
 	VIPHost   string    // kube-vip.io/vipHost as it stands: the node that last wrote the status
 	Announcer string    // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
 	Invalid   []string  // what could not be read, each a sentence that names the field

@@ -3,6 +3,9 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -139,8 +142,11 @@ func TestPoolsOfNamespaces(t *testing.T) {
 	awaitStatus(t, "had", "10.77.0.65(VIP)", 5*time.Second)
 }
 
-// The VIPs of a pool for some nodes are on these, and follow their label.
+// The VIPs of a pool are on the nodes that it selects, on the one that it prefers, and follow its label; on the link
+// that it names, here a VLAN (802.1Q) that the operator has made; and announced as it says.
 func TestPoolsOfNodes(t *testing.T) {
+	frr, _ := startRouters(t)
+	vlanLink := addVLANLinks(t)
 	label := func(node, value string) {
 		patch := `{"metadata":{"labels":{"pool-test":` + value + `}}}`
 		if _, err := cluster.Client().CoreV1().Nodes().Patch(context.Background(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
@@ -152,10 +158,15 @@ func TestPoolsOfNodes(t *testing.T) {
 		t.Cleanup(func() { label(n, "null") })
 	}
 	label(first, `"x"`)
-	setPools(t, map[string]string{"pool-edge": "10.77.0.70-10.77.0.79", "pool-edge.nodes": "pool-test=x"})
-	start(t, env())
+	label(second, `"y"`)
+	setPools(t, map[string]string{
+		"pool-edge": "10.77.0.70-10.77.0.79", "pool-edge.nodes": "pool-test in (x,y)", "pool-edge.prefer": "100 pool-test=x", "pool-edge.announce": "arp",
+		"pool-vlan": "10.79.0.60-10.79.0.69", "pool-vlan.interface": vlanLink, "pool-vlan.announce": "arp", "pool-vlan.auto": "false",
+		"pool-routed": "10.80.0.60-10.80.0.69", "pool-routed.announce": "bgp", "pool-routed.auto": "false",
+	})
+	start(t, bgpEnv("svc_election", "true", "vip_arp", "true"))
 	awaitHost := func(name, node string) {
-		until(t, 5*time.Second, node+" announces "+name, func(context.Context) error {
+		until(t, 10*time.Second, node+" announces "+name, func(context.Context) error {
 			if host := getService(t, name).Annotations["kube-vip.io/vipHost"]; host != node {
 				return fmt.Errorf("it is %q", host)
 			}
@@ -165,12 +176,57 @@ func TestPoolsOfNodes(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		createService(t, webService(name, ""))
 	}
+	createService(t, webService("vlan", "", lab.Annotated("heraldvip.io/pool", "vlan")))
+	createService(t, webService("routed", "", lab.Annotated("heraldvip.io/pool", "routed")))
 	for _, name := range []string{"a", "b", "c"} {
 		awaitHost(name, first)
 	}
-	label(second, `"x"`)
 	label(first, "null")
 	for _, name := range []string{"a", "b", "c"} {
 		awaitHost(name, second)
 	}
+	if r, err := frr.Hops(withTimeout(t, 5*time.Second), "10.77.0.70"); err != nil || len(r) > 0 {
+		t.Errorf("the router knows 10.77.0.70, which is announced by ARP alone: %v %v", r, err)
+	}
+
+	awaitStatus(t, "vlan", "10.79.0.60(VIP)", 5*time.Second)
+	owner := awaitOwner(t, "vlan")
+	if out := check.Value(cluster.Run(t.Context(), owner, "ip", "-o", "addr", "show", "dev", vlanLink))(t); !strings.Contains(out, "10.79.0.60/") {
+		t.Errorf("%s has on %s:\n%s", owner, vlanLink, out)
+	}
+	awaitReachable(t, "http://10.79.0.60/") // by the client's link to the VLAN
+
+	awaitStatus(t, "routed", "10.80.0.60(VIP)", 10*time.Second)
+	awaitHops(t, frr, "10.80.0.60", 1, 10*time.Second)
+	for _, n := range cluster.Nodes() {
+		if have := vips(t, n); slices.Contains(have, netip.MustParseAddr("10.80.0.60")) {
+			t.Errorf("%s has %v on its link", n, have)
+		}
+	}
+}
+
+// addVLANLinks gives the nodes and the client, 10.77.0.N, a link with the address 10.79.0.N/24 until the test ends, and
+// returns its name: eth0.79, VLAN 79 of eth0, or where the kernel can't do 802.1Q, a port of a second switch.
+func addVLANLinks(t *testing.T) (link string) {
+	t.Helper()
+	link = "eth0.79"
+	hosts := append([]string{"cl"}, cluster.Nodes()...)
+	if out, err := cluster.Run(t.Context(), "cl", "ip", "link", "add", "link", "eth0", "name", link, "type", "vlan", "id", "79"); err != nil {
+		t.Logf("no VLAN, but a second switch: %s", out)
+		undo := check.Value(cluster.AddVLAN(hosts...))(t)
+		t.Cleanup(func() { check.OK(t, undo()) })
+		return lab.VLANLink
+	}
+	for i, host := range hosts {
+		v4, _ := cluster.Addrs(host)
+		octets := v4.As4()
+		octets[1] = 79
+		t.Cleanup(func() { cluster.Run(context.Background(), host, "ip", "link", "del", link) })
+		if i > 0 {
+			runOn(t, host, "ip", "link", "add", "link", "eth0", "name", link, "type", "vlan", "id", "79")
+		}
+		runOn(t, host, "ip", "addr", "add", netip.PrefixFrom(netip.AddrFrom4(octets), 24).String(), "dev", link)
+		runOn(t, host, "ip", "link", "set", link, "up")
+	}
+	return link
 }

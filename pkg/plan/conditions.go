@@ -1,0 +1,133 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// maxConditionMessage is the length at which the message of a condition is cut, in bytes.
+const maxConditionMessage = 1024
+
+// report has this node write the conditions of s, with the Status of s if the Plan has one (decision 0096): Announced
+// with announced, reason and message; Allocated, which is False for the same reason if s has no address. Only the node that decides what becomes of s calls it:
+// its owner; the one that writes its status, if every node advertises it; if nobody announces it, the one that is responsible.
+// It does nothing for the control plane, or without statuses.
+func (p *pass) report(s *service, announced vip.ConditionStatus, reason vip.Reason, message string) {
+	if s.localDelivery || p.NoStatus {
+		return
+	}
+	allocated := vip.Condition{Type: vip.Allocated, Status: vip.True}
+	switch {
+	case len(s.addrs) == 0, reason == vip.AddressInUse && announced != vip.True && !p.shows(s):
+		allocated.Status, allocated.Reason, allocated.Message = vip.False, reason, message
+	default:
+		allocated.Reason, allocated.Message = p.whenceAddresses(s)
+	}
+	s.conditions = []vip.Condition{allocated, {Type: vip.Announced, Status: announced, Reason: reason, Message: message}}
+}
+
+// shows reports whether the last Status of the Plan is one of s, with an address.
+func (p *pass) shows(s *service) bool {
+	n := len(p.out.Statuses)
+	return n > 0 && p.out.Statuses[n-1].Service == s.Key && len(p.out.Statuses[n-1].Ingress) > 0
+}
+
+// whenceAddresses returns where the addresses of s come from, as reason and message of its condition Allocated.
+func (p *pass) whenceAddresses(s *service) (vip.Reason, string) {
+	var all, outside, leased []string
+	for _, a := range s.addrs {
+		text := a.Addr.String()
+		all = append(all, text)
+		switch {
+		case a.client != nil:
+			leased = append(leased, text)
+		case p.isOutsidePools(s.Service, a.Addr):
+			outside = append(outside, text)
+		}
+	}
+	text := strings.Join(all, ", ")
+	switch {
+	case len(leased) == len(all):
+		return vip.AddressSet, text + ": leased by a DHCP server"
+	case len(outside) > 0:
+		return vip.AddressOutsidePools, outsideMessage(strings.Join(outside, ", "), s.Allocated)
+	case s.Allocated != "":
+		return vip.AddressAllocated, text + ": of pool " + s.Allocated
+	}
+	return vip.AddressSet, text + ": named by " + s.Source
+}
+
+// isOutsidePools reports whether s was given a of a pool, and no pool has a any more.
+func (p *pass) isOutsidePools(s *vip.Service, a netip.Addr) bool {
+	return s.Allocated != "" && p.offers != nil && p.Pools != nil && !p.offers.policy.InPool(a, s.Allocated)
+}
+
+// outsideMessage is what is said of addresses that were given of a pool and are in none any more.
+func outsideMessage(addrs, pool string) string {
+	return fmt.Sprintf("%s: given of pool %s, and in no pool any more; it stays. For an address of a pool set the annotation heraldvip.io/renumber to \"true\"", addrs, pool)
+}
+
+// reportRejected is report for a Service that is announced by nobody, on the node that is responsible for it. What is not ours
+// has no conditions of ours, unless they may be those of another Herald; what another announcer serves none that are new; and what waits for an
+// address of a pool those that the node has written which gives addresses (reportWaiting).
+func (p *pass) reportRejected(s *service, reason vip.Reason, message string) {
+	switch reason {
+	case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:
+		if s.statusOurs || p.Enabled && (!s.LoadBalancer || s.Ignore) {
+			s.conditions = []vip.Condition{{Type: vip.Allocated}, {Type: vip.Announced}}
+		}
+	case vip.HeldByOtherAnnouncer:
+		if len(s.Conditions) > 0 {
+			p.report(s, vip.Unknown, reason, message)
+		}
+	case vip.NoAddress:
+		if !p.givesAddresses() {
+			p.report(s, vip.False, reason, message)
+		}
+	default:
+		p.report(s, vip.False, reason, message)
+	}
+}
+
+// reportWaiting is report for a Service that names no address and waits for one of a pool, on the node that gives addresses.
+func (f *filter) reportWaiting(k vip.Key, uid, message string) {
+	if i, ok := slices.BinarySearchFunc(f.Services, k, func(s vip.Service, k vip.Key) int { return s.Key.Compare(k) }); ok && f.Services[i].UID == uid && len(f.Services[i].Addresses) == 0 {
+		s := &service{Service: &f.Services[i]}
+		f.report(s, vip.False, vip.NoPoolAddress, message)
+		f.addConditions(s, nil)
+	}
+}
+
+// addConditions adds the conditions of s, if there are any, to the Status of s, of which statuses has the index in the Plan; if
+// there is none, as a Status of their own, unless s has these conditions already.
+func (p *pass) addConditions(s *service, statuses map[vip.Key]int) {
+	for i := range s.conditions {
+		if m := s.conditions[i].Message; len(m) > maxConditionMessage {
+			s.conditions[i].Message = strings.ToValidUTF8(m[:maxConditionMessage-3], "") + "..."
+		}
+	}
+	if i, ok := statuses[s.Key]; ok {
+		p.out.Statuses[i].Conditions = s.conditions
+		return
+	}
+	if slices.ContainsFunc(s.conditions, func(c vip.Condition) bool { return !c.In(s.Conditions) }) {
+		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, ConditionsOnly: true, Conditions: s.conditions})
+	}
+}
+
+// addAllConditions is addConditions for each of all.
+func (p *pass) addAllConditions(all []*service) {
+	statuses := make(map[vip.Key]int, len(p.out.Statuses))
+	for i := range p.out.Statuses {
+		statuses[p.out.Statuses[i].Service] = i
+	}
+	for _, s := range all {
+		if s.conditions != nil {
+			p.addConditions(s, statuses)
+		}
+	}
+}

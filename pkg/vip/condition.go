@@ -1,0 +1,39 @@
+package vip
+
+// A ConditionType is the type of a condition in status.conditions of a Service.
+type ConditionType string
+
+// The conditions that Herald writes.
+const (
+	Allocated ConditionType = "heraldvip.io/Allocated" // the Service has an address
+	Announced ConditionType = "heraldvip.io/Announced" // a node announces it
+)
+
+// A ConditionStatus is the status of a condition, as Kubernetes spells it.
+type ConditionStatus string
+
+// The statuses of conditions. Absent, in what is wanted, is a condition that is to be removed.
+const (
+	True    ConditionStatus = "True"
+	False   ConditionStatus = "False"
+	Unknown ConditionStatus = "Unknown"
+	Absent  ConditionStatus = ""
+)
+
+// A Condition is one of a Service's status.conditions (metav1.Condition).
+type Condition struct {
+	Type    ConditionType
+	Status  ConditionStatus
+	Reason  Reason
+	Message string // at most 1024 bytes
+}
+
+// In reports whether a Service with these conditions has c: one that is equal, or none of its type if c is Absent.
+func (c Condition) In(have []Condition) bool {
+	for _, h := range have {
+		if h.Type == c.Type {
+			return h == c
+		}
+	}
+	return c.Status == Absent
+}
