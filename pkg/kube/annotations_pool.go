@@ -15,6 +15,7 @@ import (
 const (
 	poolKey      = "heraldvip.io/pool"
 	allocatedKey = "heraldvip.io/allocated"
+	renumberKey  = "heraldvip.io/renumber"
 )
 
 var (
@@ -36,6 +37,7 @@ const (
 func (r annotationReader) readPools() {
 	s := r.service
 	s.Allocated = truncate(r.value(allocatedKey), 2*maxName)
+	s.Renumber = parseAnnotation(r, renumberKey, parseBool)
 	for _, k := range poolKeys {
 		if s.Pools = parseAnnotation(r, k, parsePools); s.Pools != nil {
 			break

@@ -22,7 +22,7 @@ import (
 const assignmentWrites = 6
 
 // Assignments writes the addresses that Services are given: kube-vip.io/loadbalancerIPs and
-// heraldvip.io/allocated, in one write that is conditional on the version that the cache shows,
+// heraldvip.io/allocated, and the condition Allocated, in one write that is conditional on the version that the cache shows,
 // so that it never undoes what somebody else has written.
 type Assignments struct {
 	log    *slog.Logger
@@ -36,7 +36,7 @@ func newAssignments(c *Cluster, api *clients, o Options) *Assignments {
 	return &Assignments{
 		log: o.Log, off: o.NoUpdates, cached: c.service,
 		patch: func(ctx context.Context, k vip.Key, body []byte) error {
-			return api.core.Patch(types.MergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name).
+			return api.core.Patch(types.StrategicMergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name).
 				SubResource("status").Body(body).MaxRetries(0).Do(ctx).Error()
 		},
 		wanted: mailbox.New[[]vip.Assignment](),
@@ -133,10 +133,14 @@ func (s *cachedService) shows(w vip.Assignment) bool {
 func (a *Assignments) write(ctx context.Context, o *cachedService, w vip.Assignment) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": o.version,
-		"annotations":     map[string]string{addressesKey: joinAddrs(w.Addresses), allocatedKey: w.Pool},
-	}})
+	allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressAllocated, Message: strings.ReplaceAll(joinAddrs(w.Addresses), ",", ", ") + ": of pool " + w.Pool}
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{
+			"resourceVersion": o.version,
+			"annotations":     map[string]string{addressesKey: joinAddrs(w.Addresses), allocatedKey: w.Pool},
+		},
+		"status": map[string]any{"conditions": o.conditionsPatch([]vip.Condition{allocated})},
+	})
 	if err == nil {
 		err = a.patch(ctx, w.Service, body)
 	}

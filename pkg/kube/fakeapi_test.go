@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -164,7 +167,10 @@ func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Se
 		}
 		s.Annotations[key] = *v
 	}
-	s.Status.LoadBalancer.Ingress = m.Status.LoadBalancer.Ingress
+	if bytes.Contains(body, []byte(`"loadBalancer"`)) {
+		s.Status.LoadBalancer.Ingress = m.Status.LoadBalancer.Ingress
+	}
+	p.mergeConditions(s, body, m.Status.Conditions)
 	if p.dropsMode {
 		for i := range s.Status.LoadBalancer.Ingress {
 			s.Status.LoadBalancer.Ingress[i].IPMode = nil
@@ -179,6 +185,18 @@ func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Se
 		time.AfterFunc(20*time.Millisecond, func() { f(k) })
 	}
 	return s, nil
+}
+
+// mergeConditions merges the conditions of a strategic merge patch into those of s.
+func (p *fakeAPI) mergeConditions(s *corev1.Service, body []byte, conditions []metav1.Condition) {
+	for _, c := range conditions {
+		if bytes.Contains(body, []byte(`{"$patch":"delete","type":"`+c.Type+`"}`)) {
+			meta.RemoveStatusCondition(&s.Status.Conditions, c.Type)
+			continue
+		}
+		meta.RemoveStatusCondition(&s.Status.Conditions, c.Type)
+		s.Status.Conditions = append(s.Status.Conditions, c)
+	}
 }
 
 // advance lets time pass in a bubble, until nothing is left to do.

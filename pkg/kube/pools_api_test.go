@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,9 @@ func TestAssignmentsAreWritten(t *testing.T) {
 			continue
 		}
 		r.poked.until(t, "the address", func() bool { return r.Cluster.service(w.Service).shows(w) })
+		if c := r.service(w.Service).Conditions; len(c) != 1 || c[0].Type != vip.Allocated || c[0].Status != vip.ConditionTrue || !strings.HasSuffix(c[0].Message, ", 2001:db8::1: of pool a,b") {
+			t.Errorf("conditions %+v", c)
+		}
 	}
 	if s := r.service(want[7].Service); s.Allocated != "" || len(s.Addresses) > 0 {
 		t.Errorf("another Service got its address: %+v", s)

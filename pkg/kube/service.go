@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -19,12 +20,13 @@ type cachedService struct {
 	hasHostAnnotation  bool // kube-vip.io/vipHost, be it empty
 	hasLeaseAnnotation bool // heraldvip.io/dhcp-lease, be it unreadable
 	clusterIPs         []netip.Addr
+	conditionsSince    map[vip.ConditionType]metav1.Time // lastTransitionTime of each of Conditions
 }
 
 // inWorld reports whether the World contains the Service: it is of type LoadBalancer, or was, and still
-// has the annotation kube-vip.io/vipHost or heraldvip.io/announcer. No Service (nil) is not.
+// has the annotation kube-vip.io/vipHost or heraldvip.io/announcer, or a condition of Herald's. No Service (nil) is not.
 func (s *cachedService) inWorld() bool {
-	return s != nil && (s.LoadBalancer || s.VIPHost != "" || s.Announcer != "")
+	return s != nil && (s.LoadBalancer || s.VIPHost != "" || s.Announcer != "" || len(s.Conditions) > 0)
 }
 
 // leaseKey is the VIP lease that a Service of the World names; zero for others, and nil.
@@ -72,6 +74,7 @@ func readService(o *corev1.Service) *cachedService {
 	s.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
 	s.clusterIPs = parseAddrs(o.Spec.ClusterIPs) // or "None"
 	s.Ingress = readIngress(o.Status.LoadBalancer.Ingress)
+	s.readConditions(o.Status.Conditions)
 	s.DualStack = readFamilyPolicy(o.Spec.IPFamilyPolicy)
 	readAnnotations(&s.Service, o.Annotations)
 	if s.Source == "" {

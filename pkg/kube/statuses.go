@@ -46,7 +46,7 @@ func newStatuses(c *Cluster, api *clients, o Options) *Statuses {
 		cached: c.service,
 		patch: func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error) {
 			out := &corev1.Service{}
-			err := api.core.Patch(types.MergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name).
+			err := api.core.Patch(types.StrategicMergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name).
 				SubResource("status").Body(body).MaxRetries(0).Do(ctx).Into(out)
 			return out, err
 		},
@@ -77,9 +77,15 @@ func (s *Statuses) Put(want []vip.Status) {
 // show then. With Options.NoUpdates it is 0.
 func (s *Statuses) Observe(w *vip.World) { w.StatusesPending = len(s.wanted.Get().pending) }
 
-// matches reports whether o has the status and the annotations that w wants. Modes are
+// matches reports whether o has the status, the conditions and the annotations that w wants. Modes are
 // not compared where w wants none, or the API server drops them.
 func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
+	if !o.hasConditions(w.Conditions) {
+		return false
+	}
+	if w.ConditionsOnly {
+		return true
+	}
 	if o.VIPHost != w.VIPHost || o.Announcer != w.Announcer || o.hasHostAnnotation != (w.VIPHost != "") {
 		return false
 	}
@@ -93,10 +99,17 @@ func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 	})
 }
 
-// patchBody is the JSON merge patch (RFC 7386) that makes the status of o what w wants,
-// if o has not changed meanwhile. The annotations go with it through the status
+// patchBody is the strategic merge patch that makes the status of o what w wants, if o has not changed meanwhile: null
+// removes a field, conditions are merged by their type. The annotations go with it through the status
 // subresource, so that no permission on Services themselves is needed.
 func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
+	status := map[string]any{}
+	if c := o.conditionsPatch(w.Conditions); len(c) > 0 {
+		status["conditions"] = c
+	}
+	if w.ConditionsOnly {
+		return json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.version}, "status": status})
+	}
 	annotations := map[string]any{}
 	set := func(key, value string, exists bool) {
 		if value != "" {
@@ -118,10 +131,8 @@ func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	if len(w.Ingress) > 0 {
 		ingress = writeIngress(w.Ingress)
 	}
-	return json.Marshal(map[string]any{
-		"metadata": meta,
-		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
-	})
+	status["loadBalancer"] = map[string]any{"ingress": ingress}
+	return json.Marshal(map[string]any{"metadata": meta, "status": status})
 }
 
 // A writeResult is the outcome of a write of a status; the value of a metric's label.

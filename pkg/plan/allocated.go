@@ -51,7 +51,7 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 	if len(inUse) > 0 {
 		m.setProblem(s, vip.AddressInUse, strings.Join(inUse, "; "))
 	}
-	m.report(s, vip.False, s.verdict.Reason, s.verdict.Message)
+	m.report(s, vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 }
 
 // couldAnnounce reports whether any node could announce a, as those that are able can, and a is free: the

@@ -17,7 +17,7 @@ func shown(r Rules, w vip.World) string {
 	for _, m := range w.Members {
 		w.Self = m.Name
 		p := Make(r, w)
-		for _, s := range p.Statuses {
+		for _, s := range addressStatuses(p) {
 			line := "status of " + s.Service.Name + ":"
 			for _, i := range s.Ingress {
 				line += " " + i.Addr.String()

@@ -17,13 +17,13 @@ const maxConditionMessage = 1024
 // its owner; the one that writes its status, if every node advertises it; if nobody announces it, the one that is responsible.
 // It does nothing for the control plane, or without statuses.
 func (p *pass) report(s *service, announced vip.ConditionStatus, reason vip.Reason, message string) {
-	if s.localDelivery || p.NoStatus {
+	if s.Key == ControlPlaneKey || p.NoStatus {
 		return
 	}
-	allocated := vip.Condition{Type: vip.Allocated, Status: vip.True}
+	allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue}
 	switch {
-	case len(s.addrs) == 0, reason == vip.AddressInUse && announced != vip.True && !p.shows(s):
-		allocated.Status, allocated.Reason, allocated.Message = vip.False, reason, message
+	case len(s.addrs) == 0, reason == vip.AddressInUse && announced != vip.ConditionTrue && !p.shows(s):
+		allocated.Status, allocated.Reason, allocated.Message = vip.ConditionFalse, reason, message
 	default:
 		allocated.Reason, allocated.Message = p.whenceAddresses(s)
 	}
@@ -82,14 +82,14 @@ func (p *pass) reportRejected(s *service, reason vip.Reason, message string) {
 		}
 	case vip.HeldByOtherAnnouncer:
 		if len(s.Conditions) > 0 {
-			p.report(s, vip.Unknown, reason, message)
+			p.report(s, vip.ConditionUnknown, reason, message)
 		}
 	case vip.NoAddress:
 		if !p.givesAddresses() {
-			p.report(s, vip.False, reason, message)
+			p.report(s, vip.ConditionFalse, reason, message)
 		}
 	default:
-		p.report(s, vip.False, reason, message)
+		p.report(s, vip.ConditionFalse, reason, message)
 	}
 }
 
@@ -97,7 +97,7 @@ func (p *pass) reportRejected(s *service, reason vip.Reason, message string) {
 func (f *filter) reportWaiting(k vip.Key, uid, message string) {
 	if i, ok := slices.BinarySearchFunc(f.Services, k, func(s vip.Service, k vip.Key) int { return s.Key.Compare(k) }); ok && f.Services[i].UID == uid && len(f.Services[i].Addresses) == 0 {
 		s := &service{Service: &f.Services[i]}
-		f.report(s, vip.False, vip.NoPoolAddress, message)
+		f.report(s, vip.ConditionFalse, vip.NoPoolAddress, message)
 		f.addConditions(s, nil)
 	}
 }

@@ -160,7 +160,7 @@ func TestStatusKeptWhileContended(t *testing.T) {
 		if contended {
 			w.Services = append(w.Services, svc("x", "10.77.0.50", tenant))
 		}
-		for _, s := range Make(rules(), w).Statuses {
+		for _, s := range addressStatuses(Make(rules(), w)) {
 			if s.Service.Name != "a" || len(s.Ingress) == 0 || s.VIPHost != "" {
 				t.Errorf("contended %v: %+v", contended, s)
 			}
@@ -184,7 +184,7 @@ func TestStatusKeptWhenAllStop(t *testing.T) {
 			}
 			stop(&w)
 			p := Make(rules(), w)
-			if cleared := len(p.Statuses) > 0; cleared == contended {
+			if cleared := len(addressStatuses(p)) > 0; cleared == contended {
 				t.Errorf("contended %v: the statuses are %v", contended, p.Statuses)
 			}
 		}

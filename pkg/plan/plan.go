@@ -151,7 +151,7 @@ type service struct {
 	decisive      bool // what it requires of a node counts for its unit
 	verdict       vip.Verdict
 	conditions    []vip.Condition // that this node is to write; nil if none
-	healthChecked bool // its HealthCheck is in the Plan
+	healthChecked bool            // its HealthCheck is in the Plan
 }
 
 // An address is one that a Service may have.

@@ -62,7 +62,7 @@ func (r *routes) advertise(s *service, handingOver bool) {
 		r.reportNoSession(s)
 	case !handingOver: // else the status is the successor's to write
 		r.writeStatus(s, ingress, nil)
-		r.report(s, vip.True, vip.VIPAnnounced, s.verdict.Message)
+		r.report(s, vip.ConditionTrue, vip.VIPAnnounced, s.verdict.Message)
 		r.addAnnouncedEvent(s)
 	}
 }
@@ -176,7 +176,7 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool) {
 		case len(ingress) > 0:
 			r.writeStatus(s, ingress, nil)
 			message := "every node that can serve it advertises " + advertised + " by BGP" // names of nodes would make each change of these a write
-			r.report(s, vip.True, vip.VIPAnnounced, message)
+			r.report(s, vip.ConditionTrue, vip.VIPAnnounced, message)
 			r.addEvent(s, vip.VIPAnnounced, message, 0)
 		case s.verdict.AnnouncedHere:
 			r.reportNoSession(s)
@@ -212,7 +212,7 @@ func (r *routes) reportNoSession(s *service) {
 		why = append(why, fmt.Sprintf("%s: %s", x.Peer, cmp.Or(x.Reason, x.State)))
 	}
 	r.setProblem(s, vip.NoBGPSession, "node "+r.Self+" has no BGP session: "+cmp.Or(strings.Join(why, "; "), "no peer is configured"))
-	r.report(s, vip.False, vip.NoBGPSession, s.verdict.Message)
+	r.report(s, vip.ConditionFalse, vip.NoBGPSession, s.verdict.Message)
 }
 
 // statusWriter returns the node of eligible, at least one, that writes the status of s: the

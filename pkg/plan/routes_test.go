@@ -58,7 +58,7 @@ func routesSummary(p vip.Plan) string {
 		}
 		b.WriteString("\n")
 	}
-	for _, s := range p.Statuses {
+	for _, s := range addressStatuses(p) {
 		fmt.Fprintf(&b, "status of %s: %d addresses, host %q\n", s.Service.Name, len(s.Ingress), s.VIPHost)
 	}
 	for _, a := range p.Addresses {
@@ -205,10 +205,10 @@ func TestOneStatusWriter(t *testing.T) {
 			w.BGPSessions = nil
 		}
 		p := Make(bgpRules(), w)
-		for _, s := range p.Statuses {
+		for _, s := range addressStatuses(p) {
 			writers[s.Service.Name]++
 		}
-		if self == "n3" && len(p.Statuses) > 0 {
+		if self == "n3" && len(addressStatuses(p)) > 0 {
 			t.Errorf("n3, which no router hears, writes %d statuses", len(p.Statuses))
 		}
 		if len(p.Routes) != len(services) {

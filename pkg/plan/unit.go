@@ -107,7 +107,7 @@ func (m *unitPlanner) planFree(u *unit) {
 		m.mappings.addMappings(s, false)
 		if u.target == m.self && refusal != "" {
 			m.setProblem(s, vip.LeaseRefused, "no node can announce it, since the API server refuses to have the Lease "+u.lease.String()+" written: "+refusal)
-			m.report(s, vip.False, vip.LeaseRefused, s.verdict.Message)
+			m.report(s, vip.ConditionFalse, vip.LeaseRefused, s.verdict.Message)
 			continue
 		}
 		s.setVerdict(vip.VIPClaiming, "node "+u.target.Name+" is about to claim it")
@@ -340,9 +340,9 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 	switch {
 	case handingOver: // the successor's to write
 	case len(c.bound) > 0:
-		m.report(s, vip.True, s.verdict.Reason, s.verdict.Message)
+		m.report(s, vip.ConditionTrue, s.verdict.Reason, s.verdict.Message)
 	case len(c.inUse) > 0, missing > 0 && problem != "":
-		m.report(s, vip.False, s.verdict.Reason, s.verdict.Message)
+		m.report(s, vip.ConditionFalse, s.verdict.Reason, s.verdict.Message)
 	}
 }
 

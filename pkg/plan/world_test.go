@@ -109,7 +109,17 @@ func bind(r Rules, w vip.World) vip.World {
 	return w
 }
 
-// summary is a plan in few words.
+// addressStatuses is the Statuses of a Plan that say more than conditions.
+func addressStatuses(p vip.Plan) (out []vip.Status) {
+	for _, s := range p.Statuses {
+		if !s.ConditionsOnly {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// summary is a plan in few words, without conditions.
 func summary(p vip.Plan) string {
 	var b strings.Builder
 	for _, s := range p.LeaseIntents {
@@ -126,7 +136,7 @@ func summary(p vip.Plan) string {
 		}
 		b.WriteString("\n")
 	}
-	for _, s := range p.Statuses {
+	for _, s := range addressStatuses(p) {
 		fmt.Fprintf(&b, "status %s", s.Service.Name)
 		for _, i := range s.Ingress {
 			fmt.Fprintf(&b, " %s(%s)", i.Addr, i.IPMode)

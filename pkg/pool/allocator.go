@@ -25,6 +25,7 @@ type Request struct {
 	Addresses []netip.Addr // that it has, or names; 0.0.0.0 and :: ask a DHCP server
 	Allocated string       // the pools that they were allocated from, with commas; "" if a person set them
 	Shown     []netip.Addr // in its status: clients may use them
+	Renumber  bool         // what it was given is replaced if no pool has it any more
 	Foreign   bool         // it is another implementation's: what it has is in use, and it is given nothing
 }
 
@@ -54,6 +55,7 @@ type Allocator struct {
 	changed   map[*service]bool        // to be looked at
 	open      map[*service]bool        // wants more than it has
 	pending   map[*service]bool        // was given addresses that are not seen on it yet
+	outside   map[*service]bool        // was given addresses that no pool has any more
 	freed     bool                     // something may be free that was not when open was looked at
 }
 
@@ -84,17 +86,22 @@ func NewAllocator(rest time.Duration) *Allocator {
 		services: make(map[vip.Key]*service), holders: make(map[netip.Addr][]*service),
 		keyed:   make(map[sharingKey]map[*service]bool),
 		resting: make(map[netip.Addr]time.Time), occupied: make(map[netip.Addr]time.Time), contested: make(map[netip.Addr]bool),
-		changed: make(map[*service]bool), open: make(map[*service]bool), pending: make(map[*service]bool),
+		changed: make(map[*service]bool), open: make(map[*service]bool), pending: make(map[*service]bool), outside: make(map[*service]bool),
 	}
 	a.SetPools(newPools())
 	return a
 }
 
-// SetPools replaces the pools. What Services have stays, in a pool or not; what they were given
+// SetPools replaces the pools. What Services have stays, in a pool or not, unless they may be renumbered; what they were given
 // and do not have yet stays if a pool still has it and they do not share it.
 func (a *Allocator) SetPools(p *Pools) {
 	a.pools = p
 	a.resetSpaces()
+	for _, s := range a.services {
+		if a.setOutside(s); s.Renumber && a.outside[s] {
+			a.changed[s] = true
+		}
+	}
 	a.withdrawIf(func(x netip.Addr) bool { return p.find(x) == nil || len(a.holders[x]) > 1 }) // who shares may be another
 }
 
@@ -181,11 +188,12 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		}
 	}
 	a.changed[s] = true
+	a.setOutside(s)
 }
 
 // sameWishes reports whether two Requests of one Service differ in labels and status only.
 func sameWishes(x, y *Request) bool {
-	return x.SharingKey == y.SharingKey && x.DualStack == y.DualStack && x.Allocated == y.Allocated && x.Foreign == y.Foreign &&
+	return x.SharingKey == y.SharingKey && x.DualStack == y.DualStack && x.Allocated == y.Allocated && x.Foreign == y.Foreign && x.Renumber == y.Renumber &&
 		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Families, y.Families) && slices.Equal(x.Ports, y.Ports) && slices.Equal(x.Pools, y.Pools)
 }
 
@@ -203,6 +211,7 @@ func (a *Allocator) Delete(k vip.Key, now time.Time) {
 	delete(a.changed, s)
 	delete(a.open, s)
 	delete(a.pending, s)
+	delete(a.outside, s)
 }
 
 // setKey files s under the sharing key that it is to have; "" for none.
@@ -235,6 +244,15 @@ func (a *Allocator) hold(s *service, x netip.Addr) {
 
 // Used is how many addresses of a family of p Services have or name.
 func (a *Allocator) Used(p *Pool, f vip.Family) int { return a.spaces[p].family(f).used }
+
+// Free is how many addresses of a family of p are neither reserved nor had or named by a Service.
+func (a *Allocator) Free(p *Pool, f vip.Family) (n float64) {
+	of := a.spaces[p].family(f)
+	for _, r := range of.ranges {
+		n += r.size()
+	}
+	return n - float64(of.given)
+}
 
 // setHeld records in all spaces that a Service has x, or that none has it any more.
 func (a *Allocator) setHeld(x netip.Addr, held bool) {

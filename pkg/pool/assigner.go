@@ -30,6 +30,7 @@ type Assigner struct {
 	lastSeen    map[vip.Key]uint64 // of a Service: the Put that contained it
 	puts        uint64
 	assignments []vip.Assignment
+	outside     []vip.OutsidePool
 }
 
 // NewAssigner makes an Assigner. An address that is released rests before it is given again, if
@@ -38,9 +39,9 @@ func NewAssigner(rest time.Duration, poke func()) *Assigner {
 	return &Assigner{rest: rest, poke: poke, metrics: newMetrics(), pools: newPools()}
 }
 
-// Observe fills in Assignments, PoolProblems and, once there is a ConfigMap, PoolPolicy.
+// Observe fills in Assignments, PoolProblems, OutsidePools and, once there is a ConfigMap, PoolPolicy.
 func (a *Assigner) Observe(w *vip.World) {
-	w.Assignments, w.PoolProblems = a.assignments, a.problems
+	w.Assignments, w.PoolProblems, w.OutsidePools = a.assignments, a.problems, a.outside
 	if a.source != nil {
 		w.PoolPolicy = a.pools
 	}
@@ -57,10 +58,10 @@ func (a *Assigner) Put(want []vip.PoolInput) {
 	}
 	in := want[0]
 	changed := a.readSource(in.Source)
-	before := a.assignments
+	before, outside := a.assignments, a.outside
 	switch {
 	case !in.Allocate || in.Source == nil:
-		a.allocator, a.requests, a.assignments = nil, nil, nil
+		a.allocator, a.requests, a.assignments, a.outside = nil, nil, nil, nil
 	case a.allocator == nil:
 		a.allocator, a.lastSeen, changed = NewAllocator(a.rest), make(map[vip.Key]uint64), true
 	}
@@ -72,10 +73,10 @@ func (a *Assigner) Put(want []vip.PoolInput) {
 		a.allocator.SetReserved(in.Reserved)
 		a.update(in)
 		a.allocator.SetInUse(in.InUse, in.Now)
-		a.assignments = a.allocator.Decide(in.Now)
+		a.assignments, a.outside = a.allocator.Decide(in.Now), a.allocator.Outside()
 	}
 	a.metrics.observe(a)
-	if changed || !reflect.DeepEqual(before, a.assignments) {
+	if changed || !reflect.DeepEqual(before, a.assignments) || !slices.Equal(outside, a.outside) {
 		a.poke()
 	}
 }
@@ -130,7 +131,7 @@ func newRequest(q vip.AddressRequest) Request {
 	r := Request{
 		Service: q.Key, UID: q.UID, Created: q.Created, Labels: q.Labels, Ports: q.Ports, SharingKey: q.SharingKey,
 		Families: q.Families, DualStack: q.DualStack, Pools: q.Pools,
-		Shown: q.StatusVIPs(), Addresses: q.Addresses, Allocated: q.Allocated, Foreign: q.Foreign,
+		Shown: q.StatusVIPs(), Addresses: q.Addresses, Allocated: q.Allocated, Renumber: q.Renumber, Foreign: q.Foreign,
 	}
 	if q.Refused {
 		r.Addresses = nil

@@ -35,7 +35,11 @@ func (a *Allocator) Decide(now time.Time) []vip.Assignment {
 	}
 	for s := range a.open {
 		if !a.pending[s] && s.reason != "" {
-			out = append(out, vip.Assignment{Service: s.Service, UID: s.UID, Reason: s.reason})
+			x := vip.Assignment{Service: s.Service, UID: s.UID, Reason: s.reason}
+			if pools, _ := a.candidates(s); len(pools) > 0 {
+				x.Pool = pools[0].Name
+			}
+			out = append(out, x)
 		}
 	}
 	slices.SortFunc(out, func(x, y vip.Assignment) int { return x.Service.Compare(y.Service) })
@@ -139,7 +143,7 @@ func (a *Allocator) serve(s *service) {
 		return
 	}
 	kept := slices.DeleteFunc(slices.Clone(s.has), func(x netip.Addr) bool {
-		return len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(x)) || a.asksForAnotherPool(s)
+		return len(s.Families) > 0 && !slices.Contains(s.Families, vip.FamilyOf(x)) || a.asksForAnotherPool(s) || s.Renumber && a.isOutside(s, x)
 	})
 	c := choice{a: a, s: s, kept: kept}
 	c.choose()

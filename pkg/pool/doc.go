@@ -10,7 +10,8 @@
 // Service, and which Services get nothing and why.
 //
 //	Service has addresses that a person set         nothing; nobody else is given them
-//	Service has addresses that were allocated       it keeps them, in a pool or not; what spec.ipFamilies
+//	Service has addresses that were allocated       it keeps them, in a pool or not, unless it may be renumbered
+//	                                                (heraldvip.io/renumber) and they are in none; what spec.ipFamilies
 //	                                                lacks is released, what it wants besides is added
 //	... and another has the same without consent    who ranks lower (see Allocator.ranked) gets another
 //	Service has none                                from the pools it asks for, else from those that are

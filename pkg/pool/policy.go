@@ -67,52 +67,42 @@ func (p *Pools) Interface(namespace string, a netip.Addr) string {
 	return p.interfaces[global]
 }
 
-// firstWith returns the first pool-<name> that has a and of which says is true; nil if there is none.
-func (p *Pools) firstWith(a netip.Addr, says func(*Pool) bool) *Pool {
-	for _, x := range p.own {
-		if says(x) && x.Contains(a) {
+// firstWith returns the first of pools that has a; nil if none has.
+func firstWith(pools []*Pool, a netip.Addr) *Pool {
+	for _, x := range pools {
+		if x.Contains(a) {
 			return x
 		}
 	}
 	return nil
 }
 
-// limiting returns the first pool-<name> that has a and is for some nodes only; nil if there is none.
-func (p *Pools) limiting(a netip.Addr) *Pool {
-	return p.firstWith(a, func(x *Pool) bool { return x.Nodes != nil })
-}
-
 // LimitsNodes reports whether a is of a pool that is for some nodes only.
-func (p *Pools) LimitsNodes(a netip.Addr) bool { return p.limiting(a) != nil }
+func (p *Pools) LimitsNodes(a netip.Addr) bool { return firstWith(p.limiting, a) != nil }
 
 // WhyNotOn returns why a node with these labels may not carry a, or "": the first pool-<name> which has a and says
 // for which nodes it is does not select it.
 func (p *Pools) WhyNotOn(a netip.Addr, nodeLabels map[string]string) string {
-	x := p.limiting(a)
+	x := firstWith(p.limiting, a)
 	if x == nil || x.Nodes.Matches(labels.Set(nodeLabels)) {
 		return ""
 	}
 	return fmt.Sprintf("pool %s, of which %s is, is for nodes with %s", x.Name, a, x.Nodes)
 }
 
-// preferring returns the first pool-<name> that has a and prefers some nodes; nil if there is none.
-func (p *Pools) preferring(a netip.Addr) *Pool {
-	return p.firstWith(a, func(x *Pool) bool { return len(x.Prefer) > 0 })
-}
-
 // InPool reports whether any pool has a. It asks the pool called name first.
 func (p *Pools) InPool(a netip.Addr, name string) bool {
 	x := p.byName[name]
-	return x != nil && x.Contains(a) || p.find(a) != nil
+	return x != nil && x.Contains(a) || firstWith(p.all, a) != nil
 }
 
 // Prefers reports whether a is of a pool that prefers some nodes.
-func (p *Pools) Prefers(a netip.Addr) bool { return p.preferring(a) != nil }
+func (p *Pools) Prefers(a netip.Addr) bool { return firstWith(p.preferring, a) != nil }
 
 // Weight returns the sum of the weights of the selectors that select a node with these labels, of the first
 // pool-<name> which has a and prefers some nodes.
 func (p *Pools) Weight(a netip.Addr, nodeLabels map[string]string) (sum int) {
-	if x := p.preferring(a); x != nil {
+	if x := firstWith(p.preferring, a); x != nil {
 		for _, w := range x.Prefer {
 			if w.Nodes.Matches(labels.Set(nodeLabels)) {
 				sum += w.Weight
@@ -124,7 +114,7 @@ func (p *Pools) Weight(a netip.Addr, nodeLabels map[string]string) (sum int) {
 
 // Methods returns how VIPs of the first pool-<name> that has a and says so are announced, and its name.
 func (p *Pools) Methods(a netip.Addr) (methods []vip.Method, pool string) {
-	if x := p.firstWith(a, func(x *Pool) bool { return x.Announce != nil }); x != nil {
+	if x := firstWith(p.announcing, a); x != nil {
 		return x.Announce, x.Name
 	}
 	return nil, ""

@@ -108,6 +108,9 @@ type Pools struct {
 	byName     map[string]*Pool
 	all        []*Pool           // sorted by name
 	own        []*Pool           // those of pool-<name>, as compare orders them
+	limiting   []*Pool           // of these, those that are for some nodes only
+	preferring []*Pool           // those that prefer some nodes
+	announcing []*Pool           // those that say how their VIPs are announced
 	cidrs      map[string]*Pool  // cidr-<namespace>, by namespace
 	ranges     map[string]*Pool  // range-<namespace>
 	interfaces map[string]string // interface-<namespace>
@@ -125,7 +128,7 @@ func newPools() *Pools {
 	}
 }
 
-// complete sets what follows from all keys together: search of each Pool, all and own.
+// complete sets what follows from all keys together: search of each Pool, and the lists of pools.
 func (p *Pools) complete() {
 	p.all = slices.SortedFunc(maps.Values(p.byName), func(a, b *Pool) int { return cmp.Compare(a.Name, b.Name) })
 	for _, x := range p.all {
@@ -139,6 +142,17 @@ func (p *Pools) complete() {
 		}
 	}
 	slices.SortFunc(p.own, compare)
+	for _, x := range p.own {
+		if x.Nodes != nil {
+			p.limiting = append(p.limiting, x)
+		}
+		if len(x.Prefer) > 0 {
+			p.preferring = append(p.preferring, x)
+		}
+		if x.Announce != nil {
+			p.announcing = append(p.announcing, x)
+		}
+	}
 }
 
 // compare orders pools as Services get addresses of them: the one with the higher priority
@@ -208,11 +222,4 @@ func (p *Pools) MayShare(a netip.Addr, one, other string) bool {
 }
 
 // find is a pool that has a, the first by name; nil if none has.
-func (p *Pools) find(a netip.Addr) *Pool {
-	for _, x := range p.all {
-		if x.Contains(a) {
-			return x
-		}
-	}
-	return nil
-}
+func (p *Pools) find(a netip.Addr) *Pool { return firstWith(p.all, a) }

@@ -22,6 +22,7 @@ type familySpace struct {
 	next   netip.Addr // of ranges; none before it, in the order of search, is free
 	full   bool       // none at all is free
 	used   int        // how many Services have or name, reserved ones included
+	given  int        // how many of ranges, isEnd left out, Services have or name
 }
 
 // newSpace returns what may be given of p, without reserved, which must be as merge returns it.
@@ -129,10 +130,13 @@ func (s *space) setHeld(a netip.Addr, held bool) {
 	if !s.pool.Contains(a) {
 		return
 	}
-	if held {
-		s.family(vip.FamilyOf(a)).used++
-	} else {
-		s.family(vip.FamilyOf(a)).used--
+	of, n := s.family(vip.FamilyOf(a)), 1
+	if !held {
+		n = -1
+	}
+	of.used += n
+	if !isEnd(a) && contains(of.ranges, a) {
+		of.given += n
 	}
 	if !s.share || !a.Is4() {
 		return

@@ -12,12 +12,12 @@ const (
 // A ConditionStatus is the status of a condition, as Kubernetes spells it.
 type ConditionStatus string
 
-// The statuses of conditions. Absent, in what is wanted, is a condition that is to be removed.
+// The statuses of conditions. ConditionAbsent, in what is wanted, is a condition that is to be removed.
 const (
-	True    ConditionStatus = "True"
-	False   ConditionStatus = "False"
-	Unknown ConditionStatus = "Unknown"
-	Absent  ConditionStatus = ""
+	ConditionTrue    ConditionStatus = "True"
+	ConditionFalse   ConditionStatus = "False"
+	ConditionUnknown ConditionStatus = "Unknown"
+	ConditionAbsent  ConditionStatus = ""
 )
 
 // A Condition is one of a Service's status.conditions (metav1.Condition).
@@ -28,12 +28,12 @@ type Condition struct {
 	Message string // at most 1024 bytes
 }
 
-// In reports whether a Service with these conditions has c: one that is equal, or none of its type if c is Absent.
+// In reports whether a Service with these conditions has c: one that is equal, or none of its type if c is ConditionAbsent.
 func (c Condition) In(have []Condition) bool {
 	for _, h := range have {
 		if h.Type == c.Type {
 			return h == c
 		}
 	}
-	return c.Status == Absent
+	return c.Status == ConditionAbsent
 }

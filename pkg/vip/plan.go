@@ -99,7 +99,7 @@ type Status struct {
 	// addresses in kube-vip.io/requestedIP). None removes the first of these
 	// annotations and leaves the second, so that the same address is asked for next time.
 	DHCPLeases []DHCPLease
-	// Conditions are those of Herald that the Service is to have, or not (Absent). Others are left alone.
+	// Conditions are those of Herald that the Service is to have, or not (ConditionAbsent). Others are left alone.
 	Conditions []Condition
 	// ConditionsOnly: nothing but Conditions is meant; the rest stays as it is.
 	ConditionsOnly bool

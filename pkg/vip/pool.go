@@ -64,7 +64,7 @@ type Assignment struct {
 	Service   Key
 	UID       string
 	Addresses []netip.Addr // all that it is to have; none: it waits
-	Pool      string       // that they are of; two names with a comma if it took two
+	Pool      string       // that they are of; two names with a comma if it took two. If it waits, the first pool that it may have one of
 	Reason    string       // why these; or why none, and what to do
 }
 

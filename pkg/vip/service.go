@@ -72,11 +72,11 @@ type Service struct {
 	BGPAttributes         BGPAttributes // heraldvip.io/bgp-*: what it says of its routes
 	Forward               *Forward      // kube-vip.io/forwardUPNP: what gateways are asked for; nil for nothing
 
-	Ingress   []Ingress // status.loadBalancer.ingress as it stands
+	Ingress    []Ingress   // status.loadBalancer.ingress as it stands
 	Conditions []Condition // status.conditions of Herald's types, as they stand
-	VIPHost   string    // kube-vip.io/vipHost as it stands: the node that last wrote the status
-	Announcer string    // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
-	Invalid   []string  // what could not be read, each a sentence that names the field
+	VIPHost    string      // kube-vip.io/vipHost as it stands: the node that last wrote the status
+	Announcer  string      // heraldvip.io/announcer as it stands: which installation of Herald that was; "" for another program
+	Invalid    []string    // what could not be read, each a sentence that names the field
 }
 
 // StatusVIPs returns the VIPs that the status names: the addresses with another ipMode than Proxy, or all if there are no

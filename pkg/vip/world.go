@@ -26,6 +26,7 @@ type World struct {
 	Pools        *PoolSource   // as the API server has it; nil: there is no ConfigMap of pools
 	Assignments  []Assignment  // of the node that allocates: what is not seen on Services yet, and who waits, sorted by Service
 	PoolProblems []PoolProblem // sorted by key
+	OutsidePools []OutsidePool // of the node that allocates: sorted by Service
 	PoolPolicy   PoolPolicy    // of Pools, or of what it said before; nil until that is read
 
 	// From the leases.

@@ -356,6 +356,10 @@ func (p *process) write(want []vip.Status) (have []vip.Status) {
 	defer c.mu.Unlock()
 	for _, w := range want {
 		s := &c.services[c.index[w.Service]]
+		s.Conditions = slices.DeleteFunc(slices.Clone(w.Conditions), func(c vip.Condition) bool { return c.Status == vip.ConditionAbsent })
+		if w.ConditionsOnly {
+			continue
+		}
 		if s.VIPHost != w.VIPHost || !slices.EqualFunc(s.Ingress, w.Ingress, func(a, b vip.Ingress) bool { return a.Addr == b.Addr }) {
 			s.VIPHost, s.Ingress = w.VIPHost, w.Ingress
 			c.list = nil

@@ -1,0 +1,57 @@
+package kube
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// readConditions fills in Conditions and conditionsSince: of status.conditions those of Herald's types, in the order of the status.
+func (s *cachedService) readConditions(all []metav1.Condition) {
+	for _, c := range all {
+		t := vip.ConditionType(c.Type)
+		if t != vip.Allocated && t != vip.Announced {
+			continue
+		}
+		if s.conditionsSince == nil {
+			s.conditionsSince = make(map[vip.ConditionType]metav1.Time)
+		}
+		s.conditionsSince[t] = c.LastTransitionTime
+		s.Conditions = append(s.Conditions, vip.Condition{Type: t, Status: vip.ConditionStatus(c.Status), Reason: vip.Reason(c.Reason), Message: truncate(c.Message, maxConditionMessage)})
+	}
+}
+
+// maxConditionMessage is how much of a condition's message is kept, in bytes: more than Herald writes.
+const maxConditionMessage = 2048
+
+// hasConditions reports whether s has each of want, and none of those that are to be absent.
+func (s *cachedService) hasConditions(want []vip.Condition) bool {
+	for _, c := range want {
+		if !c.In(s.Conditions) {
+			return false
+		}
+	}
+	return true
+}
+
+// conditionsPatch is the part of a strategic merge patch that makes s have want: the conditions are merged by type, so that
+// those of others stay as they are. lastTransitionTime is that of s if the status is the same, else now.
+func (s *cachedService) conditionsPatch(want []vip.Condition) []map[string]any {
+	out := make([]map[string]any, 0, len(want))
+	for _, c := range want {
+		if c.Status == vip.ConditionAbsent {
+			if !c.In(s.Conditions) {
+				out = append(out, map[string]any{"$patch": "delete", "type": c.Type})
+			}
+			continue
+		}
+		since := metav1.Now()
+		for _, h := range s.Conditions {
+			if h.Type == c.Type && h.Status == c.Status {
+				since = s.conditionsSince[c.Type]
+			}
+		}
+		out = append(out, map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message, "lastTransitionTime": since})
+	}
+	return out
+}

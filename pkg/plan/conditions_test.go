@@ -1,0 +1,142 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/pool"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// conditionsWritten is who of all nodes writes which conditions of the Service a: "n1: Allocated=True AddressSet, Announced=...".
+func conditionsWritten(r Rules, w vip.World) string {
+	var out []string
+	for _, m := range w.Members {
+		w.Self = m.Name
+		for _, s := range Make(r, bind(r, w)).Statuses {
+			if s.Service != key("a") || len(s.Conditions) == 0 {
+				continue
+			}
+			var all []string
+			for _, c := range s.Conditions {
+				all = append(all, fmt.Sprintf("%s=%s %s", strings.TrimPrefix(string(c.Type), "heraldvip.io/"), c.Status, c.Reason))
+			}
+			with := ""
+			if s.ConditionsOnly {
+				with = " alone"
+			}
+			out = append(out, m.Name+with+": "+strings.Join(all, ", "))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// TestConditions: one node writes the conditions of a Service: with the status, if it writes that.
+func TestConditions(t *testing.T) {
+	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
+	had := func(s *vip.Service) { s.Conditions = []vip.Condition{{Type: vip.Announced, Status: vip.ConditionTrue}} }
+	given := func(s *vip.Service) { s.Allocated = "x" }
+	r, bgp := rules(), bgpRules()
+	pools := poolRules()
+	waiting := poolWorld("n2")
+	waiting.Assignments = []vip.Assignment{{Service: key("a"), UID: "uid-a", Reason: "none is free"}}
+	const announced = "Allocated=True AddressSet, Announced=True VIPAnnounced"
+	const removed = "Allocated= , Announced= "
+	foreign := world(svc("a", "10.77.0.50"))
+	foreign.Claims[key("kubevip-a")] = vip.Claim{Holder: "kube-vip-1", Foreign: true, Valid: true}
+	foreignHad := world(svc("a", "10.77.0.50", had))
+	foreignHad.Claims = foreign.Claims
+	refused := world(svc("a", "10.77.0.50"))
+	refused.LeaseRefusals = map[vip.Key]string{key("kubevip-a"): "a quota"}
+	inPool := func(addr string, change ...func(*vip.Service)) vip.World {
+		w := poolWorld("n2")
+		w.Services = []vip.Service{svc("a", addr, append(change, given)...)}
+		w.Pools.Data = map[string]string{"pool-x": "10.77.0.60/30"}
+		w.PoolPolicy, _ = pool.Parse(nil, w.Pools.Data)
+		return held(w, "a", "n1")
+	}
+	for _, tt := range []struct {
+		name  string
+		rules Rules
+		world vip.World
+		want  string
+	}{
+		{"announced", r, held(world(svc("a", "10.77.0.50")), "a", "n2"), "n2: " + announced},
+		{"to be claimed", r, world(svc("a", "10.77.0.50")), ""},
+		{"by BGP from every node", bgp, withSessions(world(svc("a", "10.77.0.50"))), "n1: " + announced},
+		{"by BGP, without a session", bgp, world(svc("a", "10.77.0.50")), "n1 alone: Allocated=True AddressSet, Announced=False NoBGPSession"},
+		{"without an endpoint", r, world(svc("a", "10.77.0.50", without)), "n1: Allocated=True AddressSet, Announced=False NoEndpoints"},
+		{"no node may", r, held(world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Interface = "nope" })), "a", "n2"), "n2 alone: Allocated=True AddressSet, Announced=False NoEligibleNode"},
+		{"refused", r, world(svc("a", "10.77.0.11")), "n1 alone: Allocated=False AddressRefused, Announced=False AddressRefused"},
+		{"another Service has it", r, world(svc("a", "10.77.0.50", younger), svc("b", "10.77.0.50", written("n1"))), "n1 alone: Allocated=False AddressConflict, Announced=False AddressConflict"},
+		{"no address, and nobody gives one", r, world(svc("a", "")), "n1 alone: Allocated=False NoAddress, Announced=False NoAddress"},
+		{"no address, and it waits for one", pools, waiting, "n2 alone: Allocated=False NoPoolAddress, Announced=False NoPoolAddress"},
+		{"no address, and one is on its way", pools, poolWorld("n2"), ""},
+		{"given an address", pools, inPool("10.77.0.60"), "n1: Allocated=True AddressAllocated, Announced=True VIPAnnounced"},
+		{"given one that is in no pool any more", pools, inPool("10.77.0.99"), "n1: Allocated=True AddressOutsidePools, Announced=True VIPAnnounced"},
+		{"its Lease is refused", r, refused, "n1 alone: Allocated=True AddressSet, Announced=False LeaseRefused"},
+		{"held by another announcer", r, foreign, ""},
+		{"held by another announcer, and ours before", r, foreignHad, "n1 alone: Allocated=True AddressSet, Announced=Unknown HeldByOtherAnnouncer"},
+		{"ignored, never ours", r, world(svc("a", "10.77.0.50", func(s *vip.Service) { s.Ignore = true })), ""},
+		{"ignored now", r, world(svc("a", "10.77.0.50", had, func(s *vip.Service) { s.Ignore = true })), "n1 alone: " + removed},
+		{"no LoadBalancer any more", r, world(svc("a", "", had, func(s *vip.Service) { s.LoadBalancer = false })), "n1 alone: " + removed},
+		{"of another class: another Herald may have written them", r, world(svc("a", "10.77.0.50", had, func(s *vip.Service) { s.HasClass, s.Class = true, "x" })), ""},
+		{"of another class, and its status is ours", r, world(svc("a", "10.77.0.50", had, written("n2"), func(s *vip.Service) { s.HasClass, s.Class = true, "x" })), "n2: " + removed},
+		{"no statuses are written", Rules{Enabled: true, ARP: true, Election: true, NoStatus: true}, world(svc("a", "10.77.0.11")), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := conditionsWritten(tt.rules, tt.world)
+			if tt.want == "" && got != "" || tt.want != "" && !sameButForTheNode(got, tt.want) {
+				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
+			}
+			if got == "" || strings.Contains(got, "=  ") {
+				return
+			}
+			// What is written is written once.
+			w := tt.world
+			w.Services = slices.Clone(w.Services)
+			for _, m := range w.Members {
+				w.Self = m.Name
+				for _, s := range Make(tt.rules, bind(tt.rules, w)).Statuses {
+					if i := slices.IndexFunc(w.Services, func(o vip.Service) bool { return o.Key == s.Service }); len(s.Conditions) > 0 {
+						w.Services[i].Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c vip.Condition) bool { return c.Status == vip.ConditionAbsent })
+					}
+				}
+			}
+			for line := range strings.Lines(conditionsWritten(tt.rules, w)) {
+				if strings.Contains(line, " alone: ") {
+					t.Errorf("written again: %s", line)
+				}
+			}
+		})
+	}
+}
+
+// sameButForTheNode compares lines; which node it is if nobody owns the Service follows from a hash.
+func sameButForTheNode(got, want string) bool {
+	g, w := strings.Split(got, "\n"), strings.Split(want, "\n")
+	return slices.EqualFunc(g, w, func(a, b string) bool {
+		return a == b || strings.HasPrefix(w[0], "n1") && strings.TrimLeft(a, "n123") == strings.TrimLeft(b, "n123")
+	})
+}
+
+// A message of any length is cut.
+func TestConditionMessage(t *testing.T) {
+	w := world(svc("a", "", func(s *vip.Service) { s.Invalid = []string{strings.Repeat("\u00e4", 1000)} }))
+	found := false
+	for _, m := range w.Members {
+		w.Self = m.Name
+		for _, s := range Make(rules(), w).Statuses {
+			for _, c := range s.Conditions {
+				if found = true; len(c.Message) > 1024 || len(c.Message) < 1000 || !strings.HasSuffix(c.Message, "\u00e4...") {
+					t.Errorf("%d bytes: %s", len(c.Message), c.Message)
+				}
+			}
+		}
+	}
+	if !found {
+		t.Error("no conditions")
+	}
+}

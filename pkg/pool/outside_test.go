@@ -1,0 +1,139 @@
+package pool
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// outside is what is reported of addresses that no pool has any more.
+func (w *world) outside() (out []string) {
+	for _, x := range w.a.Outside() {
+		out = append(out, fmt.Sprintf("%s: %s of %s", x.Service.Name, x.Addr, x.Pool))
+	}
+	return out
+}
+
+func (w *world) expectOutside(want ...string) {
+	w.t.Helper()
+	if got := w.outside(); !slices.Equal(got, want) {
+		w.t.Errorf("outside: %q, want %q", got, want)
+	}
+}
+
+// An address that no pool has any more is reported, and stays; not one that a person set, one of another implementation, or
+// one of a pool that can't be read.
+func TestOutsidePools(t *testing.T) {
+	w := newWorld(t, 0, "pool-x=10.0.0.0/24", "pool-y=10.1.0.0/24", "pool-y.auto=false")
+	w.set("a", nil)
+	w.set("b", asks("y"))
+	w.set("person", pinned("10.9.0.1"))
+	w.set("other", func(r *Request) { r.Foreign, r.Addresses, r.Allocated = true, addrs("10.9.0.2"), "theirs" })
+	w.decide()
+	w.expectOutside()
+	w.edit("pool-x=10.2.0.0/24", "pool-y=10.1.0.0/24")
+	w.decide()
+	w.expect("a: 10.0.0.1 of x", "b: 10.1.0.1 of y")
+	w.expectOutside("a: 10.0.0.1 of x")
+	w.restart()
+	w.expectOutside("a: 10.0.0.1 of x")
+	w.edit("pool-z=10.0.0.0/16")
+	w.expectOutside("b: 10.1.0.1 of y")
+	w.remove("b")
+	w.expectOutside()
+	w.pools = nil // Herald starts with a pool that can't be read
+	w.edit("pool-x=nonsense")
+	w.expectOutside()
+}
+
+// With heraldvip.io/renumber, and only with it, such an address is replaced, as soon as there is another.
+func TestRenumber(t *testing.T) {
+	renumber := func(r *Request) { r.Renumber = true }
+	w := newWorld(t, 0, "pool-x=10.0.0.0/24")
+	for _, name := range []string{"a", "b", "c"} {
+		w.set(name, nil)
+	}
+	w.set("before", renumber)
+	w.decide()
+	w.show()
+	w.edit("pool-x=10.2.0.1-10.2.0.1")
+	w.set("a", renumber)
+	w.set("b", renumber)
+	waits := w.decide()
+	w.expect("a: 10.2.0.1 of x", "b: 10.0.0.2 of x", "c: 10.0.0.3 of x", "before: 10.0.0.4 of x")
+	if len(waits) != 2 || waits["b"] == "" {
+		t.Errorf("%v", waits)
+	}
+	w.edit("pool-x=10.2.0.0/24")
+	w.decide()
+	w.expect("a: 10.2.0.1 of x", "b: 10.2.0.2 of x", "c: 10.0.0.3 of x", "before: 10.2.0.3 of x")
+	w.expectOutside("c: 10.0.0.3 of x")
+	// A mistake renumbers nothing.
+	w.pools = nil
+	w.edit("pool-x=nonsense", "pool-y=10.3.0.0/24")
+	w.decide()
+	w.expect("a: 10.2.0.1 of x", "b: 10.2.0.2 of x")
+}
+
+func TestOutsideIsObserved(t *testing.T) {
+	a := NewAssigner(0, func() {})
+	given := request("a", func(s *vip.Service) { s.Addresses, s.Allocated = addrs("10.0.0.1"), "cidr-global" })
+	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.1.0.0/24"), Allocate: true, Requests: []vip.AddressRequest{given}}
+	w := assign(t, a, in)
+	if len(w.OutsidePools) != 1 || w.OutsidePools[0].UID != "uid-a" || gauge(t, a, "herald_pool_addresses_outside") != 1 {
+		t.Errorf("%+v, metric %v", w.OutsidePools, gauge(t, a, "herald_pool_addresses_outside"))
+	}
+	in.Allocate = false
+	if w = assign(t, a, in); len(w.OutsidePools) != 0 || gauge(t, a, "herald_pool_addresses_outside") != 0 {
+		t.Errorf("on a node that gives none: %+v", w.OutsidePools)
+	}
+}
+
+// Metrics of each pool: how many addresses it has, how many are used and can be given, and who waits.
+func TestMetricsOfPools(t *testing.T) {
+	a := NewAssigner(0, func() {})
+	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/29", "pool-x=10.1.0.1", "pool-x.auto=false"), Allocate: true}
+	in.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.0.0.4/30")}}
+	for i := range 3 {
+		in.Requests = append(in.Requests, request(fmt.Sprint("x", i), func(s *vip.Service) { s.Pools = []string{"x"} }))
+	}
+	in.Requests = append(in.Requests, request("a", nil),
+		request("b", func(s *vip.Service) { s.Addresses = addrs("10.0.0.0", "10.0.0.5", "10.0.0.2", "10.9.0.1") }))
+	assign(t, a, in)
+	for name, want := range map[string]float64{
+		"herald_pool_addresses cidr-global":        7, // .1 to .7
+		"herald_pool_addresses_used cidr-global":   4, // .0, .1, .2 and .5
+		"herald_pool_addresses_free cidr-global":   1, // .3: .4 to .7 are reserved
+		"herald_pool_services_waiting cidr-global": 0,
+		"herald_pool_addresses_free x":             0,
+		"herald_pool_services_waiting x":           2,
+	} {
+		if got := gaugeOf(t, a, name); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+}
+
+// gaugeOf is the value of a metric of a pool: "name pool".
+func gaugeOf(t *testing.T, a *Assigner, name string) float64 {
+	t.Helper()
+	name, pool, _ := strings.Cut(name, " ")
+	r := prometheus.NewRegistry()
+	r.MustRegister(a.Collectors()...)
+	for _, f := range check.Value(r.Gather())(t) {
+		for _, m := range f.Metric {
+			if f.GetName() == name && m.Label[len(m.Label)-1].GetValue() == pool {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+	t.Errorf("there is no %s of %s", name, pool)
+	return -1
+}
