@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LAB     := bin/lab
 
 .DEFAULT_GOAL := build
-.PHONY: build image test test-nodes lint unit fuzz parts simulate demo lab bench docs manifests clean help
+.PHONY: build image test test-nodes test-conformance lint unit fuzz parts simulate demo lab bench docs manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	@rm -f bin/herald && LDFLAGS='-X main.version=$(VERSION)' testing/lab/build.sh . bin herald=./cmd/herald
@@ -43,6 +43,12 @@ demo: ## shows what Herald does, on a cluster that it brings up and removes (roo
 test-nodes: build parts ## only the tests on real nodes: kubelet, containerd, kubeadm (root)
 	HERALD_LAB=require go test -count=1 -timeout 25m -v ./testing/nodes
 
+test-conformance: build parts ## Kubernetes' own tests of load balancers, on real nodes, by ARP and by BGP (root)
+	@testing/lab/deps.sh conformance
+	@testing/conformance/parts/build.sh
+	@testing/lab/build.sh . bin conformance=./testing/conformance
+	@bin/conformance
+
 lab: build parts ## brings a cluster up, leaves it up and says how to use it (root)
 	go build -o $(LAB) ./testing/lab/cmd/lab
 	$(LAB) up
@@ -61,4 +67,4 @@ clean: ## removes bin/ and what a killed lab left (that needs root)
 	rm -rf bin .lab
 
 help: ## this list
-	@sed -n 's/^\([-a-z]*\):.*## /\1 /p' Makefile | while read -r name about; do printf '  make %-10s %s\n' "$$name" "$$about"; done
+	@sed -n 's/^\([-a-z]*\):.*## /\1 /p' Makefile | while read -r name about; do printf '  make %-16s %s\n' "$$name" "$$about"; done

@@ -2,7 +2,8 @@
 # build.sh MODULE OUT NAME=PACKAGE...: builds programs of the Go module in the directory
 # MODULE into the directory OUT, those that are missing or older than the module, and
 # shows how far it is. A program of the right version that is installed already, in
-# $KUBEBUILDER_ASSETS or $PATH, is linked to instead.
+# $KUBEBUILDER_ASSETS or $PATH, is linked to instead. A NAME that ends with .test is the test program of
+# its package.
 set -euo pipefail
 module=$1 out=$2
 shift 2
@@ -97,15 +98,34 @@ trap 'rm -rf "$log" "$new"' EXIT
 # fails shows why a step failed.
 fails() { grep -v '^go: downloading' "$log" >&2; exit 1; }
 
-go list -deps "${packages[@]}" 2>&1 >/dev/null | tee "$log" | progress "modules downloaded" 0 || fails
-stale=$(go list -deps -f '{{if .Stale}}{{.ImportPath}}{{end}}' "${flags[@]}" "${packages[@]}" 2>/dev/null | grep -c . || true)
-# All in one go, so that no core waits for a linker.
-go build -v "${flags[@]}" -o "$new/" "${packages[@]}" 2>&1 | tee "$log" | progress "packages compiled" "$stale" || fails
+tests=() programs=()
 for i in "${!packages[@]}"; do
+  case ${names[$i]} in
+  *.test) tests+=("${names[$i]}=${packages[$i]}") ;;
+  *) programs+=("${names[$i]}=${packages[$i]}") ;;
+  esac
+done
+[ ${#tests[@]} = 0 ] && dependencies=(-deps) || dependencies=(-deps -test)
+
+go list "${dependencies[@]}" "${packages[@]}" 2>&1 >/dev/null | tee "$log" | progress "modules downloaded" 0 || fails
+stale=$(go list "${dependencies[@]}" -f '{{if .Stale}}{{.ImportPath}}{{end}}' "${flags[@]}" "${packages[@]}" 2>/dev/null | grep -c . || true)
+# compiled COMMAND...: runs a go command that prints the packages it compiles.
+compiled() { "$@" 2>&1 | tee "$log" | progress "packages compiled" "$stale" || fails; }
+
+# All in one go, so that no core waits for a linker.
+[ ${#programs[@]} = 0 ] || compiled go build -v "${flags[@]}" -o "$new/" "${programs[@]#*=}"
+for program in ${tests[@]+"${tests[@]}"}; do
+  compiled go test -c -v -vet=off "${flags[@]}" -o "$new/${program%%=*}" "${program#*=}"
+done
+for program in ${programs[@]+"${programs[@]}"} ${tests[@]+"${tests[@]}"}; do
+  name=${program%%=*} built=$name
+  case $name in
+  *.test) ;;
   # The name that go build gives: the last element of the path that is no major version.
-  built=$(go list -f '{{.ImportPath}}' "${packages[$i]}" | sed -E 's#/v[0-9]+$##; s#.*/##')
-  rm -f "$out/${names[$i]}"
-  mv "$new/$built" "$out/${names[$i]}" # an interrupted build leaves no half program
-  touch "$out/${names[$i]}"           # it may be older than a go.mod that was checked out meanwhile
+  *) built=$(go list -f '{{.ImportPath}}' "${program#*=}" | sed -E 's#/v[0-9]+$##; s#.*/##') ;;
+  esac
+  rm -f "$out/$name"
+  mv "$new/$built" "$out/$name" # an interrupted build leaves no half program
+  touch "$out/$name"            # it may be older than a go.mod that was checked out meanwhile
 done
 printf '%5ds  built %s\n' $((SECONDS - begin)) "${names[*]}"

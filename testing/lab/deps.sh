@@ -1,6 +1,6 @@
 #!/bin/sh
-# deps.sh [demo]: installs what the lab needs of Debian, where it is missing; with "demo"
-# only what the demo runs.
+# deps.sh [demo|conformance]: installs what the lab needs of Debian, where it is missing; with "demo"
+# only what the demo runs, with "conformance" also what Kubernetes' own tests run in their pods.
 set -eu
 updated=
 
@@ -61,3 +61,8 @@ for router in "/usr/lib/frr/bgpd frr" "bird bird2"; do
     if [ -d /run/systemd/system ]; then systemctl -q disable --now "${2%2}" || true; fi
   fi
 done
+
+[ "${1-}" = conformance ] || exit 0
+need busybox busybox-static
+need curl curl
+need nc.openbsd netcat-openbsd

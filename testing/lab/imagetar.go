@@ -8,9 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 )
 
 // writeImage writes an image with one static program, in /usr/local/bin, as an archive in the
@@ -21,17 +25,22 @@ func writeImage(out, program string, args []string, names ...string) error {
 	if err != nil {
 		return err
 	}
+	inside := "/usr/local/bin/" + filepath.Base(program)
+	return WriteImage(out, map[string][]byte{inside: text, "/etc/": nil, "/tmp/": nil}, append([]string{inside}, args...), names...)
+}
+
+// WriteImage writes an image as an archive in the format of docker save, which containerd imports.
+// files are its executable files by their absolute path, and directories, whose paths end with a slash; those
+// that files are in need not be given. It runs entrypoint; names are its names. The same files give the same image.
+func WriteImage(out string, files map[string][]byte, entrypoint []string, names ...string) error {
 	var layer bytes.Buffer
-	layer.Grow(len(text) + 10<<10) // with the headers
-	err = writeTar(&layer, file{"etc/", nil}, file{"tmp/", nil}, file{"usr/", nil}, file{"usr/local/", nil}, file{"usr/local/bin/", nil},
-		file{"usr/local/bin/" + filepath.Base(program), text})
-	if err != nil {
+	if err := writeTar(&layer, withDirectories(files)...); err != nil {
 		return err
 	}
 	type object = map[string]any
 	config, err1 := json.Marshal(object{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": object{"Env": []string{"PATH=/usr/local/bin"}, "Entrypoint": append([]string{"/usr/local/bin/" + filepath.Base(program)}, args...)},
+		"config": object{"Env": []string{"PATH=/usr/local/bin:/usr/bin:/bin"}, "Entrypoint": entrypoint},
 		"rootfs": object{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer.Bytes()))}},
 	})
 	manifest, err2 := json.Marshal([]object{{"Config": "config.json", "RepoTags": names, "Layers": []string{"layer.tar"}}})
@@ -41,9 +50,25 @@ func writeImage(out, program string, args []string, names ...string) error {
 	}
 	err = writeTar(f, file{"manifest.json", manifest}, file{"config.json", config}, file{"layer.tar", layer.Bytes()})
 	if err := errors.Join(err1, err2, err, f.Close()); err != nil {
-		return fmt.Errorf("image of %s: %w", program, err)
+		return fmt.Errorf("image of %s: %w", entrypoint[0], err)
 	}
 	return nil
+}
+
+// withDirectories returns files, and the directories that they are in, each before what is in it.
+func withDirectories(files map[string][]byte) []file {
+	all := map[string][]byte{}
+	for name, text := range files {
+		all[strings.TrimPrefix(name, "/")] = text
+		for dir := path.Dir(strings.TrimSuffix(name, "/")); dir != "/"; dir = path.Dir(dir) {
+			all[strings.TrimPrefix(dir, "/")+"/"] = nil
+		}
+	}
+	var list []file
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, file{name, all[name]})
+	}
+	return list
 }
 
 // A file is an executable file of a tar archive, or a directory if its name ends with a slash.

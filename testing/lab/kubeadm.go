@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -62,11 +63,19 @@ func (k *Kubelets) AvoidAPIServer(node string) {
 func (k *Kubelets) endpoint() string { return net.JoinHostPort(k.vip.String(), "6443") }
 
 func (k *Kubelets) initConfig(h host) string {
-	return fmt.Sprintf(initConfig, token, certificateKey, h.mgmt4(), h.name, k.endpoint(), kubeVersion)
+	return fmt.Sprintf(initConfig, token, certificateKey, h.mgmt4(), h.name, k.endpoint(), kubeVersion, k.nodeIP(h))
 }
 
 func (k *Kubelets) joinConfig(h host) string {
-	return fmt.Sprintf(joinConfig, k.endpoint(), token, h.mgmt4(), certificateKey, h.name)
+	return fmt.Sprintf(joinConfig, k.endpoint(), token, h.mgmt4(), certificateKey, h.name, k.nodeIP(h))
+}
+
+// nodeIP is the InternalIP of a Node.
+func (k *Kubelets) nodeIP(h host) netip.Addr {
+	if k.onLAN {
+		return h.lan4()
+	}
+	return h.mgmt4()
 }
 
 // containerd 1.6, as Debian 12 has it. This machine may lack CAP_SYS_RESOURCE, so
@@ -100,7 +109,7 @@ nodeRegistration:
   imagePullPolicy: Never
   kubeletExtraArgs:
   - {name: cgroup-root, value: /` + prefix + `%[4]s}
-  - {name: node-ip, value: %[3]s}
+  - {name: node-ip, value: %[7]s}
 ---
 apiVersion: kubeadm.k8s.io/v1beta4
 kind: ClusterConfiguration
@@ -142,7 +151,7 @@ nodeRegistration:
   imagePullPolicy: Never
   kubeletExtraArgs:
   - {name: cgroup-root, value: /` + prefix + `%[5]s}
-  - {name: node-ip, value: %[3]s}
+  - {name: node-ip, value: %[6]s}
 `
 
 const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1

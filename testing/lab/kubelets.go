@@ -37,6 +37,7 @@ import (
 type Kubelets struct {
 	*Lab
 	vip      netip.Addr
+	onLAN    bool
 	starters map[string]*Process // by node: what started its PID 1
 	avoided  atomic.Value        // a node whose API server is asked last
 
@@ -49,6 +50,7 @@ type KubeletOptions struct {
 	Options
 	VIP    netip.Addr // of the control plane
 	Images []string   // image archives that every node gets, beside those of Kubernetes
+	OnLAN  bool       // the InternalIP of a Node is its address on the LAN, not that on the management network
 }
 
 // The names of what the lab's own images have.
@@ -109,7 +111,7 @@ func UpKubelets(ctx context.Context, o KubeletOptions) (*Kubelets, error) {
 	all := slices.DeleteFunc(hosts(o.Nodes), func(h host) bool { return h.name == "w1" })
 	k := &Kubelets{
 		Lab: &Lab{opts: o.Options, dir: o.Dir, lock: lock, hosts: all, pods: map[string]*backend{}, began: time.Now()},
-		vip: o.VIP, starters: map[string]*Process{},
+		vip: o.VIP, onLAN: o.OnLAN, starters: map[string]*Process{},
 	}
 	if err := k.up(ctx, o); err != nil {
 		return nil, errors.Join(fmt.Errorf("lab: %w", err), k.Down())
@@ -376,12 +378,22 @@ func (k *Kubelets) connectKubelets() error {
 
 // writeKubeconfigFor writes the admin's kubeconfig for the API server of a node.
 func (k *Kubelets) writeKubeconfigFor(node, file string) error {
+	return k.writeAdminKubeconfig(k.host(node).mgmt4(), file)
+}
+
+// WriteLANKubeconfig writes the admin's kubeconfig for the API server of a node at its address on the LAN, for
+// hosts that are not on the management network.
+func (k *Kubelets) WriteLANKubeconfig(node, file string) error {
+	return k.writeAdminKubeconfig(k.host(node).lan4(), file)
+}
+
+func (k *Kubelets) writeAdminKubeconfig(server netip.Addr, file string) error {
 	c, err := clientcmd.LoadFromFile(k.File(k.Nodes()[0], "etc/kubernetes/admin.conf"))
 	if err != nil {
 		return err
 	}
 	for _, cluster := range c.Clusters {
-		cluster.Server, cluster.TLSServerName = "https://"+k.host(node).mgmt4().String()+":6443", "kubernetes"
+		cluster.Server, cluster.TLSServerName = "https://"+server.String()+":6443", "kubernetes"
 	}
 	return clientcmd.WriteToFile(*c, file)
 }

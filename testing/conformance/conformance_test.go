@@ -1,0 +1,103 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+const (
+	affinity = "[sig-network] LoadBalancers [Feature:LoadBalancer] should be able to switch session affinity for LoadBalancer service with Local traffic policy [Slow] [LinuxOnly]"
+	fromPods = "[sig-network] LoadBalancers ExternalTrafficPolicy: Local [Feature:LoadBalancer] [Slow] should work from pods"
+)
+
+func TestTable(t *testing.T) {
+	all := []result{
+		{spec: fromPods, mode: "arp", passed: true, took: 61 * time.Second},
+		{spec: affinity, mode: "arp", took: 200 * time.Second, failure: "Affinity shouldn't hold but did."},
+		{spec: affinity, mode: "bgp", passed: true, took: 20 * time.Second},
+	}
+	want := `
+| test | ARP | BGP, ECMP per flow |
+|---|---|---|
+| LoadBalancers ExternalTrafficPolicy: Local should work from pods | passed, 1m1s | not run |
+| LoadBalancers should be able to switch session affinity for LoadBalancer service with Local traffic policy | failed as expected, 3m20s | passed, 20s |
+| passed, of 2 | 1 | 1 |
+
+`
+	if got := table(modes, all); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	check.OK(t, unexpected(all))
+	for _, wrong := range []result{
+		{spec: fromPods, mode: "arp"}, {spec: affinity, mode: "arp", passed: true}, {spec: affinity, mode: "bgp"},
+	} {
+		if err := unexpected(append(all, wrong)); err == nil || !strings.Contains(err.Error(), short(wrong.spec)) {
+			t.Errorf("%v: %v, want an error that names it", wrong, err)
+		}
+	}
+}
+
+// Ginkgo reports every test there is, most of them as skipped, and beside them what runs before and after all.
+func TestReadReport(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "report.json")
+	check.OK(t, os.WriteFile(file, []byte(`[{"SpecReports": [
+		{"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"},
+		{"ContainerHierarchyTexts": ["[sig-network] LoadBalancers"], "LeafNodeType": "It", "LeafNodeText": "a", "State": "failed", "Failure": {"Message": "why"}},
+		{"ContainerHierarchyTexts": ["[sig-network] Services"], "LeafNodeType": "It", "LeafNodeText": "b", "State": "skipped"}
+	]}]`), 0o600))
+	got := check.Value(readReport(file))(t)
+	if len(got) != 1 || got[0].name() != "[sig-network] LoadBalancers a" || got[0].Failure.Message != "why" {
+		t.Errorf("got %+v", got)
+	}
+	check.OK(t, os.WriteFile(file, []byte(`[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "State": "failed"}]}]`), 0o600))
+	if got := check.Value(readReport(file))(t); len(got) != 1 {
+		t.Errorf("got %+v, want what kept the tests from running", got)
+	}
+}
+
+func TestAnswer(t *testing.T) {
+	lookup := func(ns, name string) (netip.Addr, bool) {
+		return netip.MustParseAddr("10.112.0.7"), ns == "shop" && name == "web"
+	}
+	for _, row := range []struct {
+		name  string
+		typ   dnsmessage.Type
+		rcode dnsmessage.RCode
+		ips   int
+	}{
+		{"web.shop.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, 1},
+		{"WEB.shop.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeSuccess, 1},
+		{"web.shop.svc.cluster.local.", dnsmessage.TypeAAAA, dnsmessage.RCodeSuccess, 0},
+		{"db.shop.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeNameError, 0},
+		{"web.shop.svc.cluster.local.shop.svc.cluster.local.", dnsmessage.TypeA, dnsmessage.RCodeNameError, 0},
+		{"web.", dnsmessage.TypeA, dnsmessage.RCodeNameError, 0},
+	} {
+		question := dnsmessage.Question{Name: dnsmessage.MustNewName(row.name), Type: row.typ, Class: dnsmessage.ClassINET}
+		query := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true}, Questions: []dnsmessage.Question{question}}
+		text := check.Value(answer(check.Value(query.Pack())(t), lookup))(t)
+		var reply dnsmessage.Message
+		check.OK(t, reply.Unpack(text))
+		if reply.ID != 7 || !reply.Response || reply.RCode != row.rcode || len(reply.Answers) != row.ips || reply.Questions[0] != question {
+			t.Errorf("%s %v: %+v", row.name, row.typ, reply)
+		}
+	}
+	if _, err := answer([]byte{1, 2}, lookup); err == nil {
+		t.Error("half a header was answered")
+	}
+}
+
+func TestExpectedFailuresAreFew(t *testing.T) {
+	for mode, specs := range expectedFailures {
+		if len(specs) > 2 {
+			t.Errorf("%s: %d tests are expected to fail, want at most two", mode, len(specs))
+		}
+	}
+}
