@@ -72,6 +72,7 @@ func readService(o *corev1.Service) *cachedService {
 	}
 	s.Local = o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 	s.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
+	s.ClientIPAffinity = o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 	s.clusterIPs = parseAddrs(o.Spec.ClusterIPs) // or "None"
 	s.Ingress = readIngress(o.Status.LoadBalancer.Ingress)
 	s.readConditions(o.Status.Conditions)

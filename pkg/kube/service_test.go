@@ -26,7 +26,7 @@ func TestReadService(t *testing.T) {
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: new(""), LoadBalancerIP: "192.168.0.99",
 			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, ClusterIPs: []string{"10.96.0.7", "fd01::7"},
 			Ports:                 []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 443}, {Protocol: corev1.ProtocolUDP, Port: 53}},
-			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 31234,
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 31234, SessionAffinity: corev1.ServiceAffinityClientIP,
 		},
 		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{
 			{IP: "192.168.0.10", IPMode: new(corev1.LoadBalancerIPModeVIP), Ports: []corev1.PortStatus{{Port: 443, Protocol: corev1.ProtocolTCP}}},
@@ -37,7 +37,7 @@ func TestReadService(t *testing.T) {
 		Service: vip.Service{
 			Key: vip.Key{Namespace: "default", Name: "web"}, UID: "u1", Created: born,
 			LoadBalancer: true, HasClass: true, Addresses: addrs("192.168.0.10", "fd00::10"), Source: addressesKey,
-			Families: []vip.Family{vip.IPv4, vip.IPv6}, Interface: "eth1", Local: true, HealthCheckNodePort: 31234,
+			Families: []vip.Family{vip.IPv4, vip.IPv6}, Interface: "eth1", Local: true, HealthCheckNodePort: 31234, ClientIPAffinity: true,
 			Ports: []vip.Port{{Protocol: "TCP", Port: 443}, {Protocol: "UDP", Port: 53}},
 			Ingress: []vip.Ingress{
 				{Addr: netip.MustParseAddr("192.168.0.10"), IPMode: vip.ModeVIP, Ports: []vip.Port{{Protocol: "TCP", Port: 443}}},

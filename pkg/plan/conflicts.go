@@ -249,6 +249,8 @@ func whyNotShared(s, o *service) string {
 		return ", which is shared only if externalTrafficPolicy of both is Cluster"
 	case s.Interface != o.Interface:
 		return ", which is shared only if both have the same kube-vip.io/serviceInterface"
+	case (s.everyNodeAdvertises || o.everyNodeAdvertises) && s.ClientIPAffinity != o.ClientIPAffinity:
+		return ", which is shared only if both have the same sessionAffinity"
 	case !reflect.DeepEqual(s.Announce, o.Announce) || !reflect.DeepEqual(s.BGPAttributes, o.BGPAttributes):
 		return ", which is shared only if both have the same heraldvip.io/announce and heraldvip.io/bgp-... annotations"
 	}

@@ -85,17 +85,21 @@ func (r *routes) advertiseFromEveryNode(services []*service) {
 			r.sortFirstCome(a, all)
 		}
 	}
-	here := make(map[netip.Addr]bool, len(sharing))
+	here, only := make(map[netip.Addr]bool, len(sharing)), make(map[*service]*member)
 	for _, s := range services {
 		for _, a := range s.addrs {
 			if all := sharing[a.Addr]; len(all) > 0 && all[0] == s { // once for each address
-				here[a.Addr] = r.advertiseHere(a.Addr, all)
+				var one *member
+				here[a.Addr], one = r.advertiseHere(a.Addr, all)
+				for _, o := range all {
+					only[o] = cmp.Or(only[o], one)
+				}
 			}
 		}
 	}
 	for _, s := range services {
 		if s.everyNodeAdvertises && !s.hasVerdict() {
-			r.reportUnowned(s, here)
+			r.reportUnowned(s, here, only[s])
 		}
 	}
 }
@@ -116,8 +120,11 @@ func (p *pass) routeRequirements(s *service) *requirements {
 // this process stops the route is drained, or with BGP.Keep kept for the next process, though
 // the node refuses VIPs.
 //
+// With session affinity of one of services only one node adds it, see affinityNode, which is returned as only; nil
+// if there is none, or every node advertises it.
+//
 // It reports whether the route was added and this process is not stopping.
-func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
+func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, only *member) {
 	canServeAll := func(n *member) bool {
 		return !slices.ContainsFunc(services, func(s *service) bool { return whyIneligible(r.routeRequirements(s), n) != "" })
 	}
@@ -125,16 +132,19 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 		services = services[:1]
 	}
 	if r.self == nil {
-		return false
+		return false, nil
 	}
 	self := *r.self
 	if r.Stopping {
 		self.refusal = "" // it has routes to drain
 	}
-	if !canServeAll(&self) || r.DataPlaneFault != "" && slices.ContainsFunc(r.alive, func(n *member) bool {
+	if slices.ContainsFunc(services, func(s *service) bool { return s.ClientIPAffinity }) {
+		only = r.affinityNode(services[0], func(n *member) bool { return canServeAll(n) || n == r.self && canServeAll(&self) })
+	}
+	if !canServeAll(&self) || only != nil && only != r.self || r.DataPlaneFault != "" && slices.ContainsFunc(r.alive, func(n *member) bool {
 		return n != r.self && n.Info.DataPlaneFault == "" && n.hasSession() && canServeAll(n)
 	}) {
-		return false
+		return false, only
 	}
 	ready := true
 	for _, s := range services {
@@ -146,7 +156,22 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 		x := r.addRoute(services[0], a)
 		x.Drain, x.Keep = r.Stopping && !r.BGP.Keep, r.Stopping && r.BGP.Keep
 	}
-	return ready && !r.Stopping
+	return ready && !r.Stopping, only
+}
+
+// affinityNode returns the one node that advertises the addresses of s with session affinity, of those alive nodes
+// that can serve it; nil if none can. Each kube-proxy remembers for itself which pod a client has (decision 0094).
+// Nodes with a session and without a DataPlaneFault come first; of these it is the statusWriter.
+func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
+	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
+	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return !n.hasSession() || n.Info.DataPlaneFault != "" })
+	switch {
+	case len(well) > 0:
+		return r.statusWriter(s, well)
+	case len(able) > 0:
+		return r.statusWriter(s, able)
+	}
+	return nil
 }
 
 // reportUnowned sets the verdict of a Service that every node advertises: NoEligibleNode,
@@ -155,27 +180,36 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) bool {
 //
 // If this node is the statusWriter it writes the status and adds an Event, with the addresses
 // advertised here that a router knows of; if there are none but it advertises some, see
-// reportNoSession.
-func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool) {
+// reportNoSession. If only one node advertises s, that is the statusWriter, and writes all addresses.
+func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *member) {
 	need := r.routeRequirements(s)
 	eligible := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return whyIneligible(need, n) != "" })
 	if len(eligible) == 0 {
 		r.reject(s, vip.NoEligibleNode, r.whyNoNode(need))
 		return
 	}
+	writer, how := r.statusWriter(s, eligible), "every node that can serve it advertises "
+	if only != nil && !slices.Contains(eligible, only) { // this process stops, and only drains its route
+		only = r.affinityNode(s, func(n *member) bool { return slices.Contains(eligible, n) })
+	}
+	if only != nil {
+		writer, how, eligible = only, "because of sessionAffinity node "+only.Name+" alone advertises ", []*member{only}
+	}
 	var names []string
 	for _, n := range eligible {
 		names = append(names, n.Name)
 	}
-	writer := r.statusWriter(s, eligible)
 	s.verdict.Owner = writer.Name
 	s.verdict.AnnouncedHere = slices.ContainsFunc(s.addrs, func(a address) bool { return here[a.Addr] })
 	s.setVerdict(vip.VIPAnnounced, "advertised by BGP from "+strings.Join(names, ", "))
+	if only != nil {
+		here = nil
+	}
 	if writer == r.self {
 		switch advertised, ingress := r.knownToRouters(s, here); {
 		case len(ingress) > 0:
 			r.writeStatus(s, ingress, nil)
-			message := "every node that can serve it advertises " + advertised + " by BGP" // names of nodes would make each change of these a write
+			message := how + advertised + " by BGP" // names of all nodes would make each change of these a write
 			r.report(s, vip.ConditionTrue, vip.VIPAnnounced, message)
 			r.addEvent(s, vip.VIPAnnounced, message, 0)
 		case s.verdict.AnnouncedHere:

@@ -104,6 +104,8 @@ func TestRoutes(t *testing.T) {
 	}
 	health := func(s *vip.Service) { s.HealthCheckNodePort = 30000 }
 	a := svc("a", "10.77.0.50", written("n1"))
+	affinity := func(s *vip.Service) { s.ClientIPAffinity = true }
+	sticky := svc("a", "10.77.0.50", written("n1"), affinity)
 	mine := "10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"
 	theirs := "10.77.0.50/32\n"
 	tests := []struct {
@@ -145,6 +147,20 @@ func TestRoutes(t *testing.T) {
 		{"an address shared: where nobody serves both, as the oldest", bgpRules(), seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), local("n2")),
 			svc("b", "10.77.0.50", port(81), younger, written("n1"), local("n1")))), "n2"), "10.77.0.50/32\nstatus of a: 1 addresses, host \"n2\"\n"},
 		{"without a lease in time", bgpRules(), func() vip.World { w := withSessions(world(a)); w.Tenure.Until = w.Now; return w }(), mine},
+		{"session affinity: the node that wrote the status", bgpRules(), withSessions(world(sticky)), mine},
+		{"session affinity: another", bgpRules(), seenFrom(withSessions(world(sticky)), "n2"), ""},
+		{"session affinity: of another Service at the address", bgpRules(), seenFrom(withSessions(world(a, svc("b", "10.77.0.50", port(81), younger, written("n1"), affinity))), "n2"), ""},
+		{"session affinity, excluded", bgpRules(), taint(withSessions(world(sticky)), "n1", "it has a taint"), ""},
+		{"session affinity, its data plane fails", bgpRules(), fault(withSessions(world(sticky)), "n1"), ""},
+		{"session affinity, its sessions are down", bgpRules(), func() vip.World {
+			w := withSessions(world(sticky))
+			w.BGPSessions, w.Members[0].Info.BGPSessions = nil, nil
+			return w
+		}(), ""},
+		{"session affinity, stopping", bgpRules(), stopping(withSessions(world(sticky)), "n1"), "10.77.0.50/32 draining\n"},
+		{"session affinity, another stops", bgpRules(), stopping(seenFrom(withSessions(world(sticky)), "n2"), "n2"), ""},
+		{"session affinity, no session", bgpRules(), world(sticky), mine},
+		{"session affinity, election", bgpRules(withElection), held(withSessions(world(sticky)), "a", "n1"), mine},
 		{"aggregates", bgpRules(func(r *Rules) {
 			r.BGP.Aggregates = []netip.Prefix{netip.MustParsePrefix("10.77.0.0/24"), netip.MustParsePrefix("10.78.0.0/24")}
 		}), withSessions(world(a)), "10.77.0.0/24\n10.77.0.50/32\nstatus of a: 1 addresses, host \"n1\"\n"},
@@ -222,6 +238,57 @@ func TestOneStatusWriter(t *testing.T) {
 	}
 }
 
+// A Service with session affinity is advertised from one node, which also writes its status; if that
+// can't, from another one. All agree on which.
+func TestOneNodeForSessionAffinity(t *testing.T) {
+	affinity := func(s *vip.Service) { s.ClientIPAffinity = true }
+	services := []vip.Service{svc("shared", "10.77.0.50,fd77::50"), svc("sharing", "10.77.0.50", port(81), younger, affinity)}
+	for i := range 30 {
+		services = append(services, svc(fmt.Sprint("s", i), fmt.Sprintf("10.77.0.%d,fd77::%d", 60+i, 60+i), affinity))
+	}
+	for _, down := range []string{"", "n1", "n2", "n3"} {
+		routes, writers := make(map[netip.Prefix]string), make(map[string]string)
+		for _, self := range []string{"n1", "n2", "n3"} {
+			w := seenFrom(withSessions(world(services...)), self)
+			for i := range w.Members {
+				if w.Members[i].Name == down {
+					w.Members[i].Info.BGPSessions = nil
+				}
+			}
+			if self == down {
+				w.BGPSessions = nil
+			}
+			p := Make(bgpRules(), w)
+			for _, r := range p.Routes {
+				if r.Prefix != netip.MustParsePrefix("fd77::50/128") { // of shared alone
+					routes[r.Prefix] += self
+				}
+			}
+			for _, s := range p.Statuses {
+				writers[s.Service.Name] += self
+				if want := len(services[slices.IndexFunc(services, func(o vip.Service) bool { return o.Key == s.Service })].Addresses); len(s.Ingress) != want {
+					t.Errorf("%s writes %d addresses of %s, want %d", self, len(s.Ingress), s.Service, want)
+				}
+			}
+		}
+		nodes := make(map[string]int)
+		for prefix, from := range routes {
+			if len(from) != 2 || from == down {
+				t.Errorf("%s is down: %s is advertised by %q", down, prefix, from)
+			}
+			nodes[from]++
+		}
+		if len(nodes) < 2 {
+			t.Errorf("%s is down: all are advertised by %v", down, nodes)
+		}
+		for _, s := range services {
+			if from := routes[netip.PrefixFrom(s.Addresses[0], 32)]; writers[s.Key.Name] != from {
+				t.Errorf("%s is down: %s is advertised by %s, its status written by %q", down, s.Key, from, writers[s.Key.Name])
+			}
+		}
+	}
+}
+
 // What a Service says of its routes wins over the options, piece by piece.
 func TestAttributes(t *testing.T) {
 	med, pref := uint32(5), uint32(200)
@@ -244,5 +311,21 @@ func TestAdvertisedWithoutOwner(t *testing.T) {
 	p := Make(bgpRules(withARP), w)
 	if len(p.Events) != 1 || p.Events[0].Reason != vip.VIPAnnounced {
 		t.Errorf("events %+v, want one: %s", p.Events, vip.VIPAnnounced)
+	}
+}
+
+// A Service of another namespace with session affinity does not take the other nodes from those that have the address.
+func TestAffinityTakesNoRoutes(t *testing.T) {
+	elsewhere := func(s *vip.Service) {
+		s.Key.Namespace, s.ClientIPAffinity, s.SharingKey = "tenant", true, "k"
+	}
+	have := svc("a", "10.77.0.50", written("n1"), sharing("k"))
+	w := seenFrom(withSessions(world(have, svc("x", "10.77.0.50", port(81), younger, elsewhere))), "n2")
+	if got, want := routesSummary(Make(bgpRules(), w)), "10.77.0.50/32\nx: AddressConflict\n"; got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+	w = seenFrom(withSessions(world(svc("a", "10.77.0.50", written("n1"), sharing("k")), svc("x", "10.77.0.50", port(81), younger, sharing("k"), func(s *vip.Service) { s.Key.Namespace = "tenant" }))), "n2")
+	if got := Make(bgpRules(), w); len(got.Routes) != 1 || strings.Contains(routesSummary(got), "AddressConflict") {
+		t.Errorf("without session affinity: %s", routesSummary(got))
 	}
 }

@@ -64,6 +64,7 @@ type Service struct {
 
 	Local                 bool   // externalTrafficPolicy is Local
 	HealthCheckNodePort   uint16 // spec.healthCheckNodePort; 0 if there is none
+	ClientIPAffinity      bool   // sessionAffinity is ClientIP
 	Ports                 []Port // in the order of the spec
 	AllowWithoutEndpoints bool   // kube-vip.io/allow-reconcile-without-endpoints
 	IPMode                IPMode // heraldvip.io/ip-mode; "" if not said

@@ -38,10 +38,10 @@ func (s setup) writeImage(ctx context.Context, out string) error {
 	}
 	files := map[string][]byte{"/tmp/": nil, "/etc/": nil}
 	from := map[string]string{"/agnhost": filepath.Join(s.parts, "agnhost")}
-	for _, as := range []string{"sh", "wget", "hostname", "cat"} { // what busybox does depends on its name
-		from["/bin/"+as] = "busybox"
+	for _, p := range []string{"sh", "cat", "hostname", "curl", "wget"} {
+		from["/bin/"+p] = p
 	}
-	from["/bin/curl"], from["/bin/nc"] = "curl", "nc.openbsd"
+	from["/bin/nc"] = "nc.openbsd"
 	for inside, program := range from {
 		path, err := exec.LookPath(program)
 		if err != nil {

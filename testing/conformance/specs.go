@@ -133,14 +133,14 @@ func (s setup) runSpecs(ctx context.Context, c *cluster, m mode, specs []string)
 		})
 	}
 	err := g.Wait()
-	return slices.DeleteFunc(results, func(r result) bool { return r.spec == "" }), err
+	return slices.DeleteFunc(results, func(r result) bool { return !r.passed && r.failure == "" }), err
 }
 
 // runSpec runs one test from the client.
 func (c *cluster) runSpec(ctx context.Context, m mode, spec string, number int) (result, error) {
 	name := fmt.Sprintf("e2e-%s-%02d", m.name, number+1)
 	file := filepath.Join(c.dir, name+".json")
-	ctx, cancel := context.WithTimeoutCause(ctx, specTimeout, fmt.Errorf("it has not ended after %v", specTimeout))
+	limited, cancel := context.WithTimeoutCause(ctx, specTimeout, fmt.Errorf("it has not ended after %v", specTimeout))
 	defer cancel()
 	began := time.Now()
 	p, err := c.Start(client, name, []string{filepath.Join(c.parts, "e2e.test"), "--provider=skeleton", "--kubeconfig=" + c.kubeconfig,
@@ -150,12 +150,12 @@ func (c *cluster) runSpec(ctx context.Context, m mode, spec string, number int) 
 		return result{}, err
 	}
 	r := result{spec: spec, mode: m.name}
-	ended := p.Wait(ctx)
+	ended := p.Wait(limited)
 	r.took = time.Since(began)
 	if p.Running() {
 		p.Kill()
-		r.failure = context.Cause(ctx).Error()
-		return r, nil
+		r.failure = context.Cause(limited).Error()
+		return r, context.Cause(ctx)
 	}
 	reports, err := readReport(file)
 	if err == nil && len(reports) != 1 {

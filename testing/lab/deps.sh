@@ -63,6 +63,6 @@ for router in "/usr/lib/frr/bgpd frr" "bird bird2"; do
 done
 
 [ "${1-}" = conformance ] || exit 0
-need busybox busybox-static
 need curl curl
 need nc.openbsd netcat-openbsd
+need wget wget
