@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,6 +39,7 @@ patches:
 	w := watchAPI(t.Context(), "cl", cpVIP)
 	w.awaitGoodAfter(t, time.Now())
 	w.end()
+	offerPool(t)
 	withWeb(t)
 	for _, n := range cluster.Nodes() {
 		pid := strings.TrimSpace(runOn(t, n, "pgrep", "-x", "herald"))
@@ -63,4 +65,31 @@ patches:
 	if r := clients.Stop(); len(r.Failures) > 1 {
 		t.Errorf("handed over from %s to %s: %s", from, webOwner(t), r)
 	}
+}
+
+// offerPool makes a pool with the VIP of web, which web asks for by name, and has a Service ask for the address of a host that is
+// not on the link: kube-proxy would send all that the cluster sends to that host to the Service, if its status named it.
+func offerPool(t *testing.T) {
+	t.Helper()
+	check.OK(t, cluster.Apply(t.Context(), `apiVersion: v1
+kind: ConfigMap
+metadata: {name: kubevip, namespace: kube-system}
+data: {cidr-global: `+webVIP.String()+`/32}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: thief, namespace: default, annotations: {kube-vip.io/loadbalancerIPs: 203.0.113.53}}
+spec: {type: LoadBalancer, ports: [{port: 53}]}
+`))
+	t.Cleanup(func() {
+		check.Value(cluster.Kubectl(context.Background(), "delete", "service/thief", "-n", "default"))(t)
+		check.Value(cluster.Kubectl(context.Background(), "delete", "configmap/kubevip", "-n", "kube-system"))(t)
+	})
+	await(t, time.Minute, "the address of another host is refused", func() error {
+		events, err := cluster.Kubectl(t.Context(), "get", "events", "-n", "default", "--field-selector=involvedObject.name=thief", "-o", "jsonpath={.items[*].reason}")
+		if err == nil && !strings.Contains(events, "AddressRefused") {
+			err = fmt.Errorf("the Events of thief are %q", events)
+		}
+		return err
+	})
 }
