@@ -221,7 +221,8 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 		e := &o.Endpoints[i]
 		s.addEndpoint(e)
 		// What a user wrote into Endpoints may be anything, even somebody else's VIP,
-		// and must not take it from them: only what names its pod counts as a pod's.
+		// and must not take it from them: only what names its pod counts as a pod's, and
+		// that, too, somebody may have written who may write EndpointSlices (ReservedRange.FromSlice).
 		pod := e.TargetRef != nil && e.TargetRef.Kind == "Pod" && o.Labels[discoveryv1.LabelManagedBy] != mirroringController
 		if pod || s.service == kubernetesService {
 			s.addrs = append(s.addrs, parseAddrs(e.Addresses)...)

@@ -188,9 +188,6 @@ func (c *Cluster) reservedRanges() []vip.ReservedRange {
 		add(pods, s.addrs, s.service)
 	}
 	descriptions := make(map[netip.Addr]string)
-	for a, service := range pods {
-		descriptions[a] = "the address of a pod of Service " + service.String()
-	}
 	for a, service := range clusterIPs {
 		descriptions[a] = "the cluster IP of Service " + service.String()
 	}
@@ -204,6 +201,11 @@ func (c *Cluster) reservedRanges() []vip.ReservedRange {
 	for _, prefixes := range c.cidrs.values {
 		for _, p := range *prefixes {
 			out = append(out, vip.ReservedRange{Prefix: p, Description: "the cluster's Service range"})
+		}
+	}
+	for a, service := range pods {
+		if descriptions[a] == "" {
+			out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: "the address of a pod of Service " + service.String(), FromSlice: true})
 		}
 	}
 	for a, text := range descriptions {

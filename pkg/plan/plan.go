@@ -181,6 +181,7 @@ func newPass(r *Rules, w *vip.World) *pass {
 		Rules: r, World: w, nodes: newNodes(w), reserved: newReservedAddresses(r, w), offers: newOffers(r, w),
 		bound: make(map[binding]bool, len(w.Bound)), wanted: make(map[netip.Addr]bool, len(w.Bound)),
 	}
+	p.reserved.mayIgnoreSlices = p.mayIgnoreSlices
 	for _, b := range w.Bound {
 		p.bound[binding{b.Addr, b.Link}] = true
 	}

@@ -261,9 +261,9 @@ func (f *filter) whyNoAddress(s *service) string {
 	return fmt.Sprintf("%s yet; it is to be given one of %s", text, pools)
 }
 
-// all is every range and address that no Service may have.
+// all is every range and address that no Service may have, but for those that only an EndpointSlice says are a pod's.
 func (r *reservedAddresses) all() []vip.ReservedRange {
-	out := slices.Clone(r.ranges)
+	out := slices.DeleteFunc(slices.Clone(r.ranges), func(x vip.ReservedRange) bool { return x.FromSlice })
 	for _, m := range []map[netip.Addr]description{r.nodes, r.programs, r.routers, r.subnets} {
 		for a, what := range m {
 			out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: what.String()})

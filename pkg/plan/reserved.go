@@ -16,6 +16,9 @@ type reservedAddresses struct {
 	routers  map[netip.Addr]description // gateways and BGP peers
 	subnets  map[netip.Addr]description // network and broadcast addresses of links
 	ranges   []vip.ReservedRange        // longest prefix first
+
+	// mayIgnoreSlices reports whether s may have an address although an EndpointSlice says that it is a pod's.
+	mayIgnoreSlices func(s *service, a netip.Addr) bool
 }
 
 // A description says what an address is: "what node" or "what node on link".
@@ -104,6 +107,12 @@ func (r *reservedAddresses) addSubnet(p netip.Prefix, node, link string) {
 	}
 }
 
+// mayIgnoreSlices reports whether s may have a although an EndpointSlice says that it is a pod's: s has it already, or a pool offers
+// it to its namespace. Some clusters let tenants write EndpointSlices, by which they could take any VIP from its Service.
+func (p *pass) mayIgnoreSlices(s *service, a netip.Addr) bool {
+	return p.has(s, a) || p.offers != nil && p.offers.policy.WhyNotOffered(s.Key.Namespace, p.offers.labels[s.Key.Namespace], a, true) == ""
+}
+
 // whatIs describes what a is that s may not have, or returns "": a node's address; unless s is the control plane,
 // what another program has given to a node, a router, a network or broadcast address, or the longest reserved range that it is in.
 //
@@ -126,7 +135,7 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 	}
 	for _, x := range r.ranges {
 		switch {
-		case !x.Prefix.Contains(a):
+		case !x.Prefix.Contains(a), x.FromSlice && r.mayIgnoreSlices(s, a):
 		case x.Prefix.IsSingleIP():
 			return x.Description
 		default:

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -94,5 +95,43 @@ func TestOffLink(t *testing.T) {
 	}
 	if got := hint("10.77.0.50,fd77::50", false) + hint("10.99.0.5", true); got != "" {
 		t.Errorf("a hint for nothing: %q", got)
+	}
+}
+
+// TestForgedEndpointSlice: an EndpointSlice with a VIP of others, which a tenant may be able to write, takes that VIP from nobody who
+// has it, by its status or, where none is written, by its lease; nor from those to whom a pool offers it. A newcomer without a pool is refused it.
+func TestForgedEndpointSlice(t *testing.T) {
+	forged := vip.ReservedRange{Prefix: netip.MustParsePrefix("10.77.0.155/32"), Description: "the address of a pod of Service evil/x", FromSlice: true}
+	refused := func(r Rules, w vip.World) bool {
+		w.Reserved = []vip.ReservedRange{forged}
+		return Make(r, w).Verdicts[0].Reason == vip.AddressRefused
+	}
+	has := func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.155"), IPMode: vip.ModeVIP}} }
+	offered := poolWorld("n1")
+	offered.Services = []vip.Service{svc("a", "10.77.0.155")}
+	offered.Pools.Data["cidr-global"] = "10.77.0.144/28"
+	for _, tt := range []struct {
+		name string
+		r    Rules
+		w    vip.World
+		want bool
+	}{
+		{"it has the address", rules(), held(world(svc("a", "10.77.0.155", has)), "a", "n1"), false},
+		{"it is a newcomer", rules(), world(svc("a", "10.77.0.155")), true},
+		{"a pool offers it", poolRules(), offered, false},
+	} {
+		if got := refused(tt.r, tt.w); got != tt.want {
+			t.Errorf("%s: refused is %v, want %v", tt.name, got, tt.want)
+		}
+	}
+	r := rules()
+	r.NoStatus = true
+	if refused(r, held(world(svc("a", "10.77.0.155")), "a", "n1")) {
+		t.Error("it has the address by its lease: refused")
+	}
+	w := poolWorld("n1")
+	w.Reserved = []vip.ReservedRange{forged}
+	if all := Make(poolRules(), w).Pools[0].Reserved; slices.Contains(all, forged) {
+		t.Error("pools keep what is forged from Services")
 	}
 }

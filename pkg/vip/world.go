@@ -69,6 +69,7 @@ type World struct {
 type ReservedRange struct {
 	Prefix      netip.Prefix
 	Description string // for the message: "the cluster's Service range"
+	FromSlice   bool   // only an EndpointSlice says so, which users may be able to write
 }
 
 // A HandingOver is a VIP lease that this node has written to a successor. It goes on
