@@ -4,6 +4,7 @@ import (
 	"github.com/heraldvip/herald/pkg/bgp"
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/rtable"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -18,6 +19,15 @@ func (n *node) newSpeaker() *bgp.Speaker {
 		Node: n.cfg.Node.Name, Peers: list.Peers,
 		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, HoldTime: b.Hold, KeepaliveTime: b.Keepalive, RestartTime: b.RestartTime, DrainTime: b.DrainTime,
 		Log: n.log, Poke: func() { n.agent.Poke() },
+	})
+}
+
+// newTable makes the routing table of routes to VIPs. Without vip_routingtable it is not used.
+func (n *node) newTable() *rtable.Table {
+	c := n.cfg.RoutingTable
+	return rtable.New(rtable.Options{
+		Log: n.log, Poke: func() { n.agent.Poke() }, ID: c.ID, Type: c.Type, Protocol: c.Protocol,
+		Link: func() string { info := n.links.Info(); return info.LinkFor("") },
 	})
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/preflight"
+	"github.com/heraldvip/herald/pkg/rtable"
 	"github.com/heraldvip/herald/pkg/serve"
 	"github.com/heraldvip/herald/pkg/upnp"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -96,6 +97,7 @@ type node struct {
 	apiServer   *health.APIServerCheck // nil without cp_enable
 	mapper      *upnp.Mapper           // runs with enable_upnp
 	speaker     *bgp.Speaker           // runs with bgp_enable
+	table       *rtable.Table          // runs with vip_routingtable
 	nft         *nft.Tables
 	connections *netif.Connections
 	pools       *pool.Assigner
@@ -149,7 +151,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 		return nil, err
 	}
 	n.links, err = netif.New(netif.Options{
-		Log: log, Poke: pokeBoth, OnLinkChange: func() { n.speaker.LinksChanged(); n.announcer.LinksChanged() }, Tenure: tenure,
+		Log: log, Poke: pokeBoth, OnLinkChange: func() { n.speaker.LinksChanged(); n.announcer.LinksChanged(); n.table.LinksChanged() }, Tenure: tenure,
 		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {
@@ -164,7 +166,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	})
 	n.dhcp = dhcp.New(dhcp.Options{Log: log, Poke: poke, Tenure: tenure, Attempts: cfg.DHCP.Attempts, Open: dhcp.Open, InUse: n.announcer.Resolve})
 	n.wireOwnership(cfg, wake, poke)
-	n.mapper, n.speaker, n.nft = n.newMapper(), n.newSpeaker(), nft.New(log)
+	n.mapper, n.speaker, n.nft, n.table = n.newMapper(), n.newSpeaker(), nft.New(log), n.newTable()
 	n.pools = pool.NewAssigner(addressRest, poke)
 	n.connections = netif.NewConnections(log, wake.Send)
 	n.agent = n.newAgent()
@@ -192,13 +194,16 @@ func (n *node) newAgent() *agent.Agent {
 	if n.cfg.BGP.Enable {
 		o.Observers, o.Routes = append(o.Observers, n.speaker), n.speaker
 	}
+	if n.cfg.RoutingTable.Enable { // after BGP, which sets RoutesDraining
+		o.Observers, o.RoutingTable = append(o.Observers, n.table), n.table
+	}
 	return agent.New(o)
 }
 
 // collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.nft, n.server, n.pools} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.table, n.nft, n.server, n.pools} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -260,7 +265,7 @@ func planRules(cfg config.Config) plan.Rules {
 		Reserved:   cfg.Services.Reserved,
 		ProbeNew:   !cfg.ARP.SkipDAD,
 		DHCPMode:   cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
-		BGP: bgpRules(cfg.BGP),
+		BGP: bgpRules(cfg.BGP), RoutingTable: cfg.RoutingTable.ID,
 	}
 	if cfg.ControlPlane.Enable {
 		r.ControlPlane = controlPlaneRules(cfg)
@@ -341,6 +346,9 @@ func (n *node) others() []task {
 	}
 	if n.cfg.BGP.Enable {
 		tasks = append(tasks, n.speaker)
+	}
+	if n.cfg.RoutingTable.Enable {
+		tasks = append(tasks, n.table)
 	}
 	return tasks
 }

@@ -65,8 +65,8 @@ func TestManifest(t *testing.T) {
 			stderr: "warning: address=\"192.0.2.1\" (flag --address) has no effect without cp_enable=true\n",
 		},
 		{
-			args: "pod --interface eth0 --arp --controlplane --address 192.0.2.1 --table",
-			err:  `vip_routingtable="true" (flag --table): Herald writes no routes to VIPs into a routing table; remove it, and make the daemon that would export them a BGP peer by bgp_enable and bgp_peers`,
+			args: "pod --interface eth0 --arp --controlplane --address 192.0.2.1 --wireguard",
+			err:  `vip_wireguard="true" (flag --wireguard): Herald makes no WireGuard tunnels; remove it, and announce VIPs by BGP over a tunnel that the nodes have`,
 		},
 		{
 			args:   "daemonset --inCluster --taint --arp --services --image example.com/herald:1",

@@ -51,6 +51,7 @@ type Options struct {
 	FormerOwners  Applier[vip.FormerOwner] // may be nil: connections of VIPs that move are reset
 	Addresses     Applier[vip.Address]
 	Announcements Applier[vip.Announcement]
+	RoutingTable  Applier[vip.Route]   // may be nil: no routing table has routes to VIPs
 	Macvlans      Applier[vip.Macvlan] // may be nil, with DHCP
 
 	Connections   Mailbox[netip.Addr] // may be nil: those to VIPs that were owned before are not counted
@@ -168,7 +169,7 @@ func (a *Agent) stop(ctx context.Context) {
 		began := time.Now()
 		a.pass(ctx)
 		w := a.observe()
-		if !w.Synced || len(w.Bound) == 0 && !holds(w) && w.StatusesPending == 0 && !w.BGPDraining || !w.Tenure.Holds(w.Now) {
+		if !w.Synced || !holdsAny(w.Bound) && !holds(w) && w.StatusesPending == 0 && !w.RoutesDraining || !w.Tenure.Holds(w.Now) {
 			break
 		}
 		time.Sleep(rest(time.Since(began)))
@@ -192,6 +193,11 @@ func (a *Agent) stop(ctx context.Context) {
 	}
 	// Else this process has never planned: addresses with Herald's mark in the kernel are
 	// an earlier process's, and end by their lifetime unless another process renews them.
+}
+
+// holdsAny reports whether any address is bound by a lease. What needs none other nodes have, too.
+func holdsAny(bound []vip.Address) bool {
+	return slices.ContainsFunc(bound, func(a vip.Address) bool { return !a.Lease.IsZero() })
 }
 
 // holds reports whether this node holds any claim.
@@ -275,6 +281,10 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		bound[binding{x.Addr, x.Link}] = true
 	}
 	// What the kernel has is announced.
+	if a.o.RoutingTable != nil {
+		_, err := a.o.RoutingTable.Set(ctx, p.Routes)
+		failed("routing table", err)
+	}
 	announce := slices.DeleteFunc(slices.Clone(p.Announcements), func(x vip.Announcement) bool { return !x.ListenOnly && !bound[binding{x.Addr, x.Link}] })
 	a.announced, err = a.o.Announcements.Set(ctx, announce)
 	failed("announcements", err)

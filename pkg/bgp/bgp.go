@@ -103,12 +103,12 @@ func keptRoutes(before, routes []vip.Route) (stay []vip.Route) {
 	return stay
 }
 
-// Observe fills in BGPSessions and BGPDraining. BGPDraining is true for DrainTime after
+// Observe fills in BGPSessions and RoutesDraining. RoutesDraining is true for DrainTime after
 // routes began to drain, while at least one session is established.
 func (s *Speaker) Observe(w *vip.World) {
 	w.BGPSessions = s.Sessions()
 	since := s.wanted.Get().drainingSince
-	w.BGPDraining = slices.ContainsFunc(w.BGPSessions, vip.BGPSession.Up) && !since.IsZero() && w.Now.Sub(since) < s.o.DrainTime
+	w.RoutesDraining = slices.ContainsFunc(w.BGPSessions, vip.BGPSession.Up) && !since.IsZero() && w.Now.Sub(since) < s.o.DrainTime
 }
 
 // Sessions is the state of all sessions, in the order of Options.Peers. It does not block.

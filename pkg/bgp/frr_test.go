@@ -94,7 +94,7 @@ func TestFRR(t *testing.T) {
 	}
 	s.Put(all)
 	w := vip.World{Now: time.Now()}
-	if s.Observe(&w); !w.BGPDraining {
+	if s.Observe(&w); !w.RoutesDraining {
 		t.Error("nothing drains")
 	}
 	check.Until(t, 5*time.Second, "graceful shutdown", func() error {
@@ -108,7 +108,7 @@ func TestFRR(t *testing.T) {
 		return nil
 	})
 	w.Now = w.Now.Add(time.Second)
-	if s.Observe(&w); w.BGPDraining {
+	if s.Observe(&w); w.RoutesDraining {
 		t.Error("it drains for longer than Options.Drain")
 	}
 	s.Put(nil)

@@ -25,6 +25,7 @@ type Config struct {
 	Pools        vip.Key // the ConfigMap of pools: svc_pools_namespace, svc_pools; without a Name there are none
 	ARP          ARP
 	BGP          BGP
+	RoutingTable RoutingTable
 	Kube         Kube
 	Serve        Serve
 	UPnP         UPnP

@@ -22,7 +22,7 @@ const (
 // has no effect, and why. Those that ask for what Herald does not have are refused, with the way out.
 func TestDistributions(t *testing.T) {
 	tests := map[string]struct {
-		asks     string // for what: the VIP of the control plane, those of Services, an election for each; the prefix length of IPv4 VIPs
+		asks     string // for what: the VIP of the control plane, in a routing table, those of Services, an election for each; the prefix length of IPv4 VIPs
 		warnings []string
 		err      string
 	}{
@@ -35,9 +35,8 @@ func TestDistributions(t *testing.T) {
 		"k3s":                 {asks: "cp services /24"},
 		"kubespray":           {asks: "cp services election /32", warnings: []string{"enable_node_labeling (environment) has no effect: " + reasonLabels, warnLocal}},
 		"minikube":            {asks: "cp /32", warnings: []string{warnLocal}},
-		"openshift": {err: `vip_routingtable="true" (environment): ` + reasonRoutes + "\n" +
-			`vip_arp="false" (environment): must be true with cp_enable, or bgp_enable must: nothing else announces its VIP`},
-		"rke2": {asks: "cp services election /24", warnings: []string{warnLocal}},
+		"openshift":           {asks: "cp table /32"},
+		"rke2":                {asks: "cp services election /24", warnings: []string{warnLocal}},
 	}
 	files := check.Value(filepath.Glob("testdata/distributions/*.env"))(t)
 	if len(files) != len(tests) {
@@ -75,7 +74,7 @@ func asked(c Config) string {
 	for _, o := range []struct {
 		set  bool
 		word string
-	}{{c.ControlPlane.Enable, "cp"}, {c.Services.Enable, "services"}, {c.Services.Election, "election"}} {
+	}{{c.ControlPlane.Enable, "cp"}, {c.RoutingTable.Enable, "table"}, {c.Services.Enable, "services"}, {c.Services.Election, "election"}} {
 		if o.set {
 			words = append(words, o.word)
 		}

@@ -74,7 +74,7 @@ var errorTests = []struct {
 	{"lb_class_legacy_handling=x", `lb_class_legacy_handling="x" (environment): must be true or false`},
 	{"LoadBalancerClassLegacyHandling=x", `LoadBalancerClassLegacyHandling="x" (environment): must be true or false`},
 	{"vip_arp=x", `vip_arp="x" (environment): must be true or false`},
-	{"vip_arp=false svc_enable=true", `vip_arp="false" (environment): must be true with svc_enable, unless bgp_enable is: else nothing announces the VIPs of Services`},
+	{"vip_arp=false svc_enable=true", `vip_arp="false" (environment): must be true with svc_enable, unless bgp_enable or vip_routingtable is: else nothing announces the VIPs of Services`},
 	{"vip_arpRate=3s", `vip_arpRate="3s" (environment): must be a whole number of milliseconds from 500 to 86400000`},
 	{"vip_arpRate=86400001", `vip_arpRate="86400001" (environment): must be a whole number of milliseconds from 500 to 86400000`},
 	{"vip_skipdad=x", `vip_skipdad="x" (environment): must be true or false`},
@@ -112,6 +112,10 @@ var errorTests = []struct {
 	{"upnp_ports=80,443-80", `upnp_ports="80,443-80" (environment): must be ports and ranges of ports with commas between, such as 80,443,30000-32767`},
 	{"upnp_ports=0", `upnp_ports="0" (environment): must be ports and ranges of ports with commas between, such as 80,443,30000-32767`},
 	{"upnp_gateways=router.lan", `upnp_gateways="router.lan" (environment): must be IP addresses with commas between, such as 192.168.1.1,fd00::1`},
+	{"vip_routingtable=x", `vip_routingtable="x" (environment): must be true or false`},
+	{"vip_routingtableid=254", `vip_routingtableid="254" (environment): must be a whole number from 1 to 2147483647, and not that of the kernel's own tables (253 to 255)`},
+	{"vip_routingtabletype=3", `vip_routingtabletype="3" (environment): must be 1 (unicast), 2 (local), 6 (blackhole), 7 (unreachable) or 8 (prohibit)`},
+	{"vip_routingprotocol=4", `vip_routingprotocol="4" (environment): must be a whole number from 5 to 255`},
 	{"health_check_port=65536", `health_check_port="65536" (environment): must be a port from 1 to 65535, or 0 for none`},
 	{"health_check_port=2112", `health_check_port="2112" (environment): must be another port than that of prometheus_server=":2112" (default), where /healthz is served as well`},
 }
@@ -157,7 +161,7 @@ func TestNoHostname(t *testing.T) {
 // TestServicesWithoutARP: Services without a way to announce them are an error.
 func TestServicesWithoutARP(t *testing.T) {
 	_, _, err := Parse(Sources{Env: []string{"svc_enable=true"}, Hostname: "n1"})
-	want := `vip_arp="false" (default): must be true with svc_enable, unless bgp_enable is: else nothing announces the VIPs of Services`
+	want := `vip_arp="false" (default): must be true with svc_enable, unless bgp_enable or vip_routingtable is: else nothing announces the VIPs of Services`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
@@ -166,7 +170,7 @@ func TestServicesWithoutARP(t *testing.T) {
 // TestControlPlaneWithoutARP: the same for the VIP of the control plane.
 func TestControlPlaneWithoutARP(t *testing.T) {
 	_, _, err := Parse(Sources{Env: []string{"cp_enable=true", "address=192.0.2.1"}, Hostname: "n1"})
-	want := `vip_arp="false" (default): must be true with cp_enable, or bgp_enable must: nothing else announces its VIP`
+	want := `vip_arp="false" (default): must be true with cp_enable, or bgp_enable or vip_routingtable must: nothing else announces its VIP`
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -95,7 +95,7 @@ const (
 
 // Options is the table of all options: those that Herald has, then
 // those of kube-vip that it only knows of.
-var Options = slices.Concat(supported, bgpOptions, unsupported)
+var Options = slices.Concat(supported, bgpOptions, routingOptions, unsupported)
 
 // inSection sets the group of options and the release that they came with.
 func inSection(group Group, since string, options []Option) []Option {

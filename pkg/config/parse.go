@@ -198,8 +198,8 @@ func (p *parser) check() {
 			p.warn("%v is less than %d ms: %d ms is used", rate, minARPPeriod, defaultARPPeriod)
 		}
 	}
-	if c.Services.Enable && !c.ARP.Enable && !c.BGP.Enable && p.valid("vip_arp", "bgp_enable") {
-		p.fail(p.setting("vip_arp"), errors.New("must be true with svc_enable, unless bgp_enable is: else nothing announces the VIPs of Services"))
+	if c.Services.Enable && !p.announces() {
+		p.fail(p.setting("vip_arp"), errors.New("must be true with svc_enable, unless bgp_enable or vip_routingtable is: else nothing announces the VIPs of Services"))
 	}
 	if c.Services.Enable && c.Services.Addresses == "pools" && !c.GivesAddresses() && p.valid("svc_pools", "svc_namespace", "disable_service_updates") {
 		p.fail(p.setting("svc_addresses"), errors.New("must be any where no pools are read: with an empty svc_pools, with svc_namespace, or with disable_service_updates"))
@@ -219,6 +219,13 @@ func (p *parser) check() {
 	c.ControlPlane.Lease.Namespace = cmp.Or(c.ControlPlane.Lease.Namespace, c.Node.Namespace)
 	p.checkControlPlane()
 	p.checkBGP()
+	p.checkRoutingTable()
+}
+
+// announces reports whether any way to announce VIPs is enabled, or one was asked for by a value that is wrong.
+func (p *parser) announces() bool {
+	c := &p.config
+	return c.ARP.Enable || c.BGP.Enable || c.RoutingTable.Enable || !p.valid("vip_arp", "bgp_enable", "vip_routingtable")
 }
 
 // checkControlPlane checks what the options of the control-plane VIP mean together, and with others.
@@ -235,8 +242,8 @@ func (p *parser) checkControlPlane() {
 	if len(c.ControlPlane.Addresses) == 0 && p.valid("address") {
 		p.fail(address, errors.New("must name the VIP of the control plane, since cp_enable is true"))
 	}
-	if !c.ARP.Enable && !c.BGP.Enable && p.valid("vip_arp", "bgp_enable") {
-		p.fail(p.setting("vip_arp"), errors.New("must be true with cp_enable, or bgp_enable must: nothing else announces its VIP"))
+	if !p.announces() {
+		p.fail(p.setting("vip_arp"), errors.New("must be true with cp_enable, or bgp_enable or vip_routingtable must: nothing else announces its VIP"))
 	}
 	if c.ControlPlane.Lease == c.Services.Lease && p.valid("vip_leasename") {
 		p.fail(p.setting("vip_leasename"), fmt.Errorf("must be another lease than %v", p.setting("svc_leasename")))

@@ -4,13 +4,12 @@ import "slices"
 
 // Why options of kube-vip are not supported, and what to do instead.
 const (
-	reasonElection  = "the control plane's VIP always has one owner, which is elected"
+	reasonElection  = "by ARP the control plane's VIP always has one owner, which is elected; by BGP or a routing table alone every node advertises it whose API server is ready"
 	reasonDetect    = "a node's own API server is always asked first, and the VIP goes to one whose API server is ready"
 	reasonBalancer  = "Herald does not balance over the API servers; the API server of the node that owns the VIP answers"
 	reasonCheck     = "the health check has control_plane_health_check_address, _period_seconds, _timeout_seconds and _failure_threshold only"
 	reasonZebra     = "Herald hands no routes to zebra; make FRR a peer by bgp_peers"
-	reasonRoutes    = "Herald writes no routes to VIPs into a routing table; remove it, and make the daemon that would export them a BGP peer by bgp_enable and bgp_peers"
-	reasonTable     = "it is for vip_routingtable, which Herald does not have"
+	reasonTable     = "routes of an earlier process that nothing asks for any more are always removed"
 	reasonDNSMode   = "addresses are IP addresses; names are not looked up"
 	reasonDDNS      = "the control plane's VIP is not leased by DHCP; reserve an address, and set it by address and in DNS"
 	reasonEgress    = "Herald does not send what pods send with a VIP as its source; remove it, and have the network plugin do that"
@@ -50,11 +49,7 @@ var unsupported = slices.Concat(
 		{Env: "zebra_software_name", Flag: "zebraSoftwareName", Type: String, Default: "frr8.3", Reason: reasonZebra, Effect: Unused, Meaning: "Its name and version."},
 	}),
 	inSection(groupRouting, "", []Option{
-		{Env: "vip_routingtable", Flag: "table", Type: Bool, Default: "false", Reason: reasonRoutes, Effect: Refused, Meaning: "Put routes to VIPs into a table, for another daemon to export."},
-		{Env: "vip_routingtableid", Flag: "tableID", Type: Int, Default: "198", Reason: reasonTable, Effect: Unused, Meaning: "The table."},
-		{Env: "vip_routingtabletype", Flag: "tableType", Type: Int, Default: "1", Reason: reasonTable, Effect: Unused, Meaning: "The type of the routes."},
-		{Env: "vip_routingprotocol", Flag: "routingProtocol", Type: Int, Default: "248", Reason: reasonTable, Effect: Unused, Meaning: "The protocol number of the routes."},
-		{Env: "vip_cleanroutingtable", Flag: "cleanRoutingTable", Type: Bool, Default: "false", Reason: reasonTable, Effect: Unused, Meaning: "Remove left-over routes at start."},
+		{Env: "vip_cleanroutingtable", Flag: "cleanRoutingTable", Type: Bool, Default: "false", Reason: reasonTable, Effect: NoEffect, Meaning: "Remove left-over routes at start."},
 	}),
 	inSection(groupDHCP, "", []Option{
 		{Env: "dns_mode", Flag: "dnsMode", Type: String, Default: "first", Reason: reasonDNSMode, Effect: Unused, Meaning: "Which addresses of a name are used: `first`, `ipv4`, `ipv6` or `dual`."},

@@ -55,8 +55,8 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 }
 
 // couldAnnounce reports whether any node could announce a, as those that are able can, and a is free: the
-// status of s names it, or, if VIPs are bound, a probe of this node has found that no other host has it; by BGP
-// alone, a node has a session. others are the MACs of hosts that have it.
+// status of s names it, or, if VIPs are bound, a probe of this node has found that no other host has it; by routes
+// alone, a node is connected. others are the MACs of hosts that have it.
 func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok bool, others []string) {
 	switch {
 	case len(able) == 0:
@@ -64,7 +64,7 @@ func (m *unitPlanner) couldAnnounce(s *service, a address, able []*member) (ok b
 	case s.inStatus(a.Addr):
 		return true, nil
 	case !s.bindsAddresses:
-		return slices.ContainsFunc(able, (*member).hasSession), nil
+		return slices.ContainsFunc(able, m.connected), nil
 	case !m.ProbeNew:
 		return true, nil
 	case m.self == nil || linkFault(&m.self.Info, a.Link) != "": // it can't ask

@@ -8,13 +8,13 @@ import (
 )
 
 // capabilities are what follows for a Service from the options and from how it is announced:
-// by ARP, by BGP or both, for the API servers, with a lease of its own or with one lease for
+// by ARP, by routes or both, for the API servers, with a lease of its own or with one lease for
 // all. They are computed once for each; no other code asks for the method.
 type capabilities struct {
 	owned               bool // the holder of its lease announces it, and nobody else; false: see everyNodeAdvertises
 	bindsAddresses      bool // its owner binds its addresses to links, and announces them there by ARP and NDP; not for BGP alone (decision 0021)
 	ownerAdvertises     bool // its owner advertises routes to its addresses
-	everyNodeAdvertises bool // every node that can serve it advertises routes to its addresses, whoever holds its lease
+	everyNodeAdvertises bool // every node that can serve it advertises routes to its addresses, whoever holds its lease; with localDelivery it binds them to lo
 
 	lease               vip.Key // whose holder owns it; zero: it has no owner
 	leaseFollows        bool    // its lease is in its own namespace, and deleted with it
@@ -27,7 +27,7 @@ type capabilities struct {
 	keptWithoutEligible bool    // its owner goes on, if it can, when no node is eligible
 
 	waitsForKubeProxy bool // an owner binds it only once kube-proxy there serves it
-	localDelivery     bool // connections to it end in a process of its node
+	localDelivery     bool // connections to it end in a process of its node, which answers only where the VIP is bound
 	reserved          bool // reserved ranges are reserved for it
 	hasStatus         bool // its status says who announces it
 	statusTellsUse    bool // an address that no status names was never announced
@@ -37,28 +37,20 @@ type capabilities struct {
 	noEndpointThere string // what is said of a node without an endpoint of it
 }
 
-// capabilitiesOf returns the capabilities of s by the options. ARP and BGP count if they are
+// capabilitiesOf returns the capabilities of s by the options. ARP and routes (BGP, a routing table) count if they are
 // enabled and, unless methods is nil, among these. The lease is the one that s names, or
 // kubevip-NAME, in its namespace; without svc_election the lease for all, if there is one, and
-// zero if no node is to own s (BGP alone).
+// zero if no node is to own s (routes alone).
 //
-// With controlPlane s stands for the API servers: its lease is that of the ControlPlane, and
-// what s names does not count.
+// With controlPlane s stands for the API servers (see ControlPlane.capabilities), and what s names does not count.
 func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlane bool) capabilities {
 	enabled := func(m vip.Method) bool { return controlPlane || methods == nil || slices.Contains(methods, m) }
-	arp, bgp := r.ARP && enabled(vip.ByARP), r.BGP != nil && enabled(vip.ByBGP)
+	arp, routes := r.ARP && enabled(vip.ByARP), r.hasRoutes() && enabled(vip.ByBGP)
 	if controlPlane {
-		return capabilities{
-			owned: true, bindsAddresses: arp || bgp, ownerAdvertises: bgp, // an API server answers only where the VIP is bound
-			lease: r.ControlPlane.Lease, ownLease: true, ownerNeedsEndpoint: true, keptWithoutEligible: true,
-			localDelivery: true, reserved: true,
-			noDHCP:          "the control plane can't have: the nodes must know it before there is an API server",
-			noEndpoints:     "no node's own API server is ready",
-			noEndpointThere: "its own API server is not ready",
-		}
+		return r.ControlPlane.capabilities(arp, routes)
 	}
 	c := capabilities{
-		owned: r.Election || arp, bindsAddresses: arp, ownerAdvertises: bgp && r.Election, everyNodeAdvertises: bgp && !r.Election,
+		owned: r.Election || arp, bindsAddresses: arp, ownerAdvertises: routes && r.Election, everyNodeAdvertises: routes && !r.Election,
 		ownLease: r.Election && s.Lease == "", ownerNeedsEndpoint: s.Local && r.Election,
 		sharesOwner: !r.Election, ignoresEndpoints: s.Local && !r.Election,
 		nodeExclusion: true, movable: r.Election,
@@ -79,6 +71,27 @@ func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlan
 	}
 	return c
 }
+
+// capabilities returns those of the Service that stands for the API servers. With arp one node owns it, binds
+// it, and advertises routes if these are enabled, too: of several nodes with the address on a link each would answer ARP. With routes
+// alone each node whose API server is ready has it, without a lease (decision 0102).
+func (c *ControlPlane) capabilities(arp, routes bool) capabilities {
+	all := capabilities{
+		owned: arp, bindsAddresses: arp, ownerAdvertises: arp && routes, everyNodeAdvertises: routes && !arp,
+		ownLease: true, ownerNeedsEndpoint: true, keptWithoutEligible: true,
+		localDelivery: true, reserved: true,
+		noDHCP:          "the control plane can't have: the nodes must know it before there is an API server",
+		noEndpoints:     "no node's own API server is ready",
+		noEndpointThere: "its own API server is not ready",
+	}
+	if all.owned {
+		all.lease = c.Lease
+	}
+	return all
+}
+
+// hasRoutes reports whether any option asks for routes to VIPs.
+func (r *Rules) hasRoutes() bool { return r.BGP != nil || r.RoutingTable != 0 }
 
 // hasMethod reports whether any method to announce the Service is enabled.
 func (c *capabilities) hasMethod() bool {

@@ -2,10 +2,8 @@ package plan
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -144,34 +142,62 @@ func TestControlPlaneWithOneLease(t *testing.T) {
 		a: VIPAnnounced`)
 }
 
-// TestControlPlaneByBGP: the owner binds it and tells routers, whether Services have
-// an owner each or none, and withdraws it last of all.
-func TestControlPlaneByBGP(t *testing.T) {
-	r := controlPlaneRules()
-	r.ARP, r.BGP = false, &BGP{}
-	w := controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1")
-	p := Make(r, bind(r, w))
-	want := []netip.Prefix{netip.MustParsePrefix("10.77.0.50/32"), netip.MustParsePrefix("fd77::50/128")}
-	var got []netip.Prefix
-	for _, x := range p.Routes {
-		if x.Drain {
-			t.Errorf("%s drains", x.Prefix)
-		}
-		got = append(got, x.Prefix)
+// TestControlPlaneByRoutes: every node whose API server is ready binds the VIP to lo, where nobody announces it,
+// and advertises it once it is bound; no lease decides. One that stops drains it first, and keeps it bound meanwhile.
+func TestControlPlaneByRoutes(t *testing.T) {
+	bgp, table := controlPlaneRules(), controlPlaneRules()
+	bgp.ARP, bgp.BGP = false, &BGP{}
+	table.ARP, table.RoutingTable = false, 198
+	stopping := func(w vip.World) vip.World {
+		w.Stopping = true
+		return w
 	}
-	if !slices.Equal(got, want) || len(p.Addresses) != 2 {
-		t.Errorf("routes %v, want %v; bound %v", got, want, p.Addresses)
+	faulty := func(w vip.World) vip.World {
+		w.DataPlaneFault = "kube-proxy is stuck"
+		return w
 	}
-	// No other node tells of it, though its API server is ready, too.
-	w.Self = "n2"
-	if p := Make(r, w); len(p.Routes)+len(p.Addresses) > 0 {
-		t.Errorf("n2 has routes %v, addresses %v", p.Routes, p.Addresses)
+	restart := bgp
+	restart.BGP = &BGP{Keep: true}
+	const bound, routes = "bind 10.77.0.50/32\nbind fd77::50/128\n", "10.77.0.50/32\nfd77::50/128\n"
+	const drain = "10.77.0.50/32 draining\nfd77::50/128 draining\n"
+	tests := []struct {
+		name    string
+		rules   Rules
+		w       vip.World
+		unbound bool
+		want    string
+	}{
+		{"one of two", bgp, withSessions(controlPlaneWorld("n1 n2")), false, routes + bound},
+		{"before it is bound", bgp, withSessions(controlPlaneWorld("n1 n2")), true, bound},
+		{"the other", bgp, seenFrom(withSessions(controlPlaneWorld("n1 n2")), "n2"), false, routes + bound},
+		{"not ready here", bgp, seenFrom(withSessions(controlPlaneWorld("n1 n2")), "n3"), false, ""},
+		{"ready nowhere", bgp, withSessions(controlPlaneWorld("")), false, "control-plane: NoEndpoints\n"},
+		{"ready here alone", bgp, withSessions(controlPlaneWorld("n1")), false, routes + bound},
+		{"a lease of an earlier release", bgp, controlPlaneHeld(withSessions(controlPlaneWorld("n1 n2")), "n2"), false, routes + bound},
+		{"the data plane of Services", bgp, faulty(withSessions(controlPlaneWorld("n1 n2"))), false, routes + bound},
+		{"stopping", bgp, stopping(withSessions(controlPlaneWorld("n1 n2"))), false, drain + bound},
+		{"stopping for a restart", restart, stopping(withSessions(controlPlaneWorld("n1 n2"))), false, drain + bound},
+		{"a table", table, controlPlaneWorld("n1 n2"), false, routes + bound},
+		{"a table, not ready here", table, seenFrom(controlPlaneWorld("n1 n2"), "n3"), false, ""},
 	}
-	// Handed over: it is told of a while longer, as one not to be preferred.
-	w = controlPlaneHeld(controlPlaneWorld("n1 n2"), "n2")
-	w.HandingOver[cpLease] = vip.HandingOver{Successor: "n2", Since: w.Now, Until: w.Now.Add(3 * time.Second)}
-	p = Make(r, w)
-	if len(p.Routes) != 2 || !p.Routes[0].Drain {
-		t.Errorf("routes %v, want both, draining", p.Routes)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := tt.w
+			if !tt.unbound {
+				w = bind(tt.rules, w)
+			}
+			p := Make(tt.rules, w)
+			if got := routesSummary(p); got != tt.want {
+				t.Errorf("got\n%swant\n%s", got, tt.want)
+			}
+			if len(p.Announcements)+len(p.LeaseIntents) > 0 {
+				t.Errorf("announcements %v, leases %v; want none", p.Announcements, p.LeaseIntents)
+			}
+			for _, a := range p.Addresses {
+				if a.Link != "lo" || !a.LocalDelivery {
+					t.Errorf("bound: %+v", a)
+				}
+			}
+		})
 	}
 }

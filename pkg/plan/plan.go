@@ -65,6 +65,7 @@ type Rules struct {
 	DHCPMode        string         // dhcp_mode: what 0.0.0.0 alone asks for: "ipv4", "ipv6" or "dual"
 	ARP             bool           // vip_arp: VIPs are bound and announced on links
 	BGP             *BGP           // bgp_enable; nil: nothing is advertised to routers
+	RoutingTable    int            // vip_routingtable: the table of this node's kernel that gets the routes, for another daemon to export; 0: none
 
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 	Allocation   *Allocation   // nil: Services are given no addresses

@@ -21,7 +21,7 @@ type BGP struct {
 // sessionGrace is how long BGP sessions may take to come up before a user hears of it.
 const sessionGrace = 10 * time.Second
 
-// routes plans the BGP routes that this node advertises.
+// routes plans the routes to VIPs that this node advertises by BGP, or has in a routing table for another daemon to export.
 type routes struct {
 	*pass
 	added map[netip.Prefix]bool // those in out.Routes
@@ -36,7 +36,11 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 		return new(vip.Route)
 	}
 	r.added[prefix] = true
-	r.out.Routes = append(r.out.Routes, vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.BGPAttributes.WithDefaults(r.BGP.Attributes)})
+	route := vip.Route{Prefix: prefix, Service: s.Key, Attributes: s.BGPAttributes}
+	if r.BGP != nil {
+		route.Attributes = route.Attributes.WithDefaults(r.BGP.Attributes)
+	}
+	r.out.Routes = append(r.out.Routes, route)
 	return &r.out.Routes[len(r.out.Routes)-1]
 }
 
@@ -56,7 +60,7 @@ func (r *routes) advertise(s *service, handingOver bool) {
 	}
 	advertised, ingress := r.knownToRouters(s, nil)
 	s.verdict.AnnouncedHere = true
-	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by BGP")
+	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by "+r.byWhat())
 	switch {
 	case len(ingress) == 0:
 		r.reportNoSession(s)
@@ -141,8 +145,8 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 	if slices.ContainsFunc(services, func(s *service) bool { return s.ClientIPAffinity }) {
 		only = r.affinityNode(services[0], func(n *member) bool { return canServeAll(n) || n == r.self && canServeAll(&self) })
 	}
-	if !canServeAll(&self) || only != nil && only != r.self || r.DataPlaneFault != "" && slices.ContainsFunc(r.alive, func(n *member) bool {
-		return n != r.self && n.Info.DataPlaneFault == "" && n.hasSession() && canServeAll(n)
+	if !canServeAll(&self) || only != nil && only != r.self || r.DataPlaneFault != "" && !services[0].localDelivery && slices.ContainsFunc(r.alive, func(n *member) bool {
+		return n != r.self && n.Info.DataPlaneFault == "" && r.connected(n) && canServeAll(n)
 	}) {
 		return false, only
 	}
@@ -152,9 +156,13 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 			ready = r.kubeProxyServes(s) && ready
 		}
 	}
+	if ready && services[0].localDelivery {
+		ready = r.bindToLoopback(a)
+	}
 	if ready {
 		x := r.addRoute(services[0], a)
-		x.Drain, x.Keep = r.Stopping && !r.BGP.Keep, r.Stopping && r.BGP.Keep
+		keep := r.BGP != nil && r.BGP.Keep && !services[0].localDelivery // what the process binds goes with it
+		x.Drain, x.Keep = r.Stopping && !keep, r.Stopping && keep
 	}
 	return ready && !r.Stopping, only
 }
@@ -164,7 +172,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 // Nodes with a session and without a DataPlaneFault come first; of these it is the statusWriter.
 func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
-	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return !n.hasSession() || n.Info.DataPlaneFault != "" })
+	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return !r.connected(n) || n.Info.DataPlaneFault != "" })
 	switch {
 	case len(well) > 0:
 		return r.statusWriter(s, well)
@@ -174,11 +182,41 @@ func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	return nil
 }
 
+// bindToLoopback adds a to the Plan, to be bound to lo, where nobody announces it, and reports whether the
+// kernel has it there. It needs no lease, since each node whose API server is ready has it.
+func (r *routes) bindToLoopback(a netip.Addr) bool {
+	want := vip.Address{Addr: a, Bits: a.BitLen(), Link: loopback, LocalDelivery: true}
+	if !r.wanted[a] {
+		r.wanted[a] = true
+		r.out.Addresses = append(r.out.Addresses, want)
+	}
+	return r.isBound(want)
+}
+
+// loopback is the link of VIPs that several nodes have at once.
+const loopback = "lo"
+
+// byWhat returns how routes are advertised, for messages.
+func (r *routes) byWhat() string {
+	table := fmt.Sprintf("routing table %d", r.RoutingTable)
+	switch {
+	case r.RoutingTable == 0:
+		return "BGP"
+	case r.BGP == nil:
+		return table
+	}
+	return "BGP and " + table
+}
+
+// connected reports whether routers can learn of routes from n: it has a BGP session, or routes are in a table
+// of its kernel, from which another daemon exports them; of that nothing is known here.
+func (p *pass) connected(n *member) bool { return p.RoutingTable != 0 || n.hasSession() }
+
 // reportUnowned sets the verdict of a Service that every node advertises: NoEligibleNode,
 // rejected, if no alive node can serve it; else VIPAnnounced, naming the nodes, with the
 // statusWriter as owner. here has the addresses that this node advertises.
 //
-// If this node is the statusWriter it writes the status and adds an Event, with the addresses
+// If this node is the statusWriter, and s has a status, it writes that and adds an Event, with the addresses
 // advertised here that a router knows of; if there are none but it advertises some, see
 // reportNoSession. If only one node advertises s, that is the statusWriter, and writes all addresses.
 func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *member) {
@@ -201,15 +239,16 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 	}
 	s.verdict.Owner = writer.Name
 	s.verdict.AnnouncedHere = slices.ContainsFunc(s.addrs, func(a address) bool { return here[a.Addr] })
-	s.setVerdict(vip.VIPAnnounced, "advertised by BGP from "+strings.Join(names, ", "))
+	s.setVerdict(vip.VIPAnnounced, "advertised by "+r.byWhat()+" from "+strings.Join(names, ", "))
 	if only != nil {
 		here = nil
 	}
-	if writer == r.self {
+	if writer == r.self || !s.hasStatus {
 		switch advertised, ingress := r.knownToRouters(s, here); {
+		case len(ingress) > 0 && !s.hasStatus:
 		case len(ingress) > 0:
 			r.writeStatus(s, ingress, nil)
-			message := how + advertised + " by BGP" // names of all nodes would make each change of these a write
+			message := how + advertised + " by " + r.byWhat() // names of all nodes would make each change of these a write
 			r.report(s, vip.ConditionTrue, vip.VIPAnnounced, message)
 			r.addEvent(s, vip.VIPAnnounced, message, 0)
 		case s.verdict.AnnouncedHere:
@@ -219,13 +258,13 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 }
 
 // knownToRouters returns those addresses of s, as text and for the status, that a router knows
-// of: all if a BGP session of this node is established, else those that the status names
+// of: all if this node is connected, else those that the status names
 // already (if it were cleared, kube-proxy would need a while to serve the VIP again). If here
 // is not nil, only addresses in it.
 func (r *routes) knownToRouters(s *service, here map[netip.Addr]bool) (text string, ingress []vip.Ingress) {
 	var names []string
 	for _, a := range s.addrs {
-		if (here == nil || here[a.Addr]) && (r.self.hasSession() || s.inStatus(a.Addr)) {
+		if (here == nil || here[a.Addr]) && (r.connected(r.self) || s.inStatus(a.Addr)) {
 			names = append(names, a.Addr.String())
 			ingress = append(ingress, r.ingress(s, a.Addr))
 		}
@@ -251,12 +290,12 @@ func (r *routes) reportNoSession(s *service) {
 
 // statusWriter returns the node of eligible, at least one, that writes the status of s: the
 // one that wrote it last; if that is not eligible, the one with the highest rendezvous hash
-// among those with an established session, or among all if none has one.
+// among those that are connected, or among all if none is.
 func (r *routes) statusWriter(s *service, eligible []*member) *member {
 	if n := r.members[s.statusBy]; n != nil && slices.Contains(eligible, n) {
 		return n
 	}
-	connected := slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool { return !n.hasSession() })
+	connected := slices.DeleteFunc(slices.Clone(eligible), func(n *member) bool { return !r.connected(n) })
 	if len(connected) == 0 {
 		connected = eligible
 	}

@@ -23,6 +23,9 @@ func bgpRules(change ...func(*Rules)) Rules {
 	return r
 }
 
+// tableRules are the rules of a routing table alone, without an election.
+var tableRules = bgpRules(func(r *Rules) { r.BGP, r.RoutingTable = nil, 198 })
+
 func withARP(r *Rules)      { r.ARP = true }
 func withElection(r *Rules) { r.Election = true }
 
@@ -139,6 +142,10 @@ func TestRoutes(t *testing.T) {
 		{"Local, endpoints that end", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) {
 			s.Local, s.Endpoints = true, vip.Endpoints{Terminating: []string{"n1"}}
 		}))), mine},
+		{"a table", tableRules, world(svc("a", "10.77.0.50")), "10.77.0.50/32\n"},
+		{"a table, the node that wrote the status", tableRules, world(a), mine},
+		{"a table, and stopping", tableRules, stopping(world(a), "n1"), "10.77.0.50/32 draining\n"},
+		{"a table, and the data plane fails", tableRules, fault(world(a), "n1"), ""},
 		{"Local, on nobody's node", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), local("w9")))),
 			"status of a: 0 addresses, host \"\"\na: NoEligibleNode\n"},
 		{"no endpoint", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }))),

@@ -204,7 +204,7 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 			continue
 		}
 		if s.Forward != nil {
-			m.addEvent(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by BGP only", 0)
+			m.addEvent(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by "+m.routes.byWhat()+" only", 0)
 		}
 		m.routes.advertise(s, handingOver)
 	}

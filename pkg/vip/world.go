@@ -61,8 +61,8 @@ type World struct {
 	DHCPStates     []DHCPState       // one per DHCPRequest of the last Plan
 
 	// From this node's BGP speaker.
-	BGPSessions []BGPSession // one per peer, in the order of the options
-	BGPDraining bool         // routes are advertised with GRACEFUL_SHUTDOWN (RFC 8326), and routers may still send by them
+	BGPSessions    []BGPSession // one per peer, in the order of the options
+	RoutesDraining bool         // routes are about to be withdrawn (RFC 8326), or just were, and routers may still send by them
 }
 
 // A ReservedRange is a range of addresses that no VIP may be of.

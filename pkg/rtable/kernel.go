@@ -1,0 +1,144 @@
+package rtable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// kernel is what a Table needs of the operating system.
+type kernel interface {
+	// index returns the interface index that routes by the link have.
+	index(link string) (int, error)
+	// list returns Herald's routes in the table.
+	list() ([]route, error)
+	// add adds a route. It fails if the table has one to the prefix.
+	add(prefix netip.Prefix, link int) error
+	// remove removes a route that list returned. One that isn't there is no error.
+	remove(route) error
+	// follow calls gone for each of Herald's routes that goes from the table, and returns when ctx ends or changes were lost.
+	follow(ctx context.Context, gone func(netip.Prefix)) error
+}
+
+// A route is one of Herald's routes in the table.
+type route struct {
+	prefix netip.Prefix
+	link   int // its interface index
+	kind   int // rtm_type
+	entry  netlink.Route
+}
+
+// rtnetlink is the kernel by rtnetlink(7).
+type rtnetlink struct{ o Options }
+
+// withoutLink reports whether routes of the type have no link: blackhole, unreachable and prohibit.
+func withoutLink(kind int) bool {
+	return kind == unix.RTN_BLACKHOLE || kind == unix.RTN_UNREACHABLE || kind == unix.RTN_PROHIBIT
+}
+
+func (k *rtnetlink) index(link string) (int, error) {
+	if withoutLink(k.o.Type) {
+		return 0, nil
+	}
+	if link == "" {
+		return 0, errors.New("this node has no default route to choose one by: set vip_interface")
+	}
+	i, err := net.InterfaceByName(link)
+	if err != nil {
+		return 0, fmt.Errorf("this node has no interface %q", link)
+	}
+	return i.Index, nil
+}
+
+func (k *rtnetlink) list() (found []route, err error) {
+	filter := &netlink.Route{Table: k.o.ID, Protocol: netlink.RouteProtocol(k.o.Protocol)}
+	for range 10 {
+		found = nil
+		err = netlink.RouteListFilteredIter(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL, func(r netlink.Route) bool {
+			if p, ok := prefixOf(r); ok {
+				x := route{prefix: p, link: r.LinkIndex, kind: r.Type, entry: r}
+				if withoutLink(r.Type) {
+					x.link = 0 // IPv6 has lo there
+				}
+				found = append(found, x)
+			}
+			return true
+		})
+		if !errors.Is(err, netlink.ErrDumpInterrupted) { // else something changed meanwhile, and some may be missing
+			break
+		}
+	}
+	return found, err
+}
+
+func (k *rtnetlink) add(prefix netip.Prefix, link int) error {
+	if loopback, err := net.InterfaceByIndex(link); prefix.Addr().Is6() && k.o.Type == unix.RTN_UNICAST && err == nil && loopback.Flags&net.FlagLoopback != 0 {
+		// The kernel would turn it into an unreachable route (ip6_route_info_create).
+		return fmt.Errorf("an IPv6 route can't have %s as its link: set vip_interface to the link that packets to VIPs come by", loopback.Name)
+	}
+	r := &netlink.Route{
+		Dst: &net.IPNet{IP: prefix.Addr().AsSlice(), Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen())}, LinkIndex: link,
+		Table: k.o.ID, Type: k.o.Type, Protocol: netlink.RouteProtocol(k.o.Protocol), Scope: netlink.SCOPE_LINK,
+	}
+	if prefix.Addr().Is6() || withoutLink(k.o.Type) {
+		r.Scope = netlink.SCOPE_UNIVERSE
+	}
+	if k.o.Type == unix.RTN_LOCAL {
+		r.Scope = netlink.SCOPE_HOST
+	}
+	err := netlink.RouteAdd(r)
+	if errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("another program has one there, not of protocol %d: remove that, or set vip_routingtableid to a table of Herald's own", k.o.Protocol)
+	}
+	return err
+}
+
+func (k *rtnetlink) remove(r route) error {
+	err := netlink.RouteDel(&r.entry)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+func (k *rtnetlink) follow(ctx context.Context, gone func(netip.Prefix)) error {
+	updates, done := make(chan netlink.RouteUpdate, 64), make(chan struct{})
+	defer close(done)
+	var failed error // written before updates is closed
+	err := netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{ErrorCallback: func(err error) { failed = err }, ReceiveBufferSize: 1 << 20})
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			go func() { // until the subscription has ended it may wait for a receiver
+				for range updates {
+				}
+			}()
+			return ctx.Err()
+		case u, ok := <-updates:
+			if !ok {
+				return failed
+			}
+			if p, ok := prefixOf(u.Route); ok && u.Type == unix.RTM_DELROUTE && u.Table == k.o.ID && int(u.Protocol) == k.o.Protocol {
+				gone(p)
+			}
+		}
+	}
+}
+
+// prefixOf returns the prefix that a route is to; false for a default route.
+func prefixOf(r netlink.Route) (netip.Prefix, bool) {
+	if r.Dst == nil {
+		return netip.Prefix{}, false
+	}
+	a, ok := netip.AddrFromSlice(r.Dst.IP)
+	bits, _ := r.Dst.Mask.Size()
+	return netip.PrefixFrom(a.Unmap(), bits), ok
+}

@@ -1,0 +1,202 @@
+// Package rtable keeps routes to VIPs in a routing table of the kernel, from which another daemon
+// of the node (BIRD, FRR) exports them to routers (vip_routingtable). The kernel itself looks
+// nothing up there, unless somebody adds a rule (ip-rule(8)).
+//
+// Herald's routes are those of the table that have its protocol number (rtm_protocol, rtnetlink(7)). By that a later
+// process knows those of an earlier one (decision 0103); routes of other protocols are never touched. A route stays when its process is
+// killed, since the kernel gives IPv4 routes no lifetime, until the next process begins.
+package rtable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Options of a Table. All are required but Type.
+type Options struct {
+	Log *slog.Logger
+	// Poke is called when routes have gone that Set wrote.
+	Poke func()
+	// Link returns the link that routes name; "" if there is none. It must not block.
+	Link func() string
+
+	ID       int // of the table: vip_routingtableid
+	Type     int // rtm_type, such as unix.RTN_UNICAST: vip_routingtabletype
+	Protocol int // rtm_protocol: vip_routingprotocol
+}
+
+// How long routes that drain stay: for the first time they are in the table, so that the
+// successor's are exported before they go; for the second routers may still send by them.
+const (
+	drainStay = time.Second
+	drainTime = 2 * time.Second
+)
+
+// relist is how often the table is read again at least when Set is called, in case that the kernel has not told of a change.
+const relist = time.Minute
+
+// A Table is one routing table of this node's network namespace. Only one goroutine, the agent's, may call Set and Observe.
+type Table struct {
+	o       Options
+	kernel  kernel
+	metrics *metrics
+
+	written  atomic.Pointer[map[netip.Prefix]bool] // what the kernel has, as far as Set knows; never changed, but replaced
+	stale    atomic.Bool                           // the kernel may have something else
+	listed   time.Time                             // when the table was read
+	link     string                                // that the routes have
+	draining map[netip.Prefix]time.Time            // routes with Drain, and since when
+}
+
+// New makes a Table. What an earlier process left in the kernel is kept until the first Set.
+func New(o Options) *Table {
+	t := &Table{o: o, kernel: &rtnetlink{o: o}, metrics: newMetrics()}
+	t.written.Store(&map[netip.Prefix]bool{})
+	t.stale.Store(true)
+	return t
+}
+
+// String names the task.
+func (t *Table) String() string { return "routing table" }
+
+// Observe sets RoutesDraining, if routes began to drain less than two seconds ago.
+func (t *Table) Observe(w *vip.World) {
+	for _, since := range t.draining {
+		w.RoutesDraining = w.RoutesDraining || w.Now.Sub(since) < drainTime
+	}
+}
+
+// LinksChanged has the next Set read the table: with a link the kernel removes its routes.
+func (t *Table) LinksChanged() { t.stale.Store(true) }
+
+// Set makes Herald's routes in the table those of want: without aggregates, and without those that have drained for a second. It reads the table if
+// another program may have changed it, and once a minute. It returns the routes of want that the kernel then has; the error names
+// those that could not be added or removed, each with what to do.
+func (t *Table) Set(_ context.Context, want []vip.Route) ([]vip.Route, error) {
+	now := time.Now()
+	wanted := t.wanted(want, now)
+	link := t.o.Link()
+	if t.stale.Load() || link != t.link || now.Sub(t.listed) >= relist || !maps.Equal(wanted, *t.written.Load()) {
+		t.stale.Store(false) // before the table is read
+		t.link, t.listed = link, now
+		have, err := t.write(wanted)
+		t.written.Store(&have)
+		t.metrics.routes.Set(float64(len(have)))
+		if err != nil {
+			t.stale.Store(true)
+			return t.of(want), err
+		}
+	}
+	return t.of(want), nil
+}
+
+// of returns those of want that the kernel has.
+func (t *Table) of(want []vip.Route) (have []vip.Route) {
+	written := *t.written.Load()
+	for _, r := range want {
+		if written[r.Prefix] {
+			have = append(have, r)
+		}
+	}
+	return have
+}
+
+// wanted returns the prefixes of want that are to be in the table, and stores since when routes drain.
+func (t *Table) wanted(want []vip.Route, now time.Time) map[netip.Prefix]bool {
+	wanted, draining := make(map[netip.Prefix]bool, len(want)), make(map[netip.Prefix]time.Time)
+	for _, r := range want {
+		if r.Service.IsZero() {
+			continue
+		}
+		if r.Drain {
+			draining[r.Prefix] = now
+			if since, ok := t.draining[r.Prefix]; ok {
+				draining[r.Prefix] = since
+			}
+			if now.Sub(draining[r.Prefix]) >= drainStay {
+				continue
+			}
+		}
+		wanted[r.Prefix] = true
+	}
+	t.draining = draining
+	return wanted
+}
+
+// write reads Herald's routes, adds those of wanted that are not there, and removes those that are not in wanted, or have another link. It
+// returns what is there then.
+func (t *Table) write(wanted map[netip.Prefix]bool) (map[netip.Prefix]bool, error) {
+	have := make(map[netip.Prefix]bool, len(wanted))
+	index, err := t.kernel.index(t.link)
+	if err != nil && len(wanted) > 0 {
+		return have, fmt.Errorf("routes to VIPs need a link: %w", err)
+	}
+	found, err := t.kernel.list()
+	if err != nil {
+		return have, fmt.Errorf("routing table %d can't be read: %w", t.o.ID, err)
+	}
+	// What is removed on purpose is no change by another program.
+	stay := maps.Clone(*t.written.Load())
+	maps.DeleteFunc(stay, func(p netip.Prefix, _ bool) bool { return !wanted[p] })
+	t.written.Store(&stay)
+	var errs []error
+	for _, r := range found {
+		if wanted[r.prefix] && r.link == index && r.kind == t.o.Type && !have[r.prefix] {
+			have[r.prefix] = true
+			continue
+		}
+		if err := t.kernel.remove(r); err != nil {
+			errs = append(errs, fmt.Errorf("route to %s in table %d was not removed: %w", r.prefix, t.o.ID, err))
+		}
+	}
+	for _, p := range slices.SortedFunc(maps.Keys(wanted), netip.Prefix.Compare) {
+		if have[p] {
+			continue
+		}
+		if err := t.kernel.add(p, index); err != nil {
+			errs = append(errs, fmt.Errorf("route to %s in table %d: %w", p, t.o.ID, err))
+			continue
+		}
+		have[p] = true
+	}
+	t.metrics.errors.Add(float64(len(errs)))
+	if len(errs) > maxErrors {
+		errs = append(errs[:maxErrors], fmt.Errorf("and %d more", len(errs)-maxErrors))
+	}
+	return have, errors.Join(errs...)
+}
+
+// maxErrors is how many routes an error of Set names.
+const maxErrors = 10
+
+// Run pokes when routes that Set wrote have gone from the table, until ctx ends.
+func (t *Table) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := t.kernel.follow(ctx, func(gone netip.Prefix) {
+			if (*t.written.Load())[gone] {
+				t.stale.Store(true)
+				t.o.Poke()
+			}
+		})
+		if ctx.Err() != nil {
+			break
+		}
+		t.o.Log.Debug("changes of routing tables were lost; they are read again", "err", err)
+		t.stale.Store(true)
+		t.o.Poke()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return nil
+}
