@@ -23,7 +23,7 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	}
 	for name, p := range l.peers {
 		all = append(all, vip.Member{
-			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone,
+			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone, HeardAt: p.lastHeard(),
 			Stalled: !p.stalledSince.IsZero(), Stable: p.stable(now), Info: p.info,
 		})
 	}
@@ -68,7 +68,7 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	if x.orphaned {
 		return l.orphanedClaim(x.Lease, now)
 	}
-	c := vip.Claim{Holder: x.holder, PreviousHolder: x.Annotations[FromAnnotation], FormerHolders: x.former, Transitions: transitions(x.Lease)}
+	c := vip.Claim{Holder: x.holder, PreviousHolder: x.Annotations[FromAnnotation], FormerHolders: x.former, Transitions: transitions(x.Lease), Cause: truncateCause(x.Annotations[CauseAnnotation])}
 	if x.Spec.AcquireTime != nil {
 		c.AcquiredAt = x.Spec.AcquireTime.Time
 	}

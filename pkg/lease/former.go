@@ -46,3 +46,14 @@ func formerHolders(l *coordinationv1.Lease, next string, now time.Time) string {
 	}
 	return strings.Join(entries, ",")
 }
+
+// maxCause is the most bytes of a CauseAnnotation that are written, or read.
+const maxCause = 256
+
+// truncateCause returns at most maxCause bytes of a text, whole characters of UTF-8 only.
+func truncateCause(text string) string {
+	if len(text) <= maxCause {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxCause], "")
+}

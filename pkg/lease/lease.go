@@ -45,6 +45,9 @@ const (
 	// with the time at which it ceased to (Unix time in seconds): n2@1790000000,n1@1789999990.
 	// The owner of now is among them if it had it before another one.
 	FormerAnnotation = "heraldvip.io/former-holders"
+	// CauseAnnotation, on a VIP lease, is why its holder has it, in words; a node that hands it over or acquires it
+	// from another writes it, at most maxCause bytes.
+	CauseAnnotation = "heraldvip.io/move-cause"
 	// FencedAnnotation, on a node lease, is the epoch that is over.
 	FencedAnnotation = "heraldvip.io/fenced"
 	// NodeAnnotation, on a node lease, is a vip.NodeInfo as JSON.

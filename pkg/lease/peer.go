@@ -16,6 +16,7 @@ type peer struct {
 	quorum.Peer
 	lease    *coordinationv1.Lease // as last seen
 	gone     bool                  // it is dead by heartbeats, and so is its kernel
+	heardAt  time.Time             // when its last heartbeat came; zero: none did
 	released bool                  // the node itself ended its epoch: it has stopped
 	info     vip.NodeInfo
 	infoText string
@@ -31,6 +32,14 @@ type peer struct {
 // in a later epoch, or that epoch was fenced.
 func (p *peer) void(epoch int64) bool {
 	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
+}
+
+// lastHeard returns when the last heartbeat of the node came, or its node lease was last seen to change, if that was later.
+func (p *peer) lastHeard() time.Time {
+	if p.heardAt.After(p.Changed) {
+		return p.heardAt
+	}
+	return p.Changed
 }
 
 // silent reports whether this node has seen no change of the node lease for d or longer.

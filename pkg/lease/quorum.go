@@ -29,7 +29,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, now time.Time) {
 	for node, p := range l.peers {
 		in.Peers[node] = p.Peer
 		l.changed = l.changed || p.gone != statuses[node].Gone
-		p.gone = statuses[node].Gone
+		p.gone, p.heardAt = statuses[node].Gone, statuses[node].HeardAt
 	}
 	for k := range l.quorum.Moved {
 		in.Versions[k] = l.cache.version(k)

@@ -197,6 +197,9 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	annotate(next, ClaimAnnotation, quorum.ClaimText(u.holder, u.epoch))
 	annotate(next, FromAnnotation, previous)
 	annotate(next, FormerAnnotation, former)
+	if previous != "" && (u.intent.Cause != "" || u.from != nil && holder(u.from) != u.holder) {
+		annotate(next, CauseAnnotation, truncateCause(u.intent.Cause))
+	}
 	setOwner(next, "Service", u.intent.Service.Name, u.intent.UID)
 	now := metav1.NewMicroTime(time.Now())
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &u.holder, &count

@@ -294,6 +294,7 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat, Process: p.rx.process,
 			Stopping: p.state == vip.Dead && p.rx.stopping,
 			Gone:     p.gone,
+			HeardAt:  p.rx.at,
 			Overdue:  p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
 		}
 	}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 )
 
@@ -32,10 +33,11 @@ func (p *placement) setTargets() {
 			if u.target = p.formerHolder(u); u.target == nil {
 				u.target = p.bestNode(u)
 			}
+			u.cause = p.whyFree(u)
 		case p.self != nil && u.claim.Holder == p.Self && whyIneligible(&u.requirements, p.self) != "":
-			u.target = p.bestNode(u)
+			u.target, u.cause = p.bestNode(u), p.Self+": "+whyIneligible(&u.requirements, p.self)
 		case p.self != nil && u.claim.Holder == p.Self:
-			u.target = p.betterNode(u)
+			u.target, u.cause = p.betterNode(u), p.Self+": "+cmp.Or(p.DataPlaneFault, "the other nodes get no answer from it on the VIP's link")
 		}
 		if u.target != nil {
 			u.target.units++
@@ -45,6 +47,25 @@ func (p *placement) setTargets() {
 		p.returnUnits()
 		p.rebalance()
 	}
+}
+
+// whyFree returns why u, which is free, is no longer held by the node that its lease names, or had it before; "" if it
+// names none, or that may acquire it again.
+func (p *placement) whyFree(u *unit) string {
+	claim := p.Claims[u.lease]
+	before := cmp.Or(claim.Holder, claim.PreviousHolder)
+	n := p.members[before]
+	switch {
+	case before == "" || claim.Foreign || u.target != nil && u.target.Name == before:
+		return ""
+	case n == nil:
+		return before + ": its Herald has stopped"
+	case !n.Alive:
+		return before + ": " + whyNotAlive(n)
+	case whyIneligible(&u.requirements, n) != "":
+		return before + ": " + whyIneligible(&u.requirements, n)
+	}
+	return before + " no longer had it"
 }
 
 // betterNode returns the node that is to have u, which this node holds, in its place, since the data plane
@@ -123,7 +144,7 @@ func (p *placement) returnUnits() {
 	}
 	for _, u := range p.units {
 		if to := undrained[u.claim.PreviousHolder]; to != nil && p.mayMove(u) && to.rankFor(&u.requirements) <= rankNotReady && whyIneligible(&u.requirements, to) == "" {
-			u.target = to
+			u.target, u.cause = to, to.Name+" was undrained"
 			p.self.units--
 			to.units++
 		}
@@ -148,13 +169,21 @@ func (p *placement) rebalance() {
 			better := weight > here || weight == here && n.units+2 <= p.self.units
 			if better && n.Stable && n.rankFor(&u.requirements) == rankWell && (u.target == nil || weight > most || weight == most && n.units < u.target.units) &&
 				whyIneligible(&u.requirements, n) == "" {
-				u.target, most = n, weight
+				u.target, most, u.cause = n, weight, p.whyBalanced(n, weight > here)
 			}
 		}
 		if u.target != nil {
 			return
 		}
 	}
+}
+
+// whyBalanced says why a unit goes to n by vip_rebalance: n has more of its endpoints (weighs more), or fewer units.
+func (p *placement) whyBalanced(n *member, weighsMore bool) string {
+	if weighsMore {
+		return "vip_rebalance: " + n.Name + " has more of its endpoints than " + p.Self
+	}
+	return fmt.Sprintf("vip_rebalance: %s had %d of them, %s %d", p.Self, p.self.units, n.Name, n.units)
 }
 
 // mayMove reports whether u may be moved although this node could keep it: this node holds it,

@@ -78,10 +78,17 @@ func Make(r Rules, w vip.World) vip.Plan {
 	if !w.Synced {
 		return vip.Plan{}
 	}
+	p, all := run(&r, &w)
+	return p.finish(all)
+}
+
+// run makes a pass over w. It returns the pass, whose Plan is whole but for its Verdicts, and all Services of type
+// LoadBalancer, and those whose status Herald wrote, each with its verdict.
+func run(r *Rules, w *vip.World) (*pass, []*service) {
 	if r.ControlPlane != nil {
-		w.Services = append([]vip.Service{r.ControlPlane.service(w)}, w.Services...)
+		w.Services = append([]vip.Service{r.ControlPlane.service(*w)}, w.Services...)
 	}
-	p := newPass(&r, &w)
+	p := newPass(r, w)
 	dhcp := newDHCP(p)
 	checks := newAddressChecks(p)
 	f := filter{pass: p, dhcp: dhcp}
@@ -111,7 +118,7 @@ func Make(r Rules, w vip.World) vip.Plan {
 	m.mappings.keepUntilClosed(units)
 	m.mappings.addSweeps()
 	dhcp.releaseUnrequested(f.all)
-	return p.finish(f.all)
+	return p, f.all
 }
 
 // A pass is one run of Make: what all its steps read, and the Plan, out, that they fill.
@@ -171,6 +178,7 @@ type unit struct {
 	hash         uint64
 	claim        vip.Claim // what lease says; without a Holder if it may be taken
 	target       *member   // who is to claim it, or to have it next; nil if no node may, or it stays
+	cause        string    // why target is to have it, if another node had it before; else ""
 
 	mergedInto *unit // while units are made: the older unit that has its Services now; nil if it is one itself
 }

@@ -75,6 +75,9 @@ func (m *unitPlanner) wantLeases(u *unit, action vip.LeaseAction, successor stri
 		s := u.services[slices.IndexFunc(u.services, func(s *service) bool { return s.lease == k })]
 		intent := s.leaseIntent(action)
 		intent.Successor = successor
+		if action == vip.HandOver {
+			intent.Cause = u.cause
+		}
 		m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
 	}
 }
@@ -99,6 +102,8 @@ func (m *unitPlanner) planFree(u *unit) {
 	intent := u.services[0].leaseIntent(vip.Acquire)
 	if u.target != m.self {
 		intent.Action, intent.ExpectedHolder = vip.Follow, u.target.Name
+	} else {
+		intent.Cause = u.cause
 	}
 	m.out.LeaseIntents = append(m.out.LeaseIntents, intent)
 	m.checks.probeEarly(u)
@@ -347,12 +352,16 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 }
 
 // addAnnouncedEvent adds the Event that this node announces s, with the message of its
-// verdict: VIPMoved if the claim names another node as previous holder, else VIPAnnounced.
+// verdict: VIPMoved, with the cause, if the claim names another node as previous holder, else VIPAnnounced.
 // Each transition of the claim is another occurrence.
 func (p *pass) addAnnouncedEvent(s *service) {
 	claim := s.unit.claim
 	if from := claim.PreviousHolder; from != "" && from != p.Self {
-		p.addEvent(s, vip.VIPMoved, "moved from node "+from+": "+s.verdict.Message, claim.Transitions)
+		why := ""
+		if claim.Cause != "" {
+			why = " (" + claim.Cause + ")"
+		}
+		p.addEvent(s, vip.VIPMoved, "moved from node "+from+why+": "+s.verdict.Message, claim.Transitions)
 	} else {
 		p.addEvent(s, vip.VIPAnnounced, s.verdict.Message, claim.Transitions)
 	}

@@ -144,6 +144,8 @@ type Member struct {
 	// Others then go ahead of it.
 	Stalled bool
 	Stable  bool // it has been alive for so long that others may move VIPs to it
+	// HeardAt is when this node last received a heartbeat of it, or saw it renew its node lease; zero for this node.
+	HeardAt time.Time `json:",omitzero"`
 	Info    NodeInfo
 }
 
@@ -153,6 +155,7 @@ type Claim struct {
 	Valid          bool           // false: anybody may take it
 	Foreign        bool           // held by a program that is not Herald
 	PreviousHolder string         // the node it was handed over from, or ""
+	Cause          string         // why Holder has it, in words that the node which wrote it chose; "" if that is not known
 	FormerHolders  []FormerHolder // the nodes that had it, each once, the latest first; Holder too, if it had it before another
 	AcquiredAt     time.Time      // since when (spec.acquireTime, the holder's clock)
 	Transitions    int64          // spec.leaseTransitions

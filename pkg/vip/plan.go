@@ -40,6 +40,7 @@ type LeaseIntent struct {
 	Action         LeaseAction
 	Successor      string // with HandOver: the node that is to have it
 	ExpectedHolder string // with Follow: the node that is to claim it, or ""
+	Cause          string // with Acquire and HandOver: why another node has it from then on, or ""
 }
 
 // A LeaseAction is what to do about a VIP lease.

@@ -1,0 +1,223 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// An Explanation says of one Service what becomes of it and why: where its addresses come from, which nodes may
+// carry them, and which not.
+type Explanation struct {
+	Service    vip.Key             `json:"service"`
+	Reason     vip.Reason          `json:"reason"`  // of its verdict
+	Message    string              `json:"message"` // of its verdict
+	Advice     string              `json:"advice,omitempty"`
+	Addresses  []AddressOrigin     `json:"addresses,omitempty"`
+	Lease      string              `json:"lease,omitempty"` // namespace/name of the VIP lease whose holder owns it
+	Owner      string              `json:"owner,omitempty"`
+	Since      time.Time           `json:"since,omitzero"`      // when Owner got it (the clock of the node that wrote that)
+	MovedFrom  string              `json:"movedFrom,omitempty"` // the node that had it before
+	MoveCause  string              `json:"moveCause,omitempty"` // why Owner has it
+	SharesWith []vip.Key           `json:"sharesWith,omitempty"`
+	Nodes      []NodeSuitability   `json:"nodes,omitempty"` // sorted by name
+	Endpoints  ExplanationEndpoint `json:"endpoints"`
+	Local      bool                `json:"externalTrafficPolicyLocal,omitempty"`
+	IPModes    []vip.IPMode        `json:"ipModes,omitempty"` // of the entries of its status
+}
+
+// An AddressOrigin is an address that a Service asks for, or has, and where that comes from.
+type AddressOrigin struct {
+	Address  netip.Addr `json:"address"`
+	Origin   string     `json:"origin"`   // in words
+	InStatus bool       `json:"inStatus"` // kubectl get service shows it
+	Refused  bool       `json:"refused,omitempty"`
+}
+
+// A NodeSuitability says whether a node may carry a Service.
+type NodeSuitability struct {
+	Node  string `json:"node"`
+	Owner bool   `json:"owner,omitempty"`
+	Able  bool   `json:"able"`          // it is alive and eligible
+	Why   string `json:"why,omitempty"` // why it is not able, or comes after others
+}
+
+// ExplanationEndpoint is where the endpoints of a Service are.
+type ExplanationEndpoint struct {
+	Ready       []string `json:"readyOn,omitempty"`       // nodes
+	Terminating []string `json:"terminatingOn,omitempty"` // nodes
+	WithoutNode bool     `json:"withoutNode,omitempty"`   // there is one that names no node
+}
+
+// Explain explains a Service of w. ok is false if w has no Service of type LoadBalancer with that key. w.Self may be
+// "": the Explanation is then that of an observer which is no node.
+func Explain(r Rules, w vip.World, name vip.Key) (e Explanation, ok bool) {
+	p, all := run(&r, &w)
+	i := slices.IndexFunc(all, func(s *service) bool { return s.Key == name && s.LoadBalancer })
+	if i < 0 {
+		return e, false
+	}
+	return p.explain(all[i]), true
+}
+
+// explain returns the Explanation of s, whose verdict is set.
+func (p *pass) explain(s *service) Explanation {
+	e := Explanation{
+		Service: s.Key, Reason: s.verdict.Reason, Message: s.verdict.Message, Advice: Advice(s.Key, s.verdict.Reason),
+		Owner: s.verdict.Owner, Local: s.Local,
+		Endpoints: ExplanationEndpoint{Ready: s.Endpoints.Ready, Terminating: s.Endpoints.Terminating, WithoutNode: s.Endpoints.WithoutNode},
+		Addresses: p.origins(s),
+	}
+	for _, i := range s.Ingress {
+		if !slices.Contains(e.IPModes, i.IPMode) {
+			e.IPModes = append(e.IPModes, i.IPMode)
+		}
+	}
+	u := s.unit
+	if u == nil && len(s.addrs)+len(s.dhcpFamilies) > 0 && s.lease != (vip.Key{}) {
+		if alone := groupIntoUnits(p, []*service{s}); len(alone) == 1 { // without endpoints it is in no unit
+			u = alone[0]
+		}
+	}
+	if u == nil {
+		return e
+	}
+	for _, o := range u.services {
+		if o != s {
+			e.SharesWith = append(e.SharesWith, o.Key)
+		}
+	}
+	claim := p.Claims[u.lease]
+	e.Lease, e.Owner = u.lease.String(), cmp.Or(e.Owner, u.claim.Holder)
+	if e.Owner != "" && claim.Holder == e.Owner {
+		e.Since, e.MovedFrom, e.MoveCause = claim.AcquiredAt, claim.PreviousHolder, claim.Cause
+	}
+	e.Nodes = p.suitability(&u.requirements, e.Owner)
+	return e
+}
+
+// suitability returns for every node, sorted by name, whether it may carry what has these requirements.
+func (p *pass) suitability(need *requirements, owner string) []NodeSuitability {
+	all := make([]NodeSuitability, 0, len(p.members))
+	for _, n := range p.members {
+		x := NodeSuitability{Node: n.Name, Owner: n.Name == owner, Why: whyIneligible(need, n)}
+		switch {
+		case !n.Alive:
+			x.Why = whyNotAlive(n)
+		case x.Why == "":
+			x.Able, x.Why = true, n.rankFor(need).describe(n)
+		}
+		all = append(all, x)
+	}
+	slices.SortFunc(all, func(a, b NodeSuitability) int { return strings.Compare(a.Node, b.Node) })
+	return all
+}
+
+// whyNotAlive returns in words that a node is not alive.
+func whyNotAlive(n *member) string {
+	if n.Gone {
+		return "it is dead: neither its Herald nor its kernel answers"
+	}
+	return "no Herald runs there: its node lease is not renewed, or fenced"
+}
+
+// describe returns why a node of this rank, n, comes after others; "" for rankWell.
+func (r rank) describe(n *member) string {
+	switch r {
+	case rankNotReady:
+		return "comes after others: Kubernetes does not have it as Ready"
+	case rankRestarting:
+		return fmt.Sprintf("comes after others: its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
+	case rankFaulty:
+		return "comes after others: " + n.Info.DataPlaneFault
+	case rankUnheard:
+		return "comes after others: the other nodes get no answer from it on the VIP's link (is the VLAN on all ports of the switch?)"
+	case rankStalled:
+		return "comes after others: it was to claim a VIP and did not"
+	}
+	return ""
+}
+
+// origins returns the addresses that s asks for or has, and where each comes from.
+func (p *pass) origins(s *service) (all []AddressOrigin) {
+	inStatus := func(a netip.Addr) bool { return slices.Contains(s.StatusVIPs(), a) }
+	allowed := func(a netip.Addr) bool { return slices.Contains(s.verdict.Addresses, a) || s.hasAddress(a) }
+	for _, a := range s.Addresses {
+		o := AddressOrigin{Address: a, InStatus: inStatus(a), Refused: !a.IsUnspecified() && !allowed(a) && !s.notOurs}
+		switch {
+		case a.IsUnspecified():
+			o.Origin = "stands for an address that a DHCP server leases (" + s.Source + ")"
+		case s.Allocated != "":
+			o.Origin = "pool " + s.Allocated
+		default:
+			o.Origin = cmp.Or(s.Source, "the options")
+		}
+		all = append(all, o)
+	}
+	for _, l := range s.DHCP.Leases {
+		if !slices.Contains(s.Addresses, l.Addr) {
+			all = append(all, AddressOrigin{Address: l.Addr, Origin: "leased by the DHCP server " + l.Server, InStatus: inStatus(l.Addr)})
+		}
+	}
+	for _, a := range s.StatusVIPs() {
+		if !slices.ContainsFunc(all, func(o AddressOrigin) bool { return o.Address == a }) {
+			all = append(all, AddressOrigin{Address: a, Origin: "only its status names it", InStatus: true})
+		}
+	}
+	return all
+}
+
+// A NodeExplanation says of one node which Services it carries, and which it may not, and why.
+type NodeExplanation struct {
+	Node     string               `json:"node"`
+	Alive    bool                 `json:"alive"`
+	Why      string               `json:"why,omitempty"` // why it takes no VIP of a Service at all, or comes after others
+	Services []ServiceSuitability `json:"services,omitempty"`
+}
+
+// A ServiceSuitability says whether a node carries a Service, or could.
+type ServiceSuitability struct {
+	Service   vip.Key      `json:"service"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	Owner     string       `json:"owner,omitempty"`
+	Able      bool         `json:"able"`
+	Why       string       `json:"why,omitempty"` // why not
+	Others    int          `json:"others"`        // how many other nodes are able
+}
+
+// ExplainNode explains a node of w. ok is false if no Herald runs or ran on a node of that name.
+func ExplainNode(r Rules, w vip.World, node string) (e NodeExplanation, ok bool) {
+	p, all := run(&r, &w)
+	n := p.members[node]
+	if n == nil {
+		return e, false
+	}
+	e = NodeExplanation{Node: node, Alive: n.Alive, Why: n.whyExcluded()}
+	if !n.Alive {
+		e.Why = whyNotAlive(n)
+	} else if e.Why == "" {
+		e.Why = n.rankFor(&requirements{capabilities: &capabilities{nodeExclusion: true}}).describe(n)
+	}
+	for _, s := range all {
+		if s.unit == nil || !s.LoadBalancer {
+			continue
+		}
+		x := ServiceSuitability{Service: s.Key, Addresses: s.verdict.Addresses, Owner: s.unit.claim.Holder}
+		for _, o := range p.suitability(&s.unit.requirements, x.Owner) {
+			switch {
+			case o.Node == node:
+				x.Able, x.Why = o.Able, o.Why
+			case o.Able:
+				x.Others++
+			}
+		}
+		e.Services = append(e.Services, x)
+	}
+	slices.SortFunc(e.Services, func(a, b ServiceSuitability) int { return a.Service.Compare(b.Service) })
+	return e, true
+}

@@ -1,0 +1,199 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// explained is an Explanation in few words.
+func explained(e Explanation) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s owner=%s from=%s cause=%s\n", e.Service.Name, e.Reason, e.Owner, e.MovedFrom, e.MoveCause)
+	for _, a := range e.Addresses {
+		fmt.Fprintf(&b, "%s %s status=%t refused=%t\n", a.Address, a.Origin, a.InStatus, a.Refused)
+	}
+	for _, n := range e.Nodes {
+		fmt.Fprintf(&b, "%s %t %s\n", n.Node, n.Able, n.Why)
+	}
+	return b.String()
+}
+
+// TestExplain: where addresses come from, and node by node who may carry them; seen by a node, and by an observer that is none.
+func TestExplain(t *testing.T) {
+	source := func(s *vip.Service) { s.Source = "kube-vip.io/loadbalancerIPs" }
+	pooled := func(s *vip.Service) { s.Source, s.Allocated = "kube-vip.io/loadbalancerIPs", "default" }
+	tests := []struct {
+		name  string
+		world func() vip.World
+		want  string
+	}{
+		{"owned, and moved", func() vip.World {
+			w := held(world(svc("a", "10.77.0.200", source, written("n2"))), "a", "n2")
+			c := w.Claims[key("kubevip-a")]
+			c.PreviousHolder, c.Cause = "n1", "n1: it is drained"
+			w.Claims[key("kubevip-a")] = c
+			return w
+		}, `a VIPElsewhere owner=n2 from=n1 cause=n1: it is drained
+			10.77.0.200 kube-vip.io/loadbalancerIPs status=true refused=false
+			n1 true
+			n2 true
+			n3 true`},
+		{"only one node has an endpoint, and that is drained; another is dead", func() vip.World {
+			w := world(svc("a", "10.77.0.200", pooled, local("n2")))
+			w.Nodes = allNodes(vip.Node{Name: "n2", Drained: true}, vip.Node{Name: "n1", NotReady: true})
+			w.Members[2].Alive = false
+			return w
+		}, `a NoEligibleNode owner= from= cause=
+			10.77.0.200 pool default status=false refused=false
+			n1 false no ready endpoint there (externalTrafficPolicy Local)
+			n2 false it is drained (herald undrain n2 ends that)
+			n3 false no Herald runs there: its node lease is not renewed, or fenced`},
+		{"no endpoints", func() vip.World {
+			return world(svc("a", "10.77.0.200", source, func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }))
+		}, `a NoEndpoints owner= from= cause=
+			10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=false
+			n1 true
+			n2 true
+			n3 true`},
+		{"a refused address, and a node that comes after others", func() vip.World {
+			w := held(world(svc("a", "10.77.0.200,10.77.0.11", source)), "a", "n2")
+			w.Members[0].Info.DataPlaneFault = "kube-proxy is gone"
+			w.Members[2].Info.Links[0].Up = false
+			return w
+		}, `a VIPElsewhere owner=n2 from= cause=
+			10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=false
+			10.77.0.11 kube-vip.io/loadbalancerIPs status=false refused=true
+			n1 true comes after others: kube-proxy is gone
+			n2 true
+			n3 false its link eth0 is down`},
+		{"another class", func() vip.World {
+			return world(svc("a", "10.77.0.200", source, func(s *vip.Service) { s.HasClass, s.Class = true, "other" }))
+		}, `a OtherClass owner= from= cause=
+			10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=true`},
+	}
+	for _, tt := range tests {
+		for _, self := range []string{"n1", ""} {
+			w := tt.world()
+			if w.Self = self; self == "" {
+				w.Tenure = vip.Tenure{}
+			}
+			e, ok := Explain(rules(), w, key("a"))
+			if !ok {
+				t.Fatalf("%s: no such Service", tt.name)
+			}
+			t.Run(tt.name+" by "+self, func(t *testing.T) { diff(t, explained(e), tt.want) })
+			if _, err := json.Marshal(e); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if _, ok := Explain(rules(), world(), key("a")); ok {
+		t.Error("a Service that is not there is explained")
+	}
+}
+
+func TestExplainNode(t *testing.T) {
+	w := held(world(svc("a", "10.77.0.200", local("n2")), svc("b", "10.77.0.201")), "a", "n2")
+	w.Nodes = allNodes(vip.Node{Name: "n2", NotReady: true}, vip.Node{Name: "n3", Drained: true})
+	for node, want := range map[string]string{
+		"n1": `n1 true ""
+			default/a owner=n2 able=false others=1 no ready endpoint there (externalTrafficPolicy Local)
+			default/b owner= able=true others=1`,
+		"n2": `n2 true "comes after others: Kubernetes does not have it as Ready"
+			default/a owner=n2 able=true others=0 comes after others: Kubernetes does not have it as Ready
+			default/b owner= able=true others=1 comes after others: Kubernetes does not have it as Ready`,
+		"n3": `n3 true "it is drained (herald undrain n3 ends that)"
+			default/a owner=n2 able=false others=1 it is drained (herald undrain n3 ends that)
+			default/b owner= able=false others=2 it is drained (herald undrain n3 ends that)`,
+	} {
+		e, ok := ExplainNode(rules(), w, node)
+		var b strings.Builder
+		fmt.Fprintf(&b, "%s %t %q\n", e.Node, e.Alive && ok, e.Why)
+		for _, s := range e.Services {
+			fmt.Fprintf(&b, "%s owner=%s able=%t others=%d %s\n", s.Service, s.Owner, s.Able, s.Others, s.Why)
+		}
+		diff(t, b.String(), want)
+	}
+	if _, ok := ExplainNode(rules(), w, "n9"); ok {
+		t.Error("a node that is not there is explained")
+	}
+}
+
+// TestAdvice: every reason that is a Warning comes with something to do, and names no placeholder.
+func TestAdvice(t *testing.T) {
+	for _, r := range vip.Reasons {
+		text := Advice(vip.Key{Namespace: "shop", Name: "web"}, r.Reason)
+		if r.Warning && text == "" && r.Reason != vip.NodeNameInUse && r.Reason != vip.PoolProblemFound {
+			t.Errorf("nothing to do about %s", r.Reason)
+		}
+		if strings.Contains(text, "NAME") {
+			t.Errorf("%s: %s", r.Reason, text)
+		}
+	}
+}
+
+// TestMoveCause: a lease that is handed over, or acquired from another node, says why.
+func TestMoveCause(t *testing.T) {
+	tests := []struct {
+		name  string
+		world func() vip.World
+		rules func(*Rules)
+		want  string
+	}{
+		{"drained", func() vip.World {
+			w := held(world(svc("a", "10.77.0.200")), "a", "n1")
+			w.Nodes = allNodes(vip.Node{Name: "n1", Drained: true})
+			return w
+		}, nil, "n1: it is drained (herald undrain n1 ends that)"},
+		{"stopping", func() vip.World {
+			w := held(world(svc("a", "10.77.0.200")), "a", "n1")
+			w.Stopping = true
+			return w
+		}, nil, "n1: its Herald is stopping"},
+		{"data plane", func() vip.World {
+			w := held(world(svc("a", "10.77.0.200")), "a", "n1")
+			w.DataPlaneFault, w.Members[0].Info.DataPlaneFault = "kube-proxy is gone", "kube-proxy is gone"
+			return w
+		}, nil, "n1: kube-proxy is gone"},
+		{"dead", func() vip.World {
+			w := held(world(svc("a", "10.77.0.200", local("n1"))), "a", "n2")
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2"}
+			w.Members[1].Alive, w.Members[1].Gone = false, true
+			return w
+		}, nil, "n2: it is dead: neither its Herald nor its kernel answers"},
+		{"rebalanced", func() vip.World {
+			w := held(held(held(world(svc("a", "10.77.0.200"), svc("b", "10.77.0.201", younger), svc("c", "10.77.0.202")), "a", "n1"), "b", "n1"), "c", "n3")
+			w.Members[1].Stable = true
+			return w
+		}, func(r *Rules) { r.Rebalance = true }, "vip_rebalance: n1 had 2 of them, n2 0"},
+		{"new", func() vip.World { return world(svc("a", "10.77.0.200", local("n1"))) }, nil, ""},
+	}
+	for _, tt := range tests {
+		r := rules()
+		if tt.rules != nil {
+			tt.rules(&r)
+		}
+		got := "no intent"
+		for _, i := range Make(r, tt.world()).LeaseIntents {
+			if i.Action != vip.Follow && (i.Action == vip.HandOver || got == "no intent") {
+				got = i.Cause
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	w := held(world(svc("a", "10.77.0.200")), "a", "n1")
+	c := w.Claims[key("kubevip-a")]
+	c.PreviousHolder, c.Cause, c.AcquiredAt = "n2", "n2: its link eth0 is down", epoch.Add(time.Minute)
+	w.Claims[key("kubevip-a")] = c
+	events := Make(rules(), bind(rules(), w)).Events
+	if len(events) != 1 || !strings.HasPrefix(events[0].Message, "moved from node n2 (n2: its link eth0 is down): node n1 announces") {
+		t.Errorf("%+v", events)
+	}
+}
