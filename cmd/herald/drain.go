@@ -18,13 +18,17 @@ import (
 // drainCommand is "herald drain": a node hands its VIPs to the others.
 func drainCommand() *cobra.Command {
 	var connections time.Duration
+	var force bool
 	c := moveCommand("drain NODE", "Have a node hand its VIPs to the others, and carry none until undrained",
 		"Mark a node so that it carries no VIP, and wait until the others have taken over what it had, make\n"+
 			"before break. The mark stays, also over restarts, until herald undrain. Pods are not touched:\n"+
-			"kubectl drain does that. Established connections go on, and still go by the node: with\n"+
-			"--connections it waits until they have ended.", func(d *nodeDrain, ctx context.Context) error {
+			"kubectl drain does that. If no other node may carry a VIP of it, nothing is done without --force.\n"+
+			"Established connections go on, and still go by the node: with --connections it waits until they\n"+
+			"have ended.", func(d *nodeDrain, ctx context.Context) error {
+			d.force = force
 			return d.drain(ctx, connections)
 		})
+	c.Flags().BoolVar(&force, "force", false, "Also if VIPs go down by it, since no other node may carry them")
 	c.Flags().DurationVar(&connections, "connections", 0, "How long to wait, after that, for the connections that still go by the node")
 	return c
 }
@@ -38,10 +42,11 @@ func undrainCommand() *cobra.Command {
 
 func moveCommand(use, short, long string, move func(*nodeDrain, context.Context) error) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Long: long, Args: oneArgument("NODE, as herald status lists them")}
-	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
+	flags := addConnectFlags(c)
+	c.ValidArgsFunction = completeNodes(flags)
 	timeout := c.Flags().Duration("timeout", time.Minute, "How long to wait")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		access, err := kube.ConnectUser(*file, currentVersion())
+		access, err := flags.connect()
 		if err != nil {
 			return err
 		}
@@ -49,9 +54,10 @@ func moveCommand(use, short, long string, move func(*nodeDrain, context.Context)
 		node := strings.ToLower(args[0])
 		return move(&nodeDrain{
 			node: node, timeout: *timeout, began: time.Now(),
-			printf: func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
-			read:   func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, "") },
-			mark:   func(ctx context.Context) error { return kube.Drain(ctx, access, node, time.Now()) },
+			printf:        func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
+			read:          func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, "") },
+			readEndpoints: func(ctx context.Context, s *kube.Snapshot) error { return s.TakeEndpoints(ctx, access, "") },
+			mark:          func(ctx context.Context) error { return kube.Drain(ctx, access, node, time.Now()) },
 			unmark: func(ctx context.Context) error {
 				return kube.Undrain(ctx, access, node, time.Now().Add(*timeout+time.Minute))
 			},
@@ -75,6 +81,7 @@ func oneArgument(what string) cobra.PositionalArgs {
 type nodeDrain struct {
 	node    string
 	timeout time.Duration
+	force   bool // drain it although VIPs go down by it
 	began   time.Time
 	// count is the node's last count of connections to VIPs of others, as readLeases found it; nil
 	// if there is none. countedBefore is when that before the drain began, which has none of the VIPs
@@ -84,6 +91,7 @@ type nodeDrain struct {
 	printf        func(format string, args ...any)
 
 	read                      func(context.Context) (kube.Snapshot, error)
+	readEndpoints             func(context.Context, *kube.Snapshot) error
 	mark, unmark, clearReturn func(context.Context) error
 }
 
@@ -104,19 +112,22 @@ func (d *nodeDrain) drain(ctx context.Context, connections time.Duration) error 
 func (d *nodeDrain) handOver(ctx context.Context) (had bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	held, _, err := d.readLeases(ctx)
+	before, err := d.readLeases(ctx)
 	if err != nil {
 		return false, err
 	}
 	if d.count != nil {
 		d.countedBefore = d.count.At
 	}
+	if err := d.checkOthers(ctx, before.snapshot); err != nil {
+		return false, err
+	}
 	if err := d.mark(ctx); err != nil {
 		return false, err
 	}
 	left, err := d.wait(ctx, "VIPs left on "+d.node, func() ([]string, error) {
-		held, _, err := d.readLeases(ctx)
-		return held, err
+		now, err := d.readLeases(ctx)
+		return now.held, err
 	})
 	switch {
 	case err != nil:
@@ -125,7 +136,35 @@ func (d *nodeDrain) handOver(ctx context.Context) (had bool, err error) {
 		return true, fmt.Errorf("after %s the node %s still has %s; \"herald status\" shows what keeps the other nodes from them. The node stays marked; herald undrain %s ends that",
 			d.timeout, d.node, abbreviate(left), d.node)
 	}
-	return len(held) > 0, nil
+	return len(before.held) > 0, nil
+}
+
+// checkOthers returns an error that names the Services which the node owns and no other node may carry, unless force is set.
+func (d *nodeDrain) checkOthers(ctx context.Context, s kube.Snapshot) error {
+	if d.force {
+		return nil
+	}
+	if err := d.readEndpoints(ctx, &s); err != nil {
+		return fmt.Errorf("whether other nodes may carry what %s has can't be found out (--force drains it all the same): %w", d.node, err)
+	}
+	if only := onlyOn(s, d.node, time.Now()); len(only) > 0 {
+		return fmt.Errorf("nothing was done: no other node may carry %s. --force drains the node all the same, and takes these VIPs down", strings.Join(shorten(only), "; "))
+	}
+	return nil
+}
+
+// shorten returns the first five of texts, in order, and how many more there are.
+func shorten(texts []string) []string {
+	slices.Sort(texts)
+	if len(texts) <= 5 {
+		return texts
+	}
+	return append(texts[:5:5], fmt.Sprintf("and %d more", len(texts)-5))
+}
+
+// notDrained reports whether the Node of that name is known, is not drained, and gets nothing back at now.
+func notDrained(s kube.Snapshot, node string, now time.Time) bool {
+	return slices.ContainsFunc(s.Nodes, func(n vip.Node) bool { return n.Name == node && !n.Drained && !n.ReturnUntil.After(now) })
 }
 
 // countTime is how long a node may take to publish how many connections it still knows. One
@@ -139,7 +178,7 @@ func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration
 	defer cancel()
 	printed := -1
 	for poll := time.NewTicker(300 * time.Millisecond); ; {
-		_, _, err := d.readLeases(ctx)
+		_, err := d.readLeases(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			return err
@@ -164,15 +203,20 @@ func (d *nodeDrain) waitForConnections(ctx context.Context, atMost time.Duration
 func (d *nodeDrain) undrain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	if _, _, err := d.readLeases(ctx); err != nil {
+	before, err := d.readLeases(ctx)
+	if err != nil {
 		return err
+	}
+	if notDrained(before.snapshot, d.node, time.Now()) { // it would be given what others have had from it for other reasons
+		d.printf("%s is not drained; nothing was changed", d.node)
+		return nil
 	}
 	if err := d.unmark(ctx); err != nil {
 		return err
 	}
 	left, err := d.wait(ctx, "VIPs to be given back to "+d.node, func() ([]string, error) {
-		_, away, err := d.readLeases(ctx)
-		return away, err
+		now, err := d.readLeases(ctx)
+		return now.away, err
 	})
 	clearing, cleared := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cleared()
@@ -189,13 +233,20 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 
 func (d *nodeDrain) elapsed() time.Duration { return time.Since(d.began).Round(100 * time.Millisecond) }
 
-// readLeases returns the VIP leases that the node holds, and those that others have from it. It is an error if the node
+// A leasesOfNode is the VIP leases that a node holds, and those that others have from it, by name.
+type leasesOfNode struct {
+	held, away []string
+	snapshot   kube.Snapshot // that they are of
+}
+
+// readLeases returns the VIP leases of the node. It is an error if the node
 // has no node lease: no Herald has run there.
-func (d *nodeDrain) readLeases(ctx context.Context) (held, away []string, err error) {
+func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error) {
 	snapshot, err := d.read(ctx)
 	if err != nil {
-		return nil, nil, err
+		return all, err
 	}
+	all.snapshot = snapshot
 	known := false
 	for _, l := range snapshot.Leases {
 		if n, ok := lease.ParseNodeLease(l); ok {
@@ -210,15 +261,15 @@ func (d *nodeDrain) readLeases(ctx context.Context) (held, away []string, err er
 		}
 		switch name := l.Namespace + "/" + l.Name; d.node {
 		case node:
-			held = append(held, name)
+			all.held = append(all.held, name)
 		case l.Annotations[lease.FromAnnotation]:
-			away = append(away, name)
+			all.away = append(all.away, name)
 		}
 	}
 	if !known {
-		return nil, nil, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", d.node)
+		return all, fmt.Errorf("no Herald runs on a node %q; herald status lists the nodes on which it does", d.node)
 	}
-	return held, away, nil
+	return all, nil
 }
 
 // wait polls until read returns nothing or an error, or ctx ends, and prints how many names there are when that

@@ -12,6 +12,8 @@ import (
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // newTestDrain makes a nodeDrain of the node n1 that reads one snapshot after another, and then
@@ -21,6 +23,7 @@ func newTestDrain(t *testing.T, snapshots ...kube.Snapshot) (*nodeDrain, context
 	nothing := func(context.Context) error { return nil }
 	return &nodeDrain{
 		node: "n1", timeout: time.Second, began: time.Now(), printf: t.Logf, mark: nothing, unmark: nothing, clearReturn: nothing,
+		readEndpoints: func(context.Context, *kube.Snapshot) error { return nil },
 		read: func(ctx context.Context) (kube.Snapshot, error) {
 			if len(snapshots) == 0 {
 				cancel()
@@ -126,5 +129,60 @@ func TestUndrain(t *testing.T) {
 	d.clearReturn = func(context.Context) error { return broken }
 	if err := d.undrain(ctx); !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
+	}
+}
+
+// A node that was never drained is given nothing: VIPs that others have had from it for other reasons stay.
+func TestUndrainOfANodeThatIsNotDrained(t *testing.T) {
+	unmarked := func(nodes ...vip.Node) bool {
+		s := snapshotOf("n2", "n1")
+		s.Nodes = nodes
+		called := false
+		d, ctx := newTestDrain(t, s, snapshotOf("n1", "n2"))
+		d.unmark = func(context.Context) error { called = true; return nil }
+		check.OK(t, d.undrain(ctx))
+		return called
+	}
+	if unmarked(vip.Node{Name: "n1"}) {
+		t.Error("VIPs are moved to a node that was not drained")
+	}
+	if !unmarked(vip.Node{Name: "n1", Drained: true}) || !unmarked(vip.Node{Name: "n1", ReturnUntil: time.Now().Add(time.Minute)}) || !unmarked() {
+		t.Error("a node that is drained, gets VIPs back, or can't be read is not undrained")
+	}
+}
+
+// A drain that takes a VIP down, since no other node may carry it, needs --force.
+func TestDrainNamesWhatNobodyElseCanTake(t *testing.T) {
+	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`
+	snapshot := func() kube.Snapshot {
+		s := snapshotOf("n1", "")
+		s.Leases[0] = nodeLease("n1", -time.Since(noon), up)
+		s.Leases = append(s.Leases, nodeLease("n2", -time.Since(noon), up), nodeLease("n3", -time.Since(noon), up))
+		s.Leases[1].Annotations[lease.ClaimAnnotation] = "n1@7"
+		web := serviceWith("web", "10.0.0.1", "10.0.0.1")
+		web.Local = true
+		s.Services = []vip.Service{web}
+		return s
+	}
+	drain := func(force bool, on ...string) (marked bool, err error) {
+		d, ctx := newTestDrain(t, snapshot(), snapshotOf("n2", "n1"))
+		d.force = force
+		d.readEndpoints = func(_ context.Context, s *kube.Snapshot) error {
+			s.Services[0].Endpoints.Ready = on
+			return nil
+		}
+		d.mark = func(context.Context) error { marked = true; return nil }
+		return marked, d.drain(ctx, 0)
+	}
+	marked, err := drain(false, "n1")
+	want := "nothing was done: no other node may carry default/web (n2, n3: no ready endpoint there (externalTrafficPolicy Local)). --force drains the node all the same, and takes these VIPs down"
+	if marked || text(err) != want {
+		t.Errorf("marked: %t; %v", marked, err)
+	}
+	if marked, _ := drain(true, "n1"); !marked {
+		t.Error("--force drains nothing")
+	}
+	if marked, err := drain(false, "n1", "n3"); !marked {
+		t.Errorf("not drained although n3 may have it: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -36,15 +37,40 @@ func root() *cobra.Command {
 		SilenceUsage:  true,
 	}
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return config.FlagError(c.Flags(), err) })
-	c.AddCommand(managerCommand(), manifestCommand(), preflightCommand(), statusCommand(), poolsCommand(), drainCommand(), undrainCommand(), peersCommand(), versionCommand())
+	c.AddCommand(managerCommand(), manifestCommand(), preflightCommand(), statusCommand(), explainCommand(), poolsCommand(), drainCommand(), undrainCommand(), peersCommand(), versionCommand())
+	if len(os.Args) > 0 && filepath.Base(os.Args[0]) == "kubectl-herald" { // a plugin of kubectl
+		c.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl herald"}
+	}
+	c.Version = currentVersion()
+	c.SetVersionTemplate("herald {{.Version}}\n")
+	checkArguments(c)
 	return c
 }
 
-// status returns the exit status for an error: 2 if options are wrong, else 1.
+// checkArguments has wrong arguments of c and all commands below end with the status of wrong options.
+func checkArguments(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return config.NewError(err)
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		checkArguments(sub)
+	}
+}
+
+// status returns the exit status for an error: 2 if options or arguments are wrong, 3 if herald status --exit-status has found that something
+// is wrong, else 1.
 func status(err error) int {
 	var wrong *config.Error
-	if errors.As(err, &wrong) {
+	switch {
+	case errors.As(err, &wrong):
 		return 2
+	case errors.Is(err, errSomethingWrong):
+		return 3
 	}
 	return 1
 }

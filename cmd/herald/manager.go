@@ -103,6 +103,7 @@ type node struct {
 	pools       *pool.Assigner
 	agent       *agent.Agent
 	server      *serve.Server
+	options     *vip.NodeOptions // of cfg, published on the node lease
 	cfg         config.Config
 	log         *slog.Logger
 }
@@ -110,7 +111,7 @@ type node struct {
 // newNode makes all rooms. It waits for a kubeconfig; if ctx ends meanwhile, that is the error.
 func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
-	n := &node{cfg: cfg, log: log}
+	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg)}
 	wake := mailbox.NewSignal() // of the leases
 	var servers *kube.Servers
 	if cfg.ControlPlane.Enable {

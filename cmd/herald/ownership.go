@@ -64,7 +64,23 @@ func (n *node) info() vip.NodeInfo {
 	info.Connections = n.connections.Count()
 	info.HeartbeatKeys = n.peers.KeyIDs()
 	info.Waiting = n.lock.Waiting()
+	info.Options = n.options
 	return info
+}
+
+// publishedOptions returns the options that others may know of this node.
+func publishedOptions(cfg config.Config) *vip.NodeOptions {
+	o := &vip.NodeOptions{
+		Services: cfg.Services.Enable, ARP: cfg.ARP.Enable, BGP: cfg.BGP.Enable, Election: cfg.Services.Election,
+		Class: cfg.Class.Name, ClassOnly: cfg.Class.Only, ClassStrict: !cfg.Class.Legacy,
+	}
+	if !cfg.Services.Election && !cfg.Services.Lease.IsZero() {
+		o.Lease = cfg.Services.Lease.String()
+	}
+	if cfg.GivesAddresses() {
+		o.Pools = cfg.Pools.String()
+	}
+	return o
 }
 
 // processName is where this process runs, in words that tell it from another one with the same

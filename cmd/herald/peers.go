@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
@@ -31,11 +32,11 @@ func rotateKeyCommand() *cobra.Command {
 			"half a minute, and then remove the old one. No heartbeat is lost. If it is interrupted nothing is\n" +
 			"harmed; run it again to complete what it began.",
 	}
-	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
+	flags := addConnectFlags(c)
 	namespace := c.Flags().StringP("namespace", "n", "kube-system", "Where the announcers are (cp_namespace)")
 	timeout := c.Flags().Duration("timeout", 3*time.Minute, "How long to wait for the nodes")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		access, err := kube.ConnectUser(*file, currentVersion())
+		access, err := flags.connect()
 		if err != nil {
 			return err
 		}
@@ -43,13 +44,28 @@ func rotateKeyCommand() *cobra.Command {
 		defer cancel()
 		return (&keyRotation{
 			printf: func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
-			read:   func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, *namespace) },
+			read: func(ctx context.Context) (kube.Snapshot, error) {
+				return takeLeasesOf(ctx, access, *namespace)
+			},
 			update: func(ctx context.Context, change func([]byte) ([]byte, error)) error {
 				return kube.UpdatePeersKeys(ctx, access, *namespace, change)
 			},
 		}).rotate(ctx)
 	}
 	return c
+}
+
+// takeLeasesOf is kube.TakeSnapshot of a namespace, with its Leases only: in another one any user can write a node lease.
+func takeLeasesOf(ctx context.Context, cfg *rest.Config, namespace string) (kube.Snapshot, error) {
+	s, err := kube.TakeSnapshot(ctx, cfg, namespace)
+	kept := s.Leases[:0]
+	for _, l := range s.Leases {
+		if l.Namespace == namespace {
+			kept = append(kept, l)
+		}
+	}
+	s.Leases = kept
+	return s, err
 }
 
 // A keyRotation replaces the key of the heartbeats. A node encrypts for another with the first of its keys that

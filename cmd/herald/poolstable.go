@@ -28,11 +28,11 @@ func poolsCommand() *cobra.Command {
 			"one or wait for one, and what is wrong with the ConfigMap.",
 		Args: cobra.NoArgs,
 	}
-	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
+	flags := addConnectFlags(c)
 	name := c.Flags().String("pools", "kubevip", "The ConfigMap of pools (svc_pools)")
 	namespace := c.Flags().String("pools-namespace", "kube-system", "Its namespace (svc_pools_namespace)")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		access, err := kube.ConnectUser(*file, currentVersion())
+		access, err := flags.connect()
 		if err != nil {
 			return err
 		}

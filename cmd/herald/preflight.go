@@ -175,7 +175,7 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
 	if cfg.Peers.Port == 0 {
 		return all
 	}
-	s, err := kube.TakeSnapshot(ctx, access, cfg.Node.Namespace)
+	s, err := takeLeasesOf(ctx, access, cfg.Node.Namespace)
 	if err != nil && len(s.Leases) == 0 {
 		return append(all, preflight.Result{Subject: otherNodes, Severity: preflight.Warning, Message: "can't be checked: " + err.Error()})
 	}

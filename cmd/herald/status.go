@@ -2,17 +2,12 @@ package main
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
 
@@ -21,91 +16,25 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// statusCommand is "herald status": which node announces which VIP, and what is wrong.
-func statusCommand() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "status",
-		Short: "Show which node announces which VIP, and what is wrong",
-		Long: "Show every Service of type LoadBalancer with its VIPs, the node that owns them, since when, the\n" +
-			"ipMode in its status, and what is wrong. It reads Services, Leases, Events and Nodes, and works\n" +
-			"from any machine with a kubeconfig.",
-		Args: cobra.NoArgs,
-	}
-	file := c.Flags().String("kubeconfig", "", "Kubeconfig to use; without it the usual places, KUBECONFIG among them")
-	namespace := c.Flags().StringP("namespace", "n", "", "Only Services of this namespace")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		access, err := kube.ConnectUser(*file, currentVersion())
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(c.Context(), 30*time.Second)
-		defer cancel()
-		s, err := kube.TakeAllowedSnapshot(ctx, access, *namespace)
-		if err != nil {
-			return err
-		}
-		return writeStatus(c.OutOrStdout(), s, *namespace, time.Now())
-	}
-	return c
-}
-
-// writeStatus writes a table of the Services of a namespace, "" for all, one of DHCP leases, one of nodes and one of BGP sessions. Of the
-// second and the last, those without rows are left out.
-func writeStatus(w io.Writer, s kube.Snapshot, namespace string, now time.Time) error {
-	v := newStatusView(s, now)
-	var services, dhcp, nodes, sessions []string
-	for i := range s.Services {
-		if namespace != "" && s.Services[i].Key.Namespace != namespace {
-			continue
-		}
-		services = append(services, v.serviceRow(&s.Services[i]))
-		dhcp = append(dhcp, v.dhcpRows(&s.Services[i])...)
-	}
-	if row := v.controlPlaneRow(); row != "" && namespace == "" {
-		services = append(services, row)
-	}
-	if len(services) == 0 {
-		services = append(services, "(no Service of type LoadBalancer)")
-	}
-	for _, n := range v.nodes {
-		nodes = append(nodes, row(n.Name, strconv.Itoa(v.vips[n.Name]), age(n.RenewedAt, now), n.state(now)))
-		for _, b := range n.Info.BGPSessions {
-			sessions = append(sessions, row(n.Name, b.Peer, fmt.Sprint(b.AS), fmt.Sprint(b.State), age(b.Since, now), fmt.Sprint(b.Prefixes), b.Reason))
-		}
-	}
-	if len(nodes) == 0 {
-		nodes = append(nodes, "(no node lease found: no Herald runs, or its namespace may not be read with this kubeconfig)")
-	}
-	return errors.Join(
-		writeTable(w, "SERVICE\tVIP\tOWNER\tSINCE\tMODE\tWHAT IS WRONG", services),
-		writeTable(w, "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN", dhcp),
-		writeTable(w, "\nNODE\tVIPS\tRENEWED\tSTATE", nodes),
-		writeTable(w, "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY", sessions),
-	)
-}
-
 // controlPlaneLease is the default of vip_leasename, which this command does not know.
 const controlPlaneLease = "plndr-cp-lock"
 
-// controlPlaneRow is the row of the API servers' VIP, or "" if no node reports that its API server is ready.
+// controlPlane returns what is known of the API servers' VIP; ok is false if no node reports that its API server is ready.
 // The VIP itself is on no lease.
-func (v statusView) controlPlaneRow() string {
+func (v statusView) controlPlane() (s serviceStatus, ok bool) {
 	ready := 0
 	for _, n := range v.nodes {
 		if n.Info.APIServerReady && !n.Fenced && n.namespace == v.announcers {
 			ready++
 		}
 	}
-	if ready == 0 {
-		return ""
-	}
-	owner, acquired := "", time.Time{}
+	s = serviceStatus{Service: "(control plane)", Note: fmt.Sprintf("API servers ready: %d", ready)}
 	for k, l := range v.leases {
 		if k.Name == controlPlaneLease && k.Namespace == v.announcers && l.Annotations[lease.ClaimAnnotation] != "" {
-			owner, acquired = holder(l)
+			s.Owner, s.Since = holder(l)
 		}
 	}
-	return row("(control plane)", "-", dash(owner), age(acquired, v.now), "-", fmt.Sprintf("API servers ready: %d", ready))
+	return s, ready > 0
 }
 
 // holder returns the node that a lease names, and since when that has it; both are zero if it names none. What is longer than
@@ -123,15 +52,16 @@ func holder(l *coordinationv1.Lease) (node string, acquired time.Time) {
 
 // A statusView is a Snapshot, indexed.
 type statusView struct {
-	now        time.Time
-	leases     map[vip.Key]*coordinationv1.Lease
-	sharedFor  map[string]time.Time        // by node: since when it holds a lease that is no single Service's
-	nodes      []nodeStatus                // sorted by name
-	announcers string                      // the namespace of node leases, see announcersNamespace
-	vips       map[string]int              // by node: Services whose lease it holds
-	last       map[string]kube.StoredEvent // by the Service's UID
-	events     []kube.StoredEvent          // oldest first
-	has        map[netip.Addr]vip.Key      // the first Service whose status names the address
+	now           time.Time
+	leases        map[vip.Key]*coordinationv1.Lease
+	sharedFor     map[string]time.Time        // by node: since when it holds a lease that is no single Service's
+	nodes         []nodeStatus                // sorted by name
+	withoutHerald []string                    // the Nodes that have no node lease
+	announcers    string                      // the namespace of node leases, see announcersNamespace
+	vips          map[string]int              // by node: Services whose lease it holds
+	last          map[string]kube.StoredEvent // by the Service's UID
+	events        []kube.StoredEvent          // oldest first
+	has           map[netip.Addr]vip.Key      // the first Service whose status names the address
 }
 
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
@@ -152,6 +82,8 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	for _, n := range s.Nodes {
 		if i := slices.IndexFunc(v.nodes, func(l nodeStatus) bool { return l.Name == n.Name }); i >= 0 {
 			v.nodes[i].node = n
+		} else {
+			v.withoutHerald = append(v.withoutHerald, n.Name)
 		}
 	}
 	slices.SortFunc(v.nodes, func(a, b nodeStatus) int { return strings.Compare(a.Name, b.Name) })
@@ -189,35 +121,48 @@ func announcersNamespace(leases []*coordinationv1.Lease) (namespace string) {
 	return namespace
 }
 
+// mayOwnWithoutLease reports whether a node announces Services that have no lease of their own: it holds a lease for all,
+// or it is not known that it runs with svc_election. A node that has stopped, or is silent, announces nothing.
+func (v statusView) mayOwnWithoutLease(node string) bool {
+	i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == node })
+	if i < 0 || v.nodes[i].Fenced || v.now.Sub(v.nodes[i].RenewedAt) > v.nodes[i].Duration {
+		return false
+	}
+	_, shared := v.sharedFor[node]
+	options := v.nodes[i].Info.Options
+	return shared || options == nil || !options.Election
+}
+
 // owner returns who holds the lease of a Service, and since when. If the Service has no lease of its own, that
 // is the node its annotation names, which holds the one lease for all.
 func (v statusView) owner(s *vip.Service) (string, time.Time) {
 	l := v.leases[vip.Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}]
-	if l == nil && s.VIPHost != "" {
+	if l == nil && s.VIPHost != "" && v.mayOwnWithoutLease(s.VIPHost) {
 		return s.VIPHost, v.sharedFor[s.VIPHost]
 	}
 	return holder(l)
 }
 
-func (v statusView) serviceRow(s *vip.Service) string {
-	owner, acquired := v.owner(s)
-	var vips, modes []string
+// service returns what is known of a Service, and what is wrong with it.
+func (v statusView) service(s *vip.Service) serviceStatus {
+	x := serviceStatus{Service: s.Key.String()}
+	x.Owner, x.Since = v.owner(s)
 	for _, i := range s.Ingress {
-		if s.Forward != nil && i.IPMode == vip.ModeProxy && slices.Contains(modes, string(vip.ModeVIP)) {
-			vips = append(vips, externalAddresses(i)...)
+		if s.Forward != nil && i.IPMode == vip.ModeProxy && slices.Contains(x.IPModes, string(vip.ModeVIP)) {
+			x.VIPs = append(x.VIPs, externalAddresses(i)...)
 			continue
 		}
-		vips = append(vips, i.Addr.String())
-		if !slices.Contains(modes, string(i.IPMode)) {
-			modes = append(modes, string(i.IPMode))
+		x.VIPs = append(x.VIPs, i.Addr.String())
+		if !slices.Contains(x.IPModes, string(i.IPMode)) {
+			x.IPModes = append(x.IPModes, string(i.IPMode))
 		}
 	}
-	if len(vips) == 0 {
-		for _, a := range s.Addresses {
-			vips = append(vips, "("+a.String()+")") // requested, not announced
-		}
+	for _, a := range s.Addresses {
+		x.Asked = append(x.Asked, a.String())
 	}
-	return row(s.Key.String(), dash(strings.Join(vips, ",")), dash(owner), age(acquired, v.now), dash(strings.Join(modes, ",")), v.problem(s, owner))
+	x.Pool, x.Source = s.Allocated, s.Source
+	x.Problem = v.problem(s, x.Owner, x.Since)
+	return x
 }
 
 // externalAddresses returns what is open on a gateway: external address and port.
@@ -230,8 +175,12 @@ func externalAddresses(i vip.Ingress) (open []string) {
 	return open
 }
 
+// aboutRequest is the reasons of Events that hold until the Service is changed, whoever owns it.
+var aboutRequest = []vip.Reason{vip.AddressRefused, vip.AddressConflict, vip.AddressInUse, vip.InvalidField, vip.NoPoolAddress, vip.PortNotMapped, vip.AddressOffLink}
+
 // problem returns in words what keeps a Service from its VIP, or "".
-func (v statusView) problem(s *vip.Service, owner string) string {
+// An Event that is older than the owner's claim says nothing, unless it is about what the Service asks for.
+func (v statusView) problem(s *vip.Service, owner string, since time.Time) string {
 	if i := slices.IndexFunc(v.nodes, func(n nodeStatus) bool { return n.Name == owner }); i >= 0 {
 		if why := v.nodes[i].barred(v.now); why != "" {
 			return "its owner " + owner + ": " + why
@@ -244,12 +193,15 @@ func (v statusView) problem(s *vip.Service, owner string) string {
 	if e := v.last[s.UID]; invalid != "" && (e.Reason == vip.InvalidField || len(s.Ingress)+len(s.Addresses) == 0) {
 		return invalid
 	}
-	return strings.TrimSpace(invalid + " " + v.withoutVIP(s, owner))
+	return strings.TrimSpace(invalid + " " + v.withoutVIP(s, owner, since))
 }
 
 // withoutVIP is problem for what is no fault of the Service's annotations, nor of its owner.
-func (v statusView) withoutVIP(s *vip.Service, owner string) string {
+func (v statusView) withoutVIP(s *vip.Service, owner string, since time.Time) string {
 	e, found := v.last[s.UID]
+	if owner != "" && e.At.Before(since) && !e.At.IsZero() && !slices.Contains(aboutRequest, e.Reason) {
+		e, found = kube.StoredEvent{}, false
+	}
 	missing := unannounced(s)
 	switch {
 	case len(s.Ingress) > 0 && len(missing) > 0:
@@ -285,22 +237,6 @@ func unannounced(s *vip.Service) []string {
 
 func leasedByDHCP(s *vip.Service, a netip.Addr) bool {
 	return slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == a })
-}
-
-// dhcpRows are the rows of the addresses that DHCP servers have leased to a Service.
-func (v statusView) dhcpRows(s *vip.Service) (rows []string) {
-	for _, l := range s.DHCP.Leases {
-		left := "never"
-		switch d := l.Expires.Sub(v.now); {
-		case l.Expires.IsZero():
-		case d > 0:
-			left = duration.HumanDuration(d)
-		default: // Herald does not write every renewal of a short lease
-			left = "a minute"
-		}
-		rows = append(rows, row(s.Key.String(), fmt.Sprintf("%s/%d", l.Addr, l.Bits), dash(l.MAC), dash(l.Server), left))
-	}
-	return rows
 }
 
 // refusal returns the message of the newest Event that says why an address is not announced, in brackets, or "".

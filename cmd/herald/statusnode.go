@@ -18,6 +18,12 @@ type nodeStatus struct {
 	node            vip.Node // zero if it is not known
 }
 
+// silentFor begins the state of a node that no longer renews its node lease; the time follows.
+const silentFor = "silent for "
+
+// noHerald is what is wrong with a node that has no node lease.
+const noHerald = "no Herald runs there"
+
 // state describes what is wrong with a node, or is "ok"; and how many connections to VIPs of
 // others still go by it.
 func (n nodeStatus) state(now time.Time) string {
@@ -67,7 +73,7 @@ func (n nodeStatus) barred(now time.Time) string {
 	case n.Fenced:
 		return "fenced: the others have taken its VIPs"
 	case silent > n.Duration:
-		return "silent for " + inWords(silent)
+		return silentFor + inWords(silent)
 	case n.Info.Excluded != "":
 		return "carries no VIP: " + n.Info.Excluded
 	case n.node.Drained:
@@ -76,8 +82,6 @@ func (n nodeStatus) barred(now time.Time) string {
 		return "carries no VIP: it is being shut down"
 	case n.node.Excluded != "":
 		return "carries no VIP of a Service: " + n.node.Excluded
-	case n.Info.Isolated:
-		return "carries no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
 	}
 	link := n.Info.LinkFor("")
 	i := slices.IndexFunc(n.Info.Links, func(l vip.Link) bool { return l.Name == link })
@@ -88,6 +92,8 @@ func (n nodeStatus) barred(now time.Time) string {
 		return "carries no VIP: it has no link " + link
 	case !n.Info.Links[i].Up:
 		return "carries no VIP: its link " + link + " is down"
+	case n.Info.Isolated:
+		return "carries no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
 	}
 	return ""
 }

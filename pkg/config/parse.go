@@ -56,6 +56,9 @@ func (s Setting) String() string {
 // ends with status 2 for it.
 type Error struct{ err error }
 
+// NewError makes an Error, for a wrong argument of a command.
+func NewError(err error) error { return &Error{err} }
+
 func (e *Error) Error() string { return e.err.Error() }
 
 // Unwrap returns what lies behind it: for a file that can't be read, why.

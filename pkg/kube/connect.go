@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 type Access struct {
 	File    string // a kubeconfig to try first (k8s_config_file), or ""
 	Server  string // the URL to use instead of the one found (kubernetes_addr), or ""
+	Context string // of the kubeconfig; "" is its current one
 	Version string // Herald's version, for the User-Agent
 
 	// Servers, if not nil, are the API servers to connect to before the one found.
@@ -48,20 +51,25 @@ const (
 
 // ConnectUser finds the API server for a command that a person runs: by file, or, if
 // that is "", by the first file that exists of KUBECONFIG and k8s_config_file, or else
-// as Connect does. version is Herald's.
-func ConnectUser(file, version string) (*rest.Config, error) {
-	if file == "" {
-		for _, p := range append(filepath.SplitList(os.Getenv("KUBECONFIG")), os.Getenv("k8s_config_file")) {
-			if _, err := os.Stat(p); file == "" && err == nil {
-				file = p
-			}
+// as Connect does. contextName is the context of the kubeconfig; "" is its current one. version is Herald's.
+func ConnectUser(file, contextName, version string) (*rest.Config, error) {
+	named := filepath.SplitList(os.Getenv("KUBECONFIG"))
+	for _, p := range append(slices.Clone(named), os.Getenv("k8s_config_file")) {
+		if _, err := os.Stat(p); file == "" && err == nil {
+			file = p
 		}
 	}
-	cfg, _, err := Connect(Access{File: file, Version: version})
+	if file == "" && len(named) > 0 {
+		return nil, fmt.Errorf("KUBECONFIG names %s, and there is no such file", strings.Join(named, ", "))
+	}
+	cfg, origin, err := Connect(Access{File: file, Context: contextName, Version: version})
 	if errors.Is(err, errNoConfig) {
 		return nil, fmt.Errorf("name a kubeconfig by --kubeconfig or KUBECONFIG: %w", err)
 	} else if err != nil {
 		return nil, err
+	}
+	if contextName != "" && !strings.HasPrefix(origin, "file ") {
+		return nil, fmt.Errorf("--context needs a kubeconfig, and %s is none: name one by --kubeconfig", origin)
 	}
 	return cfg, nil
 }
@@ -81,6 +89,12 @@ func Connect(a Access) (cfg *rest.Config, origin string, err error) {
 	cfg, origin, err = findConfig(a.File, rest.InClusterConfig, "/etc/kubernetes/admin.conf", filepath.Join(home, ".kube", "config"))
 	if err != nil {
 		return nil, "", err
+	}
+	if file, ok := strings.CutPrefix(origin, "file "); ok && a.Context != "" {
+		rules, chosen := &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}, &clientcmd.ConfigOverrides{CurrentContext: a.Context}
+		if cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, chosen).ClientConfig(); err != nil {
+			return nil, "", fmt.Errorf("the context %s of the kubeconfig %s can't be used: %w", a.Context, file, err)
+		}
 	}
 	if a.Server != "" {
 		cfg.Host = a.Server

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -110,12 +111,16 @@ func describeByKubectl(t testing.TB, api *apiServer, ns string) {
 func TestSnapshotOfWhatMayBeRead(t *testing.T) {
 	api := startAPI(t)
 	ns := api.namespace(t)
-	api.allow(t, "nobody", ns, `[{"apiGroups":[""],"resources":["services"],"verbs":["list"]}]`)
+	api.allow(t, "nobody", ns, `[{"apiGroups":[""],"resources":["services"],"verbs":["list"]},{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["list"]}]`)
 	r := newClusterTest(t, "admin", Options{})
 	r.create(t, ns, "web", "192.168.7.109")
 	s, err := TakeSnapshot(t.Context(), api.as("nobody"), ns)
-	if err == nil || !strings.Contains(err.Error(), "leases") || !strings.Contains(err.Error(), "events") || strings.Contains(err.Error(), "list services") {
-		t.Errorf("error %v, want one that names leases and events", err)
+	if err != nil || len(s.Missing) != 3 || !strings.Contains(fmt.Sprint(s.Missing), "Leases of other namespaces") || !strings.Contains(fmt.Sprint(s.Missing), "Events") {
+		t.Errorf("%v, missing %q, want Leases of other namespaces, Nodes and Events", err, s.Missing)
+	}
+	// Without Leases nothing can be said about owners.
+	if _, err := TakeSnapshot(t.Context(), api.as("nobody"), "default"); err == nil || !strings.Contains(err.Error(), "leases") {
+		t.Errorf("error %v, want one that names leases", err)
 	}
 	if len(s.Services) != 1 {
 		t.Errorf("%d Services, want 1", len(s.Services))

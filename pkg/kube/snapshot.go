@@ -11,6 +11,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,6 +27,7 @@ type Snapshot struct {
 	Leases   []*coordinationv1.Lease
 	Nodes    []vip.Node    // none if they may not be read
 	Events   []StoredEvent // Herald's own about Services, oldest first
+	Missing  []string      // what may not be read, and what is not shown for want of it
 }
 
 // A StoredEvent is an Event about a Service as the API server has it.
@@ -37,9 +39,10 @@ type StoredEvent struct {
 	order uint64 // resourceVersion: the order of Events of the same second
 }
 
-// TakeSnapshot lists Services, Leases and Events of a namespace, "" for all, and Nodes.
-// The error joins what could not be listed; the rest is returned with it. Nodes are
-// left out without an error if they may not be listed.
+// TakeSnapshot lists Services and Events of a namespace, "" for all, Leases of all namespaces, and Nodes. What may not
+// be read (RBAC) is left out, and named in Missing, but for Services and Leases: an error joins why these could not be
+// listed; the rest is returned with it. Of Leases those of the namespace are enough. An API server that does not answer is
+// asked once.
 func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
 	var s Snapshot
 	c, err := newClients(cfg, newMetrics(), nil)
@@ -51,19 +54,17 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 			s.Services = append(s.Services, r.Service)
 		}
 	})
-	leases := &watchedResource{client: c.coordination, resource: "leases", namespace: namespace}
-	if namespace == "" {
-		leases.fields = notKubeletLeases
+	if servicesErr != nil && !apierrors.IsForbidden(servicesErr) {
+		return s, servicesErr
 	}
-	leasesErr := list(ctx, leases, func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) })
+	leasesErr := s.takeLeases(ctx, c, namespace)
 	nodesErr := list(ctx, &watchedResource{client: c.core, resource: "nodes"}, func(o *corev1.Node) { s.Nodes = append(s.Nodes, *readNode(o, "")) })
-	if apierrors.IsForbidden(nodesErr) {
-		nodesErr = nil // who has a Role in one namespace gets the rest
-	}
+	nodesErr = s.leaveOut(nodesErr, "Nodes, so drains, taints and conditions of nodes are not shown")
 	events := &watchedResource{client: c.core, resource: "events", namespace: namespace, fields: "involvedObject.kind=Service,source=" + component}
 	eventsErr := list(ctx, events, func(o *corev1.Event) {
 		s.Events = append(s.Events, readEvent(o))
 	})
+	eventsErr = s.leaveOut(eventsErr, "Events, so much of why a Service has no VIP is not shown")
 	slices.SortFunc(s.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
 	slices.SortStableFunc(s.Events, func(a, b StoredEvent) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order, b.order), a.Service.Compare(b.Service))
@@ -79,6 +80,48 @@ func TakeAllowedSnapshot(ctx context.Context, cfg *rest.Config, namespace string
 		return TakeSnapshot(ctx, cfg, namespace)
 	}
 	return s, err
+}
+
+// takeLeases lists the Leases of all namespaces but those of kubelets, or, if these may not be listed, those of the namespace.
+func (s *Snapshot) takeLeases(ctx context.Context, c *clients, namespace string) error {
+	add := func(o *coordinationv1.Lease) { s.Leases = append(s.Leases, o) }
+	err := list(ctx, &watchedResource{client: c.coordination, resource: "leases", fields: notKubeletLeases}, add)
+	if namespace == "" || !apierrors.IsForbidden(err) {
+		return err
+	}
+	s.Leases = nil
+	_ = s.leaveOut(err, "Leases of other namespaces than "+namespace+", so the nodes may not be shown")
+	return list(ctx, &watchedResource{client: c.coordination, resource: "leases", namespace: namespace}, add)
+}
+
+// leaveOut returns err, but nil if that says that something is forbidden; what is missing is then named in Missing.
+func (s *Snapshot) leaveOut(err error, what string) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	s.Missing = append(s.Missing, what)
+	return nil
+}
+
+// TakeEndpoints fills in the Endpoints of s.Services, of a namespace, "" for all.
+func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespace string) error {
+	c, err := newClients(cfg, newMetrics(), nil)
+	if err != nil {
+		return err
+	}
+	all := make(map[vip.Key]map[vip.Key]*cachedSlice)
+	err = list(ctx, &watchedResource{client: c.discovery, resource: "endpointslices", namespace: namespace}, func(o *discoveryv1.EndpointSlice) {
+		if x := readSlice(o); x != nil {
+			if all[x.service] == nil {
+				all[x.service] = make(map[vip.Key]*cachedSlice)
+			}
+			all[x.service][vip.Key{Namespace: o.Namespace, Name: o.Name}] = x
+		}
+	})
+	for i := range s.Services {
+		s.Services[i].Endpoints = mergeEndpoints(all[s.Services[i].Key])
+	}
+	return err
 }
 
 // list calls each with all objects of a resource. It lists 500 at a time.

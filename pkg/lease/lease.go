@@ -176,6 +176,7 @@ func parseRecord(l *coordinationv1.Lease) *record {
 // A NodeLease is what a node lease says, for commands that only read.
 type NodeLease struct {
 	Name      string
+	Epoch     int64
 	RenewedAt time.Time // by the node's own clock
 	Duration  time.Duration
 	Fenced    bool // its epoch is over and it has not begun another
@@ -191,11 +192,33 @@ func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 	if !ok {
 		return n, false
 	}
-	n = NodeLease{Name: name, Fenced: fenced(l), Duration: duration(l, 15*time.Second)}
+	n = NodeLease{Name: name, Epoch: transitions(l), Fenced: fenced(l), Duration: duration(l, 15*time.Second)}
 	n.RenewedAt = renewTime(l)
 	n.Waiting, _, _ = strings.Cut(l.Annotations[WaitingAnnotation], waitingStamp)
 	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &n.Info) != nil {
 		n.Info = vip.NodeInfo{}
 	}
 	return n, true
+}
+
+// ParseClaim returns what a VIP lease says, for commands that only read. Valid is as far as can be told from the Leases
+// alone: the holder is alive by the node lease that nodes returns of it and in the epoch of the claim; or another program, which has renewed
+// the lease within its own duration before now.
+func ParseClaim(l *coordinationv1.Lease, nodes func(name string) (epoch int64, alive bool), now time.Time) vip.Claim {
+	r := parseRecord(l)
+	c := vip.Claim{
+		Holder: r.holder, Foreign: r.holder != "" && !r.ours, PreviousHolder: l.Annotations[FromAnnotation], FormerHolders: r.former,
+		Cause: truncateCause(l.Annotations[CauseAnnotation]), Transitions: transitions(l),
+	}
+	if l.Spec.AcquireTime != nil {
+		c.AcquiredAt = l.Spec.AcquireTime.Time
+	}
+	switch epoch, alive := nodes(r.holder); {
+	case r.holder == "":
+	case c.Foreign:
+		c.Valid = now.Sub(renewTime(l)) < duration(l, 15*time.Second)
+	default:
+		c.Valid = alive && epoch == r.epoch
+	}
+	return c
 }

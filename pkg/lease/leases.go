@@ -287,7 +287,7 @@ func (l *Leases) step(ctx context.Context) {
 		return
 	}
 	l.readCache(now)
-	l.evaluate(statuses, now)
+	l.evaluate(statuses, &info, now)
 	l.renew(ctx, now, info)
 	l.fence(ctx, now)
 	l.writeVIPLeases(ctx, now)

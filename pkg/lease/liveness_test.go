@@ -1,8 +1,11 @@
 package lease
 
 import (
+	"bytes"
+	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -23,6 +26,7 @@ type network struct {
 	gateway    map[string]vip.Liveness // by node
 
 	gatewayAsked int
+	log          *slog.Logger // of nodes that join; nil: none
 }
 
 func newNetwork() *network {
@@ -32,7 +36,12 @@ func newNetwork() *network {
 // join runs a node that sees the others and is seen by them.
 func (a *network) join(t *testing.T, s *leasetest.Server, name string) *node {
 	t.Helper()
-	n, run := newNode(t, s, name, func(o *Options) { o.Peers, o.Gateway = view{a, name}, view{a, name} })
+	n, run := newNode(t, s, name, func(o *Options) {
+		o.Peers, o.Gateway = view{a, name}, view{a, name}
+		if a.log != nil {
+			o.Log = a.log
+		}
+	})
 	a.mu.Lock()
 	for other := range a.nodes {
 		a.seen[[2]string{name, other}] = vip.PeerStatus{Liveness: vip.Alive, Since: time.Now(), Heartbeat: a.heartbeats[other]}
@@ -371,6 +380,39 @@ func cutFromAPI(nodes ...*node) {
 func reconnectAPI(nodes ...*node) {
 	for _, n := range nodes {
 		n.way.SetFaults(func(f *leasetest.Faults) { f.Cut = false })
+	}
+}
+
+// What the log says holds: of a link that is down, a node that is cut off, and VIPs that are kept without the API server.
+func TestLogSaysWhatHolds(t *testing.T) {
+	info := vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: true}}}
+	if text := isolatedText(&info); !strings.Contains(text, "though its link is up") {
+		t.Error(text)
+	}
+	info.Links[0].Up = false
+	if text := isolatedText(&info); !strings.HasPrefix(text, "the VIPs' link eth0 of this node is down") {
+		t.Error(text)
+	}
+	logOf := func(act func(a *network, n1, n2, n3 *node)) (text string) {
+		synctest.Test(t, func(t *testing.T) {
+			var b bytes.Buffer
+			a, s := newNetwork(), leasetest.NewServer()
+			a.log = slog.New(slog.NewTextHandler(&b, nil)) // nodes write one after the other
+			n1, n2, n3 := three(t, a, s)
+			act(a, n1, n2, n3)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			text = b.String()
+		})
+		return text
+	}
+	isolated := logOf(func(a *network, n1, n2, n3 *node) { a.setBetween(vip.Dead, "n1") })
+	if strings.Contains(isolated, "could not be renewed in time") || !strings.Contains(isolated, "the node lease is lost") {
+		t.Errorf("a node that is cut off from the LAN, and fenced:\n%s", isolated)
+	}
+	holding := logOf(func(a *network, n1, n2, n3 *node) { cutFromAPI(n1, n2, n3) })
+	if strings.Count(holding, "VIPs stay where they are") != 3 || strings.Contains(holding, "gives up its VIPs") {
+		t.Errorf("without the API server:\n%s", holding)
 	}
 }
 

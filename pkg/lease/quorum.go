@@ -19,9 +19,9 @@ const (
 // evaluate stores the State and the Decision that quorum.Evaluate makes of this node's lease,
 // the peers, the statuses (nil: no heartbeats are exchanged) and, only if it asks for that,
 // the gateway. It ends this node's epoch if that is decided, logs when this node becomes
-// isolated or ceases to be, and Moves that were agreed on, and sets l.changed if the decision
-// has it.
-func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, now time.Time) {
+// isolated or ceases to be, when it begins to hold on without the API server, and Moves that were agreed on, and sets l.changed if the decision
+// has it. info is of this node.
+func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo, now time.Time) {
 	in := quorum.Input{
 		Now: now, Timing: l.o.Timing, Self: l.own.Self, Statuses: statuses,
 		Peers: make(map[string]quorum.Peer, len(l.peers)), Versions: make(map[vip.Key]uint64, len(l.quorum.Moved)),
@@ -45,14 +45,28 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, now time.Time) {
 		l.endEpoch(d.EndEpoch)
 	}
 	if d.Isolated && !before.Isolated {
-		l.o.Log.Warn("this node reaches too few other nodes on the VIPs' link, though its link is up; it carries no VIP until it does", "reached", d.Reached-1, "of", d.Known-1)
+		l.o.Log.Warn(isolatedText(info), "reached", d.Reached-1, "of", d.Known-1)
 	} else if before.Isolated && !d.Isolated {
 		l.o.Log.Info("this node reaches the other nodes on the VIPs' link again")
 	}
 	if d.Agreed > 0 {
 		l.o.Log.Info("the API server is out of reach and a node is dead: the nodes that are left have agreed on who takes its VIPs", "vips", d.Agreed, "nodes", d.Holders)
 	}
+	if d.HoldUntil.After(now) && !before.HoldUntil.After(now) {
+		l.o.Log.Warn("the API server is out of reach of this node and of the others that it hears: VIPs stay where they are, since more than half of the nodes agree on that", "holding", d.Holders)
+	}
 	l.changed = l.changed || d.Changed
+}
+
+// isolatedText says for the log that this node reaches too few others.
+func isolatedText(info *vip.NodeInfo) string {
+	link := info.LinkFor("")
+	for _, l := range info.Links {
+		if l.Name == link && !l.Up {
+			return "the VIPs' link " + link + " of this node is down; it carries no VIP until it is up and other nodes are reached on it"
+		}
+	}
+	return "this node reaches too few other nodes on the VIPs' link, though its link is up; it carries no VIP until it does"
 }
 
 // fence starts to write, and logs, the fences that the last decision names, and starts to

@@ -20,8 +20,8 @@ type summary struct {
 func (l *Leases) report(now time.Time) {
 	l.expire(now)
 	s := l.summarize(now)
-	if l.reported.holds && !s.holds {
-		l.o.Log.Warn("the node lease could not be renewed in time: this node gives up its VIPs until it can", "renewdeadline", l.o.RenewDeadline)
+	if l.reported.holds && !s.holds && !l.own.EpochOver { // else endEpoch has said why
+		l.o.Log.Warn("the node lease could not be renewed in time: this node gives up its VIPs until it can", "renewed", now.Sub(l.own.Renewed).Round(time.Millisecond).String()+" ago", "renewdeadline", l.o.RenewDeadline)
 	}
 	if s == l.reported && !l.changed {
 		return

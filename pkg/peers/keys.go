@@ -81,6 +81,16 @@ func (k *Keys) String() string { return "peers: keys" }
 // Get returns the keys read last; nil if none could be read yet. They must not be changed.
 func (k *Keys) Get() [][]byte { return k.keys.Get() }
 
+// logFailure says that the keys can't be read, and what follows from that.
+func (k *Keys) logFailure(err error) {
+	if k.Get() != nil {
+		k.log.Info("whether the key of the heartbeats has changed can't be read at present; the one that this node has goes on being used", "from", k.source, "err", err)
+		return
+	}
+	k.log.Warn("the key of the heartbeats can't be read, and is tried again. Without it the failover of a dead node takes the lease duration",
+		"from", k.source, "err", err)
+}
+
 // Run reads and stores the keys each reloadKeys, or reloadSeveral, until ctx ends; until it
 // succeeds once, after retryKeys and then twice as long each time, up to reloadKeys. If reading or parsing fails,
 // Get still returns the last keys. An error is logged when it is another than the last one,
@@ -109,8 +119,7 @@ func (k *Keys) Run(ctx context.Context) error {
 		} else {
 			if logged != err.Error() {
 				logged = err.Error()
-				k.log.Warn("the key of the heartbeats can't be read, and is tried again. Without it the failover of a dead node takes the lease duration",
-					"from", k.source, "err", err)
+				k.logFailure(err)
 			}
 			if k.Get() == nil {
 				pause, retry = retry, min(2*retry, reloadKeys)

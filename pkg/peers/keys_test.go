@@ -104,6 +104,9 @@ func TestKeysAreReloaded(t *testing.T) {
 		if got := k.Get(); len(got) != 2 || strings.Count(log.String(), "is no key") != 1 {
 			t.Errorf("after nonsense: %d keys; log:\n%s", len(got), &log)
 		}
+		if strings.Count(log.String(), "takes the lease duration") != 1 || !strings.Contains(log.String(), "goes on being used") {
+			t.Errorf("the log says that there is no key although there is one:\n%s", &log)
+		}
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

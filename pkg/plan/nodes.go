@@ -207,23 +207,56 @@ func (n *member) weightFor(need *requirements) (sum int) {
 	return sum
 }
 
-// whyNoNode returns a sentence with the reason of each alive node that is ineligible, five of
+// whyNoNode returns a sentence with the reasons why alive nodes are ineligible, each once with the nodes that it is of: five of
 // them by name and the number of the rest. If there is none it says that no node runs Herald.
 func (all *nodes) whyNoNode(need *requirements) string {
 	const limit = 5
+	nodesOf := make(map[string][]string)
 	var reasons []string
 	for _, n := range all.alive {
-		if why := whyIneligible(need, n); why != "" {
-			reasons = append(reasons, n.Name+": "+why)
+		why := whyIneligible(need, n)
+		if why == "" {
+			continue
+		}
+		if nodesOf[why] == nil {
+			reasons = append(reasons, why)
+		}
+		nodesOf[why] = append(nodesOf[why], n.Name)
+	}
+	if len(reasons) == 0 {
+		return "no node runs Herald at present"
+	}
+	for i, why := range reasons {
+		names := nodesOf[why]
+		if n := len(names); n > limit {
+			names = append(names[:limit:limit], fmt.Sprintf("and %d more", n-limit))
+		}
+		reasons[i] = strings.Join(names, ", ") + ": " + why
+		if why == need.noEndpointThere {
+			reasons[i] += all.withoutHerald(need.endpoints)
 		}
 	}
-	switch n := len(reasons); {
-	case n == 0:
-		return "no node runs Herald at present"
-	case n > limit:
-		reasons = append(reasons[:limit], fmt.Sprintf("and %d more", n-limit))
+	if n := len(reasons); n > limit {
+		reasons = append(reasons[:limit], fmt.Sprintf("and %d more reasons", n-limit))
 	}
 	return "no node may announce it at present: " + strings.Join(reasons, "; ")
+}
+
+// withoutHerald returns in brackets which of these nodes with endpoints have no Herald that is alive; "" if all have.
+func (all *nodes) withoutHerald(endpoints []string) string {
+	var without []string
+	for _, name := range endpoints {
+		if n := all.members[name]; n == nil || !n.Alive {
+			without = append(without, name)
+		}
+	}
+	switch n := len(without); {
+	case n == 0:
+		return ""
+	case n > 3:
+		without = append(without[:3], fmt.Sprintf("and %d more", n-3))
+	}
+	return " (there is one on " + strings.Join(without, ", ") + ", where no Herald runs)"
 }
 
 // linkFor returns the link of a node on which a is bound for a Service that names the link

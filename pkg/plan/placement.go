@@ -178,10 +178,10 @@ func (p *placement) rebalance() {
 	}
 }
 
-// whyBalanced says why a unit goes to n by vip_rebalance: n has more of its endpoints (weighs more), or fewer units.
+// whyBalanced says why a unit goes to n by vip_rebalance: its pool prefers n (weighsMore), or fewer units.
 func (p *placement) whyBalanced(n *member, weighsMore bool) string {
 	if weighsMore {
-		return "vip_rebalance: " + n.Name + " has more of its endpoints than " + p.Self
+		return "vip_rebalance: " + n.Name + " is preferred by its pool to " + p.Self
 	}
 	return fmt.Sprintf("vip_rebalance: %s had %d of them, %s %d", p.Self, p.self.units, n.Name, n.units)
 }

@@ -353,17 +353,22 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 
 // addAnnouncedEvent adds the Event that this node announces s, with the message of its
 // verdict: VIPMoved, with the cause, if the claim names another node as previous holder, else VIPAnnounced.
-// Each transition of the claim is another occurrence.
+// Each time that the claim was acquired is another occurrence: transitions do not tell, since a lease that was deleted
+// begins with none again.
 func (p *pass) addAnnouncedEvent(s *service) {
 	claim := s.unit.claim
+	occurrence := claim.Transitions
+	if !claim.AcquiredAt.IsZero() {
+		occurrence = claim.AcquiredAt.UnixMicro()
+	}
 	if from := claim.PreviousHolder; from != "" && from != p.Self {
 		why := ""
 		if claim.Cause != "" {
 			why = " (" + claim.Cause + ")"
 		}
-		p.addEvent(s, vip.VIPMoved, "moved from node "+from+why+": "+s.verdict.Message, claim.Transitions)
+		p.addEvent(s, vip.VIPMoved, "moved from node "+from+why+": "+s.verdict.Message, occurrence)
 	} else {
-		p.addEvent(s, vip.VIPAnnounced, s.verdict.Message, claim.Transitions)
+		p.addEvent(s, vip.VIPAnnounced, s.verdict.Message, occurrence)
 	}
 }
 

@@ -71,6 +71,9 @@ type NodeInfo struct {
 	OtherAddresses []netip.Addr `json:"otherAddresses,omitempty"`
 	Gateways       []netip.Addr `json:"gateways,omitempty"` // next hops of its default routes, link-local ones left out; sorted
 
+	// Options is what its plan depends on, for commands that explain it; nil: an earlier version.
+	Options *NodeOptions `json:"options,omitempty"`
+
 	BGPSessions []BGPSession `json:"bgpSessions,omitempty"` // its BGP sessions
 	// APIServerReady: the node's own API server answers that it is ready, so that the node
 	// may carry the VIP of the control plane.
@@ -84,6 +87,19 @@ type NodeInfo struct {
 	Connections *ConnectionCount `json:"connections,omitempty"`
 	// DataPlaneFault is why packets to VIPs would not be forwarded on the node, or "".
 	DataPlaneFault string `json:"dataPlaneFault,omitempty"`
+}
+
+// NodeOptions is the options of a node on which it depends where VIPs may be. They should be the same on every node.
+type NodeOptions struct {
+	Services    bool   `json:"services,omitempty"` // svc_enable
+	ARP         bool   `json:"arp,omitempty"`
+	BGP         bool   `json:"bgp,omitempty"`
+	Election    bool   `json:"election,omitempty"`    // svc_election
+	Lease       string `json:"lease,omitempty"`       // svc_leasename: of all Services, without Election
+	Class       string `json:"class,omitempty"`       // lb_class_name
+	ClassOnly   bool   `json:"classOnly,omitempty"`   // lb_class_only
+	ClassStrict bool   `json:"classStrict,omitempty"` // lb_class_legacy_handling is false
+	Pools       string `json:"pools,omitempty"`       // namespace/name of the ConfigMap of pools, if it gives addresses
 }
 
 // AllNamespaces in NodeInfo.LeasesRefusedIn stands for any namespace.

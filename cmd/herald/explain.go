@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// explainCommand is "herald explain": why a Service has its VIP where it is, or none.
+func explainCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "explain [NAMESPACE/]SERVICE",
+		Short: "Explain where a Service's VIP is, and why, or why it has none",
+		Long: "Show where the addresses of a Service come from, which nodes may carry them and why others may not, which\n" +
+			"node does, since when and why, its endpoints, Events, what this machine gets for an answer at the address (by ARP or\n" +
+			"NDP if it is on the LAN, and by TCP), and what to do. With --node: the same for a node.",
+		Args: cobra.MaximumNArgs(1),
+	}
+	flags := addAccessFlags(c)
+	node := c.Flags().String("node", "", "Explain a node in place of a Service")
+	format := c.Flags().StringP("output", "o", "", "Format: json or yaml")
+	probe := c.Flags().Bool("probe", true, "Ask the addresses from this machine")
+	c.ValidArgsFunction = completeServices(flags)
+	_ = c.RegisterFlagCompletionFunc("node", completeNodes(flags)) // fails only for a flag that does not exist
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := checkFormat(*format, "json", "yaml"); err != nil {
+			return err
+		}
+		namespace, name, err := flags.service(c, args)
+		switch {
+		case err != nil:
+			return err
+		case (name == "") == (*node == ""):
+			return config.NewError(errors.New("name a Service as [NAMESPACE/]NAME, or a node by --node"))
+		}
+		cfg, err := flags.connect()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), snapshotTimeout)
+		defer cancel()
+		x, err := takeExplainer(ctx, cfg, namespace)
+		if err != nil {
+			return err
+		}
+		if *node != "" {
+			return x.writeNode(c.OutOrStdout(), strings.ToLower(*node), *format)
+		}
+		e, err := x.service(vip.Key{Namespace: namespace, Name: name})
+		if err != nil {
+			return err
+		}
+		if *probe {
+			e.Probes = probeAll(ctx, x.snapshot, e)
+		}
+		return e.write(c.OutOrStdout(), *format, time.Now())
+	}
+	return c
+}
+
+// An explainer is what explanations are made of.
+type explainer struct {
+	snapshot kube.Snapshot
+	view     statusView
+	rules    plan.Rules
+	world    vip.World
+}
+
+// takeExplainer reads what explanations need of a namespace, "" for all. What the user may not read is named in
+// snapshot.Missing.
+func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*explainer, error) {
+	s, err := kube.TakeSnapshot(ctx, cfg, namespace)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.TakeEndpoints(ctx, cfg, namespace); err != nil {
+		return nil, err
+	}
+	var pools *vip.PoolSource
+	if k := publishedPools(s); !k.IsZero() {
+		if pools, err = kube.TakePools(ctx, cfg, k); err != nil {
+			s.Missing = append(s.Missing, "the ConfigMap of pools: "+err.Error())
+		}
+	}
+	return newExplainer(s, pools, time.Now()), nil
+}
+
+func newExplainer(s kube.Snapshot, pools *vip.PoolSource, now time.Time) *explainer {
+	x := &explainer{snapshot: s, view: newStatusView(s, now)}
+	x.rules, x.world = worldOf(s, pools, now)
+	return x
+}
+
+// A serviceExplanation is what herald explain shows of a Service.
+type serviceExplanation struct {
+	plan.Explanation
+	Problem string         `json:"problem,omitempty"` // what is wrong, as herald status has it
+	Events  []eventStatus  `json:"events,omitempty"`  // the latest, oldest first
+	Probes  []addressProbe `json:"probes,omitempty"`
+	Missing []string       `json:"missing,omitempty"`
+
+	service vip.Service
+}
+
+// An eventStatus is an Event about a Service.
+type eventStatus struct {
+	At      time.Time  `json:"at"`
+	Node    string     `json:"node,omitempty"` // that wrote it
+	Reason  vip.Reason `json:"reason"`
+	Warning bool       `json:"warning,omitempty"`
+	Message string     `json:"message"`
+}
+
+// maxEvents is how many Events of a Service are shown.
+const maxEvents = 8
+
+// service explains a Service.
+func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
+	i := slices.IndexFunc(x.snapshot.Services, func(s vip.Service) bool { return s.Key == k })
+	if i < 0 {
+		return e, fmt.Errorf("there is no Service of type LoadBalancer %s", k)
+	}
+	s := &x.snapshot.Services[i]
+	e.service, e.Missing = *s, x.snapshot.Missing
+	e.Explanation, _ = plan.Explain(x.rules, x.world, k)
+	if owner, since := x.view.owner(s); e.Owner == "" {
+		e.Owner, e.Since = owner, since
+	}
+	e.Problem = x.view.problem(s, e.Owner, e.Since)
+	for _, v := range x.snapshot.Events {
+		if v.UID == s.UID {
+			e.Events = append(e.Events, eventStatus{v.At, v.Node, v.Reason, v.Warning, v.Message})
+			if v.Warning && strings.HasPrefix(e.Problem, string(v.Reason)+":") {
+				e.Advice = plan.Advice(k, v.Reason)
+			}
+		}
+	}
+	e.Events = e.Events[max(0, len(e.Events)-maxEvents):]
+	if e.Problem == "" && e.Owner != "" && e.Reason == vip.VIPElsewhere {
+		e.Advice = ""
+	}
+	return e, nil
+}
+
+// writeNode writes what is known of a node.
+func (x *explainer) writeNode(w io.Writer, node, format string) error {
+	e, ok := plan.ExplainNode(x.rules, x.world, node)
+	state := noHerald
+	for _, n := range x.view.nodes {
+		if n.Name == node {
+			state = n.state(x.view.now)
+		}
+	}
+	if !ok && !slices.Contains(x.view.withoutHerald, node) {
+		return fmt.Errorf("there is no node %q; herald status lists the nodes", node)
+	}
+	e.Node = node
+	if format != "" {
+		text, err := encode(format, struct {
+			plan.NodeExplanation
+			State string `json:"state"`
+		}{e, state})
+		_, writeErr := io.WriteString(w, text)
+		return errors.Join(err, writeErr)
+	}
+	var rows []string
+	owned := 0
+	for _, s := range e.Services {
+		able, why := "no", s.Why
+		switch {
+		case s.Owner == node:
+			able = "carries it"
+			owned++
+			if s.Others == 0 {
+				why = strings.TrimPrefix(why+"; NO OTHER NODE MAY CARRY IT: a stop or a drain of the node takes it down", "; ")
+			}
+		case s.Able:
+			able = "yes"
+		}
+		rows = append(rows, row(s.Service.String(), joinAddresses(s.Addresses), dash(s.Owner), able, why))
+	}
+	fmt.Fprintln(w, row("Node "+node+": "+state))
+	if e.Why != "" && !strings.Contains(state, e.Why) {
+		fmt.Fprintln(w, row("VIPs of Services: "+e.Why))
+	}
+	fmt.Fprintf(w, "It carries %d Services, and could carry %d more.\n\n", owned, countAble(e, node))
+	return writeTable(w, "SERVICE\tVIP\tOWNER\tMAY IT\tWHY", rows)
+}
+
+// countAble returns how many Services a node could carry, without those that it does.
+func countAble(e plan.NodeExplanation, node string) (n int) {
+	for _, s := range e.Services {
+		if s.Able && s.Owner != node {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/netif"
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+const linkUp, linkDown = `{"interface":"eth0","links":[{"name":"eth0","up":true,"mac":"02:00:00:00:00:01"}]}`, `{"interface":"eth0","links":[{"name":"eth0","up":false,"mac":"02:00:00:00:00:03"}]}`
+
+// claimedLease is the VIP lease of a Service that a node holds since a minute.
+func claimedLease(service, node, from, cause string) *coordinationv1.Lease {
+	l := vipLease(service, node)
+	l.Annotations = map[string]string{lease.ClaimAnnotation: node + "@7", lease.FromAnnotation: from, lease.CauseAnnotation: cause}
+	return l
+}
+
+// explained is the text of herald explain at noon.
+func explained(t *testing.T, s kube.Snapshot, service string) string {
+	t.Helper()
+	e, err := newExplainer(s, nil, noon).service(vip.Key{Namespace: "default", Name: service})
+	check.OK(t, err)
+	var b strings.Builder
+	check.OK(t, e.write(&b, "", noon))
+	for format, first := range map[string]string{"json": "{\n", "yaml": "addresses:\n"} {
+		var coded strings.Builder
+		check.OK(t, e.write(&coded, format, noon))
+		if !strings.HasPrefix(coded.String(), first) || !strings.Contains(coded.String(), "default/"+service) {
+			t.Errorf("%s: %.200s", format, coded.String())
+		}
+	}
+	return b.String()
+}
+
+// TestExplainText: what an operator reads about a Service that is well, and about one that is not.
+func TestExplainText(t *testing.T) {
+	web := serviceWith("web", "10.0.0.1", "10.0.0.1")
+	web.Source, web.Endpoints = "kube-vip.io/loadbalancerIPs", vip.Endpoints{Ready: []string{"w1"}}
+	sad := serviceWith("sad", "10.0.0.2", "")
+	sad.Source, sad.Local, sad.Endpoints = "spec.loadBalancerIP", true, vip.Endpoints{Ready: []string{"n2"}}
+	s := kube.Snapshot{
+		Services: []vip.Service{sad, web},
+		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), nodeLease("n2", time.Second, linkDown), claimedLease("web", "n1", "n2", "n2: its link eth0 is down")},
+		Events:   []kube.StoredEvent{storedEvent("sad", vip.NoEligibleNode, true, "no node may announce it\nat \x1b[31mpresent")},
+		Nodes:    []vip.Node{{Name: "n1"}, {Name: "n2"}},
+		Missing:  []string{"Events"},
+	}
+	want := `default/web: announced by node n1
+Owner: n1, for 60s (since 2026-01-01T11:59:00Z); before that n2
+It moved since n2: its link eth0 is down
+VIP lease: default/kubevip-web
+Endpoints: ready on w1
+ipMode: VIP (kube-proxy serves the address on every node: what Pods and nodes send to it leaves no node)
+
+ADDRESS   FROM                         IN ITS STATUS
+10.0.0.1  kube-vip.io/loadbalancerIPs  yes
+
+NODE  MAY CARRY IT  WHY
+n1    owner         
+n2    no            its link eth0 is down
+
+MAY NOT BE READ
+Events
+`
+	if got := explained(t, s, "web"); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	got := explained(t, s, "sad")
+	for _, want := range []string{
+		"default/sad: NoEligibleNode: no node may announce it at  [31mpresent\n",
+		"What to do: mend what keeps the nodes from it",
+		"Endpoints: ready on n2 (externalTrafficPolicy Local: only a node with one may carry it)\n",
+		"n1    no            no ready endpoint there (externalTrafficPolicy Local)\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if _, err := newExplainer(s, nil, noon).service(vip.Key{Namespace: "default", Name: "none"}); err == nil || !strings.Contains(err.Error(), "there is no Service of type LoadBalancer default/none") {
+		t.Error(err)
+	}
+}
+
+func TestExplainNodeText(t *testing.T) {
+	web := serviceWith("web", "10.0.0.1", "10.0.0.1")
+	web.Local, web.Endpoints = true, vip.Endpoints{Ready: []string{"n1"}}
+	x := newExplainer(kube.Snapshot{
+		Services: []vip.Service{web}, Nodes: []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "w1"}},
+		Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), nodeLease("n2", time.Second, linkDown), claimedLease("web", "n1", "", "")},
+	}, nil, noon)
+	for node, want := range map[string]string{
+		"n1": `Node n1: ok
+It carries 1 Services, and could carry 0 more.
+
+SERVICE      VIP       OWNER  MAY IT      WHY
+default/web  10.0.0.1  n1     carries it  NO OTHER NODE MAY CARRY IT: a stop or a drain of the node takes it down
+`,
+		"n2": `Node n2: carries no VIP: its link eth0 is down
+It carries 0 Services, and could carry 0 more.
+
+SERVICE      VIP       OWNER  MAY IT  WHY
+default/web  10.0.0.1  n1     no      its link eth0 is down
+`,
+		"w1": "Node w1: no Herald runs there\nIt carries 0 Services, and could carry 0 more.\n\n",
+	} {
+		var b strings.Builder
+		if err := x.writeNode(&b, node, ""); err != nil || b.String() != want {
+			t.Errorf("%v\ngot\n%s\nwant\n%s", err, b.String(), want)
+		}
+		b.Reset()
+		check.OK(t, x.writeNode(&b, node, "json"))
+		var back map[string]any
+		if err := json.Unmarshal([]byte(b.String()), &back); err != nil || back["node"] != node {
+			t.Errorf("%v: %s", err, b.String())
+		}
+	}
+	if err := x.writeNode(&strings.Builder{}, "n9", ""); err == nil {
+		t.Error("a node that does not exist is explained")
+	}
+}
+
+// Who answers for a VIP, in words.
+func TestNeighborAnswer(t *testing.T) {
+	const mac = "02:00:00:00:00:01"
+	for want, n := range map[string]netif.Neighbor{
+		"this machine has the address itself":                                                  {Local: true},
+		"it is on no link of this machine, so only":                                            {},
+		"nobody answers for it on eth0":                                                        {Link: "eth0"},
+		mac + " answers on eth0: node n1":                                                      {Link: "eth0", MAC: mac},
+		"02:00:00:00:00:02 answers on eth0, which is node n2, and the owner is n1":             {Link: "eth0", MAC: "02:00:00:00:00:02"},
+		"02:00:00:00:00:09 answers on eth0, which is the MAC of no node that runs Herald: fin": {Link: "eth0", MAC: "02:00:00:00:00:09"},
+	} {
+		node := map[string]string{mac: "n1", "02:00:00:00:00:02": "n2"}[n.MAC]
+		if got := neighborAnswer(n, nil, node, "n1"); !strings.HasPrefix(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	// The loopback address: a port that is closed, and the machine's own.
+	p := probeTCP(t.Context(), netip.MustParseAddrPort("127.0.0.1:1"))
+	if p.Open || !strings.HasPrefix(p.Answer, "refused") {
+		t.Errorf("%+v", p)
+	}
+	if n, err := netif.LookUpNeighbor(netip.MustParseAddr("127.0.0.1")); err != nil || !n.Local {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
+
+// What Events say of an earlier claim is not shown of the present one, nor a VIP that nobody owns as owned, nor a
+// cut cable as a fault of the switch.
+func TestStatusSaysWhatHolds(t *testing.T) {
+	at := func(e kube.StoredEvent, ago time.Duration) kube.StoredEvent { e.At = noon.Add(-ago); return e }
+	options := func(election string) string {
+		return strings.TrimSuffix(linkUp, "}") + `,"options":{"services":true,"arp":true` + election + `}}`
+	}
+	back := serviceWith("back", "10.0.0.1", "10.0.0.1")
+	stopped, shared := serviceWith("stopped", "10.0.0.2", "10.0.0.2"), serviceWith("shared", "10.0.0.3", "10.0.0.3")
+	stopped.VIPHost, shared.VIPHost = "n9", "n2"
+	s := kube.Snapshot{
+		Services: []vip.Service{back, shared, stopped},
+		Leases: []*coordinationv1.Lease{
+			nodeLease("n1", time.Second, options(`,"election":true`)), nodeLease("n2", time.Second, options("")), claimedLease("back", "n1", "", ""),
+			nodeLease("n3", time.Second, strings.TrimSuffix(linkDown, "}")+`,"isolated":true}`),
+		},
+		Nodes:  []vip.Node{{Name: "n1"}, {Name: "n2"}, {Name: "n3"}, {Name: "n9"}},
+		Events: []kube.StoredEvent{at(storedEvent("back", vip.NoEligibleNode, true, "n1: its Herald is stopping"), 2*time.Minute)},
+	}
+	r := newStatusReport(s, inNamespace(""), noon)
+	for i, want := range []serviceStatus{{Owner: "n1"}, {Owner: "n2"}, {Problem: "its status names a VIP, but no node holds its lease"}} {
+		if got := r.Services[i]; got.Owner != want.Owner || got.Problem != want.Problem {
+			t.Errorf("%s: %+v", got.Service, got)
+		}
+	}
+	for i, want := range []string{"ok", "ok", "carries no VIP: its link eth0 is down", "no Herald runs there"} {
+		if got := r.Nodes[i]; got.State != want {
+			t.Errorf("%s: %s, want %s", got.Node, got.State, want)
+		}
+	}
+	// An Event about the present claim, or about what the Service asks for, counts.
+	s.Events[0].At = noon
+	if got := newStatusReport(s, inNamespace(""), noon).Services[0].Problem; !strings.HasPrefix(got, "NoEligibleNode") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestStatusCommand(t *testing.T) {
+	well := kube.Snapshot{
+		Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1")},
+		Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, linkUp), claimedLease("web", "n1", "", "")},
+	}
+	broken := well
+	broken.Leases = well.Leases[:1]
+	run := func(o statusOptions, s ...kube.Snapshot) (string, error) {
+		var b strings.Builder
+		ctx, cancel := context.WithCancel(t.Context())
+		o.interval = time.Millisecond
+		err := o.run(ctx, &b, func(context.Context) (statusReport, error) {
+			next := s[0]
+			if len(s) > 1 {
+				s = s[1:]
+			} else if o.watch {
+				cancel()
+			}
+			return newStatusReport(next, inNamespace(""), noon), nil
+		})
+		return b.String(), err
+	}
+	for _, format := range []string{"json", "yaml", "wide", ""} {
+		out, err := run(statusOptions{format: format, exitStatus: true}, well)
+		if err != nil || !strings.Contains(out, "10.0.0.1") || strings.Contains(out, "\x1b") {
+			t.Errorf("%s: %v\n%s", format, err, out)
+		}
+		if _, err := run(statusOptions{format: format, exitStatus: true}, broken); err != errSomethingWrong || status(err) != 3 {
+			t.Errorf("%s: %v", format, err)
+		}
+		if _, err := run(statusOptions{format: format}, broken); err != nil {
+			t.Error(err)
+		}
+	}
+	var back statusReport
+	out, _ := run(statusOptions{format: "json"}, well)
+	if err := json.Unmarshal([]byte(out), &back); err != nil || len(back.Services) != 1 || back.Services[0].Owner != "n1" || !back.Nodes[0].Herald {
+		t.Errorf("%v: %+v", err, back)
+	}
+	if out, _ := run(statusOptions{color: true}, broken); !strings.Contains(out, "\x1b[31mno node holds its lease") && !strings.Contains(out, "\x1b[31m") {
+		t.Errorf("no color on a terminal:\n%q", out)
+	}
+	// --watch shows what has changed, and nothing while only ages do.
+	out, err := run(statusOptions{watch: true}, well, well, well, broken, broken, well, well)
+	if n := strings.Count(out, "SERVICE"); err != nil || n != 3 {
+		t.Errorf("shown %d times, want 3: %v\n%s", n, err, out)
+	}
+	if isTerminal(&strings.Builder{}) || isTerminal(check.Value(os.Open(os.DevNull))(t)) {
+		t.Error("what is no terminal gets colors")
+	}
+}
+
+// The arguments of kubectl's habits.
+func TestServiceArgument(t *testing.T) {
+	for _, tt := range []struct {
+		flags     accessFlags
+		arg, want string
+	}{
+		{accessFlags{}, "", "/"}, {accessFlags{namespace: "shop"}, "", "shop/"}, {accessFlags{}, "web", "default/web"},
+		{accessFlags{}, "shop/web", "shop/web"}, {accessFlags{namespace: "shop"}, "web", "shop/web"}, {accessFlags{}, "svc/web", "default/web"},
+		{accessFlags{namespace: "shop"}, "other/web", "error"}, {accessFlags{}, "shop/", "error"}, {accessFlags{namespace: "a", all: true}, "", "error"},
+	} {
+		var args []string
+		if tt.arg != "" {
+			args = append(args, tt.arg)
+		}
+		namespace, name, err := tt.flags.service(nil, args)
+		got := namespace + "/" + name
+		if err != nil {
+			if got = "error"; status(err) != 2 {
+				t.Errorf("%s: exit status %d", tt.arg, status(err))
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%+v %q: got %s, want %s", tt.flags, tt.arg, got, tt.want)
+		}
+	}
+}

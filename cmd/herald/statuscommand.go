@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// snapshotTimeout is how long reading all objects may take.
+const snapshotTimeout = 30 * time.Second
+
+// errSomethingWrong is what status returns with --exit-status.
+var errSomethingWrong = errors.New("something is wrong, see above")
+
+// A statusOptions is the flags of herald status.
+type statusOptions struct {
+	access     *accessFlags
+	format     string // "", wide, json or yaml
+	watch      bool
+	exitStatus bool
+	interval   time.Duration
+	color      bool
+}
+
+// statusCommand is "herald status": which node announces which VIP, and what is wrong.
+func statusCommand() *cobra.Command {
+	o := statusOptions{}
+	c := &cobra.Command{
+		Use:   "status [SERVICE]",
+		Short: "Show which node announces which VIP, and what is wrong",
+		Long: "Show every Service of type LoadBalancer with its VIPs, the node that owns them, since when, the\n" +
+			"ipMode in its status, and what is wrong; or one, named as [NAMESPACE/]NAME. It reads Services, Leases, Events and Nodes, and works\n" +
+			"from any machine with a kubeconfig. What the user may not read is left out, and named.",
+		Args: cobra.MaximumNArgs(1),
+	}
+	o.access = addAccessFlags(c)
+	c.Flags().StringVarP(&o.format, "output", "o", "", "Format: wide, json or yaml")
+	c.Flags().BoolVarP(&o.watch, "watch", "w", false, "Show it again whenever something has changed")
+	c.Flags().DurationVar(&o.interval, "interval", 2*time.Second, "With --watch: how often to look")
+	c.Flags().BoolVar(&o.exitStatus, "exit-status", false, "End with status 3 if something is wrong")
+	c.ValidArgsFunction = completeServices(o.access)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if err := checkFormat(o.format, "wide", "json", "yaml"); err != nil {
+			return err
+		}
+		namespace, name, err := o.access.service(c, args)
+		if err != nil {
+			return err
+		}
+		cfg, err := o.access.connect()
+		if err != nil {
+			return err
+		}
+		o.color = isTerminal(c.OutOrStdout())
+		return o.run(c.Context(), c.OutOrStdout(), func(ctx context.Context) (statusReport, error) { return takeStatus(ctx, cfg, namespace, name) })
+	}
+	return c
+}
+
+// takeStatus reads the status of the Services of a namespace, "" for all; or of one if it is named.
+func takeStatus(ctx context.Context, cfg *rest.Config, namespace, name string) (statusReport, error) {
+	ctx, cancel := context.WithTimeout(ctx, snapshotTimeout)
+	defer cancel()
+	s, err := kube.TakeAllowedSnapshot(ctx, cfg, namespace)
+	if err != nil {
+		return statusReport{}, err
+	}
+	if name != "" {
+		k := vip.Key{Namespace: namespace, Name: name}
+		if !slices.ContainsFunc(s.Services, func(x vip.Service) bool { return x.Key == k }) {
+			return statusReport{}, fmt.Errorf("there is no Service of type LoadBalancer %s", k)
+		}
+		return newStatusReport(s, func(x vip.Key) bool { return x == k }, time.Now()), nil
+	}
+	return newStatusReport(s, inNamespace(namespace), time.Now()), nil
+}
+
+// inNamespace returns whether a Service is of a namespace, "" for all.
+func inNamespace(namespace string) func(vip.Key) bool {
+	return func(k vip.Key) bool { return namespace == "" || k.Namespace == namespace }
+}
+
+// run writes the status once, or with --watch whenever it has changed, until ctx ends.
+func (o *statusOptions) run(ctx context.Context, w io.Writer, take func(context.Context) (statusReport, error)) error {
+	report, err := take(ctx)
+	if err != nil {
+		return err
+	}
+	last := ""
+	for {
+		text, err := o.render(report)
+		if err != nil {
+			return err
+		}
+		if stable := report.withoutAges(); stable != last {
+			last = stable
+			if _, err := io.WriteString(w, o.separator()+text); err != nil {
+				return err
+			}
+		}
+		if !o.watch {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(o.interval):
+		}
+		next, err := take(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			report.Missing = []string{"what follows is old: " + err.Error()}
+		default:
+			report = next
+		}
+	}
+	if o.exitStatus && report.wrong() {
+		return errSomethingWrong
+	}
+	return nil
+}
+
+// separator is what stands before each status of --watch: on a terminal it clears that.
+func (o *statusOptions) separator() string {
+	switch {
+	case !o.watch || o.format == "json":
+		return ""
+	case o.format == "yaml":
+		return "---\n"
+	case o.color:
+		return "\x1b[H\x1b[2J"
+	}
+	return time.Now().Format(time.TimeOnly) + "\n"
+}

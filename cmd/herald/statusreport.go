@@ -1,0 +1,234 @@
+package main
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A statusReport is what herald status shows; its JSON is for programs.
+type statusReport struct {
+	Services    []serviceStatus   `json:"services"`
+	DHCPLeases  []dhcpLeaseStatus `json:"dhcpLeases,omitempty"`
+	Nodes       []nodeReport      `json:"nodes"`
+	BGPSessions []sessionStatus   `json:"bgpSessions,omitempty"`
+	Missing     []string          `json:"missing,omitempty"` // what the user may not read
+
+	now time.Time
+}
+
+// A serviceStatus is a Service, or the VIP of the control plane.
+type serviceStatus struct {
+	Service string    `json:"service"`
+	VIPs    []string  `json:"vips,omitempty"`  // in its status
+	Asked   []string  `json:"asked,omitempty"` // that it names
+	Owner   string    `json:"owner,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	IPModes []string  `json:"ipModes,omitempty"`
+	Pool    string    `json:"pool,omitempty"`
+	Source  string    `json:"source,omitempty"`  // the field that names its addresses
+	Problem string    `json:"problem,omitempty"` // what is wrong
+	Note    string    `json:"note,omitempty"`    // what is not wrong
+}
+
+// A dhcpLeaseStatus is an address that a DHCP server has leased to a Service.
+type dhcpLeaseStatus struct {
+	Service string    `json:"service"`
+	Address string    `json:"address"`
+	MAC     string    `json:"mac,omitempty"`
+	Server  string    `json:"server,omitempty"`
+	Expires time.Time `json:"expires,omitzero"` // zero: never
+}
+
+// A nodeReport is a node that runs Herald, or does not.
+type nodeReport struct {
+	Node    string    `json:"node"`
+	VIPs    int       `json:"vips"` // Services whose lease it holds
+	Renewed time.Time `json:"renewed,omitzero"`
+	State   string    `json:"state"`
+	Barred  bool      `json:"barred"` // it carries no VIP
+	Herald  bool      `json:"herald"` // it has a node lease
+}
+
+// A sessionStatus is a BGP session of a node.
+type sessionStatus struct {
+	Node string `json:"node"`
+	vip.BGPSession
+}
+
+// newStatusReport makes the report of a Snapshot at now, with the Services that are wanted, and the control plane's VIP if all are. The others
+// count too: they may have an address that one of these asks for.
+func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) statusReport {
+	v := newStatusView(s, now)
+	r := statusReport{Services: []serviceStatus{}, Nodes: []nodeReport{}, Missing: s.Missing, now: now}
+	for i := range s.Services {
+		if !wanted(s.Services[i].Key) {
+			continue
+		}
+		r.Services = append(r.Services, v.service(&s.Services[i]))
+		for _, l := range s.Services[i].DHCP.Leases {
+			r.DHCPLeases = append(r.DHCPLeases, dhcpLeaseStatus{s.Services[i].Key.String(), fmt.Sprintf("%s/%d", l.Addr, l.Bits), l.MAC, l.Server, l.Expires})
+		}
+	}
+	if x, ok := v.controlPlane(); ok && wanted(vip.Key{}) {
+		r.Services = append(r.Services, x)
+	}
+	for _, n := range v.nodes {
+		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.state(now), Barred: n.barred(now) != "", Herald: true})
+		for _, b := range n.Info.BGPSessions {
+			r.BGPSessions = append(r.BGPSessions, sessionStatus{n.Name, b})
+		}
+	}
+	for _, n := range v.withoutHerald {
+		r.Nodes = append(r.Nodes, nodeReport{Node: n, VIPs: v.vips[n], State: noHerald, Barred: true})
+	}
+	return r
+}
+
+// wrong reports whether anything is wrong that an operator should mend: a Service that is not as it should be, a node that runs
+// Herald, or holds a VIP, and can't carry one, no such node at all, or a BGP session that is down.
+func (r statusReport) wrong() bool {
+	herald := false
+	for _, n := range r.Nodes {
+		herald = herald || n.Herald
+		if n.Barred && (n.Herald || n.VIPs > 0) {
+			return true
+		}
+	}
+	for _, s := range r.Services {
+		if s.Problem != "" {
+			return true
+		}
+	}
+	for _, b := range r.BGPSessions {
+		if !b.Up() {
+			return true
+		}
+	}
+	return !herald
+}
+
+// withoutAges is the report as text without what changes with time alone.
+func (r statusReport) withoutAges() string {
+	nodes := make([]nodeReport, len(r.Nodes))
+	for i, n := range r.Nodes {
+		n.Renewed = time.Time{}
+		if strings.HasPrefix(n.State, silentFor) {
+			n.State = silentFor
+		}
+		nodes[i] = n
+	}
+	r.Nodes = nodes
+	text, _ := json.Marshal(r) // a report of texts and times always encodes
+	return string(text)
+}
+
+// render returns the report in the format asked for.
+func (o *statusOptions) render(r statusReport) (string, error) {
+	if o.format == "json" || o.format == "yaml" {
+		return encode(o.format, r)
+	}
+	var b strings.Builder
+	err := r.writeTables(&b, o.format == "wide")
+	text := b.String()
+	if o.color {
+		text = colored(text)
+	}
+	return text, err
+}
+
+// writeStatus writes the status of a namespace, "" for all, as tables.
+func writeStatus(w io.Writer, s kube.Snapshot, namespace string, now time.Time) error {
+	return newStatusReport(s, inNamespace(namespace), now).writeTables(w, false)
+}
+
+// maxWithoutHerald is how many nodes without a Herald are named in a table.
+const maxWithoutHerald = 10
+
+// writeTables writes a table of the Services, one of DHCP leases, one of nodes and one of BGP sessions. Of the second and the last, those without
+// rows are left out.
+func (r statusReport) writeTables(w io.Writer, wide bool) error {
+	services, nodes := r.serviceRows(wide), r.nodeRows()
+	var dhcp, sessions, missing []string
+	for _, l := range r.DHCPLeases {
+		left := "never"
+		switch d := l.Expires.Sub(r.now); {
+		case l.Expires.IsZero():
+		case d > 0:
+			left = inWords(d)
+		default: // Herald does not write every renewal of a short lease
+			left = "a minute"
+		}
+		dhcp = append(dhcp, row(l.Service, l.Address, dash(l.MAC), dash(l.Server), left))
+	}
+	for _, b := range r.BGPSessions {
+		sessions = append(sessions, row(b.Node, b.Peer, fmt.Sprint(b.AS), fmt.Sprint(b.State), age(b.Since, r.now), fmt.Sprint(b.Prefixes), b.Reason))
+	}
+	for _, m := range r.Missing {
+		missing = append(missing, row(m))
+	}
+	header := "SERVICE\tVIP\tOWNER\tSINCE\tMODE\tWHAT IS WRONG"
+	if wide {
+		header = "SERVICE\tVIP\tASKED\tFROM\tOWNER\tSINCE\tMODE\tWHAT IS WRONG"
+	}
+	return errors.Join(
+		writeTable(w, header, services),
+		writeTable(w, "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN", dhcp),
+		writeTable(w, "\nNODE\tVIPS\tRENEWED\tSTATE", nodes),
+		writeTable(w, "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY", sessions),
+		writeTable(w, "\nMAY NOT BE READ", missing),
+	)
+}
+
+func (r statusReport) serviceRows(wide bool) (rows []string) {
+	real := 0
+	for _, s := range r.Services {
+		vips := strings.Join(s.VIPs, ",")
+		if len(s.VIPs) == 0 && len(s.Asked) > 0 {
+			vips = "(" + strings.Join(s.Asked, "),(") + ")" // requested, not announced
+		}
+		cells := []string{s.Service, dash(vips)}
+		if wide {
+			from := s.Source
+			if s.Pool != "" {
+				from = "pool " + s.Pool
+			}
+			cells = append(cells, dash(strings.Join(s.Asked, ",")), dash(from))
+		}
+		rows = append(rows, row(append(cells, dash(s.Owner), age(s.Since, r.now), dash(strings.Join(s.IPModes, ",")), cmp.Or(s.Problem, s.Note))...))
+		if !strings.HasPrefix(s.Service, "(") {
+			real++
+		}
+	}
+	if real == 0 {
+		rows = append(rows, "(no Service of type LoadBalancer)")
+	}
+	return rows
+}
+
+func (r statusReport) nodeRows() (rows []string) {
+	without := 0
+	for _, n := range r.Nodes {
+		if !n.Herald {
+			if without++; without > maxWithoutHerald && n.VIPs == 0 {
+				continue
+			}
+		}
+		rows = append(rows, row(n.Node, strconv.Itoa(n.VIPs), age(n.Renewed, r.now), n.State))
+	}
+	switch {
+	case len(r.Nodes) == without:
+		rows = append(rows, "(no node lease found: no Herald runs, or its namespace may not be read with this kubeconfig)")
+	case without > maxWithoutHerald:
+		rows = append(rows, fmt.Sprintf("(and %d more nodes without Herald)", without-maxWithoutHerald))
+	}
+	return rows
+}

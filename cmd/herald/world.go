@@ -1,0 +1,119 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/pool"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// worldOf returns the World as an observer sees it that is no node, and the rules by which the nodes plan: what
+// the first node that is alive has published of its options, or the defaults with svc_election. pools may be nil.
+func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules, vip.World) {
+	v := newStatusView(s, now)
+	w := vip.World{Now: now, Synced: true, Services: s.Services, Nodes: s.Nodes, Claims: make(map[vip.Key]vip.Claim)}
+	var options *vip.NodeOptions
+	alive := make(map[string]int64)
+	for _, n := range v.nodes {
+		if n.namespace != v.announcers {
+			continue
+		}
+		m := vip.Member{Name: n.Name, Epoch: n.Epoch, Info: n.Info, Alive: !n.Fenced && now.Sub(n.RenewedAt) <= n.Duration}
+		if m.Alive {
+			alive[n.Name] = n.Epoch
+			if options == nil {
+				options = n.Info.Options
+			}
+		}
+		w.Members = append(w.Members, m)
+	}
+	for k, l := range v.leases {
+		if _, isNode := lease.ParseNodeLease(l); !isNode {
+			w.Claims[k] = lease.ParseClaim(l, func(name string) (int64, bool) { epoch, ok := alive[name]; return epoch, ok }, now)
+		}
+	}
+	if options == nil {
+		options = &vip.NodeOptions{Services: true, ARP: true, Election: true}
+	}
+	r := rulesOf(options, v.announcers)
+	if pools != nil && options.Pools != "" {
+		parsed, _ := pool.Parse(nil, pools.Data)
+		w.Pools, w.PoolPolicy = pools, parsed
+		r.Allocation = &plan.Allocation{Lease: vip.Key{Namespace: v.announcers, Name: poolsLeaseName}, Provider: providerLease}
+	}
+	return r, w
+}
+
+// rulesOf returns the rules of nodes with these options, whose node leases are in a namespace.
+func rulesOf(o *vip.NodeOptions, announcers string) plan.Rules {
+	r := plan.Rules{
+		Enabled: o.Services, ARP: o.ARP, Election: o.Election, Class: o.Class, ClassOnly: o.ClassOnly, ClassStrict: o.ClassStrict,
+		Announcer: announcers, IPMode: vip.ModeVIP, Lease: keyOf(o.Lease),
+	}
+	if o.BGP {
+		r.BGP = &plan.BGP{}
+	}
+	return r
+}
+
+// keyOf parses namespace/name; zero if text is not that.
+func keyOf(text string) vip.Key {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok {
+		return vip.Key{}
+	}
+	return vip.Key{Namespace: namespace, Name: name}
+}
+
+// publishedPools is the ConfigMap of pools that the nodes use, by their node leases; zero if none says.
+func publishedPools(s kube.Snapshot) vip.Key {
+	for _, l := range s.Leases {
+		if n, ok := lease.ParseNodeLease(l); ok && n.Info.Options != nil && !n.Fenced {
+			return keyOf(n.Info.Options.Pools)
+		}
+	}
+	return vip.Key{}
+}
+
+// onlyOn returns the Services that the node owns and no other node may carry, and why, each as a text.
+func onlyOn(s kube.Snapshot, node string, now time.Time) (all []string) {
+	r, w := worldOf(s, nil, now)
+	e, _ := plan.ExplainNode(r, w, node)
+	for _, x := range e.Services {
+		if x.Owner == node && x.Others == 0 {
+			all = append(all, x.Service.String()+whyNoOther(r, w, x.Service, node))
+		}
+	}
+	return all
+}
+
+// whyNoOther returns in brackets why the other nodes may not carry a Service, the same reasons together; "" if there
+// are no other nodes.
+func whyNoOther(r plan.Rules, w vip.World, service vip.Key, node string) string {
+	e, _ := plan.Explain(r, w, service)
+	nodes := make(map[string][]string)
+	var reasons []string
+	for _, n := range e.Nodes {
+		if n.Node == node || n.Able {
+			continue
+		}
+		if nodes[n.Why] == nil {
+			reasons = append(reasons, n.Why)
+		}
+		nodes[n.Why] = append(nodes[n.Why], n.Node)
+	}
+	if len(reasons) == 0 {
+		return ""
+	}
+	slices.SortStableFunc(reasons, func(a, b string) int { return cmp.Compare(len(nodes[b]), len(nodes[a])) })
+	for i, why := range reasons {
+		reasons[i] = abbreviate(nodes[why]) + ": " + why
+	}
+	return " (" + strings.Join(reasons, "; ") + ")"
+}
