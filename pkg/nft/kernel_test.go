@@ -29,7 +29,7 @@ func (r *rig) set(tables *Tables, node string, former ...string) {
 			vip.FormerOwner{Addr: vip6, Link: "eth0", NextHop: netip.MustParseAddr("fd00::" + f[1:])})
 	}
 	inside(r.t, node, func() {
-		have, err := tables.Set(context.Background(), want)
+		have, err := tables.FormerOwners.Set(context.Background(), want)
 		check.OK(r.t, err)
 		if len(have) != len(want) {
 			r.t.Errorf("%s has %v, want %v", node, have, want)
@@ -203,7 +203,7 @@ func TestManyEntries(t *testing.T) {
 	inside(t, "n1", func() {
 		for range 2 {
 			began := time.Now()
-			have, err := tables.Set(context.Background(), want)
+			have, err := tables.FormerOwners.Set(context.Background(), want)
 			check.OK(t, err)
 			t.Logf("%d entries in %v", len(have), time.Since(began))
 			want = want[1:]
@@ -223,11 +223,11 @@ func TestRefused(t *testing.T) {
 		none := [2]unix.CapUserData{}
 		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
 		for range 3 {
-			have, err := tables.Set(context.Background(), []vip.FormerOwner{{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.2")}})
+			have, err := tables.FormerOwners.Set(context.Background(), []vip.FormerOwner{{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.2")}})
 			if have != nil || err != nil {
 				t.Errorf("%v, %v; want no entries and no error", have, err)
 			}
-			tables.failed = tables.failed.Add(-retryAfter)
+			tables.FormerOwners.failed = tables.FormerOwners.failed.Add(-retryAfter)
 		}
 	})
 	if got := strings.Count(out.String(), "established connections of VIPs that have moved to this node are reset"); got != 1 {

@@ -3,13 +3,13 @@ package nft
 import "github.com/prometheus/client_golang/prometheus"
 
 type metrics struct {
-	entries prometheus.Gauge
-	errors  prometheus.Counter
+	formerOwners prometheus.Gauge
+	errors       prometheus.Counter
 }
 
 func newMetrics() *metrics {
 	return &metrics{
-		entries: prometheus.NewGauge(prometheus.GaugeOpts{
+		formerOwners: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "herald_former_owners", Help: "VIPs for which this node sends packets of connections that it does not know to a former owner.",
 		}),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{
@@ -20,5 +20,5 @@ func newMetrics() *metrics {
 
 // Collectors returns the metrics of this package.
 func (t *Tables) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{t.metrics.entries, t.metrics.errors}
+	return []prometheus.Collector{t.metrics.formerOwners, t.metrics.errors}
 }

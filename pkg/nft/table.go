@@ -1,38 +1,23 @@
 // Package nft keeps Herald's own nftables tables equal to what is wanted. Tables of others are
 // never touched.
 //
-// It has one purpose: when a VIP has moved, packets of TCP connections that began on a former
-// owner are sent on to that node, whose conntrack knows them (docs/connections.md). In the table
-// "herald" of each family (ip, ip6) there is one chain and one map:
-//
-//	map former_owners { type ipv4_addr . iface_index : ipv4_addr; flags timeout; }
-//	chain established {
-//	  type filter hook prerouting priority -150; policy accept;
-//	  meta l4proto tcp ct state & (established | related) == 0 tcp flags & (syn | rst | ack) != syn
-//	    ip daddr . iif map @former_owners ip ttl > 16 ip ttl set 16
-//	  meta l4proto tcp ct state & (established | related) == 0 tcp flags & (syn | rst | ack) != syn
-//	    ip ttl > 1 counter dup to ip daddr . iif map @former_owners device iif drop
-//	}
-//
-// The chain comes after conntrack (priority -200), which says whether this node knows the
-// connection, and before kube-proxy's translation of addresses (-100). Nodes that name each other
-// send a packet to and fro until its TTL (hop limit) has ended: nf_dup_ipv4 and nf_dup_ipv6 take
-// one off, but it is the rule that has to look at it, since on this way no kernel function does. A tenant can have nodes name
-// each other, by the annotation of a VIP lease, so the first rule leaves a packet 16.
-// While nothing is wanted there is no table.
+// There is one table for each purpose and family (ip, ip6): "herald" for the connections of VIPs that have moved
+// (former.go), and "herald_control_plane" for those to the API server (translation.go). While nothing is wanted of
+// a table it is not there.
 package nft
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -48,23 +33,25 @@ const (
 )
 
 // Tables is the tables of this node's network namespace. Only one goroutine, the agent's, may
-// use it.
+// use them.
 type Tables struct {
-	log     *slog.Logger
-	metrics *metrics
-	written []vip.FormerOwner // what the kernel has, sorted
-	at      time.Time         // when that was written
-	known   bool              // false: the kernel may have other entries, an earlier process's, or after an error
-	failed  time.Time         // when the kernel last refused; zero: not since the last success
+	FormerOwners *Table[vip.FormerOwner]
+	Translations *Table[vip.Translation]
+	metrics      *metrics
 }
 
-// New makes Tables. What an earlier process left in the kernel is replaced by the first Set.
+// New makes Tables. What an earlier process left in the kernel is replaced by the first Set of each.
 func New(log *slog.Logger) *Tables {
-	return &Tables{log: log, metrics: newMetrics()}
+	m := newMetrics()
+	return &Tables{
+		FormerOwners: &Table[vip.FormerOwner]{purpose: formerOwners, log: log, errors: m.errors, entries: m.formerOwners},
+		Translations: &Table[vip.Translation]{purpose: translations, log: log, errors: m.errors},
+		metrics:      m,
+	}
 }
 
 // Observe implements agent.Observer.
-func (t *Tables) Observe(w *vip.World) { w.FormerOwners = t.written }
+func (t *Tables) Observe(w *vip.World) { w.FormerOwners = t.FormerOwners.written }
 
 // Check returns an error if nftables can't be used: the kernel has none, or this process no
 // CAP_NET_ADMIN. It changes nothing.
@@ -76,18 +63,43 @@ func Check() error {
 	return err
 }
 
+// A purpose is what a Table is for, which decides all that is in it.
+type purpose[E comparable] struct {
+	table       string             // its name
+	what        string             // what it holds, for messages
+	consequence string             // what happens without it, for messages
+	addr        func(E) netip.Addr // the VIP, whose family decides in which table the entry is
+	compare     func(a, b E) int   // orders entries
+	maps        func(family) []*nftables.Set
+	build       func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set) // adds chains and rules to a transaction
+	elements    func(f family, entries []E) [][]nftables.SetElement                           // of each of maps
+}
+
+// A Table keeps a table of one purpose, which there is once for each family, equal to the entries that are wanted.
+type Table[E comparable] struct {
+	purpose[E]
+	log     *slog.Logger
+	errors  prometheus.Counter
+	entries prometheus.Gauge // may be nil
+
+	written []E       // what the kernel has, sorted
+	at      time.Time // when that was written
+	known   bool      // false: the kernel may have other entries, an earlier process's, or after an error
+	failed  time.Time // when the kernel last refused; zero: not since the last success
+}
+
 // Set makes the entries in the kernel those of want, in one transaction for each family. Those
-// that are older than a minute are renewed, so it should be called at least that often. It returns the entries that the kernel then has, sorted. Entries on a link that is not
-// there are left out.
+// that are older than a minute are renewed, so it should be called at least that often. It returns the entries that the kernel then has, sorted; entries on a link that is not
+// there are not in the kernel all the same.
 //
 // If the kernel refuses, Set logs why, leaves it alone for half a minute, and has no entries
-// meanwhile. That is no error: VIPs move all the same, and established connections are reset.
-func (t *Tables) Set(_ context.Context, want []vip.FormerOwner) ([]vip.FormerOwner, error) {
+// meanwhile. That is no error: VIPs move all the same, and connections are reset.
+func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 	now := time.Now()
 	if !t.failed.IsZero() && now.Sub(t.failed) < retryAfter {
 		return nil, nil
 	}
-	want = slices.SortedFunc(slices.Values(want), compare)
+	want = slices.SortedFunc(slices.Values(want), t.compare)
 	if t.known && slices.Equal(want, t.written) && (len(want) == 0 || now.Sub(t.at) < renewAfter) {
 		return t.written, nil
 	}
@@ -101,40 +113,40 @@ func (t *Tables) Set(_ context.Context, want []vip.FormerOwner) ([]vip.FormerOwn
 		return nil, nil
 	}
 	if !t.failed.IsZero() {
-		t.log.Info("nftables takes the former owners of VIPs again")
+		t.log.Info("nftables takes the " + t.what + " again")
 	}
 	t.written, t.at, t.known, t.failed = want, now, true, time.Time{}
-	t.metrics.entries.Set(float64(len(want)))
+	t.count(len(want))
 	return want, nil
 }
 
 // fail stores that the kernel has refused want. It logs that, unless it has refused before, or
 // want is empty: then nothing was to be written, and without nftables nothing is there.
-func (t *Tables) fail(want []vip.FormerOwner, err error, now time.Time) {
+func (t *Table[E]) fail(want []E, err error, now time.Time) {
 	if len(want) == 0 {
 		t.known = true
 		return
 	}
 	if t.failed.IsZero() {
-		t.log.Warn("nftables refuses the former owners of VIPs: established connections of VIPs that have moved to this node are reset", "err", err)
+		t.log.Warn("nftables refuses the "+t.what+": "+t.consequence, "err", err)
 	}
-	t.metrics.errors.Inc()
-	t.metrics.entries.Set(0)
+	t.errors.Inc()
+	t.count(0)
 	t.written, t.known, t.failed = nil, false, now
 }
 
 // write makes the entries in the kernel those of want.
-func (t *Tables) write(want []vip.FormerOwner) error {
+func (t *Table[E]) write(want []E) error {
 	var errs []error
 	for _, f := range families {
-		errs = append(errs, t.writeFamily(f, f.of(want), f.of(t.written)))
+		errs = append(errs, t.writeFamily(f, t.of(f, want), t.of(f, t.written)))
 	}
 	return errors.Join(errs...)
 }
 
 // writeFamily makes the entries of one family those of want, in one transaction. had is what
 // its table has if t.known.
-func (t *Tables) writeFamily(f family, want, had []vip.FormerOwner) error {
+func (t *Table[E]) writeFamily(f family, want, had []E) error {
 	if t.known && len(want) == 0 && len(had) == 0 {
 		return nil
 	}
@@ -144,30 +156,52 @@ func (t *Tables) writeFamily(f family, want, had []vip.FormerOwner) error {
 	if err != nil {
 		return err
 	}
+	maps := t.maps(f)
 	switch {
 	case len(want) == 0 || len(had) == 0 || !t.known:
-		c.AddTable(f.table()) // one that is not there can't be deleted
-		c.DelTable(f.table())
-		if len(want) > 0 {
-			if err := f.build(c); err != nil {
+		c.AddTable(f.table(t.table)) // one that is not there can't be deleted
+		c.DelTable(f.table(t.table))
+		if len(want) == 0 {
+			break
+		}
+		table := c.AddTable(f.table(t.table))
+		for _, m := range maps {
+			if err := c.AddSet(m, nil); err != nil {
 				return err
 			}
 		}
+		t.build(c, f, table, maps)
 	default:
-		c.FlushSet(f.set())
+		for _, m := range maps {
+			c.FlushSet(m)
+		}
 	}
-	for some := range slices.Chunk(f.elements(want), maxElements) {
-		if err := c.SetAddElements(f.set(), some); err != nil {
-			return err
+	for i, elements := range t.elements(f, want) {
+		for some := range slices.Chunk(elements, maxElements) {
+			if err := c.SetAddElements(maps[i], some); err != nil {
+				return err
+			}
 		}
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("table %s herald: %w", f.name, err)
+		return fmt.Errorf("table %s %s: %w", f.name, t.table, err)
 	}
 	return nil
 }
 
-// compare orders entries by VIP, link and next hop.
-func compare(a, b vip.FormerOwner) int {
-	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link), a.NextHop.Compare(b.NextHop))
+// of returns those of all whose VIP is of the family.
+func (t *Table[E]) of(f family, all []E) (found []E) {
+	for _, x := range all {
+		if t.addr(x).Is4() == f.is4 {
+			found = append(found, x)
+		}
+	}
+	return found
+}
+
+// count sets the metric of how many entries there are.
+func (t *Table[E]) count(n int) {
+	if t.entries != nil {
+		t.entries.Set(float64(n))
+	}
 }

@@ -33,5 +33,14 @@ const countAfter = 10 * time.Second
 type FormerOwner struct {
 	Addr    netip.Addr // the VIP
 	Link    string     // on which packets to it arrive
+	Port    uint16     // to which packets are sent on; 0: all
 	NextHop netip.Addr // the former owner's own address on that link, of the VIP's family
+}
+
+// A Translation is a VIP whose connections to a port this node's kernel translates, while the VIP is bound here, to the
+// node's own address, at which the API server listens, too. So they end not with the VIP, but with the API server.
+type Translation struct {
+	Addr netip.Addr // the VIP
+	Port uint16     // of TCP
+	To   netip.Addr // the node's own address, of the VIP's family
 }
