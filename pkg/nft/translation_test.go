@@ -22,13 +22,14 @@ import (
 const apiPort = 6443
 
 // listenOn serves each line with the node's name at a port of an address of the node.
-func (r *rig) listenOn(node, address string) {
+func (r *rig) listenOn(node, address string) (l net.Listener) {
 	r.t.Helper()
 	inside(r.t, node, func() {
-		l := check.Value(net.Listen("tcp", address))(r.t)
+		l = check.Value(net.Listen("tcp", address))(r.t)
 		r.t.Cleanup(func() { l.Close() })
 		go serve(l, node)
 	})
+	return l
 }
 
 // own is the addresses of a node.
@@ -121,12 +122,14 @@ func TestNotTranslated(t *testing.T) {
 	r := newRig(t)
 	tables := New(check.Log(t))
 	r.move("n1")
-	r.listenOn("n1", net.JoinHostPort(vip4.String(), "6443")) // a proxy, and no API server
+	proxy := r.listenOn("n1", net.JoinHostPort(vip4.String(), "6443"))
 	r.translate(tables, "n1", "")
 	check.Value(r.dialPort("client", vip4, apiPort))(t).wants(t, "n1")
 	if _, err := r.dialPort("client", vip6, apiPort); !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("where nobody listens: %v, want that it is refused", err)
 	}
+	proxy.Close()
+	r.listenOn("n1", ":6443")
 	r.listenOn("n2", ":6443")
 	r.move("n2")
 	// A client behind n1, as a Pod would be, gets to the node that has the VIP now.
@@ -140,7 +143,6 @@ ip -n pod route add default via 10.1.0.1
 ip netns exec n1 sysctl -qw net.ipv4.ip_forward=1
 ip -n n2 route add 10.1.0.0/24 via 10.0.0.1`)
 	t.Cleanup(func() { sh(t, "ip netns del pod") })
-	r.listenOn("n1", "10.0.0.1:6443")
 	check.Value(r.dialPort("pod", vip4, apiPort))(t).wants(t, "n2")
 }
 
