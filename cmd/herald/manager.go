@@ -182,7 +182,7 @@ func (n *node) newAgent() *agent.Agent {
 		Self: n.cfg.Node.Name, Log: n.log,
 		Plan:         func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp, n.nft},
-		FormerOwners: n.nft, Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
+		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}

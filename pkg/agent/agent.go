@@ -49,6 +49,7 @@ type Options struct {
 	Log       *slog.Logger
 
 	FormerOwners  Applier[vip.FormerOwner] // may be nil: connections of VIPs that move are reset
+	Translations  Applier[vip.Translation] // may be nil: those to the API server are
 	Addresses     Applier[vip.Address]
 	Announcements Applier[vip.Announcement]
 	RoutingTable  Applier[vip.Route]   // may be nil: no routing table has routes to VIPs
@@ -239,6 +240,10 @@ func (a *Agent) pass(ctx context.Context) bool {
 		// Before a VIP is bound here. Not in apply: they outlast the process, whose last Plan is empty.
 		_, err := a.o.FormerOwners.Set(ctx, p.FormerOwners)
 		a.logOnce("former owners", err)
+	}
+	if a.o.Translations != nil { // likewise
+		_, err := a.o.Translations.Set(ctx, p.Translations)
+		a.logOnce("translations", err)
 	}
 	ok := a.apply(ctx, p)
 	a.metrics.observe(p, time.Since(began))

@@ -182,6 +182,9 @@ func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, w
 	case !there:
 		n.metrics.bound.Inc()
 		n.log.Info("bound an address", "address", key.prefix, "link", w.Link)
+		if w.LocalDelivery {
+			n.reset(key, ownClients)
+		}
 	case !a.marked:
 		n.log.Info("took over an address that another program had bound", "address", key.prefix, "link", w.Link)
 	case !wantedBefore:
@@ -218,11 +221,11 @@ func (n *Interfaces) removeOtherLengths(others []kernelAddress, linkName string)
 func (n *Interfaces) remove(key addressKey, why string) error {
 	name := n.snapshot.links[key.link].name
 	if n.wanted[key].LocalDelivery {
-		ended, err := n.kernel.resetConnections(key.prefix.Addr())
-		n.log.Info("reset the connections to an address that goes", "address", key.prefix, "connections", ended)
-		if err != nil { // they end by themselves, later
-			n.log.Warn("not all connections to an address that goes could be reset", "address", key.prefix, "err", err)
+		kinds := served
+		if n.wanted[key].ResetTranslated {
+			kinds |= translated
 		}
+		n.reset(key, kinds)
 	}
 	if err := n.unbind(key, name); err != nil {
 		return err
@@ -230,6 +233,16 @@ func (n *Interfaces) remove(key addressKey, why string) error {
 	n.metrics.removed.Inc()
 	n.log.Info("removed an address", "address", key.prefix, "link", name, "why", why)
 	return nil
+}
+
+// reset resets some of the connections to the address of key.
+func (n *Interfaces) reset(key addressKey, kinds connectionKinds) {
+	switch ended, err := n.kernel.resetConnections(key.prefix.Addr(), kinds); {
+	case err != nil: // they end by themselves, later
+		n.log.Warn("not all connections to an address that moves could be reset", "address", key.prefix, "err", err)
+	case ended > 0:
+		n.log.Info("reset connections to an address that moves", "address", key.prefix, "connections", ended)
+	}
 }
 
 // bind has the kernel bind or renew addresses by one of its methods, and renews them from now on.

@@ -2,6 +2,7 @@ package netif
 
 import (
 	"context"
+	"encoding/binary"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -124,6 +125,39 @@ const (
 // that conntrack knows and that has not ended. The error is of the kernel, such as EPERM
 // without CAP_NET_ADMIN.
 func listConnections(found func(to netip.Addr)) error {
+	return listConntrack(func(about []byte) {
+		if to := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST); to.IsValid() {
+			found(to)
+		}
+	})
+}
+
+// listTranslated calls found with the ends of each such connection to a that is translated to another address, as that
+// has them. The error is as that of listConnections.
+func listTranslated(a netip.Addr, found func(connectionEnds)) error {
+	return listConntrack(func(about []byte) {
+		if tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
+			return
+		}
+		port := func(kind int) uint16 {
+			if p := attribute(about, nl.CTA_TUPLE_REPLY, nl.CTA_TUPLE_PROTO, kind); len(p) == 2 {
+				return binary.BigEndian.Uint16(p)
+			}
+			return 0
+		}
+		c := connectionEnds{ // an answer goes from the local end to the remote one
+			netip.AddrPortFrom(tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_SRC, nl.CTA_IP_V6_SRC), port(nl.CTA_PROTO_SRC_PORT)),
+			netip.AddrPortFrom(tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST), port(nl.CTA_PROTO_DST_PORT)),
+		}
+		if c.local.Addr() != a {
+			found(c)
+		}
+	})
+}
+
+// listConntrack calls found with the attributes of each TCP connection that conntrack knows and that has not
+// ended.
+func listConntrack(found func(about []byte)) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 		r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
@@ -133,15 +167,8 @@ func listConnections(found func(to netip.Addr)) error {
 			}
 			about := message[nl.SizeofNfgenmsg:]
 			state := attribute(about, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
-			if len(state) == 0 || state[0] < firstState || state[0] > lastState {
-				return true
-			}
-			place := nl.CTA_IP_V4_DST
-			if family == unix.AF_INET6 {
-				place = nl.CTA_IP_V6_DST
-			}
-			if to, ok := netip.AddrFromSlice(attribute(about, nl.CTA_TUPLE_ORIG, nl.CTA_TUPLE_IP, place)); ok {
-				found(to)
+			if len(state) > 0 && state[0] >= firstState && state[0] <= lastState {
+				found(about)
 			}
 			return true
 		})
@@ -150,6 +177,16 @@ func listConnections(found func(to netip.Addr)) error {
 		}
 	}
 	return nil
+}
+
+// tupleAddress is an address of one direction of a connection, by its types for IPv4 and IPv6; zero if there is neither.
+func tupleAddress(about []byte, direction, v4, v6 int) netip.Addr {
+	for _, kind := range []int{v4, v6} {
+		if a, ok := netip.AddrFromSlice(attribute(about, direction, nl.CTA_TUPLE_IP, kind)); ok && a.Is4() == (kind == v4) {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // attribute returns the value of a nested netlink attribute, by its type and those around it;

@@ -222,7 +222,7 @@ func (k *fakeKernel) expireAddresses(is4 bool) {
 	})
 }
 
-func (k *fakeKernel) resetConnections(a netip.Addr) (int, error) {
+func (k *fakeKernel) resetConnections(a netip.Addr, _ connectionKinds) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for p := range k.addrs {

@@ -20,8 +20,8 @@ type kernel interface {
 	renew([]bindRequest) []error
 	// unbind removes an address. One that isn't there is no error.
 	unbind(addressKey) error
-	// resetConnections ends the TCP connections to an address of this node, and returns how many.
-	resetConnections(netip.Addr) (int, error)
+	// resetConnections ends some of the TCP connections to an address, and returns how many.
+	resetConnections(netip.Addr, connectionKinds) (int, error)
 	// routes reads the default routes.
 	routes() ([]route, error)
 	// keepsMark reports whether the kernel keeps the mark of an address.

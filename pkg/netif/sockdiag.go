@@ -16,7 +16,8 @@ const (
 	diagHead    = 8  // family, protocol, extensions, padding, states
 	diagID      = 48 // ports, addresses, link, cookie
 	answerID    = 4  // where the ID begins in an answer
-	idSource    = 4  // where the local address begins in an ID
+	idSource    = 4  // where the local address begins in an ID, which itself begins with the local and the remote port
+	idRemote    = 20 // where the remote address begins
 	connections = 0xfff &^ (1<<7 | 1<<10)
 	// All states but TCP_CLOSE (7) and TCP_LISTEN (10).
 )
@@ -32,14 +33,30 @@ func diagRequest(kind, flags int, family uint8, id []byte) *nl.NetlinkRequest {
 	return r
 }
 
-// resetConnections ends the TCP connections to a that end on this node, and returns how many. Their
+// connectionKinds says which connections to an address are reset.
+type connectionKinds int
+
+const (
+	served     connectionKinds = 1 << iota // those that end in a socket of this node with the address
+	translated                             // those that the kernel translates to another address of this node
+	ownClients                             // those of this node that ended elsewhere while the address was there
+)
+
+// resetConnections ends TCP connections to a of these kinds, and returns how many. Their
 // clients get a reset and can connect again, to wherever a is then; they would not notice
-// for long otherwise, since what the node sends from an address that it has no more goes nowhere.
+// for long otherwise, since what a node sends from an address that it has no more goes nowhere, and what it gets from one
+// that it has itself is dropped.
 //
-// The kernel sends the reset from a, so it must still be bound (decision 0053).
-func (k *rtnetlink) resetConnections(a netip.Addr) (int, error) {
-	n := 0
+// The kernel sends the reset from a, so for served it must still be bound (decision 0099).
+func (k *rtnetlink) resetConnections(a netip.Addr, kinds connectionKinds) (int, error) {
 	var errs []error
+	ends := make(map[connectionEnds]bool)
+	if kinds&translated != 0 {
+		if err := listTranslated(a, func(c connectionEnds) { ends[c] = true }); err != nil {
+			errs = append(errs, fmt.Errorf("translated connections to %s can't be listed: %w", a, err))
+		}
+	}
+	n := 0
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} { // a socket for both has IPv4 mapped into IPv6
 		sockets, err := diagRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, family, nil).Execute(unix.NETLINK_INET_DIAG, 0)
 		if err != nil && !errors.Is(err, nl.ErrDumpInterrupted) {
@@ -47,7 +64,12 @@ func (k *rtnetlink) resetConnections(a netip.Addr) (int, error) {
 			continue
 		}
 		for _, s := range sockets {
-			if len(s) < answerID+diagID || socketAddress(s[0], s[answerID+idSource:]) != a {
+			if len(s) < answerID+diagID {
+				continue
+			}
+			c := socketEnds(s[0], s[answerID:])
+			local, remote := c.local.Addr() == a, c.remote.Addr() == a
+			if !(kinds&served != 0 && local || kinds&ownClients != 0 && remote && !local || ends[c]) {
 				continue
 			}
 			switch _, err := diagRequest(nl.SOCK_DESTROY, unix.NLM_F_ACK, s[0], s[answerID:answerID+diagID]).Execute(unix.NETLINK_INET_DIAG, 0); {
@@ -59,6 +81,17 @@ func (k *rtnetlink) resetConnections(a netip.Addr) (int, error) {
 		}
 	}
 	return n, errors.Join(errs...)
+}
+
+// connectionEnds is the two ends of a connection, as a socket of this node has them.
+type connectionEnds struct{ local, remote netip.AddrPort }
+
+// socketEnds is those of an ID.
+func socketEnds(family uint8, id []byte) connectionEnds {
+	return connectionEnds{
+		netip.AddrPortFrom(socketAddress(family, id[idSource:]), binary.BigEndian.Uint16(id)),
+		netip.AddrPortFrom(socketAddress(family, id[idRemote:]), binary.BigEndian.Uint16(id[2:])),
+	}
 }
 
 // socketAddress is an address in an ID: 16 bytes, of which IPv4 uses the first 4.

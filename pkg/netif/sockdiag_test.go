@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 	"time"
@@ -90,6 +92,60 @@ func TestKernelResets(t *testing.T) {
 	}
 	if err := readError(stay["a VIP that stays"]); !isTimeout(err) {
 		t.Errorf("a VIP that is not served here: %v, want nothing", err)
+	}
+}
+
+// Connections that the kernel translates from a VIP to the node's own address stay when the VIP is removed, unless they are to be reset,
+// too; connections of the node itself to where the VIP was before are reset when it comes.
+func TestKernelKeepsTranslated(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil && os.Getenv("HERALD_LAB") != "require" {
+		t.Skip("there is no nft (package nftables)")
+	}
+	lo := check.Value(netlink.LinkByName("lo"))(t)
+	check.OK(t, netlink.LinkSetUp(lo))
+	t.Cleanup(func() { _ = netlink.LinkSetDown(lo) })
+	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
+	nft := func(args ...string) {
+		t.Helper()
+		if out, err := exec.Command("nft", args...).CombinedOutput(); err != nil {
+			t.Fatalf("nft %v: %v\n%s", args, err, out)
+		}
+	}
+	t.Cleanup(func() { nft("flush", "ruleset") })
+	for family, rule := range map[string]string{"ip": "ip daddr 10.0.0.50 dnat to 10.0.0.1", "ip6": "ip6 daddr fd00::50 dnat to fd00::1"} {
+		nft("add table " + family + " t")
+		nft("add chain " + family + " t c { type nat hook output priority -100; }")
+		nft("add rule " + family + " t c tcp dport != 1 " + rule)
+	}
+	n, stop := kernelRig(t)
+	defer stop()
+	for _, reset := range []bool{false, true} {
+		all := []vip.Address{
+			{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 32, Link: "eth0", LocalDelivery: true, ResetTranslated: reset},
+			{Addr: netip.MustParseAddr("fd00::50"), Bits: 128, Link: "eth0", LocalDelivery: true, ResetTranslated: reset},
+		}
+		check.Value(n.Set(t.Context(), all))(t)
+		kept := map[string]net.Conn{
+			"IPv4": connect(t, "[::]:0", "10.0.0.1", "10.0.0.50"),
+			"IPv6": connect(t, "[::]:0", "fd00::1", "fd00::50"),
+		}
+		other := connect(t, "[::]:0", "10.0.0.1", "10.0.0.1")
+		check.Value(n.Set(t.Context(), nil))(t)
+		for name, c := range kept {
+			if err := readError(c); reset != errors.Is(err, syscall.ECONNRESET) || !reset && !isTimeout(err) {
+				t.Errorf("%s: %v, to be reset: %v", name, err, reset)
+			}
+		}
+		check.Value(n.Set(t.Context(), all))(t)
+		for name, c := range kept { // they are this node's, to an address that comes back
+			if err := readError(c); !reset && !errors.Is(err, syscall.ECONNABORTED) {
+				t.Errorf("%s, when the address is back: %v, want that it is aborted", name, err)
+			}
+		}
+		check.Value(n.Set(t.Context(), nil))(t)
+		if err := readError(other); !isTimeout(err) {
+			t.Errorf("to the node's own address: %v, want nothing", err)
+		}
 	}
 }
 

@@ -36,8 +36,10 @@ func newFormerOwners(p *pass) *formerOwners {
 // the latest of the nodes that held u before this one. It does so on the node that holds u, and
 // on those that held it, so that each asks the one before it; a node that held u more than once
 // is asked for all its connections at once. On a former holder it also adds u to OwnedBefore. It
-// leaves out VIPs whose packets end in a process of the node, or that are leased by DHCP, whose
-// MAC address moves with them.
+// leaves out VIPs that are leased by DHCP, whose MAC address moves with them.
+//
+// Of a VIP whose connections end in a process of the node only those to its port are kept: the holder, and nodes whose connections are
+// still kept, have a Translation.
 func (f *formerOwners) plan(u *unit) {
 	if f.KeepConnections == 0 || u.claim.Foreign || f.self == nil {
 		return
@@ -54,15 +56,20 @@ func (f *formerOwners) plan(u *unit) {
 	for _, s := range u.services {
 		for _, a := range s.addrs {
 			b := binding{a.Addr, a.Link}
-			if !s.bindsAddresses || s.localDelivery || a.client != nil || f.planned[b] {
+			if !s.bindsAddresses || a.client != nil || f.planned[b] {
 				continue
 			}
 			f.planned[b] = true
+			port := uint16(0)
+			if s.localDelivery {
+				port = s.Ports[0].Port
+				f.translate(a.Address, port, ownedBefore || u.claim.Holder == f.Self)
+			}
 			if ownedBefore {
 				f.out.OwnedBefore = append(f.out.OwnedBefore, a.Addr)
 			}
 			if hop, left := f.nextHop(u, s, a.Address, former); hop.IsValid() {
-				f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, NextHop: hop})
+				f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, Port: port, NextHop: hop})
 				f.replanAfter(min(renewFormerOwners, left))
 			}
 		}
@@ -82,6 +89,16 @@ func (f *formerOwners) after(u *unit, i int) []vip.FormerHolder {
 		all = append(all, former[held])
 	}
 	return all
+}
+
+// translate adds to the Plan, if it is wanted, that connections to a port of a are translated to this node's own address on the same link; nothing
+// if there is none of its family.
+func (f *formerOwners) translate(a vip.Address, port uint16, wanted bool) {
+	own := f.self.Info.OwnAddresses(a.Link)
+	if i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Addr.Is4() }); wanted && a.Link != "" && i >= 0 {
+		f.out.Translations = append(f.out.Translations, vip.Translation{Addr: a.Addr, Port: port, To: own[i]})
+		f.replanAfter(renewFormerOwners)
+	}
 }
 
 // keeps returns for how long the connections that began on a former holder are still kept; 0 if

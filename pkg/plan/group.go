@@ -182,12 +182,14 @@ func (p *pass) anyLinkUp(requested string) bool {
 	return requested == "" || requested == "auto" || slices.ContainsFunc(p.alive, func(n *member) bool { return linkFault(&n.Info, requested) == "" })
 }
 
-// completeAddress sets Lease (the VIP lease of u), LocalDelivery and New of a, and, if this node is known, Link, offLink and
+// completeAddress sets Lease (the VIP lease of u), LocalDelivery, ResetTranslated (this node's own API server is not
+// ready: its clients are better off with another) and New of a, and, if this node is known, Link, offLink and
 // Bits as this node would bind it. Link is the one that s names or the node's default; the
 // macvlan if a is leased and this node holds u. Bits are those of the options, else of the
 // DHCP lease, else of the link's subnet with a, else all of the address.
 func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
+	a.ResetTranslated = s.localDelivery && p.self != nil && !p.self.Info.APIServerReady
 	a.New = a.client == nil && p.isNew(u, s, a.Addr) // the DHCP client has asked whether it is free
 	if p.self == nil {
 		return

@@ -12,6 +12,7 @@ type Plan struct {
 	HealthChecks  []HealthCheck
 	AddressChecks []AddressCheck // one per address
 	FormerOwners  []FormerOwner  // in place before Addresses are bound
+	Translations  []Translation  // likewise
 	OwnedBefore   []netip.Addr   // VIPs of other nodes whose connections may still go by this one
 	Addresses     []Address
 	Announcements []Announcement
@@ -62,8 +63,10 @@ type Address struct {
 	// New: no node has announced it before, so another host may have it.
 	New bool
 	// LocalDelivery: connections to it end in a process of this node (the API server), so
-	// they must be reset when the VIP moves. Those to Services end in Pods.
+	// they must be reset when the VIP moves, but for those of a Translation. Those to Services end in Pods.
 	LocalDelivery bool
+	// ResetTranslated: those of a Translation are to be reset, too.
+	ResetTranslated bool
 	// Until, if not zero, is when the kernel must have dropped it at the latest.
 	// Zero: as long as the node's Tenure lasts.
 	Until time.Time
