@@ -133,3 +133,58 @@ func TestFormerOwners(t *testing.T) {
 		})
 	}
 }
+
+// Connections to the control plane's VIP are translated by its holder, and by nodes that held it while theirs are kept. Only those to its port
+// are sent on to former owners.
+func TestFormerOwnersOfControlPlane(t *testing.T) {
+	translated := []string{"10.77.0.50:6443 to 10.77.0.11", "[fd77::50]:6443 to fd77::200"}
+	sentOn := func(hop4, hop6 string) []string {
+		return []string{"10.77.0.50:6443 by " + hop4, "[fd77::50]:6443 by " + hop6}
+	}
+	ago := func(node string, d time.Duration) vip.FormerHolder {
+		return vip.FormerHolder{Node: node, Until: epoch.Add(time.Hour - d)}
+	}
+	tests := []struct {
+		name   string
+		holder string
+		former []vip.FormerHolder
+		ready  string
+		off    bool
+		want   []string
+	}{
+		{name: "nobody has it", ready: "n1"},
+		{name: "it never moved", holder: "n1", ready: "n1", want: translated},
+		{name: "it came here from n2", holder: "n1", ready: "n1 n2", former: []vip.FormerHolder{ago("n2", time.Minute)}, want: append(sentOn("10.77.0.12", "fd77::200"), translated...)},
+		{name: "this node gave it to n2", holder: "n2", ready: "n1 n2", former: []vip.FormerHolder{ago("n1", time.Minute)}, want: translated},
+		{name: "its API server is no longer ready", holder: "n1", ready: "n2", want: append(translated, "reset")},
+		{name: "longer ago than they are kept", holder: "n2", ready: "n1 n2", former: []vip.FormerHolder{ago("n1", 2*time.Hour)}},
+		{name: "another node", holder: "n2", ready: "n1 n2", former: []vip.FormerHolder{ago("n3", time.Minute)}},
+		{name: "off", holder: "n1", ready: "n1", off: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, w := controlPlaneRules(), controlPlaneWorld(tt.ready)
+			if !tt.off {
+				r.KeepConnections = time.Hour
+			}
+			w.Claims[cpLease] = vip.Claim{Holder: tt.holder, Valid: tt.holder != "", FormerHolders: tt.former}
+			p := Make(r, w)
+			var got []string
+			for _, x := range p.FormerOwners {
+				got = append(got, fmt.Sprint(netip.AddrPortFrom(x.Addr, x.Port), " by ", x.NextHop))
+			}
+			for _, x := range p.Translations {
+				got = append(got, fmt.Sprint(netip.AddrPortFrom(x.Addr, x.Port), " to ", x.To))
+			}
+			if slices.ContainsFunc(p.Addresses, func(a vip.Address) bool { return a.ResetTranslated }) {
+				got = append(got, "reset")
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("%q\nwant %q", got, tt.want)
+			}
+			if len(got) > 0 && (p.ReplanAfter == 0 || p.ReplanAfter > time.Minute) {
+				t.Errorf("planned again after %v: the kernel would forget it", p.ReplanAfter)
+			}
+		})
+	}
+}

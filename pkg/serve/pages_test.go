@@ -220,6 +220,7 @@ func TestPlan(t *testing.T) {
     "Lease": "web/http<1>",
     "New": false,
     "LocalDelivery": false,
+    "ResetTranslated": false,
     "Until": "0001-01-01T00:00:00Z"
   },
   "Families": [
