@@ -2,15 +2,21 @@ package nodes
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
-	"syscall"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -137,24 +143,99 @@ func TestControlPlaneFailover(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreReset: connections to the VIP are reset when it leaves a node whose API server
-// goes on.
-func TestConnectionsAreReset(t *testing.T) {
+// TestWatchOutlivesMoves: a watch by way of the VIP goes on, on the same connection, while the VIP moves: Herald on its owner is
+// stopped and started, and the owner is drained and undrained.
+func TestWatchOutlivesMoves(t *testing.T) {
 	awaitNodesReady(t)
-	was := cpOwner(t)
-	plain := check.Value(cluster.DialFrom("cl")(t.Context(), "tcp", netip.AddrPortFrom(cpVIP, 6443).String()))(t)
-	defer plain.Close()
-	check.OK(t, plain.SetDeadline(time.Now().Add(time.Minute)))
-	c := tls.Client(plain, &tls.Config{InsecureSkipVerify: true})
-	check.OK(t, c.HandshakeContext(t.Context())) // an API server that stops closes only connections without a handshake
-	pod := check.Value(os.ReadFile(cluster.File(was, "etc/kubernetes/manifests/herald.yaml")))(t)
-	check.OK(t, cluster.StaticPod(was, "herald", ""))
-	defer func() { check.OK(t, cluster.StaticPod(was, "herald", string(pod))) }()
-	began := time.Now()
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("%v after %v, want a reset", err, time.Since(began))
+	w := watchByVIP(t)
+	w.expectEvent(t, "nothing")
+	move := func(what string, do func(was string)) {
+		t.Helper()
+		was := cpOwner(t)
+		do(was)
+		await(t, 30*time.Second, "the VIP leaves "+was, func() error {
+			if cpOwner(t) == was {
+				return errors.New("it is still there")
+			}
+			return nil
+		})
+		w.expectEvent(t, fmt.Sprintf("%s, from %s to %s", what, was, cpOwner(t)))
 	}
-	t.Logf("reset %v after Herald on %s was stopped; the VIP is on %s", time.Since(began).Round(time.Millisecond), was, cpOwner(t))
+	for range 2 {
+		var stopped string
+		var pod []byte
+		move("SIGTERM", func(was string) {
+			stopped, pod = was, check.Value(os.ReadFile(cluster.File(was, "etc/kubernetes/manifests/herald.yaml")))(t)
+			check.OK(t, cluster.StaticPod(was, "herald", ""))
+		})
+		await(t, time.Minute, "Herald on "+stopped+" has ended", func() error {
+			if out, err := cluster.RunOnNode(t.Context(), stopped, "pgrep", "-x", "herald"); err == nil {
+				return fmt.Errorf("process %s", out)
+			}
+			return nil
+		})
+		w.expectEvent(t, "the end of Herald on "+stopped)
+		check.OK(t, cluster.StaticPod(stopped, "herald", string(pod)))
+		awaitNodesReady(t)
+		w.expectEvent(t, "the start of Herald on "+stopped)
+	}
+	drained := cpOwner(t)
+	move("drain", func(was string) { kubectl(t, "annotate", "node", was, "heraldvip.io/drain=test") })
+	kubectl(t, "annotate", "node", drained, "heraldvip.io/drain-")
+	w.expectEvent(t, "the end of the drain")
+}
+
+// A heldWatch is a watch of ConfigMaps by way of the control plane's VIP, from the client's host.
+type heldWatch struct {
+	watch.Interface
+	dials  *atomic.Int32
+	number int
+}
+
+// watchByVIP begins a watch of a ConfigMap on a connection of its own.
+func watchByVIP(t *testing.T) *heldWatch {
+	t.Helper()
+	w := &heldWatch{dials: new(atomic.Int32)}
+	c := cluster.Config()
+	c.Host = "https://" + netip.AddrPortFrom(cpVIP, 6443).String()
+	dial := cluster.DialFrom("cl")
+	c.Dial = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		w.dials.Add(1)
+		return dial(ctx, network, addr)
+	}
+	client := check.Value(kubernetes.NewForConfig(c))(t)
+	t.Cleanup(func() { cluster.Kubectl(context.Background(), "delete", "configmap", "watched", "--ignore-not-found") })
+	kubectl(t, "create", "configmap", "watched", "--from-literal=number=0")
+	w.Interface = check.Value(client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: "watched"})))(t)
+	t.Cleanup(w.Stop)
+	return w
+}
+
+// expectEvent fails the test unless a change of the ConfigMap comes by the watch, which still has its first connection.
+func (w *heldWatch) expectEvent(t *testing.T, after string) {
+	t.Helper()
+	w.number++
+	want := strconv.Itoa(w.number)
+	kubectl(t, "patch", "configmap", "watched", "-p", `{"data":{"number":"`+want+`"}}`)
+	began := time.Now()
+	for timeout := time.After(10 * time.Second); ; {
+		select {
+		case e, ok := <-w.ResultChan():
+			m, is := e.Object.(*corev1.ConfigMap)
+			switch {
+			case !ok || !is:
+				t.Fatalf("after %s: the watch has ended (%v)", after, e)
+			case m.Data["number"] == want:
+				t.Logf("after %s: the event took %v", after, time.Since(began).Round(time.Millisecond))
+				if n := w.dials.Load(); n != 1 {
+					t.Fatalf("after %s: %d connections, want 1", after, n)
+				}
+				return
+			}
+		case <-timeout:
+			t.Fatalf("after %s: no event", after)
+		}
+	}
 }
 
 // handOver is how long both nodes may answer in a hand-over (docs/ownership.md).

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // TestStaticPodsCarryServices: the installation that brought the cluster up does both.
@@ -24,18 +26,28 @@ func TestRebootStaticPods(t *testing.T) {
 	rebootNode(t)
 }
 
-// TestRollingUpdate: every node's Herald is replaced while a client opens connections.
+// TestRollingUpdate: every node's Herald is replaced while a client opens connections. One to a Service, and a watch, were
+// open before, and outlive it.
 func TestRollingUpdate(t *testing.T) {
 	asDaemonSet(t, "herald", manifestText(t, append([]string{"daemonset"}, bothOptions...)...))
 	withWeb(t)
 	was := webOwner(t)
 	api := watchAPI(t.Context(), "cl", cpVIP)
 	clients := connectToWeb(t)
+	held := check.Value(cluster.Hold(t.Context(), webVIP.String()+":80"))(t)
+	defer held.Close()
+	watched := watchByVIP(t)
 	kubectl(t, "-n", "kube-system", "rollout", "restart", "daemonset/herald")
 	kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/herald", "--timeout=3m")
 	time.Sleep(time.Second)
 	r := clients.Stop()
 	outage, bad := api.end()
+	took, err := held.Ask()
+	t.Logf("a connection that was opened before answers in %v (%v)", took, err)
+	if err != nil {
+		t.Errorf("a connection that was opened before: %v", err)
+	}
+	watched.expectEvent(t, "the rolling update")
 	t.Logf("from %s to %s\n%sthe control plane's VIP: %d failed, away for %v", was, webOwner(t), r, bad, outage.Round(time.Millisecond))
 	// A handshake that is under way when the VIP's MAC changes is lost (docs/ownership.md); the VIP moves
 	// when its owner is replaced, and there are three owners to be.
