@@ -216,8 +216,8 @@ func (w *heldWatch) expectEvent(t *testing.T, after string) {
 	t.Helper()
 	w.number++
 	want := strconv.Itoa(w.number)
-	kubectl(t, "patch", "configmap", "watched", "-p", `{"data":{"number":"`+want+`"}}`)
 	began := time.Now()
+	kubectl(t, "patch", "configmap", "watched", "-p", `{"data":{"number":"`+want+`"}}`)
 	for timeout := time.After(10 * time.Second); ; {
 		select {
 		case e, ok := <-w.ResultChan():
