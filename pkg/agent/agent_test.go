@@ -163,6 +163,27 @@ func TestOrder(t *testing.T) {
 	same0(t, m.take(), "announce [10.0.0.2]", "bind [10.0.0.2 10.0.0.3]", "announce [10.0.0.2 10.0.0.3]", "leases [acquire 10.0.0.2 acquire 10.0.0.3]")
 }
 
+// What keeps connections is in the kernel before a VIP is bound, and stays there when the process ends.
+func TestKeepsConnections(t *testing.T) {
+	p := wanted("10.0.0.1")
+	p.FormerOwners = []vip.FormerOwner{{Addr: p.Addresses[0].Addr}}
+	p.Translations = []vip.Translation{{Addr: p.Addresses[0].Addr}}
+	m := &machine{world: known(), plan: p}
+	a := newAgent(m, nil)
+	a.o.FormerOwners = part[vip.FormerOwner](func(want []vip.FormerOwner) ([]vip.FormerOwner, error) {
+		m.note("%d former owners", len(want))
+		return want, nil
+	})
+	a.o.Translations = part[vip.Translation](func(want []vip.Translation) ([]vip.Translation, error) {
+		m.note("%d translations", len(want))
+		return want, nil
+	})
+	a.pass(t.Context())
+	same0(t, m.take(), "1 former owners", "1 translations", "bind [10.0.0.1]", "announce [10.0.0.1]", "leases [acquire 10.0.0.1]")
+	a.apply(t.Context(), vip.Plan{})
+	same0(t, m.take(), "announce []", "bind []", "announce []", "leases []")
+}
+
 // What the kernel does not have is not announced.
 func TestAnnouncesWhatHolds(t *testing.T) {
 	m := &machine{world: known(), plan: wanted("10.0.0.1", "10.0.0.2")}

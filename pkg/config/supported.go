@@ -95,7 +95,7 @@ var supported = slices.Concat(
 			Meaning: "Move VIPs to nodes that carry fewer. One after another, make before break, and to a node that has been up for half a minute, longer if it comes and goes. Without it VIPs stay where they are. Needs `svc_election`.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.Services.Rebalance })},
 		{Env: "herald_keep_connections", Flag: "keepConnections", Type: Seconds, Default: "3600",
-			Meaning: "How long TCP connections outlive a move of their Service's VIP. Its owner sends the packets of those that it does not know on to the node that had the VIP before, by nftables. 0: a move resets them.",
+			Meaning: "How long TCP connections outlive a move of their VIP. Its owner sends the packets of those that it does not know on to the node that had the VIP before, by nftables. 0: a move resets them.",
 			set:     store(seconds(0, maxSeconds), func(c *Config) *time.Duration { return &c.Services.KeepConnections })},
 		{Env: "disable_service_updates", Flag: "disableServiceUpdates", Type: Bool, Default: "false",
 			Meaning: "Announce VIPs, but write neither status nor annotations to Services.",
