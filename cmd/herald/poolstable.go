@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -85,10 +88,10 @@ func checkPools(w io.Writer, data map[string]string) error {
 	var rows []string
 	for _, p := range pools.All() {
 		for _, f := range familiesOf(p) {
-			rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s", p.Name, f, sizeOf(p, f), p.Namespaces))
+			rows = append(rows, row(append([]string{p.Name, f.String(), sizeOf(p, f)}, whereCells(pools, p)...)...))
 		}
 	}
-	if err := writeTable(w, "POOL\tFAMILY\tADDRESSES\tFOR", rows); err != nil {
+	if err := writeTable(w, "POOL\tFAMILY\tADDRESSES\t"+whereHeader, rows); err != nil {
 		return err
 	}
 	return writeProblems(w, problems)
@@ -117,18 +120,67 @@ func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 					n++
 				}
 			}
-			rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%d\t%.0f\t%s", p.Name, f, sizeOf(p, f), n, max(0, p.Size(f)-float64(n)), p.Namespaces))
+			free := max(0, p.Size(f)-float64(n))
+			rows = append(rows, row(append([]string{p.Name, f.String(), sizeOf(p, f), strconv.Itoa(n), fmt.Sprintf("%.0f", free)}, whereCells(pools, p)...)...))
 		}
 	}
 	for i := range s.Services {
 		services = append(services, poolServiceRows(&s.Services[i], pools, s.Events)...)
 	}
-	if err := errors.Join(writeTable(w, "POOL\tFAMILY\tADDRESSES\tUSED\tFREE\tFOR", rows), writeTable(w, "\nSERVICE\tADDRESS\tPOOL\tBY", services)); err != nil {
+	if err := errors.Join(writeTable(w, "POOL\tFAMILY\tADDRESSES\tUSED\tFREE\t"+whereHeader, rows), writeTable(w, "\nSERVICE\tADDRESS\tPOOL\tBY", services)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(w, "\n%s\n", whatMayBeAskedFor(pools, s)); err != nil {
 		return err
 	}
 	// What is wrong is told, and is no failure of this command.
 	_ = writeProblems(w, problems)
 	return nil
+}
+
+// whereHeader is the header of whereCells.
+const whereHeader = "FOR\tNODES\tINTERFACE\tBY"
+
+// whereCells returns for whom a pool is, on which nodes and link its VIPs are, and how they are announced, as cells of a table.
+func whereCells(pools *pool.Pools, p *pool.Pool) []string {
+	nodes := "all"
+	if p.Nodes != nil {
+		nodes = p.Nodes.String()
+	}
+	var prefer, by []string
+	for _, x := range p.Prefer {
+		prefer = append(prefer, fmt.Sprintf("%s (%d)", x.Nodes, x.Weight))
+	}
+	if prefer != nil {
+		nodes += ", rather " + strings.Join(prefer, ", ")
+	}
+	for _, m := range p.Announce {
+		by = append(by, string(m))
+	}
+	return []string{p.Namespaces.String(), nodes, dash(pools.InterfaceOf(p)), dash(strings.Join(by, ","))}
+}
+
+// whatMayBeAskedFor says which addresses Services may ask for by name, by svc_addresses as the nodes publish it, and the pools.
+func whatMayBeAskedFor(pools *pool.Pools, s kube.Snapshot) string {
+	const any, only = "Services may ask for any address that is not reserved", "Services may ask only for addresses of pools that are offered to their namespace"
+	var values, nodes []string
+	for _, l := range s.Leases {
+		if n, ok := lease.ParseNodeLease(l); ok && !n.Fenced && !slices.Contains(values, n.Info.ServiceAddresses) {
+			values = append(values, n.Info.ServiceAddresses)
+			nodes = append(nodes, n.Name+" has "+cmp.Or(n.Info.ServiceAddresses, "none"))
+		}
+	}
+	switch {
+	case len(values) > 1:
+		return "The nodes differ in svc_addresses: " + strings.Replace(strings.Join(nodes, ", "), " has none", " none", 1) + ". Set one value on all."
+	case slices.Contains(values, "any"):
+		return any + " (svc_addresses=any)."
+	case slices.Contains(values, "pools"):
+		return only + " (svc_addresses=pools)."
+	case pools.NamesNamespaces():
+		return only + " (svc_addresses is not set, and a pool names namespaces)."
+	}
+	return any + " (svc_addresses is not set, and no pool names namespaces)."
 }
 
 // poolServiceRows returns a row for each address of a Service, or one that says why it waits.

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -12,7 +14,8 @@ import (
 )
 
 func TestPoolsTable(t *testing.T) {
-	source := &vip.PoolSource{Data: map[string]string{"cidr-global": "10.0.0.0/24,2001:db8::/64", "range-shop": "10.0.1.1-10.0.1.9", "pool-dhcp": "0.0.0.0/32", "cidr-web": "nonsense"}}
+	source := &vip.PoolSource{Data: map[string]string{"cidr-global": "10.0.0.0/24,2001:db8::/64", "range-shop": "10.0.1.1-10.0.1.9", "pool-dhcp": "0.0.0.0/32", "cidr-web": "nonsense",
+		"interface-shop": "eth1", "interface-global": "eth0", "pool-edge": "10.5.0.0/24", "pool-edge.nodes": "zone=a", "pool-edge.prefer": "100 disk=ssd; 5 disk=hdd", "pool-edge.interface": "eth0.7", "pool-edge.announce": "bgp"}}
 	given := serviceWith("given", "10.0.0.1", "10.0.0.1")
 	given.Allocated = "cidr-global"
 	moved := serviceWith("moved", "10.9.0.1", "10.9.0.1")
@@ -27,6 +30,11 @@ func TestPoolsTable(t *testing.T) {
 		`cidr-global +IPv4 +254 +2 +252 +all namespaces`,
 		`cidr-global +IPv6 +18446744073709551616 +0`,
 		`dhcp +IPv4 +by DHCP`,
+		`POOL +FAMILY +ADDRESSES +USED +FREE +FOR +NODES +INTERFACE +BY\n`,
+		`cidr-global +IPv4 .*all namespaces +all +eth0 +-\n`,
+		`edge +IPv4 +254 +0 +254 +all namespaces +zone=a, rather disk=ssd \(100\), disk=hdd \(5\) +eth0\.7 +bgp\n`,
+		`range-shop .* shop +all +eth1 +-\n`,
+		`\nServices may ask for any address that is not reserved \(svc_addresses is not set, and no pool names namespaces\)\.\n`,
 		`range-shop +IPv4 +9 +0 +9 +the namespaces shop`,
 		`default/given +10\.0\.0\.1 +cidr-global +Herald\n`,
 		`default/moved +10\.9\.0\.1 +- +Herald, of pool-old, which has it no more`,
@@ -39,6 +47,21 @@ func TestPoolsTable(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, b.String())
 		}
 	}
+	for _, tt := range []struct{ n1, n2, namespaces, want string }{
+		{"pools", "pools", "", "Services may ask only for addresses of pools that are offered to their namespace (svc_addresses=pools)."},
+		{"any", "any", "web", "Services may ask for any address that is not reserved (svc_addresses=any)."},
+		{"", "", "web", "Services may ask only for addresses of pools that are offered to their namespace (svc_addresses is not set, and a pool names namespaces)."},
+		{"any", "", "", "The nodes differ in svc_addresses: n1 has any, n2 none. Set one value on all."},
+	} {
+		b.Reset()
+		s.Leases = []*coordinationv1.Lease{nodeLease("n1", 0, `{"serviceAddresses":"`+tt.n1+`"}`), nodeLease("n2", 0, `{"serviceAddresses":"`+tt.n2+`"}`)}
+		if delete(source.Data, "pool-edge.namespaces"); tt.namespaces != "" {
+			source.Data["pool-edge.namespaces"] = tt.namespaces
+		}
+		if check.OK(t, writePools(&b, source, s)); !strings.Contains(b.String(), "\n"+tt.want+"\n") {
+			t.Errorf("no %s in\n%s", tt.want, b.String())
+		}
+	}
 	b.Reset()
 	check.OK(t, writePools(&b, nil, s))
 	if !strings.Contains(b.String(), "no ConfigMap of pools") {
@@ -48,7 +71,7 @@ func TestPoolsTable(t *testing.T) {
 
 func TestPoolsCheck(t *testing.T) {
 	for _, tt := range []struct{ text, want, err string }{
-		{"kind: ConfigMap\ndata:\n  cidr-global: 10.0.0.0/30\n", "cidr-global  IPv4    3          all namespaces", ""},
+		{"kind: ConfigMap\ndata:\n  cidr-global: 10.0.0.0/30\n", "cidr-global  IPv4    3          all namespaces  all    -          -", ""},
 		{`{"kind":"ConfigMap","data":{"search-order":"up"}}`, `error: search-order: "up" is not an order`, "keys that can't be read"},
 		{"kind: ConfigMap\ndata:\n  cdir-global: 10.0.0.0/30\n", "warning: cdir-global: no such key", ""},
 		{"kind: Secret\n", "", "not a ConfigMap"},

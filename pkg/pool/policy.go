@@ -67,6 +67,19 @@ func (p *Pools) Interface(namespace string, a netip.Addr) string {
 	return p.interfaces[global]
 }
 
+// InterfaceOf returns the link of VIPs of x whose Services name none; "" if nothing says.
+func (p *Pools) InterfaceOf(x *Pool) string {
+	if !x.provider {
+		return x.Interface
+	}
+	for _, namespace := range x.Namespaces.Names { // one, or none
+		if link, ok := p.interfaces[namespace]; ok {
+			return link
+		}
+	}
+	return p.interfaces[global]
+}
+
 // firstWith returns the first of pools that has a; nil if none has.
 func firstWith(pools []*Pool, a netip.Addr) *Pool {
 	for _, x := range pools {

@@ -61,6 +61,8 @@ type NodeInfo struct {
 	// VIP leases, sorted; AllNamespaces if they are many.
 	LeasesRefusedIn []string `json:"leasesRefusedIn,omitempty"`
 
+	ServiceAddresses string `json:"serviceAddresses,omitempty"` // its option svc_addresses, "" if not set
+
 	Process ProcessInfo `json:"process,omitzero"` // the process that works under the node's name
 	// Waiting is what other Herald processes of the node's host say of themselves, which wait
 	// for this one to end; sorted.

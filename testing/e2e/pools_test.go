@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -68,6 +69,13 @@ func TestPools(t *testing.T) {
 	awaitStatus(t, "c", "10.77.0.62(VIP)", 3*time.Second)
 	createService(t, webService("d", ""))
 	awaitEvent(t, "d", "NoPoolAddress", "has no free IPv4 address (range-global)")
+	awaitCondition(t, "d", "Allocated", "False NoPoolAddress it waits for an address")
+	awaitCondition(t, "a", "Allocated", "True AddressAllocated 10.77.0.60: of pool range-global")
+	if out, err := cluster.Kubectl(t.Context(), "wait", "--for=condition=heraldvip.io/Announced", "--timeout=10s", "service/a"); err != nil {
+		t.Error(err, out)
+	}
+	awaitCondition(t, "a", "Announced", "True VIPAnnounced node "+awaitOwner(t, "a"))
+	awaitCondition(t, "pinned", "Allocated", "True AddressSet 10.77.0.61: named by kube-vip.io/loadbalancerIPs")
 
 	// The node that gives addresses dies: another one goes on.
 	f.killed = true
@@ -82,6 +90,37 @@ func TestPools(t *testing.T) {
 	for name, want := range map[string]string{"a": "10.77.0.60(VIP)", "b": "10.77.0.70(VIP)", "c": "10.77.0.62(VIP)", "pinned": "10.77.0.61(VIP)"} {
 		awaitStatus(t, name, want, 5*time.Second)
 	}
+
+	// What is in no pool any more stays until its operator has it renumbered.
+	awaitEvent(t, "a", "AddressOutsidePools", "10.77.0.60: given of pool range-global, and in no pool any more")
+	if out := runHerald(t, "pools"); !strings.Contains(out, "Herald, of range-global, which has it no more") {
+		t.Error(out)
+	}
+	patchService(t, "a", `{"metadata":{"annotations":{"heraldvip.io/renumber":"true"}}}`)
+	patchService(t, "pinned", `{"metadata":{"annotations":{"heraldvip.io/renumber":"true"}}}`)
+	awaitStatus(t, "a", "10.77.0.91(VIP)", 5*time.Second)
+	awaitStatus(t, "pinned", "10.77.0.61(VIP)", time.Second)
+	patchService(t, "a", `{"spec":{"selector":{"app":"none"}}}`)
+	awaitCondition(t, "a", "Announced", "False NoEndpoints none of its endpoints is ready")
+	patchService(t, "a", `{"spec":{"type":"ClusterIP"}}`)
+	until(t, 5*time.Second, "its conditions are gone", func(context.Context) error {
+		if c := getService(t, "a").Status.Conditions; len(c) > 0 {
+			return fmt.Errorf("%+v", c)
+		}
+		return nil
+	})
+}
+
+// awaitCondition waits until a condition of Herald's has this status and reason, and a message that begins like this.
+func awaitCondition(t *testing.T, name, condition, want string) {
+	t.Helper()
+	until(t, 10*time.Second, "Service "+name+": "+condition+" is "+want, func(context.Context) error {
+		all := getService(t, name).Status.Conditions
+		if c := meta.FindStatusCondition(all, "heraldvip.io/"+condition); c == nil || !strings.HasPrefix(fmt.Sprint(c.Status, " ", c.Reason, " ", c.Message), want) || c.LastTransitionTime.IsZero() {
+			return fmt.Errorf("%+v", all)
+		}
+		return nil
+	})
 }
 
 // While kube-vip's cloud provider renews its lease, its ConfigMap is its to serve.
