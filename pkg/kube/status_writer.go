@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"time"
@@ -104,6 +105,7 @@ func (w *statusWriter) takeWanted() {
 		s.pending = false
 		if !wanted[k] && !s.busy {
 			delete(w.states, k)
+			w.setRefusal(k, "")
 		}
 	}
 	for _, want := range w.taken.pending {
@@ -211,11 +213,15 @@ func (w *statusWriter) finish(r statusResult) {
 		w.pause, w.denied = 0, false
 		s.lastVersion = r.version
 	}
+	if r.result == written || r.result == notFound {
+		w.setRefusal(r.key, "")
+	}
 	switch r.result {
 	case written:
 		s.lastWritten, s.rejections = &r.want, 0
 		w.log.Debug("status written", "service", r.key.String(), "host", r.want.VIPHost)
 	case rejected:
+		w.setRefusal(r.key, r.err.Error())
 		if s.rejections == 0 {
 			w.log.Warn("the API server does not accept the status of a Service", "service", r.key.String(), "err", r.err)
 		}
@@ -227,6 +233,23 @@ func (w *statusWriter) finish(r statusResult) {
 	if s.pending {
 		w.queue = append(w.queue, r.key)
 	}
+}
+
+// setRefusal stores why the API server does not take the status of a Service, "" if it does, and pokes if that is news.
+func (w *statusWriter) setRefusal(k vip.Key, why string) {
+	before := map[vip.Key]string{}
+	if p := w.refusals.Load(); p != nil {
+		before = *p
+	}
+	if before[k] == why {
+		return
+	}
+	after := maps.Clone(before)
+	if after[k] = why; why == "" {
+		delete(after, k)
+	}
+	w.refusals.Store(&after)
+	w.poke()
 }
 
 // pauseWrites begins a pause, twice as long as the one before, unless one is under way.

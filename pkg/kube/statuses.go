@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,9 @@ type Statuses struct {
 	cached  func(vip.Key) *cachedService
 	patch   func(ctx context.Context, k vip.Key, body []byte) (*corev1.Service, error)
 	wanted  *mailbox.Mailbox[wantedStatuses]
+	poke    func()
+	// refusals is why the API server does not take statuses, by Service; not modified once it is stored.
+	refusals atomic.Pointer[map[vip.Key]string]
 
 	// dropsIPMode: the API server drops ipMode (Kubernetes before 1.29), so it can't
 	// be compared. It goes on being sent, so that a newer server is noticed.
@@ -50,7 +54,7 @@ func newStatuses(c *Cluster, api *clients, o Options) *Statuses {
 				SubResource("status").Body(body).MaxRetries(0).Do(ctx).Into(out)
 			return out, err
 		},
-		wanted: mailbox.New[wantedStatuses](),
+		wanted: mailbox.New[wantedStatuses](), poke: o.Poke,
 	}
 }
 
@@ -74,8 +78,13 @@ func (s *Statuses) Put(want []vip.Status) {
 }
 
 // Observe fills in StatusesPending: how many Statuses of the last Put the cache did not
-// show then. With Options.NoUpdates it is 0.
-func (s *Statuses) Observe(w *vip.World) { w.StatusesPending = len(s.wanted.Get().pending) }
+// show then; with Options.NoUpdates 0; and StatusRefusals.
+func (s *Statuses) Observe(w *vip.World) {
+	w.StatusesPending = len(s.wanted.Get().pending)
+	if p := s.refusals.Load(); p != nil {
+		w.StatusRefusals = *p
+	}
+}
 
 // matches reports whether o has the status, the conditions and the annotations that w wants. Modes are
 // not compared where w wants none, or the API server drops them.
@@ -187,10 +196,18 @@ func resultOf(err error) writeResult {
 		return conflict
 	case apierrors.IsNotFound(err):
 		return notFound
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err), refusesObject(err):
 		return rejected
 	}
 	// Everything else is about the server or our permissions, not about this Service:
 	// no connection, time-outs, 401, 403, 429, 5xx.
 	return unavailable
+}
+
+// refusesObject reports whether an error with a code that stands for the server or our permissions is about the one object: it is too
+// large for etcd (500), or an admission webhook or policy denies it (403).
+func refusesObject(err error) bool {
+	text := err.Error()
+	return apierrors.IsInternalError(err) && strings.Contains(text, "request is too large") ||
+		apierrors.IsForbidden(err) && (strings.Contains(text, " denied the request") || strings.Contains(text, " denied request"))
 }

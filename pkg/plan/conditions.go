@@ -119,6 +119,15 @@ func (p *pass) addConditions(s *service, statuses map[vip.Key]int) {
 	}
 }
 
+// reportRefusals adds an Event for each Service whose status this node writes and the API server does not take.
+func (p *pass) reportRefusals(all []*service) {
+	for _, s := range all {
+		if why := p.StatusRefusals[s.Key]; why != "" {
+			p.addEvent(s, vip.StatusRefused, why+"; make the Service smaller, or ask the operator of the webhook or policy that denies it", 0)
+		}
+	}
+}
+
 // addAllConditions is addConditions for each of all.
 func (p *pass) addAllConditions(all []*service) {
 	statuses := make(map[vip.Key]int, len(p.out.Statuses))

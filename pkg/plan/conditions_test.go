@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -138,5 +139,27 @@ func TestConditionMessage(t *testing.T) {
 	}
 	if !found {
 		t.Error("no conditions")
+	}
+}
+
+// The entries for ports in a status are all or, where they would be too many, none.
+func TestPortsInStatus(t *testing.T) {
+	for _, tt := range []struct{ ports, addrs, want int }{{1, 1, 1}, {64, 16, 64}, {65, 16, 0}, {1024, 1, 1024}, {1025, 1, 0}, {7000, 16, 0}} {
+		s := svc("a", "", func(s *vip.Service) { s.Ports = nil })
+		for i := range tt.addrs {
+			s.Addresses = append(s.Addresses, netip.AddrFrom4([4]byte{10, 77, 0, byte(50 + i)}))
+		}
+		for i := range tt.ports {
+			s.Ports = append(s.Ports, vip.Port{Protocol: "TCP", Port: uint16(1 + i)})
+		}
+		w := held(world(s), "a", "n1")
+		status := Make(rules(), bind(rules(), w)).Statuses[0]
+		if len(status.Ingress) != tt.addrs || len(status.Ingress[0].Ports) != tt.want {
+			t.Errorf("%d ports, %d addresses: %d entries with %d ports, want %d", tt.ports, tt.addrs, len(status.Ingress), len(status.Ingress[0].Ports), tt.want)
+		}
+		w.StatusRefusals = map[vip.Key]string{key("a"): "too large"}
+		if p := Make(rules(), bind(rules(), w)); !strings.Contains(summary(p), "event a StatusRefused") {
+			t.Errorf("no Event in\n%s", summary(p))
+		}
 	}
 }

@@ -241,6 +241,9 @@ func (p *pass) replanAfter(d time.Duration) {
 // sorted by Key, and returns it.
 func (p *pass) finish(all []*service) vip.Plan {
 	p.addAllConditions(all)
+	if len(p.StatusRefusals) > 0 {
+		p.reportRefusals(all)
+	}
 	p.out.Verdicts = make([]vip.Verdict, 0, len(all))
 	for _, s := range all {
 		if s.LoadBalancer {

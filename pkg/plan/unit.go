@@ -372,10 +372,18 @@ func (p *pass) addAnnouncedEvent(s *service) {
 	}
 }
 
-// ingress returns the entry of a in the status of s: all ports of s, and its IPMode or else
-// that of the options.
+// maxStatusPorts is how many entries for ports the status of a Service has. With 7000 ports and 16 addresses it would be larger than the
+// API server takes.
+const maxStatusPorts = 1024
+
+// ingress returns the entry of a in the status of s: all ports of s, none if these would be more than maxStatusPorts for all addresses
+// (Kubernetes knows all or none), and its IPMode or else that of the options.
 func (p *pass) ingress(s *service, a netip.Addr) vip.Ingress {
-	return vip.Ingress{Addr: a, IPMode: cmp.Or(s.IPMode, p.IPMode), Ports: s.Ports}
+	i := vip.Ingress{Addr: a, IPMode: cmp.Or(s.IPMode, p.IPMode), Ports: s.Ports}
+	if len(s.Ports)*len(s.addrs) > maxStatusPorts {
+		i.Ports = nil
+	}
+	return i
 }
 
 // reportUnmanaged adds an Event for each address that this node's kernel has, Herald did not

@@ -20,7 +20,8 @@ type World struct {
 
 	ClusterUID string // UID of the Service default/kubernetes, which no two clusters share; "" if it is not known
 
-	StatusesPending int // statuses of Services that are planned and not written yet
+	StatusesPending int            // statuses of Services that are planned and not written yet
+	StatusRefusals  map[Key]string // why the API server does not take the status of a Service, by Service
 
 	// From the pools.
 	Pools        *PoolSource   // as the API server has it; nil: there is no ConfigMap of pools
