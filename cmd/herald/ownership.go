@@ -45,15 +45,15 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
 		Timing:  quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod},
 		Process: process,
-		Info:    func() vip.NodeInfo { return n.info(cfg.Services.Addresses) }, Peers: n.peers, Gateway: n.gateway,
+		Info:    n.info, Peers: n.peers, Gateway: n.gateway,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
 }
 
-// info is what the others may know of this node, with its option svc_addresses.
-func (n *node) info(serviceAddresses string) vip.NodeInfo {
+// info is what the others may know of this node.
+func (n *node) info() vip.NodeInfo {
 	info := n.links.Info()
-	info.ServiceAddresses = serviceAddresses
+	info.ServiceAddresses = n.cfg.Services.Addresses
 	info.APIServerReady = n.apiServer != nil && n.apiServer.Ready()
 	info.BGPSessions = n.speaker.Summary()
 	info.DataPlaneFault = n.dataPlane.Fault()
