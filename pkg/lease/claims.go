@@ -37,10 +37,16 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 func (l *Leases) claims(now time.Time) map[vip.Key]vip.Claim {
 	all := make(map[vip.Key]vip.Claim, len(l.cache.latest))
 	for k, x := range l.cache.vanished {
-		all[k] = l.orphanedClaim(x, now)
+		if l.counts(k) {
+			all[l.serviceLease(k)] = l.orphanedClaim(x, now)
+		}
 	}
 	for k, x := range l.cache.latest {
-		if l.nodeOf(k) == "" {
+		if l.counts(k) {
+			if s := l.serviceLease(k); !l.foreignClaim(k, now) {
+				all[s] = l.claim(x, now)
+			}
+		} else if l.locationOf(k) == inServices && l.isForeign(x, now) {
 			all[k] = l.claim(x, now)
 		}
 	}
@@ -82,8 +88,8 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 //   - none: false; but if another program has blanked the lease, as orphanedClaim has it.
 //   - another program: it has changed the lease within the duration that it names; false if
 //     the holder has this node's name.
-//   - this node: the claim is of its present epoch, which is not over, and no newer version of
-//     the lease is known to exist (cache.outdated).
+//   - this node: the claim is of its present epoch, which is not over, no newer version of
+//     the lease is known to exist (cache.outdated), and mayAct allows it.
 //   - another node: its node lease has reached the epoch of the claim, which is not over, and
 //     the last decision has not released its claims to be moved.
 //   - a node without a node lease, or whose node lease has not reached the epoch of the claim
@@ -101,7 +107,7 @@ func (l *Leases) valid(x *record, now time.Time) bool {
 		// runs. Any other lasts until it isn't renewed for its own duration.
 		return node != l.o.Node && now.Sub(l.cache.changedAt[x.key]) < duration(x.Lease, l.o.LeaseDuration)
 	case node == l.o.Node:
-		return x.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version
+		return x.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version && l.mayAct(x)
 	default:
 		if l.unproven(x) {
 			p := l.peers[node]
@@ -157,7 +163,7 @@ func (l *Leases) nodeOf(k vip.Key) string {
 // claim is valid or not.
 func (l *Leases) isHolder(node string) bool {
 	for x := range maps.Values(l.cache.latest) {
-		if x.holder == node && l.nodeOf(x.key) == "" {
+		if x.holder == node && l.isVIPLease(x.key) {
 			return true
 		}
 	}

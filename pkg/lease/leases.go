@@ -34,6 +34,9 @@ type Options struct {
 	Namespace string                   // of the node leases
 	Process   vip.ProcessInfo          // this process; zero: it does not matter which one writes the node lease
 
+	Announcers bool             // svc_leasenamespace: VIP leases are to be in Namespace, not in those of the Services
+	Fixed      map[vip.Key]bool // VIP leases that options name: they are where they are
+
 	quorum.Timing // vip_leaseduration, vip_renewdeadline, vip_retryperiod
 
 	Info    func() vip.NodeInfo // of this node, for its node lease
@@ -66,6 +69,7 @@ type Leases struct {
 	own      ownLease
 	peers    map[string]*peer // by node
 	writes   writes
+	location locations
 	quorum   quorum.State
 	decision quorum.Decision // the last one
 	lastStep time.Time
@@ -78,11 +82,12 @@ type Leases struct {
 func New(store Store, o Options) *Leases {
 	l := &Leases{
 		o: o, store: store, wake: o.Wake,
-		metrics: newMetrics(),
-		cache:   newCache(o.Node),
-		peers:   make(map[string]*peer),
-		writes:  newWrites(),
-		own:     ownLease{Self: quorum.Self{Name: o.Node}},
+		metrics:  newMetrics(),
+		cache:    newCache(o.Node),
+		peers:    make(map[string]*peer),
+		writes:   newWrites(),
+		location: locations{phase: phase{inServices, inServices}, services: make(map[vip.Key]vip.Key)},
+		own:      ownLease{Self: quorum.Self{Name: o.Node}},
 	}
 	if l.wake == nil {
 		l.wake = mailbox.NewSignal()
@@ -104,8 +109,9 @@ func (l *Leases) Wake() { l.wake.Send() }
 func (l *Leases) Put(want []vip.LeaseIntent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	want = l.located(want)
 	l.writes.setIntents(want)
-	if l.quorum.Moving() {
+	if l.quorum.Moving() && !l.location.moving() {
 		l.quorum = l.quorum.Propose(l.proposedMoves(want, time.Now()))
 	}
 	l.Wake()
@@ -122,14 +128,26 @@ func (l *Leases) Observe(w *vip.World) {
 	w.Members = l.members(w.Now, info)
 	w.Tenure = l.tenure(time.Now())
 	w.Claims = l.claims(w.Now)
-	w.HandingOver = maps.Clone(l.writes.handingOver)
-	w.LeaseRefusals = l.writes.refusals()
+	w.HandingOver = byServiceLease(l, l.writes.handingOver)
+	w.LeaseRefusals = byServiceLease(l, l.writes.refusals())
 	l.writes.observed = make(map[vip.Key]uint64)
 	for k := range l.cache.mine {
-		if l.nodeOf(k) == "" {
+		if l.counts(k) {
 			l.writes.observed[k] = l.cache.version(k)
 		}
 	}
+}
+
+// byServiceLease returns m with the keys by which the plan knows the VIP leases.
+func byServiceLease[V any](l *Leases, m map[vip.Key]V) map[vip.Key]V {
+	if m == nil {
+		return nil
+	}
+	all := make(map[vip.Key]V, len(m))
+	for k, v := range m {
+		all[l.serviceLease(k)] = v
+	}
+	return all
 }
 
 // Tenure returns this node's right to act on its claims at this moment. Each room that
@@ -149,8 +167,18 @@ func (l *Leases) Tenure() vip.Tenure {
 // tenure returns this node's right to act on its claims at now: the end of it, whether a
 // renewal has confirmed it since the process was paused, and since when renewals are late, if
 // they are. mu is held.
+//
+// It does not hold until this node knows where VIP leases are (updateReady); before the first time there
+// is none, so that no plan removes what an earlier process has bound.
 func (l *Leases) tenure(now time.Time) vip.Tenure {
-	return l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
+	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
+	if !l.location.ready {
+		t.Until = time.Time{}
+	}
+	if !l.location.began {
+		t.Epoch = 0
+	}
+	return t
 }
 
 // pausedFor returns the time since Run's last step if that is more than pauseLimit, so that
@@ -288,9 +316,13 @@ func (l *Leases) step(ctx context.Context) {
 	}
 	l.readCache(now)
 	l.evaluate(statuses, &info, now)
+	l.updateReady()
+	l.copyClaims(ctx, now)
 	l.renew(ctx, now, info)
 	l.fence(ctx, now)
 	l.writeVIPLeases(ctx, now)
+	l.writeRecord(ctx, now)
+	l.deleteCopies(ctx, now)
 	l.report(now)
 	heartbeat := l.decision.Heartbeat
 	l.mu.Unlock()
@@ -310,6 +342,8 @@ func (l *Leases) readCache(now time.Time) {
 	maps.DeleteFunc(l.cache.dropped, func(k vip.Key, _ uint64) bool { return !l.writes.pending[k] })
 	for _, x := range changed { // node leases first: what a VIP lease says is judged by them
 		switch node := l.nodeOf(keyOf(x)); {
+		case keyOf(x) == l.recordKey():
+			l.readRecord(x, false, now)
 		case node == "":
 		case node == l.o.Node:
 			l.checkOwn(x, now)
@@ -318,13 +352,15 @@ func (l *Leases) readCache(now time.Time) {
 		}
 	}
 	for _, x := range changed {
-		if l.nodeOf(keyOf(x)) == "" {
+		if l.isVIPLease(keyOf(x)) {
 			l.storeVIPLease(parseRecord(x), now)
 			l.changed = true
 		}
 	}
 	for _, x := range gone {
 		switch node := l.nodeOf(keyOf(x)); {
+		case keyOf(x) == l.recordKey():
+			l.readRecord(nil, true, now)
 		case node == l.o.Node:
 			l.own.next = now // put it back at once
 			continue

@@ -87,6 +87,10 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	o.waitingHere = len(about.Waiting) > 0
 	about.Isolated, about.Suspects = l.decision.Isolated, l.decision.Suspects
 	about.Restarts, about.Process = o.recentRestarts(now), l.o.Process
+	about.VIPLeases = &vip.VIPLeasesInfo{Announcers: l.o.Announcers}
+	if l.location.ready {
+		about.VIPLeases.Record = l.location.actsBy
+	}
 	about.LeasesRefusedIn = l.writes.refusedIn(now)
 	info, err := json.Marshal(about)
 	if err != nil {
@@ -266,6 +270,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 		}
 		if o.Epoch != transitions(got) {
 			o.Epoch, o.EpochOver = transitions(got), false
+			l.location.ready, l.location.epochVersion = false, version(got)
 			l.changed = true
 			l.o.Log.Info("the node lease is held", "lease", l.o.Namespace+"/"+got.Name, "epoch", o.Epoch)
 		}

@@ -84,7 +84,7 @@ func (l *Leases) summarize(now time.Time) summary {
 		}
 	}
 	for k := range l.cache.mine {
-		if l.nodeOf(k) == "" && l.claim(l.cache.latest[k], now).Valid {
+		if l.counts(k) && l.claim(l.cache.latest[k], now).Valid {
 			s.held++
 		}
 	}

@@ -141,7 +141,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 func (l *Leases) listUpdates(now time.Time) []update {
 	var handOver, acquire, releases []update
 	for k, intent := range l.writes.intents {
-		if intent.Action == vip.Follow {
+		if intent.Action == vip.Follow || !l.mayChange(k) {
 			continue
 		}
 		var from *coordinationv1.Lease
@@ -152,6 +152,7 @@ func (l *Leases) listUpdates(now time.Time) []update {
 		} else if x := l.cache.vanished[k]; x != nil {
 			valid = l.orphanedClaim(x, now).Valid
 		}
+		valid = valid || l.foreignClaim(k, now)
 		may := l.writes.mayWrite(k, l.cache.version(k), now)
 		switch {
 		case intent.Action == vip.Acquire && !valid && may:
@@ -164,7 +165,7 @@ func (l *Leases) listUpdates(now time.Time) []update {
 	}
 	for k := range l.cache.mine {
 		x := l.cache.latest[k]
-		if x.ours && l.writes.unplanned[k] == x.version && l.writes.mayWrite(k, x.version, now) {
+		if x.ours && l.counts(k) && l.mayChange(k) && l.writes.unplanned[k] == x.version && l.writes.mayWrite(k, x.version, now) {
 			releases = append(releases, update{action: release, key: k, from: x.Lease})
 		}
 	}
@@ -200,7 +201,7 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	if previous != "" && (u.intent.Cause != "" || u.from != nil && holder(u.from) != u.holder) {
 		annotate(next, CauseAnnotation, truncateCause(u.intent.Cause))
 	}
-	setOwner(next, "Service", u.intent.Service.Name, u.intent.UID)
+	l.setServiceLease(next, u.intent)
 	now := metav1.NewMicroTime(time.Now())
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &u.holder, &count
 	next.Spec.LeaseDurationSeconds = new(int32(l.o.LeaseDuration / time.Second))

@@ -63,6 +63,10 @@ type NodeInfo struct {
 
 	ServiceAddresses string `json:"serviceAddresses,omitempty"` // its option svc_addresses, "" if not set
 
+	// VIPLeases is what the node's Herald knows of where VIP leases are; nil: an earlier version, which
+	// knows the namespaces of the Services only.
+	VIPLeases *VIPLeasesInfo `json:"vipLeases,omitempty"`
+
 	Process ProcessInfo `json:"process,omitzero"` // the process that works under the node's name
 	// Waiting is what other Herald processes of the node's host say of themselves, which wait
 	// for this one to end; sorted.
@@ -102,6 +106,12 @@ type NodeOptions struct {
 	ClassOnly   bool   `json:"classOnly,omitempty"`   // lb_class_only
 	ClassStrict bool   `json:"classStrict,omitempty"` // lb_class_legacy_handling is false
 	Pools       string `json:"pools,omitempty"`       // namespace/name of the ConfigMap of pools, if it gives addresses
+}
+
+// VIPLeasesInfo is what a node says about where VIP leases are (docs/ownership.md).
+type VIPLeasesInfo struct {
+	Announcers bool   `json:"announcers,omitempty"` // its option asks for the announcers' namespace
+	Record     uint64 `json:"record,omitempty"`     // the version of the record by which it acts; 0: none exists, or it does not act yet
 }
 
 // AllNamespaces in NodeInfo.LeasesRefusedIn stands for any namespace.

@@ -1,0 +1,490 @@
+package lease
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	// RecordName is the Lease in the announcers' namespace that says where VIP leases are.
+	RecordName = "herald-vip-leases"
+	// LocationAnnotation, on that Lease, is a phase.
+	LocationAnnotation = "heraldvip.io/vip-leases"
+	// ServiceLeaseAnnotation, on a VIP lease in the announcers' namespace, is namespace/name of the
+	// Lease in the Service's namespace that it stands for (vip.VIPLeaseIn).
+	ServiceLeaseAnnotation = "heraldvip.io/service-lease"
+)
+
+// A location is where VIP leases count.
+type location string
+
+// The locations.
+const (
+	inServices   location = "services"   // in the namespaces of the Services
+	inAnnouncers location = "announcers" // all in the announcers' namespace
+)
+
+// A phase is what the record says: VIP leases count in from. While to differs, each node copies its claims there,
+// and writes no others. Once all nodes act by that version of the record, the next phase counts them in to. So two
+// nodes whose caches show phases next to each other never hold different claims on a VIP (docs/ownership.md).
+type phase struct{ from, to location }
+
+func (p phase) moving() bool { return p.from != p.to }
+
+func (p phase) String() string {
+	if p.moving() {
+		return string(p.from) + " to " + string(p.to)
+	}
+	return string(p.from)
+}
+
+// parsePhase is the inverse of String; ok is false if text is no phase.
+func parsePhase(text string) (p phase, ok bool) {
+	from, to, two := strings.Cut(text, " to ")
+	if !two {
+		to = from
+	}
+	known := func(s string) bool { return s == string(inServices) || s == string(inAnnouncers) }
+	return phase{location(from), location(to)}, known(from) && known(to)
+}
+
+// Times of a change of location.
+const (
+	copyTimeout  = 5 * time.Second // a phase in which claims are copied ends after this, with or without success
+	moveAgain    = 5 * time.Minute // how long after one without success the next begins
+	recordPause  = time.Second     // between two writes of the record by this node
+	cleanupPause = 2 * time.Second // between two looks for VIP leases that do not count, at least
+	cleanupRetry = 10 * time.Minute
+	maxCleanup   = 4 // such leases deleted at a time
+)
+
+// locations is what this node knows of where VIP leases are, and what it does about it.
+type locations struct {
+	phase                         // as the watch shows the record; in the namespaces of the Services if there is none
+	record  *coordinationv1.Lease // as the watch shows it, or last did; nil: none was seen
+	gone    bool                  // it was deleted
+	since   time.Time             // when phase began
+	actsBy  uint64                // the version by which this node acts for good: if phase is one of copying, it has copied its claims
+	refused bool                  // the API server refuses a copy
+	retryAt time.Time             // when the next change may begin
+
+	ready        bool   // this node may act on VIP leases: its cache is not older than its epoch
+	began        bool   // it was ready in any epoch
+	epochVersion uint64 // of the node lease that began the epoch
+
+	writing     bool // a write of the record is under way
+	nextWrite   time.Time
+	cleaning    int // deletions of VIP leases that do not count
+	nextCleanup time.Time
+
+	services map[vip.Key]vip.Key // by VIP lease in the announcers' namespace that a plan has named: that of the Service
+}
+
+// version returns the version of the record; 0 if there is none.
+func (o *locations) version() uint64 {
+	if o.record == nil {
+		return 0
+	}
+	return version(o.record)
+}
+
+// copying reports whether this node has yet to copy claims in the phase.
+func (o *locations) copying() bool { return o.moving() && o.actsBy != o.version() }
+
+// recordKey returns the record's key.
+func (l *Leases) recordKey() vip.Key { return vip.Key{Namespace: l.o.Namespace, Name: RecordName} }
+
+// isVIPLease reports whether k is neither a node lease nor the record.
+func (l *Leases) isVIPLease(k vip.Key) bool { return l.nodeOf(k) == "" && k != l.recordKey() }
+
+// locationOf returns where the VIP lease k is; "" if it counts whatever the phase: those that options name,
+// and those of Services in the announcers' namespace.
+func (l *Leases) locationOf(k vip.Key) location {
+	switch {
+	case l.o.Fixed[k]:
+		return ""
+	case k.Namespace != l.o.Namespace:
+		return inServices
+	case l.serviceLease(k) != k:
+		return inAnnouncers
+	}
+	return ""
+}
+
+// counts reports whether the VIP lease k decides who owns a VIP, in this phase.
+func (l *Leases) counts(k vip.Key) bool {
+	at := l.locationOf(k)
+	return l.isVIPLease(k) && (at == "" || at == l.location.from)
+}
+
+// serviceLease returns the key by which the plan knows the VIP lease k: of one in the announcers' namespace that
+// stands for a Lease in a Service's namespace, that; else k.
+func (l *Leases) serviceLease(k vip.Key) vip.Key {
+	if k.Namespace != l.o.Namespace {
+		return k
+	}
+	if s, ok := l.location.services[k]; ok {
+		return s
+	}
+	if x := l.cache.latest[k]; x != nil {
+		return l.serviceLeaseOf(x.Lease)
+	}
+	if x := l.cache.vanished[k]; x != nil {
+		return l.serviceLeaseOf(x)
+	}
+	return k
+}
+
+// serviceLeaseOf does the same for a version of a VIP lease in the announcers' namespace, by its annotation.
+func (l *Leases) serviceLeaseOf(x *coordinationv1.Lease) vip.Key {
+	k := keyOf(x)
+	namespace, name, _ := strings.Cut(x.Annotations[ServiceLeaseAnnotation], "/")
+	if s := (vip.Key{Namespace: namespace, Name: name}); namespace != "" && vip.VIPLeaseIn(l.o.Namespace, s) == k {
+		return s
+	}
+	return k
+}
+
+// leaseIn returns the VIP lease that stands for the Service's, k, in a location.
+func (l *Leases) leaseIn(at location, k vip.Key) vip.Key {
+	if at == inServices || l.o.Fixed[k] || k.Namespace == l.o.Namespace {
+		return k
+	}
+	in := vip.VIPLeaseIn(l.o.Namespace, k)
+	l.location.services[in] = k
+	return in
+}
+
+// located returns the intents of a plan with the VIP leases that count.
+func (l *Leases) located(want []vip.LeaseIntent) []vip.LeaseIntent {
+	clear(l.location.services)
+	all := make([]vip.LeaseIntent, len(want))
+	for i, intent := range want {
+		all[i] = intent
+		all[i].Lease = l.leaseIn(l.location.from, intent.Lease)
+	}
+	return all
+}
+
+// copyOf returns what this node's claim on the VIP lease x was copied to; nil if it was not, or not in this phase.
+func (l *Leases) copyOf(x *record) *record {
+	y := l.cache.latest[l.leaseIn(l.location.to, l.serviceLease(x.key))]
+	if y == nil || !y.ours || y.holder != x.holder || y.epoch != x.epoch || l.cache.outdated[y.key] == y.version {
+		return nil
+	}
+	return y
+}
+
+// mayAct reports whether a valid claim of this node on x is one that it may act on: any, but in a phase of
+// copying by which it acts for good only one that it has copied.
+func (l *Leases) mayAct(x *record) bool {
+	o := &l.location
+	return !o.moving() || o.copying() || l.locationOf(x.key) == "" || l.copyOf(x) != nil
+}
+
+// mayChange reports whether this node may write a claim on the VIP lease k: not while claims are copied, but to
+// write down what was moved without the API server before that.
+func (l *Leases) mayChange(k vip.Key) bool {
+	if !l.location.moving() || l.locationOf(k) == "" {
+		return true
+	}
+	_, moved := l.quorum.Moved[k]
+	return moved && l.location.copying()
+}
+
+// foreignClaim reports whether another program holds the VIP lease in the Service's namespace that k stands for,
+// which counts in any phase.
+func (l *Leases) foreignClaim(k vip.Key, now time.Time) bool {
+	s := l.serviceLease(k)
+	return s != k && l.isForeign(l.cache.latest[s], now)
+}
+
+// isForeign reports whether another program holds x; false for nil.
+func (l *Leases) isForeign(x *record, now time.Time) bool {
+	return x != nil && !x.ours && x.holder != "" && l.valid(x, now)
+}
+
+// readRecord takes over what the watch shows of the record: x, or that it is gone, as gone says.
+func (l *Leases) readRecord(x *coordinationv1.Lease, gone bool, now time.Time) {
+	o := &l.location
+	if o.gone = gone; gone {
+		return // as before, until a node has written it again
+	}
+	p, ok := parsePhase(x.Annotations[LocationAnnotation])
+	if !ok {
+		l.o.Log.Error("the record of where VIP leases are can't be read; it counts as before", "lease", l.recordKey(), LocationAnnotation, x.Annotations[LocationAnnotation])
+		p = o.phase
+	}
+	before, copying := o.phase, o.copying()
+	o.record, o.phase, l.changed = x, p, true
+	if p == before && copying {
+		return
+	}
+	l.quorum = l.quorum.Propose(nil)
+	l.writes.intents, l.writes.unplanned = map[vip.Key]vip.LeaseIntent{}, nil
+	l.markOutdated()
+	if p != before {
+		o.since, o.refused = now, false
+		l.o.Log.Info("where VIP leases are: "+p.String(), "lease", l.recordKey())
+	}
+	if before.moving() && p.from == before.from && !p.moving() {
+		o.retryAt = now.Add(moveAgain)
+	}
+	if p.from != before.from {
+		handingOver := make(map[vip.Key]vip.HandingOver, len(l.writes.handingOver))
+		for k, v := range l.writes.handingOver {
+			handingOver[l.leaseIn(p.from, l.serviceLease(k))] = v
+		}
+		l.writes.handingOver = handingOver
+	}
+	if !p.moving() || p == before || !o.ready {
+		o.actsBy = version(x)
+	}
+}
+
+// markOutdated has this node not act on what VIP leases say that do not count at present: of those, it acts only on
+// versions that it writes later.
+func (l *Leases) markOutdated() {
+	for k := range l.cache.mine {
+		if l.isVIPLease(k) && !l.counts(k) {
+			l.cache.outdated[k] = l.cache.version(k)
+		}
+	}
+}
+
+// updateReady stores whether this node may act on VIP leases: the watch has shown the write that began its epoch, and so
+// any version of the record that was written before. Whoever changed the record later has seen this node, or the next
+// who does will. If there is no record although a node acts by one, this one waits until it is written again.
+func (l *Leases) updateReady() {
+	o, k := &l.location, vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + l.o.Node}
+	if l.own.Epoch == 0 || l.own.EpochOver {
+		o.ready = false
+		return
+	}
+	shown := l.cache.watched[k]
+	if o.ready || shown == nil || version(shown) < o.epochVersion {
+		return
+	}
+	if o.record == nil {
+		for _, p := range l.peers {
+			if !p.Over && p.info.VIPLeases != nil && p.info.VIPLeases.Record != 0 {
+				return
+			}
+		}
+	}
+	o.ready, o.began, o.actsBy, l.changed = true, true, o.version(), true
+	l.markOutdated()
+}
+
+// copyClaims starts to write this node's claims to where the phase has VIP leases go, while that is under way. Once all are there it acts by
+// the phase for good, which its node lease then says.
+func (l *Leases) copyClaims(ctx context.Context, now time.Time) {
+	o := &l.location
+	t := l.tenure(now)
+	if !o.copying() || !t.Holds(now) || !t.Confirmed || len(l.quorum.Moved) > 0 {
+		return
+	}
+	done := true
+	for k := range l.writes.pending {
+		done = done && !l.isVIPLease(k)
+	}
+	for k := range l.cache.mine {
+		x := l.cache.latest[k]
+		if !l.isVIPLease(k) || l.locationOf(k) != o.from || !x.ours || !l.valid(x, now) || l.copyOf(x) != nil {
+			continue
+		}
+		done = false
+		to := l.leaseIn(o.to, l.serviceLease(k))
+		if l.writes.mayWrite(to, l.cache.version(to), now) && len(l.writes.pending)-l.writes.nodeLeases < maxWrites {
+			l.writeCopy(ctx, x, to)
+		}
+	}
+	if done {
+		o.actsBy = o.version()
+	}
+}
+
+// writeCopy starts to write x as the Lease to, over what is there: nobody acts on that.
+func (l *Leases) writeCopy(ctx context.Context, x *record, to vip.Key) {
+	next := x.DeepCopy()
+	next.ObjectMeta = metav1.ObjectMeta{Namespace: to.Namespace, Name: to.Name, Labels: x.Labels, Annotations: x.Annotations}
+	write := l.store.Create
+	if y := l.cache.latest[to]; y != nil {
+		write, next.ResourceVersion, next.UID = l.store.Update, y.ResourceVersion, y.UID
+	}
+	l.setServiceLease(next, l.writes.intents[x.key])
+	l.writes.pending[to] = true
+	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+		got, err := write(ctx, next)
+		return func() {
+			l.applyWrite(to, got, err)
+			if why := refusalText(err); why != "" {
+				l.o.Log.Warn("the API server refuses to have a VIP lease written where the leases are to be; they stay where they are", "lease", to, "why", why)
+				l.location.refused = true
+			}
+		}
+	})
+}
+
+// setServiceLease writes on a VIP lease what belongs to its location: in the announcers' namespace which Lease it stands for,
+// elsewhere the Service as owner, which must be in the same namespace.
+func (l *Leases) setServiceLease(next *coordinationv1.Lease, intent vip.LeaseIntent) {
+	s := l.serviceLease(keyOf(next))
+	if s == keyOf(next) {
+		annotate(next, ServiceLeaseAnnotation, "")
+		setOwner(next, "Service", intent.Service.Name, intent.UID)
+		return
+	}
+	annotate(next, ServiceLeaseAnnotation, s.String())
+	next.OwnerReferences = nil
+}
+
+// allActBy reports whether this node and all others whose epoch is not over act by the version of the record that the watch
+// shows. Of nodes with an earlier version of Herald it can't be known; to says whether they matter.
+func (l *Leases) allActBy(to location) bool {
+	o := &l.location
+	if !o.ready || o.copying() {
+		return false
+	}
+	for _, p := range l.peers {
+		switch about := p.info.VIPLeases; {
+		case p.Over:
+		case about == nil && to == inAnnouncers, about != nil && about.Record != o.version():
+			return false
+		}
+	}
+	return true
+}
+
+// wantedLocation returns where VIP leases should be: in the announcers' namespace if the option of any node whose epoch is not
+// over has it so, and all of them know of that.
+func (l *Leases) wantedLocation() location {
+	wanted := inServices
+	if l.o.Announcers {
+		wanted = inAnnouncers
+	}
+	for _, p := range l.peers {
+		switch about := p.info.VIPLeases; {
+		case p.Over:
+		case about == nil:
+			return inServices
+		case about.Announcers:
+			wanted = inAnnouncers
+		}
+	}
+	return wanted
+}
+
+// nextPhase returns the phase that this node should write into the record now; ok is false if none. Of the nodes that are alive the first by name begins
+// and completes a change; any node ends one that can't be completed.
+func (l *Leases) nextPhase(now time.Time) (p phase, ok bool) {
+	o := &l.location
+	p = o.phase
+	wanted := l.wantedLocation()
+	switch {
+	case o.gone:
+		return p, true
+	case p.moving() && (wanted == p.from || o.refused || now.Sub(o.since) > copyTimeout):
+		return phase{p.from, p.from}, true
+	case p.moving():
+		return phase{p.to, p.to}, l.isFirst() && l.allActBy(p.to)
+	}
+	return phase{p.from, wanted}, wanted != p.from && !now.Before(o.retryAt) && l.isFirst() && l.allActBy(wanted)
+}
+
+// isFirst reports whether no node that is alive, and knows of the record, precedes this one by name.
+func (l *Leases) isFirst() bool {
+	for node, p := range l.peers {
+		if l.decision.Alive[node] && p.info.VIPLeases != nil && node < l.o.Node {
+			return false
+		}
+	}
+	return true
+}
+
+// writeRecord starts to write the next phase, if there is one, over the version of the record that the watch shows. The
+// outcome is what the watch shows then: this node knows no version of the record before its node leases are as new.
+func (l *Leases) writeRecord(ctx context.Context, now time.Time) {
+	o := &l.location
+	t := l.tenure(now)
+	if !o.ready || o.writing || now.Before(o.nextWrite) || !t.Holds(now) || !t.Confirmed || l.own.RenewingSince.IsZero() {
+		return
+	}
+	p, ok := l.nextPhase(now)
+	if !ok {
+		return
+	}
+	next, write := &coordinationv1.Lease{}, l.store.Create
+	if o.record != nil && !o.gone {
+		next, write = o.record.DeepCopy(), l.store.Update
+	}
+	next.Namespace, next.Name = l.o.Namespace, RecordName
+	addLabels(next)
+	annotate(next, LocationAnnotation, p.String())
+	o.writing = true
+	before := o.version()
+	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+		_, err := write(ctx, next)
+		return func() {
+			o.writing = false
+			if err != nil || o.version() == before {
+				o.nextWrite = time.Now().Add(recordPause)
+			}
+			if why := refusalText(err); why != "" {
+				l.o.Log.Warn("the API server refuses the record of where VIP leases are; they stay where they are", "lease", l.recordKey(), "why", why)
+				o.nextWrite = time.Now().Add(moveAgain)
+			}
+		}
+	})
+}
+
+// deleteCopies starts to delete VIP leases that no longer count, once all nodes know of that: those that have this node as
+// holder, or stand for a VIP that this node owns.
+func (l *Leases) deleteCopies(ctx context.Context, now time.Time) {
+	o := &l.location
+	if o.moving() || o.record == nil || now.Before(o.nextCleanup) || !l.allActBy(inAnnouncers) {
+		return
+	}
+	o.nextCleanup = now.Add(cleanupPause)
+	for k, y := range l.cache.latest {
+		if !l.isVIPLease(k) || l.counts(k) || !y.ours || l.writes.pending[k] {
+			continue
+		}
+		x := l.cache.latest[l.leaseIn(o.from, l.serviceLease(k))]
+		if y.holder != l.o.Node && (x == nil || x.holder != l.o.Node || !l.valid(x, now)) {
+			continue
+		}
+		if o.cleaning >= maxCleanup {
+			return
+		}
+		l.deleteCopy(ctx, y)
+	}
+}
+
+// deleteCopy starts to blank and delete y.
+func (l *Leases) deleteCopy(ctx context.Context, y *record) {
+	o := &l.location
+	l.writes.pending[y.key] = true
+	o.cleaning++
+	l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+		got, err := l.send(ctx, update{action: release, key: y.key, from: y.Lease}, nil)
+		return func() {
+			o.cleaning--
+			l.applyWrite(y.key, got, err)
+			switch why := refusalText(err); {
+			case err == nil:
+				l.cache.setDeleted(got)
+				o.nextCleanup = time.Time{}
+			case why != "":
+				l.o.Log.Info("a VIP lease that no longer counts can't be deleted; it goes with its Service", "lease", y.key, "why", why)
+				o.nextCleanup = time.Now().Add(cleanupRetry)
+			}
+		}
+	})
+}
