@@ -57,7 +57,7 @@ func parsePhase(text string) (p phase, ok bool) {
 // Times of a change of location.
 const (
 	copyTimeout  = 5 * time.Second // a phase in which claims are copied ends after this, with or without success
-	moveAgain    = 5 * time.Minute // how long after one without success the next begins
+	moveAgain    = time.Minute     // how long after one without success the next begins
 	recordPause  = time.Second     // between two writes of the record by this node
 	cleanupPause = 2 * time.Second // between two looks for VIP leases that do not count, at least
 	cleanupRetry = 10 * time.Minute

@@ -84,6 +84,7 @@ type node struct {
 	untilHeard  map[netip.Addr]bool      // bound only until the successor is heard
 	announced   map[netip.Addr]bool      // announced
 	listens     map[netip.Addr]bool      // announced or listened for
+	announcers  bool                     // its next process has svc_leasenamespace=announcers
 	cable       bool                     // the VIPs' link is up
 	side        int                      // of the LAN, if that is split
 	portBlocked bool                     // its heartbeat port is blocked
@@ -158,10 +159,10 @@ func (c *cluster) recordLocked(n *node, a netip.Addr, format string, args ...any
 
 // explain returns the history of an address, or of all if a is zero, and of the nodes and their leases.
 func (c *cluster) explain(a netip.Addr, nodes []*node) string {
-	names := []string{}
+	names := []string{lease.RecordName + " "}
 	for _, s := range c.services {
 		if !a.IsValid() || slices.Contains(s.Addresses, a) {
-			names = append(names, "kubevip-"+s.Key.Name+" ")
+			names = append(names, s.LeaseKey().Name+" ", vip.VIPLeaseIn("kube-system", s.LeaseKey()).Name+" ")
 		}
 	}
 	for _, n := range nodes {
@@ -258,7 +259,7 @@ func (n *node) start() {
 			}
 			return info
 		},
-		Log: log, Poke: poke,
+		Log: log, Poke: poke, Announcers: n.wantsAnnouncers(),
 	}
 	if n.c.wire != nil {
 		w := n.c.wire.connect(p)
@@ -306,6 +307,20 @@ func (n *node) start() {
 		n.c.mu.Unlock()
 		n.c.wire.peersChanged(n)
 	}()
+}
+
+func (n *node) wantsAnnouncers() bool {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	return n.announcers
+}
+
+// setAnnouncers sets whether the next process has VIP leases in the announcers' namespace.
+func (n *node) setAnnouncers(announcers bool) {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	n.announcers = announcers
+	n.c.recordLocked(n, netip.Addr{}, "its option has VIP leases in the announcers' namespace: %v", announcers)
 }
 
 // stop ends the process as SIGTERM does, and waits for its end; nothing if none runs.
