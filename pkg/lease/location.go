@@ -222,7 +222,7 @@ func (l *Leases) readRecord(x *coordinationv1.Lease, gone bool, now time.Time) {
 		p = o.phase
 	}
 	before, copying := o.phase, o.copying()
-	o.record, o.phase, l.changed = x, p, true
+	o.record, o.phase, o.nextWrite, l.changed = x, p, time.Time{}, true
 	if p == before && copying {
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// TestLeasesMove: the same as TestWire while the option that says where VIP leases are changes on one node
+// TestLeasesMove: the same as TestFaults, or TestWire, while the option that says where VIP leases are changes on one node
 // after the other, and back.
 func TestLeasesMove(t *testing.T) {
 	for seed := range seeds(t) {
@@ -21,8 +21,11 @@ func TestLeasesMove(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 15))
 				c := newCluster(t, size{nodes: 3 + 2*r.IntN(2), services: 12, skew: 0.02})
-				c.wire = newWire(c, rand.New(rand.NewPCG(seed, 16)))
-				c.run(r, 40, c.locationFault)
+				fault := c.anyFault
+				if seed%2 == 1 {
+					c.wire, fault = newWire(c, rand.New(rand.NewPCG(seed, 16))), c.wireFault
+				}
+				c.run(r, 40, func(r *rand.Rand, n *node) { c.locationFault(r, n, fault) })
 				if c.location() == "" {
 					t.Error("the VIP leases have never moved")
 				}
@@ -31,11 +34,11 @@ func TestLeasesMove(t *testing.T) {
 	}
 }
 
-// locationFault is, in one of three, that n restarts with its option changed, or that all have it changed and one restarts; else a wireFault.
-func (c *cluster) locationFault(r *rand.Rand, n *node) {
+// locationFault is, in one of three, that n restarts with its option changed, or that all have it changed and one restarts; else the other fault.
+func (c *cluster) locationFault(r *rand.Rand, n *node, other func(*rand.Rand, *node)) {
 	switch r.IntN(9) {
 	default:
-		c.wireFault(r, n)
+		other(r, n)
 	case 0:
 		all := r.IntN(2) == 0
 		for _, o := range c.nodes {
