@@ -318,6 +318,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.evaluate(statuses, &info, now)
 	l.updateReady()
 	l.copyClaims(ctx, now)
+	l.updateDue(now)
 	l.renew(ctx, now, info)
 	l.fence(ctx, now)
 	l.writeVIPLeases(ctx, now)

@@ -59,6 +59,7 @@ const (
 	copyTimeout  = 5 * time.Second // a phase in which claims are copied ends after this, with or without success
 	moveAgain    = time.Minute     // how long after one without success the next begins
 	recordPause  = time.Second     // between two writes of the record by this node
+	dueTime      = time.Second     // how long no claims are written because a change should begin
 	cleanupPause = 2 * time.Second // between two looks for VIP leases that do not count, at least
 	cleanupRetry = 10 * time.Minute
 	maxCleanup   = 4 // such leases deleted at a time
@@ -73,6 +74,7 @@ type locations struct {
 	actsBy  uint64                // the version by which this node acts for good: if phase is one of copying, it has copied its claims
 	refused bool                  // the API server refuses a copy
 	retryAt time.Time             // when the next change may begin
+	due     time.Time             // since when one should begin; zero: it should not
 
 	ready        bool   // this node may act on VIP leases: its cache is not older than its epoch
 	began        bool   // it was ready in any epoch
@@ -189,13 +191,30 @@ func (l *Leases) mayAct(x *record) bool {
 }
 
 // mayChange reports whether this node may write a claim on the VIP lease k: not while claims are copied, but to
-// write down what was moved without the API server before that.
-func (l *Leases) mayChange(k vip.Key) bool {
-	if !l.location.moving() || l.locationOf(k) == "" {
+// write down what was moved without the API server before that; and not while that should begin, for dueTime: in a
+// new installation Herald is not allowed to write it.
+func (l *Leases) mayChange(k vip.Key, now time.Time) bool {
+	o := &l.location
+	switch {
+	case l.locationOf(k) == "":
 		return true
+	case !o.moving():
+		return o.due.IsZero() || now.Sub(o.due) > dueTime
 	}
 	_, moved := l.quorum.Moved[k]
-	return moved && l.location.copying()
+	return moved && o.copying()
+}
+
+// updateDue stores since when a change of location should begin.
+func (l *Leases) updateDue(now time.Time) {
+	o := &l.location
+	wanted := l.wantedLocation()
+	switch {
+	case o.moving() || wanted == o.from || now.Before(o.retryAt) || !l.allActBy(wanted):
+		o.due = time.Time{}
+	case o.due.IsZero():
+		o.due = now
+	}
 }
 
 // foreignClaim reports whether another program holds the VIP lease in the Service's namespace that k stands for,
@@ -395,7 +414,7 @@ func (l *Leases) nextPhase(now time.Time) (p phase, ok bool) {
 	case p.moving():
 		return phase{p.to, p.to}, l.isFirst() && l.allActBy(p.to)
 	}
-	return phase{p.from, wanted}, wanted != p.from && !now.Before(o.retryAt) && l.isFirst() && l.allActBy(wanted)
+	return phase{p.from, wanted}, !o.due.IsZero() && l.isFirst()
 }
 
 // isFirst reports whether no node that is alive, and knows of the record, precedes this one by name.

@@ -56,16 +56,18 @@ func TestNewInstallation(t *testing.T) {
 			refused.Add(1)
 			return forbidden(l.Name)
 		}
-		a := startIn(t, s, "n1", true)
-		time.Sleep(100 * time.Millisecond)
-		b := startIn(t, s, "n2", true)
+		a, b := startIn(t, s, "n1", true), startIn(t, s, "n2", true)
 		neverTwo(t, t.Context(), "a", newGroup(a, b))
-		time.Sleep(100 * time.Millisecond)
-		a.want("a")
-		b.want("a")
+		again(t, func() { a.want("a"); b.want("a") })
 		time.Sleep(time.Second)
 		if a.serves("a") == b.serves("a") || s.Lease(inHome("a")) == nil || locationIn(s) != "announcers" {
 			t.Fatalf("n1 serves %v, n2 serves %v, leases are in %q\n%s", a.serves("a"), b.serves("a"), locationIn(s), s)
+		}
+		c := startIn(t, s, "n3", true)
+		again(t, func() { c.want("c") })
+		time.Sleep(time.Second)
+		if !c.serves("c") {
+			t.Error("n3 does not serve")
 		}
 		if n := refused.Load(); n > 0 || len(a.world().LeaseRefusals)+len(b.world().LeaseRefusals) > 0 {
 			t.Errorf("%d writes outside the announcers' namespace", n)

@@ -141,7 +141,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 func (l *Leases) listUpdates(now time.Time) []update {
 	var handOver, acquire, releases []update
 	for k, intent := range l.writes.intents {
-		if intent.Action == vip.Follow || !l.mayChange(k) {
+		if intent.Action == vip.Follow || !l.mayChange(k, now) {
 			continue
 		}
 		var from *coordinationv1.Lease
@@ -165,7 +165,7 @@ func (l *Leases) listUpdates(now time.Time) []update {
 	}
 	for k := range l.cache.mine {
 		x := l.cache.latest[k]
-		if x.ours && l.counts(k) && l.mayChange(k) && l.writes.unplanned[k] == x.version && l.writes.mayWrite(k, x.version, now) {
+		if x.ours && l.counts(k) && l.mayChange(k, now) && l.writes.unplanned[k] == x.version && l.writes.mayWrite(k, x.version, now) {
 			releases = append(releases, update{action: release, key: k, from: x.Lease})
 		}
 	}
