@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -60,7 +61,7 @@ type cluster struct {
 	kubeconfig string // for the client
 	kubectl    string
 	router     *lab.Router
-	undo       []func() error
+	dns        io.Closer // nil until it serves
 }
 
 // up brings the cluster up. If it returns a cluster, that has to be taken down, also in case of an error.
@@ -108,7 +109,8 @@ func (c *cluster) join(ctx context.Context) error {
 		return err
 	}
 	c.log("kubeadm join on %v", others)
-	if err := c.StartProxies(ctx); err != nil {
+	err := c.StartProxies(ctx)
+	if err != nil {
 		return err
 	}
 	if _, err := c.Kubelets.Kubectl(ctx, "label", "nodes", "--all", "node-role.kubernetes.io/control-plane-", "node.kubernetes.io/exclude-from-external-load-balancers-"); err != nil {
@@ -117,8 +119,7 @@ func (c *cluster) join(ctx context.Context) error {
 	if _, err := c.Kubelets.Kubectl(ctx, "wait", "nodes", "--all", "--for=condition=Ready", "--timeout=2m"); err != nil {
 		return err
 	}
-	stop, err := c.serveDNS(ctx, first)
-	c.undo = append(c.undo, stop)
+	c.dns, err = c.serveDNS(ctx, first)
 	return err
 }
 
@@ -127,11 +128,10 @@ func (c *cluster) connectClient(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	undo, err := c.AddWAN("rt", netip.MustParsePrefix("198.51.100.1/24"))
-	if err != nil {
+	// It goes with the cluster, together with what an interrupted test has started there.
+	if _, err := c.AddWAN("rt", netip.MustParsePrefix("198.51.100.1/24")); err != nil {
 		return err
 	}
-	c.undo = append(c.undo, undo)
 	if _, err := c.Run(ctx, client, "ip", "route", "add", "default", "via", "198.51.100.1"); err != nil {
 		return err
 	}
@@ -140,8 +140,8 @@ func (c *cluster) connectClient(ctx context.Context) error {
 
 func (c *cluster) down() error {
 	var errs []error
-	for _, undo := range c.undo {
-		errs = append(errs, undo())
+	if c.dns != nil {
+		errs = append(errs, c.dns.Close())
 	}
 	if c.Kubelets != nil {
 		errs = append(errs, c.Down())

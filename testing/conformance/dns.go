@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -31,7 +32,7 @@ ports: [{name: dns, port: 53, protocol: UDP}]
 `
 
 // serveDNS answers the cluster's questions for names of Services, from a socket of the node's.
-func (c *cluster) serveDNS(ctx context.Context, node string) (stop func() error, err error) {
+func (c *cluster) serveDNS(ctx context.Context, node string) (stop io.Closer, err error) {
 	address, _ := c.Addrs(node)
 	var conn net.PacketConn
 	err = c.InNamespace(node, func() error {
@@ -39,7 +40,7 @@ func (c *cluster) serveDNS(ctx context.Context, node string) (stop func() error,
 		return err
 	})
 	if err != nil {
-		return func() error { return nil }, fmt.Errorf("serve DNS on %s: %w", node, err)
+		return nil, fmt.Errorf("serve DNS on %s: %w", node, err)
 	}
 	go func() {
 		buffer := make([]byte, 1500)
@@ -56,7 +57,7 @@ func (c *cluster) serveDNS(ctx context.Context, node string) (stop func() error,
 			}
 		}
 	}()
-	return conn.Close, c.Apply(ctx, fmt.Sprintf(clusterDNS, address))
+	return conn, c.Apply(ctx, fmt.Sprintf(clusterDNS, address))
 }
 
 // clusterIP looks a Service up.
