@@ -59,6 +59,7 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	services := flags.String("services", "10,100,1000", "how many Services, one run for each")
 	abused := flags.String("abuse", "", "measure with this load instead: all, or kinds of it, such as services,arp=5000; the limits that are exceeded are an error")
+	held := flags.Int("connections", 0, "measure established connections instead: so many with traffic, ten times as many without, while their VIP moves")
 	repeat := flags.Int("repeat", 1, "how often each is run; the table then has medians and ranges")
 	out := flags.String("out", ".", "the directory bench-<date>.json is written to")
 	s := setup{log: progress(time.Now())}
@@ -76,6 +77,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if err := s.prepare(ctx); err != nil {
 		return err
+	}
+	if *held > 0 {
+		return s.connections(ctx, *held)
 	}
 	if *abused != "" {
 		return s.abuse(ctx, *abused, sizes)

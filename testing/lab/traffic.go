@@ -1,0 +1,125 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// holdAtOnce is how many connections HoldMany opens at a time.
+const holdAtOnce = 32
+
+// HoldMany is Hold for n connections. If it fails none is left.
+func (l *Lab) HoldMany(ctx context.Context, address string, n int) ([]*Held, error) {
+	all := make([]*Held, n)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(holdAtOnce)
+	for i := range all {
+		g.Go(func() (err error) {
+			all[i], err = l.Hold(ctx, address)
+			return err
+		})
+	}
+	err := g.Wait()
+	if err != nil {
+		for _, h := range all {
+			if h != nil {
+				h.Close()
+			}
+		}
+		return nil, err
+	}
+	return all, nil
+}
+
+// A TrafficReport says what happened on held connections.
+type TrafficReport struct {
+	Connections, Broken, Lines int
+	Slowest                    time.Duration // answer
+	First                      error         // of those that broke; nil if none did
+}
+
+// String is one line for logs.
+func (r TrafficReport) String() string {
+	s := fmt.Sprintf("%d of %d connections broken, %d lines answered, the slowest after %v", r.Broken, r.Connections, r.Lines, r.Slowest.Round(time.Millisecond))
+	if r.First != nil {
+		s += fmt.Sprintf("; the first that broke: %v", r.First)
+	}
+	return s
+}
+
+// Exchange begins to send a line on each of all connections each interval, and to wait for its echo. stop ends that, and
+// returns what was seen; the connections stay open. One that breaks is not used any more.
+func Exchange(all []*Held, interval time.Duration) (stop func() TrafficReport) {
+	var mu sync.Mutex // guards report
+	report := TrafficReport{Connections: len(all)}
+	var done sync.WaitGroup
+	end := make(chan struct{})
+	for i, h := range all {
+		done.Go(func() {
+			wait := interval * time.Duration(i) / time.Duration(len(all)) // not all at the same moment
+			for {
+				select {
+				case <-end:
+					return
+				case <-time.After(wait):
+				}
+				wait = interval
+				took, err := h.Ask()
+				mu.Lock()
+				if err != nil {
+					if report.Broken++; report.First == nil {
+						report.First = err
+					}
+					mu.Unlock()
+					return
+				}
+				report.Lines++
+				report.Slowest = max(report.Slowest, took)
+				mu.Unlock()
+			}
+		})
+	}
+	return func() TrafficReport {
+		close(end)
+		done.Wait()
+		return report
+	}
+}
+
+// Throughput sends as much as it can for d on the connection, reads its echo, and returns how many bytes per second came
+// back.
+func (h *Held) Throughput(d time.Duration) (float64, error) {
+	began := time.Now()
+	if err := h.SetDeadline(began.Add(d + askTimeout)); err != nil {
+		return 0, err
+	}
+	chunk := make([]byte, 64<<10)
+	sent := make(chan int64, 1)
+	go func() {
+		n := int64(0)
+		for time.Since(began) < d {
+			m, err := h.Write(chunk)
+			if n += int64(m); err != nil {
+				break
+			}
+		}
+		sent <- n
+	}()
+	var received int64
+	in := make([]byte, len(chunk))
+	for total := int64(-1); total < 0 || received < total; {
+		m, err := h.in.Read(in)
+		if received += int64(m); err != nil {
+			return 0, err
+		}
+		select {
+		case total = <-sent:
+		default:
+		}
+	}
+	return float64(received) / time.Since(began).Seconds(), nil
+}
