@@ -34,9 +34,11 @@ type serviceStatus struct {
 	Since   time.Time `json:"since,omitzero"`
 	IPModes []string  `json:"ipModes,omitempty"`
 	Pool    string    `json:"pool,omitempty"`
-	Source  string    `json:"source,omitempty"`  // the field that names its addresses
-	Problem string    `json:"problem,omitempty"` // what is wrong
-	Note    string    `json:"note,omitempty"`    // what is not wrong
+	Source  string    `json:"source,omitempty"` // the field that names its addresses
+	// FormerOwners: how many connections to its VIPs still go by each node that had them before.
+	FormerOwners map[string]int `json:"formerOwners,omitempty"`
+	Problem      string         `json:"problem,omitempty"` // what is wrong
+	Note         string         `json:"note,omitempty"`    // what is not wrong
 }
 
 // A dhcpLeaseStatus is an address that a DHCP server has leased to a Service.
