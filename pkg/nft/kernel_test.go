@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -212,6 +214,40 @@ func TestManyEntries(t *testing.T) {
 	if got := strings.Count(sh(t, "ip netns exec n1 nft list map ip herald former_owners"), "expires"); got != 4999 {
 		t.Errorf("the kernel has %d entries, want 4999", got)
 	}
+}
+
+// A check of what the kernel can do changes nothing, and fails without the right to change nftables.
+func TestCheck(t *testing.T) {
+	r := newRig(t)
+	r.set(New(check.Log(t)), "n1", "n2")
+	before := ruleset(t, "n1")
+	inside(t, "n1", func() { check.OK(t, Check()) })
+	if diff := cmp.Diff(before, ruleset(t, "n1")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	inside(t, "n1", func() {
+		none := [2]unix.CapUserData{}
+		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+		if err := Check(); !errors.Is(err, unix.EPERM) {
+			t.Errorf("without CAP_NET_ADMIN: %v", err)
+		}
+	})
+}
+
+// A table with an expression that the kernel does not know fails its check.
+func TestCheckFindsFault(t *testing.T) {
+	newRig(t)
+	faulty := translations
+	faulty.build = func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set) {
+		translations.build(c, f, table, maps)
+		chain := c.AddChain(&nftables.Chain{Table: table, Name: "faulty"})
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Socket{Key: 99, Register: first}}})
+	}
+	inside(t, "n1", func() {
+		if err := faulty.check(); err == nil || !strings.Contains(err.Error(), "control plane's VIP (ip6)") {
+			t.Errorf("%v, want an error that names table and family", err)
+		}
+	})
 }
 
 // Without the right to change nftables there are no entries, which is logged once, and no error.

@@ -53,14 +53,33 @@ func New(log *slog.Logger) *Tables {
 // Observe implements agent.Observer.
 func (t *Tables) Observe(w *vip.World) { w.FormerOwners = t.FormerOwners.written }
 
-// Check returns an error if nftables can't be used: the kernel has none, or this process no
-// CAP_NET_ADMIN. It changes nothing.
-func Check() error {
-	c, err := nftables.New()
-	if err == nil {
-		_, err = c.ListTables()
+// Check returns an error if nftables can't be used: the kernel has none, or lacks an expression that a table needs, or this process has no
+// CAP_NET_ADMIN. It has the kernel make the tables, by other names, and remove them in the same transaction, so it changes nothing.
+func Check() error { return errors.Join(formerOwners.check(), translations.check()) }
+
+// checkTable is the name of the table that check makes and removes.
+const checkTable = "herald_check"
+
+// check returns an error if the kernel does not take a table of the purpose.
+func (p purpose[E]) check() error {
+	var errs []error
+	for _, f := range families {
+		c, err := nftables.New()
+		if err != nil {
+			return err
+		}
+		table, maps := c.AddTable(f.table(checkTable)), p.maps(f)
+		for _, m := range maps {
+			m.Table = table
+			errs = append(errs, c.AddSet(m, nil))
+		}
+		p.build(c, f, table, maps)
+		c.DelTable(table)
+		if err := c.Flush(); err != nil {
+			errs = append(errs, fmt.Errorf("%s (%s): %w", p.what, f.name, err))
+		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // A purpose is what a Table is for, which decides all that is in it.
