@@ -194,6 +194,23 @@ func (a *Agent) stop(ctx context.Context) {
 	}
 	// Else this process has never planned: addresses with Herald's mark in the kernel are
 	// an earlier process's, and end by their lifetime unless another process renews them.
+	if a.last.Load() == nil || !lastNode(a.observe()) {
+		return
+	}
+	if a.o.FormerOwners != nil {
+		_, err := a.o.FormerOwners.Set(ctx, nil)
+		a.logOnce("former owners", err)
+	}
+	if a.o.Translations != nil {
+		_, err := a.o.Translations.Set(ctx, nil)
+		a.logOnce("translations", err)
+	}
+}
+
+// lastNode reports whether no other node may carry VIPs, as when Herald is removed from all nodes at once: then no
+// packet needs to be sent on by this one.
+func lastNode(w vip.World) bool {
+	return !slices.ContainsFunc(w.Members, func(m vip.Member) bool { return m.Name != w.Self && m.Alive && m.Info.Excluded == "" })
 }
 
 // holdsAny reports whether any address is bound by a lease. What needs none other nodes have, too.

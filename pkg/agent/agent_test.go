@@ -358,6 +358,39 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// What sends packets on to former owners outlasts the process, unless no other node may carry VIPs.
+func TestStopOfTheLastNode(t *testing.T) {
+	stopping := vip.NodeInfo{Excluded: "its Herald is stopping"}
+	for _, tt := range []struct {
+		name    string
+		members []vip.Member
+		left    int
+	}{
+		{"others go on", []vip.Member{{Name: "n1", Alive: true, Info: stopping}, {Name: "n2", Alive: true}}, 1},
+		{"all stop", []vip.Member{{Name: "n1", Alive: true, Info: stopping}, {Name: "n2", Alive: true, Info: stopping}, {Name: "n3"}}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &machine{world: known(), told: true, plan: vip.Plan{FormerOwners: []vip.FormerOwner{{Link: "eth0"}}}}
+			m.world.Members = tt.members
+			a := newAgent(m, nil)
+			left := -1
+			a.o.FormerOwners = part[vip.FormerOwner](func(want []vip.FormerOwner) ([]vip.FormerOwner, error) {
+				left = len(want)
+				return want, nil
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- a.Run(ctx) }()
+			synctest.Wait()
+			cancel()
+			<-done
+			if left != tt.left {
+				t.Errorf("%s: %d entries are left, want %d", tt.name, left, tt.left)
+			}
+		})
+	}
+}
+
 func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &machine{world: known()}

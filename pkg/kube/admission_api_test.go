@@ -39,6 +39,8 @@ func TestAdmission(t *testing.T) {
 	})
 	many := strings.TrimSuffix(strings.Repeat("10.9.9.9,", 2000), ",")
 	api.must(t, "POST", services, service("many", addresses(many), ""))
+	api.must(t, "POST", services, strings.Replace(service("kept", "", ""), `{"name"`, `{"finalizers":["example.com/stuck","service.kubernetes.io/load-balancer-cleanup"],"name"`, 1))
+	t.Cleanup(func() { api.do("PATCH", services+"/kept", `{"metadata":{"finalizers":null}}`) })
 	api.must(t, "POST", leases, lease("forged", claim))
 	api.must(t, "POST", leases, lease("another", claim))
 	own := strings.Replace(lease("own", claim), `{"name"`, `{"labels":{"app.kubernetes.io/managed-by":"herald"},"name"`, 1)
@@ -102,8 +104,12 @@ func TestAdmission(t *testing.T) {
 		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"annotations":{"kube-vip.io/hwaddr":"02:00:00:00:00:02"}}}`, "only its own annotations"},
 		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"annotations":{"kube-vip.io/hwaddr":null}}}`, "only its own annotations"},
 		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"annotations":{"example.com/other":"x"}}}`, "only its own annotations"},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"labels":{"app":"other"}}}`, "no labels, finalizers or owners"},
-		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"finalizers":["example.com/stuck"]}}`, "no labels, finalizers or owners"},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"labels":{"app":"other"}}}`, "no labels, owners or finalizers"},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"finalizers":["example.com/stuck"]}}`, "no labels, owners or finalizers"},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup"]}}`, ""},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup","example.com/stuck"]}}`, "no labels, owners or finalizers"},
+		request{serviceAccount, "PATCH", services + "/kept/status" + dry, `{"metadata":{"finalizers":["example.com/stuck"]}}`, ""},
+		request{serviceAccount, "PATCH", services + "/kept/status" + dry, `{"metadata":{"finalizers":["service.kubernetes.io/load-balancer-cleanup"]}}`, "no labels, owners or finalizers"},
 		request{"admin", "DELETE", leases + "/forged" + dry, "", ""},
 		request{collector, "DELETE", leases + "/forged", "", ""},
 		request{deleter, "DELETE", leases, "", ""}, // the collection

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"testing/synctest"
@@ -142,6 +143,8 @@ func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Se
 			ResourceVersion string
 			UID             string
 			Annotations     map[string]*string
+			Finalizers      []string
+			Removed         []string `json:"$deleteFromPrimitiveList/finalizers"`
 		}
 		Status corev1.ServiceStatus
 	}
@@ -167,6 +170,8 @@ func (p *fakeAPI) patch(ctx context.Context, k vip.Key, body []byte) (*corev1.Se
 		}
 		s.Annotations[key] = *v
 	}
+	s.Finalizers = append(s.Finalizers, m.Metadata.Finalizers...) // as a strategic merge patch
+	s.Finalizers = slices.DeleteFunc(s.Finalizers, func(f string) bool { return slices.Contains(m.Metadata.Removed, f) })
 	if bytes.Contains(body, []byte(`"loadBalancer"`)) {
 		s.Status.LoadBalancer.Ingress = m.Status.LoadBalancer.Ingress
 	}

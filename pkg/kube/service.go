@@ -23,6 +23,10 @@ type cachedService struct {
 	conditionsSince    map[vip.ConditionType]metav1.Time // lastTransitionTime of each of Conditions
 }
 
+// cleanupFinalizer keeps a Service that is deleted until what a load balancer has of it is gone. It is that of
+// cloud providers (k8s.io/cloud-provider/service/helpers), kube-vip's among them.
+const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
+
 // inWorld reports whether the World contains the Service: it is of type LoadBalancer, or was, and still
 // has the annotation kube-vip.io/vipHost or heraldvip.io/announcer, or a condition of Herald's. No Service (nil) is not.
 func (s *cachedService) inWorld() bool {
@@ -53,6 +57,10 @@ func readService(o *corev1.Service) *cachedService {
 	s.Key = vip.Key{Namespace: o.Namespace, Name: o.Name}
 	s.UID = string(o.UID)
 	s.Created = o.CreationTimestamp.UTC()
+	if o.DeletionTimestamp != nil {
+		s.Deleted = o.DeletionTimestamp.UTC()
+	}
+	s.Finalizer = slices.Contains(o.Finalizers, cleanupFinalizer)
 	s.LoadBalancer = o.Spec.Type == corev1.ServiceTypeLoadBalancer
 	_, s.hasHostAnnotation = o.Annotations[vipHostKey]
 	_, s.hasLeaseAnnotation = o.Annotations[dhcpLeaseKey]

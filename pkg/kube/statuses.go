@@ -86,7 +86,19 @@ func (s *Statuses) Observe(w *vip.World) {
 	}
 }
 
-// matches reports whether o has the status, the conditions and the annotations that w wants. Modes are
+// finalizerAfter reports whether s has the finalizer of load balancers after this change. It can't be added to
+// a Service that is being deleted.
+func (s *cachedService) finalizerAfter(c vip.FinalizerChange) bool {
+	switch {
+	case c == vip.RemoveFinalizer:
+		return false
+	case c == vip.AddFinalizer && s.Deleted.IsZero():
+		return true
+	}
+	return s.Finalizer
+}
+
+// matches reports whether o has the status, the conditions, the annotations and the finalizer that w wants. Modes are
 // not compared where w wants none, or the API server drops them.
 func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 	if !o.hasConditions(w.Conditions) {
@@ -96,6 +108,9 @@ func (s *Statuses) matches(o *cachedService, w vip.Status) bool {
 		return true
 	}
 	if o.VIPHost != w.VIPHost || o.Announcer != w.Announcer || o.hasHostAnnotation != (w.VIPHost != "") {
+		return false
+	}
+	if o.Finalizer != o.finalizerAfter(w.Finalizer) {
 		return false
 	}
 	leased := len(w.DHCPLeases) > 0
@@ -135,6 +150,13 @@ func patchBody(o *cachedService, w vip.Status) ([]byte, error) {
 	meta := map[string]any{"resourceVersion": o.version}
 	if len(annotations) > 0 {
 		meta["annotations"] = annotations
+	}
+	if wanted := o.finalizerAfter(w.Finalizer); wanted != o.Finalizer {
+		key := "finalizers" // a strategic merge patch adds to the list
+		if !wanted {
+			key = "$deleteFromPrimitiveList/finalizers"
+		}
+		meta[key] = []string{cleanupFinalizer}
 	}
 	var ingress any // null removes the field
 	if len(w.Ingress) > 0 {

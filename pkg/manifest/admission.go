@@ -34,6 +34,9 @@ var written = []string{
 	"kube-vip.io/loadbalancerIPs", "heraldvip.io/allocated",
 }
 
+// cleanupFinalizer is the finalizer of load balancers, which Herald adds and removes (decision 0091).
+const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
+
 // Parts of the policies' expressions, which are CEL as Kubernetes has it: optional fields, its libraries for IP
 // addresses and for authorization.
 const (
@@ -43,6 +46,8 @@ const (
 	requestedBy = `(% == null || %.spec.?type.orValue('') != 'LoadBalancer' ? [] : ` +
 		`(%.metadata.?annotations[?'kube-vip.io/loadbalancerIPs'].orValue('') + ',' + %.spec.?loadBalancerIP.orValue(''))` +
 		`.split(',').map(a, a.trim()).filter(a, a != ''))`
+	// othersFinalizers is the finalizers of a Service % that are not the one that Herald writes.
+	othersFinalizers = `%.metadata.?finalizers.orValue([]).filter(f, f != '` + cleanupFinalizer + `')`
 	// listedIn is the list, with commas between, that an annotation % of the Namespace holds.
 	listedIn = `namespaceObject.metadata.?annotations[?'%'].orValue('').split(',').map(a, a.trim()).filter(a, a != '')`
 )
@@ -167,9 +172,9 @@ func tokenServicesPolicy(account []admissionv1.MatchCondition) admissionv1.Valid
 			Expression: "(variables.now.map(k, k) + variables.before.map(k, k)).all(k, k in " + listOf(written) + " || variables.now[?k] == variables.before[?k])",
 			Message:    "Herald writes only its own annotations on Services",
 		}, {
-			Expression: "object.metadata.?labels == oldObject.metadata.?labels && object.metadata.?finalizers == oldObject.metadata.?finalizers && " +
-				"object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences",
-			Message: "Herald writes no labels, finalizers or owners of Services",
+			Expression: "object.metadata.?labels == oldObject.metadata.?labels && " + expression(othersFinalizers, "object") + " == " + expression(othersFinalizers, "oldObject") +
+				" && object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences",
+			Message: "Herald writes no labels, owners or finalizers of Services but " + cleanupFinalizer,
 		}},
 	}
 }

@@ -63,7 +63,7 @@ const poolsConfigMap = "svc_pools"
 // rules is the table of permissions.
 var rules = []rule{
 	{"", "services", nil, watchVerbs, servicesNamespace, nil, "The Services whose addresses are announced."},
-	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices, "Write `status.loadBalancer` and the annotations that Herald writes. Not needed with `disable_service_updates`."},
+	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices, "Write `status.loadBalancer`, the annotations that Herald writes, and the finalizer of load balancers. Not needed with `disable_service_updates`."},
 	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, nil, "Where a Service has ready endpoints."},
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, servicesNamespace, nil, "The VIP leases: who owns which VIP."},
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerNamespace, nil, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},

@@ -44,9 +44,11 @@ func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message strin
 	}
 	switch {
 	case len(ingress) > 0 && s.hasStatus:
-		m.out.Statuses = append(m.out.Statuses, vip.Status{Service: s.Key, Ingress: ingress, Announcer: m.Announcer})
+		m.out.Statuses = append(m.out.Statuses, vip.Status{Service: s.Key, Ingress: ingress, Announcer: m.Announcer, Finalizer: m.finalizerOf(true)})
 	case s.statusOurs && !s.keepsStatus():
 		m.clearStatus(s)
+	case len(able) == 0:
+		m.keepStatusWithoutFinalizer(s)
 	}
 	if len(inUse) > 0 {
 		m.setProblem(s, vip.AddressInUse, strings.Join(inUse, "; "))

@@ -76,7 +76,7 @@ func outsideMessage(addrs, pool string) string {
 // address of a pool those that the node has written which gives addresses (reportWaiting).
 func (p *pass) reportRejected(s *service, reason vip.Reason, message string) {
 	switch reason {
-	case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:
+	case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored, vip.ServiceDeleted:
 		if s.statusOurs || p.Enabled && (!s.LoadBalancer || s.Ignore) {
 			s.conditions = []vip.Condition{{Type: vip.Allocated}, {Type: vip.Announced}}
 		}

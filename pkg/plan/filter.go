@@ -107,14 +107,18 @@ func byAge(a, b *service) int {
 }
 
 // admit sets the capabilities, the addresses and the lease of s, or rejects it, for the first
-// that applies: it is not ours (not asked of the control plane); names no address; all it
+// that applies: it is not ours, or being deleted (neither asked of the control plane); names no address; all it
 // names is invalid; no method that it wants is enabled; it names the control plane's lease; all
 // its addresses are refused. If this node is responsible it also adds Events about invalid fields and about refused addresses of a
 // Service that has others.
 func (f *filter) admit(s *service, controlPlane bool) {
 	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
 		s.notOurs = s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0
-		f.reject(s, reason, message)
+		f.withdraw(s, reason, message)
+		return
+	}
+	if !s.Deleted.IsZero() && !controlPlane {
+		f.withdraw(s, vip.ServiceDeleted, "the Service is being deleted")
 		return
 	}
 	for _, text := range s.Invalid {

@@ -4,7 +4,7 @@
 //
 // What becomes of a Service of type LoadBalancer, first row that fits:
 //
-//	ignored, or another class                    not ours; what we wrote there is cleared
+//	ignored, another class, or being deleted     not ours; what we wrote there is cleared, and its finalizer taken off
 //	no address asked for                         waits for one of the pools, or its user (NoAddress)
 //	every address refused or in conflict         Event, nothing else
 //	no endpoint that gets traffic                no VIP; the status names its addresses (NoEndpoints)
@@ -118,6 +118,7 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	m.mappings.keepUntilClosed(units)
 	m.mappings.addSweeps()
 	dhcp.releaseUnrequested(f.all)
+	p.clearWithdrawn()
 	return p, f.all
 }
 
@@ -131,6 +132,8 @@ type pass struct {
 	bound    map[binding]bool
 	wanted   map[netip.Addr]bool // the addresses in out.Addresses
 	out      vip.Plan
+
+	withdrawn []*service // no longer Herald's to announce, with a status or a finalizer that it has to clear
 }
 
 // A binding is an address on a link.

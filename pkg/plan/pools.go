@@ -50,7 +50,7 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		}
 		reason, _ := f.whyNotOurs(s)
 		refused := f.namesUnoffered(s) || beyond[s.Key]
-		foreign := reason != "" || refused || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
+		foreign := reason != "" || !s.Deleted.IsZero() || refused || s.Source != "" && len(s.Addresses) == 0 || f.keepsAnother(s)
 		if f.Quota > 0 && (!foreign || reason == "" && beyond[s.Key]) {
 			if len(s.Addresses) == 0 {
 				wanting = append(wanting, len(all))

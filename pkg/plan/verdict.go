@@ -26,16 +26,17 @@ func (p *pass) setProblem(s *service, reason vip.Reason, message string) {
 	p.addEvent(s, reason, message, 0)
 }
 
-// clearStatus adds an empty Status for s to the Plan, which clears what Herald wrote there.
+// clearStatus adds an empty Status for s to the Plan, which clears what Herald wrote there, the finalizer
+// included.
 func (p *pass) clearStatus(s *service) {
-	p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key})
+	p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, Finalizer: p.finalizerOf(false)})
 }
 
 // writeStatus adds a Status for s to the Plan: ingress, the DHCP leases to record, this node
 // as vipHost, and this installation as announcer.
 func (p *pass) writeStatus(s *service, ingress []vip.Ingress, leases []vip.DHCPLease) {
 	p.out.Statuses = append(p.out.Statuses, vip.Status{
-		Service: s.Key, VIPHost: p.Self, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases,
+		Service: s.Key, VIPHost: p.Self, Announcer: p.Announcer, Ingress: ingress, DHCPLeases: leases, Finalizer: p.finalizerOf(true),
 	})
 }
 
@@ -51,8 +52,7 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 
 // rejectSilently sets the verdict of s, and reports it (reportRejected), without an Event for the reason. If Herald wrote the
 // status of s and this node is responsible for s, it also clears the status, unless the reason
-// is HeldByOtherAnnouncer, or s only waits (NoEndpoints, NoEligibleNode) and keepsStatus. It also adds the Event VIPWithdrawn if the reason is NotLoadBalancer,
-// OtherClass or Ignored.
+// is HeldByOtherAnnouncer, or s only waits (NoEndpoints, NoEligibleNode) and keepsStatus.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	keep := reason == vip.HeldByOtherAnnouncer || s.keepsStatus() && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode)
@@ -60,12 +60,27 @@ func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 		return
 	}
 	p.reportRejected(s, reason, message)
-	if s.statusOurs && !keep {
+	switch {
+	case keep:
+		p.keepStatusWithoutFinalizer(s)
+	case s.statusOurs:
 		p.clearStatus(s)
-		switch reason {
-		case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored:
-			p.addEvent(s, vip.VIPWithdrawn, "no longer announced: "+message, 0)
-		}
+	}
+}
+
+// withdraw sets the verdict of s, which is no longer Herald's to announce. A status that Herald wrote is cleared, and the
+// finalizer taken off, once nothing of s is left (clearWithdrawn); the responsible node adds the Event VIPWithdrawn,
+// unless s is being deleted.
+func (p *pass) withdraw(s *service, reason vip.Reason, message string) {
+	s.setVerdict(reason, message)
+	switch {
+	case s.statusOurs || s.Finalizer && reason == vip.ServiceDeleted:
+		p.withdrawn = append(p.withdrawn, s)
+	case p.responsible(s):
+		p.reportRejected(s, reason, message)
+	}
+	if s.statusOurs && reason != vip.ServiceDeleted {
+		p.addEventIfResponsible(s, vip.VIPWithdrawn, "no longer announced: "+message)
 	}
 }
 

@@ -103,11 +103,23 @@ type Status struct {
 	// addresses in kube-vip.io/requestedIP). None removes the first of these
 	// annotations and leaves the second, so that the same address is asked for next time.
 	DHCPLeases []DHCPLease
+	Finalizer  FinalizerChange
 	// Conditions are those of Herald that the Service is to have, or not (ConditionAbsent). Others are left alone.
 	Conditions []Condition
 	// ConditionsOnly: nothing but Conditions is meant; the rest stays as it is.
 	ConditionsOnly bool
 }
+
+// A FinalizerChange says what to do about the finalizer of load balancers,
+// service.kubernetes.io/load-balancer-cleanup (decision 0091).
+type FinalizerChange string
+
+// The changes of a finalizer.
+const (
+	LeaveFinalizer  FinalizerChange = ""       // it may be another controller's
+	AddFinalizer    FinalizerChange = "add"    // unless the Service is being deleted
+	RemoveFinalizer FinalizerChange = "remove" // nothing of the Service is left
+)
 
 // An Event is something the user of a Service must know. It becomes a Kubernetes Event
 // on the Service.

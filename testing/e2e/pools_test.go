@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -121,6 +122,47 @@ func awaitCondition(t *testing.T, name, condition, want string) {
 		}
 		return nil
 	})
+}
+
+// A Service that Herald serves, with pools, bears the finalizer of load balancers as long as anything of it is left:
+// it goes when the Service is of another type, or deleted, after its VIP.
+func TestFinalizer(t *testing.T) {
+	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62"})
+	start(t, env())
+	const finalizer = "service.kubernetes.io/load-balancer-cleanup"
+	awaitFinalizer := func(want bool) {
+		t.Helper()
+		until(t, 5*time.Second, fmt.Sprintf("finalizer: %v", want), func(context.Context) error {
+			if f := getService(t, "a").Finalizers; slices.Contains(f, finalizer) != want {
+				return fmt.Errorf("finalizers %v", f)
+			}
+			return nil
+		})
+	}
+	createService(t, webService("a", ""))
+	awaitStatus(t, "a", "10.77.0.60(VIP)", 5*time.Second)
+	awaitFinalizer(true)
+	patchService(t, "a", `{"spec":{"type":"ClusterIP"}}`)
+	awaitFinalizer(false)
+	awaitStatus(t, "a", "", time.Second)
+	patchService(t, "a", `{"spec":{"type":"LoadBalancer"}}`)
+	awaitFinalizer(true)
+	w := whoHas(t, 5*time.Millisecond, "10.77.0.60")
+	awaitAnswer(t, w, "10.77.0.60", 5*time.Second)
+	check.OK(t, cluster.Client().CoreV1().Services("default").Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	until(t, 5*time.Second, "the Service is gone", func(c ctx) error {
+		_, err := cluster.Client().CoreV1().Services("default").Get(c, "a", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("it is there: %v", err)
+	})
+	for _, n := range cluster.Nodes() {
+		if left := vips(t, n); len(left) > 0 {
+			t.Errorf("the Service is gone, and %s has %v", n, left)
+		}
+	}
+	createService(t, webService("a", "")) // its cluster IP was released, too
 }
 
 // While kube-vip's cloud provider renews its lease, its ConfigMap is its to serve.

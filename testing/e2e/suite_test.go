@@ -172,6 +172,7 @@ func (f *heralds) end() {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+	removeFinalizers(ctx, f.t, !f.killed)
 	for _, p := range f.node {
 		if p.Running() {
 			p.Signal(syscall.SIGCONT)
@@ -201,6 +202,32 @@ func (f *heralds) end() {
 	}
 	cluster.Client().CoreV1().Events("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	awaitForgotten(f.t, deleted)
+}
+
+// removeFinalizers waits until the Heralds have taken their finalizer off the Services that are deleted. If that is not
+// expected of them, or they do not within 10 s, which fails the test, it does.
+func removeFinalizers(ctx context.Context, t *testing.T, expected bool) {
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		list, err := cluster.Client().CoreV1().Services("").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		left := slices.DeleteFunc(list.Items, func(s corev1.Service) bool { return len(s.Finalizers) == 0 })
+		if len(left) == 0 {
+			return
+		}
+		if expected && time.Since(began) < 10*time.Second {
+			continue
+		}
+		for _, s := range left {
+			if expected {
+				t.Errorf("Service %s keeps its finalizers %v", s.Name, s.Finalizers)
+			}
+			cluster.Client().CoreV1().Services(s.Namespace).Patch(ctx, s.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		}
+		return
+	}
 }
 
 // awaitForgotten waits until no kube-proxy has rules for the VIPs of Services that are deleted. A test

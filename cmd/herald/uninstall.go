@@ -1,0 +1,202 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// uninstallCommand is "herald uninstall": it removes what Herald has written to the API server.
+func uninstallCommand() *cobra.Command {
+	var namespace string
+	var dryRun, keep bool
+	c := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove all that Herald has written to the cluster, once it runs no more",
+		Long: "Remove what Herald has written to the API server: of Services the status, the finalizer and Herald's\n" +
+			"annotations, the Leases of VIPs and of nodes, annotations of Nodes, and the Secret of the heartbeats.\n" +
+			"It does nothing while a Herald runs: end that first, as it was installed. What came with the manifests\n" +
+			"(RBAC, policies), and the ConfigMap of pools, is left to whom installed it.\n" +
+			"Nodes on which Herald was killed: herald uninstall node.",
+		Args: cobra.NoArgs,
+	}
+	user := addConnectFlags(c)
+	c.Flags().StringVar(&namespace, "namespace", "kube-system", "The announcers' namespace, where the node leases are (cp_namespace)")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only list what would be removed")
+	c.Flags().BoolVar(&keep, "keep-addresses", false, "Leave the statuses, and the addresses that Services were given, to the announcer that follows")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		access, err := user.connect()
+		if err != nil {
+			return err
+		}
+		u := &uninstall{
+			namespace: namespace, dryRun: dryRun, poll: 500 * time.Millisecond,
+			printf: func(format string, args ...any) { fmt.Fprintf(c.OutOrStdout(), format+"\n", args...) },
+			read:   func(ctx context.Context) (kube.Snapshot, error) { return kube.TakeSnapshot(ctx, access, namespace) },
+			traces: func(ctx context.Context) ([]kube.Trace, error) {
+				all, err := kube.TakeSnapshot(ctx, access, "")
+				if err != nil {
+					return nil, err
+				}
+				o := kube.UninstallOptions{Namespace: namespace, KeepAddresses: keep, OwnLease: nodesOf(namespace, all).own}
+				w, err := kube.NewUninstaller(access, o)
+				if err != nil {
+					return nil, err
+				}
+				return w.Traces(ctx)
+			},
+		}
+		return u.run(c.Context())
+	}
+	c.AddCommand(uninstallNodeCommand())
+	return c
+}
+
+// An uninstall removes what the Heralds of a namespace have written (decision 0092).
+type uninstall struct {
+	namespace string
+	dryRun    bool
+	poll      time.Duration // how often node leases are read
+	printf    func(format string, args ...any)
+
+	read   func(context.Context) (kube.Snapshot, error)
+	traces func(context.Context) ([]kube.Trace, error)
+}
+
+// run lists what there is and, unless dryRun, removes it. It is an error if a Herald runs, or something can't be removed.
+func (u *uninstall) run(ctx context.Context) error {
+	running, err := u.runningNodes(ctx)
+	if err != nil {
+		return err
+	}
+	still := fmt.Sprintf("Herald still runs on %s, and would write all of this again: end it first (kubectl -n %s delete daemonset herald, or take the static Pod's file away on each node)",
+		abbreviate(running), u.namespace)
+	if len(running) > 0 && !u.dryRun {
+		return errors.New(still)
+	}
+	all, err := u.traces(ctx)
+	if err != nil {
+		return err
+	}
+	removed, errs := 0, []error(nil)
+	for _, t := range all {
+		if t.Left != "" {
+			u.printf("left as it is: %s %s: %s", t.Kind, t.Object, t.Left)
+		}
+		if t.What == "" {
+			continue
+		}
+		if !u.dryRun {
+			if err := t.Remove(ctx); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		removed++
+		u.printf("%s %s: %s", t.Kind, t.Object, t.What)
+	}
+	switch {
+	case u.dryRun && len(running) > 0:
+		u.printf("%d to be removed; but %s", removed, still)
+	case u.dryRun:
+		u.printf("%d to be removed", removed)
+	default:
+		u.printf("%d removed. On nodes whose Herald was killed: herald uninstall node", removed)
+	}
+	return errors.Join(errs...)
+}
+
+// runningNodes returns the nodes that have a node lease which is neither over nor fenced, sorted, if any of these is
+// renewed. For that it waits as long as they are good for.
+func (u *uninstall) runningNodes(ctx context.Context) ([]string, error) {
+	first, last, err := u.nodeLeases(ctx)
+	if err != nil || len(first) == 0 {
+		return nil, err
+	}
+	u.printf("looking for %v whether a Herald renews the node leases of %s", last, abbreviate(sortedKeys(first)))
+	deadline := time.NewTimer(last)
+	defer deadline.Stop()
+	for poll := time.NewTicker(u.poll); ; {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-deadline.C:
+			return nil, nil
+		case <-poll.C:
+		}
+		now, _, err := u.nodeLeases(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for node, version := range now {
+			if first[node] != version {
+				return sortedKeys(now), nil
+			}
+		}
+	}
+}
+
+// nodeLeases returns the version of each node lease that somebody holds and that is not fenced, by node, and how long the
+// longest of them is good for.
+func (u *uninstall) nodeLeases(ctx context.Context) (versions map[string]string, longest time.Duration, err error) {
+	s, err := u.read(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	versions = make(map[string]string)
+	for _, l := range s.Leases {
+		n, ok := lease.ParseNodeLease(l)
+		if node, _ := holder(l); !ok || n.Fenced || node == "" || l.Namespace != u.namespace {
+			continue
+		}
+		versions[n.Name] = l.ResourceVersion
+		longest = max(longest, n.Duration)
+	}
+	return versions, longest, nil
+}
+
+func sortedKeys(m map[string]string) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// An installation is the namespace of its node leases, and the nodes that another one has.
+type installation struct {
+	namespace string
+	others    map[string]bool
+}
+
+// nodesOf returns the installation in namespace: a node that has a node lease there is not another one's.
+func nodesOf(namespace string, s kube.Snapshot) installation {
+	i := installation{namespace, make(map[string]bool)}
+	for _, own := range []bool{false, true} {
+		for _, l := range s.Leases {
+			if n, ok := lease.ParseNodeLease(l); ok && (l.Namespace == namespace) == own {
+				i.others[n.Name] = !own
+			}
+		}
+	}
+	return i
+}
+
+// own reports whether a Lease with Herald's label and this claim is the installation's: a node lease in its namespace,
+// or a VIP lease that no node of another one claims.
+func (i installation) own(l vip.Key, claim string) bool {
+	if strings.HasPrefix(l.Name, lease.NodePrefix) {
+		return l.Namespace == i.namespace
+	}
+	node, _, _ := strings.Cut(claim, "@")
+	return !i.others[node]
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// It removes nothing while a node lease is renewed, and does not wait for leases that are over.
+func TestUninstall(t *testing.T) {
+	began := time.Time{}
+	fenced := nodeLease("n1", 0, "{}")
+	fenced.Annotations["heraldvip.io/fenced"] = "7"
+	elsewhere := nodeLease("n9", 0, "{}")
+	elsewhere.Namespace = "edge"
+	renewed := func(node string) *coordinationv1.Lease {
+		l := nodeLease(node, 0, "{}")
+		l.ResourceVersion = strconv.Itoa(int(time.Since(began)/(2*time.Second)) + 1)
+		return l
+	}
+	service := kube.Trace{Kind: "Service", Object: vip.Key{Namespace: "default", Name: "web"}, What: "the status"}
+	left := kube.Trace{Kind: "Service", Object: vip.Key{Namespace: "default", Name: "x"}, Left: "annotation y"}
+	const removed = "Service default/web: the status\nleft as it is: Service default/x: annotation y\n1 removed. On nodes whose Herald was killed: herald uninstall node\n"
+	const looking = "looking for 15s whether a Herald renews the node leases of "
+	const still = "Herald still runs on n1, n2, and would write all of this again: end it first (kubectl -n kube-system delete daemonset herald, or take the static Pod's file away on each node)"
+	for _, tt := range []struct {
+		name   string
+		leases func() []*coordinationv1.Lease
+		dryRun bool
+		took   time.Duration
+		out    string
+		err    string
+	}{
+		{"no node leases", func() []*coordinationv1.Lease { return nil }, false, 0, removed, ""},
+		{"fenced, or of another installation", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{fenced, elsewhere} }, false, 0, removed, ""},
+		{"killed", func() []*coordinationv1.Lease { return []*coordinationv1.Lease{nodeLease("n1", 0, "{}")} }, false, 15 * time.Second, looking + "n1\n" + removed, ""},
+		{"running", func() []*coordinationv1.Lease {
+			return []*coordinationv1.Lease{renewed("n2"), nodeLease("n1", 0, "{}")}
+		}, false, 2 * time.Second, looking + "n1, n2\n", still},
+		{"running, dry", func() []*coordinationv1.Lease {
+			return []*coordinationv1.Lease{renewed("n2"), nodeLease("n1", 0, "{}")}
+		}, true, 2 * time.Second,
+			looking + "n1, n2\nService default/web: the status\nleft as it is: Service default/x: annotation y\n1 to be removed; but " + still + "\n", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began = time.Now()
+				var out strings.Builder
+				u := &uninstall{
+					namespace: "kube-system", dryRun: tt.dryRun, poll: 500 * time.Millisecond,
+					printf: func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) },
+					read:   func(context.Context) (kube.Snapshot, error) { return kube.Snapshot{Leases: tt.leases()}, nil },
+					traces: func(context.Context) ([]kube.Trace, error) { return []kube.Trace{service, left}, nil },
+				}
+				err := u.run(t.Context())
+				if out.String() != tt.out || text(err) != tt.err {
+					t.Errorf("got  %s%v\nwant %s%v", out.String(), err, tt.out, tt.err)
+				}
+				if took := time.Since(began); took != tt.took {
+					t.Errorf("it took %v, want %v", took, tt.took)
+				}
+			})
+		})
+	}
+}
+
+// A VIP lease is left if a node of another installation claims it.
+func TestInstallation(t *testing.T) {
+	edge, both := nodeLease("n9", 0, "{}"), nodeLease("n1", 0, "{}")
+	edge.Namespace, both.Namespace = "edge", "edge"
+	i := nodesOf("kube-system", kube.Snapshot{Leases: []*coordinationv1.Lease{edge, both, nodeLease("n1", 0, "{}")}})
+	for _, tt := range []struct {
+		namespace, name, claim string
+		want                   bool
+	}{
+		{"kube-system", "herald-node-n1", "", true},
+		{"edge", "herald-node-n1", "", false},
+		{"default", "kubevip-web", "n1@7", true},
+		{"default", "kubevip-web", "n9@7", false},
+		{"default", "kubevip-web", "gone@7", true},
+		{"kube-system", "herald-pools", "", true},
+	} {
+		if got := i.own(vip.Key{Namespace: tt.namespace, Name: tt.name}, tt.claim); got != tt.want {
+			t.Errorf("%s/%s of %s: %v, want %v", tt.namespace, tt.name, tt.claim, got, tt.want)
+		}
+	}
+}

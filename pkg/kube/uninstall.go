@@ -1,0 +1,234 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// claimKey is lease.ClaimAnnotation.
+const claimKey = "heraldvip.io/claim"
+
+// An Uninstaller finds and removes what the Heralds of an installation have written to the API server. None of them may
+// run meanwhile.
+type Uninstaller struct {
+	api           *clients
+	namespace     string // where the node leases are
+	keepAddresses bool
+	ownLease      func(l vip.Key, claim string) bool
+}
+
+// UninstallOptions say what an Uninstaller removes.
+type UninstallOptions struct {
+	Namespace     string // where the node leases are
+	KeepAddresses bool   // leave statuses, and the addresses that Services were given
+	// OwnLease reports whether a Lease that has Herald's label, and this annotation heraldvip.io/claim, is this
+	// installation's.
+	OwnLease func(l vip.Key, claim string) bool
+}
+
+// NewUninstaller makes an Uninstaller.
+func NewUninstaller(cfg *rest.Config, o UninstallOptions) (*Uninstaller, error) {
+	api, err := newClients(cfg, newMetrics(), nil)
+	return &Uninstaller{api, o.Namespace, o.KeepAddresses, o.OwnLease}, err
+}
+
+// A Trace is something that Herald has written: an object to be deleted, or parts of one.
+type Trace struct {
+	Kind   string // of the object
+	Object vip.Key
+	What   string // what of it is removed
+	Left   string // what Herald may have written and can't tell from what a user wrote; it stays
+
+	remove func(context.Context) error
+}
+
+// Remove removes it, for 10 s at most. An object that is gone is no error.
+func (t Trace) Remove(ctx context.Context) error {
+	if t.remove == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := t.remove(ctx); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s %s: %s not removed: %w", t.Kind, t.Object, t.What, err)
+	}
+	return nil
+}
+
+// Traces returns what is there, in the order in which it should be removed. A Trace without What only has something Left.
+func (u *Uninstaller) Traces(ctx context.Context) (all []Trace, err error) {
+	add := func(t Trace) { all = append(all, t) }
+	err = list(ctx, &watchedResource{client: u.api.core, resource: "services"}, func(o *corev1.Service) {
+		if c := u.cleanService(o); c.what != "" || c.left != "" {
+			add(Trace{Kind: "Service", Object: vip.Key{Namespace: o.Namespace, Name: o.Name}, What: c.what, Left: c.left, remove: func(ctx context.Context) error { return u.writeService(ctx, o) }})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	leases := &watchedResource{client: u.api.coordination, resource: "leases", fields: notKubeletLeases}
+	err = list(ctx, leases, func(o *coordinationv1.Lease) {
+		k := vip.Key{Namespace: o.Namespace, Name: o.Name}
+		if o.Labels["app.kubernetes.io/managed-by"] == "herald" && u.ownLease(k, o.Annotations[claimKey]) {
+			add(Trace{Kind: "Lease", Object: k, What: "all", remove: func(ctx context.Context) error { return u.deleteLease(ctx, o) }})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = list(ctx, &watchedResource{client: u.api.core, resource: "nodes"}, func(o *corev1.Node) {
+		if keys := present(o.Annotations, drainKey, returnKey); len(keys) > 0 {
+			add(Trace{Kind: "Node", Object: vip.Key{Name: o.Name}, What: "annotations " + strings.Join(keys, ", "), remove: func(ctx context.Context) error {
+				return u.patch(ctx, "nodes", vip.Key{Name: o.Name}, map[string]any{"metadata": map[string]any{"annotations": nulls(keys)}})
+			}})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	secret := peersSecret{client: u.api.core, namespace: u.namespace}
+	switch _, err := secret.get(ctx); {
+	case err == nil:
+		add(Trace{Kind: "Secret", Object: vip.Key{Namespace: u.namespace, Name: PeersSecret}, What: "all", remove: func(ctx context.Context) error {
+			return u.api.core.Delete().Namespace(u.namespace).Resource("secrets").Name(PeersSecret).Do(ctx).Error()
+		}})
+	case !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("can't look for the Secret %s/%s: %w", u.namespace, PeersSecret, err)
+	}
+	return all, nil
+}
+
+// deleteLease deletes a Lease, if it is still the same.
+func (u *Uninstaller) deleteLease(ctx context.Context, o *coordinationv1.Lease) error {
+	precondition := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion}}
+	return u.api.coordination.Delete().Namespace(o.Namespace).Resource("leases").Name(o.Name).Body(precondition).Do(ctx).Error()
+}
+
+// patch sends a strategic merge patch of an object; of its status, for a Service.
+func (u *Uninstaller) patch(ctx context.Context, resource string, k vip.Key, patch any) error {
+	body, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	r := u.api.core.Patch(types.StrategicMergePatchType).NamespaceIfScoped(k.Namespace, k.Namespace != "").Resource(resource).Name(k.Name).Body(body)
+	if resource == "services" {
+		r = r.SubResource("status")
+	}
+	return r.Do(ctx).Error()
+}
+
+// A serviceCleanup is what has to be done to a Service.
+type serviceCleanup struct {
+	annotations []string // to be removed
+	status      bool     // to be cleared
+	conditions  []string // to be removed, by their type
+	finalizer   bool     // to be taken off
+	what, left  string   // in words
+}
+
+// cleanService returns what Herald has written on a Service: nothing, if another installation has written its status.
+func (u *Uninstaller) cleanService(o *corev1.Service) (c serviceCleanup) {
+	announcer := o.Annotations[announcerKey]
+	if announcer != "" && announcer != u.namespace {
+		return c
+	}
+	served, allocated := announcer != "", o.Annotations[allocatedKey] != ""
+	var parts []string
+	if served {
+		c.annotations = present(o.Annotations, announcerKey, vipHostKey, dhcpLeaseKey)
+		if slices.Contains(c.annotations, dhcpLeaseKey) {
+			c.annotations = append(c.annotations, present(o.Annotations, requestedKey)...)
+		}
+		if c.status = len(o.Status.LoadBalancer.Ingress) > 0 && !u.keepAddresses; c.status {
+			parts = append(parts, "the status")
+		}
+	}
+	if allocated {
+		c.annotations = append(c.annotations, allocatedKey)
+		if !u.keepAddresses {
+			c.annotations = append(c.annotations, present(o.Annotations, addressesKey)...)
+		}
+	}
+	if c.finalizer = (served || allocated) && slices.Contains(o.Finalizers, cleanupFinalizer); c.finalizer {
+		parts = append(parts, "the finalizer")
+	}
+	if len(c.annotations) > 0 {
+		parts = append(parts, "annotations "+strings.Join(c.annotations, ", "))
+	}
+	for _, have := range o.Status.Conditions {
+		if have.Type == string(vip.Allocated) || have.Type == string(vip.Announced) {
+			c.conditions = append(c.conditions, have.Type)
+		}
+	}
+	if len(c.conditions) > 0 {
+		parts = append(parts, "conditions "+strings.Join(c.conditions, ", "))
+	}
+	if asked := present(o.Annotations, requestedKey); len(asked) > 0 && !slices.Contains(c.annotations, requestedKey) {
+		c.left = "annotation " + requestedKey + ": a user may have set it"
+	}
+	c.what = strings.Join(parts, "; ")
+	return c
+}
+
+// writeService does what cleanService says, to the Service as it is by now: others may write it meanwhile.
+func (u *Uninstaller) writeService(ctx context.Context, o *corev1.Service) error {
+	for tries := 0; ; tries++ {
+		c := u.cleanService(o)
+		meta := map[string]any{"resourceVersion": o.ResourceVersion, "annotations": nulls(c.annotations)}
+		if c.finalizer {
+			meta["$deleteFromPrimitiveList/finalizers"] = []string{cleanupFinalizer}
+		}
+		status := map[string]any{}
+		if c.status {
+			status["loadBalancer"] = map[string]any{"ingress": nil}
+		}
+		if len(c.conditions) > 0 {
+			var gone []map[string]any
+			for _, t := range c.conditions {
+				gone = append(gone, map[string]any{"$patch": "delete", "type": t})
+			}
+			status["conditions"] = gone
+		}
+		k := vip.Key{Namespace: o.Namespace, Name: o.Name}
+		err := u.patch(ctx, "services", k, map[string]any{"metadata": meta, "status": status})
+		if !apierrors.IsConflict(err) || tries == 5 {
+			return err
+		}
+		o = &corev1.Service{}
+		if err := u.api.core.Get().Namespace(k.Namespace).Resource("services").Name(k.Name).Do(ctx).Into(o); err != nil {
+			return err
+		}
+	}
+}
+
+// present returns those of keys that annotations has.
+func present(annotations map[string]string, keys ...string) (found []string) {
+	for _, k := range keys {
+		if _, ok := annotations[k]; ok {
+			found = append(found, k)
+		}
+	}
+	return found
+}
+
+// nulls is a patch that removes keys.
+func nulls(keys []string) map[string]any {
+	m := make(map[string]any, len(keys))
+	for _, k := range keys {
+		m[k] = nil
+	}
+	return m
+}

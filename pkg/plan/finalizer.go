@@ -1,0 +1,67 @@
+package plan
+
+import (
+	"slices"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// releaseWithin is how long after a Service was deleted its finalizer waits for DHCP servers and gateways. What
+// a gateway still has then is removed by a later sweep, and a DHCP lease ends by itself.
+const releaseWithin = 10 * time.Second
+
+// finalizerOf returns what becomes of the finalizer of a Service (decision 0091) with a status that Herald writes
+// (serves) or clears. With address pools it is added to those that are served. While kube-vip's cloud provider runs, it is
+// that one's to add and to remove.
+func (p *pass) finalizerOf(serves bool) vip.FinalizerChange {
+	switch {
+	case p.Allocation != nil && p.providerHolder() != "":
+		return vip.LeaveFinalizer
+	case !serves:
+		return vip.RemoveFinalizer
+	case p.Allocation != nil && p.Pools != nil:
+		return vip.AddFinalizer
+	}
+	return vip.LeaveFinalizer
+}
+
+// keepStatusWithoutFinalizer adds to the Plan the status that s has, without its finalizer: while this node stops,
+// and no other announces s, nobody would take the finalizer off when the Service is deleted.
+func (p *pass) keepStatusWithoutFinalizer(s *service) {
+	if s.Finalizer && p.Stopping && s.statusOurs && p.responsible(s) {
+		p.out.Statuses = append(p.out.Statuses, vip.Status{Service: s.Key, Ingress: s.Ingress, Announcer: p.Announcer, Finalizer: p.finalizerOf(false)})
+	}
+}
+
+// clearWithdrawn clears the status, and takes off the finalizer, of the Services that were withdrawn, if this node
+// is responsible for them and, of those with the finalizer, nothing is left. It comes after all that adds addresses to the Plan.
+func (p *pass) clearWithdrawn() {
+	for _, s := range p.withdrawn {
+		switch {
+		case !p.responsible(s):
+		case s.Finalizer && p.somethingLeft(s):
+			p.replanAfter(time.Second)
+		default:
+			p.reportRejected(s, s.verdict.Reason, s.verdict.Message)
+			p.clearStatus(s)
+		}
+	}
+}
+
+// somethingLeft reports whether this node's kernel has an address of s that the Plan does not want for another
+// Service; or, for releaseWithin after s was deleted, a DHCP lease or an open port of a gateway that is being released.
+func (p *pass) somethingLeft(s *service) bool {
+	addrs := slices.Concat(s.Addresses, s.StatusVIPs())
+	for _, l := range s.DHCP.Leases {
+		addrs = append(addrs, l.Addr)
+	}
+	if slices.ContainsFunc(p.Bound, func(b vip.Address) bool { return slices.Contains(addrs, b.Addr) && !p.wanted[b.Addr] }) {
+		return true
+	}
+	if age := p.Now.Sub(s.Deleted); s.Deleted.IsZero() || age < 0 || age > releaseWithin { // age < 0: the clocks differ
+		return false
+	}
+	return slices.ContainsFunc(p.DHCPStates, func(x vip.DHCPState) bool { return x.Request.ID == clientID(s.Service) && x.Lease.Addr.IsValid() }) ||
+		slices.ContainsFunc(p.MappingStates, func(x vip.MappingState) bool { return x.Service == s.Key && x.Confirmed })
+}

@@ -1,0 +1,107 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// finalizers is what the nodes, all together, write on Services: status and finalizer.
+func finalizers(r Rules, w vip.World) string {
+	var out []string
+	for _, m := range w.Members {
+		w.Self = m.Name
+		if m.Name != "n1" {
+			w.Bound = nil
+		}
+		for _, s := range Make(r, w).Statuses {
+			out = append(out, fmt.Sprintf("%s: %s: %d addresses, %s", m.Name, s.Service.Name, len(s.Ingress), s.Finalizer))
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// The finalizer of load balancers is on Services that Herald serves while there are pools, and goes when nothing of
+// them is left (decision 0091).
+func TestFinalizer(t *testing.T) {
+	r := rules()
+	r.Announcer = "herald"
+	r.Allocation = &Allocation{Lease: key("herald-pools"), Provider: vip.Key{Namespace: "kube-system", Name: "kube-vip-cloud-controller"}}
+	ours := func(s *vip.Service) {
+		written("n1")(s)
+		s.Announcer, s.Finalizer = "herald", true
+	}
+	deleted := func(s *vip.Service) { s.Deleted = epoch.Add(time.Hour - time.Second) }
+	clusterIP := func(s *vip.Service) { s.LoadBalancer = false }
+	pools := func(w vip.World) vip.World {
+		w.Pools = &vip.PoolSource{Data: map[string]string{"range-global": "10.77.0.50-10.77.0.60"}}
+		return w
+	}
+	bound := func(w vip.World) vip.World {
+		w.Bound = []vip.Address{{Addr: addr("10.77.0.50"), Bits: 32, Link: "eth0"}}
+		return w
+	}
+	provider := func(w vip.World) vip.World {
+		w.Claims[r.Allocation.Provider] = vip.Claim{Holder: "provider-1", Foreign: true, Valid: true}
+		return w
+	}
+	leased := func(w vip.World) vip.World {
+		w.DHCPStates = []vip.DHCPState{{Request: vip.DHCPRequest{ID: "uid-a"}, Lease: vip.DHCPLease{Addr: addr("10.77.0.50")}}}
+		return w
+	}
+	mapped := func(w vip.World) vip.World {
+		w.MappingStates = []vip.MappingState{{Mapping: vip.Mapping{Service: key("a"), Addr: addr("10.77.0.50")}, Confirmed: true}}
+		return w
+	}
+	stopping := func(w vip.World) vip.World {
+		w.Stopping = true
+		w.Members = slices.Clone(w.Members[:1])
+		w.Members[0].Info.Excluded = "its Herald is stopping"
+		return w
+	}
+	notOffered := func(s *vip.Service) { // one that keeps its status
+		ours(s)
+		s.Addresses, s.Ingress[0].Addr = []netip.Addr{addr("10.77.0.99")}, addr("10.77.0.99")
+	}
+	poolsOnly := true
+	strict := r
+	strict.PoolsOnly = &poolsOnly
+	without := func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }
+	for _, tt := range []struct {
+		name  string
+		rules Rules
+		world vip.World
+		want  string
+	}{
+		{"announced", r, pools(bound(held(world(svc("a", "10.77.0.50")), "a", "n1"))), "n1: a: 1 addresses, add"},
+		{"announced, without pools", r, bound(held(world(svc("a", "10.77.0.50")), "a", "n1")), "n1: a: 1 addresses, "},
+		{"announced, while the provider runs", r, provider(pools(bound(held(world(svc("a", "10.77.0.50")), "a", "n1")))), "n1: a: 1 addresses, "},
+		{"no endpoints", r, pools(world(svc("a", "10.77.0.50", ours, without))), "n1: a: 1 addresses, add"},
+		{"deleted, and still bound", r, pools(bound(held(world(svc("a", "10.77.0.50", ours, deleted)), "a", "n1"))), ""},
+		{"deleted, bound for another Service", r, pools(bound(held(world(svc("a", "10.77.0.50", ours, deleted), svc("b", "10.77.0.50", port(81))), "b", "n1"))), "n1: b: 1 addresses, add\nn1: a: 0 addresses, remove"},
+		{"deleted, and gone", r, pools(held(world(svc("a", "10.77.0.50", ours, deleted)), "a", "n1")), "n1: a: 0 addresses, remove"},
+		{"deleted, never served, from the provider", r, pools(world(svc("a", "10.77.0.50", deleted, func(s *vip.Service) { s.Finalizer = true }))), "n2: a: 0 addresses, remove"},
+		{"deleted, of another class", r, pools(world(svc("a", "10.77.0.50", deleted, func(s *vip.Service) { s.Finalizer, s.HasClass, s.Class = true, true, "other" }))), ""},
+		{"deleted, while the provider runs", r, provider(pools(world(svc("a", "10.77.0.50", ours, deleted)))), "n1: a: 0 addresses, "},
+		{"deleted, pools are gone", r, world(svc("a", "10.77.0.50", ours, deleted)), "n1: a: 0 addresses, remove"},
+		{"deleted, leased by DHCP", r, leased(pools(world(svc("a", "10.77.0.50", ours, deleted)))), ""},
+		{"deleted, a gateway has its port", r, mapped(pools(world(svc("a", "10.77.0.50", ours, deleted)))), ""},
+		{"deleted for long, a gateway has its port", r, mapped(pools(world(svc("a", "10.77.0.50", ours, func(s *vip.Service) { s.Deleted = epoch.Add(time.Minute) })))), "n1: a: 0 addresses, remove"},
+		{"a ClusterIP now, and still bound", r, pools(bound(world(svc("a", "10.77.0.50", ours, clusterIP)))), ""},
+		{"a ClusterIP now, and gone", r, pools(world(svc("a", "10.77.0.50", ours, clusterIP))), "n1: a: 0 addresses, remove"},
+		{"a ClusterIP of others", r, pools(world(svc("a", "10.77.0.50", clusterIP, func(s *vip.Service) { s.Finalizer = true }))), ""},
+		{"the last Herald stops", r, stopping(pools(world(svc("a", "10.77.0.50", ours)))), "n1: a: 0 addresses, remove"},
+		{"the last Herald stops, the status stays", strict, stopping(pools(world(svc("a", "10.77.0.99", notOffered)))), "n1: a: 1 addresses, remove"},
+		{"the last Herald stops, the status stays, no endpoints", strict, stopping(pools(world(svc("a", "10.77.0.99", notOffered, without)))), "n1: a: 1 addresses, remove"},
+		{"the address is refused", r, pools(world(svc("a", "10.77.0.11", ours))), "n1: a: 0 addresses, remove"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			diff(t, finalizers(tt.rules, tt.world), tt.want)
+		})
+	}
+}

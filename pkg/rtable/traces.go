@@ -1,0 +1,36 @@
+package rtable
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Traces describes the routes of a protocol number (rtm_protocol) in all routing tables of this network namespace.
+func Traces(protocol int) (found []string, err error) {
+	routes, err := ofProtocol(protocol)
+	for _, r := range routes {
+		found = append(found, fmt.Sprintf("route to %s in table %d", r.Dst, r.Table))
+	}
+	return found, err
+}
+
+// RemoveTraces removes the routes that Traces describes.
+func RemoveTraces(protocol int) error {
+	routes, err := ofProtocol(protocol)
+	errs := []error{err}
+	for _, r := range routes {
+		if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("route to %s in table %d: %w", r.Dst, r.Table, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ofProtocol returns the routes of a protocol number in all tables.
+func ofProtocol(protocol int) ([]netlink.Route, error) {
+	filter := &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: netlink.RouteProtocol(protocol)}
+	return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+}
