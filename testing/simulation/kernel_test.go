@@ -31,16 +31,17 @@ type addrOnSide struct {
 type kernelAddress struct {
 	until time.Time // the kernel removes it then
 	by    *process  // who put it there, or refreshed it last
+	lease vip.Key   // for which by did
 }
 
-// put puts a into the kernel of p's node, or refreshes it.
-func (p *process) put(a netip.Addr, until time.Time) {
-	n := p.n
+// put puts an address into the kernel of p's node, or refreshes it.
+func (p *process) put(want vip.Address, until time.Time) {
+	n, a := p.n, want.Addr
 	if b := n.kernel[a]; b != nil {
-		b.until, b.by = until, p
+		b.until, b.by, b.lease = until, p, want.Lease
 		return
 	}
-	n.kernel[a] = &kernelAddress{until, p}
+	n.kernel[a] = &kernelAddress{until, p, want.Lease}
 	n.c.bound[a] = append(n.c.bound[a], n)
 	n.c.checkOwners(a)
 }
@@ -91,7 +92,7 @@ func (p *process) bind(want []vip.Address, t vip.Tenure) (have []vip.Address, er
 			n.c.recordLocked(n, a.Addr, "binds %s on %s", a.Addr, a.Lease.Name)
 			n.c.eventCount["binds"]++
 		}
-		p.put(a.Addr, until)
+		p.put(a, until)
 		have = append(have, a)
 	}
 	for a := range n.kernel {

@@ -398,8 +398,12 @@ func (p *process) Observe(w *vip.World) {
 	w.Synced = p.runs()
 	w.StatusesPending = p.pending
 	n.expire(w.Now)
-	for a := range n.kernel {
-		w.Bound = append(w.Bound, vip.Address{Addr: a, Bits: 32, Link: "eth0"})
+	for a, b := range n.kernel {
+		bound := vip.Address{Addr: a, Bits: 32, Link: "eth0"}
+		if b.by == p { // the kernel does not know the lease
+			bound.Lease = b.lease
+		}
+		w.Bound = append(w.Bound, bound)
 	}
 	w.Heard = make(map[netip.Addr]vip.HeardAnnouncement, len(n.listens))
 	for a := range n.listens {
