@@ -240,23 +240,28 @@ type leasesOfNode struct {
 }
 
 // readLeases returns the VIP leases of the node. It is an error if the node
-// has no node lease: no Herald has run there.
+// has no node lease: no Herald has run there. Of other namespaces than that of the node leases only the leases count that a Service
+// names, and a node lease only if the node has none there: any user can write others.
 func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error) {
 	snapshot, err := d.read(ctx)
 	if err != nil {
 		return all, err
 	}
 	all.snapshot = snapshot
-	known := false
+	announcers, known, own := announcersNamespace(snapshot.Leases), false, false
+	named := make(map[vip.Key]bool) // by Services
+	for i := range snapshot.Services {
+		named[snapshot.Services[i].LeaseKey()] = true
+	}
 	for _, l := range snapshot.Leases {
 		if n, ok := lease.ParseNodeLease(l); ok {
-			if n.Name == d.node {
-				known, d.count = true, n.Info.Connections
+			if n.Name == d.node && !own {
+				known, own, d.count = true, l.Namespace == announcers, n.Info.Connections
 			}
 			continue
 		}
 		node, _ := holder(l)
-		if l.Annotations[lease.ClaimAnnotation] == "" || node == "" {
+		if l.Annotations[lease.ClaimAnnotation] == "" || node == "" || l.Namespace != announcers && !named[vip.Key{Namespace: l.Namespace, Name: l.Name}] {
 			continue
 		}
 		switch name := l.Namespace + "/" + l.Name; d.node {

@@ -40,7 +40,30 @@ func newTestDrain(t *testing.T, snapshots ...kube.Snapshot) (*nodeDrain, context
 func snapshotOf(node, from string) kube.Snapshot {
 	l := vipLease("web", node)
 	l.Annotations = map[string]string{lease.ClaimAnnotation: node + "@1", lease.FromAnnotation: from}
-	return kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}"), l}}
+	return kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n1", 0, "{}"), l}, Services: []vip.Service{serviceWith("web", "", "")}}
+}
+
+// TestDrainOfForgedLeases: Leases that a tenant has made keep no node from being drained, and say nothing of its connections.
+func TestDrainOfForgedLeases(t *testing.T) {
+	forge := func(s kube.Snapshot) kube.Snapshot {
+		held, node := vipLease("nothing", "n1"), nodeLease("n1", 0, `{"connections":{"at":9000000000000,"vips":{"192.0.2.1":9}}}`)
+		held.Annotations = map[string]string{lease.ClaimAnnotation: "n1@7"}
+		for _, l := range []*coordinationv1.Lease{held, node} {
+			l.Namespace = "tenant"
+			s.Leases = append(s.Leases, l)
+		}
+		s.Leases = append(s.Leases[2:], s.Leases[:2]...) // they come first
+		return s
+	}
+	d, ctx := newTestDrain(t, forge(snapshotOf("n1", "")), forge(snapshotOf("n2", "n1")), forge(snapshotOf("n2", "n1")))
+	d.printf = func(format string, args ...any) {
+		if strings.HasPrefix(format, "connections") {
+			t.Errorf(format, args...)
+		}
+	}
+	if err := d.drain(ctx, 0); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestArguments: who forgets the node, or names two, is told what is missing.
