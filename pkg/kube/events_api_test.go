@@ -149,3 +149,29 @@ func TestSnapshotOfOneNamespace(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshotOfForgedEvent: an Event that a user of another namespace has written about the UID of a Service is not the Service's.
+func TestSnapshotOfForgedEvent(t *testing.T) {
+	api := startAPI(t)
+	ns, evil := api.namespace(t), api.namespace(t)
+	r := newClusterTest(t, "admin", Options{})
+	r.create(t, ns, "web", "192.168.7.112")
+	s, err := TakeSnapshot(t.Context(), api.as("admin"), ns)
+	check.OK(t, err)
+	uid := s.Services[0].UID
+	for _, in := range []string{ns, evil} {
+		api.must(t, "POST", "/api/v1/namespaces/"+in+"/events", `{"metadata":{"name":"e"},"type":"Warning","reason":"VIPForeignMAC","message":"written in `+in+`","source":{"component":"herald"},
+			"involvedObject":{"kind":"Service","namespace":"`+in+`","name":"web","uid":"`+uid+`"}}`)
+	}
+	s, err = TakeSnapshot(t.Context(), api.as("admin"), "")
+	check.OK(t, err)
+	var got []string
+	for _, e := range s.Events {
+		if e.UID == uid {
+			got = append(got, e.Message)
+		}
+	}
+	if len(got) != 1 || got[0] != "written in "+ns {
+		t.Errorf("the Events of the Service are %q", got)
+	}
+}

@@ -65,11 +65,25 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 		s.Events = append(s.Events, readEvent(o))
 	})
 	eventsErr = s.leaveOut(eventsErr, "Events, so much of why a Service has no VIP is not shown")
+	s.dropForeignEvents()
 	slices.SortFunc(s.Services, func(a, b vip.Service) int { return a.Key.Compare(b.Key) })
 	slices.SortStableFunc(s.Events, func(a, b StoredEvent) int {
 		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.order, b.order), a.Service.Compare(b.Service))
 	})
 	return s, errors.Join(servicesErr, leasesErr, nodesErr, eventsErr)
+}
+
+// dropForeignEvents drops Events that bear the UID of a Service, but not its namespace and name: the API server lets
+// a user of one namespace write any UID into an Event.
+func (s *Snapshot) dropForeignEvents() {
+	keys := make(map[string]vip.Key, len(s.Services))
+	for i := range s.Services {
+		keys[s.Services[i].UID] = s.Services[i].Key
+	}
+	s.Events = slices.DeleteFunc(s.Events, func(e StoredEvent) bool {
+		k, known := keys[e.UID]
+		return known && e.Service != k
+	})
 }
 
 // TakeAllowedSnapshot is TakeSnapshot of all namespaces, since nodes have their leases in another one than Services; of namespace for
