@@ -35,6 +35,16 @@ func (l *Lab) Hold(ctx context.Context, address string) (*Held, error) {
 	return h, nil
 }
 
+// Close ends the connection, and waits a second at most for the pod to end it too, so that the
+// nodes between know that it has ended.
+func (h *Held) Close() error {
+	if c, ok := h.Conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
+		_ = h.SetReadDeadline(time.Now().Add(time.Second))
+		_, _ = io.Copy(io.Discard, h.in)
+	}
+	return h.Conn.Close()
+}
+
 // Ask sends a line, waits for its echo for 5 s at most, and returns how long that took. The
 // error is that of a connection that no longer works.
 func (h *Held) Ask() (took time.Duration, err error) {
