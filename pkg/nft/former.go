@@ -25,70 +25,95 @@ import (
 //	}
 //
 // and the same two rules with a map former_owners_of_port for VIPs of which only one port counts.
+// Before them come rules that send on what has a TTL of less than 16, by the maps former_owners_again and
+// former_owners_of_port_again.
 //
 // The chain comes after conntrack (priority -200), which says whether this node knows the
 // connection, and before any translation of addresses (-110, -100). Nodes that name each other
 // send a packet to and fro until its TTL (hop limit) has ended: nf_dup_ipv4 and nf_dup_ipv6 take
 // one off, but it is the rule that has to look at it, since on this way no kernel function does. A tenant can have nodes name
 // each other, by the annotation of a VIP lease, so the first rule leaves a packet 16.
+//
+// A packet that comes with less has been sent on by another node. Where that can be a ring, since this node has had the VIP
+// before, the map former_owners_again comes first for such packets: from this node they go on past the nodes of
+// the ring. A ring of live nodes ends in seconds, but one that leads through a node whose process
+// was killed stays, for nobody changes the entries of that node.
 var formerOwners = purpose[vip.FormerOwner]{
 	table: "herald", what: "former owners of VIPs",
 	consequence: "established connections of VIPs that have moved to this node are reset",
 	addr:        func(x vip.FormerOwner) netip.Addr { return x.Addr },
 	compare: func(a, b vip.FormerOwner) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link), cmp.Compare(a.Port, b.Port), a.NextHop.Compare(b.NextHop))
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link), cmp.Compare(a.Port, b.Port), a.NextHop.Compare(b.NextHop), a.Again.Compare(b.Again))
 	},
-	maps:  func(f family) []*nftables.Set { return []*nftables.Set{f.formerOwners(), f.formerOwnersOfPort()} },
+	maps:  func(f family) []*nftables.Set { return slices.Concat(f.formerOwners(""), f.formerOwners("_again")) },
 	build: buildFormerOwners, elements: formerOwnerElements,
 }
 
-// formerOwners is the map from a VIP and the link on which packets to it arrive to the next hop.
-func (f family) formerOwners() *nftables.Set {
-	return f.mapOf("herald", "former_owners", nftables.TypeIFIndex)
-}
-
-// formerOwnersOfPort is the map from a VIP, a port and that link to the next hop.
-func (f family) formerOwnersOfPort() *nftables.Set {
-	return f.mapOf("herald", "former_owners_of_port", nftables.TypeInetService, nftables.TypeIFIndex)
+// formerOwners is the maps to the next hop from a VIP and the link on which packets to it arrive, and from a VIP, a port and that link.
+func (f family) formerOwners(suffix string) []*nftables.Set {
+	return []*nftables.Set{
+		f.mapOf("herald", "former_owners"+suffix, nftables.TypeIFIndex),
+		f.mapOf("herald", "former_owners_of_port"+suffix, nftables.TypeInetService, nftables.TypeIFIndex),
+	}
 }
 
 // formerOwnerElements are the elements of the maps for entries of the family. Entries on a link that is
 // not there are left out, and so is a second one for the same VIP, port and link.
 func formerOwnerElements(_ family, entries []vip.FormerOwner) [][]nftables.SetElement {
-	var all, ofPort []nftables.SetElement
-	links, seen := make(linkIndexes), make(map[string]bool)
+	all, links := make([][]nftables.SetElement, 4), make(linkIndexes)
+	seen := make(map[string]bool)
 	for _, x := range entries {
 		link, ok := links.part(x.Link)
-		switch {
-		case !ok:
-		case x.Port == 0:
-			all = addElement(all, seen, x.NextHop, x.Addr.AsSlice(), link)
-		default:
-			ofPort = addElement(ofPort, seen, x.NextHop, x.Addr.AsSlice(), portPart(x.Port), link)
+		if !ok {
+			continue
+		}
+		i, key := 0, [][]byte{x.Addr.AsSlice(), link}
+		if x.Port > 0 {
+			i, key = 1, [][]byte{x.Addr.AsSlice(), portPart(x.Port), link}
+		}
+		first := len(seen)
+		if all[i] = addElement(all[i], seen, x.NextHop, key...); len(seen) > first && x.Again.IsValid() {
+			all[i+2] = append(all[i+2], nftables.SetElement{Key: slices.Concat(key...), Val: x.Again.AsSlice()})
 		}
 	}
-	return [][]nftables.SetElement{all, ofPort}
+	return all
 }
 
 // maxHops is the TTL (hop limit) that a packet has left at most when it is first sent on: enough for all former owners of a VIP
 // (8, pkg/lease) and the way to a Pod, and what a packet is sent to and fro at most where nodes name each other.
 const maxHops = 16
 
-// buildFormerOwners adds the family's chain and rules to the transaction. maps are the map without and the one with
-// a port.
+// buildFormerOwners adds the family's chain and rules to the transaction. maps are as those of formerOwners: for packets that
+// have been sent on by a node come those that are for them only.
 func buildFormerOwners(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "established", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-150), // after conntrack, before translation
 	})
-	for _, key := range [][]expr.Any{
-		{f.loadDestination(), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(1)}, lookUp(maps[0])},
-		{f.loadDestination(), loadDestinationPort(f.part(1)), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(2)}, lookUp(maps[1])},
-	} {
-		match := slices.Concat(matchTCP(), matchUnknown(), key) // now the next hop is in the first register
-		for _, then := range [][]expr.Any{f.shortenTTL(), f.sendOn()} {
-			c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(match, then)})
+	rule := func(exprs ...[]expr.Any) {
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(slices.Concat(matchTCP(), matchUnknown()), slices.Concat(exprs...))})
+	}
+	// nextHop puts the next hop into the first register. Packets without one do not match.
+	nextHop := func(maps []*nftables.Set) [2][]expr.Any {
+		return [2][]expr.Any{
+			{f.loadDestination(), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(1)}, lookUp(maps[0])},
+			{f.loadDestination(), loadDestinationPort(f.part(1)), &expr.Meta{Key: expr.MetaKeyIIF, Register: f.part(2)}, lookUp(maps[1])},
 		}
+	}
+	for _, hop := range nextHop(maps[2:]) {
+		rule(f.matchTTL(expr.CmpOpLt, maxHops), hop, f.sendOn())
+	}
+	for _, hop := range nextHop(maps[:2]) {
+		rule(hop, f.shortenTTL())
+		rule(hop, f.sendOn())
+	}
+}
+
+// matchTTL matches packets by their TTL (hop limit).
+func (f family) matchTTL(op expr.CmpOp, hops byte) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.hopLimit, Len: 1, DestRegister: second},
+		&expr.Cmp{Op: op, Register: second, Data: []byte{hops}},
 	}
 }
 
@@ -108,27 +133,19 @@ func matchUnknown() []expr.Any {
 
 // shortenTTL makes a TTL (hop limit) of more than maxHops maxHops.
 func (f family) shortenTTL() []expr.Any {
-	read := expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.hopLimit, Len: 1, DestRegister: second}
 	write := expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.hopLimit, Len: 1, OperationType: expr.PayloadWrite, SourceRegister: second}
 	if f.is4 {
 		write.CsumType, write.CsumOffset = expr.CsumTypeInet, 10 // of the header (RFC 791, section 3.1)
 	}
-	return []expr.Any{
-		&read,
-		&expr.Cmp{Op: expr.CmpOpGt, Register: second, Data: []byte{maxHops}},
-		&expr.Immediate{Register: second, Data: []byte{maxHops}},
-		&write,
-	}
+	return append(f.matchTTL(expr.CmpOpGt, maxHops), &expr.Immediate{Register: second, Data: []byte{maxHops}}, &write)
 }
 
 // sendOn sends a packet whose TTL (hop limit) has not ended to the next hop in the register first, and drops it here.
 func (f family) sendOn() []expr.Any {
-	return []expr.Any{
-		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.hopLimit, Len: 1, DestRegister: second},
-		&expr.Cmp{Op: expr.CmpOpGt, Register: second, Data: []byte{1}},
+	return append(f.matchTTL(expr.CmpOpGt, 1),
 		&expr.Counter{},
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: second},
 		&expr.Dup{RegAddr: first, RegDev: second, IsRegDevSet: true},
 		&expr.Verdict{Kind: expr.VerdictDrop},
-	}
+	)
 }

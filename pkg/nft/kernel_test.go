@@ -88,6 +88,35 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	both("n1")
 }
 
+// A VIP goes from n1 to n2 and n3, whose process is killed, and back to n2: n3 goes on sending to n2
+// what it does not know. What comes back to n2 from there goes to n1, and all connections live.
+func TestRing(t *testing.T) {
+	r := newRig(t)
+	log := check.Log(t)
+	n2, n3 := New(log), New(log)
+	r.move("n1")
+	of1, of1too := r.dial(vip4), r.dial(vip6)
+	r.set(n2, "n2", "n1")
+	r.move("n2")
+	of2 := r.dial(vip4)
+	r.set(n3, "n3", "n2")
+	r.move("n3")
+	of3 := r.dial(vip6)
+	inside(t, "n2", func() {
+		_, err := n2.FormerOwners.Set(t.Context(), []vip.FormerOwner{
+			{Addr: vip4, Link: "eth0", NextHop: netip.MustParseAddr("10.0.0.3"), Again: netip.MustParseAddr("10.0.0.1")},
+			{Addr: vip6, Link: "eth0", NextHop: netip.MustParseAddr("fd00::3"), Again: netip.MustParseAddr("fd00::1")},
+		})
+		check.OK(t, err)
+	})
+	r.move("n2")
+	of1.wants(t, "n1")
+	of1too.wants(t, "n1")
+	of2.wants(t, "n2")
+	of3.wants(t, "n3")
+	r.dial(vip4).wants(t, "n2")
+}
+
 // Whatever the TTL was, what nodes that name each other send to and fro has 16 at most.
 func TestLoopIsShort(t *testing.T) {
 	r := newRig(t)
@@ -138,11 +167,15 @@ func TestLoopEnds(t *testing.T) {
 func packets(t testing.TB, node string) int {
 	t.Helper()
 	out := sh(t, "ip netns exec "+node+" nft list chain ip herald established")
-	found := regexp.MustCompile(`counter packets (\d+)`).FindStringSubmatch(out)
+	found := regexp.MustCompile(`counter packets (\d+)`).FindAllStringSubmatch(out, -1)
 	if found == nil {
 		t.Fatalf("no counter in\n%s", out)
 	}
-	return check.Value(strconv.Atoi(found[1]))(t)
+	sum := 0
+	for _, x := range found {
+		sum += check.Value(strconv.Atoi(x[1]))(t)
+	}
+	return sum
 }
 
 // ruleset is all that nftables has on a node, without what changes by itself.

@@ -35,7 +35,8 @@ func newFormerOwners(p *pass) *formerOwners {
 // plan adds to the Plan where packets of connections of u go that this node does not know: to
 // the latest of the nodes that held u before this one. It does so on the node that holds u, and
 // on those that held it, so that each asks the one before it; a node that held u more than once
-// is asked for all its connections at once. On a former holder it also adds u to OwnedBefore. It
+// is asked for all its connections at once. If the VIP is back at this node, packets that come back to it
+// too go to the next of those that held u before it did the first time. On a former holder it also adds u to OwnedBefore. It
 // leaves out VIPs that are leased by DHCP, whose MAC address moves with them.
 //
 // Of a VIP whose connections end in a process of the node only those to its port are kept: the holder, and nodes whose connections are
@@ -45,13 +46,16 @@ func (f *formerOwners) plan(u *unit) {
 		return
 	}
 	former, ownedBefore := u.claim.FormerHolders, false
-	if u.claim.Holder != f.Self {
-		i := slices.IndexFunc(former, func(h vip.FormerHolder) bool { return h.Node == f.Self })
-		if i < 0 {
-			return
-		}
+	i := slices.IndexFunc(former, func(h vip.FormerHolder) bool { return h.Node == f.Self })
+	var past []vip.FormerHolder // whom this node asks after a ring
+	switch {
+	case u.claim.Holder != f.Self && i < 0:
+		return
+	case u.claim.Holder != f.Self:
 		ownedBefore = f.keeps(former[i]) > 0
 		former = f.after(u, i)
+	case i >= 0:
+		past = former[i+1:]
 	}
 	for _, s := range u.services {
 		for _, a := range s.addrs {
@@ -69,7 +73,8 @@ func (f *formerOwners) plan(u *unit) {
 				f.out.OwnedBefore = append(f.out.OwnedBefore, a.Addr)
 			}
 			if hop, left := f.nextHop(u, s, a.Address, former); hop.IsValid() {
-				f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, Port: port, NextHop: hop})
+				again, _ := f.nextHop(u, s, a.Address, past)
+				f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, Port: port, NextHop: hop, Again: again})
 				f.replanAfter(min(renewFormerOwners, left))
 			}
 		}

@@ -46,6 +46,10 @@ func TestFormerOwners(t *testing.T) {
 			name: "it is back at n2: the last one leads to it", holder: "n2", want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200",
 			former: []vip.FormerHolder{{Node: "n3", Until: epoch.Add(time.Hour - 9*time.Second)}, {Node: "n2", Until: epoch.Add(time.Minute)}, {Node: "n1", Until: epoch.Add(time.Minute)}},
 		},
+		{
+			name: "it is back, also from n3: what n2 sends back goes on to n3", holder: "n1", former: former("n2", "n1", "n3"),
+			want: "10.77.0.50 eth0 10.77.0.12 again 10.77.0.13, fd77::50 eth0 fd77::200 again fd77::200",
+		},
 		{name: "nobody holds it at present: what came before stays", former: former("n1", "n3"), want: "10.77.0.50 eth0 10.77.0.13, fd77::50 eth0 fd77::200"},
 		{
 			name: "the last move was longer ago than connections are kept: the one before even more", holder: "n1", former: former("n2", "n3"),
@@ -119,7 +123,11 @@ func TestFormerOwners(t *testing.T) {
 			p := Make(r, w)
 			var got []string
 			for _, x := range p.FormerOwners {
-				got = append(got, fmt.Sprint(x.Addr, " ", x.Link, " ", x.NextHop))
+				text := fmt.Sprint(x.Addr, " ", x.Link, " ", x.NextHop)
+				if x.Again.IsValid() {
+					text += fmt.Sprint(" again ", x.Again)
+				}
+				got = append(got, text)
 			}
 			if got := strings.Join(got, ", "); got != tt.want {
 				t.Errorf("%s\nwant %s", got, tt.want)

@@ -35,6 +35,9 @@ type FormerOwner struct {
 	Link    string     // on which packets to it arrive
 	Port    uint16     // to which packets are sent on; 0: all
 	NextHop netip.Addr // the former owner's own address on that link, of the VIP's family
+	// Again is the next hop of packets that have been sent on by another node; zero: NextHop. If this
+	// node has had the VIP before, those may have come back to it in a ring.
+	Again netip.Addr
 }
 
 // A Translation is a VIP whose connections to a port this node's kernel translates, while the VIP is bound here, to the
