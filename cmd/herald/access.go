@@ -13,7 +13,6 @@ import (
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/lease"
 )
 
 // accessFlags are the flags that say which API server to ask, and about what, as kubectl has them.
@@ -111,10 +110,8 @@ func completeServices(a *accessFlags) completion {
 // completeNodes completes the name of a node that runs Herald.
 func completeNodes(a *accessFlags) completion {
 	return complete(a, func(s kube.Snapshot) (all []string) {
-		for _, l := range s.Leases {
-			if n, ok := lease.ParseNodeLease(l); ok {
-				all = append(all, n.Name)
-			}
+		for _, n := range nodeLeases(s) {
+			all = append(all, n.Name)
 		}
 		return all
 	})

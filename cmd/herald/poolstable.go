@@ -17,7 +17,6 @@ import (
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -164,8 +163,8 @@ func whereCells(pools *pool.Pools, p *pool.Pool) []string {
 func whatMayBeAskedFor(pools *pool.Pools, s kube.Snapshot) string {
 	const any, only = "Services may ask for any address that is not reserved", "Services may ask only for addresses of pools that are offered to their namespace"
 	var values, nodes []string
-	for _, l := range s.Leases {
-		if n, ok := lease.ParseNodeLease(l); ok && !n.Fenced && !slices.Contains(values, n.Info.ServiceAddresses) {
+	for _, n := range nodeLeases(s) {
+		if !n.Fenced && !slices.Contains(values, n.Info.ServiceAddresses) {
 			values = append(values, n.Info.ServiceAddresses)
 			nodes = append(nodes, n.Name+" has "+cmp.Or(n.Info.ServiceAddresses, "none"))
 		}

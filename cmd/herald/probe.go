@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/kube"
-	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -115,12 +114,10 @@ func neighborAnswer(n netif.Neighbor, err error, node, owner string) string {
 // macsOf returns the nodes by the MACs of their links, in lower case, and the owner by those of the Service's DHCP leases.
 func macsOf(s kube.Snapshot, service vip.Service) map[string]string {
 	all := make(map[string]string)
-	for _, l := range s.Leases {
-		if n, ok := lease.ParseNodeLease(l); ok {
-			for _, link := range n.Info.Links {
-				if link.MAC != "" {
-					all[strings.ToLower(link.MAC)] = n.Name
-				}
+	for _, n := range nodeLeases(s) {
+		for _, link := range n.Info.Links {
+			if link.MAC != "" {
+				all[strings.ToLower(link.MAC)] = n.Name
 			}
 		}
 	}

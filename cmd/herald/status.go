@@ -122,6 +122,17 @@ func announcersNamespace(leases []*coordinationv1.Lease) (namespace string) {
 	return namespace
 }
 
+// nodeLeases returns the node leases in the namespace of the announcers: in another one any user can write such a Lease.
+func nodeLeases(s kube.Snapshot) (all []lease.NodeLease) {
+	announcers := announcersNamespace(s.Leases)
+	for _, l := range s.Leases {
+		if n, ok := lease.ParseNodeLease(l); ok && l.Namespace == announcers {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
 // mayOwnWithoutLease reports whether a node announces Services that have no lease of their own: it holds a lease for all,
 // or it is not known that it runs with svc_election. A node that has stopped, or is silent, announces nothing.
 func (v statusView) mayOwnWithoutLease(node string) bool {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/pool"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -191,5 +193,23 @@ func TestStatusOfForgedObjects(t *testing.T) {
 		if !regexp.MustCompile(want).MatchString(b.String()) {
 			t.Errorf("no %s in\n%.3000s", want, b.String())
 		}
+	}
+}
+
+// TestForgedNodeLeases: what a Lease of another namespace publishes as a node's says nothing to any command of pools, of options, of MACs.
+func TestForgedNodeLeases(t *testing.T) {
+	const links = `"interface":"eth0","links":[{"name":"eth0","up":true,"mac":"02:00:00:00:00:0%d"}]`
+	forged := nodeLease("n1", time.Second, `{"serviceAddresses":"any","options":{"pools":"evil/pools"},`+fmt.Sprintf(links, 9)+`}`)
+	forged.Namespace = "evil"
+	s := kube.Snapshot{Leases: []*coordinationv1.Lease{forged, nodeLease("n1", time.Second, `{"serviceAddresses":"pools","options":{"pools":"kube-system/kubevip"},`+fmt.Sprintf(links, 1)+`}`)}}
+	if got := publishedPools(s); got.Namespace != "kube-system" {
+		t.Errorf("the ConfigMap of pools is %s", got)
+	}
+	pools, _ := pool.Parse(nil, nil)
+	if got := whatMayBeAskedFor(pools, s); !strings.Contains(got, "svc_addresses=pools") {
+		t.Error(got)
+	}
+	if got := macsOf(s, vip.Service{}); got["02:00:00:00:00:01"] != "n1" || len(got) != 1 {
+		t.Errorf("the MACs of nodes are %v", got)
 	}
 }

@@ -73,8 +73,8 @@ func keyOf(text string) vip.Key {
 
 // publishedPools is the ConfigMap of pools that the nodes use, by their node leases; zero if none says.
 func publishedPools(s kube.Snapshot) vip.Key {
-	for _, l := range s.Leases {
-		if n, ok := lease.ParseNodeLease(l); ok && n.Info.Options != nil && !n.Fenced {
+	for _, n := range nodeLeases(s) {
+		if n.Info.Options != nil && !n.Fenced {
 			return keyOf(n.Info.Options.Pools)
 		}
 	}
