@@ -190,20 +190,16 @@ lab() {
   local packages
   mapfile -t packages < <(inLab | grep -v '/testing/nodes$')
   loud "tests in the lab" tests -each -count=1 -p 1 -timeout 30m "${packages[@]}"
-  if ! [ -x bin/parts/kubelet ]; then
-    skip "tests on real nodes" "their programs are not built (testing/lab/nodes/parts/build.sh, then make test-nodes)"
-  elif late 28; then
-    skip "tests on real nodes" "this run has taken 28 minutes already (make test-nodes runs them alone)"
-  else
-    loud "tests on real nodes" tests -each -count=1 -timeout 20m ./testing/nodes
-  fi
-  if late 33; then
-    skip "again, with kube-proxy in iptables mode" "this run has taken 33 minutes already"
-    return
-  fi
   # What depends on kube-proxy, once more with its other mode.
   HERALD_PROXY_MODE=iptables loud "again, with kube-proxy in iptables mode" tests -each -count=1 -timeout 10m \
     -run '^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$' ./testing/e2e
+  if ! [ -x bin/parts/kubelet ]; then
+    skip "tests on real nodes" "their programs are not built (testing/lab/nodes/parts/build.sh, then make test-nodes)"
+  elif late 33; then
+    skip "tests on real nodes" "this run has taken 33 minutes already (make test-nodes runs them alone)"
+  else
+    loud "tests on real nodes" tests -each -count=1 -timeout 20m ./testing/nodes
+  fi
 }
 
 # late MINUTES: whether this run has taken so long, where it must not take too long

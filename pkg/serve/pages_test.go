@@ -233,6 +233,7 @@ func TestPlan(t *testing.T) {
       "Valid": false,
       "Foreign": false,
       "PreviousHolder": "",
+      "Cause": "",
       "FormerHolders": null,
       "AcquiredAt": "2026-01-02T03:04:05Z",
       "Transitions": 0
