@@ -47,7 +47,7 @@ func newLeases(write, watch *clients, o Options) *Leases {
 	o.Poke = o.PokeLeases
 	for _, namespace := range slices.Compact(namespaces) {
 		o.Namespace = namespace
-		s := newReflectorStore(o, &l.mu, watch.coordination, "leases", withoutManagedFields)
+		s := newReflectorStore(o, &l.mu, watch.coordination, "leases", l.withoutWhatIsLarge)
 		s.onChange = l.leaseChanged
 		if namespace == "" {
 			s.fields = notKubeletLeases
@@ -64,6 +64,45 @@ const notKubeletLeases = "metadata.namespace!=" + corev1.NamespaceNodeLease
 func withoutManagedFields(o *coordinationv1.Lease) *coordinationv1.Lease {
 	o.ManagedFields = nil
 	return o
+}
+
+// maxLeaseBytes is how many bytes of a Lease that is no node lease are kept, encoded: those of Herald, kube-vip and of leader
+// elections have some hundred. The API server takes 1.5 MB, and every node keeps the Leases of all namespaces.
+const maxLeaseBytes = 8 << 10
+
+// keptAnnotations are the annotations of a large Lease that are kept.
+var keptAnnotations = []string{"heraldvip.io/claim", "heraldvip.io/from", "heraldvip.io/former-holders", "heraldvip.io/move-cause", "heraldvip.io/service-lease"}
+
+// withoutWhatIsLarge is what is kept of a Lease: all but its managed fields. Of one larger than maxLeaseBytes that is no
+// node lease only what decides who owns a VIP is kept, each text cut, so that users who may write Leases can't use up the memory of
+// all nodes. If Herald writes that back, the rest is gone.
+func (l *Leases) withoutWhatIsLarge(o *coordinationv1.Lease) *coordinationv1.Lease {
+	o = withoutManagedFields(o)
+	if o.Size() <= maxLeaseBytes || o.Namespace == l.nodes.Namespace && strings.HasPrefix(o.Name, l.nodes.Name) {
+		return o
+	}
+	small := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
+		CreationTimestamp: o.CreationTimestamp, DeletionTimestamp: o.DeletionTimestamp,
+		Labels: keepTexts(o.Labels, "app.kubernetes.io/managed-by"), Annotations: keepTexts(o.Annotations, keptAnnotations...),
+	}}
+	small.Spec = o.Spec
+	small.Spec.Strategy, small.Spec.PreferredHolder = nil, nil
+	if h := o.Spec.HolderIdentity; h != nil {
+		small.Spec.HolderIdentity = new(truncate(*h, maxName+1))
+	}
+	return small
+}
+
+// keepTexts returns the values of keys in texts, without those longer than 3 KiB: eight former holders have names of 253 bytes at most.
+func keepTexts(texts map[string]string, keys ...string) map[string]string {
+	kept := make(map[string]string, len(keys))
+	for _, k := range keys {
+		if v, ok := texts[k]; ok && len(v) <= 3<<10 {
+			kept[k] = v
+		}
+	}
+	return kept
 }
 
 // leaseChanged is called by the stores with mu held. It reports whether there is a change to

@@ -3,7 +3,9 @@ package kube
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -107,5 +109,56 @@ func BenchmarkForeignRenewal(b *testing.B) {
 	}
 	if n := pokes(); n > 0 || len(taken(c.Leases)) > 0 {
 		b.Errorf("%d pokes", n)
+	}
+}
+
+// TestLargeLeases: of a Lease that a tenant has made large little is kept, however that is done, and all that decides; a node lease is kept as it is.
+func TestLargeLeases(t *testing.T) {
+	large, claim := strings.Repeat("x", 200<<10), map[string]string{"heraldvip.io/claim": "n1@7", "heraldvip.io/from": "n2", "kubectl.kubernetes.io/last": "{}"}
+	c, _ := newLeasesTest(t)
+	s := c.Leases.stores[0]
+	owned := []metav1.OwnerReference{{Kind: "Service", Name: "web", UID: "1"}}
+	keep := func(namespace, name string, change func(*coordinationv1.Lease)) *coordinationv1.Lease {
+		o := renewed(namespace, name, 1)
+		o.Annotations, o.OwnerReferences, o.Labels = maps.Clone(claim), slices.Clone(owned), map[string]string{"app.kubernetes.io/managed-by": "herald"}
+		change(o)
+		check.OK(t, s.Add(o))
+		return s.values[vip.Key{Namespace: namespace, Name: name}]
+	}
+	for what, change := range map[string]func(*coordinationv1.Lease){
+		"annotation":     func(o *coordinationv1.Lease) { o.Annotations["x"] = large },
+		"own-annotation": func(o *coordinationv1.Lease) { o.Annotations["heraldvip.io/former-holders"] = large },
+		"many-own": func(o *coordinationv1.Lease) {
+			for i := range 9000 {
+				o.Annotations[fmt.Sprint("heraldvip.io/", i)] = "x"
+			}
+		},
+		"holder":          func(o *coordinationv1.Lease) { o.Spec.HolderIdentity = &large },
+		"preferredholder": func(o *coordinationv1.Lease) { o.Spec.PreferredHolder = &large },
+		"strategy":        func(o *coordinationv1.Lease) { o.Spec.Strategy = new(coordinationv1.CoordinatedLeaseStrategy(large)) },
+		"labels": func(o *coordinationv1.Lease) {
+			for i := range 9000 {
+				o.Labels[fmt.Sprint("l", i)] = "x"
+			}
+		},
+		"finalizers": func(o *coordinationv1.Lease) { o.Finalizers = []string{large} },
+		"owners": func(o *coordinationv1.Lease) {
+			o.OwnerReferences = append(o.OwnerReferences, metav1.OwnerReference{Name: large})
+		},
+		"generatename": func(o *coordinationv1.Lease) { o.GenerateName = large },
+	} {
+		got := keep("default", what, change)
+		if got.Size() > 8<<10 {
+			t.Errorf("%s: %d bytes are kept", what, got.Size())
+		}
+		if got.Annotations["heraldvip.io/claim"] != "n1@7" || got.Annotations["heraldvip.io/from"] != "n2" || got.Labels["app.kubernetes.io/managed-by"] != "herald" || got.ResourceVersion != "1" || got.Spec.RenewTime == nil {
+			t.Errorf("%s: what decides is not kept: %+v", what, got)
+		}
+	}
+	if small := keep("default", "small", func(*coordinationv1.Lease) {}); len(small.Annotations) != 3 || len(small.OwnerReferences) != 1 {
+		t.Errorf("a small one is kept as %+v", small)
+	}
+	if node := keep("kube-system", "herald-node-n2", func(o *coordinationv1.Lease) { o.Annotations["heraldvip.io/node"] = large }); node.Size() < len(large) {
+		t.Error("a node lease is not kept whole")
 	}
 }
