@@ -50,6 +50,8 @@ var floors = map[string]int{
 	"pkg/hostlock": 1,
 	"pkg/quorum":   1,
 	"pkg/serve":    1,
+	"pkg/history":  1,
+	"pkg/page":     1,
 
 	"pkg/preflight": 1,
 

@@ -24,7 +24,7 @@ func (e *serviceExplanation) write(w io.Writer, format string, now time.Time) er
 	}
 	var events []string
 	for _, v := range e.Events {
-		kind := ""
+		kind := "Normal"
 		if v.Warning {
 			kind = "Warning"
 		}
@@ -35,7 +35,7 @@ func (e *serviceExplanation) write(w io.Writer, format string, now time.Time) er
 		writeTable(w, "\nADDRESS\tFROM\tIN ITS STATUS", e.addressRows()),
 		writeTable(w, "\nNODE\tMAY CARRY IT\tWHY", e.nodeRows()),
 		writeTable(w, "\nASKED FROM HERE\tANSWER", e.probeRows()),
-		writeTable(w, "\nEVENT\tBY\t\tREASON\tMESSAGE", events),
+		writeTable(w, "\nEVENT\tBY\tTYPE\tREASON\tMESSAGE", events),
 		writeTable(w, "\nMAY NOT BE READ", e.Missing),
 	)
 }
@@ -169,5 +169,5 @@ func joinAddresses(all []netip.Addr) string {
 	for _, a := range all {
 		texts = append(texts, a.String())
 	}
-	return dash(strings.Join(texts, ","))
+	return dash(strings.Join(texts, ", "))
 }

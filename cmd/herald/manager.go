@@ -19,6 +19,7 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/dhcp"
 	"github.com/heraldvip/herald/pkg/health"
+	"github.com/heraldvip/herald/pkg/history"
 	"github.com/heraldvip/herald/pkg/hostlock"
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/l2"
@@ -26,6 +27,7 @@ import (
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/nft"
+	"github.com/heraldvip/herald/pkg/page"
 	"github.com/heraldvip/herald/pkg/peers"
 	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/pool"
@@ -101,6 +103,8 @@ type node struct {
 	nft         *nft.Tables
 	connections *netif.Connections
 	pools       *pool.Assigner
+	history     *history.History
+	began       time.Time
 	agent       *agent.Agent
 	server      *serve.Server
 	options     *vip.NodeOptions // of cfg, published on the node lease
@@ -111,7 +115,7 @@ type node struct {
 // newNode makes all rooms. It waits for a kubeconfig; if ctx ends meanwhile, that is the error.
 func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, error) {
 	kube.LogLibrary(log)
-	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg)}
+	n := &node{cfg: cfg, log: log, options: publishedOptions(cfg), began: time.Now().Truncate(time.Second), history: history.New(log)}
 	wake := mailbox.NewSignal() // of the leases
 	var servers *kube.Servers
 	if cfg.ControlPlane.Enable {
@@ -179,7 +183,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 func (n *node) newAgent() *agent.Agent {
 	r := planRules(n.cfg)
 	o := agent.Options{
-		Self: n.cfg.Node.Name, Log: n.log,
+		Self: n.cfg.Node.Name, Log: n.log, Passed: n.history.Record,
 		Plan:         func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp, n.nft},
 		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
@@ -204,7 +208,7 @@ func (n *node) newAgent() *agent.Agent {
 // collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
 	var all []prometheus.Collector
-	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.table, n.nft, n.server, n.pools} {
+	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.table, n.nft, n.server, n.pools, n.history} {
 		all = append(all, room.Collectors()...)
 	}
 	return all
@@ -246,8 +250,31 @@ func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 			}
 			return nil
 		},
-		Plan: func() any { return n.agent.Last() },
+		Plan:     n.lastPass,
+		Explain:  n.explain,
+		Overview: page.NewHandler(n.overview, n.log),
 	}
+}
+
+// lastPass returns the last World and Plan, the verdicts first; nil before the first.
+func (n *node) lastPass() any {
+	pass := n.agent.Last()
+	if pass == nil {
+		return nil
+	}
+	return struct {
+		Verdicts []vip.Verdict
+		*agent.Pass
+	}{pass.Plan.Verdicts, pass}
+}
+
+// explain explains the Service namespace/name as of the last World.
+func (n *node) explain(service string) (any, bool) {
+	pass := n.agent.Last()
+	if pass == nil {
+		return nil, false
+	}
+	return plan.Explain(planRules(n.cfg), pass.World, keyOf(service))
 }
 
 // planRules returns what the plan depends on in addition to the World.

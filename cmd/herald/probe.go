@@ -40,8 +40,7 @@ type tcpProbe struct {
 	Answer string `json:"answer"` // in words
 }
 
-// probeAll asks the VIPs of a Service from this machine: the kernel resolves each by ARP or NDP, if it is on a link, when a
-// TCP connection is opened.
+// probeAll asks the VIPs of a Service from this machine: each by ARP or NDP, if it is on a link, and its ports by TCP.
 func probeAll(ctx context.Context, s kube.Snapshot, e serviceExplanation) (all []addressProbe) {
 	macs := macsOf(s, e.service)
 	for _, a := range e.service.StatusVIPs() {
@@ -54,20 +53,30 @@ func probeAll(ctx context.Context, s kube.Snapshot, e serviceExplanation) (all [
 				p.TCP = append(p.TCP, probeTCP(ctx, netip.AddrPortFrom(a, port.Port)))
 			}
 		}
-		if len(p.TCP) == 0 { // a datagram is enough for the kernel to ask who has the address
-			if c, err := net.DialTimeout("udp", netip.AddrPortFrom(a, 9).String(), probeTimeout); err == nil {
-				_, _ = c.Write(nil) // the kernel asks all the same
-				_ = c.Close()
-				time.Sleep(probeTimeout / 2) // as long as an answer may take
-			}
-		}
-		n, err := netif.LookUpNeighbor(a)
+		n, err := resolve(ctx, a)
 		p.Link, p.MAC = n.Link, n.MAC
 		p.Node = macs[n.MAC]
 		p.Answer = neighborAnswer(n, err, p.Node, e.Owner)
 		all = append(all, p)
 	}
 	return all
+}
+
+// resolve has the kernel ask who has an address, and waits for at most probeTimeout for an answer. A datagram to a port that no
+// Service has (discard, RFC 863) is enough; a connection to one of the Service is answered by kube-proxy of this machine, if that is a node.
+func resolve(ctx context.Context, a netip.Addr) (n netif.Neighbor, err error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "udp", netip.AddrPortFrom(a, 9).String())
+	if err != nil {
+		return n, nil // there is no route to it
+	}
+	defer c.Close()
+	_, _ = c.Write(nil) // what it is answered with does not matter
+	for end := time.Now().Add(probeTimeout); ; time.Sleep(20 * time.Millisecond) {
+		n, err = netif.LookUpNeighbor(a)
+		if err != nil || n.Link == "" || n.MAC != "" || time.Now().After(end) {
+			return n, err
+		}
+	}
 }
 
 // probeTCP opens a connection and closes it.

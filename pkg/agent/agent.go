@@ -47,6 +47,7 @@ type Options struct {
 	Plan      func(vip.World) vip.Plan
 	Observers []Observer
 	Log       *slog.Logger
+	Passed    func(vip.World, vip.Plan) // may be nil: called after each pass that planned anything, must not block
 
 	FormerOwners  Applier[vip.FormerOwner] // may be nil: connections of VIPs that move are reset
 	Translations  Applier[vip.Translation] // may be nil: those to the API server are
@@ -263,6 +264,9 @@ func (a *Agent) pass(ctx context.Context) bool {
 		a.logOnce("translations", err)
 	}
 	ok := a.apply(ctx, p)
+	if a.o.Passed != nil {
+		a.o.Passed(w, p)
+	}
 	a.metrics.observe(p, time.Since(began))
 	if p.ReplanAfter > 0 {
 		a.timer.Reset(p.ReplanAfter)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -22,13 +23,19 @@ type Pages struct {
 	Healthy func() error // nil if the process works; else why it should be restarted
 	Ready   func() error // nil if this node can own VIPs; else why it can't
 	Plan    func() any   // the agent's last World and Plan, in a form that encodes as JSON
+	// Explain returns what is known of the Service namespace/name, in a form that encodes as JSON; ok is false if there is none.
+	Explain  func(service string) (explanation any, ok bool)
+	Overview http.Handler // the page for people, its assets and its events: overviewPaths
 }
+
+// overviewPaths is what Pages.Overview serves.
+var overviewPaths = []string{"/{$}", "/page.css", "/page.js", "/events"}
 
 //go:embed index.html
 var indexPage string
 
-// planForbidden is the answer to hosts that ask for /debug/plan: it shows the Services of all namespaces.
-const planForbidden = "/debug/plan is served on the loopback address only: ask 127.0.0.1 on the node, or use kubectl port-forward to the Pod"
+// loopbackOnly is the answer to hosts that ask for a page which shows the Services of all namespaces.
+const loopbackOnly = " is served on the loopback address only: ask 127.0.0.1 on the node, or use kubectl port-forward to the Pod"
 
 // handler returns the handler of every page.
 func (p Pages) handler(log *slog.Logger) http.Handler {
@@ -38,18 +45,56 @@ func (p Pages) handler(log *slog.Logger) http.Handler {
 		ErrorHandling: promhttp.ContinueOnError, // one broken collector must not hide the others
 	})))
 	plan := newRenderer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.Plan()) }))
-	mux.HandleFunc("GET /debug/plan", func(w http.ResponseWriter, r *http.Request) {
-		if !overLoopback(r) {
-			http.Error(w, planForbidden, http.StatusForbidden)
-			return
+	mux.Handle("GET /debug/plan", overLoopbackOnly(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		service := r.URL.Query().Get("service")
+		if service == "" {
+			plan.ServeHTTP(w, r)
+		} else if e, ok := p.Explain(service); ok {
+			writeJSON(w, e)
+		} else {
+			http.Error(w, "there is no Service of type LoadBalancer of that name; write ?service=NAMESPACE/NAME", http.StatusNotFound)
 		}
-		plan.ServeHTTP(w, r)
-	})
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = io.WriteString(w, indexPage) // fails only if the client went away
-	})
+	}), nil))
+	for _, path := range overviewPaths {
+		var others http.Handler
+		if path == "/{$}" {
+			others = http.HandlerFunc(index)
+		}
+		mux.Handle("GET "+path, overLoopbackOnly(p.Overview, others))
+	}
 	return mux
+}
+
+// index is the page for other hosts: what there is.
+func index(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = io.WriteString(w, indexPage) // fails only if the client went away
+}
+
+// overLoopbackOnly serves page over the loopback link to who asks for the node by a loopback address or as localhost: a name
+// that a site on the internet has resolve to 127.0.0.1 makes its scripts same-origin with the page (DNS rebinding).
+// All others get otherwise, or 403 if that is nil.
+func overLoopbackOnly(page, otherwise http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case overLoopback(r) && namesLoopback(r.Host):
+			page.ServeHTTP(w, r)
+		case otherwise != nil:
+			otherwise.ServeHTTP(w, r)
+		default:
+			http.Error(w, r.URL.Path+loopbackOnly, http.StatusForbidden)
+		}
+	})
+}
+
+// namesLoopback reports whether the Host header of a request names localhost or a loopback address, with or without a port. One that
+// is empty (HTTP/1.0) was sent by no browser.
+func namesLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	a, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return host == "" || host == "localhost" || err == nil && a.Unmap().IsLoopback()
 }
 
 // healthHandler returns the handler of the pages for a kubelet's probes.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -32,6 +33,10 @@ func healthyPages() Pages {
 		Healthy: func() error { return nil },
 		Ready:   func() error { return nil },
 		Plan:    func() any { return map[string]int{"a": 1} },
+		Explain: func(service string) (any, bool) { return map[string]string{"service": service}, service == "shop/web" },
+		Overview: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, "overview "+r.URL.Path)
+		}),
 	}
 }
 
@@ -43,6 +48,9 @@ func request(h http.Handler, method, path string) *httptest.ResponseRecorder {
 func requestFrom(h http.Handler, from, to string, r *http.Request) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	local := net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(to), 2112))
+	if r.Host == "example.com" { // httptest's
+		r.Host = local.String()
+	}
 	r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(from), 40000).String()
 	h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local)))
 	return w
@@ -68,7 +76,10 @@ func TestPages(t *testing.T) {
 		{"well", healthyPages(), "HEAD", "/healthz", 200, "text/plain; charset=utf-8", "ok\n"},
 		{"well", healthyPages(), "GET", "/metrics", 200, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", "\nherald_test_held 3\n..."},
 		{"well", healthyPages(), "GET", "/debug/plan", 200, "application/json", "{\n  \"a\": 1\n}\n"},
-		{"well", healthyPages(), "GET", "/", 200, "text/html; charset=utf-8", indexPage},
+		{"well", healthyPages(), "GET", "/", 200, "text/plain; charset=utf-8", "overview /"},
+		{"well", healthyPages(), "GET", "/page.css", 200, "text/plain; charset=utf-8", "overview /page.css"},
+		{"well", healthyPages(), "GET", "/debug/plan?service=shop/web", 200, "application/json", "{\n  \"service\": \"shop/web\"\n}\n"},
+		{"well", healthyPages(), "GET", "/debug/plan?service=shop/none", 404, "text/plain; charset=utf-8", "there is no Service of type LoadBalancer of that name; write ?service=NAMESPACE/NAME\n"},
 		{"well", healthyPages(), "GET", "/other", 404, "text/plain; charset=utf-8", "404 page not found\n"},
 		{"well", healthyPages(), "POST", "/debug/plan", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
 		{"well", healthyPages(), "DELETE", "/", 405, "text/plain; charset=utf-8", "Method Not Allowed\n"},
@@ -87,8 +98,35 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// TestPlanOverLoopbackOnly: /debug/plan shows the Services of all namespaces.
+// TestPlanOverLoopbackOnly: these pages show the Services of all namespaces. Other hosts, and a site whose name resolves to
+// 127.0.0.1 in a browser of the node, get what shows none.
 func TestPlanOverLoopbackOnly(t *testing.T) {
+	private := []string{"/debug/plan", "/debug/plan?service=shop/web", "/events", "/page.css", "/"}
+	ask := func(path, from, to, host string) (code int, body string) {
+		r := httptest.NewRequest("GET", path, nil)
+		r.Host = host
+		w := requestFrom(healthyPages().handler(slog.New(slog.DiscardHandler)), from, to, r)
+		return w.Code, w.Body.String()
+	}
+	for _, path := range private {
+		for host, open := range map[string]bool{
+			"": true, "localhost": true, "localhost:2112": true, "127.0.0.1:2112": true, "127.9.9.9": true, "[::1]:2112": true, "[::1]": true,
+			"rebound.example.net": false, "rebound.example.net:2112": false, "localhost.example.net": false, "10.0.0.1:2112": false, "[fd00::1]": false, "0.0.0.0": false,
+		} {
+			code, body := ask(path, "127.0.0.1", "127.0.0.1", host)
+			switch {
+			case open && (code != 200 || body == indexPage):
+				t.Errorf("%s of host %q: %d, want the page", path, host, code)
+			case !open && path == "/" && body != indexPage:
+				t.Errorf("%s of host %q: %d %s, want the page for other hosts", path, host, code, body)
+			case !open && path != "/" && code != 403:
+				t.Errorf("%s of host %q: %d, want 403", path, host, code)
+			}
+		}
+		if code, body := ask(path, otherHost, nodeAddress, nodeAddress); path == "/" && body != indexPage || path != "/" && (code != 403 || strings.Contains(body, "shop")) {
+			t.Errorf("%s from another host: %d %s", path, code, body)
+		}
+	}
 	for _, tt := range []struct {
 		from, to string
 		code     int
@@ -98,7 +136,7 @@ func TestPlanOverLoopbackOnly(t *testing.T) {
 		{nodeAddress, nodeAddress, 403}, // perhaps the API server's proxy, for anybody
 	} {
 		w := requestFrom(healthyPages().handler(slog.New(slog.DiscardHandler)), tt.from, tt.to, httptest.NewRequest("GET", "/debug/plan", nil))
-		if w.Code != tt.code || w.Code == 403 && w.Body.String() != planForbidden+"\n" {
+		if w.Code != tt.code || w.Code == 403 && w.Body.String() != "/debug/plan"+loopbackOnly+"\n" {
 			t.Errorf("from %s to %s: %d %q, want %d", tt.from, tt.to, w.Code, w.Body, tt.code)
 		}
 	}

@@ -127,6 +127,7 @@ func (s *Server) serve(ctx context.Context, e endpoint) (served bool, err error)
 	s.log.Info("serving HTTP", "endpoint", e.name, "address", l.Addr().String())
 	srv := &http.Server{
 		Handler:           e.handler,
+		BaseContext:       func(net.Listener) context.Context { return ctx }, // ends streams
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,

@@ -304,6 +304,23 @@ func TestSeen(t *testing.T) {
 			t.Errorf("herald status does not show %s:\n%s", want, out)
 		}
 	}
+	// Explained by a host on the LAN, which asks the VIP itself.
+	out = check.Value(cluster.Run(t.Context(), "w1", herald, "explain", "a", "--kubeconfig", file))(t)
+	t.Log("\n" + out)
+	for _, want := range []string{"default/a: announced by node " + node, `10\.77\.0\.50 +kube-vip.io/loadbalancerIPs +yes`, node + ` +owner`, `10\.77\.0\.50 +` + cluster.MAC(node) + ` answers on .*: node ` + node, `TCP 80 +a connection was opened`} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("herald explain does not show %s:\n%s", want, out)
+		}
+	}
+	if out := runHerald(t, "explain", "default/b"); !strings.Contains(out, "NoAddress") || !strings.Contains(out, "What to do: give it an address") {
+		t.Errorf("herald explain of a Service without an address:\n%s", out)
+	}
+	if out := runHerald(t, "explain", "--node", node); !strings.Contains(out, "Node "+node+": ok") || !strings.Contains(out, "carries it") {
+		t.Errorf("herald explain --node:\n%s", out)
+	}
+	if out := runHerald(t, "undrain", node); !strings.Contains(out, "is not drained; nothing was changed") {
+		t.Errorf("herald undrain of a node that was never drained:\n%s", out)
+	}
 	metrics := check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/metrics"))(t)
 	for _, want := range []string{"herald_claims_held 1", "herald_pass_duration_seconds_count", "herald_announcements_sent_total", "herald_api_requests_total"} {
 		if !strings.Contains(metrics, want) {

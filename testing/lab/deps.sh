@@ -45,6 +45,11 @@ if ! command -v /usr/sbin/miniupnpd >/dev/null; then
 fi
 need upnpc miniupnpc
 
+# The page of a node is looked at in a browser, which needs a font.
+need chromium chromium
+need fc-list fontconfig
+[ -n "$(fc-list 2>/dev/null)" ] || quietly env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends fonts-dejavu-core >/dev/null
+
 # Real nodes.
 need containerd containerd
 need runc runc

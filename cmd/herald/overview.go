@@ -1,0 +1,219 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/agent"
+	"github.com/heraldvip/herald/pkg/page"
+	"github.com/heraldvip/herald/pkg/plan"
+	"github.com/heraldvip/herald/pkg/pool"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// How much the page shows at most.
+const (
+	maxPageProblems = 50
+	maxPageServices = 300
+	maxPageMoves    = 200
+)
+
+// overview returns what the page shows: the last pass, and the moves.
+func (n *node) overview() page.View {
+	v := page.View{Node: n.cfg.Node.Name, Version: currentVersion(), Now: time.Now().Truncate(time.Second), Began: n.began}
+	pass := n.agent.Last()
+	if pass == nil {
+		v.Problems = []page.Problem{{Subject: "This Herald", Message: "nothing is known yet: the caches of the API server are not filled, or the node lease is not held"}}
+		return v
+	}
+	fillOverview(&v, pass, n.history.Moves())
+	return v
+}
+
+// fillOverview fills v with what a pass knew and decided, and the moves, the oldest first.
+func fillOverview(v *page.View, pass *agent.Pass, moves []vip.Move) {
+	w := &pass.World
+	services := make(map[vip.Key]*vip.Service, len(w.Services))
+	for i := range w.Services {
+		services[w.Services[i].Key] = &w.Services[i]
+	}
+	v.Problems = append(nodeProblems(w), eventProblems(pass)...)
+	v.MoreProblems = max(0, len(v.Problems)-maxPageProblems)
+	v.Problems = v.Problems[:len(v.Problems)-v.MoreProblems]
+	owned := make(map[string]int)
+	for i := range pass.Plan.Verdicts {
+		verdict := &pass.Plan.Verdicts[i]
+		v.Services = append(v.Services, overviewService(verdict, services[verdict.Service], w.Claims[verdict.Lease], routed(&pass.Plan)))
+		if verdict.Owner != "" {
+			owned[verdict.Owner]++
+		}
+	}
+	v.ServiceCount = len(v.Services)
+	badness := map[string]int{"bad": 0, "warn": 1, "": 2}
+	slices.SortStableFunc(v.Services, func(a, b page.Service) int { return cmp.Compare(badness[a.Class], badness[b.Class]) })
+	v.MoreServices = max(0, len(v.Services)-maxPageServices)
+	v.Services = v.Services[:len(v.Services)-v.MoreServices]
+	for i := range w.Members {
+		state, class := memberState(w, &w.Members[i])
+		v.Nodes = append(v.Nodes, page.Node{Node: w.Members[i].Name, Services: owned[w.Members[i].Name], State: state, Class: class})
+	}
+	v.Pools = overviewPools(w)
+	for _, m := range slices.Backward(moves) {
+		if len(v.Moves) < maxPageMoves {
+			v.Moves = append(v.Moves, overviewMove(m))
+		}
+	}
+}
+
+// routed returns which addresses a Plan advertises by BGP.
+func routed(p *vip.Plan) func(netip.Addr) bool {
+	return func(a netip.Addr) bool {
+		return slices.ContainsFunc(p.Routes, func(r vip.Route) bool { return r.Prefix == netip.PrefixFrom(a, a.BitLen()) })
+	}
+}
+
+// overviewService makes the row of a Service; s is nil if it is that of the control plane.
+func overviewService(v *vip.Verdict, s *vip.Service, claim vip.Claim, routed func(netip.Addr) bool) page.Service {
+	x := page.Service{Service: v.Service.String(), VIPs: joinAddresses(v.Addresses), Owner: dash(v.Owner), Reason: string(v.Reason), Message: v.Message}
+	if s != nil && len(v.Addresses) == 0 {
+		x.VIPs = joinAddresses(s.StatusVIPs())
+	}
+	if claim.Valid && claim.Holder == v.Owner {
+		x.Since = claim.AcquiredAt
+	}
+	var how []string
+	if v.AnnouncedHere {
+		how = append(how, "ARP/NDP here")
+	}
+	if slices.ContainsFunc(v.Addresses, routed) {
+		how = append(how, "BGP here")
+	}
+	x.How = dash(strings.Join(how, ", "))
+	switch v.Reason {
+	case vip.VIPAnnounced, vip.VIPElsewhere, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer:
+	case vip.VIPClaiming, vip.DHCPPending, vip.NoEndpoints, vip.NoAddress, vip.HeldByOtherAnnouncer:
+		x.Class = "warn"
+	default:
+		x.Class = "bad"
+	}
+	return x
+}
+
+// eventProblems returns what is wrong with Services: the Warnings of the Plan, and verdicts without an Event by this node.
+func eventProblems(pass *agent.Pass) (all []page.Problem) {
+	told := make(map[vip.Key]bool)
+	for _, e := range pass.Plan.Events {
+		if e.Warning {
+			told[e.Service] = true
+			all = append(all, page.Problem{Subject: e.Service.String(), Message: string(e.Reason) + ": " + e.Message, Advice: plan.Advice(e.Service, e.Reason)})
+		}
+	}
+	for _, v := range pass.Plan.Verdicts {
+		if told[v.Service] {
+			continue
+		}
+		switch v.Reason {
+		case vip.VIPAnnounced, vip.VIPElsewhere, vip.VIPClaiming, vip.DHCPPending, vip.OtherClass, vip.Ignored, vip.NotLoadBalancer:
+		default:
+			all = append(all, page.Problem{Subject: v.Service.String(), Message: string(v.Reason) + ": " + v.Message, Advice: plan.Advice(v.Service, v.Reason)})
+		}
+	}
+	for _, p := range pass.World.PoolProblems {
+		all = append(all, page.Problem{Subject: "The ConfigMap of pools", Message: p.String(), Advice: "correct the key, and try it by herald pools check FILE"})
+	}
+	return all
+}
+
+// nodeProblems returns what is wrong with nodes, this one first.
+func nodeProblems(w *vip.World) (all []page.Problem) {
+	if !w.Tenure.RenewalLateSince.IsZero() {
+		all = append(all, page.Problem{Subject: "Node " + w.Self, Message: "it has not been able to renew its node lease since " + w.Tenure.RenewalLateSince.UTC().Format(time.TimeOnly) + " UTC: what is shown may be old",
+			Advice: "look whether the API server answers, and whether this node reaches it"})
+	}
+	for i := range w.Members {
+		if state, class := memberState(w, &w.Members[i]); class != "" {
+			all = append(all, page.Problem{Subject: "Node " + w.Members[i].Name, Message: state, Advice: "herald explain --node " + w.Members[i].Name})
+		}
+	}
+	return all
+}
+
+// memberState returns the state of a node in words, and the class of its row.
+func memberState(w *vip.World, m *vip.Member) (state, class string) {
+	n := nodeStatus{}
+	n.Name, n.Info, n.Duration = m.Name, m.Info, time.Hour
+	n.RenewedAt = w.Now
+	for _, o := range w.Nodes {
+		if o.Name == m.Name {
+			n.node = o
+		}
+	}
+	switch state = n.state(w.Now); {
+	case m.Gone:
+		return "dead: neither its Herald nor its kernel answers", "bad"
+	case !m.Alive && m.Name == w.Self:
+		return "its node lease is not held: it may carry no VIP", "bad"
+	case !m.Alive:
+		return noHerald + ": its node lease is not renewed, or fenced", "bad"
+	case n.barred(w.Now) != "":
+		return state, "bad"
+	case !strings.HasPrefix(state, "ok") || strings.HasPrefix(state, "ok, but"):
+		return state, "warn"
+	}
+	return state, ""
+}
+
+// overviewPools makes the rows of the pools; none without them.
+func overviewPools(w *vip.World) (rows []page.Pool) {
+	if w.Pools == nil {
+		return nil
+	}
+	pools, _ := pool.Parse(nil, w.Pools.Data)
+	used := make(map[netip.Addr]bool)
+	for i := range w.Services {
+		for _, a := range addressesOf(&w.Services[i]) {
+			used[a] = true
+		}
+	}
+	for _, p := range pools.All() {
+		for _, f := range familiesOf(p) {
+			n := 0
+			for a := range used {
+				if vip.FamilyOf(a) == f && p.Contains(a) {
+					n++
+				}
+			}
+			row := page.Pool{Pool: p.Name, Family: f.String(), Used: fmt.Sprint(n), Size: sizeOf(p, f)}
+			switch size := p.Size(f); {
+			case size > 0 && float64(n) >= size:
+				row.Class = "bad"
+			case size > 0 && float64(n) >= 0.9*size:
+				row.Class = "warn"
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// overviewMove makes the row of a move.
+func overviewMove(m vip.Move) page.Move {
+	x := page.Move{At: m.At, Service: m.Service.String(), VIPs: joinAddresses(m.Addresses), From: cmp.Or(m.From, "nobody"), To: cmp.Or(m.To, "nobody"), Cause: m.Cause}
+	if m.Outage != nil {
+		x.Outage = "unanswered for " + m.Outage.Round(10*time.Millisecond).String()
+		if *m.Outage == 0 {
+			x.Outage = "without a gap"
+		}
+	}
+	switch {
+	case m.To == "":
+		x.Class = "bad"
+	case m.Outage != nil && *m.Outage > time.Second:
+		x.Class = "warn"
+	}
+	return x
+}

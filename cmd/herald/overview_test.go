@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/agent"
+	"github.com/heraldvip/herald/pkg/page"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// TestOverview: what the page shows of a pass.
+func TestOverview(t *testing.T) {
+	k := func(name string) vip.Key { return vip.Key{Namespace: "default", Name: name} }
+	a := netip.MustParseAddr("10.0.0.1")
+	up := vip.NodeInfo{Interface: "eth0", Links: []vip.Link{{Name: "eth0", Up: true}}}
+	pass := &agent.Pass{World: vip.World{
+		Now: noon, Self: "n1", Tenure: vip.Tenure{Until: noon.Add(time.Minute)},
+		Services: []vip.Service{serviceWith("idle", "10.0.0.2", "10.0.0.2"), serviceWith("web", "10.0.0.1", "10.0.0.1")},
+		Members:  []vip.Member{{Name: "n1", Alive: true, Info: up}, {Name: "n2", Gone: true}, {Name: "n3", Alive: true, Info: up}},
+		Nodes:    []vip.Node{{Name: "n3", NotReady: true}},
+		Claims:   map[vip.Key]vip.Claim{k("kubevip-web"): {Holder: "n1", Valid: true, AcquiredAt: noon.Add(-time.Hour)}},
+		Pools:    &vip.PoolSource{Data: map[string]string{"range-global": "10.0.0.1-10.0.0.4"}},
+	}, Plan: vip.Plan{
+		Verdicts: []vip.Verdict{
+			{Service: k("idle"), Reason: vip.NoEndpoints, Message: "none"},
+			{Service: k("web"), Addresses: []netip.Addr{a}, Lease: k("kubevip-web"), Owner: "n1", AnnouncedHere: true, Reason: vip.VIPAnnounced, Message: "n1 announces it"},
+		},
+		Routes: []vip.Route{{Prefix: netip.PrefixFrom(a, 32)}},
+		Events: []vip.Event{{Service: k("web"), Warning: true, Reason: vip.VIPForeignMAC, Message: "02:00:00:00:00:09 answers"}},
+	}}
+	outage := 2 * time.Second
+	var v page.View
+	fillOverview(&v, pass, []vip.Move{{At: noon, Service: k("web"), From: "n2", To: "n1", Outage: &outage}, {At: noon.Add(time.Second), Service: k("idle"), From: "n1", Cause: "none"}})
+	var b strings.Builder
+	for _, p := range v.Problems {
+		fmt.Fprintf(&b, "%s: %.20s / %.12s\n", p.Subject, p.Message, p.Advice)
+	}
+	for _, s := range v.Services {
+		fmt.Fprintf(&b, "%s %s %s %s %s %q %t\n", s.Service, s.VIPs, s.Owner, s.How, s.Reason, s.Class, s.Since.IsZero())
+	}
+	for _, n := range v.Nodes {
+		fmt.Fprintf(&b, "%s %d %.20s %q\n", n.Node, n.Services, n.State, n.Class)
+	}
+	for _, m := range v.Moves {
+		fmt.Fprintf(&b, "%s %s>%s %s %q\n", m.Service, m.From, m.To, m.Outage, m.Class)
+	}
+	want := `Node n2: dead: neither its He / herald expla
+Node n3: ok, but takes a new  / herald expla
+default/web: VIPForeignMAC: 02:00 / find the hos
+default/idle: NoEndpoints: none / find out why
+default/idle 10.0.0.2 - - NoEndpoints "warn" true
+default/web 10.0.0.1 n1 ARP/NDP here, BGP here VIPAnnounced "" false
+n1 1 ok ""
+n2 0 dead: neither its He "bad"
+n3 0 ok, but takes a new  "warn"
+default/idle n1>nobody  "bad"
+default/web n2>n1 unanswered for 2s "warn"
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+	if len(v.Pools) != 1 || v.Pools[0].Used != "2" || v.Pools[0].Size != "4" {
+		t.Errorf("%+v", v.Pools)
+	}
+	// Many Services: those with a problem come first, and the rest is counted.
+	for i := range 2 * maxPageServices {
+		pass.Plan.Verdicts = append(pass.Plan.Verdicts, vip.Verdict{Service: k(fmt.Sprint("s", i)), Reason: vip.VIPElsewhere})
+	}
+	pass.Plan.Verdicts = append(pass.Plan.Verdicts, vip.Verdict{Service: k("zz"), Reason: vip.NoEligibleNode})
+	v = page.View{}
+	fillOverview(&v, pass, nil)
+	if len(v.Services) != maxPageServices || v.MoreServices != maxPageServices+3 || v.Services[0].Service != "default/zz" || v.ServiceCount != 2*maxPageServices+3 {
+		t.Errorf("%d of %d, the first %s", len(v.Services), v.ServiceCount, v.Services[0].Service)
+	}
+}

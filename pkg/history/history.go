@@ -1,0 +1,194 @@
+// Package history remembers which Services went from which node to which, when and why, as this node has
+// seen it since its process began, and measures for how long nobody answered for those that came to this node.
+//
+// Every node sees the moves of all, since it sees all leases; the outage is known to the node that took over only.
+package history
+
+import (
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	// maxMoves is how many moves are remembered, the latest.
+	maxMoves = 1000
+	// heardLately is how long ago the last sign of life of a node may be that hands a VIP over and answers for it meanwhile.
+	heardLately = time.Second
+)
+
+// A History remembers moves. Record belongs to one goroutine; Moves may be called by any.
+type History struct {
+	log    *slog.Logger
+	moves  atomic.Pointer[[]vip.Move] // the oldest first; the slice is never changed
+	outage prometheus.Histogram
+
+	// What follows belongs to Record.
+	begun    bool // Record was called before
+	services map[vip.Key]*ownership
+}
+
+// An ownership is what is remembered of a Service.
+type ownership struct {
+	holder    string // the node that had it last, be it that nobody has it now
+	withdrawn bool   // that nobody has it is recorded
+	void      bool   // its claim was not valid since holder had it
+	seen      bool   // in the pass under way
+
+	pending *pending // it came to this node and is not announced yet
+}
+
+// A pending is a move to this node whose outage is not known yet.
+type pending struct {
+	move     vip.Move
+	heardAt  time.Time // when the node before was last heard, as of the move
+	handOver bool      // the node before wrote the lease, and goes on answering until this one is heard
+}
+
+// New makes a History without moves.
+func New(log *slog.Logger) *History {
+	h := &History{log: log, services: make(map[vip.Key]*ownership), outage: prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "herald_vip_outage_seconds", Help: "For how long nobody answered for a Service that came to this node from another: from when that was last heard until this one announced it. 0 if it was handed over.",
+		Buckets: []float64{0, .1, .25, .5, 1, 2, 5, 10, 30, 60},
+	})}
+	h.moves.Store(&[]vip.Move{})
+	return h
+}
+
+// Collectors are the metrics of this package.
+func (h *History) Collectors() []prometheus.Collector { return []prometheus.Collector{h.outage} }
+
+// Moves returns the moves that are remembered, the oldest first. It must not be changed.
+func (h *History) Moves() []vip.Move { return *h.moves.Load() }
+
+// Record compares the owners of Services in w, and whether this node announces them, with the last call, and
+// remembers and logs what has changed. What the first call finds is no move. Nothing is recorded before the caches are filled.
+func (h *History) Record(w vip.World, p vip.Plan) {
+	if !w.Synced {
+		return
+	}
+	var added []vip.Move
+	for _, o := range h.services {
+		o.seen = false
+	}
+	for i := range p.Verdicts {
+		added = append(added, h.update(&w, &p.Verdicts[i])...)
+	}
+	for k, o := range h.services {
+		if !o.seen {
+			delete(h.services, k)
+			if o.holder != "" && !o.withdrawn {
+				added = append(added, vip.Move{At: w.Now, Service: k, From: o.holder, Cause: "the Service was deleted, or is no longer of type LoadBalancer"})
+			}
+		}
+	}
+	h.begun = true
+	if len(added) == 0 {
+		return
+	}
+	for _, m := range added {
+		if m.From == w.Self || m.To == w.Self {
+			h.logMove(m)
+		}
+	}
+	all := slices.Concat(h.Moves(), added)
+	all = slices.Clone(all[max(0, len(all)-maxMoves):])
+	h.moves.Store(&all)
+}
+
+// update compares one Service, and returns its moves that are to be remembered.
+func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
+	o := h.services[v.Service]
+	known := o != nil
+	if !known {
+		o = &ownership{}
+		h.services[v.Service] = o
+	}
+	o.seen = true
+	claim := w.Claims[v.Lease]
+	holder := ""
+	if claim.Valid && !claim.Foreign && !v.Lease.IsZero() {
+		holder = claim.Holder
+	}
+	move := vip.Move{At: w.Now, Service: v.Service, Addresses: v.Addresses, From: o.holder, To: holder, Cause: claim.Cause}
+	switch {
+	case !known && !h.begun:
+		o.holder = holder
+	case holder == "" && o.holder != "" && v.Reason == vip.VIPClaiming:
+		o.void = true // on its way to another node
+	case holder == "" && o.holder != "" && !o.withdrawn:
+		o.withdrawn, o.void = true, true
+		move.Cause = v.Message
+		added = append(added, move)
+	case holder == "" || holder == o.holder && !o.withdrawn:
+		o.void = o.void && holder == ""
+	default:
+		if o.withdrawn {
+			move.From = ""
+		}
+		added = append(added, h.begin(w, o, move)...)
+	}
+	if o.pending != nil && (v.AnnouncedHere || holder != w.Self) {
+		added = append(added, h.end(w, o, v.AnnouncedHere))
+	}
+	return added
+}
+
+// begin notes that move.To has the Service of o. It returns the move, but for one to this node from another, which end returns.
+func (h *History) begin(w *vip.World, o *ownership, move vip.Move) []vip.Move {
+	handOver := !o.void
+	o.holder, o.withdrawn, o.void = move.To, false, false
+	if move.To != w.Self || move.From == "" || move.From == w.Self {
+		return []vip.Move{move}
+	}
+	o.pending = &pending{move: move, handOver: handOver}
+	if i := slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == move.From }); i >= 0 {
+		o.pending.heardAt = w.Members[i].HeardAt
+	}
+	return nil
+}
+
+// end returns the move of o.pending, with its outage if the Service is announced here.
+func (h *History) end(w *vip.World, o *ownership, announced bool) vip.Move {
+	p := o.pending
+	o.pending = nil
+	if announced && (p.handOver || !p.heardAt.IsZero()) {
+		outage := max(0, w.Now.Sub(p.heardAt))
+		if p.handOver && (p.heardAt.IsZero() || p.move.At.Sub(p.heardAt) < heardLately) {
+			outage = 0
+		}
+		p.move.Outage = &outage
+		h.outage.Observe(outage.Seconds())
+	}
+	return p.move
+}
+
+// logMove logs a move that concerns this node.
+func (h *History) logMove(m vip.Move) {
+	attributes := []any{"service", m.Service, "vips", m.Addresses}
+	if m.From != "" {
+		attributes = append(attributes, "from", m.From)
+	}
+	if m.To != "" {
+		attributes = append(attributes, "to", m.To)
+	}
+	if m.Cause != "" {
+		attributes = append(attributes, "why", m.Cause)
+	}
+	if m.Outage != nil {
+		attributes = append(attributes, "outage", m.Outage.Round(time.Millisecond))
+	}
+	switch {
+	case m.To == "":
+		h.log.Info("a VIP is withdrawn: no node has it", attributes...)
+	case m.From == "":
+		h.log.Info("a VIP has an owner", attributes...)
+	default:
+		h.log.Info("a VIP has moved", attributes...)
+	}
+}

@@ -1,0 +1,103 @@
+package history
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// A step is what one pass sees of the Service a, on the node n1.
+type step struct {
+	at     time.Duration // after noon
+	holder string        // of its claim; with a ! before it the claim is not valid; "gone": there is no such Service
+	reason vip.Reason
+	here   bool          // this node announces it
+	heard  time.Duration // when n2 was last heard, after noon
+}
+
+func (s step) record(h *History) {
+	k := vip.Key{Namespace: "default", Name: "a"}
+	name, void := strings.CutPrefix(s.holder, "!")
+	w := vip.World{Synced: true, Self: "n1", Now: noon.Add(s.at), Claims: map[vip.Key]vip.Claim{}, Members: []vip.Member{{Name: "n1"}, {Name: "n2", HeardAt: noon.Add(s.heard)}}}
+	var p vip.Plan
+	if s.holder != "gone" {
+		p.Verdicts = []vip.Verdict{{Service: k, Lease: k, Reason: s.reason, Message: "no endpoint", AnnouncedHere: s.here}}
+		w.Claims[k] = vip.Claim{Holder: name, Valid: !void && name != "", Cause: "n2: it is dead"}
+	}
+	h.Record(w, p)
+}
+
+func TestMoves(t *testing.T) {
+	const s = time.Second
+	tests := []struct {
+		name  string
+		steps []step
+		want  string
+	}{
+		{"what is there at the start is no move", []step{{holder: "n2"}, {at: s, holder: "n2"}}, ""},
+		{"a dead node: from when it was last heard to the announcement", []step{
+			{holder: "n2"}, {at: s, holder: "!n2", reason: vip.VIPClaiming, heard: 500 * time.Millisecond}, {at: s + 10*time.Millisecond, holder: "n1", heard: 500 * time.Millisecond},
+			{at: s + 20*time.Millisecond, holder: "n1", here: true, heard: 500 * time.Millisecond}, {at: 2 * s, holder: "n1", here: true, heard: 2 * s},
+		}, "n2>n1 n2: it is dead 520ms\n"},
+		{"handed over", []step{{holder: "n2"}, {at: s, holder: "n1", heard: s}, {at: s + time.Millisecond, holder: "n1", here: true, heard: s}}, "n2>n1 n2: it is dead 0s\n"},
+		{"handed over by a node whose link went down before", []step{{holder: "n2"}, {at: 3 * s, holder: "n1"}, {at: 3 * s, holder: "n1", here: true}}, "n2>n1 n2: it is dead 3s\n"},
+		{"to another node", []step{{holder: "n1", here: true}, {at: s, holder: "n2"}}, "n1>n2 n2: it is dead\n"},
+		{"withdrawn, and back", []step{{holder: "n2"}, {at: s, reason: vip.NoEndpoints}, {at: 2 * s, reason: vip.NoEndpoints}, {at: 3 * s, holder: "n2"}}, "n2> no endpoint\n>n2 n2: it is dead\n"},
+		{"new", []step{{holder: "gone"}, {at: s, reason: vip.VIPClaiming}, {at: s, holder: "n1"}, {at: s, holder: "n1", here: true}}, ">n1 n2: it is dead\n"},
+		{"deleted", []step{{holder: "n1", here: true}, {at: s, holder: "gone"}}, "n1> the Service was deleted, or is no longer of type LoadBalancer\n"},
+		{"the same node again", []step{{holder: "n1", here: true}, {at: s, holder: "!n1", reason: vip.VIPClaiming}, {at: 2 * s, holder: "n1"}}, ""},
+	}
+	for _, tt := range tests {
+		var log bytes.Buffer
+		h := New(slog.New(slog.NewTextHandler(&log, nil)))
+		for _, x := range tt.steps {
+			x.record(h)
+		}
+		got, lines := "", 0
+		for _, m := range h.Moves() {
+			got += m.From + ">" + m.To + " " + m.Cause
+			if m.Outage != nil {
+				got += " " + m.Outage.String()
+			}
+			got += "\n"
+			if m.From == "n1" || m.To == "n1" {
+				lines++
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: got\n%swant\n%s", tt.name, got, tt.want)
+		}
+		if n := strings.Count(log.String(), "service=default/a"); n != lines {
+			t.Errorf("%s: %d lines in the log, want %d:\n%s", tt.name, n, lines, &log)
+		}
+	}
+}
+
+// The latest moves are kept, and every outage is counted.
+func TestMovesAreBounded(t *testing.T) {
+	h := New(slog.New(slog.DiscardHandler))
+	step{holder: "n2"}.record(h)
+	for i := range maxMoves + 10 {
+		at := time.Duration(i) * time.Minute
+		step{at: at, holder: "n1", here: true, heard: at}.record(h)
+		step{at: at, holder: "n2", heard: at}.record(h)
+	}
+	all := h.Moves()
+	if len(all) != maxMoves || all[maxMoves-1].To != "n2" || all[0].At.Before(noon.Add(time.Minute)) {
+		t.Errorf("%d moves, from %v to %v", len(all), all[0], all[len(all)-1])
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(h.Collectors()...)
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 || families[0].GetMetric()[0].GetHistogram().GetBucket()[0].GetCumulativeCount() != maxMoves+10 {
+		t.Errorf("%v: %v, want %d outages of 0 s", err, families, maxMoves+10)
+	}
+}

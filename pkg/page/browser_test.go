@@ -1,0 +1,107 @@
+package page
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// A browser runs Chromium.
+type browser struct {
+	program string
+	t       *testing.T
+}
+
+// start runs Chromium on a page, and returns the directory of its profile.
+func (b browser) start(url string, options ...string) (cmd *exec.Cmd, profile string) {
+	profile = b.t.TempDir()
+	options = append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars", "--user-data-dir=" + profile}, options...)
+	return exec.CommandContext(b.t.Context(), b.program, append(options, url)...), profile
+}
+
+// title runs Chromium on a page and returns a function that asks it for the title.
+func (b browser) title(url string) func() string {
+	cmd, profile := b.start(url, "--remote-debugging-port=0")
+	check.OK(b.t, cmd.Start())
+	b.t.Cleanup(func() {
+		_ = cmd.Process.Kill() // fails only if it has ended
+		_ = cmd.Wait()         // says that it was killed
+	})
+	return func() string {
+		port, err := os.ReadFile(filepath.Join(profile, "DevToolsActivePort"))
+		line, _, _ := strings.Cut(string(port), "\n")
+		if err != nil {
+			return ""
+		}
+		r, err := http.Get("http://127.0.0.1:" + line + "/json/list")
+		if err != nil {
+			return ""
+		}
+		defer r.Body.Close()
+		var pages []struct{ Title, URL string }
+		if json.NewDecoder(r.Body).Decode(&pages) != nil {
+			return ""
+		}
+		if i := slices.IndexFunc(pages, func(p struct{ Title, URL string }) bool { return strings.HasPrefix(p.URL, url) }); i >= 0 {
+			return pages[i].Title
+		}
+		return ""
+	}
+}
+
+// TestInBrowser: the page in Chromium is live: its title, which a script sets, follows what happens. What users wrote runs nothing and
+// has nothing loaded. With HERALD_SCREENSHOTS, a directory, it leaves pictures there.
+func TestInBrowser(t *testing.T) {
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		if os.Getenv("HERALD_LAB") == "require" {
+			t.Fatal("chromium is not installed")
+		}
+		t.Skip("chromium is not installed (make parts)")
+	}
+	b := browser{program, t}
+	var view atomic.Pointer[View]
+	var asked atomic.Pointer[string] // what the browser should not have asked for
+	h := newHandler(func() View { return *view.Load() })
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !slices.Contains([]string{"/", "/page.css", "/page.js", "/events", "/favicon.ico"}, r.URL.Path) {
+			asked.Store(&r.URL.Path)
+		}
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	show := func(v View) { view.Store(&v) }
+
+	show(View{Node: "n1", Now: noon})
+	title := b.title(s.URL)
+	check.True(t, time.Minute, "the page is there", func() bool { return title() == "Herald on n1" })
+	show(sample())
+	check.True(t, time.Minute, "it is live", func() bool { return title() == "(2) Herald on n1" })
+	forged := evilView()
+	forged.Node = "n1"
+	show(forged)
+	check.True(t, time.Minute, "what users wrote is shown", func() bool { return title() == "(1) Herald on n1" })
+	show(sample())
+	check.True(t, time.Minute, "and has done nothing", func() bool { return title() == "(2) Herald on n1" })
+	if path := asked.Load(); path != nil {
+		t.Errorf("the browser has asked for %s", *path)
+	}
+	if dir := os.Getenv("HERALD_SCREENSHOTS"); dir != "" {
+		for name, options := range map[string][]string{
+			"desk": {"--window-size=1200,1500"}, "phone": {"--window-size=500,2400"}, "dark": {"--window-size=1200,1500", "--force-dark-mode"},
+		} {
+			cmd, _ := b.start(s.URL, append(options, "--timeout=3000", "--screenshot="+filepath.Join(dir, name+".png"))...)
+			check.OK(t, cmd.Run())
+		}
+	}
+}

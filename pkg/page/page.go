@@ -1,0 +1,137 @@
+// Package page renders what a node knows as a page for people: Services, nodes, pools, moves, what is wrong and what to
+// do. It needs nothing from elsewhere, works without JavaScript, and with it follows what happens by server-sent events.
+package page
+
+import (
+	"bytes"
+	"embed"
+	"fmt"
+	"html/template"
+	"time"
+)
+
+//go:embed page.html
+var source string
+
+//go:embed page.css page.js
+var assets embed.FS
+
+// A View is what the page shows. All texts may come from users: the template escapes them.
+type View struct {
+	Node, Version string
+	Now           time.Time
+	Began         time.Time // when this process began, so since when moves are known
+	Problems      []Problem
+	MoreProblems  int // that are not in Problems
+	Services      []Service
+	ServiceCount  int // of all
+	MoreServices  int // that are not in Services
+	Nodes         []Node
+	Pools         []Pool
+	Moves         []Move // the latest first
+}
+
+// A Problem is something that an operator should mend.
+type Problem struct {
+	Subject string // a Service or a node
+	Message string
+	Advice  string // what to do, or ""
+}
+
+// A Service is a row of the table of Services.
+type Service struct {
+	Service, VIPs, Owner string
+	Since                time.Time // when Owner got it; zero if nobody has it
+	How                  string    // by what means it is announced
+	Reason, Message      string
+	Class                string // "", "warn" or "bad"
+}
+
+// A Node is a row of the table of nodes.
+type Node struct {
+	Node     string
+	Services int // that it owns
+	State    string
+	Class    string // "", "warn" or "bad"
+}
+
+// A Pool is a row of the table of pools.
+type Pool struct {
+	Pool, Family, Used, Size string
+	Class                    string // "", "warn" or "bad"
+}
+
+// A Move is a row of the list of moves.
+type Move struct {
+	At                             time.Time
+	Service, VIPs, From, To, Cause string
+	Outage                         string // in words; "" if it is not known
+	Class                          string // of its dot: "", "warn" or "bad"
+}
+
+// Title is the title of the page, which begins with how many problems there are.
+func (v View) Title() string {
+	title := "Herald on " + v.Node
+	if n := len(v.Problems) + v.MoreProblems; n > 0 {
+		title = fmt.Sprintf("(%d) %s", n, title)
+	}
+	return title
+}
+
+// hours is how far back the timeline goes.
+const hours = 6
+
+// A Dot is a move on the timeline; a tick is an hour.
+type Dot struct {
+	X, Y  int
+	Label string
+	Class string
+}
+
+// Hours is how many hours the timeline shows.
+func (v View) Hours() int { return hours }
+
+// x returns where t is on the timeline, of 1000; ok is false if it is not on it.
+func (v View) x(t time.Time) (x int, ok bool) {
+	age := v.Now.Sub(t)
+	return int(1000 * (hours*time.Hour - age) / (hours * time.Hour)), age >= 0 && age < hours*time.Hour
+}
+
+// Dots returns the moves of the last hours. Of those that would cover each other there are three at most, above each other.
+func (v View) Dots() (dots []Dot) {
+	const width = 8
+	at := make(map[int]int)
+	for _, m := range v.Moves {
+		x, ok := v.x(m.At)
+		n := at[x/width]
+		if at[x/width]++; !ok || n > 2 {
+			continue
+		}
+		dots = append(dots, Dot{X: x, Y: 40 - 12*n, Label: m.At.UTC().Format(time.TimeOnly) + " " + m.Service + ": " + m.From + " → " + m.To, Class: m.Class})
+	}
+	return dots
+}
+
+// Ticks returns the full hours on the timeline.
+func (v View) Ticks() (ticks []Dot) {
+	for t := v.Now.UTC().Truncate(time.Hour); ; t = t.Add(-time.Hour) {
+		x, ok := v.x(t)
+		if !ok {
+			return ticks
+		}
+		ticks = append(ticks, Dot{X: x, Label: t.Format("15:04")})
+	}
+}
+
+var pageTemplate = template.Must(template.New("page").Parse(source))
+
+// render returns the whole page, or only what is in its main element.
+func render(v View, whole bool) ([]byte, error) {
+	var b bytes.Buffer
+	name := "main"
+	if whole {
+		name = "page"
+	}
+	err := pageTemplate.ExecuteTemplate(&b, name, v)
+	return b.Bytes(), err
+}
