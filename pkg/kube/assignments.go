@@ -57,8 +57,10 @@ func (a *Assignments) String() string { return "kube: addresses of Services" }
 
 // An attempt is the last write of an Assignment.
 type attempt struct {
-	version string // that it was made for
-	at      time.Time
+	version    string // that it was made for
+	at         time.Time
+	rejections int           // of this version, in a row
+	wait       time.Duration // from at until it is tried again, unless the version changes
 }
 
 // Run writes until ctx ends.
@@ -82,12 +84,13 @@ func (a *Assignments) Run(ctx context.Context) error {
 }
 
 // writeAll tries once to write all that is wanted and not seen, and returns when that has been
-// answered. It forgets attempts that nothing is wanted of any more, and reports false if
+// answered. What the API server rejects, since the Service has become too large, say, is tried again after 1 s, then
+// less and less often, until the Service changes. It forgets attempts that nothing is wanted of any more, and reports false if
 // something is to be tried again although nothing changes.
 func (a *Assignments) writeAll(ctx context.Context, attempts map[vip.Key]attempt) (done bool) {
 	wanted := a.wanted.Get()
 	names := make(map[vip.Key]bool, len(wanted))
-	failed := make([]bool, len(wanted))
+	failed := make([]error, len(wanted))
 	done = true
 	var writes errgroup.Group
 	writes.SetLimit(assignmentWrites)
@@ -98,22 +101,31 @@ func (a *Assignments) writeAll(ctx context.Context, attempts map[vip.Key]attempt
 			continue
 		}
 		last := attempts[w.Service]
-		if last.version == o.version && time.Since(last.at) < cacheTimeout {
-			done = false // the cache does not show the result yet
+		if last.version != o.version {
+			last = attempt{version: o.version}
+		} else if time.Since(last.at) < last.wait {
+			done = false
 			continue
 		}
-		attempts[w.Service] = attempt{o.version, time.Now()}
+		last.at, last.wait = time.Now(), cacheTimeout // the cache does not show the result yet
+		attempts[w.Service] = last
 		writes.Go(func() error {
-			failed[i] = a.write(ctx, o, w) != nil
+			failed[i] = a.write(ctx, o, w)
 			return nil
 		})
 	}
 	_ = writes.Wait()
 	for i, w := range wanted {
-		if failed[i] {
-			done = false
-			delete(attempts, w.Service)
+		if failed[i] == nil {
+			continue
 		}
+		done = false
+		last := attempts[w.Service]
+		if last.wait = 0; resultOf(failed[i]) == rejected {
+			last.wait = min(rejectedMin<<min(last.rejections, 10), rejectedMax)
+			last.rejections++
+		}
+		attempts[w.Service] = last
 	}
 	for k := range attempts {
 		if !names[k] {
