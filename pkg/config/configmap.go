@@ -1,8 +1,10 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 )
@@ -21,4 +23,27 @@ func ConfigMapData(text []byte) (map[string]string, error) {
 		return nil, errors.New("not a ConfigMap: it must have kind: ConfigMap, and the pools under data")
 	}
 	return object.Data, nil
+}
+
+// Documents reads the objects in a file of YAML documents, or of JSON, each as JSON. Of a list it returns the items.
+func Documents(text []byte) (objects []json.RawMessage, err error) {
+	for doc := range strings.SplitSeq("\n"+string(text), "\n---") {
+		data, err := yaml.YAMLToJSON([]byte(doc))
+		if err != nil {
+			return nil, fmt.Errorf("not YAML: %w", err)
+		}
+		var list struct {
+			Items []json.RawMessage `json:"items"`
+		}
+		switch err := json.Unmarshal(data, &list); {
+		case string(data) == "null":
+		case err != nil:
+			return nil, errors.New("not an object: a document must have kind, metadata and so on")
+		case list.Items != nil:
+			objects = append(objects, list.Items...)
+		default:
+			objects = append(objects, data)
+		}
+	}
+	return objects, nil
 }

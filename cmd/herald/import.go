@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/kube"
+	"github.com/heraldvip/herald/pkg/manifest"
+	"github.com/heraldvip/herald/pkg/migrate"
+	"github.com/heraldvip/herald/pkg/pool"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// importCommand is "herald import": the pools of another load balancer become Herald's.
+func importCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "import",
+		Short: "Turn the pools of another load balancer into Herald's",
+		Long: "Read the pools of MetalLB, of Cilium's LB IPAM or of kube-vip's cloud provider, and the Services, from the cluster or\n" +
+			"from files. Print the ConfigMap of pools that makes Herald give the same addresses, and the annotations by which Services\n" +
+			"keep those that they have; --apply writes them. What can't be carried over is said in comments at the top.",
+	}
+	for _, source := range migrate.Sources {
+		c.AddCommand(importFromCommand(source))
+	}
+	return c
+}
+
+// importFromCommand is "herald import" for one source.
+func importFromCommand(source string) *cobra.Command {
+	i := importer{source: source}
+	c := &cobra.Command{
+		Use:   source + " [FILE...]",
+		Short: "Turn the pools of " + map[string]string{"metallb": "MetalLB", "cilium": "Cilium's LB IPAM", "kube-vip": "kube-vip's cloud provider"}[source] + " into Herald's",
+		Long: "Without FILE the objects are read from the cluster. A FILE has YAML or JSON documents, as kubectl get -o yaml writes them;\n" +
+			"- is standard input. Services among them are pinned to the addresses in their status.",
+	}
+	i.access = addConnectFlags(c)
+	c.Flags().StringVar(&i.pools.Name, "pools", "kubevip", "The ConfigMap of pools (svc_pools)")
+	c.Flags().StringVar(&i.pools.Namespace, "pools-namespace", "kube-system", "Its namespace (svc_pools_namespace)")
+	c.Flags().BoolVar(&i.apply, "apply", false, "Write the ConfigMap and the annotations instead of printing them")
+	i.from = vip.Key{Namespace: "kube-system", Name: "kubevip"}
+	if source == "kube-vip" {
+		c.Flags().StringVar(&i.from.Name, "from", i.from.Name, "The provider's ConfigMap (KUBEVIP_CONFIG_MAP)")
+		c.Flags().StringVar(&i.from.Namespace, "from-namespace", i.from.Namespace, "Its namespace (KUBEVIP_NAMESPACE)")
+	}
+	c.RunE = func(c *cobra.Command, files []string) error {
+		ctx, cancel := context.WithTimeout(c.Context(), 5*time.Minute)
+		defer cancel()
+		return i.run(ctx, files, c.InOrStdin(), c.OutOrStdout())
+	}
+	return c
+}
+
+// An importer is one "herald import".
+type importer struct {
+	source string
+	access *accessFlags
+	pools  vip.Key // Herald's
+	from   vip.Key // of kube-vip's provider
+	apply  bool
+}
+
+// run reads the objects, from the cluster if there are no files, and prints or applies what becomes of them.
+func (i *importer) run(ctx context.Context, files []string, stdin io.Reader, out io.Writer) error {
+	objects, err := i.read(ctx, files, stdin)
+	if err != nil {
+		return err
+	}
+	r, err := migrate.From(i.source, objects)
+	if err != nil {
+		return err
+	}
+	_, problems := pool.Parse(nil, r.Data)
+	for _, p := range problems {
+		r.Notes = append(r.Notes, "Key "+p.Key+": "+strings.TrimRight(p.Message, "."))
+	}
+	annotations := make(map[vip.Key]map[string]string, len(r.Pins))
+	for _, p := range r.Pins {
+		annotations[p.Service] = p.Annotations
+	}
+	if !i.apply {
+		text, err := manifest.Import(i.source, i.pools, r.Data, annotations, r.Notes)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(text)
+		return err
+	}
+	return i.write(ctx, r, out)
+}
+
+// read returns the objects of the files, or else of the cluster.
+func (i *importer) read(ctx context.Context, files []string, stdin io.Reader) (objects []json.RawMessage, err error) {
+	for _, name := range files {
+		read := func() ([]byte, error) { return os.ReadFile(name) }
+		if name == "-" {
+			read = func() ([]byte, error) { return io.ReadAll(stdin) }
+		}
+		text, err := read()
+		if err != nil {
+			return nil, err
+		}
+		some, err := config.Documents(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		objects = append(objects, some...)
+	}
+	if len(files) > 0 {
+		return objects, nil
+	}
+	access, err := i.access.connect()
+	if err != nil {
+		return nil, err
+	}
+	collections := migrate.Collections(i.source)
+	if i.source == "kube-vip" {
+		collections = append(collections, migrate.Collection{Kind: "ConfigMap", Path: "/api/v1/namespaces/" + i.from.Namespace + "/configmaps/" + i.from.Name})
+	}
+	for _, c := range collections {
+		some, err := kube.ReadObjects(ctx, access, c.Kind, c.Path)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, some...)
+	}
+	return objects, nil
+}
+
+// write writes the annotations, and then the ConfigMap: before Herald gives addresses it knows which are in use.
+func (i *importer) write(ctx context.Context, r migrate.Result, out io.Writer) error {
+	access, err := i.access.connect()
+	if err != nil {
+		return err
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintln(out, "- "+strings.Join(strings.Fields(n), " "))
+	}
+	var errs []error
+	for _, p := range r.Pins {
+		errs = append(errs, kube.AnnotateService(ctx, access, p.Service, p.Annotations))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("the pools are not written: %w", err)
+	}
+	if err := kube.ApplyPools(ctx, access, i.pools, r.Data); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "ConfigMap %s written, %d Services annotated\n", i.pools, len(r.Pins))
+	return nil
+}

@@ -1,0 +1,327 @@
+package migrate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A metalLBPool is the spec of an IPAddressPool (metallb.io/v1beta1).
+type metalLBPool struct {
+	Addresses         []string `json:"addresses"`
+	AutoAssign        *bool    `json:"autoAssign"`
+	ServiceAllocation *struct {
+		Priority           int        `json:"priority"` // 1 comes before 2; 0 is last
+		Namespaces         []string   `json:"namespaces"`
+		NamespaceSelectors []selector `json:"namespaceSelectors"` // a namespace may be of any of these, or in Namespaces
+		ServiceSelectors   []selector `json:"serviceSelectors"`   // a Service may be of any
+	} `json:"serviceAllocation"`
+}
+
+// An advertisement is the spec of an L2Advertisement or of a BGPAdvertisement.
+type advertisement struct {
+	IPAddressPools         []string   `json:"ipAddressPools"`
+	IPAddressPoolSelectors []selector `json:"ipAddressPoolSelectors"`
+	NodeSelectors          []selector `json:"nodeSelectors"`
+	ServiceSelectors       []selector `json:"serviceSelectors"`
+	Interfaces             []string   `json:"interfaces"`
+	Peers                  []string   `json:"peers"`
+	Communities            []string   `json:"communities"`
+	LocalPref              uint32     `json:"localPref"`
+	AggregationLength      *int       `json:"aggregationLength"`
+	AggregationLengthV6    *int       `json:"aggregationLengthV6"`
+}
+
+// advertises reports whether a advertises the pool: one that names no pools does all.
+func (a advertisement) advertises(pool object) bool {
+	if len(a.IPAddressPools)+len(a.IPAddressPoolSelectors) == 0 {
+		return true
+	}
+	return slices.Contains(a.IPAddressPools, pool.Metadata.Name) ||
+		slices.ContainsFunc(a.IPAddressPoolSelectors, func(s selector) bool { return s.matches(pool.Metadata.Labels) })
+}
+
+// fromMetalLB reads MetalLB's custom resources.
+func (m *migration) fromMetalLB() error {
+	pools, parsed, err := specs[metalLBPool](m, "IPAddressPool")
+	if err != nil {
+		return err
+	}
+	_, l2, err := specs[advertisement](m, "L2Advertisement")
+	if err != nil {
+		return err
+	}
+	bgpObjects, bgp, err := specs[advertisement](m, "BGPAdvertisement")
+	if err != nil {
+		return err
+	}
+	priorities := priorities(parsed)
+	for i, o := range pools {
+		m.addMetalLBPool(o, parsed[i], priorities)
+		for _, name := range m.made[o.Metadata.Name] {
+			m.setAdvertisements(o, name, l2, bgp)
+		}
+	}
+	if len(pools) > 0 {
+		m.note("MetalLB gives a Service no address that is in none of its pools. So does Herald with svc_addresses=pools.")
+	}
+	for i, a := range bgp {
+		m.noteBGPAdvertisement(bgpObjects[i].Metadata.Name, a)
+	}
+	return m.noteMetalLBPeers()
+}
+
+// priorities returns Herald's priority, the highest of which comes first, for each of MetalLB's, of which the lowest does.
+func priorities(pools []metalLBPool) map[int]int {
+	var all []int
+	for _, p := range pools {
+		if p.ServiceAllocation != nil && p.ServiceAllocation.Priority > 0 {
+			all = append(all, p.ServiceAllocation.Priority)
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	out := make(map[int]int, len(all))
+	for i, p := range all {
+		out[p] = len(all) - i
+	}
+	return out
+}
+
+// addMetalLBPool adds a pool, or several with the same addresses where only one of several selectors has to hold.
+func (m *migration) addMetalLBPool(o object, p metalLBPool, priorities map[int]int) {
+	name := m.nameOf(o.Metadata.Name)
+	var texts []string
+	for _, a := range p.Addresses {
+		s, text, err := parseSpan(a)
+		if err != nil {
+			m.note("Pool %s: the addresses %q can't be read (%v), and are left out.", o.Metadata.Name, a, err)
+			continue
+		}
+		m.ranges[name] = append(m.ranges[name], s)
+		texts = append(texts, text)
+	}
+	namespaces, services, priority := []string{""}, []string{""}, 0
+	closed := p.AutoAssign != nil && !*p.AutoAssign
+	if a := p.ServiceAllocation; a != nil {
+		priority = priorities[a.Priority]
+		var ok1, ok2 bool
+		namespaces, ok1 = namespaceAlternatives(a.Namespaces, a.NamespaceSelectors)
+		services, ok2 = serviceAlternatives(a.ServiceSelectors)
+		if !ok1 || !ok2 || len(namespaces)*len(services) > maxVariants {
+			m.note("Pool %s: its serviceAllocation has no counterpart, so the pool gives addresses on request only (.auto); write .namespaces and .services by hand.", o.Metadata.Name)
+			namespaces, services, closed = []string{""}, []string{""}, true
+		}
+	}
+	n := 0
+	for _, ns := range namespaces {
+		for _, svc := range services {
+			pool := name
+			if n++; n > 1 {
+				pool = fmt.Sprintf("%s-%d", name, n)
+				m.names[o.Metadata.Name+" "+pool] = pool // so that no other is called that
+			}
+			m.made[o.Metadata.Name] = append(m.made[o.Metadata.Name], pool)
+			m.Data["pool-"+pool] = strings.Join(texts, ",")
+			m.set(pool, "namespaces", ns)
+			m.set(pool, "services", svc)
+			if ns != "" {
+				m.set(pool, "enforce", "true") // MetalLB refuses it to other namespaces, too
+			}
+			if closed {
+				m.set(pool, "auto", "false")
+			}
+			if priority != 0 {
+				m.set(pool, "priority", strconv.Itoa(priority))
+			}
+		}
+	}
+	if n > 1 {
+		m.note("Pool %s is %d pools with the same addresses: of its selectors any one has to hold, and a pool of Herald has one of each kind. Services that ask for %s by name get an address only where the first is offered.", o.Metadata.Name, n, name)
+	}
+}
+
+// maxVariants is of how many pools one may become.
+const maxVariants = 16
+
+// namespaceAlternatives returns the values of .namespaces of which any has to hold; ok is false if one can't be written.
+func namespaceAlternatives(names []string, selectors []selector) (all []string, ok bool) {
+	if len(names) > 0 {
+		all = append(all, strings.Join(sortedUnique(names), ","))
+	}
+	for _, s := range selectors {
+		text := s.String()
+		if !strings.ContainsAny(text, "=!()<>") { // it would be read as the name of a namespace
+			return nil, false
+		}
+		all = append(all, text)
+	}
+	if len(all) == 0 {
+		all = []string{""}
+	}
+	return all, true
+}
+
+// serviceAlternatives is namespaceAlternatives for .services.
+func serviceAlternatives(selectors []selector) (all []string, ok bool) {
+	for _, s := range selectors {
+		if s.empty() {
+			return []string{""}, true
+		}
+		all = append(all, s.String())
+	}
+	if len(all) == 0 {
+		all = []string{""}
+	}
+	return all, true
+}
+
+// setAdvertisements sets how the VIPs of a pool are announced, on which nodes, and on which link.
+func (m *migration) setAdvertisements(o object, pool string, l2, bgp []advertisement) {
+	other := func(a advertisement) bool { return !a.advertises(o) }
+	byARP, byBGP := slices.DeleteFunc(slices.Clone(l2), other), slices.DeleteFunc(slices.Clone(bgp), other)
+	switch {
+	case len(byARP) > 0 && len(byBGP) > 0:
+		m.set(pool, "announce", "arp,bgp")
+	case len(byARP) > 0:
+		m.set(pool, "announce", "arp")
+	case len(byBGP) > 0:
+		m.set(pool, "announce", "bgp")
+	default:
+		m.note("Pool %s: no L2Advertisement or BGPAdvertisement advertises it. Herald announces its addresses in every way that is enabled.", o.Metadata.Name)
+	}
+	var nodes []selector
+	everywhere := false
+	for _, a := range slices.Concat(byARP, byBGP) {
+		everywhere = everywhere || len(a.NodeSelectors) == 0 || slices.ContainsFunc(a.NodeSelectors, selector.empty)
+		nodes = append(nodes, a.NodeSelectors...)
+		if len(a.ServiceSelectors) > 0 {
+			m.note("Pool %s: an advertisement has serviceSelectors; Herald announces all Services of the pool alike, unless they say otherwise (heraldvip.io/announce).", o.Metadata.Name)
+		}
+	}
+	if all, ok := union(nodes); !everywhere && ok {
+		m.set(pool, "nodes", all.String())
+	} else if everywhere && len(nodes) > 0 {
+		m.note("Pool %s: one advertisement is for the nodes of %s, another for all. Herald's pools choose nodes once, for ARP and BGP: all may carry its VIPs, unless you set pool-%s.nodes.", o.Metadata.Name, texts(nodes), pool)
+	} else if len(nodes) > 0 {
+		m.note("Pool %s: its VIPs may be on nodes of any of %s, which one selector can't say. Give these nodes a label of their own, and write it to pool-%s.nodes; until then all nodes may carry them.", o.Metadata.Name, texts(nodes), pool)
+	}
+	var links []string
+	for _, a := range byARP {
+		links = append(links, a.Interfaces...)
+	}
+	switch links = sortedUnique(links); {
+	case len(links) == 1 && !slices.ContainsFunc(byARP, func(a advertisement) bool { return len(a.Interfaces) == 0 }):
+		m.set(pool, "interface", links[0])
+	case len(links) > 0:
+		m.note("Pool %s is announced on several links (%s), or on all by another L2Advertisement. A VIP of Herald is on one: vip_servicesinterface, or pool-%s.interface, which may be auto.", o.Metadata.Name, strings.Join(links, ", "), pool)
+	}
+}
+
+// texts is selectors for a message.
+func texts(all []selector) string {
+	var out []string
+	for _, s := range all {
+		out = append(out, `"`+s.String()+`"`)
+	}
+	return strings.Join(out, ", ")
+}
+
+// noteBGPAdvertisement adds notes about what pools have no attributes for.
+func (m *migration) noteBGPAdvertisement(name string, a advertisement) {
+	var parts []string
+	if a.LocalPref != 0 {
+		parts = append(parts, fmt.Sprintf("localPref %d", a.LocalPref))
+	}
+	if len(a.Communities) > 0 {
+		parts = append(parts, "communities "+strings.Join(m.communities(a.Communities), ", "))
+	}
+	if len(a.Peers) > 0 {
+		parts = append(parts, "peers "+strings.Join(a.Peers, ", "))
+	}
+	if len(parts) > 0 {
+		m.note("BGPAdvertisement %s: %s. Herald has them as options for all routes, and as annotations of Services (heraldvip.io/bgp-...).", name, strings.Join(parts, "; "))
+	}
+	if length, length6 := a.AggregationLength, a.AggregationLengthV6; length != nil && *length != 32 || length6 != nil && *length6 != 128 {
+		m.note("BGPAdvertisement %s aggregates routes. Herald advertises the prefixes of herald_bgp_aggregates beside the host routes.", name)
+	}
+}
+
+// communities puts in the values of names that Community objects define.
+func (m *migration) communities(names []string) (out []string) {
+	_, defined, _ := specs[struct {
+		Communities []struct {
+			Name  string `json:"name"`
+			Value string `json:"value"`
+		} `json:"communities"`
+	}](m, "Community")
+	for _, n := range names {
+		for _, d := range defined {
+			for _, c := range d.Communities {
+				if c.Name == n {
+					n = c.Value
+				}
+			}
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
+// noteMetalLBPeers adds a note with the options for MetalLB's BGP peers.
+func (m *migration) noteMetalLBPeers() error {
+	objects, peers, err := specs[struct {
+		MyASN        uint32     `json:"myASN"`
+		PeerASN      uint32     `json:"peerASN"`
+		DynamicASN   string     `json:"dynamicASN"`
+		Address      string     `json:"peerAddress"`
+		Interface    string     `json:"interface"`
+		Port         int        `json:"peerPort"`
+		Multihop     bool       `json:"ebgpMultiHop"`
+		BFD          string     `json:"bfdProfile"`
+		Password     string     `json:"password"`
+		NodeSelector []selector `json:"nodeSelectors"`
+		Secret       struct {
+			Name string `json:"name"`
+		} `json:"passwordSecret"`
+	}](m, "BGPPeer")
+	if err != nil || len(peers) == 0 {
+		return err
+	}
+	var list []string
+	as := ""
+	for i, p := range peers {
+		name := objects[i].Metadata.Name
+		address := p.Address
+		if strings.Contains(address, ":") {
+			address = "[" + address + "]"
+		}
+		if address == "" && p.Interface != "" {
+			address = "unnumbered:" + p.Interface
+		}
+		peer := fmt.Sprintf("%s:%d", address, p.PeerASN)
+		port := cmp.Or(p.Port, 179)
+		switch {
+		case port != 179:
+			peer += fmt.Sprintf("::%v:%d", p.Multihop, port)
+		case p.Multihop:
+			peer += "::true"
+		}
+		list = append(list, peer)
+		if own := strconv.FormatUint(uint64(p.MyASN), 10); as == "" {
+			as = own
+		} else if as != own {
+			m.note("BGPPeer %s has another AS of its own (%s) than others; Herald has one (bgp_as).", name, own)
+		}
+		if p.Password != "" || p.Secret.Name != "" {
+			m.note("BGPPeer %s has a password, which is not printed here: it comes after the AS in bgp_peers.", name)
+		}
+		if p.BFD != "" || len(p.NodeSelector) > 0 || p.DynamicASN != "" {
+			m.note("BGPPeer %s has a bfdProfile, nodeSelectors or a dynamicASN, which Herald has not (bgp.md): it notices a dead peer by its hold time, and each node may have peers of its own by annotations of Nodes.", name)
+		}
+	}
+	m.note("BGP: run Herald with bgp_enable=true, bgp_as=%s and bgp_peers=%s.", as, strings.Join(list, ","))
+	return nil
+}

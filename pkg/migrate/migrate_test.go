@@ -1,0 +1,111 @@
+package migrate
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// data returns the data and the Pins of a Result, sorted, in few words.
+func data(r Result) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(r.Data)) {
+		out = append(out, k+": "+r.Data[k])
+	}
+	for _, p := range r.Pins {
+		out = append(out, fmt.Sprintf("%s %v", p.Service, p.Annotations))
+	}
+	return strings.Join(out, "\n")
+}
+
+// from is From of objects without quotes around keys and values, so that they are short.
+func from(t *testing.T, source string, objects ...string) Result {
+	t.Helper()
+	var all []json.RawMessage
+	for _, o := range objects {
+		all = append(all, json.RawMessage(o))
+	}
+	return check.Value(From(source, all))(t)
+}
+
+func metalLB(kind, name, spec string) string {
+	return fmt.Sprintf(`{"kind":%q,"metadata":{"name":%q,"namespace":"metallb-system"},"spec":{%s}}`, kind, name, spec)
+}
+
+func loadBalancer(name, annotations, ip string) string {
+	return fmt.Sprintf(`{"kind":"Service","metadata":{"name":%q,"namespace":"default","annotations":{%s}},"spec":{"type":"LoadBalancer"},"status":{"loadBalancer":{"ingress":[{"ip":%q}]}}}`, name, annotations, ip)
+}
+
+func TestMetalLB(t *testing.T) {
+	const pool = `"addresses":["10.0.0.0/28"]`
+	for _, tt := range []struct {
+		name    string
+		objects []string
+		want    string
+		note    string // part of one of the notes
+	}{
+		{"one address", []string{metalLB("IPAddressPool", "a", `"addresses":["10.0.0.7-10.0.0.7","10.0.0.9/32","fd00::1-fd00::f"]`)}, "pool-a: 10.0.0.7,10.0.0.9/32,fd00::1-fd00::f", "advertises it"},
+		{"a name that is a key's", []string{metalLB("IPAddressPool", "cidr-x", pool)}, "pool-metallb-cidr-x: 10.0.0.0/28", "called metallb-cidr-x"},
+		{"names that become one", []string{metalLB("IPAddressPool", "a.b", pool), metalLB("IPAddressPool", "a-b", pool)}, "pool-a-b: 10.0.0.0/28\npool-a-bx: 10.0.0.0/28", ""},
+		{"the lowest priority comes first, 0 last", []string{
+			metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"priority":100}`), metalLB("IPAddressPool", "b", pool+`,"serviceAllocation":{"priority":7}`), metalLB("IPAddressPool", "c", pool+`,"serviceAllocation":{}`),
+		}, "pool-a: 10.0.0.0/28\npool-a.priority: 1\npool-b: 10.0.0.0/28\npool-b.priority: 2\npool-c: 10.0.0.0/28", ""},
+		{"selectors that can't be one", []string{metalLB("IPAddressPool", "a", pool), metalLB("L2Advertisement", "x", `"nodeSelectors":[{"matchLabels":{"a":"1"}},{"matchLabels":{"b":"1"}}]`)},
+			"pool-a: 10.0.0.0/28\npool-a.announce: arp", `nodes of any of "a=1", "b=1"`},
+		{"selectors that can", []string{metalLB("IPAddressPool", "a", pool), metalLB("L2Advertisement", "x", `"nodeSelectors":[{"matchLabels":{"a":"2"}},{"matchExpressions":[{"key":"a","operator":"In","values":["1","2"]}]}]`)},
+			"pool-a: 10.0.0.0/28\npool-a.announce: arp\npool-a.nodes: a in (1,2)", ""},
+		{"all nodes by another advertisement", []string{metalLB("IPAddressPool", "a", pool), metalLB("L2Advertisement", "x", `"nodeSelectors":[{"matchLabels":{"a":"2"}}]`), metalLB("L2Advertisement", "y", ``)},
+			"pool-a: 10.0.0.0/28\npool-a.announce: arp", "another for all"},
+		{"a pool with the name of a variant", []string{
+			metalLB("IPAddressPool", "a", pool+`,"serviceAllocation":{"serviceSelectors":[{"matchLabels":{"x":"1"}},{"matchLabels":{"y":"1"}}]}`), metalLB("IPAddressPool", "a-2", pool),
+		}, "pool-a: 10.0.0.0/28\npool-a-2: 10.0.0.0/28\npool-a-2.services: y=1\npool-a-2x: 10.0.0.0/28\npool-a.services: x=1", "called a-2x"},
+		{"a Service with an address that no pool has", []string{metalLB("IPAddressPool", "a", pool), loadBalancer("s", "", "10.9.9.9")}, "pool-a: 10.0.0.0/28\ndefault/s map[kube-vip.io/loadbalancerIPs:10.9.9.9]", "in no pool. It keeps it"},
+		{"a Service that asks by name, and for a pool that is renamed", []string{metalLB("IPAddressPool", "a.b", pool), loadBalancer("s", `"kube-vip.io/loadbalancerIPs":"10.0.0.5","metallb.universe.tf/address-pool":"a.b"`, "10.0.0.5")},
+			"pool-a-b: 10.0.0.0/28\ndefault/s map[heraldvip.io/pool:a-b]", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := from(t, "metallb", tt.objects...)
+			if got := data(r); got != tt.want {
+				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
+			}
+			if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, tt.note) {
+				t.Errorf("%q is not in\n%s", tt.note, notes)
+			}
+		})
+	}
+}
+
+// However many Services there are, notes about them are few.
+func TestNotesAreBounded(t *testing.T) {
+	objects := []string{metalLB("IPAddressPool", "a", `"addresses":["10.0.0.0/28"]`)}
+	for i := range 1000 {
+		objects = append(objects, loadBalancer(fmt.Sprintf("s%d", i), "", "10.9.9.9"))
+	}
+	r := from(t, "metallb", objects...)
+	if len(r.Pins) != 1000 || len(r.Notes) > maxServiceNotes+5 {
+		t.Errorf("%d pins, %d notes", len(r.Pins), len(r.Notes))
+	}
+}
+
+func TestSelector(t *testing.T) {
+	s := selector{MatchLabels: map[string]string{"b": "1", "a": "2"}, MatchExpressions: []requirement{{"c", "Exists", nil}, {"d", "DoesNotExist", nil}, {"e", "NotIn", []string{"y", "x"}}, {"f", "In", []string{"y", "x"}}}}
+	if got, want := s.String(), "a=2,b=1,c,!d,e notin (x,y),f in (x,y)"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	labels := map[string]string{"a": "2", "b": "1", "c": "", "f": "x"}
+	if !s.matches(labels) {
+		t.Error("it does not match")
+	}
+	for k, v := range map[string]string{"a": "3", "d": "", "e": "x", "f": "z"} {
+		other := maps.Clone(labels)
+		other[k] = v
+		if s.matches(other) {
+			t.Errorf("with %s=%s it matches", k, v)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package migrate
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// addressesKey is the annotation that names the addresses of a Service, and wins over all others.
+const addressesKey = "kube-vip.io/loadbalancerIPs"
+
+// askingKeys are the annotations by which Herald reads what addresses a Service asks for, the first of them that it has.
+var askingKeys = []string{addressesKey, "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs", "lbipam.cilium.io/ips", "io.cilium/lb-ipam-ips"}
+
+// poolKeys are the annotations by which a Service asks for a pool.
+var poolKeys = []string{"heraldvip.io/pool", "metallb.io/address-pool", "metallb.universe.tf/address-pool"}
+
+// class is Herald's loadBalancerClass, as long as lb_class_name is not set.
+const class = "kube-vip.io/kube-vip-class"
+
+// A service is what is read of a Service.
+type service struct {
+	Type  string `json:"type"`
+	IP    string `json:"loadBalancerIP"`
+	Class string `json:"loadBalancerClass"`
+}
+
+// pinServices adds a Pin for each Service that has an address in its status which it does not ask for, or asks for a pool
+// that has another name now.
+func (m *migration) pinServices() {
+	classes := make(map[string]int)
+	for _, o := range m.objects {
+		var s service
+		if o.Kind != "Service" || json.Unmarshal(o.Spec, &s) != nil || s.Type != "LoadBalancer" || !m.serves(o, s) {
+			continue
+		}
+		if s.Class != "" && s.Class != class {
+			classes[s.Class]++
+		}
+		m.pin(o, s)
+	}
+	for _, c := range slices.Sorted(maps.Keys(classes)) {
+		m.note("Services with the loadBalancerClass %s: %d. It can't be changed, and Herald serves one class: set lb_class_name=%[1]s, or create them again without.", c, classes[c])
+	}
+}
+
+// serves reports whether the source serves a Service of type LoadBalancer, by all that is seen of it.
+func (m *migration) serves(o object, s service) bool {
+	a := o.Metadata.Annotations
+	switch {
+	case s.Class == "" || s.Class == class:
+		return true
+	case m.source == "metallb":
+		return a["metallb.io/ip-allocated-from-pool"]+a["metallb.universe.tf/ip-allocated-from-pool"] != ""
+	case m.source == "cilium":
+		return strings.HasPrefix(s.Class, "io.cilium/")
+	}
+	return false
+}
+
+// pin adds a Pin for a Service if it needs one.
+func (m *migration) pin(o object, s service) {
+	p := Pin{Service: vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, Annotations: make(map[string]string)}
+	has, asks := shown(o), asked(o, s)
+	unspecified := slices.ContainsFunc(asks, netip.Addr.IsUnspecified) // leased by DHCP
+	if len(has) > 0 && !unspecified && !sameAddresses(has, asks) {
+		var texts []string
+		for _, a := range has {
+			texts = append(texts, a.String())
+		}
+		p.Annotations[addressesKey] = strings.Join(texts, ",")
+		if len(asks) > 0 {
+			m.noteService("Service %s asks for %v, and has %v: it is pinned to what it has.", p.Service, asks, has)
+		}
+	}
+	if !unspecified {
+		for _, a := range has {
+			if m.poolOf(a) == "" {
+				m.noteService("Service %s has %s, which is in no pool. It keeps it.", p.Service, a)
+			}
+		}
+	}
+	for _, k := range poolKeys {
+		if given := o.Metadata.Annotations[k]; given != "" {
+			if to := m.names[given]; to != "" && to != given {
+				p.Annotations[poolKeys[0]] = to
+			}
+			break
+		}
+	}
+	if len(p.Annotations) > 0 {
+		m.Pins = append(m.Pins, p)
+	}
+}
+
+// shown returns the addresses in the status of a Service.
+func shown(o object) (addrs []netip.Addr) {
+	var status struct {
+		LoadBalancer struct {
+			Ingress []struct {
+				IP string `json:"ip"`
+			} `json:"ingress"`
+		} `json:"loadBalancer"`
+	}
+	if len(o.Status) == 0 || json.Unmarshal(o.Status, &status) != nil {
+		return nil
+	}
+	for _, i := range status.LoadBalancer.Ingress {
+		if a, err := netip.ParseAddr(i.IP); err == nil {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	return addrs
+}
+
+// asked returns the addresses that Herald reads that a Service asks for.
+func asked(o object, s service) (addrs []netip.Addr) {
+	text := s.IP
+	for _, k := range askingKeys {
+		if v := strings.TrimSpace(o.Metadata.Annotations[k]); v != "" {
+			text = v
+			break
+		}
+	}
+	for item := range strings.SplitSeq(text, ",") {
+		if a, err := netip.ParseAddr(strings.TrimSpace(item)); err == nil {
+			addrs = append(addrs, a.Unmap())
+		}
+	}
+	return addrs
+}
+
+// sameAddresses reports whether a and b are the same in any order.
+func sameAddresses(a, b []netip.Addr) bool {
+	a, b = slices.SortedFunc(slices.Values(a), netip.Addr.Compare), slices.SortedFunc(slices.Values(b), netip.Addr.Compare)
+	return slices.Equal(a, b)
+}
