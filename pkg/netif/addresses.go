@@ -220,9 +220,9 @@ func (n *Interfaces) removeOtherLengths(others []kernelAddress, linkName string)
 // rebindNetworks is still to be called.
 func (n *Interfaces) remove(key addressKey, why string) error {
 	name := n.snapshot.links[key.link].name
-	if n.wanted[key].LocalDelivery {
+	if w := n.wanted[key]; w.LocalDelivery {
 		kinds := served
-		if n.wanted[key].ResetTranslated {
+		if w.ResetTranslated || !n.opts.Tenure().Holds(time.Now()) { // its own API server does not work, or it would hold its node lease
 			kinds |= translated
 		}
 		n.reset(key, kinds)

@@ -31,7 +31,7 @@ type fakeKernel struct {
 	subscriptions map[*fakeSubscription]bool
 	checks        map[bool]*time.Timer // for IPv4 (true) and IPv6: the next look for addresses that have ended
 	bindings      []bindRequest        // every bind that worked
-	resets        []netip.Addr         // whose connections were reset, if they were still bound
+	resets        []connectionKinds    // of connections to addresses that were bound, oldest first
 	reads         int
 }
 
@@ -222,12 +222,12 @@ func (k *fakeKernel) expireAddresses(is4 bool) {
 	})
 }
 
-func (k *fakeKernel) resetConnections(a netip.Addr, _ connectionKinds) (int, error) {
+func (k *fakeKernel) resetConnections(a netip.Addr, kinds connectionKinds) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for p := range k.addrs {
 		if p.prefix.Addr() == a {
-			k.resets = append(k.resets, a)
+			k.resets = append(k.resets, kinds)
 			return 1, nil
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -92,6 +93,37 @@ func TestKernelResets(t *testing.T) {
 	}
 	if err := readError(stay["a VIP that stays"]); !isTimeout(err) {
 		t.Errorf("a VIP that is not served here: %v, want nothing", err)
+	}
+}
+
+// Which connections are reset when a VIP of the control plane comes and goes: those that are translated stay, unless it is said that they
+// are not to, or the node lease is lost.
+func TestResets(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		reset bool // ResetTranslated
+		lost  bool // the node lease
+		want  connectionKinds
+	}{
+		{"handed over", false, false, served},
+		{"its API server is not ready", true, false, served | translated},
+		{"the node lease is lost", false, true, served | translated},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			k := newFake("link 2 eth0 up\neth0 10.0.0.5/24")
+			r := newRig(t, k)
+			a := vip.Address{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 32, Link: "eth0", LocalDelivery: true}
+			check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
+			a.ResetTranslated = tt.reset
+			check.Value(r.Set(t.Context(), []vip.Address{a}))(t)
+			if tt.lost {
+				r.with(func(t *vip.Tenure) { t.Until = time.Now().Add(-time.Second) })
+			}
+			check.Value(r.Set(t.Context(), nil))(t)
+			if want := []connectionKinds{ownClients, tt.want}; !slices.Equal(k.resets, want) {
+				t.Errorf("reset %b, want %b", k.resets, want)
+			}
+		})
 	}
 }
 
