@@ -1,7 +1,8 @@
 // Command tool is the one program in the pods of the lab's real nodes:
 //
 //	tool pause   keeps a pod's namespaces: it reaps orphans, and ends with SIGTERM
-//	tool web     answers HTTP on :8080 with "pod node client", ready or not
+//	tool web     answers HTTP on :8080 with "pod node client", ready or not; a connection that asks for /echo is no longer
+//	             HTTP: it gets back what it sends
 //
 // web answers for another 5 s after SIGTERM, as a backend should, since kube-proxies
 // still have its endpoint.
@@ -10,6 +11,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -54,6 +56,13 @@ func web() {
 	defer stop()
 	name, _ := os.Hostname()
 	srv := &http.Server{Addr: ":8080", Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/echo" {
+			if conn, in, err := http.NewResponseController(w).Hijack(); err == nil {
+				_, _ = io.Copy(conn, in)
+				conn.Close()
+			}
+			return
+		}
 		client, _, _ := net.SplitHostPort(r.RemoteAddr)
 		fmt.Fprintf(w, "%s %s %s\n", name, os.Getenv("NODE"), client)
 	})}
