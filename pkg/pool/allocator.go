@@ -44,6 +44,7 @@ type Allocator struct {
 
 	services map[vip.Key]*service
 	holders  map[netip.Addr][]*service // who has, or names, an address
+	named    map[netip.Addr]int        // on how many Services it is written, be it theirs or not
 	keyed    map[sharingKey]map[*service]bool
 	spaces   map[*Pool]*space
 	offered  map[string][]*Pool // by namespace, as far as it was asked for
@@ -83,7 +84,7 @@ type service struct {
 func NewAllocator(rest time.Duration) *Allocator {
 	a := &Allocator{
 		rest:     rest,
-		services: make(map[vip.Key]*service), holders: make(map[netip.Addr][]*service),
+		services: make(map[vip.Key]*service), holders: make(map[netip.Addr][]*service), named: make(map[netip.Addr]int),
 		keyed:   make(map[sharingKey]map[*service]bool),
 		resting: make(map[netip.Addr]time.Time), occupied: make(map[netip.Addr]time.Time), contested: make(map[netip.Addr]bool),
 		changed: make(map[*service]bool), open: make(map[*service]bool), pending: make(map[*service]bool), outside: make(map[*service]bool),
@@ -98,7 +99,11 @@ func (a *Allocator) SetPools(p *Pools) {
 	a.pools = p
 	a.resetSpaces()
 	for _, s := range a.services {
-		if a.setOutside(s); s.Renumber && a.outside[s] {
+		switch a.setOutside(s); {
+		case !s.Renumber:
+		case a.pending[s]:
+			a.withdraw(s) // a pool may have again what it was to be given another for
+		case a.outside[s]:
 			a.changed[s] = true
 		}
 	}
@@ -159,11 +164,13 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		s = &service{}
 		a.services[r.Service] = s
 	} else if a.pending[s] && sameWishes(&s.Request, &r) {
+		a.contest(s, !slices.Equal(s.Shown, r.Shown))
 		s.Labels, s.Shown = r.Labels, r.Shown // what it was given stays
 		return
 	}
-	before, changedPorts := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports)
+	before, contest := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown)
 	a.setKey(s, r.Service.Namespace, r.SharingKey)
+	written := s.Addresses
 	s.Request, s.has, s.lost = r, nil, ""
 	delete(a.pending, s)
 	for _, x := range r.Addresses {
@@ -183,12 +190,36 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		if !slices.Contains(before, x) {
 			a.hold(s, x)
 		}
-		if changedPorts && len(a.holders[x]) > 1 {
+	}
+	a.contest(s, contest)
+	a.rename(written, r.Addresses)
+	a.changed[s] = true
+	a.setOutside(s)
+}
+
+// rename records what is written on a Service in place of what was.
+func (a *Allocator) rename(before, after []netip.Addr) {
+	for _, x := range after {
+		a.named[x]++
+	}
+	for _, x := range before {
+		if a.named[x]--; a.named[x] > 0 {
+			continue
+		}
+		delete(a.named, x)
+		if _, rests := a.resting[x]; !rests && len(a.holders[x]) == 0 && !x.IsUnspecified() {
+			a.free(x)
+		}
+	}
+}
+
+// contest has the addresses of s that others have, too, looked at, if s has changed in what decides who keeps them.
+func (a *Allocator) contest(s *service, changed bool) {
+	for _, x := range s.has {
+		if changed && len(a.holders[x]) > 1 {
 			a.contested[x] = true
 		}
 	}
-	a.changed[s] = true
-	a.setOutside(s)
 }
 
 // sameWishes reports whether two Requests of one Service differ in labels and status only.
@@ -206,6 +237,7 @@ func (a *Allocator) Delete(k vip.Key, now time.Time) {
 	for _, x := range s.has {
 		a.release(s, x, now)
 	}
+	a.rename(s.Addresses, nil)
 	a.setKey(s, k.Namespace, "")
 	delete(a.services, k)
 	delete(a.changed, s)
@@ -266,6 +298,9 @@ func (a *Allocator) unhold(s *service, x netip.Addr) {
 	left := slices.DeleteFunc(a.holders[x], func(o *service) bool { return o == s })
 	if len(left) > 0 {
 		a.holders[x] = left
+		if len(left) > 1 {
+			a.contested[x] = true // which of them ranks first may be another
+		}
 		a.freed = true // its ports
 		return
 	}
@@ -346,7 +381,7 @@ func (a *Allocator) isTaken(x netip.Addr) bool {
 	if _, rests := a.resting[x]; rests || a.isOccupied(x) {
 		return true
 	}
-	return len(a.holders[x]) > 0
+	return len(a.holders[x]) > 0 || a.named[x] > 0
 }
 
 // byAge orders Services by creationTimestamp, oldest first, and those of the same second by Key.

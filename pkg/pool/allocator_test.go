@@ -421,6 +421,7 @@ func TestReasons(t *testing.T) {
 // Who names an address of others does not keep those from sharing it.
 func TestNamingDoesNotPreventSharing(t *testing.T) {
 	w := newWorld(t, 0, "cidr-global=10.0.0.0/24")
+	w.set("tenant/older", func(r *Request) { r.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1")} })
 	w.set("a", func(r *Request) {
 		r.SharingKey, r.Addresses, r.Allocated = "k", []netip.Addr{netip.MustParseAddr("10.0.0.1")}, "cidr-global"
 		r.Shown = r.Addresses
@@ -428,7 +429,7 @@ func TestNamingDoesNotPreventSharing(t *testing.T) {
 	w.set("tenant/x", func(r *Request) { r.Addresses = []netip.Addr{netip.MustParseAddr("10.0.0.1")} })
 	w.a.Decide(w.now)
 	w.set("b", func(r *Request) { r.SharingKey, r.Ports = "k", []vip.Port{{Protocol: "TCP", Port: 81}} })
-	if got := w.a.Decide(w.now); len(got) != 1 || len(got[0].Addresses) != 1 || got[0].Addresses[0].String() != "10.0.0.1" {
+	if got := w.a.Decide(w.now); len(got) != 1 || len(got[0].Addresses) != 1 || got[0].Addresses[0].String() != "10.0.0.1" || !strings.HasSuffix(got[0].Reason, "shared with Service ns/a") {
 		t.Errorf("b gets %v, want 10.0.0.1, which a has", got)
 	}
 }

@@ -126,7 +126,7 @@ func (c *choice) take(p *Pool, f vip.Family) bool {
 		return true
 	}
 	for _, x := range a.restQueue {
-		if a.rests(x) && vip.FamilyOf(x.addr) == f && len(a.holders[x.addr]) == 0 && !a.isOccupied(x.addr) && contains(a.spaces[p].family(f).ranges, x.addr) {
+		if a.rests(x) && vip.FamilyOf(x.addr) == f && len(a.holders[x.addr]) == 0 && a.named[x.addr] == 0 && !a.isOccupied(x.addr) && contains(a.spaces[p].family(f).ranges, x.addr) {
 			c.hold(x.addr, p, fmt.Sprintf("%s is of pool %s, which has none that was not released lately", x.addr, p.Name))
 			return true
 		}
@@ -205,7 +205,7 @@ func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Ad
 		}
 	}
 	if with != nil {
-		return best, slices.MinFunc(a.holders[best], byAge)
+		return best, slices.MinFunc(a.entitled(best), byAge)
 	}
 	if f != vip.IPv4 || !a.pools.sharing(s.Service.Namespace) {
 		return best, nil
@@ -216,7 +216,7 @@ func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Ad
 			x = space.held[len(space.held)-1-i]
 		}
 		if a.mayShareWithAll(s, x) {
-			return x, slices.MinFunc(a.holders[x], byAge)
+			return x, slices.MinFunc(a.entitled(x), byAge)
 		}
 	}
 	return best, nil

@@ -60,6 +60,7 @@ func run(ctx context.Context, args []string) error {
 	services := flags.String("services", "10,100,1000", "how many Services, one run for each")
 	abused := flags.String("abuse", "", "measure with this load instead: all, or kinds of it, such as services,arp=5000; the limits that are exceeded are an error")
 	held := flags.Int("connections", 0, "measure established connections instead: so many with traffic, ten times as many without, while their VIP moves")
+	burst := flags.Bool("burst", false, "create Services without addresses at once instead, and measure when all are given one, announced and shown")
 	repeat := flags.Int("repeat", 1, "how often each is run; the table then has medians and ranges")
 	out := flags.String("out", ".", "the directory bench-<date>.json is written to")
 	s := setup{log: progress(time.Now())}
@@ -83,6 +84,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if *abused != "" {
 		return s.abuse(ctx, *abused, sizes)
+	}
+	if *burst {
+		return s.measureBursts(ctx, sizes, *repeat)
 	}
 	report := Report{Began: time.Now().Round(time.Second), Machine: machine(), Version: s.version(ctx)}
 	for _, n := range sizes {
@@ -117,6 +121,18 @@ func (s setup) abuse(ctx context.Context, text string, sizes []int) error {
 		fmt.Printf("\n%s, %s, %d Services, abuse %s\n%s", s.version(ctx), machine(), n, text, abuseTable(all))
 		if errs = append(errs, err); err == nil {
 			errs = append(errs, abuseLimits(all))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// measureBursts measures a burst of as many Services as each of sizes says, so many times, and prints when they had what.
+func (s setup) measureBursts(ctx context.Context, sizes []int, repeat int) error {
+	var errs []error
+	fmt.Printf("%s, %s\n", s.version(ctx), machine())
+	for _, n := range sizes {
+		for range repeat {
+			errs = append(errs, s.burst(ctx, n))
 		}
 	}
 	return errors.Join(errs...)

@@ -246,13 +246,17 @@ func singleName(i int) string { return fmt.Sprintf("extra-%02d", i) }
 
 func serviceName(i int) string { return fmt.Sprintf("web-%04d", i) }
 
+// createAll creates a Service for each of b.addrs, which it names if that is valid, and records when.
 func (b *bench) createAll(ctx context.Context, sent []time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallelCreates)
 	for i, a := range b.addrs {
 		g.Go(func() error {
 			sent[i] = time.Now()
-			s := lab.Service("default", serviceName(i), lab.WithVIPs(a), lab.Selecting("web"))
+			s := lab.Service("default", serviceName(i), lab.Selecting("web"))
+			if a.IsValid() {
+				s = lab.Service("default", serviceName(i), lab.WithVIPs(a), lab.Selecting("web"))
+			}
 			_, err := b.lab.Client().CoreV1().Services("default").Create(ctx, s, metav1.CreateOptions{})
 			return err
 		})
