@@ -225,24 +225,24 @@ func (p *pass) bestAllocator() *member {
 // reportPools adds the Assignments to the Plan that are decided and not seen on Services yet,
 // and Events: on Services that are given addresses, or wait for one, and on the ConfigMap for
 // each of its problems; on Services that have an address of no pool any more. Of Services that wait and name no address it reports the conditions.
-func (p *filter) reportPools() {
-	for _, a := range p.Assignments {
+func (f *filter) reportPools() {
+	for _, a := range f.Assignments {
 		reason, message := vip.AddressAllocated, a.Reason
 		if len(a.Addresses) > 0 {
-			p.out.Assignments = append(p.out.Assignments, a)
+			f.out.Assignments = append(f.out.Assignments, a)
 		} else {
 			reason, message = vip.NoPoolAddress, "it waits for an address: "+a.Reason
-			p.reportWaiting(a.Service, a.UID, message)
+			f.reportWaiting(a.Service, a.UID, message)
 		}
-		p.addEvent(&service{Service: &vip.Service{Key: a.Service, UID: a.UID}}, reason, message, 0)
+		f.addEvent(&service{Service: &vip.Service{Key: a.Service, UID: a.UID}}, reason, message, 0)
 	}
-	for _, x := range p.OutsidePools {
+	for _, x := range f.OutsidePools {
 		s := &service{Service: &vip.Service{Key: x.Service, UID: x.UID}}
-		p.addEvent(s, vip.AddressOutsidePools, outsideMessage(x.Addr.String(), x.Pool), 0)
+		f.addEvent(s, vip.AddressOutsidePools, outsideMessage(x.Addr.String(), x.Pool), 0)
 	}
-	source := p.Pools
-	for _, x := range p.PoolProblems {
-		p.out.Events = append(p.out.Events, vip.Event{
+	source := f.Pools
+	for _, x := range f.PoolProblems {
+		f.out.Events = append(f.out.Events, vip.Event{
 			Service: source.ConfigMap, Kind: "ConfigMap", UID: source.UID, Warning: true, Reason: vip.PoolProblemFound, Message: x.String(),
 		})
 	}

@@ -163,7 +163,7 @@ func (a *Allocator) Set(r Request, now time.Time) {
 	if s == nil {
 		s = &service{}
 		a.services[r.Service] = s
-	} else if a.pending[s] && sameWishes(&s.Request, &r) {
+	} else if a.pending[s] && sameWishes(&s.Request, &r) && !s.showsWhatItLoses(&r) {
 		a.contest(s, !slices.Equal(s.Shown, r.Shown))
 		s.Labels, s.Shown = r.Labels, r.Shown // what it was given stays
 		return
@@ -211,6 +211,13 @@ func (a *Allocator) rename(before, after []netip.Addr) {
 			a.free(x)
 		}
 	}
+}
+
+// showsWhatItLoses reports whether the status of s shows an address, by now, that s was to be given another for: it keeps that.
+func (s *service) showsWhatItLoses(now *Request) bool {
+	return slices.ContainsFunc(now.Shown, func(x netip.Addr) bool {
+		return slices.Contains(now.Addresses, x) && !slices.Contains(s.given, x) && !slices.Contains(s.Shown, x)
+	})
 }
 
 // contest has the addresses of s that others have, too, looked at, if s has changed in what decides who keeps them.

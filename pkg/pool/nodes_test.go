@@ -142,10 +142,11 @@ func wantsAnother(s *Request, pools *Pools, x netip.Addr) bool {
 	return len(s.Pools) > 0 && !slices.Contains(s.Pools, s.Allocated) || s.Renumber && pools.find(x) == nil
 }
 
-// onlyNames reports whether the status of another Service shows x, and that of o does not: that o names it keeps nobody from sharing it.
+// onlyNames reports whether o names x beside another Service that may not share it, and its status does not show it: then it keeps nobody
+// from sharing it with that one.
 func onlyNames(view map[vip.Key]stored, o *Request, x netip.Addr) bool {
 	for _, q := range view {
-		if slices.Contains(q.Shown, x) && !slices.Contains(o.Shown, x) {
+		if q.Service != o.Service && slices.Contains(q.Addresses, x) && !slices.Contains(o.Shown, x) && !mayShare(q.Request, o) {
 			return true
 		}
 	}

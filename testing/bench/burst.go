@@ -74,7 +74,7 @@ func (b *bench) reportBurst(all map[string]burstProgress, sent []time.Time, last
 		for i := range sent {
 			at := x.at(all[serviceName(i)])
 			if at.IsZero() {
-				errs = append(errs, fmt.Errorf("Service %s: not seen to %s", serviceName(i), x.what))
+				errs = append(errs, fmt.Errorf("%s: not seen to %s", serviceName(i), x.what))
 				continue
 			}
 			each = append(each, at.Sub(sent[i]))
@@ -86,7 +86,7 @@ func (b *bench) reportBurst(all map[string]burstProgress, sent []time.Time, last
 		fmt.Printf("%d Services %s: all %.2f s after the last was created; each after %.2f s (p50), %.2f s (p99), %.2f s (max)\n",
 			len(sent), x.what, end.Sub(last).Seconds(), q.P50/1000, q.P99/1000, q.Max/1000)
 		if end.Sub(last) > burstLimit {
-			errs = append(errs, fmt.Errorf("all Services %s %v after the last was created, want %v", x.what, end.Sub(last), burstLimit))
+			errs = append(errs, fmt.Errorf("the Services %s %v after the last was created, want %v", x.what, end.Sub(last), burstLimit))
 		}
 	}
 	fmt.Printf("spread: %v\n", b.result.Spread)
