@@ -51,8 +51,11 @@ const (
 
 // ConnectUser finds the API server for a command that a person runs: by file, or, if
 // that is "", by the first file that exists of KUBECONFIG and k8s_config_file, or else
-// as Connect does. contextName is the context of the kubeconfig; "" is its current one. version is Herald's.
+// as Connect does. A file that is not there is an error: another one may be of another cluster. contextName is the context of the kubeconfig; "" is its current one. version is Herald's.
 func ConnectUser(file, contextName, version string) (*rest.Config, error) {
+	if _, err := os.Stat(file); file != "" && err != nil {
+		return nil, fmt.Errorf("the kubeconfig that --kubeconfig names can't be read: %w", err)
+	}
 	named := filepath.SplitList(os.Getenv("KUBECONFIG"))
 	for _, p := range append(slices.Clone(named), os.Getenv("k8s_config_file")) {
 		if _, err := os.Stat(p); file == "" && err == nil {

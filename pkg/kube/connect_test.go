@@ -80,6 +80,21 @@ func TestFindConfig(t *testing.T) {
 	}
 }
 
+// TestConnectUserNamedFile: a mistyped --kubeconfig is an error, and not a command to another cluster that a file elsewhere names.
+func TestConnectUserNamedFile(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("HOME", dir)
+	t.Setenv("KUBECONFIG", "")
+	check.OK(t, os.Mkdir(filepath.Join(dir, ".kube"), 0o700))
+	check.OK(t, os.WriteFile(filepath.Join(dir, ".kube", "config"), []byte(`{"apiVersion":"v1","kind":"Config","clusters":[{"name":"a","cluster":{"server":"https://192.0.2.1"}}],"contexts":[{"name":"a","context":{"cluster":"a"}}],"current-context":"a"}`), 0o600))
+	if _, err := ConnectUser("", "", "test"); err != nil {
+		t.Errorf("without --kubeconfig: %v", err)
+	}
+	if _, err := ConnectUser(filepath.Join(dir, "typo"), "", "test"); err == nil || !strings.Contains(err.Error(), "typo") || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("with a file that is not there: %v", err)
+	}
+}
+
 // TestAwaitConfig: a kubeconfig that is missing, empty or half written is waited for, and one that stays wrong is not.
 func TestAwaitConfig(t *testing.T) {
 	const empty, none = "", "none"
