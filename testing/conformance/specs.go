@@ -154,8 +154,11 @@ func (c *cluster) runSpec(ctx context.Context, m mode, spec string, number int) 
 	r.took = time.Since(began)
 	if p.Running() {
 		p.Kill()
+		if ctx.Err() != nil {
+			return result{}, context.Cause(ctx)
+		}
 		r.failure = context.Cause(limited).Error()
-		return r, context.Cause(ctx)
+		return r, nil
 	}
 	reports, err := readReport(file)
 	if err == nil && len(reports) != 1 {
