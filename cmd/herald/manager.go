@@ -186,7 +186,7 @@ func (n *node) newAgent() *agent.Agent {
 		Self: n.cfg.Node.Name, Log: n.log, Passed: n.history.Record,
 		Plan:         func(w vip.World) vip.Plan { return plan.Make(r, w) },
 		Observers:    []agent.Observer{n.cluster, n.cluster.Statuses, n.leases, n.links, n.announcer, n.checker, n.dataPlane, n.dhcp, n.nft},
-		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
+		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts, Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
 	}
@@ -289,10 +289,10 @@ func planRules(cfg config.Config) plan.Rules {
 		Rebalance: cfg.Services.Rebalance, KeepConnections: cfg.Services.KeepConnections,
 		Forwarding: forwardingRules(cfg.UPnP),
 		NoStatus:   cfg.Services.ReadOnly,
-		Quota:      cfg.Services.Quota,
-		Reserved:   cfg.Services.Reserved,
-		ProbeNew:   !cfg.ARP.SkipDAD,
-		DHCPMode:   cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
+		Quota:      cfg.Services.Quota, LimitPorts: cfg.Services.LimitPorts,
+		Reserved: cfg.Services.Reserved,
+		ProbeNew: !cfg.ARP.SkipDAD,
+		DHCPMode: cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
 		BGP: bgpRules(cfg.BGP), RoutingTable: cfg.RoutingTable.ID,
 	}
 	if cfg.ControlPlane.Enable {

@@ -50,6 +50,7 @@ type Options struct {
 	Passed    func(vip.World, vip.Plan) // may be nil: called after each pass that planned anything, must not block
 
 	FormerOwners  Applier[vip.FormerOwner] // may be nil: connections of VIPs that move are reset
+	OpenPorts     Applier[vip.OpenPort]    // may be nil: the ports of VIPs are not limited
 	Translations  Applier[vip.Translation] // may be nil: those to the API server are
 	Addresses     Applier[vip.Address]
 	Announcements Applier[vip.Announcement]
@@ -300,8 +301,12 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		_, err := a.o.Announcements.Set(ctx, keep)
 		failed("announcements", err)
 	}
-	have, err := a.o.Addresses.Set(ctx, p.Addresses)
+	have, err := a.o.Addresses.Set(ctx, a.limited(ctx, p))
 	failed("addresses", err)
+	if a.o.OpenPorts != nil && len(p.OpenPorts) == 0 { // once the addresses have gone
+		_, err := a.o.OpenPorts.Set(ctx, nil)
+		failed("ports", err)
+	}
 	bound := make(map[binding]bool, len(have))
 	for _, x := range have {
 		bound[binding{x.Addr, x.Link}] = true
@@ -337,6 +342,32 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		a.Poke() // status and Events follow what the kernel confirmed
 	}
 	return ok
+}
+
+// limited has the ports of VIPs limited, and returns the addresses of the plan without those that are not bound yet and
+// whose ports could not be limited.
+func (a *Agent) limited(ctx context.Context, p vip.Plan) []vip.Address {
+	if a.o.OpenPorts == nil || len(p.OpenPorts) == 0 {
+		return p.Addresses
+	}
+	have, err := a.o.OpenPorts.Set(ctx, p.OpenPorts)
+	a.logOnce("ports", err)
+	without := make(map[netip.Addr]bool)
+	for _, x := range p.OpenPorts {
+		without[x.Addr] = true
+	}
+	for _, x := range have {
+		delete(without, x.Addr)
+	}
+	if last := a.last.Load(); last != nil {
+		for _, x := range last.World.Bound {
+			delete(without, x.Addr)
+		}
+	}
+	if len(without) == 0 {
+		return p.Addresses
+	}
+	return slices.DeleteFunc(slices.Clone(p.Addresses), func(x vip.Address) bool { return without[x.Addr] })
 }
 
 // put hands what is wanted to a Mailbox that may be nil.

@@ -163,6 +163,72 @@ func TestOrder(t *testing.T) {
 	same0(t, m.take(), "announce [10.0.0.2]", "bind [10.0.0.2 10.0.0.3]", "announce [10.0.0.2 10.0.0.3]", "leases [acquire 10.0.0.2 acquire 10.0.0.3]")
 }
 
+// The ports of a VIP are limited before it is bound, and for as long as it is. One whose ports can't be is not bound, but stays if it is.
+func TestLimitsPorts(t *testing.T) {
+	p := wanted("10.0.0.1", "10.0.0.2")
+	open := func(i int) vip.OpenPort { return vip.OpenPort{Addr: p.Addresses[i].Addr, Protocol: "TCP", Port: 80} }
+	p.OpenPorts = []vip.OpenPort{open(0)} // the second is exempt
+	m := &machine{world: known(), plan: p}
+	a := newAgent(m, nil)
+	a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.LeaseIntent](quiet[vip.LeaseIntent])
+	refuses := true
+	a.o.OpenPorts = part[vip.OpenPort](func(want []vip.OpenPort) ([]vip.OpenPort, error) {
+		if m.note("%d open ports", len(want)); refuses {
+			return nil, nil
+		}
+		return want, nil
+	})
+	a.pass(t.Context())
+	same0(t, m.take(), "1 open ports", "bind [10.0.0.2]")
+	refuses = false
+	a.pass(t.Context())
+	same0(t, m.take(), "1 open ports", "bind [10.0.0.1 10.0.0.2]")
+	refuses = true
+	a.pass(t.Context())
+	same0(t, m.take(), "1 open ports", "bind [10.0.0.1 10.0.0.2]")
+	a.apply(t.Context(), vip.Plan{})
+	same0(t, m.take(), "bind []", "0 open ports")
+}
+
+// A process that stops withdraws routes, and waits until routers know; what it has bound without a lease it keeps bound meanwhile.
+func TestStopsAfterRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &machine{world: known()}
+		var stopped time.Time
+		a := newAgent(m, func(w vip.World) vip.Plan {
+			p := wanted("10.0.0.1")
+			p.LeaseIntents, p.Addresses[0].Lease = nil, vip.Key{}
+			p.Routes = []vip.Route{{Prefix: p.Addresses[0].Prefix(), Drain: w.Stopping}}
+			return p
+		})
+		a.o.Announcements, a.o.Leases = part[vip.Announcement](quiet[vip.Announcement]), part[vip.LeaseIntent](quiet[vip.LeaseIntent])
+		a.o.RoutingTable = part[vip.Route](func(want []vip.Route) ([]vip.Route, error) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if len(want) > 0 && want[0].Drain && stopped.IsZero() {
+				stopped = time.Now()
+			}
+			m.world.RoutesDraining = !stopped.IsZero() && time.Since(stopped) < 2*time.Second
+			return want, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(time.Second)
+		m.take()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(stopped); took < 2*time.Second || took > 3*time.Second {
+			t.Errorf("it stopped after %v, want 2 s", took)
+		}
+		if log := m.take(); !strings.HasSuffix(log, "bind [10.0.0.1]\nbind []") {
+			t.Errorf("it ends with\n%s", log)
+		}
+	})
+}
+
 // What keeps connections is in the kernel before a VIP is bound, and stays there when the process ends.
 func TestKeepsConnections(t *testing.T) {
 	p := wanted("10.0.0.1")

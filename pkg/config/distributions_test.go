@@ -22,7 +22,7 @@ const (
 // has no effect, and why. Those that ask for what Herald does not have are refused, with the way out.
 func TestDistributions(t *testing.T) {
 	tests := map[string]struct {
-		asks     string // for what: the VIP of the control plane, in a routing table, those of Services, an election for each; the prefix length of IPv4 VIPs
+		asks     string // for what: the VIP of the control plane, in a routing table, those of Services, an election for each, their ports only; the prefix length of IPv4 VIPs
 		warnings []string
 		err      string
 	}{
@@ -30,7 +30,7 @@ func TestDistributions(t *testing.T) {
 		"cluster-api-proxmox": {asks: "cp /32"},
 		"cluster-api-vsphere": {asks: "cp services election /32"},
 		"eks-anywhere":        {asks: "cp /32"},
-		"harvester":           {warnings: []string{warnNoCP}, err: `enable_service_security="true" (environment): ` + reasonFilter},
+		"harvester":           {asks: "services ports /32", warnings: []string{warnNoCP}},
 		"helm-chart":          {asks: "services /32", warnings: []string{warnNoCP}},
 		"k3s":                 {asks: "cp services /24"},
 		"kubespray":           {asks: "cp services election /32", warnings: []string{"enable_node_labeling (environment) has no effect: " + reasonLabels, warnLocal}},
@@ -74,7 +74,7 @@ func asked(c Config) string {
 	for _, o := range []struct {
 		set  bool
 		word string
-	}{{c.ControlPlane.Enable, "cp"}, {c.RoutingTable.Enable, "table"}, {c.Services.Enable, "services"}, {c.Services.Election, "election"}} {
+	}{{c.ControlPlane.Enable, "cp"}, {c.RoutingTable.Enable, "table"}, {c.Services.Enable, "services"}, {c.Services.Election, "election"}, {c.Services.LimitPorts, "ports"}} {
 		if o.set {
 			words = append(words, o.word)
 		}

@@ -101,6 +101,7 @@ func TestParse(t *testing.T) {
 			c.Services.Reserved = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("192.168.0.1/32"), netip.MustParsePrefix("fd00::/8")}
 		}},
 		{"svc_addresses=Pools", func(c *Config) { c.Services.Addresses = "pools" }},
+		{"enable_service_security=true", func(c *Config) { c.Services.LimitPorts = true }},
 		{"svc_quota=40", func(c *Config) { c.Services.Quota = 40 }},
 		{"disable_service_updates=true", func(c *Config) { c.Services.ReadOnly = true }},
 		{"lb_class_name=example.com/lb", func(c *Config) { c.Class.Name = "example.com/lb" }},

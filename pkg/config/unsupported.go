@@ -15,7 +15,6 @@ const (
 	reasonEgress    = "Herald does not send what pods send with a VIP as its source; remove it, and have the network plugin do that"
 	reasonEgressHow = "Herald has no egress: what the pods of a Service send keeps the source that the network plugin gives it"
 	reasonLabels    = "Herald does not write to Nodes; the owner of a VIP is in the annotation kube-vip.io/vipHost of its Service, and in what herald status prints"
-	reasonFilter    = "Herald drops no packets to other ports of a VIP; remove it, and have the nodes' firewall drop packets from outside to what they listen on"
 	reasonDemand    = "elections are for every Service or for none; remove it, and set svc_election=true if each Service is to have one owner"
 	reasonWireGuard = "Herald makes no WireGuard tunnels; remove it, and announce VIPs by BGP over a tunnel that the nodes have"
 	reasonMirror    = "Herald copies no packets; tc does, by its action mirred"
@@ -66,7 +65,6 @@ var unsupported = slices.Concat(
 	inSection(groupOthers, "", []Option{
 		// decision 0084
 		{Env: "enable_node_labeling", Flag: "enableNodeLabeling", Type: Bool, Default: "false", Reason: reasonLabels, Effect: Unused, Meaning: "Label the node that owns a VIP."},
-		{Env: "enable_service_security", Flag: "onlyAllowTrafficServicePorts", Type: Bool, Default: "false", Reason: reasonFilter, Effect: Refused, Meaning: "Drop packets to a VIP's other ports. Refused, since who asks for it relies on it."},
 		{Env: "per_service_election_on_demand", Type: Bool, Default: "false", Reason: reasonDemand, Effect: Refused, Meaning: "An election for those Services that ask for it by an annotation; the others are announced by all nodes."},
 		{Env: "vip_wireguard", Flag: "wireguard", Type: Bool, Default: "false", Reason: reasonWireGuard, Effect: Refused, Meaning: "Announce VIPs over WireGuard."},
 		{Env: "mirror_dest_interface", Flag: "mirrorDestInterface", Type: Interface, Reason: reasonMirror, Effect: Unused, Meaning: "Copy the VIPs' traffic to this interface."},

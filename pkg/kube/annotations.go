@@ -21,6 +21,7 @@ const (
 	vipHostKey          = "kube-vip.io/vipHost"
 	leaseNameKey        = "kube-vip.io/leaseName"
 	withoutEndpointsKey = "kube-vip.io/allow-reconcile-without-endpoints"
+	allPortsKey         = "kube-vip.io/ignore-service-security"
 	ipModeKey           = "heraldvip.io/ip-mode"
 	sharingKeyKey       = "heraldvip.io/sharing-key"
 	announceKey         = "heraldvip.io/announce"
@@ -59,6 +60,7 @@ var Annotations = []Annotation{
 	{Key: leaseNameKey, Value: "name, or namespace/name", Meaning: "The Lease that decides which node owns the VIP, in the Service's own namespace; the default is kubevip-<service>. Services with the same Lease move together."},
 	{Key: sharingKeyKey, Value: "any text of at most 253 bytes", Meaning: "Consent to share an address with Services of other namespaces that have the same text here: a newcomer gets an address that a Service of another namespace has only with it. Choose one that others can't guess. Services of one namespace need none."},
 	{Key: withoutEndpointsKey, Value: "true or false", Meaning: "Announce the VIP even while the Service has no ready endpoint. Without effect if externalTrafficPolicy is Local."},
+	{Key: allPortsKey, Value: "true or false", Meaning: "With enable_service_security: do not limit the VIP to the ports of the Service. Without effect on a VIP that another Service has as well, unless that says so, too."},
 	{Key: ipModeKey, Value: "VIP or Proxy", Meaning: "The ipMode to write to the status. VIP: packets arrive with the VIP as their destination, and kube-proxy serves it. Proxy: kube-proxy leaves the address alone. Wins over the option."},
 	{Key: upnpKey, Value: "true or false", Meaning: "Have the UPnP gateways of the VIP's link forward the Service's ports to it. Needs enable_upnp. See upnp.md."},
 	{Key: upnpLeaseKey, Value: "a duration such as 1h, or 0", Meaning: "How long a gateway is to keep a mapping that is not renewed; Herald renews at half of it. The default is 1h; 0 is for ever."},
@@ -84,7 +86,6 @@ var Annotations = []Annotation{
 	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Unsupported: true, Instead: "the DHCP server is given the name (kube-vip.io/loadbalancerHostname), and may register it"},
 	{Key: egressKey, Value: "true or false", Meaning: "Send what the Service's pods send with the VIP as its source. The same holds for all annotations whose name begins with egress.", Unsupported: true, Consequence: "what the Service's pods send keeps the source that the network plugin gives it"},
 	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false", Meaning: "Elect an owner for this Service alone, where per_service_election_on_demand is set.", Unsupported: true, Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
-	{Key: "kube-vip.io/ignore-service-security", Value: "true or false", Meaning: "Do not restrict the VIP to the ports of the Service, where enable_service_security is set.", Unsupported: true, Instead: "no VIP is restricted; enable_service_security is refused"},
 }
 
 // readAnnotations fills in the fields of s that come from annotations. An annotation
@@ -99,6 +100,7 @@ func readAnnotations(s *vip.Service, annotations map[string]string) {
 	s.VIPHost, s.Announcer = truncate(annotations[vipHostKey], maxName+1), truncate(annotations[announcerKey], maxName+1)
 	s.Ignore = parseAnnotation(r, ignoreKey, parseBool)
 	s.AllowWithoutEndpoints = parseAnnotation(r, withoutEndpointsKey, parseBool)
+	s.AllPorts = parseAnnotation(r, allPortsKey, parseBool)
 	s.Interface = parseAnnotation(r, interfaceKey, parseInterface)
 	s.Lease = parseAnnotation(r, leaseNameKey, r.parseLeaseName)
 	s.SharingKey = parseAnnotation(r, sharingKeyKey, parseSharingKey)

@@ -86,6 +86,7 @@ func TestReadAnnotations(t *testing.T) {
 		{ignoreKey, "", vip.Service{}},
 		{ignoreKey, "yes", vip.Service{Invalid: []string{`kube-vip.io/ignore is "yes": neither true nor false, so it counts as false.`}}},
 		{withoutEndpointsKey, "true", vip.Service{AllowWithoutEndpoints: true}},
+		{allPortsKey, "true", vip.Service{AllPorts: true}},
 		{withoutEndpointsKey, "no!", vip.Service{Invalid: []string{`kube-vip.io/allow-reconcile-without-endpoints is "no!": neither true nor false, so it counts as false.`}}},
 		{interfaceKey, "eth0.100", vip.Service{Interface: "eth0.100"}},
 		{interfaceKey, "auto", vip.Service{Interface: "auto"}},

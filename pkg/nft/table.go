@@ -2,7 +2,7 @@
 // never touched.
 //
 // There is one table for each purpose and family (ip, ip6): "herald" for the connections of VIPs that have moved
-// (former.go), and "herald_control_plane" for those to the API server (translation.go). While nothing is wanted of
+// (former.go), "herald_control_plane" for those to the API server (translation.go), and "herald_ports" for which ports of VIPs are open (ports.go). While nothing is wanted of
 // a table it is not there.
 package nft
 
@@ -37,6 +37,7 @@ const (
 type Tables struct {
 	FormerOwners *Table[vip.FormerOwner]
 	Translations *Table[vip.Translation]
+	OpenPorts    *Table[vip.OpenPort]
 	metrics      *metrics
 }
 
@@ -46,12 +47,18 @@ func New(log *slog.Logger) *Tables {
 	return &Tables{
 		FormerOwners: &Table[vip.FormerOwner]{purpose: formerOwners, log: log, errors: m.errors, entries: m.formerOwners},
 		Translations: &Table[vip.Translation]{purpose: translations, log: log, errors: m.errors},
+		OpenPorts:    &Table[vip.OpenPort]{purpose: openPorts, log: log, errors: m.errors},
 		metrics:      m,
 	}
 }
 
-// Observe implements agent.Observer.
-func (t *Tables) Observe(w *vip.World) { w.FormerOwners = t.FormerOwners.written }
+// Observe fills in FormerOwners and PortsNotLimited.
+func (t *Tables) Observe(w *vip.World) {
+	w.FormerOwners = t.FormerOwners.written
+	if t.OpenPorts.why != nil {
+		w.PortsNotLimited = t.OpenPorts.why.Error()
+	}
+}
 
 // Check returns an error if nftables can't be used: the kernel has none, or lacks an expression that a table needs, or this process has no
 // CAP_NET_ADMIN. It has the kernel make the tables, by other names, and remove them in the same transaction, so it changes nothing.
@@ -89,6 +96,8 @@ type purpose[E comparable] struct {
 	consequence string             // what happens without it, for messages
 	addr        func(E) netip.Addr // the VIP, whose family decides in which table the entry is
 	compare     func(a, b E) int   // orders entries
+	rebuild     bool               // the whole table is written each time, in case another program has changed a part of it
+	lookAfter   time.Duration      // if not 0: how often it is looked whether another program has removed it
 	maps        func(family) []*nftables.Set
 	build       func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set) // adds chains and rules to a transaction
 	elements    func(f family, entries []E) [][]nftables.SetElement                           // of each of maps
@@ -104,7 +113,9 @@ type Table[E comparable] struct {
 	written []E       // what the kernel has, sorted
 	at      time.Time // when that was written
 	known   bool      // false: the kernel may have other entries, an earlier process's, or after an error
+	looked  time.Time // when the kernel was last seen to have the table
 	failed  time.Time // when the kernel last refused; zero: not since the last success
+	why     error     // what the kernel then said
 }
 
 // Set makes the entries in the kernel those of want, in one transaction for each family. Those
@@ -119,7 +130,7 @@ func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 		return nil, nil
 	}
 	want = slices.SortedFunc(slices.Values(want), t.compare)
-	if t.known && slices.Equal(want, t.written) && (len(want) == 0 || now.Sub(t.at) < renewAfter) {
+	if t.known && slices.Equal(want, t.written) && (len(want) == 0 || now.Sub(t.at) < renewAfter && t.isThere(now)) {
 		return t.written, nil
 	}
 	err := t.write(want)
@@ -134,7 +145,7 @@ func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 	if !t.failed.IsZero() {
 		t.log.Info("nftables takes the " + t.what + " again")
 	}
-	t.written, t.at, t.known, t.failed = want, now, true, time.Time{}
+	t.written, t.at, t.looked, t.known, t.failed, t.why = want, now, now, true, time.Time{}, nil
 	t.count(len(want))
 	return want, nil
 }
@@ -151,7 +162,7 @@ func (t *Table[E]) fail(want []E, err error, now time.Time) {
 	}
 	t.errors.Inc()
 	t.count(0)
-	t.written, t.known, t.failed = nil, false, now
+	t.written, t.known, t.failed, t.why = nil, false, now, err
 }
 
 // write makes the entries in the kernel those of want.
@@ -177,7 +188,7 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 	}
 	maps := t.maps(f)
 	switch {
-	case len(want) == 0 || len(had) == 0 || !t.known:
+	case len(want) == 0 || len(had) == 0 || !t.known || t.rebuild:
 		c.AddTable(f.table(t.table)) // one that is not there can't be deleted
 		c.DelTable(f.table(t.table))
 		if len(want) == 0 {
@@ -206,6 +217,24 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 		return fmt.Errorf("table %s %s: %w", f.name, t.table, err)
 	}
 	return nil
+}
+
+// isThere reports whether the kernel still has the tables of what was written. It asks once in lookAfter, if that is not 0.
+func (t *Table[E]) isThere(now time.Time) bool {
+	if t.lookAfter == 0 || now.Sub(t.looked) < t.lookAfter {
+		return true
+	}
+	t.looked = now
+	c, err := nftables.New()
+	if err != nil {
+		return true
+	}
+	for _, f := range families {
+		if _, err := c.ListTableOfFamily(t.table, f.id); err != nil && len(t.of(f, t.written)) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // of returns those of all whose VIP is of the family.

@@ -56,6 +56,7 @@ type Rules struct {
 	// KeepConnections is how long after a move of a VIP its former owners are sent the packets
 	// of connections that its owner does not know (herald_keep_connections); 0: never.
 	KeepConnections time.Duration
+	LimitPorts      bool // enable_service_security: packets to other ports of a Service's VIP are dropped
 	ProbeNew        bool // vip_skipdad is false: ask whether an address is free before it is used for the first time
 
 	Quota           int            // svc_quota: how many addresses the Services of a namespace may have together; 0 is no limit
@@ -114,6 +115,7 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	}
 	m.routes.advertiseFromEveryNode(f.accepted)
 	m.routes.addAggregates()
+	p.limitPorts(f.accepted)
 	m.reportUnmanaged(units)
 	m.mappings.keepUntilClosed(units)
 	m.mappings.addSweeps()

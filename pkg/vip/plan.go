@@ -14,6 +14,7 @@ type Plan struct {
 	FormerOwners  []FormerOwner  // in place before Addresses are bound
 	Translations  []Translation  // likewise
 	OwnedBefore   []netip.Addr   // VIPs of other nodes whose connections may still go by this one
+	OpenPorts     []OpenPort     // in place before Addresses are bound
 	Addresses     []Address
 	Announcements []Announcement
 	Macvlans      []Macvlan

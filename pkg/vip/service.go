@@ -72,6 +72,7 @@ type Service struct {
 	ClientIPAffinity      bool   // sessionAffinity is ClientIP
 	Ports                 []Port // in the order of the spec
 	AllowWithoutEndpoints bool   // kube-vip.io/allow-reconcile-without-endpoints
+	AllPorts              bool   // kube-vip.io/ignore-service-security: enable_service_security does not apply to it
 	IPMode                IPMode // heraldvip.io/ip-mode; "" if not said
 	Endpoints             Endpoints
 	Announce              []Method      // heraldvip.io/announce: the ways it wants; nil is all that are enabled

@@ -61,6 +61,9 @@ type World struct {
 	StrictRPFilter bool              // net.ipv4.conf.all.rp_filter is 1, which wins over a link's 0
 	DHCPStates     []DHCPState       // one per DHCPRequest of the last Plan
 
+	// PortsNotLimited is why nftables does not limit the ports of VIPs, as OpenPorts of the last Plan asked for; "" if it does.
+	PortsNotLimited string
+
 	// From this node's BGP speaker.
 	BGPSessions    []BGPSession // one per peer, in the order of the options
 	RoutesDraining bool         // routes are about to be withdrawn (RFC 8326), or just were, and routers may still send by them

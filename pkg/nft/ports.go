@@ -1,0 +1,114 @@
+package nft
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// openPorts is the purpose of the table "herald_ports": what this node's own processes listen on is not to be reached at VIPs of
+// Services (enable_service_security, docs/security.md):
+//
+//	set limited { type ipv4_addr; flags timeout; }
+//	set open { type ipv4_addr . inet_proto . inet_service; flags timeout; }
+//	set open_from { type ipv4_addr . inet_proto . inet_service; flags timeout; }
+//	chain input {
+//	  type filter hook input priority 0; policy accept;
+//	  ip daddr != @limited accept
+//	  ct direction reply accept
+//	  meta l4proto icmp accept
+//	  ip daddr . meta l4proto . th dport @open accept
+//	  ip daddr . meta l4proto . th sport @open_from accept
+//	  counter drop
+//	}
+//
+// What kube-proxy translates, in its iptables and nftables modes, does not come by the hook input with the VIP as its
+// destination. In its ipvs mode it does, and to one of the open ports. Replies to what the node itself sends from the VIP
+// pass, and so does ICMP, without which there is no path MTU and no neighbor discovery.
+//
+// The table is written again once a minute, and as soon as it is found missing.
+var openPorts = purpose[vip.OpenPort]{
+	table: "herald_ports", what: "ports of VIPs", rebuild: true, lookAfter: 5 * time.Second,
+	consequence: "no VIP of a Service is bound by this node that it has not already, since enable_service_security asks for it",
+	addr:        func(x vip.OpenPort) netip.Addr { return x.Addr },
+	compare: func(a, b vip.OpenPort) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.From, b.From))
+	},
+	maps: func(f family) []*nftables.Set {
+		return []*nftables.Set{f.limited(), f.ports("open"), f.ports("open_from")}
+	},
+	build: buildOpenPorts, elements: openPortElements,
+}
+
+// limited is the set of VIPs with an OpenPort.
+func (f family) limited() *nftables.Set {
+	return &nftables.Set{Table: f.table("herald_ports"), Name: "limited", HasTimeout: true, Timeout: Timeout, KeyType: f.addr}
+}
+
+// ports is a set of VIPs, each with a protocol and a port.
+func (f family) ports(name string) *nftables.Set {
+	return &nftables.Set{
+		Table: f.table("herald_ports"), Name: name, HasTimeout: true, Timeout: Timeout, Concatenation: true,
+		KeyType: nftables.MustConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService),
+	}
+}
+
+// protocols is the protocols that Services have, by IP protocol number.
+var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
+
+// openPortElements are the elements of the three sets for entries of the family. A port of a protocol that
+// Services can't have is left out.
+func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement {
+	all := make([][]nftables.SetElement, 3)
+	seen := [3]map[string]bool{{}, {}, {}}
+	add := func(i int, key []byte) {
+		if !seen[i][string(key)] {
+			seen[i][string(key)] = true
+			all[i] = append(all[i], nftables.SetElement{Key: key})
+		}
+	}
+	for _, x := range entries {
+		add(0, x.Addr.AsSlice())
+		number, known := protocols[x.Protocol]
+		part := []byte{number, 0, 0, 0}
+		switch {
+		case !known:
+		case x.From != 0:
+			add(2, slices.Concat(x.Addr.AsSlice(), part, portPart(x.From)))
+		default:
+			add(1, slices.Concat(x.Addr.AsSlice(), part, portPart(x.Port)))
+		}
+	}
+	return all
+}
+
+// buildOpenPorts adds the family's chain and rules to the transaction.
+func buildOpenPorts(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set) {
+	chain := c.AddChain(&nftables.Chain{
+		Table: table, Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
+		Priority: nftables.ChainPriorityFilter,
+	})
+	icmp := byte(unix.IPPROTO_ICMP)
+	if !f.is4 {
+		icmp = unix.IPPROTO_ICMPV6
+	}
+	accept := func(match ...expr.Any) {
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: append(match, &expr.Verdict{Kind: expr.VerdictAccept})})
+	}
+	accept(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID, Invert: true})
+	accept(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{1}})
+	accept(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first}, &expr.Cmp{Op: expr.CmpOpEq, Register: first, Data: []byte{icmp}})
+	for i, offset := range []uint32{2, 0} { // of the destination's and the source's port in the headers of TCP, UDP and SCTP
+		accept(f.loadDestination(), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: f.part(1)},
+			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2, DestRegister: f.part(2)},
+			&expr.Lookup{SourceRegister: first, SetName: sets[i+1].Name, SetID: sets[i+1].ID})
+	}
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}}})
+}

@@ -1,0 +1,190 @@
+package nft
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// limit has n1 open these ports of both VIPs, with tables.
+func (r *rig) limit(tables *Tables, ports ...vip.OpenPort) {
+	r.t.Helper()
+	var want []vip.OpenPort
+	for _, p := range ports {
+		for _, v := range []netip.Addr{vip4, vip6} {
+			p.Addr = v
+			want = append(want, p)
+		}
+	}
+	inside(r.t, "n1", func() {
+		have, err := tables.OpenPorts.Set(context.Background(), want)
+		check.OK(r.t, err)
+		if len(have) != len(want) {
+			r.t.Errorf("n1 has %v, want %v", have, want)
+		}
+	})
+}
+
+// answerUDP answers every packet to a UDP port of an address of n1.
+func (r *rig) answerUDP(address string) {
+	inside(r.t, "n1", func() {
+		c := check.Value(net.ListenPacket("udp", address))(r.t)
+		r.t.Cleanup(func() { c.Close() })
+		go func() {
+			b := make([]byte, 100)
+			for {
+				n, from, err := c.ReadFrom(b)
+				if err != nil {
+					return
+				}
+				_, _ = c.WriteTo(b[:n], from)
+			}
+		}()
+	})
+}
+
+// askUDP reports whether a VIP answers at a UDP port a packet from a port of the client; 0 is any.
+func (r *rig) askUDP(to netip.Addr, port, from uint16) (answered bool) {
+	inside(r.t, "client", func() {
+		d := net.Dialer{LocalAddr: &net.UDPAddr{Port: int(from)}}
+		c := check.Value(d.Dial("udp", netip.AddrPortFrom(to, port).String()))(r.t)
+		defer c.Close()
+		check.OK(r.t, c.SetDeadline(time.Now().Add(300*time.Millisecond)))
+		_ = check.Value(c.Write([]byte("hello")))(r.t)
+		_, err := c.Read(make([]byte, 100))
+		answered = err == nil
+	})
+	return answered
+}
+
+// ping fails unless n1 answers an ICMP echo request of the client.
+func (r *rig) ping(to netip.Addr) {
+	r.t.Helper()
+	network, kind := "ip4:icmp", icmp.Type(ipv4.ICMPTypeEcho)
+	if to.Is6() {
+		network, kind = "ip6:ipv6-icmp", ipv6.ICMPTypeEchoRequest
+	}
+	inside(r.t, "client", func() {
+		c := check.Value(net.Dial(network, to.String()))(r.t)
+		defer c.Close()
+		check.OK(r.t, c.SetDeadline(time.Now().Add(5*time.Second)))
+		_ = check.Value(c.Write(check.Value((&icmp.Message{Type: kind, Body: &icmp.Echo{ID: 1, Seq: 1}}).Marshal(nil))(r.t)))(r.t)
+		if _, err := c.Read(make([]byte, 100)); err != nil {
+			r.t.Errorf("%s does not answer an echo request: %v", to, err)
+		}
+	})
+}
+
+// What a node listens on answers at a VIP, but not once its ports are limited to those of Services. The node's own
+// addresses, ICMP, what kube-proxy translates, and replies to what the node sends from the VIP are left alone.
+func TestOpenPorts(t *testing.T) {
+	r := newRig(t)
+	r.move("n1")
+	for _, port := range []string{":22", ":443"} {
+		r.listenOn("n1", port)
+	}
+	r.listenOn("client", ":9000")
+	for _, v := range []netip.Addr{vip4, vip6} {
+		r.answerUDP(netip.AddrPortFrom(v, 53).String())
+		r.answerUDP(netip.AddrPortFrom(v, 5000).String())
+	}
+	empty := ruleset(t, "n1")
+	both := []netip.Addr{vip4, vip6}
+	for _, v := range both {
+		check.Value(r.dialPort("client", v, 22))(t).wants(t, "n1")
+		if !r.askUDP(v, 53, 0) || !r.askUDP(v, 5000, 0) {
+			t.Errorf("%s does not answer by UDP", v)
+		}
+	}
+	ssh := check.Value(r.dialPort("client", vip4, 22))(t)
+	tables := New(check.Log(t))
+	// 443 is as in kube-proxy's ipvs mode, whose packets come by the hook input.
+	r.limit(tables, vip.OpenPort{Protocol: "TCP", Port: 80}, vip.OpenPort{Protocol: "TCP", Port: 443}, vip.OpenPort{Protocol: "UDP", Port: 53}, vip.OpenPort{Protocol: "UDP", From: 1900})
+	for _, v := range both {
+		if _, err := r.dialPort("client", v, 22); err == nil {
+			t.Errorf("%s answers at port 22", v)
+		}
+		r.dial(v).wants(t, "n1")
+		check.Value(r.dialPort("client", v, 443))(t).wants(t, "n1")
+		if !r.askUDP(v, 53, 0) || r.askUDP(v, 5000, 0) || r.askUDP(v, 443, 0) || !r.askUDP(v, 5000, 1900) {
+			t.Errorf("%s by UDP: 53 %v, 5000 %v, 5000 from 1900 %v; want the first and the last", v, r.askUDP(v, 53, 0), r.askUDP(v, 5000, 0), r.askUDP(v, 5000, 1900))
+		}
+		r.ping(v)
+	}
+	if got, err := ssh.ask(300 * time.Millisecond); err == nil {
+		t.Errorf("a connection from before is answered by %s", got)
+	}
+	for i, own := range own("n1") {
+		check.Value(r.dialPort("client", own, 22))(t).wants(t, "n1")
+		inside(t, "n1", func() { // from the VIP, as to gateways
+			d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(both[i], 0)), Timeout: 5 * time.Second}
+			check.Value(d.Dial("tcp", []string{"10.0.0.4:9000", "[fd00::4]:9000"}[i]))(t).Close()
+		})
+	}
+	r.limit(tables)
+	check.Value(r.dialPort("client", vip4, 22))(t).wants(t, "n1")
+	if diff := cmp.Diff(empty, ruleset(t, "n1")); diff != "" {
+		t.Errorf("at last (-want +got):\n%s", diff)
+	}
+}
+
+// What another program removes, all of it or rules alone, is back at the next Set that looks.
+func TestOpenPortsReconciled(t *testing.T) {
+	r := newRig(t)
+	tables := New(check.Log(t))
+	web := vip.OpenPort{Protocol: "TCP", Port: 80}
+	r.limit(tables, web)
+	full := ruleset(t, "n1")
+	for _, want := range []string{"type filter hook input priority filter; policy accept;", "ip daddr != @limited accept", "ip daddr . meta l4proto . th dport @open accept", "drop"} {
+		if !strings.Contains(full, want) {
+			t.Errorf("there is no %q in\n%s", want, full)
+		}
+	}
+	for _, do := range []string{"delete table ip herald_ports", "delete table ip6 herald_ports", "flush table ip herald_ports"} {
+		sh(t, "ip netns exec n1 nft "+do)
+		tables.OpenPorts.looked, tables.OpenPorts.at = time.Now().Add(-openPorts.lookAfter), time.Now().Add(-renewAfter/2)
+		if strings.HasPrefix(do, "flush") {
+			tables.OpenPorts.at = time.Now().Add(-renewAfter)
+		}
+		r.limit(tables, web)
+		if diff := cmp.Diff(full, ruleset(t, "n1")); diff != "" {
+			t.Errorf("after %s (-want +got):\n%s", do, diff)
+		}
+	}
+	again := New(check.Log(t)) // the process was restarted
+	r.limit(again, web)
+	if diff := cmp.Diff(full, ruleset(t, "n1")); diff != "" {
+		t.Errorf("after a restart (-want +got):\n%s", diff)
+	}
+	r.limit(again)
+}
+
+// Where nftables can't be used nothing is limited, which the World and the log say.
+func TestOpenPortsRefused(t *testing.T) {
+	newRig(t)
+	tables := New(check.Log(t))
+	inside(t, "n1", func() {
+		none := [2]unix.CapUserData{}
+		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
+		have, err := tables.OpenPorts.Set(context.Background(), []vip.OpenPort{{Addr: vip4, Protocol: "TCP", Port: 80}})
+		if len(have) > 0 || err != nil {
+			t.Errorf("%v, %v", have, err)
+		}
+	})
+	var w vip.World
+	if tables.Observe(&w); w.PortsNotLimited == "" {
+		t.Error("the World does not say why")
+	}
+}

@@ -1,0 +1,89 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// openPorts is the OpenPorts of a plan, one a line.
+func openPorts(p vip.Plan) string {
+	var b strings.Builder
+	for _, x := range p.OpenPorts {
+		fmt.Fprintf(&b, "%s %s %d", x.Addr, x.Protocol, x.Port)
+		if x.From != 0 {
+			fmt.Fprintf(&b, " from %d", x.From)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func TestOpenPorts(t *testing.T) {
+	limited := rules()
+	limited.LimitPorts = true
+	forwarding := limited
+	forwarding.Forwarding = &Forwarding{}
+	unlimited := rules()
+	exempt := func(s *vip.Service) { s.AllPorts = true }
+	ports := func(s *vip.Service) { s.Ports = []vip.Port{{Protocol: "TCP", Port: 80}, {Protocol: "UDP", Port: 53}} }
+	forwarded := func(s *vip.Service) { s.Forward = &vip.Forward{} }
+	mine := func(services ...vip.Service) vip.World {
+		w := world(services...)
+		for _, s := range services {
+			w = held(w, s.Key.Name, "n1")
+		}
+		return w
+	}
+	cp := controlPlaneRules()
+	cp.LimitPorts, cp.Enabled, cp.Election = true, true, true
+	tests := []struct {
+		name  string
+		rules Rules
+		w     vip.World
+		want  string
+	}{
+		{"all ports of both families", limited, mine(svc("a", "10.77.0.60,fd77::60", ports)), "10.77.0.60 TCP 80\n10.77.0.60 UDP 53\nfd77::60 TCP 80\nfd77::60 UDP 53\n"},
+		{"without the option", unlimited, mine(svc("a", "10.77.0.60", ports)), ""},
+		{"another node's", limited, held(world(svc("a", "10.77.0.60")), "a", "n2"), ""},
+		{"exempt", limited, mine(svc("a", "10.77.0.60", exempt), svc("b", "10.77.0.61")), "10.77.0.61 TCP 80\n"},
+		{"shared", limited, mine(svc("a", "10.77.0.60", written("n1")), svc("b", "10.77.0.60", port(81), younger)), "10.77.0.60 TCP 80\n10.77.0.60 TCP 81\n"},
+		{"shared, and one is exempt", limited, mine(svc("a", "10.77.0.60", written("n1")), svc("b", "10.77.0.60", port(81), younger, exempt)), "10.77.0.60 TCP 80\n10.77.0.60 TCP 81\n"},
+		{"shared, and both are exempt", limited, mine(svc("a", "10.77.0.60", written("n1"), exempt), svc("b", "10.77.0.60", port(81), younger, exempt)), ""},
+		{"gateways answer", forwarding, mine(svc("a", "10.77.0.60", forwarded)), "10.77.0.60 TCP 80\n10.77.0.60 UDP 0 from 1900\n"},
+		{"UPnP is off", limited, mine(svc("a", "10.77.0.60", forwarded)), "10.77.0.60 TCP 80\n"},
+		{"the control plane's", cp, controlPlaneHeld(controlPlaneWorld("n1"), "n1"), ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := openPorts(Make(tt.rules, tt.w)); got != tt.want {
+				t.Errorf("got\n%swant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+// Where nftables does not limit ports the user hears of it, as long as the VIP is not bound for that reason.
+func TestPortsNotLimited(t *testing.T) {
+	r := rules()
+	r.LimitPorts = true
+	w := held(world(svc("a", "10.77.0.60")), "a", "n1")
+	w.PortsNotLimited = "operation not permitted"
+	const want = "node n1 owns 10.77.0.60, but does not bind it, since nftables does not limit its ports (enable_service_security): operation not permitted"
+	said := func(w vip.World) bool {
+		for _, e := range Make(r, w).Events {
+			if e.Message == want && e.Warning {
+				return true
+			}
+		}
+		return false
+	}
+	if !said(w) {
+		t.Errorf("no Event: %v", Make(r, w).Events)
+	}
+	if said(bind(r, w)) {
+		t.Error("an Event although it is bound")
+	}
+}
