@@ -207,7 +207,7 @@ func (n *node) newAgent() *agent.Agent {
 
 // collectors returns the metrics of all rooms.
 func (n *node) collectors() []prometheus.Collector {
-	var all []prometheus.Collector
+	all := []prometheus.Collector{buildInfo()}
 	for _, room := range []interface{ Collectors() []prometheus.Collector }{n.agent, n.cluster, n.leases, n.links, n.announcer, n.dataPlane, n.dhcp, n.peers, n.mapper, n.speaker, n.table, n.nft, n.server, n.pools, n.history} {
 		all = append(all, room.Collectors()...)
 	}

@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 )
 
@@ -20,6 +21,13 @@ func currentVersion() string {
 		return info.Main.Version
 	}
 	return "devel"
+}
+
+// buildInfo is the metric that says which version runs.
+func buildInfo() prometheus.Collector {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "herald_build_info", Help: "1, with the version of this Herald."}, []string{"version"})
+	g.WithLabelValues(currentVersion()).Set(1)
+	return g
 }
 
 // versionCommand is "herald version".

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"hash/fnv"
+	"io"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,9 +11,11 @@ import (
 )
 
 type metrics struct {
-	passes   prometheus.Histogram
-	errors   *prometheus.CounterVec
-	services *prometheus.GaugeVec
+	passes        prometheus.Histogram
+	errors        *prometheus.CounterVec
+	services      *prometheus.GaugeVec
+	announced     *prometheus.GaugeVec
+	announcedHash uint64 // of what announced has
 }
 
 func newMetrics() *metrics {
@@ -27,6 +31,9 @@ func newMetrics() *metrics {
 			Name: "herald_services", Help: "Services of type LoadBalancer as this node sees them, by verdict (the reasons of /debug/plan).",
 		}, []string{"verdict"}),
 	}
+	m.announced = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "herald_service_announced", Help: "1 for each Service that this node announces, 2000 of them at most.",
+	}, []string{"namespace", "service"})
 	for _, applier := range []string{"announcements", "addresses", "links"} {
 		m.errors.WithLabelValues(applier) // a series that begins with its first error hides it from rate()
 	}
@@ -39,9 +46,35 @@ func (m *metrics) observe(p vip.Plan, took time.Duration) {
 	for _, v := range p.Verdicts {
 		m.services.WithLabelValues(string(v.Reason)).Inc()
 	}
+	m.observeAnnounced(p.Verdicts)
+}
+
+// maxAnnounced is how many series herald_service_announced has at most.
+const maxAnnounced = 2000
+
+// observeAnnounced sets herald_service_announced if it is not what it was.
+func (m *metrics) observeAnnounced(verdicts []vip.Verdict) {
+	h := fnv.New64a()
+	for i := range verdicts {
+		if v := &verdicts[i]; v.AnnouncedHere {
+			_, _ = io.WriteString(h, v.Service.Namespace+"/"+v.Service.Name+"\n") // never fails
+		}
+	}
+	if h.Sum64() == m.announcedHash {
+		return
+	}
+	m.announcedHash = h.Sum64()
+	m.announced.Reset()
+	n := 0
+	for i := range verdicts {
+		if v := &verdicts[i]; v.AnnouncedHere && n < maxAnnounced {
+			n++
+			m.announced.WithLabelValues(v.Service.Namespace, v.Service.Name).Set(1)
+		}
+	}
 }
 
 // Collectors are the metrics of this package.
 func (a *Agent) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{a.metrics.passes, a.metrics.errors, a.metrics.services}
+	return []prometheus.Collector{a.metrics.passes, a.metrics.errors, a.metrics.services, a.metrics.announced}
 }

@@ -31,6 +31,9 @@ func TestDerived(t *testing.T) {
 	} {
 		check.Golden(t, filepath.Join(manifests, file), text(t))
 	}
+	for file, d := range dashboards {
+		check.Golden(t, filepath.Join(manifests, file), d.json(t))
+	}
 }
 
 // yamlOf returns a comment and the objects as YAML documents.

@@ -47,6 +47,7 @@ need upnpc miniupnpc
 
 # The page of a node is looked at in a browser, which needs a font.
 need chromium chromium
+need promtool prometheus # tries the alerts
 need fc-list fontconfig
 [ -n "$(fc-list 2>/dev/null)" ] || quietly env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends fonts-dejavu-core >/dev/null
 
