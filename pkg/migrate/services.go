@@ -62,7 +62,8 @@ func (m *migration) serves(o object, s service) bool {
 	return false
 }
 
-// pin adds a Pin for a Service if it needs one.
+// pin adds a Pin for a Service if it needs one. It names the addresses as a user would, without the annotation that
+// tells those that Herald has given (decision 0093).
 func (m *migration) pin(o object, s service) {
 	p := Pin{Service: vip.Key{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, Annotations: make(map[string]string)}
 	has, asks := shown(o), asked(o, s)
