@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -191,12 +192,13 @@ func nodesOf(namespace string, s kube.Snapshot) installation {
 	return i
 }
 
-// own reports whether a Lease with Herald's label and this claim is the installation's: a node lease in its namespace,
-// or a VIP lease that no node of another one claims.
+// own reports whether a Lease with Herald's label and this claim is the installation's: one in its namespace; or another one,
+// but a node lease, that no node of another installation claims, or nobody, if there is no other.
 func (i installation) own(l vip.Key, claim string) bool {
-	if strings.HasPrefix(l.Name, lease.NodePrefix) {
+	node, _, _ := strings.Cut(claim, "@")
+	switch {
+	case strings.HasPrefix(l.Name, lease.NodePrefix), claim == "" && slices.Contains(slices.Collect(maps.Values(i.others)), true):
 		return l.Namespace == i.namespace
 	}
-	node, _, _ := strings.Cut(claim, "@")
 	return !i.others[node]
 }

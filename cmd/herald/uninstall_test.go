@@ -87,7 +87,9 @@ func TestInstallation(t *testing.T) {
 		{"default", "kubevip-web", "n1@7", true},
 		{"default", "kubevip-web", "n9@7", false},
 		{"default", "kubevip-web", "gone@7", true},
-		{"kube-system", "herald-pools", "", true},
+		{"kube-system", "herald-vip-leases", "", true},
+		{"edge", "herald-vip-leases", "", false},
+		{"kube-system", "herald-pools", "n1@7", true},
 	} {
 		if got := i.own(vip.Key{Namespace: tt.namespace, Name: tt.name}, tt.claim); got != tt.want {
 			t.Errorf("%s/%s of %s: %v, want %v", tt.namespace, tt.name, tt.claim, got, tt.want)
