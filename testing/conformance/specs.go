@@ -94,7 +94,7 @@ func (s setup) specs(ctx context.Context) ([]string, error) {
 			names = append(names, r.name())
 		}
 	}
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(-cmp.Compare(minutes(a), minutes(b)), strings.Compare(a, b)) })
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(minutes(b), minutes(a)), strings.Compare(a, b)) })
 	return names, nil
 }
 
