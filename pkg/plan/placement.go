@@ -110,7 +110,7 @@ func (p *placement) formerHolder(u *unit) *member {
 
 // bestNode returns the alive and eligible node that is to have u, or nil: the one with the lowest
 // rank; then the one that the pools of u prefer most; then the one with the fewest units; then the one with the
-// highest rendezvous hash. It may be this node.
+// highest rendezvous hash (decision 0098). It may be this node.
 func (p *placement) bestNode(u *unit) *member {
 	var best *member
 	var bestRank rank

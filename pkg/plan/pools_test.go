@@ -222,6 +222,7 @@ func TestAddressesInUse(t *testing.T) {
 		want   string
 	}{
 		{"another host has it", nil, "[10.77.0.60]"},
+		{"another host has it, IPv6", func(_ *vip.World, s *vip.Service) { s.Addresses = []netip.Addr{addr("fd77::60")} }, "[fd77::60]"},
 		{"it is asked for by its user", func(_ *vip.World, s *vip.Service) { s.Allocated = "" }, "[]"},
 		{"its status shows it", func(_ *vip.World, s *vip.Service) { written("n2")(s) }, "[]"},
 		{"by BGP alone", func(_ *vip.World, s *vip.Service) { s.Announce = []vip.Method{vip.ByBGP} }, "[]"},

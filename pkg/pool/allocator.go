@@ -25,7 +25,7 @@ type Request struct {
 	Addresses []netip.Addr // that it has, or names; 0.0.0.0 and :: ask a DHCP server
 	Allocated string       // the pools that they were allocated from, with commas; "" if a person set them
 	Shown     []netip.Addr // in its status: clients may use them
-	Renumber  bool         // what it was given is replaced if no pool has it any more
+	Renumber  bool         // what it was given is replaced if no pool has it any more (decision 0097)
 	Foreign   bool         // it is another implementation's: what it has is in use, and it is given nothing
 }
 
