@@ -2,6 +2,7 @@ package pool
 
 import (
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"time"
@@ -126,7 +127,7 @@ func same(x, y *Request) bool {
 }
 
 // newRequest is what an Allocator must know of a Service. What another implementation's status
-// shows is in use, too; what a Service may not have is not, unless its status shows it.
+// shows is in use, too, as is what the status of one shows that asks a DHCP server; what a Service may not have is not, unless its status shows it.
 func newRequest(q vip.AddressRequest) Request {
 	r := Request{
 		Service: q.Key, UID: q.UID, Created: q.Created, Labels: q.Labels, Ports: q.Ports, SharingKey: q.SharingKey,
@@ -136,7 +137,7 @@ func newRequest(q vip.AddressRequest) Request {
 	if q.Refused {
 		r.Addresses = nil
 	}
-	if q.Foreign {
+	if q.Foreign || slices.ContainsFunc(r.Addresses, netip.Addr.IsUnspecified) {
 		r.Addresses = slices.Concat(r.Addresses, r.Shown)
 	}
 	return r

@@ -154,3 +154,17 @@ func TestForgedAllocation(t *testing.T) {
 		}
 	}
 }
+
+// An address that a DHCP server has leased for a Service is in use.
+func TestLeasedAddressIsInUse(t *testing.T) {
+	a := NewAssigner(0, func() {})
+	leased := request("leased", func(s *vip.Service) {
+		s.Addresses, s.Allocated = addrs("0.0.0.0"), "dhcp"
+		s.Ingress = []vip.Ingress{{Addr: netip.MustParseAddr("10.0.0.1")}, {Addr: netip.MustParseAddr("10.9.0.1")}}
+	})
+	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/24", "pool-dhcp=0.0.0.0/32"), Allocate: true, Requests: []vip.AddressRequest{leased, request("b", nil)}}
+	w := assign(t, a, in)
+	if given(w) != "b[10.0.0.2]" || len(w.OutsidePools) > 0 {
+		t.Errorf("%s, outside %v", given(w), w.OutsidePools)
+	}
+}

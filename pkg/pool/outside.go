@@ -8,9 +8,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// isOutside reports whether x was given to s of a pool, and no pool has it any more. A pool that can't be read may have it.
+// isOutside reports whether x was given to s of a pool, by no DHCP server, and no pool has it any more. A pool that can't be read may have it.
 func (a *Allocator) isOutside(s *service, x netip.Addr) bool {
-	if s.Allocated == "" || s.Foreign || x.IsUnspecified() {
+	if s.Allocated == "" || s.Foreign || slices.ContainsFunc(s.Addresses, netip.Addr.IsUnspecified) {
 		return false
 	}
 	for name := range strings.SplitSeq(s.Allocated, ",") {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -110,6 +111,42 @@ func TestPools(t *testing.T) {
 		}
 		return nil
 	})
+	burstWithoutAddresses(t)
+}
+
+// Many Services without an address at once are each given one of their own, announced and shown. "go run ./testing/bench -burst" measures how soon.
+func burstWithoutAddresses(t *testing.T) {
+	const n = 60
+	setPools(t, map[string]string{"range-global": "10.77.0.90-10.77.0.91", "pool-burst": "10.88.0.0/24", "pool-burst.priority": "1"})
+	var created errgroup.Group
+	for i := range n {
+		created.Go(func() error {
+			_, err := cluster.Client().CoreV1().Services("default").Create(t.Context(), webService(fmt.Sprint("burst-", i), ""), metav1.CreateOptions{})
+			return err
+		})
+	}
+	check.OK(t, created.Wait())
+	last := time.Now()
+	until(t, 30*time.Second, "all of them are announced", func(c ctx) error {
+		list, err := cluster.Client().CoreV1().Services("default").List(c, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		of := make(map[string]string)
+		for _, s := range list.Items {
+			if strings.HasPrefix(s.Name, "burst-") && meta.IsStatusConditionTrue(s.Status.Conditions, "heraldvip.io/Announced") {
+				if other := of[externalIPs(&s)]; other != "" {
+					t.Errorf("%s and %s have %s", other, s.Name, externalIPs(&s))
+				}
+				of[externalIPs(&s)] = s.Name
+			}
+		}
+		if len(of) != n {
+			return fmt.Errorf("%d of %d are", len(of), n)
+		}
+		return nil
+	})
+	t.Logf("%d Services are announced %v after the last was created", n, time.Since(last).Round(time.Millisecond))
 }
 
 // awaitCondition waits until a condition of Herald's has this status and reason, and a message that begins like this.
