@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,6 +70,9 @@ func TestAdmission(t *testing.T) {
 		}
 	}
 	dry := "?dryRun=All"
+	for _, k := range slices.Concat([]string{addressesKey}, otherAddressesKeys) { // all by which addresses can be asked for
+		expect(request{tenant, "POST", services + dry, service("a", `"`+k+`":"10.77.0.5"`, ""), "the namespace may not ask for 10.77.0.5;"})
+	}
 	stored := func(path string) string { return api.must(t, "GET", path, "") }
 	expect(
 		request{tenant, "POST", services + dry, service("a", "", ""), ""},

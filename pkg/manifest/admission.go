@@ -42,9 +42,11 @@ const cleanupFinalizer = "service.kubernetes.io/load-balancer-cleanup"
 const (
 	// annotationsOf is the annotations of an object that is put in for %, which is null for the old one of a new object.
 	annotationsOf = `(% == null ? {} : %.metadata.?annotations.orValue({}))`
+	// addressAnnotations are those by which a Service asks for addresses: kube-vip's, MetalLB's and Cilium's.
+	addressAnnotations = `'kube-vip.io/loadbalancerIPs', 'metallb.io/loadBalancerIPs', 'metallb.universe.tf/loadBalancerIPs', 'lbipam.cilium.io/ips', 'io.cilium/lb-ipam-ips'`
 	// requestedBy is the addresses that a Service % asks for.
 	requestedBy = `(% == null || %.spec.?type.orValue('') != 'LoadBalancer' ? [] : ` +
-		`(%.metadata.?annotations[?'kube-vip.io/loadbalancerIPs'].orValue('') + ',' + %.spec.?loadBalancerIP.orValue(''))` +
+		`([` + addressAnnotations + `].map(k, %.metadata.?annotations[?k].orValue('')).join(',') + ',' + %.spec.?loadBalancerIP.orValue(''))` +
 		`.split(',').map(a, a.trim()).filter(a, a != ''))`
 	// othersFinalizers is the finalizers of a Service % that are not the one that Herald writes.
 	othersFinalizers = `%.metadata.?finalizers.orValue([]).filter(f, f != '` + cleanupFinalizer + `')`
