@@ -90,6 +90,11 @@ func (b *bench) reportBurst(all map[string]burstProgress, sent []time.Time, last
 		}
 	}
 	fmt.Printf("spread: %v\n", b.result.Spread)
+	for n, p := range b.heralds {
+		used, rss, err := p.Usage()
+		errs = append(errs, err)
+		fmt.Printf("%s: %.1f s of CPU since its start, %d MiB\n", n, used.Seconds(), rss>>20)
+	}
 	return errors.Join(errs...)
 }
 
