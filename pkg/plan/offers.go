@@ -38,15 +38,29 @@ func newOffers(r *Rules, w *vip.World) *offers {
 	return o
 }
 
+// ofPools returns what pools may have of s: its addresses but for those that are leased, and 0.0.0.0 or :: for what it asks a DHCP server for.
+func (s *service) ofPools() []netip.Addr {
+	out := make([]netip.Addr, 0, len(s.addrs)+len(s.dhcpFamilies))
+	for _, a := range s.addrs {
+		if a.client == nil {
+			out = append(out, a.Addr)
+		}
+	}
+	for _, f := range s.dhcpFamilies {
+		out = append(out, f.Unspecified())
+	}
+	return out
+}
+
 // setInterface sets the link of a Service that names none to that which pools say for the first of its addresses
 // for which they do.
 func (p *pass) setInterface(s *service) {
 	if p.offers == nil || s.reserved {
 		return
 	}
-	for _, a := range s.addrs {
+	for _, a := range s.ofPools() {
 		if s.Interface == "" {
-			s.Interface = p.offers.policy.Interface(s.Key.Namespace, a.Addr)
+			s.Interface = p.offers.policy.Interface(s.Key.Namespace, a)
 		}
 	}
 }
@@ -70,12 +84,12 @@ func (p *pass) addPoolRequirements(need *requirements, s *service) {
 	if p.offers == nil || s.reserved {
 		return
 	}
-	for _, a := range s.addrs {
-		if p.offers.policy.LimitsNodes(a.Addr) {
-			need.policy, need.limited = p.offers.policy, append(need.limited, a.Addr)
+	for _, a := range s.ofPools() {
+		if p.offers.policy.LimitsNodes(a) {
+			need.policy, need.limited = p.offers.policy, append(need.limited, a)
 		}
-		if p.offers.policy.Prefers(a.Addr) {
-			need.policy, need.preferred = p.offers.policy, append(need.preferred, a.Addr)
+		if p.offers.policy.Prefers(a) {
+			need.policy, need.preferred = p.offers.policy, append(need.preferred, a)
 		}
 	}
 }

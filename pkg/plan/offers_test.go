@@ -246,3 +246,19 @@ func TestMethodsOfPools(t *testing.T) {
 		})
 	}
 }
+
+// TestDHCPPool: what a pool says of nodes and links holds for the VIPs that are leased for it by DHCP.
+func TestDHCPPool(t *testing.T) {
+	w := poolWorld("n2")
+	w.Services = []vip.Service{svc("a", "0.0.0.0")}
+	w.Nodes = allNodes(vip.Node{Name: "n1", Labels: map[string]string{"zone": "a"}})
+	w.Pools.Data = map[string]string{"pool-x": "0.0.0.0/32", "pool-x.interface": "eth1", "pool-x.nodes": "zone=a"}
+	p := Make(poolRules(), held(w, "a", "n1"))
+	if len(p.DHCPRequests) != 1 || len(p.Macvlans) != 1 || p.Macvlans[0].Parent != "eth1" {
+		t.Errorf("%+v, links %+v", p.DHCPRequests, p.Macvlans)
+	}
+	w.Nodes = allNodes(vip.Node{Name: "n2", Labels: map[string]string{"zone": "a"}})
+	if got := summary(Make(poolRules(), held(w, "a", "n1"))); !strings.HasPrefix(got, "hand over kubevip-a -> n2") {
+		t.Error(got)
+	}
+}

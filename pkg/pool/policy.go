@@ -30,7 +30,7 @@ func (p *Pools) WhyNotOffered(namespace string, namespaceLabels map[string]strin
 	of, enforced := false, false // pools for other namespaces
 	for _, x := range p.all {
 		switch {
-		case !x.Contains(a) && !(a.IsUnspecified() && slices.Contains(x.DHCP, vip.FamilyOf(a))):
+		case !x.Contains(a):
 		case !x.Broken && x.Namespaces.Contains(namespace, namespaceLabels):
 			return ""
 		default:

@@ -87,8 +87,10 @@ func (p *Pool) Size(f vip.Family) (n float64) {
 	return n
 }
 
-// Contains reports whether a Service may have a from p.
-func (p *Pool) Contains(a netip.Addr) bool { return contains(p.Ranges, a) }
+// Contains reports whether a Service may have a from p; 0.0.0.0 and :: if a DHCP server is asked for an address of that family.
+func (p *Pool) Contains(a netip.Addr) bool {
+	return contains(p.Ranges, a) || a.IsUnspecified() && slices.Contains(p.DHCP, vip.FamilyOf(a))
+}
 
 // Ranges of addresses that no Service can have, merged: "this network" (RFC 1122), loopback,
 // link-local, multicast and reserved ones (RFC 1112, RFC 4291).
