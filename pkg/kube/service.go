@@ -79,7 +79,9 @@ func readService(o *corev1.Service) *cachedService {
 		s.Ports = append(s.Ports, vip.Port{Protocol: string(p.Protocol), Port: uint16(p.Port)})
 	}
 	s.Local = o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	s.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
+	if !leftAloneByKubeProxy(o) { // else nobody answers there
+		s.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
+	}
 	s.ClientIPAffinity = o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 	s.clusterIPs = parseAddrs(o.Spec.ClusterIPs) // or "None"
 	s.Ingress = readIngress(o.Status.LoadBalancer.Ingress)
@@ -93,6 +95,14 @@ func readService(o *corev1.Service) *cachedService {
 		s.Invalid = nil // its annotations are not for Herald
 	}
 	return s
+}
+
+// leftAloneByKubeProxy reports whether kube-proxy does not watch the Service, because of a label that its user has set (newProxyServer's
+// selector in kubernetes' cmd/kube-proxy/app/server.go).
+func leftAloneByKubeProxy(o *corev1.Service) bool {
+	_, other := o.Labels["service.kubernetes.io/service-proxy-name"]
+	_, headless := o.Labels[corev1.IsHeadlessService]
+	return other || headless
 }
 
 // readSpecAndStatusAddresses fills in Addresses and Source from spec.loadBalancerIP or,

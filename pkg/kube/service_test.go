@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -279,5 +280,21 @@ func TestReadServiceCIDR(t *testing.T) {
 	want := []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd01::/108")}
 	if diff := cmp.Diff(want, got, compareNets); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestServiceThatKubeProxyLeavesAlone: nobody has to answer at the healthCheckNodePort of a Service that its labels take from kube-proxy:
+// that would look as if kube-proxy had ended on the node, which all VIPs would leave.
+func TestServiceThatKubeProxyLeavesAlone(t *testing.T) {
+	for label, want := range map[string]uint16{"service.kubernetes.io/service-proxy-name": 0, "service.kubernetes.io/headless": 0, "service.kubernetes.io/other": 31234} {
+		o := loadBalancer("web", "10.0.0.1")
+		o.Labels = map[string]string{label: ""}
+		for i := range 100 {
+			o.Labels[fmt.Sprint("a", i)] = "" // more than are kept
+		}
+		o.Spec.HealthCheckNodePort = 31234
+		if got := readService(o).HealthCheckNodePort; got != want {
+			t.Errorf("with the label %s: %d, want %d", label, got, want)
+		}
 	}
 }
