@@ -21,6 +21,7 @@ func TestReference(t *testing.T) {
 	for file, page := range map[string]string{
 		"annotations.md": annotationsPage(t),
 		"events.md":      eventsPage(t),
+		"kube-vip.md":    kubeVIPPage(t),
 		"metrics.md":     metricsPage(t),
 	} {
 		known = append(known, file)

@@ -81,7 +81,7 @@ var Annotations = []Annotation{
 	{Key: vipHostKey, Value: "a node's name", Meaning: "The node that announces the VIP; absent while none does. By BGP several may; this is the one that wrote the status.", Written: true},
 	{Key: announcerKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
-	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Unsupported: true, Consequence: "the VIP is announced without a VLAN"},
+	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Unsupported: true, Consequence: "the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface"},
 	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Unsupported: true, Instead: "TCP connections are kept when the VIP moves (herald_keep_connections), and kube-proxy removes the entries of UDP whose endpoint is gone"},
 	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Unsupported: true, Instead: "the DHCP server is given the name (kube-vip.io/loadbalancerHostname), and may register it"},
 	{Key: egressKey, Value: "true or false", Meaning: "Send what the Service's pods send with the VIP as its source. The same holds for all annotations whose name begins with egress.", Unsupported: true, Consequence: "what the Service's pods send keeps the source that the network plugin gives it"},

@@ -122,7 +122,7 @@ func TestReadAnnotations(t *testing.T) {
 		{ipModeKey, "NAT", vip.Service{Invalid: []string{`heraldvip.io/ip-mode is "NAT": write VIP or Proxy. The default is used.`}}},
 		{vipHostKey, "n1", vip.Service{VIPHost: "n1"}},
 		{serviceVLANKey, "100", vip.Service{Invalid: []string{
-			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN."}}},
+			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface."}}},
 		{egressKey, "true", vip.Service{Invalid: []string{
 			"kube-vip.io/egress is not supported by this version of Herald: what the Service's pods send keeps the source that the network plugin gives it."}}},
 		{egressKey, "false", vip.Service{}},
