@@ -81,6 +81,7 @@ func TestAdmission(t *testing.T) {
 		request{tenant, "POST", services + dry, service("a", addresses("nonsense"), ""), "may not ask for nonsense"},
 		request{tenant, "POST", services + dry, service("a", addresses(many), ""), "16 addresses at most"},
 		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/forwardUPNP":"true"`, ""), "may not set kube-vip.io/forwardUPNP on a Service: its annotation heraldvip.io/allowed-annotations"},
+		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/loadbalancerHostname":"wpad"`, ""), "may not set kube-vip.io/loadbalancerHostname on a Service"},
 		request{"admin", "POST", services + dry, service("a", addresses("10.77.0.5"), ""), ""},
 		// What is there may be changed in other respects.
 		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"labels":{"a":"b"}}}`, ""},
