@@ -158,6 +158,7 @@ func rest(took time.Duration) time.Duration {
 // none may choose another as its successor.
 func (a *Agent) stop(ctx context.Context) {
 	a.stopping.Store(true)
+	a.o.Log.Info("asked to stop: the VIPs of this node are handed over")
 	for noticed := time.After(stopNotice); !a.handingOver; {
 		a.pass(ctx)
 		select {

@@ -118,6 +118,7 @@ type countingTransport struct {
 	log     *slog.Logger // nil: only count
 
 	unreachableSince atomic.Pointer[time.Time] // nil: it can be reached
+	answered         atomic.Int64              // when the last answer came (unix nanoseconds); 0: none has
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -129,11 +130,26 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	verb, resource := verbAndResource(r)
 	t.metrics.requests.WithLabelValues(verb, resource, code).Inc()
-	// A request that was cancelled proves nothing about the server.
-	if t.log != nil && !(err != nil && (r.Context().Err() != nil || errors.Is(err, context.Canceled))) {
+	if err == nil {
+		t.answered.Store(time.Now().UnixNano())
+	}
+	if t.log != nil && (err == nil || t.provesUnreachable(r.Context(), err)) {
 		t.logReachability(r.URL.Host, err)
 	}
 	return resp, err
+}
+
+// hangsAfter is how long no request may have been answered before one whose time is up proves that the server hangs. Renewals
+// of the node lease are sent each two seconds.
+const hangsAfter = 4 * time.Second
+
+// provesUnreachable reports whether an error of a request with that context says something about the server. That the request was
+// cancelled does not, nor that its own time was up while others are answered.
+func (t *countingTransport) provesUnreachable(ctx context.Context, err error) bool {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return time.Since(time.Unix(0, t.answered.Load())) > hangsAfter
+	}
+	return ctx.Err() == nil && !errors.Is(err, context.Canceled)
 }
 
 // logReachability logs the first of several errors, and the first answer after them.

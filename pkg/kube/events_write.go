@@ -102,6 +102,9 @@ func (e *Events) tryCreate(ctx context.Context, o *corev1.Event) (result eventRe
 	switch {
 	case err == nil:
 		label = "created"
+		if o.Type == corev1.EventTypeWarning {
+			e.log.Info("a Warning is written as an Event", "service", o.InvolvedObject.Namespace+"/"+o.InvolvedObject.Name, "reason", o.Reason, "message", o.Message)
+		}
 	case apierrors.IsAlreadyExists(err):
 		label = "already_exists"
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):

@@ -17,6 +17,7 @@ type peer struct {
 	lease    *coordinationv1.Lease // as last seen
 	gone     bool                  // it is dead by heartbeats, and so is its kernel
 	heardAt  time.Time             // when its last heartbeat came; zero: none did
+	renewed  bool                  // its node lease was seen to be renewed
 	released bool                  // the node itself ended its epoch: it has stopped
 	info     vip.NodeInfo
 	infoText string
@@ -75,6 +76,7 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 		}
 	}
 	changed := now
+	p.renewed = p.renewed || p.lease != nil && renewTime(l).After(renewTime(p.lease))
 	if same && p.lease != nil && renewTime(l).Equal(renewTime(p.lease)) {
 		changed = p.Changed // by another process, which waits for the name (tellWaiting)
 	}

@@ -35,7 +35,7 @@ func (p *placement) setTargets() {
 			}
 			u.cause = p.whyFree(u)
 		case p.self != nil && u.claim.Holder == p.Self && whyIneligible(&u.requirements, p.self) != "":
-			u.target, u.cause = p.bestNode(u), p.Self+": "+whyIneligible(&u.requirements, p.self)
+			u.target, u.cause = p.bestSuccessor(u), p.Self+": "+whyIneligible(&u.requirements, p.self)
 		case p.self != nil && u.claim.Holder == p.Self:
 			u.target, u.cause = p.betterNode(u), p.Self+": "+cmp.Or(p.DataPlaneFault, "the other nodes get no answer from it on the VIP's link")
 		}
@@ -78,7 +78,7 @@ func (p *placement) betterNode(u *unit) *member {
 	if !faulty && !p.self.isUnheard(&u.requirements) || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
 		return nil
 	}
-	if n := p.bestNode(u); n != nil && n != p.self && n.rankFor(&u.requirements) < rankFaulty {
+	if n := p.bestSuccessor(u); n != nil && n != p.self && n.rankFor(&u.requirements) < rankFaulty {
 		return n
 	}
 	return nil
@@ -111,12 +111,21 @@ func (p *placement) formerHolder(u *unit) *member {
 // bestNode returns the alive and eligible node that is to have u, or nil: the one with the lowest
 // rank; then the one that the pools of u prefer most; then the one with the fewest units; then the one with the
 // highest rendezvous hash (decision 0098). It may be this node.
-func (p *placement) bestNode(u *unit) *member {
+func (p *placement) bestNode(u *unit) *member { return p.bestOf(u, p.alive) }
+
+// bestSuccessor is bestNode for a unit that this node holds and hands over: only nodes of which this process has seen a sign of life
+// count. One that was dead when this process began looks alive for a lease duration.
+func (p *placement) bestSuccessor(u *unit) *member {
+	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return n.Unproven }))
+}
+
+// bestOf is bestNode of some nodes.
+func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	var best *member
 	var bestRank rank
 	var bestWeight int
 	var bestHash uint64
-	for _, n := range p.alive {
+	for _, n := range nodes {
 		rank, weight, h := n.rankFor(&u.requirements), n.weightFor(&u.requirements), rendezvousHash(u.hash, n.hash)
 		if best != nil && cmp.Or(cmp.Compare(rank, bestRank), cmp.Compare(bestWeight, weight), cmp.Compare(n.units, best.units), cmp.Compare(bestHash, h)) > 0 {
 			continue // before the dearer question whether it is eligible

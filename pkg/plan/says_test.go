@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,5 +35,29 @@ func TestEveryMoveIsAnEvent(t *testing.T) {
 	first, again, later := event(epoch), event(epoch), event(epoch.Add(time.Minute))
 	if first != again || first == later || first.Reason != vip.VIPAnnounced {
 		t.Errorf("%+v\n%+v\n%+v", first, again, later)
+	}
+}
+
+// TestHandOverToNodesSeenAlive: a node that stops soon after it has begun hands nothing to one of which it knows a node lease only, which
+// may be that of a node that died before.
+func TestHandOverToNodesSeenAlive(t *testing.T) {
+	for _, tt := range []struct {
+		unproven []int // of n1, n2, n3
+		want     string
+	}{{nil, "n2 n3"}, {[]int{1}, "n3"}, {[]int{2}, "n2"}, {[]int{1, 2}, ""}} {
+		for _, name := range []string{"a", "b", "c", "d"} {
+			w := held(world(svc(name, "10.77.0.200")), name, "n1")
+			w.Stopping = true
+			for _, i := range tt.unproven {
+				w.Members[i].Unproven = true
+			}
+			got := ""
+			for _, i := range Make(rules(), w).LeaseIntents {
+				got += i.Successor
+			}
+			if !strings.Contains(tt.want, got) || tt.want != "" && got == "" {
+				t.Errorf("%s with %v unproven: handed to %q, want one of %q", name, tt.unproven, got, tt.want)
+			}
+		}
 	}
 }

@@ -118,6 +118,10 @@ The lab stays up. VIPs are taken from 10.77.0.0/24 and fd77::/64, for example 10
   %[1]s kubectl expose pod web --port=80 --type=LoadBalancer --load-balancer-ip=10.77.0.50
   %[1]s exec cl curl -s http://10.77.0.50
   %[1]s exec n1 ip address show eth0
+  %[1]s exec n1 bin/herald status --kubeconfig %[2]s/conf/admin.kubeconfig   (explain web, drain n1, undrain n1)
+  %[1]s exec n1 ip link set eth0 down   (up mends it; it is n1's cable to the VIPs' network)
+  %[1]s status   (lists the processes: kill PID has a Herald hand its VIPs over and end, kill -9 PID is a crash)
+  %[1]s exec n1 env vip_nodename=n1 k8s_config_file=%[2]s/conf/herald.kubeconfig bin/herald manager --arp --services --servicesElection   (starts it again)
   tail -f %[2]s/logs/herald-n*.log
   %[1]s down
 `, self, l.Dir())
