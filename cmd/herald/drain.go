@@ -253,7 +253,7 @@ func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error
 	for i := range snapshot.Services {
 		named[snapshot.Services[i].LeaseKey()] = true
 	}
-	for _, l := range snapshot.Leases {
+	for _, l := range lease.ByService(snapshot.Leases, announcers) {
 		if n, ok := lease.ParseNodeLease(l); ok {
 			if n.Name == d.node && !own {
 				known, own, d.count = true, l.Namespace == announcers, n.Info.Connections

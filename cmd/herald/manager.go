@@ -87,6 +87,7 @@ func managerCommand() *cobra.Command {
 type node struct {
 	cluster     *kube.Cluster
 	leases      *lease.Leases
+	fixedLeases map[vip.Key]bool // VIP leases that options name
 	links       *netif.Interfaces
 	announcer   *l2.Announcer
 	checker     *health.Checker
@@ -147,6 +148,11 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 		pools = cfg.Pools
 		leases = append(leases, poolsLease(cfg), providerLease)
 	}
+	n.fixedLeases = make(map[vip.Key]bool)
+	for _, k := range leases {
+		n.fixedLeases[k] = true
+	}
+	leases = append(leases, vip.Key{Namespace: cfg.Node.Namespace, Name: lease.RecordName})
 	n.cluster, err = kube.New(access, kube.Options{
 		Pools:     pools,
 		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix, Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,

@@ -44,8 +44,8 @@ func (n *node) wireOwnership(cfg config.Config, wake mailbox.Signal, poke func()
 	n.leases = lease.New(n.cluster.Leases, lease.Options{
 		Node: cfg.Node.Name, Namespace: cfg.Node.Namespace, NodeUID: n.cluster.NodeUID,
 		Timing:  quorum.Timing{LeaseDuration: cfg.Lease.Duration, RenewDeadline: cfg.Lease.RenewDeadline, RetryPeriod: cfg.Lease.RetryPeriod},
-		Process: process,
-		Info:    n.info, Peers: n.peers, Gateway: n.gateway,
+		Process: process, Announcers: cfg.Services.LeaseNamespace == "announcers", Fixed: n.fixedLeases,
+		Info: n.info, Peers: n.peers, Gateway: n.gateway,
 		Log: n.log, Wake: wake, Poke: poke,
 	})
 }

@@ -68,7 +68,7 @@ type statusView struct {
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	v := statusView{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, vips: map[string]int{}, sharedFor: map[string]time.Time{}, last: map[string]kube.StoredEvent{}, has: map[netip.Addr]vip.Key{}}
 	v.announcers = announcersNamespace(s.Leases)
-	for _, l := range s.Leases {
+	for _, l := range lease.ByService(s.Leases, v.announcers) {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
 		if n, ok := lease.ParseNodeLease(l); ok {
 			if l.Namespace != v.announcers {

@@ -197,7 +197,7 @@ func nodesOf(namespace string, s kube.Snapshot) installation {
 func (i installation) own(l vip.Key, claim string) bool {
 	node, _, _ := strings.Cut(claim, "@")
 	switch {
-	case strings.HasPrefix(l.Name, lease.NodePrefix), claim == "" && slices.Contains(slices.Collect(maps.Values(i.others)), true):
+	case strings.HasPrefix(l.Name, lease.NodePrefix), l.Name == lease.RecordName, claim == "" && slices.Contains(slices.Collect(maps.Values(i.others)), true):
 		return l.Namespace == i.namespace
 	}
 	return !i.others[node]

@@ -129,12 +129,21 @@ func (l *Leases) tell(k vip.Key, old, new *coordinationv1.Lease) {
 	l.deleted = append(l.deleted, old)
 }
 
-// setNamed is called when a Service begins to name the Lease k (by is 1), or ends to (-1). What
+// setNamed is called when a Service begins to name the Lease k (by is 1), or ends to (-1); that names the one in the
+// announcers' namespace that stands for it, too. What
 // is known of a Lease that is named for the first time is told from then on, and until it is
 // deleted, though the Service may be gone: its holder has to release it.
 func (l *Leases) setNamed(k vip.Key, by int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.countNamed(k, by)
+	if k.Namespace != l.nodes.Namespace {
+		l.countNamed(vip.VIPLeaseIn(l.nodes.Namespace, k), by)
+	}
+}
+
+// countNamed does so for one Lease. mu is held.
+func (l *Leases) countNamed(k vip.Key, by int) {
 	if l.named[k] += by; l.named[k] == 0 {
 		delete(l.named, k)
 	}

@@ -104,6 +104,30 @@ func (s *apiServer) rightsOf(t *testing.T, user, namespace string) string {
 	return strings.Join(slices.Compact(lines), "\n") + "\n"
 }
 
+// TestStolenTokenLeases: with VIP leases in the announcers' namespace the token writes no Lease elsewhere.
+func TestStolenTokenLeases(t *testing.T) {
+	api := startAPI(t)
+	api.apply(t, "rbac-leases-of-announcers.yaml")
+	tenant := api.namespace(t)
+	leases := "/apis/coordination.k8s.io/v1/namespaces/%s/leases"
+	check.Until(t, 20*time.Second, "the authorizer knows the Role", func() error {
+		if resp, answer := api.doAs(t, serviceAccount, "POST", fmt.Sprintf(leases, "kube-system")+"?dryRun=All", `{"metadata":{"name":"kubevip-web.default"}}`); resp.StatusCode != http.StatusCreated {
+			return fmt.Errorf("%s", answer)
+		}
+		return nil
+	})
+	check.Golden(t, "testdata/rights-leases.txt", "in kube-system:\n"+api.rightsOf(t, serviceAccount, "kube-system")+"\nin a namespace of tenants:\n"+api.rightsOf(t, serviceAccount, tenant))
+	for _, namespace := range []string{tenant, "kube-node-lease"} {
+		api.must(t, "POST", fmt.Sprintf(leases, namespace), `{"metadata":{"name":"theirs"}}`)
+		t.Cleanup(func() { api.do("DELETE", fmt.Sprintf(leases, namespace)+"/theirs", "") })
+		for method, path := range map[string]string{"POST": "", "DELETE": "/theirs"} {
+			if resp, answer := api.doAs(t, serviceAccount, method, fmt.Sprintf(leases, namespace)+path+"?dryRun=All", `{"metadata":{"name":"mine"}}`); resp.StatusCode != http.StatusForbidden {
+				t.Errorf("%s in %s: %s", method, namespace, answer)
+			}
+		}
+	}
+}
+
 // TestStolenToken: what whoever has the token of Herald's ServiceAccount can do is testdata/rights.txt and no more: mint no
 // token, and give nobody rights.
 func TestStolenToken(t *testing.T) {

@@ -32,7 +32,7 @@ const (
 
 // A phase is what the record says: VIP leases count in from. While to differs, each node copies its claims there,
 // and writes no others. Once all nodes act by that version of the record, the next phase counts them in to. So two
-// nodes whose caches show phases next to each other never hold different claims on a VIP (docs/ownership.md).
+// nodes whose caches show phases next to each other never hold different claims on a VIP (docs/ownership.md, decision 0086).
 type phase struct{ from, to location }
 
 func (p phase) moving() bool { return p.from != p.to }
@@ -135,19 +135,20 @@ func (l *Leases) serviceLease(k vip.Key) vip.Key {
 		return s
 	}
 	if x := l.cache.latest[k]; x != nil {
-		return l.serviceLeaseOf(x.Lease)
+		return serviceLeaseOf(x.Lease)
 	}
 	if x := l.cache.vanished[k]; x != nil {
-		return l.serviceLeaseOf(x)
+		return serviceLeaseOf(x)
 	}
 	return k
 }
 
-// serviceLeaseOf does the same for a version of a VIP lease in the announcers' namespace, by its annotation.
-func (l *Leases) serviceLeaseOf(x *coordinationv1.Lease) vip.Key {
+// serviceLeaseOf returns the key of the Lease in a Service's namespace for which x stands by its annotation; that of
+// x itself if it stands for none.
+func serviceLeaseOf(x *coordinationv1.Lease) vip.Key {
 	k := keyOf(x)
 	namespace, name, _ := strings.Cut(x.Annotations[ServiceLeaseAnnotation], "/")
-	if s := (vip.Key{Namespace: namespace, Name: name}); namespace != "" && vip.VIPLeaseIn(l.o.Namespace, s) == k {
+	if s := (vip.Key{Namespace: namespace, Name: name}); namespace != "" && vip.VIPLeaseIn(k.Namespace, s) == k {
 		return s
 	}
 	return k

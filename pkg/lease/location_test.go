@@ -3,6 +3,7 @@ package lease
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -422,6 +423,42 @@ func TestFixedLeases(t *testing.T) {
 			t.Errorf("claims %v\n%s", w.Claims, s)
 		}
 	})
+}
+
+// TestByService: commands see VIP leases by the keys of those in the Services' namespaces, wherever they are.
+func TestByService(t *testing.T) {
+	named := func(k vip.Key, holder string, annotations ...string) *coordinationv1.Lease {
+		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: k.Namespace, Name: k.Name}}
+		l.Spec.HolderIdentity = &holder
+		for i := 0; i < len(annotations); i += 2 {
+			annotate(l, annotations[i], annotations[i+1])
+		}
+		return l
+	}
+	evil := named(vip.Key{Namespace: "evil", Name: inHome("a").Name}, "n9", ServiceLeaseAnnotation, "default/kubevip-a")
+	other := named(vip.Key{Namespace: "kube-system", Name: "kubevip-a.evil"}, "n9", ServiceLeaseAnnotation, "default/kubevip-a")
+	for _, tt := range []struct{ record, want string }{
+		{"", "a n1, b n1, kubevip-a.default n9, kubevip-a.evil n9, "},
+		{"services to announcers", "a n1, b n1, herald-vip-leases , kubevip-a.default n9, kubevip-a.evil n9, "},
+		{"announcers", "a n2, b n1, herald-vip-leases , kubevip-a.default n9, kubevip-a.evil n9, "},
+	} {
+		all := []*coordinationv1.Lease{named(lk("a"), "n1"), named(lk("b"), "n1"), named(inHome("a"), "n2", ServiceLeaseAnnotation, "default/kubevip-a"), evil, other}
+		if tt.record != "" {
+			all = append(all, named(vip.Key{Namespace: "kube-system", Name: RecordName}, "", LocationAnnotation, tt.record))
+		}
+		var got []string
+		for _, l := range ByService(all, "kube-system") {
+			name := l.Name
+			if l.Namespace == "default" {
+				name = strings.TrimPrefix(name, "kubevip-")
+			}
+			got = append(got, name+" "+holder(l)+", ")
+		}
+		slices.Sort(got)
+		if text := strings.Join(got, ""); text != tt.want {
+			t.Errorf("%s: %s, want %s", tt.record, text, tt.want)
+		}
+	}
 }
 
 // TestVIPLeaseInfo: what a node says of where VIP leases are can be read by others; that of an earlier version is none.

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/testing/check"
@@ -60,13 +61,14 @@ func baseDaemonSet(t *testing.T) string {
 // chartRBAC returns the permissions as a template of the Helm chart, which has
 // helpers for the names.
 func chartRBAC(t *testing.T) string {
-	c := request(t).Config
+	c := request(t, leasesOfAnnouncersOnly).Config
 	objects := rbacObjects(c)
 	account, secret, roles := yamlOf(t, "", objects[0]), yamlOf(t, "", objects[1]), yamlOf(t, "", objects[2:]...)
 	helpers := strings.NewReplacer(
 		"  labels:\n    app.kubernetes.io/name: herald\n", "  labels: {{- include \"herald.labels\" . | nindent 4 }}\n",
 		"- kind: ServiceAccount\n  name: herald\n", "- kind: ServiceAccount\n  name: {{ include \"herald.account\" . }}\n",
 		"        name: herald\n        namespace: "+c.Node.Namespace+"\n", "        name: {{ include \"herald.account\" . }}\n        namespace: {{ .Release.Namespace }}\n",
+		"  name: herald-services\n", "  name: {{ include \"herald.name\" . }}-services\n",
 		"  name: herald-leases\n", "  name: {{ include \"herald.name\" . }}-leases\n",
 		"  name: herald\n", "  name: {{ include \"herald.name\" . }}\n",
 		"namespace: "+c.Node.Namespace+"\n", "namespace: {{ .Release.Namespace }}\n",
@@ -82,7 +84,15 @@ func chartRBAC(t *testing.T) string {
 		"{{- if or (not $peers) (eq (dig \"metadata\" \"annotations\" \"meta.helm.sh/release-name\" \"\" $peers) .Release.Name) }}\n" +
 		helpers.Replace(secret) + "{{- end }}\n" +
 		"{{- if ne .Release.Namespace \"" + priorityNamespace + "\" }}\n" + helpers.Replace(yamlOf(t, "", flowSchemasIn(c.Node.Namespace)...)) + "{{- end }}\n" +
-		helpers.Replace(roles) + "{{- end }}\n"
+		helpers.Replace(roles) +
+		"{{- if or .Values.rbac.leasesOfServices (ne (toString (get .Values.options \"svc_leasenamespace\")) \"announcers\") }}\n" +
+		strings.ReplaceAll(helpers.Replace(yamlOf(t, "", leasesOfServicesRole(c)...)), "-services\n", "-leases-of-services\n") + "{{- end }}\n" +
+		"{{- end }}\n"
+}
+
+// leasesOfServicesRole returns what Herald must be allowed as long as VIP leases are in the namespaces of their Services.
+func leasesOfServicesRole(c config.Config) []any {
+	return roleAndBinding(name+"-services", "", c.Node.Namespace, []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: leaseVerbs}})
 }
 
 // componentAdmission and componentAdmissionToken return the policies for the two kustomize components.

@@ -28,7 +28,11 @@ var files = []struct {
 	{"rbac.yaml", RBAC, ""},
 	{"rbac-namespaced.yaml", RBAC, "--serviceNamespace default"},
 	{"rbac-own-namespace.yaml", RBAC, "--namespace herald"},
+	{"rbac-leases-of-announcers.yaml", RBAC, leasesOfAnnouncersOnly},
 }
+
+// leasesOfAnnouncersOnly is the option that has VIP leases in the announcers' namespace.
+const leasesOfAnnouncersOnly = "--servicesLeaseNamespace=announcers"
 
 // request is what args ask for, as the command reads them.
 func request(t *testing.T, args ...string) Request {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // peersSecret is the Secret with the key of the heartbeats.
@@ -51,7 +52,9 @@ var (
 	leaseVerbs = []string{"get", "list", "watch", "create", "update", "delete"}
 )
 
-func writesServices(c config.Config) bool { return !c.Services.ReadOnly }
+func writesServices(c config.Config) bool     { return !c.Services.ReadOnly }
+func leasesOfAnnouncers(c config.Config) bool { return c.Services.LeaseNamespace == "announcers" }
+func leasesOfServices(c config.Config) bool   { return !leasesOfAnnouncers(c) }
 func readsPools(c config.Config) bool {
 	return !c.Services.ReadOnly && c.Services.Namespace == "" && c.Pools.Name != ""
 }
@@ -65,8 +68,10 @@ var rules = []rule{
 	{"", "services", nil, watchVerbs, servicesNamespace, nil, "The Services whose addresses are announced."},
 	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices, "Write `status.loadBalancer`, the annotations that Herald writes, and the finalizer of load balancers. Not needed with `disable_service_updates`."},
 	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, nil, "Where a Service has ready endpoints."},
-	{"coordination.k8s.io", "leases", nil, leaseVerbs, servicesNamespace, nil, "The VIP leases: who owns which VIP."},
-	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerNamespace, nil, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
+	{"coordination.k8s.io", "leases", nil, leaseVerbs, servicesNamespace, leasesOfServices, "The VIP leases: who owns which VIP. With `svc_leasenamespace=announcers` only list and watch: other programs, and Herald before it had that option, have VIP leases there."},
+	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerNamespace, leasesOfServices, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
+	{"coordination.k8s.io", "leases", nil, watchVerbs, servicesNamespace, leasesOfAnnouncers, "With `svc_leasenamespace=announcers`: VIP leases of other programs, and of Herald before it had that option."},
+	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerOnly, leasesOfAnnouncers, "With `svc_leasenamespace=announcers`: the node leases and all VIP leases."},
 	{"", "events", nil, []string{"create"}, servicesNamespace, nil, "Events that tell a Service's user what happens to its VIPs."},
 	{"", "secrets", []string{peersSecret}, []string{"get", "update"}, announcerOnly, keepsSecret, "The key that encrypts the nodes' heartbeats: the first node writes it into this Secret, which comes with the permissions and is empty. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
 	{"", "nodes", nil, watchVerbs, clusterOnly, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
@@ -76,7 +81,7 @@ var rules = []rule{
 }
 
 // rbacOptions are the options that the permissions depend on.
-var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace"}
+var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "vip_leasename", "svc_leasenamespace", "disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace"}
 
 // policyRules returns what the table grants in any of scopes, each permission once.
 func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {
@@ -106,22 +111,47 @@ func rbacObjects(c config.Config) []any {
 	}
 	objects = append(objects, flowSchemas(c)...)
 	if c.Services.Namespace == "" {
-		objects = append(objects, roleAndBinding("", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
+		objects = append(objects, roleAndBinding(clusterRoleName(c), "", home, policyRules(c, servicesNamespace, announcerNamespace, clusterOnly))...)
 		if policy := policyRules(c, announcerOnly); len(policy) > 0 {
-			objects = append(objects, roleAndBinding(home, home, policy)...)
+			objects = append(objects, roleAndBinding(name, home, home, policy)...)
 		}
-		return objects
+		return append(objects, namedLeaseRoles(c)...)
 	}
 	scopes := map[string][]scope{}
 	scopes[c.Services.Namespace] = append(scopes[c.Services.Namespace], servicesNamespace)
 	scopes[home] = append(scopes[home], announcerNamespace, announcerOnly)
 	order := []string{c.Services.Namespace, home}
-	if lease := c.Services.Lease.Namespace; scopes[lease] == nil {
+	if lease := c.Services.Lease.Namespace; scopes[lease] == nil && leasesOfServices(c) {
 		scopes[lease] = []scope{announcerNamespace}
 		order = append(order, lease)
 	}
 	for _, namespace := range slices.Compact(order) {
-		objects = append(objects, roleAndBinding(namespace, home, policyRules(c, scopes[namespace]...))...)
+		objects = append(objects, roleAndBinding(name, namespace, home, policyRules(c, scopes[namespace]...))...)
+	}
+	return append(objects, namedLeaseRoles(c)...)
+}
+
+// clusterRoleName returns the name of the ClusterRole. With VIP leases in the announcers' namespace it is another one, so that
+// what an earlier installation may do stays allowed until its VIP leases have moved, and the old one is deleted.
+func clusterRoleName(c config.Config) string {
+	if leasesOfAnnouncers(c) {
+		return name + "-services"
+	}
+	return name
+}
+
+// namedLeaseRoles returns the Roles for the leases that svc_leasename and vip_leasename have in other namespaces than the
+// announcers', if the ClusterRole does not allow to write leases everywhere.
+func namedLeaseRoles(c config.Config) (objects []any) {
+	if leasesOfServices(c) {
+		return nil
+	}
+	done := []string{c.Node.Namespace}
+	for _, k := range []vip.Key{c.Services.Lease, c.ControlPlane.Lease} {
+		if !slices.Contains(done, k.Namespace) {
+			done = append(done, k.Namespace)
+			objects = append(objects, roleAndBinding(name+"-leases", k.Namespace, c.Node.Namespace, []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: leaseVerbs}})...)
+		}
 	}
 	return objects
 }
@@ -135,23 +165,28 @@ func emptySecret(namespace string) *corev1.Secret {
 	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: m, Type: corev1.SecretTypeOpaque}
 }
 
-// roleAndBinding returns a role in a namespace, or in the whole cluster (""), and its
+// roleAndBinding returns a role of that name in a namespace, or in the whole cluster (""), and its
 // binding to the ServiceAccount, whose namespace is home.
-func roleAndBinding(namespace, home string, policy []rbacv1.PolicyRule) []any {
+func roleAndBinding(role, namespace, home string, policy []rbacv1.PolicyRule) []any {
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: home}}
 	kind := func(k string) metav1.TypeMeta {
 		return metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: k}
 	}
-	ref := func(k string) rbacv1.RoleRef { return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: k, Name: name} }
+	ref := func(k string) rbacv1.RoleRef { return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: k, Name: role} }
+	named := func(namespace string) metav1.ObjectMeta {
+		m := meta(namespace)
+		m.Name = role
+		return m
+	}
 	if namespace == "" {
 		return []any{
-			&rbacv1.ClusterRole{TypeMeta: kind("ClusterRole"), ObjectMeta: meta(""), Rules: policy},
-			&rbacv1.ClusterRoleBinding{TypeMeta: kind("ClusterRoleBinding"), ObjectMeta: meta(""), RoleRef: ref("ClusterRole"), Subjects: subjects},
+			&rbacv1.ClusterRole{TypeMeta: kind("ClusterRole"), ObjectMeta: named(""), Rules: policy},
+			&rbacv1.ClusterRoleBinding{TypeMeta: kind("ClusterRoleBinding"), ObjectMeta: named(""), RoleRef: ref("ClusterRole"), Subjects: subjects},
 		}
 	}
 	return []any{
-		&rbacv1.Role{TypeMeta: kind("Role"), ObjectMeta: meta(namespace), Rules: policy},
-		&rbacv1.RoleBinding{TypeMeta: kind("RoleBinding"), ObjectMeta: meta(namespace), RoleRef: ref("Role"), Subjects: subjects},
+		&rbacv1.Role{TypeMeta: kind("Role"), ObjectMeta: named(namespace), Rules: policy},
+		&rbacv1.RoleBinding{TypeMeta: kind("RoleBinding"), ObjectMeta: named(namespace), RoleRef: ref("Role"), Subjects: subjects},
 	}
 }
 

@@ -100,7 +100,7 @@ func (s *Service) StatusVIPs() (vips []netip.Addr) {
 }
 
 // LeaseKey is the VIP lease of a Service that has one of its own, in its namespace: the one that
-// it names, or else kubevip- and its name (decision 0081).
+// it names, or else kubevip- and its name (VIPLeaseIn: where it is instead).
 func (s *Service) LeaseKey() Key {
 	return Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}
 }

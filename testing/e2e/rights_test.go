@@ -60,12 +60,18 @@ func TestRotateKey(t *testing.T) {
 // serviceAccount is the user that Herald is to the API server.
 const serviceAccount = "system:serviceaccount:kube-system:herald"
 
+// rbacManifest returns what "herald manifest rbac" prints.
+func rbacManifest(t *testing.T, args ...string) string {
+	t.Helper()
+	return string(check.Value(exec.Command(herald, append([]string{"manifest", "rbac"}, args...)...).Output())(t))
+}
+
 // granted returns what "herald manifest rbac" permits, as "group/resource name verb" with a dash for any name, each for its namespace
 // if it has one.
 func granted(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
-	for doc := range strings.SplitSeq(string(check.Value(exec.Command(herald, "manifest", "rbac").Output())(t)), "---\n") {
+	for doc := range strings.SplitSeq(rbacManifest(t), "---\n") {
 		var role rbacv1.Role // a ClusterRole has the same fields, and no namespace
 		check.OK(t, yaml.Unmarshal([]byte(doc), &role))
 		for _, r := range role.Rules {

@@ -202,7 +202,7 @@ func (f *heralds) end() {
 		return
 	}
 	for _, l := range leases.Items {
-		if !f.killed {
+		if !f.killed && l.Name != "herald-vip-leases" { // which says where they are, also to those that start later
 			f.t.Errorf("left: lease %s/%s", l.Namespace, l.Name)
 		}
 		cluster.Client().CoordinationV1().Leases(l.Namespace).Delete(ctx, l.Name, metav1.DeleteOptions{})
