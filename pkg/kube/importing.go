@@ -114,7 +114,7 @@ func AnnotateService(ctx context.Context, cfg *rest.Config, k vip.Key, annotatio
 		err = c.core.Patch(types.MergePatchType).Namespace(k.Namespace).Resource("services").Name(k.Name).Body(body).Do(ctx).Error()
 	}
 	if err != nil {
-		return fmt.Errorf("Service %s: its annotations can't be set: %w", k, err)
+		return fmt.Errorf("can't set annotations of the Service %s: %w", k, err)
 	}
 	return nil
 }

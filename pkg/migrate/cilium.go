@@ -69,7 +69,7 @@ func (m *migration) addCiliumPool(given string, p ciliumPool) {
 			continue
 		}
 		m.ranges[name] = append(m.ranges[name], s) // what Services have may be at the ends
-		if p.AllowFirstLastIPs == "No" && b.CIDR != "" && s.first.Next().Less(s.last) {
+		if p.AllowFirstLastIPs == "No" && b.CIDR != "" && s.first != s.last && s.first.Next() != s.last {
 			text = s.first.Next().String() + "-" + s.last.Prev().String()
 		}
 		texts = append(texts, text)
