@@ -90,6 +90,9 @@ func checkPools(w io.Writer, data map[string]string) error {
 			rows = append(rows, row(append([]string{p.Name, f.String(), sizeOf(p, f)}, whereCells(pools, p)...)...))
 		}
 	}
+	if len(rows) == 0 && len(problems) == 0 {
+		rows = append(rows, "(no pool: the ConfigMap has no key that names addresses)")
+	}
 	if err := writeTable(w, "POOL\tFAMILY\tADDRESSES\t"+whereHeader, rows); err != nil {
 		return err
 	}
