@@ -26,7 +26,8 @@ type Assigner struct {
 	source      *vip.PoolSource // that pools were read from
 	pools       *Pools
 	problems    []vip.PoolProblem
-	allocator   *Allocator // nil while this node does not allocate
+	allocator   *Allocator // nil until this node allocates
+	allocates   bool       // it does so now; if not, allocator remembers what rests, and what other hosts have
 	requests    []vip.AddressRequest
 	lastSeen    map[vip.Key]uint64 // of a Service: the Put that contained it
 	puts        uint64
@@ -59,14 +60,17 @@ func (a *Assigner) Put(want []vip.PoolInput) {
 	}
 	in := want[0]
 	changed := a.readSource(in.Source)
-	before, outside := a.assignments, a.outside
+	before, outside, allocated := a.assignments, a.outside, a.allocates
+	a.allocates = in.Allocate && in.Source != nil
 	switch {
-	case !in.Allocate || in.Source == nil:
-		a.allocator, a.requests, a.assignments, a.outside = nil, nil, nil, nil
+	case !a.allocates:
+		a.assignments, a.outside = nil, nil
 	case a.allocator == nil:
 		a.allocator, a.lastSeen, changed = NewAllocator(a.rest), make(map[vip.Key]uint64), true
+	case !allocated:
+		changed = true // the pools may be others
 	}
-	if a.allocator != nil {
+	if a.allocates {
 		if changed {
 			a.allocator.SetPools(a.pools)
 			a.allocator.SetNamespaces(in.Source.Namespaces)

@@ -97,7 +97,7 @@ func TestAssigner(t *testing.T) {
 	}
 	in.Allocate = true
 	in.Requests = in.Requests[:2]
-	if got := given(assign(t, a, in)); got != "b[10.0.0.2]" { // c is gone, and its address never rested
+	if got := given(assign(t, a, in)); got != "b[10.0.0.3]" { // c is gone; what b was to be given stays
 		t.Error(got)
 	}
 	if n := gauge(t, a, "herald_pool_addresses_used"); n != 2 {
@@ -107,7 +107,7 @@ func TestAssigner(t *testing.T) {
 	// b goes before its address was written, a is deleted: its address rests.
 	in.Requests = []vip.AddressRequest{request("d", nil)}
 	in.Now = in.Now.Add(time.Second)
-	if got := given(assign(t, a, in)); got != "d[10.0.0.3]" {
+	if got := given(assign(t, a, in)); got != "d[10.0.0.4]" { // .3 rests, too, as if it had been written
 		t.Error(got)
 	}
 
@@ -166,5 +166,36 @@ func TestLeasedAddressIsInUse(t *testing.T) {
 	w := assign(t, a, in)
 	if given(w) != "b[10.0.0.2]" || len(w.OutsidePools) > 0 {
 		t.Errorf("%s, outside %v", given(w), w.OutsidePools)
+	}
+}
+
+// A node that may not give addresses for a while (its lease is renewed late, say) remembers afterwards which rest, and which other hosts have; and it
+// sees what another node has written meanwhile.
+func TestAllocatesAgain(t *testing.T) {
+	a := NewAssigner(time.Hour, func() {})
+	in := vip.PoolInput{Now: start, Source: source("cidr-global=10.0.0.0/24"), Allocate: true}
+	has := func(name, addr string) vip.AddressRequest {
+		return request(name, func(s *vip.Service) {
+			s.Addresses, s.Allocated = addrs(addr), "cidr-global"
+			s.Ingress = []vip.Ingress{{Addr: netip.MustParseAddr(addr)}}
+		})
+	}
+	in.Requests = []vip.AddressRequest{has("a", "10.0.0.1"), has("b", "10.0.0.2")}
+	assign(t, a, in)
+	in.Requests = in.Requests[1:] // a was deleted
+	assign(t, a, in)
+	in.Requests = []vip.AddressRequest{in.Requests[0], request("d", nil)}
+	if w := assign(t, a, in); given(w) != "d[10.0.0.3]" { // .1 rests
+		t.Fatal(given(w))
+	}
+	in.Allocate = false
+	if w := assign(t, a, in); len(w.Assignments) > 0 || gauge(t, a, "herald_pool_addresses") > 0 {
+		t.Errorf("it goes on: %v", w.Assignments)
+	}
+	in.Allocate = true
+	in.Source = source("cidr-global=10.0.0.0/24", "pool-x=10.1.0.0/24", "pool-x.auto=false")
+	in.Requests = []vip.AddressRequest{in.Requests[0], has("c", "10.0.0.3"), in.Requests[1], request("e", func(s *vip.Service) { s.Pools = []string{"x"} })}
+	if w := assign(t, a, in); given(w) != "d[10.0.0.4] e[10.1.0.1]" || gauge(t, a, "herald_pool_addresses") != 2*254 {
+		t.Errorf("gives %s", given(w))
 	}
 }

@@ -37,7 +37,7 @@ func (m *metrics) observe(a *Assigner) {
 	for _, v := range []*prometheus.GaugeVec{m.size, m.used, m.free, m.waiting} {
 		v.Reset()
 	}
-	if a.allocator == nil {
+	if !a.allocates {
 		return
 	}
 	for _, p := range a.pools.all {

@@ -46,7 +46,7 @@ type simulatedNode struct {
 	seen      int // so much of the log
 	view      map[vip.Key]stored
 	pools     *Pools
-	allocator *Allocator // of the one that gives addresses
+	allocator *Allocator // nil until it gives addresses
 }
 
 // A sentWrite is an Assignment on its way.
@@ -66,17 +66,28 @@ func (c *simulatedCluster) store(k vip.Key, to *Request) {
 	c.truth[k] = stored{to, len(c.log)}
 }
 
-// hold makes node i the one that gives addresses, with nothing but what it sees.
-func (c *simulatedCluster) hold(i int) {
-	c.nodes[c.holder].allocator = nil
+// hold makes node i the one that gives addresses: with nothing but what it sees, if it was restarted, or never gave any; else with what it remembers.
+func (c *simulatedCluster) hold(i int, restarted bool) {
 	c.holder = i
 	n := &c.nodes[i]
-	n.allocator = NewAllocator(0)
+	if restarted || n.allocator == nil {
+		n.allocator = NewAllocator(0)
+	}
 	n.allocator.SetPools(n.pools)
 	for _, s := range n.view {
-		n.allocator.Set(*s.Request, c.now)
+		if old := n.allocator.services[s.Service]; old == nil || !same(&old.Request, s.Request) {
+			n.allocator.Set(*s.Request, c.now)
+		}
+	}
+	for k := range n.allocator.services {
+		if _, ok := n.view[k]; !ok {
+			n.allocator.Delete(k, c.now)
+		}
 	}
 }
+
+// gives reports whether n is the node that gives addresses.
+func (c *simulatedCluster) gives(n *simulatedNode) bool { return n == &c.nodes[c.holder] }
 
 // watch shows a node up to so many writes more.
 func (c *simulatedCluster) watch(n *simulatedNode, events int) {
@@ -89,7 +100,7 @@ func (c *simulatedCluster) watch(n *simulatedNode, events int) {
 			n.view[w.key] = stored{w.to, n.seen}
 		}
 		switch {
-		case n.allocator == nil:
+		case !c.gives(n):
 		case w.to == nil:
 			n.allocator.Delete(w.key, c.now)
 		default:
@@ -226,12 +237,13 @@ func (c *simulatedCluster) step() {
 	case n < 9:
 		if n := &c.nodes[c.rand.IntN(3)]; n.pools != c.pools {
 			n.pools = c.pools
-			if n.allocator != nil {
+			if c.gives(n) {
 				n.allocator.SetPools(n.pools)
 			}
 		}
 	case n < 10:
-		c.hold(c.rand.IntN(3)) // the same one: it was restarted
+		i := c.rand.IntN(3)
+		c.hold(i, i == c.holder || c.rand.IntN(2) == 0)
 	case n < 15:
 		c.watch(&c.nodes[c.rand.IntN(3)], c.rand.IntN(8))
 	case n < 18:
@@ -254,7 +266,7 @@ func (c *simulatedCluster) settleDown() {
 		before := len(c.log)
 		for i := range c.nodes {
 			n := &c.nodes[i]
-			if n.pools = c.pools; n.allocator != nil {
+			if n.pools = c.pools; c.gives(n) {
 				n.allocator.SetPools(n.pools)
 			}
 			c.watch(n, len(c.log))
@@ -305,7 +317,7 @@ func TestManyNodes(t *testing.T) {
 		for i := range c.nodes {
 			c.nodes[i].view, c.nodes[i].pools = make(map[vip.Key]stored), c.pools
 		}
-		c.hold(0)
+		c.hold(0, true)
 		for round := range 4 {
 			for step := range 100 {
 				c.now = c.now.Add(time.Second)
