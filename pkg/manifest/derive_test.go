@@ -29,6 +29,7 @@ func TestDerived(t *testing.T) {
 		"components/admission-token/admission-token.yaml": componentAdmissionToken,
 		"helm/herald/templates/admission.yaml":            chartAdmission,
 		"helm/herald/values.schema.json":                  chartSchema,
+		"helm/herald/templates/alerts.yaml":               chartAlerts,
 	} {
 		check.Golden(t, filepath.Join(manifests, file), text(t))
 	}
@@ -116,6 +117,23 @@ func chartAdmission(t *testing.T) string {
 	).Replace(yamlOf(t, "", admissionObjects(c)...)) + "{{- end }}\n"
 }
 
+// chartAlerts returns the alerts of the kustomize component as a template of the Helm chart. What Prometheus is to expand is text for Helm.
+func chartAlerts(t *testing.T) string {
+	text := derivedHeader + "{{- if .Values.alerts.enabled }}\n"
+	for i, file := range []string{"alerts.yaml", "nodes.yaml"} {
+		if i > 0 {
+			text += "---\n"
+		}
+		rule := strings.NewReplacer("{{", "{{ `{{", "}}", "}}` }}").Replace(string(check.Value(os.ReadFile(filepath.Join(manifests, "components/alerts", file)))(t)))
+		text += strings.NewReplacer(
+			"  name: herald-nodes\n", "  name: {{ include \"herald.name\" . }}-nodes\n", "  name: herald\n", "  name: {{ include \"herald.name\" . }}\n",
+			"  namespace: kube-system\n", "  namespace: {{ .Release.Namespace }}\n",
+			"    app.kubernetes.io/name: herald\n", "    {{- include \"herald.labels\" . | nindent 4 }}\n    {{- with .Values.alerts.labels }}{{ toYaml . | nindent 4 }}{{ end }}\n",
+		).Replace(rule)
+	}
+	return text + "{{- end }}\n"
+}
+
 // chartSchema returns the schema of the chart's values: the file with the options that this version has.
 func chartSchema(t *testing.T) string {
 	type object = map[string]any
@@ -126,15 +144,19 @@ func chartSchema(t *testing.T) string {
 		if !o.Supported() || o.Env == configFile {
 			continue
 		}
-		types := []string{"string", "null"}
+		types, pattern := []string{"string", "null"}, ""
 		switch o.Type {
 		case config.Bool:
-			types = append(types, "boolean")
+			types, pattern = append(types, "boolean"), "^(1|t|T|TRUE|true|True|0|f|F|FALSE|false|False)?$" // what strconv.ParseBool takes
 		case config.Int, config.Seconds, config.Milliseconds, config.Port:
 			types = append(types, "integer")
 		}
 		for _, name := range append([]string{o.Env}, o.Aliases...) {
-			known[name] = object{"type": types, "description": o.Meaning}
+			entry := object{"type": types, "description": o.Meaning}
+			if pattern != "" {
+				entry["pattern"] = pattern
+			}
+			known[name] = entry
 		}
 	}
 	properties, _ := schema["properties"].(object)

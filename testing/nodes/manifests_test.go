@@ -136,11 +136,12 @@ func TestChart(t *testing.T) {
 		dryRun(t, out)
 	}
 	for set, want := range map[string]string{
-		"options.vip_apr=true":    "vip_apr",
-		"options.vip_arp=perhaps": "",
-		"image.pullPolicy=Maybe":  "pullPolicy",
-		"podMonitr.enabled=true":  "podMonitr",
-		"options.bgp_as.x=1":      "bgp_as",
+		"options.vip_apr=true":                           "vip_apr",
+		"options.vip_arp=perhaps":                        "vip_arp",
+		"controlPlaneOnly=true,affinity.podAffinity.x=y": "exclude each other",
+		"image.pullPolicy=Maybe":                         "pullPolicy",
+		"podMonitr.enabled=true":                         "podMonitr",
+		"options.bgp_as.x=1":                             "bgp_as",
 	} {
 		out, err := helm(t, "template", "--kube-version=v1.36.3", "herald", chart, "--set", set)
 		if want != "" && (err == nil || !strings.Contains(out, want)) {

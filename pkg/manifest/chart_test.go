@@ -1,0 +1,71 @@
+package manifest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// TestChartValues: what the values of the chart add to what it renders. That the API server takes it, testing/nodes tests.
+func TestChartValues(t *testing.T) {
+	helm := check.Value(filepath.Abs("../../bin/parts/helm"))(t)
+	if _, err := os.Stat(helm); err != nil {
+		t.Skip("there is no bin/parts/helm (make parts)")
+	}
+	render := func(values string) string {
+		file := filepath.Join(t.TempDir(), "values.yaml")
+		check.OK(t, os.WriteFile(file, []byte(values), 0o600))
+		c := exec.CommandContext(t.Context(), helm, "template", "--kube-version=v1.36.3", "herald", filepath.Join(manifests, "helm/herald"), "-f", file)
+		c.Env = []string{"HOME=" + t.TempDir()}
+		out, err := c.CombinedOutput()
+		if err != nil {
+			return "error: " + string(out)
+		}
+		return string(out)
+	}
+	for values, want := range map[string]string{
+		"{}": "maxUnavailable: 1",
+		"extraEnv: [{name: bgp_peerpass, valueFrom: {secretKeyRef: {name: bgp, key: password}}}]":                         "        - name: bgp_peerpass\n          valueFrom:\n            secretKeyRef:\n",
+		"{extraVolumes: [{name: keys, secret: {secretName: keys}}], extraVolumeMounts: [{name: keys, mountPath: /keys}]}": "        volumeMounts:\n        - mountPath: /keys\n          name: keys\n",
+		"updateStrategy: {type: OnDelete}":                           "    type: OnDelete\n",
+		"terminationGracePeriodSeconds: 60":                          "terminationGracePeriodSeconds: 60\n",
+		"options: {vip_arp: maybe}":                                  "vip_arp",
+		"{controlPlaneOnly: true, affinity: {nodeAffinity: {x: y}}}": "exclude each other",
+		"alerts: {enabled: true, labels: {release: prometheus}}":     "    release: prometheus\n",
+	} {
+		if got := render(values); !strings.Contains(got, want) {
+			t.Errorf("%s: no %q in\n%s", values, want, got)
+		}
+	}
+	if got := render("{}"); strings.Contains(got, "PrometheusRule") {
+		t.Error("alerts without alerts.enabled")
+	}
+	// The alerts of the chart are those of the kustomize component.
+	rules := func(text string) (all []any) {
+		for doc := range strings.SplitSeq(text, "---\n") {
+			var o struct {
+				Kind string
+				Spec any
+			}
+			check.OK(t, yaml.Unmarshal([]byte(doc), &o))
+			if o.Kind == "PrometheusRule" {
+				all = append(all, o.Spec)
+			}
+		}
+		return all
+	}
+	component := ""
+	for _, file := range []string{"alerts.yaml", "nodes.yaml"} {
+		component += "---\n" + string(check.Value(os.ReadFile(filepath.Join(manifests, "components/alerts", file)))(t))
+	}
+	got, want := check.Value(yaml.Marshal(rules(render("alerts: {enabled: true}"))))(t), check.Value(yaml.Marshal(rules(component)))(t)
+	if string(got) != string(want) || len(want) < 1000 {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
