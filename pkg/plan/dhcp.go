@@ -104,7 +104,7 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 		d.addEventIfResponsible(s, vip.AddressRefused, "a DHCP server has leased an address that a Service may not take: "+why)
 		return
 	}
-	a := address{Address: vip.Address{Addr: l.Addr, Bits: l.Bits}, client: s.client}
+	a := address{Address: vip.Address{Addr: l.Addr}, client: s.client}
 	if slices.Contains(s.Addresses, l.Addr) && s.Source != sourceStatus {
 		a.client = nil // one that s asks for by name as well is that first: it is not bound to the macvlan
 	}

@@ -409,3 +409,18 @@ func TestDHCPMacvlans(t *testing.T) {
 		t.Errorf("auto: %s", dhcpSummary(p))
 	}
 }
+
+// TestForgedMask: with vip_subnet=auto the mask that a DHCP server sends is not that of the address on the link: the kernel takes its last
+// address for a broadcast address, which a rogue server could have be any host's, and the node would not reach that host any more.
+func TestForgedMask(t *testing.T) {
+	r := rules()
+	r.Bits4 = 0
+	w := withMacvlans(held(world(svc("a", "0.0.0.0")), "a", "n1"))
+	for leased, want := range map[string]string{"10.77.0.154": "10.77.0.154/24", "192.0.2.2": "192.0.2.2/32"} {
+		k := leasedState(leased, w)
+		k.Lease.Bits = 30
+		if got := dhcpSummary(Make(r, withDHCPStates(w, k))); !strings.Contains(got, "bind "+want+" dev macvlan") {
+			t.Errorf("%s is leased:\n%s", leased, got)
+		}
+	}
+}

@@ -186,7 +186,7 @@ func (p *pass) anyLinkUp(requested string) bool {
 // ready: its clients are better off with another) and New of a, and, if this node is known, Link, offLink and
 // Bits as this node would bind it. Link is the one that s names or the node's default; the
 // macvlan if a is leased and this node holds u. Bits are those of the options, else of the
-// DHCP lease, else of the link's subnet with a, else all of the address.
+// link's subnet with a, for a leased one of the link below the macvlan, else all of the address.
 func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	a.Lease, a.LocalDelivery = u.lease, s.localDelivery
 	a.ResetTranslated = s.localDelivery && p.self != nil && !p.self.Info.APIServerReady
@@ -200,15 +200,18 @@ func (p *pass) completeAddress(u *unit, s *service, a *address) {
 	}
 	var subnet int
 	a.Link, subnet = linkFor(&p.self.Info, s.Interface, named)
+	if a.client != nil {
+		_, subnet = linkFor(&p.self.Info, a.Link, a.Addr) // not by the mask of the lease, which anybody on the link may have sent
+	}
 	if a.client != nil && u.claim.Holder == p.Self {
 		a.Link = a.client.link
 	}
 	a.offLink = subnet == 0 && a.client == nil
-	bits := p.Bits4 // 0 leaves it to the DHCP lease or the subnet
+	bits := p.Bits4 // 0 leaves it to the subnet
 	if a.Addr.Is6() {
 		bits = p.Bits6
 	}
-	a.Bits = cmp.Or(bits, a.Bits, subnet, a.Addr.BitLen())
+	a.Bits = cmp.Or(bits, subnet, a.Addr.BitLen())
 }
 
 // isNew reports whether a was never announced for u as far as records tell, so that another
