@@ -66,9 +66,8 @@ func awaitNeighbor(t *testing.T, vip, node string) {
 	})
 }
 
-// Connections outlive their VIP's moves: one Herald after another is stopped, and started
-// again, twice; then killed; then drained. Under externalTrafficPolicy Cluster and Local, by
-// IPv4 and IPv6.
+// Connections outlive their VIP's moves, by IPv4 and IPv6: one Herald after another is stopped, and started again, twice, while
+// 200 of them have traffic; then one is killed, one drained, and one node after the other excluded.
 func TestConnectionsSurviveMoves(t *testing.T) {
 	f := start(t, env())
 	f.killed = true
@@ -100,7 +99,15 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 		})
 		expectHeld(t, fmt.Sprintf("%s, from %s to %s", how, before, owner), all)
 	}
+	expectNoTables(t)
 	more()
+	busy := check.Value(cluster.HoldMany(withTimeout(t, 30*time.Second), net.JoinHostPort(vips[0], "80"), 200))(t)
+	t.Cleanup(func() {
+		for _, h := range busy {
+			h.Close()
+		}
+	})
+	traffic := lab.Exchange(busy, 250*time.Millisecond)
 	for range 4 {
 		stopped := owner
 		f.node[stopped].Signal(syscall.SIGTERM)
@@ -111,6 +118,11 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 		f.startOn(stopped)
 		f.awaitReady(stopped)
 		expectHeld(t, "the start of "+stopped, all)
+	}
+	if r := traffic(); r.Broken > 0 {
+		t.Errorf("with traffic: %v", r)
+	} else {
+		t.Logf("with traffic: %v", r)
 	}
 	awaitDetectable(t)
 	killed := owner
@@ -139,4 +151,29 @@ func TestConnectionsSurviveMoves(t *testing.T) {
 	}
 	runHerald(t, "undrain", drained)
 	moved("undrain")
+	// From one node to the second and third, and back, as fast as labels make it.
+	const label = "node.kubernetes.io/exclude-from-external-load-balancers"
+	t.Cleanup(func() { cluster.Kubectl(context.Background(), "label", "nodes", "--all", label+"-") })
+	var excluded []string
+	for range 3 {
+		if len(excluded) == 2 {
+			check.Value(cluster.Kubectl(t.Context(), "label", "node", excluded[0], label+"-"))(t)
+		}
+		excluded = append(excluded, owner)
+		check.Value(cluster.Kubectl(t.Context(), "label", "node", owner, label+"="))(t)
+		moved("exclusion")
+	}
+	if owner != excluded[0] {
+		t.Errorf("the VIP went from %v to %s, want it back at the first", excluded, owner)
+	}
+}
+
+// expectNoTables fails the test if a node has a table of Herald's, though no VIP has moved.
+func expectNoTables(t *testing.T) {
+	t.Helper()
+	for _, n := range cluster.Nodes() {
+		if out := check.Value(cluster.Run(t.Context(), n, "nft", "list", "tables"))(t); strings.Contains(out, "herald") {
+			t.Errorf("%s has a table:\n%s", n, out)
+		}
+	}
 }

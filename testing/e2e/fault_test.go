@@ -76,14 +76,13 @@ func (s *observedVIP) report() (lab.AddrReport, lab.ConnectReport) {
 	return w.Addrs[0], c
 }
 
-// expectConnectionsSurvive fails the test if a connection failed, but for one per move that was
-// half-open when the client learned the new MAC: its next packet reaches a node
-// whose kernel has never heard of it, and is answered by a reset. Nothing that
-// moves an address between machines can save that one.
-func expectConnectionsSurvive(t *testing.T, c lab.ConnectReport, moves int) {
+// expectConnectionsSurvive fails the test if a connection failed, but for as many that were reset. These are for VIPs by BGP: a
+// router sends the next packet of a connection whose handshake is under way to another node, which has never heard of it. By ARP and
+// NDP that node sends it on to the one that has (docs/connections.md).
+func expectConnectionsSurvive(t *testing.T, c lab.ConnectReport, resets int) {
 	t.Helper()
 	for _, a := range c.Failures {
-		if moves--; moves < 0 || !errors.Is(a.Err, syscall.ECONNRESET) {
+		if resets--; resets < 0 || !errors.Is(a.Err, syscall.ECONNRESET) {
 			t.Errorf("of %d connections %d failed: %v", c.Attempts, len(c.Failures), a.Err)
 			return
 		}
@@ -106,7 +105,7 @@ func TestTerminated(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v, want at most 100 ms", w.LongestSilence)
 	}
-	expectConnectionsSurvive(t, c, 1)
+	expectConnectionsSurvive(t, c, 0)
 	awaitEvent(t, "a", "VIPMoved", "from node "+s.owner)
 	if got := awaitOwner(t, "a"); got != to {
 		t.Errorf("vipHost %s, but %s answers", got, to)
@@ -129,7 +128,7 @@ func TestRollingRestart(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	expectConnectionsSurvive(t, c, len(cluster.Nodes()))
+	expectConnectionsSurvive(t, c, 0)
 }
 
 // SIGKILL of the owner: the others find its process gone and take over at once.
@@ -158,7 +157,7 @@ func TestKilled(t *testing.T) {
 	if w.LongestSilence > 200*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	expectConnectionsSurvive(t, c, 2)
+	expectConnectionsSurvive(t, c, 0)
 	awaitEvent(t, "a", "VIPMoved", s.owner)
 	// Back again: nothing moves, and what it left is not there.
 	f.startOn(s.owner)
@@ -202,7 +201,7 @@ func TestKilledAndBack(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	expectConnectionsSurvive(t, c, 1)
+	expectConnectionsSurvive(t, c, 0)
 	if len(w.Timeline) > 3 {
 		t.Errorf("it moved more than once: %v", w.Timeline)
 	}
@@ -456,10 +455,12 @@ func TestDrain(t *testing.T) {
 	if !strings.Contains(out, "carries no VIP any more") {
 		t.Error(out)
 	}
-	to := awaitOwner(t, "a")
-	if to == s.owner {
-		t.Errorf("it is still on %s", to)
-	}
+	until(t, 5*time.Second, "the status names another node", func(context.Context) error { // it is written a little after the VIP lease
+		if to := awaitOwner(t, "a"); to == s.owner {
+			return fmt.Errorf("it is still on %s", to)
+		}
+		return nil
+	})
 	if out := runHerald(t, "status"); !strings.Contains(out, "carries no VIP: it is drained") {
 		t.Errorf("herald status does not show it:\n%s", out)
 	}
@@ -477,7 +478,7 @@ func TestDrain(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	expectConnectionsSurvive(t, c, 2)
+	expectConnectionsSurvive(t, c, 0)
 }
 
 // The link of the VIP goes down: handed over at once.
@@ -542,7 +543,7 @@ func TestExcluded(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	expectConnectionsSurvive(t, c, 1)
+	expectConnectionsSurvive(t, c, 0)
 	if got := awaitOwner(t, "a"); got != to || !slices.Contains(otherNodes(s.owner), got) {
 		t.Errorf("%s has it, want %s", got, to)
 	}
@@ -571,7 +572,7 @@ func TestOneOwner(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	expectConnectionsSurvive(t, c, 1)
+	expectConnectionsSurvive(t, c, 0)
 	if other := awaitOwner(t, "b"); other != to {
 		t.Errorf("a is on %s, b on %s", to, other)
 	}
@@ -638,7 +639,7 @@ func TestRebalance(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	expectConnectionsSurvive(t, c, 1)
+	expectConnectionsSurvive(t, c, 0)
 }
 
 // The Node of the owner is deleted from the API while the machine goes on, as a
@@ -660,7 +661,7 @@ func TestNodeDeleted(t *testing.T) {
 	if w.LongestSilence > 100*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	expectConnectionsSurvive(t, c, 1)
+	expectConnectionsSurvive(t, c, 0)
 }
 
 // deleteNode deletes a Node from the API, and creates it again when the test ends.

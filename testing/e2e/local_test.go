@@ -85,9 +85,12 @@ func TestLocalRollingUpdate(t *testing.T) {
 		// The old pod goes as a Deployment lets it go: it is deleted once the new one is
 		// ready, and serves on while it terminates.
 		check.OK(t, cluster.DeletePod(t.Context(), old, 3*time.Second))
-		if got := awaitOwner(t, "rolling"); got != node {
-			t.Errorf("step %d: on %s, want %s", i, got, node)
-		}
+		until(t, 5*time.Second, fmt.Sprintf("step %d: the status names %s", i, node), func(context.Context) error { // a little after the VIP lease
+			if got := awaitOwner(t, "rolling"); got != node {
+				return fmt.Errorf("on %s", got)
+			}
+			return nil
+		})
 		old = next
 	}
 	r, rc := w.Stop(), c.Stop()
