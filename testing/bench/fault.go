@@ -133,7 +133,7 @@ func (b *bench) stopOwner(ctx context.Context) error {
 	for _, x := range f.Failures {
 		b.log("  failed %s", x)
 	}
-	b.log("all moved after %.0f ms, longest unanswered %.0f ms, %d of %d connections failed", f.AllMoved, f.LongestSilence, f.Failed, f.Connections)
+	b.log("all moved after %.0f ms, longest unanswered %.0f ms, %d of %d connections failed, %d of %d from before broke", f.AllMoved, f.LongestSilence, f.Failed, f.Connections, f.Broken, f.Held)
 	return b.startHerald(ctx, v.node)
 }
 
@@ -157,7 +157,7 @@ func (b *bench) killOwner(ctx context.Context) error {
 	if err == nil {
 		err = b.startHerald(ctx, v.node)
 	}
-	b.log("left the kernel after %.0f ms, taken over after %.0f to %.0f ms", f.KernelDropped, f.TakenOver.P50, f.AllMoved)
+	b.log("left the kernel after %.0f ms, taken over after %.0f to %.0f ms, %d of %d connections from before broke", f.KernelDropped, f.TakenOver.P50, f.AllMoved, f.Broken, f.Held)
 	return err
 }
 
