@@ -104,7 +104,7 @@ func (d *demo) stopOwner(ctx context.Context) error {
 	connects, report := w.stop()
 	from := at.Add(-600 * time.Millisecond)
 	d.timeline(report.Addr(vip), from, from.Add(1200*time.Millisecond))
-	if err := d.checkHandOver(connects, report, at); err != nil {
+	if err := d.checkHandOver(connects, report); err != nil {
 		return err
 	}
 	if err := dialogue.stop(); err != nil {
@@ -159,25 +159,18 @@ func (g *dialogue) stop() error {
 }
 
 // checkHandOver reports what the probers have seen of a hand-over. It is an error if a
-// connection failed that was not reset by the move, or an ARP request went unanswered for
-// longer than maxSilence.
-func (d *demo) checkHandOver(connects lab.ConnectReport, report lab.WhoHasReport, moved time.Time) error {
+// connection failed, or an ARP request went unanswered for longer than maxSilence.
+func (d *demo) checkHandOver(connects lab.ConnectReport, report lab.WhoHasReport) error {
 	r := report.Addr(vip)
-	lost := slices.DeleteFunc(slices.Clone(connects.Failures), func(a lab.Attempt) bool { return resetByMove(a, moved) })
 	switch {
 	case report.Err != nil:
 		return report.Err
-	case len(lost) > 0:
+	case len(connects.Failures) > 0:
 		return fmt.Errorf("connections failed during the hand-over:\n%s%s", connects, r)
 	case r.LongestSilence > maxSilence:
 		return fmt.Errorf("the address went unanswered for %v:\n%s", r.LongestSilence, r)
 	}
-	if n := len(connects.Failures); n > 0 {
-		d.checked("%d connections. %d was half open when the address moved, and was reset, since kube-proxy on the new node has no record of it. "+
-			"No other failed.", connects.Attempts, n)
-	} else {
-		d.checked("%d connections, none failed, the slowest took %d ms.", connects.Attempts, connects.Max.Milliseconds())
-	}
+	d.checked("%d connections, none failed, the slowest took %d ms.", connects.Attempts, connects.Max.Milliseconds())
 	silence, both := "No ARP request went unanswered", "both nodes answered for less than the 20 ms between two requests"
 	if r.Unanswered > 0 {
 		silence = "The longest time without an answer was " + short(r.LongestSilence)
@@ -187,14 +180,6 @@ func (d *demo) checkHandOver(connects lab.ConnectReport, report lab.WhoHasReport
 	}
 	d.checked("%s. Make before break: %s.", silence, both)
 	return nil
-}
-
-// resetByMove reports whether a was reset and was under way when the address moved, or
-// within 30 ms of that: its first packets went to one node and the next to another,
-// which resets it.
-func resetByMove(a lab.Attempt, moved time.Time) bool {
-	const tolerance = 30 * time.Millisecond // the client hears the announcement a little before or after
-	return errors.Is(a.Err, syscall.ECONNRESET) && a.Began.Before(moved.Add(tolerance)) && a.Began.Add(a.Latency).After(moved.Add(-tolerance))
 }
 
 func (d *demo) killOwner(ctx context.Context) error {
