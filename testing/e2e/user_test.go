@@ -343,6 +343,15 @@ func TestSeen(t *testing.T) {
 	if _, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/healthz"); err != nil {
 		t.Error(err)
 	}
+	page := check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/"))(t)
+	for _, want := range []string{"<title>(1) Herald on " + node, "default/a", "VIPAnnounced", "NoAddress", "What to do: give it an address"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page has no %q:\n%s", want, page)
+		}
+	}
+	if text, err := cluster.Get(t.Context(), node, "http://127.0.0.1:2112/debug/plan?service=default/a"); err != nil || !strings.Contains(text, `"owner": "`+node+`"`) {
+		t.Errorf("/debug/plan?service=default/a: %v\n%s", err, text)
+	}
 }
 
 // Options that are wrong: all at once, each by name, exit status 2.
