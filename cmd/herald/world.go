@@ -14,7 +14,7 @@ import (
 )
 
 // worldOf returns the World as an observer sees it that is no node, and the rules by which the nodes plan: what
-// the first node that is alive has published of its options, or the defaults with svc_election. pools may be nil.
+// the first node that is alive has published of its options, or the defaults with svc_election (decision 0107). pools may be nil.
 func worldOf(s kube.Snapshot, pools *vip.PoolSource, now time.Time) (plan.Rules, vip.World) {
 	v := newStatusView(s, now)
 	w := vip.World{Now: now, Synced: true, Services: s.Services, Nodes: s.Nodes, Claims: make(map[vip.Key]vip.Claim)}

@@ -258,8 +258,7 @@ func TestPlan(t *testing.T) {
     "Lease": "web/http<1>",
     "New": false,
     "LocalDelivery": false,
-    "ResetTranslated": false,
-    "Until": "0001-01-01T00:00:00Z"
+    "ResetTranslated": false
   },
   "Families": [
     "IPv4",
@@ -280,8 +279,7 @@ func TestPlan(t *testing.T) {
   "Heard": {
     "192.0.2.1": {
       "MAC": "02:00:00:00:00:01",
-      "Link": "",
-      "At": "0001-01-01T00:00:00Z"
+      "Link": ""
     }
   }
 }

@@ -48,13 +48,13 @@ const (
 // A CheckResult is the outcome of an AddressCheck.
 type CheckResult struct {
 	AddressCheck
-	At             time.Time // when it was known
+	At             time.Time `json:",omitzero"` // when it was known
 	NoAnswer       bool      // with CheckVerify and CheckNeighbor: nobody answered
 	UnexpectedMACs []string  // who answered, or announced the address, and is not allowed to; sorted
 	// ClearedAt is when the result became OK after it had not been; zero if it always was,
 	// or is not.
-	ClearedAt time.Time
-	NotSent   string // why the question could not be sent, or ""
+	ClearedAt time.Time `json:",omitzero"`
+	NotSent   string    // why the question could not be sent, or ""
 }
 
 // OK reports whether the owner answers (CheckVerify) and no other host does.

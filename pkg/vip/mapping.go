@@ -54,7 +54,7 @@ type MappingState struct {
 	Gateway      string         // its address, and what it calls itself; "" if there is none
 	Confirmed    bool           // the gateway confirmed it
 	External     netip.AddrPort // what is open, if Confirmed; its address is not valid if the gateway has none
-	Until        time.Time      // when it ends without renewal; zero: never
+	Until        time.Time      `json:",omitzero"` // when it ends without renewal; zero: never
 	Problem      string         // in plain words, with what to change, or ""
-	RemovalSince time.Time      // since when it is to be removed; zero: it is wanted
+	RemovalSince time.Time      `json:",omitzero"` // since when it is to be removed; zero: it is wanted
 }

@@ -16,7 +16,7 @@ type Node struct {
 	ExclusionLabel string         // the label that keeps VIPs off it as long as there are nodes without, or ""
 
 	Drained      bool      // an operator wants it to carry no VIP (herald drain)
-	ReturnUntil  time.Time // until then it gets back what it gave away when it was drained (herald undrain)
+	ReturnUntil  time.Time `json:",omitzero"` // until then it gets back what it gave away when it was drained (herald undrain)
 	ShuttingDown bool      // its kubelet says that it is being shut down
 	NotReady     bool      // its condition Ready is False or Unknown
 	// NetworkNotReady: its kubelet says that the network plugin (CNI) does not work.
@@ -187,14 +187,14 @@ type Claim struct {
 	PreviousHolder string         // the node it was handed over from, or ""
 	Cause          string         // why Holder has it, in words that the node which wrote it chose; "" if that is not known
 	FormerHolders  []FormerHolder // the nodes that had it, each once, the latest first; Holder too, if it had it before another
-	AcquiredAt     time.Time      // since when (spec.acquireTime, the holder's clock)
+	AcquiredAt     time.Time      `json:",omitzero"` // since when (spec.acquireTime, the holder's clock)
 	Transitions    int64          // spec.leaseTransitions
 }
 
 // A FormerHolder is a node that had a VIP lease.
 type FormerHolder struct {
 	Node  string
-	Until time.Time // when it ceased to have it (the clock of the node that wrote that)
+	Until time.Time `json:",omitzero"` // when it ceased to have it (the clock of the node that wrote that)
 }
 
 // A Tenure is this node's own right to hold claims.
@@ -202,12 +202,12 @@ type Tenure struct {
 	Epoch int64
 	// Until is the time at which the right ends if the node lease isn't renewed before
 	// (renew deadline, counted from the moment the last good renewal was sent).
-	Until time.Time
+	Until time.Time `json:",omitzero"`
 	// Confirmed is false after the process was asleep, until a renewal succeeds.
 	// An unconfirmed node neither refreshes nor adds anything.
 	Confirmed bool
 	// RenewalLateSince, if not zero, is since when a renewal of the node lease is overdue.
-	RenewalLateSince time.Time
+	RenewalLateSince time.Time `json:",omitzero"`
 }
 
 // Holds reports whether claims may be acted on at now.

@@ -70,7 +70,7 @@ type Address struct {
 	ResetTranslated bool
 	// Until, if not zero, is when the kernel must have dropped it at the latest.
 	// Zero: as long as the node's Tenure lasts.
-	Until time.Time
+	Until time.Time `json:",omitzero"`
 }
 
 // Prefix is the address with its prefix length.

@@ -43,7 +43,7 @@ type Service struct {
 	Key     Key
 	UID     string
 	Created time.Time // metadata.creationTimestamp, whole seconds; decides who is older
-	Deleted time.Time // metadata.deletionTimestamp: it is gone once it has no finalizer; zero: it stays
+	Deleted time.Time `json:",omitzero"` // metadata.deletionTimestamp: it is gone once it has no finalizer; zero: it stays
 
 	Finalizer bool // it has the finalizer of load balancers, service.kubernetes.io/load-balancer-cleanup
 

@@ -81,8 +81,8 @@ type ReservedRange struct {
 // make before break.
 type HandingOver struct {
 	Successor string    // a node's name
-	Since     time.Time // when the write was sent
-	Until     time.Time
+	Since     time.Time `json:",omitzero"` // when the write was sent
+	Until     time.Time `json:",omitzero"`
 }
 
 // A HeardAnnouncement is a gratuitous ARP packet or an unsolicited neighbor
@@ -90,5 +90,5 @@ type HandingOver struct {
 type HeardAnnouncement struct {
 	MAC  string // the announcer's link-layer address
 	Link string
-	At   time.Time
+	At   time.Time `json:",omitzero"`
 }
