@@ -30,8 +30,13 @@ func (n *node) newAPIServerCheck(servers *kube.Servers, wake mailbox.Signal) (*h
 
 // controlPlaneRules returns what the plan must know of the control plane's VIP.
 func controlPlaneRules(cfg config.Config) *plan.ControlPlane {
+	var balanced uint16
+	if cfg.ControlPlane.Balance.Enable {
+		balanced = cfg.ControlPlane.Balance.Port
+	}
 	return &plan.ControlPlane{
-		Addresses: cfg.ControlPlane.Addresses, Port: cfg.ControlPlane.Port,
+		BalancedPort: balanced,
+		Addresses:    cfg.ControlPlane.Addresses, Port: cfg.ControlPlane.Port,
 		Lease:     cfg.ControlPlane.Lease,
 		Interface: cmp.Or(cfg.Link.Interface, config.Auto),
 	}

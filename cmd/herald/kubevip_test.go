@@ -52,8 +52,8 @@ func optionOf(name string) (found config.Option, ok bool) {
 // differences says what Herald does otherwise with options that it has. The reference of options has all that is the same.
 var differences = map[string]string{
 	"enable_service_security": "By nftables instead of iptables; reconciled; a VIP that can't be limited is not bound.",
-	"lb_enable":               "With `lb_fwdmethod=local` a warning: connections are not balanced then, by kube-vip neither. Without `cp_enable` a warning: there is nothing to balance.",
-	"lb_fwdmethod":            "`local`; with all others and `lb_enable` Herald does not start.",
+	"lb_enable":               "By nftables instead of ip_vs. With `lb_fwdmethod=local` a warning: connections are not balanced then, by kube-vip neither. Without `cp_enable`, or without `vip_arp`, a warning: there is nothing to balance.",
+	"lb_fwdmethod":            "`masquerade` and `local`; with all others and `lb_enable` Herald does not start.",
 	"lb_port":                 "With `lb_fwdmethod=local` the VIP answers at `port`: a warning if they differ.",
 	"vip_routingtable":        "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready. Other routes are kept by their protocol number.",
 	"bgp_enable":              "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",

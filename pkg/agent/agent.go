@@ -49,9 +49,10 @@ type Options struct {
 	Log       *slog.Logger
 	Passed    func(vip.World, vip.Plan) // may be nil: called after each pass that planned anything, must not block
 
-	FormerOwners  Applier[vip.FormerOwner] // may be nil: connections of VIPs that move are reset
-	OpenPorts     Applier[vip.OpenPort]    // may be nil: the ports of VIPs are not limited
-	Translations  Applier[vip.Translation] // may be nil: those to the API server are
+	FormerOwners  Applier[vip.FormerOwner]    // may be nil: connections of VIPs that move are reset
+	Balanced      Applier[vip.BalancedServer] // may be nil: connections to the control plane's VIP are not balanced
+	OpenPorts     Applier[vip.OpenPort]       // may be nil: the ports of VIPs are not limited
+	Translations  Applier[vip.Translation]    // may be nil: those to the API server are
 	Addresses     Applier[vip.Address]
 	Announcements Applier[vip.Announcement]
 	RoutingTable  Applier[vip.Route]   // may be nil: no routing table has routes to VIPs
@@ -260,6 +261,10 @@ func (a *Agent) pass(ctx context.Context) bool {
 		// Before a VIP is bound here. Not in apply: they outlast the process, whose last Plan is empty.
 		_, err := a.o.FormerOwners.Set(ctx, p.FormerOwners)
 		a.logOnce("former owners", err)
+	}
+	if a.o.Balanced != nil { // likewise
+		_, err := a.o.Balanced.Set(ctx, p.Balanced)
+		a.logOnce("balancing of API servers", err)
 	}
 	if a.o.Translations != nil { // likewise
 		_, err := a.o.Translations.Set(ctx, p.Translations)

@@ -158,12 +158,15 @@ type ControlPlane struct {
 	CheckFailures int           // in a row that make the API server count as not ready
 }
 
-// Balance is what is asked for of balancing over the API servers.
+// Balance is how connections to the VIP are balanced over the API servers.
 type Balance struct {
-	Enable bool   // lb_enable
-	Port   uint16 // lb_port; 0 is ControlPlane.Port
-	Method string // lb_fwdmethod; Herald has Local only
+	Enable bool   // lb_enable, with lb_fwdmethod=masquerade
+	Port   uint16 // lb_port: the port of the VIP; ControlPlane.Port if not set
+	Method string // lb_fwdmethod: Local or Masquerade
 }
 
 // Local is the value of lb_fwdmethod with which the owner of the VIP serves all connections itself.
 const Local = "local"
+
+// Masquerade is the value of lb_fwdmethod with which the owner of the VIP translates the addresses of connections, to those of an API server and of its own.
+const Masquerade = "masquerade"

@@ -100,7 +100,7 @@ var errorTests = []struct {
 	{"lb_enable=x", `lb_enable="x" (environment): must be true or false`},
 	{"lb_port=0", `lb_port="0" (environment): must be a port from 1 to 65535`},
 	{"lb_fwdmethod=dnat", `lb_fwdmethod="dnat" (environment): must be local, masquerade, tunnel, directroute or bypass`},
-	{"lb_fwdmethod=masquerade lb_enable=true cp_enable=true address=192.0.2.1", `lb_fwdmethod="masquerade" (environment): must be local with lb_enable="true" (environment): Herald does not balance over the API servers. With local the API server of the node that owns the VIP answers all connections`},
+	{"lb_fwdmethod=tunnel lb_enable=true cp_enable=true address=192.0.2.1", `lb_fwdmethod="tunnel" (environment): must be masquerade or local with lb_enable="true" (environment): Herald balances over the API servers by address translation only. With local the API server of the node that owns the VIP answers all connections`},
 	{"control_plane_health_check_address=localhost:6443", `control_plane_health_check_address="localhost:6443" (environment): must be a URL such as https://127.0.0.1:6443/readyz`},
 	{"control_plane_health_check_period_seconds=0", `control_plane_health_check_period_seconds="0" (environment): must be a whole number of seconds from 1 to 86400`},
 	{"control_plane_health_check_timeout_seconds=0", `control_plane_health_check_timeout_seconds="0" (environment): must be a whole number of seconds from 1 to 86400`},
@@ -330,5 +330,16 @@ func TestManifestOfKubeVIP(t *testing.T) {
 		prometheus_server=:2112 vip_preserve_on_leadership_loss=false cp_namespace=kube-system egress_withnftables=false`)...)
 	if err != nil || len(warnings) > 0 {
 		t.Errorf("warnings %q, error %v, want neither", warnings, err)
+	}
+}
+
+// TestBalancedByRouters: without ARP there is nothing for Herald to balance.
+func TestBalancedByRouters(t *testing.T) {
+	env := strings.Fields("lb_enable=true lb_fwdmethod=masquerade cp_enable=true address=192.0.2.1 vip_routingtable=true")
+	c, warnings, err := Parse(Sources{Env: env, Hostname: "n1"})
+	check.OK(t, err)
+	want := []string{`lb_enable="true" (environment) has no effect without vip_arp=true: by BGP or a routing table every node whose API server is ready has the VIP, and routers spread connections over them`}
+	if !slices.Equal(warnings, want) || c.ControlPlane.Balance.Enable {
+		t.Errorf("%+v, warnings %q, want %q", c.ControlPlane.Balance, warnings, want)
 	}
 }

@@ -253,7 +253,7 @@ func (p *parser) checkControlPlane() {
 	}
 }
 
-// checkBalancing checks what the options of balancing over the API servers ask for, which Herald does not do (decision 0052).
+// checkBalancing checks what the options of balancing over the API servers ask for, and clears them where they have no effect.
 func (p *parser) checkBalancing() {
 	c := &p.config.ControlPlane
 	enable, port, method := p.setting("lb_enable"), p.setting("lb_port"), p.setting("lb_fwdmethod")
@@ -261,12 +261,21 @@ func (p *parser) checkBalancing() {
 	case !c.Balance.Enable || !p.valid("cp_enable", "lb_port", "lb_fwdmethod"):
 		return
 	case !c.Enable:
+		c.Balance = Balance{}
 		p.warn("%v has no effect without cp_enable=true", enable)
 		return
-	case c.Balance.Method != Local:
-		p.fail(method, fmt.Errorf("must be local with %v: Herald does not balance over the API servers. With local the API server of the node that owns the VIP answers all connections", enable))
+	case c.Balance.Method != Local && c.Balance.Method != Masquerade:
+		p.fail(method, fmt.Errorf("must be masquerade or local with %v: Herald balances over the API servers by address translation only. With local the API server of the node that owns the VIP answers all connections", enable))
+		return
+	case c.Balance.Method == Masquerade && !p.config.ARP.Enable:
+		c.Balance = Balance{}
+		p.warn("%v has no effect without vip_arp=true: by BGP or a routing table every node whose API server is ready has the VIP, and routers spread connections over them", enable)
+		return
+	case c.Balance.Method == Masquerade:
+		c.Balance.Port = cmp.Or(c.Balance.Port, c.Port)
 		return
 	}
+	c.Balance = Balance{Port: c.Balance.Port}
 	// decision 0085: kube-vip does the same.
 	p.warn("%v: with lb_fwdmethod=local connections to the VIP are not balanced, by kube-vip neither: the API server of the node that owns the VIP answers them all", enable)
 	if c.Balance.Port != 0 && c.Balance.Port != c.Port {

@@ -92,6 +92,14 @@ func TestParse(t *testing.T) {
 		{"lb_port=7443 lb_fwdmethod=Masquerade", func(c *Config) {
 			c.ControlPlane.Balance = Balance{Port: 7443, Method: "masquerade"}
 		}},
+		{"lb_enable=true lb_port=7443 lb_fwdmethod=masquerade cp_enable=true address=192.0.2.1", func(c *Config) {
+			c.ControlPlane.Enable, c.ControlPlane.Addresses = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+			c.ControlPlane.Balance = Balance{Enable: true, Port: 7443, Method: Masquerade}
+		}},
+		{"lb_enable=true lb_fwdmethod=masquerade cp_enable=true address=192.0.2.1", func(c *Config) {
+			c.ControlPlane.Enable, c.ControlPlane.Addresses = true, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+			c.ControlPlane.Balance = Balance{Enable: true, Port: 6443, Method: Masquerade}
+		}},
 		{"svc_election=T", func(c *Config) { c.Services.Election = true }},
 		{"svc_namespace=web", func(c *Config) { c.Services.Namespace = "web" }},
 		{"svc_leasename=lock", func(c *Config) { c.Services.Lease.Name = "lock" }},

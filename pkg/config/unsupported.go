@@ -6,7 +6,7 @@ import "slices"
 const (
 	reasonElection  = "by ARP the control plane's VIP always has one owner, which is elected; by BGP or a routing table alone every node advertises it whose API server is ready"
 	reasonDetect    = "a node's own API server is always asked first, and the VIP goes to one whose API server is ready"
-	reasonBalancer  = "Herald does not balance over the API servers; the API server of the node that owns the VIP answers"
+	reasonBalancer  = "API servers are balanced by nftables, over those that their nodes publish as ready (control_plane_health_check_period_seconds)"
 	reasonCheck     = "the health check has control_plane_health_check_address, _period_seconds, _timeout_seconds and _failure_threshold only"
 	reasonZebra     = "Herald hands no routes to zebra; make FRR a peer by bgp_peers"
 	reasonTable     = "routes of an earlier process that nothing asks for any more are always removed"

@@ -2,7 +2,7 @@
 // never touched.
 //
 // There is one table for each purpose and family (ip, ip6): "herald" for the connections of VIPs that have moved
-// (former.go), "herald_control_plane" for those to the API server (translation.go), and "herald_ports" for which ports of VIPs are open (ports.go). While nothing is wanted of
+// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of VIPs are open (ports.go), and "herald_api_servers" for balancing over the API servers (balance.go). While nothing is wanted of
 // a table it is not there.
 package nft
 
@@ -38,6 +38,7 @@ type Tables struct {
 	FormerOwners *Table[vip.FormerOwner]
 	Translations *Table[vip.Translation]
 	OpenPorts    *Table[vip.OpenPort]
+	Balanced     *Table[vip.BalancedServer]
 	metrics      *metrics
 }
 
@@ -47,6 +48,7 @@ func New(log *slog.Logger) *Tables {
 	return &Tables{
 		FormerOwners: &Table[vip.FormerOwner]{purpose: formerOwners, log: log, errors: m.errors, entries: m.formerOwners},
 		Translations: &Table[vip.Translation]{purpose: translations, log: log, errors: m.errors},
+		Balanced:     &Table[vip.BalancedServer]{purpose: balanced, log: log, errors: m.errors},
 		OpenPorts:    &Table[vip.OpenPort]{purpose: openPorts, log: log, errors: m.errors},
 		metrics:      m,
 	}

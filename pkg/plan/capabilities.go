@@ -106,6 +106,8 @@ type ControlPlane struct {
 	Port      uint16
 	Lease     vip.Key
 	Interface string // the link that carries it; "" is the one of VIPs
+	// BalancedPort is the port of the VIP whose connections its owner spreads over all API servers that are ready (lb_enable, lb_port); 0: none.
+	BalancedPort uint16
 }
 
 // ControlPlaneKey names the Service that stands for the API servers. No Service of Kubernetes

@@ -116,6 +116,7 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	m.routes.advertiseFromEveryNode(f.accepted)
 	m.routes.addAggregates()
 	p.limitPorts(f.accepted)
+	p.balance(units)
 	m.reportUnmanaged(units)
 	m.mappings.keepUntilClosed(units)
 	m.mappings.addSweeps()

@@ -10,11 +10,12 @@ import (
 type Plan struct {
 	LeaseIntents  []LeaseIntent
 	HealthChecks  []HealthCheck
-	AddressChecks []AddressCheck // one per address
-	FormerOwners  []FormerOwner  // in place before Addresses are bound
-	Translations  []Translation  // likewise
-	OwnedBefore   []netip.Addr   // VIPs of other nodes whose connections may still go by this one
-	OpenPorts     []OpenPort     // in place before Addresses are bound
+	AddressChecks []AddressCheck   // one per address
+	FormerOwners  []FormerOwner    // in place before Addresses are bound
+	Translations  []Translation    // likewise
+	OwnedBefore   []netip.Addr     // VIPs of other nodes whose connections may still go by this one
+	OpenPorts     []OpenPort       // in place before Addresses are bound
+	Balanced      []BalancedServer // sorted by To
 	Addresses     []Address
 	Announcements []Announcement
 	Macvlans      []Macvlan

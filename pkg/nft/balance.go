@@ -1,0 +1,113 @@
+package nft
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// slots is how many elements the map of API servers has, of which each has its share: whatever is divided by 1 to 6, and more evenly
+// than anybody notices by others.
+const slots = 60
+
+// balanced is the purpose of the table "herald_api_servers": connections to a port of the VIP of the control plane are spread over the API servers that
+// are ready (lb_enable, docs/control-plane.md, decision 0104; decision 0052 had refused that), each in its turn:
+//
+//	set balanced { type ipv4_addr . inet_service; flags timeout; }
+//	map servers { type integer : ipv4_addr . inet_service; flags timeout; }
+//	chain prerouting {
+//	  type nat hook prerouting priority -115; policy accept;
+//	  meta l4proto tcp ip daddr . tcp dport @balanced fib daddr type local dnat to numgen inc mod 60 map @servers
+//	}
+//	chain output: the same, of the hook output, for the node's own
+//	chain postrouting {
+//	  type nat hook postrouting priority 90; policy accept;
+//	  meta l4proto tcp ct original ip daddr . ct original proto-dst @balanced ct status dnat masquerade
+//	}
+//
+// Only the first packet of a connection passes these chains; where it went conntrack remembers, whatever becomes of the map. So a
+// connection stays with its API server until that ends. Those of this node's own share are translated as by the table herald_control_plane. The table
+// is there while any API server is ready, and the map is changed in one transaction.
+var balanced = purpose[vip.BalancedServer]{
+	table: "herald_api_servers", what: "balancing of API servers",
+	consequence: "the API server of the node that owns the control plane's VIP answers all connections",
+	addr:        func(x vip.BalancedServer) netip.Addr { return x.Addr },
+	compare: func(a, b vip.BalancedServer) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), a.To.Compare(b.To))
+	},
+	maps:  func(f family) []*nftables.Set { return []*nftables.Set{f.balanced(), f.servers()} },
+	build: buildBalanced, elements: balancedElements,
+}
+
+// balanced is the set of VIPs, each with a port, whose connections are spread.
+func (f family) balanced() *nftables.Set {
+	return &nftables.Set{
+		Table: f.table("herald_api_servers"), Name: "balanced", HasTimeout: true, Timeout: Timeout, Concatenation: true,
+		KeyType: nftables.MustConcatSetType(f.addr, nftables.TypeInetService),
+	}
+}
+
+// servers is the map from a number less than slots to an API server.
+func (f family) servers() *nftables.Set {
+	return &nftables.Set{
+		Table: f.table("herald_api_servers"), Name: "servers", IsMap: true, HasTimeout: true, Timeout: Timeout,
+		KeyType: nftables.TypeInteger, DataType: nftables.MustConcatSetType(f.addr, nftables.TypeInetService),
+	}
+}
+
+// balancedElements are the elements of the set and of the map for entries of the family, which are for one VIP: the control plane
+// has one of each family.
+func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetElement {
+	if len(entries) == 0 {
+		return nil
+	}
+	key := slices.Concat(entries[0].Addr.AsSlice(), portPart(entries[0].Port))
+	all := [][]nftables.SetElement{{{Key: key}}, nil}
+	for i := range slots {
+		to := entries[i%len(entries)].To
+		all[1] = append(all[1], nftables.SetElement{
+			Key: binaryutil.NativeEndian.PutUint32(uint32(i)), Val: slices.Concat(to.Addr().AsSlice(), portPart(to.Port())),
+		})
+	}
+	return all
+}
+
+// buildBalanced adds the family's chains and rules to the transaction.
+func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set) {
+	for _, hook := range []struct {
+		name string
+		hook *nftables.ChainHook
+	}{{"prerouting", nftables.ChainHookPrerouting}, {"output", nftables.ChainHookOutput}} {
+		chain := c.AddChain(&nftables.Chain{
+			Table: table, Name: hook.name, Type: nftables.ChainTypeNAT, Hooknum: hook.hook,
+			Priority: nftables.ChainPriorityRef(-115), // before the table herald_control_plane, and kube-proxy
+		})
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(matchTCP(), []expr.Any{
+			f.loadDestination(), loadDestinationPort(f.part(1)), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID},
+			&expr.Fib{Register: third, FlagDADDR: true, ResultADDRTYPE: true},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: third, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+			&expr.Numgen{Register: first, Modulus: slots, Type: unix.NFT_NG_INCREMENTAL}, lookUp(sets[1]),
+			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.id), RegAddrMin: first, RegProtoMin: f.part(1), Specified: true},
+		})})
+	}
+	chain := c.AddChain(&nftables.Chain{
+		Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
+		Priority: nftables.ChainPriorityRef(90), // before others'
+	})
+	dnat := binaryutil.NativeEndian.PutUint32(1 << 5) // IPS_DST_NAT
+	c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: slices.Concat(matchTCP(), []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: first},
+		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: dnat, Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: make([]byte, 4)},
+		&expr.Ct{Key: expr.CtKeyDST, Register: first}, &expr.Ct{Key: expr.CtKeyPROTODST, Register: f.part(1)}, // of the original direction
+		&expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID},
+		&expr.Masq{},
+	})})
+}

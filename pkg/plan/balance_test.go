@@ -1,0 +1,62 @@
+package plan
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// TestBalance: the owner of the control plane's VIP, and no other node, spreads connections over the API servers that are ready, without those of
+// nodes that are dead, and without those of nodes that are drained or stop unless there are no others.
+func TestBalance(t *testing.T) {
+	r := controlPlaneRules()
+	r.ControlPlane.BalancedPort = 8443
+	off := controlPlaneRules()
+	drained := func(w vip.World, names ...string) vip.World {
+		w.Nodes = allNodes()
+		for i := range w.Nodes {
+			w.Nodes[i].Drained = strings.Contains(strings.Join(names, " "), w.Nodes[i].Name)
+		}
+		return w
+	}
+	dead := func(w vip.World, name string) vip.World {
+		memberNamed(&w, name).Alive = false
+		return w
+	}
+	tests := []struct {
+		name  string
+		rules Rules
+		w     vip.World
+		want  string
+	}{
+		{"all are ready", r, controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "10.77.0.11 10.77.0.12 10.77.0.13"},
+		{"another node's VIP", r, controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n2"), ""},
+		{"off", off, controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), ""},
+		{"one is not ready", r, controlPlaneHeld(controlPlaneWorld("n1 n3"), "n1"), "10.77.0.11 10.77.0.13"},
+		{"the owner's is not ready", r, controlPlaneHeld(controlPlaneWorld("n2 n3"), "n1"), "10.77.0.12 10.77.0.13"},
+		{"one is dead", r, dead(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n3"), "10.77.0.11 10.77.0.12"},
+		{"one is drained", r, drained(controlPlaneHeld(controlPlaneWorld("n1 n2 n3"), "n1"), "n2"), "10.77.0.11 10.77.0.13"},
+		{"all are drained", r, drained(controlPlaneHeld(controlPlaneWorld("n1 n2"), "n1"), "n1", "n2"), "10.77.0.11 10.77.0.12"},
+		{"none is ready", r, controlPlaneHeld(controlPlaneWorld(""), "n1"), ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var got []string
+			for _, b := range Make(tt.rules, tt.w).Balanced {
+				if b.Addr == addr("10.77.0.50") {
+					got = append(got, b.To.Addr().String())
+				} else if b.Addr != addr("fd77::50") || !b.To.Addr().Is6() {
+					t.Errorf("%+v", b)
+				}
+				if b.Port != 8443 || b.To.Port() != 6443 {
+					t.Errorf("ports of %+v", b)
+				}
+			}
+			if s := fmt.Sprint(strings.Join(got, " ")); s != tt.want {
+				t.Errorf("%q, want %q", s, tt.want)
+			}
+		})
+	}
+}
