@@ -1,5 +1,5 @@
 #!/bin/sh
-# check.sh: searches all runs of ownership.pml, within its bounds, for one that
+# check.sh: searches all runs of ownership.pml and location.pml, within their bounds, for one that
 # breaks what must hold; then puts mistakes into the model, each of which must be
 # found: a check that can't fail proves nothing. It needs spin and a C compiler.
 set -eu
@@ -7,6 +7,7 @@ cd "$(dirname "$0")"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 bounds=${HERALD_MODEL:--DNODES=2 -DMAXEPOCH=2 -DMAXVERSION=3}
+model=ownership.pml
 
 # search MODEL: prints spin's verdict on one model.
 search() {
@@ -22,8 +23,8 @@ search() {
 
 expect() { # NAME WANT SED-SCRIPT
   found=
-  sed "$3" ownership.pml >"$work/model.pml"
-  if [ "$2" = fault ] && cmp -s ownership.pml "$work/model.pml"; then
+  sed "$3" "$model" >"$work/model.pml"
+  if [ "$2" = fault ] && cmp -s "$model" "$work/model.pml"; then
     echo "$1: the mistake could not be put in"
     exit 1
   fi
@@ -37,3 +38,10 @@ expect "a claim is written over any version" fault 's/:: view\[me\].version == v
 expect "a fenced node goes on in its epoch" fault 's/fenced\[me\] || epoch\[me\] == 0 -> epoch\[me\]++; fenced\[me\] = false/fenced[me] || epoch[me] == 0 -> fenced[me] = false; epoch[me] = (epoch[me] == 0 -> 1 : epoch[me])/'
 expect "a claim is void for its age, without a fence" fault 's/(v.holder != NOBODY/(!(v.version == 1 \&\& v.holder != me) \&\& v.holder != NOBODY/'
 expect "a node that finds itself fenced keeps the VIP" fault 's/:: fenced\[me\] || epoch\[me\] != life\[me\] -> answers\[me\] = false; lingers\[me\] = false$/:: fenced[me] || epoch[me] != life[me] -> skip/'
+
+model=location.pml
+bounds=${HERALD_MODEL_LOCATION:-}
+expect "where VIP leases are, as it is" none ''
+expect "a node acts before its cache is new enough" fault 's/ready\[me\] = false; acts\[me\] = 0 }/ready[me] = true; acts[me] = 1 }/'
+expect "the next phase waits for nobody" fault 's/^#define all(me).*/#define all(me) (true)/'
+expect "a claim that was not copied is acted on" fault 's/(!moving(view\[me\]) || copying(me) || holds(view\[me\], view\[me\].to, me)))/true)/'

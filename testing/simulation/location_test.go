@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,14 @@ import (
 // TestLeasesMove: the same as TestFaults, or TestWire, while the option that says where VIP leases are changes on one node
 // after the other, and back.
 func TestLeasesMove(t *testing.T) {
-	for seed := range seeds(t) {
+	all := seeds(t)
+	var moved atomic.Uint64
+	t.Cleanup(func() {
+		if n := moved.Load(); !t.Failed() && n < all/2 {
+			t.Errorf("the VIP leases have moved with %d of %d seeds only", n, all)
+		}
+	})
+	for seed := range all {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -26,8 +34,8 @@ func TestLeasesMove(t *testing.T) {
 					c.wire, fault = newWire(c, rand.New(rand.NewPCG(seed, 16))), c.wireFault
 				}
 				c.run(r, 40, func(r *rand.Rand, n *node) { c.locationFault(r, n, fault) })
-				if c.location() == "" {
-					t.Error("the VIP leases have never moved")
+				if c.location() != "" {
+					moved.Add(1)
 				}
 			})
 		})
