@@ -17,7 +17,7 @@ func (n *node) newSpeaker() *bgp.Speaker {
 	}
 	return bgp.New(bgp.Options{
 		Node: n.cfg.Node.Name, Peers: list.Peers,
-		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, HoldTime: b.Hold, KeepaliveTime: b.Keepalive, RestartTime: b.RestartTime, DrainTime: b.DrainTime,
+		Links: n.links.Links, RouterID: b.RouterID, RouterInterface: b.RouterInterface, HoldTime: b.Hold, KeepaliveTime: b.Keepalive, RestartTime: b.RestartTime, DrainTime: b.DrainTime, TTLSecurity: b.TTLSecurity,
 		Log: n.log, Poke: func() { n.agent.Poke() },
 	})
 }

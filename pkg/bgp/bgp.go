@@ -42,6 +42,9 @@ type Options struct {
 	// DrainTime is how long a route is advertised with GRACEFUL_SHUTDOWN before it is withdrawn.
 	DrainTime time.Duration
 
+	// TTLSecurity: packets of peers without Multihop are sent with a TTL of 255, and taken with that only (RFC 5082).
+	TTLSecurity bool
+
 	// MaxReceived is how many routes a peer may send before its session is ended: gobgp
 	// keeps them all, used or not. 0 is half a million, which take 200 MB.
 	MaxReceived int

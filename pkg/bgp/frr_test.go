@@ -215,3 +215,21 @@ func linkLocalOf(t testing.TB, link string) string {
 	t.Fatalf("%s has no link-local address", link)
 	return ""
 }
+
+// With ttl-security on the router a session comes up if TTLSecurity is set, and only then.
+func TestTTLSecurity(t *testing.T) {
+	t.Parallel()
+	r := newRouter(t, 47)
+	r.frr(fmt.Sprintf(frrHead, r.here4(), "65000", " neighbor "+r.here4()+" ttl-security hops 1\n"))
+	without := runSpeaker(t, nil, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	without.Put(routes("198.51.100.7/32"))
+	time.Sleep(3 * time.Second) // connections are tried each second or two
+	if s := without.Sessions(); s[0].Up() {
+		t.Errorf("up without TTLSecurity: %+v", s)
+	}
+	without.stop()
+	s := runSpeaker(t, func(o *Options) { o.TTLSecurity = true }, vip.BGPPeer{Address: r.v4(), AS: 65001})
+	s.Put(routes("198.51.100.7/32"))
+	s.up()
+	r.has("ipv4", map[string]string{"198.51.100.7/32": r.here4()})
+}

@@ -174,6 +174,8 @@ func (p *peer) neighbor(at endpoints, first bool) *api.Peer {
 	}
 	if p.config.Multihop {
 		n.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: multihopTTL}
+	} else if p.o.TTLSecurity {
+		n.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: 255}
 	}
 	if at.source.IsValid() {
 		n.Transport.LocalAddress = at.source.String()

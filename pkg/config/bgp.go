@@ -26,6 +26,7 @@ type BGP struct {
 	RestartTime      time.Duration     // herald_bgp_restart_time; 0 is off
 	DrainTime        time.Duration     // herald_bgp_drain_time
 	RequireSession   bool              // herald_bgp_ready: /readyz needs a session
+	TTLSecurity      bool              // herald_bgp_ttl_security: packets of peers that are not multihop have a TTL of 255
 
 	local   localSide
 	single  vip.BGPPeer // bgp_peeraddress, bgp_peeras, bgp_peerpass, bgp_multihop

@@ -47,6 +47,7 @@ var bgpErrorTests = []struct{ env, want string }{
 	{"herald_bgp_aggregates=192.0.2.1/24", `herald_bgp_aggregates="192.0.2.1/24" (environment): must be prefixes with commas between, such as 192.0.2.0/24,2001:db8::/64; "192.0.2.1/24" is none, or has host bits`},
 	{"herald_bgp_restart_time=4096", `herald_bgp_restart_time="4096" (environment): must be a whole number of seconds from 0 to 4095`},
 	{"herald_bgp_drain_time=16", `herald_bgp_drain_time="16" (environment): must be a whole number of seconds from 0 to 15`},
+	{"herald_bgp_ttl_security=x", `herald_bgp_ttl_security="x" (environment): must be true or false`},
 	{"herald_bgp_ready=x", `herald_bgp_ready="x" (environment): must be true or false`},
 
 	// Peers: every wrong one and every wrong field, and no password.
@@ -115,7 +116,7 @@ func TestPeers(t *testing.T) {
 func TestBGPOptions(t *testing.T) {
 	c, warnings, err := Parse(Sources{Hostname: "n1", Env: strings.Fields("svc_enable=true bgp_enable=true bgp_peers=192.0.2.1:1:::::true " +
 		"bgp_hold_time=9 bgp_routerid=192.0.2.7 bgp_routerinterface=lo annotation=example.com/ herald_bgp_communities=1:2,1:2:3,no-export " +
-		"herald_bgp_localpref=0 herald_bgp_med=7 herald_bgp_prepend=3 herald_bgp_aggregates=192.0.2.0/24,2001:db8::/64 herald_bgp_restart_time=60 herald_bgp_ready=true")})
+		"herald_bgp_localpref=0 herald_bgp_med=7 herald_bgp_prepend=3 herald_bgp_aggregates=192.0.2.0/24,2001:db8::/64 herald_bgp_restart_time=60 herald_bgp_ready=true herald_bgp_ttl_security=true")})
 	check.OK(t, err)
 	if want := []string{"bgp_peers (environment), peer 1 (192.0.2.1): there is no BFD in this version; a short bgp_hold_time takes its place"}; cmp.Diff(want, warnings) != "" {
 		t.Errorf("warnings %q", warnings)
@@ -126,8 +127,8 @@ func TestBGPOptions(t *testing.T) {
 	if diff := cmp.Diff(want, b.Attributes); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	got := fmt.Sprintln(b.Hold, b.Keepalive, b.RouterID, b.RouterInterface, b.AnnotationPrefix, b.Aggregates, b.RestartTime, b.DrainTime, b.RequireSession)
-	if want := fmt.Sprintln(9*time.Second, 3*time.Second, "192.0.2.7", "lo", "example.com", "[192.0.2.0/24 2001:db8::/64]", time.Minute, 2*time.Second, true); got != want {
+	got := fmt.Sprintln(b.Hold, b.Keepalive, b.RouterID, b.RouterInterface, b.AnnotationPrefix, b.Aggregates, b.RestartTime, b.DrainTime, b.RequireSession, b.TTLSecurity)
+	if want := fmt.Sprintln(9*time.Second, 3*time.Second, "192.0.2.7", "lo", "example.com", "[192.0.2.0/24 2001:db8::/64]", time.Minute, 2*time.Second, true, true); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
