@@ -165,7 +165,7 @@ func awaitCondition(t *testing.T, name, condition, want string) {
 // it goes when the Service is of another type, or deleted, after its VIP.
 func TestFinalizer(t *testing.T) {
 	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62"})
-	start(t, env())
+	f := start(t, env())
 	const finalizer = "service.kubernetes.io/load-balancer-cleanup"
 	awaitFinalizer := func(want bool) {
 		t.Helper()
@@ -200,6 +200,14 @@ func TestFinalizer(t *testing.T) {
 		}
 	}
 	createService(t, webService("a", "")) // its cluster IP was released, too
+	awaitFinalizer(true)
+	for _, n := range cluster.Nodes() {
+		check.OK(t, f.node[n].Signal(syscall.SIGTERM))
+	}
+	for _, n := range cluster.Nodes() {
+		check.OK(t, f.node[n].Wait(withTimeout(t, 30*time.Second)))
+	}
+	awaitFinalizer(false) // nobody would take it off
 }
 
 // While kube-vip's cloud provider renews its lease, its ConfigMap is its to serve.
