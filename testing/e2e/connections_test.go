@@ -177,3 +177,27 @@ func expectNoTables(t *testing.T) {
 		}
 	}
 }
+
+// Under externalTrafficPolicy Local a connection goes on at the Pod on the former owner.
+func TestLocalConnectionsSurviveMoves(t *testing.T) {
+	f := start(t, env())
+	addPod(t, "local-1", "n1")
+	addPod(t, "local-2", "n2")
+	createService(t, localService("b", "10.77.0.51"))
+	owner := awaitOwner(t, "b")
+	until(t, 10*time.Second, "the client reaches a pod", func(ctx context.Context) error {
+		_, err := cluster.Get(ctx, "cl", "http://10.77.0.51/")
+		return err
+	})
+	awaitNeighbor(t, "10.77.0.51", owner)
+	all := hold(t, 5, "10.77.0.51", owner)
+	f.node[owner].Signal(syscall.SIGTERM)
+	until(t, 10*time.Second, "the VIP has moved", func(context.Context) error {
+		if now := awaitOwner(t, "b"); now == owner {
+			return fmt.Errorf("it is still %s's", now)
+		}
+		return nil
+	})
+	check.OK(t, f.node[owner].Wait(withTimeout(t, 10*time.Second)))
+	expectHeld(t, "SIGTERM of "+owner, all)
+}
