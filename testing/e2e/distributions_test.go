@@ -30,7 +30,8 @@ func distributionEnv(t *testing.T, name, address string) map[string]string {
 	return env
 }
 
-// TestDistributions: what Ansible roles set for k3s, and Kubespray, serves the control plane's VIP and those of Services.
+// TestDistributions: what Ansible roles set for k3s, Kubespray and Harvester serves the VIPs that they ask for. With Harvester's a VIP of a Service
+// has no other port than that.
 func TestDistributions(t *testing.T) {
 	for _, n := range cluster.Nodes() {
 		startReadyServer(t, n)
@@ -38,12 +39,19 @@ func TestDistributions(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		warned bool // that connections are not balanced
-	}{{"k3s", false}, {"kubespray", true}} {
+	}{{"k3s", false}, {"kubespray", true}, {"harvester", true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := start(t, distributionEnv(t, tt.name, "10.77.0.90"))
 			createService(t, webService("a", "10.77.0.91"))
-			awaitReachable(t, "http://10.77.0.90:6444/")
+			if f.env["cp_enable"] == "true" {
+				awaitReachable(t, "http://10.77.0.90:6444/")
+			}
 			awaitReachable(t, "http://10.77.0.91/")
+			// What stands in for the API server listens on all addresses of the node.
+			_, err := cluster.Get(withTimeout(t, time.Second), "cl", "http://10.77.0.91:6444/")
+			if limited := f.env["enable_service_security"] == "true"; (err != nil) != limited {
+				t.Errorf("another port of the Service's VIP: %v; limited: %v", err, limited)
+			}
 			if log := f.node["n1"].Log(); strings.Contains(log, "lb_enable") != tt.warned {
 				t.Errorf("a warning of lb_enable: %v, want %v", !tt.warned, tt.warned)
 			}
