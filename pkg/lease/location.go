@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -416,6 +417,25 @@ func (l *Leases) nextPhase(now time.Time) (p phase, ok bool) {
 		return phase{p.to, p.to}, l.isFirst() && l.allActBy(p.to)
 	}
 	return phase{p.from, wanted}, !o.due.IsZero() && l.isFirst()
+}
+
+// movingHint returns what to do, as a part of a message, if the VIP lease k can't be written since Herald has the rights for
+// leases in the announcers' namespace already; "" in any other case.
+func (l *Leases) movingHint(k vip.Key) string {
+	if !l.o.Announcers || l.locationOf(k) != inServices {
+		return ""
+	}
+	hint := ". VIP leases have not moved to the announcers' namespace yet: until they have, keep what herald manifest rbac --servicesLeaseNamespace=services permits"
+	var earlier []string
+	for node, p := range l.peers {
+		if !p.Over && p.info.VIPLeases == nil {
+			earlier = append(earlier, node)
+		}
+	}
+	if slices.Sort(earlier); len(earlier) > 0 {
+		hint += ", and update Herald on " + strings.Join(earlier, ", ")
+	}
+	return hint
 }
 
 // isFirst reports whether no node that is alive, and knows of the record, precedes this one by name.

@@ -244,7 +244,7 @@ func (l *Leases) applyUpdate(u update, got *coordinationv1.Lease, err error) {
 	case why != "":
 		result = "refused"
 		if first {
-			l.o.Log.Warn("the API server refuses to have a VIP lease written; it is tried again less and less often", "lease", u.key, "action", u.action, "why", why)
+			l.o.Log.Warn("the API server refuses to have a VIP lease written; it is tried again less and less often", "lease", u.key, "action", u.action, "why", why+l.movingHint(u.key))
 		}
 	case err == nil && u.action == release:
 		l.cache.setDeleted(got)
