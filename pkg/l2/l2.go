@@ -77,6 +77,7 @@ type linkFamily struct {
 	family vip.Family
 }
 
+// linkFamily returns the link and the address family of t.
 func (t target) linkFamily() linkFamily { return linkFamily{t.link, vip.FamilyOf(t.addr)} }
 
 // New makes an Announcer. It opens links only once something is to be announced or asked.

@@ -109,7 +109,7 @@ func (l *Leases) Wake() { l.wake.Send() }
 func (l *Leases) Put(want []vip.LeaseIntent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	want = l.located(want)
+	want = l.locateIntents(want)
 	l.writes.setIntents(want)
 	if l.quorum.Moving() && !l.location.moving() {
 		l.quorum = l.quorum.Propose(l.proposedMoves(want, time.Now()))
@@ -138,7 +138,8 @@ func (l *Leases) Observe(w *vip.World) {
 	}
 }
 
-// byServiceLease returns m with the keys by which the plan knows the VIP leases.
+// byServiceLease returns a copy of m, which has the keys of VIP leases, with the keys by which the
+// plan knows them (serviceLease); nil for nil.
 func byServiceLease[V any](l *Leases, m map[vip.Key]V) map[vip.Key]V {
 	if m == nil {
 		return nil
@@ -267,11 +268,11 @@ func (l *Leases) start(ctx context.Context, timeout time.Duration, request func(
 	}()
 }
 
-// releaseAll makes steps that want no VIP lease, which release those that name this node (also
-// those that another node that stops handed over a moment ago), one after the end of each
-// request, until no request is under way: one that was not answered may have been carried out.
-// It blocks until then. A release that failed, a timeout included, is not repeated; after ctx has ended nothing
-// more is started.
+// releaseAll releases the VIP leases that name this node as holder, and blocks until no request is
+// under way, since one that was not answered may have been carried out. It makes a step that wants
+// no VIP lease, and another after the end of each request, which also releases those that another
+// node that stops handed over a moment ago. A release that failed, a timeout included, is not
+// repeated; after ctx has ended nothing more is started.
 func (l *Leases) releaseAll(ctx context.Context) {
 	for {
 		l.Observe(&vip.World{Now: time.Now()})
@@ -318,7 +319,7 @@ func (l *Leases) step(ctx context.Context) {
 	l.evaluate(statuses, &info, now)
 	l.updateReady()
 	l.copyClaims(ctx, now)
-	l.updateDue(now)
+	l.updateLocationDue(now)
 	l.renew(ctx, now, info)
 	l.fence(ctx, now)
 	l.writeVIPLeases(ctx, now)

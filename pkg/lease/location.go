@@ -36,8 +36,10 @@ const (
 // nodes whose caches show phases next to each other never hold different claims on a VIP (docs/ownership.md, decision 0086).
 type phase struct{ from, to location }
 
+// moving reports whether VIP leases are being copied from one location to the other.
 func (p phase) moving() bool { return p.from != p.to }
 
+// String is the text of the phase in the record: "services", or "services to announcers".
 func (p phase) String() string {
 	if p.moving() {
 		return string(p.from) + " to " + string(p.to)
@@ -45,7 +47,8 @@ func (p phase) String() string {
 	return string(p.from)
 }
 
-// parsePhase is the inverse of String; ok is false if text is no phase.
+// parsePhase parses a phase as phase.String writes it, "services" or "services to announcers"; ok
+// is false if text is none.
 func parsePhase(text string) (p phase, ok bool) {
 	from, to, two := strings.Cut(text, " to ")
 	if !two {
@@ -97,17 +100,18 @@ func (o *locations) version() uint64 {
 	return version(o.record)
 }
 
-// copying reports whether this node has yet to copy claims in the phase.
+// copying reports whether a change of location is under way and this node has not copied all its
+// claims to the new one yet.
 func (o *locations) copying() bool { return o.moving() && o.actsBy != o.version() }
 
-// recordKey returns the record's key.
+// recordKey returns the key of the record, the Lease that says where VIP leases are (RecordName).
 func (l *Leases) recordKey() vip.Key { return vip.Key{Namespace: l.o.Namespace, Name: RecordName} }
 
-// isVIPLease reports whether k is neither a node lease nor the record.
+// isVIPLease reports whether k is neither a node lease nor the record of where VIP leases are.
 func (l *Leases) isVIPLease(k vip.Key) bool { return l.nodeOf(k) == "" && k != l.recordKey() }
 
-// locationOf returns where the VIP lease k is; "" if it counts whatever the phase: those that options name,
-// and those of Services in the announcers' namespace.
+// locationOf returns the location of the VIP lease k; "" if it counts whatever the record says:
+// those that options name, and those of Services in the announcers' namespace.
 func (l *Leases) locationOf(k vip.Key) location {
 	switch {
 	case l.o.Fixed[k]:
@@ -120,7 +124,8 @@ func (l *Leases) locationOf(k vip.Key) location {
 	return ""
 }
 
-// counts reports whether the VIP lease k decides who owns a VIP, in this phase.
+// counts reports whether k is a VIP lease that decides who owns a VIP: it is in the location that
+// the record names at present, or counts in any.
 func (l *Leases) counts(k vip.Key) bool {
 	at := l.locationOf(k)
 	return l.isVIPLease(k) && (at == "" || at == l.location.from)
@@ -165,8 +170,9 @@ func (l *Leases) leaseIn(at location, k vip.Key) vip.Key {
 	return in
 }
 
-// located returns the intents of a plan with the VIP leases that count.
-func (l *Leases) located(want []vip.LeaseIntent) []vip.LeaseIntent {
+// locateIntents returns a copy of the intents of a plan, each with the key of the Lease that counts
+// in this phase in place of the key by which the plan knows it.
+func (l *Leases) locateIntents(want []vip.LeaseIntent) []vip.LeaseIntent {
 	clear(l.location.services)
 	all := make([]vip.LeaseIntent, len(want))
 	for i, intent := range want {
@@ -185,16 +191,19 @@ func (l *Leases) copyOf(x *record) *record {
 	return y
 }
 
-// mayAct reports whether a valid claim of this node on x is one that it may act on: any, but in a phase of
-// copying by which it acts for good only one that it has copied.
+// mayAct reports whether this node may act on x, a VIP lease of which it has a valid claim. It may,
+// except after it has copied its claims to the new location, while others still copy: then only on
+// those of which there is a copy, and on those that count in any phase.
 func (l *Leases) mayAct(x *record) bool {
 	o := &l.location
 	return !o.moving() || o.copying() || l.locationOf(x.key) == "" || l.copyOf(x) != nil
 }
 
-// mayChange reports whether this node may write a claim on the VIP lease k: not while claims are copied, but to
-// write down what was moved without the API server before that; and not while that should begin, for dueTime: in a
-// new installation Herald is not allowed to write it.
+// mayChange reports whether this node may write a claim on the VIP lease k. It may not while claims
+// are copied to the other location, except to write down what was moved without the API server
+// before that; nor for dueTime after a change of location became due, since in a new installation
+// Herald is not allowed to write to the old one. A lease that counts in any phase may always be
+// written.
 func (l *Leases) mayChange(k vip.Key, now time.Time) bool {
 	o := &l.location
 	switch {
@@ -207,8 +216,10 @@ func (l *Leases) mayChange(k vip.Key, now time.Time) bool {
 	return moved && o.copying()
 }
 
-// updateDue stores since when a change of location should begin.
-func (l *Leases) updateDue(now time.Time) {
+// updateLocationDue stores since when a change of the location of VIP leases should begin; zero if
+// they are where they should be, a change is under way, the last one had no success and was less
+// than moveAgain ago, or not all nodes act by the newest record.
+func (l *Leases) updateLocationDue(now time.Time) {
 	o := &l.location
 	wanted := l.wantedLocation()
 	switch {
@@ -231,7 +242,8 @@ func (l *Leases) isForeign(x *record, now time.Time) bool {
 	return x != nil && !x.ours && x.holder != "" && l.valid(x, now)
 }
 
-// readRecord takes over what the watch shows of the record: x, or that it is gone, as gone says.
+// readRecord stores what the watch shows of the record, the Lease that says where VIP leases are:
+// x, or that it was deleted (gone).
 func (l *Leases) readRecord(x *coordinationv1.Lease, gone bool, now time.Time) {
 	o := &l.location
 	if o.gone = gone; gone {
@@ -269,8 +281,8 @@ func (l *Leases) readRecord(x *coordinationv1.Lease, gone bool, now time.Time) {
 	}
 }
 
-// markOutdated has this node not act on what VIP leases say that do not count at present: of those, it acts only on
-// versions that it writes later.
+// markOutdated has this node not act on what the VIP leases say that do not count at present, also
+// when they count again: of those, it acts only on versions that it writes later.
 func (l *Leases) markOutdated() {
 	for k := range l.cache.mine {
 		if l.isVIPLease(k) && !l.counts(k) {
@@ -303,8 +315,8 @@ func (l *Leases) updateReady() {
 	l.markOutdated()
 }
 
-// copyClaims starts to write this node's claims to where the phase has VIP leases go, while that is under way. Once all are there it acts by
-// the phase for good, which its node lease then says.
+// copyClaims starts, while a change of location is under way, to write copies of this node's claims
+// to the new one. Once all are there it acts by the phase for good, which its node lease then says.
 func (l *Leases) copyClaims(ctx context.Context, now time.Time) {
 	o := &l.location
 	t := l.tenure(now)
@@ -331,7 +343,8 @@ func (l *Leases) copyClaims(ctx context.Context, now time.Time) {
 	}
 }
 
-// writeCopy starts to write x as the Lease to, over what is there: nobody acts on that.
+// writeCopy starts to write a copy of the VIP lease x as the Lease to, over what is there: nobody
+// acts on that.
 func (l *Leases) writeCopy(ctx context.Context, x *record, to vip.Key) {
 	next := x.DeepCopy()
 	next.ObjectMeta = metav1.ObjectMeta{Namespace: to.Namespace, Name: to.Name, Labels: x.Labels, Annotations: x.Annotations}
@@ -438,7 +451,8 @@ func (l *Leases) movingHint(k vip.Key) string {
 	return hint
 }
 
-// isFirst reports whether no node that is alive, and knows of the record, precedes this one by name.
+// isFirst reports whether this node comes first by name of those that are alive and know of the
+// record.
 func (l *Leases) isFirst() bool {
 	for node, p := range l.peers {
 		if l.decision.Alive[node] && p.info.VIPLeases != nil && node < l.o.Node {
@@ -448,8 +462,9 @@ func (l *Leases) isFirst() bool {
 	return true
 }
 
-// writeRecord starts to write the next phase, if there is one, over the version of the record that the watch shows. The
-// outcome is what the watch shows then: this node knows no version of the record before its node leases are as new.
+// writeRecord starts to write the next phase, if there is one, into the record, the Lease that says
+// where VIP leases are, over the version that the watch shows. The outcome is what the watch shows
+// then: this node knows no version of the record before its node leases are as new.
 func (l *Leases) writeRecord(ctx context.Context, now time.Time) {
 	o := &l.location
 	t := l.tenure(now)
@@ -484,8 +499,9 @@ func (l *Leases) writeRecord(ctx context.Context, now time.Time) {
 	})
 }
 
-// deleteCopies starts to delete VIP leases that no longer count, once all nodes know of that: those that have this node as
-// holder, or stand for a VIP that this node owns.
+// deleteCopies starts to delete VIP leases that no longer count after a change of location, once
+// all nodes know of that: those that have this node as holder, or stand for a VIP that this node
+// owns.
 func (l *Leases) deleteCopies(ctx context.Context, now time.Time) {
 	o := &l.location
 	if o.moving() || o.record == nil || now.Before(o.nextCleanup) || !l.allActBy(inAnnouncers) {
@@ -507,7 +523,8 @@ func (l *Leases) deleteCopies(ctx context.Context, now time.Time) {
 	}
 }
 
-// deleteCopy starts to blank and delete y.
+// deleteCopy starts to blank and delete the VIP lease y, which no longer counts. If the API server
+// refuses that, none is tried for cleanupRetry.
 func (l *Leases) deleteCopy(ctx context.Context, y *record) {
 	o := &l.location
 	l.writes.pending[y.key] = true

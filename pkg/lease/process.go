@@ -62,7 +62,7 @@ func (l *Leases) AwaitName(ctx context.Context, tell func(message string)) error
 			if w.failures++; w.failures == failuresToLog {
 				l.o.Log.Warn("it can't be found out whether another process has the name of this node; trying on", "lease", l.o.Namespace+"/"+NodePrefix+l.o.Node, "err", err)
 			}
-		case l.mayBegin(w, x, time.Now()):
+		case l.mayTakeName(w, x, time.Now()):
 			l.mu.Lock()
 			l.own.predecessor, l.own.waitsFor = w.process.ID, ""
 			l.mu.Unlock()
@@ -90,8 +90,10 @@ type nameWait struct {
 	said, wrote time.Time
 }
 
-// mayBegin reports whether this process may write over x, and stores in w what x says.
-func (l *Leases) mayBegin(w *nameWait, x *coordinationv1.Lease, now time.Time) bool {
+// mayTakeName reports whether this process may take its node's name, that is, write over the node
+// lease x, and stores in w what x says. It may if x is fenced, has no holder, or names no process
+// of another host, or if the process that it names was not seen to renew it for silenceLimit.
+func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time) bool {
 	before := w.process
 	w.process, w.addresses = processOf(x)
 	p := w.process
@@ -109,10 +111,10 @@ func (l *Leases) mayBegin(w *nameWait, x *coordinationv1.Lease, now time.Time) b
 	return now.Sub(w.silentSince) >= l.silenceLimit(w, now)
 }
 
-// silenceLimit returns how long a process of another host must not have renewed before this
-// one may begin: the lease duration, by when it has given up. If it was never seen to renew, and its
-// renewal is old by the clock of this host too, the host was probably restarted; then as long as a
-// process that lives may take for a renewal suffices.
+// silenceLimit returns how long a process of another host must not have renewed the node lease
+// before this one may take it: the lease duration, after which the other has stopped to announce.
+// If it was never seen to renew, and its renewal is old by the clock of this host too, the host was
+// probably restarted; then as long as a process that lives may take for a renewal suffices.
 func (l *Leases) silenceLimit(w *nameWait, now time.Time) time.Duration {
 	if !w.lives && now.Sub(w.renewed) > l.o.LeaseDuration {
 		return l.o.RenewDeadline/2 + l.o.RetryPeriod
@@ -128,9 +130,9 @@ func renewTime(l *coordinationv1.Lease) time.Time {
 	return l.Spec.RenewTime.Time
 }
 
-// tellWaiting tells of the process that has the name: in the log and by w.tell, first and each
-// hour, that this one waits; and on the node lease x, each tellWaiting. That write is conditional and
-// counts as no renewal. Until that process was seen to renew it only logs, once.
+// tellWaiting makes known that this process waits for the one that has the node's name: in the log
+// and by w.tell, first and each hour; and on the node lease x, each tellWaiting. That write is
+// conditional and counts as no renewal. Until that process was seen to renew it only logs, once.
 func (l *Leases) tellWaiting(ctx context.Context, w *nameWait, x *coordinationv1.Lease) {
 	now, who := time.Now(), fmt.Sprintf("%s, process %s, addresses %s", w.process.Name, shortID(w.process.ID), w.addresses)
 	if !w.lives {
@@ -180,7 +182,8 @@ func (l *Leases) checkProcess(known *coordinationv1.Lease) error {
 	return l.own.taken
 }
 
-// taken returns the error of checkProcess; nil as long as the name is this process's.
+// taken returns an error if another process has taken this node's name (checkProcess), for Run to
+// end with; nil otherwise.
 func (l *Leases) taken() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

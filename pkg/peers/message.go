@@ -142,7 +142,14 @@ func (r *reader) take(n int) []byte {
 	return taken
 }
 
-func (r *reader) byte() byte     { return r.take(1)[0] }
+// byte returns the next byte, and removes it; 0 if there is none (see take).
+func (r *reader) byte() byte { return r.take(1)[0] }
+
+// uint16 returns the next 2 bytes as a big-endian number, and removes them.
 func (r *reader) uint16() uint16 { return binary.BigEndian.Uint16(r.take(2)) }
+
+// uint32 returns the next 4 bytes as a big-endian number, and removes them.
 func (r *reader) uint32() uint32 { return binary.BigEndian.Uint32(r.take(4)) }
+
+// uint64 returns the next 8 bytes as a big-endian number, and removes them.
 func (r *reader) uint64() uint64 { return binary.BigEndian.Uint64(r.take(8)) }

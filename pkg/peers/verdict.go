@@ -176,12 +176,13 @@ func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) 
 	}
 }
 
-// evaluate sets the state of p by the rules at the head of this file. It is Unknown while this
-// node does not listen, Dead if p has said that it stops, and Alive if its heartbeats arrive
-// and the newest nonce that they echo was sent within the detection time of both intervals. If
-// they arrive without that for suspectDelay, and silence can be judged, it is Suspect; until
-// then it stays. If they do not arrive, the state stays if it is Dead or silence can't be
-// judged; else evaluateSilent sets it.
+// evaluate sets the state of p: Unknown, Alive, Suspect or Dead, from its heartbeats, and, if it is
+// silent, from the last probe. It is Unknown while this node does not listen, Dead if p has said
+// that it stops, and Alive if its heartbeats arrive and the newest nonce that they echo was sent
+// within the detection time of both intervals. If they arrive without that for suspectDelay, and
+// silence can be judged, it is Suspect; until then it stays. If they do not arrive, the state stays
+// if it is Dead or silence can't be judged; else evaluateSilent sets it. The head of this file has
+// a picture.
 func (d *detector) evaluate(p *peer, now time.Time) {
 	rx := &p.rx
 	switch {

@@ -9,14 +9,14 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// showAllocated plans for a Service of ours that no node announces, since it has no endpoint, or none on a
-// node that may: its status names those of its addresses that a node could announce, and no node as vipHost
-// (decision 0076). reason and message become its verdict, and an Event; while the Service is younger than
-// 3 s (newServiceAge) its status is left alone, and there is no Event NoEndpoints.
-//
-// This node does so only if it is responsible for s. An address that is new is named once a probe
-// has found it free; if another host has it that becomes the verdict AddressInUse, with an Event. If
-// no address can be named, what Herald wrote is cleared, unless s keepsStatus, also when all Heralds stop.
+// showAllocated sets the verdict of a Service that no node announces, since it has no endpoint, or
+// none on a node that may announce it, and, if this node is responsible for it, writes its status:
+// those of its addresses that a node could announce, and no node as vipHost (decision 0076). reason
+// and message become its verdict and, on the responsible node, an Event; while the Service is
+// younger than 3 s (newServiceAge) its status is left alone, and there is no Event NoEndpoints. An
+// address that is new is named once a probe has found it free; if another host has it that becomes
+// the verdict AddressInUse, with an Event. If no address can be named, what Herald wrote is
+// cleared, unless s keepsStatus, also when all Heralds stop.
 func (m *unitPlanner) showAllocated(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	s.unit = nil // nobody announces it: who is responsible does not follow from its lease

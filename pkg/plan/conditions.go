@@ -12,10 +12,11 @@ import (
 // maxConditionMessage is the length at which the message of a condition is cut, in bytes.
 const maxConditionMessage = 1024
 
-// report has this node write the conditions of s, with the Status of s if the Plan has one (decision 0096): Announced
-// with announced, reason and message; Allocated, which is False for the same reason if s has no address. Only the node that decides what becomes of s calls it:
-// its owner; the one that writes its status, if every node advertises it; if nobody announces it, the one that is responsible.
-// It does nothing for the control plane, or without statuses.
+// report has this node write the conditions of s, with the Status of s if the Plan has one
+// (decision 0096): Announced with announced, reason and message; Allocated, which is False for the
+// same reason if s has no address. Only the node that decides what becomes of s calls it: its
+// owner; the one that writes its status, if every node advertises it; if nobody announces it, the
+// one that is responsible. It does nothing for the control plane, or without statuses.
 func (p *pass) report(s *service, announced vip.ConditionStatus, reason vip.Reason, message string) {
 	if s.Key == ControlPlaneKey || p.NoStatus {
 		return
@@ -25,7 +26,7 @@ func (p *pass) report(s *service, announced vip.ConditionStatus, reason vip.Reas
 	case len(s.addrs) == 0, reason == vip.AddressInUse && announced != vip.ConditionTrue && !p.shows(s):
 		allocated.Status, allocated.Reason, allocated.Message = vip.ConditionFalse, reason, message
 	default:
-		allocated.Reason, allocated.Message = p.whenceAddresses(s)
+		allocated.Reason, allocated.Message = p.allocatedReason(s)
 	}
 	s.conditions = []vip.Condition{allocated, {Type: vip.Announced, Status: announced, Reason: reason, Message: message}}
 }
@@ -36,8 +37,10 @@ func (p *pass) shows(s *service) bool {
 	return n > 0 && p.out.Statuses[n-1].Service == s.Key && len(p.out.Statuses[n-1].Ingress) > 0
 }
 
-// whenceAddresses returns where the addresses of s come from, as reason and message of its condition Allocated.
-func (p *pass) whenceAddresses(s *service) (vip.Reason, string) {
+// allocatedReason returns reason and message of the condition Allocated of s, which has addresses:
+// whether they are leased by DHCP, given from a pool, given from one that has them no more, or
+// named by s.
+func (p *pass) allocatedReason(s *service) (vip.Reason, string) {
 	var all, outside, leased []string
 	for _, a := range s.addrs {
 		text := a.Addr.String()
@@ -66,14 +69,18 @@ func (p *pass) isOutsidePools(s *vip.Service, a netip.Addr) bool {
 	return s.Allocated != "" && p.offers != nil && p.Pools != nil && !p.offers.policy.InPool(a, s.Allocated)
 }
 
-// outsideMessage is what is said of addresses that were given of a pool and are in none any more.
+// outsideMessage returns the message about addresses that were given from a pool and are in no pool
+// any more: that they stay, and how the Service gets others.
 func outsideMessage(addrs, pool string) string {
 	return fmt.Sprintf("%s: given of pool %s, and in no pool any more; it stays. For an address of a pool set the annotation heraldvip.io/renumber to \"true\"", addrs, pool)
 }
 
-// reportRejected is report for a Service that is announced by nobody, on the node that is responsible for it. What is not ours
-// has no conditions of ours, unless they may be those of another Herald; what another announcer serves none that are new; and what waits for an
-// address of a pool those that the node has written which gives addresses (reportWaiting).
+// reportRejected sets the conditions of a Service that no node announces to Announced False, with
+// reason and message (report); only the node that is responsible for s calls it. For some reasons
+// it does something else. A Service that is not this Herald's loses these conditions, unless they
+// may be those of another Herald; one that another announcer serves gets none if it has none; and
+// one that waits for an address of a pool gets them from the node that gives addresses
+// (reportWaiting).
 func (p *pass) reportRejected(s *service, reason vip.Reason, message string) {
 	switch reason {
 	case vip.NotLoadBalancer, vip.OtherClass, vip.Ignored, vip.ServiceDeleted:
@@ -93,7 +100,10 @@ func (p *pass) reportRejected(s *service, reason vip.Reason, message string) {
 	}
 }
 
-// reportWaiting is report for a Service that names no address and waits for one of a pool, on the node that gives addresses.
+// reportWaiting sets the conditions of a Service that waits for an address of a pool to Announced
+// False for NoPoolAddress, with message, and adds them to the Plan. It does nothing if there is no
+// Service with that key and UID, or if it names an address. Only the node that gives addresses
+// calls it.
 func (f *filter) reportWaiting(k vip.Key, uid, message string) {
 	if i, ok := slices.BinarySearchFunc(f.Services, k, func(s vip.Service, k vip.Key) int { return s.Key.Compare(k) }); ok && f.Services[i].UID == uid && len(f.Services[i].Addresses) == 0 {
 		s := &service{Service: &f.Services[i]}
@@ -102,8 +112,9 @@ func (f *filter) reportWaiting(k vip.Key, uid, message string) {
 	}
 }
 
-// addConditions adds the conditions of s, if there are any, to the Status of s, of which statuses has the index in the Plan; if
-// there is none, as a Status of their own, unless s has these conditions already.
+// addConditions adds the conditions of s to the Plan: to the Status of s, of which statuses has the
+// index in the Plan; if there is none, as a Status of their own, unless s has these conditions
+// already.
 func (p *pass) addConditions(s *service, statuses map[vip.Key]int) {
 	for i := range s.conditions {
 		if m := s.conditions[i].Message; len(m) > maxConditionMessage {
@@ -128,7 +139,7 @@ func (p *pass) reportRefusals(all []*service) {
 	}
 }
 
-// addAllConditions is addConditions for each of all.
+// addAllConditions adds the conditions of all Services to the Statuses of the Plan (addConditions).
 func (p *pass) addAllConditions(all []*service) {
 	statuses := make(map[vip.Key]int, len(p.out.Statuses))
 	for i := range p.out.Statuses {

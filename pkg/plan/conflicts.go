@@ -18,7 +18,8 @@ func (p *pass) has(s *service, a netip.Addr) bool {
 	return s.statusHas(a) || !s.statusTellsUse && p.leaseHeld(s)
 }
 
-// statusHas reports whether the status of s names a as its VIP: not as one of a gateway (UPnP), which may name any.
+// statusHas reports whether the status of s names a as its VIP. An entry for the external address
+// of a gateway (UPnP, ipMode Proxy) does not count: a gateway may report any address.
 func (s *service) statusHas(a netip.Addr) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		return i.Addr == a && (i.IPMode != vip.ModeProxy || s.Forward == nil)

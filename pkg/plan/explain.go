@@ -118,7 +118,8 @@ func (p *pass) suitability(need *requirements, owner string) []NodeSuitability {
 	return all
 }
 
-// whyNotAlive returns in words that a node is not alive.
+// whyNotAlive returns why n, which is not alive, is not: it is dead by heartbeats, or its node
+// lease is not renewed.
 func whyNotAlive(n *member) string {
 	if n.Gone {
 		return "it is dead: neither its Herald nor its kernel answers"

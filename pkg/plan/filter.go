@@ -30,10 +30,12 @@ type filter struct {
 	expectingEndpoints []*service // those of them that are new and were never announced: oldest first
 }
 
-// findServices sets statusBy of every Service, and the lists of f. It
-// gives every Service that is not accepted a verdict: by admit, for the quota of its namespace (applyQuota), for want of a DHCP client of
-// its own (assignClients), for address conflicts (dropConflicts), or for want of endpoints if that leaves nothing to show. A Service that is not of
-// type LoadBalancer and whose status Herald did not write is in none.
+// findServices sorts the Services of the World into the lists of f: all, accepted, and those
+// without endpoints. It gives every Service that is not accepted a verdict: by admit, for the quota
+// of its namespace (applyQuota), for want of a DHCP client of its own (assignClients), for address
+// conflicts (dropConflicts), or for want of endpoints if that leaves nothing to show. It also sets
+// statusBy of each. A Service that is not of type LoadBalancer, and that has neither a status that
+// Herald wrote nor conditions, is in no list.
 func (f *filter) findServices() {
 	f.all = make([]*service, 0, len(f.Services))
 	f.accepted = make([]*service, 0, len(f.Services))
@@ -106,11 +108,12 @@ func byAge(a, b *service) int {
 	return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
 }
 
-// admit sets the capabilities, the addresses and the lease of s, or rejects it, for the first
-// that applies: it is not ours, or being deleted (neither asked of the control plane); names no address; all it
-// names is invalid; no method that it wants is enabled; it names the control plane's lease; all
-// its addresses are refused. If this node is responsible it also adds Events about invalid fields and about refused addresses of a
-// Service that has others.
+// admit sets the capabilities, the addresses and the lease of s, or rejects it. The first reason
+// applies: it is not ours, or is being deleted (of the Service that stands for the control plane
+// neither is asked); it names no address; all it names is invalid; no method that it wants is
+// enabled; it names the control plane's lease; all its addresses are refused. If this node is
+// responsible it also adds Events about invalid fields and about refused addresses of a Service
+// that has others.
 func (f *filter) admit(s *service, controlPlane bool) {
 	if reason, message := f.whyNotOurs(s.Service); reason != "" && !controlPlane {
 		s.notOurs = s.LoadBalancer && !s.statusOurs && len(s.Ingress) > 0

@@ -32,15 +32,16 @@ func newFormerOwners(p *pass) *formerOwners {
 	return f
 }
 
-// plan adds to the Plan where packets of connections of u go that this node does not know: to
-// the latest of the nodes that held u before this one. It does so on the node that holds u, and
-// on those that held it, so that each asks the one before it; a node that held u more than once
-// is asked for all its connections at once. If the VIP is back at this node, packets that come back to it
-// too go to the next of those that held u before it did the first time. On a former holder it also adds u to OwnedBefore. It
-// leaves out VIPs that are leased by DHCP, whose MAC address moves with them.
+// plan adds to the Plan the next hop for packets of connections to the VIPs of u that this node
+// does not know: the latest of the nodes that held u before this one. It does so on the node that
+// holds u, and on those that held it, so that each asks the one before it; a node that held u more
+// than once is asked for all its connections at once. If the VIP is back at this node, packets that
+// come back to it too go to the next of those that held u before it did the first time. On a former
+// holder it also adds u to OwnedBefore. It leaves out VIPs that are leased by DHCP, whose MAC
+// address moves with them.
 //
-// Of a VIP whose connections end in a process of the node only those to its port are kept: the holder, and nodes whose connections are
-// still kept, have a Translation.
+// Of a VIP whose connections end in a process of the node only those to its port are kept: the
+// holder, and nodes whose connections are still kept, have a Translation.
 func (f *formerOwners) plan(u *unit) {
 	if f.KeepConnections == 0 || u.claim.Foreign || f.self == nil {
 		return
@@ -53,7 +54,7 @@ func (f *formerOwners) plan(u *unit) {
 		return
 	case u.claim.Holder != f.Self:
 		ownedBefore = f.keeps(former[i]) > 0
-		former = f.after(u, i)
+		former = f.holdersToAsk(u, i)
 	case i >= 0:
 		past = former[i+1:]
 	}
@@ -81,12 +82,13 @@ func (f *formerOwners) plan(u *unit) {
 	}
 }
 
-// after returns the former holders that the i-th asks: those before it. If the holder is one of
-// them, since the VIP is back, it is the last: packets that still come here may be of its
-// connections, and those that it sends here, of connections that began on any of the others, would
-// come back to it at once if it were the next. That is a ring, in which packets that nobody knows
-// go round until their TTL ends, so it is for settleTime only.
-func (f *formerOwners) after(u *unit, i int) []vip.FormerHolder {
+// holdersToAsk returns the former holders of u to which the i-th of them forwards packets of
+// connections that it does not know: those that held u before it. If the holder is one of them,
+// since the VIP is back, it is the last: packets that still come here may be of its connections,
+// and those that it sends here, of connections that began on any of the others, would come back to
+// it at once if it were the next. That is a ring, in which packets that nobody knows go round until
+// their TTL ends, so it is for settleTime only.
+func (f *formerOwners) holdersToAsk(u *unit, i int) []vip.FormerHolder {
 	former := u.claim.FormerHolders
 	isHolder := func(h vip.FormerHolder) bool { return h.Node == u.claim.Holder }
 	all := slices.DeleteFunc(slices.Clone(former[i+1:]), isHolder)

@@ -85,9 +85,10 @@ func (u *unit) foreignTo(s *service) bool {
 	return slices.ContainsFunc(u.services, func(o *service) bool { return o.Key.Namespace != s.Key.Namespace })
 }
 
-// join records in units that u has k. If another unit has k, or what that was merged into, the
-// two become one: the Services of the one whose first Service is younger are appended to the
-// other, and its mergedInto is set. It returns the unit that has k now.
+// join stores in units that the unit u has the key k (an address, a lease or a DHCP client), and
+// merges u with the unit that has k already, if there is one: the Services of the one whose first
+// Service is younger are appended to the other, and its mergedInto is set. It returns the unit that
+// has k now.
 func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	o := units[k].current()
 	if o != nil && o != u {

@@ -82,7 +82,8 @@ func (all *nodes) setUnheard() {
 // are to be bound.
 func (n *member) isUnheard(need *requirements) bool { return n.unheardLink(need) != "" }
 
-// unheardLink returns the first such link, or "".
+// unheardLink returns the first link on which n is unheard and to which addresses of what has these
+// requirements are to be bound, or "".
 func (n *member) unheardLink(need *requirements) string {
 	if len(n.unheard) > 0 {
 		for link := range need.linksOn(n) {

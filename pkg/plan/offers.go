@@ -38,7 +38,8 @@ func newOffers(r *Rules, w *vip.World) *offers {
 	return o
 }
 
-// ofPools returns what pools may have of s: its addresses but for those that are leased, and 0.0.0.0 or :: for what it asks a DHCP server for.
+// ofPools returns the addresses of s for which pools are looked up: its own, without those that are
+// leased, and 0.0.0.0 or :: for each family for which it asks a DHCP server.
 func (s *service) ofPools() []netip.Addr {
 	out := make([]netip.Addr, 0, len(s.addrs)+len(s.dhcpFamilies))
 	for _, a := range s.addrs {

@@ -119,7 +119,8 @@ func (p *placement) bestSuccessor(u *unit) *member {
 	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return n.Unproven }))
 }
 
-// bestOf is bestNode of some nodes.
+// bestOf returns the one of nodes that is to have u, by the rules of bestNode; nil if none is
+// eligible.
 func (p *placement) bestOf(u *unit, nodes []*member) *member {
 	var best *member
 	var bestRank rank

@@ -42,7 +42,7 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
 	var wanting []int // the indices of those without an address
 	counted := make(map[string]map[netip.Addr]bool)
-	beyond := f.nameBeyondQuota()
+	beyond := f.servicesBeyondQuota()
 	for i := range f.Services {
 		s := &f.Services[i]
 		if !s.LoadBalancer || s.Key == ControlPlaneKey {
@@ -86,10 +86,11 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 	return all
 }
 
-// nameBeyondQuota returns the Services of type LoadBalancer that name an address by which those of their namespace would
-// name more than svc_quota: of those whose status does not show it, the youngest. Nobody else has to do without that
-// address because of them. Those that are not ours are counted by themselves.
-func (f *filter) nameBeyondQuota() map[vip.Key]bool {
+// servicesBeyondQuota returns the Services of type LoadBalancer that name an address by which those
+// of their namespace would name more than svc_quota: the youngest of those whose status does not
+// show it. The address that they name is free for other Services. Services that are not ours are
+// counted by themselves.
+func (f *filter) servicesBeyondQuota() map[vip.Key]bool {
 	if f.Quota == 0 {
 		return nil
 	}
@@ -248,7 +249,7 @@ func (f *filter) reportPools() {
 	}
 }
 
-// whyNoAddress is what a Service that names no address is told: who is to give it one.
+// whyNoAddress returns the message for a Service that names no address: who is to give it one.
 func (f *filter) whyNoAddress(s *service) string {
 	const text = "it names no address"
 	switch {
@@ -261,7 +262,8 @@ func (f *filter) whyNoAddress(s *service) string {
 	return fmt.Sprintf("%s yet; it is to be given one of %s", text, pools)
 }
 
-// all is every range and address that no Service may have, but for those that only an EndpointSlice says are a pod's.
+// all returns every range and address that no Service may have, without the addresses of pods that
+// are known from EndpointSlices alone.
 func (r *reservedAddresses) all() []vip.ReservedRange {
 	out := slices.DeleteFunc(slices.Clone(r.ranges), func(x vip.ReservedRange) bool { return x.FromSlice })
 	for _, m := range []map[netip.Addr]description{r.nodes, r.programs, r.routers, r.subnets} {

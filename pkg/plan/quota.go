@@ -38,7 +38,8 @@ func (f *filter) applyQuota() {
 	visit(false)
 }
 
-// countService counts what s has (has true), or takes from s what it has not and is beyond the quota.
+// countService counts the addresses that s has (has is true), or takes from s those that it does
+// not have yet and that are beyond the quota of its namespace, and counts the others.
 func (f *filter) countService(s *service, counted map[countedAddress]bool, has bool) {
 	var over refusals
 	exceeds := func(c countedAddress, hasIt bool) bool {
@@ -59,7 +60,9 @@ func (f *filter) countService(s *service, counted map[countedAddress]bool, has b
 	f.reportDropped(s, vip.AddressRefused, over, len(s.dhcpFamilies) > 0)
 }
 
-// hasLeased is has for an address of family x that s asks a DHCP server for: its status names one that s does not.
+// hasLeased reports whether s has an address of family x already that a DHCP server has leased to
+// it: its status names an address of that family, and neither its spec nor its annotations do; or,
+// where no status is written, its lease is held.
 func (p *pass) hasLeased(s *service, x vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
 		return i.Addr.IsValid() && vip.FamilyOf(i.Addr) == x && (s.Source == sourceStatus || !slices.Contains(s.Addresses, i.Addr))

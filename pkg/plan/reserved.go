@@ -24,6 +24,7 @@ type reservedAddresses struct {
 // A description says what an address is: "what node" or "what node on link".
 type description struct{ what, node, link string }
 
+// String returns the description as text for messages.
 func (d description) String() string {
 	if d.link == "" {
 		return d.what + " " + d.node

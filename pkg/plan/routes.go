@@ -27,9 +27,10 @@ type routes struct {
 	added map[netip.Prefix]bool // those in out.Routes
 }
 
-// addRoute adds a host route to a to the Plan, with the attributes that s names and the
-// options' for all others, and returns it for the caller to change. If the Plan has a route to
-// a already, whosever it is, it adds nothing and returns a Route that is in no Plan.
+// addRoute adds a host route to a to the Plan, unless that has one already, and returns it for the
+// caller to change. It has the attributes that s names, and the options' for all others. If the
+// Plan has a route to a already, whosever it is, it adds nothing and returns a Route that is in no
+// Plan.
 func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	prefix := netip.PrefixFrom(a, a.BitLen())
 	if r.added[prefix] {
@@ -60,7 +61,7 @@ func (r *routes) advertise(s *service, handingOver bool) {
 	}
 	advertised, ingress := r.knownToRouters(s, nil)
 	s.verdict.AnnouncedHere = true
-	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by "+r.byWhat())
+	s.setVerdict(vip.VIPAnnounced, "node "+r.Self+" advertises "+advertised+" by "+r.protocols())
 	switch {
 	case len(ingress) == 0:
 		r.reportNoSession(s)
@@ -117,17 +118,17 @@ func (p *pass) routeRequirements(s *service) *requirements {
 	return need
 }
 
-// advertiseHere adds the route to a, with the attributes of the first of services, which
-// share it, those that have it first, then by age: if this node can serve them all, and kube-proxy serves those that
-// have a HealthCheck; where no alive node can serve them all, the first alone counts. With a
-// DataPlaneFault it does not, if another alive node can, has none, and has a session. While
-// this process stops the route is drained, or with BGP.Keep kept for the next process, though
-// the node refuses VIPs.
+// advertiseHere adds the route to a to the Plan if this node can serve all services, which share a,
+// and if kube-proxy here serves those that have a HealthCheck. Where no alive node can serve them
+// all, the first alone counts. They are sorted: those that have a already, then the oldest; the
+// route has the attributes of the first.
 //
-// With session affinity of one of services only one node adds it, see affinityNode, which is returned as only; nil
-// if there is none, or every node advertises it.
-//
-// It reports whether the route was added and this process is not stopping.
+// With a DataPlaneFault this node adds none if another alive node can serve them, has no such
+// fault, and has a session; that does not count for addresses of a process of the node itself.
+// While this process stops the route is drained, or with BGP.Keep kept for the next process, though
+// the node refuses VIPs. With session affinity of one of services only one node adds it, see
+// affinityNode, which is returned as only; nil if there is none, or every node advertises it. It
+// reports whether the route was added and this process is not stopping.
 func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, only *member) {
 	canServeAll := func(n *member) bool {
 		return !slices.ContainsFunc(services, func(s *service) bool { return whyIneligible(r.routeRequirements(s), n) != "" })
@@ -196,8 +197,8 @@ func (r *routes) bindToLoopback(a netip.Addr) bool {
 // loopback is the link of VIPs that several nodes have at once.
 const loopback = "lo"
 
-// byWhat returns how routes are advertised, for messages.
-func (r *routes) byWhat() string {
+// protocols returns by what routes are advertised, for messages: BGP, a routing table, or both.
+func (r *routes) protocols() string {
 	table := fmt.Sprintf("routing table %d", r.RoutingTable)
 	switch {
 	case r.RoutingTable == 0:
@@ -239,7 +240,7 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 	}
 	s.verdict.Owner = writer.Name
 	s.verdict.AnnouncedHere = slices.ContainsFunc(s.addrs, func(a address) bool { return here[a.Addr] })
-	s.setVerdict(vip.VIPAnnounced, "advertised by "+r.byWhat()+" from "+strings.Join(names, ", "))
+	s.setVerdict(vip.VIPAnnounced, "advertised by "+r.protocols()+" from "+strings.Join(names, ", "))
 	if only != nil {
 		here = nil
 	}
@@ -248,7 +249,7 @@ func (r *routes) reportUnowned(s *service, here map[netip.Addr]bool, only *membe
 		case len(ingress) > 0 && !s.hasStatus:
 		case len(ingress) > 0:
 			r.writeStatus(s, ingress, nil)
-			message := how + advertised + " by " + r.byWhat() // names of all nodes would make each change of these a write
+			message := how + advertised + " by " + r.protocols() // names of all nodes would make each change of these a write
 			r.report(s, vip.ConditionTrue, vip.VIPAnnounced, message)
 			r.addEvent(s, vip.VIPAnnounced, message, 0)
 		case s.verdict.AnnouncedHere:

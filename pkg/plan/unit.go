@@ -92,12 +92,12 @@ func (s *service) leaseIntent(action vip.LeaseAction) vip.LeaseIntent {
 	return intent
 }
 
-// planFree plans for a free unit that has a target. If that is this node it acquires u.lease;
-// else it follows the lease, and the target is marked stalled if it does not claim it in time.
-// The verdicts are VIPClaiming, or LeaseRefused if this node is to acquire it and the API server
-// refuses that (decision 0080). New addresses are probed early, addresses that this node has
-// handed over are kept until heard, and mappings are in the Plan only so that they are not
-// removed.
+// planFree plans for a unit that no node holds, but that has a target, the node that is to acquire
+// its lease. If that is this node it acquires u.lease; else it follows the lease, and the target is
+// marked stalled if it does not claim it in time. The verdicts are VIPClaiming, or LeaseRefused if
+// this node is to acquire it and the API server refuses that (decision 0080). New addresses are
+// probed early, addresses that this node has handed over are kept until heard, and mappings are in
+// the Plan only so that they are not removed.
 func (m *unitPlanner) planFree(u *unit) {
 	intent := u.services[0].leaseIntent(vip.Acquire)
 	if u.target != m.self {
@@ -209,7 +209,7 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 			continue
 		}
 		if s.Forward != nil {
-			m.addEvent(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by "+m.routes.byWhat()+" only", 0)
+			m.addEvent(s, vip.PortNotMapped, "the VIP is on no link of this node's, where gateways could be asked: it is announced by "+m.routes.protocols()+" only", 0)
 		}
 		m.routes.advertise(s, handingOver)
 	}

@@ -40,9 +40,9 @@ func (p *pass) writeStatus(s *service, ingress []vip.Ingress, leases []vip.DHCPL
 	})
 }
 
-// reject sets the verdict of s: it is announced on no node, and why. If this node is
-// responsible for s it also adds an Event with the reason, provided that vip.Reasons marks
-// that as an Event, and clears the status as rejectSilently does.
+// reject sets the verdict of s, which no node announces, to reason and message. If this node is
+// responsible for s it also adds an Event with the reason, provided that vip.Reasons marks that as
+// an Event, sets the conditions, and clears the status as rejectSilently does.
 func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	if reasonInfo(reason).Event {
 		p.addEventIfResponsible(s, reason, message)
@@ -50,9 +50,10 @@ func (p *pass) reject(s *service, reason vip.Reason, message string) {
 	p.rejectSilently(s, reason, message)
 }
 
-// rejectSilently sets the verdict of s, and reports it (reportRejected), without an Event for the reason. If Herald wrote the
-// status of s and this node is responsible for s, it also clears the status, unless the reason
-// is HeldByOtherAnnouncer, or s only waits (NoEndpoints, NoEligibleNode) and keepsStatus.
+// rejectSilently sets the verdict of s, which no node announces, without an Event for the reason,
+// and, if this node is responsible for s, sets its conditions (reportRejected) and clears the
+// status if Herald wrote it. The status stays if the reason is HeldByOtherAnnouncer, or if s only
+// waits (NoEndpoints, NoEligibleNode) and keepsStatus.
 func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	keep := reason == vip.HeldByOtherAnnouncer || s.keepsStatus() && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode)
