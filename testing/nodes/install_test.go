@@ -154,10 +154,36 @@ func webOwner(t *testing.T) string {
 	return node
 }
 
-// connectToWeb is a client that opens a new connection to web's VIP every 20 ms, once one was answered.
+// awaitProxies waits until every kube-proxy forwards connections to web's VIP: on a busy machine that may be
+// seconds after the first. A node that has the VIP before that refuses connections.
+func awaitProxies(t *testing.T) {
+	t.Helper()
+	await(t, time.Minute, "all kube-proxies serve "+webVIP.String(), func() error {
+		for _, n := range cluster.Nodes() {
+			rules := runOn(t, n, "sh", "-c", "nft list table ip kube-proxy 2>/dev/null || iptables-save")
+			found := false
+			for rule := range strings.Lines(rules) {
+				if !strings.Contains(rule, webVIP.String()) {
+					continue
+				}
+				if found = true; strings.Contains(strings.ToLower(rule), "reject") {
+					return fmt.Errorf("that of %s rejects them: %s", n, rule)
+				}
+			}
+			if !found {
+				return fmt.Errorf("that of %s has no rule", n)
+			}
+		}
+		return nil
+	})
+}
+
+// connectToWeb is a client that opens a new connection to web's VIP every 20 ms, once one was answered and
+// every node would serve it.
 func connectToWeb(t *testing.T) *lab.Connect {
 	t.Helper()
 	reachWeb(t)
+	awaitProxies(t)
 	c := check.Value(cluster.Connect(context.WithoutCancel(t.Context()), 20*time.Millisecond, webVIP.String()+":80"))(t)
 	return c
 }
