@@ -108,11 +108,11 @@ func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	return !r.At.IsZero() && x.setResult(r.NoAnswer, "", now)
 }
 
-// receive takes over a message of another host about the address. It ignores a probe, unless x
-// is a CheckProbe (the kernel replies to probes for a bound address), and any message between
-// two rounds of a CheckVerify. An allowed host that sends a reply (or anything, if anyMessage)
-// has answered. Any other host is stored as conflicting in this round, unless maxConflicts
-// others are.
+// receive stores what a message of another host about the address says: that a host which may have
+// it has answered, or that there is a conflicting host. It ignores a probe, unless x is a
+// CheckProbe (the kernel replies to probes for a bound address), and any message between two rounds
+// of a CheckVerify. An allowed host that sends a reply (or anything, if anyMessage) has answered.
+// Any other host is stored as conflicting in this round, unless maxConflicts others are.
 //
 // With CheckVerify that changes the result only at the end of the round, so both returns are
 // false. With the other kinds a conflicting host is in the result at once: conflict is true,

@@ -56,10 +56,11 @@ type queuedMessage struct {
 	message neighborMessage
 }
 
-// receive takes over a message that arrived on a link. If this node itself sent it, it does
-// nothing but return true (own). Else it stores that another host was heard on the link,
-// queues the message for AddressChecks if its target is checked (unless maxQueue are waiting),
-// and, if it is no probe, hands the sender's MAC to those who wait for it (forwardReplies).
+// receive stores that another host was heard on a link, and hands the message that it sent to those
+// who wait for it. If this node itself sent it, it does nothing but return true (own). Else it
+// stores that another host was heard on the link, queues the message for AddressChecks if its
+// target is checked (unless maxQueue are waiting), and, if it is no probe, hands the sender's MAC
+// to those who wait for it (forwardReplies).
 //
 // If it is no probe and its target is expected, it is counted and stored as the last
 // announcement. It pokes at the first one since the target is wanted in its role (announced or

@@ -189,9 +189,9 @@ func (c *cache) updateMissing(k vip.Key, last *coordinationv1.Lease) *coordinati
 	return x.Lease
 }
 
-// setVIPLeaseChanged is called with a new version x of a VIP lease: from then on it is neither
-// vanished nor outdated. It stores now as the time of the change if timed is set, which is for those
-// whose claim lasts no longer than a certain time after it; of any other it stores no time.
+// setVIPLeaseChanged marks a VIP lease, of which x is a new version, as neither vanished nor
+// outdated. It stores now as the time of the change if timed is set, which is for those whose claim
+// lasts no longer than a certain time after it; of any other it stores no time.
 func (c *cache) setVIPLeaseChanged(x *record, timed bool, now time.Time) {
 	delete(c.vanished, x.key)
 	delete(c.outdated, x.key)
@@ -201,9 +201,9 @@ func (c *cache) setVIPLeaseChanged(x *record, timed bool, now time.Time) {
 	}
 }
 
-// setVIPLeaseGone is called with the last version x of a VIP lease that was deleted, though
-// not by this node. It stores x as vanished since now if a Herald wrote its holder. Of any
-// other it forgets the time of the last change.
+// setVIPLeaseGone stores x, the last version of a VIP lease that was deleted, though not by this
+// node, as vanished since now if a Herald wrote its holder. Of any it forgets the time of the last
+// change.
 func (c *cache) setVIPLeaseGone(x *record, now time.Time) {
 	delete(c.changedAt, x.key)
 	if x.ours {

@@ -396,11 +396,11 @@ func (l *Leases) peer(node string, now time.Time) *peer {
 	return p
 }
 
-// storeVIPLease stores in the cache what follows from the new version x of a VIP lease
-// (setVIPLeaseChanged). If a Herald on another node holds it, in the epoch of its node lease,
-// that node counts as one that has acquired a lease just now and is not stalled. Nothing that a
-// VIP lease says adds a node or changes its epoch: whoever may write Leases in a namespace of
-// Services can write anything there (decision 0064).
+// storeVIPLease updates what follows from the new version x of a VIP lease: the marks in the cache
+// (setVIPLeaseChanged), and, if a Herald on another node holds it in the epoch of its node lease,
+// that the other node acquired a lease just now and is not stalled. Nothing that a VIP lease says
+// adds a node or changes its epoch: whoever may write Leases in a namespace of Services can write
+// anything there (decision 0064).
 func (l *Leases) storeVIPLease(x *record, now time.Time) {
 	l.cache.setVIPLeaseChanged(x, !x.ours || x.holder != l.o.Node && l.unproven(x), now)
 	if p := l.peers[x.holder]; p != nil && x.ours && p.Epoch == x.epoch {
@@ -408,8 +408,8 @@ func (l *Leases) storeVIPLease(x *record, now time.Time) {
 	}
 }
 
-// unproven reports whether the claim of another node on x is one that its node lease does not
-// bear out: there is no node lease, or it has not reached that epoch.
+// unproven reports whether the claim of another node on x names an epoch that its node lease has
+// not reached, or there is no node lease of it.
 func (l *Leases) unproven(x *record) bool {
 	p := l.peers[x.holder]
 	return p == nil || x.epoch > p.Epoch

@@ -118,8 +118,8 @@ type stability struct {
 	breaks     int
 }
 
-// setAlive stores since when the node is alive, or that it is not. Each time that it ceases to
-// be alive counts as a break, up to maxBreaks; none counts any more forgetAfter the last.
+// setAlive stores since when the node is alive, or that it is not, and counts as a break each time
+// that it ceases to be alive, up to maxBreaks; none counts any more forgetAfter the last.
 func (s *stability) setAlive(alive bool, now time.Time) {
 	switch {
 	case alive && s.aliveSince.IsZero():

@@ -47,9 +47,9 @@ type ownLease struct {
 	waitingHere bool      // other processes of this host wait for this one to end
 }
 
-// checkOwn compares x, the version of this node's own lease that the watch shows, with what
-// was written last. If x is newer, another program wrote it: the lease is read and renewed at
-// once, and this node's epoch is over if x has it, or a later one, in FencedAnnotation.
+// checkOwn renews this node's own lease at once if x, the version that the watch shows, is newer
+// than what this process wrote last, so that another program wrote it; and ends this node's epoch
+// if x has that, or a later one, in FencedAnnotation. The lease is read before that renewal.
 // Otherwise, or if the version written last is not known, it does nothing.
 func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	if l.own.lease == nil || version(x) <= version(l.own.lease) {
@@ -251,11 +251,11 @@ func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) 
 	return next
 }
 
-// applyRenewal stores the outcome of a renewal that was sent at the given time, and when the
-// next is due. After success: a retry period from sent (at once if the epoch ended meanwhile);
-// if another epoch was written, it begins. After a conflict, or if the lease is gone: at once,
-// with the lease read first; that is no failure. After any other error: a quarter of a retry
-// period from now; RenewingSince is cleared, and the first such error logged. It counts the
+// applyRenewal stores the outcome of a renewal of this node's lease that was sent at the given
+// time, and when the next is due. After success: a retry period from sent (at once if the epoch
+// ended meanwhile); if another epoch was written, it begins. After a conflict, or if the lease is
+// gone: at once, with the lease read first; that is no failure. After any other error: a quarter of
+// a retry period from now; RenewingSince is cleared, and the first such error logged. It counts the
 // renewal by result. mu is held.
 func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err error) {
 	o := &l.own

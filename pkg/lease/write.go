@@ -96,11 +96,12 @@ type update struct {
 	epoch  int64                 // that node's
 }
 
-// writeVIPLeases starts the writes that listUpdates returns, until maxWrites requests are
-// under way; the outcome goes to applyUpdate. When a write starts, a hand-over is stored in
-// handingOver, and a lease to be released counts as outdated, so that this node's claim on it
-// is not valid. It starts none before the first plan, nor without a confirmed tenure that
-// rests on renewals (not on Decision.HoldUntil). Before that, always, it calls updateStalled.
+// writeVIPLeases starts the writes that listUpdates returns, while this node has a confirmed
+// tenure, until maxWrites requests are under way; the outcome goes to applyUpdate. When a write
+// starts, a hand-over is stored in handingOver, and a lease to be released counts as outdated, so
+// that this node's claim on it is not valid. It starts none before the first plan, nor without a
+// confirmed tenure that rests on renewals (not on Decision.HoldUntil). Before that, always, it
+// calls updateStalled.
 func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 	l.updateStalled(now)
 	t := l.tenure(now)

@@ -136,12 +136,13 @@ func newDetector(self string) *detector {
 	}
 }
 
-// setNodes adds the nodes in the map but this one. Where its address is new or another one
-// than in the last call, heartbeats to the node go there; if it is invalid, only if no packet
-// was received from the node. A node that is not in the map keeps its address, and is removed
-// once both its last packet and its being added were more than forgetAfter ago. The transmit
-// interval is set to intervalPerNode for each node then known, minInterval at least and
-// maxInterval at most. Nodes added or removed are a change; nothing is evaluated.
+// setNodes adds the nodes in the map, without this one, with their addresses, and removes those
+// that are not in it and were not heard for long. Where its address is new or another one than in
+// the last call, heartbeats to the node go there; if it is invalid, only if no packet was received
+// from the node. A node that is not in the map keeps its address, and is removed once both its last
+// packet and its being added were more than forgetAfter ago. The transmit interval is set to
+// intervalPerNode for each node then known, minInterval at least and maxInterval at most. Nodes
+// added or removed are a change; nothing is evaluated.
 func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	for name := range nodes {
 		if name != d.self {
@@ -164,8 +165,8 @@ func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	d.interval = min(max(minInterval, time.Duration(len(d.peers)+1)*intervalPerNode), maxInterval)
 }
 
-// getOrAdd returns the node with that name. If it is not known it is added first, as Unknown
-// and without an address, which is a change.
+// getOrAdd returns the node with that name, and adds it first if it is not known: as Unknown and
+// without an address, which is a change.
 func (d *detector) getOrAdd(name string, now time.Time) *peer {
 	p := d.peers[name]
 	if p == nil {
@@ -196,8 +197,8 @@ func (d *detector) newMessage(nonce uint32, stopping bool, now time.Time) *messa
 	return m
 }
 
-// receive takes over a message that came from addr. It returns false and changes nothing if
-// the message is from this node, or may be a replay (isReplay).
+// receive stores what a heartbeat says that came from addr, and evaluates its sender. It returns
+// false and changes nothing if the message is from this node, or may be a replay (isReplay).
 //
 // Else it stores what the message says, and evaluates the sender and each other node that was
 // probed and is not Dead. The sender is added if it is not known. The process is verified once

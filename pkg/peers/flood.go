@@ -31,8 +31,9 @@ type packetFilter interface {
 	setFilter(ids []keyID) error
 }
 
-// packetRead counts a packet that was read. When there are too many, it sets the filter and waits up to 0.1 s;
-// after filterTime it takes the filter off. A socket without filters, or an error, changes nothing.
+// packetRead counts a packet that was read, and, if there are too many, waits up to 0.1 s and has
+// the kernel drop packets without the ID of a key; after filterTime it takes that filter off. A
+// socket without filters, or an error, changes nothing.
 func (g *floodGuard) packetRead(socket Socket, ids func() []keyID) {
 	waited := g.limit.Read()
 	filter, ok := socket.(packetFilter)

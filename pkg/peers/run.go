@@ -90,10 +90,10 @@ func (p *Peers) Run(ctx context.Context) error {
 	}
 }
 
-// reload takes over the keys, this node's address, and the addresses of the other nodes,
-// link-local ones with this node's zone. It closes the socket if there are no keys, or this
-// node's address has gone or changed, and opens one if there is none and both are known. It
-// stores why there is none (setOff), or "".
+// reload reads and stores the keys, this node's address, and the addresses of the other nodes,
+// link-local ones with this node's zone. It closes the socket if there are no keys, or this node's
+// address has gone or changed, and opens one if there is none and both are known. It stores why
+// there is none (setOff), or "".
 func (p *Peers) reload(now time.Time) {
 	nodes, address, keys := p.o.Nodes(), p.o.Address(), p.o.Keys()
 	for name, at := range nodes {

@@ -70,12 +70,11 @@ func (d *detector) canJudgeSilence(p *peer, now time.Time) bool {
 	return !d.listeningSince.IsZero() && d.checkLateBy(now) <= pauseThreshold && now.Sub(d.listeningSince) >= p.rx.interval*3/2
 }
 
-// check evaluates all nodes. It returns those to be probed now (needsProbe), which it marks as
-// running; newlySilent if a verified node has fallen silent or stopped since the last call,
-// which a heartbeat is to say at once; and for how long this process was paused, if the call
-// is more than pauseThreshold late, else 0. A node that has fallen silent may be probed at
-// once. After a pause listening starts again (startListening), so silence can't be judged for
-// a while.
+// check evaluates all nodes, and returns those to be probed now (needsProbe), which it marks as
+// running; newlySilent if a verified node has fallen silent or stopped since the last call, which a
+// heartbeat is to say at once; and for how long this process was paused, if the call is more than
+// pauseThreshold late, else 0. A node that has fallen silent may be probed at once. After a pause
+// listening starts again (startListening), so silence can't be judged for a while.
 //
 // It stores when it was called, when last more than probeMaxDelay late, and in nextCheck after
 // what time to call it again: checkInterval while a node is probed, or an Alive one has sent
@@ -123,12 +122,12 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	return p.wasAlive || now.Sub(p.firstSeen) >= startupTime && now.Sub(d.listeningSince) >= startupTime
 }
 
-// probeEnded takes over the result of a probe of p that began at startedAt. If heartbeats of p
-// arrive, recordHeardProbe does. Else the result and its time are stored, the next probe is
-// put off by a pause that depends on p's state and is short after the first refusals, and p is
-// evaluated. But the result is dropped
-// if p was heard meanwhile, or if this process was paused, started to listen, or was delayed
-// by more than probeMaxDelay, and may have missed the answers.
+// probeEnded stores the result of a probe of p that began at startedAt, and evaluates p, unless p
+// is heard. If heartbeats of p arrive, recordHeardProbe does. Else the result and its time are
+// stored, the next probe is put off by a pause that depends on p's state and is short after the
+// first refusals, and p is evaluated. But the result is dropped if p was heard meanwhile, or if
+// this process was paused, started to listen, or was delayed by more than probeMaxDelay, and may
+// have missed the answers.
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
 	p.probe.running = false
 	switch {

@@ -98,9 +98,9 @@ func (r refusals) String() string {
 	return strings.Join(all, "; ")
 }
 
-// reportDropped tells why addresses were taken from s.addrs: by rejecting s if none is left,
-// unless it keepsOn for another reason, else by an Event if this node is responsible. It does nothing if
-// why is empty.
+// reportDropped rejects s, from whose addrs addresses were taken, if none is left, unless it
+// keepsOn for another reason; else it adds an Event that says why, if this node is responsible. It
+// does nothing if why is empty.
 func (p *pass) reportDropped(s *service, reason vip.Reason, why refusals, keepsOn bool) {
 	switch {
 	case len(why) == 0:
@@ -153,8 +153,9 @@ func (f *filter) waitingHolders() map[netip.Addr][]*service {
 	return all
 }
 
-// judge decides which of services, which ask for a, may have it, and adds why not to refused for the
-// others. waiting are Services that have a but are not accepted: they keep it from other namespaces.
+// judge decides which of services, which ask for the address a, may have it, and adds to refused
+// why the others may not. waiting are Services that have a but are not accepted: they keep it from
+// other namespaces.
 func (f *filter) judge(a netip.Addr, services, waiting []*service, refused map[addressOf]string) {
 	f.sortFirstCome(a, services)
 	ports := f.portsInStatus(a, services)
@@ -197,8 +198,9 @@ func (p *pass) sortFirstCome(a netip.Addr, services []*service) {
 	slices.SortStableFunc(services, func(x, y *service) int { return cmp.Compare(rank[x], rank[y]) })
 }
 
-// portsInStatus returns the ports of a that the statuses of services name and their specs still have, each with the
-// first such Service: one that has the address and takes another port later does not take it from that.
+// portsInStatus returns the ports of a that the statuses of services name and their specs still
+// have, each with the first such Service. A port that a Service adds to its spec later is not in
+// its status yet, so it does not take that port from another.
 func (f *filter) portsInStatus(a netip.Addr, services []*service) map[vip.Port]*service {
 	ports := make(map[vip.Port]*service)
 	for _, s := range services {

@@ -11,9 +11,10 @@ import (
 // a gateway still has then is removed by a later sweep, and a DHCP lease ends by itself.
 const releaseWithin = 10 * time.Second
 
-// finalizerOf returns what becomes of the finalizer of a Service (decision 0091) with a status that Herald writes
-// (serves) or clears. With address pools it is added to those that are served. While kube-vip's cloud provider runs, it is
-// that one's to add and to remove.
+// finalizerOf returns whether the finalizer of a Service (decision 0091) is to be added, removed or
+// left as it is, when Herald writes its status (serves) or clears it. With address pools it is
+// added to those that are served. While kube-vip's cloud provider runs, it is that one's to add and
+// to remove.
 func (p *pass) finalizerOf(serves bool) vip.FinalizerChange {
 	switch {
 	case p.Allocation != nil && p.providerHolder() != "":

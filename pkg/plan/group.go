@@ -52,9 +52,11 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 	return units
 }
 
-// joinAsked joins the unit of s with the units of the addresses that it asks for and does not have. Where these are
-// units of different namespaces it does so only if s is alone in its unit and has nothing, so that nothing
-// that anybody has is moved; else it takes the address from s, with an Event, and rejects s if none is left.
+// joinAsked joins the unit of s with the units of the addresses that it asks for and does not have,
+// or takes such an address from s if that would move what others have. Where these are units of
+// different namespaces it joins them only if s is alone in its unit and has nothing, so that
+// nothing that anybody has is moved; else it takes the address from s, with an Event, and rejects s
+// if none is left.
 func (p *pass) joinAsked(byAddr map[netip.Addr]*unit, s *service) {
 	var refused refusals
 	s.addrs = slices.DeleteFunc(s.addrs, func(a address) bool {
@@ -127,7 +129,8 @@ func (p *pass) completeUnit(u *unit) {
 	p.completeAddresses(u)
 }
 
-// rank is the place of s among the Services of its unit, see completeUnit.
+// rank returns 0 if s has one of its addresses and its lease is held, 1 if the latter only, 2 if
+// the former only, else 3: completeUnit sorts the Services of a unit by it.
 func (s *service) rank() int {
 	switch {
 	case s.held && s.hasAny:

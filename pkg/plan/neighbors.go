@@ -52,8 +52,9 @@ func addressOn(info *vip.NodeInfo, network netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// setUnheard sets member.unheard of each alive node from what the alive nodes publish as Unanswered: the links
-// with an address that neededWitnesses of the others name, or the only one that could.
+// setUnheard sets member.unheard of each alive node: its links with an address for which
+// neededWitnesses of the other alive nodes on that network get no answer (NodeInfo.Unanswered), or,
+// if fewer could ask, all of these.
 func (all *nodes) setUnheard() {
 	named := map[netip.Addr]int{}
 	for _, n := range all.alive {

@@ -16,7 +16,9 @@ type offers struct {
 	labels    map[string]map[string]string // of namespaces
 }
 
-// newOffers returns what the pools say, or nil if Herald reads none. A ConfigMap that is new is read here.
+// newOffers returns what the address pools allow and set: which namespaces may ask for an address,
+// and by which link and methods it is announced; nil if Herald reads no pools. A ConfigMap that is
+// new is read here.
 func newOffers(r *Rules, w *vip.World) *offers {
 	if r.Allocation == nil {
 		return nil
@@ -53,8 +55,8 @@ func (s *service) ofPools() []netip.Addr {
 	return out
 }
 
-// setInterface sets the link of a Service that names none to that which pools say for the first of its addresses
-// for which they do.
+// setInterface sets the link on which s is announced, if it names none, to the one that the pool of
+// one of its addresses names: of the first address for which a pool does.
 func (p *pass) setInterface(s *service) {
 	if p.offers == nil || s.reserved {
 		return
@@ -66,8 +68,9 @@ func (p *pass) setInterface(s *service) {
 	}
 }
 
-// setMethods sets the ways to announce a Service that names none to those which pools say for the first of its
-// addresses for which they do. It returns that pool, or "".
+// setMethods sets the methods by which s is announced, if it names none, to those that the pool of
+// one of its addresses names: of the first address for which a pool does. It returns that pool, or
+// "".
 func (p *pass) setMethods(s *service) (pool string) {
 	if p.offers == nil || s.Announce != nil {
 		return ""

@@ -16,9 +16,10 @@ type Allocation struct {
 	Provider vip.Key // the lease of kube-vip's cloud provider: while that renews it, it serves the ConfigMap
 }
 
-// planPools has this node give addresses if it holds the lease of pools: it adds what that
-// needs, and what is decided already, to the Plan. If the lease is free the best node acquires
-// it; a node whose Herald refuses VIPs hands it over. There is no lease without a ConfigMap.
+// planPools adds to the Plan the PoolInput, from which addresses are given to Services: with the
+// Services that ask for one, if this node holds the lease of pools, else only with the ConfigMap.
+// It adds nothing if Herald reads no pools. If the lease is free the best node acquires it; a node
+// whose Herald refuses VIPs hands it over. There is no lease without a ConfigMap.
 func (f *filter) planPools(checks *addressChecks) {
 	if f.Allocation == nil {
 		return
@@ -34,10 +35,11 @@ func (f *filter) planPools(checks *addressChecks) {
 	f.out.Pools = []vip.PoolInput{in}
 }
 
-// addressRequests returns every Service of type LoadBalancer. Foreign are those that are not ours, that name what
-// can't be read, or what no pool offers to their namespace, that keep what they do not ask for (keepsAnother), and those without an address
-// by which their namespace would have more than svc_quota, the
-// youngest ones, which get an Event.
+// addressRequests returns an AddressRequest for every Service of type LoadBalancer, without the
+// control plane's. Foreign, which means that Herald gives them no address, are those that are not
+// ours, that name what can't be read, or what no pool offers to their namespace, that keep what
+// they do not ask for (keepsAnother), and those without an address by which their namespace would
+// have more than svc_quota, the youngest ones, which get an Event.
 func (f *filter) addressRequests() []vip.AddressRequest {
 	all := make([]vip.AddressRequest, 0, len(f.Services))
 	var wanting []int // the indices of those without an address

@@ -177,10 +177,10 @@ func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 	return ok && !x.At.Before(h.Since) && (!m.checks.complete || m.checks.nodeByMAC[x.MAC] != "")
 }
 
-// keepOrHandOver plans for a unit that this node holds with a valid tenure. With a target its
-// leases are handed over. Else they are kept if this node is eligible, or if it refuses
-// nothing and u is keptWithoutEligible. Else u is rejected, and its leases are released since
-// the Plan has no LeaseIntent for them.
+// keepOrHandOver plans for a unit that this node holds with a valid tenure: it is handed over if it
+// has a target, else kept if this node is eligible, or refuses nothing and u is
+// keptWithoutEligible. Else u is rejected, and its leases are released since the Plan has no
+// LeaseIntent for them.
 //
 // Unless rejected it is announced, even while it is handed over: DHCP is asked, and each
 // Service is bound (announce) or, with BGP alone, advertised; one of these that asks for ports
@@ -389,8 +389,8 @@ func (p *pass) ingress(s *service, a netip.Addr) vip.Ingress {
 	return i
 }
 
-// reportUnmanaged adds an Event for each address that this node's kernel has, Herald did not
-// bind, and a Service may have whose unit this node does not hold. Nothing is removed.
+// reportUnmanaged adds an Event for each VIP that is bound on this node, though Herald did not bind
+// it and this node does not hold the unit of its Service. Nothing is removed.
 func (m *unitPlanner) reportUnmanaged(units []*unit) {
 	for _, x := range m.Unmanaged {
 		for _, u := range units {
