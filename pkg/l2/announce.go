@@ -190,10 +190,10 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 	}
 }
 
-// defend announces t at once, before its next repetition, which repairs the caches of those
-// who heard another host claim it. It does nothing if this node does not announce t, only
-// listens for it, or defended it within defendInterval (RFC 5227 section 2.4 (c)); announce
-// sends nothing without a valid tenure. It locks a.mu.
+// defend announces t at once if this node announces it, before its next repetition, which repairs
+// the caches of those who heard another host claim it. It does nothing if this node does not
+// announce t, only listens for it, or defended it within defendInterval (RFC 5227 section 2.4 (c));
+// announce sends nothing without a valid tenure. It locks a.mu.
 func (a *Announcer) defend(t target, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -233,10 +233,10 @@ func (c *AddressChecks) stepProbes(x *conflictCheck, now time.Time) bool {
 	return x.setResult(false, err.Error(), now)
 }
 
-// endProbes stores the result of a round whose probes were all sent, and reports whether it
-// changed. If another host has the address the next round begins after retryDelay, whose
-// backoff doubles each time up to maxBackoff. If none has it there is no next round until a
-// conflict is received.
+// endProbes stores the result of a round whose probes were all sent, and when the next round
+// begins, and reports whether the result changed. If another host has the address the next round
+// begins after retryDelay, whose backoff doubles each time up to maxBackoff. If none has it there
+// is no next round until a conflict is received.
 func (x *conflictCheck) endProbes(now time.Time) bool {
 	x.forgetSilentHosts()
 	x.sent, x.began = 0, time.Time{}

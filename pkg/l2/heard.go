@@ -56,11 +56,11 @@ type queuedMessage struct {
 	message neighborMessage
 }
 
-// receive stores that another host was heard on a link, and hands the message that it sent to those
-// who wait for it. If this node itself sent it, it does nothing but return true (own). Else it
-// stores that another host was heard on the link, queues the message for AddressChecks if its
-// target is checked (unless maxQueue are waiting), and, if it is no probe, hands the sender's MAC
-// to those who wait for it (forwardReplies).
+// receive hands a message of another host on a link to those who wait for it, and stores an
+// announcement of an expected target. If this node itself sent the message, it does nothing but
+// return true (own). Else it stores that another host was heard on the link, queues the message for
+// AddressChecks if its target is checked (unless maxQueue are waiting), and, if it is no probe,
+// hands the sender's MAC to those who wait for it (forwardReplies).
 //
 // If it is no probe and its target is expected, it is counted and stored as the last
 // announcement. It pokes at the first one since the target is wanted in its role (announced or

@@ -129,11 +129,11 @@ func (a *Announcer) transmit(t target, now time.Time, count *prometheus.CounterV
 	return nil
 }
 
-// sendFailed returns why a frame could not be sent. If the link's queue was full (ENOBUFS,
-// EAGAIN) that is err, and nothing else happens. Else the link has gone or is down: its sender
-// is closed, and all its VIPs are announced as if they were new, within repeatGap, since it
-// may be back before LinksChanged is called. The error is then errLinkDown for ENETDOWN, or
-// one that wraps err. a.mu is held.
+// sendFailed returns why a frame could not be sent, and closes the sender unless only a queue was
+// full. If the link's queue was full (ENOBUFS, EAGAIN) that is err, and nothing else happens. Else
+// the link has gone or is down: its sender is closed, and all its VIPs are announced as if they
+// were new, within repeatGap, since it may be back before LinksChanged is called. The error is then
+// errLinkDown for ENETDOWN, or one that wraps err. a.mu is held.
 func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 	if errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) {
 		return err

@@ -142,9 +142,9 @@ func addLabels(l *coordinationv1.Lease) {
 	l.Labels = all
 }
 
-// setOwner replaces the owner references of l by the v1 object of that kind, name and UID,
-// with which Kubernetes deletes it, whether or not a Herald is left to do so. It does nothing
-// if the UID is not known ("").
+// setOwner replaces the owner references of l by the v1 object of that kind, name and UID, with
+// which Kubernetes deletes it, whether or not a Herald is left to do so; it does nothing if the UID
+// is not known ("").
 func setOwner(l *coordinationv1.Lease, kind, name, uid string) {
 	if uid != "" {
 		l.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kind, Name: name, UID: types.UID(uid)}}

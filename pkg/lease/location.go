@@ -379,8 +379,9 @@ func (l *Leases) setServiceLease(next *coordinationv1.Lease, intent vip.LeaseInt
 	next.OwnerReferences = nil
 }
 
-// allActBy reports whether this node and all others whose epoch is not over act by the version of the record that the watch
-// shows. Of nodes with an earlier version of Herald it can't be known; to says whether they matter.
+// allActBy reports whether this node and all others whose epoch is not over act by the version of
+// the record that the watch shows. A node with an earlier version of Herald, which knows of no
+// record, does not if to is inAnnouncers; otherwise it does not count.
 func (l *Leases) allActBy(to location) bool {
 	o := &l.location
 	if !o.ready || o.copying() {
@@ -415,8 +416,9 @@ func (l *Leases) wantedLocation() location {
 	return wanted
 }
 
-// nextPhase returns the phase that this node should write into the record now; ok is false if none. Of the nodes that are alive the first by name begins
-// and completes a change; any node ends one that can't be completed.
+// nextPhase returns the phase that this node should write into the record, the Lease that says
+// where VIP leases are, now; ok is false if none. Of the nodes that are alive the first by name
+// begins and completes a change; any node ends one that can't be completed.
 func (l *Leases) nextPhase(now time.Time) (p phase, ok bool) {
 	o := &l.location
 	p = o.phase

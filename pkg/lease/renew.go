@@ -62,9 +62,9 @@ func (l *Leases) checkOwn(x *coordinationv1.Lease, now time.Time) {
 	l.own.lease, l.own.next = nil, now
 }
 
-// endEpoch marks this node's epoch as over, which voids all its claims (the next renewal
-// begins another), counts that, logs it with the reason, and sets l.changed. It does nothing
-// without an epoch, or if it is over already. mu is held.
+// endEpoch marks this node's epoch, if it has one, as over, which voids all its claims (the next
+// renewal begins another), counts that, logs it with the reason, and sets l.changed. It does
+// nothing without an epoch, or if it is over already. mu is held.
 func (l *Leases) endEpoch(why string) {
 	if l.own.EpochOver || l.own.Epoch == 0 {
 		return
@@ -121,10 +121,10 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	})
 }
 
-// writeOwn writes the node lease over known, or over what the API server has if known is nil
-// (creates it if there is none), and returns what was written, or the error. If that begins
-// another epoch (nextEpoch) this node's present one ends, and the agent is poked, before the
-// write is sent. It blocks for the requests; mu is not held.
+// writeOwn writes this node's own lease over known, or over what the API server has if known is nil
+// (creates it if there is none), and returns what was written, or the error. If that begins another
+// epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent.
+// It blocks for the requests; mu is not held.
 func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease, error) {
 	if known == nil {
 		var err error

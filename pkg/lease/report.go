@@ -64,9 +64,9 @@ func (l *Leases) expire(now time.Time) {
 	}
 }
 
-// summarize counts the other nodes that are alive, and stable, and the VIP leases with a valid
-// claim of this node, and of another program or orphaned. It adds whether this node's tenure
-// holds at now and is confirmed.
+// summarize returns how many other nodes are alive, and how many stable, how many VIP leases have a
+// valid claim of this node, and how many one of another program or are orphaned. It adds whether
+// this node's tenure holds at now and is confirmed.
 func (l *Leases) summarize(now time.Time) summary {
 	t := l.tenure(now)
 	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, waiting: l.own.waitingHere || l.own.waiting != "" && now.Sub(l.own.waitingAt) < keepWaiting}

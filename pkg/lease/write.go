@@ -62,8 +62,8 @@ func newWrites() writes {
 	}
 }
 
-// setIntents replaces what is wanted. Of the VIP leases that Observe last saw with this node
-// as holder, those that no intent names become unplanned: they are to be released.
+// setIntents replaces what the plan wants of VIP leases, and marks as unplanned, to be released,
+// those that Observe last saw with this node as holder and that no intent names.
 func (w *writes) setIntents(want []vip.LeaseIntent) {
 	w.planned = true
 	clear(w.intents)

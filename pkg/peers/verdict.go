@@ -105,11 +105,11 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 	return probe, newlySilent, pause
 }
 
-// needsProbe reports whether p is to be probed now. It never is while a probe of it runs,
-// before its next time (probe.next), or without an address. A node whose heartbeats arrive is
-// probed only while it is Alive and not yet detectable. Another is probed unless it is Dead,
-// its silence can't be judged, or it was never Alive and either it is known or this process
-// listens for less than startupTime.
+// needsProbe reports whether p is to be probed now: it is silent, and may have died, or it is Alive
+// and not yet known to answer probes. It never is while a probe of it runs, before its next time
+// (probe.next), or without an address. A node whose heartbeats arrive is probed only while it is
+// Alive and not yet detectable. Another is probed unless it is Dead, its silence can't be judged,
+// or it was never Alive and either it is known or this process listens for less than startupTime.
 func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	switch {
 	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):

@@ -72,9 +72,11 @@ func (r *Rules) capabilitiesOf(s *vip.Service, methods []vip.Method, controlPlan
 	return c
 }
 
-// capabilities returns those of the Service that stands for the API servers. With arp one node owns it, binds
-// it, and advertises routes if these are enabled, too: of several nodes with the address on a link each would answer ARP. With routes
-// alone each node whose API server is ready has it, without a lease (decision 0102).
+// capabilities returns the capabilities of the Service that stands for the API servers, if VIPs are
+// announced by ARP and NDP (arp), by routes, or both. With arp one node owns it, binds it, and
+// advertises routes if these are enabled, too: of several nodes with the address on a link each
+// would answer ARP. With routes alone each node whose API server is ready has it, without a lease
+// (decision 0102).
 func (c *ControlPlane) capabilities(arp, routes bool) capabilities {
 	all := capabilities{
 		owned: arp, bindsAddresses: arp, ownerAdvertises: arp && routes, everyNodeAdvertises: routes && !arp,

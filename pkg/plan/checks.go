@@ -100,10 +100,10 @@ func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	return known && r.OK(), r.UnexpectedMACs
 }
 
-// probeEarly probes the new addresses of u before this node holds it, so that no time is lost
-// once it does. It does so if probing is on and this node is u's target or mayBecomeOwner: in
-// a burst of new Services nodes disagree on who is to claim which. It leaves out addresses
-// that are bound here, are for BGP alone, or whose link is not up.
+// probeEarly probes the new addresses of u before this node holds it, so that no time is lost once
+// it does, if probing is on and this node is u's target or mayBecomeOwner: in a burst of new
+// Services nodes disagree on who is to claim which. It leaves out addresses that are bound here,
+// are for BGP alone, or whose link is not up.
 func (c *addressChecks) probeEarly(u *unit) {
 	if !c.ProbeNew || c.self == nil || u.target != c.self && !c.mayBecomeOwner(u) {
 		return

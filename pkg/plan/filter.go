@@ -78,9 +78,10 @@ func (s *service) lacksEndpoints() bool {
 	return !s.Endpoints.Any() && (s.Local || !s.AllowWithoutEndpoints)
 }
 
-// setAsideWithoutEndpoints takes Services without endpoints out of accepted. Those whose addresses a
-// status may name go to withoutEndpoints, and to expectingEndpoints as long as they are younger than
-// 30 s (oldServiceAge) and no status names an address; the others are rejected.
+// setAsideWithoutEndpoints takes Services without endpoints out of accepted, and rejects those that
+// no status may name. Those whose addresses a status may name go to withoutEndpoints, and to
+// expectingEndpoints as long as they are younger than 30 s (oldServiceAge) and no status names an
+// address.
 func (f *filter) setAsideWithoutEndpoints() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool {
 		if !s.lacksEndpoints() {

@@ -143,9 +143,10 @@ func (s *service) rank() int {
 	return 3
 }
 
-// completeAddresses completes the addresses of u, and adds the links that its decisive Services need to its requirements. Those
-// that share an address have it on one link: that which the first of them names that has the
-// address; of several that have it, the first whose link is up on any node.
+// completeAddresses sets the link and the rest of each address of u (completeAddress), and adds the
+// links that its decisive Services need to its requirements. Those that share an address have it on
+// one link: that which the first of them names that has the address; of several that have it, the
+// first whose link is up on any node.
 func (p *pass) completeAddresses(u *unit) {
 	first := make(map[netip.Addr]*service)
 	for _, s := range u.services {

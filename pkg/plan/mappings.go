@@ -50,11 +50,11 @@ func newMappings(p *pass) *mappings {
 	return m
 }
 
-// addMappings adds a Mapping to the Plan for each address and port of s whose external port
-// the options allow, or for which any will do (IPv4 only); none if s asks for none, or
+// addMappings adds a Mapping (UPnP) to the Plan for each address and port of s whose external
+// port the options allow, or for which any will do (IPv4 only); none if s asks for none, or
 // enable_upnp or the namespace forbids it. With here, this node makes and renews those whose
-// address is bound. All others are in the Plan only so that they are not removed: they belong
-// to the node that made them.
+// address is bound. All others are in the Plan only so that they are not removed: they belong to
+// the node that made them.
 func (m *mappings) addMappings(s *service, here bool) {
 	if s.Forward == nil || m.Forwarding == nil || !m.Forwarding.allowsNamespace(s.Key.Namespace) {
 		return
@@ -105,10 +105,9 @@ func (m *mappings) addSweeps() {
 	}
 }
 
-// gatewayLink returns the link on which the gateways of VIP a are asked: a.Link. If this node
-// has no address of a's family there to ask from (a macvlan, lo), it is the link whose subnet
-// has a, else the one with the default route. a.Link, too, if there is neither, or this node
-// has no node lease.
+// gatewayLink returns the link on which the gateways of VIP a are asked: a.Link, or, if this node
+// has no address of a's family there to ask from (a macvlan, lo), the link whose subnet has a, else
+// the one with the default route. a.Link, too, if there is neither, or this node has no node lease.
 func (m *mappings) gatewayLink(a vip.Address) string {
 	if m.self == nil {
 		return a.Link

@@ -96,9 +96,10 @@ func (n *member) unheardLink(need *requirements) string {
 	return ""
 }
 
-// watchNeighbors adds checks of the addresses that other nodes have on the links to which units are bound that
-// a node holds: on those links of this node that are up, have an address, and are not that of heartbeats. Each
-// address is checked by neighborWitnesses nodes, those with the highest rendezvous hashes.
+// watchNeighbors adds checks whether other nodes answer on the links with VIPs: for their addresses
+// there, of which neighborWitnesses nodes check each, those with the highest rendezvous hashes. The
+// links are those of this node to which units are bound that a node holds, that are up, have an
+// address, and are not that of heartbeats.
 func (c *addressChecks) watchNeighbors(units []*unit) {
 	if c.self == nil || !c.self.Alive {
 		return

@@ -98,8 +98,9 @@ func (p *pass) addPoolRequirements(need *requirements, s *service) {
 	}
 }
 
-// whyNotOffered returns why s may not ask for a, which may be 0.0.0.0 or ::, or "": no pool offers it to the
-// namespace of s. What s has already it keeps, as when pools are edited, and s is marked unoffered.
+// whyNotOffered returns why s may not ask for a, which may be 0.0.0.0 or ::, if no pool offers that
+// to the namespace of s; "" if it may, or has it already. What s has already it keeps, as when
+// pools are edited, and s is marked unoffered.
 func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 	if p.offers == nil || !p.offers.limited || s.reserved {
 		return ""

@@ -68,11 +68,12 @@ func (p *placement) whyFree(u *unit) string {
 	return before + " no longer had it"
 }
 
-// betterNode returns the node that is to have u, which this node holds, in its place, since the data plane
-// here does not forward packets to VIPs (World.DataPlaneFault), which does not matter for the control plane,
-// or the other nodes get no answer from this one on a link of u (isUnheard): bestNode, if neither is so
-// there, and it is not stalled. It returns nil if there is no such node, so that VIPs never go to a node
-// that is no better, if nothing is wrong here, or while a renewal of the node lease is late.
+// betterNode returns the node to which u, which this node holds, is to move because of a fault of
+// this node, or nil. Faults are that the data plane here does not forward packets to VIPs
+// (World.DataPlaneFault; the control plane does not need it), and that the other nodes get no
+// answer from this one on a link of u (isUnheard). The node is bestSuccessor, if it has neither
+// fault and is not stalled. It returns nil if there is none, so that VIPs never go to a node that
+// is no better, if nothing is wrong here, or while a renewal of the node lease is late.
 func (p *placement) betterNode(u *unit) *member {
 	faulty := p.DataPlaneFault != "" && u.requirements.nodeExclusion
 	if !faulty && !p.self.isUnheard(&u.requirements) || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {
@@ -113,8 +114,9 @@ func (p *placement) formerHolder(u *unit) *member {
 // highest rendezvous hash (decision 0098). It may be this node.
 func (p *placement) bestNode(u *unit) *member { return p.bestOf(u, p.alive) }
 
-// bestSuccessor is bestNode for a unit that this node holds and hands over: only nodes of which this process has seen a sign of life
-// count. One that was dead when this process began looks alive for a lease duration.
+// bestSuccessor returns the node to which this node is to hand over u, which it holds, or nil: the
+// best by the rules of bestNode of the nodes of which this process has seen a sign of life. One
+// that was dead when this process began looks alive for a lease duration.
 func (p *placement) bestSuccessor(u *unit) *member {
 	return p.bestOf(u, slices.DeleteFunc(slices.Clone(p.alive), func(n *member) bool { return n.Unproven }))
 }

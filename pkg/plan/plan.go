@@ -206,9 +206,9 @@ func newPass(r *Rules, w *vip.World) *pass {
 // isBound reports whether this node's kernel has a on a.Link; on another link does not count.
 func (p *pass) isBound(a vip.Address) bool { return p.bound[binding{a.Addr, a.Link}] }
 
-// wantAddress adds a, and an Announcement of it on its link, to the Plan. With listenOnly the
-// Announcement only listens for other hosts. It does nothing if the Plan has the address
-// already, on whichever link.
+// wantAddress adds a, and an Announcement of it on its link, to the Plan, unless that has the
+// address already, on whichever link. With listenOnly the Announcement only listens for other
+// hosts.
 func (p *pass) wantAddress(a vip.Address, listenOnly bool) {
 	if p.wanted[a.Addr] {
 		return

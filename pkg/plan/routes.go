@@ -45,9 +45,9 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 	return &r.out.Routes[len(r.out.Routes)-1]
 }
 
-// advertise adds a route to each address of s, which this node owns and binds nowhere, and
-// sets AnnouncedHere and the verdict VIPAnnounced. If s waits for kube-proxy and that does not
-// serve it yet, it only sets VIPClaiming.
+// advertise adds a route to each address of s, which this node owns and binds nowhere, once
+// kube-proxy serves s, and sets AnnouncedHere and the verdict VIPAnnounced. If s waits for
+// kube-proxy and that does not serve it yet, it only sets VIPClaiming.
 //
 // If a router knows of an address (knownToRouters) it writes the status and adds the Event
 // (VIPAnnounced or VIPMoved), but not while handingOver; if none does, see reportNoSession.
@@ -168,9 +168,10 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 	return ready && !r.Stopping, only
 }
 
-// affinityNode returns the one node that advertises the addresses of s with session affinity, of those alive nodes
-// that can serve it; nil if none can. Each kube-proxy remembers for itself which pod a client has (decision 0094).
-// Nodes with a session and without a DataPlaneFault come first; of these it is the statusWriter.
+// affinityNode returns the one node that advertises the addresses of s, which has session affinity:
+// the statusWriter of the alive nodes that can serve it, those with a session and without a
+// DataPlaneFault first; nil if none can. Each kube-proxy remembers for itself which pod a client
+// has (decision 0094).
 func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
 	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return !r.connected(n) || n.Info.DataPlaneFault != "" })

@@ -49,9 +49,10 @@ func (m *unitPlanner) plan(u *unit) {
 	}
 }
 
-// rejectUnit rejects the Services of u as NoEligibleNode, with the reason of every node; if all that a node
-// lacks is an endpoint, their statuses stay (showAllocated). It leaves out those that every node advertises: reportUnowned sets their verdict, since some
-// nodes may serve them.
+// rejectUnit rejects the Services of u, for which no node is eligible, as NoEligibleNode, with the
+// reason of every node; if all that a node lacks is an endpoint, their statuses stay
+// (showAllocated). It leaves out those that every node advertises: reportUnowned sets their
+// verdict, since some nodes may serve them.
 func (m *unitPlanner) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.requirements)
 	elsewhere := u.requirements
@@ -253,10 +254,10 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 	}
 }
 
-// bindAddress adds one address of s to the Plan, to be bound and announced; its route, if the
-// owner advertises, and its entry in c follow once the kernel has it. It does not add an
-// address whose link is down (an Event, unless s moves), or that is leased by DHCP and mayBind
-// is false.
+// bindAddress adds one address of s to the Plan, to be bound and announced, unless something keeps
+// this node from that; its route, if the owner advertises, and its entry in c follow once the
+// kernel has it. It does not add an address whose link is down (an Event, unless s moves), or that
+// is leased by DHCP and mayBind is false.
 //
 // If it is not bound yet, it also waits for kube-proxy to serve s (ready), and, if it is new
 // and vip_skipdad is false, for a probe to find it free; hosts that have it go to c.inUse. One that is bound, and in

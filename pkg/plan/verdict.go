@@ -7,8 +7,8 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// setVerdict sets reason and message of the verdict of s, in place of those it had. It sets
-// the owner, unless one is set already, to the holder of its unit's lease, if s is in a unit.
+// setVerdict sets reason and message of the verdict of s, in place of those it had, and its owner,
+// unless one is set already, to the holder of its unit's lease, if s is in a unit.
 func (s *service) setVerdict(reason vip.Reason, message string) {
 	s.verdict.Reason, s.verdict.Message = reason, message
 	if s.unit != nil {
@@ -85,9 +85,9 @@ func (p *pass) withdraw(s *service, reason vip.Reason, message string) {
 	}
 }
 
-// addEvent adds an Event about s to the Plan, a warning if vip.Reasons says so. It does
-// nothing while the renewal of this node's lease is late: the API server is out of reach, and
-// when it is back the Event may be wrong.
+// addEvent adds an Event about s to the Plan, a warning if vip.Reasons says so, unless the renewal
+// of this node's lease is late: the API server is out of reach, and when it is back the Event may
+// be wrong.
 func (p *pass) addEvent(s *service, reason vip.Reason, message string, occurrence int64) {
 	if !p.Tenure.RenewalLateSince.IsZero() {
 		return
