@@ -26,10 +26,10 @@ var acceptAll = []bpf.Instruction{accept}
 const maxBlocks = 350
 
 // arpFilter returns a classic BPF filter (Documentation/networking/filter.rst of Linux) for
-// Ethernet frames with ARP. It accepts replies, probes (requests whose sender is 0.0.0.0), and
-// requests whose sender address is one of senders, and drops all other requests. IPv6
-// addresses in senders are ignored. If senders lie in more than maxBlocks blocks of 32
-// addresses it accepts everything.
+// Ethernet frames with ARP, which drops requests of hosts that are not among senders. It accepts
+// replies, probes (requests whose sender is 0.0.0.0), and requests whose sender address is one of
+// senders, and drops all other requests. IPv6 addresses in senders are ignored. If senders lie in
+// more than maxBlocks blocks of 32 addresses it accepts everything.
 func arpFilter(senders []netip.Addr) []bpf.Instruction {
 	blocks := map[uint32]uint32{} // by the first 27 bits: which of the 32 addresses
 	for _, a := range senders {

@@ -71,11 +71,11 @@ func oneIf(is bool) float64 {
 	return 0
 }
 
-// publish reports changes and then pokes, once; without any it does nothing. For each change
-// it sets the gauge of the node's state; if the state is another one than before, it also sets
-// "detectable" to 0. It logs another state, or that the node's TCP port can't be reached, but
-// not a new node or another vip.Heartbeat alone. The metrics of a node that was removed are
-// deleted without a log entry. p.mu is not held.
+// publish sets the metrics for changes, logs them, and then pokes, once; without any it does
+// nothing. For each change it sets the gauge of the node's state; if the state is another one than
+// before, it also sets "detectable" to 0. It logs another state, or that the node's TCP port can't
+// be reached, but not a new node or another vip.Heartbeat alone. The metrics of a node that was
+// removed are deleted without a log entry. p.mu is not held.
 func (p *Peers) publish(changes []change) {
 	if len(changes) == 0 {
 		return

@@ -46,8 +46,8 @@ func (r *routes) addRoute(s *service, a netip.Addr) *vip.Route {
 }
 
 // advertise adds a route to each address of s, which this node owns and binds nowhere, once
-// kube-proxy serves s, and sets AnnouncedHere and the verdict VIPAnnounced. If s waits for
-// kube-proxy and that does not serve it yet, it only sets VIPClaiming.
+// kube-proxy serves s, and sets AnnouncedHere, the verdict VIPAnnounced and the status. If s waits
+// for kube-proxy and that does not serve it yet, it only sets VIPClaiming.
 //
 // If a router knows of an address (knownToRouters) it writes the status and adds the Event
 // (VIPAnnounced or VIPMoved), but not while handingOver; if none does, see reportNoSession.

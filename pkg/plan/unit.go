@@ -139,11 +139,11 @@ func (m *unitPlanner) planHeldElsewhere(u *unit) {
 	}
 }
 
-// keepUntilHeard keeps those addresses of u bound that are bound here, their link up, until
-// another node is heard to announce them: this node goes on answering for them, and repeats
-// no announcement. Routes of Services that the owner
-// advertises are kept, draining. It does so for leases in HandingOver whose Until is not over,
-// which becomes that of the addresses; without one, or without a valid tenure, nothing.
+// keepUntilHeard keeps those addresses of u bound whose lease this node has handed over, and that
+// are bound here, their link up, until another node is heard to announce them: this node goes on
+// answering for them, and repeats no announcement. Routes of Services that the owner advertises are
+// kept, draining. It does so for leases in HandingOver whose Until is not over, which becomes that
+// of the addresses; without one, or without a valid tenure, nothing.
 //
 // An address leased by DHCP is not kept: it is bound on its macvlan, which is a.Link only for
 // the holder (decision 0031).
