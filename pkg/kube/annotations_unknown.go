@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/agext/levenshtein"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 const (
@@ -18,6 +19,9 @@ const (
 func (r annotationReader) reportUnknown() {
 	var unknown []string
 	for key := range r.annotations {
+		if len(validation.IsQualifiedName(key)) > 0 {
+			continue // the API server takes no such key, and it could not be shown
+		}
 		if strings.HasPrefix(key, "heraldvip.io/") || strings.HasPrefix(key, "kube-vip.io/") && !strings.HasPrefix(key, egressKey) {
 			if !slices.ContainsFunc(Annotations, func(a Annotation) bool { return a.Key == key }) {
 				unknown = append(unknown, key)

@@ -70,6 +70,7 @@ func FuzzService(f *testing.F) {
 			f.Add(a.Key+"="+value+"\n"+addressesKey+"=10.0.0.1,fd00::1", "", []byte{79}, uint16(0), "10.0.0.1")
 		}
 	}
+	f.Add("kube-vip.io/loadbalanc\xe5rIP=", "", []byte{}, uint16(0), "10.0.0.1")
 	f.Add("", "::ffff:10.0.0.1%eth0", []byte{}, uint16(1), "example.com")
 	f.Fuzz(func(t *testing.T, annotations, loadBalancerIP string, ports []byte, flags uint16, ingress string) {
 		o := tenantService(annotations, loadBalancerIP, ports, flags)
