@@ -302,7 +302,8 @@ func TestNoDefenceOfWhatIsNotAnnounced(t *testing.T) {
 	})
 }
 
-// keepLinkAlive has a host announce an address that concerns nobody, every 3 s.
+// keepLinkAlive has a host announce an address that concerns nobody, each second: of a node nothing is said
+// unless another host was heard since its first request without an answer.
 func (r *fixture) keepLinkAlive(t *testing.T) func() {
 	done := make(chan struct{})
 	go func() {
@@ -310,7 +311,7 @@ func (r *fixture) keepLinkAlive(t *testing.T) func() {
 			select {
 			case <-done:
 				return
-			case <-time.After(3 * time.Second):
+			case <-time.After(time.Second):
 				r.lan.mu.Lock()
 				r.lan.deliver("eth0", messageAnnouncement.by("10.0.0.77", 0x77))
 				r.lan.deliver("eth0", messageAnnouncement.by("2001:db8::77", 0x77))
