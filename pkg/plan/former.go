@@ -65,17 +65,22 @@ func (f *formerOwners) plan(u *unit) {
 				continue
 			}
 			f.planned[b] = true
-			port := uint16(0)
+			ports := []uint16{0}
 			if s.localDelivery {
-				port = s.Ports[0].Port
-				f.translate(a.Address, port, ownedBefore || u.claim.Holder == f.Self)
+				ports[0] = s.Ports[0].Port
+				f.translate(a.Address, ports[0], ownedBefore || u.claim.Holder == f.Self)
+				if c := f.ControlPlane; c != nil && c.BalancedPort != 0 && c.BalancedPort != ports[0] {
+					ports = append(ports, c.BalancedPort)
+				}
 			}
 			if ownedBefore {
 				f.out.OwnedBefore = append(f.out.OwnedBefore, a.Addr)
 			}
 			if hop, left := f.nextHop(u, s, a.Address, former); hop.IsValid() {
 				again, _ := f.nextHop(u, s, a.Address, past)
-				f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, Port: port, NextHop: hop, Again: again})
+				for _, port := range ports {
+					f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, Port: port, NextHop: hop, Again: again})
+				}
 				f.replanAfter(min(renewFormerOwners, left))
 			}
 		}

@@ -158,12 +158,17 @@ func TestFormerOwnersOfControlPlane(t *testing.T) {
 		former []vip.FormerHolder
 		ready  string
 		off    bool
+		port   uint16 // lb_port
 		want   []string
 	}{
 		{name: "nobody has it", ready: "n1"},
 		{name: "it never moved", holder: "n1", ready: "n1", want: translated},
 		{name: "it came here from n2", holder: "n1", ready: "n1 n2", former: []vip.FormerHolder{ago("n2", time.Minute)}, want: append(sentOn("10.77.0.12", "fd77::200"), translated...)},
 		{name: "this node gave it to n2", holder: "n2", ready: "n1 n2", former: []vip.FormerHolder{ago("n1", time.Minute)}, want: translated},
+		{
+			name: "it came here from n2, which spread what came to another port", holder: "n1", ready: "n1 n2", port: 8443, former: []vip.FormerHolder{ago("n2", time.Minute)},
+			want: append([]string{"10.77.0.50:6443 by 10.77.0.12", "10.77.0.50:8443 by 10.77.0.12", "[fd77::50]:6443 by fd77::200", "[fd77::50]:8443 by fd77::200"}, translated...),
+		},
 		{name: "its API server is no longer ready", holder: "n1", ready: "n2", want: append(translated, "reset")},
 		{name: "longer ago than they are kept", holder: "n2", ready: "n1 n2", former: []vip.FormerHolder{ago("n1", 2*time.Hour)}},
 		{name: "another node", holder: "n2", ready: "n1 n2", former: []vip.FormerHolder{ago("n3", time.Minute)}},
@@ -175,6 +180,7 @@ func TestFormerOwnersOfControlPlane(t *testing.T) {
 			if !tt.off {
 				r.KeepConnections = time.Hour
 			}
+			r.ControlPlane.BalancedPort = tt.port
 			w.Claims[cpLease] = vip.Claim{Holder: tt.holder, Valid: tt.holder != "", FormerHolders: tt.former}
 			p := Make(r, w)
 			var got []string
