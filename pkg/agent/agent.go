@@ -205,6 +205,10 @@ func (a *Agent) stop(ctx context.Context) {
 		_, err := a.o.FormerOwners.Set(ctx, nil)
 		a.logOnce("former owners", err)
 	}
+	if a.o.Balanced != nil {
+		_, err := a.o.Balanced.Set(ctx, nil)
+		a.logOnce("balancing of API servers", err)
+	}
 	if a.o.Translations != nil {
 		_, err := a.o.Translations.Set(ctx, nil)
 		a.logOnce("translations", err)

@@ -21,6 +21,8 @@ const slots = 60
 // are ready (lb_enable, docs/control-plane.md, decision 0104; decision 0052 had refused that), each in its turn:
 //
 //	set balanced { type ipv4_addr . inet_service; flags timeout; }
+//	set balanced_ports { type inet_service; flags timeout; }
+//	set targets { type ipv4_addr . inet_service; flags timeout; }
 //	map servers { type integer : ipv4_addr . inet_service; flags timeout; }
 //	chain prerouting {
 //	  type nat hook prerouting priority -115; policy accept;
@@ -29,7 +31,7 @@ const slots = 60
 //	chain output: the same, of the hook output, for the node's own
 //	chain postrouting {
 //	  type nat hook postrouting priority 90; policy accept;
-//	  meta l4proto tcp ct original ip daddr . ct original proto-dst @balanced ct status dnat masquerade
+//	  meta l4proto tcp ct status dnat ct original proto-dst @balanced_ports ip daddr . tcp dport @targets masquerade
 //	}
 //
 // Only the first packet of a connection passes these chains; where it went conntrack remembers, whatever becomes of the map. So a
@@ -42,15 +44,19 @@ var balanced = purpose[vip.BalancedServer]{
 	compare: func(a, b vip.BalancedServer) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), a.To.Compare(b.To))
 	},
-	maps:  func(f family) []*nftables.Set { return []*nftables.Set{f.balanced(), f.servers()} },
+	maps: func(f family) []*nftables.Set {
+		vips := f.balancedSet("balanced", nftables.MustConcatSetType(f.addr, nftables.TypeInetService))
+		return []*nftables.Set{vips, f.servers(), f.balancedSet("balanced_ports", nftables.TypeInetService), f.balancedSet("targets", nftables.MustConcatSetType(f.addr, nftables.TypeInetService))}
+	},
 	build: buildBalanced, elements: balancedElements,
 }
 
-// balanced is the set of VIPs, each with a port, whose connections are spread.
-func (f family) balanced() *nftables.Set {
+// balancedSet is a set of the table: of VIPs, each with a port, whose connections are spread (balanced), of these ports alone, or
+// of API servers, each with its port (targets). The rule that masquerades looks at the last two, and not at the VIP that the connection
+// was to: nft(8) 1.0.6 aborts when it is to list a rule that looks up "ct original daddr", and so do programs that run it, such as kube-proxy.
+func (f family) balancedSet(name string, key nftables.SetDatatype) *nftables.Set {
 	return &nftables.Set{
-		Table: f.table("herald_api_servers"), Name: "balanced", HasTimeout: true, Timeout: Timeout, Concatenation: true,
-		KeyType: nftables.MustConcatSetType(f.addr, nftables.TypeInetService),
+		Table: f.table("herald_api_servers"), Name: name, HasTimeout: true, Timeout: Timeout, KeyType: key, Concatenation: name != "balanced_ports",
 	}
 }
 
@@ -68,8 +74,11 @@ func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetEl
 	if len(entries) == 0 {
 		return nil
 	}
-	key := slices.Concat(entries[0].Addr.AsSlice(), portPart(entries[0].Port))
-	all := [][]nftables.SetElement{{{Key: key}}, nil}
+	addr, port := entries[0].Addr.AsSlice(), portPart(entries[0].Port)
+	all := [][]nftables.SetElement{{{Key: slices.Concat(addr, port)}}, nil, {{Key: port[:2]}}, nil}
+	for _, x := range entries {
+		all[3] = append(all[3], nftables.SetElement{Key: slices.Concat(x.To.Addr().AsSlice(), portPart(x.To.Port()))})
+	}
 	for i := range slots {
 		to := entries[i%len(entries)].To
 		all[1] = append(all[1], nftables.SetElement{
@@ -106,8 +115,10 @@ func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nf
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: first},
 		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: dnat, Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: make([]byte, 4)},
-		&expr.Ct{Key: expr.CtKeyDST, Register: first}, &expr.Ct{Key: expr.CtKeyPROTODST, Register: f.part(1)}, // of the original direction
-		&expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID},
+		&expr.Ct{Key: expr.CtKeyPROTODST, Register: first}, // of the original direction
+		&expr.Lookup{SourceRegister: first, SetName: sets[2].Name, SetID: sets[2].ID},
+		f.loadDestination(), loadDestinationPort(f.part(1)),
+		&expr.Lookup{SourceRegister: first, SetName: sets[3].Name, SetID: sets[3].ID},
 		&expr.Masq{},
 	})})
 }

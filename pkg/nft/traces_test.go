@@ -1,0 +1,42 @@
+package nft
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// TestTraces: every table that Tables can make is found, can be listed by nft(8), and is removed; another's stays.
+func TestTraces(t *testing.T) {
+	newRig(t)
+	inside(t, "n1", func() {
+		tables, ctx := New(check.Log(t)), context.Background()
+		for _, a := range []netip.Addr{vip4, vip6} {
+			_, err := tables.FormerOwners.Set(ctx, []vip.FormerOwner{{Addr: a, Link: "eth0", NextHop: a}})
+			check.OK(t, err)
+			_, err = tables.Translations.Set(ctx, []vip.Translation{{Addr: a, Port: 6443, To: a}})
+			check.OK(t, err)
+			_, err = tables.Balanced.Set(ctx, []vip.BalancedServer{{Addr: a, Port: 6443, To: netip.AddrPortFrom(a, 6443)}})
+			check.OK(t, err)
+			_, err = tables.OpenPorts.Set(ctx, []vip.OpenPort{{Addr: a, Protocol: "TCP", Port: 80}})
+			check.OK(t, err)
+			if found := check.Value(Traces())(t); len(found) != 4 {
+				t.Errorf("of four tables for %s it finds %q", a, found)
+			}
+		}
+	})
+	sh(t, "ip netns exec n1 nft list ruleset") // as kube-proxy has nft(8) do, which reads all tables
+	inside(t, "n1", func() {
+		check.OK(t, RemoveTraces())
+		if found := check.Value(Traces())(t); len(found) > 0 {
+			t.Errorf("left: %q", found)
+		}
+	})
+	if left := sh(t, "ip netns exec n1 nft list tables"); strings.Contains(left, "herald") || !strings.Contains(left, "table inet proxy") {
+		t.Errorf("n1 has\n%s", left)
+	}
+}
