@@ -85,7 +85,7 @@ func TestForeignHosts(t *testing.T) {
 	createService(t, webService("a", "10.77.0.50,fd77::50"))
 	awaitEvent(t, "a", "AddressInUse", "10.77.0.50 is in use by another host on eth0 (MAC "+otherMAC+")")
 	awaitEvent(t, "a", "AddressInUse", "fd77::50 is in use by another host on eth0 (MAC "+otherMAC+")")
-	awaitStatusOutput(t, `default/a +\(10\.77\.0\.50\),\(fd77::50\) .*MAC `+otherMAC, time.Second)
+	awaitStatusOutput(t, `default/a +\(10\.77\.0\.50\),\(fd77::50\) .*MAC `+otherMAC, 10*time.Second)
 	for _, n := range cluster.Nodes() {
 		if left := vips(t, n); len(left) > 0 {
 			t.Errorf("%s has %v", n, left)
@@ -101,7 +101,7 @@ func TestForeignHosts(t *testing.T) {
 	taken := time.Now()
 	awaitEvent(t, "b", "VIPForeignMAC", "claims 10.77.0.51 (MAC "+otherMAC+")")
 	awaitReachable(t, "http://10.77.0.51/") // the client was told again at once
-	awaitStatusOutput(t, `default/b +10\.77\.0\.51 .*VIPForeignMAC.*`+otherMAC, time.Second)
+	awaitStatusOutput(t, `default/b +10\.77\.0\.51 .*VIPForeignMAC.*`+otherMAC, 10*time.Second)
 	metrics, err := cluster.Get(t.Context(), holder, "http://127.0.0.1:2112/metrics")
 	if err != nil || !strings.Contains(metrics, `herald_vip_problems{problem="conflict"} 1`) {
 		t.Errorf("metrics: %v, herald_vip_problems is not as it should be", err)
@@ -140,7 +140,7 @@ func TestForeignHosts(t *testing.T) {
 	}
 	await("c", "VIPUnanswered", "node "+silentNode+" owns it, but does not answer", 15*time.Second)
 	t.Logf("reported %v after it ceased to answer", time.Since(silenced).Round(100*time.Millisecond))
-	awaitStatusOutput(t, `default/c +10\.77\.0\.52 +`+silentNode+` .*VIPUnanswered`, time.Second)
+	awaitStatusOutput(t, `default/c +10\.77\.0\.52 +`+silentNode+` .*VIPUnanswered`, 10*time.Second)
 
 	// The faults end.
 	runOn(t, silentNode, "nft", "delete table arp e2e")
