@@ -43,6 +43,11 @@ func TestConditions(t *testing.T) {
 	pools := poolRules()
 	waiting := poolWorld("n2")
 	waiting.Assignments = []vip.Assignment{{Service: key("a"), UID: "uid-a", Reason: "none is free"}}
+	waitingInvalid := poolWorld("n3") // n2 is responsible for the Service
+	waitingInvalid.Assignments = waiting.Assignments
+	waitingInvalid.Services[0].Invalid = []string{"heraldvip.io/foo is not known on a Service. It has no effect."}
+	unreadable := poolWorld("n2")
+	unreadable.Services[0].Source, unreadable.Services[0].Invalid = "spec.loadBalancerIP", []string{"spec.loadBalancerIP: no IP address."}
 	const announced = "Allocated=True AddressSet, Announced=True VIPAnnounced"
 	const removed = "Allocated= , Announced= "
 	foreign := world(svc("a", "10.77.0.50"))
@@ -74,6 +79,9 @@ func TestConditions(t *testing.T) {
 		{"another Service has it", r, world(svc("a", "10.77.0.50", younger), svc("b", "10.77.0.50", written("n1"))), "n1 alone: Allocated=False AddressConflict, Announced=False AddressConflict"},
 		{"no address, and nobody gives one", r, world(svc("a", "")), "n1 alone: Allocated=False NoAddress, Announced=False NoAddress"},
 		{"no address, and it waits for one", pools, waiting, "n2 alone: Allocated=False NoPoolAddress, Announced=False NoPoolAddress"},
+		{"no address, it waits for one, and an annotation is not known", pools, waitingInvalid, "n3 alone: Allocated=False NoPoolAddress, Announced=False NoPoolAddress"},
+		{"no address, nobody gives one, and an annotation is not known", r, world(waitingInvalid.Services...), "n1 alone: Allocated=False NoAddress, Announced=False NoAddress"},
+		{"an address that can't be read", pools, unreadable, "n1 alone: Allocated=False InvalidField, Announced=False InvalidField"},
 		{"no address, and one is on its way", pools, poolWorld("n2"), ""},
 		{"given an address", pools, inPool("10.77.0.60"), "n1: Allocated=True AddressAllocated, Announced=True VIPAnnounced"},
 		{"given one that is in no pool any more", pools, inPool("10.77.0.99"), "n1: Allocated=True AddressOutsidePools, Announced=True VIPAnnounced"},
@@ -125,7 +133,9 @@ func sameButForTheNode(got, want string) bool {
 
 // A message of any length is cut.
 func TestConditionMessage(t *testing.T) {
-	w := world(svc("a", "", func(s *vip.Service) { s.Invalid = []string{strings.Repeat("\u00e4", 1000)} }))
+	w := world(svc("a", "", func(s *vip.Service) {
+		s.Source, s.Invalid = "spec.loadBalancerIP", []string{strings.Repeat("\u00e4", 1000)}
+	}))
 	found := false
 	for _, m := range w.Members {
 		w.Self = m.Name

@@ -128,7 +128,7 @@ func (f *filter) admit(s *service, controlPlane bool) {
 	for _, text := range s.Invalid {
 		f.addEventIfResponsible(s, vip.InvalidField, text)
 	}
-	if len(s.Addresses) == 0 && len(s.Invalid) == 0 {
+	if len(s.Addresses) == 0 && s.Source == "" {
 		f.rejectWithoutAddress(s)
 		return
 	}
