@@ -94,18 +94,23 @@ type statusResult struct {
 	err     error
 }
 
-// takeWanted takes over what was Put last, and forgets Services that are no longer wanted.
+// takeWanted takes over what was Put last, and forgets Services that are no longer wanted, once their rewrites
+// need not be known any more.
 func (w *statusWriter) takeWanted() {
 	w.taken = w.wanted.Get()
 	wanted := make(map[vip.Key]bool, len(w.taken.all))
 	for i := range w.taken.all {
 		wanted[w.taken.all[i].Service] = true
 	}
+	now := time.Now()
 	for k, s := range w.states {
 		s.pending = false
-		if !wanted[k] && !s.busy {
+		if wanted[k] || s.busy {
+			continue
+		}
+		w.setRefusal(k, "")
+		if !s.countsRewrites(now) {
 			delete(w.states, k)
-			w.setRefusal(k, "")
 		}
 	}
 	for _, want := range w.taken.pending {
@@ -180,6 +185,13 @@ func (w *statusWriter) startWrite(ctx context.Context, k vip.Key, s *statusState
 		result, err := w.write(ctx, o, want)
 		w.results <- statusResult{k, o.version, want, result, err}
 	}()
+}
+
+// countsRewrites reports whether s must be kept although its Status is no longer wanted: for rewritesForgotten after
+// conditions alone were written. The Plan contains these only while the cache does not show them, so somebody else who
+// changes them has them wanted again.
+func (s *statusState) countsRewrites(now time.Time) bool {
+	return s.lastWritten != nil && s.lastWritten.ConditionsOnly && s.rejections == 0 && now.Sub(s.lastTry) <= rewritesForgotten
 }
 
 // countRewrites counts versions of a Service that somebody else made of what this

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
@@ -200,6 +201,51 @@ func TestStatusRewrittenByOthers(t *testing.T) {
 		}
 		if n := d.log.count("level=WARN", "somebody else changed"); n != 2 {
 			t.Errorf("logged %d times in all, want once for each dispute", n)
+		}
+	})
+}
+
+// TestConditionsRewrittenByOthers: the same holds of conditions alone, which a Plan has only while the cache does not show them.
+func TestConditionsRewrittenByOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := newStatusTest(t)
+		defer stop()
+		d.fill(1)
+		k := serviceKey(0)
+		want := vip.Status{Service: k, ConditionsOnly: true, Conditions: []vip.Condition{{Type: vip.Announced, Status: vip.ConditionFalse, Reason: vip.NoPoolAddress}}}
+		pass := func() {
+			if d.fakeAPI.cached(k).hasConditions(want.Conditions) {
+				d.plan()
+				return
+			}
+			d.plan(want)
+		}
+		other := func(s *corev1.Service) {
+			s.Status.Conditions = []metav1.Condition{{Type: string(vip.Announced), Status: metav1.ConditionFalse, Reason: string(vip.InvalidField)}}
+		}
+		d.set(func() {
+			d.fakeAPI.changed = pass
+			d.afterPatch = func(vip.Key) { time.AfterFunc(100*time.Millisecond, func() { d.edit(k, other) }) }
+		})
+		pass()
+		advance(2 * time.Second)
+		if got := d.writes(k); got != promptRewrites+1 {
+			t.Errorf("%d writes in the first 2 s, want %d", got, promptRewrites+1)
+		}
+		advance(50 * time.Second)
+		if got := d.writes(k); got != promptRewrites+1+10 {
+			t.Errorf("%d writes in 52 s, want %d", got, promptRewrites+1+10)
+		}
+		if n := d.log.count("level=WARN", "somebody else changed"); n != 1 {
+			t.Errorf("logged %d times, want once", n)
+		}
+		d.set(func() { d.afterPatch = nil })
+		advance(10 * time.Minute)
+		before := d.writes(k)
+		d.edit(k, other)
+		advance(200 * time.Millisecond)
+		if got := d.writes(k) - before; got != 1 || !d.fakeAPI.cached(k).hasConditions(want.Conditions) {
+			t.Errorf("a later change: %d writes, conditions %+v; want 1 and what is wanted", got, d.fakeAPI.cached(k).Conditions)
 		}
 	})
 }
