@@ -105,3 +105,22 @@ func TestFinalizer(t *testing.T) {
 		})
 	}
 }
+
+// A deleted Service has its finalizer taken off by one node that is not isolated, also where an isolated one wrote its status
+// last, or would be responsible by hash.
+func TestFinalizerWithIsolatedNode(t *testing.T) {
+	r := rules()
+	r.Announcer = "herald"
+	for _, writer := range []string{"", "n2"} {
+		for name := range strings.SplitSeq("a b c d e f g h", " ") {
+			w := world(svc(name, "10.77.0.50", written(writer), func(s *vip.Service) {
+				s.Announcer, s.Finalizer, s.Deleted = "herald", true, epoch.Add(time.Hour-time.Second)
+			}))
+			w.Members[1].Info.Isolated = true
+			got := finalizers(r, w)
+			if strings.Count(got, "remove") != 1 || strings.Contains(got, "\n") || strings.HasPrefix(got, "n2") {
+				t.Errorf("%s, whose status %q wrote: %q, want one node other than n2 that removes it", name, writer, got)
+			}
+		}
+	}
+}

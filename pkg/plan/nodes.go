@@ -15,6 +15,7 @@ import (
 type nodes struct {
 	members   map[string]*member // by name
 	alive     []*member          // sorted by name
+	reachable []*member          // those of them that are not isolated
 	self      *member            // this node; nil until it has a node lease
 	addresses []netip.Addr       // of this node, as Kubernetes has them
 }
@@ -83,6 +84,9 @@ func newNodes(w *vip.World) *nodes {
 		all.members[x.Name] = n
 		if x.Alive {
 			all.alive = append(all.alive, n)
+		}
+		if x.Alive && !x.Info.Isolated {
+			all.reachable = append(all.reachable, n)
 		}
 	}
 	if all.self = all.members[w.Self]; all.self != nil {

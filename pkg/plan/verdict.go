@@ -112,9 +112,10 @@ func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 
 // responsible reports whether this node is the one that sends Events about a Service that is
 // not announced, and clears its status: the node that holds its unit, alive or not; if no node
-// does, the one that wrote its status last, if that is alive; else the alive node with the
-// highest rendezvous hash for s. It is false on every node whose lease renewal is late, or
-// that is isolated, since what it knows may be old.
+// does, the one that wrote its status last, if that is alive and not isolated; else, of the nodes
+// that are both, the one with the highest rendezvous hash for s. It is false on every node whose lease
+// renewal is late, or that is isolated, since what it knows may be old. So no node is responsible
+// while all are isolated: each of them takes others for dead, and all would be.
 func (p *pass) responsible(s *service) bool {
 	if !p.Tenure.RenewalLateSince.IsZero() || p.self != nil && p.self.Info.Isolated {
 		return false
@@ -122,8 +123,8 @@ func (p *pass) responsible(s *service) bool {
 	if s.unit != nil && p.members[s.unit.claim.Holder] != nil {
 		return s.unit.claim.Holder == p.Self
 	}
-	if n := p.members[s.statusBy]; n != nil && n.Alive {
+	if n := p.members[s.statusBy]; n != nil && n.Alive && !n.Info.Isolated {
 		return n == p.self
 	}
-	return len(p.alive) > 0 && highestHash(hashKey(s.Key), p.alive) == p.self
+	return len(p.reachable) > 0 && highestHash(hashKey(s.Key), p.reachable) == p.self
 }
