@@ -70,12 +70,13 @@ func (p *pass) rejectSilently(s *service, reason vip.Reason, message string) {
 }
 
 // withdraw sets the verdict of s, which is no longer Herald's to announce. A status that Herald wrote is cleared, and the
-// finalizer taken off, once nothing of s is left (clearWithdrawn); the responsible node adds the Event VIPWithdrawn,
-// unless s is being deleted.
+// finalizer taken off, once nothing of s is left (clearWithdrawn); the finalizer of a Service that is being deleted also
+// if no Herald wrote the status, but not if one of another installation did, which may still serve it. The responsible
+// node adds the Event VIPWithdrawn, unless s is being deleted.
 func (p *pass) withdraw(s *service, reason vip.Reason, message string) {
 	s.setVerdict(reason, message)
 	switch {
-	case s.statusOurs || s.Finalizer && reason == vip.ServiceDeleted:
+	case s.statusOurs || s.Finalizer && reason == vip.ServiceDeleted && s.Announcer == "":
 		p.withdrawn = append(p.withdrawn, s)
 	case p.responsible(s):
 		p.reportRejected(s, reason, message)
