@@ -46,8 +46,23 @@ func (p *pass) clearWithdrawn() {
 		default:
 			p.reportRejected(s, s.verdict.Reason, s.verdict.Message)
 			p.clearStatus(s)
+			p.reportFinalizer(s)
 		}
 	}
+}
+
+// reportFinalizer adds the Event FinalizerNotRemoved if s, whose status a Herald of this installation wrote, was deleted at
+// least 10 s (releaseWithin) ago and still has its finalizer, and Herald writes nothing to Services (disable_service_updates).
+// Within these 10 s another program may take it off.
+func (p *pass) reportFinalizer(s *service) {
+	if !p.NoStatus || !s.Finalizer || s.Deleted.IsZero() || !s.statusOurs {
+		return
+	}
+	if age := p.Now.Sub(s.Deleted); age < releaseWithin {
+		p.replanAfter(releaseWithin - age)
+		return
+	}
+	p.addEvent(s, vip.FinalizerNotRemoved, "it is being deleted, and stays, since it bears the finalizer service.kubernetes.io/load-balancer-cleanup, which Herald may not take off (disable_service_updates); "+Advice(s.Key, vip.FinalizerNotRemoved), 0)
 }
 
 // somethingLeft reports whether this node's kernel has an address of s that the Plan does not want for another

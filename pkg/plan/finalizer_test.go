@@ -125,3 +125,56 @@ func TestFinalizerWithIsolatedNode(t *testing.T) {
 		}
 	}
 }
+
+// A Herald that writes nothing to Services can't take off a finalizer that it wrote before that was so: one node says so,
+// once nothing else has removed it for 10 s.
+func TestFinalizerThatIsNotRemoved(t *testing.T) {
+	deleted := func(ago time.Duration) func(*vip.Service) {
+		return func(s *vip.Service) {
+			written("n1")(s)
+			s.Announcer, s.Finalizer, s.Deleted = "herald", true, epoch.Add(time.Hour-ago)
+		}
+	}
+	for _, tt := range []struct {
+		name     string
+		noStatus bool
+		service  vip.Service
+		want     int // Events
+	}{
+		{"deleted, and there for long", true, svc("a", "10.77.0.50", deleted(11*time.Second)), 1},
+		{"a ClusterIP now, deleted, and there for long", true, svc("a", "10.77.0.50", deleted(time.Hour), func(s *vip.Service) { s.LoadBalancer = false }), 1},
+		{"deleted just now", true, svc("a", "10.77.0.50", deleted(time.Second)), 0},
+		{"statuses are written", false, svc("a", "10.77.0.50", deleted(time.Hour)), 0},
+		{"not deleted", true, svc("a", "10.77.0.50", deleted(time.Hour), func(s *vip.Service) { s.Deleted = time.Time{} }), 0},
+		{"no finalizer", true, svc("a", "10.77.0.50", deleted(time.Hour), func(s *vip.Service) { s.Finalizer = false }), 0},
+		{"another program's", true, svc("a", "10.77.0.50", deleted(time.Hour), func(s *vip.Service) { s.Announcer, s.VIPHost = "", "" }), 0},
+		{"another installation's", true, svc("a", "10.77.0.50", deleted(time.Hour), func(s *vip.Service) { s.Announcer = "other" }), 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := rules()
+			r.Announcer, r.NoStatus = "herald", tt.noStatus
+			w := world(tt.service)
+			events := 0
+			replan := time.Duration(0)
+			for _, m := range w.Members {
+				w.Self = m.Name
+				p := Make(r, w)
+				replan = max(replan, p.ReplanAfter)
+				for _, e := range p.Events {
+					if e.Reason != vip.FinalizerNotRemoved {
+						continue
+					}
+					if events++; !e.Warning || !strings.Contains(e.Message, "disable_service_updates") || !strings.Contains(e.Message, "kubectl -n default patch service a ") {
+						t.Errorf("%+v", e)
+					}
+				}
+			}
+			if events != tt.want {
+				t.Errorf("%d Events, want %d", events, tt.want)
+			}
+			if tt.name == "deleted just now" && replan != releaseWithin-time.Second {
+				t.Errorf("the next Plan comes after %v", replan)
+			}
+		})
+	}
+}

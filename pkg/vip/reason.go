@@ -41,6 +41,7 @@ const (
 	AddressAllocated     Reason = "AddressAllocated"
 	NoPoolAddress        Reason = "NoPoolAddress"
 	StatusRefused        Reason = "StatusRefused"
+	FinalizerNotRemoved  Reason = "FinalizerNotRemoved"
 	AddressSet           Reason = "AddressSet"
 	AddressOutsidePools  Reason = "AddressOutsidePools"
 	PoolProblemFound     Reason = "PoolProblem"
@@ -89,6 +90,7 @@ var Reasons = []ReasonInfo{
 	{AddressAllocated, true, false, "The Service is given addresses of a pool; the message says which, and of which pool."},
 	{NoPoolAddress, true, true, "The Service waits for an address of a pool; the message says why there is none, and what to do."},
 	{StatusRefused, true, true, "The API server does not take the status of the Service: the Service is too large, or an admission webhook or policy denies it. The message has its answer. The VIP is announced all the same. It is tried again, at least each minute."},
+	{FinalizerNotRemoved, true, true, "The Service is being deleted, and stays, since Herald has written a finalizer on it earlier and may not remove it now (disable_service_updates). The message has the command that does."},
 	{AddressSet, false, false, "In the condition Allocated: the Service names its addresses, or a DHCP server leases them."},
 	{AddressOutsidePools, true, true, "The Service was given an address of a pool, and no pool has it any more. It keeps the address; the message says how to have it given another."},
 	{PoolProblemFound, true, true, "On the ConfigMap of pools: a key can't be read, or has an effect that is probably not meant. What was good stays in force."},
