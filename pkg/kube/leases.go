@@ -70,8 +70,11 @@ func withoutManagedFields(o *coordinationv1.Lease) *coordinationv1.Lease {
 // elections have some hundred. The API server takes 1.5 MB, and every node keeps the Leases of all namespaces.
 const maxLeaseBytes = 8 << 10
 
+// serviceLeaseKey is the annotation of a VIP lease in the announcers' namespace that says for which Lease of a Service it stands.
+const serviceLeaseKey = "heraldvip.io/service-lease"
+
 // keptAnnotations are the annotations of a large Lease that are kept.
-var keptAnnotations = []string{"heraldvip.io/claim", "heraldvip.io/from", "heraldvip.io/former-holders", "heraldvip.io/move-cause", "heraldvip.io/service-lease"}
+var keptAnnotations = []string{"heraldvip.io/claim", "heraldvip.io/from", "heraldvip.io/former-holders", "heraldvip.io/move-cause", serviceLeaseKey, "heraldvip.io/vip-leases"}
 
 // withoutWhatIsLarge is what is kept of a Lease: all but its managed fields. Of one larger than maxLeaseBytes that is no
 // node lease only what decides who owns a VIP is kept, each text cut, so that users who may write Leases can't use up the memory of

@@ -162,6 +162,12 @@ func TestLargeLeases(t *testing.T) {
 	if small := keep("default", "small", func(*coordinationv1.Lease) {}); len(small.Annotations) != 3 || len(small.OwnerReferences) != 1 {
 		t.Errorf("a small one is kept as %+v", small)
 	}
+	record := keep("kube-system", "herald-vip-leases", func(o *coordinationv1.Lease) {
+		o.Annotations["x"], o.Annotations["heraldvip.io/vip-leases"] = large, "announcers"
+	})
+	if record.Annotations["heraldvip.io/vip-leases"] != "announcers" {
+		t.Error("of the record of where VIP leases are, that is not kept")
+	}
 	if node := keep("kube-system", "herald-node-n2", func(o *coordinationv1.Lease) { o.Annotations["heraldvip.io/node"] = large }); node.Size() < len(large) {
 		t.Error("a node lease is not kept whole")
 	}

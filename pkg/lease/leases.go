@@ -317,7 +317,7 @@ func (l *Leases) step(ctx context.Context) {
 	}
 	l.readCache(now)
 	l.evaluate(statuses, &info, now)
-	l.updateReady()
+	l.updateReady(now)
 	l.copyClaims(ctx, now)
 	l.updateLocationDue(now)
 	l.renew(ctx, now, info)
@@ -345,7 +345,7 @@ func (l *Leases) readCache(now time.Time) {
 	for _, x := range changed { // node leases first: what a VIP lease says is judged by them
 		switch node := l.nodeOf(keyOf(x)); {
 		case keyOf(x) == l.recordKey():
-			l.readRecord(x, false, now)
+			l.readRecord(x, now)
 		case node == "":
 		case node == l.o.Node:
 			l.checkOwn(x, now)
@@ -362,7 +362,7 @@ func (l *Leases) readCache(now time.Time) {
 	for _, x := range gone {
 		switch node := l.nodeOf(keyOf(x)); {
 		case keyOf(x) == l.recordKey():
-			l.readRecord(nil, true, now)
+			l.readRecord(nil, now)
 		case node == l.o.Node:
 			l.own.next = now // put it back at once
 			continue

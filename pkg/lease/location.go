@@ -72,8 +72,8 @@ const (
 // locations is what this node knows of where VIP leases are, and what it does about it.
 type locations struct {
 	phase                         // as the watch shows the record; in the namespaces of the Services if there is none
-	record  *coordinationv1.Lease // as the watch shows it, or last did; nil: none was seen
-	gone    bool                  // it was deleted
+	record  *coordinationv1.Lease // the newest version that the watch has shown and that can be read; nil: none was seen
+	shown   *coordinationv1.Lease // what the watch shows, to be written over: nil, or one that can't be read, if record was deleted or spoilt
 	since   time.Time             // when phase began
 	actsBy  uint64                // the version by which this node acts for good: if phase is one of copying, it has copied its claims
 	refused bool                  // the API server refuses a copy
@@ -99,6 +99,9 @@ func (o *locations) version() uint64 {
 	}
 	return version(o.record)
 }
+
+// lost reports whether the record was deleted, or what is there now can't be read.
+func (o *locations) lost() bool { return o.shown != o.record }
 
 // copying reports whether a change of location is under way and this node has not copied all its
 // claims to the new one yet.
@@ -243,22 +246,38 @@ func (l *Leases) isForeign(x *record, now time.Time) bool {
 }
 
 // readRecord stores what the watch shows of the record, the Lease that says where VIP leases are:
-// x, or that it was deleted (gone).
-func (l *Leases) readRecord(x *coordinationv1.Lease, gone bool, now time.Time) {
+// x, or nil: it was deleted. If it was, or can't be read, it counts as before until a node has
+// written it again, over what is there.
+func (l *Leases) readRecord(x *coordinationv1.Lease, now time.Time) {
 	o := &l.location
-	if o.gone = gone; gone {
-		return // as before, until a node has written it again
+	if o.shown = x; x == nil {
+		return
 	}
 	p, ok := parsePhase(x.Annotations[LocationAnnotation])
 	if !ok {
-		l.o.Log.Error("the record of where VIP leases are can't be read; it counts as before", "lease", l.recordKey(), LocationAnnotation, x.Annotations[LocationAnnotation])
-		p = o.phase
+		l.o.Log.Error("the record of where VIP leases are can't be read; it counts as before, and is written again", "lease", l.recordKey(), LocationAnnotation, truncateCause(x.Annotations[LocationAnnotation]))
+		return
 	}
 	before, copying := o.phase, o.copying()
-	o.record, o.phase, o.nextWrite, l.changed = x, p, time.Time{}, true
+	o.record, o.nextWrite, l.changed = x, time.Time{}, true
 	if p == before && copying {
 		return
 	}
+	l.setPhase(p, now)
+	if before.moving() && p.from == before.from && !p.moving() {
+		o.retryAt = now.Add(moveAgain)
+	}
+	if !p.moving() || p == before || !o.ready {
+		o.actsBy = version(x)
+	}
+}
+
+// setPhase stores the phase p. What is planned, and what was agreed on without the API server, is forgotten: it was meant for
+// the phase before.
+func (l *Leases) setPhase(p phase, now time.Time) {
+	o := &l.location
+	before := o.phase
+	o.phase = p
 	l.quorum = l.quorum.Propose(nil)
 	l.writes.intents, l.writes.unplanned = map[vip.Key]vip.LeaseIntent{}, nil
 	l.markOutdated()
@@ -266,18 +285,12 @@ func (l *Leases) readRecord(x *coordinationv1.Lease, gone bool, now time.Time) {
 		o.since, o.refused = now, false
 		l.o.Log.Info("where VIP leases are: "+p.String(), "lease", l.recordKey())
 	}
-	if before.moving() && p.from == before.from && !p.moving() {
-		o.retryAt = now.Add(moveAgain)
-	}
 	if p.from != before.from {
 		handingOver := make(map[vip.Key]vip.HandingOver, len(l.writes.handingOver))
 		for k, v := range l.writes.handingOver {
 			handingOver[l.leaseIn(p.from, l.serviceLease(k))] = v
 		}
 		l.writes.handingOver = handingOver
-	}
-	if !p.moving() || p == before || !o.ready {
-		o.actsBy = version(x)
 	}
 }
 
@@ -293,8 +306,9 @@ func (l *Leases) markOutdated() {
 
 // updateReady stores whether this node may act on VIP leases: the watch has shown the write that began its epoch, and so
 // any version of the record that was written before. Whoever changed the record later has seen this node, or the next
-// who does will. If there is no record although a node acts by one, this one waits until it is written again.
-func (l *Leases) updateReady() {
+// who does will. If there is no record that can be read although a node acts by one, this one waits until it is written again.
+// If no node does, one that has seen an earlier record goes by that no more, as if it had started now: others may have.
+func (l *Leases) updateReady(now time.Time) {
 	o, k := &l.location, vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + l.o.Node}
 	if l.own.Epoch == 0 || l.own.EpochOver {
 		o.ready = false
@@ -304,15 +318,28 @@ func (l *Leases) updateReady() {
 	if o.ready || shown == nil || version(shown) < o.epochVersion {
 		return
 	}
-	if o.record == nil {
-		for _, p := range l.peers {
-			if !p.Over && p.info.VIPLeases != nil && p.info.VIPLeases.Record != 0 {
-				return
-			}
+	if o.record == nil || o.lost() {
+		if l.othersActBy() != 0 {
+			return
+		}
+		if o.record != nil {
+			o.record = nil
+			l.setPhase(phase{inServices, inServices}, now)
 		}
 	}
 	o.ready, o.began, o.actsBy, l.changed = true, true, o.version(), true
 	l.markOutdated()
+}
+
+// othersActBy returns the newest version of the record by which another node acts whose epoch is not over; 0 if none
+// acts by one.
+func (l *Leases) othersActBy() (newest uint64) {
+	for _, p := range l.peers {
+		if !p.Over && p.info.VIPLeases != nil {
+			newest = max(newest, p.info.VIPLeases.Record)
+		}
+	}
+	return newest
 }
 
 // copyClaims starts, while a change of location is under way, to write copies of this node's claims
@@ -417,15 +444,16 @@ func (l *Leases) wantedLocation() location {
 }
 
 // nextPhase returns the phase that this node should write into the record, the Lease that says
-// where VIP leases are, now; ok is false if none. Of the nodes that are alive the first by name
+// where VIP leases are, now; ok is false if none. One that was lost is written again by any node, unless
+// another acts by a later one. Of the nodes that are alive the first by name
 // begins and completes a change; any node ends one that can't be completed.
 func (l *Leases) nextPhase(now time.Time) (p phase, ok bool) {
 	o := &l.location
 	p = o.phase
 	wanted := l.wantedLocation()
 	switch {
-	case o.gone:
-		return p, true
+	case o.lost():
+		return p, l.othersActBy() <= o.version()
 	case p.moving() && (wanted == p.from || o.refused || now.Sub(o.since) > copyTimeout):
 		return phase{p.from, p.from}, true
 	case p.moving():
@@ -478,8 +506,8 @@ func (l *Leases) writeRecord(ctx context.Context, now time.Time) {
 		return
 	}
 	next, write := &coordinationv1.Lease{}, l.store.Create
-	if o.record != nil && !o.gone {
-		next, write = o.record.DeepCopy(), l.store.Update
+	if o.shown != nil {
+		next, write = o.shown.DeepCopy(), l.store.Update
 	}
 	next.Namespace, next.Name = l.o.Namespace, RecordName
 	addLabels(next)

@@ -400,6 +400,94 @@ func TestRecordDeleted(t *testing.T) {
 	})
 }
 
+// spoilRecord writes a record that says nothing that a node can read.
+func spoilRecord(t *testing.T, s *leasetest.Server) {
+	t.Helper()
+	x := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: RecordName}}
+	if got := s.Lease(vip.Key{Namespace: "kube-system", Name: RecordName}); got != nil {
+		x = got.DeepCopy()
+	}
+	annotate(x, LocationAnnotation, "x")
+	if _, err := s.Put(x); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRecordUnreadable: a record that can't be read is written again, as one that was deleted is, and meanwhile counts as it was: also to
+// a process that starts, and to one that begins another epoch.
+func TestRecordUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := startIn(t, s, "n1", true)
+		time.Sleep(time.Second)
+		a.want("a")
+		time.Sleep(time.Second)
+		a.way.SetFaults(func(f *leasetest.Faults) { f.Lag = 3 * time.Second })
+		b := startIn(t, s, "n2", true)
+		neverTwo(t, t.Context(), "a", newGroup(a, b))
+		alwaysServed(t, newGroup(a), "a")
+		spoilRecord(t, s)
+		time.Sleep(time.Second)
+		again(t, func() { b.want("a", "b") })
+		time.Sleep(time.Second)
+		if got := s.Lease(lk("b")); got != nil {
+			t.Errorf("n2 acts without a record:\n%s", s)
+		}
+		time.Sleep(10 * time.Second)
+		if got := locationIn(s); got != "announcers" || !b.serves("b") || s.Lease(inHome("b")) == nil {
+			t.Errorf("the leases are in %q, n2 serves %v\n%s", got, b.serves("b"), s)
+		}
+	})
+}
+
+// TestOnlyRecordUnreadable: nodes that start when there is no other record than one that can't be read write it anew, and then agree on
+// where VIP leases are as in a new installation. A node that acted by an earlier one, and has lost its epoch since, goes by that no more.
+func TestOnlyRecordUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		spoilRecord(t, s)
+		var refuse atomic.Bool
+		s.Refuse = func(l *coordinationv1.Lease) error {
+			if l.Name == RecordName && l.Annotations[LocationAnnotation] != "x" && refuse.Load() {
+				return forbidden(l.Name)
+			}
+			return nil
+		}
+		a := startIn(t, s, "n1", false)
+		time.Sleep(time.Second)
+		a.want("a")
+		time.Sleep(time.Second)
+		if got := locationIn(s); got != "services" || !a.serves("a") {
+			t.Errorf("the leases are in %q, n1 serves %v\n%s", got, a.serves("a"), s)
+		}
+		b := startIn(t, s, "n2", true)
+		time.Sleep(time.Second)
+		if got := locationIn(s); got != "announcers" || !a.serves("a") {
+			t.Errorf("the leases are in %q, n1 serves %v\n%s", got, a.serves("a"), s)
+		}
+		a.way.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
+		b.stop()
+		<-b.done
+		time.Sleep(20 * time.Second)
+		refuse.Store(true)
+		spoilRecord(t, s)
+		c := startIn(t, s, "n3", false)
+		neverTwo(t, t.Context(), "b", newGroup(a, c))
+		again(t, func() { a.want("b"); c.want("b") })
+		time.Sleep(20 * time.Second)
+		a.way.SetFaults(func(f *leasetest.Faults) { f.Cut = false })
+		time.Sleep(10 * time.Second)
+		if !c.serves("b") {
+			t.Errorf("n3 does not serve\n%s", s)
+		}
+		refuse.Store(false)
+		time.Sleep(time.Minute)
+		if got := locationIn(s); got != "services" || a.serves("b") == c.serves("b") {
+			t.Errorf("the leases are in %q, n1 serves %v, n3 serves %v\n%s", got, a.serves("b"), c.serves("b"), s)
+		}
+	})
+}
+
 // TestForeignLeaseOfService: with VIP leases in the announcers' namespace, the lease of another program in the Service's namespace is respected
 // as long as it is renewed.
 func TestForeignLeaseOfService(t *testing.T) {
