@@ -228,8 +228,14 @@ func (r annotationReader) parseLeaseName(value string) (name, problem string) {
 	if strings.HasPrefix(name, nodeLeasePrefix) {
 		return "", fmt.Sprintf("names that begin with %s are those of node leases; write another. The default is used", nodeLeasePrefix)
 	}
+	if slices.Contains(otherLeases, name) {
+		return "", "a Lease that Herald uses for something else; write another. The default is used"
+	}
 	return name, ""
 }
+
+// otherLeases are the Leases of Herald that are no VIP leases, but for node leases: no Service may reach them.
+var otherLeases = []string{"herald-vip-leases", "herald-pools"}
 
 // nodeLeasePrefix begins the names of node leases, which no Service may reach.
 const nodeLeasePrefix = "herald-node-"
