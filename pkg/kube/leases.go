@@ -113,11 +113,17 @@ func keepTexts(texts map[string]string, keys ...string) map[string]string {
 // kept: any number of renewals of theirs wakes nobody.
 func (l *Leases) leaseChanged(k vip.Key, old, new *coordinationv1.Lease) bool {
 	isNodeLease := k.Namespace == l.nodes.Namespace && strings.HasPrefix(k.Name, l.nodes.Name)
-	if !isNodeLease && l.named[k] == 0 && !l.told[k] {
+	if !isNodeLease && l.named[k] == 0 && !l.told[k] && !l.standsForAnother(k, new) {
 		return false
 	}
 	l.tell(k, old, new)
 	return true
+}
+
+// standsForAnother reports whether the Lease k, in its version x, is in the announcers' namespace and stands for that of a
+// Service. Its holder has to release it also if the Service was deleted while the holder did not run: it has no owner reference.
+func (l *Leases) standsForAnother(k vip.Key, x *coordinationv1.Lease) bool {
+	return k.Namespace == l.nodes.Namespace && x != nil && x.Annotations[serviceLeaseKey] != ""
 }
 
 // tell has the next TakeChanges return the Lease k: its version new, or if that is nil old as
@@ -167,8 +173,8 @@ func (l *Leases) Synced() bool {
 }
 
 // TakeChanges is the Leases that are new or changed since the last call, and the last version
-// of each that was deleted since: node leases, and those that a Service of type LoadBalancer or
-// Options.Leases names, or has named since they exist. They must not be changed. It is for one
+// of each that was deleted since: node leases, those that a Service of type LoadBalancer or
+// Options.Leases names, or has named since they exist, and those of standsForAnother. They must not be changed. It is for one
 // caller.
 func (l *Leases) TakeChanges() (changed, deleted []*coordinationv1.Lease) {
 	l.mu.Lock()

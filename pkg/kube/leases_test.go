@@ -94,6 +94,15 @@ func TestLeasesThatNothingNames(t *testing.T) {
 	check.OK(t, c.services.Delete(other))
 	check.OK(t, s.Delete(renewed("default", "shared", 406)))
 	expect("the Service is deleted, then its lease", 1, "-default/shared")
+	left := renewed("kube-system", "kubevip-gone.default", 407)
+	left.Annotations = map[string]string{"heraldvip.io/service-lease": "default/kubevip-gone"}
+	check.OK(t, s.Update(left))
+	expect("that of a Service which was deleted earlier, in the announcers' namespace", 1, "kube-system/kubevip-gone.default")
+	check.OK(t, s.Delete(left))
+	expect("it is deleted, too", 1, "-kube-system/kubevip-gone.default")
+	left.Namespace = "tenant"
+	check.OK(t, s.Update(left))
+	expect("a tenant makes one like it", 0)
 	if len(c.Leases.told) != 2 || len(c.Leases.named) != 1 {
 		t.Errorf("remembered: told %v, named %v", c.Leases.told, c.Leases.named)
 	}
