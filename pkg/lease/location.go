@@ -60,13 +60,14 @@ func parsePhase(text string) (p phase, ok bool) {
 
 // Times of a change of location.
 const (
-	copyTimeout  = 5 * time.Second // a phase in which claims are copied ends after this, with or without success
-	moveAgain    = time.Minute     // how long after one without success the next begins
-	recordPause  = time.Second     // between two writes of the record by this node
-	dueTime      = time.Second     // how long no claims are written because a change should begin
-	cleanupPause = 2 * time.Second // between two looks for VIP leases that do not count, at least
-	cleanupRetry = 10 * time.Minute
-	maxCleanup   = 4 // such leases deleted at a time
+	copyTimeout  = 5 * time.Second  // a phase in which claims are copied ends after this, with or without success
+	moveAgain    = time.Minute      // how long after one without success the next begins
+	recordPause  = time.Second      // between two writes of the record by this node
+	dueTime      = time.Second      // how long no claims are written because a change should begin
+	cleanupPause = 2 * time.Second  // between two looks for VIP leases that do not count, at least
+	cleanupRetry = 10 * time.Minute // after the API server has refused to have one deleted; twice as long after each look at which it does again
+	cleanupDaily = 24 * time.Hour   // but no longer than this
+	maxCleanup   = 4                // such leases deleted at a time
 )
 
 // locations is what this node knows of where VIP leases are, and what it does about it.
@@ -88,6 +89,7 @@ type locations struct {
 	nextWrite   time.Time
 	cleaning    int // deletions of VIP leases that do not count
 	nextCleanup time.Time
+	cleanupWait time.Duration // how long the pause after the next refusal is; 0: none has been refused in this phase
 
 	services map[vip.Key]vip.Key // by VIP lease in the announcers' namespace that a plan has named: that of the Service
 }
@@ -283,6 +285,7 @@ func (l *Leases) setPhase(p phase, now time.Time) {
 	l.markOutdated()
 	if p != before {
 		o.since, o.refused = now, false
+		o.nextCleanup, o.cleanupWait = time.Time{}, 0
 		l.o.Log.Info("where VIP leases are: "+p.String(), "lease", l.recordKey())
 	}
 	if p.from != before.from {
@@ -554,7 +557,7 @@ func (l *Leases) deleteCopies(ctx context.Context, now time.Time) {
 }
 
 // deleteCopy starts to blank and delete the VIP lease y, which no longer counts. If the API server
-// refuses that, none is tried for cleanupRetry.
+// refuses that, none is tried for cleanupRetry, and for longer each time (refuseCleanup).
 func (l *Leases) deleteCopy(ctx context.Context, y *record) {
 	o := &l.location
 	l.writes.pending[y.key] = true
@@ -569,9 +572,23 @@ func (l *Leases) deleteCopy(ctx context.Context, y *record) {
 				l.cache.setDeleted(got)
 				o.nextCleanup = time.Time{}
 			case why != "":
-				l.o.Log.Info("a VIP lease that no longer counts can't be deleted; it goes with its Service", "lease", y.key, "why", why)
-				o.nextCleanup = time.Now().Add(cleanupRetry)
+				l.refuseCleanup(y.key, why)
 			}
 		}
 	})
+}
+
+// refuseCleanup stores when the next VIP leases that no longer count may be deleted, after the API server has refused that
+// of k, and logs the first refusal. More than one refusal at the same look counts once.
+func (l *Leases) refuseCleanup(k vip.Key, why string) {
+	o, now := &l.location, time.Now()
+	if o.nextCleanup.After(now.Add(cleanupPause)) {
+		return
+	}
+	if o.cleanupWait == 0 {
+		o.cleanupWait = cleanupRetry
+		l.o.Log.Info("VIP leases that no longer count can't be deleted; each goes with its Service. It is tried again less and less often", "lease", k, "why", why)
+	}
+	o.nextCleanup = now.Add(o.cleanupWait)
+	o.cleanupWait = min(2*o.cleanupWait, cleanupDaily)
 }

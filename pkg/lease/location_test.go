@@ -488,6 +488,68 @@ func TestOnlyRecordUnreadable(t *testing.T) {
 	})
 }
 
+// TestCleanupRefused: where RBAC does not allow it to delete VIP leases that no longer count, Herald tries that less and less often, and says so once.
+func TestCleanupRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		var refuse atomic.Bool
+		var refused atomic.Int32
+		s.Refuse = func(l *coordinationv1.Lease) error {
+			if l.Namespace == "kube-system" || !refuse.Load() {
+				return nil
+			}
+			refused.Add(1)
+			return forbidden(l.Name)
+		}
+		var log strings.Builder
+		a, run := newNode(t, s, "n1", func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		run(func(error) {})
+		time.Sleep(time.Second)
+		a.want("a", "b", "c")
+		time.Sleep(time.Second)
+		refuse.Store(true)
+		startIn(t, s, "n2", true)
+		time.Sleep(time.Second)
+		if got := refused.Load(); got != 3 || locationIn(s) != "announcers" {
+			t.Fatalf("%d writes were refused, the leases are in %q\n%s", got, locationIn(s), s)
+		}
+		a.want("a", "b", "c")
+		time.Sleep(75 * time.Minute)
+		synctest.Wait()
+		if got := refused.Load(); got != 12 {
+			t.Errorf("%d writes on 3 leases were refused; want each to be tried 4 times, at once and after 10, 30 and 70 minutes", got)
+		}
+		if got := strings.Count(log.String(), "can't be deleted"); got != 1 {
+			t.Errorf("the log says so %d times", got)
+		}
+		refuse.Store(false)
+		time.Sleep(80 * time.Minute)
+		if got := s.Lease(lk("a")); got != nil {
+			t.Errorf("it is allowed now, and not done:\n%s", s)
+		}
+	})
+}
+
+// TestCleanupPause: what is refused on and on is tried eight times on the first day, then once a day.
+func TestCleanupPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := newNode(t, leasetest.NewServer(), "n1", func(*Options) {})
+		began, tries := time.Now(), map[time.Duration]int{}
+		for day := time.Duration(0); day < 10; day = time.Since(began) / (24 * time.Hour) {
+			tries[day]++
+			for range maxCleanup {
+				n.refuseCleanup(lk("a"), "forbidden")
+			}
+			time.Sleep(time.Until(n.location.nextCleanup))
+		}
+		for day := range time.Duration(10) {
+			if want := map[bool]int{true: 8, false: 1}[day == 0]; tries[day] != want {
+				t.Errorf("day %d: %d tries, want %d", day, tries[day], want)
+			}
+		}
+	})
+}
+
 // TestForeignLeaseOfService: with VIP leases in the announcers' namespace, the lease of another program in the Service's namespace is respected
 // as long as it is renewed.
 func TestForeignLeaseOfService(t *testing.T) {
