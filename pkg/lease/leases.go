@@ -342,10 +342,8 @@ func (l *Leases) step(ctx context.Context) {
 func (l *Leases) readCache(now time.Time) {
 	changed, gone := l.cache.update(l.store.TakeChanges())
 	maps.DeleteFunc(l.cache.dropped, func(k vip.Key, _ uint64) bool { return !l.writes.pending[k] })
-	for _, x := range changed { // node leases first: what a VIP lease says is judged by them
+	for _, x := range changed { // node leases first: what the others say is judged by them
 		switch node := l.nodeOf(keyOf(x)); {
-		case keyOf(x) == l.recordKey():
-			l.readRecord(x, now)
 		case node == "":
 		case node == l.o.Node:
 			l.checkOwn(x, now)
@@ -354,7 +352,9 @@ func (l *Leases) readCache(now time.Time) {
 		}
 	}
 	for _, x := range changed {
-		if l.isVIPLease(keyOf(x)) {
+		if keyOf(x) == l.recordKey() {
+			l.readRecord(x, now)
+		} else if l.isVIPLease(keyOf(x)) {
 			l.storeVIPLease(parseRecord(x), now)
 			l.changed = true
 		}

@@ -222,8 +222,8 @@ func (l *Leases) mayChange(k vip.Key, now time.Time) bool {
 }
 
 // updateLocationDue stores since when a change of the location of VIP leases should begin; zero if
-// they are where they should be, a change is under way, the last one had no success and was less
-// than moveAgain ago, or not all nodes act by the newest record.
+// they are where they should be, a change is under way, the last one had no success though it was wanted
+// to the end and was less than moveAgain ago, or not all nodes act by the newest record.
 func (l *Leases) updateLocationDue(now time.Time) {
 	o := &l.location
 	wanted := l.wantedLocation()
@@ -266,7 +266,7 @@ func (l *Leases) readRecord(x *coordinationv1.Lease, now time.Time) {
 		return
 	}
 	l.setPhase(p, now)
-	if before.moving() && p.from == before.from && !p.moving() {
+	if before.moving() && p.from == before.from && !p.moving() && l.wantedLocation() != p.from {
 		o.retryAt = now.Add(moveAgain)
 	}
 	if !p.moving() || p == before || !o.ready {

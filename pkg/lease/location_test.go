@@ -550,6 +550,34 @@ func TestCleanupPause(t *testing.T) {
 	})
 }
 
+// TestMoveEndedByRestart: a change that ends because the only node that wants it is restarted begins again when it is back.
+func TestMoveEndedByRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		startIn(t, s, "n1", false)
+		b := startIn(t, s, "n2", false)
+		time.Sleep(time.Second)
+		b.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
+		c := startIn(t, s, "n3", true)
+		time.Sleep(time.Second)
+		if got := locationIn(s); got != "services to announcers" {
+			t.Fatalf("the leases are in %q", got)
+		}
+		c.stop()
+		<-c.done
+		time.Sleep(time.Second)
+		if got := locationIn(s); got != "services" {
+			t.Fatalf("n3 has stopped, and the leases are in %q", got)
+		}
+		b.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = false })
+		startIn(t, s, "n3", true)
+		time.Sleep(2 * time.Second)
+		if got := locationIn(s); got != "announcers" {
+			t.Errorf("n3 is back, and the leases are in %q", got)
+		}
+	})
+}
+
 // TestForeignLeaseOfService: with VIP leases in the announcers' namespace, the lease of another program in the Service's namespace is respected
 // as long as it is renewed.
 func TestForeignLeaseOfService(t *testing.T) {
