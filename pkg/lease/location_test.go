@@ -440,7 +440,7 @@ func TestRecordUnreadable(t *testing.T) {
 	})
 }
 
-// TestOnlyRecordUnreadable: nodes that start when there is no other record than one that can't be read write it anew, and then agree on
+// TestOnlyRecordUnreadable: nodes that start when there is no other record than one that can't be read write it again, and then agree on
 // where VIP leases are as in a new installation. A node that acted by an earlier one, and has lost its epoch since, goes by that no more.
 func TestOnlyRecordUnreadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
