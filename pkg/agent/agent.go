@@ -201,16 +201,22 @@ func (a *Agent) stop(ctx context.Context) {
 	if a.last.Load() == nil || !lastNode(a.observe()) {
 		return
 	}
+	a.applyLasting(ctx, vip.Plan{})
+}
+
+// applyLasting hands over what the plan wants of nftables for connections that outlast a move of their VIP. It comes before a VIP is
+// bound here, and is not in apply: it outlasts the process, whose last Plan is empty, unless that is the last of all.
+func (a *Agent) applyLasting(ctx context.Context, p vip.Plan) {
 	if a.o.FormerOwners != nil {
-		_, err := a.o.FormerOwners.Set(ctx, nil)
+		_, err := a.o.FormerOwners.Set(ctx, p.FormerOwners)
 		a.logOnce("former owners", err)
 	}
 	if a.o.Balanced != nil {
-		_, err := a.o.Balanced.Set(ctx, nil)
+		_, err := a.o.Balanced.Set(ctx, p.Balanced)
 		a.logOnce("balancing of API servers", err)
 	}
 	if a.o.Translations != nil {
-		_, err := a.o.Translations.Set(ctx, nil)
+		_, err := a.o.Translations.Set(ctx, p.Translations)
 		a.logOnce("translations", err)
 	}
 }
@@ -261,19 +267,7 @@ func (a *Agent) pass(ctx context.Context) bool {
 	}
 	p := a.o.Plan(w)
 	a.last.Store(&Pass{World: w, Plan: p})
-	if a.o.FormerOwners != nil {
-		// Before a VIP is bound here. Not in apply: they outlast the process, whose last Plan is empty.
-		_, err := a.o.FormerOwners.Set(ctx, p.FormerOwners)
-		a.logOnce("former owners", err)
-	}
-	if a.o.Balanced != nil { // likewise
-		_, err := a.o.Balanced.Set(ctx, p.Balanced)
-		a.logOnce("balancing of API servers", err)
-	}
-	if a.o.Translations != nil { // likewise
-		_, err := a.o.Translations.Set(ctx, p.Translations)
-		a.logOnce("translations", err)
-	}
+	a.applyLasting(ctx, p)
 	ok := a.apply(ctx, p)
 	if a.o.Passed != nil {
 		a.o.Passed(w, p)
@@ -335,6 +329,16 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		a.macvlansLeft = len(left)
 		failed("links", err)
 	}
+	a.putAll(p, have)
+
+	if before != nil && !same(before.World.Bound, bound) {
+		a.Poke() // status and Events follow what the kernel confirmed
+	}
+	return ok
+}
+
+// putAll hands each Mailbox what the plan wants of it, once have is bound.
+func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.Pools, p.Pools)
 	put(a.o.Assignments, p.Assignments)
 	put(a.o.Connections, p.OwnedBefore)
@@ -347,11 +351,6 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 	put(a.o.Statuses, p.Statuses)
 	put(a.o.Events, p.Events)
 	put(a.o.Leases, keepClaims(p, have))
-
-	if before != nil && !same(before.World.Bound, bound) {
-		a.Poke() // status and Events follow what the kernel confirmed
-	}
-	return ok
 }
 
 // limited has the ports of VIPs limited, and returns the addresses of the plan without those that are not bound yet and

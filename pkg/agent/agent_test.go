@@ -436,12 +436,22 @@ func TestStopOfTheLastNode(t *testing.T) {
 		{"all stop", []vip.Member{{Name: "n1", Alive: true, Info: stopping}, {Name: "n2", Alive: true, Info: stopping}, {Name: "n3"}}, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			m := &machine{world: known(), told: true, plan: vip.Plan{FormerOwners: []vip.FormerOwner{{Link: "eth0"}}}}
+			m := &machine{world: known(), told: true, plan: vip.Plan{
+				FormerOwners: []vip.FormerOwner{{Link: "eth0"}}, Balanced: []vip.BalancedServer{{Port: 6443}}, Translations: []vip.Translation{{Port: 6443}},
+			}}
 			m.world.Members = tt.members
 			a := newAgent(m, nil)
-			left := -1
+			var left struct{ formerOwners, balanced, translations int }
 			a.o.FormerOwners = part[vip.FormerOwner](func(want []vip.FormerOwner) ([]vip.FormerOwner, error) {
-				left = len(want)
+				left.formerOwners = len(want)
+				return want, nil
+			})
+			a.o.Balanced = part[vip.BalancedServer](func(want []vip.BalancedServer) ([]vip.BalancedServer, error) {
+				left.balanced = len(want)
+				return want, nil
+			})
+			a.o.Translations = part[vip.Translation](func(want []vip.Translation) ([]vip.Translation, error) {
+				left.translations = len(want)
 				return want, nil
 			})
 			ctx, cancel := context.WithCancel(t.Context())
@@ -450,8 +460,8 @@ func TestStopOfTheLastNode(t *testing.T) {
 			synctest.Wait()
 			cancel()
 			<-done
-			if left != tt.left {
-				t.Errorf("%s: %d entries are left, want %d", tt.name, left, tt.left)
+			if left.formerOwners != tt.left || left.balanced != tt.left || left.translations != tt.left {
+				t.Errorf("%s: %+v entries are left, want %d each", tt.name, left, tt.left)
 			}
 		})
 	}
