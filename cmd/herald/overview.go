@@ -173,20 +173,10 @@ func overviewPools(w *vip.World) (rows []page.Pool) {
 		return nil
 	}
 	pools, _ := pool.Parse(nil, w.Pools.Data)
-	used := make(map[netip.Addr]bool)
-	for i := range w.Services {
-		for _, a := range addressesOf(&w.Services[i]) {
-			used[a] = true
-		}
-	}
+	used := usedAddresses(w.Services)
 	for _, p := range pools.All() {
 		for _, f := range familiesOf(p) {
-			n := 0
-			for a := range used {
-				if vip.FamilyOf(a) == f && p.Contains(a) {
-					n++
-				}
-			}
+			n := usedOf(p, f, used)
 			row := page.Pool{Pool: p.Name, Family: f.String(), Used: fmt.Sprint(n), Size: sizeOf(p, f)}
 			switch size := p.Size(f); {
 			case size > 0 && float64(n) >= size:

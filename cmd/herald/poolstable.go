@@ -107,21 +107,11 @@ func writePools(w io.Writer, source *vip.PoolSource, s kube.Snapshot) error {
 		return err
 	}
 	pools, problems := pool.Parse(nil, source.Data)
-	used := make(map[netip.Addr]bool)
-	for i := range s.Services {
-		for _, a := range addressesOf(&s.Services[i]) {
-			used[a] = true
-		}
-	}
+	used := usedAddresses(s.Services)
 	var rows, services []string
 	for _, p := range pools.All() {
 		for _, f := range familiesOf(p) {
-			n := 0
-			for a := range used {
-				if vip.FamilyOf(a) == f && p.Contains(a) {
-					n++
-				}
-			}
+			n := usedOf(p, f, used)
 			free := max(0, p.Size(f)-float64(n))
 			rows = append(rows, row(append([]string{p.Name, f.String(), sizeOf(p, f), strconv.Itoa(n), fmt.Sprintf("%.0f", free)}, whereCells(pools, p)...)...))
 		}
@@ -213,6 +203,27 @@ func poolServiceRows(s *vip.Service, pools *pool.Pools, events []kube.StoredEven
 		}
 	}
 	return []string{row(s.Key.String(), "-", "-", why)}
+}
+
+// usedAddresses returns the addresses that Services have.
+func usedAddresses(services []vip.Service) map[netip.Addr]bool {
+	used := make(map[netip.Addr]bool)
+	for i := range services {
+		for _, a := range addressesOf(&services[i]) {
+			used[a] = true
+		}
+	}
+	return used
+}
+
+// usedOf returns how many of used are addresses of a pool and a family.
+func usedOf(p *pool.Pool, f vip.Family, used map[netip.Addr]bool) (n int) {
+	for a := range used {
+		if vip.FamilyOf(a) == f && p.Contains(a) {
+			n++
+		}
+	}
+	return n
 }
 
 // addressesOf returns what a Service names and what its status has, each once.
