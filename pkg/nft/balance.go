@@ -34,6 +34,9 @@ const slots = 60
 //	  meta l4proto tcp ct status dnat ct original proto-dst @balanced_ports ip daddr . tcp dport @targets masquerade
 //	}
 //
+// The rule that masquerades looks at the port that the connection was to and at where it goes, not at the VIP that it was to: nft(8)
+// 1.0.6 aborts when it is to list a rule that looks up "ct original daddr", and so do programs that run it, such as kube-proxy.
+//
 // Only the first packet of a connection passes these chains; where it went conntrack remembers, whatever becomes of the map. So a
 // connection stays with its API server until that ends. Those of this node's own share are translated as by the table herald_control_plane. The table
 // is there while any API server is ready, and the map is changed in one transaction.
@@ -45,27 +48,22 @@ var balanced = purpose[vip.BalancedServer]{
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), a.To.Compare(b.To))
 	},
 	maps: func(f family) []*nftables.Set {
-		vips := f.balancedSet("balanced", nftables.MustConcatSetType(f.addr, nftables.TypeInetService))
-		return []*nftables.Set{vips, f.servers(), f.balancedSet("balanced_ports", nftables.TypeInetService), f.balancedSet("targets", nftables.MustConcatSetType(f.addr, nftables.TypeInetService))}
+		set := func(name string, parts ...nftables.SetDatatype) *nftables.Set {
+			return f.setOf("herald_api_servers", name, parts...)
+		}
+		return []*nftables.Set{
+			set("balanced", f.addr, nftables.TypeInetService), f.servers(),
+			set("balanced_ports", nftables.TypeInetService), set("targets", f.addr, nftables.TypeInetService),
+		}
 	},
 	build: buildBalanced, elements: balancedElements,
 }
 
-// balancedSet is a set of the table: of VIPs, each with a port, whose connections are spread (balanced), of these ports alone, or
-// of API servers, each with its port (targets). The rule that masquerades looks at the last two, and not at the VIP that the connection
-// was to: nft(8) 1.0.6 aborts when it is to list a rule that looks up "ct original daddr", and so do programs that run it, such as kube-proxy.
-func (f family) balancedSet(name string, key nftables.SetDatatype) *nftables.Set {
-	return &nftables.Set{
-		Table: f.table("herald_api_servers"), Name: name, HasTimeout: true, Timeout: Timeout, KeyType: key, Concatenation: name != "balanced_ports",
-	}
-}
-
 // servers is the map from a number less than slots to an API server.
 func (f family) servers() *nftables.Set {
-	return &nftables.Set{
-		Table: f.table("herald_api_servers"), Name: "servers", IsMap: true, HasTimeout: true, Timeout: Timeout,
-		KeyType: nftables.TypeInteger, DataType: nftables.MustConcatSetType(f.addr, nftables.TypeInetService),
-	}
+	set := f.setOf("herald_api_servers", "servers", nftables.TypeInteger)
+	set.IsMap, set.DataType = true, nftables.MustConcatSetType(f.addr, nftables.TypeInetService)
+	return set
 }
 
 // balancedElements are the elements of the set and of the map for entries of the family, which are for one VIP: the control plane

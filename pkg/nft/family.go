@@ -37,13 +37,21 @@ const (
 // family; 1 is the part after the address. Each but the address has 4 octets.
 func (f family) part(n uint32) uint32 { return unix.NFT_REG32_00 + f.addr.Bytes/4 + n - 1 }
 
+// setOf describes a set of a table, with a timeout. With several parts its key is their concatenation.
+func (f family) setOf(table, name string, parts ...nftables.SetDatatype) *nftables.Set {
+	set := &nftables.Set{Table: f.table(table), Name: name, HasTimeout: true, Timeout: Timeout, KeyType: parts[0]}
+	if len(parts) > 1 {
+		set.KeyType, set.Concatenation = nftables.MustConcatSetType(parts...), true
+	}
+	return set
+}
+
 // mapOf describes a map of a table, with a timeout. Its key has several parts, of which the first is an address of the family;
 // its values are such addresses.
 func (f family) mapOf(table, name string, parts ...nftables.SetDatatype) *nftables.Set {
-	key := nftables.MustConcatSetType(append([]nftables.SetDatatype{f.addr}, parts...)...)
-	return &nftables.Set{
-		Table: f.table(table), Name: name, IsMap: true, HasTimeout: true, Timeout: Timeout, Concatenation: true, KeyType: key, DataType: f.addr,
-	}
+	set := f.setOf(table, name, append([]nftables.SetDatatype{f.addr}, parts...)...)
+	set.IsMap, set.DataType = true, f.addr
+	return set
 }
 
 // table is Herald's table of that name and the family.

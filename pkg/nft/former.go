@@ -71,8 +71,8 @@ func formerOwnerElements(_ family, entries []vip.FormerOwner) [][]nftables.SetEl
 		if x.Port > 0 {
 			i, key = 1, [][]byte{x.Addr.AsSlice(), portPart(x.Port), link}
 		}
-		first := len(seen)
-		if all[i] = addElement(all[i], seen, x.NextHop, key...); len(seen) > first && x.Again.IsValid() {
+		known := len(seen)
+		if all[i] = addElement(all[i], seen, x.NextHop, key...); len(seen) > known && x.Again.IsValid() {
 			all[i+2] = append(all[i+2], nftables.SetElement{Key: slices.Concat(key...), Val: x.Again.AsSlice()})
 		}
 	}

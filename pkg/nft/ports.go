@@ -42,22 +42,14 @@ var openPorts = purpose[vip.OpenPort]{
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.From, b.From))
 	},
 	maps: func(f family) []*nftables.Set {
-		return []*nftables.Set{f.limited(), f.ports("open"), f.ports("open_from")}
+		return []*nftables.Set{f.setOf("herald_ports", "limited", f.addr), f.vipPorts("open"), f.vipPorts("open_from")}
 	},
 	build: buildOpenPorts, elements: openPortElements,
 }
 
-// limited is the set of VIPs with an OpenPort.
-func (f family) limited() *nftables.Set {
-	return &nftables.Set{Table: f.table("herald_ports"), Name: "limited", HasTimeout: true, Timeout: Timeout, KeyType: f.addr}
-}
-
-// ports is a set of VIPs, each with a protocol and a port.
-func (f family) ports(name string) *nftables.Set {
-	return &nftables.Set{
-		Table: f.table("herald_ports"), Name: name, HasTimeout: true, Timeout: Timeout, Concatenation: true,
-		KeyType: nftables.MustConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService),
-	}
+// vipPorts is a set of VIPs, each with a protocol and a port.
+func (f family) vipPorts(name string) *nftables.Set {
+	return f.setOf("herald_ports", name, f.addr, nftables.TypeInetProto, nftables.TypeInetService)
 }
 
 // protocols is the protocols that Services have, by IP protocol number.
