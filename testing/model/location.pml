@@ -1,5 +1,5 @@
 /*
- * Where the lease of one VIP is, as two nodes agree on it by a record (pkg/lease/location.go), for spin.
+ * Where the lease of one VIP is, as two nodes agree on it by a record (pkg/lease/location.go, relocate.go), for spin.
  *
  * What is modelled: the record (version, from, to), a VIP lease in each of two places, and what each node publishes (the
  * version of the record by which it acts), as the API server keeps them; each node's cache, which shows any state that has been,
