@@ -136,23 +136,16 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	poke := func() { n.agent.Poke() }
 	pokeBoth := func() { n.agent.Poke(); wake.Send() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
-	var leases []vip.Key
-	if !cfg.Services.Election {
-		leases = append(leases, cfg.Services.Lease)
-	}
-	if cfg.ControlPlane.Enable {
-		leases = append(leases, cfg.ControlPlane.Lease)
-	}
-	var pools vip.Key
-	if cfg.GivesAddresses() {
-		pools = cfg.Pools
-		leases = append(leases, poolsLease(cfg), providerLease)
-	}
+	leases := namedLeases(cfg)
 	n.fixedLeases = make(map[vip.Key]bool)
 	for _, k := range leases {
 		n.fixedLeases[k] = true
 	}
 	leases = append(leases, vip.Key{Namespace: cfg.Node.Namespace, Name: lease.RecordName})
+	var pools vip.Key
+	if cfg.GivesAddresses() {
+		pools = cfg.Pools
+	}
 	n.cluster, err = kube.New(access, kube.Options{
 		Pools:     pools,
 		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix, Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
@@ -183,6 +176,20 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	n.agent = n.newAgent()
 	n.newServer()
 	return n, nil
+}
+
+// namedLeases returns the Leases that options name, whatever Services there are.
+func namedLeases(cfg config.Config) (leases []vip.Key) {
+	if !cfg.Services.Election {
+		leases = append(leases, cfg.Services.Lease)
+	}
+	if cfg.ControlPlane.Enable {
+		leases = append(leases, cfg.ControlPlane.Lease)
+	}
+	if cfg.GivesAddresses() {
+		leases = append(leases, poolsLease(cfg), providerLease)
+	}
+	return leases
 }
 
 // newAgent hands the agent the rooms; those of UPnP and of BGP only if these are enabled.
