@@ -374,6 +374,22 @@ func TestStartWithOldCache(t *testing.T) {
 // TestRecordDeleted: a record that is deleted by hand is written again, and meanwhile counts as it was: also to a
 // process that starts, which waits until it is there.
 func TestRecordDeleted(t *testing.T) {
+	testLostRecord(t, func(s *leasetest.Server) {
+		if err := s.Remove(vip.Key{Namespace: "kube-system", Name: RecordName}, ""); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestRecordUnreadable: so is a record that can't be read.
+func TestRecordUnreadable(t *testing.T) {
+	testLostRecord(t, func(s *leasetest.Server) { spoilRecord(t, s) })
+}
+
+// testLostRecord has the record lost while one node acts by it and another starts: that waits until the record is written again, and no
+// VIP has two owners or none.
+func testLostRecord(t *testing.T, lose func(*leasetest.Server)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		a := startIn(t, s, "n1", true)
@@ -384,9 +400,7 @@ func TestRecordDeleted(t *testing.T) {
 		b := startIn(t, s, "n2", true)
 		neverTwo(t, t.Context(), "a", newGroup(a, b))
 		alwaysServed(t, newGroup(a), "a")
-		if err := s.Remove(vip.Key{Namespace: "kube-system", Name: RecordName}, ""); err != nil {
-			t.Fatal(err)
-		}
+		lose(s)
 		time.Sleep(time.Second)
 		again(t, func() { b.want("a", "b") })
 		time.Sleep(time.Second)
@@ -411,33 +425,6 @@ func spoilRecord(t *testing.T, s *leasetest.Server) {
 	if _, err := s.Put(x); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// TestRecordUnreadable: a record that can't be read is written again, as one that was deleted is, and meanwhile counts as it was: also to
-// a process that starts, and to one that begins another epoch.
-func TestRecordUnreadable(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := leasetest.NewServer()
-		a := startIn(t, s, "n1", true)
-		time.Sleep(time.Second)
-		a.want("a")
-		time.Sleep(time.Second)
-		a.way.SetFaults(func(f *leasetest.Faults) { f.Lag = 3 * time.Second })
-		b := startIn(t, s, "n2", true)
-		neverTwo(t, t.Context(), "a", newGroup(a, b))
-		alwaysServed(t, newGroup(a), "a")
-		spoilRecord(t, s)
-		time.Sleep(time.Second)
-		again(t, func() { b.want("a", "b") })
-		time.Sleep(time.Second)
-		if got := s.Lease(lk("b")); got != nil {
-			t.Errorf("n2 acts without a record:\n%s", s)
-		}
-		time.Sleep(10 * time.Second)
-		if got := locationIn(s); got != "announcers" || !b.serves("b") || s.Lease(inHome("b")) == nil {
-			t.Errorf("the leases are in %q, n2 serves %v\n%s", got, b.serves("b"), s)
-		}
-	})
 }
 
 // TestOnlyRecordUnreadable: nodes that start when there is no other record than one that can't be read write it again, and then agree on
