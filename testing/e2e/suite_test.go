@@ -246,7 +246,7 @@ func awaitForgotten(t *testing.T, deleted []string) {
 		for _, n := range cluster.Nodes() {
 			rules := proxyRules(t, n)
 			for _, vip := range deleted {
-				if len(rulesFor(rules, vip)) > 0 {
+				if len(lab.RulesFor(rules, vip)) > 0 {
 					left = fmt.Sprintf("kube-proxy on %s still has rules for %s", n, vip)
 				}
 			}

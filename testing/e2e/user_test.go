@@ -35,23 +35,11 @@ func proxyRules(t *testing.T, node string) string {
 	return nft + check.Value(cluster.Run(context.Background(), node, "iptables-save"))(t)
 }
 
-// rulesFor is what rules has of a VIP: the rest of the line, or of the element of a map.
-func rulesFor(rules, vip string) []string {
-	return regexp.MustCompile(`(?m)(?:^|[^0-9a-f:.])`+regexp.QuoteMeta(vip)+`(?:[^0-9a-f:.,\n][^,\n]*)?(?:[,\n]|$)`).FindAllString(rules, -1)
-}
-
-// proxyServes returns nil if kube-proxy on a node forwards connections to a VIP. As long as it knows
-// no endpoints it has a rule that rejects them.
+// proxyServes returns nil if kube-proxy on a node forwards connections to a VIP.
 func proxyServes(t *testing.T, node, vip string) error {
 	t.Helper()
-	have := rulesFor(proxyRules(t, node), vip)
-	for _, r := range have {
-		if strings.Contains(strings.ToLower(r), "reject") {
-			return fmt.Errorf("kube-proxy on %s rejects connections: %s", node, r)
-		}
-	}
-	if len(have) == 0 {
-		return fmt.Errorf("kube-proxy on %s has no rules for it", node)
+	if err := lab.RulesServe(proxyRules(t, node), vip); err != nil {
+		return fmt.Errorf("kube-proxy on %s: %w", node, err)
 	}
 	return nil
 }
@@ -76,7 +64,7 @@ func TestIPMode(t *testing.T) {
 	has := func(vip string, want bool) {
 		t.Helper()
 		until(t, 20*time.Second, fmt.Sprintf("kube-proxy's rules name %s: %v", vip, want), func(ctx) error {
-			if has := rulesFor(proxyRules(t, "n1"), vip); len(has) > 0 != want {
+			if has := lab.RulesFor(proxyRules(t, "n1"), vip); len(has) > 0 != want {
 				return fmt.Errorf("they have %q", has)
 			}
 			return nil

@@ -1,6 +1,11 @@
 package lab
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+)
 
 // KillProxy ends a node's kube-proxy by SIGKILL. Its rules stay in the kernel.
 func (l *Lab) KillProxy(node string) { l.proxy(node).Kill() }
@@ -25,4 +30,24 @@ func (l *Lab) proxy(node string) *Process {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.proxies[node]
+}
+
+// RulesFor is what kube-proxy's rules, of nftables or of iptables, have of a VIP: the rest of the line, or of the element of a map.
+func RulesFor(rules, vip string) []string {
+	return regexp.MustCompile(`(?m)(?:^|[^0-9a-f:.])`+regexp.QuoteMeta(vip)+`(?:[^0-9a-f:.,\n][^,\n]*)?(?:[,\n]|$)`).FindAllString(rules, -1)
+}
+
+// RulesServe returns nil if kube-proxy's rules forward connections to a VIP. As long as it knows no endpoints it has
+// a rule that rejects them.
+func RulesServe(rules, vip string) error {
+	have := RulesFor(rules, vip)
+	for _, r := range have {
+		if strings.Contains(strings.ToLower(r), "reject") {
+			return fmt.Errorf("it rejects connections: %s", r)
+		}
+	}
+	if len(have) == 0 {
+		return fmt.Errorf("it has no rules for %s", vip)
+	}
+	return nil
 }

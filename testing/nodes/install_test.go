@@ -161,17 +161,8 @@ func awaitProxies(t *testing.T) {
 	await(t, time.Minute, "all kube-proxies serve "+webVIP.String(), func() error {
 		for _, n := range cluster.Nodes() {
 			rules := runOn(t, n, "sh", "-c", "nft list table ip kube-proxy 2>/dev/null || iptables-save")
-			found := false
-			for rule := range strings.Lines(rules) {
-				if !strings.Contains(rule, webVIP.String()) {
-					continue
-				}
-				if found = true; strings.Contains(strings.ToLower(rule), "reject") {
-					return fmt.Errorf("that of %s rejects them: %s", n, rule)
-				}
-			}
-			if !found {
-				return fmt.Errorf("that of %s has no rule", n)
+			if err := lab.RulesServe(rules, webVIP.String()); err != nil {
+				return fmt.Errorf("that of %s: %w", n, err)
 			}
 		}
 		return nil
