@@ -167,3 +167,17 @@ func TestSummarize(t *testing.T) {
 		t.Errorf("outage %v, stalled %v; want 201ms, 50ms", stalled.Outage, stalled.Stalled)
 	}
 }
+
+func TestAddrReportOwners(t *testing.T) {
+	for rounds, want := range map[string]string{
+		"a - a":     "a", // a silence is no change of owner
+		"a ab b":    "a b",
+		"a - b - a": "a b a",
+		"- -":       "",
+	} {
+		r := targetOfRounds(rounds)
+		if got := strings.Join(r.report(epoch, epoch.Add(time.Minute), tick).Owners(), " "); got != want {
+			t.Errorf("%q: got %q, want %q", rounds, got, want)
+		}
+	}
+}

@@ -79,6 +79,20 @@ func (t *target) report(began, ended time.Time, every time.Duration) AddrReport 
 	return r
 }
 
+// Owners are the hosts that answered, in the order of their spans; one that answered again after
+// another is named again.
+func (r AddrReport) Owners() []string {
+	var owners []string
+	for _, s := range r.Timeline {
+		for _, h := range s.Hosts {
+			if len(owners) == 0 || owners[len(owners)-1] != h {
+				owners = append(owners, h)
+			}
+		}
+	}
+	return owners
+}
+
 // addRound extends the last span if the same hosts answered, or else ends it and starts another.
 func (r *AddrReport) addRound(from time.Time, hosts []string) {
 	if n := len(r.Timeline); n > 0 {
