@@ -31,8 +31,8 @@ func root() *cobra.Command {
 		Short: "Virtual IPs for Services of type LoadBalancer on bare metal",
 		Long: "Herald runs on every node and gives Services of type LoadBalancer, and the API servers, their\n" +
 			"virtual IPs (VIPs). The nodes agree on the one that carries a VIP, which announces it by ARP and\n" +
-			"NDP; VIPs are announced to routers by BGP. Addresses may come from DHCP, and ports be opened on home\n" +
-			"routers by UPnP.",
+			"NDP; VIPs are announced to routers by BGP, or put into a routing table that another daemon exports.\n" +
+			"Addresses come from Services, from pools or from DHCP; ports may be opened on home routers by UPnP.",
 		SilenceErrors: true, // main prints them
 		SilenceUsage:  true,
 	}

@@ -94,9 +94,7 @@ func checkNode(ctx context.Context, cfg config.Config) []preflight.Result {
 		all = append(all, preflight.StrictARP(files, link), preflight.ReversePath(files, link))
 	}
 	all = append(all, checkPorts(cfg)...)
-	if cfg.Services.KeepConnections > 0 {
-		all = append(all, checkNftables())
-	}
+	all = append(all, checkNftables(nftablesUses(cfg))...)
 	return append(all, checkAPIServer(ctx, cfg)...)
 }
 
@@ -115,13 +113,41 @@ func checkLink(cfg config.Config) (link string, r preflight.Result) {
 	return info.DefaultInterface, r
 }
 
-// checkNftables checks whether the kernel takes what keeps connections of VIPs that move.
-func checkNftables() preflight.Result {
-	r := preflight.Result{Subject: "herald_keep_connections", Severity: preflight.OK, Message: "the kernel has nftables"}
-	if err := nft.Check(); err != nil {
-		r.Severity, r.Message = preflight.Warning, fmt.Sprintf("nftables can't be used (%v): a move of a VIP resets its connections", err)
+// An nftablesUse is an option that makes a table of nftables.
+type nftablesUse struct {
+	option   string
+	check    func() error       // whether the kernel takes the table
+	without  string             // what happens if it does not
+	severity preflight.Severity // of that
+}
+
+// nftablesUses returns the options of cfg that make tables of nftables.
+func nftablesUses(cfg config.Config) (all []nftablesUse) {
+	if cfg.Services.KeepConnections > 0 {
+		all = append(all, nftablesUse{"herald_keep_connections", nft.CheckFormerOwners, "a move of a VIP resets its connections", preflight.Warning})
+		if cfg.ControlPlane.Enable {
+			all = append(all, nftablesUse{"cp_enable", nft.CheckTranslations, "a move of the control plane's VIP resets the connections to it", preflight.Warning})
+		}
 	}
-	return r
+	if cfg.Services.LimitPorts {
+		all = append(all, nftablesUse{"enable_service_security", nft.CheckOpenPorts, "this node carries no VIP of a Service whose ports are to be limited", preflight.Error})
+	}
+	if cfg.ControlPlane.Balance.Method == config.Masquerade && cfg.ControlPlane.Balance.Enable {
+		all = append(all, nftablesUse{"lb_enable", nft.CheckBalanced, "the API server of the VIP's owner answers all connections to it", preflight.Warning})
+	}
+	return all
+}
+
+// checkNftables checks whether the kernel takes the tables.
+func checkNftables(uses []nftablesUse) (all []preflight.Result) {
+	for _, u := range uses {
+		r := preflight.Result{Subject: u.option, Severity: preflight.OK, Message: "the kernel takes its nftables table"}
+		if err := u.check(); err != nil {
+			r.Severity, r.Message = u.severity, fmt.Sprintf("nftables can't be used (%v): %s", err, u.without)
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 // checkPorts checks whether the ports that Herald listens on are free. Another Herald

@@ -120,7 +120,7 @@ var supported = slices.Concat(
 	}),
 	inSection(groupARP, first, []Option{
 		{Env: "vip_arp", Flag: "arp", Type: Bool, Default: "false",
-			Meaning: "Announce VIPs to the link's neighbours by ARP (IPv4) and NDP (IPv6). `svc_enable` needs this, `bgp_enable` or both. VIPs by DHCP need it.",
+			Meaning: "Announce VIPs to the link's neighbours by ARP (IPv4) and NDP (IPv6). `svc_enable` needs this, `bgp_enable` or `vip_routingtable`; any of them may be combined. VIPs by DHCP need this one.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.ARP.Enable })},
 		{Env: "vip_arpRate", Flag: "arpRate", Type: Milliseconds, Default: "3000",
 			Meaning: "The period of repeated announcements. Less than 500 is taken as 3000.",
@@ -139,7 +139,7 @@ var supported = slices.Concat(
 	}),
 	inSection(groupServing, first, []Option{
 		{Env: "prometheus_server", Flag: "prometheusHTTPServer", Type: Endpoint, Default: ":2112", Empty: []Origin{FromFlag, FromFile},
-			Meaning: "Where `/metrics`, `/healthz`, `/readyz` and `/debug/plan` are served, the last over loopback only. `off`, or an empty flag, is nowhere. Without a host: on all addresses but VIPs. An address in use is a warning, and tried again.",
+			Meaning: "Where the pages are served. `/metrics`, `/healthz` and `/readyz`; over loopback only, the page of the node (`/`), `/history` and `/debug/plan`. `off`, or an empty flag, is nowhere. Without a host: on all addresses but VIPs. An address in use is a warning, and tried again.",
 			set:     store(parseListenAddress, func(c *Config) *string { return &c.Serve.Metrics })},
 		{Env: "health_check_port", Flag: "healthCheckPort", Type: Port, Default: "0",
 			Meaning: "A port on which `/healthz` and `/readyz` are served as well, to this node alone: for kubelet. 0 is none. Generated manifests set it to 2113.",
@@ -158,7 +158,7 @@ var supported = slices.Concat(
 	}),
 	inSection(groupControlPlane, second, []Option{
 		{Env: "cp_enable", Flag: "controlplane", Type: Bool, Default: "false",
-			Meaning: "Announce a VIP for the API servers, `address`, on a node whose own API server is ready.",
+			Meaning: "Announce a VIP for the API servers, `address`. By ARP one node has it, whose own API server is ready; by routes alone (BGP, a routing table) every such node.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.ControlPlane.Enable })},
 		{Env: "address", Aliases: []string{"vip_address"}, Flag: "address", FlagAliases: []string{"vip"}, Type: List,
 			Meaning: "The VIP of the control plane: an IP address, or one of each family with a comma between.",

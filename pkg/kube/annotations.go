@@ -72,7 +72,7 @@ var Annotations = []Annotation{
 	{Key: broadcastKey, Value: "true or false", Meaning: "Have the DHCP server answer by broadcast, where something on the way or the node swallows answers to an address it does not know yet."},
 	{Key: rpFilterKey, Value: "0, 1 or 2", Meaning: "The reverse path filter of the interface that Herald makes. The default is 2 (loose). 1 (strict) drops what clients send, since answers leave by the interface below."},
 	{Key: dhcpLeaseKey, Value: "JSON", Meaning: "What a DHCP server has leased: address, server, when it expires. Another node goes on with it.", Written: true},
-	{Key: announceKey, Value: "arp, bgp, or both with a comma between", Meaning: "How the VIP is announced. The default is every way that is enabled."},
+	{Key: announceKey, Value: "arp, bgp, or both with a comma between", Meaning: "How the VIP is announced. arp: by ARP and NDP. bgp: by routes, advertised by BGP and put into the routing table (vip_routingtable), as far as each is enabled. The default is every way that is enabled."},
 	{Key: communitiesKey, Value: "communities, separated by commas", Meaning: "Communities of the VIP's routes: 65000:100, large ones 65000:1:100, names such as no-export, or none; 64 at most. Wins over the option."},
 	{Key: localPrefKey, Value: "0 to 4294967295", Meaning: "The local preference sent to BGP peers of the same AS. Wins over the option."},
 	{Key: medKey, Value: "0 to 4294967295", Meaning: "The MED of the VIP's routes. Wins over the option."},

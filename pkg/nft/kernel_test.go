@@ -254,15 +254,22 @@ func TestCheck(t *testing.T) {
 	r := newRig(t)
 	r.set(New(check.Log(t)), "n1", "n2")
 	before := ruleset(t, "n1")
-	inside(t, "n1", func() { check.OK(t, Check()) })
+	all := []func() error{CheckFormerOwners, CheckTranslations, CheckOpenPorts, CheckBalanced}
+	inside(t, "n1", func() {
+		for _, f := range all {
+			check.OK(t, f())
+		}
+	})
 	if diff := cmp.Diff(before, ruleset(t, "n1")); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	inside(t, "n1", func() {
 		none := [2]unix.CapUserData{}
 		check.OK(t, unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]))
-		if err := Check(); !errors.Is(err, unix.EPERM) {
-			t.Errorf("without CAP_NET_ADMIN: %v", err)
+		for i, f := range all {
+			if err := f(); !errors.Is(err, unix.EPERM) {
+				t.Errorf("%d, without CAP_NET_ADMIN: %v", i, err)
+			}
 		}
 	})
 }

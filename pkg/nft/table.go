@@ -62,9 +62,19 @@ func (t *Tables) Observe(w *vip.World) {
 	}
 }
 
-// Check returns an error if nftables can't be used: the kernel has none, or lacks an expression that a table needs, or this process has no
-// CAP_NET_ADMIN. It has the kernel make the tables, by other names, and remove them in the same transaction, so it changes nothing.
-func Check() error { return errors.Join(formerOwners.check(), translations.check()) }
+// CheckFormerOwners returns an error if the kernel does not take the table of former owners: it has no nftables, or lacks an expression
+// that the table needs, or this process has no CAP_NET_ADMIN. It has the kernel make the table, by another name, and remove it in the same
+// transaction, so it changes nothing. The other functions do the same for the other tables.
+func CheckFormerOwners() error { return formerOwners.check() }
+
+// CheckTranslations is CheckFormerOwners for the table of translations.
+func CheckTranslations() error { return translations.check() }
+
+// CheckOpenPorts is CheckFormerOwners for the table of the ports of VIPs.
+func CheckOpenPorts() error { return openPorts.check() }
+
+// CheckBalanced is CheckFormerOwners for the table by which API servers are balanced.
+func CheckBalanced() error { return balanced.check() }
 
 // checkTable is the name of the table that check makes and removes.
 const checkTable = "herald_check"

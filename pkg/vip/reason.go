@@ -58,7 +58,7 @@ type ReasonInfo struct {
 // Reasons explains every Reason; the generated reference comes from it.
 var Reasons = []ReasonInfo{
 	{VIPAnnounced, true, false, "A node announces the Service's VIPs; the message says which node, link and addresses."},
-	{VIPMoved, true, false, "The VIPs went from one node to another; the message says which, and on which link the addresses are now."},
+	{VIPMoved, true, false, "The VIPs went from one node to another; the message says which and why, and on which link the addresses are now."},
 	{VIPWithdrawn, true, false, "The Service is no longer announced by anybody; the message says why."},
 	{VIPElsewhere, false, false, "Another node announces the VIPs."},
 	{VIPClaiming, false, false, "The VIP lease is free and a node is about to claim it."},

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/config"
+)
+
+// Each option that makes a table of nftables is checked for, and its line says what does not work without it.
+func TestPreflightNftables(t *testing.T) {
+	var plain, all config.Config
+	all.Services.KeepConnections, all.Services.LimitPorts = 1, true
+	all.ControlPlane.Enable, all.ControlPlane.Balance = true, config.Balance{Enable: true, Method: config.Masquerade}
+	if got := nftablesUses(plain); len(got) != 0 {
+		t.Errorf("without such an option: %v", got)
+	}
+	uses := nftablesUses(all)
+	for i := range uses {
+		uses[i].check = func() error { return errors.New("operation not supported") }
+	}
+	var out strings.Builder
+	if writeResults(&out, checkNftables(uses)) {
+		t.Error("a node that can't limit ports is fit")
+	}
+	for _, want := range []string{
+		"warning  herald_keep_connections  nftables can't be used (operation not supported): a move of a VIP resets",
+		"warning  cp_enable ", "error    enable_service_security ", "warning  lb_enable ",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}
