@@ -254,6 +254,7 @@ func TestCutFromAPI(t *testing.T) {
 	awaitDetectable(t)
 	check.OK(t, cluster.CutAPI(s.owner))
 	t.Cleanup(func() { cluster.ConnectAPI(s.owner) })
+	defer neverLogged(t, f, "the key of the heartbeats can't be read") // it has the key
 	cut := time.Now()
 	to := s.awaitMove(12 * time.Second) // the renew deadline, and some
 	t.Logf("%s took over after %v", to, time.Since(cut).Round(time.Millisecond))
@@ -361,6 +362,7 @@ func TestCutFromLAN(t *testing.T) {
 	if err := f.node[s.owner].WaitLog(withTimeout(t, 10*time.Second), "reaches the other nodes on the VIPs' link again"); err != nil {
 		t.Error(err)
 	}
+	neverLogged(t, f, "could not be renewed in time") // its way to the API server was never cut
 	w, _ := s.report()
 	if w.LongestSilence > 2*time.Second {
 		t.Errorf("unanswered for %v", w.LongestSilence)
@@ -399,12 +401,16 @@ func TestPortBlocked(t *testing.T) {
 // The API server is away for longer than any lease lasts: all VIPs stay, and none
 // moves when it comes back.
 func TestAPIServerAway(t *testing.T) {
-	start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
+	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
 	s := observe(t, "a", "10.77.0.50")
 	awaitDetectable(t)
 	check.OK(t, cluster.StopAPI())
 	t.Cleanup(func() { cluster.StartAPI(context.Background()) })
 	time.Sleep(20 * time.Second)
+	if err := f.node[s.owner].WaitLog(withTimeout(t, time.Second), "VIPs stay where they are"); err != nil {
+		t.Error(err)
+	}
+	neverLogged(t, f, "the key of the heartbeats can't be read")
 	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))
 	time.Sleep(10 * time.Second)
 	w, c := s.report()
@@ -483,7 +489,7 @@ func TestDrain(t *testing.T) {
 
 // The link of the VIP goes down: handed over at once.
 func TestUnplugged(t *testing.T) {
-	start(t, env())
+	f := start(t, env())
 	s := observe(t, "a", "10.77.0.50")
 	began := time.Now()
 	check.OK(t, cluster.Unplug(s.owner))
@@ -491,6 +497,13 @@ func TestUnplugged(t *testing.T) {
 	to := s.awaitMove(2 * time.Second)
 	t.Logf("%s answers after %v", to, time.Since(began).Round(time.Millisecond))
 	time.Sleep(500 * time.Millisecond)
+	if err := f.node[s.owner].WaitLog(withTimeout(t, time.Second), "link=eth0"); err != nil {
+		t.Error(err)
+	}
+	if out := runHerald(t, "status"); !strings.Contains(out, "its link eth0 is down") {
+		t.Errorf("herald status does not name the link:\n%s", out)
+	}
+	neverLogged(t, f, "look at the switch") // the link is to blame
 	cluster.Reconnect(s.owner)
 	time.Sleep(time.Second)
 	w, _ := s.report()
