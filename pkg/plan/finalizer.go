@@ -66,7 +66,7 @@ func (p *pass) reportFinalizer(s *service) {
 }
 
 // somethingLeft reports whether this node's kernel has an address of s that the Plan does not want for another
-// Service; or, for releaseWithin after s was deleted, a DHCP lease or an open port of a gateway that is being released.
+// Service; or, for releaseWithin after s was deleted, a DHCP lease or a port that a gateway may have open and that is being released.
 func (p *pass) somethingLeft(s *service) bool {
 	addrs := slices.Concat(s.Addresses, s.StatusVIPs())
 	for _, l := range s.DHCP.Leases {
@@ -79,5 +79,5 @@ func (p *pass) somethingLeft(s *service) bool {
 		return false
 	}
 	return slices.ContainsFunc(p.DHCPStates, func(x vip.DHCPState) bool { return x.Request.ID == clientID(s.Service) && x.Lease.Addr.IsValid() }) ||
-		slices.ContainsFunc(p.MappingStates, func(x vip.MappingState) bool { return x.Service == s.Key && x.Confirmed })
+		slices.ContainsFunc(p.MappingStates, func(x vip.MappingState) bool { return x.Service == s.Key && x.Requested })
 }

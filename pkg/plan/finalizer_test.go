@@ -55,7 +55,7 @@ func TestFinalizer(t *testing.T) {
 		return w
 	}
 	mapped := func(w vip.World) vip.World {
-		w.MappingStates = []vip.MappingState{{Mapping: vip.Mapping{Service: key("a"), Addr: addr("10.77.0.50")}, Confirmed: true}}
+		w.MappingStates = []vip.MappingState{{Mapping: vip.Mapping{Service: key("a"), Addr: addr("10.77.0.50")}, Requested: true, Confirmed: true}}
 		return w
 	}
 	stopping := func(w vip.World) vip.World {

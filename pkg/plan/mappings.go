@@ -230,7 +230,7 @@ func isPublic(a netip.Addr) bool {
 }
 
 // keepUntilClosed adds to the Plan, without announcing it, each address that is bound here, is
-// in the Plan no more, and has a mapping that a gateway confirmed and the Plan has no more:
+// in the Plan no more, and has a mapping that a gateway was asked for and the Plan has no more:
 // until closeWithin (2 s) after the mapping's RemovalSince, or after now if that is not set
 // yet. Many gateways let only the address that a port leads to close it.
 //
@@ -251,7 +251,7 @@ func (m *mappings) keepUntilClosed(units []*unit) {
 		})
 	}
 	for _, x := range m.MappingStates {
-		if !x.Confirmed || m.wanted[x.Addr] || wanted[x.Mapping] || elsewhere(x.Addr) {
+		if !x.Requested || m.wanted[x.Addr] || wanted[x.Mapping] || elsewhere(x.Addr) {
 			continue
 		}
 		until := cmp.Or(x.RemovalSince, m.Now).Add(closeWithin)

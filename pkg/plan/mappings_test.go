@@ -62,7 +62,7 @@ func messages(p vip.Plan, reason vip.Reason) []string {
 func withMappings(w vip.World, p vip.Plan, external string) vip.World {
 	for _, x := range p.Mappings {
 		if x.Here {
-			w.MappingStates = append(w.MappingStates, vip.MappingState{Mapping: x, Gateway: "10.77.0.1 (box)", Confirmed: true, External: netip.AddrPortFrom(addr(external), x.External), Until: w.Now.Add(time.Hour)})
+			w.MappingStates = append(w.MappingStates, vip.MappingState{Mapping: x, Gateway: "10.77.0.1 (box)", Requested: true, Confirmed: true, External: netip.AddrPortFrom(addr(external), x.External), Until: w.Now.Add(time.Hour)})
 		}
 	}
 	return w
@@ -162,7 +162,9 @@ func TestKeepUntilClosed(t *testing.T) {
 	late := gone(0)
 	late.Tenure.Until = late.Now.Add(-time.Second)
 	refused := gone(0)
-	refused.MappingStates[0].Confirmed = false
+	refused.MappingStates[0].Confirmed, refused.MappingStates[0].Requested = false, false
+	unanswered := gone(0)
+	unanswered.MappingStates[0].Confirmed = false
 	un := w
 	un.Services = []vip.Service{svc("a", "10.77.0.50")}
 	tests := []struct {
@@ -176,6 +178,7 @@ func TestKeepUntilClosed(t *testing.T) {
 		{"the gateway hangs", gone(2 * time.Second), "", 0},
 		{"removed", noMore, "", 0},
 		{"was never made", refused, "", 0},
+		{"was asked for, and is not answered yet", unanswered, "bind 10.77.0.50/32 dev eth0 with a deadline", 2 * time.Second},
 		{"another node has the address by now", other, "b: VIPElsewhere", 0},
 		{"without tenure", late, "", 0},
 		{"not asked for any more", un, "acquire kubevip-a\nbind 10.77.0.50/32 dev eth0\nstatus a 10.77.0.50(VIP)\na: VIPAnnounced\nevent a VIPAnnounced", 0},

@@ -552,3 +552,36 @@ func TestMappingDescription(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A gateway may have a mapping before its answer is read. That is known before it is asked, so that
+// the VIP stays until the mapping is removed: in secure mode only the VIP may remove it.
+func TestRequestedBeforeTheAnswer(t *testing.T) {
+	r := newRouter(t)
+	f := newFake(t, r, routerAddr)
+	n := newNode(t, fastTiming)
+	asked, answer := make(chan bool), make(chan bool)
+	f.set(func() {
+		f.control = func(action, _ string) (int, string) {
+			if action == "AddPortMapping" {
+				asked <- true
+				<-answer
+			}
+			return 0, ""
+		}
+	})
+	n.put(want("TCP", 80))
+	<-asked
+	n.mapped("requested", func(x vip.MappingState) bool { return x.Requested && !x.Confirmed })
+	n.put()
+	answer <- true
+	check.True(t, 10*time.Second, "it to be removed", func() bool {
+		var w vip.World
+		n.Observe(&w)
+		return len(w.MappingStates) == 0
+	})
+	f.set(func() { f.control = refuse("AddPortMapping", 718) })
+	n.put(want("TCP", 80))
+	if x := n.mapped("refused", problem("718")); x.Requested {
+		t.Error("a gateway that refuses a mapping may have it")
+	}
+}

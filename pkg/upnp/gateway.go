@@ -54,6 +54,7 @@ type entry struct {
 	want        vip.Mapping
 	removeSince time.Time // since when it is to be removed; zero: it is wanted
 
+	requested bool   // it was asked for, and has not been refused
 	confirmed bool   // the gateway has it
 	external  uint16 // its external port; 0: not known yet
 	pinhole   uint16 // its UniqueID; 0: not known
@@ -211,7 +212,7 @@ func (g *gateway) publish() {
 
 // mappingState is what the World may know of e at now.
 func (s *gatewayState) mappingState(e entry, now time.Time) vip.MappingState {
-	x := vip.MappingState{Mapping: e.want, Gateway: s.name, Confirmed: e.confirmed, Until: e.until, Problem: e.problem, RemovalSince: e.removeSince}
+	x := vip.MappingState{Mapping: e.want, Gateway: s.name, Requested: e.requested, Confirmed: e.confirmed, Until: e.until, Problem: e.problem, RemovalSince: e.removeSince}
 	if !e.until.IsZero() && now.After(e.until) {
 		x.Confirmed = false // it could not be renewed
 	}

@@ -45,12 +45,13 @@ func (g *gateway) ensurePinhole(ctx context.Context, e *entry) error {
 			return err
 		}
 	}
+	e.requested = true
 	err = call(func(ctx context.Context, fw *internetgateway2.WANIPv6FirewallControl1) (err error) {
 		e.pinhole, err = fw.AddPinholeCtx(ctx, "", 0, w.Addr.String(), w.Port, protocol, seconds(lease))
 		return err
 	})
 	if err != nil {
-		e.confirmed, e.pinhole = false, 0
+		e.requested, e.confirmed, e.pinhole = false, false, 0 // without its UniqueID it can't be removed
 		return err
 	}
 	e.external = w.Port

@@ -188,12 +188,19 @@ func (g *gateway) addPortMapping(ctx context.Context, e *entry, external uint16)
 	if g.permanent {
 		lease = 0
 	}
+	if !e.requested { // the VIP must stay for as long as the gateway may have a mapping, whatever becomes of the answer
+		e.requested, e.external = true, external
+		g.publish()
+	}
 	err := add(lease)
 	if faultCode(err) == codeOnlyPermanentLease && lease != 0 {
 		g.permanent, lease = true, 0
 		err = add(0)
 	}
 	if err != nil {
+		if faultCode(err) != 0 && !e.confirmed {
+			e.requested, e.external = false, 0
+		}
 		return err
 	}
 	have, err := g.control.getPortMapping(ctx, g.state.service, w.Addr, external, w.Protocol)

@@ -52,6 +52,7 @@ type ForwardedPort struct {
 type MappingState struct {
 	Mapping
 	Gateway      string         // its address, and what it calls itself; "" if there is none
+	Requested    bool           // the gateway was asked for it, and may have it though it is not Confirmed
 	Confirmed    bool           // the gateway confirmed it
 	External     netip.AddrPort // what is open, if Confirmed; its address is not valid if the gateway has none
 	Until        time.Time      `json:",omitzero"` // when it ends without renewal; zero: never
