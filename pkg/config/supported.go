@@ -123,7 +123,7 @@ var supported = slices.Concat(
 			Meaning: "Announce VIPs to the link's neighbours by ARP (IPv4) and NDP (IPv6). `svc_enable` needs this, `bgp_enable` or `vip_routingtable`; any of them may be combined. VIPs by DHCP need this one.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.ARP.Enable })},
 		{Env: "vip_arpRate", Flag: "arpRate", Type: Milliseconds, Default: "3000",
-			Meaning: "The period of repeated announcements. Less than 500 is taken as 3000.",
+			Meaning: "The period of repeated announcements. With more than ten frames a second on a node it is longer from 30 s after a change on ([ARP and NDP](../wire.md#announcing)). Less than 500 is taken as 3000.",
 			set:     store(parseARPPeriod, func(c *Config) *time.Duration { return &c.ARP.Period })},
 		{Env: "vip_skipdad", Flag: "skipDAD", Type: Bool, Default: "false",
 			Meaning: "Do not ask the network, for 0.12 s, whether another host has the address before a VIP is used for the first time. A VIP that moves between nodes never waits for that.",

@@ -26,17 +26,32 @@ const (
 	// maxTick is the maximum time between two calls of sendDue while anything is announced or
 	// asked for: the receivers' filters depend on time.
 	maxTick = time.Second
+	// An announcement is sent each Rate for fullRateFor after it has changed. Then it shares steadyRate, in
+	// frames a second, with all others of this node that have not changed for as long; steadyRate is
+	// exceeded if one of them would be sent less often than each maxPeriod.
+	fullRateFor = 30 * time.Second
+	steadyRate  = 10.0
+	maxPeriod   = 2 * time.Minute
 )
 
 // An announcement is what is wanted for a target, and how far it has come.
 type announcement struct {
 	want vip.Announcement
-	sent int       // how often since it was wanted, or its link changed
+	sent int       // how often without a failure since it was wanted, or its link changed
 	next time.Time // when to send it again
 	ok   bool      // the last attempt succeeded
 	err  error     // why it did not; nil if it wasn't allowed or there was none
 
+	changed  time.Time // when it was last wanted, failed or claimed by another host, or its link changed
 	defended time.Time // when defend last sent it
+}
+
+// restart has x announced as if it were new.
+func (x *announcement) restart(now time.Time) { x.sent, x.changed = 0, now }
+
+// isSteady reports whether x was sent 1 + repeats times, and has not changed for fullRateFor.
+func (x *announcement) isSteady(now time.Time) bool {
+	return x.sent > repeats && now.Sub(x.changed) >= fullRateFor
 }
 
 // Set replaces what is announced and listened for by want. What is new in it, or was
@@ -61,7 +76,7 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 		wanted[t] = true
 		x := a.announcements[t]
 		if x == nil || x.want.ListenOnly && !w.ListenOnly {
-			x = &announcement{next: now}
+			x = &announcement{next: now, changed: now}
 			a.announcements[t] = x
 			added = append(added, x)
 		}
@@ -105,8 +120,9 @@ func (a *Announcer) outcome() ([]vip.Announcement, error) {
 	return have, errors.Join(errs...)
 }
 
-// sendDue sends the announcements whose time has come (next; never ListenOnly ones), and pokes
-// if one succeeds whose last attempt did not, or the reverse. It sets the receivers' filters,
+// sendDue sends the announcements whose time has come (next; never ListenOnly ones; of those that
+// are steady as many as takeBudget says, and first those that have waited longest), and pokes if one
+// succeeds whose last attempt did not, or the reverse. It sets the receivers' filters,
 // and forgets where requests were sent longer than requestsRemembered ago: it then closes
 // unused senders and wakes Run, which stops the receivers. It returns how long to wait until
 // it is to be called again: to the next tick at which something is to be sent, about maxTick
@@ -125,22 +141,54 @@ func (a *Announcer) sendDue(now time.Time) time.Duration {
 	}
 	poke := false
 	next := now.Add(maxTick)
-	for _, x := range a.announcements {
-		if x.want.ListenOnly {
-			continue
-		}
-		if !x.next.After(now) {
-			before := x.ok
-			a.announce(x, now)
-			poke = poke || x.ok != before
-		}
+	send := func(x *announcement) {
+		before := x.ok
+		a.announce(x, now)
+		poke = poke || x.ok != before
 		next = earlier(next, x.next)
+	}
+	steady := 0
+	var due []*announcement // of those that are steady
+	for _, x := range a.announcements {
+		isSteady := x.isSteady(now)
+		if isSteady && !x.want.ListenOnly {
+			steady++
+		}
+		switch {
+		case x.want.ListenOnly:
+		case x.next.After(now):
+			next = earlier(next, x.next)
+		case isSteady:
+			due = append(due, x)
+		default:
+			send(x)
+		}
+	}
+	slices.SortFunc(due, func(x, y *announcement) int { return x.next.Compare(y.next) })
+	n := a.takeBudget(len(due), steady, now)
+	for _, x := range due[:n] {
+		send(x)
+	}
+	if n < len(due) {
+		next = now
 	}
 	a.setFilters(now)
 	if poke {
 		a.opts.Poke()
 	}
 	return a.nextTick(now, next, tick).Sub(now)
+}
+
+// takeBudget returns how many of the steady announcements that are due may be sent now, so that all of
+// this node's, of which there are steady, take steadyRate, or more if their period would be longer than
+// maxPeriod. What was not used in the last maxTick can be used now. a.mu is held.
+func (a *Announcer) takeBudget(due, steady int, now time.Time) int {
+	rate := max(steadyRate, float64(steady)/maxPeriod.Seconds())
+	a.budget = min(a.budget+rate*now.Sub(a.budgeted).Seconds(), rate*maxTick.Seconds())
+	a.budgeted = now
+	n := min(due, int(a.budget))
+	a.budget -= float64(n)
+	return n
 }
 
 // nextTick returns the first moment that is after now, not before t, and a whole number of
@@ -154,8 +202,8 @@ func (a *Announcer) nextTick(now, t time.Time, period time.Duration) time.Time {
 // announce sends x's frames, stores the outcome in x.ok and x.err, and sets x.next, when to
 // send again. The first three times (1 + repeats) both frames of announcementFrames are sent,
 // then the first only, which keeps caches and switches from forgetting. The next time is
-// repeatGap later, but Rate (±10 %) from the third success in a row on. A failure is counted
-// and begins the three times again; the first one after a success is logged, and so is a
+// repeatGap later, but Rate (±10 %) from the third success in a row on, or later (takeBudget). A
+// failure is counted and begins the three times again; the first one after a success is logged, and so is a
 // success after a failure.
 //
 // While this node's tenure is unconfirmed or over it sends nothing, and leaves ok and err as
@@ -181,7 +229,7 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 	}
 	if x.ok, x.err = err == nil, err; err != nil {
 		a.metrics.errors.WithLabelValues(familyLabel(t.addr)).Inc()
-		x.sent = 0
+		x.restart(now)
 		return
 	}
 	if x.sent++; x.sent > repeats {
@@ -193,12 +241,12 @@ func (a *Announcer) announce(x *announcement, now time.Time) {
 // defend announces t at once if this node announces it, before its next repetition, which repairs
 // the caches of those who heard another host claim it. It does nothing if this node does not
 // announce t, only listens for it, or defended it within defendInterval (RFC 5227 section 2.4 (c));
-// announce sends nothing without a valid tenure. It locks a.mu.
+// announce sends nothing without a valid tenure. From then on it is sent each Rate for fullRateFor. It locks a.mu.
 func (a *Announcer) defend(t target, now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if x := a.announcements[t]; x != nil && !x.want.ListenOnly && now.Sub(x.defended) >= defendInterval {
-		x.defended = now
+		x.defended, x.changed = now, now
 		a.announce(x, now)
 	}
 }

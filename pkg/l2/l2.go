@@ -27,7 +27,7 @@ type Options struct {
 	// Tenure is this node's right to hold VIPs at the moment of the call.
 	Tenure func() vip.Tenure
 	// Rate is the time between two announcements of a VIP that has been announced for some
-	// seconds (vip_arpRate).
+	// seconds (vip_arpRate), or longer if that would be more than steadyRate.
 	Rate time.Duration
 	// Links is all links of the node, from memory. LinksChanged is to be called when it
 	// returns something else.
@@ -50,6 +50,8 @@ type Announcer struct {
 	// mu guards what follows. It is held while a frame is sent, which may take sendTimeout.
 	mu            sync.Mutex
 	announcements map[target]*announcement
+	budget        float64                  // how many steady announcements could be sent at budgeted
+	budgeted      time.Time                // when takeBudget was last called
 	links         map[string]vip.Link      // by name, as last read from Options.Links
 	senders       map[string]frameSender   // open, by name of the link
 	asked         map[linkFamily]time.Time // where addresses were asked for, and when last

@@ -65,7 +65,8 @@ func (a *Announcer) readLinks(now time.Time) {
 	}
 	for t, x := range a.announcements {
 		if !sameLink(before[t.link], a.links[t.link]) {
-			x.sent, x.next = 0, now
+			x.restart(now)
+			x.next = now
 		}
 	}
 }
@@ -141,7 +142,8 @@ func (a *Announcer) sendFailed(link string, now time.Time, err error) error {
 	a.closeSender(link)
 	for t, x := range a.announcements {
 		if t.link == link {
-			x.sent, x.next = 0, earlier(x.next, now.Add(repeatGap))
+			x.restart(now)
+			x.next = earlier(x.next, now.Add(repeatGap))
 		}
 	}
 	if errors.Is(err, unix.ENETDOWN) {

@@ -51,6 +51,7 @@ type setup struct {
 	rbac        string
 	nodes       int           // that run Herald
 	faultLasts  time.Duration // how long a fault lasts
+	steadyOnly  bool          // no faults at all
 	steadyLasts time.Duration // how long requests and CPU are counted while nothing changes
 	log         func(format string, args ...any)
 }
@@ -67,6 +68,7 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&s.herald, "herald", "bin/herald", "the program to measure")
 	flags.StringVar(&s.logs, "logs", "", "keep the logs of the last run in this directory")
 	flags.IntVar(&s.nodes, "nodes", 3, "how many nodes run Herald")
+	flags.BoolVar(&s.steadyOnly, "steady-only", false, "measure no fault, no stopped and no killed owner")
 	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long each fault lasts that ends by being repaired; 0 leaves those out")
 	flags.DurationVar(&s.steadyLasts, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
 	if err := flags.Parse(args); err != nil {

@@ -57,7 +57,11 @@ func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
 	if _, err := l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0"); err != nil {
 		return r, err
 	}
-	for i, step := range []func(context.Context) error{b.measureBaseline, b.startHeralds, b.createServices, b.createSingleServices, b.measureSteady, b.probeWithoutFault, b.stopOwner, b.killOwner, b.runScenarios} {
+	steps := []func(context.Context) error{b.measureBaseline, b.startHeralds, b.createServices, b.createSingleServices, b.measureSteady}
+	if !s.steadyOnly {
+		steps = append(steps, b.probeWithoutFault, b.stopOwner, b.killOwner, b.runScenarios)
+	}
+	for i, step := range steps {
 		if err := step(ctx); err != nil {
 			return b.result, fmt.Errorf("step %d: %w", i+1, err)
 		}

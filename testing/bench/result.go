@@ -53,6 +53,7 @@ type Steady struct {
 	Seconds  float64
 	Requests map[string]float64 // per second, by "VERB resource"
 	Baseline map[string]float64 // the same, before Herald was started
+	Frames   float64            // per second, that every host of the LAN receives
 	CPU      map[string]float64 // by node, per cent of a core
 	RSS      map[string]float64 // by node, MiB
 	Passes   map[string]float64 // by node, per second
@@ -166,6 +167,7 @@ var rows = []row{
 	{},
 	{"steady: API requests/s", func(r Result) float64 { return total(r.Steady.Requests) }, "%.2f", false},
 	{"  without Herald", func(r Result) float64 { return total(r.Steady.Baseline) }, "%.2f", false},
+	{"  frames/s that every host of the LAN receives", func(r Result) float64 { return r.Steady.Frames }, "%.1f", false},
 	{"  CPU per node, max (% of a core)", func(r Result) float64 { return slices.Max(values(r.Steady.CPU)) }, "%.2f", false},
 	{"  RSS per node, max (MiB)", func(r Result) float64 { return slices.Max(values(r.Steady.RSS)) }, "%.0f", false},
 	{"  passes per second and node, max", func(r Result) float64 { return slices.Max(values(r.Steady.Passes)) }, "%.2f", false},

@@ -9,10 +9,13 @@ import (
 	"time"
 )
 
-// measureSteady records API requests, CPU, memory and passes while nothing changes.
+// steadyAfter is when the last change is over for Herald: it announces VIPs more often for 30 s.
+const steadyAfter = 35 * time.Second
+
+// measureSteady records API requests, frames, CPU, memory and passes while nothing changes.
 func (b *bench) measureSteady(ctx context.Context) error {
-	b.log("counting for %v while nothing happens", b.setup.steadyLasts)
-	sleep(ctx, 2*time.Second)
+	b.log("counting for %v while nothing happens, after %v of it", b.setup.steadyLasts, steadyAfter)
+	sleep(ctx, steadyAfter)
 	cpu, passes := map[string]time.Duration{}, map[string]float64{}
 	s := &b.result.Steady
 	s.CPU, s.RSS, s.Passes = map[string]float64{}, map[string]float64{}, map[string]float64{}
@@ -26,12 +29,21 @@ func (b *bench) measureSteady(ctx context.Context) error {
 			return err
 		}
 	}
+	frames, err := b.framesHeard(ctx)
+	if err != nil {
+		return err
+	}
 	began := time.Now()
 	requests, err := b.requestRates(ctx, b.setup.steadyLasts)
 	if err != nil {
 		return err
 	}
 	s.Seconds, s.Requests = time.Since(began).Seconds(), requests
+	heard, err := b.framesHeard(ctx)
+	if err != nil {
+		return err
+	}
+	s.Frames = (heard - frames) / s.Seconds
 	for n, p := range b.heralds {
 		used, rss, err := p.Usage()
 		if err != nil {
@@ -45,8 +57,23 @@ func (b *bench) measureSteady(ctx context.Context) error {
 		s.RSS[n] = float64(rss) / (1 << 20)
 		s.Passes[n] = (count - passes[n]) / s.Seconds
 	}
-	b.log("%.2f requests/s; CPU, %% of a core: %s", total(requests), byName(s.CPU))
+	b.log("%.2f requests/s; %.1f frames/s; CPU, %% of a core: %s", total(requests), s.Frames, byName(s.CPU))
 	return nil
+}
+
+// framesHeard is how many frames the host pr has received from the LAN so far. It asks for nothing
+// and serves nothing in the steady state, so they are those that every host of the LAN receives.
+func (b *bench) framesHeard(ctx context.Context) (float64, error) {
+	text, err := b.lab.Run(ctx, "pr", "cat", "/proc/net/dev")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 2 && f[0] == "eth0:" {
+			return strconv.ParseFloat(f[2], 64)
+		}
+	}
+	return 0, fmt.Errorf("pr has no eth0:\n%s", text)
 }
 
 // recordPasses records the mean duration of the passes so far, by node.

@@ -1,0 +1,186 @@
+package l2
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// countFrames is how many frames are sent in d.
+func (r *fixture) countFrames(d time.Duration) int {
+	r.lan.takeFrames()
+	time.Sleep(d)
+	return strings.Count(r.lan.takeFrames()+"\n", "\n")
+}
+
+// For a while after they are bound, many VIPs are each announced every 3 s. After that all of the
+// node together are announced ten times a second, none less often than each 2 minutes, and all in turn.
+func TestBudget(t *testing.T) {
+	for _, tt := range []struct {
+		vips, least, most int           // frames in 10 s of the steady state
+		period            time.Duration // between two frames of one VIP, at most
+	}{
+		{20, 55, 78, 3400 * time.Millisecond}, // one each 3 s needs less than the budget
+		{30, 80, 110, 4 * time.Second},
+		{333, 95, 105, 35 * time.Second},
+		{1000, 95, 105, 102 * time.Second},
+		{2400, 190, 210, 122 * time.Second},
+	} {
+		t.Run(fmt.Sprint(tt.vips), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newFixture(t, newLAN("eth0"))
+				defer r.run(t)()
+				_, err := r.Set(t.Context(), manyAnnouncements(tt.vips, "eth0"))
+				check.OK(t, err)
+				time.Sleep(4 * time.Second)
+				if got, want := r.countFrames(24*time.Second), 8*tt.vips; got < want*9/10 || got > want*11/10 {
+					t.Errorf("%d frames in the seconds 4 to 28, want about %d", got, want)
+				}
+				time.Sleep(time.Minute)
+				r.lan.takeFrames()
+				last := map[string]time.Duration{}
+				for range 30 {
+					time.Sleep(10 * time.Second)
+					frames := r.lan.takeFrames()
+					n := 0
+					for line := range strings.Lines(frames) {
+						n++
+						at, what, _ := strings.Cut(strings.TrimSpace(line), "s ")
+						now := check.Value(time.ParseDuration(at + "s"))(t)
+						if gap := now - last[what]; last[what] > 0 && gap > tt.period {
+							t.Fatalf("%v between two of %s, want %v at most", gap, what, tt.period)
+						}
+						last[what] = now
+					}
+					if n < tt.least || n > tt.most {
+						t.Errorf("%d frames in 10 s, want %d to %d", n, tt.least, tt.most)
+					}
+				}
+				if len(last) != tt.vips {
+					t.Errorf("%d VIPs were announced, want %d", len(last), tt.vips)
+				}
+			})
+		})
+	}
+}
+
+// A longer vip_arpRate is the period of few VIPs, and of many.
+func TestLongRateWithinBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, newLAN("eth0"))
+		r.opts.Rate = 200 * time.Second
+		defer r.run(t)()
+		_, err := r.Set(t.Context(), manyAnnouncements(100, "eth0"))
+		check.OK(t, err)
+		time.Sleep(5 * time.Minute)
+		if got := r.countFrames(1000 * time.Second); got < 450 || got > 550 {
+			t.Errorf("%d frames in 1000 s, want about 500", got)
+		}
+	})
+}
+
+// Beside many VIPs that have not changed for long, one that is new, or claimed by another host, and all on a link that
+// was down are announced at once, and each 3 s for a while.
+func TestFullRateAfterAChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0", "eth1")
+		r := newFixture(t, lan)
+		defer r.run(t)()
+		want := append(manyAnnouncements(333, "eth0"), announce("eth1", "10.2.0.1"), announce("eth1", "10.2.0.2"))
+		set := func() {
+			_, err := r.Set(t.Context(), want)
+			check.OK(t, err)
+		}
+		set()
+		r.putChecks(t, defendCheck("10.1.0.0"))
+		time.Sleep(2 * time.Minute)
+		for _, step := range []struct {
+			name   string
+			change func()
+			addrs  []string
+		}{
+			{"bound", func() { want = append(want, announce("eth0", "10.3.0.1")); set() }, []string{"10.3.0.1"}},
+			{"claimed", func() { lan.announce("eth0", "10.1.0.0", 0xff) }, []string{"10.1.0.0"}},
+			{"link up", func() {
+				lan.changeLink("eth1", func(i *net.Interface) { i.Flags &^= net.FlagUp })
+				time.Sleep(5 * time.Second)
+				lan.takeFrames()
+				lan.changeLink("eth1", func(i *net.Interface) { i.Flags |= net.FlagUp })
+			}, []string{"10.2.0.1", "10.2.0.2"}},
+		} {
+			lan.takeFrames()
+			step.change()
+			time.Sleep(tick)
+			frames := lan.takeFrames()
+			for _, a := range step.addrs {
+				if !strings.Contains(frames, "request "+a+" ") {
+					t.Errorf("%s: %s is not announced at once, but\n%s", step.name, a, frames)
+				}
+			}
+			time.Sleep(4 * time.Second)
+			lan.takeFrames()
+			time.Sleep(20 * time.Second)
+			frames = lan.takeFrames()
+			for _, a := range step.addrs {
+				if n := strings.Count(frames, "request "+a+" "); n < 6 || n > 8 {
+					t.Errorf("%s: %s is announced %d times in 20 s, want 7", step.name, a, n)
+				}
+			}
+			time.Sleep(time.Minute)
+			if got := r.countFrames(10 * time.Second); got < 90 || got > 110 {
+				t.Errorf("%s: %d frames in 10 s a minute later, want 100", step.name, got)
+			}
+		}
+	})
+}
+
+// A neighbour that has the wrong MAC in its cache, of which nobody knows, is put right within the time that the
+// budget means.
+func TestStaleCaches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lan := newLAN("eth0")
+		r := newFixture(t, lan)
+		defer r.run(t)()
+		want := manyAnnouncements(333, "eth0")
+		_, err := r.Set(t.Context(), want)
+		check.OK(t, err)
+		time.Sleep(2 * time.Minute)
+		for _, w := range want {
+			lan.setCache("eth0", w.Addr.String(), "02:00:00:00:00:ff")
+		}
+		time.Sleep(35 * time.Second)
+		if n := strings.Count(lan.String(), "02:00:00:00:00:ff"); n > 0 {
+			t.Errorf("%d of 333 entries are still wrong after 35 s", n)
+		}
+	})
+}
+
+// Linux at the other end has the wrong MAC in its table, and nobody is told. 50 VIPs that have not changed for long
+// take 5 s. After a change the entry is right at once.
+func TestKernelStaleEntry(t *testing.T) {
+	n := connectNeighbour(t)
+	a, _, _ := newKernelAnnouncer(t)
+	var want []vip.Announcement
+	for i := range 48 {
+		want = append(want, announce("eth0", fmt.Sprintf("10.0.0.%d", 100+i)))
+	}
+	want = append(want, announce("eth0", "10.0.0.9"), announce("eth0", "2001:db8::9"))
+	_, err := a.Set(t.Context(), want)
+	check.OK(t, err)
+	time.Sleep(3 * time.Second) // the first announcements are over
+	a.mu.Lock()
+	for _, x := range a.announcements { // as if a minute had passed
+		x.changed = x.changed.Add(-time.Minute)
+	}
+	a.mu.Unlock()
+	for _, x := range []string{"10.0.0.9", "2001:db8::9"} {
+		n.setEntry(t, x, otherMAC)
+		check.True(t, 15*time.Second, x+" to be known at "+mac.String(), func() bool { return n.entry(t, x) == mac.String() })
+	}
+}
