@@ -74,9 +74,14 @@ func (l *Lab) spawn(ns, name string, cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Signal sends sig to the process; one that has ended is an error.
+// Signal sends sig to the process; one that has ended is an error. After SIGSTOP it waits until
+// none of its threads runs.
 func (p *Process) Signal(sig os.Signal) error {
-	if err := p.cmd.Process.Signal(sig); err != nil {
+	err := p.cmd.Process.Signal(sig)
+	if err == nil && sig == syscall.SIGSTOP {
+		err = unix.Waitid(unix.P_PID, p.Pid, nil, unix.WSTOPPED, nil)
+	}
+	if err != nil {
 		return fmt.Errorf("signal %s: %w", p.Name, err)
 	}
 	return nil
