@@ -214,6 +214,9 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 	if err := d.unmark(ctx); err != nil {
 		return err
 	}
+	if len(before.staying) > 0 {
+		d.printf("not moved back, but left where they are: %s", abbreviate(before.staying))
+	}
 	left, err := d.wait(ctx, "VIPs to be given back to "+d.node, func() ([]string, error) {
 		now, err := d.readLeases(ctx)
 		return now.away, err
@@ -233,10 +236,11 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 
 func (d *nodeDrain) elapsed() time.Duration { return time.Since(d.began).Round(100 * time.Millisecond) }
 
-// A leasesOfNode is the VIP leases that a node holds, and those that others have from it, by name.
+// A leasesOfNode is the VIP leases that a node holds, and those that others have from it, by name: those that it gets back (away), and those
+// that never move back (staying), which are of no single Service: the control plane's, and that of all Services with svc_election=false.
 type leasesOfNode struct {
-	held, away []string
-	snapshot   kube.Snapshot // that they are of
+	held, away, staying []string
+	snapshot            kube.Snapshot // that they are of
 }
 
 // readLeases returns the VIP leases of the node. It is an error if the node
@@ -268,7 +272,11 @@ func (d *nodeDrain) readLeases(ctx context.Context) (all leasesOfNode, err error
 		case node:
 			all.held = append(all.held, name)
 		case l.Annotations[lease.FromAnnotation]:
-			all.away = append(all.away, name)
+			if named[vip.Key{Namespace: l.Namespace, Name: l.Name}] {
+				all.away = append(all.away, name)
+			} else {
+				all.staying = append(all.staying, name)
+			}
 		}
 	}
 	if !known {

@@ -155,6 +155,24 @@ func TestUndrain(t *testing.T) {
 	}
 }
 
+// The VIP of the control plane, and that of all Services with svc_election=false, do not move back: nobody waits for them, and they are named.
+func TestUndrainOfWhatStays(t *testing.T) {
+	s := snapshotOf("n1", "n2")
+	for _, name := range []string{"plndr-cp-lock", "plndr-svcs-lock"} {
+		l := vipLease(name, "n2")
+		l.Namespace, l.Name = "kube-system", name
+		l.Annotations = map[string]string{lease.ClaimAnnotation: "n2@1", lease.FromAnnotation: "n1"}
+		s.Leases = append(s.Leases, l)
+	}
+	d, ctx := newTestDrain(t, s, s)
+	var printed strings.Builder
+	d.printf = func(format string, args ...any) { fmt.Fprintf(&printed, format+"\n", args...) }
+	check.OK(t, d.undrain(ctx))
+	if got := printed.String(); !strings.Contains(got, "n1 carries VIPs again") || !strings.Contains(got, "kube-system/plndr-cp-lock, kube-system/plndr-svcs-lock") {
+		t.Errorf("printed:\n%s", got)
+	}
+}
+
 // A node that was never drained is given nothing: VIPs that others have had from it for other reasons stay.
 func TestUndrainOfANodeThatIsNotDrained(t *testing.T) {
 	unmarked := func(nodes ...vip.Node) bool {

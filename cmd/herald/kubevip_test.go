@@ -58,7 +58,7 @@ var differences = map[string]string{
 	"vip_routingtable":        "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready. Other routes are kept by their protocol number.",
 	"bgp_enable":              "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",
 	"bgp_peers":               "BFD options are read, and warned of.",
-	"address":                 "IP addresses only, no names.",
+	"address":                 "IP addresses only. With a name Herald does not start: write what it resolves to.",
 	"vip_arpRate":             "For 30 s after a change; then no more than 10 frames a second on a node. Less than 500 is 3000, with a warning.",
 	"vip_skipdad":             "Also for IPv4 (RFC 5227).",
 	"vip_leaseduration":       "Dead nodes are replaced much earlier, by heartbeats.",
