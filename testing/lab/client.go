@@ -23,7 +23,7 @@ import (
 // connect makes the admin's client. Nothing is sent yet.
 func (l *Lab) connect() error {
 	l.config = &rest.Config{
-		Host:            "https://" + apiAddr,
+		Host:            "https://" + l.apiAddr(),
 		BearerToken:     "admin-token",
 		TLSClientConfig: rest.TLSClientConfig{CAData: l.ca},
 		Dial:            l.DialFrom("cp"),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,10 +17,13 @@ import (
 // programPath is the path of a built program.
 func (l *Lab) programPath(name string) string { return filepath.Join(l.opts.Parts, name) }
 
+// apiAddr is the address and port of the API server.
+func (l *Lab) apiAddr() string { return net.JoinHostPort(l.host("cp").mgmtAddr().String(), "6443") }
+
 // startAPI starts etcd and the API server, and does not wait until they are ready.
 func (l *Lab) startAPI() error {
 	cmd := exec.Command(l.programPath("etcd"), "--name=lab", "--data-dir="+filepath.Join(l.dir, "etcd"), "--unsafe-no-fsync",
-		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-client-urls=http://127.0.0.1:2379,"+l.etcdURL(), "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
 		"--initial-cluster=lab=http://127.0.0.1:2380", "--log-level=warn",
 		"--heartbeat-interval=10", "--election-timeout=100") // the only member elects itself sooner
@@ -35,6 +39,11 @@ func (l *Lab) startAPI() error {
 	return l.spawnAPI()
 }
 
+// etcdURL is where API servers on nodes find etcd.
+func (l *Lab) etcdURL() string {
+	return "http://" + net.JoinHostPort(l.host("cp").mgmtAddr().String(), "2379")
+}
+
 func (l *Lab) spawnAPI() error {
 	var audit []string
 	if l.opts.Audited != "" {
@@ -44,22 +53,27 @@ func (l *Lab) spawnAPI() error {
 		}
 		audit = []string{"--audit-policy-file=" + l.conf("audit.yaml"), "--audit-log-path=" + filepath.Join(l.dir, "logs", "audit.log")}
 	}
-	api, err := l.Start("cp", "kube-apiserver", append([]string{l.programPath("kube-apiserver"),
-		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0", "--advertise-address=10.78.0.2", "--secure-port=6443",
-		"--tls-cert-file=" + l.pki("apiserver.crt"), "--tls-private-key-file=" + l.pki("apiserver.key"),
-		"--token-auth-file=" + l.pki("tokens.csv"), "--authorization-mode=RBAC",
-		"--service-account-key-file=" + l.pki("sa.key"), "--service-account-signing-key-file=" + l.pki("sa.key"),
-		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-cluster-ip-range=" + ServiceCIDRs,
-		// No controller makes the default ServiceAccounts that Pods would
-		// need, or takes the taint of new Nodes away.
-		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-		"--v=1"}, audit...))
+	api, err := l.Start("cp", "kube-apiserver", append(l.apiArgs("cp", "http://127.0.0.1:2379"), audit...))
 	if err != nil {
 		return err
 	}
 	l.api = api
 	return nil
+}
+
+// apiArgs is the command of the API server of a host.
+func (l *Lab) apiArgs(host, etcd string) []string {
+	return []string{l.programPath("kube-apiserver"),
+		"--etcd-servers=" + etcd, "--bind-address=::", "--advertise-address=" + l.host(host).mgmtAddr().String(), "--secure-port=6443",
+		"--tls-cert-file=" + l.pki(host+".crt"), "--tls-private-key-file=" + l.pki("apiserver.key"),
+		"--token-auth-file=" + l.pki("tokens.csv"), "--authorization-mode=RBAC",
+		"--service-account-key-file=" + l.pki("sa.key"), "--service-account-signing-key-file=" + l.pki("sa.key"),
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-cluster-ip-range=" + l.ofFamilies(ServiceCIDRs),
+		// No controller makes the default ServiceAccounts that Pods would
+		// need, or takes the taint of new Nodes away.
+		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+		"--v=1"}
 }
 
 // startControllers starts the controller-manager with the one controller that
@@ -82,17 +96,19 @@ func (l *Lab) startControllers(ctx context.Context) error {
 func (l *Lab) writeNode(ctx context.Context, h host) error {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: h.name, Labels: map[string]string{corev1.LabelHostname: h.name, corev1.LabelOSStable: "linux"}},
-		Spec:       corev1.NodeSpec{PodCIDR: h.pods4().String(), PodCIDRs: []string{h.pods4().String(), h.pods6().String()}},
 	}
+	for _, p := range h.hasPrefixes(h.pods4(), h.pods6()) {
+		n.Spec.PodCIDRs = append(n.Spec.PodCIDRs, p.String())
+	}
+	n.Spec.PodCIDR = n.Spec.PodCIDRs[0]
 	n, err := l.client.CoreV1().Nodes().Create(ctx, n, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create node %s: %w", h.name, err)
 	}
 	now := metav1.Now()
-	n.Status.Addresses = []corev1.NodeAddress{
-		{Type: corev1.NodeInternalIP, Address: h.lan4().String()},
-		{Type: corev1.NodeInternalIP, Address: h.lan6().String()},
-		{Type: corev1.NodeHostName, Address: h.name},
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: h.name}}
+	for _, a := range h.has(h.lan4(), h.lan6()) {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Lab",
 		LastHeartbeatTime: now, LastTransitionTime: now}}
@@ -115,11 +131,11 @@ clusterCIDR: %s
 clientConnection: {kubeconfig: %s, qps: 1000, burst: 1000}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 oomScoreAdj: 0
-healthzBindAddress: 0.0.0.0:10256
+healthzBindAddress: "[::]:10256"
 metricsBindAddress: 127.0.0.1:10249
 iptables: {minSyncPeriod: 100ms}
 nftables: {minSyncPeriod: 100ms}
-`, l.opts.ProxyMode, h.name, PodCIDRs, l.kubeconfig("kube-proxy")), 0o644)
+`, l.opts.ProxyMode, h.name, l.ofFamilies(PodCIDRs), l.kubeconfig("kube-proxy")), 0o644)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ const stateFile = "lab.json"
 type state struct {
 	Nodes     int
 	ProxyMode string
+	IPv6Only  bool
 	Parts     string
 	Herald    string
 	Since     time.Time
@@ -30,7 +31,7 @@ type state struct {
 func (l *Lab) saveState() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b, err := json.MarshalIndent(state{l.opts.Nodes, l.opts.ProxyMode, l.opts.Parts, l.opts.Herald, l.began, l.pods}, "", "  ")
+	b, err := json.MarshalIndent(state{l.opts.Nodes, l.opts.ProxyMode, l.opts.IPv6Only, l.opts.Parts, l.opts.Herald, l.began, l.pods}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -56,8 +57,8 @@ func Attach(dir string) (*Lab, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, stateFile), err)
 	}
-	l := &Lab{dir: dir, hosts: hosts(s.Nodes), pods: s.Pods, began: s.Since}
-	l.opts, err = Options{Nodes: s.Nodes, ProxyMode: s.ProxyMode, Dir: dir, Parts: s.Parts, Herald: s.Herald, Detached: true}.withDefaults()
+	l := &Lab{dir: dir, hosts: hosts(s.Nodes, s.IPv6Only), pods: s.Pods, began: s.Since}
+	l.opts, err = Options{Nodes: s.Nodes, ProxyMode: s.ProxyMode, IPv6Only: s.IPv6Only, Dir: dir, Parts: s.Parts, Herald: s.Herald, Detached: true}.withDefaults()
 	if err != nil {
 		return nil, err
 	}

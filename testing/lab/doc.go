@@ -18,6 +18,8 @@
 // because what it hears would freshen the client's neighbour cache, and hide
 // from the client the very faults it is there to see.
 //
+// With Options.IPv6Only the IPv6 addresses are the only ones, also on the management network, fd78::/64.
+//
 // There are no kubelets: Nodes, Pods and their status are written by the lab,
 // EndpointSlices by the real controller. Namespaces are never finalized, since
 // no controller does it.

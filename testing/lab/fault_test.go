@@ -56,7 +56,7 @@ func TestLANFaults(t *testing.T) {
 func apiReachable(t *testing.T, l *Lab, node string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	conn, err := l.DialFrom(node)(ctx, "tcp", apiAddr)
+	conn, err := l.DialFrom(node)(ctx, "tcp", l.apiAddr())
 	if err == nil {
 		conn.Close()
 	}

@@ -108,7 +108,7 @@ func UpKubelets(ctx context.Context, o KubeletOptions) (*Kubelets, error) {
 		lock.Close()
 		return nil, err
 	}
-	all := slices.DeleteFunc(hosts(o.Nodes), func(h host) bool { return h.name == "w1" })
+	all := slices.DeleteFunc(hosts(o.Nodes, false), func(h host) bool { return h.name == "w1" })
 	k := &Kubelets{
 		Lab: &Lab{opts: o.Options, dir: o.Dir, lock: lock, hosts: all, pods: map[string]*backend{}, began: time.Now()},
 		vip: o.VIP, onLAN: o.OnLAN, starters: map[string]*Process{},

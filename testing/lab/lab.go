@@ -23,6 +23,7 @@ import (
 type Options struct {
 	Nodes     int           // nodes Herald may run on, 1 to 20; 0 means 3
 	ProxyMode string        // kube-proxy's mode, "nftables" or "iptables"; "" means nftables
+	IPv6Only  bool          // no host, Pod or Service has an IPv4 address, but for 127.0.0.1
 	Dir       string        // for logs, keys and etcd's data; "" means a temporary directory that Down removes
 	Parts     string        // where the built programs are; "" means bin/parts in the checkout
 	Herald    string        // the program under test; "" means bin/herald in the checkout
@@ -151,7 +152,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 		lock.Close()
 		return nil, err
 	}
-	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes), pods: map[string]*backend{}, proxies: map[string]*Process{}, began: time.Now()}
+	l := &Lab{opts: opts, dir: opts.Dir, lock: lock, hosts: hosts(opts.Nodes, opts.IPv6Only), pods: map[string]*backend{}, proxies: map[string]*Process{}, began: time.Now()}
 	ctx, cancel := context.WithTimeoutCause(ctx, upTimeout, fmt.Errorf("not up after %v", upTimeout))
 	defer cancel()
 	if err := l.up(ctx); err != nil {
@@ -327,7 +328,7 @@ func (l *Lab) Nodes() []string {
 	return names
 }
 
-// Addrs returns a host's addresses on the LAN ("n1", "w1", "cl", "rt", "pr").
+// Addrs returns a host's addresses on the LAN ("n1", "w1", "cl", "rt", "pr"). With IPv6Only it does not have the first.
 func (l *Lab) Addrs(name string) (v4, v6 netip.Addr) {
 	h := l.host(name)
 	return h.lan4(), h.lan6()

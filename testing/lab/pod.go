@@ -127,11 +127,14 @@ func (l *Lab) startBackend(b *backend, h host, v4, v6 netip.Addr) error {
 		return err
 	}
 	err = withNetlink(ns, func(nl *netlink.Handle) error {
-		if err := configure(nl, "eth0", netip.PrefixFrom(v4, 24), netip.PrefixFrom(v6, 64)); err != nil {
+		if err := configure(nl, "eth0", h.hasPrefixes(netip.PrefixFrom(v4, 24), netip.PrefixFrom(v6, 64))...); err != nil {
 			return err
 		}
-		gw4, gw6 := nth(h.pods4(), 1), nth(h.pods6(), 1)
-		return errors.Join(nl.RouteAdd(&netlink.Route{Gw: gw4.AsSlice()}), nl.RouteAdd(&netlink.Route{Gw: gw6.AsSlice()}))
+		var errs []error
+		for _, gw := range h.has(nth(h.pods4(), 1), nth(h.pods6(), 1)) {
+			errs = append(errs, nl.RouteAdd(&netlink.Route{Gw: gw.AsSlice()}))
+		}
+		return errors.Join(errs...)
 	})
 	if err != nil {
 		return err
@@ -184,8 +187,6 @@ func (l *Lab) writePod(ctx context.Context, p Pod, h host, v4, v6 netip.Addr) er
 	now, ready := metav1.Now(), conditionStatus(!p.NotReady)
 	pod.Status = corev1.PodStatus{
 		Phase: corev1.PodRunning, StartTime: &now,
-		HostIP: h.lan4().String(), HostIPs: []corev1.HostIP{{IP: h.lan4().String()}, {IP: h.lan6().String()}},
-		PodIP: v4.String(), PodIPs: []corev1.PodIP{{IP: v4.String()}, {IP: v6.String()}},
 		Conditions: []corev1.PodCondition{
 			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: now},
 			{Type: corev1.PodInitialized, Status: corev1.ConditionTrue, LastTransitionTime: now},
@@ -195,6 +196,13 @@ func (l *Lab) writePod(ctx context.Context, p Pod, h host, v4, v6 netip.Addr) er
 		ContainerStatuses: []corev1.ContainerStatus{{Name: "web", Image: "lab/web", ImageID: "lab/web", Ready: !p.NotReady,
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}}},
 	}
+	for _, a := range h.has(v4, v6) {
+		pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: a.String()})
+	}
+	for _, a := range h.has(h.lan4(), h.lan6()) {
+		pod.Status.HostIPs = append(pod.Status.HostIPs, corev1.HostIP{IP: a.String()})
+	}
+	pod.Status.PodIP, pod.Status.HostIP = pod.Status.PodIPs[0].IP, pod.Status.HostIPs[0].IP
 	if _, err := pods.UpdateStatus(ctx, pod, metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("write status: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -62,7 +63,7 @@ users:
 contexts:
 - name: lab
   context: {cluster: lab, user: lab}
-`, apiAddr, base64.StdEncoding.EncodeToString(l.ca), token), 0o600)
+`, l.apiAddr(), base64.StdEncoding.EncodeToString(l.ca), token), 0o600)
 }
 
 func (l *Lab) writeCerts() error {
@@ -84,19 +85,14 @@ func (l *Lab) writeCerts() error {
 	if err != nil {
 		return err
 	}
-	server := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "kube-apiserver"},
-		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IPAddresses: []net.IP{net.IPv4(10, 78, 0, 2), net.IPv4(127, 0, 0, 1), net.IPv4(10, 112, 0, 1)},
-		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+	// One for each host that may have an API server, named after it, so that a client sees which one it has reached.
+	var errs []error
+	for i, h := range l.hosts {
+		if h.mgmt {
+			errs = append(errs, l.writeServerCert(h.name, int64(2+i), ca, &key.PublicKey, caKey))
+		}
 	}
-	der, err = x509.CreateCertificate(rand.Reader, server, ca, key.Public(), caKey)
-	if err != nil {
-		return err
-	}
-	crt := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := os.WriteFile(l.pki("apiserver.crt"), crt, 0o644); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	if err := os.WriteFile(l.pki("ca.crt"), l.ca, 0o644); err != nil {
@@ -104,6 +100,22 @@ func (l *Lab) writeCerts() error {
 	}
 	_, err = l.writeKey("sa.key") // signs the tokens of ServiceAccounts
 	return err
+}
+
+// writeServerCert writes the certificate of a host's API server, for key, signed by ca.
+func (l *Lab) writeServerCert(host string, serial int64, ca *x509.Certificate, key *ecdsa.PublicKey, caKey *ecdsa.PrivateKey) error {
+	server := &x509.Certificate{
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: host},
+		NotBefore: ca.NotBefore, NotAfter: ca.NotAfter,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		IPAddresses: []net.IP{net.IPv4(10, 78, 0, 2), net.IPv4(127, 0, 0, 1), net.IPv4(10, 112, 0, 1), net.ParseIP("fd78::2"), net.ParseIP("fd77:112::1")},
+		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, server, ca, key, caKey)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(l.pki(host+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
 }
 
 func (l *Lab) writeKey(name string) (*ecdsa.PrivateKey, error) {

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -18,10 +20,8 @@ const (
 	ServiceCIDRs = "10.112.0.0/16,fd77:112::/108"
 	PodCIDRs     = "10.240.0.0/16,fd77:240::/32" // node .11 has 10.240.1.0/24, fd77:240:1::/64
 	LAN          = "10.77.0.0/24,fd77::/64"      // VIPs are chosen from here, .50 to .99 and .110 up, fd77::1000 up
-	Management   = "10.78.0.0/24"
+	Management   = "10.78.0.0/24"                // fd78::/64 with IPv6Only
 )
-
-const apiAddr = "10.78.0.2:6443"
 
 // Bridges in the switch namespace; a port is called <bridge>-<host>.
 const (
@@ -36,10 +36,12 @@ type host struct {
 	lan   bool // has eth0 on the LAN
 	mgmt  bool // has mgmt0 on the management network
 	node  bool // is a Kubernetes node
+
+	ipv6Only bool // has no IPv4 address but 127.0.0.1
 }
 
 // hosts lists everything that is plugged into the switch of a lab of n nodes.
-func hosts(n int) []host {
+func hosts(n int, ipv6Only bool) []host {
 	hs := []host{
 		{name: "cp", octet: 2, mgmt: true},
 		{name: "rt", octet: 1, lan: true},
@@ -50,14 +52,47 @@ func hosts(n int) []host {
 	for i := range n {
 		hs = append(hs, host{name: "n" + strconv.Itoa(i+1), octet: 11 + i, lan: true, mgmt: true, node: true})
 	}
+	for i := range hs {
+		hs[i].ipv6Only = ipv6Only
+	}
 	return hs
 }
 
 func (h host) lan4() netip.Addr  { return netip.AddrFrom4([4]byte{10, 77, 0, byte(h.octet)}) }
 func (h host) mgmt4() netip.Addr { return netip.AddrFrom4([4]byte{10, 78, 0, byte(h.octet)}) }
 
-// lan6 has the digits of lan4's last part: fd77::11 beside 10.77.0.11.
-func (h host) lan6() netip.Addr { return netip.MustParseAddr("fd77::" + strconv.Itoa(h.octet)) }
+// lan6 and mgmt6 have the digits of the last part of lan4: fd77::11 beside 10.77.0.11.
+func (h host) lan6() netip.Addr  { return netip.MustParseAddr("fd77::" + strconv.Itoa(h.octet)) }
+func (h host) mgmt6() netip.Addr { return netip.MustParseAddr("fd78::" + strconv.Itoa(h.octet)) }
+
+// mgmtPrefix is the host's address on the management network, with the length of its prefix.
+func (h host) mgmtPrefix() netip.Prefix {
+	if h.ipv6Only {
+		return netip.PrefixFrom(h.mgmt6(), 64)
+	}
+	return netip.PrefixFrom(h.mgmt4(), 24)
+}
+
+// mgmtAddr is the host's address on the management network.
+func (h host) mgmtAddr() netip.Addr { return h.mgmtPrefix().Addr() }
+
+// has returns those of addrs whose family the host has.
+func (h host) has(addrs ...netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a.Is4() && h.ipv6Only })
+}
+
+// hasPrefixes returns those of prefixes whose family the host has.
+func (h host) hasPrefixes(prefixes ...netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() && h.ipv6Only })
+}
+
+// ofFamilies is those ranges of list, with commas between, that a lab has.
+func (l *Lab) ofFamilies(list string) string {
+	if _, v6, _ := strings.Cut(list, ","); l.opts.IPv6Only {
+		return v6
+	}
+	return list
+}
 
 // mac is 02:<net>:00:00:00:11 for the host .11, so that a person can read dumps.
 func (h host) mac(net byte) net.HardwareAddr {
@@ -153,12 +188,12 @@ func buildHost(h host, all []host) error {
 		return err
 	}
 	if h.lan {
-		if err := plug(h, lanBridge, "eth0", 0x77, netip.PrefixFrom(h.lan4(), 24), netip.PrefixFrom(h.lan6(), 64)); err != nil {
+		if err := plug(h, lanBridge, "eth0", 0x77, h.hasPrefixes(netip.PrefixFrom(h.lan4(), 24), netip.PrefixFrom(h.lan6(), 64))...); err != nil {
 			return err
 		}
 	}
 	if h.mgmt {
-		if err := plug(h, mgmtBridge, "mgmt0", 0x78, netip.PrefixFrom(h.mgmt4(), 24)); err != nil {
+		if err := plug(h, mgmtBridge, "mgmt0", 0x78, h.mgmtPrefix()); err != nil {
 			return err
 		}
 	}
@@ -220,7 +255,7 @@ func addPodBridge(nl *netlink.Handle, h host) error {
 	if err := nl.LinkAdd(&netlink.Bridge{LinkAttrs: linkAttrs("cni0")}); err != nil {
 		return fmt.Errorf("add bridge cni0: %w", err)
 	}
-	return configure(nl, "cni0", netip.PrefixFrom(nth(h.pods4(), 1), 24), netip.PrefixFrom(nth(h.pods6(), 1), 64))
+	return configure(nl, "cni0", h.hasPrefixes(netip.PrefixFrom(nth(h.pods4(), 1), 24), netip.PrefixFrom(nth(h.pods6(), 1), 64))...)
 }
 
 // addRoutes routes the pod ranges of other nodes through those, if h is a node, and everything else
@@ -234,6 +269,9 @@ func addRoutes(nl *netlink.Handle, h host, all []host) error {
 		return err
 	}
 	via := func(dst netip.Prefix, gw netip.Addr) error {
+		if dst.Addr().Is4() && h.ipv6Only {
+			return nil
+		}
 		r := &netlink.Route{LinkIndex: eth0.Attrs().Index, Gw: gw.AsSlice(), Dst: ipNet(dst)}
 		if err := nl.RouteAdd(r); err != nil {
 			return fmt.Errorf("%s: route %s via %s: %w", h.name, dst, gw, err)

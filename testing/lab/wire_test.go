@@ -87,7 +87,7 @@ func TestParseAnswer(t *testing.T) {
 func TestHosts(t *testing.T) {
 	var names []string
 	seen := map[string]bool{}
-	for _, h := range hosts(20) {
+	for _, h := range hosts(20, false) {
 		names = append(names, h.name)
 		for _, a := range []string{h.mac(0x77).String(), h.lan4().String(), h.lan6().String(), h.pods4().String()} {
 			if seen[a] && (h.node || !strings.HasSuffix(a, "/24")) {
@@ -99,7 +99,7 @@ func TestHosts(t *testing.T) {
 	if got, want := strings.Join(names, " "), "cp rt cl pr w1 n1 n2 n3 n4 n5 n6 n7 n8 n9 n10 n11 n12 n13 n14 n15 n16 n17 n18 n19 n20"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
-	n3 := hosts(3)[7]
+	n3 := hosts(3, false)[7]
 	got := []string{n3.name, n3.lan4().String(), n3.lan6().String(), n3.mgmt4().String(), n3.mac(0x77).String(), n3.pods4().String(),
 		n3.pods6().String(), nth(n3.pods4(), 1).String(), nth(n3.pods6(), 300).String()}
 	want := []string{"n3", "10.77.0.13", "fd77::13", "10.78.0.13", "02:77:00:00:00:13", "10.240.3.0/24", "fd77:240:3::/64", "10.240.3.1", "fd77:240:3::12c"}

@@ -20,7 +20,7 @@ import (
 
 const usage = `lab: a Kubernetes cluster in network namespaces of this machine
 
-  lab up [--nodes N] [--proxy-mode nftables|iptables] [--bare] [--wait 5m]
+  lab up [--nodes N] [--proxy-mode nftables|iptables] [--ipv6-only] [--bare] [--wait 5m]
                              bring it up, with a Herald on every node unless --bare; wait for another lab
   lab status                 what is there
   lab kubectl ARGS...        kubectl, as admin
@@ -82,12 +82,13 @@ func up(ctx context.Context, dir string, args []string) error {
 	flags := flag.NewFlagSet("lab up", flag.ContinueOnError)
 	nodes := flags.Int("nodes", 3, "nodes Herald may run on")
 	mode := flags.String("proxy-mode", "nftables", "kube-proxy's mode, nftables or iptables")
+	ipv6Only := flags.Bool("ipv6-only", false, "no IPv4 but 127.0.0.1")
 	bare := flags.Bool("bare", false, "start no Herald")
 	wait := flags.Duration("wait", 0, "how long to wait for another lab on this machine to end")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	opts := lab.Options{Nodes: *nodes, ProxyMode: *mode, Wait: *wait, Dir: dir, Herald: "bin/herald", Log: os.Stdout, Detached: true}
+	opts := lab.Options{Nodes: *nodes, ProxyMode: *mode, IPv6Only: *ipv6Only, Wait: *wait, Dir: dir, Herald: "bin/herald", Log: os.Stdout, Detached: true}
 	if !*bare {
 		rbac, err := exec.CommandContext(ctx, opts.Herald, "manifest", "rbac").Output()
 		if err != nil {
