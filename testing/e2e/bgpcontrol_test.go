@@ -12,13 +12,18 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// startReadyServer serves what stands in for a node's own API server: any page, with the node's name.
-// It has port 6444, since on 6443 Herald would expect an API server.
+// startReadyServer serves what stands in for a node's own API server. It has port 6444, since on 6443 Herald would expect an API server.
 func startReadyServer(t *testing.T, node string) *http.Server {
+	t.Helper()
+	return startServer(t, node, 6444)
+}
+
+// startServer serves any page at a port of all addresses of a node, with the node's name.
+func startServer(t *testing.T, node string, port int) *http.Server {
 	t.Helper()
 	var l net.Listener
 	err := cluster.InNamespace(node, func() (err error) {
-		l, err = net.Listen("tcp", ":6444")
+		l, err = net.Listen("tcp", fmt.Sprintf(":%d", port))
 		return err
 	})
 	if err != nil {

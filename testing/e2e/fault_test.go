@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -35,10 +36,10 @@ func observe(t *testing.T, name, vip string) *observedVIP {
 	t.Helper()
 	createService(t, webService(name, vip))
 	node := awaitOwner(t, name)
-	awaitReachable(t, "http://"+vip+"/")
+	awaitReachable(t, httpURL(vip, "80"))
 	awaitProxies(t, vip) // or else a node that the VIP moves to would refuse connections
 	s := &observedVIP{t: t, addr: netip.MustParseAddr(vip), owner: node}
-	s.who, s.conn = whoHas(t, 20*time.Millisecond, vip), connect(t, vip+":80")
+	s.who, s.conn = whoHas(t, 20*time.Millisecond, vip), connect(t, net.JoinHostPort(vip, "80"))
 	check.Value(s.who.AwaitAnswer(withTimeout(t, 10*time.Second), s.addr, node))(t)
 	return s
 }

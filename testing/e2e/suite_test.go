@@ -67,7 +67,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "herald manifest rbac:", err)
 		return 1
 	}
-	cluster, err = lab.Up(ctx, lab.Options{Herald: herald, RBAC: string(rbac), Audited: serviceAccount, Wait: 5 * time.Minute, ProxyMode: os.Getenv("HERALD_PROXY_MODE"), Log: os.Stdout})
+	cluster, err = lab.Up(ctx, lab.Options{Herald: herald, RBAC: string(rbac), Audited: serviceAccount, Wait: 5 * time.Minute, ProxyMode: os.Getenv("HERALD_PROXY_MODE"), IPv6Only: ipv6Only, Log: os.Stdout})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
