@@ -27,12 +27,14 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 	wanted, order := n.wantedKeys(want, &errs)
 	n.setting = true
 	began := time.Now()
-	for _, key := range order {
+	for part := range slices.Chunk(order, batch) {
 		if ctx.Err() != nil {
 			errs.add(fmt.Errorf("not all addresses were looked at: %w", context.Cause(ctx)))
 			break
 		}
-		errs.add(n.ensureBound(key, wanted[key]))
+		for _, err := range n.ensureAllBound(part, wanted) {
+			errs.add(err)
+		}
 		began = n.release(began)
 	}
 	var removed []addressKey
@@ -59,8 +61,11 @@ func (n *Interfaces) Set(ctx context.Context, want []vip.Address) ([]vip.Address
 	return slices.Clone(n.view.Load().bound), errs.join()
 }
 
-// portion is how long Set holds mu at a time.
+// portion is about how long Set holds mu at a time.
 const portion = 2 * time.Millisecond
+
+// batch is how many addresses Set looks at, and binds, at a time: it takes about a portion (BenchmarkTakeOver).
+const batch = 32
 
 // release unlocks mu for a moment if it has been held for a portion since began, and returns since when
 // it has been held then. A goroutine that has waited for longer than 1 ms is handed mu by the second
@@ -136,6 +141,40 @@ func (n *Interfaces) keyOf(w vip.Address) (addressKey, error) {
 	return addressKey{l.index, prefix}, nil
 }
 
+// ensureAllBound is ensureBound for several addresses, and returns the errors. Those that the kernel does not have
+// in any form are bound by one request.
+func (n *Interfaces) ensureAllBound(keys []addressKey, wanted map[addressKey]vip.Address) (errs []error) {
+	var absent []bindRequest
+	for _, key := range keys {
+		w := wanted[key]
+		v := n.validity(w, time.Now())
+		if _, there := n.snapshot.addresses[key]; there || v.seconds == 0 || len(n.snapshot.otherLengths(key)) > 0 {
+			errs = append(errs, n.ensureBound(key, w))
+			continue
+		}
+		if n.wanted[key] != w {
+			n.wanted[key], n.changed = w, true
+		}
+		absent = append(absent, bindRequest{key, w.Link, v.seconds})
+	}
+	for i, err := range n.bind(n.kernel.bind, absent) {
+		if errs = append(errs, err); err == nil {
+			n.recordBound(absent[i].addressKey, wanted[absent[i].addressKey])
+		}
+	}
+	return errs
+}
+
+// recordBound counts and logs that w, which the kernel did not have, is bound at key, and resets connections from this
+// node to another owner of it.
+func (n *Interfaces) recordBound(key addressKey, w vip.Address) {
+	n.metrics.bound.Inc()
+	n.log.Info("bound an address", "address", key.prefix, "link", w.Link)
+	if w.LocalDelivery {
+		n.reset(key, ownClients)
+	}
+}
+
 // ensureBound binds w at key unless it is bound for long enough already; it is renewed from
 // then on. Without a certain right to hold w, it binds nothing: what is bound stays until the
 // kernel drops it, or is removed if the right has ended for certain.
@@ -180,11 +219,7 @@ func (n *Interfaces) bindOrTakeOver(key addressKey, w vip.Address, v validity, w
 	}
 	switch {
 	case !there:
-		n.metrics.bound.Inc()
-		n.log.Info("bound an address", "address", key.prefix, "link", w.Link)
-		if w.LocalDelivery {
-			n.reset(key, ownClients)
-		}
+		n.recordBound(key, w)
 	case !a.marked:
 		n.log.Info("took over an address that another program had bound", "address", key.prefix, "link", w.Link)
 	case !wantedBefore:
