@@ -25,18 +25,24 @@ const (
 	expiredGap  = 5*time.Second + releasedGap
 )
 
-// TestMigration goes from kube-vip to Herald node by node, with a pause in which both run,
-// and kills kube-vip on the last node instead of stopping it.
+// TestMigration goes from kube-vip with its cloud provider to Herald node by node, with a pause in which both run,
+// kills kube-vip on the last node instead of stopping it, and ends the cloud provider. Every Service keeps its address.
 func TestMigration(t *testing.T) {
 	kubeconfig := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
 	self := check.Value(os.Executable())(t)
 	var pairs []string
 	var vips4 []netip.Addr
+	given := make(map[string]string)
+	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.65"})
 	for i := range 4 {
 		vip := fmt.Sprintf("10.77.0.%d", 60+i)
 		name := fmt.Sprintf("m%d", i)
-		createService(t, webService(name, vip))
-		pairs, vips4 = append(pairs, name+"="+vip), append(vips4, netip.MustParseAddr(vip))
+		createService(t, webService(name, ""))
+		pairs, vips4, given[name] = append(pairs, name+"="+vip), append(vips4, netip.MustParseAddr(vip)), vip
+	}
+	provider := startCloudProvider(t, "10.77.0.60", "10.77.0.65")
+	for name, vip := range given {
+		awaitAddress(t, name, vip)
 	}
 	old := map[string]*lab.Process{}
 	f := &heralds{t: t, env: env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1"), node: map[string]*lab.Process{}}
@@ -78,6 +84,14 @@ func TestMigration(t *testing.T) {
 		old[n].Wait(withTimeout(t, 10*time.Second))
 		f.startOn(n)
 		f.awaitReady(n)
+		switch i {
+		case 0:
+			createService(t, webService("meanwhile", ""))
+			given["meanwhile"] = "10.77.0.64"
+			awaitAddress(t, "meanwhile", "10.77.0.64")
+		case len(cluster.Nodes()) - 1:
+			continue
+		}
 		time.Sleep(7 * time.Second) // longer than kube-vip's lease: it takes what Herald does not renew
 	}
 	for _, a := range vips4 {
@@ -107,4 +121,5 @@ func TestMigration(t *testing.T) {
 		}
 		return nil
 	})
+	takeOverPools(t, provider, given, "10.77.0.65")
 }

@@ -166,7 +166,6 @@ func awaitCondition(t *testing.T, name, condition, want string) {
 func TestFinalizer(t *testing.T) {
 	setPools(t, map[string]string{"range-global": "10.77.0.60-10.77.0.62"})
 	f := start(t, env())
-	const finalizer = "service.kubernetes.io/load-balancer-cleanup"
 	awaitFinalizer := func(want bool) {
 		t.Helper()
 		until(t, 5*time.Second, fmt.Sprintf("finalizer: %v", want), func(context.Context) error {
