@@ -94,7 +94,7 @@ func NewAllocator(rest time.Duration) *Allocator {
 }
 
 // SetPools replaces the pools. What Services have stays, in a pool or not, unless they may be renumbered; what they were given
-// and do not have yet stays if a pool still has it and they do not share it.
+// and do not have yet stays if a pool that is offered to them still has it and they do not share it.
 func (a *Allocator) SetPools(p *Pools) {
 	a.pools = p
 	a.resetSpaces()
@@ -107,22 +107,14 @@ func (a *Allocator) SetPools(p *Pools) {
 			a.changed[s] = true
 		}
 	}
-	a.withdrawIf(func(x netip.Addr) bool { return p.find(x) == nil || len(a.holders[x]) > 1 }) // who shares may be another
-}
-
-// withdrawIf takes back what Services were given, and is not seen on them yet, if unfit
-// reports true of an address of it.
-func (a *Allocator) withdrawIf(unfit func(netip.Addr) bool) {
-	for s := range a.pending {
-		if slices.ContainsFunc(s.has, func(x netip.Addr) bool { return !slices.Contains(s.Addresses, x) && unfit(x) }) {
-			a.withdraw(s)
-		}
-	}
+	a.withdrawIf(func(x netip.Addr) bool { return len(a.holders[x]) > 1 }) // who shares may be another
+	a.withdrawUnoffered()
 }
 
 // SetNamespaces replaces the labels of namespaces, by name. A namespace that is not there has none.
 func (a *Allocator) SetNamespaces(labels map[string]map[string]string) {
 	a.namespaces, a.offered, a.freed = labels, make(map[string][]*Pool), true
+	a.withdrawUnoffered()
 }
 
 // SetReserved replaces the ranges of which no Service is given an address. Those that have one
@@ -329,27 +321,6 @@ func (a *Allocator) release(s *service, x netip.Addr, now time.Time) {
 	}
 	a.resting[x] = now
 	a.restQueue = append(a.restQueue, rest{x, now})
-}
-
-// withdraw takes back what s was given and is not seen on it yet.
-func (a *Allocator) withdraw(s *service) {
-	unwritten := func(x netip.Addr) bool { return !slices.Contains(s.Addresses, x) }
-	for _, x := range s.has {
-		if unwritten(x) {
-			a.putBack(s, x)
-		}
-	}
-	s.has = slices.DeleteFunc(slices.Clone(s.has), unwritten)
-	delete(a.pending, s)
-	a.changed[s] = true
-}
-
-// putBack is unhold for an address that nobody ever used for s: it does not rest.
-func (a *Allocator) putBack(s *service, x netip.Addr) {
-	a.unhold(s, x)
-	if len(a.holders[x]) == 0 {
-		a.free(x)
-	}
 }
 
 // free lets x be found again.

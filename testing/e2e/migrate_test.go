@@ -30,6 +30,8 @@ const (
 func TestMigration(t *testing.T) {
 	kubeconfig := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
 	self := check.Value(os.Executable())(t)
+	f := &heralds{t: t, env: env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1"), node: map[string]*lab.Process{}}
+	t.Cleanup(f.end)
 	var pairs []string
 	var vips4 []netip.Addr
 	given := make(map[string]string)
@@ -45,8 +47,6 @@ func TestMigration(t *testing.T) {
 		awaitAddress(t, name, vip)
 	}
 	old := map[string]*lab.Process{}
-	f := &heralds{t: t, env: env("vip_leaseduration", "5", "vip_renewdeadline", "3", "vip_retryperiod", "1"), node: map[string]*lab.Process{}}
-	t.Cleanup(f.end)
 	t.Cleanup(func() {
 		for n, p := range old {
 			if p.Running() {
