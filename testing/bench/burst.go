@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,6 +47,10 @@ func (s setup) burst(ctx context.Context, n int) (err error) {
 	}
 	b.addrs = make([]netip.Addr, n) // the zero one: none is named
 	sent := make([]time.Time, n)
+	requests, err := b.lab.APIRequests(ctx)
+	if err != nil {
+		return err
+	}
 	began := time.Now()
 	if err := b.createAll(ctx, sent); err != nil {
 		return err
@@ -55,7 +62,35 @@ func (s setup) burst(ctx context.Context, n int) (err error) {
 		err = b.until(ctx, stepTimeout, b.recordSpread)
 	}
 	sleep(ctx, 500*time.Millisecond) // what the watch still has to deliver
-	return errors.Join(err, b.reportBurst(seen(), sent, last))
+	return errors.Join(err, b.reportBurst(seen(), sent, last), b.reportRequests(ctx, requests, n))
+}
+
+// reportRequests prints how many requests of which kind, by all clients, the API server has answered since before, for each of n Services, and
+// how Herald's writes of their statuses ended.
+func (b *bench) reportRequests(ctx context.Context, before map[string]float64, n int) error {
+	now, err := b.lab.APIRequests(ctx)
+	if err != nil {
+		return err
+	}
+	since := lab.Since(now, before)
+	for _, k := range slices.Sorted(maps.Keys(since)) {
+		if since[k] >= float64(n)/10 {
+			fmt.Printf("%-24s %.2f requests for each Service\n", k, since[k]/float64(n))
+		}
+	}
+	const writes = "herald_status_writes_total"
+	for _, node := range b.lab.Nodes() {
+		text, err := b.lab.Get(ctx, node, "http://127.0.0.1:2112/metrics")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, writes) {
+				fmt.Print(node, ": ", line)
+			}
+		}
+	}
+	return nil
 }
 
 // reportBurst prints when the Services of a burst had what they wait for. It returns an error if that was too late.

@@ -94,10 +94,28 @@ func TestAnswer(t *testing.T) {
 	}
 }
 
-func TestExpectedFailuresAreFew(t *testing.T) {
+// docs/conformance.md says of just the tests that are expected to fail that they can't pass, and of no more than two.
+func TestExpectedFailuresAreDocumented(t *testing.T) {
+	text := string(check.Value(os.ReadFile("../../docs/conformance.md"))(t))
+	documented := map[string]int{}
+	for line := range strings.Lines(text) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) != 3 || !strings.HasPrefix(line, "| ") {
+			continue
+		}
+		for i, mode := range []string{"arp", "bgp"} {
+			cannot := strings.Contains(cells[i+1], "can't pass")
+			if cannot {
+				documented[mode]++
+			}
+			if why := expected(mode, cells[0]); (why != "") != cannot {
+				t.Errorf("%s,%s: the page says%s, and the command expects a failure because %q", mode, cells[0], cells[i+1], why)
+			}
+		}
+	}
 	for mode, specs := range expectedFailures {
-		if len(specs) > 2 {
-			t.Errorf("%s: %d tests are expected to fail, want at most two", mode, len(specs))
+		if len(specs) > 2 || len(specs) != documented[mode] {
+			t.Errorf("%s: %d tests are expected to fail, %d by the page, want at most two", mode, len(specs), documented[mode])
 		}
 	}
 }

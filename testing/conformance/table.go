@@ -12,7 +12,6 @@ import (
 var expectedFailures = map[string]map[string]string{
 	"arp": {
 		"should be able to switch session affinity for LoadBalancer service with Local traffic policy": "one node answers for a VIP, and with this policy sends to pods of its own only, so that no client reaches two pods of different nodes",
-		"should target all nodes with endpoints":                                                       "it asks that connections reach two nodes; one node answers for a VIP",
 	},
 }
 
