@@ -195,7 +195,7 @@ func checkAPIServer(ctx context.Context, cfg config.Config) []preflight.Result {
 	}
 	all := []preflight.Result{{Subject: "API server", Severity: preflight.OK, Message: i.Version + ", by " + where}, checkIPMode(i)}
 	if len(i.Missing) > 0 {
-		return append(all, preflight.Result{Subject: "permissions", Severity: preflight.Error, Message: "not permitted: " + strings.Join(i.Missing, ", ") + "; herald manifest rbac prints what is needed"})
+		return append(all, preflight.Result{Subject: "permissions", Severity: preflight.Error, Message: "not permitted: " + strings.Join(i.Missing, ", ") + "; herald manifest rbac --servicesLeaseNamespace=" + cfg.Services.LeaseNamespace + " prints what is needed"})
 	}
 	all = append(all, preflight.Result{Subject: "permissions", Severity: preflight.OK, Message: fmt.Sprintf("all %d", len(needed))})
 	if cfg.Peers.Port == 0 {

@@ -47,7 +47,7 @@ func refusalText(err error) string {
 	case strings.Contains(text, "exceeded quota"):
 		hint = "have the ResourceQuota allow more Leases"
 	case apierrors.IsForbidden(err) && strings.Contains(text, " cannot "):
-		hint = "herald manifest rbac prints what must be allowed"
+		hint = "herald manifest rbac prints what must be allowed (with --servicesLeaseNamespace=services while VIP leases are in the Services' namespaces)"
 	case code >= 400 && code < 500:
 		hint = "have admission allow it: a ValidatingAdmissionPolicy, webhook or the like refuses it"
 	case code == http.StatusInternalServerError && strings.Contains(text, "webhook"):

@@ -18,10 +18,11 @@ func TestChartValues(t *testing.T) {
 	if _, err := os.Stat(helm); err != nil {
 		t.Skip("there is no bin/parts/helm (make parts)")
 	}
-	render := func(values string) string {
+	render := func(values string, args ...string) string {
 		file := filepath.Join(t.TempDir(), "values.yaml")
 		check.OK(t, os.WriteFile(file, []byte(values), 0o600))
 		c := exec.CommandContext(t.Context(), helm, "template", "--kube-version=v1.36.3", "herald", filepath.Join(manifests, "helm/herald"), "-f", file)
+		c.Args = append(c.Args, args...)
 		c.Env = []string{"HOME=" + t.TempDir()}
 		out, err := c.CombinedOutput()
 		if err != nil {
@@ -45,6 +46,22 @@ func TestChartValues(t *testing.T) {
 	}
 	if got := render("{}"); strings.Contains(got, "PrometheusRule") {
 		t.Error("alerts without alerts.enabled")
+	}
+	// In a new installation Herald may write Leases in its own namespace only. In an upgrade that waits until VIP leases have moved.
+	for _, tt := range []struct {
+		values string
+		args   []string
+		want   bool
+	}{
+		{"{}", nil, false},
+		{"{}", []string{"--is-upgrade"}, true}, // there is no record that says they have
+		{"rbac: {leasesOfServices: false}", []string{"--is-upgrade"}, false},
+		{"rbac: {leasesOfServices: true}", nil, true},
+		{"options: {svc_leasenamespace: services}", nil, true},
+	} {
+		if got := render(tt.values, tt.args...); strings.Contains(got, "-leases-of-services") != tt.want || !strings.Contains(got, "kind: ClusterRole\n") {
+			t.Errorf("%s %q: the right to write Leases everywhere is not %v in\n%s", tt.values, tt.args, tt.want, got)
+		}
 	}
 	// The alerts of the chart are those of the kustomize component.
 	rules := func(text string) (all []any) {

@@ -46,13 +46,13 @@ func yamlOf(t *testing.T, comment string, objects ...any) string {
 
 // baseRBAC returns the permissions for the kustomize base.
 func baseRBAC(t *testing.T) string {
-	return yamlOf(t, derivedHeader, rbacObjects(request(t).Config)...)
+	return yamlOf(t, derivedHeader, rbacObjects(request(t, leastRights).Config)...)
 }
 
 // baseDaemonSet returns the DaemonSet for the kustomize base. Its options are in a
 // ConfigMap, which overlays add to.
 func baseDaemonSet(t *testing.T) string {
-	d := daemonSet(request(t))
+	d := daemonSet(request(t)) // without options: they are in the ConfigMap
 	d.Spec.Template.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{
 		ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}},
 	}}
@@ -62,7 +62,7 @@ func baseDaemonSet(t *testing.T) string {
 // chartRBAC returns the permissions as a template of the Helm chart, which has
 // helpers for the names.
 func chartRBAC(t *testing.T) string {
-	c := request(t, leasesOfAnnouncersOnly).Config
+	c := request(t, leastRights).Config
 	objects := rbacObjects(c)
 	account, secret, roles := yamlOf(t, "", objects[0]), yamlOf(t, "", objects[1]), yamlOf(t, "", objects[2:]...)
 	helpers := strings.NewReplacer(
@@ -86,7 +86,12 @@ func chartRBAC(t *testing.T) string {
 		helpers.Replace(secret) + "{{- end }}\n" +
 		"{{- if ne .Release.Namespace \"" + priorityNamespace + "\" }}\n" + helpers.Replace(yamlOf(t, "", flowSchemasIn(c.Node.Namespace)...)) + "{{- end }}\n" +
 		helpers.Replace(roles) +
-		"{{- if or .Values.rbac.leasesOfServices (ne (toString (get .Values.options \"svc_leasenamespace\")) \"announcers\") }}\n" +
+		// An upgrade takes the right to write Leases elsewhere away only when VIP leases have moved.
+		"{{- $record := lookup \"coordination.k8s.io/v1\" \"Lease\" .Release.Namespace \"herald-vip-leases\" }}\n" +
+		"{{- $moved := eq (dig \"metadata\" \"annotations\" \"heraldvip.io/vip-leases\" \"\" $record) \"announcers\" }}\n" +
+		"{{- $keep := and .Release.IsUpgrade (not $moved) }}\n" +
+		"{{- if not (kindIs \"invalid\" .Values.rbac.leasesOfServices) }}{{ $keep = .Values.rbac.leasesOfServices }}{{ end }}\n" +
+		"{{- if or $keep (ne (toString (get .Values.options \"svc_leasenamespace\")) \"announcers\") }}\n" +
 		strings.ReplaceAll(helpers.Replace(yamlOf(t, "", leasesOfServicesRole(c)...)), "-services\n", "-leases-of-services\n") + "{{- end }}\n" +
 		"{{- end }}\n"
 }

@@ -128,6 +128,9 @@ func command(kind string, r Request) string {
 		}
 		words = append(words, word)
 	}
+	if kind != "admission" && leasesOfServices(r.Config) {
+		words = append(words, "--servicesLeaseNamespace=services") // the default of the manager, not of this command
+	}
 	if r.InCluster && kind == "pod" {
 		words = append(words, "--inCluster")
 	}

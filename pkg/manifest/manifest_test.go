@@ -206,9 +206,9 @@ func TestHeader(t *testing.T) {
 	r := request(t, "--arp=1", "--services", "--disableServiceUpdates", "--lbClassNameLegacyHandling=false", "-n", "lb", "--k8sConfigPath", "/a b\n---\nkind: Evil")
 	r.InCluster, r.ControlPlane = true, true
 	tests := []struct{ got, want string }{
-		{line(DaemonSet(r)), `herald manifest daemonset --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --taint`},
-		{line(Pod(r)), `herald manifest pod --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --inCluster`},
-		{line(RBAC(r)), `herald manifest rbac --namespace=lb --disableServiceUpdates`},
+		{line(DaemonSet(r)), `herald manifest daemonset --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --servicesLeaseNamespace=services --taint`},
+		{line(Pod(r)), `herald manifest pod --namespace=lb --services --disableServiceUpdates --lbClassNameLegacyHandling=false --arp --k8sConfigPath="/a b\n---\nkind: Evil" --servicesLeaseNamespace=services --inCluster`},
+		{line(RBAC(r)), `herald manifest rbac --namespace=lb --disableServiceUpdates --servicesLeaseNamespace=services`},
 	}
 	for _, tt := range tests {
 		if tt.got != tt.want {

@@ -116,7 +116,7 @@ func (b *bench) startHeralds(ctx context.Context) error {
 }
 
 func (b *bench) startHerald(ctx context.Context, node string) error {
-	p, err := b.lab.StartHerald(node, map[string]string{"svc_enable": "true", "svc_election": "true", "vip_arp": "true"})
+	p, err := b.lab.StartHerald(node, map[string]string{"svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers", "vip_arp": "true"})
 	if err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func (d *demo) bound(node string) (list []netip.Addr, err error) {
 }
 
 func (d *demo) startHerald(ctx context.Context, node string) error {
-	p, err := d.lab.StartHerald(node, map[string]string{"svc_enable": "true", "svc_election": "true", "vip_arp": "true"})
+	p, err := d.lab.StartHerald(node, map[string]string{"svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers", "vip_arp": "true"})
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (d *demo) startHerald(ctx context.Context, node string) error {
 
 func (d *demo) startHeralds(ctx context.Context) error {
 	d.text("One process per node, with the rights of `herald manifest rbac` and no more.")
-	d.command("svc_enable=true svc_election=true vip_arp=true herald manager   # n1, n2, n3")
+	d.command("svc_enable=true svc_election=true svc_leasenamespace=announcers vip_arp=true herald manager   # n1, n2, n3")
 	d.line("")
 	for _, n := range d.lab.Nodes() {
 		if err := d.startHerald(ctx, n); err != nil {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -62,7 +63,7 @@ func run(m *testing.M) int {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
-	rbac, err := exec.Command(herald, "manifest", "rbac").Output()
+	rbac, err := exec.Command(herald, "manifest", "rbac", servicesRBAC).Output()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "herald manifest rbac:", err)
 		return 1
@@ -173,8 +174,8 @@ func (f *heralds) end() {
 	}
 	// As long as they run, the Heralds release the VIPs of Services that are deleted.
 	for began := time.Now(); !f.killed && time.Since(began) < 5*time.Second; {
-		l, err := cluster.Client().CoordinationV1().Leases("default").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=herald"})
-		if err != nil || len(l.Items) == 0 {
+		l, err := cluster.Client().CoordinationV1().Leases("").List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=herald"})
+		if err != nil || !slices.ContainsFunc(l.Items, func(l coordinationv1.Lease) bool { return l.Annotations["heraldvip.io/claim"] != "" }) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -182,7 +182,7 @@ func TestTextOfKubeVIP(t *testing.T) {
 		check(t)
 	})
 	t.Run("DaemonSet", func(t *testing.T) {
-		asDaemonSet(t, "kube-vip-ds", readFile(t, "testdata/kube-vip-ds.yaml"))
+		asDaemonSet(t, "kube-vip-ds", readFile(t, "testdata/kube-vip-ds.yaml"), "--servicesLeaseNamespace=services")
 		check(t)
 	})
 }

@@ -42,11 +42,11 @@ func asStaticPods(t *testing.T, what, yaml string) {
 	awaitNodesReady(t)
 }
 
-// asDaemonSet has it run as a DaemonSet of that name.
-func asDaemonSet(t *testing.T, name, yaml string) {
+// asDaemonSet has it run as a DaemonSet of that name, with what "herald manifest rbac" prints with the options rbac.
+func asDaemonSet(t *testing.T, name, yaml string, rbac ...string) {
 	t.Helper()
 	uninstall(t)
-	check.OK(t, cluster.Apply(t.Context(), manifestText(t, "rbac")))
+	check.OK(t, cluster.Apply(t.Context(), manifestText(t, append([]string{"rbac"}, rbac...)...)))
 	check.OK(t, cluster.Apply(t.Context(), yaml))
 	installed = "daemonset/" + name
 	kubectl(t, "-n", "kube-system", "rollout", "status", installed, "--timeout=2m")
@@ -75,6 +75,8 @@ func uninstall(t *testing.T) {
 		}
 		return nil
 	})
+	// What it needs only while VIP leases are in the namespaces of Services.
+	kubectl(t, "delete", "clusterrolebinding/herald", "--ignore-not-found")
 	for _, n := range cluster.Nodes() {
 		if out := runOn(t, n, "ip", "-o", "addr", "show", "dev", "eth0"); strings.Contains(out, "/32") {
 			t.Errorf("%s still has a VIP:\n%s", n, out)
@@ -141,7 +143,12 @@ func webOwner(t *testing.T) string {
 	t.Helper()
 	var node string
 	await(t, time.Minute, "web's VIP has an owner", func() error {
-		l, err := cluster.Client().CoordinationV1().Leases("default").Get(t.Context(), "kubevip-web", metav1.GetOptions{})
+		leases := cluster.Client().CoordinationV1().Leases
+		namespace, name := "default", "kubevip-web" // where kube-vip's manifests have it
+		if record, err := leases("kube-system").Get(t.Context(), "herald-vip-leases", metav1.GetOptions{}); err == nil && strings.HasPrefix(record.Annotations["heraldvip.io/vip-leases"], "announcers") {
+			namespace, name = "kube-system", "kubevip-web.default"
+		}
+		l, err := leases(namespace).Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

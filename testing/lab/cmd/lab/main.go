@@ -102,7 +102,7 @@ func up(ctx context.Context, dir string, args []string) error {
 	}
 	if !*bare {
 		for _, n := range l.Nodes() {
-			if _, err := l.StartHerald(n, map[string]string{"vip_arp": "true", "svc_enable": "true", "svc_election": "true"}); err != nil {
+			if _, err := l.StartHerald(n, map[string]string{"vip_arp": "true", "svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers"}); err != nil {
 				return errors.Join(err, l.Down())
 			}
 		}
