@@ -83,7 +83,7 @@ var supported = slices.Concat(
 			Meaning: "The one lease for all Services while `svc_election` is false. `name`, in the announcers' namespace, or `namespace/name`.",
 			set:     store(parseLease, func(c *Config) *vip.Key { return &c.Services.Lease })},
 		{Env: "svc_leasenamespace", Flag: "servicesLeaseNamespace", Type: String, Default: "services",
-			Meaning: "Where VIP leases are, `services` or `announcers`. With `services` each is in the namespace of its Service, as with kube-vip; with `announcers` all are in the announcers' namespace, so that Herald needs no right to write Leases elsewhere. One node with `announcers` has them all move, once every node's Herald knows of this option; they go back when none has it. [What to do in which order](../installation.md#leases-in-the-announcers-namespace).",
+			Meaning: "Where VIP leases are, `services` or `announcers`. With `services` each is in the namespace of its Service, as with kube-vip; with `announcers` all are in the announcers' namespace, so that Herald needs no right to write Leases elsewhere. One node with `announcers` has them all move, once every node's Herald knows of this option; they go back when none has it. Herald's manifests set `announcers`. [What to do in which order](../installation.md#moving-them).",
 			set:     store(oneOf("services", "announcers"), func(c *Config) *string { return &c.Services.LeaseNamespace })},
 		{Env: "svc_ipmode", Flag: "ipMode", Type: String, Default: "VIP",
 			Meaning: "The `ipMode` written to a Service's status, `VIP` or `Proxy`. `VIP`: packets arrive with the VIP as destination; kube-proxy serves it on every node. `Proxy`: kube-proxy leaves the address alone. The annotation `heraldvip.io/ip-mode` on a Service wins over it.",
