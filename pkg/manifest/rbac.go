@@ -50,11 +50,16 @@ const (
 var (
 	watchVerbs = []string{"list", "watch"}
 	leaseVerbs = []string{"get", "list", "watch", "create", "update", "delete"}
+	// leaseWriteVerbs are those of them that are needed where Leases are watched in all namespaces.
+	leaseWriteVerbs = []string{"get", "create", "update", "delete"}
 )
 
 func writesServices(c config.Config) bool     { return !c.Services.ReadOnly }
 func leasesOfAnnouncers(c config.Config) bool { return c.Services.LeaseNamespace == "announcers" }
 func leasesOfServices(c config.Config) bool   { return !leasesOfAnnouncers(c) }
+func watchesOwnNamespace(c config.Config) bool {
+	return leasesOfAnnouncers(c) && c.Services.Namespace != ""
+}
 func readsPools(c config.Config) bool {
 	return !c.Services.ReadOnly && c.Services.Namespace == "" && c.Pools.Name != ""
 }
@@ -71,7 +76,8 @@ var rules = []rule{
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, servicesNamespace, leasesOfServices, "The VIP leases: who owns which VIP. With `svc_leasenamespace=announcers` only list and watch: other programs, and Herald before it had that option, have VIP leases there."},
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerNamespace, leasesOfServices, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
 	{"coordination.k8s.io", "leases", nil, watchVerbs, servicesNamespace, leasesOfAnnouncers, "With `svc_leasenamespace=announcers`: VIP leases of other programs, and of Herald before it had that option."},
-	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerOnly, leasesOfAnnouncers, "With `svc_leasenamespace=announcers`: the node leases and all VIP leases."},
+	{"coordination.k8s.io", "leases", nil, leaseWriteVerbs, announcerOnly, leasesOfAnnouncers, "With `svc_leasenamespace=announcers`: the node leases and all VIP leases."},
+	{"coordination.k8s.io", "leases", nil, watchVerbs, announcerOnly, watchesOwnNamespace, "The same, with `svc_namespace`. Without it they are watched with all others."},
 	{"", "events", nil, []string{"create"}, servicesNamespace, nil, "Events that tell a Service's user what happens to its VIPs."},
 	{"", "secrets", []string{peersSecret}, []string{"get", "update"}, announcerOnly, keepsSecret, "The key that encrypts the nodes' heartbeats: the first node writes it into this Secret, which comes with the permissions and is empty. Not needed with `herald_peers_key`, or `herald_peers_port` 0."},
 	{"", "nodes", nil, watchVerbs, clusterOnly, nil, "Which nodes must not carry VIPs or are drained (`herald drain`), whose addresses and pod ranges no Service may take, and BGP peers by annotation."},
@@ -146,11 +152,15 @@ func namedLeaseRoles(c config.Config) (objects []any) {
 	if leasesOfServices(c) {
 		return nil
 	}
+	verbs := leaseWriteVerbs
+	if c.Services.Namespace != "" {
+		verbs = leaseVerbs
+	}
 	done := []string{c.Node.Namespace}
 	for _, k := range []vip.Key{c.Services.Lease, c.ControlPlane.Lease} {
 		if !slices.Contains(done, k.Namespace) {
 			done = append(done, k.Namespace)
-			objects = append(objects, roleAndBinding(name+"-leases", k.Namespace, c.Node.Namespace, []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: leaseVerbs}})...)
+			objects = append(objects, roleAndBinding(name+"-leases", k.Namespace, c.Node.Namespace, []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs}})...)
 		}
 	}
 	return objects
