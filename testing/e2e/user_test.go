@@ -369,7 +369,7 @@ func TestNamespaced(t *testing.T) {
 	t.Cleanup(func() {
 		cluster.Client().CoreV1().Namespaces().Delete(context.Background(), ns, metav1.DeleteOptions{})
 	})
-	cmd := exec.Command(herald, "manifest", "rbac", "--namespace", "heralds")
+	cmd := exec.Command(herald, "manifest", "rbac", servicesRBAC, "--namespace", "heralds")
 	cmd.Env = []string{"svc_namespace=" + ns, "cp_namespace=heralds"}
 	rbac := check.Value(cmd.Output())(t)
 	check.Value(cluster.Client().CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "heralds"}}, metav1.CreateOptions{}))(t)
