@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -172,4 +173,37 @@ func TestNameTaken(t *testing.T) {
 			t.Errorf("the second one does not serve\n%s", s)
 		}
 	})
+}
+
+// TestEpochAfterQuickRestart: a node that stops in good order and is started again at once begins a later epoch than it ever had, although nothing
+// is left of the earlier one; else other nodes would take the new epoch for the one that is over. If it counted up meanwhile, that is so, too.
+func TestEpochAfterQuickRestart(t *testing.T) {
+	for _, fences := range []int{0, 1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)))
+			s := leasetest.NewServer()
+			k, last := vip.Key{Namespace: "kube-system", Name: NodePrefix + "n1"}, int64(0)
+			for range 3 {
+				a := start(t, s, "n1")
+				for range fences {
+					time.Sleep(50 * time.Millisecond)
+					l := s.Lease(k).DeepCopy()
+					annotate(l, FencedAnnotation, strconv.FormatInt(transitions(l), 10))
+					check.Value(s.Put(l))(t)
+				}
+				time.Sleep(50 * time.Millisecond)
+				began := a.Tenure().Epoch - int64(fences)
+				if began <= last {
+					t.Errorf("fenced %d times: epoch %d begins after epoch %d", fences, began, last)
+				}
+				last = a.Tenure().Epoch
+				stopped := time.Now()
+				a.stop()
+				<-a.done
+				if s.Lease(k) != nil || time.Since(stopped) > 3*time.Second {
+					t.Errorf("after %v the node lease is %v", time.Since(stopped), s.Lease(k))
+				}
+			}
+		})
+	}
 }

@@ -185,7 +185,7 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time) int64 {
 	// Greater than any that the node ever had, though nobody may remember that: the number
 	// of seconds since 2020.
-	first := min(max(1, now.Unix()-time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC).Unix()), lastEpoch/2)
+	first := min(max(1, now.Unix()-epochZero.Unix()), lastEpoch/2)
 	switch {
 	case known != nil && max(fencedEpoch(known), transitions(known)) >= lastEpoch:
 		if own+1 < lastEpoch {
@@ -216,6 +216,17 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 	}
 	return own
 }
+
+// maxEpochWait is how long a process that ends waits at most before it deletes its node lease. A node of
+// which the epochs are further ahead of the seconds since 2020 had its clock set back.
+const maxEpochWait = 3 * time.Second
+
+// laterEpochAt returns when a process that finds no node lease begins a later epoch than that: a
+// moment after it, if that began within the same second, or counting up has overtaken the seconds.
+func laterEpochAt(epoch int64) time.Time { return epochZero.Add(time.Duration(epoch+1) * time.Second) }
+
+// epochZero is where counting the seconds begins of which the number is a node's first epoch.
+var epochZero = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // lastEpoch is where counting up ends: leaseTransitions has 32 bits.
 const lastEpoch = math.MaxInt32 - 1
@@ -318,7 +329,8 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 }
 
 // tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, and
-// deletes it. It returns the first error, nil if this process has no epoch.
+// deletes it, once the next process of this node would begin a later epoch. It returns the
+// first error, nil if this process has no epoch.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil
@@ -332,6 +344,9 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	annotate(x, FencedAnnotation, strconv.FormatInt(max(l.own.Epoch, transitions(x)), 10))
 	if x, err = l.store.Update(ctx, x); err != nil {
 		return err
+	}
+	if wait := time.Until(laterEpochAt(max(l.own.Epoch, transitions(x)))); wait <= maxEpochWait {
+		time.Sleep(wait)
 	}
 	return l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
 }
