@@ -217,10 +217,6 @@ func nextEpoch(known *coordinationv1.Lease, own int64, over bool, now time.Time)
 	return own
 }
 
-// maxEpochWait is how long a process that ends waits at most before it deletes its node lease. A node of
-// which the epochs are further ahead of the seconds since 2020 had its clock set back.
-const maxEpochWait = 3 * time.Second
-
 // laterEpochAt returns when a process that finds no node lease begins a later epoch than that: a
 // moment after it, if that began within the same second, or counting up has overtaken the seconds.
 func laterEpochAt(epoch int64) time.Time { return epochZero.Add(time.Duration(epoch+1) * time.Second) }
@@ -329,7 +325,7 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 }
 
 // tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, and
-// deletes it, once the next process of this node would begin a later epoch. It returns the
+// deletes it, once the next process of this node would begin a later epoch, if ctx does not end before. It returns the
 // first error, nil if this process has no epoch.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
@@ -345,8 +341,13 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if x, err = l.store.Update(ctx, x); err != nil {
 		return err
 	}
-	if wait := time.Until(laterEpochAt(max(l.own.Epoch, transitions(x)))); wait <= maxEpochWait {
-		time.Sleep(wait)
+	// More than that is a clock that was set back.
+	if wait := time.Until(laterEpochAt(max(l.own.Epoch, transitions(x)))); wait <= quorum.StopTime {
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return nil // it stays, and the next process counts on from it
+		}
 	}
 	return l.store.Delete(ctx, x.Namespace, x.Name, x.ResourceVersion)
 }
