@@ -69,6 +69,7 @@ func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 // client is refused is rejected (DHCPFailed). services are sorted, oldest first.
 func (d *dhcp) assignClients(services []*service) {
 	clients := d.newClients(services)
+	refuseTooMany(clients)
 	d.refuseClients(clients)
 	for _, s := range services {
 		switch {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -422,5 +423,35 @@ func TestForgedMask(t *testing.T) {
 		if got := dhcpSummary(Make(r, withDHCPStates(w, k))); !strings.Contains(got, "bind "+want+" dev macvlan") {
 			t.Errorf("%s is leased:\n%s", leased, got)
 		}
+	}
+}
+
+// TestDHCPClientsOfANamespace: each DHCP client costs the node that has it a macvlan, sockets and packets. The youngest of a namespace with very
+// many are refused, but none that has an address, and none of another namespace.
+func TestDHCPClientsOfANamespace(t *testing.T) {
+	var services []vip.Service
+	for i := range maxClients {
+		services = append(services, svc(fmt.Sprintf("s%02d", i), "0.0.0.0", func(s *vip.Service) { s.Created = s.Created.Add(time.Duration(i) * time.Second) }))
+	}
+	shared := func(s *vip.Service) { s.DHCP.Macvlan = "herald-shared" }
+	services = append(services,
+		svc("x-young", "0.0.0.0", younger),
+		svc("x-leased", "0.0.0.0", younger, func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.99")}} }),
+		svc("x-shared1", "0.0.0.0", shared), svc("x-shared2", "0.0.0.0", shared, younger),
+		svc("x-tenant", "0.0.0.0", tenant))
+	r, w := rules(), world(services...)
+	w.Members = w.Members[:1]
+	var got []string
+	for _, e := range Make(r, w).Events {
+		if e.Reason == vip.DHCPFailed {
+			got = append(got, fmt.Sprintf("%s: %s", e.Service.Name, e.Message))
+		}
+	}
+	slices.Sort(got)
+	const why = "the Services of the namespace default have 64 DHCP clients, and may have no more: delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address"
+	// The one that has a lease and the two that share a client are counted first, being older or in use.
+	want := []string{"s62: " + why, "s63: " + why, "x-young: " + why}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }

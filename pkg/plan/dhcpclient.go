@@ -87,6 +87,27 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 	return clients
 }
 
+// maxClients is how many DHCP clients the Services of a namespace may have. Each costs the node that has it a
+// macvlan, whose MAC address the switch learns, sockets, and packets; svc_quota allows fewer.
+const maxClients = 64
+
+// refuseTooMany sets refused of each client by which its namespace would have more than maxClients: of none
+// that has an address, of the others those of the youngest Services.
+func refuseTooMany(clients []*dhcpClient) {
+	counted := make(map[string]int) // by namespace
+	for _, has := range []bool{true, false} {
+		for _, c := range clients {
+			if c.hasAddress != has {
+				continue
+			}
+			namespace := c.oldest.Key.Namespace
+			if counted[namespace]++; !has && counted[namespace] > maxClients {
+				c.refused = fmt.Sprintf("the Services of the namespace %s have %d DHCP clients, and may have no more: delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address", namespace, maxClients)
+			}
+		}
+	}
+}
+
 // refuseClients (decision 0063) sets refused of each client whose MAC is a node's, or whose macvlan or MAC is that of another, which comes before
 // it. Clients whose MAC nobody chose come first, then those that have an address, then those of older Services.
 func (d *dhcp) refuseClients(clients []*dhcpClient) {
@@ -109,6 +130,7 @@ func (d *dhcp) refuseClients(clients []*dhcpClient) {
 	for _, c := range clients {
 		byLinkOf, byMACOf := byLink[c.link], byMAC[c.mac]
 		switch {
+		case c.refused != "":
 		case nodes[c.mac] != "":
 			c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/hwaddr) is that of node %s; write another", c.mac, nodes[c.mac])
 		case byLinkOf != nil:
