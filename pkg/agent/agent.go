@@ -75,6 +75,7 @@ type Options struct {
 // Times of the loop.
 const (
 	minRest      = 2 * time.Millisecond   // the least time between two passes
+	maxRest      = time.Second            // the longest rest after a pass; one that took longer was stopped meanwhile
 	retryAfter   = time.Second            // after a pass in which an Applier failed
 	stopTick     = 100 * time.Millisecond // between passes while stopping
 	stopNotice   = 150 * time.Millisecond // between telling other nodes that this one stops and handing over
@@ -151,7 +152,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // than that if it is less, and minRest at least. When hundreds of VIPs move, each move is
 // a poke, and the API server that has to store them may be on this very machine.
 func rest(took time.Duration) time.Duration {
-	return max(minRest, min(7*took, took+50*time.Millisecond))
+	return max(minRest, min(7*took, took+50*time.Millisecond, maxRest))
 }
 
 // stop hands everything over, make before break, and then removes what is left. Other

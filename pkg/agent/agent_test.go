@@ -504,3 +504,14 @@ func TestMappings(t *testing.T) {
 	a.apply(t.Context(), vip.Plan{})
 	same0(t, m.take(), "announce []", "bind []", "announce []", "map 0", "leases []")
 }
+
+// A pass during which the process was stopped is no reason to rest for as long.
+func TestRest(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0: minRest, time.Millisecond: 7 * time.Millisecond, 100 * time.Millisecond: 150 * time.Millisecond, time.Hour: maxRest,
+	} {
+		if got := rest(took); got != want {
+			t.Errorf("after a pass of %v it rests for %v, want %v", took, got, want)
+		}
+	}
+}

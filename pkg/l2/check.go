@@ -22,8 +22,8 @@ const (
 )
 
 // AddressChecks is the agent's Mailbox of address checks: whether a new VIP is free
-// (CheckProbe), whether other hosts claim those of this node (CheckDefend), and whether
-// other nodes reply for theirs (CheckVerify). Announcer.Run does the work.
+// (CheckProbe), whether other hosts claim those of this node (CheckDefend), whether
+// other nodes reply for theirs (CheckVerify), and whether nodes that have lost theirs go on to (CheckFormer). Announcer.Run does the work.
 type AddressChecks struct {
 	a      *Announcer
 	wanted *mailbox.Mailbox[[]vip.AddressCheck]
@@ -31,6 +31,7 @@ type AddressChecks struct {
 
 	// What follows belongs to run.
 	list             []*conflictCheck // checks, to be gone through ten times a second
+	nextFormer       time.Time        // when requests of CheckFormer may be sent again
 	nextVerify       time.Time        // when requests of CheckVerify may be sent again
 	unconfirmedFirst bool             // those with an unconfirmed finding come first; toggled by each request of CheckVerify
 }
@@ -158,11 +159,16 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 // advance goes on with each CheckProbe and CheckDefend that is due (stepProbes), evaluates the
 // replies to each CheckVerify and CheckNeighbor whose time for them is over (none counts as NoAnswer only after
 // maxUnanswered requests in a row), and sends the requests of each CheckNeighbor that is due, and,
-// each verifyGap, of up to parallelVerifies of CheckVerify (nextToVerify). It returns when something is due next
+// each verifyGap, of up to parallelVerifies of CheckVerify (nextToVerify); and has stepFormer go on with each CheckFormer. It returns when something is due next
 // (in 1000 hours, never, if there is no check), and whether a result changed.
 func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 	probes, verifies := now.Add(never), now.Add(never)
+	var former []*conflictCheck
 	for _, x := range c.list {
+		if x.isFormer() {
+			former = append(former, x)
+			continue
+		}
 		if !x.verifies() {
 			if !x.next.After(now) {
 				changed = c.stepProbes(x, now) || changed
@@ -181,6 +187,10 @@ func (c *AddressChecks) advance(now time.Time) (next time.Time, changed bool) {
 			continue
 		}
 		verifies = earlier(verifies, x.next)
+	}
+	if len(former) > 0 {
+		again, other := c.stepFormer(former, now)
+		probes, changed = earlier(probes, again), changed || other
 	}
 	if !c.nextVerify.After(now) {
 		for range parallelVerifies {
@@ -203,6 +213,7 @@ func (c *AddressChecks) updateMetric() {
 	for _, x := range c.list {
 		r := x.result.Load()
 		switch {
+		case x.isFormer():
 		case r.NoAnswer && x.want.Kind == vip.CheckNeighbor:
 			counts["node_unanswered"]++
 		case r.NoAnswer:

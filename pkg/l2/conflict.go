@@ -75,9 +75,9 @@ func newConflictCheck(w vip.AddressCheck, now time.Time) *conflictCheck {
 	return x
 }
 
-// verifies reports whether x asks for an address that another node has: CheckVerify or CheckNeighbor.
+// verifies reports whether x asks for an address that another node has, or had: CheckVerify, CheckNeighbor or CheckFormer.
 func (x *conflictCheck) verifies() bool {
-	return x.want.Kind == vip.CheckVerify || x.want.Kind == vip.CheckNeighbor
+	return x.want.Kind == vip.CheckVerify || x.want.Kind == vip.CheckNeighbor || x.isFormer()
 }
 
 // isEstablished reports whether h was heard in enough rounds to be in the result: one, or with
@@ -111,7 +111,7 @@ func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 // receive stores what a message of another host about the address says: that a host which may have
 // it has answered, or that there is a conflicting host. It ignores a probe, unless x is a
 // CheckProbe (the kernel replies to probes for a bound address), and any message between two rounds
-// of a CheckVerify. An allowed host that sends a reply (or anything, if anyMessage) has answered.
+// of a CheckVerify. A CheckFormer ignores hosts that are not allowed. An allowed host that sends a reply (or anything, if anyMessage) has answered.
 // Any other host is stored as conflicting in this round, unless maxConflicts others are.
 //
 // With CheckVerify that changes the result only at the end of the round, so both returns are
@@ -127,6 +127,8 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conf
 		return false, false
 	case x.allows(mac):
 		x.answered = x.answered || m.kind == messageReply || x.anyMessage
+		return false, false
+	case x.isFormer():
 		return false, false
 	}
 	h := x.conflicts[mac]

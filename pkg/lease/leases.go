@@ -221,7 +221,7 @@ func (l *Leases) Ready() error {
 }
 
 // Run makes a step when it is woken, and at least each stepPeriod, until ctx ends; after one
-// that took more than 1 ms it pauses three times as long. Then it releases all VIP leases and
+// that took more than 1 ms it pauses three times as long, up to stepPeriod. Then it releases all VIP leases and
 // the node lease, so that the others need not wait for it, within quorum.StopTime, and returns the
 // error of the latter. If another process has taken the name of this node it releases nothing,
 // and returns an error that says which.
@@ -240,7 +240,7 @@ func (l *Leases) Run(ctx context.Context) error {
 		// A step looks at every lease. When hundreds are written it waits a little, and
 		// takes in what has come meanwhile at once.
 		if took := time.Since(began); took > time.Millisecond {
-			time.Sleep(3 * took)
+			time.Sleep(min(3*took, stepPeriod)) // if it took long, the process was stopped meanwhile
 		}
 		select {
 		case <-ctx.Done():

@@ -107,8 +107,8 @@ func TestSet(t *testing.T) {
 		{
 			name: "new addresses of both families",
 			want: []vip.Address{addr("10.0.0.9/32", "eth0"), moved},
-			after: `eth0 10.0.0.9/32 marked 3s
-				eth0 2001:db8::9/128 marked 3s`,
+			after: `eth0 10.0.0.9/32 marked 5s
+				eth0 2001:db8::9/128 marked 5s`,
 			have: `eth0 10.0.0.9/32
 				eth0 2001:db8::9/128`,
 			log: `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0
@@ -117,7 +117,7 @@ func TestSet(t *testing.T) {
 		{
 			name:  "two Services on one address are one address",
 			want:  []vip.Address{addr("10.0.0.9/32", "eth0"), addr("10.0.0.9/32", "eth0")},
-			after: "eth0 10.0.0.9/32 marked 3s",
+			after: "eth0 10.0.0.9/32 marked 5s",
 			have:  "eth0 10.0.0.9/32",
 			log:   `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0`,
 		},
@@ -125,7 +125,7 @@ func TestSet(t *testing.T) {
 			name:   "what an earlier process left is kept or swept",
 			before: "eth0 10.0.0.8/32 marked\n eth0 10.0.0.9/32 marked\n eth1 2001:db8::7/128 marked",
 			want:   []vip.Address{addr("10.0.0.9/32", "eth0")},
-			after:  "eth0 10.0.0.9/32 marked 3s",
+			after:  "eth0 10.0.0.9/32 marked 5s",
 			have:   "eth0 10.0.0.9/32",
 			log: `level=INFO msg="kept an address that an earlier process had bound" address=10.0.0.9/32 link=eth0
 				level=INFO msg="removed an address" address=10.0.0.8/32 link=eth0 why="no longer wanted"
@@ -140,7 +140,7 @@ func TestSet(t *testing.T) {
 			name:   "what another program left is taken over",
 			before: "eth0 10.0.0.9/32\n eth0 2001:db8::9/128",
 			want:   []vip.Address{addr("10.0.0.9/32", "eth0"), moved},
-			after:  "eth0 10.0.0.9/32 marked 3s\n eth0 2001:db8::9/128 marked 3s",
+			after:  "eth0 10.0.0.9/32 marked 5s\n eth0 2001:db8::9/128 marked 5s",
 			have:   "eth0 10.0.0.9/32\n eth0 2001:db8::9/128",
 			log: `level=INFO msg="took over an address that another program had bound" address=10.0.0.9/32 link=eth0
 				level=INFO msg="took over an address that another program had bound" address=2001:db8::9/128 link=eth0`,
@@ -149,7 +149,7 @@ func TestSet(t *testing.T) {
 			name:   "but not on another link",
 			before: "eth1 10.0.0.9/32",
 			want:   []vip.Address{addr("10.0.0.9/32", "eth0")},
-			after:  "eth0 10.0.0.9/32 marked 3s\n eth1 10.0.0.9/32 forever",
+			after:  "eth0 10.0.0.9/32 marked 5s\n eth1 10.0.0.9/32 forever",
 			have:   "eth0 10.0.0.9/32",
 			log:    `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0`,
 		},
@@ -157,7 +157,7 @@ func TestSet(t *testing.T) {
 			name:   "to another link",
 			before: "eth1 10.0.0.9/32 marked\n eth1 2001:db8::9/128 marked",
 			want:   []vip.Address{addr("10.0.0.9/32", "eth0"), moved},
-			after:  "eth0 10.0.0.9/32 marked 3s\n eth0 2001:db8::9/128 marked 3s",
+			after:  "eth0 10.0.0.9/32 marked 5s\n eth0 2001:db8::9/128 marked 5s",
 			have:   "eth0 10.0.0.9/32\n eth0 2001:db8::9/128",
 			log: `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0
 				level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0
@@ -168,7 +168,7 @@ func TestSet(t *testing.T) {
 			name:   "another prefix length of Herald's",
 			before: "eth0 10.0.0.9/24 marked\n eth0 2001:db8::9/64 marked",
 			want:   []vip.Address{addr("10.0.0.9/32", "eth0"), moved},
-			after:  "eth0 10.0.0.9/32 marked 3s\n eth0 2001:db8::9/128 marked 3s",
+			after:  "eth0 10.0.0.9/32 marked 5s\n eth0 2001:db8::9/128 marked 5s",
 			have:   "eth0 10.0.0.9/32\n eth0 2001:db8::9/128",
 			log: `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0
 				level=INFO msg="removed an address that is to have another prefix length" address=2001:db8::9/64 link=eth0
@@ -179,7 +179,7 @@ func TestSet(t *testing.T) {
 			name:   "another prefix length of another program's",
 			before: "eth0 10.0.0.9/24 secondary\n eth0 10.0.0.8/32",
 			want:   []vip.Address{addr("10.0.0.9/32", "eth0"), addr("10.0.0.8/24", "eth0")},
-			after:  "eth0 10.0.0.8/24 marked 3s\n eth0 10.0.0.9/32 marked 3s",
+			after:  "eth0 10.0.0.8/24 marked 5s\n eth0 10.0.0.9/32 marked 5s",
 			have:   "eth0 10.0.0.8/24\n eth0 10.0.0.9/32",
 			log: `level=INFO msg="bound an address" address=10.0.0.9/32 link=eth0
 				level=INFO msg="removed an address that is to have another prefix length" address=10.0.0.9/24 link=eth0
@@ -190,7 +190,7 @@ func TestSet(t *testing.T) {
 			name:   "the node's own address is not a VIP",
 			before: "eth1 2001:db8:1::5/64\n eth1 10.1.0.5/24",
 			want:   []vip.Address{addr("10.0.0.5/24", "eth0"), addr("10.1.0.5/32", "eth1"), addr("2001:db8:1::5/128", "eth1"), moved},
-			after:  "eth0 2001:db8::9/128 marked 3s\n eth1 10.1.0.5/24 forever\n eth1 2001:db8:1::5/64 forever",
+			after:  "eth0 2001:db8::9/128 marked 5s\n eth1 10.1.0.5/24 forever\n eth1 2001:db8:1::5/64 forever",
 			have:   "eth0 2001:db8::9/128",
 			err: `address 10.0.0.5/24 on eth0: the interface has 10.0.0.5/24 already, which looks like the node's own address: remove it (ip address delete 10.0.0.5/24 dev eth0) or give the Service another address
 				address 10.1.0.5/32 on eth1: the interface has 10.1.0.5/24 already, which looks like the node's own address: remove it (ip address delete 10.1.0.5/24 dev eth1) or give the Service another address
@@ -200,7 +200,7 @@ func TestSet(t *testing.T) {
 		{
 			name:  "no such link",
 			want:  []vip.Address{addr("10.0.0.9/32", "eth7"), addr("10.0.0.8/32", "eth0")},
-			after: "eth0 10.0.0.8/32 marked 3s",
+			after: "eth0 10.0.0.8/32 marked 5s",
 			have:  "eth0 10.0.0.8/32",
 			err:   `address 10.0.0.9/32: this node has no interface "eth7"; it has eth0, eth1, lo`,
 			log:   `level=INFO msg="bound an address" address=10.0.0.8/32 link=eth0`,
@@ -208,7 +208,7 @@ func TestSet(t *testing.T) {
 		{
 			name:  "with two prefix lengths",
 			want:  []vip.Address{moved, addr("2001:db8::9/64", "eth0"), addr("2001:db8::9/64", "eth1")},
-			after: "eth0 2001:db8::9/128 marked 3s\n eth1 2001:db8::9/64 marked 3s",
+			after: "eth0 2001:db8::9/128 marked 5s\n eth1 2001:db8::9/64 marked 5s",
 			have:  "eth0 2001:db8::9/128\n eth1 2001:db8::9/64",
 			err:   `address 2001:db8::9/64 on eth0: it is wanted with the prefix length 128, too, which goes first`,
 			log: `level=INFO msg="bound an address" address=2001:db8::9/128 link=eth0

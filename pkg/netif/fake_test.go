@@ -121,7 +121,7 @@ func (k *fakeKernel) index(name string) int {
 	panic("no link " + name)
 }
 
-// String is all addresses as lines: "eth0 10.0.0.1/32 marked 3s".
+// String is all addresses as lines: "eth0 10.0.0.1/32 marked 5s".
 func (k *fakeKernel) String() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package netif binds VIPs to the node's network interfaces, and publishes what
 // those interfaces are.
 //
-// A VIP is bound with a lifetime of 3 seconds that is renewed each 0.75 s for as long
+// A VIP is bound with a lifetime of 5 seconds that is renewed each 0.75 s for as long
 // as this node may hold it. So the kernel itself removes the VIPs of a process that is
 // killed, stopped or stuck: there is nothing to clean up. Each VIP carries a mark
 // (IFA_PROTO), by which a later process knows it.

@@ -14,17 +14,17 @@ import (
 // of its timers), and after each look, whatever was the reason for it, not again
 // for a second (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and
 // addrconf_verify_rtnl). So addresses that were renewed together, within
-// ADDRCONF_TIMER_FUZZ_MINUS (20 ms), go together, 3.0 to 3.4 s after that; a
-// change of any other address within the last of these seconds may make it 4.1 s.
-// A process that starts 2.2 s after another was killed still finds all, and one that is
-// kept from running for 2.2 s loses none.
+// ADDRCONF_TIMER_FUZZ_MINUS (20 ms), go together, 5.0 to 5.4 s after that; a
+// change of any other address within the last of these seconds may make it 6.1 s.
+// A process that starts 4.2 s after another was killed still finds all, and one that is
+// kept from running for 4.2 s loses none.
 //
 // 333 addresses of both families take 6 ms to renew (see BenchmarkRenewal), and so a
 // hundredth of a core (BenchmarkSecondOfRenewals). Most of that is the kernel's with IPv6: it
 // joins the link's groups again each time (ipv6_find_idev calls ipv6_mc_up).
 const (
-	lifetime = 3 // seconds
-	period   = 750 * time.Millisecond
+	lifetime = vip.AddressLifetimeSeconds
+	period   = vip.AddressRenewal
 )
 
 // A renewal is an address that is renewed until it is removed or the kernel has dropped it.

@@ -135,7 +135,7 @@ func walk(t *testing.T, rng *rand.Rand) {
 }
 
 // renewed is an address with Herald's mark, which is 0 to 1 s old.
-var renewed = regexp.MustCompile(` deprecated .*proto=v valid=[23] preferred=0$`)
+var renewed = regexp.MustCompile(` deprecated .*proto=v valid=[45] preferred=0$`)
 
 // The same on the real kernel, without the failures.
 func TestKernelRandomSteps(t *testing.T) {

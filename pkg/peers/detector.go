@@ -127,6 +127,10 @@ type verdict struct {
 // last Unknown.
 func (p *peer) detectable() bool { return p.state == vip.Alive && p.probe.answered && p.probe.open }
 
+// ended reports whether p is Dead though its kernel answers: that has refused connections, and p is not gone since, and
+// did not say that it stops.
+func (p *peer) ended() bool { return p.state == vip.Dead && !p.gone && !p.rx.stopping }
+
 // newDetector returns a detector of the node named self, which knows no other node and does
 // not listen.
 func newDetector(self string) *detector {
@@ -285,7 +289,7 @@ func (d *detector) receiveFailed(addr netip.Addr, now time.Time) {
 }
 
 // statuses returns, for every known node by name, the state of its last evaluation, since when
-// it has it, and the vip.Heartbeat of its last verified packet. Overdue is of now: the node is
+// it has it, and the vip.Heartbeat of its last verified packet. SilentSince (silentSince) and Overdue are of now; Overdue: the node is
 // Alive, and its last packet came more than two of its transmit intervals ago. Nothing is
 // evaluated.
 func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
@@ -294,9 +298,9 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 		all[name] = vip.PeerStatus{
 			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat, Process: p.rx.process,
 			Stopping: p.state == vip.Dead && p.rx.stopping,
-			Gone:     p.gone,
-			HeardAt:  p.rx.at,
-			Overdue:  p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
+			Gone:     p.gone, ProcessEnded: p.ended(), SilentSince: d.silentSince(p, now),
+			HeardAt: p.rx.at,
+			Overdue: p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
 		}
 	}
 	return all

@@ -140,8 +140,8 @@ func TestProbeResults(t *testing.T) {
 			r.runProbe(tt.result, 150*time.Millisecond)
 			r.expectState(tt.want)
 			if tt.want == vip.Dead {
-				if gone := r.statuses(r.now)["n1"].Gone; gone == tt.result.refused {
-					t.Errorf("gone %v: a kernel that refuses connections is there", gone)
+				if s := r.statuses(r.now)["n1"]; s.Gone == tt.result.refused || s.ProcessEnded != tt.result.refused {
+					t.Errorf("gone %v, process ended %v: a kernel that refuses connections is there", s.Gone, s.ProcessEnded)
 				}
 				r.receiveHeartbeat(vip.ProcessID{1})
 				r.expectState(vip.Alive)
@@ -267,4 +267,76 @@ func TestForgedReset(t *testing.T) {
 		r.probeEnded(r.peers["n1"], refused, r.now, r.now)
 		r.expectState(vip.Alive)
 	})
+}
+
+// TestKernelOutlivesProcess: a node whose process has ended is probed further, so that it is known when its kernel dies, too, or is cut
+// off; until another process of it is heard.
+func TestKernelOutlivesProcess(t *testing.T) {
+	refused, nobody := probeResult{answers: true, refused: true}, probeResult{}
+	r := newFixture(t)
+	r.advance(500*time.Millisecond, nil)
+	for range minRefusals {
+		r.runProbe(refused, 150*time.Millisecond)
+	}
+	probed := func() bool {
+		r.peers["n1"].probe.running = false
+		for end := r.now.Add(time.Second); r.now.Before(end); r.now = r.now.Add(checkInterval) {
+			if probe, _, _ := r.check(r.now); len(probe) > 0 {
+				return true
+			}
+		}
+		return false
+	}
+	expect := func(when string, ended, gone, probes bool) {
+		t.Helper()
+		s := r.statuses(r.now)["n1"]
+		if s.ProcessEnded != ended || s.Gone != gone {
+			t.Errorf("%s: process ended %v, gone %v, want %v and %v", when, s.ProcessEnded, s.Gone, ended, gone)
+		}
+		if got := probed(); got != probes {
+			t.Errorf("%s: it is probed: %v, want %v", when, got, probes)
+		}
+		r.takeChanges()
+	}
+	expect("its port refuses connections", true, false, true)
+	r.runProbe(refused, 150*time.Millisecond)
+	r.runProbe(probeResult{refused: true}, 150*time.Millisecond) // ARP may be lost
+	expect("its port still does", true, false, true)
+	r.runProbe(nobody, 150*time.Millisecond)
+	if changes := r.takeChanges(); len(changes) != 1 {
+		t.Errorf("%d changes when its kernel is gone, want one", len(changes))
+	}
+	expect("its kernel is gone", false, true, false)
+	r.receiveHeartbeat(vip.ProcessID{2})
+	r.expectState(vip.Alive)
+	expect("another process is heard", false, false, true)
+}
+
+// TestSilentSince: a node is silent if nobody hears it, and this process would have received its heartbeats.
+func TestSilentSince(t *testing.T) {
+	r := newFixture(t)
+	silent := func() time.Duration {
+		since := r.statuses(r.now)["n1"].SilentSince
+		if since.IsZero() {
+			return 0
+		}
+		return r.now.Sub(since)
+	}
+	r.receiveHeartbeat(vip.ProcessID{1})
+	if r.advance(detectionTime(minInterval), nil); silent() != 0 {
+		t.Errorf("silent for %v within the detection time", silent())
+	}
+	if r.advance(time.Second, nil); silent() != time.Second+detectionTime(minInterval) {
+		t.Errorf("silent for %v, want 1.25 s", silent())
+	}
+	r.now = r.now.Add(time.Second) // this process was paused: what has come meanwhile it will read
+	if r.advance(checkInterval, nil); silent() != 0 {
+		t.Errorf("silent for %v just after a pause", silent())
+	}
+	if r.advance(time.Second, nil); silent() < 3*time.Second {
+		t.Errorf("silent for %v a while after a pause, want that since the last heartbeat", silent())
+	}
+	if r.receiveHeartbeat(vip.ProcessID{1}); silent() != 0 {
+		t.Errorf("silent for %v when a heartbeat came", silent())
+	}
 }

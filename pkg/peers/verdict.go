@@ -47,6 +47,9 @@ const (
 	aliveProbePause   = 50 * time.Millisecond
 	suspectProbePause = 3 * time.Second
 	unmetProbePause   = 10 * time.Second // it was never Alive
+	// probeEndedFor is how long a node whose process has ended is probed, since its kernel may die, too, or be cut
+	// off, while it answers for VIPs.
+	probeEndedFor = 15 * time.Second
 )
 
 // startListening stores now as listeningSince: the caller begins to receive heartbeats, or
@@ -108,7 +111,7 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 // needsProbe reports whether p is to be probed now: it is silent, and may have died, or it is Alive
 // and not yet known to answer probes. It never is while a probe of it runs, before its next time
 // (probe.next), or without an address. A node whose heartbeats arrive is probed only while it is
-// Alive and not yet detectable. Another is probed unless it is Dead, its silence can't be judged,
+// Alive and not yet detectable. Another is probed unless it is Dead (for probeEndedFor if only its process has ended), its silence can't be judged,
 // or it was never Alive and either it is known or this process listens for less than startupTime.
 func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	switch {
@@ -116,7 +119,7 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 		return false
 	case p.rx.arriving(now):
 		return p.state == vip.Alive && !p.detectable()
-	case p.state == vip.Dead || !d.canJudgeSilence(p, now):
+	case p.state == vip.Dead && (!p.ended() || now.Sub(p.since) >= probeEndedFor) || !d.canJudgeSilence(p, now):
 		return false
 	}
 	return p.wasAlive || now.Sub(p.firstSeen) >= startupTime && now.Sub(d.listeningSince) >= startupTime
@@ -197,10 +200,32 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 		if d.canJudgeSilence(p, now) && min(now.Sub(rx.echoOf), now.Sub(p.firstSeen), now.Sub(d.listeningSince)) >= d.suspectDelay(p) {
 			d.setState(p, vip.Suspect, "it is heard, but does not hear this node", now)
 		}
-	case p.state == vip.Dead || !d.canJudgeSilence(p, now):
-	default:
+	case !d.canJudgeSilence(p, now):
+	case p.ended():
+		d.evaluateEnded(p, now)
+	case p.state != vip.Dead:
 		d.evaluateSilent(p, now)
 	}
+}
+
+// evaluateEnded finds p, which is Dead since its process has ended, gone, which is a change, if by the last probe nobody answers for its
+// address any more, nor on its port, and no Alive node hears it.
+func (d *detector) evaluateEnded(p *peer, now time.Time) {
+	probe := &p.probe
+	if probe.at.IsZero() || now.Sub(probe.at) >= probeMaxAge || !probe.answered || probe.result != (probeResult{}) || d.heardByOthers(p, now) {
+		return
+	}
+	p.gone, p.why = true, "nobody answers for its address"
+	d.changes = append(d.changes, change{node: p.name, was: p.state, is: p.state, why: p.why})
+}
+
+// silentSince returns when the last packet of p came, if it was verified, p is not heard any more, and no Alive node hears it either;
+// zero otherwise, and while silence can't be judged. An earlier pause of this process changes nothing: what came meanwhile the kernel has kept.
+func (d *detector) silentSince(p *peer, now time.Time) time.Time {
+	if !p.rx.verified || p.rx.arriving(now) || !d.canJudgeSilence(p, now) || d.heardByOthers(p, now) {
+		return time.Time{}
+	}
+	return p.rx.at
 }
 
 // evaluateSilent sets the state of p, which is silent and not Dead, by the result of the last

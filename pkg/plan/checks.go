@@ -100,6 +100,33 @@ func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	return known && r.OK(), r.UnexpectedMACs
 }
 
+// formerOwnersAnswer adds a check whether a node that has lost its claims a short while ago goes on to answer for a, which this
+// node is about to bind: two nodes must not answer, and the kernel of that node still serves the VIP (decision 0111). It returns true until a
+// result says that none does, or until their kernels have removed their VIPs (Member.AnswersUntil); false if there is no such node, or
+// none publishes its MAC.
+func (c *addressChecks) formerOwnersAnswer(a vip.Address) bool {
+	var until time.Time
+	var macs []string
+	for _, m := range c.Members {
+		if own := macsOf(&m.Info); m.Name != c.Self && c.Now.Before(m.AnswersUntil) && len(own) > 0 {
+			macs = append(macs, own...)
+			if m.AnswersUntil.After(until) {
+				until = m.AnswersUntil
+			}
+		}
+	}
+	if len(macs) == 0 {
+		return false
+	}
+	slices.Sort(macs)
+	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckFormer, AllowedMACs: strings.Join(macs, " ")})
+	if known && r.NoAnswer {
+		return false
+	}
+	c.replanAfter(until.Sub(c.Now))
+	return true
+}
+
 // probeEarly probes the new addresses of u before this node holds it, so that no time is lost once
 // it does, if probing is on and this node is u's target or mayBecomeOwner: in a burst of new
 // Services nodes disagree on who is to claim which. It leaves out addresses that are bound here,

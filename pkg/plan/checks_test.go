@@ -480,3 +480,51 @@ func TestAnnouncementInTheNameOfANodeTakesNothing(t *testing.T) {
 		t.Errorf("verdict %s: %s", p.Verdicts[0].Reason, p.Verdicts[0].Message)
 	}
 }
+
+// A VIP is not bound here while the kernel of a node that has lost its claims answers for it.
+func TestFormerOwnersAnswer(t *testing.T) {
+	r := rules()
+	lost := func(until time.Duration) vip.World {
+		w := held(worldWithMACs(svc("a", "10.77.0.50")), "a", "n1")
+		w.Members[1].Alive, w.Members[1].AnswersUntil = false, w.Now.Add(until)
+		return w
+	}
+	answered := func(noAnswer bool) vip.World {
+		w := lost(time.Second)
+		return withResults(w, r, func(x *vip.CheckResult) { x.NoAnswer = noAnswer })
+	}
+	noMAC := lost(time.Second)
+	noMAC.Members[1].Info.Links[0].MAC = ""
+	tests := []struct {
+		name  string
+		w     vip.World
+		bound bool
+		asks  bool
+		again time.Duration
+	}{
+		{"no node has lost its claims", held(worldWithMACs(svc("a", "10.77.0.50")), "a", "n1"), true, false, 0},
+		{"not known yet whether it answers", lost(time.Second), false, true, time.Second},
+		{"it answers", answered(false), false, true, time.Second},
+		{"it does not answer", answered(true), true, true, 0},
+		{"its addresses have ended", lost(-time.Millisecond), true, false, 0},
+		{"it publishes no MAC", noMAC, true, false, 0},
+		{"the VIP is bound here", bind(r, held(worldWithMACs(svc("a", "10.77.0.50")), "a", "n1")), true, false, 0},
+	}
+	tests[len(tests)-1].w.Members[1].AnswersUntil = tests[len(tests)-1].w.Now.Add(time.Second)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := Make(r, tt.w)
+			if got := len(p.Addresses) == 1; got != tt.bound || tt.again > 0 && p.ReplanAfter != tt.again {
+				t.Errorf("bound: %v, again after %v; want %v, %v\n%s", got, p.ReplanAfter, tt.bound, tt.again, checksSummary(p))
+			}
+			for _, x := range p.AddressChecks {
+				if x.Kind == vip.CheckFormer && (x.AllowedMACs != "02:00:00:00:00:02" || x.Link != "eth0") {
+					t.Errorf("asks %q on %s", x.AllowedMACs, x.Link)
+				}
+			}
+			if asks := strings.Contains(checksSummary(p), " former"); asks != tt.asks {
+				t.Errorf("asks: %v\n%s", asks, checksSummary(p))
+			}
+		})
+	}
+}

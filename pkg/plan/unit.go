@@ -259,7 +259,8 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 // kernel has it. It does not add an address whose link is down (an Event, unless s moves), or that
 // is leased by DHCP and mayBind is false.
 //
-// If it is not bound yet, it also waits for kube-proxy to serve s (ready), and, if it is new
+// If it is not bound yet, it also waits for kube-proxy to serve s (ready), until no node that has lost its claims answers for it
+// (formerOwnersAnswer), and, if it is new
 // and vip_skipdad is false, for a probe to find it free; hosts that have it go to c.inUse. One that is bound, and in
 // no network of its link, is an Event, unless routers learn of it by BGP.
 func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress) {
@@ -282,6 +283,9 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	}
 	if !ready && !bound {
 		return // kube-proxy here would drop what the node attracts
+	}
+	if !bound && m.checks.formerOwnersAnswer(a.Address) {
+		return
 	}
 	if a.New && m.ProbeNew && !bound {
 		if free, others := m.checks.probe(a.Address); !free {

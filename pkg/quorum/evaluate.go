@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -32,6 +33,20 @@ func (p Peer) active() bool { return p.Exists && !p.Over }
 // only, so its lease decides.
 func (p peer) dead() bool {
 	return p.status.Liveness == vip.Dead && p.Epoch != 0 && p.status.Heartbeat.Epoch >= p.Epoch
+}
+
+// lost reports whether the node is dead, and its claims may be taken: at once if its kernel does not answer either; if
+// only its process has ended, once it has had restartTime to be started again.
+func (p peer) lost(t Timing, now time.Time) bool {
+	return p.dead() && (!p.status.ProcessEnded || now.Sub(p.status.HeardAt) >= t.restartTime())
+}
+
+// hangs reports whether the node has been silent for restartTime, in an epoch in which it was heard, and has not renewed its node lease
+// for two retry periods: neither of two ways of its process to be noticed works, though its kernel answers.
+func (p peer) hangs(t Timing, now time.Time) bool {
+	s := p.status
+	return (s.Liveness == vip.Alive || s.Liveness == vip.Suspect) && p.Epoch != 0 && s.Heartbeat.Epoch >= p.Epoch &&
+		!s.SilentSince.IsZero() && now.Sub(s.SilentSince) >= t.restartTime() && now.Sub(p.Changed) >= 2*t.RetryPeriod
 }
 
 // yielded reports whether the node is Alive, in the epoch (not 0) of its node lease, and its
@@ -94,6 +109,11 @@ func (e *evaluation) updatePeers() {
 			e.d.Changed = true
 		}
 		p.lostAPI = e.late && (m.lostAPI || p.status.Liveness == vip.Alive && !p.status.Heartbeat.APIReachable)
+		if !m.status.SilentSince.IsZero() && p.status.SilentSince.IsZero() {
+			p.heardAgainAt = e.Now
+		}
+		_, before := e.s.memory[node]
+		p.updateAnswersUntil(before, e.Now)
 		if !p.yielded() {
 			p.yieldedSince = time.Time{}
 		} else if p.yieldedSince.IsZero() {
@@ -102,6 +122,27 @@ func (e *evaluation) updatePeers() {
 		e.peers[node], known[node] = p, p.memory
 	}
 	e.s.memory = known
+}
+
+// updateAnswersUntil notes since when the claims of p are void: its epoch has ended, or is over when p is seen first. From then on its kernel
+// may answer for its VIPs, for as long as an address lives at most, unless that is gone: its process may have ended, hang, or not know of it.
+func (p *peer) updateAnswersUntil(known bool, now time.Time) {
+	if p.activeEpoch != 0 && (p.Over || p.Epoch > p.activeEpoch) || !known && p.Over {
+		p.loseClaims(cmp.Or(p.activeEpoch, p.Epoch), now)
+	}
+	if p.activeEpoch = 0; p.active() {
+		p.activeEpoch = p.Epoch
+	}
+	if p.status.Gone {
+		p.answersUntil = time.Time{}
+	}
+}
+
+// loseClaims stores until when the kernel of a node whose claims of an epoch are void from now on may answer for its VIPs, once for each epoch.
+func (m *memory) loseClaims(epoch int64, now time.Time) {
+	if m.lostEpoch != epoch {
+		m.lostEpoch, m.answersUntil = epoch, now.Add(vip.AddressLifetime+vip.AddressRemovalDelay)
+	}
 }
 
 // decideTenure stores in Decision.Verdict and HoldUntil what this node's right to act on its
@@ -251,21 +292,29 @@ func (e *evaluation) countAgreeing() (n int) {
 	return n
 }
 
-// listPeers fills in Decision.Alive, Released and Suspects. Alive are the peers that renew
+// listPeers fills in Decision.Alive, Released, AnswersUntil and Suspects. Alive are the peers that renew
 // their node lease and are not dead; while this node's own renewal is late, those that act on
 // their claims. Released are, only while claims may be moved without the API server, the
-// voters that are dead, or Alive without a valid tenure. Suspects are those that renew and
+// voters that are lost, or Alive without a valid tenure. AnswersUntil has those whose claims are void since a short while
+// (updateAnswersUntil), or Released, but for those whose heartbeats say that they act on none. Suspects are those that renew and
 // have been Suspect for longer than RejoinTime, sorted.
 func (e *evaluation) listPeers() {
-	e.d.Alive, e.d.Released = make(map[string]bool, len(e.peers)), map[string]bool{}
+	e.d.Alive, e.d.Released, e.d.AnswersUntil = make(map[string]bool, len(e.peers)), map[string]bool{}, map[string]time.Time{}
 	for node, p := range e.peers {
 		if e.late {
 			_, e.d.Alive[node] = slices.BinarySearch(e.s.holders, node)
 		} else {
 			e.d.Alive[node] = p.renews && !p.dead()
 		}
-		if e.s.moving && e.s.Voters[node] != 0 && (p.dead() || p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid) {
+		if e.s.moving && e.s.Voters[node] != 0 && (p.lost(e.Timing, e.Now) || p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid) {
 			e.d.Released[node] = true
+			e.d.Changed = e.d.Changed || p.lostEpoch != p.Epoch
+			p.loseClaims(p.Epoch, e.Now)
+			e.s.memory[node] = p.memory
+		}
+		gaveUp := p.status.Liveness == vip.Alive && p.status.Heartbeat.Epoch == p.lostEpoch && !p.status.Heartbeat.TenureValid
+		if e.Now.Before(p.answersUntil) && !p.status.Gone && !gaveUp {
+			e.d.AnswersUntil[node] = p.answersUntil
 		}
 		if p.status.Liveness == vip.Suspect && e.Now.Sub(p.status.Since) > RejoinTime && p.renews {
 			e.d.Suspects = append(e.d.Suspects, node)

@@ -19,12 +19,12 @@ const (
 // countReachable counts, of the nodes that renew their node lease, those that are Alive,
 // Suspect or dead (Decision.Known), and those that are Alive or Suspect (Reached), this node
 // in both. A node that is dead since it said that it stops is in neither. From that it decides s.mayFence: more than half of those known are reached, without
-// one whose heartbeat is Overdue (half, if the gateway is Alive). And Decision.Isolated: while
+// one whose heartbeat is Overdue (half, if the gateway is Alive). s.mayFenceHung: the same, where one that is silent (SilentSince) is not reached either. And Decision.Isolated: while
 // this node renews in time and reaches less than half (half, if the gateway is Dead), and for
 // RejoinTime after that. With exactly half reached it sets Decision.NeedsGateway; a change of
 // Isolated sets Decision.Changed.
 func (e *evaluation) countReachable() {
-	known, reached, inTime := 1, 1, 1
+	known, reached, inTime, heard := 1, 1, 1, 1
 	for _, p := range e.peers {
 		switch {
 		case !p.renews, p.status.Stopping:
@@ -35,11 +35,14 @@ func (e *evaluation) countReachable() {
 			if !p.status.Overdue {
 				inTime++
 			}
+			if p.status.SilentSince.IsZero() {
+				heard++
+			}
 		}
 	}
 	e.d.Reached, e.d.Known = reached, known
 	gateway := vip.Unknown
-	if 2*reached == known {
+	if 2*reached == known || 2*heard == known {
 		gateway, e.d.NeedsGateway = e.Gateway, true
 	}
 	s, now, before := &e.s, e.Now, e.s.isolated
@@ -48,6 +51,7 @@ func (e *evaluation) countReachable() {
 		s.minorityAt = now
 	}
 	s.mayFence = 2*inTime > known || 2*inTime == known && gateway == vip.Alive
+	s.mayFenceHung = 2*heard > known || 2*heard == known && gateway == vip.Alive
 	switch {
 	case minority && !e.late:
 		s.isolated, s.isolatedAt = true, now
@@ -88,8 +92,8 @@ func (e *evaluation) listFences() {
 }
 
 // fenceReason returns why this node must fence p now, or "": p is dead (for StopTime, if it said
-// that it stops), and this node reaches enough others (s.mayFence) and has been in no minority
-// for RejoinTime; or p has yielded, and
+// that it stops; if its process has ended, since restartTime after its last heartbeat), and this node reaches enough others (s.mayFence) and has been in no minority, and was not stopped,
+// for RejoinTime; or p hangs, and this node hears enough others (s.mayFenceHung) and has been in no minority for that long; or p has yielded, was not silent within tolerance, and
 // its node lease has not changed for a retry period; or that has not changed for the lease
 // duration, during which all of this node's renewals succeeded. turn is how many other nodes
 // try before this one: each puts it off by deadDelay, or by silentDelay with the last reason.
@@ -97,14 +101,22 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	// A node gets the whole lease duration again once this one can see its renewals.
 	silent := e.Now.Sub(later(p.Changed, e.Self.RenewingSince))
 	deadFor := e.Now.Sub(p.status.Since)
-	if p.status.Stopping {
-		deadFor -= StopTime
-	}
 	switch {
-	// A node that rejoins the others meets them one by one: those that it has not met yet look dead.
-	case p.dead() && e.s.mayFence && e.Now.Sub(e.s.minorityAt) > RejoinTime && deadFor >= turn*deadDelay:
+	case p.status.Stopping:
+		deadFor -= StopTime
+	case p.status.ProcessEnded:
+		deadFor = e.Now.Sub(p.status.HeardAt) - e.Timing.restartTime()
+	}
+	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.restartTime(), silent-2*e.Timing.RetryPeriod)
+	// A node that rejoins the others meets them one by one: those that it has not met yet look dead. So does one that was stopped.
+	settled := e.Now.Sub(later(e.s.minorityAt, e.Self.ConfirmAfter)) > RejoinTime
+	switch {
+	case p.dead() && e.s.mayFence && settled && deadFor >= turn*deadDelay:
 		return ReasonDead
-	case !p.yieldedSince.IsZero() && e.Now.Sub(p.Changed) >= e.Timing.RetryPeriod && e.Now.Sub(p.yieldedSince) >= turn*deadDelay:
+	case p.hangs(e.Timing, e.Now) && e.s.mayFenceHung && settled && hungFor >= turn*deadDelay:
+		return ReasonHangs
+	// A process that was stopped says so, too, until it has confirmed its claims.
+	case !p.yieldedSince.IsZero() && e.Now.Sub(p.heardAgainAt) > tolerance && e.Now.Sub(p.Changed) >= e.Timing.RetryPeriod && e.Now.Sub(p.yieldedSince) >= turn*deadDelay:
 		return ReasonYielded
 	case silent >= e.Timing.LeaseDuration+turn*silentDelay:
 		return ReasonSilent
@@ -115,6 +127,7 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 // The reasons to fence a node.
 const (
 	ReasonDead    = "it is dead on the VIPs' link"
+	ReasonHangs   = "it sends no heartbeats and does not renew its node lease, though its kernel answers: its process hangs"
 	ReasonYielded = "it can't renew its node lease and acts on no claim"
 	ReasonSilent  = "its node lease has not been renewed for the lease duration"
 )

@@ -26,10 +26,13 @@ import (
 )
 
 const (
-	holdTime      = 3 * time.Second        // each evaluation that finds a quorum extends the tenure to that long from now
-	tolerance     = time.Second            // how long a condition may fail before it ends something
-	agreementTime = 200 * time.Millisecond // how long all holders must have had the same proposals before they are acted on
-	moveDelay     = 2 * time.Second        // how long after the first late renewal this node begins to propose moves
+	holdTime      = vip.AddressLifetime + time.Second // each evaluation that finds a quorum extends the tenure to that long from now
+	tolerance     = time.Second                       // how long a condition may fail before it ends something
+	agreementTime = 200 * time.Millisecond            // how long all holders must have had the same proposals before they are acted on
+	// restartMargin is for the fence and the claims that follow it: the heirs wait for the VIPs to end, not the VIPs for them.
+	restartMargin  = 500 * time.Millisecond
+	minRestartTime = 500 * time.Millisecond
+	moveDelay      = 2 * time.Second // how long after the first late renewal this node begins to propose moves
 
 	// RejoinTime is how long a node must have reached the others again before it may
 	// carry VIPs and fence nodes.
@@ -59,6 +62,14 @@ func (t Timing) late() time.Duration { return t.RetryPeriod * 3 / 2 }
 // noticed if the API server is out of reach for them, too.
 func (t Timing) yield() time.Duration {
 	return max(t.RenewDeadline*6/10, t.RetryPeriod*5/2+time.Second/2)
+}
+
+// restartTime returns how long after the last heartbeat of a node whose kernel answers its epoch is ended:
+// shortly before its VIPs may end, whose lifetime is AddressLifetime, less where the tenure is shorter.
+// A process that was killed and is started again by then still has its VIPs.
+func (t Timing) restartTime() time.Duration {
+	lifetime := min(vip.AddressLifetime, (t.RenewDeadline - t.late()).Truncate(time.Second))
+	return max(lifetime-vip.AddressRenewal-restartMargin, minRestartTime)
 }
 
 // A Self is the state of this node's own node lease.
@@ -110,16 +121,17 @@ type State struct {
 	// time, by name; this node's included.
 	Voters map[string]int64
 
-	holders     []string          // those of them that act on their claims, as this node sees it; sorted
-	memory      map[string]memory // by peer
-	heldUntil   time.Time         // Decision.HoldUntil
-	quorumAt    time.Time         // when this node last renewed, or had a quorum
-	cutOffSince time.Time         // since when most voters have been dead; zero: they are not
-	apiSince    time.Time         // since when other nodes have been seen to reach the API server; zero: none does
-	mayFence    bool              // this node reaches enough others in time to fence dead ones
-	minorityAt  time.Time         // when this node last reached too few others
-	isolated    bool
-	isolatedAt  time.Time // when isolated was last confirmed
+	holders      []string          // those of them that act on their claims, as this node sees it; sorted
+	memory       map[string]memory // by peer
+	heldUntil    time.Time         // Decision.HoldUntil
+	quorumAt     time.Time         // when this node last renewed, or had a quorum
+	cutOffSince  time.Time         // since when most voters have been dead; zero: they are not
+	apiSince     time.Time         // since when other nodes have been seen to reach the API server; zero: none does
+	mayFence     bool              // this node reaches enough others in time to fence dead ones
+	mayFenceHung bool              // this node hears enough others to fence one that hangs
+	minorityAt   time.Time         // when this node last reached too few others
+	isolated     bool
+	isolatedAt   time.Time // when isolated was last confirmed
 
 	moving      bool             // claims of dead nodes may be moved without the API server
 	proposals   map[vip.Key]Move // the moves that this node's plan proposes
@@ -132,6 +144,10 @@ type State struct {
 type memory struct {
 	status       vip.PeerStatus
 	yieldedSince time.Time // zero: it has not yielded
+	activeEpoch  int64     // the epoch of its node lease in the last evaluation; 0: that was over, or there was none
+	lostEpoch    int64     // the last epoch of which its claims became void
+	answersUntil time.Time // when its kernel has removed its VIPs at the latest since then
+	heardAgainAt time.Time // when it was last heard after it had been silent
 	lostAPI      bool      // it was seen not to reach the API server since this node's renewal is late
 }
 
@@ -162,12 +178,13 @@ type Decision struct {
 	EndEpoch  string    // why this node's epoch is over from now on; "" if that is not decided
 	HoldUntil time.Time // the tenure lasts until then though no renewal succeeds; zero: until the renew deadline
 
-	Isolated       bool              // this node reaches too few others to carry VIPs
-	Reached, Known int               // how many of the nodes that renew this one reaches, and how many of those have ever been alive to it; itself included
-	Suspects       []string          // the nodes that renew and have been Suspect for RejoinTime, sorted
-	Alive          map[string]bool   // the peers that may be given VIPs
-	Released       map[string]bool   // the peers whose claims may be moved without the API server
-	Fence          map[string]string // the peers that this node must fence now, with the reason
+	Isolated       bool                 // this node reaches too few others to carry VIPs
+	Reached, Known int                  // how many of the nodes that renew this one reaches, and how many of those have ever been alive to it; itself included
+	Suspects       []string             // the nodes that renew and have been Suspect for RejoinTime, sorted
+	Alive          map[string]bool      // the peers that may be given VIPs
+	Released       map[string]bool      // the peers whose claims may be moved without the API server
+	AnswersUntil   map[string]time.Time // the peers that have lost their claims a short while ago, and until when their kernels may answer for their VIPs
+	Fence          map[string]string    // the peers that this node must fence now, with the reason
 
 	Heartbeat vip.Heartbeat // to send to the other nodes
 	Agreed    int           // how many moves all holders have just agreed on

@@ -20,6 +20,9 @@ type node struct {
 	agrees   bool // its heartbeats have this node's StateHash
 	overdue  bool
 	stopping bool // dead, as its last heartbeat said
+	ended    bool // dead since its process has ended
+	silent   bool // nobody hears it
+	gone     bool // its kernel does not answer either
 	fenced   bool
 	epoch    int64 // in its heartbeats
 	voids    string
@@ -93,7 +96,13 @@ func (v *view) pass(d time.Duration, renews bool) {
 				p.Changed = v.now
 			}
 			s := v.statuses[name]
-			s.Overdue, s.Stopping = n.overdue, n.stopping
+			s.Overdue, s.Stopping, s.ProcessEnded, s.Gone = n.overdue, n.stopping, n.ended, n.gone
+			if s.SilentSince = s.HeardAt; !n.silent {
+				s.SilentSince = time.Time{}
+			}
+			if !n.silent && !n.ended && !n.gone {
+				s.HeardAt = v.now
+			}
 			s.Heartbeat = vip.Heartbeat{Epoch: n.epoch, APIReachable: n.api, TenureValid: n.tenure, VoidedClaim: n.voids}
 			if n.agrees {
 				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = v.d.Heartbeat.StateHash, v.d.Heartbeat.ProposalHash
@@ -176,6 +185,8 @@ func TestWithoutAPIServer(t *testing.T) {
 // Each row of "Fencing before any take-over" in docs/ownership.md.
 func TestFence(t *testing.T) {
 	dead := well.is(vip.Dead)
+	ended := dead.with(func(n *node) { n.ended = true })
+	hangs := well.is(vip.Suspect).with(func(n *node) { n.silent, n.renews = true, false })
 	tests := []struct {
 		name   string
 		nodes  int
@@ -214,10 +225,41 @@ func TestFence(t *testing.T) {
 		{"dead for 3 s since it said that it stops, its node lease not released", 3, func(v *view) {
 			v.set(dead.with(func(n *node) { n.stopping = true }), 2, 2)
 		}, 3100 * time.Millisecond, ReasonDead},
+		{"its process has ended, for as long as it may be started again", 3, func(v *view) { v.set(ended, 2, 2) }, 3700 * time.Millisecond, ""},
+		{"its process has ended, and its VIPs end soon", 3, func(v *view) { v.set(ended, 2, 2) }, 3800 * time.Millisecond, ReasonDead},
+		{"its process has ended, and then its kernel", 3, func(v *view) {
+			v.set(ended, 2, 2)
+			v.pass(time.Second, true)
+			v.set(dead.with(func(n *node) { n.gone = true }), 2, 2)
+		}, 50 * time.Millisecond, ReasonDead},
+		{"its process has ended, and another one is heard", 3, func(v *view) {
+			v.set(ended, 2, 2)
+			v.pass(3500*time.Millisecond, true)
+			v.set(well.with(func(n *node) { n.epoch = 0 }), 2, 2)
+		}, 10 * time.Second, ""},
 		{"suspect", 3, func(v *view) { v.set(well.is(vip.Suspect), 2, 2) }, time.Minute, ""},
+		{"hangs, for less than four seconds", 3, func(v *view) { v.set(hangs, 2, 2) }, 3900 * time.Millisecond, ""},
+		{"hangs", 3, func(v *view) { v.set(hangs, 2, 2) }, 4 * time.Second, ReasonHangs},
+		{"hangs in an epoch in which it was never heard", 3, func(v *view) { v.set(hangs.with(func(n *node) { n.epoch = 0 }), 2, 2) }, 10 * time.Second, ""},
+		{"silent, and renews", 3, func(v *view) { v.set(hangs.with(func(n *node) { n.renews = true }), 2, 2) }, time.Minute, ""},
+		{"heard, and does not renew", 3, func(v *view) { v.set(hangs.with(func(n *node) { n.silent = false }), 2, 2) }, 14 * time.Second, ""},
+		{"hangs, and only this node was without its heartbeats", 3, func(v *view) { v.set(hangs, 2, 3) }, 14 * time.Second, ""},
+		{"half of them hang, and the gateway answers", 2, func(v *view) { v.set(hangs, 2, 2); v.gateway = vip.Alive }, 4 * time.Second, ReasonHangs},
+		{"half of them hang", 2, func(v *view) { v.set(hangs, 2, 2) }, 14 * time.Second, ""},
+		{"hangs, and this node's renewals fail", 3, func(v *view) { v.set(hangs, 2, 2); v.self.RenewingSince = time.Time{} }, 5 * time.Second, ""},
 		{"holds nothing and does not reach the API server", 3, func(v *view) {
 			v.set(cut.with(func(n *node) { n.tenure = false }), 2, 2)
 		}, 2100 * time.Millisecond, ReasonYielded},
+		{"the same, just after it was stopped for a moment", 3, func(v *view) {
+			v.set(hangs, 2, 2)
+			v.pass(3*time.Second, true)
+			v.set(cut.with(func(n *node) { n.tenure = false }), 2, 2)
+		}, 900 * time.Millisecond, ""},
+		{"the same, a second after it was stopped for a moment", 3, func(v *view) {
+			v.set(hangs, 2, 2)
+			v.pass(3*time.Second, true)
+			v.set(cut.with(func(n *node) { n.tenure = false }), 2, 2)
+		}, 1100 * time.Millisecond, ReasonYielded},
 		{"silent for less than 15 s", 3, func(v *view) { v.set(cut, 2, 2) }, 14900 * time.Millisecond, ""},
 		{"silent for 15 s", 3, func(v *view) { v.set(cut, 2, 2) }, 15 * time.Second, ReasonSilent},
 		{"silent, without heartbeats", 3, func(v *view) { v.set(cut, 2, 2); v.off = true }, 15 * time.Second, ReasonSilent},
@@ -229,6 +271,8 @@ func TestFence(t *testing.T) {
 		{"dead and fenced", 3, func(v *view) { v.set(dead.with(func(n *node) { n.fenced = true }), 2, 2) }, time.Minute, ""},
 		{"dead, and this node's renewals fail", 3, func(v *view) { v.set(dead, 2, 2); v.self.RenewingSince = time.Time{} }, time.Second, ""},
 		{"dead, and this node's tenure is not confirmed", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now.Add(time.Hour) }, time.Second, ""},
+		{"dead, and this node was stopped a moment ago", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now }, 2900 * time.Millisecond, ""},
+		{"dead, and this node was stopped 3 s ago", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now }, 3100 * time.Millisecond, ReasonDead},
 		{"dead, as third in turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 250 * time.Millisecond, ""},
 		{"dead, and nobody fenced it before this node's turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 350 * time.Millisecond, ReasonDead},
 	}
@@ -415,5 +459,68 @@ func TestAlive(t *testing.T) {
 	v.pass(4*time.Second, false)
 	if got := alive(); !slices.Equal(got, []string{"n2", "n3"}) {
 		t.Errorf("alive without the API server: %v, want n2 and n3", got)
+	}
+}
+
+// The kernel of a node that has lost its claims may answer for its VIPs for as long as an address lives, unless that is gone.
+func TestAnswersUntil(t *testing.T) {
+	ended := well.is(vip.Dead).with(func(n *node) { n.ended = true })
+	fenced := func(n *node) { n.fenced = true }
+	gone := func(n *node) { n.gone = true }
+	tests := []struct {
+		name string
+		set  func(v *view)
+		want time.Duration // from now on; 0: it does not answer
+	}{
+		{"well", func(*view) {}, 0},
+		{"its process has ended", func(v *view) { v.set(ended, 2, 2); v.pass(time.Second, true) }, 0},
+		{"its process has ended, and it was fenced", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(time.Second, true) }, 5250 * time.Millisecond},
+		{"for longer than its addresses live", func(v *view) { v.set(ended.with(fenced), 2, 2); v.pass(6300*time.Millisecond, true) }, 0},
+		{"its kernel is gone", func(v *view) { v.set(well.is(vip.Dead).with(gone).with(fenced), 2, 2); v.pass(time.Second, true) }, 0},
+		{"its kernel is gone later", func(v *view) {
+			v.set(ended.with(fenced), 2, 2)
+			v.pass(time.Second, true)
+			v.set(well.is(vip.Dead).with(gone).with(fenced), 2, 2)
+			v.pass(time.Second, true)
+		}, 0},
+		{"another process is heard, which has not removed them yet", func(v *view) {
+			v.set(ended.with(fenced), 2, 2)
+			v.pass(2*time.Second, true)
+			v.set(well, 2, 2)
+			v.pass(time.Second, true)
+		}, 3250 * time.Millisecond},
+		{"was heard, and fenced all the same", func(v *view) { v.set(well.with(fenced), 2, 2); v.pass(time.Second, true) }, 5250 * time.Millisecond},
+		{"acts on no claim, and was fenced", func(v *view) {
+			v.set(cut.with(func(n *node) { n.tenure = false }).with(fenced), 2, 2)
+			v.pass(time.Second, true)
+		}, 0},
+		{"was fenced when this node saw it first", func(v *view) { v.set(ended.with(fenced), 4, 4); v.pass(time.Second, true) }, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := newView(3)
+			tt.set(v)
+			got := v.d.AnswersUntil["n2"]
+			if tt.want == 0 && !got.IsZero() || tt.want > 0 && got.Sub(v.now) != tt.want {
+				t.Errorf("it answers for %v from now on, want %v", got.Sub(v.now), tt.want)
+			}
+			if v.others["n4"].fenced && v.d.AnswersUntil["n4"].Sub(v.now) != 5250*time.Millisecond {
+				t.Errorf("n4 answers for %v from now on, want 5.25 s", v.d.AnswersUntil["n4"].Sub(v.now))
+			}
+		})
+	}
+}
+
+// Without the API server nothing is moved from a node whose process may be started again.
+func TestMovesWaitForAProcess(t *testing.T) {
+	v := newView(4)
+	v.set(cut, 2, 4)
+	v.pass(30*time.Second, false)
+	v.set(cut.is(vip.Dead).with(func(n *node) { n.ended = true }), 4, 4)
+	if v.pass(3700*time.Millisecond, false); v.d.Released["n4"] {
+		t.Error("released before its VIPs end")
+	}
+	if v.pass(100*time.Millisecond, false); !v.d.Released["n4"] || v.d.AnswersUntil["n4"].IsZero() {
+		t.Errorf("released %v, answers until %v", v.d.Released["n4"], v.d.AnswersUntil["n4"])
 	}
 }

@@ -13,7 +13,7 @@ type AddressCheck struct {
 	Kind CheckKind
 	// AllowedMACs is the link-layer addresses that may answer, separated by spaces; an
 	// answer by any other is in CheckResult.UnexpectedMACs. With CheckVerify, "" allows all;
-	// CheckNeighbor ignores it and allows all.
+	// CheckNeighbor ignores it and allows all. CheckFormer ignores other answers.
 	AllowedMACs string
 	// Owner and Transitions, with CheckVerify, are Holder and Transitions of the Claim: a
 	// check of another owner, or of the same after a move, begins from nothing.
@@ -43,13 +43,16 @@ const (
 	// CheckNeighbor asks whether Owner, another node, answers for an address of its own, as long as
 	// other hosts on the link are heard: else it is this node that is cut off.
 	CheckNeighbor CheckKind = "neighbor"
+	// CheckFormer asks, in quick succession, whether one of AllowedMACs, which belong to nodes that have lost their
+	// claims, goes on to answer for an address that this node is about to bind. Other answers are ignored.
+	CheckFormer CheckKind = "former"
 )
 
 // A CheckResult is the outcome of an AddressCheck.
 type CheckResult struct {
 	AddressCheck
 	At             time.Time `json:",omitzero"` // when it was known
-	NoAnswer       bool      // with CheckVerify and CheckNeighbor: nobody answered
+	NoAnswer       bool      // with CheckVerify, CheckNeighbor and CheckFormer: nobody answered
 	UnexpectedMACs []string  // who answered, or announced the address, and is not allowed to; sorted
 	// ClearedAt is when the result became OK after it had not been; zero if it always was,
 	// or is not.

@@ -45,6 +45,19 @@ type Heartbeat struct {
 	VoidedClaim string
 }
 
+// A VIP is bound with the valid lifetime AddressLifetime, renewed each AddressRenewal. So the kernel of a
+// node whose process is killed answers for it for 4.25 s to 6.1 s more: a process that is started again by then
+// finds its VIPs bound.
+const (
+	AddressLifetimeSeconds = 5
+	AddressLifetime        = AddressLifetimeSeconds * time.Second
+	AddressRenewal         = 750 * time.Millisecond
+	// AddressRemovalDelay is how long after the end of its lifetime the kernel removes an address at the
+	// latest: a third of a second, by the grain of its timers, or a second after it has looked for another one
+	// (ADDRCONF_TIMER_FUZZ_MAX in check_lifetime and addrconf_verify_rtnl), with some reserve.
+	AddressRemovalDelay = 1200 * time.Millisecond
+)
+
 // A PeerStatus is what this node knows of another from heartbeats, and from asking its
 // kernel when they fail.
 type PeerStatus struct {
@@ -57,6 +70,12 @@ type PeerStatus struct {
 	Stopping bool
 	// Gone: its Liveness is Dead, and its kernel did not answer either.
 	Gone bool
+	// ProcessEnded: its Liveness is Dead since its kernel refuses connections to the heartbeat port: that
+	// still runs, and goes on to answer for VIPs until their lifetimes end.
+	ProcessEnded bool
+	// SilentSince is when the last heartbeat came, if it is overdue, and no other node that is Alive hears the
+	// node either; zero while one does, or this process may have missed its heartbeats.
+	SilentSince time.Time
 	// Overdue: its Liveness is Alive, but its heartbeat is late. A node that falls off the
 	// link sees the others die one by one, and the last of them are Alive until then.
 	Overdue bool

@@ -215,12 +215,12 @@ func (d *demo) killOwner(ctx context.Context) error {
 	}
 	r := report.Addr(vip)
 	d.timeline(r, began.Add(-500*time.Millisecond), report.Ended)
-	if r.LongestDouble > maxKernelAnswers {
+	if r.LongestDouble > maxDouble {
 		return fmt.Errorf("two nodes answered for %v:\n%s", r.LongestDouble, r)
 	}
 	d.checked("Nobody answered for %s. Of %d connections %d failed.", short(r.LongestSilence), connects.Attempts, len(connects.Failures))
-	d.text("Two nodes answered for %s: the new owner, and the kernel of the killed one, until the lifetime of its address was over. "+
-		"Either serves the client; the announcement makes it use the new owner.", short(r.LongestDouble))
+	d.text("Two nodes answered for %s: the new owner has asked until the kernel of the killed one did not answer any more. "+
+		"Had Herald been started again before that, nothing would have moved.", short(r.LongestDouble))
 	return d.events(ctx, "moved from node "+old)
 }
 
@@ -342,7 +342,7 @@ func (d *demo) awaitAddressExpired(ctx context.Context, old string, began time.T
 			if took := now.Sub(began); took > maxKernelAnswers {
 				return event{err: fmt.Errorf("%s's kernel removed %s after %v, not within %v", old, vip, took, maxKernelAnswers)}
 			}
-			return event{at: now, text: fmt.Sprintf("%s's kernel removes the address by itself: its valid lifetime was 3 s, and a kernel counts whole seconds", old)}
+			return event{at: now, text: fmt.Sprintf("%s's kernel removes the address by itself: its valid lifetime was 5 s, and a kernel counts whole seconds", old)}
 		case ctx.Err() != nil:
 			return event{err: errors.New("the killed node's kernel keeps the VIP")}
 		}
@@ -365,7 +365,7 @@ func (d *demo) awaitFenced(ctx context.Context, old string) event {
 	if err != nil {
 		err = <-results // the other node may have fenced it
 	}
-	return event{at: time.Now(), text: fmt.Sprintf("no heartbeats from %s, and its kernel answers that no Herald listens: another node fences it, by one write to its Lease", old), err: err}
+	return event{at: time.Now(), text: fmt.Sprintf("no heartbeats from %s, its kernel answers that no Herald listens, and none was started again in time: another node fences it, by one write to its Lease", old), err: err}
 }
 
 // restartAll starts Herald on each node where it does not run, and waits until it is ready.

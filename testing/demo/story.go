@@ -24,8 +24,9 @@ var (
 // The limits that the demo checks.
 const (
 	maxSilence       = 100 * time.Millisecond  // that ARP requests go unanswered during a hand-over
-	maxKernelAnswers = 4500 * time.Millisecond // until a killed owner's kernel removes its addresses: their lifetime is 3 s
-	maxFailover      = 3 * time.Second         // until a killed owner's VIPs have a new one; usually a quarter of a second
+	maxKernelAnswers = 6500 * time.Millisecond // until a killed owner's kernel removes its addresses: their lifetime is 5 s
+	maxFailover      = 7 * time.Second         // until a killed owner's VIPs have a new one: when its kernel has removed them
+	maxDouble        = 200 * time.Millisecond  // that two nodes answer for the VIPs of a killed owner
 	maxCutFailover   = 4 * time.Second         // the same of an owner whose networks fail; usually 0.4 s
 )
 

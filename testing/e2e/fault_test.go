@@ -20,7 +20,7 @@ import (
 
 // addressLifetime is how long an address that Herald doesn't refresh any more may stay:
 // the kernel's own clock for that is coarse (see docs/wire.md).
-const addressLifetime = 4*time.Second + 200*time.Millisecond
+const addressLifetime = 6*time.Second + 200*time.Millisecond
 
 // An observedVIP is a VIP, with a host that asks who has it and a client that connects to it.
 type observedVIP struct {
@@ -132,8 +132,8 @@ func TestRollingRestart(t *testing.T) {
 	expectConnectionsSurvive(t, c, 0)
 }
 
-// SIGKILL of the owner: the others find its process gone and take over at once.
-// Its kernel answers for a while beside them, and drops the VIP by itself.
+// SIGKILL of the owner: its kernel answers and serves until the lifetime of the address ends. Then, not before,
+// another node answers.
 func TestKilled(t *testing.T) {
 	f := start(t, env())
 	f.killed = true
@@ -141,19 +141,12 @@ func TestKilled(t *testing.T) {
 	awaitDetectable(t)
 	killed := time.Now()
 	f.node[s.owner].Kill()
-	to := s.awaitMove(3 * time.Second)
+	to := s.awaitMove(addressLifetime + time.Second)
 	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
-	until(t, addressLifetime, "the kernel of the killed Herald drops the VIP", func(context.Context) error {
-		if left := vips(t, s.owner); len(left) > 0 {
-			return fmt.Errorf("%v", left)
-		}
-		return nil
-	})
-	t.Logf("gone from the kernel after %v", time.Since(killed).Round(time.Millisecond))
 	time.Sleep(time.Second)
 	w, c := s.report()
-	if w.LongestDouble > addressLifetime {
-		t.Errorf("two nodes answered for %v", w.LongestDouble)
+	if w.TotalDouble > 100*time.Millisecond {
+		t.Errorf("two nodes answered for %v", w.TotalDouble)
 	}
 	if w.LongestSilence > 200*time.Millisecond {
 		t.Errorf("unanswered for %v", w.LongestSilence)
@@ -189,32 +182,32 @@ func TestKilledUnwatched(t *testing.T) {
 	awaitEvent(t, "a", "VIPMoved", s.owner)
 }
 
-// Killed and restarted within a second: whether it moves or not, it is answered.
+// Killed and started again after two seconds, as kubelet does it: nothing moves, and no client notices.
 func TestKilledAndBack(t *testing.T) {
 	f := start(t, env())
 	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
 	f.node[s.owner].Kill()
-	time.Sleep(800 * time.Millisecond)
+	time.Sleep(2 * time.Second)
 	f.startOn(s.owner)
 	f.awaitReady(s.owner)
-	time.Sleep(addressLifetime + time.Second)
+	time.Sleep(addressLifetime)
 	w, c := s.report()
-	if w.LongestSilence > 100*time.Millisecond {
-		t.Errorf("unanswered for %v", w.LongestSilence)
-	}
-	expectConnectionsSurvive(t, c, 0)
-	if len(w.Owners()) > 2 {
-		t.Errorf("it moved more than once: %v", w.Timeline)
+	if w.LongestSilence > 100*time.Millisecond || len(c.Failures) > 0 || !slices.Equal(w.Owners(), []string{s.owner}) {
+		t.Errorf("unanswered for %v, %d connections failed, owners %v", w.LongestSilence, len(c.Failures), w.Timeline)
 	}
 }
 
-// SIGSTOP of the owner: the kernel takes the VIP away; woken, the process finds
-// that it lost its claims and announces nothing.
+// SIGSTOP of the owner: its kernel answers and serves until the lifetime of the address ends, and then another node
+// answers. Woken, the process finds that it lost its claims and announces nothing.
 func TestStoppedAndWoken(t *testing.T) {
-	f := start(t, env("vip_leaseduration", "6", "vip_renewdeadline", "4", "vip_retryperiod", "1"))
+	f := start(t, env())
 	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
+	stopped := time.Now()
 	f.node[s.owner].Signal(syscall.SIGSTOP)
-	to := s.awaitMove(8 * time.Second)
+	to := s.awaitMove(15 * time.Second)
+	t.Logf("%s took over after %v", to, time.Since(stopped).Round(time.Millisecond))
 	time.Sleep(time.Second)
 	f.node[s.owner].Signal(syscall.SIGCONT)
 	if err := f.node[s.owner].WaitLog(withTimeout(t, 5*time.Second), "the node lease is lost"); err != nil {
@@ -224,6 +217,9 @@ func TestStoppedAndWoken(t *testing.T) {
 	w, _ := s.report()
 	if w.TotalDouble > 0 {
 		t.Errorf("two nodes answered for %v", w.TotalDouble)
+	}
+	if w.LongestSilence > 400*time.Millisecond {
+		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
 	if got := awaitOwner(t, "a"); got != to {
 		t.Errorf("%s has it now, want %s", got, to)
@@ -433,9 +429,9 @@ func TestAPIServerAwayAndOwnerKilled(t *testing.T) {
 	time.Sleep(10 * time.Second)
 	f.node[s.owner].Kill()
 	killed := time.Now()
-	to := s.awaitMove(5 * time.Second)
+	to := s.awaitMove(addressLifetime + 2*time.Second)
 	t.Logf("%s took over after %v", to, time.Since(killed).Round(time.Millisecond))
-	time.Sleep(5 * time.Second)
+	time.Sleep(time.Second)
 	check.OK(t, cluster.StartAPI(withTimeout(t, time.Minute)))
 	until(t, 20*time.Second, "the lease names the new owner", func(ctx context.Context) error {
 		out, err := cluster.Kubectl(ctx, "get", "lease", "kubevip-a", "-o", "jsonpath={.spec.holderIdentity}")
@@ -448,7 +444,7 @@ func TestAPIServerAwayAndOwnerKilled(t *testing.T) {
 	if w.LongestSilence > time.Second {
 		t.Errorf("unanswered for %v", w.LongestSilence)
 	}
-	if w.LongestDouble > addressLifetime {
+	if w.LongestDouble > 100*time.Millisecond {
 		t.Errorf("two nodes answered for %v", w.LongestDouble)
 	}
 	awaitRecovery(t)

@@ -22,6 +22,7 @@ const (
 	unplug      faultKind = "its cable is out"
 	otherSide   faultKind = "on the other side of the LAN"
 	blocked     faultKind = "its heartbeat port is blocked"
+	hung        faultKind = "its process hangs"
 	apiAway     faultKind = "the API server is away for all"
 	split       faultKind = "the LAN is in two parts"
 )
@@ -39,6 +40,7 @@ func (n *node) toggle(what faultKind) (wrong bool) {
 	}
 	c.recordLocked(n, netip.Addr{}, "%s: %s", what, state)
 	n.applyFaults()
+	c.resumed.Broadcast()
 	c.mu.Unlock()
 	c.wire.peersChanged(n)
 	n.poke()
@@ -69,7 +71,7 @@ func (n *node) applyFaults() {
 		if n.has(slow) {
 			f.Lag, f.Delay = n.slow.Lag, n.slow.Delay
 		}
-		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || !c.apiAwaySince.IsZero(), n.has(watchStuck), n.has(loseAnswers)
+		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || n.has(hung) || !c.apiAwaySince.IsZero(), n.has(watchStuck) || n.has(hung), n.has(loseAnswers)
 	})
 	if n.client.Faults() != leasetest.NoFaults {
 		n.renews = time.Time{}
@@ -119,7 +121,7 @@ func (c *cluster) anyFault(r *rand.Rand, n *node) {
 // wireFault is, half of the time, a fault of what the nodes see of each other, else an anyFault.
 func (c *cluster) wireFault(r *rand.Rand, n *node) {
 	o := c.nodes[r.IntN(len(c.nodes))]
-	switch r.IntN(12) {
+	switch r.IntN(13) {
 	default:
 		c.anyFault(r, n)
 	case 0, 1:
@@ -137,6 +139,8 @@ func (c *cluster) wireFault(r *rand.Rand, n *node) {
 		} else {
 			c.toggleForAll(r, apiAway)
 		}
+	case 6:
+		c.toggle(r, n, hung)
 	case 5:
 		c.restart(r, n, "the power fails", func() { n.kill(true) })
 	}
@@ -287,6 +291,7 @@ func (c *cluster) clearFaults() {
 		clear(n.faults)
 		n.applyFaults()
 	}
+	c.resumed.Broadcast()
 	for i := range c.services {
 		c.services[i].Ignore = false
 	}

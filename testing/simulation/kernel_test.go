@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	lifetime = 4 * time.Second // of a bound address that nobody refreshes
-	refresh  = time.Second
+	maxLifetime = vip.AddressLifetime + vip.AddressRemovalDelay // of a bound address that nobody refreshes
+	refresh     = vip.AddressRenewal
 
 	// grace is how long two nodes may answer at once while a watch event and a frame are on
 	// their way.
@@ -32,6 +32,11 @@ type kernelAddress struct {
 	until time.Time // the kernel removes it then
 	by    *process  // who put it there, or refreshed it last
 	lease vip.Key   // for which by did
+}
+
+// lifetime is how long the kernel of n keeps an address that nobody refreshes: each node's is late by another time.
+func (n *node) lifetime() time.Duration {
+	return n.clock(vip.AddressLifetime) + time.Duration(n.id*370%1100)*time.Millisecond
 }
 
 // put puts an address into the kernel of p's node, or refreshes it.
@@ -62,13 +67,16 @@ func (n *node) expire(now time.Time) {
 	}
 }
 
-func (p *process) bind(want []vip.Address, t vip.Tenure) (have []vip.Address, err error) {
+func (p *process) bind(want []vip.Address) (have []vip.Address, err error) {
 	n := p.n
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	if !p.runs() {
+	if !p.awaitRunning() {
 		return nil, nil
 	}
+	n.c.mu.Unlock()
+	t := p.leases.Tenure()
+	n.c.mu.Lock()
 	now := time.Now()
 	n.expire(now)
 	wanted := map[netip.Addr]bool{}
@@ -78,7 +86,7 @@ func (p *process) bind(want []vip.Address, t vip.Tenure) (have []vip.Address, er
 		if !a.Until.IsZero() && a.Until.Before(until) {
 			until = a.Until
 		}
-		if end := now.Add(n.clock(lifetime)); end.Before(until) {
+		if end := now.Add(n.lifetime()); end.Before(until) {
 			until = end
 		}
 		if until.Sub(now) < time.Second {
@@ -115,16 +123,18 @@ func (p *process) refresh(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		t, now := p.leases.Tenure(), time.Now()
 		n.c.mu.Lock()
-		if !p.runs() {
-			n.c.mu.Unlock()
+		runs := p.awaitRunning()
+		n.c.mu.Unlock()
+		if !runs {
 			return
 		}
+		t, now := p.leases.Tenure(), time.Now()
+		n.c.mu.Lock()
 		before := len(n.kernel)
 		n.expire(now)
 		for a, b := range n.kernel {
-			if end := now.Add(n.clock(lifetime)); t.Confirmed && t.Until.Sub(now) >= time.Second && !n.untilHeard[a] && b.by == p {
+			if end := now.Add(n.lifetime()); t.Confirmed && t.Until.Sub(now) >= time.Second && !n.untilHeard[a] && b.by == p {
 				if t.Until.Before(end) {
 					end = t.Until
 				}
@@ -150,7 +160,7 @@ func (p *process) refresh(ctx context.Context) {
 func (p *process) announce(want []vip.Announcement) ([]vip.Announcement, error) {
 	n := p.n
 	n.c.mu.Lock()
-	if !p.runs() {
+	if !p.awaitRunning() {
 		n.c.mu.Unlock()
 		return nil, nil
 	}
@@ -188,7 +198,7 @@ func (n *node) sendAnnouncements(addrs []netip.Addr) {
 	c.mu.Lock()
 	poke := map[*node]bool{}
 	for _, a := range addrs {
-		if !n.cable || n.proc == nil {
+		if !n.cable || n.proc == nil || n.has(hung) {
 			break
 		}
 		for _, o := range c.listeners[a] {
@@ -262,15 +272,31 @@ func (c *cluster) checkOwners(a netip.Addr) {
 	}
 }
 
-// recheckOverlaps calls checkOwners every 20 ms for addresses that two nodes answer for.
+// recheckOverlaps calls checkOwners every 20 ms for addresses that two nodes answer for, and checkSilence.
 func (c *cluster) recheckOverlaps(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.mu.Lock()
 		for w := range maps.Clone(c.overlaps) {
 			c.checkOwners(w.addr)
 		}
+		c.checkSilence()
 		c.mu.Unlock()
 		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// checkSilence checks that no VIP has been unanswered for longer than maxSilence, if that is set.
+func (c *cluster) checkSilence() {
+	for _, s := range c.services {
+		a := s.Addresses[0]
+		switch {
+		case c.maxSilence == 0 || len(c.answers(a, 0)) > 0:
+			delete(c.silentSince, a)
+		case c.silentSince[a].IsZero():
+			c.silentSince[a] = time.Now()
+		case time.Since(c.silentSince[a]) > c.maxSilence:
+			c.fail(a, c.nodes, "nobody answers for %s since %v", a, time.Since(c.silentSince[a]))
+		}
 	}
 }
 
@@ -279,10 +305,12 @@ func (n *node) maxOverlap(a netip.Addr) time.Duration {
 	f := n.client.Faults()
 	grace := grace + 5*n.c.pass // each end of it may have to wait for a pass
 	switch {
+	case n.c.strict && !n.untilHeard[a]:
+		return grace
 	case f != leasetest.NoFaults && n.c.blocksWarning(n):
 		return n.clock(10*time.Second) + time.Second // the renew deadline: it can't be warned
-	case n.proc == nil || n.kernel[a].by != n.proc:
-		return n.clock(lifetime) + grace // its kernel's
+	case n.proc == nil || n.has(hung) || n.kernel[a].by != n.proc:
+		return n.clock(maxLifetime) + grace // its kernel's
 	case n.untilHeard[a] || f.LoseAnswers:
 		// It keeps the address until it hears its successor, or, if the answer to its write is
 		// lost, until its watch shows the write.

@@ -21,10 +21,18 @@ type wire struct {
 	deliveries map[time.Time][]delivery // by time
 }
 
-// A peerView is one node's status of another, and the liveness that it will see next.
+// A reachability is what a node would find of another after a while.
+type reachability struct {
+	liveness vip.Liveness
+	ended    bool // Dead: its process has ended, and its kernel answers
+	silent   bool // Suspect: nobody hears it
+}
+
+// A peerView is one node's status of another, and how it will find it next.
 type peerView struct {
 	vip.PeerStatus
-	next        vip.Liveness
+	next        reachability
+	lostAt      time.Time // when next last ceased to be Alive
 	overdueFrom time.Time // when it becomes overdue, if next is not alive
 	round       int
 }
@@ -75,7 +83,14 @@ func (w *processWire) Statuses() map[string]vip.PeerStatus {
 	for i, o := range w.c.nodes {
 		if o != n {
 			g := w.views[n.id][i] // a copy
-			g.Overdue = g.Liveness == vip.Alive && g.next != vip.Alive && !time.Now().Before(g.overdueFrom)
+			now := time.Now()
+			g.Overdue = g.Liveness == vip.Alive && g.next.liveness != vip.Alive && !now.Before(g.overdueFrom)
+			if g.HeardAt = g.lostAt; g.next.liveness == vip.Alive {
+				g.HeardAt = now
+			}
+			if g.next.silent && now.Sub(g.lostAt) > overdueAfter {
+				g.SilentSince = g.lostAt
+			}
 			all[o.name] = g.PeerStatus
 		}
 	}
@@ -172,7 +187,7 @@ func (w *wire) deliverDue(at time.Time) {
 // reports whether it was given.
 func (w *wire) deliverHeartbeat(n, o *node) bool {
 	g := &w.views[o.id][n.id]
-	if g.Liveness != vip.Alive || g.Heartbeat == w.heartbeats[n.id] || w.actualLiveness(o, n) != vip.Alive {
+	if g.Liveness != vip.Alive || g.Heartbeat == w.heartbeats[n.id] || w.reach(o, n).liveness != vip.Alive {
 		return false
 	}
 	g.Heartbeat = w.heartbeats[n.id]
@@ -189,19 +204,19 @@ func (n *node) wakeLeases() {
 	}
 }
 
-// actualLiveness is the liveness of o that n would detect after a while.
-func (w *wire) actualLiveness(n, o *node) vip.Liveness {
+// reach returns how n would find o after a while.
+func (w *wire) reach(n, o *node) reachability {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	switch {
 	case !n.cable || !o.cable || n.side != o.side:
-		return vip.Dead
+		return reachability{liveness: vip.Dead}
 	case o.proc == nil:
-		return vip.Dead // its kernel refuses
-	case n.portBlocked || o.portBlocked:
-		return vip.Suspect
+		return reachability{liveness: vip.Dead, ended: true} // its kernel refuses
+	case n.portBlocked || o.portBlocked || o.has(hung):
+		return reachability{liveness: vip.Suspect, silent: true}
 	}
-	return vip.Alive
+	return reachability{liveness: vip.Alive}
 }
 
 // peersChanged schedules, after a change of n, how n will see the others, and they n.
@@ -221,14 +236,17 @@ func (w *wire) peersChanged(n *node) {
 
 // scheduleView schedules the moment at which n detects a changed liveness of o.
 func (w *wire) scheduleView(n, o *node) {
-	g, t := &w.views[n.id][o.id], w.actualLiveness(n, o)
+	g, t := &w.views[n.id][o.id], w.reach(n, o)
 	if t == g.next {
 		return
+	}
+	if g.next.liveness == vip.Alive {
+		g.lostAt = time.Now()
 	}
 	g.next, g.overdueFrom = t, time.Now().Add(overdueAfter)
 	g.round++
 	round, after := g.round, w.between(250, 600)
-	if t == vip.Alive {
+	if t.liveness == vip.Alive {
 		after = w.between(20, 300)
 	}
 	w.after(after, n, func() bool { return w.applyView(n, o, round) })
@@ -238,10 +256,16 @@ func (w *wire) scheduleView(n, o *node) {
 // reports whether the liveness has changed.
 func (w *wire) applyView(n, o *node, round int) bool {
 	g := &w.views[n.id][o.id]
-	if g.round != round || g.next == g.Liveness || g.Liveness == vip.Unknown && g.next != vip.Alive {
+	before := g.PeerStatus
+	if g.round != round || g.Liveness == vip.Unknown && g.next.liveness != vip.Alive {
 		return false
 	}
-	g.Liveness, g.Since = g.next, time.Now()
+	g.Liveness, g.ProcessEnded, g.Gone = g.next.liveness, g.next.ended, g.next.liveness == vip.Dead && !g.next.ended
+	if g.Liveness != before.Liveness {
+		g.Since = time.Now()
+	} else if g.Gone == before.Gone {
+		return false
+	}
 	if g.Liveness == vip.Alive {
 		g.Heartbeat = w.heartbeats[o.id]
 	}
@@ -252,7 +276,7 @@ func (w *wire) applyView(n, o *node, round int) bool {
 func (w *wire) takeForDead(n, o *node) {
 	w.mu.Lock()
 	if g := &w.views[n.id][o.id]; g.Liveness == vip.Alive {
-		g.Liveness, g.Since = vip.Dead, time.Now()
+		g.Liveness, g.Since, g.ProcessEnded, g.Gone = vip.Dead, time.Now(), false, false
 		g.round++
 		round := g.round
 		w.after(w.between(50, 2000), n, func() bool { return w.applyView(n, o, round) })

@@ -55,6 +55,11 @@ type cluster struct {
 	voters        map[*node]bool    // the nodes that had been without fault for long then
 	clusterFaults map[faultKind]int // the cluster's own; 1: it has the fault
 
+	resumed     *sync.Cond               // of mu: a process no longer hangs
+	silentSince map[netip.Addr]time.Time // since when nobody answers, with maxSilence
+	maxSilence  time.Duration            // it is an error if nobody answers for a VIP for longer; 0: it is not
+	strict      bool                     // a VIP is bound only once the kernels of former owners do not answer
+
 	restarts sync.WaitGroup
 	passes   atomic.Int64
 	timeIsUp *atomic.Bool // HERALD_SIMULATE is over; may be nil
@@ -105,6 +110,8 @@ type process struct {
 	client  *leasetest.Client
 	stop    context.CancelFunc
 	done    chan struct{}
+
+	former map[netip.Addr]*formerCheck // whether former owners still answer; guarded by the cluster's mutex
 }
 
 func newCluster(t *testing.T, s size) *cluster {
@@ -113,8 +120,9 @@ func newCluster(t *testing.T, s size) *cluster {
 		t: t, size: s, api: leasetest.NewServer(),
 		rules: plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP},
 		index: map[vip.Key]int{}, bound: map[netip.Addr][]*node{}, listeners: map[netip.Addr][]*node{},
-		answersSince: map[addrOnSide]map[*node]time.Time{}, overlaps: map[addrOnSide]bool{}, eventCount: map[string]int{}, clusterFaults: map[faultKind]int{},
+		answersSince: map[addrOnSide]map[*node]time.Time{}, overlaps: map[addrOnSide]bool{}, eventCount: map[string]int{}, silentSince: map[netip.Addr]time.Time{}, clusterFaults: map[faultKind]int{},
 	}
+	c.resumed = sync.NewCond(&c.mu)
 	for i := range s.services {
 		name := fmt.Sprintf("s%04d", i)
 		k := vip.Key{Namespace: "default", Name: name}
@@ -245,7 +253,7 @@ func (n *node) clock(d time.Duration) time.Duration { return time.Duration(float
 func (n *node) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	rest, stopRest := context.WithCancel(context.Background())
-	p := &process{n: n, stop: stop, done: make(chan struct{})}
+	p := &process{n: n, stop: stop, done: make(chan struct{}), former: map[netip.Addr]*formerCheck{}}
 	p.client = leasetest.NewClient(n.c.api, func() { p.leases.Wake() })
 	poke := func() { p.agent.Poke() }
 	log := slog.New(historyHandler{n: n})
@@ -253,6 +261,9 @@ func (n *node) start() {
 		Node: n.name, Namespace: "kube-system",
 		Timing: quorum.Timing{LeaseDuration: n.clock(15 * time.Second), RenewDeadline: n.clock(10 * time.Second), RetryPeriod: n.clock(2 * time.Second)},
 		Info: func() vip.NodeInfo {
+			n.c.mu.Lock()
+			p.awaitRunning()
+			n.c.mu.Unlock()
 			info := n.info()
 			if p.agent.Stopping() {
 				info.Excluded = "it is stopping"
@@ -276,18 +287,20 @@ func (n *node) start() {
 			return plan.Make(n.c.rules, w)
 		},
 		Observers:     []agent.Observer{p.leases, p},
-		Addresses:     applierFunc[vip.Address](func(want []vip.Address) ([]vip.Address, error) { return p.bind(want, p.leases.Tenure()) }),
+		Addresses:     applierFunc[vip.Address](p.bind),
 		Announcements: applierFunc[vip.Announcement](p.announce),
 		Statuses: applierFunc[vip.Status](func(want []vip.Status) ([]vip.Status, error) {
 			p.pending = len(want) - len(p.write(want))
 			return nil, nil
 		}),
-		HealthChecks: applierFunc[vip.HealthCheck](func(want []vip.HealthCheck) ([]vip.HealthCheck, error) { return want, nil }),
-		Events:       applierFunc[vip.Event](func(want []vip.Event) ([]vip.Event, error) { return want, nil }),
-		Leases:       p.leases,
+		AddressChecks: applierFunc[vip.AddressCheck](p.check),
+		HealthChecks:  applierFunc[vip.HealthCheck](func(want []vip.HealthCheck) ([]vip.HealthCheck, error) { return want, nil }),
+		Events:        applierFunc[vip.Event](func(want []vip.Event) ([]vip.Event, error) { return want, nil }),
+		Leases:        p.leases,
 	})
 	n.c.mu.Lock()
 	n.client, n.proc, n.announced = p.client, p, nil
+	delete(n.faults, hung)
 	n.applyFaults()
 	n.c.mu.Unlock()
 	n.c.wire.peersChanged(n)
@@ -297,6 +310,7 @@ func (n *node) start() {
 		group.Go(func() { p.client.Watch(rest) })
 		group.Go(func() { p.leases.Run(rest) })
 		group.Go(func() { p.refresh(rest) })
+		group.Go(func() { p.askFormer(rest) })
 		p.agent.Run(ctx)
 		stopRest()
 		group.Wait()
@@ -325,6 +339,7 @@ func (n *node) setAnnouncers(announcers bool) {
 
 // stop ends the process as SIGTERM does, and waits for its end; nothing if none runs.
 func (n *node) stop() {
+	n.resume()
 	n.c.mu.Lock()
 	p := n.proc
 	n.c.mu.Unlock()
@@ -340,6 +355,8 @@ func (n *node) kill(power bool) {
 	n.c.mu.Lock()
 	p := n.proc
 	n.proc, n.changed, n.renews = nil, time.Now(), time.Time{}
+	delete(n.faults, hung)
+	n.c.resumed.Broadcast()
 	if power {
 		n.expire(time.Time{})
 	}
@@ -349,6 +366,25 @@ func (n *node) kill(power bool) {
 		n.c.wire.peersChanged(n)
 		p.stop()
 	}
+}
+
+// resume ends the fault hung of n, if it has that.
+func (n *node) resume() {
+	n.c.mu.Lock()
+	is := n.has(hung)
+	n.c.mu.Unlock()
+	if is {
+		n.toggle(hung)
+	}
+}
+
+// awaitRunning blocks while p hangs, as each of its goroutines does at its next step, and reports whether p runs then. The cluster's mutex
+// must be held; it is unlocked meanwhile.
+func (p *process) awaitRunning() bool {
+	for p.runs() && p.n.has(hung) {
+		p.n.c.resumed.Wait()
+	}
+	return p.runs()
 }
 
 // runs reports whether p is the process that runs. The cluster's mutex must be held.
@@ -404,6 +440,12 @@ func (p *process) Observe(w *vip.World) {
 			bound.Lease = b.lease
 		}
 		w.Bound = append(w.Bound, bound)
+	}
+	w.CheckResults = map[netip.Addr]vip.CheckResult{}
+	for a, x := range p.former {
+		if x.unanswered >= 3 {
+			w.CheckResults[a] = vip.CheckResult{AddressCheck: x.want, At: w.Now, NoAnswer: true}
+		}
 	}
 	w.Heard = make(map[netip.Addr]vip.HeardAnnouncement, len(n.listens))
 	for a := range n.listens {

@@ -1,0 +1,85 @@
+package l2
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+const (
+	// Each formerGap requests are sent for up to formerRequests of the addresses with a CheckFormer, and replies
+	// are waited for as long. A kernel has ceased to answer once maxFormerUnanswered of them in a row had none.
+	formerGap           = 10 * time.Millisecond
+	formerRequests      = 10
+	maxFormerUnanswered = 3
+	// formerBurst is how many requests are sent each formerGap once one address is no longer answered for: a kernel
+	// removes those that were renewed together at the same time.
+	formerBurst = 250
+)
+
+// stepFormer goes on with list, all CheckFormer, once nextFormer has come: it ends the rounds that wait for replies (endFormer), and sends the
+// next requests (sendFormer): first for addresses that were not answered for in the last round, then for those that were asked for
+// the longest time ago. It returns when to call it again, and whether a result changed.
+func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next time.Time, changed bool) {
+	if now.Before(c.nextFormer) {
+		return c.nextFormer, false
+	}
+	limit, late := formerRequests, now.Sub(c.nextFormer) >= formerGap
+	for _, x := range list {
+		if x.awaiting && c.endFormer(x, late, now) {
+			changed = true
+		}
+		if x.result.Load().NoAnswer {
+			limit = formerBurst
+		}
+	}
+	list = slices.DeleteFunc(list, func(x *conflictCheck) bool { return x.result.Load().NoAnswer })
+	slices.SortStableFunc(list, func(x, y *conflictCheck) int {
+		return cmp.Or(cmp.Compare(min(1, y.unanswered), min(1, x.unanswered)), x.next.Compare(y.next))
+	})
+	for _, x := range list[:min(limit, len(list))] {
+		if c.sendFormer(x, now) {
+			changed = true
+		}
+	}
+	if len(list) == 0 {
+		return now.Add(never), changed
+	}
+	c.nextFormer = now.Add(formerGap)
+	return c.nextFormer, changed
+}
+
+// endFormer ends a round of a CheckFormer, and stores NoAnswer, which it reports, after maxFormerUnanswered in a row without a reply of an
+// allowed host. A round without one does not count if this process was late to look, or messages were dropped in a flood: the
+// reply may be unread.
+func (c *AddressChecks) endFormer(x *conflictCheck, late bool, now time.Time) bool {
+	x.awaiting = false
+	switch {
+	case x.answered:
+		x.unanswered = 0
+	case !late && !c.a.heard.floodedSince(x.target.link, now.Add(-replyTimeout)):
+		x.unanswered++
+	}
+	return x.unanswered >= maxFormerUnanswered && x.setResult(true, "", now)
+}
+
+// sendFormer sends one request for the address of a CheckFormer, as sendRequest does, and begins a round. If the link has no neighbors to
+// be asked, NoAnswer is stored, which it reports; after any other failure it stores nothing.
+func (c *AddressChecks) sendFormer(x *conflictCheck, now time.Time) bool {
+	from := c.a.source(x.target)
+	switch err := c.a.whoHas(x.target, from); {
+	case errors.Is(err, errNoEthernet):
+		return x.setResult(true, err.Error(), now)
+	case err != nil:
+		return false
+	}
+	x.startRound()
+	x.awaiting, x.next, x.anyMessage = true, now, from.Is6() && from.IsUnspecified() // RFC 4861 section 7.2.4
+	return false
+}
+
+// isFormer reports whether x is a CheckFormer.
+func (x *conflictCheck) isFormer() bool { return x.want.Kind == vip.CheckFormer }

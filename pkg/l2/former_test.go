@@ -1,0 +1,92 @@
+package l2
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+func formerCheck(addr string) vip.AddressCheck {
+	return vip.AddressCheck{Addr: netip.MustParseAddr(addr), Link: "eth0", Kind: vip.CheckFormer, AllowedMACs: "02:00:00:00:00:11"}
+}
+
+// A node that has lost its claims is asked until its kernel no longer answers; other hosts' answers don't count.
+func TestFormerOwner(t *testing.T) {
+	for _, addr := range []string{"10.0.0.9", "2001:db8::9"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newFixture(t, newLAN("eth0"))
+			defer r.run(t)()
+			r.lan.setHosts("eth0", addr, 0x11)
+			r.putChecks(t, formerCheck(addr))
+			time.Sleep(2 * time.Second)
+			r.checkResults(t, "it answers", "")
+			if got := strings.Count(r.lan.takeFrames(), "who has "+addr); got < 150 || got > 210 {
+				t.Errorf("asked %d times in two seconds", got)
+			}
+			r.poked()
+			r.lan.setHosts("eth0", addr, 0xff) // a successor by other rights
+			time.Sleep(maxFormerUnanswered*formerGap - time.Millisecond)
+			r.checkResults(t, "not for long enough", "")
+			time.Sleep(formerGap + time.Millisecond)
+			if got := r.results(); !strings.Contains(got, "no answer") || r.poked() != 1 || r.problems(t) != "" {
+				t.Errorf("it does not answer: %s; %s", got, r.problems(t))
+			}
+			r.lan.takeFrames()
+			time.Sleep(time.Minute)
+			r.checkFrames(t, "it is known", "")
+		})
+	}
+}
+
+// A reply that is lost is not held against the node, nor is a request that can't be sent.
+func TestFormerOwnerWithLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, newLAN("eth0"))
+		defer r.run(t)()
+		asked := 0
+		r.lan.mu.Lock()
+		r.lan.hosts["eth0 10.0.0.9"] = func(neighborMessage) {
+			if asked++; asked%3 == 0 {
+				r.lan.deliver("eth0", messageReply.by("10.0.0.9", 0x11))
+			}
+		}
+		r.lan.mu.Unlock()
+		r.putChecks(t, formerCheck("10.0.0.9"))
+		time.Sleep(2 * time.Second)
+		r.checkResults(t, "two of three are lost", "")
+	})
+}
+
+// However many addresses there are, some are asked for at a time; once one is silent all are.
+func TestManyFormerOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const count = 400
+		r := newFixture(t, newLAN("eth0"))
+		defer r.run(t)()
+		var want []vip.AddressCheck
+		for i := range count {
+			addr := fmt.Sprintf("10.0.%d.%d", 1+i/200, 1+i%200)
+			r.lan.setHosts("eth0", addr, 0x11)
+			want = append(want, formerCheck(addr))
+		}
+		r.putChecks(t, want...)
+		time.Sleep(time.Second)
+		r.lan.takeFrames()
+		time.Sleep(time.Second)
+		if got := strings.Count(r.lan.takeFrames(), "who has"); got < 900 || got > 1100 {
+			t.Errorf("asked %d times in a second", got)
+		}
+		for _, x := range want {
+			r.lan.setHosts("eth0", x.Addr.String())
+		}
+		time.Sleep(150 * time.Millisecond)
+		if got := strings.Count(r.results(), "no answer"); got != count {
+			t.Errorf("%d of %d are known to be silent", got, count)
+		}
+	})
+}

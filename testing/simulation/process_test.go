@@ -1,0 +1,126 @@
+package simulation
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestProcessesThatEnd: a process that crashes or hangs is no node that died. As long as its kernel answers for its VIPs no other node does, and
+// nothing moves if it comes back by then.
+func TestProcessesThatEnd(t *testing.T) {
+	const long = 15 * time.Second
+	tests := []struct {
+		name    string
+		silence time.Duration // at most
+		moves   int           // of how many nodes the VIPs move, each once
+		do      func(c *cluster)
+	}{
+		{"crash and restart", time.Millisecond, 0, func(c *cluster) {
+			c.nodes[0].kill(false)
+			time.Sleep(2 * time.Second)
+			c.nodes[0].start()
+			time.Sleep(long)
+		}},
+		{"crash and restart at the last moment", time.Millisecond, 0, func(c *cluster) {
+			c.nodes[0].kill(false)
+			time.Sleep(3200 * time.Millisecond)
+			c.nodes[0].start()
+			time.Sleep(long)
+		}},
+		{"crash", 100 * time.Millisecond, 1, func(c *cluster) {
+			c.nodes[0].kill(false)
+			time.Sleep(long)
+			c.nodes[0].start()
+			time.Sleep(long)
+		}},
+		{"crash, and restart when it was fenced", 100 * time.Millisecond, 1, func(c *cluster) {
+			c.nodes[0].kill(false)
+			time.Sleep(4300 * time.Millisecond)
+			c.nodes[0].start()
+			time.Sleep(long)
+		}},
+		{"two crash at once", 100 * time.Millisecond, 2, func(c *cluster) {
+			c.nodes[0].kill(false)
+			c.nodes[1].kill(false)
+			time.Sleep(long)
+			c.nodes[0].start()
+			c.nodes[1].start()
+			time.Sleep(long)
+		}},
+		{"crash, and then the power fails", time.Second, 1, func(c *cluster) {
+			c.nodes[0].kill(false)
+			time.Sleep(2 * time.Second)
+			c.nodes[0].toggle(unplug)
+			time.Sleep(long)
+			c.nodes[0].toggle(unplug)
+			c.nodes[0].start()
+			time.Sleep(long)
+		}},
+		{"hangs for three seconds", time.Millisecond, 0, func(c *cluster) {
+			c.nodes[0].toggle(hung)
+			time.Sleep(3 * time.Second)
+			c.nodes[0].toggle(hung)
+			time.Sleep(long)
+		}},
+		{"hangs and wakes up", 100 * time.Millisecond, 1, func(c *cluster) {
+			c.nodes[0].toggle(hung)
+			time.Sleep(long)
+			c.nodes[0].toggle(hung)
+			time.Sleep(long)
+		}},
+		{"hangs, and wakes up when it was fenced", 100 * time.Millisecond, 1, func(c *cluster) {
+			c.nodes[0].toggle(hung)
+			time.Sleep(4600 * time.Millisecond)
+			c.nodes[0].toggle(hung)
+			time.Sleep(long)
+		}},
+		{"hangs, and is cut", time.Second, 1, func(c *cluster) {
+			c.nodes[0].toggle(hung)
+			time.Sleep(2 * time.Second)
+			c.nodes[0].toggle(unplug)
+			time.Sleep(long)
+			c.nodes[0].toggle(unplug)
+			c.nodes[0].toggle(hung)
+			time.Sleep(long)
+		}},
+		{"crash while the API server is away", 100 * time.Millisecond, 1, func(c *cluster) {
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(20 * time.Second)
+			c.nodes[0].kill(false)
+			time.Sleep(long)
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(long)
+			c.nodes[0].start()
+			time.Sleep(long)
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, size{nodes: 5, services: 40})
+				c.wire = newWire(c, rand.New(rand.NewPCG(1, 21)))
+				c.run(rand.New(rand.NewPCG(1, 22)), 1, func(*rand.Rand, *node) {
+					time.Sleep(30 * time.Second)
+					c.mu.Lock()
+					c.strict, c.maxSilence = true, tt.silence
+					want := 0
+					for _, n := range c.nodes[:tt.moves] {
+						want += len(n.kernel)
+					}
+					before := c.eventCount["binds"]
+					c.mu.Unlock()
+					tt.do(c)
+					c.mu.Lock()
+					if got := c.eventCount["binds"] - before; got != want {
+						t.Errorf("%d VIPs were bound, want %d", got, want)
+					}
+					c.strict, c.maxSilence = false, 0
+					c.mu.Unlock()
+				})
+			})
+		})
+	}
+}
