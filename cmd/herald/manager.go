@@ -61,7 +61,7 @@ func managerCommand() *cobra.Command {
 			}
 			return err
 		}
-		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: cfg.Log.Level}))
+		log := newLog(os.Stderr, cfg.Log)
 		for _, w := range warnings {
 			log.Warn(w)
 		}

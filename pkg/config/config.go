@@ -41,8 +41,15 @@ func (c *Config) GivesAddresses() bool {
 
 // Log configures what is logged.
 type Log struct {
-	Level slog.Level // vip_loglevel
+	Level  slog.Level // vip_loglevel
+	Format string     // herald_log_format: Text or JSON
 }
+
+// The values of herald_log_format.
+const (
+	Text = "text"
+	JSON = "json"
+)
 
 // Node identifies this process.
 type Node struct {

@@ -19,6 +19,7 @@ var errorTests = []struct {
 	env  string // variables with spaces between
 	want string
 }{
+	{"herald_log_format=xml", `herald_log_format="xml" (environment): must be text or json`},
 	{"vip_loglevel=debug", `vip_loglevel="debug" (environment): must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors`},
 	{"vip_loglevel=3000000000", `vip_loglevel="3000000000" (environment): must be a whole number: -4 is debug, 0 info, 4 warnings, 8 errors`},
 	{"vip_nodename=node_1", `vip_nodename="node_1" (environment): must be the node's name: letters, digits, dots and dashes (RFC 1123), at most 241 of them`},

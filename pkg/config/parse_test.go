@@ -63,6 +63,7 @@ func TestParse(t *testing.T) {
 		{"vip_loglevel=-4", func(c *Config) { c.Log.Level = slog.LevelDebug }},
 		{"vip_loglevel=8", func(c *Config) { c.Log.Level = slog.LevelError }},
 		{"vip_loglevel=", func(*Config) {}},
+		{"herald_log_format=JSON", func(c *Config) { c.Log.Format = JSON }},
 		{"vip_nodename=Worker-1.Example.com", func(c *Config) { c.Node.Name = "worker-1.example.com" }},
 		{"cp_namespace=lb", func(c *Config) {
 			c.Node.Namespace, c.Services.Lease.Namespace, c.ControlPlane.Lease.Namespace = "lb", "lb", "lb"

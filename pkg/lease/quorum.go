@@ -50,7 +50,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		l.o.Log.Info("this node reaches the other nodes on the VIPs' link again")
 	}
 	if d.Agreed > 0 {
-		l.o.Log.Info("the API server is out of reach and a node is dead: the nodes that are left have agreed on who takes its VIPs", "vips", d.Agreed, "nodes", d.Holders)
+		l.o.Log.Info("the API server is out of reach and a node is dead: the nodes that are left have agreed on who takes its VIPs", "agreed", d.Agreed, "nodes", d.Holders)
 	}
 	if d.HoldUntil.After(now) && !before.HoldUntil.After(now) {
 		l.o.Log.Warn("the API server is out of reach of this node and of the others that it hears: VIPs stay where they are, since more than half of the nodes agree on that", "holding", d.Holders)

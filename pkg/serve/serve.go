@@ -108,7 +108,7 @@ func (s *Server) serveRetrying(ctx context.Context, e endpoint) {
 		if err.Error() != logged {
 			level, logged = slog.LevelWarn, err.Error()
 		}
-		s.log.Log(ctx, level, "can't serve HTTP, trying again", "endpoint", e.name, "address", e.address, "error", err, "retry", retry)
+		s.log.Log(ctx, level, "can't serve HTTP, trying again", "endpoint", e.name, "address", e.address, "err", err, "after", retry)
 		select {
 		case <-ctx.Done():
 			return

@@ -171,9 +171,9 @@ func TestRetry(t *testing.T) {
 			t.Errorf("tries, -want +got:\n%s", diff)
 		}
 		want := []string{
-			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 error="address already in use" retry=1s`,
-			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 error="interface gone" retry=1s`,
-			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 error="permission denied" retry=2s`,
+			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 err="address already in use" after=1s`,
+			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 err="interface gone" after=1s`,
+			`level=WARN msg="can't serve HTTP, trying again" endpoint=metrics address=:2112 err="permission denied" after=2s`,
 			`level=INFO msg="serving HTTP" endpoint=metrics address=[::]:2112`,
 		}
 		var got []string
