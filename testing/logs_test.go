@@ -62,9 +62,9 @@ func isLog(x ast.Expr) bool {
 	return false
 }
 
-// TestLogKeys: docs/reference/logs.md lists the keys of what is logged, no more and no fewer, so that whoever parses logs can rely on them.
+// TestLogKeys: docs/logs.md lists the keys of what is logged, no more and no fewer, so that whoever parses logs can rely on them.
 func TestLogKeys(t *testing.T) {
-	text := string(check.Value(os.ReadFile(filepath.Join(root, "docs/reference/logs.md")))(t))
+	text := string(check.Value(os.ReadFile(filepath.Join(root, "docs/logs.md")))(t))
 	documented := make(map[string]bool)
 	for _, row := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(text, -1) {
 		documented[row[1]] = true
@@ -72,7 +72,7 @@ func TestLogKeys(t *testing.T) {
 	keys := loggedKeys(t)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if !documented[key] {
-			t.Errorf("%s logs the key %q, which docs/reference/logs.md does not have", keys[key], key)
+			t.Errorf("%s logs the key %q, which docs/logs.md does not have", keys[key], key)
 		}
 		delete(documented, key)
 	}
@@ -80,7 +80,7 @@ func TestLogKeys(t *testing.T) {
 		delete(documented, key)
 	}
 	for key := range documented {
-		t.Errorf("docs/reference/logs.md has the key %q, which nothing logs", key)
+		t.Errorf("docs/logs.md has the key %q, which nothing logs", key)
 	}
 	if len(keys) < 20 {
 		t.Errorf("only %d keys were found: %v", len(keys), keys)

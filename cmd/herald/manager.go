@@ -266,6 +266,7 @@ func (n *node) pages(metrics prometheus.Gatherer) serve.Pages {
 		Plan:     n.lastPass,
 		Explain:  n.explain,
 		Overview: page.NewHandler(n.overview, n.log),
+		History:  func() any { return nodeHistory{n.cfg.Node.Name, n.began, n.history.Moves()} },
 	}
 }
 

@@ -26,7 +26,7 @@ var supported = slices.Concat(
 			Meaning: "What is logged, as a level of Go's slog: -4 debug, 0 info, 4 warnings, 8 errors.",
 			set:     store(parseLogLevel, func(c *Config) *slog.Level { return &c.Log.Level })},
 		{Env: "herald_log_format", Flag: "logFormat", Type: String, Default: Text,
-			Meaning: "The form of log lines, `text` (key=value) or `json`. With `json` each line is one JSON object, durations are seconds; [the keys](logs.md). What is wrong with options, at the start, is text in any case.",
+			Meaning: "The form of log lines, `text` (key=value) or `json`. With `json` each line is one JSON object, durations are seconds; [the keys](../logs.md). What is wrong with options, at the start, is text in any case.",
 			set:     store(oneOf(Text, JSON), func(c *Config) *string { return &c.Log.Format })},
 		{Env: "vip_nodename", Flag: "nodeName", Type: Name,
 			Meaning: "The name of this node, under which it holds leases. Lower-cased. It must be the name of its Node object. The host's name if not set.",

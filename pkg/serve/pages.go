@@ -25,6 +25,7 @@ type Pages struct {
 	Plan    func() any   // the agent's last World and Plan, in a form that encodes as JSON
 	// Explain returns what is known of the Service namespace/name, in a form that encodes as JSON; ok is false if there is none.
 	Explain  func(service string) (explanation any, ok bool)
+	History  func() any   // which VIPs have moved, in a form that encodes as JSON
 	Overview http.Handler // the page for people, its assets and its events: overviewPaths
 }
 
@@ -55,6 +56,8 @@ func (p Pages) handler(log *slog.Logger) http.Handler {
 			http.Error(w, "there is no Service of type LoadBalancer of that name; write ?service=NAMESPACE/NAME", http.StatusNotFound)
 		}
 	}), nil))
+	history := newRenderer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, p.History()) }))
+	mux.Handle("GET /history", overLoopbackOnly(history, nil))
 	for _, path := range overviewPaths {
 		var others http.Handler
 		if path == "/{$}" {

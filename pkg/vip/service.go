@@ -27,6 +27,16 @@ func (k Key) String() string {
 // MarshalText lets a Key be the key of a JSON object.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
+// UnmarshalText reads what String returns.
+func (k *Key) UnmarshalText(text []byte) error {
+	namespace, name, found := strings.Cut(string(text), "/")
+	if !found {
+		namespace, name = "", namespace
+	}
+	*k = Key{Namespace: namespace, Name: name}
+	return nil
+}
+
 // IsZero reports whether k names nothing.
 func (k Key) IsZero() bool { return k == Key{} }
 
