@@ -27,6 +27,7 @@ func readsAs(text string) func(string) ([]byte, error) {
 // baseConfig is what holds with svc_enable and vip_arp, and nothing else given.
 func baseConfig() Config {
 	return Config{
+		Log:   Log{Format: Text},
 		Node:  Node{Name: "n1", Namespace: "kube-system"},
 		Link:  Link{Bits4: 32, Bits6: 128},
 		Lease: Lease{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second},
