@@ -189,10 +189,11 @@ inSeconds() {
 lab() {
   local packages
   mapfile -t packages < <(inLab | grep -v '/testing/nodes$')
-  loud "tests in the lab" tests -each -count=1 -p 1 -timeout 30m "${packages[@]}"
+  loud "tests in the lab" tests -each -count=1 -p 1 -timeout 30m -skip '^TestIPv6Only' "${packages[@]}"
   # What depends on kube-proxy, once more with its other mode.
   HERALD_PROXY_MODE=iptables loud "again, with kube-proxy in iptables mode" tests -each -count=1 -timeout 10m \
     -run '^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$' ./testing/e2e
+  HERALD_FAMILY=6 loud "again, in a cluster without IPv4" tests -each -count=1 -timeout 10m -run '^(TestIPv6Only.*)$' ./testing/e2e
   if ! [ -x bin/parts/kubelet ]; then
     skip "tests on real nodes" "their programs are not built (testing/lab/nodes/parts/build.sh, then make test-nodes)"
   elif late 33; then
