@@ -33,10 +33,12 @@ type Assigner struct {
 	puts        uint64
 	assignments []vip.Assignment
 	outside     []vip.OutsidePool
+	timer       *time.Timer // pokes when an address may be given again for which a Service waits; nil until one is to
 }
 
 // NewAssigner makes an Assigner. An address that is released rests before it is given again, if
-// there is any other. poke is called when there is something new to Observe.
+// there is any other. poke is called when there is something new to Observe, or to decide, by
+// any goroutine.
 func NewAssigner(rest time.Duration, poke func()) *Assigner {
 	return &Assigner{rest: rest, poke: poke, metrics: newMetrics(), pools: newPools()}
 }
@@ -80,9 +82,23 @@ func (a *Assigner) Put(want []vip.PoolInput) {
 		a.allocator.SetInUse(in.InUse, in.Now)
 		a.assignments, a.outside = a.allocator.Decide(in.Now), a.allocator.Outside()
 	}
+	a.setTimer(in.Now)
 	a.metrics.observe(a)
 	if changed || !reflect.DeepEqual(before, a.assignments) || !slices.Equal(outside, a.outside) {
 		a.poke()
+	}
+}
+
+// setTimer has poke called when a Service that waits can be given an address, though nothing else happens.
+func (a *Assigner) setTimer(now time.Time) {
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+	if !a.allocates {
+		return
+	}
+	if at := a.allocator.nextFree(); !at.IsZero() {
+		a.timer = time.AfterFunc(at.Sub(now), a.poke)
 	}
 }
 

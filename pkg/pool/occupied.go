@@ -48,3 +48,16 @@ func (a *Allocator) endOccupied(now time.Time) {
 		}
 	}
 }
+
+// nextFree returns when the next address may be given again that another host turned out to have, if a Service waits; else zero.
+func (a *Allocator) nextFree() (first time.Time) {
+	if len(a.open) == 0 {
+		return first
+	}
+	for _, since := range a.occupied {
+		if at := since.Add(occupiedLasts); first.IsZero() || at.Before(first) {
+			first = at
+		}
+	}
+	return first
+}

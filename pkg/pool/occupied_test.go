@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -97,3 +98,44 @@ func TestNoOtherForOneInUse(t *testing.T) {
 		t.Errorf("later it has %s", has)
 	}
 }
+
+// A Service that waits because other hosts had all addresses of its pool is given one when that was ten minutes ago, though nothing else
+// has the agent make a pass.
+func TestOccupiedAddressIsGivenLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		poked := make(chan time.Time, 100)
+		a := NewAssigner(time.Minute, func() { poked <- time.Now() })
+		pass := func(name string, addresses []netip.Addr, inUse ...netip.Addr) string {
+			q := request(name, func(s *vip.Service) {
+				if s.Addresses = addresses; addresses != nil {
+					s.Allocated = "cidr-global"
+				}
+			})
+			w := assign(t, a, vip.PoolInput{Now: time.Now(), Source: only, Allocate: true, Requests: []vip.AddressRequest{q}, InUse: inUse})
+			for len(poked) > 0 {
+				<-poked
+			}
+			return given(w)
+		}
+		x := addrs("10.0.0.1")
+		if got := pass("a", nil); got != "a[10.0.0.1]" {
+			t.Fatalf("given %q", got)
+		}
+		pass("a", x)
+		pass("a", x, x[0])
+		if got := pass("b", nil); got != "b[]" { // a was deleted
+			t.Fatalf("given %q, want b to wait", got)
+		}
+		select {
+		case <-poked:
+		case <-time.After(occupiedLasts + time.Second):
+			t.Fatal("no pass follows")
+		}
+		if got := pass("b", nil); got != "b[10.0.0.1]" {
+			t.Errorf("given %q, want b to have the address", got)
+		}
+	})
+}
+
+// only is a pool of one address.
+var only = source("cidr-global=10.0.0.1/32")
