@@ -62,6 +62,10 @@ func run(ctx context.Context, args []string) error {
 	abused := flags.String("abuse", "", "measure with this load instead: all, or kinds of it, such as services,arp=5000; the limits that are exceeded are an error")
 	held := flags.Int("connections", 0, "measure established connections instead: so many with traffic, ten times as many without, while their VIP moves")
 	burst := flags.Bool("burst", false, "create Services without addresses at once instead, and measure when all are given one, announced and shown")
+	soaked := flags.Duration("soak", 0, "make random faults for so long instead, and watch")
+	seed := flags.Uint64("seed", uint64(time.Now().Unix()), "of -soak: the same seed makes the same faults")
+	scale := flags.Bool("scale", false, "measure many nodes (-nodes 30) without kube-proxies instead, with the first of -services, and with -objects")
+	objects := flags.Int("objects", 0, "of -scale: how many Services of all types there are besides")
 	repeat := flags.Int("repeat", 1, "how often each is run; the table then has medians and ranges")
 	out := flags.String("out", ".", "the directory bench-<date>.json is written to")
 	s := setup{log: progress(time.Now())}
@@ -86,6 +90,12 @@ func run(ctx context.Context, args []string) error {
 	}
 	if *abused != "" {
 		return s.abuse(ctx, *abused, sizes)
+	}
+	if *soaked > 0 {
+		return s.soak(ctx, sizes[0], *soaked, *seed)
+	}
+	if *scale {
+		return s.scale(ctx, sizes[0], *objects)
 	}
 	if *burst {
 		return s.measureBursts(ctx, sizes, *repeat)

@@ -45,18 +45,11 @@ type bench struct {
 
 // measure makes one run on a cluster of its own.
 func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
-	l, err := lab.Up(ctx, lab.Options{Nodes: s.nodes, Herald: s.herald, Dir: s.logs, RBAC: s.rbac, Wait: time.Hour})
+	b, err := s.newBench(ctx, n, false)
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, l.Down()) }()
-	b := &bench{setup: s, lab: l, heralds: map[string]*lab.Process{}, result: Result{Services: n, Nodes: s.nodes}}
-	for a := vips.Addr().Next(); len(b.addrs) < n; a = a.Next() {
-		b.addrs = append(b.addrs, a)
-	}
-	if _, err := l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0"); err != nil {
-		return r, err
-	}
+	defer func() { err = errors.Join(err, b.lab.Down()) }()
 	steps := []func(context.Context) error{b.measureBaseline, b.startHeralds, b.createServices, b.createSingleServices, b.measureSteady}
 	if !s.steadyOnly {
 		steps = append(steps, b.probeWithoutFault, b.stopOwner, b.killOwner, b.runScenarios)
@@ -67,6 +60,22 @@ func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
 		}
 	}
 	return b.result, nil
+}
+
+// newBench brings a cluster up for a run with n Services, with or without kube-proxies on the nodes of Herald.
+func (s setup) newBench(ctx context.Context, n int, noProxies bool) (*bench, error) {
+	l, err := lab.Up(ctx, lab.Options{Nodes: s.nodes, NoProxies: noProxies, Herald: s.herald, Dir: s.logs, RBAC: s.rbac, Wait: time.Hour})
+	if err != nil {
+		return nil, err
+	}
+	b := &bench{setup: s, lab: l, heralds: map[string]*lab.Process{}, result: Result{Services: n, Nodes: s.nodes}}
+	for a := vips.Addr().Next(); len(b.addrs) < n; a = a.Next() {
+		b.addrs = append(b.addrs, a)
+	}
+	if _, err := l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0"); err != nil {
+		return nil, errors.Join(err, l.Down())
+	}
+	return b, nil
 }
 
 // measureBaseline counts the requests without Herald.
@@ -115,12 +124,22 @@ func (b *bench) startHeralds(ctx context.Context) error {
 	return nil
 }
 
+// heraldOptions are the options of all Heralds.
+func heraldOptions() map[string]string {
+	return map[string]string{"svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers", "vip_arp": "true"}
+}
+
 func (b *bench) startHerald(ctx context.Context, node string) error {
-	p, err := b.lab.StartHerald(node, map[string]string{"svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers", "vip_arp": "true"})
+	p, err := b.lab.StartHerald(node, heraldOptions())
 	if err != nil {
 		return err
 	}
 	b.heralds[node] = p
+	return b.awaitReady(ctx, node)
+}
+
+// awaitReady waits until the node's Herald says that it is ready.
+func (b *bench) awaitReady(ctx context.Context, node string) error {
 	return b.until(ctx, stepTimeout, func() error {
 		_, err := b.lab.Get(ctx, node, "http://127.0.0.1:2112/readyz")
 		return err

@@ -22,6 +22,13 @@ func (l *Lab) apiAddr() string { return net.JoinHostPort(l.host("cp").mgmtAddr()
 
 // startAPI starts etcd and the API server, and does not wait until they are ready.
 func (l *Lab) startAPI() error {
+	if err := l.spawnEtcd(); err != nil {
+		return err
+	}
+	return l.spawnAPI()
+}
+
+func (l *Lab) spawnEtcd() error {
 	cmd := exec.Command(l.programPath("etcd"), "--name=lab", "--data-dir="+filepath.Join(l.dir, "etcd"), "--unsafe-no-fsync",
 		"--listen-client-urls=http://127.0.0.1:2379,"+l.etcdURL(), "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
@@ -33,10 +40,9 @@ func (l *Lab) startAPI() error {
 		// as long as the lab.
 		cmd.ExtraFiles = []*os.File{l.lock}
 	}
-	if _, err := l.spawn("cp", "etcd", cmd); err != nil {
-		return err
-	}
-	return l.spawnAPI()
+	etcd, err := l.spawn("cp", "etcd", cmd)
+	l.etcd = etcd
+	return err
 }
 
 // etcdURL is where API servers on nodes find etcd.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -100,6 +101,45 @@ func (l *Lab) StartAPI(ctx context.Context) error {
 		return err
 	}
 	return l.awaitAPI(ctx)
+}
+
+// RestartEtcd kills etcd (SIGKILL), starts it again on its data after a time, and waits until the API server is ready.
+func (l *Lab) RestartEtcd(ctx context.Context, after time.Duration) error {
+	if l.etcd == nil {
+		return errAttached
+	}
+	l.etcd.Kill()
+	select {
+	case <-ctx.Done():
+	case <-time.After(after):
+	}
+	if err := l.spawnEtcd(); err != nil {
+		return err
+	}
+	return l.awaitAPI(ctx)
+}
+
+// Lose has a node lose so many of a hundred frames on eth0, in and out, IP and ARP alike. in and out of 100 make it
+// deaf and dumb.
+func (l *Lab) Lose(ctx context.Context, node string, in, out int) error {
+	for _, command := range []string{
+		"add table netdev lab_loss",
+		"add chain netdev lab_loss in { type filter hook ingress device eth0 priority 0; }",
+		"add chain netdev lab_loss out { type filter hook egress device eth0 priority 0; }",
+		fmt.Sprintf("add rule netdev lab_loss in numgen random mod 100 < %d drop", in),
+		fmt.Sprintf("add rule netdev lab_loss out numgen random mod 100 < %d drop", out),
+	} {
+		if _, err := l.Run(ctx, node, "nft", command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LoseNothing undoes Lose.
+func (l *Lab) LoseNothing(ctx context.Context, node string) error {
+	_, err := l.Run(ctx, node, "nft", "delete table netdev lab_loss")
+	return err
 }
 
 // PauseAPI suspends the API server (SIGSTOP): connections stay open, and requests get no answer.

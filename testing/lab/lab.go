@@ -21,7 +21,8 @@ import (
 // Options of a lab. The zero value is a lab of three nodes
 // with kube-proxy in nftables mode.
 type Options struct {
-	Nodes     int           // nodes Herald may run on, 1 to 20; 0 means 3
+	Nodes     int           // nodes Herald may run on, 1 to 60; 0 means 3
+	NoProxies bool          // only the worker w1 has a kube-proxy: for many nodes
 	ProxyMode string        // kube-proxy's mode, "nftables" or "iptables"; "" means nftables
 	IPv6Only  bool          // no host, Pod or Service has an IPv4 address, but for 127.0.0.1
 	Dir       string        // for logs, keys and etcd's data; "" means a temporary directory that Down removes
@@ -38,8 +39,8 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Nodes == 0 {
 		o.Nodes = 3
 	}
-	if o.Nodes < 1 || o.Nodes > 20 {
-		return o, fmt.Errorf("a lab can have 1 to 20 nodes, not %d", o.Nodes)
+	if o.Nodes < 1 || o.Nodes > 60 {
+		return o, fmt.Errorf("a lab can have 1 to 60 nodes, not %d", o.Nodes)
 	}
 	if o.Detached && o.Dir == "" {
 		return o, errors.New("a detached lab needs a directory to be found by")
@@ -111,6 +112,7 @@ type Lab struct {
 	hosts []host
 	ca    []byte
 
+	etcd   *Process // nil if attached
 	api    *Process // the API server; nil if attached
 	config *rest.Config
 	client kubernetes.Interface
@@ -227,7 +229,7 @@ func (l *Lab) startCluster(ctx context.Context) error {
 	for _, h := range l.hosts {
 		if h.node {
 			g.Go(func() error {
-				if err := l.writeNode(ctx, h); err != nil {
+				if err := l.writeNode(ctx, h); err != nil || l.opts.NoProxies && h.name != "w1" {
 					return err
 				}
 				return l.startProxy(ctx, h)

@@ -50,7 +50,11 @@ func hosts(n int, ipv6Only bool) []host {
 		{name: "w1", octet: 31, lan: true, mgmt: true, node: true},
 	}
 	for i := range n {
-		hs = append(hs, host{name: "n" + strconv.Itoa(i+1), octet: 11 + i, lan: true, mgmt: true, node: true})
+		octet := 11 + i
+		if i >= 20 { // .31 is w1
+			octet = 130 + i
+		}
+		hs = append(hs, host{name: "n" + strconv.Itoa(i+1), octet: octet, lan: true, mgmt: true, node: true})
 	}
 	for i := range hs {
 		hs[i].ipv6Only = ipv6Only

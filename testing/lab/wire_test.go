@@ -87,7 +87,7 @@ func TestParseAnswer(t *testing.T) {
 func TestHosts(t *testing.T) {
 	var names []string
 	seen := map[string]bool{}
-	for _, h := range hosts(20, false) {
+	for _, h := range hosts(60, false) {
 		names = append(names, h.name)
 		for _, a := range []string{h.mac(0x77).String(), h.lan4().String(), h.lan6().String(), h.pods4().String()} {
 			if seen[a] && (h.node || !strings.HasSuffix(a, "/24")) {
@@ -133,7 +133,7 @@ apiserver_request_terminations_total{code="429"} 1
 }
 
 func TestOptions(t *testing.T) {
-	for _, o := range []Options{{Nodes: 21}, {Nodes: -1}, {ProxyMode: "ipvs"}, {Detached: true}} {
+	for _, o := range []Options{{Nodes: 61}, {Nodes: -1}, {ProxyMode: "ipvs"}, {Detached: true}} {
 		if _, err := o.withDefaults(); err == nil {
 			t.Errorf("%+v: want an error", o)
 		}
