@@ -62,22 +62,6 @@ func (s setup) measure(ctx context.Context, n int) (r Result, err error) {
 	return b.result, nil
 }
 
-// newBench brings a cluster up for a run with n Services, with or without kube-proxies on the nodes of Herald.
-func (s setup) newBench(ctx context.Context, n int, noProxies bool) (*bench, error) {
-	l, err := lab.Up(ctx, lab.Options{Nodes: s.nodes, NoProxies: noProxies, Herald: s.herald, Dir: s.logs, RBAC: s.rbac, Wait: time.Hour})
-	if err != nil {
-		return nil, err
-	}
-	b := &bench{setup: s, lab: l, heralds: map[string]*lab.Process{}, result: Result{Services: n, Nodes: s.nodes}}
-	for a := vips.Addr().Next(); len(b.addrs) < n; a = a.Next() {
-		b.addrs = append(b.addrs, a)
-	}
-	if _, err := l.Run(ctx, "cl", "ip", "route", "add", vips.String(), "dev", "eth0"); err != nil {
-		return nil, errors.Join(err, l.Down())
-	}
-	return b, nil
-}
-
 // measureBaseline counts the requests without Herald.
 func (b *bench) measureBaseline(ctx context.Context) error {
 	b.log("counting requests without Herald for %v", b.setup.steadyLasts)

@@ -119,15 +119,21 @@ func (l *Lab) RestartEtcd(ctx context.Context, after time.Duration) error {
 	return l.awaitAPI(ctx)
 }
 
-// Lose has a node lose so many of a hundred frames on eth0, in and out, IP and ARP alike. in and out of 100 make it
-// deaf and dumb.
+// Lose has a node lose so many of a hundred frames on eth0, in and out, whatever their protocol: with 100 it is
+// deaf, or dumb.
 func (l *Lab) Lose(ctx context.Context, node string, in, out int) error {
+	rule := func(percent int) string {
+		if percent == 100 {
+			return "drop"
+		}
+		return fmt.Sprintf("numgen random mod 100 < %d drop", percent)
+	}
 	for _, command := range []string{
 		"add table netdev lab_loss",
 		"add chain netdev lab_loss in { type filter hook ingress device eth0 priority 0; }",
 		"add chain netdev lab_loss out { type filter hook egress device eth0 priority 0; }",
-		fmt.Sprintf("add rule netdev lab_loss in numgen random mod 100 < %d drop", in),
-		fmt.Sprintf("add rule netdev lab_loss out numgen random mod 100 < %d drop", out),
+		"add rule netdev lab_loss in " + rule(in),
+		"add rule netdev lab_loss out " + rule(out),
 	} {
 		if _, err := l.Run(ctx, node, "nft", command); err != nil {
 			return err
