@@ -119,8 +119,8 @@ func (l *Lab) RestartEtcd(ctx context.Context, after time.Duration) error {
 	return l.awaitAPI(ctx)
 }
 
-// Lose has a node lose so many of a hundred frames on eth0, in and out, whatever their protocol: with 100 it is
-// deaf, or dumb.
+// Lose has a node lose so many of a hundred frames on eth0, in and out, whatever their protocol: with 100
+// it receives, or sends, nothing.
 func (l *Lab) Lose(ctx context.Context, node string, in, out int) error {
 	rule := func(percent int) string {
 		if percent == 100 {
