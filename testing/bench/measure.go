@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/testing/lab"
@@ -264,11 +265,24 @@ func (b *bench) createAll(ctx context.Context, sent []time.Time) error {
 			if a.IsValid() {
 				s = lab.Service("default", serviceName(i), lab.WithVIPs(a), lab.Selecting("web"))
 			}
-			_, err := b.lab.Client().CoreV1().Services("default").Create(ctx, s, metav1.CreateOptions{})
-			return err
+			return b.create(ctx, s)
 		})
 	}
 	return g.Wait()
+}
+
+// create creates a Service. It tries again if a busy API server did not answer in time.
+func (b *bench) create(ctx context.Context, s *corev1.Service) error {
+	for try := 1; ; try++ {
+		_, err := b.lab.Client().CoreV1().Services(s.Namespace).Create(ctx, s, metav1.CreateOptions{})
+		switch {
+		case apierrors.IsAlreadyExists(err) && try > 1:
+			return nil
+		case !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err) || try == 5:
+			return err
+		}
+		sleep(ctx, time.Second)
+	}
 }
 
 // recordAnswers records how long after its creation, and after its endpoints were ready, each VIP was

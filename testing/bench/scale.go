@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 
@@ -204,11 +203,7 @@ func (b *bench) createObjects(ctx context.Context, n int) error {
 				class, ports := "example.com/other", false
 				s.Spec.Type, s.Spec.LoadBalancerClass, s.Spec.AllocateLoadBalancerNodePorts = corev1.ServiceTypeLoadBalancer, &class, &ports
 			}
-			_, err := b.lab.Client().CoreV1().Services("default").Create(all, s, metav1.CreateOptions{})
-			if apierrors.IsAlreadyExists(err) {
-				err = nil
-			}
-			return err
+			return b.create(all, s)
 		})
 	}
 	err := g.Wait()
