@@ -56,6 +56,8 @@ var differences = map[string]string{
 	"lb_fwdmethod":            "`masquerade` and `local`; with all others and `lb_enable` Herald does not start.",
 	"lb_port":                 "With `lb_fwdmethod=local` the VIP answers at `port`: a warning if they differ.",
 	"vip_routingtable":        "Beside BGP or ARP, too. For the control plane's VIP on every node whose API server is ready. Other routes are kept by their protocol number.",
+	"egress_podcidr":          "Known from Nodes without it; several ranges of both families.",
+	"egress_servicecidr":      "Known from ServiceCIDRs without it; several ranges of both families.",
 	"bgp_enable":              "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",
 	"bgp_peers":               "BFD options are read, and warned of.",
 	"address":                 "IP addresses only. With a name Herald does not start: write what it resolves to.",
@@ -101,9 +103,6 @@ func annotationAnswers(t *testing.T, names []string) (all []answer) {
 		switch {
 		case i < 0 && strings.HasPrefix(name, "kube-vip.io/active-endpoint"):
 			all = append(all, answer{Name: name, Does: "no effect", Why: "kube-vip writes it for egress."})
-			continue
-		case i < 0 && strings.HasPrefix(name, "kube-vip.io/egress-"):
-			all = append(all, answer{Name: name, Does: "no effect", Why: "See `kube-vip.io/egress`."})
 			continue
 		case i < 0:
 			t.Errorf("annotation %s is not known", name)

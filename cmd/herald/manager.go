@@ -18,6 +18,7 @@ import (
 	"github.com/heraldvip/herald/pkg/bgp"
 	"github.com/heraldvip/herald/pkg/config"
 	"github.com/heraldvip/herald/pkg/dhcp"
+	"github.com/heraldvip/herald/pkg/egress"
 	"github.com/heraldvip/herald/pkg/health"
 	"github.com/heraldvip/herald/pkg/history"
 	"github.com/heraldvip/herald/pkg/hostlock"
@@ -149,7 +150,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	n.cluster, err = kube.New(access, kube.Options{
 		Pools:     pools,
 		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix, Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
-		Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: log, Poke: poke, PokeLeases: wake.Send,
+		Egress: cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: log, Poke: poke, PokeLeases: wake.Send,
 	})
 	if err != nil {
 		return nil, err
@@ -202,6 +203,9 @@ func (n *node) newAgent() *agent.Agent {
 		FormerOwners: n.nft.FormerOwners, Translations: n.nft.Translations, OpenPorts: n.nft.OpenPorts, Balanced: n.nft.Balanced, Connections: n.connections, Addresses: n.links, Announcements: n.announcer, HealthChecks: n.checker, AddressChecks: n.announcer.AddressChecks(),
 		Macvlans: n.links.Macvlans(), DHCP: n.dhcp,
 		Statuses: n.cluster.Statuses, Events: n.cluster.Events, Leases: n.leases,
+	}
+	if n.cfg.Egress.Enable {
+		o.Egress, o.EgressRoutes = n.nft.Egress, egress.New(nft.EgressMark, n.log)
 	}
 	if n.cfg.GivesAddresses() {
 		o.Observers, o.Pools, o.Assignments = append(o.Observers, n.pools), n.pools, n.cluster.Assignments
@@ -308,6 +312,9 @@ func planRules(cfg config.Config) plan.Rules {
 		ProbeNew: !cfg.ARP.SkipDAD,
 		DHCPMode: cfg.DHCP.Mode, MacvlanPrefixes: cfg.DHCP.MacvlanPrefixes,
 		BGP: bgpRules(cfg.BGP), RoutingTable: cfg.RoutingTable.ID,
+	}
+	if cfg.Egress.Enable {
+		r.Egress = &plan.Egress{Internal: slices.Concat(cfg.Egress.Pods, cfg.Egress.Services)}
 	}
 	if cfg.ControlPlane.Enable {
 		r.ControlPlane = controlPlaneRules(cfg)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/heraldvip/herald/pkg/egress"
 	"github.com/heraldvip/herald/pkg/hostlock"
 	"github.com/heraldvip/herald/pkg/netif"
 	"github.com/heraldvip/herald/pkg/nft"
@@ -25,7 +26,7 @@ func uninstallNodeCommand() *cobra.Command {
 		Use:   "node",
 		Short: "Remove what Herald has left on this node, once it runs there no more",
 		Long: "Remove from the node's network namespace what a Herald that was killed, or ended before others, has left: VIPs,\n" +
-			"nftables tables, links for VIPs leased by DHCP, and routes in a routing table. It runs on the node itself, with\n" +
+			"nftables tables, links for VIPs leased by DHCP, and rules and routes of routing tables. It runs on the node itself, with\n" +
 			"CAP_NET_ADMIN, and does nothing while a Herald runs there.",
 		Args: cobra.NoArgs,
 	}
@@ -57,8 +58,12 @@ func uninstallNode(ctx context.Context, w io.Writer, dryRun bool, protocol int) 
 	if err != nil {
 		return err
 	}
+	rules, err := egress.Traces()
+	if err != nil {
+		return err
+	}
 	tables, err := nft.Traces()
-	found = slices.Concat(found, routes, tables)
+	found = slices.Concat(found, routes, rules, tables)
 	for _, x := range found {
 		fmt.Fprintln(w, x)
 	}
@@ -69,7 +74,7 @@ func uninstallNode(ctx context.Context, w io.Writer, dryRun bool, protocol int) 
 		fmt.Fprintf(w, "%d to be removed\n", len(found))
 		return nil
 	}
-	err = errors.Join(links.RemoveTraces(ctx), rtable.RemoveTraces(protocol))
+	err = errors.Join(links.RemoveTraces(ctx), rtable.RemoveTraces(protocol), egress.RemoveTraces())
 	if len(tables) > 0 {
 		err = errors.Join(err, nft.RemoveTraces())
 	}

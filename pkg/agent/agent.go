@@ -52,7 +52,9 @@ type Options struct {
 	FormerOwners  Applier[vip.FormerOwner]    // may be nil: connections of VIPs that move are reset
 	Balanced      Applier[vip.BalancedServer] // may be nil: connections to the control plane's VIP are not balanced
 	OpenPorts     Applier[vip.OpenPort]       // may be nil: the ports of VIPs are not limited
-	Translations  Applier[vip.Translation]    // may be nil: those to the API server are
+	Egress        Applier[vip.Egress]         // may be nil, with EgressRoutes: what pods send keeps its source
+	EgressRoutes  Applier[vip.Egress]
+	Translations  Applier[vip.Translation] // may be nil: those to the API server are
 	Addresses     Applier[vip.Address]
 	Announcements Applier[vip.Announcement]
 	RoutingTable  Applier[vip.Route]   // may be nil: no routing table has routes to VIPs
@@ -312,6 +314,7 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		_, err := a.o.OpenPorts.Set(ctx, nil)
 		failed("ports", err)
 	}
+	a.applyEgress(ctx, p, failed)
 	bound := make(map[binding]bool, len(have))
 	for _, x := range have {
 		bound[binding{x.Addr, x.Link}] = true
@@ -336,6 +339,17 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		a.Poke() // status and Events follow what the kernel confirmed
 	}
 	return ok
+}
+
+// applyEgress hands over what the plan wants of what pods send: nftables' part, which marks packets, comes before the routes of those, and goes after them.
+func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string, error)) {
+	if a.o.Egress == nil {
+		return
+	}
+	have, err := a.o.Egress.Set(ctx, p.Egress)
+	failed("egress", err)
+	_, err = a.o.EgressRoutes.Set(ctx, have)
+	failed("routes of egress", err)
 }
 
 // putAll hands each Mailbox what the plan wants of it, once have is bound.

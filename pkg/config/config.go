@@ -21,6 +21,7 @@ type Config struct {
 	Lease        Lease
 	Peers        Peers
 	Services     Services
+	Egress       Egress
 	Class        Class
 	Pools        vip.Key // the ConfigMap of pools: svc_pools_namespace, svc_pools; without a Name there are none
 	ARP          ARP
@@ -106,6 +107,13 @@ type Services struct {
 	Quota           int            // svc_quota: how many addresses a namespace may have; 0 is no limit
 	Addresses       string         // svc_addresses: what Services may ask for by name: "any", "pools", or "" for what the pools say
 	Reserved        []netip.Prefix // svc_reserved: what no Service may have
+}
+
+// Egress configures what pods send with a VIP as its source.
+type Egress struct {
+	Enable   bool           // egress_enable: Services may ask for it
+	Pods     []netip.Prefix // egress_podcidr
+	Services []netip.Prefix // egress_servicecidr
 }
 
 // Class configures which load balancer class is Herald's.

@@ -60,6 +60,9 @@ var errorTests = []struct {
 	{"svc_leasename=a/b/c", `svc_leasename="a/b/c" (environment): must be the name of a Lease, or namespace/name`},
 	{"svc_leasename=/a", `svc_leasename="/a" (environment): must be the name of a Lease, or namespace/name`},
 	{"svc_leasename=A", `svc_leasename="A" (environment): must be the name of a Lease, or namespace/name`},
+	{"egress_enable=perhaps", `egress_enable="perhaps" (environment): must be true or false`},
+	{"egress_podcidr=10.0.0.0/33", `egress_podcidr="10.0.0.0/33" (environment): must be IP addresses or prefixes with commas between, such as 10.244.0.0/16,192.168.0.1`},
+	{"egress_servicecidr=x", `egress_servicecidr="x" (environment): must be IP addresses or prefixes with commas between, such as 10.244.0.0/16,192.168.0.1`},
 	{"svc_reserved=10.0.0.0/33", `svc_reserved="10.0.0.0/33" (environment): must be IP addresses or prefixes with commas between, such as 10.244.0.0/16,192.168.0.1`},
 	{"svc_addresses=none", `svc_addresses="none" (environment): must be any or pools`},
 	{"svc_addresses=pools svc_enable=true vip_arp=true svc_namespace=web", `svc_addresses="pools" (environment): must be any where no pools are read: with an empty svc_pools, with svc_namespace, or with disable_service_updates`},
@@ -188,7 +191,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 			if name != "/etc/herald.yaml" {
 				return nil, os.ErrNotExist
 			}
-			return []byte("vip_subnet: [32]\nvip_arp: perhaps\nvip_apr: true\nherald_config: /b\negress_podcidr: 10.0.0.0/8\n"), nil
+			return []byte("vip_subnet: [32]\nvip_arp: perhaps\nvip_apr: true\nherald_config: /b\negress_thing: 10.0.0.0/8\n"), nil
 		},
 		Hostname: "n1",
 	})
@@ -202,7 +205,7 @@ func TestAllErrorsAtOnce(t *testing.T) {
 		`svc_ipmode="x" (environment): must be VIP or Proxy`,
 		`vip_arp="perhaps" (file /etc/herald.yaml): must be true or false`,
 		`bgp_as="0" (environment): must be an AS number: a whole number from 1 to 4294967294, not 23456`,
-		`egress_podcidr="10.0.0.0/8" (file /etc/herald.yaml): ` + reasonEgress,
+		`egress_thing="10.0.0.0/8" (file /etc/herald.yaml): ` + reasonEgress,
 	}
 	if err == nil {
 		t.Fatal("no error")

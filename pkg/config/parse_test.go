@@ -111,6 +111,11 @@ func TestParse(t *testing.T) {
 		{"svc_reserved=10.244.3.0/16,192.168.0.1,fd00::/8", func(c *Config) {
 			c.Services.Reserved = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("192.168.0.1/32"), netip.MustParsePrefix("fd00::/8")}
 		}},
+		{"egress_enable=false", func(c *Config) { c.Egress.Enable = false }},
+		{"egress_podcidr=10.244.0.0/16,fd00::/8", func(c *Config) {
+			c.Egress.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00::/8")}
+		}},
+		{"egress_servicecidr=10.96.0.0/12", func(c *Config) { c.Egress.Services = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")} }},
 		{"svc_addresses=Pools", func(c *Config) { c.Services.Addresses = "pools" }},
 		{"enable_service_security=true", func(c *Config) { c.Services.LimitPorts = true }},
 		{"svc_quota=40", func(c *Config) { c.Services.Quota = 40 }},

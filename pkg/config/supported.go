@@ -110,6 +110,17 @@ var supported = slices.Concat(
 			Meaning: "Announce VIPs, but write neither status nor annotations to Services.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.Services.ReadOnly })},
 	}),
+	inSection(groupEgress, first, []Option{
+		{Env: "egress_enable", Flag: "egress", Type: Bool, Default: "true",
+			Meaning: "Let Services have what their pods send leave the cluster with a VIP as its source (`kube-vip.io/egress`). Needs nftables, and the permission to list and watch pods. See egress.md.",
+			set:     store(parseBool, func(c *Config) *bool { return &c.Egress.Enable })},
+		{Env: "egress_podcidr", Flag: "egressPodCIDR", Type: List,
+			Meaning: "Ranges of pods, for egress: what is sent there keeps its source. Beside `spec.podCIDRs` of Nodes, which Herald knows; needed where the network plugin has other ranges.",
+			set:     store(list(parsePrefix), func(c *Config) *[]netip.Prefix { return &c.Egress.Pods })},
+		{Env: "egress_servicecidr", Flag: "egressServiceCIDR", Type: List,
+			Meaning: "Ranges of Services, for egress: what is sent there keeps its source. Beside the cluster's ServiceCIDRs, which Herald knows.",
+			set:     store(list(parsePrefix), func(c *Config) *[]netip.Prefix { return &c.Egress.Services })},
+	}),
 	inSection(groupClass, first, []Option{
 		{Env: "lb_class_name", Flag: "lbClassName", Aliases: []string{"LoadBalancerClassName"}, FlagAliases: []string{"LoadBalancerClassName"}, Type: String, Default: "kube-vip.io/kube-vip-class", Empty: anywhere,
 			Meaning: "The `spec.loadBalancerClass` that is Herald's. May be set to nothing (`lb_class_name=`): then only Services without a class are.",

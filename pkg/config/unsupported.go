@@ -12,8 +12,8 @@ const (
 	reasonTable     = "routes of an earlier process that nothing asks for any more are always removed"
 	reasonDNSMode   = "addresses are IP addresses; names are not looked up"
 	reasonDDNS      = "the control plane's VIP is not leased by DHCP; reserve an address, and set it by address and in DNS"
-	reasonEgress    = "Herald does not send what pods send with a VIP as its source; remove it, and have the network plugin do that"
-	reasonEgressHow = "Herald has no egress: what the pods of a Service send keeps the source that the network plugin gives it"
+	reasonEgress    = "Herald has egress_enable, egress_podcidr and egress_servicecidr; remove it"
+	reasonEgressHow = "Herald always has egress done by nftables, and removes at its start what an earlier process left"
 	reasonLabels    = "Herald does not write to Nodes; the owner of a VIP is in the annotation kube-vip.io/vipHost of its Service, and in what herald status prints"
 	reasonDemand    = "elections are for every Service or for none; remove it, and set svc_election=true if each Service is to have one owner"
 	reasonWireGuard = "Herald makes no WireGuard tunnels; remove it, and announce VIPs by BGP over a tunnel that the nodes have"
@@ -55,9 +55,6 @@ var unsupported = slices.Concat(
 		{Env: "vip_ddns", Flag: "ddns", Type: Bool, Default: "false", Reason: reasonDDNS, Effect: Unused, Meaning: "Get the control plane's address by DHCP and dynamic DNS."},
 	}),
 	inSection(groupEgress, "", []Option{
-		{Env: "egress_podcidr", Type: String, Reason: reasonEgress, Effect: Refused, Meaning: "The pods' ranges."},
-		{Env: "egress_servicecidr", Type: String, Reason: reasonEgress, Effect: Refused, Meaning: "The Services' ranges."},
-		// These two say how, and many a manifest has them where no Service asks for egress.
 		{Env: "egress_withnftables", Type: Bool, Default: "false", Reason: reasonEgressHow, Effect: Unused, Meaning: "Use nftables."},
 		{Env: "egress_clean", Aliases: []string{"EGRESS_CLEAN"}, Type: Bool, Default: "false", Reason: reasonEgressHow, Effect: Unused, Meaning: "Remove left-over rules at start."},
 		{Env: "egress_*", Type: String, Reason: reasonEgress, Effect: Refused, Meaning: "All other options of egress."},

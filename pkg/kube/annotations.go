@@ -32,7 +32,6 @@ const (
 	peersKey            = "heraldvip.io/bgp-peers"
 	announcerKey        = "heraldvip.io/announcer"
 	serviceVLANKey      = "kube-vip.io/serviceVLAN"
-	egressKey           = "kube-vip.io/egress"
 )
 
 // An Annotation is one row of the reference of annotations.
@@ -78,13 +77,20 @@ var Annotations = []Annotation{
 	{Key: medKey, Value: "0 to 4294967295", Meaning: "The MED of the VIP's routes. Wins over the option."},
 	{Key: prependKey, Value: "0 to 16", Meaning: "How often the AS number is repeated towards BGP peers of another AS. Wins over the option."},
 	{Key: peersKey, Value: "addresses or interfaces of peers, separated by commas", Meaning: "The BGP peers to which the VIP is announced, as the options name them. 100 at most. The default is all of them. If it can't be read, it is none."},
+	{Key: egressKey, Value: "true or false", Meaning: "What the Service's pods send to destinations outside of the cluster has the VIP as its source. See egress.md."},
+	{Key: egressAllowedNetworksKey, Value: "networks, separated by commas", Meaning: "With egress: only to these destinations. 64 at most."},
+	{Key: egressDeniedNetworksKey, Value: "networks, separated by commas", Meaning: "With egress: not to these destinations. 64 at most."},
+	{Key: egressDestinationPortsKey, Value: "ports such as tcp:443,udp:53", Meaning: "With egress: only to these ports. Without a protocol it is TCP. 64 at most."},
+	{Key: egressSourcePortsKey, Value: "ports such as tcp:443,udp:53", Meaning: "With egress: only from these ports of the pods. 64 at most."},
 	{Key: vipHostKey, Value: "a node's name", Meaning: "The node that announces the VIP; absent while none does. By BGP several may; this is the one that wrote the status.", Written: true},
 	{Key: announcerKey, Value: "a namespace", Meaning: "That of the Herald that wrote the status, so that it clears what it wrote, and nothing that another announcer wrote.", Written: true},
 
 	{Key: serviceVLANKey, Value: "a VLAN ID", Meaning: "The VLAN that carries the VIP.", Unsupported: true, Consequence: "the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface"},
 	{Key: "kube-vip.io/flush-conntrack", Value: "true or false", Meaning: "Flush the connection tracking entries of the VIP when a node takes it over.", Unsupported: true, Instead: "TCP connections are kept when the VIP moves (herald_keep_connections), and kube-proxy removes the entries of UDP whose endpoint is gone"},
 	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Unsupported: true, Instead: "the DHCP server is given the name (kube-vip.io/loadbalancerHostname), and may register it"},
-	{Key: egressKey, Value: "true or false", Meaning: "Send what the Service's pods send with the VIP as its source. The same holds for all annotations whose name begins with egress.", Unsupported: true, Consequence: "what the Service's pods send keeps the source that the network plugin gives it"},
+	{Key: "kube-vip.io/egress-internal", Value: "true or false", Meaning: "Make the rules of egress by nftables instead of iptables.", Unsupported: true, Instead: "nftables is what Herald uses anyway"},
+	{Key: "kube-vip.io/egress-no-internal-traffic", Value: "true or false", Meaning: "Leave traffic within the cluster alone.", Unsupported: true, Instead: "Herald always does that"},
+	{Key: "kube-vip.io/egress-ipv6", Value: "true or false", Meaning: "Use the IPv6 VIP for egress.", Unsupported: true, Instead: "pods have egress in each family of which the Service has a VIP"},
 	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false", Meaning: "Elect an owner for this Service alone, where per_service_election_on_demand is set.", Unsupported: true, Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
 }
 
@@ -92,7 +98,7 @@ var Annotations = []Annotation{
 // that can't be read adds a sentence to s.Invalid that names it and what would be
 // right; so does an unsupported one with a Consequence, unless it is set to false, and one that
 // is probably mistyped.
-func readAnnotations(s *vip.Service, annotations map[string]string) {
+func readAnnotations(s *vip.Service, annotations, selector map[string]string) {
 	r := annotationReader{s, annotations}
 	if s.Addresses = parseAnnotation(r, addressesKey, parseAddresses); r.value(addressesKey) != "" {
 		s.Source = addressesKey
@@ -110,6 +116,7 @@ func readAnnotations(s *vip.Service, annotations map[string]string) {
 	s.DHCP = r.dhcp()
 	s.Announce = parseAnnotation(r, announceKey, parseMethods)
 	s.BGPAttributes = r.bgpAttributes()
+	s.Egress = r.egress(selector)
 	for _, a := range Annotations {
 		v := r.value(a.Key)
 		if a.Consequence == "" || v == "" {

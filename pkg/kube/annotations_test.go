@@ -129,7 +129,9 @@ func TestReadAnnotations(t *testing.T) {
 		{serviceVLANKey, "100", vip.Service{Invalid: []string{
 			"kube-vip.io/serviceVLAN is not supported by this version of Herald: the VIP is announced without a VLAN; make an interface for the VLAN on the nodes, and name it in kube-vip.io/serviceInterface."}}},
 		{egressKey, "true", vip.Service{Invalid: []string{
-			"kube-vip.io/egress is not supported by this version of Herald: what the Service's pods send keeps the source that the network plugin gives it."}}},
+			`kube-vip.io/egress is "true": the Service has no spec.selector, which says what its pods are. What they send keeps its source.`}}},
+		{"kube-vip.io/egress-allowed-network", "10.0.0.0/8", vip.Service{Invalid: []string{
+			"kube-vip.io/egress-allowed-network is not known; did you mean kube-vip.io/egress-allowed-networks? It has no effect."}}},
 		{egressKey, "false", vip.Service{}},
 		{serviceVLANKey, "", vip.Service{}},
 		{hwaddrKey, "00:00:6C:00:00:01", vip.Service{DHCP: vip.DHCP{MAC: "00:00:6c:00:00:01"}}},
@@ -181,7 +183,7 @@ func TestReadAnnotations(t *testing.T) {
 		t.Run(tt.key+"="+tt.value[:min(len(tt.value), 40)], func(t *testing.T) {
 			key := vip.Key{Namespace: "default", Name: "web"}
 			got := vip.Service{Key: key}
-			readAnnotations(&got, map[string]string{tt.key: tt.value})
+			readAnnotations(&got, map[string]string{tt.key: tt.value}, nil)
 			tt.want.Key = key
 			if diff := cmp.Diff(tt.want, got, compareNets); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -198,7 +200,7 @@ func TestManyUnknownAnnotations(t *testing.T) {
 	}
 	began := time.Now()
 	var s vip.Service
-	readAnnotations(&s, many)
+	readAnnotations(&s, many, nil)
 	if took := time.Since(began); took > 500*time.Millisecond {
 		t.Errorf("reading them took %v", took)
 	}
@@ -255,7 +257,7 @@ func FuzzReadAnnotations(f *testing.F) {
 			interfaceKey: link, leaseNameKey: lease, ipModeKey: mode,
 		}
 		s := vip.Service{Key: vip.Key{Namespace: "default", Name: "web"}}
-		readAnnotations(&s, values)
+		readAnnotations(&s, values, nil)
 		for _, text := range s.Invalid {
 			key, _, _ := strings.Cut(text, " ")
 			if _, ok := values[key]; !ok {

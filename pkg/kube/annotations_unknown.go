@@ -22,7 +22,7 @@ func (r annotationReader) reportUnknown() {
 		if len(validation.IsQualifiedName(key)) > 0 {
 			continue // the API server takes no such key, and it could not be shown
 		}
-		if strings.HasPrefix(key, "heraldvip.io/") || strings.HasPrefix(key, "kube-vip.io/") && !strings.HasPrefix(key, egressKey) {
+		if strings.HasPrefix(key, "heraldvip.io/") || strings.HasPrefix(key, "kube-vip.io/") {
 			if !slices.ContainsFunc(Annotations, func(a Annotation) bool { return a.Key == key }) {
 				unknown = append(unknown, key)
 			}

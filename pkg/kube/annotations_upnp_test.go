@@ -53,7 +53,7 @@ func TestForwardAnnotations(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.on+" "+tt.lease+" "+tt.external, func(t *testing.T) {
 			s := vip.Service{Ports: tt.ports}
-			readAnnotations(&s, map[string]string{upnpKey: tt.on, upnpLeaseKey: tt.lease, externalPortKey: tt.external})
+			readAnnotations(&s, map[string]string{upnpKey: tt.on, upnpLeaseKey: tt.lease, externalPortKey: tt.external}, nil)
 			if d := cmp.Diff(tt.want, s.Forward); d != "" {
 				t.Errorf("-want +got:\n%s", d)
 			}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
+	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -22,6 +23,7 @@ type Options struct {
 	NodeLeasePrefix    string    // which their names begin with
 	Leases             []vip.Key // other leases: for all Services (svc_leasename), of the control plane (vip_leasename)
 	Node               string    // this node's name, for Events
+	Egress             bool      // watch the pods of Services with kube-vip.io/egress
 	NoUpdates          bool      // write nothing to Services (disable_service_updates)
 	// Annotations is the prefix of annotations of this node's own Node object that are
 	// kept; "" keeps none (annotation).
@@ -57,6 +59,7 @@ type Cluster struct {
 	mu       sync.RWMutex
 	services *reflectorStore[cachedService]
 	slices   *reflectorStore[cachedSlice]
+	pods     *pods
 	nodes    *reflectorStore[vip.Node]       // stays empty with Options.Namespace
 	cidrs    *reflectorStore[[]netip.Prefix] // ServiceCIDRs; stays empty with Options.Namespace
 
@@ -121,7 +124,8 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	c.services.onChange, c.slices.onChange = c.serviceChanged, c.sliceChanged
 	c.nodes.onChange = func(vip.Key, *vip.Node, *vip.Node) bool { c.outdated = true; return true }
 	c.cidrs.onChange = func(vip.Key, *[]netip.Prefix, *[]netip.Prefix) bool { c.outdated = true; return true }
-	c.watches = []func(context.Context) error{c.services.Run, c.slices.Run}
+	c.pods = &pods{cluster: c, client: main.core, wake: mailbox.NewSignal(), watches: make(map[vip.Key]*podWatch)}
+	c.watches = []func(context.Context) error{c.services.Run, c.slices.Run, c.pods.Run}
 	if o.Namespace == "" { // Nodes and ServiceCIDRs have no namespace: a Role can't grant them
 		c.watches = append(c.watches, c.nodes.Run, c.cidrs.Run)
 	}

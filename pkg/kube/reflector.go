@@ -42,6 +42,7 @@ type watchedResource struct {
 	resource  string         // as in URLs
 	namespace string         // "" for all
 	fields    string         // field selector
+	labels    string         // label selector
 	object    runtime.Object // of its type; may be a nil pointer
 	log       *slog.Logger
 	poke      func()
@@ -89,7 +90,7 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // request makes a request to list or watch.
 func (r *watchedResource) request(o metav1.ListOptions) *rest.Request {
-	o.FieldSelector = r.fields
+	o.FieldSelector, o.LabelSelector = r.fields, r.labels
 	return r.client.Get().Namespace(r.namespace).Resource(r.resource).VersionedParams(&o, metav1.ParameterCodec)
 }
 

@@ -87,7 +87,7 @@ func readService(o *corev1.Service) *cachedService {
 	s.Ingress = readIngress(o.Status.LoadBalancer.Ingress)
 	s.readConditions(o.Status.Conditions)
 	s.DualStack = readFamilyPolicy(o.Spec.IPFamilyPolicy)
-	readAnnotations(&s.Service, o.Annotations)
+	readAnnotations(&s.Service, o.Annotations, o.Spec.Selector)
 	if s.Source == "" {
 		s.readSpecAndStatusAddresses(o.Spec.LoadBalancerIP)
 	}

@@ -47,6 +47,7 @@ func (c *Cluster) mergeServices() []vip.Service {
 		if s := c.services.values[k]; s.inWorld() {
 			service := s.Service
 			service.Endpoints = mergeEndpoints(c.slicesOf[k])
+			c.pods.fill(&service)
 			fresh = append(fresh, service)
 		}
 	}
@@ -102,6 +103,9 @@ func (c *Cluster) serviceChanged(k vip.Key, old, new *cachedService) (worldChang
 	if old != nil && new != nil && reflect.DeepEqual(&old.Service, &new.Service) && slices.Equal(old.clusterIPs, new.clusterIPs) {
 		c.wakeWriters()
 		return false
+	}
+	if old != nil && old.Egress != nil || new != nil && new.Egress != nil {
+		c.pods.wake.Send()
 	}
 	if before, after := old.leaseKey(), new.leaseKey(); before != after {
 		if !after.IsZero() {

@@ -316,7 +316,7 @@ func TestRBAC(t *testing.T) {
 	}
 	services := func(ns string) []string {
 		return join(each(ns+"/services", "list", "watch"), each(ns+"/services/status", "patch"),
-			each(ns+"discovery.k8s.io/endpointslices", "list", "watch"), leases(ns), each(ns+"/events", "create"))
+			each(ns+"discovery.k8s.io/endpointslices", "list", "watch"), each(ns+"/pods", "list", "watch"), leases(ns), each(ns+"/events", "create"))
 	}
 	nodes, cidrs := each("/nodes", "list", "watch"), each("networking.k8s.io/servicecidrs", "list", "watch")
 	pools := each("/configmaps kubevip", "list", "watch")
@@ -331,7 +331,7 @@ func TestRBAC(t *testing.T) {
 		{"", join(services(""), cluster, secret("kube-system "))},
 		{"--peersPort 0", join(services(""), cluster)},
 		{"--peersKey /etc/herald/key", join(services(""), cluster)},
-		{"--disableServiceUpdates", join(each("/services", "list", "watch"), each("discovery.k8s.io/endpointslices", "list", "watch"),
+		{"--disableServiceUpdates", join(each("/services", "list", "watch"), each("discovery.k8s.io/endpointslices", "list", "watch"), each("/pods", "list", "watch"),
 			leases(""), each("/events", "create"), nodes, cidrs, secret("kube-system "))},
 		{"--serviceNamespace web", join(services("web "), leases("kube-system "), secret("kube-system "))},
 		{"--serviceNamespace web -n lb --servicesElection", join(services("web "), leases("lb "), secret("lb "))},

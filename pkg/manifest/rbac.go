@@ -63,6 +63,7 @@ func watchesOwnNamespace(c config.Config) bool {
 func readsPools(c config.Config) bool {
 	return !c.Services.ReadOnly && c.Services.Namespace == "" && c.Pools.Name != ""
 }
+func hasEgress(c config.Config) bool   { return c.Egress.Enable }
 func keepsSecret(c config.Config) bool { return c.Peers.Port != 0 && c.Peers.KeyFile == "" }
 
 // poolsConfigMap in rule.Names stands for the name of the ConfigMap of pools.
@@ -73,6 +74,7 @@ var rules = []rule{
 	{"", "services", nil, watchVerbs, servicesNamespace, nil, "The Services whose addresses are announced."},
 	{"", "services/status", nil, []string{"patch"}, servicesNamespace, writesServices, "Write `status.loadBalancer`, the annotations that Herald writes, and the finalizer of load balancers. Not needed with `disable_service_updates`."},
 	{"discovery.k8s.io", "endpointslices", nil, watchVerbs, servicesNamespace, nil, "Where a Service has ready endpoints."},
+	{"", "pods", nil, watchVerbs, servicesNamespace, hasEgress, "Which addresses the pods of Services with `kube-vip.io/egress` have, and on which nodes they are. Not needed with `egress_enable=false`."},
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, servicesNamespace, leasesOfServices, "The VIP leases: who owns which VIP. With `svc_leasenamespace=announcers` only list and watch: other programs, and Herald before it had that option, have VIP leases there."},
 	{"coordination.k8s.io", "leases", nil, leaseVerbs, announcerNamespace, leasesOfServices, "The node leases: who is alive; and the one lease for all Services while `svc_election` is false."},
 	{"coordination.k8s.io", "leases", nil, watchVerbs, servicesNamespace, leasesOfAnnouncers, "With `svc_leasenamespace=announcers`: VIP leases of other programs, and of Herald before it had that option."},
@@ -87,7 +89,7 @@ var rules = []rule{
 }
 
 // rbacOptions are the options that the permissions depend on.
-var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "vip_leasename", "svc_leasenamespace", "disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace"}
+var rbacOptions = []string{"cp_namespace", "svc_namespace", "svc_leasename", "vip_leasename", "svc_leasenamespace", "disable_service_updates", "herald_peers_port", "herald_peers_key", "svc_pools", "svc_pools_namespace", "egress_enable"}
 
 // policyRules returns what the table grants in any of scopes, each permission once.
 func policyRules(c config.Config, scopes ...scope) []rbacv1.PolicyRule {

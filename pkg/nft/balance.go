@@ -47,7 +47,7 @@ var balanced = purpose[vip.BalancedServer]{
 	compare: func(a, b vip.BalancedServer) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), a.To.Compare(b.To))
 	},
-	maps: func(f family) []*nftables.Set {
+	maps: func(f family, _ []vip.BalancedServer) []*nftables.Set {
 		set := func(name string, parts ...nftables.SetDatatype) *nftables.Set {
 			return f.setOf("herald_api_servers", name, parts...)
 		}
@@ -87,7 +87,7 @@ func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetEl
 }
 
 // buildBalanced adds the family's chains and rules to the transaction.
-func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set) {
+func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.BalancedServer) {
 	for _, hook := range []struct {
 		name string
 		hook *nftables.ChainHook

@@ -15,15 +15,16 @@ type family struct {
 	name        string // as nft(8) has it
 	id          nftables.TableFamily
 	addr        nftables.SetDatatype
-	destination uint32 // where the network header has the destination address, in octets
+	source      uint32 // where the network header has the source address, in octets
+	destination uint32 // where the network header has the destination address
 	hopLimit    uint32 // and the hop limit (TTL)
 	is4         bool
 }
 
 // families is the families of VIPs.
 var families = []family{
-	{"ip", nftables.TableFamilyIPv4, nftables.TypeIPAddr, 16, 8, true},    // RFC 791, section 3.1
-	{"ip6", nftables.TableFamilyIPv6, nftables.TypeIP6Addr, 24, 7, false}, // RFC 8200, section 3
+	{"ip", nftables.TableFamilyIPv4, nftables.TypeIPAddr, 12, 16, 8, true},   // RFC 791, section 3.1
+	{"ip6", nftables.TableFamilyIPv6, nftables.TypeIP6Addr, 8, 24, 7, false}, // RFC 8200, section 3
 }
 
 // The registers of the rules: each holds 16 octets. A key of several parts begins in the first.
@@ -31,6 +32,8 @@ const (
 	first  = unix.NFT_REG_1
 	second = unix.NFT_REG_2
 	third  = unix.NFT_REG_3
+
+	secondPart = unix.NFT_REG32_01 // of a key whose first part has 4 octets
 )
 
 // part is the register of a part of a key that begins in the register first with an address of the

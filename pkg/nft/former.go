@@ -45,7 +45,9 @@ var formerOwners = purpose[vip.FormerOwner]{
 	compare: func(a, b vip.FormerOwner) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link), cmp.Compare(a.Port, b.Port), a.NextHop.Compare(b.NextHop), a.Again.Compare(b.Again))
 	},
-	maps:  func(f family) []*nftables.Set { return slices.Concat(f.formerOwners(""), f.formerOwners("_again")) },
+	maps: func(f family, _ []vip.FormerOwner) []*nftables.Set {
+		return slices.Concat(f.formerOwners(""), f.formerOwners("_again"))
+	},
 	build: buildFormerOwners, elements: formerOwnerElements,
 }
 
@@ -85,7 +87,7 @@ const maxHops = 16
 
 // buildFormerOwners adds the family's chain and rules to the transaction. maps are as those of formerOwners: for packets that
 // have been sent on by a node come those that are for them only.
-func buildFormerOwners(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set) {
+func buildFormerOwners(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.FormerOwner) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "established", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-150), // after conntrack, before translation

@@ -41,7 +41,7 @@ var openPorts = purpose[vip.OpenPort]{
 	compare: func(a, b vip.OpenPort) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port), cmp.Compare(a.From, b.From))
 	},
-	maps: func(f family) []*nftables.Set {
+	maps: func(f family, _ []vip.OpenPort) []*nftables.Set {
 		return []*nftables.Set{f.setOf("herald_ports", "limited", f.addr), f.vipPorts("open"), f.vipPorts("open_from")}
 	},
 	build: buildOpenPorts, elements: openPortElements,
@@ -82,7 +82,7 @@ func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement 
 }
 
 // buildOpenPorts adds the family's chain and rules to the transaction.
-func buildOpenPorts(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set) {
+func buildOpenPorts(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.OpenPort) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
 		Priority: nftables.ChainPriorityFilter,

@@ -2,11 +2,13 @@
 // never touched.
 //
 // There is one table for each purpose and family (ip, ip6): "herald" for the connections of VIPs that have moved
-// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of VIPs are open (ports.go), and "herald_api_servers" for balancing over the API servers (balance.go). While nothing is wanted of
+// (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of VIPs are open (ports.go), "herald_api_servers" for balancing over the API servers (balance.go),
+// and "herald_egress" for what pods send with a VIP as its source (egress.go). While nothing is wanted of
 // a table it is not there.
 package nft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +41,7 @@ type Tables struct {
 	Translations *Table[vip.Translation]
 	OpenPorts    *Table[vip.OpenPort]
 	Balanced     *Table[vip.BalancedServer]
+	Egress       *Table[vip.Egress]
 	metrics      *metrics
 }
 
@@ -50,6 +53,7 @@ func New(log *slog.Logger) *Tables {
 		Translations: &Table[vip.Translation]{purpose: translations, log: log, errors: m.errors},
 		Balanced:     &Table[vip.BalancedServer]{purpose: balanced, log: log, errors: m.errors},
 		OpenPorts:    &Table[vip.OpenPort]{purpose: openPorts, log: log, errors: m.errors},
+		Egress:       &Table[vip.Egress]{purpose: egress, log: log, errors: m.errors},
 		metrics:      m,
 	}
 }
@@ -87,12 +91,12 @@ func (p purpose[E]) check() error {
 		if err != nil {
 			return err
 		}
-		table, maps := c.AddTable(f.table(checkTable)), p.maps(f)
+		table, maps := c.AddTable(f.table(checkTable)), p.maps(f, nil)
 		for _, m := range maps {
 			m.Table = table
 			errs = append(errs, c.AddSet(m, nil))
 		}
-		p.build(c, f, table, maps)
+		p.build(c, f, table, maps, nil)
 		c.DelTable(table)
 		if err := c.Flush(); err != nil {
 			errs = append(errs, fmt.Errorf("%s (%s): %w", p.what, f.name, err))
@@ -102,7 +106,7 @@ func (p purpose[E]) check() error {
 }
 
 // A purpose is what a Table is for, which decides all that is in it.
-type purpose[E comparable] struct {
+type purpose[E any] struct {
 	table       string             // its name
 	what        string             // what it holds, for messages
 	consequence string             // what happens without it, for messages
@@ -110,13 +114,14 @@ type purpose[E comparable] struct {
 	compare     func(a, b E) int   // orders entries
 	rebuild     bool               // the whole table is written each time, in case another program has changed a part of it
 	lookAfter   time.Duration      // if not 0: how often it is looked whether another program has removed it
-	maps        func(family) []*nftables.Set
-	build       func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set) // adds chains and rules to a transaction
-	elements    func(f family, entries []E) [][]nftables.SetElement                           // of each of maps
+	renewAfter  time.Duration      // if not 0: the age at which the entries are renewed, in place of renewAfter
+	maps        func(f family, entries []E) []*nftables.Set
+	build       func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []E) // adds chains and rules to a transaction
+	elements    func(f family, entries []E) [][]nftables.SetElement                                        // of each of maps
 }
 
 // A Table keeps a table of one purpose, which there is once for each family, equal to the entries that are wanted.
-type Table[E comparable] struct {
+type Table[E any] struct {
 	purpose[E]
 	log     *slog.Logger
 	errors  prometheus.Counter
@@ -142,7 +147,7 @@ func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 		return nil, nil
 	}
 	want = slices.SortedFunc(slices.Values(want), t.compare)
-	if t.known && slices.Equal(want, t.written) && (len(want) == 0 || now.Sub(t.at) < renewAfter && t.isThere(now)) {
+	if t.known && slices.EqualFunc(want, t.written, func(a, b E) bool { return t.compare(a, b) == 0 }) && (len(want) == 0 || now.Sub(t.at) < cmp.Or(t.renewAfter, renewAfter) && t.isThere(now)) {
 		return t.written, nil
 	}
 	err := t.write(want)
@@ -198,7 +203,7 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 	if err != nil {
 		return err
 	}
-	maps := t.maps(f)
+	maps := t.maps(f, want)
 	switch {
 	case len(want) == 0 || len(had) == 0 || !t.known || t.rebuild:
 		c.AddTable(f.table(t.table)) // one that is not there can't be deleted
@@ -212,7 +217,7 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 				return err
 			}
 		}
-		t.build(c, f, table, maps)
+		t.build(c, f, table, maps, want)
 	default:
 		for _, m := range maps {
 			c.FlushSet(m)

@@ -24,8 +24,12 @@ func TestTraces(t *testing.T) {
 			check.OK(t, err)
 			_, err = tables.OpenPorts.Set(ctx, []vip.OpenPort{{Addr: a, Protocol: "TCP", Port: 80}})
 			check.OK(t, err)
-			if found := check.Value(Traces())(t); len(found) != 4 {
-				t.Errorf("of four tables for %s it finds %q", a, found)
+			for _, via := range []netip.Addr{{}, own("n2")[0]} {
+				_, err = tables.Egress.Set(ctx, []vip.Egress{allLimits(a, via)})
+				check.OK(t, err)
+			}
+			if found := check.Value(Traces())(t); len(found) != 5 {
+				t.Errorf("of five tables for %s it finds %q", a, found)
 			}
 		}
 	})

@@ -33,7 +33,7 @@ var translations = purpose[vip.Translation]{
 	compare: func(a, b vip.Translation) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Port, b.Port), a.To.Compare(b.To))
 	},
-	maps:  func(f family) []*nftables.Set { return []*nftables.Set{f.ownAddress()} },
+	maps:  func(f family, _ []vip.Translation) []*nftables.Set { return []*nftables.Set{f.ownAddress()} },
 	build: buildTranslations, elements: translationElements,
 }
 
@@ -54,7 +54,7 @@ func translationElements(_ family, entries []vip.Translation) [][]nftables.SetEl
 }
 
 // buildTranslations adds the family's chain and rule to the transaction.
-func buildTranslations(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set) {
+func buildTranslations(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.Translation) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "prerouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-110), // before kube-proxy's

@@ -29,6 +29,7 @@ var advices = map[vip.Reason]string{
 	vip.LeaseRefused:         `let Herald write the Lease: the message has the answer of the API server (a quota, an admission webhook)`,
 	vip.StatusRefused:        `make the Service smaller, or have the webhook or policy that the message names let its status pass`,
 	vip.FinalizerNotRemoved:  `kubectl -n NAMESPACE patch service NAME --type=merge -p '{"metadata":{"finalizers":null}}' (it removes all finalizers), or set disable_service_updates=false`,
+	vip.EgressUnavailable:    `do what the message says; until then what its pods send has the source that the network plugin gives it`,
 	vip.NodeLeaseNotHeld:     `look whether the node reaches the API server: its log, and herald_api_reachable`,
 	vip.OtherClass:           `if Herald is to announce it, make it again with Herald's class, or without one (spec.loadBalancerClass can't be changed)`,
 	vip.Ignored:              `if Herald is to announce it: kubectl -n NAMESPACE annotate service NAME kube-vip.io/ignore-`,

@@ -68,6 +68,7 @@ type Rules struct {
 	BGP             *BGP           // bgp_enable; nil: nothing is advertised to routers
 	RoutingTable    int            // vip_routingtable: the table of this node's kernel that gets the routes, for another daemon to export; 0: none
 
+	Egress       *Egress       // egress_enable; nil: what pods send keeps its source
 	ControlPlane *ControlPlane // nil: the API servers have no VIP
 	Allocation   *Allocation   // nil: Services are given no addresses
 }
@@ -117,6 +118,7 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	m.routes.addAggregates()
 	p.limitPorts(f.accepted)
 	p.balance(units)
+	p.planEgress(f.accepted)
 	m.reportUnmanaged(units)
 	m.mappings.keepUntilClosed(units)
 	m.mappings.addSweeps()

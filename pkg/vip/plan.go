@@ -16,6 +16,7 @@ type Plan struct {
 	OwnedBefore   []netip.Addr     // VIPs of other nodes whose connections may still go by this one
 	OpenPorts     []OpenPort       // in place before Addresses are bound
 	Balanced      []BalancedServer // sorted by To
+	Egress        []Egress         // older Services first
 	Addresses     []Address
 	Announcements []Announcement
 	Macvlans      []Macvlan

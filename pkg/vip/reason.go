@@ -45,6 +45,7 @@ const (
 	AddressSet           Reason = "AddressSet"
 	AddressOutsidePools  Reason = "AddressOutsidePools"
 	PoolProblemFound     Reason = "PoolProblem"
+	EgressUnavailable    Reason = "EgressUnavailable"
 )
 
 // A ReasonInfo explains a Reason.
@@ -94,5 +95,6 @@ var Reasons = []ReasonInfo{
 	{AddressSet, false, false, "In the condition Allocated: the Service names its addresses, or a DHCP server leases them."},
 	{AddressOutsidePools, true, true, "The Service was given an address of a pool, and no pool has it any more. It keeps the address; the message says how to have it given another."},
 	{PoolProblemFound, true, true, "On the ConfigMap of pools: a key can't be read, or has an effect that is probably not meant. What was good stays in force."},
+	{EgressUnavailable, true, true, "What all or some pods of a Service with kube-vip.io/egress send does not have its VIP as the source; the message says why, and on which nodes."},
 	{NodeLeaseNotHeld, false, false, "This node could not renew its node lease in time and holds nothing until it can."},
 }

@@ -77,13 +77,16 @@ type Service struct {
 
 	DHCP DHCP // how an address is asked for if one is 0.0.0.0 or ::
 
-	Local                 bool   // externalTrafficPolicy is Local
-	HealthCheckNodePort   uint16 // spec.healthCheckNodePort; 0 if there is none
-	ClientIPAffinity      bool   // sessionAffinity is ClientIP
-	Ports                 []Port // in the order of the spec
-	AllowWithoutEndpoints bool   // kube-vip.io/allow-reconcile-without-endpoints
-	AllPorts              bool   // kube-vip.io/ignore-service-security: enable_service_security does not apply to it
-	IPMode                IPMode // heraldvip.io/ip-mode; "" if not said
+	Local                 bool        // externalTrafficPolicy is Local
+	HealthCheckNodePort   uint16      // spec.healthCheckNodePort; 0 if there is none
+	ClientIPAffinity      bool        // sessionAffinity is ClientIP
+	Ports                 []Port      // in the order of the spec
+	AllowWithoutEndpoints bool        // kube-vip.io/allow-reconcile-without-endpoints
+	AllPorts              bool        // kube-vip.io/ignore-service-security: enable_service_security does not apply to it
+	Egress                *EgressRule // kube-vip.io/egress; nil: what its pods send keeps its source
+	Pods                  []Pod       // with Egress: its pods, sorted by name
+	PodsUnknown           string      // with Egress: why Pods is not known, or ""
+	IPMode                IPMode      // heraldvip.io/ip-mode; "" if not said
 	Endpoints             Endpoints
 	Announce              []Method      // heraldvip.io/announce: the ways it wants; nil is all that are enabled
 	BGPAttributes         BGPAttributes // heraldvip.io/bgp-*: what it says of its routes

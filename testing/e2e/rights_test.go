@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/lab"
 )
 
 // TestRotateKey: the key of the heartbeats is replaced, and not one heartbeat is dropped for it.
@@ -117,7 +118,7 @@ func TestLeastRights(t *testing.T) {
 	// As in a new cluster: the Secret is there, without a key.
 	check.Value(cluster.Client().CoreV1().Secrets("kube-system").Patch(t.Context(), "herald-peers", types.MergePatchType, []byte(`{"data":null}`), metav1.PatchOptions{}))(t)
 	f := start(t, env("svc_leasenamespace", "announcers"))
-	createService(t, webService("a", "10.77.0.50"))
+	createService(t, webService("a", "10.77.0.50", lab.Annotated("kube-vip.io/egress", "true")))
 	node := awaitOwner(t, "a")
 	awaitStatus(t, "a", "10.77.0.50(VIP)", 10*time.Second)
 	f.node[node].Signal(syscall.SIGTERM) // hands over

@@ -46,6 +46,7 @@ func TestPermissions(t *testing.T) {
 		leases + "[list watch]",
 		"namespaces [] [] [list watch]",
 		"nodes [] [] [list watch]",
+		"pods [] [] [list watch]",
 		"servicecidrs.networking.k8s.io [] [] [list watch]",
 		"services [] [] [list watch]",
 		"services/status [] [] [patch]",

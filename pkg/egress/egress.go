@@ -1,0 +1,163 @@
+// Package egress routes what this node's pods send to the node that owns the VIP of their Service (kube-vip.io/egress), so that it leaves the
+// cluster from there, with the VIP as its source. Nftables marks these packets (nft.Egress); a rule of the routing policy
+// database (ip-rule(8)) for each pod and that mark has them routed by a table of the owner:
+//
+//	1980: from 10.244.1.7 fwmark 0x2000/0x2000 lookup 19800 proto 248
+//	default via 192.168.0.12 dev eth0 onlink table 19800 proto 248
+//
+// Rules and routes of Herald are those with its protocol number in these tables; those of others are never touched. Rules stay when the process
+// is killed, but nftables forgets soon which packets to mark (nft.egressTimeout), and without a mark no rule matches.
+package egress
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// What Herald's rules and routes have.
+const (
+	priority   = 1980  // of rules: before those of the tables main and default (32766, 32767)
+	firstTable = 19800 // of maxOwners
+	maxOwners  = 256   // nodes to which one node routes at once, for each family
+	protocol   = 248   // rtm_protocol, as vip_routingprotocol has it by default
+)
+
+// relist is how often rules and routes are read at least when Set is called, in case that another program has changed them.
+const relist = 5 * time.Second
+
+// Routes is the rules and routes of this node's network namespace. Only one goroutine, the agent's, may use them.
+type Routes struct {
+	mark    uint32
+	log     *slog.Logger
+	written wanted
+	at      time.Time // when the kernel was last read
+	known   bool      // written is what the kernel has, as far as this process knows
+}
+
+// New makes Routes for packets of which the bit mark of their mark is set. What an earlier process left is replaced by the first Set.
+func New(mark uint32, log *slog.Logger) *Routes { return &Routes{mark: mark, log: log} }
+
+// An owner is the node that packets are routed to.
+type owner struct {
+	via  netip.Addr
+	link string
+}
+
+// wanted is which pods' packets are routed to which owner.
+type wanted map[netip.Addr]owner
+
+// Set makes Herald's rules and routes those of want: entries without Via need none. It reads the kernel's once in 5 s, and when want has changed. It returns the entries
+// that it could make; the error joins what went wrong.
+func (r *Routes) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error) {
+	now, all := time.Now(), make(wanted)
+	for _, e := range want {
+		if e.Via.IsValid() {
+			for _, pod := range e.Pods {
+				all[pod] = owner{e.Via, e.Link}
+			}
+		}
+	}
+	if r.known && maps.Equal(all, r.written) && (len(all) == 0 || now.Sub(r.at) < relist) {
+		return want, nil
+	}
+	err := r.write(all)
+	r.written, r.at, r.known = all, now, err == nil
+	if err != nil {
+		return nil, err
+	}
+	return want, nil
+}
+
+// write makes the kernel's rules and routes those of all, each family on its own.
+func (r *Routes) write(all wanted) error {
+	var errs []error
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		own := maps.Clone(all)
+		maps.DeleteFunc(own, func(a netip.Addr, _ owner) bool { return a.Is4() != (family == unix.AF_INET) })
+		errs = append(errs, r.writeFamily(family, own))
+	}
+	return errors.Join(errs...)
+}
+
+// writeFamily gives each owner a table, the one that it has or else the lowest that is free. It adds routes and then rules that are missing, and removes first the
+// rules and then the routes that are not wanted.
+func (r *Routes) writeFamily(family int, all wanted) error {
+	rules, err := listRules(family)
+	if err != nil {
+		return fmt.Errorf("rules of the routing policy database can't be read: %w", err)
+	}
+	routes, err := listRoutes(family)
+	if err != nil {
+		return fmt.Errorf("routes of egress can't be read: %w", err)
+	}
+	tables := assignTables(all, routes)
+	var errs []error
+	for o, table := range tables {
+		errs = append(errs, addRoute(o, table))
+	}
+	kept := make(map[netip.Addr]bool)
+	var unwanted []netlink.Rule
+	for _, rule := range rules {
+		pod := addressOf(rule.Src)
+		if table := tables[all[pod]]; table != 0 && !kept[pod] && rule.Table == table && rule.Mark == r.mark && rule.Mask != nil && *rule.Mask == r.mark {
+			kept[pod] = true
+		} else {
+			unwanted = append(unwanted, rule)
+		}
+	}
+	for pod, o := range all {
+		switch {
+		case tables[o] == 0:
+			errs = append(errs, fmt.Errorf("what pod %s sends can't be routed to %s: this node routes to %d others already", pod, o.via, maxOwners))
+		case !kept[pod]:
+			errs = append(errs, r.addRule(family, pod, tables[o]))
+		}
+	}
+	for _, rule := range unwanted {
+		errs = append(errs, removeRule(rule))
+	}
+	for _, route := range routes {
+		if !slices.Contains(slices.Collect(maps.Values(tables)), route.Table) {
+			errs = append(errs, removeRoute(route))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// assignTables returns the table of each owner in all: the one with a route to it, or else the lowest that is free. Owners that come when all are taken have none.
+func assignTables(all wanted, routes []netlink.Route) map[owner]int {
+	tables, taken := make(map[owner]int), make(map[int]bool)
+	owners := slices.SortedFunc(maps.Values(all), func(a, b owner) int { return cmp.Or(a.via.Compare(b.via), cmp.Compare(a.link, b.link)) })
+	owners = slices.Compact(owners)
+	for _, route := range routes {
+		via, _ := netip.AddrFromSlice(route.Gw)
+		link, err := net.InterfaceByIndex(route.LinkIndex)
+		if err != nil {
+			continue
+		}
+		if o := (owner{via.Unmap(), link.Name}); slices.Contains(owners, o) && tables[o] == 0 && !taken[route.Table] {
+			tables[o], taken[route.Table] = route.Table, true
+		}
+	}
+	for _, o := range owners {
+		for table := firstTable; tables[o] == 0 && table < firstTable+maxOwners; table++ {
+			if !taken[table] {
+				tables[o], taken[table] = table, true
+			}
+		}
+	}
+	return tables
+}

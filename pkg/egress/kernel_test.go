@@ -1,0 +1,133 @@
+package egress
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/namespace"
+)
+
+// TestMain runs the tests in a network namespace of their own.
+func TestMain(m *testing.M) {
+	if !namespace.Inside() {
+		namespace.Enter()
+	}
+	os.Exit(m.Run())
+}
+
+// ip runs ip(8).
+func ip(t *testing.T, args string) string {
+	t.Helper()
+	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("ip %s: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// own is Herald's rules and routes, as ip(8) shows them, without what is the same in all.
+func own(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for _, family := range []string{"-4", "-6"} {
+		for line := range strings.Lines(ip(t, family+" rule list priority 1980")) {
+			if f := strings.Fields(line); len(f) > 6 {
+				fmt.Fprintln(&b, f[2], f[4], f[6])
+			}
+		}
+		for table := firstTable; table < firstTable+3; table++ {
+			out, _ := exec.Command("ip", family, "route", "list", "table", fmt.Sprint(table)).Output()
+			if f := strings.Fields(string(out)); len(f) > 4 {
+				fmt.Fprintln(&b, table, f[2], f[4])
+			}
+		}
+	}
+	return b.String()
+}
+
+func addrs(text string) (all []netip.Addr) {
+	for _, x := range strings.Fields(text) {
+		all = append(all, netip.MustParseAddr(x))
+	}
+	return all
+}
+
+// entry is what pods send is routed to an owner.
+func entry(via, link, pods string) vip.Egress {
+	e := vip.Egress{VIP: netip.MustParseAddr("10.0.0.200"), Link: link, Pods: addrs(pods)}
+	if via != "" {
+		e.Via = netip.MustParseAddr(via)
+	}
+	return e
+}
+
+// The kernel has what was set last, an owner keeps its table, a later process replaces what it finds, what others have stays, and nothing is left.
+func TestSet(t *testing.T) {
+	ip(t, "link add d0 type veth peer name d1")
+	ip(t, "link set d1 up")
+	ip(t, "link set d0 up")
+	ip(t, "addr add 10.0.0.1/24 dev d0")
+	ip(t, "addr add fd00::1/64 dev d0 nodad")
+	ip(t, "rule add from 10.9.9.9 lookup 19800 priority 1980") // another program's, by its protocol
+	ip(t, "rule add from 10.9.9.8 lookup main priority 50")
+	others := ip(t, "rule list")
+	r := New(0x2000, check.Log(t))
+	set := func(r *Routes, want ...vip.Egress) {
+		t.Helper()
+		if have := check.Value(r.Set(t.Context(), want))(t); len(have) != len(want) {
+			t.Errorf("%d of %d entries", len(have), len(want))
+		}
+	}
+	wants := func(what, want string) {
+		t.Helper()
+		var got []string
+		for line := range strings.Lines(own(t)) {
+			if !strings.HasPrefix(line, "10.9.9.9") {
+				got = append(got, strings.TrimSpace(line))
+			}
+		}
+		if got := strings.Join(got, "; "); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", what, got, want)
+		}
+	}
+	set(r, entry("", "", "10.1.0.2"))
+	wants("this node is the owner", "")
+	set(r, entry("10.0.0.2", "d0", "10.1.0.2"), entry("fd00::2", "d0", "fd01::2"))
+	wants("one owner", "10.1.0.2 0x2000/0x2000 19800; 19800 10.0.0.2 d0; fd01::2 0x2000/0x2000 19800; 19800 fd00::2 d0")
+	set(r, entry("10.0.0.2", "d0", "10.1.0.2"), entry("10.0.0.3", "d0", "10.1.0.3"))
+	wants("another comes", "10.1.0.2 0x2000/0x2000 19800; 10.1.0.3 0x2000/0x2000 19801; 19800 10.0.0.2 d0; 19801 10.0.0.3 d0")
+	set(r, entry("10.0.0.3", "d0", "10.1.0.2 10.1.0.3"))
+	wants("the VIP of the first moves to it", "10.1.0.3 0x2000/0x2000 19801; 10.1.0.2 0x2000/0x2000 19801; 19801 10.0.0.3 d0")
+	ip(t, "rule del from 10.1.0.3 priority 1980")
+	ip(t, "route flush table 19801")
+	r.at = time.Now().Add(-relist)
+	set(r, entry("10.0.0.3", "d0", "10.1.0.2 10.1.0.3"))
+	if got := own(t); !strings.Contains(got, "10.1.0.2 0x2000/0x2000 19800\n") || !strings.Contains(got, "10.1.0.3 0x2000/0x2000 19800\n") || !strings.Contains(got, "19800 10.0.0.3 d0\n") || strings.Count(got, "\n") != 3 {
+		t.Errorf("after another program had removed some:\n%s", got)
+	}
+	later := New(0x2000, check.Log(t)) // the process was restarted
+	set(later, entry("10.0.0.2", "d0", "10.1.0.3"))
+	wants("a later process", "10.1.0.3 0x2000/0x2000 19800; 19800 10.0.0.2 d0")
+	if found := check.Value(Traces())(t); len(found) != 2 {
+		t.Errorf("traces: %q", found)
+	}
+	set(later)
+	wants("at last", "")
+	if got := ip(t, "rule list"); got != others {
+		t.Errorf("others' rules were\n%sand are\n%s", others, got)
+	}
+	set(later, entry("10.0.0.2", "d0", "10.1.0.3"))
+	check.OK(t, RemoveTraces())
+	wants("uninstalled", "")
+	if _, err := New(0x2000, check.Log(t)).Set(t.Context(), []vip.Egress{entry("10.0.0.2", "d9", "10.1.0.2")}); err == nil || !strings.Contains(err.Error(), `this node has no interface "d9"`) {
+		t.Errorf("a link that is not there: %v", err)
+	}
+	check.OK(t, RemoveTraces())
+}

@@ -1,0 +1,145 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// Bounds of what Services with egress cost each node and the API server.
+const (
+	maxEgressServices = 64  // whose pods are watched, the oldest
+	maxEgressPods     = 500 // of one Service, the first by name
+)
+
+// pods watches the Pods of Services with kube-vip.io/egress, each Service's by its selector, in its own namespace. It is Pods that say
+// whose address is whose, not EndpointSlices: their status is written by kubelets only, while tenants may be able to write EndpointSlices (decision 0088).
+type pods struct {
+	cluster *Cluster
+	client  rest.Interface
+	wake    mailbox.Signal
+
+	watches map[vip.Key]*podWatch // by Service; guarded by Cluster.mu
+}
+
+// A podWatch is the Pods of one Service.
+type podWatch struct {
+	*reflectorStore[vip.Pod]
+	end context.CancelFunc
+}
+
+// Run keeps one watch for each Service with egress, until ctx ends.
+func (p *pods) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		for _, w := range p.begin(ctx) {
+			running.Go(func() { _ = w.store.Run(w.ctx) })
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.wake:
+		}
+	}
+}
+
+// A begun watch is to be run until its ctx ends.
+type begun struct {
+	ctx   context.Context
+	store *reflectorStore[vip.Pod]
+}
+
+// begin ends the watches that are no longer wanted, and returns those that are to be run.
+func (p *pods) begin(ctx context.Context) (fresh []begun) {
+	c := p.cluster
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wanted := p.wanted()
+	for k, w := range p.watches {
+		if s := wanted[k]; s == nil || s.Egress.Selector != w.labels {
+			w.end()
+			delete(p.watches, k)
+			c.changed[k] = true
+		}
+	}
+	for k, s := range wanted {
+		if p.watches[k] != nil {
+			continue
+		}
+		o := c.o
+		o.Namespace = k.Namespace
+		store := newReflectorStore(o, &c.mu, p.client, "pods", readPod)
+		store.labels = s.Egress.Selector
+		store.onChange = func(vip.Key, *vip.Pod, *vip.Pod) bool { c.changed[k] = true; return true }
+		watching, end := context.WithCancel(ctx)
+		p.watches[k] = &podWatch{store, end}
+		fresh = append(fresh, begun{watching, store})
+	}
+	return fresh
+}
+
+// wanted returns the Services whose pods are to be watched: the oldest that ask for egress.
+func (p *pods) wanted() map[vip.Key]*cachedService {
+	var all []*cachedService
+	for _, s := range p.cluster.services.values {
+		if p.cluster.o.Egress && s.LoadBalancer && !s.Ignore && s.Egress != nil {
+			all = append(all, s)
+		}
+	}
+	slices.SortFunc(all, func(a, b *cachedService) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) })
+	wanted := make(map[vip.Key]*cachedService)
+	for _, s := range all[:min(len(all), maxEgressServices)] {
+		wanted[s.Key] = s
+	}
+	return wanted
+}
+
+// fill sets what is known of the pods of a Service with egress. Cluster.mu is held.
+func (p *pods) fill(s *vip.Service) {
+	if s.Egress == nil {
+		return
+	}
+	w := p.watches[s.Key]
+	switch {
+	case w == nil:
+		s.PodsUnknown = "they are not watched yet, or the cluster has more than 64 Services with egress, of which the oldest count"
+		return
+	case w.refused.Load():
+		s.PodsUnknown = "the API server does not let Herald list and watch pods (herald manifest rbac prints what is needed)"
+		return
+	case !w.synced.Load():
+		s.PodsUnknown = "they are being listed"
+		return
+	}
+	for _, pod := range w.values {
+		s.Pods = append(s.Pods, *pod)
+	}
+	slices.SortFunc(s.Pods, func(a, b vip.Pod) int { return cmp.Compare(a.Name, b.Name) })
+	if len(s.Pods) > maxEgressPods {
+		s.Pods = s.Pods[:maxEgressPods]
+	}
+}
+
+// readPod is what is kept of a Pod; nil without an address of its own: it has none yet or any more, or has its node's.
+func readPod(o *corev1.Pod) *vip.Pod {
+	if o.Spec.HostNetwork || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	p := &vip.Pod{Name: o.Name, Node: o.Spec.NodeName}
+	for _, x := range o.Status.PodIPs {
+		p.Addresses = append(p.Addresses, parseAddrs([]string{x.IP})...)
+	}
+	if len(p.Addresses) == 0 {
+		return nil
+	}
+	return p
+}

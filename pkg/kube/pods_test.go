@@ -1,0 +1,94 @@
+package kube
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// egressService is a Service that asks for egress of the pods app=NAME.
+func egressService(name string, created time.Time) *corev1.Service {
+	s := loadBalancer(name, "10.0.0.50")
+	metav1.SetMetaDataAnnotation(&s.ObjectMeta, egressKey, "true")
+	s.CreationTimestamp, s.Spec.Selector = metav1.NewTime(created), map[string]string{"app": name}
+	return s
+}
+
+// The pods of Services with egress are watched, the oldest 64, each by its selector, as long as they ask for it.
+func TestPodsOfEgress(t *testing.T) {
+	c, _ := newTestCluster(t, "https://10.0.0.1:6443")
+	c.o.Egress = true
+	for i := range maxEgressServices + 1 {
+		check.OK(t, c.services.Add(egressService(fmt.Sprintf("s%d", i), time.Unix(int64(i), 0))))
+	}
+	select {
+	case <-c.pods.wake:
+	default:
+		t.Error("the watches are not told of Services with egress")
+	}
+	fresh := c.pods.begin(t.Context())
+	if len(fresh) != maxEgressServices {
+		t.Errorf("%d watches, want %d", len(fresh), maxEgressServices)
+	}
+	last := vip.Key{Namespace: "default", Name: fmt.Sprint("s", maxEgressServices)}
+	if c.pods.watches[last] != nil {
+		t.Error("the youngest is watched")
+	}
+	first := c.pods.watches[vip.Key{Namespace: "default", Name: "s0"}]
+	if first.labels != "app=s0" || first.namespace != "default" {
+		t.Errorf("the pods %s in %s are watched", first.labels, first.namespace)
+	}
+	pods := func(name string) (vip.Service, bool) {
+		for _, s := range observe(c).Services {
+			if s.Key.Name == name {
+				return s, true
+			}
+		}
+		return vip.Service{}, false
+	}
+	if s, _ := pods("s0"); s.PodsUnknown != "they are being listed" {
+		t.Errorf("before the first list: %q", s.PodsUnknown)
+	}
+	if s, _ := pods(last.Name); s.PodsUnknown == "" {
+		t.Error("the youngest does not say that its pods are not known")
+	}
+	pod := func(name, node string, change func(*corev1.Pod), addresses ...string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: node}}
+		for _, a := range addresses {
+			p.Status.PodIPs = append(p.Status.PodIPs, corev1.PodIP{IP: a})
+		}
+		change(p)
+		return p
+	}
+	as := func(*corev1.Pod) {}
+	check.OK(t, first.Replace([]any{
+		pod("b", "n2", as, "10.1.0.2", "fd01::2"), pod("a", "n1", as, "10.1.0.1"), pod("none", "n1", as),
+		pod("host", "n1", func(p *corev1.Pod) { p.Spec.HostNetwork = true }, "10.0.0.1"),
+		pod("done", "n1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "10.1.0.3"),
+	}, ""))
+	want := []vip.Pod{{Name: "a", Node: "n1", Addresses: addrs("10.1.0.1")}, {Name: "b", Node: "n2", Addresses: addrs("10.1.0.2", "fd01::2")}}
+	if s, _ := pods("s0"); s.PodsUnknown != "" || !cmp.Equal(s.Pods, want, cmp.Comparer(func(a, b vip.Pod) bool { return fmt.Sprint(a) == fmt.Sprint(b) })) {
+		t.Errorf("pods %v (%s), want %v", s.Pods, s.PodsUnknown, want)
+	}
+	check.OK(t, first.Delete(pod("a", "n1", as, "10.1.0.1")))
+	if s, _ := pods("s0"); len(s.Pods) != 1 {
+		t.Errorf("after one has gone: %v", s.Pods)
+	}
+	check.OK(t, c.services.Update(loadBalancer("s0", "10.0.0.50")))
+	if fresh := c.pods.begin(t.Context()); len(fresh) != 1 || c.pods.watches[last] == nil {
+		t.Errorf("%d new watches, want one, of the next", len(fresh))
+	}
+	changed := egressService("s1", time.Unix(1, 0))
+	changed.Spec.Selector["tier"] = "web"
+	check.OK(t, c.services.Update(changed))
+	if fresh := c.pods.begin(t.Context()); len(fresh) != 1 || fresh[0].store.labels != "app=s1,tier=web" {
+		t.Errorf("after a change of the selector %d new watches", len(fresh))
+	}
+}

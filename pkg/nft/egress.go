@@ -1,0 +1,254 @@
+package nft
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// egressTimeout is how long the kernel keeps the pods of Services with egress that no process renews: what pods send must
+// not have a VIP as its source for long that another node has by now.
+const egressTimeout = 20 * time.Second
+
+// EgressMark is the bit of packets' marks that says: this node's pod sent it, and it is to leave the cluster from the node that owns its Service's VIP.
+const EgressMark = 0x2000
+
+// egress is the purpose of the table "herald_egress": what the pods of a Service with kube-vip.io/egress send leaves the cluster with the
+// Service's VIP as its source (docs/egress.md):
+//
+//	set internal { type ipv4_addr; flags interval; }
+//	map own { type ipv4_addr : verdict; flags timeout; }      # pods whose VIP this node has, on whichever node they are
+//	map elsewhere { type ipv4_addr : verdict; flags timeout; } # pods of this node whose VIP another node has
+//	set routed { type ipv4_addr; flags timeout; }              # the pods of elsewhere
+//	set denied_0 { type ipv4_addr; flags interval; }           # of the first VIP; likewise allowed_0
+//	set to_0 { type inet_proto . inet_service; }               # likewise from_0
+//	chain vip_0 {
+//	  ip daddr @denied_0 return
+//	  ip daddr != @allowed_0 return
+//	  meta l4proto . th dport != @to_0 return
+//	  meta l4proto . th sport != @from_0 return
+//	  snat to 10.0.0.200 or: meta mark set meta mark | 0x2000
+//	}
+//	chain prerouting {
+//	  type filter hook prerouting priority -90; policy accept;
+//	  ct status & snat != 0 accept
+//	  ip daddr @internal accept
+//	  ip saddr vmap @elsewhere
+//	}
+//	chain postrouting {
+//	  type nat hook postrouting priority 90; policy accept;
+//	  ip saddr @routed meta mark & 0x2000 != 0 snat to ip saddr
+//	  ip daddr @internal accept
+//	  ip saddr vmap @own
+//	}
+//
+// Both chains come after kube-proxy has translated the destination (-100), so packets to a Service have a pod's address there, which is internal. By the mark a
+// rule of the routing policy database sends packets to the owner (pkg/egress), which has to see the pod's address: so no other
+// program, such as the network plugin, may translate the source on the pod's node, and "snat to ip saddr" is what keeps it. A connection whose source has been translated already goes
+// on as it is. The chain postrouting comes before the others that masquerade (100).
+var egress = purpose[vip.Egress]{
+	table: "herald_egress", what: "egress of pods with VIPs as their source", rebuild: true, renewAfter: 5 * time.Second,
+	consequence: "what the pods of Services with kube-vip.io/egress send has the source that the network plugin gives it",
+	addr:        func(x vip.Egress) netip.Addr { return x.VIP },
+	compare:     vip.Egress.Compare,
+	maps:        egressSets, build: buildEgress, elements: egressElements,
+}
+
+// fixedEgressSets is how many sets the table has whatever its entries: internal, own, elsewhere and routed.
+const fixedEgressSets = 4
+
+// egressSets describes the sets of the table: the fixed ones, and four for each entry.
+func egressSets(f family, entries []vip.Egress) []*nftables.Set {
+	table := f.table("herald_egress")
+	interval := func(name string) *nftables.Set {
+		return &nftables.Set{Table: table, Name: name, KeyType: f.addr, Interval: true}
+	}
+	ports := func(name string) *nftables.Set {
+		return &nftables.Set{Table: table, Name: name, Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)}
+	}
+	pods := func(name string) *nftables.Set {
+		return &nftables.Set{Table: table, Name: name, KeyType: f.addr, IsMap: true, DataType: nftables.TypeVerdict, HasTimeout: true, Timeout: egressTimeout}
+	}
+	routed := &nftables.Set{Table: table, Name: "routed", KeyType: f.addr, HasTimeout: true, Timeout: egressTimeout}
+	all := []*nftables.Set{interval("internal"), pods("own"), pods("elsewhere"), routed}
+	for i := range f.entries(entries) {
+		n := fmt.Sprint("_", i)
+		all = append(all, interval("denied"+n), interval("allowed"+n), ports("to"+n), ports("from"+n))
+	}
+	return all
+}
+
+// entries returns those of the family.
+func (f family) entries(all []vip.Egress) (found []vip.Egress) {
+	for _, x := range all {
+		if x.VIP.Is4() == f.is4 {
+			found = append(found, x)
+		}
+	}
+	return found
+}
+
+// egressElements are the elements of those sets. A pod of two entries counts for the first.
+func egressElements(f family, entries []vip.Egress) [][]nftables.SetElement {
+	all := make([][]nftables.SetElement, fixedEgressSets)
+	if len(entries) > 0 {
+		all[0] = f.intervals(entries[0].Internal)
+	}
+	seen := make(map[netip.Addr]bool)
+	for i, x := range entries {
+		of := 1
+		if x.Via.IsValid() {
+			of = 2
+		}
+		for _, pod := range x.Pods {
+			if seen[pod] {
+				continue
+			}
+			seen[pod] = true
+			if of == 2 {
+				all[3] = append(all[3], nftables.SetElement{Key: pod.AsSlice()})
+			}
+			all[of] = append(all[of], nftables.SetElement{Key: pod.AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: egressChain(i)}})
+		}
+		all = append(all, f.intervals(x.DeniedNetworks), f.intervals(x.AllowedNetworks), portElements(x.DestinationPorts), portElements(x.SourcePorts))
+	}
+	return all
+}
+
+// egressChain is the name of the chain of an entry.
+func egressChain(i int) string { return fmt.Sprint("vip_", i) }
+
+// portElements are ports with their protocols, each once; none of protocols that Services can't have.
+func portElements(ports []vip.Port) (all []nftables.SetElement) {
+	seen := make(map[vip.Port]bool)
+	for _, p := range ports {
+		if number, known := protocols[p.Protocol]; known && !seen[p] {
+			seen[p] = true
+			all = append(all, nftables.SetElement{Key: append([]byte{number, 0, 0, 0}, portPart(p.Port)...)})
+		}
+	}
+	return all
+}
+
+// intervals are the networks of the family as intervals that neither overlap nor touch each other.
+func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
+	var own []netip.Prefix
+	for _, n := range networks {
+		if n.Addr().Is4() == f.is4 {
+			own = append(own, n.Masked())
+		}
+	}
+	slices.SortFunc(own, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	var end netip.Addr // the first after what is in all; zero: there is none
+	for i, n := range own {
+		next := afterLast(n)
+		switch {
+		case i == 0 || end.IsValid() && end.Less(n.Addr()):
+			if i > 0 {
+				all = append(all, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+			}
+			all, end = append(all, nftables.SetElement{Key: n.Addr().AsSlice()}), next
+		case end.IsValid() && (!next.IsValid() || end.Less(next)):
+			end = next
+		}
+	}
+	if end.IsValid() {
+		all = append(all, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+	}
+	return all
+}
+
+// afterLast returns the address after the last of p; zero if p ends with the last of all.
+func afterLast(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < len(b)*8; bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ := netip.AddrFromSlice(b)
+	return last.Next()
+}
+
+// buildEgress adds the family's chains and rules to the transaction.
+func buildEgress(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, entries []vip.Egress) {
+	source := &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.source, Len: f.addr.Bytes, DestRegister: first}
+	matches := func(set *nftables.Set) expr.Any {
+		return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID}
+	}
+	verdict := func(set *nftables.Set) expr.Any {
+		return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID, IsDestRegSet: true} // of the verdict, 0
+	}
+	accept := &expr.Verdict{Kind: expr.VerdictAccept}
+	for i, x := range f.entries(entries) {
+		chain := c.AddChain(&nftables.Chain{Table: table, Name: egressChain(i)})
+		f.addEgressRules(c, chain, sets[fixedEgressSets+4*i:], x)
+	}
+	add := func(chain *nftables.Chain, exprs ...expr.Any) {
+		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
+	}
+	pre := c.AddChain(&nftables.Chain{
+		Table: table, Name: "prerouting", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
+		Priority: nftables.ChainPriorityRef(-90),
+	})
+	add(pre, append(matchBits(&expr.Ct{Key: expr.CtKeySTATUS, Register: first}, 1<<4), accept)...) // IPS_SRC_NAT
+	add(pre, f.loadDestination(), matches(sets[0]), accept)
+	add(pre, source, verdict(sets[2]))
+	post := c.AddChain(&nftables.Chain{
+		Table: table, Name: "postrouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPostrouting,
+		Priority: nftables.ChainPriorityRef(90),
+	})
+	add(post, slices.Concat([]expr.Any{source, matches(sets[3])}, matchBits(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, EgressMark), []expr.Any{
+		source, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first},
+	})...)
+	add(post, f.loadDestination(), matches(sets[0]), accept)
+	add(post, source, verdict(sets[1]))
+}
+
+// matchBits matches packets of which load puts a number with any of the bits into the first register.
+func matchBits(load expr.Any, bits uint32) []expr.Any {
+	return []expr.Any{
+		load,
+		&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: first, Data: make([]byte, 4)},
+	}
+}
+
+// addEgressRules adds the rules of the chain of one entry: what is outside its limits returns. sets begins with the four of it.
+func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*nftables.Set, x vip.Egress) {
+	add := func(exprs ...expr.Any) {
+		c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs})
+	}
+	returns := &expr.Verdict{Kind: expr.VerdictReturn}
+	if len(x.DeniedNetworks) > 0 {
+		add(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[0].Name, SetID: sets[0].ID}, returns)
+	}
+	if len(x.AllowedNetworks) > 0 {
+		add(f.loadDestination(), &expr.Lookup{SourceRegister: first, SetName: sets[1].Name, SetID: sets[1].ID, Invert: true}, returns)
+	}
+	for i, ports := range [][]vip.Port{x.DestinationPorts, x.SourcePorts} {
+		if len(ports) == 0 {
+			continue
+		}
+		add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
+			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: uint32(2 - 2*i), Len: 2, DestRegister: secondPart},
+			&expr.Lookup{SourceRegister: first, SetName: sets[2+i].Name, SetID: sets[2+i].ID, Invert: true}, returns)
+	}
+	if x.Via.IsValid() {
+		mark := binaryutil.NativeEndian.PutUint32(EgressMark)
+		rest := binaryutil.NativeEndian.PutUint32(^uint32(EgressMark))
+		add(&expr.Counter{}, &expr.Meta{Key: expr.MetaKeyMARK, Register: first},
+			&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: rest, Xor: mark},
+			&expr.Meta{Key: expr.MetaKeyMARK, Register: first, SourceRegister: true})
+		return
+	}
+	add(&expr.Counter{}, &expr.Immediate{Register: first, Data: x.VIP.AsSlice()}, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first})
+}

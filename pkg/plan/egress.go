@@ -1,0 +1,202 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// lookAtEgress is how often a Plan with Egress is made at least, so that nftables and the routing policy database are as wanted again soon
+// when another program has changed them, and the pods in nftables do not expire.
+const lookAtEgress = 5 * time.Second
+
+// never is networks that no packet leaves the cluster to: loopback, link-local, multicast and broadcast.
+var never = []netip.Prefix{
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("255.255.255.255/32"),
+	netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+}
+
+// An Egress in plan.Rules is the options of egress (kube-vip.io/egress).
+type Egress struct {
+	Internal []netip.Prefix // egress_podcidr and egress_servicecidr: what is in the cluster beside what Herald knows
+}
+
+// planEgress adds to the Plan, for each VIP of a Service with egress, what this node does about what the Service's pods send: if it owns the VIP it makes that the source of
+// all of them, else it routes what its own pods send to the owner. That stays so until another node has the lease, though the owner is dead: what is sent
+// meanwhile is lost, and sent again, instead of reaching its destination with another source.
+//
+// A pod of several such Services counts for the oldest.
+func (p *pass) planEgress(services []*service) {
+	var all []*service
+	for _, s := range services {
+		if s.Service.Egress != nil {
+			all = append(all, s)
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	if p.Egress == nil {
+		for _, s := range all {
+			p.addEventIfResponsible(s, vip.EgressUnavailable, keepsSource+"egress_enable is false, by the operator")
+		}
+		return
+	}
+	slices.SortFunc(all, func(a, b *service) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) })
+	p.replanAfter(lookAtEgress)
+	internal := p.internal()
+	taken := make(map[netip.Addr]bool)
+	for _, s := range all {
+		if problem := p.whyNoEgress(s); problem != "" {
+			p.addEventIfResponsible(s, vip.EgressUnavailable, problem)
+			continue
+		}
+		p.reportPodsElsewhere(s)
+		done := make(map[vip.Family]bool)
+		for _, a := range s.addrs {
+			if f := vip.FamilyOf(a.Addr); !done[f] {
+				done[f] = true
+				p.addEgress(s, a, internal, taken)
+			}
+		}
+	}
+}
+
+// addEgress adds the Egress of one VIP. taken is the pods' addresses that have one already.
+func (p *pass) addEgress(s *service, a address, internal []netip.Prefix, taken map[netip.Addr]bool) {
+	e := vip.Egress{VIP: a.Addr, Internal: internal, EgressLimits: s.Service.Egress.EgressLimits}
+	claim := p.Claims[s.unit.lease]
+	here := claim.Holder == p.Self
+	switch {
+	case claim.Holder == "" || p.self == nil || here && !(claim.Valid && p.Tenure.Holds(p.Now)):
+		return
+	case !here:
+		if e.Via, e.Link = p.wayTo(p.self, p.members[claim.Holder], a.Addr); !e.Via.IsValid() {
+			return
+		}
+	}
+	for _, pod := range s.Pods {
+		for _, x := range pod.Addresses {
+			if x.Is4() != a.Addr.Is4() || taken[x] || !here && pod.Node != p.Self {
+				continue
+			}
+			taken[x] = true
+			e.Pods = append(e.Pods, x)
+		}
+	}
+	if len(e.Pods) > 0 {
+		slices.SortFunc(e.Pods, netip.Addr.Compare)
+		p.out.Egress = append(p.out.Egress, e)
+	}
+}
+
+// wayTo returns an address of the owner of a VIP, of its family, that is in a network of another node's link, and that link; the VIP's network
+// if both have it. Zero if they have no network in common.
+func (p *pass) wayTo(node, owner *member, a netip.Addr) (via netip.Addr, link string) {
+	if owner == nil {
+		return netip.Addr{}, ""
+	}
+	for _, l := range node.Info.Links {
+		for _, own := range l.Prefixes {
+			for _, x := range owner.Info.OwnAddresses() {
+				if x.Is4() == a.Is4() && !x.IsLinkLocalUnicast() && own.Contains(x) && x != own.Addr() && (!via.IsValid() || own.Contains(a)) {
+					via, link = x, l.Name
+				}
+			}
+		}
+	}
+	return via, link
+}
+
+// keepsSource begins messages about what is without egress.
+const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the source that the network plugin gives it: "
+
+// whyNoEgress returns why what the pods of s send can't have its VIP as its source, or that of some of them; "" if it can.
+func (p *pass) whyNoEgress(s *service) string {
+	switch {
+	case s.PodsUnknown == "they are being listed":
+		return ""
+	case s.PodsUnknown != "":
+		return keepsSource + "its pods are not known: " + s.PodsUnknown
+	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
+		return keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true"
+	}
+	for _, a := range s.addrs {
+		if !p.knowsPodRanges(a.Addr.Is4()) {
+			return keepsSource + fmt.Sprintf("no %s range of pods is known from Nodes (spec.podCIDRs), so that what stays in the cluster can't be told from what leaves it; set egress_podcidr", vip.FamilyOf(a.Addr))
+		}
+	}
+	return ""
+}
+
+// reportPodsElsewhere tells the user of s, which has egress, of nodes with pods of it from which nothing can be routed to the owner.
+func (p *pass) reportPodsElsewhere(s *service) {
+	owner := p.members[p.Claims[s.unit.lease].Holder]
+	if owner == nil || owner.Name != p.Self {
+		return
+	}
+	nodes := make(map[string]string)
+	for _, pod := range s.Pods {
+		n := p.members[pod.Node]
+		switch {
+		case pod.Node == p.Self || pod.Node == "":
+		case n == nil || !n.Alive:
+			nodes[pod.Node] = pod.Node + " (no Herald runs there)"
+		default:
+			for _, a := range s.addrs {
+				if via, _ := p.wayTo(n, owner, a.Addr); !via.IsValid() {
+					nodes[pod.Node] = fmt.Sprintf("%s (it has no %s network in common with %s)", pod.Node, vip.FamilyOf(a.Addr), owner.Name)
+				}
+			}
+		}
+	}
+	if len(nodes) == 0 {
+		return
+	}
+	var names []string
+	for _, text := range nodes {
+		names = append(names, text)
+	}
+	slices.Sort(names)
+	more := ""
+	if len(names) > 5 {
+		names, more = names[:5], " and others"
+	}
+	p.addEvent(s, vip.EgressUnavailable, "kube-vip.io/egress: what its pods send keeps its source on "+strings.Join(names, ", ")+more, 0)
+}
+
+// knowsPodRanges reports whether any range of pods of a family is known.
+func (p *pass) knowsPodRanges(is4 bool) bool {
+	of := func(x netip.Prefix) bool { return x.Addr().Is4() == is4 }
+	return slices.ContainsFunc(p.Egress.Internal, of) || slices.ContainsFunc(p.Nodes, func(n vip.Node) bool { return slices.ContainsFunc(n.PodCIDRs, of) })
+}
+
+// internal returns the networks that are in the cluster: of pods, of Services, of nodes and of API servers, and never. What only an EndpointSlice
+// says is not among them, since a tenant may have written that.
+func (p *pass) internal() []netip.Prefix {
+	all := slices.Concat(never, p.Egress.Internal)
+	for _, r := range p.World.Reserved {
+		if !r.FromSlice {
+			all = append(all, r.Prefix)
+		}
+	}
+	single := func(a netip.Addr) { all = append(all, netip.PrefixFrom(a, a.BitLen())) }
+	for _, n := range p.Nodes {
+		all = append(all, n.PodCIDRs...)
+		for _, a := range n.Addresses {
+			single(a)
+		}
+	}
+	for _, m := range p.Members {
+		for _, a := range m.Info.OwnAddresses() {
+			single(a)
+		}
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all)
+}

@@ -1,0 +1,123 @@
+package plan
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// egressOf is the Egress of a plan, one VIP a line, and its Events of egress.
+func egressOf(p vip.Plan) string {
+	var b strings.Builder
+	for _, x := range p.Egress {
+		fmt.Fprint(&b, x.VIP)
+		if x.Via.IsValid() {
+			fmt.Fprintf(&b, " via %s on %s", x.Via, x.Link)
+		}
+		fmt.Fprintln(&b, "", x.Pods)
+	}
+	for _, e := range p.Events {
+		if e.Reason == vip.EgressUnavailable {
+			fmt.Fprintln(&b, e.Message)
+		}
+	}
+	return b.String()
+}
+
+// withEgress says that a Service has egress, and pods: web-1 on n1, web-2 on n2.
+func withEgress(s *vip.Service) {
+	s.Egress = &vip.EgressRule{Selector: "app=web"}
+	s.Pods = []vip.Pod{
+		{Name: "web-1", Node: "n1", Addresses: []netip.Addr{addr("10.240.1.2"), addr("fd77:240:1::2")}},
+		{Name: "web-2", Node: "n2", Addresses: []netip.Addr{addr("10.240.2.2"), addr("fd77:240:2::2")}},
+	}
+}
+
+func TestEgress(t *testing.T) {
+	on := rules()
+	on.Egress = &Egress{}
+	off := rules()
+	given := rules()
+	given.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("10.240.0.0/16")}}
+	everywhere := rules()
+	everywhere.Egress, everywhere.ARP, everywhere.Election, everywhere.BGP = &Egress{}, false, false, &BGP{}
+	w := func(holder string, services ...vip.Service) vip.World {
+		w := world(services...)
+		for i := range w.Members {
+			w.Members[i].Info.Links[0].Prefixes[1] = netip.MustParsePrefix(fmt.Sprintf("fd77::1%d/64", i+1))
+		}
+		w.Nodes = allNodes(vip.Node{Name: "n1", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.1.0/24"), netip.MustParsePrefix("fd77:240:1::/64")}})
+		for _, s := range services {
+			w = held(w, s.Key.Name, holder)
+		}
+		return w
+	}
+	change := func(w vip.World, f func(*vip.World)) vip.World {
+		f(&w)
+		return w
+	}
+	noEgress := func(s *vip.Service) {}
+	tests := []struct {
+		name  string
+		rules Rules
+		w     vip.World
+		want  string
+	}{
+		{"its owner has all pods", on, w("n1", svc("a", "10.77.0.60,fd77::60", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\nfd77::60 [fd77:240:1::2 fd77:240:2::2]\n"},
+		{"another node routes its own", on, w("n2", svc("a", "10.77.0.60", withEgress)), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
+		{"no egress", on, w("n1", svc("a", "10.77.0.60", noEgress)), ""},
+		{"nobody owns it", on, w("", svc("a", "10.77.0.60", withEgress)), ""},
+		{"the dead owner's stays until another has the lease", on, change(w("n2", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
+			w.Members[1].Alive, w.Members[1].Gone = false, true
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2"}
+		}), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
+		{"its own claim is void", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1"} }), ""},
+		{"its tenure has ended", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Tenure.Until = w.Now }), ""},
+		{"two Services have a pod", on, w("n1", svc("b", "10.77.0.61", withEgress, younger), svc("a", "10.77.0.60", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
+		{"two addresses of a family", on, w("n1", svc("a", "10.77.0.60,10.77.0.61", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
+		{"off", off, w("n1", svc("a", "10.77.0.60", withEgress)), keepsSource + "egress_enable is false, by the operator\n"},
+		{"its pods are not known", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, "forbidden" })), keepsSource + "its pods are not known: forbidden\n"},
+		{"no range of pods is known", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }),
+			keepsSource + "no IPv4 range of pods is known from Nodes (spec.podCIDRs), so that what stays in the cluster can't be told from what leaves it; set egress_podcidr\n"},
+		{"an operator names the range", given, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
+		{"a pod where no Herald is", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods[1].Node = "w1" })),
+			"10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on w1 (no Herald runs there)\n"},
+		{"a pod on a node of another network", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
+			w.Members[1].Info.Links = []vip.Link{{Name: "eth0", Up: true, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.66.0.12/24")}}}
+		}), "10.77.0.60 [10.240.1.2 10.240.2.2]\nkube-vip.io/egress: what its pods send keeps its source on n2 (it has no IPv4 network in common with n1)\n"},
+		{"every node has the VIP", everywhere, w("n1", svc("a", "10.77.0.60", withEgress, written("n1"))), keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true\n"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := egressOf(Make(tt.rules, tt.w)); got != tt.want {
+				t.Errorf("got\n%swant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+// What is in the cluster is left alone; what only an EndpointSlice says does not count, since a tenant may have written it.
+func TestEgressInternal(t *testing.T) {
+	r := rules()
+	r.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("10.250.0.0/16")}}
+	w := held(world(svc("a", "10.77.0.60", withEgress)), "a", "n1")
+	w.Nodes = allNodes(vip.Node{Name: "n2", Addresses: []netip.Addr{addr("10.99.0.9")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.240.2.0/24")}})
+	w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.112.0.0/16")}, {Prefix: netip.MustParsePrefix("8.8.8.8/32"), FromSlice: true}}
+	p := Make(r, w)
+	if len(p.Egress) != 1 {
+		t.Fatal(p.Egress)
+	}
+	for text, want := range map[string]bool{"10.250.7.7": true, "10.240.2.9": true, "10.112.0.1": true, "10.99.0.9": true, "10.77.0.13": true, "224.0.0.1": true, "169.254.1.1": true,
+		"8.8.8.8": false, "10.77.0.100": false, "10.241.0.1": false, "ff02::1": true, "fe80::1": true, "2001:db8::1": false} {
+		got := false
+		for _, n := range p.Egress[0].Internal {
+			got = got || n.Contains(addr(text))
+		}
+		if got != want {
+			t.Errorf("%s is internal: %v, want %v", text, got, want)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/lab"
+)
+
+// outside is a server on the client, which tells everybody the source address that it sees.
+func outside(t *testing.T) (v4, v6 string) {
+	t.Helper()
+	a4, a6 := cluster.Addrs("cl")
+	for _, a := range []netip.Addr{a4, a6} {
+		var l net.Listener
+		check.OK(t, cluster.InNamespace("cl", func() (err error) {
+			l, err = net.Listen("tcp", netip.AddrPortFrom(a, 9100).String())
+			return err
+		}))
+		t.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer c.Close()
+					for in := bufio.NewReader(c); ; {
+						if _, err := in.ReadString('\n'); err != nil {
+							return
+						}
+						fmt.Fprintln(c, c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
+					}
+				}()
+			}
+		}()
+	}
+	return netip.AddrPortFrom(a4, 9100).String(), netip.AddrPortFrom(a6, 9100).String()
+}
+
+// masquerade has nodes masquerade what pods send to elsewhere than pods, as network plugins do.
+func masquerade(t *testing.T) {
+	for _, n := range cluster.Nodes() {
+		for _, rule := range []string{"add table inet plugin", "add chain inet plugin post { type nat hook postrouting priority srcnat; }",
+			"add rule inet plugin post ip saddr 10.240.0.0/16 ip daddr != 10.240.0.0/16 masquerade", "add rule inet plugin post ip6 saddr fd77:240::/32 ip6 daddr != fd77:240::/32 masquerade"} {
+			check.Value(cluster.Run(t.Context(), n, "nft", rule))(t)
+		}
+		t.Cleanup(func() { cluster.Run(context.Background(), n, "nft", "delete table inet plugin") })
+	}
+}
+
+// sourceOf is the source address by which a pod reaches a server outside.
+func sourceOf(ctx context.Context, p lab.Pod, server string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	c, err := cluster.DialFrom(lab.PodNamespace(p))(ctx, "tcp", server)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(3 * time.Second))
+	if _, err := io.WriteString(c, "\n"); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(line), err
+}
+
+// What the pods of a Service with egress send leaves from the VIP, on whichever node they are, by both families, within its limits, whatever its
+// externalTrafficPolicy, and never from another address while the owner is dead. A pod that has an address after another has not what that had.
+func TestEgress(t *testing.T) {
+	masquerade(t)
+	v4, v6 := outside(t)
+	f := start(t, env())
+	pods := map[string]lab.Pod{}
+	add := func(name, node, app string) lab.Pod {
+		p := lab.Pod{Name: name, Node: node, Labels: map[string]string{"app": app}}
+		check.OK(t, cluster.AddPod(t.Context(), p))
+		t.Cleanup(func() { cluster.RemovePod(context.Background(), p) })
+		return p
+	}
+	for _, n := range cluster.Nodes() {
+		pods[n] = add("out-"+n, n, "out")
+	}
+	sends := func(what string, p lab.Pod, server, want string) {
+		t.Helper()
+		until(t, 10*time.Second, what+": what "+p.Name+" sends has the source "+want, func(ctx ctx) error {
+			got, err := sourceOf(ctx, p, server)
+			if err == nil && got != want {
+				err = fmt.Errorf("it has %s", got)
+			}
+			return err
+		})
+	}
+	all := func(what, server, want string) {
+		t.Helper()
+		for n, p := range pods {
+			of := want
+			if own, own6 := cluster.Addrs(n); want == "" && server == v4 {
+				of = own.String()
+			} else if want == "" {
+				of = own6.String()
+			}
+			sends(what, p, server, of)
+		}
+	}
+	all("without egress", v4, "")
+	createService(t, webService("out", "10.77.0.50,fd77::1050", lab.Selecting("out"), lab.Annotated("kube-vip.io/egress", "true")))
+	all("with egress", v4, "10.77.0.50")
+	all("with egress", v6, "fd77::1050")
+	patch := func(text string) {
+		t.Helper()
+		check.Value(cluster.Client().CoreV1().Services("default").Patch(t.Context(), "out", types.MergePatchType, []byte(text), metav1.PatchOptions{}))(t)
+	}
+	patch(`{"metadata":{"annotations":{"kube-vip.io/egress-denied-networks":"10.77.0.0/24"}}}`)
+	all("a denied network", v4, "")
+	all("a denied network of the other family", v6, "fd77::1050")
+	patch(`{"metadata":{"annotations":{"kube-vip.io/egress-denied-networks":null,"kube-vip.io/egress-destination-ports":"tcp:9100"}},"spec":{"externalTrafficPolicy":"Local"}}`)
+	all("an allowed port, Local", v4, "10.77.0.50")
+
+	// Pods come and go: the address of one that has gone is soon another's.
+	check.OK(t, cluster.RemovePod(t.Context(), pods["n1"]))
+	other := add("other-n1", "n1", "other")
+	own, _ := cluster.Addrs("n1")
+	sends("a pod of no Service with egress", other, v4, own.String())
+	began := time.Now()
+	pods["n1"] = add("out-n1", "n1", "out")
+	sends("a new pod", pods["n1"], v4, "10.77.0.50")
+	t.Logf("a new pod sends from the VIP %v after it was added", time.Since(began).Round(time.Millisecond))
+
+	// The owner dies. Whatever reaches the server comes from the VIP.
+	owner := getService(t, "out").Annotations["kube-vip.io/vipHost"]
+	check.OK(t, f.node[owner].Signal(syscall.SIGSTOP))
+	check.OK(t, cluster.Cut(owner))
+	t.Cleanup(func() { cluster.Reconnect(owner); f.node[owner].Signal(syscall.SIGCONT) })
+	f.killed = true
+	began = time.Now()
+	for n, p := range pods {
+		if n == owner {
+			continue
+		}
+		until(t, 20*time.Second, p.Name+" reaches the server again", func(ctx ctx) error {
+			got, err := sourceOf(ctx, p, v4)
+			if err == nil && got != "10.77.0.50" {
+				t.Errorf("what %s sends has the source %s %v after the owner's death", p.Name, got, time.Since(began))
+			}
+			return err
+		})
+	}
+	t.Logf("after %v all pods send from the VIP by a new owner", time.Since(began).Round(time.Millisecond))
+	check.OK(t, cluster.Reconnect(owner))
+	check.OK(t, f.node[owner].Signal(syscall.SIGCONT))
+	all("the owner is back", v4, "10.77.0.50")
+
+	patch(`{"metadata":{"annotations":{"kube-vip.io/egress":null}}}`)
+	all("egress ends", v4, "")
+	for _, n := range cluster.Nodes() {
+		until(t, 10*time.Second, "no rule is left on "+n, func(ctx ctx) error {
+			out, err := cluster.Run(ctx, n, "sh", "-c", "ip rule; ip -6 rule; nft list tables")
+			if err == nil && (strings.Contains(out, "1980:") || strings.Contains(out, "herald_egress")) {
+				err = errors.New(out)
+			}
+			return err
+		})
+	}
+}
