@@ -271,8 +271,8 @@ func TestFence(t *testing.T) {
 		{"dead and fenced", 3, func(v *view) { v.set(dead.with(func(n *node) { n.fenced = true }), 2, 2) }, time.Minute, ""},
 		{"dead, and this node's renewals fail", 3, func(v *view) { v.set(dead, 2, 2); v.self.RenewingSince = time.Time{} }, time.Second, ""},
 		{"dead, and this node's tenure is not confirmed", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now.Add(time.Hour) }, time.Second, ""},
-		{"dead, and this node was stopped a moment ago", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now }, 2900 * time.Millisecond, ""},
-		{"dead, and this node was stopped 3 s ago", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now }, 3100 * time.Millisecond, ReasonDead},
+		{"dead, and this node was stopped a moment ago", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now }, 900 * time.Millisecond, ""},
+		{"dead, and this node was stopped a second ago", 3, func(v *view) { v.set(dead, 2, 2); v.self.ConfirmAfter = v.now }, 1100 * time.Millisecond, ReasonDead},
 		{"dead, as third in turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 250 * time.Millisecond, ""},
 		{"dead, and nobody fenced it before this node's turn", 4, func(v *view) { v.self.Name = "n5"; v.set(dead, 2, 2) }, 350 * time.Millisecond, ReasonDead},
 	}

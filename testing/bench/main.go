@@ -51,6 +51,7 @@ type setup struct {
 	rbac        string
 	nodes       int           // that run Herald
 	faultLasts  time.Duration // how long a fault lasts
+	faultsNamed string        // a part of their names; "" makes all
 	steadyOnly  bool          // no faults at all
 	steadyLasts time.Duration // how long requests and CPU are counted while nothing changes
 	log         func(format string, args ...any)
@@ -74,6 +75,7 @@ func run(ctx context.Context, args []string) error {
 	flags.IntVar(&s.nodes, "nodes", 3, "how many nodes run Herald")
 	flags.BoolVar(&s.steadyOnly, "steady-only", false, "measure no fault, no stopped and no killed owner")
 	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long each fault lasts that ends by being repaired; 0 leaves those out")
+	flags.StringVar(&s.faultsNamed, "faults", "", "make only those faults that end by being repaired whose names contain this")
 	flags.DurationVar(&s.steadyLasts, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
 	if err := flags.Parse(args); err != nil {
 		return err

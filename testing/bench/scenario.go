@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 )
 
@@ -18,6 +20,20 @@ type scenario struct {
 }
 
 var scenarios = []scenario{
+	{
+		"its Herald killed, and started after 2 s", false,
+		func(b *bench, ctx context.Context, node string) error {
+			b.heralds[node].Kill()
+			sleep(ctx, 2*time.Second)
+			return b.startHerald(ctx, node)
+		},
+		func(*bench, context.Context, string) error { return nil },
+	},
+	{
+		"its Herald stopped by SIGSTOP, and continued", true,
+		func(b *bench, _ context.Context, node string) error { return b.heralds[node].Signal(syscall.SIGSTOP) },
+		func(b *bench, _ context.Context, node string) error { return b.heralds[node].Signal(syscall.SIGCONT) },
+	},
 	{
 		"its link down", true,
 		func(b *bench, _ context.Context, node string) error { return b.lab.Unplug(node) },
@@ -68,13 +84,16 @@ var scenarios = []scenario{
 	},
 }
 
-// runScenarios runs all scenarios, one after the other; none if faults last 0 s.
+// runScenarios runs all scenarios, one after the other; none if faults last 0 s, only those of which faultsNamed is a part of the name if that is set.
 func (b *bench) runScenarios(ctx context.Context) error {
 	if b.setup.faultLasts == 0 {
 		return nil
 	}
 	b.result.Faults = map[string]Fault{}
 	for _, s := range scenarios {
+		if !strings.Contains(s.name, b.setup.faultsNamed) {
+			continue
+		}
 		if err := b.runScenario(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
