@@ -36,11 +36,11 @@ func (p *pass) keepStatusWithoutFinalizer(s *service) {
 }
 
 // clearWithdrawn clears the status, and takes off the finalizer, of the Services that were withdrawn, if this node
-// is responsible for them and, of those with the finalizer, nothing is left. It comes after all that adds addresses to the Plan.
+// is responsible for them, or cleanUpIsolated says so, and, of those with the finalizer, nothing is left. It comes after all that adds addresses to the Plan.
 func (p *pass) clearWithdrawn() {
 	for _, s := range p.withdrawn {
 		switch {
-		case !p.responsible(s):
+		case !p.responsible(s) && !p.cleanUpIsolated(s):
 		case s.Finalizer && p.somethingLeft(s):
 			p.replanAfter(time.Second)
 		default:
@@ -49,6 +49,20 @@ func (p *pass) clearWithdrawn() {
 			p.reportFinalizer(s)
 		}
 	}
+}
+
+// cleanUpIsolated reports whether this node cleans up s although it is isolated, so that it is responsible for nothing: s was deleted at
+// least 10 s (releaseWithin) ago, bears the finalizer, and this node sees none that is alive and not isolated. If all nodes are isolated, the Service, and
+// its namespace, would otherwise stay for as long. If others are well they have done it by then.
+func (p *pass) cleanUpIsolated(s *service) bool {
+	if s.Deleted.IsZero() || !s.Finalizer || !p.Tenure.RenewalLateSince.IsZero() || p.self == nil || !p.self.Info.Isolated || len(p.reachable) > 0 {
+		return false
+	}
+	if age := p.Now.Sub(s.Deleted); age < releaseWithin {
+		p.replanAfter(releaseWithin - age)
+		return false
+	}
+	return true
 }
 
 // reportFinalizer adds the Event FinalizerNotRemoved if s, whose status a Herald of this installation wrote, was deleted at

@@ -126,6 +126,40 @@ func TestFinalizerWithIsolatedNode(t *testing.T) {
 	}
 }
 
+// While all nodes are isolated from each other none is responsible for a Service. If one was deleted 10 s ago, each takes its finalizer off: it would
+// stay, and its namespace with it, for as long as the nodes do not reach each other. So does one that takes others for dead.
+func TestFinalizerWhileAllAreIsolated(t *testing.T) {
+	r := rules()
+	r.Announcer = "herald"
+	for _, tt := range []struct {
+		name string
+		ago  time.Duration
+		late bool
+		want string
+	}{
+		{name: "deleted just now", ago: time.Second, want: ""},
+		{name: "deleted for long", ago: releaseWithin, want: "n1: a: 0 addresses, remove"},
+		{name: "without the API server", ago: releaseWithin, late: true, want: ""},
+	} {
+		w := world(svc("a", "10.77.0.50", written("n2"), func(s *vip.Service) {
+			s.Announcer, s.Finalizer, s.Deleted = "herald", true, epoch.Add(time.Hour-tt.ago)
+		}))
+		w.Members[0].Info.Isolated, w.Members[1].Alive, w.Members[2].Alive = true, false, false
+		if tt.late {
+			w.Tenure.RenewalLateSince = epoch
+		}
+		got := Make(r, w)
+		text := ""
+		for _, s := range got.Statuses {
+			text += fmt.Sprintf("n1: %s: %d addresses, %s", s.Service.Name, len(s.Ingress), s.Finalizer)
+		}
+		diff(t, text, tt.want)
+		if replan := got.ReplanAfter; tt.ago < releaseWithin && replan != releaseWithin-tt.ago {
+			t.Errorf("%s: planned again after %v", tt.name, replan)
+		}
+	}
+}
+
 // A Herald that writes nothing to Services can't take off a finalizer that it wrote before that was so: one node says so,
 // once nothing else has removed it for 10 s.
 func TestFinalizerThatIsNotRemoved(t *testing.T) {

@@ -116,7 +116,7 @@ func reasonInfo(reason vip.Reason) vip.ReasonInfo {
 // does, the one that wrote its status last, if that is alive and not isolated; else, of the nodes
 // that are both, the one with the highest rendezvous hash for s. It is false on every node whose lease
 // renewal is late, or that is isolated, since what it knows may be old. So no node is responsible
-// while all are isolated: each of them takes others for dead, and all would be.
+// while all are isolated: each of them takes others for dead, and all would be (but see cleanUpIsolated).
 func (p *pass) responsible(s *service) bool {
 	if !p.Tenure.RenewalLateSince.IsZero() || p.self != nil && p.self.Info.Isolated {
 		return false
