@@ -4,7 +4,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LAB     := bin/lab
 
 .DEFAULT_GOAL := build
-.PHONY: build image test test-nodes test-conformance lint unit fuzz parts simulate demo lab bench scale soak docs manifests clean help
+.PHONY: build image test test-nodes test-conformance lint unit fuzz parts simulate demo lab bench scale soak docs site manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	@rm -f bin/herald && LDFLAGS='-X main.version=$(VERSION)' testing/lab/build.sh . bin herald=./cmd/herald
@@ -66,6 +66,9 @@ soak: build parts ## makes random faults and watches, as SOAK says (-soak 1h -no
 
 docs: ## docs/reference, from the code
 	go test ./pkg/config ./pkg/manifest ./cmd/herald -run '^TestReference$$' -update
+
+site: ## the docs as a site in bin/site (Debian's mkdocs; no network)
+	@testing/site.sh
 
 manifests: ## manifests/, from the code
 	go test ./pkg/manifest -run '^(TestFiles|TestDerived)$$' -update
