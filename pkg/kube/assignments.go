@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -63,76 +62,106 @@ type attempt struct {
 	wait       time.Duration // from at until it is tried again, unless the version changes
 }
 
-// Run writes until ctx ends.
+// Run writes until ctx ends, and the writes under way have ended.
 func (a *Assignments) Run(ctx context.Context) error {
+	w := &assignmentWriter{Assignments: a, attempts: make(map[vip.Key]attempt), busy: make(map[vip.Key]bool), results: make(chan assignmentResult)}
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
-	attempts := make(map[vip.Key]attempt)
 	for {
+		if w.startWrites(ctx); w.again {
+			retry.Reset(time.Second)
+		} else {
+			retry.Reset(time.Hour)
+		}
 		select {
 		case <-ctx.Done():
+			for range len(w.busy) {
+				<-w.results
+			}
 			return nil
 		case <-a.wanted.Changed:
+			w.enqueue()
 		case <-retry.C:
-		}
-		if a.writeAll(ctx, attempts) {
-			retry.Reset(time.Hour)
-		} else {
-			retry.Reset(time.Second)
+			w.enqueue()
+		case r := <-w.results:
+			w.finish(r)
 		}
 	}
 }
 
-// writeAll tries once to write all that is wanted and not seen, and returns when that has been
-// answered. What the API server rejects, since the Service has become too large, say, is tried again after 1 s, then
-// less and less often, until the Service changes. It forgets attempts that nothing is wanted of any more, and reports false if
-// something is to be tried again although nothing changes.
-func (a *Assignments) writeAll(ctx context.Context, attempts map[vip.Key]attempt) (done bool) {
-	wanted := a.wanted.Get()
-	names := make(map[vip.Key]bool, len(wanted))
-	failed := make([]error, len(wanted))
-	done = true
-	var writes errgroup.Group
-	writes.SetLimit(assignmentWrites)
-	for i, w := range wanted {
-		names[w.Service] = true
-		o := a.cached(w.Service)
-		if len(w.Addresses) == 0 || o == nil || o.UID != w.UID || o.shows(w) || ctx.Err() != nil {
+// An assignmentWriter is the state of one Run.
+type assignmentWriter struct {
+	*Assignments
+	attempts map[vip.Key]attempt
+	busy     map[vip.Key]bool // being written
+	queue    []vip.Assignment // to be written, unless the cache shows them by then
+	again    bool             // something is to be tried again although nothing changes
+	results  chan assignmentResult
+}
+
+// An assignmentResult is the outcome of one write.
+type assignmentResult struct {
+	service vip.Key
+	err     error
+}
+
+// enqueue queues all that is wanted and not being written, and forgets attempts of what is wanted no more.
+func (w *assignmentWriter) enqueue() {
+	w.queue, w.again = w.queue[:0], false
+	wanted := make(map[vip.Key]bool)
+	for _, x := range w.wanted.Get() {
+		wanted[x.Service] = true
+		switch {
+		case len(x.Addresses) == 0:
+		case w.busy[x.Service]:
+			w.again = true
+		default:
+			w.queue = append(w.queue, x)
+		}
+	}
+	for k := range w.attempts {
+		if !wanted[k] && !w.busy[k] {
+			delete(w.attempts, k)
+		}
+	}
+}
+
+// startWrites begins as many of the queued writes as may be under way. What the API server rejects, since the Service
+// has become too large, say, is tried again after 1 s, then less and less often, until the Service changes.
+func (w *assignmentWriter) startWrites(ctx context.Context) {
+	for len(w.queue) > 0 && len(w.busy) < assignmentWrites {
+		x := w.queue[0]
+		w.queue = w.queue[1:]
+		o := w.cached(x.Service)
+		if o == nil || o.UID != x.UID || o.shows(x) || ctx.Err() != nil {
 			continue
 		}
-		last := attempts[w.Service]
+		last := w.attempts[x.Service]
 		if last.version != o.version {
 			last = attempt{version: o.version}
 		} else if time.Since(last.at) < last.wait {
-			done = false
+			w.again = true
 			continue
 		}
 		last.at, last.wait = time.Now(), cacheTimeout // the cache does not show the result yet
-		attempts[w.Service] = last
-		writes.Go(func() error {
-			failed[i] = a.write(ctx, o, w)
-			return nil
-		})
+		w.attempts[x.Service], w.busy[x.Service] = last, true
+		go func() { w.results <- assignmentResult{x.Service, w.write(ctx, o, x)} }()
 	}
-	_ = writes.Wait()
-	for i, w := range wanted {
-		if failed[i] == nil {
-			continue
-		}
-		done = false
-		last := attempts[w.Service]
-		if last.wait = 0; resultOf(failed[i]) == rejected {
-			last.wait = min(rejectedMin<<min(last.rejections, 10), rejectedMax)
-			last.rejections++
-		}
-		attempts[w.Service] = last
+}
+
+// finish takes account of a write that ended.
+func (w *assignmentWriter) finish(r assignmentResult) {
+	delete(w.busy, r.service)
+	if r.err == nil {
+		return
 	}
-	for k := range attempts {
-		if !names[k] {
-			delete(attempts, k)
-		}
+	w.again = true
+	last := w.attempts[r.service]
+	if last.wait = 0; resultOf(r.err) == rejected {
+		last.wait = min(rejectedMin<<min(last.rejections, 10), rejectedMax)
+		last.rejections++
 	}
-	return done
+	w.attempts[r.service] = last
 }
 
 // shows reports whether s has what w says.

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 // TestAssignmentRejected: a Service that its user has made so large that no annotation can be added costs ever fewer writes, and
@@ -65,5 +67,48 @@ func TestAssignmentRejected(t *testing.T) {
 		if n := writes[other] - before; n < 50 {
 			t.Errorf("%d writes in a minute in which the API server was away", n)
 		}
+	})
+}
+
+// TestAssignmentsDoNotWaitForOthers: a write that is not answered, by a webhook that hangs, say, keeps no other Service from its address.
+func TestAssignmentsDoNotWaitForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow, other := vip.Key{Namespace: "a", Name: "slow"}, vip.Key{Namespace: "b", Name: "web"}
+		services := map[vip.Key]*cachedService{slow: {version: "1"}, other: {version: "1"}}
+		var mu sync.Mutex
+		writes := make(map[vip.Key]int)
+		count := func(k vip.Key) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return writes[k]
+		}
+		a := &Assignments{log: slog.New(slog.DiscardHandler), wanted: mailbox.New[[]vip.Assignment](),
+			cached: func(k vip.Key) *cachedService { return services[k] },
+			patch: func(ctx context.Context, k vip.Key, _ []byte) error {
+				mu.Lock()
+				writes[k]++
+				mu.Unlock()
+				if k == slow {
+					<-ctx.Done()
+					return context.Cause(ctx)
+				}
+				return nil
+			},
+		}
+		stop := check.Run(t, a)
+		both := []vip.Assignment{{Service: slow, Addresses: addrs("10.0.0.1")}, {Service: other, Addresses: addrs("10.0.0.2")}}
+		a.Put(both[:1])
+		time.Sleep(time.Second)
+		a.Put(both)
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		if count(other) != 1 {
+			t.Errorf("%d writes of another Service while one is not answered", count(other))
+		}
+		time.Sleep(time.Minute)
+		if n := count(slow); n < 3 || n > 10 {
+			t.Errorf("%d writes in a minute of the Service whose writes are not answered", n)
+		}
+		stop()
 	})
 }
