@@ -58,11 +58,14 @@ func New(log *slog.Logger) *Tables {
 	}
 }
 
-// Observe fills in FormerOwners and PortsNotLimited.
+// Observe fills in FormerOwners, PortsNotLimited and EgressRefused.
 func (t *Tables) Observe(w *vip.World) {
 	w.FormerOwners = t.FormerOwners.written
 	if t.OpenPorts.why != nil {
 		w.PortsNotLimited = t.OpenPorts.why.Error()
+	}
+	if t.Egress.why != nil {
+		w.EgressRefused = t.Egress.why.Error()
 	}
 }
 

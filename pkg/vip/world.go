@@ -64,6 +64,9 @@ type World struct {
 	// PortsNotLimited is why nftables does not limit the ports of VIPs, as OpenPorts of the last Plan asked for; "" if it does.
 	PortsNotLimited string
 
+	// EgressRefused is why nftables does not take Egress of the last Plan; "" if it does.
+	EgressRefused string
+
 	// From this node's BGP speaker.
 	BGPSessions    []BGPSession // one per peer, in the order of the options
 	RoutesDraining bool         // routes are about to be withdrawn (RFC 8326), or just were, and routers may still send by them
