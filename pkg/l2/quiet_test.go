@@ -45,7 +45,7 @@ func TestBudget(t *testing.T) {
 				time.Sleep(time.Minute)
 				r.lan.takeFrames()
 				last := map[string]time.Duration{}
-				for range 30 {
+				for range 15 {
 					time.Sleep(10 * time.Second)
 					frames := r.lan.takeFrames()
 					n := 0
