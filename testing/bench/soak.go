@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/heraldvip/herald/testing/lab"
@@ -43,11 +44,15 @@ func (s setup) soak(ctx context.Context, n int, lasts time.Duration, seed uint64
 			return err
 		}
 	}
+	faults := slices.DeleteFunc(slices.Clone(soakFaults), func(f soakFault) bool { return !strings.Contains(f.name, s.faults) })
+	if len(faults) == 0 {
+		return fmt.Errorf("--faults: no fault has %q in its name", s.faults)
+	}
 	r := rand.New(rand.NewPCG(seed, seed))
 	first := map[string]processUsage{}
 	var errs []error
 	for end, i := time.Now().Add(lasts), 1; time.Now().Before(end) && ctx.Err() == nil; i++ {
-		round := randomFault(r, b.lab.Nodes(), b.busiest())
+		round := randomFault(r, faults, b.lab.Nodes(), b.busiest())
 		if err := b.soakRound(ctx, &round); err != nil {
 			errs = append(errs, fmt.Errorf("round %d, %s %s for %v: %w", i, round.node, round.fault.name, round.lasted.Round(time.Millisecond), err))
 			b.log("%v", errs[len(errs)-1])

@@ -77,7 +77,7 @@ var soakFaults = []soakFault{
 	{"etcd killed and started", 2 * time.Second, lifetime, func(b *bench, ctx context.Context, _ string, lasts time.Duration) error {
 		return b.lab.RestartEtcd(ctx, lasts)
 	}},
-	{"all leases of VIPs deleted", 2 * time.Second, lifetime, func(b *bench, ctx context.Context, _ string, _ time.Duration) error {
+	{"all leases of VIPs deleted", 100 * time.Millisecond, lifetime, func(b *bench, ctx context.Context, _ string, _ time.Duration) error {
 		leases := b.lab.Client().CoordinationV1()
 		all, err := leases.Leases("").List(ctx, metav1.ListOptions{})
 		if err != nil {
@@ -131,7 +131,7 @@ type soakRound struct {
 
 // randomFault chooses a fault, for how long it lasts (half of them for 3 s or less, and up to 20 s), and a node: of
 // four times three that with the most VIPs (owner).
-func randomFault(r *rand.Rand, nodes []string, owner string) soakRound {
+func randomFault(r *rand.Rand, faults []soakFault, nodes []string, owner string) soakRound {
 	lasts := time.Duration(r.Int64N(int64(3 * time.Second)))
 	if r.IntN(2) == 0 {
 		lasts = time.Duration(r.Int64N(int64(20 * time.Second)))
@@ -140,5 +140,5 @@ func randomFault(r *rand.Rand, nodes []string, owner string) soakRound {
 	if r.IntN(4) > 0 {
 		node = owner
 	}
-	return soakRound{fault: soakFaults[r.IntN(len(soakFaults))], node: node, lasted: lasts}
+	return soakRound{fault: faults[r.IntN(len(faults))], node: node, lasted: lasts}
 }
