@@ -65,14 +65,14 @@ func masquerade(t *testing.T) {
 
 // sourceOf is the source address by which a pod reaches a server outside.
 func sourceOf(ctx context.Context, p lab.Pod, server string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	c, err := cluster.DialFrom(lab.PodNamespace(p))(ctx, "tcp", server)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(3 * time.Second))
+	c.SetDeadline(time.Now().Add(5 * time.Second))
 	if _, err := io.WriteString(c, "\n"); err != nil {
 		return "", err
 	}
@@ -98,7 +98,7 @@ func TestEgress(t *testing.T) {
 	}
 	sends := func(what string, p lab.Pod, server, want string) {
 		t.Helper()
-		until(t, 10*time.Second, what+": what "+p.Name+" sends has the source "+want, func(ctx ctx) error {
+		until(t, 45*time.Second, what+": what "+p.Name+" sends has the source "+want, func(ctx ctx) error {
 			got, err := sourceOf(ctx, p, server)
 			if err == nil && got != want {
 				err = fmt.Errorf("it has %s", got)
@@ -153,7 +153,7 @@ func TestEgress(t *testing.T) {
 		if n == owner {
 			continue
 		}
-		until(t, 20*time.Second, p.Name+" reaches the server again", func(ctx ctx) error {
+		until(t, 45*time.Second, p.Name+" reaches the server again", func(ctx ctx) error {
 			got, err := sourceOf(ctx, p, v4)
 			if err == nil && got != "10.77.0.50" {
 				t.Errorf("what %s sends has the source %s %v after the owner's death", p.Name, got, time.Since(began))
@@ -169,7 +169,7 @@ func TestEgress(t *testing.T) {
 	patch(`{"metadata":{"annotations":{"kube-vip.io/egress":null}}}`)
 	all("egress ends", v4, "")
 	for _, n := range cluster.Nodes() {
-		until(t, 10*time.Second, "no rule is left on "+n, func(ctx ctx) error {
+		until(t, 45*time.Second, "no rule is left on "+n, func(ctx ctx) error {
 			out, err := cluster.Run(ctx, n, "sh", "-c", "ip rule; ip -6 rule; nft list tables")
 			if err == nil && (strings.Contains(out, "1980:") || strings.Contains(out, "herald_egress")) {
 				err = errors.New(out)
