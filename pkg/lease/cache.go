@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -30,10 +31,13 @@ type Store interface {
 // A cache is the newest version known of every Lease: what the watch shows, or what this
 // node's own writes returned before the watch shows it.
 type cache struct {
-	self   string
-	latest map[vip.Key]*record
-	mine   map[vip.Key]bool // of latest, the Leases whose holder is this node
+	self      string
+	namespace string // of node leases
+	latest    map[vip.Key]*record
+	mine      map[vip.Key]bool      // of latest, the Leases whose holder is this node
+	transfers map[string]*transfers // by node: those on its node lease, if there are any
 
+	shown   uint64                            // the newest version of any Lease that the watch has shown: it has shown all that are older
 	watched map[vip.Key]*coordinationv1.Lease // what the watch shows
 	written map[vip.Key]bool                  // latest was returned by a write, and the watch has not shown it
 	deleted map[vip.Key]uint64                // the last version of what this node deleted, until the watch has dropped it
@@ -46,10 +50,12 @@ type cache struct {
 	outdated  map[vip.Key]uint64                // versions that are known to be old, though the watch shows no newer one
 }
 
-// newCache makes an empty cache for the node self.
-func newCache(self string) cache {
+// newCache makes an empty cache for the node self, with node leases in namespace.
+func newCache(self, namespace string) cache {
 	return cache{
 		self:      self,
+		namespace: namespace,
+		transfers: make(map[string]*transfers),
 		latest:    make(map[vip.Key]*record),
 		mine:      make(map[vip.Key]bool),
 		watched:   make(map[vip.Key]*coordinationv1.Lease),
@@ -73,11 +79,14 @@ func (c *cache) version(k vip.Key) uint64 {
 
 // setLatest stores l, parsed, as the newest version known of the Lease k, without comparing it
 // with the one before; nil removes that. It marks k to be compared with the watch by the next
-// update.
+// update. The transfers of a node lease are stored with it.
 func (c *cache) setLatest(k vip.Key, l *coordinationv1.Lease) {
 	delete(c.latest, k)
 	delete(c.mine, k)
 	c.pending[k] = true
+	if node, ok := strings.CutPrefix(k.Name, NodePrefix); ok && k.Namespace == c.namespace {
+		c.setTransfers(node, l)
+	}
 	if l == nil {
 		return
 	}
@@ -86,6 +95,42 @@ func (c *cache) setLatest(k vip.Key, l *coordinationv1.Lease) {
 	if x.holder == c.self {
 		c.mine[k] = true
 	}
+}
+
+// setTransfers stores the transfers on the node lease l; none for nil.
+func (c *cache) setTransfers(node string, l *coordinationv1.Lease) {
+	text := ""
+	if l != nil {
+		text = l.Annotations[TransfersAnnotation]
+	}
+	if t := c.transfers[node]; t != nil && t.text == text {
+		return
+	}
+	delete(c.transfers, node)
+	if t := parseTransfers(text); t != nil {
+		c.transfers[node] = t
+	}
+}
+
+// ownerOf returns the owner of a VIP lease.
+func (c *cache) ownerOf(x *record) owner {
+	if len(c.transfers) == 0 {
+		return owner{node: x.holder, epoch: x.epoch}
+	}
+	return followTransfers(x, func(node string) *transfers { return c.transfers[node] })
+}
+
+// leads reports whether any VIP lease that exists is in t in its newest version, so that its owner follows from t.
+func (c *cache) leads(t *transfers) bool {
+	if t == nil {
+		return false
+	}
+	for k, x := range c.latest {
+		if x.ours && t.find(digestOf(k, x.version)) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // setWritten stores l, which a write of this node returned, as the newest version, until the
@@ -133,6 +178,7 @@ func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []
 	for _, l := range added {
 		k := keyOf(l)
 		c.watched[k], c.pending[k] = l, true
+		c.shown = max(c.shown, version(l))
 	}
 	for k := range c.pending {
 		if l := c.watched[k]; l != nil {

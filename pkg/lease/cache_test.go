@@ -14,7 +14,7 @@ func TestWrittenAndDeletedAtOnce(t *testing.T) {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-a", ResourceVersion: strconv.Itoa(version)}}
 	}
 	for _, dropped := range []int{6, 5} { // 5: the watch is behind this node's write
-		c := newCache("n1")
+		c := newCache("n1", "kube-system")
 		c.update([]*coordinationv1.Lease{lease(5)}, nil)
 		c.setWritten(lease(6))
 		_, gone := c.update(nil, []*coordinationv1.Lease{lease(dropped)})

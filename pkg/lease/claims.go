@@ -65,14 +65,18 @@ func (l *Leases) moveOf(x *record) (m quorum.Move, ok bool) {
 // not over. Otherwise it returns the orphaned claim if another program has blanked the holder,
 // or else what x says: Foreign if another program wrote the holder, Valid as valid has it.
 func (l *Leases) claim(x *record, now time.Time) vip.Claim {
+	o := l.cache.ownerOf(x)
 	if m, ok := l.moveOf(x); ok {
 		return vip.Claim{
-			Holder: m.Holder, PreviousHolder: x.holder, Transitions: transitions(x.Lease) + 1,
+			Holder: m.Holder, PreviousHolder: o.node, Transitions: transitions(x.Lease) + 1,
 			Valid: m.Holder != l.o.Node || m.Epoch == l.own.Epoch && !l.own.EpochOver,
 		}
 	}
 	if x.orphaned {
 		return l.orphanedClaim(x.Lease, now)
+	}
+	if o.unwritten {
+		return l.unwrittenClaim(x, &o, now)
 	}
 	c := vip.Claim{Holder: x.holder, PreviousHolder: x.Annotations[FromAnnotation], FormerHolders: x.former, Transitions: transitions(x.Lease), Cause: truncateCause(x.Annotations[CauseAnnotation])}
 	if x.Spec.AcquireTime != nil {
@@ -83,13 +87,31 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	return c
 }
 
-// valid reports whether a VIP lease, as it is written, is held, so that no other node may
-// acquire it. It depends on the holder:
+// unwrittenClaim returns the claim of the owner o of x to which it was transferred. As this node's own it has an Until.
+func (l *Leases) unwrittenClaim(x *record, o *owner, now time.Time) vip.Claim {
+	c := vip.Claim{
+		Holder: o.node, FormerHolders: o.formerHolders(x), Transitions: transitions(x.Lease) + int64(len(o.before)), Cause: o.cause, AcquiredAt: o.at,
+		Valid: l.valid(x, now),
+	}
+	if len(o.before) > 0 {
+		c.PreviousHolder = o.before[0]
+	}
+	if o.node == l.o.Node {
+		c.Until = l.actUntil()
+	}
+	return c
+}
+
+// valid reports whether a VIP lease is held, so that no other node may
+// acquire it. It depends on its owner, which is the holder unless the claim was transferred (ownerOf):
 //   - none: false; but if another program has blanked the lease, as orphanedClaim has it.
 //   - another program: it has changed the lease within the duration that it names; false if
 //     the holder has this node's name.
 //   - this node: the claim is of its present epoch, which is not over, no newer version of
-//     the lease is known to exist (cache.outdated), and mayAct allows it.
+//     the lease is known to exist (cache.outdated), and mayAct allows it. If it was transferred and is
+//     not written, only until actUntil, and not while claims may be moved without the API server.
+//   - another node, to which it was transferred, and is not written: its node lease is in the epoch of the claim, which
+//     is not over, it was not passed over, and claims may not be moved without the API server.
 //   - another node: its node lease has reached the epoch of the claim, which is not over, and
 //     the last decision has not released its claims to be moved.
 //   - a node without a node lease, or whose node lease has not reached the epoch of the claim
@@ -97,7 +119,8 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 //     node lease to fall. The node lease may have been deleted or blanked by hand, and is put
 //     back by then, or be on its way by another watch.
 func (l *Leases) valid(x *record, now time.Time) bool {
-	switch node := x.holder; {
+	o := l.cache.ownerOf(x)
+	switch node := o.node; {
 	case x.orphaned:
 		return l.orphanedClaim(x.Lease, now).Valid
 	case node == "":
@@ -107,7 +130,10 @@ func (l *Leases) valid(x *record, now time.Time) bool {
 		// runs. Any other lasts until it isn't renewed for its own duration.
 		return node != l.o.Node && now.Sub(l.cache.changedAt[x.key]) < duration(x.Lease, l.o.LeaseDuration)
 	case node == l.o.Node:
-		return x.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version && l.mayAct(x)
+		return o.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version && l.mayAct(x) && (!o.unwritten || now.Before(l.actUntil()) && !l.quorum.Moving())
+	case o.unwritten:
+		p := l.peers[node]
+		return p != nil && p.Exists && p.Epoch == o.epoch && !p.void(o.epoch) && !p.passedOver && !l.quorum.Moving()
 	default:
 		if l.unproven(x) {
 			p := l.peers[node]
@@ -115,6 +141,11 @@ func (l *Leases) valid(x *record, now time.Time) bool {
 		}
 		return !l.peers[node].void(x.epoch) && !l.decision.Released[node]
 	}
+}
+
+// holds reports whether this node has a valid claim on x.
+func (l *Leases) holds(x *record, now time.Time) bool {
+	return l.cache.ownerOf(x).node == l.o.Node && l.valid(x, now)
 }
 
 // orphanedClaim returns the claim, with Holder and Transitions only, on a VIP lease that

@@ -35,9 +35,19 @@ func parseFormerHolders(l *coordinationv1.Lease) (all []vip.FormerHolder) {
 func formerHolders(l *coordinationv1.Lease, next string, now time.Time) string {
 	all := parseFormerHolders(l)
 	if node, _, ok := parseClaim(l); ok && node == holder(l) && node != next {
-		all = slices.DeleteFunc(all, func(f vip.FormerHolder) bool { return f.Node == node })
-		all = slices.Insert(all, 0, vip.FormerHolder{Node: node, Until: now})
+		all = addFormerHolder(all, node, now)
 	}
+	return formerHoldersText(all)
+}
+
+// addFormerHolder returns all with the node, which ceases to have the lease now, as the first.
+func addFormerHolder(all []vip.FormerHolder, node string, now time.Time) []vip.FormerHolder {
+	all = slices.DeleteFunc(slices.Clone(all), func(f vip.FormerHolder) bool { return f.Node == node })
+	return slices.Insert(all, 0, vip.FormerHolder{Node: node, Until: now})
+}
+
+// formerHoldersText returns the FormerAnnotation of the first maxFormerHolders of all.
+func formerHoldersText(all []vip.FormerHolder) string {
 	var entries []string
 	for _, f := range all {
 		if len(entries) < maxFormerHolders {

@@ -39,6 +39,10 @@ type Options struct {
 
 	quorum.Timing // vip_leaseduration, vip_renewdeadline, vip_retryperiod
 
+	// Successors returns where the VIP leases go that are free in a World: the one of the last plan, with what fill
+	// stores in it. It may take as long as a plan. nil: a fence names no successors, and each VIP is moved by a write.
+	Successors func(fill func(*vip.World)) map[vip.Key]vip.Successor
+
 	Info    func() vip.NodeInfo // of this node, for its node lease
 	Peers   Peers               // may be nil: no heartbeats are exchanged
 	Gateway Gateway             // may be nil: Unknown; asked only where it decides
@@ -72,9 +76,11 @@ type Leases struct {
 	location locations
 	quorum   quorum.State
 	decision quorum.Decision // the last one
-	lastStep time.Time
-	changed  bool // the World differs from what was last reported, beyond summary
-	reported summary
+
+	unwritten unwritten
+	lastStep  time.Time
+	changed   bool // the World differs from what was last reported, beyond summary
+	reported  summary
 }
 
 // New makes Leases on a Store, with a wake signal of its own if o.Wake is nil. Run does the
@@ -82,12 +88,13 @@ type Leases struct {
 func New(store Store, o Options) *Leases {
 	l := &Leases{
 		o: o, store: store, wake: o.Wake,
-		metrics:  newMetrics(),
-		cache:    newCache(o.Node),
-		peers:    make(map[string]*peer),
-		writes:   newWrites(),
-		location: locations{phase: phase{inServices, inServices}, services: make(map[vip.Key]vip.Key)},
-		own:      ownLease{Self: quorum.Self{Name: o.Node}},
+		metrics:   newMetrics(),
+		cache:     newCache(o.Node, o.Namespace),
+		peers:     make(map[string]*peer),
+		writes:    newWrites(),
+		location:  locations{phase: phase{inServices, inServices}, services: make(map[vip.Key]vip.Key)},
+		unwritten: unwritten{owners: make(map[vip.Key]owner)},
+		own:       ownLease{Self: quorum.Self{Name: o.Node}},
 	}
 	if l.wake == nil {
 		l.wake = mailbox.NewSignal()
@@ -131,7 +138,7 @@ func (l *Leases) Observe(w *vip.World) {
 	w.HandingOver = byServiceLease(l, l.writes.handingOver)
 	w.LeaseRefusals = byServiceLease(l, l.writes.refusals())
 	l.writes.observed = make(map[vip.Key]uint64)
-	for k := range l.cache.mine {
+	for k := range l.ownKeys() {
 		if l.counts(k) {
 			l.writes.observed[k] = l.cache.version(k)
 		}
@@ -316,6 +323,7 @@ func (l *Leases) step(ctx context.Context) {
 		return
 	}
 	l.readCache(now)
+	l.updateUnwritten()
 	l.evaluate(statuses, &info, now)
 	l.updateReady(now)
 	l.copyClaims(ctx, now)
@@ -404,7 +412,7 @@ func (l *Leases) peer(node string, now time.Time) *peer {
 func (l *Leases) storeVIPLease(x *record, now time.Time) {
 	l.cache.setVIPLeaseChanged(x, !x.ours || x.holder != l.o.Node && l.unproven(x), now)
 	if p := l.peers[x.holder]; p != nil && x.ours && p.Epoch == x.epoch {
-		p.acquiredAt, p.stalledSince = now, time.Time{}
+		p.acquiredAt, p.stalledSince, p.passedOver = now, time.Time{}, false
 	}
 }
 

@@ -198,11 +198,14 @@ func (l *Leases) copyOf(x *record) *record {
 // those of which there is a copy, and on those that count in any phase.
 func (l *Leases) mayAct(x *record) bool {
 	o := &l.location
-	return !o.moving() || o.copying() || l.locationOf(x.key) == "" || l.copyOf(x) != nil
+	if !o.moving() || o.copying() || l.locationOf(x.key) == "" {
+		return true
+	}
+	return !l.cache.ownerOf(x).unwritten && l.copyOf(x) != nil // what there may be is a copy of an earlier owner's claim
 }
 
 // mayChange reports whether this node may write a claim on the VIP lease k. It may not while claims
-// are copied to the other location, except to write down what was moved without the API server
+// are copied to the other location, except to write down what was moved without the API server, or transferred to it,
 // before that; nor for dueTime after a change of location became due, since in a new installation
 // Herald is not allowed to write to the old one. A lease that counts in any phase may always be
 // written.
@@ -215,7 +218,7 @@ func (l *Leases) mayChange(k vip.Key, now time.Time) bool {
 		return o.due.IsZero() || now.Sub(o.due) > dueTime
 	}
 	_, moved := l.quorum.Moved[k]
-	return moved && o.copying()
+	return (moved || l.unwritten.owners[k].node == l.o.Node) && o.copying()
 }
 
 // updateLocationDue stores since when a change of the location of VIP leases should begin; zero if
@@ -297,9 +300,9 @@ func (l *Leases) setPhase(p phase, now time.Time) {
 // markOutdated has this node not act on what the VIP leases say that do not count at present, also
 // when they count again: of those, it acts only on versions that it writes later.
 func (l *Leases) markOutdated() {
-	for k := range l.cache.mine {
-		if l.isVIPLease(k) && !l.counts(k) {
-			l.cache.outdated[k] = l.cache.version(k)
+	for k, x := range l.cache.latest {
+		if (x.holder == l.o.Node || l.cache.ownerOf(x).node == l.o.Node) && l.isVIPLease(k) && !l.counts(k) {
+			l.cache.outdated[k] = x.version
 		}
 	}
 }

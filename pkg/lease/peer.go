@@ -24,9 +24,11 @@ type peer struct {
 	fellAt   time.Time // when its epoch was last seen to fall, as by hand; zero: not within the lease duration
 	stability
 
-	expectedSince time.Time // since when it has been expected to acquire a VIP lease; zero: it is not
-	acquiredAt    time.Time // when it last acquired one
-	stalledSince  time.Time // since when it counts as stalled: it was expected to acquire one and did not; zero: it is not
+	expectedSince  time.Time // since when it has been expected to acquire a VIP lease; zero: it is not
+	acquiredAt     time.Time // when it last acquired one
+	stalledSince   time.Time // since when it counts as stalled: it was expected to acquire one and did not; zero: it is not
+	unwrittenSince time.Time // since when it has had claims that were transferred to it and are not written; zero: it has none
+	passedOver     bool      // while it is stalled: what was transferred to it, and is not written, is free
 }
 
 // void reports whether claims of that epoch are void: the node has released its node lease, is
@@ -70,7 +72,7 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 		p.fellAt = now
 	}
 	if epoch != p.Epoch {
-		p.stalledSince = time.Time{}
+		p.stalledSince, p.passedOver = time.Time{}, false
 		if p.lease != nil {
 			p.setAlive(false, now)
 		}

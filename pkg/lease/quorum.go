@@ -70,7 +70,7 @@ func isolatedText(info *vip.NodeInfo) string {
 }
 
 // fence starts to write, and logs, the fences that the last decision names, and starts to
-// delete node leases that have been over, and not changed, for keepFenced. It leaves out nodes
+// delete node leases that have been over, and not changed, for keepFenced, and from whose transfers no owner of a VIP lease follows. It leaves out nodes
 // with a request on their lease under way, and fences none whose epoch is over, that has
 // neither a node lease nor a VIP lease that names it, or whose last failure is still waited
 // for (applyWrite). No more than maxWrites of these requests are under way at a time. It does
@@ -87,7 +87,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		if l.writes.nodeLeases >= maxWrites {
 			return // the end of one brings us back here
 		}
-		if p.Over && p.Exists && p.silent(now, keepFenced) {
+		if p.Over && p.Exists && p.silent(now, keepFenced) && !l.cache.leads(l.cache.transfers[node]) {
 			l.deleteFenced(ctx, k, p.lease)
 		}
 		why := l.decision.Fence[node]
@@ -99,7 +99,7 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 	}
 }
 
-// writeFence starts to replace p's node lease by its tombstone, or to create that if none
+// writeFence starts to replace p's node lease by its tombstone, with the transfers of what it has, or to create that if none
 // exists. The outcome goes to applyWrite; after success the node counts here as fenced and not
 // alive. The first shortTries tries time out after shortTimeout, later ones after fenceTimeout
 // (at most half a renew deadline): with the node may have died the API server that would
@@ -113,6 +113,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 	l.writes.pending[k] = true
 	l.writes.nodeLeases++
 	l.start(ctx, min(timeout, l.o.RenewDeadline/2), func(ctx context.Context) func() {
+		l.addTransfers(next, node)
 		write := l.store.Update
 		if next.ResourceVersion == "" {
 			write = l.store.Create
@@ -132,7 +133,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 }
 
 // tombstone returns p's node lease, or a new one if none exists, with its epoch marked as over
-// and the node as holder. It keeps the resourceVersion that this node saw last, so that the
+// and the node as holder, without transfers (addTransfers). It keeps the resourceVersion that this node saw last, so that the
 // API server refuses it if the node has renewed since.
 func (l *Leases) tombstone(node string, p *peer) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}

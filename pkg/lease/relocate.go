@@ -17,7 +17,7 @@ import (
 func (l *Leases) copyClaims(ctx context.Context, now time.Time) {
 	o := &l.location
 	t := l.tenure(now)
-	if !o.copying() || !t.Holds(now) || !t.Confirmed || len(l.quorum.Moved) > 0 {
+	if !o.copying() || !t.Holds(now) || !t.Confirmed || len(l.quorum.Moved) > 0 || l.hasUnwritten() {
 		return
 	}
 	done := true
@@ -26,7 +26,7 @@ func (l *Leases) copyClaims(ctx context.Context, now time.Time) {
 	}
 	for k := range l.cache.mine {
 		x := l.cache.latest[k]
-		if !l.isVIPLease(k) || l.locationOf(k) != o.from || !x.ours || !l.valid(x, now) || l.copyOf(x) != nil {
+		if !l.isVIPLease(k) || l.locationOf(k) != o.from || !x.ours || !l.holds(x, now) || l.copyOf(x) != nil {
 			continue
 		}
 		done = false
@@ -213,7 +213,7 @@ func (l *Leases) deleteCopies(ctx context.Context, now time.Time) {
 			continue
 		}
 		x := l.cache.latest[l.leaseIn(o.from, l.serviceLease(k))]
-		if y.holder != l.o.Node && (x == nil || x.holder != l.o.Node || !l.valid(x, now)) {
+		if y.holder != l.o.Node && (x == nil || !l.holds(x, now)) {
 			continue
 		}
 		if o.cleaning >= maxCleanup {

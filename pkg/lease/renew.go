@@ -91,7 +91,7 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	if l.location.ready {
 		about.VIPLeases.Record = l.location.actsBy
 	}
-	about.LeasesRefusedIn = l.writes.refusedIn(now)
+	about.LeasesRefusedIn, about.Transfers = l.writes.refusedIn(now), l.o.Successors != nil
 	info, err := json.Marshal(about)
 	if err != nil {
 		l.o.Log.Error("this node's description can't be written", "err", err)
@@ -148,6 +148,7 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	}
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
 	waits := time.Since(l.own.waitingAt) < keepWaiting
+	transfers := l.ownTransfers(known)
 	if ends {
 		// It must be over here before any other node can see that it is.
 		l.endEpoch("another epoch has begun, or it was fenced")
@@ -160,6 +161,7 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 		l.o.Log.Error("the node lease has an epoch that no node reaches by counting: something else than Herald wrote it; this node begins another", "lease", l.o.Namespace+"/"+known.Name, "epoch", transitions(known), "next", epoch)
 	}
 	next := l.nextOwn(known, epoch, info)
+	annotate(next, TransfersAnnotation, transfers)
 	if !waits {
 		annotate(next, WaitingAnnotation, "")
 	}
@@ -288,6 +290,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 			l.o.Log.Info("the node lease is renewed again")
 		}
 		o.lease, o.Renewed, o.failing = got, sent, false
+		l.unwritten.addSent(got, sent)
 		o.shortTries = 0
 		if now.Sub(sent) < fastRenewal {
 			o.shortTries = shortTries
@@ -325,8 +328,8 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 }
 
 // tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, and
-// deletes it, once the next process of this node would begin a later epoch, if ctx does not end before. It returns the
-// first error, nil if this process has no epoch.
+// deletes it, once the next process of this node would begin a later epoch, if ctx does not end before, and unless the owner of a
+// VIP lease still follows from its transfers. It returns the first error, nil if this process has no epoch.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
 		return nil
@@ -340,6 +343,12 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	annotate(x, FencedAnnotation, strconv.FormatInt(max(l.own.Epoch, transitions(x)), 10))
 	if x, err = l.store.Update(ctx, x); err != nil {
 		return err
+	}
+	l.mu.Lock()
+	drop := l.mayDropTransfers(x)
+	l.mu.Unlock()
+	if !drop {
+		return nil // another node deletes it when nobody needs it any more
 	}
 	// More than that is a clock that was set back.
 	if wait := time.Until(laterEpochAt(max(l.own.Epoch, transitions(x)))); wait <= quorum.StopTime {

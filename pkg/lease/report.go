@@ -47,6 +47,7 @@ func (l *Leases) expire(now time.Time) {
 		}
 		if !p.stalledSince.IsZero() && now.Sub(p.stalledSince) > stalledFor {
 			p.stalledSince, p.expectedSince, l.changed = time.Time{}, time.Time{}, true
+			p.unwrittenSince, p.passedOver = time.Time{}, false
 		}
 	}
 	for k := range l.cache.vanished {
@@ -83,9 +84,11 @@ func (l *Leases) summarize(now time.Time) summary {
 			s.foreign++
 		}
 	}
-	for k := range l.cache.mine {
-		if l.counts(k) && l.claim(l.cache.latest[k], now).Valid {
-			s.held++
+	for k := range l.ownKeys() {
+		if x := l.cache.latest[k]; x != nil && l.counts(k) {
+			if c := l.claim(x, now); c.Valid && c.Holder == l.o.Node {
+				s.held++
+			}
 		}
 	}
 	return s

@@ -94,16 +94,20 @@ type update struct {
 	intent vip.LeaseIntent       // zero with release
 	holder string                // the node to be written; "" with release
 	epoch  int64                 // that node's
+	owner  owner                 // by what it replaces; zero if no lease exists
+	behind bool                  // it writes what was transferred to this node, which acts on it already
 }
 
 // writeVIPLeases starts the writes that listUpdates returns, while this node has a confirmed
 // tenure, until maxWrites requests are under way; the outcome goes to applyUpdate. When a write
 // starts, a hand-over is stored in handingOver, and a lease to be released counts as outdated, so
 // that this node's claim on it is not valid. It starts none before the first plan, nor without a
-// confirmed tenure that rests on renewals (not on Decision.HoldUntil). Before that, always, it
-// calls updateStalled.
+// confirmed tenure that rests on renewals (not on Decision.HoldUntil). Of those that write what was transferred to this node no more
+// than maxUnwritten are under way. Before that, always, it
+// calls updateStalled and updatePassedOver.
 func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 	l.updateStalled(now)
+	l.updatePassedOver(now)
 	t := l.tenure(now)
 	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.HoldUntil.After(now) || len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
 		return
@@ -111,6 +115,12 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 	for _, u := range l.listUpdates(now) {
 		if len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
 			return // the next result brings us back here
+		}
+		if u.behind {
+			if l.unwritten.writing >= maxUnwritten {
+				return // they are the last
+			}
+			l.unwritten.writing++
 		}
 		var next *coordinationv1.Lease
 		if u.action != release {
@@ -128,28 +138,39 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 		}
 		l.writes.pending[u.key] = true
 		l.start(ctx, l.o.RenewDeadline/2, func(ctx context.Context) func() {
+			sent := time.Now()
 			got, err := l.send(ctx, u, next)
-			return func() { l.applyUpdate(u, got, err) }
+			return func() {
+				if err == nil && next != nil {
+					l.unwritten.addSent(got, sent)
+				}
+				if u.behind {
+					l.unwritten.writing--
+				}
+				l.applyUpdate(u, got, err)
+			}
 		})
 	}
 }
 
 // listUpdates returns the writes on VIP leases to start now: hand-overs first, since another
-// node waits for them, then what to acquire, by key, then releases. A lease is handed over if
+// node waits for them, then what to acquire, by key, then releases, then what was transferred to this node and is not
+// written. A lease is handed over if
 // this node's claim on it is valid and the Successor is alive; acquired if no claim on it is
-// valid, not even an orphaned one; released if a Herald wrote this node as its holder and it
+// valid, not even an orphaned one, or if it was transferred to this node; released if a Herald wrote this node as its holder and it
 // is unplanned in its newest version. Leases for which mayWrite is false are left out.
 func (l *Leases) listUpdates(now time.Time) []update {
-	var handOver, acquire, releases []update
+	var handOver, acquire, releases, behind []update
 	for k, intent := range l.writes.intents {
 		if intent.Action == vip.Follow || !l.mayChange(k, now) {
 			continue
 		}
 		var from *coordinationv1.Lease
 		valid, mine := false, false
+		var o owner
 		if x := l.cache.latest[k]; x != nil {
-			from, valid = x.Lease, l.valid(x, now)
-			mine = valid && x.holder == l.o.Node
+			from, valid, o = x.Lease, l.valid(x, now), l.cache.ownerOf(x)
+			mine = valid && o.node == l.o.Node
 		} else if x := l.cache.vanished[k]; x != nil {
 			valid = l.orphanedClaim(x, now).Valid
 		}
@@ -157,21 +178,23 @@ func (l *Leases) listUpdates(now time.Time) []update {
 		may := l.writes.mayWrite(k, l.cache.version(k), now)
 		switch {
 		case intent.Action == vip.Acquire && !valid && may:
-			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch})
+			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch, o, false})
+		case intent.Action == vip.Acquire && mine && o.unwritten && may:
+			behind = append(behind, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch, o, true})
 		case intent.Action == vip.HandOver && mine && may && l.decision.Alive[intent.Successor]:
 			if p := l.peers[intent.Successor]; p != nil {
-				handOver = append(handOver, update{vip.HandOver, k, from, intent, intent.Successor, p.Epoch})
+				handOver = append(handOver, update{vip.HandOver, k, from, intent, intent.Successor, p.Epoch, o, false})
 			}
 		}
 	}
-	for k := range l.cache.mine {
+	for k := range l.ownKeys() {
 		x := l.cache.latest[k]
-		if x.ours && l.counts(k) && l.mayChange(k, now) && l.writes.unplanned[k] == x.version && l.writes.mayWrite(k, x.version, now) {
+		if x != nil && x.ours && l.cache.ownerOf(x).node == l.o.Node && l.counts(k) && l.mayChange(k, now) && l.writes.unplanned[k] == x.version && l.writes.mayWrite(k, x.version, now) {
 			releases = append(releases, update{action: release, key: k, from: x.Lease})
 		}
 	}
 	slices.SortFunc(acquire, func(a, b update) int { return a.key.Compare(b.key) })
-	return slices.Concat(handOver, acquire, releases)
+	return slices.Concat(handOver, acquire, releases, behind)
 }
 
 // nextVIPLease returns the lease to write for an acquire or a hand-over: a changed copy of
@@ -183,10 +206,13 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	next := &coordinationv1.Lease{}
 	var count int32
 	previous, former := "", ""
+	now := metav1.NewMicroTime(time.Now())
+	acquired, cause, moved := now, u.intent.Cause, false
 	if u.from != nil {
-		former = formerHolders(u.from, u.holder, time.Now())
+		former = formerHolders(u.from, u.holder, now.Time)
 		next = u.from.DeepCopy()
 		count = int32(transitions(u.from))
+		moved = holder(u.from) != u.holder
 		earlier := u.from.Annotations[FromAnnotation]
 		if previous = cmp.Or(holder(u.from), earlier); previous == u.holder {
 			previous = earlier
@@ -194,19 +220,30 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 			count++
 		}
 	}
+	if o := u.owner; o.unwritten && o.node != "" {
+		hops := len(o.before)
+		previous, moved = o.before[0], true
+		all := o.formerHolders(parseRecord(u.from))
+		if o.node == u.holder {
+			cause, acquired = o.cause, metav1.NewMicroTime(o.at)
+		} else {
+			previous, hops, all = o.node, hops+1, addFormerHolder(all, o.node, now.Time)
+		}
+		former = formerHoldersText(all)
+		count = int32(min(transitions(u.from)+int64(hops), math.MaxInt32))
+	}
 	next.Namespace, next.Name = u.key.Namespace, u.key.Name
 	addLabels(next)
 	annotate(next, ClaimAnnotation, quorum.ClaimText(u.holder, u.epoch))
 	annotate(next, FromAnnotation, previous)
 	annotate(next, FormerAnnotation, former)
-	if previous != "" && (u.intent.Cause != "" || u.from != nil && holder(u.from) != u.holder) {
-		annotate(next, CauseAnnotation, truncateCause(u.intent.Cause))
+	if previous != "" && (cause != "" || moved) {
+		annotate(next, CauseAnnotation, truncateCause(cause))
 	}
 	l.setServiceLease(next, u.intent)
-	now := metav1.NewMicroTime(time.Now())
 	next.Spec.HolderIdentity, next.Spec.LeaseTransitions = &u.holder, &count
 	next.Spec.LeaseDurationSeconds = new(int32(l.o.LeaseDuration / time.Second))
-	next.Spec.AcquireTime, next.Spec.RenewTime = &now, &now
+	next.Spec.AcquireTime, next.Spec.RenewTime = &acquired, &now
 	return next
 }
 

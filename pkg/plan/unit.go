@@ -296,6 +296,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 			return
 		}
 	}
+	a.Until = s.unit.claim.Until
 	m.wantAddress(a.Address, false)
 	if !bound {
 		return
@@ -317,12 +318,14 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 //
 // The status gets the addresses bound. If there are none, it is cleared if this node wrote it
 // and another host has one, or if no DHCP lease is left of a Service that has nothing else. It
-// is left alone while s is handed over, if s has no status, or while a DHCP client has no
+// is left alone while s is handed over, or the claim on it is not written yet (Claim.Until), if s has no status, or while a DHCP client has no
 // answer yet and Herald wrote a status; and in all other cases. The conditions say what is bound, or why nothing is; they are left
 // alone while s is handed over, or nothing is bound and nothing is in the way.
 func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progress) {
 	missing, problems, undecided := m.dhcp.missingLeases(s)
+	unwritten := !s.unit.claim.Until.IsZero()
 	switch {
+	case unwritten: // what tells of it follows once the VIP lease says it
 	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && (s.statusBy == m.Self || s.statusBy == ""): // it asked for other addresses before
 		m.clearStatus(s)
 	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
@@ -348,10 +351,12 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 		s.setVerdict(vip.VIPAnnounced, fmt.Sprintf("node %s owns it; bound so far: %d of %d addresses", m.Self, len(c.bound), len(s.addrs)))
 	default:
 		s.setVerdict(vip.VIPAnnounced, "node "+m.Self+" announces "+strings.Join(c.bound, ", "))
-		m.addAnnouncedEvent(s)
+		if !unwritten {
+			m.addAnnouncedEvent(s)
+		}
 	}
 	switch {
-	case handingOver: // the successor's to write
+	case handingOver, unwritten: // the successor's to write, or to be written once the VIP lease is
 	case len(c.bound) > 0:
 		m.report(s, vip.ConditionTrue, s.verdict.Reason, s.verdict.Message)
 	case len(c.inUse) > 0, missing > 0 && problem != "":

@@ -60,6 +60,8 @@ type NodeInfo struct {
 	// LeasesRefusedIn is the namespaces in which the API server refuses to have the node write
 	// VIP leases, sorted; AllNamespaces if they are many.
 	LeasesRefusedIn []string `json:"leasesRefusedIn,omitempty"`
+	// Transfers: the node acts on VIP leases that a node lease transfers to it.
+	Transfers bool `json:"transfers,omitempty"`
 
 	ServiceAddresses string `json:"serviceAddresses,omitempty"` // its option svc_addresses, "" if not set
 
@@ -192,6 +194,9 @@ type Claim struct {
 	FormerHolders  []FormerHolder // the nodes that had it, each once, the latest first; Holder too, if it had it before another
 	AcquiredAt     time.Time      `json:",omitzero"` // since when (spec.acquireTime, the holder's clock)
 	Transitions    int64          // spec.leaseTransitions
+	// Until, if not zero, is when this node's right ends unless it has written the VIP lease before: the claim was
+	// transferred to it and is not written.
+	Until time.Time `json:",omitzero"`
 }
 
 // A FormerHolder is a node that had a VIP lease.

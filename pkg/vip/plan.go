@@ -47,6 +47,12 @@ type LeaseIntent struct {
 	Cause          string // with Acquire and HandOver: why another node has it from then on, or ""
 }
 
+// A Successor is the node that is to have a VIP lease.
+type Successor struct {
+	Node  string
+	Cause string // why another node has it from then on, or ""
+}
+
 // A LeaseAction is what to do about a VIP lease.
 type LeaseAction string
 

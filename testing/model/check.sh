@@ -38,6 +38,8 @@ expect "a claim is written over any version" fault 's/:: view\[me\].version == v
 expect "a fenced node goes on in its epoch" fault 's/fenced\[me\] || epoch\[me\] == 0 -> epoch\[me\]++; fenced\[me\] = false/fenced[me] || epoch[me] == 0 -> fenced[me] = false; epoch[me] = (epoch[me] == 0 -> 1 : epoch[me])/'
 expect "a claim is void for its age, without a fence" fault 's/(v.holder != NOBODY/(!(v.version == 1 \&\& v.holder != me) \&\& v.holder != NOBODY/'
 expect "a node that finds itself fenced keeps the VIP" fault 's/:: fenced\[me\] || epoch\[me\] != life\[me\] -> answers\[me\] = false; lingers\[me\] = false$/:: fenced[me] || epoch[me] != life[me] -> skip/'
+expect "a transfer counts in any version" fault 's/ \&\& v.moved\[v.holder % NODES\] == v.version//; s/ \&\& moved\[holder % NODES\] == version//'
+expect "a transfer counts in any epoch of its node" fault 's/owner(view\[me\]) == me \&\& claim_of(view\[me\]) == life\[me\] \&\& !view/owner(view[me]) == me \&\& !view/'
 
 model=location.pml
 bounds=${HERALD_MODEL_LOCATION:-}

@@ -1,12 +1,13 @@
 /*
  * The ownership of one VIP among NODES nodes, as pkg/lease does it, for spin.
  *
- * What is modelled: the node leases (epoch, fenced) and the VIP lease (holder,
+ * What is modelled: the node leases (epoch, fenced, what a fence transfers) and the VIP lease (holder,
  * epoch) with their versions, as the API server keeps them; each node's cache,
  * which shows any state that has been, never an older one than before; a
  * process's own right (its tenure), which a fence ends when the node learns of
  * it; the fence by what is seen on the wire, which may be wrong; claims by
- * compare-and-swap; hand-over; restart.
+ * compare-and-swap; hand-over; restart; a fence that transfers the VIP to the next node, which writes that
+ * down later, or is passed over by another that writes its own claim.
  *
  * Time is left out but for one fact: a node that can't renew gives up before
  * anybody may fence it for its silence (renew deadline < lease duration). A fence for what is
@@ -31,6 +32,8 @@ bool fenced[NODES];     /* node lease: that life is over */
 byte holder = NOBODY;   /* VIP lease */
 byte claim = 0;         /* VIP lease: the holder's epoch */
 byte version = 0;       /* VIP lease */
+byte moved[NODES];      /* node lease: the version of the VIP lease that a fence has transferred to the next node; 0: none */
+byte moved_to[NODES];   /* node lease: that node's epoch */
 
 /* what each node knows: its cache */
 typedef View {
@@ -39,6 +42,8 @@ typedef View {
 	byte holder;
 	byte claim;
 	byte version;
+	byte moved[NODES];
+	byte moved_to[NODES];
 };
 View view[NODES];
 
@@ -56,12 +61,24 @@ bool reaches[NODES];    /* the API server */
 #define MAXVERSION 5
 #endif
 
+/* the VIP lease, in the version that a view has, was transferred by the fence of its holder */
+#define transferred(v) (v.holder != NOBODY && v.moved[v.holder % NODES] != 0 && v.moved[v.holder % NODES] == v.version)
+/* who has it, in which epoch */
+#define owner(v) (transferred(v) -> (v.holder + 1) % NODES : v.holder)
+#define claim_of(v) (transferred(v) -> v.moved_to[v.holder % NODES] : v.claim)
+/* the same, by what the API server has */
+#define is_transferred (holder != NOBODY && moved[holder % NODES] != 0 && moved[holder % NODES] == version)
+#define is_owner (is_transferred -> (holder + 1) % NODES : holder)
+#define is_claim (is_transferred -> moved_to[holder % NODES] : claim)
+
 /* what the API server says, read in one go */
 inline refresh(me) {
 	d_step {
 		for (i : 0 .. NODES - 1) {
 			view[me].epoch[i] = epoch[i];
 			view[me].fenced[i] = fenced[i];
+			view[me].moved[i] = moved[i];
+			view[me].moved_to[i] = moved_to[i];
 		}
 		view[me].holder = holder;
 		view[me].claim = claim;
@@ -72,7 +89,7 @@ inline refresh(me) {
 		:: fenced[me] || epoch[me] != life[me] -> answers[me] = false; lingers[me] = false
 		:: else ->
 			if
-			:: answers[me] && !lingers[me] && !(holder == me && claim == life[me]) -> answers[me] = false
+			:: answers[me] && !lingers[me] && !(owner(view[me]) == me && claim_of(view[me]) == life[me]) -> answers[me] = false
 			:: else -> skip
 			fi
 		fi
@@ -80,11 +97,11 @@ inline refresh(me) {
 }
 
 /* the claim in a view is valid: its epoch is that of the holder's node lease, and not fenced */
-#define valid(v, me) (v.holder != NOBODY && (v.holder != me || v.claim == life[me]) && v.claim == v.epoch[v.holder] && !v.fenced[v.holder])
+#define valid(v, me) (v.holder != NOBODY && (owner(v) != me || claim_of(v) == life[me]) && claim_of(v) == v.epoch[owner(v) % NODES] && !v.fenced[owner(v) % NODES])
 /* what the API server itself would say */
-#define mine(me) (holder == me && claim == life[me] && claim == epoch[me] && !fenced[me])
+#define mine(me) (is_owner == me && is_claim == life[me] && is_claim == epoch[me] && !fenced[me])
 /* the view is the latest of what matters to me */
-#define fresh(me) (view[me].version == version && view[me].epoch[me] == epoch[me] && view[me].fenced[me] == fenced[me])
+#define fresh(me) (view[me].version == version && view[me].epoch[me] == epoch[me] && view[me].fenced[me] == fenced[me] && (holder == NOBODY || view[me].moved[holder % NODES] == moved[holder % NODES]))
 
 proctype node(byte me) {
 	byte i = 0;
@@ -106,8 +123,8 @@ proctype node(byte me) {
 	/* it can't renew, and gives up */
 	:: atomic { !reaches[me] && answers[me] -> answers[me] = false; lingers[me] = false; life[me] = 0 }
 
-	/* the claim looks void: write it, on top of what was seen */
-	:: atomic { reaches[me] && life[me] != 0 && !valid(view[me], me) && version < MAXVERSION ->
+	/* the claim looks void: write it, on top of what was seen; or it was transferred, to this node, which writes that down, or to another, which is passed over */
+	:: atomic { reaches[me] && life[me] != 0 && (!valid(view[me], me) || transferred(view[me])) && version < MAXVERSION ->
 		if
 		:: view[me].version == version && life[me] == epoch[me] && !fenced[me] ->
 			assert(holder == NOBODY || holder == me || claim != epoch[holder] || fenced[holder]); /* taken from nobody who has it */
@@ -117,7 +134,7 @@ proctype node(byte me) {
 		fi }
 
 	/* the claim is mine as far as is known: bind */
-	:: atomic { life[me] != 0 && view[me].holder == me && view[me].claim == life[me] && !view[me].fenced[me] && view[me].epoch[me] == life[me] && !answers[me] ->
+	:: atomic { life[me] != 0 && owner(view[me]) == me && claim_of(view[me]) == life[me] && !view[me].fenced[me] && view[me].epoch[me] == life[me] && !answers[me] ->
 		answers[me] = true; lingers[me] = false }
 	/* a successor was named, and is heard */
 	:: atomic { answers[me] && lingers[me] && (holder == NOBODY || holder == me || answers[holder]) -> answers[me] = false; lingers[me] = false }
@@ -139,7 +156,13 @@ proctype node(byte me) {
 	:: atomic { reaches[me] && life[me] == epoch[me] && life[me] != 0 && !fenced[me] ->
 		other = (me + 1) % NODES;
 		if
-		:: view[me].epoch[other] == epoch[other] && epoch[other] != 0 && !fenced[other] -> fenced[other] = true; view[me].fenced[other] = true
+		:: view[me].epoch[other] == epoch[other] && epoch[other] != 0 && !fenced[other] ->
+			if
+			:: NODES == 2 && view[me].holder == other && view[me].claim == epoch[other] -> /* with what it has */
+				moved[other] = view[me].version; moved_to[other] = life[me]
+			:: skip
+			fi;
+			fenced[other] = true; view[me].fenced[other] = true; view[me].moved[other] = moved[other]; view[me].moved_to[other] = moved_to[other]
 		:: else -> skip
 		fi }
 

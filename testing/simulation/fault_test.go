@@ -19,6 +19,7 @@ const (
 	watchStuck  faultKind = "its watch is stuck"
 	slow        faultKind = "the API is slow"
 	loseAnswers faultKind = "answers are lost"
+	cantWrite   faultKind = "its writes of VIP leases hang"
 	unplug      faultKind = "its cable is out"
 	otherSide   faultKind = "on the other side of the LAN"
 	blocked     faultKind = "its heartbeat port is blocked"
@@ -72,6 +73,9 @@ func (n *node) applyFaults() {
 			f.Lag, f.Delay = n.slow.Lag, n.slow.Delay
 		}
 		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || n.has(hung) || !c.apiAwaySince.IsZero(), n.has(watchStuck) || n.has(hung), n.has(loseAnswers)
+		if n.has(cantWrite) {
+			f.Hang = "kubevip-"
+		}
 	})
 	if n.client.Faults() != leasetest.NoFaults {
 		n.renews = time.Time{}

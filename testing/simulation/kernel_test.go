@@ -80,9 +80,14 @@ func (p *process) bind(want []vip.Address) (have []vip.Address, err error) {
 	now := time.Now()
 	n.expire(now)
 	wanted := map[netip.Addr]bool{}
+	var handingOver map[vip.Key]vip.HandingOver
+	if last := p.agent.Last(); last != nil { // of this pass
+		handingOver = last.World.HandingOver
+	}
 	for _, a := range want {
 		until := t.Until
-		n.untilHeard[a.Addr] = !a.Until.IsZero()
+		_, hands := handingOver[a.Lease]
+		n.untilHeard[a.Addr], n.unwritten[a.Addr] = !a.Until.IsZero() && hands, !a.Until.IsZero() && !hands
 		if !a.Until.IsZero() && a.Until.Before(until) {
 			until = a.Until
 		}
@@ -134,7 +139,7 @@ func (p *process) refresh(ctx context.Context) {
 		before := len(n.kernel)
 		n.expire(now)
 		for a, b := range n.kernel {
-			if end := now.Add(n.lifetime()); t.Confirmed && t.Until.Sub(now) >= time.Second && !n.untilHeard[a] && b.by == p {
+			if end := now.Add(n.lifetime()); t.Confirmed && t.Until.Sub(now) >= time.Second && !n.untilHeard[a] && !n.unwritten[a] && b.by == p {
 				if t.Until.Before(end) {
 					end = t.Until
 				}
@@ -311,6 +316,9 @@ func (n *node) maxOverlap(a netip.Addr) time.Duration {
 		return n.clock(10*time.Second) + time.Second // the renew deadline: it can't be warned
 	case n.proc == nil || n.has(hung) || n.kernel[a].by != n.proc:
 		return n.clock(maxLifetime) + grace // its kernel's
+	case n.unwritten[a] && f != leasetest.NoFaults:
+		// It was passed over, and can't know: so it must know up to when nobody has been.
+		return n.clock(4*time.Second) + grace
 	case n.untilHeard[a] || f.LoseAnswers:
 		// It keeps the address until it hears its successor, or, if the answer to its write is
 		// lost, until its watch shows the write.

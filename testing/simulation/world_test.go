@@ -87,6 +87,7 @@ type node struct {
 	heard       map[netip.Addr]vip.HeardAnnouncement
 	poked       map[netip.Addr]time.Time // when an announcement last poked the agent
 	untilHeard  map[netip.Addr]bool      // bound only until the successor is heard
+	unwritten   map[netip.Addr]bool      // bound by a claim that was transferred and is not written yet
 	announced   map[netip.Addr]bool      // announced
 	listens     map[netip.Addr]bool      // announced or listened for
 	announcers  bool                     // its next process has svc_leasenamespace=announcers
@@ -138,7 +139,7 @@ func newCluster(t *testing.T, s size) *cluster {
 		c.nodes = append(c.nodes, &node{
 			c: c, id: i, name: fmt.Sprintf("n%d", i+1), cable: true, rate: 1,
 			kernel: map[netip.Addr]*kernelAddress{}, heard: map[netip.Addr]vip.HeardAnnouncement{}, poked: map[netip.Addr]time.Time{},
-			untilHeard: map[netip.Addr]bool{}, faults: map[faultKind]int{},
+			untilHeard: map[netip.Addr]bool{}, unwritten: map[netip.Addr]bool{}, faults: map[faultKind]int{},
 		})
 	}
 	return c
@@ -271,6 +272,15 @@ func (n *node) start() {
 			return info
 		},
 		Log: log, Poke: poke, Announcers: n.wantsAnnouncers(),
+		Successors: func(fill func(*vip.World)) map[vip.Key]vip.Successor {
+			last := p.agent.Last()
+			if last == nil {
+				return nil
+			}
+			w := last.World
+			fill(&w)
+			return plan.Successors(n.c.rules, w)
+		},
 	}
 	if n.c.wire != nil {
 		w := n.c.wire.connect(p)

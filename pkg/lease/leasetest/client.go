@@ -3,6 +3,7 @@ package leasetest
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -19,6 +20,7 @@ type Faults struct {
 	Cut         bool          // nothing goes through
 	WatchCut    bool          // only the watch is cut
 	LoseAnswers bool          // writes take effect, but their answers are lost
+	Hang        string        // writes of Leases whose names begin with this do not arrive, and are not answered
 }
 
 // NoFaults is a way on which nothing is wrong.
@@ -162,6 +164,10 @@ func (c *Client) Create(ctx context.Context, l *coordinationv1.Lease) (*coordina
 func (c *Client) Update(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	if err := c.delay(ctx); err != nil {
 		return nil, err
+	}
+	if hang := c.Faults().Hang; hang != "" && strings.HasPrefix(l.Name, hang) {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	got, err := c.Put(l)
 	time.Sleep(c.Faults().AnswerDelay)

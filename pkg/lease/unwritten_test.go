@@ -1,0 +1,181 @@
+package lease
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// startTransferring is start for a node that has every fence give all VIPs to the node successor.
+func startTransferring(t *testing.T, s *leasetest.Server, name, successor string) *node {
+	t.Helper()
+	n, run := newNode(t, s, name, func(o *Options) {
+		o.Successors = func(fill func(*vip.World)) map[vip.Key]vip.Successor {
+			var w vip.World
+			fill(&w)
+			all := make(map[vip.Key]vip.Successor)
+			for k, c := range w.Claims {
+				if !c.Valid {
+					all[k] = vip.Successor{Node: successor, Cause: "n1: it is dead"}
+				}
+			}
+			return all
+		}
+	})
+	run(func(error) {})
+	return n
+}
+
+// follow has the node know of Services that are another's to acquire.
+func (n *node) follow(names ...string) {
+	n.world()
+	var intents []vip.LeaseIntent
+	for _, name := range names {
+		intents = append(intents, vip.LeaseIntent{Lease: lk(name), Action: vip.Follow})
+	}
+	n.Put(intents)
+}
+
+// death is n1, with the VIPs a and b, killed among n1 to n3, whose fences give all to n2; it returns once it is fenced.
+func death(t *testing.T, s *leasetest.Server) (n2, n3 *node) {
+	t.Helper()
+	n1 := startTransferring(t, s, "n1", "n2")
+	n1.want("a", "b")
+	time.Sleep(time.Second)
+	n2, n3 = startTransferring(t, s, "n2", "n2"), startTransferring(t, s, "n3", "n2")
+	n2.follow("a", "b")
+	n3.follow("a", "b")
+	time.Sleep(5 * time.Second)
+	n1.kill()
+	for s.Lease(nodeKey("n1")).Annotations[FencedAnnotation] == "" {
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(50 * time.Millisecond)
+	return n2, n3
+}
+
+func nodeKey(node string) vip.Key { return vip.Key{Namespace: "kube-system", Name: NodePrefix + node} }
+
+// A VIP that a fence gives to a node is its own at once, for all; what it then writes says the same.
+func TestTransferred(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n2, n3 := death(t, s)
+		for _, n := range []*node{n2, n3} {
+			c := n.world().Claims[lk("a")]
+			if c.Holder != "n2" || !c.Valid || c.PreviousHolder != "n1" || c.Cause != "n1: it is dead" || len(c.FormerHolders) != 1 || c.FormerHolders[0].Node != "n1" || c.Until.IsZero() != (n == n3) {
+				t.Errorf("%s: %+v", n.name, c)
+			}
+		}
+		if got := holder(s.Lease(lk("a"))); got != "n1" {
+			t.Fatalf("it is written already: %s", got)
+		}
+		read := ByService([]*coordinationv1.Lease{s.Lease(lk("a")), s.Lease(nodeKey("n1")), s.Lease(nodeKey("n2"))}, "kube-system")
+		if node, _, _ := parseClaim(read[0]); holder(read[0]) != "n2" || node != "n2" || read[0].Annotations[FromAnnotation] != "n1" || holder(s.Lease(lk("a"))) != "n1" {
+			t.Errorf("as commands read it: %v", read[0])
+		}
+		before := n2.world().Claims[lk("a")]
+		n2.want("a", "b")
+		time.Sleep(time.Second)
+		after := n2.world().Claims[lk("a")]
+		before.Until, before.FormerHolders[0].Until = time.Time{}, after.FormerHolders[0].Until
+		if holder(s.Lease(lk("a"))) != "n2" || after.Transitions != before.Transitions || after.PreviousHolder != "n1" || after.Cause != before.Cause ||
+			!after.AcquiredAt.Equal(before.AcquiredAt) || !after.Until.IsZero() || len(after.FormerHolders) != 1 {
+			t.Errorf("written: %+v, before %+v", after, before)
+		}
+	})
+}
+
+// A VIP lease that was written after the fence, whoever wrote it, does not go by the transfer any more.
+func TestTransferEndsWithTheVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n2, n3 := death(t, s)
+		if !n2.serves("a") {
+			t.Fatal("n2 does not serve")
+		}
+		x := s.Lease(lk("a")).DeepCopy()
+		annotate(x, "tenant", "x")
+		if _, err := s.Put(x); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+		if n2.serves("a") || n3.world().Claims[lk("a")].Valid || !n2.serves("b") {
+			t.Errorf("a: %+v, b: %+v", n2.world().Claims[lk("a")], n2.world().Claims[lk("b")])
+		}
+	})
+}
+
+// A node that does not write down what it was given is passed over; it does not go on for long, though its watch does not show that.
+func TestPassedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n2, n3 := death(t, s)
+		neverTwo(t, t.Context(), "b", newGroup(n2, n3))
+		n2.want("b")
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut, f.Hang = true, "kubevip-" })
+		n3.want("a")
+		time.Sleep(stalledAfter - 300*time.Millisecond)
+		if n3.serves("a") {
+			t.Error("n3 does not wait for n2")
+		}
+		time.Sleep(time.Second)
+		if !n3.serves("a") {
+			t.Errorf("n3 does not serve: %+v", n3.world().Claims[lk("a")])
+		}
+		time.Sleep(2500 * time.Millisecond)
+		if n2.serves("a") || n2.serves("b") {
+			t.Error("n2 serves on, though it can't know what was written")
+		}
+		n2.way.SetFaults(func(f *leasetest.Faults) { *f = leasetest.NoFaults })
+		time.Sleep(5 * time.Second)
+		if n2.serves("a") || !n2.serves("b") || !n3.serves("a") {
+			t.Errorf("n2 has %v, n3 %v", n2.world().Claims, n3.world().Claims)
+		}
+	})
+}
+
+// While one node that lives does not understand transfers none are written.
+func TestEarlierVersionWithoutTransfers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		start(t, s, "n4")
+		death(t, s)
+		if text := s.Lease(nodeKey("n1")).Annotations[TransfersAnnotation]; text != "" {
+			t.Errorf("n1's node lease has %s", text)
+		}
+	})
+}
+
+// The transfers stay on a node lease, in a new epoch and after its node has stopped, for as long as the owner of a VIP lease follows from them.
+func TestTransfersStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n2, _ := death(t, s)
+		n1 := startTransferring(t, s, "n1", "n2")
+		n1.follow("a", "b")
+		time.Sleep(10 * time.Second)
+		if s.Lease(nodeKey("n1")).Annotations[TransfersAnnotation] == "" || !n2.serves("a") || n1.serves("a") {
+			t.Fatalf("n1 in a new epoch: %v", s.Lease(nodeKey("n1")).Annotations)
+		}
+		n1.stop()
+		<-n1.done
+		time.Sleep(time.Second)
+		if !n2.serves("a") {
+			t.Fatal("n1 has stopped, and n2 does not serve any more")
+		}
+		n2.want("a", "b")
+		time.Sleep(time.Second)
+		n1 = startTransferring(t, s, "n1", "n2")
+		n1.follow("a", "b")
+		time.Sleep(5 * time.Second)
+		if text := s.Lease(nodeKey("n1")).Annotations[TransfersAnnotation]; text != "" || !n2.serves("a") {
+			t.Errorf("all is written, and n1's node lease has %q", text)
+		}
+	})
+}

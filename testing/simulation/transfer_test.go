@@ -1,0 +1,132 @@
+package simulation
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// TestDeathCostsOneWrite: after the one write that fences a node all its VIPs are answered by others, although no VIP lease can be
+// written; so they are after another death, of a node that had got some of them that way; and all is written down once that is possible.
+func TestDeathCostsOneWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, size{nodes: 5, services: 100})
+		var refuse atomic.Bool
+		c.api.Refuse = func(l *coordinationv1.Lease) error {
+			if refuse.Load() && strings.HasPrefix(l.Name, "kubevip-") {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, l.Name, errors.New("a policy refuses it"))
+			}
+			return nil
+		}
+		c.wire = newWire(c, rand.New(rand.NewPCG(1, 15)))
+		c.run(rand.New(rand.NewPCG(1, 16)), 1, func(*rand.Rand, *node) {
+			time.Sleep(10 * time.Second)
+			refuse.Store(true)
+			defer refuse.Store(false)
+			for _, n := range c.nodes[:2] {
+				n.toggle(unplug)
+				n.toggle(cut)
+				time.Sleep(1500 * time.Millisecond)
+				for range 20 {
+					if text := c.unanswered(); text != "" {
+						c.mu.Lock()
+						c.fail(netip.Addr{}, c.nodes, "%s is dead: %s", n.name, text)
+						c.mu.Unlock()
+						return
+					}
+					time.Sleep(time.Second)
+				}
+			}
+			refuse.Store(false)
+			time.Sleep(30 * time.Second) // the next try of what was refused comes late
+		})
+	})
+}
+
+// unanswered describes the first VIP that is not answered by exactly one node; "" if there is none.
+func (c *cluster) unanswered() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.services {
+		if who := c.answers(s.Addresses[0], 0); len(who) != 1 {
+			return fmt.Sprintf("%s is answered by %d nodes", s.Key, len(who))
+		}
+	}
+	return ""
+}
+
+// TestTransfers: the invariants hold while nodes die one soon after the other, and those that were given their VIPs can't write that down, do
+// not see what others write, or are cut off.
+func TestTransfers(t *testing.T) {
+	for seed := range seeds(t) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 17))
+				c := newCluster(t, size{nodes: 4 + r.IntN(3), services: 16, skew: 0.02, gap: time.Second})
+				c.wire = newWire(c, rand.New(rand.NewPCG(seed, 18)))
+				c.run(r, 60, c.transferFault)
+			})
+		})
+	}
+}
+
+// transferFault is a fault that concerns transfers: half of them end a node, or begin to keep one from writing VIP leases.
+func (c *cluster) transferFault(r *rand.Rand, n *node) {
+	switch r.IntN(10) {
+	case 0, 1:
+		c.restart(r, n, "the power fails", func() { n.kill(true) })
+	case 2, 3:
+		c.toggle(r, n, cantWrite)
+	case 4:
+		c.strandSuccessor(r, n)
+	case 5:
+		c.toggle(r, n, watchStuck)
+	case 6:
+		c.toggle(r, n, otherSide)
+	case 7:
+		if r.IntN(4) == 0 {
+			c.toggleForAll(r, apiAway)
+		} else {
+			c.restart(r, n, "stopped by SIGTERM and started", n.stop)
+		}
+	default:
+		c.wireFault(r, n)
+	}
+}
+
+// strandSuccessor has another node die while n can't write VIP leases, and n's watch stick once n may have seen what it was given. Both last so long that
+// others pass n over, and that n has to end by itself.
+func (c *cluster) strandSuccessor(r *rand.Rand, n *node) {
+	o := c.nodes[r.IntN(len(c.nodes))]
+	c.mu.Lock()
+	busy := o == n || n.has(cantWrite) || n.has(watchStuck)
+	c.mu.Unlock()
+	if busy {
+		return
+	}
+	n.toggle(cantWrite)
+	c.restart(r, o, "the power fails", func() { o.kill(true) })
+	time.Sleep(time.Duration(300+r.IntN(1200)) * time.Millisecond)
+	n.toggle(watchStuck)
+	time.AfterFunc(time.Duration(6000+r.IntN(6000))*time.Millisecond, func() {
+		for _, what := range []faultKind{cantWrite, watchStuck} {
+			c.mu.Lock()
+			has := n.has(what)
+			c.mu.Unlock()
+			if has {
+				n.toggle(what)
+			}
+		}
+	})
+}
