@@ -431,7 +431,7 @@ func TestForgedMask(t *testing.T) {
 func TestDHCPClientsOfANamespace(t *testing.T) {
 	var services []vip.Service
 	for i := range maxClients {
-		services = append(services, svc(fmt.Sprintf("s%02d", i), "0.0.0.0", func(s *vip.Service) { s.Created = s.Created.Add(time.Duration(i) * time.Second) }))
+		services = append(services, svc(fmt.Sprintf("s%03d", i), "0.0.0.0", func(s *vip.Service) { s.Created = s.Created.Add(time.Duration(i) * time.Second) }))
 	}
 	shared := func(s *vip.Service) { s.DHCP.Macvlan = "herald-shared" }
 	services = append(services,
@@ -448,9 +448,9 @@ func TestDHCPClientsOfANamespace(t *testing.T) {
 		}
 	}
 	slices.Sort(got)
-	const why = "the Services of the namespace default have 64 DHCP clients, and may have no more: delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address"
+	const why = "the Services of the namespace default have 128 DHCP clients, and may have no more: delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address"
 	// The one that has a lease and the two that share a client are counted first, being older or in use.
-	want := []string{"s62: " + why, "s63: " + why, "x-young: " + why}
+	want := []string{"s126: " + why, "s127: " + why, "x-young: " + why}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

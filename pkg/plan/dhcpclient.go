@@ -89,7 +89,7 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 
 // maxClients is how many DHCP clients the Services of a namespace may have. Each costs the node that has it a
 // macvlan, whose MAC address the switch learns, sockets, and packets; svc_quota allows fewer.
-const maxClients = 64
+const maxClients = 128
 
 // refuseTooMany sets refused of each client by which its namespace would have more than maxClients: of none
 // that has an address, of the others those of the youngest Services.
