@@ -1,10 +1,13 @@
 package testing_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,8 +16,11 @@ import (
 	"github.com/heraldvip/herald/testing/check"
 )
 
-// TestAlertsFire: each alert of nodes.yaml fires while what it is about lasts, and no longer, by Prometheus' own promtool.
-func TestAlertsFire(t *testing.T) {
+type object = map[string]any
+
+// runPromtool has Prometheus' own promtool try tests of rules, which may be empty.
+func runPromtool(t *testing.T, rules object, tests []any) {
+	t.Helper()
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {
 		if os.Getenv("HERALD_LAB") == "require" {
@@ -22,13 +28,25 @@ func TestAlertsFire(t *testing.T) {
 		}
 		t.Skip("promtool is not installed (make parts)")
 	}
-	// Series, one value a minute: well for an hour, wrong for an hour, well for two.
-	const gauge, inverse, counter = "0x59 1x59 0x120", "1x59 0x59 1x120", "0x59 0+1x59 59x120"
+	dir := t.TempDir()
+	check.OK(t, os.WriteFile(filepath.Join(dir, "rules.yaml"), check.Value(yaml.Marshal(rules))(t), 0o600))
+	check.OK(t, os.WriteFile(filepath.Join(dir, "test.yaml"), check.Value(yaml.Marshal(object{"rule_files": []string{"rules.yaml"}, "evaluation_interval": "1m", "tests": tests}))(t), 0o600))
+	cmd := exec.CommandContext(t.Context(), promtool, "test", "rules", "test.yaml")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "SUCCESS") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestAlertsFire: each alert fires while what it is about lasts, and no longer, by Prometheus' own promtool.
+func TestAlertsFire(t *testing.T) {
+	// Series, one value a minute: well for an hour, wrong for two, well for two.
+	const gauge, inverse, counter = "0x59 1x119 0x120", "1x59 0x119 1x120", "0x59 0+1x119 119x120"
 	series := map[string]map[string]string{
 		"HeraldVIPUnanswered":     {`herald_vip_problems{node="n1",problem="unanswered"}`: gauge},
 		"HeraldTwoHostsAnswer":    {`herald_vip_problems{node="n1",problem="foreign_mac"}`: gauge},
 		"HeraldNoEligibleNode":    {`herald_services{node="n1",verdict="NoEligibleNode"}`: gauge},
-		"HeraldAbsent":            {`herald_claims_held{node="n1"}`: "0x59 _x59 0x120"},
+		"HeraldAbsent":            {`herald_claims_held{node="n1"}`: "0x59 _x119 0x120"},
 		"HeraldDataPlaneFault":    {`herald_data_plane_fault{node="n1"}`: gauge},
 		"HeraldCannotApply":       {`herald_apply_errors_total{node="n1",applier="addresses"}`: counter},
 		"HeraldAPIUnreachable":    {`herald_api_reachable{node="n1"}`: inverse},
@@ -41,10 +59,14 @@ func TestAlertsFire(t *testing.T) {
 		"HeraldVIPsFlap":          {`herald_vip_lease_writes_total{node="n1",action="hand over",result="ok"}`: counter, `herald_claims_held{node="n1"}`: "1x300"},
 		"HeraldLongOutage":        {`herald_vip_outage_seconds_count{node="n1"}`: counter, `herald_vip_outage_seconds_bucket{node="n1",le="5"}`: "0x300"},
 		"HeraldSecondProcess":     {`herald_node_second_process{node="n1"}`: gauge},
+		"HeraldPoolNearlyFull": {`herald_pool_addresses_free{node="n1",pool="a",family="IPv4"}`: "10x59 1x119 10x120", `herald_pool_addresses{node="n1",pool="a",family="IPv4"}`: "20x300",
+			`herald_pool_addresses_free{node="n1",pool="small",family="IPv4"}`: "0x300", `herald_pool_addresses{node="n1",pool="small",family="IPv4"}`: "2x300"},
+		"HeraldServiceWithoutAddress": {`herald_pool_services_waiting{node="n1",pool="a"}`: gauge},
+		"HeraldPoolProblem":           {`herald_pool_problems{node="n1"}`: gauge},
+		"HeraldAddressOutsidePools":   {`herald_pool_addresses_outside{node="n1"}`: gauge},
 	}
-	type object = map[string]any
-	var tests []any
-	for _, g := range alertGroups(t, "nodes.yaml") {
+	groups := append(alertGroups(t, "alerts.yaml"), alertGroups(t, "nodes.yaml")...)
+	for _, g := range groups {
 		for _, r := range g.Rules {
 			var input []any
 			for name, values := range series[r.Alert] {
@@ -54,7 +76,7 @@ func TestAlertsFire(t *testing.T) {
 				t.Errorf("%s is not tried", r.Alert)
 			}
 			var expect []any
-			for minute, fires := range map[int]bool{59: false, 115: true, 235: false} {
+			for minute, fires := range map[int]bool{59: false, 175: true, 295: false} {
 				// The whole of labels and annotations would be repeated here: that it fires is seen by ALERTS.
 				samples := []any{}
 				if fires {
@@ -62,17 +84,66 @@ func TestAlertsFire(t *testing.T) {
 				}
 				expect = append(expect, object{"expr": fmt.Sprintf(`group(ALERTS{alertname=%q,alertstate="firing"})`, r.Alert), "eval_time": fmt.Sprintf("%dm", minute), "exp_samples": samples})
 			}
-			tests = append(tests, object{"name": r.Alert, "interval": "1m", "input_series": input, "promql_expr_test": expect})
+			// Each alone: promtool would evaluate all rules for each test.
+			rule := object{"alert": r.Alert, "expr": r.Expr, "for": cmp.Or(r.For, "0s")}
+			runPromtool(t, object{"groups": []any{object{"name": "alone", "rules": []any{rule}}}}, []any{object{"name": r.Alert, "interval": "1m", "input_series": input, "promql_expr_test": expect}})
 		}
 	}
-	dir := t.TempDir()
-	var rule struct{ Spec object }
-	check.OK(t, yaml.Unmarshal(check.Value(os.ReadFile("../manifests/components/alerts/nodes.yaml"))(t), &rule))
-	check.OK(t, os.WriteFile(filepath.Join(dir, "rules.yaml"), check.Value(yaml.Marshal(rule.Spec))(t), 0o600))
-	check.OK(t, os.WriteFile(filepath.Join(dir, "test.yaml"), check.Value(yaml.Marshal(object{"rule_files": []string{"rules.yaml"}, "evaluation_interval": "1m", "tests": tests}))(t), 0o600))
-	cmd := exec.CommandContext(t.Context(), promtool, "test", "rules", "test.yaml")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "SUCCESS") {
-		t.Errorf("%v\n%s", err, out)
+}
+
+// TestDashboardsHaveData: each query of a dashboard yields something, by promtool, from series that have the labels of the metrics, two values
+// of each, and those that the query itself names.
+func TestDashboardsHaveData(t *testing.T) {
+	files := check.Value(filepath.Glob("../manifests/grafana/*.json"))(t)
+	query, selector, matcher := regexp.MustCompile(`"expr": "((?:[^"\\]|\\.)*)"`), regexp.MustCompile(`(herald_[a-z_]+)(?:\{([^}]*)\})?`), regexp.MustCompile(`(\w+)(=~|!~|!=|=)"([^"]*)"`)
+	labels := make(map[string][]string) // by metric
+	for _, r := range regexp.MustCompile("(?m)^\\| `(herald_[a-z_]+)` \\| \\w+ \\| ([^|]*) \\|").FindAllStringSubmatch(string(check.Value(os.ReadFile("../docs/reference/metrics.md"))(t)), -1) {
+		for _, l := range regexp.MustCompile("`(\\w+)`").FindAllStringSubmatch(r[2], -1) {
+			labels[r[1]] = append(labels[r[1]], l[1])
+		}
 	}
+	var tests []any
+	for _, file := range files {
+		for _, q := range query.FindAllStringSubmatch(string(check.Value(os.ReadFile(file))(t)), -1) {
+			text := regexp.MustCompile(`\$(\w+)`).ReplaceAllString(strings.ReplaceAll(q[1], `\"`, `"`), "a-$1")
+			series := make(map[string]string)
+			for _, m := range selector.FindAllStringSubmatch(text, -1) {
+				for n, buckets := range []string{"0.5", "+Inf"} {
+					values := map[string]string{"node": fmt.Sprint("n", n)}
+					for _, l := range labels[histogramName(m[1])] {
+						values[l] = fmt.Sprint("value", n)
+					}
+					if strings.HasSuffix(m[1], "_bucket") {
+						values["le"] = buckets
+					}
+					for _, x := range matcher.FindAllStringSubmatch(m[2], -1) {
+						if x[2] == "=" || x[2] == "=~" {
+							values[x[1]], _, _ = strings.Cut(x[3], "|")
+						}
+					}
+					var pairs []string
+					for k, v := range values {
+						pairs = append(pairs, fmt.Sprintf("%s=%q", k, v))
+					}
+					slices.Sort(pairs)
+					growing := "0+10x60"
+					if strings.Contains(text, "== 0") {
+						growing = "0x60"
+					}
+					series[m[1]+"{"+strings.Join(pairs, ",")+"}"] = growing
+				}
+			}
+			var input []any
+			for name, values := range series {
+				input = append(input, object{"series": name, "values": values})
+			}
+			tests = append(tests, object{"name": text, "interval": "1m", "input_series": input, "promql_expr_test": []any{
+				object{"expr": "group(" + text + ")", "eval_time": "30m", "exp_samples": []any{object{"labels": "{}", "value": 1}}},
+			}})
+		}
+	}
+	if len(tests) < 25 {
+		t.Errorf("only %d queries were found", len(tests))
+	}
+	runPromtool(t, object{"groups": []any{}}, tests)
 }
