@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
-	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -124,7 +123,7 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	c.services.onChange, c.slices.onChange = c.serviceChanged, c.sliceChanged
 	c.nodes.onChange = func(vip.Key, *vip.Node, *vip.Node) bool { c.outdated = true; return true }
 	c.cidrs.onChange = func(vip.Key, *[]netip.Prefix, *[]netip.Prefix) bool { c.outdated = true; return true }
-	c.pods = &pods{cluster: c, client: main.core, wake: mailbox.NewSignal(), watches: make(map[vip.Key]*podWatch)}
+	c.pods = newPods(c, main.core)
 	c.watches = []func(context.Context) error{c.services.Run, c.slices.Run, c.pods.Run}
 	if o.Namespace == "" { // Nodes and ServiceCIDRs have no namespace: a Role can't grant them
 		c.watches = append(c.watches, c.nodes.Run, c.cidrs.Run)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -28,6 +29,26 @@ type pods struct {
 	wake    mailbox.Signal
 
 	watches map[vip.Key]*podWatch // by Service; guarded by Cluster.mu
+
+	run func(context.Context, *reflectorStore[vip.Pod]) // lists and watches until the context ends; tests replace it
+}
+
+// Reasons why the pods of a Service with egress are not known. The first lasts a moment, and is nothing to tell a user.
+const (
+	podsBeingListed   = vip.PodsBeingListed
+	tooManyWithEgress = "the cluster has more than 64 Services with egress, of which the oldest count"
+	podsRefused       = "the API server does not let Herald list and watch pods (herald manifest rbac prints what is needed)"
+)
+
+// betweenBegins is the least time between two times that watches are begun: a Service whose selector changes all the time must not have every
+// node list its pods as often.
+const betweenBegins = time.Second
+
+func newPods(c *Cluster, client rest.Interface) *pods {
+	return &pods{
+		cluster: c, client: client, wake: mailbox.NewSignal(), watches: make(map[vip.Key]*podWatch),
+		run: func(ctx context.Context, s *reflectorStore[vip.Pod]) { _ = s.Run(ctx) },
+	}
 }
 
 // A podWatch is the Pods of one Service.
@@ -41,8 +62,13 @@ func (p *pods) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for {
-		for _, w := range p.begin(ctx) {
-			running.Go(func() { _ = w.store.Run(w.ctx) })
+		fresh := p.begin(ctx)
+		for _, w := range fresh {
+			running.Go(func() { p.run(w.ctx, w.store) })
+		}
+		if len(fresh) > 0 {
+			p.cluster.o.Poke()
+			sleep(ctx, betweenBegins)
 		}
 		select {
 		case <-ctx.Done():
@@ -77,12 +103,23 @@ func (p *pods) begin(ctx context.Context) (fresh []begun) {
 		}
 		o := c.o
 		o.Namespace = k.Namespace
+		o.Poke = func() { // the list is complete, or refused, or a pod has changed
+			c.mu.Lock()
+			c.changed[k] = true
+			c.mu.Unlock()
+			c.o.Poke()
+		}
 		store := newReflectorStore(o, &c.mu, p.client, "pods", readPod)
 		store.labels = s.Egress.Selector
-		store.onChange = func(vip.Key, *vip.Pod, *vip.Pod) bool { c.changed[k] = true; return true }
+		store.onChange = func(vip.Key, *vip.Pod, *vip.Pod) bool { return true }
 		watching, end := context.WithCancel(ctx)
 		p.watches[k] = &podWatch{store, end}
 		fresh = append(fresh, begun{watching, store})
+	}
+	for k, s := range c.services.values {
+		if s.Egress != nil && wanted[k] == nil {
+			c.changed[k] = true // it may be one too many since now
+		}
 	}
 	return fresh
 }
@@ -110,14 +147,14 @@ func (p *pods) fill(s *vip.Service) {
 	}
 	w := p.watches[s.Key]
 	switch {
-	case w == nil:
-		s.PodsUnknown = "they are not watched yet, or the cluster has more than 64 Services with egress, of which the oldest count"
+	case w == nil && len(p.watches) == maxEgressServices:
+		s.PodsUnknown = tooManyWithEgress
 		return
-	case w.refused.Load():
-		s.PodsUnknown = "the API server does not let Herald list and watch pods (herald manifest rbac prints what is needed)"
+	case w != nil && w.refused.Load():
+		s.PodsUnknown = podsRefused
 		return
-	case !w.synced.Load():
-		s.PodsUnknown = "they are being listed"
+	case w == nil || !w.synced.Load():
+		s.PodsUnknown = podsBeingListed
 		return
 	}
 	for _, pod := range w.values {

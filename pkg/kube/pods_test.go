@@ -1,13 +1,17 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
@@ -53,7 +57,7 @@ func TestPodsOfEgress(t *testing.T) {
 		}
 		return vip.Service{}, false
 	}
-	if s, _ := pods("s0"); s.PodsUnknown != "they are being listed" {
+	if s, _ := pods("s0"); s.PodsUnknown != podsBeingListed {
 		t.Errorf("before the first list: %q", s.PodsUnknown)
 	}
 	if s, _ := pods(last.Name); s.PodsUnknown == "" {
@@ -91,4 +95,62 @@ func TestPodsOfEgress(t *testing.T) {
 	if fresh := c.pods.begin(t.Context()); len(fresh) != 1 || fresh[0].store.labels != "app=s1,tier=web" {
 		t.Errorf("after a change of the selector %d new watches", len(fresh))
 	}
+}
+
+// A Service says why its pods are not known as soon as that is known: that it is one too many, that the API server refuses, or nothing while they are listed.
+func TestWhyPodsAreNotKnown(t *testing.T) {
+	c, _ := newTestCluster(t, "https://10.0.0.1:6443")
+	c.o.Egress = true
+	for i := range maxEgressServices + 1 {
+		check.OK(t, c.services.Add(egressService(fmt.Sprintf("s%d", i), time.Unix(int64(i), 0))))
+	}
+	wants := func(when, name, want string) {
+		t.Helper()
+		for _, s := range observe(c).Services {
+			if s.Key.Name == name && s.PodsUnknown != want {
+				t.Errorf("%s: the pods of %s are not known: %q, want %q", when, name, s.PodsUnknown, want)
+			}
+		}
+	}
+	last := fmt.Sprint("s", maxEgressServices)
+	wants("before they are watched", "s0", podsBeingListed)
+	wants("before they are watched", last, podsBeingListed)
+	c.pods.begin(t.Context())
+	wants("once they are watched", "s0", podsBeingListed)
+	wants("once they are watched", last, tooManyWithEgress)
+	first := c.pods.watches[vip.Key{Namespace: "default", Name: "s0"}]
+	for range failuresBeforeReport {
+		first.retryDelay(apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "", nil))
+	}
+	first.poke()
+	wants("refused", "s0", podsRefused)
+	first.succeeded()
+	check.OK(t, first.Replace(nil, ""))
+	wants("there are none", "s0", "")
+}
+
+// A Service whose selector changes all the time has its pods listed once a second.
+func TestSelectorThatChangesAllTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newTestCluster(t, "https://10.0.0.1:6443")
+		c.o.Egress = true
+		lists := 0
+		c.o.Poke = func() {}
+		c.pods = newPods(c, nil) // with a signal of this bubble
+		c.pods.run = func(context.Context, *reflectorStore[vip.Pod]) { lists++ }
+		ctx, end := context.WithCancel(t.Context())
+		go c.pods.Run(ctx)
+		for i := range 1000 {
+			s := egressService("s0", time.Unix(0, 0))
+			s.Spec.Selector["tier"] = fmt.Sprint(i)
+			check.OK(t, c.services.Update(s))
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		if lists < 5 || lists > 15 {
+			t.Errorf("in 10 s the pods of one Service were listed %d times", lists)
+		}
+		end()
+		synctest.Wait()
+	})
 }

@@ -122,7 +122,7 @@ const keepsSource = "kube-vip.io/egress: what the Service's pods send keeps the 
 // whyNoEgress returns why what the pods of s send can't have its VIP as its source, or that of some of them; "" if it can.
 func (p *pass) whyNoEgress(s *service) string {
 	switch {
-	case s.PodsUnknown == "they are being listed":
+	case s.PodsUnknown == vip.PodsBeingListed:
 		return ""
 	case s.PodsUnknown != "":
 		return keepsSource + "its pods are not known: " + s.PodsUnknown

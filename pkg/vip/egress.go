@@ -22,6 +22,9 @@ type EgressLimits struct {
 	SourcePorts      []Port         `json:",omitempty"` // none: all ports and protocols
 }
 
+// PodsBeingListed is Service.PodsUnknown for the moment until they are.
+const PodsBeingListed = "they are being listed"
+
 // A Pod is one of a Service with an EgressRule.
 type Pod struct {
 	Name      string
