@@ -131,6 +131,7 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 		if o.withdrawn {
 			move.From = ""
 		}
+		o.void = o.void || !claim.Until.IsZero() // transferred by the fence of the node that had it
 		added = append(added, h.begin(w, o, move)...)
 	}
 	if o.pending != nil && (v.AnnouncedHere || holder != w.Self) {

@@ -21,6 +21,7 @@ type step struct {
 	reason vip.Reason
 	here   bool          // this node announces it
 	heard  time.Duration // when n2 was last heard, after noon
+	fenced bool          // the claim was transferred by a fence, and is not written
 }
 
 func (s step) record(h *History) {
@@ -30,7 +31,11 @@ func (s step) record(h *History) {
 	var p vip.Plan
 	if s.holder != "gone" {
 		p.Verdicts = []vip.Verdict{{Service: k, Lease: k, Reason: s.reason, Message: "no endpoint", AnnouncedHere: s.here}}
-		w.Claims[k] = vip.Claim{Holder: name, Valid: !void && name != "", Cause: "n2: it is dead"}
+		c := vip.Claim{Holder: name, Valid: !void && name != "", Cause: "n2: it is dead"}
+		if s.fenced {
+			c.Until = w.Now.Add(4 * time.Second)
+		}
+		w.Claims[k] = c
 	}
 	h.Record(w, p)
 }
@@ -46,6 +51,10 @@ func TestMoves(t *testing.T) {
 		{"a dead node: from when it was last heard to the announcement", []step{
 			{holder: "n2"}, {at: s, holder: "!n2", reason: vip.VIPClaiming, heard: 500 * time.Millisecond}, {at: s + 10*time.Millisecond, holder: "n1", heard: 500 * time.Millisecond},
 			{at: s + 20*time.Millisecond, holder: "n1", here: true, heard: 500 * time.Millisecond}, {at: 2 * s, holder: "n1", here: true, heard: 2 * s},
+		}, "n2>n1 n2: it is dead 520ms\n"},
+		{"a dead node whose fence transfers it", []step{
+			{holder: "n2"}, {at: s, holder: "n1", fenced: true, heard: 500 * time.Millisecond}, {at: s + 20*time.Millisecond, holder: "n1", fenced: true, here: true, heard: 500 * time.Millisecond},
+			{at: 2 * s, holder: "n1", here: true, heard: 2 * s},
 		}, "n2>n1 n2: it is dead 520ms\n"},
 		{"handed over", []step{{holder: "n2"}, {at: s, holder: "n1", heard: s}, {at: s + time.Millisecond, holder: "n1", here: true, heard: s}}, "n2>n1 n2: it is dead 0s\n"},
 		{"handed over by a node whose link went down before", []step{{holder: "n2"}, {at: 3 * s, holder: "n1"}, {at: 3 * s, holder: "n1", here: true}}, "n2>n1 n2: it is dead 3s\n"},
