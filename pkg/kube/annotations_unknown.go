@@ -19,9 +19,6 @@ const (
 func (r annotationReader) reportUnknown() {
 	var unknown []string
 	for key := range r.annotations {
-		if len(validation.IsQualifiedName(key)) > 0 {
-			continue // the API server takes no such key, and it could not be shown
-		}
 		if strings.HasPrefix(key, "heraldvip.io/") || strings.HasPrefix(key, "kube-vip.io/") {
 			if !slices.ContainsFunc(Annotations, func(a Annotation) bool { return a.Key == key }) {
 				unknown = append(unknown, key)
@@ -31,6 +28,9 @@ func (r annotationReader) reportUnknown() {
 	slices.Sort(unknown)
 	reported := 0
 	for _, key := range unknown[:min(len(unknown), maxUnknownChecked)] {
+		if len(validation.IsQualifiedName(key)) > 0 {
+			continue // the API server takes no such key, and it could not be shown
+		}
 		text := truncate(key, 80)
 		switch near := nearestAnnotation(key); {
 		case near != "":
