@@ -51,9 +51,13 @@ func TestAdmission(t *testing.T) {
 	t.Cleanup(func() { api.do("DELETE", election, "") })
 	api.apply(t, "admission.yaml")
 	check.Until(t, 20*time.Second, "the policies are in force", func() error {
-		for path, body := range map[string]string{services + "?dryRun=All": service("probe", addresses("10.1.1.1")+`,"kube-vip.io/hwaddr":"02:00:00:00:00:01"`, ""), leases + "?dryRun=All": lease("probe", claim)} {
-			if resp, answer := api.doAs(t, tenant, "POST", path, body); resp.StatusCode != http.StatusUnprocessableEntity && resp.StatusCode != http.StatusForbidden {
-				return fmt.Errorf("%s: %d %s", path, resp.StatusCode, answer)
+		for _, probe := range []struct{ user, path, body string }{
+			{tenant, services, service("probe", addresses("10.1.1.1")+`,"kube-vip.io/hwaddr":"02:00:00:00:00:01"`, "")},
+			{tenant, leases, lease("probe", claim)},
+			{serviceAccount, leases, lease("probe", claim)},
+		} {
+			if resp, answer := api.doAs(t, probe.user, "POST", probe.path+"?dryRun=All", probe.body); resp.StatusCode != http.StatusUnprocessableEntity && resp.StatusCode != http.StatusForbidden {
+				return fmt.Errorf("%s: %d %s", probe.path, resp.StatusCode, answer)
 			}
 		}
 		return nil
