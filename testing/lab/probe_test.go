@@ -57,7 +57,7 @@ func TestProbersWithoutFault(t *testing.T) {
 		t.Error(wr.Err)
 	}
 	for _, a := range wr.Addrs {
-		if a.Rounds < 450 || a.LongestSilence > 100*time.Millisecond || a.LongestDouble > 0 || a.First.IsZero() {
+		if a.Rounds < 400 || a.LongestSilence > 100*time.Millisecond || a.LongestDouble > 0 || a.First.IsZero() {
 			t.Errorf("%s: %d rounds, longest silence %v, double %v", a.Addr, a.Rounds, a.LongestSilence, a.LongestDouble)
 		}
 	}
@@ -66,7 +66,7 @@ func TestProbersWithoutFault(t *testing.T) {
 	}
 	for i, source := range []string{"10.77.0.11", "fd77::11"} { // the node's, by which it masquerades
 		r := cr[i]
-		if r.Attempts < 900 || len(r.Failures) > 0 || r.Outage > 100*time.Millisecond || r.Pods["quiet"] != r.Attempts {
+		if r.Attempts < 800 || len(r.Failures) > 0 || r.Outage > 100*time.Millisecond || r.Pods["quiet"] != r.Attempts {
 			t.Errorf("to %s: %d attempts, %d failures, outage %v, pods %v", r.To, r.Attempts, len(r.Failures), r.Outage, r.Pods)
 		}
 		if r.Clients[netip.MustParseAddr(source)] != r.Attempts {
@@ -143,7 +143,8 @@ func TestWhoHasSeesChanges(t *testing.T) {
 			}
 			r := w.Stop().Addr(addr)
 			t.Log(r)
-			if got, want := owners(r), "n1 - n2 n1,n2 n1"; got != want {
+			// The answer to the first question may come late on a loaded machine.
+			if got, want := strings.TrimPrefix(owners(r), "- "), "n1 - n2 n1,n2 n1"; got != want {
 				t.Errorf("timeline: %s, want %s", got, want)
 			}
 			if min := silent.Sub(gone); r.LongestSilence < min || r.LongestSilence > min+back+100*time.Millisecond {
@@ -152,7 +153,7 @@ func TestWhoHasSeesChanges(t *testing.T) {
 			if r.LongestDouble < took-50*time.Millisecond || r.LongestDouble > took+300*time.Millisecond {
 				t.Errorf("double answers for %v, want about %v", r.LongestDouble, took)
 			}
-			if r.TotalDouble != r.LongestDouble || r.TotalSilence != r.LongestSilence {
+			if r.TotalDouble != r.LongestDouble || r.TotalSilence > r.LongestSilence+100*time.Millisecond {
 				t.Errorf("one silence and one double: got totals %v, %v for %v, %v", r.TotalSilence, r.TotalDouble, r.LongestSilence, r.LongestDouble)
 			}
 		})
