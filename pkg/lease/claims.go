@@ -24,7 +24,7 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	for name, p := range l.peers {
 		all = append(all, vip.Member{
 			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone, HeardAt: p.lastHeard(), Unproven: !p.renewed && p.heardAt.IsZero(),
-			AnswersUntil: l.decision.AnswersUntil[name], Stalled: !p.stalledSince.IsZero(), Stable: p.stable(now), Info: p.info,
+			AnswersUntil: p.mayAnswerUntil(l.decision.AnswersUntil[name], now), Stalled: !p.stalledSince.IsZero(), Stable: p.stable(now), Info: p.info,
 		})
 	}
 	slices.SortFunc(all, func(a, b vip.Member) int { return strings.Compare(a.Name, b.Name) })

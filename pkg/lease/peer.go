@@ -18,6 +18,7 @@ type peer struct {
 	gone     bool                  // it is dead by heartbeats, and so is its kernel
 	heardAt  time.Time             // when its last heartbeat came; zero: none did
 	renewed  bool                  // its node lease was seen to be renewed
+	renewAt  time.Time             // when that, or the node lease itself, was seen last; a fence is no renewal
 	released bool                  // the node itself ended its epoch: it has stopped
 	info     vip.NodeInfo
 	infoText string
@@ -29,6 +30,7 @@ type peer struct {
 	stalledSince   time.Time // since when it counts as stalled: it was expected to acquire one and did not; zero: it is not
 	unwrittenSince time.Time // since when it has had claims that were transferred to it and are not written; zero: it has none
 	passedOver     bool      // while it is stalled: what was transferred to it, and is not written, is free
+	answersUntil   time.Time // when its kernel has removed what it was passed over for, at the latest
 }
 
 // void reports whether claims of that epoch are void: the node has released its node lease, is
@@ -37,12 +39,21 @@ func (p *peer) void(epoch int64) bool {
 	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
 }
 
-// lastHeard returns when the last heartbeat of the node came, or its node lease was last seen to change, if that was later.
+// lastHeard returns when the last heartbeat of the node came, or its node lease was last seen to be renewed, if that was later.
 func (p *peer) lastHeard() time.Time {
-	if p.heardAt.After(p.Changed) {
+	if p.heardAt.After(p.renewAt) {
 		return p.heardAt
 	}
-	return p.Changed
+	return p.renewAt
+}
+
+// mayAnswerUntil returns until when the kernel of the node may answer for VIPs that are not the node's: decided is what quorum.Decision
+// has; or, unless it is gone, for what it was passed over.
+func (p *peer) mayAnswerUntil(decided, now time.Time) time.Time {
+	if p.gone || !p.answersUntil.After(decided) || !now.Before(p.answersUntil) {
+		return decided
+	}
+	return p.answersUntil
 }
 
 // silent reports whether this node has seen no change of the node lease for d or longer.
@@ -78,6 +89,9 @@ func (p *peer) update(l *coordinationv1.Lease, now time.Time) bool {
 		}
 	}
 	changed := now
+	if p.lease == nil || !renewTime(l).Equal(renewTime(p.lease)) {
+		p.renewAt = now
+	}
 	p.renewed = p.renewed || p.lease != nil && renewTime(l).After(renewTime(p.lease))
 	if same && p.lease != nil && renewTime(l).Equal(renewTime(p.lease)) {
 		changed = p.Changed // by another process, which waits for the name (tellWaiting)

@@ -30,6 +30,9 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		in.Peers[node] = p.Peer
 		l.changed = l.changed || p.gone != statuses[node].Gone
 		p.gone, p.heardAt = statuses[node].Gone, statuses[node].HeardAt
+		if statuses[node].ProcessEnded {
+			p.heardAt = now // its kernel answers
+		}
 	}
 	for k := range l.quorum.Moved {
 		in.Versions[k] = l.cache.version(k)
@@ -110,10 +113,13 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 		timeout = shortTimeout
 	}
 	next, now := l.tombstone(node, p), time.Now()
+	mayAnswer := l.decision.Fence[node] != quorum.ReasonYielded && !p.gone
 	l.writes.pending[k] = true
 	l.writes.nodeLeases++
-	l.start(ctx, min(timeout, l.o.RenewDeadline/2), func(ctx context.Context) func() {
+	l.start(ctx, l.o.LeaseDuration, func(ctx context.Context) func() {
 		l.addTransfers(next, node)
+		ctx, cancel := context.WithTimeout(ctx, min(timeout, l.o.RenewDeadline/2)) // however long the plan took
+		defer cancel()
 		write := l.store.Update
 		if next.ResourceVersion == "" {
 			write = l.store.Create
@@ -126,6 +132,9 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 				l.metrics.fenced.Inc()
 				p.update(got, now)
 				delete(l.decision.Alive, node)
+				if mayAnswer { // a plan may be made before the next evaluation
+					l.decision.AnswersUntil[node] = time.Now().Add(vip.AddressLifetime + vip.AddressRemovalDelay)
+				}
 				l.changed = true
 			}
 		}

@@ -67,9 +67,10 @@ func (l *Leases) updateUnwritten() {
 // actUntil returns until when this node may act on a claim of its own that is not written: for one and a half retry
 // periods and a second after asOf, also without the API server: another node may have written its own claim just before that went away.
 // Once claims may be moved without it (State.Moving), one that is not written is free, and goes where all agree.
-func (l *Leases) actUntil() time.Time {
-	return l.unwritten.asOf.Add(l.o.RetryPeriod*3/2 + time.Second)
-}
+func (l *Leases) actUntil() time.Time { return l.unwritten.asOf.Add(l.actTime()) }
+
+// actTime returns how long after a moment up to which a node knows all that was written it may act on claims that are not written.
+func (l *Leases) actTime() time.Duration { return l.o.RetryPeriod*3/2 + time.Second }
 
 // ownKeys returns the VIP leases that are written in this node's name, and those that were transferred to it, whether they
 // count or not.
@@ -115,6 +116,9 @@ func (l *Leases) updatePassedOver(now time.Time) {
 		if p.updatePassedOver(expected[node], now) {
 			l.changed = true
 			l.o.Log.Info("a node does not write down the VIPs that were transferred to it; others go ahead of it", "node", node)
+		}
+		if p.passedOver { // it may not know that yet, or have ended
+			p.answersUntil = now.Add(l.actTime() + vip.AddressRemovalDelay)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"context"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -128,6 +130,9 @@ func TestPassedOver(t *testing.T) {
 		if !n3.serves("a") {
 			t.Errorf("n3 does not serve: %+v", n3.world().Claims[lk("a")])
 		}
+		if until := n3.member("n2").AnswersUntil; time.Until(until) < 4*time.Second || time.Until(until) > 6*time.Second {
+			t.Errorf("n2 may answer for what it was given until %v, by what n3 knows", until)
+		}
 		time.Sleep(2500 * time.Millisecond)
 		if n2.serves("a") || n2.serves("b") {
 			t.Error("n2 serves on, though it can't know what was written")
@@ -178,4 +183,98 @@ func TestTransfersStay(t *testing.T) {
 			t.Errorf("all is written, and n1's node lease has %q", text)
 		}
 	})
+}
+
+// A node whose fence gives a VIP to itself knows from the answer on, before its next step, that the kernel of the fenced node may answer for it:
+// any plan that is made by then would bind it.
+func TestFenceKnowsWhoMayAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := startTransferring(t, s, "n1", "n2")
+		n1.want("a")
+		time.Sleep(time.Second)
+		n2, _ := newNode(t, s, "n2", func(o *Options) {
+			o.Successors = func(func(*vip.World)) map[vip.Key]vip.Successor {
+				return map[vip.Key]vip.Successor{lk("a"): {Node: "n2", Cause: "n1: it is dead"}}
+			}
+		})
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go n2.way.Watch(ctx)
+		step := func() vip.World {
+			n2.step(ctx)
+			time.Sleep(100 * time.Millisecond) // all answers have come
+			return n2.world()
+		}
+		for range 50 {
+			step()
+		}
+		n1.kill()
+		w := step()
+		for began := time.Now(); w.Claims[lk("a")].Holder != "n2" && time.Since(began) < 2*leaseDuration; {
+			w = step()
+		}
+		if !w.Claims[lk("a")].Valid || len(w.Members) != 2 || w.Members[0].AnswersUntil.IsZero() {
+			t.Errorf("claim %+v, members %+v", w.Claims[lk("a")], w.Members)
+		}
+	})
+}
+
+// A node was last heard when it renewed its node lease, not when another fenced it: outages are measured from then.
+func TestFenceIsNoSignOfLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n2, n3 := death(t, s)
+		for _, n := range []*node{n2, n3} {
+			if ago := time.Since(n.member("n1").HeardAt); ago < leaseDuration {
+				t.Errorf("%s heard n1 %v ago", n.name, ago)
+			}
+		}
+	})
+}
+
+// member is what the node knows of another one.
+func (n *node) member(name string) vip.Member {
+	for _, m := range n.world().Members {
+		if m.Name == name {
+			return m
+		}
+	}
+	return vip.Member{}
+}
+
+// However long a plan takes, a fence with the transfers that follow from it is written.
+func TestFenceAfterSlowPlan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1 := startTransferring(t, s, "n1", "n2")
+		n1.want("a")
+		time.Sleep(time.Second)
+		_, run := newNode(t, s, "n2", func(o *Options) {
+			o.Successors = func(func(*vip.World)) map[vip.Key]vip.Successor {
+				time.Sleep(2 * time.Second)
+				return map[vip.Key]vip.Successor{lk("a"): {Node: "n2"}}
+			}
+		})
+		run(func(error) {})
+		time.Sleep(5 * time.Second)
+		n1.kill()
+		time.Sleep(leaseDuration + 3*time.Second)
+		if s.Lease(nodeKey("n1")).Annotations[FencedAnnotation] == "" {
+			t.Error("n1 is not fenced")
+		}
+	})
+}
+
+// While the kernel of a node answers whose process has ended, clients are served: no outage is counted from its last heartbeat on.
+func TestHeardWhileItsKernelAnswers(t *testing.T) {
+	n := New(leasetest.NewClient(leasetest.NewServer(), func() {}), Options{Node: "n1", Log: slog.New(slog.DiscardHandler)})
+	now := time.Now()
+	n.peer("n2", now)
+	for _, ended := range []bool{false, true} {
+		n.evaluate(map[string]vip.PeerStatus{"n2": {Liveness: vip.Dead, ProcessEnded: ended, HeardAt: now.Add(-4 * time.Second)}}, &vip.NodeInfo{}, now)
+		if ago := now.Sub(n.peers["n2"].lastHeard()); (ago == 0) != ended {
+			t.Errorf("ended %v: heard %v ago", ended, ago)
+		}
+	}
 }
