@@ -192,6 +192,13 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 	if got := newStatusReport(s, inNamespace(""), noon).Services[0].Problem; !strings.HasPrefix(got, "NoEligibleNode") {
 		t.Errorf("got %q", got)
 	}
+	// No Event counts that Heralds left which have been killed since.
+	later := newStatusReport(s, inNamespace(""), noon.Add(time.Hour))
+	for i, want := range []string{"its owner n1: silent for", "no Herald runs on any node", "no Herald runs on any node"} {
+		if got := later.Services[i].Problem; !strings.HasPrefix(got, want) {
+			t.Errorf("an hour later: %s: got %q, want %q", later.Services[i].Service, got, want)
+		}
+	}
 }
 
 func TestStatusCommand(t *testing.T) {

@@ -247,6 +247,8 @@ func (v statusView) withoutVIP(s *vip.Service, owner string, since time.Time) st
 	}
 	missing := unannounced(s)
 	switch {
+	case owner == "" && !slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.runs(v.now) }):
+		return "no Herald runs on any node" // whatever Events they left say
 	case len(s.Ingress) > 0 && len(missing) > 0:
 		return "not announced: " + strings.Join(missing, ", ") + v.refusal(s) + v.whoHas(s)
 	case found && e.Reason != vip.VIPAnnounced && e.Reason != vip.VIPMoved && (e.Warning || len(s.Ingress) == 0):

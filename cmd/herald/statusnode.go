@@ -67,6 +67,11 @@ func (n nodeStatus) fault(now time.Time) string {
 	return "ok"
 }
 
+// runs reports whether a Herald renews the node lease, in the namespace of the announcers.
+func (n nodeStatus) runs(now time.Time) bool {
+	return !n.Fenced && now.Sub(n.RenewedAt) <= n.Duration && !strings.Contains(n.Name, "/")
+}
+
 // barred returns what keeps a node from carrying VIPs, or "".
 func (n nodeStatus) barred(now time.Time) string {
 	switch silent := now.Sub(n.RenewedAt); {
