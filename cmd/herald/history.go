@@ -77,7 +77,7 @@ func historyCommand() *cobra.Command {
 			return err
 		}
 		k := kubectl{flags: flags, port: *port}
-		pods, err := k.pods(ctx)
+		pods, err := k.pods(ctx, announcersNamespace(s.Leases))
 		if err != nil {
 			return err
 		}

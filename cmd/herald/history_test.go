@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -73,7 +74,7 @@ func TestHistoryByKubectl(t *testing.T) {
 	dir := t.TempDir()
 	script := `#!/bin/sh
 case "$*" in
-"get pods"*"--context=lab") printf 'n1 kube-system herald-1\nn2 kube-system herald-2\nn3 kube-system herald-3\n' ;;
+"get pods"*"--context=lab") printf 'n1 lb herald-1\nn2 kube-system herald-2\nn3 lb herald-3\nn1 tenant forged\nn4 tenant forged\n' ;;
 *pod/herald-1*) echo "Forwarding from 127.0.0.1:` + port(server) + ` -> 2112"; exec sleep 60 ;;
 *pod/herald-3*) echo "Forwarding from 127.0.0.1:` + port(broken) + ` -> 2112"; exec sleep 60 ;;
 *) echo "error: forbidden" >&2; exit 1 ;;
@@ -82,7 +83,10 @@ esac
 	check.OK(t, os.WriteFile(filepath.Join(dir, "kubectl"), []byte(script), 0o700))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	k := kubectl{flags: &accessFlags{context: "lab"}, port: 2112}
-	pods := check.Value(k.pods(t.Context()))(t)
+	pods := check.Value(k.pods(t.Context(), "lb"))(t)
+	if want := map[string]podName{"n1": {"lb", "herald-1"}, "n2": {"kube-system", "herald-2"}, "n3": {"lb", "herald-3"}}; !maps.Equal(pods, want) {
+		t.Errorf("Herald's Pods are %v, want %v: a tenant's may bear the label", pods, want)
+	}
 	answers, missing := askAll(t.Context(), pods, k.history)
 	r := joinHistories(answers, missing)
 	var out strings.Builder
@@ -93,7 +97,7 @@ esac
 		}
 	}
 	k.flags.context = "none"
-	if _, err := k.pods(t.Context()); err == nil || !strings.Contains(err.Error(), "error: forbidden") {
+	if _, err := k.pods(t.Context(), "lb"); err == nil || !strings.Contains(err.Error(), "error: forbidden") {
 		t.Errorf("without the right to list Pods: %v", err)
 	}
 }

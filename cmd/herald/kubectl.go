@@ -33,8 +33,9 @@ func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "kubectl", args...)
 }
 
-// pods returns the running Pods of Herald, by node.
-func (k kubectl) pods(ctx context.Context) (map[string]podName, error) {
+// pods returns the running Pods of Herald, by node: those in the namespace of the announcers and in kube-system, where static Pods are. In another
+// one any user can run a Pod with Herald's label.
+func (k kubectl) pods(ctx context.Context, namespace string) (map[string]podName, error) {
 	cmd := k.command(ctx, "get", "pods", "--all-namespaces", "--selector=app.kubernetes.io/name=herald", "--field-selector=status.phase=Running",
 		`--output=jsonpath={range .items[*]}{.spec.nodeName}{" "}{.metadata.namespace}{" "}{.metadata.name}{"\n"}{end}`)
 	var out, problem bytes.Buffer
@@ -44,7 +45,7 @@ func (k kubectl) pods(ctx context.Context) (map[string]podName, error) {
 	}
 	pods := make(map[string]podName)
 	for line := range strings.Lines(out.String()) {
-		if f := strings.Fields(line); len(f) == 3 {
+		if f := strings.Fields(line); len(f) == 3 && (f[1] == namespace || f[1] == "kube-system" && pods[f[0]].namespace != namespace) {
 			pods[f[0]] = podName{f[1], f[2]}
 		}
 	}
