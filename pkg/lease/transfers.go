@@ -32,7 +32,7 @@ type transfer struct {
 	To     string `json:"to"`              // <node>@<epoch>: their claim from then on
 	At     int64  `json:"at"`              // when, in Unix microseconds by the clock of the node that wrote it
 	Cause  string `json:"cause,omitempty"` // why, in words
-	Leases []byte `json:"leases"`          // a digest of each, big-endian, sorted
+	Leases []byte `json:"leases"`          // a digest of each, big-endian
 
 	node  string
 	epoch int64
