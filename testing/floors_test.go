@@ -43,6 +43,7 @@ var floors = map[string]int{
 	"pkg/netif":    1,
 	"pkg/l2":       1,
 	"pkg/bgp":      1,
+	"pkg/bfd":      1,
 	"pkg/rtable":   1,
 	"pkg/egress":   1,
 	"pkg/nft":      1,
@@ -65,7 +66,7 @@ var floors = map[string]int{
 }
 
 // sideways is what may be imported on the same floor.
-var sideways = map[string]string{"pkg/plan": "pkg/pool", "pkg/config": "pkg/vip", "pkg/lease": "pkg/quorum"}
+var sideways = map[string]string{"pkg/plan": "pkg/pool", "pkg/config": "pkg/vip", "pkg/lease": "pkg/quorum", "pkg/bgp": "pkg/bfd"}
 
 // worlds says which files may import what: where a type of the outside ends. A
 // package that begins with several prefixes belongs to the longest. "pkg/x"

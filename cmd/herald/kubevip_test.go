@@ -59,7 +59,7 @@ var differences = map[string]string{
 	"egress_podcidr":          "Known from Nodes without it; several ranges of both families.",
 	"egress_servicecidr":      "Known from ServiceCIDRs without it; several ranges of both families.",
 	"bgp_enable":              "For the control plane's VIP from every node whose API server is ready, if `vip_arp` is off.",
-	"bgp_peers":               "BFD options are read, and warned of.",
+	"bgp_peers":               "BFD with the defaults 300, 300 and 3. With multihop BFD options are read, and warned of.",
 	"address":                 "IP addresses only. With a name Herald does not start: write what it resolves to.",
 	"vip_arpRate":             "For 30 s after a change; then no more than 10 frames a second on a node. Less than 500 is 3000, with a warning.",
 	"vip_skipdad":             "Also for IPv4 (RFC 5227).",

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/bfd"
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -60,6 +61,7 @@ type Speaker struct {
 	wanted  *mailbox.Mailbox[wanted]         // from Put to Run and the peers
 	peers   atomic.Pointer[map[string]*peer] // by name; Run replaces the map
 	summary atomic.Pointer[summary]          // what Summary returned last
+	bfd     *bfd.Sessions
 }
 
 // wanted is what the last Put asked for.
@@ -73,7 +75,7 @@ func New(o Options) *Speaker {
 	if o.MaxReceived == 0 {
 		o.MaxReceived = 500_000
 	}
-	s := &Speaker{o: o, metrics: newMetrics(), wanted: mailbox.New[wanted]()}
+	s := &Speaker{o: o, metrics: newMetrics(), wanted: mailbox.New[wanted](), bfd: bfd.New(o.Log)}
 	s.peers.Store(&map[string]*peer{})
 	return s
 }
@@ -140,7 +142,11 @@ func (s *Speaker) LinksChanged() {
 // and ends the sessions with a shutdown communication (RFC 9003), unless a route has Keep: then
 // it sends nothing, and the end of the process ends the sessions.
 func (s *Speaker) Run(ctx context.Context) error {
-	var running sync.WaitGroup
+	var running, monitoring sync.WaitGroup
+	bfdContext, stopBFD := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the peers
+	defer monitoring.Wait()
+	defer stopBFD()
+	monitoring.Go(func() { _ = s.bfd.Run(bfdContext) })
 	for {
 		if !s.wanted.Empty() {
 			s.startAndStop(ctx, &running)
@@ -170,7 +176,7 @@ func (s *Speaker) startAndStop(ctx context.Context, running *sync.WaitGroup) {
 		if p != nil {
 			p.stop <- "the configuration of this session changed"
 		}
-		p = newPeer(c, s.o, s.metrics, s.wanted)
+		p = newPeer(c, s)
 		peers[name] = p
 		running.Go(func() { p.run(ctx) })
 	}

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -46,7 +45,7 @@ func TestEndpoints(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.peer.Port = 179
-			at, err := newPeer(tt.peer, Options{Node: "n1", Log: check.Log(t), Links: kernelLinks}, newMetrics(), mailbox.New[wanted]()).findEndpoints()
+			at, err := newPeer(tt.peer, New(Options{Node: "n1", Log: check.Log(t), Links: kernelLinks})).findEndpoints()
 			if tt.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wrong) {
 					t.Errorf("%v, want %s", err, tt.wrong)
@@ -102,7 +101,7 @@ func TestIdentifier(t *testing.T) {
 		{vip.BGPPeer{}, Options{}, "10.0.0.1"},
 	} {
 		tt.o.Log, tt.o.Links = check.Log(t), kernelLinks
-		id, err := newPeer(tt.peer, tt.o, newMetrics(), mailbox.New[wanted]()).identifier(netip.MustParseAddr("10.0.0.1"))
+		id, err := newPeer(tt.peer, New(tt.o)).identifier(netip.MustParseAddr("10.0.0.1"))
 		if got := id.String(); err == nil && got != tt.want || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s, %v, want %s", got, err, tt.want)
 		}

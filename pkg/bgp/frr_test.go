@@ -191,16 +191,18 @@ func TestUnnumbered(t *testing.T) {
  no bgp ebgp-requires-policy
  bgp router-id 192.0.2.1
  neighbor eth0 interface remote-as external
+ neighbor eth0 bfd
  address-family ipv6 unicast
   neighbor eth0 activate
  exit-address-family
 `)
-	s := runSpeaker(t, nil, vip.BGPPeer{Interface: "r13"})
+	s := runSpeaker(t, nil, vip.BGPPeer{Interface: "r13", BFD: fastBFD})
 	s.advertise("198.51.100.7/32", "2001:db8::7/128")
 	s.up()
 	link := linkLocalOf(t, "r13")
 	r.has("ipv4", map[string]string{"198.51.100.7/32": link})
 	r.has("ipv6", map[string]string{"2001:db8::7/128": link})
+	check.True(t, 10*time.Second, "BFD is up between link-local addresses", func() bool { return s.Sessions()[0].BFD == "up" })
 }
 
 // linkLocalOf is the link-local address of a link of the test's namespace.

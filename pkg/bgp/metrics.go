@@ -7,6 +7,7 @@ import (
 	api "github.com/osrg/gobgp/v3/api"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heraldvip/herald/pkg/bfd"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -16,6 +17,9 @@ type metrics struct {
 	flaps    *prometheus.CounterVec
 	sent     *prometheus.CounterVec
 	received *prometheus.CounterVec
+
+	bfdUp       *prometheus.GaugeVec
+	bfdFailures *prometheus.CounterVec
 }
 
 var labels = []string{"peer", "as"}
@@ -33,13 +37,16 @@ func newMetrics() *metrics {
 		flaps:    counter("herald_bgp_session_flaps_total", "Established sessions that ended."),
 		sent:     counter("herald_bgp_updates_sent_total", "UPDATE messages sent to the peer."),
 		received: counter("herald_bgp_updates_received_total", "UPDATE messages received from the peer. Herald uses none of them."),
+
+		bfdUp:       gauge("herald_bfd_session_up", "Whether the BFD session with the peer is up; no series for a peer without BFD."),
+		bfdFailures: counter("herald_bfd_session_failures_total", "BFD sessions that were up and failed; not those that the router's administrator ended."),
 	}
 }
 
 // Collectors are the metrics of this package.
 func (s *Speaker) Collectors() []prometheus.Collector {
 	m := s.metrics
-	return []prometheus.Collector{m.up, m.prefixes, m.flaps, m.sent, m.received}
+	return []prometheus.Collector{m.up, m.prefixes, m.flaps, m.sent, m.received, m.bfdUp, m.bfdFailures}
 }
 
 func labelsOf(c vip.BGPPeer) []string {
@@ -48,7 +55,7 @@ func labelsOf(c vip.BGPPeer) []string {
 
 // remove removes the series of a peer.
 func (m *metrics) remove(c vip.BGPPeer) {
-	for _, v := range []interface{ DeleteLabelValues(...string) bool }{m.up, m.prefixes, m.flaps, m.sent, m.received} {
+	for _, v := range []interface{ DeleteLabelValues(...string) bool }{m.up, m.prefixes, m.flaps, m.sent, m.received, m.bfdUp, m.bfdFailures} {
 		v.DeleteLabelValues(labelsOf(c)...)
 	}
 }
@@ -63,6 +70,14 @@ func (p *peer) setMetrics() {
 	p.metrics.up.WithLabelValues(l...).Set(up)
 	p.metrics.prefixes.WithLabelValues(l...).Set(float64(s.Prefixes))
 	p.metrics.flaps.WithLabelValues(l...) // from 0 on, for rate()
+	if p.config.BFD != (vip.BFD{}) {
+		up := 0.0
+		if x := p.path.status.Load(); x != nil && x.State == bfd.Up {
+			up = 1
+		}
+		p.metrics.bfdUp.WithLabelValues(l...).Set(up)
+		p.metrics.bfdFailures.WithLabelValues(l...)
+	}
 }
 
 // countUpdates adds what gobgp has counted since the last call to the counters of UPDATE

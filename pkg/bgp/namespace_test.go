@@ -131,21 +131,26 @@ func (r *router) kill(name string) {
 	}
 }
 
-// frr runs FRR's zebra and bgpd with the given configuration of bgpd.
+// frr runs FRR's zebra and bgpd with the given configuration of bgpd, and bfdd if that asks for BFD.
 func (r *router) frr(conf string) {
 	r.t.Helper()
 	check.OK(r.t, os.WriteFile(filepath.Join(r.dir, "zebra.conf"), []byte("hostname "+r.name+"\n"), 0o644))
 	check.OK(r.t, os.WriteFile(filepath.Join(r.dir, "bgpd.conf"), []byte(conf), 0o644))
 	r.daemon("zebra")
 	r.await("zebra", func() error { _, err := os.Stat(filepath.Join(r.dir, "zserv.api")); return err })
+	if strings.Contains(conf, " bfd\n") {
+		check.OK(r.t, os.WriteFile(filepath.Join(r.dir, "bfdd.conf"), nil, 0o644))
+		r.daemon("bfdd", "--bfdctl", filepath.Join(r.dir, "bfdd.sock"))
+		r.await("bfdd", func() error { _, err := r.vtysh("show bfd peers"); return err })
+	}
 	r.daemon("bgpd")
 	r.await("bgpd", func() error { _, err := r.vtysh("show version"); return err })
 }
 
-func (r *router) daemon(name string) {
+func (r *router) daemon(name string, more ...string) {
 	r.t.Helper()
-	r.run(name, frrDir+"/"+name, "-f", r.dir+"/"+name+".conf", "-i", r.dir+"/"+name+".pid", "-z", r.dir+"/zserv.api",
-		"--vty_socket", r.dir, "-P", "0")
+	r.run(name, append([]string{frrDir + "/" + name, "-f", r.dir + "/" + name + ".conf", "-i", r.dir + "/" + name + ".pid", "-z", r.dir + "/zserv.api",
+		"--vty_socket", r.dir, "-P", "0"}, more...)...)
 }
 
 func (r *router) vtysh(command ...string) (string, error) {

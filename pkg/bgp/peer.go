@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -51,16 +52,17 @@ type peer struct {
 	advertised map[netip.Prefix]advert
 	failures   string // what can't be advertised, as logged last
 	discovery  *routerDiscovery
+	path       pathMonitor
 
 	pausedUntil    time.Time // no session until then: the peer sent too many routes
 	sent, received uint64    // UPDATE messages that the metrics have
 }
 
-func newPeer(c vip.BGPPeer, o Options, m *metrics, w *mailbox.Mailbox[wanted]) *peer {
+func newPeer(c vip.BGPPeer, s *Speaker) *peer {
 	p := &peer{
-		config: c, o: o, metrics: m, log: o.Log.With("peer", c.Name()), wanted: w,
+		config: c, o: s.o, metrics: s.metrics, log: s.o.Log.With("peer", c.Name()), wanted: s.wanted,
 		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *api.PeerState), ended: make(chan struct{}),
-		advertised: make(map[netip.Prefix]advert), discovery: newRouterDiscovery(),
+		advertised: make(map[netip.Prefix]advert), discovery: newRouterDiscovery(), path: pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
 	}
 	p.status.Store(&vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Since: time.Now()})
 	p.setReason("")
@@ -73,7 +75,10 @@ func (p *peer) up() bool { return p.status.Load().Up() }
 func (p *peer) session() vip.BGPSession {
 	s := *p.status.Load()
 	if !s.Up() {
-		s.Prefixes, s.Reason = 0, *p.reason.Load()
+		s.Prefixes, s.Reason = 0, p.whyDown()
+	}
+	if x := p.path.status.Load(); x != nil {
+		s.BFD = cmp.Or(x.Error, x.State.String())
 	}
 	return s
 }
@@ -87,6 +92,7 @@ func (p *peer) run(ctx context.Context) {
 	defer close(p.ended)
 	defer p.metrics.remove(p.config)
 	defer p.discovery.close()
+	defer p.stopBFD() // after the BGP session
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
@@ -105,6 +111,8 @@ func (p *peer) run(ctx context.Context) {
 			p.changeState(x, false)
 		case <-p.wake:
 		case <-p.discovery.heard.Changed:
+		case <-p.path.changed:
+			p.followBFD()
 		case <-ticker.C:
 			if before := p.received; p.countUpdates() > before && receivedRoutes(p.server, p.at.remote) > p.o.MaxReceived {
 				p.endFloodedSession()
@@ -134,6 +142,7 @@ func (p *peer) update() {
 		p.server.peer.Store(p)
 	}
 	p.advertise(at)
+	p.updateBFD(at)
 	switch {
 	case p.at.sessionKey() == at.sessionKey():
 		p.at = at // the next hops may be others

@@ -163,10 +163,11 @@ func (p *parser) addListedPeers() {
 		case seen[name]:
 			p.fail(option, fmt.Errorf("peer %d: %s is named twice", t.number, name))
 		default:
-			c.Peers = append(c.Peers, peer)
-			if t.bfd { // decision 0022
-				p.warn("bgp_peers (%s), peer %d (%s): there is no BFD in this version; a short bgp_hold_time takes its place", option.where, t.number, name)
+			if peer.Multihop && peer.BFD != (vip.BFD{}) {
+				peer.BFD = vip.BFD{} // decision 0095
+				p.warn("bgp_peers (%s), peer %d (%s): there is no BFD with a peer that is multihop, since BFD here is over one hop; a short bgp_hold_time takes its place", option.where, t.number, name)
 			}
+			c.Peers = append(c.Peers, peer)
 		}
 		seen[name] = true
 	}

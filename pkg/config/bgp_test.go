@@ -60,6 +60,9 @@ var bgpErrorTests = []struct{ env, want string }{
 	{"bgp_peers=192.0.2.1:65000,192.0.2.2:0:s3cret:maybe:99999,192.0.2.3:1:::0:mpbgp_x=1:true", "bgp_peers (environment): peer 2: field 2 (AS number) " + wantAS +
 		"\nfield 4 (multihop) must be true or false\nfield 5 (port) must be a port from 1 to 65535" +
 		"\npeer 3: field 5 (port) must be a port from 1 to 65535\nfield 6 (mpbgp options) must be mpbgp_nexthop, mpbgp_ipv4 and mpbgp_ipv6, each with a value"},
+	{"bgp_peers=192.0.2.1:65000::false:::true;300;5;3", `bgp_peers (environment): peer 1: field 7 (BFD options) has a transmit interval in milliseconds that must be a whole number from 50 to 60000`},
+	{"bgp_peers=192.0.2.1:65000::false:::true;;;1", `bgp_peers (environment): peer 1: field 7 (BFD options) has a multiplier that must be a whole number from 2 to 255`},
+	{"bgp_peers=192.0.2.1:65000::false:::true;1;2;3;4", `bgp_peers (environment): peer 1: field 7 (BFD options) must be true;receive;transmit;multiplier, such as true;300;300;3, or false`},
 	{"bgp_peers=192.0.2.1:65000:pass:word", `bgp_peers (environment): peer 1: field 4 (multihop) must be true or false`},
 	{"bgp_enable=true bgp_peers=192.0.2.1:65000,192.0.2.1:65001", `bgp_peers (environment): peer 2: 192.0.2.1 is named twice`},
 	{"bgp_enable=true bgp_peers=192.0.2.1:65000:@/run/pass", `bgp_peers (environment): peer 1: the password can't be read: file does not exist`},
@@ -89,8 +92,11 @@ func TestPeers(t *testing.T) {
 		{"bgp_peers=192.0.2.1:65001:a/b;c:true:1179", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.Password, p.Multihop, p.Port = "a/b;c", true, 1179 })}},
 		{"bgp_peers=[2001:db8::1]:65001::false", []vip.BGPPeer{peer("2001:db8::1", nil)}},
 		{"bgp_peers=[::ffff:192.0.2.1]:65001", []vip.BGPPeer{peer("192.0.2.1", nil)}},
-		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=2001:db8::2:true;300;300;3", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.NextHop6 = ip("2001:db8::2") })}},
-		{"bgp_peers=192.0.2.1:65001::false:::true;300;300;3", []vip.BGPPeer{peer("192.0.2.1", nil)}},
+		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=2001:db8::2:true;100;200;5", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) {
+			p.NextHop6, p.BFD = ip("2001:db8::2"), vip.BFD{MinReceive: 100 * time.Millisecond, MinTransmit: 200 * time.Millisecond, Multiplier: 5}
+		})}},
+		{"bgp_peers=192.0.2.1:65001::false:::true;300;;0", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.BFD = defaultBFD })}},
+		{"bgp_peers=192.0.2.1:65001::false:::true,192.0.2.2:65001::false:::false;1;2;3", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.BFD = defaultBFD }), peer("192.0.2.2", nil)}},
 		{"bgp_peers=192.0.2.1:65001::false::mpbgp_nexthop=fixed;mpbgp_ipv6=fd00::", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.NextHop6 = ip("fd00::") })}},
 		{"bgp_peers=192.0.2.1:65001::false/mpbgp_nexthop=auto_sourceif bgp_sourceif=eth0", []vip.BGPPeer{peer("192.0.2.1", func(p *vip.BGPPeer) { p.NextHopInterface, p.SourceInterface = "eth0", "eth0" })}},
 		{"bgp_peers=unnumbered:eth0,unnumbered:eth1:65001::true/mpbgp_nexthop=auto_sourceip bgp_sourceip=192.0.2.9", []vip.BGPPeer{
@@ -114,11 +120,11 @@ func TestPeers(t *testing.T) {
 }
 
 func TestBGPOptions(t *testing.T) {
-	c, warnings, err := Parse(Sources{Hostname: "n1", Env: strings.Fields("svc_enable=true bgp_enable=true bgp_peers=192.0.2.1:1:::::true " +
+	c, warnings, err := Parse(Sources{Hostname: "n1", Env: strings.Fields("svc_enable=true bgp_enable=true bgp_peers=192.0.2.1:1::true:::true " +
 		"bgp_hold_time=9 bgp_routerid=192.0.2.7 bgp_routerinterface=lo annotation=example.com/ herald_bgp_communities=1:2,1:2:3,no-export " +
 		"herald_bgp_localpref=0 herald_bgp_med=7 herald_bgp_prepend=3 herald_bgp_aggregates=192.0.2.0/24,2001:db8::/64 herald_bgp_restart_time=60 herald_bgp_ready=true herald_bgp_ttl_security=true")})
 	check.OK(t, err)
-	if want := []string{"bgp_peers (environment), peer 1 (192.0.2.1): there is no BFD in this version; a short bgp_hold_time takes its place"}; cmp.Diff(want, warnings) != "" {
+	if want := []string{"bgp_peers (environment), peer 1 (192.0.2.1): there is no BFD with a peer that is multihop, since BFD here is over one hop; a short bgp_hold_time takes its place"}; cmp.Diff(want, warnings) != "" {
 		t.Errorf("warnings %q", warnings)
 	}
 	pref, med, prepend := uint32(0), uint32(7), 3

@@ -16,7 +16,7 @@ var bgpOptions = inSection(groupBGP, second, []Option{
 		Meaning: "The node's AS number.",
 		set:     store(parseAS, func(c *Config) *uint32 { return &c.BGP.local.as })},
 	{Env: "bgp_peers", Flag: "bgppeers", Type: List, Secret: true,
-		Meaning: "The peers, with commas between, each `address:AS:password:multihop:port:mpbgp options:BFD options`. The address is an IPv4 address, an IPv6 address in brackets, or `unnumbered:<interface>` for the router at the other end of a link without addresses, which needs no AS. All but address and AS may be left out. A password that begins with `@/` is the path of a file with it. mpbgp options are `mpbgp_nexthop=...;mpbgp_ipv4=...;mpbgp_ipv6=...`, for this peer alone.",
+		Meaning: "The peers, with commas between, each `address:AS:password:multihop:port:mpbgp options:BFD options`. The address is an IPv4 address, an IPv6 address in brackets, or `unnumbered:<interface>` for the router at the other end of a link without addresses, which needs no AS. All but address and AS may be left out. A password that begins with `@/` is the path of a file with it. mpbgp options are `mpbgp_nexthop=...;mpbgp_ipv4=...;mpbgp_ipv6=...`, for this peer alone. BFD options are `true;300;300;3`: the intervals to receive and to send at, in milliseconds, and how many packets may be lost; not with multihop.",
 		set:     store(parsePeers, func(c *Config) *[]peerText { return &c.BGP.listed })},
 	{Env: "bgp_peeraddress", Flag: "peerAddress", Type: String,
 		Meaning: "The address of one peer, in addition to those of `bgp_peers`.",

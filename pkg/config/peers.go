@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -18,7 +19,6 @@ type peerText struct {
 	number  int // its position in bgp_peers, from 1
 	peer    vip.BGPPeer
 	nextHop nextHop
-	bfd     bool
 }
 
 // A nextHop is the next hop of routes whose family is not the session's.
@@ -95,7 +95,7 @@ func parsePeer(text string) (peerText, error) {
 		parseInto(&t.peer.Multihop, fields[2], parseBool),
 		parseInto(&t.peer.Port, fields[3], parsePort),
 		t.nextHop.parse(fields[4]),
-		parseInto(&t.bfd, fields[5], parseBFD),
+		parseInto(&t.peer.BFD, fields[5], parseBFD),
 	} {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("field %d (%s) %w", i+2, peerFields[i], err))
@@ -170,14 +170,55 @@ func (h *nextHop) parse(v string) error {
 	return nil
 }
 
-// parseBFD parses "true;300;300;3", of which only the boolean counts.
-func parseBFD(v string) (bool, error) {
-	v, _, _ = strings.Cut(v, ";")
-	on, err := parseBool(v)
-	if err != nil {
-		return false, errors.New("must begin with true or false")
+// The bounds of BFD options.
+const (
+	minBFDInterval   = 50    // milliseconds: a node that is busy does not come to send more often than that
+	maxBFDInterval   = 60000 // milliseconds
+	minBFDMultiplier = 2     // with 1 a single lost packet would end the session
+	maxBFDMultiplier = 255   // 8 bits in a packet
+)
+
+var defaultBFD = vip.BFD{MinReceive: 300 * time.Millisecond, MinTransmit: 300 * time.Millisecond, Multiplier: 3}
+
+// parseBFD parses "true;300;300;3": whether there is BFD, the least time between packets received, and sent, in
+// milliseconds, and the multiplier. What is left out, empty or 0 is the default.
+func parseBFD(v string) (vip.BFD, error) {
+	fields := strings.Split(v, ";")
+	on, err := parseBool(fields[0])
+	if err != nil || len(fields) > 4 {
+		return vip.BFD{}, errors.New("must be true;receive;transmit;multiplier, such as true;300;300;3, or false")
 	}
-	return on, nil
+	if !on {
+		return vip.BFD{}, nil
+	}
+	for i, f := range fields {
+		if f == "0" { // not set
+			fields[i] = ""
+		}
+	}
+	fields = append(fields, "", "", "")
+	b := defaultBFD
+	interval := func(v string) (time.Duration, error) {
+		n, err := number(minBFDInterval, maxBFDInterval)(v)
+		return time.Duration(n) * time.Millisecond, err
+	}
+	multiplier := func(v string) (uint8, error) {
+		n, err := number(minBFDMultiplier, maxBFDMultiplier)(v)
+		return uint8(n), err
+	}
+	for _, err := range []struct {
+		name string
+		err  error
+	}{
+		{"receive interval in milliseconds", parseInto(&b.MinReceive, fields[1], interval)},
+		{"transmit interval in milliseconds", parseInto(&b.MinTransmit, fields[2], interval)},
+		{"multiplier", parseInto(&b.Multiplier, fields[3], multiplier)},
+	} {
+		if err.err != nil {
+			return vip.BFD{}, fmt.Errorf("has a %s that %w", err.name, err.err)
+		}
+	}
+	return b, nil
 }
 
 // check returns what a mode lacks, or nil.

@@ -319,7 +319,7 @@ func (m *migration) noteMetalLBPeers() error {
 			m.note("BGPPeer %s has a password, which is not printed here: it comes after the AS in bgp_peers.", name)
 		}
 		if p.BFD != "" || len(p.NodeSelector) > 0 || p.DynamicASN != "" {
-			m.note("BGPPeer %s has a bfdProfile, nodeSelectors or a dynamicASN, which Herald has not (bgp.md): it notices a dead peer by its hold time, and each node may have peers of its own by annotations of Nodes.", name)
+			m.note("BGPPeer %s has a bfdProfile, nodeSelectors or a dynamicASN, which are not imported (bgp.md): BFD is the last field of a peer in bgp_peers, and each node may have peers of its own by annotations of Nodes.", name)
 		}
 	}
 	m.note("BGP: run Herald with bgp_enable=true, bgp_as=%s and bgp_peers=%s.", as, strings.Join(list, ","))

@@ -52,6 +52,15 @@ type BGPPeer struct {
 	NextHopInterface string
 
 	RouterID netip.Addr // ours towards this peer; zero: as all others
+
+	BFD BFD
+}
+
+// BFD is the parameters of a BFD session with a router (RFC 5880). The zero BFD means that there is none.
+type BFD struct {
+	MinReceive  time.Duration // Required Min RX Interval
+	MinTransmit time.Duration // Desired Min TX Interval
+	Multiplier  uint8         // Detect Mult
 }
 
 // Name is the peer's name in annotations, metrics and messages: its interface, else its address.
@@ -204,6 +213,7 @@ type BGPSession struct {
 	Since    time.Time `json:"since"`              // when it came up or went down
 	Prefixes int       `json:"prefixes,omitempty"` // how many are advertised on it
 	Reason   string    `json:"reason,omitempty"`   // while it is not established: why, as far as known
+	BFD      string    `json:"bfd,omitempty"`      // while it is established: the state of the BFD session, or why there is none; "" if none is configured
 }
 
 // Established is the State of a Session that carries routes.

@@ -59,6 +59,12 @@ protocol bgp nodes {
 // startRouters runs FRR on rt and BIRD on pr until the test ends. It skips the test if they are not installed.
 func startRouters(t *testing.T) (frr, bird *lab.Router) {
 	t.Helper()
+	return startRoutersWith(t, frrConf, birdConf)
+}
+
+// startRoutersWith is startRouters with other configurations.
+func startRoutersWith(t *testing.T, frrConf, birdConf string) (frr, bird *lab.Router) {
+	t.Helper()
 	for _, p := range []string{"/usr/lib/frr/bgpd", "bird"} {
 		if _, err := exec.LookPath(p); err != nil {
 			t.Skip("there is no router to speak to (packages frr and bird2):", err)

@@ -16,6 +16,7 @@ type Router struct {
 	ns            string
 	dir           string
 	bird          bool
+	bfd           bool // FRR's bfdd runs, too
 	procs         []*Process
 	sysctlsBefore []string // the sysctls before
 }
@@ -29,12 +30,13 @@ var routing = []string{
 
 const frrDir = "/usr/lib/frr/"
 
-// FRR runs FRR's zebra and bgpd in the namespace ns, bgpd with the given configuration.
+// FRR runs FRR's zebra and bgpd in the namespace ns, bgpd with the given configuration, and bfdd if that asks for BFD.
 func (l *Lab) FRR(ctx context.Context, ns, conf string) (*Router, error) {
-	r, err := l.newRouter(ns, map[string]string{"zebra.conf": "hostname " + ns + "\n", "bgpd.conf": conf})
+	r, err := l.newRouter(ns, map[string]string{"zebra.conf": "hostname " + ns + "\n", "bgpd.conf": conf, "bfdd.conf": ""})
 	if err != nil {
 		return nil, err
 	}
+	r.bfd = strings.Contains(conf, " bfd\n")
 	return r, r.Start(ctx)
 }
 
@@ -81,8 +83,11 @@ func (r *Router) Start(ctx context.Context) error {
 	argv := func(name string) []string {
 		return []string{frrDir + name, "-f", r.file(name + ".conf"), "-i", r.file(name + ".pid"), "-z", r.file("zserv.api"), "--vty_socket", r.dir, "-P", "0"}
 	}
-	return errors.Join(
-		r.start(ctx, "zebra", argv("zebra"), func() error { _, err := os.Stat(r.file("zserv.api")); return err }),
+	err := r.start(ctx, "zebra", argv("zebra"), func() error { _, err := os.Stat(r.file("zserv.api")); return err })
+	if r.bfd {
+		err = errors.Join(err, r.start(ctx, "bfdd", append(argv("bfdd"), "--bfdctl", r.file("bfdd.sock")), func() error { _, err := r.Vtysh(ctx, "show bfd peers"); return err }))
+	}
+	return errors.Join(err,
 		r.start(ctx, "bgpd", argv("bgpd"), func() error { _, err := r.Vtysh(ctx, "show version"); return err }),
 	)
 }

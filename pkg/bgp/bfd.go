@@ -1,0 +1,90 @@
+package bgp
+
+import (
+	"net/netip"
+	"strings"
+	"sync/atomic"
+
+	"github.com/heraldvip/herald/pkg/bfd"
+	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// A pathMonitor is a peer's BFD session (RFC 5882), which is there while the BGP session is. The peer's goroutine owns all but status and failure.
+type pathMonitor struct {
+	sessions *bfd.Sessions
+	changed  mailbox.Signal // the session's Status changed
+	session  *bfd.Session   // nil: there is none
+	config   bfd.Config     // of session
+
+	status  atomic.Pointer[bfd.Status] // as the peer knows it; nil without a session
+	failure atomic.Pointer[string]     // why BFD ended the last BGP session; nil if it did not
+}
+
+// updateBFD has a BFD session, if one is configured, with the addresses of the BGP session and for as long as that is established. FRR
+// makes its own again when the BGP session comes up, and takes the end of one that was up before for a failure (decision 0095).
+func (p *peer) updateBFD(at endpoints) {
+	c := p.config.BFD
+	if c == (vip.BFD{}) || !p.up() {
+		p.stopBFD()
+		return
+	}
+	neighbor, err := netip.ParseAddr(at.remote)
+	config := bfd.Config{Neighbor: neighbor, Source: at.source, Link: at.bind, MinTransmit: c.MinTransmit, MinReceive: c.MinReceive, Multiplier: c.Multiplier}
+	if err != nil || p.path.session != nil && p.path.config == config {
+		return
+	}
+	p.stopBFD()
+	p.path.config = config
+	p.path.failure.Store(nil)
+	p.path.session = p.path.sessions.Start(config, p.path.changed.Send)
+	p.followBFD()
+}
+
+// stopBFD ends the BFD session; the router is told that this is no failure.
+func (p *peer) stopBFD() {
+	if p.path.session != nil {
+		p.path.sessions.Stop(p.path.session)
+		p.path.session = nil
+		p.path.status.Store(nil)
+	}
+}
+
+// followBFD ends the BGP session if BFD says that the path to the router has failed; gobgp then tries for another. A BFD
+// session that never came up, or that the router's administrator ended, changes nothing (RFC 5882 sections 3.2 and 4.2).
+func (p *peer) followBFD() {
+	if p.path.session == nil {
+		return
+	}
+	x := p.path.session.Status()
+	before := p.path.status.Swap(&x)
+	switch {
+	case before != nil && *before == x:
+		return
+	case x.Error != "" && (before == nil || before.Error != x.Error):
+		p.log.Warn("there is no BFD with this router, so that only the hold time tells that it is gone", "err", x.Error)
+	case before != nil && before.State != x.State:
+		p.log.Info("BFD", "state", x.State.String())
+	}
+	if x.Failures > 0 {
+		p.metrics.bfdFailures.WithLabelValues(labelsOf(p.config)...).Inc()
+		p.log.Warn("the BGP session is ended, since BFD says that the path to the router failed", "reason", x.Failure)
+		p.path.failure.Store(&x.Failure)
+		p.endSession("BFD: " + x.Failure)
+		p.at = endpoints{}
+		p.stopBFD()
+	}
+	p.o.Poke()
+}
+
+// whyDown is why the BGP session is not established, as far as known. It does not block.
+func (p *peer) whyDown() string {
+	var why []string
+	if failure := p.path.failure.Load(); failure != nil {
+		why = append(why, "BFD: "+*failure)
+	}
+	if text := *p.reason.Load(); text != "" {
+		why = append(why, text)
+	}
+	return strings.Join(why, "; ")
+}

@@ -1,0 +1,74 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/heraldvip/herald/testing/check"
+)
+
+// With BFD and the default hold time of 30 s: FRR drops a node that was cut off within about a second, and the node knows by the same time that it has no
+// router left; both come back. Routers that are cut off are noticed by every node.
+func TestBFD(t *testing.T) {
+	withBFD := strings.ReplaceAll(frrConf, "timers 1 3\n", "timers 10 30\n neighbor nodes bfd\n")
+	birdBFD := strings.ReplaceAll(birdConf, " local as 65002;", " bfd on;\n error wait time 1, 2;\n local as 65002;") + "protocol bfd { interface \"*\" { interval 300 ms; multiplier 3; }; }\n"
+	frr, _ := startRoutersWith(t, withBFD, birdBFD)
+	start(t, bgpEnv("bgp_peers", "10.77.0.1:65001::false:::true;300;300;3,10.77.0.101:65002::false:::true", "bgp_hold_time", "30"))
+	createService(t, webService("a", "10.79.0.50"))
+	awaitHops(t, frr, "10.79.0.50", 3, 15*time.Second)
+	sessions := func(node, router string, want int, within time.Duration) {
+		t.Helper()
+		until(t, within, fmt.Sprintf("%s has %d sessions with %s", node, want, router), func(ctx context.Context) error {
+			text, err := cluster.Get(ctx, node, "http://127.0.0.1:2112/metrics")
+			for _, name := range []string{"herald_bgp_session_up", "herald_bfd_session_up"} {
+				if line := fmt.Sprintf("%s{as=\"%s\",peer=\"%s\"} %d\n", name, map[string]string{"10.77.0.1": "65001", "10.77.0.101": "65002"}[router], router, want); err == nil && !strings.Contains(text, line) {
+					err = errors.New("no " + line)
+				}
+			}
+			return err
+		})
+	}
+	all := func(want int, within time.Duration) {
+		t.Helper()
+		for _, n := range cluster.Nodes() {
+			sessions(n, "10.77.0.1", want, within)
+			sessions(n, "10.77.0.101", want, within)
+		}
+	}
+	all(1, 20*time.Second)
+
+	check.OK(t, cluster.Cut("n3"))
+	defer cluster.Reconnect("n3")
+	cut := time.Now()
+	awaitHops(t, frr, "10.79.0.50", 2, 5*time.Second)
+	router := time.Since(cut)
+	sessions("n3", "10.77.0.1", 0, 5*time.Second)
+	sessions("n3", "10.77.0.101", 0, 5*time.Second)
+	node := time.Since(cut)
+	t.Logf("a node was cut off: withdrawn after %v, known to the node after %v", router.Round(time.Millisecond), node.Round(time.Millisecond))
+	if router > 2*time.Second || node > 3*time.Second {
+		t.Errorf("withdrawn after %v, known to the node after %v, want about a second", router, node)
+	}
+	check.OK(t, cluster.Reconnect("n3"))
+	awaitHops(t, frr, "10.79.0.50", 3, 30*time.Second)
+	all(1, 20*time.Second)
+
+	check.OK(t, cluster.Cut("pr"))
+	defer cluster.Reconnect("pr")
+	cut = time.Now()
+	for _, n := range cluster.Nodes() {
+		sessions(n, "10.77.0.101", 0, 5*time.Second)
+	}
+	t.Logf("a router was cut off: known to all nodes after %v", time.Since(cut).Round(time.Millisecond))
+	if took := time.Since(cut); took > 3*time.Second {
+		t.Errorf("known after %v, want about a second", took)
+	}
+	if out, err := cluster.Get(t.Context(), "n1", "http://127.0.0.1:2112/debug/plan"); err != nil || !strings.Contains(out, "BFD: nothing was heard of the neighbor for 900ms") {
+		t.Errorf("%v: /debug/plan does not say why", err)
+	}
+	check.OK(t, cluster.Reconnect("pr"))
+}
