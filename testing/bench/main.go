@@ -51,9 +51,8 @@ type setup struct {
 	rbac        string
 	nodes       int           // that run Herald
 	faultLasts  time.Duration // how long a fault lasts
-	faultsNamed string        // a part of their names; "" makes all
 	steadyOnly  bool          // no faults at all
-	faults      string        // what the names of the soak's faults contain
+	faults      string        // what the names of the faults that are made contain; "" makes all
 	steadyLasts time.Duration // how long requests and CPU are counted while nothing changes
 	log         func(format string, args ...any)
 }
@@ -73,11 +72,10 @@ func run(ctx context.Context, args []string) error {
 	s := setup{log: progress(time.Now())}
 	flags.StringVar(&s.herald, "herald", "bin/herald", "the program to measure")
 	flags.StringVar(&s.logs, "logs", "", "keep the logs of the last run in this directory")
-	flags.StringVar(&s.faults, "faults", "", "of -soak: only those faults whose names contain this")
+	flags.StringVar(&s.faults, "faults", "", "make only those faults whose names contain this: of -soak, and of those that end by being repaired")
 	flags.IntVar(&s.nodes, "nodes", 3, "how many nodes run Herald")
 	flags.BoolVar(&s.steadyOnly, "steady-only", false, "measure no fault, no stopped and no killed owner")
 	flags.DurationVar(&s.faultLasts, "hold", 20*time.Second, "how long each fault lasts that ends by being repaired; 0 leaves those out")
-	flags.StringVar(&s.faultsNamed, "faults", "", "make only those faults that end by being repaired whose names contain this")
 	flags.DurationVar(&s.steadyLasts, "steady", 30*time.Second, "how long requests and CPU are counted while nothing happens")
 	if err := flags.Parse(args); err != nil {
 		return err

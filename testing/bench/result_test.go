@@ -184,3 +184,10 @@ func TestJSON(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// Flags that can't be defined, or a wrong one, are found before anything is built or brought up.
+func TestFlags(t *testing.T) {
+	if err := run(t.Context(), []string{"-no-such-flag"}); err == nil || !strings.Contains(err.Error(), "no-such-flag") {
+		t.Errorf("got %v", err)
+	}
+}

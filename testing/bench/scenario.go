@@ -84,14 +84,14 @@ var scenarios = []scenario{
 	},
 }
 
-// runScenarios runs all scenarios, one after the other; none if faults last 0 s, only those of which faultsNamed is a part of the name if that is set.
+// runScenarios runs all scenarios, one after the other; none if faults last 0 s, only those of which faults is a part of the name if that is set.
 func (b *bench) runScenarios(ctx context.Context) error {
 	if b.setup.faultLasts == 0 {
 		return nil
 	}
 	b.result.Faults = map[string]Fault{}
 	for _, s := range scenarios {
-		if !strings.Contains(s.name, b.setup.faultsNamed) {
+		if !strings.Contains(s.name, b.setup.faults) {
 			continue
 		}
 		if err := b.runScenario(ctx, s); err != nil {
