@@ -58,12 +58,17 @@ func expectHeld(t *testing.T, after string, all []*held) {
 func awaitNeighbor(t *testing.T, vip, node string) {
 	t.Helper()
 	until(t, 10*time.Second, "the client sends packets for "+vip+" to "+node, func(ctx context.Context) error {
-		neighbors, err := cluster.Run(ctx, "cl", "ip", "neigh", "show", vip)
-		if err == nil && !strings.Contains(neighbors, cluster.MAC(node)) {
-			err = fmt.Errorf("it has %q", strings.TrimSpace(neighbors))
-		}
-		return err
+		return neighborIs(ctx, vip, node)
 	})
+}
+
+// neighborIs returns an error if the client does not send packets for vip to a node.
+func neighborIs(ctx context.Context, vip, node string) error {
+	neighbors, err := cluster.Run(ctx, "cl", "ip", "neigh", "show", vip)
+	if err == nil && !strings.Contains(neighbors, cluster.MAC(node)) {
+		err = fmt.Errorf("it has %q", strings.TrimSpace(neighbors))
+	}
+	return err
 }
 
 // Connections outlive their VIP's moves, by IPv4 and IPv6: one Herald after another is stopped, and started again, twice, while

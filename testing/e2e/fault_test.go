@@ -626,10 +626,14 @@ func TestRebalance(t *testing.T) {
 	var all []*held
 	more := func() {
 		for i, name := range names {
-			vip, owner := fmt.Sprintf("10.77.0.%d", 51+i), awaitOwner(t, name)
+			vip := fmt.Sprintf("10.77.0.%d", 51+i)
 			awaitReachable(t, "http://"+vip+"/") // so that the client has a neighbor entry
 			awaitProxies(t, vip)
-			awaitNeighbor(t, vip, owner)
+			owner := ""
+			until(t, 10*time.Second, "the client sends packets for "+vip+" to the owner that the Service names", func(ctx context.Context) error {
+				owner = awaitOwner(t, name)
+				return neighborIs(ctx, vip, owner)
+			})
 			all = append(all, hold(t, 2, vip, owner)...)
 		}
 	}
