@@ -212,17 +212,7 @@ func parseSpan(given string) (s span, text string, err error) {
 	if err != nil {
 		return s, "", err
 	}
-	return span{p.Masked().Addr(), lastOf(p)}, p.Masked().String(), nil
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
+	return span{p.Masked().Addr(), vip.LastAddr(p)}, p.Masked().String(), nil
 }
 
 // poolOf returns the pool that has a; "" if none has.

@@ -151,7 +151,7 @@ func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
 	})
 	var end netip.Addr // the first after what is in all; zero: there is none
 	for i, n := range own {
-		next := afterLast(n)
+		next := vip.LastAddr(n).Next() // zero after the last of all
 		switch {
 		case i == 0 || end.IsValid() && end.Less(n.Addr()):
 			if i > 0 {
@@ -166,16 +166,6 @@ func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
 		all = append(all, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 	}
 	return all
-}
-
-// afterLast returns the address after the last of p; zero if p ends with the last of all.
-func afterLast(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(b)*8; bit++ {
-		b[bit/8] |= 0x80 >> (bit % 8)
-	}
-	last, _ := netip.AddrFromSlice(b)
-	return last.Next()
 }
 
 // buildEgress adds the family's chains and rules to the transaction.

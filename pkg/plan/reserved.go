@@ -100,12 +100,8 @@ func (r *reservedAddresses) addSubnet(p netip.Prefix, node, link string) {
 	case first.Is6():
 		r.subnets[first] = description{"the Subnet-Router anycast address of node", node, link}
 	default:
-		last := first.As4()
-		for bit := p.Bits(); bit < 32; bit++ {
-			last[bit/8] |= 0x80 >> (bit % 8)
-		}
 		r.subnets[first] = description{"the network address of node", node, link}
-		r.subnets[netip.AddrFrom4(last)] = description{"the broadcast address of node", node, link}
+		r.subnets[vip.LastAddr(p)] = description{"the broadcast address of node", node, link}
 	}
 }
 

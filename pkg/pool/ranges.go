@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // A Range is the addresses From to To, both included. They are of one family, without a zone,
@@ -12,13 +14,7 @@ type Range struct{ From, To netip.Addr }
 
 // rangeOf is the addresses of a prefix, which may have bits set beyond its length.
 func rangeOf(p netip.Prefix) Range {
-	from := p.Masked().Addr()
-	last := from.AsSlice()
-	for i := p.Bits(); i < len(last)*8; i++ {
-		last[i/8] |= 0x80 >> (i % 8)
-	}
-	to, _ := netip.AddrFromSlice(last)
-	return Range{from, to}
+	return Range{p.Masked().Addr(), vip.LastAddr(p)}
 }
 
 // String is as the ConfigMap has it: one address, or two with a hyphen.
