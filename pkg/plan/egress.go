@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -30,7 +29,7 @@ type Egress struct {
 // all of them, else it routes what its own pods send to the owner. That stays so until another node has the lease, though the owner is dead: what is sent
 // meanwhile is lost, and sent again, instead of reaching its destination with another source.
 //
-// A pod of several such Services counts for the oldest.
+// A pod of several such Services counts for the oldest: services are sorted, oldest first.
 func (p *pass) planEgress(services []*service) {
 	var all []*service
 	for _, s := range services {
@@ -47,7 +46,6 @@ func (p *pass) planEgress(services []*service) {
 		}
 		return
 	}
-	slices.SortFunc(all, func(a, b *service) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) })
 	p.replanAfter(lookAtEgress)
 	internal := p.internal()
 	taken := make(map[netip.Addr]bool)
