@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-
 	"k8s.io/client-go/rest"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
@@ -33,9 +32,8 @@ type pods struct {
 	run func(context.Context, *reflectorStore[vip.Pod]) // lists and watches until the context ends; tests replace it
 }
 
-// Reasons why the pods of a Service with egress are not known. The first lasts a moment, and is nothing to tell a user.
+// Reasons why the pods of a Service with egress are not known, beside vip.PodsBeingListed.
 const (
-	podsBeingListed   = vip.PodsBeingListed
 	tooManyWithEgress = "the cluster has more than 64 Services with egress, of which the oldest count"
 	podsRefused       = "the API server does not let Herald list and watch pods (herald manifest rbac prints what is needed)"
 )
@@ -154,7 +152,7 @@ func (p *pods) fill(s *vip.Service) {
 		s.PodsUnknown = podsRefused
 		return
 	case w == nil || !w.synced.Load():
-		s.PodsUnknown = podsBeingListed
+		s.PodsUnknown = vip.PodsBeingListed
 		return
 	}
 	for _, pod := range w.values {

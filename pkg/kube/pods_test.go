@@ -57,7 +57,7 @@ func TestPodsOfEgress(t *testing.T) {
 		}
 		return vip.Service{}, false
 	}
-	if s, _ := pods("s0"); s.PodsUnknown != podsBeingListed {
+	if s, _ := pods("s0"); s.PodsUnknown != vip.PodsBeingListed {
 		t.Errorf("before the first list: %q", s.PodsUnknown)
 	}
 	if s, _ := pods(last.Name); s.PodsUnknown == "" {
@@ -113,10 +113,10 @@ func TestWhyPodsAreNotKnown(t *testing.T) {
 		}
 	}
 	last := fmt.Sprint("s", maxEgressServices)
-	wants("before they are watched", "s0", podsBeingListed)
-	wants("before they are watched", last, podsBeingListed)
+	wants("before they are watched", "s0", vip.PodsBeingListed)
+	wants("before they are watched", last, vip.PodsBeingListed)
 	c.pods.begin(t.Context())
-	wants("once they are watched", "s0", podsBeingListed)
+	wants("once they are watched", "s0", vip.PodsBeingListed)
 	wants("once they are watched", last, tooManyWithEgress)
 	first := c.pods.watches[vip.Key{Namespace: "default", Name: "s0"}]
 	for range failuresBeforeReport {
