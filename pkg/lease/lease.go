@@ -85,7 +85,12 @@ func transitions(l *coordinationv1.Lease) int64 {
 // parseClaim returns node and epoch of ClaimAnnotation; ok is false if there is none, or it is
 // not <node>@<number>.
 func parseClaim(l *coordinationv1.Lease) (node string, epoch int64, ok bool) {
-	node, e, ok := strings.Cut(l.Annotations[ClaimAnnotation], "@")
+	return parseClaimText(l.Annotations[ClaimAnnotation])
+}
+
+// parseClaimText returns node and epoch of what quorum.ClaimText writes, <node>@<number>; ok is false for anything else.
+func parseClaimText(text string) (node string, epoch int64, ok bool) {
+	node, e, ok := strings.Cut(text, "@")
 	epoch, err := strconv.ParseInt(e, 10, 64)
 	return node, epoch, ok && err == nil
 }

@@ -131,10 +131,7 @@ func (l *Leases) Observe(w *vip.World) {
 	info := l.o.Info() // before the lock: another room answers
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	info.Isolated, info.Restarts = l.decision.Isolated, l.own.recentRestarts(w.Now)
-	w.Members = l.members(w.Now, info)
-	w.Tenure = l.tenure(time.Now())
-	w.Claims = l.claims(w.Now)
+	l.observeOwnership(w, info)
 	w.HandingOver = byServiceLease(l, l.writes.handingOver)
 	w.LeaseRefusals = byServiceLease(l, l.writes.refusals())
 	l.writes.observed = make(map[vip.Key]uint64)
@@ -143,6 +140,12 @@ func (l *Leases) Observe(w *vip.World) {
 			l.writes.observed[k] = l.cache.version(k)
 		}
 	}
+}
+
+// observeOwnership fills in Members and Claims as of w.Now, and Tenure. info is of this node. mu is held.
+func (l *Leases) observeOwnership(w *vip.World, info vip.NodeInfo) {
+	info.Isolated, info.Restarts = l.decision.Isolated, l.own.recentRestarts(w.Now)
+	w.Members, w.Claims, w.Tenure = l.members(w.Now, info), l.claims(w.Now), l.tenure(time.Now())
 }
 
 // byServiceLease returns a copy of m, which has the keys of VIP leases, with the keys by which the

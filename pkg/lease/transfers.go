@@ -3,9 +3,8 @@ package lease
 import (
 	"encoding/binary"
 	"encoding/json"
+	"hash/fnv"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/heraldvip/herald/pkg/quorum"
@@ -53,21 +52,9 @@ const ambiguous = -1
 // digest are left out (transferTexts, parseTransfers), and another node's lease can't get that of a transferred one without
 // the same version, which the API server gives to no two writes.
 func digestOf(k vip.Key, version uint64) uint64 {
-	const offset, prime = 14695981039346656037, 1099511628211
-	h := uint64(offset)
-	add := func(b byte) { h = (h ^ uint64(b)) * prime }
-	for i := range len(k.Namespace) {
-		add(k.Namespace[i])
-	}
-	add(0)
-	for i := range len(k.Name) {
-		add(k.Name[i])
-	}
-	add(0)
-	for shift := 0; shift < 64; shift += 8 {
-		add(byte(version >> shift))
-	}
-	return h
+	h := fnv.New64a()
+	h.Write(binary.LittleEndian.AppendUint64([]byte(k.Namespace+"\x00"+k.Name+"\x00"), version))
+	return h.Sum64()
 }
 
 // parseTransfers returns the transfers of a TransfersAnnotation. It returns nil, so that none counts, if the text is empty, too
@@ -82,12 +69,11 @@ func parseTransfers(text string) *transfers {
 	}
 	for i := range t.all {
 		x := &t.all[i]
-		node, epoch, ok := strings.Cut(x.To, "@")
-		n, err := strconv.ParseInt(epoch, 10, 64)
-		if !ok || err != nil || node == "" || n <= 0 || len(x.Leases)%digestSize != 0 {
+		node, epoch, ok := parseClaimText(x.To)
+		if !ok || node == "" || epoch <= 0 || len(x.Leases)%digestSize != 0 {
 			return nil
 		}
-		x.node, x.epoch, x.Cause = node, n, truncateCause(x.Cause)
+		x.node, x.epoch, x.Cause = node, epoch, truncateCause(x.Cause)
 		for _, d := range x.digests() {
 			if _, twice := t.index[d]; twice {
 				t.index[d] = ambiguous

@@ -188,10 +188,8 @@ func (l *Leases) mayTransfer(without string) bool {
 // mayReceive reports whether what o has may be transferred to a node: it is this one, or alive and in an epoch that is not over, and has not
 // had it by a transfer before, or as the lease is written.
 func (l *Leases) mayReceive(node string, o owner) bool {
-	for _, before := range o.before {
-		if before == node {
-			return false
-		}
+	if slices.Contains(o.before, node) {
+		return false
 	}
 	if node == l.o.Node {
 		return l.own.Epoch != 0 && !l.own.EpochOver
@@ -226,8 +224,7 @@ func (l *Leases) keptTransfers(node string) (kept []transferred) {
 // observeWithout stores in w what Observe does of Members and Claims, as if the node were fenced already. info is of this node.
 func (l *Leases) observeWithout(w *vip.World, node string, info vip.NodeInfo) {
 	w.Now = time.Now()
-	info.Isolated, info.Restarts = l.decision.Isolated, l.own.recentRestarts(w.Now)
-	w.Members, w.Claims, w.Tenure = l.members(w.Now, info), l.claims(w.Now), l.tenure(w.Now)
+	l.observeOwnership(w, info)
 	for i := range w.Members {
 		if w.Members[i].Name == node {
 			w.Members[i].Alive = false
