@@ -60,13 +60,17 @@ func (l *Lab) reconnect(bridge, name string) error {
 
 // BlockPort has a node's firewall drop what comes and goes by a port, UDP and TCP.
 func (l *Lab) BlockPort(ctx context.Context, node string, port int) error {
-	for _, command := range []string{
+	return l.nft(ctx, node,
 		"add table inet lab_block",
 		"add chain inet lab_block in { type filter hook input priority -300; }",
 		"add chain inet lab_block out { type filter hook output priority -300; }",
 		fmt.Sprintf("add rule inet lab_block in th dport %d drop", port),
-		fmt.Sprintf("add rule inet lab_block out th dport %d drop", port),
-	} {
+		fmt.Sprintf("add rule inet lab_block out th dport %d drop", port))
+}
+
+// nft runs commands of nft(8) on a node, one after the other, until one fails.
+func (l *Lab) nft(ctx context.Context, node string, commands ...string) error {
+	for _, command := range commands {
 		if _, err := l.Run(ctx, node, "nft", command); err != nil {
 			return err
 		}
@@ -76,8 +80,7 @@ func (l *Lab) BlockPort(ctx context.Context, node string, port int) error {
 
 // OpenPort undoes BlockPort.
 func (l *Lab) OpenPort(ctx context.Context, node string) error {
-	_, err := l.Run(ctx, node, "nft", "delete table inet lab_block")
-	return err
+	return l.nft(ctx, node, "delete table inet lab_block")
 }
 
 // StopAPI kills the API server (SIGKILL). etcd keeps the objects.
@@ -128,24 +131,17 @@ func (l *Lab) Lose(ctx context.Context, node string, in, out int) error {
 		}
 		return fmt.Sprintf("numgen random mod 100 < %d drop", percent)
 	}
-	for _, command := range []string{
+	return l.nft(ctx, node,
 		"add table netdev lab_loss",
 		"add chain netdev lab_loss in { type filter hook ingress device eth0 priority 0; }",
 		"add chain netdev lab_loss out { type filter hook egress device eth0 priority 0; }",
-		"add rule netdev lab_loss in " + rule(in),
-		"add rule netdev lab_loss out " + rule(out),
-	} {
-		if _, err := l.Run(ctx, node, "nft", command); err != nil {
-			return err
-		}
-	}
-	return nil
+		"add rule netdev lab_loss in "+rule(in),
+		"add rule netdev lab_loss out "+rule(out))
 }
 
 // LoseNothing undoes Lose.
 func (l *Lab) LoseNothing(ctx context.Context, node string) error {
-	_, err := l.Run(ctx, node, "nft", "delete table netdev lab_loss")
-	return err
+	return l.nft(ctx, node, "delete table netdev lab_loss")
 }
 
 // PauseAPI suspends the API server (SIGSTOP): connections stay open, and requests get no answer.
