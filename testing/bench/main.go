@@ -102,10 +102,15 @@ func run(ctx context.Context, args []string) error {
 	if *burst {
 		return s.measureBursts(ctx, sizes, *repeat)
 	}
+	return s.measureAll(ctx, sizes, *repeat, *out)
+}
+
+// measureAll measures with each number of Services, repeat times, prints the table and writes the report to the directory out.
+func (s setup) measureAll(ctx context.Context, sizes []int, repeat int, out string) error {
 	report := Report{Began: time.Now().Round(time.Second), Machine: machine(), Version: s.version(ctx)}
 	for _, n := range sizes {
-		for i := range *repeat {
-			s.log("%d Services, run %d of %d", n, i+1, *repeat)
+		for i := range repeat {
+			s.log("%d Services, run %d of %d", n, i+1, repeat)
 			r, err := s.measure(ctx, n)
 			if err != nil {
 				return fmt.Errorf("%d Services: %w", n, err)
@@ -114,7 +119,7 @@ func run(ctx context.Context, args []string) error {
 		}
 	}
 	fmt.Printf("\n%s", report.Table())
-	path := filepath.Join(*out, "bench-"+report.Began.Format("2006-01-02T150405")+".json")
+	path := filepath.Join(out, "bench-"+report.Began.Format("2006-01-02T150405")+".json")
 	text, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
 		return err
