@@ -242,7 +242,8 @@ func (v statusView) problem(s *vip.Service, owner string, since time.Time) strin
 // withoutVIP is problem for what is no fault of the Service's annotations, nor of its owner.
 func (v statusView) withoutVIP(s *vip.Service, owner string, since time.Time) string {
 	e, found := v.last[s.UID]
-	if owner != "" && e.At.Before(since) && !e.At.IsZero() && !slices.Contains(aboutRequest, e.Reason) {
+	if owner != "" && e.At.Before(since.Truncate(time.Second)) && // the times of Events are in whole seconds
+		!e.At.IsZero() && !slices.Contains(aboutRequest, e.Reason) {
 		e, found = kube.StoredEvent{}, false
 	}
 	missing := unannounced(s)

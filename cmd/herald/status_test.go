@@ -116,6 +116,29 @@ func TestStatusTable(t *testing.T) {
 	}
 }
 
+// TestStatusOfOldEvents: what was said before the owner's claim is of another owner. The API server keeps the times of Events in whole
+// seconds, those of claims in microseconds: an Event of the second of the claim counts.
+func TestStatusOfOldEvents(t *testing.T) {
+	claimed := noon.Add(-time.Minute).Add(300 * time.Millisecond)
+	for _, row := range []struct {
+		at    time.Time
+		shown bool
+	}{{claimed.Add(5 * time.Second), true}, {claimed.Truncate(time.Second), true}, {claimed.Truncate(time.Second).Add(-time.Second), false}} {
+		e, l := storedEvent("web", vip.VIPForeignMAC, true, "another host claims it"), vipLease("web", "n1")
+		e.At, l.Spec.AcquireTime = row.at, new(metav1.NewMicroTime(claimed))
+		s := kube.Snapshot{
+			Services: []vip.Service{serviceWith("web", "10.0.0.1", "10.0.0.1")},
+			Leases:   []*coordinationv1.Lease{nodeLease("n1", time.Second, `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`), l},
+			Events:   []kube.StoredEvent{e},
+		}
+		var b strings.Builder
+		check.OK(t, writeStatus(&b, s, "", noon))
+		if strings.Contains(b.String(), "another host claims it") != row.shown {
+			t.Errorf("an Event of %v, the claim of %v: shown should be %v\n%s", row.at, claimed, row.shown, &b)
+		}
+	}
+}
+
 // TestStatusOfOneNamespace: the Services are those of the namespace, and the nodes are there all the same, with all the VIPs that they
 // have. Who has a Role in that namespace only gets what can be read there.
 func TestStatusOfOneNamespace(t *testing.T) {

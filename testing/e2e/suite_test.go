@@ -273,7 +273,15 @@ func until(t *testing.T, within time.Duration, what string, look func(ctx contex
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	check.Until(t, within, what, func() error { return look(ctx) })
+	var before error // what a look that was cut short would hide
+	check.Until(t, within, what, func() error {
+		err := look(ctx)
+		if err != nil && ctx.Err() != nil && before != nil {
+			return before
+		}
+		before = err
+		return err
+	})
 }
 
 // withTimeout returns a context that ends after d, and with the test.
