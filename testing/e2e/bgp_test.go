@@ -65,11 +65,7 @@ func startRouters(t *testing.T) (frr, bird *lab.Router) {
 // startRoutersWith is startRouters with other configurations.
 func startRoutersWith(t *testing.T, frrConf, birdConf string) (frr, bird *lab.Router) {
 	t.Helper()
-	for _, p := range []string{"/usr/lib/frr/bgpd", "bird"} {
-		if _, err := exec.LookPath(p); err != nil {
-			t.Skip("there is no router to speak to (packages frr and bird2):", err)
-		}
-	}
+	requireRouters(t)
 	closing := func(r *lab.Router, err error) *lab.Router {
 		if r != nil {
 			t.Cleanup(func() {
@@ -86,6 +82,16 @@ func startRoutersWith(t *testing.T, frrConf, birdConf string) (frr, bird *lab.Ro
 	frr = closing(cluster.FRR(t.Context(), "rt", frrConf))
 	bird = closing(cluster.BIRD(t.Context(), "pr", birdConf))
 	return frr, bird
+}
+
+// requireRouters skips the test where FRR or BIRD is missing.
+func requireRouters(t *testing.T) {
+	t.Helper()
+	for _, p := range []string{"/usr/lib/frr/bgpd", "bird"} {
+		if _, err := exec.LookPath(p); err != nil {
+			t.Skip("there is no router to speak to (packages frr and bird2):", err)
+		}
+	}
 }
 
 // bgpEnv is the options of an operator who uses BGP only.
