@@ -3,6 +3,8 @@ package netif
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -125,7 +127,7 @@ const (
 // that conntrack knows and that has not ended. The error is of the kernel, such as EPERM
 // without CAP_NET_ADMIN.
 func listConnections(found func(to netip.Addr)) error {
-	return listConntrack(func(about []byte) {
+	return listConntrack(firstState, lastState, func(about []byte) {
 		if to := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST); to.IsValid() {
 			found(to)
 		}
@@ -135,7 +137,7 @@ func listConnections(found func(to netip.Addr)) error {
 // listTranslated calls found with the ends of each such connection to a that is translated to another address, as that
 // has them. The error is as that of listConnections.
 func listTranslated(a netip.Addr, found func(connectionEnds)) error {
-	return listConntrack(func(about []byte) {
+	return listConntrack(firstState, lastState, func(about []byte) {
 		if tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
 			return
 		}
@@ -155,9 +157,35 @@ func listTranslated(a netip.Addr, found func(connectionEnds)) error {
 	})
 }
 
-// listConntrack calls found with the attributes of each TCP connection that conntrack knows and that has not
-// ended.
-func listConntrack(found func(about []byte)) error {
+// forgetUnanswered has conntrack forget the TCP connections to a that nobody has answered: this node forwarded their first packets
+// before it had a. nftables translates only the first packet of a connection that conntrack knows (nf_nat_inet_fn), so the next one from the client
+// would be answered as sent, though translations are there by now (nft.Translations), and the connection would not outlive a's next move.
+func forgetUnanswered(a netip.Addr) error {
+	var errs []error
+	err := listConntrack(nl.TCP_CONNTRACK_SYN_SENT, nl.TCP_CONNTRACK_SYN_SENT, func(about []byte) {
+		tuple := attribute(about, nl.CTA_TUPLE_ORIG)
+		if tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) != a {
+			return
+		}
+		family := uint8(unix.AF_INET)
+		if a.Is6() {
+			family = unix.AF_INET6
+		}
+		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+		r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+		r.AddData(nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, tuple))
+		if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) { // it has ended meanwhile
+			errs = append(errs, err)
+		}
+	})
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return fmt.Errorf("unanswered connections to %s can't be taken from conntrack: %w", a, err)
+	}
+	return nil
+}
+
+// listConntrack calls found with the attributes of each TCP connection that conntrack knows in one of the states from the first to the last.
+func listConntrack(first, last uint8, found func(about []byte)) error {
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		r := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 		r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
@@ -167,7 +195,7 @@ func listConntrack(found func(about []byte)) error {
 			}
 			about := message[nl.SizeofNfgenmsg:]
 			state := attribute(about, nl.CTA_PROTOINFO, nl.CTA_PROTOINFO_TCP, nl.CTA_PROTOINFO_TCP_STATE)
-			if len(state) > 0 && state[0] >= firstState && state[0] <= lastState {
+			if len(state) > 0 && state[0] >= first && state[0] <= last {
 				found(about)
 			}
 			return true

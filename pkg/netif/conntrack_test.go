@@ -2,14 +2,22 @@ package netif
 
 import (
 	"errors"
+	"fmt"
 	"maps"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/vip"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -68,4 +76,45 @@ func TestConnections(t *testing.T) {
 			t.Errorf("%+v though nothing is to be counted", c.Count())
 		}
 	})
+}
+
+// When an address with LocalDelivery comes, conntrack forgets the connections to it that nobody has answered: their first packet was not translated, so
+// they would not be either. What has been answered, and what is for other addresses, stays.
+func TestKernelForgetsUnanswered(t *testing.T) {
+	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
+	families := []netlink.InetFamily{unix.AF_INET, unix.AF_INET6}
+	known := func(of netip.Addr, port uint16, state uint8) {
+		t.Helper()
+		family, from := families[0], "10.0.0.9"
+		if of.Is6() {
+			family, from = families[1], "fd00::9"
+		}
+		client := net.ParseIP(from)
+		check.OK(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, &netlink.ConntrackFlow{
+			FamilyType: uint8(family), TimeOut: 60, ProtoInfo: &netlink.ProtoInfoTCP{State: state},
+			Forward: netlink.IPTuple{SrcIP: client, DstIP: of.AsSlice(), SrcPort: port, DstPort: 6443, Protocol: unix.IPPROTO_TCP},
+			Reverse: netlink.IPTuple{SrcIP: of.AsSlice(), DstIP: client, SrcPort: 6443, DstPort: port, Protocol: unix.IPPROTO_TCP},
+		}))
+	}
+	vips := []netip.Addr{netip.MustParseAddr("10.0.0.50"), netip.MustParseAddr("fd00::50")}
+	var want []vip.Address
+	for _, a := range vips {
+		known(a, 1001, nl.TCP_CONNTRACK_SYN_SENT)
+		known(a, 1002, nl.TCP_CONNTRACK_ESTABLISHED)
+		known(a.Next(), 1003, nl.TCP_CONNTRACK_SYN_SENT)
+		want = append(want, vip.Address{Addr: a, Bits: a.BitLen(), Link: "eth0", LocalDelivery: true})
+	}
+	n, stop := kernelRig(t)
+	defer stop()
+	check.Value(n.Set(t.Context(), want))(t)
+	var left []string
+	for _, family := range families {
+		for _, c := range check.Value(netlink.ConntrackTableList(netlink.ConntrackTable, family))(t) {
+			left = append(left, fmt.Sprint(c.Forward.DstIP, " ", c.Forward.SrcPort))
+		}
+	}
+	slices.Sort(left)
+	if want := []string{"10.0.0.50 1002", "10.0.0.51 1003", "fd00::50 1002", "fd00::51 1003"}; !slices.Equal(left, want) {
+		t.Errorf("conntrack has %q, want %q", left, want)
+	}
 }
