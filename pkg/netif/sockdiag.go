@@ -40,7 +40,7 @@ const (
 	served     connectionKinds = 1 << iota // those that end in a socket of this node with the address
 	translated                             // those that the kernel translates to another address of this node
 	ownClients                             // those of this node that ended elsewhere while the address was there
-	unanswered                             // those that this node forwarded and nobody has answered: they are not reset, but begin anew (forgetUnanswered)
+	unanswered                             // those that this node forwarded and nobody has answered: they are not reset, but conntrack forgets them (forgetUnanswered)
 )
 
 // resetConnections ends TCP connections to a of these kinds, and returns how many. Their
