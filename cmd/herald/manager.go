@@ -137,22 +137,7 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	poke := func() { n.agent.Poke() }
 	pokeBoth := func() { n.agent.Poke(); wake.Send() }
 	tenure := func() vip.Tenure { return n.leases.Tenure() }
-	leases := namedLeases(cfg)
-	n.fixedLeases = make(map[vip.Key]bool)
-	for _, k := range leases {
-		n.fixedLeases[k] = true
-	}
-	leases = append(leases, vip.Key{Namespace: cfg.Node.Namespace, Name: lease.RecordName})
-	var pools vip.Key
-	if cfg.GivesAddresses() {
-		pools = cfg.Pools
-	}
-	n.cluster, err = kube.New(access, kube.Options{
-		Pools:     pools,
-		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix, Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
-		Egress: cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: log, Poke: poke, PokeLeases: wake.Send,
-	})
-	if err != nil {
+	if n.cluster, err = kube.New(access, n.clusterOptions(servers, poke, wake.Send)); err != nil {
 		return nil, err
 	}
 	n.links, err = netif.New(netif.Options{
@@ -177,6 +162,26 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 	n.agent = n.newAgent()
 	n.newServer()
 	return n, nil
+}
+
+// clusterOptions returns what the client of the API server is to read. It stores fixedLeases. servers is nil without cp_enable.
+func (n *node) clusterOptions(servers *kube.Servers, poke, pokeLeases func()) kube.Options {
+	cfg := n.cfg
+	leases := namedLeases(cfg)
+	n.fixedLeases = make(map[vip.Key]bool)
+	for _, k := range leases {
+		n.fixedLeases[k] = true
+	}
+	leases = append(leases, vip.Key{Namespace: cfg.Node.Namespace, Name: lease.RecordName})
+	var pools vip.Key
+	if cfg.GivesAddresses() {
+		pools = cfg.Pools
+	}
+	return kube.Options{
+		Pools:     pools,
+		Namespace: cfg.Services.Namespace, NodeLeaseNamespace: cfg.Node.Namespace, NodeLeasePrefix: lease.NodePrefix, Leases: leases, Node: cfg.Node.Name, NoUpdates: cfg.Services.ReadOnly,
+		Egress: cfg.Egress.Enable, Annotations: cfg.BGP.AnnotationPrefix, Servers: servers, Log: n.log, Poke: poke, PokeLeases: pokeLeases,
+	}
 }
 
 // namedLeases returns the Leases that options name, whatever Services there are.
