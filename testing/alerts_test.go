@@ -66,6 +66,22 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
+// TestLabels: no metric has a label that the Prometheus operator gives what it scrapes of a Pod: it would be renamed to exported_..., and a
+// dashboard would ask for another. "node" of metrics about another node is, on purpose: rules ask for the node that is scraped.
+func TestLabels(t *testing.T) {
+	rows := regexp.MustCompile("(?m)^\\| `(herald_[a-z_]+)` \\| \\w+ \\| ([^|]*) \\|").FindAllStringSubmatch(string(check.Value(os.ReadFile("../docs/reference/metrics.md"))(t)), -1)
+	if len(rows) < 30 {
+		t.Errorf("only %d metrics were looked at", len(rows))
+	}
+	for _, r := range rows {
+		for _, label := range []string{"namespace", "pod", "container", "endpoint", "job", "instance"} {
+			if strings.Contains(r[2], "`"+label+"`") {
+				t.Errorf("%s has the label %s", r[1], label)
+			}
+		}
+	}
+}
+
 // TestDashboards: every query of a dashboard names metrics that exist, and labels that they have.
 func TestDashboards(t *testing.T) {
 	files, err := filepath.Glob("../manifests/grafana/*.json")

@@ -56,7 +56,7 @@ func TestAlertsFire(t *testing.T) {
 		"HeraldBGPSessionDown":    {`herald_bgp_session_up{node="n1",peer="192.0.2.1"}`: inverse},
 		"HeraldDHCPFailing":       {`herald_dhcp_failures_total{node="n1",family="IPv4",kind="timeout"}`: counter},
 		"HeraldPortNotMapped":     {`herald_upnp_failures_total{node="n1",reason="refused"}`: counter},
-		"HeraldVIPsFlap":          {`herald_vip_lease_writes_total{node="n1",action="hand over",result="ok"}`: counter, `herald_claims_held{node="n1"}`: "1x300"},
+		"HeraldVIPsFlap":          {`herald_vip_moves_total{node="n1",service_namespace="a",service="b"}`: counter},
 		"HeraldLongOutage":        {`herald_vip_outage_seconds_count{node="n1"}`: counter, `herald_vip_outage_seconds_bucket{node="n1",le="5"}`: "0x300"},
 		"HeraldSecondProcess":     {`herald_node_second_process{node="n1"}`: gauge},
 		"HeraldPoolNearlyFull": {`herald_pool_addresses_free{node="n1",pool="a",family="IPv4"}`: "10x59 1x119 10x120", `herald_pool_addresses{node="n1",pool="a",family="IPv4"}`: "20x300",

@@ -33,7 +33,7 @@ func newMetrics() *metrics {
 	}
 	m.announced = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "herald_service_announced", Help: "1 for each Service that this node announces, 2000 of them at most.",
-	}, []string{"namespace", "service"})
+	}, []string{"service_namespace", "service"}) // not "namespace", which Prometheus has for the Pod's
 	for _, applier := range []string{"announcements", "addresses", "links"} {
 		m.errors.WithLabelValues(applier) // a series that begins with its first error hides it from rate()
 	}

@@ -18,6 +18,8 @@ import (
 const (
 	// maxMoves is how many moves are remembered, the latest.
 	maxMoves = 1000
+	// maxCounted is how many series herald_vip_moves_total has at most, one for each Service.
+	maxCounted = 2000
 	// heardLately is how long ago the last sign of life of a node may be that hands a VIP over and answers for it meanwhile.
 	heardLately = time.Second
 )
@@ -27,9 +29,11 @@ type History struct {
 	log    *slog.Logger
 	moves  atomic.Pointer[[]vip.Move] // the oldest first; the slice is never changed
 	outage prometheus.Histogram
+	came   *prometheus.CounterVec // by Service
 
 	// What follows belongs to Record.
 	begun    bool // Record was called before
+	counted  int  // series of came
 	services map[vip.Key]*ownership
 }
 
@@ -37,9 +41,12 @@ type History struct {
 type ownership struct {
 	holder    string // the node that had it last, be it that nobody has it now
 	withdrawn bool   // that nobody has it is recorded
+	counted   bool   // it has a series of History.came
 	void      bool   // its claim was not valid since holder had it
 	seen      bool   // in the pass under way
 
+	// lostAt is when holder was last heard, if its claim ended without its doing and no node could have the VIP then.
+	lostAt  time.Time
 	pending *pending // it came to this node and is not announced yet
 }
 
@@ -55,13 +62,17 @@ func New(log *slog.Logger) *History {
 	h := &History{log: log, services: make(map[vip.Key]*ownership), outage: prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "herald_vip_outage_seconds", Help: "For how long nobody answered for a Service that came to this node from another: from when that was last heard until this one announced it. 0 if it was handed over.",
 		Buckets: []float64{0, .1, .25, .5, 1, 2, 5, 10, 30, 60},
-	})}
+	}), came: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "herald_vip_moves_total", Help: "Times a Service came to this node from another, or came back after no node had it; not when it was new. By Service, 2000 of them at most.",
+	}, []string{"service_namespace", "service"})}
 	h.moves.Store(&[]vip.Move{})
 	return h
 }
 
 // Collectors are the metrics of this package.
-func (h *History) Collectors() []prometheus.Collector { return []prometheus.Collector{h.outage} }
+func (h *History) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{h.outage, h.came}
+}
 
 // Moves returns the moves that are remembered, the oldest first. It must not be changed.
 func (h *History) Moves() []vip.Move { return *h.moves.Load() }
@@ -82,6 +93,7 @@ func (h *History) Record(w vip.World, p vip.Plan) {
 	for k, o := range h.services {
 		if !o.seen {
 			delete(h.services, k)
+			h.forget(k, o)
 			if o.holder != "" && !o.withdrawn {
 				added = append(added, vip.Move{At: w.Now, Service: k, From: o.holder, Cause: "the Service was deleted, or is no longer of type LoadBalancer"})
 			}
@@ -123,6 +135,9 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 		o.void = true // on its way to another node
 	case holder == "" && o.holder != "" && !o.withdrawn:
 		o.withdrawn, o.void = true, true
+		if claim.Holder == o.holder { // not released: its node was fenced, or is gone
+			o.lostAt = heardAt(w, o.holder)
+		}
 		move.Cause = v.Message
 		added = append(added, move)
 	case holder == "" || holder == o.holder && !o.withdrawn:
@@ -132,6 +147,9 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 			move.From = ""
 		}
 		o.void = o.void || !claim.Until.IsZero() // transferred by the fence of the node that had it
+		if o.holder != "" && holder == w.Self {
+			h.count(v.Service, o)
+		}
 		added = append(added, h.begin(w, o, move)...)
 	}
 	if o.pending != nil && (v.AnnouncedHere || holder != w.Self) {
@@ -140,18 +158,48 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 	return added
 }
 
-// begin notes that move.To has the Service of o. It returns the move, but for one to this node from another, which end returns.
+// begin notes that move.To has the Service of o. It returns the move, but for one to this node from another, dead or alive, which end
+// returns.
 func (h *History) begin(w *vip.World, o *ownership, move vip.Move) []vip.Move {
-	handOver := !o.void
-	o.holder, o.withdrawn, o.void = move.To, false, false
-	if move.To != w.Self || move.From == "" || move.From == w.Self {
+	handOver, lostAt := !o.void, o.lostAt
+	o.holder, o.withdrawn, o.void, o.lostAt = move.To, false, false, time.Time{}
+	switch {
+	case move.To != w.Self || move.From == w.Self || move.From == "" && lostAt.IsZero():
 		return []vip.Move{move}
-	}
-	o.pending = &pending{move: move, handOver: handOver}
-	if i := slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == move.From }); i >= 0 {
-		o.pending.heardAt = w.Members[i].HeardAt
+	case move.From == "":
+		o.pending = &pending{move: move, heardAt: lostAt}
+	default:
+		o.pending = &pending{move: move, handOver: handOver, heardAt: heardAt(w, move.From)}
 	}
 	return nil
+}
+
+// heardAt returns when a node was last heard; the zero Time if that is not known.
+func heardAt(w *vip.World, node string) time.Time {
+	if i := slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == node }); i >= 0 {
+		return w.Members[i].HeardAt
+	}
+	return time.Time{}
+}
+
+// count counts that a Service came to this node. It does nothing for one without a series if there are too many.
+func (h *History) count(k vip.Key, o *ownership) {
+	if !o.counted {
+		if h.counted == maxCounted {
+			return
+		}
+		o.counted = true
+		h.counted++
+	}
+	h.came.WithLabelValues(k.Namespace, k.Name).Inc()
+}
+
+// forget removes the series of a Service that is gone.
+func (h *History) forget(k vip.Key, o *ownership) {
+	if o.counted {
+		h.counted--
+		h.came.DeleteLabelValues(k.Namespace, k.Name)
+	}
 }
 
 // end returns the move of o.pending, with its outage if the Service is announced here.

@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -60,6 +62,11 @@ func TestMoves(t *testing.T) {
 		{"handed over by a node whose link went down before", []step{{holder: "n2"}, {at: 3 * s, holder: "n1"}, {at: 3 * s, holder: "n1", here: true}}, "n2>n1 n2: it is dead 3s\n"},
 		{"to another node", []step{{holder: "n1", here: true}, {at: s, holder: "n2"}}, "n1>n2 n2: it is dead\n"},
 		{"withdrawn, and back", []step{{holder: "n2"}, {at: s, reason: vip.NoEndpoints}, {at: 2 * s, reason: vip.NoEndpoints}, {at: 3 * s, holder: "n2"}}, "n2> no endpoint\n>n2 n2: it is dead\n"},
+		{"its node dies, and no other may have it for a while", []step{
+			{holder: "n2"}, {at: s, holder: "!n2", reason: vip.VIPClaiming, heard: 500 * time.Millisecond}, {at: 2 * s, holder: "!n2", reason: vip.NoEligibleNode, heard: 500 * time.Millisecond},
+			{at: 9 * s, holder: "n1", heard: 500 * time.Millisecond}, {at: 9 * s, holder: "n1", here: true, heard: 500 * time.Millisecond},
+		}, "n2> no endpoint\n>n1 n2: it is dead 8.5s\n"},
+		{"withdrawn by its node, and here then", []step{{holder: "n2"}, {at: s, reason: vip.NoEndpoints}, {at: 9 * s, holder: "n1"}, {at: 9 * s, holder: "n1", here: true}}, "n2> no endpoint\n>n1 n2: it is dead\n"},
 		{"new", []step{{holder: "gone"}, {at: s, reason: vip.VIPClaiming}, {at: s, holder: "n1"}, {at: s, holder: "n1", here: true}}, ">n1 n2: it is dead\n"},
 		{"deleted", []step{{holder: "n1", here: true}, {at: s, holder: "gone"}}, "n1> the Service was deleted, or is no longer of type LoadBalancer\n"},
 		{"the same node again", []step{{holder: "n1", here: true}, {at: s, holder: "!n1", reason: vip.VIPClaiming}, {at: 2 * s, holder: "n1"}}, ""},
@@ -106,7 +113,41 @@ func TestMovesAreBounded(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(h.Collectors()...)
 	families, err := registry.Gather()
-	if err != nil || len(families) != 1 || families[0].GetMetric()[0].GetHistogram().GetBucket()[0].GetCumulativeCount() != maxMoves+10 {
+	if err != nil || len(families) != 2 || families[1].GetMetric()[0].GetHistogram().GetBucket()[0].GetCumulativeCount() != maxMoves+10 {
 		t.Errorf("%v: %v, want %d outages of 0 s", err, families, maxMoves+10)
+	}
+}
+
+// TestCameHere: a Service counts when it comes to this node from another, or back after nobody had it; not when it is new. Its series goes with it.
+func TestCameHere(t *testing.T) {
+	h := New(slog.New(slog.DiscardHandler))
+	count := func() (n float64) {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(h.came)
+		for _, f := range check.Value(registry.Gather())(t) {
+			n += f.GetMetric()[0].GetCounter().GetValue()
+		}
+		return n
+	}
+	const s = time.Second
+	step{holder: "gone"}.record(h)
+	for i, x := range []struct {
+		step
+		want float64
+	}{
+		{step{at: s, reason: vip.VIPClaiming}, 0}, {step{at: s, holder: "n1", here: true}, 0}, {step{at: 2 * s, holder: "n2"}, 0}, {step{at: 3 * s, holder: "n1", here: true}, 1},
+		{step{at: 4 * s, reason: vip.NoEndpoints}, 1}, {step{at: 5 * s, holder: "n1", here: true}, 2}, {step{at: 6 * s, holder: "gone"}, 0},
+		{step{at: 7 * s, holder: "n1", here: true}, 0},
+	} {
+		x.record(h)
+		if got := count(); got != x.want {
+			t.Errorf("step %d: %v, want %v", i, got, x.want)
+		}
+	}
+	for i := range maxCounted + 5 {
+		h.count(vip.Key{Namespace: "default", Name: fmt.Sprint(i)}, &ownership{})
+	}
+	if h.counted != maxCounted {
+		t.Errorf("%d series, want %d at most", h.counted, maxCounted)
 	}
 }

@@ -36,7 +36,7 @@ var dashboards = map[string]dashboard{
 		{"Nodes without the API server", "", "stat", "", 3, [][2]string{{`count(herald_api_reachable == 0) or vector(0)`, "nodes"}}},
 		{"Nodes without heartbeats", "", "stat", "", 3, [][2]string{{`count(herald_peers_on == 0) or vector(0)`, "nodes"}}},
 		{"VIP leases held", "Where VIPs are.", "timeseries", "", 12, [][2]string{{`herald_claims_held`, "{{node}}"}}},
-		{"Moves a minute", "VIP leases acquired, and handed over.", "timeseries", "", 12, [][2]string{{`sum by (action) (rate(herald_vip_lease_writes_total{action=~"acquire|hand over",result="ok"}[5m])) * 60`, "{{action}}"}}},
+		{"VIP leases written a minute", "Acquired and released: Services that are new, deleted or withdrawn. Handed over: moves.", "timeseries", "", 12, [][2]string{{`sum by (action) (rate(herald_vip_lease_writes_total{result="ok"}[5m])) * 60`, "{{action}}"}}},
 		{"Outage of a move", "The time in which nobody answered.", "timeseries", "s", 12, [][2]string{
 			{`histogram_quantile(0.5, sum by (le) (rate(herald_vip_outage_seconds_bucket[15m])))`, "half"}, {`histogram_quantile(0.99, sum by (le) (rate(herald_vip_outage_seconds_bucket[15m])))`, "99 %"},
 		}},
@@ -58,10 +58,10 @@ var dashboards = map[string]dashboard{
 		{"Time of a pass", "99 of 100 passes take no longer.", "timeseries", "s", 12, [][2]string{{`histogram_quantile(0.99, sum by (le) (rate(herald_pass_duration_seconds_bucket{node="$node"}[5m])))`, "99 %"}}},
 		{"Requests to the API server a second", "", "timeseries", "", 12, [][2]string{{`sum by (verb, resource) (rate(herald_api_requests_total{node="$node"}[5m]))`, "{{verb}} {{resource}}"}}},
 	}},
-	"grafana/service.json": {uid: "herald-service", title: "Herald: a Service", variables: []variable{{"namespace", "herald_service_announced", "namespace"}, {"service", `herald_service_announced{namespace="$namespace"}`, "service"}}, panels: []panel{
-		{"Announced by", "The nodes that announce it: one, for a moment two while it moves. By BGP without svc_election all that can.", "timeseries", "", 16, [][2]string{{`herald_service_announced{namespace="$namespace",service="$service"}`, "{{node}}"}}},
-		{"Nodes", "", "stat", "", 8, [][2]string{{`sum(herald_service_announced{namespace="$namespace",service="$service"}) or vector(0)`, "nodes"}}},
-		{"Moves of the last day", "Other nodes that have announced it meanwhile.", "stat", "", 8, [][2]string{{`count(count by (node) (max_over_time(herald_service_announced{namespace="$namespace",service="$service"}[1d]))) - 1`, "other nodes"}}},
+	"grafana/service.json": {uid: "herald-service", title: "Herald: a Service", variables: []variable{{"namespace", "herald_service_announced", "service_namespace"}, {"service", `herald_service_announced{service_namespace="$namespace"}`, "service"}}, panels: []panel{
+		{"Announced by", "The nodes that announce it: one, for a moment two while it moves. By BGP without svc_election all that can.", "timeseries", "", 16, [][2]string{{`herald_service_announced{service_namespace="$namespace",service="$service"}`, "{{node}}"}}},
+		{"Nodes", "", "stat", "", 8, [][2]string{{`sum(herald_service_announced{service_namespace="$namespace",service="$service"}) or vector(0)`, "nodes"}}},
+		{"Moves of the last day", "A node that gets it for the first time since its Herald began does not count.", "stat", "", 8, [][2]string{{`sum(increase(herald_vip_moves_total{service_namespace="$namespace",service="$service"}[1d])) or vector(0)`, "moves"}}},
 	}},
 }
 

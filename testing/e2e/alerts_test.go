@@ -30,11 +30,13 @@ type prometheus struct {
 	fired map[string]bool // alerts that were seen to fire
 }
 
-// Alerts are tried faster than they would fire: what must hold for 10 min must hold for 5 s, and what is counted in
-// the last 15 min is counted in the last 30 s. What is compared with what stays.
+// Alerts are tried faster than they would fire: what must hold for 2 min must hold for 1 s, for 3 s at most, and what is counted
+// in the last 15 min is counted in the last 30 s. What is compared with what stays.
 const (
 	forFaster    = 120
+	maxFor       = 3 * time.Second
 	windowFaster = 30
+	maxWindow    = time.Minute
 )
 
 var (
@@ -42,10 +44,10 @@ var (
 	alertWindow = regexp.MustCompile(`\[(\d+[smhd])\]`)
 )
 
-// faster divides a duration, of 1 s at least.
-func faster(t *testing.T, duration string, by int) string {
+// faster divides a duration; what it returns is 1 s at least, and most at most.
+func faster(t *testing.T, duration string, by time.Duration, most time.Duration) string {
 	d := check.Value(time.ParseDuration(duration))(t)
-	return fmt.Sprint(int(max(time.Second, d/time.Duration(by)).Milliseconds()), "ms")
+	return fmt.Sprint(min(max(time.Second, d/by), most).Milliseconds(), "ms")
 }
 
 // fasterRules returns the rules of a PrometheusRule in the form of Prometheus, with shorter times.
@@ -53,9 +55,9 @@ func fasterRules(t *testing.T, file string) string {
 	text := string(check.Value(os.ReadFile(file))(t))
 	text = alertFor.ReplaceAllStringFunc(text, func(s string) string {
 		m := alertFor.FindStringSubmatch(s)
-		return m[1] + faster(t, m[2], forFaster)
+		return m[1] + faster(t, m[2], forFaster, maxFor)
 	})
-	text = alertWindow.ReplaceAllStringFunc(text, func(s string) string { return "[" + faster(t, s[1:len(s)-1], windowFaster) + "]" })
+	text = alertWindow.ReplaceAllStringFunc(text, func(s string) string { return "[" + faster(t, s[1:len(s)-1], windowFaster, maxWindow) + "]" })
 	var rule struct{ Spec map[string]any }
 	check.OK(t, yaml.Unmarshal([]byte(text), &rule))
 	return string(check.Value(yaml.Marshal(rule.Spec))(t))
@@ -78,7 +80,7 @@ func startPrometheus(t *testing.T) *prometheus {
 	}
 	for _, n := range cluster.Nodes() {
 		v4, _ := cluster.Addrs(n)
-		targets = append(targets, fmt.Sprintf("{targets: ['%s:2112'], labels: {node: %s}}", v4, n)) // as the PodMonitor has it
+		targets = append(targets, fmt.Sprintf("{targets: ['%s:2112'], labels: {namespace: kube-system, pod: herald-%s, node: %s}}", v4, n, n)) // as the PodMonitor has it
 	}
 	config := fmt.Sprintf("global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}\nrule_files: [%s]\nscrape_configs:\n- job_name: herald\n  static_configs: [%s]\n",
 		strings.Join(rules, ", "), strings.Join(targets, ", "))
@@ -156,7 +158,7 @@ func TestAlerts(t *testing.T) {
 	if !all {
 		return
 	}
-	tryServiceAlerts(t, f, p)
+	tryServiceAlerts(t, p)
 	tryNodeAlerts(t, f, p)
 	tryMoveAlerts(t, f, p)
 	for _, file := range []string{"alerts.yaml", "nodes.yaml"} {
@@ -195,30 +197,42 @@ func tryPoolAlerts(t *testing.T, p *prometheus) {
 
 // tryServiceAlerts makes at the same time what concerns single Services: hosts that answer or do not, servers and gateways that
 // refuse, a kernel that refuses addresses.
-func tryServiceAlerts(t *testing.T, f *heralds, p *prometheus) {
+func tryServiceAlerts(t *testing.T, p *prometheus) {
 	g := newGateway(t, "rt", public1)
 	g.start("deny 8081 10.77.0.0/24 0-65535")
 	createService(t, webService("two", "10.77.0.51"))
-	createService(t, webService("mute", "10.77.0.52"))
-	muted, dual := awaitOwner(t, "mute"), awaitOwner(t, "two")
+	createService(t, webService("silent", "10.77.0.52"))
+	muted := awaitOwner(t, "silent")
+	awaitOwner(t, "two")
 	runOn(t, muted, "nft", "add table arp e2e; add chain arp e2e in { type filter hook input priority 0; }; add rule arp e2e in arp daddr ip 10.77.0.52 drop")
 	t.Cleanup(func() { cluster.Run(context.Background(), muted, "nft", "delete table arp e2e") })
 	runOn(t, "rt", "ip", "addr", "add", "10.77.0.51/32", "dev", "eth0")
 	t.Cleanup(func() { cluster.Run(context.Background(), "rt", "ip", "addr", "del", "10.77.0.51/32", "dev", "eth0") })
 	announceByARP(t, "rt", "10.77.0.51")
-	names := []string{"two", "mute"}
+	names := []string{"two", "silent"}
 	for i := range 12 {
 		names = append(names, fmt.Sprint("leased-", i), fmt.Sprint("mapped-", i))
 		createService(t, webService(fmt.Sprint("leased-", i), "0.0.0.0"))
 		createService(t, forwardedService(fmt.Sprint("mapped-", i), fmt.Sprint("10.77.0.", 70+i), lab.Annotated("heraldvip.io/upnp-external-port", "8081")))
 	}
-	_ = dual
 	p.await(2*time.Minute, true, "TwoHostsAnswer", "VIPUnanswered", "DHCPFailing", "PortNotMapped")
+	tryKernelRefuses(t, p)
 	runOn(t, "rt", "ip", "addr", "del", "10.77.0.51/32", "dev", "eth0")
 	runOn(t, muted, "nft", "delete table arp e2e")
 	deleteServices(t, names[2:]...)
-	p.await(2*time.Minute, false, "TwoHostsAnswer", "VIPUnanswered", "DHCPFailing", "PortNotMapped")
+	p.await(2*time.Minute, false, "CannotApply", "TwoHostsAnswer", "VIPUnanswered", "DHCPFailing", "PortNotMapped")
 	deleteServices(t, names[:2]...)
+}
+
+// tryKernelRefuses has a VIP of IPv6 on a node whose link is switched to have none.
+func tryKernelRefuses(t *testing.T, p *prometheus) {
+	createService(t, webService("six", "fd77::53"))
+	owner := awaitOwner(t, "six")
+	runOn(t, owner, "sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=1")
+	t.Cleanup(func() { cluster.Run(context.Background(), owner, "sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=0") })
+	p.await(time.Minute, true, "CannotApply")
+	runOn(t, owner, "sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=0")
+	deleteServices(t, "six")
 }
 
 // tryNodeAlerts makes at the same time what concerns single nodes: of n1 a second process, of n2 no heartbeats and a BGP peer
