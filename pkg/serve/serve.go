@@ -66,7 +66,7 @@ func New(o Options) *Server {
 	s := &Server{o: o, log: o.Log, listen: new(net.ListenConfig).Listen, refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "herald_http_connections_closed_total",
 		Help: "Connections to Herald's own ports that it has closed: to a VIP (vip), of another host to the port for probes (not_local), or because there were too many (limit).",
-	}, []string{"endpoint", "reason"})}
+	}, []string{"server", "reason"})}
 	if o.Metrics != "" {
 		s.endpoints = append(s.endpoints, endpoint{name: "metrics", address: o.Metrics, handler: o.Pages.handler(o.Log)})
 	}
