@@ -78,14 +78,14 @@ type explainer struct {
 	world    vip.World
 }
 
-// takeExplainer reads what explanations need of a namespace, "" for all. What the user may not read is named in
-// snapshot.Missing.
+// takeExplainer reads what explanations need: of all namespaces, since a Service of another one may have an address that one of namespace
+// asks for; of namespace alone for those who may not read the others. What the user may not read is named in snapshot.Missing.
 func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*explainer, error) {
-	s, err := kube.TakeSnapshot(ctx, cfg, namespace)
+	s, err := kube.TakeAllowedSnapshot(ctx, cfg, namespace)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.TakeEndpoints(ctx, cfg, namespace); err != nil {
+	if err := s.TakeAllowedEndpoints(ctx, cfg, namespace); err != nil {
 		return nil, err
 	}
 	var pools *vip.PoolSource
@@ -139,12 +139,12 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 		e.Owner, e.Since = owner, since
 	}
 	e.Problem = x.view.problem(s, e.Owner, e.Since)
+	if advice := plan.Advice(k, x.view.reason(s, e.Problem)); advice != "" {
+		e.Advice = advice
+	}
 	for _, v := range x.snapshot.Events {
 		if v.UID == s.UID {
 			e.Events = append(e.Events, eventStatus{v.At, v.Node, v.Reason, v.Warning, v.Message})
-			if v.Warning && strings.HasPrefix(e.Problem, string(v.Reason)+":") {
-				e.Advice = plan.Advice(k, v.Reason)
-			}
 		}
 	}
 	e.Events = e.Events[max(0, len(e.Events)-maxEvents):]

@@ -14,6 +14,7 @@ import (
 
 	"github.com/heraldvip/herald/pkg/kube"
 	"github.com/heraldvip/herald/pkg/lease"
+	"github.com/heraldvip/herald/pkg/plan"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -56,7 +57,9 @@ type statusView struct {
 	now           time.Time
 	leases        map[vip.Key]*coordinationv1.Lease
 	sharedFor     map[string]time.Time        // by node: since when it holds a lease that is no single Service's
-	nodes         []nodeStatus                // sorted by name
+	nodes         []nodeStatus                // sorted by name; of other namespaces than that of the announcers only some that are renewed
+	ignored       []ignoredLeases             // sorted by namespace
+	otherNodes    int                         // how many of nodes are of other namespaces
 	withoutHerald []string                    // the Nodes that have no node lease
 	announcers    string                      // the namespace of node leases, see announcersNamespace
 	vips          map[string]int              // by node: Services whose lease it holds
@@ -68,18 +71,18 @@ type statusView struct {
 func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	v := statusView{now: now, events: s.Events, leases: map[vip.Key]*coordinationv1.Lease{}, vips: map[string]int{}, sharedFor: map[string]time.Time{}, last: map[string]kube.StoredEvent{}, has: map[netip.Addr]vip.Key{}}
 	v.announcers = announcersNamespace(s.Leases)
+	ignored := newIgnored(s.Services, v.announcers)
 	for _, l := range lease.ByService(s.Leases, v.announcers) {
 		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
+		ignored.add(l)
 		if n, ok := lease.ParseNodeLease(l); ok {
-			if l.Namespace != v.announcers {
-				n.Name = l.Namespace + "/" + n.Name
-			}
-			v.nodes = append(v.nodes, nodeStatus{NodeLease: n, namespace: l.Namespace})
+			v.addNode(n, l.Namespace)
 		}
 		if node, acquired := holder(l); !acquired.IsZero() && l.Annotations[lease.ClaimAnnotation] != "" && !strings.HasPrefix(l.Name, "kubevip-") {
 			v.sharedFor[node] = acquired
 		}
 	}
+	v.ignored = ignored.list()
 	for _, n := range s.Nodes {
 		if i := slices.IndexFunc(v.nodes, func(l nodeStatus) bool { return l.Name == n.Name }); i >= 0 {
 			v.nodes[i].node = n
@@ -103,6 +106,22 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 		}
 	}
 	return v
+}
+
+// maxOtherNodes is how many nodes of other installations are shown: any user can write Leases that look like theirs.
+const maxOtherNodes = 10
+
+// addNode adds a node lease to v.nodes; one of another namespace than that of the announcers only if somebody renews it, and up to maxOtherNodes.
+func (v *statusView) addNode(n lease.NodeLease, namespace string) {
+	if namespace != v.announcers {
+		silent := v.now.Sub(n.RenewedAt)
+		if v.otherNodes == maxOtherNodes || n.Fenced || silent > n.Duration || silent < -n.Duration {
+			return
+		}
+		v.otherNodes++
+		n.Name = namespace + "/" + n.Name
+	}
+	v.nodes = append(v.nodes, nodeStatus{NodeLease: n, namespace: namespace})
 }
 
 // announcersNamespace returns the namespace of Herald's node leases: kube-system, or, if none is there, that of the oldest.
@@ -174,6 +193,8 @@ func (v statusView) service(s *vip.Service) serviceStatus {
 	}
 	x.Pool, x.Source = s.Allocated, s.Source
 	x.Problem = v.problem(s, x.Owner, x.Since)
+	x.Reason = v.reason(s, x.Problem)
+	x.Advice = plan.Advice(s.Key, x.Reason)
 	x.FormerOwners = v.formerOwners(s, x.Owner)
 	x.Note = connectionsNote(x.FormerOwners)
 	return x
@@ -237,6 +258,19 @@ func (v statusView) problem(s *vip.Service, owner string, since time.Time) strin
 		return invalid
 	}
 	return strings.TrimSpace(invalid + " " + v.withoutVIP(s, owner, since))
+}
+
+// reason returns that of the newest Event of s whose message is part of what problem has returned, "" if there is none.
+func (v statusView) reason(s *vip.Service, problem string) vip.Reason {
+	if problem == "" {
+		return ""
+	}
+	for _, e := range slices.Backward(v.events) {
+		if e.UID == s.UID && e.Message != "" && strings.Contains(problem, e.Message) {
+			return e.Reason
+		}
+	}
+	return ""
 }
 
 // withoutVIP is problem for what is no fault of the Service's annotations, nor of its owner.

@@ -209,13 +209,43 @@ func TestStatusOfForgedObjects(t *testing.T) {
 	}
 	var b strings.Builder
 	check.OK(t, writeStatus(&b, s, "", noon))
-	if strings.ContainsAny(b.String(), "\x1b\t\u202e") || strings.Count(b.String(), "\n") != 8 || len(b.String()) > 5000 {
+	if strings.ContainsAny(b.String(), "\x1b\t\u202e") || strings.Count(b.String(), "\n") != 13 || len(b.String()) > 5000 {
 		t.Errorf("%d bytes, %d lines, or characters that are not printable:\n%.2000q", len(b.String()), strings.Count(b.String(), "\n"), b.String())
 	}
-	for _, want := range []string{`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`, `\(control plane\) +- +- .*API servers ready: 1\n`, `n1 +1 +1s +ok\n`, `tenant/n1 +0 +60m +silent`} {
+	for _, want := range []string{`default/good +10\.0\.0\.1 +n1 +60s +VIP *\n`, `\(control plane\) +- +- .*API servers ready: 1\n`, `n1 +1 +1s +ok\n`, `(?m)^tenant +2 +herald-node-n1, plndr-cp-lock +.*kubectl -n tenant delete lease herald-node-n1;`} {
 		if !regexp.MustCompile(want).MatchString(b.String()) {
 			t.Errorf("no %s in\n%.3000s", want, b.String())
 		}
+	}
+}
+
+// TestStatusOfManyForgedLeases: a thousand Leases of a tenant, renewed or not, add few rows, and nothing is wrong for them; what to do about problems is
+// said once for each reason.
+func TestStatusOfManyForgedLeases(t *testing.T) {
+	const up = `{"interface":"eth0","links":[{"name":"eth0","up":true}]}`
+	s := kube.Snapshot{Services: []vip.Service{serviceWith("good", "10.0.0.1", "10.0.0.1")}, Leases: []*coordinationv1.Lease{nodeLease("n1", time.Second, up), vipLease("good", "n1")}}
+	for i := range 1000 {
+		forged := nodeLease(fmt.Sprintf("ghost%d", i), time.Duration(i%2)*time.Hour, "{}")
+		forged.Namespace = "tenant"
+		s.Leases = append(s.Leases, forged)
+	}
+	report := newStatusReport(s, inNamespace(""), noon)
+	if report.wrong() {
+		t.Error("forged Leases make herald status --exit-status fail")
+	}
+	var b strings.Builder
+	check.OK(t, report.writeTables(&b, false))
+	if n := strings.Count(b.String(), "\ntenant/"); n != maxOtherNodes || !regexp.MustCompile(`(?m)^tenant +1000 +herald-node-ghost0, herald-node-ghost1, herald-node-ghost10 and 997 more`).MatchString(b.String()) {
+		t.Errorf("%d rows of forged nodes in\n%s", n, &b)
+	}
+	for i := range 300 {
+		s.Services = append(s.Services, serviceWith(fmt.Sprintf("x%03d", i), "10.0.0.1", ""))
+		s.Events = append(s.Events, storedEvent(fmt.Sprintf("x%03d", i), vip.AddressConflict, true, "10.0.0.1: in use"))
+	}
+	b.Reset()
+	check.OK(t, newStatusReport(s, inNamespace(""), noon).writeTables(&b, false))
+	if !regexp.MustCompile(`\nREASON +SERVICES +WHAT TO DO\nAddressConflict +default/x000, .*default/x004 and 295 more +ask for another address.*\n\nNODE`).MatchString(b.String()) {
+		t.Errorf("what to do about 300 Services is\n%s", &b)
 	}
 }
 

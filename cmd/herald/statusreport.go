@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +22,7 @@ type statusReport struct {
 	DHCPLeases  []dhcpLeaseStatus `json:"dhcpLeases,omitempty"`
 	Nodes       []nodeReport      `json:"nodes"`
 	BGPSessions []sessionStatus   `json:"bgpSessions,omitempty"`
+	Ignored     []ignoredLeases   `json:"ignoredLeases,omitempty"`
 	Missing     []string          `json:"missing,omitempty"` // what the user may not read
 
 	now time.Time
@@ -38,6 +41,8 @@ type serviceStatus struct {
 	// FormerOwners: how many connections to its VIPs still go by each node that had them before.
 	FormerOwners map[string]int `json:"formerOwners,omitempty"`
 	Problem      string         `json:"problem,omitempty"` // what is wrong
+	Reason       vip.Reason     `json:"reason,omitempty"`  // of the Event that says so
+	Advice       string         `json:"advice,omitempty"`  // what to do about it
 	Note         string         `json:"note,omitempty"`    // what is not wrong
 }
 
@@ -84,10 +89,13 @@ func newStatusReport(s kube.Snapshot, wanted func(vip.Key) bool, now time.Time) 
 		r.Services = append(r.Services, x)
 	}
 	for _, n := range v.nodes {
-		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.state(now), Barred: n.barred(now) != "", Herald: true})
+		r.Nodes = append(r.Nodes, nodeReport{Node: n.Name, VIPs: v.vips[n.Name], Renewed: n.RenewedAt, State: n.state(now), Barred: n.barred(now) != "", Herald: n.namespace == v.announcers})
 		for _, b := range n.Info.BGPSessions {
 			r.BGPSessions = append(r.BGPSessions, sessionStatus{n.Name, b})
 		}
+	}
+	if wanted(vip.Key{}) {
+		r.Ignored = v.ignored
 	}
 	for _, n := range v.withoutHerald {
 		r.Nodes = append(r.Nodes, nodeReport{Node: n, VIPs: v.vips[n], State: noHerald, Barred: true})
@@ -183,9 +191,11 @@ func (r statusReport) writeTables(w io.Writer, wide bool) error {
 	}
 	return errors.Join(
 		writeTable(w, header, services),
+		writeTable(w, "\nREASON\tSERVICES\tWHAT TO DO", r.adviceRows()),
 		writeTable(w, "\nDHCP LEASE\tADDRESS\tMAC\tSERVER\tEXPIRES IN", dhcp),
 		writeTable(w, "\nNODE\tVIPS\tRENEWED\tSTATE", nodes),
 		writeTable(w, "\nNODE\tPEER\tAS\tSTATE\tSINCE\tPREFIXES\tWHY", sessions),
+		writeTable(w, "\nNAMESPACE\tLEASES\tTHAT HERALD IGNORES\tWHAT TO DO", ignoredRows(r.Ignored)),
 		writeTable(w, "\nMAY NOT BE READ", missing),
 	)
 }
@@ -212,6 +222,24 @@ func (r statusReport) serviceRows(wide bool) (rows []string) {
 	}
 	if real == 0 {
 		rows = append(rows, "(no Service of type LoadBalancer)")
+	}
+	return rows
+}
+
+// adviceRows returns what to do about what is wrong, a row for each reason, sorted.
+func (r statusReport) adviceRows() (rows []string) {
+	services, first := make(map[vip.Reason][]string), make(map[vip.Reason]string)
+	for _, s := range r.Services {
+		if s.Advice == "" {
+			continue
+		}
+		if services[s.Reason] == nil {
+			first[s.Reason] = s.Advice
+		}
+		services[s.Reason] = append(services[s.Reason], s.Service)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(services)) {
+		rows = append(rows, row(string(reason), abbreviate(services[reason]), first[reason]))
 	}
 	return rows
 }

@@ -138,6 +138,15 @@ func (s *Snapshot) TakeEndpoints(ctx context.Context, cfg *rest.Config, namespac
 	return err
 }
 
+// TakeAllowedEndpoints is TakeEndpoints of all namespaces; of namespace for those who may not read the others.
+func (s *Snapshot) TakeAllowedEndpoints(ctx context.Context, cfg *rest.Config, namespace string) error {
+	err := s.TakeEndpoints(ctx, cfg, "")
+	if namespace != "" && apierrors.IsForbidden(err) {
+		return s.TakeEndpoints(ctx, cfg, namespace)
+	}
+	return err
+}
+
 // list calls each with all objects of a resource. It lists 500 at a time.
 func list[O runtime.Object](ctx context.Context, r *watchedResource, each func(O)) error {
 	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

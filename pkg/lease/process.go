@@ -148,20 +148,29 @@ func (l *Leases) tellWaiting(ctx context.Context, w *nameWait, x *coordinationv1
 		l.own.waitsFor = who
 		l.mu.Unlock()
 		l.o.Log.Error("another Herald has the name of this node, and lives on another host. This one stays out of the way until that ends; give each host a name of its own (vip_nodename), or end one of them", "node", l.o.Node, "other", who)
-		w.tell(fmt.Sprintf("Two hosts run Herald under this node's name: %s, which works; and %s, which waits until that ends. Give each a name of its own (vip_nodename).", who, l.o.Process.Name))
+		w.tell(fmt.Sprintf("Two hosts run Herald under this node's name: %s, which works; and %s, which waits until that ends. Give each a name of its own (vip_nodename).", who, l.ownText()))
 	}
 	if now.Sub(w.wrote) < tellWaiting {
 		return
 	}
 	w.wrote = now
 	next := x.DeepCopy()
-	text := fmt.Sprintf("%s, process %s", l.o.Process.Name, shortID(l.o.Process.ID))
+	text := l.ownText()
 	annotate(next, WaitingAnnotation, text[:min(len(text), maxWaiting)]+waitingStamp+now.UTC().Format(time.TimeOnly))
 	request, cancel := context.WithTimeout(ctx, l.o.RenewDeadline/2)
 	defer cancel()
 	if _, err := l.store.Update(request, next); err != nil {
 		w.wrote = time.Time{} // the holder has renewed meanwhile: the next look has the new version
 	}
+}
+
+// ownText says which process this is, and on which host: hosts that were cloned have the same name, and differ by their addresses.
+func (l *Leases) ownText() string {
+	text, info := fmt.Sprintf("%s, process %s", l.o.Process.Name, shortID(l.o.Process.ID)), l.o.Info()
+	if addresses := info.OwnAddresses(); len(addresses) > 0 {
+		text += ", addresses " + strings.Trim(fmt.Sprint(addresses), "[]")
+	}
+	return text
 }
 
 // shortID returns the first 8 digits of a process ID.
