@@ -455,3 +455,36 @@ func TestDHCPClientsOfANamespace(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
+
+// TestDHCPClientsOfANode: a node begins no more DHCP clients than maxNodeClients, whatever namespaces they are of, and says so to the Services that have
+// to wait; one that has an address, or runs, goes on, whoever is older.
+func TestDHCPClientsOfANode(t *testing.T) {
+	w := world()
+	add := func(namespace, name string, age time.Duration, more ...func(*vip.Service)) {
+		s := svc(name, "0.0.0.0", append(more, func(s *vip.Service) { s.Key.Namespace, s.Created = namespace, epoch.Add(-age) })...)
+		w.Services = append(w.Services, s)
+		w = heldBy(w, namespace, name, "n1")
+	}
+	for i := range maxNodeClients - 1 {
+		add(fmt.Sprint("tenant", i%5), fmt.Sprintf("s%03d", i), time.Hour)
+	}
+	add("young", "leased", 0, func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.99")}} })
+	add("young", "waits", 0)
+	expect := func(when string, waiting ...string) {
+		t.Helper()
+		p := Make(rules(), w)
+		var got []string
+		for _, e := range p.Events {
+			if e.Reason == vip.DHCPFailed && strings.HasPrefix(e.Message, "node n1 has 512 DHCP clients, and begins no more:") {
+				got = append(got, e.Service.String())
+			}
+		}
+		if !slices.Equal(got, waiting) || len(p.DHCPRequests) != maxNodeClients || len(p.Macvlans) != maxNodeClients {
+			t.Errorf("%s: %q wait, want %q; %d requests, %d macvlans", when, got, waiting, len(p.DHCPRequests), len(p.Macvlans))
+		}
+	}
+	expect("at the limit", "young/waits")
+	w = withMacvlans(w)
+	add("old", "newcomer", 2*time.Hour)
+	expect("an older Service comes", "old/newcomer", "young/waits")
+}

@@ -25,6 +25,7 @@ type dhcpClient struct {
 
 	hasAddress bool   // the status of one of its Services names an address of it
 	refused    string // why it can't be had
+	waits      bool   // this node holds its unit, and begins no more clients
 }
 
 // clientID returns the ID of the DHCP client of s: the namespace and the macvlan that s names,
@@ -105,6 +106,35 @@ func refuseTooMany(clients []*dhcpClient) {
 				c.refused = fmt.Sprintf("the Services of the namespace %s have %d DHCP clients, and may have no more: delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address", namespace, maxClients)
 			}
 		}
+	}
+}
+
+// maxNodeClients is how many DHCP clients a node has before it begins no more. Those of a node that died are not refused: they have addresses.
+const maxNodeClients = 512
+
+// refuseBeyondNode sets waits of each client of a unit that this node holds by which it would have more than maxNodeClients: of none that has an
+// address or a macvlan here, of the others the last by units.
+func (d *dhcp) refuseBeyondNode(units []*unit) {
+	here := make(map[string]bool, len(d.Macvlans))
+	for _, x := range d.Macvlans {
+		here[x.Name] = true
+	}
+	seen, running, others := make(map[*dhcpClient]bool), 0, []*dhcpClient(nil)
+	for _, u := range units {
+		for _, s := range u.services {
+			switch c := s.client; {
+			case c == nil || seen[c] || u.claim.Holder != d.Self:
+			case c.hasAddress || here[c.link]:
+				seen[c] = true
+				running++
+			default:
+				seen[c] = true
+				others = append(others, c)
+			}
+		}
+	}
+	for i, c := range others {
+		c.waits = running+i >= maxNodeClients
 	}
 }
 

@@ -111,6 +111,7 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	f.planPools(checks)
 	units := groupIntoUnits(p, f.accepted)
 	(&placement{pass: p, units: units}).setTargets()
+	dhcp.refuseBeyondNode(units)
 
 	m := unitPlanner{pass: p, dhcp: dhcp, checks: checks, routes: &routes{p, make(map[netip.Prefix]bool)}, mappings: newMappings(p)}
 	for _, s := range f.expectingEndpoints {
