@@ -73,8 +73,9 @@ func newStatusView(s kube.Snapshot, now time.Time) statusView {
 	v.announcers = announcersNamespace(s.Leases)
 	ignored := newIgnored(s.Services, v.announcers)
 	for _, l := range lease.ByService(s.Leases, v.announcers) {
-		v.leases[vip.Key{Namespace: l.Namespace, Name: l.Name}] = l
-		ignored.add(l)
+		k := vip.Key{Namespace: l.Namespace, Name: l.Name}
+		v.leases[k] = l
+		ignored.add(k, l.Annotations[lease.ClaimAnnotation])
 		if n, ok := lease.ParseNodeLease(l); ok {
 			v.addNode(n, l.Namespace)
 		}

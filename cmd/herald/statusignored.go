@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-
 	"github.com/heraldvip/herald/pkg/lease"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -38,14 +36,11 @@ func newIgnored(services []vip.Service, announcers string) ignoredFinder {
 	return f
 }
 
-// add adds l if Herald does not act on it. Those in the announcers' namespace, where users may not write, are never added.
-func (f ignoredFinder) add(l *coordinationv1.Lease) {
-	if l.Namespace == f.announcers {
-		return
-	}
-	_, isNode := lease.ParseNodeLease(l)
-	if isNode || l.Annotations[lease.ClaimAnnotation] != "" && !f.named[vip.Key{Namespace: l.Namespace, Name: l.Name}] {
-		f.byNamespace[l.Namespace] = append(f.byNamespace[l.Namespace], l.Name)
+// add adds the Lease k, with that claim ("": none), if Herald does not act on it. Those in the announcers' namespace, where users may not write, are
+// never added.
+func (f ignoredFinder) add(k vip.Key, claim string) {
+	if k.Namespace != f.announcers && (strings.HasPrefix(k.Name, lease.NodePrefix) || claim != "" && !f.named[k]) {
+		f.byNamespace[k.Namespace] = append(f.byNamespace[k.Namespace], k.Name)
 	}
 }
 
