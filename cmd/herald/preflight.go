@@ -135,6 +135,9 @@ func nftablesUses(cfg config.Config) (all []nftablesUse) {
 	if cfg.ControlPlane.Balance.Method == config.Masquerade && cfg.ControlPlane.Balance.Enable {
 		all = append(all, nftablesUse{"lb_enable", nft.CheckBalanced, "the API server of the VIP's owner answers all connections to it", preflight.Warning})
 	}
+	if cfg.Egress.Enable && cfg.Services.Enable {
+		all = append(all, nftablesUse{"egress_enable", nft.CheckEgress, "what the pods of Services with kube-vip.io/egress send has the source that the network plugin gives it, if it leaves by this node", preflight.Warning})
+	}
 	return all
 }
 

@@ -12,6 +12,7 @@ import (
 func TestPreflightNftables(t *testing.T) {
 	var plain, all config.Config
 	all.Services.KeepConnections, all.Services.LimitPorts = 1, true
+	all.Egress.Enable, all.Services.Enable = true, true
 	all.ControlPlane.Enable, all.ControlPlane.Balance = true, config.Balance{Enable: true, Method: config.Masquerade}
 	if got := nftablesUses(plain); len(got) != 0 {
 		t.Errorf("without such an option: %v", got)
@@ -26,7 +27,7 @@ func TestPreflightNftables(t *testing.T) {
 	}
 	for _, want := range []string{
 		"warning  herald_keep_connections  nftables can't be used (operation not supported): a move of a VIP resets",
-		"warning  cp_enable ", "error    enable_service_security ", "warning  lb_enable ",
+		"warning  cp_enable ", "error    enable_service_security ", "warning  lb_enable ", "warning  egress_enable ",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)

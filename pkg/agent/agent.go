@@ -96,6 +96,7 @@ type Agent struct {
 	timer        *time.Timer  // when to make a pass without a poke
 	logged       map[string]string
 	announced    []vip.Announcement // what Announcements.Set returned last
+	egress       []vip.Egress       // what Egress.Set returned last
 	macvlansLeft int                // how many Macvlans.Set returned last
 	metrics      *metrics
 }
@@ -192,9 +193,10 @@ func (a *Agent) stop(ctx context.Context) {
 		break
 	}
 	if a.last.Load() != nil {
-		for a.apply(ctx, vip.Plan{}); a.macvlansLeft > 0; { // netif removes a few at a time
+		final := a.finalPlan()
+		for a.apply(ctx, final); a.macvlansLeft > 0; { // netif removes a few at a time
 			before := a.macvlansLeft
-			if a.apply(ctx, vip.Plan{}); a.macvlansLeft == before {
+			if a.apply(ctx, final); a.macvlansLeft == before {
 				break
 			}
 		}
@@ -339,17 +341,6 @@ func (a *Agent) apply(ctx context.Context, p vip.Plan) bool {
 		a.Poke() // status and Events follow what the kernel confirmed
 	}
 	return ok
-}
-
-// applyEgress hands over what the plan wants of what pods send: nftables' part, which marks packets, comes before the routes of those, and goes after them.
-func (a *Agent) applyEgress(ctx context.Context, p vip.Plan, failed func(string, error)) {
-	if a.o.Egress == nil {
-		return
-	}
-	have, err := a.o.Egress.Set(ctx, p.Egress)
-	failed("egress", err)
-	_, err = a.o.EgressRoutes.Set(ctx, have)
-	failed("routes of egress", err)
 }
 
 // putAll hands each Mailbox what the plan wants of it, once have is bound.

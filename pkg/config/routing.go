@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strconv"
+
+	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // RoutingTable configures the routes to VIPs in a routing table of the node's kernel.
@@ -35,8 +37,8 @@ var routingOptions = inSection(groupRouting, third, []Option{
 // parseTable checks the number of a routing table that Herald may write to.
 func parseTable(v string) (int, error) {
 	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > math.MaxInt32 || n >= 253 && n <= 255 {
-		return 0, fmt.Errorf("must be a whole number from 1 to %d, and not that of the kernel's own tables (253 to 255)", math.MaxInt32)
+	if err != nil || n < 1 || n > math.MaxInt32 || n >= 253 && n <= 255 || n >= vip.FirstEgressTable && n <= vip.LastEgressTable {
+		return 0, fmt.Errorf("must be a whole number from 1 to %d, and that of no table of the kernel's own (253 to 255) or of egress (%d to %d)", math.MaxInt32, vip.FirstEgressTable, vip.LastEgressTable)
 	}
 	return n, nil
 }

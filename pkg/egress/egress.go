@@ -29,10 +29,10 @@ import (
 
 // What Herald's rules and routes have.
 const (
-	priority   = 1980  // of rules: before those of the tables main and default (32766, 32767)
-	firstTable = 19800 // of maxOwners
-	maxOwners  = 256   // nodes to which one node routes at once, for each family
-	protocol   = 248   // rtm_protocol, as vip_routingprotocol has it by default
+	priority   = 1980 // of rules: before those of the tables main and default (32766, 32767)
+	firstTable = vip.FirstEgressTable
+	maxOwners  = vip.LastEgressTable - vip.FirstEgressTable + 1 // nodes to which one node routes at once, for each family
+	protocol   = 248                                            // rtm_protocol, as vip_routingprotocol has it by default
 )
 
 // relist is how often rules and routes are read at least when Set is called, in case that another program has changed them.

@@ -16,7 +16,7 @@ import (
 
 // Bounds of what Services with egress cost each node and the API server.
 const (
-	maxEgressServices = 64  // whose pods are watched, the oldest
+	maxEgressServices = 64  // whose pods are watched, shared among namespaces
 	maxEgressPods     = 500 // of one Service, the first by name
 )
 
@@ -28,14 +28,16 @@ type pods struct {
 	wake    mailbox.Signal
 
 	watches map[vip.Key]*podWatch // by Service; guarded by Cluster.mu
+	listed  bool                  // pending has been false; guarded by Cluster.mu
+	since   time.Time             // when pending was called first; guarded by Cluster.mu
 
 	run func(context.Context, *reflectorStore[vip.Pod]) // lists and watches until the context ends; tests replace it
 }
 
 // Reasons why the pods of a Service with egress are not known, beside vip.PodsBeingListed.
 const (
-	tooManyWithEgress = "the cluster has more than 64 Services with egress, of which the oldest count"
-	podsRefused       = "the API server does not let Herald list and watch pods (herald manifest rbac prints what is needed)"
+	tooManyWithEgress = "64 Services of a cluster have egress, shared equally among the namespaces that ask for it, and the share of this namespace is taken by older Services of it"
+	podsRefused       = "its pods are not known: the API server does not let Herald list and watch pods (herald manifest rbac prints what is needed)"
 )
 
 // betweenBegins is the least time between two times that watches are begun: a Service whose selector changes all the time must not have every
@@ -122,7 +124,28 @@ func (p *pods) begin(ctx context.Context) (fresh []begun) {
 	return fresh
 }
 
-// wanted returns the Services whose pods are to be watched: the oldest that ask for egress.
+// maxPending is how long pending is true at most: nftables forgets the pods of an earlier process soon after (pkg/nft).
+const maxPending = 15 * time.Second
+
+// pending reports whether pods are being listed for the first time since this process began: what the kernel has of an earlier process is better
+// than what could be planned without. To be called once the Services are known. Cluster.mu is held.
+func (p *pods) pending() bool {
+	if p.listed || !p.cluster.o.Egress {
+		return false
+	}
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+	p.listed = true
+	for k := range p.wanted() {
+		if w := p.watches[k]; w == nil || !w.synced.Load() && !w.refused.Load() {
+			p.listed = time.Since(p.since) >= maxPending
+		}
+	}
+	return !p.listed
+}
+
+// wanted returns the Services whose pods are to be watched: of those that ask for egress the oldest of each namespace, then the second of each, and so on (decision 0082).
 func (p *pods) wanted() map[vip.Key]*cachedService {
 	var all []*cachedService
 	for _, s := range p.cluster.services.values {
@@ -130,7 +153,14 @@ func (p *pods) wanted() map[vip.Key]*cachedService {
 			all = append(all, s)
 		}
 	}
-	slices.SortFunc(all, func(a, b *cachedService) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) })
+	byAge := func(a, b *cachedService) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) }
+	slices.SortFunc(all, byAge)
+	older, before := make(map[vip.Key]int), make(map[string]int) // how many of its namespace are older than a Service; how many a namespace has
+	for _, s := range all {
+		older[s.Key] = before[s.Key.Namespace]
+		before[s.Key.Namespace]++
+	}
+	slices.SortFunc(all, func(a, b *cachedService) int { return cmp.Or(cmp.Compare(older[a.Key], older[b.Key]), byAge(a, b)) })
 	wanted := make(map[vip.Key]*cachedService)
 	for _, s := range all[:min(len(all), maxEgressServices)] {
 		wanted[s.Key] = s

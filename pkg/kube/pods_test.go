@@ -154,3 +154,73 @@ func TestSelectorThatChangesAllTheTime(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// One namespace can't take all places: every namespace gets its oldest Service in before any gets another.
+func TestPlacesAreShared(t *testing.T) {
+	c, _ := newTestCluster(t, "https://10.0.0.1:6443")
+	c.o.Egress = true
+	add := func(namespace, name string, created int64) {
+		s := egressService(name, time.Unix(created, 0))
+		s.Namespace = namespace
+		check.OK(t, c.services.Add(s))
+	}
+	for i := range maxEgressServices {
+		add("greedy", fmt.Sprintf("s%02d", i), int64(i))
+	}
+	c.pods.begin(t.Context())
+	if len(c.pods.watches) != maxEgressServices {
+		t.Errorf("alone, a namespace has %d places", len(c.pods.watches))
+	}
+	add("late", "a", 1000)
+	add("late", "b", 1001)
+	c.pods.begin(t.Context())
+	for name, want := range map[string]string{"a": vip.PodsBeingListed, "b": vip.PodsBeingListed, "s00": vip.PodsBeingListed, "s61": vip.PodsBeingListed, "s62": tooManyWithEgress, "s63": tooManyWithEgress} {
+		for _, s := range observe(c).Services {
+			if s.Key.Name == name && s.PodsUnknown != want {
+				t.Errorf("%s: %q, want %q", s.Key, s.PodsUnknown, want)
+			}
+		}
+	}
+	if len(c.pods.watches) != maxEgressServices {
+		t.Errorf("%d Services have places", len(c.pods.watches))
+	}
+}
+
+// What an earlier process left in the kernel counts until the pods of all Services with egress have been listed once, or can't be, but not for long.
+func TestPodsPending(t *testing.T) {
+	for name, end := range map[string]func(*Cluster, *podWatch){
+		"listed":      func(_ *Cluster, w *podWatch) { check.OK(t, w.Replace(nil, "")) },
+		"refused":     func(_ *Cluster, w *podWatch) { w.refused.Store(true) },
+		"gone":        func(c *Cluster, _ *podWatch) { check.OK(t, c.services.Update(loadBalancer("s0", "10.0.0.50"))) },
+		"never ready": func(*Cluster, *podWatch) { time.Sleep(maxPending) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, _ := newTestCluster(t, "https://10.0.0.1:6443")
+				c.o.Egress = true
+				c.pods = newPods(c, nil) // with a signal of this bubble
+				check.OK(t, c.services.Add(egressService("s0", time.Unix(0, 0))))
+				pending := func() bool {
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					return c.pods.pending()
+				}
+				if !pending() {
+					t.Error("nothing is listed yet, and nothing is pending")
+				}
+				c.pods.begin(t.Context())
+				if !pending() {
+					t.Error("the list is not complete, and nothing is pending")
+				}
+				end(c, c.pods.watches[vip.Key{Namespace: "default", Name: "s0"}])
+				if pending() {
+					t.Error("it is still pending")
+				}
+				check.OK(t, c.services.Add(egressService("s1", time.Unix(1, 0))))
+				if pending() {
+					t.Error("it is pending again for a Service that is new")
+				}
+			})
+		})
+	}
+}

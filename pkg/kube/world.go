@@ -34,6 +34,7 @@ func (c *Cluster) Observe(w *vip.World) {
 		c.worldReserved = c.reservedRanges()
 	}
 	w.Services, w.Nodes, w.Reserved = c.worldServices, c.worldNodes, c.worldReserved
+	w.EgressPodsPending = w.Synced && c.pods.pending()
 	if s := c.services.values[kubernetesService]; s != nil {
 		w.ClusterUID = s.UID
 	}

@@ -83,23 +83,35 @@ func CheckOpenPorts() error { return openPorts.check() }
 // CheckBalanced is CheckFormerOwners for the table by which API servers are balanced.
 func CheckBalanced() error { return balanced.check() }
 
+// CheckEgress is CheckFormerOwners for the table of egress, with one VIP that this node has and one that another has.
+func CheckEgress() error {
+	var all []vip.Egress
+	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
+		own := vip.Egress{VIP: netip.MustParseAddr(a)}
+		elsewhere := own
+		elsewhere.Via = own.VIP
+		all = append(all, own, elsewhere)
+	}
+	return egress.check(all...)
+}
+
 // checkTable is the name of the table that check makes and removes.
 const checkTable = "herald_check"
 
-// check returns an error if the kernel does not take a table of the purpose.
-func (p purpose[E]) check() error {
+// check returns an error if the kernel does not take a table of the purpose with some entries.
+func (p purpose[E]) check(entries ...E) error {
 	var errs []error
 	for _, f := range families {
 		c, err := nftables.New()
 		if err != nil {
 			return err
 		}
-		table, maps := c.AddTable(f.table(checkTable)), p.maps(f, nil)
+		table, maps := c.AddTable(f.table(checkTable)), p.maps(f, entries)
 		for _, m := range maps {
 			m.Table = table
 			errs = append(errs, c.AddSet(m, nil))
 		}
-		p.build(c, f, table, maps, nil)
+		p.build(c, f, table, maps, entries)
 		c.DelTable(table)
 		if err := c.Flush(); err != nil {
 			errs = append(errs, fmt.Errorf("%s (%s): %w", p.what, f.name, err))

@@ -47,6 +47,7 @@ func (p *pass) planEgress(services []*service) {
 		return
 	}
 	p.replanAfter(lookAtEgress)
+	p.out.EgressPending = p.EgressPodsPending
 	internal := p.internal()
 	taken := make(map[netip.Addr]bool)
 	for _, s := range all {
@@ -123,7 +124,7 @@ func (p *pass) whyNoEgress(s *service) string {
 	case s.PodsUnknown == vip.PodsBeingListed:
 		return ""
 	case s.PodsUnknown != "":
-		return keepsSource + "its pods are not known: " + s.PodsUnknown
+		return keepsSource + s.PodsUnknown
 	case s.everyNodeAdvertises || s.unit == nil || s.unit.lease.IsZero():
 		return keepsSource + "no single node has its VIP, to which answers would come; set svc_election=true, or vip_arp=true"
 	}

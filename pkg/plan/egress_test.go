@@ -79,7 +79,7 @@ func TestEgress(t *testing.T) {
 		{"two Services have a pod", on, w("n1", svc("b", "10.77.0.61", withEgress, younger), svc("a", "10.77.0.60", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
 		{"two addresses of a family", on, w("n1", svc("a", "10.77.0.60,10.77.0.61", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
 		{"off", off, w("n1", svc("a", "10.77.0.60", withEgress)), keepsSource + "egress_enable is false, by the operator\n"},
-		{"its pods are not known", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, "forbidden" })), keepsSource + "its pods are not known: forbidden\n"},
+		{"its pods are not known", on, w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods, s.PodsUnknown = nil, "its pods are not known" })), keepsSource + "its pods are not known\n"},
 		{"no range of pods is known", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }),
 			keepsSource + "no IPv4 range of pods is known from Nodes (spec.podCIDRs), so that what stays in the cluster can't be told from what leaves it; set egress_podcidr\n"},
 		{"an operator names the range", given, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Nodes = allNodes() }), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},
@@ -98,6 +98,21 @@ func TestEgress(t *testing.T) {
 				t.Errorf("got\n%swant\n%s", got, tt.want)
 			}
 		})
+	}
+}
+
+// Until pods are listed for the first time nothing is to be changed, whatever is known already; later a list of one Service holds up none.
+func TestEgressPending(t *testing.T) {
+	r := rules()
+	r.Egress = &Egress{}
+	w := held(world(svc("a", "10.77.0.60", withEgress)), "a", "n1")
+	w.EgressPodsPending = true
+	if !Make(r, w).EgressPending {
+		t.Error("what the kernel has is to be replaced")
+	}
+	w.EgressPodsPending = false
+	if Make(r, w).EgressPending {
+		t.Error("what the kernel has is to stay")
 	}
 }
 

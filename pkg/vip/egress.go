@@ -22,6 +22,12 @@ type EgressLimits struct {
 	SourcePorts      []Port         `json:",omitempty"` // none: all ports and protocols
 }
 
+// Routing tables of egress: one for each node that this one routes to.
+const (
+	FirstEgressTable = 19800
+	LastEgressTable  = 20055
+)
+
 // PodsBeingListed is Service.PodsUnknown for the moment until they are.
 const PodsBeingListed = "they are being listed"
 

@@ -17,6 +17,7 @@ type Plan struct {
 	OpenPorts     []OpenPort       // in place before Addresses are bound
 	Balanced      []BalancedServer // sorted by To
 	Egress        []Egress         // older Services first
+	EgressPending bool             // Egress is not known yet: what the kernel has of an earlier process stays (World.EgressPodsPending)
 	Addresses     []Address
 	Announcements []Announcement
 	Macvlans      []Macvlan

@@ -66,6 +66,8 @@ type World struct {
 
 	// EgressRefused is why nftables does not take Egress of the last Plan; "" if it does.
 	EgressRefused string
+	// EgressPodsPending: the pods of Services with egress are being listed for the first time since this process began.
+	EgressPodsPending bool
 
 	// From this node's BGP speaker.
 	BGPSessions    []BGPSession // one per peer, in the order of the options
