@@ -4,13 +4,16 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LAB     := bin/lab
 
 .DEFAULT_GOAL := build
-.PHONY: build image test test-nodes test-conformance lint unit fuzz parts simulate demo lab bench scale soak docs site manifests clean help
+.PHONY: build image release test test-nodes test-alerts test-conformance lint unit fuzz parts simulate demo lab bench scale soak docs site manifests clean help
 
 build: ## bin/herald, a static binary (the default)
 	@rm -f bin/herald && LDFLAGS='-X main.version=$(VERSION)' testing/lab/build.sh . bin herald=./cmd/herald
 
 image: ## bin/herald.oci.tar, the container image for amd64 and arm64 (no docker, no registry)
 	go -C manifests/image run . -source ../.. -o ../../bin/herald.oci.tar -version $(VERSION)
+
+release: ## bin/release: programs, image, chart and krew's manifest of the version that the chart names, with checksums
+	manifests/release/release.sh
 
 test: ## all that must hold: lint, tests, tests in the lab (root; installs what it needs)
 	@testing/test.sh all
@@ -42,6 +45,9 @@ demo: ## shows what Herald does, on a cluster that it brings up and removes (roo
 
 test-nodes: build parts ## only the tests on real nodes: kubelet, containerd, kubeadm (root)
 	HERALD_LAB=require go test -count=1 -timeout 25m -v ./testing/nodes
+
+test-alerts: build parts ## only the alerts, each made to fire and to stop in the lab (root)
+	HERALD_LAB=require HERALD_ALERTS=all go test -count=1 -timeout 20m -v -run '^TestAlerts$$' ./testing/e2e
 
 test-conformance: build parts ## Kubernetes' own tests of load balancers, on real nodes, by ARP and by BGP (root)
 	@testing/lab/deps.sh conformance

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/heraldvip/herald/pkg/config"
+	"github.com/heraldvip/herald/pkg/manifest"
 	"github.com/heraldvip/herald/testing/check"
 )
 
@@ -41,7 +42,7 @@ func TestManifestFiles(t *testing.T) {
 			check.OK(t, err)
 			_, rest, _ := strings.Cut(string(want), "# Made by: herald manifest ")
 			line, _, _ := strings.Cut(rest, "\n")
-			got, stderr, err := run(t, manifestCommand(), append(strings.Fields(line), "--image=ghcr.io/heraldvip/herald:latest")...)
+			got, stderr, err := run(t, manifestCommand(), append(strings.Fields(line), "--image="+manifest.Image(""))...)
 			if err != nil || stderr != "" {
 				t.Fatalf("%v, stderr %q", err, stderr)
 			}

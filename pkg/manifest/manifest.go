@@ -34,13 +34,16 @@ type Request struct {
 	ControlPlane bool
 }
 
+// Release is the release that this source is, or becomes: what manifests, chart and documentation name. "make release" builds it.
+const Release = "v0.2.0"
+
 // releaseVersion matches the versions that have an image of their own.
 var releaseVersion = regexp.MustCompile(`^v\d+\.\d+\.\d+$`)
 
-// Image returns the name of a version's image: that of a release, else the latest.
+// Image returns the name of a version's image: that of a release, else that of Release.
 func Image(version string) string {
 	if !releaseVersion.MatchString(version) {
-		version = "latest"
+		version = Release
 	}
 	return repository + ":" + version
 }

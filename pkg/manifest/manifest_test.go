@@ -219,8 +219,8 @@ func TestHeader(t *testing.T) {
 
 func TestImage(t *testing.T) {
 	for version, want := range map[string]string{
-		"v1.2.3": "ghcr.io/heraldvip/herald:v1.2.3", "": "ghcr.io/heraldvip/herald:latest",
-		"devel": "ghcr.io/heraldvip/herald:latest", "v1.2.3-4-gabcdef": "ghcr.io/heraldvip/herald:latest",
+		"v1.2.3": "ghcr.io/heraldvip/herald:v1.2.3", "": "ghcr.io/heraldvip/herald:" + Release,
+		"devel": "ghcr.io/heraldvip/herald:" + Release, "v1.2.3-4-gabcdef": "ghcr.io/heraldvip/herald:" + Release,
 	} {
 		if got := Image(version); got != want {
 			t.Errorf("Image(%q) = %s, want %s", version, got, want)

@@ -51,7 +51,7 @@ var modes = []mode{
 const client = "far-rt"
 
 // image is what Herald's manifests name.
-const image = "ghcr.io/heraldvip/herald:latest"
+const image = "ghcr.io/heraldvip/herald:v0.2.0"
 
 // A cluster is three nodes, their router and the client.
 type cluster struct {

@@ -32,7 +32,7 @@ var startedAt time.Time
 var cpVIP = netip.MustParseAddr("10.77.0.40")
 
 // image is what the manifests name.
-const image = "ghcr.io/heraldvip/herald:latest"
+const image = "ghcr.io/heraldvip/herald:v0.2.0"
 
 // TestMain brings three real nodes up, and a cluster of them whose control plane has
 // its VIP from Herald.
@@ -81,7 +81,7 @@ func up(ctx context.Context) error {
 	}
 	defer os.RemoveAll(dir)
 	archive := filepath.Join(dir, "herald.oci.tar")
-	build := exec.CommandContext(ctx, "go", "-C", "../../manifests/image", "run", ".", "-source", "../..", "-o", archive, "-platform", "linux/"+runtime.GOARCH, "-name", image)
+	build := exec.CommandContext(ctx, "go", "-C", "../../manifests/image", "run", ".", "-source", "../..", "-o", archive, "-platform", "linux/"+runtime.GOARCH, "-name", image+",ghcr.io/heraldvip/herald:latest")
 	if text, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("make image: %w: %s", err, text)
 	}
