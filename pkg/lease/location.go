@@ -152,7 +152,7 @@ func (l *Leases) serviceLease(k vip.Key) vip.Key {
 }
 
 // serviceLeaseOf returns the key of the Lease in a Service's namespace for which x stands by its annotation; that of
-// x itself if it stands for none.
+// x itself without the annotation, or if x has not the name that VIPLeaseIn gives (anyone's annotation would count else).
 func serviceLeaseOf(x *coordinationv1.Lease) vip.Key {
 	k := keyOf(x)
 	namespace, name, _ := strings.Cut(x.Annotations[ServiceLeaseAnnotation], "/")
@@ -195,7 +195,7 @@ func (l *Leases) copyOf(x *record) *record {
 
 // mayAct reports whether this node may act on x, a VIP lease of which it has a valid claim. It may,
 // except after it has copied its claims to the new location, while others still copy: then only on
-// those of which there is a copy, and on those that count in any phase.
+// those that are written on their lease and of which there is a copy, and on those that count in any phase (locationOf).
 func (l *Leases) mayAct(x *record) bool {
 	o := &l.location
 	if !o.moving() || o.copying() || l.locationOf(x.key) == "" {

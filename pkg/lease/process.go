@@ -113,7 +113,7 @@ func (l *Leases) mayTakeName(w *nameWait, x *coordinationv1.Lease, now time.Time
 
 // silenceLimit returns how long a process of another host must not have renewed the node lease
 // before this one may take it: the lease duration, after which the other has stopped to announce.
-// If it was never seen to renew, and its renewal is old by the clock of this host too, the host was
+// If it was never seen to renew, and its renewal is older than the lease duration by the clock of this host too, the host was
 // probably restarted; then as long as a process that lives may take for a renewal suffices.
 func (l *Leases) silenceLimit(w *nameWait, now time.Time) time.Duration {
 	if !w.lives && now.Sub(w.renewed) > l.o.LeaseDuration {

@@ -97,7 +97,7 @@ func (x *transfer) digests() []uint64 {
 	return all
 }
 
-// find returns the transfer that has the digest; nil if none has, or t is nil.
+// find returns the transfer that has the digest; nil if none or more than one has, or t is nil.
 func (t *transfers) find(digest uint64) *transfer {
 	if t == nil {
 		return nil

@@ -124,7 +124,8 @@ func (l *Leases) updatePassedOver(now time.Time) {
 }
 
 // updatePassedOver stores since when the node has had claims that are not written, and marks it as passed over, and stalled,
-// once it has written no VIP lease for stalledAfter. It reports whether it has just done that. Without such claims the mark goes.
+// once it has had such claims, and written no VIP lease, for stalledAfter. It reports whether it has just done that. Without such claims the mark
+// goes, and stalledSince stays.
 func (p *peer) updatePassedOver(expected bool, now time.Time) bool {
 	if !expected {
 		p.unwrittenSince, p.passedOver = time.Time{}, false

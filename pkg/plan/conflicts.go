@@ -154,7 +154,8 @@ func (f *filter) waitingHolders() map[netip.Addr][]*service {
 }
 
 // judge decides which of services, which ask for the address a, may have it, and adds to refused
-// why the others may not. waiting are Services that have a but are not accepted: they keep it from
+// why the others may not: the first comes first, and others are refused beside one of another namespace that does
+// not consent (whyNotBeside), one that has a by DHCP (declineIfLeased), or one with the same port (portConflict). waiting are Services that have a but are not accepted: they keep it from
 // other namespaces.
 func (f *filter) judge(a netip.Addr, services, waiting []*service, refused map[addressOf]string) {
 	f.sortFirstCome(a, services)

@@ -177,7 +177,8 @@ func (d *dhcp) refuseClients(clients []*dhcpClient) {
 const macvlanPrefix = "herald-"
 
 // whyMacvlanRefused returns why a Service may not choose that name for its macvlan, or "": it must begin with one of
-// dhcp_macvlan_prefixes, so that it is no other program's, and must not be one that Herald makes. It may choose none.
+// dhcp_macvlan_prefixes ("herald-" if there are none), so that it is no other program's, and must not be "herald-" and
+// eight hexadecimal digits, as Herald makes them. No name, "", is allowed.
 func (r *Rules) whyMacvlanRefused(name string) string {
 	prefixes := r.MacvlanPrefixes
 	if len(prefixes) == 0 {

@@ -160,7 +160,7 @@ func (f *filter) admit(s *service, controlPlane bool) {
 	}
 }
 
-// rejectWithoutAddress rejects s as NoAddress; where Herald gives addresses without an Event, since
+// rejectWithoutAddress rejects s as NoAddress; where Herald gives addresses of pools, without an Event, since
 // the node that does so says what becomes of it.
 func (f *filter) rejectWithoutAddress(s *service) {
 	if f.givesAddresses() {

@@ -104,10 +104,11 @@ func join[K comparable](units map[K]*unit, k K, u *unit) *unit {
 	return u
 }
 
-// completeUnit sets what follows for u from its Services: their order and unit, which are decisive, its leases,
+// completeUnit sets what follows for u from its Services: their order, unit, and which of them are decisive, and its leases,
 // hash, claim (without a Holder if not valid) and requirements, and Link, Bits and the rest of
 // each address. The order is: those that have one of their addresses and whose lease is held, then others whose lease is
-// held, then others that have an address, each by age. So who joins a unit neither changes its lease nor, as it is not decisive, where it may be.
+// held, then others that have an address, each by age. Decisive, which means that they decide where the unit may be, are those
+// that have one of their addresses; all, if none has. So who joins a unit that has an address changes neither its lease nor where it may be.
 func (p *pass) completeUnit(u *unit) {
 	if len(u.services) > 1 {
 		slices.SortFunc(u.services, func(a, b *service) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), byAge(a, b)) })

@@ -122,7 +122,7 @@ func (m *mappings) gatewayLink(a vip.Address) string {
 
 // addEvents adds Events about the mappings of s, which is announced here: PortNotMapped for
 // each problem (forbidden by options, refused by a gateway, or a gateway whose external
-// address is not public), and one PortMapped that lists the open ports, if there are any and
+// address for an IPv4 VIP is not public), and one PortMapped that lists the open ports, if there are any and
 // no gateway's answer is pending. Mappings being removed do not count. It does nothing if s
 // asks for no ports.
 func (m *mappings) addEvents(s *service) {

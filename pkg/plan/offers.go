@@ -17,8 +17,8 @@ type offers struct {
 }
 
 // newOffers returns what the address pools allow and set: which namespaces may ask for an address,
-// and by which link and methods it is announced; nil if Herald reads no pools. A ConfigMap that is
-// new is read here.
+// by which link and methods it is announced, and whether only addresses of pools may be asked for; nil if Herald
+// reads no pools. While the World has no PoolPolicy the ConfigMap is parsed here; without one there are no pools.
 func newOffers(r *Rules, w *vip.World) *offers {
 	if r.Allocation == nil {
 		return nil
@@ -99,7 +99,7 @@ func (p *pass) addPoolRequirements(need *requirements, s *service) {
 }
 
 // whyNotOffered returns why s may not ask for a, which may be 0.0.0.0 or ::, if no pool offers that
-// to the namespace of s; "" if it may, or has it already. What s has already it keeps, as when
+// to the namespace of s; "" if it may, has it already (of 0.0.0.0 and ::, an address that DHCP leased to it), is reserved, or if pools do not limit what is asked for. What s has already it keeps, as when
 // pools are edited, and s is marked unoffered.
 func (p *pass) whyNotOffered(s *service, a netip.Addr) string {
 	if p.offers == nil || !p.offers.limited || s.reserved {

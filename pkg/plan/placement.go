@@ -73,7 +73,7 @@ func (p *placement) whyFree(u *unit) string {
 // (World.DataPlaneFault; the control plane does not need it), and that the other nodes get no
 // answer from this one on a link of u (isUnheard). The node is bestSuccessor, if it has neither
 // fault and is not stalled. It returns nil if there is none, so that VIPs never go to a node that
-// is no better, if nothing is wrong here, or while a renewal of the node lease is late.
+// is no better, if nothing is wrong here, and without a valid tenure or while a renewal of the node lease is late.
 func (p *placement) betterNode(u *unit) *member {
 	faulty := p.DataPlaneFault != "" && u.requirements.nodeExclusion
 	if !faulty && !p.self.isUnheard(&u.requirements) || !p.Tenure.Holds(p.Now) || !p.Tenure.RenewalLateSince.IsZero() {

@@ -68,8 +68,8 @@ func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 	return r
 }
 
-// addMember adds the addresses that a node, alive or not, publishes as reserved: of its links, of
-// other programs, of its gateways and of its BGP peers.
+// addMember adds the addresses that a node, alive or not, publishes as reserved: of its links, with those
+// of their subnets that no host may have (addSubnet), of other programs, of its gateways and of its BGP peers.
 func (r *reservedAddresses) addMember(m *vip.Member) {
 	for _, l := range m.Info.Links {
 		for _, p := range l.Prefixes {

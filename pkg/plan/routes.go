@@ -73,7 +73,8 @@ func (r *routes) advertise(s *service, handingOver bool) {
 }
 
 // advertiseFromEveryNode adds the routes to the addresses of those Services that every node
-// advertises, as advertiseHere decides for each address. Leased addresses are left out: they
+// advertises, as advertiseHere decides, once for each address, for all Services that share it (the first
+// come first). Leased addresses are left out: they
 // are on one link of one node. It sets the verdict (reportUnowned) of those Services that have
 // none yet: they have no owner, or no node is eligible to be it.
 func (r *routes) advertiseFromEveryNode(services []*service) {

@@ -50,8 +50,8 @@ func (m *unitPlanner) plan(u *unit) {
 }
 
 // rejectUnit rejects the Services of u, for which no node is eligible, as NoEligibleNode, with the
-// reason of every node; if all that a node lacks is an endpoint, their statuses stay
-// (showAllocated). It leaves out those that every node advertises: reportUnowned sets their
+// reason of every node. If one that is alive lacks nothing but an endpoint, those that have an address and a
+// status keep it, and showAllocated sets their verdict instead. It leaves out those that every node advertises: reportUnowned sets their
 // verdict, since some nodes may serve them.
 func (m *unitPlanner) rejectUnit(u *unit) {
 	why := m.whyNoNode(&u.requirements)
@@ -139,11 +139,11 @@ func (m *unitPlanner) planHeldElsewhere(u *unit) {
 	}
 }
 
-// keepUntilHeard keeps those addresses of u bound whose lease this node has handed over, and that
-// are bound here, their link up, until another node is heard to announce them: this node goes on
+// keepUntilHeard does something if a lease of u is in HandingOver and its Until not over: this node has
+// handed it over, and its tenure is valid. Of all Services of u it keeps those addresses bound that are
+// bound here, their link up, until another node is heard to announce them, or till Until: this node goes on
 // answering for them, and repeats no announcement. Routes of Services that the owner advertises are
-// kept, draining. It does so for leases in HandingOver whose Until is not over, which becomes that
-// of the addresses; without one, or without a valid tenure, nothing.
+// kept, draining, till Until, whoever is heard; then is planned again (replanAfter).
 //
 // An address leased by DHCP is not kept: it is bound on its macvlan, which is a.Link only for
 // the holder (decision 0031).
