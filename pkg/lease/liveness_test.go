@@ -27,6 +27,7 @@ type network struct {
 
 	gatewayAsked int
 	log          *slog.Logger // of nodes that join; nil: none
+	livenessOff  bool         // nodes that join say on their node leases that they exchange no heartbeats
 }
 
 func newNetwork() *network {
@@ -40,6 +41,9 @@ func (a *network) join(t *testing.T, s *leasetest.Server, name string) *node {
 		o.Peers, o.Gateway = view{a, name}, view{a, name}
 		if a.log != nil {
 			o.Log = a.log
+		}
+		if a.livenessOff {
+			o.Info = func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0", LivenessOff: "there is no key"} }
 		}
 	})
 	a.mu.Lock()

@@ -78,7 +78,7 @@ type locations struct {
 	retryAt time.Time             // when the next change may begin
 	due     time.Time             // since when one should begin; zero: it should not
 
-	ready        bool   // this node may act on VIP leases: its cache is not older than its epoch
+	ready        bool   // this node may act on VIP leases: its cache is not older than its epoch, and it knows what was moved without the API server
 	began        bool   // it was ready in any epoch
 	epochVersion uint64 // of the node lease that began the epoch
 
@@ -310,6 +310,7 @@ func (l *Leases) markOutdated() {
 // updateReady stores whether this node may act on VIP leases: the watch has shown the write that began its epoch, and so
 // any version of the record that was written before. Whoever changed the record later has seen this node, or the next
 // who does will. If there is no record that can be read although a node acts by one, this one waits until it is written again.
+// Before that it waits until it knows what was moved without the API server (mayNotKnow), or that nothing was.
 // If no node does, one that has seen an earlier record goes by that no more, as if it had started now: others may have.
 func (l *Leases) updateReady(now time.Time) {
 	o, k := &l.location, vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + l.o.Node}
@@ -318,7 +319,7 @@ func (l *Leases) updateReady(now time.Time) {
 		return
 	}
 	shown := l.cache.watched[k]
-	if o.ready || shown == nil || version(shown) < o.epochVersion {
+	if o.ready || shown == nil || version(shown) < o.epochVersion || l.mayNotKnow(now) {
 		return
 	}
 	if o.record == nil || o.lost() {

@@ -176,3 +176,86 @@ func TestRejoinsOneByOne(t *testing.T) {
 		}
 	})
 }
+
+// A VIP was moved without the API server, and the node that had it comes back. The heir does not see what is written for a while: until it
+// has written its claim nobody else acquires the VIP, neither the new process nor a node that knows of no move.
+func TestMoveIsWrittenLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n2, n3 := moves(t, a, s)
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = true })
+		reconnectAPI(n3)
+		time.Sleep(time.Second) // n3 fences n1
+		again := a.join(t, s, "n1")
+		neverTwo(t, t.Context(), "a", newGroup(again, n2, n3))
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.Cut = false })
+		for range 60 {
+			again.want("a")
+			n2.want("a")
+			time.Sleep(50 * time.Millisecond)
+		}
+		if again.serves("a") || !n2.serves("a") {
+			t.Errorf("n1 serves %v, n2 serves %v before n2 sees what is written; want n2\n%s", again.serves("a"), n2.serves("a"), s)
+		}
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.WatchCut = false })
+		agents(t, 5*time.Second, n2, n3)
+		if got := holder(s.Lease(lk("a"))); got != "n2" || !n2.serves("a") {
+			t.Errorf("the lease names %q, n2 serves %v; want n2\n%s", got, n2.serves("a"), s)
+		}
+	})
+}
+
+// A process that starts does not act on what an earlier one had until it has heard the other nodes, for a second at most.
+func TestStartAwaitsHeartbeats(t *testing.T) {
+	tests := []struct {
+		name     string
+		liveness vip.Liveness // of n2 for the new n1
+		off      bool         // n2 exchanges no heartbeats
+		from, to time.Duration
+	}{
+		{"all are heard", vip.Alive, false, 0, 300 * time.Millisecond},
+		{"one is not", vip.Unknown, false, 900 * time.Millisecond, 1400 * time.Millisecond},
+		{"one sends none", vip.Unknown, true, 0, 300 * time.Millisecond},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, s := newNetwork(), leasetest.NewServer()
+				a.livenessOff = tt.off
+				n1, _, _ := three(t, a, s)
+				n1.kill()
+				again := a.join(t, s, "n1")
+				a.setLiveness("n1", "n2", tt.liveness)
+				again.want("a")
+				if took := waitServes(t, again, "a", 5*time.Second); took < tt.from || took > tt.to {
+					t.Errorf("serves after %v, want %v to %v", took, tt.from, tt.to)
+				}
+			})
+		})
+	}
+}
+
+// While another node acts on moves that this one does not know of, it acquires no VIP lease that exists, since that may be what was moved.
+func TestUnknownMovesAreNotAcquired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, n2, n3 := three(t, a, s)
+		n3.kill()
+		told := func(moves bool) {
+			a.announce("n3", vip.Heartbeat{Epoch: n3.world().Tenure.Epoch, APIReachable: true, TenureValid: true, MovesUnwritten: moves})
+			time.Sleep(time.Second)
+		}
+		told(true)
+		n1.kill()
+		a.setLiveness("n2", "n1", vip.Dead)
+		time.Sleep(2 * time.Second)
+		n2.want("a", "b")
+		time.Sleep(time.Second)
+		if n2.serves("a") || !n2.serves("b") {
+			t.Errorf("n2 serves a %v, and b %v, which is new; want b only\n%s", n2.serves("a"), n2.serves("b"), s)
+		}
+		told(false)
+		n2.want("a", "b")
+		waitServes(t, n2, "a", time.Second)
+	})
+}

@@ -17,6 +17,7 @@ type peer struct {
 	lease    *coordinationv1.Lease // as last seen
 	gone     bool                  // it is dead by heartbeats, and so is its kernel
 	heardAt  time.Time             // when its last heartbeat came; zero: none did
+	met      bool                  // heartbeats have shown what it is since this process started
 	renewed  bool                  // its node lease was seen to be renewed
 	renewAt  time.Time             // when that, or the node lease itself, was seen last; a fence is no renewal
 	released bool                  // the node itself ended its epoch: it has stopped

@@ -30,6 +30,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		in.Peers[node] = p.Peer
 		l.changed = l.changed || p.gone != statuses[node].Gone
 		p.gone, p.heardAt = statuses[node].Gone, statuses[node].HeardAt
+		p.met = p.met || statuses[node].Liveness != vip.Unknown
 		if statuses[node].ProcessEnded {
 			p.heardAt = now // its kernel answers
 		}
@@ -58,7 +59,33 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	if d.HoldUntil.After(now) && !before.HoldUntil.After(now) {
 		l.o.Log.Warn("the API server is out of reach of this node and of the others that it hears: VIPs stay where they are, since more than half of the nodes agree on that", "holding", d.Holders)
 	}
+	if d.UnknownMoves && !before.UnknownMoves {
+		l.o.Log.Info("VIPs were moved while the API server was away, and their new owners have not written that yet; this node acquires none until they have")
+	}
 	l.changed = l.changed || d.Changed
+}
+
+// meetTime is how long a process that starts waits at most until each other node has been heard, and meetPerNode how much longer for each.
+const (
+	meetTime    = time.Second
+	meetPerNode = 5 * time.Millisecond // two transmit intervals of pkg/peers, which has fewer heartbeats where there are more nodes
+)
+
+// mayNotKnow reports whether another node may act on claims that were moved without the API server, of which this node does not know: one says
+// so, or it was not heard since this process began its first epoch, less than meetTime ago, though it exchanges heartbeats and its epoch is not over (decision 0112).
+func (l *Leases) mayNotKnow(now time.Time) bool {
+	if l.decision.UnknownMoves {
+		return true
+	}
+	if l.o.Peers == nil || now.Sub(l.own.began) >= meetTime+time.Duration(len(l.peers))*meetPerNode {
+		return false
+	}
+	for _, p := range l.peers {
+		if p.Exists && !p.Over && !p.met && p.info.LivenessOff == "" {
+			return true
+		}
+	}
+	return false
 }
 
 // isolatedText says for the log that this node reaches too few others.

@@ -158,7 +158,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 // written. A lease is handed over if
 // this node's claim on it is valid and the Successor is alive; acquired if no claim on it is
 // valid, not even an orphaned one, or if it was transferred to this node; released if a Herald wrote this node as its holder and it
-// is unplanned in its newest version. Leases for which mayWrite is false are left out.
+// is unplanned in its newest version. None that exists is acquired while others act on moves that this node does not know (quorum.Decision.UnknownMoves). Leases for which mayWrite is false are left out.
 func (l *Leases) listUpdates(now time.Time) []update {
 	var handOver, acquire, releases, behind []update
 	for k, intent := range l.writes.intents {
@@ -177,6 +177,8 @@ func (l *Leases) listUpdates(now time.Time) []update {
 		valid = valid || l.foreignClaim(k, now)
 		may := l.writes.mayWrite(k, l.cache.version(k), now)
 		switch {
+		case intent.Action == vip.Acquire && !valid && l.decision.UnknownMoves && from != nil:
+			// It may have been moved to another node without the API server.
 		case intent.Action == vip.Acquire && !valid && may:
 			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch, o, false})
 		case intent.Action == vip.Acquire && mine && o.unwritten && may:

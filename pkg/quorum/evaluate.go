@@ -325,13 +325,17 @@ func (e *evaluation) listPeers() {
 
 // setHeartbeat makes Decision.Heartbeat from what the steps before it have decided.
 // APIReachable: this node has an epoch that is not over, and its renewal is not late.
-// TenureValid: its tenure holds and is confirmed.
+// TenureValid: its tenure holds and is confirmed. It sets Decision.UnknownMoves, too.
 func (e *evaluation) setHeartbeat() {
+	for _, p := range e.peers {
+		told := p.status.Liveness == vip.Alive && p.status.Heartbeat.MovesUnwritten
+		e.d.UnknownMoves = e.d.UnknownMoves || told && len(e.s.Moved) == 0
+	}
 	t := e.tenure()
 	e.d.Heartbeat = vip.Heartbeat{
 		Epoch: e.Self.Epoch, APIReachable: !e.late && !e.Self.EpochOver && e.Self.Epoch != 0,
 		TenureValid: t.Holds(e.Now) && t.Confirmed,
-		StateHash:   e.s.stateHash, ProposalHash: e.proposalHash(), VoidedClaim: e.voidedClaim(),
+		StateHash:   e.s.stateHash, ProposalHash: e.proposalHash(), VoidedClaim: e.voidedClaim(), MovesUnwritten: e.s.movedTo(e.Self.Name),
 	}
 }
 

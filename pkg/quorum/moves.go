@@ -124,6 +124,16 @@ func (s State) movedFrom(node string, epoch int64) bool {
 	return false
 }
 
+// movedTo reports whether s.Moved has a Move to a node.
+func (s State) movedTo(node string) bool {
+	for _, m := range s.Moved {
+		if m.Holder == node {
+			return true
+		}
+	}
+	return false
+}
+
 // Moving reports whether the last evaluation decided that claims of dead nodes may be moved
 // without the API server (decideTenure).
 func (s State) Moving() bool { return s.moving }

@@ -188,7 +188,10 @@ type Decision struct {
 
 	Heartbeat vip.Heartbeat // to send to the other nodes
 	Agreed    int           // how many moves all holders have just agreed on
-	Holders   int           // how many nodes act on their claims, as this one sees it
+	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server (Heartbeat.MovesUnwritten), and
+	// this node knows of no such moves. What the leases say is free may be the peer's.
+	UnknownMoves bool
+	Holders      int // how many nodes act on their claims, as this one sees it
 	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.
 	NeedsGateway bool
 	Changed      bool // a plan made from the decision before may be out of date

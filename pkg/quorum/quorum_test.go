@@ -26,6 +26,7 @@ type node struct {
 	fenced   bool
 	epoch    int64 // in its heartbeats
 	voids    string
+	moves    bool // its heartbeats say that it acts on moves that are not written
 }
 
 // well is a node that lacks nothing, cut one without the API server.
@@ -103,7 +104,7 @@ func (v *view) pass(d time.Duration, renews bool) {
 			if !n.silent && !n.ended && !n.gone {
 				s.HeardAt = v.now
 			}
-			s.Heartbeat = vip.Heartbeat{Epoch: n.epoch, APIReachable: n.api, TenureValid: n.tenure, VoidedClaim: n.voids}
+			s.Heartbeat = vip.Heartbeat{Epoch: n.epoch, APIReachable: n.api, TenureValid: n.tenure, VoidedClaim: n.voids, MovesUnwritten: n.moves}
 			if n.agrees {
 				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = v.d.Heartbeat.StateHash, v.d.Heartbeat.ProposalHash
 			} else {
@@ -415,6 +416,9 @@ func TestMoves(t *testing.T) {
 			if moved := v.state.Moved[key]; (moved == Move{"n2", 1, 5, "n4", 1}) != tt.moved {
 				t.Errorf("moved: %+v, want that to be %v", moved, tt.moved)
 			}
+			if v.d.Heartbeat.MovesUnwritten {
+				t.Error("says that it acts on the move, which is n2's")
+			}
 			if tt.moved { // n4 is back, and still acts on its claim
 				v.set(cut, 4, 4)
 				v.pass(50*time.Millisecond, false)
@@ -428,6 +432,47 @@ func TestMoves(t *testing.T) {
 				t.Error("the move outlives a write")
 			}
 		})
+	}
+}
+
+// A node says that it acts on moves that are not written as long as it has one; and knows of those of others if it has agreed on any, or is told.
+func TestUnknownMoves(t *testing.T) {
+	key := vip.Key{Namespace: "default", Name: "kubevip-a"}
+	for _, holder := range []string{"n1", "n2"} {
+		v := newView(4)
+		v.set(cut, 2, 4)
+		v.pass(30*time.Second, false)
+		v.set(cut.is(vip.Dead), 4, 4)
+		v.pass(100*time.Millisecond, false)
+		v.versions = map[vip.Key]uint64{key: 5}
+		v.state = v.state.Propose(map[vip.Key]Move{key: {Holder: holder, Version: 5, From: "n4", FromEpoch: 1}})
+		v.pass(500*time.Millisecond, false)
+		v.set(cut.with(func(n *node) { n.moves = holder == "n2" }), 2, 2)
+		v.pass(50*time.Millisecond, false)
+		if got := v.d.Heartbeat.MovesUnwritten; got != (holder == "n1") || v.d.UnknownMoves {
+			t.Errorf("moved to %s: says %v, knows of unknown moves %v", holder, got, v.d.UnknownMoves)
+		}
+		v.versions[key] = 6 // the lease was written
+		v.pass(50*time.Millisecond, false)
+		if v.d.Heartbeat.MovesUnwritten {
+			t.Errorf("moved to %s, and written: still says that it acts on a move", holder)
+		}
+	}
+	v := newView(4)
+	for _, tt := range []struct {
+		name  string
+		other node
+		want  bool
+	}{
+		{"it says so", well.with(func(n *node) { n.moves = true }), true},
+		{"it says so no more", well, false},
+		{"it said so before it died", well.is(vip.Dead).with(func(n *node) { n.moves = true }), false},
+	} {
+		v.set(tt.other, 2, 2)
+		v.pass(50*time.Millisecond, true)
+		if v.d.UnknownMoves != tt.want {
+			t.Errorf("%s: unknown moves %v, want %v", tt.name, v.d.UnknownMoves, tt.want)
+		}
 	}
 }
 

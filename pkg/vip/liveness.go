@@ -43,6 +43,9 @@ type Heartbeat struct {
 	// while that node still acts on it: it can't reach the API server and learns it here.
 	// "" if there is none.
 	VoidedClaim string
+	// MovesUnwritten: it acts on claims that were moved to it while the API server was away and are
+	// not written yet. A node that does not know of them can't see that in the leases.
+	MovesUnwritten bool
 }
 
 // A VIP is bound with the valid lifetime AddressLifetime, renewed each AddressRenewal. So the kernel of a
