@@ -76,7 +76,7 @@ type statusState struct {
 	busy    bool // being written
 
 	lastTry     time.Time
-	lastVersion string // for which the last write that was answered was made: the cache must show another first
+	lastVersion string // for which the last write that was answered, and not rejected, was made: the cache must show another first
 	rejections  int    // in a row
 	notBefore   time.Time
 
@@ -161,11 +161,14 @@ func (w *statusWriter) startWrites(ctx context.Context) time.Duration {
 
 // startWrite begins the write of one Service if the cache does not show what is wanted
 // of it. If that is too early it sets w.next. It writes nothing to a Service that the
-// cache does not contain.
+// cache does not contain, and no addresses to one that is not of type LoadBalancer.
 func (w *statusWriter) startWrite(ctx context.Context, k vip.Key, s *statusState, now time.Time) {
 	o := w.cached(k)
 	if o == nil || w.matches(o, s.want) {
 		return
+	}
+	if len(s.want.Ingress) > 0 && !o.LoadBalancer {
+		return // the API server refuses them; the Plan is of before the change, and the next one is under way
 	}
 	w.countRewrites(s, o, now)
 	ready := s.notBefore
@@ -233,6 +236,7 @@ func (w *statusWriter) finish(r statusResult) {
 		s.lastWritten, s.rejections = &r.want, 0
 		w.log.Debug("status written", "service", r.key.String(), "host", r.want.VIPHost)
 	case rejected:
+		s.lastVersion = "" // it changed nothing, or was changed: then the next one is a conflict until the cache shows that
 		w.setRefusal(r.key, r.err.Error())
 		if s.rejections == 0 {
 			w.log.Warn("the API server does not accept the status of a Service", "service", r.key.String(), "err", r.err)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -62,4 +63,49 @@ func TestStatusRefusedForOneService(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStatusOfAServiceOfAnotherType: the API server takes no addresses for a Service that is no load balancer any more; they are not
+// written to it, though the Plan is of before that, and what the next Plan wants is written at once.
+func TestStatusOfAServiceOfAnotherType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := newStatusTest(t)
+		defer stop()
+		d.plan(d.fill(1)...)
+		advance(time.Second)
+		before := d.requests()
+		d.edit(serviceKey(0), func(s *corev1.Service) {
+			s.Spec.Type, s.Status.LoadBalancer = corev1.ServiceTypeClusterIP, corev1.LoadBalancerStatus{}
+		})
+		advance(100 * time.Millisecond)
+		if n := d.requests() - before; n > 0 {
+			t.Errorf("%d writes of addresses to a Service of type ClusterIP", n)
+		}
+		d.plan(vip.Status{Service: serviceKey(0)})
+		advance(time.Second)
+		if s := d.at(serviceKey(0)); len(s.Annotations) > 0 {
+			t.Errorf("left of it: %v", s.Annotations)
+		}
+	})
+}
+
+// TestStatusAfterARefusal: a write that the API server refuses changes nothing, so what another Plan wants is written at once.
+func TestStatusAfterARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, stop := newStatusTest(t)
+		defer stop()
+		want := d.fill(1)
+		d.set(func() {
+			d.refuse = func(vip.Key) error { return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, "web-0", nil) }
+		})
+		d.plan(want...)
+		advance(100 * time.Millisecond)
+		d.set(func() { d.refuse = nil })
+		want[0].VIPHost = "n2"
+		d.plan(want...)
+		advance(500 * time.Millisecond)
+		if d.written() != 1 {
+			t.Errorf("not written half a second after another Plan")
+		}
+	})
 }
