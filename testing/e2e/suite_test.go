@@ -106,6 +106,7 @@ type heralds struct {
 	t    *testing.T
 	env  map[string]string
 	node map[string]*lab.Process
+	past []*lab.Process // that another was started after on their node
 
 	killed bool // one of them never got to tidy up
 }
@@ -137,6 +138,9 @@ func start(t *testing.T, env map[string]string) *heralds {
 func (f *heralds) startOn(node string) {
 	f.t.Helper()
 	p := check.Value(cluster.StartHerald(node, f.env))(f.t)
+	if before := f.node[node]; before != nil {
+		f.past = append(f.past, before)
+	}
 	f.node[node] = p
 }
 
@@ -154,6 +158,9 @@ func (f *heralds) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if f.t.Failed() {
+		for _, p := range f.past {
+			f.t.Logf("--- a Herald before\n%s", tail(p.Log(), 20))
+		}
 		for _, n := range slices.Sorted(maps.Keys(f.node)) {
 			f.t.Logf("--- herald on %s\n%s", n, tail(f.node[n].Log(), 40))
 		}
