@@ -48,6 +48,11 @@ type clients struct {
 // is logged, and shown by the metric herald_api_reachable, when the server can't be
 // reached and when it answers again.
 func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error) {
+	return newClientsOf(cfg, m, log, nil)
+}
+
+// newClientsOf makes such clients, which share an outage (may be nil) with others.
+func newClientsOf(cfg *rest.Config, m *metrics, log *slog.Logger, o *outage) (*clients, error) {
 	cfg = rest.CopyConfig(cfg)
 	if cfg.Dial == nil {
 		cfg.Dial = dial // client-go shares a transport among equal configurations, but never one that has a Dial function
@@ -57,7 +62,7 @@ func newClients(cfg *rest.Config, m *metrics, log *slog.Logger) (*clients, error
 	cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	cfg.NegotiatedSerializer = codecs.WithoutConversion()
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &countingTransport{next: next, metrics: m, log: log}
+		return &countingTransport{next: next, metrics: m, log: log, outage: o}
 	})
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
@@ -116,6 +121,7 @@ type countingTransport struct {
 	next    http.RoundTripper
 	metrics *metrics
 	log     *slog.Logger // nil: only count
+	outage  *outage      // may be nil
 
 	unreachableSince atomic.Pointer[time.Time] // nil: it can be reached
 	answered         atomic.Int64              // when the last answer came (unix nanoseconds); 0: none has
@@ -133,7 +139,14 @@ func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil {
 		t.answered.Store(time.Now().UnixNano())
 	}
-	if t.log != nil && (err == nil || t.provesUnreachable(r.Context(), err)) {
+	if err == nil {
+		t.outage.answered()
+	} else if !t.provesUnreachable(r.Context(), err) {
+		return resp, err
+	} else {
+		t.outage.failed()
+	}
+	if t.log != nil {
 		t.logReachability(r.URL.Host, err)
 	}
 	return resp, err

@@ -35,6 +35,8 @@ type Options struct {
 	Log        *slog.Logger
 	Poke       func() // called when the World has changed; must not block
 	PokeLeases func() // called when a Lease has changed; must not block
+
+	outage *outage // set by New
 }
 
 // A Cluster is what the API server knows: caches of it, and the Mailboxes for what is
@@ -82,11 +84,12 @@ type Cluster struct {
 // before Run.
 func New(cfg *rest.Config, o Options) (*Cluster, error) {
 	m := newMetrics()
-	main, err := newClients(cfg, m, o.Log)
+	o.outage = &outage{}
+	main, err := newClientsOf(cfg, m, o.Log, o.outage)
 	if err != nil {
 		return nil, err
 	}
-	separate, err := newClients(cfg, m, nil)
+	separate, err := newClientsOf(cfg, m, nil, o.outage)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +147,7 @@ func New(cfg *rest.Config, o Options) (*Cluster, error) {
 func newReflectorStore[O runtime.Object, V any](o Options, mu sync.Locker, client rest.Interface, resource string, convert func(O) *V) *reflectorStore[V] {
 	var object O // nil, but of the type that is watched
 	return &reflectorStore[V]{
-		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke},
+		watchedResource: watchedResource{client: client, resource: resource, namespace: o.Namespace, object: object, log: o.Log, poke: o.Poke, outage: o.outage},
 		mu:              mu,
 		values:          make(map[vip.Key]*V),
 		convert:         func(x runtime.Object) *V { return convert(x.(O)) },

@@ -46,16 +46,22 @@ type watchedResource struct {
 	object    runtime.Object // of its type; may be a nil pointer
 	log       *slog.Logger
 	poke      func()
+	outage    *outage // of the API server; may be nil
 
-	failures int         // errors in a row that the API server answered with
-	reported bool        // that it fails is logged
-	refused  atomic.Bool // the last failuresBeforeReport errors were 403 or 404
+	failedAt time.Time     // when a request last failed
+	delay    time.Duration // after that, before jitter and what refusals add
+	failures int           // errors in a row that the API server answered with
+	reported bool          // that it fails is logged
+	refused  atomic.Bool   // the last failuresBeforeReport errors were 403 or 404
 }
 
-// Delays before a list or watch that failed is sent again.
+// Delays before a list or watch that failed is sent again: retryMin at first, and twice as long after each, up to retryMax. The end of an
+// outage of the API server ends a delay.
 const (
-	retryMin = 200 * time.Millisecond
-	retryMax = 3 * time.Second
+	retryMin   = 200 * time.Millisecond
+	retryMax   = 3 * time.Second
+	retryReset = 2 * time.Minute       // after so long without a failure the next is the first
+	retryPause = 50 * time.Millisecond // that the Reflector makes in any case
 	// After a 403 or 404 these are added: permissions appear late while a cluster
 	// starts, but may never do.
 	refusedMin   = 500 * time.Millisecond
@@ -75,7 +81,7 @@ func (r *watchedResource) description() string {
 
 // Run lists and watches until ctx ends.
 func (s *reflectorStore[V]) Run(ctx context.Context) error {
-	backoff := &wait.Backoff{Duration: retryMin, Factor: 2, Jitter: 0.5, Steps: 10, Cap: retryMax}
+	backoff := &wait.Backoff{Duration: retryPause, Jitter: 0.5} // ended makes the rest
 	cache.NewReflectorWithOptions(s.listWatch(), s.object, s, cache.ReflectorOptions{Name: "herald", Backoff: backoff}).RunWithContext(ctx)
 	return nil
 }
@@ -115,8 +121,9 @@ func (r *watchedResource) listWatch() cache.ListerWatcher {
 	}
 }
 
-// ended takes account of a request that ended with err, which may be nil. It blocks for
-// retryDelay, or until ctx ends: so much longer than usual the Reflector waits.
+// ended takes account of a request that ended with err, which may be nil. After an error it blocks for
+// the delay, or until ctx ends; then for retryDelay. If no answer came, and the outage of the API server ends, or has ended, it blocks
+// no longer than retryMin.
 func (r *watchedResource) ended(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -126,12 +133,36 @@ func (r *watchedResource) ended(ctx context.Context, err error) {
 	if err == nil {
 		r.succeeded()
 	} else {
+		r.awaitRetry(ctx, err)
 		delay = r.retryDelay(err)
 	}
 	if r.refused.Load() != before {
 		r.poke() // Cluster.Synced depends on it
 	}
 	sleep(ctx, wait.Jitter(delay, 0.5))
+}
+
+// awaitRetry blocks for the delay after another failure.
+func (r *watchedResource) awaitRetry(ctx context.Context, err error) {
+	var over <-chan struct{} // nil: nothing ends the delay
+	switch apierrors.ReasonForError(err) {
+	case metav1.StatusReasonExpired, metav1.StatusReasonGone: // listing again helps
+		return
+	case metav1.StatusReasonUnknown: // no answer
+		over = r.outage.end()
+	}
+	now := time.Now()
+	if r.delay = min(2*r.delay, retryMax); r.delay == 0 || now.Sub(r.failedAt) > retryReset {
+		r.delay = retryMin
+	}
+	r.failedAt = now
+	sleep(ctx, wait.Jitter(retryMin-retryPause, 0.5)) // not all watches at the same time
+	select {
+	case <-over:
+		r.delay = 0
+	case <-ctx.Done():
+	case <-time.After(wait.Jitter(r.delay-retryMin, 0.5)):
+	}
 }
 
 // succeeded forgets all failures; it logs that the resource is served if the
