@@ -130,3 +130,51 @@ func (c *cluster) strandSuccessor(r *rand.Rand, n *node) {
 		}
 	})
 }
+
+// TestHandOverCostsOneWrite: after one write of its own node lease all VIPs of a node that loses its link, or is stopped by SIGTERM, are answered by
+// others, although no VIP lease can be written; so they are after the next node has handed over what it had got that way.
+func TestHandOverCostsOneWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, size{nodes: 5, services: 100})
+		var refuse atomic.Bool
+		c.api.Refuse = func(l *coordinationv1.Lease) error {
+			if refuse.Load() && strings.HasPrefix(l.Name, "kubevip-") {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, l.Name, errors.New("a policy refuses it"))
+			}
+			return nil
+		}
+		c.wire = newWire(c, rand.New(rand.NewPCG(1, 19)))
+		c.run(rand.New(rand.NewPCG(1, 20)), 1, func(*rand.Rand, *node) {
+			time.Sleep(10 * time.Second)
+			refuse.Store(true)
+			defer refuse.Store(false)
+			for _, x := range []struct {
+				n      *node
+				what   string
+				end    func(*node)
+				within time.Duration
+			}{
+				{c.nodes[0], "its link is down", func(n *node) { n.toggle(unplug) }, 200 * time.Millisecond},
+				{c.nodes[1], "stopped by SIGTERM", (*node).stop, 0},
+				{c.nodes[2], "stopped by SIGTERM", (*node).stop, 0},
+			} {
+				x.end(x.n)
+				time.Sleep(x.within)
+				for range 20 {
+					if text := c.unanswered(); text != "" {
+						c.mu.Lock()
+						c.fail(netip.Addr{}, c.nodes, "%s, %s: %s", x.n.name, x.what, text)
+						c.mu.Unlock()
+						return
+					}
+					time.Sleep(time.Second)
+				}
+			}
+			refuse.Store(false)
+			time.Sleep(30 * time.Second) // the next try of what was refused comes late
+			for _, n := range c.nodes[1:3] {
+				n.start()
+			}
+		})
+	})
+}
