@@ -82,6 +82,7 @@ const (
 	stopTick     = 100 * time.Millisecond // between passes while stopping
 	stopNotice   = 150 * time.Millisecond // between telling other nodes that this one stops and handing over
 	stopDeadline = 20 * time.Second       // for handing everything over; the Pod's grace period is 30 s
+	awaitWritten = 2 * time.Second        // of that, once nothing else is left, for the new owners to write down what was transferred to them
 	hangAfter    = 30 * time.Second       // a pass that takes longer counts as hanging
 )
 
@@ -174,12 +175,18 @@ func (a *Agent) stop(ctx context.Context) {
 	}
 	deadline := time.NewTimer(stopDeadline)
 	defer deadline.Stop()
+	var done time.Time // when nothing was left but what others have to write
 	for ticker := time.NewTicker(stopTick); ; {
 		began := time.Now()
 		a.pass(ctx)
 		w := a.observe()
 		if !w.Synced || !holdsAny(w.Bound) && !holds(w) && w.StatusesPending == 0 && !w.RoutesDraining || !w.Tenure.Holds(w.Now) {
-			break
+			if done.IsZero() {
+				done = w.Now
+			}
+			if !w.Synced || !w.TransfersPending || w.Now.Sub(done) >= awaitWritten {
+				break
+			}
 		}
 		time.Sleep(rest(time.Since(began)))
 		select {

@@ -166,7 +166,8 @@ func (l *Leases) orphanedClaim(x *coordinationv1.Lease, now time.Time) vip.Claim
 // valid (claim): to this node if its intent is to acquire it, or to the ExpectedHolder of one
 // that it follows; each with the version and the claim that it replaces. Leases that do not
 // exist, hand-overs, and intents without an ExpectedHolder are left out. Move.Epoch is left
-// for State.Propose.
+// for State.Propose. From is the node that the lease names, whose claim is void once the Move is carried out; it is empty if that has
+// transferred the VIP lease: it acts on it no more, and may have others.
 func (l *Leases) proposedMoves(want []vip.LeaseIntent, now time.Time) map[vip.Key]quorum.Move {
 	all := make(map[vip.Key]quorum.Move)
 	for _, s := range want {
@@ -175,7 +176,11 @@ func (l *Leases) proposedMoves(want []vip.LeaseIntent, now time.Time) map[vip.Ke
 			node = l.o.Node
 		}
 		if x := l.cache.latest[s.Lease]; x != nil && node != "" && s.Action != vip.HandOver && !l.claim(x, now).Valid {
-			all[s.Lease] = quorum.Move{Holder: node, Version: x.version, From: x.holder, FromEpoch: x.epoch}
+			m := quorum.Move{Holder: node, Version: x.version, From: x.holder, FromEpoch: x.epoch}
+			if l.cache.ownerOf(x).unwritten {
+				m.From, m.FromEpoch = "", 0
+			}
+			all[s.Lease] = m
 		}
 	}
 	return all

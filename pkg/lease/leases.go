@@ -124,7 +124,7 @@ func (l *Leases) Put(want []vip.LeaseIntent) {
 	l.Wake()
 }
 
-// Observe fills in Members and Claims as of w.Now, Tenure, HandingOver and LeaseRefusals, and remembers the
+// Observe fills in Members and Claims as of w.Now, Tenure, TransfersPending, HandingOver and LeaseRefusals, and remembers the
 // versions of the VIP leases that name this node as holder: only those may be released by the
 // next Put.
 func (l *Leases) Observe(w *vip.World) {
@@ -132,6 +132,7 @@ func (l *Leases) Observe(w *vip.World) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.observeOwnership(w, info)
+	w.TransfersPending = w.Stopping && (len(l.writes.transferring) > 0 || l.cache.leads(l.cache.transfers[l.o.Node]))
 	w.HandingOver = byServiceLease(l, l.writes.handingOver)
 	w.LeaseRefusals = byServiceLease(l, l.writes.refusals())
 	l.writes.observed = make(map[vip.Key]uint64)
@@ -331,9 +332,9 @@ func (l *Leases) step(ctx context.Context) {
 	l.updateReady(now)
 	l.copyClaims(ctx, now)
 	l.updateLocationDue(now)
-	l.renew(ctx, now, info)
 	l.fence(ctx, now)
 	l.writeVIPLeases(ctx, now)
+	l.renew(ctx, now, info) // with what writeVIPLeases leaves to it
 	l.writeRecord(ctx, now)
 	l.deleteCopies(ctx, now)
 	l.report(now)

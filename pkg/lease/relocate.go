@@ -17,7 +17,7 @@ import (
 func (l *Leases) copyClaims(ctx context.Context, now time.Time) {
 	o := &l.location
 	t := l.tenure(now)
-	if !o.copying() || !t.Holds(now) || !t.Confirmed || len(l.quorum.Moved) > 0 || l.hasUnwritten() {
+	if !o.copying() || !t.Holds(now) || !t.Confirmed || len(l.quorum.Moved) > 0 || l.hasUnwritten() || len(l.writes.transferring) > 0 {
 		return
 	}
 	done := true

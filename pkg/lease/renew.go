@@ -76,7 +76,7 @@ func (l *Leases) endEpoch(why string) {
 
 // renew starts a renewal of this node's lease, unless Run ends, if none is under way and one is due, or if its
 // info (about, with Isolated and Suspects of the last decision, and Restarts) has changed and the last
-// renewal succeeded. If the version to replace is not known, or the epoch is over, the lease
+// renewal succeeded, or if VIP leases are to be transferred (writes.handOvers), which it does then. If the version to replace is not known, or the epoch is over, the lease
 // is read first. A renewal times out after half a renew deadline; the first shortTries after a
 // fast one time out after shortTimeout, are tried again at once, and count as no failure.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
@@ -97,10 +97,12 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 		l.o.Log.Error("this node's description can't be written", "err", err)
 		return
 	}
-	if o.pending || now.Before(o.next) && (string(info) == o.info || o.RenewingSince.IsZero()) {
+	if o.pending || now.Before(o.next) && len(l.writes.handOvers) == 0 && (string(info) == o.info || o.RenewingSince.IsZero()) {
 		return
 	}
 	o.pending = true
+	handOvers := l.writes.handOvers
+	l.beginTransfers(handOvers, now)
 	known := o.lease
 	if o.EpochOver {
 		known = nil
@@ -112,20 +114,23 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 	}
 	l.start(ctx, timeout, func(ctx context.Context) func() {
 		sent := time.Now()
-		got, err := l.writeOwn(ctx, known, string(info))
+		got, err := l.writeOwn(ctx, known, string(info), handOvers)
 		if short && err != nil && ctx.Err() != nil {
 			// Its API server has died, or etcd's leader: another try, which counts as no failure.
 			return func() { l.own.pending, l.own.next = false, time.Now() }
 		}
-		return func() { l.applyRenewal(got, sent, err) }
+		return func() {
+			l.applyRenewal(got, sent, err)
+			l.endTransfers(len(handOvers) > 0, err)
+		}
 	})
 }
 
 // writeOwn writes this node's own lease over known, or over what the API server has if known is nil
 // (creates it if there is none), and returns what was written, or the error. If that begins another
-// epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent.
-// It blocks for the requests; mu is not held.
-func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string) (*coordinationv1.Lease, error) {
+// epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent; if not, it transfers
+// handOvers. It blocks for the requests; mu is not held.
+func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string, handOvers []update) (*coordinationv1.Lease, error) {
 	if known == nil {
 		var err error
 		known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
@@ -148,7 +153,11 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	}
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
 	waits := time.Since(l.own.waitingAt) < keepWaiting
-	transfers := l.ownTransfers(known)
+	l.storeRead(known)
+	if ends || l.own.Epoch == 0 {
+		handOvers = nil
+	}
+	transfers := l.ownTransfers(known, handOvers)
 	if ends {
 		// It must be over here before any other node can see that it is.
 		l.endEpoch("another epoch has begun, or it was fenced")

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -41,7 +42,8 @@ func (u *unwritten) addSent(got *coordinationv1.Lease, at time.Time) {
 }
 
 // updateUnwritten stores the owners of the VIP leases that count and whose claims are not written, and up to when the watch has
-// shown everything. If that has changed, and this node is one of the owners, it sets l.changed: the plan says until when each is bound.
+// shown everything. It sets l.changed if any of the owners has changed, and if the latter has and this node is one of them: the plan says until
+// when each is bound.
 func (l *Leases) updateUnwritten() {
 	u := &l.unwritten
 	before := u.asOf
@@ -52,16 +54,18 @@ func (l *Leases) updateUnwritten() {
 		}
 		return shown
 	})
-	clear(u.owners)
-	if len(l.cache.transfers) == 0 {
+	if len(l.cache.transfers) == 0 && len(u.owners) == 0 {
 		return
 	}
+	owners := u.owners
+	u.owners = make(map[vip.Key]owner, len(owners))
 	for k, x := range l.cache.latest {
 		if o := l.cache.ownerOf(x); o.unwritten && l.counts(k) {
 			u.owners[k] = o
 			l.changed = l.changed || o.node == l.o.Node && !u.asOf.Equal(before)
 		}
 	}
+	l.changed = l.changed || !maps.EqualFunc(owners, u.owners, func(a, b owner) bool { return a.node == b.node && a.epoch == b.epoch })
 }
 
 // actUntil returns until when this node may act on a claim of its own that is not written: for one and a half retry
@@ -160,7 +164,7 @@ func (l *Leases) addTransfers(next *coordinationv1.Lease, node string) {
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := l.keptTransfers(node)
+	all, at := l.keptTransfers(node), time.Now().UnixMicro()
 	for s, to := range successors {
 		k := l.leaseIn(l.location.from, s)
 		x := l.cache.latest[k]
@@ -169,7 +173,7 @@ func (l *Leases) addTransfers(next *coordinationv1.Lease, node string) {
 		}
 		if o := l.cache.ownerOf(x); o.node == node && o.epoch == transitions(next) && x.ours && l.mayReceive(to.Node, o) {
 			if _, moved := l.moveOf(x); !moved {
-				all = append(all, transferred{digestOf(k, x.version), quorum.ClaimText(to.Node, l.epochOf(to.Node)), time.Now().UnixMicro(), to.Cause})
+				all = append(all, transferred{digestOf(k, x.version), quorum.ClaimText(to.Node, l.epochOf(to.Node)), at, to.Cause})
 			}
 		}
 	}
@@ -188,9 +192,9 @@ func (l *Leases) mayTransfer(without string) bool {
 }
 
 // mayReceive reports whether what o has may be transferred to a node: it is this one, or alive and in an epoch that is not over, and has not
-// had it by a transfer before, or as the lease is written.
+// had it by a transfer before, or as the lease is written; and no more than maxHops transfers lead to it then.
 func (l *Leases) mayReceive(node string, o owner) bool {
-	if slices.Contains(o.before, node) {
+	if slices.Contains(o.before, node) || len(o.before) >= maxHops {
 		return false
 	}
 	if node == l.o.Node {
@@ -209,10 +213,22 @@ func (l *Leases) epochOf(node string) int64 {
 }
 
 // keptTransfers returns what of the transfers on the lease of a node the owner of a VIP lease still follows from.
-func (l *Leases) keptTransfers(node string) (kept []transferred) {
-	t := l.cache.transfers[node]
-	if !l.cache.leads(t) {
+func (l *Leases) keptTransfers(node string) []transferred {
+	return l.keptOf(l.cache.transfers[node], false)
+}
+
+// keptOf returns what of t the owner of a VIP lease still follows from, or with whole all of it. t may be nil.
+func (l *Leases) keptOf(t *transfers, whole bool) (kept []transferred) {
+	if t == nil {
 		return nil
+	}
+	if whole {
+		for _, x := range t.all {
+			for _, digest := range x.digests() {
+				kept = append(kept, transferred{digest, x.To, x.At, x.Cause})
+			}
+		}
+		return kept
 	}
 	for k, x := range l.cache.latest {
 		digest := digestOf(k, x.version)
@@ -240,22 +256,18 @@ func (l *Leases) observeWithout(w *vip.World, node string, info vip.NodeInfo) {
 	}
 }
 
-// ownTransfers returns the TransfersAnnotation to be written on this node's own lease over known: what is there, unless the watch has shown
-// that, and with it all VIP leases that it names, and none of them follows from it any more. mu is held.
-func (l *Leases) ownTransfers(known *coordinationv1.Lease) string {
-	if known == nil || known.Annotations[TransfersAnnotation] == "" || l.mayDropTransfers(known) {
-		return ""
-	}
-	return known.Annotations[TransfersAnnotation]
-}
-
 // mayDropTransfers reports whether the transfers on a node lease may go: the watch has shown them, and with them all VIP leases that they
 // name, and the owner of none follows from them. mu is held.
 func (l *Leases) mayDropTransfers(x *coordinationv1.Lease) bool {
 	text := x.Annotations[TransfersAnnotation]
-	if text == "" {
-		return true
+	return text == "" || l.transfersShown(x) && !l.cache.leads(parseTransfers(text))
+}
+
+// transfersShown reports whether the watch has shown the transfers on a node lease, and with them all VIP leases that they name. x may be nil.
+func (l *Leases) transfersShown(x *coordinationv1.Lease) bool {
+	if x == nil {
+		return false
 	}
 	shown := l.cache.watched[keyOf(x)]
-	return shown != nil && shown.Annotations[TransfersAnnotation] == text && !l.cache.leads(parseTransfers(text))
+	return shown != nil && shown.Annotations[TransfersAnnotation] == x.Annotations[TransfersAnnotation]
 }

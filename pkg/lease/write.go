@@ -36,6 +36,10 @@ type writes struct {
 	failures    map[vip.Key]failure
 	refusedAt   map[string]time.Time // by namespace: when a write there was last refused
 	handingOver map[vip.Key]vip.HandingOver
+
+	handOvers     []update           // those that the next write of this node's own lease is to transfer
+	transferring  map[vip.Key]uint64 // VIP leases, each in one version, that such a write was sent for, and nothing has shown yet whether it was carried out
+	transferAfter time.Time          // until then each hand-over is a write of its own: the last transfer failed
 }
 
 // A failure is one or more writes on a Lease that did not go through, one after the other.
@@ -47,6 +51,7 @@ type failure struct {
 	conflict bool
 	replaced uint64 // 0: none was known
 
+	unknown  bool   // one of them may have been carried out, or may still be
 	refused  string // why the API server refuses it, and what to do (refusalText); "" if it does not
 	refusals int
 }
@@ -58,7 +63,7 @@ func newWrites() writes {
 		pending:     make(map[vip.Key]bool),
 		failures:    make(map[vip.Key]failure),
 		refusedAt:   make(map[string]time.Time),
-		handingOver: make(map[vip.Key]vip.HandingOver),
+		handingOver: make(map[vip.Key]vip.HandingOver), transferring: make(map[vip.Key]uint64),
 	}
 }
 
@@ -76,11 +81,17 @@ func (w *writes) setIntents(want []vip.LeaseIntent) {
 }
 
 // mayWrite reports whether a VIP lease whose newest known version is given (0: none) may be
-// written now: no request on it is under way, and the wait after its last failure is over, or
+// written now: no request on it is under way, it is not being transferred, and the wait after its last failure is over, or
 // that was a conflict and another version than the one it was to replace is known.
 func (w *writes) mayWrite(k vip.Key, version uint64, now time.Time) bool {
 	f := w.failures[k]
-	return !w.pending[k] && (!now.Before(f.until) || f.conflict && f.replaced != version)
+	return !w.busy(k) && (!now.Before(f.until) || f.conflict && f.replaced != version)
+}
+
+// busy reports whether a request on a VIP lease is under way, or it is being transferred.
+func (w *writes) busy(k vip.Key) bool {
+	_, transferring := w.transferring[k]
+	return w.pending[k] || transferring
 }
 
 // release is the action on a VIP lease that is held and not wanted.
@@ -96,6 +107,7 @@ type update struct {
 	epoch  int64                 // that node's
 	owner  owner                 // by what it replaces; zero if no lease exists
 	behind bool                  // it writes what was transferred to this node, which acts on it already
+	waits  bool                  // a hand-over that may be transferred only: the VIP lease may not be written yet (mayWrite)
 }
 
 // writeVIPLeases starts the writes that listUpdates returns, while this node has a confirmed
@@ -103,16 +115,19 @@ type update struct {
 // starts, a hand-over is stored in handingOver, and a lease to be released counts as outdated, so
 // that this node's claim on it is not valid. It starts none before the first plan, nor without a
 // confirmed tenure that rests on renewals (not on Decision.HoldUntil). Of those that write what was transferred to this node no more
-// than maxUnwritten are under way. Before that, always, it
-// calls updateStalled and updatePassedOver.
+// than maxUnwritten are under way. Hand-overs that need no write of their own (splitHandOvers) it stores in handOvers, for renew. Before
+// that, always, it calls updateStalled and updatePassedOver.
 func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
+	l.writes.handOvers = nil
 	l.updateStalled(now)
 	l.updatePassedOver(now)
 	t := l.tenure(now)
 	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.HoldUntil.After(now) || len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
 		return
 	}
-	for _, u := range l.listUpdates(now) {
+	var updates []update
+	l.writes.handOvers, updates = l.splitHandOvers(l.listUpdates(now), now)
+	for _, u := range updates {
 		if len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
 			return // the next result brings us back here
 		}
@@ -158,7 +173,8 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 // written. A lease is handed over if
 // this node's claim on it is valid and the Successor is alive; acquired if no claim on it is
 // valid, not even an orphaned one, or if it was transferred to this node; released if a Herald wrote this node as its holder and it
-// is unplanned in its newest version. None that exists is acquired while others act on moves that this node does not know (quorum.Decision.UnknownMoves). Leases for which mayWrite is false are left out.
+// is unplanned in its newest version. None that exists is acquired while others act on moves that this node does not know
+// (quorum.Decision.UnknownMoves). Leases for which mayWrite is false are left out, but for hand-overs of those that only wait after a failure.
 func (l *Leases) listUpdates(now time.Time) []update {
 	var handOver, acquire, releases, behind []update
 	for k, intent := range l.writes.intents {
@@ -180,12 +196,12 @@ func (l *Leases) listUpdates(now time.Time) []update {
 		case intent.Action == vip.Acquire && !valid && l.decision.UnknownMoves && from != nil:
 			// It may have been moved to another node without the API server.
 		case intent.Action == vip.Acquire && !valid && may:
-			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch, o, false})
+			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch, o, false, false})
 		case intent.Action == vip.Acquire && mine && o.unwritten && may:
-			behind = append(behind, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch, o, true})
-		case intent.Action == vip.HandOver && mine && may && l.decision.Alive[intent.Successor]:
+			behind = append(behind, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch, o, true, false})
+		case intent.Action == vip.HandOver && mine && !l.writes.busy(k) && l.decision.Alive[intent.Successor]:
 			if p := l.peers[intent.Successor]; p != nil {
-				handOver = append(handOver, update{vip.HandOver, k, from, intent, intent.Successor, p.Epoch, o, false})
+				handOver = append(handOver, update{vip.HandOver, k, from, intent, intent.Successor, p.Epoch, o, false, !may})
 			}
 		}
 	}
@@ -304,6 +320,9 @@ func (l *Leases) applyUpdate(u update, got *coordinationv1.Lease, err error) {
 		l.writes.failures[u.key] = f
 	default:
 		result = "error"
+		f := l.writes.failures[u.key]
+		f.unknown = true
+		l.writes.failures[u.key] = f
 		l.o.Log.Warn("a VIP lease can't be written; trying again", "lease", u.key, "action", u.action, "err", err)
 	}
 	if result != "ok" && result != "error" && u.action == vip.HandOver {
@@ -327,7 +346,7 @@ func (l *Leases) applyWrite(k vip.Key, got *coordinationv1.Lease, err error) {
 		return
 	}
 	f := l.writes.failures[k]
-	f.count = min(f.count+1, 6)
+	f.count, f.conflict = min(f.count+1, 6), false
 	// After a conflict the watch has to catch up; after an error the API server has to.
 	f.until = time.Now().Add(50 * time.Millisecond << f.count)
 	l.writes.failures[k] = f

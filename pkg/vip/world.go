@@ -20,8 +20,10 @@ type World struct {
 
 	ClusterUID string // UID of the Service default/kubernetes, which no two clusters share; "" if it is not known
 
-	StatusesPending int            // statuses of Services that are planned and not written yet
-	StatusRefusals  map[Key]string // why the API server does not take the status of a Service, by Service
+	StatusesPending int // statuses of Services that are planned and not written yet
+	// TransfersPending: this node has handed over VIP leases by a transfer, and not all are written by their new owners. Only while Stopping.
+	TransfersPending bool
+	StatusRefusals   map[Key]string // why the API server does not take the status of a Service, by Service
 
 	// From the pools.
 	Pools        *PoolSource   // as the API server has it; nil: there is no ConfigMap of pools
