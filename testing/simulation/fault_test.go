@@ -24,6 +24,7 @@ const (
 	otherSide   faultKind = "on the other side of the LAN"
 	blocked     faultKind = "its heartbeat port is blocked"
 	hung        faultKind = "its process hangs"
+	excluded    faultKind = "it is excluded"
 	apiAway     faultKind = "the API server is away for all"
 	split       faultKind = "the LAN is in two parts"
 )

@@ -178,3 +178,68 @@ func TestHandOverCostsOneWrite(t *testing.T) {
 		})
 	})
 }
+
+// TestHandOvers: the invariants hold while nodes hand over all that they have, and at that moment they, their successors or the API server fail.
+func TestHandOvers(t *testing.T) {
+	for seed := range seeds(t) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := rand.New(rand.NewPCG(seed, 21))
+				c := newCluster(t, size{nodes: 4 + r.IntN(3), services: 16, skew: 0.02, gap: time.Second})
+				c.wire = newWire(c, rand.New(rand.NewPCG(seed, 22)))
+				c.run(r, 60, c.handOverFault)
+			})
+		})
+	}
+}
+
+// handOverFault has n hand over what it has, mostly with something wrong before, and something else a few milliseconds after; in one of four cases it
+// is a transferFault.
+func (c *cluster) handOverFault(r *rand.Rand, n *node) {
+	o := c.nodes[r.IntN(len(c.nodes))]
+	if r.IntN(4) == 0 || o == n {
+		c.transferFault(r, n)
+		return
+	}
+	switch r.IntN(6) {
+	case 0:
+		c.toggle(r, n, loseAnswers)
+	case 1:
+		c.toggle(r, n, watchStuck)
+	case 2:
+		c.toggle(r, o, cantWrite)
+	case 3:
+		c.toggle(r, o, watchStuck)
+	}
+	switch r.IntN(4) {
+	case 0, 1:
+		c.toggle(r, n, excluded)
+	case 2:
+		c.toggle(r, n, unplug)
+	case 3:
+		c.restart(r, n, "stopped by SIGTERM and started", n.stop)
+		time.Sleep(150 * time.Millisecond) // it begins to hand over after that
+	}
+	time.Sleep(time.Duration(r.IntN(20000)) * time.Microsecond)
+	switch r.IntN(10) {
+	case 0:
+		c.toggle(r, n, cut)
+	case 1:
+		c.toggleForAll(r, apiAway)
+	case 2:
+		c.restart(r, o, "the power fails", func() { o.kill(true) })
+	case 3:
+		c.restart(r, n, "killed and started", func() { n.kill(false) })
+	case 4:
+		c.restart(r, o, "killed and started", func() { o.kill(false) })
+	case 5:
+		c.toggle(r, o, excluded)
+	case 6:
+		c.restart(r, o, "stopped by SIGTERM and started", o.stop)
+	case 7:
+		c.toggle(r, o, cantWrite)
+	case 8:
+		c.toggle(r, n, loseAnswers)
+	}
+}

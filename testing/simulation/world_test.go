@@ -432,7 +432,11 @@ func (p *process) write(want []vip.Status) (have []vip.Status) {
 func (n *node) info() vip.NodeInfo {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	return vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name}}}
+	info := vip.NodeInfo{Interface: "eth0", DefaultInterface: "eth0", Links: []vip.Link{{Name: "eth0", Up: n.cable, MAC: n.name}}}
+	if n.has(excluded) {
+		info.Excluded = "it is excluded"
+	}
+	return info
 }
 
 // Observe writes what the node's kernel, wire and caches show into w.
