@@ -76,7 +76,7 @@ func (l *Leases) endEpoch(why string) {
 
 // renew starts a renewal of this node's lease, unless Run ends, if none is under way and one is due, or if its
 // info (about, with Isolated and Suspects of the last decision, and Restarts) has changed and the last
-// renewal succeeded, or if VIP leases are to be transferred (writes.handOvers), which it does then. If the version to replace is not known, or the epoch is over, the lease
+// renewal succeeded, or if VIP leases are to be transferred (writes.handOvers), which it does then. If the version to replace is not known, the epoch is over, or a transfer has had no answer, the lease
 // is read first. A renewal times out after half a renew deadline; the first shortTries after a
 // fast one time out after shortTimeout, are tried again at once, and count as no failure.
 func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
@@ -101,14 +101,14 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 		return
 	}
 	o.pending = true
-	handOvers := l.writes.handOvers
-	l.beginTransfers(handOvers, now)
 	known := o.lease
-	if o.EpochOver {
+	if o.EpochOver || len(l.writes.transferring) > 0 {
 		known = nil
 	}
+	handOvers := l.writes.handOvers
+	l.beginTransfers(handOvers, now)
 	timeout, short := l.o.RenewDeadline/2, false
-	if o.shortTries > 0 && known != nil && shortTimeout < timeout {
+	if o.shortTries > 0 && o.lease != nil && !o.EpochOver && shortTimeout < timeout {
 		timeout, short = shortTimeout, true
 		o.shortTries--
 	}

@@ -1,0 +1,187 @@
+package lease
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/vip"
+)
+
+// handOver has the node want that all those VIPs go to another.
+func (n *node) handOver(to string, names ...string) {
+	n.world()
+	var intents []vip.LeaseIntent
+	for _, name := range names {
+		intents = append(intents, vip.LeaseIntent{Lease: lk(name), Action: vip.HandOver, Successor: to, Cause: n.name + ": it is drained"})
+	}
+	n.Put(intents)
+}
+
+// owners are n1, with the VIPs a, b and c, and n2, which follows them.
+func owners(t *testing.T, s *leasetest.Server) (n1, n2 *node) {
+	t.Helper()
+	n1, n2 = startTransferring(t, s, "n1", ""), startTransferring(t, s, "n2", "")
+	time.Sleep(time.Second)
+	n1.want("a", "b", "c")
+	n2.follow("a", "b", "c")
+	time.Sleep(5 * time.Second)
+	return n1, n2
+}
+
+// writtenTo returns how many VIP leases name the node as their holder, as they are written.
+func writtenTo(s *leasetest.Server, node string, names ...string) (n int) {
+	for _, name := range names {
+		if holder(s.Lease(lk(name))) == node {
+			n++
+		}
+	}
+	return n
+}
+
+// Several VIPs are handed over by one write of the owner's node lease; it goes on answering for them until it hears the successor. The transfers are gone
+// once all is written.
+func TestHandOverIsOneWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := owners(t, s)
+		n1.handOver("n2", "a", "b", "c")
+		time.Sleep(50 * time.Millisecond)
+		for _, name := range []string{"a", "b", "c"} {
+			c := n2.world().Claims[lk(name)]
+			if !n2.serves(name) || c.PreviousHolder != "n1" || c.Cause != "n1: it is drained" || c.Until.IsZero() {
+				t.Errorf("%s at n2: %+v", name, c)
+			}
+			if h := n1.world().HandingOver[lk(name)]; n1.serves(name) || h.Successor != "n2" || time.Until(h.Until) < 2*time.Second {
+				t.Errorf("%s at n1: %+v, handing over %+v", name, n1.world().Claims[lk(name)], h)
+			}
+		}
+		if n := writtenTo(s, "n2", "a", "b", "c"); n > 0 {
+			t.Errorf("%d VIP leases are written already", n)
+		}
+		n2.want("a", "b", "c")
+		time.Sleep(5 * time.Second)
+		if n := writtenTo(s, "n2", "a", "b", "c"); n != 3 || !n2.serves("a") {
+			t.Errorf("%d VIP leases are written", n)
+		}
+		if text := s.Lease(nodeKey("n1")).Annotations[TransfersAnnotation]; text != "" {
+			t.Errorf("n1's node lease still has %s", text)
+		}
+	})
+}
+
+// What does not fit into a transfer is a write on each VIP lease, as before.
+func TestHandOverByWrites(t *testing.T) {
+	tests := map[string]struct {
+		names   []string
+		earlier bool
+		fails   bool // the write of the node lease is refused
+	}{
+		"a single one":                                    {names: []string{"a"}},
+		"a node has an earlier version":                   {names: []string{"a", "b", "c"}, earlier: true},
+		"the API server refuses transfers on node leases": {names: []string{"a", "b", "c"}, fails: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := leasetest.NewServer()
+				s.Refuse = func(l *coordinationv1.Lease) error {
+					if tt.fails && l.Annotations[TransfersAnnotation] != "" {
+						return forbidden(l.Name)
+					}
+					return nil
+				}
+				if tt.earlier {
+					start(t, s, "n4")
+				}
+				n1, n2 := owners(t, s)
+				n1.handOver("n2", tt.names...)
+				time.Sleep(time.Second)
+				if n := writtenTo(s, "n2", tt.names...); n != len(tt.names) || !n2.serves("a") {
+					t.Errorf("%d VIP leases of %d are n2's", n, len(tt.names))
+				}
+				if !tt.fails && strings.Contains(fmt.Sprint(s.Lease(nodeKey("n1")).Annotations), TransfersAnnotation) {
+					t.Error("n1's node lease has transfers")
+				}
+				if !n1.world().Tenure.Holds(time.Now()) {
+					t.Error("n1 has lost its tenure")
+				}
+			})
+		})
+	}
+}
+
+// While it is not known whether VIPs were transferred, their owner writes none of their leases: that would end the transfer, and the successor
+// may not see it. Here it was, but the answer is lost and the watch stuck.
+func TestTransferWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := owners(t, s)
+		before := s.Lease(lk("a")).ResourceVersion
+		n1.way.SetFaults(func(f *leasetest.Faults) { f.LoseAnswers, f.WatchCut = true, true })
+		n1.handOver("n2", "a", "b", "c")
+		time.Sleep(50 * time.Millisecond)
+		if !n2.serves("a") {
+			t.Fatal("n2 does not serve")
+		}
+		n1.Put(nil) // as if the Services were gone
+		time.Sleep(time.Second)
+		if n1.serves("a") {
+			t.Error("n1 serves, though it has read its node lease since")
+		}
+		n1.way.SetFaults(func(f *leasetest.Faults) { *f = leasetest.NoFaults })
+		time.Sleep(time.Second)
+		if got := s.Lease(lk("a")); got == nil || got.ResourceVersion != before || !n2.serves("a") || n1.serves("a") {
+			t.Errorf("n1 has written %v", got)
+		}
+	})
+}
+
+// A transfer that did not arrive is tried again: its VIPs are the old owner's until then.
+func TestTransferIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := owners(t, s)
+		n1.way.SetFaults(func(f *leasetest.Faults) { f.Hang = "herald-node-n1" })
+		n1.handOver("n2", "a", "b", "c")
+		time.Sleep(time.Second)
+		if !n1.serves("a") || n2.serves("a") {
+			t.Fatalf("n1 serves %v, n2 %v, and nothing was written", n1.serves("a"), n2.serves("a"))
+		}
+		n1.way.SetFaults(func(f *leasetest.Faults) { *f = leasetest.NoFaults })
+		time.Sleep(3 * time.Second)
+		if n1.serves("a") || !n2.serves("a") || !n2.serves("c") {
+			t.Errorf("n1 serves %v, n2 %v", n1.serves("a"), n2.serves("a"))
+		}
+	})
+}
+
+// What a node was given by a transfer, and has not written, it transfers on; but not to one that had it before.
+func TestTransferredOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := owners(t, s)
+		n3 := startTransferring(t, s, "n3", "")
+		n3.follow("a", "b", "c")
+		time.Sleep(time.Second)
+		n1.handOver("n2", "a", "b", "c")
+		time.Sleep(50 * time.Millisecond)
+		n2.handOver("n3", "a", "b", "c")
+		time.Sleep(50 * time.Millisecond)
+		if n := writtenTo(s, "n1", "a", "b", "c"); n != 3 || !n3.serves("a") || n2.serves("a") || n1.serves("a") {
+			t.Fatalf("%d VIP leases name n1, n3 has %+v", n, n3.world().Claims[lk("a")])
+		}
+		n1.follow("a", "b", "c")
+		n2.follow("a", "b", "c")
+		n3.handOver("n1", "a", "b", "c")
+		time.Sleep(100 * time.Millisecond)
+		if v := s.Lease(lk("a")); holder(v) != "n1" || !n1.serves("a") || n3.serves("a") || v.Annotations[FromAnnotation] != "n3" {
+			t.Errorf("back at n1: %+v", n1.world().Claims[lk("a")])
+		}
+	})
+}
