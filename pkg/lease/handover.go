@@ -87,23 +87,24 @@ func (l *Leases) beginTransfers(handOvers []update, now time.Time) {
 	}
 }
 
-// endTransfers takes in the outcome of a write of this node's own lease, which was to transfer VIP leases or not. After success it is known of all
-// that were to be transferred whether they are; those that are not are this node's as before, and may be written. After an error it is not, and if
-// it was no conflict transferPause begins.
-func (l *Leases) endTransfers(transferred bool, err error) {
-	if err != nil {
-		if transferred && !apierrors.IsConflict(err) {
-			l.writes.transferAfter = time.Now().Add(transferPause)
+// endTransfers takes in the outcome of a write of this node's own lease, which was to transfer VIP leases (tried) or not. After success it is known of all
+// that were to be transferred whether they are; those that are not are this node's as before, and may be written. After an error it is not. If this
+// write failed, but for a conflict, or did not transfer all of them, transferPause begins.
+func (l *Leases) endTransfers(tried bool, err error) {
+	pause := err != nil && !apierrors.IsConflict(err)
+	if err == nil {
+		for k, v := range l.writes.transferring {
+			if x := l.cache.latest[k]; x != nil && x.version == v && l.cache.ownerOf(x).node == l.o.Node {
+				delete(l.writes.handingOver, k)
+				pause = true
+			}
+			l.changed = true
 		}
-		return
+		clear(l.writes.transferring)
 	}
-	for k, v := range l.writes.transferring {
-		if x := l.cache.latest[k]; x != nil && x.version == v && l.cache.ownerOf(x).node == l.o.Node {
-			delete(l.writes.handingOver, k)
-		}
-		l.changed = true
+	if tried && pause {
+		l.writes.transferAfter = time.Now().Add(transferPause)
 	}
-	clear(l.writes.transferring)
 }
 
 // storeRead stores this node's own lease as it was read past the watch, which may show an earlier version, or none: what it
