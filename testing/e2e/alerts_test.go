@@ -306,9 +306,10 @@ func tryMoveAlerts(t *testing.T, f *heralds, p *prometheus) {
 	addPod(t, "hop-2", "n2")
 	p.await(time.Minute, true, "LongOutage")
 	cluster.RemovePod(t.Context(), pod)
+	addPod(t, "hop-3", "n3")
 	f.startOn("n1")
 	f.awaitReady("n1")
-	for i := range 8 {
+	for i := range 14 {
 		from := []string{"n2", "n3"}[i%2]
 		runHerald(t, "drain", from, "--force")
 		runHerald(t, "undrain", from)

@@ -3,6 +3,9 @@ package nodes
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -56,6 +59,39 @@ func TestRollingUpdate(t *testing.T) {
 	}
 	if r.Outage > time.Second || outage > takeoverTime {
 		t.Errorf("web was away for %v, the control plane for %v", r.Outage, outage)
+	}
+	tryHistory(t)
+}
+
+// tryHistory: an operator with a kubeconfig and kubectl moves a VIP, and is told of it by the Pods of all nodes.
+func tryHistory(t *testing.T) {
+	t.Helper()
+	asOperator := func(args ...string) string {
+		parts := check.Value(filepath.Abs("../../bin/parts"))(t) // where kubectl is
+		file := check.Value(cluster.Kubeconfig(t.Context(), "admin"))(t)
+		return check.Value(cluster.Run(t.Context(), "cp", append([]string{"env", "PATH=" + parts + ":" + os.Getenv("PATH"), herald}, append(args, "--kubeconfig", file)...)...))(t)
+	}
+	from := webOwner(t)
+	asOperator("drain", from)
+	await(t, 30*time.Second, "web has moved", func() error {
+		if now := webOwner(t); now == from {
+			return fmt.Errorf("it is on %s", now)
+		}
+		return nil
+	})
+	out := asOperator("history", "web")
+	asOperator("undrain", from)
+	t.Log("\n" + out)
+	if want := regexp.MustCompile(`default/web +10\.77\.0\.\d+ +` + from + ` +n\d +\S+ +.*drained`); !want.MatchString(out) {
+		t.Errorf("the move from %s is not in it", from)
+	}
+	for _, n := range cluster.Nodes() {
+		if !regexp.MustCompile(`(?m)^` + n + ` +20\d\d-`).MatchString(out) {
+			t.Errorf("%s has not been asked", n)
+		}
+	}
+	if strings.Contains(out, "WITHOUT AN ANSWER") {
+		t.Error("a node has not answered")
 	}
 }
 
