@@ -195,7 +195,7 @@ func (x *explainer) writeNode(w io.Writer, node, format string) error {
 	if e.Why != "" && !strings.Contains(state, e.Why) {
 		fmt.Fprintln(w, row("VIPs of Services: "+e.Why))
 	}
-	fmt.Fprintf(w, "It carries %d Services, and could carry %d more.\n\n", owned, countAble(e, node))
+	fmt.Fprintf(w, "Services: it carries %d, and could carry %d more.\n\n", owned, countAble(e, node))
 	return writeTable(w, "SERVICE\tVIP\tOWNER\tMAY IT\tWHY", rows)
 }
 

@@ -102,18 +102,18 @@ func TestExplainNodeText(t *testing.T) {
 	}, nil, noon)
 	for node, want := range map[string]string{
 		"n1": `Node n1: ok
-It carries 1 Services, and could carry 0 more.
+Services: it carries 1, and could carry 0 more.
 
 SERVICE      VIP       OWNER  MAY IT      WHY
 default/web  10.0.0.1  n1     carries it  NO OTHER NODE MAY CARRY IT: a stop or a drain of the node takes it down
 `,
 		"n2": `Node n2: carries no VIP: its link eth0 is down
-It carries 0 Services, and could carry 0 more.
+Services: it carries 0, and could carry 0 more.
 
 SERVICE      VIP       OWNER  MAY IT  WHY
 default/web  10.0.0.1  n1     no      its link eth0 is down
 `,
-		"w1": "Node w1: no Herald runs there\nIt carries 0 Services, and could carry 0 more.\n\n",
+		"w1": "Node w1: no Herald runs there\nServices: it carries 0, and could carry 0 more.\n\n",
 	} {
 		var b strings.Builder
 		if err := x.writeNode(&b, node, ""); err != nil || b.String() != want {
@@ -135,15 +135,16 @@ default/web  10.0.0.1  n1     no      its link eth0 is down
 func TestNeighborAnswer(t *testing.T) {
 	const mac = "02:00:00:00:00:01"
 	for want, n := range map[string]netif.Neighbor{
-		"this machine has the address itself":                                                  {Local: true},
-		"it is on no link of this machine, so only":                                            {},
-		"nobody answers for it on eth0":                                                        {Link: "eth0"},
-		mac + " answers on eth0: node n1":                                                      {Link: "eth0", MAC: mac},
-		"02:00:00:00:00:02 answers on eth0, which is node n2, and the owner is n1":             {Link: "eth0", MAC: "02:00:00:00:00:02"},
-		"02:00:00:00:00:09 answers on eth0, which is the MAC of no node that runs Herald: fin": {Link: "eth0", MAC: "02:00:00:00:00:09"},
+		"this machine has the address itself":       {Local: true},
+		"it is on no link of this machine, so only": {},
+		"nobody answers for it on eth0":             {Link: "eth0"},
+		mac + " answers on eth0: node n1":           {Link: "eth0", MAC: mac, Confirmed: true},
+		mac + " (node n1) was the last to announce it on eth0; whether it answers now is not known: arping -I eth0 10.77.0.50": {Link: "eth0", MAC: mac},
+		"02:00:00:00:00:02 answers on eth0, which is node n2, and the owner is n1":                                             {Link: "eth0", MAC: "02:00:00:00:00:02", Confirmed: true},
+		"02:00:00:00:00:09 answers on eth0, which is the MAC of no node that runs Herald: fin":                                 {Link: "eth0", MAC: "02:00:00:00:00:09", Confirmed: true},
 	} {
 		node := map[string]string{mac: "n1", "02:00:00:00:00:02": "n2"}[n.MAC]
-		if got := neighborAnswer(n, nil, node, "n1"); !strings.HasPrefix(got, want) {
+		if got := neighborAnswer(netip.MustParseAddr("10.77.0.50"), n, nil, node, "n1"); !strings.HasPrefix(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

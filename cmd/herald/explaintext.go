@@ -35,7 +35,7 @@ func (e *serviceExplanation) write(w io.Writer, format string, now time.Time) er
 		writeTable(w, "\nADDRESS\tFROM\tIN ITS STATUS", e.addressRows()),
 		writeTable(w, "\nNODE\tMAY CARRY IT\tWHY", e.nodeRows()),
 		writeTable(w, "\nASKED FROM HERE\tANSWER", e.probeRows()),
-		writeTable(w, "\nEVENT\tBY\tTYPE\tREASON\tMESSAGE", events),
+		writeTable(w, "\nAGE\tBY\tTYPE\tREASON\tMESSAGE", events),
 		writeTable(w, "\nMAY NOT BE READ", e.Missing),
 	)
 }

@@ -56,7 +56,12 @@ func probeAll(ctx context.Context, s kube.Snapshot, e serviceExplanation) (all [
 		n, err := resolve(ctx, a)
 		p.Link, p.MAC = n.Link, n.MAC
 		p.Node = macs[n.MAC]
-		p.Answer = neighborAnswer(n, err, p.Node, e.Owner)
+		p.Answer = neighborAnswer(a, n, err, p.Node, e.Owner)
+		for i := range p.TCP {
+			if n.Link != "" && n.MAC == "" && p.TCP[i].Open {
+				p.TCP[i].Answer += ", by the rules of kube-proxy on this machine: from elsewhere there is no answer"
+			}
+		}
 		all = append(all, p)
 	}
 	return all
@@ -73,7 +78,7 @@ func resolve(ctx context.Context, a netip.Addr) (n netif.Neighbor, err error) {
 	_, _ = c.Write(nil) // what it is answered with does not matter
 	for end := time.Now().Add(probeTimeout); ; time.Sleep(20 * time.Millisecond) {
 		n, err = netif.LookUpNeighbor(a)
-		if err != nil || n.Link == "" || n.MAC != "" || time.Now().After(end) {
+		if err != nil || n.Link == "" || n.Confirmed || time.Now().After(end) {
 			return n, err
 		}
 	}
@@ -102,7 +107,7 @@ func probeTCP(ctx context.Context, to netip.AddrPort) tcpProbe {
 }
 
 // neighborAnswer says in words who answers for an address by ARP or NDP; node is whose the MAC is, "" if no node is known to have it.
-func neighborAnswer(n netif.Neighbor, err error, node, owner string) string {
+func neighborAnswer(a netip.Addr, n netif.Neighbor, err error, node, owner string) string {
 	switch {
 	case err != nil:
 		return "who answers for it can't be read: " + err.Error()
@@ -112,6 +117,12 @@ func neighborAnswer(n netif.Neighbor, err error, node, owner string) string {
 		return "it is on no link of this machine, so only a router can say who answers for it"
 	case n.MAC == "":
 		return "nobody answers for it on " + n.Link
+	case !n.Confirmed:
+		whose := "no node's MAC"
+		if node != "" {
+			whose = "node " + node
+		}
+		return fmt.Sprintf("%s (%s) was the last to announce it on %s; whether it answers now is not known: arping -I %s %s, as root", n.MAC, whose, n.Link, n.Link, a)
 	case node == "":
 		return fmt.Sprintf("%s answers on %s, which is the MAC of no node that runs Herald: find that host", n.MAC, n.Link)
 	case node != owner && owner != "":

@@ -255,6 +255,9 @@ func (v statusView) problem(s *vip.Service, owner string, since time.Time) strin
 		return "ignored (kube-vip.io/ignore)"
 	}
 	invalid := strings.Join(s.Invalid, " ")
+	if invalid != "" {
+		invalid = string(vip.InvalidField) + ": " + invalid
+	}
 	if e := v.last[s.UID]; invalid != "" && (e.Reason == vip.InvalidField || len(s.Ingress)+len(s.Addresses) == 0) {
 		return invalid
 	}

@@ -93,7 +93,7 @@ func TestStatusTable(t *testing.T) {
 		`default/none +\(10\.0\.0\.3\) +- .*NoEndpoints: not ready`,
 		`default/idle +10\.0\.0\.6 +- .*NoEndpoints: nobody there`,
 		`default/bad .*kube-vip.io/ignore is wrong. AddressInUse: somebody answers`,
-		`default/typo +10\.0\.0\.7 +n1 +60s +VIP +it is wrong\. *\n`,
+		`default/typo +10\.0\.0\.7 +n1 +60s +VIP +InvalidField: it is wrong\. *\n`,
 		`default/leased .*not announced: ::`,
 		`DHCP LEASE +ADDRESS +MAC +SERVER +EXPIRES IN\ndefault/leased +10\.0\.0\.9/24 +02:00:00:00:00:01 +10\.0\.0\.1 +60m\n`,
 		`default/sad .*n4.*silent for 60s`,

@@ -6,6 +6,7 @@ package history
 
 import (
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -39,11 +40,12 @@ type History struct {
 
 // An ownership is what is remembered of a Service.
 type ownership struct {
-	holder    string // the node that had it last, be it that nobody has it now
-	withdrawn bool   // that nobody has it is recorded
-	counted   bool   // it has a series of History.came
-	void      bool   // its claim was not valid since holder had it
-	seen      bool   // in the pass under way
+	holder    string       // the node that had it last, be it that nobody has it now
+	withdrawn bool         // that nobody has it is recorded
+	counted   bool         // it has a series of History.came
+	addresses []netip.Addr // which it had last
+	void      bool         // its claim was not valid since holder had it
+	seen      bool         // in the pass under way
 
 	// lostAt is when holder was last heard, if its claim ended without its doing and no node could have the VIP then.
 	lostAt  time.Time
@@ -95,7 +97,7 @@ func (h *History) Record(w vip.World, p vip.Plan) {
 			delete(h.services, k)
 			h.forget(k, o)
 			if o.holder != "" && !o.withdrawn {
-				added = append(added, vip.Move{At: w.Now, Service: k, From: o.holder, Cause: "the Service was deleted, or is no longer of type LoadBalancer"})
+				added = append(added, vip.Move{At: w.Now, Service: k, Addresses: o.addresses, From: o.holder, Cause: "the Service was deleted, or is no longer of type LoadBalancer"})
 			}
 		}
 	}
@@ -122,12 +124,15 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 		h.services[v.Service] = o
 	}
 	o.seen = true
+	if len(v.Addresses) > 0 {
+		o.addresses = v.Addresses
+	}
 	claim := w.Claims[v.Lease]
 	holder := ""
 	if claim.Valid && !claim.Foreign && !v.Lease.IsZero() {
 		holder = claim.Holder
 	}
-	move := vip.Move{At: w.Now, Service: v.Service, Addresses: v.Addresses, From: o.holder, To: holder, Cause: claim.Cause}
+	move := vip.Move{At: w.Now, Service: v.Service, Addresses: o.addresses, From: o.holder, To: holder, Cause: claim.Cause}
 	switch {
 	case !known && !h.begun:
 		o.holder = holder

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,9 @@ func (s step) record(h *History) {
 	var p vip.Plan
 	if s.holder != "gone" {
 		p.Verdicts = []vip.Verdict{{Service: k, Lease: k, Reason: s.reason, Message: "no endpoint", AnnouncedHere: s.here}}
+		if name != "" {
+			p.Verdicts[0].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.50")}
+		}
 		c := vip.Claim{Holder: name, Valid: !void && name != "", Cause: "n2: it is dead"}
 		if s.fenced {
 			c.Until = w.Now.Add(4 * time.Second)
@@ -79,6 +83,9 @@ func TestMoves(t *testing.T) {
 		}
 		got, lines := "", 0
 		for _, m := range h.Moves() {
+			if len(m.Addresses) != 1 {
+				t.Errorf("%s: a move of %v, want one address", tt.name, m.Addresses)
+			}
 			got += m.From + ">" + m.To + " " + m.Cause
 			if m.Outage != nil {
 				got += " " + m.Outage.String()

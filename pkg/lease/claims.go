@@ -23,7 +23,7 @@ func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	}
 	for name, p := range l.peers {
 		all = append(all, vip.Member{
-			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone, HeardAt: p.lastHeard(), Unproven: !p.renewed && p.heardAt.IsZero(),
+			Name: name, Epoch: p.Epoch, Alive: l.decision.Alive[name], Gone: p.gone, APIUnreached: p.noAPI, HeardAt: p.lastHeard(), Unproven: !p.renewed && p.heardAt.IsZero(),
 			AnswersUntil: p.mayAnswerUntil(l.decision.AnswersUntil[name], now), Stalled: !p.stalledSince.IsZero(), Stable: p.stable(now), Info: p.info,
 		})
 	}

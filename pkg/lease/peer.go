@@ -16,6 +16,7 @@ type peer struct {
 	quorum.Peer
 	lease    *coordinationv1.Lease // as last seen
 	gone     bool                  // it is dead by heartbeats, and so is its kernel
+	noAPI    bool                  // its heartbeats arrive, and say that it does not reach the API server
 	heardAt  time.Time             // when its last heartbeat came; zero: none did
 	met      bool                  // heartbeats have shown what it is since this process started
 	renewed  bool                  // its node lease was seen to be renewed

@@ -31,6 +31,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 		l.changed = l.changed || p.gone != statuses[node].Gone
 		p.gone, p.heardAt = statuses[node].Gone, statuses[node].HeardAt
 		p.met = p.met || statuses[node].Liveness != vip.Unknown
+		p.noAPI = statuses[node].Liveness == vip.Alive && !statuses[node].Heartbeat.APIReachable
 		if statuses[node].ProcessEnded {
 			p.heardAt = now // its kernel answers
 		}

@@ -9,9 +9,12 @@ import (
 
 // A Neighbor is what this machine's kernel knows of who answers for an address.
 type Neighbor struct {
-	Link  string // on which the kernel would ask; "" if it sends packets to the address by way of a router
-	MAC   string // that answered, in lower case; "" if nobody did
-	Local bool   // it is an address of this machine
+	Link string // on which the kernel would ask; "" if it sends packets to the address by way of a router
+	MAC  string // that answered or announced itself, in lower case; "" if nobody did
+	// Confirmed: it has answered within the last minute or so (NUD_REACHABLE, or a fixed entry). If not, the kernel asks again
+	// within 5 s of a packet to it.
+	Confirmed bool
+	Local     bool // it is an address of this machine
 }
 
 // LookUpNeighbor returns the entry of the kernel's neighbor table (ARP or NDP) for an address. It asks nobody: the kernel
@@ -42,10 +45,13 @@ func LookUpNeighbor(a netip.Addr) (n Neighbor, err error) {
 	if err != nil {
 		return n, fmt.Errorf("the neighbors on %s: %w", n.Link, err)
 	}
-	const unanswered = netlink.NUD_INCOMPLETE | netlink.NUD_FAILED
+	const (
+		unanswered = netlink.NUD_INCOMPLETE | netlink.NUD_FAILED
+		confirmed  = netlink.NUD_REACHABLE | netlink.NUD_PERMANENT | netlink.NUD_NOARP
+	)
 	for _, x := range entries {
 		if found, ok := netip.AddrFromSlice(x.IP); ok && found.Unmap() == a && x.State&unanswered == 0 && len(x.HardwareAddr) > 0 {
-			n.MAC = x.HardwareAddr.String()
+			n.MAC, n.Confirmed = x.HardwareAddr.String(), x.State&confirmed != 0
 		}
 	}
 	return n, nil

@@ -118,13 +118,16 @@ func (p *pass) suitability(need *requirements, owner string) []NodeSuitability {
 	return all
 }
 
-// whyNotAlive returns why n, which is not alive, is not: it is dead by heartbeats, or its node
-// lease is not renewed.
+// whyNotAlive returns why n, which is not alive, is not: it is dead by heartbeats, says by them that it does not reach the API server, or its
+// node lease is not renewed.
 func whyNotAlive(n *member) string {
-	if n.Gone {
+	switch {
+	case n.Gone:
 		return "it is dead: neither its Herald nor its kernel answers"
+	case n.APIUnreached:
+		return "its Herald does not reach the API server, so it gave its VIPs up"
 	}
-	return "no Herald runs there: its node lease is not renewed, or fenced"
+	return "its node lease is not renewed, or fenced: its Herald has ended, hangs, or does not reach the API server"
 }
 
 // describe returns why a node of this rank, n, comes after others; "" for rankWell.

@@ -52,7 +52,16 @@ func TestExplain(t *testing.T) {
 			10.77.0.200 pool default status=false refused=false
 			n1 false no ready endpoint there (externalTrafficPolicy Local)
 			n2 false it is drained (herald undrain n2 ends that)
-			n3 false no Herald runs there: its node lease is not renewed, or fenced`},
+			n3 false its node lease is not renewed, or fenced: its Herald has ended, hangs, or does not reach the API server`},
+		{"one does not reach the API server", func() vip.World {
+			w := world(svc("a", "10.77.0.200", source))
+			w.Members[2].Alive, w.Members[2].APIUnreached = false, true
+			return w
+		}, `a VIPClaiming owner= from= cause=
+			10.77.0.200 kube-vip.io/loadbalancerIPs status=false refused=false
+			n1 true
+			n2 true
+			n3 false its Herald does not reach the API server, so it gave its VIPs up`},
 		{"no endpoints", func() vip.World {
 			return world(svc("a", "10.77.0.200", source, func(s *vip.Service) { s.Endpoints = vip.Endpoints{} }))
 		}, `a NoEndpoints owner= from= cause=

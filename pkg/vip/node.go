@@ -170,6 +170,8 @@ type Member struct {
 	Epoch int64 // which life of the announcer this is
 	Alive bool  // its node lease is renewed, not fenced, and it is not dead by heartbeats
 	Gone  bool  // it is dead by heartbeats, and so is its kernel
+	// APIUnreached: its heartbeats arrive, and say that it does not reach the API server.
+	APIUnreached bool `json:",omitempty"`
 	// AnswersUntil: it has lost its claims a short while ago, and its kernel may go on to answer for its VIPs until
 	// then, at the latest, since its process has ended, hangs, or does not know it yet; zero: it does not.
 	AnswersUntil time.Time `json:",omitzero"`
