@@ -35,7 +35,8 @@ func newFormerOwners(p *pass) *formerOwners {
 // plan adds to the Plan the next hop for packets of connections to the VIPs of u that this node
 // does not know: the latest of the nodes that held u before this one. It does so on the node that
 // holds u, and on those that held it, so that each asks the one before it; a node that held u more
-// than once is asked for all its connections at once. If the VIP is back at this node, packets that
+// than once is asked for all its connections at once. That is so too of VIPs that their owner alone advertises to routers: their packets arrive on
+// another link or from another router than before, but at this node. If the VIP is back at this node, packets that
 // come back to it too go to the next of those that held u before it did the first time. On a former
 // holder it also adds u to OwnedBefore. It leaves out VIPs that are leased by DHCP, whose MAC
 // address moves with them.
@@ -60,8 +61,11 @@ func (f *formerOwners) plan(u *unit) {
 	}
 	for _, s := range u.services {
 		for _, a := range s.addrs {
+			if !s.bindsAddresses {
+				a.Link = arrivalLink(&f.self.Info, s, a.Addr)
+			}
 			b := binding{a.Addr, a.Link}
-			if !s.bindsAddresses || a.client != nil || f.planned[b] {
+			if !s.bindsAddresses && !s.ownerAdvertises || a.client != nil || f.planned[b] {
 				continue
 			}
 			f.planned[b] = true
@@ -146,7 +150,23 @@ func (f *formerOwners) nextHop(u *unit, s *service, a vip.Address, former []vip.
 	return netip.Addr{}, 0
 }
 
-// addressOn returns an address of a node, of the family of a, on the link that a would have
+// arrivalLink returns the link of a node on which packets to an address of s arrive that is bound to no link, since routers have a route to it: the
+// link of VIPs, or, if that has no network of the address's family (such as lo), the first that has one. "" if there is none.
+func arrivalLink(info *vip.NodeInfo, s *service, a netip.Addr) string {
+	hasNetwork := func(l vip.Link) bool {
+		return slices.ContainsFunc(l.Prefixes, func(x netip.Prefix) bool { return x.Addr().Is4() == a.Is4() && !x.Addr().IsLoopback() })
+	}
+	link, _ := linkFor(info, s.Interface, a)
+	if l := linkNamed(info, link); l != nil && hasNetwork(*l) {
+		return link
+	}
+	if i := slices.IndexFunc(info.Links, hasNetwork); i >= 0 {
+		return info.Links[i].Name
+	}
+	return ""
+}
+
+// addressOn returns an address of a node, of the family of a, on the link that a would have, or packets to it would arrive on,
 // there; zero if none is known, or the node is gone, by heartbeats or by Kubernetes: it has lost
 // its connections. A node whose Herald has just ended has no node lease: that is the next hop
 // that nftables has, or its address by Kubernetes, if it is of a subnet of this node's link of a.
@@ -158,6 +178,9 @@ func (f *formerOwners) addressOn(s *service, a vip.Address, node string) netip.A
 	}
 	if n != nil {
 		link, _ := linkFor(&n.Info, s.Interface, a.Addr)
+		if !s.bindsAddresses {
+			link = arrivalLink(&n.Info, s, a.Addr)
+		}
 		for _, own := range n.Info.OwnAddresses(link) {
 			if link != "" && own.Is4() == a.Addr.Is4() {
 				return own

@@ -104,7 +104,25 @@ func TestFormerOwners(t *testing.T) {
 				w.FormerOwners = []vip.FormerOwner{{Addr: addr("10.77.0.50"), Link: "eth0", NextHop: addr("10.77.0.21")}, {Addr: addr("fd77::50"), Link: "eth0", NextHop: addr("fd77::21")}}
 			},
 		},
-		{name: "BGP alone", holder: "n1", former: former("n2"), change: func(r *Rules, _ *vip.World) { r.ARP, r.BGP = false, &BGP{} }},
+		{
+			name: "its owner advertises it to routers", holder: "n1", former: former("n2"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200",
+			change: func(r *Rules, _ *vip.World) { r.ARP, r.BGP = false, &BGP{} },
+		},
+		{
+			name: "the same, and the link of VIPs is lo", holder: "n1", former: former("n2"), want: "10.77.0.50 eth0 10.77.0.12, fd77::50 eth0 fd77::200",
+			change: func(r *Rules, w *vip.World) {
+				r.ARP, r.BGP = false, &BGP{}
+				for i := range w.Members {
+					info := &w.Members[i].Info
+					info.Interface, info.DefaultInterface = "lo", "lo"
+					info.Links = append([]vip.Link{{Name: "lo", Up: true}}, info.Links...)
+				}
+			},
+		},
+		{
+			name: "every node advertises it", holder: "n1", former: former("n2"),
+			change: func(r *Rules, _ *vip.World) { r.ARP, r.Election, r.BGP = false, false, &BGP{} },
+		},
 		{
 			name: "a time to come, which no Herald wrote", holder: "n1",
 			former: []vip.FormerHolder{{Node: "n2", Until: epoch.Add(1000 * time.Hour)}},

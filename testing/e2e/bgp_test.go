@@ -298,6 +298,7 @@ func TestBGPElection(t *testing.T) {
 	}
 	awaitProxies(t, "10.79.0.52")
 	awaitReachable(t, "http://10.79.0.52/")
+	established := hold(t, 5, "10.79.0.52", was)
 	c := connect(t, "10.79.0.52:80")
 	f.node[was].Signal(syscall.SIGTERM)
 	if err := f.node[was].Wait(withTimeout(t, 15*time.Second)); err != nil {
@@ -311,6 +312,22 @@ func TestBGPElection(t *testing.T) {
 		t.Errorf("still on %s", was)
 	}
 	awaitHops(t, frr, "10.79.0.52", 1, time.Second)
+	expectHeld(t, "SIGTERM of "+was, established)
+
+	f.startOn(was)
+	f.awaitReady(was)
+	drained := awaitOwner(t, "routed")
+	established = append(established, hold(t, 5, "10.79.0.52", drained)...)
+	runHerald(t, "drain", drained)
+	defer runHerald(t, "undrain", drained)
+	until(t, 10*time.Second, "another node is the next hop, and "+drained+" none", func(ctx context.Context) error {
+		have, err := frr.Hops(ctx, "10.79.0.52")
+		if own, _ := cluster.Addrs(drained); err == nil && (len(have) != 1 || have[0] == own.String()) {
+			err = fmt.Errorf("next hops %v", have)
+		}
+		return err
+	})
+	expectHeld(t, "the drain of "+drained, established)
 }
 
 // A thousand Services: on both routers within 3 s of the last, and one Service's
