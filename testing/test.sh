@@ -189,7 +189,7 @@ inSeconds() {
 lab() {
   local packages
   mapfile -t packages < <(inLab | grep -v '/testing/nodes$')
-  loud "tests in the lab" tests -each -count=1 -p 1 -timeout 30m -skip '^TestIPv6Only' "${packages[@]}"
+  loud "tests in the lab" tests -each -count=1 -p 1 -timeout 30m -skip '^(TestIPv6Only.*|TestTroubleshootingWalk)$' "${packages[@]}"
   # What depends on kube-proxy, once more with its other mode.
   HERALD_PROXY_MODE=iptables loud "again, with kube-proxy in iptables mode" tests -each -count=1 -timeout 10m \
     -run '^(TestCreatedAndTakenAway|TestIPMode|TestLocal|TestLocalRollingUpdate|TestTerminated|TestDualStack|TestKubectlExpose|TestDHCPExpose|TestDHCPMoves)$' ./testing/e2e

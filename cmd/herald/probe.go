@@ -53,10 +53,13 @@ func probeAll(ctx context.Context, s kube.Snapshot, e serviceExplanation) (all [
 				p.TCP = append(p.TCP, probeTCP(ctx, netip.AddrPortFrom(a, port.Port)))
 			}
 		}
-		n, err := resolve(ctx, a)
+		n, earlier, err := resolve(ctx, a)
 		p.Link, p.MAC = n.Link, n.MAC
 		p.Node = macs[n.MAC]
 		p.Answer = neighborAnswer(a, n, err, p.Node, e.Owner)
+		if earlier && p.MAC != "" {
+			p.Answer = strings.Replace(p.Answer, " answers on ", " has answered within the last minute on ", 1)
+		}
 		for i := range p.TCP {
 			if n.Link != "" && n.MAC == "" && p.TCP[i].Open {
 				p.TCP[i].Answer += ", by the rules of kube-proxy on this machine: from elsewhere there is no answer"
@@ -69,17 +72,21 @@ func probeAll(ctx context.Context, s kube.Snapshot, e serviceExplanation) (all [
 
 // resolve has the kernel ask who has an address, and waits for at most probeTimeout for an answer. A datagram to a port that no
 // Service has (discard, RFC 863) is enough; a connection to one of the Service is answered by kube-proxy of this machine, if that is a node.
-func resolve(ctx context.Context, a netip.Addr) (n netif.Neighbor, err error) {
+// earlier: the kernel asks nobody, since it has had an answer within its reachable time (RFC 4861 section 6.3.2), about half a minute.
+func resolve(ctx context.Context, a netip.Addr) (n netif.Neighbor, earlier bool, err error) {
+	if n, err = netif.LookUpNeighbor(a); err != nil || n.Confirmed {
+		return n, true, err
+	}
 	c, err := (&net.Dialer{}).DialContext(ctx, "udp", netip.AddrPortFrom(a, 9).String())
 	if err != nil {
-		return n, nil // there is no route to it
+		return n, false, nil // there is no route to it
 	}
 	defer c.Close()
 	_, _ = c.Write(nil) // what it is answered with does not matter
 	for end := time.Now().Add(probeTimeout); ; time.Sleep(20 * time.Millisecond) {
 		n, err = netif.LookUpNeighbor(a)
 		if err != nil || n.Link == "" || n.Confirmed || time.Now().After(end) {
-			return n, err
+			return n, false, err
 		}
 	}
 }
