@@ -336,7 +336,7 @@ func planRules(cfg config.Config) plan.Rules {
 
 // run runs the node until ctx ends. Until no other process has its name (decision 0065) only
 // rooms run that change nothing. The agent ends first: it needs all the others to hand over what
-// this node carries.
+// this node carries. Those that change nothing end last, after the leases are released.
 func (n *node) run(ctx context.Context) error {
 	if err := n.awaitHost(ctx); err != nil {
 		return nil // asked to stop
@@ -347,26 +347,33 @@ func (n *node) run(ctx context.Context) error {
 	rest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, rest := errgroup.WithContext(rest)
-	start := func(tasks ...task) {
-		for _, t := range tasks {
-			group.Go(func() error {
-				if err := t.Run(rest); err != nil {
-					return fmt.Errorf("%s: %w", t, err)
-				}
-				return nil
-			})
-		}
+	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopReading()
+	start := func(ctx context.Context, t task, ended func()) {
+		group.Go(func() error {
+			defer ended()
+			if err := t.Run(ctx); err != nil {
+				return fmt.Errorf("%s: %w", t, err)
+			}
+			return nil
+		})
 	}
 	// A task that failed ends the agent too.
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(rest, cancel)()
-	start(n.readers()...)
+	for _, t := range n.readers() {
+		start(reading, t, func() {})
+	}
 	if err := n.awaitName(both); err != nil {
 		stop()
+		stopReading()
 		return group.Wait()
 	}
-	start(n.others()...)
+	for _, t := range n.others() {
+		start(rest, t, func() {})
+	}
+	start(rest, n.leases, stopReading) // which releases by what the caches show
 	group.Go(func() error {
 		defer stop()
 		began := time.Now()
@@ -389,9 +396,9 @@ func (n *node) readers() []task {
 	return tasks
 }
 
-// others returns all tasks but readers and the agent.
+// others returns all tasks but readers, leases and the agent.
 func (n *node) others() []task {
-	tasks := []task{n.cluster.Statuses, n.cluster.Assignments, n.cluster.Events, n.leases, n.announcer, n.checker, n.dhcp, n.connections, n.peers, n.gateway}
+	tasks := []task{n.cluster.Statuses, n.cluster.Assignments, n.cluster.Events, n.announcer, n.checker, n.dhcp, n.connections, n.peers, n.gateway}
 	if n.cfg.Services.Enable {
 		tasks = append(tasks, n.dataPlane)
 	}

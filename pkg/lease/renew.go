@@ -336,8 +336,8 @@ func (l *Leases) releaseNodeLease(ctx context.Context) (err error) {
 	return fmt.Errorf("the node lease was not released, so the others wait until it is %v old: %w", l.o.LeaseDuration, err)
 }
 
-// tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, and
-// deletes it, once the next process of this node would begin a later epoch, if ctx does not end before, and unless the owner of a
+// tryReleaseNodeLease reads the node lease, marks its epoch as over, with no holder, has deleteLeft delete what is left of VIP leases, and
+// deletes the node lease, once the next process of this node would begin a later epoch, if ctx does not end before, and unless the owner of a
 // VIP lease still follows from its transfers. It returns the first error, nil if this process has no epoch.
 func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if l.own.Epoch == 0 {
@@ -353,6 +353,7 @@ func (l *Leases) tryReleaseNodeLease(ctx context.Context) error {
 	if x, err = l.store.Update(ctx, x); err != nil {
 		return err
 	}
+	l.deleteLeft(ctx, x)
 	l.mu.Lock()
 	drop := l.mayDropTransfers(x)
 	l.mu.Unlock()

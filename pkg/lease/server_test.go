@@ -41,7 +41,7 @@ func start(t *testing.T, s *leasetest.Server, name string) *node {
 }
 
 // newNode makes a node, with its Options after change. run runs it until it is stopped or
-// the test ends, without blocking; ended gets what its Run returned.
+// the test ends, without blocking; returned gets what its Run returned.
 func newNode(t *testing.T, s *leasetest.Server, name string, change func(*Options)) (n *node, run func(ended func(error))) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -55,13 +55,14 @@ func newNode(t *testing.T, s *leasetest.Server, name string, change func(*Option
 	}
 	change(&o)
 	n.Leases = New(n.way, o)
-	return n, func(ended func(error)) {
+	return n, func(returned func(error)) {
 		watching := make(chan struct{})
-		go func() { defer close(watching); n.way.Watch(ctx) }()
-		t.Cleanup(func() { stop(); <-n.done; <-watching })
+		watch, ended := context.WithCancel(context.WithoutCancel(ctx)) // it outlives Run, which releases by it
+		go func() { defer close(watching); n.way.Watch(watch) }()
+		t.Cleanup(func() { stop(); <-n.done; ended(); <-watching })
 		go func() {
 			defer close(n.done)
-			ended(n.Run(ctx))
+			returned(n.Run(ctx))
 		}()
 	}
 }
