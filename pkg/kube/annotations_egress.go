@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -22,6 +23,9 @@ const (
 // maxEgressLimits is how many networks or ports one annotation of egress may have: each is an element of an nftables set on every node.
 const maxEgressLimits = 64
 
+// maxSelector is how many bytes the selector of a Service with egress may have as text: every node keeps it, and sends it with each list of pods.
+const maxSelector = 2048
+
 // egress reads what a Service says about egress; nil if it wants none, or if what it says can't be read or has no meaning: what
 // pods send must never have the VIP as its source where their user did not mean that.
 func (r annotationReader) egress(selector map[string]string) *vip.EgressRule {
@@ -32,7 +36,11 @@ func (r annotationReader) egress(selector map[string]string) *vip.EgressRule {
 	if len(selector) == 0 {
 		r.invalid(egressKey, "the Service has no spec.selector, which says what its pods are. What they send keeps its source")
 	}
-	e := vip.EgressRule{Selector: labelSelector(selector), EgressLimits: vip.EgressLimits{
+	text := labelSelector(selector)
+	if len(text) > maxSelector {
+		r.invalid(egressKey, fmt.Sprintf("spec.selector has %d labels, %d bytes as text; write one of at most %d. What the Service's pods send keeps its source", len(selector), len(text), maxSelector))
+	}
+	e := vip.EgressRule{Selector: text, EgressLimits: vip.EgressLimits{
 		AllowedNetworks:  parseAnnotation(r, egressAllowedNetworksKey, parseNetworks),
 		DeniedNetworks:   parseAnnotation(r, egressDeniedNetworksKey, parseNetworks),
 		DestinationPorts: parseAnnotation(r, egressDestinationPortsKey, parsePorts),

@@ -1,7 +1,10 @@
 package kube
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,4 +53,53 @@ func TestEgressAnnotations(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEgressSelectorIsBounded: a selector of a megabyte, which each node would keep and send with each list of pods, is refused.
+func TestEgressSelectorIsBounded(t *testing.T) {
+	o := tenantService(egressKey+"=true\n"+addressesKey+"=10.0.0.1", "", []byte{79}, 0)
+	o.Spec.Selector = make(map[string]string)
+	for i := range 10000 {
+		o.Spec.Selector[fmt.Sprintf("label-%d", i)] = strings.Repeat("x", 60)
+	}
+	s := readService(o)
+	if s.Egress != nil || len(s.Invalid) != 1 || !strings.Contains(s.Invalid[0], "spec.selector has 10000 labels") {
+		t.Errorf("egress %.200v, %q", s.Egress, s.Invalid)
+	}
+}
+
+// FuzzEgress: whatever the annotations and the selector say, what is kept is bounded, and sound: nftables takes it as it is.
+func FuzzEgress(f *testing.F) {
+	f.Add("192.168.0.0/16,fd00::/8", "10.0.0.1", "tcp:443,udp:53", "80", "app", "web")
+	f.Add("0.0.0.0/0,::/0", "::ffff:10.0.0.0/104,fe80::1%eth0", "0,65536", ":,sctp:1", "", strings.Repeat("x", 5000))
+	f.Add(strings.Repeat("10.0.0.0/8,", 65)+"10.0.0.0/8", "", strings.Repeat("1,", 70), " TCP : 1 ", "a/b", "\x00")
+	f.Fuzz(func(t *testing.T, allowed, denied, destination, source, label, value string) {
+		o := tenantService(egressKey+"=true", "", nil, 0)
+		maps.Copy(o.Annotations, map[string]string{egressAllowedNetworksKey: allowed, egressDeniedNetworksKey: denied, egressDestinationPortsKey: destination, egressSourcePortsKey: source})
+		o.Spec.Selector = map[string]string{label: value}
+		s := readService(o)
+		if s.Egress == nil {
+			if len(s.Invalid) == 0 {
+				t.Error("no egress, and nothing is said")
+			}
+			return
+		}
+		for _, list := range [][]netip.Prefix{s.Egress.AllowedNetworks, s.Egress.DeniedNetworks} {
+			for _, n := range list {
+				if !n.IsValid() || n != n.Masked() || n.Addr().Zone() != "" || n.Addr().Is4In6() || len(list) > maxEgressLimits {
+					t.Errorf("networks %v", list)
+				}
+			}
+		}
+		for _, list := range [][]vip.Port{s.Egress.DestinationPorts, s.Egress.SourcePorts} {
+			for _, p := range list {
+				if p.Port == 0 || !slices.Contains([]string{"TCP", "UDP", "SCTP"}, p.Protocol) || len(list) > maxEgressLimits {
+					t.Errorf("ports %v", list)
+				}
+			}
+		}
+		if len(s.Egress.Selector) > maxSelector {
+			t.Errorf("a selector of %d bytes", len(s.Egress.Selector))
+		}
+	})
 }

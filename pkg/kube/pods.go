@@ -18,6 +18,7 @@ import (
 const (
 	maxEgressServices = 64  // whose pods are watched, shared among namespaces
 	maxEgressPods     = 500 // of one Service, the first by name
+	maxPodAddresses   = 2   // of one Pod: one of each family, as Kubernetes has it
 )
 
 // pods watches the Pods of Services with kube-vip.io/egress, each Service's by its selector, in its own namespace. It is Pods that say
@@ -200,7 +201,7 @@ func readPod(o *corev1.Pod) *vip.Pod {
 		return nil
 	}
 	p := &vip.Pod{Name: o.Name, Node: o.Spec.NodeName}
-	for _, x := range o.Status.PodIPs {
+	for _, x := range o.Status.PodIPs[:min(len(o.Status.PodIPs), maxPodAddresses)] {
 		p.Addresses = append(p.Addresses, parseAddrs([]string{x.IP})...)
 	}
 	if len(p.Addresses) == 0 {

@@ -3,12 +3,14 @@ package kube
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -222,5 +224,45 @@ func TestPodsPending(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// FuzzPod: of a Pod the addresses are kept that are some, and of few; one without, or with its node's, counts for nothing.
+func FuzzPod(f *testing.F) {
+	f.Add("10.0.0.1 fd00::1", "n1", "Running", false)
+	f.Add("::ffff:10.0.0.1 10.0.0.1 x "+strings.Repeat("10.0.0.2 ", 1000), "", "", true)
+	f.Fuzz(func(t *testing.T, addresses, node, phase string, hostNetwork bool) {
+		o := &corev1.Pod{Spec: corev1.PodSpec{NodeName: node, HostNetwork: hostNetwork}, Status: corev1.PodStatus{Phase: corev1.PodPhase(phase)}}
+		for _, a := range strings.Fields(addresses) {
+			o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a})
+		}
+		p := readPod(o)
+		if p == nil {
+			return
+		}
+		if hostNetwork || len(p.Addresses) == 0 || len(p.Addresses) > maxPodAddresses {
+			t.Errorf("%+v", p)
+		}
+		for _, a := range p.Addresses {
+			if !a.IsValid() || a.Is4In6() || a.Zone() != "" {
+				t.Errorf("address %s", a)
+			}
+		}
+	})
+}
+
+// TestSliceKeepsOneAddressOfAnEndpoint: of a hundred addresses of each endpoint the first is kept, as kube-proxy has it: an EndpointSlice of a
+// megabyte costs no more than one of as many endpoints.
+func TestSliceKeepsOneAddressOfAnEndpoint(t *testing.T) {
+	o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}}
+	for range 10 {
+		e := discoveryv1.Endpoint{TargetRef: &corev1.ObjectReference{Kind: "Pod"}}
+		for i := range 100 {
+			e.Addresses = append(e.Addresses, fmt.Sprintf("10.1.0.%d", i))
+		}
+		o.Endpoints = append(o.Endpoints, e)
+	}
+	if s := readSlice(o); len(s.addrs) != 10 {
+		t.Errorf("%d addresses of 10 endpoints", len(s.addrs))
 	}
 }

@@ -139,10 +139,10 @@ func withoutGateways(list []vip.Ingress) []vip.Ingress {
 	return list
 }
 
-// parseAddrs leaves out what is no IP address.
+// parseAddrs leaves out what is no IP address, or has a zone.
 func parseAddrs(texts []string) (addrs []netip.Addr) {
 	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil {
+		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 			addrs = append(addrs, a.Unmap())
 		}
 	}
@@ -243,7 +243,7 @@ func readSlice(o *discoveryv1.EndpointSlice) *cachedSlice {
 		// that, too, somebody may have written who may write EndpointSlices (ReservedRange.FromSlice).
 		pod := e.TargetRef != nil && e.TargetRef.Kind == "Pod" && o.Labels[discoveryv1.LabelManagedBy] != mirroringController
 		if pod || s.service == kubernetesService {
-			s.addrs = append(s.addrs, parseAddrs(e.Addresses)...)
+			s.addrs = append(s.addrs, parseAddrs(e.Addresses[:min(len(e.Addresses), 1)])...) // the others mean nothing (discovery/v1)
 		}
 	}
 	s.Ready, s.Terminating = sortedUnique(s.Ready), sortedUnique(s.Terminating)
