@@ -22,6 +22,8 @@ const (
 	historyTimeout = 20 * time.Second // for one node to answer
 	historyAtOnce  = 8                // how many nodes are asked at a time
 	historyBytes   = 4 << 20          // of the answer of one node
+	// maxMovesOfNode is how many moves of a node count, the latest: it remembers no more.
+	maxMovesOfNode = 1000
 	// sameMove is how far apart nodes may note one move: they see it at different times, and their clocks differ.
 	sameMove = 10 * time.Second
 )
@@ -124,11 +126,12 @@ func askAll(ctx context.Context, pods map[string]podName, ask func(context.Conte
 	return answers, missing
 }
 
-// readHistory decodes the answer of a node.
+// readHistory decodes the answer of a node; its latest maxMovesOfNode moves count.
 func readHistory(r io.Reader) (h nodeHistory, err error) {
 	if err := json.NewDecoder(io.LimitReader(r, historyBytes)).Decode(&h); err != nil {
 		return h, fmt.Errorf("its answer is no history: %w", err)
 	}
+	h.Moves = h.Moves[max(0, len(h.Moves)-maxMovesOfNode):]
 	return h, nil
 }
 

@@ -123,3 +123,11 @@ func TestAskedAtOnce(t *testing.T) {
 		t.Errorf("%d answers, missing %v", len(answers), missing)
 	}
 }
+
+// TestHistoryIsBounded: of a node that answers with more moves than any remembers the latest count.
+func TestHistoryIsBounded(t *testing.T) {
+	h := check.Value(readHistory(strings.NewReader(`{"moves":[{"to":"first"},` + strings.Repeat(`{},`, maxMovesOfNode-1) + `{"to":"last"}]}`)))(t)
+	if n := len(h.Moves); n != maxMovesOfNode || h.Moves[0].To != "" || h.Moves[n-1].To != "last" {
+		t.Errorf("%d moves, the first to %q, the last to %q", n, h.Moves[0].To, h.Moves[n-1].To)
+	}
+}

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -64,6 +65,32 @@ func TestFormerHoldersOfClaim(t *testing.T) {
 		}
 		if between := c.FormerHolders[0].Until.Sub(c.FormerHolders[1].Until); between < leaseDuration-period-time.Second {
 			t.Errorf("n2 lost it %v after n1, want about %v", between, leaseDuration)
+		}
+	})
+}
+
+// FuzzFormerHolders: whatever the annotation says, few nodes are kept, each once, and what Herald writes of them is read as the same.
+func FuzzFormerHolders(f *testing.F) {
+	f.Add("n2@1790000000,n1@1789999990")
+	f.Add("n1@1,n1@2,@3,n2@x,n3@9223372036854775807,n4@-9223372036854775808")
+	f.Add(strings.Repeat("a@1,b@1,", 10000))
+	f.Add("a@b@1,,@")
+	f.Fuzz(func(t *testing.T, text string) {
+		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{FormerAnnotation: text}}}
+		all := parseFormerHolders(l)
+		seen := make(map[string]bool)
+		for _, x := range all {
+			if x.Node == "" || seen[x.Node] {
+				t.Errorf("%q: %v", text, all)
+			}
+			seen[x.Node] = true
+		}
+		if len(all) > maxFormerHolders {
+			t.Errorf("%d nodes", len(all))
+		}
+		l.Annotations[FormerAnnotation] = formerHoldersText(all)
+		if again := parseFormerHolders(l); !slices.Equal(again, all) {
+			t.Errorf("%v is read as %v", all, again)
 		}
 	})
 }
