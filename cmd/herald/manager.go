@@ -349,31 +349,28 @@ func (n *node) run(ctx context.Context) error {
 	group, rest := errgroup.WithContext(rest)
 	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopReading()
-	start := func(ctx context.Context, t task, ended func()) {
-		group.Go(func() error {
-			defer ended()
-			if err := t.Run(ctx); err != nil {
-				return fmt.Errorf("%s: %w", t, err)
-			}
-			return nil
-		})
+	start := func(ctx context.Context, tasks ...task) {
+		for _, t := range tasks {
+			group.Go(func() error {
+				if err := t.Run(ctx); err != nil {
+					return fmt.Errorf("%s: %w", t, err)
+				}
+				return nil
+			})
+		}
 	}
 	// A task that failed ends the agent too.
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(rest, cancel)()
-	for _, t := range n.readers() {
-		start(reading, t, func() {})
-	}
+	start(reading, n.readers()...)
 	if err := n.awaitName(both); err != nil {
 		stop()
 		stopReading()
 		return group.Wait()
 	}
-	for _, t := range n.others() {
-		start(rest, t, func() {})
-	}
-	start(rest, n.leases, stopReading) // which releases by what the caches show
+	start(rest, n.others()...)
+	start(rest, thenTask{n.leases, stopReading}) // which releases by what the caches show
 	group.Go(func() error {
 		defer stop()
 		began := time.Now()
@@ -382,6 +379,18 @@ func (n *node) run(ctx context.Context) error {
 		return err
 	})
 	return group.Wait()
+}
+
+// A thenTask is a task after whose end something is called.
+type thenTask struct {
+	task
+	then func()
+}
+
+// Run runs the task, and calls then.
+func (t thenTask) Run(ctx context.Context) error {
+	defer t.then()
+	return t.task.Run(ctx)
 }
 
 // readers returns the tasks that change nothing before the agent has made a Plan.
