@@ -100,8 +100,15 @@ func TestPods(t *testing.T) {
 	bindAddress(t, l, "n1", v6)
 	a := Pod{Name: "a", Node: "n1", Labels: map[string]string{"app": "pods"}}
 	b := Pod{Name: "b", Node: "w1", Labels: a.Labels, NotReady: true}
+	bridge := func() string {
+		return check.Value(l.Run(withTimeout(t), "n1", "sh", "-c", "ip -br link show cni0 | awk '{print $3}'"))(t)
+	}
+	before := bridge()
 	addPod(t, l, a)
 	addPod(t, l, b)
+	if now := bridge(); now != before {
+		t.Errorf("the bridge of pods had the MAC address %s, and with one more pod has %s", before, now)
+	}
 	createService(t, l, Service("default", "pods", WithVIPs(v4, v6), Local), v4, v6)
 	awaitSlices(t, l, "pods", "10.240.1.2 rs-", "10.240.31.2 ---", "fd77:240:1::2 rs-", "fd77:240:31::2 ---")
 	if got := awaitAnswer(t, l, v4); got != "a n1 10.77.0.100" {

@@ -255,8 +255,13 @@ func configure(nl *netlink.Handle, link string, addrs ...netip.Prefix) error {
 	return nil
 }
 
+// addPodBridge adds the bridge of a node's pods. It has a MAC address of its own, as network plugins give it: else that is the lowest of its ports', another
+// each time that a pod with a lower one comes, and what pods send to the MAC address before is dropped.
 func addPodBridge(nl *netlink.Handle, h host) error {
-	if err := nl.LinkAdd(&netlink.Bridge{LinkAttrs: linkAttrs("cni0")}); err != nil {
+	attrs := linkAttrs("cni0")
+	gateway := nth(h.pods4(), 1).As4()
+	attrs.HardwareAddr = append(net.HardwareAddr{0x0a, 0x58}, gateway[:]...)
+	if err := nl.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
 		return fmt.Errorf("add bridge cni0: %w", err)
 	}
 	return configure(nl, "cni0", h.hasPrefixes(netip.PrefixFrom(nth(h.pods4(), 1), 24), netip.PrefixFrom(nth(h.pods6(), 1), 64))...)
