@@ -203,3 +203,20 @@ func TestAnchors(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// TestRouterConfigurations: docs/bgp.md has the whole configurations of routers that the tests in the lab run.
+func TestRouterConfigurations(t *testing.T) {
+	source, err := os.ReadFile(filepath.Join(root, "testing/e2e/bgp_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile("(?s)const (frrConf|birdConf) = `(.*?)`").FindAllStringSubmatch(string(source), -1)
+	if len(found) != 2 {
+		t.Fatalf("%d configurations in the test, want 2", len(found))
+	}
+	for _, m := range found {
+		if !strings.Contains(pages(t)["docs/bgp.md"], "```\n"+m[2]+"```") {
+			t.Errorf("docs/bgp.md has not the whole of %s", m[1])
+		}
+	}
+}
