@@ -89,7 +89,7 @@ func (c *cluster) transferFault(r *rand.Rand, n *node) {
 	case 2, 3:
 		c.toggle(r, n, cantWrite)
 	case 4:
-		c.strandSuccessor(r, n)
+		c.strandSuccessor(r, n, func(o *node) { c.restart(r, o, "the power fails", func() { o.kill(true) }) })
 	case 5:
 		c.toggle(r, n, watchStuck)
 	case 6:
@@ -105,9 +105,9 @@ func (c *cluster) transferFault(r *rand.Rand, n *node) {
 	}
 }
 
-// strandSuccessor has another node die while n can't write VIP leases, and n's watch stick once n may have seen what it was given. Both last so long that
+// strandSuccessor has another node leave its VIPs while n can't write VIP leases, and n's watch stick once n may have seen what it was given. Both last so long that
 // others pass n over, and that n has to end by itself.
-func (c *cluster) strandSuccessor(r *rand.Rand, n *node) {
+func (c *cluster) strandSuccessor(r *rand.Rand, n *node, leave func(*node)) {
 	o := c.nodes[r.IntN(len(c.nodes))]
 	c.mu.Lock()
 	busy := o == n || n.has(cantWrite) || n.has(watchStuck)
@@ -116,7 +116,7 @@ func (c *cluster) strandSuccessor(r *rand.Rand, n *node) {
 		return
 	}
 	n.toggle(cantWrite)
-	c.restart(r, o, "the power fails", func() { o.kill(true) })
+	leave(o)
 	time.Sleep(time.Duration(300+r.IntN(1200)) * time.Millisecond)
 	n.toggle(watchStuck)
 	time.AfterFunc(time.Duration(6000+r.IntN(6000))*time.Millisecond, func() {
@@ -194,12 +194,16 @@ func TestHandOvers(t *testing.T) {
 	}
 }
 
-// handOverFault has n hand over what it has, mostly with something wrong before, and something else a few milliseconds after; in one of four cases it
-// is a transferFault.
+// handOverFault has n hand over what it has, mostly with something wrong before, and something else a few milliseconds after; in some cases its
+// successor is stranded, or it is a transferFault.
 func (c *cluster) handOverFault(r *rand.Rand, n *node) {
 	o := c.nodes[r.IntN(len(c.nodes))]
-	if r.IntN(4) == 0 || o == n {
+	switch k := r.IntN(8); {
+	case k < 2 || o == n:
 		c.transferFault(r, n)
+		return
+	case k == 2:
+		c.strandSuccessor(r, n, func(o *node) { c.toggle(r, o, excluded) })
 		return
 	}
 	switch r.IntN(6) {
