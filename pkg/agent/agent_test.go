@@ -424,6 +424,38 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// A process that stops waits until what it has transferred is written, but not for ever.
+func TestStopAwaitsWrites(t *testing.T) {
+	tests := map[string]struct{ written, from, to time.Duration }{
+		"written after a second": {time.Second, time.Second, 1500 * time.Millisecond},
+		"never written":          {time.Hour, awaitWritten, awaitWritten + time.Second},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &machine{world: known(), told: true}
+				m.world.TransfersPending = true
+				a := newAgent(m, func(vip.World) vip.Plan { return vip.Plan{} })
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- a.Run(ctx) }()
+				synctest.Wait()
+				began := time.Now()
+				cancel()
+				defer time.AfterFunc(tt.written, func() {
+					m.mu.Lock()
+					defer m.mu.Unlock()
+					m.world.TransfersPending = false
+				}).Stop()
+				<-done
+				if took := time.Since(began); took < tt.from || took > tt.to {
+					t.Errorf("stopped after %v, want %v to %v", took, tt.from, tt.to)
+				}
+			})
+		})
+	}
+}
+
 // What sends packets on to former owners outlasts the process, unless no other node may carry VIPs.
 func TestStopOfTheLastNode(t *testing.T) {
 	stopping := vip.NodeInfo{Excluded: "its Herald is stopping"}
