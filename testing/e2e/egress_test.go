@@ -153,11 +153,37 @@ func TestEgress(t *testing.T) {
 		t.Error("none of three new pods sends from the VIP within a second")
 	}
 
+	// Herald is started again on the node of a pod: what the pod sends meanwhile comes from the VIP.
+	f.killed = true
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		stop := make(chan bool)
+		done := make(chan int)
+		go func() {
+			for n := 0; ; n++ {
+				if got, err := sourceOf(t.Context(), pods[elsewhere], v4); got != "10.77.0.50" {
+					t.Errorf("%s of Herald on its node: what %s sends has the source %q (%v)", signal, pods[elsewhere].Name, got, err)
+				}
+				select {
+				case <-stop:
+					done <- n
+					return
+				default:
+				}
+			}
+		}()
+		f.node[elsewhere].Signal(signal)
+		_ = f.node[elsewhere].Wait(withTimeout(t, 10*time.Second))
+		f.startOn(elsewhere)
+		f.awaitReady(elsewhere)
+		sends("Herald is back", pods[elsewhere], v4, "10.77.0.50")
+		stop <- true
+		t.Logf("%s of Herald on its node: %d connections meanwhile", signal, <-done)
+	}
+
 	// The owner dies. Whatever reaches the server comes from the VIP.
 	owner = awaitOwner(t, "out")
 	check.OK(t, f.node[owner].Signal(syscall.SIGSTOP))
 	check.OK(t, cluster.Cut(owner))
-	f.killed = true
 	t.Cleanup(func() { cluster.Reconnect(owner); f.node[owner].Signal(syscall.SIGCONT) })
 	began := time.Now()
 	for n, p := range pods {
