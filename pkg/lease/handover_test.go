@@ -122,12 +122,13 @@ func TestTransferWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leasetest.NewServer()
 		n1, n2 := owners(t, s)
+		time.Sleep(period / 4) // no renewal is under way, whose answer would be lost before the transfer is sent
 		before := s.Lease(lk("a")).ResourceVersion
 		n1.way.SetFaults(func(f *leasetest.Faults) { f.LoseAnswers, f.WatchCut = true, true })
 		n1.handOver("n2", "a", "b", "c")
 		time.Sleep(50 * time.Millisecond)
 		if !n2.serves("a") {
-			t.Fatal("n2 does not serve")
+			t.Fatalf("n2 does not serve\n%s", s.Trace(12))
 		}
 		n1.Put(nil) // as if the Services were gone
 		time.Sleep(time.Second)
