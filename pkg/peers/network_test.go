@@ -72,11 +72,21 @@ func (n *network) passes(from, to netip.Addr) bool {
 	return !n.down[from] && !n.down[to] && !n.broken[[2]netip.Addr{from, to}]
 }
 
+// answered reports whether one of so many requests, and its answer, is not lost. n.mu is held.
+func (n *network) answered(requests int) bool {
+	for range requests {
+		if n.random.Float64() >= n.loss && n.random.Float64() >= n.loss {
+			return true
+		}
+	}
+	return false
+}
+
 // answers is peers.Options.Answers for a node: whether the kernel at to answers.
 func (n *network) answers(from netip.Addr) func(context.Context, netip.Addr) bool {
 	return func(ctx context.Context, to netip.Addr) bool {
 		n.mu.Lock()
-		ok := n.passes(from, to) && n.passes(to, from)
+		ok := n.passes(from, to) && n.passes(to, from) && n.answered(3)
 		n.mu.Unlock()
 		if ok {
 			time.Sleep(2 * n.delay)
@@ -103,7 +113,7 @@ func (n *network) Listen(at netip.AddrPort) (peers.Socket, error) {
 func (n *network) Dial(ctx context.Context, from netip.Addr, to netip.AddrPort) error {
 	n.mu.Lock()
 	open := n.sockets[to] != nil
-	passes := n.passes(from, to.Addr()) && n.passes(to.Addr(), from) && !n.blocked[to.Addr()] && !n.blocked[from]
+	passes := n.passes(from, to.Addr()) && n.passes(to.Addr(), from) && n.answered(1) && !n.blocked[to.Addr()] && !n.blocked[from]
 	n.mu.Unlock()
 	switch {
 	case !passes:
