@@ -40,6 +40,7 @@ expect "a claim is void for its age, without a fence" fault 's/(v.holder != NOBO
 expect "a node that finds itself fenced keeps the VIP" fault 's/:: fenced\[me\] || epoch\[me\] != life\[me\] -> answers\[me\] = false; lingers\[me\] = false$/:: fenced[me] || epoch[me] != life[me] -> skip/'
 expect "a transfer counts in any version" fault 's/ \&\& v.moved\[v.holder % NODES\] == v.version//; s/ \&\& moved\[holder % NODES\] == version//'
 expect "a transfer counts in any epoch of its node" fault 's/owner(view\[me\]) == me \&\& claim_of(view\[me\]) == life\[me\] \&\& !view/owner(view[me]) == me \&\& !view/'
+expect "a transfer without an answer, and a write on the VIP lease" fault 's/(doubt\[me\] == 0 || doubt\[me\] != version)/true/'
 
 model=location.pml
 bounds=${HERALD_MODEL_LOCATION:-}

@@ -6,7 +6,8 @@
  * which shows any state that has been, never an older one than before; a
  * process's own right (its tenure), which a fence ends when the node learns of
  * it; the fence by what is seen on the wire, which may be wrong; claims by
- * compare-and-swap; hand-over; restart; a fence that transfers the VIP to the next node, which writes that
+ * compare-and-swap; hand-over, by a write on the VIP lease or by a transfer on the owner's node lease, whose answer
+ * may be lost; restart; a fence that transfers the VIP to the next node, which writes that
  * down later, or is passed over by another that writes its own claim.
  *
  * Time is left out but for one fact: a node that can't renew gives up before
@@ -52,6 +53,7 @@ byte life[NODES];       /* the epoch it lives in; 0: it has none yet */
 bool answers[NODES];    /* the VIP is bound there */
 bool lingers[NODES];    /* only until its successor is heard */
 bool reaches[NODES];    /* the API server */
+byte doubt[NODES];      /* the version of the VIP lease that it has tried to transfer, and knows not whether it has; 0: none */
 
 /* how far a run is followed */
 #ifndef MAXEPOCH
@@ -83,6 +85,7 @@ inline refresh(me) {
 		view[me].holder = holder;
 		view[me].claim = claim;
 		view[me].version = version;
+		doubt[me] = 0;
 		i = 0;
 		/* and the agent's pass: what is not its own any more goes */
 		if
@@ -124,10 +127,10 @@ proctype node(byte me) {
 	:: atomic { !reaches[me] && answers[me] -> answers[me] = false; lingers[me] = false; life[me] = 0 }
 
 	/* the claim looks void: write it, on top of what was seen; or it was transferred, to this node, which writes that down, or to another, which is passed over */
-	:: atomic { reaches[me] && life[me] != 0 && (!valid(view[me], me) || transferred(view[me])) && version < MAXVERSION ->
+	:: atomic { reaches[me] && life[me] != 0 && (!valid(view[me], me) || transferred(view[me])) && (doubt[me] == 0 || doubt[me] != view[me].version) && version < MAXVERSION ->
 		if
 		:: view[me].version == version && life[me] == epoch[me] && !fenced[me] ->
-			assert(holder == NOBODY || holder == me || claim != epoch[holder] || fenced[holder]); /* taken from nobody who has it */
+			assert(holder == NOBODY || holder == me || claim != epoch[holder] || fenced[holder] || is_transferred); /* taken from nobody who has it */
 			holder = me; claim = life[me]; version++;
 			view[me].holder = holder; view[me].claim = claim; view[me].version = version
 		:: else -> skip  /* refused: another was faster */
@@ -141,7 +144,8 @@ proctype node(byte me) {
 	:: atomic { answers[me] && lingers[me] -> answers[me] = false; lingers[me] = false } /* the deadline */
 
 	/* hand-over: the successor's name is written by the owner, on top of what it knows */
-	:: atomic { reaches[me] && answers[me] && mine(me) && view[me].version == version && version < MAXVERSION ->
+	:: atomic { reaches[me] && answers[me] && (mine(me) || doubt[me] != 0 && doubt[me] == version) && view[me].version == version && (doubt[me] == 0 || doubt[me] != version) && version < MAXVERSION ->
+		assert(mine(me)); /* not what it has transferred already: that would end the transfer */
 		other = (me + 1) % NODES;
 		if
 		:: view[me].epoch[other] != 0 && !view[me].fenced[other] && life[other] == view[me].epoch[other] ->
@@ -151,14 +155,27 @@ proctype node(byte me) {
 		:: else -> skip
 		fi }
 
+	/* hand-over by a transfer: the successor is written on its own node lease; the answer may be lost, and then it goes on, but writes no VIP lease in that version */
+	:: atomic { NODES == 2 && reaches[me] && answers[me] && mine(me) && view[me].version == version && holder == me && doubt[me] == 0 ->
+		other = (me + 1) % NODES;
+		if
+		:: view[me].epoch[other] != 0 && !view[me].fenced[other] && life[other] == view[me].epoch[other] ->
+			moved[me] = version; moved_to[me] = view[me].epoch[other];
+			if
+			:: view[me].moved[me] = moved[me]; view[me].moved_to[me] = moved_to[me]; lingers[me] = true
+			:: doubt[me] = version
+			fi
+		:: else -> skip
+		fi }
+
 	/* another is seen gone from the wire, rightly or not: fence its life, if the node lease
 	   is still what was seen */
 	:: atomic { reaches[me] && life[me] == epoch[me] && life[me] != 0 && !fenced[me] ->
 		other = (me + 1) % NODES;
 		if
-		:: view[me].epoch[other] == epoch[other] && epoch[other] != 0 && !fenced[other] ->
+		:: view[me].epoch[other] == epoch[other] && epoch[other] != 0 && !fenced[other] && view[me].moved[other] == moved[other] && view[me].moved_to[other] == moved_to[other] ->
 			if
-			:: NODES == 2 && view[me].holder == other && view[me].claim == epoch[other] -> /* with what it has */
+			:: NODES == 2 && view[me].holder == other && view[me].claim == epoch[other] && moved[other] != view[me].version -> /* with what it has */
 				moved[other] = view[me].version; moved_to[other] = life[me]
 			:: skip
 			fi;
