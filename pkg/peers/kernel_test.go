@@ -1,6 +1,7 @@
 package peers_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -140,12 +141,26 @@ func TestKernelKeys(t *testing.T) {
 	}
 }
 
-// TestKernelBusy: all cores are busy with something else, and nobody is declared dead.
+// TestKernelBusy: all cores are busy with something else, also while a fifth of all frames is lost, and nobody is declared dead.
 // HERALD_BUSY=60s does it for so long.
 func TestKernelBusy(t *testing.T) {
-	for name, n := range map[string]int{"3": 3, "10": 10} {
-		t.Run(name, func(t *testing.T) {
-			l := newLAN(t, n, ipv4)
+	tests := []struct {
+		name  string
+		nodes int
+		loss  int // of a hundred frames
+	}{
+		{"3", 3, 0},
+		{"10", 10, 0},
+		{"3, with loss", 3, 20},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLAN(t, tt.nodes, ipv4)
+			for _, b := range l.nodes {
+				if tt.loss > 0 {
+					l.nft(b, fmt.Sprintf("add table netdev loss; add chain netdev loss in { type filter hook ingress device eth0 priority 0; }; add rule netdev loss in numgen random mod 100 < %d drop", tt.loss))
+				}
+			}
 			l.keepCoresBusy()
 			time.Sleep(busyTime(t))
 			for _, b := range l.nodes {

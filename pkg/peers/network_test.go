@@ -75,7 +75,8 @@ func (n *network) passes(from, to netip.Addr) bool {
 // answered reports whether one of so many requests, and its answer, is not lost. n.mu is held.
 func (n *network) answered(requests int) bool {
 	for range requests {
-		if n.random.Float64() >= n.loss && n.random.Float64() >= n.loss {
+		arrives, returns := n.random.Float64() >= n.loss, n.random.Float64() >= n.loss
+		if arrives && returns {
 			return true
 		}
 	}
