@@ -2,7 +2,9 @@ package migrate
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -318,10 +320,48 @@ func (m *migration) noteMetalLBPeers() error {
 		if p.Password != "" || p.Secret.Name != "" {
 			m.note("BGPPeer %s has a password, which is not printed here: it comes after the AS in bgp_peers.", name)
 		}
+		m.notePeerFields(objects[i])
 		if p.BFD != "" || len(p.NodeSelector) > 0 || p.DynamicASN != "" {
 			m.note("BGPPeer %s has a bfdProfile, nodeSelectors or a dynamicASN, which are not imported (bgp.md): BFD is the last field of a peer in bgp_peers, and each node may have peers of its own by annotations of Nodes.", name)
 		}
 	}
 	m.note("BGP: run Herald with bgp_enable=true, bgp_as=%s and bgp_peers=%s.", as, strings.Join(list, ","))
 	return nil
+}
+
+// importedPeerFields are the fields of a BGPPeer that noteMetalLBPeers reads. The others are named in a note.
+var importedPeerFields = strings.Fields("myASN peerASN dynamicASN peerAddress interface peerPort ebgpMultiHop bfdProfile password passwordSecret nodeSelectors")
+
+// peerOptions are the options of Herald in the place of fields of a BGPPeer. They are for all peers.
+var peerOptions = map[string]string{
+	"holdTime": "bgp_hold_time", "keepaliveTime": "bgp_keepalive_interval", "routerID": "bgp_routerid", "sourceAddress": "bgp_sourceip",
+	"enableGracefulRestart": "herald_bgp_restart_time",
+}
+
+// maxFieldText is how many bytes of the value of a field are in a note.
+const maxFieldText = 80
+
+// notePeerFields adds a note about the fields of a BGPPeer that are set and not imported.
+func (m *migration) notePeerFields(o object) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(o.Spec, &fields); err != nil {
+		return // no spec
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		text := strings.Trim(string(fields[name]), `"`)
+		if slices.Contains(importedPeerFields, name) || slices.Contains([]string{"", "null", "false", "0", "{}", "[]"}, text) {
+			continue
+		}
+		if len(text) > maxFieldText {
+			text = strings.ToValidUTF8(text[:maxFieldText], "") + "..."
+		}
+		if option := peerOptions[name]; option != "" {
+			text += " (" + option + " for all peers)"
+		}
+		parts = append(parts, name+" "+text)
+	}
+	if len(parts) > 0 {
+		m.note("BGPPeer %s: not imported: %s.", o.Metadata.Name, strings.Join(parts, ", "))
+	}
 }

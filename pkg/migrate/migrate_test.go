@@ -81,6 +81,23 @@ func TestMetalLB(t *testing.T) {
 }
 
 // However many Services there are, notes about them are few.
+// Each field of a BGPPeer that is not imported is named, with the option that has its place.
+func TestPeerFieldsAreNamed(t *testing.T) {
+	for _, tt := range []struct{ name, spec, want string }{
+		{"fields with an option", `"holdTime":"90s","keepaliveTime":"30s","routerID":"1.2.3.4","sourceAddress":"10.0.0.9"`,
+			"BGPPeer tor: not imported: holdTime 90s (bgp_hold_time for all peers), keepaliveTime 30s (bgp_keepalive_interval for all peers), routerID 1.2.3.4 (bgp_routerid for all peers), sourceAddress 10.0.0.9 (bgp_sourceip for all peers)."},
+		{"fields without", `"vrf":"red","new":["x\n"]`, `BGPPeer tor: not imported: new ["x\n"], vrf red.`},
+		{"what changes nothing", `"disableMP":false,"vrf":"","passwordSecret":{},"connectTime":null,"peerPort":179`, ""},
+		{"a long one", `"new":"` + strings.Repeat("x", 1000) + `"`, "BGPPeer tor: not imported: new " + strings.Repeat("x", 80) + "...."},
+	} {
+		r := from(t, "metallb", metalLB("IPAddressPool", "a", `"addresses":["10.0.0.0/28"]`), metalLB("BGPPeer", "tor", `"myASN":64500,"peerASN":64501,"peerAddress":"10.0.0.1",`+tt.spec))
+		got := strings.Join(slices.DeleteFunc(r.Notes, func(n string) bool { return !strings.Contains(n, "BGPPeer tor") }), "\n")
+		if !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
+			t.Errorf("%s: got\n%s\nwant\n%s", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestNotesAreBounded(t *testing.T) {
 	objects := []string{metalLB("IPAddressPool", "a", `"addresses":["10.0.0.0/28"]`)}
 	for i := range 1000 {
