@@ -86,7 +86,7 @@ func historyCommand() *cobra.Command {
 		answers, missing := askAll(c.Context(), pods, k.history)
 		for _, n := range nodeLeases(s) {
 			if _, ok := pods[n.Name]; !ok {
-				missing[n.Name] = "no Pod with the label app.kubernetes.io/name=herald is there"
+				missing[n.Name] = "no running Pod with the label app.kubernetes.io/name=herald is there, nor one called kube-vip-...; on the node: curl http://127.0.0.1:2112/history"
 			}
 		}
 		r := joinHistories(answers, missing)

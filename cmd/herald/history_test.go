@@ -74,7 +74,7 @@ func TestHistoryByKubectl(t *testing.T) {
 	dir := t.TempDir()
 	script := `#!/bin/sh
 case "$*" in
-"get pods"*"--context=lab") printf 'n1 lb herald-1\nn2 kube-system herald-2\nn3 lb herald-3\nn1 tenant forged\nn4 tenant forged\n' ;;
+"get pods"*"--context=lab") printf 'n1 lb herald-1 herald\nn1 lb kube-vip-1 kube-vip-ds\nn2 kube-system herald-2 herald\nn3 lb herald-3 herald\nn1 tenant forged herald\nn4 tenant forged herald\nn5 kube-system kube-vip-n5 \nn6 kube-system kube-vip-cloud-provider-x \n' ;;
 *pod/herald-1*) echo "Forwarding from 127.0.0.1:` + port(server) + ` -> 2112"; exec sleep 60 ;;
 *pod/herald-3*) echo "Forwarding from 127.0.0.1:` + port(broken) + ` -> 2112"; exec sleep 60 ;;
 *) echo "error: forbidden" >&2; exit 1 ;;
@@ -84,7 +84,7 @@ esac
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	k := kubectl{flags: &accessFlags{context: "lab"}, port: 2112}
 	pods := check.Value(k.pods(t.Context(), "lb"))(t)
-	if want := map[string]podName{"n1": {"lb", "herald-1"}, "n2": {"kube-system", "herald-2"}, "n3": {"lb", "herald-3"}}; !maps.Equal(pods, want) {
+	if want := map[string]podName{"n1": {"lb", "herald-1"}, "n2": {"kube-system", "herald-2"}, "n3": {"lb", "herald-3"}, "n5": {"kube-system", "kube-vip-n5"}}; !maps.Equal(pods, want) {
 		t.Errorf("Herald's Pods are %v, want %v: a tenant's may bear the label", pods, want)
 	}
 	answers, missing := askAll(t.Context(), pods, k.history)

@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -34,22 +36,31 @@ func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
 }
 
 // pods returns the running Pods of Herald, by node: those in the namespace of the announcers and in kube-system, where static Pods are. In another
-// one any user can run a Pod with Herald's label.
+// one any user can run a Pod with Herald's label. Where kube-vip's manifest runs Herald, its Pods are called kube-vip-..., and a static one has no label:
+// such a Pod is taken on a node that has no other.
 func (k kubectl) pods(ctx context.Context, namespace string) (map[string]podName, error) {
-	cmd := k.command(ctx, "get", "pods", "--all-namespaces", "--selector=app.kubernetes.io/name=herald", "--field-selector=status.phase=Running",
-		`--output=jsonpath={range .items[*]}{.spec.nodeName}{" "}{.metadata.namespace}{" "}{.metadata.name}{"\n"}{end}`)
-	var out, problem bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &problem
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("kubectl get pods: %w: %s", err, strings.TrimSpace(problem.String()))
-	}
-	pods := make(map[string]podName)
-	for line := range strings.Lines(out.String()) {
-		if f := strings.Fields(line); len(f) == 3 && (f[1] == namespace || f[1] == "kube-system" && pods[f[0]].namespace != namespace) {
-			pods[f[0]] = podName{f[1], f[2]}
+	labelled, named := make(map[string]podName), make(map[string]podName)
+	for _, ns := range slices.Compact([]string{"kube-system", namespace}) { // the second wins
+		cmd := k.command(ctx, "get", "pods", "--namespace="+ns, "--field-selector=status.phase=Running",
+			`--output=jsonpath={range .items[*]}{.spec.nodeName}{" "}{.metadata.namespace}{" "}{.metadata.name}{" "}{.metadata.labels.app\.kubernetes\.io/name}{"\n"}{end}`)
+		var out, problem bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &problem
+		if err := cmd.Run(); err != nil {
+			return nil, fmt.Errorf("kubectl get pods: %w: %s", err, strings.TrimSpace(problem.String()))
+		}
+		for line := range strings.Lines(out.String()) {
+			f := strings.Fields(line)
+			switch {
+			case len(f) < 3 || f[1] != ns:
+			case len(f) == 4 && f[3] == "herald":
+				labelled[f[0]] = podName{f[1], f[2]}
+			case strings.HasPrefix(f[2], "kube-vip-") && !strings.HasPrefix(f[2], "kube-vip-cloud-provider-"):
+				named[f[0]] = podName{f[1], f[2]}
+			}
 		}
 	}
-	return pods, nil
+	maps.Copy(named, labelled)
+	return named, nil
 }
 
 // forwarding matches what kubectl port-forward prints once it listens.

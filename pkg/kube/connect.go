@@ -66,8 +66,8 @@ func ConnectUser(file, contextName, version string) (*rest.Config, error) {
 		return nil, fmt.Errorf("KUBECONFIG names %s, and there is no such file", strings.Join(named, ", "))
 	}
 	cfg, origin, err := Connect(Access{File: file, Context: contextName, Version: version})
-	if errors.Is(err, errNoConfig) {
-		return nil, fmt.Errorf("name a kubeconfig by --kubeconfig or KUBECONFIG: %w", err)
+	if none := (noFileError{}); errors.As(err, &none) {
+		return nil, fmt.Errorf("%w; name a kubeconfig by --kubeconfig or KUBECONFIG. Tried:\n%w", errNoConfig, none.tried)
 	} else if err != nil {
 		return nil, err
 	}
@@ -193,8 +193,19 @@ func findConfig(explicit string, inCluster func() (*rest.Config, error), files .
 		}
 		return cfg, "file " + source, nil
 	}
-	return nil, "", fmt.Errorf("%w; set k8s_config_file to a kubeconfig. Tried:\n%w", errNoConfig, errors.Join(tried...))
+	return nil, "", noFileError{errors.Join(tried...)}
 }
+
+// A noFileError says that no kubeconfig is there, and tried which ones were looked for. Its words are for who sets the manager's options.
+type noFileError struct{ tried error }
+
+// Error implements error.
+func (e noFileError) Error() string {
+	return fmt.Sprintf("%v; set k8s_config_file to a kubeconfig. Tried:\n%v", errNoConfig, e.tried)
+}
+
+// Is reports whether target is errNoConfig.
+func (e noFileError) Is(target error) bool { return target == errNoConfig }
 
 // dial opens TCP connections that notice within seconds when the other side does not answer any more.
 func dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -95,6 +95,19 @@ func TestConnectUserNamedFile(t *testing.T) {
 	}
 }
 
+// TestConnectUserNoFile: a person is told the flag and the variable of a command, and not an option of the manager.
+func TestConnectUserNoFile(t *testing.T) {
+	if _, err := os.Stat("/etc/kubernetes/admin.conf"); err == nil {
+		t.Skip("this machine has /etc/kubernetes/admin.conf")
+	}
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("KUBECONFIG", "")
+	_, err := ConnectUser("", "", "test")
+	if err == nil || !strings.HasPrefix(err.Error(), "no way to the API server found; name a kubeconfig by --kubeconfig or KUBECONFIG. Tried:\n") || strings.Contains(err.Error(), "k8s_config_file") {
+		t.Errorf("without any kubeconfig: %v", err)
+	}
+}
+
 // TestAwaitConfig: a kubeconfig that is missing, empty or half written is waited for, and one that stays wrong is not.
 func TestAwaitConfig(t *testing.T) {
 	const empty, none = "", "none"
