@@ -96,6 +96,9 @@ func checkPools(w io.Writer, data map[string]string) error {
 	if err := writeTable(w, "POOL\tFAMILY\tADDRESSES\t"+whereHeader, rows); err != nil {
 		return err
 	}
+	if pools.NamesNamespaces() {
+		fmt.Fprintln(w, "\nA pool names namespaces, so unless svc_addresses=any Services of all namespaces may ask only for addresses of pools that are offered to theirs. What a status shows stays.")
+	}
 	return writeProblems(w, problems)
 }
 

@@ -74,6 +74,7 @@ func TestPoolsCheck(t *testing.T) {
 		{"kind: ConfigMap\ndata:\n  cidr-global: 10.0.0.0/30\n", "cidr-global  IPv4    3          all namespaces  all    -          -", ""},
 		{`{"kind":"ConfigMap","data":{"search-order":"up"}}`, `error: search-order: "up" is not an order`, "keys that can't be read"},
 		{"kind: ConfigMap\ndata:\n  cdir-global: 10.0.0.0/30\n", "warning: cdir-global: no such key", ""},
+		{"kind: ConfigMap\ndata:\n  pool-a: 10.0.0.0/30\n  pool-a.namespaces: shop\n", "\nA pool names namespaces, so unless svc_addresses=any Services of all namespaces may ask only for addresses of pools that are offered to theirs. What a status shows stays.\n", ""},
 		{"kind: ConfigMap\n", "(no pool: the ConfigMap has no key that names addresses)", ""},
 		{"kind: ConfigMap\ndata:\n  cidr-global: x\n", "cidr-global: ", "keys that can't be read"},
 		{"kind: Secret\n", "", "not a ConfigMap"},

@@ -25,7 +25,7 @@ import (
 )
 
 // errUnfit makes herald preflight end with status 1.
-var errUnfit = errors.New("this node is not fit for Herald as its options are")
+var errUnfit = errors.New("this node is not fit for Herald with these options; the lines above that begin with error say why")
 
 // preflightCommand is "herald preflight": what is missing on a node, before it carries VIPs.
 func preflightCommand() *cobra.Command {

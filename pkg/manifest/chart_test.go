@@ -86,3 +86,28 @@ func TestChartValues(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
+
+// TestChartNotes: what "helm install" says about options that announce nothing. NOTES.txt is rendered as a value of a YAML file, since "helm template" shows none.
+func TestChartNotes(t *testing.T) {
+	helm := check.Value(filepath.Abs("../../bin/parts/helm"))(t)
+	if _, err := os.Stat(helm); err != nil {
+		t.Skip("there is no bin/parts/helm (make parts)")
+	}
+	chart := t.TempDir()
+	check.OK(t, os.CopyFS(chart, os.DirFS(filepath.Join(manifests, "helm/herald"))))
+	notes := check.Value(os.ReadFile(filepath.Join(chart, "templates/NOTES.txt")))(t)
+	check.OK(t, os.WriteFile(filepath.Join(chart, "templates/shown.yaml"), []byte("notes: |\n  "+strings.ReplaceAll(string(notes), "\n", "\n  ")), 0o600))
+	for options, warns := range map[string]bool{
+		"options.vip_arp=true":                                false,
+		"options.vip_arp=false":                               true,
+		"options.vip_arp=false,options.bgp_enable=true":       false,
+		"options.vip_arp=false,options.vip_routingtable=true": false,
+	} {
+		c := exec.CommandContext(t.Context(), helm, "template", "--kube-version=v1.36.3", "herald", chart, "--show-only=templates/shown.yaml", "--set="+options)
+		c.Env = []string{"HOME=" + t.TempDir()}
+		out, err := c.CombinedOutput()
+		if got := strings.Contains(string(out), "does not start"); err != nil || got != warns {
+			t.Errorf("%s: a warning is %v, want %v: %v\n%s", options, got, warns, err, out)
+		}
+	}
+}
