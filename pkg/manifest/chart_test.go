@@ -37,6 +37,8 @@ func TestChartValues(t *testing.T) {
 		"updateStrategy: {type: OnDelete}":                           "    type: OnDelete\n",
 		"terminationGracePeriodSeconds: 60":                          "terminationGracePeriodSeconds: 60\n",
 		"options: {vip_arp: maybe}":                                  "vip_arp",
+		"options: {vip_arpRate: 5s}":                                 "vip_arpRate': '5s' does not match",
+		"options: {vip_arpRate: 5000, vip_loglevel: '-4', port: ''}": "value: \"5000\"",
 		"{controlPlaneOnly: true, affinity: {nodeAffinity: {x: y}}}": "exclude each other",
 		"alerts: {enabled: true, labels: {release: prometheus}}":     "    release: prometheus\n",
 	} {

@@ -154,7 +154,7 @@ func chartSchema(t *testing.T) string {
 		case config.Bool:
 			types, pattern = append(types, "boolean"), "^(1|t|T|TRUE|true|True|0|f|F|FALSE|false|False)?$" // what strconv.ParseBool takes
 		case config.Int, config.Seconds, config.Milliseconds, config.Port:
-			types = append(types, "integer")
+			types, pattern = append(types, "integer"), "^([+-]?[0-9]+)?$"
 		}
 		for _, name := range append([]string{o.Env}, o.Aliases...) {
 			entry := object{"type": types, "description": o.Meaning}
