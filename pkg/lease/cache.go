@@ -248,11 +248,16 @@ func (c *cache) setVIPLeaseChanged(x *record, timed bool, now time.Time) {
 }
 
 // setVIPLeaseGone stores x, the last version of a VIP lease that was deleted, though not by this
-// node, as vanished since now if a Herald wrote its holder. Of any it forgets the time of the last
-// change.
+// node, as vanished since now if a Herald wrote its holder; with the claim of its owner if it was transferred, as long as the transfer is known: nobody
+// needs that any more, so it goes. Of any it forgets the time of the last change.
 func (c *cache) setVIPLeaseGone(x *record, now time.Time) {
 	delete(c.changedAt, x.key)
-	if x.ours {
-		c.vanished[x.key], c.changedAt[x.key] = x.Lease, now
+	if !x.ours {
+		return
 	}
+	last := x.Lease
+	if o := c.ownerOf(x); o.unwritten {
+		last = o.writtenOn(last)
+	}
+	c.vanished[x.key], c.changedAt[x.key] = last, now
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -64,12 +63,7 @@ func writeTransfers(all []*coordinationv1.Lease, announcers string) []*coordinat
 		if !o.unwritten || o.node == "" {
 			continue
 		}
-		x = x.DeepCopy()
-		x.Spec.HolderIdentity, x.Spec.AcquireTime = &o.node, new(metav1.NewMicroTime(o.at))
-		annotate(x, ClaimAnnotation, o.claimText())
-		annotate(x, FromAnnotation, o.before[0])
-		annotate(x, CauseAnnotation, o.cause)
-		all[i] = x
+		all[i] = o.writtenOn(x)
 	}
 	return all
 }

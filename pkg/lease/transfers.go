@@ -7,6 +7,9 @@ import (
 	"slices"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -204,3 +207,18 @@ func (o *owner) formerHolders(x *record) []vip.FormerHolder {
 
 // claimText returns the claim of the owner, as ClaimAnnotation has it.
 func (o *owner) claimText() string { return quorum.ClaimText(o.node, o.epoch) }
+
+// writtenOn returns a copy of the VIP lease x with the claim of its owner o, to which it was transferred.
+func (o *owner) writtenOn(x *coordinationv1.Lease) *coordinationv1.Lease {
+	x = x.DeepCopy()
+	if o.node == "" {
+		x.Spec.HolderIdentity = new("")
+		annotate(x, ClaimAnnotation, "")
+		return x
+	}
+	x.Spec.HolderIdentity, x.Spec.AcquireTime = &o.node, new(metav1.NewMicroTime(o.at))
+	annotate(x, ClaimAnnotation, o.claimText())
+	annotate(x, FromAnnotation, o.before[0])
+	annotate(x, CauseAnnotation, o.cause)
+	return x
+}
