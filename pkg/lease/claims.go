@@ -109,7 +109,8 @@ func (l *Leases) unwrittenClaim(x *record, o *owner, now time.Time) vip.Claim {
 //     the holder has this node's name.
 //   - this node: the claim is of its present epoch, which is not over, no newer version of
 //     the lease is known to exist (cache.outdated), and mayAct allows it. If it was transferred and is
-//     not written, only until actUntil, and not while claims may be moved without the API server.
+//     not written, only until actUntil, and not while claims may be moved without the API server, or were and this node does not know which
+//     (quorum.Decision.UnknownMoves).
 //   - another node, to which it was transferred, and is not written: its node lease is in the epoch of the claim, which
 //     is not over, it was not passed over, and claims may not be moved without the API server.
 //   - another node: its node lease has reached the epoch of the claim, which is not over, and
@@ -130,7 +131,7 @@ func (l *Leases) valid(x *record, now time.Time) bool {
 		// runs. Any other lasts until it isn't renewed for its own duration.
 		return node != l.o.Node && now.Sub(l.cache.changedAt[x.key]) < duration(x.Lease, l.o.LeaseDuration)
 	case node == l.o.Node:
-		return o.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version && l.mayAct(x) && (!o.unwritten || now.Before(l.actUntil()) && !l.quorum.Moving())
+		return o.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version && l.mayAct(x) && (!o.unwritten || now.Before(l.actUntil()) && !l.quorum.Moving() && !l.decision.UnknownMoves)
 	case o.unwritten:
 		p := l.peers[node]
 		return p != nil && p.Exists && p.Epoch == o.epoch && !p.void(o.epoch) && !p.passedOver && !l.quorum.Moving()

@@ -27,6 +27,7 @@ type network struct {
 
 	gatewayAsked int
 	log          *slog.Logger // of nodes that join; nil: none
+	transfers    bool         // nodes that join understand transfers, and fence without any
 	livenessOff  bool         // nodes that join say on their node leases that they exchange no heartbeats
 }
 
@@ -41,6 +42,9 @@ func (a *network) join(t *testing.T, s *leasetest.Server, name string) *node {
 		o.Peers, o.Gateway = view{a, name}, view{a, name}
 		if a.log != nil {
 			o.Log = a.log
+		}
+		if a.transfers {
+			o.Successors = func(func(*vip.World)) map[vip.Key]vip.Successor { return nil }
 		}
 		if a.livenessOff {
 			o.Info = func() vip.NodeInfo { return vip.NodeInfo{Interface: "eth0", LivenessOff: "there is no key"} }

@@ -259,3 +259,85 @@ func TestUnknownMovesAreNotAcquired(t *testing.T) {
 		waitServes(t, n2, "a", time.Second)
 	})
 }
+
+// The API server ceases to answer, and the owner dies with it, as where they are on one host. What the others agree on stays as it is, though no renewal has failed
+// yet: those under way wait for their answers, and each node gives up its own at another time.
+func TestMovesOutliveRenewalsWithoutAnswer(t *testing.T) {
+	for phase := time.Duration(0); phase < period; phase += 100 * time.Millisecond {
+		t.Run(phase.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, s := newNetwork(), leasetest.NewServer()
+				n1, n2 := two(t, a, s)
+				time.Sleep(phase)
+				n3 := a.join(t, s, "n3")
+				time.Sleep(time.Minute)
+				cutFromAPI(n1, n2, n3)
+				n1.kill()
+				a.setBetween(vip.Dead, "n1")
+				began, changes, serves := time.Now(), []string(nil), false
+				for time.Since(began) < time.Minute {
+					for _, plan := range []func(){
+						func() { n2.want("a") },
+						func() {
+							n3.world()
+							n3.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n2"}})
+						},
+						func() {}, func() {},
+					} {
+						plan()
+						time.Sleep(20 * time.Millisecond)
+						if now := n2.serves("a"); now != serves {
+							serves, changes = now, append(changes, time.Since(began).String())
+						}
+					}
+				}
+				if !serves || len(changes) != 1 {
+					t.Errorf("n2 serves %v; changes after %v", serves, changes)
+				}
+			})
+		})
+	}
+}
+
+// A node that was given VIPs by a transfer, and is not heard by the others while the API server is away, does not learn that they have agreed on another owner.
+// When the API server is back it acts on none of them until that owner has written it.
+func TestTransferredAndMoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		a.transfers = true
+		n1, n2, n3 := a.join(t, s, "n1"), a.join(t, s, "n2"), a.join(t, s, "n3")
+		time.Sleep(time.Second)
+		n1.want("a", "b")
+		n2.follow("a", "b")
+		n3.follow("a", "b")
+		time.Sleep(5 * time.Second)
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.Hang = "kubevip-" }) // its writes come too late
+		n1.handOver("n2", "a", "b")
+		time.Sleep(50 * time.Millisecond)
+		if !n2.serves("a") {
+			t.Fatalf("n2 does not serve\n%s", s)
+		}
+		cutFromAPI(n1, n2, n3)
+		for _, node := range []string{"n1", "n3"} {
+			a.setLiveness(node, "n2", vip.Suspect) // its heartbeats are lost on their way
+		}
+		agree := func(d time.Duration) {
+			for began := time.Now(); time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
+				n3.want("a", "b")
+				n1.world()
+				n1.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n3"}, {Lease: lk("b"), Action: vip.Follow, ExpectedHolder: "n3"}})
+				n2.want("a", "b") // as far as it knows
+			}
+		}
+		agree(7 * time.Second)
+		if !n3.serves("a") || n2.serves("a") {
+			t.Fatalf("n3 serves %v, n2 %v; want n3", n3.serves("a"), n2.serves("a"))
+		}
+		neverTwo(t, t.Context(), "a", newGroup(n1, n2, n3))
+		reconnectAPI(n1, n2, n3)
+		agree(5 * time.Second)
+		if got := holder(s.Lease(lk("a"))); got != "n3" || !n3.serves("a") || n2.serves("a") {
+			t.Errorf("the lease names %s, n3 serves %v, n2 %v", got, n3.serves("a"), n2.serves("a"))
+		}
+	})
+}

@@ -95,16 +95,19 @@ func (e *evaluation) commitProposals() {
 // gone; if it is to this node, whose epoch is over; or if it is not written though this node's
 // renewals have succeeded for longer than the renew deadline (a Move to itself) or the lease
 // duration (to another): nodes that started since know nothing of it, and may fence the old
-// holder once its node lease has been silent before their eyes. It sets Decision.Changed if it
-// removes any.
+// holder once its node lease has been silent before their eyes. A renewal that has had no answer has not
+// failed yet: while it is late, none succeed. It sets Decision.Changed if it removes any.
 func (e *evaluation) dropMoves() {
 	s := &e.s
+	if e.late {
+		s.lateAt = e.Now
+	}
 	keep := func(k vip.Key, m Move) bool {
 		limit := e.Timing.LeaseDuration
 		if m.Holder == e.Self.Name {
 			limit = e.Timing.RenewDeadline
 		}
-		overdue := !e.Self.RenewingSince.IsZero() && e.Now.Sub(e.Self.RenewingSince) > limit
+		overdue := !e.Self.RenewingSince.IsZero() && e.Now.Sub(later(e.Self.RenewingSince, s.lateAt)) > limit
 		return e.Versions[k] == m.Version && !overdue && (m.Holder != e.Self.Name || !e.Self.EpochOver)
 	}
 	kept := maps.Clone(s.Moved)

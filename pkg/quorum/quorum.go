@@ -125,6 +125,7 @@ type State struct {
 	memory       map[string]memory // by peer
 	heldUntil    time.Time         // Decision.HoldUntil
 	quorumAt     time.Time         // when this node last renewed, or had a quorum
+	lateAt       time.Time         // when its renewal was last late
 	cutOffSince  time.Time         // since when most voters have been dead; zero: they are not
 	apiSince     time.Time         // since when other nodes have been seen to reach the API server; zero: none does
 	mayFence     bool              // this node reaches enough others in time to fence dead ones
@@ -189,7 +190,7 @@ type Decision struct {
 	Heartbeat vip.Heartbeat // to send to the other nodes
 	Agreed    int           // how many moves all holders have just agreed on
 	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server (Heartbeat.MovesUnwritten), and
-	// this node knows of no such moves. What the leases say is free may be the peer's.
+	// this node knows of no such moves. What the leases say is free may be the peer's, and so may what was transferred to this node and is not written.
 	UnknownMoves bool
 	Holders      int // how many nodes act on their claims, as this one sees it
 	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.
