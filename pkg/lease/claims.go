@@ -61,15 +61,14 @@ func (l *Leases) moveOf(x *record) (m quorum.Move, ok bool) {
 }
 
 // claim returns the Move that was agreed on without the API server in place of x, if there is
-// one (moveOf): valid if it is to another node, or to this one in its present epoch, which is
-// not over. Otherwise it returns the orphaned claim if another program has blanked the holder,
+// one (moveOf): valid as moveHolds has it. Otherwise it returns the orphaned claim if another program has blanked the holder,
 // or else what x says: Foreign if another program wrote the holder, Valid as valid has it.
 func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	o := l.cache.ownerOf(x)
 	if m, ok := l.moveOf(x); ok {
 		return vip.Claim{
 			Holder: m.Holder, PreviousHolder: o.node, Transitions: transitions(x.Lease) + 1,
-			Valid: m.Holder != l.o.Node || m.Epoch == l.own.Epoch && !l.own.EpochOver,
+			Valid: l.moveHolds(m),
 		}
 	}
 	if x.orphaned {
@@ -85,6 +84,16 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	c.Foreign = x.holder != "" && !x.ours
 	c.Valid = l.valid(x, now)
 	return c
+}
+
+// moveHolds reports whether the node to which m gave a VIP still has it: this one in its present epoch, which is not over; another whose claims
+// of that epoch are not void, and may not be moved in turn.
+func (l *Leases) moveHolds(m quorum.Move) bool {
+	if m.Holder == l.o.Node {
+		return m.Epoch == l.own.Epoch && !l.own.EpochOver
+	}
+	p := l.peers[m.Holder]
+	return p != nil && !p.void(m.Epoch) && !l.decision.Released[m.Holder]
 }
 
 // unwrittenClaim returns the claim of the owner o of x to which it was transferred. As this node's own it has an Until.

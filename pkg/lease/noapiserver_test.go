@@ -341,3 +341,56 @@ func TestTransferredAndMoved(t *testing.T) {
 		}
 	})
 }
+
+// A VIP that was moved without the API server is moved on when its new owner dies, too; that gives it up when it is heard again.
+func TestMovedTwice(t *testing.T) {
+	for _, comesBack := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, s := newNetwork(), leasetest.NewServer()
+			n1, n2, n3 := three(t, a, s)
+			n4, n5 := a.join(t, s, "n4"), a.join(t, s, "n5")
+			time.Sleep(5 * time.Second)
+			cutFromAPI(n1, n2, n3, n4, n5)
+			time.Sleep(time.Minute)
+			n1.kill()
+			a.setBetween(vip.Dead, "n1")
+			agents(t, time.Second, n2, n3, n4, n5)
+			if !n2.serves("a") {
+				t.Fatal("n2 does not serve")
+			}
+			leaveTo3 := func(d time.Duration) {
+				for began := time.Now(); time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
+					n3.want("a")
+					for _, n := range []*node{n4, n5} {
+						n.world()
+						n.Put([]vip.LeaseIntent{{Lease: lk("a"), Action: vip.Follow, ExpectedHolder: "n3"}})
+					}
+				}
+			}
+			a.setBetween(vip.Dead, "n2")
+			if !comesBack {
+				n2.kill()
+			}
+			leaveTo3(600 * time.Millisecond)
+			if !n3.serves("a") {
+				t.Fatalf("n3 has %+v", n3.world().Claims[lk("a")])
+			}
+			if comesBack { // before it has found out that it is the one that is cut off
+				for _, other := range []string{"n3", "n4", "n5"} {
+					a.setLiveness("n2", other, vip.Alive)
+					a.setLiveness(other, "n2", vip.Alive)
+				}
+				leaveTo3(200 * time.Millisecond)
+				if n2.serves("a") || !n3.serves("a") {
+					t.Errorf("n2 serves %v, n3 %v", n2.serves("a"), n3.serves("a"))
+				}
+			}
+			leaveTo3(5 * time.Second)
+			reconnectAPI(n3, n4, n5)
+			leaveTo3(5 * time.Second)
+			if got := holder(s.Lease(lk("a"))); got != "n3" || !n3.serves("a") {
+				t.Errorf("the lease names %s, n3 serves %v", got, n3.serves("a"))
+			}
+		})
+	}
+}

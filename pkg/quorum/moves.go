@@ -87,6 +87,7 @@ func (e *evaluation) commitProposals() {
 		return
 	}
 	e.d.Agreed, e.d.Changed = len(s.proposals), true
+	s.voided = s.voidedWith(s.proposals)
 	s.Moved, s.stateHash = s.future(), s.futureHash
 	s.proposals, s.futureHash, s.agreedSince = nil, 0, time.Time{}
 }
@@ -115,16 +116,33 @@ func (e *evaluation) dropMoves() {
 	if len(kept) != len(s.Moved) {
 		s.Moved, e.d.Changed = kept, true
 	}
+	if len(kept) == 0 {
+		s.voided = nil
+	}
 }
 
-// movedFrom reports whether s.Moved has a Move of a claim node@epoch to another node.
+// voidedWith returns a copy of s.voided, with the claims that are void once moves replace those in s.Moved.
+func (s State) voidedWith(moves map[vip.Key]Move) map[string]bool {
+	all := maps.Clone(s.voided)
+	for k, m := range moves {
+		if before, ok := s.Moved[k]; ok && before.Holder != m.Holder {
+			if all == nil {
+				all = make(map[string]bool)
+			}
+			all[ClaimText(before.Holder, before.Epoch)] = true
+		}
+	}
+	return all
+}
+
+// movedFrom reports whether s.Moved has a Move of a claim node@epoch to another node, or had one that gave that node a VIP, which was moved on.
 func (s State) movedFrom(node string, epoch int64) bool {
 	for _, m := range s.Moved {
 		if m.From == node && m.FromEpoch == epoch && m.Holder != node {
 			return true
 		}
 	}
-	return false
+	return s.voided[ClaimText(node, epoch)]
 }
 
 // movedTo reports whether s.Moved has a Move to a node.

@@ -121,6 +121,7 @@ type State struct {
 	// time, by name; this node's included.
 	Voters map[string]int64
 
+	voided       map[string]bool   // claims, node@epoch, of nodes from which a Move to them was moved on, as long as there are any in Moved
 	holders      []string          // those of them that act on their claims, as this node sees it; sorted
 	memory       map[string]memory // by peer
 	heldUntil    time.Time         // Decision.HoldUntil
