@@ -211,7 +211,7 @@ func (e *evaluation) decideTenure() {
 	if e.d.Verdict == Expiring && s.heldUntil.After(now) {
 		e.d.Verdict = Holding
 	}
-	moving := watches && e.late && holds && !api && majority && !e.Self.EpochOver && now.Sub(e.Self.Renewed) > e.Timing.late()+moveDelay
+	moving := watches && e.lateForMoves() && holds && !api && majority && !e.Self.EpochOver
 	if moving != s.moving {
 		s.moving, s.proposals = moving, nil
 		e.d.Changed = true

@@ -97,10 +97,10 @@ func (e *evaluation) commitProposals() {
 // renewals have succeeded for longer than the renew deadline (a Move to itself) or the lease
 // duration (to another): nodes that started since know nothing of it, and may fence the old
 // holder once its node lease has been silent before their eyes. A renewal that has had no answer has not
-// failed yet: while it is late, none succeed. It sets Decision.Changed if it removes any.
+// failed yet: while it is so late that claims may be moved, none succeed. It sets Decision.Changed if it removes any.
 func (e *evaluation) dropMoves() {
 	s := &e.s
-	if e.late {
+	if e.lateForMoves() {
 		s.lateAt = e.Now
 	}
 	keep := func(k vip.Key, m Move) bool {
@@ -119,6 +119,11 @@ func (e *evaluation) dropMoves() {
 	if len(kept) == 0 {
 		s.voided = nil
 	}
+}
+
+// lateForMoves reports whether this node's renewal has been late for moveDelay, so that claims may be moved without the API server.
+func (e *evaluation) lateForMoves() bool {
+	return e.late && e.Now.Sub(e.Self.Renewed) > e.Timing.late()+moveDelay
 }
 
 // voidedWith returns a copy of s.voided, with the claims that are void once moves replace those in s.Moved.

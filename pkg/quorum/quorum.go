@@ -126,7 +126,7 @@ type State struct {
 	memory       map[string]memory // by peer
 	heldUntil    time.Time         // Decision.HoldUntil
 	quorumAt     time.Time         // when this node last renewed, or had a quorum
-	lateAt       time.Time         // when its renewal was last late
+	lateAt       time.Time         // when its renewal was last so late that claims may be moved
 	cutOffSince  time.Time         // since when most voters have been dead; zero: they are not
 	apiSince     time.Time         // since when other nodes have been seen to reach the API server; zero: none does
 	mayFence     bool              // this node reaches enough others in time to fence dead ones
