@@ -63,7 +63,7 @@ func (l *Leases) transferable(all []update, now time.Time) []bool {
 
 // mayTransferUpdate reports whether u is a hand-over that may be transferred, as far as that depends on its VIP lease and successor.
 func (l *Leases) mayTransferUpdate(u update) bool {
-	if u.action != vip.HandOver || l.writes.failures[u.key].unknown || !l.mayReceive(u.holder, u.owner) {
+	if u.action != vip.HandOver || version(u.from) <= l.writes.failures[u.key].unanswered || !l.mayReceive(u.holder, u.owner) {
 		return false
 	}
 	x := l.cache.latest[u.key]

@@ -217,3 +217,26 @@ func TestTransferredLeaseDeleted(t *testing.T) {
 		}
 	})
 }
+
+// VIP leases whose first write had no answer are transferred like others, once the watch has shown that it was carried out: it can't arrive any more.
+func TestTransferAfterWriteWithoutAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, n2 := startTransferring(t, s, "n1", ""), startTransferring(t, s, "n2", "")
+		time.Sleep(1500 * time.Millisecond)
+		n1.way.SetFaults(func(f *leasetest.Faults) { f.LoseAnswers = true })
+		n1.want("a", "b", "c")
+		time.Sleep(100 * time.Millisecond)
+		n1.way.SetFaults(func(f *leasetest.Faults) { *f = leasetest.NoFaults })
+		n2.follow("a", "b", "c")
+		time.Sleep(10 * time.Second)
+		if !n1.serves("a") {
+			t.Fatal("n1 does not serve")
+		}
+		n1.handOver("n2", "a", "b", "c")
+		time.Sleep(50 * time.Millisecond)
+		if n := writtenTo(s, "n2", "a", "b", "c"); n > 0 || !n2.serves("a") {
+			t.Errorf("%d VIP leases are written for the hand-over", n)
+		}
+	})
+}

@@ -51,9 +51,10 @@ type failure struct {
 	conflict bool
 	replaced uint64 // 0: none was known
 
-	unknown  bool   // one of them may have been carried out, or may still be
-	refused  string // why the API server refuses it, and what to do (refusalText); "" if it does not
-	refusals int
+	// unanswered is the newest version that one of them was to replace that had no answer: it may still be carried out, until a newer one is known. 0: none.
+	unanswered uint64
+	refused    string // why the API server refuses it, and what to do (refusalText); "" if it does not
+	refusals   int
 }
 
 // newWrites makes an empty writes: no plan is known.
@@ -321,7 +322,9 @@ func (l *Leases) applyUpdate(u update, got *coordinationv1.Lease, err error) {
 	default:
 		result = "error"
 		f := l.writes.failures[u.key]
-		f.unknown = true
+		if u.from != nil {
+			f.unanswered = max(f.unanswered, version(u.from))
+		}
 		l.writes.failures[u.key] = f
 		l.o.Log.Warn("a VIP lease can't be written; trying again", "lease", u.key, "action", u.action, "err", err)
 	}
