@@ -394,3 +394,21 @@ func TestMovedTwice(t *testing.T) {
 		})
 	}
 }
+
+// A node that was given a VIP without the API server, and dies before it has written that, has it no more once it is fenced.
+func TestMovedToNodeThatDies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n2, n3 := moves(t, a, s)
+		n2.way.SetFaults(func(f *leasetest.Faults) { f.Cut, f.Hang = false, "kubevip-" })
+		reconnectAPI(n3)
+		time.Sleep(time.Second)
+		n2.kill()
+		a.setBetween(vip.Dead, "n2")
+		a.setGatewayAlive("n3")
+		time.Sleep(2 * time.Second)
+		if c := n3.world().Claims[lk("a")]; c.Valid {
+			t.Errorf("n3 has %+v\n%s", c, s)
+		}
+	})
+}
