@@ -51,12 +51,14 @@ func TestAdmission(t *testing.T) {
 	t.Cleanup(func() { api.do("DELETE", election, "") })
 	api.apply(t, "admission.yaml")
 	check.Until(t, 20*time.Second, "the policies are in force", func() error {
-		for _, probe := range []struct{ user, path, body string }{
-			{tenant, services, service("probe", addresses("10.1.1.1")+`,"kube-vip.io/hwaddr":"02:00:00:00:00:01"`, "")},
-			{tenant, leases, lease("probe", claim)},
-			{serviceAccount, leases, lease("probe", claim)},
+		for _, probe := range []struct{ user, method, path, body string }{ // one of each policy
+			{tenant, "POST", services, service("probe", addresses("10.1.1.1"), "")},
+			{tenant, "POST", services, service("probe", `"kube-vip.io/hwaddr":"02:00:00:00:00:01"`, "")},
+			{tenant, "POST", leases, lease("probe", claim)},
+			{serviceAccount, "POST", leases, lease("probe", claim)},
+			{serviceAccount, "PATCH", services + "/old/status", `{"metadata":{"annotations":{"example.com/other":"x"}}}`},
 		} {
-			if resp, answer := api.doAs(t, probe.user, "POST", probe.path+"?dryRun=All", probe.body); resp.StatusCode != http.StatusUnprocessableEntity && resp.StatusCode != http.StatusForbidden {
+			if resp, answer := api.doAs(t, probe.user, probe.method, probe.path+"?dryRun=All", probe.body); resp.StatusCode != http.StatusUnprocessableEntity && resp.StatusCode != http.StatusForbidden {
 				return fmt.Errorf("%s: %d %s", probe.path, resp.StatusCode, answer)
 			}
 		}
