@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/heraldvip/herald/testing/check"
+	"github.com/heraldvip/herald/testing/lab"
 )
 
 // startup is what was seen while the cluster came up.
@@ -185,14 +187,17 @@ func TestWatchOutlivesMoves(t *testing.T) {
 	w.expectEvent(t, "the end of the drain")
 }
 
-// A heldWatch is a watch of ConfigMaps by way of the control plane's VIP, from the client's host.
+// A heldWatch is a watch of ConfigMaps, and the log of a pod that is followed as "kubectl logs -f" does, by way of the control
+// plane's VIP, from the client's host.
 type heldWatch struct {
 	watch.Interface
+	lines  chan string // of the log
+	pod    string      // its address
 	dials  *atomic.Int32
 	number int
 }
 
-// watchByVIP begins a watch of a ConfigMap on a connection of its own.
+// watchByVIP begins a watch of a ConfigMap, and to follow the log of a pod, on a connection of its own.
 func watchByVIP(t *testing.T) *heldWatch {
 	t.Helper()
 	w := &heldWatch{dials: new(atomic.Int32)}
@@ -208,16 +213,41 @@ func watchByVIP(t *testing.T) *heldWatch {
 	kubectl(t, "create", "configmap", "watched", "--from-literal=number=0")
 	w.Interface = check.Value(client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.SingleObject(metav1.ObjectMeta{Name: "watched"})))(t)
 	t.Cleanup(w.Stop)
+
+	t.Cleanup(func() {
+		cluster.Kubectl(context.Background(), "delete", "pod", "followed", "--ignore-not-found", "--now")
+	})
+	kubectl(t, "run", "followed", "--image="+lab.ToolImage, "--image-pull-policy=Never", "--", "web")
+	kubectl(t, "wait", "pod", "followed", "--for=condition=Ready", "--timeout=1m")
+	w.pod = kubectl(t, "get", "pod", "followed", "-o", "jsonpath={.status.podIP}")
+	log := check.Value(client.CoreV1().Pods("default").GetLogs("followed", &corev1.PodLogOptions{Follow: true}).Stream(t.Context()))(t)
+	t.Cleanup(func() { log.Close() })
+	w.lines = make(chan string, 1)
+	go func() {
+		defer close(w.lines)
+		for s := bufio.NewScanner(log); s.Scan(); {
+			w.lines <- s.Text()
+		}
+	}()
 	return w
 }
 
-// expectEvent fails the test unless a change of the ConfigMap comes by the watch, which still has its first connection.
+// expectEvent fails the test unless a change of the ConfigMap comes by the watch, and a line by the log, which still have their first connection.
 func (w *heldWatch) expectEvent(t *testing.T, after string) {
 	t.Helper()
 	w.number++
 	want := strconv.Itoa(w.number)
 	began := time.Now()
 	kubectl(t, "patch", "configmap", "watched", "-p", `{"data":{"number":"`+want+`"}}`)
+	check.Value(cluster.Get(t.Context(), cluster.Nodes()[0], "http://"+w.pod+":8080/log/"+want))(t)
+	select {
+	case line := <-w.lines:
+		if line != "/log/"+want {
+			t.Fatalf("after %s: the log that is followed has the line %q", after, line)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatalf("after %s: no line of the log", after)
+	}
 	for timeout := time.After(10 * time.Second); ; {
 		select {
 		case e, ok := <-w.ResultChan():

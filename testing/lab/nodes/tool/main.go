@@ -2,7 +2,7 @@
 //
 //	tool pause   keeps a pod's namespaces: it reaps orphans, and ends with SIGTERM
 //	tool web     answers HTTP on :8080 with "pod node client", ready or not; a connection that asks for /echo is no longer
-//	             HTTP: it gets back what it sends
+//	             HTTP: it gets back what it sends; a path that begins with /log/ is printed
 //
 // web answers for another 5 s after SIGTERM, as a backend should, since kube-proxies
 // still have its endpoint.
@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -62,6 +63,9 @@ func web() {
 				conn.Close()
 			}
 			return
+		}
+		if strings.HasPrefix(r.URL.Path, "/log/") {
+			fmt.Println(r.URL.Path)
 		}
 		client, _, _ := net.SplitHostPort(r.RemoteAddr)
 		fmt.Fprintf(w, "%s %s %s\n", name, os.Getenv("NODE"), client)
