@@ -134,17 +134,18 @@ default/web  10.0.0.1  n1     no      its link eth0 is down
 // Who answers for a VIP, in words.
 func TestNeighborAnswer(t *testing.T) {
 	const mac = "02:00:00:00:00:01"
-	for want, n := range map[string]netif.Neighbor{
-		"this machine has the address itself":       {Local: true},
+	for want, n := range map[string]resolution{
+		"this machine has the address itself":       {Neighbor: netif.Neighbor{Local: true}},
 		"it is on no link of this machine, so only": {},
-		"nobody answers for it on eth0":             {Link: "eth0"},
-		mac + " answers on eth0: node n1":           {Link: "eth0", MAC: mac, Confirmed: true},
-		mac + " (node n1) was the last to announce it on eth0; whether it answers now is not known: arping -I eth0 10.77.0.50": {Link: "eth0", MAC: mac},
-		"02:00:00:00:00:02 answers on eth0, which is node n2, and the owner is n1":                                             {Link: "eth0", MAC: "02:00:00:00:00:02", Confirmed: true},
-		"02:00:00:00:00:09 answers on eth0, which is the MAC of no node that runs Herald: fin":                                 {Link: "eth0", MAC: "02:00:00:00:00:09", Confirmed: true},
+		"nobody answers for it on eth0":             {Neighbor: netif.Neighbor{Link: "eth0"}},
+		mac + " answers on eth0: node n1":           {Neighbor: netif.Neighbor{Link: "eth0", MAC: mac, Confirmed: true}},
+		mac + " (node n1) was the last to announce it on eth0; whether it answers now is not known: arping -I eth0 10.77.0.50": {Neighbor: netif.Neighbor{Link: "eth0", MAC: mac}},
+		"02:00:00:00:00:02 answers on eth0, which is node n2, and the owner is n1":                                             {Neighbor: netif.Neighbor{Link: "eth0", MAC: "02:00:00:00:00:02", Confirmed: true}},
+		"02:00:00:00:00:09 answers on eth0, which is the MAC of no node that runs Herald: fin":                                 {Neighbor: netif.Neighbor{Link: "eth0", MAC: "02:00:00:00:00:09", Confirmed: true}},
+		mac + " has answered within the last minute on eth0: node n1":                                                          {Neighbor: netif.Neighbor{Link: "eth0", MAC: mac, Confirmed: true}, earlier: true},
 	} {
 		node := map[string]string{mac: "n1", "02:00:00:00:00:02": "n2"}[n.MAC]
-		if got := neighborAnswer(netip.MustParseAddr("10.77.0.50"), n, nil, node, "n1"); !strings.HasPrefix(got, want) {
+		if got := n.answer(netip.MustParseAddr("10.77.0.50"), node, "n1"); !strings.HasPrefix(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

@@ -53,13 +53,10 @@ func probeAll(ctx context.Context, s kube.Snapshot, e serviceExplanation) (all [
 				p.TCP = append(p.TCP, probeTCP(ctx, netip.AddrPortFrom(a, port.Port)))
 			}
 		}
-		n, earlier, err := resolve(ctx, a)
+		n := resolve(ctx, a)
 		p.Link, p.MAC = n.Link, n.MAC
 		p.Node = macs[n.MAC]
-		p.Answer = neighborAnswer(a, n, err, p.Node, e.Owner)
-		if earlier && p.MAC != "" {
-			p.Answer = strings.Replace(p.Answer, " answers on ", " has answered within the last minute on ", 1)
-		}
+		p.Answer = n.answer(a, p.Node, e.Owner)
 		for i := range p.TCP {
 			if n.Link != "" && n.MAC == "" && p.TCP[i].Open {
 				p.TCP[i].Answer += ", by the rules of kube-proxy on this machine: from elsewhere there is no answer"
@@ -70,23 +67,30 @@ func probeAll(ctx context.Context, s kube.Snapshot, e serviceExplanation) (all [
 	return all
 }
 
+// A resolution is what the kernel of this machine knows of who answers for an address by ARP or NDP.
+type resolution struct {
+	netif.Neighbor
+	earlier bool  // nobody was asked now: there was an answer within the kernel's reachable time (RFC 4861 section 6.3.2), about half a minute
+	err     error // it can't be read
+}
+
 // resolve has the kernel ask who has an address, and waits for at most probeTimeout for an answer. A datagram to a port that no
 // Service has (discard, RFC 863) is enough; a connection to one of the Service is answered by kube-proxy of this machine, if that is a node.
-// earlier: the kernel asks nobody, since it has had an answer within its reachable time (RFC 4861 section 6.3.2), about half a minute.
-func resolve(ctx context.Context, a netip.Addr) (n netif.Neighbor, earlier bool, err error) {
-	if n, err = netif.LookUpNeighbor(a); err != nil || n.Confirmed {
-		return n, true, err
+func resolve(ctx context.Context, a netip.Addr) resolution {
+	n, err := netif.LookUpNeighbor(a)
+	if err != nil || n.Confirmed {
+		return resolution{n, true, err}
 	}
 	c, err := (&net.Dialer{}).DialContext(ctx, "udp", netip.AddrPortFrom(a, 9).String())
 	if err != nil {
-		return n, false, nil // there is no route to it
+		return resolution{Neighbor: n} // there is no route to it
 	}
 	defer c.Close()
 	_, _ = c.Write(nil) // what it is answered with does not matter
 	for end := time.Now().Add(probeTimeout); ; time.Sleep(20 * time.Millisecond) {
 		n, err = netif.LookUpNeighbor(a)
 		if err != nil || n.Link == "" || n.Confirmed || time.Now().After(end) {
-			return n, false, err
+			return resolution{n, false, err}
 		}
 	}
 }
@@ -113,11 +117,15 @@ func probeTCP(ctx context.Context, to netip.AddrPort) tcpProbe {
 	return p
 }
 
-// neighborAnswer says in words who answers for an address by ARP or NDP; node is whose the MAC is, "" if no node is known to have it.
-func neighborAnswer(a netip.Addr, n netif.Neighbor, err error, node, owner string) string {
+// answer says in words who answers for the address a; node is whose the MAC is, "" if no node is known to have it.
+func (n resolution) answer(a netip.Addr, node, owner string) string {
+	answers := n.MAC + " answers on " + n.Link
+	if n.earlier {
+		answers = n.MAC + " has answered within the last minute on " + n.Link
+	}
 	switch {
-	case err != nil:
-		return "who answers for it can't be read: " + err.Error()
+	case n.err != nil:
+		return "who answers for it can't be read: " + n.err.Error()
 	case n.Local:
 		return "this machine has the address itself"
 	case n.Link == "":
@@ -131,11 +139,11 @@ func neighborAnswer(a netip.Addr, n netif.Neighbor, err error, node, owner strin
 		}
 		return fmt.Sprintf("%s (%s) was the last to announce it on %s; whether it answers now is not known: arping -I %s %s, as root", n.MAC, whose, n.Link, n.Link, a)
 	case node == "":
-		return fmt.Sprintf("%s answers on %s, which is the MAC of no node that runs Herald: find that host", n.MAC, n.Link)
+		return answers + ", which is the MAC of no node that runs Herald: find that host"
 	case node != owner && owner != "":
-		return fmt.Sprintf("%s answers on %s, which is node %s, and the owner is %s", n.MAC, n.Link, node, owner)
+		return answers + ", which is node " + node + ", and the owner is " + owner
 	}
-	return fmt.Sprintf("%s answers on %s: node %s", n.MAC, n.Link, node)
+	return answers + ": node " + node
 }
 
 // macsOf returns the nodes by the MACs of their links, in lower case, and the owner by those of the Service's DHCP leases.

@@ -154,7 +154,7 @@ func (p *pods) wanted() map[vip.Key]*cachedService {
 			all = append(all, s)
 		}
 	}
-	byAge := func(a, b *cachedService) int { return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key)) }
+	byAge := func(a, b *cachedService) int { return vip.CompareAge(&a.Service, &b.Service) }
 	slices.SortFunc(all, byAge)
 	older, before := make(map[vip.Key]int), make(map[string]int) // how many of its namespace are older than a Service; how many a namespace has
 	for _, s := range all {

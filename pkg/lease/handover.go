@@ -128,7 +128,10 @@ func (l *Leases) ownTransfers(known *coordinationv1.Lease, handOvers []update) s
 		return text
 	}
 	before, now := parseTransfers(text), time.Now()
-	all := l.keptOf(before, !l.transfersShown(known))
+	all := before.list()
+	if l.transfersShown(known) {
+		all = l.keptOf(before)
+	}
 	for _, u := range handOvers {
 		x := l.cache.latest[u.key]
 		if x == nil || x.version != version(u.from) || l.writes.pending[u.key] || before.find(digestOf(u.key, x.version)) != nil {

@@ -100,6 +100,19 @@ func (x *transfer) digests() []uint64 {
 	return all
 }
 
+// list returns all that t transfers; nil if t is nil.
+func (t *transfers) list() (all []transferred) {
+	if t == nil {
+		return nil
+	}
+	for _, x := range t.all {
+		for _, digest := range x.digests() {
+			all = append(all, transferred{digest, x.To, x.At, x.Cause})
+		}
+	}
+	return all
+}
+
 // find returns the transfer that has the digest; nil if none or more than one has, or t is nil.
 func (t *transfers) find(digest uint64) *transfer {
 	if t == nil {

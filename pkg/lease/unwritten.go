@@ -213,22 +213,12 @@ func (l *Leases) epochOf(node string) int64 {
 }
 
 // keptTransfers returns what of the transfers on the lease of a node the owner of a VIP lease still follows from.
-func (l *Leases) keptTransfers(node string) []transferred {
-	return l.keptOf(l.cache.transfers[node], false)
-}
+func (l *Leases) keptTransfers(node string) []transferred { return l.keptOf(l.cache.transfers[node]) }
 
-// keptOf returns what of t the owner of a VIP lease still follows from, or with whole all of it. t may be nil.
-func (l *Leases) keptOf(t *transfers, whole bool) (kept []transferred) {
+// keptOf returns what of t the owner of a VIP lease still follows from. t may be nil.
+func (l *Leases) keptOf(t *transfers) (kept []transferred) {
 	if t == nil {
 		return nil
-	}
-	if whole {
-		for _, x := range t.all {
-			for _, digest := range x.digests() {
-				kept = append(kept, transferred{digest, x.To, x.At, x.Cause})
-			}
-		}
-		return kept
 	}
 	for k, x := range l.cache.latest {
 		digest := digestOf(k, x.version)

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -104,10 +103,8 @@ func (f *filter) dropRejected() {
 	f.accepted = slices.DeleteFunc(f.accepted, func(s *service) bool { return s.hasVerdict() })
 }
 
-// byAge orders by creationTimestamp, oldest first, and those of the same second by Key.
-func byAge(a, b *service) int {
-	return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
-}
+// byAge is vip.CompareAge.
+func byAge(a, b *service) int { return vip.CompareAge(a.Service, b.Service) }
 
 // admit sets the capabilities, the addresses and the lease of s, or rejects it. The first reason
 // applies: it is not ours, or is being deleted (of the Service that stands for the control plane

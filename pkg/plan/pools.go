@@ -66,9 +66,7 @@ func (f *filter) addressRequests() []vip.AddressRequest {
 		}
 		all = append(all, vip.AddressRequest{Service: s, Foreign: foreign, Refused: refused})
 	}
-	slices.SortFunc(wanting, func(i, j int) int {
-		return cmp.Or(all[i].Created.Compare(all[j].Created), all[i].Key.Compare(all[j].Key))
-	})
+	slices.SortFunc(wanting, func(i, j int) int { return vip.CompareAge(all[i].Service, all[j].Service) })
 	given := make(map[string]int) // how many the Services of a namespace may be given now
 	for _, i := range wanting {
 		s := all[i].Service
@@ -102,7 +100,7 @@ func (f *filter) servicesBeyondQuota() map[vip.Key]bool {
 			services = append(services, s)
 		}
 	}
-	slices.SortFunc(services, func(x, y *vip.Service) int { return cmp.Or(x.Created.Compare(y.Created), x.Key.Compare(y.Key)) })
+	slices.SortFunc(services, vip.CompareAge)
 	type group struct {
 		namespace string
 		ours      bool

@@ -73,6 +73,7 @@ func Evaluate(before State, in Input) (State, Decision) {
 	e.decideTenure()
 	e.dropMoves()
 	e.commitProposals()
+	e.d.UnknownMoves = len(e.s.Moved) == 0 && e.anyActsOnMoves()
 	e.setHeartbeat()
 	e.listPeers()
 	e.listFences()
@@ -325,12 +326,8 @@ func (e *evaluation) listPeers() {
 
 // setHeartbeat makes Decision.Heartbeat from what the steps before it have decided.
 // APIReachable: this node has an epoch that is not over, and its renewal is not late.
-// TenureValid: its tenure holds and is confirmed. It sets Decision.UnknownMoves, too.
+// TenureValid: its tenure holds and is confirmed.
 func (e *evaluation) setHeartbeat() {
-	for _, p := range e.peers {
-		told := p.status.Liveness == vip.Alive && p.status.Heartbeat.MovesUnwritten
-		e.d.UnknownMoves = e.d.UnknownMoves || told && len(e.s.Moved) == 0
-	}
 	t := e.tenure()
 	e.d.Heartbeat = vip.Heartbeat{
 		Epoch: e.Self.Epoch, APIReachable: !e.late && !e.Self.EpochOver && e.Self.Epoch != 0,

@@ -150,6 +150,16 @@ func (s State) movedFrom(node string, epoch int64) bool {
 	return s.voided[ClaimText(node, epoch)]
 }
 
+// anyActsOnMoves reports whether a peer that is Alive says that it acts on claims which were moved to it and are not written.
+func (e *evaluation) anyActsOnMoves() bool {
+	for _, p := range e.peers {
+		if p.status.Liveness == vip.Alive && p.status.Heartbeat.MovesUnwritten {
+			return true
+		}
+	}
+	return false
+}
+
 // movedTo reports whether s.Moved has a Move to a node.
 func (s State) movedTo(node string) bool {
 	for _, m := range s.Moved {

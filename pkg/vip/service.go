@@ -158,6 +158,11 @@ const (
 	IPv6 Family = 6
 )
 
+// CompareAge orders Services by creationTimestamp, the oldest first, and those of the same second by Key; for slices.SortFunc.
+func CompareAge(a, b *Service) int {
+	return cmp.Or(a.Created.Compare(b.Created), a.Key.Compare(b.Key))
+}
+
 // FamilyOf is the family of a.
 func FamilyOf(a netip.Addr) Family {
 	if a.Is4() {

@@ -68,14 +68,20 @@ func (c *cluster) unanswered() string {
 // TestTransfers: the invariants hold while nodes die one soon after the other, and those that were given their VIPs can't write that down, do
 // not see what others write, or are cut off.
 func TestTransfers(t *testing.T) {
+	runFaults(t, 17, (*cluster).transferFault)
+}
+
+// runFaults has 60 faults happen, for each seed, to a cluster whose heartbeats are packets. stream and the number after it tell random numbers of
+// one test from those of others.
+func runFaults(t *testing.T, stream uint64, fault func(*cluster, *rand.Rand, *node)) {
 	for seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				r := rand.New(rand.NewPCG(seed, 17))
+				r := rand.New(rand.NewPCG(seed, stream))
 				c := newCluster(t, size{nodes: 4 + r.IntN(3), services: 16, skew: 0.02, gap: time.Second})
-				c.wire = newWire(c, rand.New(rand.NewPCG(seed, 18)))
-				c.run(r, 60, c.transferFault)
+				c.wire = newWire(c, rand.New(rand.NewPCG(seed, stream+1)))
+				c.run(r, 60, func(r *rand.Rand, n *node) { fault(c, r, n) })
 			})
 		})
 	}
@@ -181,17 +187,7 @@ func TestHandOverCostsOneWrite(t *testing.T) {
 
 // TestHandOvers: the invariants hold while nodes hand over all that they have, and at that moment they, their successors or the API server fail.
 func TestHandOvers(t *testing.T) {
-	for seed := range seeds(t) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				r := rand.New(rand.NewPCG(seed, 21))
-				c := newCluster(t, size{nodes: 4 + r.IntN(3), services: 16, skew: 0.02, gap: time.Second})
-				c.wire = newWire(c, rand.New(rand.NewPCG(seed, 22)))
-				c.run(r, 60, c.handOverFault)
-			})
-		})
-	}
+	runFaults(t, 21, (*cluster).handOverFault)
 }
 
 // handOverFault has n hand over what it has, mostly with something wrong before, and something else a few milliseconds after; in some cases its
