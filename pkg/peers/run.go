@@ -26,8 +26,10 @@ const (
 	// probeMaxDelay is how late check may be during a probe: answers have 120 ms to come.
 	probeMaxDelay = 50 * time.Millisecond
 	probeTimeout  = 150 * time.Millisecond
-	// reloadInterval is how often Options.Keys, Address and Nodes are called.
-	reloadInterval = 250 * time.Millisecond
+	// reloadInterval is how often Options.Keys, Address and Nodes are called, and reloadOffInterval while there is no socket: the
+	// other nodes wait for the heartbeats of a process that is started again.
+	reloadInterval    = 250 * time.Millisecond
+	reloadOffInterval = minInterval
 	// minSendInterval is the shortest time between two heartbeats.
 	minSendInterval = 10 * time.Millisecond
 	// offLogDelay is how long there must have been no socket before that is logged.
@@ -70,7 +72,9 @@ func (p *Peers) Run(ctx context.Context) error {
 		now := time.Now()
 		if !now.Before(reloadAt) {
 			p.reload(now)
-			reloadAt = now.Add(reloadInterval)
+			if reloadAt = now.Add(reloadInterval); p.socket == nil {
+				reloadAt = now.Add(reloadOffInterval)
+			}
 		}
 		newlySilent, nextCheck := p.check(ctx, now)
 		if newlySilent || urgent || repeat || !now.Before(sendAt) {

@@ -38,7 +38,13 @@ func (p peer) dead() bool {
 // lost reports whether the node is dead, and its claims may be taken: at once if its kernel does not answer either; if
 // only its process has ended, once it has had restartTime to be started again.
 func (p peer) lost(t Timing, now time.Time) bool {
-	return p.dead() && (!p.status.ProcessEnded || now.Sub(p.status.HeardAt) >= t.restartTime())
+	return p.dead() && (!p.status.ProcessEnded || p.endedFor(now) >= t.restartTime())
+}
+
+// endedFor returns how long ago the process of the node, which has ended, was noticed last: by a heartbeat, or a renewal of the node lease. A
+// renewal after the last heartbeat is of another process, which has adopted the epoch and sends heartbeats soon.
+func (p peer) endedFor(now time.Time) time.Duration {
+	return now.Sub(later(p.status.HeardAt, p.Changed))
 }
 
 // hangs reports whether the node has been silent for restartTime, in an epoch in which it was heard, and has not renewed its node lease
@@ -297,7 +303,7 @@ func (e *evaluation) countAgreeing() (n int) {
 // their node lease and are not dead; while this node's own renewal is late, those that act on
 // their claims. Released are, only while claims may be moved without the API server, the
 // voters that are lost, or Alive without a valid tenure. AnswersUntil has those whose claims are void since a short while
-// (updateAnswersUntil), or Released, but for those whose heartbeats say that they act on none. Suspects are those that renew and
+// (updateAnswersUntil), or Released, but for those whose heartbeats say that they act on none any more. Suspects are those that renew and
 // have been Suspect for longer than RejoinTime, sorted.
 func (e *evaluation) listPeers() {
 	e.d.Alive, e.d.Released, e.d.AnswersUntil = make(map[string]bool, len(e.peers)), map[string]bool{}, map[string]time.Time{}
@@ -313,7 +319,12 @@ func (e *evaluation) listPeers() {
 			p.loseClaims(p.Epoch, e.Now)
 			e.s.memory[node] = p.memory
 		}
-		gaveUp := p.status.Liveness == vip.Alive && p.status.Heartbeat.Epoch == p.lostEpoch && !p.status.Heartbeat.TenureValid
+		if p.status.Heartbeat.TenureValid {
+			p.acted = p.status.Process
+			e.s.memory[node] = p.memory
+		}
+		// A process that has not acted on a claim yet has not removed the addresses of its predecessor either.
+		gaveUp := p.status.Liveness == vip.Alive && p.status.Heartbeat.Epoch == p.lostEpoch && !p.status.Heartbeat.TenureValid && p.acted == p.status.Process
 		if e.Now.Before(p.answersUntil) && !p.status.Gone && !gaveUp {
 			e.d.AnswersUntil[node] = p.answersUntil
 		}

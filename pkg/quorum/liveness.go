@@ -92,7 +92,7 @@ func (e *evaluation) listFences() {
 }
 
 // fenceReason returns why this node must fence p now, or "": p is dead (for StopTime, if it said
-// that it stops; if its process has ended, since restartTime after its last heartbeat), and this node reaches enough others (s.mayFence) and has been in no minority
+// that it stops; if its process has ended, since restartTime after its last heartbeat and the last renewal of its node lease), and this node reaches enough others (s.mayFence) and has been in no minority
 // for RejoinTime, nor stopped within tolerance; or p hangs, and this node hears enough others (s.mayFenceHung) and has been in no minority for that long; or p has yielded, was not silent within tolerance, and
 // its node lease has not changed for a retry period; or that has not changed for the lease
 // duration, during which all of this node's renewals succeeded. turn is how many other nodes
@@ -105,7 +105,7 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	case p.status.Stopping:
 		deadFor -= StopTime
 	case p.status.ProcessEnded:
-		deadFor = e.Now.Sub(p.status.HeardAt) - e.Timing.restartTime()
+		deadFor = p.endedFor(e.Now) - e.Timing.restartTime()
 	}
 	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.restartTime(), silent-2*e.Timing.RetryPeriod)
 	// A node that rejoins the others meets them one by one: those that it has not met yet look dead. So does one that was stopped for a moment.

@@ -64,7 +64,7 @@ func (t Timing) yield() time.Duration {
 	return max(t.RenewDeadline*6/10, t.RetryPeriod*5/2+time.Second/2)
 }
 
-// restartTime returns how long after the last heartbeat of a node whose kernel answers its epoch is ended:
+// restartTime returns how long after the last heartbeat of a node whose kernel answers, or the last renewal of its node lease, its epoch is ended:
 // shortly before its VIPs may end, whose lifetime is AddressLifetime, less where the tenure is shorter.
 // A process that was killed and is started again by then still has its VIPs.
 func (t Timing) restartTime() time.Duration {
@@ -145,12 +145,13 @@ type State struct {
 // memory is what is remembered of a peer.
 type memory struct {
 	status       vip.PeerStatus
-	yieldedSince time.Time // zero: it has not yielded
-	activeEpoch  int64     // the epoch of its node lease in the last evaluation; 0: that was over, or there was none
-	lostEpoch    int64     // the last epoch of which its claims became void
-	answersUntil time.Time // when its kernel has removed its VIPs at the latest since then
-	heardAgainAt time.Time // when it was last heard after it had been silent
-	lostAPI      bool      // it was seen not to reach the API server since this node's renewal is late
+	yieldedSince time.Time     // zero: it has not yielded
+	activeEpoch  int64         // the epoch of its node lease in the last evaluation; 0: that was over, or there was none
+	lostEpoch    int64         // the last epoch of which its claims became void
+	answersUntil time.Time     // when its kernel has removed its VIPs at the latest since then
+	heardAgainAt time.Time     // when it was last heard after it had been silent
+	acted        vip.ProcessID // the last process of it whose heartbeats said that it acts on claims
+	lostAPI      bool          // it was seen not to reach the API server since this node's renewal is late
 }
 
 // A Move is a claim that changes hands without a write.

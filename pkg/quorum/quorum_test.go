@@ -27,6 +27,7 @@ type node struct {
 	epoch    int64 // in its heartbeats
 	voids    string
 	moves    bool // its heartbeats say that it acts on moves that are not written
+	process  byte // which process of it was heard last
 }
 
 // well is a node that lacks nothing, cut one without the API server.
@@ -105,6 +106,7 @@ func (v *view) pass(d time.Duration, renews bool) {
 				s.HeardAt = v.now
 			}
 			s.Heartbeat = vip.Heartbeat{Epoch: n.epoch, APIReachable: n.api, TenureValid: n.tenure, VoidedClaim: n.voids, MovesUnwritten: n.moves}
+			s.Process = vip.ProcessID{n.process}
 			if n.agrees {
 				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = v.d.Heartbeat.StateHash, v.d.Heartbeat.ProposalHash
 			} else {
@@ -186,7 +188,7 @@ func TestWithoutAPIServer(t *testing.T) {
 // Each row of "Fencing before any take-over" in docs/ownership.md.
 func TestFence(t *testing.T) {
 	dead := well.is(vip.Dead)
-	ended := dead.with(func(n *node) { n.ended = true })
+	ended := dead.with(func(n *node) { n.ended, n.renews = true, false })
 	hangs := well.is(vip.Suspect).with(func(n *node) { n.silent, n.renews = true, false })
 	tests := []struct {
 		name   string
@@ -228,6 +230,18 @@ func TestFence(t *testing.T) {
 		}, 3100 * time.Millisecond, ReasonDead},
 		{"its process has ended, for as long as it may be started again", 3, func(v *view) { v.set(ended, 2, 2) }, 3700 * time.Millisecond, ""},
 		{"its process has ended, and its VIPs end soon", 3, func(v *view) { v.set(ended, 2, 2) }, 3800 * time.Millisecond, ReasonDead},
+		{"its process has ended, and another one renews its node lease", 3, func(v *view) {
+			v.set(ended, 2, 2)
+			v.pass(3500*time.Millisecond, true)
+			v.set(ended.with(func(n *node) { n.renews = true }), 2, 2)
+		}, time.Minute, ""},
+		{"its process has ended, and another one has renewed its node lease once and is not heard", 3, func(v *view) {
+			v.set(ended, 2, 2)
+			v.pass(3500*time.Millisecond, true)
+			v.set(ended.with(func(n *node) { n.renews = true }), 2, 2)
+			v.pass(50*time.Millisecond, true)
+			v.set(ended, 2, 2)
+		}, 3800 * time.Millisecond, ReasonDead},
 		{"its process has ended, and then its kernel", 3, func(v *view) {
 			v.set(ended, 2, 2)
 			v.pass(time.Second, true)
@@ -539,6 +553,12 @@ func TestAnswersUntil(t *testing.T) {
 			v.set(cut.with(func(n *node) { n.tenure = false }).with(fenced), 2, 2)
 			v.pass(time.Second, true)
 		}, 0},
+		{"acts on no claim, and was fenced, but it is another process, which has not acted yet", func(v *view) {
+			v.set(ended.with(fenced), 2, 2)
+			v.pass(2*time.Second, true)
+			v.set(cut.with(func(n *node) { n.tenure, n.process = false, 1 }).with(fenced), 2, 2)
+			v.pass(time.Second, true)
+		}, 3250 * time.Millisecond},
 		{"was fenced when this node saw it first", func(v *view) { v.set(ended.with(fenced), 4, 4); v.pass(time.Second, true) }, 0},
 	}
 	for _, tt := range tests {
