@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -36,7 +37,13 @@ func TestSaidOfHeraldsThatAreAway(t *testing.T) {
 	if got := awaitOwner(t, "only"); got != "n2" {
 		t.Fatalf("%s has the VIP, and the endpoint is on n2", got)
 	}
-	before := announcedEvents(t, "only")
+	before := 0 // the first Event may be written after the owner is known
+	until(t, 10*time.Second, "an Event says that it is announced", func(context.Context) error {
+		if before = announcedEvents(t, "only"); before == 0 {
+			return errors.New("there is none")
+		}
+		return nil
+	})
 	f.node["n2"].Signal(syscall.SIGTERM)
 	check.OK(t, f.node["n2"].Wait(withTimeout(t, 10*time.Second)))
 	awaitEvent(t, "only", "NoEligibleNode", "there is one on n2, where no Herald runs")
