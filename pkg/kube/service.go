@@ -75,9 +75,7 @@ func readService(o *corev1.Service) *cachedService {
 			s.Families = append(s.Families, vip.IPv6)
 		}
 	}
-	for _, p := range o.Spec.Ports {
-		s.Ports = append(s.Ports, vip.Port{Protocol: string(p.Protocol), Port: uint16(p.Port)})
-	}
+	s.readPorts(o.Spec.Ports)
 	s.Local = o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 	if !leftAloneByKubeProxy(o) { // else nobody answers there
 		s.HealthCheckNodePort = uint16(o.Spec.HealthCheckNodePort)
@@ -95,6 +93,31 @@ func readService(o *corev1.Service) *cachedService {
 		s.Invalid = nil // its annotations are not for Herald
 	}
 	return s
+}
+
+// maxPorts is how many ports of a Service are kept. There may be tens of thousands, and every node keeps them.
+const maxPorts = 10000
+
+// readPorts fills in Ports: the first maxPorts. More add a sentence to Invalid.
+func (s *cachedService) readPorts(all []corev1.ServicePort) {
+	if len(all) > maxPorts {
+		s.Invalid = append(s.Invalid, fmt.Sprintf("spec.ports has %d ports, of which Herald sees the first %d: enable_service_security closes the others, and no conflict with another Service is found; make several Services.", len(all), maxPorts))
+		all = all[:maxPorts]
+	}
+	s.Ports = make([]vip.Port, len(all))
+	for i, p := range all {
+		s.Ports[i] = vip.Port{Protocol: protocolName(p.Protocol), Port: uint16(p.Port)}
+	}
+}
+
+// protocolName returns p as a string that is not kept once for each port.
+func protocolName(p corev1.Protocol) string {
+	for _, known := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP} {
+		if p == known {
+			return string(known)
+		}
+	}
+	return string(p)
 }
 
 // leftAloneByKubeProxy reports whether kube-proxy does not watch the Service, because of a label that its user has set (newProxyServer's
@@ -183,7 +206,7 @@ func readIngress(list []corev1.LoadBalancerIngress) []vip.Ingress {
 			v.IPMode = vip.IPMode(*i.IPMode)
 		}
 		for _, p := range i.Ports {
-			v.Ports = append(v.Ports, vip.Port{Protocol: string(p.Protocol), Port: uint16(p.Port)})
+			v.Ports = append(v.Ports, vip.Port{Protocol: protocolName(p.Protocol), Port: uint16(p.Port)})
 		}
 		out = append(out, v)
 	}

@@ -298,3 +298,18 @@ func TestServiceThatKubeProxyLeavesAlone(t *testing.T) {
 		}
 	}
 }
+
+// Of tens of thousands of ports, which every node would keep, the first 10000 count, and the user is told.
+func TestPortsAreBounded(t *testing.T) {
+	o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	for i := range 20001 {
+		o.Spec.Ports = append(o.Spec.Ports, corev1.ServicePort{Protocol: corev1.ProtocolUDP, Port: int32(i + 1)})
+	}
+	s := readService(o)
+	if n := len(s.Ports); n != 10000 || s.Ports[n-1] != (vip.Port{Protocol: "UDP", Port: 10000}) {
+		t.Errorf("%d ports are kept", n)
+	}
+	if len(s.Invalid) != 1 || !strings.HasPrefix(s.Invalid[0], "spec.ports has 20001 ports, of which Herald sees the first 10000") {
+		t.Errorf("told %q", s.Invalid)
+	}
+}

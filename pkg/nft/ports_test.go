@@ -188,3 +188,24 @@ func TestOpenPortsRefused(t *testing.T) {
 		t.Error("the World does not say why")
 	}
 }
+
+// The kernel takes a hundred thousand ports: its answers, one for each message of 250, find room. They had not at 65536.
+func TestManyOpenPorts(t *testing.T) {
+	newRig(t)
+	tables := New(check.Log(t))
+	var want []vip.OpenPort
+	for i := range 25 {
+		for p := range 4000 {
+			want = append(want, vip.OpenPort{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Protocol: "TCP", Port: uint16(p + 1)})
+		}
+	}
+	inside(t, "n1", func() {
+		began := time.Now()
+		have, err := tables.OpenPorts.Set(context.Background(), want)
+		check.OK(t, err)
+		if len(have) != len(want) {
+			t.Errorf("the kernel has %d ports of %d: %v", len(have), len(want), tables.OpenPorts.why)
+		}
+		t.Log(len(have), "ports take", time.Since(began))
+	})
+}

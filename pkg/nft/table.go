@@ -32,6 +32,7 @@ const (
 	renewAfter  = time.Minute      // the age at which the entries are renewed
 	retryAfter  = 30 * time.Second // after the kernel has refused
 	maxElements = 250              // in one message: a netlink attribute has at most 64 KiB
+	answerSize  = 4096             // what the answer to a message takes of the socket's buffer at most, in bytes
 )
 
 // Tables is the tables of this node's network namespace. Only one goroutine, the agent's, may
@@ -213,7 +214,10 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 		return nil
 	}
 	c, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return c.SetWriteBuffer(1<<16 + 128*len(want)) // one sendmsg(2) for the transaction
+		return errors.Join(
+			c.SetWriteBuffer(1<<16+128*len(want)),                   // one sendmsg(2) for the transaction
+			c.SetReadBuffer(1<<18+answerSize*len(want)/maxElements), // the kernel answers each message before the first answer is read
+		)
 	}))
 	if err != nil {
 		return err

@@ -50,8 +50,12 @@ type addressOf struct {
 func (f *filter) dropConflicts() {
 	refused := make(map[addressOf]string)
 	waiting := f.waitingHolders()
+	j := judging{filter: f, refused: refused}
 	for a, services := range f.askedByMany(waiting) {
-		f.judge(a, services, waiting[a], refused)
+		j.judge(a, services, waiting[a])
+		for _, s := range services {
+			j.ports.set(s.Ports, nil)
+		}
 	}
 	if len(refused) == 0 {
 		return
@@ -153,13 +157,21 @@ func (f *filter) waitingHolders() map[netip.Addr][]*service {
 	return all
 }
 
+// A judging decides who may have which address that several Services ask for.
+type judging struct {
+	*filter
+	refused   map[addressOf]string
+	ports     portOwners // of the address in question
+	specified portOwners // of any that specs name, for setPortsInStatus
+}
+
 // judge decides which of services, which ask for the address a, may have it, and adds to refused
 // why the others may not: the first comes first, and others are refused beside one of another namespace that does
 // not consent (whyNotBeside), one that has a by DHCP (declineIfLeased), or one with the same port (portConflict). waiting are Services that have a but are not accepted: they keep it from
 // other namespaces.
-func (f *filter) judge(a netip.Addr, services, waiting []*service, refused map[addressOf]string) {
+func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.sortFirstCome(a, services)
-	ports := f.portsInStatus(a, services)
+	f.setPortsInStatus(a, services)
 	holders := make([]*service, 0, len(services))
 	for _, s := range services {
 		why := f.whyNotBeside(s, a, waiting)
@@ -170,16 +182,14 @@ func (f *filter) judge(a netip.Addr, services, waiting []*service, refused map[a
 			why = declineIfLeased(s, holders[0], a)
 		}
 		if why == "" {
-			why = portConflict(s, ports)
+			why = portConflict(s, &f.ports)
 		}
 		if why != "" {
-			refused[addressOf{s, a}] = why
+			f.refused[addressOf{s, a}] = why
 			continue
 		}
 		holders = append(holders, s)
-		for _, p := range s.Ports {
-			ports[p] = s
-		}
+		f.ports.set(s.Ports, s)
 	}
 }
 
@@ -199,28 +209,23 @@ func (p *pass) sortFirstCome(a netip.Addr, services []*service) {
 	slices.SortStableFunc(services, func(x, y *service) int { return cmp.Compare(rank[x], rank[y]) })
 }
 
-// portsInStatus returns the ports of a that the statuses of services name and their specs still
+// setPortsInStatus stores in ports those of a that the statuses of services name and their specs still
 // have, each with the first such Service. A port that a Service adds to its spec later is not in
 // its status yet, so it does not take that port from another.
-func (f *filter) portsInStatus(a netip.Addr, services []*service) map[vip.Port]*service {
-	ports := make(map[vip.Port]*service)
+func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 	for _, s := range services {
-		specified := make(map[vip.Port]bool, len(s.Ports)) // there may be ten thousand
-		for _, p := range s.Ports {
-			specified[p] = true
-		}
 		for _, i := range s.Ingress {
-			if i.Addr != a {
+			if i.Addr != a || len(i.Ports) == 0 {
 				continue
 			}
+			f.specified.set(s.Ports, s)
 			for _, p := range i.Ports {
-				if ports[p] == nil && specified[p] {
-					ports[p] = s
+				if f.ports.of(p) == nil && f.specified.of(p) == s {
+					f.ports.set([]vip.Port{p}, s)
 				}
 			}
 		}
 	}
-	return ports
 }
 
 // whyNotBeside returns why s may not have a besides the holders of other namespaces, or "": it needs
@@ -294,9 +299,9 @@ func (s *service) clientOf(a netip.Addr) *dhcpClient {
 
 // portConflict returns why s may not have an address on which these ports are taken: another Service has
 // one of its ports. "" if none has.
-func portConflict(s *service, ports map[vip.Port]*service) string {
+func portConflict(s *service, ports *portOwners) string {
 	for _, p := range s.Ports {
-		if by := ports[p]; by != nil && by != s {
+		if by := ports.of(p); by != nil && by != s {
 			return fmt.Sprintf("port %d/%s belongs to %s, which had it first", p.Port, p.Protocol, by.nameFor(s))
 		}
 	}

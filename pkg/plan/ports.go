@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -15,9 +16,15 @@ const ssdpPort = 1900
 // expire (nft.Timeout).
 const lookAtPorts = 5 * time.Second
 
+// maxOpenPorts is how many ports of VIPs a namespace may have open on a node, each address counted: whenever one of any Service changes, all are written
+// again, which takes the kernel some 5 µs for each.
+const maxOpenPorts = 8192
+
 // limitPorts adds to the Plan which ports of the addresses of Services in it are open (enable_service_security): those of all Services
 // that have the address. An address is left out, so that all its ports are open, if every Service that has it is exempt
 // (kube-vip.io/ignore-service-security); the control plane's VIP always is.
+//
+// Each namespace has maxOpenPorts of them on a node. Those beyond stay closed, of the youngest Services, which get an Event (openedPorts).
 //
 // Gateways answer Herald's searches, which it sends from the VIP of a Service that asks for UPnP.
 func (p *pass) limitPorts(services []*service) {
@@ -30,14 +37,18 @@ func (p *pass) limitPorts(services []*service) {
 			sharing[a.Addr] = append(sharing[a.Addr], s)
 		}
 	}
+	limited := make(map[netip.Addr]bool)
 	for _, a := range p.out.Addresses {
 		p.replanAfter(lookAtPorts)
-		all := sharing[a.Addr]
-		if !slices.ContainsFunc(all, func(s *service) bool { return !s.AllPorts && !s.localDelivery }) {
+		limited[a.Addr] = slices.ContainsFunc(sharing[a.Addr], func(s *service) bool { return !s.AllPorts && !s.localDelivery })
+	}
+	opened := p.openedPorts(services, limited)
+	for _, a := range p.out.Addresses {
+		if !limited[a.Addr] {
 			continue
 		}
-		for _, s := range all {
-			for _, port := range s.Ports {
+		for _, s := range sharing[a.Addr] {
+			for _, port := range s.Ports[:opened[s]] {
 				p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr, Protocol: port.Protocol, Port: port.Port})
 			}
 			if s.Forward != nil && p.Forwarding != nil {
@@ -45,4 +56,32 @@ func (p *pass) limitPorts(services []*service) {
 			}
 		}
 	}
+}
+
+// openedPorts returns how many of its ports, the first of the spec, each Service has open on each of its limited addresses: all, but of a namespace
+// no more than maxOpenPorts. services are sorted, the oldest first. A Service that has some closed gets an Event.
+func (p *pass) openedPorts(services []*service, limited map[netip.Addr]bool) map[*service]int {
+	opened, left := make(map[*service]int, len(services)), make(map[string]int)
+	for _, s := range services {
+		addrs := 0
+		for _, a := range s.addrs {
+			if limited[a.Addr] {
+				addrs++
+			}
+		}
+		if addrs == 0 {
+			continue
+		}
+		ns := s.Key.Namespace
+		if _, known := left[ns]; !known {
+			left[ns] = maxOpenPorts
+		}
+		opened[s] = min(len(s.Ports), left[ns]/addrs)
+		left[ns] -= opened[s] * addrs
+		if closed := len(s.Ports) - opened[s]; closed > 0 {
+			p.addEvent(s, vip.InvalidField, fmt.Sprintf("spec.ports: the last %d of %d ports are closed. Node %s opens %d ports of VIPs for a namespace (enable_service_security), each address counted, those of older Services first; write fewer ports or addresses, or ask the operator (kube-vip.io/ignore-service-security)",
+				closed, len(s.Ports), p.Self, maxOpenPorts), 0)
+		}
+	}
+	return opened
 }

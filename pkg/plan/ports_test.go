@@ -87,3 +87,39 @@ func TestPortsNotLimited(t *testing.T) {
 		t.Error("an Event although it is bound")
 	}
 }
+
+// A namespace has 8192 ports of VIPs open on a node, those of its older Services; what it asks for beyond closes no port of another namespace.
+func TestOpenPortsOfANamespace(t *testing.T) {
+	r := rules()
+	r.LimitPorts = true
+	many := func(s *vip.Service) {
+		s.Ports = nil
+		for i := range 5000 {
+			s.Ports = append(s.Ports, vip.Port{Protocol: "TCP", Port: uint16(i + 1)})
+		}
+	}
+	other := svc("a", "10.77.0.70", younger)
+	other.Key.Namespace = "other"
+	w := world(svc("a", "10.77.0.60"), svc("b", "10.77.0.61,fd77::61", many), svc("c", "10.77.0.62", younger), other)
+	for _, s := range w.Services {
+		w.Claims[vip.Key{Namespace: s.Key.Namespace, Name: "kubevip-" + s.Key.Name}] = vip.Claim{Holder: "n1", Valid: true, Transitions: 1}
+	}
+	p := Make(r, w)
+	opened := make(map[string]int)
+	for _, x := range p.OpenPorts {
+		opened[x.Addr.String()]++
+	}
+	if got, want := fmt.Sprint(opened), "map[10.77.0.60:1 10.77.0.61:4095 10.77.0.62:1 10.77.0.70:1 fd77::61:4095]"; got != want {
+		t.Errorf("open are %s, want %s", got, want)
+	}
+	var told []string
+	for _, e := range p.Events {
+		if e.Reason == vip.InvalidField {
+			told = append(told, e.Service.Name+": "+e.Message)
+		}
+	}
+	const want = "b: spec.ports: the last 905 of 5000 ports are closed. Node n1 opens 8192 ports of VIPs for a namespace (enable_service_security)"
+	if len(told) != 1 || !strings.HasPrefix(told[0], want) {
+		t.Errorf("Events %q, want %q", told, want)
+	}
+}
