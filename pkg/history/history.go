@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxMoves is how many moves are remembered, the latest.
+	// maxMoves is how many moves are remembered (forgetOldest).
 	maxMoves = 1000
 	// maxCounted is how many series herald_vip_moves_total has at most, one for each Service.
 	maxCounted = 2000
@@ -110,9 +110,32 @@ func (h *History) Record(w vip.World, p vip.Plan) {
 			h.logMove(m)
 		}
 	}
-	all := slices.Concat(h.Moves(), added)
-	all = slices.Clone(all[max(0, len(all)-maxMoves):])
+	all := forgetOldest(slices.Concat(h.Moves(), added))
 	h.moves.Store(&all)
+}
+
+// forgetOldest returns the maxMoves of all that are remembered: as long as there are more, the oldest of the namespace with the most is
+// forgotten, so that nobody makes an operator forget what happened to others. all must not be used again.
+func forgetOldest(all []vip.Move) []vip.Move {
+	counts := make(map[string]int)
+	for _, m := range all {
+		counts[m.Service.Namespace]++
+	}
+	forget := make(map[string]int) // how many, by namespace
+	for n := len(all); n > maxMoves; n-- {
+		most := ""
+		for ns, count := range counts {
+			if count > counts[most] || count == counts[most] && ns < most {
+				most = ns
+			}
+		}
+		counts[most]--
+		forget[most]++
+	}
+	return slices.Clip(slices.DeleteFunc(all, func(m vip.Move) bool {
+		forget[m.Service.Namespace]--
+		return forget[m.Service.Namespace] >= 0
+	}))
 }
 
 // update compares one Service, and returns its moves that are to be remembered.

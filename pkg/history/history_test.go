@@ -158,3 +158,25 @@ func TestCameHere(t *testing.T) {
 		t.Errorf("%d series, want %d at most", h.counted, maxCounted)
 	}
 }
+
+// Two thousand moves of one namespace make nobody forget those of another.
+func TestMovesOfOtherNamespaces(t *testing.T) {
+	h := New(slog.New(slog.DiscardHandler))
+	other, flapping := vip.Key{Namespace: "shop", Name: "a"}, vip.Key{Namespace: "team", Name: "a"}
+	claims := map[vip.Key]vip.Claim{other: {Holder: "n2", Valid: true}, flapping: {Holder: "n2", Valid: true}}
+	p := vip.Plan{Verdicts: []vip.Verdict{{Service: other, Lease: other}, {Service: flapping, Lease: flapping}}}
+	w := vip.World{Synced: true, Self: "n1", Now: noon, Claims: claims}
+	h.Record(w, p)
+	for i := range 2000 {
+		w.Now = w.Now.Add(time.Second)
+		claims[flapping] = vip.Claim{Holder: []string{"n3", "n2"}[i%2], Valid: true}
+		if i == 3 {
+			claims[other] = vip.Claim{Holder: "n3", Valid: true}
+		}
+		h.Record(w, p)
+	}
+	all := h.Moves()
+	if len(all) != maxMoves || all[0].Service != other || all[1].Service != flapping || !all[1].At.After(all[0].At) || !all[maxMoves-1].At.Equal(w.Now) {
+		t.Errorf("%d moves are remembered, the first %v", len(all), all[0])
+	}
+}

@@ -84,6 +84,9 @@ func TestAdmission(t *testing.T) {
 		request{tenant, "POST", services + dry, service("a", "", ""), ""},
 		request{tenant, "POST", services + dry, service("a", addresses("10.77.0.5"), ""), "the namespace may not ask for 10.77.0.5; its annotation heraldvip.io/allowed-addresses permits none"},
 		request{tenant, "POST", services + dry, service("a", "", `,"loadBalancerIP":"10.77.0.5"`), "may not ask for 10.77.0.5"},
+		request{tenant, "POST", services + dry, service("a", "", `,"externalIPs":["10.77.0.5"]`), "may not ask for 10.77.0.5"}, // kube-proxy would send it what is for the VIP 10.77.0.5
+		request{tenant, "POST", services + dry, `{"metadata":{"name":"c"},"spec":{"externalIPs":["10.77.0.5"],"ports":[{"port":80}]}}`, "may not ask for 10.77.0.5"},
+		request{"admin", "POST", services + dry, `{"metadata":{"name":"c"},"spec":{"externalIPs":["10.77.0.5"],"ports":[{"port":80}]}}`, ""},
 		request{tenant, "POST", services + dry, service("a", addresses("nonsense"), ""), "may not ask for nonsense"},
 		request{tenant, "POST", services + dry, service("a", addresses(many), ""), "16 addresses at most"},
 		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/forwardUPNP":"true"`, ""), "may not set kube-vip.io/forwardUPNP on a Service: its annotation heraldvip.io/allowed-annotations"},

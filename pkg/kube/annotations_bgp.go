@@ -16,7 +16,7 @@ func parseMethods(value string) (methods []vip.Method, problem string) {
 	for text := range strings.SplitSeq(value, ",") {
 		m := vip.Method(strings.ToLower(strings.TrimSpace(text)))
 		if m != vip.ByARP && m != vip.ByBGP {
-			return []vip.Method{}, "write arp, bgp, or both with a comma between. The VIP is not announced"
+			return []vip.Method{}, "write arp, bgp, or both with a comma between. Until then the VIP is not announced, unless it is already and only one of the two is enabled"
 		}
 		methods = appendUnique(methods, m)
 	}

@@ -66,7 +66,7 @@ func TestReadAnnotations(t *testing.T) {
 		{announceKey, " ARP, bgp,arp", vip.Service{Announce: []vip.Method{vip.ByARP, vip.ByBGP}}},
 		{announceKey, "", vip.Service{}},
 		{announceKey, "bgp,ospf", vip.Service{Announce: []vip.Method{}, Invalid: []string{
-			`heraldvip.io/announce is "bgp,ospf": write arp, bgp, or both with a comma between. The VIP is not announced.`}}},
+			`heraldvip.io/announce is "bgp,ospf": write arp, bgp, or both with a comma between. Until then the VIP is not announced, unless it is already and only one of the two is enabled.`}}},
 		{communitiesKey, "65000:100, 65000:1:100,no-export", vip.Service{BGPAttributes: vip.BGPAttributes{Communities: []vip.Community{65000<<16 | 100, 0xffffff01}, LargeCommunities: []vip.LargeCommunity{{65000, 1, 100}}}}},
 		{communitiesKey, "none", vip.Service{BGPAttributes: vip.BGPAttributes{Communities: []vip.Community{}}}},
 		{communitiesKey, "1:2,x", vip.Service{Invalid: []string{

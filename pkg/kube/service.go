@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -89,6 +90,9 @@ func readService(o *corev1.Service) *cachedService {
 	if s.Source == "" {
 		s.readSpecAndStatusAddresses(o.Spec.LoadBalancerIP)
 	}
+	if len(s.Addresses) == 0 && s.Source != "" {
+		s.keepStatusAddresses()
+	}
 	if !s.LoadBalancer {
 		s.Invalid = nil // its annotations are not for Herald
 	}
@@ -144,11 +148,25 @@ func (s *cachedService) readSpecAndStatusAddresses(loadBalancerIP string) {
 		s.Addresses = []netip.Addr{a}
 		return
 	}
+	s.readStatusAddresses()
+}
+
+// readStatusAddresses fills in Addresses and Source from s.Ingress, if that names any.
+func (s *cachedService) readStatusAddresses() {
 	for _, i := range withoutGateways(s.Ingress) {
 		if i.Addr.IsValid() && len(s.Addresses) < maxAddresses {
 			s.Source = "status.loadBalancer.ingress"
 			s.Addresses = appendUnique(s.Addresses, i.Addr)
 		}
+	}
+}
+
+// keepStatusAddresses fills in Addresses and Source from s.Ingress where the field Source, which names addresses, can't be read: a mistake there
+// does not take a VIP down (decision 0118). It adds to Invalid what is in effect. It does nothing if s.Ingress names no address.
+func (s *cachedService) keepStatusAddresses() {
+	field := s.Source
+	if s.readStatusAddresses(); len(s.Addresses) > 0 {
+		s.Invalid = append(s.Invalid, fmt.Sprintf("As long as %s can't be read the Service keeps what its status names: %s.", field, strings.ReplaceAll(joinAddrs(s.Addresses), ",", ", ")))
 	}
 }
 

@@ -77,8 +77,10 @@ func TestAddressSource(t *testing.T) {
 		{name: "empty annotation is absent", annotation: " ", spec: "10.0.0.2", want: addrs("10.0.0.2"), source: "spec.loadBalancerIP"},
 		{name: "status", status: ingress("10.0.0.3", "fd00::3", "10.0.0.3"), want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress"},
 		{name: "status with host names", status: []corev1.LoadBalancerIngress{{Hostname: "a.example"}}},
-		{name: "a wrong annotation is not passed over", annotation: "x", spec: "10.0.0.2", status: ingress("10.0.0.3"), source: addressesKey, invalid: 1},
-		{name: "a wrong spec is not passed over", spec: "x", status: ingress("10.0.0.3"), source: "spec.loadBalancerIP", invalid: 1},
+		{name: "a wrong annotation is not passed over", annotation: "x", spec: "10.0.0.2", source: addressesKey, invalid: 1},
+		{name: "... but a VIP stays", annotation: "10.0.0.1,x", spec: "10.0.0.2", status: ingress("10.0.0.3", "fd00::3"), want: addrs("10.0.0.3", "fd00::3"), source: "status.loadBalancer.ingress", invalid: 2},
+		{name: "a wrong spec is not passed over", spec: "x", source: "spec.loadBalancerIP", invalid: 1},
+		{name: "... but a VIP stays", spec: "x", status: ingress("10.0.0.3"), want: addrs("10.0.0.3"), source: "status.loadBalancer.ingress", invalid: 2},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

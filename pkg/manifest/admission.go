@@ -44,10 +44,12 @@ const (
 	annotationsOf = `(% == null ? {} : %.metadata.?annotations.orValue({}))`
 	// addressAnnotations are those by which a Service asks for addresses: kube-vip's, MetalLB's and Cilium's.
 	addressAnnotations = `'kube-vip.io/loadbalancerIPs', 'metallb.io/loadBalancerIPs', 'metallb.universe.tf/loadBalancerIPs', 'lbipam.cilium.io/ips', 'io.cilium/lb-ipam-ips'`
-	// requestedBy is the addresses that a Service % asks for.
-	requestedBy = `(% == null || %.spec.?type.orValue('') != 'LoadBalancer' ? [] : ` +
+	// namedBy is the addresses that a Service % of type LoadBalancer names.
+	namedBy = `(% == null || %.spec.?type.orValue('') != 'LoadBalancer' ? [] : ` +
 		`([` + addressAnnotations + `].map(k, %.metadata.?annotations[?k].orValue('')).join(',') + ',' + %.spec.?loadBalancerIP.orValue(''))` +
 		`.split(',').map(a, a.trim()).filter(a, a != ''))`
+	// requestedBy is the addresses that a Service % asks for: by spec.externalIPs of any type kube-proxy takes them, a VIP of another namespace's, too.
+	requestedBy = namedBy + ` + (% == null ? [] : %.spec.?externalIPs.orValue([]))`
 	// othersFinalizers is the finalizers of a Service % that are not the one that Herald writes.
 	othersFinalizers = `%.metadata.?finalizers.orValue([]).filter(f, f != '` + cleanupFinalizer + `')`
 	// listedIn is the list, with commas between, that an annotation % of the Namespace holds.

@@ -70,8 +70,13 @@ func (p *pass) setInterface(s *service) {
 
 // setMethods sets the methods by which s is announced, if it names none, to those that the pool of
 // one of its addresses names: of the first address for which a pool does. It returns that pool, or
-// "".
+// "". If what s names can't be read, and only one method is enabled, that is the one by which a VIP
+// that its status shows was announced, and is (decision 0118).
 func (p *pass) setMethods(s *service) (pool string) {
+	if s.Announce != nil && len(s.Announce) == 0 && p.ARP != p.hasRoutes() && slices.ContainsFunc(s.Addresses, s.statusHas) {
+		s.Announce = nil
+		return ""
+	}
 	if p.offers == nil || s.Announce != nil {
 		return ""
 	}

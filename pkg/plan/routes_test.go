@@ -185,6 +185,8 @@ func TestRoutes(t *testing.T) {
 		{"both enabled, BGP asked for", bgpRules(withARP), withSessions(world(svc("a", "10.77.0.50", written("n1"), announcedBy(vip.ByBGP)))), mine},
 		{"a way that is not enabled", bgpRules(), withSessions(world(svc("a", "10.77.0.50", announcedBy(vip.ByARP)))), "a: InvalidField\n"},
 		{"a way that can't be read", bgpRules(), withSessions(world(svc("a", "10.77.0.50", announcedBy()))), "a: InvalidField\n"},
+		{"... of a VIP that is announced, by the only way there is", bgpRules(), withSessions(world(svc("a", "10.77.0.50", written("n1"), announcedBy()))), mine},
+		{"... by one of two", bgpRules(withARP), withSessions(world(svc("a", "10.77.0.50", written("n1"), announcedBy()))), "status of a: 0 addresses, host \"\"\na: InvalidField\n"},
 
 		{"election: the owner", bgpRules(withElection), held(withSessions(world(a)), "a", "n1"), mine},
 		{"election: another", bgpRules(withElection), seenFrom(held(withSessions(world(a)), "a", "n1"), "n2"), "a: VIPElsewhere\n"},
