@@ -50,7 +50,7 @@ type Annotation struct {
 
 // Annotations explains every annotation on a Service, for the generated reference.
 var Annotations = []Annotation{
-	{Key: addressesKey, Value: "IP addresses, separated by commas", Meaning: "The addresses of the Service, IPv4, IPv6 or both; those after the first 16 are left out. Wins over spec.loadBalancerIP, which wins over the addresses that the status has already. An empty value is as if the annotation were absent."},
+	{Key: addressesKey, Value: "IP addresses, separated by commas", Meaning: "The addresses of the Service, IPv4, IPv6 or both; those after the first 16 are left out. Wins over spec.loadBalancerIP, which wins over the addresses that the status has already. An empty value is as if the annotation were absent; of one that can't be read those of the status stay."},
 	{Key: poolKey, Value: "names of pools, separated by commas", Meaning: "The pools that the Service wants an address of, the first that has one. The default is those that are offered to its namespace. MetalLB's `metallb.io/address-pool` is understood as well. See pools.md."},
 	{Key: allocatedKey, Value: "names of pools", Meaning: "The pools that kube-vip.io/loadbalancerIPs was given of. Remove it to keep the address as one that you set; without both annotations the Service keeps what its status names.", Written: true},
 	{Key: renumberKey, Value: "true or false", Meaning: "Herald may give the Service another address, as soon as there is one, if no pool has any more what it was given. Without it the Service keeps its address. See pools.md."},
