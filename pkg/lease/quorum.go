@@ -57,7 +57,7 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	if d.Agreed > 0 {
 		l.o.Log.Info("the API server is out of reach and a node is dead: the nodes that are left have agreed on who takes its VIPs", "agreed", d.Agreed, "nodes", d.Holders)
 	}
-	if d.HoldUntil.After(now) && !before.HoldUntil.After(now) {
+	if d.Verdict == quorum.Holding && before.Verdict != quorum.Holding {
 		l.o.Log.Warn("the API server is out of reach of this node and of the others that it hears: VIPs stay where they are, since more than half of the nodes agree on that", "holding", d.Holders)
 	}
 	if d.UnknownMoves && !before.UnknownMoves {

@@ -115,7 +115,7 @@ type update struct {
 // tenure, until maxWrites requests are under way; the outcome goes to applyUpdate. When a write
 // starts, a hand-over is stored in handingOver, and a lease to be released counts as outdated, so
 // that this node's claim on it is not valid. It starts none before the first plan, nor without a
-// confirmed tenure that rests on renewals (not on Decision.HoldUntil). Of those that write what was transferred to this node no more
+// confirmed tenure that rests on renewals (not quorum.Holding). Of those that write what was transferred to this node no more
 // than maxUnwritten are under way. Hand-overs that need no write of their own (splitHandOvers) it stores in handOvers, for renew. Before
 // that, always, it calls updateStalled and updatePassedOver.
 func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
@@ -123,7 +123,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 	l.updateStalled(now)
 	l.updatePassedOver(now)
 	t := l.tenure(now)
-	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.HoldUntil.After(now) || len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
+	if !l.writes.planned || !t.Holds(now) || !t.Confirmed || l.decision.Verdict == quorum.Holding || len(l.writes.pending)-l.writes.nodeLeases >= maxWrites {
 		return
 	}
 	var updates []update

@@ -95,8 +95,10 @@ func (e *evaluation) endEpoch(why string) {
 }
 
 // tenure returns this node's right to act on its claims (Self.Tenure), by what has been
-// decided so far: s.heldUntil, and whether the epoch is over.
-func (e *evaluation) tenure() vip.Tenure { return e.Self.Tenure(e.Timing, e.s.heldUntil, e.Now) }
+// decided so far: s.heldUntil and keptUntil, and whether the epoch is over.
+func (e *evaluation) tenure() vip.Tenure {
+	return e.Self.Tenure(e.Timing, later(e.s.heldUntil, e.s.keptUntil), e.Now)
+}
 
 // updatePeers fills e.peers with the node lease and the heartbeats of each peer and what is
 // remembered of it, and stores for the next evaluation: its status, since when it has yielded,
@@ -162,9 +164,9 @@ func (m *memory) loseClaims(epoch int64, now time.Time) {
 //     there are more than two voters.
 //   - Holding, which extends the tenure to holdTime from now: nobody it hears reaches the API
 //     server (or all that do had lost it, too, and apiTolerance has not passed), and more than
-//     half of the voters agree (half, if the gateway is Alive). Without that it lasts for
-//     tolerance.
-//   - Expiring: nothing extends the tenure.
+//     half of the voters agree (half, if the gateway is Alive, and each other voter is heard or Dead: one that is Suspect or was never heard may
+//     reach the API server, and the same gateway). Without that it lasts for tolerance.
+//   - Expiring: nothing extends the tenure; but if as many agree, and others that it hears reach the API server, it lasts for Timing.knowsTime.
 //
 // While the renewal is not late it stores the voters. It also stores whether claims may be
 // moved without the API server (s.moving): the tenure holds, the renewal has been late for
@@ -175,10 +177,12 @@ func (e *evaluation) decideTenure() {
 	s, now := &e.s, e.Now
 	if !e.late {
 		s.Voters = e.listVoters()
+	} else if s.renewalLate = now; now.Sub(e.Self.Renewed) > e.Timing.RenewDeadline {
+		s.ranOutAt = now
 	}
 	t := e.tenure()
 	holds := t.Holds(now)
-	api, returned, dead := e.findHolders(holds && t.Confirmed)
+	api, returned, dead, unheard := e.findHolders(holds && t.Confirmed)
 	if !api {
 		s.apiSince = time.Time{}
 	} else if s.apiSince.IsZero() {
@@ -189,7 +193,7 @@ func (e *evaluation) decideTenure() {
 	majority := 2*agree > len(s.Voters)
 	half := e.late && 2*agree == len(s.Voters)
 	e.d.NeedsGateway = e.d.NeedsGateway || half
-	enough := majority || half && e.Gateway == vip.Alive
+	enough := majority || half && e.Gateway == vip.Alive && unheard == 0
 	if !e.late || api || !watches || 2*dead <= len(s.Voters) {
 		s.cutOffSince = time.Time{}
 	} else if s.cutOffSince.IsZero() {
@@ -199,7 +203,7 @@ func (e *evaluation) decideTenure() {
 	switch {
 	case !e.late || e.Self.EpochOver || e.Self.Epoch == 0:
 		e.d.Verdict = Renewing
-		s.heldUntil, s.quorumAt = time.Time{}, now
+		s.heldUntil, s.keptUntil, s.quorumAt = time.Time{}, time.Time{}, now
 	case api && !mayFollow && now.Sub(e.Self.Renewed) > e.Timing.yield():
 		e.d.Verdict = Yielding
 		e.endEpoch("other nodes reach the API server and this one does not")
@@ -212,8 +216,10 @@ func (e *evaluation) decideTenure() {
 		e.endEpoch("it could not be renewed in time")
 	case watches && holds && (!api || returned && mayFollow) && enough:
 		s.quorumAt, s.heldUntil = now, now.Add(holdTime)
+	case watches && holds && enough && s.heldUntil.IsZero():
+		s.quorumAt, s.keptUntil = now, e.Self.Renewed.Add(e.Timing.knowsTime())
 	case now.Sub(s.quorumAt) > tolerance:
-		s.heldUntil = time.Time{}
+		s.heldUntil, s.keptUntil = time.Time{}, time.Time{}
 	}
 	if e.d.Verdict == Expiring && s.heldUntil.After(now) {
 		e.d.Verdict = Holding
@@ -223,7 +229,7 @@ func (e *evaluation) decideTenure() {
 		s.moving, s.proposals = moving, nil
 		e.d.Changed = true
 	}
-	e.d.HoldUntil, e.d.Holders = s.heldUntil, len(s.holders)
+	e.d.HoldUntil, e.d.Holders = later(s.heldUntil, s.keptUntil), len(s.holders)
 }
 
 // listVoters returns the epochs, by name, of this node and of the nodes whose node lease is
@@ -256,8 +262,8 @@ func (e *evaluation) apiTolerance(returned bool) time.Duration {
 // set; another is if it is Alive and its heartbeat has TenureValid in the epoch in which it is
 // a voter. It returns whether any Alive node reaches the API server (api), whether all that do
 // were seen without it since this node's renewal is late (returned; false if none does), and
-// how many voters are Dead.
-func (e *evaluation) findHolders(holds bool) (api, returned bool, dead int) {
+// how many voters are Dead, and how many neither that nor Alive.
+func (e *evaluation) findHolders(holds bool) (api, returned bool, dead, unheard int) {
 	s, holders := &e.s, []string{}
 	returned = true
 	if holds {
@@ -275,6 +281,8 @@ func (e *evaluation) findHolders(holds bool) (api, returned bool, dead int) {
 			}
 		case voter && p.status.Liveness == vip.Dead:
 			dead++
+		case voter:
+			unheard++
 		}
 	}
 	slices.Sort(holders)
@@ -283,7 +291,7 @@ func (e *evaluation) findHolders(holds bool) (api, returned bool, dead int) {
 	if len(s.proposals) > 0 {
 		s.futureHash = s.hash(s.future())
 	}
-	return api, api && returned, dead
+	return api, api && returned, dead, unheard
 }
 
 // countAgreeing returns how many holders have sent the StateHash that this node has, or will

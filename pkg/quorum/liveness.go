@@ -93,13 +93,14 @@ func (e *evaluation) listFences() {
 
 // fenceReason returns why this node must fence p now, or "": p is dead (for StopTime, if it said
 // that it stops; if its process has ended, since restartTime after its last heartbeat and the last renewal of its node lease), and this node reaches enough others (s.mayFence) and has been in no minority
-// for RejoinTime, nor stopped within tolerance; or p hangs, and this node hears enough others (s.mayFenceHung) and has been in no minority for that long; or p has yielded, was not silent within tolerance, and
+// for RejoinTime, nor stopped within tolerance; or p hangs, this node's renewals have been in time for two retry periods, and it hears enough others (s.mayFenceHung) and has been in no minority for that long; or p has yielded, was not silent within tolerance, and
 // its node lease has not changed for a retry period; or that has not changed for the lease
-// duration, during which all of this node's renewals succeeded. turn is how many other nodes
+// duration, during which all of this node's renewals succeeded, none of them later than the renew deadline. turn is how many other nodes
 // try before this one: each puts it off by deadDelay, or by silentDelay with the last reason.
 func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
-	// A node gets the whole lease duration again once this one can see its renewals.
-	silent := e.Now.Sub(later(p.Changed, e.Self.RenewingSince))
+	// A node gets the whole lease duration again once this one can see its renewals. A renewal of this node that has had no answer yet has
+	// not failed, and shows that others can't renew either.
+	silent := e.Now.Sub(later(later(p.Changed, e.Self.RenewingSince), e.s.ranOutAt))
 	deadFor := e.Now.Sub(p.status.Since)
 	switch {
 	case p.status.Stopping:
@@ -107,7 +108,7 @@ func (e *evaluation) fenceReason(p peer, turn time.Duration) string {
 	case p.status.ProcessEnded:
 		deadFor = p.endedFor(e.Now) - e.Timing.restartTime()
 	}
-	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.restartTime(), silent-2*e.Timing.RetryPeriod)
+	hungFor := min(e.Now.Sub(p.status.SilentSince)-e.Timing.restartTime(), min(silent, e.Now.Sub(e.s.renewalLate))-2*e.Timing.RetryPeriod)
 	// A node that rejoins the others meets them one by one: those that it has not met yet look dead. So does one that was stopped for a moment.
 	settled := e.Now.Sub(e.s.minorityAt) > RejoinTime && e.Now.Sub(e.Self.ConfirmAfter) > tolerance
 	switch {

@@ -64,6 +64,14 @@ func (t Timing) yield() time.Duration {
 	return max(t.RenewDeadline*6/10, t.RetryPeriod*5/2+time.Second/2)
 }
 
+// knowsTime returns how long after its last renewal a node that can't renew keeps its right to its VIPs at least, if more than half of
+// the voters agree with it: a second longer than until it yields, since addresses are removed in the last second of that right, and until the others
+// notice that the API server is out of reach for all; and a second less than the lease duration, in which no other fences it. With the default timing the
+// renew deadline is later.
+func (t Timing) knowsTime() time.Duration {
+	return max(t.RenewDeadline, min(t.yield()+time.Second, t.LeaseDuration-time.Second))
+}
+
 // restartTime returns how long after the last heartbeat of a node whose kernel answers, or the last renewal of its node lease, its epoch is ended:
 // shortly before its VIPs may end, whose lifetime is AddressLifetime, less where the tenure is shorter.
 // A process that was killed and is started again by then still has its VIPs.
@@ -124,8 +132,11 @@ type State struct {
 	voided       map[string]bool   // claims, node@epoch, of nodes from which a Move to them was moved on, as long as there are any in Moved
 	holders      []string          // those of them that act on their claims, as this node sees it; sorted
 	memory       map[string]memory // by peer
-	heldUntil    time.Time         // Decision.HoldUntil
+	heldUntil    time.Time         // Decision.HoldUntil, while this node is Holding
+	keptUntil    time.Time         // the same, until it knows whether others renew (knowsTime)
 	quorumAt     time.Time         // when this node last renewed, or had a quorum
+	renewalLate  time.Time         // when its renewal was last late
+	ranOutAt     time.Time         // when the renew deadline was last over
 	lateAt       time.Time         // when its renewal was last so late that claims may be moved
 	cutOffSince  time.Time         // since when most voters have been dead; zero: they are not
 	apiSince     time.Time         // since when other nodes have been seen to reach the API server; zero: none does

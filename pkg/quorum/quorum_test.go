@@ -11,6 +11,9 @@ import (
 
 var timing = Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 
+// kubeVIPTiming is that of kube-vip's static Pods.
+var kubeVIPTiming = Timing{LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second}
+
 // A node is what a test says of n1, or of what n1 knows of another node, from some time on.
 type node struct {
 	liveness vip.Liveness
@@ -44,6 +47,7 @@ func (n node) is(l vip.Liveness) node { n.liveness = l; return n }
 
 // A view is n1 and what it knows of others, evaluated each 50 ms.
 type view struct {
+	timing     Timing
 	now, began time.Time
 	self       Self
 	others     map[string]node
@@ -60,7 +64,7 @@ type view struct {
 func newView(nodes int) *view {
 	began := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	v := &view{
-		now: began, began: began, others: map[string]node{}, known: map[string]Peer{}, statuses: map[string]vip.PeerStatus{},
+		timing: timing, now: began, began: began, others: map[string]node{}, known: map[string]Peer{}, statuses: map[string]vip.PeerStatus{},
 		self: Self{Name: "n1", Epoch: 1, Renewed: began, RenewingSince: began},
 	}
 	v.set(well, 2, nodes)
@@ -114,7 +118,7 @@ func (v *view) pass(d time.Duration, renews bool) {
 			}
 			v.known[name], v.statuses[name] = p, s
 		}
-		in := Input{Now: v.now, Timing: timing, Self: v.self, Peers: v.known, Statuses: v.statuses, Gateway: v.gateway, Versions: v.versions}
+		in := Input{Now: v.now, Timing: v.timing, Self: v.self, Peers: v.known, Statuses: v.statuses, Gateway: v.gateway, Versions: v.versions}
 		if v.off {
 			in.Statuses = nil
 		}
@@ -152,6 +156,17 @@ func TestWithoutAPIServer(t *testing.T) {
 		}, 10100 * time.Millisecond, GivingUp},
 		{"half of four is left", 4, func(v *view) { v.set(cut, 2, 2); v.set(dead, 3, 4) }, 9 * time.Second, Expiring},
 		{"half of four is left, and the gateway", 4, func(v *view) { v.set(cut, 2, 2); v.set(dead, 3, 4); v.gateway = vip.Alive }, time.Hour, Holding},
+		{"half of four is left, and the gateway, and the others are not heard, though their kernels answer", 4, func(v *view) {
+			v.set(cut, 2, 2)
+			v.set(well.is(vip.Suspect), 3, 4)
+			v.gateway = vip.Alive
+		}, 10100 * time.Millisecond, GivingUp},
+		{"half of four is left, and the gateway, and one of the others was never heard", 4, func(v *view) {
+			v.set(cut, 2, 2)
+			v.set(dead, 3, 3)
+			v.set(well.is(vip.Unknown), 4, 4)
+			v.gateway = vip.Alive
+		}, 10100 * time.Millisecond, GivingUp},
 		{"too few hold on", 3, func(v *view) { v.set(cut.is(vip.Suspect), 2, 3) }, 9 * time.Second, Expiring},
 		{"too few hold on, at the renew deadline", 3, func(v *view) { v.set(cut.is(vip.Suspect), 2, 3) }, 10100 * time.Millisecond, GivingUp},
 		{"most are dead", 3, func(v *view) { v.set(dead, 2, 3) }, 4100 * time.Millisecond, GivingUp},
@@ -300,6 +315,76 @@ func TestFence(t *testing.T) {
 				t.Errorf("fenced: %q, want %q", got, tt.fenced)
 			}
 		})
+	}
+}
+
+// While the API server answers nobody for a moment all node leases age: no node that lives is fenced for that, neither then nor when one
+// reaches it before the others.
+func TestNoFenceForAnOutage(t *testing.T) {
+	tests := []struct {
+		name   string
+		timing Timing
+		other  node
+		away   time.Duration // at most
+	}{
+		{"kube-vip's timing", kubeVIPTiming, cut, 6 * time.Second},
+		{"kube-vip's timing, blocked port", kubeVIPTiming, cut.is(vip.Suspect).with(func(n *node) { n.silent = true }), 6 * time.Second},
+		{"blocked port", timing, cut.is(vip.Suspect).with(func(n *node) { n.silent = true }), 9 * time.Second},
+	}
+	for _, tt := range tests {
+		for away := 3 * tt.timing.RetryPeriod; away <= tt.away; away += time.Second / 2 {
+			t.Run(fmt.Sprint(tt.name, " ", away), func(t *testing.T) {
+				v := newView(3)
+				v.timing = tt.timing
+				v.set(tt.other.with(func(n *node) { n.renews = true }), 2, 2)
+				v.pass(5*time.Second, true)
+				v.set(tt.other, 2, 2)
+				v.set(cut, 3, 3)
+				pass := func(d time.Duration, renews bool) {
+					for end := v.now.Add(d); v.now.Before(end); {
+						since := v.self.RenewingSince
+						v.pass(50*time.Millisecond, renews)
+						v.self.RenewingSince = since // requests have no answer, which is no failure yet
+						if v.d.Fence["n2"] != "" {
+							t.Fatalf("%v after the last renewal: %s", v.now.Sub(v.self.Renewed), v.d.Fence["n2"])
+						}
+					}
+				}
+				pass(tt.timing.RetryPeriod, true) // the other was the first whose renewal has had no answer
+				pass(away-tt.timing.RetryPeriod, false)
+				pass(500*time.Millisecond, true) // the others' next tries come later
+			})
+		}
+	}
+}
+
+// With kube-vip's timing a node that can't renew keeps its VIPs until it knows whether others can, which is a retry period later for those that
+// were the last to renew. It yields as soon as it knows.
+func TestKeepsItsVIPsUntilItKnows(t *testing.T) {
+	begin := func() *view {
+		v := newView(3)
+		v.timing = kubeVIPTiming
+		v.pass(5*time.Second, true)
+		return v
+	}
+	v := begin()
+	v.pass(2500*time.Millisecond, false)
+	if left := v.self.Tenure(v.timing, v.d.HoldUntil, v.now).Until.Sub(v.now); left < time.Second || v.d.Verdict != Expiring {
+		t.Errorf("2.5 s after its last renewal: %s, for another %v; its addresses are removed in the last second", v.d.Verdict, left)
+	}
+	v.set(cut, 2, 3)
+	if v.pass(100*time.Millisecond, false); v.d.Verdict != Holding {
+		t.Errorf("%s, want it holding: nobody renews", v.d.Verdict)
+	}
+	v = begin()
+	if v.pass(3100*time.Millisecond, false); v.d.EndEpoch == "" {
+		t.Errorf("%s after 3.1 s, though others renew", v.d.Verdict)
+	}
+	v = begin()
+	v.set(well.is(vip.Suspect), 2, 3)
+	v.pass(3100*time.Millisecond, false)
+	if v.self.Tenure(v.timing, v.d.HoldUntil, v.now).Holds(v.now) {
+		t.Error("holds its tenure after the renew deadline, though it hears nobody")
 	}
 }
 
