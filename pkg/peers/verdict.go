@@ -39,8 +39,8 @@ const (
 	probeMaxAge = 500 * time.Millisecond
 	// A TCP reset is not authenticated: whoever sees the SYN can forge one. So a node whose port refuses
 	// connections is Dead only once it is silent for refusedTime and has refused minRefusals in a row. Until
-	// then its kernel answers for its VIPs and serves them (their lifetime is 3 s, renewed each 0.75 s), so
-	// no client waits for it.
+	// then its kernel answers for its VIPs and serves them (their lifetime is vip.AddressLifetime, or what is left of its
+	// tenure if that is less, renewed each 0.75 s), so no client waits for it.
 	refusedTime = 500 * time.Millisecond
 	minRefusals = 3
 	// From the end of a probe of a silent node to the next one.
