@@ -139,7 +139,7 @@ func (x *explainer) service(k vip.Key) (e serviceExplanation, err error) {
 		e.Owner, e.Since = owner, since
 	}
 	e.Problem = x.view.problem(s, e.Owner, e.Since)
-	if advice := plan.Advice(k, x.view.reason(s, e.Problem)); advice != "" {
+	if advice := x.view.advice(s, e.Problem); advice != "" {
 		e.Advice = advice
 	}
 	for _, v := range x.snapshot.Events {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -200,6 +201,19 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 		if got := later.Services[i].Problem; !strings.HasPrefix(got, want) {
 			t.Errorf("an hour later: %s: got %q, want %q", later.Services[i].Service, got, want)
 		}
+		if got := later.Services[i].Advice; strings.HasPrefix(want, "no Herald") && !strings.HasPrefix(got, "look at its Pods and their log: kubectl -n kube-system get pods") {
+			t.Errorf("an hour later: %s: what to do is %q", later.Services[i].Service, got)
+		}
+	}
+}
+
+// A table says what to do where no Herald runs on any node.
+func TestStatusAdviceWithoutHerald(t *testing.T) {
+	s := kube.Snapshot{Services: []vip.Service{serviceWith("web", "10.0.0.1", "")}}
+	var b strings.Builder
+	check.OK(t, newStatusReport(s, inNamespace(""), noon).writeTables(&b, false))
+	if !regexp.MustCompile(`(?m)^REASON +SERVICES +WHAT TO DO\n- +default/web +look at its Pods`).MatchString(b.String()) {
+		t.Errorf("got\n%s", &b)
 	}
 }
 

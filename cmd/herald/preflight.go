@@ -119,24 +119,25 @@ type nftablesUse struct {
 	check    func() error       // whether the kernel takes the table
 	without  string             // what happens if it does not
 	severity preflight.Severity // of that
+	byOthers bool               // whether it is needed at all depends on Services: it is no line if all is well
 }
 
 // nftablesUses returns the options of cfg that make tables of nftables.
 func nftablesUses(cfg config.Config) (all []nftablesUse) {
 	if cfg.Services.KeepConnections > 0 {
-		all = append(all, nftablesUse{"herald_keep_connections", nft.CheckFormerOwners, "a move of a VIP resets its connections", preflight.Warning})
+		all = append(all, nftablesUse{"herald_keep_connections", nft.CheckFormerOwners, "a move of a VIP resets its connections", preflight.Warning, false})
 		if cfg.ControlPlane.Enable {
-			all = append(all, nftablesUse{"cp_enable", nft.CheckTranslations, "a move of the control plane's VIP resets the connections to it", preflight.Warning})
+			all = append(all, nftablesUse{"cp_enable", nft.CheckTranslations, "a move of the control plane's VIP resets the connections to it", preflight.Warning, false})
 		}
 	}
 	if cfg.Services.LimitPorts {
-		all = append(all, nftablesUse{"enable_service_security", nft.CheckOpenPorts, "this node carries no VIP of a Service whose ports are to be limited", preflight.Error})
+		all = append(all, nftablesUse{"enable_service_security", nft.CheckOpenPorts, "this node carries no VIP of a Service whose ports are to be limited", preflight.Error, false})
 	}
 	if cfg.ControlPlane.Balance.Method == config.Masquerade && cfg.ControlPlane.Balance.Enable {
-		all = append(all, nftablesUse{"lb_enable", nft.CheckBalanced, "the API server of the VIP's owner answers all connections to it", preflight.Warning})
+		all = append(all, nftablesUse{"lb_enable", nft.CheckBalanced, "the API server of the VIP's owner answers all connections to it", preflight.Warning, false})
 	}
 	if cfg.Egress.Enable && cfg.Services.Enable {
-		all = append(all, nftablesUse{"egress_enable", nft.CheckEgress, "what the pods of Services with kube-vip.io/egress send has the source that the network plugin gives it, if it leaves by this node", preflight.Warning})
+		all = append(all, nftablesUse{"egress_enable", nft.CheckEgress, "what the pods of Services with kube-vip.io/egress send has the source that the network plugin gives it, if it leaves by this node", preflight.Warning, true})
 	}
 	return all
 }
@@ -148,7 +149,9 @@ func checkNftables(uses []nftablesUse) (all []preflight.Result) {
 		if err := u.check(); err != nil {
 			r.Severity, r.Message = u.severity, fmt.Sprintf("nftables can't be used (%v): %s", err, u.without)
 		}
-		all = append(all, r)
+		if !u.byOthers || r.Severity != preflight.OK {
+			all = append(all, r)
+		}
 	}
 	return all
 }

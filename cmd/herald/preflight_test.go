@@ -21,6 +21,13 @@ func TestPreflightNftables(t *testing.T) {
 	for i := range uses {
 		uses[i].check = func() error { return errors.New("operation not supported") }
 	}
+	fine := nftablesUses(all)
+	for i := range fine {
+		fine[i].check = func() error { return nil }
+	}
+	if got := checkNftables(fine); len(got) != len(fine)-1 || got[len(got)-1].Subject != "lb_enable" {
+		t.Errorf("where the kernel takes all: %v, want no line for egress, which perhaps no Service asks for", got)
+	}
 	var out strings.Builder
 	if writeResults(&out, checkNftables(uses)) {
 		t.Error("a node that can't limit ports is fit")

@@ -195,7 +195,7 @@ func (v statusView) service(s *vip.Service) serviceStatus {
 	x.Pool, x.Source = s.Allocated, s.Source
 	x.Problem = v.problem(s, x.Owner, x.Since)
 	x.Reason = v.reason(s, x.Problem)
-	x.Advice = plan.Advice(s.Key, x.Reason)
+	x.Advice = v.advice(s, x.Problem)
 	x.FormerOwners = v.formerOwners(s, x.Owner)
 	x.Note = connectionsNote(x.FormerOwners)
 	return x
@@ -277,6 +277,18 @@ func (v statusView) reason(s *vip.Service, problem string) vip.Reason {
 	return ""
 }
 
+// noHeraldAtAll is the problem of Services without an owner while no node runs Herald.
+const noHeraldAtAll = "no Herald runs on any node"
+
+// advice returns what to do about the problem of a Service; "" if that is not known.
+func (v statusView) advice(s *vip.Service, problem string) string {
+	if problem == noHeraldAtAll {
+		namespace := cmp.Or(v.announcers, "kube-system")
+		return fmt.Sprintf("look at its Pods and their log: kubectl -n %[1]s get pods -o wide -l app.kubernetes.io/name=herald; kubectl -n %[1]s logs -l app.kubernetes.io/name=herald", namespace)
+	}
+	return plan.Advice(s.Key, v.reason(s, problem))
+}
+
 // withoutVIP is problem for what is no fault of the Service's annotations, nor of its owner.
 func (v statusView) withoutVIP(s *vip.Service, owner string, since time.Time) string {
 	e, found := v.last[s.UID]
@@ -287,7 +299,7 @@ func (v statusView) withoutVIP(s *vip.Service, owner string, since time.Time) st
 	missing := unannounced(s)
 	switch {
 	case owner == "" && !slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.runs(v.now) }):
-		return "no Herald runs on any node" // whatever Events they left say
+		return noHeraldAtAll // whatever Events they left say
 	case len(s.Ingress) > 0 && len(missing) > 0:
 		return "not announced: " + strings.Join(missing, ", ") + v.refusal(s) + v.whoHas(s)
 	case found && e.Reason != vip.VIPAnnounced && e.Reason != vip.VIPMoved && (e.Warning || len(s.Ingress) == 0):

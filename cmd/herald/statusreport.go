@@ -239,7 +239,7 @@ func (r statusReport) adviceRows() (rows []string) {
 		services[s.Reason] = append(services[s.Reason], s.Service)
 	}
 	for _, reason := range slices.Sorted(maps.Keys(services)) {
-		rows = append(rows, row(string(reason), abbreviate(services[reason]), first[reason]))
+		rows = append(rows, row(dash(string(reason)), abbreviate(services[reason]), first[reason]))
 	}
 	return rows
 }
