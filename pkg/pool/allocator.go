@@ -72,6 +72,7 @@ type sharingKey struct{ namespace, key string }
 // A service is what an Allocator knows of a Service.
 type service struct {
 	Request
+	ports  []uint32     // Ports as sortedPorts has them
 	has    []netip.Addr // what it holds: what it names, or was given; without 0.0.0.0 and ::
 	pools  []string     // with pending: that it was given addresses of
 	given  []netip.Addr // with pending: what is to be written on it, 0.0.0.0 and :: included
@@ -163,6 +164,9 @@ func (a *Allocator) Set(r Request, now time.Time) {
 	before, contest := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown)
 	a.setKey(s, r.Service.Namespace, r.SharingKey)
 	written := s.Addresses
+	if !slices.Equal(s.Ports, r.Ports) {
+		s.ports = sortedPorts(r.Ports)
+	}
 	s.Request, s.has, s.lost = r, nil, ""
 	delete(a.pending, s)
 	for _, x := range r.Addresses {

@@ -196,9 +196,13 @@ func (a *Allocator) findShared(p *Pool, f vip.Family, s *service) (best netip.Ad
 		return best, nil
 	}
 	if s.SharingKey != "" {
+		tried := make(map[netip.Addr]bool)
 		for o := range a.keyed[sharingKey{s.Service.Namespace, s.SharingKey}] {
 			for _, x := range o.has {
-				if o != s && vip.FamilyOf(x) == f && p.Contains(x) && (with == nil || space.before(x, best)) && a.mayShareWithAll(s, x) {
+				if o == s || tried[x] || vip.FamilyOf(x) != f || !p.Contains(x) || with != nil && !space.before(x, best) {
+					continue
+				}
+				if tried[x] = true; a.mayShareWithAll(s, x) {
 					best, with = x, o
 				}
 			}

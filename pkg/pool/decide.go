@@ -108,19 +108,29 @@ func (a *Allocator) conflicting(holders []*service, s *service, x netip.Addr) *s
 	return nil
 }
 
+// sortedPorts returns protocol and number of each port as one number, sorted. Protocols of Services differ in their first letter.
+func sortedPorts(ports []vip.Port) []uint32 {
+	all := make([]uint32, len(ports))
+	for i, p := range ports {
+		all[i] = uint32((p.Protocol + " ")[0])<<16 | uint32(p.Port)
+	}
+	slices.Sort(all)
+	return all
+}
+
 // portsOverlap reports whether two Services have a port in common: number and protocol. Each may have ten thousand.
 func portsOverlap(x, y *service) bool {
-	if len(x.Ports) > len(y.Ports) {
-		x, y = y, x
+	for i, j := 0, 0; i < len(x.ports) && j < len(y.ports); {
+		switch a, b := x.ports[i], y.ports[j]; {
+		case a == b:
+			return true
+		case a < b:
+			i++
+		default:
+			j++
+		}
 	}
-	if len(x.Ports) <= 4 {
-		return slices.ContainsFunc(x.Ports, func(p vip.Port) bool { return slices.Contains(y.Ports, p) })
-	}
-	of := make(map[vip.Port]bool, len(x.Ports))
-	for _, p := range x.Ports {
-		of[p] = true
-	}
-	return slices.ContainsFunc(y.Ports, func(p vip.Port) bool { return of[p] })
+	return false
 }
 
 // lose takes x from s, so that it gets another.
