@@ -313,12 +313,12 @@ func (n *node) maxOverlap(a netip.Addr) time.Duration {
 	case n.c.strict && !n.untilHeard[a]:
 		return grace
 	case f != leasetest.NoFaults && n.c.blocksWarning(n):
-		return n.clock(10*time.Second) + time.Second // the renew deadline: it can't be warned
+		return n.clock(n.c.timing.RenewDeadline) + time.Second // it can't be warned
 	case n.proc == nil || n.has(hung) || n.kernel[a].by != n.proc:
 		return n.clock(maxLifetime) + grace // its kernel's
 	case n.unwritten[a] && f != leasetest.NoFaults:
 		// It was passed over, and can't know: so it must know up to when nobody has been.
-		return n.clock(4*time.Second) + grace
+		return n.clock(n.c.timing.RetryPeriod*3/2+time.Second) + grace
 	case n.untilHeard[a] || f.LoseAnswers:
 		// It keeps the address until it hears its successor, or, if the answer to its write is
 		// lost, until its watch shows the write.

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -24,7 +25,7 @@ func TestFaults(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, size{nodes: 3, services: 9})
+				c := newCluster(t, size{nodes: 3, services: 9, timing: timingOf(seed)})
 				c.run(rand.New(rand.NewPCG(seed, 4)), 25, c.anyFault)
 			})
 		})
@@ -44,6 +45,14 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
+// timingOf returns the timing for a seed: for one in four that of a static Pod of kube-vip.
+func timingOf(seed uint64) quorum.Timing {
+	if seed%4 == 3 {
+		return kubeVIPTiming
+	}
+	return defaultTiming
+}
+
 // TestWire: the same with heartbeats between the nodes, whose network fails too, and which may
 // take a node for dead that is alive.
 func TestWire(t *testing.T) {
@@ -52,7 +61,7 @@ func TestWire(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 5))
-				c := newCluster(t, size{nodes: 3 + 2*r.IntN(2), services: 12, skew: 0.02})
+				c := newCluster(t, size{nodes: 3 + 2*r.IntN(2), services: 12, skew: 0.02, timing: timingOf(seed)})
 				c.wire = newWire(c, rand.New(rand.NewPCG(seed, 6)))
 				c.run(r, 25, c.wireFault)
 			})
@@ -63,26 +72,41 @@ func TestWire(t *testing.T) {
 // TestOutageMovesNothing: no VIP moves because the API server is away for a while, although some
 // nodes notice its end before others.
 func TestOutageMovesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := rand.New(rand.NewPCG(1, 9))
-		c := newCluster(t, size{nodes: 20, services: 100, skew: 0.05})
-		c.wire = newWire(c, rand.New(rand.NewPCG(1, 10)))
-		c.run(r, 1, func(r *rand.Rand, _ *node) {
-			for range 5 {
-				time.Sleep(time.Minute + time.Duration(r.IntN(5000))*time.Millisecond)
-				before := c.binds()
-				c.toggleForAll(r, apiAway)
-				time.Sleep(time.Duration(5000+r.IntN(60000)) * time.Millisecond)
-				c.toggleForAll(r, apiAway)
-				time.Sleep(20 * time.Second)
-				if moved := c.binds() - before; moved > 0 {
-					c.mu.Lock()
-					c.fail(netip.Addr{}, c.nodes, "%d VIPs have moved", moved)
-					c.mu.Unlock()
-				}
-			}
+	tests := []struct {
+		name   string
+		size   size
+		lasts  time.Duration // at least
+		atMost time.Duration
+		times  int
+	}{
+		{"default timing", size{nodes: 20, services: 100, skew: 0.05}, 5 * time.Second, 65 * time.Second, 5},
+		{"timing of kube-vip", size{nodes: 8, services: 40, skew: 0.05, timing: kubeVIPTiming}, 5 * time.Second, 65 * time.Second, 5},
+		{"timing of kube-vip, for about the lease duration", size{nodes: 8, services: 40, skew: 0.05, timing: kubeVIPTiming}, time.Second, 8 * time.Second, 20},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, tt.size)
+				c.wire = newWire(c, rand.New(rand.NewPCG(1, 10)))
+				c.run(rand.New(rand.NewPCG(1, 9)), 1, func(r *rand.Rand, _ *node) {
+					for range tt.times {
+						time.Sleep(time.Minute + time.Duration(r.IntN(5000))*time.Millisecond)
+						before := c.binds()
+						c.toggleForAll(r, apiAway)
+						time.Sleep(tt.lasts + time.Duration(r.Int64N(int64(tt.atMost-tt.lasts))))
+						c.toggleForAll(r, apiAway)
+						time.Sleep(20 * time.Second)
+						if moved := c.binds() - before; moved > 0 {
+							c.mu.Lock()
+							c.fail(netip.Addr{}, c.nodes, "%d VIPs have moved", moved)
+							c.mu.Unlock()
+						}
+					}
+				})
+			})
 		})
-	})
+	}
 }
 
 // TestHandOverWithoutGap: while all other nodes are without fault, a VIP of a node that is stopped by

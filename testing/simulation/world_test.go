@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -26,7 +27,13 @@ type size struct {
 	pass            time.Duration // how long a pass of the plan takes
 	gap             time.Duration // between faults, on average; 0: faults end only by another call of toggle
 	skew            float64       // limit of a clock's error: 0.01 is 1 %
+	timing          quorum.Timing // zero: defaultTiming
 }
+
+var (
+	defaultTiming = quorum.Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+	kubeVIPTiming = quorum.Timing{LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second} // of its static Pods
+)
 
 // A cluster is nodes, an API server, and a wire.
 type cluster struct {
@@ -117,6 +124,7 @@ type process struct {
 
 func newCluster(t *testing.T, s size) *cluster {
 	time.Sleep(time.Until(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))) // first epochs are counted from 2020
+	s.timing = cmp.Or(s.timing, defaultTiming)
 	c := &cluster{
 		t: t, size: s, api: leasetest.NewServer(),
 		rules: plan.Rules{Enabled: true, ARP: true, Election: true, Bits4: 32, Bits6: 128, IPMode: vip.ModeVIP},
@@ -260,7 +268,7 @@ func (n *node) start() {
 	log := slog.New(historyHandler{n: n})
 	o := lease.Options{
 		Node: n.name, Namespace: "kube-system",
-		Timing: quorum.Timing{LeaseDuration: n.clock(15 * time.Second), RenewDeadline: n.clock(10 * time.Second), RetryPeriod: n.clock(2 * time.Second)},
+		Timing: quorum.Timing{LeaseDuration: n.clock(n.c.timing.LeaseDuration), RenewDeadline: n.clock(n.c.timing.RenewDeadline), RetryPeriod: n.clock(n.c.timing.RetryPeriod)},
 		Info: func() vip.NodeInfo {
 			n.c.mu.Lock()
 			p.awaitRunning()
