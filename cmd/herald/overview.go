@@ -41,9 +41,12 @@ func fillOverview(v *page.View, pass *agent.Pass, moves []vip.Move) {
 	for i := range w.Services {
 		services[w.Services[i].Key] = &w.Services[i]
 	}
-	v.Problems = append(nodeProblems(w), eventProblems(pass)...)
-	v.MoreProblems = max(0, len(v.Problems)-maxPageProblems)
-	v.Problems = v.Problems[:len(v.Problems)-v.MoreProblems]
+	v.Problems = nodeProblems(w)
+	ofServices := eventProblems(pass)
+	all := len(v.Problems) + len(ofServices)
+	v.Problems = append(v.Problems, shareEqually(ofServices, max(0, maxPageProblems-len(v.Problems)))...)
+	v.Problems = v.Problems[:min(len(v.Problems), maxPageProblems)]
+	v.MoreProblems = all - len(v.Problems)
 	owned := make(map[string]int)
 	for i := range pass.Plan.Verdicts {
 		verdict := &pass.Plan.Verdicts[i]
@@ -67,6 +70,34 @@ func fillOverview(v *page.View, pass *agent.Pass, moves []vip.Move) {
 			v.Moves = append(v.Moves, overviewMove(m))
 		}
 	}
+}
+
+// shareEqually returns n of the problems of Services, or all if they are no more, in their order: as many of each namespace as of the others, if that has as many,
+// so that the thousand mistakes of one hide no other's.
+func shareEqually(all []page.Problem, n int) (kept []page.Problem) {
+	if len(all) <= n {
+		return all
+	}
+	rank, counts, ofRank := make([]int, len(all)), make(map[string]int), make([]int, len(all))
+	for i, x := range all {
+		namespace, _, _ := strings.Cut(x.Subject, "/")
+		rank[i] = counts[namespace]
+		counts[namespace]++
+		ofRank[rank[i]]++
+	}
+	last := 0 // the rank of which there is room for some only
+	for ; n >= ofRank[last]; last++ {
+		n -= ofRank[last]
+	}
+	for i, x := range all {
+		if rank[i] < last || rank[i] == last && n > 0 {
+			kept = append(kept, x)
+		}
+		if rank[i] == last {
+			n--
+		}
+	}
+	return kept
 }
 
 // routed returns which addresses a Plan advertises by BGP.

@@ -77,3 +77,25 @@ default/web n2>n1 unanswered for 2s "warn"
 		t.Errorf("%d of %d, the first %s", len(v.Services), v.ServiceCount, v.Services[0].Service)
 	}
 }
+
+// The page has room for 50 problems: those of a namespace with a thousand hide no other's.
+func TestOverviewSharesRoom(t *testing.T) {
+	pass := &agent.Pass{World: vip.World{Now: noon, Self: "n1", Tenure: vip.Tenure{Until: noon.Add(time.Minute)}}}
+	for i := range 1000 {
+		pass.Plan.Verdicts = append(pass.Plan.Verdicts, vip.Verdict{Service: vip.Key{Namespace: "loud", Name: fmt.Sprint("s", i)}, Reason: vip.AddressConflict})
+	}
+	for i := range 3 {
+		pass.Plan.Verdicts = append(pass.Plan.Verdicts, vip.Verdict{Service: vip.Key{Namespace: "quiet", Name: fmt.Sprint("s", i)}, Reason: vip.NoEligibleNode})
+	}
+	var v page.View
+	fillOverview(&v, pass, nil)
+	quiet := 0
+	for _, p := range v.Problems {
+		if strings.HasPrefix(p.Subject, "quiet/") {
+			quiet++
+		}
+	}
+	if len(v.Problems) != 50 || quiet != 3 || v.MoreProblems != 953 || v.Problems[0].Subject != "loud/s0" {
+		t.Errorf("%d problems are shown, %d of the quiet namespace, and %d more", len(v.Problems), quiet, v.MoreProblems)
+	}
+}
