@@ -104,6 +104,9 @@ func (b *bench) runScenarios(ctx context.Context) error {
 // runScenario makes the fault on the node with the most VIPs, repairs it, waits until that node is
 // ready, and records what the probers saw.
 func (b *bench) runScenario(ctx context.Context, s scenario) error {
+	if _, err := b.awaitFewRequests(ctx); err != nil { // else what the fault before has left to be written is measured, too
+		return err
+	}
 	if err := b.until(ctx, stepTimeout, func() error { return b.lab.PeersDetectable(ctx) }); err != nil {
 		return err
 	}
