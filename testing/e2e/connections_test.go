@@ -27,11 +27,34 @@ func hold(t *testing.T, n int, vip, owner string) []*held {
 	t.Helper()
 	var all []*held
 	for range n {
-		h := check.Value(cluster.Hold(withTimeout(t, 5*time.Second), net.JoinHostPort(vip, "80")))(t)
+		h, err := cluster.Hold(withTimeout(t, 5*time.Second), net.JoinHostPort(vip, "80"))
+		if err != nil {
+			t.Fatalf("%v; at that time\n%s", err, whoServes(vip, owner))
+		}
 		t.Cleanup(func() { h.Close() })
 		all = append(all, &held{h, owner})
 	}
 	return all
+}
+
+// whoServes is what tells why a VIP's owner refuses a connection: to which node the client sends, which nodes have the address, what the
+// Service's status says, and what the owner's kube-proxy has of it.
+func whoServes(vip, owner string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	out := []string{"owner: " + owner}
+	say := func(where string, argv ...string) {
+		text, err := cluster.Run(ctx, where, argv...)
+		out = append(out, fmt.Sprintf("%s: %s: %v\n%s", where, strings.Join(argv, " "), err, text))
+	}
+	say("cl", "ip", "neigh", "show", vip)
+	for _, n := range cluster.Nodes() {
+		say(n, "ip", "addr", "show", "to", vip)
+	}
+	services, err := cluster.Kubectl(ctx, "get", "services", "-o", "wide")
+	out = append(out, fmt.Sprintf("services: %v\n%s", err, services))
+	say(owner, "sh", "-c", "nft list ruleset | grep -F -B2 -A2 "+vip)
+	return strings.Join(out, "\n")
 }
 
 // expectHeld fails the test if one of the connections does not answer, and returns the

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -135,9 +136,37 @@ func importFromMetalLB(t *testing.T) {
 // routes of the others carry the VIP.
 func handOverBGP(t *testing.T, frr *lab.Router, old map[string]*lab.Router, vip string) {
 	t.Helper()
-	for _, n := range cluster.Nodes() {
+	for i, n := range cluster.Nodes() {
+		peer := fmt.Sprintf("10.77.0.%d", 11+i)
+		before := check.Value(sessionWith(t.Context(), frr, peer))(t)
 		check.OK(t, old[n].Kill())
-		awaitHops(t, frr, vip, 2, 10*time.Second)
+		until(t, 20*time.Second, "the router has a session with the Herald of "+n, func(ctx context.Context) error {
+			now, err := sessionWith(ctx, frr, peer)
+			if err == nil && now == before {
+				err = fmt.Errorf("that from %s is still up", before)
+			}
+			return err
+		})
 		awaitHops(t, frr, vip, 3, 20*time.Second)
 	}
+}
+
+// sessionWith is where the TCP connection of an established BGP session of FRR's comes from, which tells it from an earlier one with
+// the same peer.
+func sessionWith(ctx context.Context, frr *lab.Router, peer string) (string, error) {
+	out, err := frr.Vtysh(ctx, "show bgp neighbors "+peer+" json")
+	if err != nil {
+		return "", err
+	}
+	var sessions map[string]struct {
+		BGPState    string `json:"bgpState"`
+		PortForeign int    `json:"portForeign"`
+	}
+	if err := json.Unmarshal([]byte(out), &sessions); err != nil {
+		return "", fmt.Errorf("the session with %s: %w", peer, err)
+	}
+	if s := sessions[peer]; s.BGPState != "Established" {
+		return "", fmt.Errorf("the session with %s is %q", peer, s.BGPState)
+	}
+	return netip.AddrPortFrom(netip.MustParseAddr(peer), uint16(sessions[peer].PortForeign)).String(), nil
 }
