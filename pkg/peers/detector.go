@@ -8,13 +8,19 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// The transmit interval (RFC 5880 section 6.8.1) is longer where there are more nodes, so that
-// a node sends at most some 400 packets a second: 100 ms with 40 nodes, 250 ms with 100.
+// The transmit interval (RFC 5880 section 6.8.1) is longer where there are more nodes.
 const (
-	minInterval     = 100 * time.Millisecond
-	maxInterval     = 2 * time.Second
-	intervalPerNode = 2500 * time.Microsecond
+	minInterval = 50 * time.Millisecond
+	maxInterval = 2 * time.Second
 )
+
+// transmitInterval returns the interval for so many nodes, with this one: 50 ms with up to 5, 100 ms with 10, so that none of these
+// nodes sends more than some 100 packets a second; no more until there are 40; and then so much more that none sends
+// more than some 400 (250 ms with 100).
+func transmitInterval(nodes int) time.Duration {
+	n := time.Duration(nodes)
+	return min(max(minInterval, min(n*10*time.Millisecond, 100*time.Millisecond), n*2500*time.Microsecond), maxInterval)
+}
 
 const (
 	// forgetAfter is how long after its last heartbeat a node without a node lease is removed.
@@ -145,8 +151,7 @@ func newDetector(self string) *detector {
 // the last call, heartbeats to the node go there; if it is invalid, only if no packet was received
 // from the node. A node that is not in the map keeps its address, and is removed once both its last
 // packet and its being added were more than forgetAfter ago. The transmit interval is set to
-// intervalPerNode for each node then known, minInterval at least and maxInterval at most. Nodes
-// added or removed are a change; nothing is evaluated.
+// that for the nodes then known. Nodes added or removed are a change; nothing is evaluated.
 func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 	for name := range nodes {
 		if name != d.self {
@@ -166,7 +171,7 @@ func (d *detector) setNodes(nodes map[string]netip.AddrPort, now time.Time) {
 			d.changes = append(d.changes, change{node: name, was: p.state, forgotten: true})
 		}
 	}
-	d.interval = min(max(minInterval, time.Duration(len(d.peers)+1)*intervalPerNode), maxInterval)
+	d.interval = transmitInterval(len(d.peers) + 1)
 }
 
 // getOrAdd returns the node with that name, and adds it first if it is not known: as Unknown and

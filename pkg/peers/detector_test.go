@@ -213,7 +213,10 @@ func TestReplay(t *testing.T) {
 }
 
 func TestTransmitInterval(t *testing.T) {
-	for n, want := range map[int]time.Duration{2: 100 * time.Millisecond, 39: 100 * time.Millisecond, 99: 250 * time.Millisecond, 5000: 2 * time.Second} {
+	for n, want := range map[int]time.Duration{
+		1: 50 * time.Millisecond, 4: 50 * time.Millisecond, 6: 70 * time.Millisecond, 9: 100 * time.Millisecond, 39: 100 * time.Millisecond,
+		99: 250 * time.Millisecond, 5000: 2 * time.Second,
+	} {
 		r := newDetector("n0")
 		nodes := make(map[string]netip.AddrPort)
 		for i := range n {

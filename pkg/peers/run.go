@@ -19,7 +19,7 @@ const (
 	// checkInterval is the time between two calls of detector.check while a node is late or
 	// probed, idleCheckInterval at other times.
 	checkInterval     = 25 * time.Millisecond
-	idleCheckInterval = minInterval
+	idleCheckInterval = 100 * time.Millisecond
 	// pauseThreshold is how late check may be. If it is later the process did not run, and
 	// that it received nothing means nothing.
 	pauseThreshold = 100 * time.Millisecond
