@@ -125,8 +125,8 @@ func (c *cache) leads(t *transfers) bool {
 	if t == nil {
 		return false
 	}
-	for k, x := range c.latest {
-		if x.ours && t.find(digestOf(k, x.version)) != nil {
+	for _, x := range c.latest {
+		if x.ours && t.find(x.digest) != nil {
 			return true
 		}
 	}

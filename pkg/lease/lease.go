@@ -161,6 +161,7 @@ type record struct {
 	*coordinationv1.Lease
 	key      vip.Key
 	version  uint64
+	digest   uint64 // of key and version
 	holder   string
 	epoch    int64 // of the claim
 	ours     bool  // a Herald wrote the holder
@@ -173,6 +174,7 @@ type record struct {
 func parseRecord(l *coordinationv1.Lease) *record {
 	node, epoch, ok := parseClaim(l)
 	r := &record{Lease: l, key: keyOf(l), version: version(l), holder: holder(l), epoch: epoch, former: parseFormerHolders(l)}
+	r.digest = digestOf(r.key, r.version)
 	r.ours = ok && node == r.holder
 	r.orphaned = r.holder == "" && l.Annotations[ClaimAnnotation] != ""
 	return r

@@ -194,16 +194,15 @@ func followTransfers(x *record, of func(node string) *transfers) owner {
 	if !x.ours || x.version == 0 {
 		return o
 	}
-	digest := digestOf(x.key, x.version)
 	for range maxHops {
-		t := of(o.node).find(digest)
+		t := of(o.node).find(x.digest)
 		if t == nil {
 			return o
 		}
 		o.before = slices.Insert(o.before, 0, o.node)
 		o.node, o.epoch, o.unwritten, o.at, o.cause = t.node, t.epoch, true, time.UnixMicro(t.At), t.Cause
 	}
-	if of(o.node).find(digest) == nil {
+	if of(o.node).find(x.digest) == nil {
 		return o
 	}
 	return owner{unwritten: true}
