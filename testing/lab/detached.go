@@ -81,7 +81,9 @@ func (l *Lab) Exec(ns string, argv ...string) error {
 	runtime.LockOSThread() // execve(2) leaves the thread that calls it, with its namespace
 	defer runtime.UnlockOSThread()
 	return inNamespaceOnThread(ns, func() error {
-		return syscall.Exec(path, argv, append(os.Environ(), "KUBECONFIG="+l.kubeconfig("admin")))
+		// Of two KUBECONFIGs in an environment the first counts: the user's own may be in this one.
+		env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "KUBECONFIG=") })
+		return syscall.Exec(path, argv, append(env, "KUBECONFIG="+l.kubeconfig("admin")))
 	})
 }
 

@@ -1,12 +1,14 @@
 package lab
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/testing/check"
 )
@@ -126,5 +128,73 @@ func TestCommand(t *testing.T) {
 	c.runDownAgain(t)
 	if left := check.Value(os.ReadDir(c.dir))(t); len(left) != 1 || left[0].Name() != "logs" {
 		t.Errorf("down left %v, want logs only", left)
+	}
+}
+
+// TestCommandText follows what "lab up" prints, line by line: every command works as it stands there, also for a user who
+// has a KUBECONFIG of another cluster.
+func TestCommandText(t *testing.T) {
+	endSharedLab(t)
+	c := buildCommand(t)
+	if _, err := os.Stat(filepath.Join(c.root, "bin", "herald")); err != nil {
+		if os.Getenv("HERALD_LAB") == "require" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "of-another-cluster"))
+	defer c.runDownAgain(t)
+	text, followed := c.run(t, "up", "--wait", lockTimeout.String()), 0
+	for line := range strings.Lines(text) {
+		command, _, _ := strings.Cut(line, "#")
+		args := strings.Fields(command)
+		if len(args) == 0 || args[0] != c.path {
+			continue
+		}
+		followed++
+		var out string
+		check.Until(t, 15*time.Second, "what lab up says works: "+command, func() (err error) { // kube-proxy may not know a VIP yet
+			if out, err = c.runMayFail(args[1:]...); err != nil {
+				return fmt.Errorf("%w: %s", err, out)
+			}
+			return nil
+		})
+		c.checkDone(t, args[1:])
+	}
+	if followed < 14 {
+		t.Errorf("%d commands in what lab up says:\n%s", followed, text)
+	}
+	checkNothingLeft(t)
+}
+
+// checkDone checks what a command of the lab that makes a fault, or mends it, has brought about.
+func (c labCommand) checkDone(t *testing.T, args []string) {
+	t.Helper()
+	switch strings.Join(args, " ") {
+	case "herald stop n1":
+		if out := c.run(t, "exec", "n1", "ip", "address", "show", "eth0"); strings.Contains(out, "10.77.0.50") {
+			t.Errorf("Herald has stopped on n1, and the VIP is there:\n%s", out)
+		}
+		c.runFails(t, `none runs on "n1"`, "herald", "kill", "n1")
+		if got := c.run(t, "exec", "cl", "curl", "-s", "http://10.77.0.50"); !strings.HasPrefix(got, "web w1") {
+			t.Errorf("a client gets %q", got)
+		}
+	case "herald start n1":
+		c.runFails(t, "a Herald runs on n1 already", "herald", "start", "n1")
+		check.Until(t, 15*time.Second, "the Herald of n1 has the rights that it needs", func() error {
+			_, err := c.runMayFail("exec", "n1", "curl", "-sf", "http://127.0.0.1:2112/readyz")
+			return err
+		})
+	case "cable pull n2":
+		if out := c.run(t, "exec", "n2", "ip", "link", "show", "eth0"); !strings.Contains(out, "NO-CARRIER") {
+			t.Errorf("the cable is pulled:\n%s", out)
+		}
+	case "cable plug n2":
+		if out := c.run(t, "exec", "n2", "ip", "link", "show", "eth0"); strings.Contains(out, "NO-CARRIER") {
+			t.Errorf("the cable is plugged in:\n%s", out)
+		}
+		c.run(t, "herald", "kill", "n2")
+		c.runFails(t, "want: lab cable", "cable", "bite", "n2")
+		c.runFails(t, "want: lab herald", "herald", "bite", "n2")
 	}
 }

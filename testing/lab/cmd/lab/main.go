@@ -28,6 +28,11 @@ const usage = `lab: a Kubernetes cluster in network namespaces of this machine
   lab pod add NAME NODE [LABEL=VALUE...]
                              a pod whose web server answers on ports 80 and 8080; app=NAME unless labelled
   lab pod remove NAME [--grace 5s]
+  lab herald stop|kill|start NODE
+                             end the Herald of a node by SIGTERM, so that it hands its VIPs over, or by SIGKILL; start it again
+  lab cable pull|cut|plug HOST
+                             a host's cable to the VIPs' network: pull it, so that eth0 loses its carrier; cut it, so that frames
+                             are lost and eth0 stays up; plug it in again after either
   lab down                   remove everything, and what a killed run left
 
 It needs root. Its directory is .lab in the working directory, or $HERALD_LAB_DIR.
@@ -74,6 +79,10 @@ func run(ctx context.Context, args []string) error {
 		return l.Exec(args[0], args[1:]...)
 	case name == "pod" && len(args) > 1:
 		return pod(ctx, l, args[0], args[1:])
+	case name == "herald" && len(args) == 2:
+		return herald(ctx, l, args[0], args[1])
+	case name == "cable" && len(args) == 2:
+		return cable(l, args[0], args[1])
 	}
 	return fmt.Errorf("don't understand %q; \"lab help\" lists the commands", strings.Join(os.Args[1:], " "))
 }
@@ -102,7 +111,7 @@ func up(ctx context.Context, dir string, args []string) error {
 	}
 	if !*bare {
 		for _, n := range l.Nodes() {
-			if _, err := l.StartHerald(n, map[string]string{"vip_arp": "true", "svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers"}); err != nil {
+			if _, err := l.StartHerald(n, heraldOptions); err != nil {
 				return errors.Join(err, l.Down())
 			}
 		}
@@ -117,16 +126,57 @@ The lab stays up. VIPs are taken from 10.77.0.0/24 and fd77::/64, for example 10
   %[1]s kubectl get nodes -o wide
   %[1]s pod add web w1
   %[1]s kubectl expose pod web --port=80 --type=LoadBalancer --load-balancer-ip=10.77.0.50
+  %[1]s kubectl wait --for=condition=heraldvip.io/Announced service/web
   %[1]s exec cl curl -s http://10.77.0.50
+  %[1]s exec w1 bin/herald status       # or explain web, drain n1, undrain n1
   %[1]s exec n1 ip address show eth0
-  %[1]s exec n1 bin/herald status --kubeconfig %[2]s/conf/admin.kubeconfig   (explain web, drain n1, undrain n1)
-  %[1]s exec n1 ip link set eth0 down   (up mends it; it is n1's cable to the VIPs' network)
-  %[1]s status   (lists the processes: kill PID has a Herald hand its VIPs over and end, kill -9 PID is a crash)
-  %[1]s exec n1 env vip_nodename=n1 k8s_config_file=%[2]s/conf/herald.kubeconfig bin/herald manager --arp --services --servicesElection   (starts it again)
+  %[1]s herald stop n1                  # hands its VIPs over; kill is a crash
+  %[1]s exec n2 curl -s http://127.0.0.1:2112/history   # what n2 has seen move; / is its page
+  %[1]s herald start n1
+  %[1]s cable pull n2                   # its link goes down; cut loses frames unnoticed
+  %[1]s cable plug n2
+  %[1]s status                          # processes, by host
   tail -f %[2]s/logs/herald-n*.log
   %[1]s down
 `, self, l.Dir())
 	return nil
+}
+
+// heraldOptions are those of the lab's Heralds. With them the rights that herald manifest rbac gives are enough.
+var heraldOptions = map[string]string{"vip_arp": "true", "svc_enable": "true", "svc_election": "true", "svc_leasenamespace": "announcers"}
+
+// herald ends or starts the Herald of a node.
+func herald(ctx context.Context, l *lab.Lab, verb, node string) error {
+	switch verb {
+	case "stop":
+		return l.EndHerald(ctx, node, syscall.SIGTERM)
+	case "kill":
+		return l.EndHerald(ctx, node, syscall.SIGKILL)
+	case "start":
+		running, err := lab.Heralds(node)
+		if err != nil {
+			return err
+		}
+		if len(running) > 0 {
+			return fmt.Errorf("a Herald runs on %s already, with pid %d", node, running[0])
+		}
+		_, err = l.StartHerald(node, heraldOptions)
+		return err
+	}
+	return errors.New("want: lab herald stop|kill|start NODE")
+}
+
+// cable pulls, cuts or plugs in the cable of a host to the VIPs' network.
+func cable(l *lab.Lab, verb, host string) error {
+	switch verb {
+	case "pull":
+		return l.Unplug(host)
+	case "cut":
+		return l.Cut(host)
+	case "plug":
+		return l.Reconnect(host)
+	}
+	return errors.New("want: lab cable pull|cut|plug HOST")
 }
 
 func down(dir string) error {
