@@ -45,6 +45,8 @@ type ownership struct {
 	counted   bool         // it has a series of History.came
 	addresses []netip.Addr // which it had last
 	void      bool         // its claim was not valid since holder had it
+	freeSince time.Time    // since when nobody has it, as far as this node knows, which is cut off the VIPs' link (mayBeElsewhere); zero: it is not so
+	movedAt   time.Time    // when the last move was, as it is remembered
 	seen      bool         // in the pass under way
 
 	// lostAt is when holder was last heard, if its claim ended without its doing and no node could have the VIP then.
@@ -111,6 +113,7 @@ func (h *History) Record(w vip.World, p vip.Plan) {
 		}
 	}
 	all := forgetOldest(slices.Concat(h.Moves(), added))
+	slices.SortStableFunc(all, func(a, b vip.Move) int { return a.At.Compare(b.At) }) // some are learned late
 	h.moves.Store(&all)
 }
 
@@ -159,10 +162,14 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 	switch {
 	case !known && !h.begun:
 		o.holder = holder
-	case holder == "" && o.holder != "" && v.Reason == vip.VIPClaiming:
+	case holder == "" && o.holder != "" && (v.Reason == vip.VIPClaiming || o.mayBeElsewhere(w)):
 		o.void = true // on its way to another node
 	case holder == "" && o.holder != "" && !o.withdrawn:
 		o.withdrawn, o.void = true, true
+		if !o.freeSince.IsZero() {
+			move.At = o.freeSince
+		}
+		o.movedAt = move.At
 		if claim.Holder == o.holder { // not released: its node was fenced, or is gone
 			o.lostAt = heardAt(w, o.holder)
 		}
@@ -174,11 +181,21 @@ func (h *History) update(w *vip.World, v *vip.Verdict) (added []vip.Move) {
 		if o.withdrawn {
 			move.From = ""
 		}
+		if outOfTouch := !w.Tenure.Holds(w.Now) || !w.Tenure.RenewalLateSince.IsZero(); outOfTouch && claim.AcquiredAt.After(o.movedAt) && claim.AcquiredAt.Before(w.Now) {
+			move.At = claim.AcquiredAt // this node learns only now of it
+		}
+		if move.Cause == "" && move.From != "" {
+			move.Cause = whyLost(w, move.From)
+		}
+		o.movedAt = move.At
 		o.void = o.void || !claim.Until.IsZero() // transferred by the fence of the node that had it
 		if o.holder != "" && holder == w.Self {
 			h.count(v.Service, o)
 		}
 		added = append(added, h.begin(w, o, move)...)
+	}
+	if holder != "" {
+		o.freeSince = time.Time{}
 	}
 	if o.pending != nil && (v.AnnouncedHere || holder != w.Self) {
 		added = append(added, h.end(w, o, v.AnnouncedHere))
@@ -202,10 +219,47 @@ func (h *History) begin(w *vip.World, o *ownership, move vip.Move) []vip.Move {
 	return nil
 }
 
+// takenWithin is how long after a node was cut off the VIPs' link it waits for another to take its VIPs, before it says that nobody did.
+const takenWithin = 5 * time.Second
+
+// mayBeElsewhere reports whether this node can't tell yet that nobody has the Service of o, although it knows of nobody: it reaches too few
+// other nodes on the VIPs' link, and these may be about to take it.
+func (o *ownership) mayBeElsewhere(w *vip.World) bool {
+	self := member(w, w.Self)
+	if o.withdrawn || self == nil || !self.Info.Isolated {
+		return false
+	}
+	if o.freeSince.IsZero() {
+		o.freeSince = w.Now
+	}
+	return w.Now.Sub(o.freeSince) < takenWithin
+}
+
+// whyLost returns why a node has lost a VIP whose lease does not say it, since the node released that: what this node knows of it; "" if that is nothing.
+func whyLost(w *vip.World, node string) string {
+	switch m := member(w, node); {
+	case m == nil:
+		return ""
+	case m.Gone || !m.Alive:
+		return node + ": " + m.WhyNotAlive()
+	case m.Info.Isolated:
+		return node + ": it reaches too few other nodes on the VIPs' link"
+	}
+	return ""
+}
+
+// member returns the node of that name, nil if it is not known.
+func member(w *vip.World, name string) *vip.Member {
+	if i := slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == name }); i >= 0 {
+		return &w.Members[i]
+	}
+	return nil
+}
+
 // heardAt returns when a node was last heard; the zero Time if that is not known.
 func heardAt(w *vip.World, node string) time.Time {
-	if i := slices.IndexFunc(w.Members, func(m vip.Member) bool { return m.Name == node }); i >= 0 {
-		return w.Members[i].HeardAt
+	if m := member(w, node); m != nil {
+		return m.HeardAt
 	}
 	return time.Time{}
 }

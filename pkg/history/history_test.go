@@ -25,12 +25,17 @@ type step struct {
 	here   bool          // this node announces it
 	heard  time.Duration // when n2 was last heard, after noon
 	fenced bool          // the claim was transferred by a fence, and is not written
+
+	since    time.Duration // when the holder acquired it, after noon; 0: that is not known
+	isolated bool          // this node reaches too few others on the VIPs' link
+	silent   bool          // no cause is on the VIP lease, and n2 does not answer on the link
 }
 
 func (s step) record(h *History) {
 	k := vip.Key{Namespace: "default", Name: "a"}
 	name, void := strings.CutPrefix(s.holder, "!")
-	w := vip.World{Synced: true, Self: "n1", Now: noon.Add(s.at), Claims: map[vip.Key]vip.Claim{}, Members: []vip.Member{{Name: "n1"}, {Name: "n2", HeardAt: noon.Add(s.heard)}}}
+	w := vip.World{Synced: true, Self: "n1", Now: noon.Add(s.at), Claims: map[vip.Key]vip.Claim{}, Members: []vip.Member{{Name: "n1"}, {Name: "n2", HeardAt: noon.Add(s.heard), Gone: s.silent}}}
+	w.Members[0].Info.Isolated = s.isolated
 	var p vip.Plan
 	if s.holder != "gone" {
 		p.Verdicts = []vip.Verdict{{Service: k, Lease: k, Reason: s.reason, Message: "no endpoint", AnnouncedHere: s.here}}
@@ -38,6 +43,12 @@ func (s step) record(h *History) {
 			p.Verdicts[0].Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.50")}
 		}
 		c := vip.Claim{Holder: name, Valid: !void && name != "", Cause: "n2: it is dead"}
+		if s.silent {
+			c.Cause = ""
+		}
+		if s.since > 0 {
+			c.AcquiredAt = noon.Add(s.since)
+		}
 		if s.fenced {
 			c.Until = w.Now.Add(4 * time.Second)
 		}
@@ -73,6 +84,11 @@ func TestMoves(t *testing.T) {
 		{"withdrawn by its node, and here then", []step{{holder: "n2"}, {at: s, reason: vip.NoEndpoints}, {at: 9 * s, holder: "n1"}, {at: 9 * s, holder: "n1", here: true}}, "n2> no endpoint\n>n1 n2: it is dead\n"},
 		{"new", []step{{holder: "gone"}, {at: s, reason: vip.VIPClaiming}, {at: s, holder: "n1"}, {at: s, holder: "n1", here: true}}, ">n1 n2: it is dead\n"},
 		{"deleted", []step{{holder: "n1", here: true}, {at: s, holder: "gone"}}, "n1> the Service was deleted, or is no longer of type LoadBalancer\n"},
+		{"released by a node that is cut off the link", []step{{holder: "n2"}, {at: s, reason: vip.VIPClaiming}, {at: s, holder: "n1", silent: true}, {at: s, holder: "n1", here: true, silent: true}},
+			"n2>n1 n2: neither its Herald nor its kernel answers on the VIPs' link 1s\n"},
+		{"this node is cut off the link, and another takes over", []step{{holder: "n1", here: true}, {at: s, reason: vip.NoEligibleNode, isolated: true}, {at: 2 * s, holder: "n2", isolated: true}}, "n1>n2 n2: it is dead\n"},
+		{"this node is cut off the link, and nobody takes over", []step{{holder: "n1", here: true}, {at: s, reason: vip.NoEligibleNode, isolated: true}, {at: 5 * s, reason: vip.NoEligibleNode, isolated: true},
+			{at: 6 * s, reason: vip.NoEligibleNode, isolated: true}, {at: 7 * s, reason: vip.NoEligibleNode, isolated: true}}, "n1> no endpoint\n"},
 		{"the same node again", []step{{holder: "n1", here: true}, {at: s, holder: "!n1", reason: vip.VIPClaiming}, {at: 2 * s, holder: "n1"}}, ""},
 	}
 	for _, tt := range tests {
@@ -122,6 +138,18 @@ func TestMovesAreBounded(t *testing.T) {
 	families, err := registry.Gather()
 	if err != nil || len(families) != 2 || families[1].GetMetric()[0].GetHistogram().GetBucket()[0].GetCumulativeCount() != maxMoves+10 {
 		t.Errorf("%v: %v, want %d outages of 0 s", err, families, maxMoves+10)
+	}
+}
+
+// What a node learns late, since it did not reach the API server, was when the new owner acquired it; the clock of that counts only if it is not ahead.
+func TestMovesLearnedLate(t *testing.T) {
+	for since, want := range map[time.Duration]time.Duration{10 * time.Second: 10 * time.Second, time.Minute: 30 * time.Second, 0: 30 * time.Second} {
+		h := New(slog.New(slog.DiscardHandler))
+		step{holder: "n1", here: true}.record(h)
+		step{at: 30 * time.Second, holder: "n2", since: since}.record(h)
+		if all := h.Moves(); len(all) != 1 || !all[0].At.Equal(noon.Add(want)) {
+			t.Errorf("acquired at %v, seen after 30 s: %+v, want %v", since, all, want)
+		}
 	}
 }
 

@@ -41,9 +41,10 @@ func (p *peer) void(epoch int64) bool {
 	return p.released || p.Epoch > epoch || p.Over && p.Epoch >= epoch
 }
 
-// lastHeard returns when the last heartbeat of the node came, or its node lease was last seen to be renewed, if that was later.
+// lastHeard returns when the last heartbeat of the node came, or its node lease was last seen to be renewed, if that was later. The node lease
+// does not count if the node is dead by heartbeats, and so is its kernel: then it answers no client on the VIPs' link, whatever it renews.
 func (p *peer) lastHeard() time.Time {
-	if p.heardAt.After(p.renewAt) {
+	if p.heardAt.After(p.renewAt) || p.gone && !p.heardAt.IsZero() {
 		return p.heardAt
 	}
 	return p.renewAt

@@ -278,3 +278,20 @@ func TestHeardWhileItsKernelAnswers(t *testing.T) {
 		}
 	}
 }
+
+// A node that is cut off the VIPs' link, and goes on to renew its node lease, answers no client: it was heard when its last heartbeat came.
+func TestNotHeardByItsLease(t *testing.T) {
+	now := time.Now()
+	p := peer{heardAt: now.Add(-4 * time.Second), renewAt: now}
+	if got := p.lastHeard(); !got.Equal(now) {
+		t.Errorf("of a node whose heartbeats are blocked, and that lives: heard %v ago", now.Sub(got))
+	}
+	p.gone = true
+	if got := p.lastHeard(); !got.Equal(p.heardAt) {
+		t.Errorf("of a node that nobody hears on the link: heard %v ago", now.Sub(got))
+	}
+	p.heardAt = time.Time{}
+	if got := p.lastHeard(); !got.Equal(now) {
+		t.Errorf("of one of which no heartbeat ever came: heard %v ago", now.Sub(got))
+	}
+}

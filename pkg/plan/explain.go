@@ -108,7 +108,7 @@ func (p *pass) suitability(need *requirements, owner string) []NodeSuitability {
 		x := NodeSuitability{Node: n.Name, Owner: n.Name == owner, Why: whyIneligible(need, n)}
 		switch {
 		case !n.Alive:
-			x.Why = whyNotAlive(n)
+			x.Why = n.WhyNotAlive()
 		case x.Why == "":
 			x.Able, x.Why = true, n.rankFor(need).describe(n)
 		}
@@ -116,18 +116,6 @@ func (p *pass) suitability(need *requirements, owner string) []NodeSuitability {
 	}
 	slices.SortFunc(all, func(a, b NodeSuitability) int { return strings.Compare(a.Node, b.Node) })
 	return all
-}
-
-// whyNotAlive returns why n, which is not alive, is not: it is dead by heartbeats, says by them that it does not reach the API server, or its
-// node lease is not renewed.
-func whyNotAlive(n *member) string {
-	switch {
-	case n.Gone:
-		return "it is dead: neither its Herald nor its kernel answers"
-	case n.APIUnreached:
-		return "its Herald does not reach the API server, so it gave its VIPs up"
-	}
-	return "its node lease is not renewed, or fenced: its Herald has ended, hangs, or does not reach the API server"
 }
 
 // describe returns why a node of this rank, n, comes after others; "" for rankWell.
@@ -203,7 +191,7 @@ func ExplainNode(r Rules, w vip.World, node string) (e NodeExplanation, ok bool)
 	}
 	e = NodeExplanation{Node: node, Alive: n.Alive, Why: n.whyExcluded()}
 	if !n.Alive {
-		e.Why = whyNotAlive(n)
+		e.Why = n.WhyNotAlive()
 	} else if e.Why == "" {
 		e.Why = n.rankFor(&requirements{capabilities: &capabilities{nodeExclusion: true}}).describe(n)
 	}

@@ -174,7 +174,7 @@ func TestMoveCause(t *testing.T) {
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2"}
 			w.Members[1].Alive, w.Members[1].Gone = false, true
 			return w
-		}, nil, "n2: it is dead: neither its Herald nor its kernel answers"},
+		}, nil, "n2: neither its Herald nor its kernel answers on the VIPs' link"},
 		{"rebalanced", func() vip.World {
 			w := held(held(held(world(svc("a", "10.77.0.200"), svc("b", "10.77.0.201", younger), svc("c", "10.77.0.202")), "a", "n1"), "b", "n1"), "c", "n3")
 			w.Members[1].Stable = true

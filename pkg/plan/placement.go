@@ -61,7 +61,7 @@ func (p *placement) whyFree(u *unit) string {
 	case n == nil:
 		return before + ": its Herald has stopped"
 	case !n.Alive:
-		return before + ": " + whyNotAlive(n)
+		return before + ": " + n.WhyNotAlive()
 	case whyIneligible(&u.requirements, n) != "":
 		return before + ": " + whyIneligible(&u.requirements, n)
 	}

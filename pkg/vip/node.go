@@ -181,10 +181,22 @@ type Member struct {
 	Stable  bool // it has been alive for so long that others may move VIPs to it
 	// Unproven: this process has seen no sign of life of it yet, only a node lease that may be an old one. For this node itself it is false.
 	Unproven bool
-	// HeardAt is when this node last received a heartbeat of it, or saw it renew its node lease, or found that its process has ended and
-	// its kernel answers; zero for this node.
+	// HeardAt is when this node last received a heartbeat of it, or saw it renew its node lease (unless it is Gone), or found that its process has
+	// ended and its kernel answers; zero for this node.
 	HeardAt time.Time `json:",omitzero"`
 	Info    NodeInfo
+}
+
+// WhyNotAlive returns why a node that is not alive is not: nothing of it answers on the VIPs' link, it says by heartbeats that it does not reach
+// the API server, or its node lease is not renewed.
+func (m *Member) WhyNotAlive() string {
+	switch {
+	case m.Gone:
+		return "neither its Herald nor its kernel answers on the VIPs' link"
+	case m.APIUnreached:
+		return "its Herald does not reach the API server, so it gave its VIPs up"
+	}
+	return "its node lease is not renewed, or fenced: its Herald has ended, hangs, or does not reach the API server"
 }
 
 // A Claim is what a VIP lease says, as far as this node may judge it.

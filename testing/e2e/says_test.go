@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -107,6 +109,20 @@ func TestSaidOfHeraldsThatAreAway(t *testing.T) {
 	if _, err := cluster.Run(t.Context(), "cp", herald, "status", "--exit-status", "--kubeconfig", file); err == nil || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("herald status --exit-status: %v, want 3", err)
 	}
+}
+
+// A rememberedMove is a move as a node serves it on /history.
+type rememberedMove struct {
+	Service, From, To, Cause string
+	Outage                   int64 // nanoseconds
+}
+
+// movesOf returns what a node remembers of the moves of a Service, the oldest first.
+func movesOf(t *testing.T, node, name string) []rememberedMove {
+	t.Helper()
+	var all struct{ Moves []rememberedMove }
+	check.OK(t, json.Unmarshal([]byte(check.Value(cluster.Get(t.Context(), node, "http://127.0.0.1:2112/history"))(t)), &all))
+	return slices.DeleteFunc(all.Moves, func(m rememberedMove) bool { return m.Service != "default/"+name })
 }
 
 // announcedEvents returns how many times Events have said that a Service is announced.
