@@ -362,7 +362,9 @@ func (a *Agent) putAll(p vip.Plan, have []vip.Address) {
 	put(a.o.HealthChecks, p.HealthChecks)
 	put(a.o.AddressChecks, p.AddressChecks)
 	put(a.o.Statuses, p.Statuses)
-	put(a.o.Events, p.Events)
+	if !p.EventsPending {
+		put(a.o.Events, p.Events)
+	}
 	put(a.o.Leases, keepClaims(p, have))
 }
 

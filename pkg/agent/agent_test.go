@@ -152,6 +152,22 @@ func same0(t *testing.T, got string, want ...string) {
 	}
 }
 
+// Events that are not known go on to hold: without any they would be new ones later.
+func TestEventsPending(t *testing.T) {
+	m := &machine{world: known(), plan: vip.Plan{Events: []vip.Event{{Reason: vip.VIPAnnounced}}}}
+	a := newAgent(m, nil)
+	var got []int
+	a.o.Events = part[vip.Event](func(want []vip.Event) ([]vip.Event, error) { got = append(got, len(want)); return want, nil })
+	a.pass(t.Context())
+	m.plan = vip.Plan{EventsPending: true}
+	a.pass(t.Context())
+	m.plan = vip.Plan{}
+	a.pass(t.Context())
+	if !slices.Equal(got, []int{1, 0}) {
+		t.Errorf("so many Events were put: %v", got)
+	}
+}
+
 // Stop saying what is no longer true, change addresses, say what now holds, let go of claims last.
 func TestOrder(t *testing.T) {
 	m := &machine{world: known(), plan: wanted("10.0.0.1", "10.0.0.2")}

@@ -249,9 +249,13 @@ func (all *nodes) whyNoNode(need *requirements) string {
 // withoutHerald returns in brackets which of these nodes with endpoints have no Herald that is alive; "" if all have.
 func (all *nodes) withoutHerald(endpoints []string) string {
 	var without []string
+	why := "where no Herald runs"
 	for _, name := range endpoints {
 		if n := all.members[name]; n == nil || !n.Alive {
 			without = append(without, name)
+			if n != nil {
+				why = "where Herald is not alive" // it may run, and hang or be cut off
+			}
 		}
 	}
 	switch n := len(without); {
@@ -260,7 +264,7 @@ func (all *nodes) withoutHerald(endpoints []string) string {
 	case n > 3:
 		without = append(without[:3], fmt.Sprintf("and %d more", n-3))
 	}
-	return " (there is one on " + strings.Join(without, ", ") + ", where no Herald runs)"
+	return " (there is one on " + strings.Join(without, ", ") + ", " + why + ")"
 }
 
 // linkFor returns the link of a node on which a is bound for a Service that names the link

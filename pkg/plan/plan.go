@@ -266,6 +266,7 @@ func (p *pass) finish(all []*service) vip.Plan {
 	if len(p.StatusRefusals) > 0 {
 		p.reportRefusals(all)
 	}
+	p.out.EventsPending = !p.Tenure.RenewalLateSince.IsZero()
 	p.out.Verdicts = make([]vip.Verdict, 0, len(all))
 	for _, s := range all {
 		if s.LoadBalancer {

@@ -25,6 +25,20 @@ func TestReasonsAreGrouped(t *testing.T) {
 	}
 }
 
+// TestHeraldOfAnEndpointsNode: of a node with an endpoint, whose node lease nobody renews, is said why it is not alive: its Herald may run.
+func TestHeraldOfAnEndpointsNode(t *testing.T) {
+	for want, change := range map[string]func(*vip.World){
+		"where no Herald runs":      func(w *vip.World) { w.Members = w.Members[:2] },
+		"where Herald is not alive": func(w *vip.World) { w.Members[2].Alive, w.Members[2].APIUnreached = false, true },
+	} {
+		w := world(svc("a", "10.77.0.200", local("n3")))
+		change(&w)
+		if got := Make(rules(), w).Verdicts[0].Message; !strings.Contains(got, "(there is one on n3, "+want+")") {
+			t.Errorf("want %q, got %s", want, got)
+		}
+	}
+}
+
 // TestEveryMoveIsAnEvent: also if the lease was made again meanwhile, so that its transitions are what they were.
 func TestEveryMoveIsAnEvent(t *testing.T) {
 	event := func(acquired time.Time) vip.Event {
@@ -35,6 +49,18 @@ func TestEveryMoveIsAnEvent(t *testing.T) {
 	first, again, later := event(epoch), event(epoch), event(epoch.Add(time.Minute))
 	if first != again || first == later || first.Reason != vip.VIPAnnounced {
 		t.Errorf("%+v\n%+v\n%+v", first, again, later)
+	}
+}
+
+// TestEventsWhileARenewalIsLate: none is known, which is not that none holds, or all would be written again when the API server is back.
+func TestEventsWhileARenewalIsLate(t *testing.T) {
+	w := bind(rules(), held(world(svc("a", "10.77.0.200")), "a", "n1"))
+	if p := Make(rules(), w); len(p.Events) != 1 || p.EventsPending {
+		t.Errorf("%d Events, pending: %v", len(p.Events), p.EventsPending)
+	}
+	w.Tenure.RenewalLateSince = w.Now.Add(-time.Second)
+	if p := Make(rules(), w); len(p.Events) != 0 || !p.EventsPending {
+		t.Errorf("while a renewal is late: %d Events, pending: %v", len(p.Events), p.EventsPending)
 	}
 }
 

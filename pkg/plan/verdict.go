@@ -87,7 +87,7 @@ func (p *pass) withdraw(s *service, reason vip.Reason, message string) {
 }
 
 // addEvent adds an Event about s to the Plan, a warning if vip.Reasons says so, unless the renewal
-// of this node's lease is late: the API server is out of reach, and when it is back the Event may
+// of this node's lease is late (Plan.EventsPending): the API server is out of reach, and when it is back the Event may
 // be wrong.
 func (p *pass) addEvent(s *service, reason vip.Reason, message string, occurrence int64) {
 	if !p.Tenure.RenewalLateSince.IsZero() {

@@ -29,6 +29,7 @@ type Plan struct {
 	Pools         []PoolInput  // one, or none
 	Assignments   []Assignment // to be written on Services
 	Events        []Event
+	EventsPending bool      // Events are not known, since a renewal of the node lease is late: those of before go on to hold
 	Verdicts      []Verdict // one per Service of type LoadBalancer, sorted by Key
 
 	// ReplanAfter, if not zero, is the time after which the plan would be another although
