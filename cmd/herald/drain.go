@@ -147,7 +147,7 @@ func (d *nodeDrain) checkOthers(ctx context.Context, s kube.Snapshot) error {
 	if err := d.readEndpoints(ctx, &s); err != nil {
 		return fmt.Errorf("whether other nodes may carry what %s has can't be found out (--force drains it all the same): %w", d.node, err)
 	}
-	if only := onlyOn(s, d.node, time.Now()); len(only) > 0 {
+	if only := onlyOn(s, d.node, s.At); len(only) > 0 {
 		return fmt.Errorf("nothing was done: no other node may carry %s. --force drains the node all the same, and takes these VIPs down", strings.Join(shorten(only), "; "))
 	}
 	return nil
@@ -207,7 +207,7 @@ func (d *nodeDrain) undrain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if notDrained(before.snapshot, d.node, time.Now()) { // it would be given what others have had from it for other reasons
+	if notDrained(before.snapshot, d.node, before.snapshot.At) { // it would be given what others have had from it for other reasons
 		d.printf("%s is not drained; nothing was changed", d.node)
 		return nil
 	}

@@ -65,7 +65,7 @@ func explainCommand() *cobra.Command {
 		if *probe {
 			e.Probes = probeAll(ctx, x.snapshot, e)
 		}
-		return e.write(c.OutOrStdout(), *format, time.Now())
+		return e.write(c.OutOrStdout(), *format, x.view.now)
 	}
 	return c
 }
@@ -94,7 +94,7 @@ func takeExplainer(ctx context.Context, cfg *rest.Config, namespace string) (*ex
 			s.Missing = append(s.Missing, "the ConfigMap of pools: "+err.Error())
 		}
 	}
-	return newExplainer(s, pools, time.Now()), nil
+	return newExplainer(s, pools, s.At), nil
 }
 
 func newExplainer(s kube.Snapshot, pools *vip.PoolSource, now time.Time) *explainer {

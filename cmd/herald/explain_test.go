@@ -190,6 +190,29 @@ func TestStatusSaysWhatHolds(t *testing.T) {
 			t.Errorf("%s: %s, want %s", got.Node, got.State, want)
 		}
 	}
+	// Who is fenced may have had no VIP, or one that nobody else may carry; who renews no node lease may run.
+	fenced := nodeLease("n1", time.Second, linkUp)
+	fenced.Annotations["heraldvip.io/fenced"] = "7"
+	if got := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{fenced}, Services: []vip.Service{stopped}}, inNamespace(""), noon); got.Nodes[0].State != "fenced: its claims are over, and other nodes may take its VIPs" ||
+		got.Services[0].Problem != "no Herald runs on any node, or none reaches the API server" {
+		t.Errorf("a fenced node: %+v", got)
+	}
+	// A claim ends with the fence of its node: that is not the owner any more, and the Event says why there is none.
+	only := serviceWith("only", "10.0.0.4", "10.0.0.4")
+	why := storedEvent("only", vip.NoEligibleNode, true, "no ready endpoint there")
+	why.At = noon.Add(-time.Second)
+	left := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{fenced, nodeLease("n2", time.Second, linkUp), claimedLease("only", "n1", "", "")}, Services: []vip.Service{only}, Events: []kube.StoredEvent{why}}, inNamespace(""), noon)
+	if x := left.Services[0]; x.Owner != "" || x.Problem != "NoEligibleNode: no ready endpoint there" || left.Nodes[0].VIPs != 0 {
+		t.Errorf("the VIP of a fenced node: %+v, %+v", x, left.Nodes)
+	}
+	// What is not wrong, but of interest: the VIP is in no network of its link.
+	off := serviceWith("off", "10.9.9.9", "10.9.9.9")
+	hint := storedEvent("off", vip.AddressOffLink, false, "10.9.9.9 is in none of the networks that node n2 has on eth0")
+	hint.At = noon
+	told := newStatusReport(kube.Snapshot{Leases: []*coordinationv1.Lease{nodeLease("n2", time.Second, linkUp), claimedLease("off", "n2", "", "")}, Services: []vip.Service{off}, Events: []kube.StoredEvent{hint}}, inNamespace(""), noon)
+	if x := told.Services[0]; x.Problem != "" || x.Note != hint.Message || told.wrong() {
+		t.Errorf("the VIP of another network: %+v", x)
+	}
 	// An Event about the present claim, or about what the Service asks for, counts.
 	s.Events[0].At = noon
 	if got := newStatusReport(s, inNamespace(""), noon).Services[0].Problem; !strings.HasPrefix(got, "NoEligibleNode") {

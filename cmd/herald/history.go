@@ -187,8 +187,12 @@ func (r *historyReport) write(w io.Writer, format string) error {
 		x := overviewMove(m)
 		rows = append(rows, row(m.At.UTC().Format(time.DateTime+".000"), x.Service, x.VIPs, x.From, x.To, dash(x.Outage), dash(x.Cause)))
 	}
+	nothing := "no move is remembered"
+	if len(r.Since) == 0 {
+		nothing = "no node has answered, so what has moved is not known"
+	}
 	if len(rows) == 0 {
-		rows = []string{row("no move is remembered")}
+		rows = []string{row(nothing)}
 	}
 	for node, why := range r.Missing {
 		missing = append(missing, row(node, why))

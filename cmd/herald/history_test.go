@@ -102,6 +102,18 @@ esac
 	}
 }
 
+// That no move is remembered is said only if a node says so.
+func TestHistoryOfNobody(t *testing.T) {
+	for want, answers := range map[string][]nodeHistory{"no move is remembered": {{Node: "n1", Began: threeTwelve}}, "no node has answered": nil} {
+		r := joinHistories(answers, map[string]string{"n2": "forbidden"})
+		var out strings.Builder
+		check.OK(t, r.write(&out, ""))
+		if _, rows, _ := strings.Cut(out.String(), "\n"); !strings.HasPrefix(rows, want) {
+			t.Errorf("want %q, got\n%s", want, &out)
+		}
+	}
+}
+
 // No more nodes are asked at a time than historyAtOnce.
 func TestAskedAtOnce(t *testing.T) {
 	pods := make(map[string]podName)

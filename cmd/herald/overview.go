@@ -184,12 +184,10 @@ func memberState(w *vip.World, m *vip.Member) (state, class string) {
 		}
 	}
 	switch state = n.state(w.Now); {
-	case m.Gone:
-		return "dead: neither its Herald nor its kernel answers", "bad"
 	case !m.Alive && m.Name == w.Self:
 		return "its node lease is not held: it may carry no VIP", "bad"
-	case !m.Alive:
-		return noHerald + ": its node lease is not renewed, or fenced", "bad"
+	case !m.Alive || m.Gone:
+		return m.WhyNotAlive(), "bad"
 	case n.barred(w.Now) != "":
 		return state, "bad"
 	case !strings.HasPrefix(state, "ok") || strings.HasPrefix(state, "ok, but"):

@@ -20,7 +20,7 @@ func TestOverview(t *testing.T) {
 	pass := &agent.Pass{World: vip.World{
 		Now: noon, Self: "n1", Tenure: vip.Tenure{Until: noon.Add(time.Minute)},
 		Services: []vip.Service{serviceWith("idle", "10.0.0.2", "10.0.0.2"), serviceWith("web", "10.0.0.1", "10.0.0.1")},
-		Members:  []vip.Member{{Name: "n1", Alive: true, Info: up}, {Name: "n2", Gone: true}, {Name: "n3", Alive: true, Info: up}},
+		Members:  []vip.Member{{Name: "n1", Alive: true, Info: up}, {Name: "n2", Gone: true}, {Name: "n3", Alive: true, Info: up}, {Name: "n4", APIUnreached: true, Info: up}, {Name: "n5", Info: up}},
 		Nodes:    []vip.Node{{Name: "n3", NotReady: true}},
 		Claims:   map[vip.Key]vip.Claim{k("kubevip-web"): {Holder: "n1", Valid: true, AcquiredAt: noon.Add(-time.Hour)}},
 		Pools:    &vip.PoolSource{Data: map[string]string{"range-global": "10.0.0.1-10.0.0.4"}},
@@ -48,15 +48,19 @@ func TestOverview(t *testing.T) {
 	for _, m := range v.Moves {
 		fmt.Fprintf(&b, "%s %s>%s %s %q\n", m.Service, m.From, m.To, m.Outage, m.Class)
 	}
-	want := `Node n2: dead: neither its He / herald expla
+	want := `Node n2: neither its Herald n / herald expla
 Node n3: ok, but takes a new  / herald expla
+Node n4: its Herald does not  / herald expla
+Node n5: its node lease is no / herald expla
 default/web: VIPForeignMAC: 02:00 / find the hos
 default/idle: NoEndpoints: none / find out why
 default/idle 10.0.0.2 - - NoEndpoints "warn" true
 default/web 10.0.0.1 n1 ARP/NDP here, BGP here VIPAnnounced "" false
 n1 1 ok ""
-n2 0 dead: neither its He "bad"
+n2 0 neither its Herald n "bad"
 n3 0 ok, but takes a new  "warn"
+n4 0 its Herald does not  "bad"
+n5 0 its node lease is no "bad"
 default/idle n1>nobody  "bad"
 default/web n2>n1 unanswered for 2s "warn"
 `

@@ -236,7 +236,7 @@ func checkPeers(ctx context.Context, cfg config.Config, s kube.Snapshot) preflig
 	reached := 0
 	for _, l := range s.Leases {
 		n, ok := lease.ParseNodeLease(l)
-		if !ok || n.Name == cfg.Node.Name || n.Fenced || time.Since(n.RenewedAt) > n.Duration {
+		if !ok || n.Name == cfg.Node.Name || n.Fenced || s.At.Sub(n.RenewedAt) > n.Duration {
 			continue
 		}
 		if reachable(ctx, n, cfg.Peers.Port) {

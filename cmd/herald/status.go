@@ -165,14 +165,18 @@ func (v statusView) mayOwnWithoutLease(node string) bool {
 	return shared || options == nil || !options.Election
 }
 
-// owner returns who holds the lease of a Service, and since when. If the Service has no lease of its own, that
+// owner returns who holds the lease of a Service, and since when; nobody, if a Herald whose node is fenced wrote it. If the Service has no lease of its own, that
 // is the node its annotation names, which holds the one lease for all.
 func (v statusView) owner(s *vip.Service) (string, time.Time) {
 	l := v.leases[vip.Key{Namespace: s.Key.Namespace, Name: cmp.Or(s.Lease, "kubevip-"+s.Key.Name)}]
 	if l == nil && s.VIPHost != "" && v.mayOwnWithoutLease(s.VIPHost) {
 		return s.VIPHost, v.sharedFor[s.VIPHost]
 	}
-	return holder(l)
+	node, since := holder(l)
+	if l != nil && l.Annotations[lease.ClaimAnnotation] != "" && slices.ContainsFunc(v.nodes, func(n nodeStatus) bool { return n.Name == node && n.Fenced }) {
+		return "", time.Time{} // the claim has ended with the fence
+	}
+	return node, since
 }
 
 // service returns what is known of a Service, and what is wrong with it.
@@ -197,7 +201,7 @@ func (v statusView) service(s *vip.Service) serviceStatus {
 	x.Reason = v.reason(s, x.Problem)
 	x.Advice = v.advice(s, x.Problem)
 	x.FormerOwners = v.formerOwners(s, x.Owner)
-	x.Note = connectionsNote(x.FormerOwners)
+	x.Note = cmp.Or(connectionsNote(x.FormerOwners), v.offLink(s))
 	return x
 }
 
@@ -216,6 +220,17 @@ func (v statusView) formerOwners(s *vip.Service, owner string) map[string]int {
 		}
 	}
 	return found
+}
+
+// offLink returns the newest message that a VIP of s is in no network of its link, if s still has that VIP; "" if there is none.
+func (v statusView) offLink(s *vip.Service) string {
+	for _, e := range slices.Backward(v.events) {
+		address, _, _ := strings.Cut(e.Message, " ")
+		if e.UID == s.UID && e.Reason == vip.AddressOffLink && slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return i.Addr.String() == address }) {
+			return e.Message
+		}
+	}
+	return ""
 }
 
 // connectionsNote says how many connections go by which former owners, "" if none do.
@@ -278,7 +293,7 @@ func (v statusView) reason(s *vip.Service, problem string) vip.Reason {
 }
 
 // noHeraldAtAll is the problem of Services without an owner while no node runs Herald.
-const noHeraldAtAll = "no Herald runs on any node"
+const noHeraldAtAll = "no Herald runs on any node, or none reaches the API server"
 
 // advice returns what to do about the problem of a Service; "" if that is not known.
 func (v statusView) advice(s *vip.Service, problem string) string {

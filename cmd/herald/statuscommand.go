@@ -79,9 +79,9 @@ func takeStatus(ctx context.Context, cfg *rest.Config, namespace, name string) (
 		if !slices.ContainsFunc(s.Services, func(x vip.Service) bool { return x.Key == k }) {
 			return statusReport{}, fmt.Errorf("there is no Service of type LoadBalancer %s", k)
 		}
-		return newStatusReport(s, func(x vip.Key) bool { return x == k }, time.Now()), nil
+		return newStatusReport(s, func(x vip.Key) bool { return x == k }, s.At), nil
 	}
-	return newStatusReport(s, inNamespace(namespace), time.Now()), nil
+	return newStatusReport(s, inNamespace(namespace), s.At), nil
 }
 
 // inNamespace returns whether a Service is of a namespace, "" for all.

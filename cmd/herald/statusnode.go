@@ -76,7 +76,7 @@ func (n nodeStatus) runs(now time.Time) bool {
 func (n nodeStatus) barred(now time.Time) string {
 	switch silent := now.Sub(n.RenewedAt); {
 	case n.Fenced:
-		return "fenced: the others have taken its VIPs"
+		return "fenced: its claims are over, and other nodes may take its VIPs"
 	case silent > n.Duration:
 		return silentFor + inWords(silent)
 	case n.Info.Excluded != "":

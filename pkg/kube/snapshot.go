@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -28,6 +30,7 @@ type Snapshot struct {
 	Nodes    []vip.Node    // none if they may not be read
 	Events   []StoredEvent // Herald's own about Services, oldest first
 	Missing  []string      // what may not be read, and what is not shown for want of it
+	At       time.Time     // when that was, by the API server's clock: this machine's may be wrong
 }
 
 // A StoredEvent is an Event about a Service as the API server has it.
@@ -43,12 +46,15 @@ type StoredEvent struct {
 // be read (RBAC) is left out, and named in Missing, but for Services and Leases: an error joins why these could not be
 // listed; the rest is returned with it. Of Leases those of the namespace are enough. An API server that does not answer is
 // asked once.
-func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snapshot, error) {
-	var s Snapshot
+func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (s Snapshot, err error) {
+	var clock serverClock
+	cfg = rest.CopyConfig(cfg)
+	cfg.Wrap(clock.read)
 	c, err := newClients(cfg, newMetrics(), nil)
 	if err != nil {
 		return s, err
 	}
+	defer func() { s.At = clock.now() }()
 	servicesErr := list(ctx, &watchedResource{client: c.core, resource: "services", namespace: namespace}, func(o *corev1.Service) {
 		if r := readService(o); r.LoadBalancer {
 			s.Services = append(s.Services, r.Service)
@@ -72,6 +78,38 @@ func TakeSnapshot(ctx context.Context, cfg *rest.Config, namespace string) (Snap
 	})
 	return s, errors.Join(servicesErr, leasesErr, nodesErr, eventsErr)
 }
+
+// A serverClock is how far the clock of an API server is ahead of this machine's.
+type serverClock struct{ ahead atomic.Int64 }
+
+// read returns next as a transport that reads the clock off each answer (RFC 9110 section 6.6.1: in whole seconds).
+func (c *serverClock) read(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		resp, err := next.RoundTrip(r)
+		if err != nil {
+			return resp, err
+		}
+		if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+			c.ahead.Store(int64(time.Until(date)))
+		}
+		return resp, nil
+	})
+}
+
+// now returns the time by that clock; by this machine's, if no answer said another, or one that differs by less than the two seconds
+// that a Date and the way of the answer may take.
+func (c *serverClock) now() time.Time {
+	ahead := time.Duration(c.ahead.Load())
+	if ahead.Abs() < 2*time.Second {
+		ahead = 0
+	}
+	return time.Now().Add(ahead)
+}
+
+// A roundTripper is a function that is a transport.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // dropForeignEvents drops Events that bear the UID of a Service, but not its namespace and name: the API server lets
 // a user of one namespace write any UID into an Event.

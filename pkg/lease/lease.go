@@ -184,7 +184,7 @@ func parseRecord(l *coordinationv1.Lease) *record {
 type NodeLease struct {
 	Name      string
 	Epoch     int64
-	RenewedAt time.Time // by the node's own clock
+	RenewedAt time.Time // by the API server's clock; by the node's own if the Lease has no managed fields
 	Duration  time.Duration
 	Fenced    bool // its epoch is over and it has not begun another
 	Info      vip.NodeInfo
@@ -200,12 +200,23 @@ func ParseNodeLease(l *coordinationv1.Lease) (n NodeLease, ok bool) {
 		return n, false
 	}
 	n = NodeLease{Name: name, Epoch: transitions(l), Fenced: fenced(l), Duration: duration(l, 15*time.Second)}
-	n.RenewedAt = renewTime(l)
+	n.RenewedAt = renewedAt(l)
 	n.Waiting, _, _ = strings.Cut(l.Annotations[WaitingAnnotation], waitingStamp)
 	if json.Unmarshal([]byte(l.Annotations[NodeAnnotation]), &n.Info) != nil {
 		n.Info = vip.NodeInfo{}
 	}
 	return n, true
+}
+
+// renewedAt returns when spec.renewTime was written: when that was by the API server's clock, in whole seconds, if the managed fields say so;
+// else what was written, by the clock of who wrote it.
+func renewedAt(l *coordinationv1.Lease) time.Time {
+	for _, m := range l.ManagedFields {
+		if m.Time != nil && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:renewTime"`) {
+			return m.Time.Time
+		}
+	}
+	return renewTime(l)
 }
 
 // ParseClaim returns what a VIP lease says, for commands that only read. Valid is as far as can be told from the Leases

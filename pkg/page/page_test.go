@@ -82,7 +82,7 @@ func TestEscaped(t *testing.T) {
 func TestPage(t *testing.T) {
 	h := newHandler(sample)
 	w := get(h, "/")
-	for _, want := range []string{"What to do: look at the link", "And 1 more that are well", "n2: its link eth0 is down", `<time datetime="2026-01-01T11:00:00Z">`, `<circle class="bad"`, "19", "<code>herald history</code>"} {
+	for _, want := range []string{"What to do: look at the link", "And 1 more; <code>herald status</code> shows all", "n2: its link eth0 is down", `<time datetime="2026-01-01T11:00:00Z">`, `<circle class="bad"`, "19", "<code>herald history</code>"} {
 		if !strings.Contains(w.Body.String(), want) {
 			t.Errorf("no %s in\n%s", want, w.Body)
 		}
