@@ -79,7 +79,7 @@ func (u *uninstall) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	still := fmt.Sprintf("Herald still runs on %s, and would write all of this again: end it first (kubectl -n %s delete daemonset herald, or take the static Pod's file away on each node)",
+	still := fmt.Sprintf("Herald still runs on %s, and would write all of this again: end it first (kubectl -n %s delete daemonset herald --cascade=foreground, or take the static Pod's file away on each node)",
 		abbreviate(running), u.namespace)
 	if len(running) > 0 && !u.dryRun {
 		return errors.New(still)
