@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 
 	"github.com/heraldvip/herald/pkg/config"
@@ -14,9 +15,9 @@ import (
 // newAPIServerCheck makes the health check of this node's own API server. wake wakes the leases.
 func (n *node) newAPIServerCheck(servers *kube.Servers, wake mailbox.Signal) (*health.APIServerCheck, error) {
 	c := n.cfg.ControlPlane
-	ask, err := servers.ReadinessCheck(c.CheckURL)
+	ask, err := servers.ReadinessCheck(c.CheckURL, c.CheckCA)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the health check of the API server (control_plane_health_check_...): %w", err)
 	}
 	return health.NewAPIServerCheck(health.APIServerOptions{
 		Ask: ask, Period: c.CheckPeriod, Timeout: c.CheckTimeout, FailureThreshold: c.CheckFailures, Log: n.log,

@@ -15,7 +15,7 @@ import (
 // An answer is what Herald does with something that kube-vip reads.
 type answer struct{ Name, Flags, Does, Why string }
 
-// namesOfKubeVIP returns the variables, flags and annotations of testdata/kube-vip.txt.
+// namesOfKubeVIP returns the variables, flags and annotations of testdata/kube-vip.txt. A flag for which kube-vip has no variable is among the variables, too.
 func namesOfKubeVIP(t *testing.T) (variables, flags, annotations []string) {
 	t.Helper()
 	for line := range strings.Lines(string(check.Value(os.ReadFile("testdata/kube-vip.txt"))(t))) {
@@ -25,7 +25,9 @@ func namesOfKubeVIP(t *testing.T) (variables, flags, annotations []string) {
 		for _, name := range strings.Fields(line) {
 			switch {
 			case strings.HasPrefix(name, "--"):
-				flags = append(flags, name)
+				if flags = append(flags, name); slices.ContainsFunc(config.Options, func(o config.Option) bool { return o.Env == name }) {
+					variables = append(variables, name)
+				}
 			case strings.Contains(name, "/"):
 				annotations = append(annotations, name)
 			default:
@@ -101,7 +103,7 @@ func annotationAnswers(t *testing.T, names []string) (all []answer) {
 	for _, name := range names {
 		i := slices.IndexFunc(kube.Annotations, func(a kube.Annotation) bool { return a.Key == name })
 		switch {
-		case i < 0 && strings.HasPrefix(name, "kube-vip.io/active-endpoint"):
+		case i < 0 && (strings.HasPrefix(name, "kube-vip.io/active-endpoint") || name == "kube-vip.io/egress-nftables-table"):
 			all = append(all, answer{Name: name, Does: "no effect", Why: "kube-vip writes it for egress."})
 			continue
 		case i < 0:

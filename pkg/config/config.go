@@ -171,6 +171,7 @@ type ControlPlane struct {
 	CheckPeriod   time.Duration // between two health checks
 	CheckTimeout  time.Duration // for one answer
 	CheckFailures int           // in a row that make the API server count as not ready
+	CheckCA       string        // control_plane_health_check_ca_path; "" leaves it to the credentials for the API server
 }
 
 // Balance is how connections to the VIP are balanced over the API servers.

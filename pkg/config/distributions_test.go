@@ -22,7 +22,7 @@ const (
 // has no effect, and why. Those that ask for what Herald does not have are refused, with the way out.
 func TestDistributions(t *testing.T) {
 	tests := map[string]struct {
-		asks     string // for what: the VIP of the control plane, in a routing table, those of Services, an election for each, their ports only; the prefix length of IPv4 VIPs
+		asks     string // for what: the VIP of the control plane, by BGP, in a routing table, those of Services, an election for each, their ports only; the prefix length of IPv4 VIPs
 		warnings []string
 		err      string
 	}{
@@ -34,6 +34,7 @@ func TestDistributions(t *testing.T) {
 		"helm-chart":          {asks: "services /32", warnings: []string{warnNoCP}},
 		"k3s":                 {asks: "cp services /24"},
 		"kubespray":           {asks: "cp services election /32", warnings: []string{"enable_node_labeling (environment) has no effect: " + reasonLabels, warnLocal}},
+		"kubespray-bgp":       {asks: "cp bgp services /32"},
 		"minikube":            {asks: "cp /32", warnings: []string{warnLocal}},
 		"openshift":           {asks: "cp table /32"},
 		"rke2":                {asks: "cp services election /24", warnings: []string{warnLocal}},
@@ -74,7 +75,7 @@ func asked(c Config) string {
 	for _, o := range []struct {
 		set  bool
 		word string
-	}{{c.ControlPlane.Enable, "cp"}, {c.RoutingTable.Enable, "table"}, {c.Services.Enable, "services"}, {c.Services.Election, "election"}, {c.Services.LimitPorts, "ports"}} {
+	}{{c.ControlPlane.Enable, "cp"}, {c.BGP.Enable, "bgp"}, {c.RoutingTable.Enable, "table"}, {c.Services.Enable, "services"}, {c.Services.Election, "election"}, {c.Services.LimitPorts, "ports"}} {
 		if o.set {
 			words = append(words, o.word)
 		}

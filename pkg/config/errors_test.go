@@ -84,6 +84,7 @@ var errorTests = []struct {
 	{"vip_arpRate=3s", `vip_arpRate="3s" (environment): must be a whole number of milliseconds from 500 to 86400000`},
 	{"vip_arpRate=86400001", `vip_arpRate="86400001" (environment): must be a whole number of milliseconds from 500 to 86400000`},
 	{"vip_skipdad=x", `vip_skipdad="x" (environment): must be true or false`},
+	{"control_plane_health_check_ca_path=a\x00b", `control_plane_health_check_ca_path="a\x00b" (environment): must be the path of a file with CA certificates`},
 	{"k8s_config_file=a\x00b", `k8s_config_file="a\x00b" (environment): must be the path of a kubeconfig file`},
 	{"kubernetes_addr=ftp://192.0.2.1", `kubernetes_addr="ftp://192.0.2.1" (environment): must be the URL of an API server, such as https://192.0.2.1:6443`},
 	{"kubernetes_addr=https://:6443", `kubernetes_addr="https://:6443" (environment): must be the URL of an API server, such as https://192.0.2.1:6443`},
@@ -241,7 +242,7 @@ func TestWarnings(t *testing.T) {
 		}},
 		{"address=192.0.2.1 vip_leaderelection=true", []string{`address="192.0.2.1" (environment) has no effect without cp_enable=true`}},
 		{"cp_enable=false vip_address=192.0.2.1", []string{`vip_address="192.0.2.1" (environment) has no effect without cp_enable=true`}},
-		{"zebra_b=1 vip_packetproject=p vip_packet=true vip_loseleadership=true vip_loseleadershiptimeout=4", []string{
+		{"zebra_b=1 vip_packetproject=p vip_packet=true vip_loseleadership=true vip_loseleadership_timeout_seconds=4", []string{
 			`zebra_b (environment) is not known`,
 			`vip_packet (environment) has no effect: Herald does not use Equinix Metal's API`,
 			`vip_packetproject (environment) has no effect: Herald does not use Equinix Metal's API`,
@@ -250,7 +251,7 @@ func TestWarnings(t *testing.T) {
 		{"lb_enable=true cp_enable=true address=192.0.2.1 lb_port=6443", []string{warnLocal}},
 		{"lb_enable=true lb_fwdmethod=masquerade", []string{warnNoCP}},
 		{"lb_port=7443 lb_fwdmethod=masquerade", nil},
-		{"egress_thing=false egress_other= control_plane_health_check_thing=false", nil},
+		{"egress_thing=false egress_other=", nil},
 		{"vip_inteface=eth0", []string{`vip_inteface (environment) is not known; did you mean vip_interface?`}},
 		{"svc_elections=true", []string{`svc_elections (environment) is not known; did you mean svc_election?`}},
 		{"lb_classname=a", []string{`lb_classname (environment) is not known; did you mean lb_class_name?`}},
@@ -331,7 +332,7 @@ func TestManifestOfKubeVIP(t *testing.T) {
 	warnings, err := parse(strings.Fields(`vip_arp=true port=6443 vip_nodename=n1 vip_interface=ens160 vip_subnet=32 dns_mode=first
 		dhcp_mode=ipv4 svc_enable=true svc_leasename=plndr-svcs-lock vip_leaderelection=true vip_leasename=plndr-cp-lock
 		vip_leaseduration=5 vip_renewdeadline=3 vip_retryperiod=1 vip_address= cp_enable=false lb_enable=false lb_port=6443
-		lb_fwdmethod=local bgp_enable=false vip_cidr=32 vip_ddns=false vip_loseleadership=true vip_loseleadershiptimeoutseconds=45
+		lb_fwdmethod=local bgp_enable=false vip_cidr=32 vip_ddns=false vip_loseleadership=true vip_loseleadership=45
 		prometheus_server=:2112 vip_preserve_on_leadership_loss=false cp_namespace=kube-system egress_withnftables=false`)...)
 	if err != nil || len(warnings) > 0 {
 		t.Errorf("warnings %q, error %v, want neither", warnings, err)

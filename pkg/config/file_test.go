@@ -64,7 +64,7 @@ func TestFileErrors(t *testing.T) {
 		{"vip_arp: true\nvip_arp: false", path + "must be a YAML mapping of names to values: "},
 		{"vip_arp: {enable: true}", "vip_arp (file /etc/herald.yaml): must be one value: text, a number, true or false"},
 		{"vipArp: true", "vipArp (file /etc/herald.yaml) is not known; did you mean vip_arp?"},
-		{"control_plane_health_check_*: 1", "control_plane_health_check_* (file /etc/herald.yaml) is not known"},
+		{"egress_*: 1", "egress_* (file /etc/herald.yaml) is not known"},
 		{"serviceaccount: x", "serviceaccount (file /etc/herald.yaml) is not known"},
 		{"vip_arpRate: 1.5", `vip_arpRate="1.5" (file /etc/herald.yaml): must be a whole number`},
 	}

@@ -26,7 +26,7 @@ func TestOptions(t *testing.T) {
 				}
 				flags[name] = o.Env
 			}
-			if !regexp.MustCompile(`^[a-z0-9]\w*\*?$`).MatchString(o.Env) {
+			if !regexp.MustCompile(`^([a-z0-9]\w*\*?|--\w+)$`).MatchString(o.Env) {
 				t.Errorf("Env = %q, want a word", o.Env)
 			}
 			if o.Meaning == "" || !strings.HasSuffix(o.Meaning, ".") {
@@ -48,39 +48,6 @@ func TestOptions(t *testing.T) {
 	for _, g := range groups {
 		if len(inGroup(g, true))+len(inGroup(g, false)) == 0 {
 			t.Errorf("group %q has no options", g)
-		}
-	}
-}
-
-// TestNamesOfKubeVIP lists every name that kube-vip understands. None of
-// them may ever become unknown.
-func TestNamesOfKubeVIP(t *testing.T) {
-	const variables = `vip_loglevel vip_interface vip_servicesinterface vip_allow_interface_not_up vip_leaseduration vip_renewdeadline
-		vip_retryperiod vip_nodename vip_subnet svc_enable svc_election svc_namespace svc_leasename cp_namespace lb_class_name lb_class_only
-		lb_class_legacy_handling LoadBalancerClassLegacyHandling disable_service_updates vip_arp vip_arpRate vip_skipdad k8s_config_file
-		kubernetes_addr prometheus_server health_check_port enable_node_labeling enable_upnp enableUPNP dhcp_backoff_attempts dhcp_mode
-		dns_mode vip_ddns bgp_enable bgp_routerid bgp_routerinterface bgp_as bgp_peeraddress bgp_peeras bgp_peerpass bgp_multihop bgp_peers
-		bgp_sourceif bgp_sourceip bgp_hold_time bgp_keepalive_interval mpbgp_nexthop mpbgp_ipv4 mpbgp_ipv6 annotation cp_enable address port
-		vip_address vip_leaderelection vip_leasename cp_detect lb_enable lb_port lb_fwdmethod control_plane_health_check_address
-		control_plane_health_check_period_seconds vip_routingtable vip_routingtableid vip_routingtabletype vip_routingprotocol
-		vip_cleanroutingtable per_service_election_on_demand enable_service_security vip_preserve_on_leadership_loss vip_loseleadership
-		vip_leaseannotations egress_podcidr egress_servicecidr egress_withnftables egress_clean mirror_dest_interface zebra_enable zebra_url
-		zebra_version zebra_software_name vip_wireguard instance_name debounce_time enable_endpoints vip_interfaceloglobal config_file`
-	for _, name := range strings.Fields(variables) {
-		if _, ok := lookup(name); !ok {
-			t.Errorf("variable %s is not known", name)
-		}
-	}
-	const flags = `log interface serviceInterface leaseDuration leaseRenewDuration leaseRetry nodeName vipSubnet services servicesElection
-		servicesLeaseName namespace lbClassName lbClassOnly lbClassNameLegacyHandling arp k8sConfigPath prometheusHTTPServer healthCheckPort
-		vip address port wireguard table enableLoadBalancer lbPort lbForwardingMethod ddns mirrorDestInterface leaderElection leaseName bgp
-		bgpRouterID sourceIF sourceIP localAS bgpHoldTimer bgpKeepAliveInterval peerAddress peerAS peerPass multihop bgppeers annotations
-		zebra zebraUrl zebraVersion zebraSoftwareName tableID tableType routingProtocol cleanRoutingTable controlplane autodetectcp
-		onlyAllowTrafficServicePorts enableNodeLabeling dnsMode disableServiceUpdates enableEndpoints loInterfaceGlobalScope config-file`
-	fs := parsed(t)
-	for _, name := range strings.Fields(flags) {
-		if fs.Lookup(name) == nil {
-			t.Errorf("flag --%s is not known", name)
 		}
 	}
 }

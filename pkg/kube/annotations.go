@@ -90,6 +90,7 @@ var Annotations = []Annotation{
 	{Key: "kube-vip.io/ddns", Value: "true or false", Meaning: "Register the host name by dynamic DNS.", Unsupported: true, Instead: "the DHCP server is given the name (kube-vip.io/loadbalancerHostname), and may register it"},
 	{Key: "kube-vip.io/egress-internal", Value: "true or false", Meaning: "Make the rules of egress by nftables instead of iptables.", Unsupported: true, Instead: "nftables is what Herald uses anyway"},
 	{Key: "kube-vip.io/egress-no-internal-traffic", Value: "true or false", Meaning: "Leave traffic within the cluster alone.", Unsupported: true, Instead: "Herald always does that"},
+	{Key: "kube-vip.io/egress-detect-api-server", Value: "true or false", Meaning: "Leave traffic to the API server alone.", Unsupported: true, Instead: "Herald always does that"},
 	{Key: "kube-vip.io/egress-ipv6", Value: "true or false", Meaning: "Use the IPv6 VIP for egress.", Unsupported: true, Instead: "pods have egress in each family of which the Service has a VIP"},
 	{Key: "kube-vip.io/forcePerServiceElection", Value: "true or false", Meaning: "Elect an owner for this Service alone, where per_service_election_on_demand is set.", Unsupported: true, Instead: "owners are elected as svc_election says; per_service_election_on_demand is refused"},
 }

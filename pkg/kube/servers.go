@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -207,8 +209,9 @@ func (c *serverConn) Close() error {
 // ready, once Connect has been given s. It sends GET to address, a URL, or, if that is
 // "", to /readyz with the credentials that Connect has found, each time on a connection
 // of its own: an old one may outlive what is asked about. The function returns nil if
-// the answer is 200, else what is wrong.
-func (s *Servers) ReadinessCheck(address string) (func(context.Context) error, error) {
+// the answer is 200, else what is wrong. The server at address is verified by the CA certificates in the
+// file ca, or, if that is "", by those of the credentials.
+func (s *Servers) ReadinessCheck(address, ca string) (func(context.Context) error, error) {
 	secure, err := rest.TLSConfigFor(s.cfg)
 	if err != nil {
 		return nil, fmt.Errorf("the credentials for the API server can't be used: %w", err)
@@ -224,7 +227,7 @@ func (s *Servers) ReadinessCheck(address string) (func(context.Context) error, e
 		if roundTripper, err = rest.HTTPWrappersForConfig(s.cfg, transport); err != nil {
 			return nil, fmt.Errorf("the credentials for the API server can't be used: %w", err)
 		}
-	} else if transport.TLSClientConfig, err = tlsConfigFor(secure, address); err != nil {
+	} else if transport.TLSClientConfig, err = tlsConfigFor(secure, address, ca); err != nil {
 		return nil, err
 	}
 	client := &http.Client{Transport: roundTripper, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -248,17 +251,28 @@ func (s *Servers) ReadinessCheck(address string) (func(context.Context) error, e
 
 // tlsConfigFor verifies the server at address, a URL: on a loopback address by
 // the name that all API servers have, else by the host name of the URL; in both cases by
-// the CAs of secure, if it is not nil. Its client certificate is not sent.
-func tlsConfigFor(secure *tls.Config, address string) (*tls.Config, error) {
+// the CAs in the file ca, or, if that is "", by those of secure, if it is not nil. Its client certificate is not sent.
+func tlsConfigFor(secure *tls.Config, address, ca string) (*tls.Config, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, err
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: u.Hostname()}
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, err
+		}
+		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s holds no certificate in PEM form", ca)
+		}
+	}
 	if secure == nil {
 		return c, nil
 	}
-	c.RootCAs, c.InsecureSkipVerify = secure.RootCAs, secure.InsecureSkipVerify
+	if ca == "" {
+		c.RootCAs, c.InsecureSkipVerify = secure.RootCAs, secure.InsecureSkipVerify
+	}
 	if a, err := netip.ParseAddr(u.Hostname()); u.Hostname() == "localhost" || err == nil && a.IsLoopback() {
 		c.ServerName = secure.ServerName
 	}

@@ -210,9 +210,10 @@ func TestReadinessCheck(t *testing.T) {
 	port := freePort(t)
 	s := NewServers(port, func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.6")} })
 	connectTo(t, ca, s)
+	cas := "" // control_plane_health_check_ca_path
 	question := func(address string) error {
 		t.Helper()
-		ask, err := s.ReadinessCheck(address)
+		ask, err := s.ReadinessCheck(address, cas)
 		check.OK(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
@@ -244,10 +245,28 @@ func TestReadinessCheck(t *testing.T) {
 	if err := question("https://" + at("127.0.0.6", 1) + "/livez"); err == nil {
 		t.Error("yes, and nobody is there")
 	}
-	otherCA, _ := identity(t)
-	listen(t, "other", at("127.0.0.7", port), otherCA)
+	otherID, otherCA := identity(t)
+	listen(t, "other", at("127.0.0.7", port), otherID)
 	if err := question("https://" + at("127.0.0.7", port) + "/livez"); err == nil {
 		t.Error("a certificate of another CA was accepted")
+	}
+	// A file of CAs that was set is that of the other.
+	cas = filepath.Join(t.TempDir(), "ca.crt")
+	check.OK(t, os.WriteFile(cas, otherCA, 0o600))
+	if err := question("https://" + at("127.0.0.7", port) + "/livez"); err != nil {
+		t.Error(err)
+	}
+	if err := question("https://" + at("127.0.0.1", port) + "/livez"); err == nil {
+		t.Error("with another CA set the cluster's was accepted")
+	}
+	if err := question(""); err != nil { // of this node's own API server, whose CA the credentials have
+		t.Error(err)
+	}
+	check.OK(t, os.WriteFile(cas, []byte("none"), 0o600))
+	for _, file := range []string{cas, cas + ".none"} {
+		if _, err := s.ReadinessCheck("https://localhost/livez", file); err == nil || !strings.Contains(err.Error(), file) {
+			t.Errorf("%v, want an error that names %s", err, file)
+		}
 	}
 }
 
