@@ -87,7 +87,7 @@ func balancedElements(_ family, entries []vip.BalancedServer) [][]nftables.SetEl
 }
 
 // buildBalanced adds the family's chains and rules to the transaction.
-func buildBalanced(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.BalancedServer) {
+func buildBalanced(c *draft, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.BalancedServer) {
 	for _, hook := range []struct {
 		name string
 		hook *nftables.ChainHook

@@ -169,7 +169,7 @@ func (f family) intervals(networks []netip.Prefix) (all []nftables.SetElement) {
 }
 
 // buildEgress adds the family's chains and rules to the transaction.
-func buildEgress(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, entries []vip.Egress) {
+func buildEgress(c *draft, f family, table *nftables.Table, sets []*nftables.Set, entries []vip.Egress) {
 	source := &expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: f.source, Len: f.addr.Bytes, DestRegister: first}
 	matches := func(set *nftables.Set) expr.Any {
 		return &expr.Lookup{SourceRegister: first, SetName: set.Name, SetID: set.ID}
@@ -213,7 +213,7 @@ func matchBits(load expr.Any, bits uint32) []expr.Any {
 }
 
 // addEgressRules adds the rules of the chain of one entry: what is outside its limits returns. sets begins with the four of it.
-func (f family) addEgressRules(c *nftables.Conn, chain *nftables.Chain, sets []*nftables.Set, x vip.Egress) {
+func (f family) addEgressRules(c *draft, chain *nftables.Chain, sets []*nftables.Set, x vip.Egress) {
 	add := func(exprs ...expr.Any) {
 		c.AddRule(&nftables.Rule{Table: chain.Table, Chain: chain, Exprs: exprs})
 	}

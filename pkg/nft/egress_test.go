@@ -220,26 +220,3 @@ func TestIntervals(t *testing.T) {
 		}
 	}
 }
-
-// What another program removes is back within renewAfter.
-func TestEgressReconciled(t *testing.T) {
-	newRig(t)
-	tables := New(check.Log(t))
-	set := func() {
-		inside(t, "n1", func() {
-			check.Value(tables.Egress.Set(context.Background(), []vip.Egress{allLimits(vip4, netip.Addr{})}))(t)
-		})
-	}
-	set()
-	full := ruleset(t, "n1")
-	for _, do := range []string{"flush ruleset", "flush table ip herald_egress", "delete table ip herald_egress"} {
-		if sh(t, "ip netns exec n1 nft "+do); full == ruleset(t, "n1") {
-			t.Fatal(do + " removes nothing")
-		}
-		tables.Egress.at = time.Now().Add(-egress.renewAfter)
-		set()
-		if got := ruleset(t, "n1"); !strings.Contains(got, "snat to 10.0.0.200") || !strings.Contains(got, "10.0.0.200 timeout") && !strings.Contains(got, "goto vip_0") {
-			t.Errorf("after %s:\n%s", do, got)
-		}
-	}
-}

@@ -87,7 +87,7 @@ const maxHops = 16
 
 // buildFormerOwners adds the family's chain and rules to the transaction. maps are as those of formerOwners: for packets that
 // have been sent on by a node come those that are for them only.
-func buildFormerOwners(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.FormerOwner) {
+func buildFormerOwners(c *draft, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.FormerOwner) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "established", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-150), // after conntrack, before translation

@@ -278,7 +278,7 @@ func TestCheck(t *testing.T) {
 func TestCheckFindsFault(t *testing.T) {
 	newRig(t)
 	faulty := translations
-	faulty.build = func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []vip.Translation) {
+	faulty.build = func(c *draft, f family, table *nftables.Table, maps []*nftables.Set, entries []vip.Translation) {
 		translations.build(c, f, table, maps, entries)
 		chain := c.AddChain(&nftables.Chain{Table: table, Name: "faulty"})
 		c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: []expr.Any{&expr.Socket{Key: 99, Register: first}}})

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -33,9 +32,9 @@ import (
 // destination. In its ipvs mode it does, and to one of the open ports. Replies to what the node itself sends from the VIP
 // pass, and so does ICMP, without which there is no path MTU and no neighbor discovery.
 //
-// The table is written again once a minute, and as soon as it is found missing.
+// The table is written again once a minute, so that what another program changes in it does not last.
 var openPorts = purpose[vip.OpenPort]{
-	table: "herald_ports", what: "ports of VIPs", rebuild: true, lookAfter: 5 * time.Second,
+	table: "herald_ports", what: "ports of VIPs", rebuild: true,
 	consequence: "no VIP of a Service is bound by this node that it has not already, since enable_service_security asks for it",
 	addr:        func(x vip.OpenPort) netip.Addr { return x.Addr },
 	compare: func(a, b vip.OpenPort) int {
@@ -82,7 +81,7 @@ func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement 
 }
 
 // buildOpenPorts adds the family's chain and rules to the transaction.
-func buildOpenPorts(c *nftables.Conn, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.OpenPort) {
+func buildOpenPorts(c *draft, f family, table *nftables.Table, sets []*nftables.Set, _ []vip.OpenPort) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "input", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookInput,
 		Priority: nftables.ChainPriorityFilter,

@@ -140,30 +140,18 @@ func TestOpenPorts(t *testing.T) {
 	}
 }
 
-// What another program removes, all of it or rules alone, is back at the next Set that looks.
-func TestOpenPortsReconciled(t *testing.T) {
+// The table has these rules, also after a restart of the process.
+func TestOpenPortsTable(t *testing.T) {
 	r := newRig(t)
-	tables := New(check.Log(t))
 	web := vip.OpenPort{Protocol: "TCP", Port: 80}
-	r.limit(tables, web)
+	r.limit(New(check.Log(t)), web)
 	full := ruleset(t, "n1")
 	for _, want := range []string{"type filter hook input priority filter; policy accept;", "ip daddr != @limited accept", "ip daddr . meta l4proto . th dport @open accept", "drop"} {
 		if !strings.Contains(full, want) {
 			t.Errorf("there is no %q in\n%s", want, full)
 		}
 	}
-	for _, do := range []string{"delete table ip herald_ports", "delete table ip6 herald_ports", "flush table ip herald_ports"} {
-		sh(t, "ip netns exec n1 nft "+do)
-		tables.OpenPorts.looked, tables.OpenPorts.at = time.Now().Add(-openPorts.lookAfter), time.Now().Add(-renewAfter/2)
-		if strings.HasPrefix(do, "flush") {
-			tables.OpenPorts.at = time.Now().Add(-renewAfter)
-		}
-		r.limit(tables, web)
-		if diff := cmp.Diff(full, ruleset(t, "n1")); diff != "" {
-			t.Errorf("after %s (-want +got):\n%s", do, diff)
-		}
-	}
-	again := New(check.Log(t)) // the process was restarted
+	again := New(check.Log(t))
 	r.limit(again, web)
 	if diff := cmp.Diff(full, ruleset(t, "n1")); diff != "" {
 		t.Errorf("after a restart (-want +got):\n%s", diff)

@@ -4,7 +4,7 @@
 // There is one table for each purpose and family (ip, ip6): "herald" for the connections of VIPs that have moved
 // (former.go), "herald_control_plane" for those to the API server (translation.go), "herald_ports" for which ports of VIPs are open (ports.go), "herald_api_servers" for balancing over the API servers (balance.go),
 // and "herald_egress" for what pods send with a VIP as its source (egress.go). While nothing is wanted of
-// a table it is not there.
+// a table it is not there. Why they are not one: decision 0119.
 package nft
 
 import (
@@ -30,6 +30,7 @@ const Timeout = 5 * time.Minute
 
 const (
 	renewAfter  = time.Minute      // the age at which the entries are renewed
+	lookAfter   = 5 * time.Second  // how often it is looked whether another program has removed a part of a table
 	retryAfter  = 30 * time.Second // after the kernel has refused
 	maxElements = 250              // in one message: a netlink attribute has at most 64 KiB
 	answerSize  = 4096             // what the answer to a message takes of the socket's buffer at most, in bytes
@@ -112,7 +113,7 @@ func (p purpose[E]) check(entries ...E) error {
 			m.Table = table
 			errs = append(errs, c.AddSet(m, nil))
 		}
-		p.build(c, f, table, maps, entries)
+		p.build(&draft{c, make(map[string]int)}, f, table, maps, entries)
 		c.DelTable(table)
 		if err := c.Flush(); err != nil {
 			errs = append(errs, fmt.Errorf("%s (%s): %w", p.what, f.name, err))
@@ -129,11 +130,22 @@ type purpose[E any] struct {
 	addr        func(E) netip.Addr // the VIP, whose family decides in which table the entry is
 	compare     func(a, b E) int   // orders entries
 	rebuild     bool               // the whole table is written each time, in case another program has changed a part of it
-	lookAfter   time.Duration      // if not 0: how often it is looked whether another program has removed it
 	renewAfter  time.Duration      // if not 0: the age at which the entries are renewed, in place of renewAfter
 	maps        func(f family, entries []E) []*nftables.Set
-	build       func(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, entries []E) // adds chains and rules to a transaction
-	elements    func(f family, entries []E) [][]nftables.SetElement                                        // of each of maps
+	build       func(c *draft, f family, table *nftables.Table, maps []*nftables.Set, entries []E) // adds chains and rules to a transaction
+	elements    func(f family, entries []E) [][]nftables.SetElement                                // of each of maps
+}
+
+// A draft is a transaction that counts the rules which it adds.
+type draft struct {
+	*nftables.Conn
+	rules map[string]int // by the name of the chain
+}
+
+// AddRule adds a rule to the transaction.
+func (d *draft) AddRule(r *nftables.Rule) {
+	d.Conn.AddRule(r)
+	d.rules[r.Chain.Name]++
 }
 
 // A Table keeps a table of one purpose, which there is once for each family, equal to the entries that are wanted.
@@ -143,16 +155,17 @@ type Table[E any] struct {
 	errors  prometheus.Counter
 	entries prometheus.Gauge // may be nil
 
-	written []E       // what the kernel has, sorted
-	at      time.Time // when that was written
-	known   bool      // false: the kernel may have other entries, an earlier process's, or after an error
-	looked  time.Time // when the kernel was last seen to have the table
-	failed  time.Time // when the kernel last refused; zero: not since the last success
-	why     error     // what the kernel then said
+	written []E                       // what the kernel has, sorted
+	rules   map[string]map[string]int // how many rules, by the name of the family and of the chain
+	at      time.Time                 // when that was written
+	known   bool                      // false: the kernel may have other entries, an earlier process's, or after an error
+	looked  time.Time                 // when it was last looked whether the kernel still has the rules
+	failed  time.Time                 // when the kernel last refused; zero: not since the last success
+	why     error                     // what the kernel then said
 }
 
 // Set makes the entries in the kernel those of want, in one transaction for each family. Those
-// that are older than a minute are renewed, so it should be called at least that often. It returns the entries that the kernel then has, sorted; entries on a link that is not
+// that are older than a minute are renewed, and each five seconds it is looked whether another program has removed the table or some of its rules, so it should be called at least that often. It returns the entries that the kernel then has, sorted; entries on a link that is not
 // there are not in the kernel all the same.
 //
 // If the kernel refuses, Set logs why, leaves it alone for half a minute, and has no entries
@@ -163,7 +176,11 @@ func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 		return nil, nil
 	}
 	want = slices.SortedFunc(slices.Values(want), t.compare)
-	if t.known && slices.EqualFunc(want, t.written, func(a, b E) bool { return t.compare(a, b) == 0 }) && (len(want) == 0 || now.Sub(t.at) < cmp.Or(t.renewAfter, renewAfter) && t.isThere(now)) {
+	renew := len(want) > 0 && now.Sub(t.at) >= cmp.Or(t.renewAfter, renewAfter)
+	if t.known && !renew && !t.isThere(now) {
+		t.known = false // all of it again
+	}
+	if t.known && !renew && slices.EqualFunc(want, t.written, func(a, b E) bool { return t.compare(a, b) == 0 }) {
 		return t.written, nil
 	}
 	err := t.write(want)
@@ -178,7 +195,7 @@ func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 	if !t.failed.IsZero() {
 		t.log.Info("nftables takes the " + t.what + " again")
 	}
-	t.written, t.at, t.looked, t.known, t.failed, t.why = want, now, now, true, time.Time{}, nil
+	t.written, t.at, t.known, t.failed, t.why = want, now, true, time.Time{}, nil
 	t.count(len(want))
 	return want, nil
 }
@@ -222,11 +239,12 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 	if err != nil {
 		return err
 	}
-	maps := t.maps(f, want)
+	maps, rules := t.maps(f, want), t.rules[f.name]
 	switch {
 	case len(want) == 0 || len(had) == 0 || !t.known || t.rebuild:
 		c.AddTable(f.table(t.table)) // one that is not there can't be deleted
 		c.DelTable(f.table(t.table))
+		rules = make(map[string]int)
 		if len(want) == 0 {
 			break
 		}
@@ -236,7 +254,7 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 				return err
 			}
 		}
-		t.build(c, f, table, maps, want)
+		t.build(&draft{c, rules}, f, table, maps, want)
 	default:
 		for _, m := range maps {
 			c.FlushSet(m)
@@ -252,22 +270,30 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("table %s %s: %w", f.name, t.table, err)
 	}
+	if t.rules == nil {
+		t.rules = make(map[string]map[string]int)
+	}
+	t.rules[f.name] = rules
 	return nil
 }
 
-// isThere reports whether the kernel still has the tables of what was written. It asks once in lookAfter, if that is not 0.
+// isThere reports whether the kernel still has as many rules in each chain as were written; it does not look at what they say. It asks once in lookAfter.
 func (t *Table[E]) isThere(now time.Time) bool {
-	if t.lookAfter == 0 || now.Sub(t.looked) < t.lookAfter {
+	if len(t.written) == 0 || now.Sub(t.looked) < lookAfter {
 		return true
 	}
 	t.looked = now
-	c, err := nftables.New()
+	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
 		return true
 	}
+	defer c.CloseLasting()
 	for _, f := range families {
-		if _, err := c.ListTableOfFamily(t.table, f.id); err != nil && len(t.of(f, t.written)) > 0 {
-			return false
+		for chain, n := range t.rules[f.name] {
+			rules, err := c.GetRules(f.table(t.table), &nftables.Chain{Name: chain}) // none, if there is no such table
+			if err == nil && len(rules) != n {
+				return false
+			}
 		}
 	}
 	return true

@@ -54,7 +54,7 @@ func translationElements(_ family, entries []vip.Translation) [][]nftables.SetEl
 }
 
 // buildTranslations adds the family's chain and rule to the transaction.
-func buildTranslations(c *nftables.Conn, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.Translation) {
+func buildTranslations(c *draft, f family, table *nftables.Table, maps []*nftables.Set, _ []vip.Translation) {
 	chain := c.AddChain(&nftables.Chain{
 		Table: table, Name: "prerouting", Type: nftables.ChainTypeNAT, Hooknum: nftables.ChainHookPrerouting,
 		Priority: nftables.ChainPriorityRef(-110), // before kube-proxy's

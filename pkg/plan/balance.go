@@ -19,7 +19,7 @@ func (p *pass) balance(units []*unit) {
 			if !s.localDelivery || u.claim.Holder != p.Self || u.claim.Foreign {
 				continue
 			}
-			p.replanAfter(renewFormerOwners)
+			p.replanAfter(lookAtTables)
 			for _, a := range s.addrs {
 				p.balanceAddress(s, a.Addr)
 			}

@@ -5,14 +5,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
-
-// lookAtEgress is how often a Plan with Egress is made at least, so that nftables and the routing policy database are as wanted again soon
-// when another program has changed them, and the pods in nftables do not expire.
-const lookAtEgress = 5 * time.Second
 
 // never is networks that no packet leaves the cluster to: loopback, link-local, multicast and broadcast.
 var never = []netip.Prefix{
@@ -46,7 +41,7 @@ func (p *pass) planEgress(services []*service) {
 		}
 		return
 	}
-	p.replanAfter(lookAtEgress)
+	p.replanAfter(lookAtTables)
 	p.out.EgressPending = p.EgressPodsPending
 	internal := p.internal()
 	taken := make(map[netip.Addr]bool)

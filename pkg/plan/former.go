@@ -8,9 +8,9 @@ import (
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-// renewFormerOwners is how often a Plan with FormerOwners is made at least, so that the kernel
-// does not forget them (nft.Timeout).
-const renewFormerOwners = time.Minute
+// lookAtTables is how often a Plan is made at least that wants anything of nftables, or of the routing policy database, so that what another program has removed
+// there is back soon, and the kernel does not forget it (nft.Timeout).
+const lookAtTables = 5 * time.Second
 
 // settleTime is how long after a move of a VIP packets may still come to its former owner:
 // until clients have heard of the move, and a node that lags has seen it.
@@ -85,7 +85,7 @@ func (f *formerOwners) plan(u *unit) {
 				for _, port := range ports {
 					f.out.FormerOwners = append(f.out.FormerOwners, vip.FormerOwner{Addr: a.Addr, Link: a.Link, Port: port, NextHop: hop, Again: again})
 				}
-				f.replanAfter(min(renewFormerOwners, left))
+				f.replanAfter(min(lookAtTables, left))
 			}
 		}
 	}
@@ -113,7 +113,7 @@ func (f *formerOwners) translate(a vip.Address, port uint16, wanted bool) {
 	own := f.self.Info.OwnAddresses(a.Link)
 	if i := slices.IndexFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Addr.Is4() }); wanted && a.Link != "" && i >= 0 {
 		f.out.Translations = append(f.out.Translations, vip.Translation{Addr: a.Addr, Port: port, To: own[i]})
-		f.replanAfter(renewFormerOwners)
+		f.replanAfter(lookAtTables)
 	}
 }
 

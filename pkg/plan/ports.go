@@ -4,17 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
 // ssdpPort is where UPnP gateways answer searches from (UPnP Device Architecture 2.0, section 1.3.3).
 const ssdpPort = 1900
-
-// lookAtPorts is how often a Plan with OpenPorts is made at least, so that they are back soon when another program has removed them, and don't
-// expire (nft.Timeout).
-const lookAtPorts = 5 * time.Second
 
 // maxOpenPorts is how many ports of VIPs a namespace may have open on a node, each address counted: whenever one of any Service changes, all are written
 // again, which takes the kernel some 5 µs for each.
@@ -39,7 +34,7 @@ func (p *pass) limitPorts(services []*service) {
 	}
 	limited := make(map[netip.Addr]bool)
 	for _, a := range p.out.Addresses {
-		p.replanAfter(lookAtPorts)
+		p.replanAfter(lookAtTables)
 		limited[a.Addr] = slices.ContainsFunc(sharing[a.Addr], func(s *service) bool { return !s.AllPorts && !s.localDelivery })
 	}
 	opened := p.openedPorts(services, limited)
