@@ -28,13 +28,13 @@ const (
 	settleTime = 20 * time.Second
 )
 
-// Connections counts the TCP connections to VIPs that this node's conntrack knows.
+// Connections counts the TCP connections to VIPs, and those that pods have from VIPs (egress), that this node's conntrack knows.
 type Connections struct {
 	log       *slog.Logger
 	changed   func()
 	want      *mailbox.Mailbox[[]netip.Addr]
 	published atomic.Pointer[vip.ConnectionCount]
-	list      func(found func(to netip.Addr)) error
+	list      func(found func(to, from netip.Addr)) error
 }
 
 // NewConnections makes Connections. changed is called from Run when Count has changed.
@@ -74,9 +74,12 @@ func (c *Connections) Run(ctx context.Context) error {
 			continue
 		}
 		count := vip.ConnectionCount{At: began.UnixMilli(), VIPs: make(map[netip.Addr]int)}
-		err := c.list(func(to netip.Addr) {
-			if want[to] {
+		err := c.list(func(to, from netip.Addr) {
+			switch {
+			case want[to]:
 				count.VIPs[to]++
+			case want[from]:
+				count.VIPs[from]++
 			}
 		})
 		if err == nil {
@@ -123,13 +126,15 @@ const (
 	firstState, lastState = nl.TCP_CONNTRACK_SYN_RECV, nl.TCP_CONNTRACK_LAST_ACK
 )
 
-// listConnections calls found with the destination, before translation, of each TCP connection
+// listConnections calls found with the destination, before translation, and the source, after translation, of each TCP connection
 // that conntrack knows and that has not ended. The error is of the kernel, such as EPERM
 // without CAP_NET_ADMIN.
-func listConnections(found func(to netip.Addr)) error {
+func listConnections(found func(to, from netip.Addr)) error {
 	return listConntrack(firstState, lastState, func(about []byte) {
-		if to := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST); to.IsValid() {
-			found(to)
+		to := tupleAddress(about, nl.CTA_TUPLE_ORIG, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST)
+		from := tupleAddress(about, nl.CTA_TUPLE_REPLY, nl.CTA_IP_V4_DST, nl.CTA_IP_V6_DST) // where answers go
+		if to.IsValid() {
+			found(to, from)
 		}
 	})
 }

@@ -30,10 +30,15 @@ func TestConnections(t *testing.T) {
 		var fault atomic.Pointer[error]
 		logger, logged := log()
 		c := NewConnections(logger, func() { changes.Add(1) })
-		c.list = func(found func(netip.Addr)) error {
+		other := netip.MustParseAddr("192.0.2.9")
+		c.list = func(found func(to, from netip.Addr)) error {
 			lists.Add(1)
-			for _, x := range *known.Load() {
-				found(x)
+			for i, x := range *known.Load() {
+				if i == 0 {
+					found(other, x) // egress
+				} else {
+					found(x, other)
+				}
 			}
 			return *fault.Load()
 		}
@@ -44,7 +49,7 @@ func TestConnections(t *testing.T) {
 		if lists.Load() > 0 || c.Count() != nil {
 			t.Errorf("%d counts of nothing, result %v", lists.Load(), c.Count())
 		}
-		know(nil, a, a, b, netip.MustParseAddr("192.0.2.9"))
+		know(nil, a, a, b, other)
 		began := time.Now()
 		c.Put([]netip.Addr{a, b})
 		time.Sleep(time.Second)
@@ -76,6 +81,35 @@ func TestConnections(t *testing.T) {
 			t.Errorf("%+v though nothing is to be counted", c.Count())
 		}
 	})
+}
+
+// Of the connections that conntrack knows and that have not ended the ends are listed by which a VIP is found: where they go, and where answers go, which
+// is the VIP for those that pods have from it.
+func TestKernelListsConnections(t *testing.T) {
+	newVeth(t, "eth0", "10.0.0.1/24", "fd00::1/64")
+	ip := func(text string) net.IP { return netip.MustParseAddr(text).AsSlice() }
+	for _, x := range []struct {
+		family            netlink.InetFamily
+		pod, server, from string // from is the source after translation
+		state             uint8
+	}{
+		{unix.AF_INET, "10.1.0.2", "192.0.2.1", "10.0.0.50", nl.TCP_CONNTRACK_ESTABLISHED},
+		{unix.AF_INET6, "fd01::2", "2001:db8::1", "fd00::50", nl.TCP_CONNTRACK_ESTABLISHED},
+		{unix.AF_INET, "10.1.0.3", "192.0.2.2", "10.0.0.51", nl.TCP_CONNTRACK_TIME_WAIT},
+	} {
+		check.OK(t, netlink.ConntrackCreate(netlink.ConntrackTable, x.family, &netlink.ConntrackFlow{
+			FamilyType: uint8(x.family), TimeOut: 60, ProtoInfo: &netlink.ProtoInfoTCP{State: x.state},
+			Forward: netlink.IPTuple{SrcIP: ip(x.pod), DstIP: ip(x.server), SrcPort: 1001, DstPort: 443, Protocol: unix.IPPROTO_TCP},
+			Reverse: netlink.IPTuple{SrcIP: ip(x.server), DstIP: ip(x.from), SrcPort: 443, DstPort: 1001, Protocol: unix.IPPROTO_TCP},
+		}))
+	}
+	t.Cleanup(func() { check.OK(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) })
+	var got []string
+	check.OK(t, listConnections(func(to, from netip.Addr) { got = append(got, fmt.Sprint(to, " ", from)) }))
+	slices.Sort(got)
+	if want := []string{"192.0.2.1 10.0.0.50", "2001:db8::1 fd00::50"}; !slices.Equal(got, want) {
+		t.Errorf("listed %q, want %q", got, want)
+	}
 }
 
 // When an address with LocalDelivery comes, conntrack forgets the connections to it that nobody has answered: their first packet was not translated, so

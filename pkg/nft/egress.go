@@ -18,7 +18,8 @@ import (
 // not have a VIP as its source for long that another node has by now.
 const egressTimeout = 20 * time.Second
 
-// EgressMark is the bit of packets' marks that says: this node's pod sent it, and it is to leave the cluster from the node that owns its Service's VIP.
+// EgressMark is the bit of packets' marks that says: this node's pod sent it, and it is to leave the cluster from the node that owns its Service's VIP. The same bit of the mark of a connection
+// says that its packets have had it.
 const EgressMark = 0x2000
 
 // egress is the purpose of the table "herald_egress": what the pods of a Service with kube-vip.io/egress send leaves the cluster with the
@@ -26,7 +27,7 @@ const EgressMark = 0x2000
 //
 //	set internal { type ipv4_addr; flags interval; }
 //	map own { type ipv4_addr : verdict; flags timeout; }      # pods whose VIP this node has, on whichever node they are
-//	map elsewhere { type ipv4_addr : verdict; flags timeout; } # pods of this node whose VIP another node has
+//	map elsewhere { type ipv4_addr : verdict; flags timeout; } # pods of this node whose VIP another node has, or had before
 //	set routed { type ipv4_addr; flags timeout; }              # the pods of elsewhere
 //	set denied_0 { type ipv4_addr; flags interval; }           # of the first VIP; likewise allowed_0
 //	set to_0 { type inet_proto . inet_service; }               # likewise from_0
@@ -35,7 +36,8 @@ const EgressMark = 0x2000
 //	  ip daddr != @allowed_0 return
 //	  meta l4proto . th dport != @to_0 return
 //	  meta l4proto . th sport != @from_0 return
-//	  snat to 10.0.0.200 or: meta mark set meta mark | 0x2000
+//	  snat to 10.0.0.200 or: meta mark set meta mark | 0x2000 ct mark set ct mark | 0x2000
+//	  or, of an Egress with Former: meta l4proto tcp ct mark & 0x2000 != 0 meta mark set meta mark | 0x2000
 //	}
 //	chain prerouting {
 //	  type filter hook prerouting priority -90; policy accept;
@@ -96,23 +98,23 @@ func (f family) entries(all []vip.Egress) (found []vip.Egress) {
 	return found
 }
 
-// egressElements are the elements of those sets. A pod of two entries counts for the first.
+// egressElements are the elements of those sets. A pod of two entries of the same map counts for the first.
 func egressElements(f family, entries []vip.Egress) [][]nftables.SetElement {
 	all := make([][]nftables.SetElement, fixedEgressSets)
 	if len(entries) > 0 {
 		all[0] = f.intervals(entries[0].Internal)
 	}
-	seen := make(map[netip.Addr]bool)
+	seen := [3]map[netip.Addr]bool{1: {}, 2: {}}
 	for i, x := range entries {
 		of := 1
 		if x.Via.IsValid() {
 			of = 2
 		}
 		for _, pod := range x.Pods {
-			if seen[pod] {
+			if seen[of][pod] {
 				continue
 			}
-			seen[pod] = true
+			seen[of][pod] = true
 			if of == 2 {
 				all[3] = append(all[3], nftables.SetElement{Key: pod.AsSlice()})
 			}
@@ -232,13 +234,22 @@ func (f family) addEgressRules(c *draft, chain *nftables.Chain, sets []*nftables
 			&expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: uint32(2 - 2*i), Len: 2, DestRegister: secondPart},
 			&expr.Lookup{SourceRegister: first, SetName: sets[2+i].Name, SetID: sets[2+i].ID, Invert: true}, returns)
 	}
-	if x.Via.IsValid() {
-		mark := binaryutil.NativeEndian.PutUint32(EgressMark)
-		rest := binaryutil.NativeEndian.PutUint32(^uint32(EgressMark))
-		add(&expr.Counter{}, &expr.Meta{Key: expr.MetaKeyMARK, Register: first},
-			&expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: rest, Xor: mark},
-			&expr.Meta{Key: expr.MetaKeyMARK, Register: first, SourceRegister: true})
+	mark := setBit(&expr.Meta{Key: expr.MetaKeyMARK, Register: first}, &expr.Meta{Key: expr.MetaKeyMARK, Register: first, SourceRegister: true})
+	remember := setBit(&expr.Ct{Key: expr.CtKeyMARK, Register: first}, &expr.Ct{Key: expr.CtKeyMARK, Register: first, SourceRegister: true})
+	switch {
+	case x.Former:
+		add(slices.Concat(matchTCP(), matchBits(&expr.Ct{Key: expr.CtKeyMARK, Register: first}, EgressMark), []expr.Any{&expr.Counter{}}, mark)...)
+		return
+	case x.Via.IsValid():
+		add(slices.Concat([]expr.Any{&expr.Counter{}}, mark, remember)...)
 		return
 	}
 	add(&expr.Counter{}, &expr.Immediate{Register: first, Data: x.VIP.AsSlice()}, &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.id), RegAddrMin: first})
+}
+
+// setBit sets EgressMark in what load puts into the first register and store takes from there.
+func setBit(load, store expr.Any) []expr.Any {
+	mark := binaryutil.NativeEndian.PutUint32(EgressMark)
+	rest := binaryutil.NativeEndian.PutUint32(^uint32(EgressMark))
+	return []expr.Any{load, &expr.Bitwise{SourceRegister: first, DestRegister: first, Len: 4, Mask: rest, Xor: mark}, store}
 }

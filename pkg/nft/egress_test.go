@@ -57,7 +57,9 @@ ip -n n2 route add 10.1.1.0/24 via 10.0.0.1
 ip -n n2 route add fd01::/64 via fd00::1
 ip netns exec n1 nft add table inet plugin
 ip netns exec n1 nft 'add chain inet plugin post { type nat hook postrouting priority srcnat; }'
-ip netns exec n1 nft add rule inet plugin post iifname pod0 masquerade`)
+ip netns exec n1 nft add rule inet plugin post iifname pod0 masquerade
+ip netns exec n2 nft add table inet plugin
+ip netns exec n2 nft 'add chain inet plugin post { type nat hook postrouting priority srcnat; }'`)
 	for _, n := range []string{"n1", "n2"} {
 		sh(r.t, "ip netns exec "+n+" sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0")
 	}
@@ -173,7 +175,7 @@ func TestEgressOfOwnPods(t *testing.T) {
 }
 
 // What a pod sends from another node than the VIP's owner comes to the owner by a rule for the mark, although its own node masquerades, and has
-// the VIP as its source. A connection goes on when the VIP moves to a third node, and one that began before goes on as it was.
+// the VIP as its source. Connections go on when the VIP moves to the pod's own node, by way of the former owner; one that began before goes on as it was.
 func TestEgressByOwner(t *testing.T) {
 	r := newRig(t)
 	r.addPod()
@@ -193,6 +195,31 @@ ip -n n1 route add default via fd00::2 table 100`, EgressMark))
 		}
 	}
 	before.wants(t, "10.0.0.1")
+
+	// The VIP moves to n1. The former owner knows those that began there; what begins now leaves from n1.
+	by := map[string]connection{vip4.String(): r.connect(0, "10.0.0.4:9000"), vip6.String(): r.connect(0, "[fd00::4]:9000")}
+	for want, c := range by {
+		c.wants(t, want)
+	}
+	inside(t, "n1", func() {
+		check.Value(n1.FormerOwners.Set(t.Context(), []vip.FormerOwner{{Addr: vip4, Link: "eth0", NextHop: own("n2")[0]}, {Addr: vip6, Link: "eth0", NextHop: own("n2")[1]}}))(t)
+		check.Value(n1.Egress.Set(t.Context(), []vip.Egress{
+			{VIP: vip4, Pods: []netip.Addr{pod4}, Internal: internal}, {VIP: vip4, Pods: []netip.Addr{pod4}, Internal: internal, Via: own("n2")[0], Former: true},
+			{VIP: vip6, Pods: []netip.Addr{pod6}, Internal: internal}, {VIP: vip6, Pods: []netip.Addr{pod6}, Internal: internal, Via: own("n2")[1], Former: true},
+		}))(t)
+	})
+	inside(t, "n2", func() { check.Value(n2.Egress.Set(t.Context(), nil))(t) })
+	r.move("n1")
+	for want, c := range by {
+		c.wants(t, want)
+	}
+	before.wants(t, "10.0.0.1")
+	sh(t, "ip -n n1 rule del fwmark 8192/8192\nip -n n1 -6 rule del fwmark 8192/8192") // new ones don't go by n2
+	for to, want := range map[string]string{"10.0.0.4:9000": vip4.String(), "[fd00::4]:9000": vip6.String()} {
+		if got := r.source(0, to); got != want {
+			t.Errorf("after the move %s sees %s, want %s", to, got, want)
+		}
+	}
 }
 
 // Networks that overlap or touch each other are one interval, and the last of all has no end.

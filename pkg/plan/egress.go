@@ -77,19 +77,37 @@ func (p *pass) addEgress(s *service, a address, internal []netip.Prefix, taken m
 			return
 		}
 	}
+	var own []netip.Addr // of pods of this node
 	for _, pod := range s.Pods {
 		for _, x := range pod.Addresses {
 			if x.Is4() != a.Addr.Is4() || taken[x] || !here && pod.Node != p.Self {
 				continue
 			}
 			taken[x] = true
-			e.Pods = append(e.Pods, x)
+			if e.Pods = append(e.Pods, x); pod.Node == p.Self {
+				own = append(own, x)
+			}
 		}
 	}
 	if len(e.Pods) > 0 {
 		slices.SortFunc(e.Pods, netip.Addr.Compare)
 		p.out.Egress = append(p.out.Egress, e)
 	}
+	if here && len(own) > 0 {
+		p.addFormerEgress(vip.Egress{VIP: a.Addr, Pods: own, Internal: internal, Former: true})
+	}
+}
+
+// addFormerEgress adds e, which is of a VIP that this node owns, by way of the node to which packets of connections to the VIP are sent on that began there (FormerOwners): that
+// is where answers go, too. It adds nothing if there is none.
+func (p *pass) addFormerEgress(e vip.Egress) {
+	i := slices.IndexFunc(p.out.FormerOwners, func(x vip.FormerOwner) bool { return x.Addr == e.VIP })
+	if i < 0 {
+		return
+	}
+	e.Via, e.Link = p.out.FormerOwners[i].NextHop, p.out.FormerOwners[i].Link
+	slices.SortFunc(e.Pods, netip.Addr.Compare)
+	p.out.Egress = append(p.out.Egress, e)
 }
 
 // wayTo returns an address of the owner of a VIP, of its family, that is in a network of another node's link, and that link; the VIP's network

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -16,6 +17,9 @@ func egressOf(p vip.Plan) string {
 		fmt.Fprint(&b, x.VIP)
 		if x.Via.IsValid() {
 			fmt.Fprintf(&b, " via %s on %s", x.Via, x.Link)
+		}
+		if x.Former {
+			fmt.Fprint(&b, " as before")
 		}
 		fmt.Fprintln(&b, "", x.Pods)
 	}
@@ -39,6 +43,8 @@ func withEgress(s *vip.Service) {
 func TestEgress(t *testing.T) {
 	on := rules()
 	on.Egress = &Egress{}
+	keeping := rules()
+	keeping.Egress, keeping.KeepConnections = &Egress{}, time.Hour
 	off := rules()
 	given := rules()
 	given.Egress = &Egress{Internal: []netip.Prefix{netip.MustParsePrefix("10.240.0.0/16")}}
@@ -74,6 +80,12 @@ func TestEgress(t *testing.T) {
 			w.Members[1].Alive, w.Members[1].Gone = false, true
 			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n2"}
 		}), "10.77.0.60 via 10.77.0.12 on eth0 [10.240.1.2]\n"},
+		{"it has just become the owner", keeping, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) {
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, FormerHolders: []vip.FormerHolder{{Node: "n2", Until: w.Now.Add(-time.Minute)}}}
+		}), "10.77.0.60 [10.240.1.2 10.240.2.2]\n10.77.0.60 via 10.77.0.12 on eth0 as before [10.240.1.2]\n"},
+		{"it has just become the owner, and has no pod", keeping, change(w("n1", svc("a", "10.77.0.60", withEgress, func(s *vip.Service) { s.Pods = s.Pods[1:] })), func(w *vip.World) {
+			w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1", Valid: true, FormerHolders: []vip.FormerHolder{{Node: "n2", Until: w.Now.Add(-time.Minute)}}}
+		}), "10.77.0.60 [10.240.2.2]\n"},
 		{"its own claim is void", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Claims[key("kubevip-a")] = vip.Claim{Holder: "n1"} }), ""},
 		{"its tenure has ended", on, change(w("n1", svc("a", "10.77.0.60", withEgress)), func(w *vip.World) { w.Tenure.Until = w.Now }), ""},
 		{"two Services have a pod", on, w("n1", svc("b", "10.77.0.61", withEgress, younger), svc("a", "10.77.0.60", withEgress)), "10.77.0.60 [10.240.1.2 10.240.2.2]\n"},

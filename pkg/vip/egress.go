@@ -46,6 +46,9 @@ type Egress struct {
 	// owns the VIP, and makes it the source of what all of the pods send.
 	Via  netip.Addr `json:",omitzero"`
 	Link string     // that Via is on
+	// Former: this node owns the VIP by now, and Via is the node that did before. Only packets of TCP connections that these pods began by way of another
+	// node are routed to it.
+	Former bool `json:",omitempty"`
 	// Internal is destinations in the cluster, which are left alone; the same in each Egress of a Plan.
 	Internal []netip.Prefix
 	EgressLimits
@@ -54,7 +57,7 @@ type Egress struct {
 // Compare orders Egresses; it is 0 if they are equal.
 func (e Egress) Compare(o Egress) int {
 	for _, c := range []int{
-		e.VIP.Compare(o.VIP), e.Via.Compare(o.Via), strings.Compare(e.Link, o.Link),
+		e.VIP.Compare(o.VIP), e.Via.Compare(o.Via), strings.Compare(e.Link, o.Link), compareBools(e.Former, o.Former),
 		slices.CompareFunc(e.Pods, o.Pods, netip.Addr.Compare),
 		comparePrefixes(e.AllowedNetworks, o.AllowedNetworks), comparePrefixes(e.DeniedNetworks, o.DeniedNetworks),
 		slices.CompareFunc(e.DestinationPorts, o.DestinationPorts, comparePorts), slices.CompareFunc(e.SourcePorts, o.SourcePorts, comparePorts),
@@ -65,6 +68,16 @@ func (e Egress) Compare(o Egress) int {
 		}
 	}
 	return 0
+}
+
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 func comparePrefixes(a, b []netip.Prefix) int {
