@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	api "github.com/osrg/gobgp/v3/api"
+	api "github.com/osrg/gobgp/v4/api"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/heraldvip/herald/pkg/vip"
@@ -357,7 +357,7 @@ func runSpeakerProcess(words []string) int {
 // table is how many prefixes are in the table of a peer's speaker.
 func table(t testing.TB, p *peer) int {
 	t.Helper()
-	r, err := p.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_GLOBAL, Family: ipv4Unicast})
+	r, err := p.server.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_TABLE_TYPE_GLOBAL, Family: families[0]})
 	check.OK(t, err)
 	return int(r.NumDestination)
 }

@@ -11,7 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	api "github.com/osrg/gobgp/v3/api"
+	api "github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -28,6 +29,12 @@ const (
 	waiting = "waiting" // the State of a session that can't be tried yet
 )
 
+// families are those of the routes.
+var families = []*api.Family{
+	{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST},
+	{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST},
+}
+
 // A peer keeps the session with one BGP peer, and the routes that are advertised on it,
 // as wanted. Its goroutine is run.
 type peer struct {
@@ -38,9 +45,9 @@ type peer struct {
 	wanted  *mailbox.Mailbox[wanted] // Changed is Run's; wake is sent after it
 
 	wake   mailbox.Signal
-	stop   chan string         // capacity 1: ends run; the reason is for the peer
-	events chan *api.PeerState // the session's state changed; in order, by gobgp's goroutine
-	ended  chan struct{}       // closed when run has returned
+	stop   chan string             // capacity 1: ends run; the reason is for the peer
+	events chan *apiutil.PeerState // the session's state changed; in order, by gobgp's goroutine
+	ended  chan struct{}           // closed when run has returned
 
 	status atomic.Pointer[vip.BGPSession] // but for Reason; run writes it
 	reason atomic.Pointer[string]         // why the session is not established; gobgp's goroutines write it, too
@@ -61,7 +68,7 @@ type peer struct {
 func newPeer(c vip.BGPPeer, s *Speaker) *peer {
 	p := &peer{
 		config: c, o: s.o, metrics: s.metrics, log: s.o.Log.With("peer", c.Name()), wanted: s.wanted,
-		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *api.PeerState), ended: make(chan struct{}),
+		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *apiutil.PeerState), ended: make(chan struct{}),
 		advertised: make(map[netip.Prefix]advert), discovery: newRouterDiscovery(), path: pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
 	}
 	p.status.Store(&vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Since: time.Now()})
@@ -194,7 +201,7 @@ func (p *peer) neighbor(at endpoints, first bool) *api.Peer {
 			Enabled: true, NotificationEnabled: true, RestartTime: uint32(p.o.RestartTime / time.Second), LocalRestarting: first, DeferralTime: 10,
 		}
 	}
-	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
+	for _, f := range families {
 		n.AfiSafis = append(n.AfiSafis, &api.AfiSafi{
 			Config:            &api.AfiSafiConfig{Family: f, Enabled: true},
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: restart}},
@@ -208,7 +215,6 @@ func (p *peer) neighbor(at endpoints, first bool) *api.Peer {
 // One without a next hop is not advertised, and withdrawn if it was; what fails is logged
 // once, and tried again by the next call.
 func (p *peer) advertise(at endpoints) {
-	ctx := context.Background()
 	var failed []string
 	want := make(map[netip.Prefix]bool)
 	for _, r := range p.wanted.Get().routes {
@@ -224,7 +230,7 @@ func (p *peer) advertise(at endpoints) {
 		if old, ok := p.advertised[r.Prefix]; ok && old.equal(a) {
 			continue
 		}
-		if _, err := p.server.AddPath(ctx, &api.AddPathRequest{Path: a.path(p.config)}); err != nil {
+		if _, err := p.server.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{a.path(p.config)}}); err != nil {
 			failed = append(failed, fmt.Sprintf("%s: %v", r.Prefix, err))
 			continue
 		}
@@ -234,7 +240,7 @@ func (p *peer) advertise(at endpoints) {
 		if want[prefix] {
 			continue
 		}
-		if err := p.server.DeletePath(ctx, &api.DeletePathRequest{Path: a.path(p.config)}); err != nil {
+		if err := p.server.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{a.path(p.config)}}); err != nil {
 			failed = append(failed, fmt.Sprintf("withdrawal of %s: %v", prefix, err))
 			continue
 		}
@@ -255,13 +261,12 @@ func (p *peer) advertise(at endpoints) {
 
 // deliver hands a change of the session's state from gobgp's goroutine to run. It blocks
 // until run takes it or has returned; gobgp queues the changes that follow.
-func (p *peer) deliver(e *api.WatchEventResponse) {
-	x := e.GetPeer().GetPeer().GetState()
-	if x == nil || e.GetPeer().GetType() == api.WatchEventResponse_PeerEvent_END_OF_INIT {
+func (p *peer) deliver(e *apiutil.WatchEventMessage_PeerEvent) {
+	if e.Type == apiutil.PEER_EVENT_END_OF_INIT {
 		return
 	}
 	select {
-	case p.events <- x:
+	case p.events <- &e.Peer.State:
 	case <-p.ended:
 	}
 }
@@ -269,20 +274,20 @@ func (p *peer) deliver(e *api.WatchEventResponse) {
 // changeState stores the session's new state, counts and logs its beginning and end, and
 // pokes. With ending, this node ends the session itself, which was logged before. A change
 // that is about an address the peer had before is ignored.
-func (p *peer) changeState(x *api.PeerState, ending bool) {
+func (p *peer) changeState(x *apiutil.PeerState, ending bool) {
 	a, err := netip.ParseAddr(p.at.remote)
-	if err == nil && a.Zone() == "" && x.NeighborAddress != a.String() { // gobgp spells a zone in several ways
+	if err == nil && x.NeighborAddress.WithZone("") != a.WithZone("") {
 		return
 	}
 	s := *p.status.Load()
 	before := s
-	s.State = strings.ToLower(x.SessionState.String())
+	s.State = strings.TrimPrefix(strings.ToLower(x.SessionState.String()), "bgp_fsm_")
 	if s.Up() != before.Up() || before.State == waiting {
 		s.Since = time.Now()
 	}
 	switch {
 	case s.Up() && !before.Up():
-		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", s.Prefixes)
+		p.log.Info("BGP session up", "as", x.PeerASN, "router", x.RouterID, "prefixes", s.Prefixes)
 		p.setReason("")
 	case before.Up() && !s.Up():
 		p.metrics.flaps.WithLabelValues(labelsOf(p.config)...).Inc()
@@ -298,8 +303,8 @@ func (p *peer) changeState(x *api.PeerState, ending bool) {
 
 // receivedRoutes is how many routes from a neighbor gobgp keeps.
 func receivedRoutes(s *gobgpServer, neighbor string) (n int) {
-	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
-		r, err := s.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_ADJ_IN, Family: f, Name: neighbor})
+	for _, f := range families {
+		r, err := s.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Family: f, Name: neighbor})
 		if err == nil {
 			n += int(r.NumPath)
 		}
@@ -325,7 +330,7 @@ func (p *peer) shutDown(why string) {
 	if p.up() {
 		p.log.Info("this node ends the BGP session", "reason", why)
 	}
-	_ = p.server.DeletePath(context.Background(), &api.DeletePathRequest{}) // all
+	_ = p.server.DeletePath(apiutil.DeletePathRequest{DeleteAll: true})
 	p.endSession(why)
 	giveServer(p.server)
 }

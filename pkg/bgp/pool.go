@@ -2,13 +2,16 @@ package bgp
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
-	api "github.com/osrg/gobgp/v3/api"
-	"github.com/osrg/gobgp/v3/pkg/server"
+	api "github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/server"
 )
 
 // A gobgpServer is a server of gobgp for one peer at a time.
@@ -63,7 +66,7 @@ func giveServer(s *gobgpServer) {
 // its table.
 func startServer(id netip.Addr) (*gobgpServer, error) {
 	s := &gobgpServer{id: id}
-	s.BgpServer = server.NewBgpServer(server.LoggerOption(&gobgpLog{s}))
+	s.BgpServer = server.NewBgpServer(server.LoggerOption(slog.New(&gobgpLog{s}), nil))
 	go s.Serve()
 	ctx := context.Background()
 	err := s.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
@@ -75,20 +78,20 @@ func startServer(id netip.Addr) (*gobgpServer, error) {
 		return nil, err
 	}
 	local := &api.Policy{Name: "local", Statements: []*api.Statement{{
-		Name: "local", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{RouteAction: api.RouteAction_ACCEPT},
+		Name: "local", Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL}, Actions: &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
 	}}}
 	if err := s.AddPolicy(ctx, &api.AddPolicyRequest{Policy: local}); err != nil {
 		return nil, err
 	}
 	err = s.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
-		Name: "global", Direction: api.PolicyDirection_IMPORT, Policies: []*api.Policy{local}, DefaultAction: api.RouteAction_REJECT,
+		Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_IMPORT, Policies: []*api.Policy{local}, DefaultAction: api.RouteAction_ROUTE_ACTION_REJECT,
 	}})
 	if err != nil {
 		return nil, err
 	}
-	return s, s.WatchEvent(ctx, &api.WatchEventRequest{Peer: &api.WatchEventRequest_Peer{}}, func(e *api.WatchEventResponse) {
+	return s, s.WatchEvent(ctx, server.WatchEventMessageCallbacks{OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
 		if p := s.peer.Load(); p != nil {
 			p.deliver(e)
 		}
-	})
+	}}, server.WatchPeer())
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/net/ipv6"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
+	"github.com/heraldvip/herald/pkg/rawio"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -96,15 +97,24 @@ func (d *routerDiscovery) open(link vip.Link) error {
 	return nil
 }
 
-// receive puts the sender of each router advertisement into heard, until the socket is closed.
+// readsPerSecond is how many router advertisements are read on a link, so that a flood of them costs little: a router sends one in 3 s at most (RFC 4861
+// section 10), and each wakes up the peer.
+const readsPerSecond = 20
+
+// receive puts the sender of each router advertisement into heard, until the socket is closed; of readsPerSecond at most.
 func (d *routerDiscovery) receive(c *ndp.Conn) {
-	for {
-		m, control, from, err := c.ReadFrom()
+	b := make([]byte, 1500)
+	for limit := (rawio.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
+		n, control, from, err := c.ReadRaw(b)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
 			time.Sleep(pollInterval) // the link went down: the socket lives on
+			continue
+		}
+		m, err := ndp.ParseMessage(b[:n])
+		if err != nil {
 			continue
 		}
 		// Nobody beyond the link can send a hop limit of 255 (RFC 4861 section 6.1.2). A router
