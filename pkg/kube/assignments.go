@@ -105,10 +105,13 @@ type assignmentResult struct {
 	err     error
 }
 
-// enqueue queues all that is wanted and not being written, and forgets attempts of what is wanted no more.
+// enqueue queues all that is wanted and not being written, where namespaces take turns, and forgets attempts of what is wanted no more.
 func (w *assignmentWriter) enqueue() {
 	w.queue, w.again = w.queue[:0], false
-	wanted := make(map[vip.Key]bool)
+	wanted, busy := make(map[vip.Key]bool), make(map[string]int)
+	for k := range w.busy {
+		busy[k.Namespace]++
+	}
 	for _, x := range w.wanted.Get() {
 		wanted[x.Service] = true
 		switch {
@@ -119,6 +122,7 @@ func (w *assignmentWriter) enqueue() {
 			w.queue = append(w.queue, x)
 		}
 	}
+	vip.TakeTurns(w.queue, busy, func(x vip.Assignment) string { return x.Service.Namespace })
 	for k := range w.attempts {
 		if !wanted[k] && !w.busy[k] {
 			delete(w.attempts, k)

@@ -127,14 +127,21 @@ func (w *statusWriter) takeWanted() {
 	w.enqueue()
 }
 
-// enqueue queues all that is pending and not being written.
+// enqueue queues all that is pending and not being written; namespaces take turns.
 func (w *statusWriter) enqueue() {
 	w.queue, w.next = w.queue[:0], time.Time{}
+	busy := make(map[string]int)
+	for k, s := range w.states {
+		if s.busy {
+			busy[k.Namespace]++
+		}
+	}
 	for i := range w.taken.pending {
 		if k := w.taken.pending[i].Service; !w.states[k].busy {
 			w.queue = append(w.queue, k)
 		}
 	}
+	vip.TakeTurns(w.queue, busy, func(k vip.Key) string { return k.Namespace })
 }
 
 // startWrites begins as many of the queued writes as may be under way: six, or one while

@@ -171,7 +171,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 
 // listUpdates returns the writes on VIP leases to start now: hand-overs first, since another
 // node waits for them, then what to acquire, by key, then releases, then what was transferred to this node and is not
-// written. A lease is handed over if
+// written. Of each kind but the last namespaces of Services take turns (vip.TakeTurns). A lease is handed over if
 // this node's claim on it is valid and the Successor is alive; acquired if no claim on it is
 // valid, not even an orphaned one, or if it was transferred to this node; released if a Herald wrote this node as its holder and it
 // is unplanned in its newest version. None that exists is acquired while others act on moves that this node does not know
@@ -213,7 +213,20 @@ func (l *Leases) listUpdates(now time.Time) []update {
 		}
 	}
 	slices.SortFunc(acquire, func(a, b update) int { return a.key.Compare(b.key) })
+	l.takeTurns(handOver, acquire, releases)
 	return slices.Concat(handOver, acquire, releases, behind)
+}
+
+// takeTurns sorts each of lists so that namespaces of Services take turns: one whose Services name other leases all the time
+// keeps no other namespace's from being written.
+func (l *Leases) takeTurns(lists ...[]update) {
+	underWay := make(map[string]int)
+	for k := range l.writes.pending {
+		underWay[l.serviceLease(k).Namespace]++
+	}
+	for _, list := range lists {
+		vip.TakeTurns(list, underWay, func(u update) string { return l.serviceLease(u.key).Namespace })
+	}
 }
 
 // nextVIPLease returns the lease to write for an acquire or a hand-over: a changed copy of
