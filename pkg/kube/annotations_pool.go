@@ -64,12 +64,14 @@ func (r annotationReader) readPools() {
 // parsePools reads names of pools, separated by commas.
 func parsePools(value string) (names []string, problem string) {
 	for name := range strings.SplitSeq(value, ",") {
-		if name = strings.TrimSpace(name); name != "" {
-			names = appendUnique(names, truncate(name, maxName))
+		name = truncate(strings.TrimSpace(name), maxName)
+		switch {
+		case name == "" || slices.Contains(names, name):
+		case len(names) == maxPools:
+			return names, "more than 16 pools; the first 16 count"
+		default:
+			names = append(names, name)
 		}
-	}
-	if len(names) > maxPools {
-		return names[:maxPools], "more than 16 pools; the first 16 count"
 	}
 	return names, ""
 }

@@ -3,6 +3,8 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -287,4 +289,25 @@ func FuzzReadAnnotations(f *testing.F) {
 			t.Errorf("mode %q of %q", s.IPMode, mode)
 		}
 	})
+}
+
+// TestPoolsAreBounded: of thousands of names of pools the first 16 are read, and the others cost nothing: while a Service is read, all others wait.
+func TestPoolsAreBounded(t *testing.T) {
+	var text strings.Builder
+	for i := range 40000 {
+		fmt.Fprintf(&text, "%x,", i)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	names, problem := parsePools(text.String())
+	runtime.ReadMemStats(&after)
+	if len(names) != 16 || names[15] != "f" || problem == "" {
+		t.Errorf("%d names, %q", len(names), problem)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<10 {
+		t.Errorf("it takes %d KiB", n>>10)
+	}
+	if names, problem := parsePools("a, b,a,,b"); !slices.Equal(names, []string{"a", "b"}) || problem != "" {
+		t.Errorf("got %q, %q", names, problem)
+	}
 }
