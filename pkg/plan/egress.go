@@ -155,11 +155,13 @@ func (p *pass) reportPodsElsewhere(s *service) {
 	if owner == nil || owner.Name != p.Self {
 		return
 	}
-	nodes := make(map[string]string)
+	nodes, seen := make(map[string]string), make(map[string]bool)
 	for _, pod := range s.Pods {
 		n := p.members[pod.Node]
+		before := seen[pod.Node]
+		seen[pod.Node] = true
 		switch {
-		case pod.Node == p.Self || pod.Node == "":
+		case before, pod.Node == p.Self, pod.Node == "":
 		case n == nil || !n.Alive:
 			nodes[pod.Node] = pod.Node + " (no Herald runs there)"
 		default:

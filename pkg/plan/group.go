@@ -122,12 +122,25 @@ func (p *pass) completeUnit(u *unit) {
 	nobodyHas := !slices.ContainsFunc(u.services, func(s *service) bool { return s.hasAny })
 	for _, s := range u.services {
 		s.unit, s.decisive = u, s.hasAny || nobodyHas
-		if s.lease != u.lease && !slices.Contains(u.records, s.lease) {
-			u.records = append(u.records, s.lease)
-		}
 	}
+	u.records = recordsOf(u)
 	u.requirements = p.ownerRequirements(u)
 	p.completeAddresses(u)
+}
+
+// recordsOf returns the leases of the Services of u but for u.lease, each once, in the order of the Services.
+func recordsOf(u *unit) (records []vip.Key) {
+	if len(u.services) == 1 {
+		return nil
+	}
+	seen := map[vip.Key]bool{u.lease: true}
+	for _, s := range u.services {
+		if !seen[s.lease] {
+			seen[s.lease] = true
+			records = append(records, s.lease)
+		}
+	}
+	return records
 }
 
 // rank returns 0 if s has one of its addresses and its lease is held, 1 if the latter only, 2 if
@@ -257,7 +270,7 @@ func (p *pass) ownerRequirements(u *unit) requirements {
 		case !need.endpoint:
 			need.endpoint, need.endpoints, first = true, local, local
 		default:
-			need.endpoints = slices.DeleteFunc(slices.Clone(need.endpoints), func(n string) bool { return !slices.Contains(local, n) })
+			need.endpoints = slices.DeleteFunc(slices.Clone(need.endpoints), func(n string) bool { return !containsSorted(local, n) })
 		}
 	}
 	if len(need.endpoints) == 0 {

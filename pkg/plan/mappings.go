@@ -34,15 +34,21 @@ func (f *Forwarding) AllowsPort(port uint16) bool {
 // closeWithin is how long a VIP that is not wanted any more may stay for its mappings' sake.
 const closeWithin = 2 * time.Second
 
+// maxMappings is how many Mappings the Services of a namespace have, those of its older units first. A gateway is asked for one after
+// the other, and many have room for some hundred, which are for all.
+const maxMappings = 256
+
 // mappings plans which ports gateways are to have open (UPnP), and reports which are.
 type mappings struct {
 	*pass
-	states map[vip.Key][]*vip.MappingState // by Service
+	states  map[vip.Key][]*vip.MappingState // by Service
+	counted map[string]int                  // Mappings in the Plan, by namespace
+	beyond  map[*service]bool               // those that have fewer than they ask for, because of maxMappings
 }
 
 // newMappings groups the World's MappingStates by Service.
 func newMappings(p *pass) *mappings {
-	m := &mappings{p, make(map[vip.Key][]*vip.MappingState)}
+	m := &mappings{p, make(map[vip.Key][]*vip.MappingState), make(map[string]int), make(map[*service]bool)}
 	for i := range p.MappingStates {
 		x := &p.MappingStates[i]
 		m.states[x.Service] = append(m.states[x.Service], x)
@@ -52,7 +58,7 @@ func newMappings(p *pass) *mappings {
 
 // addMappings adds a Mapping (UPnP) to the Plan for each address and port of s whose external
 // port the options allow, or for which any will do (IPv4 only); none if s asks for none, or
-// enable_upnp or the namespace forbids it. With here, this node makes and renews those whose
+// enable_upnp or the namespace forbids it, and no more than maxMappings for its namespace. With here, this node makes and renews those whose
 // address is bound. All others are in the Plan only so that they are not removed: they belong to
 // the node that made them.
 func (m *mappings) addMappings(s *service, here bool) {
@@ -68,7 +74,13 @@ func (m *mappings) addMappings(s *service, here bool) {
 			if a.Addr.Is4() { // a pinhole in an IPv6 firewall changes no port
 				x.External = cmp.Or(s.Forward.External[p.Port], p.Port)
 			}
-			if m.Forwarding.AllowsPort(x.External) || x.Any && a.Addr.Is4() {
+			switch {
+			case !m.Forwarding.AllowsPort(x.External) && !(x.Any && a.Addr.Is4()):
+			case m.counted[s.Key.Namespace] == maxMappings:
+				m.beyond[s] = true
+				return
+			default:
+				m.counted[s.Key.Namespace]++
 				m.out.Mappings = append(m.out.Mappings, x)
 			}
 		}
@@ -92,7 +104,7 @@ func (m *mappings) addSweeps() {
 	var keep []vip.ForwardedPort
 	for i := range m.Services { // those of another class, too, which another Herald announces
 		if s := &m.Services[i]; s.Forward != nil {
-			for _, p := range s.Ports {
+			for _, p := range s.Ports[:min(len(s.Ports), maxMappings)] { // it has no others
 				keep = append(keep, vip.ForwardedPort{UID: s.UID, Protocol: p.Protocol, Port: p.Port})
 			}
 		}
@@ -131,6 +143,9 @@ func (m *mappings) addEvents(s *service) {
 	}
 	var open []string
 	problems := m.whyForbidden(s)
+	if m.beyond[s] {
+		problems = append(problems, fmt.Sprintf("the Services of the namespace %s ask for more than %d ports, each address counted, those of older Services first: the rest of this one's are not asked for; write fewer, or fewer addresses", s.Key.Namespace, maxMappings))
+	}
 	pending := false
 	for _, x := range m.states[s.Key] {
 		if !x.RemovalSince.IsZero() {
@@ -172,7 +187,7 @@ func (m *mappings) addEvents(s *service) {
 }
 
 // whyForbidden returns why the options do not let s have ports opened: enable_upnp is false,
-// or its namespace is not allowed, or else a line for each external port that is not, unless
+// or its namespace is not allowed, or else the external ports that are not, unless
 // any will do; nil if all are allowed.
 func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	switch {
@@ -181,13 +196,28 @@ func (m *mappings) whyForbidden(s *service) (reasons []string) {
 	case !m.Forwarding.allowsNamespace(s.Key.Namespace):
 		return []string{fmt.Sprintf("the namespace %s is none of upnp_namespaces (%s)", s.Key.Namespace, strings.Join(m.Forwarding.Namespaces, ","))}
 	}
+	const limit = 5
+	var forbidden []string
+	n := 0
 	for _, p := range s.Ports {
 		external := cmp.Or(s.Forward.External[p.Port], p.Port)
-		if !s.Forward.Any && !m.Forwarding.AllowsPort(external) {
-			reasons = append(reasons, fmt.Sprintf("the external port %d is none of upnp_ports", external))
+		if s.Forward.Any || m.Forwarding.AllowsPort(external) {
+			continue
+		}
+		if n++; n <= limit {
+			forbidden = append(forbidden, fmt.Sprint(external))
 		}
 	}
-	return reasons
+	switch list := strings.Join(forbidden, ", "); {
+	case n == 0:
+		return nil
+	case n == 1:
+		return []string{"the external port " + list + " is none of upnp_ports"}
+	case n > limit:
+		return []string{fmt.Sprintf("the external ports %s and %d more are none of upnp_ports", list, n-limit)}
+	default:
+		return []string{"the external ports " + list + " are none of upnp_ports"}
+	}
 }
 
 // externalIngress returns what the status of s names besides its VIPs, as with kube-vip: the

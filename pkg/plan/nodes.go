@@ -138,7 +138,7 @@ type requirements struct {
 	*capabilities          // of the first of them: with nodeExclusion Kubernetes must not keep VIPs off the node
 	linkOfVIPs    bool     // its link of VIPs is up
 	endpoint      bool     // it is one of endpoints
-	endpoints     []string // names of nodes
+	endpoints     []string // names of nodes, sorted; there may be any number, where users may write EndpointSlices
 	links         []linkOf // to which addresses are to be bound, or macvlans made, are up
 
 	policy    vip.PoolPolicy // lets it carry each of limited; nil if there are neither these nor preferred
@@ -194,10 +194,16 @@ func whyIneligible(need *requirements, n *member) string {
 			return why
 		}
 	}
-	if need.endpoint && !slices.Contains(need.endpoints, n.Name) {
+	if need.endpoint && !containsSorted(need.endpoints, n.Name) {
 		return need.noEndpointThere
 	}
 	return ""
+}
+
+// containsSorted reports whether names, which are sorted, contain name.
+func containsSorted(names []string, name string) bool {
+	_, found := slices.BinarySearch(names, name)
+	return found
 }
 
 // weightFor returns how much the pools of the addresses prefer n as the owner of what has these requirements:

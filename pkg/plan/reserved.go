@@ -16,6 +16,9 @@ type reservedAddresses struct {
 	routers  map[netip.Addr]description // gateways and BGP peers
 	subnets  map[netip.Addr]description // network and broadcast addresses of links
 	ranges   []vip.ReservedRange        // longest prefix first
+	// inRanges are those of ranges that are one address: there may be as many as Services ask for.
+	inRanges map[netip.Addr][]vip.ReservedRange
+	wider    []vip.ReservedRange // the others
 
 	// mayIgnoreSlices reports whether s may have an address although an EndpointSlice says that it is a pod's.
 	mayIgnoreSlices func(s *service, a netip.Addr) bool
@@ -65,6 +68,14 @@ func newReservedAddresses(rules *Rules, w *vip.World) *reservedAddresses {
 		}
 	}
 	slices.SortStableFunc(r.ranges, func(a, b vip.ReservedRange) int { return cmp.Compare(b.Prefix.Bits(), a.Prefix.Bits()) })
+	r.inRanges = make(map[netip.Addr][]vip.ReservedRange)
+	for _, x := range r.ranges {
+		if x.Prefix.IsSingleIP() {
+			r.inRanges[x.Prefix.Addr()] = append(r.inRanges[x.Prefix.Addr()], x)
+		} else {
+			r.wider = append(r.wider, x)
+		}
+	}
 	return r
 }
 
@@ -131,12 +142,13 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 			return d.String()
 		}
 	}
-	for _, x := range r.ranges {
-		switch {
-		case !x.Prefix.Contains(a), x.FromSlice && r.mayIgnoreSlices(s, a):
-		case x.Prefix.IsSingleIP():
+	for _, x := range r.inRanges[a] {
+		if !x.FromSlice || !r.mayIgnoreSlices(s, a) {
 			return x.Description
-		default:
+		}
+	}
+	for _, x := range r.wider {
+		if x.Prefix.Contains(a) {
 			return fmt.Sprintf("in %s (%s)", x.Description, x.Prefix)
 		}
 	}

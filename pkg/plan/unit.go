@@ -72,8 +72,12 @@ func (m *unitPlanner) rejectUnit(u *unit) {
 // wantLeases adds to the Plan one LeaseIntent with this action and successor for each lease of
 // u: u.lease and all u.records.
 func (m *unitPlanner) wantLeases(u *unit, action vip.LeaseAction, successor string) {
-	for _, k := range append([]vip.Key{u.lease}, u.records...) {
-		s := u.services[slices.IndexFunc(u.services, func(s *service) bool { return s.lease == k })]
+	done := make(map[vip.Key]bool, len(u.records)+1)
+	for _, s := range u.services { // the first has u.lease
+		if done[s.lease] {
+			continue
+		}
+		done[s.lease] = true
 		intent := s.leaseIntent(action)
 		intent.Successor = successor
 		if action == vip.HandOver {
