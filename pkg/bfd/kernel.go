@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/heraldvip/herald/pkg/rawio"
 )
 
 const (
@@ -21,6 +23,8 @@ const (
 	dscp       = 0xc0  // CS6 as the octet of the IP header: as routing protocols
 	dialTries  = 20    // other source ports, when one is in use
 	maxFilters = 200   // neighbors of one family: classic BPF jumps over 255 instructions at most
+	// readsPerSecond is how many packets are read of a family, so that a flood in the name of a neighbor costs some hundredths of a core.
+	readsPerSecond = 4000
 )
 
 // kernel is the network of this node: one socket for each family that receives, and one for each neighbor that sends.
@@ -80,10 +84,10 @@ func filterSetter(program []bpf.Instruction) (func(network, address string, c sy
 	}, nil
 }
 
-// read gives packets to take until c is closed.
+// read gives packets to take until c is closed, readsPerSecond of them at most.
 func read(c *net.UDPConn, take func(received)) {
 	b := make([]byte, 256) // the length of a packet is one byte
-	for {
+	for limit := (rawio.Limit{PerSecond: readsPerSecond}); ; limit.Read() {
 		n, from, err := c.ReadFromUDPAddrPort(b)
 		if errors.Is(err, net.ErrClosed) {
 			return

@@ -90,22 +90,21 @@ func (c conn4) WriteTo(b []byte, to net.Addr) (int, error) {
 	return len(b), err
 }
 
+// ReadFrom returns errNotForUs for a packet that can't be read: anybody on the link may send any number of these, so they count as read.
 func (c conn4) ReadFrom(b []byte) (int, net.Addr, error) {
 	buf := make([]byte, len(b)+60+8)
-	for {
-		n, from, err := c.Conn.ReadFrom(buf)
-		if err != nil {
-			return 0, nil, err
-		}
-		payload, p := parseUDP4(buf[:n])
-		if p == nil {
-			continue
-		}
-		if a, ok := from.(*packet.Addr); ok {
-			p.MAC = a.HardwareAddr
-		}
-		return copy(b, payload), p, nil
+	n, from, err := c.Conn.ReadFrom(buf)
+	if err != nil {
+		return 0, nil, err
 	}
+	payload, p := parseUDP4(buf[:n])
+	if p == nil {
+		return 0, nil, errNotForUs
+	}
+	if a, ok := from.(*packet.Addr); ok {
+		p.MAC = a.HardwareAddr
+	}
+	return copy(b, payload), p, nil
 }
 
 // marshalUDP4 is b in UDP and IPv4, from the client's to the server's port.

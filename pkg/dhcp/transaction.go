@@ -86,6 +86,8 @@ func (x *client) receive(ctx context.Context, conn net.PacketConn, t transaction
 			return false, ignored, errNoAnswer
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return false, ignored, nil
+		case errors.Is(err, errNotForUs):
+			continue
 		case err != nil:
 			return false, ignored, x.linkError(ctx, err)
 		}

@@ -255,7 +255,9 @@ func TestKernelFilter(t *testing.T) {
 	}
 	next := func() string {
 		t.Helper()
-		return check.Value(e.receive())(t).addr.String()
+		m, _, err := e.receive()
+		check.OK(t, err)
+		return m.addr.String()
 	}
 	check.OK(t, e.setFilter(true, []netip.Addr{netip.MustParseAddr("10.0.0.9")}))
 	for range 100 {

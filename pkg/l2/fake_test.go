@@ -273,15 +273,15 @@ func (e *fakeReceiver) fail(err error) {
 	}
 }
 
-func (e *fakeReceiver) receive() (neighborMessage, error) {
+func (e *fakeReceiver) receive() (neighborMessage, bool, error) {
 	if len(e.messages) == 0 {
 		e.waits.Add(1)
 	}
 	select {
 	case m := <-e.messages:
-		return m, nil
+		return m, true, nil
 	case err := <-e.err:
-		return neighborMessage{}, err
+		return neighborMessage{}, false, err
 	}
 }
 

@@ -27,8 +27,9 @@ type frameSender interface {
 
 // messageReceiver receives the ARP packets or the neighbor advertisements on a link.
 type messageReceiver interface {
-	// receive blocks until there is a message.
-	receive() (neighborMessage, error)
+	// receive blocks until something arrives. ok is false if that is no message, or not for this receiver: others can send any number
+	// of these, so they count as read. It returns an error only if reading fails or the receiver is closed.
+	receive() (m neighborMessage, ok bool, err error)
 	// setFilter leaves out, if narrow, ARP requests that are no probes and whose sender is not
 	// in senders. Otherwise nothing is left out.
 	setFilter(narrow bool, senders []netip.Addr) error

@@ -115,13 +115,16 @@ func (a *Announcer) receive(ctx context.Context, r *receiver, link vip.Link, fam
 	limit := rawio.Limit{PerSecond: readsPerSecond}
 	for {
 		began := time.Now()
-		m, err := conn.receive()
+		m, ok, err := conn.receive()
 		if err != nil {
 			return err
 		}
 		waited := time.Since(began)
 		if limit.Read() {
 			a.heard.setFlooded(link.Name, time.Now())
+		}
+		if !ok {
+			continue
 		}
 		switch {
 		case waited > batchWindow:

@@ -100,7 +100,7 @@ func (sockets) openReceiver(link vip.Link, family vip.Family) (messageReceiver, 
 	if err := errors.Join(c.SetICMPFilter(&only), c.SetControlMessage(ipv6.FlagInterface|ipv6.FlagHopLimit, true)); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &ndpReceiver{c, link.Index}, nil
+	return &ndpReceiver{c, link.Index, make([]byte, maxMessage)}, nil
 }
 
 // arpReceiver receives ARP packets by a packet socket on one link.
@@ -110,18 +110,14 @@ type arpReceiver struct {
 	buf    []byte
 }
 
-// receive blocks until a frame comes that parseARP can read; others are skipped. It returns an
-// error only if reading fails or the socket is closed.
-func (r *arpReceiver) receive() (neighborMessage, error) {
-	for {
-		n, err := r.reader.Read(r.buf)
-		if err != nil {
-			return neighborMessage{}, err
-		}
-		if m, ok := parseARP(r.buf[:n]); ok {
-			return m, nil
-		}
+// receive implements messageReceiver: ok is false for a frame that parseARP can't read.
+func (r *arpReceiver) receive() (m neighborMessage, ok bool, err error) {
+	n, err := r.reader.Read(r.buf)
+	if err != nil {
+		return m, false, err
 	}
+	m, ok = parseARP(r.buf[:n])
+	return m, ok, nil
 }
 
 // setFilter attaches arpFilter of senders to the socket if narrow, else a filter that accepts
@@ -142,28 +138,26 @@ func (r *arpReceiver) setFilter(narrow bool, senders []netip.Addr) error {
 type ndpReceiver struct {
 	*ndp.Conn
 	index int
+	buf   []byte
 }
 
 // setFilter does nothing and returns nil: solicitations between other hosts don't come this
 // far, and advertisements are not known to be a burden.
 func (r *ndpReceiver) setFilter(bool, []netip.Addr) error { return nil }
 
-// receive blocks until an advertisement comes that parseNA can read. It skips those of other
-// links, and those whose hop limit is not 255, which may have passed a router. It returns an
-// error only if reading fails or the socket is closed.
-func (r *ndpReceiver) receive() (neighborMessage, error) {
-	for {
-		message, cm, _, err := r.ReadFrom()
-		if err != nil {
-			return neighborMessage{}, err
-		}
-		if cm == nil || cm.IfIndex != r.index || cm.HopLimit != ndp.HopLimit {
-			continue
-		}
-		if m, ok := parseNA(message); ok {
-			return m, nil
-		}
+// receive implements messageReceiver: ok is false for an advertisement that can't be read, of another link, or whose hop limit is not
+// 255, so that it may have passed a router.
+func (r *ndpReceiver) receive() (m neighborMessage, ok bool, err error) {
+	n, cm, _, err := r.ReadRaw(r.buf)
+	if err != nil || cm == nil || cm.IfIndex != r.index || cm.HopLimit != ndp.HopLimit {
+		return m, false, err
 	}
+	message, err := ndp.ParseMessage(r.buf[:n])
+	if err != nil {
+		return m, false, nil // anybody on the link may send that
+	}
+	m, ok = parseNA(message)
+	return m, ok, nil
 }
 
 // hint returns what an operator can do about an error, to be added to its text: for EPERM and

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/heraldvip/herald/pkg/rawio"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -27,6 +28,8 @@ const (
 	maxLocation  = 1024 // bytes of a URL
 	maxSubnets   = 4    // of a link that are searched
 	ssdpPort     = 1900
+	// notifiesPerSecond is how many announcements are read on a segment, so that a flood of them costs little. A gateway sends some tens at once.
+	notifiesPerSecond = 200
 	// maxWait is how long gateways may delay their responses (MX, in seconds): by a random part of it.
 	maxWait = 1
 )
@@ -221,8 +224,14 @@ func listenForNotify(ctx context.Context, s segment, found func()) error {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
+	return readNotifies(conn, found)
+}
+
+// readNotifies calls found for each NOTIFY of a gateway until the deadline of conn has passed, or it can't receive: it returns that error. It reads
+// notifiesPerSecond at most.
+func readNotifies(conn *net.UDPConn, found func()) error {
 	buf := make([]byte, maxDatagram)
-	for {
+	for limit := (rawio.Limit{PerSecond: notifiesPerSecond}); ; limit.Read() {
 		n, _, err := conn.ReadFromUDPAddrPort(buf)
 		if err != nil {
 			return err

@@ -91,7 +91,11 @@ func TestFloods(t *testing.T) {
 	const process = 14 + 20 + 8 + 4 + 4 // where in the frame the process ID is
 	offer := append([]byte{2, 1, 6, 0}, junk...)
 	copy(offer[236:], []byte{99, 130, 83, 99, 53, 1, 2, 255}) // RFC 2131 section 3, DHCPOFFER
-	createService(t, webService("d", "0.0.0.0"))              // there is no server, so it goes on asking
+	fromAfar := lab.ForgeAdvertisement(from, from, netip.MustParseAddr("fd77::200"))
+	fromAfar[14+7] = 64
+	wrongLength := lab.ForgeUDP(from, lab.Broadcast, netip.AddrPortFrom(rt4, 67), netip.MustParseAddrPort("255.255.255.255:68"), offer)
+	binary.BigEndian.PutUint16(wrongLength[14+20+4:], 7)
+	createService(t, webService("d", "0.0.0.0")) // there is no server, so it goes on asking
 	same := func(frame []byte) func(int) []byte { return func(int) []byte { return frame } }
 	floods := []struct {
 		what  string
@@ -100,12 +104,15 @@ func TestFloods(t *testing.T) {
 		{"ARP announcements of the VIP by a foreign MAC", same(lab.ForgeARP(from, to, from, vip, arp.OperationRequest))},
 		{"ARP replies", same(lab.ForgeARP(from, to, from, netip.MustParseAddr("10.77.0.200"), arp.OperationReply))},
 		{"neighbor advertisements", same(lab.ForgeAdvertisement(from, from, netip.MustParseAddr("fd77::200")))},
+		{"ARP frames of an operation that there is not", same(lab.ForgeARP(from, lab.Broadcast, from, vip, 99))},
+		{"neighbor advertisements with the hop limit of a packet from afar", same(fromAfar)},
 		{"heartbeats without the key", same(lab.ForgeUDP(from, to, netip.AddrPortFrom(rt4, 7947), port, forged))},
 		{"heartbeats in the name of another node", same(lab.ForgeUDP(from, to, netip.AddrPortFrom(other4, 7947), port, forged))},
 		{"heartbeats that name the key, each by another process", func(i int) []byte {
 			binary.BigEndian.PutUint64(withKey[process:], uint64(i))
 			return withKey
 		}},
+		{"UDP packets to DHCP clients whose length is wrong", same(wrongLength)},
 		{"DHCP offers to all nodes", same(lab.ForgeUDP(from, lab.Broadcast, netip.AddrPortFrom(rt4, 67), netip.MustParseAddrPort("255.255.255.255:68"), offer))},
 	}
 	const lasts = 4 * time.Second
