@@ -44,43 +44,51 @@ func fillOverview(v *page.View, pass *agent.Pass, moves []vip.Move) {
 	v.Problems = nodeProblems(w)
 	ofServices := eventProblems(pass)
 	all := len(v.Problems) + len(ofServices)
-	v.Problems = append(v.Problems, shareEqually(ofServices, max(0, maxPageProblems-len(v.Problems)))...)
+	v.Problems = append(v.Problems, shareEqually(ofServices, max(0, maxPageProblems-len(v.Problems)), func(x page.Problem) string { return x.Subject })...)
 	v.Problems = v.Problems[:min(len(v.Problems), maxPageProblems)]
 	v.MoreProblems = all - len(v.Problems)
-	owned := make(map[string]int)
+	owned, isRouted := make(map[string]int), routed(&pass.Plan)
 	for i := range pass.Plan.Verdicts {
 		verdict := &pass.Plan.Verdicts[i]
-		v.Services = append(v.Services, overviewService(verdict, services[verdict.Service], w.Claims[verdict.Lease], routed(&pass.Plan)))
+		v.Services = append(v.Services, overviewService(verdict, services[verdict.Service], w.Claims[verdict.Lease], isRouted))
 		if verdict.Owner != "" {
 			owned[verdict.Owner]++
 		}
 	}
 	v.ServiceCount = len(v.Services)
-	badness := map[string]int{"bad": 0, "warn": 1, "": 2}
-	slices.SortStableFunc(v.Services, func(a, b page.Service) int { return cmp.Compare(badness[a.Class], badness[b.Class]) })
-	v.MoreServices = max(0, len(v.Services)-maxPageServices)
-	v.Services = v.Services[:len(v.Services)-v.MoreServices]
+	v.Services = worstServices(v.Services)
+	v.MoreServices = v.ServiceCount - len(v.Services)
 	for i := range w.Members {
 		state, class := memberState(w, &w.Members[i])
 		v.Nodes = append(v.Nodes, page.Node{Node: w.Members[i].Name, Services: owned[w.Members[i].Name], State: state, Class: class})
 	}
 	v.Pools = overviewPools(w)
-	for _, m := range slices.Backward(moves) {
-		if len(v.Moves) < maxPageMoves {
-			v.Moves = append(v.Moves, overviewMove(m))
-		}
+	moves = slices.Clone(moves)
+	slices.Reverse(moves)
+	for _, m := range shareEqually(moves, maxPageMoves, func(m vip.Move) string { return m.Service.String() }) {
+		v.Moves = append(v.Moves, overviewMove(m))
 	}
 }
 
-// shareEqually returns n of the problems of Services, or all if they are no more, in their order: as many of each namespace as of the others, if that has as many,
-// so that the thousand mistakes of one hide no other's.
-func shareEqually(all []page.Problem, n int) (kept []page.Problem) {
+// worstServices returns maxPageServices of the rows of Services, or all if they are no more: the bad ones first, then those that are to be warned of; where
+// there is not room for all of a kind, as many of each namespace as of the others.
+func worstServices(all []page.Service) (rows []page.Service) {
+	for _, class := range []string{"bad", "warn", ""} {
+		ofClass := slices.DeleteFunc(slices.Clone(all), func(x page.Service) bool { return x.Class != class })
+		rows = append(rows, shareEqually(ofClass, maxPageServices-len(rows), func(x page.Service) string { return x.Service })...)
+	}
+	return rows
+}
+
+// shareEqually returns n of all, or all if they are no more, in their order: as many of each namespace as of the others, if that has as many,
+// so that the thousand mistakes of one hide no other's. subject is namespace/name.
+func shareEqually[T any](all []T, n int, subject func(T) string) (kept []T) {
 	if len(all) <= n {
 		return all
 	}
 	rank, counts, ofRank := make([]int, len(all)), make(map[string]int), make([]int, len(all))
 	for i, x := range all {
-		namespace, _, _ := strings.Cut(x.Subject, "/")
+		namespace, _, _ := strings.Cut(subject(x), "/")
 		rank[i] = counts[namespace]
 		counts[namespace]++
 		ofRank[rank[i]]++
@@ -102,9 +110,11 @@ func shareEqually(all []page.Problem, n int) (kept []page.Problem) {
 
 // routed returns which addresses a Plan advertises by BGP.
 func routed(p *vip.Plan) func(netip.Addr) bool {
-	return func(a netip.Addr) bool {
-		return slices.ContainsFunc(p.Routes, func(r vip.Route) bool { return r.Prefix == netip.PrefixFrom(a, a.BitLen()) })
+	all := make(map[netip.Prefix]bool, len(p.Routes))
+	for _, r := range p.Routes {
+		all[r.Prefix] = true
 	}
+	return func(a netip.Addr) bool { return all[netip.PrefixFrom(a, a.BitLen())] }
 }
 
 // overviewService makes the row of a Service; s is nil if it is that of the control plane.

@@ -91,8 +91,24 @@ func TestOverviewSharesRoom(t *testing.T) {
 	for i := range 3 {
 		pass.Plan.Verdicts = append(pass.Plan.Verdicts, vip.Verdict{Service: vip.Key{Namespace: "quiet", Name: fmt.Sprint("s", i)}, Reason: vip.NoEligibleNode})
 	}
+	moves := []vip.Move{{Service: vip.Key{Namespace: "quiet", Name: "s0"}}}
+	for range 500 {
+		moves = append(moves, vip.Move{Service: vip.Key{Namespace: "loud", Name: "s0"}})
+	}
 	var v page.View
-	fillOverview(&v, pass, nil)
+	fillOverview(&v, pass, moves)
+	rows := 0
+	for _, x := range v.Services {
+		if strings.HasPrefix(x.Service, "quiet/") {
+			rows++
+		}
+	}
+	if len(v.Services) != 300 || rows != 3 || v.ServiceCount != 1003 || v.MoreServices != 703 {
+		t.Errorf("%d of %d Services are shown, %d of the quiet namespace, and %d more", len(v.Services), v.ServiceCount, rows, v.MoreServices)
+	}
+	if n := len(v.Moves); n != 200 || v.Moves[n-1].Service != "quiet/s0" {
+		t.Errorf("%d moves are shown, the last is of %s", n, v.Moves[n-1].Service)
+	}
 	quiet := 0
 	for _, p := range v.Problems {
 		if strings.HasPrefix(p.Subject, "quiet/") {
