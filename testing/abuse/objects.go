@@ -32,7 +32,7 @@ var manyAddresses = netip.MustParseAddr("10.77.64.1")
 func (r *Running) createTenant(ctx context.Context) error {
 	admin, user := r.lab.Client(), "tenant"
 	_, err := admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}, metav1.CreateOptions{})
-	if err != nil {
+	if err != nil && !apierrors.IsAlreadyExists(err) { // of an earlier load, like the next two
 		return err
 	}
 	// The ClusterRole edit is empty here: a controller would fill it.
@@ -40,13 +40,13 @@ func (r *Running) createTenant(ctx context.Context) error {
 		{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"*"}},
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"*"}},
 	}}, metav1.CreateOptions{})
-	if err != nil {
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
 	_, err = admin.RbacV1().RoleBindings(Namespace).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "edit"},
 		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "edit"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}}}, metav1.CreateOptions{})
-	if err != nil {
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
 	// There is no controller that would write the status.

@@ -24,10 +24,13 @@ func forgeClaim(t *testing.T, namespace, name, node string, epoch int64) {
 	check.Value(cluster.Client().CoordinationV1().Leases(namespace).Create(t.Context(), l, metav1.CreateOptions{}))(t)
 }
 
-// createTenant creates a namespace that is deleted with all in it when the test ends.
+// createTenant creates a namespace that is deleted with all in it when the test ends. It waits for one of that name that is being deleted.
 func createTenant(t *testing.T, name string) {
 	t.Helper()
-	check.Value(cluster.Client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}))(t)
+	until(t, time.Minute, "the namespace "+name+" of an earlier run is gone, and there is another", func(ctx context.Context) error {
+		_, err := cluster.Client().CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		return err
+	})
 	t.Cleanup(func() {
 		ctx := context.Background()
 		cluster.Client().CoordinationV1().Leases(name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
