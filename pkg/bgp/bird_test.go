@@ -157,6 +157,7 @@ func TestFullTable(t *testing.T) {
 	meanwhile := time.Since(began)
 	p := (*s.peers.Load())[r.v4().String()]
 	check.Until(t, 30*time.Second, "the full table", func() error {
+		time.Sleep(pollInterval / 2) // gobgp looks at each route to count them
 		if have := receivedRoutes(p.server, r.v4().String()); have < size {
 			return fmt.Errorf("%d routes", have)
 		}

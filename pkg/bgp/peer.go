@@ -63,6 +63,7 @@ type peer struct {
 
 	pausedUntil    time.Time // no session until then: the peer sent too many routes
 	sent, received uint64    // UPDATE messages that the metrics have
+	countAt        time.Time // they are not counted again before
 }
 
 func newPeer(c vip.BGPPeer, s *Speaker) *peer {
@@ -121,11 +122,22 @@ func (p *peer) run(ctx context.Context) {
 		case <-p.path.changed:
 			p.followBFD()
 		case <-ticker.C:
-			if before := p.received; p.countUpdates() > before && receivedRoutes(p.server, p.at.remote) > p.o.MaxReceived {
-				p.endFloodedSession()
-			}
+			p.count()
 		}
 	}
+}
+
+// count counts UPDATE messages, and ends the session if the peer has sent too many routes. gobgp looks at all routes that the peer has sent
+// for that, so it is not done again before ten times the time that it took.
+func (p *peer) count() {
+	began := time.Now()
+	if began.Before(p.countAt) {
+		return
+	}
+	if before := p.received; p.countUpdates() > before && receivedRoutes(p.server, p.at.remote) > p.o.MaxReceived {
+		p.endFloodedSession()
+	}
+	p.countAt = began.Add(10 * time.Since(began))
 }
 
 // update advertises what is wanted, and has gobgp try for a session with other endpoints
