@@ -19,9 +19,9 @@ func TestLeasesOfNamespacesTakeTurns(t *testing.T) {
 		time.Sleep(time.Second)
 		good := vip.LeaseIntent{Lease: vip.Key{Namespace: "other", Name: "kubevip-good"}, Action: vip.Acquire}
 		var asked time.Time
-		for i := range 100 { // a pass each 50 ms
+		for i := range 60 { // a pass each 50 ms
 			var intents []vip.LeaseIntent
-			for j := range 300 {
+			for j := range 100 {
 				intents = append(intents, vip.LeaseIntent{Lease: vip.Key{Namespace: "a-tenant", Name: fmt.Sprintf("x-%d-%d", j, i)}, Action: vip.Acquire})
 			}
 			if i == 20 {
