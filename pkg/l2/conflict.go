@@ -39,7 +39,7 @@ type conflictCheck struct {
 	conflicts map[string]*conflictingHost // by MAC address
 
 	// CheckProbe and CheckDefend.
-	began   time.Time // when the round did, or zero between rounds
+	began   time.Time // when the round did, or zero between rounds; with CheckFormer when the first did
 	sent    int       // probes in this round
 	backoff time.Duration
 

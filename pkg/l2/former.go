@@ -18,6 +18,10 @@ const (
 	// formerBurst is how many requests are sent each formerGap once one address is no longer answered for: a kernel
 	// removes those that were renewed together at the same time.
 	formerBurst = 250
+	// Kernels that have answered for slowAfter, longer than an address lives that nobody renews, may do so for hours. Then one request is sent each slowGap,
+	// until one of them has no reply.
+	slowAfter = vip.AddressLifetime + vip.AddressRemovalDelay + time.Second
+	slowGap   = 100 * time.Millisecond
 )
 
 // stepFormer goes on with list, all CheckFormer, once nextFormer has come: it ends the rounds that wait for replies (endFormer), and sends the
@@ -27,13 +31,16 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 	if now.Before(c.nextFormer) {
 		return c.nextFormer, false
 	}
-	limit, late := formerRequests, now.Sub(c.nextFormer) >= formerGap
+	limit, gap, late := 1, slowGap, now.Sub(c.nextFormer) >= formerGap
 	for _, x := range list {
 		if x.awaiting && c.endFormer(x, late, now) {
 			changed = true
 		}
+		if x.unanswered > 0 || x.began.IsZero() || now.Sub(x.began) < slowAfter {
+			limit, gap = max(limit, formerRequests), formerGap
+		}
 		if x.result.Load().NoAnswer {
-			limit = formerBurst
+			limit, gap = formerBurst, formerGap
 		}
 	}
 	list = slices.DeleteFunc(list, func(x *conflictCheck) bool { return x.result.Load().NoAnswer })
@@ -48,7 +55,7 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 	if len(list) == 0 {
 		return now.Add(never), changed
 	}
-	c.nextFormer = now.Add(formerGap)
+	c.nextFormer = now.Add(gap)
 	return c.nextFormer, changed
 }
 
@@ -77,6 +84,9 @@ func (c *AddressChecks) sendFormer(x *conflictCheck, now time.Time) bool {
 		return false
 	}
 	x.startRound()
+	if x.began.IsZero() {
+		x.began = now
+	}
 	x.awaiting, x.next, x.anyMessage = true, now, from.Is6() && from.IsUnspecified() // RFC 4861 section 7.2.4
 	return false
 }

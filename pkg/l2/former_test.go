@@ -43,6 +43,36 @@ func TestFormerOwner(t *testing.T) {
 	}
 }
 
+// A kernel that goes on to answer, as that of a node may that holds on without the API server, is asked ten times a second after a while; when it
+// ceases to, that is found as soon as with many requests.
+func TestFormerOwnerForHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const count = 40
+		r := newFixture(t, newLAN("eth0"))
+		defer r.run(t)()
+		var want []vip.AddressCheck
+		for i := range count {
+			addr := fmt.Sprintf("10.0.0.%d", 1+i)
+			r.lan.setHosts("eth0", addr, 0x11)
+			want = append(want, formerCheck(addr))
+		}
+		r.putChecks(t, want...)
+		time.Sleep(10 * time.Second)
+		r.lan.takeFrames()
+		time.Sleep(10 * time.Second)
+		if got := strings.Count(r.lan.takeFrames(), "who has"); got < 90 || got > 110 {
+			t.Errorf("asked %d times in ten seconds", got)
+		}
+		for _, x := range want {
+			r.lan.setHosts("eth0", x.Addr.String())
+		}
+		time.Sleep(slowGap + 100*time.Millisecond)
+		if got := strings.Count(r.results(), "no answer"); got != count {
+			t.Errorf("%d of %d are known to be silent", got, count)
+		}
+	})
+}
+
 // A reply that is lost is not held against the node, nor is a request that can't be sent.
 func TestFormerOwnerWithLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
