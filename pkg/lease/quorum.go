@@ -49,6 +49,10 @@ func (l *Leases) evaluate(statuses map[string]vip.PeerStatus, info *vip.NodeInfo
 	if d.EndEpoch != "" {
 		l.endEpoch(d.EndEpoch)
 	}
+	if d.Confirmed {
+		l.own.ConfirmAfter = time.Time{}
+		l.o.Log.Info("the other nodes confirm that nothing of what this node has was moved while its process was stopped")
+	}
 	if d.Isolated && !before.Isolated {
 		l.o.Log.Warn(isolatedText(info), "reached", d.Reached-1, "of", d.Known-1)
 	} else if before.Isolated && !d.Isolated {
@@ -141,7 +145,6 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 		timeout = shortTimeout
 	}
 	next, now := l.tombstone(node, p), time.Now()
-	mayAnswer := l.decision.Fence[node] != quorum.ReasonYielded && !p.gone
 	l.writes.pending[k] = true
 	l.writes.nodeLeases++
 	l.start(ctx, l.o.LeaseDuration, func(ctx context.Context) func() {
@@ -160,7 +163,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 				l.metrics.fenced.Inc()
 				p.update(got, now)
 				delete(l.decision.Alive, node)
-				if mayAnswer { // a plan may be made before the next evaluation
+				if !p.gone { // a plan may be made before the next evaluation
 					l.decision.AnswersUntil[node] = time.Now().Add(vip.AddressLifetime + vip.AddressRemovalDelay)
 				}
 				l.changed = true

@@ -301,7 +301,7 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 	all := make(map[string]vip.PeerStatus, len(d.peers))
 	for name, p := range d.peers {
 		all[name] = vip.PeerStatus{
-			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat, Process: p.rx.process,
+			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat,
 			Stopping: p.state == vip.Dead && p.rx.stopping,
 			Gone:     p.gone, ProcessEnded: p.ended(), SilentSince: d.silentSince(p, now),
 			HeardAt: p.rx.at,

@@ -100,11 +100,11 @@ func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	return known && r.OK(), r.UnexpectedMACs
 }
 
-// formerOwnersAnswer adds a check whether a node that has lost its claims a short while ago goes on to answer for a, which this
-// node is about to bind: two nodes must not answer, and the kernel of that node still serves the VIP (decision 0111). It returns true until a
-// result says that none does, or until their kernels have removed their VIPs (Member.AnswersUntil); false if there is no such node, or
-// none publishes its MAC.
-func (c *addressChecks) formerOwnersAnswer(a vip.Address) bool {
+// formerOwnersAnswer adds a check whether a node whose kernel may answer for VIPs that are not its own (Member.AnswersUntil) does so for a, which this
+// node is about to bind: two nodes must not answer, and the kernel of that node serves the VIP (decision 0111, and decision 0119 for nodes that are not heard). It returns true until a
+// result says that none does, or they have removed their VIPs; false if there is no such node, or
+// none publishes its MAC. An address that is leased by DHCP has the given MAC on whichever node; "" for any other.
+func (c *addressChecks) formerOwnersAnswer(a vip.Address, mac string) bool {
 	var until time.Time
 	var macs []string
 	for _, m := range c.Members {
@@ -117,6 +117,9 @@ func (c *addressChecks) formerOwnersAnswer(a vip.Address) bool {
 	}
 	if len(macs) == 0 {
 		return false
+	}
+	if mac != "" {
+		macs = append(macs, mac)
 	}
 	slices.Sort(macs)
 	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckFormer, AllowedMACs: strings.Join(macs, " ")})

@@ -119,6 +119,23 @@ func TestDHCP(t *testing.T) {
 		w.Tenure.Until = w.Now.Add(time.Hour)
 		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\na: DHCPPending")
 	})
+	t.Run("taken over from a node whose kernel answers", func(t *testing.T) { // with the MAC of the client, which two nodes can't have
+		w := w
+		w.DHCPStates, w.Macvlans, w.Bound, w.CheckResults = nil, nil, nil, map[netip.Addr]vip.CheckResult{}
+		w.Members = worldWithMACs().Members
+		w.Members[1].Alive, w.Members[1].AnswersUntil = false, w.Now.Add(time.Second)
+		mac := p.Macvlans[0].MAC
+		before := Make(r, w)
+		diff(t, dhcpSummary(before), "acquire kubevip-a\na: VIPAnnounced")
+		if got := checksSummary(before); !strings.Contains(got, " former") || len(before.AddressChecks) != 1 || before.AddressChecks[0].Link != "eth0" || !strings.Contains(before.AddressChecks[0].AllowedMACs, mac) {
+			t.Errorf("asks %+v", before.AddressChecks)
+		}
+		w = withResults(w, r, func(x *vip.CheckResult) { x.NoAnswer = true })
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\na: VIPAnnounced")
+		w = withMacvlans(w)
+		w.CheckResults = nil
+		diff(t, dhcpSummary(Make(r, w)), "link on eth0\nrequest IPv4 last 10.77.0.155 ask 10.77.0.155\nacquire kubevip-a\nbind 10.77.0.155/32 dev macvlan\na: VIPAnnounced")
+	})
 	t.Run("expired", func(t *testing.T) {
 		w := w
 		w.DHCPStates = []vip.DHCPState{{Request: w.DHCPStates[0].Request, State: "selecting", Lost: true, Problem: "it has expired"}}

@@ -205,7 +205,7 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 		m.rejectUnit(u)
 		return
 	}
-	m.dhcp.requestForUnit(u)
+	m.requestDHCP(u)
 	// Once it is being handed over, statuses are the successor's to write, and ports its to keep open.
 	handingOver := m.handingOver(u)
 	for _, s := range u.services {
@@ -218,6 +218,22 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 		}
 		m.routes.advertise(s, handingOver)
 	}
+}
+
+// requestDHCP is requestForUnit, but does nothing while a node whose kernel may answer for VIPs that are not its own does so for an address that is leased for u, and this
+// one has not its macvlan yet: two nodes must not have one MAC (decision 0031).
+func (m *unitPlanner) requestDHCP(u *unit) {
+	for _, s := range u.services {
+		for _, a := range s.addrs {
+			if a.client == nil || slices.ContainsFunc(m.Macvlans, func(x vip.Macvlan) bool { return x.Name == a.client.link }) {
+				continue
+			}
+			if m.checks.formerOwnersAnswer(vip.Address{Addr: a.Addr, Link: m.self.Info.LinkFor(s.Interface)}, a.client.mac) {
+				return
+			}
+		}
+	}
+	m.dhcp.requestForUnit(u)
 }
 
 // A progress is how many of the addresses of a Service are bound on this node, and what is in
@@ -288,7 +304,7 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	if !ready && !bound {
 		return // kube-proxy here would drop what the node attracts
 	}
-	if !bound && m.checks.formerOwnersAnswer(a.Address) {
+	if !bound && a.client == nil && m.checks.formerOwnersAnswer(a.Address, "") { // of a leased one the macvlan waits (requestDHCP)
 		return
 	}
 	if a.New && m.ProbeNew && !bound {

@@ -55,6 +55,12 @@ func (p peer) hangs(t Timing, now time.Time) bool {
 		!s.SilentSince.IsZero() && now.Sub(s.SilentSince) >= t.restartTime() && now.Sub(p.Changed) >= 2*t.RetryPeriod
 }
 
+// mayHoldUnheard reports whether the node may act on claims of which the leases say nothing: this one neither hears it nor knows that it is dead, and
+// it does not renew, or its epoch is over and it has not begun another. It may hold on with others without the API server, and have agreed on moves.
+func (p peer) mayHoldUnheard(t Timing, now time.Time) bool {
+	return p.Exists && p.status.Liveness != vip.Alive && p.status.Liveness != vip.Dead && (p.Over || now.Sub(p.Changed) > t.late())
+}
+
 // yielded reports whether the node is Alive, in the epoch (not 0) of its node lease, and its
 // heartbeats say both that it acts on no claim and that it does not reach the API server.
 func (p peer) yielded() bool {
@@ -78,8 +84,9 @@ func Evaluate(before State, in Input) (State, Decision) {
 	e.countReachable()
 	e.decideTenure()
 	e.dropMoves()
+	e.adoptMoves()
 	e.commitProposals()
-	e.d.UnknownMoves = len(e.s.Moved) == 0 && e.anyActsOnMoves()
+	e.findUnknownMoves()
 	e.setHeartbeat()
 	e.listPeers()
 	e.listFences()
@@ -172,7 +179,7 @@ func (m *memory) loseClaims(epoch int64, now time.Time) {
 // moved without the API server (s.moving): the tenure holds, the renewal has been late for
 // moveDelay, nobody it hears reaches the API server, and more than half of the voters agree. A
 // change of that drops the proposals and sets Decision.Changed. Without heartbeats nothing is
-// held on to, given up or moved.
+// held on to, given up or moved. Decision.Confirmed: see confirmedByOthers; only while this node can't renew, nor can any that it hears.
 func (e *evaluation) decideTenure() {
 	s, now := &e.s, e.Now
 	if !e.late {
@@ -182,7 +189,12 @@ func (e *evaluation) decideTenure() {
 	}
 	t := e.tenure()
 	holds := t.Holds(now)
-	api, returned, dead, unheard := e.findHolders(holds && t.Confirmed)
+	if t.Confirmed {
+		s.unconfirmedSince = time.Time{}
+	} else if s.unconfirmedSince.IsZero() {
+		s.unconfirmedSince = now
+	}
+	api, returned, dead, unheard := e.findHolders(e.acts())
 	if !api {
 		s.apiSince = time.Time{}
 	} else if s.apiSince.IsZero() {
@@ -218,18 +230,39 @@ func (e *evaluation) decideTenure() {
 		s.quorumAt, s.heldUntil = now, now.Add(holdTime)
 	case watches && holds && enough && s.heldUntil.IsZero():
 		s.quorumAt, s.keptUntil = now, e.Self.Renewed.Add(e.Timing.knowsTime())
-	case now.Sub(s.quorumAt) > tolerance:
+	case now.Sub(later(s.quorumAt, e.Self.ConfirmAfter)) > tolerance: // the others need a moment to hear a process again that was stopped
 		s.heldUntil, s.keptUntil = time.Time{}, time.Time{}
 	}
 	if e.d.Verdict == Expiring && s.heldUntil.After(now) {
 		e.d.Verdict = Holding
 	}
+	e.d.Confirmed = holds && !t.Confirmed && e.late && !api && e.d.EndEpoch == "" && e.confirmedByOthers()
 	moving := watches && e.lateForMoves() && holds && !api && majority && !e.Self.EpochOver
 	if moving != s.moving {
 		s.moving, s.proposals = moving, nil
 		e.d.Changed = true
 	}
 	e.d.HoldUntil, e.d.Holders = later(s.heldUntil, s.keptUntil), len(s.holders)
+}
+
+// acts reports whether this node acts on its claims: its tenure holds, and is confirmed; or it was stopped without the API server, a short while ago, and the others may
+// confirm it (confirmedByOthers), which do not move what it has meanwhile.
+func (e *evaluation) acts() bool {
+	t := e.tenure()
+	return t.Holds(e.Now) && (t.Confirmed || e.late && e.Statuses != nil && e.Now.Sub(e.s.unconfirmedSince) <= 2*tolerance)
+}
+
+// confirmedByOthers reports whether more than half of the voters, with this node, have its StateHash, with this node as a holder: then they have moved none of its claims
+// while its process was stopped. Of the others only those count that were heard half of tolerance after it went on, so that they have sent that since; and
+// none before tolerance is over.
+func (e *evaluation) confirmedByOthers() bool {
+	agree := 1
+	for _, node := range e.s.holders {
+		if s := e.peers[node].status; s.Heartbeat.StateHash == e.s.stateHash && !s.Overdue && s.HeardAt.Sub(e.Self.ConfirmAfter) >= tolerance/2 {
+			agree++
+		}
+	}
+	return e.acts() && e.Now.Sub(e.Self.ConfirmAfter) >= tolerance && 2*agree > len(e.s.Voters)
 }
 
 // listVoters returns the epochs, by name, of this node and of the nodes whose node lease is
@@ -258,15 +291,15 @@ func (e *evaluation) apiTolerance(returned bool) time.Duration {
 }
 
 // findHolders stores the voters that act on their claims, sorted (s.holders), and the digests
-// of that: s.stateHash, and s.futureHash (0 without proposals). This node is one if holds is
+// of that: s.stateHash, and s.futureHash (0 without proposals). This node is one if acts is
 // set; another is if it is Alive and its heartbeat has TenureValid in the epoch in which it is
 // a voter. It returns whether any Alive node reaches the API server (api), whether all that do
 // were seen without it since this node's renewal is late (returned; false if none does), and
 // how many voters are Dead, and how many neither that nor Alive.
-func (e *evaluation) findHolders(holds bool) (api, returned bool, dead, unheard int) {
+func (e *evaluation) findHolders(acts bool) (api, returned bool, dead, unheard int) {
 	s, holders := &e.s, []string{}
 	returned = true
-	if holds {
+	if acts {
 		holders = append(holders, e.Self.Name)
 	}
 	for node, p := range e.peers {
@@ -289,7 +322,7 @@ func (e *evaluation) findHolders(holds bool) (api, returned bool, dead, unheard 
 	s.holders = holders
 	s.stateHash, s.futureHash = s.hash(s.Moved), 0
 	if len(s.proposals) > 0 {
-		s.futureHash = s.hash(s.future())
+		s.futureHash = s.hash(s.movedWith(s.proposals))
 	}
 	return api, api && returned, dead, unheard
 }
@@ -311,7 +344,7 @@ func (e *evaluation) countAgreeing() (n int) {
 // their node lease and are not dead; while this node's own renewal is late, those that act on
 // their claims. Released are, only while claims may be moved without the API server, the
 // voters that are lost, or Alive without a valid tenure. AnswersUntil has those whose claims are void since a short while
-// (updateAnswersUntil), or Released, but for those whose heartbeats say that they act on none any more. Suspects are those that renew and
+// (updateAnswersUntil), or Released, and those that mayHoldUnheard. Suspects are those that renew and
 // have been Suspect for longer than RejoinTime, sorted.
 func (e *evaluation) listPeers() {
 	e.d.Alive, e.d.Released, e.d.AnswersUntil = make(map[string]bool, len(e.peers)), map[string]bool{}, map[string]time.Time{}
@@ -327,13 +360,11 @@ func (e *evaluation) listPeers() {
 			p.loseClaims(p.Epoch, e.Now)
 			e.s.memory[node] = p.memory
 		}
-		if p.status.Heartbeat.TenureValid {
-			p.acted = p.status.Process
+		if p.mayHoldUnheard(e.Timing, e.Now) {
+			p.answersUntil = e.Now.Add(vip.AddressLifetime + vip.AddressRemovalDelay)
 			e.s.memory[node] = p.memory
 		}
-		// A process that has not acted on a claim yet has not removed the addresses of its predecessor either.
-		gaveUp := p.status.Liveness == vip.Alive && p.status.Heartbeat.Epoch == p.lostEpoch && !p.status.Heartbeat.TenureValid && p.acted == p.status.Process
-		if e.Now.Before(p.answersUntil) && !p.status.Gone && !gaveUp {
+		if e.Now.Before(p.answersUntil) && !p.status.Gone {
 			e.d.AnswersUntil[node] = p.answersUntil
 		}
 		if p.status.Liveness == vip.Suspect && e.Now.Sub(p.status.Since) > RejoinTime && p.renews {
@@ -345,12 +376,11 @@ func (e *evaluation) listPeers() {
 
 // setHeartbeat makes Decision.Heartbeat from what the steps before it have decided.
 // APIReachable: this node has an epoch that is not over, and its renewal is not late.
-// TenureValid: its tenure holds and is confirmed.
+// TenureValid: it acts.
 func (e *evaluation) setHeartbeat() {
-	t := e.tenure()
 	e.d.Heartbeat = vip.Heartbeat{
 		Epoch: e.Self.Epoch, APIReachable: !e.late && !e.Self.EpochOver && e.Self.Epoch != 0,
-		TenureValid: t.Holds(e.Now) && t.Confirmed,
+		TenureValid: e.acts(),
 		StateHash:   e.s.stateHash, ProposalHash: e.proposalHash(), VoidedClaim: e.voidedClaim(), MovesUnwritten: e.s.movedTo(e.Self.Name),
 	}
 }

@@ -31,13 +31,22 @@ func (s State) Propose(moves map[vip.Key]Move) State {
 	return s
 }
 
-// future returns a copy of Moved as it will be once the proposals are carried out: they
-// replace earlier Moves of the same VIP leases.
-func (s State) future() map[vip.Key]Move {
-	all := make(map[vip.Key]Move, len(s.Moved)+len(s.proposals))
+// movedWith returns a copy of Moved as it will be once moves are carried out: they replace earlier Moves of the same VIP leases.
+func (s State) movedWith(moves map[vip.Key]Move) map[vip.Key]Move {
+	all := make(map[vip.Key]Move, len(s.Moved)+len(moves))
 	maps.Copy(all, s.Moved)
-	maps.Copy(all, s.proposals)
+	maps.Copy(all, moves)
 	return all
+}
+
+// carryOut adds moves to s.Moved, drops the proposals, and sets Decision.Agreed and Changed.
+func (e *evaluation) carryOut(moves map[vip.Key]Move) {
+	s := &e.s
+	e.d.Agreed, e.d.Changed = len(moves), true
+	s.voided = s.voidedWith(moves)
+	s.Moved, s.agreed = s.movedWith(moves), nil
+	s.stateHash = s.hash(s.Moved)
+	s.proposals, s.futureHash, s.agreedSince = nil, 0, time.Time{}
 }
 
 // hash returns a 64-bit digest, never 0, of the nodes that act on their claims (s.holders),
@@ -63,8 +72,7 @@ func (e *evaluation) proposalHash() uint64 {
 	return e.s.futureHash
 }
 
-// commitProposals adds this node's proposals to s.Moved and sets Decision.Agreed and Changed,
-// if every other holder has agreed for agreementTime without a break: it sent the same
+// commitProposals carries out this node's proposals if every other holder has agreed for agreementTime without a break: it sent the same
 // StateHash and the same ProposalHash, or, as StateHash, this node's ProposalHash (it has
 // carried out the same already). A holder that does not agree makes that time begin again. It
 // does nothing without proposals.
@@ -81,19 +89,35 @@ func (e *evaluation) commitProposals() {
 		}
 	}
 	if s.agreedSince.IsZero() {
-		s.agreedSince = e.Now
+		s.agreedSince, s.agreed = e.Now, s.proposals
 	}
 	if e.Now.Sub(s.agreedSince) < agreementTime {
 		return
 	}
-	e.d.Agreed, e.d.Changed = len(s.proposals), true
-	s.voided = s.voidedWith(s.proposals)
-	s.Moved, s.stateHash = s.future(), s.futureHash
-	s.proposals, s.futureHash, s.agreedSince = nil, 0, time.Time{}
+	e.carryOut(s.proposals)
+}
+
+// adoptMoves carries out moves on which all holders, this node too, have agreed at some time since its renewal is late, if the StateHash of another one shows that it has
+// done so. A node that dies when some of them have and others have not would keep them from ever having the same state.
+func (e *evaluation) adoptMoves() {
+	s := &e.s
+	if !e.late || e.Self.EpochOver {
+		s.agreed = nil
+	}
+	if s.agreed == nil {
+		return
+	}
+	hash := s.hash(s.movedWith(s.agreed))
+	for _, node := range s.holders {
+		if node != e.Self.Name && e.peers[node].status.Heartbeat.StateHash == hash {
+			e.carryOut(s.agreed)
+			return
+		}
+	}
 }
 
 // dropMoves removes a Move from s.Moved if its VIP lease has another version by now, or is
-// gone; if it is to this node, whose epoch is over; or if it is not written though this node's
+// gone; if this node's epoch is over, so that the others may move more without it; or if it is not written though this node's
 // renewals have succeeded for longer than the renew deadline (a Move to itself) or the lease
 // duration (to another): nodes that started since know nothing of it, and may fence the old
 // holder once its node lease has been silent before their eyes. A renewal that has had no answer has not
@@ -109,7 +133,7 @@ func (e *evaluation) dropMoves() {
 			limit = e.Timing.RenewDeadline
 		}
 		overdue := !e.Self.RenewingSince.IsZero() && e.Now.Sub(later(e.Self.RenewingSince, s.lateAt)) > limit
-		return e.Versions[k] == m.Version && !overdue && (m.Holder != e.Self.Name || !e.Self.EpochOver)
+		return e.Versions[k] == m.Version && !overdue && !e.Self.EpochOver
 	}
 	kept := maps.Clone(s.Moved)
 	maps.DeleteFunc(kept, func(k vip.Key, m Move) bool { return !keep(k, m) })
@@ -150,14 +174,18 @@ func (s State) movedFrom(node string, epoch int64) bool {
 	return s.voided[ClaimText(node, epoch)]
 }
 
-// anyActsOnMoves reports whether a peer that is Alive says that it acts on claims which were moved to it and are not written.
-func (e *evaluation) anyActsOnMoves() bool {
-	for _, p := range e.peers {
-		if p.status.Liveness == vip.Alive && p.status.Heartbeat.MovesUnwritten {
-			return true
+// findUnknownMoves sets Decision.UnknownMoves: a peer that is Alive says that it acts on claims which were moved to it and are not written, and this node has known
+// of no Move to it since it began to say so; or of those that it knew, but has lost its epoch since, so that the others may have moved more without it.
+func (e *evaluation) findUnknownMoves() {
+	for node, p := range e.peers {
+		acts := p.status.Liveness == vip.Alive && p.status.Heartbeat.MovesUnwritten
+		if !acts && !p.movesKnown {
+			continue
 		}
+		p.movesKnown = acts && !e.Self.EpochOver && (p.movesKnown || e.s.movedTo(node))
+		e.d.UnknownMoves = e.d.UnknownMoves || acts && !p.movesKnown
+		e.peers[node], e.s.memory[node] = p, p.memory
 	}
-	return false
 }
 
 // movedTo reports whether s.Moved has a Move to a node.

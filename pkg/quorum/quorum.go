@@ -129,26 +129,29 @@ type State struct {
 	// time, by name; this node's included.
 	Voters map[string]int64
 
-	voided       map[string]bool   // claims, node@epoch, of nodes from which a Move to them was moved on, as long as there are any in Moved
-	holders      []string          // those of them that act on their claims, as this node sees it; sorted
-	memory       map[string]memory // by peer
-	heldUntil    time.Time         // Decision.HoldUntil, while this node is Holding
-	keptUntil    time.Time         // the same, until it knows whether others renew (knowsTime)
-	quorumAt     time.Time         // when this node last renewed, or had a quorum
-	renewalLate  time.Time         // when its renewal was last late
-	ranOutAt     time.Time         // when the renew deadline was last over
-	lateAt       time.Time         // when its renewal was last so late that claims may be moved
-	cutOffSince  time.Time         // since when most voters have been dead; zero: they are not
-	apiSince     time.Time         // since when other nodes have been seen to reach the API server; zero: none does
-	mayFence     bool              // this node reaches enough others in time to fence dead ones
-	mayFenceHung bool              // this node hears enough others to fence one that hangs
-	minorityAt   time.Time         // when this node last reached too few others
-	isolated     bool
-	isolatedAt   time.Time // when isolated was last confirmed
+	voided      map[string]bool   // claims, node@epoch, of nodes from which a Move to them was moved on, as long as there are any in Moved
+	holders     []string          // those of them that act on their claims, as this node sees it; sorted
+	memory      map[string]memory // by peer
+	heldUntil   time.Time         // Decision.HoldUntil, while this node is Holding
+	keptUntil   time.Time         // the same, until it knows whether others renew (knowsTime)
+	quorumAt    time.Time         // when this node last renewed, or had a quorum
+	renewalLate time.Time         // when its renewal was last late
+
+	unconfirmedSince time.Time // since when its tenure has not been confirmed; zero: it is
+	ranOutAt         time.Time // when the renew deadline was last over
+	lateAt           time.Time // when its renewal was last so late that claims may be moved
+	cutOffSince      time.Time // since when most voters have been dead; zero: they are not
+	apiSince         time.Time // since when other nodes have been seen to reach the API server; zero: none does
+	mayFence         bool      // this node reaches enough others in time to fence dead ones
+	mayFenceHung     bool      // this node hears enough others to fence one that hangs
+	minorityAt       time.Time // when this node last reached too few others
+	isolated         bool
+	isolatedAt       time.Time // when isolated was last confirmed
 
 	moving      bool             // claims of dead nodes may be moved without the API server
 	proposals   map[vip.Key]Move // the moves that this node's plan proposes
 	agreedSince time.Time        // since when all holders have proposed the same; zero: they have not
+	agreed      map[vip.Key]Move // what they did last, if this node has not carried it out
 	stateHash   uint64
 	futureHash  uint64 // the stateHash once the proposals are carried out; 0 without any
 }
@@ -156,13 +159,13 @@ type State struct {
 // memory is what is remembered of a peer.
 type memory struct {
 	status       vip.PeerStatus
-	yieldedSince time.Time     // zero: it has not yielded
-	activeEpoch  int64         // the epoch of its node lease in the last evaluation; 0: that was over, or there was none
-	lostEpoch    int64         // the last epoch of which its claims became void
-	answersUntil time.Time     // when its kernel has removed its VIPs at the latest since then
-	heardAgainAt time.Time     // when it was last heard after it had been silent
-	acted        vip.ProcessID // the last process of it whose heartbeats said that it acts on claims
-	lostAPI      bool          // it was seen not to reach the API server since this node's renewal is late
+	yieldedSince time.Time // zero: it has not yielded
+	activeEpoch  int64     // the epoch of its node lease in the last evaluation; 0: that was over, or there was none
+	lostEpoch    int64     // the last epoch of which its claims became void
+	answersUntil time.Time // when its kernel has removed its VIPs at the latest since then, or since it last mayHoldUnheard
+	heardAgainAt time.Time // when it was last heard after it had been silent
+	movesKnown   bool      // this node has known of a Move to it since it says that it acts on such
+	lostAPI      bool      // it was seen not to reach the API server since this node's renewal is late
 }
 
 // A Move is a claim that changes hands without a write.
@@ -191,19 +194,20 @@ type Decision struct {
 	Verdict   Verdict
 	EndEpoch  string    // why this node's epoch is over from now on; "" if that is not decided
 	HoldUntil time.Time // the tenure lasts until then though no renewal succeeds; zero: until the renew deadline
+	Confirmed bool      // the tenure is confirmed, though no renewal has succeeded since the process was stopped: Self.ConfirmAfter is over
 
 	Isolated       bool                 // this node reaches too few others to carry VIPs
 	Reached, Known int                  // how many of the nodes that renew this one reaches, and how many of those have ever been alive to it; itself included
 	Suspects       []string             // the nodes that renew and have been Suspect for RejoinTime, sorted
 	Alive          map[string]bool      // the peers that may be given VIPs
 	Released       map[string]bool      // the peers whose claims may be moved without the API server
-	AnswersUntil   map[string]time.Time // the peers that have lost their claims a short while ago, and until when their kernels may answer for their VIPs
+	AnswersUntil   map[string]time.Time // the peers whose kernels may answer for VIPs that are not theirs by what this node knows, and until when, as far as is known now
 	Fence          map[string]string    // the peers that this node must fence now, with the reason
 
 	Heartbeat vip.Heartbeat // to send to the other nodes
 	Agreed    int           // how many moves all holders have just agreed on
-	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server (Heartbeat.MovesUnwritten), and
-	// this node knows of no such moves. What the leases say is free may be the peer's, and so may what was transferred to this node and is not written.
+	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server (Heartbeat.MovesUnwritten), of which
+	// this node does not know. What the leases say is free may be the peer's, and so may what was transferred to this node and is not written.
 	UnknownMoves bool
 	Holders      int // how many nodes act on their claims, as this one sees it
 	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.

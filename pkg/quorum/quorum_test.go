@@ -30,7 +30,7 @@ type node struct {
 	epoch    int64 // in its heartbeats
 	voids    string
 	moves    bool // its heartbeats say that it acts on moves that are not written
-	process  byte // which process of it was heard last
+	moved    bool // it has carried out view.moves
 }
 
 // well is a node that lacks nothing, cut one without the API server.
@@ -56,6 +56,7 @@ type view struct {
 	known      map[string]Peer
 	statuses   map[string]vip.PeerStatus
 	versions   map[vip.Key]uint64
+	moves      map[vip.Key]Move
 	state      State
 	d          Decision
 }
@@ -110,19 +111,28 @@ func (v *view) pass(d time.Duration, renews bool) {
 				s.HeardAt = v.now
 			}
 			s.Heartbeat = vip.Heartbeat{Epoch: n.epoch, APIReachable: n.api, TenureValid: n.tenure, VoidedClaim: n.voids, MovesUnwritten: n.moves}
-			s.Process = vip.ProcessID{n.process}
 			if n.agrees {
 				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = v.d.Heartbeat.StateHash, v.d.Heartbeat.ProposalHash
 			} else {
 				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = 7, 7
 			}
+			if n.moved {
+				s.Heartbeat.StateHash, s.Heartbeat.ProposalHash = v.state.hash(v.moves), 0
+			}
 			v.known[name], v.statuses[name] = p, s
 		}
-		in := Input{Now: v.now, Timing: v.timing, Self: v.self, Peers: v.known, Statuses: v.statuses, Gateway: v.gateway, Versions: v.versions}
+		versions := make(map[vip.Key]uint64) // as of what has been moved, and no other
+		for k := range v.state.Moved {
+			versions[k] = v.versions[k]
+		}
+		in := Input{Now: v.now, Timing: v.timing, Self: v.self, Peers: v.known, Statuses: v.statuses, Gateway: v.gateway, Versions: versions}
 		if v.off {
 			in.Statuses = nil
 		}
 		v.state, v.d = Evaluate(v.state, in)
+		if v.d.Confirmed {
+			v.self.ConfirmAfter = time.Time{}
+		}
 		if v.d.EndEpoch != "" {
 			v.self.EpochOver = true
 			return // the last decision is what is looked at
@@ -534,10 +544,36 @@ func TestMoves(t *testing.T) {
 	}
 }
 
+// What all have agreed on holds for all, though another node dies when some have carried it out and this one has not.
+func TestMovesAreCompleted(t *testing.T) {
+	key := vip.Key{Namespace: "default", Name: "kubevip-a"}
+	for _, agreed := range []bool{true, false} {
+		v := newView(5)
+		v.set(cut, 2, 5)
+		v.pass(30*time.Second, false)
+		v.set(cut.is(vip.Dead), 5, 5)
+		v.pass(100*time.Millisecond, false)
+		v.versions, v.moves = map[vip.Key]uint64{key: 5}, map[vip.Key]Move{key: {Holder: "n2", Epoch: 1, Version: 5, From: "n5", FromEpoch: 1}}
+		if agreed {
+			v.state = v.state.Propose(v.moves)
+		}
+		v.pass(150*time.Millisecond, false)
+		v.set(cut.is(vip.Dead), 4, 4)
+		v.set(cut.with(func(n *node) { n.moved = true }), 2, 3)
+		v.pass(150*time.Millisecond, false)
+		if moved := v.state.Moved[key]; (moved == v.moves[key]) != agreed {
+			t.Errorf("agreed %v: moved %+v", agreed, moved)
+		}
+		if v.pass(2*time.Second, false); (v.d.EndEpoch == "") != agreed {
+			t.Errorf("agreed %v: %s %s", agreed, v.d.Verdict, v.d.EndEpoch)
+		}
+	}
+}
+
 // A node says that it acts on moves that are not written as long as it has one; and knows of those of others if it has agreed on any, or is told.
 func TestUnknownMoves(t *testing.T) {
 	key := vip.Key{Namespace: "default", Name: "kubevip-a"}
-	for _, holder := range []string{"n1", "n2"} {
+	movedTo := func(holder string) *view { // what n4 had
 		v := newView(4)
 		v.set(cut, 2, 4)
 		v.pass(30*time.Second, false)
@@ -546,6 +582,10 @@ func TestUnknownMoves(t *testing.T) {
 		v.versions = map[vip.Key]uint64{key: 5}
 		v.state = v.state.Propose(map[vip.Key]Move{key: {Holder: holder, Version: 5, From: "n4", FromEpoch: 1}})
 		v.pass(500*time.Millisecond, false)
+		return v
+	}
+	for _, holder := range []string{"n1", "n2"} {
+		v := movedTo(holder)
 		v.set(cut.with(func(n *node) { n.moves = holder == "n2" }), 2, 2)
 		v.pass(50*time.Millisecond, false)
 		if got := v.d.Heartbeat.MovesUnwritten; got != (holder == "n1") || v.d.UnknownMoves {
@@ -557,7 +597,32 @@ func TestUnknownMoves(t *testing.T) {
 			t.Errorf("moved to %s, and written: still says that it acts on a move", holder)
 		}
 	}
-	v := newView(4)
+	v := movedTo("n2")
+	v.set(cut.with(func(n *node) { n.moves = true }), 2, 3)
+	if v.pass(50*time.Millisecond, false); !v.d.UnknownMoves {
+		t.Error("n3 acts on moves, of which this node knows only those to n2")
+	}
+	v = movedTo("n2")
+	v.set(cut.with(func(n *node) { n.moves = true }), 2, 2)
+	v.pass(50*time.Millisecond, false)
+	v.versions[key] = 6 // the lease was written, and n2's heartbeat comes later
+	if v.pass(50*time.Millisecond, false); v.d.UnknownMoves {
+		t.Error("what n2 acts on was known, and is written")
+	}
+	v.set(well, 2, 2)
+	v.pass(50*time.Millisecond, true)
+	v.set(well.with(func(n *node) { n.moves = true }), 2, 2)
+	if v.pass(50*time.Millisecond, true); !v.d.UnknownMoves {
+		t.Error("n2 acts on other moves than those that were known")
+	}
+	v = movedTo("n2")
+	v.set(cut.with(func(n *node) { n.moves = true }), 2, 2)
+	v.pass(50*time.Millisecond, false)
+	v.self.EpochOver = true
+	if v.pass(50*time.Millisecond, false); !v.d.UnknownMoves {
+		t.Error("this node has lost its epoch: the others may have moved more since")
+	}
+	v = newView(4)
 	for _, tt := range []struct {
 		name  string
 		other node
@@ -609,6 +674,7 @@ func TestAlive(t *testing.T) {
 // The kernel of a node that has lost its claims may answer for its VIPs for as long as an address lives, unless that is gone.
 func TestAnswersUntil(t *testing.T) {
 	ended := well.is(vip.Dead).with(func(n *node) { n.ended = true })
+	suspect := well.is(vip.Suspect).with(func(n *node) { n.silent, n.renews = true, false })
 	fenced := func(n *node) { n.fenced = true }
 	gone := func(n *node) { n.gone = true }
 	tests := []struct {
@@ -634,16 +700,24 @@ func TestAnswersUntil(t *testing.T) {
 			v.pass(time.Second, true)
 		}, 3250 * time.Millisecond},
 		{"was heard, and fenced all the same", func(v *view) { v.set(well.with(fenced), 2, 2); v.pass(time.Second, true) }, 5250 * time.Millisecond},
-		{"acts on no claim, and was fenced", func(v *view) {
+		{"acts on no claim, and was fenced; its addresses may be there until its next pass", func(v *view) {
 			v.set(cut.with(func(n *node) { n.tenure = false }).with(fenced), 2, 2)
 			v.pass(time.Second, true)
+		}, 5250 * time.Millisecond},
+		{"is not heard, and was fenced an hour ago: it may hold on with others, without the API server", func(v *view) {
+			v.set(suspect.with(fenced), 2, 2)
+			v.pass(time.Hour, true)
+		}, vip.AddressLifetime + vip.AddressRemovalDelay},
+		{"is not heard, and does not renew: it may act on what was moved to it without the API server", func(v *view) {
+			v.set(suspect, 2, 2)
+			v.pass(3100*time.Millisecond, true)
+		}, vip.AddressLifetime + vip.AddressRemovalDelay},
+		{"is not heard, and renews", func(v *view) {
+			v.set(suspect.with(func(n *node) { n.renews = true }), 2, 2)
+			v.pass(time.Minute, true)
 		}, 0},
-		{"acts on no claim, and was fenced, but it is another process, which has not acted yet", func(v *view) {
-			v.set(ended.with(fenced), 2, 2)
-			v.pass(2*time.Second, true)
-			v.set(cut.with(func(n *node) { n.tenure, n.process = false, 1 }).with(fenced), 2, 2)
-			v.pass(time.Second, true)
-		}, 3250 * time.Millisecond},
+		{"was never heard, and does not renew", func(v *view) { v.set(suspect.is(vip.Unknown), 2, 2); v.pass(3100*time.Millisecond, true) }, vip.AddressLifetime + vip.AddressRemovalDelay},
+		{"is heard, and does not renew", func(v *view) { v.set(cut, 2, 2); v.pass(3100*time.Millisecond, true) }, 0},
 		{"was fenced when this node saw it first", func(v *view) { v.set(ended.with(fenced), 4, 4); v.pass(time.Second, true) }, 0},
 	}
 	for _, tt := range tests {
@@ -658,6 +732,67 @@ func TestAnswersUntil(t *testing.T) {
 				t.Errorf("n4 answers for %v from now on, want 5.25 s", v.d.AnswersUntil["n4"].Sub(v.now))
 			}
 		})
+	}
+}
+
+// A node whose process was stopped for a moment while the API server is away goes on once more than half of the voters, heard since, have
+// its StateHash: they have moved nothing of what it has. Until then it says that it acts on its claims, for two seconds at most.
+func TestConfirmedByOthers(t *testing.T) {
+	tests := []struct {
+		name   string
+		others node // n3 to n5, from then on
+		after  time.Duration
+		valid  bool // its heartbeats say that it acts on its claims
+		want   bool // confirmed
+	}{
+		{"not for long enough yet", cut, 900 * time.Millisecond, true, false},
+		{"they agree", cut, 1100 * time.Millisecond, true, true},
+		{"they have another state", cut.with(func(n *node) { n.agrees = false }), 1100 * time.Millisecond, false, false},
+		{"what they have sent came before", cut.with(func(n *node) { n.silent = true }), 1100 * time.Millisecond, true, false},
+		{"their heartbeats are overdue", cut.with(func(n *node) { n.overdue = true }), 1100 * time.Millisecond, true, false},
+		{"they reach the API server", well, 1100 * time.Millisecond, true, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := newView(5)
+			v.set(cut, 2, 5)
+			v.pass(time.Minute, false)
+			v.self.ConfirmAfter = v.now
+			v.set(tt.others, 3, 5)
+			v.pass(tt.after, false)
+			if got := v.self.Tenure(v.timing, v.d.HoldUntil, v.now).Confirmed; got != tt.want || v.d.Heartbeat.TenureValid != tt.valid {
+				t.Errorf("confirmed %v, says that it acts on its claims: %v; want %v, %v", got, v.d.Heartbeat.TenureValid, tt.want, tt.valid)
+			}
+		})
+	}
+}
+
+// The others need a moment until they hear a process again that was stopped: that ends nothing.
+func TestConfirmedAfterAPause(t *testing.T) {
+	v := newView(5)
+	v.set(cut, 2, 5)
+	v.pass(time.Minute, false)
+	v.now = v.now.Add(2500 * time.Millisecond)
+	v.self.ConfirmAfter = v.now
+	v.set(cut.with(func(n *node) { n.agrees = false }), 2, 5)
+	v.pass(500*time.Millisecond, false)
+	v.set(cut, 2, 5)
+	if v.pass(600*time.Millisecond, false); v.d.EndEpoch != "" || !v.self.ConfirmAfter.IsZero() {
+		t.Errorf("%s, not confirmed since %v: %s", v.d.Verdict, v.self.ConfirmAfter, v.d.EndEpoch)
+	}
+}
+
+// A node that is stopped again and again is not confirmed, and says so after two seconds.
+func TestStoppedAgainAndAgain(t *testing.T) {
+	v := newView(3)
+	v.set(cut, 2, 3)
+	v.pass(time.Minute, false)
+	for range 5 {
+		v.self.ConfirmAfter = v.now
+		v.pass(800*time.Millisecond, false)
+	}
+	if v.d.Heartbeat.TenureValid || v.self.ConfirmAfter.IsZero() {
+		t.Error("still says that it acts on its claims")
 	}
 }
 

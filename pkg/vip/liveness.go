@@ -68,7 +68,6 @@ type PeerStatus struct {
 	Since     time.Time // when Liveness last changed
 	HeardAt   time.Time // when the last heartbeat came; zero: none did
 	Heartbeat Heartbeat // the last one
-	Process   ProcessID // the process that has sent it; zero: none was received
 	// Stopping: its Liveness is Dead since its last heartbeat said that its process stops.
 	Stopping bool
 	// Gone: its Liveness is Dead, and its kernel did not answer either.

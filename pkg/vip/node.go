@@ -172,8 +172,8 @@ type Member struct {
 	Gone  bool  // it is dead by heartbeats, and so is its kernel
 	// APIUnreached: its heartbeats arrive, and say that it does not reach the API server.
 	APIUnreached bool `json:",omitempty"`
-	// AnswersUntil: it has lost its claims a short while ago, and its kernel may go on to answer for its VIPs until
-	// then, at the latest, since its process has ended, hangs, or does not know it yet; zero: it does not.
+	// AnswersUntil: its kernel may answer for VIPs that are not its own by what this node knows, as far as is known now until then: it has lost its claims a short
+	// while ago, and its process has ended, hangs, or does not know it yet; or it may hold on without the API server, and is not heard. Zero: it does not.
 	AnswersUntil time.Time `json:",omitzero"`
 	// Stalled: it was the one to claim a VIP and has claimed none for a while.
 	// Others then go ahead of it.

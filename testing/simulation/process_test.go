@@ -85,6 +85,18 @@ func TestProcessesThatEnd(t *testing.T) {
 			c.nodes[0].toggle(hung)
 			time.Sleep(long)
 		}},
+		{"most hang for two and a half seconds each while the API server is away", time.Millisecond, 0, func(c *cluster) {
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(20 * time.Second)
+			for _, n := range c.nodes[:3] {
+				n.toggle(hung)
+				time.Sleep(2500 * time.Millisecond)
+				n.toggle(hung)
+				time.Sleep(long)
+			}
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(long)
+		}},
 		{"crash while the API server is away", 100 * time.Millisecond, 1, func(c *cluster) {
 			c.toggleForAll(nil, apiAway)
 			time.Sleep(20 * time.Second)

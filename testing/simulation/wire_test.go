@@ -17,7 +17,6 @@ type wire struct {
 	mu         sync.Mutex // is taken before the cluster's
 	r          *rand.Rand
 	heartbeats []vip.Heartbeat          // by node: the last that its process has sent
-	processes  []byte                   // by node: how many have begun
 	views      [][]peerView             // by observer, and node
 	deliveries map[time.Time][]delivery // by time
 }
@@ -48,7 +47,7 @@ type delivery struct {
 }
 
 func newWire(c *cluster, r *rand.Rand) *wire {
-	w := &wire{c: c, r: r, heartbeats: make([]vip.Heartbeat, len(c.nodes)), processes: make([]byte, len(c.nodes)), deliveries: map[time.Time][]delivery{}}
+	w := &wire{c: c, r: r, heartbeats: make([]vip.Heartbeat, len(c.nodes)), deliveries: map[time.Time][]delivery{}}
 	for range c.nodes {
 		w.views = append(w.views, make([]peerView, len(c.nodes)))
 	}
@@ -71,7 +70,6 @@ func (w *wire) connect(p *process) *processWire {
 		*g = peerView{round: g.round + 1}
 	}
 	w.heartbeats[n.id] = vip.Heartbeat{}
-	w.processes[n.id]++
 	w.mu.Unlock()
 	return &processWire{wire: w, p: p}
 }
@@ -192,7 +190,7 @@ func (w *wire) deliverHeartbeat(n, o *node) bool {
 	if g.Liveness != vip.Alive || g.Heartbeat == w.heartbeats[n.id] || w.reach(o, n).liveness != vip.Alive {
 		return false
 	}
-	g.Heartbeat, g.Process = w.heartbeats[n.id], vip.ProcessID{w.processes[n.id]}
+	g.Heartbeat = w.heartbeats[n.id]
 	return true
 }
 
@@ -269,7 +267,7 @@ func (w *wire) applyView(n, o *node, round int) bool {
 		return false
 	}
 	if g.Liveness == vip.Alive {
-		g.Heartbeat, g.Process = w.heartbeats[o.id], vip.ProcessID{w.processes[o.id]}
+		g.Heartbeat = w.heartbeats[o.id]
 	}
 	return true
 }
