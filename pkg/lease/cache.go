@@ -194,7 +194,8 @@ func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []
 }
 
 // updateShown stores l, the version that the watch shows of the Lease k, as the newest, unless
-// that version or a newer one is known, or was deleted by this node. It reports whether it has
+// that version is known, or was deleted by this node, or this node has just written a newer one. One that is older than what the watch has shown before counts: etcd was
+// restored from a backup. It reports whether it has
 // stored it. Once the watch has caught up with this node's last write or delete it forgets
 // that there was one.
 func (c *cache) updateShown(k vip.Key, l *coordinationv1.Lease) bool {
@@ -206,7 +207,7 @@ func (c *cache) updateShown(k vip.Key, l *coordinationv1.Lease) bool {
 		delete(c.deleted, k)
 	}
 	known := c.version(k)
-	if known > v {
+	if known > v && c.written[k] {
 		return false // the watch is behind this node's write
 	}
 	delete(c.written, k)

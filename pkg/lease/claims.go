@@ -121,7 +121,8 @@ func (l *Leases) unwrittenClaim(x *record, o *owner, now time.Time) vip.Claim {
 //     not written, only until actUntil, and not while claims may be moved without the API server, or were and this node does not know which
 //     (quorum.Decision.UnknownMoves).
 //   - another node, to which it was transferred, and is not written: its node lease is in the epoch of the claim, which
-//     is not over, it was not passed over, and claims may not be moved without the API server.
+//     is not over, and it was not passed over; while claims may be moved without the API server instead, it is neither known to act on its claims, so that it has to
+//     agree to that, nor to act on none: it may reach the API server, and have written this.
 //   - another node: its node lease has reached the epoch of the claim, which is not over, and
 //     the last decision has not released its claims to be moved.
 //   - a node without a node lease, or whose node lease has not reached the epoch of the claim
@@ -143,7 +144,11 @@ func (l *Leases) valid(x *record, now time.Time) bool {
 		return o.epoch == l.own.Epoch && !l.own.EpochOver && l.cache.outdated[x.key] != x.version && l.mayAct(x) && (!o.unwritten || now.Before(l.actUntil()) && !l.quorum.Moving() && !l.decision.UnknownMoves)
 	case o.unwritten:
 		p := l.peers[node]
-		return p != nil && p.Exists && p.Epoch == o.epoch && !p.void(o.epoch) && !p.passedOver && !l.quorum.Moving()
+		free := p != nil && p.passedOver
+		if l.quorum.Moving() {
+			free = l.decision.Alive[node] || l.decision.Released[node]
+		}
+		return p != nil && p.Exists && p.Epoch == o.epoch && !p.void(o.epoch) && !free
 	default:
 		if l.unproven(x) {
 			p := l.peers[node]

@@ -2,12 +2,14 @@ package lease
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -239,4 +241,24 @@ func TestTransferAfterWriteWithoutAnswer(t *testing.T) {
 			t.Errorf("%d VIP leases are written for the hand-over", n)
 		}
 	})
+}
+
+// A process that does not know of all Services yet does not know of all VIP leases either: what was transferred before it began stays on its node
+// lease, and on that of a node that it fences.
+func TestTransfersBeforeTheFirstPlan(t *testing.T) {
+	l := New(leasetest.NewClient(leasetest.NewServer(), func() {}), Options{Node: "n1", Namespace: "kube-system", Log: slog.New(slog.DiscardHandler)})
+	text := transfersText([]transferred{{7, "n2@1", 1, ""}})
+	own := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: NodePrefix + "n1", ResourceVersion: "5", Annotations: map[string]string{TransfersAnnotation: text}}}
+	l.cache.update([]*coordinationv1.Lease{own}, nil)
+	for _, planned := range []bool{false, true} {
+		if planned {
+			l.writes.setIntents(nil)
+		}
+		if got := l.ownTransfers(own, nil); (got == text) == planned {
+			t.Errorf("planned %v: its node lease has %q", planned, got)
+		}
+		if kept := l.keptTransfers("n1"); (len(kept) == 1) == planned {
+			t.Errorf("planned %v: a fence keeps %v", planned, kept)
+		}
+	}
 }

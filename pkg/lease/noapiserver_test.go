@@ -299,9 +299,39 @@ func TestMovesOutliveRenewalsWithoutAnswer(t *testing.T) {
 	}
 }
 
-// A node that was given VIPs by a transfer, and is not heard by the others while the API server is away, does not learn that they have agreed on another owner.
-// When the API server is back it acts on none of them until that owner has written it.
+// A node that was given a VIP without the API server, and is to hand it over when that is back (it stops, or its link is down), writes its successor on
+// the VIP lease, as soon as the claim that was moved is void.
+func TestMovedIsHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n2, n3 := moves(t, a, s)
+		n2.handOver("n3", "a")
+		neverTwo(t, t.Context(), "a", newGroup(n2, n3))
+		reconnectAPI(n2, n3)
+		for began := time.Now(); time.Since(began) < 8*time.Second && !n3.serves("a"); time.Sleep(50 * time.Millisecond) {
+			n2.handOver("n3", "a")
+			n3.follow("a")
+		}
+		if h := n2.world().HandingOver[lk("a")]; !n3.serves("a") || h.Successor != "n3" {
+			t.Errorf("n3 serves %v, n2 is handing over to %q\n%s", n3.serves("a"), h.Successor, s)
+		}
+		if c := n3.world().Claims[lk("a")]; c.PreviousHolder != "n2" || len(c.FormerHolders) != 2 || c.FormerHolders[0].Node != "n2" || c.FormerHolders[1].Node != "n1" {
+			t.Errorf("%+v", c)
+		}
+	})
+}
+
+// A node that was given VIPs by a transfer, and is cut off from the others while the API server is away, does not learn that they have agreed on another owner.
+// When the API server is back it acts on none of them until that owner has written it. If it is only not heard, it may reach the API server: nobody else gets
+// what was transferred to it.
 func TestTransferredAndMoved(t *testing.T) {
+	for _, liveness := range []vip.Liveness{vip.Dead, vip.Suspect} {
+		t.Run(liveness.String(), func(t *testing.T) { transferredAndMoved(t, liveness) })
+	}
+}
+
+// transferredAndMoved is the test with n2 so for the others.
+func transferredAndMoved(t *testing.T, liveness vip.Liveness) {
 	synctest.Test(t, func(t *testing.T) {
 		a, s := newNetwork(), leasetest.NewServer()
 		a.transfers = true
@@ -319,7 +349,7 @@ func TestTransferredAndMoved(t *testing.T) {
 		}
 		cutFromAPI(n1, n2, n3)
 		for _, node := range []string{"n1", "n3"} {
-			a.setLiveness(node, "n2", vip.Suspect) // its heartbeats are lost on their way
+			a.setLiveness(node, "n2", liveness) // its heartbeats are lost on their way
 		}
 		agree := func(d time.Duration) {
 			for began := time.Now(); time.Since(began) < d; time.Sleep(50 * time.Millisecond) {
@@ -330,6 +360,17 @@ func TestTransferredAndMoved(t *testing.T) {
 			}
 		}
 		agree(7 * time.Second)
+		if liveness == vip.Suspect {
+			if n3.serves("a") || n2.serves("a") {
+				t.Errorf("n3 serves %v, n2 %v; want none", n3.serves("a"), n2.serves("a"))
+			}
+			reconnectAPI(n2)
+			agree(3 * time.Second)
+			if n3.serves("a") || !n2.serves("a") {
+				t.Errorf("n2 reaches the API server: n3 serves %v, n2 %v", n3.serves("a"), n2.serves("a"))
+			}
+			return
+		}
 		if !n3.serves("a") || n2.serves("a") {
 			t.Fatalf("n3 serves %v, n2 %v; want n3", n3.serves("a"), n2.serves("a"))
 		}

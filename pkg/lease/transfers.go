@@ -208,6 +208,11 @@ func followTransfers(x *record, of func(node string) *transfers) owner {
 	return owner{unwritten: true}
 }
 
+// movedOwner returns the owner of a VIP lease that was moved by m, without the API server, from o.
+func movedOwner(o owner, m quorum.Move) owner {
+	return owner{node: m.Holder, epoch: m.Epoch, unwritten: true, at: time.Now(), before: slices.Insert(slices.Clone(o.before), 0, o.node)}
+}
+
 // formerHolders returns the nodes that had x before its owner o, the latest first, as parseFormerHolders does.
 func (o *owner) formerHolders(x *record) []vip.FormerHolder {
 	all := x.former

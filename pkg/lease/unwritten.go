@@ -212,8 +212,14 @@ func (l *Leases) epochOf(node string) int64 {
 	return l.peers[node].Epoch
 }
 
-// keptTransfers returns what of the transfers on the lease of a node the owner of a VIP lease still follows from.
-func (l *Leases) keptTransfers(node string) []transferred { return l.keptOf(l.cache.transfers[node]) }
+// keptTransfers returns what of the transfers on the lease of a node the owner of a VIP lease still follows from; all before the first plan, since not all VIP
+// leases are known before all Services are.
+func (l *Leases) keptTransfers(node string) []transferred {
+	if !l.writes.planned {
+		return l.cache.transfers[node].list()
+	}
+	return l.keptOf(l.cache.transfers[node])
+}
 
 // keptOf returns what of t the owner of a VIP lease still follows from. t may be nil.
 func (l *Leases) keptOf(t *transfers) (kept []transferred) {
@@ -253,9 +259,10 @@ func (l *Leases) mayDropTransfers(x *coordinationv1.Lease) bool {
 	return text == "" || l.transfersShown(x) && !l.cache.leads(parseTransfers(text))
 }
 
-// transfersShown reports whether the watch has shown the transfers on a node lease, and with them all VIP leases that they name. x may be nil.
+// transfersShown reports whether the watch has shown the transfers on a node lease, and with them all VIP leases that they name, which is not known before the
+// first plan: only VIP leases that Services name are told of. x may be nil.
 func (l *Leases) transfersShown(x *coordinationv1.Lease) bool {
-	if x == nil {
+	if x == nil || !l.writes.planned {
 		return false
 	}
 	shown := l.cache.watched[keyOf(x)]
