@@ -20,6 +20,8 @@ const (
 	slow        faultKind = "the API is slow"
 	loseAnswers faultKind = "answers are lost"
 	cantWrite   faultKind = "its writes of VIP leases hang"
+	noAnswers   faultKind = "its requests are not answered" // those under way are not when it ends, either
+	lateWatch   faultKind = "its watch is late"
 	unplug      faultKind = "its cable is out"
 	otherSide   faultKind = "on the other side of the LAN"
 	blocked     faultKind = "its heartbeat port is blocked"
@@ -73,7 +75,10 @@ func (n *node) applyFaults() {
 		if n.has(slow) {
 			f.Lag, f.Delay = n.slow.Lag, n.slow.Delay
 		}
-		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || n.has(hung) || !c.apiAwaySince.IsZero(), n.has(watchStuck) || n.has(hung), n.has(loseAnswers)
+		f.Cut, f.WatchCut, f.LoseAnswers = n.has(cut) || n.has(hung) || !c.apiAwaySince.IsZero(), n.has(watchStuck) || n.has(lateWatch) || n.has(hung), n.has(loseAnswers)
+		if n.has(noAnswers) {
+			f.Delay = time.Hour
+		}
 		if n.has(cantWrite) {
 			f.Hang = "kubevip-"
 		}
@@ -126,9 +131,15 @@ func (c *cluster) anyFault(r *rand.Rand, n *node) {
 // wireFault is, half of the time, a fault of what the nodes see of each other, else an anyFault.
 func (c *cluster) wireFault(r *rand.Rand, n *node) {
 	o := c.nodes[r.IntN(len(c.nodes))]
-	switch r.IntN(13) {
+	switch r.IntN(15) {
 	default:
 		c.anyFault(r, n)
+	case 7:
+		c.toggle(r, n, noAnswers)
+	case 8:
+		if !c.large() {
+			c.onlyOneReaches(r, n)
+		}
 	case 0, 1:
 		c.toggle(r, n, otherSide)
 	case 2:
@@ -148,6 +159,30 @@ func (c *cluster) wireFault(r *rand.Rand, n *node) {
 		c.toggle(r, n, hung)
 	case 5:
 		c.restart(r, n, "the power fails", func() { n.kill(true) })
+	}
+}
+
+// onlyOneReaches cuts all nodes but n from the API server, while n's heartbeat port is blocked, for up to 40 s.
+func (c *cluster) onlyOneReaches(r *rand.Rand, n *node) {
+	var changed []func()
+	set := func(n *node, what faultKind) {
+		c.mu.Lock()
+		has := n.has(what)
+		c.mu.Unlock()
+		if !has {
+			n.toggle(what)
+			changed = append(changed, func() { n.end(what) })
+		}
+	}
+	set(n, blocked)
+	for _, o := range c.nodes {
+		if o != n {
+			set(o, cut)
+		}
+	}
+	time.Sleep(time.Duration(r.IntN(40000)) * time.Millisecond)
+	for _, end := range changed {
+		end()
 	}
 }
 
@@ -254,7 +289,12 @@ func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 	default:
 		c.apiAwaySince = time.Time{}
 	}
+	late := what == apiAway && !wrong && c.lateWatches
 	for _, n := range c.nodes {
+		if late && !n.has(lateWatch) {
+			n.faults[lateWatch] = 1
+			time.AfterFunc(time.Duration(r.IntN(10000))*time.Millisecond, func() { n.end(lateWatch) })
+		}
 		changed, side := n.changed, n.side
 		n.applyFaults()
 		if what == apiAway || side == n.side {
@@ -280,6 +320,16 @@ func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 				c.toggleForAll(r, what)
 			}
 		})
+	}
+}
+
+// end ends the fault what of n, if it has that.
+func (n *node) end(what faultKind) {
+	n.c.mu.Lock()
+	has := n.has(what)
+	n.c.mu.Unlock()
+	if has {
+		n.toggle(what)
 	}
 }
 

@@ -45,10 +45,13 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
-// timingOf returns the timing for a seed: for one in four that of a static Pod of kube-vip.
+// timingOf returns the timing for a seed: for one in four that of a static Pod of kube-vip, for one in eight one that is tighter.
 func timingOf(seed uint64) quorum.Timing {
-	if seed%4 == 3 {
+	switch {
+	case seed%4 == 3:
 		return kubeVIPTiming
+	case seed%8 == 5:
+		return tightTiming
 	}
 	return defaultTiming
 }
@@ -63,6 +66,7 @@ func TestWire(t *testing.T) {
 				r := rand.New(rand.NewPCG(seed, 5))
 				c := newCluster(t, size{nodes: 3 + 2*r.IntN(2), services: 12, skew: 0.02, timing: timingOf(seed)})
 				c.wire = newWire(c, rand.New(rand.NewPCG(seed, 6)))
+				c.lateWatches = seed%2 == 0
 				c.run(r, 25, c.wireFault)
 			})
 		})

@@ -81,6 +81,7 @@ func runFaults(t *testing.T, stream uint64, fault func(*cluster, *rand.Rand, *no
 				r := rand.New(rand.NewPCG(seed, stream))
 				c := newCluster(t, size{nodes: 4 + r.IntN(3), services: 16, skew: 0.02, gap: time.Second, timing: timingOf(seed)})
 				c.wire = newWire(c, rand.New(rand.NewPCG(seed, stream+1)))
+				c.lateWatches = seed%2 == 0
 				c.run(r, 60, func(r *rand.Rand, n *node) { fault(c, r, n) })
 			})
 		})

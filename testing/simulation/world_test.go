@@ -33,6 +33,7 @@ type size struct {
 var (
 	defaultTiming = quorum.Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 	kubeVIPTiming = quorum.Timing{LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second} // of its static Pods
+	tightTiming   = quorum.Timing{LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second}
 )
 
 // A cluster is nodes, an API server, and a wire.
@@ -65,6 +66,7 @@ type cluster struct {
 	resumed     *sync.Cond               // of mu: a process no longer hangs
 	silentSince map[netip.Addr]time.Time // since when nobody answers, with maxSilence
 	maxSilence  time.Duration            // it is an error if nobody answers for a VIP for longer; 0: it is not
+	lateWatches bool                     // when the API server is back for all, each watch is for up to 10 s later: the connection is dead, or its server lags
 	strict      bool                     // a VIP is bound only once the kernels of former owners do not answer
 
 	restarts sync.WaitGroup
@@ -357,7 +359,7 @@ func (n *node) setAnnouncers(announcers bool) {
 
 // stop ends the process as SIGTERM does, and waits for its end; nothing if none runs.
 func (n *node) stop() {
-	n.resume()
+	n.end(hung)
 	n.c.mu.Lock()
 	p := n.proc
 	n.c.mu.Unlock()
@@ -383,16 +385,6 @@ func (n *node) kill(power bool) {
 		p.client.SetFaults(func(f *leasetest.Faults) { f.Cut = true })
 		n.c.wire.peersChanged(n)
 		p.stop()
-	}
-}
-
-// resume ends the fault hung of n, if it has that.
-func (n *node) resume() {
-	n.c.mu.Lock()
-	is := n.has(hung)
-	n.c.mu.Unlock()
-	if is {
-		n.toggle(hung)
 	}
 }
 
