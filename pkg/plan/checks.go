@@ -101,7 +101,7 @@ func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 }
 
 // formerOwnersAnswer adds a check whether a node whose kernel may answer for VIPs that are not its own (Member.AnswersUntil) does so for a, which this
-// node is about to bind: two nodes must not answer, and the kernel of that node serves the VIP (decision 0111, and decision 0119 for nodes that are not heard). It returns true until a
+// node is about to bind: two nodes must not answer, and the kernel of that node serves the VIP (decision 0111, and decision 0120 for nodes that are not heard). It returns true until a
 // result says that none does, or they have removed their VIPs; false if there is no such node, or
 // none publishes its MAC. An address that is leased by DHCP has the given MAC on whichever node; "" for any other.
 func (c *addressChecks) formerOwnersAnswer(a vip.Address, mac string) bool {
