@@ -31,7 +31,7 @@ func TestUninstall(t *testing.T) {
 	left := kube.Trace{Kind: "Service", Object: vip.Key{Namespace: "default", Name: "x"}, Left: "annotation y"}
 	const removed = "Service default/web: the status\nleft as it is: Service default/x: annotation y\n1 removed. On nodes whose Herald was killed: herald uninstall node\n"
 	const looking = "looking for 15s whether a Herald renews the node leases of "
-	const still = "Herald still runs on n1, n2, and would write all of this again: end it first (kubectl -n kube-system delete daemonset herald, or take the static Pod's file away on each node)"
+	const still = "Herald still runs on n1, n2, and would write all of this again: end it first (kubectl -n kube-system delete daemonset herald --cascade=foreground, or take the static Pod's file away on each node)"
 	for _, tt := range []struct {
 		name   string
 		leases func() []*coordinationv1.Lease
