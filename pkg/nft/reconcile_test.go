@@ -2,7 +2,9 @@ package nft
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,15 +17,22 @@ import (
 func TestReconciled(t *testing.T) {
 	newRig(t)
 	sh(t, "ip netns exec n1 nft flush ruleset") // what is there is Herald's
-	tables := New(check.Log(t))
+	var out strings.Builder
+	tables := New(slog.New(slog.NewTextHandler(&out, nil)))
 	n2 := own("n2")
 	reconciles(t, tables.FormerOwners, vip.FormerOwner{Addr: vip4, Link: "eth0", NextHop: n2[0]}, vip.FormerOwner{Addr: vip6, Link: "eth0", NextHop: n2[1]})
 	reconciles(t, tables.Translations, vip.Translation{Addr: vip4, Port: apiPort, To: own("n1")[0]}, vip.Translation{Addr: vip6, Port: apiPort, To: own("n1")[1]})
 	reconciles(t, tables.Balanced,
 		vip.BalancedServer{Addr: vip4, Port: apiPort, To: netip.AddrPortFrom(n2[0], apiPort)}, vip.BalancedServer{Addr: vip6, Port: apiPort, To: netip.AddrPortFrom(n2[1], apiPort)})
 	reconciles(t, tables.OpenPorts, vip.OpenPort{Addr: vip4, Protocol: "TCP", Port: 80}, vip.OpenPort{Addr: vip6, Protocol: "TCP", Port: 80})
-	reconciles(t, tables.Egress, allLimits(vip4, netip.Addr{}), allLimits(vip6, n2[1]))
+	if got := strings.Count(out.String(), "another program has removed rules"); got != 4*removals {
+		t.Errorf("%d warnings, want one for each of %d removals:\n%s", got, 4*removals, &out)
+	}
+	reconciles(t, tables.Egress, allLimits(vip4, netip.Addr{}), allLimits(vip6, n2[1])) // written each five seconds, whatever is there
 }
+
+// removals is how often reconciles has another program remove something.
+const removals = 6
 
 func reconciles[E any](t *testing.T, table *Table[E], want ...E) {
 	t.Run(table.table, func(t *testing.T) {

@@ -178,7 +178,8 @@ func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 	want = slices.SortedFunc(slices.Values(want), t.compare)
 	renew := len(want) > 0 && now.Sub(t.at) >= cmp.Or(t.renewAfter, renewAfter)
 	if t.known && !renew && !t.isThere(now) {
-		t.known = false // all of it again
+		t.log.Warn("another program has removed rules from nftables; they are written again: " + t.what)
+		t.known = false // all of it
 	}
 	if t.known && !renew && slices.EqualFunc(want, t.written, func(a, b E) bool { return t.compare(a, b) == 0 }) {
 		return t.written, nil
