@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -587,4 +588,26 @@ func TestNoNamespace(t *testing.T) {
 			t.Error("ready without a node lease")
 		}
 	})
+}
+
+// However tight the timing is, a node that renews never comes to the last second of its tenure, in which addresses are removed.
+func TestRenewsBeforeTheLastSecond(t *testing.T) {
+	for _, timing := range []quorum.Timing{
+		{LeaseDuration: leaseDuration, RenewDeadline: deadline, RetryPeriod: period},
+		{LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second},
+		{LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n, run := newNode(t, leasetest.NewServer(), "n1", func(o *Options) { o.Timing = timing })
+			run(func(error) {})
+			time.Sleep(time.Second)
+			n.way.SetFaults(func(f *leasetest.Faults) { f.Delay = 100 * time.Millisecond })
+			for range 2000 {
+				time.Sleep(5 * time.Millisecond)
+				if left := n.world().Tenure.Until.Sub(time.Now()); left < time.Second {
+					t.Fatalf("%+v: its tenure ends in %v", timing, left)
+				}
+			}
+		})
+	}
 }

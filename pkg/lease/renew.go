@@ -270,8 +270,8 @@ func (l *Leases) nextOwn(known *coordinationv1.Lease, epoch int64, info string) 
 }
 
 // applyRenewal stores the outcome of a renewal of this node's lease that was sent at the given
-// time, and when the next is due. After success: a retry period from sent (at once if the epoch
-// ended meanwhile); if another epoch was written, it begins. After a conflict, or if the lease is
+// time, and when the next is due. After success: a retry period from sent, or half of what is left of the renew deadline before its last second, in which
+// addresses are removed, if that is less (at once if the epoch ended meanwhile); if another epoch was written, it begins. After a conflict, or if the lease is
 // gone: at once, with the lease read first; that is no failure. After any other error: a quarter of
 // a retry period from now; RenewingSince is cleared, and the first such error logged. It counts the
 // renewal by result. mu is held.
@@ -304,7 +304,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 		if now.Sub(sent) < fastRenewal {
 			o.shortTries = shortTries
 		}
-		o.info, o.next = got.Annotations[NodeAnnotation], sent.Add(l.o.RetryPeriod)
+		o.info, o.next = got.Annotations[NodeAnnotation], sent.Add(min(l.o.RetryPeriod, max(fastRenewal, (l.o.RenewDeadline-time.Second)/2)))
 		if o.EpochOver { // while this renewal was under way
 			o.next = now
 		}
