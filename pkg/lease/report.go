@@ -11,6 +11,7 @@ type summary struct {
 	alive, stable    int // other nodes
 	foreign, held    int // VIP leases with a valid claim of another program, and of this node
 	holds, confirmed bool
+	late             bool // a renewal of this node's lease is
 	waiting          bool // another process has this node's name, and waits
 }
 
@@ -67,10 +68,10 @@ func (l *Leases) expire(now time.Time) {
 
 // summarize returns how many other nodes are alive, and how many stable, how many VIP leases have a
 // valid claim of this node, and how many one of another program or are orphaned. It adds whether
-// this node's tenure holds at now and is confirmed.
+// this node's tenure holds at now and is confirmed, and whether a renewal is late.
 func (l *Leases) summarize(now time.Time) summary {
 	t := l.tenure(now)
-	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, waiting: l.own.waitingHere || l.own.waiting != "" && now.Sub(l.own.waitingAt) < keepWaiting}
+	s := summary{holds: t.Holds(now), confirmed: t.Confirmed, late: !t.RenewalLateSince.IsZero(), waiting: l.own.waitingHere || l.own.waiting != "" && now.Sub(l.own.waitingAt) < keepWaiting}
 	for node, p := range l.peers {
 		if l.decision.Alive[node] {
 			s.alive++

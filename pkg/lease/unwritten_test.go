@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
+	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
@@ -293,5 +294,26 @@ func TestNotHeardByItsLease(t *testing.T) {
 	p.heardAt = time.Time{}
 	if got := p.lastHeard(); !got.Equal(now) {
 		t.Errorf("of one of which no heartbeat ever came: heard %v ago", now.Sub(got))
+	}
+}
+
+// What is shown of a node says that a renewal is late from when that is so, and no longer than that: the agent is told of both.
+func TestLateRenewalIsTold(t *testing.T) {
+	pokes := 0
+	n := New(leasetest.NewClient(leasetest.NewServer(), func() {}), Options{Node: "n1", Log: slog.New(slog.DiscardHandler), Poke: func() { pokes++ },
+		Timing: quorum.Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}})
+	now := time.Now()
+	n.own.Epoch, n.own.Renewed, n.own.RenewingSince = 1, now, now
+	n.report(now)
+	for _, tt := range []struct {
+		what           string
+		at, renewed    time.Duration
+		late, isPoking bool
+	}{{"in time", time.Second, 0, false, false}, {"late", 4 * time.Second, 0, true, true}, {"still late", 5 * time.Second, 0, true, false}, {"renewed", 6 * time.Second, 6 * time.Second, false, true}} {
+		pokes, n.own.Renewed = 0, now.Add(tt.renewed)
+		n.report(now.Add(tt.at))
+		if late := !n.tenure(now.Add(tt.at)).RenewalLateSince.IsZero(); late != tt.late || pokes > 0 != tt.isPoking {
+			t.Errorf("%s: late %v, poked %d times; want %v, %v", tt.what, late, pokes, tt.late, tt.isPoking)
+		}
 	}
 }
