@@ -116,7 +116,7 @@ func (p *Peers) logChange(c change) {
 	case c.is == vip.Dead && c.stopped:
 		log.Info("another node has stopped")
 	case c.is == vip.Dead:
-		log.Warn("another node is dead", "silent", silent)
+		log.Warn("another node does not answer on the VIPs' link: it is dead, or one of the two is cut off", "silent", silent)
 	default:
 		log.Info("another node is unknown: no heartbeats are exchanged with it", "was", c.was)
 	}

@@ -136,7 +136,7 @@ func TestFloods(t *testing.T) {
 		t.Errorf("%s: unanswered for %v, owners %v", vip, w.LongestSilence, w.Timeline)
 	}
 	for n, p := range f.node {
-		if log := p.Log(); strings.Contains(log, "another node is dead") {
+		if log := p.Log(); strings.Contains(log, "another node does not answer on the VIPs' link") {
 			t.Errorf("%s took another node for dead\n%s", n, tail(log, 20))
 		}
 	}
