@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,9 +36,11 @@ func TestUninstallAsDocumented(t *testing.T) {
 	check.OK(t, err)
 	<-ended
 	installed = "nothing"
-	t.Cleanup(func() { runOn(t, cluster.Nodes()[0], "ip", "addr", "del", cpVIP.String()+"/32", "dev", "eth0") })
+	t.Cleanup(func() {
+		check.Value(cluster.RunOnNode(context.Background(), cluster.Nodes()[0], "ip", "addr", "del", cpVIP.String()+"/32", "dev", "eth0"))(t)
+	})
 	for _, what := range []string{"daemonsets", "leases", "secrets", "roles", "rolebindings", "clusterroles", "clusterrolebindings", "serviceaccounts", "pods"} {
-		if all := kubectl(t, "get", what, "--all-namespaces", "-o", "name"); strings.Contains(all, "herald") {
+		if all := kubectl(t, "get", what, "--all-namespaces", "-o", "name"); strings.Contains(all, "/herald") || strings.Contains(all, "/kubevip-") {
 			t.Errorf("left: %s", all)
 		}
 	}
