@@ -45,13 +45,10 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
-// timingOf returns the timing for a seed: for one in four that of a static Pod of kube-vip, for one in eight one that is tighter.
+// timingOf returns the timing for a seed: for one in four that of a static Pod of kube-vip.
 func timingOf(seed uint64) quorum.Timing {
-	switch {
-	case seed%4 == 3:
+	if seed%4 == 3 {
 		return kubeVIPTiming
-	case seed%8 == 5:
-		return tightTiming
 	}
 	return defaultTiming
 }

@@ -33,7 +33,6 @@ type size struct {
 var (
 	defaultTiming = quorum.Timing{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 	kubeVIPTiming = quorum.Timing{LeaseDuration: 5 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second} // of its static Pods
-	tightTiming   = quorum.Timing{LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: time.Second}
 )
 
 // A cluster is nodes, an API server, and a wire.
