@@ -260,6 +260,25 @@ func TestUnknownMovesAreNotAcquired(t *testing.T) {
 	})
 }
 
+// Nor does it release one that is in its own name, such as after it was stopped: another node may have what that says, and does not see the write.
+func TestUnknownMovesAreNotReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, s := newNetwork(), leasetest.NewServer()
+		n1, _, n3 := three(t, a, s)
+		n3.kill()
+		for _, moves := range []bool{true, false} {
+			a.announce("n3", vip.Heartbeat{Epoch: n3.world().Tenure.Epoch, APIReachable: true, TenureValid: true, MovesUnwritten: moves})
+			time.Sleep(time.Second)
+			n1.world()
+			n1.Put(nil)
+			time.Sleep(time.Second)
+			if x := s.Lease(lk("a")); (x != nil && holder(x) == "n1") != moves {
+				t.Errorf("others act on unknown moves: %v, its lease is %v", moves, x)
+			}
+		}
+	})
+}
+
 // The API server ceases to answer, and the owner dies with it, as where they are on one host. What the others agree on stays as it is, though no renewal has failed
 // yet: those under way wait for their answers, and each node gives up its own at another time.
 func TestMovesOutliveRenewalsWithoutAnswer(t *testing.T) {

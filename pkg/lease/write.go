@@ -174,7 +174,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 // written. Of each kind but the last namespaces of Services take turns (vip.TakeTurns). A lease is handed over if
 // this node's claim on it is valid, or was moved to it without the API server from one that is void by now, and the Successor is alive; acquired if no claim on it is
 // valid, not even an orphaned one, or if it was transferred to this node; released if a Herald wrote this node as its holder and it
-// is unplanned in its newest version. None that exists is acquired while others act on moves that this node does not know
+// is unplanned in its newest version. None that exists is acquired or released while others act on moves that this node does not know
 // (quorum.Decision.UnknownMoves). Leases for which mayWrite is false are left out, but for hand-overs of those that only wait after a failure.
 func (l *Leases) listUpdates(now time.Time) []update {
 	var handOver, acquire, releases, behind []update
@@ -211,7 +211,7 @@ func (l *Leases) listUpdates(now time.Time) []update {
 	}
 	for k := range l.ownKeys() {
 		x := l.cache.latest[k]
-		if x != nil && x.ours && l.cache.ownerOf(x).node == l.o.Node && l.counts(k) && l.mayChange(k, now) && l.writes.unplanned[k] == x.version && l.writes.mayWrite(k, x.version, now) {
+		if x != nil && x.ours && l.cache.ownerOf(x).node == l.o.Node && !l.decision.UnknownMoves && l.counts(k) && l.mayChange(k, now) && l.writes.unplanned[k] == x.version && l.writes.mayWrite(k, x.version, now) {
 			releases = append(releases, update{action: release, key: k, from: x.Lease})
 		}
 	}
