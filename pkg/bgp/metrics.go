@@ -4,7 +4,7 @@ import (
 	"context"
 	"strconv"
 
-	api "github.com/osrg/gobgp/v4/api"
+	api "github.com/osrg/gobgp/v3/api"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heraldvip/herald/pkg/bfd"

@@ -4,17 +4,23 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
-	"github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	api "github.com/osrg/gobgp/v3/api"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
 
-func familyOf(a netip.Addr) bgp.Family {
+var (
+	ipv4Unicast = &api.Family{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST}
+	ipv6Unicast = &api.Family{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST}
+)
+
+func familyOf(a netip.Addr) *api.Family {
 	if a.Is4() {
-		return bgp.RF_IPv4_UC
+		return ipv4Unicast
 	}
-	return bgp.RF_IPv6_UC
+	return ipv6Unicast
 }
 
 // An advert is a Route as it is advertised to one peer.
@@ -28,24 +34,26 @@ func (a advert) equal(b advert) bool { return a.nextHop == b.nextHop && a.Route.
 
 // path is a for gobgp, to be advertised to c. The AS path is prepended to on eBGP sessions only:
 // on an iBGP session this AS number in a path would be taken for a loop.
-func (a advert) path(c vip.BGPPeer) *apiutil.Path {
+func (a advert) path(c vip.BGPPeer) *api.Path {
+	nlri := pack(&api.IPAddressPrefix{Prefix: a.Prefix.Addr().String(), PrefixLen: uint32(a.Prefix.Bits())})
 	family := familyOf(a.Prefix.Addr())
-	nlri, _ := bgp.NewIPAddrPrefix(a.Prefix)                                                                  // fails for an invalid prefix only
-	reach, _ := bgp.NewPathAttributeMpReachNLRI(family, []bgp.PathNLRI{{NLRI: nlri}}, a.nextHop.WithZone("")) // fails without prefixes only
-	attrs := []bgp.PathAttributeInterface{bgp.NewPathAttributeOrigin(bgp.BGP_ORIGIN_ATTR_TYPE_IGP), reach}
+	attrs := []*anypb.Any{
+		pack(&api.OriginAttribute{Origin: 0}), // IGP
+		pack(&api.MpReachNLRIAttribute{Family: family, NextHops: []string{a.nextHop.String()}, Nlris: []*anypb.Any{nlri}}),
+	}
 	if n := a.Attributes.Prepend; n != nil && *n > 0 && c.AS != c.LocalAS {
-		segment := bgp.NewAs4PathParam(bgp.BGP_ASPATH_ATTR_TYPE_SEQ, slices.Repeat([]uint32{c.LocalAS}, *n))
-		attrs = append(attrs, bgp.NewPathAttributeAsPath([]bgp.AsPathParamInterface{segment}))
+		numbers := slices.Repeat([]uint32{c.LocalAS}, *n)
+		attrs = append(attrs, pack(&api.AsPathAttribute{Segments: []*api.AsSegment{{Type: api.AsSegment_AS_SEQUENCE, Numbers: numbers}}}))
 	}
 	if m := a.Attributes.MED; m != nil {
-		attrs = append(attrs, bgp.NewPathAttributeMultiExitDisc(*m))
+		attrs = append(attrs, pack(&api.MultiExitDiscAttribute{Med: *m}))
 	}
 	pref := a.Attributes.LocalPref
 	if a.Drain {
 		pref = new(uint32) // RFC 8326 section 4.1: towards iBGP peers, which don't act on the community
 	}
 	if pref != nil {
-		attrs = append(attrs, bgp.NewPathAttributeLocalPref(*pref)) // gobgp leaves it out towards eBGP peers
+		attrs = append(attrs, pack(&api.LocalPrefAttribute{LocalPref: *pref})) // gobgp leaves it out towards eBGP peers
 	}
 	var small []uint32
 	if a.Drain {
@@ -57,14 +65,21 @@ func (a advert) path(c vip.BGPPeer) *apiutil.Path {
 		}
 	}
 	if len(small) > 0 {
-		attrs = append(attrs, bgp.NewPathAttributeCommunities(small))
+		attrs = append(attrs, pack(&api.CommunitiesAttribute{Communities: small}))
 	}
 	if len(a.Attributes.LargeCommunities) > 0 {
-		var large []*bgp.LargeCommunity
+		large := &api.LargeCommunitiesAttribute{}
 		for _, c := range a.Attributes.LargeCommunities {
-			large = append(large, &bgp.LargeCommunity{ASN: c[0], LocalData1: c[1], LocalData2: c[2]})
+			large.Communities = append(large.Communities, &api.LargeCommunity{GlobalAdmin: c[0], LocalData1: c[1], LocalData2: c[2]})
 		}
-		attrs = append(attrs, bgp.NewPathAttributeLargeCommunities(large))
+		attrs = append(attrs, pack(large))
 	}
-	return &apiutil.Path{Family: family, Nlri: nlri, Attrs: attrs}
+	return &api.Path{Family: family, Nlri: nlri, Pattrs: attrs}
+}
+
+// pack makes an Any of m. It can't fail: the messages are gobgp's own and hold plain numbers
+// and text.
+func pack(m proto.Message) *anypb.Any {
+	a, _ := anypb.New(m)
+	return a
 }

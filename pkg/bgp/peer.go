@@ -11,8 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	api "github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	api "github.com/osrg/gobgp/v3/api"
 
 	"github.com/heraldvip/herald/pkg/mailbox"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -29,12 +28,6 @@ const (
 	waiting = "waiting" // the State of a session that can't be tried yet
 )
 
-// families are those of the routes.
-var families = []*api.Family{
-	{Afi: api.Family_AFI_IP, Safi: api.Family_SAFI_UNICAST},
-	{Afi: api.Family_AFI_IP6, Safi: api.Family_SAFI_UNICAST},
-}
-
 // A peer keeps the session with one BGP peer, and the routes that are advertised on it,
 // as wanted. Its goroutine is run.
 type peer struct {
@@ -45,9 +38,9 @@ type peer struct {
 	wanted  *mailbox.Mailbox[wanted] // Changed is Run's; wake is sent after it
 
 	wake   mailbox.Signal
-	stop   chan string             // capacity 1: ends run; the reason is for the peer
-	events chan *apiutil.PeerState // the session's state changed; in order, by gobgp's goroutine
-	ended  chan struct{}           // closed when run has returned
+	stop   chan string         // capacity 1: ends run; the reason is for the peer
+	events chan *api.PeerState // the session's state changed; in order, by gobgp's goroutine
+	ended  chan struct{}       // closed when run has returned
 
 	status atomic.Pointer[vip.BGPSession] // but for Reason; run writes it
 	reason atomic.Pointer[string]         // why the session is not established; gobgp's goroutines write it, too
@@ -63,13 +56,12 @@ type peer struct {
 
 	pausedUntil    time.Time // no session until then: the peer sent too many routes
 	sent, received uint64    // UPDATE messages that the metrics have
-	countAt        time.Time // they are not counted again before
 }
 
 func newPeer(c vip.BGPPeer, s *Speaker) *peer {
 	p := &peer{
 		config: c, o: s.o, metrics: s.metrics, log: s.o.Log.With("peer", c.Name()), wanted: s.wanted,
-		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *apiutil.PeerState), ended: make(chan struct{}),
+		wake: mailbox.NewSignal(), stop: make(chan string, 1), events: make(chan *api.PeerState), ended: make(chan struct{}),
 		advertised: make(map[netip.Prefix]advert), discovery: newRouterDiscovery(), path: pathMonitor{sessions: s.bfd, changed: mailbox.NewSignal()},
 	}
 	p.status.Store(&vip.BGPSession{Peer: c.Name(), AS: c.AS, State: waiting, Since: time.Now()})
@@ -122,22 +114,11 @@ func (p *peer) run(ctx context.Context) {
 		case <-p.path.changed:
 			p.followBFD()
 		case <-ticker.C:
-			p.count()
+			if before := p.received; p.countUpdates() > before && receivedRoutes(p.server, p.at.remote) > p.o.MaxReceived {
+				p.endFloodedSession()
+			}
 		}
 	}
-}
-
-// count counts UPDATE messages, and ends the session if the peer has sent too many routes. gobgp looks at all routes that the peer has sent
-// for that, so it is not done again before ten times the time that it took.
-func (p *peer) count() {
-	began := time.Now()
-	if began.Before(p.countAt) {
-		return
-	}
-	if before := p.received; p.countUpdates() > before && receivedRoutes(p.server, p.at.remote) > p.o.MaxReceived {
-		p.endFloodedSession()
-	}
-	p.countAt = began.Add(10 * time.Since(began))
 }
 
 // update advertises what is wanted, and has gobgp try for a session with other endpoints
@@ -213,7 +194,7 @@ func (p *peer) neighbor(at endpoints, first bool) *api.Peer {
 			Enabled: true, NotificationEnabled: true, RestartTime: uint32(p.o.RestartTime / time.Second), LocalRestarting: first, DeferralTime: 10,
 		}
 	}
-	for _, f := range families {
+	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
 		n.AfiSafis = append(n.AfiSafis, &api.AfiSafi{
 			Config:            &api.AfiSafiConfig{Family: f, Enabled: true},
 			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: restart}},
@@ -227,6 +208,7 @@ func (p *peer) neighbor(at endpoints, first bool) *api.Peer {
 // One without a next hop is not advertised, and withdrawn if it was; what fails is logged
 // once, and tried again by the next call.
 func (p *peer) advertise(at endpoints) {
+	ctx := context.Background()
 	var failed []string
 	want := make(map[netip.Prefix]bool)
 	for _, r := range p.wanted.Get().routes {
@@ -242,7 +224,7 @@ func (p *peer) advertise(at endpoints) {
 		if old, ok := p.advertised[r.Prefix]; ok && old.equal(a) {
 			continue
 		}
-		if _, err := p.server.AddPath(apiutil.AddPathRequest{Paths: []*apiutil.Path{a.path(p.config)}}); err != nil {
+		if _, err := p.server.AddPath(ctx, &api.AddPathRequest{Path: a.path(p.config)}); err != nil {
 			failed = append(failed, fmt.Sprintf("%s: %v", r.Prefix, err))
 			continue
 		}
@@ -252,7 +234,7 @@ func (p *peer) advertise(at endpoints) {
 		if want[prefix] {
 			continue
 		}
-		if err := p.server.DeletePath(apiutil.DeletePathRequest{Paths: []*apiutil.Path{a.path(p.config)}}); err != nil {
+		if err := p.server.DeletePath(ctx, &api.DeletePathRequest{Path: a.path(p.config)}); err != nil {
 			failed = append(failed, fmt.Sprintf("withdrawal of %s: %v", prefix, err))
 			continue
 		}
@@ -273,12 +255,13 @@ func (p *peer) advertise(at endpoints) {
 
 // deliver hands a change of the session's state from gobgp's goroutine to run. It blocks
 // until run takes it or has returned; gobgp queues the changes that follow.
-func (p *peer) deliver(e *apiutil.WatchEventMessage_PeerEvent) {
-	if e.Type == apiutil.PEER_EVENT_END_OF_INIT {
+func (p *peer) deliver(e *api.WatchEventResponse) {
+	x := e.GetPeer().GetPeer().GetState()
+	if x == nil || e.GetPeer().GetType() == api.WatchEventResponse_PeerEvent_END_OF_INIT {
 		return
 	}
 	select {
-	case p.events <- &e.Peer.State:
+	case p.events <- x:
 	case <-p.ended:
 	}
 }
@@ -286,20 +269,20 @@ func (p *peer) deliver(e *apiutil.WatchEventMessage_PeerEvent) {
 // changeState stores the session's new state, counts and logs its beginning and end, and
 // pokes. With ending, this node ends the session itself, which was logged before. A change
 // that is about an address the peer had before is ignored.
-func (p *peer) changeState(x *apiutil.PeerState, ending bool) {
+func (p *peer) changeState(x *api.PeerState, ending bool) {
 	a, err := netip.ParseAddr(p.at.remote)
-	if err == nil && x.NeighborAddress.WithZone("") != a.WithZone("") {
+	if err == nil && a.Zone() == "" && x.NeighborAddress != a.String() { // gobgp spells a zone in several ways
 		return
 	}
 	s := *p.status.Load()
 	before := s
-	s.State = strings.TrimPrefix(strings.ToLower(x.SessionState.String()), "bgp_fsm_")
+	s.State = strings.ToLower(x.SessionState.String())
 	if s.Up() != before.Up() || before.State == waiting {
 		s.Since = time.Now()
 	}
 	switch {
 	case s.Up() && !before.Up():
-		p.log.Info("BGP session up", "as", x.PeerASN, "router", x.RouterID, "prefixes", s.Prefixes)
+		p.log.Info("BGP session up", "as", x.PeerAsn, "router", x.RouterId, "prefixes", s.Prefixes)
 		p.setReason("")
 	case before.Up() && !s.Up():
 		p.metrics.flaps.WithLabelValues(labelsOf(p.config)...).Inc()
@@ -315,8 +298,8 @@ func (p *peer) changeState(x *apiutil.PeerState, ending bool) {
 
 // receivedRoutes is how many routes from a neighbor gobgp keeps.
 func receivedRoutes(s *gobgpServer, neighbor string) (n int) {
-	for _, f := range families {
-		r, err := s.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Family: f, Name: neighbor})
+	for _, f := range []*api.Family{ipv4Unicast, ipv6Unicast} {
+		r, err := s.GetTable(context.Background(), &api.GetTableRequest{TableType: api.TableType_ADJ_IN, Family: f, Name: neighbor})
 		if err == nil {
 			n += int(r.NumPath)
 		}
@@ -342,7 +325,7 @@ func (p *peer) shutDown(why string) {
 	if p.up() {
 		p.log.Info("this node ends the BGP session", "reason", why)
 	}
-	_ = p.server.DeletePath(apiutil.DeletePathRequest{DeleteAll: true})
+	_ = p.server.DeletePath(context.Background(), &api.DeletePathRequest{}) // all
 	p.endSession(why)
 	giveServer(p.server)
 }
