@@ -312,12 +312,13 @@ func (c *cluster) toggleForAll(r *rand.Rand, what faultKind) {
 		if what == apiAway { // time for nodes to die meanwhile, and to be replaced
 			lasts += time.Duration(r.IntN(20000)) * time.Millisecond
 		}
+		own := rand.New(rand.NewPCG(r.Uint64(), 9)) // r is for the goroutine that makes the faults
 		time.AfterFunc(lasts, func() {
 			c.mu.Lock()
 			same := c.clusterFaults[what] == 1
 			c.mu.Unlock()
 			if same {
-				c.toggleForAll(r, what)
+				c.toggleForAll(own, what)
 			}
 		})
 	}
