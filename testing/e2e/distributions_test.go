@@ -14,7 +14,7 @@ import (
 )
 
 // distributionEnv returns the settings by which a distribution installs kube-vip (pkg/config/testdata/distributions), with
-// the address and the links of the lab, and whatever stands in for API servers asked whether they are ready.
+// the address, the links and the kubeconfig of the lab, and whatever stands in for API servers asked whether they are ready.
 func distributionEnv(t *testing.T, name, address string) map[string]string {
 	t.Helper()
 	env := map[string]string{}
@@ -24,8 +24,9 @@ func distributionEnv(t *testing.T, name, address string) map[string]string {
 			env[key] = value
 		}
 	}
-	delete(env, "vip_interface")
-	delete(env, "vip_nodename")
+	for _, ofMachine := range []string{"vip_interface", "vip_nodename", "k8s_config_file", "kubernetes_addr"} {
+		delete(env, ofMachine)
+	}
 	env["address"], env["control_plane_health_check_address"] = address, "http://127.0.0.1:6444/readyz"
 	return env
 }
