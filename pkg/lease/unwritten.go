@@ -173,7 +173,7 @@ func (l *Leases) addTransfers(next *coordinationv1.Lease, node string) {
 		}
 		if o := l.cache.ownerOf(x); o.node == node && o.epoch == transitions(next) && x.ours && l.mayReceive(to.Node, o) {
 			if _, moved := l.moveOf(x); !moved {
-				all = append(all, transferred{digestOf(k, x.version), quorum.ClaimText(to.Node, l.epochOf(to.Node)), at, to.Cause})
+				all = append(all, transferred{x.digest, quorum.ClaimText(to.Node, l.epochOf(to.Node)), at, to.Cause})
 			}
 		}
 	}
@@ -226,10 +226,9 @@ func (l *Leases) keptOf(t *transfers) (kept []transferred) {
 	if t == nil {
 		return nil
 	}
-	for k, x := range l.cache.latest {
-		digest := digestOf(k, x.version)
-		if g := t.find(digest); g != nil && x.ours {
-			kept = append(kept, transferred{digest, g.To, g.At, g.Cause})
+	for _, x := range l.cache.latest {
+		if g := t.find(x.digest); g != nil && x.ours {
+			kept = append(kept, transferred{x.digest, g.To, g.At, g.Cause})
 		}
 	}
 	return kept

@@ -127,14 +127,8 @@ func (c *cluster) strandSuccessor(r *rand.Rand, n *node, leave func(*node)) {
 	time.Sleep(time.Duration(300+r.IntN(1200)) * time.Millisecond)
 	n.toggle(watchStuck)
 	time.AfterFunc(time.Duration(6000+r.IntN(6000))*time.Millisecond, func() {
-		for _, what := range []faultKind{cantWrite, watchStuck} {
-			c.mu.Lock()
-			has := n.has(what)
-			c.mu.Unlock()
-			if has {
-				n.toggle(what)
-			}
-		}
+		n.end(cantWrite)
+		n.end(watchStuck)
 	})
 }
 
