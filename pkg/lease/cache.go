@@ -37,6 +37,9 @@ type cache struct {
 	mine      map[vip.Key]bool      // of latest, the Leases whose holder is this node
 	transfers map[string]*transfers // by node: those on its node lease, if there are any
 
+	transferred map[vip.Key]bool // of latest, the VIP leases whose owner has them by a transfer (listTransferred)
+	outOfDate   bool             // transferred is: a transfer has come or gone
+
 	shown   uint64                            // the newest version of any Lease that the watch has shown: it has shown all that are older
 	watched map[vip.Key]*coordinationv1.Lease // what the watch shows
 	written map[vip.Key]bool                  // latest was returned by a write, and the watch has not shown it
@@ -56,6 +59,9 @@ func newCache(self, namespace string) cache {
 		self:      self,
 		namespace: namespace,
 		transfers: make(map[string]*transfers),
+
+		transferred: make(map[vip.Key]bool),
+
 		latest:    make(map[vip.Key]*record),
 		mine:      make(map[vip.Key]bool),
 		watched:   make(map[vip.Key]*coordinationv1.Lease),
@@ -83,6 +89,7 @@ func (c *cache) version(k vip.Key) uint64 {
 func (c *cache) setLatest(k vip.Key, l *coordinationv1.Lease) {
 	delete(c.latest, k)
 	delete(c.mine, k)
+	delete(c.transferred, k)
 	c.pending[k] = true
 	if node, ok := strings.CutPrefix(k.Name, NodePrefix); ok && k.Namespace == c.namespace {
 		c.setTransfers(node, l)
@@ -95,6 +102,9 @@ func (c *cache) setLatest(k vip.Key, l *coordinationv1.Lease) {
 	if x.holder == c.self {
 		c.mine[k] = true
 	}
+	if c.ownerOf(x).unwritten {
+		c.transferred[k] = true
+	}
 }
 
 // setTransfers stores the transfers on the node lease l; none for nil.
@@ -103,9 +113,10 @@ func (c *cache) setTransfers(node string, l *coordinationv1.Lease) {
 	if l != nil {
 		text = l.Annotations[TransfersAnnotation]
 	}
-	if t := c.transfers[node]; t != nil && t.text == text {
+	if t := c.transfers[node]; t == nil && text == "" || t != nil && t.text == text {
 		return
 	}
+	c.outOfDate = true
 	delete(c.transfers, node)
 	if t := parseTransfers(text); t != nil {
 		c.transfers[node] = t
@@ -118,6 +129,22 @@ func (c *cache) ownerOf(x *record) owner {
 		return owner{node: x.holder, epoch: x.epoch}
 	}
 	return followTransfers(x, func(node string) *transfers { return c.transfers[node] })
+}
+
+// listTransferred returns the VIP leases whose owner has them by a transfer. It looks at all only after a transfer has come
+// or gone. The map must not be changed.
+func (c *cache) listTransferred() map[vip.Key]bool {
+	if !c.outOfDate {
+		return c.transferred
+	}
+	clear(c.transferred)
+	for k, x := range c.latest {
+		if c.ownerOf(x).unwritten {
+			c.transferred[k] = true
+		}
+	}
+	c.outOfDate = false
+	return c.transferred
 }
 
 // leads reports whether any VIP lease that exists is in t in its newest version, so that its owner follows from t.

@@ -54,13 +54,14 @@ func (l *Leases) updateUnwritten() {
 		}
 		return shown
 	})
-	if len(l.cache.transfers) == 0 && len(u.owners) == 0 {
+	transferred := l.cache.listTransferred()
+	if len(transferred) == 0 && len(u.owners) == 0 {
 		return
 	}
 	owners := u.owners
-	u.owners = make(map[vip.Key]owner, len(owners))
-	for k, x := range l.cache.latest {
-		if o := l.cache.ownerOf(x); o.unwritten && l.counts(k) {
+	u.owners = make(map[vip.Key]owner, len(transferred))
+	for k := range transferred {
+		if o := l.cache.ownerOf(l.cache.latest[k]); l.counts(k) {
 			u.owners[k] = o
 			l.changed = l.changed || o.node == l.o.Node && !u.asOf.Equal(before)
 		}
