@@ -39,3 +39,39 @@ func TestRestoredFromBackup(t *testing.T) {
 		t.Errorf("the watch is behind this node's write, and version %d counts", c.version(lk("a")))
 	}
 }
+
+// listTransferred knows at each moment what ownerOf says, whether the VIP lease or the transfer comes or goes first.
+func TestListTransferred(t *testing.T) {
+	c := newCache("n9", "kube-system")
+	node := func(version, transfers string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "kube-system", Name: NodePrefix + "n1", ResourceVersion: version, Annotations: map[string]string{TransfersAnnotation: transfers},
+		}}
+	}
+	text := transfersText([]transferred{to(7, "n2@5")})
+	steps := []struct {
+		name string
+		show *coordinationv1.Lease
+		want bool
+	}{
+		{"the VIP lease", vipLease("6", "n1@1").Lease, false},
+		{"a transfer of a later version", node("10", text), false},
+		{"that version", vipLease("7", "n1@1").Lease, true},
+		{"it is written", vipLease("11", "n2@5").Lease, false},
+		{"the transfer goes", node("12", ""), false},
+		{"the first version once more, as after a backup", vipLease("7", "n1@1").Lease, false},
+		{"the transfer comes", node("13", text), true},
+		{"the transfer goes again", node("14", ""), false},
+	}
+	for _, s := range steps {
+		c.update([]*coordinationv1.Lease{s.show}, nil)
+		if got := c.listTransferred()[lk("a")]; got != s.want || c.ownerOf(c.latest[lk("a")]).unwritten != s.want {
+			t.Errorf("%s: transferred is %v, want %v", s.name, got, s.want)
+		}
+	}
+	c.update([]*coordinationv1.Lease{node("15", text)}, nil)
+	c.update(nil, []*coordinationv1.Lease{vipLease("7", "n1@1").Lease})
+	if len(c.listTransferred()) != 0 {
+		t.Error("a VIP lease that is gone is transferred")
+	}
+}
