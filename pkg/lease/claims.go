@@ -163,18 +163,31 @@ func (l *Leases) holds(x *record, now time.Time) bool {
 	return l.cache.ownerOf(x).node == l.o.Node && l.valid(x, now)
 }
 
-// orphanedClaim returns the claim, with Holder and Transitions only, on a VIP lease that
+// orphanedClaim returns the claim, with Holder, Transitions and Until only, on a VIP lease that
 // another program than its holder has blanked or deleted; x is the last version. The holder
-// announces the VIP until it sees that and claims it again. So the claim is valid for a lease
+// announces the VIP until it sees that, and while it writes the lease again. So the claim is valid for a lease
 // duration from when that was seen, if the holder is another node that is known and whose
-// epoch is not over; it is never valid if the holder is this node.
+// epoch is not over. As this node's own, of its present epoch, it has an Until: it lasts as long as one that was transferred and is not
+// written may (actTime), since a process that has begun after the lease was deleted takes it for free.
 func (l *Leases) orphanedClaim(x *coordinationv1.Lease, now time.Time) vip.Claim {
 	node, epoch, _ := parseClaim(x)
-	p := l.peers[node]
-	return vip.Claim{
-		Holder: node, Transitions: transitions(x),
-		Valid: node != l.o.Node && p != nil && !p.void(epoch) && now.Sub(l.cache.changedAt[keyOf(x)]) < l.o.LeaseDuration,
+	c := vip.Claim{Holder: node, Transitions: transitions(x)}
+	since := l.cache.changedAt[keyOf(x)]
+	if node == l.o.Node {
+		c.Until = since.Add(l.actTime())
+		c.Valid = epoch == l.own.Epoch && !l.own.EpochOver && now.Before(c.Until) && !l.quorum.Moving()
+		return c
 	}
+	p := l.peers[node]
+	c.Valid = p != nil && !p.void(epoch) && now.Sub(since) < l.o.LeaseDuration
+	return c
+}
+
+// orphanedElsewhere reports whether another program has blanked or deleted a VIP lease, of which x is the last version, while another node
+// has it (orphanedClaim). What was this node's own is to be written again.
+func (l *Leases) orphanedElsewhere(x *coordinationv1.Lease, now time.Time) bool {
+	c := l.orphanedClaim(x, now)
+	return c.Valid && c.Holder != l.o.Node
 }
 
 // proposedMoves returns, by VIP lease, where the plan would have the claims go that are not

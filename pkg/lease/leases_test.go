@@ -367,36 +367,35 @@ func TestEditedByHand(t *testing.T) {
 	tests := []struct {
 		name   string
 		meddle func(s *leasetest.Server)
-		moves  bool
 	}{
-		{"VIP lease deleted", func(s *leasetest.Server) { s.Remove(lk("a"), "") }, false},
+		{"VIP lease deleted", func(s *leasetest.Server) { s.Remove(lk("a"), "") }},
 		{"VIP lease blanked", func(s *leasetest.Server) {
 			x := s.Lease(lk("a")).DeepCopy()
 			x.Spec = coordinationv1.LeaseSpec{}
 			s.Put(x)
-		}, false},
-		{"node lease deleted", func(s *leasetest.Server) { s.Remove(own, "") }, false},
+		}},
+		{"node lease deleted", func(s *leasetest.Server) { s.Remove(own, "") }},
 		{"node lease blanked", func(s *leasetest.Server) {
 			x := s.Lease(own).DeepCopy()
 			x.Spec = coordinationv1.LeaseSpec{}
 			x.Annotations = nil
 			s.Put(x)
-		}, false},
+		}},
 		{"node lease touched", func(s *leasetest.Server) {
 			x := s.Lease(own).DeepCopy()
 			x.Labels = map[string]string{"a": "b"}
 			s.Put(x)
-		}, false},
+		}},
 		{"node lease taken by another program", func(s *leasetest.Server) {
 			x, who := s.Lease(own).DeepCopy(), "x"
 			x.Spec.HolderIdentity = &who
 			s.Put(x)
-		}, false},
+		}},
 		{"garbage in every annotation", func(s *leasetest.Server) {
 			x := s.Lease(own).DeepCopy()
 			x.Annotations = map[string]string{FencedAnnotation: "x", NodeAnnotation: "{"}
 			s.Put(x)
-		}, false},
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -408,8 +407,17 @@ func TestEditedByHand(t *testing.T) {
 				b.want("b")
 				both := newGroup(a, b)
 				neverTwo(t, t.Context(), "a", both)
+				for _, n := range both.all() {
+					n.way.SetFaults(func(f *leasetest.Faults) { f.Delay = 200 * time.Millisecond }) // of each request
+				}
 				tt.meddle(s)
-				time.Sleep(time.Minute)
+				for range 600 {
+					time.Sleep(100 * time.Millisecond)
+					if !a.serves("a") {
+						t.Errorf("n1 does not serve a at %s\n%s", time.Now().Format("05.000"), s)
+						break
+					}
+				}
 				if !a.serves("a") || !a.serves("b") || !a.world().Tenure.Holds(time.Now()) {
 					t.Errorf("serves a %v, b %v a minute later\n%s", a.serves("a"), a.serves("b"), s)
 				}
@@ -422,6 +430,34 @@ func TestEditedByHand(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The holder of a VIP lease that another program has deleted gives the VIP up if it can't write the lease again: a process that has begun since
+// takes it for free.
+func TestDeletedAndNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		a := start(t, s, "n1")
+		a.want("a")
+		time.Sleep(time.Second)
+		a.way.SetFaults(func(f *leasetest.Faults) { f.Delay = time.Minute })
+		if err := s.Remove(lk("a"), ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(a.actTime() - 100*time.Millisecond)
+		if !a.serves("a") || a.world().Claims[lk("a")].Until.IsZero() {
+			t.Errorf("it serves a: %v; its claim: %+v", a.serves("a"), a.world().Claims[lk("a")])
+		}
+		time.Sleep(200 * time.Millisecond)
+		if a.serves("a") || !a.world().Tenure.Holds(time.Now()) {
+			t.Errorf("it serves a, which is written nowhere: %v", a.serves("a"))
+		}
+		a.way.SetFaults(func(f *leasetest.Faults) { *f = leasetest.NoFaults })
+		time.Sleep(20 * time.Second)
+		if !a.serves("a") {
+			t.Error("it does not serve a again")
+		}
+	})
 }
 
 // A VIP lease that another program deletes before the answer to the write that made it has

@@ -83,6 +83,8 @@ func (l *Leases) summarize(now time.Time) summary {
 	for k := range l.cache.changedAt {
 		if x := l.cache.latest[k]; x != nil && l.claim(x, now).Valid {
 			s.foreign++
+		} else if last := l.cache.vanished[k]; last != nil && l.orphanedClaim(last, now).Valid {
+			s.foreign++
 		}
 	}
 	for k := range l.ownKeys() {

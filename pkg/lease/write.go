@@ -173,7 +173,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 // node waits for them, then what to acquire, by key, then releases, then what was transferred to this node and is not
 // written. Of each kind but the last namespaces of Services take turns (vip.TakeTurns). A lease is handed over if
 // this node's claim on it is valid, or was moved to it without the API server from one that is void by now, and the Successor is alive; acquired if no claim on it is
-// valid, not even an orphaned one, or if it was transferred to this node; released if a Herald wrote this node as its holder and it
+// valid, not even an orphaned one of another node, or if it was transferred to this node; released if a Herald wrote this node as its holder and it
 // is unplanned in its newest version. None that exists is acquired or released while others act on moves that this node does not know
 // (quorum.Decision.UnknownMoves). Leases for which mayWrite is false are left out, but for hand-overs of those that only wait after a failure.
 func (l *Leases) listUpdates(now time.Time) []update {
@@ -188,11 +188,12 @@ func (l *Leases) listUpdates(now time.Time) []update {
 		if x := l.cache.latest[k]; x != nil {
 			from, valid, o = x.Lease, l.valid(x, now), l.cache.ownerOf(x)
 			mine = valid && o.node == l.o.Node
+			valid = valid && (!x.orphaned || l.orphanedElsewhere(x.Lease, now))
 			if m, moved := l.moveOf(x); moved && !valid && intent.Action == vip.HandOver && m.Holder == l.o.Node && l.moveHolds(m) {
 				o, mine = movedOwner(o, m), true
 			}
 		} else if x := l.cache.vanished[k]; x != nil {
-			valid = l.orphanedClaim(x, now).Valid
+			valid = l.orphanedElsewhere(x, now)
 		}
 		valid = valid || l.foreignClaim(k, now)
 		may := l.writes.mayWrite(k, l.cache.version(k), now)

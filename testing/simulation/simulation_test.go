@@ -233,7 +233,7 @@ func TestLargeCluster(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		c := newCluster(t, size{
 			nodes: nodes, services: services, skew: 0.02,
-			pass: time.Duration(services) * 10 * time.Microsecond, gap: 8 * time.Second / time.Duration(nodes),
+			pass: time.Duration(services) * 20 * time.Microsecond, gap: 8 * time.Second / time.Duration(nodes),
 		})
 		c.timeIsUp = &over
 		c.wire = newWire(c, rand.New(rand.NewPCG(seed, 8)))
