@@ -314,7 +314,7 @@ func (n *node) maxOverlap(a netip.Addr) time.Duration {
 		return grace
 	case f != leasetest.NoFaults && n.c.blocksWarning(n):
 		return n.clock(n.c.timing.RenewDeadline) + time.Second // it can't be warned
-	case n.proc == nil || n.has(hung) || n.kernel[a].by != n.proc:
+	case n.proc == nil || n.has(hung) || n.kernel[a].by != n.proc || time.Since(n.changed) < grace: // a process that no longer hangs needs a moment
 		return n.clock(maxLifetime) + grace // its kernel's
 	case n.unwritten[a] && f != leasetest.NoFaults:
 		// It was passed over, and can't know: so it must know up to when nobody has been.
