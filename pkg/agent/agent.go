@@ -77,7 +77,7 @@ type Options struct {
 // Times of the loop.
 const (
 	minRest      = 2 * time.Millisecond   // the least time between two passes
-	maxRest      = time.Second            // the longest rest after a pass; one that took longer was stopped meanwhile
+	maxRest      = 250 * time.Millisecond // the longest rest after a pass; one that took longer was stopped meanwhile, and other nodes may have its VIPs
 	retryAfter   = time.Second            // after a pass in which an Applier failed
 	stopTick     = 100 * time.Millisecond // between passes while stopping
 	stopNotice   = 150 * time.Millisecond // between telling other nodes that this one stops and handing over

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -131,6 +132,39 @@ func TestProcessesThatEnd(t *testing.T) {
 					}
 					c.strict, c.maxSilence = false, 0
 					c.mu.Unlock()
+				})
+			})
+		})
+	}
+}
+
+// TestHangsInAPass: a process that hangs in the middle of a pass, and is fenced by others that do not reach its node meanwhile, gives its VIPs
+// up at once when it goes on: it does not rest after that pass as if it had worked for so long.
+func TestHangsInAPass(t *testing.T) {
+	for seed := range uint64(5) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, size{nodes: 12, services: 60, pass: 20 * time.Millisecond})
+				c.wire = newWire(c, rand.New(rand.NewPCG(seed, 21)))
+				c.run(rand.New(rand.NewPCG(1, 22)), 1, func(*rand.Rand, *node) {
+					time.Sleep(30 * time.Second)
+					n := c.nodes[0]
+					n.toggle(hung)
+					time.Sleep(160 * time.Millisecond)
+					n.toggle(otherSide)
+					time.Sleep(900 * time.Millisecond)
+					n.toggle(otherSide)
+					time.Sleep(340 * time.Millisecond)
+					n.toggle(hung)
+					time.Sleep(500 * time.Millisecond)
+					c.mu.Lock()
+					defer c.mu.Unlock()
+					for _, s := range c.services {
+						if who := c.answers(s.Addresses[0], 0); len(who) != 1 || who[0] == n {
+							t.Errorf("%s is answered by %d nodes", s.Addresses[0], len(who))
+						}
+					}
 				})
 			})
 		})
