@@ -124,7 +124,7 @@ unit() {
   local packages
   mapfile -t packages < <(go list ./... | grep -vxF "$(inLab)")
   loud "tests without a lab" tests -race -timeout 10m "${packages[@]}"
-  fuzz 20
+  fuzz 10
   if command -v spin >/dev/null; then
     quiet "the model of ownership" testing/model/check.sh
   else

@@ -499,11 +499,11 @@ func awaitDetectable(t *testing.T) {
 	until(t, 30*time.Second, "all nodes would detect the death of one another", cluster.PeersDetectable)
 }
 
-// awaitRecovery waits until controllers and kube-proxies follow the API server again.
-// After it was away their watches come back with the library's back-off, one by
-// one: a Service's first endpoints may be known long before a change of them is.
+// awaitRecovery waits, for the tests that come next, until controllers and kube-proxies follow the API server again, which was away:
+// it starts them again. A Service's first endpoints may be known long before a change of them is.
 func awaitRecovery(t *testing.T) {
 	t.Helper()
+	check.OK(t, cluster.RestartClients(withTimeout(t, time.Minute)))
 	const probe = "10.77.0.99"
 	createService(t, webService("probe", probe))
 	endpoints := func(ctx context.Context) (n int, err error) {

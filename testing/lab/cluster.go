@@ -93,6 +93,7 @@ func (l *Lab) startControllers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.controllers = kcm
 	// Its /healthz needs TLS with a certificate that it signs itself. That its port is open is
 	// enough: the first EndpointSlice shows that it works.
 	return l.awaitPort(ctx, kcm, "127.0.0.1:10257")

@@ -122,6 +122,8 @@ type Lab struct {
 	pods    map[string]*backend
 	proxies map[string]*Process // the kube-proxies, by node; empty if attached
 
+	controllers *Process // the controller-manager; nil if attached
+
 	began time.Time
 
 	downOnce sync.Once // guards downErr

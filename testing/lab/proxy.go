@@ -19,6 +19,27 @@ func (l *Lab) StartProxy(ctx context.Context, node string) error {
 	return l.startProxy(ctx, l.host(node))
 }
 
+// RestartClients kills the controller-manager and all kube-proxies that run (SIGKILL), starts them again, and waits until they are ready. After the
+// API server was away watches come back with client-go's back-off, of up to a minute; new processes have none.
+func (l *Lab) RestartClients(ctx context.Context) error {
+	if l.controllers == nil {
+		return errAttached
+	}
+	l.controllers.Kill()
+	if err := l.startControllers(ctx); err != nil {
+		return err
+	}
+	for _, n := range l.Nodes() {
+		if p := l.proxy(n); p != nil && p.Running() {
+			p.Kill()
+			if err := l.StartProxy(ctx, n); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // RemoveProxyRules removes all of kube-proxy's rules from a node's kernel. A kube-proxy that
 // runs there writes them again in its own time.
 func (l *Lab) RemoveProxyRules(ctx context.Context, node string) error {
