@@ -15,7 +15,7 @@ const (
 	formerGap           = 10 * time.Millisecond
 	formerRequests      = 10
 	maxFormerUnanswered = 3
-	// formerBurst is how many requests are sent each formerGap once one address is no longer answered for: a kernel
+	// formerBurst is how many requests are sent each formerGap once most of a round had no reply, or one address is known not to be answered for: a kernel
 	// removes those that were renewed together at the same time.
 	formerBurst = 250
 	// Kernels that have answered for slowAfter, longer than an address lives that nobody renews, may do so for hours. Then one request is sent each slowGap,
@@ -32,9 +32,12 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 		return c.nextFormer, false
 	}
 	limit, gap, late := 1, slowGap, now.Sub(c.nextFormer) >= formerGap
+	asked, silent := 0, 0
 	for _, x := range list {
-		if x.awaiting && c.endFormer(x, late, now) {
-			changed = true
+		if x.awaiting {
+			asked++
+			changed = c.endFormer(x, late, now) || changed
+			silent += min(1, x.unanswered)
 		}
 		if x.unanswered > 0 || x.began.IsZero() || now.Sub(x.began) < slowAfter {
 			limit, gap = max(limit, formerRequests), formerGap
@@ -42,6 +45,9 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 		if x.result.Load().NoAnswer {
 			limit, gap = formerBurst, formerGap
 		}
+	}
+	if 2*silent > asked {
+		limit = formerBurst
 	}
 	list = slices.DeleteFunc(list, func(x *conflictCheck) bool { return x.result.Load().NoAnswer })
 	slices.SortStableFunc(list, func(x, y *conflictCheck) int {

@@ -114,7 +114,11 @@ func TestManyFormerOwners(t *testing.T) {
 		for _, x := range want {
 			r.lan.setHosts("eth0", x.Addr.String())
 		}
-		time.Sleep(150 * time.Millisecond)
+		time.Sleep(5*formerGap + time.Millisecond) // one round, and three of formerBurst
+		if got := strings.Count(r.results(), "no answer"); got != formerBurst {
+			t.Errorf("%d are known to be silent at first, want %d", got, formerBurst)
+		}
+		time.Sleep(3 * formerGap)
 		if got := strings.Count(r.results(), "no answer"); got != count {
 			t.Errorf("%d of %d are known to be silent", got, count)
 		}
