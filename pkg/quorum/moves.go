@@ -98,10 +98,11 @@ func (e *evaluation) commitProposals() {
 }
 
 // adoptMoves carries out moves on which all holders, this node too, have agreed at some time since its renewal is late, if the StateHash of another one shows that it has
-// done so. A node that dies when some of them have and others have not would keep them from ever having the same state.
+// done so. A node that dies when some of them have and others have not would keep them from ever having the same state. Once any node that it hears reaches the API server
+// it forgets them: the new owner alone says that there are such moves (Heartbeat.MovesUnwritten), so if that is this node nobody was told, and the VIP may have been acquired since.
 func (e *evaluation) adoptMoves() {
 	s := &e.s
-	if !e.late || e.Self.EpochOver {
+	if !e.late || e.Self.EpochOver || !s.apiSince.IsZero() {
 		s.agreed = nil
 	}
 	if s.agreed == nil {

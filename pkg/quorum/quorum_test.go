@@ -570,6 +570,32 @@ func TestMovesAreCompleted(t *testing.T) {
 	}
 }
 
+// Once a node reaches the API server, the others adopt no move: that node was told of none, and may have acquired the VIP. Nor do they when it has lost the API server again.
+func TestNoMoveIsAdoptedOnceTheAPIServerIsBack(t *testing.T) {
+	key := vip.Key{Namespace: "default", Name: "kubevip-a"}
+	for _, again := range []bool{false, true} {
+		v := newView(3)
+		v.set(cut, 2, 3)
+		v.pass(30*time.Second, false)
+		v.set(cut.is(vip.Dead), 3, 3)
+		v.pass(100*time.Millisecond, false)
+		v.versions, v.moves = map[vip.Key]uint64{key: 5}, map[vip.Key]Move{key: {Holder: "n1", Epoch: 1, Version: 5, From: "n3", FromEpoch: 1}}
+		v.state = v.state.Propose(v.moves)
+		v.pass(150*time.Millisecond, false) // n2 carries it out; what it says of that comes late
+		back := well.with(func(n *node) { n.agrees, n.epoch = false, 2 })
+		v.set(back, 3, 3)
+		v.pass(50*time.Millisecond, false)
+		if again {
+			v.set(back.with(func(n *node) { n.api = false }), 3, 3)
+		}
+		v.set(cut.with(func(n *node) { n.moved = true }), 2, 2)
+		v.pass(50*time.Millisecond, false)
+		if len(v.state.Moved) > 0 {
+			t.Errorf("lost again %v: moved %+v", again, v.state.Moved)
+		}
+	}
+}
+
 // A node says that it acts on moves that are not written as long as it has one; and knows of those of others if it has agreed on any, or is told.
 func TestUnknownMoves(t *testing.T) {
 	key := vip.Key{Namespace: "default", Name: "kubevip-a"}
