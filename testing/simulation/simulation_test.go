@@ -233,7 +233,7 @@ func TestLargeCluster(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		c := newCluster(t, size{
 			nodes: nodes, services: services, skew: 0.02,
-			pass: time.Duration(services) * 20 * time.Microsecond, gap: 8 * time.Second / time.Duration(nodes),
+			pass: time.Duration(services) * 20 * time.Microsecond, gap: 5 * time.Second / time.Duration(nodes),
 		})
 		c.timeIsUp = &over
 		c.wire = newWire(c, rand.New(rand.NewPCG(seed, 8)))
@@ -316,32 +316,33 @@ func (c *cluster) create() {
 }
 
 // recoverEvery is after how many faults a large cluster is made to recover.
-const recoverEvery = 500
+const recoverEvery = 1000
 
 // recoverAll ends all faults, and checks that a minute later every VIP has one owner and its status.
 func (c *cluster) recoverAll() {
 	c.clearFaults()
-	settled, good := "", 0
+	var unsettled func() string
+	good := 0
 	for range 60 {
 		time.Sleep(time.Second)
 		good++
-		if settled = c.unsettled(); settled != "" {
+		if unsettled = c.unsettled(); unsettled != nil {
 			good = 0
 		}
 		if c.isBroken() || c.large() && good == 3 {
 			return
 		}
 	}
-	if settled != "" {
+	if unsettled != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.fail(netip.Addr{}, nil, "after a minute without faults %s", settled)
+		c.fail(netip.Addr{}, nil, "after a minute without faults %s", unsettled())
 	}
 }
 
-// unsettled describes the first VIP that is not answered by exactly one node, or whose status names
-// another; "" if there is none. Services that lost a conflict are left out.
-func (c *cluster) unsettled() string {
+// unsettled returns what describes the first VIP that is not answered by exactly one node, or whose status names
+// another, while the cluster's mutex is held; nil if there is none. Services that lost a conflict are left out.
+func (c *cluster) unsettled() func() string {
 	type slot struct {
 		addr netip.Addr
 		port vip.Port
@@ -354,15 +355,19 @@ func (c *cluster) unsettled() string {
 		at := slot{a, s.Ports[0]}
 		who := c.answers(a, 0)
 		if len(who) != 1 {
-			return fmt.Sprintf("%s, %s, is answered by %d nodes\n%s", s.Key, a, len(who), c.explain(a, who))
+			return func() string {
+				return fmt.Sprintf("%s, %s, is answered by %d nodes\n%s", s.Key, a, len(who), c.explain(a, who))
+			}
 		}
 		if taken[at] || s.VIPHost == "" {
 			continue // in conflict: the older one, or the one that had it, keeps it
 		}
 		taken[at] = true
 		if s.VIPHost != who[0].name {
-			return fmt.Sprintf("%s: its status names %s, but %s answers\n%s", s.Key, s.VIPHost, who[0].name, c.explain(a, who))
+			return func() string {
+				return fmt.Sprintf("%s: its status names %s, but %s answers\n%s", s.Key, s.VIPHost, who[0].name, c.explain(a, who))
+			}
 		}
 	}
-	return ""
+	return nil
 }
