@@ -109,6 +109,17 @@ type probeState struct {
 	refusals int  // how many probes in a row its port has refused since the last verified heartbeat
 	answered bool // its address was answered for while it was alive, so no answer means something
 	open     bool // and its port took a TCP connection
+
+	unanswered int // how many probes in a row had no answer of any kind since it is Suspect
+}
+
+// maxUnanswered is how many probes of a Suspect node in a row have no answer by chance, at most.
+const maxUnanswered = 1
+
+// isUnanswered reports whether p is Suspect, and no longer answers probes as it did before: what this node sends does not arrive, though
+// heartbeats of p may.
+func (p *peer) isUnanswered() bool {
+	return p.state == vip.Suspect && p.probe.answered && p.probe.unanswered > maxUnanswered
 }
 
 // A probeResult is what one probe found.
@@ -304,8 +315,9 @@ func (d *detector) statuses(now time.Time) map[string]vip.PeerStatus {
 			Liveness: p.state, Since: p.since, Heartbeat: p.rx.heartbeat,
 			Stopping: p.state == vip.Dead && p.rx.stopping,
 			Gone:     p.gone, ProcessEnded: p.ended(), SilentSince: d.silentSince(p, now),
-			HeardAt: p.rx.at,
-			Overdue: p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
+			HeardAt:    p.rx.at,
+			Unanswered: p.isUnanswered(),
+			Overdue:    p.state == vip.Alive && now.Sub(p.rx.at) > 2*p.rx.interval,
 		}
 	}
 	return all

@@ -232,6 +232,13 @@ func TestBlockedPortIsSuspect(t *testing.T) {
 		if !c.othersSee(1, vip.Suspect) || c.countInState(c.nodes[1], vip.Suspect) != 2 {
 			t.Error("the blocked port was not noticed")
 		}
+		for _, n := range c.nodes {
+			for name, s := range n.Statuses() {
+				if s.Unanswered {
+					t.Errorf("%s finds that %s does not answer", n.name, name)
+				}
+			}
+		}
 		if c.state(2, 0) != vip.Alive || c.state(0, 2) != vip.Alive {
 			t.Error("the other two don't see each other")
 		}
@@ -264,6 +271,38 @@ func TestBrokenPath(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestMute: a node sends nothing that arrives, and hears the others until their kernels can't send to it any more. For them it is dead; of them
+// it knows that nothing arrives, and takes none for dead that it hears, or that another one hears.
+func TestMute(t *testing.T) {
+	withCluster(t, 5, func(c *cluster) {
+		mute := c.nodes[0]
+		for _, n := range c.nodes[1:] {
+			c.net.breakPath(mute.addr, n.addr, true)
+		}
+		unanswered := func() (k int) {
+			for _, s := range mute.Statuses() {
+				if s.Unanswered {
+					k++
+				}
+			}
+			return k
+		}
+		c.await("it to be dead for the others", time.Second, func() bool { return c.othersSee(0, vip.Dead) })
+		if took := c.await("it to know that nothing arrives", 10*time.Second, func() bool { return unanswered() == 4 }); took > 4*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		for _, n := range c.nodes[1:4] { // the last one hears all of them
+			c.net.breakPath(n.addr, mute.addr, true)
+			time.Sleep(5 * time.Second)
+			if dead := c.countInState(mute, vip.Dead); dead > 0 || unanswered() != 4 {
+				t.Errorf("%d others are dead for it, %d unanswered; want 0 and 4", dead, unanswered())
+			}
+		}
+		c.net.endFaults()
+		c.await("all to be alive for all", 2*time.Second, func() bool { return c.othersSee(0, vip.Alive) && c.countInState(mute, vip.Alive) == 4 })
+	})
 }
 
 func TestPartition(t *testing.T) {

@@ -111,14 +111,14 @@ func (d *detector) check(now time.Time) (probe []*peer, newlySilent bool, pause 
 // needsProbe reports whether p is to be probed now: it is silent, and may have died, or it is Alive
 // and not yet known to answer probes. It never is while a probe of it runs, before its next time
 // (probe.next), or without an address. A node whose heartbeats arrive is probed only while it is
-// Alive and not yet detectable. Another is probed unless it is Dead (for probeEndedFor if only its process has ended), its silence can't be judged,
+// Alive and not yet detectable, or Suspect (isUnanswered). Another is probed unless it is Dead (for probeEndedFor if only its process has ended), its silence can't be judged,
 // or it was never Alive and either it is known or this process listens for less than startupTime.
 func (d *detector) needsProbe(p *peer, now time.Time) bool {
 	switch {
 	case p.probe.running || !p.addr.IsValid() || now.Before(p.probe.next):
 		return false
 	case p.rx.arriving(now):
-		return p.state == vip.Alive && !p.detectable()
+		return p.state == vip.Alive && !p.detectable() || p.state == vip.Suspect
 	case p.state == vip.Dead && (!p.ended() || now.Sub(p.since) >= probeEndedFor) || !d.canJudgeSilence(p, now):
 		return false
 	}
@@ -133,11 +133,17 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 // have missed the answers.
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
 	p.probe.running = false
+	missed := d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.checkLateBy(now) > probeMaxDelay
+	if !missed && p.state == vip.Suspect {
+		if p.probe.unanswered++; result != (probeResult{}) {
+			p.probe.unanswered = 0
+		}
+	}
 	switch {
 	case p.rx.arriving(now):
 		d.recordHeardProbe(p, result, now)
 		return
-	case p.rx.at.After(startedAt) || d.listeningSince.After(startedAt) || d.delayedAt.After(startedAt) || d.checkLateBy(now) > probeMaxDelay:
+	case p.rx.at.After(startedAt) || missed:
 		return
 	}
 	p.probe.result, p.probe.at = result, now
@@ -169,6 +175,10 @@ func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) 
 		p.probe.next = now.Add(startupTime) // it may not have been ready
 	}
 	switch {
+	case p.state == vip.Suspect && p.probe.unanswered == maxUnanswered:
+		p.probe.next = now.Add(aliveProbePause) // to be sure soon
+	case p.state == vip.Suspect:
+		p.probe.next = now.Add(suspectProbePause)
 	case p.state != vip.Alive || !d.canJudgeSilence(p, now):
 	case p.probe.open:
 		p.why = ""
@@ -219,7 +229,7 @@ func (d *detector) evaluateEnded(p *peer, now time.Time) {
 	d.changes = append(d.changes, change{node: p.name, was: p.state, is: p.state, why: p.why})
 }
 
-// silentSince returns when the last packet of p came, if it was verified, p is not heard any more, and no Alive node hears it either;
+// silentSince returns when the last packet of p came, if it was verified, p is not heard any more, and no other node that this one hears hears it either;
 // zero otherwise, and while silence can't be judged. An earlier pause of this process changes nothing: what came meanwhile the kernel has kept.
 func (d *detector) silentSince(p *peer, now time.Time) time.Time {
 	if !p.rx.verified || p.rx.arriving(now) || !d.canJudgeSilence(p, now) || d.heardByOthers(p, now) {
@@ -275,11 +285,11 @@ func (d *detector) suspectDelay(p *peer) time.Duration {
 	return max(3*time.Second, 2*detectionTime(p.rx.interval+d.interval))
 }
 
-// heardByOthers reports whether another node that is Alive and whose heartbeats arrive says
+// heardByOthers reports whether another node that is Alive or Suspect and whose heartbeats arrive says
 // that it hears p: then only the path between p and this node is broken.
 func (d *detector) heardByOthers(p *peer, now time.Time) bool {
 	for _, q := range d.peers {
-		if q == p || q.state != vip.Alive || !q.rx.arriving(now) {
+		if q == p || q.state != vip.Alive && q.state != vip.Suspect || !q.rx.arriving(now) {
 			continue
 		}
 		if slices.ContainsFunc(q.rx.echoes, func(e echo) bool { return e.node == p.id && e.hears }) {
@@ -304,10 +314,14 @@ func (d *detector) setState(p *peer, state vip.Liveness, why string, now time.Ti
 	}
 	d.changes = append(d.changes, c)
 	p.state, p.since, p.why, p.gone = state, now, why, false
+	p.probe.unanswered = 0
 	if state == vip.Alive {
 		// Each pair of nodes probes at another time: at a start all become Alive at once.
 		p.wasAlive, p.probe.next = true, now.Add(time.Duration(p.id[0]^d.id[0])*d.interval/40)
 		return
+	}
+	if state == vip.Suspect && p.rx.arriving(now) {
+		p.probe.next = now // whether what this node sends arrives
 	}
 	// When it comes back it may be on another link, or behind another switch.
 	p.probe.answered, p.probe.open = p.probe.answered && state != vip.Unknown, false

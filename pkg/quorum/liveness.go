@@ -17,8 +17,8 @@ const (
 )
 
 // countReachable counts, of the nodes that renew their node lease, those that are Alive,
-// Suspect or dead (Decision.Known), and those that are Alive or Suspect (Reached), this node
-// in both. A node that is dead since it said that it stops is in neither. From that it decides s.mayFence: more than half of those known are reached, without
+// Suspect or dead (Decision.Known), and those that are Alive, or Suspect and not Unanswered (Reached), this node
+// in both: one that hears the others, but is heard by none, reaches none. A node that is dead since it said that it stops is in neither. From that it decides s.mayFence: more than half of those known are reached, without
 // one whose heartbeat is Overdue (half, if the gateway is Alive). s.mayFenceHung: the same, where one that is silent (SilentSince) is not reached either. And Decision.Isolated: while
 // this node renews in time and reaches less than half (half, if the gateway is Dead), and for
 // RejoinTime after that. With exactly half reached it sets Decision.NeedsGateway; a change of
@@ -28,7 +28,7 @@ func (e *evaluation) countReachable() {
 	for _, p := range e.peers {
 		switch {
 		case !p.renews, p.status.Stopping:
-		case p.dead():
+		case p.dead(), p.status.Liveness == vip.Suspect && p.status.Unanswered:
 			known++
 		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:
 			known, reached = known+1, reached+1

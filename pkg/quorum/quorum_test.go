@@ -26,6 +26,7 @@ type node struct {
 	ended    bool // dead since its process has ended
 	silent   bool // nobody hears it
 	gone     bool // its kernel does not answer either
+	deaf     bool // suspect, and its kernel does not answer any more
 	fenced   bool
 	epoch    int64 // in its heartbeats
 	voids    string
@@ -103,7 +104,7 @@ func (v *view) pass(d time.Duration, renews bool) {
 				p.Changed = v.now
 			}
 			s := v.statuses[name]
-			s.Overdue, s.Stopping, s.ProcessEnded, s.Gone = n.overdue, n.stopping, n.ended, n.gone
+			s.Overdue, s.Stopping, s.ProcessEnded, s.Gone, s.Unanswered = n.overdue, n.stopping, n.ended, n.gone, n.deaf
 			if s.SilentSince = s.HeardAt; !n.silent {
 				s.SilentSince = time.Time{}
 			}
@@ -425,6 +426,30 @@ func TestIsolated(t *testing.T) {
 	v.pass(50*time.Millisecond, false)
 	if v.d.Isolated {
 		t.Error("isolated without renewals")
+	}
+}
+
+// A node that hears all others, and is heard by none, is isolated, and fences none of them when it hears them no more one after the other.
+func TestMute(t *testing.T) {
+	v := newView(5)
+	v.gateway = vip.Dead // it asks that in vain, too
+	suspect := well.is(vip.Suspect)
+	v.set(suspect, 2, 5)
+	v.pass(4*time.Second, true)
+	if v.d.Isolated {
+		t.Error("isolated, though their kernels answer")
+	}
+	v.set(suspect.with(func(n *node) { n.deaf = true }), 2, 5)
+	v.pass(50*time.Millisecond, true)
+	if !v.d.Isolated || v.d.Reached != 1 || v.d.Known != 5 {
+		t.Errorf("%v, reaches %d of %d; want it isolated, as 1 of 5", v.d.Isolated, v.d.Reached, v.d.Known)
+	}
+	for last := 2; last <= 5; last++ {
+		v.set(well.is(vip.Dead).with(func(n *node) { n.gone = true }), 2, last)
+		v.pass(2*time.Second, true)
+		if len(v.d.Fence) > 0 {
+			t.Errorf("it fences %v", v.d.Fence)
+		}
 	}
 }
 

@@ -78,6 +78,9 @@ type PeerStatus struct {
 	// SilentSince is when the last heartbeat came, if it is overdue, and no other node that is Alive hears the
 	// node either; zero while one does, or this process may have missed its heartbeats.
 	SilentSince time.Time
+	// Unanswered: its Liveness is Suspect, and the last probes of its kernel had no answer, which answered before. So nothing shows that what this
+	// node sends arrives, though it may hear the other.
+	Unanswered bool
 	// Overdue: its Liveness is Alive, but its heartbeat is late. A node that falls off the
 	// link sees the others die one by one, and the last of them are Alive until then.
 	Overdue bool
@@ -96,7 +99,7 @@ const (
 	// Dead: it was Alive, and now nobody answers for its address, or its kernel refuses
 	// connections to the heartbeat port, or its last heartbeat said that it stops.
 	Dead
-	// Suspect: heartbeats fail in one direction at least, but its address is answered for:
+	// Suspect: heartbeats fail in one direction at least, but its address is answered for (or not, PeerStatus.Unanswered):
 	// the port is blocked, or the process hangs. Only its node lease can say more.
 	Suspect
 )

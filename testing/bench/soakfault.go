@@ -62,8 +62,8 @@ var soakFaults = []soakFault{
 	{"cut from the API server", 5 * time.Second, lifetime, undone(
 		func(b *bench, _ context.Context, node string) error { return b.lab.CutAPI(node) },
 		func(b *bench, _ context.Context, node string) error { return b.lab.ConnectAPI(node) })},
-	{"receives nothing from the LAN", leaseDuration, lifetime, losing(100, 0)},
-	{"sends nothing on the LAN", leaseDuration, lifetime, losing(0, 100)},
+	{"receives nothing from the LAN", 5 * time.Second, lifetime, losing(100, 0)},
+	{"sends nothing on the LAN", 5 * time.Second, lifetime, losing(0, 100)},
 	{"a fifth of its frames lost", 5 * time.Second, lifetime, losing(20, 20)},
 	{"heartbeat port blocked", 2 * time.Second, lifetime, undone(
 		func(b *bench, ctx context.Context, node string) error { return b.lab.BlockPort(ctx, node, 7947) },

@@ -720,3 +720,33 @@ func deleteNode(t *testing.T, name string) {
 		}
 	})
 }
+
+// TestMute: a node that hears all others, and is heard by none, is replaced, and gets no VIP as long as others can have it, though it
+// renews its node lease.
+func TestMute(t *testing.T) {
+	start(t, env())
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
+	check.OK(t, cluster.Lose(t.Context(), s.owner, 0, 100))
+	t.Cleanup(func() { cluster.LoseNothing(context.Background(), s.owner) })
+	s.awaitMove(2 * time.Second)
+	until(t, 10*time.Second, "Herald on "+s.owner+" begins another epoch", func(ctx context.Context) error {
+		_, err := cluster.Get(ctx, s.owner, "http://127.0.0.1:2112/readyz")
+		return err
+	})
+	var vips []string
+	for i := range 6 {
+		vips = append(vips, fmt.Sprintf("10.77.0.%d", 60+i))
+		createService(t, webService(fmt.Sprint("b", i), vips[i]))
+	}
+	w := whoHas(t, 20*time.Millisecond, vips...)
+	for _, vip := range vips {
+		awaitAnswer(t, w, vip, 10*time.Second)
+	}
+	time.Sleep(5 * time.Second)
+	for _, a := range w.Stop().Addrs {
+		if a.LongestSilence > 3*time.Second {
+			t.Errorf("%s: unanswered for %v: %v", a.Addr, a.LongestSilence, a.Timeline)
+		}
+	}
+}
