@@ -273,16 +273,16 @@ func TestBrokenPath(t *testing.T) {
 	}
 }
 
-// TestMute: a node sends nothing that arrives, and hears the others until their kernels can't send to it any more. For them it is dead; of them
+// TestTransmitsNothing: a node sends nothing that arrives, and hears the others until their kernels can't send to it any more. For them it is dead; of them
 // it knows that nothing arrives, and takes none for dead that it hears, or that another one hears.
-func TestMute(t *testing.T) {
+func TestTransmitsNothing(t *testing.T) {
 	withCluster(t, 5, func(c *cluster) {
-		mute := c.nodes[0]
+		lone := c.nodes[0]
 		for _, n := range c.nodes[1:] {
-			c.net.breakPath(mute.addr, n.addr, true)
+			c.net.breakPath(lone.addr, n.addr, true)
 		}
 		unanswered := func() (k int) {
-			for _, s := range mute.Statuses() {
+			for _, s := range lone.Statuses() {
 				if s.Unanswered {
 					k++
 				}
@@ -294,14 +294,14 @@ func TestMute(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		for _, n := range c.nodes[1:4] { // the last one hears all of them
-			c.net.breakPath(n.addr, mute.addr, true)
+			c.net.breakPath(n.addr, lone.addr, true)
 			time.Sleep(5 * time.Second)
-			if dead := c.countInState(mute, vip.Dead); dead > 0 || unanswered() != 4 {
+			if dead := c.countInState(lone, vip.Dead); dead > 0 || unanswered() != 4 {
 				t.Errorf("%d others are dead for it, %d unanswered; want 0 and 4", dead, unanswered())
 			}
 		}
 		c.net.endFaults()
-		c.await("all to be alive for all", 2*time.Second, func() bool { return c.othersSee(0, vip.Alive) && c.countInState(mute, vip.Alive) == 4 })
+		c.await("all to be alive for all", 2*time.Second, func() bool { return c.othersSee(0, vip.Alive) && c.countInState(lone, vip.Alive) == 4 })
 	})
 }
 

@@ -16,22 +16,22 @@ var kubeVIPTiming = Timing{LeaseDuration: 5 * time.Second, RenewDeadline: 3 * ti
 
 // A node is what a test says of n1, or of what n1 knows of another node, from some time on.
 type node struct {
-	liveness vip.Liveness
-	renews   bool // its node lease is renewed
-	api      bool // its heartbeats say that it reaches the API server
-	tenure   bool // its heartbeats say that it acts on its claims
-	agrees   bool // its heartbeats have this node's StateHash
-	overdue  bool
-	stopping bool // dead, as its last heartbeat said
-	ended    bool // dead since its process has ended
-	silent   bool // nobody hears it
-	gone     bool // its kernel does not answer either
-	deaf     bool // suspect, and its kernel does not answer any more
-	fenced   bool
-	epoch    int64 // in its heartbeats
-	voids    string
-	moves    bool // its heartbeats say that it acts on moves that are not written
-	moved    bool // it has carried out view.moves
+	liveness   vip.Liveness
+	renews     bool // its node lease is renewed
+	api        bool // its heartbeats say that it reaches the API server
+	tenure     bool // its heartbeats say that it acts on its claims
+	agrees     bool // its heartbeats have this node's StateHash
+	overdue    bool
+	stopping   bool // dead, as its last heartbeat said
+	ended      bool // dead since its process has ended
+	silent     bool // nobody hears it
+	gone       bool // its kernel does not answer either
+	unanswered bool // suspect, and its kernel does not answer any more
+	fenced     bool
+	epoch      int64 // in its heartbeats
+	voids      string
+	moves      bool // its heartbeats say that it acts on moves that are not written
+	moved      bool // it has carried out view.moves
 }
 
 // well is a node that lacks nothing, cut one without the API server.
@@ -104,7 +104,7 @@ func (v *view) pass(d time.Duration, renews bool) {
 				p.Changed = v.now
 			}
 			s := v.statuses[name]
-			s.Overdue, s.Stopping, s.ProcessEnded, s.Gone, s.Unanswered = n.overdue, n.stopping, n.ended, n.gone, n.deaf
+			s.Overdue, s.Stopping, s.ProcessEnded, s.Gone, s.Unanswered = n.overdue, n.stopping, n.ended, n.gone, n.unanswered
 			if s.SilentSince = s.HeardAt; !n.silent {
 				s.SilentSince = time.Time{}
 			}
@@ -430,7 +430,7 @@ func TestIsolated(t *testing.T) {
 }
 
 // A node that hears all others, and is heard by none, is isolated, and fences none of them when it hears them no more one after the other.
-func TestMute(t *testing.T) {
+func TestTransmitsNothing(t *testing.T) {
 	v := newView(5)
 	v.gateway = vip.Dead // it asks that in vain, too
 	suspect := well.is(vip.Suspect)
@@ -439,7 +439,7 @@ func TestMute(t *testing.T) {
 	if v.d.Isolated {
 		t.Error("isolated, though their kernels answer")
 	}
-	v.set(suspect.with(func(n *node) { n.deaf = true }), 2, 5)
+	v.set(suspect.with(func(n *node) { n.unanswered = true }), 2, 5)
 	v.pass(50*time.Millisecond, true)
 	if !v.d.Isolated || v.d.Reached != 1 || v.d.Known != 5 {
 		t.Errorf("%v, reaches %d of %d; want it isolated, as 1 of 5", v.d.Isolated, v.d.Reached, v.d.Known)

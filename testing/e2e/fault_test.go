@@ -721,9 +721,9 @@ func deleteNode(t *testing.T, name string) {
 	})
 }
 
-// TestMute: a node that hears all others, and is heard by none, is replaced, and gets no VIP as long as others can have it, though it
+// TestTransmitsNothing: a node that hears all others, and is heard by none, is replaced, and gets no VIP as long as others can have it, though it
 // renews its node lease.
-func TestMute(t *testing.T) {
+func TestTransmitsNothing(t *testing.T) {
 	start(t, env())
 	s := observe(t, "a", "10.77.0.50")
 	awaitDetectable(t)
