@@ -140,6 +140,8 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 		}
 	}
 	switch {
+	case p.rx.arriving(now) && p.since.After(startedAt): // it became Alive or Suspect meanwhile, and is probed since then
+		return
 	case p.rx.arriving(now):
 		d.recordHeardProbe(p, result, now)
 		return
@@ -164,21 +166,23 @@ func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.T
 }
 
 // recordHeardProbe stores which probes of p, whose heartbeats arrive, have been answered at
-// least once: only those prove anything once p is silent. The next probe is due after
+// least once: only those prove anything once p is silent. Of a Suspect node it stores only when the next probe is due. The next probe is due after
 // startupTime if p has been in its state for less than 30 s, else after a minute. If p is
 // Alive, its TCP port was never reached since, and silence can be judged, that is a change
 // (tcpUnreachable), once; it is p.why until the port is reached.
 func (d *detector) recordHeardProbe(p *peer, result probeResult, now time.Time) {
+	if p.state == vip.Suspect {
+		if p.probe.next = now.Add(suspectProbePause); p.probe.unanswered == maxUnanswered {
+			p.probe.next = now.Add(aliveProbePause) // to be sure soon
+		}
+		return
+	}
 	p.probe.answered, p.probe.open = p.probe.answered || result.answers, p.probe.open || result.connected
 	p.probe.next = now.Add(time.Minute)
 	if now.Sub(p.since) < 30*time.Second {
 		p.probe.next = now.Add(startupTime) // it may not have been ready
 	}
 	switch {
-	case p.state == vip.Suspect && p.probe.unanswered == maxUnanswered:
-		p.probe.next = now.Add(aliveProbePause) // to be sure soon
-	case p.state == vip.Suspect:
-		p.probe.next = now.Add(suspectProbePause)
 	case p.state != vip.Alive || !d.canJudgeSilence(p, now):
 	case p.probe.open:
 		p.why = ""
