@@ -58,12 +58,9 @@ func newCache(self, namespace string) cache {
 	return cache{
 		self:      self,
 		namespace: namespace,
-		transfers: make(map[string]*transfers),
-
-		transferred: make(map[vip.Key]bool),
-
 		latest:    make(map[vip.Key]*record),
 		mine:      make(map[vip.Key]bool),
+		transfers: make(map[string]*transfers),
 		watched:   make(map[vip.Key]*coordinationv1.Lease),
 		written:   make(map[vip.Key]bool),
 		deleted:   make(map[vip.Key]uint64),
@@ -72,6 +69,8 @@ func newCache(self, namespace string) cache {
 		changedAt: make(map[vip.Key]time.Time),
 		vanished:  make(map[vip.Key]*coordinationv1.Lease),
 		outdated:  make(map[vip.Key]uint64),
+
+		transferred: make(map[vip.Key]bool),
 	}
 }
 

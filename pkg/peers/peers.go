@@ -11,7 +11,7 @@
 // transmit intervals, is probed in two other ways:
 //
 //	TCP to its port   refused: its kernel runs, and its process does not       Dead
-//	ARP, NDP          nobody answers, and no node that is Alive hears it        Dead
+//	ARP, NDP          nobody answers, and no node that is heard hears it        Dead
 //	                  answered, and TCP is not refused                          Suspect
 //
 // The VIPs of a Dead node may be taken over. Suspect is a blocked port or a process that hangs: only

@@ -22,8 +22,8 @@ import (
 //	a  Its heartbeats arrive, and echo those of this node.
 //	s  Its heartbeats arrive, but have echoed none of this node's for suspectDelay. Or it is
 //	   silent for that long, and a probe was answered or proves nothing: its address never
-//	   answered, or an Alive node hears it. (From Dead only the former.)
-//	d  Its last heartbeat said that it stops. Or it was Alive once, is silent, no Alive node
+//	   answered, or a node that is heard hears it. (From Dead only the former.)
+//	d  Its last heartbeat said that it stops. Or it was Alive once, is silent, no node that is heard
 //	   hears it, and either a probe found that an address which used to answer does not, or it is
 //	   silent for refusedTime and its port has refused the last minRefusals connections. To end
 //	   the state Alive the last probe must be younger than probeMaxAge.
@@ -128,7 +128,7 @@ func (d *detector) needsProbe(p *peer, now time.Time) bool {
 // probeEnded stores the result of a probe of p that began at startedAt, and evaluates p, unless p
 // is heard. If heartbeats of p arrive, recordHeardProbe does. Else the result and its time are
 // stored, the next probe is put off by a pause that depends on p's state and is short after the
-// first refusals, and p is evaluated. But the result is dropped if p was heard meanwhile, or if
+// first refusals, and p is evaluated. But the result is dropped if p was heard meanwhile (if its heartbeats arrive: if its state has changed meanwhile), or if
 // this process was paused, started to listen, or was delayed by more than probeMaxDelay, and may
 // have missed the answers.
 func (d *detector) probeEnded(p *peer, result probeResult, startedAt, now time.Time) {
@@ -223,7 +223,7 @@ func (d *detector) evaluate(p *peer, now time.Time) {
 }
 
 // evaluateEnded finds p, which is Dead since its process has ended, gone, which is a change, if by the last probe nobody answers for its
-// address any more, nor on its port, and no Alive node hears it.
+// address any more, nor on its port, and no node that is heard hears it.
 func (d *detector) evaluateEnded(p *peer, now time.Time) {
 	probe := &p.probe
 	if probe.at.IsZero() || now.Sub(probe.at) >= probeMaxAge || !probe.answered || probe.result != (probeResult{}) || d.heardByOthers(p, now) {
@@ -233,7 +233,7 @@ func (d *detector) evaluateEnded(p *peer, now time.Time) {
 	d.changes = append(d.changes, change{node: p.name, was: p.state, is: p.state, why: p.why})
 }
 
-// silentSince returns when the last packet of p came, if it was verified, p is not heard any more, and no other node that this one hears hears it either;
+// silentSince returns when the last packet of p came, if it was verified, p is not heard any more, and no node that is heard hears it either;
 // zero otherwise, and while silence can't be judged. An earlier pause of this process changes nothing: what came meanwhile the kernel has kept.
 func (d *detector) silentSince(p *peer, now time.Time) time.Time {
 	if !p.rx.verified || p.rx.arriving(now) || !d.canJudgeSilence(p, now) || d.heardByOthers(p, now) {
@@ -248,7 +248,7 @@ func (d *detector) silentSince(p *peer, now time.Time) time.Time {
 //
 // Dead follows at once from an address that no longer answers, and from a port that has refused
 // minRefusals connections in a row after refusedTime of silence, if p was Alive once and no
-// Alive node hears it. Other results count after suspectDelay of
+// node that is heard hears it. Other results count after suspectDelay of
 // silence: p becomes Unknown if it was never Alive and its port refused, or neither it nor the
 // address answered; else Suspect. It is also Suspect if a packet from it could not be opened
 // within forgetAfter.

@@ -28,7 +28,7 @@ func (e *evaluation) countReachable() {
 	for _, p := range e.peers {
 		switch {
 		case !p.renews, p.status.Stopping:
-		case p.dead(), p.status.Liveness == vip.Suspect && p.status.Unanswered:
+		case p.dead(), p.status.Unanswered:
 			known++
 		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:
 			known, reached = known+1, reached+1

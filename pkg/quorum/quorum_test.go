@@ -569,16 +569,23 @@ func TestMoves(t *testing.T) {
 	}
 }
 
+// deadOwner is n1 of so many nodes that hold on without the API server, of which the last has just died; v.moves gives the VIP
+// that it had to holder.
+func deadOwner(nodes int, holder string) (v *view, key vip.Key) {
+	v, key = newView(nodes), vip.Key{Namespace: "default", Name: "kubevip-a"}
+	v.set(cut, 2, nodes)
+	v.pass(30*time.Second, false)
+	v.set(cut.is(vip.Dead), nodes, nodes)
+	v.pass(100*time.Millisecond, false)
+	v.versions = map[vip.Key]uint64{key: 5}
+	v.moves = map[vip.Key]Move{key: {Holder: holder, Epoch: 1, Version: 5, From: fmt.Sprint("n", nodes), FromEpoch: 1}}
+	return v, key
+}
+
 // What all have agreed on holds for all, though another node dies when some have carried it out and this one has not.
 func TestMovesAreCompleted(t *testing.T) {
-	key := vip.Key{Namespace: "default", Name: "kubevip-a"}
 	for _, agreed := range []bool{true, false} {
-		v := newView(5)
-		v.set(cut, 2, 5)
-		v.pass(30*time.Second, false)
-		v.set(cut.is(vip.Dead), 5, 5)
-		v.pass(100*time.Millisecond, false)
-		v.versions, v.moves = map[vip.Key]uint64{key: 5}, map[vip.Key]Move{key: {Holder: "n2", Epoch: 1, Version: 5, From: "n5", FromEpoch: 1}}
+		v, key := deadOwner(5, "n2")
 		if agreed {
 			v.state = v.state.Propose(v.moves)
 		}
@@ -597,14 +604,8 @@ func TestMovesAreCompleted(t *testing.T) {
 
 // Once a node reaches the API server, the others adopt no move: that node was told of none, and may have acquired the VIP. Nor do they when it has lost the API server again.
 func TestNoMoveIsAdoptedOnceTheAPIServerIsBack(t *testing.T) {
-	key := vip.Key{Namespace: "default", Name: "kubevip-a"}
 	for _, again := range []bool{false, true} {
-		v := newView(3)
-		v.set(cut, 2, 3)
-		v.pass(30*time.Second, false)
-		v.set(cut.is(vip.Dead), 3, 3)
-		v.pass(100*time.Millisecond, false)
-		v.versions, v.moves = map[vip.Key]uint64{key: 5}, map[vip.Key]Move{key: {Holder: "n1", Epoch: 1, Version: 5, From: "n3", FromEpoch: 1}}
+		v, _ := deadOwner(3, "n1")
 		v.state = v.state.Propose(v.moves)
 		v.pass(150*time.Millisecond, false) // n2 carries it out; what it says of that comes late
 		back := well.with(func(n *node) { n.agrees, n.epoch = false, 2 })

@@ -75,7 +75,7 @@ type PeerStatus struct {
 	// ProcessEnded: its Liveness is Dead since its kernel refuses connections to the heartbeat port: that
 	// still runs, and goes on to answer for VIPs until their lifetimes end.
 	ProcessEnded bool
-	// SilentSince is when the last heartbeat came, if it is overdue, and no other node that is Alive hears the
+	// SilentSince is when the last heartbeat came, if it is overdue, and no other node that is heard hears the
 	// node either; zero while one does, or this process may have missed its heartbeats.
 	SilentSince time.Time
 	// Unanswered: its Liveness is Suspect, and the last probes of its kernel had no answer, which answered before. So nothing shows that what this
