@@ -235,29 +235,33 @@ func TestStartAwaitsHeartbeats(t *testing.T) {
 	}
 }
 
-// While another node acts on moves that this one does not know of, it acquires no VIP lease that exists, since that may be what was moved.
+// While another node acts on moves that this one does not know of, or may, since what it says is late, it acquires no VIP lease that exists: that may be what was moved.
 func TestUnknownMovesAreNotAcquired(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, s := newNetwork(), leasetest.NewServer()
-		n1, n2, n3 := three(t, a, s)
-		n3.kill()
-		told := func(moves bool) {
-			a.announce("n3", vip.Heartbeat{Epoch: n3.world().Tenure.Epoch, APIReachable: true, TenureValid: true, MovesUnwritten: moves})
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a, s := newNetwork(), leasetest.NewServer()
+			n1, n2, n3 := three(t, a, s)
+			n3.kill()
+			a.announce("n3", vip.Heartbeat{Epoch: n3.world().Tenure.Epoch, APIReachable: true, TenureValid: true, MovesUnwritten: true})
 			time.Sleep(time.Second)
-		}
-		told(true)
-		n1.kill()
-		a.setLiveness("n2", "n1", vip.Dead)
-		time.Sleep(2 * time.Second)
-		n2.want("a", "b")
-		time.Sleep(time.Second)
-		if n2.serves("a") || !n2.serves("b") {
-			t.Errorf("n2 serves a %v, and b %v, which is new; want b only\n%s", n2.serves("a"), n2.serves("b"), s)
-		}
-		told(false)
-		n2.want("a", "b")
-		waitServes(t, n2, "a", time.Second)
-	})
+			n1.kill()
+			a.setLiveness("n2", "n1", vip.Dead)
+			time.Sleep(2 * time.Second)
+			if late {
+				a.announce("n3", vip.Heartbeat{Epoch: n3.world().Tenure.Epoch, TenureValid: true})
+				a.setOverdue("n2", "n3")
+			}
+			n2.want("a", "b")
+			time.Sleep(time.Second)
+			if n2.serves("a") || !n2.serves("b") {
+				t.Errorf("late %v: n2 serves a %v, and b %v, which is new; want b only\n%s", late, n2.serves("a"), n2.serves("b"), s)
+			}
+			a.announce("n3", vip.Heartbeat{Epoch: n3.world().Tenure.Epoch, APIReachable: true, TenureValid: true})
+			a.setLiveness("n2", "n3", vip.Alive)
+			n2.want("a", "b")
+			waitServes(t, n2, "a", time.Second)
+		})
+	}
 }
 
 // Nor does it release one that is in its own name, such as after it was stopped: another node may have what that says, and does not see the write.

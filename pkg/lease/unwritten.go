@@ -182,14 +182,14 @@ func (l *Leases) addTransfers(next *coordinationv1.Lease, node string) {
 }
 
 // mayTransfer reports whether all nodes that are not fenced, but for one, understand transfers, VIP leases stay where they are, and
-// none was moved without the API server that this node does not know of.
+// none was, or may have been, moved without the API server that this node does not know of.
 func (l *Leases) mayTransfer(without string) bool {
 	for node, p := range l.peers {
 		if node != without && p.Exists && !p.Over && !p.info.Transfers {
 			return false
 		}
 	}
-	return !l.location.moving() && l.location.ready && !l.decision.UnknownMoves
+	return !l.location.moving() && l.location.ready && !l.decision.UnknownMoves && !l.decision.PossibleMoves
 }
 
 // mayReceive reports whether what o has may be transferred to a node: it is this one, or alive and in an epoch that is not over, and has not

@@ -175,7 +175,7 @@ func (l *Leases) writeVIPLeases(ctx context.Context, now time.Time) {
 // this node's claim on it is valid, or was moved to it without the API server from one that is void by now, and the Successor is alive; acquired if no claim on it is
 // valid, not even an orphaned one of another node, or if it was transferred to this node; released if a Herald wrote this node as its holder and it
 // is unplanned in its newest version. None that exists is acquired or released while others act on moves that this node does not know
-// (quorum.Decision.UnknownMoves). Leases for which mayWrite is false are left out, but for hand-overs of those that only wait after a failure.
+// (quorum.Decision.UnknownMoves), nor acquired while they may (PossibleMoves). Leases for which mayWrite is false are left out, but for hand-overs of those that only wait after a failure.
 func (l *Leases) listUpdates(now time.Time) []update {
 	var handOver, acquire, releases, behind []update
 	for k, intent := range l.writes.intents {
@@ -198,7 +198,7 @@ func (l *Leases) listUpdates(now time.Time) []update {
 		valid = valid || l.foreignClaim(k, now)
 		may := l.writes.mayWrite(k, l.cache.version(k), now)
 		switch {
-		case intent.Action == vip.Acquire && !valid && l.decision.UnknownMoves && from != nil:
+		case intent.Action == vip.Acquire && !valid && (l.decision.UnknownMoves || l.decision.PossibleMoves) && from != nil:
 			// It may have been moved to another node without the API server.
 		case intent.Action == vip.Acquire && !valid && may:
 			acquire = append(acquire, update{vip.Acquire, k, from, intent, l.o.Node, l.own.Epoch, o, false, false})

@@ -177,9 +177,12 @@ func (s State) movedFrom(node string, epoch int64) bool {
 
 // findUnknownMoves sets Decision.UnknownMoves: a peer that is Alive says that it acts on claims which were moved to it and are not written, and this node has known
 // of no Move to it since it began to say so; or of those that it knew, but has lost its epoch since, so that the others may have moved more without it.
+// And Decision.PossibleMoves: an Alive peer acted on its claims without the API server when it was last heard, and its heartbeat is Overdue.
 func (e *evaluation) findUnknownMoves() {
 	for node, p := range e.peers {
-		acts := p.status.Liveness == vip.Alive && p.status.Heartbeat.MovesUnwritten
+		h := p.status.Heartbeat
+		acts := p.status.Liveness == vip.Alive && h.MovesUnwritten
+		e.d.PossibleMoves = e.d.PossibleMoves || p.status.Overdue && h.TenureValid && !h.APIReachable
 		if !acts && !p.movesKnown {
 			continue
 		}

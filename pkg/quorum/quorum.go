@@ -209,7 +209,10 @@ type Decision struct {
 	// UnknownMoves: a peer that is Alive acts on claims that were moved without the API server (Heartbeat.MovesUnwritten), of which
 	// this node does not know. What the leases say is free may be the peer's, and so may what was transferred to this node and is not written.
 	UnknownMoves bool
-	Holders      int // how many nodes act on their claims, as this one sees it
+	// PossibleMoves: what such a peer says is late, and there may be moves to it of which it has said nothing yet. It lasts until that
+	// arrives, or the peer is not Alive any more: for 3 s at most.
+	PossibleMoves bool
+	Holders       int // how many nodes act on their claims, as this one sees it
 	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.
 	NeedsGateway bool
 	Changed      bool // a plan made from the decision before may be out of date

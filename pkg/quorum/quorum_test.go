@@ -675,19 +675,24 @@ func TestUnknownMoves(t *testing.T) {
 		t.Error("this node has lost its epoch: the others may have moved more since")
 	}
 	v = newView(4)
+	late := cut.with(func(n *node) { n.overdue = true })
 	for _, tt := range []struct {
-		name  string
-		other node
-		want  bool
+		name              string
+		other             node
+		unknown, possible bool
 	}{
-		{"it says so", well.with(func(n *node) { n.moves = true }), true},
-		{"it says so no more", well, false},
-		{"it said so before it died", well.is(vip.Dead).with(func(n *node) { n.moves = true }), false},
+		{"it says so", well.with(func(n *node) { n.moves = true }), true, false},
+		{"it says so no more", well, false, false},
+		{"it said so before it died", well.is(vip.Dead).with(func(n *node) { n.moves = true }), false, false},
+		{"it acts without the API server", cut, false, false},
+		{"what it says since is late", late, false, true},
+		{"it acted on nothing", late.with(func(n *node) { n.tenure = false }), false, false},
+		{"it reached the API server", well.with(func(n *node) { n.overdue = true }), false, false},
 	} {
 		v.set(tt.other, 2, 2)
 		v.pass(50*time.Millisecond, true)
-		if v.d.UnknownMoves != tt.want {
-			t.Errorf("%s: unknown moves %v, want %v", tt.name, v.d.UnknownMoves, tt.want)
+		if v.d.UnknownMoves != tt.unknown || v.d.PossibleMoves != tt.possible {
+			t.Errorf("%s: unknown moves %v, possible ones %v; want %v, %v", tt.name, v.d.UnknownMoves, v.d.PossibleMoves, tt.unknown, tt.possible)
 		}
 	}
 }

@@ -63,5 +63,6 @@ expect "a minority moves" fault 's/!n\[a\].api \&\& n\[a\].enough;/!n[a].api;/'
 expect "nodes move while another reaches the API server" fault 's/holds(a) \&\& !n\[a\].api \&\& n\[a\].enough/holds(a) \&\& n[a].enough/'
 order="-DREVERSE -DT_REVERSE" # finds these sooner
 expect "a node that does not know the moves acquires" fault 's/n\[a\].ready \&\& !n\[a\].unknown/n[a].ready/'
+expect "a node acquires while a heartbeat may be late" fault 's/ \&\& !possible(a)//'
 expect "a move counts in any version" fault 's/(n\[a\].over || n\[a\].version != n\[a\].replaces)/n[a].over/'
 expect "a void claim is not told to its owner" fault 's/^#define voids(a, b) (/#define voids(a, b) (false \&\& /'

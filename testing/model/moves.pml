@@ -12,11 +12,10 @@
  * The API server comes back to each node, and a process that has ended starts, at any time. At some time all stays as it is, or is mended, and the nodes go on until nothing happens any more.
  *
  * Time: what takes milliseconds happens at once (settle): heartbeats, watches, renewals and plans, if nothing delays them. Whatever waits (tolerance, agreementTime, the renew deadline, a detection time)
- * may end at any moment. Four bounds are kept as an order of events:
+ * may end at any moment. Three bounds are kept as an order of events:
  *   - who hears a node that reaches the API server yields before that fences it for silence, and who has no quorum gives up before (renew deadline < lease duration);
  *   - a node drops a move to another after that has dropped it (the renew deadline < the lease duration);
- *   - a process that starts hears each node that it can hear before it acts (meetTime);
- *   - a heartbeat that is late arrives, or its sender is not alive any more, before its receiver acquires the VIP.
+ *   - a process that starts hears each node that it can hear before it acts (meetTime).
  *
  * What must hold:
  *   - two nodes that hear each other never act on claims to the VIP at once, but while one of them has yet to hear or to read what has been said or written already, or has no
@@ -121,8 +120,9 @@ hidden byte i; hidden byte j; hidden byte count; hidden byte agree; hidden byte 
 /* a node that can be asked, answers for the VIP, and is neither heard nor dead: nobody binds beside it (decision 0120) */
 #define beside(a, b) (a != b && n[b].bound && n[a].cut == n[b].cut && n[a].heard[b].liveness == SUSPECT)
 
-/* it is yet to hear something */
-#define lagging(a) (n[a].heard[0].lags || n[a].heard[1].lags || n[a].heard[NODES - 1].lags)
+/* what another says is late, which acted without the API server when it was last heard (Decision.PossibleMoves) */
+#define overdue(a, b) (n[a].heard[b].lags && n[a].heard[b].liveness == ALIVE && n[a].heard[b].acts && !n[a].heard[b].api)
+#define possible(a) (overdue(a, 0) || overdue(a, 1) || overdue(a, NODES - 1))
 #define bad (!calm && faults < FAULTS)
 /* it has heard whom it can hear */
 #define heardOf(a, b) (a == b || !hears(a, b) || n[a].heard[b].liveness != UNKNOWN)
@@ -376,7 +376,7 @@ proctype node(byte a) {
 		:: d_step { runs(a) && n[a].reaches && reaches(a) && n[a].moved != NONE && (n[a].moved == a + 1 || !(n[n[a].moved - 1].moved == n[a].moved && holds(n[a].moved - 1))) ->
 			n[a].moved = NONE; n[a].voids = 0; n[a].replaces = 0; n[a].epoch = 0 }
 		/* the VIP is free, or its own by a move: it writes its claim, on top of what it knows */
-		:: d_step { runs(a) && n[a].reaches && reaches(a) && n[a].doubt == 0 && n[a].ready && !n[a].unknown && !lagging(a) && n[a].version == version && void(a, named(a), named_epoch(a)) &&
+		:: d_step { runs(a) && n[a].reaches && reaches(a) && n[a].doubt == 0 && n[a].ready && !n[a].unknown && !possible(a) && n[a].version == version && void(a, named(a), named_epoch(a)) &&
 			(n[a].moved == NONE || n[a].moved == a + 1 || void(a, (n[a].moved - 1), n[a].epoch)) && version < MAXVERSION ->
 			version++; holder[version] = a; claim[version] = n[a].life;
 			n[a].version = version }
