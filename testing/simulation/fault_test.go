@@ -23,6 +23,7 @@ const (
 	noAnswers   faultKind = "its requests are not answered" // those under way are not when it ends, either
 	lateWatch   faultKind = "its watch is late"
 	unplug      faultKind = "its cable is out"
+	unheard     faultKind = "nothing arrives that it transmits"
 	otherSide   faultKind = "on the other side of the LAN"
 	blocked     faultKind = "its heartbeat port is blocked"
 	hung        faultKind = "its process hangs"
@@ -52,7 +53,7 @@ func (n *node) toggle(what faultKind) (wrong bool) {
 }
 
 // applyFaults sets n's cable, side, port and client as n's faults and the cluster's require, and
-// checks the owners of n's addresses if cable or side changed. The cluster's mutex must be held.
+// checks the owners of n's addresses if one of the first two changed. The cluster's mutex must be held.
 func (n *node) applyFaults() {
 	c := n.c
 	n.changed = time.Now()
@@ -60,8 +61,8 @@ func (n *node) applyFaults() {
 	if n.has(otherSide) != n.has(split) {
 		side = 1
 	}
-	if cable := !n.has(unplug); cable != n.cable || side != n.side {
-		n.cable, n.side = cable, side
+	if cable, transmits := !n.has(unplug), !n.has(unplug) && !n.has(unheard); cable != n.cable || transmits != n.transmits || side != n.side {
+		n.cable, n.transmits, n.side = cable, transmits, side
 		for a := range n.kernel {
 			c.checkOwners(a)
 		}
@@ -131,9 +132,11 @@ func (c *cluster) anyFault(r *rand.Rand, n *node) {
 // wireFault is, half of the time, a fault of what the nodes see of each other, else an anyFault.
 func (c *cluster) wireFault(r *rand.Rand, n *node) {
 	o := c.nodes[r.IntN(len(c.nodes))]
-	switch r.IntN(15) {
+	switch r.IntN(16) {
 	default:
 		c.anyFault(r, n)
+	case 9:
+		c.toggle(r, n, unheard)
 	case 7:
 		c.toggle(r, n, noAnswers)
 	case 8:

@@ -9,7 +9,7 @@ import (
 )
 
 // TestProcessesThatEnd: a process that crashes or hangs is no node that died. As long as its kernel answers for its VIPs no other node does, and
-// nothing moves if it comes back by then.
+// nothing moves if it comes back by then. A node that nobody hears, since what it transmits does not arrive, is one, and moves none but its own VIPs.
 func TestProcessesThatEnd(t *testing.T) {
 	const long = 15 * time.Second
 	tests := []struct {
@@ -96,6 +96,12 @@ func TestProcessesThatEnd(t *testing.T) {
 				time.Sleep(long)
 			}
 			c.toggleForAll(nil, apiAway)
+			time.Sleep(long)
+		}},
+		{"nothing arrives that it transmits", time.Second, 1, func(c *cluster) {
+			c.nodes[0].toggle(unheard)
+			time.Sleep(long)
+			c.nodes[0].toggle(unheard)
 			time.Sleep(long)
 		}},
 		{"crash while the API server is away", 100 * time.Millisecond, 1, func(c *cluster) {

@@ -26,6 +26,7 @@ type reachability struct {
 	liveness vip.Liveness
 	ended    bool // Dead: its process has ended, and its kernel answers
 	silent   bool // Suspect: nobody hears it
+	heard    bool // Suspect: it is heard, but hears nothing of the one that finds it so
 }
 
 // A peerView is one node's status of another, and how it will find it next.
@@ -39,6 +40,9 @@ type peerView struct {
 
 // overdueAfter is two heartbeat periods of pkg/peers.
 const overdueAfter = 200 * time.Millisecond
+
+// unansweredAfter is after what time a node knows that what it sends to another no longer arrives: by pkg/peers' second probe without an answer.
+const unansweredAfter = 5 * time.Second
 
 // A delivery changes what one node sees. apply reports whether it has changed anything.
 type delivery struct {
@@ -88,9 +92,10 @@ func (w *processWire) Statuses() map[string]vip.PeerStatus {
 			g := w.views[n.id][i] // a copy
 			now := time.Now()
 			g.Overdue = g.Liveness == vip.Alive && g.next.liveness != vip.Alive && !now.Before(g.overdueFrom)
-			if g.HeardAt = g.lostAt; g.next.liveness == vip.Alive {
+			if g.HeardAt = g.lostAt; g.next.liveness == vip.Alive || g.next.heard {
 				g.HeardAt = now
 			}
+			g.Unanswered = g.Liveness == vip.Suspect && g.next.heard && now.Sub(g.lostAt) > unansweredAfter
 			if g.next.silent && now.Sub(g.lostAt) > overdueAfter {
 				g.SilentSince = g.lostAt
 			}
@@ -121,7 +126,7 @@ func (w *processWire) Liveness() vip.Liveness {
 	n := w.p.n
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	if n.cable && n.side == 0 {
+	if n.transmits && n.side == 0 {
 		return vip.Alive
 	}
 	return vip.Dead
@@ -186,11 +191,11 @@ func (w *wire) deliverDue(at time.Time) {
 	}
 }
 
-// deliverHeartbeat gives o the heartbeat of n, unless o does not see n as alive or has it already. It
+// deliverHeartbeat gives o the heartbeat of n, unless o does not hear n, or has it already. It
 // reports whether it was given.
 func (w *wire) deliverHeartbeat(n, o *node) bool {
 	g := &w.views[o.id][n.id]
-	if g.Liveness != vip.Alive || g.Heartbeat == w.heartbeats[n.id] || w.reach(o, n).liveness != vip.Alive {
+	if r := w.reach(o, n); g.Liveness != vip.Alive && g.Liveness != vip.Suspect || g.Heartbeat == w.heartbeats[n.id] || r.liveness != vip.Alive && !r.heard {
 		return false
 	}
 	g.Heartbeat = w.heartbeats[n.id]
@@ -212,8 +217,12 @@ func (w *wire) reach(n, o *node) reachability {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	switch {
-	case !n.cable || !o.cable || n.side != o.side:
+	case !n.cable || !o.transmits || n.side != o.side:
 		return reachability{liveness: vip.Dead}
+	case !n.transmits && (o.proc == nil || n.portBlocked || o.portBlocked || o.has(hung)): // nothing of it comes, and it can't be asked
+		return reachability{liveness: vip.Dead}
+	case !n.transmits:
+		return reachability{liveness: vip.Suspect, heard: true}
 	case o.proc == nil:
 		return reachability{liveness: vip.Dead, ended: true} // its kernel refuses
 	case n.portBlocked || o.portBlocked || o.has(hung):
