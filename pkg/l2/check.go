@@ -32,6 +32,7 @@ type AddressChecks struct {
 	// What follows belongs to run.
 	list             []*conflictCheck // checks, to be gone through ten times a second
 	nextFormer       time.Time        // when requests of CheckFormer may be sent again
+	formerChanged    time.Time        // since when results of them have changed, of which stepFormer has not told; zero: there are none
 	nextVerify       time.Time        // when requests of CheckVerify may be sent again
 	unconfirmedFirst bool             // those with an unconfirmed finding come first; toggled by each request of CheckVerify
 }

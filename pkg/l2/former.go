@@ -18,6 +18,9 @@ const (
 	// formerBurst is how many requests are sent each formerGap once most of a round had no reply, or one address is known not to be answered for: a kernel
 	// removes those that were renewed together at the same time.
 	formerBurst = 250
+	// formerHold is how long results of a CheckFormer are kept back at most while other addresses have begun to be silent: each report is a pass of the agent, after
+	// which it rests, and the others would have to wait for the next.
+	formerHold = 5 * formerGap
 	// Kernels that have answered for slowAfter, longer than an address lives that nobody renews, may do so for hours. Then one request is sent each slowGap,
 	// until one of them has no reply.
 	slowAfter = vip.AddressLifetime + vip.AddressRemovalDelay + time.Second
@@ -26,7 +29,8 @@ const (
 
 // stepFormer goes on with list, all CheckFormer, once nextFormer has come: it ends the rounds that wait for replies (endFormer), and sends the
 // next requests (sendFormer): first for addresses that were not answered for in the last round, then for those that were asked for
-// the longest time ago. It returns when to call it again, and whether a result changed.
+// the longest time ago. It returns when to call it again, and whether results have changed: of addresses that cease to be answered for
+// together, once all have (formerHold).
 func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next time.Time, changed bool) {
 	if now.Before(c.nextFormer) {
 		return c.nextFormer, false
@@ -57,6 +61,13 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 		if c.sendFormer(x, now) {
 			changed = true
 		}
+	}
+	if changed && c.formerChanged.IsZero() {
+		c.formerChanged = now
+	}
+	more := slices.ContainsFunc(list, func(x *conflictCheck) bool { return x.unanswered > 0 })
+	if changed = !c.formerChanged.IsZero() && (!more || now.Sub(c.formerChanged) >= formerHold); changed {
+		c.formerChanged = time.Time{}
 	}
 	if len(list) == 0 {
 		return now.Add(never), changed

@@ -92,7 +92,7 @@ func TestFormerOwnerWithLoss(t *testing.T) {
 	})
 }
 
-// However many addresses there are, some are asked for at a time; once one is silent all are.
+// However many addresses there are, some are asked for at a time; once one is silent all are. What is found at once is told once.
 func TestManyFormerOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count = 400
@@ -114,6 +114,7 @@ func TestManyFormerOwners(t *testing.T) {
 		for _, x := range want {
 			r.lan.setHosts("eth0", x.Addr.String())
 		}
+		r.poked()
 		time.Sleep(5*formerGap + time.Millisecond) // one round, and three of formerBurst
 		if got := strings.Count(r.results(), "no answer"); got != formerBurst {
 			t.Errorf("%d are known to be silent at first, want %d", got, formerBurst)
@@ -121,6 +122,9 @@ func TestManyFormerOwners(t *testing.T) {
 		time.Sleep(3 * formerGap)
 		if got := strings.Count(r.results(), "no answer"); got != count {
 			t.Errorf("%d of %d are known to be silent", got, count)
+		}
+		if got := r.poked(); got < 1 || got > 2 {
+			t.Errorf("told %d times, want once or twice", got)
 		}
 	})
 }
