@@ -34,7 +34,9 @@ func (s setup) scale(ctx context.Context, n, objects int) error {
 	if err != nil {
 		return err
 	}
-	err = b.measureScale(ctx, objects)
+	if err = b.lab.PreferControlPlane(); err == nil { // many Heralds would leave it nothing
+		err = b.measureScale(ctx, objects)
+	}
 	return errors.Join(err, b.lab.Down())
 }
 

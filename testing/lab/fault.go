@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -120,6 +122,28 @@ func (l *Lab) RestartEtcd(ctx context.Context, after time.Duration) error {
 		return err
 	}
 	return l.awaitAPI(ctx)
+}
+
+// preferred is the niceness of what PreferControlPlane prefers.
+const preferred = -15
+
+// PreferControlPlane gives etcd, the API server and the controller-manager the processors before all others, as if they had a machine
+// of their own. An API server that is started later has the usual priority again.
+func (l *Lab) PreferControlPlane() error {
+	if l.api == nil {
+		return errAttached
+	}
+	for _, p := range []*Process{l.etcd, l.api, l.controllers} {
+		if err := syscall.Setpriority(syscall.PRIO_PGRP, p.Pid, preferred); err != nil {
+			return fmt.Errorf("can't change the priority of %s: %w", p.Name, err)
+		}
+		// Each process has a session of its own, by which a kernel with autogroups (sched(7)) schedules.
+		err := os.WriteFile(fmt.Sprintf("/proc/%d/autogroup", p.Pid), []byte(strconv.Itoa(preferred)), 0)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("can't change the priority of %s: %w", p.Name, err)
+		}
+	}
+	return nil
 }
 
 // Lose has a node lose so many of a hundred frames on eth0, in and out, whatever their protocol: with 100
