@@ -210,7 +210,7 @@ type Decision struct {
 	// this node does not know. What the leases say is free may be the peer's, and so may what was transferred to this node and is not written.
 	UnknownMoves bool
 	// PossibleMoves: what such a peer says is late, and there may be moves to it of which it has said nothing yet. It lasts until that
-	// arrives, or the peer is not Alive any more: for 3 s at most.
+	// arrives, or the peer is not Alive any more: some seconds at most.
 	PossibleMoves bool
 	Holders       int // how many nodes act on their claims, as this one sees it
 	// NeedsGateway: of two halves one is to be chosen, so Input.Gateway matters.
