@@ -98,7 +98,7 @@ func (n nodeStatus) barred(now time.Time) string {
 	case !n.Info.Links[i].Up:
 		return "carries no VIP: its link " + link + " is down"
 	case n.Info.Isolated:
-		return "carries no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
+		return "takes no VIP: it reaches too few other nodes on the VIPs' link, though its own link is up; look at the switch"
 	}
 	return ""
 }

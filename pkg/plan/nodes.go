@@ -35,6 +35,9 @@ type member struct {
 }
 
 // hasSession reports whether at least one BGP session of the node is established.
+// isolatedRefusal is the refusal of a node that is isolated.
+const isolatedRefusal = "it reaches too few other nodes on the VIPs' link"
+
 func (n *member) hasSession() bool { return slices.ContainsFunc(n.Info.BGPSessions, vip.BGPSession.Up) }
 
 // whyExcluded returns why the node takes no VIP of a Service: its Herald's refusal, else the
@@ -77,7 +80,7 @@ func newNodes(w *vip.World) *nodes {
 		case o.ShuttingDown && othersStay: // VIPs go before the Pods behind them do; while no other node is alive they stay
 			n.refusal = "it is being shut down"
 		case x.Info.Isolated:
-			n.refusal = "it reaches too few other nodes on the VIPs' link"
+			n.refusal = isolatedRefusal
 		case x.Name != w.Self:
 			n.refusal = x.Info.Excluded
 		}

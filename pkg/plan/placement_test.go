@@ -216,3 +216,35 @@ func TestHash(t *testing.T) {
 		}
 	}
 }
+
+// A node that is isolated keeps what it has while it knows of no node that could have it, and takes nothing else.
+func TestIsolated(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(w *vip.World)
+		keeps  bool
+	}{
+		{"alone", func(*vip.World) {}, true},
+		{"another is alive", func(w *vip.World) { w.Members[1].Alive = true }, true},
+		{"another is alive, and isolated, too", func(w *vip.World) { w.Members[1].Alive, w.Members[1].Info.Isolated = true, true }, true},
+		{"its link is down", func(w *vip.World) { w.Members[0].Info = info(false); w.Members[0].Info.Isolated = true }, false},
+		{"it stops", func(w *vip.World) { w.Stopping = true }, false},
+	}
+	for _, tt := range tests {
+		r := rules()
+		w := bind(r, held(world(svc("a", "10.77.0.50", written("n1")), svc("b", "10.77.0.51")), "a", "n1"))
+		w.Members[0].Info.Isolated = true
+		for i := range w.Members[1:] {
+			w.Members[1+i].Alive = false
+		}
+		tt.change(&w)
+		p := Make(r, w)
+		if got := len(p.Addresses) == 1 && p.Addresses[0].Addr == addr("10.77.0.50"); got != tt.keeps || !tt.keeps && len(p.Addresses) > 0 {
+			t.Errorf("%s: keeps a %v, want %v\n%s", tt.name, got, tt.keeps, summary(p))
+		}
+		handsOver := slices.ContainsFunc(p.LeaseIntents, func(x vip.LeaseIntent) bool { return x.Action == vip.HandOver && x.Successor == "n2" })
+		if want := tt.name == "another is alive"; handsOver != want {
+			t.Errorf("%s: hands over %v, want %v", tt.name, handsOver, want)
+		}
+	}
+}

@@ -184,7 +184,7 @@ func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 
 // keepOrHandOver plans for a unit that this node holds with a valid tenure: it is handed over if it
 // has a target, else kept if this node is eligible, or refuses nothing and u is
-// keptWithoutEligible. Else u is rejected, and its leases are released since the Plan has no
+// keptWithoutEligible, or if it is keptIsolated. Else u is rejected, and its leases are released since the Plan has no
 // LeaseIntent for them.
 //
 // Unless rejected it is announced, even while it is handed over: DHCP is asked, and each
@@ -199,7 +199,7 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 				m.addEvent(s, vip.LeaseRefused, "it stays with node "+m.Self+", since the API server refuses to have the Lease "+u.lease.String()+" written: "+refusal, 0)
 			}
 		}
-	case whyIneligible(&u.requirements, m.self) == "", u.services[0].keptWithoutEligible && m.self.refusal == "":
+	case whyIneligible(&u.requirements, m.self) == "", u.services[0].keptWithoutEligible && m.self.refusal == "", m.keptIsolated(u):
 		m.wantLeases(u, vip.Acquire, "")
 	default:
 		m.rejectUnit(u)
@@ -218,6 +218,17 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 		}
 		m.routes.advertise(s, handingOver)
 	}
+}
+
+// keptIsolated reports whether this node, which holds u, is eligible for it but for being isolated. It knows of no node that could have u then. If the others
+// live, and it is cut off from them, they fence it, and u is theirs; if they are dead, nobody would serve u for as long as their node leases count.
+func (m *unitPlanner) keptIsolated(u *unit) bool {
+	if m.self.refusal != isolatedRefusal {
+		return false
+	}
+	other := *m.self
+	other.refusal = ""
+	return whyIneligible(&u.requirements, &other) == ""
 }
 
 // requestDHCP is requestForUnit, but does nothing while a node whose kernel may answer for VIPs that are not its own does so for an address that is leased for u, and this

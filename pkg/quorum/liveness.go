@@ -17,7 +17,7 @@ const (
 )
 
 // countReachable counts, of the nodes that renew their node lease, those that are Alive,
-// Suspect or dead (Decision.Known), and those that are Alive, or Suspect and not Unanswered (Reached), this node
+// Suspect or dead (Decision.Known), and those that are Alive, or Suspect and not Unanswered, or dead as a process alone (Reached), this node
 // in both: one that hears the others, but is heard by none, reaches none. A node that is dead since it said that it stops is in neither. From that it decides s.mayFence: more than half of those known are reached, without
 // one whose heartbeat is Overdue (half, if the gateway is Alive). s.mayFenceHung: the same, where one that is silent (SilentSince) is not reached either. And Decision.Isolated: while
 // this node renews in time and reaches less than half (half, if the gateway is Dead), and for
@@ -28,6 +28,8 @@ func (e *evaluation) countReachable() {
 	for _, p := range e.peers {
 		switch {
 		case !p.renews, p.status.Stopping:
+		case p.dead() && p.status.ProcessEnded: // its kernel refuses connections, so this node is not cut off from it
+			known, reached = known+1, reached+1
 		case p.dead(), p.status.Unanswered:
 			known++
 		case p.status.Liveness == vip.Alive, p.status.Liveness == vip.Suspect:
@@ -42,7 +44,7 @@ func (e *evaluation) countReachable() {
 	}
 	e.d.Reached, e.d.Known = reached, known
 	gateway := vip.Unknown
-	if 2*reached == known || 2*heard == known {
+	if 2*reached == known || 2*inTime == known || 2*heard == known {
 		gateway, e.d.NeedsGateway = e.Gateway, true
 	}
 	s, now, before := &e.s, e.Now, e.s.isolated

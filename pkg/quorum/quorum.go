@@ -196,7 +196,7 @@ type Decision struct {
 	HoldUntil time.Time // the tenure lasts until then though no renewal succeeds; zero: until the renew deadline
 	Confirmed bool      // the tenure is confirmed, though no renewal has succeeded since the process was stopped: Self.ConfirmAfter is over
 
-	Isolated       bool                 // this node reaches too few others to carry VIPs
+	Isolated       bool                 // this node reaches too few others to take VIPs
 	Reached, Known int                  // how many of the nodes that renew this one reaches, and how many of those have ever been alive to it; itself included
 	Suspects       []string             // the nodes that renew and have been Suspect for RejoinTime, sorted
 	Alive          map[string]bool      // the peers that may be given VIPs

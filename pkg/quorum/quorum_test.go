@@ -453,6 +453,28 @@ func TestTransmitsNothing(t *testing.T) {
 	}
 }
 
+// Processes that end isolate nobody: the kernels that refuse connections are reached.
+func TestEndedProcessesIsolateNobody(t *testing.T) {
+	ended := well.is(vip.Dead).with(func(n *node) { n.ended, n.renews = true, false })
+	v := newView(3)
+	v.set(ended, 2, 3)
+	v.pass(time.Second, true)
+	if v.d.Isolated || v.d.Reached != 3 {
+		t.Errorf("isolated %v, reaches %d of %d; want 3 of 3", v.d.Isolated, v.d.Reached, v.d.Known)
+	}
+	v.pass(5*time.Second, true)
+	if len(v.d.Fence) > 0 {
+		t.Errorf("fences %v, and hears nobody", v.d.Fence)
+	}
+	v = newView(2)
+	v.gateway = vip.Alive
+	v.set(ended, 2, 2)
+	v.pass(6*time.Second, true)
+	if v.d.Isolated || len(v.d.Fence) != 1 {
+		t.Errorf("isolated %v, fences %v; want the other of two fenced, since the gateway answers", v.d.Isolated, v.d.Fence)
+	}
+}
+
 // Nodes that stop in good order isolate nobody: the last one still has statuses to clear.
 func TestStoppingNodesIsolateNobody(t *testing.T) {
 	v := newView(3)

@@ -45,7 +45,7 @@ type NodeInfo struct {
 	DefaultInterface string `json:"defaultInterface"`   // the link "auto" falls back to
 	Links            []Link `json:"links"`              // sorted by name
 	Excluded         string `json:"excluded,omitempty"` // why the node itself refuses VIPs, or ""
-	Isolated         bool   `json:"isolated,omitempty"` // it reaches too few other nodes on the VIPs' link to carry any
+	Isolated         bool   `json:"isolated,omitempty"` // it reaches too few other nodes on the VIPs' link to take any
 	// LivenessOff is why it exchanges no heartbeats on the VIPs' link, or "".
 	LivenessOff string `json:"livenessOff,omitempty"`
 	// HeartbeatKeys is the IDs of the keys with which it decrypts heartbeats (peers.KeyID), the

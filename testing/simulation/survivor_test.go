@@ -1,0 +1,58 @@
+package simulation
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestMostNodesEnd: most nodes, or most of the processes, end at once, and the API server does not. The node that is left keeps all that it has, though it reaches nobody and
+// can't know whether it is cut off, and takes the rest once the node leases of the others have been silent.
+func TestMostNodesEnd(t *testing.T) {
+	for _, power := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, size{nodes: 3, services: 30})
+			c.wire = newWire(c, rand.New(rand.NewPCG(1, 27)))
+			c.run(rand.New(rand.NewPCG(1, 28)), 1, func(*rand.Rand, *node) {
+				time.Sleep(30 * time.Second)
+				left := c.nodes[0]
+				c.mu.Lock()
+				has := map[netip.Addr]bool{}
+				for a := range left.kernel {
+					has[a] = true
+				}
+				c.mu.Unlock()
+				for _, n := range c.nodes[1:] {
+					if power {
+						n.toggle(unplug) // nothing refuses connections any more
+					}
+					n.kill(power)
+				}
+				for range 300 {
+					time.Sleep(100 * time.Millisecond)
+					c.mu.Lock()
+					for a := range has {
+						if x := left.kernel[a]; x == nil || !time.Now().Before(x.until) {
+							t.Errorf("power %v: %s is no longer answered for", power, a)
+							delete(has, a)
+						}
+					}
+					c.mu.Unlock()
+				}
+				c.mu.Lock()
+				for _, s := range c.services {
+					if who := c.answers(s.Addresses[0], 0); len(who) != 1 || who[0] != left {
+						t.Errorf("power %v: %s is answered by %d nodes half a minute later", power, s.Addresses[0], len(who))
+					}
+				}
+				c.mu.Unlock()
+				for _, n := range c.nodes[1:] {
+					n.end(unplug)
+					n.start()
+				}
+			})
+		})
+	}
+}
