@@ -120,7 +120,7 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 		c.updateMetric()
 		c.a.opts.Poke()
 	}
-	return max(next.Sub(now), stepGap)
+	return max(time.Until(next), stepGap)
 }
 
 // takeWanted replaces the checks by those that were put last. One that was there before (Same)

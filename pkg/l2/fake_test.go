@@ -36,6 +36,7 @@ type fakeLAN struct {
 	frames       []string // every frame: "1.1s eth0 arp request 10.0.0.9 02:00:00:00:00:0a"
 	senders      int      // open
 	receivers    map[*fakeReceiver]bool
+	sendTime     time.Duration                    // that sending a frame takes
 	hosts        map[string]func(neighborMessage) // by "eth0 10.0.0.9": who else has the address, and is asked for it
 }
 
@@ -127,6 +128,7 @@ func (m *fakeSender) Close() error {
 }
 
 func (m *fakeSender) send(frame []byte) error {
+	time.Sleep(m.lan.sendTime)
 	m.lan.mu.Lock()
 	defer m.lan.mu.Unlock()
 	now, ok := m.lan.ifis[m.link.Name]

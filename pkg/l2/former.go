@@ -72,7 +72,7 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 	if len(list) == 0 {
 		return now.Add(never), changed
 	}
-	c.nextFormer = now.Add(gap)
+	c.nextFormer = time.Now().Add(gap) // hundreds of requests take time to be sent, too
 	return c.nextFormer, changed
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/heraldvip/herald/pkg/vip"
+	"github.com/heraldvip/herald/testing/check"
 )
 
 func formerCheck(addr string) vip.AddressCheck {
@@ -126,5 +127,33 @@ func TestManyFormerOwners(t *testing.T) {
 		if got := r.poked(); got < 1 || got > 2 {
 			t.Errorf("told %d times, want once or twice", got)
 		}
+	})
+}
+
+// The time that a burst of requests takes to be sent, more than a formerGap, does not count as a delay after which replies may be unread. It is real time:
+// frames are sent under a lock.
+func TestFormerOwnersAndASlowSender(t *testing.T) {
+	const count = 250
+	r := newFixture(t, newLAN("eth0"))
+	r.lan.sendTime = 100 * time.Microsecond
+	defer check.Run(t, r.Announcer)()
+	var want []vip.AddressCheck
+	for i := range count {
+		want = append(want, formerCheck(fmt.Sprintf("10.0.%d.%d", 1+i/200, 1+i%200)))
+	}
+	r.AddressChecks().Put(want)
+	check.Until(t, 10*time.Second, "all are known to be silent", func() error {
+		var w vip.World
+		r.Observe(&w)
+		silent := 0
+		for _, x := range w.CheckResults {
+			if x.NoAnswer {
+				silent++
+			}
+		}
+		if silent != count {
+			return fmt.Errorf("%d of %d are", silent, count)
+		}
+		return nil
 	})
 }
