@@ -6,6 +6,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/heraldvip/herald/pkg/quorum"
 	"github.com/heraldvip/herald/pkg/vip"
@@ -101,11 +102,11 @@ func isolatedText(info *vip.NodeInfo) string {
 			return "the VIPs' link " + link + " of this node is down; it carries no VIP until it is up and other nodes are reached on it"
 		}
 	}
-	return "this node reaches too few other nodes on the VIPs' link, though its link is up; it carries no VIP until it does"
+	return "this node reaches too few other nodes on the VIPs' link, though its link is up; it takes no VIP until it does, and keeps what it has only while it knows of no other node for it"
 }
 
 // fence starts to write, and logs, the fences that the last decision names, and starts to
-// delete node leases that have been over, and not changed, for keepFenced, and from whose transfers no owner of a VIP lease follows. It leaves out nodes
+// delete node leases that have been over, and not changed, for keepFenced, each once within cleanupRetry, and from whose transfers no owner of a VIP lease follows. It leaves out nodes
 // with a request on their lease under way, and fences none whose epoch is over, that has
 // neither a node lease nor a VIP lease that names it, or whose last failure is still waited
 // for (applyWrite). No more than maxWrites of these requests are under way at a time. It does
@@ -122,7 +123,8 @@ func (l *Leases) fence(ctx context.Context, now time.Time) {
 		if l.writes.nodeLeases >= maxWrites {
 			return // the end of one brings us back here
 		}
-		if p.Over && p.Exists && p.silent(now, keepFenced) && !l.cache.leads(l.cache.transfers[node]) {
+		if p.Over && p.Exists && p.silent(now, keepFenced) && now.Sub(p.deletedAt) >= cleanupRetry && !l.cache.leads(l.cache.transfers[node]) {
+			p.deletedAt = now
 			l.deleteFenced(ctx, k, p.lease)
 		}
 		why := l.decision.Fence[node]
@@ -197,6 +199,9 @@ func (l *Leases) deleteFenced(ctx context.Context, k vip.Key, x *coordinationv1.
 		return func() {
 			l.writes.nodeLeases--
 			l.applyWrite(k, nil, err)
+			if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				l.o.Log.Warn("the node lease of a node that was fenced long ago can't be deleted; it is tried again each "+cleanupRetry.String(), "lease", x.Name, "err", err)
+			}
 		}
 	})
 }

@@ -1,9 +1,11 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -149,4 +151,38 @@ func TestRefusalText(t *testing.T) {
 			t.Errorf("%v: %q, want %q", tt.err, got, tt.want)
 		}
 	}
+}
+
+// A noDeletes is a Store that may not delete Leases.
+type noDeletes struct {
+	Store
+	tried atomic.Int64
+}
+
+func (s *noDeletes) Delete(context.Context, string, string, string) error {
+	time.Sleep(3 * time.Millisecond)
+	s.tried.Add(1)
+	return apierrors.NewForbidden(leaseResource, "", errors.New("no verb delete"))
+}
+
+// A node lease that was fenced long ago, and that this node may not delete, is tried to be deleted each ten minutes.
+func TestFencedLeaseIsNotDeleted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := leasetest.NewServer()
+		n1, run := newNode(t, s, "n1", func(*Options) {})
+		store := &noDeletes{Store: n1.store}
+		n1.store = store
+		run(func(error) {})
+		n2 := start(t, s, "n2")
+		time.Sleep(time.Second)
+		n2.kill()
+		time.Sleep(leaseDuration + 5*time.Second + keepFenced)
+		if got := store.tried.Load(); got != 1 {
+			t.Errorf("tried %d times, want once", got)
+		}
+		time.Sleep(2*cleanupRetry + time.Minute)
+		if got := store.tried.Load(); got != 3 {
+			t.Errorf("tried %d times after two more waits, want 3", got)
+		}
+	})
 }

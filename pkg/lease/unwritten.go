@@ -35,10 +35,9 @@ type sentWrite struct {
 	at      time.Time
 }
 
-// addSent remembers a write that succeeded; of more than maxSent the last.
+// addSent remembers a write that succeeded: of more than maxSent the first, which the watch shows first, and the last.
 func (u *unwritten) addSent(got *coordinationv1.Lease, at time.Time) {
-	u.sent = append(u.sent, sentWrite{version(got), at})
-	u.sent = u.sent[max(0, len(u.sent)-maxSent):]
+	u.sent = append(u.sent[:min(len(u.sent), maxSent-1)], sentWrite{version(got), at})
 }
 
 // updateUnwritten stores the owners of the VIP leases that count and whose claims are not written, and up to when the watch has

@@ -3,11 +3,13 @@ package lease
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/heraldvip/herald/pkg/lease/leasetest"
 	"github.com/heraldvip/herald/pkg/quorum"
@@ -315,5 +317,20 @@ func TestLateRenewalIsTold(t *testing.T) {
 		if late := !n.tenure(now.Add(tt.at)).RenewalLateSince.IsZero(); late != tt.late || pokes > 0 != tt.isPoking {
 			t.Errorf("%s: late %v, poked %d times; want %v, %v", tt.what, late, pokes, tt.late, tt.isPoking)
 		}
+	}
+}
+
+// While this node writes more than the watch, which lags, can show, it goes on to learn up to when it knows all.
+func TestAsOfInABurst(t *testing.T) {
+	n, _ := newNode(t, leasetest.NewServer(), "n1", func(*Options) {})
+	began := time.Now()
+	for i := 1; i <= 3*maxSent; i++ {
+		x := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(i)}}
+		n.unwritten.addSent(x, began.Add(time.Duration(i)*time.Millisecond))
+		n.cache.shown = uint64(max(0, i-2*maxSent))
+		n.updateUnwritten()
+	}
+	if got := n.unwritten.asOf.Sub(began); got < maxSent/2*time.Millisecond {
+		t.Errorf("knows all that was written until %v after the first write, of %d", got, 3*maxSent)
 	}
 }
