@@ -190,8 +190,8 @@ func TestReserved(t *testing.T) {
 	check("an API server", cidr, server)
 
 	c.services.Add(loadBalancer("web", "10.97.0.1,10.0.0.2"))
-	pod := vip.ReservedRange{Prefix: prefix("10.0.0.2/32"), Description: "the address of a pod of Service default/db", FromSlice: true}
-	clusterIP := vip.ReservedRange{Prefix: prefix("10.97.0.1/32"), Description: "the cluster IP of Service default/db"}
+	pod := vip.ReservedRange{Prefix: prefix("10.0.0.2/32"), Description: "the address of a pod", Service: vip.Key{Namespace: "default", Name: "db"}, FromSlice: true}
+	clusterIP := vip.ReservedRange{Prefix: prefix("10.97.0.1/32"), Description: "the cluster IP", Service: vip.Key{Namespace: "default", Name: "db"}}
 	check("a Service that asks for what others have", pod, cidr, clusterIP, server)
 
 	c.slices.Delete(endpointSlice("db-1", "db", "10.0.0.2", "n1"))

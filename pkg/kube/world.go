@@ -188,7 +188,7 @@ func (c *Cluster) isRequested(a netip.Addr) bool { return c.requested[a] > 0 }
 // address is there once, with the Service of the lowest Key that has it.
 //
 // Description is made to follow "<address> is " if the Prefix is one address, and
-// "<address> is in " if it is a range.
+// "<address> is in " if it is a range. The Service of an address is told apart, since not everybody may hear its name.
 func (c *Cluster) reservedRanges() []vip.ReservedRange {
 	clusterIPs, pods := make(map[netip.Addr]vip.Key), make(map[netip.Addr]vip.Key)
 	add := func(to map[netip.Addr]vip.Key, addrs []netip.Addr, service vip.Key) {
@@ -204,15 +204,18 @@ func (c *Cluster) reservedRanges() []vip.ReservedRange {
 	for _, s := range c.slices.values {
 		add(pods, s.addrs, s.service)
 	}
-	descriptions := make(map[netip.Addr]string)
+	single := make(map[netip.Addr]vip.ReservedRange)
+	for a, service := range pods {
+		single[a] = vip.ReservedRange{Description: "the address of a pod", Service: service, FromSlice: true}
+	}
 	for a, service := range clusterIPs {
-		descriptions[a] = "the cluster IP of Service " + service.String()
+		single[a] = vip.ReservedRange{Description: "the cluster IP", Service: service}
 	}
 	if c.host.IsValid() {
-		descriptions[c.host] = "the address of the API server"
+		single[c.host] = vip.ReservedRange{Description: "the address of the API server"}
 	}
 	for _, a := range c.apiServers() {
-		descriptions[a] = "the address of an API server"
+		single[a] = vip.ReservedRange{Description: "the address of an API server"}
 	}
 	var out []vip.ReservedRange
 	for _, prefixes := range c.cidrs.values {
@@ -220,13 +223,9 @@ func (c *Cluster) reservedRanges() []vip.ReservedRange {
 			out = append(out, vip.ReservedRange{Prefix: p, Description: "the cluster's Service range"})
 		}
 	}
-	for a, service := range pods {
-		if descriptions[a] == "" {
-			out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: "the address of a pod of Service " + service.String(), FromSlice: true})
-		}
-	}
-	for a, text := range descriptions {
-		out = append(out, vip.ReservedRange{Prefix: netip.PrefixFrom(a, a.BitLen()), Description: text})
+	for a, x := range single {
+		x.Prefix = netip.PrefixFrom(a, a.BitLen())
+		out = append(out, x)
 	}
 	slices.SortFunc(out, func(a, b vip.ReservedRange) int { return a.Prefix.Compare(b.Prefix) })
 	return out

@@ -144,7 +144,7 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 	}
 	for _, x := range r.inRanges[a] {
 		if !x.FromSlice || !r.mayIgnoreSlices(s, a) {
-			return x.Description
+			return describeTo(s, x)
 		}
 	}
 	for _, x := range r.wider {
@@ -153,6 +153,17 @@ func (r *reservedAddresses) whatIs(s *service, a netip.Addr) string {
 		}
 	}
 	return ""
+}
+
+// describeTo describes x to the user of s: a Service that has it only if it is in the namespace of s (decision 0062).
+func describeTo(s *service, x vip.ReservedRange) string {
+	switch x.Service.Namespace {
+	case "":
+		return x.Description
+	case s.Key.Namespace:
+		return x.Description + " of Service " + x.Service.String()
+	}
+	return x.Description + " of a Service of another namespace"
 }
 
 // broadcast is 255.255.255.255, to all hosts of a link.

@@ -98,10 +98,31 @@ func TestOffLink(t *testing.T) {
 	}
 }
 
+// TestReservedOfOtherNamespaces: whose cluster IP or pod's address it is, is told to users of that namespace only.
+func TestReservedOfOtherNamespaces(t *testing.T) {
+	for _, tt := range []struct{ description, namespace, want string }{
+		{"the cluster IP", "payroll", "10.77.0.155 is the cluster IP of a Service of another namespace"},
+		{"the cluster IP", "default", "10.77.0.155 is the cluster IP of Service default/db"},
+		{"the address of a pod", "payroll", "10.77.0.155 is the address of a pod of a Service of another namespace"},
+		{"the address of a pod", "default", "10.77.0.155 is the address of a pod of Service default/db"},
+	} {
+		w := world(svc("a", "10.77.0.155"))
+		w.Self, w.Members = "n1", w.Members[:1] // one node is responsible for all
+		w.Reserved = []vip.ReservedRange{{Prefix: netip.MustParsePrefix("10.77.0.155/32"), Description: tt.description, Service: vip.Key{Namespace: tt.namespace, Name: "db"}}}
+		p := Make(rules(), w)
+		if got := p.Verdicts[0].Message; got != tt.want {
+			t.Errorf("the verdict is %q, want %q", got, tt.want)
+		}
+		if got := messages(p, vip.AddressRefused); len(got) != 1 || got[0] != tt.want {
+			t.Errorf("Events %q, want %q", got, tt.want)
+		}
+	}
+}
+
 // TestForgedEndpointSlice: an EndpointSlice with a VIP of others, which a tenant may be able to write, takes that VIP from nobody who
 // has it, by its status or, where none is written, by its lease; nor from those to whom a pool offers it. A newcomer without a pool is refused it.
 func TestForgedEndpointSlice(t *testing.T) {
-	forged := vip.ReservedRange{Prefix: netip.MustParsePrefix("10.77.0.155/32"), Description: "the address of a pod of Service evil/x", FromSlice: true}
+	forged := vip.ReservedRange{Prefix: netip.MustParsePrefix("10.77.0.155/32"), Description: "the address of a pod", Service: vip.Key{Namespace: "evil", Name: "x"}, FromSlice: true}
 	refused := func(r Rules, w vip.World) bool {
 		w.Reserved = []vip.ReservedRange{forged}
 		return Make(r, w).Verdicts[0].Reason == vip.AddressRefused

@@ -80,6 +80,7 @@ type World struct {
 type ReservedRange struct {
 	Prefix      netip.Prefix
 	Description string // for the message: "the cluster's Service range"
+	Service     Key    `json:",omitzero"` // if not zero: the Service of which it is that, "the cluster IP" or "the address of a pod"
 	FromSlice   bool   // only an EndpointSlice says so, which users may be able to write
 }
 
