@@ -54,8 +54,8 @@ func (f family) vipPorts(name string) *nftables.Set {
 // protocols is the protocols that Services have, by IP protocol number.
 var protocols = map[string]byte{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP, "SCTP": unix.IPPROTO_SCTP}
 
-// openPortElements are the elements of the three sets for entries of the family. A port of a protocol that
-// Services can't have is left out.
+// openPortElements are the elements of the three sets for entries of the family. An entry without a protocol, or with one that
+// Services can't have, only limits its address.
 func openPortElements(_ family, entries []vip.OpenPort) [][]nftables.SetElement {
 	all := make([][]nftables.SetElement, 3)
 	seen := [3]map[string]bool{{}, {}, {}}

@@ -133,6 +133,13 @@ func TestOpenPorts(t *testing.T) {
 			check.Value(d.Dial("tcp", []string{"10.0.0.4:9000", "[fd00::4]:9000"}[i]))(t).Close()
 		})
 	}
+	r.limit(tables, vip.OpenPort{}) // none
+	for _, v := range both {
+		if _, err := r.dialPort("client", v, 443); err == nil {
+			t.Errorf("%s answers at port 443, though none is open", v)
+		}
+		r.ping(v)
+	}
 	r.limit(tables)
 	check.Value(r.dialPort("client", vip4, 22))(t).wants(t, "n1")
 	if diff := cmp.Diff(empty, ruleset(t, "n1")); diff != "" {

@@ -130,11 +130,11 @@ func run(r *Rules, w *vip.World) (*pass, []*service) {
 	}
 	m.routes.advertiseFromEveryNode(f.accepted)
 	m.routes.addAggregates()
-	p.limitPorts(f.accepted)
 	p.balance(units)
 	p.planEgress(f.accepted)
 	m.reportUnmanaged(units)
 	m.mappings.keepUntilClosed(units)
+	p.limitPorts(f.accepted)
 	m.mappings.addSweeps()
 	dhcp.releaseUnrequested(f.all)
 	p.clearWithdrawn()

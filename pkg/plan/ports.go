@@ -15,9 +15,11 @@ const ssdpPort = 1900
 // again, which takes the kernel some 5 µs for each.
 const maxOpenPorts = 8192
 
-// limitPorts adds to the Plan which ports of the addresses of Services in it are open (enable_service_security): those of all Services
-// that have the address. An address is left out, so that all its ports are open, if every Service that has it is exempt
-// (kube-vip.io/ignore-service-security); the control plane's VIP always is.
+// limitPorts adds to the Plan which ports of the addresses in it are open (enable_service_security): those of all Services
+// that have the address, none of one that is kept until gateways have closed its ports. An address is left out, so that all its ports are open,
+// if every Service that has it is exempt (kube-vip.io/ignore-service-security); the control plane's VIP always is.
+//
+// None is open of an address that is bound and in the Plan no more, until it has been removed: ports are limited before addresses change.
 //
 // Each namespace has maxOpenPorts of them on a node. Those beyond stay closed, of the youngest Services, which get an Event (openedPorts).
 //
@@ -35,13 +37,14 @@ func (p *pass) limitPorts(services []*service) {
 	limited := make(map[netip.Addr]bool)
 	for _, a := range p.out.Addresses {
 		p.replanAfter(lookAtTables)
-		limited[a.Addr] = slices.ContainsFunc(sharing[a.Addr], func(s *service) bool { return !s.AllPorts && !s.localDelivery })
+		limited[a.Addr] = len(sharing[a.Addr]) == 0 || slices.ContainsFunc(sharing[a.Addr], func(s *service) bool { return !s.AllPorts && !s.localDelivery })
 	}
 	opened := p.openedPorts(services, limited)
 	for _, a := range p.out.Addresses {
 		if !limited[a.Addr] {
 			continue
 		}
+		before := len(p.out.OpenPorts)
 		for _, s := range sharing[a.Addr] {
 			for _, port := range s.Ports[:opened[s]] {
 				p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr, Protocol: port.Protocol, Port: port.Port})
@@ -49,6 +52,14 @@ func (p *pass) limitPorts(services []*service) {
 			if s.Forward != nil && p.Forwarding != nil {
 				p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr, Protocol: "UDP", From: ssdpPort})
 			}
+		}
+		if len(p.out.OpenPorts) == before {
+			p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: a.Addr})
+		}
+	}
+	for _, b := range p.Bound {
+		if !p.wanted[b.Addr] && !(p.ControlPlane != nil && slices.Contains(p.ControlPlane.Addresses, b.Addr)) {
+			p.out.OpenPorts = append(p.out.OpenPorts, vip.OpenPort{Addr: b.Addr})
 		}
 	}
 }

@@ -12,6 +12,10 @@ import (
 func openPorts(p vip.Plan) string {
 	var b strings.Builder
 	for _, x := range p.OpenPorts {
+		if x == (vip.OpenPort{Addr: x.Addr}) {
+			fmt.Fprintf(&b, "%s none\n", x.Addr)
+			continue
+		}
 		fmt.Fprintf(&b, "%s %s %d", x.Addr, x.Protocol, x.Port)
 		if x.From != 0 {
 			fmt.Fprintf(&b, " from %d", x.From)
@@ -37,6 +41,12 @@ func TestOpenPorts(t *testing.T) {
 		}
 		return w
 	}
+	lost := func(w vip.World) vip.World { // bound, with mappings that a gateway has, and the first Service is deleted
+		w = bind(forwarding, w)
+		w = withMappings(w, Make(forwarding, w), "11.22.33.1")
+		w.Services = w.Services[1:]
+		return w
+	}
 	cp := controlPlaneRules()
 	cp.LimitPorts, cp.Enabled, cp.Election = true, true, true
 	tests := []struct {
@@ -54,7 +64,13 @@ func TestOpenPorts(t *testing.T) {
 		{"shared, and both are exempt", limited, mine(svc("a", "10.77.0.60", written("n1"), exempt), svc("b", "10.77.0.60", port(81), younger, exempt)), ""},
 		{"gateways answer", forwarding, mine(svc("a", "10.77.0.60", forwarded)), "10.77.0.60 TCP 80\n10.77.0.60 UDP 0 from 1900\n"},
 		{"UPnP is off", limited, mine(svc("a", "10.77.0.60", forwarded)), "10.77.0.60 TCP 80\n"},
+		{"being removed", limited, lost(mine(svc("a", "10.77.0.60"), svc("b", "10.77.0.61"))), "10.77.0.61 TCP 80\n10.77.0.60 none\n"},
+		{"being removed, of the last Service", limited, lost(mine(svc("a", "10.77.0.60,fd77::60"))), "10.77.0.60 none\nfd77::60 none\n"},
+		{"kept while gateways close its ports", forwarding, lost(mine(svc("a", "10.77.0.60", forwarded))), "10.77.0.60 none\n"},
+		{"being removed, since another node has it", limited, held(bind(limited, mine(svc("a", "10.77.0.60"))), "a", "n2"), "10.77.0.60 none\n"},
+		{"being removed, without the option", unlimited, lost(mine(svc("a", "10.77.0.60", forwarded))), ""},
 		{"the control plane's", cp, controlPlaneHeld(controlPlaneWorld("n1"), "n1"), ""},
+		{"the control plane's, being removed", cp, controlPlaneHeld(bind(cp, controlPlaneHeld(controlPlaneWorld("n1"), "n1")), "n2"), ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -89,6 +105,7 @@ func TestPortsNotLimited(t *testing.T) {
 }
 
 // A namespace has 8192 ports of VIPs open on a node, those of its older Services; what it asks for beyond closes no port of another namespace.
+// The VIP of a Service that has none of them open is limited, too.
 func TestOpenPortsOfANamespace(t *testing.T) {
 	r := rules()
 	r.LimitPorts = true
@@ -100,16 +117,16 @@ func TestOpenPortsOfANamespace(t *testing.T) {
 	}
 	other := svc("a", "10.77.0.70", younger)
 	other.Key.Namespace = "other"
-	w := world(svc("a", "10.77.0.60"), svc("b", "10.77.0.61,fd77::61", many), svc("c", "10.77.0.62", younger), other)
+	w := world(svc("a", "10.77.0.60"), svc("b", "10.77.0.61,fd77::61", many), svc("c", "10.77.0.62", younger), svc("d", "10.77.0.63", younger), other)
 	for _, s := range w.Services {
 		w.Claims[vip.Key{Namespace: s.Key.Namespace, Name: "kubevip-" + s.Key.Name}] = vip.Claim{Holder: "n1", Valid: true, Transitions: 1}
 	}
 	p := Make(r, w)
 	opened := make(map[string]int)
 	for _, x := range p.OpenPorts {
-		opened[x.Addr.String()]++
+		opened[x.Addr.String()] += min(1, int(x.Port)) // an OpenPort without a port opens none
 	}
-	if got, want := fmt.Sprint(opened), "map[10.77.0.60:1 10.77.0.61:4095 10.77.0.62:1 10.77.0.70:1 fd77::61:4095]"; got != want {
+	if got, want := fmt.Sprint(opened), "map[10.77.0.60:1 10.77.0.61:4095 10.77.0.62:1 10.77.0.63:0 10.77.0.70:1 fd77::61:4095]"; got != want {
 		t.Errorf("open are %s, want %s", got, want)
 	}
 	var told []string
@@ -119,7 +136,7 @@ func TestOpenPortsOfANamespace(t *testing.T) {
 		}
 	}
 	const want = "b: spec.ports: the last 905 of 5000 ports are closed. Node n1 opens 8192 ports of VIPs for a namespace (enable_service_security)"
-	if len(told) != 1 || !strings.HasPrefix(told[0], want) {
+	if len(told) != 2 || !strings.HasPrefix(told[0], want) || !strings.HasPrefix(told[1], "d: spec.ports: the last 1 of 1 ports are closed") {
 		t.Errorf("Events %q, want %q", told, want)
 	}
 }

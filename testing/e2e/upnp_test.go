@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -185,7 +186,7 @@ func echoDatagrams(t *testing.T, port int) {
 func TestUPnP(t *testing.T) {
 	g := newGateway(t, "rt", public1)
 	g.start()
-	start(t, env("enableUPNP", "true"))
+	start(t, env("enableUPNP", "true", "enable_service_security", "true"))
 	echoDatagrams(t, 5353)
 	udp := func(s *corev1.Service) {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Port: 5300, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(5353)})
@@ -275,6 +276,33 @@ func TestUPnP(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// While a gateway is to close the ports of a Service that is gone, the VIP stays bound, and nothing that the node listens on answers
+// there (enable_service_security).
+func TestUPnPOfAVIPThatGoes(t *testing.T) {
+	for _, n := range cluster.Nodes() {
+		startReadyServer(t, n)
+	}
+	g := newGateway(t, "rt", public1)
+	g.start()
+	start(t, env("enable_upnp", "true", "enable_service_security", "true"))
+	createService(t, forwardedService("a", "10.77.0.50"))
+	createService(t, webService("b", "10.77.0.51")) // which goes on to be limited
+	g.awaitPage("http://"+public1+":32380/", 10*time.Second)
+	node, vip := awaitOwner(t, "a"), netip.MustParseAddr("10.77.0.50")
+	awaitOwner(t, "b")
+	g.daemon.Signal(syscall.SIGSTOP) // it does not answer, so that the VIP stays as long as it may
+	deleteServices(t, "a")
+	began := time.Now()
+	for slices.Contains(vips(t, node), vip) {
+		if page, err := cluster.Get(withTimeout(t, 200*time.Millisecond), "cl", "http://10.77.0.50:6444/"); err == nil {
+			t.Fatalf("%v after the Service was deleted the node answers at port 6444 of the VIP: %q", time.Since(began), page)
+		}
+	}
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("the VIP was gone after %v", took)
+	}
 }
 
 // The mapping outlives its owner: drained, killed, cut off; and ends with the last one.
