@@ -91,6 +91,7 @@ func TestAdmission(t *testing.T) {
 		request{tenant, "POST", services + dry, service("a", addresses(many), ""), "16 addresses at most"},
 		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/forwardUPNP":"true"`, ""), "may not set kube-vip.io/forwardUPNP on a Service: its annotation heraldvip.io/allowed-annotations"},
 		request{tenant, "POST", services + dry, service("a", `"kube-vip.io/loadbalancerHostname":"wpad"`, ""), "may not set kube-vip.io/loadbalancerHostname on a Service"},
+		request{tenant, "POST", services + dry, service("a", `"heraldvip.io/dhcp-lease":"[]"`, ""), "may not set heraldvip.io/dhcp-lease on a Service"},
 		request{"admin", "POST", services + dry, service("a", addresses("10.77.0.5"), ""), ""},
 		// What is there may be changed in other respects.
 		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"labels":{"a":"b"}}}`, ""},
@@ -99,7 +100,7 @@ func TestAdmission(t *testing.T) {
 		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"annotations":{"kube-vip.io/loadbalancerIPs":"10.9.9.9,10.9.9.8"}}}`, "may not ask for 10.9.9.8;"},
 		request{tenant, "PATCH", services + "/old" + dry, `{"metadata":{"annotations":{"kube-vip.io/hwaddr":null}}}`, ""},
 		request{tenant, "POST", services + dry, `{"metadata":{"name":"c","annotations":{` + addresses("10.77.0.5") + `}},"spec":{"ports":[{"port":80}]}}`, ""}, // no LoadBalancer
-		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"annotations":{"kube-vip.io/vipHost":"n1","kube-vip.io/requestedIP":"10.77.0.9"}}}`, ""},
+		request{serviceAccount, "PATCH", services + "/old/status" + dry, `{"metadata":{"annotations":{"kube-vip.io/vipHost":"n1","kube-vip.io/requestedIP":"10.77.0.9","heraldvip.io/dhcp-lease":"[]"}}}`, ""},
 		// Claims.
 		request{tenant, "POST", leases + dry, lease("mine", ""), ""},
 		request{tenant, "POST", leases + dry, lease("mine", claim), "only Herald writes or deletes a Lease"},

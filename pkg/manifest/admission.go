@@ -23,7 +23,7 @@ const maxAddresses = 16
 // restricted are the annotations that concern more than the Service they are on: the link, the
 // switch, the gateway, the routers, or the names that a DHCP server registers in the DNS.
 var restricted = []string{
-	"kube-vip.io/serviceInterface", "kube-vip.io/hwaddr", "kube-vip.io/macvlanName", "kube-vip.io/rp_filter", "kube-vip.io/requestedIP", "kube-vip.io/loadbalancerHostname", "kube-vip.io/ignore-service-security",
+	"kube-vip.io/serviceInterface", "kube-vip.io/hwaddr", "kube-vip.io/macvlanName", "kube-vip.io/rp_filter", "kube-vip.io/requestedIP", "heraldvip.io/dhcp-lease", "kube-vip.io/loadbalancerHostname", "kube-vip.io/ignore-service-security",
 	"kube-vip.io/forwardUPNP", "kube-vip.io/upnp-lease-duration", "heraldvip.io/upnp-external-port",
 	"heraldvip.io/announce", "heraldvip.io/bgp-communities", "heraldvip.io/bgp-local-pref", "heraldvip.io/bgp-med", "heraldvip.io/bgp-prepend", "heraldvip.io/bgp-peers",
 }

@@ -22,7 +22,10 @@ func (p *pass) report(s *service, announced vip.ConditionStatus, reason vip.Reas
 		return
 	}
 	allocated := vip.Condition{Type: vip.Allocated, Status: vip.ConditionTrue}
+	had := slices.IndexFunc(s.Conditions, func(c vip.Condition) bool { return c.Type == vip.Allocated })
 	switch {
+	case len(s.addrs) == 0 && s.unoffered && (reason == vip.NoEndpoints || reason == vip.NoEligibleNode) && had >= 0:
+		allocated = s.Conditions[had] // with the status, which stays (rejectSilently), it says what s may have again
 	case len(s.addrs) == 0, reason == vip.AddressInUse && announced != vip.ConditionTrue && !p.shows(s):
 		allocated.Status, allocated.Reason, allocated.Message = vip.ConditionFalse, reason, message
 	default:
@@ -38,30 +41,36 @@ func (p *pass) shows(s *service) bool {
 }
 
 // allocatedReason returns reason and message of the condition Allocated of s, which has addresses:
-// whether they are leased by DHCP, given from a pool, given from one that has them no more, or
+// which are leased by DHCP, and to which client (leasedTo reads that), and whether the others are given from a pool, given from one that has them no more, or
 // named by s.
-func (p *pass) allocatedReason(s *service) (vip.Reason, string) {
-	var all, outside, leased []string
+func (p *pass) allocatedReason(s *service) (reason vip.Reason, message string) {
+	var others, outside, leased []string
 	for _, a := range s.addrs {
 		text := a.Addr.String()
-		all = append(all, text)
-		switch {
-		case a.client != nil:
+		if a.client != nil {
 			leased = append(leased, text)
-		case p.isOutsidePools(s.Service, a.Addr):
+			continue
+		}
+		others = append(others, text)
+		if p.isOutsidePools(s.Service, a.Addr) {
 			outside = append(outside, text)
 		}
 	}
-	text := strings.Join(all, ", ")
+	text := strings.Join(others, ", ")
 	switch {
-	case len(leased) == len(all):
-		return vip.AddressSet, text + ": leased by a DHCP server"
+	case len(others) == 0:
+		return vip.AddressSet, s.client.leasedMessage(leased)
 	case len(outside) > 0:
-		return vip.AddressOutsidePools, outsideMessage(strings.Join(outside, ", "), s.Allocated)
+		reason, message = vip.AddressOutsidePools, outsideMessage(strings.Join(outside, ", "), s.Allocated)
 	case s.Allocated != "":
-		return vip.AddressAllocated, text + ": of pool " + s.Allocated
+		reason, message = vip.AddressAllocated, text+": of pool "+s.Allocated
+	default:
+		reason, message = vip.AddressSet, text+": named by "+s.Source
 	}
-	return vip.AddressSet, text + ": named by " + s.Source
+	if len(leased) > 0 {
+		message = s.client.leasedMessage(leased) + "; " + message
+	}
+	return reason, message
 }
 
 // isOutsidePools reports whether s was given a of a pool, and no pool has a any more.

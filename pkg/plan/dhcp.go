@@ -43,14 +43,14 @@ func newDHCP(p *pass) *dhcp {
 // requestedAddresses returns the addresses that s asks for, where 0.0.0.0 and :: ask for one
 // by DHCP. These are s.Addresses, but 0.0.0.0 alone becomes :: with dhcp_mode ipv6, and with
 // dual 0.0.0.0 and ::, or only :: if s may not have IPv4. If only the status names addresses,
-// those recorded as leased become 0.0.0.0 or ::, to be asked for again.
+// those that were leased (leasedTo), and are recorded so, become 0.0.0.0 or ::, to be asked for again.
 func requestedAddresses(s *service, dhcpMode string) []netip.Addr {
 	any4, any6 := vip.IPv4.Unspecified(), vip.IPv6.Unspecified()
 	switch {
 	case s.Source == sourceStatus && len(s.DHCP.Leases) > 0:
 		all := slices.Clone(s.Addresses)
 		for i, a := range all {
-			if slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == a }) {
+			if _, ok := s.leasedTo(a); ok && slices.ContainsFunc(s.DHCP.Leases, func(l vip.DHCPLease) bool { return l.Addr == a }) {
 				all[i] = vip.FamilyOf(a).Unspecified()
 			}
 		}
@@ -114,11 +114,11 @@ func (d *dhcp) assignLeased(s *service, f vip.Family) {
 
 // recordedLease returns the first lease of family f recorded in the annotations of s, else of
 // its client's oldest Service, or the zero value. It counts only if it has the client's MAC,
-// and the status, written by Herald, still names its address. It may have expired.
+// and the status, written by Herald, still names its address and says in the condition Allocated that it was leased to this client. It may have expired.
 func (d *dhcp) recordedLease(s *service, f vip.Family) vip.DHCPLease {
 	for _, x := range []*service{s, s.client.oldest} {
 		for _, l := range x.DHCP.Leases {
-			if x.statusOurs && x.inStatus(l.Addr) && vip.FamilyOf(l.Addr) == f && l.MAC == s.client.mac {
+			if x.statusOurs && x.inStatus(l.Addr) && vip.FamilyOf(l.Addr) == f && l.MAC == s.client.mac && s.client.hasLeased(x, l.Addr) {
 				return l
 			}
 		}

@@ -44,6 +44,28 @@ func leasedState(a string, w vip.World) vip.DHCPState {
 	return vip.DHCPState{State: "bound", Lease: vip.DHCPLease{Addr: addr(a), Bits: bits, Server: "10.77.0.1", Expires: w.Now.Add(time.Hour)}}
 }
 
+// leased says that a DHCP server has leased an address to the client of the Service, whose macvlan and MAC it must name
+// already, and that the owner has written that to the status.
+func leased(a string) func(*vip.Service) {
+	return func(s *vip.Service) {
+		c := newDHCPClient(clientID(s), &service{Service: s})
+		s.Ingress = []vip.Ingress{{Addr: addr(a)}}
+		s.Conditions = allocated(a + ": leased by a DHCP server to " + c.mac + " on " + c.link)
+	}
+}
+
+// named says that the Service named an address of its own until now, which its status shows.
+func named(a string) func(*vip.Service) {
+	return func(s *vip.Service) {
+		s.Ingress, s.Conditions = []vip.Ingress{{Addr: addr(a)}}, allocated(a+": named by kube-vip.io/loadbalancerIPs")
+	}
+}
+
+// allocated is the condition Allocated that the owner has written.
+func allocated(message string) []vip.Condition {
+	return []vip.Condition{{Type: vip.Allocated, Status: vip.ConditionTrue, Reason: vip.AddressSet, Message: message}}
+}
+
 // dhcpSummary adds links and clients to summary.
 func dhcpSummary(p vip.Plan) string {
 	var b strings.Builder
@@ -100,7 +122,7 @@ func TestDHCP(t *testing.T) {
 		t.Errorf("recorded: %+v", written.DHCPLeases)
 	}
 	// As recorded.
-	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", written.Ingress, written.DHCPLeases
+	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].Conditions = "n1", written.Ingress, written.DHCPLeases, written.Conditions
 	w.Services[0].DHCP.Requested = []netip.Addr{addr("10.77.0.155")}
 	w.DHCPStates[0].Lease.Expires = w.DHCPStates[0].Lease.Expires.Add(30 * time.Second)
 	if diff := cmp.Diff(written, Make(r, w).Statuses[0], netips); diff != "" {
@@ -283,30 +305,58 @@ func TestDHCPShared(t *testing.T) {
 }
 
 // What a Service chooses for its macvlan takes neither a name nor a MAC address from anybody: not from another program, not
-// from a node, and not from a Service of another namespace, be that younger.
+// from a node, and not from a Service of another namespace, be that younger, whatever the one that chooses had before.
 func TestDHCPTakesNothing(t *testing.T) {
+	const mac1, mac2, link = "02:00:5e:00:00:01", "02:00:5e:00:00:02", "herald-web"
 	older := func(s *vip.Service) { s.Key.Namespace, s.Created = "tenant", epoch.Add(-time.Hour) }
-	chooses := func(d vip.DHCP) vip.Service { return svc("x", "0.0.0.0", older, func(s *vip.Service) { s.DHCP = d }) }
-	generated := newDHCPClient("uid-a", &service{Service: new(svc("a", "0.0.0.0"))})
+	had := func(a func(*vip.Service), before vip.DHCP) func(*vip.Service) { // before what it chooses now
+		return func(s *vip.Service) {
+			now := s.DHCP
+			s.DHCP = before
+			a(s)
+			s.DHCP = now
+		}
+	}
+	ofUID := newDHCPClient("uid-a", &service{Service: new(svc("a", "0.0.0.0"))})
+	ofName := newDHCPClient("macvlan tenant/"+link, &service{Service: new(svc("x", "0.0.0.0"))}) // a MAC that a tenant can have by trying names
+	const interfaceTaken = "the interface herald-web (kube-vip.io/macvlanName) is that of a Service of another namespace, which comes first; write another"
+	macTaken := func(mac string) string {
+		return "the hardware address " + mac + " (kube-vip.io/hwaddr) is that of a Service of another namespace, which comes first; write another"
+	}
 	for _, tt := range []struct {
 		x    vip.DHCP
-		mac  string // of a
+		had  func(*vip.Service) // what x had before; nil for nothing
+		a    vip.DHCP
 		want string // "" if x gets what it chose
 	}{
-		{vip.DHCP{Macvlan: "cni0"}, "", `0.0.0.0 asks for an address by DHCP, but kube-vip.io/macvlanName is "cni0", and must begin with herald- (dhcp_macvlan_prefixes), so that it is no other program's interface`},
-		{vip.DHCP{Macvlan: generated.link}, "", `0.0.0.0 asks for an address by DHCP, but kube-vip.io/macvlanName is "` + generated.link + `", a name of the kind that Herald makes itself; write another`},
-		{vip.DHCP{MAC: "02:00:00:00:00:0b"}, "", "the hardware address 02:00:00:00:00:0b (kube-vip.io/hwaddr) is that of node n2; write another"},
-		{vip.DHCP{MAC: generated.mac}, "", "the hardware address " + generated.mac + " (kube-vip.io/hwaddr) is that of a Service of another namespace, which comes first; write another"},
-		{vip.DHCP{MAC: "02:00:5e:00:00:01"}, "02:00:5e:00:00:01", "the hardware address 02:00:5e:00:00:01 (kube-vip.io/hwaddr) is that of a Service of another namespace, which comes first; write another"},
-		{vip.DHCP{MAC: "02:00:5e:00:00:02", Macvlan: "herald-web"}, "", ""},
+		{vip.DHCP{Macvlan: "cni0"}, nil, vip.DHCP{}, `0.0.0.0 asks for an address by DHCP, but kube-vip.io/macvlanName is "cni0", and must begin with herald- (dhcp_macvlan_prefixes), so that it is no other program's interface`},
+		{vip.DHCP{Macvlan: ofUID.link}, nil, vip.DHCP{}, `0.0.0.0 asks for an address by DHCP, but kube-vip.io/macvlanName is "` + ofUID.link + `", a name of the kind that Herald makes itself; write another`},
+		{vip.DHCP{MAC: "02:00:00:00:00:0b"}, nil, vip.DHCP{}, "the hardware address 02:00:00:00:00:0b (kube-vip.io/hwaddr) is that of node n2; write another"},
+		{vip.DHCP{MAC: ofUID.mac}, nil, vip.DHCP{}, macTaken(ofUID.mac)},
+		{vip.DHCP{MAC: mac1}, nil, vip.DHCP{MAC: mac1}, macTaken(mac1)},
+		{vip.DHCP{MAC: mac1}, named("10.77.0.50"), vip.DHCP{MAC: mac1}, macTaken(mac1)},
+		{vip.DHCP{MAC: mac1}, had(leased("10.77.0.50"), vip.DHCP{}), vip.DHCP{MAC: mac1}, macTaken(mac1)},
+		{vip.DHCP{MAC: mac1}, had(leased("10.77.0.50"), vip.DHCP{MAC: mac2}), vip.DHCP{MAC: mac1}, macTaken(mac1)},
+		{vip.DHCP{Macvlan: link}, nil, vip.DHCP{MAC: ofName.mac}, strings.Replace(macTaken(ofName.mac), "hwaddr", "macvlanName", 1)},
+		{vip.DHCP{Macvlan: link}, nil, vip.DHCP{Macvlan: link}, interfaceTaken},
+		{vip.DHCP{Macvlan: link}, nil, vip.DHCP{Macvlan: link, MAC: mac1}, interfaceTaken},
+		{vip.DHCP{Macvlan: link}, named("10.77.0.50"), vip.DHCP{Macvlan: link}, interfaceTaken},
+		{vip.DHCP{Macvlan: link}, had(leased("10.77.0.50"), vip.DHCP{}), vip.DHCP{Macvlan: link}, interfaceTaken},
+		{vip.DHCP{Macvlan: link, MAC: mac2}, had(leased("10.77.0.50"), vip.DHCP{Macvlan: "herald-x", MAC: mac2}), vip.DHCP{Macvlan: link}, interfaceTaken},
+		{vip.DHCP{MAC: mac2, Macvlan: link}, nil, vip.DHCP{}, ""},
+		{vip.DHCP{MAC: mac2, Macvlan: link}, named("10.77.0.50"), vip.DHCP{MAC: mac1}, ""},
 	} {
-		a := svc("a", "0.0.0.0", written("n2"))
-		a.Ingress[0].Addr, a.DHCP.MAC = addr("10.77.0.99"), tt.mac
-		w := held(world(a, chooses(tt.x)), "a", "n1")
+		a := svc("a", "0.0.0.0", func(s *vip.Service) { s.VIPHost, s.DHCP = "n2", tt.a }, leased("10.77.0.99"))
+		x := svc("x", "0.0.0.0", older, func(s *vip.Service) { s.DHCP = tt.x })
+		if tt.had != nil {
+			tt.had(&x)
+		}
+		client := newDHCPClient(clientID(&a), &service{Service: &a})
+		w := held(world(a, x), "a", "n1")
 		w.Members[1].Info.Links = slices.Clone(w.Members[1].Info.Links)
 		w.Members[1].Info.Links[0].MAC = "02:00:00:00:00:0b"
 		p := Make(rules(), w)
-		if len(p.Macvlans) != 1 || tt.mac == "" && p.Macvlans[0].MAC != generated.mac {
+		if len(p.Macvlans) != 1 || p.Macvlans[0].MAC != client.mac || p.Macvlans[0].Name != client.link {
 			t.Errorf("%+v: a has %v", tt.x, p.Macvlans)
 		}
 		v := p.Verdicts[slices.IndexFunc(p.Verdicts, func(v vip.Verdict) bool { return v.Service.Name == "x" })]
@@ -352,7 +402,7 @@ func TestDHCPConflicts(t *testing.T) {
 	w = withDHCPStates(w, leasedState("10.77.0.50", w))
 	w = bind(r, w)
 	p = Make(r, w)
-	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases
+	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].Conditions = "n1", p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases, p.Statuses[0].Conditions
 	w.Services = append(w.Services, svc("a", "10.77.0.50", port(443)))
 	if got := reason(w, "a"); got != vip.AddressConflict {
 		t.Errorf("a static one: %s", got)
@@ -371,6 +421,11 @@ func TestDHCPConflicts(t *testing.T) {
 	if p := Make(r, w); reason(w, "b") != vip.DHCPFailed || len(p.Macvlans) != 1 {
 		t.Errorf("%s", dhcpSummary(p))
 	}
+	// One interface for two, which have no address yet: that of the older, whatever MAC address it chose.
+	w = held(world(svc("a", "0.0.0.0", mac, func(s *vip.Service) { s.DHCP.Macvlan = "herald-web" }), svc("b", "0.0.0.0", tenant, younger, func(s *vip.Service) { s.DHCP.Macvlan = "herald-web" })), "a", "n1")
+	if p := Make(r, w); len(p.Macvlans) != 1 || p.Macvlans[0].MAC != "02:00:5e:00:00:01" {
+		t.Errorf("%s", dhcpSummary(p))
+	}
 }
 
 // A record that is another client's, or that no status stands for, is not used.
@@ -383,7 +438,8 @@ func TestDHCPForgedAnnotation(t *testing.T) {
 	try := func(change func(*vip.Service)) bool {
 		w := w
 		w.Services = slices.Clone(w.Services)
-		w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases = "n1", []vip.Ingress{{Addr: k.Addr}}, []vip.DHCPLease{k}
+		leased("10.77.0.99")(&w.Services[0])
+		w.Services[0].VIPHost, w.Services[0].DHCP.Leases = "n1", []vip.DHCPLease{k}
 		change(&w.Services[0])
 		p := Make(r, w)
 		return len(p.Addresses) > 0 || p.DHCPRequests[0].LastLease.Addr.IsValid()
@@ -391,14 +447,55 @@ func TestDHCPForgedAnnotation(t *testing.T) {
 	if !try(func(*vip.Service) {}) {
 		t.Error("what was written is not used")
 	}
+	if !try(func(s *vip.Service) { s.Conditions = allocated("10.77.0.99: leased by a DHCP server") }) {
+		t.Error("what an earlier Herald wrote is not used")
+	}
 	for what, change := range map[string]func(*vip.Service){
 		"without a status":     func(s *vip.Service) { s.Ingress = nil },
 		"with another address": func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.98") },
 		"by another program":   func(s *vip.Service) { s.Announcer = "elsewhere" },
 		"of another client":    func(s *vip.Service) { s.DHCP.Leases[0].MAC = "02:00:00:00:00:99" },
+		"of a named address":   named("10.77.0.99"),
+		"without a condition":  func(s *vip.Service) { s.Conditions = nil },
+		"that is not so now":   func(s *vip.Service) { s.Conditions[0].Status = vip.ConditionFalse },
+		"of a pool of that name": func(s *vip.Service) {
+			s.Conditions = allocated("10.77.0.98: of pool x, 10.77.0.99: leased by a DHCP server; 10.77.0.99: leased by a DHCP server")
+		},
 	} {
 		if try(change) {
 			t.Errorf("a record %s is believed", what)
+		}
+	}
+	// An address that only the status names, and that was named before, is not asked of a DHCP server.
+	w.Services[0].Addresses, w.Services[0].Source, w.Services[0].DHCP.Leases = []netip.Addr{k.Addr}, sourceStatus, []vip.DHCPLease{k}
+	named("10.77.0.99")(&w.Services[0])
+	if p := Make(r, w); len(p.DHCPRequests) > 0 || len(p.Addresses) != 1 || p.Addresses[0].Link != "eth0" {
+		t.Errorf("named before:\n%s", dhcpSummary(p))
+	}
+}
+
+// The condition Allocated tells leased addresses from others, and is written once.
+func TestConditionOfLeased(t *testing.T) {
+	r := rules()
+	for _, tt := range []struct{ addrs, pool, want string }{
+		{"0.0.0.0", "", "AddressSet 10.77.0.155: leased by a DHCP server to MAC on LINK"},
+		{"0.0.0.0,10.77.0.50", "", "AddressSet 10.77.0.155: leased by a DHCP server to MAC on LINK; 10.77.0.50: named by the annotation"},
+		{"10.77.0.50,0.0.0.0", "x", "AddressAllocated 10.77.0.155: leased by a DHCP server to MAC on LINK; 10.77.0.50: of pool x"},
+	} {
+		w := withMacvlans(held(world(svc("a", tt.addrs, func(s *vip.Service) { s.Source, s.Allocated = "the annotation", tt.pool })), "a", "n1"))
+		w = bind(r, withDHCPStates(w, leasedState("10.77.0.155", w)))
+		p := Make(r, w)
+		m := p.Macvlans[0]
+		want := strings.NewReplacer("MAC", m.MAC, "LINK", m.Name).Replace(tt.want)
+		c := p.Statuses[0].Conditions[0]
+		if got := string(c.Reason) + " " + c.Message; got != want || c.Type != vip.Allocated || c.Status != vip.ConditionTrue {
+			t.Errorf("%+v, want %s", c, want)
+		}
+		// Another process goes on with it.
+		w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].Conditions, w.Services[0].VIPHost = p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases, p.Statuses[0].Conditions, "n1"
+		w.DHCPStates = nil
+		if got := Make(r, w).DHCPRequests[0].LastLease.Addr; got != addr("10.77.0.155") {
+			t.Errorf("%s: last leased %v", tt.addrs, got)
 		}
 	}
 }
@@ -453,7 +550,9 @@ func TestDHCPClientsOfANamespace(t *testing.T) {
 	shared := func(s *vip.Service) { s.DHCP.Macvlan = "herald-shared" }
 	services = append(services,
 		svc("x-young", "0.0.0.0", younger),
-		svc("x-leased", "0.0.0.0", younger, func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.99")}} }),
+		svc("x-leased", "0.0.0.0", younger, leased("10.77.0.99")),
+		svc("x-static", "0.0.0.0", younger, named("10.77.0.98")), // what it had by its name it has not leased
+		svc("x-split", "0.0.0.0", younger, shared, leased("10.77.0.97"), func(s *vip.Service) { s.DHCP.Macvlan = "herald-split" }),
 		svc("x-shared1", "0.0.0.0", shared), svc("x-shared2", "0.0.0.0", shared, younger),
 		svc("x-tenant", "0.0.0.0", tenant))
 	r, w := rules(), world(services...)
@@ -467,7 +566,7 @@ func TestDHCPClientsOfANamespace(t *testing.T) {
 	slices.Sort(got)
 	const why = "the Services of the namespace default have 128 DHCP clients, and may have no more: delete one, let Services share one (kube-vip.io/macvlanName), or ask for a fixed address"
 	// The one that has a lease and the two that share a client are counted first, being older or in use.
-	want := []string{"s126: " + why, "s127: " + why, "x-young: " + why}
+	want := []string{"s126: " + why, "s127: " + why, "x-split: " + why, "x-static: " + why, "x-young: " + why}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
@@ -485,7 +584,11 @@ func TestDHCPClientsOfANode(t *testing.T) {
 	for i := range maxNodeClients - 1 {
 		add(fmt.Sprint("tenant", i%5), fmt.Sprintf("s%03d", i), time.Hour)
 	}
-	add("young", "leased", 0, func(s *vip.Service) { s.Ingress = []vip.Ingress{{Addr: addr("10.77.0.99")}} })
+	add("young", "leased", 0, leased("10.77.0.99"))
+	add("young", "static", 0, named("10.77.0.98"), func(s *vip.Service) { // what it had by its name it has not leased, whatever its annotations say
+		mac := newDHCPClient(s.UID, &service{Service: s}).mac
+		s.VIPHost, s.DHCP.Leases = "n1", []vip.DHCPLease{{Addr: addr("10.77.0.98"), Bits: 24, MAC: mac, Expires: epoch.Add(24 * time.Hour)}}
+	})
 	add("young", "waits", 0)
 	expect := func(when string, waiting ...string) {
 		t.Helper()
@@ -496,12 +599,19 @@ func TestDHCPClientsOfANode(t *testing.T) {
 				got = append(got, e.Service.String())
 			}
 		}
+		for _, s := range p.Statuses {
+			for _, c := range s.Conditions {
+				if slices.Contains(waiting, s.Service.String()) && c.Type == vip.Allocated && c.Status == vip.ConditionTrue {
+					t.Errorf("%s: %s waits, and has %s", when, s.Service, c.Message)
+				}
+			}
+		}
 		if !slices.Equal(got, waiting) || len(p.DHCPRequests) != maxNodeClients || len(p.Macvlans) != maxNodeClients {
 			t.Errorf("%s: %q wait, want %q; %d requests, %d macvlans", when, got, waiting, len(p.DHCPRequests), len(p.Macvlans))
 		}
 	}
-	expect("at the limit", "young/waits")
+	expect("at the limit", "young/static", "young/waits")
 	w = withMacvlans(w)
 	add("old", "newcomer", 2*time.Hour)
-	expect("an older Service comes", "old/newcomer", "young/waits")
+	expect("an older Service comes", "old/newcomer", "young/static", "young/waits")
 }

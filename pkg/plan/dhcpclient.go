@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -23,7 +24,8 @@ type dhcpClient struct {
 	families []vip.Family
 	declined map[vip.Family]string // why what is leased can't be used
 
-	hasAddress bool   // the status of one of its Services names an address of it
+	hasAddress bool   // one of its Services has an address that is leased to it (hasLeased)
+	hasMAC     bool   // ... and to its MAC
 	refused    string // why it can't be had
 	waits      bool   // this node holds its unit, and begins no more clients
 }
@@ -37,14 +39,20 @@ func clientID(s *vip.Service) string {
 	return s.UID
 }
 
+// clientLink returns the name of the macvlan of the DHCP client of s, which no other Service of its namespace has unless it has the same client.
+func clientLink(s *vip.Service) string {
+	if s.DHCP.Macvlan != "" {
+		return s.DHCP.Macvlan
+	}
+	sum := sha256.Sum256([]byte(clientID(s)))
+	return macvlanPrefix + hex.EncodeToString(sum[:4])
+}
+
 // newDHCPClient returns a client whose macvlan and MAC are those in the annotations of s, the
 // oldest of its Services, or else a hash of id.
 func newDHCPClient(id string, s *service) *dhcpClient {
 	sum := sha256.Sum256([]byte(id))
-	c := &dhcpClient{id: id, sum: sum, oldest: s, link: s.DHCP.Macvlan, mac: s.DHCP.MAC, declined: make(map[vip.Family]string)}
-	if c.link == "" {
-		c.link = macvlanPrefix + hex.EncodeToString(sum[:4])
-	}
+	c := &dhcpClient{id: id, sum: sum, oldest: s, link: clientLink(s.Service), mac: s.DHCP.MAC, declined: make(map[vip.Family]string)}
 	if c.mac == "" {
 		mac := slices.Clone(sum[4:10])
 		mac[0] = mac[0]&0xfc | 2 // unicast, locally administered
@@ -84,8 +92,41 @@ func (d *dhcp) newClients(services []*service) (clients []*dhcpClient) {
 		for _, f := range s.dhcpFamilies {
 			c.hasAddress = c.hasAddress || d.hasLeased(s, f)
 		}
+		c.hasMAC = c.hasMAC || d.NoStatus && c.hasAddress || slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return c.hasLeased(s, i.Addr) })
 	}
 	return clients
+}
+
+// leasedText follows the addresses that a DHCP server has leased in the message of the condition Allocated.
+const leasedText = "leased by a DHCP server"
+
+// leasedMessage returns the beginning of that message: addrs are leased to c.
+func (c *dhcpClient) leasedMessage(addrs []string) string {
+	return strings.Join(addrs, ", ") + ": " + leasedText + c.suffix()
+}
+
+// suffix returns what follows leasedText: the MAC and the macvlan of c.
+func (c *dhcpClient) suffix() string { return " to " + c.mac + " on " + c.link }
+
+// leasedTo reports whether the condition Allocated of s says that a was leased by a DHCP server, and what follows leasedText there: the
+// suffix of the client, or "" as an earlier Herald wrote it. The role edit can't write a status, and what Herald takes into the message from
+// annotations comes after text that is not leasedText.
+func (s *service) leasedTo(a netip.Addr) (suffix string, ok bool) {
+	for _, c := range s.Conditions {
+		addrs, rest, _ := strings.Cut(c.Message, ": ")
+		rest, _, _ = strings.Cut(rest, "; ")
+		suffix, ok := strings.CutPrefix(rest, leasedText)
+		if ok && c.Type == vip.Allocated && c.Status == vip.ConditionTrue && slices.Contains(strings.Split(addrs, ", "), a.String()) {
+			return suffix, true
+		}
+	}
+	return "", false
+}
+
+// hasLeased reports whether a was leased to c, for its Service s, with the MAC and the macvlan that c has now.
+func (c *dhcpClient) hasLeased(s *service, a netip.Addr) bool {
+	suffix, ok := s.leasedTo(a)
+	return ok && (suffix == "" || suffix == c.suffix())
 }
 
 // maxClients is how many DHCP clients the Services of a namespace may have. Each costs the node that has it a
@@ -138,37 +179,63 @@ func (d *dhcp) refuseBeyondNode(units []*unit) {
 	}
 }
 
-// refuseClients (decision 0063) sets refused of each client whose MAC is a node's, or whose macvlan or MAC is that of another, which comes before
-// it. Clients whose MAC nobody chose come first, then those that have an address, then those of older Services.
+// refuseClients (decision 0063) sets refused of each client whose MAC is a node's, or whose MAC or macvlan is that of another, which comes before
+// it. For a MAC clients come first whose MAC is made of a UID, which nobody chose, then those to which an address was leased with this MAC, then those
+// whose MAC is made of the name of their macvlan; for a macvlan those that have an address there; then those of older Services.
 func (d *dhcp) refuseClients(clients []*dhcpClient) {
-	rank := func(c *dhcpClient) int {
-		switch {
-		case c.oldest.DHCP.MAC == "":
-			return 0
-		case c.hasAddress:
-			return 1
-		}
-		return 2
-	}
-	slices.SortStableFunc(clients, func(a, b *dhcpClient) int { return cmp.Compare(rank(a), rank(b)) })
-	nodes, byLink, byMAC := make(map[string]string), make(map[string]*dhcpClient), make(map[string]*dhcpClient)
+	nodes := make(map[string]string)
 	for i := range d.Members {
 		for _, mac := range macsOf(&d.Members[i].Info) {
 			nodes[mac] = d.Members[i].Name
 		}
 	}
 	for _, c := range clients {
-		byLinkOf, byMACOf := byLink[c.link], byMAC[c.mac]
-		switch {
+		if node := nodes[c.mac]; node != "" && c.refused == "" {
+			c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/hwaddr) is that of node %s; write another", c.mac, node)
+		}
+	}
+	refuseTaken(clients, d.rankForMAC, func(c *dhcpClient) (string, string) {
+		if c.oldest.DHCP.MAC == "" {
+			return c.mac, "the hardware address " + c.mac + " (kube-vip.io/macvlanName)"
+		}
+		return c.mac, "the hardware address " + c.mac + " (kube-vip.io/hwaddr)"
+	})
+	hasNone := func(c *dhcpClient) int {
+		if c.hasAddress {
+			return 0
+		}
+		return 1
+	}
+	refuseTaken(clients, hasNone, func(c *dhcpClient) (string, string) {
+		return c.link, "the interface " + c.link + " (kube-vip.io/macvlanName)"
+	})
+}
+
+// rankForMAC returns the place of c among clients with one MAC: the lowest has it.
+func (d *dhcp) rankForMAC(c *dhcpClient) int {
+	switch {
+	case c.oldest.DHCP.MAC == "" && (c.oldest.DHCP.Macvlan == "" || d.NoStatus): // without statuses nothing tells who has a MAC
+		return 0
+	case c.hasMAC:
+		return 1
+	case c.oldest.DHCP.MAC == "": // whoever tries many names can have any
+		return 2
+	}
+	return 3
+}
+
+// refuseTaken sets refused of each of clients, which are sorted, oldest first, that has the same thing as another that is not refused: one of a lower rank, or
+// an older one of the same. what returns the thing, and its name in a message.
+func refuseTaken(clients []*dhcpClient, rank func(*dhcpClient) int, what func(*dhcpClient) (thing, name string)) {
+	first := make(map[string]*dhcpClient)
+	for _, c := range slices.SortedStableFunc(slices.Values(clients), func(a, b *dhcpClient) int { return cmp.Compare(rank(a), rank(b)) }) {
+		thing, name := what(c)
+		switch o := first[thing]; {
 		case c.refused != "":
-		case nodes[c.mac] != "":
-			c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/hwaddr) is that of node %s; write another", c.mac, nodes[c.mac])
-		case byLinkOf != nil:
-			c.refused = fmt.Sprintf("the interface %s (kube-vip.io/macvlanName) is that of %s, which comes first; write another", c.link, byLinkOf.oldest.nameFor(c.oldest))
-		case byMACOf != nil:
-			c.refused = fmt.Sprintf("the hardware address %s (kube-vip.io/hwaddr) is that of %s, which comes first; write another", c.mac, byMACOf.oldest.nameFor(c.oldest))
+		case o != nil:
+			c.refused = fmt.Sprintf("%s is that of %s, which comes first; write another", name, o.oldest.nameFor(c.oldest))
 		default:
-			byLink[c.link], byMAC[c.mac] = c, c
+			first[thing] = c
 		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 func TestOffered(t *testing.T) {
 	on, off := true, false
 	const plain = "pool-web=10.77.0.60-10.77.0.69 cidr-global=10.77.0.70/31,0.0.0.0/32"
-	const named = plain + " pool-kept=10.77.0.80-10.77.0.89 pool-kept.namespaces=team=blue"
+	const noDHCP = "pool-web=10.77.0.60-10.77.0.69"
+	const byNamespace = plain + " pool-kept=10.77.0.80-10.77.0.89 pool-kept.namespaces=team=blue"
 	for _, tt := range []struct {
 		name   string
 		only   *bool
@@ -25,17 +26,19 @@ func TestOffered(t *testing.T) {
 	}{
 		{"no ConfigMap", nil, "", "10.77.0.50", nil, ""},
 		{"no pool names a namespace", nil, plain, "10.77.0.50", nil, ""},
-		{"a pool does", nil, named, "10.77.0.50", nil, "10.77.0.50 is of no pool that is offered to the namespace default"},
-		{"... and the option says any", &off, named, "10.77.0.80", nil, ""},
-		{"... but the pool is enforced", &off, named + " pool-kept.enforce=true", "10.77.0.80", nil, "10.77.0.80 is of a pool that is not offered to the namespace default"},
-		{"of a pool for all", nil, named, "10.77.0.60", nil, ""},
-		{"of a pool for others", nil, named, "10.77.0.80", nil, "10.77.0.80 is of a pool that is not offered to the namespace default"},
-		{"of a pool for this namespace's labels", nil, named, "10.77.0.80", func(s *vip.Service) { s.Key.Namespace = "blue" }, ""},
+		{"a pool does", nil, byNamespace, "10.77.0.50", nil, "10.77.0.50 is of no pool that is offered to the namespace default"},
+		{"... and the option says any", &off, byNamespace, "10.77.0.80", nil, ""},
+		{"... but the pool is enforced", &off, byNamespace + " pool-kept.enforce=true", "10.77.0.80", nil, "10.77.0.80 is of a pool that is not offered to the namespace default"},
+		{"of a pool for all", nil, byNamespace, "10.77.0.60", nil, ""},
+		{"of a pool for others", nil, byNamespace, "10.77.0.80", nil, "10.77.0.80 is of a pool that is not offered to the namespace default"},
+		{"of a pool for this namespace's labels", nil, byNamespace, "10.77.0.80", func(s *vip.Service) { s.Key.Namespace = "blue" }, ""},
 		{"the option says pools", &on, plain, "10.77.0.50", nil, "10.77.0.50 is of no pool"},
 		{"... and there is no ConfigMap", &on, "", "10.77.0.50", nil, "10.77.0.50 is of no pool"},
 		{"a Service keeps what it has", &on, "", "10.77.0.50", written("n2"), ""},
 		{"DHCP that a pool has", &on, plain, "0.0.0.0", nil, ""},
 		{"DHCP that no pool has", &on, plain, "::", nil, ":: is of no pool"},
+		{"... and it had an address of a pool before", &on, noDHCP, "0.0.0.0", named("10.77.0.60"), "0.0.0.0 is of no pool"},
+		{"... and it has leased an address", &on, noDHCP, "0.0.0.0", leased("10.77.0.99"), ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := poolWorld("n1")
@@ -65,7 +68,7 @@ func TestOffered(t *testing.T) {
 				t.Errorf("%s %q, want %q", s.verdict.Reason, got, tt.want)
 			}
 			for _, q := range p.out.Pools[0].Requests {
-				if want := tt.want != "" && tt.addrs != "::"; q.Refused != want || want && !q.Foreign {
+				if want := tt.want != "" && !addr(tt.addrs).IsUnspecified(); q.Refused != want || want && !q.Foreign {
 					t.Errorf("refused %v, foreign %v, want %v", q.Refused, q.Foreign, want)
 				}
 			}
@@ -98,6 +101,27 @@ func TestStatusKeptOfUnoffered(t *testing.T) {
 		got := Make(r, w)
 		if len(addressStatuses(got)) > 0 == only {
 			t.Errorf("pools only %v: %s", only, fmt.Sprint(got.Statuses))
+		}
+	}
+}
+
+// TestLeasedIsKeptWithoutEndpoints: a Service that has an address of a DHCP server which no pool offers it any more keeps it while it has no endpoint.
+func TestLeasedIsKeptWithoutEndpoints(t *testing.T) {
+	on := true
+	w := poolWorld("n1")
+	w.Members = w.Members[:1]
+	w.Services = []vip.Service{svc("a", "0.0.0.0", leased("10.77.0.99"), func(s *vip.Service) { s.VIPHost = "n1" })}
+	r := poolRules()
+	r.PoolsOnly = &on
+	ready := w.Services[0].Endpoints
+	for _, endpoints := range []vip.Endpoints{{}, ready} {
+		w.Services[0].Endpoints = endpoints
+		p := Make(r, held(w, "a", "n1"))
+		if v := p.Verdicts[0]; v.Reason == vip.AddressRefused || len(addressStatuses(p)) > 0 {
+			t.Fatalf("%v, statuses %+v", v, p.Statuses)
+		}
+		for _, s := range p.Statuses {
+			w.Services[0].Conditions = s.Conditions
 		}
 	}
 }

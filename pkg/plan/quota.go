@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/heraldvip/herald/pkg/vip"
 )
@@ -61,10 +62,12 @@ func (f *filter) countService(s *service, counted map[countedAddress]bool, has b
 }
 
 // hasLeased reports whether s has an address of family x already that a DHCP server has leased to
-// it: its status names an address of that family, and neither its spec nor its annotations do; or,
+// its client: its status names an address of that family, and its condition Allocated says so of it (leasedTo) with the macvlan that s has now, and neither its spec nor its annotations name it; or,
 // where no status is written, its lease is held.
 func (p *pass) hasLeased(s *service, x vip.Family) bool {
 	return slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool {
-		return i.Addr.IsValid() && vip.FamilyOf(i.Addr) == x && (s.Source == sourceStatus || !slices.Contains(s.Addresses, i.Addr))
+		suffix, ok := s.leasedTo(i.Addr)
+		return ok && vip.FamilyOf(i.Addr) == x && (suffix == "" || strings.HasSuffix(suffix, " on "+clientLink(s.Service))) &&
+			(s.Source == sourceStatus || !slices.Contains(s.Addresses, i.Addr))
 	}) || !s.statusTellsUse && p.leaseHeld(s)
 }
