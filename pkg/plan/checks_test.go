@@ -89,6 +89,12 @@ func TestProbe(t *testing.T) {
 		bind 10.77.0.50/32 dev eth0
 		bind fd77::50/128 dev eth0
 		a: VIPAnnounced`
+	const changedAndTaken = `ask 10.77.0.50 on eth0 probe
+		acquire kubevip-a
+		status a
+		a: AddressInUse
+		event a AddressInUse
+		10.77.0.50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`
 	tests := []struct {
 		name string
 		w    func() vip.World
@@ -158,12 +164,20 @@ func TestProbe(t *testing.T) {
 		{"the Service asks for another address, which is in use: the status is cleared", func() vip.World {
 			w := held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
 			return withResults(w, probingRules(), answeredBy(foreignMAC))
-		}, `ask 10.77.0.50 on eth0 probe
-			acquire kubevip-a
-			status a
-			a: AddressInUse
-			event a AddressInUse
-			10.77.0.50 is in use by another host on eth0 (MAC 02:00:00:00:00:ff), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free`},
+		}, changedAndTaken},
+		{"... and the node that wrote the status is dead", func() vip.World {
+			w := held(worldWithMACs(svc("a", "10.77.0.50", written("gone"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
+			return withResults(w, probingRules(), answeredBy(foreignMAC))
+		}, changedAndTaken},
+		{"... while it is handed over", func() vip.World {
+			w := held(worldWithMACs(svc("a", "10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress[0].Addr = addr("10.77.0.60") })), "a", "n1")
+			w.HandingOver[key("kubevip-a")] = vip.HandingOver{Since: w.Now, Until: w.Now.Add(time.Second)}
+			return withResults(w, probingRules(), answeredBy(foreignMAC))
+		}, strings.Replace(changedAndTaken, "status a\n", "", 1)},
+		{"... and of those before it asks for one still: once that is bound the status names it alone", func() vip.World {
+			w := held(worldWithMACs(svc("a", "10.77.0.60,10.77.0.50", written("n1"), func(s *vip.Service) { s.Ingress = s.Ingress[:1] })), "a", "n1")
+			return withResults(w, probingRules(), answeredBy(foreignMAC))
+		}, strings.Replace(changedAndTaken, "status a\n", "bind 10.77.0.60/32 dev eth0\n", 1)},
 		{"of two Services with one address one has a status: never asked", func() vip.World {
 			return heldNew(worldWithMACs(svc("a", "10.77.0.50"), svc("b", "10.77.0.50", younger, port(81), written("n2"))), "a")
 		}, "acquire kubevip-a\nacquire kubevip-b\nbind 10.77.0.50/32 dev eth0\na: VIPAnnounced\nb: VIPAnnounced"},

@@ -140,12 +140,12 @@ func (f *filter) askedByMany(waiting map[netip.Addr][]*service) map[netip.Addr][
 }
 
 // waitingHolders returns, by address, the Services of type LoadBalancer that have it by their status and do not ask for
-// it, and whose status no Herald of this installation wrote, so that none will clear it. They are another announcer's, or
-// their user has removed heraldvip.io/announcer, who could ask for the address again when another has it.
+// it, or were rejected. Until that status names it no more, which their user may be able to put off, kube-proxy sends them what is for the address,
+// and they could ask for it again when another has it.
 func (f *filter) waitingHolders() map[netip.Addr][]*service {
 	all := make(map[netip.Addr][]*service)
 	for _, s := range f.all {
-		if !s.LoadBalancer || s.statusOurs {
+		if !s.LoadBalancer || !s.hasVerdict() && !slices.ContainsFunc(s.Ingress, func(i vip.Ingress) bool { return !s.hasAddress(i.Addr) }) {
 			continue
 		}
 		for _, a := range s.StatusVIPs() {
@@ -230,7 +230,7 @@ func (f *judging) setPortsInStatus(a netip.Addr, services []*service) {
 
 // whyNotBeside returns why s may not have a besides the holders of other namespaces, or "": it needs
 // their consent unless its status names the address. The first holder that does not consent is marked
-// contended. The control plane needs nobody's consent: its address is refused to others.
+// contended, if it asks for the address. The control plane needs nobody's consent: its address is refused to others.
 func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) string {
 	if s.reserved || s.statusHas(a) {
 		return ""
@@ -240,7 +240,7 @@ func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) stri
 			continue
 		}
 		if why := whyNotShared(s, o); why != "" {
-			o.contended = true
+			o.contended = o.contended || o.hasAddress(a)
 			return "in use by a Service of another namespace" + why
 		}
 	}

@@ -235,8 +235,8 @@ func reasonOf(p vip.Plan, name string) vip.Reason {
 	return p.Verdicts[slices.IndexFunc(p.Verdicts, func(v vip.Verdict) bool { return v.Service.Name == name })].Reason
 }
 
-// A tenant's Service that had an address asks for another, or for nothing that can be read, and its user has removed what says that
-// Herald wrote its status: so it could come back to the address. Nobody of another namespace gets that as long as the status names it. Seen from n1.
+// A tenant's Service that had an address asks for another, or for nothing that can be read, and its user has removed or changed what says
+// who wrote its status: so it could come back to the address. Nobody of another namespace gets that as long as the status names it. Seen from n1.
 func TestStatusThatNobodyClears(t *testing.T) {
 	const a = "10.77.0.60"
 	left := func(s *vip.Service) {
@@ -246,6 +246,7 @@ func TestStatusThatNobodyClears(t *testing.T) {
 	unreadable := func(s *vip.Service) {
 		s.Source, s.Invalid = "kube-vip.io/loadbalancerIPs", []string{"kube-vip.io/loadbalancerIPs is wrong."}
 	}
+	by := func(node string) func(*vip.Service) { return func(s *vip.Service) { s.VIPHost = node } }
 	byProxy := func(s *vip.Service) { s.Ingress[0].IPMode, s.Forward = vip.ModeProxy, &vip.Forward{} }
 	for _, tt := range []struct {
 		name string
@@ -257,7 +258,8 @@ func TestStatusThatNobodyClears(t *testing.T) {
 		{"what it asks for is refused", svc("x", "127.0.0.1", left), "v: AddressConflict"},
 		{"it is to be ignored", svc("x", a, left, func(s *vip.Service) { s.Ignore = true }), "v: AddressConflict"},
 		{"of the mode of gateways", svc("x", "10.77.0.61", left, byProxy), "v: AddressConflict"},
-		{"a Herald is about to clear it", svc("x", "", left, unreadable, func(s *vip.Service) { s.VIPHost = "n1" }), "v: VIPClaiming"},
+		{"a Herald is about to clear it", svc("x", "", left, unreadable, by("n1")), "v: AddressConflict"},
+		{"the node that wrote it is gone", svc("x", "10.77.0.61", left, by("nobody")), "v: AddressConflict"},
 		{"of the same namespace", svc("x", "", left, unreadable, func(s *vip.Service) { s.Key.Namespace = "default" }), "v: VIPClaiming"},
 		{"it is no LoadBalancer", svc("x", "", left, func(s *vip.Service) { s.LoadBalancer = false }), "v: VIPClaiming"},
 	} {
@@ -266,5 +268,26 @@ func TestStatusThatNobodyClears(t *testing.T) {
 				t.Errorf("no %s in\n%s", tt.want, got)
 			}
 		})
+	}
+}
+
+// A Service whose lease another announcer holds keeps its status, and so what that names, from other namespaces, whatever it asks for.
+func TestStatusKeptForOtherAnnouncer(t *testing.T) {
+	x := svc("x", "10.77.0.60", tenant, written("n1"))
+	x.Addresses[0] = addr("10.77.0.61")
+	w := world(x, svc("v", "10.77.0.60"))
+	w.Claims[vip.Key{Namespace: "tenant", Name: "kubevip-x"}] = vip.Claim{Holder: "somebody", Valid: true, Foreign: true}
+	diff(t, summary(Make(rules(), w)), "v: AddressConflict\nx: HeldByOtherAnnouncer\nevent x HeldByOtherAnnouncer")
+}
+
+// A Service whose status names an address that it no longer asks for does not keep that status because another asks for the address.
+func TestStatusNotKeptForWhatIsNotAskedFor(t *testing.T) {
+	x := svc("x", "10.77.0.61", tenant, on("nope"), func(s *vip.Service) {
+		s.VIPHost, s.Ingress = "n1", []vip.Ingress{{Addr: addr("10.77.0.60"), IPMode: vip.ModeVIP}}
+	})
+	w := world(x, svc("v", "10.77.0.60"))
+	p := Make(rules(), w)
+	if s := addressStatuses(p); len(s) != 1 || s[0].Service != x.Key || len(s[0].Ingress) > 0 {
+		t.Errorf("the statuses are %v, want that of x cleared:\n%s", s, summary(p))
 	}
 }

@@ -175,7 +175,7 @@ type service struct {
 	unit          *unit
 	notOurs       bool // another announcer's
 	unoffered     bool // it has an address that no pool offers to its namespace
-	contended     bool // a Service of another namespace was refused an address that this one has
+	contended     bool // a Service of another namespace was refused an address that this one has, and asks for
 	hasAny        bool // it has one of its addresses (see has)
 	held          bool // its lease is held
 	decisive      bool // what it requires of a node counts for its unit

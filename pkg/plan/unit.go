@@ -347,8 +347,8 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 // far; if all is bound, VIPAnnounced with an Event. What DHCP clients report wrong is an Event
 // in any case.
 //
-// The status gets the addresses bound. If there are none, it is cleared if this node wrote it
-// and another host has one, or if no DHCP lease is left of a Service that has nothing else. It
+// The status gets the addresses bound. If there are none, a status that Herald wrote is cleared if another host has one and it names none
+// that s asks for, or if no DHCP lease is left of a Service that has nothing else. It
 // is left alone while s is handed over, or the claim on it is not written yet (Claim.Until), if s has no status, or while a DHCP client has no
 // answer yet and Herald wrote a status; and in all other cases. The conditions say what is bound, or why nothing is; they are left
 // alone while s is handed over, or nothing is bound and nothing is in the way.
@@ -357,7 +357,7 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 	unwritten := !s.unit.claim.Until.IsZero()
 	switch {
 	case unwritten: // what tells of it follows once the VIP lease says it
-	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && (s.statusBy == m.Self || s.statusBy == ""): // it asked for other addresses before
+	case len(c.inUse) > 0 && len(c.ingress) == 0 && s.statusOurs && !handingOver && !s.showsWanted(): // it asked for other addresses before
 		m.clearStatus(s)
 	case handingOver || !s.hasStatus || undecided && len(s.Ingress) > 0 && s.statusOurs:
 		// While the client asks whether a lease is still good the status stays.
@@ -443,6 +443,11 @@ func (m *unitPlanner) reportUnmanaged(units []*unit) {
 			}
 		}
 	}
+}
+
+// showsWanted reports whether the status of s names any of s.addrs.
+func (s *service) showsWanted() bool {
+	return slices.ContainsFunc(s.addrs, func(a address) bool { return s.inStatus(a.Addr) })
 }
 
 // hasAddress reports whether a is in s.addrs, the addresses that s asked for, or has leased,

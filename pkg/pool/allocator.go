@@ -29,6 +29,9 @@ type Request struct {
 	Foreign   bool         // it is another implementation's: what it has is in use, and it is given nothing
 }
 
+// written returns what is written on a Service: its addresses, and those that its status shows.
+func (r *Request) written() []netip.Addr { return slices.Concat(r.Addresses, r.Shown) }
+
 // An Allocator decides which Service has which addresses. It remembers what it has decided
 // until that is seen on the Service, and which addresses were released when. Its methods must
 // not be called concurrently.
@@ -44,7 +47,7 @@ type Allocator struct {
 
 	services map[vip.Key]*service
 	holders  map[netip.Addr][]*service // who has, or names, an address
-	named    map[netip.Addr]int        // on how many Services it is written, be it theirs or not
+	named    map[netip.Addr]int        // how often it is written on Services, statuses included, be it theirs or not
 	keyed    map[sharingKey]map[*service]bool
 	spaces   map[*Pool]*space
 	offered  map[string][]*Pool // by namespace, as far as it was asked for
@@ -158,12 +161,13 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		a.services[r.Service] = s
 	} else if a.pending[s] && sameWishes(&s.Request, &r) && !s.showsWhatItLoses(&r) {
 		a.contest(s, !slices.Equal(s.Shown, r.Shown))
+		a.rename(s.Shown, r.Shown)
 		s.Labels, s.Shown = r.Labels, r.Shown // what it was given stays
 		return
 	}
 	before, contest := s.has, s.SharingKey != r.SharingKey || !slices.Equal(s.Ports, r.Ports) || !slices.Equal(s.Shown, r.Shown)
 	a.setKey(s, r.Service.Namespace, r.SharingKey)
-	written := s.Addresses
+	written := s.written()
 	if !slices.Equal(s.Ports, r.Ports) {
 		s.ports = sortedPorts(r.Ports)
 	}
@@ -188,12 +192,12 @@ func (a *Allocator) Set(r Request, now time.Time) {
 		}
 	}
 	a.contest(s, contest)
-	a.rename(written, r.Addresses)
+	a.rename(written, r.written())
 	a.changed[s] = true
 	a.setOutside(s)
 }
 
-// rename records what is written on a Service in place of what was.
+// rename records what is written on a Service in place of what was. What is written on none any more may be given, even while it rests.
 func (a *Allocator) rename(before, after []netip.Addr) {
 	for _, x := range after {
 		a.named[x]++
@@ -203,7 +207,11 @@ func (a *Allocator) rename(before, after []netip.Addr) {
 			continue
 		}
 		delete(a.named, x)
-		if _, rests := a.resting[x]; !rests && len(a.holders[x]) == 0 && !x.IsUnspecified() {
+		if len(a.holders[x]) > 0 || x.IsUnspecified() {
+			continue
+		}
+		a.freed = true
+		if _, rests := a.resting[x]; !rests {
 			a.free(x)
 		}
 	}
@@ -240,7 +248,7 @@ func (a *Allocator) Delete(k vip.Key, now time.Time) {
 	for _, x := range s.has {
 		a.release(s, x, now)
 	}
-	a.rename(s.Addresses, nil)
+	a.rename(s.written(), nil)
 	a.setKey(s, k.Namespace, "")
 	delete(a.services, k)
 	delete(a.changed, s)

@@ -433,3 +433,45 @@ func TestNamingDoesNotPreventSharing(t *testing.T) {
 		t.Errorf("b gets %v, want 10.0.0.1, which a has", got)
 	}
 }
+
+// What a status shows is given to nobody else, also once its Service names another address and after the rest, be the pool full or not. As
+// soon as it is shown no more, a Service that waits is given it.
+func TestShownIsNotGiven(t *testing.T) {
+	for _, rest := range []time.Duration{0, time.Minute, time.Hour} {
+		w := newWorld(t, rest, "cidr-global=10.0.0.1-10.0.0.2")
+		w.set("a", nil)
+		w.decide()
+		w.show()
+		w.set("a", func(r *Request) { r.Addresses, r.Allocated = addrs("192.0.2.1"), "" })
+		w.set("x", nil)
+		w.set("y", nil)
+		w.now = w.now.Add(5 * time.Minute)
+		waits := w.decide()
+		w.expect("x: 10.0.0.2 of cidr-global", "y: ")
+		if waits["y"] == "" {
+			t.Errorf("rest %v: y waits for no address", rest)
+		}
+		w.set("a", func(r *Request) { r.Labels = map[string]string{"changed": "too"} })
+		w.decide()
+		w.expect("y: ")
+		w.set("a", func(r *Request) { r.Shown = r.Addresses })
+		w.decide()
+		w.expect("y: 10.0.0.1 of cidr-global")
+	}
+}
+
+// What the status of a Service shows that is to be given an address is known, also if it changes before that is written, and no more once the Service is deleted.
+func TestShownMeanwhile(t *testing.T) {
+	w := newWorld(t, 0, "cidr-global=10.0.0.1-10.0.0.2")
+	w.set("a", nil)
+	w.a.Decide(w.now)
+	w.set("a", func(r *Request) { r.Shown = addrs("10.0.0.2") })
+	w.decide()
+	w.set("x", nil)
+	w.decide()
+	w.expect("a: 10.0.0.1 of cidr-global", "x: ")
+	w.remove("a")
+	w.set("y", nil)
+	w.decide()
+	w.expect("x: 10.0.0.1 of cidr-global", "y: 10.0.0.2 of cidr-global")
+}

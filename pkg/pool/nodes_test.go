@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,7 +110,8 @@ func (c *simulatedCluster) watch(n *simulatedNode, events int) {
 	}
 }
 
-// decide has the node that gives addresses send its writes. It is an error if it gives an address that it sees another Service have.
+// decide has the node that gives addresses send its writes. It is an error if it gives an address that it sees another Service have, or the status of
+// another show; but to share it with one that names it, which the plan has wait, too.
 func (c *simulatedCluster) decide() {
 	n := &c.nodes[c.holder]
 	for _, d := range n.allocator.Decide(c.now) {
@@ -121,6 +123,9 @@ func (c *simulatedCluster) decide() {
 		for _, x := range d.Addresses {
 			for k, o := range n.view {
 				lost := len(n.allocator.holders[x]) > 1 && !slices.Contains(n.allocator.services[k].has, x) // to whom d.Service shares it with
+				if k != d.Service && slices.Contains(o.Shown, x) && !slices.Contains(o.Addresses, x) && !slices.Contains(s.Addresses, x) && !strings.Contains(d.Reason, "shared with") {
+					c.t.Errorf("%s: %s is given %s, which the status of %s shows: %s; %+v, %+v", c.what, d.Service, x, k, d.Reason, *s.Request, *o.Request)
+				}
 				if k != d.Service && !lost && !slices.Contains(s.Addresses, x) && slices.Contains(o.Addresses, x) && !mayShare(s.Request, o.Request) && !onlyNames(n.view, o.Request, x) {
 					c.t.Errorf("%s: %s is given %s, which %s has without consent: %s; %+v, %+v", c.what, d.Service, x, k, d.Reason, *s.Request, *o.Request)
 				}
@@ -213,7 +218,7 @@ func (c *simulatedCluster) change() {
 		c.store(k, &r)
 		return
 	case 4:
-		r.Addresses, r.Allocated, r.Shown = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + c.rand.IntN(14))})}, "", nil // by hand
+		r.Addresses, r.Allocated = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(1 + c.rand.IntN(14))})}, "" // by hand; the status shows what it did
 	case 5:
 		r.Addresses, r.Allocated, r.Shown = nil, "", nil
 	}
