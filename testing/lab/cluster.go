@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -157,6 +159,17 @@ nftables: {minSyncPeriod: 100ms}
 		_, err := l.Get(ctx, h.name, "http://127.0.0.1:10256/healthz")
 		return err
 	})
+}
+
+// forwardAPIServer has connections of the node to the cluster IP of default/kubernetes lead to the API server, as a kube-proxy
+// would: a Herald without that finds the data plane of its node faulty.
+func (l *Lab) forwardAPIServer(ctx context.Context, h host) error {
+	cidr, _, _ := strings.Cut(ServiceCIDRs, ",")
+	clusterIP := netip.MustParsePrefix(cidr).Addr().Next() // the API server takes the first of the range
+	return l.nft(ctx, h.name,
+		"add table ip lab_api",
+		"add chain ip lab_api out { type nat hook output priority -100; }",
+		fmt.Sprintf("add rule ip lab_api out ip daddr %s tcp dport 443 dnat to %s", clusterIP, l.apiAddr()))
 }
 
 func (l *Lab) awaitPort(ctx context.Context, p *Process, addr string) error {

@@ -22,7 +22,7 @@ import (
 // with kube-proxy in nftables mode.
 type Options struct {
 	Nodes     int           // nodes Herald may run on, 1 to 60; 0 means 3
-	NoProxies bool          // only the worker w1 has a kube-proxy: for many nodes
+	NoProxies bool          // only the worker w1 has a kube-proxy, the others one rule for default/kubernetes (IPv4): for many nodes
 	ProxyMode string        // kube-proxy's mode, "nftables" or "iptables"; "" means nftables
 	IPv6Only  bool          // no host, Pod or Service has an IPv4 address, but for 127.0.0.1
 	Dir       string        // for logs, keys and etcd's data; "" means a temporary directory that Down removes
@@ -231,8 +231,11 @@ func (l *Lab) startCluster(ctx context.Context) error {
 	for _, h := range l.hosts {
 		if h.node {
 			g.Go(func() error {
-				if err := l.writeNode(ctx, h); err != nil || l.opts.NoProxies && h.name != "w1" {
+				if err := l.writeNode(ctx, h); err != nil {
 					return err
+				}
+				if l.opts.NoProxies && h.name != "w1" {
+					return l.forwardAPIServer(ctx, h)
 				}
 				return l.startProxy(ctx, h)
 			})
