@@ -115,6 +115,32 @@ func TestInitReboot(t *testing.T) {
 	})
 }
 
+// What somebody wrote as the server of a recorded lease is sent nothing, unless it is a host's IPv4 address.
+func TestRecordedServer(t *testing.T) {
+	for server, told := range map[string]bool{"10.0.0.1": true, "2001:db8::1": false, "fe80::1%eth0": false, "::ffff:10.0.0.1": false, "": false, "none": false, "0.0.0.0": false, "255.255.255.255": false} {
+		w := &fakeServer{}
+		bubble(t, 0, w, func(c *Clients) {
+			h := request4
+			h.LastLease = vip.DHCPLease{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 24, MAC: h.MAC, Server: server, Expires: time.Now().Add(time.Hour)}
+			put(c, h)
+			h.Release = true
+			put(c, h)
+			after(c, time.Second)
+			for _, m := range w.messages() {
+				if !m.to.Src.Is4() || !m.to.Dst.Is4() {
+					t.Errorf("server %q: %s sent from %s to %s", server, kind(m.b), m.to.Src, m.to.Dst)
+				}
+			}
+			if slices.Contains(w.kinds(), "RELEASE") != told {
+				t.Errorf("server %q: sent %v", server, w.kinds())
+			}
+		})
+	}
+	if _, err := (conn4{}).WriteTo(nil, &PacketAddr{Src: unspecified4, Dst: netip.MustParseAddr("2001:db8::1")}); err == nil {
+		t.Error("IPv6 in IPv4")
+	}
+}
+
 // Answers that can't be right are ignored, and the problem says why.
 func TestInvalidAnswers4(t *testing.T) {
 	offer := func(addr string, o ...dhcpv4.Modifier) func([]byte, *PacketAddr) [][]byte {

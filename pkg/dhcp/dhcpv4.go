@@ -59,7 +59,7 @@ func (x *protocol4) confirm(ctx context.Context, k vip.DHCPLease) (vip.DHCPLease
 
 func (x *protocol4) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vip.DHCPLease, error) {
 	to, from, end := &PacketAddr{Src: k.Addr, Dst: broadcast4}, "", k.Expires
-	if server, err := netip.ParseAddr(k.Server); err == nil && !rebind {
+	if server, err := server4(k); err == nil && !rebind {
 		to, from, end = &PacketAddr{Src: k.Addr, Dst: server, MAC: x.serverMAC}, k.Server, k.Rebinds
 	}
 	// Half of the time that is left (RFC 2131 section 4.4.5), which has 60 s as the least:
@@ -93,7 +93,7 @@ func (x *protocol4) sendRequest(ctx context.Context, to *PacketAddr, from string
 }
 
 func (x *protocol4) decline(ctx context.Context, k vip.DHCPLease, why string) error {
-	server, err := netip.ParseAddr(k.Server)
+	server, err := server4(k)
 	if err != nil {
 		return err
 	}
@@ -102,11 +102,21 @@ func (x *protocol4) decline(ctx context.Context, k vip.DHCPLease, why string) er
 }
 
 func (x *protocol4) release(ctx context.Context, k vip.DHCPLease) error {
-	server, err := netip.ParseAddr(k.Server)
+	server, err := server4(k)
 	if err != nil {
 		return err
 	}
 	return x.sendOnce(ctx, dhcpv4.MessageTypeRelease, &PacketAddr{Src: k.Addr, Dst: server, MAC: x.serverMAC}, withAddrs(netip.Addr{}, server))
+}
+
+// server4 is the address of the server that k was leased by. A recorded lease is what somebody wrote on the Service: its
+// server may be anything.
+func server4(k vip.DHCPLease) (netip.Addr, error) {
+	server, err := netip.ParseAddr(k.Server)
+	if err == nil && !usable4(server) {
+		err = fmt.Errorf("%s is no address of a DHCPv4 server", server)
+	}
+	return server, err
 }
 
 // sendOnce sends a message that servers do not answer.

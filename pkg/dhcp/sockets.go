@@ -79,6 +79,9 @@ func (c conn4) WriteTo(b []byte, to net.Addr) (int, error) {
 	if !ok {
 		return 0, fmt.Errorf("not a PacketAddr: %v", to)
 	}
+	if !p.Src.Is4() || !p.Dst.Is4() {
+		return 0, fmt.Errorf("not IPv4: from %s to %s", p.Src, p.Dst)
+	}
 	mac := p.MAC
 	if len(mac) != 6 {
 		mac = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
