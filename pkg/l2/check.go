@@ -124,7 +124,7 @@ func (c *AddressChecks) step(now time.Time) time.Duration {
 }
 
 // takeWanted replaces the checks by those that were put last. One that was there before (Same)
-// goes on with its new AllowedMACs; the others begin from nothing, and the address of such a
+// goes on with its new AllowedMACs, unless it is a probe and these are fewer; the others begin from nothing, and the address of such a
 // CheckDefend is announced at once (defend). From now on messages about the targets of all
 // checks are queued, and kernel filters drop none about those of CheckProbe and CheckDefend.
 // It updates the metric, and pokes if new AllowedMACs changed a result; new checks do not
@@ -137,7 +137,7 @@ func (c *AddressChecks) takeWanted(now time.Time) {
 	for _, w := range want {
 		t := newTarget(w.Addr, w.Link)
 		x := before[t.addr]
-		if x == nil || !x.want.Same(w) {
+		if x == nil || !x.want.Same(w) || x.mustProbeAgain(w) {
 			x = newConflictCheck(w, now)
 			if w.Kind == vip.CheckDefend {
 				c.a.defend(t, now)

@@ -119,6 +119,23 @@ func TestProbeOfFreeAddress(t *testing.T) {
 	}
 }
 
+// A probe that has found an address free says nothing of hosts that were allowed to answer, and no longer are: they are probed for.
+func TestProbeAllowsFewer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, newLAN("eth0"))
+		defer r.run(t)()
+		r.lan.setHosts("eth0", "10.0.0.9", 0x11)
+		x := probeCheck("eth0", "10.0.0.9")
+		r.putChecks(t, x)
+		time.Sleep(time.Second)
+		r.checkResults(t, "it may", "10.0.0.9 probe 0.88s ago: OK")
+		x.AllowedMACs = "02:00:00:00:00:22"
+		r.putChecks(t, x)
+		time.Sleep(10 * time.Millisecond)
+		r.checkResults(t, "it may not", "10.0.0.9 probe 0.01s ago: 02:00:00:00:00:11")
+	})
+}
+
 func TestProbeOfAddressInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newFixture(t, newLAN("eth0"))

@@ -93,6 +93,11 @@ func (x *conflictCheck) allows(mac string) bool {
 	return x.want.Kind == vip.CheckNeighbor || x.want.Kind == vip.CheckVerify && x.want.AllowedMACs == "" || strings.Contains(x.want.AllowedMACs, mac)
 }
 
+// mustProbeAgain reports whether x is a CheckProbe that has ignored hosts which w, the same check, does not allow any more.
+func (x *conflictCheck) mustProbeAgain(w vip.AddressCheck) bool {
+	return w.Kind == vip.CheckProbe && slices.ContainsFunc(strings.Fields(x.want.AllowedMACs), func(mac string) bool { return !strings.Contains(w.AllowedMACs, mac) })
+}
+
 // setAllowed replaces x.want by w, another AllowedMACs of the same check, and forgets
 // conflicting hosts that are now allowed. If there is a result already it stores a new one, of
 // the remaining hosts and the same NoAnswer, and reports whether that differs. If w equals

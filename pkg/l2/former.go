@@ -15,9 +15,10 @@ const (
 	formerGap           = 10 * time.Millisecond
 	formerRequests      = 10
 	maxFormerUnanswered = 3
-	// formerBurst is how many requests are sent each formerGap once most of a round had no reply, or one address is known not to be answered for: a kernel
-	// removes those that were renewed together at the same time.
+	// formerBurst is how many requests are sent each formerGap once most of a round had no reply, or one address is known since less than burstTime not to be
+	// answered for: a kernel removes those that were renewed together at the same time.
 	formerBurst = 250
+	burstTime   = time.Second
 	// formerHold is how long results of a CheckFormer are kept back at most while other addresses have begun to be silent: each report is a pass of the agent, after
 	// which it rests, and the others would have to wait for the next.
 	formerHold = 5 * formerGap
@@ -43,11 +44,12 @@ func (c *AddressChecks) stepFormer(list []*conflictCheck, now time.Time) (next t
 			changed = c.endFormer(x, late, now) || changed
 			silent += min(1, x.unanswered)
 		}
-		if x.unanswered > 0 || x.began.IsZero() || now.Sub(x.began) < slowAfter {
-			limit, gap = max(limit, formerRequests), formerGap
-		}
-		if x.result.Load().NoAnswer {
+		switch r := x.result.Load(); {
+		case r.NoAnswer && now.Sub(r.At) < burstTime:
 			limit, gap = formerBurst, formerGap
+		case r.NoAnswer:
+		case x.unanswered > 0 || x.began.IsZero() || now.Sub(x.began) < slowAfter:
+			limit, gap = max(limit, formerRequests), formerGap
 		}
 	}
 	if 2*silent > asked {

@@ -30,7 +30,10 @@ type addressChecks struct {
 	*pass
 	nodeByMAC map[string]string
 	nodeMACs  string              // the MACs of all nodes, as in vip.AddressCheck
+	probeMACs string              // those without formerMACs
 	ownMACs   string              // those of this node and of its macvlans
+	former    []string            // the MACs of the nodes whose kernels may answer for VIPs that are not their own (Member.AnswersUntil)
+	until     time.Time           // when the last of these does no longer
 	complete  bool                // every node that is alive publishes its MACs: another MAC is no node's
 	added     map[netip.Addr]bool // the addresses in out.AddressChecks
 }
@@ -44,6 +47,11 @@ func newAddressChecks(p *pass) *addressChecks {
 		macs := macsOf(&x.Info)
 		if x.Name == p.Self {
 			own = slices.Clone(macs)
+		} else if p.Now.Before(x.AnswersUntil) && len(macs) > 0 {
+			c.former = append(c.former, macs...)
+			if x.AnswersUntil.After(c.until) {
+				c.until = x.AnswersUntil
+			}
 		}
 		for _, mac := range macs {
 			c.nodeByMAC[mac] = x.Name
@@ -57,7 +65,9 @@ func newAddressChecks(p *pass) *addressChecks {
 		c.nodeByMAC[x.MAC] = p.Self
 		all, own = append(all, x.MAC), append(own, x.MAC)
 	}
+	slices.Sort(c.former)
 	c.nodeMACs, c.ownMACs = strings.Join(all, " "), strings.Join(own, " ")
+	c.probeMACs = strings.Join(slices.DeleteFunc(all, func(mac string) bool { return slices.Contains(c.former, mac) }), " ")
 	return c
 }
 
@@ -93,40 +103,38 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 }
 
 // probe adds a check whether another host has a, which is new (RFC 5227 section 2.1.1;
-// decision 0017). free is true once a result says that none has; others are the MACs of hosts
+// decision 0017), or a node whose kernel may answer for VIPs that are not its own (c.former). free is true once a result says that none has; others are the MACs of hosts
 // that have it and are no nodes, nil if none is known.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
-	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.nodeMACs})
-	return known && r.OK(), r.UnexpectedMACs
+	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.probeMACs})
+	if known && r.OK() && !slices.ContainsFunc(c.former, func(mac string) bool { return strings.Contains(r.AllowedMACs, mac) }) {
+		return true, nil
+	}
+	if len(c.former) > 0 {
+		c.replanAfter(c.until.Sub(c.Now))
+	}
+	return false, slices.DeleteFunc(slices.Clone(r.UnexpectedMACs), func(mac string) bool { return c.nodeByMAC[mac] != "" })
 }
 
-// formerOwnersAnswer adds a check whether a node whose kernel may answer for VIPs that are not its own (Member.AnswersUntil) does so for a, which this
+// formerOwnersAnswer adds a check whether a node whose kernel may answer for VIPs that are not its own (c.former) does so for a, which this
 // node is about to bind: two nodes must not answer, and the kernel of that node serves the VIP (decision 0111, and decision 0120 for nodes that are not heard). It returns true until a
 // result says that none does, or they have removed their VIPs; false if there is no such node, or
 // none publishes its MAC. An address that is leased by DHCP has the given MAC on whichever node; "" for any other.
+// One that is probed needs no such check: probe allows these nodes nothing.
 func (c *addressChecks) formerOwnersAnswer(a vip.Address, mac string) bool {
-	var until time.Time
-	var macs []string
-	for _, m := range c.Members {
-		if own := macsOf(&m.Info); m.Name != c.Self && c.Now.Before(m.AnswersUntil) && len(own) > 0 {
-			macs = append(macs, own...)
-			if m.AnswersUntil.After(until) {
-				until = m.AnswersUntil
-			}
-		}
-	}
-	if len(macs) == 0 {
+	if len(c.former) == 0 {
 		return false
 	}
+	macs := slices.Clone(c.former)
 	if mac != "" {
 		macs = append(macs, mac)
+		slices.Sort(macs)
 	}
-	slices.Sort(macs)
 	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckFormer, AllowedMACs: strings.Join(macs, " ")})
 	if known && r.NoAnswer {
 		return false
 	}
-	c.replanAfter(until.Sub(c.Now))
+	c.replanAfter(c.until.Sub(c.Now))
 	return true
 }
 

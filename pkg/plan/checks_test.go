@@ -542,3 +542,41 @@ func TestFormerOwnersAnswer(t *testing.T) {
 		})
 	}
 }
+
+// A new VIP is probed, and bound once neither another host nor a node that has lost its claims answers. The two must not wait for each other: there is one
+// check for each address.
+func TestFormerOwnersAndProbe(t *testing.T) {
+	r := probingRules()
+	lost := func() vip.World {
+		w := heldNew(worldWithMACs(svc("a", "10.77.0.50")), "a")
+		w.Members[1].Alive, w.Members[1].AnswersUntil = false, w.Now.Add(time.Second)
+		return w
+	}
+	before := heldNew(worldWithMACs(svc("a", "10.77.0.50")), "a")
+	before = withResults(before, r, noConflict)
+	before.Members[1].Alive, before.Members[1].AnswersUntil = false, before.Now.Add(time.Second)
+	given := lost()
+	given.Services[0].Allocated = "red"
+	tests := []struct {
+		name  string
+		w     vip.World
+		bound bool
+		inUse bool
+	}{
+		{"nothing is known yet", lost(), false, false},
+		{"nobody answers", withResults(lost(), r, noConflict), true, false},
+		{"the node answers", withResults(lost(), r, answeredBy("02:00:00:00:00:02")), false, false},
+		{"another host answers", withResults(lost(), r, answeredBy("02:00:00:00:00:99")), false, true},
+		{"nobody answered before the node lost its claims", before, false, false},
+		{"nobody answers for an address of a pool", withResults(given, r, noConflict), true, false},
+	}
+	for _, tt := range tests {
+		p := Make(r, tt.w)
+		if got := len(p.Addresses) == 1; got != tt.bound || strings.Contains(checksSummary(p), "AddressInUse") != tt.inUse {
+			t.Errorf("%s: bound %v, want %v\n%s", tt.name, got, tt.bound, checksSummary(p))
+		}
+		if x := p.AddressChecks; !tt.bound && (len(x) != 1 || x[0].Kind != vip.CheckProbe || strings.Contains(x[0].AllowedMACs, "02:00:00:00:00:02") || p.ReplanAfter != time.Second) {
+			t.Errorf("%s: asks %+v, again after %v", tt.name, x, p.ReplanAfter)
+		}
+	}
+}
