@@ -147,11 +147,16 @@ func (b *bench) until(ctx context.Context, limit time.Duration, fn func() error)
 	}
 }
 
+// probeEach returns how often each of so many VIPs is asked for: each probeInterval, or as often as every host of the LAN, which receives each request, receives
+// 12,000 of them a second.
+func (b *bench) probeEach(vips int) time.Duration {
+	return max(probeInterval, time.Duration(vips*len(b.lab.Nodes()))*time.Second/12000)
+}
+
 // createServices creates all Services, waits until all VIPs are answered and all statuses written,
 // and records when.
 func (b *bench) createServices(ctx context.Context) error {
-	// Every host of the LAN receives each request: not more than 12,000 are received a second.
-	every := max(probeInterval, time.Duration(len(b.addrs)*len(b.lab.Nodes()))*time.Second/12000)
+	every := b.probeEach(len(b.addrs))
 	b.log("creating; each VIP is probed every %v", every)
 	who, err := b.lab.WhoHas(ctx, every, b.addrs...)
 	if err != nil {

@@ -124,7 +124,8 @@ func (b *bench) cutNodes(ctx context.Context, n int) error {
 		b.say("%d cut: they have no VIPs", n)
 		return nil
 	}
-	who, err := b.lab.WhoHas(ctx, probeInterval, v.owned[:min(len(v.owned), maxProbed)]...)
+	probed := v.owned[:min(len(v.owned), maxProbed)]
+	who, err := b.lab.WhoHas(ctx, b.probeEach(len(probed)), probed...)
 	if err != nil {
 		return err
 	}
@@ -157,7 +158,8 @@ func (b *bench) cutNodes(ctx context.Context, n int) error {
 
 // restartAll stops each node's Herald by SIGTERM and starts it again, one node after the other, as a rolling update does.
 func (b *bench) restartAll(ctx context.Context) error {
-	who, err := b.lab.WhoHas(ctx, probeInterval, b.addrs[:min(len(b.addrs), maxProbed)]...)
+	probed := b.addrs[:min(len(b.addrs), maxProbed)]
+	who, err := b.lab.WhoHas(ctx, b.probeEach(len(probed)), probed...)
 	if err != nil {
 		return err
 	}
