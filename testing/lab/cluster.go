@@ -169,7 +169,9 @@ func (l *Lab) forwardAPIServer(ctx context.Context, h host) error {
 	return l.nft(ctx, h.name,
 		"add table ip lab_api",
 		"add chain ip lab_api out { type nat hook output priority -100; }",
-		fmt.Sprintf("add rule ip lab_api out ip daddr %s tcp dport 443 dnat to %s", clusterIP, l.apiAddr()))
+		fmt.Sprintf("add rule ip lab_api out ip daddr %s tcp dport 443 dnat to %s", clusterIP, l.apiAddr()),
+		"add chain ip lab_api post { type nat hook postrouting priority 100; }", // the API server has no route to the LAN
+		"add rule ip lab_api post ct status dnat masquerade")
 }
 
 func (l *Lab) awaitPort(ctx context.Context, p *Process, addr string) error {
