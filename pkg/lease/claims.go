@@ -19,7 +19,7 @@ import (
 func (l *Leases) members(now time.Time, info vip.NodeInfo) []vip.Member {
 	all := make([]vip.Member, 0, len(l.peers)+1)
 	if t := l.tenure(now); t.Epoch != 0 {
-		all = append(all, vip.Member{Name: l.o.Node, Epoch: t.Epoch, Alive: t.Holds(now), Info: info})
+		all = append(all, vip.Member{Name: l.o.Node, Epoch: t.Epoch, Alive: t.Holds(now), Rejoining: l.decision.Rejoining, Info: info})
 	}
 	for name, p := range l.peers {
 		all = append(all, vip.Member{

@@ -78,9 +78,9 @@ const (
 )
 
 // mayNotKnow reports whether another node may act on claims that were moved without the API server, of which this node does not know: one says
-// so, or it was not heard since this process began its first epoch, less than meetTime ago, though it exchanges heartbeats and its epoch is not over (decision 0112).
+// so, or may and is late, or it was not heard since this process began its first epoch, less than meetTime ago, though it exchanges heartbeats and its epoch is not over (decision 0112).
 func (l *Leases) mayNotKnow(now time.Time) bool {
-	if l.decision.UnknownMoves {
+	if l.decision.UnknownMoves || l.decision.PossibleMoves {
 		return true
 	}
 	if l.o.Peers == nil || now.Sub(l.own.began) >= meetTime+time.Duration(len(l.peers))*meetPerNode {

@@ -57,6 +57,11 @@ func TestControlPlane(t *testing.T) {
 		{"no fail-back", controlPlaneHeld(controlPlaneWorld("n1"), "n2"), "control-plane: VIPElsewhere"}, // giving it is for n2 to do
 		{"the owner's dies", controlPlaneHeld(controlPlaneWorld("n3"), "n1"), "hand over plndr-cp-lock -> n3\n" + both + "control-plane: VIPAnnounced"},
 		{"all die", controlPlaneHeld(controlPlaneWorld(""), "n1"), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
+		{"all others' links are down, and it is isolated", func() vip.World {
+			w := controlPlaneHeld(controlPlaneWorld("n2"), "n1")
+			memberNamed(&w, "n1").Info.Isolated, memberNamed(&w, "n2").Info.Links[0].Up = true, false
+			return w
+		}(), "acquire plndr-cp-lock\n" + both + "control-plane: VIPAnnounced"},
 		{"all others' links are down", func() vip.World {
 			w := controlPlaneHeld(controlPlaneWorld("n2"), "n1")
 			memberNamed(&w, "n2").Info.Links[0].Up = false

@@ -34,10 +34,20 @@ type member struct {
 	units       int // how many it holds, or is about to
 }
 
-// hasSession reports whether at least one BGP session of the node is established.
 // isolatedRefusal is the refusal of a node that is isolated.
 const isolatedRefusal = "it reaches too few other nodes on the VIPs' link"
 
+// isolatedOnly reports whether n is isolated, and would be eligible if it were not.
+func (n *member) isolatedOnly(need *requirements) bool {
+	if n.refusal != isolatedRefusal {
+		return false
+	}
+	other := *n
+	other.refusal = ""
+	return whyIneligible(need, &other) == ""
+}
+
+// hasSession reports whether at least one BGP session of the node is established.
 func (n *member) hasSession() bool { return slices.ContainsFunc(n.Info.BGPSessions, vip.BGPSession.Up) }
 
 // whyExcluded returns why the node takes no VIP of a Service: its Herald's refusal, else the

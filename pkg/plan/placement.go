@@ -13,7 +13,7 @@ type placement struct {
 }
 
 // setTargets sets the target of every unit that is free, or that this node holds and is not
-// eligible for, then of those that returnUnits and rebalance move. A free unit goes to
+// eligible for, unless that is only for as long as it is Rejoining, then of those that returnUnits and rebalance move. A free unit goes to
 // formerHolder, else to bestNode; one that this node can't keep, to bestNode; one whose clients this
 // node's data plane or link fails, to betterNode. target stays nil if no node is eligible, and for
 // all other units.
@@ -34,6 +34,8 @@ func (p *placement) setTargets() {
 				u.target = p.bestNode(u)
 			}
 			u.cause = p.whyFree(u)
+		case p.self != nil && u.claim.Holder == p.Self && p.self.Rejoining && p.self.isolatedOnly(&u.requirements):
+			// All were isolated from each other, it may be: then nothing moves to the first that no longer is.
 		case p.self != nil && u.claim.Holder == p.Self && whyIneligible(&u.requirements, p.self) != "":
 			u.target, u.cause = p.bestSuccessor(u), p.Self+": "+whyIneligible(&u.requirements, p.self)
 		case p.self != nil && u.claim.Holder == p.Self:

@@ -226,6 +226,7 @@ func TestIsolated(t *testing.T) {
 	}{
 		{"alone", func(*vip.World) {}, true},
 		{"another is alive", func(w *vip.World) { w.Members[1].Alive = true }, true},
+		{"another is alive, and it rejoins", func(w *vip.World) { w.Members[1].Alive, w.Members[0].Rejoining = true, true }, true},
 		{"another is alive, and isolated, too", func(w *vip.World) { w.Members[1].Alive, w.Members[1].Info.Isolated = true, true }, true},
 		{"its link is down", func(w *vip.World) { w.Members[0].Info = info(false); w.Members[0].Info.Isolated = true }, false},
 		{"it stops", func(w *vip.World) { w.Stopping = true }, false},

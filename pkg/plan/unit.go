@@ -183,8 +183,8 @@ func (m *unitPlanner) successorHeard(a vip.Address, h vip.HandingOver) bool {
 }
 
 // keepOrHandOver plans for a unit that this node holds with a valid tenure: it is handed over if it
-// has a target, else kept if this node is eligible, or refuses nothing and u is
-// keptWithoutEligible, or if it is keptIsolated. Else u is rejected, and its leases are released since the Plan has no
+// has a target, else kept if this node is eligible or would be if it were not isolated (then it knows of no node that could have u: if they are dead, nobody would
+// serve u for as long as their node leases count), or if u is keptWithoutEligible, and this node refuses nothing else. Else u is rejected, and its leases are released since the Plan has no
 // LeaseIntent for them.
 //
 // Unless rejected it is announced, even while it is handed over: DHCP is asked, and each
@@ -199,7 +199,8 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 				m.addEvent(s, vip.LeaseRefused, "it stays with node "+m.Self+", since the API server refuses to have the Lease "+u.lease.String()+" written: "+refusal, 0)
 			}
 		}
-	case whyIneligible(&u.requirements, m.self) == "", u.services[0].keptWithoutEligible && m.self.refusal == "", m.keptIsolated(u):
+	case whyIneligible(&u.requirements, m.self) == "", m.self.isolatedOnly(&u.requirements),
+		u.services[0].keptWithoutEligible && (m.self.refusal == "" || m.self.refusal == isolatedRefusal):
 		m.wantLeases(u, vip.Acquire, "")
 	default:
 		m.rejectUnit(u)
@@ -218,17 +219,6 @@ func (m *unitPlanner) keepOrHandOver(u *unit) {
 		}
 		m.routes.advertise(s, handingOver)
 	}
-}
-
-// keptIsolated reports whether this node, which holds u, is eligible for it but for being isolated. It knows of no node that could have u then. If the others
-// live, and it is cut off from them, they fence it, and u is theirs; if they are dead, nobody would serve u for as long as their node leases count.
-func (m *unitPlanner) keptIsolated(u *unit) bool {
-	if m.self.refusal != isolatedRefusal {
-		return false
-	}
-	other := *m.self
-	other.refusal = ""
-	return whyIneligible(&u.requirements, &other) == ""
 }
 
 // requestDHCP is requestForUnit, but does nothing while a node whose kernel may answer for VIPs that are not its own does so for an address that is leased for u, and this
@@ -291,8 +281,8 @@ func (m *unitPlanner) announce(s *service, handingOver bool) {
 // is leased by DHCP and mayBind is false.
 //
 // If it is not bound yet, it also waits for kube-proxy to serve s (ready), until no node that has lost its claims answers for it
-// (formerOwnersAnswer), and, if it is new
-// and vip_skipdad is false, for a probe to find it free; hosts that have it go to c.inUse. One that is bound, and in
+// (formerOwnersAnswer), or, if it is new
+// and vip_skipdad is false, for a probe to find it free of those and all others; hosts that have it, and are no nodes, go to c.inUse. One that is bound, and in
 // no network of its link, is an Event, unless routers learn of it by BGP.
 func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress) {
 	link := a.Link
@@ -315,10 +305,13 @@ func (m *unitPlanner) bindAddress(s *service, a address, ready bool, c *progress
 	if !ready && !bound {
 		return // kube-proxy here would drop what the node attracts
 	}
-	if !bound && a.client == nil && m.checks.formerOwnersAnswer(a.Address, "") { // of a leased one the macvlan waits (requestDHCP)
-		return
-	}
-	if a.New && m.ProbeNew && !bound {
+	switch probed := a.New && m.ProbeNew; {
+	case bound:
+	case !probed && a.client == nil: // of a leased one the macvlan waits (requestDHCP)
+		if m.checks.formerOwnersAnswer(a.Address, "") {
+			return
+		}
+	case probed:
 		if free, others := m.checks.probe(a.Address); !free {
 			if len(others) > 0 {
 				c.inUse = append(c.inUse, fmt.Sprintf("%s is in use by another host on %s (MAC %s), so it is not announced: take it off that host, or give the Service another address; it is asked again at least once a minute, and announced when it is free",

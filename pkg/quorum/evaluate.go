@@ -341,7 +341,8 @@ func (e *evaluation) countAgreeing() (n int) {
 }
 
 // listPeers fills in Decision.Alive, Released, AnswersUntil and Suspects. Alive are the peers that renew
-// their node lease and are not dead; while this node's own renewal is late, those that act on
+// their node lease and are not dead; to a node that is isolated those, too, that have renewed since they were found dead (it is cut off from them, and may give
+// them what it has), but none whose heartbeat is Overdue, which may be as isolated. While this node's own renewal is late, they are those that act on
 // their claims. Released are, only while claims may be moved without the API server, the
 // voters that are lost, or Alive without a valid tenure. AnswersUntil has those whose claims are void since a short while
 // (updateAnswersUntil), or Released, and those that mayHoldUnheard. Suspects are those that renew and
@@ -352,18 +353,20 @@ func (e *evaluation) listPeers() {
 		if e.late {
 			_, e.d.Alive[node] = slices.BinarySearch(e.s.holders, node)
 		} else {
-			e.d.Alive[node] = p.renews && !p.dead()
+			livesApart := e.s.isolated && p.dead() && p.Changed.Sub(p.status.Since) > e.Timing.RetryPeriod
+			e.d.Alive[node] = p.renews && (livesApart || !p.dead() && !(e.s.isolated && p.status.Overdue))
+			e.d.Changed = e.d.Changed || e.s.isolated && e.d.Alive[node] != p.alive
+			p.alive = e.d.Alive[node]
 		}
 		if e.s.moving && e.s.Voters[node] != 0 && (p.lost(e.Timing, e.Now) || p.status.Liveness == vip.Alive && !p.status.Heartbeat.TenureValid) {
 			e.d.Released[node] = true
 			e.d.Changed = e.d.Changed || p.lostEpoch != p.Epoch
 			p.loseClaims(p.Epoch, e.Now)
-			e.s.memory[node] = p.memory
 		}
 		if p.mayHoldUnheard(e.Timing, e.Now) {
 			p.answersUntil = e.Now.Add(vip.AddressLifetime + vip.AddressRemovalDelay)
-			e.s.memory[node] = p.memory
 		}
+		e.s.memory[node] = p.memory
 		if e.Now.Before(p.answersUntil) && !p.status.Gone {
 			e.d.AnswersUntil[node] = p.answersUntil
 		}

@@ -21,8 +21,8 @@ const (
 // in both: one that hears the others, but is heard by none, reaches none. A node that is dead since it said that it stops is in neither. From that it decides s.mayFence: more than half of those known are reached, without
 // one whose heartbeat is Overdue (half, if the gateway is Alive). s.mayFenceHung: the same, where one that is silent (SilentSince) is not reached either. And Decision.Isolated: while
 // this node renews in time and reaches less than half (half, if the gateway is Dead), and for
-// RejoinTime after that. With exactly half reached it sets Decision.NeedsGateway; a change of
-// Isolated sets Decision.Changed.
+// RejoinTime after that (Rejoining). With exactly half reached it sets Decision.NeedsGateway; a change of
+// Isolated or Rejoining sets Decision.Changed.
 func (e *evaluation) countReachable() {
 	known, reached, inTime, heard := 1, 1, 1, 1
 	for _, p := range e.peers {
@@ -47,7 +47,7 @@ func (e *evaluation) countReachable() {
 	if 2*reached == known || 2*inTime == known || 2*heard == known {
 		gateway, e.d.NeedsGateway = e.Gateway, true
 	}
-	s, now, before := &e.s, e.Now, e.s.isolated
+	s, now, before, rejoined := &e.s, e.Now, e.s.isolated, e.s.rejoining
 	minority := 2*reached < known || 2*reached == known && gateway == vip.Dead
 	if minority {
 		s.minorityAt = now
@@ -60,8 +60,9 @@ func (e *evaluation) countReachable() {
 	case s.isolated && now.Sub(s.isolatedAt) > RejoinTime:
 		s.isolated = false
 	}
-	e.d.Isolated = s.isolated
-	e.d.Changed = e.d.Changed || s.isolated != before
+	s.rejoining = s.isolated && !minority
+	e.d.Isolated, e.d.Rejoining = s.isolated, s.rejoining
+	e.d.Changed = e.d.Changed || s.isolated != before || s.rejoining != rejoined
 }
 
 // listFences stores in Decision.Fence the peers whose epoch is not over and for which

@@ -146,6 +146,7 @@ type State struct {
 	mayFenceHung     bool      // this node hears enough others to fence one that hangs
 	minorityAt       time.Time // when this node last reached too few others
 	isolated         bool
+	rejoining        bool
 	isolatedAt       time.Time // when isolated was last confirmed
 
 	moving      bool             // claims of dead nodes may be moved without the API server
@@ -165,6 +166,7 @@ type memory struct {
 	answersUntil time.Time // when its kernel has removed its VIPs at the latest since then, or since it last mayHoldUnheard
 	heardAgainAt time.Time // when it was last heard after it had been silent
 	movesKnown   bool      // this node has known of a Move to it since it says that it acts on such
+	alive        bool      // Decision.Alive, when this node last renewed in time
 	lostAPI      bool      // it was seen not to reach the API server since this node's renewal is late
 }
 
@@ -196,7 +198,8 @@ type Decision struct {
 	HoldUntil time.Time // the tenure lasts until then though no renewal succeeds; zero: until the renew deadline
 	Confirmed bool      // the tenure is confirmed, though no renewal has succeeded since the process was stopped: Self.ConfirmAfter is over
 
-	Isolated       bool                 // this node reaches too few others to take VIPs
+	Isolated       bool                 // this node reaches too few others to take VIPs, or did within RejoinTime
+	Rejoining      bool                 // it is Isolated, and reaches enough others again
 	Reached, Known int                  // how many of the nodes that renew this one reaches, and how many of those have ever been alive to it; itself included
 	Suspects       []string             // the nodes that renew and have been Suspect for RejoinTime, sorted
 	Alive          map[string]bool      // the peers that may be given VIPs

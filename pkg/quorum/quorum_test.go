@@ -429,6 +429,37 @@ func TestIsolated(t *testing.T) {
 	}
 }
 
+// A node that is isolated may give what it has to one that it hears in time, or that has renewed its node lease since it was found dead for so long that this is no
+// renewal from before: not to one that is about to be found dead. Once it reaches the others it rejoins them.
+func TestIsolatedFromTheLiving(t *testing.T) {
+	v := newView(5)
+	gone := well.is(vip.Dead).with(func(n *node) { n.gone = true })
+	v.set(gone, 2, 4)
+	v.pass(50*time.Millisecond, true)
+	if !v.d.Isolated || v.d.Rejoining || !v.d.Alive["n5"] || v.d.Alive["n2"] {
+		t.Fatalf("isolated %v, rejoining %v, alive %v; want n5 alive alone", v.d.Isolated, v.d.Rejoining, v.d.Alive)
+	}
+	v.set(well.with(func(n *node) { n.overdue = true }), 5, 5)
+	v.pass(50*time.Millisecond, true)
+	if v.d.Alive["n5"] || !v.d.Changed {
+		t.Errorf("alive %v, changed %v; want none alive, since the heartbeat of n5 is overdue", v.d.Alive, v.d.Changed)
+	}
+	v.set(gone.with(func(n *node) { n.renews = false }), 3, 4)
+	v.pass(1800*time.Millisecond, true)
+	if v.d.Alive["n2"] {
+		t.Error("n2 is alive by a renewal that may be from before")
+	}
+	v.pass(200*time.Millisecond, true)
+	if !v.d.Alive["n2"] || v.d.Alive["n3"] || v.d.Alive["n4"] {
+		t.Errorf("alive %v; want n2, which goes on to renew", v.d.Alive)
+	}
+	v.set(well, 2, 5)
+	v.pass(50*time.Millisecond, true)
+	if !v.d.Isolated || !v.d.Rejoining || !v.d.Changed {
+		t.Errorf("isolated %v, rejoining %v, changed %v; want it to rejoin", v.d.Isolated, v.d.Rejoining, v.d.Changed)
+	}
+}
+
 // A node that hears all others, and is heard by none, is isolated, and fences none of them when it hears them no more one after the other.
 func TestTransmitsNothing(t *testing.T) {
 	v := newView(5)

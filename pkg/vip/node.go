@@ -181,6 +181,8 @@ type Member struct {
 	Stable  bool // it has been alive for so long that others may move VIPs to it
 	// Unproven: this process has seen no sign of life of it yet, only a node lease that may be an old one. For this node itself it is false.
 	Unproven bool
+	// Rejoining: it is this node, isolated, and reaches enough others again: it takes no VIP yet, and keeps those that it has.
+	Rejoining bool `json:",omitempty"`
 	// HeardAt is when this node last received a heartbeat of it, or saw it renew its node lease (unless it is Gone), or found that its process has
 	// ended and its kernel answers; zero for this node.
 	HeardAt time.Time `json:",omitzero"`

@@ -24,6 +24,7 @@ const (
 	lateWatch   faultKind = "its watch is late"
 	unplug      faultKind = "its cable is out"
 	unheard     faultKind = "nothing arrives that it transmits"
+	unreached   faultKind = "nothing arrives for it"
 	otherSide   faultKind = "on the other side of the LAN"
 	blocked     faultKind = "its heartbeat port is blocked"
 	hung        faultKind = "its process hangs"
@@ -61,8 +62,9 @@ func (n *node) applyFaults() {
 	if n.has(otherSide) != n.has(split) {
 		side = 1
 	}
-	if cable, transmits := !n.has(unplug), !n.has(unplug) && !n.has(unheard); cable != n.cable || transmits != n.transmits || side != n.side {
-		n.cable, n.transmits, n.side = cable, transmits, side
+	cable, transmits, receives := !n.has(unplug), !n.has(unplug) && !n.has(unheard), !n.has(unplug) && !n.has(unreached)
+	if cable != n.cable || transmits != n.transmits || receives != n.receives || side != n.side {
+		n.cable, n.transmits, n.receives, n.side = cable, transmits, receives, side
 		for a := range n.kernel {
 			c.checkOwners(a)
 		}
@@ -137,6 +139,8 @@ func (c *cluster) wireFault(r *rand.Rand, n *node) {
 		c.anyFault(r, n)
 	case 9:
 		c.toggle(r, n, unheard)
+	case 10:
+		c.toggle(r, n, unreached)
 	case 7:
 		c.toggle(r, n, noAnswers)
 	case 8:

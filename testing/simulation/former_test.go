@@ -47,7 +47,7 @@ func (p *process) askFormer(ctx context.Context) {
 				continue
 			}
 			x.unanswered++
-			if n.transmits && slices.ContainsFunc(n.c.answers(a, n.side), func(o *node) bool { return slices.Contains(strings.Fields(x.want.AllowedMACs), o.name) }) {
+			if n.transmits && n.receives && slices.ContainsFunc(n.c.answers(a, n.side), func(o *node) bool { return slices.Contains(strings.Fields(x.want.AllowedMACs), o.name) }) {
 				x.unanswered = 0
 			}
 			poke = poke || x.unanswered == 3

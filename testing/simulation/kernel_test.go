@@ -207,7 +207,7 @@ func (n *node) sendAnnouncements(addrs []netip.Addr) {
 			break
 		}
 		for _, o := range c.listeners[a] {
-			if o == n || !o.cable || o.side != n.side {
+			if o == n || !o.receives || o.side != n.side {
 				continue
 			}
 			now := time.Now()
@@ -228,7 +228,7 @@ func (n *node) sendAnnouncements(addrs []netip.Addr) {
 func (c *cluster) answers(a netip.Addr, side int) (who []*node) {
 	now := time.Now()
 	for _, n := range c.bound[a] {
-		if n.transmits && n.side == side && now.Before(n.kernel[a].until) {
+		if n.transmits && n.receives && n.side == side && now.Before(n.kernel[a].until) {
 			who = append(who, n)
 		}
 	}
@@ -345,7 +345,7 @@ func (n *node) checkAgreement() {
 	c.eventCount["agreements"]++
 	reach := 0
 	for _, o := range c.nodes {
-		if o == n || time.Since(o.changed) < 1500*time.Millisecond || o.proc != nil && o.transmits && o.side == n.side && !o.portBlocked {
+		if o == n || time.Since(o.changed) < 1500*time.Millisecond || o.proc != nil && o.transmits && o.receives && o.side == n.side && !o.portBlocked {
 			reach++
 		}
 	}

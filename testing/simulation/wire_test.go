@@ -126,7 +126,7 @@ func (w *processWire) Liveness() vip.Liveness {
 	n := w.p.n
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	if n.transmits && n.side == 0 {
+	if n.transmits && n.receives && n.side == 0 {
 		return vip.Alive
 	}
 	return vip.Dead
@@ -217,11 +217,11 @@ func (w *wire) reach(n, o *node) reachability {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
 	switch {
-	case !n.cable || !o.transmits || n.side != o.side:
+	case !n.receives || !o.transmits || n.side != o.side:
 		return reachability{liveness: vip.Dead}
-	case !n.transmits && (o.proc == nil || n.portBlocked || o.portBlocked || o.has(hung)): // nothing of it comes, and it can't be asked
+	case (!n.transmits || !o.receives) && (o.proc == nil || n.portBlocked || o.portBlocked || o.has(hung)): // nothing of it comes, and it can't be asked
 		return reachability{liveness: vip.Dead}
-	case !n.transmits:
+	case !n.transmits, !o.receives:
 		return reachability{liveness: vip.Suspect, heard: true}
 	case o.proc == nil:
 		return reachability{liveness: vip.Dead, ended: true} // its kernel refuses

@@ -101,6 +101,7 @@ type node struct {
 	announcers  bool                     // its next process has svc_leasenamespace=announcers
 	cable       bool                     // the VIPs' link is up
 	transmits   bool                     // and what it sends arrives
+	receives    bool                     // and what others send to it does
 	side        int                      // of the LAN, if that is split
 	portBlocked bool                     // its heartbeat port is blocked
 	faults      map[faultKind]int        // that it has; the value is faultCount when it began
@@ -147,7 +148,7 @@ func newCluster(t *testing.T, s size) *cluster {
 	}
 	for i := range s.nodes {
 		c.nodes = append(c.nodes, &node{
-			c: c, id: i, name: fmt.Sprintf("n%d", i+1), cable: true, transmits: true, rate: 1,
+			c: c, id: i, name: fmt.Sprintf("n%d", i+1), cable: true, transmits: true, receives: true, rate: 1,
 			kernel: map[netip.Addr]*kernelAddress{}, heard: map[netip.Addr]vip.HeardAnnouncement{}, poked: map[netip.Addr]time.Time{},
 			untilHeard: map[netip.Addr]bool{}, unwritten: map[netip.Addr]bool{}, faults: map[faultKind]int{},
 		})
