@@ -723,6 +723,18 @@ func deleteNode(t *testing.T, name string) {
 	})
 }
 
+// TestReceivesNothing: a node that hears nobody, and is heard by all, is not fenced. It learns from the API server that the others live, and hands over to them.
+func TestReceivesNothing(t *testing.T) {
+	start(t, env())
+	s := observe(t, "a", "10.77.0.50")
+	awaitDetectable(t)
+	check.OK(t, cluster.Lose(t.Context(), s.owner, 100, 0))
+	t.Cleanup(func() { cluster.LoseNothing(context.Background(), s.owner) })
+	s.awaitMove(8 * time.Second)
+	check.OK(t, cluster.LoseNothing(t.Context(), s.owner))
+	awaitDetectable(t)
+}
+
 // TestTransmitsNothing: a node that hears all others, and is heard by none, is replaced, and gets no VIP as long as others can have it, though it
 // renews its node lease.
 func TestTransmitsNothing(t *testing.T) {
