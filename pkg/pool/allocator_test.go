@@ -411,7 +411,7 @@ func TestReasons(t *testing.T) {
 	want := []string{
 		"ns/a: 10.0.0.1 is of pool cidr-global",
 		"ns/c: 10.0.0.9 belongs to Service ns/b; 10.0.0.2 is of pool cidr-global",
-		"other/c: 10.0.0.9 belongs to Service ns/b; 10.0.0.3 is of pool cidr-global",
+		"other/c: 10.0.0.9 belongs to a Service of another namespace; 10.0.0.3 is of pool cidr-global",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -118,7 +118,7 @@ func (c *choice) take(p *Pool, f vip.Family) bool {
 		}
 	}
 	if x, with := a.findShared(p, f, c.s); with != nil {
-		c.hold(x, p, fmt.Sprintf("%s is of pool %s, shared with Service %s", x, p.Name, with.Service))
+		c.hold(x, p, fmt.Sprintf("%s is of pool %s, shared with %s", x, p.Name, nameFor(c.s, with)))
 		return true
 	}
 	if x, ok := a.spaces[p].findFree(f, a.isTaken); ok {

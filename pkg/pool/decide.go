@@ -56,9 +56,17 @@ func (a *Allocator) settle(x netip.Addr) {
 		case by == nil:
 			keep = append(keep, s)
 		case s.Allocated != "" && !s.Foreign || a.pending[s]:
-			a.lose(s, x, fmt.Sprintf("%s belongs to Service %s", x, by.Service))
+			a.lose(s, x, fmt.Sprintf("%s belongs to %s", x, nameFor(s, by)))
 		}
 	}
+}
+
+// nameFor returns what those who may read s are told of other: its name, if they may read that as well (decision 0062).
+func nameFor(s, other *service) string {
+	if s.Service.Namespace != other.Service.Namespace {
+		return "a Service of another namespace"
+	}
+	return "Service " + other.Service.String()
 }
 
 // entitled returns the Services that have or name x, without those that name it only and may not share it with one whose
