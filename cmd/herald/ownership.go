@@ -72,7 +72,7 @@ func (n *node) info() vip.NodeInfo {
 	info.ServiceAddresses = n.cfg.Services.Addresses
 	info.APIServerReady = n.apiServer != nil && n.apiServer.Ready()
 	info.BGPSessions = n.speaker.Summary()
-	info.DataPlaneFault = n.dataPlane.Fault()
+	info.DataPlaneFault, info.DataPlaneUnproven = n.dataPlane.Fault(), n.cfg.Services.Enable && n.dataPlane.Unproven()
 	if n.agent.Stopping() {
 		info.Excluded = "its Herald is stopping"
 	}

@@ -61,11 +61,12 @@ type DataPlane struct {
 }
 
 // A publishedFault is why packets are not forwarded, since when, and whether VIPs are to be
-// handed over for it.
+// handed over for it; without a fault, whether they have not been seen to be forwarded yet.
 type publishedFault struct {
-	why   string
-	since time.Time
-	act   bool
+	why      string
+	since    time.Time
+	act      bool
+	unproven bool
 }
 
 // A signal is the results of one kind of request.
@@ -100,7 +101,7 @@ func NewDataPlane(o DataPlaneOptions) *DataPlane {
 		Name: "herald_data_plane_fault", Help: "1 if this node would not forward packets to VIPs to their Services, so that it hands its VIPs to nodes that would; 0 if it would, or that is not known.",
 	})}
 	d.proxyPort, d.askProxy, d.forwards = proxyPort, d.askKubeProxy, d.forwardsToAPIServers
-	d.published.Store(&publishedFault{})
+	d.published.Store(&publishedFault{unproven: true})
 	return d
 }
 
@@ -112,6 +113,9 @@ func (d *DataPlane) Collectors() []prometheus.Collector { return []prometheus.Co
 
 // Fault is vip.NodeInfo.DataPlaneFault. It does not block.
 func (d *DataPlane) Fault() string { return d.published.Load().why }
+
+// Unproven is vip.NodeInfo.DataPlaneUnproven, once Run is running. It does not block.
+func (d *DataPlane) Unproven() bool { return d.published.Load().unproven }
 
 // Observe fills in World.DataPlaneFault: Fault, once it has been published for actAfter.
 func (d *DataPlane) Observe(w *vip.World) {
@@ -177,7 +181,7 @@ func (d *DataPlane) why(now time.Time) string {
 	return "its kube-proxy has not answered for a minute (port 10256, or healthCheckNodePorts)"
 }
 
-// publish updates Fault and what Observe fills in, and logs and calls Changed if they differ. A
+// publish updates Fault, Unproven and what Observe fills in, and logs and calls Changed if they differ. A
 // fault ends wellAfter nothing is wrong any more, later for each of d.faults.
 func (d *DataPlane) publish(now time.Time) {
 	last := *d.published.Load()
@@ -204,6 +208,7 @@ func (d *DataPlane) publish(now time.Time) {
 		d.gauge.Set(0)
 		d.o.Log.Info("this node forwards packets to VIPs again")
 	}
+	next.unproven = next.why == "" && d.forward.failures > 0 && !d.forward.well
 	next.act = next.why != "" && now.Sub(next.since) >= actAfter
 	if next != last {
 		d.published.Store(&next)

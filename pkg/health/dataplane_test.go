@@ -99,6 +99,44 @@ func TestDataPlaneFault(t *testing.T) {
 	}
 }
 
+// A process that has just begun, or has seen nothing but failures, does not say that its node forwards packets: where all nodes have a fault, all VIPs would go to it.
+func TestDataPlaneUnproven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDataPlane(t, proxySilent, no)
+		if !d.Unproven() {
+			t.Error("not before the first answer")
+		}
+		time.Sleep(slowFault / 2)
+		synctest.Wait()
+		if !d.Unproven() {
+			t.Error("not after half a minute of failures")
+		}
+		time.Sleep(slowFault)
+		synctest.Wait()
+		if d.Unproven() || d.Fault() == "" {
+			t.Errorf("unproven %v, fault %q; want a fault", d.Unproven(), d.Fault())
+		}
+		d.set(proxySilent, yes)
+		time.Sleep(slowFault)
+		d.set(proxySilent, no)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if d.Unproven() {
+			t.Error("after a success and two failures")
+		}
+	})
+	for _, forward := range []int32{yes, notKnown} {
+		synctest.Test(t, func(t *testing.T) {
+			d := newDataPlane(t, proxySilent, forward)
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if d.Unproven() {
+				t.Errorf("forwarded: %d", forward)
+			}
+		})
+	}
+}
+
 // The network plugin has to be out of order for a minute.
 func TestNetworkPlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -154,8 +192,8 @@ func TestDataPlaneFaultEnds(t *testing.T) {
 		}
 		fail()
 		expect(wellAfter)
-		if got := d.changes.Load(); got != 3 {
-			t.Errorf("%d changes were told, want 3: published, acted on, ended", got)
+		if got := d.changes.Load(); got != 4 {
+			t.Errorf("%d changes were told, want 4: it forwards, published, acted on, ended", got)
 		}
 		fail()
 		expect(2 * wellAfter)

@@ -126,7 +126,7 @@ func (r rank) describe(n *member) string {
 	case rankRestarting:
 		return fmt.Sprintf("comes after others: its Herald was killed or crashed %d times in the last minutes", len(n.Info.Restarts))
 	case rankFaulty:
-		return "comes after others: " + n.Info.DataPlaneFault
+		return "comes after others: " + cmp.Or(n.Info.DataPlaneFault, "its Herald has not seen yet that connections to Services lead anywhere on it")
 	case rankUnheard:
 		return "comes after others: the other nodes get no answer from it on the VIP's link (is the VLAN on all ports of the switch?)"
 	case rankStalled:

@@ -118,7 +118,7 @@ const (
 	rankWell       rank = iota
 	rankNotReady        // kubelet does not report it as ready, though it may serve
 	rankRestarting      // its Herald was killed or crashed more than once in the last minutes (decision 0071)
-	rankFaulty          // its data plane would not forward packets to VIPs (decision 0070)
+	rankFaulty          // its data plane would not forward packets to VIPs, or has not been seen to (decision 0070)
 	rankUnheard         // the other nodes get no answer from it on a link that is needed (decision 0067)
 	rankStalled         // it was the one to claim a VIP lease, and was slow
 )
@@ -136,7 +136,7 @@ func (n *member) rankFor(need *requirements) rank {
 		return rankStalled
 	case n.isUnheard(need):
 		return rankUnheard
-	case need.nodeExclusion && n.Info.DataPlaneFault != "":
+	case need.nodeExclusion && !n.Info.ForwardsToServices():
 		return rankFaulty
 	case len(n.Info.Restarts) > restartsTolerated:
 		return rankRestarting

@@ -73,6 +73,8 @@ func faulty(w *vip.World, m *vip.Member) {
 	}
 }
 
+func unproven(_ *vip.World, m *vip.Member) { m.Info.DataPlaneUnproven = true }
+
 // What n1 holds leaves it for a fault of its data plane, if another node is better.
 func TestDataPlaneFault(t *testing.T) {
 	const (
@@ -103,6 +105,8 @@ func TestDataPlaneFault(t *testing.T) {
 		{"another node has one", n("n2", faulty), keeps},
 		{"the others don't know of it yet", both(n("n1", faulty), func(w *vip.World) { w.DataPlaneFault = "" }), keeps},
 		{"all have one", both(n("n1", faulty), n("n2", faulty), n("n3", faulty)), keeps},
+		{"the others have just begun", both(n("n1", faulty), n("n2", unproven), n("n3", unproven)), keeps},
+		{"one has just begun", both(n("n1", faulty), n("n2", unproven)), gives + "n3" + serves + event},
 		{"the only node without one is stalled", both(n("n1", faulty), n("n2", faulty), n("n3", stalled)), keeps},
 		{"the only node without one is drained", both(n("n1", faulty), n("n2", faulty), func(w *vip.World) {
 			w.Nodes = allNodes(vip.Node{Name: "n3", Drained: true})

@@ -124,8 +124,8 @@ func (p *pass) routeRequirements(s *service) *requirements {
 // all, the first alone counts. They are sorted: those that have a already, then the oldest; the
 // route has the attributes of the first.
 //
-// With a DataPlaneFault this node adds none if another alive node can serve them, has no such
-// fault, and has a session; that does not count for addresses of a process of the node itself.
+// With a DataPlaneFault this node adds none if another alive node can serve them,
+// ForwardsToServices, and has a session; that does not count for addresses of a process of the node itself.
 // While this process stops the route is drained, or with BGP.Keep kept for the next process, though
 // the node refuses VIPs. With session affinity of one of services only one node adds it, see
 // affinityNode, which is returned as only; nil if there is none, or every node advertises it. It
@@ -148,7 +148,7 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 		only = r.affinityNode(services[0], func(n *member) bool { return canServeAll(n) || n == r.self && canServeAll(&self) })
 	}
 	if !canServeAll(&self) || only != nil && only != r.self || r.DataPlaneFault != "" && !services[0].localDelivery && slices.ContainsFunc(r.alive, func(n *member) bool {
-		return n != r.self && n.Info.DataPlaneFault == "" && r.connected(n) && canServeAll(n)
+		return n != r.self && n.Info.ForwardsToServices() && r.connected(n) && canServeAll(n)
 	}) {
 		return false, only
 	}
@@ -170,12 +170,12 @@ func (r *routes) advertiseHere(a netip.Addr, services []*service) (added bool, o
 }
 
 // affinityNode returns the one node that advertises the addresses of s, which has session affinity:
-// the statusWriter of the alive nodes that can serve it, those with a session and without a
-// DataPlaneFault first; nil if none can. Each kube-proxy remembers for itself which pod a client
+// the statusWriter of the alive nodes that can serve it, those with a session that
+// forward to Services first; nil if none can. Each kube-proxy remembers for itself which pod a client
 // has (decision 0094).
 func (r *routes) affinityNode(s *service, canServe func(*member) bool) *member {
 	able := slices.DeleteFunc(slices.Clone(r.alive), func(n *member) bool { return !canServe(n) })
-	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return !r.connected(n) || n.Info.DataPlaneFault != "" })
+	well := slices.DeleteFunc(slices.Clone(able), func(n *member) bool { return !r.connected(n) || !n.Info.ForwardsToServices() })
 	switch {
 	case len(well) > 0:
 		return r.statusWriter(s, well)

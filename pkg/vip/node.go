@@ -95,7 +95,12 @@ type NodeInfo struct {
 	Connections *ConnectionCount `json:"connections,omitempty"`
 	// DataPlaneFault is why packets to VIPs would not be forwarded on the node, or "".
 	DataPlaneFault string `json:"dataPlaneFault,omitempty"`
+	// DataPlaneUnproven: the node's process has not seen it forward packets to Services, and tries to: it has just begun, or that fails.
+	DataPlaneUnproven bool `json:"dataPlaneUnproven,omitempty"`
 }
+
+// ForwardsToServices reports whether packets to VIPs are forwarded on the node, as far as it knows.
+func (n *NodeInfo) ForwardsToServices() bool { return n.DataPlaneFault == "" && !n.DataPlaneUnproven }
 
 // NodeOptions is the options of a node on which it depends where VIPs may be. They should be the same on every node.
 type NodeOptions struct {
