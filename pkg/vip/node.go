@@ -100,7 +100,7 @@ type NodeInfo struct {
 }
 
 // ForwardsToServices reports whether packets to VIPs are forwarded on the node, as far as it knows.
-func (n *NodeInfo) ForwardsToServices() bool { return n.DataPlaneFault == "" && !n.DataPlaneUnproven }
+func (i *NodeInfo) ForwardsToServices() bool { return i.DataPlaneFault == "" && !i.DataPlaneUnproven }
 
 // NodeOptions is the options of a node on which it depends where VIPs may be. They should be the same on every node.
 type NodeOptions struct {
