@@ -129,6 +129,15 @@ func TestProbeAllowsFewer(t *testing.T) {
 		r.putChecks(t, x)
 		time.Sleep(time.Second)
 		r.checkResults(t, "it may", "10.0.0.9 probe 0.88s ago: OK")
+		r.lan.takeFrames()
+		r.poked()
+		x.AllowedMACs = "02:00:00:00:00:11"
+		r.putChecks(t, x)
+		r.checkFrames(t, "one that was not heard", "")
+		r.checkResults(t, "it may still", "10.0.0.9 probe 0.00s ago: OK")
+		if r.poked() != 1 {
+			t.Error("the plan is not told that others were not heard either")
+		}
 		x.AllowedMACs = "02:00:00:00:00:22"
 		r.putChecks(t, x)
 		time.Sleep(10 * time.Millisecond)
@@ -157,7 +166,7 @@ func TestProbeOfAddressInUse(t *testing.T) {
 			at, _, _ := strings.Cut(line, " ")
 			rounds = append(rounds, at[:strings.Index(at, ".")])
 		}
-		if want := []string{"0", "5", "15", "35", "75", "135", "195", "255"}; !slices.Equal(slices.Compact(rounds), want) {
+		if want := []string{"0", "1", "3", "7", "15", "31", "63", "123", "184", "244"}; !slices.Equal(slices.Compact(rounds), want) {
 			t.Errorf("asked at %v s, want %v", slices.Compact(rounds), want)
 		}
 		if got := r.poked(); got != 0 {
@@ -165,7 +174,7 @@ func TestProbeOfAddressInUse(t *testing.T) {
 		}
 		r.lan.setHosts("eth0", "10.0.0.9")
 		time.Sleep(time.Minute)
-		r.checkResults(t, "free", "10.0.0.9 probe 43.93s ago: OK, cleared 43.93s ago")
+		r.checkResults(t, "free", "10.0.0.9 probe 55.69s ago: OK, cleared 55.69s ago")
 		if got := r.poked(); got != 1 || r.problems(t) != "" {
 			t.Errorf("poked %d times; %s", got, r.problems(t))
 		}
@@ -173,7 +182,7 @@ func TestProbeOfAddressInUse(t *testing.T) {
 		r.lan.announce("eth0", "10.0.0.9", 0xfd)
 		r.checkResults(t, "taken again", "10.0.0.9 probe 0.00s ago: 02:00:00:00:00:fd")
 		time.Sleep(6 * time.Second)
-		r.checkResults(t, "and left", "10.0.0.9 probe 0.88s ago: OK, cleared 0.88s ago")
+		r.checkResults(t, "and left", "10.0.0.9 probe 4.88s ago: OK, cleared 4.88s ago")
 	})
 }
 

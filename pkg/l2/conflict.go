@@ -21,7 +21,7 @@ const (
 	sendAgain  = 2 * time.Millisecond
 	// An address that another host has is probed for again after minBackoff, and each time
 	// after twice as long, up to maxBackoff (RATE_LIMIT_INTERVAL of RFC 5227 section 1.1).
-	minBackoff = 5 * time.Second
+	minBackoff = time.Second
 	maxBackoff = time.Minute
 	// maxConflicts is how many hosts that have the same address are told apart.
 	maxConflicts = 4
@@ -42,6 +42,7 @@ type conflictCheck struct {
 	began   time.Time // when the round did, or zero between rounds; with CheckFormer when the first did
 	sent    int       // probes in this round
 	backoff time.Duration
+	ignored []string // the hosts, maxConflicts at most, that were heard and are allowed, of a CheckProbe
 
 	// CheckVerify.
 	awaiting   bool // a request was sent and its time isn't over
@@ -95,12 +96,12 @@ func (x *conflictCheck) allows(mac string) bool {
 
 // mustProbeAgain reports whether x is a CheckProbe that has ignored hosts which w, the same check, does not allow any more.
 func (x *conflictCheck) mustProbeAgain(w vip.AddressCheck) bool {
-	return w.Kind == vip.CheckProbe && slices.ContainsFunc(strings.Fields(x.want.AllowedMACs), func(mac string) bool { return !strings.Contains(w.AllowedMACs, mac) })
+	return slices.ContainsFunc(x.ignored, func(mac string) bool { return !strings.Contains(w.AllowedMACs, mac) })
 }
 
 // setAllowed replaces x.want by w, another AllowedMACs of the same check, and forgets
 // conflicting hosts that are now allowed. If there is a result already it stores a new one, of
-// the remaining hosts and the same NoAnswer, and reports whether that differs. If w equals
+// the remaining hosts and the same NoAnswer, and reports whether that differs, or it is one of a CheckProbe, of which the plan wants to know whom it allows. If w equals
 // x.want it does nothing and returns false. A host that is allowed no longer is a conflict
 // once it is heard again.
 func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
@@ -110,7 +111,7 @@ func (x *conflictCheck) setAllowed(w vip.AddressCheck, now time.Time) bool {
 	x.want = w
 	maps.DeleteFunc(x.conflicts, func(mac string, _ *conflictingHost) bool { return x.allows(mac) })
 	r := x.result.Load()
-	return !r.At.IsZero() && x.setResult(r.NoAnswer, "", now)
+	return !r.At.IsZero() && (x.setResult(r.NoAnswer, r.NotSent, now) || w.Kind == vip.CheckProbe)
 }
 
 // receive stores what a message of another host about the address says: that a host which may have
@@ -132,6 +133,9 @@ func (x *conflictCheck) receive(m neighborMessage, now time.Time) (changed, conf
 		return false, false
 	case x.allows(mac):
 		x.answered = x.answered || m.kind == messageReply || x.anyMessage
+		if x.want.Kind == vip.CheckProbe && len(x.ignored) < maxConflicts && !slices.Contains(x.ignored, mac) {
+			x.ignored = append(x.ignored, mac)
+		}
 		return false, false
 	case x.isFormer():
 		return false, false

@@ -359,7 +359,7 @@ func (l *Leases) readCache(now time.Time) {
 		case node == "":
 		case node == l.o.Node:
 			l.checkOwn(x, now)
-		case l.peer(node, now).update(x, now):
+		case l.peer(node, now).update(x, l.unwritten.asOf, now):
 			l.changed = true
 		}
 	}
@@ -381,7 +381,7 @@ func (l *Leases) readCache(now time.Time) {
 		case node != "":
 			p := l.peer(node, now)
 			if p.lease == nil || version(x) > version(p.lease) {
-				p.update(x, now) // it may have been released before it was deleted
+				p.update(x, l.unwritten.asOf, now) // it may have been released before it was deleted
 			}
 			p.Exists = false
 		default:

@@ -163,7 +163,7 @@ func (l *Leases) writeFence(ctx context.Context, k vip.Key, node string, p *peer
 			l.applyWrite(k, got, err)
 			if err == nil {
 				l.metrics.fenced.Inc()
-				p.update(got, now)
+				p.update(got, l.unwritten.asOf, now)
 				delete(l.decision.Alive, node)
 				if !p.gone { // a plan may be made before the next evaluation
 					l.decision.AnswersUntil[node] = time.Now().Add(vip.AddressLifetime + vip.AddressRemovalDelay)

@@ -103,11 +103,13 @@ func (c *addressChecks) result(x vip.AddressCheck) (result vip.CheckResult, know
 }
 
 // probe adds a check whether another host has a, which is new (RFC 5227 section 2.1.1;
-// decision 0017), or a node whose kernel may answer for VIPs that are not its own (c.former). free is true once a result says that none has; others are the MACs of hosts
+// decision 0017), or a node whose kernel may answer for VIPs that are not its own (c.former). free is true once a result says that none has, or, if there are no such nodes, or the link has no neighbors, that it could not be asked; others are the MACs of hosts
 // that have it and are no nodes, nil if none is known.
 func (c *addressChecks) probe(a vip.Address) (free bool, others []string) {
 	r, known := c.addCheck(vip.AddressCheck{Addr: a.Addr, Link: a.Link, Kind: vip.CheckProbe, AllowedMACs: c.probeMACs})
-	if known && r.OK() && !slices.ContainsFunc(c.former, func(mac string) bool { return strings.Contains(r.AllowedMACs, mac) }) {
+	link := linkNamed(&c.self.Info, a.Link)
+	asked := r.NotSent == "" || len(c.former) == 0 || link == nil || link.MAC == ""
+	if known && r.OK() && asked && !slices.ContainsFunc(c.former, func(mac string) bool { return strings.Contains(r.AllowedMACs, mac) }) {
 		return true, nil
 	}
 	if len(c.former) > 0 {

@@ -568,6 +568,7 @@ func TestFormerOwnersAndProbe(t *testing.T) {
 		{"the node answers", withResults(lost(), r, answeredBy("02:00:00:00:00:02")), false, false},
 		{"another host answers", withResults(lost(), r, answeredBy("02:00:00:00:00:99")), false, true},
 		{"nobody answered before the node lost its claims", before, false, false},
+		{"nobody can be asked", withResults(lost(), r, func(x *vip.CheckResult) { x.NotSent = "no buffer space" }), false, false},
 		{"nobody answers for an address of a pool", withResults(given, r, noConflict), true, false},
 	}
 	for _, tt := range tests {

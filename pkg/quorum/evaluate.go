@@ -341,7 +341,7 @@ func (e *evaluation) countAgreeing() (n int) {
 }
 
 // listPeers fills in Decision.Alive, Released, AnswersUntil and Suspects. Alive are the peers that renew
-// their node lease and are not dead; to a node that is isolated those, too, that have renewed since they were found dead (it is cut off from them, and may give
+// their node lease and are not dead; to a node that is isolated those, too, that have certainly renewed tolerance after they were found dead, when they would have said that they are as isolated (it is cut off from them, and may give
 // them what it has), but none whose heartbeat is Overdue, which may be as isolated. While this node's own renewal is late, they are those that act on
 // their claims. Released are, only while claims may be moved without the API server, the
 // voters that are lost, or Alive without a valid tenure. AnswersUntil has those whose claims are void since a short while
@@ -353,7 +353,7 @@ func (e *evaluation) listPeers() {
 		if e.late {
 			_, e.d.Alive[node] = slices.BinarySearch(e.s.holders, node)
 		} else {
-			livesApart := e.s.isolated && p.dead() && p.Changed.Sub(p.status.Since) > e.Timing.RetryPeriod
+			livesApart := e.s.isolated && p.dead() && p.WrittenAfter.Sub(p.status.Since) > tolerance
 			e.d.Alive[node] = p.renews && (livesApart || !p.dead() && !(e.s.isolated && p.status.Overdue))
 			e.d.Changed = e.d.Changed || e.s.isolated && e.d.Alive[node] != p.alive
 			p.alive = e.d.Alive[node]

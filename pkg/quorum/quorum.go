@@ -118,6 +118,8 @@ type Peer struct {
 	Over    bool      // Epoch was fenced, or released by the node itself
 	Exists  bool      // its node lease exists
 	Changed time.Time // when this node last saw its node lease change
+	// WrittenAfter is a time after which that change was written, by this node's clock: a watch that is late shows old ones.
+	WrittenAfter time.Time
 }
 
 // A State is what is remembered from one evaluation to the next. It is a value: nothing

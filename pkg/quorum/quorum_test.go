@@ -54,10 +54,12 @@ type view struct {
 	others     map[string]node
 	gateway    vip.Liveness
 	off        bool // no heartbeats
+	watchStuck bool // what it shows may be old
 	known      map[string]Peer
 	statuses   map[string]vip.PeerStatus
 	versions   map[vip.Key]uint64
 	moves      map[vip.Key]Move
+	shown      time.Time // the watch has shown all that was written before
 	state      State
 	d          Decision
 }
@@ -97,11 +99,14 @@ func (v *view) pass(d time.Duration, renews bool) {
 		if renews {
 			v.self.Renewed = v.now
 		}
+		if !v.watchStuck {
+			v.shown = v.now
+		}
 		for name, n := range v.others {
 			p := v.known[name]
 			p.Epoch, p.Exists, p.Over = 1, true, n.fenced
 			if n.renews || p.Changed.IsZero() {
-				p.Changed = v.now
+				p.Changed, p.WrittenAfter = v.now, v.shown
 			}
 			s := v.statuses[name]
 			s.Overdue, s.Stopping, s.ProcessEnded, s.Gone, s.Unanswered = n.overdue, n.stopping, n.ended, n.gone, n.unanswered
@@ -445,11 +450,13 @@ func TestIsolatedFromTheLiving(t *testing.T) {
 		t.Errorf("alive %v, changed %v; want none alive, since the heartbeat of n5 is overdue", v.d.Alive, v.d.Changed)
 	}
 	v.set(gone.with(func(n *node) { n.renews = false }), 3, 4)
-	v.pass(1800*time.Millisecond, true)
+	v.watchStuck = true
+	v.pass(3*time.Second, true)
+	v.watchStuck = false
 	if v.d.Alive["n2"] {
 		t.Error("n2 is alive by a renewal that may be from before")
 	}
-	v.pass(200*time.Millisecond, true)
+	v.pass(100*time.Millisecond, true)
 	if !v.d.Alive["n2"] || v.d.Alive["n3"] || v.d.Alive["n4"] {
 		t.Errorf("alive %v; want n2, which goes on to renew", v.d.Alive)
 	}

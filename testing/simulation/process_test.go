@@ -106,7 +106,7 @@ func TestProcessesThatEnd(t *testing.T) {
 			c.nodes[0].toggle(unheard)
 			time.Sleep(long)
 		}},
-		{"nothing arrives for it", 5 * time.Second, 1, func(c *cluster) {
+		{"nothing arrives for it", 6 * time.Second, 1, func(c *cluster) {
 			c.nodes[0].toggle(unreached)
 			time.Sleep(long)
 			c.nodes[0].toggle(unreached)

@@ -9,9 +9,10 @@ import (
 )
 
 // TestMostNodesEnd: most nodes, or most of the processes, end at once, and the API server does not. The node that is left keeps all that it has, though it reaches nobody and
-// can't know whether it is cut off, and takes the rest once the node leases of the others have been silent.
+// can't know whether it is cut off, though its watch shows late that they renewed, and takes the rest once the node leases of the others have been silent.
 func TestMostNodesEnd(t *testing.T) {
-	for _, power := range []bool{true, false} {
+	for _, tt := range []struct{ power, late bool }{{power: true}, {}, {power: true, late: true}} {
+		power, late := tt.power, tt.late
 		synctest.Test(t, func(t *testing.T) {
 			c := newCluster(t, size{nodes: 3, services: 30})
 			c.wire = newWire(c, rand.New(rand.NewPCG(1, 27)))
@@ -24,18 +25,25 @@ func TestMostNodesEnd(t *testing.T) {
 					has[a] = true
 				}
 				c.mu.Unlock()
+				if late {
+					left.toggle(watchStuck)
+					time.Sleep(3 * time.Second)
+				}
 				for _, n := range c.nodes[1:] {
 					if power {
 						n.toggle(unplug) // nothing refuses connections any more
 					}
 					n.kill(power)
 				}
-				for range 300 {
+				for i := range 300 {
 					time.Sleep(100 * time.Millisecond)
+					if late && i == 30 {
+						left.toggle(watchStuck) // ends
+					}
 					c.mu.Lock()
 					for a := range has {
 						if x := left.kernel[a]; x == nil || !time.Now().Before(x.until) {
-							t.Errorf("power %v: %s is no longer answered for", power, a)
+							t.Errorf("power %v, late %v: %s is no longer answered for", power, late, a)
 							delete(has, a)
 						}
 					}
