@@ -167,8 +167,8 @@ type judging struct {
 
 // judge decides which of services, which ask for the address a, may have it, and adds to refused
 // why the others may not: the first comes first, and others are refused beside one of another namespace that does
-// not consent (whyNotBeside), one that has a by DHCP (declineIfLeased), or one with the same port (portConflict). waiting are Services that have a but are not accepted: they keep it from
-// other namespaces.
+// not consent (whyNotBeside), one that has a by DHCP (leaseConflict), or one with the same port (portConflict). waiting are Services that have a but are not accepted: they keep it from
+// other namespaces. A client to which a is leased declines it if none of its Services may have it (decline).
 func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 	f.sortFirstCome(a, services)
 	f.setPortsInStatus(a, services)
@@ -179,7 +179,7 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 			why = f.whyNotBeside(s, a, holders)
 		}
 		if why == "" && len(holders) > 0 {
-			why = declineIfLeased(s, holders[0], a)
+			why = leaseConflict(s, holders[0], a)
 		}
 		if why == "" {
 			why = portConflict(s, &f.ports)
@@ -190,6 +190,18 @@ func (f *judging) judge(a netip.Addr, services, waiting []*service) {
 		}
 		holders = append(holders, s)
 		f.ports.set(s.Ports, s)
+	}
+	f.decline(a, services, holders)
+}
+
+// decline stores a as declined in each DHCP client to which it is leased for one of services, if none of holders has it by that client: the
+// server is asked for another address. Without that a Service would be left with nothing and give the lease up, only to be leased a again.
+func (f *judging) decline(a netip.Addr, services, holders []*service) {
+	for _, s := range services {
+		c, why := s.clientOf(a), f.refused[addressOf{s, a}]
+		if c != nil && why != "" && !slices.ContainsFunc(holders, func(o *service) bool { return o.clientOf(a) == c }) {
+			c.declined[vip.FamilyOf(a)] = a.String() + ": " + why
+		}
 	}
 }
 
@@ -241,6 +253,9 @@ func (f *filter) whyNotBeside(s *service, a netip.Addr, holders []*service) stri
 		}
 		if why := whyNotShared(s, o); why != "" {
 			o.contended = o.contended || o.hasAddress(a)
+			if s.clientOf(a) != nil {
+				return leasedText + ", but in use by a Service of another namespace" // its user did not choose it
+			}
 			return "in use by a Service of another namespace" + why
 		}
 	}
@@ -274,17 +289,14 @@ func (s *service) nameFor(o *service) string {
 	return "a Service of another namespace"
 }
 
-// declineIfLeased returns why s may not have a, which the Service first has: one of the two is leased a by
-// DHCP, and not to a client that both have. "" if it may. If it is the client of s that a is leased to,
-// the reason is also stored there as declined, so that the server is asked for another address.
-func declineIfLeased(s, first *service, a netip.Addr) string {
+// leaseConflict returns why s may not have a, which the Service first has: one of the two is leased a by
+// DHCP, and not to a client that both have. "" if it may.
+func leaseConflict(s, first *service, a netip.Addr) string {
 	switch client, had := s.clientOf(a), first.clientOf(a); {
 	case client == had:
 		return ""
 	case client != nil:
-		why := "leased by a DHCP server, but it belongs to " + first.nameFor(s) + ", which had it first"
-		client.declined[vip.FamilyOf(a)] = a.String() + ": " + why
-		return why
+		return leasedText + ", but it belongs to " + first.nameFor(s) + ", which had it first"
 	}
 	return "it belongs to " + first.nameFor(s) + ", which had it first, and is leased by DHCP"
 }

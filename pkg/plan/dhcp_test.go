@@ -390,18 +390,54 @@ func TestDHCPConflicts(t *testing.T) {
 			t.Errorf("%s: %s", a, dhcpSummary(p))
 		}
 	}
-	// One that has it already keeps it; the lease is declined.
-	w := base(svc("a", "10.77.0.50", port(443), written("n2")))
-	w = withDHCPStates(held(w, "a", "n2"), leasedState("10.77.0.50", w))
-	p := Make(r, w)
-	if len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined != addr("10.77.0.50") || len(p.Addresses) > 0 || reason(w, "a") != vip.VIPElsewhere {
-		t.Errorf("%s", dhcpSummary(p))
+	// One that has it already keeps it, be it of another namespace, or one that does not ask for it any more and whose
+	// status stays since another announcer holds its lease; what is leased is declined, and the lease of the VIP kept.
+	for _, tt := range []struct {
+		change func(*vip.Service)
+		holder vip.Claim
+		asks   string
+		reason vip.Reason
+		why    string
+	}{
+		{func(*vip.Service) {}, vip.Claim{Holder: "n2"}, "10.77.0.50", vip.VIPElsewhere,
+			"10.77.0.50: leased by a DHCP server, but it belongs to Service default/a, which had it first"},
+		{tenant, vip.Claim{Holder: "n2"}, "10.77.0.50", vip.VIPElsewhere,
+			"10.77.0.50: leased by a DHCP server, but in use by a Service of another namespace"},
+		{tenant, vip.Claim{Holder: "somebody", Foreign: true}, "10.77.0.61", vip.HeldByOtherAnnouncer,
+			"10.77.0.50: leased by a DHCP server, but in use by a Service of another namespace"},
+	} {
+		a := svc("a", "10.77.0.50", port(443), tt.change, written("n2"))
+		a.Addresses[0] = addr(tt.asks)
+		w := base(a)
+		tt.holder.Valid = true
+		w.Claims[vip.Key{Namespace: a.Key.Namespace, Name: "kubevip-a"}] = tt.holder
+		w = withDHCPStates(w, leasedState("10.77.0.50", w))
+		p := Make(r, w)
+		if len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined != addr("10.77.0.50") || p.DHCPRequests[0].DeclinedWhy != tt.why || len(p.Addresses) > 0 {
+			t.Errorf("%s asks for %s: %q\n%s", a.Key, tt.asks, tt.why, dhcpSummary(p))
+		}
+		if !slices.ContainsFunc(p.LeaseIntents, func(l vip.LeaseIntent) bool { return l.Lease.Name == "kubevip-z" && l.Action == vip.Acquire }) {
+			t.Errorf("%s asks for %s: the lease of z is not kept:\n%s", a.Key, tt.asks, dhcpSummary(p))
+		}
+		if v := p.Verdicts[slices.IndexFunc(p.Verdicts, func(v vip.Verdict) bool { return v.Service == a.Key })]; v.Reason != tt.reason {
+			t.Errorf("%s asks for %s: %s", a.Key, tt.asks, v.Reason)
+		}
+	}
+	// A Service that joins the client of one that has the address by its status makes that decline nothing.
+	shared := func(s *vip.Service) { s.DHCP.Macvlan = "herald-web" }
+	x := svc("x", "10.77.0.61", tenant, func(s *vip.Service) { s.VIPHost, s.Ingress = "n2", []vip.Ingress{{Addr: addr("10.77.0.50")}} })
+	w := held(world(x, svc("y", "0.0.0.0", shared, port(443)), svc("z", "0.0.0.0", shared, younger, func(s *vip.Service) { s.VIPHost = "n1" }, leased("10.77.0.50"))), "z", "n1")
+	w.Claims[vip.Key{Namespace: x.Key.Namespace, Name: "kubevip-x"}] = vip.Claim{Holder: "somebody", Valid: true, Foreign: true}
+	w = withMacvlans(w)
+	w = withDHCPStates(w, leasedState("10.77.0.50", w))
+	if p := Make(r, w); len(p.DHCPRequests) != 1 || p.DHCPRequests[0].Declined.IsValid() || len(p.Addresses) != 1 || reason(w, "y") != vip.AddressConflict {
+		t.Errorf("one client for two:\n%s", dhcpSummary(p))
 	}
 	// One that comes later does not get what is leased, be its port another.
 	w = base()
 	w = withDHCPStates(w, leasedState("10.77.0.50", w))
 	w = bind(r, w)
-	p = Make(r, w)
+	p := Make(r, w)
 	w.Services[0].VIPHost, w.Services[0].Ingress, w.Services[0].DHCP.Leases, w.Services[0].Conditions = "n1", p.Statuses[0].Ingress, p.Statuses[0].DHCPLeases, p.Statuses[0].Conditions
 	w.Services = append(w.Services, svc("a", "10.77.0.50", port(443)))
 	if got := reason(w, "a"); got != vip.AddressConflict {
