@@ -458,6 +458,17 @@ func awaitOwner(t *testing.T, name string) string {
 	return node
 }
 
+// awaitOwnedBy waits until the Service says that node owns it: a moment after its VIP has moved.
+func awaitOwnedBy(t *testing.T, name, node string) {
+	t.Helper()
+	until(t, 5*time.Second, name+" says that it is on "+node, func(context.Context) error {
+		if got := awaitOwner(t, name); got != node {
+			return fmt.Errorf("it is on %s", got)
+		}
+		return nil
+	})
+}
+
 // awaitReachable waits until the client gets a page from a backend: kube-proxy serves a VIP up to
 // a second after the status names it, or later on a busy machine.
 func awaitReachable(t *testing.T, url string) {
