@@ -367,10 +367,12 @@ func whoHas(t *testing.T, every time.Duration, vip ...string) *lab.WhoHas {
 	return w
 }
 
-// connect opens a connection to a VIP every 10 ms until the test ends.
+// connect opens a connection to a VIP every 10 ms until the test ends. Those under way are awaited before its Services are deleted: requests for a connection
+// that arrive at a node without rules for the VIP are in its conntrack for two minutes, as not translated, and connections of later tests by the same port were refused.
 func connect(t *testing.T, to string) *lab.Connect {
 	t.Helper()
 	c := check.Value(cluster.Connect(t.Context(), 10*time.Millisecond, to))(t)
+	t.Cleanup(func() { c.Stop() })
 	return c
 }
 
