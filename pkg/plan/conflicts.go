@@ -27,10 +27,10 @@ func (s *service) statusHas(a netip.Addr) bool {
 }
 
 // leaseHeld reports whether any node, or another announcer, holds the lease of s.
-func (p *pass) leaseHeld(s *service) bool {
-	c := p.Claims[s.lease]
-	return c.Valid && c.Holder != ""
-}
+func (p *pass) leaseHeld(s *service) bool { return isHeld(p.Claims[s.lease]) }
+
+// isHeld reports whether c is valid and names a holder.
+func isHeld(c vip.Claim) bool { return c.Valid && c.Holder != "" }
 
 // inStatus reports whether status.loadBalancer.ingress of s names a, whoever wrote it.
 func (s *service) inStatus(a netip.Addr) bool {

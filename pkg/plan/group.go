@@ -21,13 +21,16 @@ func groupIntoUnits(p *pass, services []*service) []*unit {
 	byLease := make(map[vip.Key]*unit, len(services))
 	units := make([]*unit, 0, len(services))
 	asking := make([]*service, 0, len(services))
-	for _, s := range services {
+	backing := make([]unit, len(services))
+	for i, s := range services {
 		if !s.owned {
 			continue
 		}
-		u := &unit{services: []*service{s}}
-		s.unit, s.held = u, p.leaseHeld(s)
-		units, asking = append(units, u), append(asking, s)
+		asking = append(asking, s)
+		u := &backing[i]
+		u.services = slices.Clip(asking[len(asking)-1:]) // appending to it must not write to asking
+		s.unit, s.claim = u, p.Claims[s.lease]
+		units = append(units, u)
 		u = join(byLease, s.lease, u)
 		if s.client != nil {
 			u = join(byClient, s.client, u)
@@ -115,7 +118,7 @@ func (p *pass) completeUnit(u *unit) {
 	}
 	u.lease = u.services[0].lease
 	u.hash = hashKey(u.lease)
-	u.claim = p.Claims[u.lease]
+	u.claim = u.services[0].claim
 	if !u.claim.Valid {
 		u.claim.Holder = ""
 	}
@@ -147,9 +150,9 @@ func recordsOf(u *unit) (records []vip.Key) {
 // the former only, else 3: completeUnit sorts the Services of a unit by it.
 func (s *service) rank() int {
 	switch {
-	case s.held && s.hasAny:
+	case isHeld(s.claim) && s.hasAny:
 		return 0
-	case s.held:
+	case isHeld(s.claim):
 		return 1
 	case s.hasAny:
 		return 2
@@ -162,13 +165,10 @@ func (s *service) rank() int {
 // one link: that which the first of them names that has the address; of several that have it, the
 // first whose link is up on any node.
 func (p *pass) completeAddresses(u *unit) {
-	first := make(map[netip.Addr]*service)
-	for _, s := range u.services {
-		for _, a := range s.addrs {
-			if o := first[a.Addr]; o == nil || p.has(s, a.Addr) && (!p.has(o, a.Addr) || s.Interface != o.Interface && !p.anyLinkUp(o.Interface) && p.anyLinkUp(s.Interface)) {
-				first[a.Addr] = s
-			}
-		}
+	alone := len(u.services) == 1 // as most are: nothing is shared
+	var first map[netip.Addr]*service
+	if !alone {
+		first = p.namesLink(u)
 	}
 	done := make(map[netip.Addr]vip.Address, len(first))
 	for _, s := range u.services {
@@ -178,21 +178,40 @@ func (p *pass) completeAddresses(u *unit) {
 		}
 		for i := range s.addrs {
 			a := &s.addrs[i]
-			if first[a.Addr] != s {
+			if !alone && first[a.Addr] != s {
 				continue
 			}
 			p.completeAddress(u, s, a)
-			done[a.Addr] = a.Address
-			if need && a.client == nil && (len(u.services) == 1 || !s.hasAny || p.has(s, a.Addr)) {
+			if !alone {
+				done[a.Addr] = a.Address
+			}
+			if need && a.client == nil && (alone || !s.hasAny || p.has(s, a.Addr)) {
 				u.requirements.links = append(u.requirements.links, linkOf{s.Interface, a.Addr})
 			}
 		}
+	}
+	if alone {
+		return
 	}
 	for _, s := range u.services {
 		for i := range s.addrs {
 			s.addrs[i].Address = done[s.addrs[i].Addr]
 		}
 	}
+}
+
+// namesLink returns for each address of u the Service of which the link is: the first that has the address, or
+// else asks for it; of several that have it, the first whose link is up on any node.
+func (p *pass) namesLink(u *unit) map[netip.Addr]*service {
+	first := make(map[netip.Addr]*service)
+	for _, s := range u.services {
+		for _, a := range s.addrs {
+			if o := first[a.Addr]; o == nil || p.has(s, a.Addr) && (!p.has(o, a.Addr) || s.Interface != o.Interface && !p.anyLinkUp(o.Interface) && p.anyLinkUp(s.Interface)) {
+				first[a.Addr] = s
+			}
+		}
+	}
+	return first
 }
 
 // anyLinkUp reports whether any alive node has the link that a Service names, and it is up; "" and "auto"

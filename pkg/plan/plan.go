@@ -173,12 +173,12 @@ type service struct {
 	dhcpFamilies  []vip.Family // what it asks a DHCP server for; what is leased is in addrs
 	client        *dhcpClient  // which asks for dhcpFamilies; nil if there are none
 	unit          *unit
-	notOurs       bool // another announcer's
-	unoffered     bool // it has an address that no pool offers to its namespace
-	contended     bool // a Service of another namespace was refused an address that this one has, and asks for
-	hasAny        bool // it has one of its addresses (see has)
-	held          bool // its lease is held
-	decisive      bool // what it requires of a node counts for its unit
+	notOurs       bool      // another announcer's
+	unoffered     bool      // it has an address that no pool offers to its namespace
+	contended     bool      // a Service of another namespace was refused an address that this one has, and asks for
+	hasAny        bool      // it has one of its addresses (see has)
+	claim         vip.Claim // what its lease says; set once it is in a unit
+	decisive      bool      // what it requires of a node counts for its unit
 	verdict       vip.Verdict
 	conditions    []vip.Condition // that this node is to write; nil if none
 	healthChecked bool            // its HealthCheck is in the Plan
