@@ -47,8 +47,12 @@ func root() *cobra.Command {
 	return c
 }
 
-// checkArguments has wrong arguments of c and all commands below end with the status of wrong options.
+// checkArguments has wrong arguments of c and all commands below end with the status of wrong options; also of a command that does nothing
+// itself, which would print its help, with status 0, for one below it that is mistyped.
 func checkArguments(c *cobra.Command) {
+	if c.HasParent() && !c.Runnable() {
+		c.Args, c.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return c.Help() }
+	}
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {

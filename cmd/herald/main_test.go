@@ -1,0 +1,29 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// TestUnknownCommands: a command that is mistyped is an error and not a page of help: a script must not take it for done.
+func TestUnknownCommands(t *testing.T) {
+	for _, args := range []string{"peers rotatekey", "import metalb", "pools chek", "uninstall nod", "manifest daemonst"} {
+		c := root()
+		c.SetOut(new(bytes.Buffer))
+		c.SetArgs(strings.Fields(args))
+		err := c.Execute()
+		if got := status(err); err == nil || got != 2 || !strings.Contains(err.Error(), "unknown command") {
+			t.Errorf("%s: status %d, %v; want 2 and an unknown command", args, got, err)
+		}
+	}
+	for _, args := range []string{"peers", "import"} {
+		c := root()
+		var out bytes.Buffer
+		c.SetOut(&out)
+		c.SetArgs([]string{args})
+		if err := c.Execute(); err != nil || !strings.Contains(out.String(), "Available Commands") {
+			t.Errorf("%s: %v and\n%s", args, err, out.String())
+		}
+	}
+}
