@@ -257,7 +257,7 @@ func (d *demo) cutOwner(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.event(at.Sub(began), plain, "%s answers: no heartbeat of %s for a quarter of a second, nobody answered for the address, and the other nodes are the majority", next, old)
+	d.event(at.Sub(began), plain, "%s answers: no heartbeat of %s for an eighth of a second, nobody answered for the address, and the other nodes are the majority", next, old)
 	time.Sleep(12 * time.Second)
 	if err := repair(); err != nil {
 		return err
