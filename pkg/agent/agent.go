@@ -153,7 +153,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // rest is the time to wait after a pass that took so long: seven times that, 50 ms more
-// than that if it is less, and minRest at least. When hundreds of VIPs move, each move is
+// than that if it is less, minRest at least and maxRest at most. When hundreds of VIPs move, each move is
 // a poke, and the API server that has to store them may be on this very machine.
 func rest(took time.Duration) time.Duration {
 	return max(minRest, min(7*took, took+50*time.Millisecond, maxRest))

@@ -137,7 +137,7 @@ func addedRoutes(t *testing.T, l netlink.Link) string {
 }
 
 // The kernel keeps the addresses while they are renewed, is silent about it, and
-// drops them within 4 s after the process died.
+// drops them within 6 s after the process died.
 func TestKernelLifetime(t *testing.T) {
 	newVeth(t, "eth0")
 	r, stop := kernelRig(t)

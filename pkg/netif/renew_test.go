@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process that dies leaves no address after 4 s, and one that starts within
-// 2.2 s finds all: at whatever moment it dies, and whenever the addresses were bound.
+// A process that dies leaves no address after 6 s, and one that starts within
+// 4.2 s finds all: at whatever moment it dies, and whenever the addresses were bound.
 func TestProcessDies(t *testing.T) {
 	for _, count := range []int{1, 2, 3, 7, 33} {
 		for death := time.Second; death < 2500*time.Millisecond; death += 47 * time.Millisecond {
