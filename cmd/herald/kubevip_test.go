@@ -66,7 +66,7 @@ var differences = map[string]string{
 	"control_plane_health_check_period_seconds":  "1 if not set, with kube-vip 5.",
 	"control_plane_health_check_timeout_seconds": "2 if not set, with kube-vip 3.",
 	"address":                "IP addresses only. With a name Herald does not start: write what it resolves to.",
-	"vip_arpRate":            "For 30 s after a change; then no more than 10 frames a second on a node. Less than 500 is 3000, with a warning.",
+	"vip_arpRate":            "For 30 s after a change; then no more than 10 frames a second on a node with up to 1200 VIPs. Less than 500 is 3000, with a warning.",
 	"vip_skipdad":            "Also for IPv4 (RFC 5227).",
 	"vip_leaseduration":      "Dead nodes are replaced much earlier, by heartbeats.",
 	"svc_leasename":          "`name`, or `namespace/name`.",

@@ -74,7 +74,7 @@ var supported = slices.Concat(
 	}),
 	inSection(groupServices, first, []Option{
 		{Env: "svc_enable", Flag: "services", Type: Bool, Default: "false",
-			Meaning: "Announce the addresses of Services of type LoadBalancer. Without it Herald announces nothing, and warns of that.",
+			Meaning: "Announce the addresses of Services of type LoadBalancer. Without it, and without `cp_enable`, Herald announces nothing, and warns of that.",
 			set:     store(parseBool, func(c *Config) *bool { return &c.Services.Enable })},
 		{Env: "svc_election", Aliases: []string{"enableServicesElection"}, Flag: "servicesElection", FlagAliases: []string{"enableServicesElection"}, Type: Bool, Default: "false",
 			Meaning: "Elect an owner for each Service, which spreads VIPs over the nodes. Otherwise one node owns all VIPs (`svc_leasename`). Services with `externalTrafficPolicy: Local` need it if they are announced by ARP.",
