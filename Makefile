@@ -34,7 +34,7 @@ parts: ## what all tests' labs are made of: Debian packages, and etcd, API serve
 
 simulate: ## the simulation with random faults, for as long as HERALD_SIMULATE says (10m), of the size HERALD_LARGE (30,300,1000000)
 	HERALD_SEEDS=$${HERALD_SEEDS:-200} go test -count=1 -timeout 0 -skip TestLargeCluster ./testing/simulation
-	HERALD_SIMULATE=$${HERALD_SIMULATE:-10m} HERALD_LARGE=$${HERALD_LARGE:-30,300,1000000} go test -count=1 -timeout 0 -v -run TestLargeCluster ./testing/simulation
+	GOGC=1000 HERALD_SIMULATE=$${HERALD_SIMULATE:-10m} HERALD_LARGE=$${HERALD_LARGE:-30,300,1000000} go test -count=1 -timeout 0 -v -run TestLargeCluster ./testing/simulation
 
 demo: ## shows what Herald does, on a cluster that it brings up and removes (root)
 	@testing/lab/deps.sh demo

@@ -37,8 +37,9 @@ type cache struct {
 	mine      map[vip.Key]bool      // of latest, the Leases whose holder is this node
 	transfers map[string]*transfers // by node: those on its node lease, if there are any
 
-	transferred map[vip.Key]bool // of latest, the VIP leases whose owner has them by a transfer (listTransferred)
-	outOfDate   bool             // transferred is: a transfer has come or gone
+	transfersChanged uint64           // how often transfers have come or gone
+	transferred      map[vip.Key]bool // of latest, the VIP leases whose owner has them by a transfer (listTransferred)
+	transferredAt    uint64           // transfersChanged when transferred was listed
 
 	shown   uint64                            // the newest version of any Lease that the watch has shown: it has shown all that are older
 	watched map[vip.Key]*coordinationv1.Lease // what the watch shows
@@ -115,25 +116,28 @@ func (c *cache) setTransfers(node string, l *coordinationv1.Lease) {
 	if t := c.transfers[node]; t == nil && text == "" || t != nil && t.text == text {
 		return
 	}
-	c.outOfDate = true
+	c.transfersChanged++
 	delete(c.transfers, node)
 	if t := parseTransfers(text); t != nil {
 		c.transfers[node] = t
 	}
 }
 
-// ownerOf returns the owner of a VIP lease.
+// ownerOf returns the owner of a VIP lease. It follows the transfers only if one has come or gone since it was asked last.
 func (c *cache) ownerOf(x *record) owner {
 	if len(c.transfers) == 0 {
 		return owner{node: x.holder, epoch: x.epoch}
 	}
-	return followTransfers(x, func(node string) *transfers { return c.transfers[node] })
+	if x.ownerAt != c.transfersChanged {
+		x.owner, x.ownerAt = followTransfers(x, func(node string) *transfers { return c.transfers[node] }), c.transfersChanged
+	}
+	return x.owner
 }
 
 // listTransferred returns the VIP leases whose owner has them by a transfer. It looks at all only after a transfer has come
 // or gone. The map must not be changed.
 func (c *cache) listTransferred() map[vip.Key]bool {
-	if !c.outOfDate {
+	if c.transferredAt == c.transfersChanged {
 		return c.transferred
 	}
 	clear(c.transferred)
@@ -142,7 +146,7 @@ func (c *cache) listTransferred() map[vip.Key]bool {
 			c.transferred[k] = true
 		}
 	}
-	c.outOfDate = false
+	c.transferredAt = c.transfersChanged
 	return c.transferred
 }
 

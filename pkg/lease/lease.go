@@ -167,6 +167,9 @@ type record struct {
 	ours     bool  // a Herald wrote the holder
 	orphaned bool  // a Herald claimed it, and another program has blanked the holder
 	former   []vip.FormerHolder
+
+	owner   owner  // by transfers, as cache.ownerOf found it
+	ownerAt uint64 // cache.transfersChanged then; 0: it was not asked yet
 }
 
 // parseRecord parses a Lease. ours is set if ClaimAnnotation names its holder, orphaned if it
