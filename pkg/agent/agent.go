@@ -78,7 +78,7 @@ type Options struct {
 const (
 	minRest      = 2 * time.Millisecond   // the least time between two passes
 	maxRest      = 250 * time.Millisecond // the longest rest after a pass; one that took longer was stopped meanwhile, and other nodes may have its VIPs
-	retryAfter   = time.Second            // after a pass in which an Applier failed
+	retryAfter   = time.Second            // after a pass in which an Applier failed, at the latest
 	stopTick     = 100 * time.Millisecond // between passes while stopping
 	stopNotice   = 150 * time.Millisecond // between telling other nodes that this one stops and handing over
 	stopDeadline = 20 * time.Second       // for handing everything over; the Pod's grace period is 30 s
@@ -285,11 +285,12 @@ func (a *Agent) pass(ctx context.Context) bool {
 		a.o.Passed(w, p)
 	}
 	a.metrics.observe(p, time.Since(began))
-	if p.ReplanAfter > 0 {
-		a.timer.Reset(p.ReplanAfter)
+	again := p.ReplanAfter
+	if !ok && (again <= 0 || again > retryAfter) {
+		again = retryAfter
 	}
-	if !ok {
-		a.timer.Reset(retryAfter)
+	if again > 0 {
+		a.timer.Reset(again)
 	}
 	return ok
 }

@@ -400,6 +400,29 @@ func TestAgain(t *testing.T) {
 	})
 }
 
+// A plan that would soon be another is made again then, though an Applier fails, which alone is tried again after a second.
+func TestAgainThoughSomethingFails(t *testing.T) {
+	for _, tt := range []struct{ replan, want time.Duration }{{100 * time.Millisecond, 100 * time.Millisecond}, {5 * time.Second, time.Second}, {0, time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &machine{world: known(), fails: errors.New("an address can't be bound")}
+			var passes []time.Time
+			a := newAgent(m, func(vip.World) vip.Plan {
+				passes = append(passes, time.Now())
+				return vip.Plan{ReplanAfter: tt.replan}
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- a.Run(ctx) }()
+			time.Sleep(4500 * time.Millisecond)
+			cancel()
+			<-done
+			if got := passes[1].Sub(passes[0]); got != tt.want {
+				t.Errorf("with ReplanAfter %v the next plan came after %v, want %v", tt.replan, got, tt.want)
+			}
+		})
+	}
+}
+
 // Stopping waits for the hand-over, but not for ever.
 func TestStop(t *testing.T) {
 	for _, handed := range []bool{true, false} {
