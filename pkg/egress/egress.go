@@ -56,11 +56,14 @@ type owner struct {
 	link string
 }
 
+// compare orders owners by address and link.
+func (o owner) compare(p owner) int { return cmp.Or(o.via.Compare(p.via), cmp.Compare(o.link, p.link)) }
+
 // wanted is which pods' packets are routed to which owner.
 type wanted map[netip.Addr]owner
 
 // Set makes Herald's rules and routes those of want: entries without Via need none. It reads the kernel's once in 5 s, and when want has changed. It returns the entries
-// that it could make; the error joins what went wrong.
+// that it could make; the error joins what went wrong, in an order that stays the same, maxErrors of each family.
 func (r *Routes) Set(_ context.Context, want []vip.Egress) ([]vip.Egress, error) {
 	now, all := time.Now(), make(wanted)
 	for _, e := range want {
@@ -105,8 +108,8 @@ func (r *Routes) writeFamily(family int, all wanted) error {
 	}
 	tables := assignTables(all, routes)
 	var errs []error
-	for o, table := range tables {
-		errs = append(errs, addRoute(o, table))
+	for _, o := range slices.SortedFunc(maps.Keys(tables), owner.compare) { // in order: errors read the same each time
+		errs = append(errs, addRoute(o, tables[o]))
 	}
 	kept := make(map[netip.Addr]bool)
 	var unwanted []netlink.Rule
@@ -118,7 +121,8 @@ func (r *Routes) writeFamily(family int, all wanted) error {
 			unwanted = append(unwanted, rule)
 		}
 	}
-	for pod, o := range all {
+	for _, pod := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
+		o := all[pod]
 		switch {
 		case tables[o] == 0:
 			errs = append(errs, fmt.Errorf("what pod %s sends can't be routed to %s: this node routes to %d others already", pod, o.via, maxOwners))
@@ -134,13 +138,19 @@ func (r *Routes) writeFamily(family int, all wanted) error {
 			errs = append(errs, removeRoute(route))
 		}
 	}
+	if errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil }); len(errs) > maxErrors {
+		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more", len(errs)-maxErrors))
+	}
 	return errors.Join(errs...)
 }
+
+// maxErrors is how many errors of a family the error of Set has.
+const maxErrors = 10
 
 // assignTables returns the table of each owner in all: the one with a route to it, or else the lowest that is free. Owners that come when all are taken have none.
 func assignTables(all wanted, routes []netlink.Route) map[owner]int {
 	tables, taken := make(map[owner]int), make(map[int]bool)
-	owners := slices.SortedFunc(maps.Values(all), func(a, b owner) int { return cmp.Or(a.via.Compare(b.via), cmp.Compare(a.link, b.link)) })
+	owners := slices.SortedFunc(maps.Values(all), owner.compare)
 	owners = slices.Compact(owners)
 	for _, route := range routes {
 		via, _ := netip.AddrFromSlice(route.Gw)

@@ -131,3 +131,26 @@ func TestSet(t *testing.T) {
 	}
 	check.OK(t, RemoveTraces())
 }
+
+// What goes wrong reads the same each time, so that the agent logs it once, and names some of many owners.
+func TestErrorReadsTheSame(t *testing.T) {
+	defer func() { check.OK(t, RemoveTraces()) }()
+	r, last := New(0x2000, check.Log(t)), ""
+	var all []vip.Egress
+	for i := range 40 {
+		all = append(all, entry(fmt.Sprintf("10.0.0.%d", 2+i), "d9", fmt.Sprintf("10.1.0.%d", 2+i)))
+	}
+	for i := range 10 {
+		_, err := r.Set(t.Context(), all)
+		if err == nil {
+			t.Fatal("a link that is not there is no error")
+		}
+		if last != "" && err.Error() != last {
+			t.Fatalf("at first:\n%s\nlater, the %d. time:\n%v", last, i+1, err)
+		}
+		last = err.Error()
+	}
+	if n := strings.Count(last, "\n"); n > maxErrors {
+		t.Errorf("%d lines:\n%s", n+1, last)
+	}
+}
