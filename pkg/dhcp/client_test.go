@@ -320,6 +320,27 @@ func TestInfiniteLease(t *testing.T) {
 	})
 }
 
+// A lease for ever that is recorded, and that no server confirms when the process starts, is kept, and asked for ever more seldom.
+func TestInfiniteLeaseUnconfirmed(t *testing.T) {
+	for _, r := range []vip.DHCPRequest{request4, request6} {
+		w := &fakeServer{}
+		bubble(t, 0, w, func(c *Clients) {
+			r.LastLease = vip.DHCPLease{Addr: netip.MustParseAddr("10.0.0.50"), Bits: 24, MAC: r.MAC, Server: "10.0.0.1"}
+			if r.Family == vip.IPv6 {
+				r.LastLease.Addr, r.LastLease.Bits, r.LastLease.Server = netip.MustParseAddr("2001:db8::50"), 128, "00030001020000000001"
+			}
+			put(c, r)
+			got := after(c, time.Hour)
+			if got.Lease.Addr != r.LastLease.Addr || got.State != stateRebinding {
+				t.Errorf("%v: %+v", r.Family, got)
+			}
+			if n := len(w.messages()); n < 10 || n > 100 {
+				t.Errorf("%v: %d messages in an hour", r.Family, n)
+			}
+		})
+	}
+}
+
 // While nobody answers the client asks ever more seldom, and reports that.
 func TestBackOff(t *testing.T) {
 	for _, h := range []vip.DHCPRequest{request4, request6} {

@@ -62,6 +62,9 @@ func (x *protocol4) renew(ctx context.Context, k vip.DHCPLease, rebind bool) (vi
 	if server, err := server4(k); err == nil && !rebind {
 		to, from, end = &PacketAddr{Src: k.Addr, Dst: server, MAC: x.serverMAC}, k.Server, k.Rebinds
 	}
+	if end.IsZero() { // a lease for ever, which nobody has confirmed since the process started
+		return x.sendRequest(ctx, to, from, backoff(firstTimeout4, maxTimeout4, 1<<30))
+	}
 	// Half of the time that is left (RFC 2131 section 4.4.5), which has 60 s as the least:
 	// leases that are shorter than that would be tried once.
 	return x.sendRequest(ctx, to, from, func(int) time.Duration {
