@@ -141,7 +141,13 @@ func newNode(ctx context.Context, cfg config.Config, log *slog.Logger) (*node, e
 		return nil, err
 	}
 	n.links, err = netif.New(netif.Options{
-		Log: log, Poke: pokeBoth, OnLinkChange: func() { n.speaker.LinksChanged(); n.announcer.LinksChanged(); n.table.LinksChanged() }, Tenure: tenure,
+		Log: log, Poke: pokeBoth, Tenure: tenure,
+		OnLinkChange: func() {
+			n.speaker.LinksChanged()
+			n.announcer.LinksChanged()
+			n.table.LinksChanged()
+			n.nft.LinksChanged()
+		},
 		Interface: cfg.Link.Interface, ServicesInterface: cfg.Link.Services, AllowNotUp: cfg.Link.AllowDown,
 	})
 	if err != nil {

@@ -42,6 +42,7 @@ var formerOwners = purpose[vip.FormerOwner]{
 	table: "herald", what: "former owners of VIPs",
 	consequence: "established connections of VIPs that have moved to this node are reset",
 	addr:        func(x vip.FormerOwner) netip.Addr { return x.Addr },
+	link:        func(x vip.FormerOwner) string { return x.Link },
 	compare: func(a, b vip.FormerOwner) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Link, b.Link), cmp.Compare(a.Port, b.Port), a.NextHop.Compare(b.NextHop), a.Again.Compare(b.Again))
 	},

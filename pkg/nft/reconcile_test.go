@@ -62,3 +62,33 @@ func reconciles[E any](t *testing.T, table *Table[E], want ...E) {
 		inside(t, "n1", func() { check.Value(table.Set(context.Background(), nil))(t) })
 	})
 }
+
+// A link that is made again under its name has another index, and one that comes later has one: entries are on it from the next Set on. Other links that come and go cost nothing.
+func TestLinksChanged(t *testing.T) {
+	newRig(t)
+	var out strings.Builder
+	tables := New(slog.New(slog.NewTextHandler(&out, nil)))
+	want := []vip.FormerOwner{{Addr: vip4, Link: "eth0", NextHop: own("n2")[0]}, {Addr: vip4, Link: "bond0", NextHop: own("n2")[0]}}
+	set := func() string {
+		tables.LinksChanged()
+		inside(t, "n1", func() { check.Value(tables.FormerOwners.Set(context.Background(), want))(t) })
+		return ruleset(t, "n1")
+	}
+	if got := set(); strings.Count(got, " : 10.0.0.2") != 1 {
+		t.Errorf("a link that is not there:\n%s", got)
+	}
+	for _, change := range []string{"link add bond0 type bridge", "link del bond0\nip -n n1 link add bond0 type bridge"} {
+		sh(t, "ip -n n1 "+change)
+		if got := set(); !strings.Contains(got, `"bond0" : 10.0.0.2`) || strings.Count(got, " : 10.0.0.2") != 2 {
+			t.Errorf("after ip %s:\n%s", change, got)
+		}
+	}
+	before := tables.FormerOwners.at
+	sh(t, "ip -n n1 link add pod1 type bridge")
+	if set(); tables.FormerOwners.at != before {
+		t.Error("another link has the table written again")
+	}
+	if out.Len() > 0 {
+		t.Errorf("logged:\n%s", &out)
+	}
+}

@@ -13,8 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/nftables"
@@ -59,6 +61,10 @@ func New(log *slog.Logger) *Tables {
 		metrics:      m,
 	}
 }
+
+// LinksChanged has the next Set of FormerOwners look whether the links of its entries are others by now: the kernel has their indexes, and one that was made again
+// under its name has another. It does not block.
+func (t *Tables) LinksChanged() { t.FormerOwners.linksChanged.Store(true) }
 
 // Observe fills in FormerOwners, PortsNotLimited and EgressRefused.
 func (t *Tables) Observe(w *vip.World) {
@@ -129,6 +135,7 @@ type purpose[E any] struct {
 	consequence string             // what happens without it, for messages
 	addr        func(E) netip.Addr // the VIP, whose family decides in which table the entry is
 	compare     func(a, b E) int   // orders entries
+	link        func(E) string     // the link whose index the entry has; nil: none
 	rebuild     bool               // the whole table is written each time, in case another program has changed a part of it
 	renewAfter  time.Duration      // if not 0: the age at which the entries are renewed, in place of renewAfter
 	maps        func(f family, entries []E) []*nftables.Set
@@ -159,9 +166,12 @@ type Table[E any] struct {
 	rules   map[string]map[string]int // how many rules, by the name of the family and of the chain
 	at      time.Time                 // when that was written
 	known   bool                      // false: the kernel may have other entries, an earlier process's, or after an error
+	links   linkIndexes               // of the links of written, as they were then
 	looked  time.Time                 // when it was last looked whether the kernel still has the rules
 	failed  time.Time                 // when the kernel last refused; zero: not since the last success
 	why     error                     // what the kernel then said
+
+	linksChanged atomic.Bool // the kernel's links may be others than links
 }
 
 // Set makes the entries in the kernel those of want, in one transaction for each family. Those
@@ -176,7 +186,7 @@ func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 		return nil, nil
 	}
 	want = slices.SortedFunc(slices.Values(want), t.compare)
-	renew := len(want) > 0 && now.Sub(t.at) >= cmp.Or(t.renewAfter, renewAfter)
+	renew := len(want) > 0 && (now.Sub(t.at) >= cmp.Or(t.renewAfter, renewAfter) || t.linksChanged.Swap(false) && !maps.Equal(t.linksOf(t.written), t.links))
 	if t.known && !renew && !t.isThere(now) {
 		t.log.Warn("another program has removed rules from nftables; they are written again: " + t.what)
 		t.known = false // all of it
@@ -184,6 +194,7 @@ func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 	if t.known && !renew && slices.EqualFunc(want, t.written, func(a, b E) bool { return t.compare(a, b) == 0 }) {
 		return t.written, nil
 	}
+	links := t.linksOf(want) // before they are written: what changes later is told by LinksChanged
 	err := t.write(want)
 	if err != nil && t.known { // another program has removed a table: all of it again
 		t.known = false
@@ -196,9 +207,21 @@ func (t *Table[E]) Set(_ context.Context, want []E) ([]E, error) {
 	if !t.failed.IsZero() {
 		t.log.Info("nftables takes the " + t.what + " again")
 	}
-	t.written, t.at, t.known, t.failed, t.why = want, now, true, time.Time{}, nil
+	t.written, t.links, t.at, t.known, t.failed, t.why = want, links, now, true, time.Time{}, nil
 	t.count(len(want))
 	return want, nil
+}
+
+// linksOf returns the indexes of the links of entries, 0 for one that is not there; nil if they have none.
+func (t *Table[E]) linksOf(entries []E) linkIndexes {
+	if t.link == nil {
+		return nil
+	}
+	all := make(linkIndexes)
+	for _, x := range entries {
+		all.part(t.link(x))
+	}
+	return all
 }
 
 // fail stores that the kernel has refused want. It logs that, unless it has refused before, or
