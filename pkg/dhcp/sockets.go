@@ -35,7 +35,8 @@ func (p *PacketAddr) String() string { return fmt.Sprintf("%s to %s by %s", p.Sr
 
 // Open opens the link of r: for DHCPv4 a packet socket, which works without an
 // address and beside another DHCP client of the node, and gets no packet of the
-// VIP's traffic; for DHCPv6 a UDP socket on the link's link-local address.
+// VIP's traffic; for DHCPv6 a raw socket on the link's link-local address. Neither takes
+// the client's port, which is another client's, and below 1024: a socket of UDP would need CAP_NET_BIND_SERVICE.
 func Open(r vip.DHCPRequest) (net.PacketConn, error) {
 	ifi, err := net.InterfaceByName(r.Link)
 	if err != nil {
@@ -166,7 +167,7 @@ func parseUDP4(d []byte) ([]byte, *PacketAddr) {
 	return u[8:length], &PacketAddr{Src: netip.AddrFrom4([4]byte(d[12:16])), Dst: netip.AddrFrom4([4]byte(d[16:20]))}
 }
 
-// open6 opens a UDP socket on the link-local address of a link.
+// open6 opens a raw socket for UDP on the link-local address of a link.
 func open6(ifi *net.Interface) (net.PacketConn, error) {
 	addrs, err := ifi.Addrs()
 	if err != nil {
@@ -180,14 +181,13 @@ func open6(ifi *net.Interface) (net.PacketConn, error) {
 		config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 			var err error
 			return errors.Join(c.Control(func(fd uintptr) {
-				err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+				err = errors.Join(unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, udpChecksum),
 					unix.BindToDevice(int(fd), ifi.Name))
 			}), err)
 		}}
 		// Without a zone: the link is known by the socket's device, while package net
 		// remembers for a minute which index a name had.
-		at := netip.AddrPortFrom(local.Addr(), clientPort6)
-		c, err := config.ListenPacket(context.Background(), "udp6", at.String())
+		c, err := config.ListenPacket(context.Background(), "ip6:udp", local.Addr().WithZone("").String())
 		if err != nil {
 			return nil, fmt.Errorf("can't listen on it: %w%s", err, capabilityHint(err))
 		}
@@ -196,7 +196,12 @@ func open6(ifi *net.Interface) (net.PacketConn, error) {
 	return nil, errors.New("the link has no link-local address")
 }
 
-// conn6 has PacketAddr for its addresses; those of packets received are empty.
+const (
+	udpHeader   = 8 // bytes
+	udpChecksum = 6 // where in the header the kernel puts the checksum, and verifies it (RFC 3542 section 3.1)
+)
+
+// conn6 puts messages into UDP; it has PacketAddr for its addresses; those of packets received are empty.
 type conn6 struct{ net.PacketConn }
 
 func (c conn6) WriteTo(b []byte, to net.Addr) (int, error) {
@@ -204,12 +209,26 @@ func (c conn6) WriteTo(b []byte, to net.Addr) (int, error) {
 	if !ok {
 		return 0, fmt.Errorf("not a PacketAddr: %v", to)
 	}
-	return c.PacketConn.WriteTo(b, net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Dst, serverPort6)))
+	d := make([]byte, udpHeader, udpHeader+len(b))
+	binary.BigEndian.PutUint16(d, clientPort6)
+	binary.BigEndian.PutUint16(d[2:], serverPort6)
+	binary.BigEndian.PutUint16(d[4:], uint16(udpHeader+len(b)))
+	_, err := c.PacketConn.WriteTo(append(d, b...), &net.IPAddr{IP: p.Dst.AsSlice()})
+	return len(b), err
 }
 
+// ReadFrom returns errNotForUs for a packet to another port. Servers may send from any (RFC 8415 section 7.2).
 func (c conn6) ReadFrom(b []byte) (int, net.Addr, error) {
-	n, _, err := c.PacketConn.ReadFrom(b)
-	return n, &PacketAddr{}, err
+	d := make([]byte, udpHeader+len(b))
+	n, _, err := c.PacketConn.ReadFrom(d)
+	if err != nil {
+		return 0, nil, err
+	}
+	length := int(binary.BigEndian.Uint16(d[4:])) // with the header
+	if n < udpHeader || length < udpHeader || length > n || binary.BigEndian.Uint16(d[2:]) != clientPort6 {
+		return 0, nil, errNotForUs
+	}
+	return copy(b, d[udpHeader:length]), &PacketAddr{}, nil
 }
 
 // capabilityHint is what the process lacks if err is a kernel's refusal, or "".
