@@ -60,7 +60,7 @@ func (x *announcement) isSteady(now time.Time) bool {
 // ListenOnly entry sends nothing, and is ignored if want also has its target to be announced.
 //
 // It returns the entries that are ListenOnly or whose last announcement was sent, and an error
-// with the reason for each of the others; Run tries those again, and pokes when one succeeds.
+// with the reason for each of the others (outcome); Run tries those again, and pokes when one succeeds.
 // It blocks while frames are sent, each for sendTimeout at most.
 func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Announcement, error) {
 	a.mu.Lock()
@@ -101,7 +101,7 @@ func (a *Announcer) Set(ctx context.Context, want []vip.Announcement) ([]vip.Ann
 }
 
 // outcome returns the announcements that are ListenOnly or whose last attempt succeeded,
-// sorted by link and address, and one joined error with the rest: why the last attempt failed,
+// sorted by link and address, and one joined error with the rest, maxErrors of them and how many more there are: why the last attempt failed,
 // or that none was allowed yet because the tenure is not certain. a.mu is held.
 func (a *Announcer) outcome() ([]vip.Announcement, error) {
 	var have []vip.Announcement
@@ -117,8 +117,14 @@ func (a *Announcer) outcome() ([]vip.Announcement, error) {
 			errs = append(errs, fmt.Errorf("%s is not announced on %s, since this node's right to hold it is not certain", t.addr, t.link))
 		}
 	}
+	if len(errs) > maxErrors {
+		errs = append(errs[:maxErrors:maxErrors], fmt.Errorf("and %d more", len(errs)-maxErrors))
+	}
 	return have, errors.Join(errs...)
 }
+
+// maxErrors is how many addresses an error of Set names.
+const maxErrors = 10
 
 // sendDue sends the announcements whose time has come (next; never ListenOnly ones; of those that
 // are steady as many as takeBudget says, and first those that have waited longest), and pokes if one

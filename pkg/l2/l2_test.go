@@ -186,6 +186,24 @@ func TestLinksThatCannotBeUsed(t *testing.T) {
 	})
 }
 
+// Of many VIPs that can't be announced the error names ten, as do those of addresses and routes: the agent logs it whenever it reads otherwise.
+func TestManyCannotBeAnnounced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFixture(t, newLAN("eth0"))
+		want := []vip.Announcement{announce("eth0", "10.0.0.9")}
+		for i := range 1000 {
+			want = append(want, announce("eth7", fmt.Sprintf("10.1.%d.%d", i/250, i%250+1)))
+		}
+		have, err := r.Set(t.Context(), want)
+		if len(have) != 1 || err == nil {
+			t.Fatalf("%d announced, error %v", len(have), err)
+		}
+		if all := strings.Split(err.Error(), "\n"); len(all) != 11 || !strings.HasPrefix(all[0], "10.1.0.1 can't be") || all[10] != "and 990 more" {
+			t.Errorf("%d lines, the last: %s", len(all), all[len(all)-1])
+		}
+	})
+}
+
 // A link that was made a moment ago is used at once, although the links were looked
 // at just before that.
 func TestNewLink(t *testing.T) {
