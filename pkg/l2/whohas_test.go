@@ -53,6 +53,7 @@ func TestResolve(t *testing.T) {
 				t.Errorf("%s on %s: %q, want %q", tt.addr, tt.link, got, tt.want)
 			}
 			r.checkFrames(t, tt.addr+" on "+tt.link, tt.frames)
+			synctest.Wait() // what other hosts have replied, too, has been read: it is no reply to the next request
 		}
 		// A probe by another host is no answer. The context bounds the time.
 		lan.mu.Lock()
