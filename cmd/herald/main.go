@@ -15,8 +15,18 @@ import (
 	"github.com/heraldvip/herald/pkg/config"
 )
 
+// ends returns the signals that end the process, after it has handed over what it has: SIGHUP, too, which would else end it at once
+// (a terminal that is closed, "systemctl reload" of a unit that sends it), unless its parent has it ignored (nohup).
+func ends() []os.Signal {
+	all := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+	if signal.Ignored(syscall.SIGHUP) {
+		return all[:2]
+	}
+	return all
+}
+
 func main() {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := signal.NotifyContext(context.Background(), ends()...)
 	defer cancel()
 	if err := root().ExecuteContext(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "herald:", err)
