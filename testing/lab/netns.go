@@ -82,21 +82,7 @@ func inNamespaceOnThread(ns string, fn func() error) error {
 // createNetns makes the namespace ns, with its loopback up and the given sysctls
 // set ("net/ipv4/ip_forward=1"); those that this kernel lacks are left out.
 func createNetns(ns string, sysctls ...string) error {
-	if err := onThread(func() error {
-		home, err := netns.Get()
-		if err != nil {
-			return err
-		}
-		defer home.Close()
-		h, err := netns.NewNamed(prefix + ns) // enters it, too
-		if err == nil {
-			h.Close()
-		}
-		if back := netns.Set(home); back != nil {
-			return &strandedError{errors.Join(back, err)}
-		}
-		return err
-	}); err != nil {
+	if err := onThread(func() error { return newNamed(ns) }); err != nil {
 		return fmt.Errorf("make namespace %s: %w", ns, err)
 	}
 	return inNamespace(ns, func() error {
@@ -109,6 +95,53 @@ func createNetns(ns string, sysctls ...string) error {
 		}
 		return setSysctls(sysctls...)
 	})
+}
+
+// newNamed makes the namespace ns. The calling thread must be locked.
+func newNamed(ns string) error {
+	if err := shareNetnsDir(); err != nil {
+		return fmt.Errorf("share the mounts in %s: %w", netnsDir, err)
+	}
+	home, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	h, err := netns.NewNamed(prefix + ns) // enters it, too
+	if err == nil {
+		h.Close()
+	}
+	if back := netns.Set(home); back != nil {
+		return &strandedError{errors.Join(back, err)}
+	}
+	return err
+}
+
+// shareNetnsDir makes netnsDir a mount point whose mounts are shared, as ip-netns(8) does with its first namespace. If that did it while a lab is up,
+// each namespace of the lab would be mounted twice, once where nobody can unmount it.
+func shareNetnsDir() error {
+	if err := os.MkdirAll(netnsDir, 0o755); err != nil {
+		return err
+	}
+	err := unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "")
+	if !errors.Is(err, unix.EINVAL) { // EINVAL: it is no mount point
+		return err
+	}
+	if err := unix.Mount(netnsDir, netnsDir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	return unix.Mount("", netnsDir, "", unix.MS_SHARED|unix.MS_REC, "")
+}
+
+// unshareNetnsDir undoes shareNetnsDir if there is no namespace left.
+func unshareNetnsDir() error {
+	if left, err := os.ReadDir(netnsDir); err != nil || len(left) > 0 {
+		return nil // another's, or there is no directory
+	}
+	if err := unix.Unmount(netnsDir, 0); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("unmount %s: %w", netnsDir, err)
+	}
+	return nil
 }
 
 // setSysctls sets "net/...=value" in the namespace of the calling thread.

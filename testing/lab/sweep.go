@@ -128,7 +128,7 @@ func clearNetns() error {
 	for _, ns := range names {
 		errs = append(errs, deleteNetns(ns))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, unshareNetnsDir())...)
 }
 
 // killProcessesIn ends every process in the named namespaces, and waits until they are gone.
