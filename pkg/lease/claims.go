@@ -67,7 +67,7 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	o := l.cache.ownerOf(x)
 	if m, ok := l.moveOf(x); ok {
 		return vip.Claim{
-			Holder: m.Holder, PreviousHolder: o.node, Transitions: transitions(x.Lease) + 1,
+			Holder: m.Holder, PreviousHolder: o.node, Transitions: addTransitions(x.Lease, 1),
 			Valid: l.moveHolds(m),
 		}
 	}
@@ -77,11 +77,7 @@ func (l *Leases) claim(x *record, now time.Time) vip.Claim {
 	if o.unwritten {
 		return l.unwrittenClaim(x, &o, now)
 	}
-	c := vip.Claim{Holder: x.holder, PreviousHolder: x.Annotations[FromAnnotation], FormerHolders: x.former, Transitions: transitions(x.Lease), Cause: truncateCause(x.Annotations[CauseAnnotation])}
-	if x.Spec.AcquireTime != nil {
-		c.AcquiredAt = x.Spec.AcquireTime.Time
-	}
-	c.Foreign = x.holder != "" && !x.ours
+	c := x.said
 	c.Valid = l.valid(x, now)
 	return c
 }
@@ -99,7 +95,7 @@ func (l *Leases) moveHolds(m quorum.Move) bool {
 // unwrittenClaim returns the claim of the owner o of x to which it was transferred. As this node's own it has an Until.
 func (l *Leases) unwrittenClaim(x *record, o *owner, now time.Time) vip.Claim {
 	c := vip.Claim{
-		Holder: o.node, FormerHolders: o.formerHolders(x), Transitions: transitions(x.Lease) + int64(len(o.before)), Cause: o.cause, AcquiredAt: o.at,
+		Holder: o.node, FormerHolders: o.formerHolders(x), Transitions: addTransitions(x.Lease, len(o.before)), Cause: o.cause, AcquiredAt: o.at,
 		Valid: l.valid(x, now),
 	}
 	if len(o.before) > 0 {
@@ -171,7 +167,7 @@ func (l *Leases) holds(x *record, now time.Time) bool {
 // written may (actTime), since a process that has begun after the lease was deleted takes it for free.
 func (l *Leases) orphanedClaim(x *coordinationv1.Lease, now time.Time) vip.Claim {
 	node, epoch, _ := parseClaim(x)
-	c := vip.Claim{Holder: node, Transitions: transitions(x)}
+	c := vip.Claim{Holder: node, Transitions: addTransitions(x, 0)}
 	since := l.cache.changedAt[keyOf(x)]
 	if node == l.o.Node {
 		c.Until = since.Add(l.actTime())

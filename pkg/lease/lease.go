@@ -23,6 +23,7 @@ package lease
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -80,6 +81,11 @@ func transitions(l *coordinationv1.Lease) int64 {
 		return 0
 	}
 	return int64(*l.Spec.LeaseTransitions)
+}
+
+// addTransitions returns spec.leaseTransitions and n more, within their 32 bits.
+func addTransitions(l *coordinationv1.Lease, n int) int32 {
+	return int32(min(transitions(l)+int64(n), math.MaxInt32))
 }
 
 // parseClaim returns node and epoch of ClaimAnnotation; ok is false if there is none, or it is
@@ -163,10 +169,10 @@ type record struct {
 	version  uint64
 	digest   uint64 // of key and version
 	holder   string
-	epoch    int64 // of the claim
-	ours     bool  // a Herald wrote the holder
-	orphaned bool  // a Herald claimed it, and another program has blanked the holder
-	former   []vip.FormerHolder
+	epoch    int64     // of the claim
+	ours     bool      // a Herald wrote the holder
+	orphaned bool      // a Herald claimed it, and another program has blanked the holder
+	said     vip.Claim // what it says; not whether that is valid
 
 	owner   owner  // by transfers, as cache.ownerOf found it
 	ownerAt uint64 // cache.transfersChanged then; 0: it was not asked yet
@@ -176,10 +182,17 @@ type record struct {
 // has a ClaimAnnotation and no holder.
 func parseRecord(l *coordinationv1.Lease) *record {
 	node, epoch, ok := parseClaim(l)
-	r := &record{Lease: l, key: keyOf(l), version: version(l), holder: holder(l), epoch: epoch, former: parseFormerHolders(l)}
+	r := &record{Lease: l, key: keyOf(l), version: version(l), holder: holder(l), epoch: epoch}
 	r.digest = digestOf(r.key, r.version)
 	r.ours = ok && node == r.holder
 	r.orphaned = r.holder == "" && l.Annotations[ClaimAnnotation] != ""
+	r.said = vip.Claim{
+		Holder: r.holder, Foreign: r.holder != "" && !r.ours, PreviousHolder: l.Annotations[FromAnnotation], FormerHolders: parseFormerHolders(l),
+		Cause: truncateCause(l.Annotations[CauseAnnotation]), Transitions: addTransitions(l, 0),
+	}
+	if l.Spec.AcquireTime != nil {
+		r.said.AcquiredAt = l.Spec.AcquireTime.Time
+	}
 	return r
 }
 
@@ -227,13 +240,7 @@ func renewedAt(l *coordinationv1.Lease) time.Time {
 // the lease within its own duration before now.
 func ParseClaim(l *coordinationv1.Lease, nodes func(name string) (epoch int64, alive bool), now time.Time) vip.Claim {
 	r := parseRecord(l)
-	c := vip.Claim{
-		Holder: r.holder, Foreign: r.holder != "" && !r.ours, PreviousHolder: l.Annotations[FromAnnotation], FormerHolders: r.former,
-		Cause: truncateCause(l.Annotations[CauseAnnotation]), Transitions: transitions(l),
-	}
-	if l.Spec.AcquireTime != nil {
-		c.AcquiredAt = l.Spec.AcquireTime.Time
-	}
+	c := r.said
 	switch epoch, alive := nodes(r.holder); {
 	case r.holder == "":
 	case c.Foreign:

@@ -215,7 +215,7 @@ func movedOwner(o owner, m quorum.Move) owner {
 
 // formerHolders returns the nodes that had x before its owner o, the latest first, as parseFormerHolders does.
 func (o *owner) formerHolders(x *record) []vip.FormerHolder {
-	all := x.former
+	all := x.said.FormerHolders
 	for _, node := range slices.Backward(o.before) {
 		all = addFormerHolder(all, node, o.at)
 	}

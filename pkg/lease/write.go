@@ -247,7 +247,7 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 	if u.from != nil {
 		former = formerHolders(u.from, u.holder, now.Time)
 		next = u.from.DeepCopy()
-		count = int32(transitions(u.from))
+		count = addTransitions(u.from, 0)
 		moved = holder(u.from) != u.holder
 		earlier := u.from.Annotations[FromAnnotation]
 		if previous = cmp.Or(holder(u.from), earlier); previous == u.holder {
@@ -266,7 +266,7 @@ func (l *Leases) nextVIPLease(u update) *coordinationv1.Lease {
 			previous, hops, all = o.node, hops+1, addFormerHolder(all, o.node, now.Time)
 		}
 		former = formerHoldersText(all)
-		count = int32(min(transitions(u.from)+int64(hops), math.MaxInt32))
+		count = addTransitions(u.from, hops)
 	}
 	next.Namespace, next.Name = u.key.Namespace, u.key.Name
 	addLabels(next)

@@ -252,7 +252,7 @@ func (c *addressChecks) verify(s *service) {
 			continue
 		}
 		x := vip.AddressCheck{
-			Addr: a.Addr, Link: a.Link, Kind: vip.CheckVerify, Owner: owner.Name, Transitions: u.claim.Transitions,
+			Addr: a.Addr, Link: a.Link, Kind: vip.CheckVerify, Owner: owner.Name, Transitions: int64(u.claim.Transitions),
 			AllowedMACs: strings.Join(macsOf(&owner.Info), " "),
 		}
 		if a.client != nil {

@@ -394,7 +394,7 @@ func (m *unitPlanner) setVerdictAndStatus(s *service, handingOver bool, c *progr
 // begins with none again.
 func (p *pass) addAnnouncedEvent(s *service) {
 	claim := s.unit.claim
-	occurrence := claim.Transitions
+	occurrence := int64(claim.Transitions)
 	if !claim.AcquiredAt.IsZero() {
 		occurrence = claim.AcquiredAt.UnixMicro()
 	}

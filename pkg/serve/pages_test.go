@@ -271,11 +271,11 @@ func TestPlan(t *testing.T) {
       "Holder": "n1",
       "Valid": false,
       "Foreign": false,
+      "Transitions": 0,
       "PreviousHolder": "",
       "Cause": "",
       "FormerHolders": null,
-      "AcquiredAt": "2026-01-02T03:04:05Z",
-      "Transitions": 0
+      "AcquiredAt": "2026-01-02T03:04:05Z"
     }
   },
   "Heard": {

@@ -211,11 +211,11 @@ type Claim struct {
 	Holder         string         // the node, or the identity that another program wrote; "" if free
 	Valid          bool           // false: anybody may take it
 	Foreign        bool           // held by a program that is not Herald
+	Transitions    int32          // spec.leaseTransitions; beside the others so that a Claim has 128 bytes, which a map holds in place
 	PreviousHolder string         // the node it was handed over from, or ""
 	Cause          string         // why Holder has it, in words that the node which wrote it chose; "" if that is not known
 	FormerHolders  []FormerHolder // the nodes that had it, each once, the latest first; Holder too, if it had it before another
 	AcquiredAt     time.Time      `json:",omitzero"` // since when (spec.acquireTime, the holder's clock)
-	Transitions    int64          // spec.leaseTransitions
 	// Until, if not zero, is when this node's right ends unless it has written the VIP lease before: the claim was
 	// transferred to it and is not written.
 	Until time.Time `json:",omitzero"`
