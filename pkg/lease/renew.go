@@ -131,7 +131,8 @@ func (l *Leases) renew(ctx context.Context, now time.Time, about vip.NodeInfo) {
 // epoch (nextEpoch) this node's present one ends, and the agent is poked, before the write is sent; if not, it transfers
 // handOvers. It blocks for the requests; mu is not held.
 func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info string, handOvers []update) (*coordinationv1.Lease, error) {
-	if known == nil {
+	read := known == nil
+	if read {
 		var err error
 		known, err = l.store.Get(ctx, l.o.Namespace, NodePrefix+l.o.Node)
 		switch {
@@ -147,13 +148,15 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 		}
 	}
 	l.mu.Lock()
-	epoch := nextEpoch(known, l.own.Epoch, l.own.EpochOver, time.Now())
+	epoch := nextEpoch(known, l.own.Epoch, l.own.EpochOver || known == nil && !l.fenceWouldBeKnown(time.Now()), time.Now())
 	if l.own.Epoch == 0 {
 		info = addRestart(info, known, time.Now())
 	}
 	ends := l.own.Epoch != 0 && epoch != l.own.Epoch
 	waits := time.Since(l.own.waitingAt) < keepWaiting
-	l.storeRead(known)
+	if read {
+		l.storeRead(known)
+	}
 	if ends || l.own.Epoch == 0 {
 		handOvers = nil
 	}
@@ -185,8 +188,16 @@ func (l *Leases) writeOwn(ctx context.Context, known *coordinationv1.Lease, info
 	return got, err
 }
 
+// fenceWouldBeKnown reports whether this node would know if it had been fenced before its node lease was deleted: the watch has shown that it is
+// gone, and with that all that was written before, who has this node's VIPs too; and this node's right to these lasts, so that it has not been
+// away. A tombstone goes after an hour, or with its Node.
+func (l *Leases) fenceWouldBeKnown(now time.Time) bool {
+	t := l.own.Tenure(l.o.Timing, l.decision.HoldUntil, now)
+	return t.Holds(now) && t.Confirmed && l.cache.version(vip.Key{Namespace: l.o.Namespace, Name: NodePrefix + l.o.Node}) == 0
+}
+
 // nextEpoch returns the epoch to write over the node lease known (nil: none exists) by a
-// process in epoch own (0: it has none yet); over: that has ended. It is own as long as that
+// process in epoch own (0: it has none yet); over: that has ended, or may have been fenced before the node lease was deleted. It is own as long as that
 // is valid. A process without one adopts that of the lease, and any process a later one that
 // it finds there. It is one more than both if the lease is fenced, if own is over, or if a
 // process without one finds that the node was stopping. With neither it is the number of
