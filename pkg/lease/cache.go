@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -205,6 +206,9 @@ func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []
 		delete(c.watched, k)
 		last[k], c.dropped[k], c.pending[k] = l, version(l), true
 	}
+	if slices.ContainsFunc(added, c.isEarlier) {
+		c.forgetWrites()
+	}
 	for _, l := range added {
 		k := keyOf(l)
 		c.watched[k], c.pending[k] = l, true
@@ -221,6 +225,27 @@ func (c *cache) update(added, dropped []*coordinationv1.Lease) (changed, gone []
 	}
 	clear(c.pending)
 	return changed, gone
+}
+
+// isEarlier reports whether the watch has shown a later version of the Lease l before: etcd was restored from a backup since.
+func (c *cache) isEarlier(l *coordinationv1.Lease) bool {
+	before := c.watched[keyOf(l)]
+	return before != nil && version(before) > version(l)
+}
+
+// forgetWrites has what the watch shows count, instead of this node's writes and deletes that it has not shown, once etcd was restored from a
+// backup: they may be lost, and versions begin again from an earlier one.
+func (c *cache) forgetWrites() {
+	for k := range c.written {
+		c.pending[k] = true
+	}
+	for k := range c.deleted {
+		c.pending[k] = true
+	}
+	clear(c.written)
+	clear(c.deleted)
+	clear(c.dropped)
+	c.shown = 0
 }
 
 // updateShown stores l, the version that the watch shows of the Lease k, as the newest, unless

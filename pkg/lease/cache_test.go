@@ -40,6 +40,28 @@ func TestRestoredFromBackup(t *testing.T) {
 	}
 }
 
+// What this node wrote or deleted before etcd was restored from a backup, and the watch has not shown, may be lost: what the watch shows counts.
+func TestRestoredWithoutWrites(t *testing.T) {
+	lease := func(name string, version int) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevip-" + name, ResourceVersion: strconv.Itoa(version)}}
+	}
+	c := newCache("n1", "kube-system")
+	c.update([]*coordinationv1.Lease{lease("a", 490), lease("b", 491), lease("c", 500)}, nil)
+	c.setWritten(lease("a", 501))
+	c.setWritten(lease("new", 502))
+	c.setDeleted(lease("b", 491))
+	_, gone := c.update([]*coordinationv1.Lease{lease("c", 480)}, nil)
+	if c.version(lk("a")) != 490 || c.version(lk("b")) != 491 || c.version(lk("new")) != 0 || len(gone) != 1 {
+		t.Errorf("versions %d, %d and %d count, and %d are gone", c.version(lk("a")), c.version(lk("b")), c.version(lk("new")), len(gone))
+	}
+	if c.shown != 480 {
+		t.Errorf("the watch has shown what was written up to version %d, want 480", c.shown)
+	}
+	if changed, _ := c.update([]*coordinationv1.Lease{lease("a", 495)}, nil); len(changed) != 1 || c.version(lk("a")) != 495 {
+		t.Errorf("version %d of what another node has written counts", c.version(lk("a")))
+	}
+}
+
 // listTransferred knows at each moment what ownerOf says, whether the VIP lease or the transfer comes or goes first.
 func TestListTransferred(t *testing.T) {
 	c := newCache("n9", "kube-system")

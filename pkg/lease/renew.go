@@ -303,6 +303,7 @@ func (l *Leases) applyRenewal(got *coordinationv1.Lease, sent time.Time, err err
 			l.changed = true
 			l.o.Log.Info("the node lease is held", "lease", l.o.Namespace+"/"+got.Name, "epoch", o.Epoch)
 		}
+		l.location.epochVersion = min(l.location.epochVersion, version(got)) // less if etcd was restored from a backup
 		if o.RenewingSince.IsZero() {
 			o.RenewingSince = sent
 		}

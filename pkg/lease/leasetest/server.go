@@ -193,3 +193,19 @@ func deref[T any](p *T) (v T) {
 	}
 	return v
 }
+
+// Snapshot returns a function with which everything is again as it is now, and versions go on from the present one, as if etcd were restored from
+// a backup. Watches begin again.
+func (s *Server) Snapshot() (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	objects, version := maps.Clone(s.objects), s.version
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.objects, s.version = maps.Clone(objects), version
+		s.firstEvent, s.events = s.firstEvent+len(s.events)+1, nil
+		close(s.changed)
+		s.changed = make(chan struct{})
+	}
+}
