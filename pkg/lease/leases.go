@@ -339,6 +339,9 @@ func (l *Leases) step(ctx context.Context) {
 	l.deleteCopies(ctx, now)
 	l.report(now)
 	heartbeat := l.decision.Heartbeat
+	if l.own.releasing { // the agent has ended: others may move what is left, though nothing can be released without the API server
+		heartbeat.TenureValid = false
+	}
 	l.mu.Unlock()
 	if l.o.Peers != nil {
 		l.o.Peers.SetHeartbeat(heartbeat)

@@ -136,6 +136,16 @@ func TestProcessesThatEnd(t *testing.T) {
 			c.nodes[0].start()
 			time.Sleep(long)
 		}},
+		{"stopped by SIGTERM while the API server is away", 500 * time.Millisecond, 1, func(c *cluster) {
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(20 * time.Second)
+			c.nodes[0].stop()
+			time.Sleep(long)
+			c.toggleForAll(nil, apiAway)
+			time.Sleep(long)
+			c.nodes[0].start()
+			time.Sleep(long)
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
