@@ -247,3 +247,41 @@ func TestIntervals(t *testing.T) {
 		}
 	}
 }
+
+// The kernel takes what egress may have at most: 64 Services with 500 pods each, 64 networks and ports of each kind, and all nodes of a large cluster. What one
+// tenant asks for takes egress from nobody.
+func TestLargestEgress(t *testing.T) {
+	newRig(t)
+	tables := New(check.Log(t))
+	nth := func(a string, n int) netip.Addr {
+		b := netip.MustParseAddr(a).As4()
+		return netip.AddrFrom4([4]byte{b[0], b[1], b[2] + byte(n/250), b[3] + byte(n%250)})
+	}
+	inCluster := prefixes("10.0.0.0/8")
+	for i := range 5000 {
+		inCluster = append(inCluster, netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16 + byte(i/15000), byte(i / 100), byte(i%100) * 2}), 32))
+	}
+	var want []vip.Egress
+	for i := range 64 {
+		e := vip.Egress{VIP: nth("192.0.2.0", i), Internal: inCluster}
+		for pod := range 500 {
+			e.Pods = append(e.Pods, netip.AddrFrom4([4]byte{10, byte(i), byte(pod / 250), byte(pod % 250)}))
+		}
+		for n := range 64 {
+			e.AllowedNetworks = append(e.AllowedNetworks, netip.PrefixFrom(nth("198.51.100.0", 2*n), 32))
+			e.DeniedNetworks = append(e.DeniedNetworks, netip.PrefixFrom(nth("203.0.113.0", 2*n), 32))
+			e.DestinationPorts = append(e.DestinationPorts, vip.Port{Protocol: "TCP", Port: uint16(n + 1)})
+			e.SourcePorts = append(e.SourcePorts, vip.Port{Protocol: "UDP", Port: uint16(n + 1)})
+		}
+		want = append(want, e)
+	}
+	inside(t, "n1", func() {
+		began := time.Now()
+		have, err := tables.Egress.Set(t.Context(), want)
+		check.OK(t, err)
+		if len(have) != len(want) {
+			t.Errorf("the kernel has %d VIPs of %d: %v", len(have), len(want), tables.Egress.why)
+		}
+		t.Log(len(have), "VIPs take", time.Since(began))
+	})
+}

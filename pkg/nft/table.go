@@ -36,6 +36,9 @@ const (
 	retryAfter  = 30 * time.Second // after the kernel has refused
 	maxElements = 250              // in one message: a netlink attribute has at most 64 KiB
 	answerSize  = 4096             // what the answer to a message takes of the socket's buffer at most, in bytes
+	elementSize = 128              // what an element takes of a transaction at most, in bytes
+	setSize     = 4096             // what a set takes of it without its elements, with the chains and rules that there are because of it
+	setMessages = 4                // in how many messages these are
 )
 
 // Tables is the tables of this node's network namespace. Only one goroutine, the agent's, may
@@ -254,16 +257,11 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 	if t.known && len(want) == 0 && len(had) == 0 {
 		return nil
 	}
-	c, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return errors.Join(
-			c.SetWriteBuffer(1<<16+128*len(want)),                   // one sendmsg(2) for the transaction
-			c.SetReadBuffer(1<<18+answerSize*len(want)/maxElements), // the kernel answers each message before the first answer is read
-		)
-	}))
+	maps, elements, rules := t.maps(f, want), t.elements(f, want), t.rules[f.name]
+	c, err := nftables.New(nftables.WithSockOptions(makeRoom(maps, elements)))
 	if err != nil {
 		return err
 	}
-	maps, rules := t.maps(f, want), t.rules[f.name]
 	switch {
 	case len(want) == 0 || len(had) == 0 || !t.known || t.rebuild:
 		c.AddTable(f.table(t.table)) // one that is not there can't be deleted
@@ -284,8 +282,8 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 			c.FlushSet(m)
 		}
 	}
-	for i, elements := range t.elements(f, want) {
-		for some := range slices.Chunk(elements, maxElements) {
+	for i, all := range elements {
+		for some := range slices.Chunk(all, maxElements) {
 			if err := c.SetAddElements(maps[i], some); err != nil {
 				return err
 			}
@@ -299,6 +297,19 @@ func (t *Table[E]) writeFamily(f family, want, had []E) error {
 	}
 	t.rules[f.name] = rules
 	return nil
+}
+
+// makeRoom returns what makes a socket's buffers large enough for a transaction that writes these sets and their elements: it is one sendmsg(2), and the kernel
+// answers each of its messages before the first answer is read.
+func makeRoom(sets []*nftables.Set, elements [][]nftables.SetElement) func(*netlink.Conn) error {
+	bytes, messages := 1<<16+setSize*len(sets), 64+setMessages*len(sets)
+	for _, all := range elements {
+		bytes += elementSize * len(all)
+		messages += (len(all) + maxElements - 1) / maxElements
+	}
+	return func(c *netlink.Conn) error {
+		return errors.Join(c.SetWriteBuffer(bytes), c.SetReadBuffer(answerSize*messages))
+	}
 }
 
 // isThere reports whether the kernel still has as many rules in each chain as were written; it does not look at what they say. It asks once in lookAfter.
